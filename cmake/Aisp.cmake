@@ -1,0 +1,129 @@
+# The three kinds of target in this house, and code generation for proto/.
+#
+#   aisp_library(<folder> DEPS <folders> LINK <external targets>)     library aisp_<folder with _ for />
+#   aisp_executable(<name> MAIN <file.cc> DEPS <folders> LINK ...)     program build/bin/<name>
+#   aisp_test(<folder> DEPS <folders> LINK ... SOURCES ... LABELS ...) GoogleTest program <folder with _>_test
+#   aisp_proto_library(<folder>)                                       aisp_proto and aisp_proto_grpc
+#
+# The root CMakeLists.txt adds every folder, nested ones too (kernels/cpu): a folder never adds its own subfolders.
+
+# "kernels/cpu" -> "aisp_kernels_cpu", for a list.
+function(aisp_target_names out)
+  set(names "")
+  foreach(folder IN LISTS ARGN)
+    string(REPLACE "/" "_" name "${folder}")
+    list(APPEND names "aisp_${name}")
+  endforeach()
+  set(${out} "${names}" PARENT_SCOPE)
+endfunction()
+
+# The library of one folder: every *.cc directly in it, except main.cc and *_main.cc, which are programs. Without any
+# source it is a library of headers. DEPS are the folders that its headers or sources include; they are linked publicly.
+# LINK (external targets, ext::...) is private, LINK_PUBLIC is for the few whose types stand in the headers.
+function(aisp_library folder)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "DEPS;LINK;LINK_PUBLIC;DEFINITIONS")
+  if(arg_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "aisp_library(${folder}): unknown arguments ${arg_UNPARSED_ARGUMENTS}")
+  endif()
+  aisp_target_names(target ${folder})
+  aisp_target_names(deps ${arg_DEPS})
+  file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/${folder}/*.cc")
+  list(FILTER sources EXCLUDE REGEX "(/|_)main\\.cc$")
+  if(sources)
+    add_library(${target} STATIC ${sources})
+    target_include_directories(${target} PUBLIC "${CMAKE_SOURCE_DIR}")
+    target_compile_definitions(${target} PRIVATE ${arg_DEFINITIONS})
+    target_link_libraries(${target}
+      PUBLIC ${deps} ${arg_LINK_PUBLIC}
+      PRIVATE ${arg_LINK} $<BUILD_INTERFACE:aisp_warnings>)
+  else()
+    add_library(${target} INTERFACE)
+    target_include_directories(${target} INTERFACE "${CMAKE_SOURCE_DIR}")
+    target_link_libraries(${target} INTERFACE ${deps} ${arg_LINK_PUBLIC} ${arg_LINK})
+  endif()
+endfunction()
+
+# A program of this folder: its main file and the libraries that do the work.
+function(aisp_executable name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "MAIN" "DEPS;LINK")
+  if(arg_UNPARSED_ARGUMENTS OR NOT arg_MAIN)
+    message(FATAL_ERROR "aisp_executable(${name}): needs MAIN; unknown arguments: ${arg_UNPARSED_ARGUMENTS}")
+  endif()
+  aisp_target_names(deps ${arg_DEPS})
+  add_executable(${name} ${arg_MAIN})
+  target_link_libraries(${name} PRIVATE ${deps} ${arg_LINK} aisp_warnings)
+  install(TARGETS ${name} RUNTIME DESTINATION bin)
+endfunction()
+
+# The tests of one folder: every *_test.cc in tests/<folder>, and SOURCES (helpers, relative to that folder). CTest lists each TEST by name. A test
+# finds third-party data under AISP_SHARED_DIR (and skips without it), fixtures and the story models under AISP_SOURCE_DIR.
+function(aisp_test folder)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "DEPS;LINK;SOURCES;LABELS")
+  if(arg_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "aisp_test(${folder}): unknown arguments ${arg_UNPARSED_ARGUMENTS}")
+  endif()
+  file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/tests/${folder}/*_test.cc")
+  if(NOT sources)
+    return()
+  endif()
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  string(REPLACE "/" "_" name "${folder}")
+  aisp_target_names(deps ${arg_DEPS})
+  add_executable(${name}_test ${sources} ${arg_SOURCES})
+  target_include_directories(${name}_test PRIVATE "${CMAKE_SOURCE_DIR}")
+  target_compile_definitions(${name}_test PRIVATE
+    AISP_SHARED_DIR="${AISP_SHARED_DIR}" AISP_SOURCE_DIR="${CMAKE_SOURCE_DIR}" AISP_BINARY_DIR="${CMAKE_BINARY_DIR}")
+  target_link_libraries(${name}_test PRIVATE ${deps} ${arg_LINK} ext::gmock_main aisp_warnings)
+  set_target_properties(${name}_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
+  set(labels "${name};${arg_LABELS}")
+  list(REMOVE_ITEM labels "")
+  gtest_discover_tests(${name}_test
+    TEST_PREFIX "${folder}:"
+    DISCOVERY_MODE PRE_TEST
+    DISCOVERY_TIMEOUT 60
+    PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${labels}")
+endfunction()
+
+# aisp_<folder>: the messages (*.pb.h) of every .proto in the folder. aisp_<folder>_grpc: its services (*.grpc.pb.h), for
+# net/ alone; absent in the ThreadSanitizer build. Include them as "proto/kv.pb.h"; the files import each other likewise.
+function(aisp_proto_library folder)
+  aisp_target_names(target ${folder})
+  file(GLOB protos CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/${folder}/*.proto")
+  set(out "${CMAKE_BINARY_DIR}/generated")
+  file(MAKE_DIRECTORY "${out}/${folder}")
+  set(message_sources "")
+  set(service_sources "")
+  foreach(proto IN LISTS protos)
+    get_filename_component(stem "${proto}" NAME_WE)
+    set(base "${out}/${folder}/${stem}")
+    add_custom_command(
+      OUTPUT "${base}.pb.cc" "${base}.pb.h"
+      COMMAND protobuf::protoc "-I${CMAKE_SOURCE_DIR}" "--cpp_out=${out}" "${proto}"
+      DEPENDS ${protos}
+      VERBATIM)
+    list(APPEND message_sources "${base}.pb.cc" "${base}.pb.h")
+    add_custom_command(
+      OUTPUT "${base}.grpc.pb.cc" "${base}.grpc.pb.h"
+      COMMAND protobuf::protoc "-I${CMAKE_SOURCE_DIR}" "--grpc_out=${out}"
+              "--plugin=protoc-gen-grpc=${AISP_GRPC_CPP_PLUGIN}" "${proto}"
+      DEPENDS ${protos}
+      VERBATIM)
+    list(APPEND service_sources "${base}.grpc.pb.cc" "${base}.grpc.pb.h")
+  endforeach()
+  if(NOT protos)
+    return()
+  endif()
+  add_library(${target} STATIC ${message_sources})
+  target_include_directories(${target} SYSTEM PUBLIC "${out}")
+  target_link_libraries(${target} PUBLIC ext::protobuf)
+  if(NOT AISP_TSAN)
+    add_library(${target}_grpc STATIC ${service_sources})
+    target_link_libraries(${target}_grpc PUBLIC ${target} ext::grpc)
+  endif()
+endfunction()
+
+if(AISP_TESTS)
+  include(GoogleTest)
+endif()

@@ -1,0 +1,86 @@
+# Third-party packages, found once and given one name each: ext::<package>. Versions of Debian 12 and of Ubuntu 24.04.
+# A library names what it uses in LINK; nothing is global. tools/install_deps.sh installs all of them.
+find_package(Threads REQUIRED)
+find_package(PkgConfig REQUIRED)
+
+# Names the existing target `target` ext::<name>.
+function(aisp_external name target)
+  if(NOT TARGET ${target})
+    message(FATAL_ERROR "package ${name}: target ${target} is missing; run tools/install_deps.sh")
+  endif()
+  add_library(aisp_ext_${name} INTERFACE)
+  target_link_libraries(aisp_ext_${name} INTERFACE ${target})
+  add_library(ext::${name} ALIAS aisp_ext_${name})
+endfunction()
+
+find_package(fmt REQUIRED)
+aisp_external(fmt fmt::fmt)
+
+find_package(spdlog REQUIRED)
+aisp_external(spdlog spdlog::spdlog)
+
+find_package(prometheus-cpp CONFIG REQUIRED)
+aisp_external(prometheus prometheus-cpp::core)
+
+find_package(yaml-cpp REQUIRED)
+if(TARGET yaml-cpp::yaml-cpp)
+  aisp_external(yaml yaml-cpp::yaml-cpp)
+else()
+  aisp_external(yaml yaml-cpp)
+endif()
+
+find_package(Protobuf REQUIRED)
+aisp_external(protobuf protobuf::libprotobuf)
+
+pkg_check_modules(libxxhash REQUIRED IMPORTED_TARGET libxxhash)
+aisp_external(xxhash PkgConfig::libxxhash)
+
+pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
+aisp_external(pcre2 PkgConfig::pcre2)
+
+# oneDNN 2.x (Debian 12) or 3.x (Ubuntu 24.04). With its config file where there is one, else header and library.
+find_package(dnnl CONFIG QUIET)
+if(TARGET DNNL::dnnl)
+  aisp_external(dnnl DNNL::dnnl)
+elseif(TARGET dnnl::dnnl)
+  aisp_external(dnnl dnnl::dnnl)
+else()
+  find_path(AISP_DNNL_INCLUDE dnnl.hpp REQUIRED)
+  find_library(AISP_DNNL_LIBRARY dnnl REQUIRED)
+  add_library(aisp_dnnl_found INTERFACE)
+  target_include_directories(aisp_dnnl_found SYSTEM INTERFACE "${AISP_DNNL_INCLUDE}")
+  target_link_libraries(aisp_dnnl_found INTERFACE "${AISP_DNNL_LIBRARY}")
+  aisp_external(dnnl aisp_dnnl_found)
+endif()
+
+# Header-only: nlohmann-json, Boost (Beast, Asio), tl::expected. They lie in the system include path.
+find_path(AISP_EXPECTED_INCLUDE tl/expected.hpp REQUIRED)
+find_path(AISP_JSON_INCLUDE nlohmann/json.hpp REQUIRED)
+find_path(AISP_BOOST_INCLUDE boost/beast.hpp REQUIRED)
+foreach(header_only IN ITEMS expected json boost)
+  string(TOUPPER ${header_only} upper)
+  add_library(aisp_found_${header_only} INTERFACE)
+  target_include_directories(aisp_found_${header_only} SYSTEM INTERFACE "${AISP_${upper}_INCLUDE}")
+  aisp_external(${header_only} aisp_found_${header_only})
+endforeach()
+
+pkg_check_modules(ucx IMPORTED_TARGET ucx)
+if(ucx_FOUND)
+  aisp_external(ucx PkgConfig::ucx)
+endif()
+
+# gRPC stays out of the ThreadSanitizer build altogether.
+if(NOT AISP_TSAN)
+  find_package(OpenSSL REQUIRED)
+  aisp_external(openssl OpenSSL::SSL)
+  pkg_check_modules(grpcpp REQUIRED IMPORTED_TARGET grpc++)
+  aisp_external(grpc PkgConfig::grpcpp)
+  find_program(AISP_GRPC_CPP_PLUGIN grpc_cpp_plugin REQUIRED)
+endif()
+
+if(AISP_TESTS)
+  find_package(GTest REQUIRED)
+  aisp_external(gtest GTest::gtest)
+  aisp_external(gmock GTest::gmock)
+  aisp_external(gmock_main GTest::gmock_main)
+endif()
