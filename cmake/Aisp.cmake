@@ -3,7 +3,7 @@
 #   aisp_library(<folder> DEPS <folders> LINK <external targets>)     library aisp_<folder with _ for />
 #   aisp_executable(<name> MAIN <file.cc> DEPS <folders> LINK ...)     program build/bin/<name>
 #   aisp_test(<folder> DEPS <folders> LINK ... SOURCES ... LABELS ...) GoogleTest program <folder with _>_test
-#   aisp_proto_library(<folder>)                                       aisp_proto and aisp_proto_grpc
+#   aisp_proto_library(<folder> DEPS <folders>)                        aisp_proto and aisp_proto_grpc
 #
 # The root CMakeLists.txt adds every folder, nested ones too (kernels/cpu): a folder never adds its own subfolders.
 
@@ -55,8 +55,8 @@ function(aisp_executable name)
   install(TARGETS ${name} RUNTIME DESTINATION bin)
 endfunction()
 
-# The tests of one folder: every *_test.cc in tests/<folder>, and SOURCES (helpers, relative to that folder). CTest lists each TEST by name. A test
-# finds third-party data under AISP_SHARED_DIR (and skips without it), fixtures and the story models under AISP_SOURCE_DIR.
+# The tests of one folder: every *_test.cc in tests/<folder>, and SOURCES (helpers, relative to that folder). CTest lists each
+# TEST by name. A test finds third-party data under AISP_SHARED_DIR (and skips without it), fixtures and the story models under AISP_SOURCE_DIR.
 function(aisp_test folder)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "DEPS;LINK;SOURCES;LABELS")
   if(arg_UNPARSED_ARGUMENTS)
@@ -86,38 +86,40 @@ function(aisp_test folder)
     PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${labels}")
 endfunction()
 
-# aisp_<folder>: the messages (*.pb.h) of every .proto in the folder. aisp_<folder>_grpc: its services (*.grpc.pb.h), for
-# net/ alone; absent in the ThreadSanitizer build. Include them as "proto/kv.pb.h"; the files import each other likewise.
+# aisp_<folder>: the messages (kv.pb.h) of every .proto in the folder, with the folder's own *.cc. aisp_<folder>_grpc: its
+# services (kv.grpc.pb.h), for net/ alone; absent in the ThreadSanitizer build. The files import each other by bare name.
 function(aisp_proto_library folder)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "DEPS")
   aisp_target_names(target ${folder})
+  aisp_target_names(deps ${arg_DEPS})
   file(GLOB protos CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/${folder}/*.proto")
-  set(out "${CMAKE_BINARY_DIR}/generated")
-  file(MAKE_DIRECTORY "${out}/${folder}")
+  file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/${folder}/*.cc")
+  set(out "${CMAKE_BINARY_DIR}/generated/${folder}")
+  file(MAKE_DIRECTORY "${out}")
   set(message_sources "")
   set(service_sources "")
   foreach(proto IN LISTS protos)
     get_filename_component(stem "${proto}" NAME_WE)
-    set(base "${out}/${folder}/${stem}")
+    set(messages "${out}/${stem}.pb.cc" "${out}/${stem}.pb.h")
+    set(services "${out}/${stem}.grpc.pb.cc" "${out}/${stem}.grpc.pb.h")
     add_custom_command(
-      OUTPUT "${base}.pb.cc" "${base}.pb.h"
-      COMMAND protobuf::protoc "-I${CMAKE_SOURCE_DIR}" "--cpp_out=${out}" "${proto}"
+      OUTPUT ${messages}
+      COMMAND protobuf::protoc "-I${CMAKE_SOURCE_DIR}/${folder}" "--cpp_out=${out}" "${proto}"
       DEPENDS ${protos}
       VERBATIM)
-    list(APPEND message_sources "${base}.pb.cc" "${base}.pb.h")
     add_custom_command(
-      OUTPUT "${base}.grpc.pb.cc" "${base}.grpc.pb.h"
-      COMMAND protobuf::protoc "-I${CMAKE_SOURCE_DIR}" "--grpc_out=${out}"
+      OUTPUT ${services}
+      COMMAND protobuf::protoc "-I${CMAKE_SOURCE_DIR}/${folder}" "--grpc_out=${out}"
               "--plugin=protoc-gen-grpc=${AISP_GRPC_CPP_PLUGIN}" "${proto}"
       DEPENDS ${protos}
       VERBATIM)
-    list(APPEND service_sources "${base}.grpc.pb.cc" "${base}.grpc.pb.h")
+    list(APPEND message_sources ${messages})
+    list(APPEND service_sources ${services})
   endforeach()
-  if(NOT protos)
-    return()
-  endif()
-  add_library(${target} STATIC ${message_sources})
+  add_library(${target} STATIC ${message_sources} ${sources})
   target_include_directories(${target} SYSTEM PUBLIC "${out}")
-  target_link_libraries(${target} PUBLIC ext::protobuf)
+  target_include_directories(${target} PUBLIC "${CMAKE_SOURCE_DIR}")
+  target_link_libraries(${target} PUBLIC ext::protobuf ${deps})
   if(NOT AISP_TSAN)
     add_library(${target}_grpc STATIC ${service_sources})
     target_link_libraries(${target}_grpc PUBLIC ${target} ext::grpc)
