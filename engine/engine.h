@@ -1,0 +1,132 @@
+// Engine: one device's serving loop. Keeps sequences, blocks and the prefix index; plans steps (PlanStep), launches them on
+// an Executor, collects them, and says what came out. Does no I/O and knows no peer.
+//
+// Thread: one. No locks. Clock injected. Nothing blocks but the executor.
+// Loop of the owner:   while (engine.CanLaunch()) engine.Launch();  ...  out = engine.Collect();
+// With executor depth 2, step n+1 is launched before step n is collected; a sequence that turns out to have finished in
+// step n leaves at the end of n+1, its extra row is ignored, its blocks stay pinned by the step until then.
+//
+// Invariants: blocks are reserved before Launch; a launched step pins its blocks (kStep) until collected; prefix blocks are
+// published in Collect only; every Add ends in exactly one TokenOutput with a finish, unless Cancel or Release ended it
+// (then none follows).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/ids.h"
+#include "common/prefix_hash.h"
+#include "common/result.h"
+#include "engine/executor.h"
+#include "engine/request.h"
+#include "engine/step_plan.h"
+#include "kvcache/block_manager.h"
+
+namespace aisp {
+
+struct EngineOptions {
+  ScheduleLimits limits;
+  bool enable_prefix_cache = true;
+  int32_t max_sequences_total = 1024;  // waiting + running; Add refuses beyond (RESOURCE_EXHAUSTED)
+  std::string weights_digest;          // for the prefix root
+};
+
+struct StepTiming {
+  uint64_t step = 0;
+  int32_t prefill_tokens = 0;
+  int32_t decode_rows = 0;
+  int64_t context_tokens = 0;
+  Duration duration{};   // launch to collect
+  Duration overhead{};   // of it, outside the executor (planning, bookkeeping)
+};
+
+// When a sequence passed its milestones, on the engine's clock; kNever where it has not.
+struct SequenceTimes {
+  Instant added = kNever;
+  Instant first_scheduled = kNever;
+  Instant prefill_done = kNever;  // KV of all but the last token is in the pool
+  Instant first_token = kNever;
+  int32_t cached_tokens = 0;
+  int32_t preemptions = 0;
+};
+
+struct CollectOutput {
+  std::vector<TokenOutput> tokens;         // in row order
+  std::vector<SequenceId> prefills_done;   // prefill-only sequences whose KV is complete; they hold it until Release
+  StepTiming timing;
+};
+
+// A grant of blocks for a remote writer, as the decode role passes it on.
+struct RemoteGrant {
+  Epoch epoch;
+  int32_t first_token = 0;       // multiple of block_tokens; KV before it was matched in the local cache
+  std::vector<BlockId> blocks;   // for [first_token, tokens - 1], position tokens - 1 included (the first decode row)
+};
+
+class Engine {
+ public:
+  Engine(const EngineOptions& options, Executor* executor, const Clock* clock, LayerSink* sink);
+  ~Engine();
+
+  // INVALID_ARGUMENT: empty, or longer than the context (both numbers) or than the whole pool could ever hold;
+  // RESOURCE_EXHAUSTED: too many sequences.
+  Result<SequenceId> Add(SequenceRequest request);
+  // Ends a sequence silently, at any moment; drops its pins (a step in flight keeps its own until collected).
+  void Cancel(SequenceId id);
+
+  // --- prefill-only sequences ---
+  // Gated ones that would be scheduled within the next `horizon_tokens` of prefill work, in the order in which they would run.
+  std::vector<SequenceId> UpcomingGated(int32_t horizon_tokens) const;
+  void OpenGate(SequenceId id);
+  // Block table and number of leading tokens whose KV is in the pool (own prefix match included). OpenGate matches the
+  // prefix at once, so that the matched part can be pushed before the first step.
+  std::span<const BlockId> BlocksOf(SequenceId id) const;
+  int32_t ComputedTokens(SequenceId id) const;
+  // The reader has everything: the sequence ends, its blocks stay cached.
+  void Release(SequenceId id);
+
+  // --- remote-KV sequences ---
+  // Tokens that a grant made now would not need to be sent (whole cached blocks).
+  int32_t LocalMatch(SequenceId id) const;
+  // Matches again and reserves; RESOURCE_EXHAUSTED when it would go below the watermark. The blocks carry the
+  // sequence's pins and a lease pin of the returned epoch.
+  Result<RemoteGrant> GrantRemote(SequenceId id);
+  // All KV arrived: the lease ends, whole blocks are published, the sequence runs its last token as a decode row.
+  void RemoteFilled(SequenceId id);
+  // The writer failed or is given up: the sequence drops granted blocks (they stay quarantined until EndLease) and becomes
+  // either a local one (`run_locally`) or awaits another grant.
+  void RemoteFailed(SequenceId id, bool run_locally);
+  // The writer of `epoch` acknowledged or is proven dead.
+  void EndLease(Epoch epoch);
+
+  // --- the loop ---
+  bool CanLaunch() const;   // something to compute and fewer than max_depth steps in flight
+  // Plans, reserves, launches. An error is the device's: see failed().
+  Status Launch();
+  bool InFlight() const;
+  // Waits for the oldest step in flight; requires InFlight().
+  CollectOutput Collect();
+
+  // Set once the executor failed; every sequence ended with an error output, Add refuses.
+  const Status& failed() const;
+
+  SequenceTimes Times(SequenceId id) const;  // valid until the sequence's final output was returned and a little after
+  bool Alive(SequenceId id) const;
+  int32_t NumRunning() const;
+  int32_t NumWaiting() const;
+  int32_t NumAwaitingKv() const;
+  int64_t QueuedPrefillTokens() const;
+  uint64_t Preemptions() const;
+  BlockManager& blocks();
+  const BlockManager& blocks() const;
+  Hash128 RootOf(const std::string& cache_scope) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace aisp

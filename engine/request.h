@@ -1,0 +1,69 @@
+// What an engine is asked to do for one sequence, and what it says back. Plain values.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/ids.h"
+#include "common/result.h"
+
+namespace aisp {
+
+// Filters apply in this order: penalties and bias on logits, temperature, top_k, top_p, min_p; then
+// argmax(log p + Gumbel noise keyed by (seed, choice, position, token)) over what is left (common/random.h).
+struct SamplingParams {
+  float temperature = 1.0f;  // 0: greedy, the filters below do not matter
+  int32_t top_k = 0;         // 0: off
+  float top_p = 1.0f;
+  float min_p = 0.0f;
+  uint64_t seed = 0;
+  uint32_t choice = 0;
+  float presence_penalty = 0.0f;
+  float frequency_penalty = 0.0f;
+  float repetition_penalty = 1.0f;
+  std::vector<std::pair<TokenId, float>> logit_bias;
+  int32_t num_logprobs = -1;  // -1: none, 0: the chosen token's only
+};
+
+// How a sequence's prompt KV comes to be.
+enum class KvSource : uint8_t {
+  kLocal,        // this engine computes it in chunks
+  kPrefillOnly,  // this engine computes KV of [match, tokens - 1) for a remote reader, never samples; gated (see Engine)
+  kRemote,       // a remote writer fills granted blocks; the engine runs the last token as the first decode row
+};
+
+struct SequenceRequest {
+  std::vector<TokenId> tokens;  // prompt, then tokens already emitted (takeover); never empty
+  int32_t prompt_tokens = 0;    // how many of `tokens` are prompt
+  KvSource kv_source = KvSource::kLocal;
+  SamplingParams sampling;
+  int32_t max_new_tokens = 16;  // counted from prompt_tokens
+  int32_t min_new_tokens = 0;   // stop tokens are masked before it
+  std::vector<TokenId> stop_token_ids;
+  std::string cache_scope;  // part of the prefix root
+  int32_t priority = 0;     // greater runs first
+  Instant deadline = kNever;
+};
+
+enum class FinishReason : uint8_t { kNone, kStop, kLength, kCancelled, kError };
+
+struct TokenLogprob {
+  float logprob = 0;
+  std::vector<std::pair<TokenId, float>> top;
+};
+
+// A token of a sequence, or its end, or both.
+struct TokenOutput {
+  SequenceId sequence;
+  int32_t position = 0;  // index of `token` in the sequence
+  TokenId token = -1;    // -1: no token, only the end
+  std::optional<TokenLogprob> logprob;
+  FinishReason finish = FinishReason::kNone;
+  Error error;  // with kError
+};
+
+}  // namespace aisp

@@ -1,0 +1,55 @@
+// gRPC behind the LinkSender/LinkDialer/LinkHandler of proto/link.h: one bidirectional stream is one link. Callback API;
+// callbacks only enqueue to `post`, which runs functions in order on the thread that owns the role (IoLoop::Post for the
+// router, the worker loop's inbox for workers). Outgoing queues are bounded in messages and bytes; a link over its bound
+// goes down. Keep-alive pings find dead peers; a link that is closed or lost reports LinkDown once.
+//
+// gRPC types stay in the .cc files.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "common/result.h"
+#include "proto/link.h"
+
+namespace aisp {
+
+using Poster = std::function<void(std::function<void()>)>;
+
+struct GrpcLinkOptions {
+  size_t max_queued_messages = 4096;
+  size_t max_queued_bytes = 64 << 20;
+  size_t max_message_bytes = 16 << 20;
+  std::chrono::milliseconds keepalive_interval{2000};
+  std::chrono::milliseconds keepalive_timeout{2000};
+};
+
+// A gRPC server of one process; services are added before Start. Listens on "host:port", port 0 picks a free one.
+class GrpcServer {
+ public:
+  GrpcServer();
+  ~GrpcServer();
+  // Router side of RouterControl.Attach. Returns the sender for those links; `handler` is called through `post`.
+  LinkSender<v1::RouterMessage>* ServeRouterControl(LinkHandler<v1::WorkerMessage>* handler, Poster post,
+                                                    GrpcLinkOptions options = {});
+  // Prefill side of KvPeer.Session.
+  LinkSender<v1::PrefillToDecode>* ServeKvPeer(LinkHandler<v1::DecodeToPrefill>* handler, Poster post,
+                                               GrpcLinkOptions options = {});
+  Status Start(const std::string& address);
+  uint16_t port() const;
+  // Ends all streams (LinkDown is not reported any more) and stops. Bounded by `deadline`.
+  void Shutdown(std::chrono::milliseconds deadline);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+std::unique_ptr<LinkDialer<v1::WorkerMessage>> MakeRouterDialer(LinkHandler<v1::RouterMessage>* handler, Poster post,
+                                                                GrpcLinkOptions options = {});
+std::unique_ptr<LinkDialer<v1::DecodeToPrefill>> MakeKvPeerDialer(LinkHandler<v1::PrefillToDecode>* handler, Poster post,
+                                                                  GrpcLinkOptions options = {});
+
+}  // namespace aisp

@@ -1,0 +1,85 @@
+// HttpServer: HTTP/1.1 keep-alive on Boost.Beast coroutines. Knows no OpenAI: it parses requests within bounds, hands each
+// as an HttpExchange to one handler, and writes what the handler answers. Loop thread only, except where said.
+//
+// Bounds: header bytes, body bytes, connections, time to send a whole header and body (slow loris), idle time, and the
+// outgoing buffer of a streaming answer (a slow reader is cut with the stated policy). Garbage gets 400 and a close.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/result.h"
+#include "net/io_loop.h"
+
+namespace aisp {
+
+struct HttpRequest {
+  std::string method;  // "GET", "POST", ...
+  std::string path;    // without the query
+  std::string query;
+  std::string body;
+  std::string peer;  // "127.0.0.1:51234"
+  Instant received;  // when the last byte of the head was read
+  std::vector<std::pair<std::string, std::string>> headers;
+  // First value of a header by case-insensitive name, "" when absent.
+  std::string_view Header(std::string_view name) const;
+};
+
+using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
+
+// One request and its answer. The handler keeps the shared_ptr as long as it has something to say; either Respond once, or
+// BeginStream, Write..., End. Calls after the client is gone are ignored.
+class HttpExchange {
+ public:
+  virtual ~HttpExchange() = default;
+  virtual const HttpRequest& request() const = 0;
+  virtual void Respond(int status, HttpHeaders headers, std::string body) = 0;
+  // Chunked transfer encoding; used for SSE.
+  virtual void BeginStream(int status, HttpHeaders headers) = 0;
+  // Queues bytes; never blocks. Writes of one loop turn are gathered into one send. When more than the bound is unsent the
+  // stream is cut: the disconnect handler is called with `slow_reader`.
+  virtual void Write(std::string_view bytes) = 0;
+  virtual void End() = 0;
+  virtual size_t unsent_bytes() const = 0;
+  virtual bool alive() const = 0;
+  enum class Gone { kClosed, kSlowReader, kShutdown };
+  // Called once, on the loop, when the client went away before the answer was complete.
+  virtual void OnDisconnect(std::function<void(Gone)> handler) = 0;
+};
+
+struct HttpServerOptions {
+  std::string address = "127.0.0.1";
+  uint16_t port = 0;  // 0: a free one, see port()
+  size_t max_header_bytes = 64 << 10;
+  size_t max_body_bytes = 16 << 20;
+  size_t max_connections = 4096;
+  size_t max_unsent_bytes = 1 << 20;
+  Duration read_timeout = std::chrono::seconds(30);   // a whole request, from its first byte
+  Duration idle_timeout = std::chrono::seconds(75);   // between requests
+  Duration write_timeout = std::chrono::seconds(30);  // no byte accepted by the client for so long
+};
+
+class HttpServer {
+ public:
+  using Handler = std::function<void(std::shared_ptr<HttpExchange>)>;
+  HttpServer(IoLoop* loop, HttpServerOptions options, Handler handler);
+  ~HttpServer();
+  // Binds and listens. ALREADY_EXISTS-like error names address and port when it is taken and how to choose another.
+  Status Start();
+  uint16_t port() const;
+  // Stops accepting; idle connections close, running exchanges finish. `done` runs when the last one has.
+  void Drain(std::function<void()> done);
+  size_t connections() const;
+
+ private:
+  struct Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace aisp

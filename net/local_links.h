@@ -1,0 +1,31 @@
+// The same links without a network, for roles that live in one process (`aisp serve --role all`): messages are moved from
+// poster to poster. A LocalHub is created by the wiring; nothing is global. Addresses are names given to Listen.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "net/grpc_links.h"
+#include "proto/link.h"
+
+namespace aisp {
+
+// Thread-safe: endpoints post to each other's threads.
+class LocalHub {
+ public:
+  LocalHub();
+  ~LocalHub();
+  LinkSender<v1::RouterMessage>* ServeRouterControl(const std::string& address, LinkHandler<v1::WorkerMessage>* handler,
+                                                    Poster post);
+  LinkSender<v1::PrefillToDecode>* ServeKvPeer(const std::string& address, LinkHandler<v1::DecodeToPrefill>* handler,
+                                               Poster post);
+  std::unique_ptr<LinkDialer<v1::WorkerMessage>> MakeRouterDialer(LinkHandler<v1::RouterMessage>* handler, Poster post);
+  std::unique_ptr<LinkDialer<v1::DecodeToPrefill>> MakeKvPeerDialer(LinkHandler<v1::PrefillToDecode>* handler,
+                                                                    Poster post);
+
+ private:
+  struct Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace aisp

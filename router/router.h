@@ -1,0 +1,102 @@
+// Router: places requests on workers and owns each request until its terminal status. A state machine without I/O: no
+// socket, no HTTP, no device, no model. It speaks tokens; text is made and unmade around it.
+//
+// Thread: one (the I/O thread of the router process, or the simulation). Clock and random source injected.
+//
+// Life of a request: Submit -> admission (bounded queue; a full one refuses with RESOURCE_EXHAUSTED and a retry hint) ->
+// placement {P, D} or {D} by predicted TTFT/TPOT (router/policy.h) -> tokens from D -> OnFinish, exactly once, by the
+// deadline. A decode worker that dies is replaced: {prompt, emitted ids, seed} go to another one and the observer sees no
+// token lost or doubled. No worker: UNAVAILABLE with a retry hint at once.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/metrics.h"
+#include "common/random.h"
+#include "proto/link.h"
+
+namespace aisp {
+
+struct RouterOptions {
+  int32_t max_inflight = 1024;                          // submitted and not finished
+  Duration default_timeout = std::chrono::seconds(300);
+  Duration silence_limit = std::chrono::seconds(2);     // a worker that says nothing for so long is forgotten
+  Duration telemetry_interval = std::chrono::milliseconds(50);
+  int max_attempts = 4;                                 // placements of one request
+  Duration no_worker_retry_after = std::chrono::seconds(1);
+};
+
+struct RouterRequest {
+  std::string trace_id;
+  std::vector<TokenId> tokens;
+  v1::SamplingParams sampling;
+  uint32_t choice = 0;
+  uint32_t max_new_tokens = 16;
+  uint32_t min_new_tokens = 0;
+  std::vector<TokenId> stop_token_ids;
+  Duration timeout{};  // zero: the default
+  int32_t priority = 0;
+  std::string cache_scope;  // tenant and salt combined
+};
+
+// Where a request was placed and why; shown to clients as x-aisp-route.
+struct RouteDecision {
+  std::string decode_worker;
+  std::string prefill_worker;  // "": D prefills itself
+  std::string reason;          // one of a small fixed set, also the label of the counter: see policy.h
+  double predicted_ttft_ms = 0;
+  double predicted_tpot_ms = 0;
+  uint32_t cached_tokens_decode = 0;
+  uint32_t cached_tokens_prefill = 0;
+};
+
+// Hears of one request. Calls come from the router's thread, OnFinish last and once.
+class RequestObserver {
+ public:
+  virtual ~RequestObserver() = default;
+  virtual void OnRouted(const RouteDecision& route) = 0;  // again after a takeover
+  // New tokens in order, none lost or repeated, also across a takeover. `event.timing` is set with the first one.
+  virtual void OnTokens(const v1::TokenEvent& event) = 0;
+  virtual void OnFinish(v1::FinishReason reason, const Error& error, Duration retry_after) = 0;
+};
+
+using RequestId = StrongId<struct RequestTag, uint64_t>;
+
+// Called by the owner of links to workers: the workers dial, the router answers.
+class Router : public LinkHandler<v1::WorkerMessage> {
+ public:
+  Router(const RouterOptions& options, const v1::Fingerprint& expected, const Clock* clock, uint64_t seed,
+         LinkSender<v1::RouterMessage>* workers, Metrics* metrics);
+  ~Router() override;
+
+  // The observer must live until OnFinish or Cancel. A refusal is the returned error (no OnFinish follows); the retry hint
+  // is in *retry_after.
+  Result<RequestId> Submit(RouterRequest request, RequestObserver* observer, Duration* retry_after);
+  // Ends the request at once, everywhere; no call of its observer follows.
+  void Cancel(RequestId id);
+
+  void OnLinkUp(LinkId link, const std::string& peer_address) override;
+  void OnMessage(LinkId link, v1::WorkerMessage message) override;
+  void OnLinkDown(LinkId link, const Error& why) override;
+
+  Instant NextTimer() const;
+  void OnTimer(Instant now);
+
+  // OK when a request could be placed now; else why not.
+  Status Ready() const;
+  // No new requests; Idle() turns true when the last one finished.
+  void BeginDrain();
+  bool Idle() const;
+  // Asks one worker (by id) to drain.
+  Status DrainWorker(const std::string& worker_id);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace aisp

@@ -1,0 +1,66 @@
+// WorkerRole: what the prefill and the decode role have in common, as a state machine without I/O: an engine, links to the
+// routers (registration, telemetry, KV events), draining, readiness. The same code runs behind gRPC and, in one thread
+// under simulated time, in tests/sim.
+//
+// Thread: the engine thread of the worker owns the role; every method and every callback runs on it. The owner's loop:
+//
+//   deliver what arrived (OnLinkUp/OnMessage/OnLinkDown)      role.OnTransport() when a transport woke us
+//   role.OnTimer(now) when now >= role.NextTimer()
+//   if role.CanLaunch(): role.Launch()                        (depth permitting)
+//   if role.InFlight():  role.Collect()                       (the simulation lets time pass between the two)
+//
+// Nothing is retried without a bound and nothing waits without a deadline.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/clock.h"
+#include "engine/engine.h"
+#include "proto/link.h"
+
+namespace aisp {
+
+struct WorkerOptions {
+  std::string worker_id;
+  uint64_t incarnation = 0;  // new for every start
+  std::string host_id;
+  std::vector<std::string> router_addresses;
+  v1::Fingerprint fingerprint;
+  std::string kv_address;  // prefill: where decode workers dial
+  Duration telemetry_interval = std::chrono::milliseconds(50);
+  Duration reconnect_min = std::chrono::milliseconds(20);
+  Duration reconnect_max = std::chrono::seconds(1);
+  // A worker turns unready when it has work and no step ended for this long.
+  Duration step_stall_limit = std::chrono::seconds(10);
+};
+
+class WorkerRole : public LinkHandler<v1::RouterMessage> {
+ public:
+  ~WorkerRole() override = default;
+
+  // Dials the routers; called once before anything else.
+  virtual void Start() = 0;
+
+  virtual bool CanLaunch() const = 0;
+  virtual void Launch() = 0;
+  virtual bool InFlight() const = 0;
+  virtual void Collect() = 0;
+
+  // Completions of KvTransport writes may be polled.
+  virtual void OnTransport() = 0;
+  virtual Instant NextTimer() const = 0;
+  virtual void OnTimer(Instant now) = 0;
+
+  // No new work; running sequences finish, pushed blocks are acknowledged. Drained() turns true then.
+  virtual void BeginDrain() = 0;
+  virtual bool Drained() const = 0;
+
+  // OK, or why the worker must not get traffic (no step progress, pool empty, device failed, no router).
+  virtual Status Ready() const = 0;
+  virtual const Engine& engine() const = 0;
+};
+
+}  // namespace aisp
