@@ -76,7 +76,7 @@ inline void LogInfo(std::string_view event, LogFields fields = {}) { Log(LogLeve
 inline void LogWarning(std::string_view event, LogFields fields = {}) { Log(LogLevel::kWarning, event, fields); }
 inline void LogError(std::string_view event, LogFields fields = {}) { Log(LogLevel::kError, event, fields); }
 
-// For an event that can come in floods: lets one line through per period, which tells how many were suppressed since the
+// For an event that can come in floods: lets one line through per period and then says how many were suppressed since the
 // last. The owner's thread only.
 class LogThrottle {
  public:
@@ -96,6 +96,9 @@ struct LogStats {
 };
 LogStats GetLogStats();
 
+// Waits until every line logged so far has been written or dropped, `limit` at most; for what comes before an abort.
+void FlushLog(Duration limit);
+
 // From construction to destruction the process logs by `options`, asynchronously. The destructor writes what is queued,
 // but does not wait for a reader that is stuck. At most one at a time; main() owns it.
 class LogSession {
@@ -104,9 +107,6 @@ class LogSession {
   LogSession(const LogSession&) = delete;
   LogSession& operator=(const LogSession&) = delete;
   ~LogSession();
-
-  // Waits until what was logged before this call by this thread has been written or dropped.
-  void Flush();
 
  private:
   struct Impl;
