@@ -1,0 +1,40 @@
+// The command line: flags over a Config, with help made from the table of settings. Pure; prints nothing.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "config/config.h"
+
+namespace aisp {
+
+// What stands on a command line beside settings.
+struct CommandLine {
+  Config config;
+  std::vector<std::string> positional;
+  bool help = false;
+  bool version = false;
+  bool print_config = false;
+  // Flags of one command that are no settings: name without dashes -> value ("" for a switch).
+  std::vector<std::pair<std::string, std::string>> extra;
+  // Value of an extra flag, or `fallback`.
+  std::string Extra(std::string_view name, std::string_view fallback = "") const;
+  bool HasExtra(std::string_view name) const;
+};
+
+struct ExtraFlag {
+  std::string_view name;   // "--max-tokens"
+  std::string_view value;  // "N"; "" for a switch
+  std::string_view help;
+};
+
+// Reads `--config FILE` first, then the flags over it: `--flag value`, `--flag=value`, `--no-x`/`--x` for booleans, or the YAML
+// path (`--engine.block_tokens 32`). Unknown flags are INVALID_ARGUMENT with the nearest known one.
+Result<CommandLine> ParseCommandLine(std::span<const std::string> args, std::span<const ExtraFlag> extras = {});
+
+// Flags of the settings whose key starts with one of `prefixes`, as lines for --help.
+std::string HelpForSettings(std::span<const std::string_view> prefixes, std::span<const ExtraFlag> extras = {});
+
+}  // namespace aisp
