@@ -7,18 +7,19 @@
 
 namespace aisp {
 
-[[noreturn]] void CheckFailed(const char* file, int line, const char* condition, std::string_view message);
+[[noreturn]] void CheckFailed(const char* file, int line, const char* condition,
+                              std::string_view message);
 
 }  // namespace aisp
 
-#define AISP_CHECK(cond)                                                   \
-  do {                                                                     \
-    if (!(cond)) [[unlikely]]                                              \
+#define AISP_CHECK(cond)                                                  \
+  do {                                                                    \
+    if (!(cond)) [[unlikely]]                                             \
       ::aisp::CheckFailed(__FILE__, __LINE__, #cond, std::string_view()); \
   } while (0)
 
-#define AISP_CHECK_MSG(cond, message)                             \
-  do {                                                            \
-    if (!(cond)) [[unlikely]]                                     \
+#define AISP_CHECK_MSG(cond, message)                            \
+  do {                                                           \
+    if (!(cond)) [[unlikely]]                                    \
       ::aisp::CheckFailed(__FILE__, __LINE__, #cond, (message)); \
   } while (0)

@@ -29,7 +29,9 @@ Hash128 HashBytes(std::span<const std::byte> bytes) {
   return FromXxh(XXH3_128bits(bytes.data(), bytes.size()));
 }
 
-Hash128 HashBytes(std::string_view bytes) { return FromXxh(XXH3_128bits(bytes.data(), bytes.size())); }
+Hash128 HashBytes(std::string_view bytes) {
+  return FromXxh(XXH3_128bits(bytes.data(), bytes.size()));
+}
 
 Hash128 HashChain(const Hash128& parent, std::span<const TokenId> tokens) {
   if (tokens.size() <= kMaxInlineTokens) {

@@ -29,5 +29,7 @@ using Epoch = StrongId<struct EpochTag, uint64_t>;
 
 template <typename Tag, typename Rep>
 struct std::hash<aisp::StrongId<Tag, Rep>> {
-  size_t operator()(const aisp::StrongId<Tag, Rep>& id) const noexcept { return std::hash<Rep>{}(id.value); }
+  size_t operator()(const aisp::StrongId<Tag, Rep>& id) const noexcept {
+    return std::hash<Rep>{}(id.value);
+  }
 };

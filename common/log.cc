@@ -28,7 +28,8 @@ using Buffer = fmt::memory_buffer;
 
 // Timestamp and level come from spdlog's pattern, the rest of the line is built here.
 constexpr const char* kTextPattern = "%Y-%m-%dT%H:%M:%S.%eZ %L %v";
-constexpr const char* kJsonPattern = R"({"ts":"%Y-%m-%dT%H:%M:%S.%fZ","level":"%l","thread":%t,%v})";
+constexpr const char* kJsonPattern =
+    R"({"ts":"%Y-%m-%dT%H:%M:%S.%fZ","level":"%l","thread":%t,%v})";
 constexpr int kStuckAfterMs = 200;
 
 spdlog::level::level_enum ToSpdlog(LogLevel level) {
@@ -45,7 +46,9 @@ spdlog::level::level_enum ToSpdlog(LogLevel level) {
   return spdlog::level::err;
 }
 
-void Append(Buffer& out, std::string_view text) { out.append(text.data(), text.data() + text.size()); }
+void Append(Buffer& out, std::string_view text) {
+  out.append(text.data(), text.data() + text.size());
+}
 
 // A JSON string with its quotes; a byte that is not part of well-formed UTF-8 becomes U+FFFD.
 void AppendQuoted(Buffer& out, std::string_view text) {
@@ -83,7 +86,8 @@ void AppendQuoted(Buffer& out, std::string_view text) {
 bool NeedsQuotes(std::string_view text) {
   if (text.empty() || !IsValidUtf8(text)) return true;
   for (const char c : text) {
-    if (static_cast<unsigned char>(c) <= 0x20 || c == 0x7F || c == '"' || c == '=' || c == '\\') return true;
+    if (static_cast<unsigned char>(c) <= 0x20 || c == 0x7F || c == '"' || c == '=' || c == '\\')
+      return true;
   }
   return false;
 }
@@ -98,17 +102,20 @@ void AppendTextValue(Buffer& out, const LogValue& value) {
   } else if (const auto* number = std::get_if<double>(&value.get())) {
     fmt::format_to(std::back_inserter(out), "{:.6g}", *number);
   } else {
-    std::visit([&](const auto& v) { fmt::format_to(std::back_inserter(out), "{}", v); }, value.get());
+    std::visit([&](const auto& v) { fmt::format_to(std::back_inserter(out), "{}", v); },
+               value.get());
   }
 }
 
 void AppendJsonValue(Buffer& out, const LogValue& value) {
   if (const auto* text = std::get_if<std::string_view>(&value.get())) {
     AppendQuoted(out, *text);
-  } else if (const auto* number = std::get_if<double>(&value.get()); number && !std::isfinite(*number)) {
+  } else if (const auto* number = std::get_if<double>(&value.get());
+             number && !std::isfinite(*number)) {
     Append(out, "null");
   } else {
-    std::visit([&](const auto& v) { fmt::format_to(std::back_inserter(out), "{}", v); }, value.get());
+    std::visit([&](const auto& v) { fmt::format_to(std::back_inserter(out), "{}", v); },
+               value.get());
   }
 }
 
@@ -161,8 +168,8 @@ class SigpipeBlocked {
 struct Progress {
   std::atomic<uint64_t> submitted = 0;
   std::atomic<uint64_t> written = 0;
-  std::atomic<uint64_t> refused = 0;           // by the file descriptor
-  std::atomic<uint64_t> overrun = 0;           // by the queues of sessions that have ended
+  std::atomic<uint64_t> refused = 0;  // by the file descriptor
+  std::atomic<uint64_t> overrun = 0;  // by the queues of sessions that have ended
   std::mutex mutex;
   std::condition_variable line_done;
 };
@@ -180,9 +187,7 @@ class FdSink final : public spdlog::sinks::base_sink<std::mutex> {
     const SigpipeBlocked guard;
     const bool written = Write({line.data(), line.size()});
     (written ? progress_.written : progress_.refused).fetch_add(1);
-    {
-      const std::lock_guard lock(progress_.mutex);
-    }
+    { const std::lock_guard lock(progress_.mutex); }
     progress_.line_done.notify_all();
   }
   void flush_() override {}
@@ -198,8 +203,10 @@ class FdSink final : public spdlog::sinks::base_sink<std::mutex> {
       first = false;
       rest.remove_prefix(static_cast<size_t>(n));
     }
-    if (rest.empty()) torn_ = false;
-    else if (!first) torn_ = true;
+    if (rest.empty())
+      torn_ = false;
+    else if (!first)
+      torn_ = true;
     return rest.empty();
   }
 
@@ -223,7 +230,8 @@ class FdSink final : public spdlog::sinks::base_sink<std::mutex> {
 std::shared_ptr<spdlog::sinks::sink> MakeSink(const LogOptions& options, Progress& progress) {
   auto sink = std::make_shared<FdSink>(options.fd, progress);
   sink->set_formatter(std::make_unique<spdlog::pattern_formatter>(
-      options.format == LogFormat::kText ? kTextPattern : kJsonPattern, spdlog::pattern_time_type::utc));
+      options.format == LogFormat::kText ? kTextPattern : kJsonPattern,
+      spdlog::pattern_time_type::utc));
   return sink;
 }
 
@@ -235,9 +243,7 @@ struct LogState {
     std::shared_ptr<spdlog::details::thread_pool> pool;  // null while no session is open
   };
 
-  LogState() {
-    current = MakeSynchronous();
-  }
+  LogState() { current = MakeSynchronous(); }
   Target MakeSynchronous() {
     const LogOptions defaults;
     auto logger = std::make_shared<spdlog::logger>("aisp", MakeSink(defaults, progress));
@@ -306,7 +312,9 @@ void FlushLog(Duration limit) {
   const uint64_t submitted = state.progress.submitted.load();
   std::unique_lock lock(state.progress.mutex);
   state.progress.line_done.wait_for(lock, limit, [&] {
-    return state.progress.written.load() + state.progress.refused.load() + Overruns(state, target) >= submitted;
+    return state.progress.written.load() + state.progress.refused.load() +
+               Overruns(state, target) >=
+           submitted;
   });
 }
 
@@ -320,12 +328,14 @@ LogSession::LogSession(const LogOptions& options) : impl_(std::make_unique<Impl>
   LogState::Target target;
   target.format = options.format;
   target.pool = std::make_shared<spdlog::details::thread_pool>(options.queue_lines, 1);
-  target.logger = std::make_shared<spdlog::async_logger>("aisp", MakeSink(options, state.progress), target.pool,
-                                                         spdlog::async_overflow_policy::overrun_oldest);
+  target.logger =
+      std::make_shared<spdlog::async_logger>("aisp", MakeSink(options, state.progress), target.pool,
+                                             spdlog::async_overflow_policy::overrun_oldest);
   target.logger->set_level(spdlog::level::trace);
   impl_->level_before = state.level.exchange(options.level);
   const std::lock_guard lock(state.mutex);
-  AISP_CHECK_MSG(state.current.pool == nullptr, "a LogSession is open already; main() owns the only one");
+  AISP_CHECK_MSG(state.current.pool == nullptr,
+                 "a LogSession is open already; main() owns the only one");
   impl_->before = std::exchange(state.current, std::move(target));
 }
 

@@ -39,8 +39,8 @@ struct LogOptions {
 class LogValue {
  public:
   template <typename T>
-    requires std::is_arithmetic_v<T>
-  LogValue(T value) {  // NOLINT(google-explicit-constructor): made for {{"key", value}}
+  requires std::is_arithmetic_v<T> LogValue(
+      T value) {  // NOLINT(google-explicit-constructor): made for {{"key", value}}
     if constexpr (std::is_same_v<T, bool>) {
       value_ = value;
     } else if constexpr (std::is_floating_point_v<T>) {
@@ -51,9 +51,10 @@ class LogValue {
       value_ = static_cast<uint64_t>(value);
     }
   }
-  LogValue(std::string_view value) : value_(value) {}    // NOLINT(google-explicit-constructor)
+  LogValue(std::string_view value) : value_(value) {}  // NOLINT(google-explicit-constructor)
   LogValue(const std::string& value) : value_(std::string_view(value)) {}  // NOLINT
-  LogValue(const char* value) : value_(std::string_view(value)) {}  // NOLINT(google-explicit-constructor)
+  LogValue(const char* value)
+      : value_(std::string_view(value)) {}  // NOLINT(google-explicit-constructor)
 
   using Variant = std::variant<bool, int64_t, uint64_t, double, std::string_view>;
   const Variant& get() const { return value_; }
@@ -71,10 +72,18 @@ using LogFields = std::initializer_list<LogField>;
 // Whether lines of this level are written; for a field that is expensive to compute.
 bool LogEnabled(LogLevel level);
 void Log(LogLevel level, std::string_view event, LogFields fields = {});
-inline void LogDebug(std::string_view event, LogFields fields = {}) { Log(LogLevel::kDebug, event, fields); }
-inline void LogInfo(std::string_view event, LogFields fields = {}) { Log(LogLevel::kInfo, event, fields); }
-inline void LogWarning(std::string_view event, LogFields fields = {}) { Log(LogLevel::kWarning, event, fields); }
-inline void LogError(std::string_view event, LogFields fields = {}) { Log(LogLevel::kError, event, fields); }
+inline void LogDebug(std::string_view event, LogFields fields = {}) {
+  Log(LogLevel::kDebug, event, fields);
+}
+inline void LogInfo(std::string_view event, LogFields fields = {}) {
+  Log(LogLevel::kInfo, event, fields);
+}
+inline void LogWarning(std::string_view event, LogFields fields = {}) {
+  Log(LogLevel::kWarning, event, fields);
+}
+inline void LogError(std::string_view event, LogFields fields = {}) {
+  Log(LogLevel::kError, event, fields);
+}
 
 // For an event that can come in floods: lets one line through per period and then says how many were suppressed since the
 // last. The owner's thread only.

@@ -37,7 +37,9 @@ bool Includes(const prometheus::Labels& all, const MetricLabels& some) {
 void Counter::Add(double amount) const {
   if (impl_ != nullptr) static_cast<prometheus::Counter*>(impl_)->Increment(amount);
 }
-double Counter::Value() const { return impl_ == nullptr ? 0 : static_cast<prometheus::Counter*>(impl_)->Value(); }
+double Counter::Value() const {
+  return impl_ == nullptr ? 0 : static_cast<prometheus::Counter*>(impl_)->Value();
+}
 
 void Gauge::Set(double value) const {
   if (impl_ != nullptr) static_cast<prometheus::Gauge*>(impl_)->Set(value);
@@ -45,7 +47,9 @@ void Gauge::Set(double value) const {
 void Gauge::Add(double amount) const {
   if (impl_ != nullptr) static_cast<prometheus::Gauge*>(impl_)->Increment(amount);
 }
-double Gauge::Value() const { return impl_ == nullptr ? 0 : static_cast<prometheus::Gauge*>(impl_)->Value(); }
+double Gauge::Value() const {
+  return impl_ == nullptr ? 0 : static_cast<prometheus::Gauge*>(impl_)->Value();
+}
 
 void Histogram::Observe(double value) const {
   if (impl_ != nullptr) static_cast<prometheus::Histogram*>(impl_)->Observe(value);
@@ -67,12 +71,13 @@ struct Metrics::Impl {
     Family<T>* family = nullptr;
     std::map<prometheus::Labels, T*> values;
   };
-  using AnySeries =
-      std::variant<Series<prometheus::Counter>, Series<prometheus::Gauge>, Series<prometheus::Histogram>>;
+  using AnySeries = std::variant<Series<prometheus::Counter>, Series<prometheus::Gauge>,
+                                 Series<prometheus::Histogram>>;
 
   // The value of `name` and `labels`, made by `build` (a family builder) and `args` when it is new.
   template <typename T, typename Build, typename... Args>
-  T* Get(const std::string& name, const std::string& help, const MetricLabels& labels, Build build, Args&&... args) {
+  T* Get(const std::string& name, const std::string& help, const MetricLabels& labels, Build build,
+         Args&&... args) {
     const std::lock_guard lock(mutex);
     auto& any = series.try_emplace(name, Series<T>()).first->second;
     auto* one = std::get_if<Series<T>>(&any);
@@ -97,16 +102,18 @@ struct Metrics::Impl {
 Metrics::Metrics() : impl_(std::make_unique<Impl>()) {}
 Metrics::~Metrics() = default;
 
-Counter Metrics::AddCounter(const std::string& name, const std::string& help, const MetricLabels& labels) {
+Counter Metrics::AddCounter(const std::string& name, const std::string& help,
+                            const MetricLabels& labels) {
   return Counter(impl_->Get<prometheus::Counter>(name, help, labels, prometheus::BuildCounter));
 }
 
-Gauge Metrics::AddGauge(const std::string& name, const std::string& help, const MetricLabels& labels) {
+Gauge Metrics::AddGauge(const std::string& name, const std::string& help,
+                        const MetricLabels& labels) {
   return Gauge(impl_->Get<prometheus::Gauge>(name, help, labels, prometheus::BuildGauge));
 }
 
-Histogram Metrics::AddHistogram(const std::string& name, const std::string& help, const std::vector<double>& buckets,
-                                const MetricLabels& labels) {
+Histogram Metrics::AddHistogram(const std::string& name, const std::string& help,
+                                const std::vector<double>& buckets, const MetricLabels& labels) {
   return Histogram(
       impl_->Get<prometheus::Histogram>(name, help, labels, prometheus::BuildHistogram, buckets));
 }

@@ -74,10 +74,11 @@ class Metrics {
 
   // The same name and labels give the same value. One name has one kind, one help text and one set of buckets. Names are
   // Prometheus names with the unit last (aisp_step_seconds, ..._total for counters); a wrong one is a failed check.
-  Counter AddCounter(const std::string& name, const std::string& help, const MetricLabels& labels = {});
+  Counter AddCounter(const std::string& name, const std::string& help,
+                     const MetricLabels& labels = {});
   Gauge AddGauge(const std::string& name, const std::string& help, const MetricLabels& labels = {});
-  Histogram AddHistogram(const std::string& name, const std::string& help, const std::vector<double>& buckets,
-                         const MetricLabels& labels = {});
+  Histogram AddHistogram(const std::string& name, const std::string& help,
+                         const std::vector<double>& buckets, const MetricLabels& labels = {});
 
   // Forgets the values of this name whose labels include all of `labels` (a worker that left).
   void Remove(const std::string& name, const MetricLabels& labels);

@@ -17,8 +17,8 @@ namespace aisp {
 inline constexpr int32_t kHashUnitTokens = 16;
 
 // `scope` is tenant and salt as the router combined them; "" shares with everybody who also has "".
-Hash128 PrefixRoot(std::string_view weights_digest, std::string_view kv_dtype, std::string_view adapter,
-                   std::string_view scope);
+Hash128 PrefixRoot(std::string_view weights_digest, std::string_view kv_dtype,
+                   std::string_view adapter, std::string_view scope);
 
 // Hashes of the whole units of `tokens`: floor(tokens.size() / 16) of them.
 std::vector<Hash128> UnitHashes(const Hash128& root, std::span<const TokenId> tokens);

@@ -19,8 +19,9 @@ std::array<uint32_t, 4> Philox4x32(uint64_t key, std::array<uint32_t, 4> counter
   for (int round = 0; round < kRounds; ++round) {
     const uint64_t product0 = static_cast<uint64_t>(kMultiplier0) * counter[0];
     const uint64_t product1 = static_cast<uint64_t>(kMultiplier1) * counter[2];
-    counter = {static_cast<uint32_t>(product1 >> 32) ^ counter[1] ^ key0, static_cast<uint32_t>(product1),
-               static_cast<uint32_t>(product0 >> 32) ^ counter[3] ^ key1, static_cast<uint32_t>(product0)};
+    counter = {
+        static_cast<uint32_t>(product1 >> 32) ^ counter[1] ^ key0, static_cast<uint32_t>(product1),
+        static_cast<uint32_t>(product0 >> 32) ^ counter[3] ^ key1, static_cast<uint32_t>(product0)};
     key0 += kWeyl0;
     key1 += kWeyl1;
   }

@@ -22,7 +22,9 @@ class SplitMix64 {
   explicit SplitMix64(uint64_t seed) : state_(seed) {}
   uint64_t Next();
   // Uniform in [0, n); n > 0.
-  uint64_t Below(uint64_t n) { return static_cast<uint64_t>((static_cast<unsigned __int128>(Next()) * n) >> 64); }
+  uint64_t Below(uint64_t n) {
+    return static_cast<uint64_t>((static_cast<unsigned __int128>(Next()) * n) >> 64);
+  }
   // Uniform in [0, 1).
   double Uniform() { return static_cast<double>(Next() >> 11) * 0x1.0p-53; }
 

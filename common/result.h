@@ -52,15 +52,23 @@ using Status = Result<void>;
 inline tl::unexpected<Error> Fail(Code code, std::string message) {
   return tl::unexpected<Error>(Error{code, std::move(message)});
 }
-inline tl::unexpected<Error> InvalidArgument(std::string m) { return Fail(Code::kInvalidArgument, std::move(m)); }
+inline tl::unexpected<Error> InvalidArgument(std::string m) {
+  return Fail(Code::kInvalidArgument, std::move(m));
+}
 inline tl::unexpected<Error> NotFound(std::string m) { return Fail(Code::kNotFound, std::move(m)); }
-inline tl::unexpected<Error> Unavailable(std::string m) { return Fail(Code::kUnavailable, std::move(m)); }
+inline tl::unexpected<Error> Unavailable(std::string m) {
+  return Fail(Code::kUnavailable, std::move(m));
+}
 inline tl::unexpected<Error> Internal(std::string m) { return Fail(Code::kInternal, std::move(m)); }
-inline tl::unexpected<Error> ResourceExhausted(std::string m) { return Fail(Code::kResourceExhausted, std::move(m)); }
+inline tl::unexpected<Error> ResourceExhausted(std::string m) {
+  return Fail(Code::kResourceExhausted, std::move(m));
+}
 inline tl::unexpected<Error> FailedPrecondition(std::string m) {
   return Fail(Code::kFailedPrecondition, std::move(m));
 }
-inline tl::unexpected<Error> Unimplemented(std::string m) { return Fail(Code::kUnimplemented, std::move(m)); }
+inline tl::unexpected<Error> Unimplemented(std::string m) {
+  return Fail(Code::kUnimplemented, std::move(m));
+}
 inline tl::unexpected<Error> DataLoss(std::string m) { return Fail(Code::kDataLoss, std::move(m)); }
 
 }  // namespace aisp
@@ -69,15 +77,16 @@ inline tl::unexpected<Error> DataLoss(std::string m) { return Fail(Code::kDataLo
 #define AISP_CONCAT(a, b) AISP_CONCAT_INNER(a, b)
 
 // Returns the error of `expr` (a Result or Status) from the enclosing function.
-#define AISP_RETURN_IF_ERROR(expr)                                            \
-  do {                                                                        \
-    auto&& aisp_status = (expr);                                              \
+#define AISP_RETURN_IF_ERROR(expr)                                             \
+  do {                                                                         \
+    auto&& aisp_status = (expr);                                               \
     if (!aisp_status) return ::tl::unexpected(std::move(aisp_status).error()); \
   } while (0)
 
 // AISP_ASSIGN_OR_RETURN(auto x, MakeX());
-#define AISP_ASSIGN_OR_RETURN(decl, expr) AISP_ASSIGN_OR_RETURN_IMPL(AISP_CONCAT(aisp_result_, __LINE__), decl, expr)
-#define AISP_ASSIGN_OR_RETURN_IMPL(tmp, decl, expr)              \
-  auto tmp = (expr);                                             \
-  if (!tmp) return ::tl::unexpected(std::move(tmp).error());     \
+#define AISP_ASSIGN_OR_RETURN(decl, expr) \
+  AISP_ASSIGN_OR_RETURN_IMPL(AISP_CONCAT(aisp_result_, __LINE__), decl, expr)
+#define AISP_ASSIGN_OR_RETURN_IMPL(tmp, decl, expr)          \
+  auto tmp = (expr);                                         \
+  if (!tmp) return ::tl::unexpected(std::move(tmp).error()); \
   decl = std::move(*tmp)

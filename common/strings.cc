@@ -143,7 +143,8 @@ Result<uint64_t> ParseBytes(std::string_view text) {
   const Result<double> value = ParseDouble(number);
   if (found == std::end(kByteUnits) || !value) {
     return InvalidArgument(fmt::format(
-        "'{}' is not a size; write a number and B, KiB, MiB, GiB, TiB, KB, MB, GB or TB", Excerpt(text)));
+        "'{}' is not a size; write a number and B, KiB, MiB, GiB, TiB, KB, MB, GB or TB",
+        Excerpt(text)));
   }
   const double bytes = *value * static_cast<double>(found->bytes);
   if (bytes >= 0x1p63) {
@@ -153,7 +154,8 @@ Result<uint64_t> ParseBytes(std::string_view text) {
 }
 
 std::string HumanBytes(uint64_t bytes) {
-  constexpr std::array<std::string_view, 7> kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  constexpr std::array<std::string_view, 7> kUnits = {"B",   "KiB", "MiB", "GiB",
+                                                      "TiB", "PiB", "EiB"};
   size_t unit = 0;
   auto value = static_cast<double>(bytes);
   while (value >= 1024 && unit + 1 < kUnits.size()) {
@@ -192,9 +194,8 @@ std::string Excerpt(std::string_view text, size_t max_bytes) {
   while (at < text.size()) {
     const size_t length = SequenceLength(text, at);
     const bool printable = length > 1 || (length == 1 && text[at] >= 0x20 && text[at] != 0x7F);
-    const std::string shown = printable
-                                  ? std::string(text.substr(at, length))
-                                  : fmt::format("\\x{:02X}", static_cast<uint8_t>(text[at]));
+    const std::string shown = printable ? std::string(text.substr(at, length))
+                                        : fmt::format("\\x{:02X}", static_cast<uint8_t>(text[at]));
     if (out.size() + shown.size() > max_bytes) return out + "...";
     out += shown;
     at += std::max<size_t>(length, 1);

@@ -23,7 +23,8 @@ constexpr size_t kMaxNameBytes = 15;  // the kernel's limit, without the termina
 sigset_t AsynchronousSignals() {
   sigset_t set;
   sigfillset(&set);
-  for (int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS}) sigdelset(&set, signal);
+  for (int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS})
+    sigdelset(&set, signal);
   return set;
 }
 
@@ -56,8 +57,8 @@ void Thread::Join() { thread_.join(); }
 Result<Waker> Waker::Create() {
   const int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (fd < 0) {
-    return ResourceExhausted(
-        fmt::format("eventfd: {}; raise the limit on open files (ulimit -n)", std::strerror(errno)));
+    return ResourceExhausted(fmt::format("eventfd: {}; raise the limit on open files (ulimit -n)",
+                                         std::strerror(errno)));
   }
   return Waker(fd);
 }
