@@ -67,6 +67,7 @@ struct Config {
     std::string kv_listen = "127.0.0.1:0";
     std::string kv_advertise;
     std::string data_address = "127.0.0.1";
+    std::string data_advertise;
     std::vector<std::string> transports{"shm", "tcp"};
     std::string host_id;
     int64_t admin_port = 0;

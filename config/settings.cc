@@ -66,13 +66,15 @@ void BindWorker(Config& c, std::vector<Setting>& out) {
   out.push_back({"worker.id", "--worker-id", &c.worker.id, "Name of this worker; empty: role and process id.", kNoMin, kNoMax,
                  {}});
   out.push_back({"worker.routers", "--routers", &c.worker.routers, "Routers to register with, host:port,host:port.",
-                 {}, {}, {}});
+                 kNoMin, kNoMax, {}});
   out.push_back({"worker.kv_listen", "--kv-listen", &c.worker.kv_listen,
                  "Prefill: host:port where decode workers connect (gRPC); port 0: a free one.", kNoMin, kNoMax, {}});
   out.push_back({"worker.kv_advertise", "--kv-advertise", &c.worker.kv_advertise,
-                 "Prefill: host that decode workers should dial; empty: the one of kv_listen.", kNoMin, kNoMax, {}});
+                 "Prefill: host:port that decode workers should dial; empty: what kv_listen bound.", kNoMin, kNoMax, {}});
   out.push_back({"worker.data_address", "--data-address", &c.worker.data_address,
                  "Decode: address where the tcp transport receives KV.", kNoMin, kNoMax, {}});
+  out.push_back({"worker.data_advertise", "--data-advertise", &c.worker.data_advertise,
+                 "Decode: host under which prefill workers reach data_address; empty: the same.", kNoMin, kNoMax, {}});
   out.push_back({"worker.transports", "--transports", &c.worker.transports,
                  "KV transports that may be used: shm, tcp (inproc inside one process).", kNoMin, kNoMax, {}});
   out.push_back({"worker.host_id", "--host-id", &c.worker.host_id,
