@@ -38,9 +38,9 @@ struct LogOptions {
 // A field's value; a string is not copied, it must live until the call returns.
 class LogValue {
  public:
+  // Implicit, so that {{"key", value}} reads as it does. NOLINTBEGIN(google-explicit-constructor)
   template <typename T>
-  requires std::is_arithmetic_v<T> LogValue(
-      T value) {  // NOLINT(google-explicit-constructor): made for {{"key", value}}
+  requires std::is_arithmetic_v<T> LogValue(T value) {
     if constexpr (std::is_same_v<T, bool>) {
       value_ = value;
     } else if constexpr (std::is_floating_point_v<T>) {
@@ -51,10 +51,10 @@ class LogValue {
       value_ = static_cast<uint64_t>(value);
     }
   }
-  LogValue(std::string_view value) : value_(value) {}  // NOLINT(google-explicit-constructor)
-  LogValue(const std::string& value) : value_(std::string_view(value)) {}  // NOLINT
-  LogValue(const char* value)
-      : value_(std::string_view(value)) {}  // NOLINT(google-explicit-constructor)
+  LogValue(std::string_view value) : value_(value) {}
+  LogValue(const std::string& value) : value_(std::string_view(value)) {}
+  LogValue(const char* value) : value_(std::string_view(value)) {}
+  // NOLINTEND(google-explicit-constructor)
 
   using Variant = std::variant<bool, int64_t, uint64_t, double, std::string_view>;
   const Variant& get() const { return value_; }

@@ -7,7 +7,6 @@ namespace aisp {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 TEST(Split, KeepsEmptyParts) {
   EXPECT_THAT(Split("a,,b", ','), ElementsAre("a", "", "b"));

@@ -1,0 +1,70 @@
+# The everyday commands. CMake does the work (CMakePresets.json); this file installs what is missing, configures once and
+# calls ninja, so that each command works on a fresh clone and costs nothing extra on a built one.
+
+BUILD ?= build
+ARGS ?=
+CLANG_FORMAT ?= clang-format-14
+CLANG_TIDY ?= clang-tidy-19
+# As many compilers as there are cores and 1.5 GiB pieces of free memory.
+JOBS ?= $(shell awk -v cores=$$(nproc) '/^MemAvailable/ { n = int($$2 / 1572864); if (n > cores) n = cores; print (n < 1 ? 1 : n) }' /proc/meminfo)
+
+NINJA = ninja -j$(JOBS) -C
+
+.PHONY: help deps run build test bench asan tsan sim-10000 format tidy check layers format-check ci clean
+
+help:
+	@echo 'make run         build and start router, prefill and decode worker with the built-in model'
+	@echo 'make test        build everything and run all tests'
+	@echo 'make bench       build and run the benchmarks'
+	@echo 'make asan        all tests under AddressSanitizer and UndefinedBehaviorSanitizer'
+	@echo 'make tsan        the tests without gRPC under ThreadSanitizer'
+	@echo 'make sim-10000   ten thousand seeds of the cluster simulation'
+	@echo 'make format      format all sources          make tidy   lint all sources'
+	@echo 'make check       layering and formatting      make ci     what CI runs'
+
+deps:
+	@tools/install_deps.sh
+
+$(BUILD)/build.ninja:
+	@tools/install_deps.sh
+	@cmake --preset cpu -B $(BUILD)
+
+run: deps $(BUILD)/build.ninja
+	@$(NINJA) $(BUILD) --quiet aisp
+	@exec $(BUILD)/bin/aisp up --demo $(ARGS)
+
+build: deps $(BUILD)/build.ninja
+	@$(NINJA) $(BUILD)
+
+test: build
+	@ctest --test-dir $(BUILD) --output-on-failure -j$(JOBS)
+
+asan: deps
+	@test -e build-asan/build.ninja || cmake --preset asan
+	@$(NINJA) build-asan
+	@ctest --test-dir build-asan --output-on-failure -j$(JOBS)
+
+tsan: deps
+	@test -e build-tsan/build.ninja || cmake --preset tsan
+	@$(NINJA) build-tsan
+	@ctest --test-dir build-tsan --output-on-failure -j$(JOBS)
+
+format:
+	@git ls-files -z '*.h' '*.cc' '*.cu' '*.cuh' | xargs -0 $(CLANG_FORMAT) -i
+
+format-check:
+	@git ls-files -z '*.h' '*.cc' '*.cu' '*.cuh' | xargs -0 $(CLANG_FORMAT) --dry-run -Werror
+
+layers:
+	@tools/check_layers.py
+
+check: layers format-check
+
+tidy: build
+	@git ls-files '*.cc' | CLANG_TIDY=$(CLANG_TIDY) tools/tidy.sh $(BUILD) $(JOBS)
+
+ci:
+	@.ci/run
+
+clean:
+	@rm -rf build build-asan build-tsan build-cuda

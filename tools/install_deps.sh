@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Installs what building aisp needs, on Debian 12 and Ubuntu 24.04. Does nothing, and quickly, when all of it is there.
+#   tools/install_deps.sh          to build, test and run
+#   tools/install_deps.sh --dev    also what formats and lints
+set -euo pipefail
+
+packages=(
+  g++ cmake ninja-build ccache pkg-config make git python3
+  protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libgrpc++-dev libssl-dev
+  libspdlog-dev libfmt-dev prometheus-cpp-dev libyaml-cpp-dev nlohmann-json3-dev
+  libdnnl-dev libboost-dev libpcre2-dev libexpected-dev libxxhash-dev libucx-dev
+  libgtest-dev libgmock-dev
+)
+for argument in "$@"; do
+  case "$argument" in
+    # One version of each on both systems, so that both say the same.
+    --dev) packages+=(clang-format-14 clang-tidy-19) ;;
+    *) echo "install_deps.sh: unknown argument '$argument'; only --dev is known" >&2; exit 2 ;;
+  esac
+done
+
+if ! command -v dpkg-query >/dev/null; then
+  echo "install_deps.sh: no dpkg here; install by hand what these Debian packages hold: ${packages[*]}" >&2
+  exit 1
+fi
+
+installed=$(dpkg-query -W -f '${binary:Package} ${db:Status-Abbrev}\n' "${packages[@]}" 2>/dev/null |
+  sed -n 's/^\([^: ]*\).* ii *$/\1/p' | sort -u)
+missing=()
+for package in "${packages[@]}"; do
+  grep -qxF -- "$package" <<<"$installed" || missing+=("$package")
+done
+[ "${#missing[@]}" -eq 0 ] && exit 0
+
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  if ! command -v sudo >/dev/null; then
+    echo "install_deps.sh: neither root nor sudo; as root run: apt-get install ${missing[*]}" >&2
+    exit 1
+  fi
+  as_root=(sudo)
+fi
+echo "installing: ${missing[*]}" >&2
+"${as_root[@]}" apt-get update -q </dev/null
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" </dev/null
