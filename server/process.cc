@@ -1,0 +1,91 @@
+#include "server/process.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "common/check.h"
+#include "common/strings.h"
+
+namespace aisp {
+
+std::string ExecutableFolder() {
+  std::error_code error;
+  const auto path = std::filesystem::read_symlink("/proc/self/exe", error);
+  return error ? std::string(".") : path.parent_path().string();
+}
+
+std::string BootId() {
+  std::ifstream in("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  std::getline(in, id);
+  return id;
+}
+
+Announcer::Announcer(int fd) : fd_(fd) {
+  if (fd_ >= 0) fcntl(fd_, F_SETFD, FD_CLOEXEC);
+}
+
+Announcer::~Announcer() {
+  if (fd_ >= 0) close(fd_);
+}
+
+void Announcer::Say(std::string_view key, std::string_view value) {
+  if (fd_ < 0) return;
+  std::string line(key);
+  line += '=';
+  line += value;
+  line += '\n';
+  // Lines are far below PIPE_BUF, so a write is whole or fails; a supervisor that is gone shows on the lifeline.
+  [[maybe_unused]] const ssize_t written = write(fd_, line.data(), line.size());
+}
+
+void BlockSignals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (int signal : {SIGINT, SIGTERM, SIGCHLD}) sigaddset(&set, signal);
+  AISP_CHECK(pthread_sigmask(SIG_BLOCK, &set, nullptr) == 0);
+  signal(SIGPIPE, SIG_IGN);
+}
+
+StopSignals::StopSignals(int lifeline_fd) : lifeline_fd_(lifeline_fd) {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGTERM);
+  signal_fd_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+  AISP_CHECK(signal_fd_ >= 0);
+  if (lifeline_fd_ >= 0) fcntl(lifeline_fd_, F_SETFD, FD_CLOEXEC);
+}
+
+StopSignals::~StopSignals() {
+  close(signal_fd_);
+  if (lifeline_fd_ >= 0) close(lifeline_fd_);
+}
+
+std::string StopSignals::Wait() { return WaitFor(-1); }
+
+std::string StopSignals::WaitFor(int timeout_ms) {
+  pollfd fds[2] = {{signal_fd_, POLLIN, 0}, {lifeline_fd_, POLLIN, 0}};
+  const nfds_t count = lifeline_fd_ >= 0 ? 2 : 1;
+  int ready = 0;
+  do {
+    ready = poll(fds, count, timeout_ms);
+  } while (ready < 0 && errno == EINTR);
+  if (ready <= 0) return "";
+  if (fds[0].revents & POLLIN) {
+    signalfd_siginfo info{};
+    if (read(signal_fd_, &info, sizeof info) == sizeof info) {
+      return info.ssi_signo == SIGINT ? "SIGINT" : "SIGTERM";
+    }
+  }
+  return "the supervisor is gone";
+}
+
+}  // namespace aisp

@@ -1,0 +1,53 @@
+// What a process of aisp does with its parent and with the operating system: where it lies, how it says that it is ready,
+// how it learns that it shall stop. Linux only.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "common/result.h"
+
+namespace aisp {
+
+// Folder of the running program.
+std::string ExecutableFolder();
+
+// The machine's boot id: equal for all processes that can share memory. "" where it cannot be read.
+std::string BootId();
+
+// Says "key=value" to the supervisor that started us, over an inherited pipe; fd -1: nobody listens. Any thread.
+class Announcer {
+ public:
+  explicit Announcer(int fd);
+  ~Announcer();
+  Announcer(const Announcer&) = delete;
+  Announcer& operator=(const Announcer&) = delete;
+  void Say(std::string_view key, std::string_view value);
+
+ private:
+  int fd_;
+};
+
+// Blocks SIGINT, SIGTERM and SIGCHLD in this and all later threads and ignores SIGPIPE; they are then read by StopSignals. Call first.
+void BlockSignals();
+
+// Waits for SIGINT, SIGTERM or the end of the supervisor (its end of `lifeline_fd` closes; -1: none). Main thread.
+class StopSignals {
+ public:
+  explicit StopSignals(int lifeline_fd);
+  ~StopSignals();
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+  // Blocks until one comes; says which, for the log.
+  std::string Wait();
+  // As Wait, for at most `timeout_ms`; "" when none came.
+  std::string WaitFor(int timeout_ms);
+  int signal_fd() const { return signal_fd_; }
+
+ private:
+  int signal_fd_;
+  int lifeline_fd_;
+};
+
+}  // namespace aisp

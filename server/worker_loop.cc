@@ -1,0 +1,106 @@
+#include "server/worker_loop.h"
+
+#include <pthread.h>
+
+#include <utility>
+
+namespace aisp {
+
+WorkerLoop::WorkerLoop(std::string name, const Clock* clock, std::function<void()> on_step)
+    : name_(std::move(name)), clock_(clock), on_step_(std::move(on_step)) {}
+
+WorkerLoop::~WorkerLoop() { Stop(); }
+
+void WorkerLoop::Start(WorkerRole* role) {
+  role_ = role;
+  thread_ = std::thread([this] {
+    pthread_setname_np(pthread_self(), name_.substr(0, 15).c_str());
+    Run();
+  });
+}
+
+void WorkerLoop::Post(std::function<void()> fn) {
+  {
+    std::lock_guard lock(mutex_);
+    posted_.push_back(std::move(fn));
+  }
+  wake_.notify_one();
+}
+
+void WorkerLoop::WakeTransport() {
+  {
+    std::lock_guard lock(mutex_);
+    transport_ready_ = true;
+  }
+  wake_.notify_one();
+}
+
+void WorkerLoop::Stop() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_one();
+  if (thread_.joinable()) thread_.join();
+}
+
+void WorkerLoop::Run() {
+  role_->Start();
+  while (RunPosted()) {
+    Advance();
+    SleepUntilWork();
+  }
+}
+
+// Returns false once stopped and everything posted has run.
+bool WorkerLoop::RunPosted() {
+  bool transport = false;
+  bool stop = false;
+  {
+    std::lock_guard lock(mutex_);
+    std::swap(posted_, running_);
+    transport = std::exchange(transport_ready_, false);
+    stop = stop_;
+  }
+  for (auto& fn : running_) fn();
+  running_.clear();
+  if (transport) role_->OnTransport();
+  return !stop;
+}
+
+void WorkerLoop::Advance() {
+  const Instant now = clock_->Now();
+  bool changed = false;
+  if (now >= role_->NextTimer()) {
+    role_->OnTimer(now);
+    changed = true;
+  }
+  starved_ = false;
+  while (role_->CanLaunch()) {
+    role_->Launch();
+    if (!role_->InFlight()) {
+      starved_ = true;
+      break;
+    }
+  }
+  if (role_->InFlight()) {
+    role_->Collect();
+    changed = true;
+  }
+  if (changed && on_step_) on_step_();
+}
+
+void WorkerLoop::SleepUntilWork() {
+  if (role_->InFlight() || (role_->CanLaunch() && !starved_)) return;
+  const Instant timer = role_->NextTimer();
+  std::unique_lock lock(mutex_);
+  auto ready = [&] { return stop_ || transport_ready_ || !posted_.empty(); };
+  if (timer == kNever) {
+    wake_.wait(lock, ready);
+    return;
+  }
+  const Duration left = timer - clock_->Now();
+  if (left.count() > 0) wake_.wait_for(lock, left, ready);
+}
+
+}  // namespace aisp

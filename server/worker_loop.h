@@ -1,0 +1,57 @@
+// WorkerLoop: the engine thread of one worker. It owns the role from Start to Stop and runs its loop (worker/worker_role.h):
+// what others want done arrives as posted functions, in order; it sleeps only when there is nothing to compute.
+//
+// Threads: Post, Wake, Stop from any thread; `role` and what it uses are touched by the loop's thread alone, from the first
+// posted function on.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/clock.h"
+#include "worker/worker_role.h"
+
+namespace aisp {
+
+class WorkerLoop {
+ public:
+  // `on_step` runs on the loop's thread after every collected step and every timer, for metrics.
+  WorkerLoop(std::string name, const Clock* clock, std::function<void()> on_step);
+  ~WorkerLoop();
+
+  // Posting works before Start; the functions run once the thread does.
+  void Start(WorkerRole* role);
+  void Post(std::function<void()> fn);
+  // A KvTransport has completions.
+  void WakeTransport();
+  // Runs what was posted before, then ends and joins the thread.
+  void Stop();
+
+ private:
+  void Run();
+  bool RunPosted();
+  void Advance();
+  void SleepUntilWork();
+
+  const std::string name_;
+  const Clock* const clock_;
+  const std::function<void()> on_step_;
+  WorkerRole* role_ = nullptr;
+  bool starved_ = false;  // there is work, but nothing of it could be launched: wait for a message or a timer
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<std::function<void()>> posted_;  // bounded by the links' own bounds
+  bool transport_ready_ = false;
+  bool stop_ = false;
+
+  std::vector<std::function<void()>> running_;
+  std::thread thread_;
+};
+
+}  // namespace aisp
