@@ -18,6 +18,7 @@
 #include "common/metrics.h"
 #include "common/random.h"
 #include "proto/link.h"
+#include "router/policy.h"
 
 namespace aisp {
 
@@ -28,12 +29,24 @@ struct RouterOptions {
   Duration telemetry_interval = std::chrono::milliseconds(50);
   int max_attempts = 4;                                 // placements of one request
   Duration no_worker_retry_after = std::chrono::seconds(1);
+  // A worker reports a deadline itself; the router waits so much longer for that report, then ends the request.
+  Duration deadline_grace = std::chrono::milliseconds(250);
+  // A request whose worker was lost waits so long for another one to appear.
+  Duration takeover_wait = std::chrono::seconds(10);
+  // Before a request goes back to a worker that failed it, because there is no other; doubles with every placement.
+  Duration retry_backoff = std::chrono::milliseconds(25);
+  size_t max_prefix_units_per_worker = size_t{1} << 20;
+  CostPolicyOptions policy;
 };
+
+// Where the client wants its prompt computed: for comparisons and debugging (x-aisp-prefill), kAuto otherwise. A wish that
+// cannot be met (no prefill worker) falls back to the other way.
+enum class PrefillPreference : uint8_t { kAuto, kRemote, kLocal };
 
 struct RouterRequest {
   std::string trace_id;
   std::vector<TokenId> tokens;
-  v1::SamplingParams sampling;
+  v1::SamplingParams sampling;  // seed 0: the router draws one
   uint32_t choice = 0;
   uint32_t max_new_tokens = 16;
   uint32_t min_new_tokens = 0;
@@ -41,6 +54,7 @@ struct RouterRequest {
   Duration timeout{};  // zero: the default
   int32_t priority = 0;
   std::string cache_scope;  // tenant and salt combined
+  PrefillPreference prefill = PrefillPreference::kAuto;  // the policy's reason is then `forced-remote` / `forced-local`
 };
 
 // Where a request was placed and why; shown to clients as x-aisp-route.
@@ -58,8 +72,10 @@ struct RouteDecision {
 class RequestObserver {
  public:
   virtual ~RequestObserver() = default;
-  virtual void OnRouted(const RouteDecision& route) = 0;  // again after a takeover
-  // New tokens in order, none lost or repeated, also across a takeover. `event.timing` is set with the first one.
+  // First from inside Submit, again after a takeover.
+  virtual void OnRouted(const RouteDecision& route) = 0;
+  // New tokens in order, none lost or repeated, also across a takeover. `event.timing` is set with the first one; its
+  // queue_ns then also counts the router's own share since Submit. The end comes by OnFinish alone.
   virtual void OnTokens(const v1::TokenEvent& event) = 0;
   virtual void OnFinish(v1::FinishReason reason, const Error& error, Duration retry_after) = 0;
 };
