@@ -1,0 +1,99 @@
+// OpenAI's /v1/completions and /v1/chat/completions bodies as plain data, parsed within bounds. Pure: no socket, no
+// tokenizer, no clock; any thread.
+//
+// Rules: a known field of a wrong type or out of its range is an error that names the field, the value and the limit; null
+// means absent; unknown fields are ignored, except those that change the meaning of the answer and that we cannot honour
+// (response_format json, best_of, suffix, functions): those are refused. NaN and Infinity literals, duplicate keys of known
+// fields (the last one wins, as in RFC 8259 parsers), nesting beyond `max_json_depth` and ill-formed UTF-8 are refused.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "api/error.h"
+#include "common.pb.h"
+#include "common/clock.h"
+#include "common/ids.h"
+#include "text/value.h"
+
+namespace aisp {
+
+struct ApiLimits {
+  // Exclusive upper bound of token ids in prompt, stop_token_ids and logit_bias; 0: not known here, only >= 0 is checked.
+  int32_t vocab_size = 0;
+  int32_t max_prompts = 64;
+  int32_t max_choices = 64;  // prompts * n
+  int32_t max_messages = 4096;
+  int32_t max_stop_strings = 16;
+  int32_t max_stop_bytes = 1024;  // of one stop string
+  int32_t max_stop_token_ids = 64;
+  int32_t max_logprobs = 20;
+  int32_t max_logit_bias = 1024;
+  int32_t max_json_depth = 64;
+  Duration max_timeout = std::chrono::hours(1);
+};
+
+// What both endpoints share.
+struct GenerationOptions {
+  std::string model;  // "": the client named none
+  bool stream = false;
+  bool include_usage = false;  // stream_options.include_usage
+
+  // Seed 0: the client gave none (its own seed 0 becomes kSeedZero). num_logprobs -1: none wanted. repetition_penalty 1: off.
+  v1::SamplingParams sampling;
+  std::optional<uint32_t> max_tokens;  // max_completion_tokens, else max_tokens
+  uint32_t min_tokens = 0;
+  uint32_t n = 1;
+  std::vector<std::string> stop;
+  bool include_stop_in_output = false;  // include_stop_str_in_output
+  std::vector<TokenId> stop_token_ids;
+  bool ignore_eos = false;
+  bool skip_special_tokens = true;
+
+  std::string user;
+  std::string cache_salt;
+  int32_t priority = 0;  // lower runs earlier, as in vLLM
+  Duration timeout{};    // `timeout`, seconds; zero: the server's default
+};
+
+// What a client's seed of 0 becomes, since 0 means "draw one" inside.
+inline constexpr uint64_t kSeedZero = 0x9E3779B97F4A7C15;
+
+using Prompt = std::variant<std::string, std::vector<TokenId>>;
+
+struct CompletionRequest : GenerationOptions {
+  std::vector<Prompt> prompts;  // at least one; choice index = prompt index * n + i
+  bool echo = false;  // the text of the prompt comes before the generated text; not with logprobs
+};
+
+struct ChatRequest : GenerationOptions {
+  // For the chat template: a list of maps {role, content, ...everything else as it was sent}. `content` is text, or null
+  // where the client sent null or none; parts of type "text" have been joined. At least one.
+  Value messages;
+  Value tools;               // a list, or null when absent (or with tool_choice "none")
+  Value template_variables;  // chat_template_kwargs: a map, or null
+  bool add_generation_prompt = true;
+  bool continue_final_message = false;
+};
+
+ApiResult<CompletionRequest> ParseCompletion(std::string_view body, const ApiLimits& limits);
+ApiResult<ChatRequest> ParseChat(std::string_view body, const ApiLimits& limits);
+
+// Bodies of /tokenize and /detokenize.
+struct TokenizeRequest {
+  std::string model;
+  std::string prompt;
+  bool add_special_tokens = true;
+};
+struct DetokenizeRequest {
+  std::string model;
+  std::vector<TokenId> tokens;
+};
+ApiResult<TokenizeRequest> ParseTokenize(std::string_view body, const ApiLimits& limits);
+ApiResult<DetokenizeRequest> ParseDetokenize(std::string_view body, const ApiLimits& limits);
+
+}  // namespace aisp

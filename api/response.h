@@ -1,0 +1,105 @@
+// OpenAI's answers: whole objects and SSE events. Pure: text in, text out; any thread (one ResponseEncoder: one thread).
+//
+// Order of a stream, per choice: Role (chat), Text..., Finish, once each but Text; after the last choice Usage (when the client
+// asked for it), then Done. After a fault: ErrorEvent, then Done. Every event of a choice carries `id: <choice>:<position>`, where
+// position counts the completion tokens that this event and those before it have brought.
+//
+// Text must be UTF-8; ill-formed bytes become U+FFFD, so that a broken piece cannot break the JSON around it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "api/error.h"
+#include "common/ids.h"
+
+namespace aisp {
+
+enum class Endpoint { kCompletions, kChat };
+
+struct Usage {
+  uint32_t prompt_tokens = 0;
+  uint32_t completion_tokens = 0;
+  uint32_t cached_tokens = 0;  // of the prompt
+};
+
+struct TopLogprob {
+  std::string bytes;  // of the token: a part of a UTF-8 sequence is possible
+  float logprob = 0;
+};
+struct TokenLogprob {
+  std::string bytes;
+  float logprob = 0;
+  std::vector<TopLogprob> top;  // as many as the client asked for
+  size_t text_offset =
+      0;  // completions: where the token starts in the choice's text, in code points
+};
+
+// One choice of a whole answer.
+struct Choice {
+  uint32_t index = 0;
+  std::string text;
+  std::string_view finish_reason;  // "stop", "length"
+  bool has_logprobs = false;
+  std::vector<TokenLogprob> logprobs;
+};
+
+// Writes the answers to one request. Append-only functions: `out` is added to.
+class ResponseEncoder {
+ public:
+  // `id`: "cmpl-..." or "chatcmpl-..."; `created_s`: Unix time. `usage_field`: every event has a usage field, null but in the
+  // Usage event (stream_options.include_usage).
+  ResponseEncoder(Endpoint endpoint, std::string_view id, std::string_view model, int64_t created_s,
+                  bool usage_field = false);
+
+  // The whole answer of a request that does not stream. Choices in the order of their index.
+  std::string Whole(std::span<const Choice> choices, const Usage& usage) const;
+
+  // Chat: the first event of a choice. Completions have none: nothing is added.
+  void Role(uint32_t choice, std::string* out) const;
+  // New text. `logprobs` empty: the field is null. Cheap: no JSON tree, two appends of prepared text around the escaped one.
+  void Text(uint32_t choice, uint64_t position, std::string_view text, std::string* out) const;
+  void Text(uint32_t choice, uint64_t position, std::string_view text,
+            std::span<const TokenLogprob> logprobs, std::string* out) const;
+  void Finish(uint32_t choice, uint64_t position, std::string_view finish_reason,
+              std::string* out) const;
+  void UsageEvent(const Usage& usage, std::string* out) const;
+  static void ErrorEvent(const ApiError& error, std::string* out);
+  static void Done(std::string* out);
+
+ private:
+  void Open(uint32_t choice, uint64_t position, std::string* out) const;
+
+  const Endpoint endpoint_;
+  const bool usage_field_;
+  std::string head_;         // {"id":...,"object":...,"created":...,"model":...,"choices":[
+  std::string stream_head_;  // the same with "data: " and the object name of chunks, up to "index":
+  std::string stream_tail_;  // ]} and the end of the event
+};
+
+// An SSE comment that keeps an idle stream alive through proxies.
+inline constexpr std::string_view kKeepAliveComment = ": keep-alive\n\n";
+inline constexpr std::string_view kSseContentType = "text/event-stream; charset=utf-8";
+inline constexpr std::string_view kJsonContentType = "application/json";
+
+struct ModelInfo {
+  std::string id;
+  int64_t created_s = 0;
+  int64_t max_model_len = 0;
+};
+// GET /v1/models and GET /v1/models/{id}.
+std::string ModelList(std::span<const ModelInfo> models);
+std::string ModelObject(const ModelInfo& model);
+
+std::string TokenizeResponse(std::span<const TokenId> tokens, int64_t max_model_len);
+std::string DetokenizeResponse(std::string_view text);
+
+// Appends `text` in JSON's escapes and without the quotes; ill-formed UTF-8 becomes U+FFFD.
+void AppendJsonEscaped(std::string_view text, std::string* out);
+// As above with quotes.
+void AppendJsonString(std::string_view text, std::string* out);
+
+}  // namespace aisp
