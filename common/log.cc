@@ -12,14 +12,15 @@
 #include <fmt/format.h>
 #include <limits.h>
 #include <poll.h>
-#include <spdlog/async.h>
-#include <spdlog/async_logger.h>
+#include <spdlog/details/log_msg_buffer.h>
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/base_sink.h>
 #include <unistd.h>
 
+#include "common/bounded_queue.h"
 #include "common/check.h"
 #include "common/strings.h"
+#include "common/threads.h"
 
 namespace aisp {
 namespace {
@@ -164,14 +165,20 @@ class SigpipeBlocked {
   bool was_pending_ = false;
 };
 
-// Lines handed to the logger and lines that are done with, over all sessions.
+// Lines handed to the log and lines that are done with, over all sessions.
 struct Progress {
   std::atomic<uint64_t> submitted = 0;
   std::atomic<uint64_t> written = 0;
-  std::atomic<uint64_t> refused = 0;  // by the file descriptor
-  std::atomic<uint64_t> overrun = 0;  // by the queues of sessions that have ended
+  std::atomic<uint64_t> dropped = 0;
   std::mutex mutex;
   std::condition_variable line_done;
+
+  void LineDone(bool was_written) {
+    (was_written ? written : dropped).fetch_add(1);
+    // Through the mutex, so that FlushLog cannot miss it between its look and its wait.
+    { const std::lock_guard lock(mutex); }
+    line_done.notify_all();
+  }
 };
 
 // Writes whole lines to a file descriptor, dropping those that it does not take. base_sink's mutex guards the members.
@@ -185,10 +192,7 @@ class FdSink final : public spdlog::sinks::base_sink<std::mutex> {
     if (torn_) line.push_back('\n');
     formatter_->format(msg, line);
     const SigpipeBlocked guard;
-    const bool written = Write({line.data(), line.size()});
-    (written ? progress_.written : progress_.refused).fetch_add(1);
-    { const std::lock_guard lock(progress_.mutex); }
-    progress_.line_done.notify_all();
+    progress_.LineDone(Write({line.data(), line.size()}));
   }
   void flush_() override {}
 
@@ -235,20 +239,32 @@ std::shared_ptr<spdlog::sinks::sink> MakeSink(const LogOptions& options, Progres
   return sink;
 }
 
-// Where lines go now. The mutex guards `current`; level stands outside, for LogEnabled.
-struct LogState {
-  struct Target {
-    std::shared_ptr<spdlog::logger> logger;
-    LogFormat format = LogFormat::kText;
-    std::shared_ptr<spdlog::details::thread_pool> pool;  // null while no session is open
-  };
+// The thread that writes a session's lines, and the queue in front of it.
+struct Writer {
+  Writer(std::shared_ptr<spdlog::sinks::sink> sink_in, size_t queue_lines)
+      : sink(std::move(sink_in)), queue(queue_lines), thread("aisp-log", [this] {
+          while (const auto line = queue.Pop()) sink->log(*line);
+        }) {}
 
-  LogState() { current = MakeSynchronous(); }
-  Target MakeSynchronous() {
+  const std::shared_ptr<spdlog::sinks::sink> sink;
+  BoundedQueue<spdlog::details::log_msg_buffer> queue;
+  Thread thread;
+};
+
+// Where lines go now.
+struct Target {
+  std::shared_ptr<spdlog::sinks::sink> sink;
+  LogFormat format = LogFormat::kText;
+  std::shared_ptr<Writer>
+      writer;  // null while no session is open: lines are written by whoever logs
+};
+
+// The mutex guards `current`; the level stands outside, for LogEnabled.
+struct LogState {
+  LogState() {
     const LogOptions defaults;
-    auto logger = std::make_shared<spdlog::logger>("aisp", MakeSink(defaults, progress));
-    logger->set_level(spdlog::level::trace);
-    return Target{.logger = std::move(logger), .format = defaults.format, .pool = nullptr};
+    current.sink = MakeSink(defaults, progress);
+    current.format = defaults.format;
   }
 
   Progress progress;
@@ -263,13 +279,9 @@ LogState& State() {
   return *state;
 }
 
-LogState::Target CurrentTarget(LogState& state) {
+Target CurrentTarget(LogState& state) {
   const std::lock_guard lock(state.mutex);
   return state.current;
-}
-
-uint64_t Overruns(LogState& state, const LogState::Target& target) {
-  return state.progress.overrun.load() + (target.pool ? target.pool->overrun_counter() : 0);
 }
 
 }  // namespace
@@ -279,11 +291,16 @@ bool LogEnabled(LogLevel level) { return level >= State().level.load(std::memory
 void Log(LogLevel level, std::string_view event, LogFields fields) {
   if (!LogEnabled(level)) return;
   LogState& state = State();
-  const LogState::Target target = CurrentTarget(state);
+  const Target target = CurrentTarget(state);
   Buffer line;
   AppendLine(line, target.format, event, fields);
+  const spdlog::details::log_msg message("aisp", ToSpdlog(level), {line.data(), line.size()});
   state.progress.submitted.fetch_add(1);
-  target.logger->log(ToSpdlog(level), spdlog::string_view_t(line.data(), line.size()));
+  if (target.writer == nullptr) {
+    target.sink->log(message);
+  } else if (!target.writer->queue.TryPush(spdlog::details::log_msg_buffer(message))) {
+    state.progress.LineDone(false);
+  }
 }
 
 void LogThrottle::Log(Instant now, LogLevel level, std::string_view event, LogFields fields) {
@@ -300,57 +317,47 @@ void LogThrottle::Log(Instant now, LogLevel level, std::string_view event, LogFi
 }
 
 LogStats GetLogStats() {
-  LogState& state = State();
-  const LogState::Target target = CurrentTarget(state);
-  return LogStats{.lines_written = state.progress.written.load(),
-                  .lines_dropped = state.progress.refused.load() + Overruns(state, target)};
+  const Progress& progress = State().progress;
+  return LogStats{.lines_written = progress.written.load(),
+                  .lines_dropped = progress.dropped.load()};
 }
 
 void FlushLog(Duration limit) {
-  LogState& state = State();
-  const LogState::Target target = CurrentTarget(state);
-  const uint64_t submitted = state.progress.submitted.load();
-  std::unique_lock lock(state.progress.mutex);
-  state.progress.line_done.wait_for(lock, limit, [&] {
-    return state.progress.written.load() + state.progress.refused.load() +
-               Overruns(state, target) >=
-           submitted;
-  });
+  Progress& progress = State().progress;
+  const uint64_t submitted = progress.submitted.load();
+  std::unique_lock lock(progress.mutex);
+  progress.line_done.wait_for(
+      lock, limit, [&] { return progress.written.load() + progress.dropped.load() >= submitted; });
 }
 
 struct LogSession::Impl {
-  LogState::Target before;
-  LogLevel level_before;
+  Target before;
+  LogLevel level_before = LogLevel::kInfo;
 };
 
 LogSession::LogSession(const LogOptions& options) : impl_(std::make_unique<Impl>()) {
   LogState& state = State();
-  LogState::Target target;
-  target.format = options.format;
-  target.pool = std::make_shared<spdlog::details::thread_pool>(options.queue_lines, 1);
-  target.logger =
-      std::make_shared<spdlog::async_logger>("aisp", MakeSink(options, state.progress), target.pool,
-                                             spdlog::async_overflow_policy::overrun_oldest);
-  target.logger->set_level(spdlog::level::trace);
+  Target target{
+      .sink = MakeSink(options, state.progress), .format = options.format, .writer = nullptr};
+  target.writer = std::make_shared<Writer>(target.sink, options.queue_lines);
   impl_->level_before = state.level.exchange(options.level);
   const std::lock_guard lock(state.mutex);
-  AISP_CHECK_MSG(state.current.pool == nullptr,
+  AISP_CHECK_MSG(state.current.writer == nullptr,
                  "a LogSession is open already; main() owns the only one");
   impl_->before = std::exchange(state.current, std::move(target));
 }
 
 LogSession::~LogSession() {
   LogState& state = State();
-  LogState::Target ended;
+  Target ended;
   {
     const std::lock_guard lock(state.mutex);
     ended = std::exchange(state.current, std::move(impl_->before));
   }
   state.level.store(impl_->level_before);
-  state.progress.overrun.fetch_add(ended.pool->overrun_counter());
-  // Another thread may hold the target for the line that it is writing; the last holder joins the writer's thread.
-  ended.logger.reset();
-  ended.pool.reset();
+  // A thread that is just about to log with the old target finds the queue closed: its line counts as dropped.
+  ended.writer->queue.Close();
+  ended.writer->thread.Join();
 }
 
 }  // namespace aisp

@@ -29,7 +29,7 @@ enum class LogFormat { kText, kJson };
 struct LogOptions {
   LogLevel level = LogLevel::kInfo;
   LogFormat format = LogFormat::kText;
-  // Lines that wait for the writer; the oldest are dropped first.
+  // Lines that may wait for the writer; those that find the queue full are dropped.
   size_t queue_lines = 8192;
   // Where lines go; not owned.
   int fd = 2;
