@@ -24,8 +24,9 @@ if ! command -v dpkg-query >/dev/null; then
   exit 1
 fi
 
-installed=$(dpkg-query -W -f '${binary:Package} ${db:Status-Abbrev}\n' "${packages[@]}" 2>/dev/null |
-  sed -n 's/^\([^: ]*\).* ii *$/\1/p' | sort -u)
+# dpkg-query exits 1 when it has never heard of one of them; what it knows is printed all the same.
+known=$(dpkg-query -W -f '${binary:Package} ${db:Status-Abbrev}\n' "${packages[@]}" 2>/dev/null || true)
+installed=$(sed -n 's/^\([^: ]*\).* ii *$/\1/p' <<<"$known")
 missing=()
 for package in "${packages[@]}"; do
   grep -qxF -- "$package" <<<"$installed" || missing+=("$package")
