@@ -3,7 +3,8 @@
 //
 // Contract: messages on one link arrive in order, at most once; nothing arrives after LinkDown. Send never blocks: a link
 // whose outgoing queue is over its bound goes down instead (LinkDown is reported, the peer's requests end). All methods of
-// LinkLayer and all callbacks of LinkHandler run on the thread that owns the role.
+// LinkLayer and all callbacks of LinkHandler run on the thread that owns the role; no callback runs inside a call of Send,
+// Close or Dial.
 #pragma once
 
 #include <string>

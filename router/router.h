@@ -23,11 +23,12 @@
 namespace aisp {
 
 struct RouterOptions {
-  int32_t max_inflight = 1024;                          // submitted and not finished
+  int32_t max_inflight = 1024;  // submitted and not finished
   Duration default_timeout = std::chrono::seconds(300);
-  Duration silence_limit = std::chrono::seconds(2);     // a worker that says nothing for so long is forgotten
+  Duration silence_limit =
+      std::chrono::seconds(2);  // a worker that says nothing for so long is forgotten
   Duration telemetry_interval = std::chrono::milliseconds(50);
-  int max_attempts = 4;                                 // placements of one request
+  int max_attempts = 4;  // placements of one request
   Duration no_worker_retry_after = std::chrono::seconds(1);
   // A worker reports a deadline itself; the router waits so much longer for that report, then ends the request.
   Duration deadline_grace = std::chrono::milliseconds(250);
@@ -54,14 +55,15 @@ struct RouterRequest {
   Duration timeout{};  // zero: the default
   int32_t priority = 0;
   std::string cache_scope;  // tenant and salt combined
-  PrefillPreference prefill = PrefillPreference::kAuto;  // the policy's reason is then `forced-remote` / `forced-local`
+  PrefillPreference prefill =
+      PrefillPreference::kAuto;  // the policy's reason is then `forced-remote` / `forced-local`
 };
 
 // Where a request was placed and why; shown to clients as x-aisp-route.
 struct RouteDecision {
   std::string decode_worker;
   std::string prefill_worker;  // "": D prefills itself
-  std::string reason;          // one of a small fixed set, also the label of the counter: see policy.h
+  std::string reason;  // one of a small fixed set, also the label of the counter: see policy.h
   double predicted_ttft_ms = 0;
   double predicted_tpot_ms = 0;
   uint32_t cached_tokens_decode = 0;
@@ -85,8 +87,8 @@ using RequestId = StrongId<struct RequestTag, uint64_t>;
 // Called by the owner of links to workers: the workers dial, the router answers.
 class Router : public LinkHandler<v1::WorkerMessage> {
  public:
-  Router(const RouterOptions& options, const v1::Fingerprint& expected, const Clock* clock, uint64_t seed,
-         LinkSender<v1::RouterMessage>* workers, Metrics* metrics);
+  Router(const RouterOptions& options, const v1::Fingerprint& expected, const Clock* clock,
+         uint64_t seed, LinkSender<v1::RouterMessage>* workers, Metrics* metrics);
   ~Router() override;
 
   // The observer must live until OnFinish or Cancel. A refusal is the returned error (no OnFinish follows); the retry hint

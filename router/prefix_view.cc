@@ -1,0 +1,85 @@
+#include "router/prefix_view.h"
+
+#include <cstring>
+
+namespace aisp {
+namespace {
+
+bool ParseHash(const std::string& bytes, Hash128* out) {
+  if (bytes.size() != 16) return false;
+  std::memcpy(&out->lo, bytes.data(), 8);
+  std::memcpy(&out->hi, bytes.data() + 8, 8);
+  return true;
+}
+
+}  // namespace
+
+PrefixView::Applied PrefixView::Apply(const v1::KvEventBatch& batch) {
+  if (batch.incarnation() != incarnation_) return Applied::kIgnored;
+  if (batch.snapshot()) {
+    // first_sequence of a snapshot is the number of the event after it.
+    units_.clear();
+    for (const v1::KvEvent& event : batch.events()) {
+      if (!ApplyEvent(event)) {
+        blind_ = true;
+        return Applied::kNeedsSnapshot;
+      }
+    }
+    next_sequence_ = batch.first_sequence();
+    blind_ = false;
+    return Applied::kOk;
+  }
+  if (batch.first_sequence() > next_sequence_) {
+    if (!blind_) ++gaps_;
+    blind_ = true;
+    return Applied::kNeedsSnapshot;
+  }
+  const uint64_t known = next_sequence_ - batch.first_sequence();
+  if (known >= static_cast<uint64_t>(batch.events_size())) return Applied::kIgnored;
+  for (int i = static_cast<int>(known); i < batch.events_size(); ++i) {
+    if (!ApplyEvent(batch.events(i))) {
+      ++gaps_;
+      blind_ = true;
+      return Applied::kNeedsSnapshot;
+    }
+  }
+  // A worker whose very first event was seen is known without a snapshot.
+  if (batch.first_sequence() == 0 && known == 0) blind_ = false;
+  next_sequence_ = batch.first_sequence() + static_cast<uint64_t>(batch.events_size());
+  return blind_ ? Applied::kNeedsSnapshot : Applied::kOk;
+}
+
+bool PrefixView::ApplyEvent(const v1::KvEvent& event) {
+  if (event.kind() == v1::KvEvent::CLEARED) {
+    units_.clear();
+    return true;
+  }
+  Hash128 hash;
+  for (const std::string& bytes : event.unit_hashes()) {
+    if (!ParseHash(bytes, &hash)) return false;
+    if (event.kind() == v1::KvEvent::REMOVED) {
+      units_.erase(hash);
+    } else if (units_.size() < max_units_) {
+      units_.insert(hash);
+    } else if (units_.count(hash) == 0) {
+      ++dropped_;
+    }
+  }
+  return true;
+}
+
+int32_t PrefixView::MatchUnits(std::span<const Hash128> unit_hashes) const {
+  size_t held = 0;
+  size_t limit = unit_hashes.size();
+  while (held < limit) {
+    const size_t middle = held + (limit - held) / 2;
+    if (units_.count(unit_hashes[middle]) != 0) {
+      held = middle + 1;
+    } else {
+      limit = middle;
+    }
+  }
+  return static_cast<int32_t>(held);
+}
+
+}  // namespace aisp

@@ -1,0 +1,244 @@
+#include "router/router.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "common/check.h"
+#include "common/log.h"
+#include "common/prefix_hash.h"
+#include "router/router_impl.h"
+
+namespace aisp {
+namespace {
+
+double DtypeBytes(const std::string& dtype) {
+  if (dtype == "f32") return 4;
+  if (dtype == "bf16" || dtype == "f16") return 2;
+  return 1;
+}
+
+double KvBytesPerToken(const v1::KvLayoutDesc& layout) {
+  return 2.0 * layout.num_layers() * layout.num_kv_heads() * layout.head_dim() *
+         DtypeBytes(layout.dtype());
+}
+
+}  // namespace
+
+Router::Impl::Impl(const RouterOptions& opts, const v1::Fingerprint& expected_fingerprint,
+                   const Clock* clk, uint64_t seed, LinkSender<v1::RouterMessage>* workers_sender,
+                   Metrics* m)
+    : options(opts),
+      expected(expected_fingerprint),
+      clock(clk),
+      sender(workers_sender),
+      metrics(m, expected_fingerprint.model_name()),
+      policy(opts.policy),
+      random(seed),
+      kv_bytes_per_token(KvBytesPerToken(expected_fingerprint.kv_layout())) {
+  AISP_CHECK(opts.max_inflight > 0);
+  AISP_CHECK(opts.max_attempts > 0);
+}
+
+Status Router::Impl::CheckRequest(const RouterRequest& spec) const {
+  if (spec.tokens.empty()) return InvalidArgument("the prompt has no token; give at least one");
+  if (spec.max_new_tokens == 0)
+    return InvalidArgument("max_new_tokens is 0; ask for at least one token");
+  uint32_t longest = 0;
+  for (const auto& [id, worker] : workers) {
+    if (!worker.prefill()) longest = std::max(longest, worker.info.max_sequence_tokens());
+  }
+  if (longest > 0 && spec.tokens.size() >= longest) {
+    return InvalidArgument(
+        fmt::format("the prompt has {} tokens and the longest sequence that a worker takes has {}, "
+                    "one of them to be generated; "
+                    "shorten the prompt",
+                    spec.tokens.size(), longest));
+  }
+  return {};
+}
+
+Result<RequestId> Router::Impl::Submit(RouterRequest spec, RequestObserver* observer,
+                                       Duration* retry_after) {
+  *retry_after = Duration{};
+  const auto refuse = [&](Error error, Duration hint) {
+    *retry_after = hint;
+    metrics.CountRequest(RequestStatus::kRefused);
+    return tl::unexpected<Error>(std::move(error));
+  };
+  if (draining) {
+    return refuse({Code::kUnavailable, "this router is draining; use another one"},
+                  options.no_worker_retry_after);
+  }
+  if (Status ok = CheckRequest(spec); !ok) return refuse(ok.error(), {});
+  if (requests.size() >= static_cast<size_t>(options.max_inflight)) {
+    return refuse({Code::kResourceExhausted,
+                   fmt::format("{} requests are in flight, the limit is {}; retry later",
+                               requests.size(), options.max_inflight)},
+                  options.no_worker_retry_after);
+  }
+  if (Status ready = Ready(); !ready) return refuse(ready.error(), options.no_worker_retry_after);
+
+  const Instant now = clock->Now();
+  const RequestId id(next_request++);
+  Request& request = requests[id.value];
+  request.id = id;
+  request.spec = std::move(spec);
+  request.observer = observer;
+  request.prompt_tokens = static_cast<uint32_t>(request.spec.tokens.size());
+  request.submitted = now;
+  const Duration timeout =
+      request.spec.timeout > Duration{} ? request.spec.timeout : options.default_timeout;
+  request.deadline = now + timeout;
+  if (request.spec.sampling.seed() == 0) request.spec.sampling.set_seed(random.Next() | 1);
+  request_timers.Set(id.value, request.deadline + options.deadline_grace);
+  metrics.active.Set(static_cast<double>(requests.size()));
+  if (Status placed = Place(request); !placed) {
+    request_timers.Erase(id.value);
+    requests.erase(id.value);
+    metrics.active.Set(static_cast<double>(requests.size()));
+    return refuse(placed.error(), options.no_worker_retry_after);
+  }
+  metrics.prompt_tokens.Add(
+      static_cast<double>(requests.count(id.value) ? requests.at(id.value).prompt_tokens : 0));
+  return id;
+}
+
+void Router::Impl::Cancel(RequestId id) {
+  Request* request = Find(id);
+  if (request == nullptr) return;
+  TellCancelled(*request);
+  Detach(*request);
+  pending.erase(id);
+  request_timers.Erase(id.value);
+  requests.erase(id.value);
+  metrics.CountRequest(RequestStatus::kCancelled);
+  metrics.disconnected.Add();
+  metrics.active.Set(static_cast<double>(requests.size()));
+  metrics.pending.Set(static_cast<double>(pending.size()));
+}
+
+// A process that was stopped wakes up with every timer late and every message unread; its workers were not silent.
+void Router::Impl::ForgiveStall(Instant now) {
+  const Instant next = link_timers.Next();
+  if (next >= now || now - next < options.silence_limit / 4) return;
+  LogWarning("the router was stalled", {{"late_ms", ToMs(now - next)}});
+  for (auto& [id, worker] : workers) {
+    worker.last_heard = now;
+    link_timers.Set(worker.link.value, now + options.silence_limit);
+  }
+}
+
+void Router::Impl::OnTimer(Instant now) {
+  ForgiveStall(now);
+  uint64_t key = 0;
+  while (request_timers.PopDue(now, &key)) OnRequestTimer(RequestId(key), now);
+  while (link_timers.PopDue(now, &key)) OnLinkTimer(LinkId(key), now);
+}
+
+void Router::Impl::OnRequestTimer(RequestId id, Instant now) {
+  Request* request = Find(id);
+  if (request == nullptr) return;
+  const bool placed = request->wire_id != 0;
+  if (now >= request->deadline) {
+    const double timeout_ms = ToMs(request->deadline - request->submitted);
+    TellCancelled(*request);
+    Finish(
+        *request, v1::FINISH_ERROR,
+        {Code::kDeadlineExceeded, fmt::format("the request did not finish within its {:.0f} ms "
+                                              "after {} tokens; ask for fewer tokens or more time",
+                                              timeout_ms, request->emitted)},
+        {});
+    return;
+  }
+  if (placed) {
+    request_timers.Set(id.value, request->deadline + options.deadline_grace);
+    return;
+  }
+  if (now >= request->give_up) {
+    Finish(*request, v1::FINISH_ERROR,
+           {Code::kUnavailable,
+            fmt::format("no worker could take the request over; the last failure was: {}",
+                        request->last_error.ToString())},
+           options.no_worker_retry_after);
+    return;
+  }
+  pending.erase(id);
+  if (Status ok = Place(*request); !ok) {
+    MakePending(*request, now + options.retry_backoff);
+  }
+}
+
+void Router::Impl::OnLinkTimer(LinkId link_id, Instant now) {
+  auto it = links.find(link_id);
+  if (it == links.end()) return;
+  WorkerState* worker = WorkerNamed(it->second.worker);
+  if (worker == nullptr) {
+    // It never registered, or was refused and did not leave.
+    links.erase(it);
+    sender->Close(link_id);
+    return;
+  }
+  if (now - worker->last_heard < options.silence_limit) {
+    link_timers.Set(link_id.value, worker->last_heard + options.silence_limit);
+    return;
+  }
+  const std::string id = worker->info.worker_id();
+  Forget(id, metrics.forgotten_silent,
+         {Code::kUnavailable,
+          fmt::format("worker {} said nothing for {:.0f} ms", id, ToMs(now - worker->last_heard))},
+         /*close=*/true);
+}
+
+Status Router::Impl::Ready() const {
+  if (draining) return Unavailable("this router is draining");
+  int registered = 0;
+  for (const auto& [id, worker] : workers) {
+    if (worker.prefill()) continue;
+    if (worker.Ready()) return {};
+    ++registered;
+  }
+  if (registered == 0)
+    return Unavailable("no decode worker is registered; start one with role decode or serve");
+  return Unavailable(
+      fmt::format("none of the {} registered decode workers is ready; retry later", registered));
+}
+
+Router::Router(const RouterOptions& options, const v1::Fingerprint& expected, const Clock* clock,
+               uint64_t seed, LinkSender<v1::RouterMessage>* workers, Metrics* metrics)
+    : impl_(std::make_unique<Impl>(options, expected, clock, seed, workers, metrics)) {}
+Router::~Router() = default;
+
+Result<RequestId> Router::Submit(RouterRequest request, RequestObserver* observer,
+                                 Duration* retry_after) {
+  return impl_->Submit(std::move(request), observer, retry_after);
+}
+void Router::Cancel(RequestId id) { impl_->Cancel(id); }
+
+void Router::OnLinkUp(LinkId link, const std::string& peer_address) {
+  const Instant now = impl_->clock->Now();
+  impl_->links[link] = Impl::Link{peer_address, "", now};
+  impl_->link_timers.Set(link.value, now + impl_->options.silence_limit);
+}
+void Router::OnMessage(LinkId link, v1::WorkerMessage message) {
+  impl_->OnMessage(link, std::move(message));
+}
+void Router::OnLinkDown(LinkId link, const Error& why) { impl_->OnLinkDown(link, why); }
+
+Instant Router::NextTimer() const {
+  return std::min(impl_->request_timers.Next(), impl_->link_timers.Next());
+}
+void Router::OnTimer(Instant now) { impl_->OnTimer(now); }
+
+Status Router::Ready() const { return impl_->Ready(); }
+void Router::BeginDrain() { impl_->draining = true; }
+bool Router::Idle() const { return impl_->requests.empty(); }
+
+Status Router::DrainWorker(const std::string& worker_id) {
+  WorkerState* worker = impl_->WorkerNamed(worker_id);
+  if (worker == nullptr) return NotFound(fmt::format("no worker \"{}\" is registered", worker_id));
+  impl_->Drain(*worker);
+  return {};
+}
+
+}  // namespace aisp

@@ -1,0 +1,128 @@
+// The router's state and its parts: router.cc (requests in, timers), router_links.cc (workers come and go),
+// router_requests.cc (placement, tokens, takeover, finish). Private to router/.
+//
+// Invariants:
+//  - by_wire_ holds exactly the requests that are placed; each stands in its worker's `attempts` under the same wire id.
+//  - every attempt has a wire id of its own, so that a late token of an earlier attempt finds nobody.
+//  - a request is either placed or in pending_; it has one timer.
+//  - observers may call Submit and Cancel from a callback: no reference to a request is used after calling one.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "router/router.h"
+#include "router/router_metrics.h"
+#include "router/timer_heap.h"
+#include "router/worker_state.h"
+
+namespace aisp {
+
+struct Router::Impl {
+  struct Request {
+    RequestId id;
+    RouterRequest spec;  // spec.tokens: the prompt, then what was emitted
+    RequestObserver* observer = nullptr;
+    uint32_t prompt_tokens = 0;
+    uint32_t emitted = 0;
+    std::vector<Hash128> unit_hashes;
+    Instant submitted;
+    Instant deadline;
+    Instant dispatched;
+    Instant first_token = kNever;
+    Instant last_token = kNever;
+    double predicted_ttft_ms = 0;
+    int placements = 0;
+    std::set<std::pair<std::string, uint64_t>> failed_on;  // (worker id, incarnation)
+    Error last_error;
+    // Placed: on which worker under which id. Else wire_id is 0.
+    std::string worker;
+    uint64_t wire_id = 0;
+    // Pending: not again on a worker of failed_on before `not_before`, nowhere at all after `give_up`.
+    Instant not_before;
+    Instant give_up;
+  };
+
+  struct Link {
+    std::string peer_address;
+    std::string worker;  // "" until registered, and after a refusal
+    Instant up;
+  };
+
+  Impl(const RouterOptions& options, const v1::Fingerprint& expected, const Clock* clock,
+       uint64_t seed, LinkSender<v1::RouterMessage>* workers, Metrics* metrics);
+
+  // router.cc
+  Result<RequestId> Submit(RouterRequest spec, RequestObserver* observer, Duration* retry_after);
+  Status CheckRequest(const RouterRequest& spec) const;
+  void Cancel(RequestId id);
+  void OnTimer(Instant now);
+  void ForgiveStall(Instant now);
+  void OnRequestTimer(RequestId id, Instant now);
+  void OnLinkTimer(LinkId link, Instant now);
+  Status Ready() const;
+
+  // router_links.cc
+  void OnMessage(LinkId link, v1::WorkerMessage message);
+  void OnLinkDown(LinkId link, const Error& why);
+  void OnRegister(LinkId link, v1::Register registration);
+  Status Admit(const v1::Register& registration) const;
+  void OnTelemetry(WorkerState& worker, const v1::Telemetry& telemetry);
+  void OnKvEvents(WorkerState& worker, const v1::KvEventBatch& batch);
+  void AskSnapshot(WorkerState& worker);
+  void Drain(WorkerState& worker);
+  // Removes the worker and moves its requests to others. `close`: ends the link too.
+  void Forget(const std::string& worker_id, const Counter& cause, const Error& why, bool close);
+  WorkerState* WorkerOf(LinkId link);
+  WorkerState* WorkerNamed(const std::string& worker_id);
+  void UpdateWorkerGauges();
+
+  // router_requests.cc
+  // Places the request and tells its worker; UNAVAILABLE when no worker can take it now.
+  Status Place(Request& request);
+  std::vector<WorkerView> ViewsFor(const Request& request, std::vector<WorkerState*>* states);
+  void Dispatch(Request& request, const Placement& placement, std::span<const WorkerView> views,
+                std::span<WorkerState* const> states);
+  v1::GenerateRequest MakeGenerate(const Request& request) const;
+  void OnTokenBatch(LinkId link, const v1::TokenBatch& batch);
+  // False when the worker broke the protocol.
+  bool OnTokenEvent(uint64_t wire_id, const v1::TokenEvent& event);
+  void Deliver(Request& request, const v1::TokenEvent& event, int skip);
+  void OnAttemptEnded(Request& request, const v1::TokenEvent& event);
+  void TakeOver(Request& request, const Error& why);
+  void MakePending(Request& request, Instant not_before);
+  void PlacePending();
+  // Takes the request off its worker's books.
+  void Detach(Request& request);
+  void TellCancelled(const Request& request);
+  void Finish(Request& request, v1::FinishReason reason, Error error, Duration retry_after);
+  Request* Find(RequestId id);
+
+  const RouterOptions options;
+  const v1::Fingerprint expected;
+  const Clock* const clock;
+  LinkSender<v1::RouterMessage>* const sender;
+  RouterMetrics metrics;
+  CostPolicy policy;
+  SplitMix64 random;
+  double kv_bytes_per_token = 0;
+  double mean_new_tokens = 64;  // of finished requests, exponentially forgetting
+
+  std::map<LinkId, Link> links;
+  std::map<std::string, WorkerState>
+      workers;  // in the order of their names, so that a run can be replayed
+  std::unordered_map<uint64_t, Request> requests;
+  std::unordered_map<uint64_t, RequestId> by_wire;
+  std::set<RequestId> pending;
+  TimerHeap request_timers;  // by RequestId
+  TimerHeap link_timers;     // by LinkId: silence, or no registration
+  uint64_t next_request = 1;
+  uint64_t next_wire = 1;
+  bool draining = false;
+};
+
+}  // namespace aisp

@@ -1,0 +1,225 @@
+// Workers come, report and go.
+#include <fmt/format.h>
+
+#include "common/log.h"
+#include "router/fingerprint.h"
+#include "router/router_impl.h"
+
+namespace aisp {
+namespace {
+
+// Between two requests for a snapshot of the same worker.
+constexpr Duration kSnapshotInterval = std::chrono::milliseconds(500);
+
+}  // namespace
+
+WorkerState* Router::Impl::WorkerNamed(const std::string& worker_id) {
+  auto it = workers.find(worker_id);
+  return it == workers.end() ? nullptr : &it->second;
+}
+
+WorkerState* Router::Impl::WorkerOf(LinkId link) {
+  auto it = links.find(link);
+  return it == links.end() || it->second.worker.empty() ? nullptr : WorkerNamed(it->second.worker);
+}
+
+void Router::Impl::OnMessage(LinkId link, v1::WorkerMessage message) {
+  if (links.count(link) == 0) return;  // closed by us while this was under way
+  if (message.has_register_()) return OnRegister(link, std::move(*message.mutable_register_()));
+  WorkerState* worker = WorkerOf(link);
+  if (worker == nullptr)
+    return;  // refused, or speaking before registering: the link's timer ends it
+  worker->last_heard = clock->Now();
+  switch (message.body_case()) {
+    case v1::WorkerMessage::kTelemetry:
+      return OnTelemetry(*worker, message.telemetry());
+    case v1::WorkerMessage::kKvEvents:
+      return OnKvEvents(*worker, message.kv_events());
+    case v1::WorkerMessage::kTokens:
+      return OnTokenBatch(link, message.tokens());
+    case v1::WorkerMessage::kDraining:
+      worker->draining = true;
+      LogInfo("worker drains", {{"worker", worker->info.worker_id()}});
+      return;
+    default:
+      return;
+  }
+}
+
+Status Router::Impl::Admit(const v1::Register& r) const {
+  if (r.worker_id().empty()) return InvalidArgument("worker_id is empty; give the worker a name");
+  if (r.role() != v1::ROLE_PREFILL && r.role() != v1::ROLE_DECODE) {
+    return InvalidArgument(
+        fmt::format("role {} is neither prefill nor decode", static_cast<int>(r.role())));
+  }
+  if (r.role() == v1::ROLE_PREFILL && r.kv_address().empty()) {
+    return InvalidArgument(
+        "a prefill worker needs a kv_address, where decode workers dial; set one");
+  }
+  AISP_RETURN_IF_ERROR(CheckFingerprint(expected, r.fingerprint()));
+  auto it = workers.find(r.worker_id());
+  if (it != workers.end() && it->second.info.incarnation() > r.incarnation()) {
+    return FailedPrecondition(
+        fmt::format("worker {} is registered with incarnation {}, which is newer than {}",
+                    r.worker_id(), it->second.info.incarnation(), r.incarnation()));
+  }
+  return {};
+}
+
+void Router::Impl::OnRegister(LinkId link_id, v1::Register registration) {
+  const std::string id = registration.worker_id();
+  if (Status fits = Admit(registration); !fits) {
+    metrics.registrations_refused.Add();
+    LogWarning("worker refused", {{"worker", id},
+                                  {"address", links[link_id].peer_address},
+                                  {"reason", fits.error().message}});
+    if (WorkerState* old = WorkerOf(link_id); old != nullptr) {
+      const std::string old_id = old->info.worker_id();
+      Forget(old_id, metrics.forgotten_fault, fits.error(), /*close=*/false);
+      links[link_id] = Link{"", "", clock->Now()};
+    }
+    v1::RouterMessage refusal;
+    refusal.mutable_refused()->set_reason(fits.error().message);
+    sender->Send(link_id, std::move(refusal));
+    // The worker hangs up when it has read why; the link's timer does, if it does not.
+    link_timers.Set(link_id.value, clock->Now() + options.silence_limit);
+    return;
+  }
+  if (WorkerState* old = WorkerNamed(id); old != nullptr) {
+    if (old->link == link_id && old->info.incarnation() == registration.incarnation())
+      return;  // said twice
+    const bool other_link = old->link != link_id;
+    Forget(id, metrics.forgotten_replaced,
+           {Code::kUnavailable, fmt::format("worker {} was replaced by a newer connection", id)},
+           other_link);
+  }
+  if (WorkerState* renamed = WorkerOf(link_id); renamed != nullptr) {
+    const std::string old_id = renamed->info.worker_id();
+    Forget(old_id, metrics.forgotten_replaced,
+           {Code::kUnavailable, fmt::format("worker {} registered again as {}", old_id, id)},
+           /*close=*/false);
+  }
+  const Instant now = clock->Now();
+  links[link_id].worker = id;
+  const bool prefill = registration.role() == v1::ROLE_PREFILL;
+  LogInfo("worker registered", {{"worker", id},
+                                {"role", prefill ? "prefill" : "decode"},
+                                {"incarnation", registration.incarnation()},
+                                {"host", registration.host_id()}});
+  auto [it, added] = workers.try_emplace(id, link_id, std::move(registration),
+                                         options.max_prefix_units_per_worker, now);
+  link_timers.Set(link_id.value, now + options.silence_limit);
+  UpdateWorkerGauges();
+  v1::RouterMessage reply;
+  reply.mutable_registered()->set_telemetry_interval_ms(
+      static_cast<uint32_t>(ToMs(options.telemetry_interval)));
+  reply.mutable_registered()->set_silence_limit_ms(
+      static_cast<uint32_t>(ToMs(options.silence_limit)));
+  sender->Send(link_id, std::move(reply));
+  metrics.SetBlind(id, true);
+  AskSnapshot(it->second);
+}
+
+void Router::Impl::OnTelemetry(WorkerState& worker, const v1::Telemetry& telemetry) {
+  const bool was_ready = worker.Ready();
+  if (!worker.Report(telemetry, clock->Now())) return;
+  if (worker.prefix.blind()) AskSnapshot(worker);
+  if (worker.Ready() == was_ready) return;
+  LogInfo(was_ready ? "worker is not ready" : "worker is ready",
+          {{"worker", worker.info.worker_id()}, {"reason", telemetry.unready_reason()}});
+  if (!was_ready) PlacePending();
+}
+
+void Router::Impl::OnKvEvents(WorkerState& worker, const v1::KvEventBatch& batch) {
+  const bool was_blind = worker.prefix.blind();
+  const PrefixView::Applied applied = worker.prefix.Apply(batch);
+  const PrefixView& view = worker.prefix;
+  metrics.prefix_gaps.Add(static_cast<double>(view.gaps() - worker.prefix_gaps_counted));
+  metrics.prefix_units_dropped.Add(
+      static_cast<double>(view.dropped_units() - worker.prefix_dropped_counted));
+  worker.prefix_gaps_counted = view.gaps();
+  worker.prefix_dropped_counted = view.dropped_units();
+  if (view.blind() != was_blind) metrics.SetBlind(worker.info.worker_id(), view.blind());
+  if (applied == PrefixView::Applied::kNeedsSnapshot) AskSnapshot(worker);
+}
+
+void Router::Impl::AskSnapshot(WorkerState& worker) {
+  const Instant now = clock->Now();
+  if (worker.snapshot_asked.ns != INT64_MIN && now - worker.snapshot_asked < kSnapshotInterval)
+    return;
+  worker.snapshot_asked = now;
+  metrics.prefix_snapshots_asked.Add();
+  v1::RouterMessage ask;
+  ask.mutable_kv_snapshot();
+  sender->Send(worker.link, std::move(ask));
+}
+
+void Router::Impl::Drain(WorkerState& worker) {
+  worker.draining = true;
+  v1::RouterMessage message;
+  message.mutable_drain();
+  sender->Send(worker.link, std::move(message));
+}
+
+void Router::Impl::OnLinkDown(LinkId link, const Error& why) {
+  auto it = links.find(link);
+  if (it == links.end()) return;
+  const std::string worker_id = it->second.worker;
+  links.erase(it);
+  link_timers.Erase(link.value);
+  if (worker_id.empty()) return;
+  Forget(worker_id, metrics.forgotten_link,
+         {Code::kUnavailable,
+          fmt::format("the connection to worker {} ended: {}", worker_id, why.message)},
+         /*close=*/false);
+}
+
+void Router::Impl::Forget(const std::string& worker_id, const Counter& cause, const Error& why,
+                          bool close) {
+  auto it = workers.find(worker_id);
+  if (it == workers.end()) return;
+  const std::string name = worker_id;  // the argument may live in what goes away
+  const LinkId link = it->second.link;
+  const std::set<uint64_t> orphans = std::move(it->second.attempts);
+  LogWarning("worker forgotten",
+             {{"worker", name}, {"requests", orphans.size()}, {"reason", why.message}});
+  std::vector<RequestId> moved;
+  for (uint64_t wire_id : orphans) {
+    auto request = by_wire.find(wire_id);
+    if (request == by_wire.end()) continue;
+    moved.push_back(request->second);
+    Request& r = requests.at(request->second.value);
+    r.failed_on.insert({name, it->second.info.incarnation()});
+    r.wire_id = 0;
+    by_wire.erase(request);
+  }
+  workers.erase(it);
+  if (auto l = links.find(link); l != links.end()) {
+    if (close) {
+      links.erase(l);
+      link_timers.Erase(link.value);
+      sender->Close(link);
+    } else {
+      l->second.worker.clear();
+    }
+  }
+  cause.Add();
+  metrics.RemoveWorker(name);
+  UpdateWorkerGauges();
+  // Observers hear of it only when the books are closed.
+  for (RequestId id : moved) {
+    if (Request* request = Find(id);
+        request != nullptr && request->wire_id == 0 && pending.count(id) == 0) {
+      TakeOver(*request, why);
+    }
+  }
+}
+
+void Router::Impl::UpdateWorkerGauges() {
+  int prefill = 0;
+  for (const auto& [id, worker] : workers) prefill += worker.prefill() ? 1 : 0;
+  metrics.prefill_workers.Set(prefill);
+  metrics.decode_workers.Set(static_cast<double>(workers.size()) - prefill);
+}
+
+}  // namespace aisp

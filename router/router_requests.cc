@@ -1,0 +1,317 @@
+// One request: placement, tokens, takeover, finish.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "common/check.h"
+#include "common/log.h"
+#include "common/prefix_hash.h"
+#include "router/router_impl.h"
+
+namespace aisp {
+
+Router::Impl::Request* Router::Impl::Find(RequestId id) {
+  auto it = requests.find(id.value);
+  return it == requests.end() ? nullptr : &it->second;
+}
+
+std::vector<WorkerView> Router::Impl::ViewsFor(const Request& request,
+                                               std::vector<WorkerState*>* states) {
+  std::vector<WorkerView> views;
+  views.reserve(workers.size());
+  const auto most_cached = static_cast<int32_t>((request.spec.tokens.size() - 1) / kHashUnitTokens);
+  for (auto& [id, worker] : workers) {
+    WorkerView view = worker.View();
+    view.cached_tokens =
+        std::min(worker.prefix.MatchUnits(request.unit_hashes), most_cached) * kHashUnitTokens;
+    if (!view.prefill && request.failed_on.count({id, worker.info.incarnation()}) != 0)
+      view.available = false;
+    if (!view.prefill &&
+        request.spec.tokens.size() >= std::max(1u, worker.info.max_sequence_tokens())) {
+      view.available = false;
+    }
+    views.push_back(view);
+    states->push_back(&worker);
+  }
+  return views;
+}
+
+Status Router::Impl::Place(Request& request) {
+  const std::string& dtype = expected.kv_layout().dtype();
+  request.unit_hashes =
+      UnitHashes(PrefixRoot(expected.weights_digest(), dtype, "", request.spec.cache_scope),
+                 request.spec.tokens);
+  RequestSummary summary;
+  summary.tokens = static_cast<int32_t>(request.spec.tokens.size());
+  summary.expected_new_tokens =
+      std::min(mean_new_tokens, static_cast<double>(request.spec.max_new_tokens - request.emitted));
+  summary.kv_bytes_per_token = kv_bytes_per_token;
+  summary.num_layers = static_cast<int32_t>(expected.kv_layout().num_layers());
+  summary.block_tokens = static_cast<int32_t>(expected.kv_layout().block_tokens());
+  summary.takeover = request.placements > 0;
+  summary.tie_break = random.Next();
+
+  std::vector<WorkerState*> states;
+  std::vector<WorkerView> views = ViewsFor(request, &states);
+  Result<Placement> placement = policy.Pick(summary, views);
+  if (!placement && !request.failed_on.empty() && clock->Now() >= request.not_before) {
+    // Nobody else is there: a worker that failed this request once may take it after a pause.
+    request.failed_on.clear();
+    states.clear();
+    views = ViewsFor(request, &states);
+    placement = policy.Pick(summary, views);
+  }
+  if (!placement) return tl::unexpected(placement.error());
+  Dispatch(request, *placement, views, states);
+  return {};
+}
+
+v1::GenerateRequest Router::Impl::MakeGenerate(const Request& request) const {
+  v1::GenerateRequest out;
+  const RouterRequest& spec = request.spec;
+  out.set_request_id(request.wire_id);
+  out.set_trace_id(spec.trace_id);
+  out.set_choice(spec.choice);
+  out.mutable_tokens()->Add(spec.tokens.begin(), spec.tokens.end());
+  out.set_prompt_tokens(request.prompt_tokens);
+  *out.mutable_sampling() = spec.sampling;
+  out.set_max_new_tokens(spec.max_new_tokens);
+  out.set_min_new_tokens(spec.min_new_tokens);
+  out.mutable_stop_token_ids()->Add(spec.stop_token_ids.begin(), spec.stop_token_ids.end());
+  const auto left =
+      std::chrono::duration_cast<std::chrono::milliseconds>(request.deadline - request.dispatched);
+  out.set_timeout_ms(std::max<int64_t>(1, left.count()));
+  out.set_priority(spec.priority);
+  out.set_cache_salt(spec.cache_scope);
+  return out;
+}
+
+void Router::Impl::Dispatch(Request& request, const Placement& placement,
+                            std::span<const WorkerView> views,
+                            std::span<WorkerState* const> states) {
+  const Instant now = clock->Now();
+  WorkerState& decode = *states[placement.decode];
+  request.dispatched = now;
+  request.wire_id = next_wire++;
+  request.worker = decode.info.worker_id();
+  ++request.placements;
+  by_wire[request.wire_id] = request.id;
+  decode.attempts.insert(request.wire_id);
+  request_timers.Set(request.id.value, request.deadline + options.deadline_grace);
+
+  const WorkerView& on_decode = views[placement.decode];
+  const auto tokens = static_cast<int64_t>(request.spec.tokens.size());
+  RouteDecision route;
+  route.decode_worker = request.worker;
+  route.reason = RouteReasonName(placement.reason);
+  route.predicted_ttft_ms = placement.ttft_ms;
+  route.predicted_tpot_ms = placement.tpot_ms;
+  route.cached_tokens_decode = static_cast<uint32_t>(on_decode.cached_tokens);
+  int64_t cached = on_decode.cached_tokens;
+
+  v1::RouterMessage message;
+  *message.mutable_generate() = MakeGenerate(request);
+  const auto describe = [&](int index, v1::PrefillTarget* target) {
+    const v1::Register& info = states[index]->info;
+    target->set_worker_id(info.worker_id());
+    target->set_incarnation(info.incarnation());
+    target->set_kv_address(info.kv_address());
+  };
+  if (placement.prefill >= 0) {
+    const WorkerView& on_prefill = views[placement.prefill];
+    describe(placement.prefill, message.mutable_generate()->mutable_prefill());
+    for (int other : placement.fallbacks)
+      describe(other, message.mutable_generate()->add_prefill_fallbacks());
+    route.prefill_worker = on_prefill.worker_id;
+    route.cached_tokens_prefill = static_cast<uint32_t>(on_prefill.cached_tokens);
+    cached = std::max<int64_t>(cached, on_prefill.cached_tokens);
+    states[placement.prefill]->Charge(now, tokens - 1 - on_prefill.cached_tokens, 0, 0);
+    decode.Charge(now, 0, tokens, 1);
+  } else {
+    decode.Charge(now, tokens - on_decode.cached_tokens, tokens, 1);
+  }
+  request.predicted_ttft_ms = placement.ttft_ms;
+  metrics.CountRoute(placement.reason);
+  metrics.CountPrefix(tokens, cached);
+  RequestObserver* observer = request.observer;
+  sender->Send(decode.link, std::move(message));
+  observer->OnRouted(route);
+}
+
+void Router::Impl::OnTokenBatch(LinkId link, const v1::TokenBatch& batch) {
+  for (const v1::TokenEvent& event : batch.events()) {
+    // Observers may do anything between two events.
+    WorkerState* worker = WorkerOf(link);
+    if (worker == nullptr) return;
+    if (worker->attempts.count(event.request_id()) == 0) continue;  // an attempt that was given up
+    if (OnTokenEvent(event.request_id(), event)) continue;
+    const std::string id = worker->info.worker_id();
+    Forget(id, metrics.forgotten_fault,
+           {Code::kUnavailable, fmt::format("worker {} broke the order of tokens", id)},
+           /*close=*/true);
+    return;
+  }
+}
+
+bool Router::Impl::OnTokenEvent(uint64_t wire_id, const v1::TokenEvent& event) {
+  const RequestId id = by_wire.at(wire_id);
+  Request& request = requests.at(id.value);
+  const auto next = static_cast<uint32_t>(request.spec.tokens.size());
+  int skip = 0;
+  if (event.tokens_size() > 0) {
+    if (event.first_position() > next) return false;  // tokens are missing
+    skip = static_cast<int>(std::min<uint32_t>(next - event.first_position(),
+                                               static_cast<uint32_t>(event.tokens_size())));
+    const uint32_t fresh = static_cast<uint32_t>(event.tokens_size() - skip);
+    if (request.emitted + fresh > request.spec.max_new_tokens) return false;
+    if (fresh > 0) Deliver(request, event, skip);
+  }
+  if (event.finish() == v1::FINISH_NONE) return true;
+  Request* left = Find(id);  // the observer may have cancelled it
+  if (left != nullptr && left->wire_id == wire_id) OnAttemptEnded(*left, event);
+  return true;
+}
+
+void Router::Impl::Deliver(Request& request, const v1::TokenEvent& event, int skip) {
+  const Instant now = clock->Now();
+  v1::TokenEvent out;
+  out.set_request_id(request.id.value);
+  out.set_first_position(event.first_position() + static_cast<uint32_t>(skip));
+  out.mutable_tokens()->Add(event.tokens().begin() + skip, event.tokens().end());
+  if (event.logprobs_size() == event.tokens_size()) {
+    for (int i = skip; i < event.logprobs_size(); ++i) *out.add_logprobs() = event.logprobs(i);
+  }
+  if (request.first_token == kNever) {
+    request.first_token = now;
+    *out.mutable_timing() = event.timing();
+    out.mutable_timing()->set_queue_ns(event.timing().queue_ns() +
+                                       (request.dispatched - request.submitted).count());
+    const double ttft_s = ToSeconds(now - request.submitted);
+    metrics.ttft_s.Observe(ttft_s);
+    if (request.placements == 1)
+      metrics.ttft_error_s.Observe(std::abs(ttft_s - request.predicted_ttft_ms * 1e-3));
+  } else {
+    metrics.itl_s.Observe(ToSeconds(now - request.last_token));
+  }
+  request.last_token = now;
+  request.spec.tokens.insert(request.spec.tokens.end(), out.tokens().begin(), out.tokens().end());
+  request.emitted += static_cast<uint32_t>(out.tokens_size());
+  metrics.generation_tokens.Add(out.tokens_size());
+  request.observer->OnTokens(out);
+}
+
+void Router::Impl::OnAttemptEnded(Request& request, const v1::TokenEvent& event) {
+  if (event.finish() == v1::FINISH_STOP || event.finish() == v1::FINISH_LENGTH) {
+    Finish(request, event.finish(), {Code::kOk, ""}, {});
+    return;
+  }
+  Error error{static_cast<Code>(event.error().code()), event.error().message()};
+  // Nobody here asked for a cancellation: the worker gave the request up for reasons of its own.
+  const bool given_up = event.finish() == v1::FINISH_CANCELLED;
+  if (given_up)
+    error = {Code::kUnavailable, fmt::format("worker {} gave the request up", request.worker)};
+  if (!given_up && !event.error().retryable()) {
+    Finish(request, v1::FINISH_ERROR, std::move(error), {});
+    return;
+  }
+  if (WorkerState* worker = WorkerNamed(request.worker); worker != nullptr) {
+    request.failed_on.insert({request.worker, worker->info.incarnation()});
+  }
+  Detach(request);
+  TakeOver(request, error);
+}
+
+void Router::Impl::Detach(Request& request) {
+  if (request.wire_id == 0) return;
+  if (WorkerState* worker = WorkerNamed(request.worker); worker != nullptr)
+    worker->attempts.erase(request.wire_id);
+  by_wire.erase(request.wire_id);
+  request.wire_id = 0;
+}
+
+void Router::Impl::TellCancelled(const Request& request) {
+  if (request.wire_id == 0) return;
+  WorkerState* worker = WorkerNamed(request.worker);
+  AISP_CHECK(worker != nullptr);
+  v1::RouterMessage message;
+  message.mutable_cancel()->set_request_id(request.wire_id);
+  sender->Send(worker->link, std::move(message));
+}
+
+void Router::Impl::TakeOver(Request& request, const Error& why) {
+  AISP_CHECK(request.wire_id == 0);
+  const Instant now = clock->Now();
+  request.last_error = why;
+  if (request.emitted >= request.spec.max_new_tokens) {
+    // Its last token arrived, the word that it was the last one did not.
+    Finish(request, v1::FINISH_LENGTH, {Code::kOk, ""}, {});
+    return;
+  }
+  if (now >= request.deadline) {
+    OnRequestTimer(request.id, now);
+    return;
+  }
+  if (request.placements >= options.max_attempts) {
+    Finish(request, v1::FINISH_ERROR,
+           {Code::kUnavailable,
+            fmt::format("the request failed on {} placements, the limit; the last failure was: {}",
+                        request.placements, why.ToString())},
+           options.no_worker_retry_after);
+    return;
+  }
+  metrics.takeovers.Add();
+  LogInfo("request moves to another worker", {{"trace_id", request.spec.trace_id},
+                                              {"from", request.worker},
+                                              {"emitted", request.emitted},
+                                              {"reason", why.message}});
+  request.give_up = now + options.takeover_wait;
+  const int doublings = std::min(request.placements - 1, 10);
+  request.not_before = now + options.retry_backoff * (int64_t{1} << doublings);
+  if (Status placed = Place(request); !placed) MakePending(request, request.not_before);
+}
+
+void Router::Impl::MakePending(Request& request, Instant not_before) {
+  request.not_before = not_before;
+  pending.insert(request.id);
+  metrics.pending.Set(static_cast<double>(pending.size()));
+  request_timers.Set(request.id.value, std::min({request.deadline, request.give_up, not_before}));
+}
+
+void Router::Impl::PlacePending() {
+  const std::vector<RequestId> waiting(pending.begin(), pending.end());
+  for (RequestId id : waiting) {
+    if (pending.erase(id) == 0) continue;
+    Request& request = requests.at(id.value);
+    if (Status placed = Place(request); !placed) MakePending(request, request.not_before);
+  }
+  metrics.pending.Set(static_cast<double>(pending.size()));
+}
+
+void Router::Impl::Finish(Request& request, v1::FinishReason reason, Error error,
+                          Duration retry_after) {
+  const Instant now = clock->Now();
+  Detach(request);
+  RequestObserver* observer = request.observer;
+  if (reason == v1::FINISH_STOP || reason == v1::FINISH_LENGTH) {
+    metrics.CountRequest(RequestStatus::kOk);
+    (reason == v1::FINISH_STOP ? metrics.finished_stop : metrics.finished_length).Add();
+    if (request.emitted > 1) {
+      metrics.tpot_s.Observe(ToSeconds(request.last_token - request.first_token) /
+                             (request.emitted - 1));
+    }
+    mean_new_tokens += 0.05 * (request.emitted - mean_new_tokens);
+  } else {
+    const bool late = error.code == Code::kDeadlineExceeded;
+    metrics.CountRequest(late ? RequestStatus::kDeadline : RequestStatus::kError);
+  }
+  metrics.e2e_s.Observe(ToSeconds(now - request.submitted));
+  const RequestId id = request.id;
+  pending.erase(id);
+  request_timers.Erase(id.value);
+  requests.erase(id.value);
+  metrics.active.Set(static_cast<double>(requests.size()));
+  metrics.pending.Set(static_cast<double>(pending.size()));
+  observer->OnFinish(reason, error, retry_after);
+}
+
+}  // namespace aisp

@@ -1,0 +1,65 @@
+#include "router/worker_state.h"
+
+#include <algorithm>
+
+namespace aisp {
+namespace {
+
+// A report that arrives this soon after a request was sent may have been written before the request arrived.
+constexpr Duration kReportLag = std::chrono::milliseconds(5);
+
+}  // namespace
+
+bool WorkerState::Report(const v1::Telemetry& report, Instant now) {
+  if (report.incarnation() != info.incarnation()) return false;
+  if (report.sequence() < telemetry.sequence()) return false;
+  for (const v1::StepSample& s : report.steps()) {
+    model.Observe(s.prefill_tokens(), s.decode_rows(), s.context_tokens(), s.duration_ns());
+  }
+  telemetry = report;
+  telemetry.clear_steps();
+  draining = draining || report.draining();
+  while (!unreported_.empty() && unreported_.front().sent + kReportLag <= now) {
+    const Unreported& seen = unreported_.front();
+    unreported_prefill_ -= seen.prefill_tokens;
+    unreported_context_ -= seen.context_tokens;
+    unreported_rows_ -= seen.rows;
+    unreported_.pop_front();
+  }
+  return true;
+}
+
+void WorkerState::Charge(Instant now, int64_t prefill_tokens, int64_t context_tokens,
+                         int32_t rows) {
+  unreported_.push_back({now, prefill_tokens, context_tokens, rows});
+  unreported_prefill_ += prefill_tokens;
+  unreported_context_ += context_tokens;
+  unreported_rows_ += rows;
+}
+
+WorkerView WorkerState::View() const {
+  WorkerView view;
+  view.worker_id = info.worker_id();
+  view.host_id = info.host_id();
+  view.prefill = prefill();
+  view.available = Ready();
+  view.cost = model.Cost();
+  view.queued_prefill_tokens =
+      static_cast<int64_t>(telemetry.queued_prefill_tokens()) + unreported_prefill_;
+  view.rows =
+      static_cast<int32_t>(telemetry.running() + telemetry.waiting() + telemetry.awaiting_kv()) +
+      unreported_rows_;
+  view.max_rows = std::max(1, static_cast<int32_t>(info.max_running()));
+  const auto block_tokens =
+      static_cast<int64_t>(std::max(1u, info.fingerprint().kv_layout().block_tokens()));
+  const int64_t used_blocks = static_cast<int64_t>(telemetry.total_blocks()) -
+                              static_cast<int64_t>(telemetry.free_blocks());
+  view.context_tokens = std::max(int64_t{0}, used_blocks) * block_tokens + unreported_context_;
+  view.total_blocks = static_cast<int32_t>(telemetry.total_blocks());
+  view.free_blocks = std::max(0, static_cast<int32_t>(telemetry.free_blocks()) -
+                                     static_cast<int32_t>(unreported_context_ / block_tokens));
+  view.transfer_bytes_per_s = telemetry.transfer_bytes_per_s();
+  return view;
+}
+
+}  // namespace aisp

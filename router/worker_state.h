@@ -1,0 +1,61 @@
+// What the router knows of one registered worker: its registration, its last telemetry, the fitted cost of its steps, what
+// its prefix cache holds, and which requests of this router run on it. Plain state of the router; its thread.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <set>
+#include <string>
+
+#include "common/clock.h"
+#include "proto/link.h"
+#include "router/policy.h"
+#include "router/prefix_view.h"
+#include "router/step_time_model.h"
+
+namespace aisp {
+
+class WorkerState {
+ public:
+  WorkerState(LinkId on_link, v1::Register registration, size_t max_prefix_units, Instant now)
+      : link(on_link),
+        info(std::move(registration)),
+        prefix(info.incarnation(), max_prefix_units),
+        last_heard(now) {}
+
+  bool prefill() const { return info.role() == v1::ROLE_PREFILL; }
+  bool Ready() const { return telemetry.ready() && !draining; }
+
+  // Ignores another incarnation's report and one that is older than the last. Returns whether it was taken.
+  bool Report(const v1::Telemetry& report, Instant now);
+  // Work sent to this worker that its telemetry cannot show yet.
+  void Charge(Instant now, int64_t prefill_tokens, int64_t context_tokens, int32_t rows);
+  // Without `cached_tokens` and `available`, which depend on the request.
+  WorkerView View() const;
+
+  const LinkId link;
+  const v1::Register info;
+  v1::Telemetry telemetry;
+  StepTimeModel model;
+  PrefixView prefix;
+  bool draining = false;
+  Instant last_heard;
+  Instant snapshot_asked = Instant{INT64_MIN};
+  uint64_t prefix_gaps_counted = 0;
+  uint64_t prefix_dropped_counted = 0;
+  std::set<uint64_t> attempts;  // wire ids of this router's requests, oldest first
+
+ private:
+  struct Unreported {
+    Instant sent;
+    int64_t prefill_tokens;
+    int64_t context_tokens;
+    int32_t rows;
+  };
+  std::deque<Unreported> unreported_;
+  int64_t unreported_prefill_ = 0;
+  int64_t unreported_context_ = 0;
+  int32_t unreported_rows_ = 0;
+};
+
+}  // namespace aisp
