@@ -1,0 +1,83 @@
+// ChoiceStream: one choice of one request, between the router's tokens and the answer's text: detokenizes, finds stop strings,
+// counts, and ends in exactly one of finish or error. Knows neither HTTP nor JSON.
+//
+// The router's thread. The owner (GenerationJob) outlives it and is told of progress after every change.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "api/error.h"
+#include "api/response.h"
+#include "router/router.h"
+#include "text/detokenizer.h"
+#include "text/stop_strings.h"
+
+namespace aisp {
+
+class ChoiceStream final : public RequestObserver {
+ public:
+  struct Options {
+    uint32_t index = 0;
+    std::vector<std::string> stop;
+    bool include_stop = false;
+    bool skip_special_tokens = true;
+    int32_t num_logprobs = -1;
+  };
+
+  // What is told of a choice; `Advanced` may be the last call that the choice survives.
+  class Listener {
+   public:
+    virtual ~Listener() = default;
+    virtual void OnChoiceRouted(ChoiceStream& choice, const RouteDecision& route) = 0;
+    virtual void OnChoiceAdvanced(ChoiceStream& choice) = 0;
+    // A stop string was found: the rest of the request is not wanted.
+    virtual void OnChoiceStopped(ChoiceStream& choice) = 0;
+  };
+
+  ChoiceStream(const Tokenizer& tokenizer, const Options& options, Listener* listener);
+
+  void OnRouted(const RouteDecision& route) override;
+  void OnTokens(const v1::TokenEvent& event) override;
+  void OnFinish(v1::FinishReason reason, const Error& error, Duration retry_after) override;
+
+  uint32_t index() const { return options_.index; }
+  bool ended() const { return error_.has_value() || !finish_reason_.empty(); }
+  // "stop" or "length" once ended without an error.
+  std::string_view finish_reason() const { return finish_reason_; }
+  const std::optional<ApiError>& error() const { return error_; }
+  Duration retry_after() const { return retry_after_; }
+  uint32_t completion_tokens() const { return completion_tokens_; }
+  const std::optional<v1::Timing>& timing() const { return timing_; }
+
+  // Text and logprobs that were not taken yet.
+  std::string TakeText() { return std::exchange(text_, {}); }
+  std::vector<TokenLogprob> TakeLogprobs() { return std::exchange(logprobs_, {}); }
+  bool HasNews() const { return !text_.empty() || !logprobs_.empty(); }
+
+  RequestId request;
+
+ private:
+  void AddLogprob(TokenId token, const v1::TokenLogprobs& values);
+  // Appends what the stop matcher lets through; true when a stop string was found.
+  bool AddText(std::string_view text);
+
+  const Tokenizer& tokenizer_;
+  const Options options_;
+  Listener* const listener_;
+  Detokenizer detokenizer_;
+  StopMatcher stops_;
+  std::string text_;
+  std::vector<TokenLogprob> logprobs_;
+  size_t text_code_points_ = 0;
+  uint32_t completion_tokens_ = 0;
+  std::optional<v1::Timing> timing_;
+  std::string_view finish_reason_;
+  std::optional<ApiError> error_;
+  Duration retry_after_{};
+};
+
+}  // namespace aisp
