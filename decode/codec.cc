@@ -1,0 +1,86 @@
+#include "decode/codec.h"
+
+#include <algorithm>
+
+namespace aisp {
+
+SamplingParams SamplingFromWire(const v1::SamplingParams& wire, uint32_t choice) {
+  SamplingParams params;
+  params.temperature = wire.temperature();
+  params.top_k = wire.top_k();
+  params.top_p = wire.top_p() > 0 ? wire.top_p() : 1.0f;  // unset
+  params.min_p = wire.min_p();
+  params.seed = wire.seed();
+  params.choice = choice;
+  params.presence_penalty = wire.presence_penalty();
+  params.frequency_penalty = wire.frequency_penalty();
+  params.repetition_penalty = wire.repetition_penalty() > 0 ? wire.repetition_penalty() : 1.0f;
+  for (const auto& [token, bias] : wire.logit_bias()) params.logit_bias.emplace_back(token, bias);
+  // A protobuf map has no order of its own.
+  std::sort(params.logit_bias.begin(), params.logit_bias.end());
+  params.num_logprobs = wire.num_logprobs();
+  return params;
+}
+
+SequenceRequest SequenceFromWire(const v1::GenerateRequest& wire) {
+  SequenceRequest request;
+  request.tokens.assign(wire.tokens().begin(), wire.tokens().end());
+  request.prompt_tokens = static_cast<int32_t>(wire.prompt_tokens() > 0 ? wire.prompt_tokens()
+                                                                        : static_cast<uint32_t>(wire.tokens_size()));
+  if (wire.has_sampling()) request.sampling = SamplingFromWire(wire.sampling(), wire.choice());
+  request.sampling.choice = wire.choice();
+  request.max_new_tokens = static_cast<int32_t>(wire.max_new_tokens());
+  request.min_new_tokens = static_cast<int32_t>(wire.min_new_tokens());
+  request.stop_token_ids.assign(wire.stop_token_ids().begin(), wire.stop_token_ids().end());
+  request.cache_scope = wire.cache_salt();
+  request.priority = wire.priority();
+  return request;
+}
+
+v1::FinishReason FinishToWire(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kNone:
+      return v1::FINISH_NONE;
+    case FinishReason::kStop:
+      return v1::FINISH_STOP;
+    case FinishReason::kLength:
+      return v1::FINISH_LENGTH;
+    case FinishReason::kCancelled:
+      return v1::FINISH_CANCELLED;
+    case FinishReason::kError:
+      return v1::FINISH_ERROR;
+  }
+  return v1::FINISH_ERROR;
+}
+
+bool IsRetryable(Code code) {
+  return code == Code::kUnavailable || code == Code::kResourceExhausted || code == Code::kAborted;
+}
+
+void ErrorToWire(const Error& error, v1::Error* wire) {
+  wire->set_code(static_cast<int>(error.code));
+  wire->set_message(error.message);
+  wire->set_retryable(IsRetryable(error.code));
+}
+
+void AppendOutput(const TokenOutput& output, v1::TokenEvent* event) {
+  if (output.token >= 0) {
+    if (event->tokens_size() == 0) event->set_first_position(static_cast<uint32_t>(output.position));
+    event->add_tokens(output.token);
+    if (output.logprob) {
+      v1::TokenLogprobs* logprobs = event->add_logprobs();
+      logprobs->set_logprob(output.logprob->logprob);
+      for (const auto& [token, logprob] : output.logprob->top) {
+        logprobs->add_top_ids(token);
+        logprobs->add_top_logprobs(logprob);
+      }
+    }
+  } else if (event->tokens_size() == 0) {
+    event->set_first_position(static_cast<uint32_t>(output.position));
+  }
+  if (output.finish == FinishReason::kNone) return;
+  event->set_finish(FinishToWire(output.finish));
+  if (output.finish == FinishReason::kError) ErrorToWire(output.error, event->mutable_error());
+}
+
+}  // namespace aisp

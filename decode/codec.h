@@ -1,0 +1,24 @@
+// Between wire messages and the engine's plain values. Pure functions: any thread.
+#pragma once
+
+#include "common/result.h"
+#include "engine/request.h"
+#include "worker.pb.h"
+
+namespace aisp {
+
+SamplingParams SamplingFromWire(const v1::SamplingParams& wire, uint32_t choice);
+
+// Without deadline and KV source, which are the role's decisions.
+SequenceRequest SequenceFromWire(const v1::GenerateRequest& wire);
+
+v1::FinishReason FinishToWire(FinishReason reason);
+
+// True when another worker may well succeed with the same request.
+bool IsRetryable(Code code);
+void ErrorToWire(const Error& error, v1::Error* wire);
+
+// Adds `output` to `event`, which holds earlier tokens of the same sequence or nothing.
+void AppendOutput(const TokenOutput& output, v1::TokenEvent* event);
+
+}  // namespace aisp

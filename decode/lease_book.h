@@ -1,0 +1,95 @@
+// LeaseBook: every grant of our blocks to a prefill worker that is not over, and who has to say so.
+//
+// A lease is active while its writer may write with our consent, revoked once we gave it up. Only its writer's acknowledgement,
+// a transport that fences on our side, or proof of the writer's death ends a revoked lease: till then its blocks stay in quarantine
+// (kvcache/block_manager.h). The writer is one process: an address and an incarnation.
+// Plain bookkeeping, owned by the engine thread; the decode role acts on it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/ids.h"
+#include "kvcache/transport/kv_transport.h"
+#include "worker/peer_death.h"
+
+namespace aisp {
+
+// Lets go of a watch when the last lease and session that need it are gone.
+class ScopedWatch {
+ public:
+  ScopedWatch(PeerDeath* oracle, DeathWatch watch) : oracle_(oracle), watch_(watch) {}
+  ScopedWatch(const ScopedWatch&) = delete;
+  ScopedWatch& operator=(const ScopedWatch&) = delete;
+  ~ScopedWatch() { oracle_->Forget(watch_); }
+  bool Dead() const { return oracle_->Dead(watch_); }
+
+ private:
+  PeerDeath* const oracle_;
+  const DeathWatch watch_;
+};
+
+// The process that was given blocks.
+struct Writer {
+  std::string address;
+  uint64_t incarnation = 0;
+  KvTransport* transport = nullptr;  // the one it writes over
+  std::shared_ptr<const ScopedWatch> watch;
+};
+
+struct Lease {
+  Epoch epoch;
+  Writer writer;
+  int32_t blocks = 0;
+  uint64_t transfer_id = 0;
+  bool revoked = false;
+  Instant revoked_at = kNever;
+};
+
+class LeaseBook {
+ public:
+  void Open(Lease lease) { leases_.emplace(lease.epoch, std::move(lease)); }
+  void Close(Epoch epoch) { leases_.erase(epoch); }
+  Lease* Find(Epoch epoch) {
+    const auto it = leases_.find(epoch);
+    return it == leases_.end() ? nullptr : &it->second;
+  }
+
+  // Blocks out to any incarnation behind `address`.
+  int32_t BlocksOut(const std::string& address) const {
+    int32_t blocks = 0;
+    for (const auto& [epoch, lease] : leases_) blocks += lease.writer.address == address ? lease.blocks : 0;
+    return blocks;
+  }
+  // It owes an acknowledgement for longer than `grace`: it gets no new grants.
+  bool Silent(const std::string& address, Instant now, Duration grace) const {
+    for (const auto& [epoch, lease] : leases_) {
+      if (lease.writer.address == address && lease.revoked && now - lease.revoked_at > grace) return true;
+    }
+    return false;
+  }
+  bool Owes(const std::string& address) const {
+    for (const auto& [epoch, lease] : leases_) {
+      if (lease.writer.address == address && lease.revoked) return true;
+    }
+    return false;
+  }
+  // Epochs of revoked leases, oldest first.
+  std::vector<Epoch> Revoked() const {
+    std::vector<Epoch> epochs;
+    for (const auto& [epoch, lease] : leases_) {
+      if (lease.revoked) epochs.push_back(epoch);
+    }
+    return epochs;
+  }
+  size_t size() const { return leases_.size(); }
+
+ private:
+  std::map<Epoch, Lease> leases_;
+};
+
+}  // namespace aisp

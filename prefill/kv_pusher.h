@@ -1,0 +1,114 @@
+// KvPusher: the writes of granted transfers. Turns "layer l of a sequence is ready up to token t" into writes to the decode
+// worker's pool, keeps the source blocks pinned until a write has completed, and knows when a push is over.
+//
+// Invariants: each (layer, block) of a push is written exactly once; a source block of a write that has not completed is pinned
+// (a sequence that is preempted or cancelled meanwhile cannot give it to another); after Stop, and after the lease has
+// expired on this clock, no write starts. A full transport queue keeps writes waiting here, at most the grant itself.
+//
+// Owned by the engine thread. Ready() may be called from inside a step (LayerSink): it only touches the transport and pins.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "common/clock.h"
+#include "kvcache/block_manager.h"
+#include "kvcache/transport/kv_transport.h"
+
+namespace aisp {
+
+using PushId = StrongId<struct PushTag, uint64_t>;
+
+// What is pushed where.
+struct PushTarget {
+  KvTransport* transport = nullptr;
+  KvPeerId peer;
+  KvLayout layout;              // of the reader's pool
+  Epoch epoch;
+  int32_t first_token = 0;      // multiple of block_tokens
+  int32_t end_token = 0;        // exclusive; may lie inside a block
+  std::vector<BlockId> blocks;  // the reader's, from first_token on
+  Instant lease_end = kNever;   // no write starts later
+};
+
+struct PushTotals {
+  uint64_t token_layers = 0;  // completed
+  uint64_t bytes = 0;         // completed
+  uint32_t blocks = 0;
+  Instant last_completion = kNever;
+};
+
+class KvPusher {
+ public:
+  KvPusher(BlockManager* blocks, const Clock* clock);
+  // Only when no write is under way.
+  ~KvPusher();
+
+  PushId Open(PushTarget target);
+  // KV of tokens [0, ready_tokens) of `layer` lies in `local` (the sequence's block table): writes what became whole.
+  void Ready(PushId id, int32_t layer, int32_t ready_tokens, std::span<const BlockId> local);
+  // No write starts any more; what the transport still queues is cancelled.
+  void Stop(PushId id);
+  // Forgets a push that is Idle.
+  void Close(PushId id);
+
+  // Nothing is being written and nothing waits to be.
+  bool Idle(PushId id) const;
+  // Everything in [first_token, end_token) of all layers was written and completed.
+  bool Complete(PushId id) const;
+  // The first error, if any: of a write, or DEADLINE_EXCEEDED when the lease ran out with writes left to start.
+  const Status& Failure(PushId id) const;
+  const PushTotals& Totals(PushId id) const;
+
+  // Takes completions of `transports` and starts what waits. Returns the pushes whose Idle or Failure may have changed since
+  // the last call, those changed inside Ready included.
+  std::vector<PushId> Progress(std::span<KvTransport* const> transports);
+  // When Progress should be called although no transport woke us: a full queue is tried again, a lease ends.
+  Instant NextTimer() const;
+  // A smoothed rate of single writes, 0 before the first.
+  double BytesPerSecond() const { return bytes_per_s_; }
+
+ private:
+  struct PendingWrite {
+    std::vector<BlockCopy> copies;
+    std::vector<BlockId> sources;  // pinned
+    uint64_t tokens = 0;
+    uint64_t bytes = 0;
+  };
+  struct Push {
+    PushTarget target;
+    std::vector<int32_t> next_block;  // per layer: first block (of the sequence) not handed to a write yet
+    std::deque<PendingWrite> pending;
+    int32_t outstanding = 0;
+    bool stopped = false;
+    Status failure;
+    PushTotals totals;
+  };
+  struct Outstanding {
+    PushId push;
+    PendingWrite write;
+    Instant started;
+  };
+
+  Push& Get(PushId id);
+  const Push& Get(PushId id) const;
+  void StartPending(PushId id, Push& push);
+  void Abort(PushId id, Push& push, Error why);
+  void DropPending(Push& push);
+  void OnCompletion(KvTransport* transport, const WriteCompletion& completion);
+
+  BlockManager* const blocks_;
+  const Clock* const clock_;
+  uint64_t last_id_ = 0;
+  std::map<PushId, Push> pushes_;  // ordered: the order of retries is the order of grants
+  std::unordered_map<KvTransport*, std::unordered_map<WriteId, Outstanding>> outstanding_;
+  std::vector<PushId> changed_;
+  Instant retry_at_ = kNever;
+  double bytes_per_s_ = 0;
+};
+
+}  // namespace aisp

@@ -1,0 +1,264 @@
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "common/log.h"
+#include "prefill/prefill_role_impl.h"
+#include "worker/fingerprint.h"
+
+namespace aisp {
+
+void PrefillRole::Impl::OnLinkUp(LinkId link, const std::string& /*peer_address*/) {
+  readers.Add(link, deps.clock->Now() + options.hello_limit);
+}
+
+void PrefillRole::Impl::OnMessage(LinkId link, v1::DecodeToPrefill message) {
+  Reader* reader = readers.FindLink(link);
+  if (reader == nullptr) return;
+  if (message.body_case() == v1::DecodeToPrefill::kHello) {
+    OnHello(*reader, message.hello());
+    return;
+  }
+  if (!reader->greeted) return;  // it was refused, or speaks out of turn; hello_deadline ends it
+  switch (message.body_case()) {
+    case v1::DecodeToPrefill::kPrefill:
+      OnPrefill(*reader, message.prefill());
+      break;
+    case v1::DecodeToPrefill::kGrant:
+      OnGrant(*reader, message.grant());
+      break;
+    case v1::DecodeToPrefill::kRefused:
+      OnGrantRefused(*reader, message.refused());
+      break;
+    case v1::DecodeToPrefill::kCancel:
+      OnCancel(*reader, message.cancel().transfer_id());
+      break;
+    case v1::DecodeToPrefill::kRevoke:
+      OnRevoke(*reader, Epoch(message.revoke().epoch()));
+      break;
+    default:
+      break;  // a newer peer's message; unknown ones are ignored
+  }
+  Settle();
+  AskForBlocks();
+}
+
+void PrefillRole::Impl::OnLinkDown(LinkId link, const Error& why) {
+  Reader* reader = readers.FindLink(link);
+  if (reader == nullptr) return;
+  if (reader->greeted) {
+    LogWarning("decode worker lost",
+               {{"worker", reader->worker_id}, {"transfers", reader->transfers}, {"error", why.message}});
+  }
+  reader->up = false;
+  DropReader(*reader);
+  AskForBlocks();
+}
+
+void PrefillRole::Impl::RefuseReader(Reader& reader, const std::string& reason) {
+  LogError("decode worker refused", {{"worker", reader.worker_id}, {"reason", reason}});
+  v1::PrefillToDecode message;
+  message.mutable_refused()->set_reason(reason);
+  SendToReader(reader.id, std::move(message));
+}
+
+void PrefillRole::Impl::OnHello(Reader& reader, const v1::KvHello& hello) {
+  if (reader.greeted) return;
+  reader.worker_id = hello.worker_id();
+  reader.incarnation = hello.incarnation();
+  if (Status fits = MatchFingerprints(options.worker.fingerprint, hello.fingerprint()); !fits) {
+    RefuseReader(reader, fits.error().message);
+    return;
+  }
+  // An earlier link of this worker is stale, whether its process was restarted or only its connection was lost.
+  std::vector<ReaderId> stale;
+  for (const auto& [id, other] : readers.all()) {
+    if (id != reader.id && other.up && other.greeted && other.worker_id == reader.worker_id) stale.push_back(id);
+  }
+  for (const ReaderId id : stale) {
+    Reader& old = *readers.Find(id);
+    deps.readers->Close(old.link);
+    old.up = false;
+    DropReader(old);
+  }
+  const bool same_host = hello.host_id() == options.worker.host_id;
+  const std::vector<const v1::TransportOffer*> offers(hello.offers().pointer_begin(), hello.offers().pointer_end());
+  Result<PeerPool> pool = deps.connector->Connect(offers, same_host);
+  if (!pool) {
+    RefuseReader(reader, pool.error().message);
+    return;
+  }
+  reader.greeted = true;
+  reader.hello_deadline = kNever;
+  reader.pool = std::move(*pool);
+  reader.layout = PeerLayout(deps.engine->blocks().layout(), hello.fingerprint().kv_layout());
+
+  const std::string& lane = reader.pool.transport->capabilities().name;
+  LogInfo("decode worker connected", {{"worker", reader.worker_id}, {"transport", lane}});
+  if (!reader.pool.warning.empty()) LogWarning("KV lane", {{"worker", reader.worker_id}, {"warning", reader.pool.warning}});
+  v1::PrefillToDecode message;
+  v1::KvHelloAck* ack = message.mutable_hello();
+  ack->set_worker_id(options.worker.worker_id);
+  ack->set_incarnation(options.worker.incarnation);
+  ack->set_transport(lane);
+  ack->set_measured_bytes_per_s(reader.pool.measured_bytes_per_s);
+  ack->set_warning(reader.pool.warning);
+  ack->set_pid(same_host ? options.pid : 0);
+  SendToReader(reader.id, std::move(message));
+}
+
+void PrefillRole::Impl::OnPrefill(Reader& reader, const v1::PrefillRequest& request) {
+  const Instant now = deps.clock->Now();
+  const uint64_t id = request.transfer_id();
+  if (FindTransfer(reader.id, id) != nullptr) {
+    LogError("a decode worker used a transfer id twice", {{"worker", reader.worker_id}, {"transfer", id}});
+    return;
+  }
+  if (shell->draining()) {
+    SendFailed(reader.id, id, Error{Code::kUnavailable, "this prefill worker is draining; use another"}, true);
+    return;
+  }
+  if (reader.closing || transfers.size() >= static_cast<size_t>(options.max_transfers)) {
+    SendFailed(reader.id, id,
+               Error{Code::kResourceExhausted,
+                     fmt::format("this prefill worker has {} of {} transfers; use another", transfers.size(),
+                                 options.max_transfers)},
+               true);
+    return;
+  }
+  SequenceRequest sequence;
+  sequence.tokens.assign(request.tokens().begin(), request.tokens().end());
+  sequence.prompt_tokens = request.tokens_size();
+  sequence.kv_source = KvSource::kPrefillOnly;
+  sequence.cache_scope = request.cache_salt();
+  sequence.priority = request.priority();
+  Result<SequenceId> added = request.tokens_size() < 2
+                                 ? InvalidArgument("a prompt of one token has no KV to prefill; run it on the decode worker")
+                                 : deps.engine->Add(std::move(sequence));
+  if (!added) {
+    SendFailed(reader.id, id, added.error(), added.error().code == Code::kResourceExhausted);
+    return;
+  }
+  Transfer transfer;
+  transfer.key = TransferKey(++last_transfer);
+  transfer.reader = reader.id;
+  transfer.transfer_id = id;
+  transfer.sequence = *added;
+  transfer.tokens = request.tokens_size();
+  transfer.received = now;
+  const Duration timeout = std::chrono::milliseconds(request.timeout_ms());
+  transfer.deadline = now + (timeout.count() > 0 ? timeout : options.default_timeout);
+  by_sequence[*added] = transfer.key;
+  by_wire_id[{reader.id, id}] = transfer.key;
+  ++reader.transfers;
+  transfers.emplace(transfer.key, std::move(transfer));
+}
+
+Status PrefillRole::Impl::CheckGrant(const Reader& reader, const Transfer& transfer, const v1::Grant& grant) const {
+  const KvLayout& layout = reader.layout;
+  const auto first = static_cast<int64_t>(grant.first_token());
+  const int64_t end = transfer.tokens - 1;
+  if (first % layout.block_tokens != 0 || first > transfer.tokens) {
+    return InvalidArgument(fmt::format("granted from token {}, not a block boundary of {} tokens within the prompt of {}",
+                                       first, layout.block_tokens, transfer.tokens));
+  }
+  const int64_t wanted = first >= end ? 0 : layout.BlocksFor(static_cast<int32_t>(end - first));
+  if (grant.blocks_size() < wanted) {
+    return InvalidArgument(fmt::format("granted {} blocks where {} are needed", grant.blocks_size(), wanted));
+  }
+  const auto outside = std::find_if(grant.blocks().begin(), grant.blocks().end(),
+                                    [&layout](int32_t block) { return block < 0 || block >= layout.num_blocks; });
+  if (outside != grant.blocks().end()) {
+    return InvalidArgument(fmt::format("granted block {}, the pool has {}", *outside, layout.num_blocks));
+  }
+  return {};
+}
+
+void PrefillRole::Impl::OnGrant(Reader& reader, const v1::Grant& grant) {
+  const Epoch epoch(grant.epoch());
+  Transfer* transfer = FindTransfer(reader.id, grant.transfer_id());
+  if (transfer == nullptr || transfer->phase != TransferPhase::kAsked) {
+    SendFence(reader.id, epoch);  // nothing was written for it and nothing will be
+    return;
+  }
+  if (Status fits = CheckGrant(reader, *transfer, grant); !fits) {
+    FailTransfer(*transfer, fits.error(), false);
+    SendFence(reader.id, epoch);
+    return;
+  }
+  const Instant now = deps.clock->Now();
+  transfer->phase = TransferPhase::kGranted;
+  transfer->epoch = epoch;
+  transfer->first_token = static_cast<int32_t>(grant.first_token());
+  transfer->granted = now;
+  transfer->lease_end = now + Duration(std::chrono::milliseconds(grant.lease_ms()));
+  NoteOvertaken(*transfer);
+
+  PushTarget target;
+  target.transport = reader.pool.transport;
+  target.peer = reader.pool.peer;
+  target.layout = reader.layout;
+  target.epoch = epoch;
+  target.first_token = transfer->first_token;
+  target.end_token = std::max(transfer->tokens - 1, transfer->first_token);
+  for (const int32_t block : grant.blocks()) target.blocks.push_back(BlockId(block));
+  target.lease_end = transfer->lease_end;
+  transfer->push = pusher->Open(std::move(target));
+  by_push[transfer->push] = transfer->key;
+  StartPushing(*transfer);
+}
+
+void PrefillRole::Impl::OnGrantRefused(Reader& reader, const v1::GrantRefused& refused) {
+  Transfer* transfer = FindTransfer(reader.id, refused.transfer_id());
+  if (transfer == nullptr || transfer->phase != TransferPhase::kAsked) return;
+  grants_refused.Add();
+  if (++transfer->refusals >= options.max_refusals) {
+    FailTransfer(*transfer,
+                 Error{Code::kResourceExhausted,
+                       fmt::format("the decode worker had no blocks for {} tokens, asked {} times", transfer->tokens,
+                                   transfer->refusals)},
+                 true);
+    return;
+  }
+  const Duration hint = std::chrono::milliseconds(refused.retry_after_ms());
+  transfer->phase = TransferPhase::kRefused;
+  transfer->retry_at = deps.clock->Now() + std::clamp(hint, options.min_refusal_retry, options.max_refusal_retry);
+}
+
+void PrefillRole::Impl::OnCancel(Reader& reader, uint64_t transfer_id) {
+  Transfer* transfer = FindTransfer(reader.id, transfer_id);
+  if (transfer != nullptr && transfer->phase != TransferPhase::kFencing) Abandon(*transfer);
+}
+
+void PrefillRole::Impl::OnRevoke(Reader& reader, Epoch epoch) {
+  Transfer* transfer = FindEpoch(reader, epoch);
+  if (transfer == nullptr) {
+    SendFence(reader.id, epoch);
+  } else if (transfer->phase != TransferPhase::kFencing) {
+    Abandon(*transfer);
+  }  // else its last completion sends the acknowledgement
+}
+
+void PrefillRole::Impl::DropReader(Reader& reader) {
+  const ReaderId id = reader.id;
+  std::vector<TransferKey> keys;
+  for (const auto& [key, transfer] : transfers) {
+    if (transfer.reader == id && transfer.phase != TransferPhase::kFencing) keys.push_back(key);
+  }
+  for (const TransferKey key : keys) Abandon(transfers.at(key));
+  ReleaseIfIdle(id);
+}
+
+void PrefillRole::Impl::ReleaseIfIdle(ReaderId id) {
+  Reader* reader = readers.Find(id);
+  if (reader == nullptr || reader->transfers > 0) return;
+  if (reader->up && reader->closing) {
+    deps.readers->Close(reader->link);
+    reader->up = false;
+  }
+  if (reader->up) return;
+  if (reader->greeted) reader->pool.transport->Disconnect(reader->pool.peer);
+  readers.Erase(id);
+}
+
+}  // namespace aisp

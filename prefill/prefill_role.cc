@@ -1,0 +1,384 @@
+#include "prefill/prefill_role.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "common/check.h"
+#include "common/log.h"
+#include "prefill/prefill_role_impl.h"
+
+namespace aisp {
+namespace {
+
+int64_t NonNegativeNs(Instant from, Instant to) { return std::max<int64_t>(0, (to - from).count()); }
+
+}  // namespace
+
+// --- transfers ---
+
+Transfer* PrefillRole::Impl::FindTransfer(ReaderId reader, uint64_t transfer_id) {
+  const auto it = by_wire_id.find({reader, transfer_id});
+  return it == by_wire_id.end() ? nullptr : &transfers.at(it->second);
+}
+
+Transfer* PrefillRole::Impl::FindEpoch(const Reader& reader, Epoch epoch) {
+  for (auto& [key, transfer] : transfers) {
+    if (transfer.gated() || transfer.epoch != epoch) continue;
+    const Reader* owner = readers.Find(transfer.reader);
+    if (owner != nullptr && owner->Is(reader)) return &transfer;
+  }
+  return nullptr;
+}
+
+void PrefillRole::Impl::SendToReader(ReaderId id, v1::PrefillToDecode message) {
+  const Reader* reader = readers.Find(id);
+  if (reader != nullptr && reader->up) deps.readers->Send(reader->link, std::move(message));
+}
+
+void PrefillRole::Impl::SendFailed(ReaderId reader, uint64_t transfer_id, const Error& error, bool retryable) {
+  transfers_failed.Add();
+  v1::PrefillToDecode message;
+  v1::PrefillFailed* failed = message.mutable_failed();
+  failed->set_transfer_id(transfer_id);
+  failed->mutable_error()->set_code(static_cast<int>(error.code));
+  failed->mutable_error()->set_message(error.message);
+  failed->mutable_error()->set_retryable(retryable);
+  SendToReader(reader, std::move(message));
+}
+
+void PrefillRole::Impl::SendFence(ReaderId id, Epoch epoch) {
+  const Reader* reader = readers.Find(id);
+  if (reader == nullptr) return;
+  // The link on which the epoch was granted may be gone and the same decode process be back on another.
+  const Reader* live = reader->up ? reader : readers.FindLive(*reader);
+  if (live == nullptr) return;
+  v1::PrefillToDecode message;
+  message.mutable_fence()->set_epoch(epoch.value);
+  deps.readers->Send(live->link, std::move(message));
+}
+
+void PrefillRole::Impl::AskForBlocks() {
+  int64_t horizon = options.horizon_tokens;
+  for (const auto& [key, transfer] : transfers) {
+    // What waits for a reader without blocks must not hide what could run instead of it.
+    if (transfer.phase == TransferPhase::kRefused) horizon += transfer.tokens;
+  }
+  const auto capped = static_cast<int32_t>(std::min<int64_t>(horizon, INT32_MAX));
+  std::vector<ReaderId> held_back;  // readers of which somebody was overtaken often enough
+  for (const SequenceId sequence : deps.engine->UpcomingGated(capped)) {
+    const auto it = by_sequence.find(sequence);
+    if (it == by_sequence.end()) continue;
+    Transfer& transfer = transfers.at(it->second);
+    if (std::find(held_back.begin(), held_back.end(), transfer.reader) != held_back.end()) continue;
+    if (transfer.overtaken >= options.max_overtakes) held_back.push_back(transfer.reader);
+    if (transfer.phase != TransferPhase::kQueued) continue;
+    transfer.phase = TransferPhase::kAsked;
+    v1::PrefillToDecode message;
+    message.mutable_need()->set_transfer_id(transfer.transfer_id);
+    SendToReader(transfer.reader, std::move(message));
+  }
+}
+
+void PrefillRole::Impl::NoteOvertaken(const Transfer& granted) {
+  for (auto& [key, transfer] : transfers) {
+    if (key >= granted.key) break;
+    if (transfer.reader == granted.reader && transfer.gated() && transfer.refusals > 0) ++transfer.overtaken;
+  }
+}
+
+void PrefillRole::Impl::StartPushing(Transfer& transfer) {
+  if (transfer.first_token >= transfer.tokens - 1) {
+    // The reader found all of it in its own cache: nothing to compute, nothing to send.
+    transfer.computed = true;
+    transfer.computed_at = transfer.granted;
+    transfer.cached_tokens = transfer.tokens - 1;
+    return;
+  }
+  deps.engine->OpenGate(transfer.sequence);
+  transfer.cached_tokens = deps.engine->ComputedTokens(transfer.sequence);
+  PushEverything(transfer);
+  if (transfer.cached_tokens >= transfer.tokens - 1) {
+    transfer.computed = true;
+    transfer.computed_at = transfer.granted;
+  }
+}
+
+void PrefillRole::Impl::PushEverything(Transfer& transfer) {
+  const int32_t ready = deps.engine->ComputedTokens(transfer.sequence);
+  const std::span<const BlockId> local = deps.engine->BlocksOf(transfer.sequence);
+  for (int32_t layer = 0; layer < deps.engine->blocks().layout().num_layers; ++layer) {
+    pusher->Ready(transfer.push, layer, ready, local);
+  }
+}
+
+void PrefillRole::Impl::OnLayer(int32_t layer, std::span<const LayerSlice> slices) {
+  for (const LayerSlice& slice : slices) {
+    const auto it = by_sequence.find(slice.sequence);
+    if (it == by_sequence.end()) continue;  // cancelled while its last step ran
+    const Transfer& transfer = transfers.at(it->second);
+    if (transfer.phase != TransferPhase::kGranted) continue;
+    pusher->Ready(transfer.push, layer, slice.token_end, slice.blocks);
+  }
+}
+
+void PrefillRole::Impl::OnComputed(SequenceId sequence) {
+  const auto it = by_sequence.find(sequence);
+  if (it == by_sequence.end()) return;
+  Transfer& transfer = transfers.at(it->second);
+  if (transfer.phase != TransferPhase::kGranted || transfer.computed) return;
+  const SequenceTimes times = deps.engine->Times(sequence);
+  transfer.computed = true;
+  transfer.first_scheduled = times.first_scheduled;
+  transfer.computed_at = times.prefill_done == kNever ? deps.clock->Now() : times.prefill_done;
+  transfer.cached_tokens = times.cached_tokens;
+  // After a preemption the rest may have come from the cache, without a layer being run.
+  PushEverything(transfer);
+  SettleTransfer(transfer);
+}
+
+void PrefillRole::Impl::Settle() {
+  for (const PushId push : pusher->Progress(deps.connector->transports())) {
+    const auto it = by_push.find(push);
+    if (it != by_push.end()) SettleTransfer(transfers.at(it->second));
+  }
+  shell->SetTransferRate(pusher->BytesPerSecond());
+}
+
+void PrefillRole::Impl::SettleTransfer(Transfer& transfer) {
+  if (transfer.phase == TransferPhase::kFencing) {
+    if (!pusher->Idle(transfer.push)) return;
+    SendFence(transfer.reader, transfer.epoch);
+    EraseTransfer(transfer);
+    return;
+  }
+  if (const Status& failure = pusher->Failure(transfer.push); !failure) {
+    const Error error = failure.error();
+    if (error.code == Code::kDeadlineExceeded) leases_expired.Add();
+    if (error.code == Code::kUnavailable) {
+      FailReader(transfer.reader, error);
+    } else {
+      FailTransfer(transfer, error, true);
+    }
+    return;
+  }
+  if (transfer.computed && pusher->Complete(transfer.push)) FinishTransfer(transfer);
+}
+
+void PrefillRole::Impl::FinishTransfer(Transfer& transfer) {
+  const PushTotals& totals = pusher->Totals(transfer.push);
+  const Instant started = transfer.first_scheduled == kNever ? transfer.granted : transfer.first_scheduled;
+  const Instant last_write = totals.last_completion == kNever ? transfer.computed_at : totals.last_completion;
+  v1::PrefillToDecode message;
+  v1::PrefillDone* done = message.mutable_done();
+  done->set_transfer_id(transfer.transfer_id);
+  done->set_epoch(transfer.epoch.value);
+  done->set_token_layers(totals.token_layers);
+  done->set_prefill_cached_tokens(static_cast<uint32_t>(transfer.cached_tokens));
+  done->set_queue_ns(NonNegativeNs(transfer.received, started));
+  done->set_prefill_ns(NonNegativeNs(started, transfer.computed_at));
+  done->set_transfer_tail_ns(NonNegativeNs(transfer.computed_at, last_write));
+  done->set_bytes(totals.bytes);
+  done->set_blocks(totals.blocks);
+  SendToReader(transfer.reader, std::move(message));
+  transfers_done.Add();
+  bytes_pushed.Add(static_cast<double>(totals.bytes));
+  if (transfer.sequence_alive) deps.engine->Release(transfer.sequence);
+  EraseTransfer(transfer);
+}
+
+void PrefillRole::Impl::FailTransfer(Transfer& transfer, const Error& error, bool retryable) {
+  LogWarning("prefill failed", {{"transfer", transfer.transfer_id}, {"error", error.message}});
+  SendFailed(transfer.reader, transfer.transfer_id, error, retryable);
+  Abandon(transfer);
+}
+
+void PrefillRole::Impl::FailReader(ReaderId id, const Error& error) {
+  Reader* reader = readers.Find(id);
+  AISP_CHECK(reader != nullptr);
+  reader->closing = true;
+  std::vector<TransferKey> keys;
+  for (const auto& [key, transfer] : transfers) {
+    if (transfer.reader == id && transfer.phase != TransferPhase::kFencing) keys.push_back(key);
+  }
+  for (const TransferKey key : keys) FailTransfer(transfers.at(key), error, true);
+  ReleaseIfIdle(id);
+}
+
+void PrefillRole::Impl::Abandon(Transfer& transfer) {
+  if (transfer.sequence_alive) deps.engine->Cancel(transfer.sequence);
+  transfer.sequence_alive = false;
+  by_sequence.erase(transfer.sequence);
+  if (transfer.gated()) {
+    EraseTransfer(transfer);
+    return;
+  }
+  transfer.phase = TransferPhase::kFencing;
+  pusher->Stop(transfer.push);
+  SettleTransfer(transfer);
+}
+
+void PrefillRole::Impl::EraseTransfer(Transfer& transfer) {
+  const ReaderId reader_id = transfer.reader;
+  if (!transfer.gated()) {
+    by_push.erase(transfer.push);
+    pusher->Close(transfer.push);
+  }
+  by_sequence.erase(transfer.sequence);
+  by_wire_id.erase({reader_id, transfer.transfer_id});
+  transfers.erase(TransferKey(transfer.key));
+  Reader* reader = readers.Find(reader_id);
+  AISP_CHECK(reader != nullptr);
+  --reader->transfers;
+  if (!reader->up || reader->closing) ReleaseIfIdle(reader_id);
+}
+
+void PrefillRole::Impl::OnEngineFailed(const Error& error) {
+  std::vector<TransferKey> keys;
+  for (const auto& [key, transfer] : transfers) {
+    if (transfer.phase != TransferPhase::kFencing) keys.push_back(key);
+  }
+  for (const TransferKey key : keys) FailTransfer(transfers.at(key), error, true);
+}
+
+void PrefillRole::Impl::AfterStep() {
+  if (const Status& failed = deps.engine->failed(); !failed) OnEngineFailed(failed.error());
+  Settle();
+  AskForBlocks();
+  shell->PublishKvEvents();
+}
+
+Instant PrefillRole::Impl::NextTimer() const {
+  Instant next = std::min(shell->NextTimer(), pusher->NextTimer());
+  for (const auto& [id, reader] : readers.all()) {
+    if (reader.up) next = std::min(next, reader.hello_deadline);
+  }
+  for (const auto& [key, transfer] : transfers) {
+    if (transfer.phase == TransferPhase::kFencing) continue;
+    next = std::min(next, transfer.deadline);
+    if (transfer.phase == TransferPhase::kRefused) next = std::min(next, transfer.retry_at);
+    if (transfer.phase == TransferPhase::kGranted) next = std::min(next, transfer.lease_end);
+  }
+  return next;
+}
+
+void PrefillRole::Impl::OnTimer(Instant now) {
+  shell->OnTimer(now);
+  std::vector<TransferKey> late;
+  for (auto& [key, transfer] : transfers) {
+    if (transfer.phase == TransferPhase::kFencing) continue;
+    if (transfer.phase == TransferPhase::kRefused && now >= transfer.retry_at) transfer.phase = TransferPhase::kQueued;
+    const bool expired = transfer.phase == TransferPhase::kGranted && now >= transfer.lease_end;
+    if (expired || now >= transfer.deadline) late.push_back(key);
+  }
+  for (const TransferKey key : late) {
+    Transfer& transfer = transfers.at(key);
+    const bool lease = transfer.phase == TransferPhase::kGranted && now >= transfer.lease_end;
+    if (lease) leases_expired.Add();
+    FailTransfer(transfer,
+                 Error{Code::kDeadlineExceeded, lease ? "the lease ended before all KV was written"
+                                                      : "the request's time was over before its prefill was done"},
+                 lease);
+  }
+  std::vector<ReaderId> silent;
+  for (const auto& [id, reader] : readers.all()) {
+    if (reader.up && now >= reader.hello_deadline) silent.push_back(id);
+  }
+  for (const ReaderId id : silent) {
+    Reader& reader = *readers.Find(id);
+    deps.readers->Close(reader.link);
+    reader.up = false;
+    DropReader(reader);
+  }
+  Settle();
+  AskForBlocks();
+}
+
+// --- the role ---
+
+PrefillRole::PrefillRole(const PrefillOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+PrefillRole::~PrefillRole() = default;
+
+LayerSink* PrefillRole::layer_sink() { return impl_.get(); }
+LinkHandler<v1::DecodeToPrefill>* PrefillRole::reader_links() { return impl_.get(); }
+
+void PrefillRole::Wire(const PrefillDeps& deps) {
+  AISP_CHECK(deps.engine != nullptr && deps.clock != nullptr && deps.routers != nullptr && deps.readers != nullptr &&
+             deps.connector != nullptr);
+  Impl& impl = *impl_;
+  impl.deps = deps;
+  WorkerShell::Profile profile;
+  profile.role = v1::ROLE_PREFILL;
+  for (const KvTransport* transport : deps.connector->transports()) {
+    profile.transports.push_back(transport->capabilities().name);
+  }
+  profile.max_sequence_tokens = impl.options.max_sequence_tokens;
+  profile.max_running = impl.options.max_running;
+  impl.shell.emplace(impl.options.worker, profile, deps.engine, deps.clock, deps.routers, deps.metrics);
+  impl.pusher.emplace(&deps.engine->blocks(), deps.clock);
+  if (deps.metrics == nullptr) return;
+  Metrics& m = *deps.metrics;
+  impl.transfers_done = m.AddCounter("aisp_prefill_transfers_done_total", "Prompts computed and delivered to a decode worker");
+  impl.transfers_failed = m.AddCounter("aisp_prefill_transfers_failed_total", "Prompts that a decode worker was told have failed");
+  impl.grants_refused = m.AddCounter("aisp_prefill_grants_refused_total", "Times that a decode worker had no blocks to give");
+  impl.bytes_pushed = m.AddCounter("aisp_kv_pushed_bytes_total", "KV bytes delivered to decode workers");
+  impl.leases_expired = m.AddCounter("aisp_prefill_leases_expired_total", "Grants that ended before all KV was written");
+}
+
+void PrefillRole::Start() { impl_->shell->Start(); }
+
+bool PrefillRole::CanLaunch() const { return impl_->deps.engine->CanLaunch(); }
+
+void PrefillRole::Launch() {
+  // An error is the device's: engine().failed() keeps it, AfterStep tells the readers.
+  if (Status launched = impl_->deps.engine->Launch(); !launched) {
+    LogError("step failed", {{"error", launched.error().message}});
+  }
+  impl_->AfterStep();
+}
+
+bool PrefillRole::InFlight() const { return impl_->deps.engine->InFlight(); }
+
+void PrefillRole::Collect() {
+  Impl& impl = *impl_;
+  const CollectOutput out = impl.deps.engine->Collect();
+  for (const TokenOutput& output : out.tokens) {
+    const auto it = impl.by_sequence.find(output.sequence);
+    if (output.finish == FinishReason::kNone || it == impl.by_sequence.end()) continue;
+    Transfer& transfer = impl.transfers.at(it->second);
+    transfer.sequence_alive = false;
+    impl.FailTransfer(transfer, output.error, true);
+  }
+  for (const SequenceId sequence : out.prefills_done) impl.OnComputed(sequence);
+  impl.shell->RecordStep(out.timing);
+  impl.AfterStep();
+}
+
+void PrefillRole::OnTransport() {
+  impl_->Settle();
+  impl_->AskForBlocks();
+}
+
+Instant PrefillRole::NextTimer() const { return impl_->NextTimer(); }
+void PrefillRole::OnTimer(Instant now) { impl_->OnTimer(now); }
+void PrefillRole::BeginDrain() { impl_->shell->BeginDrain(); }
+bool PrefillRole::Drained() const {
+  return impl_->shell->draining() && impl_->transfers.empty() && !impl_->deps.engine->InFlight();
+}
+Status PrefillRole::Ready() const { return impl_->shell->Ready(); }
+const Engine& PrefillRole::engine() const { return *impl_->deps.engine; }
+size_t PrefillRole::num_transfers() const { return impl_->transfers.size(); }
+
+void PrefillRole::OnLinkUp(LinkId link, const std::string& /*peer_address*/) { impl_->shell->OnLinkUp(link); }
+
+void PrefillRole::OnMessage(LinkId link, v1::RouterMessage message) {
+  if (impl_->shell->OnMessage(link, message)) return;
+  if (message.body_case() == v1::RouterMessage::kDrain && impl_->shell->Attached(link)) BeginDrain();
+}
+
+void PrefillRole::OnLinkDown(LinkId link, const Error& why) {
+  // Transfers belong to decode workers; losing a router ends none of them here.
+  impl_->shell->OnLinkDown(link, why);
+}
+
+}  // namespace aisp

@@ -1,0 +1,87 @@
+// The inside of PrefillRole; included by prefill/*.cc only. Split over prefill_role.cc (the loop, routers, compute) and
+// prefill_readers.cc (what decode workers say).
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+
+#include "prefill/kv_pusher.h"
+#include "prefill/prefill_role.h"
+#include "prefill/readers.h"
+#include "prefill/transfer.h"
+#include "worker/worker_shell.h"
+
+namespace aisp {
+
+struct PrefillRole::Impl final : public LinkHandler<v1::DecodeToPrefill>, public LayerSink {
+  explicit Impl(const PrefillOptions& opts) : options(opts) {}
+
+  // --- LinkHandler: decode workers (prefill_readers.cc) ---
+  void OnLinkUp(LinkId link, const std::string& peer_address) override;
+  void OnMessage(LinkId link, v1::DecodeToPrefill message) override;
+  void OnLinkDown(LinkId link, const Error& why) override;
+  void OnHello(Reader& reader, const v1::KvHello& hello);
+  void RefuseReader(Reader& reader, const std::string& reason);
+  void OnPrefill(Reader& reader, const v1::PrefillRequest& request);
+  void OnGrant(Reader& reader, const v1::Grant& grant);
+  void OnGrantRefused(Reader& reader, const v1::GrantRefused& refused);
+  void OnCancel(Reader& reader, uint64_t transfer_id);
+  void OnRevoke(Reader& reader, Epoch epoch);
+  // Everything of that reader ends; writes that had started are awaited before its pool is let go.
+  void DropReader(Reader& reader);
+  void ReleaseIfIdle(ReaderId id);
+  Status CheckGrant(const Reader& reader, const Transfer& transfer, const v1::Grant& grant) const;
+
+  // --- LayerSink ---
+  void OnLayer(int32_t layer, std::span<const LayerSlice> slices) override;
+
+  // --- transfers (prefill_role.cc) ---
+  Transfer* FindTransfer(ReaderId reader, uint64_t transfer_id);
+  Transfer* FindEpoch(const Reader& reader, Epoch epoch);
+  void SendToReader(ReaderId id, v1::PrefillToDecode message);
+  void SendFailed(ReaderId reader, uint64_t transfer_id, const Error& error, bool retryable);
+  void SendFence(ReaderId reader, Epoch epoch);
+  // Asks for blocks for what runs soon.
+  void AskForBlocks();
+  void NoteOvertaken(const Transfer& granted);
+  void StartPushing(Transfer& transfer);
+  void OnComputed(SequenceId sequence);
+  void PushEverything(Transfer& transfer);
+  // Reacts to completions and failures of pushes.
+  void Settle();
+  void SettleTransfer(Transfer& transfer);
+  void FinishTransfer(Transfer& transfer);
+  // Tells the reader, then as Abandon.
+  void FailTransfer(Transfer& transfer, const Error& error, bool retryable);
+  // The reader's pool can no longer be written: all its transfers fail, then its link is closed so that it greets anew.
+  void FailReader(ReaderId id, const Error& error);
+  // Ends it without a word but FenceAck. The reference dies with the call.
+  void Abandon(Transfer& transfer);
+  void EraseTransfer(Transfer& transfer);
+  void OnEngineFailed(const Error& error);
+  void AfterStep();
+  Instant NextTimer() const;
+  void OnTimer(Instant now);
+
+  const PrefillOptions options;
+  PrefillDeps deps;
+  std::optional<WorkerShell> shell;
+  std::optional<KvPusher> pusher;
+  Readers readers;
+
+  std::map<TransferKey, Transfer> transfers;  // ordered by arrival
+  uint64_t last_transfer = 0;
+  std::unordered_map<SequenceId, TransferKey> by_sequence;
+  std::unordered_map<PushId, TransferKey> by_push;
+  std::map<std::pair<ReaderId, uint64_t>, TransferKey> by_wire_id;
+
+  Counter transfers_done;
+  Counter transfers_failed;
+  Counter grants_refused;
+  Counter bytes_pushed;
+  Counter leases_expired;
+};
+
+}  // namespace aisp

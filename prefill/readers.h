@@ -1,0 +1,74 @@
+// Readers: the decode workers on whose behalf a prefill worker computes, one entry per link. Plain bookkeeping of the prefill
+// role: who greeted with which identity, and how its pool is reached. Owned by the engine thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "common/clock.h"
+#include "kvcache/layout.h"
+#include "prefill/peer_connector.h"
+#include "proto/link.h"
+
+namespace aisp {
+
+using ReaderId = StrongId<struct ReaderTag, uint64_t>;
+
+struct Reader {
+  ReaderId id;
+  LinkId link;
+  bool up = true;        // false: the link is gone, writes that had started are awaited
+  bool greeted = false;  // its fingerprint fits and its pool can be written
+  bool closing = false;  // its pool can no longer be written: no new work, the link is closed when nothing is left
+  Instant hello_deadline = kNever;
+  std::string worker_id;
+  uint64_t incarnation = 0;
+  KvLayout layout;
+  PeerPool pool;
+  int32_t transfers = 0;
+
+  bool Is(const Reader& other) const {
+    return greeted && other.greeted && worker_id == other.worker_id && incarnation == other.incarnation;
+  }
+};
+
+class Readers {
+ public:
+  Reader& Add(LinkId link, Instant hello_deadline) {
+    const ReaderId id(++last_id_);
+    Reader& reader = readers_[id];
+    reader.id = id;
+    reader.link = link;
+    reader.hello_deadline = hello_deadline;
+    return reader;
+  }
+  Reader* Find(ReaderId id) {
+    const auto it = readers_.find(id);
+    return it == readers_.end() ? nullptr : &it->second;
+  }
+  // The reader behind a link that is up.
+  Reader* FindLink(LinkId link) {
+    for (auto& [id, reader] : readers_) {
+      if (reader.up && reader.link == link) return &reader;
+    }
+    return nullptr;
+  }
+  // The link that is up of the same decode process.
+  Reader* FindLive(const Reader& same) {
+    for (auto& [id, reader] : readers_) {
+      if (reader.up && reader.Is(same)) return &reader;
+    }
+    return nullptr;
+  }
+  void Erase(ReaderId id) { readers_.erase(id); }
+
+  std::map<ReaderId, Reader>& all() { return readers_; }
+  const std::map<ReaderId, Reader>& all() const { return readers_; }
+
+ private:
+  std::map<ReaderId, Reader> readers_;  // ordered, so that the simulation is deterministic
+  uint64_t last_id_ = 0;
+};
+
+}  // namespace aisp

@@ -1,0 +1,68 @@
+// RouterLinks: a worker's links to the routers. Dials every address it was given and keeps dialling (exponential backoff
+// between reconnect_min and reconnect_max), registers on each link, and knows which routers accepted this worker.
+//
+// Each address is another router replica: the worker attaches to all of them. A refused registration is logged with its reason
+// (it names both values) and tried again at the longest backoff, because the router may be replaced by one that fits.
+// Owned by the engine thread; no method blocks. An attempt that is not answered within 5 s is given up.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "proto/link.h"
+#include "worker/backoff.h"
+#include "worker/worker_role.h"
+
+namespace aisp {
+
+class RouterLinks {
+ public:
+  RouterLinks(const WorkerOptions& options, v1::Register hello);
+
+  // Once, before Start.
+  void SetDialer(LinkDialer<v1::WorkerMessage>* dialer) { dialer_ = dialer; }
+  void Start(Instant now);
+
+  void OnLinkUp(LinkId link, Instant now);
+  // True when the link had been attached, so that its requests must end.
+  bool OnLinkDown(LinkId link, const Error& why, Instant now);
+  // The router accepted; its telemetry interval counts from now on.
+  void OnRegistered(LinkId link, const v1::Registered& accepted);
+  void OnRefused(LinkId link, const v1::RegisterRefused& refused, Instant now);
+
+  Instant NextTimer() const;
+  void OnTimer(Instant now);
+
+  bool Attached(LinkId link) const;
+  std::vector<LinkId> AttachedLinks() const;
+  // The shortest interval that the worker's options or an attached router ask for.
+  Duration TelemetryInterval() const;
+  // OK when at least one router accepted this worker.
+  Status Ready() const;
+
+  void Send(LinkId link, v1::WorkerMessage message) { dialer_->Send(link, std::move(message)); }
+  void Broadcast(const v1::WorkerMessage& message);
+
+ private:
+  enum class State { kWaiting, kDialling, kRegistering, kAttached };
+  struct Router {
+    std::string address;
+    LinkId link;
+    State state = State::kWaiting;
+    Instant timer = kNever;  // redial at (kWaiting), give up at (kDialling, kRegistering)
+    Backoff backoff;
+    Duration telemetry_interval{};
+    std::string trouble;  // why it is not attached
+  };
+
+  Router* Find(LinkId link);
+  void Dial(Router& router, Instant now);
+  void Lose(Router& router, std::string why, Instant now);
+
+  const WorkerOptions options_;
+  const v1::Register hello_;
+  LinkDialer<v1::WorkerMessage>* dialer_ = nullptr;
+  std::vector<Router> routers_;
+};
+
+}  // namespace aisp

@@ -1,0 +1,96 @@
+// WorkerShell: what a prefill and a decode worker do alike beside their work: keep the routers informed (registration,
+// telemetry, KV events with snapshots), and know whether the worker is fit for traffic.
+//
+// A role owns one shell and forwards to it. Owned by the engine thread; never blocks; calls the engine only to read it and to
+// take its KV events.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+
+#include "common/clock.h"
+#include "common/metrics.h"
+#include "engine/engine.h"
+#include "proto/link.h"
+#include "worker/router_links.h"
+#include "worker/worker_role.h"
+
+namespace aisp {
+
+class WorkerShell {
+ public:
+  // `transports`, `max_sequence_tokens` and `max_running` are what Register tells the router.
+  struct Profile {
+    v1::Role role = v1::ROLE_UNSPECIFIED;
+    std::vector<std::string> transports;
+    int32_t max_sequence_tokens = 0;
+    int32_t max_running = 0;
+  };
+  // `metrics` may be null.
+  WorkerShell(const WorkerOptions& options, const Profile& profile, Engine* engine, const Clock* clock,
+              LinkDialer<v1::WorkerMessage>* routers, Metrics* metrics);
+
+  void Start();
+
+  void OnLinkUp(LinkId link) { routers_.OnLinkUp(link, clock_->Now()); }
+  // True when requests of that router must end.
+  bool OnLinkDown(LinkId link, const Error& why) { return routers_.OnLinkDown(link, why, clock_->Now()); }
+  // True when the message was the shell's business (registration, snapshots).
+  bool OnMessage(LinkId link, const v1::RouterMessage& message);
+  bool Attached(LinkId link) const { return routers_.Attached(link); }
+  void Send(LinkId link, v1::WorkerMessage message) { routers_.Send(link, std::move(message)); }
+
+  Instant NextTimer() const;
+  void OnTimer(Instant now);
+
+  // After every Collect.
+  void RecordStep(const StepTiming& timing);
+  // After whatever may have published or evicted blocks.
+  void PublishKvEvents();
+  void SetTransferRate(double bytes_per_s) { transfer_bytes_per_s_ = bytes_per_s; }
+
+  // Tells every router, once.
+  void BeginDrain();
+  bool draining() const { return draining_; }
+
+  Status Ready() const;
+
+ private:
+  void Attach(LinkId link);
+  void SendSnapshot(LinkId link);
+  void SendTelemetry(Instant now);
+  v1::WorkerMessage MakeTelemetry(const Status& ready);
+  void UpdateGauges();
+  void NoteProgress(Instant now);
+
+  const WorkerOptions options_;
+  Engine* const engine_;
+  const Clock* const clock_;
+  RouterLinks routers_;
+
+  bool draining_ = false;
+  Instant next_telemetry_ = kNever;
+  uint64_t telemetry_sequence_ = 0;
+  uint64_t steps_total_ = 0;
+  std::deque<StepTiming> samples_;  // since the last telemetry, the newest kMaxSamples
+  double transfer_bytes_per_s_ = 0;
+
+  // Readiness: when a step last ended (or there was none to run), and when the pool was last seen to have or to change blocks.
+  Instant last_progress_;
+  Instant last_pool_motion_;
+
+  Counter steps_counter_;
+  Counter prefill_tokens_counter_;
+  Counter decode_rows_counter_;
+  Histogram step_seconds_;
+  Histogram step_overhead_seconds_;
+  Gauge running_gauge_;
+  Gauge waiting_gauge_;
+  Gauge awaiting_kv_gauge_;
+  Gauge free_blocks_gauge_;
+  Gauge quarantined_gauge_;
+  Gauge ready_gauge_;
+};
+
+}  // namespace aisp
