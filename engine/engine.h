@@ -6,9 +6,13 @@
 // With executor depth 2, step n+1 is launched before step n is collected; a sequence that turns out to have finished in
 // step n leaves at the end of n+1, its extra row is ignored, its blocks stay pinned by the step until then.
 //
-// Invariants: blocks are reserved before Launch; a launched step pins its blocks (kStep) until collected; prefix blocks are
-// published in Collect only; every Add ends in exactly one TokenOutput with a finish, unless Cancel or Release ended it
-// (then none follows).
+// Ends that no step brings (a deadline, a sequence that can never fit, a prefill whose KV was cached altogether, a failed
+// device) wait for the next Collect: InFlight() is true while any does, also with no step on the device.
+//
+// Invariants: blocks are reserved before Launch; the blocks of a step in flight stay pinned until it is collected (by their
+// sequence, or by kStep where it ended meanwhile); prefix blocks are published in Collect and RemoteFilled only; every Add
+// ends in exactly one TokenOutput with a finish, unless Cancel or Release ended it (then none follows). Nobody is preempted
+// while a step is in flight: what that step frees may be enough.
 #pragma once
 
 #include <cstdint>
@@ -74,15 +78,19 @@ class Engine {
   // INVALID_ARGUMENT: empty, or longer than the context (both numbers) or than the whole pool could ever hold;
   // RESOURCE_EXHAUSTED: too many sequences.
   Result<SequenceId> Add(SequenceRequest request);
-  // Ends a sequence silently, at any moment; drops its pins (a step in flight keeps its own until collected).
+  // Ends a sequence silently, at any moment; drops its pins (a step in flight keeps its own until collected). Like every
+  // call that names a sequence: nothing happens when it has ended already.
   void Cancel(SequenceId id);
 
   // --- prefill-only sequences ---
   // Gated ones that would be scheduled within the next `horizon_tokens` of prefill work, in the order in which they would run.
   std::vector<SequenceId> UpcomingGated(int32_t horizon_tokens) const;
+  // May run from now on. Matches the prefix and takes all blocks at once where they are free, so that the matched part can
+  // be pushed before the first step (ComputedTokens tells how much); else it queues with ComputedTokens 0 and matches when
+  // it starts. Either way the LayerSlices of the sequence cover [ComputedTokens after OpenGate, tokens - 1) without a gap
+  // and without overlap. When all of it is cached, prefills_done of the next Collect reports it. It is never preempted.
   void OpenGate(SequenceId id);
-  // Block table and number of leading tokens whose KV is in the pool (own prefix match included). OpenGate matches the
-  // prefix at once, so that the matched part can be pushed before the first step.
+  // Block table and number of leading tokens whose KV is in the pool (own prefix match included); empty and 0 when it ended.
   std::span<const BlockId> BlocksOf(SequenceId id) const;
   int32_t ComputedTokens(SequenceId id) const;
   // The reader has everything: the sequence ends, its blocks stay cached.
@@ -103,12 +111,21 @@ class Engine {
   void EndLease(Epoch epoch);
 
   // --- the loop ---
-  bool CanLaunch() const;   // something to compute and fewer than max_depth steps in flight
-  // Plans, reserves, launches. An error is the device's: see failed().
+  // Something to compute that a Launch could start, and fewer than max_depth steps in flight.
+  bool CanLaunch() const;
+  // Plans, reserves, launches. It may turn out that nothing can be launched (no block for anybody): then CanLaunch() is
+  // false until something changes. An error is the device's: see failed().
   Status Launch();
+  // Collect has something: a step on the device, or ends that no step brings.
   bool InFlight() const;
   // Waits for the oldest step in flight; requires InFlight().
   CollectOutput Collect();
+
+  // Ends what is past its deadline, in any state, with DEADLINE_EXCEEDED; the outputs come with the next Collect. Collect
+  // does it too, so a timer needs to call it only while no step runs, at NextDeadline().
+  void Expire(Instant now);
+  // No sequence has an earlier deadline (there may be none at it any more); kNever without any.
+  Instant NextDeadline() const;
 
   // Set once the executor failed; every sequence ended with an error output, Add refuses.
   const Status& failed() const;

@@ -1,5 +1,9 @@
-// StepPlan: what one step will compute, as data. Plan() is a pure function from a snapshot of the engine, so a scheduling
+// StepPlan: what one step will compute, as data. PlanStep is a pure function from a snapshot of the engine, so a scheduling
 // decision can be tested, logged and replayed without an engine. It allocates no block: it counts.
+//
+// Order of everything is precedence: greater priority, then earlier arrival. A waiting sequence gets all blocks of its
+// target at once when it starts, so a prefill that has begun never needs another block and two half-done prefills cannot
+// starve each other; only decodes grow, by a block at a time. Any thread; nothing is kept between calls but scratch memory.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +16,7 @@
 namespace aisp {
 
 enum class SequencePhase : uint8_t {
-  kWaiting,     // no blocks yet, or preempted
+  kWaiting,     // no blocks yet, preempted, or (blocks_held > 0) all its blocks are there and it only needs a row
   kRunning,     // holds blocks; prefilling or decoding
   kAwaitingKv,  // a remote writer fills its blocks; not schedulable
 };
@@ -27,7 +31,8 @@ struct SequenceView {
   int32_t cached_tokens = 0;   // waiting only: length of the prefix match it would start with
   int32_t cached_free_blocks = 0;  // waiting only: how many of the matched blocks count as available now
   int32_t blocks_held = 0;
-  bool samples = true;         // draws a token once computed == target
+  bool samples = true;         // draws a token once computed == target; a sequence that does not is never preempted,
+                               // because a remote reader copies from its blocks
   bool token_in_flight = false;  // its next input token is still on the device
   int32_t priority = 0;
   uint64_t arrival = 0;        // smaller came earlier
@@ -62,9 +67,43 @@ struct StepPlan {
   bool empty() const { return sequences.empty() && preempt.empty(); }
 };
 
-// Running decodes first (each one row), then running prefills, then waiting sequences by (priority, arrival), within the
-// token budget and the block count. When a running sequence cannot get its next block, the lowest-priority newest running
-// one is preempted, never one that is already in the plan, never the oldest. Pure and deterministic.
+// Running decodes first (each one row), then running prefills, then waiting sequences, each group by precedence, within the
+// token budget and the block count. Gated sequences are passed over. Without enough blocks for a waiting sequence, those
+// behind it do not start either (except such as hold all their blocks), so nobody is overtaken for ever; the watermark is
+// waived when nothing runs. When a running sequence cannot get its next block, the last ones by precedence are preempted,
+// never one that is already in the plan, never one that stands before it (so never the oldest); when even that would not
+// give enough, it keeps what it has and waits. A plan that preempts starts no sequence that needs blocks.
+// Pure and deterministic; the order of snapshot.sequences does not matter.
 StepPlan PlanStep(const EngineSnapshot& snapshot, const ScheduleLimits& limits);
+
+// The same for a caller that plans in a loop: no allocation once the memory has grown to the number of sequences.
+class StepPlanner {
+ public:
+  // The plan is valid until the next call.
+  const StepPlan& Plan(const EngineSnapshot& snapshot, const ScheduleLimits& limits);
+
+ private:
+  enum class Fate : uint8_t { kOpen, kPlanned, kPreempted };
+
+  void Sort(const EngineSnapshot& snapshot);
+  void PlanRunning(int32_t index);
+  void PlanWaiting();
+  bool StartWaiting(int32_t index);
+  bool MakeRoom(int32_t index, int32_t blocks);
+  void AddRows(int32_t index, int32_t begin, int32_t rows, int32_t new_blocks, bool starts);
+  int32_t BlocksFor(int32_t tokens) const;
+
+  std::span<const SequenceView> views_;
+  ScheduleLimits limits_;
+  int32_t block_tokens_ = 16;
+  int32_t available_ = 0;   // blocks not promised to anybody in this plan
+  int32_t budget_ = 0;      // tokens
+  int32_t free_slots_ = 0;  // sequences that may still start
+  std::vector<int32_t> running_;  // indices into views_ by precedence; decodes before prefills
+  std::vector<int32_t> waiting_;  // by precedence, gated ones left out
+  std::vector<int32_t> victims_;  // who may be preempted, by precedence: the last goes first
+  std::vector<Fate> fates_;       // of views_[i]
+  StepPlan plan_;
+};
 
 }  // namespace aisp

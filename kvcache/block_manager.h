@@ -3,14 +3,18 @@
 // Knows no request: only tokens, block ids and pins. A block is in exactly one of these states:
 //   free        no pin, content meaningless
 //   cached      no pin, content published in the prefix index; evictable, least recently used first
-//   pinned      >= 1 pin: held by a sequence, by a step in flight, by a reservation, or by a remote writer's lease
+//   pinned      >= 1 pin: held by a sequence, by a step in flight, by a reservation, or by a remote writer's lease; or no pin
+//               itself, but a published descendant in its chain has one and would become unreachable without it
 //   quarantined pinned only by a lease whose grant was given up before the writer acknowledged (see below)
 // Preempting and cancelling only drop pins. Blocks pinned by nobody that are published stay cached.
 //
 // Quarantine: nobody can revoke another process's mapping. A block granted to a remote writer keeps its lease pin until
 // the writer acknowledged the epoch or is proven dead (EndLease); the sequence that wanted it may be long gone.
 //
-// Owned by one engine thread; not thread-safe; never blocks; allocates no memory per call beyond the returned vectors.
+// Costs: Reserve, Pin, Unpin and evictions are O(1) a block; matching and publishing O(blocks walked).
+//
+// Owned by one engine thread; not thread-safe; never blocks; allocates no memory per call beyond the returned vectors, pending
+// events and the record of a lease. Misuse (unpinning more than was pinned, an epoch granted twice) is a failed check.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +24,12 @@
 
 #include "common/ids.h"
 #include "common/result.h"
+#include "kvcache/kv_cache_event.h"
 #include "kvcache/layout.h"
-#include "common/prefix_hash.h"
+#include "kvcache/pin_kind.h"
+#include "kvcache/prefix_index.h"
 
 namespace aisp {
-
-enum class PinKind : uint8_t { kSequence, kStep, kReservation, kLease };
 
 class BlockManager;
 
@@ -51,13 +55,6 @@ class Reservation {
   std::vector<BlockId> blocks_;
 };
 
-// What the prefix index changed, in order, for the cluster-wide view (worker.proto KvEventBatch).
-struct KvCacheEvent {
-  enum class Kind : uint8_t { kStored, kRemoved, kCleared };
-  Kind kind = Kind::kStored;
-  std::vector<Hash128> unit_hashes;
-};
-
 struct BlockStats {
   int32_t total = 0;
   int32_t free = 0;
@@ -74,7 +71,9 @@ class BlockManager {
   struct Options {
     KvLayout layout;
     bool enable_prefix_cache = true;
-    int32_t max_pending_events = 65536;  // beyond it pending events collapse into kCleared plus a snapshot
+    // Beyond it pending events are dropped and TakeEvents shows a gap in the sequence: the reader asks for a snapshot.
+    int32_t max_pending_events = 65536;
+    UnitHashFunction unit_hash = &HashChain;  // a weak one in tests of collisions
   };
   explicit BlockManager(const Options& options);
   ~BlockManager();
@@ -94,10 +93,12 @@ class BlockManager {
   // tokens; each is pinned with kSequence for the caller (release with Unpin). Compares tokens, never hashes alone.
   std::vector<BlockId> MatchAndPin(const Hash128& root, std::span<const TokenId> tokens, int32_t max_tokens);
   // The same length in tokens without pinning, without counting as a query and without touching the LRU order.
-  int32_t MatchLength(const Hash128& root, std::span<const TokenId> tokens, int32_t max_tokens) const;
+  // `*evictable_blocks` is how many of the matched blocks have no pin: pinning the match lowers Available() by as many.
+  int32_t MatchLength(const Hash128& root, std::span<const TokenId> tokens, int32_t max_tokens,
+                      int32_t* evictable_blocks = nullptr) const;
 
   // Publishes whole blocks: blocks[i] holds tokens[i*block_tokens, (i+1)*block_tokens); `tokens` starts at position 0.
-  // blocks[0, already_published) were published before. When equal content is already published under another block, that
+  // blocks[0, already_published) were given to Publish before; all of them are pinned by the caller. When equal content is already published under another block, that
   // one stays published and this one stays private to its pins.
   void Publish(const Hash128& root, std::span<const TokenId> tokens, std::span<const BlockId> blocks,
                int32_t already_published);
@@ -105,17 +106,19 @@ class BlockManager {
   void Pin(std::span<const BlockId> blocks, PinKind kind);
   void Unpin(std::span<const BlockId> blocks, PinKind kind);
 
-  // Lease pins are counted per epoch so that the bound on a silent writer can be checked.
+  // One lease pin for each block, until the epoch ends. `blocks` are pinned by the caller; an epoch is never reused.
   void BeginLease(Epoch epoch, std::span<const BlockId> blocks);
   void EndLease(Epoch epoch);  // acknowledged or proven dead; unknown epochs are ignored (a late second ack)
-  int32_t LeasedBlocks() const;
+  int32_t LeasedBlocks() const;  // lease pins of all open epochs: what silent writers can hold back at most
 
-  // Forgets every cached block (not the pinned ones' content) and reports kCleared.
+  // Forgets every published prefix and reports kCleared: cached blocks become free, pinned ones stay with their pins and
+  // their content, but are no longer found.
   void ClearCache();
 
   // Events since the last call, oldest first, and the sequence number of the first of them (counts from 0).
   std::vector<KvCacheEvent> TakeEvents(uint64_t* first_sequence);
-  // The whole content of the index as kStored events; the next event after it has sequence number *next_sequence.
+  // The whole content of the index as kStored events, parents before children. It includes what pending events say; the next
+  // event after it has sequence number *next_sequence, and readers skip older ones.
   std::vector<KvCacheEvent> SnapshotEvents(uint64_t* next_sequence) const;
 
   BlockStats Stats() const;

@@ -1,0 +1,170 @@
+// How sequences come, wait, lose their blocks and end.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "common/check.h"
+#include "engine/engine_impl.h"
+
+namespace aisp {
+
+Status Engine::Impl::Validate(const SequenceRequest& request) const {
+  const auto size = static_cast<int64_t>(request.tokens.size());
+  if (size == 0) return InvalidArgument("the sequence has no tokens; at least one is needed");
+  const bool samples = request.kv_source != KvSource::kPrefillOnly;
+  if (samples && (request.prompt_tokens < 1 || request.prompt_tokens > size)) {
+    return InvalidArgument(
+        fmt::format("prompt_tokens is {} and must be within [1, {}]", request.prompt_tokens, size));
+  }
+  // A drawn token needs a position too, though its KV may never be computed.
+  const int64_t context = executor->max_context();
+  if (size + (samples ? 1 : 0) > context) {
+    return InvalidArgument(fmt::format(
+        "the sequence has {} tokens and the model's context is {}, one kept for the answer; shorten the prompt", size,
+        context));
+  }
+  const int32_t needed = BlocksFor(static_cast<int32_t>(samples ? size : size - 1));
+  const int32_t total = blocks.layout().num_blocks;
+  if (needed > total) {
+    return InvalidArgument(fmt::format(
+        "the sequence has {} tokens, which need {} KV blocks, and the pool has {} in all; shorten the prompt or give the "
+        "worker a larger KV pool",
+        size, needed, total));
+  }
+  return {};
+}
+
+FinishReason Engine::Impl::FinishedAtStart(const SequenceRequest& request) {
+  if (request.kv_source == KvSource::kPrefillOnly) return FinishReason::kNone;
+  const auto size = static_cast<int32_t>(request.tokens.size());
+  const int32_t generated = size - request.prompt_tokens;
+  const auto& stops = request.stop_token_ids;
+  if (generated > 0 && std::find(stops.begin(), stops.end(), request.tokens.back()) != stops.end()) {
+    return FinishReason::kStop;
+  }
+  return generated >= request.max_new_tokens ? FinishReason::kLength : FinishReason::kNone;
+}
+
+Result<SequenceId> Engine::Impl::Add(SequenceRequest request) {
+  if (!failed) return tl::unexpected(failed.error());
+  AISP_RETURN_IF_ERROR(Validate(request));
+  if (table.alive() >= options.max_sequences_total) {
+    return ResourceExhausted(fmt::format("{} sequences wait or run and the limit is {}; try again later or another worker",
+                                         table.alive(), options.max_sequences_total));
+  }
+  const FinishReason finished = FinishedAtStart(request);
+  // The executor keeps views of the tokens over a step in which they grow, so they must not move.
+  const int64_t size = static_cast<int64_t>(request.tokens.size());
+  const int64_t longest = std::min<int64_t>(executor->max_context(), request.prompt_tokens + int64_t{request.max_new_tokens});
+  request.tokens.reserve(static_cast<size_t>(std::max(size, longest)) + 1);
+
+  Sequence& s = table.Add(std::move(request));
+  s.root = RootOf(s.request.cache_scope);
+  s.times.added = clock->Now();
+  const SamplingParams& sampling = s.request.sampling;
+  s.reads_generated = sampling.presence_penalty != 0 || sampling.frequency_penalty != 0 ||
+                      (sampling.repetition_penalty != 1.0f && sampling.repetition_penalty != 0);
+  if (s.state == SequenceState::kGated) s.match_hint = LocalMatch(s.id);
+  next_deadline = std::min(next_deadline, s.request.deadline);
+  blocked = false;
+  const SequenceId id = s.id;
+  if (finished != FinishReason::kNone) EndWith(s, finished);
+  return id;
+}
+
+void Engine::Impl::Cancel(SequenceId id) {
+  std::erase_if(pending_tokens, [id](const TokenOutput& o) { return o.sequence == id; });
+  if (Sequence* s = table.Find(id)) End(*s);
+}
+
+void Engine::Impl::Expire(Instant now) {
+  if (now < next_deadline) return;
+  scratch.clear();
+  Instant next = kNever;
+  table.ForEachAlive([&](Sequence& s) {
+    if (s.request.deadline <= now) {
+      scratch.push_back(&s);
+    } else {
+      next = std::min(next, s.request.deadline);
+    }
+  });
+  next_deadline = next;
+  std::sort(scratch.begin(), scratch.end(), [](const Sequence* a, const Sequence* b) { return a->id < b->id; });
+  for (Sequence* s : scratch) {
+    EndWith(*s, FinishReason::kError,
+            Error{Code::kDeadlineExceeded,
+                  fmt::format("the deadline passed {:.0f} ms after the sequence was added, with {} of {} new tokens drawn",
+                              ToMs(s->request.deadline - s->times.added), s->samples() ? s->generated() : 0,
+                              s->request.max_new_tokens)});
+  }
+}
+
+void Engine::Impl::DropBlocks(Sequence& s) {
+  if (s.rows_in_flight > 0) {
+    blocks.Pin(s.blocks, PinKind::kStep);
+    blocks.Unpin(s.blocks, PinKind::kSequence);
+    return;
+  }
+  blocks.Unpin(s.blocks, PinKind::kSequence);
+  s.blocks.clear();
+}
+
+void Engine::Impl::End(Sequence& s) {
+  if (s.state == SequenceState::kWaiting && !s.blocks.empty()) --waiting_with_blocks;
+  std::erase(pending_prefills_done, s.id);
+  DropBlocks(s);
+  table.SetState(s, SequenceState::kEnded);
+  blocked = false;
+  if (s.rows_in_flight == 0) table.Erase(s);
+}
+
+void Engine::Impl::EndWith(Sequence& s, FinishReason finish, Error error) {
+  TokenOutput output;
+  output.sequence = s.id;
+  output.position = s.size();
+  output.finish = finish;
+  output.error = std::move(error);
+  pending_tokens.push_back(std::move(output));
+  End(s);
+}
+
+bool Engine::Impl::EndIfNeverFits(Sequence& s) {
+  const int32_t total = blocks.layout().num_blocks;
+  const int32_t needed = BlocksFor(s.target());
+  if (needed <= total || s.rows_in_flight > 0) return false;
+  EndWith(s, FinishReason::kError,
+          Error{Code::kResourceExhausted,
+                fmt::format("the sequence has grown to {} tokens, which need {} KV blocks, and the pool has {} in all; ask "
+                            "for fewer tokens or give the worker a larger KV pool",
+                            s.target(), needed, total)});
+  return true;
+}
+
+void Engine::Impl::Preempt(Sequence& s) {
+  AISP_CHECK(s.rows_in_flight == 0 && s.samples());
+  if (s.state == SequenceState::kWaiting) --waiting_with_blocks;
+  DropBlocks(s);
+  s.computed = 0;
+  s.scheduled = 0;
+  s.published_blocks = 0;
+  ++s.times.preemptions;
+  ++preemptions;
+  table.SetState(s, SequenceState::kWaiting);
+}
+
+void Engine::Impl::FailAll(const Error& error) {
+  failed = tl::unexpected(error);
+  scratch.clear();
+  table.ForEachAlive([&](Sequence& s) { scratch.push_back(&s); });
+  std::sort(scratch.begin(), scratch.end(), [](const Sequence* a, const Sequence* b) { return a->id < b->id; });
+  for (Sequence* s : scratch) EndWith(*s, FinishReason::kError, error);
+  for (StepRecord* step : flight) {
+    for (const StepRecord::Entry& entry : step->entries) {
+      --entry.sequence->rows_in_flight;
+      ReleaseHusk(*entry.sequence);
+    }
+  }
+  flight.clear();
+}
+
+}  // namespace aisp

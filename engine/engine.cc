@@ -1,0 +1,113 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+
+#include "common/check.h"
+#include "engine/engine_impl.h"
+
+namespace aisp {
+namespace {
+
+BlockManager::Options BlockOptions(const EngineOptions& options, const Executor& executor) {
+  BlockManager::Options o;
+  o.layout = executor.kv_layout();
+  o.enable_prefix_cache = options.enable_prefix_cache;
+  return o;
+}
+
+ScheduleLimits EffectiveLimits(const EngineOptions& options, const Executor& executor) {
+  ScheduleLimits limits = options.limits;
+  limits.max_batch_tokens = std::min(limits.max_batch_tokens, executor.max_batch_tokens());
+  limits.max_sequences = std::min({limits.max_sequences, executor.max_slots(), limits.max_batch_tokens});
+  limits.max_prefill_chunk = std::min(limits.max_prefill_chunk, limits.max_batch_tokens);
+  AISP_CHECK_MSG(limits.max_batch_tokens > 0 && limits.max_sequences > 0 && limits.max_prefill_chunk > 0,
+                 "engine limits must be positive");
+  AISP_CHECK(limits.watermark_blocks >= 0);
+  return limits;
+}
+
+}  // namespace
+
+Engine::Impl::Impl(const EngineOptions& engine_options, Executor* engine_executor, const Clock* engine_clock,
+                   LayerSink* layer_sink)
+    : options(engine_options),
+      executor(engine_executor),
+      clock(engine_clock),
+      sink(layer_sink),
+      limits(EffectiveLimits(engine_options, *engine_executor)),
+      blocks(BlockOptions(engine_options, *engine_executor)),
+      table(limits.max_sequences),
+      ring(static_cast<size_t>(engine_executor->max_depth())) {
+  AISP_CHECK(executor->max_depth() >= 1);
+}
+
+int32_t Engine::Impl::Watermark() const {
+  return table.running().empty() && table.awaiting() == 0 ? 0 : limits.watermark_blocks;
+}
+
+Hash128 Engine::Impl::RootOf(const std::string& cache_scope) const {
+  return PrefixRoot(options.weights_digest, DTypeName(executor->kv_layout().dtype), /*adapter=*/"", cache_scope);
+}
+
+Engine::Engine(const EngineOptions& options, Executor* executor, const Clock* clock, LayerSink* sink)
+    : impl_(std::make_unique<Impl>(options, executor, clock, sink)) {}
+Engine::~Engine() = default;
+
+Result<SequenceId> Engine::Add(SequenceRequest request) { return impl_->Add(std::move(request)); }
+void Engine::Cancel(SequenceId id) { impl_->Cancel(id); }
+std::vector<SequenceId> Engine::UpcomingGated(int32_t horizon_tokens) const {
+  return impl_->UpcomingGated(horizon_tokens);
+}
+void Engine::OpenGate(SequenceId id) { impl_->OpenGate(id); }
+void Engine::Release(SequenceId id) { impl_->Release(id); }
+int32_t Engine::LocalMatch(SequenceId id) const { return impl_->LocalMatch(id); }
+Result<RemoteGrant> Engine::GrantRemote(SequenceId id) { return impl_->GrantRemote(id); }
+void Engine::RemoteFilled(SequenceId id) { impl_->RemoteFilled(id); }
+void Engine::RemoteFailed(SequenceId id, bool run_locally) { impl_->RemoteFailed(id, run_locally); }
+void Engine::EndLease(Epoch epoch) { impl_->EndLease(epoch); }
+bool Engine::CanLaunch() const { return impl_->CanLaunch(); }
+Status Engine::Launch() { return impl_->Launch(); }
+CollectOutput Engine::Collect() { return impl_->Collect(); }
+void Engine::Expire(Instant now) { impl_->Expire(now); }
+Instant Engine::NextDeadline() const { return impl_->next_deadline; }
+const Status& Engine::failed() const { return impl_->failed; }
+BlockManager& Engine::blocks() { return impl_->blocks; }
+const BlockManager& Engine::blocks() const { return impl_->blocks; }
+Hash128 Engine::RootOf(const std::string& cache_scope) const { return impl_->RootOf(cache_scope); }
+uint64_t Engine::Preemptions() const { return impl_->preemptions; }
+SequenceTimes Engine::Times(SequenceId id) const { return impl_->table.Times(id); }
+bool Engine::Alive(SequenceId id) const { return impl_->table.Find(id) != nullptr; }
+int32_t Engine::NumRunning() const { return static_cast<int32_t>(impl_->table.running().size()); }
+int32_t Engine::NumAwaitingKv() const { return impl_->table.awaiting(); }
+
+std::span<const BlockId> Engine::BlocksOf(SequenceId id) const {
+  const Sequence* s = impl_->table.Find(id);
+  return s == nullptr ? std::span<const BlockId>() : std::span<const BlockId>(s->blocks);
+}
+
+int32_t Engine::ComputedTokens(SequenceId id) const {
+  const Sequence* s = impl_->table.Find(id);
+  return s == nullptr ? 0 : s->computed;
+}
+
+bool Engine::InFlight() const {
+  return !impl_->flight.empty() || !impl_->pending_tokens.empty() || !impl_->pending_prefills_done.empty();
+}
+
+int32_t Engine::NumWaiting() const {
+  return static_cast<int32_t>(impl_->table.waiting().size() + impl_->table.gated().size());
+}
+
+int64_t Engine::QueuedPrefillTokens() const {
+  int64_t tokens = 0;
+  for (const auto* queue : {&impl_->table.waiting(), &impl_->table.gated()}) {
+    for (const Sequence* s : *queue) tokens += std::max(0, s->target() - s->scheduled);
+  }
+  for (const Sequence* s : impl_->table.running()) {
+    const int32_t left = s->target() - s->scheduled;
+    if (left > 1 || s->generated() == 0) tokens += std::max(0, left);
+  }
+  return tokens;
+}
+
+}  // namespace aisp

@@ -1,0 +1,241 @@
+// From the state of all sequences to a step on the device: snapshot, plan, reserve, hand over.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "common/check.h"
+#include "engine/engine_impl.h"
+
+namespace aisp {
+
+void StepRecord::Clear() {
+  entries.clear();
+  tokens.clear();
+  positions.clear();
+  slot_of_row.clear();
+  sequences.clear();
+  block_tables.clear();
+  logit_rows.clear();
+  samples.clear();
+  slices.clear();
+  timing = {};
+  overhead = {};
+}
+
+// Whether a running sequence has a row to compute that will not be thrown away for sure.
+bool Engine::Impl::Schedulable(const Sequence& s) const {
+  if (s.scheduled >= s.target()) return false;
+  if (s.samples_in_flight == 0) return true;
+  const int32_t drawn = s.generated() + s.samples_in_flight;
+  return !s.reads_generated && drawn < s.request.max_new_tokens &&
+         s.size() + s.samples_in_flight < executor->max_context();
+}
+
+bool Engine::Impl::CanLaunch() const {
+  if (!failed || blocked || flight.size() >= ring.size()) return false;
+  const auto& running = table.running();
+  if (std::any_of(running.begin(), running.end(), [this](const Sequence* s) { return Schedulable(*s); })) return true;
+  return !table.waiting().empty() && table.free_slots() > 0;
+}
+
+SequenceView Engine::Impl::ViewOf(const Sequence& s) const {
+  SequenceView view;
+  view.id = s.id;
+  view.phase = s.state == SequenceState::kRunning ? SequencePhase::kRunning : SequencePhase::kWaiting;
+  view.target_tokens = s.target();
+  view.computed_tokens = s.scheduled;
+  view.blocks_held = static_cast<int32_t>(s.blocks.size());
+  view.samples = s.samples();
+  view.token_in_flight = s.samples_in_flight > 0;
+  view.priority = s.request.priority;
+  view.arrival = s.arrival;
+  return view;
+}
+
+// At least one token is left to compute: a sequence that samples needs its logits, and a prefill-only one needs a step in
+// which its slices are handed over (OpenGate alone deals with a full match).
+void Engine::Impl::ViewMatch(const Sequence& s, SequenceView* view) const {
+  view->cached_tokens =
+      blocks.MatchLength(s.root, s.request.tokens, s.target() - 1, &view->cached_free_blocks);
+}
+
+void Engine::Impl::AddRunningViews() {
+  for (const Sequence* s : table.running()) {
+    SequenceView view = ViewOf(*s);
+    if (!Schedulable(*s)) view.target_tokens = view.computed_tokens;
+    views.push_back(view);
+  }
+}
+
+// The head of the waiting queue, as far as this step could start it, and whoever holds blocks there. Looking for a match
+// costs time in proportion to the prompt, so it stops at the first sequence that cannot start.
+void Engine::Impl::AddWaitingViews() {
+  int32_t slots = table.free_slots();
+  int32_t tokens = limits.max_batch_tokens;
+  int32_t spare = blocks.Available();
+  int32_t holders = waiting_with_blocks;
+  for (const Sequence* s : table.waiting()) {
+    const bool may_start = slots > 0 && tokens > 0 && spare >= 0;
+    if (!may_start && holders == 0) return;
+    if (s->blocks.empty() && !may_start) continue;
+    SequenceView view = ViewOf(*s);
+    if (s->blocks.empty()) {
+      ViewMatch(*s, &view);
+      spare -= BlocksFor(view.target_tokens) - BlocksFor(view.cached_tokens) + view.cached_free_blocks;
+      tokens -= view.target_tokens - view.cached_tokens;
+    } else {
+      --holders;
+      tokens -= view.target_tokens - view.computed_tokens;
+    }
+    --slots;
+    views.push_back(view);
+  }
+}
+
+void Engine::Impl::BuildSnapshot() {
+  scratch.clear();
+  const int32_t total = blocks.layout().num_blocks;
+  for (const auto* queue : {&table.running(), &table.waiting()}) {
+    for (Sequence* s : *queue) {
+      if (BlocksFor(s->target()) > total) scratch.push_back(s);
+    }
+  }
+  for (Sequence* s : scratch) EndIfNeverFits(*s);
+  views.clear();
+  AddRunningViews();
+  AddWaitingViews();
+}
+
+Status Engine::Impl::Launch() {
+  if (!CanLaunch()) return {};
+  const Instant begin = clock->Now();
+  // Each round without rows preempted somebody, so the rounds are bounded by the running sequences.
+  for (;;) {
+    BuildSnapshot();
+    const StepPlan& plan = planner.Plan(
+        EngineSnapshot{views, blocks.Available(), BlockTokens()}, limits);
+    if (!plan.preempt.empty() && !flight.empty()) break;
+    for (SequenceId id : plan.preempt) Preempt(*table.Find(id));
+
+    StepRecord& step = ring[next_step % ring.size()];
+    step.Clear();
+    for (const PlannedSequence& planned : plan.sequences) Apply(planned, step);
+    if (!step.entries.empty()) return Execute(step, begin);
+    if (plan.preempt.empty()) break;
+  }
+  blocked = true;
+  return {};
+}
+
+// False when the blocks that the plan counted on are not there (what was preempted shared its blocks, or a start evicted
+// what another wanted to match): the sequence sits this step out.
+bool Engine::Impl::Apply(const PlannedSequence& planned, StepRecord& step) {
+  Sequence& s = *table.Find(planned.id);
+  if (planned.starts) {
+    if (!Start(s)) return false;
+  } else if (!Grow(s, planned.new_blocks)) {
+    return false;
+  }
+  AppendRows(s, std::min(planned.num_tokens, s.target() - s.scheduled), step);
+  return true;
+}
+
+bool Engine::Impl::Start(Sequence& s) {
+  if (!s.blocks.empty()) {
+    --waiting_with_blocks;
+  } else if (!TakeBlocks(s, s.target(), s.target() - 1, /*keep_free=*/0)) {
+    return false;
+  }
+  if (s.times.first_scheduled == kNever) {
+    s.times.first_scheduled = clock->Now();
+    s.times.cached_tokens = std::max(s.times.cached_tokens, s.scheduled);
+  }
+  table.SetState(s, SequenceState::kRunning);
+  return true;
+}
+
+bool Engine::Impl::Grow(Sequence& s, int32_t new_blocks) {
+  if (new_blocks == 0) return true;
+  auto reservation = blocks.Reserve(new_blocks);
+  if (!reservation) return false;
+  const std::vector<BlockId> taken = reservation->Take(PinKind::kSequence);
+  s.blocks.insert(s.blocks.end(), taken.begin(), taken.end());
+  return true;
+}
+
+void Engine::Impl::AppendRows(Sequence& s, int32_t rows, StepRecord& step) {
+  const int32_t begin = s.scheduled;
+  const int32_t end = begin + rows;
+  const int32_t table_blocks = BlocksFor(end);
+  AISP_CHECK(rows > 0 && table_blocks <= static_cast<int32_t>(s.blocks.size()));
+
+  SequenceRows sequence;
+  sequence.row_begin = static_cast<int32_t>(step.tokens.size());
+  sequence.num_rows = rows;
+  sequence.context_len = end;
+  sequence.table_begin = static_cast<int32_t>(step.block_tables.size());
+  step.sequences.push_back(sequence);
+  for (int32_t i = begin; i < end; ++i) {
+    step.tokens.push_back(i < s.size() ? s.request.tokens[static_cast<size_t>(i)] : kTokenOnDevice);
+    step.positions.push_back(i);
+    step.slot_of_row.push_back(s.slot);
+  }
+  for (int32_t i = 0; i < table_blocks; ++i) step.block_tables.push_back(s.blocks[static_cast<size_t>(i)].value);
+
+  const bool samples = s.samples() && end == s.target();
+  if (samples) AppendSample(s, step);
+  if (!s.samples() && sink != nullptr) {
+    step.slices.push_back(LayerSlice{s.id, s.reported, end, s.blocks});
+    s.reported = end;
+  }
+  step.entries.push_back(StepRecord::Entry{&s, end, samples});
+  step.timing.context_tokens += int64_t{rows} * begin + int64_t{rows} * (rows + 1) / 2;
+  if (samples && rows == 1 && s.generated() + s.samples_in_flight > 0) {
+    ++step.timing.decode_rows;
+  } else {
+    step.timing.prefill_tokens += rows;
+  }
+  s.scheduled = end;
+  ++s.rows_in_flight;
+  if (samples) ++s.samples_in_flight;
+}
+
+// The token that follows the last row of `step`.
+void Engine::Impl::AppendSample(Sequence& s, StepRecord& step) {
+  const std::span<const TokenId> tokens = s.request.tokens;
+  const auto prompt = static_cast<size_t>(s.request.prompt_tokens);
+  SampleRow row;
+  row.logit_index = static_cast<int32_t>(step.logit_rows.size());
+  row.slot = s.slot;
+  row.position = static_cast<uint32_t>(s.target());
+  row.params = &s.request.sampling;
+  row.prompt = tokens.subspan(0, prompt);
+  row.generated = tokens.subspan(prompt);
+  if (s.target() - s.request.prompt_tokens < s.request.min_new_tokens) row.banned = s.request.stop_token_ids;
+  step.samples.push_back(row);
+  step.logit_rows.push_back(static_cast<int32_t>(step.tokens.size()) - 1);
+}
+
+Status Engine::Impl::Execute(StepRecord& step, Instant begin) {
+  step.step = next_step++;
+  step.timing.step = step.step;
+  flight.push_back(&step);
+  StepInput input;
+  input.step = step.step;
+  input.batch = ForwardBatch{step.tokens,    step.positions,    step.slot_of_row,
+                             step.sequences, step.block_tables, step.logit_rows};
+  input.samples = step.samples;
+  input.slices = step.slices;
+  input.sink = step.slices.empty() ? nullptr : sink;
+  step.launched = clock->Now();
+  step.overhead = step.launched - begin;
+  const Result<Ticket> ticket = executor->Launch(input);
+  if (!ticket) {
+    FailAll(Error{Code::kUnavailable, fmt::format("the device failed to start a step: {}", ticket.error().message)});
+    return failed;
+  }
+  step.ticket = *ticket;
+  return {};
+}
+
+}  // namespace aisp

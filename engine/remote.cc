@@ -1,0 +1,138 @@
+// Sequences whose KV somebody else reads (prefill-only) or writes (remote).
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "common/check.h"
+#include "engine/engine_impl.h"
+
+namespace aisp {
+
+bool Engine::Impl::TakeBlocks(Sequence& s, int32_t tokens, int32_t match_limit, int32_t keep_free) {
+  AISP_CHECK(s.blocks.empty());
+  s.blocks = blocks.MatchAndPin(s.root, s.request.tokens, std::max(0, match_limit));
+  const auto matched = static_cast<int32_t>(s.blocks.size());
+  const int32_t needed = BlocksFor(tokens) - matched;
+  if ((needed > 0 && needed + keep_free > blocks.Available()) || !Grow(s, needed)) {
+    blocks.Unpin(s.blocks, PinKind::kSequence);
+    s.blocks.clear();
+    return false;
+  }
+  s.published_blocks = matched;
+  s.computed = matched * BlockTokens();
+  s.scheduled = s.computed;
+  return true;
+}
+
+// --- prefill-only ---
+
+std::vector<SequenceId> Engine::Impl::UpcomingGated(int32_t horizon_tokens) const {
+  int64_t before = 0;
+  for (const Sequence* s : table.running()) {
+    if (const int32_t left = s->target() - s->scheduled; left > 1) before += left;
+  }
+  std::vector<SequenceId> upcoming;
+  auto waiting = table.waiting().begin();
+  for (const Sequence* s : table.gated()) {
+    for (; waiting != table.waiting().end() && Precedes(**waiting, *s); ++waiting) {
+      before += (*waiting)->target() - (*waiting)->scheduled;
+    }
+    if (before >= horizon_tokens) break;
+    upcoming.push_back(s->id);
+    before += std::max(0, s->target() - s->match_hint);
+  }
+  return upcoming;
+}
+
+void Engine::Impl::OpenGate(SequenceId id) {
+  Sequence* s = table.Find(id);
+  if (s == nullptr || s->state != SequenceState::kGated) return;
+  blocked = false;
+  // Whoever already waits for blocks must not be overtaken by one that comes now.
+  const auto& waiting = table.waiting();
+  const bool queue = s->target() > 0 && std::any_of(waiting.begin(), waiting.end(), [s](const Sequence* w) {
+                       return w->blocks.empty() && Precedes(*w, *s);
+                     });
+  const bool taken = !queue && TakeBlocks(*s, s->target(), s->target(), Watermark());
+  s->reported = s->computed;
+  s->times.cached_tokens = s->computed;
+  if (taken && s->computed == s->target()) {
+    s->times.first_scheduled = s->times.prefill_done = clock->Now();
+    table.SetState(*s, SequenceState::kHolding);
+    pending_prefills_done.push_back(id);
+    return;
+  }
+  table.SetState(*s, SequenceState::kWaiting);
+  if (!s->blocks.empty()) ++waiting_with_blocks;
+}
+
+void Engine::Impl::Release(SequenceId id) { Cancel(id); }
+
+// --- remote ---
+
+int32_t Engine::Impl::LocalMatch(SequenceId id) const {
+  const Sequence* s = table.Find(id);
+  return s == nullptr ? 0 : blocks.MatchLength(s->root, s->request.tokens, s->size() - 1);
+}
+
+Result<RemoteGrant> Engine::Impl::GrantRemote(SequenceId id) {
+  Sequence* s = table.Find(id);
+  if (s == nullptr) return NotFound(fmt::format("sequence {} has ended; nothing to grant", id.value));
+  if (s->state != SequenceState::kAwaitingKv || s->lease) {
+    return FailedPrecondition(fmt::format("sequence {} does not wait for a grant of KV blocks", id.value));
+  }
+  // The sequence itself awaits KV, so the watermark is waived only when it is the only one.
+  const int32_t keep_free = table.running().empty() && table.awaiting() == 1 ? 0 : limits.watermark_blocks;
+  if (!TakeBlocks(*s, s->size(), s->size() - 1, keep_free)) {
+    return ResourceExhausted(fmt::format(
+        "{} tokens need {} KV blocks; {} of {} are free or evictable and {} are kept for running sequences; try again "
+        "when some have finished",
+        s->size(), BlocksFor(s->size()), blocks.Available(), blocks.layout().num_blocks, keep_free));
+  }
+  RemoteGrant grant;
+  grant.epoch = Epoch(next_epoch++);
+  grant.first_token = s->computed;
+  grant.blocks.assign(s->blocks.begin() + s->published_blocks, s->blocks.end());
+  blocks.BeginLease(grant.epoch, grant.blocks);
+  s->lease = grant.epoch;
+  s->times.cached_tokens = grant.first_token;
+  return grant;
+}
+
+void Engine::Impl::RemoteFilled(SequenceId id) {
+  Sequence* s = table.Find(id);
+  if (s == nullptr) return;
+  AISP_CHECK_MSG(s->state == SequenceState::kAwaitingKv && s->lease, "RemoteFilled without a grant");
+  blocks.EndLease(*s->lease);
+  s->lease.reset();
+  s->computed = s->size() - 1;
+  s->scheduled = s->computed;
+  s->times.prefill_done = clock->Now();
+  PublishWholeBlocks(*s);
+  table.SetState(*s, SequenceState::kWaiting);
+  ++waiting_with_blocks;
+  blocked = false;
+}
+
+void Engine::Impl::RemoteFailed(SequenceId id, bool run_locally) {
+  Sequence* s = table.Find(id);
+  if (s == nullptr || s->state != SequenceState::kAwaitingKv) return;
+  DropBlocks(*s);
+  s->lease.reset();
+  s->computed = 0;
+  s->scheduled = 0;
+  s->published_blocks = 0;
+  s->times.cached_tokens = 0;
+  if (run_locally) {
+    s->request.kv_source = KvSource::kLocal;
+    table.SetState(*s, SequenceState::kWaiting);
+  }
+  blocked = false;
+}
+
+void Engine::Impl::EndLease(Epoch epoch) {
+  blocks.EndLease(epoch);
+  blocked = false;
+}
+
+}  // namespace aisp

@@ -1,0 +1,132 @@
+#include "engine/sequence_table.h"
+
+#include <algorithm>
+
+#include "common/check.h"
+
+namespace aisp {
+namespace {
+
+constexpr size_t kEndedTimesKept = 4096;
+
+}  // namespace
+
+bool Precedes(const Sequence& a, const Sequence& b) {
+  if (a.request.priority != b.request.priority) return a.request.priority > b.request.priority;
+  return a.arrival < b.arrival;
+}
+
+SequenceTable::SequenceTable(int32_t max_slots) {
+  for (int32_t slot = max_slots - 1; slot >= 0; --slot) free_slots_.push_back(slot);
+}
+
+Sequence& SequenceTable::Add(SequenceRequest request) {
+  auto owned = std::make_unique<Sequence>();
+  Sequence& s = *owned;
+  s.id = SequenceId(next_id_);
+  s.arrival = next_id_;
+  ++next_id_;
+  s.request = std::move(request);
+  sequences_.emplace(s.id, std::move(owned));
+  ++alive_;
+  switch (s.request.kv_source) {
+    case KvSource::kLocal:
+      s.state = SequenceState::kWaiting;
+      break;
+    case KvSource::kPrefillOnly:
+      s.state = SequenceState::kGated;
+      break;
+    case KvSource::kRemote:
+      s.state = SequenceState::kAwaitingKv;
+      break;
+  }
+  Enter(s);
+  return s;
+}
+
+Sequence* SequenceTable::Find(SequenceId id) const {
+  const auto it = sequences_.find(id);
+  if (it == sequences_.end() || it->second->state == SequenceState::kEnded) return nullptr;
+  return it->second.get();
+}
+
+void SequenceTable::SetState(Sequence& s, SequenceState state) {
+  AISP_CHECK(s.state != SequenceState::kEnded);
+  if (s.state == state) return;
+  Leave(s);
+  s.state = state;
+  Enter(s);
+  if (state != SequenceState::kEnded) return;
+  --alive_;
+  ended_times_[s.id] = s.times;
+  ended_order_.push_back(s.id);
+  if (ended_order_.size() > kEndedTimesKept) {
+    ended_times_.erase(ended_order_.front());
+    ended_order_.pop_front();
+  }
+}
+
+void SequenceTable::Erase(Sequence& s) {
+  AISP_CHECK(s.state == SequenceState::kEnded && s.rows_in_flight == 0);
+  sequences_.erase(SequenceId(s.id));
+}
+
+SequenceTimes SequenceTable::Times(SequenceId id) const {
+  if (const auto it = sequences_.find(id); it != sequences_.end()) return it->second->times;
+  if (const auto it = ended_times_.find(id); it != ended_times_.end()) return it->second;
+  return {};
+}
+
+void SequenceTable::Leave(Sequence& s) {
+  switch (s.state) {
+    case SequenceState::kGated:
+      return Remove(gated_, s);
+    case SequenceState::kWaiting:
+      return Remove(waiting_, s);
+    case SequenceState::kRunning:
+      free_slots_.push_back(s.slot);
+      s.slot = -1;
+      return Remove(running_, s);
+    case SequenceState::kAwaitingKv:
+      --awaiting_;
+      return;
+    case SequenceState::kHolding:
+    case SequenceState::kEnded:
+      return;
+  }
+}
+
+void SequenceTable::Enter(Sequence& s) {
+  switch (s.state) {
+    case SequenceState::kGated:
+      return InsertByPrecedence(gated_, s);
+    case SequenceState::kWaiting:
+      return InsertByPrecedence(waiting_, s);
+    case SequenceState::kRunning:
+      AISP_CHECK(!free_slots_.empty());
+      s.slot = free_slots_.back();
+      free_slots_.pop_back();
+      running_.push_back(&s);
+      return;
+    case SequenceState::kAwaitingKv:
+      ++awaiting_;
+      return;
+    case SequenceState::kHolding:
+    case SequenceState::kEnded:
+      return;
+  }
+}
+
+void SequenceTable::InsertByPrecedence(Queue& queue, Sequence& s) {
+  const auto at = std::upper_bound(queue.begin(), queue.end(), &s,
+                                   [](const Sequence* a, const Sequence* b) { return Precedes(*a, *b); });
+  queue.insert(at, &s);
+}
+
+void SequenceTable::Remove(Queue& queue, Sequence& s) {
+  const auto at = std::find(queue.begin(), queue.end(), &s);
+  AISP_CHECK(at != queue.end());
+  queue.erase(at);
+}
+
+}  // namespace aisp

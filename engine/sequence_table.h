@@ -1,0 +1,109 @@
+// SequenceTable: every sequence of one engine and the queues it stands in. Internal to engine/.
+//
+// Owns the Sequence objects; their addresses are stable. A sequence that ended while rows of it are in flight stays as a
+// husk, out of every queue, until those steps are collected: the executor still reads its tokens and its block table.
+// Engine thread only.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "common/hash.h"
+#include "engine/engine.h"
+#include "engine/request.h"
+
+namespace aisp {
+
+enum class SequenceState : uint8_t {
+  kGated,       // prefill-only, the reader has no blocks yet
+  kWaiting,     // in the waiting queue
+  kRunning,     // has a slot and all blocks it needs now
+  kAwaitingKv,  // remote: waits for a grant or for its writer
+  kHolding,     // prefill-only and done: keeps its blocks until Release
+  kEnded,       // a husk
+};
+
+struct Sequence {
+  SequenceId id;
+  SequenceRequest request;  // tokens grow as they are drawn; never reallocated (capacity is taken in Add)
+  Hash128 root;
+  uint64_t arrival = 0;
+  SequenceState state = SequenceState::kWaiting;
+  std::vector<BlockId> blocks;  // block table; pinned with kSequence (a husk's: kStep)
+  int32_t published_blocks = 0; // leading blocks that the prefix index has been told of
+  int32_t computed = 0;         // leading tokens whose KV is in the pool
+  int32_t scheduled = 0;        // the same once the steps in flight are collected
+  int32_t reported = 0;         // prefill-only: the reader knows of the KV before it; slices go on from here
+  int32_t match_hint = 0;       // prefix match when it was added
+  int32_t slot = -1;            // while running
+  int32_t rows_in_flight = 0;   // steps in flight that contain it
+  int32_t samples_in_flight = 0;
+  bool reads_generated = false;  // its penalties need every token before the next draw on the host
+  std::optional<Epoch> lease;
+  SequenceTimes times;
+
+  int32_t size() const { return static_cast<int32_t>(request.tokens.size()); }
+  int32_t generated() const { return size() - request.prompt_tokens; }
+  bool samples() const { return request.kv_source != KvSource::kPrefillOnly; }
+  // Tokens whose KV is wanted, those counted that steps in flight will draw.
+  int32_t target() const { return samples() ? size() + samples_in_flight : size() - 1; }
+};
+
+// Greater priority first, then who came first.
+bool Precedes(const Sequence& a, const Sequence& b);
+
+class SequenceTable {
+ public:
+  explicit SequenceTable(int32_t max_slots);
+
+  Sequence& Add(SequenceRequest request);
+  // Null for ids that never were or have ended.
+  Sequence* Find(SequenceId id) const;
+  // Every sequence that has not ended, in no order.
+  template <typename F>
+  void ForEachAlive(F&& f) const {
+    for (const auto& [id, s] : sequences_) {
+      if (s->state != SequenceState::kEnded) f(*s);
+    }
+  }
+  int32_t alive() const { return alive_; }
+
+  // Moves between queues. kRunning takes a slot (there must be a free one), leaving it gives the slot back.
+  void SetState(Sequence& s, SequenceState state);
+  // Forgets a husk without rows in flight.
+  void Erase(Sequence& s);
+
+  // By precedence.
+  const std::vector<Sequence*>& waiting() const { return waiting_; }
+  const std::vector<Sequence*>& gated() const { return gated_; }
+  const std::vector<Sequence*>& running() const { return running_; }
+  int32_t awaiting() const { return awaiting_; }
+  int32_t free_slots() const { return static_cast<int32_t>(free_slots_.size()); }
+  SequenceTimes Times(SequenceId id) const;
+
+ private:
+  using Queue = std::vector<Sequence*>;
+  void Leave(Sequence& s);
+  void Enter(Sequence& s);
+  static void InsertByPrecedence(Queue& queue, Sequence& s);
+  static void Remove(Queue& queue, Sequence& s);
+
+  std::unordered_map<SequenceId, std::unique_ptr<Sequence>> sequences_;
+  Queue waiting_;
+  Queue gated_;
+  Queue running_;
+  int32_t awaiting_ = 0;
+  int32_t alive_ = 0;
+  std::vector<int32_t> free_slots_;
+  uint64_t next_id_ = 1;
+  // The times of the last few ended sequences, for whoever reports them after the final output.
+  std::deque<SequenceId> ended_order_;
+  std::unordered_map<SequenceId, SequenceTimes> ended_times_;
+};
+
+}  // namespace aisp

@@ -1,0 +1,111 @@
+// ProvenanceExecutor: a deterministic model whose every token proves where its KV came from.
+//
+// Each KV slot (layer, head, position) holds a 64-bit hash of its token, its position, its layer and, through the layer
+// below, of all KV before it; it lies in a real paged pool and is written and read through the block tables that the engine
+// hands down, when the step executes. A drawn token is a hash over all slots of positions [0, context) as they are read. So
+// a stale, foreign, missing or misplaced slot changes the tokens that come out. The values do not depend on how a prompt
+// is cut into chunks, batched or laid out in blocks, and ExpectedOutput computes them without any of that.
+//
+// The executor also checks what the engine hands down (rows, positions, slots, tables, hazards inside one step) and aborts
+// on a violation. With depth 2 a step executes when it is collected, so that whatever was freed or moved too early shows.
+// Used by the engine's tests and by the simulation. One thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/executor.h"
+#include "engine/request.h"
+
+namespace aisp {
+
+struct ProvenanceOptions {
+  int32_t num_layers = 2;
+  int32_t num_kv_heads = 1;
+  int32_t block_tokens = 16;
+  int32_t num_blocks = 64;
+  int32_t max_context = 4096;
+  int32_t max_batch_tokens = 512;
+  int32_t max_slots = 64;
+  int32_t max_depth = 1;
+  int32_t vocabulary = 1000;
+  uint64_t weights = 1;  // another value is another model
+};
+
+struct ExpectedEnd {
+  std::vector<TokenId> tokens;  // those drawn, in order
+  FinishReason finish = FinishReason::kNone;
+};
+
+// What a request must bring, whatever the schedule; pool size and depth do not matter.
+ExpectedEnd ExpectedOutput(const ProvenanceOptions& options, const SequenceRequest& request);
+// The first `count` tokens after `prompt` without any stop token.
+std::vector<TokenId> ExpectedTokens(const ProvenanceOptions& options, std::span<const TokenId> prompt, int32_t count,
+                                    uint64_t seed);
+
+class ProvenanceExecutor final : public Executor {
+ public:
+  // `pool`: memory of layout.PoolBytes() that lives elsewhere (shared with a transport); empty: the executor's own.
+  explicit ProvenanceExecutor(const ProvenanceOptions& options, std::span<std::byte> pool = {});
+
+  int max_depth() const override { return options_.max_depth; }
+  const KvLayout& kv_layout() const override { return layout_; }
+  int32_t max_context() const override { return options_.max_context; }
+  int32_t max_batch_tokens() const override { return options_.max_batch_tokens; }
+  int32_t max_slots() const override { return options_.max_slots; }
+  Result<Ticket> Launch(const StepInput& input) override;
+  Result<StepResult> Collect(Ticket ticket) override;
+
+  static KvLayout LayoutOf(const ProvenanceOptions& options);
+  std::byte* pool_base() { return pool_.data(); }
+  size_t pool_bytes() const { return pool_.size(); }
+  // Whether the pool holds, at every layer and head, what positions [begin, end) of `tokens` must hold.
+  bool Holds(std::span<const TokenId> tokens, std::span<const BlockId> blocks, int32_t begin, int32_t end) const;
+
+  // Faults. The next call fails with this error; a row fails with the status that row_fault gives for it.
+  std::optional<Error> fail_next_launch;
+  std::optional<Error> fail_next_collect;
+  std::function<Status(const SampleRow&)> row_fault;
+
+  uint64_t steps() const { return steps_; }
+  uint64_t rows_computed() const { return rows_computed_; }
+  uint64_t rows_from_device() const { return rows_from_device_; }
+
+ private:
+  struct Pending {
+    Ticket ticket;
+    StepInput input;
+    std::optional<StepResult> result;
+  };
+
+  void CheckInput(const StepInput& input);
+  StepResult Execute(const StepInput& input);
+  TokenId TokenOfRow(const StepInput& input, int32_t row);
+  uint64_t Load(int32_t layer, int32_t block, int32_t head, int32_t part, int32_t slot) const;
+  void Store(int32_t layer, int32_t block, int32_t head, int32_t part, int32_t slot, uint64_t word);
+  size_t WordOffset(int32_t layer, int32_t block, int32_t head, int32_t part, int32_t slot) const;
+  uint64_t Attend(int32_t layer, const SequenceRows& rows, const StepInput& input, int32_t position) const;
+
+  const ProvenanceOptions options_;
+  const KvLayout layout_;
+  std::vector<std::byte> own_pool_;
+  std::span<std::byte> pool_;
+  struct SlotToken {
+    TokenId token = -1;
+    uint64_t step = 0;
+  };
+  std::vector<SlotToken> slots_;
+  std::deque<Pending> pending_;
+  uint64_t next_ticket_ = 1;
+  uint64_t steps_ = 0;
+  uint64_t last_step_ = 0;
+  uint64_t rows_computed_ = 0;
+  uint64_t rows_from_device_ = 0;
+};
+
+}  // namespace aisp
