@@ -314,7 +314,9 @@ void PrefillRole::Wire(const PrefillDeps& deps) {
   }
   profile.max_sequence_tokens = impl.options.max_sequence_tokens;
   profile.max_running = impl.options.max_running;
-  impl.shell.emplace(impl.options.worker, profile, deps.engine, deps.clock, deps.routers, deps.metrics);
+  WorkerOptions worker = impl.options.worker;
+  if (!deps.kv_address.empty()) worker.kv_address = deps.kv_address;
+  impl.shell.emplace(worker, profile, deps.engine, deps.clock, deps.routers, deps.metrics);
   impl.pusher.emplace(&deps.engine->blocks(), deps.clock);
   if (deps.metrics == nullptr) return;
   Metrics& m = *deps.metrics;

@@ -57,6 +57,8 @@ struct PrefillDeps {
   LinkSender<v1::PrefillToDecode>* readers = nullptr;
   PeerConnector* connector = nullptr;
   Metrics* metrics = nullptr;  // may stay null
+  // Where decode workers dial, known once the server for reader_links() listens; "": as in the options.
+  std::string kv_address;
 };
 
 class PrefillRole final : public WorkerRole {
