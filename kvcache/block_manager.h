@@ -93,7 +93,7 @@ class BlockManager {
   // tokens; each is pinned with kSequence for the caller (release with Unpin). Compares tokens, never hashes alone.
   std::vector<BlockId> MatchAndPin(const Hash128& root, std::span<const TokenId> tokens, int32_t max_tokens);
   // The same length in tokens without pinning, without counting as a query and without touching the LRU order.
-  // `*evictable_blocks` is how many of the matched blocks have no pin: pinning the match lowers Available() by as many.
+  // `*evictable_blocks` is how many of the matched blocks are evictable: pinning the match lowers Available() by as many.
   int32_t MatchLength(const Hash128& root, std::span<const TokenId> tokens, int32_t max_tokens,
                       int32_t* evictable_blocks = nullptr) const;
 

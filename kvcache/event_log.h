@@ -1,0 +1,48 @@
+// EventLog: what the prefix index changed, numbered, until the owner takes it. Part of BlockManager; one thread.
+//
+// Bounded: when nobody takes events, all pending ones are dropped and their numbers stay used. A reader sees the gap and asks
+// for a snapshot, which costs one pass over the index instead of memory without end.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "kvcache/kv_cache_event.h"
+
+namespace aisp {
+
+class EventLog {
+ public:
+  EventLog(int32_t max_events, int32_t max_hashes)
+      : max_events_(static_cast<size_t>(max_events)), max_hashes_(static_cast<size_t>(max_hashes)) {}
+
+  void Append(KvCacheEvent event) {
+    if (pending_.size() >= max_events_ || hashes_ + event.unit_hashes.size() > max_hashes_) Drop();
+    hashes_ += event.unit_hashes.size();
+    pending_.push_back(std::move(event));
+    ++next_;
+  }
+
+  std::vector<KvCacheEvent> Take(uint64_t* first_sequence) {
+    *first_sequence = next_ - pending_.size();
+    hashes_ = 0;
+    return std::exchange(pending_, {});
+  }
+
+  uint64_t next_sequence() const { return next_; }
+
+ private:
+  void Drop() {
+    pending_.clear();
+    hashes_ = 0;
+  }
+
+  const size_t max_events_;
+  const size_t max_hashes_;
+  std::vector<KvCacheEvent> pending_;
+  size_t hashes_ = 0;
+  uint64_t next_ = 0;
+};
+
+}  // namespace aisp

@@ -1,0 +1,12 @@
+// Why a block may not be given away. Pure values.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace aisp {
+
+enum class PinKind : uint8_t { kSequence, kStep, kReservation, kLease };
+inline constexpr size_t kPinKinds = 4;
+
+}  // namespace aisp

@@ -1,0 +1,99 @@
+// PrefixIndex: which block holds which published prefix. Part of BlockManager; knows no pins.
+//
+// A block is found by the chain hash of its last unit, and is a hit only if its parent is the block that the walk came
+// from, the chain value before it is the same, and its tokens are equal: a colliding hash is a miss, never wrong content.
+// Every published block's parent is published (the pool gives up children first), so a walk from the root sees all.
+//
+// Unit hashes: a block of k units has k of them. Two blocks that differ late share the hashes of their first units, so those
+// are counted, and are reported as gone with their last holder.
+//
+// One thread; allocates only in the constructor (Erase and HashesOf append to the caller's vector).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/hash.h"
+#include "common/ids.h"
+#include "common/prefix_hash.h"
+#include "kvcache/hash_table.h"
+
+namespace aisp {
+
+// The hash of one unit after `parent`; HashChain, except in tests that want collisions.
+using UnitHashFunction = Hash128 (*)(const Hash128& parent, std::span<const TokenId> unit);
+
+class PrefixIndex {
+ public:
+  static constexpr int32_t kNone = -1;
+  static constexpr int32_t kMaxBlockTokens = 128;
+
+  PrefixIndex(int32_t num_blocks, int32_t block_tokens, UnitHashFunction unit_hash);
+
+  // A place in a chain: after `block`, whose chain value is `chain`.
+  struct Position {
+    int32_t block = kNone;
+    Hash128 chain;
+  };
+  static Position AtRoot(const Hash128& root) { return {kNone, root}; }
+  // After a published block.
+  Position After(int32_t block) const;
+
+  struct UnitArray {
+    std::array<Hash128, kMaxBlockTokens / kHashUnitTokens> hashes;
+  };
+  // The unit hashes of the block that follows `position` with these `block_tokens` tokens.
+  UnitArray HashUnits(const Position& position, std::span<const TokenId> tokens) const;
+
+  enum class Found { kHit, kAbsent, kCollision };
+  // Steps over the block that holds `tokens` after `*position`, and moves the position behind it.
+  Found Step(Position* position, std::span<const TokenId> tokens, const UnitArray& units) const;
+
+  // Publishes `block` after `*position` (Step said kAbsent) and moves the position behind it.
+  void Insert(int32_t block, Position* position, std::span<const TokenId> tokens, const UnitArray& units);
+  // Forgets a leaf. Appends the unit hashes that no published block has any more.
+  void Erase(int32_t block, std::vector<Hash128>* gone);
+  void Clear();
+
+  bool Published(int32_t block) const { return nodes_[Index(block)].published; }
+  int32_t Parent(int32_t block) const { return nodes_[Index(block)].parent; }
+  bool HoldsTokens(int32_t block, std::span<const TokenId> tokens) const;
+  // Appends all unit hashes of a published block.
+  void HashesOf(int32_t block, std::vector<Hash128>* out) const;
+  size_t size() const { return by_hash_.size(); }
+
+  // A private block with the content of the published `twin`, so that publishing its successor need not walk from the root.
+  void SetTwin(int32_t block, int32_t twin);
+  void ClearTwin(int32_t block) { nodes_[Index(block)].twin = kNone; }
+  // The published block that stands for `block`: itself, its twin if that is still published, or kNone.
+  int32_t Canonical(int32_t block) const;
+
+  void CheckInvariants() const;
+
+ private:
+  struct Node {
+    Hash128 before;  // the chain value before this block: the root, or the parent's last unit hash
+    int32_t parent = kNone;
+    int32_t children = 0;
+    int32_t twin = kNone;
+    uint32_t twin_generation = 0;
+    uint32_t generation = 0;  // counts publications of this block
+    bool published = false;
+  };
+  size_t Index(int32_t block) const;
+  std::span<const TokenId> TokensOf(int32_t block) const;
+  std::span<const Hash128> UnitsOf(int32_t block) const;
+
+  const int32_t block_tokens_;
+  const size_t units_;
+  const UnitHashFunction unit_hash_;
+  std::vector<Node> nodes_;
+  std::vector<TokenId> tokens_;    // [block][block_tokens]
+  std::vector<Hash128> hashes_;    // [block][units]
+  HashTable by_hash_;              // last unit's hash -> block
+  HashTable shared_units_;         // every other unit's hash -> number of published blocks that have it
+};
+
+}  // namespace aisp
