@@ -189,6 +189,7 @@ class Harness {
     s.computed = static_cast<int32_t>(s.blocks.size()) * shape_.block_tokens;
     s.published = static_cast<int32_t>(s.blocks.size());
     sequences_.push_back(std::move(s));
+    Compare();  // what was matched is no longer evictable
     Fill(sequences_.back());
   }
 
@@ -228,6 +229,7 @@ class Harness {
     const std::span<const TokenId> computed = std::span(s.prefix.tokens).first(static_cast<size_t>(s.computed));
     manager_.Publish(Root(s.prefix.root), computed, s.blocks, s.published);
     const size_t whole = computed.size() / static_cast<size_t>(shape_.block_tokens);
+    if (whole <= static_cast<size_t>(s.published)) return;  // nothing new, even when the cache was cleared meanwhile
     for (size_t i = 0; i < whole; ++i) {
       if (!shape_.exact) {
         // Which blocks a collision kept private is the manager's business: believe what it finds. Start checks content.
