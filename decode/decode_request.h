@@ -1,0 +1,52 @@
+// DecodeRequest: one request that a decode worker owns. Plain data of the decode role.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/ids.h"
+#include "decode/ttft.h"
+#include "proto/link.h"
+
+namespace aisp {
+
+using RequestKey = StrongId<struct RequestKeyTag, uint64_t>;
+
+enum class RequestPhase : uint8_t {
+  kRunning,    // the engine has all it needs: local, or its KV has arrived
+  kDialling,   // waits for the session to its prefill worker
+  kRequested,  // PrefillRequest is out
+  kGranted,    // the prefill worker writes
+};
+
+struct DecodeRequest {
+  RequestKey key;
+  LinkId router;
+  uint64_t request_id = 0;
+  std::string trace_id;
+  SequenceId sequence;
+  RequestPhase phase = RequestPhase::kRunning;
+  Instant received;
+  Instant deadline = kNever;
+  bool first_token_sent = false;
+
+  // The remote prefill. Attempts: one per target, in order.
+  std::vector<std::string> targets;  // addresses
+  size_t next_target = 0;
+  v1::PrefillRequest prefill;  // what is asked, but for the transfer id
+  std::string address;         // of the attempt under way
+  uint64_t transfer_id = 0;    // of the attempt under way, 0 before it was asked
+  Instant silent_at = kNever;  // kRequested: the prefill worker counts as silent then
+  Epoch epoch;                 // kGranted
+  int32_t first_token = 0;     // kGranted
+  Instant lease_end = kNever;  // kGranted
+  RemotePrefill remote;
+  bool filled = false;
+
+  int32_t tokens() const { return prefill.tokens_size(); }
+};
+
+}  // namespace aisp

@@ -1,0 +1,317 @@
+#include "decode/decode_role.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "common/check.h"
+#include "common/log.h"
+#include "decode/codec.h"
+#include "decode/decode_role_impl.h"
+#include "decode/ttft.h"
+
+namespace aisp {
+
+// --- requests ---
+
+DecodeRequest* DecodeRole::Impl::Find(LinkId router, uint64_t request_id) {
+  const auto it = by_router_id.find({router, request_id});
+  return it == by_router_id.end() ? nullptr : &requests.at(it->second);
+}
+
+void DecodeRole::Impl::Refuse(LinkId link, uint64_t request_id, const Error& error) {
+  v1::WorkerMessage message;
+  v1::TokenEvent* event = message.mutable_tokens()->add_events();
+  event->set_request_id(request_id);
+  event->set_finish(v1::FINISH_ERROR);
+  ErrorToWire(error, event->mutable_error());
+  shell->Send(link, std::move(message));
+}
+
+std::vector<std::string> DecodeRole::Impl::TargetsOf(const v1::GenerateRequest& wire) const {
+  std::vector<std::string> targets;
+  if (deps.transports.empty() || !wire.has_prefill()) return targets;
+  const Engine& engine = *deps.engine;
+  const std::vector<TokenId> tokens(wire.tokens().begin(), wire.tokens().end());
+  const int32_t wanted = wire.tokens_size() - 1;
+  const int32_t match = engine.blocks().MatchLength(engine.RootOf(wire.cache_salt()), tokens, std::max(0, wanted));
+  const int32_t worthwhile =
+      options.min_remote_tokens > 0 ? options.min_remote_tokens : engine.blocks().layout().block_tokens;
+  if (wanted - match < worthwhile) return targets;
+  targets.push_back(wire.prefill().kv_address());
+  for (const v1::PrefillTarget& target : wire.prefill_fallbacks()) targets.push_back(target.kv_address());
+  std::erase(targets, std::string());
+  return targets;
+}
+
+void DecodeRole::Impl::OnGenerate(LinkId link, const v1::GenerateRequest& wire) {
+  const Instant now = deps.clock->Now();
+  if (Find(link, wire.request_id()) != nullptr) {
+    LogError("a router used a request id twice", {{"request_id", wire.request_id()}, {"trace", wire.trace_id()}});
+    return;
+  }
+  if (shell->draining()) {
+    Refuse(link, wire.request_id(), Error{Code::kUnavailable, "this decode worker is draining; use another"});
+    return;
+  }
+  DecodeRequest request;
+  request.router = link;
+  request.request_id = wire.request_id();
+  request.trace_id = wire.trace_id();
+  request.received = now;
+  const Duration timeout = std::chrono::milliseconds(wire.timeout_ms());
+  request.deadline = now + (timeout.count() > 0 ? timeout : options.default_timeout);
+  request.targets = TargetsOf(wire);
+
+  SequenceRequest sequence = SequenceFromWire(wire);
+  sequence.deadline = request.deadline;
+  sequence.kv_source = request.targets.empty() ? KvSource::kLocal : KvSource::kRemote;
+  Result<SequenceId> added = deps.engine->Add(std::move(sequence));
+  if (!added) {
+    Refuse(link, wire.request_id(), added.error());
+    return;
+  }
+  request.sequence = *added;
+  request.key = RequestKey(++last_request);
+  by_sequence[*added] = request.key;
+  by_router_id[{link, request.request_id}] = request.key;
+  DecodeRequest& stored = requests.emplace(request.key, std::move(request)).first->second;
+  // A sequence that was complete as it came needs no KV.
+  if (stored.targets.empty() || !deps.engine->Alive(stored.sequence)) return;
+  *stored.prefill.mutable_tokens() = wire.tokens();
+  stored.prefill.set_trace_id(wire.trace_id());
+  stored.prefill.set_cache_salt(wire.cache_salt());
+  stored.prefill.set_priority(wire.priority());
+  StartRemote(stored);
+}
+
+void DecodeRole::Impl::OnCancel(LinkId link, uint64_t request_id) {
+  if (DecodeRequest* request = Find(link, request_id)) Cancel(*request);
+}
+
+void DecodeRole::Impl::Cancel(DecodeRequest& request) {
+  deps.engine->Cancel(request.sequence);
+  EndAttempt(request);
+  Erase(request);
+}
+
+void DecodeRole::Impl::Erase(DecodeRequest& request) {
+  by_sequence.erase(request.sequence);
+  by_router_id.erase({request.router, request.request_id});
+  requests.erase(RequestKey(request.key));
+}
+
+void DecodeRole::Impl::DropRouter(LinkId link) {
+  std::vector<RequestKey> keys;
+  for (const auto& [key, request] : requests) {
+    if (request.router == link) keys.push_back(key);
+  }
+  for (const RequestKey key : keys) Cancel(requests.at(key));
+}
+
+// --- tokens ---
+
+void DecodeRole::Impl::SetTiming(DecodeRequest& request, v1::TokenEvent* event) {
+  const SequenceTimes times = deps.engine->Times(request.sequence);
+  const v1::Timing timing = request.filled ? RemoteTiming(request.received, times, request.remote)
+                                           : LocalTiming(request.received, times);
+  ttft_queue.Observe(ToSeconds(Duration(timing.queue_ns())));
+  ttft_prefill.Observe(ToSeconds(Duration(timing.prefill_ns())));
+  ttft_transfer.Observe(ToSeconds(Duration(timing.transfer_ns())));
+  ttft_first_decode.Observe(ToSeconds(Duration(timing.first_decode_ns())));
+  *event->mutable_timing() = timing;
+  request.first_token_sent = true;
+}
+
+void DecodeRole::Impl::Collect() {
+  const CollectOutput out = deps.engine->Collect();
+  std::map<LinkId, v1::WorkerMessage> messages;
+  v1::TokenEvent* event = nullptr;  // the one being filled; outputs of one sequence stand together
+  SequenceId event_of;
+  for (const TokenOutput& output : out.tokens) {
+    const auto it = by_sequence.find(output.sequence);
+    if (it == by_sequence.end()) continue;
+    DecodeRequest& request = requests.at(it->second);
+    if (event == nullptr || event_of != output.sequence) {
+      event = messages[request.router].mutable_tokens()->add_events();
+      event->set_request_id(request.request_id);
+      event_of = output.sequence;
+    }
+    AppendOutput(output, event);
+    if (output.token >= 0) {
+      tokens_out.Add();
+      if (!request.first_token_sent) SetTiming(request, event);
+    }
+    if (output.finish == FinishReason::kNone) continue;
+    finished.Add();
+    EndAttempt(request);  // a deadline may strike while a prefill worker still writes
+    Erase(request);
+  }
+  for (auto& [link, message] : messages) shell->Send(link, std::move(message));
+  shell->RecordStep(out.timing);
+  shell->PublishKvEvents();
+}
+
+// --- timers ---
+
+Instant DecodeRole::Impl::NextTimer() const {
+  Instant next = std::min({shell->NextTimer(), peers->NextTimer(), next_fence_poll});
+  // While a step runs its Collect looks at deadlines.
+  if (!deps.engine->InFlight()) next = std::min(next, deps.engine->NextDeadline());
+  for (const auto& [transfer, key] : by_transfer) {
+    const DecodeRequest& request = requests.at(key);
+    if (request.phase == RequestPhase::kRequested) next = std::min(next, request.silent_at);
+    if (request.phase == RequestPhase::kGranted) next = std::min(next, request.lease_end);
+  }
+  return next;
+}
+
+void DecodeRole::Impl::OnTimer(Instant now) {
+  shell->OnTimer(now);
+  peers->OnTimer(now);
+  deps.engine->Expire(now);
+  std::vector<RequestKey> late;
+  for (const auto& [key, request] : requests) {
+    const bool silent = request.phase == RequestPhase::kRequested && now >= request.silent_at;
+    const bool expired = request.phase == RequestPhase::kGranted && now >= request.lease_end;
+    if (silent || expired) late.push_back(key);
+  }
+  for (const RequestKey key : late) {
+    DecodeRequest& request = requests.at(key);
+    FailRemote(request, request.phase == RequestPhase::kGranted ? "the lease ended before the KV was complete"
+                                                                : "the prefill worker did not ask for blocks in time");
+  }
+  PollFences(now);
+}
+
+// --- the role ---
+
+namespace {
+
+v1::KvHello MakeHello(const DecodeOptions& options, const std::vector<KvTransport*>& transports) {
+  v1::KvHello hello;
+  hello.set_worker_id(options.worker.worker_id);
+  hello.set_incarnation(options.worker.incarnation);
+  *hello.mutable_fingerprint() = options.worker.fingerprint;
+  hello.set_host_id(options.worker.host_id);
+  for (KvTransport* transport : transports) {
+    const std::string& name = transport->capabilities().name;
+    Result<std::string> endpoint = transport->Descriptor();
+    if (!endpoint) {
+      LogError("KV transport not offered", {{"transport", name}, {"error", endpoint.error().message}});
+      continue;
+    }
+    v1::TransportOffer* offer = hello.add_offers();
+    offer->set_name(name);
+    offer->set_endpoint(*endpoint);
+  }
+  return hello;
+}
+
+}  // namespace
+
+DecodeRole::DecodeRole(const DecodeOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+DecodeRole::~DecodeRole() = default;
+
+LinkHandler<v1::PrefillToDecode>* DecodeRole::peer_links() { return impl_.get(); }
+
+void DecodeRole::Wire(const DecodeDeps& deps) {
+  AISP_CHECK(deps.engine != nullptr && deps.clock != nullptr && deps.routers != nullptr && deps.peers != nullptr &&
+             deps.death != nullptr);
+  Impl& impl = *impl_;
+  const WorkerOptions& worker = impl.options.worker;
+  impl.deps = deps;
+  WorkerShell::Profile profile;
+  profile.role = v1::ROLE_DECODE;
+  for (const KvTransport* transport : deps.transports) profile.transports.push_back(transport->capabilities().name);
+  profile.max_sequence_tokens = impl.options.max_sequence_tokens;
+  profile.max_running = impl.options.max_running;
+  impl.shell.emplace(worker, profile, deps.engine, deps.clock, deps.routers, deps.metrics);
+  PrefillPeers::Options peers;
+  peers.hello = MakeHello(impl.options, deps.transports);
+  peers.seed = worker.incarnation;
+  peers.attach_limit = impl.options.peer_attach_limit;
+  peers.reconnect_min = worker.reconnect_min;
+  peers.reconnect_max = worker.reconnect_max;
+  peers.transports = deps.transports;
+  impl.peers.emplace(std::move(peers), deps.clock, deps.peers, deps.death, impl_.get());
+  if (deps.metrics == nullptr) return;
+  Metrics& m = *deps.metrics;
+  impl.remote_filled = m.AddCounter("aisp_remote_prefills_total", "Prompts whose KV a prefill worker delivered");
+  impl.remote_failed = m.AddCounter("aisp_remote_prefill_failures_total", "Attempts at a remote prefill that failed");
+  impl.local_fallbacks = m.AddCounter("aisp_remote_prefill_fallbacks_total",
+                                      "Prompts that ran here because no prefill worker delivered");
+  impl.grants = m.AddCounter("aisp_kv_grants_total", "Grants of KV blocks to prefill workers");
+  impl.grants_refused = m.AddCounter("aisp_kv_grants_refused_total", "Refusals to grant KV blocks");
+  impl.data_loss = m.AddCounter("aisp_kv_data_loss_total", "Transfers refused because epoch or token count were wrong");
+  impl.tokens_out = m.AddCounter("aisp_tokens_generated_total", "Tokens drawn for requests");
+  impl.finished = m.AddCounter("aisp_decode_requests_finished_total", "Requests that ended with a finish event");
+  const auto part = [&m](const char* name) {
+    return m.AddHistogram("aisp_ttft_part_seconds", "Time to first token on the decode worker, by part; the parts add up",
+                          LatencyBuckets(), {{"part", name}});
+  };
+  impl.ttft_queue = part("queue");
+  impl.ttft_prefill = part("prefill");
+  impl.ttft_transfer = part("transfer");
+  impl.ttft_first_decode = part("first_decode");
+}
+
+void DecodeRole::Start() { impl_->shell->Start(); }
+bool DecodeRole::CanLaunch() const { return impl_->deps.engine->CanLaunch(); }
+
+void DecodeRole::Launch() {
+  // An error is the device's: the engine ends every request with it, the next Collect brings the outputs.
+  if (Status launched = impl_->deps.engine->Launch(); !launched) {
+    LogError("step failed", {{"error", launched.error().message}});
+  }
+}
+
+bool DecodeRole::InFlight() const { return impl_->deps.engine->InFlight(); }
+void DecodeRole::Collect() { impl_->Collect(); }
+
+void DecodeRole::OnTransport() {
+  // The owner's side has no completions to take; a transport without a thread of its own moves on here.
+  for (KvTransport* transport : impl_->deps.transports) transport->Progress();
+}
+
+Instant DecodeRole::NextTimer() const { return impl_->NextTimer(); }
+
+void DecodeRole::OnTimer(Instant now) {
+  impl_->OnTimer(now);
+  impl_->shell->SetTransferRate(impl_->peers->MeasuredBytesPerSecond());
+}
+
+void DecodeRole::BeginDrain() { impl_->shell->BeginDrain(); }
+bool DecodeRole::Drained() const {
+  return impl_->shell->draining() && impl_->requests.empty() && !impl_->deps.engine->InFlight();
+}
+Status DecodeRole::Ready() const { return impl_->shell->Ready(); }
+const Engine& DecodeRole::engine() const { return *impl_->deps.engine; }
+size_t DecodeRole::num_requests() const { return impl_->requests.size(); }
+size_t DecodeRole::num_leases() const { return impl_->leases.size(); }
+
+void DecodeRole::OnLinkUp(LinkId link, const std::string& /*peer_address*/) { impl_->shell->OnLinkUp(link); }
+
+void DecodeRole::OnMessage(LinkId link, v1::RouterMessage message) {
+  Impl& impl = *impl_;
+  if (impl.shell->OnMessage(link, message) || !impl.shell->Attached(link)) return;
+  switch (message.body_case()) {
+    case v1::RouterMessage::kGenerate:
+      impl.OnGenerate(link, message.generate());
+      break;
+    case v1::RouterMessage::kCancel:
+      impl.OnCancel(link, message.cancel().request_id());
+      break;
+    case v1::RouterMessage::kDrain:
+      BeginDrain();
+      break;
+    default:
+      break;  // a newer router's message; unknown ones are ignored
+  }
+}
+
+void DecodeRole::OnLinkDown(LinkId link, const Error& why) {
+  if (impl_->shell->OnLinkDown(link, why)) impl_->DropRouter(link);
+}
+
+}  // namespace aisp

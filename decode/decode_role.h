@@ -1,0 +1,108 @@
+// DecodeRole: the worker that owns a request for its life: it prefills the prompt itself or has a prefill worker write the KV into
+// its pool, then decodes and streams tokens to the router. A state machine without I/O.
+//
+// A remote prefill: session to the prefill worker (dialled on first use, kept), PrefillRequest, NeedBlocks -> Grant (blocks
+// with an epoch and a lease) or GrantRefused, PrefillDone (epoch and token x layer count checked) -> the last token runs as the first
+// decode row. What goes wrong - the lease runs out, the worker fails, falls silent or is lost - ends that attempt: the next
+// fallback is tried, then the prompt runs here. Blocks of a given-up grant come back on the writer's FenceAck, on a
+// transport that fences on this side, or on proof of the writer's death; never by time.
+// A prompt whose uncached part is smaller than a block is not worth the trip and runs here.
+//
+// Every request ends with exactly one finish event, unless its router cancelled it or is gone.
+//
+// Thread: the worker's engine thread. Wiring (the role and the links need each other):
+//   Engine engine(engine_options, &executor, &clock, /*sink=*/nullptr);
+//   DecodeRole role(options);
+//   auto routers = MakeRouterDialer(&role, post);
+//   auto peers = MakeKvPeerDialer(role.peer_links(), post);
+//   // transports registered with the pool; fastest first
+//   role.Wire({&engine, &clock, routers.get(), peers.get(), {&shm, &tcp}, &death, &metrics});
+//   role.Start();
+// The role must be destroyed before what it was wired to.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/metrics.h"
+#include "engine/engine.h"
+#include "kvcache/transport/kv_transport.h"
+#include "proto/link.h"
+#include "worker/peer_death.h"
+#include "worker/worker_role.h"
+
+namespace aisp {
+
+struct DecodeOptions {
+  WorkerOptions worker;
+  int32_t max_sequence_tokens = 0;  // told to routers
+  int32_t max_running = 0;          // told to routers
+  Duration default_timeout = std::chrono::seconds(300);  // of a request that names none
+  // A grant's lease: base plus so much per 1000 tokens to be computed.
+  Duration lease_base = std::chrono::seconds(5);
+  Duration lease_per_1k_tokens = std::chrono::seconds(2);
+  // From PrefillRequest to the first NeedBlocks, and between refusals: then the prefill worker counts as silent.
+  Duration prefill_silence_limit = std::chrono::seconds(10);
+  Duration refused_retry_hint = std::chrono::milliseconds(10);
+  // A writer that owes an acknowledgement for longer gets no new grants.
+  Duration fence_grace = std::chrono::milliseconds(100);
+  // Most blocks that one prefill worker holds at a time, quarantined ones included; 0: half of the pool. A single grant is
+  // always possible while it holds none.
+  int32_t max_granted_blocks_per_peer = 0;
+  // A remote prefill is asked for from so many uncached tokens on; 0: one block.
+  int32_t min_remote_tokens = 0;
+  // How often proof of death is looked for, and lost writers are dialled again, while acknowledgements are owed.
+  Duration fence_poll_interval = std::chrono::milliseconds(20);
+  Duration peer_attach_limit = std::chrono::seconds(2);
+};
+
+struct DecodeDeps {
+  Engine* engine = nullptr;
+  const Clock* clock = nullptr;
+  LinkDialer<v1::WorkerMessage>* routers = nullptr;
+  LinkDialer<v1::DecodeToPrefill>* peers = nullptr;
+  std::vector<KvTransport*> transports;  // offered to prefill workers; may be empty: everything runs locally
+  PeerDeath* death = nullptr;
+  Metrics* metrics = nullptr;  // may stay null
+};
+
+class DecodeRole final : public WorkerRole {
+ public:
+  explicit DecodeRole(const DecodeOptions& options);
+  ~DecodeRole() override;
+
+  // Links to prefill workers.
+  LinkHandler<v1::PrefillToDecode>* peer_links();
+  void Wire(const DecodeDeps& deps);
+
+  void Start() override;
+  bool CanLaunch() const override;
+  void Launch() override;
+  bool InFlight() const override;
+  void Collect() override;
+  void OnTransport() override;
+  Instant NextTimer() const override;
+  void OnTimer(Instant now) override;
+  void BeginDrain() override;
+  // No request is left.
+  bool Drained() const override;
+  Status Ready() const override;
+  const Engine& engine() const override;
+
+  void OnLinkUp(LinkId link, const std::string& peer_address) override;
+  void OnMessage(LinkId link, v1::RouterMessage message) override;
+  void OnLinkDown(LinkId link, const Error& why) override;
+
+  size_t num_requests() const;
+  // Grants that are active or wait for an acknowledgement.
+  size_t num_leases() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace aisp

@@ -1,0 +1,98 @@
+// The inside of DecodeRole; included by decode/*.cc only. Split over decode_role.cc (routers and the loop), remote_prefill.cc
+// (what is asked of prefill workers and what they say) and fencing.cc (how granted blocks come back).
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+
+#include "decode/decode_request.h"
+#include "decode/decode_role.h"
+#include "decode/lease_book.h"
+#include "decode/prefill_peers.h"
+#include "worker/worker_shell.h"
+
+namespace aisp {
+
+struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>, public PrefillPeers::Listener {
+  explicit Impl(const DecodeOptions& opts) : options(opts) {}
+
+  // --- LinkHandler: prefill workers ---
+  void OnLinkUp(LinkId link, const std::string& /*peer_address*/) override { peers->OnLinkUp(link); }
+  void OnMessage(LinkId link, v1::PrefillToDecode message) override;
+  void OnLinkDown(LinkId link, const Error& why) override { peers->OnLinkDown(link, why); }
+
+  // --- decode_role.cc ---
+  void OnGenerate(LinkId link, const v1::GenerateRequest& wire);
+  void OnCancel(LinkId link, uint64_t request_id);
+  void DropRouter(LinkId link);
+  // A finish event for a request that never started.
+  void Refuse(LinkId link, uint64_t request_id, const Error& error);
+  std::vector<std::string> TargetsOf(const v1::GenerateRequest& wire) const;
+  void Collect();
+  void SetTiming(DecodeRequest& request, v1::TokenEvent* event);
+  // The router wants it no more: everything of it ends, here and on the prefill worker.
+  void Cancel(DecodeRequest& request);
+  void Erase(DecodeRequest& request);
+  DecodeRequest* Find(LinkId router, uint64_t request_id);
+  Instant NextTimer() const;
+  void OnTimer(Instant now);
+
+  // --- remote_prefill.cc ---
+  void OnSessionUp(const std::string& address) override;
+  void OnSessionLost(const std::string& address, const Error& why) override;
+  void OnPeer(const std::string& address, const v1::PrefillToDecode& message) override;
+  // Asks the next target that can be reached, else runs the prompt here.
+  void StartRemote(DecodeRequest& request);
+  void Ask(DecodeRequest& request);
+  void OnNeed(const std::string& address, uint64_t transfer_id);
+  void RefuseGrant(DecodeRequest& request);
+  void SendGrant(DecodeRequest& request, const RemoteGrant& grant, const Writer& writer);
+  void OnDone(const std::string& address, const v1::PrefillDone& done);
+  void OnFailed(const std::string& address, const v1::PrefillFailed& failed);
+  // The transfer of `address` that is under way under this id.
+  DecodeRequest* FindTransfer(const std::string& address, uint64_t transfer_id);
+  // Ends the attempt and starts the next one.
+  void FailRemote(DecodeRequest& request, const std::string& reason);
+  // Ends the attempt towards the prefill worker only; a grant is given up.
+  void EndAttempt(DecodeRequest& request);
+  bool OverCap(const std::string& address, int32_t wanted_blocks) const;
+  Duration LeaseFor(int32_t tokens) const;
+
+  // --- fencing.cc ---
+  void GiveUpLease(Epoch epoch);
+  void EndLease(Lease& lease);
+  void OnFence(const std::string& address, Epoch epoch);
+  void SendRevoke(const Lease& lease);
+  void PollFences(Instant now);
+
+  const DecodeOptions options;
+  DecodeDeps deps;
+  std::optional<WorkerShell> shell;
+  std::optional<PrefillPeers> peers;
+  LeaseBook leases;
+  Instant next_fence_poll = kNever;
+
+  std::map<RequestKey, DecodeRequest> requests;  // ordered by arrival
+  uint64_t last_request = 0;
+  uint64_t last_transfer = 0;
+  std::map<std::pair<LinkId, uint64_t>, RequestKey> by_router_id;
+  std::unordered_map<SequenceId, RequestKey> by_sequence;
+  std::unordered_map<uint64_t, RequestKey> by_transfer;
+
+  Counter remote_filled;
+  Counter remote_failed;
+  Counter local_fallbacks;
+  Counter grants;
+  Counter grants_refused;
+  Counter data_loss;
+  Counter tokens_out;
+  Counter finished;
+  Histogram ttft_queue;
+  Histogram ttft_prefill;
+  Histogram ttft_transfer;
+  Histogram ttft_first_decode;
+};
+
+}  // namespace aisp

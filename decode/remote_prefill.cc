@@ -1,0 +1,245 @@
+// What a decode worker asks of prefill workers, and what it makes of their answers.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "common/log.h"
+#include "decode/decode_role_impl.h"
+
+namespace aisp {
+
+DecodeRequest* DecodeRole::Impl::FindTransfer(const std::string& address, uint64_t transfer_id) {
+  const auto it = by_transfer.find(transfer_id);
+  if (it == by_transfer.end()) return nullptr;
+  DecodeRequest& request = requests.at(it->second);
+  return request.address == address ? &request : nullptr;
+}
+
+void DecodeRole::Impl::StartRemote(DecodeRequest& request) {
+  const Instant now = deps.clock->Now();
+  while (request.next_target < request.targets.size()) {
+    const std::string& address = request.targets[request.next_target++];
+    if (leases.Silent(address, now, options.fence_grace)) continue;
+    if (Status wanted = peers->Want(address); !wanted) {
+      LogDebug("prefill worker passed over", {{"request", request.trace_id}, {"error", wanted.error().message}});
+      continue;
+    }
+    request.address = address;
+    request.phase = RequestPhase::kDialling;
+    if (peers->Up(address) != nullptr) Ask(request);
+    return;
+  }
+  request.phase = RequestPhase::kRunning;
+  request.address.clear();
+  local_fallbacks.Add();
+  deps.engine->RemoteFailed(request.sequence, /*run_locally=*/true);
+}
+
+void DecodeRole::Impl::Ask(DecodeRequest& request) {
+  const Instant now = deps.clock->Now();
+  request.phase = RequestPhase::kRequested;
+  request.transfer_id = ++last_transfer;
+  request.silent_at = now + options.prefill_silence_limit;
+  request.remote.asked = now;
+  by_transfer[request.transfer_id] = request.key;
+  v1::DecodeToPrefill message;
+  v1::PrefillRequest* prefill = message.mutable_prefill();
+  *prefill = request.prefill;
+  prefill->set_transfer_id(request.transfer_id);
+  prefill->set_decode_match_tokens(static_cast<uint32_t>(deps.engine->LocalMatch(request.sequence)));
+  // Rounded up: 0 would mean the prefill worker's default.
+  prefill->set_timeout_ms(std::max<int64_t>(1, (request.deadline - now).count() / 1'000'000));
+  peers->Send(request.address, std::move(message));
+}
+
+void DecodeRole::Impl::OnSessionUp(const std::string& address) {
+  for (auto& [key, request] : requests) {
+    if (request.phase == RequestPhase::kDialling && request.address == address) Ask(request);
+  }
+  for (const Epoch epoch : leases.Revoked()) {
+    const Lease& lease = *leases.Find(epoch);
+    if (lease.writer.address == address) SendRevoke(lease);
+  }
+}
+
+void DecodeRole::Impl::OnSessionLost(const std::string& address, const Error& why) {
+  std::vector<RequestKey> keys;
+  for (const auto& [key, request] : requests) {
+    if (request.phase != RequestPhase::kRunning && request.address == address) keys.push_back(key);
+  }
+  for (const RequestKey key : keys) FailRemote(requests.at(key), "prefill worker lost: " + why.message);
+}
+
+void DecodeRole::Impl::OnMessage(LinkId link, v1::PrefillToDecode message) { peers->OnMessage(link, message); }
+
+void DecodeRole::Impl::OnPeer(const std::string& address, const v1::PrefillToDecode& message) {
+  switch (message.body_case()) {
+    case v1::PrefillToDecode::kNeed:
+      OnNeed(address, message.need().transfer_id());
+      break;
+    case v1::PrefillToDecode::kDone:
+      OnDone(address, message.done());
+      break;
+    case v1::PrefillToDecode::kFailed:
+      OnFailed(address, message.failed());
+      break;
+    case v1::PrefillToDecode::kFence:
+      OnFence(address, Epoch(message.fence().epoch()));
+      break;
+    default:
+      break;  // a newer peer's message; unknown ones are ignored
+  }
+  shell->PublishKvEvents();
+}
+
+bool DecodeRole::Impl::OverCap(const std::string& address, int32_t wanted_blocks) const {
+  const int32_t total = deps.engine->blocks().layout().num_blocks;
+  const int32_t cap = options.max_granted_blocks_per_peer > 0 ? options.max_granted_blocks_per_peer : total / 2;
+  const int32_t out = leases.BlocksOut(address);
+  return out > 0 && out + wanted_blocks > cap;
+}
+
+Duration DecodeRole::Impl::LeaseFor(int32_t tokens) const {
+  return options.lease_base + options.lease_per_1k_tokens * tokens / 1000;
+}
+
+void DecodeRole::Impl::RefuseGrant(DecodeRequest& request) {
+  grants_refused.Add();
+  request.silent_at = deps.clock->Now() + options.prefill_silence_limit;
+  v1::DecodeToPrefill message;
+  message.mutable_refused()->set_transfer_id(request.transfer_id);
+  message.mutable_refused()->set_retry_after_ms(options.refused_retry_hint.count() / 1'000'000);
+  peers->Send(request.address, std::move(message));
+}
+
+void DecodeRole::Impl::OnNeed(const std::string& address, uint64_t transfer_id) {
+  DecodeRequest* request = FindTransfer(address, transfer_id);
+  if (request == nullptr) {
+    // It was cancelled a moment ago; said again so that the prefill worker does not wait for an answer.
+    v1::DecodeToPrefill message;
+    message.mutable_cancel()->set_transfer_id(transfer_id);
+    peers->Send(address, std::move(message));
+    return;
+  }
+  if (request->phase != RequestPhase::kRequested) return;  // asked twice
+  Engine& engine = *deps.engine;
+  const KvLayout& layout = engine.blocks().layout();
+  const int32_t match = engine.LocalMatch(request->sequence);
+  const int32_t wanted = layout.BlocksFor(request->tokens()) - match / layout.block_tokens;
+  if (leases.Silent(address, deps.clock->Now(), options.fence_grace) || OverCap(address, wanted)) {
+    RefuseGrant(*request);
+    return;
+  }
+  Result<RemoteGrant> grant = engine.GrantRemote(request->sequence);
+  if (!grant && grant.error().code == Code::kResourceExhausted) {
+    RefuseGrant(*request);
+    return;
+  }
+  if (!grant) {
+    FailRemote(*request, grant.error().message);
+    return;
+  }
+  if (grant->first_token >= request->tokens() - 1) {
+    // Another sequence brought all of it into our cache meanwhile. Nobody was given the epoch.
+    EndAttempt(*request);
+    request->phase = RequestPhase::kRunning;
+    engine.RemoteFilled(request->sequence);
+    return;
+  }
+  SendGrant(*request, *grant, *peers->Up(address));
+}
+
+void DecodeRole::Impl::SendGrant(DecodeRequest& request, const RemoteGrant& grant, const Writer& writer) {
+  const KvLayout& layout = deps.engine->blocks().layout();
+  const int32_t tokens = request.tokens() - 1 - grant.first_token;
+  const Duration lease = LeaseFor(request.tokens());
+  request.phase = RequestPhase::kGranted;
+  request.epoch = grant.epoch;
+  request.first_token = grant.first_token;
+  request.lease_end = deps.clock->Now() + lease;
+  leases.Open({.epoch = grant.epoch,
+               .writer = writer,
+               .blocks = static_cast<int32_t>(grant.blocks.size()),
+               .transfer_id = request.transfer_id,
+               .revoked = false,
+               .revoked_at = kNever});
+  grants.Add();
+
+  // The block of the last token is ours alone when it begins with that token.
+  const auto written = static_cast<size_t>(layout.BlocksFor(tokens));
+  std::vector<BlockCopy> allowed;
+  for (int32_t layer = 0; layer < layout.num_layers; ++layer) {
+    for (size_t i = 0; i < written; ++i) {
+      const uint64_t offset = layout.Offset(layer, grant.blocks[i]);
+      allowed.push_back({.src_offset = offset, .dst_offset = offset, .bytes = layout.LayerBlockBytes()});
+    }
+  }
+  writer.transport->AllowEpoch(grant.epoch, allowed);
+
+  v1::DecodeToPrefill message;
+  v1::Grant* wire = message.mutable_grant();
+  wire->set_transfer_id(request.transfer_id);
+  wire->set_epoch(grant.epoch.value);
+  wire->set_first_token(static_cast<uint32_t>(grant.first_token));
+  for (const BlockId block : std::span(grant.blocks).first(written)) wire->add_blocks(block.value);
+  wire->set_lease_ms(lease.count() / 1'000'000);
+  peers->Send(request.address, std::move(message));
+}
+
+void DecodeRole::Impl::OnDone(const std::string& address, const v1::PrefillDone& done) {
+  DecodeRequest* request = FindTransfer(address, done.transfer_id());
+  if (request == nullptr || request->phase != RequestPhase::kGranted) return;
+  const KvLayout& layout = deps.engine->blocks().layout();
+  const uint64_t expected = static_cast<uint64_t>(request->tokens() - 1 - request->first_token) *
+                            static_cast<uint64_t>(layout.num_layers);
+  if (done.epoch() != request->epoch.value || done.token_layers() != expected) {
+    data_loss.Add();
+    FailRemote(*request, fmt::format("data loss: epoch {} with {} token-layers were reported, epoch {} with {} expected",
+                                     done.epoch(), done.token_layers(), request->epoch.value, expected));
+    return;
+  }
+  const Lease& lease = *leases.Find(request->epoch);
+  lease.writer.transport->RevokeEpoch(request->epoch);  // nothing more may come
+  request->remote.filled = deps.clock->Now();
+  request->remote.queue = Duration(done.queue_ns());
+  request->remote.prefill = Duration(done.prefill_ns());
+  request->remote.cached_tokens = done.prefill_cached_tokens();
+  request->remote.blocks = done.blocks();
+  request->remote.transport = lease.writer.transport->capabilities().name;
+  const Epoch epoch = request->epoch;
+  leases.Close(epoch);
+  by_transfer.erase(request->transfer_id);
+  request->transfer_id = 0;
+  request->phase = RequestPhase::kRunning;
+  request->filled = true;
+  remote_filled.Add();
+  deps.engine->RemoteFilled(request->sequence);
+  deps.engine->EndLease(epoch);  // also when the sequence's deadline struck a moment ago
+}
+
+void DecodeRole::Impl::OnFailed(const std::string& address, const v1::PrefillFailed& failed) {
+  DecodeRequest* request = FindTransfer(address, failed.transfer_id());
+  if (request != nullptr) FailRemote(*request, failed.error().message());
+}
+
+void DecodeRole::Impl::EndAttempt(DecodeRequest& request) {
+  if (request.transfer_id != 0) {
+    v1::DecodeToPrefill message;
+    message.mutable_cancel()->set_transfer_id(request.transfer_id);
+    peers->Send(request.address, std::move(message));
+    by_transfer.erase(request.transfer_id);
+    request.transfer_id = 0;
+  }
+  if (request.phase == RequestPhase::kGranted) GiveUpLease(request.epoch);
+}
+
+void DecodeRole::Impl::FailRemote(DecodeRequest& request, const std::string& reason) {
+  LogWarning("remote prefill failed",
+             {{"request", request.trace_id}, {"address", request.address}, {"error", reason}});
+  remote_failed.Add();
+  if (request.phase == RequestPhase::kGranted) deps.engine->RemoteFailed(request.sequence, /*run_locally=*/false);
+  EndAttempt(request);
+  StartRemote(request);
+}
+
+}  // namespace aisp
