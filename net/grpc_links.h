@@ -32,11 +32,11 @@ class GrpcServer {
   GrpcServer();
   ~GrpcServer();
   // Router side of RouterControl.Attach. Returns the sender for those links; `handler` is called through `post`.
-  LinkSender<v1::RouterMessage>* ServeRouterControl(LinkHandler<v1::WorkerMessage>* handler, Poster post,
-                                                    GrpcLinkOptions options = {});
+  LinkSender<v1::RouterMessage>* ServeRouterControl(LinkHandler<v1::WorkerMessage>* handler,
+                                                    Poster post, GrpcLinkOptions options = {});
   // Prefill side of KvPeer.Session.
-  LinkSender<v1::PrefillToDecode>* ServeKvPeer(LinkHandler<v1::DecodeToPrefill>* handler, Poster post,
-                                               GrpcLinkOptions options = {});
+  LinkSender<v1::PrefillToDecode>* ServeKvPeer(LinkHandler<v1::DecodeToPrefill>* handler,
+                                               Poster post, GrpcLinkOptions options = {});
   Status Start(const std::string& address);
   uint16_t port() const;
   // Ends all streams (LinkDown is not reported any more) and stops. Bounded by `deadline`.
@@ -47,9 +47,9 @@ class GrpcServer {
   std::unique_ptr<Impl> impl_;
 };
 
-std::unique_ptr<LinkDialer<v1::WorkerMessage>> MakeRouterDialer(LinkHandler<v1::RouterMessage>* handler, Poster post,
-                                                                GrpcLinkOptions options = {});
-std::unique_ptr<LinkDialer<v1::DecodeToPrefill>> MakeKvPeerDialer(LinkHandler<v1::PrefillToDecode>* handler, Poster post,
-                                                                  GrpcLinkOptions options = {});
+std::unique_ptr<LinkDialer<v1::WorkerMessage>> MakeRouterDialer(
+    LinkHandler<v1::RouterMessage>* handler, Poster post, GrpcLinkOptions options = {});
+std::unique_ptr<LinkDialer<v1::DecodeToPrefill>> MakeKvPeerDialer(
+    LinkHandler<v1::PrefillToDecode>* handler, Poster post, GrpcLinkOptions options = {});
 
 }  // namespace aisp

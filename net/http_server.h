@@ -1,8 +1,14 @@
 // HttpServer: HTTP/1.1 keep-alive on Boost.Beast coroutines. Knows no OpenAI: it parses requests within bounds, hands each
 // as an HttpExchange to one handler, and writes what the handler answers. Loop thread only, except where said.
 //
-// Bounds: header bytes, body bytes, connections, time to send a whole header and body (slow loris), idle time, and the
-// outgoing buffer of a streaming answer (a slow reader is cut with the stated policy). Garbage gets 400 and a close.
+// Bounds: header bytes (431), body bytes (413), connections (503), time to send a whole header and body (slow loris: 408),
+// idle time, the outgoing buffer of a streaming answer and the time in which a client takes no byte (a slow reader is cut
+// with a reset). Garbage gets 400 and a close. Pipelined requests are answered one after the other.
+//
+// A client that ends its side of the connection before the answer is complete counts as gone, as it does for nginx and Go:
+// the end of a program and a half-close look the same from here, and what is computed for nobody must stop at once. An
+// answer that the handler has already completed is still sent, so `printf ... | nc -N` works for what answers at once.
+// half_close_is_disconnect = false waits for a reset or a failing write instead.
 #pragma once
 
 #include <cstdint>
@@ -42,14 +48,16 @@ class HttpExchange {
   virtual void Respond(int status, HttpHeaders headers, std::string body) = 0;
   // Chunked transfer encoding; used for SSE.
   virtual void BeginStream(int status, HttpHeaders headers) = 0;
-  // Queues bytes; never blocks. Writes of one loop turn are gathered into one send. When more than the bound is unsent the
+  // Queues bytes; never blocks, calls nobody back. Writes of one loop turn are gathered into one send. When more than the bound is unsent the
   // stream is cut: the disconnect handler is called with `slow_reader`.
   virtual void Write(std::string_view bytes) = 0;
   virtual void End() = 0;
   virtual size_t unsent_bytes() const = 0;
   virtual bool alive() const = 0;
   enum class Gone { kClosed, kSlowReader, kShutdown };
-  // Called once, on the loop, when the client went away before the answer was complete.
+  // Called once, on the loop and never from inside another call, when the client went away before the answer was complete
+  // (Respond or End). Not called any more once the exchange is destroyed. An exchange that is dropped without an answer is
+  // answered with 500; one that is dropped in mid-stream is cut.
   virtual void OnDisconnect(std::function<void(Gone)> handler) = 0;
 };
 
@@ -63,17 +71,23 @@ struct HttpServerOptions {
   Duration read_timeout = std::chrono::seconds(30);   // a whole request, from its first byte
   Duration idle_timeout = std::chrono::seconds(75);   // between requests
   Duration write_timeout = std::chrono::seconds(30);  // no byte accepted by the client for so long
+  bool half_close_is_disconnect = true;
+  int send_buffer_bytes = 0;  // the kernel's, per connection; 0: as the kernel likes
+  // Body (JSON) of the answers that the server gives itself: 400, 408, 413, 431, 500, 503. Without it they are plain text.
+  std::function<std::string(int status, std::string_view message)> error_body;
 };
 
+// The loop must outlive the server. Exchanges may outlive both; they are then not alive().
 class HttpServer {
  public:
   using Handler = std::function<void(std::shared_ptr<HttpExchange>)>;
   HttpServer(IoLoop* loop, HttpServerOptions options, Handler handler);
   ~HttpServer();
-  // Binds and listens. ALREADY_EXISTS-like error names address and port when it is taken and how to choose another.
+  // Binds and listens. The error (ALREADY_EXISTS) names address and port when it is taken and how to choose another.
   Status Start();
   uint16_t port() const;
-  // Stops accepting; idle connections close, running exchanges finish. `done` runs when the last one has.
+  // Stops accepting; idle connections close, running exchanges finish. `done` runs when the last one has. The destructor does
+  // not wait: it cuts what is left (Gone::kShutdown).
   void Drain(std::function<void()> done);
   size_t connections() const;
 

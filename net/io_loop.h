@@ -16,13 +16,14 @@ class IoLoop {
   IoLoop(const IoLoop&) = delete;
   IoLoop& operator=(const IoLoop&) = delete;
 
-  // Runs until Stop; call from the thread that shall own everything on the loop.
+  // Runs until Stop; call from the thread that shall own everything on the loop. Once.
   void Run();
   // Any thread.
   void Stop();
-  // Any thread: runs `fn` on the loop, in order of posting.
+  // Any thread: runs `fn` on the loop, in order of posting; never inside the call. What was posted and has not run when the
+  // loop stops is dropped with the loop.
   void Post(std::function<void()> fn);
-  // Loop thread: runs `fn` once at `when` (steady clock) unless the returned handle is destroyed before.
+  // Loop thread: runs `fn` once at `when` (steady clock) unless the returned handle is destroyed before; at kNever: never.
   class Timer;
   std::shared_ptr<Timer> RunAt(Instant when, std::function<void()> fn);
   bool OnLoopThread() const;
@@ -32,7 +33,8 @@ class IoLoop {
   Impl& impl() { return *impl_; }
 
  private:
-  std::unique_ptr<Impl> impl_;
+  // Shared with the timers, which may outlive the loop.
+  std::shared_ptr<Impl> impl_;
 };
 
 }  // namespace aisp

@@ -10,18 +10,26 @@
 
 namespace aisp {
 
-// Thread-safe: endpoints post to each other's threads.
+// Thread-safe: endpoints post to each other's threads. The senders that Serve... returns belong to the hub. Handlers must not
+// be destroyed before the hub (Serve...) or the dialer (Make...); dialers may outlive the hub.
 class LocalHub {
  public:
-  LocalHub();
+  // `max_queued_messages`: sent on one link and not yet taken by the other side's thread.
+  explicit LocalHub(size_t max_queued_messages = GrpcLinkOptions().max_queued_messages);
   ~LocalHub();
-  LinkSender<v1::RouterMessage>* ServeRouterControl(const std::string& address, LinkHandler<v1::WorkerMessage>* handler,
+  // An address is served once per kind; a second time is a failed check.
+  LinkSender<v1::RouterMessage>* ServeRouterControl(const std::string& address,
+                                                    LinkHandler<v1::WorkerMessage>* handler,
                                                     Poster post);
-  LinkSender<v1::PrefillToDecode>* ServeKvPeer(const std::string& address, LinkHandler<v1::DecodeToPrefill>* handler,
+  LinkSender<v1::PrefillToDecode>* ServeKvPeer(const std::string& address,
+                                               LinkHandler<v1::DecodeToPrefill>* handler,
                                                Poster post);
-  std::unique_ptr<LinkDialer<v1::WorkerMessage>> MakeRouterDialer(LinkHandler<v1::RouterMessage>* handler, Poster post);
-  std::unique_ptr<LinkDialer<v1::DecodeToPrefill>> MakeKvPeerDialer(LinkHandler<v1::PrefillToDecode>* handler,
-                                                                    Poster post);
+  // Ends what was served at this address, e.g. before its handler is destroyed: the peers' links go down.
+  void StopServing(LinkKind kind, const std::string& address);
+  std::unique_ptr<LinkDialer<v1::WorkerMessage>> MakeRouterDialer(
+      LinkHandler<v1::RouterMessage>* handler, Poster post);
+  std::unique_ptr<LinkDialer<v1::DecodeToPrefill>> MakeKvPeerDialer(
+      LinkHandler<v1::PrefillToDecode>* handler, Poster post);
 
  private:
   struct Impl;

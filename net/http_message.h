@@ -1,0 +1,41 @@
+// What HTTP/1.1 looks like on the wire, without any socket: heads of answers, chunks, and the parts of a request's target.
+// Pure functions: any thread.
+#pragma once
+
+#include <ctime>
+#include <string>
+#include <string_view>
+
+#include "net/http_server.h"
+
+namespace aisp {
+
+// "Not Found" for 404.
+std::string_view HttpReason(int status);
+
+enum class BodyFraming { kLength, kChunked, kUntilClose };
+
+// Appends status line, `headers`, Date, framing and an empty line. `close` and `http_1_0` decide on the Connection field.
+// Control bytes in the values become spaces: a value that came from a client cannot end the head.
+struct HttpHead {
+  int status = 200;
+  const HttpHeaders* headers = nullptr;
+  BodyFraming framing = BodyFraming::kLength;
+  size_t content_length = 0;
+  bool close = false;
+  bool http_1_0 = false;
+  std::time_t now_s = 0;
+};
+void AppendHead(const HttpHead& head, std::string* out);
+
+// Appends `data` as one chunk; nothing for empty data, which would end the body.
+void AppendChunk(std::string_view data, std::string* out);
+inline constexpr std::string_view kLastChunk = "0\r\n\r\n";
+
+// 1xx, 204 and 304 have no body and no length.
+bool StatusHasBody(int status);
+
+// Splits "/v1/models?x=1" or "http://host/v1/models?x=1"; false for anything else.
+bool SplitTarget(std::string_view target, std::string* path, std::string* query);
+
+}  // namespace aisp

@@ -1,0 +1,189 @@
+#include "net/http_server.h"
+
+#include "net/http_connection.h"
+
+#include <algorithm>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include "common/check.h"
+#include "common/log.h"
+
+namespace aisp {
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+namespace {
+
+// More connections than allowed are told so; more than this many of those are closed without a word.
+constexpr size_t kMaxRefusing = 64;
+constexpr Duration kAcceptRetry = std::chrono::milliseconds(100);
+
+std::string EndpointName(const tcp::endpoint& endpoint) {
+  const std::string host = endpoint.address().to_string();
+  const std::string port = std::to_string(endpoint.port());
+  return endpoint.address().is_v6() ? "[" + host + "]:" + port : host + ":" + port;
+}
+
+// The shortest of the timeouts decides how often connections are looked at.
+Duration SweepInterval(const HttpServerOptions& options) {
+  const Duration shortest =
+      std::min({options.read_timeout, options.idle_timeout, options.write_timeout});
+  return std::clamp<Duration>(shortest / 8, std::chrono::milliseconds(5), std::chrono::seconds(1));
+}
+
+}  // namespace
+
+struct HttpServer::Impl : std::enable_shared_from_this<HttpServer::Impl> {
+  explicit Impl(IoLoop* loop)
+      : acceptor(loop->impl().context),
+        accept_retry(loop->impl().context),
+        sweep_timer(loop->impl().context),
+        state(std::make_shared<HttpServerState>()) {}
+
+  Error ListenError(Code code, const error_code& ec) const;
+  Status Listen();
+  void Accept();
+  void OnAccepted(tcp::socket socket);
+  void Sweep();
+  void CheckDrained();
+
+  tcp::acceptor acceptor;
+  asio::steady_timer accept_retry;
+  asio::steady_timer sweep_timer;
+  bool sweeping = false;
+  uint16_t port = 0;
+  std::shared_ptr<HttpServerState> state;
+  std::function<void()> drained;
+};
+
+Error HttpServer::Impl::ListenError(Code code, const error_code& ec) const {
+  const HttpServerOptions& options = state->options;
+  const std::string port_text = std::to_string(options.port);
+  std::string message =
+      "cannot listen for HTTP on " + options.address + ":" + port_text + ": " + ec.message();
+  if (ec == asio::error::address_in_use) {
+    message += "; another program has port " + port_text +
+               " (`ss -ltnp` shows which), so stop it or choose another port: --port N, or 0 for "
+               "a free one";
+  } else if (ec == asio::error::access_denied) {
+    message += "; ports below 1024 need a privilege: choose another with --port N";
+  }
+  return Error{code, std::move(message)};
+}
+
+Status HttpServer::Impl::Listen() {
+  const HttpServerOptions& options = state->options;
+  error_code ec;
+  tcp::resolver resolver(acceptor.get_executor());
+  const auto found = resolver.resolve(options.address, std::to_string(options.port),
+                                      tcp::resolver::passive | tcp::resolver::numeric_service, ec);
+  if (ec) return tl::unexpected(ListenError(Code::kInvalidArgument, ec));
+  const tcp::endpoint endpoint = *found.begin();
+  acceptor.open(endpoint.protocol(), ec);
+  if (!ec) acceptor.set_option(tcp::acceptor::reuse_address(true), ec);
+  if (!ec) acceptor.bind(endpoint, ec);
+  if (!ec) acceptor.listen(asio::socket_base::max_listen_connections, ec);
+  if (!ec) port = acceptor.local_endpoint(ec).port();
+  if (!ec) return {};
+  const bool taken = ec == asio::error::address_in_use;
+  return tl::unexpected(ListenError(taken ? Code::kAlreadyExists : Code::kInvalidArgument, ec));
+}
+
+void HttpServer::Impl::Accept() {
+  acceptor.async_accept([weak = weak_from_this()](const error_code& ec, tcp::socket socket) {
+    const auto self = weak.lock();
+    if (!self || !self->acceptor.is_open()) return;
+    if (!ec) {
+      self->OnAccepted(std::move(socket));
+      return self->Accept();
+    }
+    if (ec == asio::error::connection_aborted) return self->Accept();
+    // No file descriptor left, as a rule: those who wait in the backlog are served when one is free again.
+    LogWarning("http_accept_failed", {{"error", ec.message()}});
+    self->accept_retry.expires_after(kAcceptRetry);
+    self->accept_retry.async_wait([weak](const error_code& wait_ec) {
+      const auto retrying = weak.lock();
+      if (retrying && !wait_ec && retrying->acceptor.is_open()) retrying->Accept();
+    });
+  });
+}
+
+void HttpServer::Impl::OnAccepted(tcp::socket socket) {
+  const HttpServerOptions& options = state->options;
+  const size_t open = state->connections.size();
+  if (open >= options.max_connections + kMaxRefusing) return;
+  error_code ec;
+  const tcp::endpoint peer = socket.remote_endpoint(ec);
+  if (!ec) socket.non_blocking(true, ec);
+  if (!ec) socket.set_option(tcp::no_delay(true), ec);
+  if (!ec && options.send_buffer_bytes > 0) {
+    socket.set_option(asio::socket_base::send_buffer_size(options.send_buffer_bytes), ec);
+  }
+  if (ec) return;
+  std::make_shared<HttpConnection>(std::move(socket), EndpointName(peer), state,
+                                   open >= options.max_connections)
+      ->Start();
+  if (!sweeping) Sweep();
+}
+
+// Runs while there are connections.
+void HttpServer::Impl::Sweep() {
+  const Instant now = state->clock.Now();
+  for (HttpConnection* connection : state->connections) connection->CheckDeadlines(now);
+  sweeping = !state->connections.empty();
+  if (!sweeping) return;
+  sweep_timer.expires_after(SweepInterval(state->options));
+  sweep_timer.async_wait([weak = weak_from_this()](const error_code& ec) {
+    const auto self = weak.lock();
+    if (self && !ec) self->Sweep();
+  });
+}
+
+void HttpServer::Impl::CheckDrained() {
+  if (!state->draining || !drained || !state->connections.empty()) return;
+  state->loop->Post(std::exchange(drained, nullptr));
+}
+
+HttpServer::HttpServer(IoLoop* loop, HttpServerOptions options, Handler handler)
+    : impl_(std::make_shared<Impl>(loop)) {
+  AISP_CHECK(handler != nullptr);
+  HttpServerState& state = *impl_->state;
+  state.loop = loop;
+  state.options = std::move(options);
+  state.handler = std::move(handler);
+  state.on_closed = [impl = impl_.get()] { impl->CheckDrained(); };
+}
+
+HttpServer::~HttpServer() {
+  HttpServerState& state = *impl_->state;
+  state.stopped = true;
+  state.on_closed = nullptr;
+  error_code ignored;
+  impl_->acceptor.close(ignored);
+  for (HttpConnection* connection : state.connections) {
+    connection->Vanish(HttpExchange::Gone::kShutdown, false);
+  }
+}
+
+Status HttpServer::Start() {
+  AISP_RETURN_IF_ERROR(impl_->Listen());
+  impl_->Accept();
+  return {};
+}
+
+uint16_t HttpServer::port() const { return impl_->port; }
+
+void HttpServer::Drain(std::function<void()> done) {
+  impl_->state->draining = true;
+  impl_->drained = std::move(done);
+  error_code ignored;
+  impl_->acceptor.close(ignored);
+  for (HttpConnection* connection : impl_->state->connections) connection->Drain();
+  impl_->CheckDrained();
+}
+
+size_t HttpServer::connections() const { return impl_->state->connections.size(); }
+
+}  // namespace aisp

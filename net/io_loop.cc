@@ -1,0 +1,57 @@
+#include "net/io_loop_impl.h"
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include "common/check.h"
+
+namespace aisp {
+
+class IoLoop::Timer : public std::enable_shared_from_this<IoLoop::Timer> {
+ public:
+  Timer(std::shared_ptr<Impl> loop, std::function<void()> fn)
+      : loop_(std::move(loop)), fn_(std::move(fn)), timer_(loop_->context) {}
+
+  void Start(Instant when) {
+    timer_.expires_at(std::chrono::steady_clock::time_point(std::chrono::nanoseconds(when.ns)));
+    timer_.async_wait([weak = weak_from_this()](const boost::system::error_code& ec) {
+      const auto self = weak.lock();
+      if (!self || ec) return;
+      // `fn` may drop the handle and with it what it captured.
+      const auto fn = std::exchange(self->fn_, nullptr);
+      fn();
+    });
+  }
+
+ private:
+  std::shared_ptr<Impl> loop_;
+  std::function<void()> fn_;
+  boost::asio::steady_timer timer_;
+};
+
+IoLoop::IoLoop() : impl_(std::make_shared<Impl>()) {}
+
+IoLoop::~IoLoop() = default;
+
+void IoLoop::Run() {
+  AISP_CHECK_MSG(impl_->runner.load() == std::thread::id(), "IoLoop::Run is called once");
+  impl_->runner.store(std::this_thread::get_id());
+  const auto work = boost::asio::make_work_guard(impl_->context);
+  impl_->context.run();
+  impl_->runner.store(std::thread::id());
+}
+
+void IoLoop::Stop() { impl_->context.stop(); }
+
+void IoLoop::Post(std::function<void()> fn) { boost::asio::post(impl_->context, std::move(fn)); }
+
+std::shared_ptr<IoLoop::Timer> IoLoop::RunAt(Instant when, std::function<void()> fn) {
+  auto timer = std::make_shared<Timer>(impl_, std::move(fn));
+  if (when != kNever) timer->Start(when);
+  return timer;
+}
+
+bool IoLoop::OnLoopThread() const { return impl_->runner.load() == std::this_thread::get_id(); }
+
+}  // namespace aisp
