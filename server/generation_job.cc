@@ -35,7 +35,9 @@ void GenerationJob::Start(FrontendContext* context, std::shared_ptr<HttpExchange
                           std::string trace_id) {
   std::shared_ptr<GenerationJob> job(new GenerationJob(context, std::move(exchange), endpoint, std::move(trace_id)));
   job->self_ = job;
-  job->exchange_->OnDisconnect([job](HttpExchange::Gone why) { job->OnGone(why); });
+  job->exchange_->OnDisconnect([weak = job->weak_from_this()](HttpExchange::Gone why) {
+    if (auto alive = weak.lock()) alive->OnGone(why);
+  });
   const bool taken = context->pool->TrySubmit([job] {
     auto prepared = std::make_shared<ApiResult<Prepared>>(
         Prepare(*job->context_->model, job->endpoint_, job->exchange_->request().body));
@@ -140,7 +142,6 @@ void GenerationJob::SubmitAll() {
   submitted_ = context_->clock->Now();
   submitting_ = true;
   for (size_t p = 0; p < prepared_.prompts.size(); ++p) {
-    context_->prompt_tokens.Add(static_cast<double>(prepared_.prompts[p].size()));
     for (uint32_t i = 0; i < o.n && !closed_; ++i) {
       const auto index = static_cast<uint32_t>(choices_.size());
       choices_.push_back(std::make_unique<ChoiceStream>(
@@ -308,12 +309,9 @@ void GenerationJob::Fail(const ApiError& error, Duration retry_after) {
 void GenerationJob::Close() {
   if (closed_) return;
   closed_ = true;
-  uint64_t generated = 0;
   for (auto& choice : choices_) {
-    generated += choice->completion_tokens();
     if (choice->request != RequestId{}) context_->router->Cancel(std::exchange(choice->request, RequestId{}));
   }
-  context_->generation_tokens.Add(static_cast<double>(generated));
   keepalive_.reset();
   // The caller may be one of our choices: let the loop's next turn end us.
   context_->loop->Post([self = std::move(self_)] {});

@@ -33,8 +33,6 @@ struct FrontendContext {
   std::function<int64_t()> unix_time_s;
   std::function<void(Endpoint, int status)> count_request;
   Counter disconnected;
-  Counter prompt_tokens;
-  Counter generation_tokens;
 };
 
 class GenerationJob final : public std::enable_shared_from_this<GenerationJob>, public ChoiceStream::Listener {

@@ -1,0 +1,64 @@
+#include "server/admin_service.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "api/error.h"
+#include "common/log.h"
+#include "common/threads.h"
+#include "server/frontend.h"
+
+namespace aisp {
+namespace {
+
+HttpServerOptions OptionsOf(const Config& config) {
+  HttpServerOptions o;
+  o.address = config.worker.admin_address;
+  o.port = static_cast<uint16_t>(config.worker.admin_port);
+  // Probes and scrapes only.
+  o.max_connections = 64;
+  o.max_body_bytes = 4096;
+  o.error_body = [](int status, std::string_view message) { return ErrorBody(status, message); };
+  return o;
+}
+
+class AdminServiceImpl final : public AdminService {
+ public:
+  AdminServiceImpl(const Config& config, const Metrics* metrics, std::function<Status()> ready)
+      : address_(config.worker.admin_address),
+        http_(&loop_, OptionsOf(config), [metrics, ready = std::move(ready)](std::shared_ptr<HttpExchange> exchange) {
+          if (!AnswerAdmin(*exchange, ready, *metrics)) AnswerUnknown(*exchange, {});
+        }) {}
+  ~AdminServiceImpl() override { Stop(); }
+
+  Status Bind() {
+    AISP_RETURN_IF_ERROR(http_.Start());
+    thread_ = Thread("admin", [this] { loop_.Run(); });
+    return {};
+  }
+  std::string address() const override { return fmt::format("{}:{}", address_, http_.port()); }
+  void Stop() override {
+    if (!thread_.joinable()) return;
+    loop_.Stop();
+    thread_.Join();
+  }
+
+ private:
+  const std::string address_;
+  IoLoop loop_;
+  HttpServer http_;
+  Thread thread_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<AdminService>> AdminService::Start(const Config& config, const Metrics* metrics,
+                                                          std::function<Status()> ready) {
+  auto service = std::make_unique<AdminServiceImpl>(config, metrics, std::move(ready));
+  AISP_RETURN_IF_ERROR(service->Bind());
+  LogInfo("admin endpoint", {{"url", "http://" + service->address()}});
+  return service;
+}
+
+}  // namespace aisp

@@ -1,0 +1,34 @@
+// RouterService: the router's process side: I/O loop, HTTP server, gRPC server for workers, tokenizer pool, frontend and router,
+// wired together. The loop's thread owns router and frontend.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "common/metrics.h"
+#include "config/config.h"
+#include "net/local_links.h"
+#include "server/served_model.h"
+
+namespace aisp {
+
+class RouterService {
+ public:
+  // `local`: workers of this process attach there under kLocalRouterAddress; null: workers attach by gRPC only.
+  static Result<std::unique_ptr<RouterService>> Create(const Config& config, const ServedModel* model,
+                                                       const Clock* clock, Metrics* metrics, LocalHub* local);
+  static constexpr const char* kLocalRouterAddress = "local:router";
+  virtual ~RouterService() = default;
+
+  // Binds and serves. ALREADY_EXISTS when a port is taken.
+  virtual Status Start() = 0;
+  // "127.0.0.1:8080"; valid after Start.
+  virtual std::string http_address() const = 0;
+  // Where workers attach; "" when only local ones do.
+  virtual std::string workers_address() const = 0;
+  // Refuses new requests, lets running ones finish for at most `limit` or until `haste` says so, then stops. Idempotent.
+  virtual void DrainAndStop(Duration limit, const std::function<bool()>& haste) = 0;
+};
+
+}  // namespace aisp

@@ -1,0 +1,56 @@
+// WorkerService: one prefill or decode worker, wired: model and executor, KV pool and transports, engine, role, links, and the
+// thread that owns them all.
+//
+// Create and the destructor run on the main thread; between Start and Stop everything inside belongs to the worker's loop.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/metrics.h"
+#include "config/config.h"
+#include "net/grpc_links.h"
+#include "net/local_links.h"
+#include "server/served_model.h"
+#include "server/worker_loop.h"
+
+namespace aisp {
+
+class Model;
+class InprocHub;
+
+// What workers of one process share.
+struct WorkerHost {
+  const Config* config = nullptr;
+  const ServedModel* served = nullptr;
+  std::shared_ptr<Model> model;  // weights, read-only
+  const Clock* clock = nullptr;
+  Metrics* metrics = nullptr;
+  // Set when router and workers are one process: links and transports then stay inside it.
+  LocalHub* local = nullptr;
+  InprocHub* inproc = nullptr;
+};
+
+// Loads the weights once for all workers of a process.
+Result<std::shared_ptr<Model>> LoadWeights(const Config& config, const ServedModel& served);
+
+class WorkerService {
+ public:
+  virtual ~WorkerService() = default;
+
+  // `role`: "prefill" or "decode"; `id`: its name in the cluster.
+  static Result<std::unique_ptr<WorkerService>> Create(const WorkerHost& host, const std::string& role,
+                                                       const std::string& id);
+
+  // `on_ready` runs once, on the worker's thread, when a router has accepted it.
+  virtual void Start(std::function<void()> on_ready) = 0;
+  // Any thread: the role's Ready(), as of the last step or timer.
+  virtual Status Ready() const = 0;
+  // Finishes what runs, for at most `limit`, while `haste` (polled) stays false; then stops the thread. Idempotent.
+  virtual void DrainAndStop(Duration limit, const std::function<bool()>& haste) = 0;
+  virtual const std::string& id() const = 0;
+};
+
+}  // namespace aisp
