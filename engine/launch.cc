@@ -143,13 +143,12 @@ bool Engine::Impl::Apply(const PlannedSequence& planned, StepRecord& step) {
 bool Engine::Impl::Start(Sequence& s) {
   if (!s.blocks.empty()) {
     --waiting_with_blocks;
-  } else if (!TakeBlocks(s, s.target(), s.target() - 1, /*keep_free=*/0)) {
+  } else if (TakeBlocks(s, s.target(), s.target() - 1, /*keep_free=*/0)) {
+    if (s.times.first_scheduled == kNever) s.times.cached_tokens = s.scheduled;
+  } else {
     return false;
   }
-  if (s.times.first_scheduled == kNever) {
-    s.times.first_scheduled = clock->Now();
-    s.times.cached_tokens = std::max(s.times.cached_tokens, s.scheduled);
-  }
+  if (s.times.first_scheduled == kNever) s.times.first_scheduled = clock->Now();
   table.SetState(s, SequenceState::kRunning);
   return true;
 }

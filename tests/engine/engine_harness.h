@@ -1,0 +1,154 @@
+// An engine over a ProvenanceExecutor, and a book of what every sequence brought, held against the oracle. For tests.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/random.h"
+#include "engine/engine.h"
+#include "tests/support/provenance_executor.h"
+
+namespace aisp {
+
+inline std::vector<TokenId> RandomTokens(SplitMix64& random, int32_t count, int32_t vocabulary = 1000) {
+  std::vector<TokenId> tokens;
+  for (int32_t i = 0; i < count; ++i) tokens.push_back(static_cast<TokenId>(random.Below(static_cast<uint64_t>(vocabulary))));
+  return tokens;
+}
+
+inline std::vector<TokenId> SomeTokens(int32_t count, uint64_t seed) {
+  SplitMix64 random(seed);
+  return RandomTokens(random, count);
+}
+
+inline SequenceRequest MakeRequest(std::vector<TokenId> prompt, int32_t max_new_tokens = 8, uint64_t seed = 1) {
+  SequenceRequest request;
+  request.prompt_tokens = static_cast<int32_t>(prompt.size());
+  request.tokens = std::move(prompt);
+  request.max_new_tokens = max_new_tokens;
+  request.sampling.seed = seed;
+  return request;
+}
+
+// What came out for one sequence.
+struct Outcome {
+  SequenceRequest request;
+  std::vector<TokenId> drawn;
+  bool ended = false;
+  FinishReason finish = FinishReason::kNone;
+  Error error;
+  bool prefill_done = false;
+};
+
+class EngineHarness {
+ public:
+  explicit EngineHarness(const ProvenanceOptions& model, const EngineOptions& options = {}, LayerSink* sink = nullptr)
+      : model_(model),
+        executor(model),
+        owned_(std::make_unique<Engine>(options, &executor, &clock, sink)),
+        engine(*owned_) {}
+
+  SequenceId Add(const SequenceRequest& request) {
+    auto id = engine.Add(request);
+    EXPECT_TRUE(id.has_value()) << id.error().ToString();
+    if (!id) return SequenceId(0);
+    outcomes[*id].request = request;
+    return *id;
+  }
+
+  // One turn of the owner's loop: fills the device, then takes one result. False when there was nothing to do.
+  bool Step() {
+    bool moved = false;
+    for (int i = 0; engine.CanLaunch(); ++i) {
+      EXPECT_LT(i, 8) << "CanLaunch stays true without anything being launched";
+      EXPECT_TRUE(engine.Launch().has_value());
+      moved = true;
+      if (i >= 8) break;
+    }
+    engine.blocks().CheckInvariants();
+    if (!engine.InFlight()) return moved;
+    Take(engine.Collect());
+    engine.blocks().CheckInvariants();
+    clock.Advance(std::chrono::milliseconds(1));
+    return true;
+  }
+
+  void Run(int max_steps = 100000) {
+    for (int i = 0; i < max_steps; ++i) {
+      if (!Step()) return;
+    }
+    ADD_FAILURE() << "not idle after " << max_steps << " steps";
+  }
+
+  void Take(CollectOutput out) {
+    for (TokenOutput& output : out.tokens) {
+      Outcome& o = outcomes[output.sequence];
+      EXPECT_FALSE(o.ended) << "an output after the end of sequence " << output.sequence.value;
+      if (output.token >= 0) {
+        EXPECT_EQ(output.position, static_cast<int32_t>(o.request.tokens.size() + o.drawn.size()));
+        o.drawn.push_back(output.token);
+      }
+      if (output.finish == FinishReason::kNone) continue;
+      o.ended = true;
+      o.finish = output.finish;
+      o.error = std::move(output.error);
+      EXPECT_FALSE(engine.Alive(output.sequence));
+    }
+    for (SequenceId id : out.prefills_done) {
+      EXPECT_FALSE(outcomes[id].prefill_done);
+      outcomes[id].prefill_done = true;
+    }
+    last_timing = out.timing;
+  }
+
+  // The sequence ended by itself and brought exactly the oracle's tokens and end.
+  void ExpectOracle(SequenceId id) {
+    const Outcome& o = outcomes[id];
+    const ExpectedEnd expected = ExpectedOutput(model_, o.request);
+    EXPECT_TRUE(o.ended) << "sequence " << id.value;
+    EXPECT_EQ(o.drawn, expected.tokens) << "sequence " << id.value;
+    EXPECT_EQ(o.finish, expected.finish) << "sequence " << id.value << ": " << o.error.message;
+  }
+  void ExpectAllOracle() {
+    for (const auto& [id, outcome] : outcomes) ExpectOracle(id);
+  }
+  // What came so far is a beginning of the oracle's tokens.
+  void ExpectOraclePrefix(SequenceId id) {
+    const Outcome& o = outcomes[id];
+    std::vector<TokenId> expected = ExpectedOutput(model_, o.request).tokens;
+    ASSERT_LE(o.drawn.size(), expected.size());
+    expected.resize(o.drawn.size());
+    EXPECT_EQ(o.drawn, expected) << "sequence " << id.value;
+  }
+  void ExpectIdle() {
+    engine.blocks().CheckInvariants();
+    const BlockStats stats = engine.blocks().Stats();
+    EXPECT_EQ(stats.pinned, 0);
+    EXPECT_EQ(stats.free + stats.cached, stats.total);
+    EXPECT_EQ(engine.NumRunning() + engine.NumWaiting() + engine.NumAwaitingKv(), 0);
+    EXPECT_FALSE(engine.InFlight());
+    EXPECT_FALSE(engine.CanLaunch());
+  }
+
+ private:
+  const ProvenanceOptions model_;
+
+ public:
+  ManualClock clock;
+  ProvenanceExecutor executor;
+
+ private:
+  std::unique_ptr<Engine> owned_;
+
+ public:
+  Engine& engine;
+  std::map<SequenceId, Outcome> outcomes;
+  StepTiming last_timing;
+};
+
+}  // namespace aisp

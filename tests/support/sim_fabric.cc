@@ -1,0 +1,249 @@
+#include "tests/support/sim_fabric.h"
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "common/check.h"
+
+namespace aisp {
+
+class SimFabric::Transport final : public KvTransport {
+ public:
+  Transport(SimFabric* fabric, std::string process) : fabric_(fabric), process_(std::move(process)) {
+    capabilities_.name = fabric->options_.owner_copies ? "sim-tcp" : "sim-shm";
+    capabilities_.crosses_process = true;
+    capabilities_.crosses_host = fabric->options_.owner_copies;
+    capabilities_.owner_copies = fabric->options_.owner_copies;
+    capabilities_.rank = 1;
+  }
+  ~Transport() override {
+    auto it = fabric_->transports_.find(process_);
+    if (it != fabric_->transports_.end() && it->second == this) fabric_->Kill(process_);
+  }
+
+  const TransportCapabilities& capabilities() const override { return capabilities_; }
+  Status Register(const KvRegion& region) override {
+    region_ = region;
+    return {};
+  }
+  Result<std::string> Descriptor() override { return process_; }
+
+  Result<KvPeerId> Connect(std::string_view descriptor, Duration) override {
+    const std::string owner(descriptor);
+    if (fabric_->Find(owner) == nullptr) return Unavailable("the pool of " + owner + " is gone");
+    auto lane = std::make_shared<Lane>();
+    lane->writer = process_;
+    lane->owner = owner;
+    fabric_->lanes_.push_back(lane);
+    const KvPeerId id(next_peer_++);
+    peers_[id] = lane;
+    return id;
+  }
+  void Disconnect(KvPeerId peer) override {
+    auto it = peers_.find(peer);
+    if (it == peers_.end()) return;
+    const LanePtr lane = it->second;
+    peers_.erase(it);
+    lane->closed = true;
+    for (Write& w : lane->queue) Complete(w, Unavailable("disconnected"));
+    lane->queue.clear();
+    std::erase(fabric_->lanes_, lane);
+  }
+
+  Result<WriteId> Write(KvPeerId peer, std::span<const BlockCopy> copies, Epoch epoch) override {
+    auto it = peers_.find(peer);
+    if (it == peers_.end()) return Unavailable("no such peer");
+    Lane& lane = *it->second;
+    if (lane.queue.size() >= fabric_->options_.max_queued_writes) return ResourceExhausted("the queue is full");
+    SimFabric::Write write;
+    write.id = WriteId(next_write_++);
+    write.epoch = epoch;
+    const Transport* owner = fabric_->Find(lane.owner);
+    for (const BlockCopy& c : copies) {
+      if (c.src_offset + c.bytes > region_.bytes || (owner != nullptr && c.dst_offset + c.bytes > owner->region_.bytes)) {
+        return Fail(Code::kOutOfRange, "a copy outside of a pool");
+      }
+      const uint64_t half = c.bytes / 16 * 8;
+      write.pieces.push_back({c.src_offset, c.dst_offset, half});
+      write.pieces.push_back({c.src_offset + half, c.dst_offset + half, c.bytes - half});
+    }
+    const WriteId id = write.id;
+    lane.queue.push_back(std::move(write));
+    fabric_->Kick(it->second);
+    return id;
+  }
+  void CancelWrites(KvPeerId peer, Epoch epoch) override {
+    auto it = peers_.find(peer);
+    if (it == peers_.end()) return;
+    // What was not started ends in its turn, so that completions stay in order.
+    for (SimFabric::Write& w : it->second->queue) {
+      if (w.epoch == epoch && !w.started) w.cancelled = true;
+    }
+    fabric_->Kick(it->second);
+  }
+
+  void AllowEpoch(Epoch epoch, std::span<const BlockCopy> allowed) override {
+    allowed_[epoch].assign(allowed.begin(), allowed.end());
+  }
+  bool RevokeEpoch(Epoch epoch) override {
+    allowed_.erase(epoch);
+    revoked_.insert(epoch);
+    return capabilities_.owner_copies;
+  }
+
+  void Progress() override {}
+  size_t Poll(std::span<WriteCompletion> out) override {
+    size_t n = 0;
+    while (n < out.size() && !completions_.empty()) {
+      out[n++] = std::move(completions_.front());
+      completions_.pop_front();
+    }
+    return n;
+  }
+  void SetWaker(std::function<void()> wake) override { wake_ = std::move(wake); }
+
+  void Complete(const SimFabric::Write& write, Status status) {
+    completions_.push_back({write.id, write.epoch, std::move(status)});
+    if (wake_) wake_();
+  }
+  bool Allowed(Epoch epoch, const BlockCopy& piece) const {
+    auto it = allowed_.find(epoch);
+    if (it == allowed_.end()) return false;
+    return std::any_of(it->second.begin(), it->second.end(), [&](const BlockCopy& a) {
+      return piece.dst_offset >= a.dst_offset && piece.dst_offset + piece.bytes <= a.dst_offset + a.bytes;
+    });
+  }
+
+  bool paused_ = false;
+  KvRegion region_;
+  std::map<Epoch, std::vector<BlockCopy>> allowed_;
+  std::set<Epoch> revoked_;
+
+ private:
+  SimFabric* const fabric_;
+  const std::string process_;
+  TransportCapabilities capabilities_;
+  std::map<KvPeerId, LanePtr> peers_;
+  std::deque<WriteCompletion> completions_;
+  std::function<void()> wake_;
+  uint64_t next_peer_ = 1;
+  uint64_t next_write_ = 1;
+};
+
+std::unique_ptr<KvTransport> SimFabric::MakeTransport(const std::string& process) {
+  auto transport = std::make_unique<Transport>(this, process);
+  AISP_CHECK(transports_.emplace(process, transport.get()).second);
+  return transport;
+}
+
+SimFabric::Transport* SimFabric::Find(const std::string& process) {
+  auto it = transports_.find(process);
+  return it == transports_.end() ? nullptr : it->second;
+}
+
+void SimFabric::Pause(const std::string& process) {
+  if (Transport* t = Find(process)) t->paused_ = true;
+}
+
+void SimFabric::Resume(const std::string& process) {
+  Transport* t = Find(process);
+  if (t == nullptr) return;
+  t->paused_ = false;
+  const std::vector<LanePtr> lanes = lanes_;
+  for (const LanePtr& lane : lanes) {
+    if (lane->closed || (lane->writer != process && lane->owner != process)) continue;
+    if (lane->arrived) Arrive(lane);
+    Kick(lane);
+  }
+}
+
+void SimFabric::Kill(const std::string& process) {
+  transports_.erase(process);
+  std::erase_if(lanes_, [&](const LanePtr& lane) {
+    if (lane->writer != process) return false;
+    // With owner_copies one piece may already be on the wire; the event that carries it keeps the lane alive.
+    lane->closed = !options_.owner_copies || !lane->moving || world_->Chance(0.5);
+    return true;
+  });
+  const std::vector<LanePtr> lanes = lanes_;
+  for (const LanePtr& lane : lanes) {
+    if (lane->arrived) Arrive(lane);
+  }
+}
+
+void SimFabric::Kick(const LanePtr& lane) {
+  Transport* writer = Find(lane->writer);
+  if (lane->moving || lane->closed || writer == nullptr || writer->paused_) return;
+  while (!lane->queue.empty() && lane->queue.front().cancelled) {
+    writer->Complete(lane->queue.front(), Fail(Code::kCancelled, "cancelled before it started"));
+    lane->queue.pop_front();
+  }
+  if (lane->queue.empty()) return;
+  Write& write = lane->queue.front();
+  write.started = true;
+  if (write.pieces.empty()) return CompleteFront(lane);
+  lane->moving = true;
+  if (options_.owner_copies) {
+    const std::byte* source = writer->region_.base + write.pieces.front().src_offset;
+    lane->wire.assign(source, source + write.pieces.front().bytes);
+  }
+  const double ms = static_cast<double>(write.pieces.front().bytes) / options_.bytes_per_ms;
+  world_->After(FromMs(ms * world_->Uniform(0.7, 1.6)), [this, lane] { Arrive(lane); });
+}
+
+void SimFabric::Arrive(const LanePtr& lane) {
+  if (lane->closed) return;
+  const Transport* stopper = Find(options_.owner_copies ? lane->owner : lane->writer);
+  lane->arrived = stopper != nullptr && stopper->paused_;
+  if (!lane->arrived) Land(lane);
+}
+
+void SimFabric::Land(const LanePtr& lane) {
+  lane->moving = false;
+  if (lane->queue.empty()) return;
+  Write& write = lane->queue.front();
+  Transport* writer = Find(lane->writer);
+  Transport* owner = Find(lane->owner);
+  const BlockCopy piece = write.pieces.front();
+  write.pieces.pop_front();
+  if (owner == nullptr) {
+    if (options_.owner_copies) write.status = Unavailable("the peer is gone");
+  } else if (options_.owner_copies && !owner->Allowed(write.epoch, piece)) {
+    ++fenced_pieces_;
+    write.status = Fail(Code::kPermissionDenied, "the epoch is not allowed");
+  } else if (options_.owner_copies) {
+    std::memcpy(owner->region_.base + piece.dst_offset, lane->wire.data(), piece.bytes);
+  } else {
+    if (owner->revoked_.count(write.epoch) != 0) ++late_pieces_;
+    std::memcpy(owner->region_.base + piece.dst_offset, writer->region_.base + piece.src_offset, piece.bytes);
+  }
+  if (writer == nullptr) return;
+  if (!write.status) write.pieces.clear();
+  if (write.pieces.empty()) return CompleteFront(lane);
+  Kick(lane);
+}
+
+void SimFabric::CompleteFront(const LanePtr& lane) {
+  Transport* writer = Find(lane->writer);
+  const Write write = std::move(lane->queue.front());
+  lane->queue.pop_front();
+  writer->Complete(write, write.status);
+  Kick(lane);
+}
+
+bool SimFabric::FailOneWrite() {
+  std::vector<LanePtr> busy;
+  for (const LanePtr& lane : lanes_) {
+    if (!lane->queue.empty() && !lane->closed) busy.push_back(lane);
+  }
+  if (busy.empty()) return false;
+  Write& write = busy[world_->random.Below(busy.size())]->queue.front();
+  write.status = DataLoss("the wire ate it");
+  // The piece under way still lands; the rest does not.
+  if (write.pieces.size() > 1) write.pieces.resize(1);
+  return true;
+}
+
+}  // namespace aisp
