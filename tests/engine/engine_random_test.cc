@@ -1,0 +1,262 @@
+// Everything at once, at random: local, prefill-only and remote sequences, shared prefixes, tiny pools, cancels, writers that
+// fail and scribble late. A failing run prints its seed.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <list>
+
+#include "tests/engine/engine_harness.h"
+
+namespace aisp {
+namespace {
+
+// One decode engine and one prefill engine under one random hand. P's finished KV is copied into D's pool block by block
+// at a random later moment, as a transport would.
+class Chaos : public LayerSink {
+ public:
+  explicit Chaos(uint64_t seed) : random_(seed), model_(RandomModel()), p_(PrefillModel(), RandomOptions(), this), d_(model_, RandomOptions()) {
+    for (int i = 0; i < 4; ++i) stems_.push_back(RandomTokens(random_, static_cast<int32_t>(random_.Below(90))));
+  }
+
+  void Play(int turns) {
+    for (int turn = 0; turn < turns && !testing::Test::HasFailure(); ++turn) {
+      if (Chance(3)) Arrive();
+      if (Chance(4)) CancelSomebody();
+      for (auto it = transfers_.begin(); it != transfers_.end();) it = Advance(*it) ? std::next(it) : transfers_.erase(it);
+      if (Chance(2)) EndSomeLease();
+      if (Chance(2)) p_.Step();
+      if (!Chance(4)) d_.Step();
+    }
+  }
+
+  void Finish() {
+    for (int turn = 0; turn < 20000 && !testing::Test::HasFailure(); ++turn) {
+      for (auto it = transfers_.begin(); it != transfers_.end();) it = Advance(*it) ? std::next(it) : transfers_.erase(it);
+      while (!dead_leases_.empty()) EndSomeLease();
+      const bool moved = p_.Step() | d_.Step();
+      if (!moved && transfers_.empty()) break;
+    }
+    EXPECT_TRUE(transfers_.empty());
+    for (SequenceId id : expected_) d_.ExpectOracle(id);
+    for (SequenceId id : cancelled_) d_.ExpectOraclePrefix(id);
+    d_.ExpectIdle();
+    p_.ExpectIdle();
+  }
+
+  // Each slice begins where the one before it ended, at every layer.
+  void OnLayer(int32_t layer, std::span<const LayerSlice> slices) override {
+    for (const LayerSlice& s : slices) {
+      const auto it = covered_.find(s.sequence);
+      if (it == covered_.end()) continue;
+      if (layer == 0) it->second = {it->second.end, s.token_end};
+      EXPECT_EQ(s.token_begin, it->second.begin);
+      EXPECT_EQ(s.token_end, it->second.end);
+    }
+  }
+
+  size_t ended() const { return expected_.size(); }
+  uint64_t preemptions() const { return d_.engine.Preemptions(); }
+
+ private:
+  enum class Stage { kAsk, kPrefill, kDone };
+  struct Transfer {
+    SequenceId on_d;
+    SequenceId on_p;
+    SequenceRequest request;
+    RemoteGrant grant;
+    Stage stage = Stage::kAsk;
+  };
+  struct Covered {
+    int32_t begin = 0;
+    int32_t end = 0;
+  };
+
+  bool Chance(uint64_t one_in) { return random_.Below(one_in) == 0; }
+
+  ProvenanceOptions RandomModel() {
+    ProvenanceOptions model;
+    model.max_depth = static_cast<int32_t>(1 + random_.Below(2));
+    model.block_tokens = Chance(3) ? 32 : 16;
+    model.num_blocks = static_cast<int32_t>(14 + random_.Below(30));
+    model.max_slots = static_cast<int32_t>(2 + random_.Below(12));
+    model.num_kv_heads = static_cast<int32_t>(1 + random_.Below(2));
+    model.vocabulary = 200;
+    return model;
+  }
+  ProvenanceOptions PrefillModel() {
+    ProvenanceOptions model = model_;
+    model.num_blocks = static_cast<int32_t>(14 + random_.Below(20));
+    model.max_depth = static_cast<int32_t>(1 + random_.Below(2));
+    return model;
+  }
+  EngineOptions RandomOptions() {
+    EngineOptions options;
+    options.limits.max_batch_tokens = static_cast<int32_t>(4 + random_.Below(100));
+    options.limits.max_prefill_chunk = static_cast<int32_t>(1 + random_.Below(100));
+    options.limits.max_sequences = static_cast<int32_t>(1 + random_.Below(12));
+    options.limits.watermark_blocks = static_cast<int32_t>(random_.Below(3));
+    options.enable_prefix_cache = !Chance(5);
+    return options;
+  }
+  SequenceRequest RandomRequest() {
+    const std::vector<TokenId>& stem = stems_[random_.Below(stems_.size())];
+    std::vector<TokenId> tokens(stem.begin(), stem.begin() + static_cast<long>(random_.Below(stem.size() + 1)));
+    for (TokenId t : RandomTokens(random_, static_cast<int32_t>(1 + random_.Below(40)), 200)) tokens.push_back(t);
+    SequenceRequest request = MakeRequest(std::move(tokens), static_cast<int32_t>(1 + random_.Below(60)), random_.Next());
+    request.priority = static_cast<int32_t>(random_.Below(3));
+    if (Chance(3)) request.stop_token_ids = {static_cast<TokenId>(random_.Below(200)), 17};
+    if (Chance(3)) request.min_new_tokens = static_cast<int32_t>(random_.Below(20));
+    if (Chance(5)) request.sampling.presence_penalty = 0.3f;
+    if (Chance(4)) request.sampling.temperature = 0;
+    if (Chance(6)) request.cache_scope = "scope";
+    return request;
+  }
+
+  void Arrive() {
+    if (d_.engine.NumWaiting() + d_.engine.NumAwaitingKv() > 20) return;
+    SequenceRequest request = RandomRequest();
+    if (Chance(2)) {
+      expected_.insert(d_.Add(request));
+      return;
+    }
+    Transfer t;
+    t.request = request;
+    request.kv_source = KvSource::kRemote;
+    t.on_d = d_.Add(request);
+    expected_.insert(t.on_d);
+    request.kv_source = KvSource::kPrefillOnly;
+    t.on_p = p_.Add(request);
+    transfers_.push_back(std::move(t));
+  }
+
+  void CancelSomebody() {
+    if (expected_.empty()) return;
+    auto it = expected_.begin();
+    std::advance(it, static_cast<long>(random_.Below(expected_.size())));
+    if (!d_.engine.Alive(*it)) return;
+    if (Chance(2) && d_.engine.CanLaunch()) {
+      EXPECT_TRUE(d_.engine.Launch().has_value());
+    }
+    d_.engine.Cancel(*it);
+    cancelled_.insert(*it);
+    expected_.erase(it);
+  }
+
+  void EndSomeLease() {
+    if (dead_leases_.empty()) return;
+    const RemoteGrant grant = dead_leases_.front();
+    dead_leases_.pop_front();
+    Scribble(grant);  // the last writes of a writer that was given up
+    d_.engine.EndLease(grant.epoch);
+  }
+  void Scribble(const RemoteGrant& grant) {
+    const KvLayout layout = d_.executor.kv_layout();
+    for (BlockId block : grant.blocks) {
+      for (int32_t layer = 0; layer < layout.num_layers; ++layer) {
+        std::memset(d_.executor.pool_base() + layout.Offset(layer, block), static_cast<int>(random_.Below(256)),
+                    layout.LayerBlockBytes());
+      }
+    }
+  }
+
+  // False when the transfer is over.
+  bool Advance(Transfer& t) {
+    const bool wanted = d_.engine.Alive(t.on_d);
+    switch (t.stage) {
+      case Stage::kAsk:
+        if (!wanted) return Drop(t, /*granted=*/false);
+        if (Chance(8)) {
+          d_.engine.RemoteFailed(t.on_d, /*run_locally=*/true);
+          return Drop(t, false);
+        }
+        Ask(t);
+        return true;
+      case Stage::kPrefill:
+        if (!wanted) return Drop(t, true);
+        if (Chance(40)) {
+          d_.engine.RemoteFailed(t.on_d, /*run_locally=*/Chance(2));
+          if (d_.engine.NumAwaitingKv() > 0 && Chance(2)) d_.engine.Cancel(t.on_d), Forget(t.on_d);
+          if (d_.engine.Alive(t.on_d)) d_.engine.RemoteFailed(t.on_d, true);
+          return Drop(t, true);
+        }
+        if (p_.outcomes[t.on_p].prefill_done) t.stage = Stage::kDone;
+        return true;
+      case Stage::kDone:
+        if (!wanted) return Drop(t, true);
+        if (Chance(2)) return true;
+        Copy(t);
+        p_.engine.Release(t.on_p);
+        d_.engine.RemoteFilled(t.on_d);
+        return false;
+    }
+    return false;
+  }
+  void Forget(SequenceId id) {
+    expected_.erase(id);
+    cancelled_.insert(id);
+  }
+  bool Drop(Transfer& t, bool granted) {
+    if (granted) dead_leases_.push_back(t.grant);
+    covered_.erase(t.on_p);
+    p_.engine.Cancel(t.on_p);
+    return false;
+  }
+  void Ask(Transfer& t) {
+    auto grant = d_.engine.GrantRemote(t.on_d);
+    if (!grant) {
+      EXPECT_EQ(grant.error().code, Code::kResourceExhausted);
+      return;
+    }
+    t.grant = *grant;
+    t.stage = Stage::kPrefill;
+    p_.engine.OpenGate(t.on_p);
+    const int32_t computed = p_.engine.ComputedTokens(t.on_p);
+    covered_[t.on_p] = {computed, computed};
+  }
+  void Copy(const Transfer& t) {
+    const auto wanted = static_cast<int32_t>(t.request.tokens.size()) - 1;
+    const KvLayout src = p_.executor.kv_layout();
+    const KvLayout dst = d_.executor.kv_layout();
+    EXPECT_EQ(p_.engine.ComputedTokens(t.on_p), wanted);
+    EXPECT_EQ(covered_[t.on_p].end, wanted);
+    EXPECT_TRUE(p_.executor.Holds(t.request.tokens, p_.engine.BlocksOf(t.on_p), 0, wanted));
+    const std::span<const BlockId> from = p_.engine.BlocksOf(t.on_p);
+    const auto first = static_cast<size_t>(t.grant.first_token / src.block_tokens);
+    for (size_t block = first; block < static_cast<size_t>(src.BlocksFor(wanted)); ++block) {
+      for (int32_t layer = 0; layer < src.num_layers; ++layer) {
+        std::memcpy(d_.executor.pool_base() + dst.Offset(layer, t.grant.blocks[block - first]),
+                    p_.executor.pool_base() + src.Offset(layer, from[block]), src.LayerBlockBytes());
+      }
+    }
+  }
+
+  SplitMix64 random_;
+  const ProvenanceOptions model_;
+  EngineHarness p_;
+  EngineHarness d_;
+  std::vector<std::vector<TokenId>> stems_;
+  std::list<Transfer> transfers_;
+  std::list<RemoteGrant> dead_leases_;
+  std::map<SequenceId, Covered> covered_;
+  std::set<SequenceId> expected_;
+  std::set<SequenceId> cancelled_;
+};
+
+TEST(EngineRandom, EveryScheduleBringsTheOraclesTokensAndEveryBlockComesBack) {
+  size_t ended = 0;
+  uint64_t preemptions = 0;
+  for (uint64_t seed = 1; seed <= 150; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Chaos chaos(seed);
+    chaos.Play(250);
+    chaos.Finish();
+    ended += chaos.ended();
+    preemptions += chaos.preemptions();
+    if (HasFailure()) FAIL() << "seed " << seed;
+  }
+  EXPECT_GT(ended, 3000u);
+  EXPECT_GT(preemptions, 100u);
+}
+
+}  // namespace
+}  // namespace aisp
