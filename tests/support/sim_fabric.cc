@@ -47,7 +47,7 @@ class SimFabric::Transport final : public KvTransport {
     const LanePtr lane = it->second;
     peers_.erase(it);
     lane->closed = true;
-    for (Write& w : lane->queue) Complete(w, Unavailable("disconnected"));
+    for (PendingWrite& w : lane->queue) Complete(w, Unavailable("disconnected"));
     lane->queue.clear();
     std::erase(fabric_->lanes_, lane);
   }
@@ -57,7 +57,7 @@ class SimFabric::Transport final : public KvTransport {
     if (it == peers_.end()) return Unavailable("no such peer");
     Lane& lane = *it->second;
     if (lane.queue.size() >= fabric_->options_.max_queued_writes) return ResourceExhausted("the queue is full");
-    SimFabric::Write write;
+    PendingWrite write;
     write.id = WriteId(next_write_++);
     write.epoch = epoch;
     const Transport* owner = fabric_->Find(lane.owner);
@@ -78,7 +78,7 @@ class SimFabric::Transport final : public KvTransport {
     auto it = peers_.find(peer);
     if (it == peers_.end()) return;
     // What was not started ends in its turn, so that completions stay in order.
-    for (SimFabric::Write& w : it->second->queue) {
+    for (PendingWrite& w : it->second->queue) {
       if (w.epoch == epoch && !w.started) w.cancelled = true;
     }
     fabric_->Kick(it->second);
@@ -104,7 +104,7 @@ class SimFabric::Transport final : public KvTransport {
   }
   void SetWaker(std::function<void()> wake) override { wake_ = std::move(wake); }
 
-  void Complete(const SimFabric::Write& write, Status status) {
+  void Complete(const PendingWrite& write, Status status) {
     completions_.push_back({write.id, write.epoch, std::move(status)});
     if (wake_) wake_();
   }
@@ -181,7 +181,7 @@ void SimFabric::Kick(const LanePtr& lane) {
     lane->queue.pop_front();
   }
   if (lane->queue.empty()) return;
-  Write& write = lane->queue.front();
+  PendingWrite& write = lane->queue.front();
   write.started = true;
   if (write.pieces.empty()) return CompleteFront(lane);
   lane->moving = true;
@@ -203,7 +203,7 @@ void SimFabric::Arrive(const LanePtr& lane) {
 void SimFabric::Land(const LanePtr& lane) {
   lane->moving = false;
   if (lane->queue.empty()) return;
-  Write& write = lane->queue.front();
+  PendingWrite& write = lane->queue.front();
   Transport* writer = Find(lane->writer);
   Transport* owner = Find(lane->owner);
   const BlockCopy piece = write.pieces.front();
@@ -227,7 +227,7 @@ void SimFabric::Land(const LanePtr& lane) {
 
 void SimFabric::CompleteFront(const LanePtr& lane) {
   Transport* writer = Find(lane->writer);
-  const Write write = std::move(lane->queue.front());
+  const PendingWrite write = std::move(lane->queue.front());
   lane->queue.pop_front();
   writer->Complete(write, write.status);
   Kick(lane);
@@ -239,7 +239,7 @@ bool SimFabric::FailOneWrite() {
     if (!lane->queue.empty() && !lane->closed) busy.push_back(lane);
   }
   if (busy.empty()) return false;
-  Write& write = busy[world_->random.Below(busy.size())]->queue.front();
+  PendingWrite& write = busy[world_->random.Below(busy.size())]->queue.front();
   write.status = DataLoss("the wire ate it");
   // The piece under way still lands; the rest does not.
   if (write.pieces.size() > 1) write.pieces.resize(1);

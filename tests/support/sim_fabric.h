@@ -45,7 +45,7 @@ class SimFabric {
 
  private:
   class Transport;
-  struct Write {
+  struct PendingWrite {
     WriteId id;
     Epoch epoch;
     std::deque<BlockCopy> pieces;
@@ -57,7 +57,7 @@ class SimFabric {
   struct Lane {
     std::string writer;
     std::string owner;
-    std::deque<Write> queue;
+    std::deque<PendingWrite> queue;
     bool moving = false;   // a piece is under way
     bool arrived = false;  // it waits for a stopped process
     std::vector<std::byte> wire;  // owner_copies: the bytes of the piece under way

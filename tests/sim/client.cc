@@ -1,0 +1,127 @@
+#include "tests/sim/client.h"
+
+#include <fmt/format.h>
+
+namespace aisp {
+namespace {
+
+SequenceRequest AsSequence(const RouterRequest& request) {
+  SequenceRequest s;
+  s.tokens = request.tokens;
+  s.prompt_tokens = static_cast<int32_t>(request.tokens.size());
+  s.sampling.temperature = request.sampling.temperature();
+  s.sampling.seed = request.sampling.seed();
+  s.sampling.choice = request.choice;
+  s.sampling.frequency_penalty = request.sampling.frequency_penalty();
+  s.max_new_tokens = static_cast<int32_t>(request.max_new_tokens);
+  s.min_new_tokens = static_cast<int32_t>(request.min_new_tokens);
+  s.stop_token_ids = request.stop_token_ids;
+  return s;
+}
+
+}  // namespace
+
+SimClient::SimClient(SimWorld* world, SimCoverage* coverage, std::string name, const ProvenanceOptions& model,
+                     RouterRequest request, Duration grace)
+    : world_(world),
+      coverage_(coverage),
+      name_(std::move(name)),
+      request_(std::move(request)),
+      grace_(grace),
+      expected_(ExpectedOutput(model, AsSequence(request_))) {}
+
+void SimClient::Fail(const std::string& what) { world_->Fail(fmt::format("{}: {}", name_, what)); }
+
+void SimClient::Submitted(const Result<RequestId>& id) {
+  submitted_ = world_->Now();
+  if (state_ != State::kNew) return;  // it ended inside Submit
+  if (id) {
+    state_ = State::kWaiting;
+    id_ = *id;
+    return;
+  }
+  state_ = State::kDone;
+  outcome_ = "refused: " + id.error().message;
+  coverage_->Count("request refused");
+  world_->Trace(name_, outcome_);
+}
+
+void SimClient::Leave(const std::string& why) {
+  state_ = State::kGone;
+  outcome_ = why;
+}
+
+void SimClient::OnRouted(const RouteDecision& route) {
+  if (state_ != State::kNew && state_ != State::kWaiting) Fail("routed after its end");
+  coverage_->Count("route " + route.reason);
+  if (++routes_ > 1) {
+    coverage_->Count("takeover");
+    if (!received_.empty()) coverage_->Count("takeover in mid-stream");
+  }
+  world_->Trace(name_, fmt::format("routed to {} prefill={} ({}, predicted ttft {:.1f} ms, cached {}/{})",
+                                   route.decode_worker, route.prefill_worker, route.reason, route.predicted_ttft_ms,
+                                   route.cached_tokens_decode, route.cached_tokens_prefill));
+}
+
+void SimClient::OnTokens(const v1::TokenEvent& event) {
+  if (state_ != State::kWaiting) return Fail("tokens without a request that waits");
+  const size_t position = request_.tokens.size() + received_.size();
+  if (event.first_position() != position) {
+    return Fail(fmt::format("tokens at position {}, expected {}", event.first_position(), position));
+  }
+  if (received_.empty()) {
+    const v1::Timing& t = event.timing();
+    if (t.queue_ns() < 0 || t.prefill_ns() < 0 || t.transfer_ns() < 0 || t.first_decode_ns() < 0) {
+      return Fail("a part of the TTFT is negative: " + t.ShortDebugString());
+    }
+    const int64_t sum = t.queue_ns() + t.prefill_ns() + t.transfer_ns() + t.first_decode_ns();
+    if (sum > (world_->Now() - submitted_).count()) {
+      return Fail(fmt::format("the parts of the TTFT are {} ns, it was {} ns", sum, (world_->Now() - submitted_).count()));
+    }
+    if (t.kv_blocks_moved() > 0) coverage_->Count("first token after remote KV");
+  }
+  for (TokenId token : event.tokens()) {
+    const size_t i = received_.size();
+    if (i >= expected_.tokens.size()) return Fail(fmt::format("token {} after the expected end", i));
+    if (token != expected_.tokens[i]) {
+      return Fail(fmt::format("token {} is {}, the oracle says {}: foreign or stale KV", i, token, expected_.tokens[i]));
+    }
+    received_.push_back(token);
+    world_->Digest(static_cast<uint64_t>(token));
+  }
+}
+
+void SimClient::OnFinish(v1::FinishReason reason, const Error& error, Duration) {
+  if (++finishes_ > 1) return Fail("finished twice");
+  if (state_ == State::kGone) return Fail("finished after the client left");
+  state_ = State::kDone;
+  const bool normal = reason == v1::FINISH_STOP || reason == v1::FINISH_LENGTH;
+  outcome_ = normal ? "ok" : error.ToString();
+  world_->Trace(name_, fmt::format("finished after {} tokens: {}", received_.size(), outcome_));
+  if (!normal) {
+    if (reason != v1::FINISH_ERROR) return Fail(fmt::format("finish reason {} that nobody asked for", static_cast<int>(reason)));
+    if (error.code == Code::kOk) return Fail("an error without a code");
+    coverage_->Count(error.code == Code::kDeadlineExceeded ? "deadline exceeded" : "request failed");
+    if (error.code != Code::kDeadlineExceeded && error.code != Code::kUnavailable &&
+        error.code != Code::kResourceExhausted) {
+      return Fail("an error that faults do not explain: " + outcome_);
+    }
+    return;
+  }
+  ok_ = true;
+  coverage_->Count("request ok");
+  const bool stopped = expected_.finish == FinishReason::kStop;
+  if (stopped != (reason == v1::FINISH_STOP)) return Fail("wrong finish reason: " + v1::FinishReason_Name(reason));
+  if (received_.size() != expected_.tokens.size()) {
+    return Fail(fmt::format("finished after {} of {} tokens", received_.size(), expected_.tokens.size()));
+  }
+}
+
+void SimClient::CheckOverdue(Instant now) {
+  if (state_ != State::kWaiting) return;
+  if (now > submitted_ + request_.timeout + grace_) {
+    Fail(fmt::format("no end {:.0f} ms after its deadline", ToMs(now - submitted_ - request_.timeout)));
+  }
+}
+
+}  // namespace aisp

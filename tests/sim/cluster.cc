@@ -1,0 +1,279 @@
+#include "tests/sim/cluster.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "common/check.h"
+
+namespace aisp {
+namespace {
+
+std::string Brief(const google::protobuf::Message& message) {
+  std::string text = message.ShortDebugString();
+  if (text.size() > 220) text = text.substr(0, 220) + "...";
+  return text;
+}
+
+SimFabricOptions FabricOptions(const SimSettings& s) {
+  ProvenanceOptions model;
+  model.num_layers = s.num_layers;
+  model.block_tokens = s.block_tokens;
+  SimFabricOptions options;
+  options.owner_copies = s.owner_copies;
+  options.bytes_per_ms = static_cast<double>(ProvenanceExecutor::LayoutOf(model).BlockBytes()) / s.transfer_ms_per_block;
+  return options;
+}
+
+bool IsChatter(const v1::WorkerMessage& m) { return m.has_telemetry() || m.has_kv_events(); }
+
+}  // namespace
+
+DeathWatch SimCluster::Death::Watch(const std::string& worker_id, uint64_t incarnation, int64_t pid) {
+  if (pid == 0) return {};
+  const DeathWatch watch(next_++);
+  watched_[watch] = {worker_id, incarnation};
+  return watch;
+}
+
+bool SimCluster::Death::Dead(DeathWatch watch) {
+  auto it = watched_.find(watch);
+  if (it == watched_.end()) return false;
+  for (const WorkerSlot& slot : cluster_->workers_) {
+    if (slot.name != it->second.first) continue;
+    const bool lives = slot.worker != nullptr && slot.incarnation == it->second.second;
+    if (!lives) cluster_->coverage_.Count("death proven");
+    return !lives;
+  }
+  return false;
+}
+
+SimCluster::SimCluster(uint64_t seed, bool trace)
+    : world_(seed, trace),
+      settings_(SimSettings::Draw(world_)),
+      death_(this),
+      router_net_(&world_, settings_.link_delays),
+      kv_net_(&world_, settings_.link_delays),
+      fabric_(&world_, FabricOptions(settings_)) {
+  world_.clock.Set(Instant{1'000'000'000});
+  ProvenanceOptions& model = shared_.model;
+  model.num_layers = settings_.num_layers;
+  model.block_tokens = settings_.block_tokens;
+  model.max_context = settings_.max_context;
+  model.max_batch_tokens = settings_.max_batch_tokens;
+  model.max_slots = 2 * settings_.max_sequences + 2;
+  model.max_depth = settings_.executor_depth;
+
+  v1::Fingerprint& f = shared_.fingerprint;
+  f.set_protocol_version(1);
+  f.set_model_name("provenance");
+  f.set_weights_digest("weights");
+  const KvLayout layout = ProvenanceExecutor::LayoutOf(model);
+  f.mutable_kv_layout()->set_num_layers(static_cast<uint32_t>(layout.num_layers));
+  f.mutable_kv_layout()->set_num_kv_heads(static_cast<uint32_t>(layout.num_kv_heads));
+  f.mutable_kv_layout()->set_head_dim(static_cast<uint32_t>(layout.head_dim));
+  f.mutable_kv_layout()->set_block_tokens(static_cast<uint32_t>(layout.block_tokens));
+  f.mutable_kv_layout()->set_dtype("f32");
+
+  shared_.world = &world_;
+  shared_.settings = &settings_;
+  shared_.coverage = &coverage_;
+  shared_.router_net = &router_net_;
+  shared_.kv_net = &kv_net_;
+  shared_.fabric = &fabric_;
+  shared_.death = &death_;
+  // Prompts as long as these would always be prefilled locally on a worker that is fast by prior; the simulation wants both.
+  router_options_.policy.disturbance_weight = 4;
+  router_options_.policy.handoff_ms = 0.1;
+  for (int i = 0; i < settings_.routers; ++i) shared_.router_addresses.push_back(fmt::format("router{}", i));
+  WireNetworks();
+}
+
+SimCluster::~SimCluster() {
+  for (WorkerSlot& slot : workers_) {
+    if (slot.worker != nullptr) slot.worker->Kill(0);
+  }
+}
+
+void SimCluster::WireNetworks() {
+  const auto log = [this](const SimProcess& from, const SimProcess& to, const google::protobuf::Message& m) {
+    world_.Trace(from.name, fmt::format("-> {}: {}", to.name, Brief(m)));
+  };
+  router_net_.on_up = [this, log](const SimProcess& from, const SimProcess& to, const v1::WorkerMessage& m) {
+    if (world_.tracing() && !IsChatter(m)) log(from, to, m);
+    if (m.has_kv_events() && m.kv_events().snapshot()) coverage_.Count("kv snapshot");
+  };
+  router_net_.on_down = [this, log](const SimProcess& from, const SimProcess& to, const v1::RouterMessage& m) {
+    if (world_.tracing()) log(from, to, m);
+  };
+  kv_net_.on_up = [this, log](const SimProcess& from, const SimProcess& to, const v1::DecodeToPrefill& m) {
+    if (world_.tracing()) log(from, to, m);
+    if (m.has_grant()) coverage_.Count("grant");
+    if (m.has_refused()) coverage_.Count("grant refused");
+    if (m.has_revoke()) coverage_.Count("revoke");
+    if (m.has_cancel()) coverage_.Count("prefill cancelled");
+  };
+  kv_net_.on_down = [this, log](const SimProcess& from, const SimProcess& to, const v1::PrefillToDecode& m) {
+    if (world_.tracing()) log(from, to, m);
+    if (m.has_done()) coverage_.Count("prefill done");
+    if (m.has_failed()) coverage_.Count("prefill failed");
+    if (m.has_fence()) coverage_.Count("fence acknowledged");
+  };
+}
+
+void SimCluster::StartRouter(int index) {
+  RouterProcess& r = routers_[static_cast<size_t>(index)];
+  const std::string& address = shared_.router_addresses[static_cast<size_t>(index)];
+  r.process = std::make_shared<SimProcess>(address, [this, index] { PumpRouter(index); });
+  r.sender = std::make_unique<RouterLinksNet::Listener>(&router_net_);
+  r.router = std::make_unique<Router>(router_options_, shared_.fingerprint, &world_.clock, world_.random.Next(),
+                                      r.sender.get(), nullptr);
+  r.wake_at = kNever;
+  router_net_.Listen(address, r.process, r.router.get());
+  world_.Trace(address, "starts");
+}
+
+void SimCluster::PumpRouter(int index) {
+  RouterProcess& r = routers_[static_cast<size_t>(index)];
+  const Instant now = world_.Now();
+  if (r.router->NextTimer() <= now) r.router->OnTimer(now);
+  const Instant next = r.router->NextTimer();
+  if (next == kNever || (r.wake_at <= next && r.wake_at > now)) return;
+  r.wake_at = next;
+  world_.At(std::max(next, now), [this, index, process = r.process] {
+    if (process->running()) process->Deliver([] {});
+  });
+}
+
+void SimCluster::StartWorker(int index) {
+  WorkerSlot& slot = workers_[static_cast<size_t>(index)];
+  AISP_CHECK(slot.worker == nullptr);
+  ++slot.incarnation;
+  slot.worker = std::make_unique<SimWorker>(shared_, slot.name, slot.prefill, slot.incarnation);
+  world_.Trace(slot.worker->process().name, "starts");
+  slot.worker->Start();
+}
+
+RouterRequest SimCluster::MakeRequest(bool storm) {
+  const SimSettings& s = settings_;
+  RouterRequest request;
+  const auto& family = families_[world_.random.Below(families_.size())];
+  const auto longest = static_cast<int64_t>(s.max_context * 7 / 10);
+  const auto length = static_cast<size_t>(world_.Chance(0.2) ? world_.Between(1, 20) : world_.Between(1, longest));
+  const size_t shared = world_.Chance(0.2) ? length : static_cast<size_t>(world_.random.Below(length + 1));
+  request.tokens.assign(family.begin(), family.begin() + static_cast<std::ptrdiff_t>(shared));
+  while (request.tokens.size() < length) request.tokens.push_back(static_cast<TokenId>(world_.random.Below(1000)));
+  request.max_new_tokens = static_cast<uint32_t>(world_.Chance(0.1) ? world_.Between(1, 400) : world_.Between(1, 40));
+  request.sampling.set_temperature(world_.Chance(0.3) ? 0.0f : 1.0f);
+  request.sampling.set_seed(world_.random.Next() | 1);
+  if (world_.Chance(0.1)) request.sampling.set_frequency_penalty(0.5f);
+  request.sampling.set_num_logprobs(-1);
+  const int64_t stops = world_.Chance(0.5) ? world_.Between(1, 40) : 0;
+  for (int64_t i = 0; i < stops; ++i) request.stop_token_ids.push_back(static_cast<TokenId>(world_.random.Below(1000)));
+  if (world_.Chance(0.2)) request.min_new_tokens = static_cast<uint32_t>(world_.Between(1, 10));
+  request.min_new_tokens = std::min(request.min_new_tokens, request.max_new_tokens);
+  request.priority = static_cast<int32_t>(world_.Chance(0.2) ? world_.Between(-1, 2) : 0);
+  request.cache_scope = world_.Chance(0.2) ? "tenant" : "";
+  request.timeout = storm ? world_.Ms(1, 400) : s.calm ? std::chrono::seconds(300) : world_.Ms(8000, 40000);
+  return request;
+}
+
+void SimCluster::Submit(RouterRequest request, bool must_succeed, Duration cancel_after) {
+  const std::string name = fmt::format("request{}", clients_.size());
+  request.trace_id = name;
+  const auto index = static_cast<int>(world_.random.Below(routers_.size()));
+  const size_t number = clients_.size();
+  clients_.emplace_back(
+      std::make_unique<SimClient>(&world_, &coverage_, name, shared_.model, request, ClientGrace()), index);
+  SimClient* client = clients_.back().first.get();
+  client->must_succeed = must_succeed;
+  RouterProcess& r = routers_[static_cast<size_t>(index)];
+  if (r.router == nullptr) {
+    client->Leave("its router is down");
+    return;
+  }
+  world_.Trace(name, fmt::format("{} tokens, at most {} new, timeout {:.0f} ms", request.tokens.size(),
+                                 request.max_new_tokens, ToMs(request.timeout)));
+  r.process->Deliver([&] {
+    Duration retry_after{};
+    client->Submitted(r.router->Submit(std::move(request), client, &retry_after));
+  });
+  if (cancel_after <= Duration{}) return;
+  world_.After(cancel_after, [this, number] {
+    auto& [c, router] = clients_[number];
+    if (!c->waiting()) return;
+    coverage_.Count("client cancelled");
+    world_.Trace("client", "cancels request" + std::to_string(number));
+    RouterProcess& its = routers_[static_cast<size_t>(router)];
+    c->Leave("cancelled");
+    its.process->Deliver([&] { its.router->Cancel(c->id()); });
+  });
+}
+
+void SimCluster::ScheduleLoad() {
+  const SimSettings& s = settings_;
+  for (int i = 0; i < s.prompt_families; ++i) {
+    std::vector<TokenId>& family = families_.emplace_back();
+    for (int32_t t = 0; t < s.max_context; ++t) family.push_back(static_cast<TokenId>(world_.random.Below(1000)));
+  }
+  // Workers get a moment to register first.
+  const Duration start = std::chrono::milliseconds(600);
+  for (int i = 0; i < s.requests; ++i) {
+    const Duration at = start + Duration(static_cast<int64_t>(world_.random.Uniform() * static_cast<double>(s.arrival_span.count())));
+    world_.After(at, [this] {
+      const bool storm = world_.Chance(settings_.short_deadline_chance);
+      const Duration cancel = world_.Chance(settings_.cancel_chance) ? world_.Ms(0, 600) : Duration{};
+      Submit(MakeRequest(storm), settings_.calm, cancel);
+    });
+  }
+}
+
+// After everything was put right again, the cluster must serve as if nothing had happened.
+void SimCluster::ScheduleProbes() {
+  for (int i = 0; i < 6; ++i) {
+    world_.After(std::chrono::milliseconds(100 * i), [this] {
+      RouterRequest request = MakeRequest(false);
+      request.timeout = std::chrono::seconds(120);
+      Submit(std::move(request), /*must_succeed=*/true, {});
+    });
+  }
+}
+
+Duration SimCluster::ClientGrace() const { return router_options_.deadline_grace + std::chrono::milliseconds(1); }
+
+bool SimCluster::Run() {
+  world_.Trace("settings", settings_.ToString());
+  routers_.resize(static_cast<size_t>(settings_.routers));
+  for (int i = 0; i < settings_.routers; ++i) StartRouter(i);
+  for (int i = 0; i < settings_.prefill_workers; ++i) workers_.push_back({fmt::format("p{}", i), true, 0, nullptr});
+  for (int i = 0; i < settings_.decode_workers; ++i) workers_.push_back({fmt::format("d{}", i), false, 0, nullptr});
+  for (size_t i = 0; i < workers_.size(); ++i) StartWorker(static_cast<int>(i));
+  ScheduleLoad();
+  ScheduleFaults();
+  // Restarts, redials (at most a second apart) and forgotten workers (two seconds) settle before the probes.
+  const Instant healed = world_.Now() + std::chrono::milliseconds(800) + settings_.arrival_span * 3 / 2;
+  world_.At(healed, [this] { Heal(); });
+  world_.At(healed + std::chrono::seconds(6), [this] { ScheduleProbes(); });
+  const Instant probed = healed + std::chrono::seconds(8);
+  const Instant end = probed + std::chrono::seconds(400);
+  Instant quiet_at = kNever;
+  for (Instant check = world_.Now(); world_.Now() < end && !world_.failed();) {
+    check = check + std::chrono::milliseconds(250);
+    while (!world_.failed() && world_.Step(check)) {
+    }
+    CheckClients(false);
+    if (world_.Now() < probed) continue;
+    const bool waiting = std::any_of(clients_.begin(), clients_.end(), [](const auto& c) { return c.first->waiting(); });
+    if (waiting) continue;
+    // The last acknowledgements and cancellations travel for a moment.
+    if (quiet_at == kNever) quiet_at = world_.Now() + std::chrono::seconds(2);
+    if (world_.Now() >= quiet_at) break;
+  }
+  if (!world_.failed()) CheckQuiet();
+  coverage_.Count("events", world_.events());
+  coverage_.Count("piece landed after its grant was revoked", fabric_.late_pieces());
+  coverage_.Count("piece fenced by the pool's owner", fabric_.fenced_pieces());
+  return !world_.failed();
+}
+
+}  // namespace aisp

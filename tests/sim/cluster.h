@@ -1,0 +1,106 @@
+// SimCluster: routers, prefill and decode workers and their clients in one thread under simulated time, with the faults that a
+// seed decides. What must hold is listed in cluster_checks.cc.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "router/router.h"
+#include "tests/sim/client.h"
+#include "tests/sim/coverage.h"
+#include "tests/sim/settings.h"
+#include "tests/sim/worker.h"
+
+namespace aisp {
+
+class SimCluster {
+ public:
+  SimCluster(uint64_t seed, bool trace);
+  ~SimCluster();
+
+  // Runs the seed to its end. False: see failure().
+  bool Run();
+  const std::string& failure() const { return world_.failure(); }
+  const SimSettings& settings() const { return settings_; }
+  const SimCoverage& coverage() const { return coverage_; }
+  uint64_t digest() const { return world_.digest(); }
+
+ private:
+  struct RouterProcess {
+    std::shared_ptr<SimProcess> process;
+    std::unique_ptr<RouterLinksNet::Listener> sender;
+    std::unique_ptr<Router> router;
+    Instant wake_at = kNever;
+  };
+  struct WorkerSlot {
+    std::string name;
+    bool prefill = false;
+    uint64_t incarnation = 0;
+    std::unique_ptr<SimWorker> worker;  // null while down
+  };
+  // The simulation knows whom it killed.
+  class Death final : public PeerDeath {
+   public:
+    explicit Death(SimCluster* cluster) : cluster_(cluster) {}
+    DeathWatch Watch(const std::string& worker_id, uint64_t incarnation, int64_t pid) override;
+    bool Dead(DeathWatch watch) override;
+    void Forget(DeathWatch watch) override { watched_.erase(watch); }
+
+   private:
+    SimCluster* cluster_;
+    uint64_t next_ = 1;
+    std::map<DeathWatch, std::pair<std::string, uint64_t>> watched_;
+  };
+
+  // cluster.cc
+  void WireNetworks();
+  void StartRouter(int index);
+  void PumpRouter(int index);
+  void StartWorker(int index);
+  void Submit(RouterRequest request, bool must_succeed, Duration cancel_after);
+  RouterRequest MakeRequest(bool with_deadline_storm);
+  void ScheduleLoad();
+  void ScheduleProbes();
+  Duration ClientGrace() const;
+
+  // faults.cc
+  void ScheduleFaults();
+  void Schedule(double expected, void (SimCluster::*fault)());
+  void CrashWorker();
+  void KillWorker(int index, const std::string& why);
+  void PauseWorker();
+  void BreakLink();
+  void StallLink();
+  void DrainWorker();
+  void AwaitDrained(int index, uint64_t incarnation);
+  void CrashRouter();
+  void FailTransfer();
+  void FailDevice();
+  void Heal();
+  int RandomWorker();  // that runs; -1 when there is none
+
+  // cluster_checks.cc
+  void CheckQuiet();
+  void CheckClients(bool at_end);
+
+  SimWorld world_;
+  SimSettings settings_;
+  SimCoverage coverage_;
+  Death death_;
+  RouterLinksNet router_net_;
+  KvLinksNet kv_net_;
+  SimFabric fabric_;
+  SimShared shared_;
+  RouterOptions router_options_;
+  std::vector<std::vector<TokenId>> families_;
+  std::vector<RouterProcess> routers_;
+  std::vector<WorkerSlot> workers_;
+  // (client, index of its router); clients outlive their requests.
+  std::vector<std::pair<std::unique_ptr<SimClient>, int>> clients_;
+  bool faults_over_ = false;
+};
+
+}  // namespace aisp

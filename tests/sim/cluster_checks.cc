@@ -1,0 +1,37 @@
+// What must hold in every run:
+//  - every token a client sees is the oracle's (client.cc), none lost or doubled, also across takeovers;
+//  - every request ends exactly once, by its deadline and the router's grace;
+//  - in a calm run, and for requests made after all faults were put right, every request succeeds;
+//  - after the last request every block of every worker is free or cached, and no lease or transfer is left.
+#include <fmt/format.h>
+
+#include "tests/sim/cluster.h"
+
+namespace aisp {
+
+void SimCluster::CheckClients(bool at_end) {
+  for (const auto& [client, router] : clients_) {
+    client->CheckOverdue(world_.Now());
+    if (at_end && client->waiting()) world_.Fail("a request has not ended");
+    if (at_end && client->must_succeed && !client->succeeded() && client->outcome() != "cancelled") {
+      world_.Fail(fmt::format("{} had to succeed: {}", client->request().trace_id, client->outcome()));
+    }
+  }
+}
+
+void SimCluster::CheckQuiet() {
+  CheckClients(/*at_end=*/true);
+  for (const RouterProcess& r : routers_) {
+    if (!r.router->Idle()) world_.Fail(r.process->name + " is not idle");
+    if (Status ready = r.router->Ready(); !ready) world_.Fail(r.process->name + ": " + ready.error().message);
+  }
+  for (WorkerSlot& slot : workers_) {
+    if (slot.worker == nullptr) {
+      world_.Fail(slot.name + " did not come back");
+    } else {
+      slot.worker->CheckQuiet();
+    }
+  }
+}
+
+}  // namespace aisp

@@ -1,0 +1,169 @@
+// What goes wrong, and how it is put right at the end.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "tests/sim/cluster.h"
+
+namespace aisp {
+
+void SimCluster::Schedule(double expected, void (SimCluster::*fault)()) {
+  const auto n = static_cast<int>(expected + world_.random.Uniform());
+  const double span_ms = ToMs(settings_.arrival_span) * 1.3;
+  for (int i = 0; i < n; ++i) {
+    world_.After(std::chrono::milliseconds(500) + world_.Ms(0, span_ms), [this, fault] {
+      if (!faults_over_) (this->*fault)();
+    });
+  }
+}
+
+void SimCluster::ScheduleFaults() {
+  Schedule(settings_.crashes, &SimCluster::CrashWorker);
+  Schedule(settings_.pauses, &SimCluster::PauseWorker);
+  Schedule(settings_.link_breaks, &SimCluster::BreakLink);
+  Schedule(settings_.link_stalls, &SimCluster::StallLink);
+  Schedule(settings_.drains, &SimCluster::DrainWorker);
+  Schedule(settings_.router_crashes, &SimCluster::CrashRouter);
+  Schedule(settings_.transfer_faults, &SimCluster::FailTransfer);
+  Schedule(settings_.device_failures, &SimCluster::FailDevice);
+}
+
+int SimCluster::RandomWorker() {
+  std::vector<int> up;
+  std::vector<int> busy;  // moving KV: where faults hurt most
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    if (workers_[i].worker == nullptr) continue;
+    up.push_back(static_cast<int>(i));
+    if (workers_[i].worker->InTransfer()) busy.push_back(static_cast<int>(i));
+  }
+  if (!busy.empty() && world_.Chance(0.7)) return busy[world_.random.Below(busy.size())];
+  return up.empty() ? -1 : up[world_.random.Below(up.size())];
+}
+
+void SimCluster::CrashWorker() {
+  const int index = RandomWorker();
+  if (index < 0) return;
+  const WorkerSlot& slot = workers_[static_cast<size_t>(index)];
+  coverage_.Count(slot.prefill ? "prefill worker killed" : "decode worker killed");
+  if (slot.worker->InTransfer()) {
+    coverage_.Count(slot.prefill ? "prefill worker killed during transfer" : "decode worker killed during transfer");
+  }
+  KillWorker(index, "killed");
+}
+
+void SimCluster::KillWorker(int index, const std::string& why) {
+  WorkerSlot& slot = workers_[static_cast<size_t>(index)];
+  world_.Trace(slot.worker->process().name, why);
+  slot.worker->Kill(world_.Chance(0.2) ? 1500 : 50);
+  // Destroyed when nothing of it is on the stack.
+  world_.After(Duration{}, [dead = std::shared_ptr<SimWorker>(std::move(slot.worker))] {});
+  world_.After(world_.Ms(10, 1500), [this, index] {
+    if (workers_[static_cast<size_t>(index)].worker == nullptr) StartWorker(index);
+  });
+}
+
+void SimCluster::PauseWorker() {
+  const int index = RandomWorker();
+  if (index < 0) return;
+  SimWorker& worker = *workers_[static_cast<size_t>(index)].worker;
+  if (worker.process().paused()) return;
+  const Duration time = world_.Chance(0.4) ? world_.Ms(1500, 5000) : world_.Ms(5, 800);
+  world_.Trace(worker.process().name, fmt::format("stopped for {:.0f} ms", ToMs(time)));
+  coverage_.Count(worker.prefill() ? "prefill worker stopped" : "decode worker stopped");
+  if (worker.prefill() && worker.InTransfer()) coverage_.Count("prefill worker stopped during transfer");
+  if (worker.prefill() && worker.InTransfer() && time > settings_.lease) {
+    coverage_.Count("prefill worker stopped during transfer beyond the lease");
+  }
+  worker.Pause();
+  const uint64_t incarnation = worker.incarnation();
+  world_.After(time, [this, index, incarnation] {
+    WorkerSlot& slot = workers_[static_cast<size_t>(index)];
+    if (slot.worker == nullptr || slot.incarnation != incarnation) return;
+    world_.Trace(slot.worker->process().name, "goes on");
+    slot.worker->Resume();
+  });
+}
+
+void SimCluster::BreakLink() {
+  const bool kv = world_.Chance(0.6);
+  if (kv ? kv_net_.BreakOne() : router_net_.BreakOne()) coverage_.Count(kv ? "kv link broken" : "router link broken");
+}
+
+void SimCluster::StallLink() {
+  const Duration time = world_.Ms(5, 3000);
+  if (world_.Chance(0.6) ? kv_net_.StallOne(time) : router_net_.StallOne(time)) coverage_.Count("link stalled");
+}
+
+void SimCluster::DrainWorker() {
+  const int index = RandomWorker();
+  if (index < 0) return;
+  WorkerSlot& slot = workers_[static_cast<size_t>(index)];
+  world_.Trace(slot.worker->process().name, "is told to drain");
+  coverage_.Count("drain");
+  slot.worker->BeginDrain();
+  AwaitDrained(index, slot.incarnation);
+}
+
+// A drained worker exits and another one is started in its place, as in a rolling update.
+void SimCluster::AwaitDrained(int index, uint64_t incarnation) {
+  world_.After(std::chrono::milliseconds(20), [this, index, incarnation] {
+    WorkerSlot& slot = workers_[static_cast<size_t>(index)];
+    if (slot.worker == nullptr || slot.incarnation != incarnation) return;
+    if (!slot.worker->process().running() || !slot.worker->role().Drained()) return AwaitDrained(index, incarnation);
+    coverage_.Count("drained");
+    KillWorker(index, "drained, exits");
+  });
+}
+
+void SimCluster::CrashRouter() {
+  const size_t index = world_.random.Below(routers_.size());
+  RouterProcess& r = routers_[index];
+  if (r.router == nullptr) return;
+  world_.Trace(r.process->name, "killed");
+  coverage_.Count("router killed");
+  r.process->Kill();
+  router_net_.OnDeath(r.process.get(), 50);
+  for (auto& [client, router] : clients_) {
+    if (router == static_cast<int>(index) && client->waiting()) client->Leave("its router died");
+  }
+  r.router.reset();
+  world_.After(world_.Ms(50, 1500), [this, index] {
+    if (routers_[index].router == nullptr) StartRouter(static_cast<int>(index));
+  });
+}
+
+void SimCluster::FailTransfer() {
+  if (fabric_.FailOneWrite()) coverage_.Count("write failed");
+}
+
+void SimCluster::FailDevice() {
+  const int index = RandomWorker();
+  if (index < 0) return;
+  SimWorker& worker = *workers_[static_cast<size_t>(index)].worker;
+  world_.Trace(worker.process().name, "its device fails");
+  coverage_.Count("device failed");
+  worker.FailDevice();
+  const uint64_t incarnation = worker.incarnation();
+  // Its supervisor sees that it is not ready and replaces it.
+  world_.After(world_.Ms(100, 1500), [this, index, incarnation] {
+    WorkerSlot& slot = workers_[static_cast<size_t>(index)];
+    if (slot.worker != nullptr && slot.incarnation == incarnation) KillWorker(index, "replaced after its device failed");
+  });
+}
+
+void SimCluster::Heal() {
+  world_.Trace("cluster", "all faults are put right");
+  faults_over_ = true;
+  for (size_t i = 0; i < routers_.size(); ++i) {
+    if (routers_[i].router == nullptr) StartRouter(static_cast<int>(i));
+  }
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    if (workers_[i].worker == nullptr) {
+      StartWorker(static_cast<int>(i));
+    } else {
+      workers_[i].worker->Resume();
+    }
+  }
+}
+
+}  // namespace aisp

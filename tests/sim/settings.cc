@@ -1,0 +1,64 @@
+#include "tests/sim/settings.h"
+
+#include <fmt/format.h>
+
+namespace aisp {
+
+SimSettings SimSettings::Draw(SimWorld& world) {
+  SimSettings s;
+  s.routers = world.Chance(0.35) ? 2 : 1;
+  s.prefill_workers = world.Chance(0.8) ? 2 : 1;
+  s.block_tokens = world.Chance(0.8) ? 16 : 32;
+  s.num_layers = static_cast<int32_t>(world.Between(1, 3));
+  s.max_context = static_cast<int32_t>(16 * world.Between(8, 24));
+  // A pool must hold the longest sequence; a tiny one holds little more, so that sequences preempt each other.
+  const auto longest = (s.max_context + s.block_tokens - 1) / s.block_tokens;
+  const auto pool = [&] {
+    return static_cast<int32_t>(world.Chance(0.5) ? longest + world.Between(2, 8) : longest * world.Between(2, 6));
+  };
+  s.prefill_blocks = pool();
+  s.decode_blocks = pool();
+  s.max_batch_tokens = static_cast<int32_t>(16 * world.Between(1, 8));
+  s.max_sequences = static_cast<int32_t>(world.Between(3, 12));
+  s.executor_depth = world.Chance(0.4) ? 2 : 1;
+  s.owner_copies = world.Chance(0.4);
+  s.link_delays.base_ms = world.Uniform(0.02, 1.0);
+  s.link_delays.jitter_ms = world.Uniform(0.0, 2.0);
+  s.link_delays.spike_chance = world.Chance(0.5) ? 0.01 : 0;
+  s.link_delays.spike_ms = world.Uniform(5, 200);
+  s.transfer_ms_per_block = world.Chance(0.3) ? world.Uniform(5, 40) : world.Uniform(0.02, 1.0);
+  s.step_base_ms = world.Uniform(0.5, 8);
+  s.step_token_ms = world.Uniform(0.01, 0.4);
+  s.lease = world.Ms(100, 1500);
+
+  s.requests = static_cast<int>(world.Between(15, 50));
+  s.arrival_span = world.Ms(500, 4000);
+  s.prompt_families = static_cast<int>(world.Between(1, 6));
+  s.calm = world.Chance(0.1);
+  if (s.calm) return s;
+  s.short_deadline_chance = world.Chance(0.3) ? world.Uniform(0.1, 0.7) : 0.02;
+  s.cancel_chance = world.Chance(0.5) ? world.Uniform(0.05, 0.4) : 0.02;
+  const auto some = [&](double chance, double most) { return world.Chance(chance) ? world.Uniform(0.5, most) : 0.0; };
+  s.crashes = some(0.6, 5);
+  s.pauses = some(0.6, 5);
+  s.link_breaks = some(0.5, 6);
+  s.link_stalls = some(0.4, 6);
+  s.drains = some(0.25, 2);
+  s.router_crashes = s.routers > 1 ? some(0.4, 1.5) : 0;
+  s.transfer_faults = some(0.4, 6);
+  s.device_failures = some(0.15, 1.5);
+  return s;
+}
+
+std::string SimSettings::ToString() const {
+  return fmt::format(
+      "routers={} P={} D={} block={} layers={} blocks={}/{} context={} batch={} sequences={} depth={} {} transfer={:.2f}ms/block "
+      "step={:.1f}+{:.2f}ms lease={:.0f}ms requests={} span={:.0f}ms calm={} crashes={:.1f} pauses={:.1f} breaks={:.1f} "
+      "stalls={:.1f} drains={:.1f} router_crashes={:.1f} transfer_faults={:.1f}",
+      routers, prefill_workers, decode_workers, block_tokens, num_layers, prefill_blocks, decode_blocks, max_context,
+      max_batch_tokens, max_sequences, executor_depth, owner_copies ? "tcp-like" : "shm-like", transfer_ms_per_block,
+      step_base_ms, step_token_ms, ToMs(lease), requests, ToMs(arrival_span), calm, crashes, pauses, link_breaks, link_stalls,
+      drains, router_crashes, transfer_faults);
+}
+
+}  // namespace aisp

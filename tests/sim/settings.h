@@ -1,0 +1,53 @@
+// What a seed decides before anything happens: the shape of the cluster, its speeds, the load and how much goes wrong.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "common/clock.h"
+#include "tests/support/sim_links.h"
+#include "tests/support/sim_world.h"
+
+namespace aisp {
+
+struct SimSettings {
+  int routers = 1;
+  int prefill_workers = 2;
+  int decode_workers = 2;
+  int32_t block_tokens = 16;
+  int32_t num_layers = 2;
+  int32_t prefill_blocks = 64;
+  int32_t decode_blocks = 64;
+  int32_t max_context = 512;
+  int32_t max_batch_tokens = 64;
+  int32_t max_sequences = 8;
+  int executor_depth = 1;
+  bool owner_copies = false;  // tcp-like transport: the pool's owner fences at once; else shm-like
+  SimLinkDelays link_delays;
+  double transfer_ms_per_block = 0.2;
+  double step_base_ms = 2;
+  double step_token_ms = 0.05;
+  Duration lease{};
+
+  int requests = 40;
+  Duration arrival_span{};  // requests and faults happen in it
+  double short_deadline_chance = 0;
+  double cancel_chance = 0;
+  int prompt_families = 4;  // prompts share prefixes within a family
+
+  // Expected number over the span; zero everywhere in a calm run.
+  bool calm = false;
+  double crashes = 0;
+  double pauses = 0;
+  double link_breaks = 0;
+  double link_stalls = 0;
+  double drains = 0;
+  double router_crashes = 0;
+  double transfer_faults = 0;
+  double device_failures = 0;
+
+  static SimSettings Draw(SimWorld& world);
+  std::string ToString() const;
+};
+
+}  // namespace aisp

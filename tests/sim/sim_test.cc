@@ -1,0 +1,38 @@
+#include <gtest/gtest.h>
+
+#include "common/log.h"
+#include "tests/sim/runner.h"
+
+namespace aisp {
+namespace {
+
+class Simulation : public testing::Test {
+ protected:
+  Simulation() : log_({.level = LogLevel::kError, .fd = OpenNullDevice()}) { PrintSeedOnAbort(); }
+  LogSession log_;
+};
+
+TEST_F(Simulation, FiveHundredSeedsKeepEveryPromiseAndCoverTheFaults) {
+  const SimReport report = RunSeeds(1, 500, /*jobs=*/2, /*trace=*/false);
+  EXPECT_EQ(report.seeds, 500u);
+  for (const std::string& failure : report.failures) ADD_FAILURE() << failure;
+  for (const char* what :
+       {"request ok", "deadline exceeded", "client cancelled", "preemption", "takeover", "takeover in mid-stream",
+        "route remote-prefill", "route local-cheaper", "route local-cached", "first token after remote KV", "grant",
+        "grant refused", "revoke", "fence acknowledged", "prefill done", "prefill failed", "prefill worker killed",
+        "prefill worker killed during transfer", "decode worker killed", "decode worker killed during transfer",
+        "prefill worker stopped during transfer beyond the lease", "decode worker stopped", "death proven",
+        "kv link broken", "router link broken", "link stalled", "drained", "router killed", "write failed",
+        "device failed", "piece landed after its grant was revoked", "piece fenced by the pool's owner"}) {
+    EXPECT_GT(report.coverage.Get(what), 0u) << what << " never happened: the seeds no longer cover it";
+  }
+  EXPECT_GT(report.coverage.GetPeak("quarantined blocks"), 8u);
+}
+
+TEST_F(Simulation, ASeedReplaysExactly) {
+  for (uint64_t seed : {1u, 7u, 42u}) EXPECT_EQ(DigestOfSeed(seed), DigestOfSeed(seed)) << seed;
+  EXPECT_NE(DigestOfSeed(1), DigestOfSeed(2));
+}
+
+}  // namespace
+}  // namespace aisp

@@ -1,0 +1,49 @@
+// TimedExecutor: gives the steps of another executor a duration in simulated time. The worker's loop asks when the oldest step
+// is done and collects it then; several steps in flight run one after the other, as on one device.
+#pragma once
+
+#include <algorithm>
+#include <deque>
+
+#include "engine/executor.h"
+#include "tests/support/sim_world.h"
+
+namespace aisp {
+
+class TimedExecutor final : public Executor {
+ public:
+  TimedExecutor(SimWorld* world, Executor* executor, double base_ms, double token_ms)
+      : world_(world), executor_(executor), base_ms_(base_ms), token_ms_(token_ms) {}
+
+  int max_depth() const override { return executor_->max_depth(); }
+  const KvLayout& kv_layout() const override { return executor_->kv_layout(); }
+  int32_t max_context() const override { return executor_->max_context(); }
+  int32_t max_batch_tokens() const override { return executor_->max_batch_tokens(); }
+  int32_t max_slots() const override { return executor_->max_slots(); }
+
+  Result<Ticket> Launch(const StepInput& input) override {
+    Result<Ticket> ticket = executor_->Launch(input);
+    if (!ticket) return ticket;
+    const double ms = base_ms_ + token_ms_ * static_cast<double>(input.batch.tokens.size());
+    const Instant start = done_at_.empty() ? world_->Now() : std::max(world_->Now(), done_at_.back());
+    done_at_.push_back(start + FromMs(ms * world_->Uniform(0.9, 1.3)));
+    return ticket;
+  }
+  Result<StepResult> Collect(Ticket ticket) override {
+    done_at_.pop_front();
+    return executor_->Collect(ticket);
+  }
+
+  size_t steps_in_flight() const { return done_at_.size(); }
+  // When the oldest step in flight is done; kNever without one.
+  Instant done_at() const { return done_at_.empty() ? kNever : done_at_.front(); }
+
+ private:
+  SimWorld* const world_;
+  Executor* const executor_;
+  const double base_ms_;
+  const double token_ms_;
+  std::deque<Instant> done_at_;
+};
+
+}  // namespace aisp

@@ -1,0 +1,200 @@
+#include "tests/sim/worker.h"
+
+#include <fmt/format.h>
+
+#include "common/check.h"
+
+namespace aisp {
+namespace {
+
+constexpr int kMaxTurns = 100000;
+
+EngineOptions MakeEngineOptions(const SimSettings& s, bool prefill) {
+  EngineOptions options;
+  options.limits.max_batch_tokens = s.max_batch_tokens;
+  options.limits.max_prefill_chunk = s.max_batch_tokens;
+  options.limits.max_sequences = s.max_sequences;
+  options.limits.watermark_blocks = 1;
+  options.max_sequences_total = prefill ? 64 : 128;
+  options.weights_digest = "weights";
+  return options;
+}
+
+}  // namespace
+
+SimWorker::SimWorker(const SimShared& shared, const std::string& name, bool prefill, uint64_t incarnation)
+    : shared_(shared),
+      name_(name),
+      incarnation_(incarnation),
+      process_(std::make_shared<SimProcess>(fmt::format("{}#{}", name, incarnation), [this] { Pump(); })) {
+  const SimSettings& s = *shared.settings;
+  ProvenanceOptions model = shared.model;
+  model.num_blocks = prefill ? s.prefill_blocks : s.decode_blocks;
+  pool_.resize(ProvenanceExecutor::LayoutOf(model).PoolBytes(), std::byte{0xee});
+  model_ = std::make_unique<ProvenanceExecutor>(model, pool_);
+  executor_ = std::make_unique<TimedExecutor>(shared.world, model_.get(), s.step_base_ms, s.step_token_ms);
+  transport_ = shared.fabric->MakeTransport(process_->name);
+  AISP_CHECK(transport_->Register({pool_.data(), pool_.size(), -1}));
+
+  WorkerOptions options;
+  options.worker_id = name;
+  options.incarnation = incarnation;
+  options.host_id = "host";
+  options.router_addresses = shared.router_addresses;
+  options.fingerprint = shared.fingerprint;
+  options.fingerprint.mutable_kv_layout()->set_num_blocks(static_cast<uint32_t>(model.num_blocks));
+  if (prefill) {
+    options.kv_address = name + ":kv";
+    PrefillOptions p;
+    p.worker = options;
+    p.horizon_tokens = 2 * s.max_batch_tokens;
+    p.max_sequence_tokens = s.max_context;
+    p.max_running = s.max_sequences;
+    p.pid = s.owner_copies ? 0 : static_cast<int64_t>(incarnation);
+    prefill_ = std::make_unique<PrefillRole>(p);
+    engine_ = std::make_unique<Engine>(MakeEngineOptions(s, prefill), executor_.get(), &shared.world->clock,
+                                       prefill_->layer_sink());
+    router_dialer_ = std::make_unique<RouterLinksNet::Dialer>(shared.router_net, process_, prefill_.get());
+    kv_listener_ = std::make_unique<KvLinksNet::Listener>(shared.kv_net);
+    connector_ = std::make_unique<RankedConnector>(std::vector<KvTransport*>{transport_.get()}, std::chrono::seconds(1));
+    prefill_->Wire({engine_.get(), &shared.world->clock, router_dialer_.get(), kv_listener_.get(), connector_.get(), nullptr, ""});
+    shared.kv_net->Listen(options.kv_address, process_, prefill_->reader_links());
+  } else {
+    DecodeOptions d;
+    d.worker = options;
+    d.max_sequence_tokens = s.max_context;
+    d.max_running = s.max_sequences;
+    d.lease_base = s.lease;
+    d.lease_per_1k_tokens = std::chrono::milliseconds(500);
+    d.prefill_silence_limit = s.lease * 4;
+    decode_ = std::make_unique<DecodeRole>(d);
+    engine_ = std::make_unique<Engine>(MakeEngineOptions(s, prefill), executor_.get(), &shared.world->clock, nullptr);
+    router_dialer_ = std::make_unique<RouterLinksNet::Dialer>(shared.router_net, process_, decode_.get());
+    kv_dialer_ = std::make_unique<KvLinksNet::Dialer>(shared.kv_net, process_, decode_->peer_links());
+    decode_->Wire({engine_.get(), &shared.world->clock, router_dialer_.get(), kv_dialer_.get(), {transport_.get()},
+                   shared.death, nullptr});
+  }
+  // The wake comes from a transport's own thread: later, and only while this process lives.
+  transport_->SetWaker([this, alive = std::weak_ptr<bool>(alive_)] {
+    shared_.world->After(Duration{}, [this, alive] {
+      if (alive.lock() != nullptr) process_->Deliver([this] { role().OnTransport(); });
+    });
+  });
+}
+
+SimWorker::~SimWorker() { process_->Kill(); }
+
+WorkerRole& SimWorker::role() {
+  if (prefill_ != nullptr) return *prefill_;
+  return *decode_;
+}
+const WorkerRole& SimWorker::role() const {
+  if (prefill_ != nullptr) return *prefill_;
+  return *decode_;
+}
+
+void SimWorker::Start() {
+  process_->Deliver([this] { role().Start(); });
+}
+
+void SimWorker::Kill(double notice_ms) {
+  process_->Kill();
+  shared_.fabric->Kill(process_->name);
+  shared_.router_net->OnDeath(process_.get(), notice_ms);
+  shared_.kv_net->OnDeath(process_.get(), notice_ms);
+}
+
+void SimWorker::Pause() {
+  process_->Pause();
+  shared_.fabric->Pause(process_->name);
+}
+
+void SimWorker::Resume() {
+  if (!process_->paused()) return;
+  shared_.fabric->Resume(process_->name);
+  process_->Resume();
+}
+
+void SimWorker::BeginDrain() {
+  process_->Deliver([this] { role().BeginDrain(); });
+}
+
+void SimWorker::FailDevice() { model_->fail_next_launch = Error{Code::kInternal, "the device fell off the bus"}; }
+
+bool SimWorker::InTransfer() const {
+  return prefill_ != nullptr ? prefill_->num_transfers() > 0 : decode_->num_leases() > 0;
+}
+
+void SimWorker::Pump() {
+  int turns = 0;
+  while (process_->running() && PumpOnce()) {
+    if (++turns > kMaxTurns) return shared_.world->Fail(name_ + " turns without end at one moment");
+  }
+  if (!process_->running()) return;
+  Observe();
+  ScheduleWake();
+}
+
+// One turn of the loop in worker/worker_role.h; false when there is nothing to do now.
+bool SimWorker::PumpOnce() {
+  const Instant now = shared_.world->Now();
+  WorkerRole& r = role();
+  if (r.NextTimer() <= now) {
+    r.OnTimer(now);
+    return true;
+  }
+  const size_t steps = executor_->steps_in_flight();
+  if (r.InFlight() && (steps == 0 || executor_->done_at() <= now)) {
+    r.Collect();
+    engine_->blocks().CheckInvariants();
+    return true;
+  }
+  if (r.CanLaunch()) {
+    r.Launch();
+    engine_->blocks().CheckInvariants();
+    return true;
+  }
+  return false;
+}
+
+void SimWorker::ScheduleWake() {
+  const Instant next = std::min(role().NextTimer(), executor_->done_at());
+  if (next == kNever || (wake_at_ <= next && wake_at_ > shared_.world->Now())) return;
+  wake_at_ = next;
+  shared_.world->At(next, [this, next, alive = std::weak_ptr<bool>(alive_)] {
+    if (alive.lock() == nullptr) return;
+    if (wake_at_ == next) wake_at_ = kNever;
+    if (process_->running()) process_->Deliver([] {});
+  });
+}
+
+void SimWorker::Observe() {
+  const BlockStats stats = engine_->blocks().Stats();
+  SimCoverage& c = *shared_.coverage;
+  c.Peak("quarantined blocks", static_cast<uint64_t>(stats.quarantined));
+  if (stats.quarantined > 0 && engine_->blocks().Available() == 0) c.Count("pool used up with quarantine");
+  const uint64_t preemptions = engine_->Preemptions();
+  if (preemptions > preemptions_seen_) c.Count("preemption", preemptions - preemptions_seen_);
+  preemptions_seen_ = preemptions;
+}
+
+void SimWorker::CheckQuiet() {
+  const auto fail = [&](const std::string& what) { shared_.world->Fail(process_->name + " is not quiet: " + what); };
+  engine_->blocks().CheckInvariants();
+  const BlockStats s = engine_->blocks().Stats();
+  if (s.free + s.cached != s.total || s.pinned != 0 || s.quarantined != 0) {
+    fail(fmt::format("{} blocks: {} free, {} cached, {} pinned, {} quarantined", s.total, s.free, s.cached, s.pinned,
+                     s.quarantined));
+  }
+  if (engine_->blocks().LeasedBlocks() != 0) fail(fmt::format("{} leased blocks", engine_->blocks().LeasedBlocks()));
+  if (engine_->NumRunning() + engine_->NumWaiting() + engine_->NumAwaitingKv() != 0) {
+    fail(fmt::format("{} running, {} waiting, {} awaiting KV", engine_->NumRunning(), engine_->NumWaiting(),
+                     engine_->NumAwaitingKv()));
+  }
+  if (prefill_ != nullptr && prefill_->num_transfers() != 0) fail(fmt::format("{} transfers", prefill_->num_transfers()));
+  if (decode_ != nullptr && decode_->num_requests() != 0) fail(fmt::format("{} requests", decode_->num_requests()));
+  if (decode_ != nullptr && decode_->num_leases() != 0) fail(fmt::format("{} leases", decode_->num_leases()));
+  if (Status ready = role().Ready(); !ready) fail("it is not ready: " + ready.error().message);
+}
+
+}  // namespace aisp

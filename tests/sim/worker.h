@@ -1,0 +1,93 @@
+// SimWorker: one worker process of the simulated cluster: the real engine, block manager and role over the provenance
+// executor, and the loop that production runs around them (worker/worker_role.h). Lives from a start to a kill; a restart is
+// another SimWorker with a newer incarnation and an empty pool.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "decode/decode_role.h"
+#include "engine/engine.h"
+#include "prefill/prefill_role.h"
+#include "tests/sim/coverage.h"
+#include "tests/sim/settings.h"
+#include "tests/sim/timed_executor.h"
+#include "tests/support/provenance_executor.h"
+#include "tests/support/sim_fabric.h"
+#include "tests/support/sim_links.h"
+#include "tests/support/sim_world.h"
+#include "worker/peer_death.h"
+
+namespace aisp {
+
+using RouterLinksNet = SimLinks<v1::WorkerMessage, v1::RouterMessage>;
+using KvLinksNet = SimLinks<v1::DecodeToPrefill, v1::PrefillToDecode>;
+
+// What the workers of one cluster share.
+struct SimShared {
+  SimWorld* world = nullptr;
+  const SimSettings* settings = nullptr;
+  SimCoverage* coverage = nullptr;
+  RouterLinksNet* router_net = nullptr;
+  KvLinksNet* kv_net = nullptr;
+  SimFabric* fabric = nullptr;
+  PeerDeath* death = nullptr;
+  std::vector<std::string> router_addresses;
+  v1::Fingerprint fingerprint;
+  ProvenanceOptions model;
+};
+
+class SimWorker {
+ public:
+  SimWorker(const SimShared& shared, const std::string& name, bool prefill, uint64_t incarnation);
+  ~SimWorker();
+
+  void Start();
+  // SIGKILL: links break, the pool and what was being written are gone.
+  void Kill(double notice_ms);
+  void Pause();
+  void Resume();
+  void BeginDrain();
+  // The device fails at its next step.
+  void FailDevice();
+
+  bool prefill() const { return prefill_ != nullptr; }
+  const std::string& name() const { return name_; }
+  uint64_t incarnation() const { return incarnation_; }
+  SimProcess& process() { return *process_; }
+  WorkerRole& role();
+  const WorkerRole& role() const;
+  const Engine& engine() const { return *engine_; }
+  // KV of some request is on its way into or out of this process.
+  bool InTransfer() const;
+  // Fails the run when a block is not where it should be once nothing is going on.
+  void CheckQuiet();
+
+ private:
+  void Pump();
+  bool PumpOnce();
+  void ScheduleWake();
+  void Observe();
+
+  const SimShared shared_;
+  const std::string name_;
+  const uint64_t incarnation_;
+  std::shared_ptr<SimProcess> process_;
+  std::vector<std::byte> pool_;
+  std::unique_ptr<ProvenanceExecutor> model_;
+  std::unique_ptr<TimedExecutor> executor_;
+  std::unique_ptr<KvTransport> transport_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<RankedConnector> connector_;
+  std::unique_ptr<RouterLinksNet::Dialer> router_dialer_;
+  std::unique_ptr<KvLinksNet::Dialer> kv_dialer_;
+  std::unique_ptr<KvLinksNet::Listener> kv_listener_;
+  std::unique_ptr<PrefillRole> prefill_;
+  std::unique_ptr<DecodeRole> decode_;
+  Instant wake_at_ = kNever;
+  uint64_t preemptions_seen_ = 0;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace aisp
