@@ -1,0 +1,16 @@
+// The pipeline parts of a tokenizer.json: normalizer, pre_tokenizer, decoder, post_processor. Inside text/ only.
+// Pure functions: any thread.
+#pragma once
+
+#include "text/json_fields.h"
+#include "text/tokenizer_parts.h"
+
+namespace aisp {
+
+Result<Normalizer> ParseNormalizer(const JsonField& field);
+Result<PreTokenizer> ParsePreTokenizer(const JsonField& field);
+Result<DecoderSpec> ParseDecoder(const JsonField& field);
+// Fills parts->before and behind, from the template for a single text.
+Status ParsePostProcessor(const JsonField& field, TokenizerParts* parts);
+
+}  // namespace aisp

@@ -1,0 +1,35 @@
+// The parts of the Unicode character database (version 14) that tokenizers and templates ask for. Pure functions over
+// constant tables: any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace aisp {
+
+// General categories, in the order of the generated table.
+enum class Category : uint8_t {
+  kCn, kCc, kCf, kCo, kCs, kLl, kLm, kLo, kLt, kLu, kMc, kMe, kMn, kNd, kNl, kNo,
+  kPc, kPd, kPe, kPf, kPi, kPo, kPs, kSc, kSk, kSm, kSo, kZl, kZp, kZs,
+};
+
+Category CategoryOf(char32_t c);
+inline bool IsLetter(char32_t c) { return CategoryOf(c) >= Category::kLl && CategoryOf(c) <= Category::kLu; }
+inline bool IsMark(char32_t c) { return CategoryOf(c) >= Category::kMc && CategoryOf(c) <= Category::kMn; }
+inline bool IsNumber(char32_t c) { return CategoryOf(c) >= Category::kNd && CategoryOf(c) <= Category::kNo; }
+inline bool IsPunctuation(char32_t c) { return CategoryOf(c) >= Category::kPc && CategoryOf(c) <= Category::kPs; }
+// The White_Space property.
+bool IsWhitespace(char32_t c);
+// A character of a word as regular expressions see it (\w): letters, marks, digits, connectors.
+bool IsWord(char32_t c);
+
+// Full case mapping of one character (may be up to three), appended to *out.
+void AppendUpper(char32_t c, std::u32string* out);
+void AppendLower(char32_t c, std::u32string* out);
+
+// Normalisation forms C and D (UAX #15) of valid UTF-8.
+std::string NormalizeNfc(std::string_view valid_utf8);
+std::string NormalizeNfd(std::string_view valid_utf8);
+
+}  // namespace aisp
