@@ -1,0 +1,261 @@
+// Ends of requests: cancels at every moment, deadlines, lost peers, drains. Each brings at most one finish and all blocks back.
+#include <gtest/gtest.h>
+
+#include "tests/worker/role_rig.h"
+
+namespace aisp {
+namespace {
+
+// Cancels after every possible number of turns, so in every state of the protocol.
+TEST(Lifecycle, ACancelAtAnyMomentGivesEveryBlockBack) {
+  RigOptions options;
+  options.limits.max_batch_tokens = 32;
+  options.limits.max_prefill_chunk = 32;
+  bool finished = false;
+  int moments = 0;
+  for (int turns = 0; !finished; ++turns) {
+    for (const bool hold : {false, true}) {
+      RoleRig rig(options);
+      rig.tick = std::chrono::microseconds(50);
+      rig.Attach();
+      rig.prefills[0]->transport->hold = hold;
+      rig.router->Generate("d", rig.MakeRequest(1, MakePrompt(120, 1), 4));
+      for (int i = 0; i < turns; ++i) {
+        rig.Turn();
+        rig.clock.Advance(rig.tick);
+      }
+      if (!hold) finished = rig.Finished(1);
+      const int finishes = rig.router->answers[1].finishes;
+      rig.router->Cancel("d", 1);
+      rig.RunFor(std::chrono::milliseconds(2));
+      rig.prefills[0]->transport->hold = false;
+      rig.RunFor(std::chrono::milliseconds(2));
+      EXPECT_EQ(rig.router->answers[1].finishes, finishes) << "a cancelled request said something, after " << turns;
+      rig.ExpectAllBlocksBack();
+      ++moments;
+    }
+    ASSERT_LT(turns, 200);
+  }
+  EXPECT_GT(moments, 20);
+}
+
+TEST(Lifecycle, ADeadlineAtAnyMomentBringsExactlyOneFinish) {
+  RigOptions options;
+  options.limits.max_batch_tokens = 32;
+  options.limits.max_prefill_chunk = 32;
+  for (int timeout_ms = 1; timeout_ms < 16; ++timeout_ms) {
+    for (const bool hold : {false, true}) {
+      RoleRig rig(options);
+      rig.Attach();
+      rig.prefills[0]->transport->hold = hold;
+      v1::GenerateRequest request = rig.MakeRequest(1, MakePrompt(120, 1), 20);
+      request.set_timeout_ms(timeout_ms);
+      rig.router->Generate("d", request);
+      ASSERT_TRUE(rig.RunUntil([&] { return rig.Finished(1); }, 200)) << timeout_ms;
+      const auto& answer = rig.router->answers[1];
+      if (answer.finish == v1::FINISH_ERROR) {
+        EXPECT_EQ(answer.error.code(), static_cast<int>(Code::kDeadlineExceeded));
+        EXPECT_FALSE(answer.error.retryable());
+      } else {
+        EXPECT_EQ(answer.finish, v1::FINISH_LENGTH);
+      }
+      EXPECT_EQ(answer.finishes, 1);
+      rig.prefills[0]->transport->hold = false;
+      rig.RunFor(std::chrono::milliseconds(10));
+      rig.ExpectAllBlocksBack();
+    }
+  }
+}
+
+TEST(Lifecycle, ALostRouterEndsItsRequestsEverywhere) {
+  RoleRig rig({});
+  rig.Attach();
+  rig.prefills[0]->transport->hold = true;
+  for (uint64_t id = 1; id <= 3; ++id) rig.router->Generate("d", rig.MakeRequest(id, MakePrompt(100, id), 50));
+  v1::GenerateRequest local = rig.MakeRequest(4, MakePrompt(30, 4), 500);
+  local.clear_prefill();
+  rig.router->Generate("d", local);
+  rig.RunFor(std::chrono::milliseconds(5));
+  EXPECT_EQ(rig.decode->decode->num_requests(), 4u);
+  rig.router_links.BreakOf(&rig.decode->inbox);
+  rig.prefills[0]->transport->hold = false;
+  rig.RunFor(std::chrono::milliseconds(5));
+  rig.ExpectAllBlocksBack();
+  // It comes back by itself and takes work again.
+  ASSERT_TRUE(rig.RunUntil([&] { return rig.router->links.count("d") == 1; }));
+  rig.RunFor(std::chrono::milliseconds(2));
+  rig.router->Generate("d", rig.MakeRequest(5, MakePrompt(60, 5), 3));
+  rig.ExpectAnswer(5, MakePrompt(60, 5), 3);
+}
+
+TEST(Lifecycle, APrefillWorkerThatDiesAtAnyMomentIsReplacedByTheFallback) {
+  RigOptions options;
+  options.prefill_workers = 2;
+  options.limits.max_batch_tokens = 32;
+  options.limits.max_prefill_chunk = 32;
+  bool finished = false;
+  for (int turns = 0; !finished; ++turns) {
+    RoleRig rig(options);
+    rig.tick = std::chrono::microseconds(50);
+    rig.Attach();
+    const auto prompt = MakePrompt(120, 1);
+    rig.router->Generate("d", rig.MakeRequest(1, prompt, 4));
+    for (int i = 0; i < turns; ++i) {
+      rig.Turn();
+      rig.clock.Advance(rig.tick);
+    }
+    finished = rig.Finished(1);
+    rig.KillPrefill(0, true);
+    rig.ExpectAnswer(1, prompt, 4);
+    // Never here: either worker could write all of it.
+    EXPECT_EQ(rig.decode->executor->rows_computed(), 4u);
+    rig.RunFor(std::chrono::milliseconds(50));
+    rig.ExpectAllBlocksBack();
+    ASSERT_LT(turns, 200);
+  }
+}
+
+TEST(Lifecycle, AnUnreachablePrefillWorkerIsPassedOver) {
+  RigOptions options;
+  options.prefill_workers = 2;
+  RoleRig rig(options);
+  rig.Attach();
+  rig.KillPrefill(0, true);
+  rig.RunFor(std::chrono::milliseconds(5));
+  rig.router->Generate("d", rig.MakeRequest(1, MakePrompt(100, 1), 4));
+  rig.ExpectAnswer(1, MakePrompt(100, 1), 4);
+  EXPECT_EQ(rig.prefills[1]->executor->rows_computed(), 99u);
+  EXPECT_EQ(rig.router->answers[1].timings[0].kv_transport(), "manual");
+}
+
+TEST(Lifecycle, WithoutAnyPrefillWorkerThePromptRunsHere) {
+  RoleRig rig({});
+  rig.Attach();
+  rig.KillPrefill(0, true);
+  rig.RunFor(std::chrono::milliseconds(5));
+  rig.router->Generate("d", rig.MakeRequest(1, MakePrompt(100, 1), 4));
+  rig.ExpectAnswer(1, MakePrompt(100, 1), 4);
+  EXPECT_EQ(rig.decode->executor->rows_computed(), 103u);
+}
+
+TEST(Lifecycle, APrefillWorkerThatSaysNothingIsGivenUp) {
+  RigOptions options;
+  options.decode.prefill_silence_limit = std::chrono::milliseconds(30);
+  RoleRig rig(options);
+  rig.Attach();
+  rig.router->Generate("d", rig.MakeRequest(1, MakePrompt(100, 1), 2));
+  rig.ExpectAnswer(1, MakePrompt(100, 1), 2);  // the session is up
+  rig.prefills[0]->paused = true;
+  rig.router->Generate("d", rig.MakeRequest(2, MakePrompt(100, 2), 2));
+  rig.ExpectAnswer(2, MakePrompt(100, 2), 2);
+  EXPECT_EQ(rig.router->answers[2].timings[0].kv_transport(), "");
+  rig.prefills[0]->paused = false;
+  rig.RunFor(std::chrono::milliseconds(10));
+  rig.ExpectAllBlocksBack();
+}
+
+TEST(Lifecycle, AFailedPrefillDeviceTurnsTheWorkerUnreadyAndTheRequestGoesOn) {
+  RoleRig rig({});
+  rig.Attach();
+  rig.prefills[0]->executor->fail_next_launch = Error{Code::kInternal, "device lost"};
+  rig.router->Generate("d", rig.MakeRequest(1, MakePrompt(100, 1), 4));
+  rig.ExpectAnswer(1, MakePrompt(100, 1), 4);
+  EXPECT_FALSE(rig.prefills[0]->prefill->Ready());
+  rig.RunFor(std::chrono::milliseconds(60));
+  EXPECT_FALSE(rig.router->telemetry["p0"].ready());
+  rig.ExpectAllBlocksBack();
+}
+
+TEST(Lifecycle, AFailedDecodeDeviceEndsEveryRequestAsRetryable) {
+  RoleRig rig({});
+  rig.Attach();
+  rig.prefills[0]->transport->hold = true;
+  rig.router->Generate("d", rig.MakeRequest(1, MakePrompt(100, 1), 4));
+  rig.RunFor(std::chrono::milliseconds(2));
+  v1::GenerateRequest local = rig.MakeRequest(2, MakePrompt(100, 2), 4);
+  local.clear_prefill();
+  rig.decode->executor->fail_next_launch = Error{Code::kInternal, "device lost"};
+  rig.router->Generate("d", local);
+  ASSERT_TRUE(rig.RunUntil([&] { return rig.Finished(1) && rig.Finished(2); }));
+  for (const uint64_t id : {1, 2}) {
+    EXPECT_EQ(rig.router->answers[id].finish, v1::FINISH_ERROR);
+    EXPECT_TRUE(rig.router->answers[id].error.retryable());
+  }
+  rig.router->Generate("d", rig.MakeRequest(3, MakePrompt(10, 3), 4));
+  ASSERT_TRUE(rig.RunUntil([&] { return rig.Finished(3); }));
+  EXPECT_EQ(rig.router->answers[3].finish, v1::FINISH_ERROR);
+  EXPECT_FALSE(rig.decode->decode->Ready());
+  rig.prefills[0]->transport->hold = false;
+  rig.RunFor(std::chrono::milliseconds(10));
+  rig.ExpectAllBlocksBack();
+}
+
+TEST(Lifecycle, ADrainingDecodeWorkerFinishesWhatItHas) {
+  RoleRig rig({});
+  rig.Attach();
+  rig.router->Generate("d", rig.MakeRequest(1, MakePrompt(100, 1), 30));
+  rig.RunFor(std::chrono::milliseconds(3));
+  v1::RouterMessage drain;
+  drain.mutable_drain();
+  rig.router->Send("d", drain);
+  rig.RunFor(std::chrono::milliseconds(1));
+  EXPECT_FALSE(rig.decode->decode->Drained());
+  EXPECT_EQ(rig.router->drainings, 1);
+  rig.router->Generate("d", rig.MakeRequest(2, MakePrompt(10, 2), 3));
+  ASSERT_TRUE(rig.RunUntil([&] { return rig.Finished(2); }));
+  EXPECT_TRUE(rig.router->answers[2].error.retryable());
+  rig.ExpectAnswer(1, MakePrompt(100, 1), 30);
+  ASSERT_TRUE(rig.RunUntil([&] { return rig.decode->decode->Drained(); }));
+}
+
+TEST(Lifecycle, ADrainingPrefillWorkerDeliversWhatItHasTaken) {
+  RigOptions options;
+  options.prefill_workers = 2;
+  RoleRig rig(options);
+  rig.Attach();
+  rig.prefills[0]->transport->hold = true;
+  rig.router->Generate("d", rig.MakeRequest(1, MakePrompt(100, 1), 5));
+  ASSERT_TRUE(rig.RunUntil([&] { return rig.prefills[0]->transport->queued() > 0; }));
+  rig.prefills[0]->prefill->BeginDrain();
+  rig.RunFor(std::chrono::milliseconds(5));
+  EXPECT_FALSE(rig.prefills[0]->prefill->Drained()) << "KV in flight";
+  rig.router->Generate("d", rig.MakeRequest(2, MakePrompt(90, 2), 5));
+  rig.ExpectAnswer(2, MakePrompt(90, 2), 5);
+  EXPECT_EQ(rig.prefills[1]->executor->rows_computed(), 89u) << "the fallback took it";
+  rig.prefills[0]->transport->hold = false;
+  rig.ExpectAnswer(1, MakePrompt(100, 1), 5);
+  EXPECT_EQ(rig.router->answers[1].timings[0].kv_transport(), "manual");
+  EXPECT_TRUE(rig.prefills[0]->prefill->Drained());
+}
+
+TEST(Lifecycle, WorkersOfDifferentModelsRefuseEachOtherNamingBothValues) {
+  RigOptions options;
+  options.decode.worker.fingerprint.set_protocol_version(1);
+  options.decode.worker.fingerprint.set_model_name("other");
+  RoleRig rig(options);
+  rig.Attach();
+  std::string reason;
+  rig.kv_links.on_down = [&](v1::PrefillToDecode& m) {
+    if (m.has_refused()) reason = m.refused().reason();
+    return true;
+  };
+  rig.router->Generate("d", rig.MakeRequest(1, MakePrompt(100, 1), 4));
+  rig.ExpectAnswer(1, MakePrompt(100, 1), 4);
+  EXPECT_EQ(rig.decode->executor->rows_computed(), 103u);
+  EXPECT_NE(reason.find("provenance"), std::string::npos) << reason;
+  EXPECT_NE(reason.find("other"), std::string::npos) << reason;
+  rig.RunFor(std::chrono::seconds(6));
+  rig.ExpectAllBlocksBack();
+}
+
+TEST(Lifecycle, ARequestThatCannotBeServedIsRefusedWithTheNumbers) {
+  RoleRig rig({});
+  rig.Attach();
+  rig.router->Generate("d", rig.MakeRequest(1, MakePrompt(2000, 1), 4));
+  ASSERT_TRUE(rig.RunUntil([&] { return rig.Finished(1); }));
+  EXPECT_EQ(rig.router->answers[1].error.code(), static_cast<int>(Code::kInvalidArgument));
+  EXPECT_NE(rig.router->answers[1].error.message().find("64"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace aisp

@@ -1,0 +1,231 @@
+// Prefill and decode roles wired together: the tokens of a disaggregated request are those of one engine, whatever the block
+// size, chunking and cache hits are, and every block comes back.
+#include <gtest/gtest.h>
+
+#include "tests/worker/role_rig.h"
+
+namespace aisp {
+namespace {
+
+TEST(RemotePrefill, KvComesFromThePrefillWorker) {
+  RoleRig rig({});
+  rig.Attach();
+  const auto prompt = MakePrompt(100, 1);
+  rig.router->Generate("d", rig.MakeRequest(1, prompt, 8));
+  rig.ExpectAnswer(1, prompt, 8);
+  EXPECT_EQ(rig.prefills[0]->executor->rows_computed(), 99u);
+  EXPECT_EQ(rig.decode->executor->rows_computed(), 8u);
+  rig.RunFor(std::chrono::milliseconds(5));
+  rig.ExpectAllBlocksBack();
+}
+
+struct Shape {
+  int block_tokens;
+  int chunk;
+  int depth;
+  bool owner_copies;
+};
+
+class RemotePrefillShapes : public ::testing::TestWithParam<Shape> {};
+
+// Prompt lengths around block and chunk boundaries, with prefixes of many lengths cached on either side.
+TEST_P(RemotePrefillShapes, TokensEqualTheOracle) {
+  const Shape shape = GetParam();
+  RigOptions options;
+  options.model.block_tokens = shape.block_tokens;
+  options.model.max_depth = shape.depth;
+  options.model.num_layers = 3;
+  options.limits.max_prefill_chunk = shape.chunk;
+  options.limits.max_batch_tokens = std::max(64, shape.chunk);
+  options.prefill_blocks = options.decode_blocks = 96;
+  options.owner_copies = shape.owner_copies;
+  uint64_t id = 0;
+  const int b = shape.block_tokens;
+  for (const int prefill_hit : {0, b, 3 * b}) {
+    for (const int decode_hit : {0, b, 2 * b, 4 * b}) {
+      RoleRig rig(options);
+      rig.Attach();
+      const auto base = MakePrompt(4 * b + 70, 5);
+      const auto warm = [&](int tokens, bool local) {
+        if (tokens == 0) return;
+        const std::vector<TokenId> prefix(base.begin(), base.begin() + tokens + 1);
+        v1::GenerateRequest request = rig.MakeRequest(++id, prefix, 1);
+        if (local) request.clear_prefill();
+        rig.router->Generate("d", request);
+        rig.ExpectAnswer(id, prefix, 1);
+        if (!local) const_cast<Engine&>(rig.decode->decode->engine()).blocks().ClearCache();
+      };
+      warm(prefill_hit, false);
+      warm(decode_hit, true);
+      for (const int n : {2, b, b + 1, b + 2, 2 * b + 1, 3 * b, 4 * b, 4 * b + 1, 4 * b + 2, 4 * b + 69}) {
+        const std::vector<TokenId> prompt(base.begin(), base.begin() + n);
+        rig.router->Generate("d", rig.MakeRequest(++id, prompt, 5));
+        rig.ExpectAnswer(id, prompt, 5);
+      }
+      rig.RunFor(std::chrono::milliseconds(5));
+      rig.ExpectAllBlocksBack();
+      const auto& landed = rig.prefills[0]->transport->landed();
+      EXPECT_TRUE(std::adjacent_find(landed.begin(), landed.end()) == landed.end()) << "a layer's block was written twice";
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, RemotePrefillShapes,
+                         ::testing::Values(Shape{16, 512, 1, false}, Shape{16, 7, 1, false}, Shape{32, 16, 1, true},
+                                           Shape{16, 24, 2, false}, Shape{32, 40, 2, true}));
+
+TEST(RemotePrefill, ManyRequestsThroughASmallDecodePoolAllEndRight) {
+  RigOptions options;
+  options.decode_blocks = 16;
+  options.limits.max_sequences = 8;
+  options.limits.max_prefill_chunk = 32;
+  options.decode.max_granted_blocks_per_peer = 16;
+  RoleRig rig(options);
+  rig.Attach();
+  int refusals = 0;
+  rig.kv_links.on_up = [&](v1::DecodeToPrefill& m) {
+    refusals += m.body_case() == v1::DecodeToPrefill::kRefused;
+    return true;
+  };
+  constexpr int kRequests = 24;
+  for (int i = 1; i <= kRequests; ++i) {
+    rig.router->Generate("d", rig.MakeRequest(static_cast<uint64_t>(i), MakePrompt(40 + 5 * (i % 7), 100 + i), 10));
+  }
+  for (int i = 1; i <= kRequests; ++i) {
+    rig.ExpectAnswer(static_cast<uint64_t>(i), MakePrompt(40 + 5 * (i % 7), 100 + i), 10);
+  }
+  EXPECT_GT(refusals, 0);
+  rig.RunFor(std::chrono::milliseconds(30));
+  rig.ExpectAllBlocksBack();
+}
+
+TEST(RemotePrefill, BlocksAreAskedForOnlyShortlyBeforeThePrefillRuns) {
+  RigOptions options;
+  options.limits.max_batch_tokens = 32;
+  options.limits.max_prefill_chunk = 32;
+  options.limits.max_sequences = 8;
+  RoleRig rig(options);
+  rig.Attach();
+  rig.prefills[0]->paused = true;
+  for (uint64_t id = 1; id <= 6; ++id) rig.router->Generate("d", rig.MakeRequest(id, MakePrompt(100, id), 2));
+  int needs = 0;
+  rig.kv_links.on_down = [&](v1::PrefillToDecode& m) {
+    needs += m.body_case() == v1::PrefillToDecode::kNeed;
+    return true;
+  };
+  rig.RunFor(std::chrono::milliseconds(2));
+  rig.prefills[0]->paused = false;
+  rig.Turn();
+  rig.Turn();
+  // Two steps are 64 tokens, less than the first prompt: the second one is not asked for yet.
+  EXPECT_EQ(needs, 1);
+  for (uint64_t id = 1; id <= 6; ++id) rig.ExpectAnswer(id, MakePrompt(100, id), 2);
+}
+
+TEST(RemotePrefill, AFullHitOnTheDecodeWorkerSkipsThePrefillWorker) {
+  RoleRig rig({});
+  rig.Attach();
+  const auto prompt = MakePrompt(65, 3);
+  rig.router->Generate("d", rig.MakeRequest(1, prompt, 2));
+  rig.ExpectAnswer(1, prompt, 2);
+  int requests = 0;
+  rig.kv_links.on_up = [&](v1::DecodeToPrefill& m) {
+    requests += m.body_case() == v1::DecodeToPrefill::kPrefill;
+    return true;
+  };
+  rig.router->Generate("d", rig.MakeRequest(2, prompt, 2));
+  rig.ExpectAnswer(2, prompt, 2);
+  EXPECT_EQ(requests, 0);
+  EXPECT_EQ(rig.router->answers[2].timings[0].cached_tokens(), 64u);
+  EXPECT_EQ(rig.router->answers[2].timings[0].kv_transport(), "");
+}
+
+TEST(RemotePrefill, AHitThatAppearsWhileWaitingEndsTheTransferWithoutWrites) {
+  RoleRig rig({});
+  rig.Attach();
+  const auto prompt = MakePrompt(65, 3);
+  rig.prefills[0]->paused = true;
+  rig.router->Generate("d", rig.MakeRequest(1, prompt, 2));
+  rig.RunFor(std::chrono::milliseconds(2));
+  v1::GenerateRequest local = rig.MakeRequest(2, prompt, 2);
+  local.clear_prefill();
+  rig.router->Generate("d", local);
+  rig.ExpectAnswer(2, prompt, 2);
+  rig.prefills[0]->paused = false;
+  rig.ExpectAnswer(1, prompt, 2);
+  EXPECT_EQ(rig.prefills[0]->transport->writes_started(), 0u);
+  rig.RunFor(std::chrono::milliseconds(5));
+  rig.ExpectAllBlocksBack();
+}
+
+TEST(RemotePrefill, AFullTransportQueueOnlyDelaysTheWrites) {
+  RoleRig rig({});
+  rig.Attach();
+  rig.prefills[0]->transport->queue_limit = 1;
+  rig.prefills[0]->transport->hold = true;
+  const auto prompt = MakePrompt(100, 1);
+  rig.router->Generate("d", rig.MakeRequest(1, prompt, 4));
+  for (int i = 0; i < 400 && !rig.Finished(1); ++i) {
+    rig.Turn();
+    rig.clock.Advance(rig.tick);
+    rig.prefills[0]->transport->Land(1);
+  }
+  rig.ExpectAnswer(1, prompt, 4);
+  EXPECT_EQ(rig.decode->executor->rows_computed(), 4u);
+}
+
+TEST(RemotePrefill, TheTokensOfOneStepTravelInOneMessage) {
+  RoleRig rig({});
+  rig.Attach();
+  for (uint64_t id = 1; id <= 4; ++id) rig.router->Generate("d", rig.MakeRequest(id, MakePrompt(40, id), 12));
+  for (uint64_t id = 1; id <= 4; ++id) rig.ExpectAnswer(id, MakePrompt(40, id), 12);
+  size_t most = 0;
+  for (const v1::TokenBatch& batch : rig.router->batches) most = std::max(most, static_cast<size_t>(batch.events_size()));
+  EXPECT_EQ(most, 4u);
+  EXPECT_LE(rig.router->batches.size(), rig.decode->executor->steps());
+}
+
+TEST(RemotePrefill, TimingPartsAddUpToTheFirstToken) {
+  RigOptions options;
+  options.limits.max_batch_tokens = 32;
+  options.limits.max_prefill_chunk = 32;
+  RoleRig rig(options);
+  rig.Attach();
+  rig.prefills[0]->transport->hold = true;
+  const auto prompt = MakePrompt(100, 1);
+  const Instant sent = rig.clock.Now();
+  rig.router->Generate("d", rig.MakeRequest(1, prompt, 3));
+  rig.RunFor(std::chrono::milliseconds(20));
+  rig.prefills[0]->transport->hold = false;
+  ASSERT_TRUE(rig.RunUntil([&] { return !rig.router->answers[1].tokens.empty(); }));
+  const v1::Timing timing = rig.router->answers[1].timings.at(0);
+  const Instant seen = rig.clock.Now();
+  const int64_t sum = timing.queue_ns() + timing.prefill_ns() + timing.transfer_ns() + timing.first_decode_ns();
+  // The request arrives in the turn in which it is sent; the token was drawn one or two turns before it was seen.
+  EXPECT_LE(sum, (seen - sent).count());
+  EXPECT_GE(sum, (seen - sent - 3 * rig.tick).count());
+  EXPECT_GT(timing.prefill_ns(), 0);
+  EXPECT_GT(timing.transfer_ns(), Duration(std::chrono::milliseconds(10)).count());
+  EXPECT_GE(timing.queue_ns(), 0);
+  EXPECT_EQ(timing.kv_transport(), "manual");
+  EXPECT_EQ(timing.kv_blocks_moved(), 7u);
+}
+
+TEST(RemotePrefill, ATakeoverGoesOnWhereTheOtherWorkerStopped) {
+  RoleRig rig({});
+  rig.Attach();
+  const auto prompt = MakePrompt(50, 1);
+  rig.router->Generate("d", rig.MakeRequest(1, prompt, 10));
+  rig.ExpectAnswer(1, prompt, 10);
+  const std::vector<TokenId> all = rig.router->answers[1].tokens;
+  v1::GenerateRequest request = rig.MakeRequest(2, prompt, 10);
+  request.mutable_sampling()->set_seed(1);
+  for (int i = 0; i < 4; ++i) request.add_tokens(all[static_cast<size_t>(i)]);
+  rig.router->Generate("d", request);
+  ASSERT_TRUE(rig.RunUntil([&] { return rig.Finished(2); }));
+  EXPECT_EQ(rig.router->answers[2].tokens, std::vector<TokenId>(all.begin() + 4, all.end()));
+  EXPECT_EQ(rig.router->answers[2].events[0].first_position(), 54u);
+}
+
+}  // namespace
+}  // namespace aisp

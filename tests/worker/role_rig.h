@@ -1,0 +1,172 @@
+// A cluster of one router stand-in, prefill and decode workers in one thread, for tests of the roles: real engines over the
+// provenance executor, links and transports in memory, time that the test moves.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/clock.h"
+#include "decode/decode_role.h"
+#include "engine/engine.h"
+#include "prefill/peer_connector.h"
+#include "prefill/prefill_role.h"
+#include "tests/support/provenance_executor.h"
+#include "tests/worker/manual_transport.h"
+#include "tests/worker/memory_links.h"
+
+namespace aisp {
+
+// Says yes to every worker and keeps what they say.
+class RouterStandIn final : public LinkHandler<v1::WorkerMessage> {
+ public:
+  struct Answer {
+    std::vector<TokenId> tokens;
+    std::vector<v1::TokenEvent> events;
+    v1::FinishReason finish = v1::FINISH_NONE;
+    v1::Error error;
+    int finishes = 0;
+    std::vector<v1::Timing> timings;
+  };
+
+  explicit RouterStandIn(LinkSender<v1::RouterMessage>* sender) : sender_(sender) {}
+
+  std::string refuse_reason;  // set: registrations are refused with it
+  std::map<std::string, LinkId> links;  // by worker id, the attached ones
+  std::map<std::string, v1::Register> registers;
+  std::map<std::string, v1::Telemetry> telemetry;
+  std::map<std::string, std::vector<v1::KvEventBatch>> kv_events;
+  std::map<uint64_t, Answer> answers;
+  std::vector<v1::TokenBatch> batches;
+  int drainings = 0;
+  int registrations = 0;
+
+  void Generate(const std::string& worker, const v1::GenerateRequest& request);
+  void Cancel(const std::string& worker, uint64_t request_id);
+  void Send(const std::string& worker, v1::RouterMessage message) { sender_->Send(links.at(worker), std::move(message)); }
+
+  void OnLinkUp(LinkId, const std::string&) override {}
+  void OnMessage(LinkId link, v1::WorkerMessage message) override;
+  void OnLinkDown(LinkId link, const Error& why) override;
+
+ private:
+  void OnTokens(const v1::TokenBatch& batch);
+
+  LinkSender<v1::RouterMessage>* const sender_;
+  std::map<LinkId, std::string> workers_;
+};
+
+// Knows who was killed.
+class RigDeath final : public PeerDeath {
+ public:
+  std::map<std::string, bool> dead;  // by "worker_id/incarnation"
+  int watches = 0;
+
+  DeathWatch Watch(const std::string& worker_id, uint64_t incarnation, int64_t) override {
+    ++watches;
+    watched_[++last_] = worker_id + "/" + std::to_string(incarnation);
+    return DeathWatch(last_);
+  }
+  bool Dead(DeathWatch watch) override { return dead[watched_.at(watch.value)]; }
+  void Forget(DeathWatch watch) override {
+    --watches;
+    watched_.erase(watch.value);
+  }
+
+ private:
+  std::map<uint64_t, std::string> watched_;
+  uint64_t last_ = 0;
+};
+
+struct RigOptions {
+  ProvenanceOptions model;
+  int32_t prefill_blocks = 64;
+  int32_t decode_blocks = 64;
+  int prefill_workers = 1;
+  bool owner_copies = false;
+  ScheduleLimits limits;
+  PrefillOptions prefill;
+  DecodeOptions decode;
+};
+
+// What both kinds of worker have.
+struct RigWorker {
+  std::string name;
+  bool paused = false;
+  Inbox inbox;
+  std::unique_ptr<ProvenanceExecutor> executor;
+  std::unique_ptr<ManualTransport> transport;
+  std::unique_ptr<Engine> engine;
+  std::unique_ptr<RouterLinksInMemory::Dialer> routers;
+  virtual ~RigWorker() = default;
+  virtual WorkerRole& role() = 0;
+};
+struct RigPrefill final : RigWorker {
+  std::unique_ptr<RankedConnector> connector;
+  std::unique_ptr<PrefillRole> prefill;
+  ~RigPrefill() override { prefill.reset(); }
+  WorkerRole& role() override { return *prefill; }
+};
+struct RigDecode final : RigWorker {
+  std::unique_ptr<KvLinksInMemory::Dialer> peers;
+  std::unique_ptr<DecodeRole> decode;
+  ~RigDecode() override { decode.reset(); }
+  WorkerRole& role() override { return *decode; }
+};
+
+class RoleRig {
+ public:
+  explicit RoleRig(const RigOptions& options);
+  ~RoleRig();
+
+  ManualClock clock;
+  RouterLinksInMemory router_links;
+  KvLinksInMemory kv_links;
+  RigDeath death;
+  Inbox router_inbox;
+  std::unique_ptr<RouterStandIn> router;
+  std::unique_ptr<RigDecode> decode;
+  std::vector<std::unique_ptr<RigPrefill>> prefills;
+
+  // A prefill worker that is not there any more leaves null behind.
+  void KillPrefill(size_t i, bool proof);
+  void StartPrefill(size_t i, uint64_t incarnation);
+  void KillDecode();
+
+  // One turn of every worker that is not paused: what arrived, timers, at most one step. True when anything happened.
+  bool Turn();
+  // Turns, moving time on by `tick` each, until `done`. False after `turns`.
+  bool RunUntil(const std::function<bool()>& done, int turns = 3000);
+  void RunFor(Duration time);
+  // Until the workers are attached.
+  void Attach();
+  void CheckInvariants() const;
+
+  // A greedy request without stop tokens; prefilled remotely when there is a prefill worker.
+  v1::GenerateRequest MakeRequest(uint64_t id, const std::vector<TokenId>& prompt, uint32_t new_tokens) const;
+  bool Finished(uint64_t id) const;
+  // Runs to the end and expects the right tokens.
+  void ExpectAnswer(uint64_t id, const std::vector<TokenId>& prompt, uint32_t new_tokens);
+  // Nothing is held any more on either side.
+  void ExpectAllBlocksBack();
+
+  const RigOptions options;
+  Duration tick = std::chrono::microseconds(500);
+
+ private:
+  bool TurnOf(RigWorker& worker);
+  ProvenanceOptions Model(int32_t blocks) const;
+  v1::Fingerprint FingerprintOf(const KvLayout& layout) const;
+  void StartDecode();
+
+  ManualFabric fabric_;
+  KvLinksInMemory::Sender kv_sender_{&kv_links};
+  RouterLinksInMemory::Sender router_sender_{&router_links};
+};
+
+// `n` tokens that depend on `seed`.
+std::vector<TokenId> MakePrompt(int n, uint64_t seed);
+
+}  // namespace aisp
