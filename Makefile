@@ -52,6 +52,14 @@ tsan: deps
 	@$(NINJA) build-tsan
 	@$(NO_ASLR) ctest --test-dir build-tsan --output-on-failure -j$(JOBS)
 
+# Each benchmark prints its own lines; machine and method stand in docs/performance.md.
+bench: deps $(BUILD)/build.ninja
+	@$(NINJA) $(BUILD) bench
+
+sim-10000: deps $(BUILD)/build.ninja
+	@$(NINJA) $(BUILD) --quiet aisp_sim
+	@$(BUILD)/bin/aisp_sim --seeds=1..10000 --jobs=$(JOBS)
+
 format:
 	@git ls-files -z '*.h' '*.cc' '*.cu' '*.cuh' | xargs -0 $(CLANG_FORMAT) -i
 
