@@ -83,6 +83,10 @@ class KvTransport {
   // Owner: returns true when no write of `epoch` can land after the call (owner_copies), else false (await ack or death).
   virtual bool RevokeEpoch(Epoch epoch) = 0;
 
+  // Writer: bytes per second towards the peer's host, measured with memory that is no pool; 0 where a transport cannot tell.
+  // Blocks at most `timeout`; an error means that the lane does not work.
+  virtual Result<double> Measure(KvPeerId /*peer*/, Duration /*timeout*/) { return 0.0; }
+
   // Makes progress on the calling thread where an implementation has no thread of its own.
   virtual void Progress() = 0;
   // Takes finished writes, at most out.size(); returns how many.

@@ -1,0 +1,66 @@
+#include "kvcache/transport/completion_queue.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace aisp {
+
+Result<WriteId> CompletionQueue::Admit() {
+  if (outstanding_ >= max_writes_) {
+    return ResourceExhausted(
+        fmt::format("{} writes are queued or finished and not polled (the limit); poll and try again", max_writes_));
+  }
+  ++outstanding_;
+  return WriteId(++last_id_);
+}
+
+void CompletionQueue::Complete(WriteCompletion completion) {
+  std::function<void()> wake;
+  {
+    std::lock_guard lock(mutex_);
+    done_.push_back(std::move(completion));
+    ready_.store(done_.size(), std::memory_order_relaxed);
+    // Whoever sees one completion takes all of them, so only the first needs a wake.
+    if (done_.size() == 1) wake = wake_;
+  }
+  if (wake) wake();
+}
+
+size_t CompletionQueue::Poll(std::span<WriteCompletion> out) {
+  if (ready_.load(std::memory_order_relaxed) == 0) return 0;
+  std::lock_guard lock(mutex_);
+  const size_t n = std::min(out.size(), done_.size());
+  for (size_t i = 0; i < n; ++i) {
+    out[i] = std::move(done_.front());
+    done_.pop_front();
+  }
+  ready_.store(done_.size(), std::memory_order_relaxed);
+  outstanding_ -= n;
+  return n;
+}
+
+void CompletionQueue::SetWaker(std::function<void()> wake) {
+  std::lock_guard lock(mutex_);
+  wake_ = std::move(wake);
+}
+
+namespace {
+bool Inside(uint64_t offset, uint64_t bytes, uint64_t limit) { return bytes <= limit && offset <= limit - bytes; }
+}  // namespace
+
+Status CheckCopies(std::span<const BlockCopy> copies, uint64_t source_bytes, uint64_t target_bytes) {
+  for (const BlockCopy& copy : copies) {
+    if (!Inside(copy.src_offset, copy.bytes, source_bytes)) {
+      return Fail(Code::kOutOfRange, fmt::format("{} bytes at {} lie outside the local pool of {} bytes", copy.bytes,
+                                                 copy.src_offset, source_bytes));
+    }
+    if (!Inside(copy.dst_offset, copy.bytes, target_bytes)) {
+      return Fail(Code::kOutOfRange, fmt::format("{} bytes at {} lie outside the peer's pool of {} bytes", copy.bytes,
+                                                 copy.dst_offset, target_bytes));
+    }
+  }
+  return {};
+}
+
+}  // namespace aisp

@@ -1,0 +1,40 @@
+// CompletionQueue: the writer's side that all transports share: gives out write ids, bounds how many writes exist between
+// Write and Poll, and carries completions from a progress thread to the engine thread.
+//
+// Admit, Poll and SetWaker: the engine thread. Complete: any thread.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <span>
+
+#include "kvcache/transport/kv_transport.h"
+
+namespace aisp {
+
+class CompletionQueue {
+ public:
+  explicit CompletionQueue(size_t max_writes) : max_writes_(max_writes) {}
+
+  // RESOURCE_EXHAUSTED when max_writes are queued, under way or finished and not polled.
+  Result<WriteId> Admit();
+  void Complete(WriteCompletion completion);
+  size_t Poll(std::span<WriteCompletion> out);
+  void SetWaker(std::function<void()> wake);
+
+ private:
+  const size_t max_writes_;
+  size_t outstanding_ = 0;  // admitted, not polled; the engine thread's
+  uint64_t last_id_ = 0;    // the engine thread's
+  std::atomic<size_t> ready_{0};
+  std::mutex mutex_;
+  std::deque<WriteCompletion> done_;
+  std::function<void()> wake_;
+};
+
+// OUT_OF_RANGE unless every copy lies inside both regions.
+Status CheckCopies(std::span<const BlockCopy> copies, uint64_t source_bytes, uint64_t target_bytes);
+
+}  // namespace aisp

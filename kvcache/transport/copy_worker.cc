@@ -1,0 +1,113 @@
+#include "kvcache/transport/copy_worker.h"
+
+#include <chrono>
+#include <utility>
+
+namespace aisp {
+namespace {
+
+constexpr std::chrono::microseconds kSpin{20};
+
+inline void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#else
+  std::this_thread::yield();
+#endif
+}
+
+}  // namespace
+
+CopyWorker::CopyWorker(const std::string& thread_name, const std::byte* source, CompletionQueue* completions)
+    : source_(source), completions_(completions), thread_(thread_name, [this] { Run(); }) {}
+
+CopyWorker::~CopyWorker() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  queued_.fetch_add(1, std::memory_order_relaxed);  // ends a spin
+  work_.notify_all();
+  thread_.Join();
+}
+
+void CopyWorker::Push(WriteId id, KvPeerId peer, Epoch epoch, std::span<const BlockCopy> copies,
+                      const std::shared_ptr<CopyTarget>& target) {
+  bool wake = false;
+  {
+    std::lock_guard lock(mutex_);
+    std::vector<BlockCopy> list;
+    if (!spare_.empty()) {
+      list = std::move(spare_.back());
+      spare_.pop_back();
+    }
+    list.assign(copies.begin(), copies.end());
+    queue_.push_back({id, peer, epoch, std::move(list), target, false});
+    wake = sleeping_;
+  }
+  queued_.fetch_add(1, std::memory_order_release);
+  if (wake) work_.notify_one();
+}
+
+void CopyWorker::Cancel(KvPeerId peer, Epoch epoch) {
+  std::lock_guard lock(mutex_);
+  for (Job& job : queue_) {
+    if (job.peer == peer && job.epoch == epoch) job.cancelled = true;
+  }
+}
+
+void CopyWorker::Remove(KvPeerId peer, const Error& why) {
+  std::deque<Job> removed;
+  {
+    std::unique_lock lock(mutex_);
+    std::deque<Job> kept;
+    for (Job& job : queue_) (job.peer == peer ? removed : kept).push_back(std::move(job));
+    queue_ = std::move(kept);
+    queued_.fetch_sub(static_cast<uint32_t>(removed.size()), std::memory_order_relaxed);
+    idle_.wait(lock, [&] { return copying_ != peer; });
+  }
+  for (const Job& job : removed) completions_->Complete({job.id, job.epoch, tl::unexpected(why)});
+}
+
+void CopyWorker::Run() {
+  Job job;
+  while (Next(&job)) {
+    if (job.cancelled) {
+      const std::string message = "epoch " + std::to_string(job.epoch.value) + " was cancelled before this write began";
+      Finish(std::move(job), Fail(Code::kCancelled, message));
+      continue;
+    }
+    Status status = job.target->Copy(source_, job.copies, job.epoch);
+    Finish(std::move(job), std::move(status));
+  }
+}
+
+bool CopyWorker::Next(Job* job) {
+  const auto end = std::chrono::steady_clock::now() + kSpin;
+  while (queued_.load(std::memory_order_acquire) == 0 && std::chrono::steady_clock::now() < end) Pause();
+  std::unique_lock lock(mutex_);
+  sleeping_ = true;
+  work_.wait(lock, [this] { return stop_ || !queue_.empty(); });
+  sleeping_ = false;
+  if (stop_) return false;
+  *job = std::move(queue_.front());
+  queue_.pop_front();
+  queued_.fetch_sub(1, std::memory_order_relaxed);
+  if (!job->cancelled) copying_ = job->peer;
+  return true;
+}
+
+void CopyWorker::Finish(Job job, Status status) {
+  // The completion comes first: who waits in Remove finds every completion of the peer in its place.
+  completions_->Complete({job.id, job.epoch, std::move(status)});
+  job.target.reset();
+  job.copies.clear();
+  {
+    std::lock_guard lock(mutex_);
+    copying_ = {};
+    spare_.push_back(std::move(job.copies));
+  }
+  idle_.notify_all();
+}
+
+}  // namespace aisp

@@ -1,0 +1,54 @@
+// MemoryTransport: the writer's side of transports that reach a peer's pool as memory (inproc, shm).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+
+#include "kvcache/transport/completion_queue.h"
+#include "kvcache/transport/copy_worker.h"
+#include "kvcache/transport/kv_transport.h"
+
+namespace aisp {
+
+class MemoryTransport : public KvTransport {
+ public:
+  // A peer as its transport sees it.
+  class Peer : public CopyTarget {
+   public:
+    // Why writes cannot be queued any more, e.g. the owner is gone.
+    virtual Status Alive() = 0;
+    // Memory of the peer's side that is not its pool, for measuring; may be empty.
+    virtual std::span<std::byte> Scratch() = 0;
+  };
+
+  const TransportCapabilities& capabilities() const override { return capabilities_; }
+  Status Register(const KvRegion& region) override;
+  Result<KvPeerId> Connect(std::string_view descriptor, Duration timeout) override;
+  void Disconnect(KvPeerId peer) override;
+  Result<WriteId> Write(KvPeerId peer, std::span<const BlockCopy> copies, Epoch epoch) override;
+  void CancelWrites(KvPeerId peer, Epoch epoch) override;
+  void Progress() override {}
+  size_t Poll(std::span<WriteCompletion> out) override { return completions_.Poll(out); }
+  void SetWaker(std::function<void()> wake) override { completions_.SetWaker(std::move(wake)); }
+  Result<double> Measure(KvPeerId peer, Duration timeout) override;
+
+ protected:
+  MemoryTransport(TransportCapabilities capabilities, size_t max_writes);
+  virtual Result<std::shared_ptr<Peer>> Open(std::string_view descriptor, Duration timeout) = 0;
+  const KvRegion& region() const { return region_; }
+  // Ends the progress thread; for the destructors of derived classes.
+  void StopWriting() { worker_.reset(); }
+
+ private:
+  Result<std::shared_ptr<Peer>> Find(KvPeerId peer) const;
+
+  const TransportCapabilities capabilities_;
+  KvRegion region_;
+  std::unordered_map<KvPeerId, std::shared_ptr<Peer>> peers_;
+  uint64_t last_peer_ = 0;
+  CompletionQueue completions_;
+  std::unique_ptr<CopyWorker> worker_;  // from the first Connect on
+};
+
+}  // namespace aisp

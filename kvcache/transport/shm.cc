@@ -1,0 +1,154 @@
+#include "kvcache/transport/shm.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+
+#include <cstring>
+#include <utility>
+
+#include "common/strings.h"
+#include "kvcache/transport/cookie.h"
+#include "kvcache/transport/shm_listener.h"
+#include "kvcache/transport/shm_socket.h"
+
+namespace aisp {
+namespace {
+
+// A mapping of shared memory, for as long as this lives.
+class Mapping {
+ public:
+  static Result<Mapping> Map(int fd, size_t bytes) {
+    AISP_ASSIGN_OR_RETURN(std::byte* const base, MapShared(fd, bytes));
+    return Mapping(base, bytes);
+  }
+  Mapping(Mapping&& other) noexcept : base_(std::exchange(other.base_, nullptr)), bytes_(other.bytes_) {}
+  Mapping& operator=(Mapping&&) = delete;
+  ~Mapping() {
+    if (base_ != nullptr) munmap(base_, bytes_);
+  }
+  std::span<std::byte> bytes() const { return {base_, bytes_}; }
+
+ private:
+  Mapping(std::byte* base, size_t bytes) : base_(base), bytes_(bytes) {}
+  std::byte* base_;
+  size_t bytes_;
+};
+
+class ShmPeer final : public MemoryTransport::Peer {
+ public:
+  ShmPeer(UniqueFd socket, Mapping pool, Mapping scratch)
+      : socket_(std::move(socket)), pool_(std::move(pool)), scratch_(std::move(scratch)) {}
+
+  uint64_t bytes() const override { return pool_.bytes().size(); }
+
+  Status Copy(const std::byte* source, std::span<const BlockCopy> copies, Epoch) override {
+    for (const BlockCopy& copy : copies) {
+      std::memcpy(pool_.bytes().data() + copy.dst_offset, source + copy.src_offset, copy.bytes);
+    }
+    // Bytes in the memory of an owner that is gone reach nobody.
+    return Alive();
+  }
+
+  // The owner keeps its end open as long as it serves the pool. poll does not change the socket: any thread.
+  Status Alive() override {
+    pollfd state{socket_.get(), POLLRDHUP, 0};
+    if (poll(&state, 1, 0) > 0) return Unavailable("the pool's owner is gone; connect to its successor");
+    return {};
+  }
+
+  // Behind the cookie.
+  std::span<std::byte> Scratch() override { return scratch_.bytes().subspan(4096); }
+
+ private:
+  const UniqueFd socket_;
+  const Mapping pool_;
+  const Mapping scratch_;
+};
+
+struct Descriptor {
+  std::string_view name;
+  Hash128 cookie;
+};
+
+Result<Descriptor> ParseDescriptor(std::string_view text) {
+  const std::vector<std::string_view> parts = Split(text, ' ');
+  if (parts.size() != 3 || parts[0] != "shm1") {
+    return InvalidArgument("not a shm descriptor: '" + Excerpt(text) + "'");
+  }
+  AISP_ASSIGN_OR_RETURN(const Hash128 cookie, ParseCookie(parts[2]));
+  return Descriptor{parts[1], cookie};
+}
+
+}  // namespace
+
+ShmTransport::ShmTransport(const Options& options)
+    : MemoryTransport({.name = "shm", .crosses_process = true, .crosses_host = false, .owner_copies = false,
+                       .rank = 80},
+                      options.max_writes),
+      options_(options) {}
+
+ShmTransport::~ShmTransport() { StopWriting(); }
+
+Status ShmTransport::Register(const KvRegion& region) {
+  if (region.handle < 0) return InvalidArgument("the shm transport needs a pool in a memfd; this one has no handle");
+  return MemoryTransport::Register(region);
+}
+
+Result<std::string> ShmTransport::Descriptor() {
+  if (region().base == nullptr) return FailedPrecondition("register a pool before offering it");
+  if (listener_ == nullptr) {
+    AISP_ASSIGN_OR_RETURN(listener_, ShmListener::Start(region().handle, region().bytes, options_.max_writers));
+  }
+  return listener_->descriptor();
+}
+
+Result<PeerWatch> ShmTransport::WatchWriter(pid_t pid) {
+  if (listener_ == nullptr) return NotFound("this pool is not offered, so nobody is connected to it");
+  return listener_->WatchWriter(pid);
+}
+
+Result<std::shared_ptr<MemoryTransport::Peer>> ShmTransport::Open(std::string_view descriptor, Duration timeout) {
+  AISP_ASSIGN_OR_RETURN(const struct Descriptor parsed, ParseDescriptor(descriptor));
+  AISP_ASSIGN_OR_RETURN(UniqueFd socket, ConnectUnix(parsed.name, timeout));
+  AISP_RETURN_IF_ERROR(CheckPeerUser(socket.get()));
+  const ShmHello hello{.cookie = parsed.cookie};
+  if (send(socket.get(), &hello, sizeof(hello), MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof(hello))) {
+    return tl::unexpected(SocketError("greeting the pool's owner"));
+  }
+  AISP_ASSIGN_OR_RETURN(const ReceivedReply received, ReceiveReply(socket.get()));
+  if (received.reply.code != 0) {
+    return Fail(Code::kPermissionDenied, "the pool's owner refused the descriptor's cookie: it is another incarnation's");
+  }
+  if (!received.pool || !received.scratch) return DataLoss("the pool's owner sent no memory");
+  AISP_ASSIGN_OR_RETURN(Mapping pool, Mapping::Map(received.pool.get(), received.reply.pool_bytes));
+  AISP_ASSIGN_OR_RETURN(Mapping scratch, Mapping::Map(received.scratch.get(), kShmScratchBytes));
+  if (std::memcmp(scratch.bytes().data(), &parsed.cookie, sizeof(parsed.cookie)) != 0) {
+    return DataLoss("the mapped memory is not the owner's: its cookie differs");
+  }
+  return std::make_shared<ShmPeer>(std::move(socket), std::move(pool), std::move(scratch));
+}
+
+Result<SharedPool> SharedPool::Create(size_t bytes) {
+  UniqueFd fd(memfd_create("aisp-kv-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd) return tl::unexpected(SocketError("memfd_create"));
+  if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
+    return tl::unexpected(SocketError(fmt::format("making a memfd of {} bytes", bytes)));
+  }
+  if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+    return tl::unexpected(SocketError("sealing a memfd"));
+  }
+  AISP_ASSIGN_OR_RETURN(std::byte* const base, MapShared(fd.get(), bytes));
+  return SharedPool(std::move(fd), base, bytes);
+}
+
+SharedPool::SharedPool(SharedPool&& other) noexcept
+    : fd_(std::move(other.fd_)), base_(std::exchange(other.base_, nullptr)), bytes_(other.bytes_) {}
+
+SharedPool::~SharedPool() {
+  if (base_ != nullptr) munmap(base_, bytes_);
+}
+
+}  // namespace aisp

@@ -1,0 +1,68 @@
+// The shm transport: processes of one host and one user. The pool is a memfd; a writer gets it over a Unix socket, maps it
+// and copies with its own progress thread.
+//
+// Descriptor: "shm1 <abstract socket name> <cookie>". The socket's name is random, and it vanishes with its owner, so a
+// descriptor of a process that is gone leads nowhere, never to a successor. Both ends check the other's user id. Nothing is
+// left behind in any file system.
+//
+// What dies how: the owner's death hurts no writer (its mapping holds the memory until Disconnect); Write then fails with
+// UNAVAILABLE. A dead writer is proven dead by WatchWriter. A stopped one can still write: there is no revoking a mapping, so
+// owner_copies is false and RevokeEpoch returns false.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "kvcache/transport/memory_transport.h"
+#include "kvcache/transport/peer_death.h"
+
+namespace aisp {
+
+class ShmListener;
+
+class ShmTransport final : public MemoryTransport {
+ public:
+  struct Options {
+    size_t max_writes = 4096;
+    size_t max_writers = 256;  // connections that the owner keeps
+  };
+  explicit ShmTransport(const Options& options);
+  ~ShmTransport() override;
+
+  // The region's handle must be a memfd of at least its size, mapped shared at its base.
+  Status Register(const KvRegion& region) override;
+  Result<std::string> Descriptor() override;
+  // A mapped pool cannot be fenced from here.
+  void AllowEpoch(Epoch, std::span<const BlockCopy>) override {}
+  bool RevokeEpoch(Epoch) override { return false; }
+
+  // Owner: a watch of the connected writer with this pid (as this process sees it). NOT_FOUND when no connected writer has
+  // it; a pid that a peer merely claims is no proof of anything.
+  Result<PeerWatch> WatchWriter(pid_t pid);
+
+ protected:
+  Result<std::shared_ptr<Peer>> Open(std::string_view descriptor, Duration timeout) override;
+
+ private:
+  const Options options_;
+  std::unique_ptr<ShmListener> listener_;
+};
+
+// A pool that ShmTransport can offer: a sealed memfd (its size cannot change under a writer's mapping) and its mapping.
+// Move-only.
+class SharedPool {
+ public:
+  static Result<SharedPool> Create(size_t bytes);
+  SharedPool(SharedPool&& other) noexcept;
+  SharedPool& operator=(SharedPool&&) = delete;
+  ~SharedPool();
+  KvRegion region() const { return {base_, bytes_, fd_.get()}; }
+
+ private:
+  SharedPool(UniqueFd fd, std::byte* base, size_t bytes) : fd_(std::move(fd)), base_(base), bytes_(bytes) {}
+  UniqueFd fd_;
+  std::byte* base_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+}  // namespace aisp

@@ -1,0 +1,140 @@
+#include "kvcache/transport/shm_listener.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "common/log.h"
+#include "kvcache/transport/cookie.h"
+
+namespace aisp {
+namespace {
+
+constexpr Duration kHelloLimit = std::chrono::seconds(2);
+
+Result<UniqueFd> MakeScratch(const Hash128& cookie) {
+  UniqueFd fd(memfd_create("aisp-kv-scratch", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd || ftruncate(fd.get(), kShmScratchBytes) != 0 ||
+      pwrite(fd.get(), &cookie, sizeof(cookie), 0) != static_cast<ssize_t>(sizeof(cookie))) {
+    return tl::unexpected(SocketError("making a scratch memfd"));
+  }
+  return fd;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ShmListener>> ShmListener::Start(int pool_fd, uint64_t pool_bytes, size_t max_writers) {
+  const Hash128 cookie = NewCookie();
+  const std::string name = fmt::format("aisp-kv-{}-{}", getpid(), NewCookie().ToHex());
+  AISP_ASSIGN_OR_RETURN(UniqueFd listen, ListenUnix(name));
+  AISP_ASSIGN_OR_RETURN(Waker waker, Waker::Create());
+  AISP_ASSIGN_OR_RETURN(UniqueFd scratch, MakeScratch(cookie));
+  return std::unique_ptr<ShmListener>(new ShmListener(std::move(listen), std::move(waker), std::move(scratch), cookie,
+                                                      name, pool_fd, pool_bytes, max_writers));
+}
+
+ShmListener::ShmListener(UniqueFd listen, Waker waker, UniqueFd scratch, Hash128 cookie, std::string name, int pool_fd,
+                         uint64_t pool_bytes, size_t max_writers)
+    : listen_(std::move(listen)),
+      waker_(std::move(waker)),
+      scratch_(std::move(scratch)),
+      cookie_(cookie),
+      descriptor_("shm1 " + name + " " + cookie.ToHex()),
+      pool_fd_(pool_fd),
+      pool_bytes_(pool_bytes),
+      max_writers_(max_writers),
+      thread_("kv-shm-listen", [this] { Run(); }) {}
+
+ShmListener::~ShmListener() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  waker_.Wake();
+  thread_.Join();
+}
+
+Result<PeerWatch> ShmListener::WatchWriter(pid_t pid) {
+  std::lock_guard lock(mutex_);
+  for (const Writer& writer : writers_) {
+    if (writer.watch != nullptr && writer.watch->pid() == pid) return writer.watch->Duplicate();
+  }
+  return NotFound(fmt::format("no process {} is connected to this pool", pid));
+}
+
+int ShmListener::PollTimeoutMs(Instant now) const {
+  Instant first = kNever;
+  for (const Writer& writer : writers_) first = std::min(first, writer.hello_by);
+  if (first == kNever) return -1;
+  return static_cast<int>(std::max(0.0, ToMs(first - now)) + 1);
+}
+
+void ShmListener::Run() {
+  std::vector<pollfd> fds;
+  while (true) {
+    int timeout = -1;
+    {
+      std::lock_guard lock(mutex_);
+      if (stop_) return;
+      fds.assign({{listen_.get(), POLLIN, 0}, {waker_.fd(), POLLIN, 0}});
+      for (const Writer& writer : writers_) fds.push_back({writer.socket.get(), POLLIN, 0});
+      timeout = PollTimeoutMs(clock_.Now());
+    }
+    if (poll(fds.data(), fds.size(), timeout) < 0) continue;
+    waker_.Drain();
+    std::lock_guard lock(mutex_);
+    const Instant now = clock_.Now();
+    // fds[i + 2] is writers_[i] until Accept adds some at the end. Backwards, because closing one moves those behind it.
+    for (size_t i = fds.size() - 2; i > 0; --i) {
+      Writer& writer = writers_[i - 1];
+      const bool keep = fds[i + 1].revents == 0 ? now < writer.hello_by : Serve(writer);
+      if (!keep) writers_.erase(writers_.begin() + static_cast<ptrdiff_t>(i - 1));
+    }
+    if (fds[0].revents != 0) Accept(now);
+  }
+}
+
+void ShmListener::Accept(Instant now) {
+  while (true) {
+    UniqueFd socket(accept4(listen_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket) return;
+    if (writers_.size() >= max_writers_) {
+      LogWarning("a KV writer was refused: too many are connected", {{"limit", max_writers_}});
+      continue;
+    }
+    if (const Status user = CheckPeerUser(socket.get()); !user) {
+      LogWarning("a KV writer was refused", {{"reason", user.error().message}});
+      continue;
+    }
+    writers_.push_back({std::move(socket), now + kHelloLimit, nullptr});
+  }
+}
+
+bool ShmListener::Serve(Writer& writer) {
+  ShmHello hello;
+  const ssize_t n = recv(writer.socket.get(), &hello, sizeof(hello), MSG_DONTWAIT);
+  if (n < 0) return errno == EAGAIN || errno == EINTR;
+  // After its hello a writer says nothing more: end of file, or nonsense.
+  if (n != static_cast<ssize_t>(sizeof(hello)) || writer.hello_by == kNever || hello.magic != kShmMagic) return false;
+  if (hello.cookie != cookie_) {
+    const ShmReply refusal{.code = static_cast<uint32_t>(Code::kPermissionDenied)};
+    static_cast<void>(SendReply(writer.socket.get(), refusal, -1, -1));
+    return false;
+  }
+  Result<PeerWatch> watch = PeerWatch::OpenSocketPeer(writer.socket.get());
+  if (watch) {
+    writer.watch = std::make_unique<PeerWatch>(std::move(*watch));
+  } else {
+    LogWarning("a KV writer's death cannot be watched", {{"reason", watch.error().message}});
+  }
+  writer.hello_by = kNever;
+  const Status sent = SendReply(writer.socket.get(), {.pool_bytes = pool_bytes_}, pool_fd_, scratch_.get());
+  return sent.has_value();
+}
+
+}  // namespace aisp

@@ -1,0 +1,144 @@
+#include "kvcache/transport/shm_socket.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace aisp {
+namespace {
+
+struct Address {
+  sockaddr_un un{};
+  socklen_t size = 0;
+};
+
+Result<Address> AbstractAddress(std::string_view name) {
+  Address address;
+  if (name.empty() || name.size() + 1 > sizeof(address.un.sun_path)) {
+    return InvalidArgument(fmt::format("a socket name of {} bytes; 1 to 107 are possible", name.size()));
+  }
+  address.un.sun_family = AF_UNIX;
+  std::copy(name.begin(), name.end(), address.un.sun_path + 1);  // a leading zero byte: the abstract namespace
+  address.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return address;
+}
+
+}  // namespace
+
+Error SocketError(std::string_view what) {
+  Code code = Code::kUnavailable;
+  if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINPROGRESS) code = Code::kDeadlineExceeded;
+  if (errno == EACCES || errno == EPERM) code = Code::kPermissionDenied;
+  if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) code = Code::kResourceExhausted;
+  return {code, fmt::format("{}: {}", what, std::strerror(errno))};
+}
+
+Result<UniqueFd> ListenUnix(std::string_view name) {
+  AISP_ASSIGN_OR_RETURN(const Address address, AbstractAddress(name));
+  UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) return tl::unexpected(SocketError("opening a Unix socket"));
+  if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address.un), address.size) != 0 ||
+      listen(fd.get(), SOMAXCONN) != 0) {
+    return tl::unexpected(SocketError("listening on a Unix socket"));
+  }
+  return fd;
+}
+
+Result<UniqueFd> ConnectUnix(std::string_view name, Duration timeout) {
+  AISP_ASSIGN_OR_RETURN(const Address address, AbstractAddress(name));
+  UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!fd) return tl::unexpected(SocketError("opening a Unix socket"));
+  const int64_t us = std::max<int64_t>(timeout.count() / 1000, 1);  // 0 would mean no limit
+  const timeval limit{.tv_sec = us / 1'000'000, .tv_usec = us % 1'000'000};
+  if (setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)) != 0 ||
+      setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)) != 0) {
+    return tl::unexpected(SocketError("setting a time limit"));
+  }
+  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address.un), address.size) != 0) {
+    return tl::unexpected(SocketError("connecting to the pool's owner (gone, or not on this host)"));
+  }
+  return fd;
+}
+
+Status CheckPeerUser(int socket) {
+  ucred cred{};
+  socklen_t size = sizeof(cred);
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &cred, &size) != 0) {
+    return tl::unexpected(SocketError("SO_PEERCRED"));
+  }
+  if (cred.uid != geteuid()) {
+    return Fail(Code::kPermissionDenied,
+                fmt::format("the peer runs as user {}, this process as {}; shared memory needs one user", cred.uid,
+                            geteuid()));
+  }
+  return {};
+}
+
+Status SendReply(int socket, const ShmReply& reply, int pool_fd, int scratch_fd) {
+  iovec data{const_cast<ShmReply*>(&reply), sizeof(reply)};
+  alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  if (pool_fd >= 0) {
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(2 * sizeof(int));
+    const int fds[2] = {pool_fd, scratch_fd};
+    std::memcpy(CMSG_DATA(header), fds, sizeof(fds));
+  }
+  if (sendmsg(socket, &message, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof(reply))) {
+    return tl::unexpected(SocketError("sending a pool to its writer"));
+  }
+  return {};
+}
+
+Result<ReceivedReply> ReceiveReply(int socket) {
+  ReceivedReply received;
+  iovec data{&received.reply, sizeof(received.reply)};
+  alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  const ssize_t n = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+  if (n < 0) return tl::unexpected(SocketError("waiting for the pool's owner"));
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(fd));
+      (received.pool ? received.scratch : received.pool).Reset(fd);
+    }
+  }
+  if (n == 0) return Unavailable("the pool's owner closed the connection");
+  if (n != static_cast<ssize_t>(sizeof(ShmReply)) || received.reply.magic != kShmMagic) {
+    return FailedPrecondition("the pool's owner speaks another protocol version");
+  }
+  return received;
+}
+
+Result<std::byte*> MapShared(int fd, size_t bytes) {
+  struct stat file {};
+  if (fstat(fd, &file) != 0) return tl::unexpected(SocketError("fstat of a pool"));
+  if (static_cast<uint64_t>(file.st_size) < bytes) {
+    return Fail(Code::kOutOfRange, fmt::format("a memfd of {} bytes cannot hold a pool of {}", file.st_size, bytes));
+  }
+  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (base == MAP_FAILED) return tl::unexpected(SocketError(fmt::format("mapping {} bytes", bytes)));
+  return static_cast<std::byte*>(base);
+}
+
+}  // namespace aisp
