@@ -1,0 +1,354 @@
+// One gRPC stream as a link: the queue of what is to be sent, the pacing of what is received, and the two reactors that tie
+// them to gRPC's callbacks. Inside net/ only (it brings gRPC).
+//
+// A GrpcCall is shared by the endpoint's table of links, by the reactor and by posted functions; the reactor belongs to
+// gRPC, deletes itself in OnDone and is reachable from its call only until then (`stream_`, under the mutex). Owner's thread:
+// Send, Close, Consumed. Any thread: Abort. gRPC's threads: the rest. No lock is held while an inbox posts, except where the
+// order of posts depends on it; inboxes never call back into a call under their own lock.
+//
+// Bounds: queued messages and bytes (over them the link is aborted), and messages received but not yet taken by the owner
+// (over them reading stops and HTTP/2's flow control stops the sender).
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_set>
+#include <utility>
+
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/support/client_callback.h>
+#include <grpcpp/support/server_callback.h>
+
+#include "common/result.h"
+#include "net/grpc_links.h"
+#include "net/link_inbox.h"
+
+namespace aisp {
+
+// What a call asks of its gRPC stream; always under the call's mutex.
+template <typename In, typename Out>
+class GrpcStream {
+ public:
+  virtual void Read(In* into) = 0;
+  virtual void Write(const Out* message, bool more_follows) = 0;
+  // Everything was written: end our side.
+  virtual void FinishWriting() = 0;
+  // End now; no Read, Write or FinishWriting follows. `status` reaches the peer where it can.
+  virtual void End(const Error& status, bool drop_unsent) = 0;
+
+ protected:
+  ~GrpcStream() = default;
+};
+
+// The calls whose reactor is alive, so that an endpoint can wait for gRPC to be done with them.
+template <typename Call>
+class LiveCalls {
+ public:
+  void Add(std::shared_ptr<Call> call) {
+    const std::lock_guard lock(mutex_);
+    calls_.insert(std::move(call));
+  }
+  void Remove(const std::shared_ptr<Call>& call) {
+    const std::lock_guard lock(mutex_);
+    calls_.erase(call);
+    if (calls_.empty()) empty_.notify_all();
+  }
+  std::unordered_set<std::shared_ptr<Call>> All() {
+    const std::lock_guard lock(mutex_);
+    return calls_;
+  }
+  bool AwaitEmpty(std::chrono::milliseconds limit) {
+    std::unique_lock lock(mutex_);
+    return empty_.wait_for(lock, limit, [this] { return calls_.empty(); });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable empty_;
+  std::unordered_set<std::shared_ptr<Call>> calls_;
+};
+
+template <typename In, typename Out>
+class GrpcCall : public std::enable_shared_from_this<GrpcCall<In, Out>> {
+ public:
+  using Inbox = LinkInbox<In, std::shared_ptr<GrpcCall>>;
+  using Live = LiveCalls<GrpcCall>;
+
+  GrpcCall(LinkId link, const GrpcLinkOptions& options, std::shared_ptr<Inbox> inbox,
+           std::shared_ptr<Live> live)
+      : id(link), options_(options), inbox_(std::move(inbox)), live_(std::move(live)) {}
+
+  const LinkId id;
+
+  // The stream exists and takes operations. The owner may have spoken before: what it said is done now.
+  void Attach(GrpcStream<In, Out>* stream) {
+    live_->Add(this->shared_from_this());
+    const std::lock_guard lock(mutex_);
+    stream_ = stream;
+    if (ended_) return stream_->End(end_reason_, /*drop_unsent=*/false);
+    stream_->Read(&incoming_);
+    if (!queue_.empty()) {
+      WriteNext();
+    } else if (closing_) {
+      stream_->FinishWriting();
+    }
+  }
+  // From OnDone: the stream is about to be deleted.
+  void Detach() {
+    {
+      const std::lock_guard lock(mutex_);
+      ended_ = true;
+      stream_ = nullptr;
+      queue_.clear();
+    }
+    live_->Remove(this->shared_from_this());
+  }
+
+  void Send(Out message) {
+    const size_t bytes = message.ByteSizeLong();
+    Error why;
+    {
+      const std::lock_guard lock(mutex_);
+      if (ended_ || closing_) return;
+      if (bytes > options_.max_message_bytes) {
+        why = Error{Code::kResourceExhausted, "a message of " + std::to_string(bytes) +
+                                                  " bytes is larger than the limit of " +
+                                                  std::to_string(options_.max_message_bytes)};
+      } else if (queue_.size() >= options_.max_queued_messages ||
+                 queued_bytes_ + bytes > options_.max_queued_bytes) {
+        why = Error{Code::kResourceExhausted,
+                    "the peer does not read: " + std::to_string(queue_.size()) + " messages and " +
+                        std::to_string(queued_bytes_) + " bytes were waiting for it (limits " +
+                        std::to_string(options_.max_queued_messages) + " and " +
+                        std::to_string(options_.max_queued_bytes) + ")"};
+      } else {
+        queue_.push_back({std::move(message), bytes});
+        queued_bytes_ += bytes;
+        if (!writing_ && stream_ != nullptr) WriteNext();
+        return;
+      }
+    }
+    Abort(why);
+    inbox_->Down(id, why);
+  }
+
+  // What was sent before goes out first.
+  void Close() {
+    const std::lock_guard lock(mutex_);
+    if (ended_ || closing_) return;
+    closing_ = true;
+    if (!writing_ && stream_ != nullptr) stream_->FinishWriting();
+  }
+  bool closing() {
+    const std::lock_guard lock(mutex_);
+    return closing_;
+  }
+
+  // Ends the stream at once; unsent messages are lost. Reports nothing.
+  void Abort(const Error& why) { EndStream(why, /*drop_unsent=*/true); }
+  // The peer has ended its side.
+  void EndStream(const Error& why, bool drop_unsent) {
+    const std::lock_guard lock(mutex_);
+    if (ended_) return;
+    ended_ = true;
+    end_reason_ = why;
+    if (stream_ != nullptr) stream_->End(why, drop_unsent);
+  }
+
+  void ReportUp(const std::string& peer_address) {
+    const std::lock_guard lock(mutex_);
+    if (!std::exchange(up_reported_, true)) inbox_->Up(id, peer_address);
+  }
+  void ReportDown(const Error& why) { inbox_->Down(id, why); }
+
+  // From OnReadDone(true).
+  void Received() {
+    auto message = std::make_shared<In>(std::move(incoming_));
+    const size_t bytes = message->ByteSizeLong();
+    incoming_.Clear();
+    inbox_->Message(id, std::move(message),
+                    [self = this->shared_from_this(), bytes] { self->Consumed(bytes); });
+    const std::lock_guard lock(mutex_);
+    ++unconsumed_messages_;
+    unconsumed_bytes_ += bytes;
+    if (ended_) return;
+    reading_paused_ = unconsumed_messages_ >= static_cast<int64_t>(options_.max_queued_messages) ||
+                      unconsumed_bytes_ >= static_cast<int64_t>(options_.max_queued_bytes);
+    if (!reading_paused_) stream_->Read(&incoming_);
+  }
+
+  // From OnWriteDone.
+  void Written(bool ok) {
+    const std::lock_guard lock(mutex_);
+    writing_ = false;
+    if (queue_.empty()) return;
+    queued_bytes_ -= queue_.front().bytes;
+    queue_.pop_front();
+    if (ended_ || !ok) return;
+    if (!queue_.empty()) {
+      WriteNext();
+    } else if (closing_) {
+      stream_->FinishWriting();
+    }
+  }
+
+ private:
+  struct Queued {
+    Out message;
+    size_t bytes;
+  };
+
+  void WriteNext() {
+    writing_ = true;
+    stream_->Write(&queue_.front().message, queue_.size() > 1);
+  }
+
+  // The owner took a message. It may run before Received has counted it: the counts are signed.
+  void Consumed(size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    --unconsumed_messages_;
+    unconsumed_bytes_ -= static_cast<int64_t>(bytes);
+    const bool calm =
+        unconsumed_messages_ <= static_cast<int64_t>(options_.max_queued_messages / 2) &&
+        unconsumed_bytes_ <= static_cast<int64_t>(options_.max_queued_bytes / 2);
+    if (!reading_paused_ || ended_ || !calm) return;
+    reading_paused_ = false;
+    stream_->Read(&incoming_);
+  }
+
+  const GrpcLinkOptions options_;
+  const std::shared_ptr<Inbox> inbox_;
+  const std::shared_ptr<Live> live_;
+
+  std::mutex mutex_;
+  GrpcStream<In, Out>* stream_ = nullptr;
+  bool ended_ = false;  // no operation may be started any more
+  Error end_reason_;
+  bool closing_ = false;  // the owner closed the link; the queue drains
+  bool up_reported_ = false;
+  bool writing_ = false;  // queue_.front() is with gRPC
+  std::deque<Queued> queue_;
+  size_t queued_bytes_ = 0;
+  In incoming_;  // belongs to gRPC while a read is outstanding, then to Received
+  bool reading_paused_ = false;
+  int64_t unconsumed_messages_ = 0;
+  int64_t unconsumed_bytes_ = 0;
+};
+
+inline grpc::Status ToGrpcStatus(const Error& error) {
+  return {static_cast<grpc::StatusCode>(error.code), error.message};
+}
+
+template <typename In, typename Out>
+class ServerStream final : public grpc::ServerBidiReactor<In, Out>, public GrpcStream<In, Out> {
+ public:
+  using Call = GrpcCall<In, Out>;
+  ServerStream(std::shared_ptr<Call> call, grpc::CallbackServerContext* context)
+      : call_(std::move(call)), context_(context) {
+    this->StartSendInitialMetadata();
+    call_->Attach(this);
+  }
+
+  void Read(In* into) override {
+    if (!finished_) this->StartRead(into);
+  }
+  void Write(const Out* message, bool more_follows) override {
+    grpc::WriteOptions options;
+    if (more_follows) options.set_buffer_hint();
+    this->StartWrite(message, options);
+  }
+  // The stream ends with its status; what the client still sends is not read.
+  void FinishWriting() override { FinishOnce(grpc::Status::OK); }
+  void End(const Error& status, bool drop_unsent) override {
+    if (drop_unsent) context_->TryCancel();
+    FinishOnce(ToGrpcStatus(status));
+  }
+
+  void OnReadDone(bool ok) override {
+    if (ok) return call_->Received();
+    const Error why{Code::kUnavailable, context_->IsCancelled()
+                                            ? "the connection to the peer was lost"
+                                            : "the peer closed the link"};
+    call_->ReportDown(why);
+    call_->EndStream(why, /*drop_unsent=*/false);
+  }
+  void OnWriteDone(bool ok) override { call_->Written(ok); }
+  void OnCancel() override {
+    const Error why{Code::kUnavailable, "the connection to the peer was lost"};
+    call_->ReportDown(why);
+    call_->EndStream(why, /*drop_unsent=*/false);
+  }
+  void OnDone() override {
+    call_->Detach();
+    delete this;
+  }
+
+ private:
+  void FinishOnce(const grpc::Status& status) {
+    if (!std::exchange(finished_, true)) this->Finish(status);
+  }
+
+  const std::shared_ptr<Call> call_;
+  grpc::CallbackServerContext* const context_;
+  bool finished_ = false;  // under the call's mutex
+};
+
+template <typename In, typename Out>
+class ClientStream final : public grpc::ClientBidiReactor<Out, In>, public GrpcStream<In, Out> {
+ public:
+  using Call = GrpcCall<In, Out>;
+  ClientStream(std::shared_ptr<Call> call, std::string address)
+      : call_(std::move(call)), address_(std::move(address)) {}
+
+  // `start` binds this reactor to a method of the service.
+  template <typename Starter>
+  void Start(Starter start) {
+    start(&context_, this);
+    // Operations start from other threads until the hold is removed.
+    this->AddHold();
+    call_->Attach(this);
+    this->StartCall();
+  }
+
+  void Read(In* into) override { this->StartRead(into); }
+  void Write(const Out* message, bool more_follows) override {
+    grpc::WriteOptions options;
+    if (more_follows) options.set_buffer_hint();
+    this->StartWrite(message, options);
+  }
+  void FinishWriting() override { this->StartWritesDone(); }
+  void End(const Error&, bool drop_unsent) override {
+    if (drop_unsent) context_.TryCancel();
+    this->RemoveHold();
+  }
+
+  void OnReadInitialMetadataDone(bool ok) override {
+    if (ok) call_->ReportUp(address_);
+  }
+  void OnReadDone(bool ok) override {
+    if (ok) {
+      call_->ReportUp(address_);
+      return call_->Received();
+    }
+    call_->EndStream(Error(), /*drop_unsent=*/false);
+  }
+  void OnWriteDone(bool ok) override { call_->Written(ok); }
+  void OnDone(const grpc::Status& status) override {
+    const bool closed = status.ok();
+    call_->ReportDown(Error{closed ? Code::kUnavailable : static_cast<Code>(status.error_code()),
+                            closed ? "the peer " + address_ + " closed the link"
+                                   : "link to " + address_ + ": " + status.error_message()});
+    call_->Detach();
+    delete this;
+  }
+
+ private:
+  const std::shared_ptr<Call> call_;
+  const std::string address_;
+  grpc::ClientContext context_;
+};
+
+}  // namespace aisp

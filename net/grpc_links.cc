@@ -1,0 +1,308 @@
+#include "net/grpc_links.h"
+
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <vector>
+
+#include "common/check.h"
+#include "common/log.h"
+#include "kv.grpc.pb.h"
+#include "net/grpc_call.h"
+#include "worker.grpc.pb.h"
+
+namespace aisp {
+namespace {
+
+// How long a destroyed dialer lets closed links send what they still hold.
+constexpr std::chrono::milliseconds kFlushLimit{500};
+constexpr std::chrono::milliseconds kCancelLimit{5000};
+constexpr int kConnectTimeoutMs = 5000;
+
+int Ms(std::chrono::milliseconds duration) { return static_cast<int>(duration.count()); }
+
+// "ipv4:127.0.0.1:5000" and "ipv6:%5B::1%5D:5000" as people write them.
+std::string ReadablePeer(const std::string& peer) {
+  std::string out;
+  const size_t start = peer.starts_with("ipv4:") || peer.starts_with("ipv6:") ? 5 : 0;
+  for (size_t i = start; i < peer.size(); ++i) {
+    const std::string escape = peer.substr(i, 3);
+    if (escape == "%5B" || escape == "%5D") {
+      out.push_back(escape == "%5B" ? '[' : ']');
+      i += 2;
+    } else {
+      out.push_back(peer[i]);
+    }
+  }
+  return out;
+}
+
+class Endpoint {
+ public:
+  virtual ~Endpoint() = default;
+  virtual void CloseAll() = 0;
+};
+
+// The answering side of one kind of link.
+template <typename In, typename Out>
+class ServerEndpoint final : public LinkSender<Out>, public Endpoint {
+ public:
+  using Call = GrpcCall<In, Out>;
+  using Inbox = typename Call::Inbox;
+
+  ServerEndpoint(LinkHandler<In>* handler, Poster post, const GrpcLinkOptions& options)
+      : options_(options),
+        inbox_(std::make_shared<Inbox>(handler, std::move(post))),
+        live_(std::make_shared<typename Call::Live>()) {}
+
+  // A new stream; gRPC owns the reactor.
+  grpc::ServerBidiReactor<In, Out>* Accept(grpc::CallbackServerContext* context) {
+    const LinkId id(next_id_.fetch_add(1));
+    auto call = std::make_shared<Call>(id, options_, inbox_, live_);
+    // Before the stream is read, so that Up is posted before its first message.
+    const bool accepted = inbox_->Accept(id, ReadablePeer(context->peer()), call);
+    auto* stream = new ServerStream<In, Out>(call, context);
+    if (!accepted) {
+      call->EndStream(Error{Code::kUnavailable, "the server is shutting down"},
+                      /*drop_unsent=*/false);
+    }
+    return stream;
+  }
+
+  void Send(LinkId link, Out message) override {
+    if (const auto call = inbox_->Find(link)) call->Send(std::move(message));
+  }
+  void Close(LinkId link) override {
+    if (const auto call = inbox_->Forget(link)) call->Close();
+  }
+  void CloseAll() override {
+    for (const auto& call : inbox_->Stop()) call->Close();
+  }
+
+ private:
+  const GrpcLinkOptions options_;
+  const std::shared_ptr<Inbox> inbox_;
+  const std::shared_ptr<typename Call::Live> live_;
+  std::atomic<uint64_t> next_id_{1};
+};
+
+class RouterControlService final : public v1::RouterControl::CallbackService {
+ public:
+  using Links = ServerEndpoint<v1::WorkerMessage, v1::RouterMessage>;
+  explicit RouterControlService(Links* links) : links_(links) {}
+  grpc::ServerBidiReactor<v1::WorkerMessage, v1::RouterMessage>* Attach(
+      grpc::CallbackServerContext* context) override {
+    return links_->Accept(context);
+  }
+
+ private:
+  Links* const links_;
+};
+
+class KvPeerService final : public v1::KvPeer::CallbackService {
+ public:
+  using Links = ServerEndpoint<v1::DecodeToPrefill, v1::PrefillToDecode>;
+  explicit KvPeerService(Links* links) : links_(links) {}
+  grpc::ServerBidiReactor<v1::DecodeToPrefill, v1::PrefillToDecode>* Session(
+      grpc::CallbackServerContext* context) override {
+    return links_->Accept(context);
+  }
+
+ private:
+  Links* const links_;
+};
+
+// gRPC only says that it could not bind; the operating system says why.
+std::string BindFailure(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  if (colon == std::string::npos) return "an address is HOST:PORT";
+  std::string host = address.substr(0, colon);
+  if (host.size() > 1 && host.front() == '[') host = host.substr(1, host.size() - 2);
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  const std::string port = address.substr(colon + 1);
+  const int rc = getaddrinfo(host.empty() ? nullptr : host.c_str(), port.c_str(), &hints, &found);
+  if (rc != 0) return gai_strerror(rc);
+  const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int yes = 1;
+  if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+  const bool bound = fd >= 0 && bind(fd, found->ai_addr, found->ai_addrlen) == 0;
+  const int error = errno;
+  if (fd >= 0) close(fd);
+  freeaddrinfo(found);
+  if (bound) return "it was busy a moment ago; try again";
+  if (error != EADDRINUSE) return std::strerror(error);
+  return "another program has port " + port +
+         " (`ss -ltnp` shows which); stop it or choose another port, 0 for a free one";
+}
+
+// The dialling side of one kind of link. `Stub` is the generated stub of the service.
+template <typename Stub, typename In, typename Out>
+class GrpcDialer final : public LinkDialer<Out> {
+ public:
+  using Call = GrpcCall<In, Out>;
+  using Inbox = typename Call::Inbox;
+  using Bind = void (*)(Stub*, grpc::ClientContext*, grpc::ClientBidiReactor<Out, In>*);
+
+  GrpcDialer(LinkHandler<In>* handler, Poster post, const GrpcLinkOptions& options, Bind bind)
+      : options_(options),
+        bind_(bind),
+        inbox_(std::make_shared<Inbox>(handler, std::move(post))),
+        live_(std::make_shared<typename Call::Live>()) {}
+
+  ~GrpcDialer() override {
+    inbox_->Stop();
+    const Error why{Code::kCancelled, "the dialling side is gone"};
+    bool flushing = false;
+    for (const auto& call : live_->All()) {
+      const bool closing = call->closing();
+      flushing |= closing;
+      if (!closing) call->Abort(why);
+    }
+    if (flushing && live_->AwaitEmpty(kFlushLimit)) return;
+    for (const auto& call : live_->All()) call->Abort(why);
+    if (!live_->AwaitEmpty(kCancelLimit)) LogWarning("grpc_calls_left_behind");
+  }
+
+  LinkId Dial(const std::string& address) override {
+    const LinkId id(next_id_++);
+    auto call = std::make_shared<Call>(id, options_, inbox_, live_);
+    inbox_->Expect(id, call);
+    const auto channel =
+        grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), Arguments());
+    const std::unique_ptr<Stub> stub = std::make_unique<Stub>(channel);
+    auto* stream = new ClientStream<In, Out>(std::move(call), address);
+    stream->Start([&](grpc::ClientContext* context, grpc::ClientBidiReactor<Out, In>* reactor) {
+      bind_(stub.get(), context, reactor);
+    });
+    return id;
+  }
+  void Send(LinkId link, Out message) override {
+    if (const auto call = inbox_->Find(link)) call->Send(std::move(message));
+  }
+  void Close(LinkId link) override {
+    if (const auto call = inbox_->Forget(link)) call->Close();
+  }
+
+ private:
+  grpc::ChannelArguments Arguments() const {
+    grpc::ChannelArguments args;
+    args.SetMaxReceiveMessageSize(static_cast<int>(options_.max_message_bytes));
+    args.SetMaxSendMessageSize(static_cast<int>(options_.max_message_bytes));
+    args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, Ms(options_.keepalive_interval));
+    args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Ms(options_.keepalive_timeout));
+    args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+    args.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 1 << 20);
+    // A redial must try at once, not wait for the back-off that an earlier link to the same address left behind.
+    args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectTimeoutMs);
+    args.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+    // Links stay inside the cluster: no proxy of the environment, no service configuration from DNS.
+    args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+    args.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
+    return args;
+  }
+
+  const GrpcLinkOptions options_;
+  const Bind bind_;
+  const std::shared_ptr<Inbox> inbox_;
+  const std::shared_ptr<typename Call::Live> live_;
+  uint64_t next_id_ = 1;
+};
+
+}  // namespace
+
+struct GrpcServer::Impl {
+  template <typename Service>
+  typename Service::Links* Add(typename Service::Links* links,
+                               const GrpcLinkOptions& link_options) {
+    AISP_CHECK_MSG(!server, "services are added before Start");
+    endpoints.emplace_back(links);
+    services.push_back(std::make_unique<Service>(links));
+    options = link_options;
+    return links;
+  }
+
+  std::vector<std::unique_ptr<Endpoint>> endpoints;
+  std::vector<std::unique_ptr<grpc::Service>> services;
+  GrpcLinkOptions options;
+  std::unique_ptr<grpc::Server> server;
+  int port = 0;
+};
+
+GrpcServer::GrpcServer() : impl_(std::make_unique<Impl>()) {}
+
+GrpcServer::~GrpcServer() { Shutdown(kFlushLimit); }
+
+LinkSender<v1::RouterMessage>* GrpcServer::ServeRouterControl(
+    LinkHandler<v1::WorkerMessage>* handler, Poster post, GrpcLinkOptions options) {
+  return impl_->Add<RouterControlService>(
+      new RouterControlService::Links(handler, std::move(post), options), options);
+}
+
+LinkSender<v1::PrefillToDecode>* GrpcServer::ServeKvPeer(LinkHandler<v1::DecodeToPrefill>* handler,
+                                                         Poster post, GrpcLinkOptions options) {
+  return impl_->Add<KvPeerService>(new KvPeerService::Links(handler, std::move(post), options),
+                                   options);
+}
+
+Status GrpcServer::Start(const std::string& address) {
+  AISP_CHECK_MSG(!impl_->server, "Start is called once");
+  const GrpcLinkOptions& options = impl_->options;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &impl_->port);
+  for (const auto& service : impl_->services) builder.RegisterService(service.get());
+  builder.SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
+  builder.SetMaxSendMessageSize(static_cast<int>(options.max_message_bytes));
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, Ms(options.keepalive_interval));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Ms(options.keepalive_timeout));
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  // Clients ping as often as their own settings say; that is no offence.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 1 << 20);
+  impl_->server = builder.BuildAndStart();
+  if (impl_->server && impl_->port != 0) return {};
+  impl_->server.reset();
+  return Unavailable("cannot listen for gRPC on " + address + ": " + BindFailure(address));
+}
+
+uint16_t GrpcServer::port() const { return static_cast<uint16_t>(impl_->port); }
+
+void GrpcServer::Shutdown(std::chrono::milliseconds deadline) {
+  for (const auto& endpoint : impl_->endpoints) endpoint->CloseAll();
+  if (!impl_->server) return;
+  impl_->server->Shutdown(std::chrono::system_clock::now() + deadline);
+  impl_->server->Wait();
+  impl_->server.reset();
+}
+
+std::unique_ptr<LinkDialer<v1::WorkerMessage>> MakeRouterDialer(
+    LinkHandler<v1::RouterMessage>* handler, Poster post, GrpcLinkOptions options) {
+  using Stub = v1::RouterControl::Stub;
+  return std::make_unique<GrpcDialer<Stub, v1::RouterMessage, v1::WorkerMessage>>(
+      handler, std::move(post), options,
+      +[](Stub* stub, grpc::ClientContext* context,
+          grpc::ClientBidiReactor<v1::WorkerMessage, v1::RouterMessage>* reactor) {
+        stub->async()->Attach(context, reactor);
+      });
+}
+
+std::unique_ptr<LinkDialer<v1::DecodeToPrefill>> MakeKvPeerDialer(
+    LinkHandler<v1::PrefillToDecode>* handler, Poster post, GrpcLinkOptions options) {
+  using Stub = v1::KvPeer::Stub;
+  return std::make_unique<GrpcDialer<Stub, v1::PrefillToDecode, v1::DecodeToPrefill>>(
+      handler, std::move(post), options,
+      +[](Stub* stub, grpc::ClientContext* context,
+          grpc::ClientBidiReactor<v1::DecodeToPrefill, v1::PrefillToDecode>* reactor) {
+        stub->async()->Session(context, reactor);
+      });
+}
+
+}  // namespace aisp

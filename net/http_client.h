@@ -1,0 +1,66 @@
+// HttpClient: a small blocking HTTP/1.1 client over one kept-alive connection: for the demo's story, health checks and tests.
+// Not for load: aisp-loadgen has its own. One thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "common/clock.h"
+#include "common/result.h"
+#include "net/http_server.h"
+
+namespace aisp {
+
+struct HttpAnswer {
+  int status = 0;
+  HttpHeaders headers;
+  std::string body;
+  // First value of a header by case-insensitive name, "" when absent.
+  std::string_view Header(std::string_view name) const;
+};
+
+// One event of a text/event-stream; several data lines are joined by newlines.
+struct SseEvent {
+  std::string id;
+  std::string event;
+  std::string data;
+};
+
+class HttpClient {
+ public:
+  // `timeout` bounds each wait for the network: connecting, sending, and the next bytes of an answer.
+  static Result<HttpClient> Connect(const std::string& host, uint16_t port, Duration timeout);
+  HttpClient(HttpClient&& other) noexcept;
+  HttpClient& operator=(HttpClient&& other) noexcept;
+  ~HttpClient();
+
+  // One request and its whole answer. Host and Content-Length are set here. UNAVAILABLE: the connection broke;
+  // DEADLINE_EXCEEDED: the timeout passed; after either the client is of no use any more.
+  Result<HttpAnswer> Request(std::string_view method, std::string_view target,
+                             std::string_view body = {}, const HttpHeaders& headers = {});
+
+  // The same, up to the head of the answer; its body is then read by ReadSome, ReadRest or NextEvent.
+  Result<HttpAnswer> Open(std::string_view method, std::string_view target,
+                          std::string_view body = {}, const HttpHeaders& headers = {});
+  // The next piece of the body, never empty; nullopt at its end.
+  Result<std::optional<std::string>> ReadSome();
+  Result<std::string> ReadRest();
+  // The next event of an SSE body; comments are skipped. nullopt at the end of the body.
+  Result<std::optional<SseEvent>> NextEvent();
+
+  // For tests of the wire itself: bytes as they are, and what comes back until the server closes or `timeout` passes.
+  Status SendRaw(std::string_view bytes);
+  Result<std::string> ReceiveRaw();
+  int fd() const;
+  void Close();
+
+ private:
+  struct Impl;
+  explicit HttpClient(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace aisp
