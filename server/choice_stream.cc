@@ -72,11 +72,10 @@ void ChoiceStream::AddLogprob(TokenId token, const v1::TokenLogprobs& values) {
 }
 
 bool ChoiceStream::AddText(std::string_view text) {
-  bool stopped = false;
-  const std::string safe = stops_.Push(text, &stopped);
-  text_code_points_ += CodePoints(safe);
-  text_ += safe;
-  return stopped;
+  const StopMatcher::Output safe = stops_.Push(text);
+  text_code_points_ += CodePoints(safe.text);
+  text_ += safe.text;
+  return safe.stopped;
 }
 
 }  // namespace aisp

@@ -9,6 +9,7 @@
 #include "common/metrics.h"
 #include "common/strings.h"
 #include "config/command_line.h"
+#include "kvcache/transport/inproc.h"
 #include "server/admin_service.h"
 #include "server/commands.h"
 #include "server/process.h"
@@ -90,7 +91,7 @@ class Process {
     const bool all = config_.role == "all";
     if (all) {
       host_.local = &hub_;
-      host_.inproc = inproc_.get();
+      host_.inproc = &inproc_;
     }
     std::string id = config_.worker.id;
     if (id.empty() || all) id = all ? role : fmt::format("{}-{}", role, getpid());
@@ -109,7 +110,7 @@ class Process {
   SteadyClock clock_;
   Metrics metrics_;
   LocalHub hub_;
-  std::shared_ptr<InprocHub> inproc_ = MakeInprocHub();
+  InprocHub inproc_;
   std::unique_ptr<ServedModel> served_;
   WorkerHost host_;
   std::unique_ptr<RouterService> router_;

@@ -1,0 +1,72 @@
+// `aisp up`: the whole house on one machine, as separate processes.
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdio>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "config/command_line.h"
+#include "server/commands.h"
+#include "server/demo.h"
+#include "server/process.h"
+#include "server/supervisor.h"
+
+namespace aisp {
+namespace {
+
+// Loading a model may take this long before we say that something is wrong.
+constexpr Duration kStartTimeout = std::chrono::minutes(10);
+
+std::string Help() {
+  constexpr std::array<std::string_view, 7> kPrefixes = {"up.", "model.", "http.", "router.", "worker.", "engine.", "log."};
+  return "aisp up [--prefill N] [--decode N] [--demo] [--config FILE] [flags]\n\n"
+         "Starts one router, N prefill and N decode workers, restarts a worker that dies, and stops all of them on Ctrl-C.\n\n" +
+         HelpForSettings(kPrefixes);
+}
+
+void PrintInvitation(const std::string& address) {
+  fmt::print(
+      "\nServing on http://{0} (Ctrl-C stops everything). Try:\n\n"
+      "  curl -N http://{0}/v1/chat/completions -H 'content-type: application/json' \\\n"
+      "    -d '{{\"stream\": true, \"messages\": [{{\"role\": \"user\", \"content\": \"Tell me a story about a duck.\"}}]}}'\n\n",
+      address);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int RunUp(const std::vector<std::string>& args) {
+  auto line = ParseCommandLine(args);
+  if (!line) return ReportUsageError("up", line.error().message);
+  if (AnswerCommonFlags(*line, Help())) return 0;
+  if (!line->positional.empty()) return ReportUsageError("up", "unexpected argument '" + line->positional[0] + "'");
+  Config config = line->config;
+  // A story with log lines in it is no story: with --demo, only what is wrong is logged unless somebody asked for more.
+  if (config.up.demo && config.log.level == Config().log.level) config.log.level = "warning";
+
+  const SteadyClock clock;
+  const Instant begin = clock.Now();
+  StopSignals signals(-1);
+  Supervisor supervisor(config);
+  if (const Status started = supervisor.Start(&signals, kStartTimeout); !started) {
+    supervisor.Stop(&signals);
+    return started.error().code == Code::kCancelled ? 0 : ReportFailure(started.error().message);
+  }
+  fmt::print("aisp {}: router, {} prefill and {} decode workers ready in {:.2f} s\n", Version(),
+             config.up.prefill_workers, config.up.decode_workers, ToSeconds(clock.Now() - begin));
+  int exit_code = 0;
+  if (config.up.demo) {
+    if (const Status told = TellStory(supervisor.http_address()); !told) {
+      ReportFailure("the story failed: " + told.error().message);
+      exit_code = 1;
+    }
+  }
+  PrintInvitation(supervisor.http_address());
+  const auto why = supervisor.Watch(&signals);
+  if (!why) exit_code = ReportFailure(why.error().message);
+  supervisor.Stop(&signals);
+  return exit_code;
+}
+
+}  // namespace aisp

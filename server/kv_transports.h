@@ -1,0 +1,28 @@
+// The KV transports of one worker, as its configuration names them, with its pool registered in each.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "config/config.h"
+#include "kernels/device/buffer.h"
+#include "kvcache/transport/kv_transport.h"
+
+namespace aisp {
+
+class InprocHub;
+class ShmTransport;
+
+struct KvTransports {
+  std::vector<std::unique_ptr<KvTransport>> owned;
+  std::vector<KvTransport*> ranked;  // fastest first
+  ShmTransport* shm = nullptr;       // among them, for proofs of death; may be null
+};
+
+// `inproc`: set when the peers live in this process; only that transport is then made. `wake` is called from any thread when
+// Poll has something. INVALID_ARGUMENT names an unknown transport and the known ones.
+Result<KvTransports> MakeKvTransports(const Config& config, InprocHub* inproc, const Buffer& pool,
+                                      std::function<void()> wake);
+
+}  // namespace aisp

@@ -1,0 +1,239 @@
+#include "server/worker_service.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <random>
+#include <utility>
+
+#include "common/log.h"
+#include "common/strings.h"
+#include "decode/decode_role.h"
+#include "engine/model_executor.h"
+#include "prefill/prefill_role.h"
+#include "server/kv_transports.h"
+#include "server/process.h"
+#include "server/process_death.h"
+#include "server/router_service.h"
+
+namespace aisp {
+namespace {
+
+EngineOptions EngineOptionsOf(const Config& config, const ServedModel& served) {
+  EngineOptions o;
+  o.limits.max_batch_tokens = static_cast<int32_t>(config.engine.max_batch_tokens);
+  o.limits.max_sequences = static_cast<int32_t>(config.engine.max_sequences);
+  o.limits.max_prefill_chunk = static_cast<int32_t>(config.engine.max_prefill_chunk);
+  o.limits.watermark_blocks = static_cast<int32_t>(config.engine.watermark_blocks);
+  o.enable_prefix_cache = config.engine.prefix_cache;
+  o.max_sequences_total = static_cast<int32_t>(config.engine.max_waiting);
+  o.weights_digest = served.fingerprint.weights_digest();
+  return o;
+}
+
+WorkerOptions WorkerOptionsOf(const WorkerHost& host, const std::string& id) {
+  const Config& config = *host.config;
+  std::random_device device;
+  WorkerOptions o;
+  o.worker_id = id;
+  o.incarnation = (uint64_t{device()} << 32) | device();
+  o.host_id = config.worker.host_id.empty() ? BootId() : config.worker.host_id;
+  o.router_addresses = host.local != nullptr ? std::vector<std::string>{RouterService::kLocalRouterAddress}
+                                             : config.worker.routers;
+  o.fingerprint = host.served->fingerprint;
+  o.telemetry_interval = config.router.telemetry_interval;
+  o.step_stall_limit = config.worker.step_stall_limit;
+  return o;
+}
+
+// "host:port" that others dial: the host of `advertise` (and its port, when it has one) over what was bound.
+std::string AdvertisedAddress(const std::string& advertise, const std::string& listen, uint16_t port) {
+  const std::string& host = advertise.empty() ? listen : advertise;
+  const size_t colon = host.rfind(':');
+  if (!advertise.empty() && colon != std::string::npos) return advertise;
+  return fmt::format("{}:{}", host.substr(0, colon), port);
+}
+
+class WorkerServiceImpl final : public WorkerService {
+ public:
+  WorkerServiceImpl(const WorkerHost& host, std::string role, std::string id)
+      : host_(host),
+        role_name_(std::move(role)),
+        id_(std::move(id)),
+        loop_("engine-" + role_name_, host.clock, [this] { OnStep(); }) {}
+
+  ~WorkerServiceImpl() override {
+    DrainAndStop({}, [] { return true; });
+  }
+
+  Status Build() {
+    const Config& config = *host_.config;
+    AISP_ASSIGN_OR_RETURN(executor_, MakeExecutor());
+    AISP_ASSIGN_OR_RETURN(transports_, MakeKvTransports(config, host_.inproc, executor_->kv_pool(),
+                                                        [this] { loop_.WakeTransport(); }));
+    post_ = [this](std::function<void()> fn) { loop_.Post(std::move(fn)); };
+    return role_name_ == "prefill" ? BuildPrefill() : BuildDecode();
+  }
+
+  void Start(std::function<void()> on_ready) override {
+    on_ready_ = std::move(on_ready);
+    touched_ = host_.clock->Now();
+    started_ = true;
+    loop_.Start(role_.get());
+  }
+
+  Status Ready() const override {
+    std::lock_guard lock(mutex_);
+    const Duration silent = host_.clock->Now() - touched_;
+    if (silent > host_.config->worker.step_stall_limit) {
+      return Unavailable(fmt::format("the engine of {} has made no step for {:.1f} s", id_, ToSeconds(silent)));
+    }
+    return ready_;
+  }
+
+  void DrainAndStop(Duration limit, const std::function<bool()>& haste) override {
+    if (!std::exchange(started_, false)) return;
+    loop_.Post([this] {
+      role_->BeginDrain();
+      OnStep();
+    });
+    const Instant deadline = host_.clock->Now() + limit;
+    {
+      std::unique_lock lock(mutex_);
+      while (!drained_ && host_.clock->Now() < deadline && !haste()) {
+        changed_.wait_for(lock, std::chrono::milliseconds(50));
+      }
+      if (!drained_) LogWarning("worker stops with work left", {{"worker", id_}});
+    }
+    loop_.Stop();
+    if (grpc_) grpc_->Shutdown(std::chrono::milliseconds(500));
+  }
+
+  const std::string& id() const override { return id_; }
+
+ private:
+  Result<std::unique_ptr<ModelExecutor>> MakeExecutor();
+
+  Status BuildPrefill() {
+    const Config& config = *host_.config;
+    PrefillOptions o;
+    o.worker = WorkerOptionsOf(host_, id_);
+    o.horizon_tokens = 2 * static_cast<int32_t>(config.engine.max_batch_tokens);
+    o.max_transfers = static_cast<int32_t>(config.engine.max_waiting);
+    o.max_sequence_tokens = host_.served->max_model_len;
+    o.max_running = static_cast<int32_t>(config.engine.max_sequences);
+    o.pid = getpid();
+    auto role = std::make_unique<PrefillRole>(o);
+    engine_ = std::make_unique<Engine>(EngineOptionsOf(config, *host_.served), executor_.get(), host_.clock,
+                                       role->layer_sink());
+    connector_ = std::make_unique<RankedConnector>(transports_.ranked, kConnectTimeout);
+
+    PrefillDeps deps;
+    deps.engine = engine_.get();
+    deps.clock = host_.clock;
+    deps.connector = connector_.get();
+    deps.metrics = host_.metrics;
+    if (host_.local != nullptr) {
+      deps.kv_address = "local:" + id_;
+      deps.readers = host_.local->ServeKvPeer(deps.kv_address, role->reader_links(), post_);
+    } else {
+      grpc_ = std::make_unique<GrpcServer>();
+      deps.readers = grpc_->ServeKvPeer(role->reader_links(), post_);
+      AISP_RETURN_IF_ERROR(grpc_->Start(config.worker.kv_listen));
+      deps.kv_address = AdvertisedAddress(config.worker.kv_advertise, config.worker.kv_listen, grpc_->port());
+    }
+    DialRouters(role.get());
+    deps.routers = routers_.get();
+    role->Wire(deps);
+    role_ = std::move(role);
+    return {};
+  }
+
+  Status BuildDecode() {
+    const Config& config = *host_.config;
+    DecodeOptions o;
+    o.worker = WorkerOptionsOf(host_, id_);
+    o.max_sequence_tokens = host_.served->max_model_len;
+    o.max_running = static_cast<int32_t>(config.engine.max_sequences);
+    o.default_timeout = config.router.default_timeout;
+    o.lease_base = config.worker.lease;
+    auto role = std::make_unique<DecodeRole>(o);
+    engine_ = std::make_unique<Engine>(EngineOptionsOf(config, *host_.served), executor_.get(), host_.clock, nullptr);
+    death_ = std::make_unique<ProcessDeath>(transports_.shm);
+    peers_ = host_.local != nullptr ? host_.local->MakeKvPeerDialer(role->peer_links(), post_)
+                                    : MakeKvPeerDialer(role->peer_links(), post_);
+    DialRouters(role.get());
+
+    DecodeDeps deps;
+    deps.engine = engine_.get();
+    deps.clock = host_.clock;
+    deps.routers = routers_.get();
+    deps.peers = peers_.get();
+    deps.transports = transports_.ranked;
+    deps.death = death_.get();
+    deps.metrics = host_.metrics;
+    role->Wire(deps);
+    role_ = std::move(role);
+    return {};
+  }
+
+  void DialRouters(LinkHandler<v1::RouterMessage>* handler) {
+    routers_ = host_.local != nullptr ? host_.local->MakeRouterDialer(handler, post_) : MakeRouterDialer(handler, post_);
+  }
+
+  // On the loop's thread, after every step and timer.
+  void OnStep() {
+    const Status ready = role_->Ready();
+    const bool drained = role_->Drained();
+    {
+      std::lock_guard lock(mutex_);
+      touched_ = host_.clock->Now();
+      ready_ = ready;
+      drained_ = drained;
+    }
+    if (drained) changed_.notify_all();
+    if (ready && on_ready_) std::exchange(on_ready_, nullptr)();
+  }
+
+  static constexpr Duration kConnectTimeout = std::chrono::milliseconds(500);
+
+  const WorkerHost host_;
+  const std::string role_name_;
+  const std::string id_;
+  Poster post_;
+
+  // Destroyed from the last to the first: the role before all that it was wired to.
+  std::unique_ptr<ModelExecutor> executor_;
+  KvTransports transports_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<PeerConnector> connector_;
+  std::unique_ptr<ProcessDeath> death_;
+  std::unique_ptr<GrpcServer> grpc_;
+  std::unique_ptr<LinkDialer<v1::WorkerMessage>> routers_;
+  std::unique_ptr<LinkDialer<v1::DecodeToPrefill>> peers_;
+  std::unique_ptr<WorkerRole> role_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  Instant touched_;
+  Status ready_ = Unavailable("the worker is starting");
+  bool drained_ = false;
+  bool started_ = false;
+  std::function<void()> on_ready_;
+
+  WorkerLoop loop_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<WorkerService>> WorkerService::Create(const WorkerHost& host, const std::string& role,
+                                                             const std::string& id) {
+  auto service = std::make_unique<WorkerServiceImpl>(host, role, id);
+  AISP_RETURN_IF_ERROR(service->Build());
+  return service;
+}
+
+}  // namespace aisp

@@ -1,0 +1,133 @@
+#include "tests/e2e/cluster.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <thread>
+
+extern char** environ;
+
+namespace aisp::e2e {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::vector<std::string> Join(std::vector<std::string> a, const std::vector<std::string>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+}  // namespace
+
+Process::Process(std::vector<std::string> args) {
+  int fds[2];
+  if (pipe2(fds, O_CLOEXEC) != 0) return;
+  constexpr int kAnnounceFd = 100;
+  args.insert(args.begin(), AISP_BINARY_DIR "/bin/aisp");
+  args.push_back("--announce-fd=" + std::to_string(kAnnounceFd));
+  std::vector<char*> argv;
+  for (std::string& arg : args) argv.push_back(arg.data());
+  argv.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, fds[1], kAnnounceFd);
+  if (posix_spawn(&pid_, argv[0], &actions, nullptr, argv.data(), environ) != 0) pid_ = -1;
+  posix_spawn_file_actions_destroy(&actions);
+  close(fds[1]);
+  announce_fd_ = fds[0];
+  fcntl(announce_fd_, F_SETFL, O_NONBLOCK);
+}
+
+Process::~Process() {
+  if (Running()) {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  if (announce_fd_ >= 0) close(announce_fd_);
+}
+
+void Process::ReadAnnouncements() {
+  char buffer[1024];
+  ssize_t n = 0;
+  while ((n = read(announce_fd_, buffer, sizeof buffer)) > 0) partial_.append(buffer, static_cast<size_t>(n));
+  if (n == 0) {
+    close(announce_fd_);
+    announce_fd_ = -1;
+  }
+  size_t end = 0;
+  while ((end = partial_.find('\n')) != std::string::npos) {
+    const std::string line = partial_.substr(0, end);
+    partial_.erase(0, end + 1);
+    const size_t equals = line.find('=');
+    if (equals != std::string::npos) said_[line.substr(0, equals)] = line.substr(equals + 1);
+  }
+}
+
+std::string Process::Await(const std::string& key, std::chrono::milliseconds timeout) {
+  const auto deadline = Clock::now() + timeout;
+  while (said_.count(key) == 0 && announce_fd_ >= 0) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    if (left <= 0) return "";
+    pollfd fd{announce_fd_, POLLIN, 0};
+    if (poll(&fd, 1, static_cast<int>(left)) > 0) ReadAnnouncements();
+  }
+  return said_[key];
+}
+
+void Process::Signal(int signal) const {
+  if (pid_ > 0) kill(pid_, signal);
+}
+
+bool Process::Running() {
+  if (pid_ <= 0 || exit_code_ >= 0) return false;
+  int status = 0;
+  if (waitpid(pid_, &status, WNOHANG) != pid_) return true;
+  exit_code_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return false;
+}
+
+int Process::AwaitExit(std::chrono::milliseconds timeout) {
+  Eventually([this] { return !Running(); }, timeout);
+  return exit_code_;
+}
+
+Cluster::Cluster(const ClusterOptions& options) : options_(options) {
+  router = std::make_unique<Process>(Join(
+      Join({"serve", "--role=router", "--port=0", "--router-listen=127.0.0.1:0", "--log-level=warning"}, options.flags),
+      options.router_flags));
+  http_ = router->Await("http");
+  workers_ = router->Await("workers");
+  for (int i = 0; i < options.prefill; ++i) prefill.push_back(StartWorker("prefill", "prefill-" + std::to_string(i)));
+  for (int i = 0; i < options.decode; ++i) decode.push_back(StartWorker("decode", "decode-" + std::to_string(i)));
+}
+
+std::unique_ptr<Process> Cluster::StartWorker(const std::string& role, const std::string& id) {
+  return std::make_unique<Process>(
+      Join(Join({"serve", "--role=" + role, "--worker-id=" + id, "--routers=" + workers_, "--log-level=warning"},
+                options_.flags),
+           options_.worker_flags));
+}
+
+bool Cluster::AwaitReady() {
+  for (auto* group : {&prefill, &decode}) {
+    for (auto& worker : *group) {
+      if (worker->Await("ready").empty()) return false;
+    }
+  }
+  return true;
+}
+
+bool Eventually(const std::function<bool()>& done, std::chrono::milliseconds timeout) {
+  const auto deadline = Clock::now() + timeout;
+  while (!done()) {
+    if (Clock::now() >= deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return true;
+}
+
+}  // namespace aisp::e2e

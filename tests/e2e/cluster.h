@@ -1,0 +1,74 @@
+// A real cluster for tests: router, prefill and decode workers as separate processes of the built binary, on free ports of
+// loopback, each with a pipe on which it announces itself. Everything is killed by the destructor.
+#pragma once
+
+#include <signal.h>
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace aisp::e2e {
+
+// One process of the binary under test.
+class Process {
+ public:
+  // `args` without the program; --announce-fd is added.
+  explicit Process(std::vector<std::string> args);
+  ~Process();
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  // Waits until the process has announced `key`; its value, or "" when it ended or `timeout` passed.
+  std::string Await(const std::string& key, std::chrono::milliseconds timeout = std::chrono::seconds(30));
+  void Signal(int signal) const;
+  // Waits for the end; its exit code, 128 + signal, or -1 after `timeout`.
+  int AwaitExit(std::chrono::milliseconds timeout);
+  bool Running();
+  pid_t pid() const { return pid_; }
+
+ private:
+  void ReadAnnouncements();
+
+  pid_t pid_ = -1;
+  int exit_code_ = -1;
+  int announce_fd_ = -1;
+  std::string partial_;
+  std::map<std::string, std::string> said_;
+};
+
+struct ClusterOptions {
+  int prefill = 1;
+  int decode = 1;
+  std::vector<std::string> flags;          // for every process
+  std::vector<std::string> router_flags;
+  std::vector<std::string> worker_flags;
+};
+
+class Cluster {
+ public:
+  explicit Cluster(const ClusterOptions& options);
+
+  // True when every worker is registered.
+  bool AwaitReady();
+  std::unique_ptr<Process> StartWorker(const std::string& role, const std::string& id);
+
+  const std::string& http() const { return http_; }
+
+  std::unique_ptr<Process> router;
+  std::vector<std::unique_ptr<Process>> prefill;
+  std::vector<std::unique_ptr<Process>> decode;
+
+ private:
+  const ClusterOptions options_;
+  std::string http_;
+  std::string workers_;
+};
+
+// Waits until `done()`; false after `timeout`. Asks at short intervals, for conditions that only another process knows.
+bool Eventually(const std::function<bool()>& done, std::chrono::milliseconds timeout = std::chrono::seconds(20));
+
+}  // namespace aisp::e2e
