@@ -57,7 +57,8 @@ struct Case {
 
 std::vector<TokenId> Prompt(int32_t tokens, int32_t which) {
   std::vector<TokenId> prompt(static_cast<size_t>(tokens));
-  for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<TokenId>((i * 7919 + static_cast<size_t>(which) * 104729) % 50000);
+  for (size_t i = 0; i < prompt.size(); ++i)
+    prompt[i] = static_cast<TokenId>((i * 7919 + static_cast<size_t>(which) * 104729) % 50000);
   return prompt;
 }
 

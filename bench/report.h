@@ -10,11 +10,13 @@
 
 namespace aisp {
 
-inline void ReportBench(std::string_view name, double value, std::string_view unit, std::optional<double> at_most = {}) {
+inline void ReportBench(std::string_view name, double value, std::string_view unit,
+                        std::optional<double> at_most = {}) {
   const std::string target = at_most ? fmt::format("{:.3f}", *at_most) : "null";
   const bool ok = !at_most || value <= *at_most;
-  fmt::print("{{\"name\": \"{}\", \"value\": {:.3f}, \"unit\": \"{}\", \"target\": {}, \"ok\": {}}}\n", name, value, unit, target,
-             ok);
+  fmt::print(
+      "{{\"name\": \"{}\", \"value\": {:.3f}, \"unit\": \"{}\", \"target\": {}, \"ok\": {}}}\n",
+      name, value, unit, target, ok);
   std::fflush(stdout);
 }
 

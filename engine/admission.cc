@@ -19,17 +19,19 @@ Status Engine::Impl::Validate(const SequenceRequest& request) const {
   // A drawn token needs a position too, though its KV may never be computed.
   const int64_t context = executor->max_context();
   if (size + (samples ? 1 : 0) > context) {
-    return InvalidArgument(fmt::format(
-        "the sequence has {} tokens and the model's context is {}, one kept for the answer; shorten the prompt", size,
-        context));
+    return InvalidArgument(
+        fmt::format("the sequence has {} tokens and the model's context is {}, one kept for the "
+                    "answer; shorten the prompt",
+                    size, context));
   }
   const int32_t needed = BlocksFor(static_cast<int32_t>(samples ? size : size - 1));
   const int32_t total = blocks.layout().num_blocks;
   if (needed > total) {
-    return InvalidArgument(fmt::format(
-        "the sequence has {} tokens, which need {} KV blocks, and the pool has {} in all; shorten the prompt or give the "
-        "worker a larger KV pool",
-        size, needed, total));
+    return InvalidArgument(
+        fmt::format("the sequence has {} tokens, which need {} KV blocks, and the pool has {} in "
+                    "all; shorten the prompt or give the "
+                    "worker a larger KV pool",
+                    size, needed, total));
   }
   return {};
 }
@@ -39,7 +41,8 @@ FinishReason Engine::Impl::FinishedAtStart(const SequenceRequest& request) {
   const auto size = static_cast<int32_t>(request.tokens.size());
   const int32_t generated = size - request.prompt_tokens;
   const auto& stops = request.stop_token_ids;
-  if (generated > 0 && std::find(stops.begin(), stops.end(), request.tokens.back()) != stops.end()) {
+  if (generated > 0 &&
+      std::find(stops.begin(), stops.end(), request.tokens.back()) != stops.end()) {
     return FinishReason::kStop;
   }
   return generated >= request.max_new_tokens ? FinishReason::kLength : FinishReason::kNone;
@@ -49,13 +52,15 @@ Result<SequenceId> Engine::Impl::Add(SequenceRequest request) {
   if (!failed) return tl::unexpected(failed.error());
   AISP_RETURN_IF_ERROR(Validate(request));
   if (table.alive() >= options.max_sequences_total) {
-    return ResourceExhausted(fmt::format("{} sequences wait or run and the limit is {}; try again later or another worker",
-                                         table.alive(), options.max_sequences_total));
+    return ResourceExhausted(fmt::format(
+        "{} sequences wait or run and the limit is {}; try again later or another worker",
+        table.alive(), options.max_sequences_total));
   }
   const FinishReason finished = FinishedAtStart(request);
   // The executor keeps views of the tokens over a step in which they grow, so they must not move.
   const int64_t size = static_cast<int64_t>(request.tokens.size());
-  const int64_t longest = std::min<int64_t>(executor->max_context(), request.prompt_tokens + int64_t{request.max_new_tokens});
+  const int64_t longest = std::min<int64_t>(
+      executor->max_context(), request.prompt_tokens + int64_t{request.max_new_tokens});
   request.tokens.reserve(static_cast<size_t>(std::max(size, longest)) + 1);
 
   Sequence& s = table.Add(std::move(request));
@@ -89,13 +94,15 @@ void Engine::Impl::Expire(Instant now) {
     }
   });
   next_deadline = next;
-  std::sort(scratch.begin(), scratch.end(), [](const Sequence* a, const Sequence* b) { return a->id < b->id; });
+  std::sort(scratch.begin(), scratch.end(),
+            [](const Sequence* a, const Sequence* b) { return a->id < b->id; });
   for (Sequence* s : scratch) {
     EndWith(*s, FinishReason::kError,
             Error{Code::kDeadlineExceeded,
-                  fmt::format("the deadline passed {:.0f} ms after the sequence was added, with {} of {} new tokens drawn",
-                              ToMs(s->request.deadline - s->times.added), s->samples() ? s->generated() : 0,
-                              s->request.max_new_tokens)});
+                  fmt::format("the deadline passed {:.0f} ms after the sequence was added, with {} "
+                              "of {} new tokens drawn",
+                              ToMs(s->request.deadline - s->times.added),
+                              s->samples() ? s->generated() : 0, s->request.max_new_tokens)});
   }
 }
 
@@ -134,7 +141,8 @@ bool Engine::Impl::EndIfNeverFits(Sequence& s) {
   if (needed <= total || s.rows_in_flight > 0) return false;
   EndWith(s, FinishReason::kError,
           Error{Code::kResourceExhausted,
-                fmt::format("the sequence has grown to {} tokens, which need {} KV blocks, and the pool has {} in all; ask "
+                fmt::format("the sequence has grown to {} tokens, which need {} KV blocks, and the "
+                            "pool has {} in all; ask "
                             "for fewer tokens or give the worker a larger KV pool",
                             s.target(), needed, total)});
   return true;
@@ -156,7 +164,8 @@ void Engine::Impl::FailAll(const Error& error) {
   failed = tl::unexpected(error);
   scratch.clear();
   table.ForEachAlive([&](Sequence& s) { scratch.push_back(&s); });
-  std::sort(scratch.begin(), scratch.end(), [](const Sequence* a, const Sequence* b) { return a->id < b->id; });
+  std::sort(scratch.begin(), scratch.end(),
+            [](const Sequence* a, const Sequence* b) { return a->id < b->id; });
   for (Sequence* s : scratch) EndWith(*s, FinishReason::kError, error);
   for (StepRecord* step : flight) {
     for (const StepRecord::Entry& entry : step->entries) {

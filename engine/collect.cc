@@ -17,14 +17,16 @@ CollectOutput Engine::Impl::Collect() {
     Result<StepResult> result = executor->Collect(step.ticket);
     const Instant now = clock->Now();
     if (!result) {
-      FailAll(Error{Code::kUnavailable, fmt::format("the device failed in a step: {}", result.error().message)});
+      FailAll(Error{Code::kUnavailable,
+                    fmt::format("the device failed in a step: {}", result.error().message)});
     } else {
       flight.pop_front();
       blocked = false;
       AISP_CHECK(result->tokens.size() == step.samples.size());
       out.tokens.reserve(out.tokens.size() + step.samples.size());
       SampledToken* sampled = result->tokens.data();
-      for (const StepRecord::Entry& entry : step.entries) Absorb(entry, entry.samples ? sampled++ : nullptr, now, &out);
+      for (const StepRecord::Entry& entry : step.entries)
+        Absorb(entry, entry.samples ? sampled++ : nullptr, now, &out);
     }
     out.timing = step.timing;
     out.timing.duration = now - step.launched;
@@ -37,7 +39,8 @@ CollectOutput Engine::Impl::Collect() {
   return out;
 }
 
-void Engine::Impl::Absorb(const StepRecord::Entry& entry, SampledToken* sampled, Instant now, CollectOutput* out) {
+void Engine::Impl::Absorb(const StepRecord::Entry& entry, SampledToken* sampled, Instant now,
+                          CollectOutput* out) {
   Sequence& s = *entry.sequence;
   --s.rows_in_flight;
   if (s.state == SequenceState::kEnded) return ReleaseHusk(s);
@@ -51,7 +54,8 @@ void Engine::Impl::Absorb(const StepRecord::Entry& entry, SampledToken* sampled,
   }
 }
 
-void Engine::Impl::AbsorbToken(Sequence& s, SampledToken& sampled, Instant now, CollectOutput* out) {
+void Engine::Impl::AbsorbToken(Sequence& s, SampledToken& sampled, Instant now,
+                               CollectOutput* out) {
   --s.samples_in_flight;
   TokenOutput output;
   output.sequence = s.id;
@@ -83,8 +87,10 @@ void Engine::Impl::PublishWholeBlocks(Sequence& s) {
   const int32_t whole = s.computed / BlockTokens();
   if (whole <= s.published_blocks) return;
   const auto count = static_cast<size_t>(whole);
-  blocks.Publish(s.root, std::span<const TokenId>(s.request.tokens).first(count * static_cast<size_t>(BlockTokens())),
-                 std::span<const BlockId>(s.blocks).first(count), s.published_blocks);
+  blocks.Publish(
+      s.root,
+      std::span<const TokenId>(s.request.tokens).first(count * static_cast<size_t>(BlockTokens())),
+      std::span<const BlockId>(s.blocks).first(count), s.published_blocks);
   s.published_blocks = whole;
 }
 

@@ -18,18 +18,20 @@ BlockManager::Options BlockOptions(const EngineOptions& options, const Executor&
 ScheduleLimits EffectiveLimits(const EngineOptions& options, const Executor& executor) {
   ScheduleLimits limits = options.limits;
   limits.max_batch_tokens = std::min(limits.max_batch_tokens, executor.max_batch_tokens());
-  limits.max_sequences = std::min({limits.max_sequences, executor.max_slots(), limits.max_batch_tokens});
+  limits.max_sequences =
+      std::min({limits.max_sequences, executor.max_slots(), limits.max_batch_tokens});
   limits.max_prefill_chunk = std::min(limits.max_prefill_chunk, limits.max_batch_tokens);
-  AISP_CHECK_MSG(limits.max_batch_tokens > 0 && limits.max_sequences > 0 && limits.max_prefill_chunk > 0,
-                 "engine limits must be positive");
+  AISP_CHECK_MSG(
+      limits.max_batch_tokens > 0 && limits.max_sequences > 0 && limits.max_prefill_chunk > 0,
+      "engine limits must be positive");
   AISP_CHECK(limits.watermark_blocks >= 0);
   return limits;
 }
 
 }  // namespace
 
-Engine::Impl::Impl(const EngineOptions& engine_options, Executor* engine_executor, const Clock* engine_clock,
-                   LayerSink* layer_sink)
+Engine::Impl::Impl(const EngineOptions& engine_options, Executor* engine_executor,
+                   const Clock* engine_clock, LayerSink* layer_sink)
     : options(engine_options),
       executor(engine_executor),
       clock(engine_clock),
@@ -46,10 +48,12 @@ int32_t Engine::Impl::Watermark() const {
 }
 
 Hash128 Engine::Impl::RootOf(const std::string& cache_scope) const {
-  return PrefixRoot(options.weights_digest, DTypeName(executor->kv_layout().dtype), /*adapter=*/"", cache_scope);
+  return PrefixRoot(options.weights_digest, DTypeName(executor->kv_layout().dtype), /*adapter=*/"",
+                    cache_scope);
 }
 
-Engine::Engine(const EngineOptions& options, Executor* executor, const Clock* clock, LayerSink* sink)
+Engine::Engine(const EngineOptions& options, Executor* executor, const Clock* clock,
+               LayerSink* sink)
     : impl_(std::make_unique<Impl>(options, executor, clock, sink)) {}
 Engine::~Engine() = default;
 
@@ -91,7 +95,8 @@ int32_t Engine::ComputedTokens(SequenceId id) const {
 }
 
 bool Engine::InFlight() const {
-  return !impl_->flight.empty() || !impl_->pending_tokens.empty() || !impl_->pending_prefills_done.empty();
+  return !impl_->flight.empty() || !impl_->pending_tokens.empty() ||
+         !impl_->pending_prefills_done.empty();
 }
 
 int32_t Engine::NumWaiting() const {

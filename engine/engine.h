@@ -43,8 +43,8 @@ struct StepTiming {
   int32_t prefill_tokens = 0;
   int32_t decode_rows = 0;
   int64_t context_tokens = 0;
-  Duration duration{};   // launch to collect
-  Duration overhead{};   // of it, outside the executor (planning, bookkeeping)
+  Duration duration{};  // launch to collect
+  Duration overhead{};  // of it, outside the executor (planning, bookkeeping)
 };
 
 // When a sequence passed its milestones, on the engine's clock; kNever where it has not.
@@ -58,16 +58,18 @@ struct SequenceTimes {
 };
 
 struct CollectOutput {
-  std::vector<TokenOutput> tokens;         // in row order
-  std::vector<SequenceId> prefills_done;   // prefill-only sequences whose KV is complete; they hold it until Release
+  std::vector<TokenOutput> tokens;  // in row order
+  std::vector<SequenceId>
+      prefills_done;  // prefill-only sequences whose KV is complete; they hold it until Release
   StepTiming timing;
 };
 
 // A grant of blocks for a remote writer, as the decode role passes it on.
 struct RemoteGrant {
   Epoch epoch;
-  int32_t first_token = 0;       // multiple of block_tokens; KV before it was matched in the local cache
-  std::vector<BlockId> blocks;   // for [first_token, tokens - 1], position tokens - 1 included (the first decode row)
+  int32_t first_token = 0;  // multiple of block_tokens; KV before it was matched in the local cache
+  std::vector<BlockId>
+      blocks;  // for [first_token, tokens - 1], position tokens - 1 included (the first decode row)
 };
 
 class Engine {
@@ -130,7 +132,8 @@ class Engine {
   // Set once the executor failed; every sequence ended with an error output, Add refuses.
   const Status& failed() const;
 
-  SequenceTimes Times(SequenceId id) const;  // valid until the sequence's final output was returned and a little after
+  SequenceTimes Times(SequenceId id)
+      const;  // valid until the sequence's final output was returned and a little after
   bool Alive(SequenceId id) const;
   int32_t NumRunning() const;
   int32_t NumWaiting() const;

@@ -19,7 +19,7 @@ namespace aisp {
 struct StepRecord {
   struct Entry {
     Sequence* sequence = nullptr;
-    int32_t end = 0;      // tokens in the KV after this step
+    int32_t end = 0;  // tokens in the KV after this step
     bool samples = false;
   };
 
@@ -79,7 +79,8 @@ struct Engine::Impl {
 
   // --- collect.cc ---
   CollectOutput Collect();
-  void Absorb(const StepRecord::Entry& entry, SampledToken* sampled, Instant now, CollectOutput* out);
+  void Absorb(const StepRecord::Entry& entry, SampledToken* sampled, Instant now,
+              CollectOutput* out);
   void AbsorbToken(Sequence& s, SampledToken& sampled, Instant now, CollectOutput* out);
   void PublishWholeBlocks(Sequence& s);
   void ReleaseHusk(Sequence& s);
@@ -111,7 +112,7 @@ struct Engine::Impl {
   SequenceTable table;
   Status failed;
 
-  std::vector<StepRecord> ring;  // max_depth of them
+  std::vector<StepRecord> ring;    // max_depth of them
   std::deque<StepRecord*> flight;  // oldest first
   uint64_t next_step = 1;
   uint64_t next_epoch = 1;

@@ -60,8 +60,9 @@ class Executor {
   virtual ~Executor() = default;
   virtual int max_depth() const = 0;
   virtual const KvLayout& kv_layout() const = 0;
-  virtual int32_t max_context() const = 0;    // positions the model knows
-  virtual int32_t max_batch_tokens() const = 0;  // rows a step may have; workspaces are sized for it
+  virtual int32_t max_context() const = 0;  // positions the model knows
+  virtual int32_t max_batch_tokens()
+      const = 0;  // rows a step may have; workspaces are sized for it
   virtual int32_t max_slots() const = 0;
   // An error here is the device's, not a request's: the engine turns unready and fails its sequences as retryable.
   virtual Result<Ticket> Launch(const StepInput& input) = 0;

@@ -34,14 +34,17 @@ bool Engine::Impl::Schedulable(const Sequence& s) const {
 bool Engine::Impl::CanLaunch() const {
   if (!failed || blocked || flight.size() >= ring.size()) return false;
   const auto& running = table.running();
-  if (std::any_of(running.begin(), running.end(), [this](const Sequence* s) { return Schedulable(*s); })) return true;
+  if (std::any_of(running.begin(), running.end(),
+                  [this](const Sequence* s) { return Schedulable(*s); }))
+    return true;
   return !table.waiting().empty() && table.free_slots() > 0;
 }
 
 SequenceView Engine::Impl::ViewOf(const Sequence& s) const {
   SequenceView view;
   view.id = s.id;
-  view.phase = s.state == SequenceState::kRunning ? SequencePhase::kRunning : SequencePhase::kWaiting;
+  view.phase =
+      s.state == SequenceState::kRunning ? SequencePhase::kRunning : SequencePhase::kWaiting;
   view.target_tokens = s.target();
   view.computed_tokens = s.scheduled;
   view.blocks_held = static_cast<int32_t>(s.blocks.size());
@@ -81,7 +84,8 @@ void Engine::Impl::AddWaitingViews() {
     SequenceView view = ViewOf(*s);
     if (s->blocks.empty()) {
       ViewMatch(*s, &view);
-      spare -= BlocksFor(view.target_tokens) - BlocksFor(view.cached_tokens) + view.cached_free_blocks;
+      spare -=
+          BlocksFor(view.target_tokens) - BlocksFor(view.cached_tokens) + view.cached_free_blocks;
       tokens -= view.target_tokens - view.cached_tokens;
     } else {
       --holders;
@@ -112,8 +116,8 @@ Status Engine::Impl::Launch() {
   // Each round without rows preempted somebody, so the rounds are bounded by the running sequences.
   for (;;) {
     BuildSnapshot();
-    const StepPlan& plan = planner.Plan(
-        EngineSnapshot{views, blocks.Available(), BlockTokens()}, limits);
+    const StepPlan& plan =
+        planner.Plan(EngineSnapshot{views, blocks.Available(), BlockTokens()}, limits);
     if (!plan.preempt.empty() && !flight.empty()) break;
     for (SequenceId id : plan.preempt) Preempt(*table.Find(id));
 
@@ -179,7 +183,8 @@ void Engine::Impl::AppendRows(Sequence& s, int32_t rows, StepRecord& step) {
     step.positions.push_back(i);
     step.slot_of_row.push_back(s.slot);
   }
-  for (int32_t i = 0; i < table_blocks; ++i) step.block_tables.push_back(s.blocks[static_cast<size_t>(i)].value);
+  for (int32_t i = 0; i < table_blocks; ++i)
+    step.block_tables.push_back(s.blocks[static_cast<size_t>(i)].value);
 
   const bool samples = s.samples() && end == s.target();
   if (samples) AppendSample(s, step);
@@ -210,7 +215,8 @@ void Engine::Impl::AppendSample(Sequence& s, StepRecord& step) {
   row.params = &s.request.sampling;
   row.prompt = tokens.subspan(0, prompt);
   row.generated = tokens.subspan(prompt);
-  if (s.target() - s.request.prompt_tokens < s.request.min_new_tokens) row.banned = s.request.stop_token_ids;
+  if (s.target() - s.request.prompt_tokens < s.request.min_new_tokens)
+    row.banned = s.request.stop_token_ids;
   step.samples.push_back(row);
   step.logit_rows.push_back(static_cast<int32_t>(step.tokens.size()) - 1);
 }
@@ -230,7 +236,8 @@ Status Engine::Impl::Execute(StepRecord& step, Instant begin) {
   step.overhead = step.launched - begin;
   const Result<Ticket> ticket = executor->Launch(input);
   if (!ticket) {
-    FailAll(Error{Code::kUnavailable, fmt::format("the device failed to start a step: {}", ticket.error().message)});
+    FailAll(Error{Code::kUnavailable,
+                  fmt::format("the device failed to start a step: {}", ticket.error().message)});
     return failed;
   }
   step.ticket = *ticket;

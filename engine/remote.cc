@@ -50,9 +50,10 @@ void Engine::Impl::OpenGate(SequenceId id) {
   blocked = false;
   // Whoever already waits for blocks must not be overtaken by one that comes now.
   const auto& waiting = table.waiting();
-  const bool queue = s->target() > 0 && std::any_of(waiting.begin(), waiting.end(), [s](const Sequence* w) {
-                       return w->blocks.empty() && Precedes(*w, *s);
-                     });
+  const bool queue =
+      s->target() > 0 && std::any_of(waiting.begin(), waiting.end(), [s](const Sequence* w) {
+        return w->blocks.empty() && Precedes(*w, *s);
+      });
   const bool taken = !queue && TakeBlocks(*s, s->target(), s->target(), Watermark());
   s->reported = s->computed;
   s->times.cached_tokens = s->computed;
@@ -77,17 +78,22 @@ int32_t Engine::Impl::LocalMatch(SequenceId id) const {
 
 Result<RemoteGrant> Engine::Impl::GrantRemote(SequenceId id) {
   Sequence* s = table.Find(id);
-  if (s == nullptr) return NotFound(fmt::format("sequence {} has ended; nothing to grant", id.value));
+  if (s == nullptr)
+    return NotFound(fmt::format("sequence {} has ended; nothing to grant", id.value));
   if (s->state != SequenceState::kAwaitingKv || s->lease) {
-    return FailedPrecondition(fmt::format("sequence {} does not wait for a grant of KV blocks", id.value));
+    return FailedPrecondition(
+        fmt::format("sequence {} does not wait for a grant of KV blocks", id.value));
   }
   // The sequence itself awaits KV, so the watermark is waived only when it is the only one.
-  const int32_t keep_free = table.running().empty() && table.awaiting() == 1 ? 0 : limits.watermark_blocks;
+  const int32_t keep_free =
+      table.running().empty() && table.awaiting() == 1 ? 0 : limits.watermark_blocks;
   if (!TakeBlocks(*s, s->size(), s->size() - 1, keep_free)) {
-    return ResourceExhausted(fmt::format(
-        "{} tokens need {} KV blocks; {} of {} are free or evictable and {} are kept for running sequences; try again "
-        "when some have finished",
-        s->size(), BlocksFor(s->size()), blocks.Available(), blocks.layout().num_blocks, keep_free));
+    return ResourceExhausted(
+        fmt::format("{} tokens need {} KV blocks; {} of {} are free or evictable and {} are kept "
+                    "for running sequences; try again "
+                    "when some have finished",
+                    s->size(), BlocksFor(s->size()), blocks.Available(), blocks.layout().num_blocks,
+                    keep_free));
   }
   RemoteGrant grant;
   grant.epoch = Epoch(next_epoch++);
@@ -102,7 +108,8 @@ Result<RemoteGrant> Engine::Impl::GrantRemote(SequenceId id) {
 void Engine::Impl::RemoteFilled(SequenceId id) {
   Sequence* s = table.Find(id);
   if (s == nullptr) return;
-  AISP_CHECK_MSG(s->state == SequenceState::kAwaitingKv && s->lease, "RemoteFilled without a grant");
+  AISP_CHECK_MSG(s->state == SequenceState::kAwaitingKv && s->lease,
+                 "RemoteFilled without a grant");
   blocks.EndLease(*s->lease);
   s->lease.reset();
   s->computed = s->size() - 1;

@@ -33,7 +33,7 @@ struct SamplingParams {
 enum class KvSource : uint8_t {
   kLocal,        // this engine computes it in chunks
   kPrefillOnly,  // this engine computes KV of [match, tokens - 1) for a remote reader, never samples; gated (see Engine)
-  kRemote,       // a remote writer fills granted blocks; the engine runs the last token as the first decode row
+  kRemote,  // a remote writer fills granted blocks; the engine runs the last token as the first decode row
 };
 
 struct SequenceRequest {

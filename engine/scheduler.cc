@@ -55,7 +55,9 @@ void StepPlanner::Sort(const EngineSnapshot& snapshot) {
     if (v.samples && v.blocks_held > 0 && Remaining(v) > 0) victims_.push_back(index);
   }
   free_slots_ = limits_.max_sequences - holding_slots;
-  const auto by_precedence = [this](int32_t a, int32_t b) { return Precedes(views_[a], views_[b]); };
+  const auto by_precedence = [this](int32_t a, int32_t b) {
+    return Precedes(views_[a], views_[b]);
+  };
   std::sort(running_.begin(), running_.end(), [this](int32_t a, int32_t b) {
     const bool decode_a = Remaining(views_[a]) == 1;
     const bool decode_b = Remaining(views_[b]) == 1;
@@ -66,7 +68,9 @@ void StepPlanner::Sort(const EngineSnapshot& snapshot) {
   std::sort(victims_.begin(), victims_.end(), by_precedence);
 }
 
-int32_t StepPlanner::BlocksFor(int32_t tokens) const { return (tokens + block_tokens_ - 1) / block_tokens_; }
+int32_t StepPlanner::BlocksFor(int32_t tokens) const {
+  return (tokens + block_tokens_ - 1) / block_tokens_;
+}
 
 void StepPlanner::PlanRunning(int32_t index) {
   const SequenceView& v = views_[index];
@@ -75,7 +79,8 @@ void StepPlanner::PlanRunning(int32_t index) {
   int32_t new_blocks = std::max(0, BlocksFor(v.computed_tokens + rows) - v.blocks_held);
   if (new_blocks > available_) {
     // A chunk shrinks to the blocks that there are, down to one row.
-    const int32_t reach = (v.blocks_held + std::max(0, available_)) * block_tokens_ - v.computed_tokens;
+    const int32_t reach =
+        (v.blocks_held + std::max(0, available_)) * block_tokens_ - v.computed_tokens;
     rows = std::max(1, std::min(rows, reach));
     new_blocks = std::max(0, BlocksFor(v.computed_tokens + rows) - v.blocks_held);
     if (!MakeRoom(index, new_blocks)) return;
@@ -129,7 +134,8 @@ bool StepPlanner::StartWaiting(int32_t index) {
   const bool alone = free_slots_ == limits_.max_sequences;
   const int32_t spare = available_ - (alone ? 0 : limits_.watermark_blocks);
   if (new_blocks + v.cached_free_blocks > spare) return false;
-  const int32_t rows = std::min({v.target_tokens - v.cached_tokens, budget_, limits_.max_prefill_chunk});
+  const int32_t rows =
+      std::min({v.target_tokens - v.cached_tokens, budget_, limits_.max_prefill_chunk});
   if (rows <= 0) return true;
   --free_slots_;
   available_ -= v.cached_free_blocks;
@@ -137,7 +143,8 @@ bool StepPlanner::StartWaiting(int32_t index) {
   return true;
 }
 
-void StepPlanner::AddRows(int32_t index, int32_t begin, int32_t rows, int32_t new_blocks, bool starts) {
+void StepPlanner::AddRows(int32_t index, int32_t begin, int32_t rows, int32_t new_blocks,
+                          bool starts) {
   const SequenceView& v = views_[index];
   fates_[index] = Fate::kPlanned;
   available_ -= new_blocks;

@@ -118,8 +118,9 @@ void SequenceTable::Enter(Sequence& s) {
 }
 
 void SequenceTable::InsertByPrecedence(Queue& queue, Sequence& s) {
-  const auto at = std::upper_bound(queue.begin(), queue.end(), &s,
-                                   [](const Sequence* a, const Sequence* b) { return Precedes(*a, *b); });
+  const auto at =
+      std::upper_bound(queue.begin(), queue.end(), &s,
+                       [](const Sequence* a, const Sequence* b) { return Precedes(*a, *b); });
   queue.insert(at, &s);
 }
 

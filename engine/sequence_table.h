@@ -30,18 +30,20 @@ enum class SequenceState : uint8_t {
 
 struct Sequence {
   SequenceId id;
-  SequenceRequest request;  // tokens grow as they are drawn; never reallocated (capacity is taken in Add)
+  SequenceRequest
+      request;  // tokens grow as they are drawn; never reallocated (capacity is taken in Add)
   Hash128 root;
   uint64_t arrival = 0;
   SequenceState state = SequenceState::kWaiting;
-  std::vector<BlockId> blocks;  // block table; pinned with kSequence (a husk's: kStep)
-  int32_t published_blocks = 0; // leading blocks that the prefix index has been told of
-  int32_t computed = 0;         // leading tokens whose KV is in the pool
-  int32_t scheduled = 0;        // the same once the steps in flight are collected
-  int32_t reported = 0;         // prefill-only: the reader knows of the KV before it; slices go on from here
-  int32_t match_hint = 0;       // prefix match when it was added
-  int32_t slot = -1;            // while running
-  int32_t rows_in_flight = 0;   // steps in flight that contain it
+  std::vector<BlockId> blocks;   // block table; pinned with kSequence (a husk's: kStep)
+  int32_t published_blocks = 0;  // leading blocks that the prefix index has been told of
+  int32_t computed = 0;          // leading tokens whose KV is in the pool
+  int32_t scheduled = 0;         // the same once the steps in flight are collected
+  int32_t reported =
+      0;  // prefill-only: the reader knows of the KV before it; slices go on from here
+  int32_t match_hint = 0;      // prefix match when it was added
+  int32_t slot = -1;           // while running
+  int32_t rows_in_flight = 0;  // steps in flight that contain it
   int32_t samples_in_flight = 0;
   bool reads_generated = false;  // its penalties need every token before the next draw on the host
   std::optional<Epoch> lease;

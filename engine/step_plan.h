@@ -16,7 +16,7 @@
 namespace aisp {
 
 enum class SequencePhase : uint8_t {
-  kWaiting,     // no blocks yet, preempted, or (blocks_held > 0) all its blocks are there and it only needs a row
+  kWaiting,  // no blocks yet, preempted, or (blocks_held > 0) all its blocks are there and it only needs a row
   kRunning,     // holds blocks; prefilling or decoding
   kAwaitingKv,  // a remote writer fills its blocks; not schedulable
 };
@@ -25,17 +25,20 @@ enum class SequencePhase : uint8_t {
 struct SequenceView {
   SequenceId id;
   SequencePhase phase = SequencePhase::kWaiting;
-  bool gated = false;          // may not start yet (prefill-only, waiting for the reader's blocks)
-  int32_t target_tokens = 0;   // tokens whose KV is wanted: all known ones (prefill-only: tokens - 1)
-  int32_t computed_tokens = 0; // KV done or in flight
-  int32_t cached_tokens = 0;   // waiting only: length of the prefix match it would start with
-  int32_t cached_free_blocks = 0;  // waiting only: how many of the matched blocks count as available now
+  bool gated = false;  // may not start yet (prefill-only, waiting for the reader's blocks)
+  int32_t target_tokens =
+      0;  // tokens whose KV is wanted: all known ones (prefill-only: tokens - 1)
+  int32_t computed_tokens = 0;  // KV done or in flight
+  int32_t cached_tokens = 0;    // waiting only: length of the prefix match it would start with
+  int32_t cached_free_blocks =
+      0;  // waiting only: how many of the matched blocks count as available now
   int32_t blocks_held = 0;
-  bool samples = true;         // draws a token once computed == target; a sequence that does not is never preempted,
-                               // because a remote reader copies from its blocks
+  bool samples =
+      true;  // draws a token once computed == target; a sequence that does not is never preempted,
+             // because a remote reader copies from its blocks
   bool token_in_flight = false;  // its next input token is still on the device
   int32_t priority = 0;
-  uint64_t arrival = 0;        // smaller came earlier
+  uint64_t arrival = 0;  // smaller came earlier
 };
 
 struct EngineSnapshot {
@@ -45,23 +48,24 @@ struct EngineSnapshot {
 };
 
 struct ScheduleLimits {
-  int32_t max_batch_tokens = 512;    // token budget of a step (chunked prefill)
-  int32_t max_sequences = 64;        // rows sets in a step = running sequences
-  int32_t max_prefill_chunk = 512;   // largest chunk of one sequence
-  int32_t watermark_blocks = 1;      // kept free for running sequences when admitting a waiting one
+  int32_t max_batch_tokens = 512;   // token budget of a step (chunked prefill)
+  int32_t max_sequences = 64;       // rows sets in a step = running sequences
+  int32_t max_prefill_chunk = 512;  // largest chunk of one sequence
+  int32_t watermark_blocks = 1;     // kept free for running sequences when admitting a waiting one
 };
 
 struct PlannedSequence {
   SequenceId id;
   int32_t token_begin = 0;  // first position computed in this step
   int32_t num_tokens = 0;
-  int32_t new_blocks = 0;   // to reserve before launch (after the prefix match, for a starting sequence)
-  bool starts = false;      // was waiting: match the prefix first
-  bool samples = false;     // draws a token at the end of these rows
+  int32_t new_blocks =
+      0;  // to reserve before launch (after the prefix match, for a starting sequence)
+  bool starts = false;   // was waiting: match the prefix first
+  bool samples = false;  // draws a token at the end of these rows
 };
 
 struct StepPlan {
-  std::vector<SequenceId> preempt;         // drop their blocks first, newest and lowest priority first
+  std::vector<SequenceId> preempt;  // drop their blocks first, newest and lowest priority first
   std::vector<PlannedSequence> sequences;  // decodes first, then prefill chunks
   int32_t num_tokens = 0;
   bool empty() const { return sequences.empty() && preempt.empty(); }
@@ -96,9 +100,9 @@ class StepPlanner {
   std::span<const SequenceView> views_;
   ScheduleLimits limits_;
   int32_t block_tokens_ = 16;
-  int32_t available_ = 0;   // blocks not promised to anybody in this plan
-  int32_t budget_ = 0;      // tokens
-  int32_t free_slots_ = 0;  // sequences that may still start
+  int32_t available_ = 0;         // blocks not promised to anybody in this plan
+  int32_t budget_ = 0;            // tokens
+  int32_t free_slots_ = 0;        // sequences that may still start
   std::vector<int32_t> running_;  // indices into views_ by precedence; decodes before prefills
   std::vector<int32_t> waiting_;  // by precedence, gated ones left out
   std::vector<int32_t> victims_;  // who may be preempted, by precedence: the last goes first

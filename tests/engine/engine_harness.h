@@ -15,9 +15,11 @@
 
 namespace aisp {
 
-inline std::vector<TokenId> RandomTokens(SplitMix64& random, int32_t count, int32_t vocabulary = 1000) {
+inline std::vector<TokenId> RandomTokens(SplitMix64& random, int32_t count,
+                                         int32_t vocabulary = 1000) {
   std::vector<TokenId> tokens;
-  for (int32_t i = 0; i < count; ++i) tokens.push_back(static_cast<TokenId>(random.Below(static_cast<uint64_t>(vocabulary))));
+  for (int32_t i = 0; i < count; ++i)
+    tokens.push_back(static_cast<TokenId>(random.Below(static_cast<uint64_t>(vocabulary))));
   return tokens;
 }
 
@@ -26,7 +28,8 @@ inline std::vector<TokenId> SomeTokens(int32_t count, uint64_t seed) {
   return RandomTokens(random, count);
 }
 
-inline SequenceRequest MakeRequest(std::vector<TokenId> prompt, int32_t max_new_tokens = 8, uint64_t seed = 1) {
+inline SequenceRequest MakeRequest(std::vector<TokenId> prompt, int32_t max_new_tokens = 8,
+                                   uint64_t seed = 1) {
   SequenceRequest request;
   request.prompt_tokens = static_cast<int32_t>(prompt.size());
   request.tokens = std::move(prompt);
@@ -47,7 +50,8 @@ struct Outcome {
 
 class EngineHarness {
  public:
-  explicit EngineHarness(const ProvenanceOptions& model, const EngineOptions& options = {}, LayerSink* sink = nullptr)
+  explicit EngineHarness(const ProvenanceOptions& model, const EngineOptions& options = {},
+                         LayerSink* sink = nullptr)
       : model_(model),
         executor(model),
         owned_(std::make_unique<Engine>(options, &executor, &clock, sink)),

@@ -178,7 +178,8 @@ TEST_P(EnginePrefill, ALateMatchIsPartOfTheFirstSlice) {
   h.engine.OpenGate(holder);
   h.engine.OpenGate(blocker);
   h.engine.OpenGate(again);
-  EXPECT_EQ(h.engine.ComputedTokens(again), 0) << "it must not overtake the one that waits for blocks";
+  EXPECT_EQ(h.engine.ComputedTokens(again), 0)
+      << "it must not overtake the one that waits for blocks";
   h.Run();
   h.engine.Release(holder);
   h.Run();
@@ -207,7 +208,8 @@ TEST_P(EnginePrefill, TheFirstSliceOfALateStartCoversItsMatch) {
   const uint64_t rows = h.executor.rows_computed();
   h.Run();
   ASSERT_TRUE(h.outcomes[late].prefill_done);
-  EXPECT_EQ(h.executor.rows_computed() - rows, 16u) << "one block is computed again so that there is a step to report in";
+  EXPECT_EQ(h.executor.rows_computed() - rows, 16u)
+      << "one block is computed again so that there is a step to report in";
   reader_.ExpectCovers(late, 0, 32);
   h.engine.Release(late);
   h.engine.Release(holder);

@@ -14,15 +14,21 @@ namespace {
 // at a random later moment, as a transport would.
 class Chaos : public LayerSink {
  public:
-  explicit Chaos(uint64_t seed) : random_(seed), model_(RandomModel()), p_(PrefillModel(), RandomOptions(), this), d_(model_, RandomOptions()) {
-    for (int i = 0; i < 4; ++i) stems_.push_back(RandomTokens(random_, static_cast<int32_t>(random_.Below(90))));
+  explicit Chaos(uint64_t seed)
+      : random_(seed),
+        model_(RandomModel()),
+        p_(PrefillModel(), RandomOptions(), this),
+        d_(model_, RandomOptions()) {
+    for (int i = 0; i < 4; ++i)
+      stems_.push_back(RandomTokens(random_, static_cast<int32_t>(random_.Below(90))));
   }
 
   void Play(int turns) {
     for (int turn = 0; turn < turns && !testing::Test::HasFailure(); ++turn) {
       if (Chance(3)) Arrive();
       if (Chance(4)) CancelSomebody();
-      for (auto it = transfers_.begin(); it != transfers_.end();) it = Advance(*it) ? std::next(it) : transfers_.erase(it);
+      for (auto it = transfers_.begin(); it != transfers_.end();)
+        it = Advance(*it) ? std::next(it) : transfers_.erase(it);
       if (Chance(2)) EndSomeLease();
       if (Chance(2)) p_.Step();
       if (!Chance(4)) d_.Step();
@@ -31,7 +37,8 @@ class Chaos : public LayerSink {
 
   void Finish() {
     for (int turn = 0; turn < 20000 && !testing::Test::HasFailure(); ++turn) {
-      for (auto it = transfers_.begin(); it != transfers_.end();) it = Advance(*it) ? std::next(it) : transfers_.erase(it);
+      for (auto it = transfers_.begin(); it != transfers_.end();)
+        it = Advance(*it) ? std::next(it) : transfers_.erase(it);
       while (!dead_leases_.empty()) EndSomeLease();
       const bool moved = p_.Step() | d_.Step();
       if (!moved && transfers_.empty()) break;
@@ -100,9 +107,12 @@ class Chaos : public LayerSink {
   }
   SequenceRequest RandomRequest() {
     const std::vector<TokenId>& stem = stems_[random_.Below(stems_.size())];
-    std::vector<TokenId> tokens(stem.begin(), stem.begin() + static_cast<long>(random_.Below(stem.size() + 1)));
-    for (TokenId t : RandomTokens(random_, static_cast<int32_t>(1 + random_.Below(40)), 200)) tokens.push_back(t);
-    SequenceRequest request = MakeRequest(std::move(tokens), static_cast<int32_t>(1 + random_.Below(60)), random_.Next());
+    std::vector<TokenId> tokens(stem.begin(),
+                                stem.begin() + static_cast<long>(random_.Below(stem.size() + 1)));
+    for (TokenId t : RandomTokens(random_, static_cast<int32_t>(1 + random_.Below(40)), 200))
+      tokens.push_back(t);
+    SequenceRequest request =
+        MakeRequest(std::move(tokens), static_cast<int32_t>(1 + random_.Below(60)), random_.Next());
     request.priority = static_cast<int32_t>(random_.Below(3));
     if (Chance(3)) request.stop_token_ids = {static_cast<TokenId>(random_.Below(200)), 17};
     if (Chance(3)) request.min_new_tokens = static_cast<int32_t>(random_.Below(20));
@@ -153,8 +163,8 @@ class Chaos : public LayerSink {
     const KvLayout layout = d_.executor.kv_layout();
     for (BlockId block : grant.blocks) {
       for (int32_t layer = 0; layer < layout.num_layers; ++layer) {
-        std::memset(d_.executor.pool_base() + layout.Offset(layer, block), static_cast<int>(random_.Below(256)),
-                    layout.LayerBlockBytes());
+        std::memset(d_.executor.pool_base() + layout.Offset(layer, block),
+                    static_cast<int>(random_.Below(256)), layout.LayerBlockBytes());
       }
     }
   }
@@ -225,7 +235,8 @@ class Chaos : public LayerSink {
     for (size_t block = first; block < static_cast<size_t>(src.BlocksFor(wanted)); ++block) {
       for (int32_t layer = 0; layer < src.num_layers; ++layer) {
         std::memcpy(d_.executor.pool_base() + dst.Offset(layer, t.grant.blocks[block - first]),
-                    p_.executor.pool_base() + src.Offset(layer, from[block]), src.LayerBlockBytes());
+                    p_.executor.pool_base() + src.Offset(layer, from[block]),
+                    src.LayerBlockBytes());
       }
     }
   }

@@ -14,7 +14,8 @@ using testing::HasSubstr;
 // A prefill engine that pushes into a decode engine's pool, layer by layer, inside the sink: the roles without messages.
 class Pair : public LayerSink {
  public:
-  Pair(const ProvenanceOptions& prefill_model, const ProvenanceOptions& decode_model, const EngineOptions& options)
+  Pair(const ProvenanceOptions& prefill_model, const ProvenanceOptions& decode_model,
+       const EngineOptions& options)
       : p(prefill_model, options, this), d(decode_model, options) {}
 
   struct Transfer {
@@ -53,7 +54,8 @@ class Pair : public LayerSink {
       const auto it = active.find(s.sequence);
       if (it == active.end()) continue;
       Transfer& t = *it->second;
-      Push(t, s.blocks, std::max(s.token_begin, t.grant.first_token), s.token_end, layer, layer + 1);
+      Push(t, s.blocks, std::max(s.token_begin, t.grant.first_token), s.token_end, layer,
+           layer + 1);
       if (layer + 1 == Layers()) t.pushed = std::max(t.pushed, s.token_end);
     }
   }
@@ -79,8 +81,8 @@ class Pair : public LayerSink {
   std::map<SequenceId, Transfer*> active;
 
  private:
-  void Push(Transfer& t, std::span<const BlockId> from, int32_t begin, int32_t end, int32_t first_layer,
-            int32_t last_layer) {
+  void Push(Transfer& t, std::span<const BlockId> from, int32_t begin, int32_t end,
+            int32_t first_layer, int32_t last_layer) {
     if (begin >= end) return;
     const KvLayout src = p.executor.kv_layout();
     const KvLayout dst = d.executor.kv_layout();
@@ -89,7 +91,8 @@ class Pair : public LayerSink {
       const BlockId to = t.grant.blocks[static_cast<size_t>(block - first_granted)];
       for (int32_t layer = first_layer; layer < last_layer; ++layer) {
         std::memcpy(d.executor.pool_base() + dst.Offset(layer, to),
-                    p.executor.pool_base() + src.Offset(layer, from[static_cast<size_t>(block)]), src.LayerBlockBytes());
+                    p.executor.pool_base() + src.Offset(layer, from[static_cast<size_t>(block)]),
+                    src.LayerBlockBytes());
       }
     }
   }
@@ -123,7 +126,8 @@ TEST_P(EngineRemote, ARemotePrefillBringsTheTokensOfTheOracleAtEveryLength) {
     while (!pair.active.empty()) pair.StepP();
     pair.d.Run();
     pair.d.ExpectAllOracle();
-    EXPECT_EQ(pair.d.executor.rows_computed(), 20u) << "the last token of the prompt and all drawn ones but the last";
+    EXPECT_EQ(pair.d.executor.rows_computed(), 20u)
+        << "the last token of the prompt and all drawn ones but the last";
     pair.d.ExpectIdle();
     pair.p.ExpectIdle();
   }
@@ -177,7 +181,8 @@ TEST_P(EngineRemote, AFullPrefixHitNeedsOnlyTheBlockOfTheLastToken) {
 TEST_P(EngineRemote, RemoteAndLocalSequencesRunInOneBatch) {
   Pair pair(M(), M(), Chunks(32));
   std::vector<Pair::Transfer> transfers;
-  for (int32_t i = 0; i < 6; ++i) transfers.push_back(pair.Begin(MakeRequest(SomeTokens(20 + 9 * i, 80 + i), 25, i)));
+  for (int32_t i = 0; i < 6; ++i)
+    transfers.push_back(pair.Begin(MakeRequest(SomeTokens(20 + 9 * i, 80 + i), 25, i)));
   for (int32_t i = 0; i < 4; ++i) pair.d.Add(MakeRequest(SomeTokens(12 + 7 * i, 90 + i), 25, i));
   for (auto& t : transfers) ASSERT_TRUE(pair.Grant(t));
   while (!pair.active.empty()) {
@@ -193,7 +198,8 @@ TEST_P(EngineRemote, RemoteAndLocalSequencesRunInOneBatch) {
 TEST_P(EngineRemote, FilledSequencesArePreemptedAndRecomputedWithoutChangingAToken) {
   Pair pair(M(), M(/*blocks=*/12), Chunks(32));
   std::vector<Pair::Transfer> transfers;
-  for (int32_t i = 0; i < 4; ++i) transfers.push_back(pair.Begin(MakeRequest(SomeTokens(30 + i, 80 + i), 60, i)));
+  for (int32_t i = 0; i < 4; ++i)
+    transfers.push_back(pair.Begin(MakeRequest(SomeTokens(30 + i, 80 + i), 60, i)));
   for (auto& t : transfers) {
     for (int i = 0; !pair.Grant(t) && i < 1000; ++i) pair.d.Step();
     ASSERT_TRUE(t.granted);

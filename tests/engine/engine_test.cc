@@ -234,11 +234,13 @@ TEST_P(EngineAtDepth, ATakeoverGoesOnWhereTheOtherWorkerStopped) {
   for (size_t emitted : {1u, 7u, 19u, 20u}) {
     EngineHarness h(M());
     SequenceRequest rest = whole;
-    rest.tokens.insert(rest.tokens.end(), expected.tokens.begin(), expected.tokens.begin() + static_cast<long>(emitted));
+    rest.tokens.insert(rest.tokens.end(), expected.tokens.begin(),
+                       expected.tokens.begin() + static_cast<long>(emitted));
     const SequenceId id = h.Add(rest);
     h.Run();
     EXPECT_EQ(h.outcomes[id].drawn,
-              std::vector<TokenId>(expected.tokens.begin() + static_cast<long>(emitted), expected.tokens.end()));
+              std::vector<TokenId>(expected.tokens.begin() + static_cast<long>(emitted),
+                                   expected.tokens.end()));
     EXPECT_EQ(h.outcomes[id].finish, FinishReason::kLength);
   }
 }
@@ -421,8 +423,10 @@ TEST(Engine, RequestsThatCannotRunAreRefusedWithBothNumbers) {
     return id ? std::string("accepted") : id.error().ToString();
   };
   EXPECT_THAT(why(SequenceRequest{}), HasSubstr("INVALID_ARGUMENT"));
-  EXPECT_THAT(why(MakeRequest(SomeTokens(200, 1))), testing::AllOf(HasSubstr("200 tokens"), HasSubstr("context is 200")));
-  EXPECT_THAT(why(MakeRequest(SomeTokens(65, 1))), testing::AllOf(HasSubstr("5 KV blocks"), HasSubstr("has 4")));
+  EXPECT_THAT(why(MakeRequest(SomeTokens(200, 1))),
+              testing::AllOf(HasSubstr("200 tokens"), HasSubstr("context is 200")));
+  EXPECT_THAT(why(MakeRequest(SomeTokens(65, 1))),
+              testing::AllOf(HasSubstr("5 KV blocks"), HasSubstr("has 4")));
   SequenceRequest wrong = MakeRequest(SomeTokens(10, 1));
   wrong.prompt_tokens = 11;
   EXPECT_THAT(why(wrong), HasSubstr("prompt_tokens is 11"));

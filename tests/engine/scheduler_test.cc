@@ -41,7 +41,8 @@ SequenceView Decoding(uint64_t arrival, int32_t tokens) {
   return v;
 }
 
-StepPlan Plan(std::vector<SequenceView> views, int32_t available, const ScheduleLimits& limits = {}) {
+StepPlan Plan(std::vector<SequenceView> views, int32_t available,
+              const ScheduleLimits& limits = {}) {
   return PlanStep(EngineSnapshot{views, available, kBlock}, limits);
 }
 
@@ -64,7 +65,8 @@ TEST(Scheduler, NothingToDoIsAnEmptyPlan) {
 }
 
 TEST(Scheduler, DecodesComeFirstThenPrefillsThenWaiting) {
-  const StepPlan plan = Plan({Waiting(1, 40), Prefilling(2, 100, 30), Decoding(4, 21), Decoding(3, 50)}, 100);
+  const StepPlan plan =
+      Plan({Waiting(1, 40), Prefilling(2, 100, 30), Decoding(4, 21), Decoding(3, 50)}, 100);
   EXPECT_THAT(Ids(plan), ElementsAre(3, 4, 2, 1));
   EXPECT_EQ(plan.sequences[0].num_tokens, 1);
   EXPECT_TRUE(plan.sequences[0].samples);
@@ -78,7 +80,8 @@ TEST(Scheduler, DecodesComeFirstThenPrefillsThenWaiting) {
 }
 
 TEST(Scheduler, APromptIsCutToTheTokenBudgetThatDecodesLeave) {
-  const StepPlan plan = Plan({Decoding(1, 20), Decoding(2, 20), Waiting(3, 100)}, 100, {.max_batch_tokens = 32});
+  const StepPlan plan =
+      Plan({Decoding(1, 20), Decoding(2, 20), Waiting(3, 100)}, 100, {.max_batch_tokens = 32});
   ASSERT_THAT(Ids(plan), ElementsAre(1, 2, 3));
   EXPECT_EQ(plan.sequences[2].num_tokens, 30);
   EXPECT_FALSE(plan.sequences[2].samples);
@@ -110,7 +113,8 @@ TEST(Scheduler, ACachedPrefixIsNeitherComputedNorPaidTwice) {
   EXPECT_EQ(plan.sequences[0].token_begin, 64);
   EXPECT_EQ(plan.sequences[0].num_tokens, 36);
   EXPECT_EQ(plan.sequences[0].new_blocks, 3);
-  EXPECT_TRUE(Plan({v}, 6).empty()) << "matched blocks that nobody pins are not available any more once they are used";
+  EXPECT_TRUE(Plan({v}, 6).empty())
+      << "matched blocks that nobody pins are not available any more once they are used";
   v.cached_free_blocks = 0;
   EXPECT_FALSE(Plan({v}, 3).empty()) << "blocks that others pin cost nothing";
 }
@@ -169,8 +173,9 @@ TEST(Scheduler, SequencesThatAwaitKvAreNotScheduledAndTakeNoSlot) {
 
 TEST(Scheduler, NoMoreSequencesStartThanThereAreSlots) {
   const ScheduleLimits limits{.max_sequences = 3};
-  EXPECT_THAT(Ids(Plan({Decoding(1, 20), Waiting(2, 5), Waiting(3, 5), Waiting(4, 5)}, 100, limits)),
-              ElementsAre(1, 2, 3));
+  EXPECT_THAT(
+      Ids(Plan({Decoding(1, 20), Waiting(2, 5), Waiting(3, 5), Waiting(4, 5)}, 100, limits)),
+      ElementsAre(1, 2, 3));
 }
 
 TEST(Scheduler, ARunningSequenceWithItsLastTokenInFlightKeepsItsSlot) {
@@ -183,10 +188,12 @@ TEST(Scheduler, GreaterPriorityGoesFirstThenEarlierArrival) {
   SequenceView urgent = Waiting(3, 10);
   urgent.priority = 5;
   EXPECT_THAT(Ids(Plan({Waiting(1, 10), Waiting(2, 10), urgent}, 100)), ElementsAre(3, 1, 2));
-  EXPECT_THAT(Ids(Plan({Waiting(1, 10), Waiting(2, 10), urgent}, 100, {.max_sequences = 2})), ElementsAre(3, 1));
+  EXPECT_THAT(Ids(Plan({Waiting(1, 10), Waiting(2, 10), urgent}, 100, {.max_sequences = 2})),
+              ElementsAre(3, 1));
   SequenceView urgent_decode = Decoding(9, 20);
   urgent_decode.priority = 1;
-  EXPECT_THAT(Ids(Plan({Decoding(1, 20), urgent_decode}, 100, {.max_batch_tokens = 1})), ElementsAre(9));
+  EXPECT_THAT(Ids(Plan({Decoding(1, 20), urgent_decode}, 100, {.max_batch_tokens = 1})),
+              ElementsAre(9));
 }
 
 TEST(Scheduler, TheNewestOfTheLowestPriorityIsPreempted) {
@@ -202,7 +209,8 @@ TEST(Scheduler, TheNewestOfTheLowestPriorityIsPreempted) {
 
 TEST(Scheduler, WhoHasNobodyBehindItToPreemptKeepsItsBlocksAndWaits) {
   // Four sequences want a block each; the last one's two go to the first and the second.
-  const StepPlan plan = Plan({Decoding(1, 33), Decoding(2, 33), Decoding(3, 33), Decoding(4, 33)}, 0);
+  const StepPlan plan =
+      Plan({Decoding(1, 33), Decoding(2, 33), Decoding(3, 33), Decoding(4, 33)}, 0);
   EXPECT_THAT(Preempted(plan), ElementsAre(4));
   EXPECT_THAT(Ids(plan), ElementsAre(1, 2));
 }
@@ -286,11 +294,15 @@ std::vector<SequenceView> RandomViews(SplitMix64& random) {
       case 0:
         v = Waiting(arrival, tokens);
         v.gated = random.Below(4) == 0;
-        v.cached_tokens = static_cast<int32_t>(random.Below(static_cast<uint64_t>((tokens - 1) / kBlock) + 1)) * kBlock;
-        v.cached_free_blocks = static_cast<int32_t>(random.Below(static_cast<uint64_t>(v.cached_tokens / kBlock) + 1));
+        v.cached_tokens =
+            static_cast<int32_t>(random.Below(static_cast<uint64_t>((tokens - 1) / kBlock) + 1)) *
+            kBlock;
+        v.cached_free_blocks =
+            static_cast<int32_t>(random.Below(static_cast<uint64_t>(v.cached_tokens / kBlock) + 1));
         break;
       case 1:
-        v = Prefilling(arrival, tokens, static_cast<int32_t>(random.Below(static_cast<uint64_t>(tokens))));
+        v = Prefilling(arrival, tokens,
+                       static_cast<int32_t>(random.Below(static_cast<uint64_t>(tokens))));
         break;
       case 2:
         v = Waiting(arrival, tokens);
@@ -322,8 +334,8 @@ ScheduleLimits RandomLimits(SplitMix64& random) {
 }
 
 // What every plan must be, recomputed from the views alone.
-void ExpectValid(const std::vector<SequenceView>& views, int32_t available, const ScheduleLimits& limits,
-                 const StepPlan& plan) {
+void ExpectValid(const std::vector<SequenceView>& views, int32_t available,
+                 const ScheduleLimits& limits, const StepPlan& plan) {
   std::map<uint64_t, SequenceView> by_id;
   for (const auto& v : views) by_id[v.id.value] = v;
   int32_t blocks = available;
@@ -337,7 +349,8 @@ void ExpectValid(const std::vector<SequenceView>& views, int32_t available, cons
   }
   int32_t tokens = 0;
   int32_t running = 0;
-  for (const auto& v : views) running += v.phase == SequencePhase::kRunning && !gone.contains(v.id.value) ? 1 : 0;
+  for (const auto& v : views)
+    running += v.phase == SequencePhase::kRunning && !gone.contains(v.id.value) ? 1 : 0;
   for (const auto& p : plan.sequences) {
     const SequenceView& v = by_id.at(p.id.value);
     EXPECT_TRUE(gone.insert(p.id.value).second) << "planned twice, or preempted too";
@@ -386,7 +399,8 @@ TEST(Scheduler, EveryPlanOfARandomSnapshotIsValidAndDoesNotDependOnTheOrderOfThe
 // A closed world around PlanStep: sequences arrive, run as planned and end. Everyone must end.
 class World {
  public:
-  World(int32_t blocks, const ScheduleLimits& limits, uint64_t seed) : free_(blocks), limits_(limits), random_(seed) {}
+  World(int32_t blocks, const ScheduleLimits& limits, uint64_t seed)
+      : free_(blocks), limits_(limits), random_(seed) {}
 
   void Arrive(int32_t prompt, int32_t to_draw) {
     SequenceView v = Waiting(++arrivals_, prompt);
@@ -415,7 +429,8 @@ class World {
 
  private:
   SequenceView& Of(SequenceId id) {
-    return *std::find_if(views_.begin(), views_.end(), [id](const SequenceView& v) { return v.id == id; });
+    return *std::find_if(views_.begin(), views_.end(),
+                         [id](const SequenceView& v) { return v.id == id; });
   }
   void Run(const PlannedSequence& p) {
     SequenceView& v = Of(p.id);
@@ -440,13 +455,15 @@ TEST(Scheduler, EverySequenceEndsUnderConstantArrivalsInATinyPool) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     SCOPED_TRACE(seed);
     SplitMix64 random(seed);
-    const ScheduleLimits limits{.max_batch_tokens = 24, .max_sequences = 6, .max_prefill_chunk = 16};
+    const ScheduleLimits limits{
+        .max_batch_tokens = 24, .max_sequences = 6, .max_prefill_chunk = 16};
     World world(/*blocks=*/12, limits, seed);
     int steps_with_same_oldest = 0;
     uint64_t oldest = 0;
     for (int step = 0; step < 1500; ++step) {
       if (random.Below(3) == 0 && world.size() < 30) {
-        world.Arrive(static_cast<int32_t>(1 + random.Below(120)), static_cast<int32_t>(1 + random.Below(60)));
+        world.Arrive(static_cast<int32_t>(1 + random.Below(120)),
+                     static_cast<int32_t>(1 + random.Below(60)));
       }
       world.Step();
       if (world.done()) continue;

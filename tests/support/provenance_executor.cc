@@ -24,7 +24,8 @@ uint64_t Mix(uint64_t x) {
 uint64_t Mix(uint64_t a, uint64_t b) { return Mix(a + 0x9e3779b97f4a7c15u + Mix(b)); }
 
 uint64_t Embed(const ProvenanceOptions& o, TokenId token, int32_t position) {
-  return Mix(Mix(o.weights, static_cast<uint64_t>(static_cast<uint32_t>(token))), static_cast<uint64_t>(position));
+  return Mix(Mix(o.weights, static_cast<uint64_t>(static_cast<uint32_t>(token))),
+             static_cast<uint64_t>(position));
 }
 // `state` is the hidden state that enters `layer` at a position.
 uint64_t KvWord(uint64_t state, int32_t layer, int32_t head, int32_t part) {
@@ -36,11 +37,13 @@ uint64_t Glance(uint64_t k, uint64_t v, int32_t position) {
 }
 
 bool UsesGenerated(const SamplingParams& p) {
-  return p.presence_penalty != 0 || p.frequency_penalty != 0 || (p.repetition_penalty != 1 && p.repetition_penalty != 0);
+  return p.presence_penalty != 0 || p.frequency_penalty != 0 ||
+         (p.repetition_penalty != 1 && p.repetition_penalty != 0);
 }
 
-SampledToken Draw(const ProvenanceOptions& o, uint64_t state, uint32_t position, const SamplingParams& params,
-                  std::span<const TokenId> prompt, std::span<const TokenId> generated, std::span<const TokenId> banned) {
+SampledToken Draw(const ProvenanceOptions& o, uint64_t state, uint32_t position,
+                  const SamplingParams& params, std::span<const TokenId> prompt,
+                  std::span<const TokenId> generated, std::span<const TokenId> banned) {
   uint64_t h = Mix(state, position);
   if (params.temperature != 0) h = Mix(Mix(h, params.seed), params.choice);
   if (UsesGenerated(params)) {
@@ -67,8 +70,10 @@ class PlainModel {
     for (int32_t layer = 0; layer < o_.num_layers; ++layer) {
       uint64_t sum = 0;
       for (int32_t head = 0; head < o_.num_kv_heads; ++head) {
-        for (int32_t part = 0; part < kParts; ++part) Words(layer, head, part).push_back(KvWord(x, layer, head, part));
-        for (int32_t p = 0; p <= length_; ++p) sum += Glance(Word(layer, head, 0, p), Word(layer, head, 1, p), p);
+        for (int32_t part = 0; part < kParts; ++part)
+          Words(layer, head, part).push_back(KvWord(x, layer, head, part));
+        for (int32_t p = 0; p <= length_; ++p)
+          sum += Glance(Word(layer, head, 0, p), Word(layer, head, 1, p), p);
       }
       x = Mix(x, sum);
     }
@@ -104,8 +109,8 @@ ExpectedEnd ExpectedOutput(const ProvenanceOptions& options, const SequenceReque
     const auto generated = static_cast<int32_t>(tokens.size() - prompt);
     std::span<const TokenId> banned;
     if (generated < request.min_new_tokens) banned = stops;
-    const TokenId token = Draw(options, model.state(), static_cast<uint32_t>(tokens.size()), request.sampling,
-                               all.first(prompt), all.subspan(prompt), banned)
+    const TokenId token = Draw(options, model.state(), static_cast<uint32_t>(tokens.size()),
+                               request.sampling, all.first(prompt), all.subspan(prompt), banned)
                               .token;
     tokens.push_back(token);
     end.tokens.push_back(token);
@@ -113,7 +118,8 @@ ExpectedEnd ExpectedOutput(const ProvenanceOptions& options, const SequenceReque
       end.finish = FinishReason::kStop;
       return end;
     }
-    if (generated + 1 >= request.max_new_tokens || static_cast<int32_t>(tokens.size()) >= options.max_context) {
+    if (generated + 1 >= request.max_new_tokens ||
+        static_cast<int32_t>(tokens.size()) >= options.max_context) {
       end.finish = FinishReason::kLength;
       return end;
     }
@@ -121,8 +127,8 @@ ExpectedEnd ExpectedOutput(const ProvenanceOptions& options, const SequenceReque
   }
 }
 
-std::vector<TokenId> ExpectedTokens(const ProvenanceOptions& options, std::span<const TokenId> prompt, int32_t count,
-                                    uint64_t seed) {
+std::vector<TokenId> ExpectedTokens(const ProvenanceOptions& options,
+                                    std::span<const TokenId> prompt, int32_t count, uint64_t seed) {
   SequenceRequest request;
   request.tokens.assign(prompt.begin(), prompt.end());
   request.prompt_tokens = static_cast<int32_t>(prompt.size());
@@ -143,7 +149,10 @@ KvLayout ProvenanceExecutor::LayoutOf(const ProvenanceOptions& options) {
 }
 
 ProvenanceExecutor::ProvenanceExecutor(const ProvenanceOptions& options, std::span<std::byte> pool)
-    : options_(options), layout_(LayoutOf(options)), pool_(pool), slots_(static_cast<size_t>(options.max_slots)) {
+    : options_(options),
+      layout_(LayoutOf(options)),
+      pool_(pool),
+      slots_(static_cast<size_t>(options.max_slots)) {
   if (pool_.empty()) {
     own_pool_.resize(layout_.PoolBytes(), std::byte{0xee});
     pool_ = own_pool_;
@@ -187,12 +196,15 @@ void ProvenanceExecutor::CheckInput(const StepInput& input) {
     next_row += s.num_rows;
     AISP_CHECK(s.context_len >= s.num_rows && s.context_len <= options_.max_context);
     const int32_t table = layout_.BlocksFor(s.context_len);
-    AISP_CHECK(s.table_begin >= 0 && s.table_begin + table <= static_cast<int32_t>(b.block_tables.size()));
+    AISP_CHECK(s.table_begin >= 0 &&
+               s.table_begin + table <= static_cast<int32_t>(b.block_tables.size()));
     for (int32_t i = 0; i < table; ++i) {
       const int32_t block = b.block_tables[static_cast<size_t>(s.table_begin + i)];
       AISP_CHECK(block >= 0 && block < layout_.num_blocks);
       const bool writes = (i + 1) * layout_.block_tokens > s.context_len - s.num_rows;
-      if (writes) AISP_CHECK_MSG(written.insert(block).second, "two sequences write one block in the same step");
+      if (writes)
+        AISP_CHECK_MSG(written.insert(block).second,
+                       "two sequences write one block in the same step");
     }
     const int32_t slot = b.slot_of_row[static_cast<size_t>(s.row_begin)];
     AISP_CHECK(slot >= 0 && slot < options_.max_slots);
@@ -216,7 +228,8 @@ void ProvenanceExecutor::CheckInput(const StepInput& input) {
 TokenId ProvenanceExecutor::TokenOfRow(const StepInput& input, int32_t row) {
   const TokenId token = input.batch.tokens[static_cast<size_t>(row)];
   if (token != kTokenOnDevice) return token;
-  const SlotToken& slot = slots_[static_cast<size_t>(input.batch.slot_of_row[static_cast<size_t>(row)])];
+  const SlotToken& slot =
+      slots_[static_cast<size_t>(input.batch.slot_of_row[static_cast<size_t>(row)])];
   AISP_CHECK_MSG(slot.step + 1 == input.step, "the step before drew no token for this slot");
   ++rows_from_device_;
   return slot.token;
@@ -233,10 +246,12 @@ StepResult ProvenanceExecutor::Execute(const StepInput& input) {
       for (int32_t i = 0; i < s.num_rows; ++i) {
         const auto row = static_cast<size_t>(s.row_begin + i);
         const int32_t p = b.positions[row];
-        const int32_t block = b.block_tables[static_cast<size_t>(s.table_begin + p / layout_.block_tokens)];
+        const int32_t block =
+            b.block_tables[static_cast<size_t>(s.table_begin + p / layout_.block_tokens)];
         for (int32_t head = 0; head < options_.num_kv_heads; ++head) {
           for (int32_t part = 0; part < kParts; ++part) {
-            Store(layer, block, head, part, p % layout_.block_tokens, KvWord(x[row], layer, head, part));
+            Store(layer, block, head, part, p % layout_.block_tokens,
+                  KvWord(x[row], layer, head, part));
           }
         }
       }
@@ -250,8 +265,8 @@ StepResult ProvenanceExecutor::Execute(const StepInput& input) {
   StepResult result;
   for (size_t i = 0; i < input.samples.size(); ++i) {
     const SampleRow& s = input.samples[i];
-    SampledToken sampled = Draw(options_, x[static_cast<size_t>(b.logit_rows[i])], s.position, *s.params, s.prompt,
-                                s.generated, s.banned);
+    SampledToken sampled = Draw(options_, x[static_cast<size_t>(b.logit_rows[i])], s.position,
+                                *s.params, s.prompt, s.generated, s.banned);
     slots_[static_cast<size_t>(s.slot)] = SlotToken{sampled.token, input.step};
     if (row_fault) sampled.status = row_fault(s);
     result.tokens.push_back(std::move(sampled));
@@ -265,7 +280,8 @@ uint64_t ProvenanceExecutor::Attend(int32_t layer, const SequenceRows& rows, con
                                     int32_t position) const {
   uint64_t sum = 0;
   for (int32_t p = 0; p <= position; ++p) {
-    const int32_t block = input.batch.block_tables[static_cast<size_t>(rows.table_begin + p / layout_.block_tokens)];
+    const int32_t block =
+        input.batch.block_tables[static_cast<size_t>(rows.table_begin + p / layout_.block_tokens)];
     const int32_t slot = p % layout_.block_tokens;
     for (int32_t head = 0; head < options_.num_kv_heads; ++head) {
       sum += Glance(Load(layer, block, head, 0, slot), Load(layer, block, head, 1, slot), p);
@@ -274,8 +290,8 @@ uint64_t ProvenanceExecutor::Attend(int32_t layer, const SequenceRows& rows, con
   return sum;
 }
 
-bool ProvenanceExecutor::Holds(std::span<const TokenId> tokens, std::span<const BlockId> blocks, int32_t begin,
-                               int32_t end) const {
+bool ProvenanceExecutor::Holds(std::span<const TokenId> tokens, std::span<const BlockId> blocks,
+                               int32_t begin, int32_t end) const {
   PlainModel model(options_);
   for (int32_t p = 0; p < end; ++p) model.Append(tokens[static_cast<size_t>(p)]);
   for (int32_t p = begin; p < end; ++p) {
@@ -293,16 +309,19 @@ bool ProvenanceExecutor::Holds(std::span<const TokenId> tokens, std::span<const 
 }
 
 // [layer][block][kv_head][K|V][slot][head_dim]
-size_t ProvenanceExecutor::WordOffset(int32_t layer, int32_t block, int32_t head, int32_t part, int32_t slot) const {
+size_t ProvenanceExecutor::WordOffset(int32_t layer, int32_t block, int32_t head, int32_t part,
+                                      int32_t slot) const {
   const auto index = static_cast<size_t>((head * kParts + part) * layout_.block_tokens + slot);
   return layout_.Offset(layer, BlockId(block)) + index * sizeof(uint64_t);
 }
-uint64_t ProvenanceExecutor::Load(int32_t layer, int32_t block, int32_t head, int32_t part, int32_t slot) const {
+uint64_t ProvenanceExecutor::Load(int32_t layer, int32_t block, int32_t head, int32_t part,
+                                  int32_t slot) const {
   uint64_t word = 0;
   std::memcpy(&word, pool_.data() + WordOffset(layer, block, head, part, slot), sizeof(word));
   return word;
 }
-void ProvenanceExecutor::Store(int32_t layer, int32_t block, int32_t head, int32_t part, int32_t slot, uint64_t word) {
+void ProvenanceExecutor::Store(int32_t layer, int32_t block, int32_t head, int32_t part,
+                               int32_t slot, uint64_t word) {
   std::memcpy(pool_.data() + WordOffset(layer, block, head, part, slot), &word, sizeof(word));
 }
 

@@ -45,8 +45,8 @@ struct ExpectedEnd {
 // What a request must bring, whatever the schedule; pool size and depth do not matter.
 ExpectedEnd ExpectedOutput(const ProvenanceOptions& options, const SequenceRequest& request);
 // The first `count` tokens after `prompt` without any stop token.
-std::vector<TokenId> ExpectedTokens(const ProvenanceOptions& options, std::span<const TokenId> prompt, int32_t count,
-                                    uint64_t seed);
+std::vector<TokenId> ExpectedTokens(const ProvenanceOptions& options,
+                                    std::span<const TokenId> prompt, int32_t count, uint64_t seed);
 
 class ProvenanceExecutor final : public Executor {
  public:
@@ -65,7 +65,8 @@ class ProvenanceExecutor final : public Executor {
   std::byte* pool_base() { return pool_.data(); }
   size_t pool_bytes() const { return pool_.size(); }
   // Whether the pool holds, at every layer and head, what positions [begin, end) of `tokens` must hold.
-  bool Holds(std::span<const TokenId> tokens, std::span<const BlockId> blocks, int32_t begin, int32_t end) const;
+  bool Holds(std::span<const TokenId> tokens, std::span<const BlockId> blocks, int32_t begin,
+             int32_t end) const;
 
   // Faults. The next call fails with this error; a row fails with the status that row_fault gives for it.
   std::optional<Error> fail_next_launch;
@@ -89,7 +90,8 @@ class ProvenanceExecutor final : public Executor {
   uint64_t Load(int32_t layer, int32_t block, int32_t head, int32_t part, int32_t slot) const;
   void Store(int32_t layer, int32_t block, int32_t head, int32_t part, int32_t slot, uint64_t word);
   size_t WordOffset(int32_t layer, int32_t block, int32_t head, int32_t part, int32_t slot) const;
-  uint64_t Attend(int32_t layer, const SequenceRows& rows, const StepInput& input, int32_t position) const;
+  uint64_t Attend(int32_t layer, const SequenceRows& rows, const StepInput& input,
+                  int32_t position) const;
 
   const ProvenanceOptions options_;
   const KvLayout layout_;
