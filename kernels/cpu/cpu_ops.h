@@ -1,0 +1,18 @@
+// The operations of kernels/ops.h on the CPU: oneDNN for matrix products, our own vectorised loops for the rest.
+#pragma once
+
+#include <memory>
+
+#include "kernels/ops.h"
+
+namespace aisp {
+
+struct CpuOpsOptions {
+  // Threads that share one step, the caller among them. One is best for small models and where processes share cores.
+  int threads = 1;
+};
+
+// INVALID_ARGUMENT: threads out of 1..256.
+Result<std::unique_ptr<Ops>> MakeCpuOps(const CpuOpsOptions& options);
+
+}  // namespace aisp

@@ -1,0 +1,68 @@
+// CpuOps: the parts that its translation units share (cpu_ops.cc: rows; cpu_attention.cc; cpu_experts.cc).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/linear.h"
+#include "kernels/cpu/row_kernels.h"
+#include "kernels/cpu/thread_pool.h"
+
+namespace aisp {
+
+class CpuOps final : public Ops {
+ public:
+  static Result<std::unique_ptr<CpuOps>> Create(const CpuOpsOptions& options);
+
+  std::string Describe() const override;
+  DType PreferredComputeDType(DType checkpoint) const override;
+  int64_t RowCapacity(int64_t rows) const override { return LinearRowCapacity(rows); }
+
+  Result<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& source) override;
+  Result<std::unique_ptr<PackedExperts>> PackExperts(const ExpertsSource& source) override;
+
+  Status Embedding(const EmbeddingParams& params, Stream& stream) override;
+  Status Linear(const LinearParams& params, Stream& stream) override;
+  Status RmsNorm(const RmsNormParams& params, Stream& stream) override;
+  Status RopeAppend(const RopeAppendParams& params, Stream& stream) override;
+  Status LatentAppend(const LatentAppendParams& params, Stream& stream) override;
+  Status PagedAttention(const AttentionParams& params, Stream& stream) override;
+  Status SiluMul(const SiluMulParams& params, Stream& stream) override;
+  Status SelectExperts(const SelectExpertsParams& params, Stream& stream) override;
+  Status ExpertMlp(const ExpertMlpParams& params, Stream& stream) override;
+
+ private:
+  // A run of rows of one sequence and one KV head: what one thread does at a time.
+  struct AttentionTask {
+    int32_t sequence = 0;
+    int32_t kv_head = 0;
+    int32_t row = 0;  // within the sequence
+    int32_t rows = 0;
+  };
+
+  explicit CpuOps(int threads) : pool_(threads), kernels_(BestRowKernels()) {}
+  void PlanAttention(const AttentionParams& params);
+  // Body over row ranges, several rows at a time so that threads do not fetch work for each.
+  template <typename Body>
+  void ForRows(int64_t rows, const Body& body) {
+    constexpr int64_t kRows = 8;
+    pool_.For((rows + kRows - 1) / kRows, [&](int64_t chunk, int) {
+      const int64_t end = std::min(rows, (chunk + 1) * kRows);
+      for (int64_t row = chunk * kRows; row < end; ++row) body(row);
+    });
+  }
+
+  ThreadPool pool_;
+  const RowKernels& kernels_;
+  std::unique_ptr<LinearEngine> linear_;
+  std::vector<AttentionTask> tasks_;                // of the call that runs; capacity is kept
+  std::vector<std::vector<float>> attend_scratch_;  // one for each worker
+};
+
+// Writes head_dim values to a slot of the pool, converting.
+void StoreKv(const RowKernels& kernels, const PagedKvView& kv, int32_t kv_slot, int32_t head, bool value, const float* from,
+             int64_t n);
+
+}  // namespace aisp

@@ -1,0 +1,240 @@
+// Ops: the fused operations that the layers of a model are made of, on one device. kernels/cpu is a product and the oracle of
+// the others.
+//
+// Everything is enqueued on a Stream and returns without waiting for the device; pointers are device pointers and stay alive
+// until the stream has passed. Shapes are checked at load (Pack*, by Result) and, on the step path, as invariants: a wrong
+// shape there is a broken program. Nothing allocates on the step path. What kernel serves which {operation, dtype, shape} is
+// resolved in Pack* and in the constructor.
+//
+// Number formats: the residual stream, the outputs of Linear and everything that is accumulated are f32; the inputs of Linear
+// have the weight's compute dtype (f32 or bf16); the KV pool is f32 or bf16.
+//
+// Rows: a tensor that is an input or output of Linear has RowCapacity(rows) rows of memory; those beyond `rows` may hold anything
+// and be overwritten.
+//
+// Determinism: on the CPU a row's result is the same bit for bit whatever other rows are in the call and however many, however a
+// prompt was cut into calls, and whatever the block size of the pool is. Threads: one caller at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "common/result.h"
+#include "kernels/device/device.h"
+#include "kernels/device/tensor_view.h"
+
+namespace aisp {
+
+// ---- weights ----
+
+// A weight matrix in the form that the backend's kernels want. Immutable.
+class PackedLinear {
+ public:
+  virtual ~PackedLinear() = default;
+  virtual int64_t in_features() const = 0;
+  virtual int64_t out_features() const = 0;
+  virtual DType input_dtype() const = 0;
+  // Device bytes.
+  virtual size_t bytes() const = 0;
+};
+
+enum class Epilogue : uint8_t {
+  kStore,       // y = x W^T + b
+  kAccumulate,  // y += x W^T + b
+};
+
+struct LinearSource {
+  // Host memory, [out_i, K] each, f32, bf16 or f16; stacked along the output: q, k and v, or gate and up.
+  std::span<const TensorView> parts;
+  // One f32 [out_i] per part (a null view: zeros), or empty.
+  std::span<const TensorView> biases;
+  DType compute_dtype = DType::kF32;
+  Epilogue epilogue = Epilogue::kStore;
+};
+
+// The gated MLPs of a layer's experts.
+class PackedExperts {
+ public:
+  virtual ~PackedExperts() = default;
+  virtual int32_t num_experts() const = 0;
+  virtual size_t bytes() const = 0;
+};
+
+struct ExpertsSource {
+  struct Expert {
+    TensorView gate, up;  // [intermediate, hidden]
+    TensorView down;      // [hidden, intermediate]
+  };
+  std::span<const Expert> experts;
+  DType compute_dtype = DType::kF32;
+  int32_t max_rows = 0;  // of one call
+};
+
+// ---- what a step is made of ----
+
+// The pool of one layer: [block][kv_head][K|V][slot][head_dim].
+struct PagedKvView {
+  void* layer = nullptr;  // first block of the layer
+  DType dtype = DType::kF32;
+  int32_t num_kv_heads = 0;
+  int32_t head_dim = 0;
+  int32_t block_tokens = 0;  // a multiple of 16
+
+  size_t part_bytes() const {
+    return static_cast<size_t>(block_tokens) * static_cast<size_t>(head_dim) * DTypeBytes(dtype);
+  }
+  size_t head_bytes() const { return 2 * part_bytes(); }
+  size_t block_bytes() const { return static_cast<size_t>(num_kv_heads) * head_bytes(); }
+};
+
+// One sequence's rows of a step; its positions are consecutive and end at context_len - 1.
+struct RowSpan {
+  int32_t row_begin = 0;
+  int32_t num_rows = 0;
+  int32_t context_len = 0;
+  int32_t table_begin = 0;  // of its entries in block_tables
+};
+
+// Ragged rows in device memory. `host_rows` is the same as `sequences`, for the launch to size its grid by.
+struct RaggedBatch {
+  int32_t rows = 0;
+  std::span<const RowSpan> host_sequences;
+  const RowSpan* sequences = nullptr;
+  const int32_t* positions = nullptr;     // [rows]
+  const int32_t* kv_slots = nullptr;      // [rows]: block * block_tokens + slot in the block
+  const int32_t* block_tables = nullptr;  // concatenated
+};
+
+struct EmbeddingParams {
+  TensorView table;                       // [vocabulary, hidden], f32, bf16 or f16
+  const int32_t* tokens = nullptr;        // [rows]; negative: the token is slot_tokens[slot_of_row[row]]
+  const int32_t* slot_of_row = nullptr;   // [rows]
+  const int32_t* slot_tokens = nullptr;   // [slots]
+  int32_t rows = 0;
+  TensorView hidden;  // f32 [rows, hidden]
+};
+
+struct LinearParams {
+  const PackedLinear* weight = nullptr;
+  TensorView x;  // [rows, in], the weight's input dtype, dense
+  TensorView y;  // f32 [rows, out], dense
+  int32_t rows = 0;
+};
+
+// y[i] = x[row_indices ? row_indices[i] : i] / rms(x) * weight
+struct RmsNormParams {
+  TensorView x;                          // f32 [.., dim]; rows may be strided
+  const int32_t* row_indices = nullptr;  // [rows]
+  TensorView weight;                     // f32 [dim]
+  TensorView y;                          // f32 or bf16 [rows, dim]
+  int32_t rows = 0;
+  float epsilon = 1e-6f;
+};
+
+// Normalises (where there are norm weights) and rotates q and k, and appends k and v to the pool.
+// Rotation as in Hugging Face's Llama: element i pairs with i + rotary_dim / 2.
+struct RopeAppendParams {
+  TensorView qkv;         // f32 [rows, (heads + 2 kv_heads) * head_dim]; q is replaced in place
+  TensorView cos_sin;     // f32 [positions, head_dim]: cosines of the head_dim/2 angles, then their sines
+  TensorView q_norm;      // f32 [head_dim] or null
+  TensorView k_norm;      // f32 [head_dim] or null
+  float norm_epsilon = 1e-6f;
+  int32_t num_heads = 0;
+  RaggedBatch batch;
+  PagedKvView kv;
+};
+
+// Multi-head latent attention's assembly of q, k and v (DeepSeek-V2, arXiv:2405.04434, section 2.1), in the expanded form:
+// k of a head is [k_nope | k_rope], k_rope being shared by all heads; v is padded with zeros to the pool's head_dim.
+// Rotation pairs element 2i with 2i + 1.
+struct LatentAppendParams {
+  TensorView q;        // f32 [rows, heads * (nope + rope)]; its last `rope` elements per head are rotated in place
+  TensorView kv;       // f32 [rows, heads * (nope + v_dim)]: k_nope and v of each head
+  TensorView k_rope;   // f32 [rows, >= rope], rows strided: the shared key part before rotation
+  TensorView cos_sin;  // f32 [positions, rope]
+  int32_t num_heads = 0;
+  int32_t nope_dim = 0;
+  int32_t rope_dim = 0;
+  int32_t v_dim = 0;
+  RaggedBatch batch;
+  PagedKvView pool;    // num_kv_heads = heads, head_dim >= nope + rope and >= v_dim
+};
+
+// Causal attention of every row over its sequence's pool, prefill chunks and decode rows in one call.
+struct AttentionParams {
+  TensorView q;            // f32 [rows, >= heads * q_head_dim]; rows may be strided
+  int32_t q_head_dim = 0;  // <= kv.head_dim; the rest of a key is not looked at
+  int32_t v_head_dim = 0;  // <= kv.head_dim; elements of a head in the output
+  int32_t num_heads = 0;   // a multiple of kv.num_kv_heads
+  float scale = 1.0f;      // of the scores
+  int32_t window = 0;      // > 0: a row at position p sees positions > p - window only
+  RaggedBatch batch;
+  PagedKvView kv;
+  TensorView out;  // f32 or bf16 [rows, heads * v_head_dim]
+};
+
+// y = silu(x[:, :dim]) * x[:, dim:]
+struct SiluMulParams {
+  TensorView x;  // f32 [rows, 2 * dim]
+  TensorView y;  // f32 or bf16 [rows, dim]
+  int32_t rows = 0;
+};
+
+enum class ExpertScore : uint8_t { kSoftmax, kSigmoid };
+
+// Which experts a row goes to, and how much each counts. With groups (DeepSeek-V3, arXiv:2412.19437, section 2.1.2) only the
+// `top_groups` groups with the greatest sum of their two best scores take part. Ties go to the lower index.
+struct SelectExpertsParams {
+  TensorView logits;           // f32 [rows, experts]
+  TensorView correction_bias;  // f32 [experts] or null: added for the choice, not for the weight
+  ExpertScore score = ExpertScore::kSoftmax;
+  int32_t top_k = 1;
+  int32_t num_groups = 1;
+  int32_t top_groups = 1;
+  bool normalise = true;  // weights of a row sum to 1 before `scale`
+  float scale = 1.0f;
+  TensorView experts;  // i32 [rows, top_k], ascending in a row
+  TensorView weights;  // f32 [rows, top_k]
+  int32_t rows = 0;
+};
+
+// y += sum over a row's experts of weight * down(silu(gate x) * up x)
+struct ExpertMlpParams {
+  const PackedExperts* packed = nullptr;
+  TensorView x;        // [rows, hidden], compute dtype
+  TensorView experts;  // i32 [rows, top_k]
+  TensorView weights;  // f32 [rows, top_k]
+  TensorView y;        // f32 [rows, hidden]
+  int32_t rows = 0;
+};
+
+class Ops {
+ public:
+  virtual ~Ops() = default;
+
+  // Which kernels were chosen, for the log: "avx512; oneDNN 2.6.0 bf16 brg:avx512_core_bf16".
+  virtual std::string Describe() const = 0;
+  // The dtype in which weights of `checkpoint` dtype are best computed here: f32 or bf16.
+  virtual DType PreferredComputeDType(DType checkpoint) const = 0;
+  // Rows of memory that a tensor of up to `rows` rows needs to serve Linear.
+  virtual int64_t RowCapacity(int64_t rows) const = 0;
+
+  // INVALID_ARGUMENT: shapes that do not fit each other; UNIMPLEMENTED: a dtype without kernels here; RESOURCE_EXHAUSTED.
+  virtual Result<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& source) = 0;
+  virtual Result<std::unique_ptr<PackedExperts>> PackExperts(const ExpertsSource& source) = 0;
+
+  virtual Status Embedding(const EmbeddingParams& params, Stream& stream) = 0;
+  virtual Status Linear(const LinearParams& params, Stream& stream) = 0;
+  virtual Status RmsNorm(const RmsNormParams& params, Stream& stream) = 0;
+  virtual Status RopeAppend(const RopeAppendParams& params, Stream& stream) = 0;
+  virtual Status LatentAppend(const LatentAppendParams& params, Stream& stream) = 0;
+  virtual Status PagedAttention(const AttentionParams& params, Stream& stream) = 0;
+  virtual Status SiluMul(const SiluMulParams& params, Stream& stream) = 0;
+  virtual Status SelectExperts(const SelectExpertsParams& params, Stream& stream) = 0;
+  virtual Status ExpertMlp(const ExpertMlpParams& params, Stream& stream) = 0;
+};
+
+}  // namespace aisp
