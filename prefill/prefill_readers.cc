@@ -206,6 +206,7 @@ void PrefillRole::Impl::OnGrant(Reader& reader, const v1::Grant& grant) {
   transfer->push = pusher->Open(std::move(target));
   by_push[transfer->push] = transfer->key;
   StartPushing(*transfer);
+  SettleTransfer(*transfer);
 }
 
 void PrefillRole::Impl::OnGrantRefused(Reader& reader, const v1::GrantRefused& refused) {

@@ -24,6 +24,8 @@ TEST(Lifecycle, ACancelAtAnyMomentGivesEveryBlockBack) {
         rig.Turn();
         rig.clock.Advance(rig.tick);
       }
+      while (rig.router_inbox.DeliverOne()) {
+      }
       if (!hold) finished = rig.Finished(1);
       const int finishes = rig.router->answers[1].finishes;
       rig.router->Cancel("d", 1);

@@ -152,6 +152,9 @@ class RoleRig {
   // Nothing is held any more on either side.
   void ExpectAllBlocksBack();
 
+  // Pools by name; a test may add its own.
+  ManualFabric& fabric() { return fabric_; }
+
   const RigOptions options;
   Duration tick = std::chrono::microseconds(500);
 
