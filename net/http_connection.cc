@@ -153,9 +153,8 @@ asio::awaitable<bool> HttpConnection::ReadRequest() {
                     std::to_string(static_cast<int64_t>(ToMs(options.read_timeout))) + " ms");
     co_return false;
   }
-  if (ec == http::error::end_of_stream || ec.category() == asio::error::get_system_category()) {
-    co_return false;
-  }
+  const bool connection_broke = ec && ec.category() == asio::error::get_system_category();
+  if (ec == http::error::end_of_stream || connection_broke) co_return false;
   if (ec) {
     const Refusal refusal = RefusalOf(ec, options);
     Reject(refusal.status, refusal.message);

@@ -1,0 +1,330 @@
+// Requests, answers and refusals of the HttpServer over real sockets.
+#include <sys/socket.h>
+
+#include "tests/net/http_fixture.h"
+
+namespace aisp {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+TEST_F(HttpServerTest, KeepsAConnectionForManyRequests) {
+  StartServer();
+  HttpClient client = Client();
+  for (int i = 0; i < 20; ++i) {
+    const auto answer = client.Request("POST", "/echo?n=" + std::to_string(i), "body");
+    ASSERT_TRUE(answer) << answer.error().ToString();
+    EXPECT_EQ(answer->status, 200);
+    EXPECT_EQ(answer->body, "POST /echo?n=" + std::to_string(i) + "|body");
+  }
+  EXPECT_EQ(Connections(), 1u);
+}
+
+TEST_F(HttpServerTest, AnswersPipelinedRequestsInOrder) {
+  StartServer();
+  const std::string answers =
+      Raw("GET /1 HTTP/1.1\r\nHost: x\r\n\r\n"
+          "POST /2 HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc"
+          "GET /3 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  const size_t first = answers.find("GET /1?|");
+  const size_t second = answers.find("POST /2?|abc");
+  const size_t third = answers.find("GET /3?|");
+  ASSERT_NE(third, std::string::npos) << answers;
+  EXPECT_LT(first, second);
+  EXPECT_LT(second, third);
+}
+
+TEST_F(HttpServerTest, AnswersPipelinedRequestsOneAfterTheOtherWhenTheHandlerTakesItsTime) {
+  int running = 0;
+  int most = 0;
+  StartServer([&](const Exchange& exchange) {
+    most = std::max(most, ++running);
+    auto timer = std::make_shared<std::shared_ptr<IoLoop::Timer>>();
+    *timer = loop_.loop().RunAt(SteadyClock().Now() + std::chrono::milliseconds(5),
+                                [&, exchange, timer] {
+                                  --running;
+                                  Echo(exchange);
+                                  loop_.loop().Post([timer] { timer->reset(); });
+                                });
+  });
+  HttpClient client = Client();
+  std::string requests;
+  for (int i = 0; i < 5; ++i)
+    requests += "GET /" + std::to_string(i) + " HTTP/1.1\r\nHost: x\r\n\r\n";
+  requests += "GET /last HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+  ASSERT_TRUE(client.SendRaw(requests));
+  const auto answers = client.ReceiveRaw();
+  ASSERT_TRUE(answers);
+  EXPECT_THAT(*answers, HasSubstr("GET /last?|"));
+  EXPECT_EQ(most, 1);
+}
+
+TEST_F(HttpServerTest, ReadsChunkedBodies) {
+  StartServer();
+  EXPECT_THAT(
+      Raw("POST /c HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+          "5\r\nhello\r\n6;ext=1\r\n world\r\n0\r\nTrailer: t\r\n\r\n"),
+      HasSubstr("POST /c?|hello world"));
+}
+
+TEST_F(HttpServerTest, AnswersHeadWithoutABody) {
+  StartServer();
+  HttpClient client = Client();
+  const auto head = client.Request("HEAD", "/h");
+  ASSERT_TRUE(head) << head.error().ToString();
+  EXPECT_EQ(head->Header("content-length"), "9");
+  EXPECT_EQ(head->body, "");
+  const auto next = client.Request("GET", "/after");
+  ASSERT_TRUE(next) << next.error().ToString();
+  EXPECT_EQ(next->body, "GET /after?|");
+}
+
+TEST_F(HttpServerTest, AnswersHeadOfAStreamWithoutABody) {
+  StartServer([](const Exchange& exchange) {
+    exchange->BeginStream(200, {{"Content-Type", "text/event-stream"}});
+    exchange->Write("data: x\n\n");
+    exchange->End();
+  });
+  HttpClient client = Client();
+  for (int i = 0; i < 2; ++i) {
+    const auto head = client.Request("HEAD", "/h");
+    ASSERT_TRUE(head) << head.error().ToString();
+    EXPECT_EQ(head->status, 200);
+  }
+}
+
+TEST_F(HttpServerTest, SaysContinueToAClientThatAsks) {
+  StartServer();
+  HttpClient client = Client();
+  ASSERT_TRUE(
+      client.SendRaw("POST /e HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-continue\r\n"
+                     "Connection: close\r\n\r\n"));
+  char interim[64] = {};
+  const ssize_t n = recv(client.fd(), interim, 25, MSG_WAITALL | MSG_PEEK);
+  while (n < 0 && recv(client.fd(), interim, 25, MSG_PEEK) < 25) {
+  }
+  EXPECT_THAT(interim, StartsWith("HTTP/1.1 100 Continue\r\n\r\n"));
+  ASSERT_TRUE(client.SendRaw("ok"));
+  EXPECT_THAT(client.ReceiveRaw().value_or(""), HasSubstr("POST /e?|ok"));
+}
+
+TEST_F(HttpServerTest, RefusesOtherExpectations) {
+  StartServer();
+  EXPECT_THAT(Raw("POST /e HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: wonders\r\n\r\n"),
+              StartsWith("HTTP/1.1 417 "));
+}
+
+TEST_F(HttpServerTest, SpeaksHttp10) {
+  StartServer();
+  const std::string answer = Raw("GET /old HTTP/1.0\r\n\r\n");
+  EXPECT_THAT(answer, HasSubstr("GET /old?|"));
+  EXPECT_THAT(answer, HasSubstr("Connection: close"));
+}
+
+TEST_F(HttpServerTest, StreamsToHttp10WithoutChunks) {
+  StartServer([](const Exchange& exchange) {
+    exchange->BeginStream(200, {});
+    exchange->Write("data: 1\n\n");
+    exchange->End();
+  });
+  const std::string answer = Raw("GET /old HTTP/1.0\r\n\r\n");
+  EXPECT_THAT(answer, ::testing::EndsWith("\r\n\r\ndata: 1\n\n"));
+  EXPECT_THAT(answer, Not(HasSubstr("chunked")));
+}
+
+TEST_F(HttpServerTest, TellsTheHandlerEverythingAboutARequest) {
+  HttpRequest seen;
+  StartServer([&](const Exchange& exchange) {
+    seen = exchange->request();
+    exchange->Respond(204, {}, "");
+  });
+  const Instant before = SteadyClock().Now();
+  HttpClient client = Client();
+  const auto answer =
+      client.Request("PUT", "http://host/a%20b?q=1&r#frag", "", {{"X-Trace", "t1"}});
+  ASSERT_TRUE(answer) << answer.error().ToString();
+  EXPECT_EQ(answer->status, 204);
+  EXPECT_EQ(answer->Header("content-length"), "");
+  EXPECT_EQ(seen.method, "PUT");
+  EXPECT_EQ(seen.path, "/a%20b");
+  EXPECT_EQ(seen.query, "q=1&r");
+  EXPECT_EQ(seen.Header("x-trace"), "t1");
+  EXPECT_EQ(seen.Header("absent"), "");
+  EXPECT_THAT(seen.peer, StartsWith("127.0.0.1:"));
+  EXPECT_GE(seen.received, before);
+  EXPECT_LE(seen.received, SteadyClock().Now());
+}
+
+TEST_F(HttpServerTest, AnswersGarbageWith400AndCloses) {
+  StartServer();
+  for (const std::string garbage : {
+           "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 TLS hello",
+           "GET\r\n\r\n",
+           "GET / HTTP/1.1\r\nHost: x\r\nNo colon here\r\n\r\n",
+           "GET / HTTP/1.1\r\nHost : x\r\n\r\n",
+           "GET / HTTP/1.1\r\n\r\n",
+           "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+           "GET relative HTTP/1.1\r\nHost: x\r\n\r\n",
+           "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+           "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+           "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: "
+           "chunked\r\n\r\n0\r\n\r\n",
+           "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+       }) {
+    const std::string answer = Raw(garbage);
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 400 ")) << garbage;
+    EXPECT_THAT(answer, HasSubstr("Connection: close")) << garbage;
+    EXPECT_THAT(answer, HasSubstr("{\"status\":400")) << garbage;
+  }
+  EXPECT_THAT(Raw("GET / HTTP/2.7\r\nHost: x\r\n\r\n"), StartsWith("HTTP/1.1 505 "));
+  EXPECT_EQ(Client().Request("GET", "/still-alive")->status, 200);
+}
+
+TEST_F(HttpServerTest, RefusesABodyOverTheLimit) {
+  options_.max_body_bytes = 1000;
+  StartServer();
+  HttpClient client = Client();
+  EXPECT_EQ(client.Request("POST", "/", std::string(1000, 'x'))->status, 200);
+  const auto declared = client.Request("POST", "/", std::string(1001, 'x'));
+  ASSERT_TRUE(declared) << declared.error().ToString();
+  EXPECT_EQ(declared->status, 413);
+  EXPECT_THAT(declared->body, HasSubstr("larger than 1000 bytes"));
+  std::string chunks = "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+  for (int i = 0; i < 20; ++i) chunks += "40\r\n" + std::string(64, 'y') + "\r\n";
+  EXPECT_THAT(Raw(chunks), StartsWith("HTTP/1.1 413 "));
+}
+
+TEST_F(HttpServerTest, DeliversThe413ToAClientThatIsStillSending) {
+  options_.max_body_bytes = 1000;
+  StartServer();
+  HttpClient client = Client();
+  const auto answer = client.Request("POST", "/", std::string(8 << 20, 'x'));
+  ASSERT_TRUE(answer) << answer.error().ToString();
+  EXPECT_EQ(answer->status, 413);
+}
+
+TEST_F(HttpServerTest, RefusesAHeadOverTheLimit) {
+  options_.max_header_bytes = 2000;
+  StartServer();
+  HttpClient client = Client();
+  EXPECT_EQ(client.Request("GET", "/", "", {{"X", std::string(1500, 'h')}})->status, 200);
+  const auto answer = client.Request("GET", "/", "", {{"X", std::string(3000, 'h')}});
+  ASSERT_TRUE(answer) << answer.error().ToString();
+  EXPECT_EQ(answer->status, 431);
+  EXPECT_THAT(Raw("GET /" + std::string(100000, 'u')), StartsWith("HTTP/1.1 431 "));
+}
+
+TEST_F(HttpServerTest, CutsARequestThatDoesNotArriveInTime) {
+  options_.read_timeout = std::chrono::milliseconds(100);
+  StartServer();
+  EXPECT_THAT(Raw("GET / HTTP/1.1\r\nHost: x\r\n"), StartsWith("HTTP/1.1 408 "));
+  EXPECT_THAT(Raw("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc"),
+              StartsWith("HTTP/1.1 408 "));
+}
+
+TEST_F(HttpServerTest, CutsARequestThatTricklesIn) {
+  options_.read_timeout = std::chrono::milliseconds(150);
+  StartServer();
+  HttpClient client = Client(std::chrono::milliseconds(20));
+  ASSERT_TRUE(client.SendRaw("GET / HTTP/1.1\r\nHost: x\r\nX: "));
+  std::string answer;
+  // Each byte comes well within the timeout; the request as a whole does not.
+  for (int i = 0; i < 1000 && answer.empty(); ++i) {
+    ASSERT_TRUE(client.SendRaw("y"));
+    answer = client.ReceiveRaw().value_or("");
+  }
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 408 "));
+}
+
+TEST_F(HttpServerTest, ClosesIdleConnectionsSilently) {
+  options_.idle_timeout = std::chrono::milliseconds(80);
+  StartServer();
+  HttpClient client = Client();
+  EXPECT_EQ(client.Request("GET", "/")->status, 200);
+  EXPECT_EQ(client.ReceiveRaw().value_or("lost"), "");
+}
+
+TEST_F(HttpServerTest, RefusesConnectionsOverTheLimitAndSaysSo) {
+  options_.max_connections = 2;
+  StartServer();
+  HttpClient a = Client();
+  HttpClient b = Client();
+  EXPECT_EQ(a.Request("GET", "/")->status, 200);
+  EXPECT_EQ(b.Request("GET", "/")->status, 200);
+  HttpClient c = Client();
+  const auto refused = c.Request("GET", "/");
+  ASSERT_TRUE(refused) << refused.error().ToString();
+  EXPECT_EQ(refused->status, 503);
+  EXPECT_EQ(refused->Header("Retry-After"), "1");
+  a.Close();
+  while (Connections() > 2) {
+  }
+  c.Close();
+  while (Connections() > 1) {
+  }
+  EXPECT_EQ(Client().Request("GET", "/")->status, 200);
+}
+
+TEST_F(HttpServerTest, ServesManyConnectionsAtOnce) {
+  std::vector<std::shared_ptr<HttpExchange>> waiting;
+  StartServer([&](Exchange exchange) {
+    waiting.push_back(std::move(exchange));
+    if (waiting.size() < 300) return;
+    for (const auto& each : waiting) Echo(each);
+    waiting.clear();
+  });
+  std::vector<HttpClient> clients;
+  for (int i = 0; i < 300; ++i) {
+    clients.push_back(Client());
+    ASSERT_TRUE(clients.back().SendRaw("GET /" + std::to_string(i) +
+                                       " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
+  }
+  for (int i = 0; i < 300; ++i) {
+    EXPECT_THAT(clients[i].ReceiveRaw().value_or(""),
+                HasSubstr("GET /" + std::to_string(i) + "?|"));
+  }
+}
+
+TEST_F(HttpServerTest, KeepsHeaderValuesOfTheHandlerOnOneLine) {
+  StartServer([](const Exchange& exchange) {
+    exchange->Respond(200, {{"X-Echo", "a\r\nEvil: 1"}}, "");
+  });
+  const auto answer = Client().Request("GET", "/");
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->Header("X-Echo"), "a  Evil: 1");
+  EXPECT_EQ(answer->Header("Evil"), "");
+}
+
+TEST_F(HttpServerTest, AnswersForAHandlerThatDropsTheExchange) {
+  StartServer([](const Exchange&) {});
+  EXPECT_EQ(Client().Request("GET", "/")->status, 500);
+}
+
+TEST_F(HttpServerTest, NamesTheTakenPortAndTheWayOut) {
+  StartServer();
+  loop_.On([&] {
+    HttpServerOptions options;
+    options.port = port_;
+    HttpServer second(&loop_.loop(), options, [](const Exchange&) {});
+    const Status started = second.Start();
+    ASSERT_FALSE(started);
+    EXPECT_EQ(started.error().code, Code::kAlreadyExists);
+    EXPECT_THAT(started.error().message, HasSubstr("127.0.0.1:" + std::to_string(port_)));
+    EXPECT_THAT(started.error().message, HasSubstr("--port"));
+    options.address = "203.0.113.7";
+    HttpServer elsewhere(&loop_.loop(), options, [](const Exchange&) {});
+    EXPECT_FALSE(elsewhere.Start());
+  });
+}
+
+TEST_F(HttpServerTest, SendsLargeAnswersWhole) {
+  const std::string large(9 << 20, 'L');
+  StartServer([&](const Exchange& exchange) { exchange->Respond(200, {}, large); });
+  HttpClient client = Client();
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(client.Request("GET", "/")->body, large);
+}
+
+}  // namespace
+}  // namespace aisp
