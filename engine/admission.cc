@@ -57,12 +57,12 @@ Result<SequenceId> Engine::Impl::Add(SequenceRequest request) {
         table.alive(), options.max_sequences_total));
   }
   const FinishReason finished = FinishedAtStart(request);
-  // The executor keeps views of the tokens over a step in which they grow, so they must not move.
-  const int64_t size = static_cast<int64_t>(request.tokens.size());
-  const int64_t longest = std::min<int64_t>(
-      executor->max_context(), request.prompt_tokens + int64_t{request.max_new_tokens});
-  request.tokens.reserve(static_cast<size_t>(std::max(size, longest)) + 1);
-
+  if (request.kv_source != KvSource::kPrefillOnly) {
+    // The executor keeps views of the tokens over a step in which they grow, so they must not move.
+    const int64_t longest = std::min<int64_t>(
+        executor->max_context(), request.prompt_tokens + int64_t{request.max_new_tokens});
+    request.tokens.reserve(static_cast<size_t>(std::max<int64_t>(longest, 0)) + 1);
+  }
   Sequence& s = table.Add(std::move(request));
   s.root = RootOf(s.request.cache_scope);
   s.times.added = clock->Now();

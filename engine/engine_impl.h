@@ -70,6 +70,9 @@ struct Engine::Impl {
   bool Schedulable(const Sequence& s) const;
   SequenceView ViewOf(const Sequence& s) const;
   void ViewMatch(const Sequence& s, SequenceView* view) const;
+  // Whether `leader` is about to compute and publish most of what `s` would compute beyond `cached` tokens.
+  bool Leads(const Sequence& leader, const Sequence& s, int32_t cached) const;
+  bool Follows(const Sequence& s, int32_t cached) const;
   bool Apply(const PlannedSequence& planned, StepRecord& step);
   bool Start(Sequence& s);
   bool Grow(Sequence& s, int32_t new_blocks);
@@ -127,6 +130,7 @@ struct Engine::Impl {
 
   StepPlanner planner;
   std::vector<SequenceView> views;
+  std::vector<const Sequence*> starting;  // while views are built: who may start in this step
   std::vector<Sequence*> scratch;
 };
 

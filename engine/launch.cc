@@ -7,6 +7,12 @@
 #include "engine/engine_impl.h"
 
 namespace aisp {
+namespace {
+
+// Each look at a follower (see AddWaitingViews) costs a prefix match; those behind so many wait for the next step.
+constexpr int32_t kMaxFollowersPassed = 16;
+
+}  // namespace
 
 void StepRecord::Clear() {
   entries.clear();
@@ -70,30 +76,62 @@ void Engine::Impl::AddRunningViews() {
   }
 }
 
+bool Engine::Impl::Leads(const Sequence& leader, const Sequence& s, int32_t cached) const {
+  const int32_t unit = BlockTokens();
+  const int32_t known = leader.target() - leader.samples_in_flight;
+  const int32_t limit = std::min(known, s.target() - 1) / unit * unit;
+  if (limit <= leader.published_blocks * unit || leader.root != s.root) return false;
+  const int32_t worth = std::max(unit, (s.target() - cached) / 2);
+  if (limit - cached < worth) return false;
+  const TokenId* mine = s.request.tokens.data();
+  const auto differs = std::mismatch(mine, mine + limit, leader.request.tokens.data()).first;
+  const auto shared = static_cast<int32_t>(differs - mine) / unit * unit;
+  return shared > leader.published_blocks * unit && shared - cached >= worth;
+}
+
+bool Engine::Impl::Follows(const Sequence& s, int32_t cached) const {
+  if (!options.enable_prefix_cache) return false;
+  const auto leads = [&](const Sequence* leader) { return Leads(*leader, s, cached); };
+  return std::any_of(table.running().begin(), table.running().end(), leads) ||
+         std::any_of(starting.begin(), starting.end(), leads);
+}
+
 // The head of the waiting queue, as far as this step could start it, and whoever holds blocks there. Looking for a match
 // costs time in proportion to the prompt, so it stops at the first sequence that cannot start.
+//
+// A sequence whose prefix another one computes right now (choices of one request, a burst with one system prompt) is left
+// out until that prefix is published, instead of computing it a second time; others may start meanwhile. The wait is
+// bounded by the leader's prefill: a leader that ends or is preempted leads nobody any more.
 void Engine::Impl::AddWaitingViews() {
   int32_t slots = table.free_slots();
   int32_t tokens = limits.max_batch_tokens;
   int32_t spare = blocks.Available();
   int32_t holders = waiting_with_blocks;
+  int32_t patience = kMaxFollowersPassed;
+  starting.clear();
   for (const Sequence* s : table.waiting()) {
-    const bool may_start = slots > 0 && tokens > 0 && spare >= 0;
-    if (!may_start && holders == 0) return;
+    const bool may_start = slots > 0 && tokens > 0 && spare >= 0 && patience > 0;
+    if (!may_start && holders == 0) break;
     if (s->blocks.empty() && !may_start) continue;
     SequenceView view = ViewOf(*s);
     if (s->blocks.empty()) {
       ViewMatch(*s, &view);
-      spare -=
-          BlocksFor(view.target_tokens) - BlocksFor(view.cached_tokens) + view.cached_free_blocks;
+      if (Follows(*s, view.cached_tokens)) {
+        --patience;
+        continue;
+      }
+      spare -= BlocksFor(view.target_tokens) - BlocksFor(view.cached_tokens);
+      spare -= view.cached_free_blocks;
       tokens -= view.target_tokens - view.cached_tokens;
     } else {
       --holders;
       tokens -= view.target_tokens - view.computed_tokens;
     }
     --slots;
+    starting.push_back(s);
     views.push_back(view);
   }
+  starting.clear();
 }
 
 void Engine::Impl::BuildSnapshot() {

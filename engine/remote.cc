@@ -48,12 +48,13 @@ void Engine::Impl::OpenGate(SequenceId id) {
   Sequence* s = table.Find(id);
   if (s == nullptr || s->state != SequenceState::kGated) return;
   blocked = false;
-  // Whoever already waits for blocks must not be overtaken by one that comes now.
+  // Whoever already waits for blocks must not be overtaken by one that comes now, and what a running sequence is computing
+  // anyway is better matched when it is published.
   const auto& waiting = table.waiting();
-  const bool queue =
-      s->target() > 0 && std::any_of(waiting.begin(), waiting.end(), [s](const Sequence* w) {
-        return w->blocks.empty() && Precedes(*w, *s);
-      });
+  const bool overtakes = std::any_of(waiting.begin(), waiting.end(), [s](const Sequence* w) {
+    return w->blocks.empty() && Precedes(*w, *s);
+  });
+  const bool queue = s->target() > 0 && (overtakes || Follows(*s, s->match_hint));
   const bool taken = !queue && TakeBlocks(*s, s->target(), s->target(), Watermark());
   s->reported = s->computed;
   s->times.cached_tokens = s->computed;

@@ -357,6 +357,62 @@ TEST_P(EngineAtDepth, ARowErrorEndsThatSequenceOnly) {
   h.ExpectIdle();
 }
 
+TEST_P(EngineAtDepth, ARowErrorPublishesNoBlockOfItsStep) {
+  EngineHarness h(M());
+  h.Add(MakeRequest(SomeTokens(48, 1), 20));
+  h.executor.row_fault = [](const SampleRow&) -> Status { return Internal("NaN in the logits"); };
+  h.Run();
+  EXPECT_EQ(h.engine.blocks().Stats().cached, 0);
+  h.ExpectIdle();
+}
+
+TEST_P(EngineAtDepth, ASequenceWithoutABlockWaitsUntilALeaseEnds) {
+  EngineHarness h(M(/*blocks=*/4));
+  SequenceRequest remote = MakeRequest(SomeTokens(40, 2), 5);
+  remote.kv_source = KvSource::kRemote;
+  const SequenceId given_up = h.Add(remote);
+  const auto grant = h.engine.GrantRemote(given_up);
+  ASSERT_TRUE(grant);
+  h.engine.Cancel(given_up);
+  const SequenceId id = h.Add(MakeRequest(SomeTokens(10, 1), 30));
+  h.Run();
+  EXPECT_TRUE(h.engine.Alive(id)) << "three of four blocks are in quarantine";
+  EXPECT_EQ(h.outcomes[id].drawn.size(), 7u);
+  EXPECT_FALSE(h.engine.CanLaunch()) << "nothing to try again before something changes";
+  h.engine.EndLease(grant->epoch);
+  EXPECT_TRUE(h.engine.CanLaunch());
+  h.Run();
+  h.ExpectOracle(id);
+  h.ExpectIdle();
+}
+
+TEST_P(EngineAtDepth, ChoicesOfOnePromptComputeItOnce) {
+  EngineHarness h(M(), Budget(40, 40));
+  SequenceRequest request = MakeRequest(SomeTokens(100, 1), 4);
+  for (uint32_t choice = 0; choice < 5; ++choice) {
+    request.sampling.choice = choice;
+    h.Add(request);
+  }
+  h.Add(MakeRequest(SomeTokens(20, 2), 4));
+  h.Run();
+  h.ExpectAllOracle();
+  // The first computes all 100, the others what is not in a whole block; then three rows each.
+  EXPECT_EQ(h.executor.rows_computed(), 100u + 4 * 4 + 20 + 6 * 3);
+}
+
+TEST_P(EngineAtDepth, AFollowerGoesOnAloneWhenItsLeaderIsCancelled) {
+  EngineHarness h(M(), Budget(16, 16));
+  const SequenceId leader = h.Add(MakeRequest(SomeTokens(100, 1), 4, 1));
+  const SequenceId follower = h.Add(MakeRequest(SomeTokens(100, 1), 4, 2));
+  h.Step();
+  h.Step();
+  EXPECT_EQ(h.engine.Times(follower).first_scheduled, kNever);
+  h.engine.Cancel(leader);
+  h.Run();
+  h.ExpectOracle(follower);
+  h.ExpectIdle();
+}
+
 TEST_P(EngineAtDepth, AFailedLaunchEndsEverySequenceAsRetryable) {
   EngineHarness h(M());
   const SequenceId id = h.Add(MakeRequest(SomeTokens(33, 1), 20));
