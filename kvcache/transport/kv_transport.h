@@ -72,8 +72,9 @@ class KvTransport {
   // Writer: forgets the peer; its uncompleted writes complete with an error first.
   virtual void Disconnect(KvPeerId peer) = 0;
 
-  // Writer: queues the copies as one write of `epoch`; completes in Poll. RESOURCE_EXHAUSTED when the bounded queue is full
-  // (retry after Poll), OUT_OF_RANGE for offsets outside either region.
+  // Writer: queues the copies, whose targets must not overlap, as one write of `epoch`; completes in Poll. The source bytes
+  // must not change until then. RESOURCE_EXHAUSTED when the bounded queue is full (retry after Poll), OUT_OF_RANGE for offsets
+  // outside either region, UNAVAILABLE once the peer is known to be gone.
   virtual Result<WriteId> Write(KvPeerId peer, std::span<const BlockCopy> copies, Epoch epoch) = 0;
   // Writer: drops the epoch's queued writes; what is being copied right now completes. Each ends in Poll.
   virtual void CancelWrites(KvPeerId peer, Epoch epoch) = 0;

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include "common/log.h"
@@ -16,6 +17,7 @@ namespace aisp {
 namespace {
 
 constexpr Duration kHelloLimit = std::chrono::seconds(2);
+constexpr int kAcceptPauseMs = 200;
 
 Result<UniqueFd> MakeScratch(const Hash128& cookie) {
   UniqueFd fd(memfd_create("aisp-kv-scratch", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -85,6 +87,12 @@ void ShmListener::Run() {
       for (const Writer& writer : writers_) fds.push_back({writer.socket.get(), POLLIN, 0});
       timeout = PollTimeoutMs(clock_.Now());
     }
+    // Out of descriptors, the waiting connection would wake this thread again at once and for ever.
+    if (accept_paused_) {
+      fds[0].events = 0;
+      timeout = kAcceptPauseMs;
+      accept_paused_ = false;
+    }
     if (poll(fds.data(), fds.size(), timeout) < 0) continue;
     waker_.Drain();
     std::lock_guard lock(mutex_);
@@ -102,7 +110,10 @@ void ShmListener::Run() {
 void ShmListener::Accept(Instant now) {
   while (true) {
     UniqueFd socket(accept4(listen_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!socket) return;
+    if (!socket) {
+      accept_paused_ = errno == EMFILE || errno == ENFILE || errno == ENOMEM;
+      return;
+    }
     if (writers_.size() >= max_writers_) {
       LogWarning("a KV writer was refused: too many are connected", {{"limit", max_writers_}});
       continue;

@@ -48,6 +48,7 @@ class ShmListener {
   std::mutex mutex_;
   std::vector<Writer> writers_;
   bool stop_ = false;
+  bool accept_paused_ = false;  // the thread's
   Thread thread_;
 };
 

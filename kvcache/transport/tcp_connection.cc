@@ -1,0 +1,226 @@
+#include "kvcache/transport/tcp_connection.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "kvcache/transport/completion_queue.h"
+#include "kvcache/transport/tcp_socket.h"
+
+namespace aisp {
+namespace {
+
+// The lock is held while a chunk lands, so a chunk bounds how long Revoke waits.
+constexpr size_t kChunkBytes = 256 << 10;
+constexpr int kStepsPerServe = 64;
+// A writer that does not read its acknowledgements is not served until it does.
+constexpr size_t kMaxUnsentAckBytes = 64 << 10;
+
+template <typename T>
+void AppendBytes(std::vector<std::byte>& out, const T& value) {
+  const auto* bytes = reinterpret_cast<const std::byte*>(&value);
+  out.insert(out.end(), bytes, bytes + sizeof(value));
+}
+
+}  // namespace
+
+TcpOwner::Connection::Connection(TcpOwner* owner, UniqueFd socket, Instant now)
+    : owner_(owner), socket_(std::move(socket)), stalled_at_(now + owner->options_.stall_timeout) {
+  TuneTcp(socket_.get(), owner->options_.stall_timeout);
+}
+
+TcpOwner::Connection::~Connection() {
+  // Not left to the closing: a copy of the descriptor in a forked child would keep it in the set.
+  static_cast<void>(epoll_ctl(owner_->epoll_.get(), EPOLL_CTL_DEL, socket_.get(), nullptr));
+}
+
+bool TcpOwner::Connection::Serve(uint32_t events) {
+  if ((events & EPOLLOUT) != 0 && !Flush()) return false;
+  for (int step = 0; step < kStepsPerServe && out_.size() < kMaxUnsentAckBytes; ++step) {
+    const Io io = Step();
+    if (io == Io::kClosed) return false;
+    if (io == Io::kWouldBlock) break;
+  }
+  return Flush();
+}
+
+TcpOwner::Connection::Io TcpOwner::Connection::Step() {
+  Io io = Io::kClosed;
+  bool good = true;
+  switch (state_) {
+    case State::kHello:
+      io = Fill(&hello_, sizeof(hello_));
+      if (filled_ == sizeof(hello_)) good = OnHello();
+      break;
+    case State::kHeader:
+      io = Fill(&header_, sizeof(header_));
+      if (filled_ == sizeof(header_)) good = OnHeader();
+      break;
+    case State::kCopies:
+      io = Fill(copies_.data(), copies_.size() * sizeof(TcpCopy));
+      if (filled_ == copies_.size() * sizeof(TcpCopy)) good = OnCopies();
+      break;
+    case State::kPayload:
+      io = ReadPayload();
+      break;
+  }
+  return good ? io : Io::kClosed;
+}
+
+TcpOwner::Connection::Io TcpOwner::Connection::Fill(void* target, size_t size) {
+  if (filled_ == size) return Io::kProgress;
+  const ssize_t n = recv(socket_.get(), static_cast<std::byte*>(target) + filled_, size - filled_, MSG_DONTWAIT);
+  if (n < 0) return errno == EAGAIN || errno == EINTR ? Io::kWouldBlock : Io::kClosed;
+  if (n == 0) return Io::kClosed;
+  filled_ += static_cast<size_t>(n);
+  stalled_at_ = owner_->clock_.Now() + owner_->options_.stall_timeout;
+  return Io::kProgress;
+}
+
+void TcpOwner::Connection::NextMessage(State state) {
+  state_ = state;
+  filled_ = 0;
+  // Between writes a connection may be silent for as long as it likes.
+  if (state == State::kHeader) stalled_at_ = kNever;
+}
+
+bool TcpOwner::Connection::OnHello() {
+  if (hello_.magic != kTcpMagic) return false;
+  TcpHelloReply reply{.pool_bytes = owner_->region_.bytes};
+  const bool known = hello_.cookie == owner_->cookie_;
+  if (!known) reply = {.code = static_cast<uint32_t>(Code::kPermissionDenied)};
+  AppendBytes(out_, reply);
+  NextMessage(State::kHeader);
+  if (!known) static_cast<void>(Flush());
+  return known;
+}
+
+bool TcpOwner::Connection::OnHeader() {
+  const bool probe = (header_.flags & kTcpProbe) != 0;
+  if (header_.magic != kTcpWriteMagic || header_.copies > kTcpMaxCopies || header_.payload_bytes > kTcpMaxPayload ||
+      (probe && header_.copies != 0)) {
+    return false;
+  }
+  copies_.resize(header_.copies);
+  NextMessage(State::kCopies);
+  return copies_.empty() ? OnCopies() : true;
+}
+
+bool TcpOwner::Connection::OnCopies() {
+  uint64_t sum = 0;
+  for (const TcpCopy& copy : copies_) {
+    if (copy.bytes > kTcpMaxPayload) return false;
+    sum += copy.bytes;
+  }
+  const bool probe = (header_.flags & kTcpProbe) != 0;
+  if (!probe && sum != header_.payload_bytes) return false;
+  verdict_ = probe ? Status() : CheckGrants();
+  copy_ = 0;
+  in_copy_ = 0;
+  remaining_ = header_.payload_bytes;
+  NextMessage(State::kPayload);
+  if (remaining_ == 0) OnWriteComplete();
+  return true;
+}
+
+Status TcpOwner::Connection::CheckGrants() const {
+  std::lock_guard lock(owner_->mutex_);
+  for (const TcpCopy& copy : copies_) {
+    const BlockCopy target{.src_offset = 0, .dst_offset = copy.offset, .bytes = copy.bytes};
+    AISP_RETURN_IF_ERROR(CheckCopies({&target, 1}, copy.bytes, owner_->region_.bytes));
+    AISP_RETURN_IF_ERROR(owner_->gate_.Check(Epoch(header_.epoch), copy.offset, copy.bytes));
+  }
+  return {};
+}
+
+// Where the next bytes of the payload go in the pool, kChunkBytes at most.
+size_t TcpOwner::Connection::PayloadTargets(std::array<iovec, 64>& iov) {
+  size_t count = 0;
+  uint64_t room = kChunkBytes;
+  uint64_t skip = in_copy_;
+  for (size_t i = copy_; i < copies_.size() && count < iov.size() && room > 0; ++i, skip = 0) {
+    const uint64_t bytes = std::min(copies_[i].bytes - skip, room);
+    if (bytes > 0) iov[count++] = {owner_->region_.base + copies_[i].offset + skip, bytes};
+    room -= bytes;
+  }
+  return count;
+}
+
+TcpOwner::Connection::Io TcpOwner::Connection::ReadPayload() {
+  ssize_t n = 0;
+  const bool probe = (header_.flags & kTcpProbe) != 0;
+  {
+    std::unique_lock lock(owner_->mutex_);
+    if (verdict_ && !probe && !owner_->gate_.Knows(Epoch(header_.epoch))) {
+      verdict_ = FailedPrecondition("the epoch was revoked while its write arrived");
+    }
+    if (verdict_ && !probe) {
+      std::array<iovec, 64> iov;
+      msghdr message{};
+      message.msg_iov = iov.data();
+      message.msg_iovlen = PayloadTargets(iov);
+      n = recvmsg(socket_.get(), &message, MSG_DONTWAIT);
+    } else {
+      lock.unlock();
+      std::vector<std::byte>& waste = owner_->waste_;
+      n = recv(socket_.get(), waste.data(), std::min<uint64_t>(waste.size(), remaining_), MSG_DONTWAIT);
+    }
+  }
+  if (n < 0) return errno == EAGAIN || errno == EINTR ? Io::kWouldBlock : Io::kClosed;
+  if (n == 0) return Io::kClosed;
+  stalled_at_ = owner_->clock_.Now() + owner_->options_.stall_timeout;
+  Landed(static_cast<size_t>(n));
+  return Io::kProgress;
+}
+
+void TcpOwner::Connection::Landed(size_t bytes) {
+  remaining_ -= bytes;
+  in_copy_ += bytes;
+  while (copy_ < copies_.size() && in_copy_ >= copies_[copy_].bytes) in_copy_ -= copies_[copy_++].bytes;
+  if (remaining_ == 0) OnWriteComplete();
+}
+
+bool TcpOwner::Connection::ChecksumMatches() const {
+  std::lock_guard lock(owner_->mutex_);
+  uint64_t sum = 0;
+  for (const TcpCopy& copy : copies_) sum = FoldChecksum(sum, {owner_->region_.base + copy.offset, copy.bytes});
+  return sum == header_.checksum;
+}
+
+void TcpOwner::Connection::OnWriteComplete() {
+  const bool checksummed = (header_.flags & kTcpChecksummed) != 0 && (header_.flags & kTcpProbe) == 0;
+  if (verdict_ && checksummed && !ChecksumMatches()) verdict_ = DataLoss("checksum");
+  const Code code = verdict_ ? Code::kOk : verdict_.error().code;
+  AppendBytes(out_, TcpAck{.code = static_cast<uint32_t>(code), .id = header_.id});
+  NextMessage(State::kHeader);
+}
+
+bool TcpOwner::Connection::Flush() {
+  size_t sent = 0;
+  while (sent < out_.size()) {
+    const ssize_t n = send(socket_.get(), out_.data() + sent, out_.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n > 0) {
+      sent += static_cast<size_t>(n);
+    } else if (errno == EAGAIN) {
+      break;
+    } else if (errno != EINTR) {
+      return false;
+    }
+  }
+  out_.erase(out_.begin(), out_.begin() + static_cast<ptrdiff_t>(sent));
+  const bool want_write = !out_.empty();
+  if (want_write != want_write_) {
+    want_write_ = want_write;
+    // A peer that does not take its acknowledgements is not listened to either.
+    epoll_event event{.events = want_write ? EPOLLOUT : EPOLLIN, .data = {.fd = socket_.get()}};
+    if (epoll_ctl(owner_->epoll_.get(), EPOLL_CTL_MOD, socket_.get(), &event) != 0) return false;
+    stalled_at_ = want_write ? owner_->clock_.Now() + owner_->options_.stall_timeout : stalled_at_;
+  }
+  return true;
+}
+
+}  // namespace aisp

@@ -1,0 +1,58 @@
+// TcpOwner::Connection: what one writer sends, message by message. The owner's thread only.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <array>
+
+#include "kvcache/transport/tcp_owner.h"
+
+namespace aisp {
+
+class TcpOwner::Connection {
+ public:
+  Connection(TcpOwner* owner, UniqueFd socket, Instant now);
+  ~Connection();
+
+  int fd() const { return socket_.get(); }
+  // Reads and answers what there is, at most a bounded amount. False: to be closed.
+  bool Serve(uint32_t events);
+  // In the middle of a message for too long.
+  bool Stalled(Instant now) const { return now >= stalled_at_; }
+  bool Waiting() const { return stalled_at_ != kNever; }
+
+ private:
+  enum class State { kHello, kHeader, kCopies, kPayload };
+  enum class Io { kProgress, kWouldBlock, kClosed };
+
+  Io Step();
+  Io Fill(void* target, size_t size);  // reads more of a fixed-size piece
+  Io ReadPayload();
+  bool OnHello();
+  bool OnHeader();
+  bool OnCopies();
+  void OnWriteComplete();
+  Status CheckGrants() const;
+  bool ChecksumMatches() const;
+  size_t PayloadTargets(std::array<iovec, 64>& iov);
+  void Landed(size_t bytes);
+  bool Flush();
+  void NextMessage(State state);
+
+  TcpOwner* const owner_;
+  const UniqueFd socket_;
+  State state_ = State::kHello;
+  Instant stalled_at_;
+  size_t filled_ = 0;  // of the current fixed-size piece
+  TcpHello hello_;
+  TcpWriteHeader header_;
+  std::vector<TcpCopy> copies_;
+  size_t copy_ = 0;         // payload: the copy being received
+  uint64_t in_copy_ = 0;    // and how much of it is there
+  uint64_t remaining_ = 0;  // payload bytes to come
+  Status verdict_;          // of the write being received
+  std::vector<std::byte> out_;
+  bool want_write_ = false;
+};
+
+}  // namespace aisp

@@ -1,0 +1,119 @@
+#include "kvcache/transport/tcp_owner.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "common/log.h"
+#include "kvcache/transport/cookie.h"
+#include "kvcache/transport/tcp_connection.h"
+#include "kvcache/transport/tcp_socket.h"
+
+namespace aisp {
+namespace {
+constexpr size_t kWasteBytes = 256 << 10;
+constexpr int kStallCheckMs = 200;
+
+bool Watch(const UniqueFd& epoll, int fd) {
+  epoll_event event{.events = EPOLLIN, .data = {.fd = fd}};
+  return epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<TcpOwner>> TcpOwner::Start(const KvRegion& region, const Options& options) {
+  AISP_ASSIGN_OR_RETURN(UniqueFd listen, ListenTcp(options.bind_address, options.port));
+  AISP_ASSIGN_OR_RETURN(const uint16_t port, LocalPort(listen.get()));
+  AISP_ASSIGN_OR_RETURN(Waker waker, Waker::Create());
+  UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll || !Watch(epoll, listen.get()) || !Watch(epoll, waker.fd())) {
+    return ResourceExhausted("epoll; raise the limit on open files (ulimit -n)");
+  }
+  return std::unique_ptr<TcpOwner>(
+      new TcpOwner(region, options, std::move(listen), port, std::move(epoll), std::move(waker)));
+}
+
+TcpOwner::TcpOwner(const KvRegion& region, const Options& options, UniqueFd listen, uint16_t port, UniqueFd epoll,
+                   Waker waker)
+    : region_(region),
+      options_(options),
+      listen_(std::move(listen)),
+      port_(port),
+      cookie_(NewCookie()),
+      epoll_(std::move(epoll)),
+      waker_(std::move(waker)),
+      waste_(kWasteBytes),
+      thread_("kv-tcp-owner", [this] { Run(); }) {}
+
+TcpOwner::~TcpOwner() {
+  stop_ = true;
+  waker_.Wake();
+  thread_.Join();
+}
+
+void TcpOwner::Allow(Epoch epoch, std::span<const BlockCopy> allowed) {
+  std::lock_guard lock(mutex_);
+  gate_.Allow(epoch, allowed);
+}
+
+void TcpOwner::Revoke(Epoch epoch) {
+  std::lock_guard lock(mutex_);
+  gate_.Revoke(epoch);
+}
+
+void TcpOwner::Run() {
+  std::array<epoll_event, 64> events;
+  while (!stop_) {
+    bool any_waiting = false;
+    for (const auto& [fd, connection] : connections_) any_waiting = any_waiting || connection->Waiting();
+    const int n = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
+                             any_waiting || accept_paused_ ? kStallCheckMs : -1);
+    if (accept_paused_) PauseAccepting(false);
+    for (int i = 0; i < n; ++i) {
+      const int fd = events[static_cast<size_t>(i)].data.fd;
+      if (fd == listen_.get()) {
+        Accept();
+      } else if (fd == waker_.fd()) {
+        waker_.Drain();
+      } else if (const auto it = connections_.find(fd); it != connections_.end()) {
+        if (!it->second->Serve(events[static_cast<size_t>(i)].events)) connections_.erase(it);
+      }
+    }
+    if (any_waiting) CloseStalled();
+  }
+  connections_.clear();
+}
+
+void TcpOwner::Accept() {
+  while (true) {
+    UniqueFd socket(accept4(listen_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket) {
+      // Out of descriptors: the waiting connection would wake this thread again at once and for ever.
+      if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) PauseAccepting(true);
+      return;
+    }
+    if (connections_.size() >= options_.max_writers) {
+      LogWarning("a KV writer was refused: too many are connected", {{"limit", options_.max_writers}});
+      continue;
+    }
+    const int fd = socket.get();
+    auto connection = std::make_unique<Connection>(this, std::move(socket), clock_.Now());
+    if (Watch(epoll_, fd)) connections_.emplace(fd, std::move(connection));
+  }
+}
+
+void TcpOwner::PauseAccepting(bool pause) {
+  accept_paused_ = pause;
+  epoll_event event{.events = pause ? 0U : static_cast<uint32_t>(EPOLLIN), .data = {.fd = listen_.get()}};
+  static_cast<void>(epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listen_.get(), &event));
+}
+
+void TcpOwner::CloseStalled() {
+  const Instant now = clock_.Now();
+  std::erase_if(connections_, [now](const auto& entry) { return entry.second->Stalled(now); });
+}
+
+}  // namespace aisp

@@ -1,0 +1,233 @@
+#include "kvcache/transport/tcp_peer.h"
+
+#include <fmt/format.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "kvcache/transport/tcp_socket.h"
+
+namespace aisp {
+namespace {
+
+Error Broken(const char* what) {
+  return {Code::kUnavailable, fmt::format("the connection to the pool's owner broke: {}", what)};
+}
+
+Status Verdict(const TcpAck& ack, Epoch epoch) {
+  const Code code = static_cast<Code>(ack.code);
+  switch (code) {
+    case Code::kOk:
+      return {};
+    case Code::kFailedPrecondition:
+      return FailedPrecondition(fmt::format("the pool's owner does not accept epoch {} (any more)", epoch.value));
+    case Code::kOutOfRange:
+      return Fail(code, fmt::format("the pool's owner did not grant these bytes to epoch {}", epoch.value));
+    case Code::kDataLoss:
+      return DataLoss("the bytes arrived damaged: their checksum differs");
+    default:
+      return Fail(Code::kInternal, fmt::format("the pool's owner refused a write with code {}", ack.code));
+  }
+}
+
+}  // namespace
+
+TcpWriter::Peer::Peer(TcpWriter* writer, KvPeerId id, UniqueFd socket)
+    : writer_(writer), id_(id), socket_(std::move(socket)) {
+  TuneTcp(socket_.get(), writer->options_.stall_timeout);
+}
+
+Status TcpWriter::Peer::Alive() const {
+  std::lock_guard lock(failure_mutex_);
+  return failure_;
+}
+
+void TcpWriter::Peer::Watch() {
+  epoll_event event{.events = EPOLLIN, .data = {.u64 = id_.value}};
+  if (epoll_ctl(writer_->epoll_.get(), EPOLL_CTL_ADD, socket_.get(), &event) != 0) Fail(Broken(std::strerror(errno)));
+}
+
+void TcpWriter::Peer::WantWrite(bool want) {
+  if (want == want_write_ || !socket_) return;
+  want_write_ = want;
+  epoll_event event{.events = EPOLLIN | (want ? EPOLLOUT : 0U), .data = {.u64 = id_.value}};
+  static_cast<void>(epoll_ctl(writer_->epoll_.get(), EPOLL_CTL_MOD, socket_.get(), &event));
+}
+
+void TcpWriter::Peer::Moved() {
+  deadline_ = entries_.empty() ? kNever : writer_->clock_.Now() + writer_->options_.stall_timeout;
+}
+
+void TcpWriter::Peer::Enqueue(WriteJob job) {
+  entries_.push_back({std::move(job), State::kQueued});
+  if (const Status alive = Alive(); !alive) {
+    CompleteFront(alive);
+    return;
+  }
+  if (deadline_ == kNever) Moved();
+}
+
+void TcpWriter::Peer::Cancel(Epoch epoch) {
+  for (size_t i = next_; i < entries_.size(); ++i) {
+    Entry& entry = entries_[i];
+    const bool begun = i == next_ && message_bytes_ > 0;
+    if (!begun && entry.job.epoch == epoch && entry.job.probe == nullptr) entry.state = State::kCancelled;
+  }
+  CompleteCancelled();
+}
+
+void TcpWriter::Peer::Serve() {
+  if (!socket_) return;
+  Status status = ReadAcks();
+  if (status) status = SendQueued();
+  if (!status) Fail(status.error());
+}
+
+void TcpWriter::Peer::Fail(const Error& why) {
+  {
+    std::lock_guard lock(failure_mutex_);
+    if (failure_) failure_ = tl::unexpected(why);
+  }
+  if (socket_) {
+    // Not left to the closing: a copy of the descriptor in a forked child would keep it in the set.
+    static_cast<void>(epoll_ctl(writer_->epoll_.get(), EPOLL_CTL_DEL, socket_.get(), nullptr));
+    socket_.Reset();
+  }
+  while (!entries_.empty()) CompleteFront(tl::unexpected(why));
+  deadline_ = kNever;
+}
+
+void TcpWriter::Peer::CheckDeadline(Instant now) {
+  if (now < deadline_) return;
+  Fail({Code::kUnavailable, fmt::format("the pool's owner took and acknowledged nothing for {:.1f} s",
+                                        ToSeconds(writer_->options_.stall_timeout))});
+}
+
+void TcpWriter::Peer::CompleteFront(Status status) {
+  WriteJob job = std::move(entries_.front().job);
+  entries_.pop_front();
+  if (next_ > 0) --next_;
+  if (job.probe != nullptr) {
+    job.probe->Done(std::move(status));
+  } else {
+    writer_->completions_->Complete({job.id, job.epoch, std::move(status)});
+  }
+}
+
+void TcpWriter::Peer::CompleteCancelled() {
+  while (!entries_.empty() && entries_.front().state == State::kCancelled) {
+    CompleteFront(::aisp::Fail(Code::kCancelled, "the epoch was cancelled before this write began"));
+  }
+  if (entries_.empty()) deadline_ = kNever;
+}
+
+// ---- Sending ----
+
+void TcpWriter::Peer::BeginMessage(const WriteJob& job) {
+  TcpWriteHeader header{.id = job.id.value, .epoch = job.epoch.value,
+                        .copies = static_cast<uint32_t>(job.copies.size())};
+  head_.resize(sizeof(header) + job.copies.size() * sizeof(TcpCopy));
+  auto* list = head_.data() + sizeof(header);
+  if (job.probe != nullptr) {
+    header.flags = kTcpProbe;
+    header.payload_bytes = job.probe_bytes.size();
+  }
+  for (const BlockCopy& copy : job.copies) {
+    const TcpCopy wire{copy.dst_offset, copy.bytes};
+    std::memcpy(list, &wire, sizeof(wire));
+    list += sizeof(wire);
+    header.payload_bytes += copy.bytes;
+    if (writer_->options_.checksum) {
+      header.flags |= kTcpChecksummed;
+      header.checksum = FoldChecksum(header.checksum, {writer_->source_ + copy.src_offset, copy.bytes});
+    }
+  }
+  std::memcpy(head_.data(), &header, sizeof(header));
+  message_bytes_ = head_.size() + header.payload_bytes;
+  sent_bytes_ = 0;
+}
+
+size_t TcpWriter::Peer::MessageParts(const WriteJob& job, std::array<iovec, 64>& iov) const {
+  size_t count = 0;
+  uint64_t skip = sent_bytes_;
+  const auto add = [&](const std::byte* base, uint64_t bytes) {
+    if (skip >= bytes) {
+      skip -= bytes;
+    } else {
+      iov[count++] = {const_cast<std::byte*>(base) + skip, bytes - skip};
+      skip = 0;
+    }
+  };
+  add(head_.data(), head_.size());
+  if (job.probe != nullptr) add(job.probe_bytes.data(), job.probe_bytes.size());
+  for (size_t i = 0; i < job.copies.size() && count < iov.size(); ++i) {
+    add(writer_->source_ + job.copies[i].src_offset, job.copies[i].bytes);
+  }
+  return count;
+}
+
+Status TcpWriter::Peer::SendQueued() {
+  while (next_ < entries_.size()) {
+    Entry& entry = entries_[next_];
+    if (entry.state == State::kCancelled) {
+      ++next_;  // completes when what was sent before it has
+      continue;
+    }
+    if (message_bytes_ == 0) BeginMessage(entry.job);
+    std::array<iovec, 64> iov;
+    msghdr message{};
+    message.msg_iov = iov.data();
+    message.msg_iovlen = MessageParts(entry.job, iov);
+    const ssize_t n = sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) {
+      WantWrite(true);
+      return {};
+    }
+    if (n < 0) return tl::unexpected(Broken(std::strerror(errno)));
+    sent_bytes_ += static_cast<uint64_t>(n);
+    Moved();
+    if (sent_bytes_ < message_bytes_) continue;
+    entry.state = State::kSent;
+    message_bytes_ = 0;
+    ++next_;
+  }
+  CompleteCancelled();
+  WantWrite(false);
+  return {};
+}
+
+// ---- Acknowledgements ----
+
+Status TcpWriter::Peer::ReadAcks() {
+  while (true) {
+    const ssize_t n = recv(socket_.get(), reinterpret_cast<std::byte*>(&ack_) + ack_bytes_, sizeof(ack_) - ack_bytes_,
+                           MSG_DONTWAIT);
+    if (n == 0) return tl::unexpected(Broken("it closed the connection"));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) return {};
+    if (n < 0) return tl::unexpected(Broken(std::strerror(errno)));
+    ack_bytes_ += static_cast<size_t>(n);
+    if (ack_bytes_ < sizeof(ack_)) continue;
+    ack_bytes_ = 0;
+    AISP_RETURN_IF_ERROR(OnAck(ack_));
+  }
+}
+
+Status TcpWriter::Peer::OnAck(const TcpAck& ack) {
+  CompleteCancelled();
+  if (ack.magic != kTcpAckMagic || entries_.empty() || entries_.front().state != State::kSent ||
+      entries_.front().job.id.value != ack.id) {
+    return tl::unexpected(Broken("it acknowledged a write that was not sent"));
+  }
+  CompleteFront(Verdict(ack, entries_.front().job.epoch));
+  CompleteCancelled();
+  Moved();
+  return {};
+}
+
+}  // namespace aisp

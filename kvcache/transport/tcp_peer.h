@@ -1,0 +1,65 @@
+// TcpWriter::Peer: one connection to an owner, its writes in order. The writer's thread only, but for Alive.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <array>
+#include <string>
+
+#include "kvcache/transport/tcp_writer.h"
+
+namespace aisp {
+
+class TcpWriter::Peer {
+ public:
+  Peer(TcpWriter* writer, KvPeerId id, UniqueFd socket);
+
+  KvPeerId id() const { return id_; }
+  Status Alive() const;
+
+  void Watch();  // puts the socket into the writer's epoll set
+  void Enqueue(WriteJob job);
+  void Cancel(Epoch epoch);
+  // The socket is ready for something, or writes were queued.
+  void Serve();
+  // Completes everything with `why`; later writes complete at once.
+  void Fail(const Error& why);
+  // When the peer fails unless it moves; kNever while nothing is under way.
+  Instant deadline() const { return deadline_; }
+  void CheckDeadline(Instant now);
+
+ private:
+  enum class State { kQueued, kSent, kCancelled };
+  struct Entry {
+    WriteJob job;
+    State state = State::kQueued;
+  };
+
+  // An empty status, or why the connection is over.
+  Status SendQueued();
+  Status ReadAcks();
+  Status OnAck(const TcpAck& ack);
+  void BeginMessage(const WriteJob& job);
+  size_t MessageParts(const WriteJob& job, std::array<iovec, 64>& iov) const;
+  void CompleteFront(Status status);
+  void CompleteCancelled();
+  void Moved();
+  void WantWrite(bool want);
+
+  TcpWriter* const writer_;
+  const KvPeerId id_;
+  UniqueFd socket_;
+  std::deque<Entry> entries_;  // in order of Write; sent ones, then queued and cancelled ones
+  size_t next_ = 0;            // the first entry that is not wholly sent
+  std::vector<std::byte> head_;  // header and copy list of entries_[next_] once it began
+  uint64_t message_bytes_ = 0;   // of the whole message, 0 when none began
+  uint64_t sent_bytes_ = 0;      // of it
+  TcpAck ack_;
+  size_t ack_bytes_ = 0;
+  bool want_write_ = false;
+  Instant deadline_ = kNever;
+  mutable std::mutex failure_mutex_;
+  Status failure_;
+};
+
+}  // namespace aisp

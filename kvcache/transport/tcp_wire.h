@@ -1,0 +1,72 @@
+// What runs over a tcp transport's connection, writer to owner and back. Little-endian, packed by construction.
+//
+//   writer: TcpHello,                 then for each write: TcpWriteHeader, TcpCopy[copies], payload (the copies' bytes in order)
+//   owner:  TcpHelloReply,            then for each write: TcpAck, in the order of the writes
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <span>
+
+#include "common/hash.h"
+
+namespace aisp {
+
+static_assert(std::endian::native == std::endian::little, "the tcp transport sends integers as they lie in memory");
+
+inline constexpr uint64_t kTcpMagic = 0x31305043544b5641;  // "AVKTCP01"
+inline constexpr uint32_t kTcpWriteMagic = 0x57564b41;     // "AKVW"
+inline constexpr uint32_t kTcpAckMagic = 0x41564b41;       // "AKVA"
+// A header that claims more is garbage; the writer refuses to make one.
+inline constexpr uint32_t kTcpMaxCopies = 65536;
+inline constexpr uint64_t kTcpMaxPayload = uint64_t{1} << 34;
+
+struct TcpHello {
+  uint64_t magic = kTcpMagic;
+  Hash128 cookie;
+};
+static_assert(sizeof(TcpHello) == 24);
+
+struct TcpHelloReply {
+  uint64_t magic = kTcpMagic;
+  uint32_t code = 0;  // Code
+  uint32_t reserved = 0;
+  uint64_t pool_bytes = 0;
+};
+static_assert(sizeof(TcpHelloReply) == 24);
+
+inline constexpr uint32_t kTcpChecksummed = 1;  // `checksum` is FoldChecksum over the copies
+inline constexpr uint32_t kTcpProbe = 2;        // the payload goes nowhere: a measurement
+
+struct TcpWriteHeader {
+  uint32_t magic = kTcpWriteMagic;
+  uint32_t flags = 0;
+  uint64_t id = 0;
+  uint64_t epoch = 0;
+  uint64_t payload_bytes = 0;
+  uint64_t checksum = 0;
+  uint32_t copies = 0;
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(TcpWriteHeader) == 48);
+
+struct TcpCopy {
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+};
+static_assert(sizeof(TcpCopy) == 16);
+
+struct TcpAck {
+  uint32_t magic = kTcpAckMagic;
+  uint32_t code = 0;  // Code
+  uint64_t id = 0;
+};
+static_assert(sizeof(TcpAck) == 16);
+
+// Of a payload, copy by copy, starting from 0.
+inline uint64_t FoldChecksum(uint64_t sum, std::span<const std::byte> bytes) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  return std::rotl(sum, 17) * 0x9e3779b97f4a7c15 + Hash64(text);
+}
+
+}  // namespace aisp
