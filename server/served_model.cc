@@ -1,0 +1,201 @@
+#include "server/served_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <utility>
+
+#include "common/hash.h"
+#include "common/strings.h"
+#include "model/files.h"
+#include "model/generation_config.h"
+#include "model/weights_digest.h"
+#include "server/process.h"
+
+namespace aisp {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint32_t kProtocolVersion = 1;
+constexpr const char* kBuiltInModel = "story-7m";
+constexpr int64_t kDefaultPoolLimit = int64_t{1} << 30;
+constexpr int32_t kDefaultPoolContexts = 4;
+
+DType KvDType(const Config& config, const ModelSpec& spec) {
+  const std::string& name = config.model.kv_dtype != "auto" ? config.model.kv_dtype : config.model.dtype;
+  if (name != "auto") return name == "f32" ? DType::kF32 : DType::kBF16;
+  return spec.dtype == DType::kF32 ? DType::kF32 : DType::kBF16;
+}
+
+Result<KvLayout> LayoutOf(const Config& config, const ModelSpec& spec, int32_t max_model_len) {
+  const KvShape shape = spec.kv();
+  KvLayout layout;
+  layout.num_layers = shape.num_layers;
+  layout.num_kv_heads = shape.num_kv_heads;
+  layout.head_dim = shape.head_dim;
+  layout.dtype = KvDType(config, spec);
+  layout.block_tokens = static_cast<int32_t>(config.engine.block_tokens);
+  if (layout.block_tokens % 16 != 0 || (layout.block_tokens & (layout.block_tokens - 1)) != 0) {
+    return InvalidArgument(
+        fmt::format("engine.block_tokens = {}; a block has 16, 32, 64 or 128 tokens", layout.block_tokens));
+  }
+  const int64_t contexts = int64_t{kDefaultPoolContexts} * layout.BlocksFor(max_model_len);
+  const auto block_bytes = static_cast<int64_t>(layout.BlockBytes());
+  int64_t blocks = config.engine.kv_blocks;
+  if (blocks == 0 && config.engine.kv_memory.bytes > 0) blocks = config.engine.kv_memory.bytes / block_bytes;
+  if (blocks == 0) blocks = std::min(contexts, kDefaultPoolLimit / block_bytes);
+  if (blocks < 1 || blocks > INT32_MAX) {
+    return InvalidArgument(fmt::format("the KV pool would have {} blocks of {}; set engine.kv_memory or engine.kv_blocks", blocks,
+                                       HumanBytes(layout.BlockBytes())));
+  }
+  layout.num_blocks = static_cast<int32_t>(blocks);
+  return layout;
+}
+
+Result<int32_t> ContextOf(const Config& config, const ModelSpec& spec) {
+  const int64_t wanted = config.model.max_model_len;
+  if (wanted > spec.max_position) {
+    return InvalidArgument(fmt::format("model.max_model_len = {}, but the model was made for {} tokens", wanted,
+                                       spec.max_position));
+  }
+  return wanted == 0 ? spec.max_position : static_cast<int32_t>(wanted);
+}
+
+std::string DigestOf(std::string_view text) {
+  const Hash128 hash = HashBytes(text);
+  return fmt::format("{:016x}{:016x}", hash.hi, hash.lo);
+}
+
+Status LoadTemplate(const Config& config, ServedModel* model) {
+  Result<ChatTemplate> loaded = NotFound("");
+  if (!config.model.chat_template.empty()) {
+    AISP_ASSIGN_OR_RETURN(const std::string source, ReadTextFile(config.model.chat_template));
+    loaded = ChatTemplate::Parse(source);
+    if (!loaded) return tl::unexpected(loaded.error().WithContext(config.model.chat_template));
+  } else {
+    loaded = ChatTemplate::Load(model->path);
+    if (!loaded && loaded.error().code == Code::kNotFound) return {};
+    if (!loaded) return tl::unexpected(std::move(loaded).error());
+  }
+  model->chat_template = std::make_unique<ChatTemplate>(std::move(*loaded));
+  return {};
+}
+
+Status FillFingerprint(ServedModel* model) {
+  v1::Fingerprint& f = model->fingerprint;
+  f.set_protocol_version(kProtocolVersion);
+  f.set_model_name(model->name);
+  AISP_ASSIGN_OR_RETURN(const std::string weights, WeightsDigest(model->path));
+  f.set_weights_digest(weights);
+  f.set_tokenizer_digest(model->tokenizer->Fingerprint());
+  f.set_template_digest(model->chat_template ? DigestOf(model->chat_template->source()) : "");
+  v1::KvLayoutDesc* kv = f.mutable_kv_layout();
+  kv->set_num_layers(static_cast<uint32_t>(model->kv_layout.num_layers));
+  kv->set_num_kv_heads(static_cast<uint32_t>(model->kv_layout.num_kv_heads));
+  kv->set_head_dim(static_cast<uint32_t>(model->kv_layout.head_dim));
+  kv->set_block_tokens(static_cast<uint32_t>(model->kv_layout.block_tokens));
+  kv->set_dtype(std::string(DTypeName(model->kv_layout.dtype)));
+  kv->set_num_blocks(static_cast<uint32_t>(model->kv_layout.num_blocks));
+  return {};
+}
+
+int64_t LocalTimeS() {
+  const auto now = std::chrono::system_clock::now();
+  const std::time_t t = std::chrono::system_clock::to_time_t(now);
+  std::tm local{};
+  localtime_r(&t, &local);
+  return static_cast<int64_t>(t) + local.tm_gmtoff;
+}
+
+}  // namespace
+
+Result<std::string> ResolveModelPath(const Config& config) {
+  if (!config.model.path.empty()) {
+    std::error_code error;
+    if (fs::is_directory(config.model.path, error)) return config.model.path;
+    return NotFound(fmt::format("model.path '{}' is not a folder; it wants a folder with config.json and safetensors",
+                                config.model.path));
+  }
+  const fs::path here = ExecutableFolder();
+  std::vector<std::string> tried;
+  for (const char* relative : {"../models", "../../models", "../share/aisp/models"}) {
+    const fs::path folder = (here / relative / kBuiltInModel).lexically_normal();
+    std::error_code error;
+    if (fs::exists(folder / "config.json", error)) return folder.string();
+    tried.push_back(folder.string());
+  }
+  return NotFound(fmt::format("the built-in model is not beside the program (looked for {}); give --model FOLDER",
+                              Join(tried, ", ")));
+}
+
+Result<std::unique_ptr<ServedModel>> LoadServedModel(const Config& config) {
+  auto model = std::make_unique<ServedModel>();
+  AISP_ASSIGN_OR_RETURN(model->path, ResolveModelPath(config));
+  model->name = config.model.served_name;
+  if (model->name.empty()) model->name = fs::path(model->path).lexically_normal().filename().string();
+  if (model->name.empty()) model->name = fs::path(model->path).parent_path().filename().string();
+  AISP_ASSIGN_OR_RETURN(model->spec, LoadModelSpec(model->path));
+  AISP_ASSIGN_OR_RETURN(model->max_model_len, ContextOf(config, model->spec));
+  AISP_ASSIGN_OR_RETURN(model->kv_layout, LayoutOf(config, model->spec, model->max_model_len));
+  AISP_ASSIGN_OR_RETURN(model->tokenizer, Tokenizer::Load(model->path));
+  AISP_RETURN_IF_ERROR(LoadTemplate(config, model.get()));
+  AISP_ASSIGN_OR_RETURN(const GenerationDefaults defaults, LoadGenerationDefaults(model->path, model->spec));
+  model->eos = defaults.eos;
+  model->limits.vocab_size = model->spec.vocabulary;
+  model->limits.sampling_defaults = {defaults.temperature, defaults.top_p, defaults.top_k, defaults.min_p,
+                                     defaults.repetition_penalty};
+  AISP_RETURN_IF_ERROR(FillFingerprint(model.get()));
+  return model;
+}
+
+ApiResult<void> ServedModel::CheckName(const std::string& requested) const {
+  if (requested.empty() || requested == name) return {};
+  return tl::unexpected(ApiError(Code::kNotFound,
+                                 fmt::format("the model '{}' is not served here; '{}' is", Excerpt(requested), name),
+                                 "model", "model_not_found"));
+}
+
+ApiResult<std::vector<TokenId>> ServedModel::RenderChat(const ChatRequest& request) const {
+  if (!chat_template) {
+    return tl::unexpected(ApiError(Code::kFailedPrecondition,
+                                   fmt::format("the model '{}' has no chat template; use /v1/completions, or start the "
+                                               "server with --chat-template",
+                                               name)));
+  }
+  Value::Map context;
+  context.Set("messages", request.messages);
+  context.Set("add_generation_prompt", Value(request.add_generation_prompt));
+  context.Set("bos_token", Value(tokenizer->BosToken()));
+  context.Set("eos_token", Value(tokenizer->EosToken()));
+  if (!request.tools.IsNone()) context.Set("tools", request.tools);
+  if (request.template_variables.IsMap()) {
+    for (const auto& [key, value] : request.template_variables.AsMap()) context.Set(key, value);
+  }
+  auto text = chat_template->Render(context, RenderOptions{.now_s = LocalTimeS()});
+  if (!text) return tl::unexpected(ApiError(text.error().code, text.error().message, "messages"));
+  auto tokens = tokenizer->Encode(*text, /*add_special=*/false, /*parse_special=*/true);
+  if (!tokens) return tl::unexpected(ApiError(tokens.error().code, tokens.error().message, "messages"));
+  return std::move(*tokens);
+}
+
+ApiResult<std::vector<TokenId>> ServedModel::EncodePrompt(const Prompt& prompt) const {
+  if (const auto* ids = std::get_if<std::vector<TokenId>>(&prompt)) return *ids;
+  auto tokens = tokenizer->Encode(std::get<std::string>(prompt), /*add_special=*/true, /*parse_special=*/true);
+  if (!tokens) return tl::unexpected(ApiError(tokens.error().code, tokens.error().message, "prompt"));
+  return std::move(*tokens);
+}
+
+std::string ServedModel::TextOf(const Prompt& prompt) const {
+  if (const auto* text = std::get_if<std::string>(&prompt)) return *text;
+  return tokenizer->Decode(std::get<std::vector<TokenId>>(prompt), /*skip_special=*/true);
+}
+
+uint32_t ServedModel::DefaultMaxTokens(Endpoint endpoint, uint32_t room) const {
+  constexpr uint32_t kCompletionsDefault = 16;
+  return endpoint == Endpoint::kChat ? room : std::min(room, kCompletionsDefault);
+}
+
+}  // namespace aisp

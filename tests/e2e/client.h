@@ -1,0 +1,46 @@
+// What the end-to-end tests say to a server: requests for stories, and metrics.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "net/http_client.h"
+
+namespace aisp::e2e {
+
+using Json = nlohmann::json;
+
+// "127.0.0.1:8080" -> a connected client; aborts the test program when nobody listens.
+HttpClient Connect(const std::string& address);
+
+// A recorded story of models/story-7m/expected.json: what the model says at temperature 0.
+struct Recorded {
+  Json messages;
+  std::string text;
+  int completion_tokens = 0;
+  bool ends = false;  // with the end token, else it was cut
+};
+std::vector<Recorded> RecordedStories();
+
+struct Reply {
+  int status = 0;
+  std::string text;
+  std::string finish_reason;
+  Json usage;
+  std::string error;  // message of an error answer or of an error event
+  std::string route;  // x-aisp-route
+  bool done = false;  // the stream ended with [DONE]
+};
+
+// Greedy chat; `prefill`: "", "remote" or "local".
+Reply Chat(const std::string& address, const Json& messages, int max_tokens, const std::string& prefill, bool stream);
+// The same on a connection whose first events the caller wants to see: reads the rest of a stream.
+Reply ReadStream(HttpClient& client, const HttpAnswer& head);
+// Opens a greedy chat stream.
+Result<HttpAnswer> OpenChat(HttpClient& client, const Json& messages, int max_tokens, const std::string& prefill);
+
+// Sum over all label sets of a metric on host:port/metrics; 0 when it is not there.
+double Metric(const std::string& address, const std::string& name);
+
+}  // namespace aisp::e2e
