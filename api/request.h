@@ -35,6 +35,16 @@ struct ApiLimits {
   int32_t max_logit_bias = 1024;
   int32_t max_json_depth = 64;
   Duration max_timeout = std::chrono::hours(1);
+  // What absent temperature, top_p, top_k, min_p and repetition_penalty become: the checkpoint's generation_config.json.
+  // Unset ones take OpenAI's (temperature 1, top_p 1, the others off).
+  struct SamplingDefaults {
+    std::optional<float> temperature;
+    std::optional<float> top_p;
+    std::optional<int32_t> top_k;
+    std::optional<float> min_p;
+    std::optional<float> repetition_penalty;
+  };
+  SamplingDefaults sampling_defaults;
 };
 
 // What both endpoints share.

@@ -24,13 +24,15 @@ struct Usage {
   uint32_t prompt_tokens = 0;
   uint32_t completion_tokens = 0;
   uint32_t cached_tokens = 0;  // of the prompt
+  // A JSON object that stands in `usage` under "aisp" (where the request ran, TTFT and its parts); "": none.
+  std::string extension;
 };
 
 struct TopLogprob {
   std::string bytes;  // of the token: a part of a UTF-8 sequence is possible
   float logprob = 0;
 };
-struct TokenLogprob {
+struct ChoiceLogprob {
   std::string bytes;
   float logprob = 0;
   std::vector<TopLogprob> top;  // as many as the client asked for
@@ -44,7 +46,7 @@ struct Choice {
   std::string text;
   std::string_view finish_reason;  // "stop", "length"
   bool has_logprobs = false;
-  std::vector<TokenLogprob> logprobs;
+  std::vector<ChoiceLogprob> logprobs;
 };
 
 // Writes the answers to one request. Append-only functions: `out` is added to.
@@ -63,7 +65,7 @@ class ResponseEncoder {
   // New text. `logprobs` empty: the field is null. Cheap: no JSON tree, two appends of prepared text around the escaped one.
   void Text(uint32_t choice, uint64_t position, std::string_view text, std::string* out) const;
   void Text(uint32_t choice, uint64_t position, std::string_view text,
-            std::span<const TokenLogprob> logprobs, std::string* out) const;
+            std::span<const ChoiceLogprob> logprobs, std::string* out) const;
   void Finish(uint32_t choice, uint64_t position, std::string_view finish_reason,
               std::string* out) const;
   void UsageEvent(const Usage& usage, std::string* out) const;

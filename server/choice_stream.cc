@@ -60,7 +60,7 @@ void ChoiceStream::OnFinish(v1::FinishReason reason, const Error& error, Duratio
 
 void ChoiceStream::AddLogprob(TokenId token, const v1::TokenLogprobs& values) {
   if (options_.num_logprobs < 0) return;
-  TokenLogprob out;
+  ChoiceLogprob out;
   out.bytes = std::string(tokenizer_.IdToPiece(token));
   out.logprob = values.logprob();
   out.text_offset = text_code_points_;

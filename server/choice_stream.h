@@ -55,7 +55,7 @@ class ChoiceStream final : public RequestObserver {
 
   // Text and logprobs that were not taken yet.
   std::string TakeText() { return std::exchange(text_, {}); }
-  std::vector<TokenLogprob> TakeLogprobs() { return std::exchange(logprobs_, {}); }
+  std::vector<ChoiceLogprob> TakeLogprobs() { return std::exchange(logprobs_, {}); }
   bool HasNews() const { return !text_.empty() || !logprobs_.empty(); }
 
   RequestId request;
@@ -71,7 +71,7 @@ class ChoiceStream final : public RequestObserver {
   Detokenizer detokenizer_;
   StopMatcher stops_;
   std::string text_;
-  std::vector<TokenLogprob> logprobs_;
+  std::vector<ChoiceLogprob> logprobs_;
   size_t text_code_points_ = 0;
   uint32_t completion_tokens_ = 0;
   std::optional<v1::Timing> timing_;

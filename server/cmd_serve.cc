@@ -41,9 +41,6 @@ class Process {
     const bool all = config_.role == "all";
     if (all || config_.role == "router") AISP_RETURN_IF_ERROR(StartRouter(all));
     if (!all && config_.role != "router") AISP_RETURN_IF_ERROR(StartAdmin());
-    if (config_.role != "router") {
-      AISP_ASSIGN_OR_RETURN(host_.model, LoadWeights(config_, *served_));
-    }
     for (const char* role : {"prefill", "decode"}) {
       if (all || config_.role == role) AISP_RETURN_IF_ERROR(StartWorker(role));
     }
@@ -152,7 +149,7 @@ int RunServe(const std::vector<std::string>& args) {
   StopSignals signals(*lifeline_fd);
   Process process(line->config, &announcer);
   if (const Status started = process.Start(); !started) {
-    log.Flush();
+    FlushLog(std::chrono::seconds(1));
     return ReportFailure(started.error().message);
   }
   const std::string why = signals.Wait();

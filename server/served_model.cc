@@ -11,7 +11,7 @@
 #include "common/strings.h"
 #include "model/files.h"
 #include "model/generation_config.h"
-#include "model/weights_digest.h"
+#include "model/safetensors.h"
 #include "server/process.h"
 
 namespace aisp {
@@ -88,7 +88,7 @@ Status FillFingerprint(ServedModel* model) {
   v1::Fingerprint& f = model->fingerprint;
   f.set_protocol_version(kProtocolVersion);
   f.set_model_name(model->name);
-  AISP_ASSIGN_OR_RETURN(const std::string weights, WeightsDigest(model->path));
+  AISP_ASSIGN_OR_RETURN(const std::string weights, DigestCheckpoint(model->path));
   f.set_weights_digest(weights);
   f.set_tokenizer_digest(model->tokenizer->Fingerprint());
   f.set_template_digest(model->chat_template ? DigestOf(model->chat_template->source()) : "");

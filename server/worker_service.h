@@ -18,23 +18,18 @@
 
 namespace aisp {
 
-class Model;
 class InprocHub;
 
 // What workers of one process share.
 struct WorkerHost {
   const Config* config = nullptr;
   const ServedModel* served = nullptr;
-  std::shared_ptr<Model> model;  // weights, read-only
   const Clock* clock = nullptr;
   Metrics* metrics = nullptr;
   // Set when router and workers are one process: links and transports then stay inside it.
   LocalHub* local = nullptr;
   InprocHub* inproc = nullptr;
 };
-
-// Loads the weights once for all workers of a process.
-Result<std::shared_ptr<Model>> LoadWeights(const Config& config, const ServedModel& served);
 
 class WorkerService {
  public:
