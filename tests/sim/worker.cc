@@ -158,7 +158,9 @@ bool SimWorker::PumpOnce() {
 }
 
 void SimWorker::ScheduleWake() {
-  const Instant next = std::min(role().NextTimer(), executor_->done_at());
+  // A failed device never finishes what it had started.
+  const Instant step_done = role().InFlight() ? executor_->done_at() : kNever;
+  const Instant next = std::min(role().NextTimer(), step_done);
   if (next == kNever || (wake_at_ <= next && wake_at_ > shared_.world->Now())) return;
   wake_at_ = next;
   shared_.world->At(next, [this, next, alive = std::weak_ptr<bool>(alive_)] {

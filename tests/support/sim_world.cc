@@ -6,6 +6,11 @@
 #include "common/check.h"
 
 namespace aisp {
+namespace {
+
+constexpr uint64_t kMaxEventsAtOneMoment = 100'000;
+
+}  // namespace
 
 void SimWorld::At(Instant when, std::function<void()> what) {
   AISP_CHECK(when >= clock.Now());
@@ -19,6 +24,8 @@ bool SimWorld::Step(Instant end) {
   }
   // priority_queue gives no mutable top; the event leaves right after.
   std::function<void()> what = std::move(const_cast<Event&>(queue_.top()).what);
+  at_this_moment_ = queue_.top().when == clock.Now() ? at_this_moment_ + 1 : 0;
+  if (at_this_moment_ > kMaxEventsAtOneMoment) Fail("time stands still: something schedules itself without end");
   clock.Set(queue_.top().when);
   queue_.pop();
   ++events_;

@@ -60,6 +60,7 @@ class SimWorld {
   std::priority_queue<Event, std::vector<Event>, std::greater<>> queue_;
   uint64_t scheduled_ = 0;
   uint64_t events_ = 0;
+  uint64_t at_this_moment_ = 0;
   uint64_t digest_ = 0xcbf29ce484222325u;
   bool trace_;
   std::string failure_;
