@@ -1,0 +1,208 @@
+// Transports between processes, and what dies how.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstring>
+
+#include "kvcache/transport/peer_death.h"
+#include "tests/kvcache/transport/rig.h"
+
+namespace aisp {
+namespace {
+
+constexpr size_t kSlot = 64 << 10;
+constexpr Epoch kEpoch{1};
+
+// A writer process: receives a descriptor, connects, says "connected" (or why not), then obeys:
+//   "one <byte>"  writes a slot full of that byte, waits for its completion, answers "done" or the error
+//   "flood"       writes slots without end, without another word
+int WriterMain(Lane lane, Child::Pipe& pipe) {
+  Side side(lane, nullptr, {.stall_timeout = kPatience});
+  const Result<KvPeerId> peer = side.transport().Connect(pipe.Receive(), kPatience);
+  pipe.Send(peer ? "connected" : peer.error().ToString());
+  if (!peer) return 1;
+  for (std::string order = pipe.Receive(); !order.empty(); order = pipe.Receive()) {
+    if (order == "flood") {
+      for (uint64_t i = 0;; ++i) {
+        side.FillWith(static_cast<std::byte>(i));
+        for (uint64_t slot = 0; slot < side.pool().size() / kSlot; ++slot) {
+          const BlockCopy copy{slot * kSlot, slot * kSlot, kSlot};
+          if (!side.transport().Write(*peer, {&copy, 1}, kEpoch)) return 2;
+        }
+        side.Await(side.pool().size() / kSlot);
+      }
+    }
+    side.FillWith(static_cast<std::byte>(order.back()));
+    const BlockCopy copy{0, 0, kSlot};
+    const Result<WriteId> id = side.transport().Write(*peer, {&copy, 1}, kEpoch);
+    const Status status = id ? side.Await(1).at(0).status : Status(tl::unexpected(id.error()));
+    pipe.Send(status ? "done" : status.error().ToString());
+  }
+  return 0;
+}
+
+class Processes : public testing::TestWithParam<Lane> {
+ protected:
+  // The child is forked before the owner starts its threads.
+  Processes()
+      : child_([](Child::Pipe& pipe) { return WriterMain(GetParam(), pipe); }), owner_(GetParam(), nullptr) {
+    descriptor_ = *owner_.transport().Descriptor();
+    const BlockCopy all{0, 0, owner_.pool().size()};
+    owner_.transport().AllowEpoch(kEpoch, {&all, 1});
+  }
+  void Connect() {
+    child_.pipe().Send(descriptor_);
+    ASSERT_EQ(child_.pipe().Receive(), "connected");
+  }
+  bool SlotHolds(char value) {
+    return std::ranges::all_of(owner_.pool().first(kSlot), [value](std::byte b) { return b == static_cast<std::byte>(value); });
+  }
+  // Until the flood's bytes arrive.
+  void AwaitFlood() {
+    volatile const std::byte* last = owner_.pool().data() + owner_.pool().size() - 1;
+    while (*last == std::byte{0}) sched_yield();
+  }
+
+  Child child_;
+  Side owner_;
+  std::string descriptor_;
+};
+
+TEST_P(Processes, BytesCrossAndTheCompletionFollowsThem) {
+  Connect();
+  for (const char value : {'a', 'b', 'c'}) {
+    child_.pipe().Send(std::string("one ") + value);
+    ASSERT_EQ(child_.pipe().Receive(), "done");
+    EXPECT_TRUE(SlotHolds(value));
+  }
+}
+
+TEST_P(Processes, KilledWriterLeavesTheOwnerServing) {
+  Connect();
+  child_.pipe().Send("flood");
+  AwaitFlood();
+  child_.Signal(SIGKILL);
+  EXPECT_EQ(child_.Join(), -SIGKILL);
+  Side next(GetParam(), nullptr);
+  next.FillWith(std::byte{'z'});
+  const Result<KvPeerId> peer = next.transport().Connect(descriptor_, kPatience);
+  ASSERT_TRUE(peer.has_value()) << peer.error().ToString();
+  const BlockCopy copy{0, 0, kSlot};
+  ASSERT_TRUE(next.transport().Write(*peer, {&copy, 1}, kEpoch).has_value());
+  EXPECT_TRUE(next.Await(1).at(0).status.has_value());
+  EXPECT_TRUE(SlotHolds('z'));
+}
+
+TEST_P(Processes, WriterSurvivesTheOwnersDeathAndHearsOfIt) {
+  Connect();
+  child_.pipe().Send("one a");
+  ASSERT_EQ(child_.pipe().Receive(), "done");
+  owner_.Close();
+  std::string answer;
+  do {
+    child_.pipe().Send("one b");
+    answer = child_.pipe().Receive();
+  } while (answer == "done");
+  EXPECT_THAT(answer, testing::HasSubstr("UNAVAILABLE"));
+  child_.Signal(0);  // it lives
+}
+
+TEST_P(Processes, StoppedWriterGoesOnWhereItWas) {
+  Connect();
+  child_.pipe().Send("one a");
+  ASSERT_EQ(child_.pipe().Receive(), "done");
+  child_.Stop();
+  child_.pipe().Send("one b");
+  EXPECT_TRUE(SlotHolds('a'));
+  child_.Signal(SIGCONT);
+  EXPECT_EQ(child_.pipe().Receive(), "done");
+  EXPECT_TRUE(SlotHolds('b'));
+}
+
+INSTANTIATE_TEST_SUITE_P(Lanes, Processes, testing::Values(Lane::kShm, Lane::kTcp),
+                         [](const auto& lane) { return LaneName(lane.param); });
+
+bool AwaitDeath(const PeerWatch& watch) {
+  pollfd state{watch.fd(), POLLIN, 0};
+  return poll(&state, 1, static_cast<int>(ToMs(kPatience))) == 1;
+}
+
+class ShmProcess : public Processes {};
+
+TEST_P(ShmProcess, OwnerWatchesItsWriterAndAStoppedOneIsAlive) {
+  auto& shm = dynamic_cast<ShmTransport&>(owner_.transport());
+  EXPECT_FALSE(shm.WatchWriter(child_.pid()).has_value()) << "it has not connected yet";
+  Connect();
+  Result<PeerWatch> watch = shm.WatchWriter(child_.pid());
+  ASSERT_TRUE(watch.has_value()) << watch.error().ToString();
+  EXPECT_EQ(watch->pid(), child_.pid());
+  EXPECT_FALSE(watch->Dead());
+  child_.pipe().Send("flood");
+  AwaitFlood();
+  child_.Stop();
+  EXPECT_FALSE(watch->Dead()) << "a stopped process comes back, and its writes with it";
+  child_.Signal(SIGCONT);
+  EXPECT_FALSE(watch->Dead());
+  child_.Signal(SIGKILL);
+  EXPECT_TRUE(AwaitDeath(*watch));
+  EXPECT_TRUE(watch->Dead());
+  // Proof: from here on nothing lands.
+  const std::vector<std::byte> then(owner_.pool().begin(), owner_.pool().end());
+  child_.Join();
+  EXPECT_TRUE(watch->Dead());
+  EXPECT_EQ(std::memcmp(then.data(), owner_.pool().data(), then.size()), 0);
+}
+
+TEST_P(ShmProcess, DeadWriterIsForgottenByTheOwner) {
+  Connect();
+  auto& shm = dynamic_cast<ShmTransport&>(owner_.transport());
+  const Result<PeerWatch> watch = shm.WatchWriter(child_.pid());
+  ASSERT_TRUE(watch.has_value());
+  child_.Signal(SIGKILL);
+  child_.Join();
+  // The owner hears of it by its socket; a new writer takes the place.
+  while (shm.WatchWriter(child_.pid()).has_value()) sched_yield();
+  EXPECT_TRUE(watch->Dead());
+}
+
+INSTANTIATE_TEST_SUITE_P(Lanes, ShmProcess, testing::Values(Lane::kShm),
+                         [](const auto& lane) { return LaneName(lane.param); });
+
+TEST(PeerWatch, ZombieIsDeadAndItsPidProvesNothingAboutASuccessor) {
+  Child child([](Child::Pipe& pipe) {
+    pipe.Receive();
+    return 0;
+  });
+  const Result<uint64_t> started = PeerWatch::StartTime(child.pid());
+  ASSERT_TRUE(started.has_value());
+  EXPECT_FALSE(PeerWatch::Open(child.pid(), *started + 1).has_value()) << "another process with the same pid";
+  const Result<PeerWatch> watch = PeerWatch::Open(child.pid(), *started);
+  ASSERT_TRUE(watch.has_value());
+  EXPECT_FALSE(watch->Dead());
+  child.pipe().Send("end");
+  EXPECT_TRUE(AwaitDeath(*watch));  // not reaped yet
+  const Result<PeerWatch> second = watch->Duplicate();
+  ASSERT_TRUE(second.has_value());
+  EXPECT_TRUE(second->Dead());
+  child.Join();
+  EXPECT_TRUE(watch->Dead());
+  const Result<PeerWatch> gone = PeerWatch::Open(child.pid());
+  ASSERT_FALSE(gone.has_value());
+  EXPECT_EQ(gone.error().code, Code::kNotFound);
+}
+
+TEST(PeerWatch, OwnProcessIsAlive) {
+  const Result<PeerWatch> self = PeerWatch::Open(getpid(), *PeerWatch::StartTime(getpid()));
+  ASSERT_TRUE(self.has_value());
+  EXPECT_FALSE(self->Dead());
+  EXPECT_FALSE(PeerWatch::Open(0).has_value());
+  EXPECT_FALSE(PeerWatch::Open(-1).has_value());
+}
+
+}  // namespace
+}  // namespace aisp
