@@ -221,8 +221,10 @@ void Engine::Impl::AppendRows(Sequence& s, int32_t rows, StepRecord& step) {
     step.positions.push_back(i);
     step.slot_of_row.push_back(s.slot);
   }
-  for (int32_t i = 0; i < table_blocks; ++i)
-    step.block_tables.push_back(s.blocks[static_cast<size_t>(i)].value);
+  // The longest copy of a step: a whole table for each sequence.
+  step.block_tables.resize(step.block_tables.size() + static_cast<size_t>(table_blocks));
+  std::transform(s.blocks.begin(), s.blocks.begin() + table_blocks,
+                 step.block_tables.end() - table_blocks, [](BlockId block) { return block.value; });
 
   const bool samples = s.samples() && end == s.target();
   if (samples) AppendSample(s, step);

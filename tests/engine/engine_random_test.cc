@@ -30,6 +30,7 @@ class Chaos : public LayerSink {
       for (auto it = transfers_.begin(); it != transfers_.end();)
         it = Advance(*it) ? std::next(it) : transfers_.erase(it);
       if (Chance(2)) EndSomeLease();
+      if (Chance(6)) d_.engine.Expire(d_.clock.Now());
       if (Chance(2)) p_.Step();
       if (!Chance(4)) d_.Step();
     }
@@ -40,11 +41,21 @@ class Chaos : public LayerSink {
       for (auto it = transfers_.begin(); it != transfers_.end();)
         it = Advance(*it) ? std::next(it) : transfers_.erase(it);
       while (!dead_leases_.empty()) EndSomeLease();
+      d_.engine.Expire(d_.clock.Now());
       const bool moved = p_.Step() | d_.Step();
       if (!moved && transfers_.empty()) break;
     }
     EXPECT_TRUE(transfers_.empty());
-    for (SequenceId id : expected_) d_.ExpectOracle(id);
+    for (SequenceId id : expected_) {
+      const Outcome& o = d_.outcomes[id];
+      if (o.finish == FinishReason::kError) {
+        EXPECT_EQ(o.error.code, Code::kDeadlineExceeded) << o.error.message;
+        EXPECT_NE(o.request.deadline, kNever);
+        d_.ExpectOraclePrefix(id);
+      } else {
+        d_.ExpectOracle(id);
+      }
+    }
     for (SequenceId id : cancelled_) d_.ExpectOraclePrefix(id);
     d_.ExpectIdle();
     p_.ExpectIdle();
@@ -119,6 +130,10 @@ class Chaos : public LayerSink {
     if (Chance(5)) request.sampling.presence_penalty = 0.3f;
     if (Chance(4)) request.sampling.temperature = 0;
     if (Chance(6)) request.cache_scope = "scope";
+    if (Chance(8)) {
+      const auto ms = static_cast<int64_t>(random_.Below(100));
+      request.deadline = d_.clock.Now() + std::chrono::milliseconds(ms);
+    }
     return request;
   }
 
@@ -135,6 +150,7 @@ class Chaos : public LayerSink {
     t.on_d = d_.Add(request);
     expected_.insert(t.on_d);
     request.kv_source = KvSource::kPrefillOnly;
+    request.deadline = kNever;
     t.on_p = p_.Add(request);
     transfers_.push_back(std::move(t));
   }

@@ -1,0 +1,116 @@
+#include "engine/model_executor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "common/check.h"
+#include "common/strings.h"
+
+namespace aisp {
+namespace {
+
+ModelExecutorOptions Complete(ModelExecutorOptions options) {
+  options.model.max_logit_rows = options.model.max_sequences = options.max_slots;
+  return options;
+}
+
+}  // namespace
+
+Result<KvLayout> MakeKvLayout(const KvShape& shape, int32_t block_tokens, DType dtype, int32_t num_blocks, size_t kv_bytes) {
+  if (block_tokens < 16 || block_tokens > 128 || block_tokens % 16 != 0) {
+    return InvalidArgument(fmt::format("a block of {} tokens; 16 to 128 in steps of 16 are possible", block_tokens));
+  }
+  if (dtype != DType::kF32 && dtype != DType::kBF16) {
+    return InvalidArgument(fmt::format("KV in {} is not supported; f32 and bf16 are", DTypeName(dtype)));
+  }
+  KvLayout layout;
+  layout.num_layers = shape.num_layers;
+  layout.num_kv_heads = shape.num_kv_heads;
+  layout.head_dim = shape.head_dim;
+  layout.block_tokens = block_tokens;
+  layout.dtype = dtype;
+  layout.num_blocks = num_blocks;
+  if (num_blocks == 0) {
+    layout.num_blocks = static_cast<int32_t>(std::min<size_t>(kv_bytes / layout.BlockBytes(), INT32_MAX / 2));
+  }
+  if (layout.num_blocks < 1) {
+    return InvalidArgument(fmt::format("{} of KV memory hold no block of {}; give more", HumanBytes(kv_bytes), HumanBytes(layout.BlockBytes())));
+  }
+  // Rows address the pool by block * block_tokens + slot in 32 bits.
+  if (int64_t{layout.num_blocks} * block_tokens > INT32_MAX) {
+    return InvalidArgument(fmt::format("{} blocks of {} tokens; at most {} tokens are possible", layout.num_blocks, block_tokens, INT32_MAX));
+  }
+  return layout;
+}
+
+Result<std::unique_ptr<ModelExecutor>> ModelExecutor::Create(const std::string& model_directory, const ModelExecutorOptions& options,
+                                                             Device& device, Ops& ops) {
+  if (device.info().asynchronous) {
+    return Unimplemented(fmt::format("this executor computes inside Launch; a {} device needs another one", device.info().kind));
+  }
+  if (options.max_slots < 1) return InvalidArgument("max_slots has to be positive");
+  std::unique_ptr<ModelExecutor> executor(new ModelExecutor(Complete(options), device));
+  AISP_RETURN_IF_ERROR(executor->Start(model_directory, ops));
+  return executor;
+}
+
+Status ModelExecutor::Start(const std::string& model_directory, Ops& ops) {
+  AISP_ASSIGN_OR_RETURN(model_, Model::Load(model_directory, options_.model, device_, ops));
+  const ModelSpec& spec = model_->spec();
+  AISP_ASSIGN_OR_RETURN(layout_, MakeKvLayout(spec.kv(), options_.block_tokens, options_.kv_dtype.value_or(model_->compute_dtype()),
+                                              options_.num_blocks, options_.kv_bytes));
+  AISP_ASSIGN_OR_RETURN(pool_, device_.Allocate(layout_.PoolBytes(), MemoryKind::kShareable));
+  AISP_ASSIGN_OR_RETURN(slot_tokens_, device_.Allocate(static_cast<size_t>(options_.max_slots) * sizeof(int32_t), MemoryKind::kDevice));
+  AISP_ASSIGN_OR_RETURN(stream_, device_.CreateStream());
+  sampler_.emplace(spec.vocabulary);
+  return {};
+}
+
+Status ModelExecutor::Forward(const StepInput& input) {
+  ForwardInput forward;
+  forward.batch = input.batch;
+  forward.kv.first_layer = {pool_.data(), layout_.dtype, layout_.num_kv_heads, layout_.head_dim, layout_.block_tokens};
+  forward.kv.layer_bytes = layout_.LayerBlockBytes() * static_cast<size_t>(layout_.num_blocks);
+  forward.slot_tokens = static_cast<const int32_t*>(slot_tokens_.data());
+  for (int32_t block : input.batch.block_tables) AISP_CHECK(block >= 0 && block < layout_.num_blocks);
+  if (input.sink != nullptr && !input.slices.empty()) {
+    forward.on_layer = [&input](int32_t layer) { input.sink->OnLayer(layer, input.slices); };
+  }
+  return model_->Forward(forward, *stream_);
+}
+
+void ModelExecutor::DrawTokens(const StepInput& input) {
+  const TensorView logits = model_->logits();
+  const auto vocabulary = static_cast<size_t>(logits.cols());
+  auto* slots = static_cast<int32_t*>(slot_tokens_.data());
+  result_.tokens.clear();
+  for (const SampleRow& row : input.samples) {
+    AISP_CHECK(row.logit_index >= 0 && static_cast<size_t>(row.logit_index) < input.batch.logit_rows.size());
+    AISP_CHECK(row.slot >= 0 && row.slot < options_.max_slots);
+    const std::span<const float> values(logits.as<float>() + static_cast<size_t>(row.logit_index) * vocabulary, vocabulary);
+    result_.tokens.push_back(sampler_->Sample(values, row));
+    if (result_.tokens.back().token >= 0) slots[row.slot] = result_.tokens.back().token;
+  }
+}
+
+Result<Ticket> ModelExecutor::Launch(const StepInput& input) {
+  AISP_CHECK_MSG(!in_flight_, "a step is launched while another one is not collected");
+  const Instant start = clock_.Now();
+  AISP_RETURN_IF_ERROR(Forward(input));
+  const Instant forwarded = clock_.Now();
+  DrawTokens(input);
+  result_.forward = forwarded - start;
+  result_.sample = clock_.Now() - forwarded;
+  in_flight_ = true;
+  return Ticket{++launched_};
+}
+
+Result<StepResult> ModelExecutor::Collect(Ticket ticket) {
+  AISP_CHECK_MSG(in_flight_ && ticket.value == launched_, "a step is collected that is not in flight");
+  in_flight_ = false;
+  return std::exchange(result_, {});
+}
+
+}  // namespace aisp

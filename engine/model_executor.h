@@ -1,0 +1,72 @@
+// ModelExecutor: runs planned steps of a real model, and draws tokens from its logits.
+//
+// It owns the model and the KV pool; the device and the operations outlive it. The pool is shareable memory (Device::Export), so
+// that another process can map it. On a synchronous device (the CPU) a step is computed inside Launch and max_depth() is 1.
+// One engine thread; kv_pool() and kv_layout() from any thread, they do not change.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "common/clock.h"
+#include "engine/executor.h"
+#include "engine/sampler.h"
+#include "kernels/device/device.h"
+#include "kernels/ops.h"
+#include "model/model.h"
+
+namespace aisp {
+
+struct ModelExecutorOptions {
+  ModelOptions model;  // max_logit_rows and max_sequences follow max_slots, which they must not be below
+  int32_t max_slots = 64;
+  int32_t block_tokens = 16;       // 16 to 128, a multiple of 16
+  int32_t num_blocks = 0;          // or, when 0, as many as kv_bytes holds
+  size_t kv_bytes = 0;
+  std::optional<DType> kv_dtype;   // f32 or bf16; nothing: the compute dtype
+};
+
+// The layout that these options give a model of this shape. INVALID_ARGUMENT: a block size or dtype that no kernel has, no room
+// for a single block.
+Result<KvLayout> MakeKvLayout(const KvShape& shape, int32_t block_tokens, DType dtype, int32_t num_blocks, size_t kv_bytes);
+
+class ModelExecutor final : public Executor {
+ public:
+  static Result<std::unique_ptr<ModelExecutor>> Create(const std::string& model_directory, const ModelExecutorOptions& options,
+                                                       Device& device, Ops& ops);
+
+  int max_depth() const override { return 1; }
+  const KvLayout& kv_layout() const override { return layout_; }
+  int32_t max_context() const override { return model_->max_context(); }
+  int32_t max_batch_tokens() const override { return options_.model.max_batch_tokens; }
+  int32_t max_slots() const override { return options_.max_slots; }
+  Result<Ticket> Launch(const StepInput& input) override;
+  Result<StepResult> Collect(Ticket ticket) override;
+
+  const Buffer& kv_pool() const { return pool_; }
+  const Model& model() const { return *model_; }
+  // Of the last step: f32 [max_logit_rows, vocabulary], in device memory.
+  TensorView logits() const { return model_->logits(); }
+
+ private:
+  ModelExecutor(const ModelExecutorOptions& options, Device& device) : options_(options), device_(device) {}
+  Status Start(const std::string& model_directory, Ops& ops);
+  Status Forward(const StepInput& input);
+  void DrawTokens(const StepInput& input);
+
+  const ModelExecutorOptions options_;
+  Device& device_;
+  std::unique_ptr<Model> model_;
+  KvLayout layout_;
+  Buffer pool_;
+  Buffer slot_tokens_;  // int32 [max_slots]: the last token drawn for each
+  std::unique_ptr<Stream> stream_;
+  std::optional<Sampler> sampler_;
+  SteadyClock clock_;
+  StepResult result_;  // of the step in flight
+  uint64_t launched_ = 0;
+  bool in_flight_ = false;
+};
+
+}  // namespace aisp

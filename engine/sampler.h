@@ -1,0 +1,42 @@
+// Sampler: draws a token from a row of logits on the host, as engine/request.h defines it.
+//
+// Order: repetition penalty, presence and frequency penalties, bias, bans; temperature; top_k, top_p, min_p; then the argmax of
+// log p + Gumbel noise keyed by (seed, choice, position, token) over what is left, so a draw depends on nothing drawn before.
+// Equal scores: the lower token id. Logprobs are of the model's own distribution, before all of this.
+//
+// Scratch memory is allocated once; one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/executor.h"
+
+namespace aisp {
+
+class Sampler {
+ public:
+  explicit Sampler(int32_t vocabulary);
+
+  // `logits`: [vocabulary]. The token's status is INTERNAL when a logit is NaN or infinite, INVALID_ARGUMENT when bans and
+  // biases leave nothing.
+  SampledToken Sample(std::span<const float> logits, const SampleRow& row);
+
+ private:
+  void EditLogits(const SampleRow& row);
+  void Penalise(const SampleRow& row);
+  // candidates_ := tokens that pass the filters, ascending.
+  void Filter(const SamplingParams& params, float max);
+  void SortCandidates(size_t n);
+  TokenId Draw(const SamplingParams& params, uint32_t position, float max) const;
+  TokenLogprob Logprobs(std::span<const float> logits, TokenId token, int32_t count);
+
+  std::vector<float> scores_;        // edited logits, then divided by the temperature
+  std::vector<float> weights_;       // exp(score - max)
+  std::vector<int32_t> candidates_;  // token ids
+  std::vector<int32_t> counts_;      // of each token in `generated`; all zero between calls
+  std::vector<uint8_t> seen_;        // in prompt or `generated`; all zero between calls
+};
+
+}  // namespace aisp
