@@ -1,0 +1,14 @@
+// Reading small files of a checkpoint whole.
+#pragma once
+
+#include <string>
+
+#include "common/result.h"
+
+namespace aisp {
+
+// NOT_FOUND when it cannot be opened, INVALID_ARGUMENT above 64 MiB; both name the path.
+Result<std::string> ReadTextFile(const std::string& path);
+bool FileExists(const std::string& path);
+
+}  // namespace aisp

@@ -1,0 +1,63 @@
+#include "model/gated_mlp.h"
+
+namespace aisp {
+namespace {
+
+class GatedMlpLayer final : public Sublayer {
+ public:
+  explicit GatedMlpLayer(const LayerPlan& plan) : plan_(plan) {}
+
+  Status Load(const LoadContext& c) {
+    dtype_ = c.compute_dtype;
+    AISP_ASSIGN_OR_RETURN(norm_, LoadVector(c, plan_.prefix + ".post_attention_layernorm.weight", plan_.hidden));
+    return mlp_.Load(c, plan_, plan_.mlp_name, plan_.mlp.intermediate);
+  }
+
+  Status Forward(const StepContext& s) const override {
+    const TensorView hidden = s.workspace.View(Slot::kHidden, DType::kF32, plan_.hidden);
+    const TensorView normed = s.workspace.View(Slot::kNormed, dtype_, plan_.hidden);
+    AISP_RETURN_IF_ERROR(s.ops.RmsNorm({hidden, nullptr, norm_.view, normed, s.batch.rows, plan_.norm_epsilon}, s.stream));
+    return mlp_.Forward(s, normed);
+  }
+
+ private:
+  const LayerPlan plan_;
+  DType dtype_ = DType::kF32;
+  DeviceVector norm_;
+  GatedMlp mlp_;
+};
+
+}  // namespace
+
+Status GatedMlp::Load(const LoadContext& c, const LayerPlan& plan, const std::string& name, int64_t intermediate) {
+  dtype_ = c.compute_dtype;
+  hidden_ = plan.hidden;
+  intermediate_ = intermediate;
+  AISP_ASSIGN_OR_RETURN(const TensorView gate, c.weights.Matrix(name + "." + plan.gate_name, intermediate, hidden_));
+  AISP_ASSIGN_OR_RETURN(const TensorView up, c.weights.Matrix(name + "." + plan.up_name, intermediate, hidden_));
+  const TensorView parts[] = {gate, up};
+  AISP_ASSIGN_OR_RETURN(gate_up_, c.ops.PackLinear({parts, {}, dtype_, Epilogue::kStore}));
+  AISP_ASSIGN_OR_RETURN(down_, LoadLinear(c, name + "." + plan.down_name, hidden_, intermediate, Epilogue::kAccumulate));
+  c.workspace.Need(Slot::kNormed, dtype_, hidden_);
+  c.workspace.Need(Slot::kProjected, DType::kF32, 2 * intermediate);
+  c.workspace.Need(Slot::kMixed, dtype_, intermediate);
+  return {};
+}
+
+Status GatedMlp::Forward(const StepContext& s, const TensorView& x) const {
+  const int32_t rows = s.batch.rows;
+  const TensorView hidden = s.workspace.View(Slot::kHidden, DType::kF32, hidden_);
+  const TensorView gate_up = s.workspace.View(Slot::kProjected, DType::kF32, 2 * intermediate_);
+  const TensorView activation = s.workspace.View(Slot::kMixed, dtype_, intermediate_);
+  AISP_RETURN_IF_ERROR(s.ops.Linear({gate_up_.get(), x, gate_up, rows}, s.stream));
+  AISP_RETURN_IF_ERROR(s.ops.SiluMul({gate_up, activation, rows}, s.stream));
+  return s.ops.Linear({down_.get(), activation, hidden, rows}, s.stream);
+}
+
+Result<std::unique_ptr<Sublayer>> LoadGatedMlp(const LayerPlan& plan, const LoadContext& context) {
+  auto layer = std::make_unique<GatedMlpLayer>(plan);
+  AISP_RETURN_IF_ERROR(layer->Load(context));
+  return layer;
+}
+
+}  // namespace aisp

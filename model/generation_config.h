@@ -1,0 +1,30 @@
+// GenerationDefaults: what a checkpoint's generation_config.json proposes for sampling, and its end tokens. Plain values.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/ids.h"
+#include "common/result.h"
+#include "model/spec.h"
+
+namespace aisp {
+
+struct GenerationDefaults {
+  std::vector<TokenId> eos;  // of generation_config.json and config.json together, without repeats
+  std::optional<float> temperature;
+  std::optional<float> top_p;
+  std::optional<int32_t> top_k;
+  std::optional<float> min_p;
+  std::optional<float> repetition_penalty;
+};
+
+// `json` may be empty: no file. do_sample = false stands for temperature 0 unless a temperature is given.
+Result<GenerationDefaults> ParseGenerationDefaults(std::string_view json, const ModelSpec& spec);
+// A missing generation_config.json is no error.
+Result<GenerationDefaults> LoadGenerationDefaults(const std::string& directory, const ModelSpec& spec);
+
+}  // namespace aisp

@@ -1,0 +1,87 @@
+// Grouped-query attention (Ainslie et al., arXiv:2305.13245) with rotary positions over the paged pool.
+#include <fmt/format.h>
+
+#include "model/sublayer.h"
+
+namespace aisp {
+namespace {
+
+class GroupedAttention final : public Sublayer {
+ public:
+  explicit GroupedAttention(const LayerPlan& plan) : plan_(plan) {}
+
+  Status Load(const LoadContext& c) {
+    const AttentionSpec& a = plan_.attention;
+    const std::string self = plan_.prefix + ".self_attn";
+    const int64_t q = int64_t{a.num_heads} * a.head_dim, kv = int64_t{a.num_kv_heads} * a.head_dim;
+    dtype_ = c.compute_dtype;
+    cos_sin_ = c.cos_sin;
+    AISP_ASSIGN_OR_RETURN(norm_, LoadVector(c, plan_.prefix + ".input_layernorm.weight", plan_.hidden));
+    if (a.qk_norm) {
+      AISP_ASSIGN_OR_RETURN(q_norm_, LoadVector(c, self + ".q_norm.weight", a.head_dim));
+      AISP_ASSIGN_OR_RETURN(k_norm_, LoadVector(c, self + ".k_norm.weight", a.head_dim));
+    }
+    AISP_ASSIGN_OR_RETURN(const TensorView wq, c.weights.Matrix(self + ".q_proj", q, plan_.hidden));
+    AISP_ASSIGN_OR_RETURN(const TensorView wk, c.weights.Matrix(self + ".k_proj", kv, plan_.hidden));
+    AISP_ASSIGN_OR_RETURN(const TensorView wv, c.weights.Matrix(self + ".v_proj", kv, plan_.hidden));
+    const TensorView parts[] = {wq, wk, wv};
+    std::vector<TensorView> biases;
+    if (a.qkv_bias) {
+      AISP_ASSIGN_OR_RETURN(biases.emplace_back(), c.weights.Vector(self + ".q_proj.bias", q));
+      AISP_ASSIGN_OR_RETURN(biases.emplace_back(), c.weights.Vector(self + ".k_proj.bias", kv));
+      AISP_ASSIGN_OR_RETURN(biases.emplace_back(), c.weights.Vector(self + ".v_proj.bias", kv));
+    }
+    AISP_ASSIGN_OR_RETURN(qkv_, c.ops.PackLinear({parts, biases, dtype_, Epilogue::kStore}));
+    AISP_RETURN_IF_ERROR(LoadOutput(c, self + ".o_proj", q));
+    c.workspace.Need(Slot::kNormed, dtype_, plan_.hidden);
+    c.workspace.Need(Slot::kProjected, DType::kF32, q + 2 * kv);
+    c.workspace.Need(Slot::kMixed, dtype_, q);
+    return {};
+  }
+
+  Status Forward(const StepContext& s) const override {
+    const AttentionSpec& a = plan_.attention;
+    const int32_t rows = s.batch.rows;
+    const int64_t q = int64_t{a.num_heads} * a.head_dim;
+    const TensorView hidden = s.workspace.View(Slot::kHidden, DType::kF32, plan_.hidden);
+    const TensorView normed = s.workspace.View(Slot::kNormed, dtype_, plan_.hidden);
+    const TensorView qkv = s.workspace.View(Slot::kProjected, DType::kF32, qkv_->out_features());
+    const TensorView mixed = s.workspace.View(Slot::kMixed, dtype_, q);
+    AISP_RETURN_IF_ERROR(s.ops.RmsNorm({hidden, nullptr, norm_.view, normed, rows, plan_.norm_epsilon}, s.stream));
+    AISP_RETURN_IF_ERROR(s.ops.Linear({qkv_.get(), normed, qkv, rows}, s.stream));
+    AISP_RETURN_IF_ERROR(s.ops.RopeAppend(
+        {qkv, cos_sin_, q_norm_.view, k_norm_.view, plan_.norm_epsilon, a.num_heads, s.batch, s.kv}, s.stream));
+    AISP_RETURN_IF_ERROR(s.ops.PagedAttention(
+        {qkv, a.head_dim, a.head_dim, a.num_heads, a.scale, a.window, s.batch, s.kv, mixed}, s.stream));
+    return s.ops.Linear({output_.get(), mixed, hidden, rows}, s.stream);
+  }
+
+ private:
+  Status LoadOutput(const LoadContext& c, const std::string& name, int64_t in) {
+    AISP_ASSIGN_OR_RETURN(const TensorView weight, c.weights.Matrix(name, plan_.hidden, in));
+    const TensorView parts[] = {weight};
+    std::vector<TensorView> biases;
+    if (plan_.attention.output_bias) {
+      AISP_ASSIGN_OR_RETURN(biases.emplace_back(), c.weights.Vector(name + ".bias", plan_.hidden));
+    }
+    AISP_ASSIGN_OR_RETURN(output_, c.ops.PackLinear({parts, biases, dtype_, Epilogue::kAccumulate}));
+    c.weights.Release();
+    return {};
+  }
+
+  const LayerPlan plan_;
+  DType dtype_ = DType::kF32;
+  TensorView cos_sin_;
+  DeviceVector norm_, q_norm_, k_norm_;
+  std::unique_ptr<PackedLinear> qkv_, output_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Sublayer>> LoadGroupedAttention(const LayerPlan& plan, const LoadContext& context) {
+  auto layer = std::make_unique<GroupedAttention>(plan);
+  AISP_RETURN_IF_ERROR(layer->Load(context));
+  return layer;
+}
+
+}  // namespace aisp
