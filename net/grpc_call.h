@@ -56,6 +56,10 @@ class LiveCalls {
     calls_.erase(call);
     if (calls_.empty()) empty_.notify_all();
   }
+  bool Contains(const std::shared_ptr<Call>& call) {
+    const std::lock_guard lock(mutex_);
+    return calls_.contains(call);
+  }
   std::unordered_set<std::shared_ptr<Call>> All() {
     const std::lock_guard lock(mutex_);
     return calls_;
@@ -96,16 +100,15 @@ class GrpcCall : public std::enable_shared_from_this<GrpcCall<In, Out>> {
       stream_->FinishWriting();
     }
   }
-  // From OnDone: the stream is about to be deleted.
+  // From OnDone: the stream is about to be deleted ...
   void Detach() {
-    {
-      const std::lock_guard lock(mutex_);
-      ended_ = true;
-      stream_ = nullptr;
-      queue_.clear();
-    }
-    live_->Remove(this->shared_from_this());
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+    stream_ = nullptr;
+    queue_.clear();
   }
+  // ... and has been.
+  void Retire() { live_->Remove(this->shared_from_this()); }
 
   void Send(Out message) {
     const size_t bytes = message.ByteSizeLong();
@@ -131,8 +134,8 @@ class GrpcCall : public std::enable_shared_from_this<GrpcCall<In, Out>> {
         return;
       }
     }
-    Abort(why);
     inbox_->Down(id, why);
+    Abort(why);
   }
 
   // What was sent before goes out first.
@@ -282,8 +285,10 @@ class ServerStream final : public grpc::ServerBidiReactor<In, Out>, public GrpcS
     call_->EndStream(why, /*drop_unsent=*/false);
   }
   void OnDone() override {
-    call_->Detach();
+    const std::shared_ptr<Call> call = call_;
+    call->Detach();
     delete this;
+    call->Retire();
   }
 
  private:
@@ -341,8 +346,10 @@ class ClientStream final : public grpc::ClientBidiReactor<Out, In>, public GrpcS
     call_->ReportDown(Error{closed ? Code::kUnavailable : static_cast<Code>(status.error_code()),
                             closed ? "the peer " + address_ + " closed the link"
                                    : "link to " + address_ + ": " + status.error_message()});
-    call_->Detach();
+    const std::shared_ptr<Call> call = call_;
+    call->Detach();
     delete this;
+    call->Retire();
   }
 
  private:

@@ -164,9 +164,11 @@ class GrpcDialer final : public LinkDialer<Out> {
       flushing |= closing;
       if (!closing) call->Abort(why);
     }
-    if (flushing && live_->AwaitEmpty(kFlushLimit)) return;
+    if (flushing) live_->AwaitEmpty(kFlushLimit);
     for (const auto& call : live_->All()) call->Abort(why);
-    if (!live_->AwaitEmpty(kCancelLimit)) LogWarning("grpc_calls_left_behind");
+    if (live_->AwaitEmpty(kCancelLimit)) return;
+    LogWarning("grpc_calls_left_behind");
+    static_cast<void>(new Channels(std::move(channels_)));  // see channels_
   }
 
   LinkId Dial(const std::string& address) override {
@@ -175,11 +177,13 @@ class GrpcDialer final : public LinkDialer<Out> {
     inbox_->Expect(id, call);
     const auto channel =
         grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), Arguments());
-    const std::unique_ptr<Stub> stub = std::make_unique<Stub>(channel);
-    auto* stream = new ClientStream<In, Out>(std::move(call), address);
+    const auto stub = std::make_unique<Stub>(channel);
+    auto* stream = new ClientStream<In, Out>(call, address);
     stream->Start([&](grpc::ClientContext* context, grpc::ClientBidiReactor<Out, In>* reactor) {
       bind_(stub.get(), context, reactor);
     });
+    std::erase_if(channels_, [this](const auto& entry) { return !live_->Contains(entry.first); });
+    channels_.emplace_back(std::move(call), channel);
     return id;
   }
   void Send(LinkId link, Out message) override {
@@ -190,6 +194,8 @@ class GrpcDialer final : public LinkDialer<Out> {
   }
 
  private:
+  using Channels = std::vector<std::pair<std::shared_ptr<Call>, std::shared_ptr<grpc::Channel>>>;
+
   grpc::ChannelArguments Arguments() const {
     grpc::ChannelArguments args;
     args.SetMaxReceiveMessageSize(static_cast<int>(options_.max_message_bytes));
@@ -202,6 +208,7 @@ class GrpcDialer final : public LinkDialer<Out> {
     args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectTimeoutMs);
     args.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+    args.SetInt(GRPC_ARG_CLIENT_IDLE_TIMEOUT_MS, 1000);
     // Links stay inside the cluster: no proxy of the environment, no service configuration from DNS.
     args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
     args.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
@@ -213,6 +220,10 @@ class GrpcDialer final : public LinkDialer<Out> {
   const std::shared_ptr<Inbox> inbox_;
   const std::shared_ptr<typename Call::Live> live_;
   uint64_t next_id_ = 1;
+  // gRPC 1.51 stops and joins the threads of its callbacks together with the last channel that uses them; when a callback
+  // lets go of that channel, a thread joins itself and the process dies. So a channel is released here, on the owner's thread,
+  // after its stream is gone, and not before another one is in use. Idle ones drop their connection after a second.
+  Channels channels_;
 };
 
 }  // namespace

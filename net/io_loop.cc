@@ -3,6 +3,7 @@
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <utility>
 
 #include "common/check.h"
 
@@ -32,7 +33,14 @@ class IoLoop::Timer : public std::enable_shared_from_this<IoLoop::Timer> {
 
 IoLoop::IoLoop() : impl_(std::make_shared<Impl>()) {}
 
-IoLoop::~IoLoop() = default;
+IoLoop::~IoLoop() {
+  // Timers may keep impl_; what was posted must not stay with it.
+  std::vector<std::function<void()>> dropped;
+  {
+    const std::lock_guard lock(impl_->mutex);
+    dropped.swap(impl_->posted);
+  }
+}
 
 void IoLoop::Run() {
   AISP_CHECK_MSG(impl_->runner.load() == std::thread::id(), "IoLoop::Run is called once");
@@ -44,7 +52,30 @@ void IoLoop::Run() {
 
 void IoLoop::Stop() { impl_->context.stop(); }
 
-void IoLoop::Post(std::function<void()> fn) { boost::asio::post(impl_->context, std::move(fn)); }
+void IoLoop::Impl::Post(std::function<void()> fn) {
+  bool first = false;
+  {
+    const std::lock_guard lock(mutex);
+    first = posted.empty();
+    posted.push_back(std::move(fn));
+  }
+  if (first) boost::asio::post(context, [this] { RunPosted(); });
+}
+
+void IoLoop::Impl::RunPosted() {
+  {
+    const std::lock_guard lock(mutex);
+    running.swap(posted);
+  }
+  for (auto& fn : running) {
+    if (context.stopped()) break;
+    // What it captured ends with it, not with the batch.
+    std::exchange(fn, nullptr)();
+  }
+  running.clear();
+}
+
+void IoLoop::Post(std::function<void()> fn) { impl_->Post(std::move(fn)); }
 
 std::shared_ptr<IoLoop::Timer> IoLoop::RunAt(Instant when, std::function<void()> fn) {
   auto timer = std::make_shared<Timer>(impl_, std::move(fn));
