@@ -1,0 +1,604 @@
+// The filters of templates (jinja2/filters.py) and Python's "%" formatting.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "common/strings.h"
+#include "text/jinja_interpreter.h"
+#include "text/jinja_strings.h"
+#include "text/normalizer.h"
+#include "text/unicode.h"
+#include "text/utf8.h"
+
+namespace aisp::jinja {
+namespace {
+
+using FilterFunction = Result<Value> (*)(Interpreter&, const Value& v, const Args&);
+struct Entry {
+  std::string_view name;
+  FilterFunction filter;
+};
+
+bool Flag(Interpreter& in, const Args& args, size_t i, std::string_view name, bool absent = false) {
+  const Value* v = args.Find(i, name);
+  return v != nullptr ? in.Truthy(*v) : absent;
+}
+
+Result<int64_t> Integer(Interpreter& in, const Args& args, size_t i, std::string_view name, int64_t absent) {
+  const Value* v = args.Find(i, name);
+  if (v == nullptr || v->IsNone()) return absent;
+  if (!v->IsInt()) return in.Fail("argument '" + std::string(name) + "' must be an integer");
+  return v->AsInt();
+}
+
+Result<std::string> Text(Interpreter& in, const Args& args, size_t i, std::string_view name, std::string_view absent) {
+  const Value* v = args.Find(i, name);
+  if (v == nullptr) return std::string(absent);
+  return in.Str(*v);
+}
+
+Value GeneratorOf(Value::List items) {
+  return Value(std::static_pointer_cast<Value::Object>(std::make_shared<Generator>(std::move(items))));
+}
+
+template <std::string (*kMap)(std::string_view)>
+Result<Value> MapText(Interpreter& in, const Value& v, const Args&) {
+  AISP_ASSIGN_OR_RETURN(const std::string s, in.Str(v));
+  return Value(kMap(s));
+}
+
+// jinja2's own title: words begin behind white space, hyphens and opening brackets.
+std::string TitleWords(std::string_view s) {
+  std::string out;
+  bool start = true;
+  for (size_t i = 0; i < s.size();) {
+    const size_t begin = i;
+    const char32_t c = DecodeUtf8(s, &i);
+    const std::string_view one = s.substr(begin, i - begin);
+    out += start ? Upper(one) : Lower(one);
+    start = IsWhitespace(c) || c == '-' || c == '(' || c == '{' || c == '[' || c == '<';
+  }
+  return out;
+}
+
+std::string UrlEncode(std::string_view s) {
+  static constexpr char kHex[] = "0123456789ABCDEF";
+  std::string out;
+  for (const char c : s) {
+    const auto b = static_cast<unsigned char>(c);
+    if (std::isalnum(b) != 0 || std::string_view("_.-~/").find(c) != std::string_view::npos) {
+      out.push_back(c);
+    } else {
+      out += {'%', kHex[b >> 4], kHex[b & 15]};
+    }
+  }
+  return out;
+}
+
+Result<Value> Trim_(Interpreter& in, const Value& v, const Args& args) {
+  AISP_ASSIGN_OR_RETURN(const std::string s, in.Str(v));
+  const Value* chars = args.Find(0, "chars");
+  if (chars == nullptr || chars->IsNone()) return Value(StripChars(s, std::nullopt, StripSide::kBoth));
+  AISP_ASSIGN_OR_RETURN(const std::string set, in.Str(*chars));
+  return Value(StripChars(s, set, StripSide::kBoth));
+}
+
+Result<Value> ToJsonFilter(Interpreter& in, const Value& v, const Args& args) {
+  AISP_ASSIGN_OR_RETURN(std::string out, in.ToJson(v, args));
+  return Value(std::move(out));
+}
+
+Result<Value> LengthFilter(Interpreter& in, const Value& v, const Args&) {
+  AISP_ASSIGN_OR_RETURN(const size_t n, in.Length(v));
+  return Value(static_cast<int64_t>(n));
+}
+
+Result<Value> Default(Interpreter& in, const Value& v, const Args& args) {
+  const bool missing = v.IsUndefined() || (Flag(in, args, 1, "boolean") && !in.Truthy(v));
+  if (!missing) return v;
+  const Value* fallback = args.Find(0, "default_value");
+  return fallback != nullptr ? *fallback : Value("");
+}
+
+Result<Value> Join_(Interpreter& in, const Value& v, const Args& args) {
+  AISP_ASSIGN_OR_RETURN(const std::string separator, Text(in, args, 0, "d", ""));
+  const Value* attribute = args.Find(1, "attribute");
+  AISP_ASSIGN_OR_RETURN(const Value::List items, in.Iterate(v));
+  std::string out;
+  for (size_t i = 0; i < items.size(); ++i) {
+    Value item = items[i];
+    if (attribute != nullptr) {
+      AISP_ASSIGN_OR_RETURN(item, in.GetPath(item, *attribute));
+    }
+    AISP_ASSIGN_OR_RETURN(const std::string text, in.Str(item));
+    AISP_RETURN_IF_ERROR(in.ChargeBytes(separator.size()));
+    if (i > 0) out += separator;
+    out += text;
+  }
+  return Value(std::move(out));
+}
+
+Result<Value> ListFilter(Interpreter& in, const Value& v, const Args&) {
+  AISP_ASSIGN_OR_RETURN(Value::List items, in.Iterate(v));
+  return Value::GrowableList(std::move(items));
+}
+
+Result<Value> StringFilter(Interpreter& in, const Value& v, const Args&) {
+  AISP_ASSIGN_OR_RETURN(std::string s, in.Str(v));
+  return Value(std::move(s));
+}
+
+Result<Value> Safe(Interpreter& in, const Value& v, const Args&) {
+  AISP_ASSIGN_OR_RETURN(std::string s, in.Str(v));
+  return Value::Markup(std::move(s));
+}
+
+template <bool kForce>
+Result<Value> Escape(Interpreter& in, const Value& v, const Args&) {
+  if (v.IsMarkup() && !kForce) return v;
+  AISP_ASSIGN_OR_RETURN(const std::string s, in.Str(v));
+  return Value::Markup(EscapeHtml(s));
+}
+
+Result<Value> Items(Interpreter& in, const Value& v, const Args&) {
+  if (v.IsUndefined()) return GeneratorOf({});
+  if (!v.IsMap()) return in.Fail("Can only get item pairs from a mapping.");
+  Value::List items;
+  for (const auto& [key, value] : v.AsMap()) items.push_back(Value::Tuple({Value(key), value}));
+  return GeneratorOf(std::move(items));
+}
+
+// A sort key: strings without regard to case unless asked.
+Value SortKey(const Value& v, bool case_sensitive) { return v.IsString() && !case_sensitive ? Value(Lower(v.AsString())) : v; }
+
+// Sorts by keys that `key` makes; an order that does not exist is an error.
+template <typename Key>
+Result<Value::List> Sorted(Interpreter& in, Value::List items, bool reverse, const Key& key) {
+  std::vector<std::pair<Value, size_t>> keyed;
+  for (size_t i = 0; i < items.size(); ++i) {
+    AISP_ASSIGN_OR_RETURN(Value k, key(items[i]));
+    keyed.emplace_back(std::move(k), i);
+  }
+  // A merge sort of our own stops at the first error; std::sort could run off with a broken order.
+  std::vector<std::pair<Value, size_t>> scratch(keyed.size());
+  for (size_t width = 1; width < keyed.size(); width *= 2) {
+    for (size_t begin = 0; begin < keyed.size(); begin += 2 * width) {
+      const size_t middle = std::min(begin + width, keyed.size()), end = std::min(begin + 2 * width, keyed.size());
+      size_t a = begin, b = middle;
+      for (size_t out = begin; out < end; ++out) {
+        bool take_a = b == end;
+        if (!take_a && a < middle) {
+          AISP_ASSIGN_OR_RETURN(const int order, in.Order(keyed[a].first, keyed[b].first));
+          take_a = reverse ? order >= 0 : order <= 0;
+        }
+        scratch[out] = keyed[take_a ? a++ : b++];
+      }
+    }
+    keyed.swap(scratch);
+  }
+  Value::List out;
+  for (const auto& entry : keyed) out.push_back(items[entry.second]);
+  return out;
+}
+
+Result<Value> DictSort(Interpreter& in, const Value& v, const Args& args) {
+  if (v.IsUndefined()) return in.Fail(v.UndefinedMessage());
+  if (!v.IsMap()) return in.Fail("dictsort needs a dict, not " + std::string(PythonTypeName(v)));
+  const bool case_sensitive = Flag(in, args, 0, "case_sensitive");
+  AISP_ASSIGN_OR_RETURN(const std::string by, Text(in, args, 1, "by", "key"));
+  if (by != "key" && by != "value") return in.Fail("dictsort: by must be 'key' or 'value'");
+  Value::List items;
+  for (const auto& [key, value] : v.AsMap()) items.push_back(Value::Tuple({Value(key), value}));
+  AISP_ASSIGN_OR_RETURN(Value::List sorted,
+                        Sorted(in, std::move(items), Flag(in, args, 2, "reverse"), [&](const Value& item) -> Result<Value> {
+                          return SortKey(item.AsList()[by == "key" ? 0 : 1], case_sensitive);
+                        }));
+  return Value(std::move(sorted));
+}
+
+// The key of an item for sort, unique, groupby, min and max.
+Result<Value> KeyOf(Interpreter& in, const Value& item, const Value* attribute, bool case_sensitive) {
+  Value key = item;
+  if (attribute != nullptr && !attribute->IsNone()) {
+    AISP_ASSIGN_OR_RETURN(key, in.GetPath(item, *attribute));
+  }
+  return SortKey(key, case_sensitive);
+}
+
+Result<Value> Sort(Interpreter& in, const Value& v, const Args& args) {
+  AISP_ASSIGN_OR_RETURN(Value::List items, in.Iterate(v));
+  const bool case_sensitive = Flag(in, args, 1, "case_sensitive");
+  const Value* attribute = args.Find(2, "attribute");
+  AISP_ASSIGN_OR_RETURN(Value::List sorted, Sorted(in, std::move(items), Flag(in, args, 0, "reverse"), [&](const Value& item) {
+                          return KeyOf(in, item, attribute, case_sensitive);
+                        }));
+  return Value::GrowableList(std::move(sorted));
+}
+
+Result<Value> Unique(Interpreter& in, const Value& v, const Args& args) {
+  AISP_ASSIGN_OR_RETURN(const Value::List items, in.Iterate(v));
+  const bool case_sensitive = Flag(in, args, 0, "case_sensitive");
+  Value::List out, keys;
+  for (const Value& item : items) {
+    AISP_ASSIGN_OR_RETURN(Value key, KeyOf(in, item, args.Find(1, "attribute"), case_sensitive));
+    bool seen = false;
+    for (size_t i = 0; i < keys.size() && !seen; ++i) {
+      AISP_ASSIGN_OR_RETURN(seen, in.Equal(keys[i], key));
+    }
+    if (seen) continue;
+    keys.push_back(std::move(key));
+    out.push_back(item);
+  }
+  return GeneratorOf(std::move(out));
+}
+
+Result<Value> GroupBy(Interpreter& in, const Value& v, const Args& args) {
+  AISP_ASSIGN_OR_RETURN(Value::List items, in.Iterate(v));
+  const Value* attribute = args.Find(0, "attribute");
+  if (attribute == nullptr) return in.Fail("groupby needs an attribute");
+  const bool case_sensitive = Flag(in, args, 2, "case_sensitive");
+  const auto key_of = [&](const Value& item) { return KeyOf(in, item, attribute, case_sensitive); };
+  AISP_ASSIGN_OR_RETURN(const Value::List sorted, Sorted(in, std::move(items), false, key_of));
+  Value::List groups;
+  for (size_t i = 0; i < sorted.size();) {
+    AISP_ASSIGN_OR_RETURN(const Value key, key_of(sorted[i]));
+    AISP_ASSIGN_OR_RETURN(const Value shown, in.GetPath(sorted[i], *attribute));
+    Value::List group;
+    for (; i < sorted.size(); ++i) {
+      AISP_ASSIGN_OR_RETURN(const Value next, key_of(sorted[i]));
+      AISP_ASSIGN_OR_RETURN(const bool same, in.Equal(key, next));
+      if (!same) break;
+      group.push_back(sorted[i]);
+    }
+    groups.push_back(Value::Tuple({shown, Value(std::move(group))}));
+  }
+  return Value(std::move(groups));
+}
+
+template <bool kMax>
+Result<Value> Extreme(Interpreter& in, const Value& v, const Args& args) {
+  AISP_ASSIGN_OR_RETURN(const Value::List items, in.Iterate(v));
+  if (items.empty()) return Value::Undefined("No aggregated item, sequence was empty.");
+  const bool case_sensitive = Flag(in, args, 0, "case_sensitive");
+  size_t best = 0;
+  for (size_t i = 1; i < items.size(); ++i) {
+    AISP_ASSIGN_OR_RETURN(const Value a, KeyOf(in, items[i], args.Find(1, "attribute"), case_sensitive));
+    AISP_ASSIGN_OR_RETURN(const Value b, KeyOf(in, items[best], args.Find(1, "attribute"), case_sensitive));
+    AISP_ASSIGN_OR_RETURN(const int order, in.Order(a, b));
+    if (kMax ? order > 0 : order < 0) best = i;
+  }
+  return items[best];
+}
+
+Result<Value> Sum(Interpreter& in, const Value& v, const Args& args) {
+  AISP_ASSIGN_OR_RETURN(const Value::List items, in.Iterate(v));
+  const Value* attribute = args.Find(0, "attribute");
+  Value total = args.Find(1, "start") != nullptr ? *args.Find(1, "start") : Value(int64_t{0});
+  for (const Value& item : items) {
+    Value value = item;
+    if (attribute != nullptr && !attribute->IsNone()) {
+      AISP_ASSIGN_OR_RETURN(value, in.GetPath(item, *attribute));
+    }
+    AISP_ASSIGN_OR_RETURN(total, in.Arithmetic("+", total, value));
+  }
+  return total;
+}
+
+// Arguments behind the first `n`.
+Args Rest(const Args& args, size_t n) {
+  Args rest;
+  for (size_t i = n; i < args.positional.size(); ++i) rest.positional.push_back(args.positional[i]);
+  rest.named = args.named;
+  return rest;
+}
+
+Result<Value> Map(Interpreter& in, const Value& v, const Args& args) {
+  if (!in.Truthy(v)) return GeneratorOf({});  // none too
+  AISP_ASSIGN_OR_RETURN(const Value::List items, in.Iterate(v));
+  Value::List out;
+  const Value* attribute = args.Find(SIZE_MAX, "attribute");
+  const Value* fallback = args.Find(SIZE_MAX, "default");
+  if (attribute == nullptr && (args.positional.empty() || !args.positional[0].IsString())) {
+    return in.Fail("map needs the name of a filter or attribute=");
+  }
+  for (const Value& item : items) {
+    Value mapped;
+    if (attribute != nullptr) {
+      AISP_ASSIGN_OR_RETURN(mapped, in.GetPath(item, *attribute));
+      if (mapped.IsUndefined() && fallback != nullptr) mapped = *fallback;
+    } else {
+      AISP_ASSIGN_OR_RETURN(mapped, in.ApplyFilter(args.positional[0].AsString(), item, Rest(args, 1)));
+    }
+    out.push_back(std::move(mapped));
+  }
+  return GeneratorOf(std::move(out));
+}
+
+// select, reject, selectattr, rejectattr: a test, or truth without one.
+template <bool kAttribute, bool kKeep>
+Result<Value> Select(Interpreter& in, const Value& v, const Args& args) {
+  if (!in.Truthy(v)) return GeneratorOf({});  // none too
+  AISP_ASSIGN_OR_RETURN(const Value::List items, in.Iterate(v));
+  constexpr size_t kTest = kAttribute ? 1 : 0;
+  if (args.positional.size() < kTest) return in.Fail("selectattr and rejectattr need an attribute");
+  const bool has_test = args.positional.size() > kTest;
+  if (has_test && !args.positional[kTest].IsString()) return in.Fail("the name of a test must be a string");
+  const Args rest = Rest(args, kTest + 1);
+  Value::List out;
+  for (const Value& item : items) {
+    Value subject = item;
+    if (kAttribute) {
+      AISP_ASSIGN_OR_RETURN(subject, in.GetPath(item, args.positional[0]));
+    }
+    bool holds = in.Truthy(subject);
+    if (has_test) {
+      AISP_ASSIGN_OR_RETURN(holds, in.ApplyTest(args.positional[kTest].AsString(), subject, rest));
+    }
+    if (holds == kKeep) out.push_back(item);
+  }
+  return GeneratorOf(std::move(out));
+}
+
+template <bool kLast>
+Result<Value> End(Interpreter& in, const Value& v, const Args&) {
+  if (kLast && v.IsObject()) return in.Fail("'" + std::string(PythonTypeName(v)) + "' object is not reversible");
+  AISP_ASSIGN_OR_RETURN(const Value::List items, in.Iterate(v));
+  if (items.empty()) return Value::Undefined("No item, sequence was empty.");
+  return kLast ? items.back() : items.front();
+}
+
+Result<Value> Reverse(Interpreter& in, const Value& v, const Args&) {
+  AISP_ASSIGN_OR_RETURN(Value::List items, in.Iterate(v));
+  std::reverse(items.begin(), items.end());
+  if (!v.IsString()) return GeneratorOf(std::move(items));
+  std::string out;
+  for (const Value& item : items) out += item.AsString();
+  return Value(std::move(out));
+}
+
+Result<Value> Replace(Interpreter& in, const Value& v, const Args& args) {
+  AISP_ASSIGN_OR_RETURN(const std::string s, in.Str(v));
+  AISP_ASSIGN_OR_RETURN(const std::string from, Text(in, args, 0, "old", ""));
+  AISP_ASSIGN_OR_RETURN(const std::string to, Text(in, args, 1, "new", ""));
+  AISP_ASSIGN_OR_RETURN(const int64_t count, Integer(in, args, 2, "count", -1));
+  const size_t matches = s.size() / std::max<size_t>(from.size(), 1) + 1;
+  AISP_RETURN_IF_ERROR(in.Charge(matches / 16 * (to.size() / kBytesPerStep + 1)));
+  return Value(ReplaceLimited(s, from, to, static_cast<long>(count)));
+}
+
+Result<Value> Indent(Interpreter& in, const Value& v, const Args& args) {
+  AISP_ASSIGN_OR_RETURN(std::string s, in.Str(v));
+  std::string indent(4, ' ');
+  if (const Value* width = args.Find(0, "width"); width != nullptr && width->IsString()) {
+    indent = width->AsString();
+  } else {
+    AISP_ASSIGN_OR_RETURN(const int64_t n, Integer(in, args, 0, "width", 4));
+    indent.assign(static_cast<size_t>(std::clamp<int64_t>(n, 0, 1024)), ' ');
+  }
+  const bool first = Flag(in, args, 1, "first"), blank = Flag(in, args, 2, "blank");
+  std::vector<std::string> lines = SplitLines(s + "\n", false);
+  AISP_RETURN_IF_ERROR(in.Charge(lines.size() * (indent.size() / kBytesPerStep + 1)));
+  std::string out;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    if (i > 0) out.push_back('\n');
+    if (i == 0 ? first : blank || !lines[i].empty()) out += indent;
+    out += lines[i];
+  }
+  return Value(std::move(out));
+}
+
+Result<Value> Int(Interpreter& in, const Value& v, const Args& args) {
+  const Value* given = args.Find(0, "default");
+  const Value fallback = given != nullptr ? *given : Value(int64_t{0});
+  AISP_ASSIGN_OR_RETURN(const int64_t base, Integer(in, args, 1, "base", 10));
+  if (v.IsInt()) return v;
+  if (v.IsBool()) return Value(v.AsBool() ? 1 : 0);
+  double d = NAN;
+  if (v.IsFloat()) d = v.AsFloat();
+  if (v.IsString()) {
+    const std::string s = StripChars(v.AsString(), std::nullopt, StripSide::kBoth);
+    const std::string digits = s.starts_with('+') ? s.substr(1) : s;
+    if (base == 10) {
+      if (const auto parsed = ParseInt(digits)) return Value(*parsed);
+      if (const auto parsed = ParseDouble(digits)) d = *parsed;
+    } else if (base >= 2 && base <= 36) {
+      char* end = nullptr;
+      const long long parsed = std::strtoll(digits.c_str(), &end, static_cast<int>(base));
+      if (!digits.empty() && *end == '\0') return Value(static_cast<int64_t>(parsed));
+    }
+  }
+  return std::isfinite(d) && std::fabs(d) < 9e18 ? Value(static_cast<int64_t>(d)) : fallback;
+}
+
+Result<Value> Float(Interpreter&, const Value& v, const Args& args) {
+  if (v.IsFloat()) return v;
+  if (v.IsInt()) return Value(static_cast<double>(v.AsInt()));
+  if (v.IsBool()) return Value(v.AsBool() ? 1.0 : 0.0);
+  if (v.IsString()) {
+    const std::string s = StripChars(v.AsString(), std::nullopt, StripSide::kBoth);
+    if (const auto parsed = ParseDouble(s.starts_with('+') ? s.substr(1) : s)) return Value(*parsed);
+  }
+  const Value* fallback = args.Find(0, "default");
+  return fallback != nullptr ? *fallback : Value(0.0);
+}
+
+Result<Value> Abs(Interpreter& in, const Value& v, const Args&) {
+  if (v.IsFloat()) return Value(std::fabs(v.AsFloat()));
+  if (v.IsInt() && v.AsInt() >= 0) return v;
+  return in.Negate(v, "-");
+}
+
+Result<Value> Round(Interpreter& in, const Value& v, const Args& args) {
+  if (!v.IsNumber()) return in.Fail("round needs a number, not " + std::string(PythonTypeName(v)));
+  AISP_ASSIGN_OR_RETURN(const int64_t precision, Integer(in, args, 0, "precision", 0));
+  AISP_ASSIGN_OR_RETURN(const std::string method, Text(in, args, 1, "method", "common"));
+  const double d = v.IsFloat() ? v.AsFloat() : v.IsInt() ? static_cast<double>(v.AsInt()) : v.AsBool() ? 1 : 0;
+  const double scale = std::pow(10.0, static_cast<double>(std::clamp<int64_t>(precision, -300, 300)));
+  if (method == "ceil") return Value(std::ceil(d * scale) / scale);
+  if (method == "floor") return Value(std::floor(d * scale) / scale);
+  if (method != "common") return in.Fail("round: method must be common, ceil or floor");
+  if (precision > 15 || !std::isfinite(d * scale)) return v;
+  if (precision <= 0) return Value(std::nearbyint(d * scale) / scale);
+  // As Python does: round the decimal digits, not the scaled double.
+  char buffer[400];
+  std::snprintf(buffer, sizeof(buffer), "%.*f", static_cast<int>(precision), d);
+  return Value(std::strtod(buffer, nullptr));
+}
+
+Result<Value> Attr(Interpreter& in, const Value& v, const Args& args) {
+  AISP_ASSIGN_OR_RETURN(const std::string name, Text(in, args, 0, "name", ""));
+  return in.GetAttr(v, name);
+}
+
+Result<Value> Batch(Interpreter& in, const Value& v, const Args& args) {
+  AISP_ASSIGN_OR_RETURN(const Value::List items, in.Iterate(v));
+  AISP_ASSIGN_OR_RETURN(const int64_t size, Integer(in, args, 0, "linecount", 0));
+  if (size <= 0) return in.Fail("batch needs a positive size");
+  const Value* fill = args.Find(1, "fill_with");
+  Value::List out;
+  for (size_t i = 0; i < items.size();) {
+    Value::List row;
+    while (i < items.size() && row.size() < static_cast<size_t>(size)) row.push_back(items[i++]);
+    if (fill != nullptr && !fill->IsNone()) {
+      AISP_RETURN_IF_ERROR(in.Charge(static_cast<uint64_t>(size)));
+      row.resize(static_cast<size_t>(size), *fill);
+    }
+    out.emplace_back(std::move(row));
+  }
+  return GeneratorOf(std::move(out));
+}
+
+Result<Value> SliceFilter(Interpreter& in, const Value& v, const Args& args) {
+  AISP_ASSIGN_OR_RETURN(const Value::List items, in.Iterate(v));
+  AISP_ASSIGN_OR_RETURN(const int64_t slices, Integer(in, args, 0, "slices", 0));
+  if (slices <= 0) return in.Fail("slice needs a positive number of slices");
+  AISP_RETURN_IF_ERROR(in.Charge(static_cast<uint64_t>(slices)));
+  const Value* fill = args.Find(1, "fill_with");
+  const size_t n = static_cast<size_t>(slices), each = items.size() / n, more = items.size() % n;
+  Value::List out;
+  size_t at = 0;
+  for (size_t i = 0; i < n; ++i) {
+    Value::List row;
+    for (size_t j = 0; j < each + (i < more ? 1 : 0); ++j) row.push_back(items[at++]);
+    if (fill != nullptr && !fill->IsNone() && more != 0 && i >= more) row.push_back(*fill);
+    out.emplace_back(std::move(row));
+  }
+  return GeneratorOf(std::move(out));
+}
+
+Result<Value> Truncate(Interpreter& in, const Value& v, const Args& args) {
+  AISP_ASSIGN_OR_RETURN(const std::string s, in.Str(v));
+  AISP_ASSIGN_OR_RETURN(const int64_t length, Integer(in, args, 0, "length", 255));
+  AISP_ASSIGN_OR_RETURN(const std::string end, Text(in, args, 2, "end", "..."));
+  AISP_ASSIGN_OR_RETURN(const int64_t leeway, Integer(in, args, 3, "leeway", 5));
+  const std::u32string text = ToUtf32(s);
+  const auto size = static_cast<int64_t>(text.size());
+  const auto end_size = static_cast<int64_t>(CountCodePoints(end));
+  if (length < end_size) return in.Fail("truncate: length is shorter than end");
+  if (leeway < 0 || leeway > INT32_MAX || size <= length + leeway) return Value(s);
+  std::u32string cut = text.substr(0, static_cast<size_t>(length - end_size));
+  if (!Flag(in, args, 1, "killwords")) {
+    const size_t space = cut.rfind(U' ');
+    if (space != std::u32string::npos) cut.resize(space);
+  }
+  return Value(ToUtf8(cut) + end);
+}
+
+Result<Value> Center(Interpreter& in, const Value& v, const Args& args) {
+  AISP_ASSIGN_OR_RETURN(const std::string s, in.Str(v));
+  AISP_ASSIGN_OR_RETURN(const int64_t width, Integer(in, args, 0, "width", 80));
+  AISP_RETURN_IF_ERROR(in.ChargeBytes(static_cast<size_t>(std::max<int64_t>(width, 0))));
+  return Value(Pad(s, static_cast<size_t>(std::max<int64_t>(width, 0)), 'c', " "));
+}
+
+Result<Value> WordCount(Interpreter& in, const Value& v, const Args&) {
+  AISP_ASSIGN_OR_RETURN(const std::string s, in.Str(v));
+  int64_t count = 0;
+  bool inside = false;
+  for (size_t i = 0; i < s.size();) {
+    const bool word = IsWord(DecodeUtf8(s, &i));
+    count += word && !inside ? 1 : 0;
+    inside = word;
+  }
+  return Value(count);
+}
+
+Result<Value> Format(Interpreter& in, const Value& v, const Args& args) {
+  AISP_ASSIGN_OR_RETURN(const std::string format, in.Str(v));
+  if (!args.named.empty()) return in.Fail("format with named arguments is not supported");
+  AISP_ASSIGN_OR_RETURN(std::string out, in.PercentFormat(format, Value::Tuple(args.positional)));
+  return Value(std::move(out));
+}
+
+constexpr Entry kFilters[] = {
+    {"trim", Trim_}, {"tojson", ToJsonFilter}, {"length", LengthFilter}, {"count", LengthFilter}, {"default", Default},
+    {"d", Default}, {"join", Join_}, {"list", ListFilter}, {"string", StringFilter}, {"safe", Safe},
+    {"items", Items}, {"dictsort", DictSort}, {"sort", Sort}, {"unique", Unique}, {"groupby", GroupBy},
+    {"min", Extreme<false>}, {"max", Extreme<true>}, {"sum", Sum}, {"map", Map}, {"select", Select<false, true>},
+    {"reject", Select<false, false>}, {"selectattr", Select<true, true>}, {"rejectattr", Select<true, false>},
+    {"first", End<false>}, {"last", End<true>}, {"reverse", Reverse}, {"replace", Replace}, {"indent", Indent},
+    {"int", Int}, {"float", Float}, {"abs", Abs}, {"round", Round}, {"attr", Attr}, {"batch", Batch},
+    {"slice", SliceFilter}, {"truncate", Truncate}, {"center", Center}, {"wordcount", WordCount}, {"format", Format},
+    {"upper", MapText<Upper>}, {"lower", MapText<Lower>}, {"capitalize", MapText<Capitalize>}, {"title", MapText<TitleWords>},
+    {"escape", Escape<false>}, {"e", Escape<false>}, {"forceescape", Escape<true>},
+    {"urlencode", MapText<UrlEncode>},
+};
+
+}  // namespace
+
+Result<Value> Interpreter::ApplyFilter(const std::string& name, const Value& value, const Args& args) {
+  AISP_RETURN_IF_ERROR(Charge(1));
+  for (const Entry& entry : kFilters) {
+    if (entry.name == name) return entry.filter(*this, value, args);
+  }
+  return Fail("no filter named '" + Excerpt(name) + "'");
+}
+
+Result<std::string> Interpreter::PercentFormat(std::string_view format, const Value& args) {
+  const Value::List values = args.IsTuple() ? args.AsList() : Value::List{args};
+  std::string out;
+  size_t next = 0;
+  for (size_t i = 0; i < format.size(); ++i) {
+    if (format[i] != '%') {
+      out.push_back(format[i]);
+      continue;
+    }
+    std::string spec = "%";
+    for (++i; i < format.size() && std::string_view("0123456789.+- #").find(format[i]) != std::string_view::npos; ++i) {
+      spec.push_back(format[i]);
+    }
+    if (i >= format.size()) return Fail("incomplete format");
+    const char type = format[i];
+    if (type == '%') {
+      out.push_back('%');
+      continue;
+    }
+    if (next >= values.size()) return Fail("not enough arguments for format string");
+    const Value& v = values[next++];
+    if (type == 's' || type == 'r') {
+      if (spec.size() > 1) return Fail("format '" + spec + type + "' is not supported");
+      AISP_ASSIGN_OR_RETURN(const std::string text, type == 's' ? Str(v) : Repr(v));
+      out += text;
+      continue;
+    }
+    const bool integer = type == 'd' || type == 'i' || type == 'x' || type == 'X' || type == 'o';
+    if ((!integer && std::string_view("fFeEgG").find(type) == std::string_view::npos) || spec.size() > 8) {
+      return Fail("format '" + spec + type + "' is not supported");
+    }
+    if (!v.IsNumber()) return Fail("%" + std::string(1, type) + " format: a number is required, not " + std::string(PythonTypeName(v)));
+    const double d = v.IsFloat() ? v.AsFloat() : v.IsInt() ? static_cast<double>(v.AsInt()) : v.AsBool() ? 1 : 0;
+    if (integer && (!std::isfinite(d) || std::fabs(d) > 9e18)) return Fail("number out of range for format");
+    const int64_t n = v.IsInt() ? v.AsInt() : static_cast<int64_t>(d);
+    // Width and precision have at most a few digits (spec is short); longer output is cut by the buffer and refused.
+    char buffer[1024];
+    const std::string c_format = spec + (integer ? "ll" : "") + type;
+    const int size = integer ? std::snprintf(buffer, sizeof(buffer), c_format.c_str(), static_cast<long long>(n))
+                             : std::snprintf(buffer, sizeof(buffer), c_format.c_str(), d);
+    if (size < 0 || static_cast<size_t>(size) >= sizeof(buffer)) return Fail("format '" + spec + type + "' is too wide");
+    out.append(buffer, static_cast<size_t>(size));
+  }
+  if (next < values.size()) return Fail("not all arguments converted during string formatting");
+  return out;
+}
+
+}  // namespace aisp::jinja

@@ -1,0 +1,544 @@
+#include "text/jinja_interpreter.h"
+
+#include <algorithm>
+
+#include "text/jinja_lexer.h"
+
+namespace aisp::jinja {
+
+const Value* Args::Find(size_t position, std::string_view name) const {
+  if (position < positional.size()) return &positional[position];
+  for (const auto& [key, value] : named) {
+    if (key == name) return &value;
+  }
+  return nullptr;
+}
+
+class Interpreter::Macro final : public Value::Object {
+ public:
+  Macro(const Stmt* s, std::string n, std::shared_ptr<Scope> sc) : stmt(s), name(std::move(n)), scope(std::move(sc)) {}
+  std::string_view TypeName() const override { return "Macro"; }
+  const Stmt* stmt;
+  std::string name;
+  std::shared_ptr<Scope> scope;
+};
+
+// Counts how deep evaluation is, for as long as it lives.
+class Interpreter::DepthGuard {
+ public:
+  explicit DepthGuard(int* depth) : depth_(depth) { ++*depth_; }
+  ~DepthGuard() { --*depth_; }
+  DepthGuard(const DepthGuard&) = delete;
+  DepthGuard& operator=(const DepthGuard&) = delete;
+
+ private:
+  int* depth_;
+};
+
+void Interpreter::Scope::Set(const std::string& name, Value value) {
+  for (auto& [key, old] : variables) {
+    if (key == name) {
+      old = std::move(value);
+      return;
+    }
+  }
+  variables.emplace_back(name, std::move(value));
+}
+
+Interpreter::Interpreter(const Value::Map& context, const RenderOptions& options)
+    : context_(context), options_(options), globals_(MakeGlobals()), scope_(std::make_shared<Scope>()) {}
+
+Interpreter::~Interpreter() {
+  for (const auto& scope : captured_) scope->variables.clear();
+  for (const auto& ns : namespaces_) ns->members.Clear();
+}
+
+tl::unexpected<Error> Interpreter::Fail(std::string_view message) const { return TemplateError(line_, message); }
+
+Status Interpreter::Charge(uint64_t steps) {
+  steps_ += steps;
+  if (steps_ <= options_.max_steps) return {};
+  return ResourceExhausted("chat template, line " + std::to_string(line_) + ": more than " +
+                           std::to_string(options_.max_steps) + " steps");
+}
+
+Result<Value> Interpreter::Checked(Value value) {
+  if (value.IsString()) AISP_RETURN_IF_ERROR(ChargeBytes(value.AsString().size()));
+  if (value.IsList()) AISP_RETURN_IF_ERROR(Charge(value.AsList().size()));
+  if (value.depth() > kMaxValueDepth) return Fail("value nested deeper than " + std::to_string(kMaxValueDepth));
+  return value;
+}
+
+std::shared_ptr<Namespace> Interpreter::NewNamespace() {
+  namespaces_.push_back(std::make_shared<Namespace>());
+  return namespaces_.back();
+}
+
+Result<std::string> Interpreter::Run(const Block& block) {
+  std::string out;
+  out_ = &out;
+  AISP_RETURN_IF_ERROR(Exec(block));
+  return out;
+}
+
+Status Interpreter::Write(std::string_view text) {
+  AISP_RETURN_IF_ERROR(ChargeBytes(text.size()));
+  if (out_->size() + text.size() > options_.max_output_bytes) {
+    return ResourceExhausted("chat template, line " + std::to_string(line_) + ": more than " +
+                             std::to_string(options_.max_output_bytes) + " bytes of output");
+  }
+  out_->append(text);
+  return {};
+}
+
+Result<std::string> Interpreter::Capture(const Block& block) {
+  std::string text;
+  std::string* const outer = std::exchange(out_, &text);
+  auto scope = std::make_shared<Scope>();
+  scope->parent = scope_;
+  scope_ = scope;
+  const auto flow = Exec(block);
+  scope_ = scope->parent;
+  out_ = outer;
+  if (!flow) return tl::unexpected(flow.error());
+  return text;
+}
+
+Result<Interpreter::Flow> Interpreter::Exec(const Block& block) {
+  const DepthGuard guard(&depth_);
+  if (depth_ > kMaxEvalDepth) return Fail("nested deeper than " + std::to_string(kMaxEvalDepth));
+  for (const auto& statement : block) {
+    AISP_ASSIGN_OR_RETURN(const Flow flow, ExecOne(*statement));
+    if (flow != Flow::kNormal) return flow;
+  }
+  return Flow::kNormal;
+}
+
+Result<Interpreter::Flow> Interpreter::ExecOne(const Stmt& s) {
+  line_ = s.line;
+  AISP_RETURN_IF_ERROR(Charge(1));
+  switch (s.kind) {
+    case Stmt::Kind::kData: AISP_RETURN_IF_ERROR(Write(s.text)); break;
+    case Stmt::Kind::kOutput: {
+      AISP_ASSIGN_OR_RETURN(const Value value, Eval(*s.value));
+      if (value.IsString()) {
+        AISP_RETURN_IF_ERROR(Write(value.AsString()));
+        break;
+      }
+      AISP_ASSIGN_OR_RETURN(const std::string text, Str(value));
+      AISP_RETURN_IF_ERROR(Write(text));
+      break;
+    }
+    case Stmt::Kind::kFor: {
+      AISP_ASSIGN_OR_RETURN(const Value iterable, Eval(*s.value));
+      AISP_RETURN_IF_ERROR(ExecFor(s, iterable, 0));
+      break;
+    }
+    case Stmt::Kind::kIf: return ExecIf(s);
+    case Stmt::Kind::kSet: {
+      AISP_ASSIGN_OR_RETURN(const Value value, Eval(*s.value));
+      AISP_RETURN_IF_ERROR(Assign(*s.target, value));
+      break;
+    }
+    case Stmt::Kind::kSetBlock: {
+      AISP_ASSIGN_OR_RETURN(std::string text, Capture(s.body));
+      Value value(std::move(text));
+      if (s.filter) {
+        AISP_ASSIGN_OR_RETURN(value, EvalFilter(*s.filter, &value));
+      }
+      AISP_RETURN_IF_ERROR(Assign(*s.target, value));
+      break;
+    }
+    case Stmt::Kind::kMacro: scope_->Set(s.text, MakeMacro(s, s.text)); break;
+    case Stmt::Kind::kCall: AISP_RETURN_IF_ERROR(ExecCall(s)); break;
+    case Stmt::Kind::kFilter: {
+      AISP_ASSIGN_OR_RETURN(std::string text, Capture(s.body));
+      const Value head(std::move(text));
+      AISP_ASSIGN_OR_RETURN(const Value value, EvalFilter(*s.filter, &head));
+      AISP_ASSIGN_OR_RETURN(const std::string filtered, Str(value));
+      AISP_RETURN_IF_ERROR(Write(filtered));
+      break;
+    }
+    case Stmt::Kind::kWith: AISP_RETURN_IF_ERROR(ExecWith(s)); break;
+    case Stmt::Kind::kScope: return Exec(s.body);
+    case Stmt::Kind::kDo: AISP_RETURN_IF_ERROR(Eval(*s.value)); break;
+    case Stmt::Kind::kBreak: return Flow::kBreak;
+    case Stmt::Kind::kContinue: return Flow::kContinue;
+  }
+  return Flow::kNormal;
+}
+
+Result<Interpreter::Flow> Interpreter::ExecIf(const Stmt& s) {
+  for (const auto& [condition, body] : s.branches) {
+    if (condition) {
+      AISP_ASSIGN_OR_RETURN(const Value value, Eval(*condition));
+      if (!Truthy(value)) continue;
+    }
+    return Exec(body);
+  }
+  return Flow::kNormal;
+}
+
+// Each pass has a scope of its own, so what the body sets does not outlive the pass.
+Status Interpreter::ExecFor(const Stmt& s, const Value& iterable, int64_t depth0) {
+  AISP_ASSIGN_OR_RETURN(Value::List items, Iterate(iterable));
+  const std::shared_ptr<Scope> outer = scope_;
+  const auto loop = std::make_shared<Loop>();
+  const auto enter = [&](const Value& item) -> Status {
+    scope_ = std::make_shared<Scope>();
+    scope_->parent = outer;
+    return Assign(*s.target, item);
+  };
+  const auto run = [&]() -> Status {
+    if (s.filter) {
+      Value::List kept;
+      for (const Value& item : items) {
+        AISP_RETURN_IF_ERROR(enter(item));
+        AISP_ASSIGN_OR_RETURN(const Value keep, Eval(*s.filter));
+        if (Truthy(keep)) kept.push_back(item);
+      }
+      items = std::move(kept);
+    }
+    loop->items = &items;
+    loop->depth0 = depth0;
+    loop->recursive = s.recursive ? &s : nullptr;
+    for (; loop->index0 < items.size(); ++loop->index0) {
+      AISP_RETURN_IF_ERROR(Charge(1));
+      AISP_RETURN_IF_ERROR(enter(items[loop->index0]));
+      scope_->Set("loop", Value(std::static_pointer_cast<Value::Object>(loop)));
+      AISP_ASSIGN_OR_RETURN(const Flow flow, Exec(s.body));
+      if (flow == Flow::kBreak) break;
+    }
+    return {};
+  };
+  Status status = run();
+  loop->items = nullptr;
+  loop->changed.reset();
+  scope_ = outer;
+  AISP_RETURN_IF_ERROR(std::move(status));
+  if (items.empty() && !s.orelse.empty()) AISP_RETURN_IF_ERROR(Exec(s.orelse));
+  return {};
+}
+
+Status Interpreter::ExecCall(const Stmt& s) {
+  AISP_ASSIGN_OR_RETURN(const Value callee, Eval(*s.value->a));
+  AISP_ASSIGN_OR_RETURN(Args args, EvalArgs(*s.value));
+  args.named.emplace_back("caller", MakeMacro(s, "caller"));
+  AISP_ASSIGN_OR_RETURN(const Value value, Call(callee, args));
+  AISP_ASSIGN_OR_RETURN(const std::string text, Str(value));
+  return Write(text);
+}
+
+Status Interpreter::ExecWith(const Stmt& s) {
+  auto scope = std::make_shared<Scope>();
+  scope->parent = scope_;
+  for (const auto& [name, expr] : s.parameters) {
+    AISP_ASSIGN_OR_RETURN(Value value, Eval(*expr));
+    scope->Set(name, std::move(value));
+  }
+  scope_ = scope;
+  auto flow = Exec(s.body);
+  scope_ = scope->parent;
+  if (!flow) return tl::unexpected(std::move(flow).error());
+  return {};
+}
+
+Status Interpreter::Assign(const Expr& target, const Value& value) {
+  if (target.kind == Expr::Kind::kName) {
+    scope_->Set(target.name, value);
+    return {};
+  }
+  if (target.kind == Expr::Kind::kAttr) {
+    AISP_ASSIGN_OR_RETURN(const Value object, Eval(*target.a));
+    auto ns = object.IsObject() ? std::dynamic_pointer_cast<Namespace>(object.AsObject()) : nullptr;
+    if (!ns) return Fail("cannot assign attribute '" + target.name + "' on a non-namespace object");
+    ns->members.Set(target.name, value);
+    return {};
+  }
+  AISP_ASSIGN_OR_RETURN(const Value::List items, Iterate(value));
+  if (items.size() != target.items.size()) {
+    return Fail("expected " + std::to_string(target.items.size()) + " values to unpack, got " + std::to_string(items.size()));
+  }
+  for (size_t i = 0; i < items.size(); ++i) AISP_RETURN_IF_ERROR(Assign(*target.items[i], items[i]));
+  return {};
+}
+
+Value Interpreter::MakeMacro(const Stmt& s, std::string name) {
+  if (captured_.empty() || captured_.back() != scope_) captured_.push_back(scope_);
+  return Value(std::static_pointer_cast<Value::Object>(std::make_shared<Macro>(&s, std::move(name), scope_)));
+}
+
+Result<Value> Interpreter::CallMacro(const Macro& macro, const Args& args) {
+  const auto& parameters = macro.stmt->parameters;
+  if (args.positional.size() > parameters.size()) {
+    return Fail("macro '" + macro.name + "' takes not more than " + std::to_string(parameters.size()) + " argument(s)");
+  }
+  auto scope = std::make_shared<Scope>();
+  scope->parent = macro.scope;
+  const std::shared_ptr<Scope> outer = std::exchange(scope_, scope);
+  std::string text;
+  std::string* const outer_out = std::exchange(out_, &text);
+  const int line = line_;
+  const auto run = [&]() -> Status {
+    for (const auto& [name, value] : args.named) {
+      const bool known = name == "caller" || std::any_of(parameters.begin(), parameters.end(), [&](const auto& p) { return p.first == name; });
+      if (!known) return Fail("macro '" + macro.name + "' takes no keyword argument '" + name + "'");
+      if (name == "caller") scope->Set(name, value);
+    }
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const auto& [name, fallback] = parameters[i];
+      if (const Value* given = args.Find(i, name)) {
+        scope->Set(name, *given);
+      } else if (fallback) {
+        AISP_ASSIGN_OR_RETURN(Value value, Eval(*fallback));
+        scope->Set(name, std::move(value));
+      } else {
+        scope->Set(name, Value::Undefined("parameter '" + name + "' was not provided"));
+      }
+    }
+    auto flow = Exec(macro.stmt->body);
+    if (!flow) return tl::unexpected(std::move(flow).error());
+    return {};
+  };
+  Status status = run();
+  scope_ = outer;
+  out_ = outer_out;
+  AISP_RETURN_IF_ERROR(std::move(status));
+  line_ = line;
+  return Value(std::move(text));
+}
+
+Result<Value> Interpreter::Call(const Value& callee, const Args& args) {
+  if (callee.IsUndefined()) return Fail(callee.UndefinedMessage());
+  if (!callee.IsObject()) return Fail("'" + std::string(PythonTypeName(callee)) + "' object is not callable");
+  Value::Object* object = callee.AsObject().get();
+  if (const auto* function = dynamic_cast<const Function*>(object)) return function->Call(*this, args);
+  if (const auto* macro = dynamic_cast<const Macro*>(object)) return CallMacro(*macro, args);
+  const auto* loop = dynamic_cast<const Loop*>(object);
+  if (loop == nullptr) return Fail("'" + std::string(object->TypeName()) + "' object is not callable");
+  if (loop->recursive == nullptr) return Fail("the loop must have the 'recursive' marker to be called");
+  const Value* iterable = args.Find(0, "iterable");
+  if (iterable == nullptr) return Fail("loop() needs what to iterate over");
+  std::string text;
+  std::string* const outer = std::exchange(out_, &text);
+  Status status = ExecFor(*loop->recursive, *iterable, loop->depth0 + 1);
+  out_ = outer;
+  AISP_RETURN_IF_ERROR(std::move(status));
+  return Value(std::move(text));
+}
+
+Result<Value> Interpreter::Eval(const Expr& e) {
+  const DepthGuard guard(&depth_);
+  line_ = e.line;
+  if (depth_ > kMaxEvalDepth) return Fail("nested deeper than " + std::to_string(kMaxEvalDepth));
+  AISP_RETURN_IF_ERROR(Charge(1));
+  return EvalKind(e);
+}
+
+Result<Value> Interpreter::EvalKind(const Expr& e) {
+  using Kind = Expr::Kind;
+  switch (e.kind) {
+    case Kind::kLiteral: return e.value;
+    case Kind::kName: return EvalName(e);
+    case Kind::kList:
+    case Kind::kTuple:
+    case Kind::kConcat: return EvalItems(e);
+    case Kind::kDict: return EvalDict(e);
+    case Kind::kCompare: return EvalCompare(e);
+    case Kind::kSlice: return EvalSlice(e);
+    case Kind::kFilter: return EvalFilter(e, nullptr);
+    default: break;
+  }
+  AISP_ASSIGN_OR_RETURN(const Value a, Eval(*e.a));
+  switch (e.kind) {
+    case Kind::kAnd: return Truthy(a) ? Eval(*e.b) : Result<Value>(a);
+    case Kind::kOr: return Truthy(a) ? Result<Value>(a) : Eval(*e.b);
+    case Kind::kNot: return Value(!Truthy(a));
+    case Kind::kCond:
+      if (Truthy(a)) return Eval(*e.b);
+      if (e.c) return Eval(*e.c);
+      return Value::Undefined("the inline if-expression evaluated to false and no else section was defined");
+    case Kind::kUnary: line_ = e.line; return Negate(a, e.name);
+    case Kind::kAttr: line_ = e.line; return GetAttr(a, e.name);
+    case Kind::kBinary: {
+      AISP_ASSIGN_OR_RETURN(const Value b, Eval(*e.b));
+      line_ = e.line;
+      return Arithmetic(e.name, a, b);
+    }
+    case Kind::kItem: {
+      AISP_ASSIGN_OR_RETURN(const Value b, Eval(*e.b));
+      line_ = e.line;
+      return GetItem(a, b);
+    }
+    case Kind::kCall: {
+      AISP_ASSIGN_OR_RETURN(const Args args, EvalArgs(e));
+      line_ = e.line;
+      return Call(a, args);
+    }
+    case Kind::kTest: {
+      AISP_ASSIGN_OR_RETURN(const Args args, EvalArgs(e));
+      line_ = e.line;
+      AISP_ASSIGN_OR_RETURN(const bool result, ApplyTest(e.name, a, args));
+      return Value(result);
+    }
+    default: return Fail("expression of an unknown kind");
+  }
+}
+
+Result<Value> Interpreter::EvalName(const Expr& e) {
+  for (const Scope* scope = scope_.get(); scope != nullptr; scope = scope->parent.get()) {
+    for (const auto& [name, value] : scope->variables) {
+      if (name == e.name) return value;
+    }
+  }
+  if (const Value* value = context_.Find(e.name)) return *value;
+  if (const Value* value = globals_.Find(e.name)) return *value;
+  return Value::Undefined("'" + e.name + "' is undefined");
+}
+
+Result<Value> Interpreter::EvalCompare(const Expr& e) {
+  AISP_ASSIGN_OR_RETURN(Value left, Eval(*e.a));
+  for (size_t i = 0; i < e.ops.size(); ++i) {
+    AISP_ASSIGN_OR_RETURN(Value right, Eval(*e.items[i]));
+    line_ = e.line;
+    const std::string& op = e.ops[i];
+    bool holds = false;
+    if (op == "==" || op == "!=") {
+      AISP_ASSIGN_OR_RETURN(const bool equal, Equal(left, right));
+      holds = equal == (op == "==");
+    } else if (op == "in" || op == "not in") {
+      AISP_ASSIGN_OR_RETURN(const bool contains, Contains(right, left));
+      holds = contains == (op == "in");
+    } else {
+      AISP_ASSIGN_OR_RETURN(const int order, Order(left, right));
+      holds = op == "<" ? order < 0 : op == "<=" ? order <= 0 : op == ">" ? order > 0 : order >= 0;
+    }
+    if (!holds) return Value(false);
+    left = std::move(right);
+  }
+  return Value(true);
+}
+
+Result<Value> Interpreter::EvalItems(const Expr& e) {
+  Value::List items;
+  std::string joined;
+  for (const ExprPtr& item : e.items) {
+    AISP_ASSIGN_OR_RETURN(Value value, Eval(*item));
+    if (e.kind == Expr::Kind::kConcat) {
+      AISP_ASSIGN_OR_RETURN(const std::string text, Str(value));
+      joined += text;
+    } else {
+      items.push_back(std::move(value));
+    }
+  }
+  if (e.kind == Expr::Kind::kConcat) return Checked(Value(std::move(joined)));
+  return Checked(e.kind == Expr::Kind::kList ? Value::GrowableList(std::move(items)) : Value::Tuple(std::move(items)));
+}
+
+Result<Value> Interpreter::EvalDict(const Expr& e) {
+  Value::Map map;
+  for (size_t i = 0; i + 1 < e.items.size(); i += 2) {
+    AISP_ASSIGN_OR_RETURN(const Value key, Eval(*e.items[i]));
+    if (!key.IsString()) return Fail("only strings can be keys of a dict here, not " + std::string(PythonTypeName(key)));
+    AISP_ASSIGN_OR_RETURN(Value value, Eval(*e.items[i + 1]));
+    map.Set(key.AsString(), std::move(value));
+  }
+  return Checked(Value(std::move(map)));
+}
+
+Result<Value> Interpreter::EvalSlice(const Expr& e) {
+  AISP_ASSIGN_OR_RETURN(const Value object, Eval(*e.a));
+  Value bounds[3];
+  for (size_t i = 0; i < 3; ++i) {
+    if (e.items[i]) {
+      AISP_ASSIGN_OR_RETURN(bounds[i], Eval(*e.items[i]));
+    }
+  }
+  line_ = e.line;
+  return GetSlice(object, bounds[0], bounds[1], bounds[2]);
+}
+
+Result<Value> Interpreter::EvalFilter(const Expr& e, const Value* head) {
+  Value value = head != nullptr ? *head : Value();
+  if (e.a && head != nullptr) {
+    AISP_ASSIGN_OR_RETURN(value, EvalFilter(*e.a, head));
+  } else if (e.a) {
+    AISP_ASSIGN_OR_RETURN(value, Eval(*e.a));
+  }
+  AISP_ASSIGN_OR_RETURN(const Args args, EvalArgs(e));
+  line_ = e.line;
+  AISP_ASSIGN_OR_RETURN(Value result, ApplyFilter(e.name, value, args));
+  return Checked(std::move(result));
+}
+
+Result<Args> Interpreter::EvalArgs(const Expr& e) {
+  Args args;
+  for (const ExprPtr& item : e.items) {
+    AISP_ASSIGN_OR_RETURN(Value value, Eval(*item));
+    args.positional.push_back(std::move(value));
+  }
+  for (const auto& [name, item] : e.named) {
+    AISP_ASSIGN_OR_RETURN(Value value, Eval(*item));
+    args.named.emplace_back(name, std::move(value));
+  }
+  return args;
+}
+
+Result<Value> Interpreter::LoopAttr(const std::shared_ptr<Loop>& loop, const std::string& name) {
+  if (loop->items == nullptr) return Fail("the loop is over");
+  const Value::List& items = *loop->items;
+  const auto i = static_cast<int64_t>(loop->index0);
+  const auto n = static_cast<int64_t>(items.size());
+  if (name == "index") return Value(i + 1);
+  if (name == "index0") return Value(i);
+  if (name == "revindex") return Value(n - i);
+  if (name == "revindex0") return Value(n - i - 1);
+  if (name == "first") return Value(i == 0);
+  if (name == "last") return Value(i + 1 == n);
+  if (name == "length") return Value(n);
+  if (name == "depth") return Value(loop->depth0 + 1);
+  if (name == "depth0") return Value(loop->depth0);
+  if (name == "previtem") return i > 0 ? items[loop->index0 - 1] : Value::Undefined("there is no previous item");
+  if (name == "nextitem") return i + 1 < n ? items[loop->index0 + 1] : Value::Undefined("there is no next item");
+  const auto function = [&](Function::Body body) {
+    return Value(std::static_pointer_cast<Value::Object>(std::make_shared<Function>(name, std::move(body))));
+  };
+  if (name == "cycle") {
+    return function([i](Interpreter& in, const Args& args) -> Result<Value> {
+      if (args.positional.empty()) return in.Fail("no items for cycling given");
+      return args.positional[static_cast<size_t>(i) % args.positional.size()];
+    });
+  }
+  if (name == "changed") {
+    return function([weak = std::weak_ptr<Loop>(loop)](Interpreter& in, const Args& args) -> Result<Value> {
+      const auto self = weak.lock();
+      if (!self) return in.Fail("the loop is over");
+      Value now = Value::Tuple(args.positional);
+      bool same = false;
+      if (self->changed) {
+        AISP_ASSIGN_OR_RETURN(same, in.Equal(*self->changed, now));
+      }
+      self->changed = std::move(now);
+      return Value(!same);
+    });
+  }
+  return Value::Undefined("'LoopContext object' has no attribute '" + name + "'");
+}
+
+Result<Value> Interpreter::GetAttr(const Value& object, const std::string& name) {
+  if (object.IsUndefined()) return Fail(object.UndefinedMessage());
+  if (object.IsObject()) {
+    if (const auto loop = std::dynamic_pointer_cast<Loop>(object.AsObject())) return LoopAttr(loop, name);
+    if (const auto* ns = dynamic_cast<const Namespace*>(object.AsObject().get())) {
+      if (const Value* member = ns->members.Find(name)) return *member;
+    }
+  }
+  if (const auto method = FindMethod(object, name)) return Value(std::static_pointer_cast<Value::Object>(method));
+  if (object.IsMap()) {
+    if (const Value* member = object.AsMap().Find(name)) return *member;
+  }
+  const std::string type = object.IsNone() ? "None" : "'" + std::string(PythonTypeName(object)) + " object'";
+  return Value::Undefined(type + " has no attribute '" + name + "'");
+}
+
+}  // namespace aisp::jinja

@@ -1,0 +1,182 @@
+// Runs a parsed template: one Interpreter per rendering, on one thread. Semantics are those of jinja2 3.1's sandbox with plain
+// (unescaped) output; templates cannot change what the caller gave them. Every effort is counted: steps, bytes and nesting
+// have bounds, so that an untrusted template ends with an error instead of hanging.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "common/result.h"
+#include "text/chat_template.h"
+#include "text/jinja_ast.h"
+#include "text/value.h"
+
+namespace aisp::jinja {
+
+inline constexpr uint32_t kMaxValueDepth = 100;   // lists in lists, maps in maps
+inline constexpr int kMaxEvalDepth = 1200;        // tree nodes under evaluation at one time, macro calls included
+inline constexpr int64_t kMaxRange = 100'000;     // jinja2.sandbox.MAX_RANGE
+inline constexpr size_t kBytesPerStep = 64;       // bytes made or read that count as one step
+
+struct Args {
+  std::vector<Value> positional;
+  std::vector<std::pair<std::string, Value>> named;
+
+  // The argument at this position or of this name; null when neither is given.
+  const Value* Find(size_t position, std::string_view name) const;
+};
+
+class Interpreter;
+
+// A function that a template can call.
+class Function final : public Value::Object {
+ public:
+  using Body = std::function<Result<Value>(Interpreter&, const Args&)>;
+  Function(std::string name, Body body) : name_(std::move(name)), body_(std::move(body)) {}
+  std::string_view TypeName() const override { return "function"; }
+  const std::string& name() const { return name_; }
+  Result<Value> Call(Interpreter& interpreter, const Args& args) const { return body_(interpreter, args); }
+
+ private:
+  std::string name_;
+  Body body_;
+};
+
+// What namespace() makes: the one thing whose members {% set ns.x = ... %} changes.
+class Namespace final : public Value::Object {
+ public:
+  std::string_view TypeName() const override { return "Namespace"; }
+  Value::Map members;
+};
+
+// What map, select and the like make: has no length and is used up by one iteration.
+class Generator final : public Value::Object {
+ public:
+  explicit Generator(Value::List list) : items(std::move(list)) {
+    for (const Value& item : items) depth_ = std::max(depth_, item.depth() + 1);
+  }
+  std::string_view TypeName() const override { return "generator"; }
+  uint32_t depth() const override { return depth_; }
+  Value::List items;
+
+ private:
+  uint32_t depth_ = 1;
+};
+
+// `loop` inside {% for %}.
+class Loop final : public Value::Object {
+ public:
+  std::string_view TypeName() const override { return "LoopContext"; }
+  const Value::List* items = nullptr;  // lives as long as the loop runs
+  size_t index0 = 0;
+  int64_t depth0 = 0;
+  const Stmt* recursive = nullptr;  // the statement, when it may call itself
+  std::optional<Value> changed;     // the last argument of loop.changed()
+};
+
+class Interpreter {
+ public:
+  Interpreter(const Value::Map& context, const RenderOptions& options);
+  ~Interpreter();
+  Interpreter(const Interpreter&) = delete;
+  Interpreter& operator=(const Interpreter&) = delete;
+
+  Result<std::string> Run(const Block& block);
+
+  // For the builtin functions, filters, tests and methods.
+
+  // The error at the line that is being evaluated.
+  tl::unexpected<Error> Fail(std::string_view message) const;
+  // Counts effort; RESOURCE_EXHAUSTED when it is spent.
+  Status Charge(uint64_t steps);
+  Status ChargeBytes(size_t bytes) { return Charge(bytes / kBytesPerStep); }
+  // A list, tuple or string result, within bounds.
+  Result<Value> Checked(Value value);
+
+  Result<std::string> Str(const Value& value);
+  Result<std::string> Repr(const Value& value);
+  // The items of anything iterable; uses a generator up.
+  Result<Value::List> Iterate(const Value& value);
+  Result<size_t> Length(const Value& value);
+  bool Truthy(const Value& value) const;
+  Result<bool> Equal(const Value& a, const Value& b);
+  // -1, 0 or 1; an error for what has no order.
+  Result<int> Order(const Value& a, const Value& b);
+  Result<bool> Contains(const Value& container, const Value& item);
+  Result<Value> Arithmetic(std::string_view op, const Value& a, const Value& b);
+  Result<Value> Negate(const Value& v, std::string_view op);
+  Result<Value> GetAttr(const Value& object, const std::string& name);
+  Result<Value> GetItem(const Value& object, const Value& key);
+  Result<Value> GetSlice(const Value& object, const Value& start, const Value& stop, const Value& step);
+  // "a.b.0" from an item, as selectattr and map(attribute=) read it.
+  Result<Value> GetPath(const Value& object, const Value& path);
+  Result<Value> Call(const Value& callee, const Args& args);
+  Result<Value> ApplyFilter(const std::string& name, const Value& value, const Args& args);
+  Result<bool> ApplyTest(const std::string& name, const Value& value, const Args& args);
+  // Python's "%" formatting of a string.
+  Result<std::string> PercentFormat(std::string_view format, const Value& args);
+  Result<std::string> ToJson(const Value& value, const Args& args);
+  const RenderOptions& options() const { return options_; }
+
+  std::shared_ptr<Namespace> NewNamespace();
+
+ private:
+  // Variables of one block. Macros keep the scope they were defined in.
+  struct Scope {
+    std::shared_ptr<Scope> parent;
+    std::vector<std::pair<std::string, Value>> variables;
+    void Set(const std::string& name, Value value);
+  };
+  class Macro;
+  class DepthGuard;
+  enum class Flow { kNormal, kBreak, kContinue };
+
+  Result<Flow> Exec(const Block& block);
+  Result<Flow> ExecOne(const Stmt& s);
+  Result<Flow> ExecIf(const Stmt& s);
+  Status ExecFor(const Stmt& s, const Value& iterable, int64_t depth0);
+  Status ExecCall(const Stmt& s);
+  Status ExecWith(const Stmt& s);
+  Status Assign(const Expr& target, const Value& value);
+  Status Write(std::string_view text);
+  // Runs a block into a string of its own, in a new scope.
+  Result<std::string> Capture(const Block& block);
+  Result<Value> CallMacro(const Macro& macro, const Args& args);
+  Value MakeMacro(const Stmt& s, std::string name);
+
+  Result<Value> Eval(const Expr& e);
+  Result<Value> EvalKind(const Expr& e);
+  Result<Value> EvalName(const Expr& e);
+  Result<Value> EvalCompare(const Expr& e);
+  Result<Value> EvalItems(const Expr& e);
+  Result<Value> EvalDict(const Expr& e);
+  Result<Value> EvalSlice(const Expr& e);
+  Result<Value> EvalFilter(const Expr& e, const Value* head);
+  Result<Args> EvalArgs(const Expr& e);
+  Result<Value> LoopAttr(const std::shared_ptr<Loop>& loop, const std::string& name);
+
+  const Value::Map& context_;
+  const RenderOptions& options_;
+  Value::Map globals_;
+  std::shared_ptr<Scope> scope_;
+  std::vector<std::shared_ptr<Scope>> captured_;      // scopes that macros hold; emptied at the end, they form cycles
+  std::vector<std::shared_ptr<Namespace>> namespaces_;  // likewise
+  std::string* out_ = nullptr;
+  uint64_t steps_ = 0;
+  int depth_ = 0;
+  int line_ = 1;
+};
+
+// The builtin functions: range, namespace, dict, joiner, raise_exception, strftime_now.
+Value::Map MakeGlobals();
+
+// A method of a string, list or map as a bound function; null when there is no such method.
+std::shared_ptr<Function> FindMethod(const Value& self, const std::string& name);
+
+}  // namespace aisp::jinja
