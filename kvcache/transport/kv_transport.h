@@ -81,7 +81,9 @@ class KvTransport {
 
   // Owner with owner_copies: only writes of allowed epochs, and only inside `allowed` (offset, bytes), are copied.
   virtual void AllowEpoch(Epoch epoch, std::span<const BlockCopy> allowed) = 0;
-  // Owner: returns true when no write of `epoch` can land after the call (owner_copies), else false (await ack or death).
+  // Owner: when the grant is given up, and when the writer has said that all is written, before the bytes are read (it also
+  // makes what a thread of the transport copied visible to this one). Returns true when no write of `epoch` can land after
+  // the call (owner_copies), else false (await ack or death).
   virtual bool RevokeEpoch(Epoch epoch) = 0;
 
   // Writer: bytes per second towards the peer's host, measured with memory that is no pool; 0 where a transport cannot tell.

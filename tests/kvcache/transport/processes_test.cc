@@ -20,7 +20,7 @@ constexpr Epoch kEpoch{1};
 
 // A writer process: receives a descriptor, connects, says "connected" (or why not), then obeys:
 //   "one <byte>"  writes a slot full of that byte, waits for its completion, answers "done" or the error
-//   "flood"       writes slots without end, without another word
+//   "flood"       answers "flooding" once a first round of slots is written, and writes slots without end
 int WriterMain(Lane lane, Child::Pipe& pipe) {
   Side side(lane, nullptr, {.stall_timeout = kPatience});
   const Result<KvPeerId> peer = side.transport().Connect(pipe.Receive(), kPatience);
@@ -35,6 +35,7 @@ int WriterMain(Lane lane, Child::Pipe& pipe) {
           if (!side.transport().Write(*peer, {&copy, 1}, kEpoch)) return 2;
         }
         side.Await(side.pool().size() / kSlot);
+        if (i == 0) pipe.Send("flooding");
       }
     }
     side.FillWith(static_cast<std::byte>(order.back()));
@@ -52,6 +53,9 @@ class Processes : public testing::TestWithParam<Lane> {
   Processes()
       : child_([](Child::Pipe& pipe) { return WriterMain(GetParam(), pipe); }), owner_(GetParam(), nullptr) {
     descriptor_ = *owner_.transport().Descriptor();
+    Allow();
+  }
+  void Allow() {
     const BlockCopy all{0, 0, owner_.pool().size()};
     owner_.transport().AllowEpoch(kEpoch, {&all, 1});
   }
@@ -60,12 +64,17 @@ class Processes : public testing::TestWithParam<Lane> {
     ASSERT_EQ(child_.pipe().Receive(), "connected");
   }
   bool SlotHolds(char value) {
-    return std::ranges::all_of(owner_.pool().first(kSlot), [value](std::byte b) { return b == static_cast<std::byte>(value); });
+    // As an owner does: it reads between the end of one grant and the begin of the next, which also orders what the
+    // transport's thread copies with what this one reads.
+    owner_.transport().RevokeEpoch(kEpoch);
+    const std::span<const std::byte> slot = owner_.pool().first(kSlot);
+    const bool holds = std::ranges::all_of(slot, [value](std::byte b) { return b == static_cast<std::byte>(value); });
+    Allow();
+    return holds;
   }
-  // Until the flood's bytes arrive.
-  void AwaitFlood() {
-    volatile const std::byte* last = owner_.pool().data() + owner_.pool().size() - 1;
-    while (*last == std::byte{0}) sched_yield();
+  void StartFlood() {
+    child_.pipe().Send("flood");
+    ASSERT_EQ(child_.pipe().Receive(), "flooding");
   }
 
   Child child_;
@@ -84,8 +93,7 @@ TEST_P(Processes, BytesCrossAndTheCompletionFollowsThem) {
 
 TEST_P(Processes, KilledWriterLeavesTheOwnerServing) {
   Connect();
-  child_.pipe().Send("flood");
-  AwaitFlood();
+  StartFlood();
   child_.Signal(SIGKILL);
   EXPECT_EQ(child_.Join(), -SIGKILL);
   Side next(GetParam(), nullptr);
@@ -142,8 +150,7 @@ TEST_P(ShmProcess, OwnerWatchesItsWriterAndAStoppedOneIsAlive) {
   ASSERT_TRUE(watch.has_value()) << watch.error().ToString();
   EXPECT_EQ(watch->pid(), child_.pid());
   EXPECT_FALSE(watch->Dead());
-  child_.pipe().Send("flood");
-  AwaitFlood();
+  StartFlood();
   child_.Stop();
   EXPECT_FALSE(watch->Dead()) << "a stopped process comes back, and its writes with it";
   child_.Signal(SIGCONT);
