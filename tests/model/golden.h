@@ -1,0 +1,71 @@
+// Recorded outputs of Hugging Face transformers, and a small loop that runs an executor the way an engine does.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/model_executor.h"
+
+namespace aisp {
+
+struct GoldenCase {
+  std::vector<TokenId> prompt;
+  std::vector<TokenId> greedy;
+  std::vector<float> last_logits;
+  double mean_nll = -1;  // negative: not recorded
+  double min_top2_margin = 0;
+};
+
+// tests/data/goldens/<name>/expected.json
+std::vector<GoldenCase> LoadGolden(const std::string& name);
+std::string GoldenDirectory(const std::string& name);
+// models/<name> of the source tree, or of the shared folder beside it; "" when there is none.
+std::string StoryDirectory(const std::string& name);
+
+struct Rig {
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Ops> ops;
+  std::unique_ptr<ModelExecutor> executor;
+
+  struct Options {
+    int32_t block_tokens = 16;
+    int32_t num_blocks = 256;
+    std::optional<DType> compute_dtype = DType::kF32;
+    std::optional<DType> kv_dtype = std::nullopt;
+    int32_t max_batch_tokens = 256;
+    int32_t max_slots = 16;
+    int threads = 1;
+  };
+  static Rig Open(const std::string& directory, const Options& options);
+
+  // One sequence's place in the pool: blocks are taken in a scrambled order.
+  struct Sequence {
+    std::vector<TokenId> tokens;
+    int32_t computed = 0;
+    std::vector<int32_t> table;
+    std::vector<BlockId> blocks;
+  };
+  Sequence NewSequence(std::vector<TokenId> tokens, int32_t max_tokens);
+
+  struct Rows {
+    Sequence* sequence = nullptr;
+    int32_t count = 0;
+    bool all_logits = false;  // else those of the last row
+  };
+  // One step over the rows; returns the logits that were asked for, in order.
+  std::vector<std::vector<float>> Step(const std::vector<Rows>& rows, LayerSink* sink = nullptr);
+  // Logits after each token of `tokens`, computed in chunks.
+  std::vector<std::vector<float>> AllLogits(const std::vector<TokenId>& tokens, int32_t chunk);
+  // Logits after the last one.
+  std::vector<float> LastLogits(Sequence& sequence, int32_t chunk);
+  std::vector<TokenId> Greedy(const std::vector<TokenId>& prompt, int32_t count, int32_t chunk, const std::vector<TokenId>& stop = {});
+
+  int32_t next_block = 0;
+};
+
+TokenId ArgMax(const std::vector<float>& logits);
+// Of tokens[i + 1] after tokens[..i], averaged.
+double MeanNll(const std::vector<TokenId>& tokens, const std::vector<std::vector<float>>& logits);
+
+}  // namespace aisp
