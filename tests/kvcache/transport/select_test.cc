@@ -1,0 +1,113 @@
+#include "kvcache/transport/select.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/kvcache/transport/rig.h"
+
+namespace aisp {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class TransportSelection : public testing::Test {
+ protected:
+  static std::string Descriptor(Side& side) { return *side.transport().Descriptor(); }
+
+  InprocHub hub_;
+  Side owner_shm_{Lane::kShm, &hub_};
+  Side owner_tcp_{Lane::kTcp, &hub_};
+  Side shm_{Lane::kShm, &hub_};
+  Side tcp_{Lane::kTcp, &hub_};
+  std::string shm_offer_ = Descriptor(owner_shm_);
+  std::string tcp_offer_ = Descriptor(owner_tcp_);
+  TransportSelector selector_{{&tcp_.transport(), &shm_.transport()}};  // not in order of rank
+};
+
+TEST_F(TransportSelection, FastestLaneIsTakenAndMeasured) {
+  const std::vector<LaneOffer> offers{{"tcp", tcp_offer_}, {"shm", shm_offer_}};
+  const Result<SelectedLane> lane = selector_.Connect(offers, true, kPatience);
+  ASSERT_TRUE(lane.has_value());
+  EXPECT_EQ(lane->transport, &shm_.transport());
+  EXPECT_GT(lane->bytes_per_s, 1e6);
+  EXPECT_THAT(lane->warning, IsEmpty());
+  const BlockCopy copy{0, 0, 64};
+  EXPECT_TRUE(lane->transport->Write(lane->peer, {&copy, 1}, Epoch(1)).has_value());
+}
+
+TEST_F(TransportSelection, BetweenHostsOnlyWhatCrossesThemIsTried) {
+  const std::vector<LaneOffer> offers{{"shm", shm_offer_}, {"tcp", tcp_offer_}};
+  const Result<SelectedLane> lane = selector_.Connect(offers, false, kPatience);
+  ASSERT_TRUE(lane.has_value());
+  EXPECT_EQ(lane->transport, &tcp_.transport());
+  EXPECT_GT(lane->bytes_per_s, 1e6);
+  EXPECT_THAT(lane->warning, IsEmpty());
+}
+
+TEST_F(TransportSelection, WarnsWhenAFasterLaneFailedAndSaysWhy) {
+  owner_shm_.Close();
+  const std::vector<LaneOffer> offers{{"shm", shm_offer_}, {"tcp", tcp_offer_}};
+  const Result<SelectedLane> lane = selector_.Connect(offers, true, kPatience);
+  ASSERT_TRUE(lane.has_value());
+  EXPECT_EQ(lane->transport, &tcp_.transport());
+  EXPECT_THAT(lane->warning, HasSubstr("faster lane than tcp"));
+  EXPECT_THAT(lane->warning, HasSubstr("shm: connecting"));
+}
+
+TEST_F(TransportSelection, NothingInCommonOrNothingThatWorksIsAnError) {
+  const std::vector<LaneOffer> strange{{"ucx", "abc"}};
+  Result<SelectedLane> lane = selector_.Connect(strange, true, kPatience);
+  ASSERT_FALSE(lane.has_value());
+  EXPECT_EQ(lane.error().code, Code::kUnavailable);
+  EXPECT_THAT(lane.error().message, HasSubstr("in common"));
+
+  owner_shm_.Close();
+  owner_tcp_.Close();
+  const std::vector<LaneOffer> dead{{"shm", shm_offer_}, {"tcp", tcp_offer_}};
+  lane = selector_.Connect(dead, true, kPatience);
+  ASSERT_FALSE(lane.has_value());
+  EXPECT_THAT(lane.error().message, HasSubstr("shm: "));
+  EXPECT_THAT(lane.error().message, HasSubstr("tcp: "));
+}
+
+// A lane that connects and then swallows everything.
+class DeafTransport final : public KvTransport {
+ public:
+  const TransportCapabilities& capabilities() const override { return capabilities_; }
+  Status Register(const KvRegion&) override { return {}; }
+  Result<std::string> Descriptor() override { return std::string(); }
+  Result<KvPeerId> Connect(std::string_view, Duration) override {
+    ++connected;
+    return KvPeerId(1);
+  }
+  void Disconnect(KvPeerId) override { --connected; }
+  Result<WriteId> Write(KvPeerId, std::span<const BlockCopy>, Epoch) override { return Unimplemented("deaf"); }
+  void CancelWrites(KvPeerId, Epoch) override {}
+  void AllowEpoch(Epoch, std::span<const BlockCopy>) override {}
+  bool RevokeEpoch(Epoch) override { return false; }
+  Result<double> Measure(KvPeerId, Duration) override { return Fail(Code::kDeadlineExceeded, "no echo"); }
+  void Progress() override {}
+  size_t Poll(std::span<WriteCompletion>) override { return 0; }
+  void SetWaker(std::function<void()>) override {}
+
+  int connected = 0;
+
+ private:
+  const TransportCapabilities capabilities_{.name = "deaf", .crosses_process = true, .crosses_host = true,
+                                            .owner_copies = false, .rank = 1000};
+};
+
+TEST_F(TransportSelection, LaneThatConnectsButCarriesNothingIsLeftForTheNext) {
+  DeafTransport deaf;
+  TransportSelector selector({&deaf, &tcp_.transport()});
+  const std::vector<LaneOffer> offers{{"deaf", ""}, {"tcp", tcp_offer_}};
+  const Result<SelectedLane> lane = selector.Connect(offers, false, kPatience);
+  ASSERT_TRUE(lane.has_value());
+  EXPECT_EQ(lane->transport, &tcp_.transport());
+  EXPECT_THAT(lane->warning, HasSubstr("deaf: no echo"));
+  EXPECT_EQ(deaf.connected, 0);
+}
+
+}  // namespace
+}  // namespace aisp
