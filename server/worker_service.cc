@@ -12,8 +12,8 @@
 #include "common/log.h"
 #include "common/strings.h"
 #include "decode/decode_role.h"
-#include "engine/model_executor.h"
 #include "prefill/prefill_role.h"
+#include "server/backend.h"
 #include "server/kv_transports.h"
 #include "server/process.h"
 #include "server/process_death.h"
@@ -21,18 +21,6 @@
 
 namespace aisp {
 namespace {
-
-EngineOptions EngineOptionsOf(const Config& config, const ServedModel& served) {
-  EngineOptions o;
-  o.limits.max_batch_tokens = static_cast<int32_t>(config.engine.max_batch_tokens);
-  o.limits.max_sequences = static_cast<int32_t>(config.engine.max_sequences);
-  o.limits.max_prefill_chunk = static_cast<int32_t>(config.engine.max_prefill_chunk);
-  o.limits.watermark_blocks = static_cast<int32_t>(config.engine.watermark_blocks);
-  o.enable_prefix_cache = config.engine.prefix_cache;
-  o.max_sequences_total = static_cast<int32_t>(config.engine.max_waiting);
-  o.weights_digest = served.fingerprint.weights_digest();
-  return o;
-}
 
 WorkerOptions WorkerOptionsOf(const WorkerHost& host, const std::string& id) {
   const Config& config = *host.config;
@@ -71,8 +59,8 @@ class WorkerServiceImpl final : public WorkerService {
 
   Status Build() {
     const Config& config = *host_.config;
-    AISP_ASSIGN_OR_RETURN(executor_, MakeExecutor());
-    AISP_ASSIGN_OR_RETURN(transports_, MakeKvTransports(config, host_.inproc, executor_->kv_pool(),
+    AISP_ASSIGN_OR_RETURN(backend_, MakeBackend(config, *host_.served));
+    AISP_ASSIGN_OR_RETURN(transports_, MakeKvTransports(config, host_.inproc, backend_.executor->kv_pool(),
                                                         [this] { loop_.WakeTransport(); }));
     post_ = [this](std::function<void()> fn) { loop_.Post(std::move(fn)); };
     return role_name_ == "prefill" ? BuildPrefill() : BuildDecode();
@@ -115,8 +103,6 @@ class WorkerServiceImpl final : public WorkerService {
   const std::string& id() const override { return id_; }
 
  private:
-  Result<std::unique_ptr<ModelExecutor>> MakeExecutor();
-
   Status BuildPrefill() {
     const Config& config = *host_.config;
     PrefillOptions o;
@@ -127,7 +113,7 @@ class WorkerServiceImpl final : public WorkerService {
     o.max_running = static_cast<int32_t>(config.engine.max_sequences);
     o.pid = getpid();
     auto role = std::make_unique<PrefillRole>(o);
-    engine_ = std::make_unique<Engine>(EngineOptionsOf(config, *host_.served), executor_.get(), host_.clock,
+    engine_ = std::make_unique<Engine>(EngineOptionsOf(config, *host_.served), backend_.executor.get(), host_.clock,
                                        role->layer_sink());
     connector_ = std::make_unique<RankedConnector>(transports_.ranked, kConnectTimeout);
 
@@ -161,7 +147,7 @@ class WorkerServiceImpl final : public WorkerService {
     o.default_timeout = config.router.default_timeout;
     o.lease_base = config.worker.lease;
     auto role = std::make_unique<DecodeRole>(o);
-    engine_ = std::make_unique<Engine>(EngineOptionsOf(config, *host_.served), executor_.get(), host_.clock, nullptr);
+    engine_ = std::make_unique<Engine>(EngineOptionsOf(config, *host_.served), backend_.executor.get(), host_.clock, nullptr);
     death_ = std::make_unique<ProcessDeath>(transports_.shm);
     peers_ = host_.local != nullptr ? host_.local->MakeKvPeerDialer(role->peer_links(), post_)
                                     : MakeKvPeerDialer(role->peer_links(), post_);
@@ -206,7 +192,7 @@ class WorkerServiceImpl final : public WorkerService {
   Poster post_;
 
   // Destroyed from the last to the first: the role before all that it was wired to.
-  std::unique_ptr<ModelExecutor> executor_;
+  Backend backend_;
   KvTransports transports_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<PeerConnector> connector_;
