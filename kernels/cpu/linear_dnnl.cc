@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -20,15 +21,14 @@ namespace {
 
 using dnnl::memory;
 
-// Shape of one product but for its rows. `y_stride` differs from `out` where threads share the columns of one weight.
+// Shape of one product but for its rows.
 struct ProductKey {
   int64_t in = 0;
   int64_t out = 0;
-  int64_t y_stride = 0;
   DType dtype = DType::kF32;
   bool accumulate = false;
   bool bias = false;
-  auto Tied() const { return std::tie(in, out, y_stride, dtype, accumulate, bias); }
+  auto Tied() const { return std::tie(in, out, dtype, accumulate, bias); }
   friend bool operator<(const ProductKey& a, const ProductKey& b) { return a.Tied() < b.Tied(); }
 };
 
@@ -56,7 +56,7 @@ dnnl::matmul::primitive_desc MakeDesc(const ProductKey& key, int64_t rows, const
     attr.set_post_ops(ops);
   }
   const memory::desc x({rows, key.in}, DnnlType(key.dtype), memory::dims{key.in, 1});
-  const memory::desc y({rows, key.out}, memory::data_type::f32, memory::dims{key.y_stride, 1});
+  const memory::desc y({rows, key.out}, memory::data_type::f32, memory::dims{key.out, 1});
   const memory::desc bias({1, key.out}, memory::data_type::f32, memory::format_tag::ab);
 #if DNNL_VERSION_MAJOR >= 3
   if (key.bias) return dnnl::matmul::primitive_desc(engine, x, weights, bias, y, attr);
@@ -72,7 +72,8 @@ struct ProductSet {
   memory::desc weights;
   std::array<Product, kTileRows.size()> products;
   std::string implementation;
-  bool rows_independent = false;
+  // In which heights a row's result is the same bits wherever it stands: 0: in all; else in this one.
+  int64_t safe_rows = 0;
 
   const Product& For(int64_t rows) const {
     const auto it = std::lower_bound(kTileRows.begin(), kTileRows.end(), rows);
@@ -93,6 +94,7 @@ class DnnlLinear final : public PackedLinear {
  public:
   struct Slice {
     int64_t begin = 0;  // of the output
+    int64_t out = 0;
     const ProductSet* set = nullptr;
     memory weights;
     std::vector<float> bias;
@@ -110,7 +112,32 @@ class DnnlLinear final : public PackedLinear {
   int64_t in = 0;
   int64_t out = 0;
   DType dtype = DType::kF32;
+  bool accumulate = false;
   std::vector<Slice> slices;  // by output columns, one for each thread
+};
+
+// Pseudo-random operands in [-1, 1], always the same: enough digits for any change in the order of a sum to show.
+struct ProbeData {
+  ProbeData(const ProductKey& key, int64_t rows) {
+    Fill(key.out * key.in, key.dtype, &weights);
+    Fill(rows * key.in, key.dtype, &x);
+    for (int64_t i = 0; i < key.out && key.bias; ++i) bias.push_back(Next());
+  }
+  std::vector<std::byte> weights, x;
+  std::vector<float> bias;
+
+ private:
+  float Next() {
+    state_ = state_ * 1664525u + 1013904223u;
+    return static_cast<float>(static_cast<int32_t>(state_)) * 0x1.0p-31f;
+  }
+  void Fill(int64_t n, DType dtype, std::vector<std::byte>* out) {
+    std::vector<float> values;
+    for (int64_t i = 0; i < n; ++i) values.push_back(Next());
+    out->resize(values.size() * DTypeBytes(dtype));
+    ConvertElements(TensorView::Dense(values.data(), DType::kF32, {n}), 0, n, dtype, out->data());
+  }
+  uint32_t state_ = 1;
 };
 
 // For a library error that can only come from this machine or this build.
@@ -122,7 +149,7 @@ Error FromDnnl(const dnnl::error& e, std::string_view doing) {
 class DnnlLinearEngine final : public LinearEngine {
  public:
   explicit DnnlLinearEngine(ThreadPool* pool)
-      : pool_(pool), engine_(dnnl::engine::kind::cpu, 0), scratchpads_(static_cast<size_t>(pool->threads())) {
+      : pool_(pool), engine_(dnnl::engine::kind::cpu, 0), scratchpads_(static_cast<size_t>(pool->threads())), slice_output_(static_cast<size_t>(pool->threads())) {
     for (int i = 0; i < pool->threads(); ++i) streams_.emplace_back(engine_);
     supports_bf16_ = dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx512_core_bf16;
   }
@@ -130,7 +157,7 @@ class DnnlLinearEngine final : public LinearEngine {
   std::string Describe() const override {
     const dnnl_version_t* v = dnnl_version();
     return fmt::format("oneDNN {}.{}.{} {}{}", v->major, v->minor, v->patch, implementation_,
-                       fixed_tile_ ? fmt::format(" in tiles of {} rows", kFixedTileRows) : "");
+                       safe_rows_ > 0 ? fmt::format(" in tiles of {}", safe_rows_) : "");
   }
   bool SupportsBf16() const override { return supports_bf16_; }
 
@@ -146,14 +173,13 @@ class DnnlLinearEngine final : public LinearEngine {
   Status Run(const PackedLinear& weight, const void* x, float* y, int64_t rows) override {
     const auto& w = static_cast<const DnnlLinear&>(weight);
     const size_t x_row_bytes = static_cast<size_t>(w.in) * DTypeBytes(w.dtype);
-    bool failed = false;
+    std::atomic<bool> failed = false;
     pool_->For(static_cast<int64_t>(w.slices.size()), [&](int64_t i, int worker) {
       const DnnlLinear::Slice& slice = w.slices[static_cast<size_t>(i)];
-      const bool fixed = fixed_tile_ || !slice.set->rows_independent;
       for (int64_t row = 0; row < rows;) {
-        const int64_t tile = fixed ? kFixedTileRows : NextTileRows(rows - row);
+        const int64_t tile = safe_rows_ > 0 ? safe_rows_ : NextTileRows(rows - row);
         const auto* from = static_cast<const std::byte*>(x) + static_cast<size_t>(row) * x_row_bytes;
-        if (!Multiply(*slice.set, tile, slice, from, y + row * w.out + slice.begin, worker)) failed = true;
+        if (!MultiplySlice(w, slice, tile, from, y + row * w.out, worker)) failed = true;
         row += tile;
       }
     });
@@ -171,15 +197,18 @@ class DnnlLinearEngine final : public LinearEngine {
     std::vector<std::byte> staging;
     const std::vector<float> bias = StackBiases(source);
     const int64_t width = SliceWidth(packed->out);
+    packed->accumulate = source.epilogue == Epilogue::kAccumulate;
+    // Slices are multiplied into memory of their own (see MultiplySlice), which does the accumulation then.
+    const bool sliced = width < packed->out;
     for (int64_t begin = 0; begin < packed->out; begin += width) {
       const int64_t out = std::min(width, packed->out - begin);
-      const ProductKey key{packed->in,           out,
-                           packed->out,          source.compute_dtype,
-                           source.epilogue == Epilogue::kAccumulate, !bias.empty()};
+      const ProductKey key{packed->in, out, source.compute_dtype, packed->accumulate && !sliced, !bias.empty()};
+      if (sliced) ReserveSliceOutput(out);
       AISP_ASSIGN_OR_RETURN(const ProductSet* set, SetFor(key));
       StackRows(source, begin, out, &staging);
       DnnlLinear::Slice slice;
       slice.begin = begin;
+      slice.out = out;
       slice.set = set;
       slice.weights = memory(set->weights, engine_);
       const memory plain({{packed->in, out}, DnnlType(key.dtype), memory::dims{1, packed->in}}, engine_, staging.data());
@@ -263,16 +292,40 @@ class DnnlLinearEngine final : public LinearEngine {
       for (std::vector<std::byte>& pad : scratchpads_) pad.resize(std::max(pad.size(), desc.scratchpad_desc().get_size() + 64));
       if (kTileRows[i] == 16) set->implementation = desc.impl_info_str();
     }
-    AISP_ASSIGN_OR_RETURN(set->rows_independent, ProbeRows(key, *set));
-    if (!set->rows_independent) fixed_tile_ = true;
+    AISP_ASSIGN_OR_RETURN(set->safe_rows, ProbeRows(key, *set));
+    if (set->safe_rows > 0) safe_rows_ = safe_rows_ > 0 ? std::min(safe_rows_, set->safe_rows) : set->safe_rows;
     if (implementation_.find(set->implementation) == std::string::npos) {
       implementation_ += (implementation_.empty() ? "" : ",") + set->implementation;
     }
     return sets_.emplace(key, std::move(set)).first->second.get();
   }
 
-  // Whether every tile height gives each row the bits that it gets alone.
-  Result<bool> ProbeRows(const ProductKey& key, const ProductSet& set);
+  // ProductSet::safe_rows of a shape, found out by trying.
+  Result<int64_t> ProbeRows(const ProductKey& key, const ProductSet& set);
+
+  void ReserveSliceOutput(int64_t out) {
+    const auto floats = static_cast<size_t>(kTileRows.back() * out);
+    for (std::vector<float>& memory : slice_output_) memory.resize(std::max(memory.size(), floats));
+  }
+
+  // Some columns of y. A product writes rows that lie next to each other (oneDNN has no fast path, and no row invariance, for
+  // others), so where threads share a weight each has its own output and copies from it.
+  bool MultiplySlice(const DnnlLinear& w, const DnnlLinear::Slice& slice, int64_t rows, const void* x, float* y, int worker) {
+    if (w.slices.size() == 1) return Multiply(*slice.set, rows, slice, x, y, worker);
+    float* own = slice_output_[static_cast<size_t>(worker)].data();
+    if (!Multiply(*slice.set, rows, slice, x, own, worker)) return false;
+    const int64_t out = slice.out;
+    for (int64_t row = 0; row < rows; ++row) {
+      float* to = y + row * w.out + slice.begin;
+      const float* from = own + row * out;
+      if (w.accumulate) {
+        for (int64_t i = 0; i < out; ++i) to[i] += from[i];
+      } else {
+        std::memcpy(to, from, static_cast<size_t>(out) * sizeof(float));
+      }
+    }
+    return true;
+  }
 
   bool Multiply(const ProductSet& set, int64_t rows, const DnnlLinear::Slice& slice, const void* x, float* y, int worker) {
     UseOneOpenMpThread();
@@ -301,58 +354,52 @@ class DnnlLinearEngine final : public LinearEngine {
   dnnl::engine engine_;
   std::vector<dnnl::stream> streams_;                // one for each worker
   std::vector<std::vector<std::byte>> scratchpads_;  // one for each worker
+  std::vector<std::vector<float>> slice_output_;     // one for each worker
   std::map<ProductKey, std::unique_ptr<ProductSet>> sets_;
   std::string implementation_;
   bool supports_bf16_ = false;
-  bool fixed_tile_ = false;  // some shape failed the probe
+  int64_t safe_rows_ = 0;  // the least of the shapes' that is not 0: then all products run in tiles of this height
 };
 
-Result<bool> DnnlLinearEngine::ProbeRows(const ProductKey& key, const ProductSet& set) {
-  constexpr int64_t kProbeRows = kTileRows.back();
-  // Fixed pseudo-random values in [-1, 1]: enough digits for any change in the order of a sum to show.
-  uint32_t state = 1;
-  const auto next = [&state] {
-    state = state * 1664525u + 1013904223u;
-    return static_cast<float>(static_cast<int32_t>(state)) * 0x1.0p-31f;
-  };
-  std::vector<float> values(static_cast<size_t>(std::max(key.out, kProbeRows) * key.in));
-  const auto fill = [&](int64_t n, std::vector<std::byte>* out) {
-    for (int64_t i = 0; i < n; ++i) values[static_cast<size_t>(i)] = next();
-    out->resize(static_cast<size_t>(n) * DTypeBytes(key.dtype));
-    ConvertElements(TensorView::Dense(values.data(), DType::kF32, {n}), 0, n, key.dtype, out->data());
-  };
-  std::vector<std::byte> x, w;
-  fill(key.out * key.in, &w);
-  fill(kProbeRows * key.in, &x);
+Result<int64_t> DnnlLinearEngine::ProbeRows(const ProductKey& key, const ProductSet& set) {
+  // Large shapes are probed with fewer of the large tiles: a second of load time is what this may cost.
+  const int64_t limit = key.in * key.out > (int64_t{1} << 22) ? 32 : kTileRows.back();
+  ProbeData data(key, limit);
   DnnlLinear::Slice slice;
   slice.weights = memory(set.weights, engine_);
-  memory plain({{key.in, key.out}, DnnlType(key.dtype), memory::dims{1, key.in}}, engine_, w.data());
+  memory plain({{key.in, key.out}, DnnlType(key.dtype), memory::dims{1, key.in}}, engine_, data.weights.data());
   dnnl::reorder(plain, slice.weights).execute(streams_[0], plain, slice.weights);
   streams_[0].wait();
   if (key.bias) {
-    for (int64_t i = 0; i < key.out; ++i) slice.bias.push_back(next());
+    slice.bias = data.bias;
     slice.bias_memory = memory({{1, key.out}, memory::data_type::f32, memory::format_tag::ab}, engine_, slice.bias.data());
   }
   const size_t row_bytes = static_cast<size_t>(key.in) * DTypeBytes(key.dtype);
-  const size_t y_size = static_cast<size_t>(kProbeRows * key.y_stride);
-  std::vector<float> expected(y_size, 0.0f), y(y_size);
-  // Large shapes are probed with fewer of the large tiles: a second of load time is what this may cost.
-  const int64_t limit = key.in * key.out > (int64_t{1} << 22) ? 32 : kProbeRows;
-  for (int64_t row = 0; row < limit; ++row) {
-    if (!Multiply(set, 1, slice, x.data() + static_cast<size_t>(row) * row_bytes, expected.data() + row * key.y_stride, 0)) {
-      return Internal("oneDNN failed to run a matrix product while probing it");
+  // `expected` row by row, then the same rows in tiles of each height, and in tiles of the fixed height moved by one.
+  std::vector<float> expected, y;
+  bool ran = true;
+  const auto multiply = [&](int64_t first, int64_t rows, int64_t tile, std::vector<float>* out) {
+    out->assign(static_cast<size_t>(limit * key.out), 0.0f);
+    for (int64_t row = 0; row + tile <= rows; row += tile) {
+      ran &= Multiply(set, tile, slice, data.x.data() + static_cast<size_t>(first + row) * row_bytes, out->data() + row * key.out, 0);
     }
+  };
+  multiply(0, limit, 1, &expected);
+  bool independent = true;
+  for (int64_t tile : kTileRows) {
+    if (tile == 1 || tile > limit || !independent) continue;
+    multiply(0, tile, tile, &y);
+    independent = std::memcmp(y.data(), expected.data(), static_cast<size_t>(tile * key.out) * sizeof(float)) == 0;
   }
-  for (int64_t rows : kTileRows) {
-    if (rows == 1 || rows > limit) continue;
-    std::fill(y.begin(), y.end(), 0.0f);
-    if (!Multiply(set, rows, slice, x.data(), y.data(), 0)) return Internal("oneDNN failed to run a matrix product while probing it");
-    for (int64_t row = 0; row < rows; ++row) {
-      const size_t at = static_cast<size_t>(row * key.y_stride);
-      if (std::memcmp(&y[at], &expected[at], static_cast<size_t>(key.out) * sizeof(float)) != 0) return false;
-    }
+  multiply(0, kFixedTileRows, kFixedTileRows, &expected);
+  bool fixed = true;
+  for (int64_t shift = 1; shift < kFixedTileRows && !independent; ++shift) {
+    multiply(shift, kFixedTileRows, kFixedTileRows, &y);
+    const auto same = static_cast<size_t>((kFixedTileRows - shift) * key.out);
+    fixed = fixed && std::memcmp(y.data(), expected.data() + shift * key.out, same * sizeof(float)) == 0;
   }
-  return true;
+  if (!ran) return Internal("oneDNN failed to run a matrix product while probing it");
+  return independent ? 0 : fixed ? kFixedTileRows : 1;
 }
 
 }  // namespace
