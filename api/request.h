@@ -3,8 +3,8 @@
 //
 // Rules: a known field of a wrong type or out of its range is an error that names the field, the value and the limit; null
 // means absent; unknown fields are ignored, except those that change the meaning of the answer and that we cannot honour
-// (response_format json, best_of, suffix, functions): those are refused. NaN and Infinity literals, duplicate keys of known
-// fields (the last one wins, as in RFC 8259 parsers), nesting beyond `max_json_depth` and ill-formed UTF-8 are refused.
+// (response_format json, best_of, suffix, functions, forced tool calls): those are refused. Of a repeated key the last counts.
+// NaN and Infinity, nesting beyond `max_json_depth` and ill-formed UTF-8 are refused.
 #pragma once
 
 #include <cstdint>

@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "api/error.h"
@@ -76,10 +77,9 @@ class ResponseEncoder {
   void Open(uint32_t choice, uint64_t position, std::string* out) const;
 
   const Endpoint endpoint_;
-  const bool usage_field_;
-  std::string head_;         // {"id":...,"object":...,"created":...,"model":...,"choices":[
-  std::string stream_head_;  // the same with "data: " and the object name of chunks, up to "index":
-  std::string stream_tail_;  // ]} and the end of the event
+  const std::string head_;         // of a whole answer, up to "choices":[
+  const std::string stream_head_;  // of an event, from "data: " up to "choices":[
+  const std::string stream_tail_;  // from the end of the choices to the end of the event
 };
 
 // An SSE comment that keeps an idle stream alive through proxies.

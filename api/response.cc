@@ -1,0 +1,257 @@
+#include "api/response.h"
+
+#include <charconv>
+#include <cmath>
+
+namespace aisp {
+namespace {
+
+template <typename T>
+void AppendNumber(T number, std::string* out) {
+  char digits[40];
+  const auto end = std::to_chars(digits, digits + sizeof(digits), number).ptr;
+  out->append(digits, end);
+}
+
+// JSON has no infinity; -9999 is what other servers write for a token that cannot be drawn.
+void AppendLogprob(float logprob, std::string* out) {
+  AppendNumber(std::isfinite(logprob) ? logprob : -9999.0f, out);
+}
+
+void AppendUsage(const Usage& usage, std::string* out) {
+  out->append("{\"prompt_tokens\":");
+  AppendNumber(usage.prompt_tokens, out);
+  out->append(",\"completion_tokens\":");
+  AppendNumber(usage.completion_tokens, out);
+  out->append(",\"total_tokens\":");
+  AppendNumber(uint64_t{usage.prompt_tokens} + usage.completion_tokens, out);
+  out->append(",\"prompt_tokens_details\":{\"cached_tokens\":");
+  AppendNumber(usage.cached_tokens, out);
+  out->push_back('}');
+  if (!usage.extension.empty()) out->append(",\"aisp\":").append(usage.extension);
+  out->push_back('}');
+}
+
+// Calls `each` for the elements with commas between them.
+template <typename Range, typename Fn>
+void AppendList(const Range& range, std::string* out, Fn each) {
+  out->push_back('[');
+  bool first = true;
+  for (const auto& element : range) {
+    if (!std::exchange(first, false)) out->push_back(',');
+    each(element);
+  }
+  out->push_back(']');
+}
+
+void AppendBytes(std::string_view bytes, std::string* out) {
+  AppendList(bytes, out, [out](char c) { AppendNumber(static_cast<unsigned char>(c), out); });
+}
+
+void AppendChatToken(std::string_view bytes, float logprob, std::string* out) {
+  out->append("{\"token\":");
+  AppendJsonString(bytes, out);
+  out->append(",\"logprob\":");
+  AppendLogprob(logprob, out);
+  out->append(",\"bytes\":");
+  AppendBytes(bytes, out);
+}
+
+void AppendChatLogprobs(std::span<const ChoiceLogprob> tokens, std::string* out) {
+  out->append("{\"content\":");
+  AppendList(tokens, out, [out](const ChoiceLogprob& token) {
+    AppendChatToken(token.bytes, token.logprob, out);
+    out->append(",\"top_logprobs\":");
+    AppendList(token.top, out, [out](const TopLogprob& top) {
+      AppendChatToken(top.bytes, top.logprob, out);
+      out->push_back('}');
+    });
+    out->push_back('}');
+  });
+  out->push_back('}');
+}
+
+void AppendCompletionLogprobs(std::span<const ChoiceLogprob> tokens, std::string* out) {
+  out->append("{\"tokens\":");
+  AppendList(tokens, out, [out](const ChoiceLogprob& t) { AppendJsonString(t.bytes, out); });
+  out->append(",\"token_logprobs\":");
+  AppendList(tokens, out, [out](const ChoiceLogprob& t) { AppendLogprob(t.logprob, out); });
+  out->append(",\"top_logprobs\":");
+  AppendList(tokens, out, [out](const ChoiceLogprob& t) {
+    out->push_back('{');
+    bool first = true;
+    for (const TopLogprob& top : t.top) {
+      if (!std::exchange(first, false)) out->push_back(',');
+      AppendJsonString(top.bytes, out);
+      out->push_back(':');
+      AppendLogprob(top.logprob, out);
+    }
+    out->push_back('}');
+  });
+  out->append(",\"text_offset\":");
+  AppendList(tokens, out, [out](const ChoiceLogprob& t) { AppendNumber(t.text_offset, out); });
+  out->push_back('}');
+}
+
+void AppendLogprobs(Endpoint endpoint, std::span<const ChoiceLogprob> tokens, std::string* out) {
+  if (endpoint == Endpoint::kChat) return AppendChatLogprobs(tokens, out);
+  AppendCompletionLogprobs(tokens, out);
+}
+
+// {"id":...,"object":...,"created":...,"model":...,"choices":[
+std::string Head(std::string_view id, std::string_view object, std::string_view model,
+                 int64_t created_s) {
+  std::string out = "{\"id\":";
+  AppendJsonString(id, &out);
+  out += ",\"object\":";
+  AppendJsonString(object, &out);
+  out += ",\"created\":";
+  AppendNumber(created_s, &out);
+  out += ",\"model\":";
+  AppendJsonString(model, &out);
+  out += ",\"choices\":[";
+  return out;
+}
+
+}  // namespace
+
+ResponseEncoder::ResponseEncoder(Endpoint endpoint, std::string_view id, std::string_view model,
+                                 int64_t created_s, bool usage_field)
+    : endpoint_(endpoint),
+      head_(Head(id, endpoint == Endpoint::kChat ? "chat.completion" : "text_completion", model,
+                 created_s)),
+      stream_head_("data: " +
+                   Head(id,
+                        endpoint == Endpoint::kChat ? "chat.completion.chunk" : "text_completion",
+                        model, created_s)),
+      stream_tail_(usage_field ? "],\"usage\":null}\n\n" : "]}\n\n") {}
+
+std::string ResponseEncoder::Whole(std::span<const Choice> choices, const Usage& usage) const {
+  std::string out = head_;
+  bool first = true;
+  for (const Choice& choice : choices) {
+    if (!std::exchange(first, false)) out.push_back(',');
+    out += "{\"index\":";
+    AppendNumber(choice.index, &out);
+    const bool chat = endpoint_ == Endpoint::kChat;
+    out += chat ? ",\"message\":{\"role\":\"assistant\",\"content\":" : ",\"text\":";
+    AppendJsonString(choice.text, &out);
+    out += chat ? "},\"logprobs\":" : ",\"logprobs\":";
+    if (choice.has_logprobs) {
+      AppendLogprobs(endpoint_, choice.logprobs, &out);
+    } else {
+      out += "null";
+    }
+    out += ",\"finish_reason\":";
+    AppendJsonString(choice.finish_reason, &out);
+    out.push_back('}');
+  }
+  out += "],\"usage\":";
+  AppendUsage(usage, &out);
+  out.push_back('}');
+  return out;
+}
+
+void ResponseEncoder::Open(uint32_t choice, uint64_t position, std::string* out) const {
+  out->append("id: ");
+  AppendNumber(choice, out);
+  out->push_back(':');
+  AppendNumber(position, out);
+  out->push_back('\n');
+  out->append(stream_head_);
+  out->append("{\"index\":");
+  AppendNumber(choice, out);
+}
+
+void ResponseEncoder::Role(uint32_t choice, std::string* out) const {
+  if (endpoint_ != Endpoint::kChat) return;
+  Open(choice, 0, out);
+  out->append(
+      ",\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
+      "\"finish_reason\":null}");
+  out->append(stream_tail_);
+}
+
+void ResponseEncoder::Text(uint32_t choice, uint64_t position, std::string_view text,
+                           std::string* out) const {
+  Text(choice, position, text, {}, out);
+}
+
+void ResponseEncoder::Text(uint32_t choice, uint64_t position, std::string_view text,
+                           std::span<const ChoiceLogprob> logprobs, std::string* out) const {
+  const bool chat = endpoint_ == Endpoint::kChat;
+  Open(choice, position, out);
+  out->append(chat ? ",\"delta\":{\"content\":\"" : ",\"text\":\"");
+  AppendJsonEscaped(text, out);
+  out->append(chat ? "\"},\"logprobs\":" : "\",\"logprobs\":");
+  if (logprobs.empty()) {
+    out->append("null");
+  } else {
+    AppendLogprobs(endpoint_, logprobs, out);
+  }
+  out->append(",\"finish_reason\":null}");
+  out->append(stream_tail_);
+}
+
+void ResponseEncoder::Finish(uint32_t choice, uint64_t position, std::string_view finish_reason,
+                             std::string* out) const {
+  Open(choice, position, out);
+  out->append(endpoint_ == Endpoint::kChat ? ",\"delta\":{}" : ",\"text\":\"\"");
+  out->append(",\"logprobs\":null,\"finish_reason\":");
+  AppendJsonString(finish_reason, out);
+  out->push_back('}');
+  out->append(stream_tail_);
+}
+
+void ResponseEncoder::UsageEvent(const Usage& usage, std::string* out) const {
+  out->append(stream_head_);
+  out->append("],\"usage\":");
+  AppendUsage(usage, out);
+  out->append("}\n\n");
+}
+
+void ResponseEncoder::ErrorEvent(const ApiError& error, std::string* out) {
+  out->append("data: ");
+  out->append(ErrorBody(error));
+  out->append("\n\n");
+}
+
+void ResponseEncoder::Done(std::string* out) { out->append("data: [DONE]\n\n"); }
+
+std::string ModelObject(const ModelInfo& model) {
+  std::string out = "{\"id\":";
+  AppendJsonString(model.id, &out);
+  out += ",\"object\":\"model\",\"created\":";
+  AppendNumber(model.created_s, &out);
+  out += ",\"owned_by\":\"aisp\",\"max_model_len\":";
+  AppendNumber(model.max_model_len, &out);
+  out.push_back('}');
+  return out;
+}
+
+std::string ModelList(std::span<const ModelInfo> models) {
+  std::string out = "{\"object\":\"list\",\"data\":";
+  AppendList(models, &out, [&out](const ModelInfo& model) { out += ModelObject(model); });
+  out.push_back('}');
+  return out;
+}
+
+std::string TokenizeResponse(std::span<const TokenId> tokens, int64_t max_model_len) {
+  std::string out = "{\"count\":";
+  AppendNumber(tokens.size(), &out);
+  out += ",\"max_model_len\":";
+  AppendNumber(max_model_len, &out);
+  out += ",\"tokens\":";
+  AppendList(tokens, &out, [&out](TokenId id) { AppendNumber(id, &out); });
+  out.push_back('}');
+  return out;
+}
+
+std::string DetokenizeResponse(std::string_view text) {
+  std::string out = "{\"prompt\":";
+  AppendJsonString(text, &out);
+  out.push_back('}');
+  return out;
+}
+
+}  // namespace aisp
