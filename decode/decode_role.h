@@ -47,8 +47,8 @@ struct DecodeOptions {
   // From PrefillRequest to the first NeedBlocks, and between refusals: then the prefill worker counts as silent.
   Duration prefill_silence_limit = std::chrono::seconds(10);
   Duration refused_retry_hint = std::chrono::milliseconds(10);
-  // A writer that owes an acknowledgement for longer gets no new grants.
-  Duration fence_grace = std::chrono::milliseconds(100);
+  // A writer that owes an acknowledgement for longer gets no new grants. It answers between two of its steps.
+  Duration fence_grace = std::chrono::seconds(1);
   // Most blocks that one prefill worker holds at a time, quarantined ones included; 0: half of the pool. A single grant is
   // always possible while it holds none.
   int32_t max_granted_blocks_per_peer = 0;

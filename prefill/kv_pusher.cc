@@ -16,10 +16,6 @@ constexpr Duration kRetryInterval = std::chrono::milliseconds(1);
 
 KvPusher::KvPusher(BlockManager* blocks, const Clock* clock) : blocks_(blocks), clock_(clock) {}
 
-KvPusher::~KvPusher() {
-  // The engine and its blocks may already be gone at shutdown; the pins go with them.
-}
-
 KvPusher::Push& KvPusher::Get(PushId id) {
   const auto it = pushes_.find(id);
   AISP_CHECK(it != pushes_.end());

@@ -45,8 +45,6 @@ struct PushTotals {
 class KvPusher {
  public:
   KvPusher(BlockManager* blocks, const Clock* clock);
-  // Only when no write is under way.
-  ~KvPusher();
 
   PushId Open(PushTarget target);
   // KV of tokens [0, ready_tokens) of `layer` lies in `local` (the sequence's block table): writes what became whole.

@@ -70,20 +70,27 @@ WorkerShell::WorkerShell(const WorkerOptions& options, const Profile& profile, E
     : options_(options), engine_(engine), clock_(clock), routers_(options, MakeRegister(options, profile)) {
   routers_.SetDialer(routers);
   last_progress_ = last_pool_motion_ = clock_->Now();
-  if (metrics == nullptr) return;
-  steps_counter_ = metrics->AddCounter("aisp_steps_total", "Engine steps collected");
-  prefill_tokens_counter_ = metrics->AddCounter("aisp_prefill_tokens_total", "Prompt tokens computed here");
-  decode_rows_counter_ = metrics->AddCounter("aisp_decode_rows_total", "Rows of running decodes computed here");
-  step_seconds_ = metrics->AddHistogram("aisp_step_seconds", "Launch to collect of one step", StepBuckets());
-  step_overhead_seconds_ = metrics->AddHistogram("aisp_step_overhead_seconds",
-                                                 "Part of a step outside the executor", StepBuckets());
-  running_gauge_ = metrics->AddGauge("aisp_sequences_running", "Sequences that hold blocks and compute");
-  waiting_gauge_ = metrics->AddGauge("aisp_sequences_waiting", "Sequences that wait for blocks or a place in a step");
-  awaiting_kv_gauge_ = metrics->AddGauge("aisp_sequences_awaiting_kv", "Sequences whose KV a prefill worker writes");
-  free_blocks_gauge_ = metrics->AddGauge("aisp_kv_blocks_available", "KV blocks that are free or evictable");
-  quarantined_gauge_ = metrics->AddGauge("aisp_kv_blocks_quarantined",
-                                         "KV blocks given up that a remote writer has not acknowledged yet");
-  ready_gauge_ = metrics->AddGauge("aisp_worker_ready", "1 when this worker is fit for traffic");
+  if (metrics != nullptr) AddMetrics(*metrics, profile.role);
+}
+
+void WorkerShell::AddMetrics(Metrics& m, v1::Role role) {
+  // One process may hold workers of both roles.
+  const MetricLabels labels = {{"role", role == v1::ROLE_PREFILL ? "prefill" : "decode"}, {"worker", options_.worker_id}};
+  steps_counter_ = m.AddCounter("aisp_steps_total", "Engine steps collected", labels);
+  prefill_tokens_counter_ = m.AddCounter("aisp_prefill_tokens_total", "Prompt tokens computed here", labels);
+  decode_rows_counter_ = m.AddCounter("aisp_decode_rows_total", "Rows of running decodes computed here", labels);
+  step_seconds_ = m.AddHistogram("aisp_step_seconds", "Launch to collect of one step", StepBuckets(), labels);
+  step_overhead_seconds_ =
+      m.AddHistogram("aisp_step_overhead_seconds", "Part of a step outside the executor", StepBuckets(), labels);
+  running_gauge_ = m.AddGauge("aisp_sequences_running", "Sequences that hold blocks and compute", labels);
+  waiting_gauge_ =
+      m.AddGauge("aisp_sequences_waiting", "Sequences that wait for blocks or a place in a step", labels);
+  awaiting_kv_gauge_ =
+      m.AddGauge("aisp_sequences_awaiting_kv", "Sequences whose KV a prefill worker writes", labels);
+  free_blocks_gauge_ = m.AddGauge("aisp_kv_blocks_available", "KV blocks that are free or evictable", labels);
+  quarantined_gauge_ = m.AddGauge("aisp_kv_blocks_quarantined",
+                                  "KV blocks given up that a remote writer has not acknowledged yet", labels);
+  ready_gauge_ = m.AddGauge("aisp_worker_ready", "1 when this worker is fit for traffic", labels);
 }
 
 void WorkerShell::Start() {

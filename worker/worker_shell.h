@@ -57,6 +57,7 @@ class WorkerShell {
   Status Ready() const;
 
  private:
+  void AddMetrics(Metrics& m, v1::Role role);
   void Attach(LinkId link);
   void SendSnapshot(LinkId link);
   void SendTelemetry(Instant now);

@@ -10,6 +10,7 @@ RigOptions ShortLeases() {
   RigOptions options;
   options.decode.lease_base = std::chrono::milliseconds(50);
   options.decode.lease_per_1k_tokens = {};
+  options.decode.fence_grace = std::chrono::milliseconds(100);
   return options;
 }
 

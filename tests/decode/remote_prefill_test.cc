@@ -211,6 +211,26 @@ TEST(RemotePrefill, TimingPartsAddUpToTheFirstToken) {
   EXPECT_EQ(timing.kv_blocks_moved(), 7u);
 }
 
+TEST(RemotePrefill, MetricsSayWhatBothSidesDid) {
+  RoleRig rig({});
+  rig.Attach();
+  rig.router->Generate("d", rig.MakeRequest(1, MakePrompt(100, 1), 4));
+  rig.ExpectAnswer(1, MakePrompt(100, 1), 4);
+  rig.RunFor(std::chrono::milliseconds(60));
+  const std::string text = rig.metrics.Render();
+  const KvLayout layout = rig.decode->engine->blocks().layout();
+  for (const std::string& line :
+       {std::string("aisp_remote_prefills_total 1"), std::string("aisp_remote_prefill_fallbacks_total 0"),
+        std::string("aisp_kv_grants_total 1"), std::string("aisp_tokens_generated_total 4"),
+        std::string("aisp_prefill_tokens_total{role=\"prefill\",worker=\"p0\"} 99"),
+        std::string("aisp_decode_rows_total{role=\"decode\",worker=\"d\"} 3"),
+        std::string("aisp_worker_ready{role=\"decode\",worker=\"d\"} 1"),
+        std::string("aisp_ttft_part_seconds_count{part=\"transfer\"} 1"),
+        "aisp_kv_pushed_bytes_total " + std::to_string(7 * layout.BlockBytes())}) {
+    EXPECT_NE(text.find(line + "\n"), std::string::npos) << line;
+  }
+}
+
 TEST(RemotePrefill, ATakeoverGoesOnWhereTheOtherWorkerStopped) {
   RoleRig rig({});
   rig.Attach();

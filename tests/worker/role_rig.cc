@@ -159,6 +159,7 @@ void RoleRig::StartPrefill(size_t i, uint64_t incarnation) {
   deps.routers = p->routers.get();
   deps.readers = &kv_sender_;
   deps.connector = p->connector.get();
+  deps.metrics = &metrics;
   p->prefill->Wire(deps);
   kv_links.Listen(p->name, p->prefill->reader_links(), &p->inbox);
   p->prefill->Start();
@@ -179,7 +180,7 @@ void RoleRig::StartDecode() {
   d->decode = std::make_unique<DecodeRole>(decode_options);
   d->routers = std::make_unique<RouterLinksInMemory::Dialer>(&router_links, d->decode.get(), &d->inbox);
   d->peers = std::make_unique<KvLinksInMemory::Dialer>(&kv_links, d->decode->peer_links(), &d->inbox);
-  d->decode->Wire({d->engine.get(), &clock, d->routers.get(), d->peers.get(), {d->transport.get()}, &death, nullptr});
+  d->decode->Wire({d->engine.get(), &clock, d->routers.get(), d->peers.get(), {d->transport.get()}, &death, &metrics});
   d->decode->Start();
   decode = std::move(d);
 }

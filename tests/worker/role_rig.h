@@ -122,6 +122,7 @@ class RoleRig {
   ~RoleRig();
 
   ManualClock clock;
+  Metrics metrics;  // of all workers together
   RouterLinksInMemory router_links;
   KvLinksInMemory kv_links;
   RigDeath death;
