@@ -31,7 +31,8 @@ struct Costs {
 // Sequences of 128 blocks through a full pool, so that every reservation evicts.
 void BenchBlockManager() {
   BlockManager::Options options;
-  options.layout = {.num_layers = 1, .num_kv_heads = 1, .head_dim = 8, .block_tokens = 16, .num_blocks = 65536};
+  options.layout = {
+      .num_layers = 1, .num_kv_heads = 1, .head_dim = 8, .block_tokens = 16, .num_blocks = 65536};
   BlockManager manager(options);
   const SteadyClock clock;
   const Hash128 root{1, 2};
@@ -39,7 +40,8 @@ void BenchBlockManager() {
   constexpr int kWarm = 1000, kRounds = 5000;
   Costs costs;
   for (int round = 0; round < kWarm + kRounds; ++round) {
-    for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<TokenId>(static_cast<size_t>(round) * 7 + i);
+    for (size_t i = 0; i < tokens.size(); ++i)
+      tokens[i] = static_cast<TokenId>(static_cast<size_t>(round) * 7 + i);
     if (round == kWarm) costs = {};
     const Instant t0 = clock.Now();
     const std::vector<BlockId> blocks = manager.Reserve(kBlocks)->Take(PinKind::kSequence);
@@ -60,7 +62,8 @@ void BenchBlockManager() {
     costs.match += t4 - t3;
   }
   const auto report = [](const char* what, Duration total) {
-    ReportBench(fmt::format("blocks/{}_128", what), static_cast<double>(total.count()) / kRounds, "ns");
+    ReportBench(fmt::format("blocks/{}_128", what), static_cast<double>(total.count()) / kRounds,
+                "ns");
   };
   report("reserve_evicting", costs.reserve);
   report("publish", costs.publish);
@@ -104,7 +107,8 @@ class OwnerProcess {
       const auto owner = Make(lane, false);
       const std::string descriptor = Offer(*owner, pool);
       char end = 0;
-      AISP_CHECK(write(up[1], descriptor.data(), descriptor.size()) == static_cast<ssize_t>(descriptor.size()));
+      AISP_CHECK(write(up[1], descriptor.data(), descriptor.size()) ==
+                 static_cast<ssize_t>(descriptor.size()));
       _exit(read(down[0], &end, 1) == 0 ? 0 : 1);
     }
     close(down[0]);
@@ -162,16 +166,18 @@ void BenchWriter(const std::string& name, KvTransport& writer, const std::string
     const size_t bytes = kib << 10;
     const size_t count = 4 * kPoolBytes / bytes;
     const Duration taken = Stream(writer, *peer, bytes, count, 16);
-    ReportBench(fmt::format("{}/stream_{}KiB", name, kib), static_cast<double>(count * bytes) / ToSeconds(taken) * 1e-9,
-                "GB/s");
+    ReportBench(fmt::format("{}/stream_{}KiB", name, kib),
+                static_cast<double>(count * bytes) / ToSeconds(taken) * 1e-9, "GB/s");
   }
   constexpr size_t kPings = 2000;
-  ReportBench(name + "/one_64KiB", ToMs(Stream(writer, *peer, 64 << 10, kPings, 1)) * 1e3 / kPings, "us");
+  ReportBench(name + "/one_64KiB", ToMs(Stream(writer, *peer, 64 << 10, kPings, 1)) * 1e3 / kPings,
+              "us");
 }
 
 void BenchTransports() {
   for (const auto& [name, lane, checksum] :
-       {std::tuple{"shm", "shm", false}, std::tuple{"tcp", "tcp", false}, std::tuple{"tcp_checksum", "tcp", true}}) {
+       {std::tuple{"shm", "shm", false}, std::tuple{"tcp", "tcp", false},
+        std::tuple{"tcp_checksum", "tcp", true}}) {
     const OwnerProcess owner(lane);
     const auto writer = Make(lane, checksum);
     BenchWriter(name, *writer, owner.descriptor());

@@ -33,7 +33,8 @@ struct BlockManager::Impl {
   }
   // Calls visit(block) for each block of the longest match.
   template <typename Visit>
-  void Walk(const Hash128& root, std::span<const TokenId> tokens, int32_t max_tokens, Visit visit) const;
+  void Walk(const Hash128& root, std::span<const TokenId> tokens, int32_t max_tokens,
+            Visit visit) const;
 
   std::vector<BlockId> TakeBlocks(int32_t n, PinKind kind);
   PrefixIndex::Position PositionBefore(const Hash128& root, std::span<const TokenId> tokens,
@@ -64,7 +65,8 @@ int32_t BlockManager::Available() const { return impl_->pool.free() + impl_->poo
 std::vector<BlockId> BlockManager::Impl::TakeBlocks(int32_t n, PinKind kind) {
   if (const int32_t evict = n - pool.free(); evict > 0) {
     KvCacheEvent removed{KvCacheEvent::Kind::kRemoved, {}};
-    removed.unit_hashes.reserve(static_cast<size_t>(evict * (options.layout.block_tokens / kHashUnitTokens)));
+    removed.unit_hashes.reserve(
+        static_cast<size_t>(evict * (options.layout.block_tokens / kHashUnitTokens)));
     for (int32_t i = 0; i < evict; ++i) {
       const int32_t block = pool.OldestCached();
       index.Erase(block, &removed.unit_hashes);
@@ -86,8 +88,9 @@ std::vector<BlockId> BlockManager::Impl::TakeBlocks(int32_t n, PinKind kind) {
 Result<Reservation> BlockManager::Reserve(int32_t n) {
   AISP_CHECK_MSG(n >= 0, "a reservation of fewer than 0 blocks");
   if (n > Available()) {
-    return ResourceExhausted("needs " + std::to_string(n) + " KV blocks, " + std::to_string(Available()) +
-                             " of " + std::to_string(impl_->pool.total()) +
+    return ResourceExhausted("needs " + std::to_string(n) + " KV blocks, " +
+                             std::to_string(Available()) + " of " +
+                             std::to_string(impl_->pool.total()) +
                              " are free or can be evicted; wait for sequences to finish");
   }
   return Reservation(this, impl_->TakeBlocks(n, PinKind::kReservation));
@@ -121,14 +124,16 @@ std::vector<BlockId> Reservation::Take(PinKind kind) {
 // ---- The prefix cache ----
 
 template <typename Visit>
-void BlockManager::Impl::Walk(const Hash128& root, std::span<const TokenId> tokens, int32_t max_tokens,
-                              Visit visit) const {
+void BlockManager::Impl::Walk(const Hash128& root, std::span<const TokenId> tokens,
+                              int32_t max_tokens, Visit visit) const {
   if (!options.enable_prefix_cache || max_tokens <= 0) return;
   const size_t blocks = WholeBlocks(std::min(tokens.size(), static_cast<size_t>(max_tokens)));
   PrefixIndex::Position position = PrefixIndex::AtRoot(root);
   for (size_t i = 0; i < blocks; ++i) {
     const std::span<const TokenId> content = BlockTokens(tokens, i);
-    if (index.Step(&position, content, index.HashUnits(position, content)) != PrefixIndex::Found::kHit) return;
+    if (index.Step(&position, content, index.HashUnits(position, content)) !=
+        PrefixIndex::Found::kHit)
+      return;
     visit(position.block);
   }
 }
@@ -144,7 +149,8 @@ std::vector<BlockId> BlockManager::MatchAndPin(const Hash128& root, std::span<co
     impl_->pool.Pin(block, PinKind::kSequence);
     blocks.push_back(BlockId(block));
   }
-  impl_->queries_tokens += std::min<uint64_t>(tokens.size(), static_cast<uint64_t>(std::max(max_tokens, 0)));
+  impl_->queries_tokens +=
+      std::min<uint64_t>(tokens.size(), static_cast<uint64_t>(std::max(max_tokens, 0)));
   impl_->hits_tokens += blocks.size() * static_cast<uint64_t>(layout().block_tokens);
   return blocks;
 }
@@ -163,7 +169,8 @@ int32_t BlockManager::MatchLength(const Hash128& root, std::span<const TokenId> 
 
 // Where publishing goes on: after blocks[*first - 1], or at the root with *first = 0 when what stood for that block is no
 // longer published.
-PrefixIndex::Position BlockManager::Impl::PositionBefore(const Hash128& root, std::span<const TokenId> tokens,
+PrefixIndex::Position BlockManager::Impl::PositionBefore(const Hash128& root,
+                                                         std::span<const TokenId> tokens,
                                                          std::span<const BlockId> blocks,
                                                          size_t* first) const {
   if (*first > 0) {
@@ -229,7 +236,8 @@ void BlockManager::Unpin(std::span<const BlockId> blocks, PinKind kind) {
 }
 
 void BlockManager::BeginLease(Epoch epoch, std::span<const BlockId> blocks) {
-  const bool inserted = impl_->leases.emplace(epoch, std::vector(blocks.begin(), blocks.end())).second;
+  const bool inserted =
+      impl_->leases.emplace(epoch, std::vector(blocks.begin(), blocks.end())).second;
   AISP_CHECK_MSG(inserted, "an epoch is granted twice");
   Pin(blocks, PinKind::kLease);
 }
@@ -259,13 +267,15 @@ std::vector<KvCacheEvent> BlockManager::SnapshotEvents(uint64_t* next_sequence) 
   std::vector<int32_t> path;
   for (int32_t start = 0; start < m.pool.total(); ++start) {
     // Up to the first ancestor that was already told, then down again.
-    for (int32_t b = start; b != PrefixIndex::kNone && m.index.Published(b) && !done[static_cast<size_t>(b)];
+    for (int32_t b = start;
+         b != PrefixIndex::kNone && m.index.Published(b) && !done[static_cast<size_t>(b)];
          b = m.index.Parent(b)) {
       done[static_cast<size_t>(b)] = true;
       path.push_back(b);
     }
     for (; !path.empty(); path.pop_back()) {
-      if (events.empty() || events.back().unit_hashes.size() >= kHashesPerEvent) events.emplace_back();
+      if (events.empty() || events.back().unit_hashes.size() >= kHashesPerEvent)
+        events.emplace_back();
       m.index.HashesOf(path.back(), &events.back().unit_hashes);
     }
   }

@@ -91,7 +91,8 @@ class BlockManager {
 
   // Longest run of cached whole blocks that hold exactly tokens[0, k * block_tokens) under `root`, at most `max_tokens`
   // tokens; each is pinned with kSequence for the caller (release with Unpin). Compares tokens, never hashes alone.
-  std::vector<BlockId> MatchAndPin(const Hash128& root, std::span<const TokenId> tokens, int32_t max_tokens);
+  std::vector<BlockId> MatchAndPin(const Hash128& root, std::span<const TokenId> tokens,
+                                   int32_t max_tokens);
   // The same length in tokens without pinning, without counting as a query and without touching the LRU order.
   // `*evictable_blocks` is how many of the matched blocks are evictable: pinning the match lowers Available() by as many.
   int32_t MatchLength(const Hash128& root, std::span<const TokenId> tokens, int32_t max_tokens,
@@ -100,16 +101,18 @@ class BlockManager {
   // Publishes whole blocks: blocks[i] holds tokens[i*block_tokens, (i+1)*block_tokens); `tokens` starts at position 0.
   // blocks[0, already_published) were given to Publish before; all of them are pinned by the caller. When equal content is already published under another block, that
   // one stays published and this one stays private to its pins.
-  void Publish(const Hash128& root, std::span<const TokenId> tokens, std::span<const BlockId> blocks,
-               int32_t already_published);
+  void Publish(const Hash128& root, std::span<const TokenId> tokens,
+               std::span<const BlockId> blocks, int32_t already_published);
 
   void Pin(std::span<const BlockId> blocks, PinKind kind);
   void Unpin(std::span<const BlockId> blocks, PinKind kind);
 
   // One lease pin for each block, until the epoch ends. `blocks` are pinned by the caller; an epoch is never reused.
   void BeginLease(Epoch epoch, std::span<const BlockId> blocks);
-  void EndLease(Epoch epoch);  // acknowledged or proven dead; unknown epochs are ignored (a late second ack)
-  int32_t LeasedBlocks() const;  // lease pins of all open epochs: what silent writers can hold back at most
+  void EndLease(
+      Epoch epoch);  // acknowledged or proven dead; unknown epochs are ignored (a late second ack)
+  int32_t LeasedBlocks()
+      const;  // lease pins of all open epochs: what silent writers can hold back at most
 
   // Forgets every published prefix and reports kCleared: cached blocks become free, pinned ones stay with their pins and
   // their content, but are no longer found.

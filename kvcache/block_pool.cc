@@ -32,7 +32,8 @@ void BlockPool::AddPins(Block& block, PinKind kind, int32_t delta) {
   AISP_CHECK_MSG(delta > 0 || pins > 0, "unpinned more often than pinned");
   const bool quarantined_before = block.Quarantined();
   pins += static_cast<uint32_t>(delta);
-  quarantined_ += static_cast<int32_t>(block.Quarantined()) - static_cast<int32_t>(quarantined_before);
+  quarantined_ +=
+      static_cast<int32_t>(block.Quarantined()) - static_cast<int32_t>(quarantined_before);
   if (kind == PinKind::kLease) lease_pins_ += delta;
 }
 
@@ -64,7 +65,8 @@ void BlockPool::Repin(int32_t block, PinKind from, PinKind to) {
 
 void BlockPool::Publish(int32_t block, int32_t parent) {
   Block& b = blocks_[Index(block)];
-  AISP_CHECK_MSG(!b.published && b.TotalPins() > 0, "only a pinned, unpublished block can be published");
+  AISP_CHECK_MSG(!b.published && b.TotalPins() > 0,
+                 "only a pinned, unpublished block can be published");
   b.published = true;
   b.parent = parent;
   if (parent == kNone) return;
@@ -158,7 +160,8 @@ void BlockPool::CheckInvariants() const {
     AISP_CHECK_MSG(!b.free || (!b.Held() && !b.published), "a free block is pinned or published");
     AISP_CHECK_MSG(b.free || b.Held() || b.published, "a block is lost");
     if (b.published && b.parent != kNone) {
-      AISP_CHECK_MSG(blocks_[Index(b.parent)].published, "a published block's parent is not published");
+      AISP_CHECK_MSG(blocks_[Index(b.parent)].published,
+                     "a published block's parent is not published");
       if (b.Held()) ++held_children[Index(b.parent)];
     }
   }
@@ -176,7 +179,8 @@ void BlockPool::CheckInvariants() const {
   for (int32_t block = oldest_; block != kNone; block = blocks_[Index(block)].newer, ++listed) {
     const Block& b = blocks_[Index(block)];
     AISP_CHECK(listed < cached_count && b.published && !b.Held() && !seen[Index(block)]);
-    AISP_CHECK_MSG(b.parent == kNone || !seen[Index(b.parent)], "a parent would be evicted before its child");
+    AISP_CHECK_MSG(b.parent == kNone || !seen[Index(b.parent)],
+                   "a parent would be evicted before its child");
     seen[Index(block)] = true;
   }
   AISP_CHECK(listed == cached_count && cached_ == cached_count);

@@ -79,8 +79,9 @@ class BlockPool {
 
   size_t Index(int32_t block) const;
   void AddPins(Block& block, PinKind kind, int32_t delta);
-  void Hold(int32_t block);    // it just became held: it and its ancestors leave the list
-  void Unhold(int32_t block);  // it just stopped being held: it and the ancestors it held enter the list
+  void Hold(int32_t block);  // it just became held: it and its ancestors leave the list
+  void Unhold(
+      int32_t block);  // it just stopped being held: it and the ancestors it held enter the list
   void PushNewest(int32_t block);
   void RemoveCached(int32_t block);
   void MakeFree(int32_t block);

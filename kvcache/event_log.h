@@ -15,7 +15,8 @@ namespace aisp {
 class EventLog {
  public:
   EventLog(int32_t max_events, int32_t max_hashes)
-      : max_events_(static_cast<size_t>(max_events)), max_hashes_(static_cast<size_t>(max_hashes)) {}
+      : max_events_(static_cast<size_t>(max_events)),
+        max_hashes_(static_cast<size_t>(max_hashes)) {}
 
   void Append(KvCacheEvent event) {
     if (pending_.size() >= max_events_ || hashes_ + event.unit_hashes.size() > max_hashes_) Drop();

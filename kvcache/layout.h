@@ -29,7 +29,8 @@ struct KvLayout {
   size_t PoolBytes() const { return BlockBytes() * static_cast<size_t>(num_blocks); }
   size_t BytesPerToken() const { return BlockBytes() / static_cast<size_t>(block_tokens); }
   size_t Offset(int32_t layer, BlockId block) const {
-    return (static_cast<size_t>(layer) * static_cast<size_t>(num_blocks) + static_cast<size_t>(block.value)) *
+    return (static_cast<size_t>(layer) * static_cast<size_t>(num_blocks) +
+            static_cast<size_t>(block.value)) *
            LayerBlockBytes();
   }
   int32_t BlocksFor(int32_t tokens) const { return (tokens + block_tokens - 1) / block_tokens; }

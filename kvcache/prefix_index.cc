@@ -21,7 +21,8 @@ PrefixIndex::PrefixIndex(int32_t num_blocks, int32_t block_tokens, UnitHashFunct
 }
 
 size_t PrefixIndex::Index(int32_t block) const {
-  AISP_CHECK_MSG(block >= 0 && static_cast<size_t>(block) < nodes_.size(), "block id outside the pool");
+  AISP_CHECK_MSG(block >= 0 && static_cast<size_t>(block) < nodes_.size(),
+                 "block id outside the pool");
   return static_cast<size_t>(block);
 }
 
@@ -76,7 +77,8 @@ void PrefixIndex::Insert(int32_t block, Position* position, std::span<const Toke
   node.parent = position->block;
   if (node.parent != kNone) ++nodes_[Index(node.parent)].children;
   std::ranges::copy(tokens, tokens_.begin() + static_cast<ptrdiff_t>(index * tokens.size()));
-  std::copy_n(units.hashes.begin(), units_, hashes_.begin() + static_cast<ptrdiff_t>(index * units_));
+  std::copy_n(units.hashes.begin(), units_,
+              hashes_.begin() + static_cast<ptrdiff_t>(index * units_));
   for (size_t i = 0; i + 1 < units_; ++i) {
     int32_t& count = shared_units_.FindOrInsert(units.hashes[i]);
     count = count == HashTable::kAbsent ? 1 : count + 1;
@@ -147,7 +149,8 @@ void PrefixIndex::CheckInvariants() const {
     if (!node.published) continue;
     ++published;
     const int32_t block = static_cast<int32_t>(i);
-    AISP_CHECK_MSG(by_hash_.Find(UnitsOf(block).back()) == block, "a published block cannot be found");
+    AISP_CHECK_MSG(by_hash_.Find(UnitsOf(block).back()) == block,
+                   "a published block cannot be found");
     for (const Hash128& unit : UnitsOf(block).first(units_ - 1)) {
       AISP_CHECK(shared_units_.Find(unit) > 0);
     }

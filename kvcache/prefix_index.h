@@ -52,7 +52,8 @@ class PrefixIndex {
   Found Step(Position* position, std::span<const TokenId> tokens, const UnitArray& units) const;
 
   // Publishes `block` after `*position` (Step said kAbsent) and moves the position behind it.
-  void Insert(int32_t block, Position* position, std::span<const TokenId> tokens, const UnitArray& units);
+  void Insert(int32_t block, Position* position, std::span<const TokenId> tokens,
+              const UnitArray& units);
   // Forgets a leaf. Appends the unit hashes that no published block has any more.
   void Erase(int32_t block, std::vector<Hash128>* gone);
   void Clear();
@@ -90,10 +91,10 @@ class PrefixIndex {
   const size_t units_;
   const UnitHashFunction unit_hash_;
   std::vector<Node> nodes_;
-  std::vector<TokenId> tokens_;    // [block][block_tokens]
-  std::vector<Hash128> hashes_;    // [block][units]
-  HashTable by_hash_;              // last unit's hash -> block
-  HashTable shared_units_;         // every other unit's hash -> number of published blocks that have it
+  std::vector<TokenId> tokens_;  // [block][block_tokens]
+  std::vector<Hash128> hashes_;  // [block][units]
+  HashTable by_hash_;            // last unit's hash -> block
+  HashTable shared_units_;  // every other unit's hash -> number of published blocks that have it
 };
 
 }  // namespace aisp

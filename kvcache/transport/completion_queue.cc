@@ -8,8 +8,9 @@ namespace aisp {
 
 Result<WriteId> CompletionQueue::Admit() {
   if (outstanding_ >= max_writes_) {
-    return ResourceExhausted(
-        fmt::format("{} writes are queued or finished and not polled (the limit); poll and try again", max_writes_));
+    return ResourceExhausted(fmt::format(
+        "{} writes are queued or finished and not polled (the limit); poll and try again",
+        max_writes_));
   }
   ++outstanding_;
   return WriteId(++last_id_);
@@ -46,18 +47,23 @@ void CompletionQueue::SetWaker(std::function<void()> wake) {
 }
 
 namespace {
-bool Inside(uint64_t offset, uint64_t bytes, uint64_t limit) { return bytes <= limit && offset <= limit - bytes; }
+bool Inside(uint64_t offset, uint64_t bytes, uint64_t limit) {
+  return bytes <= limit && offset <= limit - bytes;
+}
 }  // namespace
 
-Status CheckCopies(std::span<const BlockCopy> copies, uint64_t source_bytes, uint64_t target_bytes) {
+Status CheckCopies(std::span<const BlockCopy> copies, uint64_t source_bytes,
+                   uint64_t target_bytes) {
   for (const BlockCopy& copy : copies) {
     if (!Inside(copy.src_offset, copy.bytes, source_bytes)) {
-      return Fail(Code::kOutOfRange, fmt::format("{} bytes at {} lie outside the local pool of {} bytes", copy.bytes,
-                                                 copy.src_offset, source_bytes));
+      return Fail(Code::kOutOfRange,
+                  fmt::format("{} bytes at {} lie outside the local pool of {} bytes", copy.bytes,
+                              copy.src_offset, source_bytes));
     }
     if (!Inside(copy.dst_offset, copy.bytes, target_bytes)) {
-      return Fail(Code::kOutOfRange, fmt::format("{} bytes at {} lie outside the peer's pool of {} bytes", copy.bytes,
-                                                 copy.dst_offset, target_bytes));
+      return Fail(Code::kOutOfRange,
+                  fmt::format("{} bytes at {} lie outside the peer's pool of {} bytes", copy.bytes,
+                              copy.dst_offset, target_bytes));
     }
   }
   return {};

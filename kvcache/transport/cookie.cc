@@ -23,7 +23,8 @@ Result<Hash128> ParseCookie(std::string_view hex) {
        {std::pair{&cookie.hi, hex.substr(0, 16)}, std::pair{&cookie.lo, hex.substr(16)}}) {
     const char* end = digits.data() + digits.size();
     const auto [stop, error] = std::from_chars(digits.data(), end, *half, 16);
-    if (error != std::errc() || stop != end) return InvalidArgument("a cookie has 32 hexadecimal digits");
+    if (error != std::errc() || stop != end)
+      return InvalidArgument("a cookie has 32 hexadecimal digits");
   }
   return cookie;
 }

@@ -18,7 +18,8 @@ inline void Pause() {
 
 }  // namespace
 
-CopyWorker::CopyWorker(const std::string& thread_name, const std::byte* source, CompletionQueue* completions)
+CopyWorker::CopyWorker(const std::string& thread_name, const std::byte* source,
+                       CompletionQueue* completions)
     : source_(source), completions_(completions), thread_(thread_name, [this] { Run(); }) {}
 
 CopyWorker::~CopyWorker() {
@@ -73,7 +74,8 @@ void CopyWorker::Run() {
   Job job;
   while (Next(&job)) {
     if (job.cancelled) {
-      const std::string message = "epoch " + std::to_string(job.epoch.value) + " was cancelled before this write began";
+      const std::string message =
+          "epoch " + std::to_string(job.epoch.value) + " was cancelled before this write began";
       Finish(std::move(job), Fail(Code::kCancelled, message));
       continue;
     }
@@ -84,7 +86,8 @@ void CopyWorker::Run() {
 
 bool CopyWorker::Next(Job* job) {
   const auto end = std::chrono::steady_clock::now() + kSpin;
-  while (queued_.load(std::memory_order_acquire) == 0 && std::chrono::steady_clock::now() < end) Pause();
+  while (queued_.load(std::memory_order_acquire) == 0 && std::chrono::steady_clock::now() < end)
+    Pause();
   std::unique_lock lock(mutex_);
   sleeping_ = true;
   work_.wait(lock, [this] { return stop_ || !queue_.empty(); });

@@ -60,8 +60,9 @@ class CopyWorker {
   std::condition_variable work_;
   std::condition_variable idle_;
   std::deque<Job> queue_;
-  std::vector<std::vector<BlockCopy>> spare_;  // emptied lists, so that steady writing allocates nothing
-  KvPeerId copying_;                           // value 0: nothing
+  std::vector<std::vector<BlockCopy>>
+      spare_;         // emptied lists, so that steady writing allocates nothing
+  KvPeerId copying_;  // value 0: nothing
   bool sleeping_ = false;
   bool stop_ = false;
   Thread thread_;

@@ -73,7 +73,8 @@ std::shared_ptr<InprocHub::Pool> InprocHub::Find(std::string_view descriptor) {
 
 class InprocTransport::HubPeer final : public MemoryTransport::Peer {
  public:
-  explicit HubPeer(std::shared_ptr<InprocHub::Pool> pool) : pool_(std::move(pool)), scratch_(kScratchBytes) {}
+  explicit HubPeer(std::shared_ptr<InprocHub::Pool> pool)
+      : pool_(std::move(pool)), scratch_(kScratchBytes) {}
   uint64_t bytes() const override { return pool_->bytes(); }
   Status Copy(const std::byte* source, std::span<const BlockCopy> copies, Epoch epoch) override {
     for (const BlockCopy& copy : copies) AISP_RETURN_IF_ERROR(pool_->Copy(source, copy, epoch));
@@ -91,7 +92,10 @@ class InprocTransport::HubPeer final : public MemoryTransport::Peer {
 };
 
 InprocTransport::InprocTransport(InprocHub* hub, const Options& options)
-    : MemoryTransport({.name = "inproc", .crosses_process = false, .crosses_host = false, .owner_copies = true,
+    : MemoryTransport({.name = "inproc",
+                       .crosses_process = false,
+                       .crosses_host = false,
+                       .owner_copies = true,
                        .rank = 100},
                       options.max_writes),
       hub_(hub) {}
@@ -114,9 +118,11 @@ Result<std::string> InprocTransport::Descriptor() {
   return descriptor_;
 }
 
-Result<std::shared_ptr<MemoryTransport::Peer>> InprocTransport::Open(std::string_view descriptor, Duration) {
+Result<std::shared_ptr<MemoryTransport::Peer>> InprocTransport::Open(std::string_view descriptor,
+                                                                     Duration) {
   std::shared_ptr<InprocHub::Pool> pool = hub_->Find(descriptor);
-  if (pool == nullptr) return Unavailable("no such pool in this process: its owner is gone or is another process");
+  if (pool == nullptr)
+    return Unavailable("no such pool in this process: its owner is gone or is another process");
   return std::make_shared<HubPeer>(std::move(pool));
 }
 

@@ -48,7 +48,7 @@ struct WriteCompletion {
 };
 
 struct TransportCapabilities {
-  std::string name;           // "inproc", "shm", "tcp", ...
+  std::string name;  // "inproc", "shm", "tcp", ...
   bool crosses_process = false;
   bool crosses_host = false;
   // True when the owner's side performs the copy and checks the epoch, so that AllowEpoch/RevokeEpoch fence at once.

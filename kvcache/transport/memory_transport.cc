@@ -13,14 +13,17 @@ MemoryTransport::MemoryTransport(TransportCapabilities capabilities, size_t max_
     : capabilities_(std::move(capabilities)), completions_(max_writes) {}
 
 Status MemoryTransport::Register(const KvRegion& region) {
-  if (region_.base != nullptr) return FailedPrecondition("a pool is already registered with this transport");
-  if (region.base == nullptr || region.bytes == 0) return InvalidArgument("the pool to register is empty");
+  if (region_.base != nullptr)
+    return FailedPrecondition("a pool is already registered with this transport");
+  if (region.base == nullptr || region.bytes == 0)
+    return InvalidArgument("the pool to register is empty");
   region_ = region;
   return {};
 }
 
 Result<KvPeerId> MemoryTransport::Connect(std::string_view descriptor, Duration timeout) {
-  if (region_.base == nullptr) return FailedPrecondition("register a pool before connecting: writes come from it");
+  if (region_.base == nullptr)
+    return FailedPrecondition("register a pool before connecting: writes come from it");
   AISP_ASSIGN_OR_RETURN(std::shared_ptr<Peer> peer, Open(descriptor, timeout));
   if (worker_ == nullptr) {
     worker_ = std::make_unique<CopyWorker>("kv-" + capabilities_.name, region_.base, &completions_);
@@ -37,11 +40,13 @@ void MemoryTransport::Disconnect(KvPeerId peer) {
 
 Result<std::shared_ptr<MemoryTransport::Peer>> MemoryTransport::Find(KvPeerId peer) const {
   const auto it = peers_.find(peer);
-  if (it == peers_.end()) return NotFound(fmt::format("{} peer {} is not connected", capabilities_.name, peer.value));
+  if (it == peers_.end())
+    return NotFound(fmt::format("{} peer {} is not connected", capabilities_.name, peer.value));
   return it->second;
 }
 
-Result<WriteId> MemoryTransport::Write(KvPeerId peer, std::span<const BlockCopy> copies, Epoch epoch) {
+Result<WriteId> MemoryTransport::Write(KvPeerId peer, std::span<const BlockCopy> copies,
+                                       Epoch epoch) {
   AISP_ASSIGN_OR_RETURN(const std::shared_ptr<Peer> target, Find(peer));
   AISP_RETURN_IF_ERROR(CheckCopies(copies, region_.bytes, target->bytes()));
   AISP_RETURN_IF_ERROR(target->Alive());

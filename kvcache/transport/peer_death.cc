@@ -21,7 +21,9 @@ namespace aisp {
 namespace {
 
 Error Errno(const std::string& what) {
-  const Code code = errno == ESRCH ? Code::kNotFound : errno == EMFILE ? Code::kResourceExhausted : Code::kUnavailable;
+  const Code code = errno == ESRCH    ? Code::kNotFound
+                    : errno == EMFILE ? Code::kResourceExhausted
+                                      : Code::kUnavailable;
   return {code, fmt::format("{}: {}", what, std::strerror(errno))};
 }
 
@@ -43,7 +45,8 @@ Result<uint64_t> PeerWatch::StartTime(pid_t pid) {
   // The second field, the name, may hold anything; the last ')' ends it. Start time is field 22.
   const std::string_view stat(text, static_cast<size_t>(n));
   const size_t name_end = stat.rfind(')');
-  if (name_end == std::string_view::npos || name_end + 2 > stat.size()) return Internal(path + " is malformed");
+  if (name_end == std::string_view::npos || name_end + 2 > stat.size())
+    return Internal(path + " is malformed");
   const std::vector<std::string_view> fields = Split(stat.substr(name_end + 2), ' ');
   constexpr size_t kStartTime = 22 - 3;
   if (fields.size() <= kStartTime) return Internal(path + " is malformed");
@@ -57,7 +60,8 @@ Result<PeerWatch> PeerWatch::Open(pid_t pid, uint64_t start_time) {
   if (start_time != 0) {
     // Read after the pidfd was opened: if it matches, the pidfd names that very process.
     AISP_ASSIGN_OR_RETURN(const uint64_t now, StartTime(pid));
-    if (now != start_time) return NotFound(fmt::format("pid {} belongs to another process by now", pid));
+    if (now != start_time)
+      return NotFound(fmt::format("pid {} belongs to another process by now", pid));
   }
   return PeerWatch(std::move(fd), pid);
 }
@@ -65,16 +69,20 @@ Result<PeerWatch> PeerWatch::Open(pid_t pid, uint64_t start_time) {
 Result<PeerWatch> PeerWatch::OpenSocketPeer(int socket) {
   ucred cred{};
   socklen_t size = sizeof(cred);
-  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &cred, &size) != 0) return tl::unexpected(Errno("SO_PEERCRED"));
-  if (cred.pid <= 0) return Unavailable("the peer's process is not visible from this PID namespace");
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &cred, &size) != 0)
+    return tl::unexpected(Errno("SO_PEERCRED"));
+  if (cred.pid <= 0)
+    return Unavailable("the peer's process is not visible from this PID namespace");
   int peer_fd = -1;
   size = sizeof(peer_fd);
-  if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &peer_fd, &size) == 0) return PeerWatch(UniqueFd(peer_fd), cred.pid);
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &peer_fd, &size) == 0)
+    return PeerWatch(UniqueFd(peer_fd), cred.pid);
   // An older kernel. The pid is the peer's as long as its end of the socket is open after the pidfd was opened.
   AISP_ASSIGN_OR_RETURN(UniqueFd fd, PidFd(cred.pid));
   pollfd state{socket, POLLIN | POLLRDHUP, 0};
   if (poll(&state, 1, 0) < 0 || (state.revents & (POLLHUP | POLLRDHUP | POLLERR)) != 0) {
-    return NotFound(fmt::format("process {} closed the connection before it could be watched", cred.pid));
+    return NotFound(
+        fmt::format("process {} closed the connection before it could be watched", cred.pid));
   }
   return PeerWatch(std::move(fd), cred.pid);
 }

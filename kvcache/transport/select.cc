@@ -6,7 +6,8 @@
 namespace aisp {
 namespace {
 
-Result<SelectedLane> TryLane(KvTransport* transport, std::string_view descriptor, Duration timeout) {
+Result<SelectedLane> TryLane(KvTransport* transport, std::string_view descriptor,
+                             Duration timeout) {
   AISP_ASSIGN_OR_RETURN(const KvPeerId peer, transport->Connect(descriptor, timeout));
   const Result<double> rate = transport->Measure(peer, timeout);
   if (!rate) {
@@ -18,12 +19,14 @@ Result<SelectedLane> TryLane(KvTransport* transport, std::string_view descriptor
 
 }  // namespace
 
-TransportSelector::TransportSelector(std::vector<KvTransport*> transports) : transports_(std::move(transports)) {
+TransportSelector::TransportSelector(std::vector<KvTransport*> transports)
+    : transports_(std::move(transports)) {
   std::ranges::stable_sort(transports_, std::ranges::greater(),
                            [](const KvTransport* t) { return t->capabilities().rank; });
 }
 
-Result<SelectedLane> TransportSelector::Connect(std::span<const LaneOffer> offers, bool same_host, Duration timeout) {
+Result<SelectedLane> TransportSelector::Connect(std::span<const LaneOffer> offers, bool same_host,
+                                                Duration timeout) {
   std::string troubles;
   for (KvTransport* transport : transports_) {
     const TransportCapabilities& lane = transport->capabilities();
@@ -34,7 +37,8 @@ Result<SelectedLane> TransportSelector::Connect(std::span<const LaneOffer> offer
       troubles += (troubles.empty() ? "" : "; ") + lane.name + ": " + selected.error().message;
       continue;
     }
-    if (!troubles.empty()) selected->warning = "a faster lane than " + lane.name + " failed (" + troubles + ")";
+    if (!troubles.empty())
+      selected->warning = "a faster lane than " + lane.name + " failed (" + troubles + ")";
     return selected;
   }
   if (troubles.empty()) {

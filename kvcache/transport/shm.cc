@@ -24,7 +24,8 @@ class Mapping {
     AISP_ASSIGN_OR_RETURN(std::byte* const base, MapShared(fd, bytes));
     return Mapping(base, bytes);
   }
-  Mapping(Mapping&& other) noexcept : base_(std::exchange(other.base_, nullptr)), bytes_(other.bytes_) {}
+  Mapping(Mapping&& other) noexcept
+      : base_(std::exchange(other.base_, nullptr)), bytes_(other.bytes_) {}
   Mapping& operator=(Mapping&&) = delete;
   ~Mapping() {
     if (base_ != nullptr) munmap(base_, bytes_);
@@ -55,7 +56,8 @@ class ShmPeer final : public MemoryTransport::Peer {
   // The owner keeps its end open as long as it serves the pool. poll does not change the socket: any thread.
   Status Alive() override {
     pollfd state{socket_.get(), POLLRDHUP, 0};
-    if (poll(&state, 1, 0) > 0) return Unavailable("the pool's owner is gone; connect to its successor");
+    if (poll(&state, 1, 0) > 0)
+      return Unavailable("the pool's owner is gone; connect to its successor");
     return {};
   }
 
@@ -82,10 +84,27 @@ Result<Descriptor> ParseDescriptor(std::string_view text) {
   return Descriptor{parts[1], cookie};
 }
 
+// A private mapping would look like a pool, and never show what writers write.
+Status CheckSharedMapping(const KvRegion& region) {
+  AISP_ASSIGN_OR_RETURN(const Mapping mapped, Mapping::Map(region.handle, region.bytes));
+  volatile std::byte& here = *region.base;
+  volatile const std::byte& there = mapped.bytes()[0];
+  const std::byte before = here;
+  here = ~before;
+  const bool shared = there == ~before;
+  here = before;
+  if (!shared)
+    return InvalidArgument("the pool is not a shared mapping of its handle from offset 0");
+  return {};
+}
+
 }  // namespace
 
 ShmTransport::ShmTransport(const Options& options)
-    : MemoryTransport({.name = "shm", .crosses_process = true, .crosses_host = false, .owner_copies = false,
+    : MemoryTransport({.name = "shm",
+                       .crosses_process = true,
+                       .crosses_host = false,
+                       .owner_copies = false,
                        .rank = 80},
                       options.max_writes),
       options_(options) {}
@@ -93,34 +112,43 @@ ShmTransport::ShmTransport(const Options& options)
 ShmTransport::~ShmTransport() { StopWriting(); }
 
 Status ShmTransport::Register(const KvRegion& region) {
-  if (region.handle < 0) return InvalidArgument("the shm transport needs a pool in a memfd; this one has no handle");
+  if (region.handle < 0)
+    return InvalidArgument("the shm transport needs a pool in a memfd; this one has no handle");
+  if (region.base == nullptr || region.bytes == 0)
+    return InvalidArgument("the pool to register is empty");
+  AISP_RETURN_IF_ERROR(CheckSharedMapping(region));
   return MemoryTransport::Register(region);
 }
 
 Result<std::string> ShmTransport::Descriptor() {
   if (region().base == nullptr) return FailedPrecondition("register a pool before offering it");
   if (listener_ == nullptr) {
-    AISP_ASSIGN_OR_RETURN(listener_, ShmListener::Start(region().handle, region().bytes, options_.max_writers));
+    AISP_ASSIGN_OR_RETURN(
+        listener_, ShmListener::Start(region().handle, region().bytes, options_.max_writers));
   }
   return listener_->descriptor();
 }
 
 Result<PeerWatch> ShmTransport::WatchWriter(pid_t pid) {
-  if (listener_ == nullptr) return NotFound("this pool is not offered, so nobody is connected to it");
+  if (listener_ == nullptr)
+    return NotFound("this pool is not offered, so nobody is connected to it");
   return listener_->WatchWriter(pid);
 }
 
-Result<std::shared_ptr<MemoryTransport::Peer>> ShmTransport::Open(std::string_view descriptor, Duration timeout) {
+Result<std::shared_ptr<MemoryTransport::Peer>> ShmTransport::Open(std::string_view descriptor,
+                                                                  Duration timeout) {
   AISP_ASSIGN_OR_RETURN(const struct Descriptor parsed, ParseDescriptor(descriptor));
   AISP_ASSIGN_OR_RETURN(UniqueFd socket, ConnectUnix(parsed.name, timeout));
   AISP_RETURN_IF_ERROR(CheckPeerUser(socket.get()));
   const ShmHello hello{.cookie = parsed.cookie};
-  if (send(socket.get(), &hello, sizeof(hello), MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof(hello))) {
+  if (send(socket.get(), &hello, sizeof(hello), MSG_NOSIGNAL) !=
+      static_cast<ssize_t>(sizeof(hello))) {
     return tl::unexpected(SocketError("greeting the pool's owner"));
   }
   AISP_ASSIGN_OR_RETURN(const ReceivedReply received, ReceiveReply(socket.get()));
   if (received.reply.code != 0) {
-    return Fail(Code::kPermissionDenied, "the pool's owner refused the descriptor's cookie: it is another incarnation's");
+    return Fail(Code::kPermissionDenied,
+                "the pool's owner refused the descriptor's cookie: it is another incarnation's");
   }
   if (!received.pool || !received.scratch) return DataLoss("the pool's owner sent no memory");
   AISP_ASSIGN_OR_RETURN(Mapping pool, Mapping::Map(received.pool.get(), received.reply.pool_bytes));

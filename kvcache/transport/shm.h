@@ -59,7 +59,8 @@ class SharedPool {
   KvRegion region() const { return {base_, bytes_, fd_.get()}; }
 
  private:
-  SharedPool(UniqueFd fd, std::byte* base, size_t bytes) : fd_(std::move(fd)), base_(base), bytes_(bytes) {}
+  SharedPool(UniqueFd fd, std::byte* base, size_t bytes)
+      : fd_(std::move(fd)), base_(base), bytes_(bytes) {}
   UniqueFd fd_;
   std::byte* base_ = nullptr;
   size_t bytes_ = 0;

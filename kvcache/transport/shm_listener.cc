@@ -30,18 +30,20 @@ Result<UniqueFd> MakeScratch(const Hash128& cookie) {
 
 }  // namespace
 
-Result<std::unique_ptr<ShmListener>> ShmListener::Start(int pool_fd, uint64_t pool_bytes, size_t max_writers) {
+Result<std::unique_ptr<ShmListener>> ShmListener::Start(int pool_fd, uint64_t pool_bytes,
+                                                        size_t max_writers) {
   const Hash128 cookie = NewCookie();
   const std::string name = fmt::format("aisp-kv-{}-{}", getpid(), NewCookie().ToHex());
   AISP_ASSIGN_OR_RETURN(UniqueFd listen, ListenUnix(name));
   AISP_ASSIGN_OR_RETURN(Waker waker, Waker::Create());
   AISP_ASSIGN_OR_RETURN(UniqueFd scratch, MakeScratch(cookie));
-  return std::unique_ptr<ShmListener>(new ShmListener(std::move(listen), std::move(waker), std::move(scratch), cookie,
-                                                      name, pool_fd, pool_bytes, max_writers));
+  return std::unique_ptr<ShmListener>(new ShmListener(std::move(listen), std::move(waker),
+                                                      std::move(scratch), cookie, name, pool_fd,
+                                                      pool_bytes, max_writers));
 }
 
-ShmListener::ShmListener(UniqueFd listen, Waker waker, UniqueFd scratch, Hash128 cookie, std::string name, int pool_fd,
-                         uint64_t pool_bytes, size_t max_writers)
+ShmListener::ShmListener(UniqueFd listen, Waker waker, UniqueFd scratch, Hash128 cookie,
+                         std::string name, int pool_fd, uint64_t pool_bytes, size_t max_writers)
     : listen_(std::move(listen)),
       waker_(std::move(waker)),
       scratch_(std::move(scratch)),
@@ -131,7 +133,9 @@ bool ShmListener::Serve(Writer& writer) {
   const ssize_t n = recv(writer.socket.get(), &hello, sizeof(hello), MSG_DONTWAIT);
   if (n < 0) return errno == EAGAIN || errno == EINTR;
   // After its hello a writer says nothing more: end of file, or nonsense.
-  if (n != static_cast<ssize_t>(sizeof(hello)) || writer.hello_by == kNever || hello.magic != kShmMagic) return false;
+  if (n != static_cast<ssize_t>(sizeof(hello)) || writer.hello_by == kNever ||
+      hello.magic != kShmMagic)
+    return false;
   if (hello.cookie != cookie_) {
     const ShmReply refusal{.code = static_cast<uint32_t>(Code::kPermissionDenied)};
     static_cast<void>(SendReply(writer.socket.get(), refusal, -1, -1));
@@ -144,7 +148,8 @@ bool ShmListener::Serve(Writer& writer) {
     LogWarning("a KV writer's death cannot be watched", {{"reason", watch.error().message}});
   }
   writer.hello_by = kNever;
-  const Status sent = SendReply(writer.socket.get(), {.pool_bytes = pool_bytes_}, pool_fd_, scratch_.get());
+  const Status sent =
+      SendReply(writer.socket.get(), {.pool_bytes = pool_bytes_}, pool_fd_, scratch_.get());
   return sent.has_value();
 }
 

@@ -15,7 +15,8 @@ namespace aisp {
 
 class ShmListener {
  public:
-  static Result<std::unique_ptr<ShmListener>> Start(int pool_fd, uint64_t pool_bytes, size_t max_writers);
+  static Result<std::unique_ptr<ShmListener>> Start(int pool_fd, uint64_t pool_bytes,
+                                                    size_t max_writers);
   ~ShmListener();
 
   const std::string& descriptor() const { return descriptor_; }
@@ -24,12 +25,12 @@ class ShmListener {
  private:
   struct Writer {
     UniqueFd socket;
-    Instant hello_by;                          // kNever once it said hello
-    std::unique_ptr<PeerWatch> watch;          // from its hello on; null if it cannot be watched
+    Instant hello_by;                  // kNever once it said hello
+    std::unique_ptr<PeerWatch> watch;  // from its hello on; null if it cannot be watched
   };
 
-  ShmListener(UniqueFd listen, Waker waker, UniqueFd scratch, Hash128 cookie, std::string name, int pool_fd,
-              uint64_t pool_bytes, size_t max_writers);
+  ShmListener(UniqueFd listen, Waker waker, UniqueFd scratch, Hash128 cookie, std::string name,
+              int pool_fd, uint64_t pool_bytes, size_t max_writers);
   void Run();
   int PollTimeoutMs(Instant now) const;
   void Accept(Instant now);

@@ -22,10 +22,12 @@ struct Address {
 Result<Address> AbstractAddress(std::string_view name) {
   Address address;
   if (name.empty() || name.size() + 1 > sizeof(address.un.sun_path)) {
-    return InvalidArgument(fmt::format("a socket name of {} bytes; 1 to 107 are possible", name.size()));
+    return InvalidArgument(
+        fmt::format("a socket name of {} bytes; 1 to 107 are possible", name.size()));
   }
   address.un.sun_family = AF_UNIX;
-  std::copy(name.begin(), name.end(), address.un.sun_path + 1);  // a leading zero byte: the abstract namespace
+  std::copy(name.begin(), name.end(),
+            address.un.sun_path + 1);  // a leading zero byte: the abstract namespace
   address.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   return address;
 }
@@ -34,7 +36,8 @@ Result<Address> AbstractAddress(std::string_view name) {
 
 Error SocketError(std::string_view what) {
   Code code = Code::kUnavailable;
-  if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINPROGRESS) code = Code::kDeadlineExceeded;
+  if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINPROGRESS)
+    code = Code::kDeadlineExceeded;
   if (errno == EACCES || errno == EPERM) code = Code::kPermissionDenied;
   if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) code = Code::kResourceExhausted;
   return {code, fmt::format("{}: {}", what, std::strerror(errno))};
@@ -62,7 +65,8 @@ Result<UniqueFd> ConnectUnix(std::string_view name, Duration timeout) {
     return tl::unexpected(SocketError("setting a time limit"));
   }
   if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address.un), address.size) != 0) {
-    return tl::unexpected(SocketError("connecting to the pool's owner (gone, or not on this host)"));
+    return tl::unexpected(
+        SocketError("connecting to the pool's owner (gone, or not on this host)"));
   }
   return fd;
 }
@@ -74,9 +78,10 @@ Status CheckPeerUser(int socket) {
     return tl::unexpected(SocketError("SO_PEERCRED"));
   }
   if (cred.uid != geteuid()) {
-    return Fail(Code::kPermissionDenied,
-                fmt::format("the peer runs as user {}, this process as {}; shared memory needs one user", cred.uid,
-                            geteuid()));
+    return Fail(
+        Code::kPermissionDenied,
+        fmt::format("the peer runs as user {}, this process as {}; shared memory needs one user",
+                    cred.uid, geteuid()));
   }
   return {};
 }
@@ -114,7 +119,8 @@ Result<ReceivedReply> ReceiveReply(int socket) {
   message.msg_controllen = sizeof(control);
   const ssize_t n = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
   if (n < 0) return tl::unexpected(SocketError("waiting for the pool's owner"));
-  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
+       header = CMSG_NXTHDR(&message, header)) {
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
     const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
     for (size_t i = 0; i < count; ++i) {
@@ -134,10 +140,12 @@ Result<std::byte*> MapShared(int fd, size_t bytes) {
   struct stat file {};
   if (fstat(fd, &file) != 0) return tl::unexpected(SocketError("fstat of a pool"));
   if (static_cast<uint64_t>(file.st_size) < bytes) {
-    return Fail(Code::kOutOfRange, fmt::format("a memfd of {} bytes cannot hold a pool of {}", file.st_size, bytes));
+    return Fail(Code::kOutOfRange,
+                fmt::format("a memfd of {} bytes cannot hold a pool of {}", file.st_size, bytes));
   }
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (base == MAP_FAILED) return tl::unexpected(SocketError(fmt::format("mapping {} bytes", bytes)));
+  if (base == MAP_FAILED)
+    return tl::unexpected(SocketError(fmt::format("mapping {} bytes", bytes)));
   return static_cast<std::byte*>(base);
 }
 

@@ -22,7 +22,8 @@ struct Endpoint {
 
 Result<Endpoint> ParseDescriptor(std::string_view text) {
   const std::vector<std::string_view> parts = Split(text, ' ');
-  if (parts.size() != 4 || parts[0] != "tcp1") return InvalidArgument("not a tcp descriptor: '" + Excerpt(text) + "'");
+  if (parts.size() != 4 || parts[0] != "tcp1")
+    return InvalidArgument("not a tcp descriptor: '" + Excerpt(text) + "'");
   AISP_ASSIGN_OR_RETURN(const int64_t port, ParseIntInRange(parts[2], 1, 65535));
   AISP_ASSIGN_OR_RETURN(const Hash128 cookie, ParseCookie(parts[3]));
   return Endpoint{std::string(parts[1]), static_cast<uint16_t>(port), cookie};
@@ -36,24 +37,32 @@ std::span<std::byte> BytesOf(T& value) {
 }  // namespace
 
 TcpTransport::TcpTransport(const Options& options)
-    : capabilities_{.name = "tcp", .crosses_process = true, .crosses_host = true, .owner_copies = true, .rank = 20},
+    : capabilities_{.name = "tcp",
+                    .crosses_process = true,
+                    .crosses_host = true,
+                    .owner_copies = true,
+                    .rank = 20},
       options_(options),
       completions_(options.max_writes) {}
 
 TcpTransport::~TcpTransport() = default;
 
 Status TcpTransport::Register(const KvRegion& region) {
-  if (region_.base != nullptr) return FailedPrecondition("a pool is already registered with this transport");
-  if (region.base == nullptr || region.bytes == 0) return InvalidArgument("the pool to register is empty");
+  if (region_.base != nullptr)
+    return FailedPrecondition("a pool is already registered with this transport");
+  if (region.base == nullptr || region.bytes == 0)
+    return InvalidArgument("the pool to register is empty");
   region_ = region;
   return {};
 }
 
 Result<std::string> TcpTransport::Descriptor() {
   if (region_.base == nullptr) return FailedPrecondition("register a pool before offering it");
-  std::string address = options_.advertise_address.empty() ? options_.bind_address : options_.advertise_address;
+  std::string address =
+      options_.advertise_address.empty() ? options_.bind_address : options_.advertise_address;
   if (address == "0.0.0.0" || address == "::") {
-    return InvalidArgument(fmt::format("peers cannot connect to {}; set the address to advertise", address));
+    return InvalidArgument(
+        fmt::format("peers cannot connect to {}; set the address to advertise", address));
   }
   if (owner_ == nullptr) {
     AISP_ASSIGN_OR_RETURN(owner_, TcpOwner::Start(region_, {.bind_address = options_.bind_address,
@@ -65,7 +74,8 @@ Result<std::string> TcpTransport::Descriptor() {
 }
 
 Result<KvPeerId> TcpTransport::Connect(std::string_view descriptor, Duration timeout) {
-  if (region_.base == nullptr) return FailedPrecondition("register a pool before connecting: writes come from it");
+  if (region_.base == nullptr)
+    return FailedPrecondition("register a pool before connecting: writes come from it");
   AISP_ASSIGN_OR_RETURN(const Endpoint endpoint, ParseDescriptor(descriptor));
   const Instant deadline = SteadyClock().Now() + timeout;
   AISP_ASSIGN_OR_RETURN(UniqueFd socket, ConnectTcp(endpoint.address, endpoint.port, timeout));
@@ -73,14 +83,16 @@ Result<KvPeerId> TcpTransport::Connect(std::string_view descriptor, Duration tim
   AISP_RETURN_IF_ERROR(SendAll(socket.get(), BytesOf(hello), deadline));
   TcpHelloReply reply;
   AISP_RETURN_IF_ERROR(ReceiveAll(socket.get(), BytesOf(reply), deadline));
-  if (reply.magic != kTcpMagic) return FailedPrecondition("the peer speaks another protocol or version");
+  if (reply.magic != kTcpMagic)
+    return FailedPrecondition("the peer speaks another protocol or version");
   if (reply.code != 0) {
-    return Fail(Code::kPermissionDenied, "the pool's owner refused the descriptor's cookie: it is another incarnation's");
+    return Fail(Code::kPermissionDenied,
+                "the pool's owner refused the descriptor's cookie: it is another incarnation's");
   }
   if (writer_ == nullptr) {
-    AISP_ASSIGN_OR_RETURN(
-        writer_, TcpWriter::Start(region_.base, &completions_,
-                                  {.stall_timeout = options_.stall_timeout, .checksum = options_.checksum}));
+    AISP_ASSIGN_OR_RETURN(writer_, TcpWriter::Start(region_.base, &completions_,
+                                                    {.stall_timeout = options_.stall_timeout,
+                                                     .checksum = options_.checksum}));
   }
   const KvPeerId peer(++last_peer_);
   pool_bytes_.emplace(peer, reply.pool_bytes);
@@ -90,18 +102,21 @@ Result<KvPeerId> TcpTransport::Connect(std::string_view descriptor, Duration tim
 
 void TcpTransport::Disconnect(KvPeerId peer) {
   if (pool_bytes_.erase(peer) == 0) return;
-  writer_->Remove(peer, Error{Code::kUnavailable, "the peer was disconnected before this write completed"});
+  writer_->Remove(
+      peer, Error{Code::kUnavailable, "the peer was disconnected before this write completed"});
 }
 
 Result<WriteId> TcpTransport::Write(KvPeerId peer, std::span<const BlockCopy> copies, Epoch epoch) {
   const auto it = pool_bytes_.find(peer);
-  if (it == pool_bytes_.end()) return NotFound(fmt::format("tcp peer {} is not connected", peer.value));
+  if (it == pool_bytes_.end())
+    return NotFound(fmt::format("tcp peer {} is not connected", peer.value));
   AISP_RETURN_IF_ERROR(CheckCopies(copies, region_.bytes, it->second));
   uint64_t payload = 0;
   for (const BlockCopy& copy : copies) payload = std::min(payload + copy.bytes, kTcpMaxPayload + 1);
   if (copies.size() > kTcpMaxCopies || payload > kTcpMaxPayload) {
-    return Fail(Code::kOutOfRange, fmt::format("a write of {} copies; at most {} copies and {} bytes, split it",
-                                               copies.size(), kTcpMaxCopies, kTcpMaxPayload));
+    return Fail(Code::kOutOfRange,
+                fmt::format("a write of {} copies; at most {} copies and {} bytes, split it",
+                            copies.size(), kTcpMaxCopies, kTcpMaxPayload));
   }
   AISP_RETURN_IF_ERROR(writer_->Alive(peer));
   AISP_ASSIGN_OR_RETURN(const WriteId id, completions_.Admit());
@@ -123,14 +138,16 @@ bool TcpTransport::RevokeEpoch(Epoch epoch) {
 }
 
 Result<double> TcpTransport::Measure(KvPeerId peer, Duration timeout) {
-  if (!pool_bytes_.contains(peer)) return NotFound(fmt::format("tcp peer {} is not connected", peer.value));
+  if (!pool_bytes_.contains(peer))
+    return NotFound(fmt::format("tcp peer {} is not connected", peer.value));
   const std::vector<std::byte> bytes(kProbeBytes, std::byte{0x5a});
   const SteadyClock clock;
   const Instant deadline = clock.Now() + timeout;
   Duration best = Duration::max();
   // The congestion window opens during the first rounds.
   for (int round = 0; round < 4; ++round) {
-    AISP_ASSIGN_OR_RETURN(const Duration taken, writer_->Probe(peer, bytes, deadline - clock.Now()));
+    AISP_ASSIGN_OR_RETURN(const Duration taken,
+                          writer_->Probe(peer, bytes, deadline - clock.Now()));
     best = std::min(best, std::max(taken, Duration(1)));
   }
   return static_cast<double>(kProbeBytes) / ToSeconds(best);

@@ -25,7 +25,8 @@ class TcpTransport final : public KvTransport {
     size_t max_writers = 256;
     // How long a peer may take and say nothing with a write under way before it counts as gone.
     Duration stall_timeout = std::chrono::seconds(10);
-    bool checksum = true;  // XXH3 over every write, checked by the owner; TCP's own 16 bits miss one damaged packet in 65536
+    bool checksum =
+        true;  // XXH3 over every write, checked by the owner; TCP's own 16 bits miss one damaged packet in 65536
   };
   explicit TcpTransport(const Options& options);
   ~TcpTransport() override;

@@ -73,7 +73,8 @@ TcpOwner::Connection::Io TcpOwner::Connection::Step() {
 
 TcpOwner::Connection::Io TcpOwner::Connection::Fill(void* target, size_t size) {
   if (filled_ == size) return Io::kProgress;
-  const ssize_t n = recv(socket_.get(), static_cast<std::byte*>(target) + filled_, size - filled_, MSG_DONTWAIT);
+  const ssize_t n =
+      recv(socket_.get(), static_cast<std::byte*>(target) + filled_, size - filled_, MSG_DONTWAIT);
   if (n < 0) return errno == EAGAIN || errno == EINTR ? Io::kWouldBlock : Io::kClosed;
   if (n == 0) return Io::kClosed;
   filled_ += static_cast<size_t>(n);
@@ -101,8 +102,8 @@ bool TcpOwner::Connection::OnHello() {
 
 bool TcpOwner::Connection::OnHeader() {
   const bool probe = (header_.flags & kTcpProbe) != 0;
-  if (header_.magic != kTcpWriteMagic || header_.copies > kTcpMaxCopies || header_.payload_bytes > kTcpMaxPayload ||
-      (probe && header_.copies != 0)) {
+  if (header_.magic != kTcpWriteMagic || header_.copies > kTcpMaxCopies ||
+      header_.payload_bytes > kTcpMaxPayload || (probe && header_.copies != 0)) {
     return false;
   }
   copies_.resize(header_.copies);
@@ -167,7 +168,8 @@ TcpOwner::Connection::Io TcpOwner::Connection::ReadPayload() {
     } else {
       lock.unlock();
       std::vector<std::byte>& waste = owner_->waste_;
-      n = recv(socket_.get(), waste.data(), std::min<uint64_t>(waste.size(), remaining_), MSG_DONTWAIT);
+      n = recv(socket_.get(), waste.data(), std::min<uint64_t>(waste.size(), remaining_),
+               MSG_DONTWAIT);
     }
   }
   if (n < 0) return errno == EAGAIN || errno == EINTR ? Io::kWouldBlock : Io::kClosed;
@@ -180,19 +182,22 @@ TcpOwner::Connection::Io TcpOwner::Connection::ReadPayload() {
 void TcpOwner::Connection::Landed(size_t bytes) {
   remaining_ -= bytes;
   in_copy_ += bytes;
-  while (copy_ < copies_.size() && in_copy_ >= copies_[copy_].bytes) in_copy_ -= copies_[copy_++].bytes;
+  while (copy_ < copies_.size() && in_copy_ >= copies_[copy_].bytes)
+    in_copy_ -= copies_[copy_++].bytes;
   if (remaining_ == 0) OnWriteComplete();
 }
 
 bool TcpOwner::Connection::ChecksumMatches() const {
   std::lock_guard lock(owner_->mutex_);
   uint64_t sum = 0;
-  for (const TcpCopy& copy : copies_) sum = FoldChecksum(sum, {owner_->region_.base + copy.offset, copy.bytes});
+  for (const TcpCopy& copy : copies_)
+    sum = FoldChecksum(sum, {owner_->region_.base + copy.offset, copy.bytes});
   return sum == header_.checksum;
 }
 
 void TcpOwner::Connection::OnWriteComplete() {
-  const bool checksummed = (header_.flags & kTcpChecksummed) != 0 && (header_.flags & kTcpProbe) == 0;
+  const bool checksummed =
+      (header_.flags & kTcpChecksummed) != 0 && (header_.flags & kTcpProbe) == 0;
   if (verdict_ && checksummed && !ChecksumMatches()) verdict_ = DataLoss("checksum");
   const Code code = verdict_ ? Code::kOk : verdict_.error().code;
   AppendBytes(out_, TcpAck{.code = static_cast<uint32_t>(code), .id = header_.id});
@@ -202,7 +207,8 @@ void TcpOwner::Connection::OnWriteComplete() {
 bool TcpOwner::Connection::Flush() {
   size_t sent = 0;
   while (sent < out_.size()) {
-    const ssize_t n = send(socket_.get(), out_.data() + sent, out_.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t n =
+        send(socket_.get(), out_.data() + sent, out_.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n > 0) {
       sent += static_cast<size_t>(n);
     } else if (errno == EAGAIN) {

@@ -36,8 +36,8 @@ Result<std::unique_ptr<TcpOwner>> TcpOwner::Start(const KvRegion& region, const 
       new TcpOwner(region, options, std::move(listen), port, std::move(epoll), std::move(waker)));
 }
 
-TcpOwner::TcpOwner(const KvRegion& region, const Options& options, UniqueFd listen, uint16_t port, UniqueFd epoll,
-                   Waker waker)
+TcpOwner::TcpOwner(const KvRegion& region, const Options& options, UniqueFd listen, uint16_t port,
+                   UniqueFd epoll, Waker waker)
     : region_(region),
       options_(options),
       listen_(std::move(listen)),
@@ -68,7 +68,8 @@ void TcpOwner::Run() {
   std::array<epoll_event, 64> events;
   while (!stop_) {
     bool any_waiting = false;
-    for (const auto& [fd, connection] : connections_) any_waiting = any_waiting || connection->Waiting();
+    for (const auto& [fd, connection] : connections_)
+      any_waiting = any_waiting || connection->Waiting();
     const int n = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
                              any_waiting || accept_paused_ ? kStallCheckMs : -1);
     if (accept_paused_) PauseAccepting(false);
@@ -96,7 +97,8 @@ void TcpOwner::Accept() {
       return;
     }
     if (connections_.size() >= options_.max_writers) {
-      LogWarning("a KV writer was refused: too many are connected", {{"limit", options_.max_writers}});
+      LogWarning("a KV writer was refused: too many are connected",
+                 {{"limit", options_.max_writers}});
       continue;
     }
     const int fd = socket.get();
@@ -107,7 +109,8 @@ void TcpOwner::Accept() {
 
 void TcpOwner::PauseAccepting(bool pause) {
   accept_paused_ = pause;
-  epoll_event event{.events = pause ? 0U : static_cast<uint32_t>(EPOLLIN), .data = {.fd = listen_.get()}};
+  epoll_event event{.events = pause ? 0U : static_cast<uint32_t>(EPOLLIN),
+                    .data = {.fd = listen_.get()}};
   static_cast<void>(epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listen_.get(), &event));
 }
 

@@ -42,7 +42,8 @@ class TcpOwner {
 
  private:
   class Connection;
-  TcpOwner(const KvRegion& region, const Options& options, UniqueFd listen, uint16_t port, UniqueFd epoll, Waker waker);
+  TcpOwner(const KvRegion& region, const Options& options, UniqueFd listen, uint16_t port,
+           UniqueFd epoll, Waker waker);
   void Run();
   void Accept();
   void PauseAccepting(bool pause);
@@ -57,9 +58,9 @@ class TcpOwner {
   const Waker waker_;
   const SteadyClock clock_;
   std::unordered_map<int, std::unique_ptr<Connection>> connections_;  // the thread's
-  std::vector<std::byte> waste_;                                      // where dropped payload goes; the thread's
-  bool accept_paused_ = false;                                        // the thread's
-  std::mutex mutex_;  // of the gate, and of landing bytes
+  std::vector<std::byte> waste_;  // where dropped payload goes; the thread's
+  bool accept_paused_ = false;    // the thread's
+  std::mutex mutex_;              // of the gate, and of landing bytes
   EpochGate gate_;
   std::atomic<bool> stop_{false};
   Thread thread_;

@@ -24,13 +24,16 @@ Status Verdict(const TcpAck& ack, Epoch epoch) {
     case Code::kOk:
       return {};
     case Code::kFailedPrecondition:
-      return FailedPrecondition(fmt::format("the pool's owner does not accept epoch {} (any more)", epoch.value));
+      return FailedPrecondition(
+          fmt::format("the pool's owner does not accept epoch {} (any more)", epoch.value));
     case Code::kOutOfRange:
-      return Fail(code, fmt::format("the pool's owner did not grant these bytes to epoch {}", epoch.value));
+      return Fail(
+          code, fmt::format("the pool's owner did not grant these bytes to epoch {}", epoch.value));
     case Code::kDataLoss:
       return DataLoss("the bytes arrived damaged: their checksum differs");
     default:
-      return Fail(Code::kInternal, fmt::format("the pool's owner refused a write with code {}", ack.code));
+      return Fail(Code::kInternal,
+                  fmt::format("the pool's owner refused a write with code {}", ack.code));
   }
 }
 
@@ -48,7 +51,8 @@ Status TcpWriter::Peer::Alive() const {
 
 void TcpWriter::Peer::Watch() {
   epoll_event event{.events = EPOLLIN, .data = {.u64 = id_.value}};
-  if (epoll_ctl(writer_->epoll_.get(), EPOLL_CTL_ADD, socket_.get(), &event) != 0) Fail(Broken(std::strerror(errno)));
+  if (epoll_ctl(writer_->epoll_.get(), EPOLL_CTL_ADD, socket_.get(), &event) != 0)
+    Fail(Broken(std::strerror(errno)));
 }
 
 void TcpWriter::Peer::WantWrite(bool want) {
@@ -75,7 +79,8 @@ void TcpWriter::Peer::Cancel(Epoch epoch) {
   for (size_t i = next_; i < entries_.size(); ++i) {
     Entry& entry = entries_[i];
     const bool begun = i == next_ && message_bytes_ > 0;
-    if (!begun && entry.job.epoch == epoch && entry.job.probe == nullptr) entry.state = State::kCancelled;
+    if (!begun && entry.job.epoch == epoch && entry.job.probe == nullptr)
+      entry.state = State::kCancelled;
   }
   CompleteCancelled();
 }
@@ -103,8 +108,9 @@ void TcpWriter::Peer::Fail(const Error& why) {
 
 void TcpWriter::Peer::CheckDeadline(Instant now) {
   if (now < deadline_) return;
-  Fail({Code::kUnavailable, fmt::format("the pool's owner took and acknowledged nothing for {:.1f} s",
-                                        ToSeconds(writer_->options_.stall_timeout))});
+  Fail({Code::kUnavailable,
+        fmt::format("the pool's owner took and acknowledged nothing for {:.1f} s",
+                    ToSeconds(writer_->options_.stall_timeout))});
 }
 
 void TcpWriter::Peer::CompleteFront(Status status) {
@@ -120,7 +126,8 @@ void TcpWriter::Peer::CompleteFront(Status status) {
 
 void TcpWriter::Peer::CompleteCancelled() {
   while (!entries_.empty() && entries_.front().state == State::kCancelled) {
-    CompleteFront(::aisp::Fail(Code::kCancelled, "the epoch was cancelled before this write began"));
+    CompleteFront(
+        ::aisp::Fail(Code::kCancelled, "the epoch was cancelled before this write began"));
   }
   if (entries_.empty()) deadline_ = kNever;
 }
@@ -128,7 +135,8 @@ void TcpWriter::Peer::CompleteCancelled() {
 // ---- Sending ----
 
 void TcpWriter::Peer::BeginMessage(const WriteJob& job) {
-  TcpWriteHeader header{.id = job.id.value, .epoch = job.epoch.value,
+  TcpWriteHeader header{.id = job.id.value,
+                        .epoch = job.epoch.value,
                         .copies = static_cast<uint32_t>(job.copies.size())};
   head_.resize(sizeof(header) + job.copies.size() * sizeof(TcpCopy));
   auto* list = head_.data() + sizeof(header);
@@ -143,7 +151,8 @@ void TcpWriter::Peer::BeginMessage(const WriteJob& job) {
     header.payload_bytes += copy.bytes;
     if (writer_->options_.checksum) {
       header.flags |= kTcpChecksummed;
-      header.checksum = FoldChecksum(header.checksum, {writer_->source_ + copy.src_offset, copy.bytes});
+      header.checksum =
+          FoldChecksum(header.checksum, {writer_->source_ + copy.src_offset, copy.bytes});
     }
   }
   std::memcpy(head_.data(), &header, sizeof(header));
@@ -205,8 +214,8 @@ Status TcpWriter::Peer::SendQueued() {
 
 Status TcpWriter::Peer::ReadAcks() {
   while (true) {
-    const ssize_t n = recv(socket_.get(), reinterpret_cast<std::byte*>(&ack_) + ack_bytes_, sizeof(ack_) - ack_bytes_,
-                           MSG_DONTWAIT);
+    const ssize_t n = recv(socket_.get(), reinterpret_cast<std::byte*>(&ack_) + ack_bytes_,
+                           sizeof(ack_) - ack_bytes_, MSG_DONTWAIT);
     if (n == 0) return tl::unexpected(Broken("it closed the connection"));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) return {};

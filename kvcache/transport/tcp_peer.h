@@ -49,8 +49,8 @@ class TcpWriter::Peer {
   TcpWriter* const writer_;
   const KvPeerId id_;
   UniqueFd socket_;
-  std::deque<Entry> entries_;  // in order of Write; sent ones, then queued and cancelled ones
-  size_t next_ = 0;            // the first entry that is not wholly sent
+  std::deque<Entry> entries_;    // in order of Write; sent ones, then queued and cancelled ones
+  size_t next_ = 0;              // the first entry that is not wholly sent
   std::vector<std::byte> head_;  // header and copy list of entries_[next_] once it began
   uint64_t message_bytes_ = 0;   // of the whole message, 0 when none began
   uint64_t sent_bytes_ = 0;      // of it

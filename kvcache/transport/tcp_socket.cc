@@ -33,7 +33,8 @@ Result<Address> NumericAddress(const std::string& text, uint16_t port) {
     v6->sin6_port = htons(port);
     address.size = sizeof(*v6);
   } else {
-    return InvalidArgument(fmt::format("'{}' is no IPv4 or IPv6 address; KV addresses are numeric", text));
+    return InvalidArgument(
+        fmt::format("'{}' is no IPv4 or IPv6 address; KV addresses are numeric", text));
   }
   return address;
 }
@@ -77,7 +78,8 @@ Result<uint16_t> LocalPort(int socket) {
   if (getsockname(socket, reinterpret_cast<sockaddr*>(&address.storage), &address.size) != 0) {
     return tl::unexpected(Errno("getsockname"));
   }
-  if (address.storage.ss_family == AF_INET) return ntohs(reinterpret_cast<sockaddr_in*>(&address.storage)->sin_port);
+  if (address.storage.ss_family == AF_INET)
+    return ntohs(reinterpret_cast<sockaddr_in*>(&address.storage)->sin_port);
   return ntohs(reinterpret_cast<sockaddr_in6*>(&address.storage)->sin6_port);
 }
 

@@ -12,7 +12,8 @@
 
 namespace aisp {
 
-static_assert(std::endian::native == std::endian::little, "the tcp transport sends integers as they lie in memory");
+static_assert(std::endian::native == std::endian::little,
+              "the tcp transport sends integers as they lie in memory");
 
 inline constexpr uint64_t kTcpMagic = 0x31305043544b5641;  // "AVKTCP01"
 inline constexpr uint32_t kTcpWriteMagic = 0x57564b41;     // "AKVW"

@@ -20,7 +20,8 @@ void TcpWriter::Waiter::Done(Status s) {
   done_cv.notify_all();
 }
 
-Result<std::unique_ptr<TcpWriter>> TcpWriter::Start(const std::byte* source, CompletionQueue* completions,
+Result<std::unique_ptr<TcpWriter>> TcpWriter::Start(const std::byte* source,
+                                                    CompletionQueue* completions,
                                                     const Options& options) {
   AISP_ASSIGN_OR_RETURN(Waker waker, Waker::Create());
   UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
@@ -32,8 +33,8 @@ Result<std::unique_ptr<TcpWriter>> TcpWriter::Start(const std::byte* source, Com
       new TcpWriter(source, completions, options, std::move(epoll), std::move(waker)));
 }
 
-TcpWriter::TcpWriter(const std::byte* source, CompletionQueue* completions, const Options& options, UniqueFd epoll,
-                     Waker waker)
+TcpWriter::TcpWriter(const std::byte* source, CompletionQueue* completions, const Options& options,
+                     UniqueFd epoll, Waker waker)
     : source_(source),
       completions_(completions),
       options_(options),
@@ -79,13 +80,15 @@ void TcpWriter::Write(WriteId id, KvPeerId peer, Epoch epoch, std::span<const Bl
 
 void TcpWriter::Cancel(KvPeerId peer, Epoch epoch) { Post({peer, CancelEpoch{epoch}}); }
 
-Result<Duration> TcpWriter::Probe(KvPeerId peer, std::span<const std::byte> bytes, Duration timeout) {
+Result<Duration> TcpWriter::Probe(KvPeerId peer, std::span<const std::byte> bytes,
+                                  Duration timeout) {
   auto waiter = std::make_shared<Waiter>();
   const Instant start = clock_.Now();
   Post({peer, WriteJob{WriteId(0), Epoch(0), {}, waiter, {bytes.begin(), bytes.end()}}});
   std::unique_lock lock(waiter->mutex);
   if (!waiter->done_cv.wait_for(lock, timeout, [&] { return waiter->done; })) {
-    return Fail(Code::kDeadlineExceeded, "the pool's owner did not acknowledge a measurement in time");
+    return Fail(Code::kDeadlineExceeded,
+                "the pool's owner did not acknowledge a measurement in time");
   }
   AISP_RETURN_IF_ERROR(waiter->status);
   return clock_.Now() - start;
@@ -104,9 +107,11 @@ void TcpWriter::Run() {
   std::vector<Command> commands;
   while (!stop_) {
     const Instant deadline = NextDeadline();
-    const int timeout_ms =
-        deadline == kNever ? -1 : static_cast<int>(std::max(0.0, ToMs(deadline - clock_.Now())) + 1);
-    const int n = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);
+    const int timeout_ms = deadline == kNever
+                               ? -1
+                               : static_cast<int>(std::max(0.0, ToMs(deadline - clock_.Now())) + 1);
+    const int n =
+        epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);
     for (int i = 0; i < n; ++i) {
       const uint64_t tag = events[static_cast<size_t>(i)].data.u64;
       if (tag == kWakerTag) {

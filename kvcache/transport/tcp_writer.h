@@ -29,7 +29,8 @@ class TcpWriter {
     Duration stall_timeout = std::chrono::seconds(10);
     bool checksum = true;
   };
-  static Result<std::unique_ptr<TcpWriter>> Start(const std::byte* source, CompletionQueue* completions,
+  static Result<std::unique_ptr<TcpWriter>> Start(const std::byte* source,
+                                                  CompletionQueue* completions,
                                                   const Options& options);
   // Writes that are under way end without completion.
   ~TcpWriter();
@@ -60,7 +61,8 @@ class TcpWriter {
     WriteId id;
     Epoch epoch;
     std::vector<BlockCopy> copies;
-    std::shared_ptr<Waiter> probe;  // a probe, if set; it has no completion and its bytes are `probe_bytes`
+    std::shared_ptr<Waiter>
+        probe;  // a probe, if set; it has no completion and its bytes are `probe_bytes`
     std::vector<std::byte> probe_bytes;
   };
   struct AddPeer {
@@ -78,7 +80,8 @@ class TcpWriter {
     std::variant<AddPeer, RemovePeer, CancelEpoch, WriteJob> what;
   };
 
-  TcpWriter(const std::byte* source, CompletionQueue* completions, const Options& options, UniqueFd epoll, Waker waker);
+  TcpWriter(const std::byte* source, CompletionQueue* completions, const Options& options,
+            UniqueFd epoll, Waker waker);
   void Post(Command command);
   void Run();
   void Execute(Command& command);
@@ -90,7 +93,8 @@ class TcpWriter {
   const UniqueFd epoll_;
   const Waker waker_;
   const SteadyClock clock_;
-  std::unordered_map<KvPeerId, std::shared_ptr<Peer>> peers_;   // the caller's; it reads only whether they failed
+  std::unordered_map<KvPeerId, std::shared_ptr<Peer>>
+      peers_;  // the caller's; it reads only whether they failed
   std::unordered_map<KvPeerId, std::shared_ptr<Peer>> served_;  // the thread's
   std::mutex mutex_;
   std::vector<Command> commands_;

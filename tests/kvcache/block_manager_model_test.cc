@@ -40,7 +40,8 @@ Hash128 FourBitHash(const Hash128& parent, std::span<const TokenId> unit) {
 
 class Harness {
  public:
-  explicit Harness(const Shape& shape) : shape_(shape), random_(shape.seed), manager_(MakeOptions(shape)) {
+  explicit Harness(const Shape& shape)
+      : shape_(shape), random_(shape.seed), manager_(MakeOptions(shape)) {
     blocks_.resize(static_cast<size_t>(shape.num_blocks));
   }
 
@@ -68,8 +69,11 @@ class Harness {
 
   static BlockManager::Options MakeOptions(const Shape& shape) {
     BlockManager::Options options;
-    options.layout = {.num_layers = 1, .num_kv_heads = 1, .head_dim = 8,
-                      .block_tokens = shape.block_tokens, .num_blocks = shape.num_blocks};
+    options.layout = {.num_layers = 1,
+                      .num_kv_heads = 1,
+                      .head_dim = 8,
+                      .block_tokens = shape.block_tokens,
+                      .num_blocks = shape.num_blocks};
     options.unit_hash = shape.hash;
     return options;
   }
@@ -87,7 +91,8 @@ class Harness {
 
   Prefix BlockPrefix(const Prefix& prefix, size_t block) const {
     const size_t end = (block + 1) * static_cast<size_t>(shape_.block_tokens);
-    return {prefix.root, {prefix.tokens.begin(), prefix.tokens.begin() + static_cast<ptrdiff_t>(end)}};
+    return {prefix.root,
+            {prefix.tokens.begin(), prefix.tokens.begin() + static_cast<ptrdiff_t>(end)}};
   }
   BlockId ModelFind(const Prefix& prefix) const {
     for (size_t i = 0; i < blocks_.size(); ++i) {
@@ -115,7 +120,8 @@ class Harness {
     CheckEvicted(blocks, std::max(0, n - free));
     for (const BlockId b : blocks) {
       ModelBlock& block = Block(b);
-      for (const auto& [k, pins] : block.pins) EXPECT_EQ(pins, 0) << "block " << b.value << " given out twice";
+      for (const auto& [k, pins] : block.pins)
+        EXPECT_EQ(pins, 0) << "block " << b.value << " given out twice";
       block.content.reset();
     }
     if (keep != nullptr) {
@@ -150,22 +156,39 @@ class Harness {
 
   void OneOperation() {
     switch (random_.Below(16)) {
-      case 0: case 1: case 2: return Start();
-      case 3: case 4: case 5: case 6: return Grow();
-      case 7: case 8: return Publish();
-      case 9: case 10: return sequences_.empty() ? Start() : End(random_.Below(sequences_.size()));
-      case 11: return StepPins();
-      case 12: return Lease();
-      case 13: return EndSomeLease();
-      case 14: return ReserveOrDrop();
-      default: return random_.Below(40) == 0 ? Clear() : CheckEvents();
+      case 0:
+      case 1:
+      case 2:
+        return Start();
+      case 3:
+      case 4:
+      case 5:
+      case 6:
+        return Grow();
+      case 7:
+      case 8:
+        return Publish();
+      case 9:
+      case 10:
+        return sequences_.empty() ? Start() : End(random_.Below(sequences_.size()));
+      case 11:
+        return StepPins();
+      case 12:
+        return Lease();
+      case 13:
+        return EndSomeLease();
+      case 14:
+        return ReserveOrDrop();
+      default:
+        return random_.Below(40) == 0 ? Clear() : CheckEvents();
     }
   }
 
   void Start() {
     Sequence s;
     s.prefix.root = random_.Below(2);
-    AppendTokens(&s.prefix, static_cast<int32_t>(random_.Below(6 * static_cast<uint64_t>(shape_.block_tokens))));
+    AppendTokens(&s.prefix, static_cast<int32_t>(
+                                random_.Below(6 * static_cast<uint64_t>(shape_.block_tokens))));
     const int32_t limit = static_cast<int32_t>(random_.Below(s.prefix.tokens.size() + 20));
     std::vector<BlockId> expected;
     const size_t whole = std::min(s.prefix.tokens.size(), static_cast<size_t>(limit)) /
@@ -183,7 +206,8 @@ class Harness {
     EXPECT_EQ(s.blocks, expected);
     EXPECT_EQ(manager_.Available(), available - evictable);
     for (size_t i = 0; i < s.blocks.size(); ++i) {
-      EXPECT_EQ(Block(s.blocks[i]).content, BlockPrefix(s.prefix, i)) << "wrong content was matched";
+      EXPECT_EQ(Block(s.blocks[i]).content, BlockPrefix(s.prefix, i))
+          << "wrong content was matched";
     }
     ModelPin(s.blocks, PinKind::kSequence, +1);
     s.computed = static_cast<int32_t>(s.blocks.size()) * shape_.block_tokens;
@@ -226,10 +250,12 @@ class Harness {
   void Publish() {
     if (sequences_.empty()) return;
     Sequence& s = sequences_[random_.Below(sequences_.size())];
-    const std::span<const TokenId> computed = std::span(s.prefix.tokens).first(static_cast<size_t>(s.computed));
+    const std::span<const TokenId> computed =
+        std::span(s.prefix.tokens).first(static_cast<size_t>(s.computed));
     manager_.Publish(Root(s.prefix.root), computed, s.blocks, s.published);
     const size_t whole = computed.size() / static_cast<size_t>(shape_.block_tokens);
-    if (whole <= static_cast<size_t>(s.published)) return;  // nothing new, even when the cache was cleared meanwhile
+    if (whole <= static_cast<size_t>(s.published))
+      return;  // nothing new, even when the cache was cleared meanwhile
     for (size_t i = 0; i < whole; ++i) {
       if (!shape_.exact) {
         // Which blocks a collision kept private is the manager's business: believe what it finds. Start checks content.
@@ -280,7 +306,8 @@ class Harness {
     const Sequence& s = sequences_[random_.Below(sequences_.size())];
     if (s.blocks.empty() || leases_.size() > 3) return;
     const size_t from = random_.Below(s.blocks.size());
-    const std::vector<BlockId> blocks(s.blocks.begin() + static_cast<ptrdiff_t>(from), s.blocks.end());
+    const std::vector<BlockId> blocks(s.blocks.begin() + static_cast<ptrdiff_t>(from),
+                                      s.blocks.end());
     manager_.BeginLease(Epoch(++last_epoch_), blocks);
     ModelPin(blocks, PinKind::kLease, +1);
     leases_[last_epoch_] = blocks;
@@ -365,7 +392,8 @@ class Harness {
       held[i] = true;
       if (!blocks_[i].published) continue;
       for (size_t j = 0; j < blocks_.size(); ++j) {
-        if (blocks_[j].published && IsAncestor(*blocks_[j].published, *blocks_[i].published)) held[j] = true;
+        if (blocks_[j].published && IsAncestor(*blocks_[j].published, *blocks_[i].published))
+          held[j] = true;
       }
     }
     BlockStats expected{.total = shape_.num_blocks, .quarantined = quarantined};
@@ -411,9 +439,13 @@ class Harness {
 TEST(BlockManagerModel, RandomOperationsAgreeWithTheNaiveModel) {
   for (const int32_t block_tokens : {16, 32, 64}) {
     for (uint64_t seed = 1; seed <= 6; ++seed) {
-      const Shape shape{.num_blocks = 40, .block_tokens = block_tokens, .hash = &HashChain, .exact = true,
+      const Shape shape{.num_blocks = 40,
+                        .block_tokens = block_tokens,
+                        .hash = &HashChain,
+                        .exact = true,
                         .seed = seed};
-      SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << block_tokens << " tokens a block");
+      SCOPED_TRACE(testing::Message()
+                   << "seed " << seed << ", " << block_tokens << " tokens a block");
       Harness(shape).Run(3000);
       if (HasFailure()) return;
     }
@@ -422,7 +454,8 @@ TEST(BlockManagerModel, RandomOperationsAgreeWithTheNaiveModel) {
 
 TEST(BlockManagerModel, CollidingHashesNeverGiveWrongContent) {
   for (uint64_t seed = 1; seed <= 8; ++seed) {
-    const Shape shape{.num_blocks = 40, .block_tokens = 16, .hash = &FourBitHash, .exact = false, .seed = seed};
+    const Shape shape{
+        .num_blocks = 40, .block_tokens = 16, .hash = &FourBitHash, .exact = false, .seed = seed};
     SCOPED_TRACE(testing::Message() << "seed " << seed << ", four-bit hashes");
     Harness(shape).Run(3000);
     if (HasFailure()) return;

@@ -18,7 +18,10 @@ const Hash128 kOtherRoot{3, 4};
 
 BlockManager::Options SmallPool(int32_t num_blocks, int32_t block_tokens = kBlockTokens) {
   BlockManager::Options options;
-  options.layout = {.num_layers = 2, .num_kv_heads = 1, .head_dim = 8, .block_tokens = block_tokens,
+  options.layout = {.num_layers = 2,
+                    .num_kv_heads = 1,
+                    .head_dim = 8,
+                    .block_tokens = block_tokens,
                     .num_blocks = num_blocks};
   return options;
 }
@@ -45,7 +48,8 @@ std::vector<BlockId> Cache(BlockManager& manager, const std::vector<TokenId>& to
   const int32_t block_tokens = manager.layout().block_tokens;
   std::vector<BlockId> blocks = manager.MatchAndPin(root, tokens, INT32_MAX);
   const int32_t matched = static_cast<int32_t>(blocks.size());
-  for (const BlockId b : Take(manager, static_cast<int32_t>(tokens.size()) / block_tokens - matched)) {
+  for (const BlockId b :
+       Take(manager, static_cast<int32_t>(tokens.size()) / block_tokens - matched)) {
     blocks.push_back(b);
   }
   manager.Publish(root, tokens, blocks, matched);
@@ -54,7 +58,8 @@ std::vector<BlockId> Cache(BlockManager& manager, const std::vector<TokenId>& to
   return blocks;
 }
 
-int32_t Match(const BlockManager& manager, const std::vector<TokenId>& tokens, const Hash128& root = kRoot) {
+int32_t Match(const BlockManager& manager, const std::vector<TokenId>& tokens,
+              const Hash128& root = kRoot) {
   return manager.MatchLength(root, tokens, INT32_MAX) / manager.layout().block_tokens;
 }
 
@@ -151,7 +156,8 @@ TEST(BlockManager, LeastRecentlyUsedChainIsEvictedFirstAndItsLeafBeforeItsRoot) 
   const std::vector<TokenId> newer = Tokens(3, 2);
   Cache(manager, older);
   Cache(manager, newer);
-  manager.Unpin(manager.MatchAndPin(kRoot, older, INT32_MAX), PinKind::kSequence);  // now `older` is the fresher one
+  manager.Unpin(manager.MatchAndPin(kRoot, older, INT32_MAX),
+                PinKind::kSequence);  // now `older` is the fresher one
   for (int32_t evicted = 1; evicted <= 3; ++evicted) {
     Take(manager, 1);
     EXPECT_EQ(Match(manager, newer), 3 - evicted);
@@ -195,7 +201,8 @@ TEST(BlockManager, ChainBelowAPrivateCopyHangsUnderThePublishedTwinAndKeepsIt) {
   manager.Publish(kRoot, tokens, copy, 1);
   EXPECT_EQ(Match(manager, tokens), 2);
 
-  manager.Unpin(owner, PinKind::kSequence);  // no pin, but the copy's second block is reached through it
+  manager.Unpin(owner,
+                PinKind::kSequence);  // no pin, but the copy's second block is reached through it
   EXPECT_EQ(manager.Stats().cached, 0);
   EXPECT_EQ(manager.Available(), 1);
   manager.CheckInvariants();
@@ -254,7 +261,8 @@ TEST(BlockManager, CollidingHashIsAMissNotAHit) {
     Cache(manager, Tokens(1, seed));
     found += Match(manager, Tokens(1, seed));
   }
-  EXPECT_EQ(found, manager.Stats().cached);  // the others collided with one of these, and are private
+  EXPECT_EQ(found,
+            manager.Stats().cached);  // the others collided with one of these, and are private
   EXPECT_LE(found, 2);
   EXPECT_GE(found, 1);
 }

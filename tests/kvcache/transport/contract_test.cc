@@ -56,7 +56,8 @@ TEST_P(TransportContract, BytesArriveExactlyWhereTheyShould) {
       copy.src_offset = random.Below(writer_.pool().size() - copy.bytes);
       copy.dst_offset = next;
       next += copy.bytes + random.Below(6000);
-      std::memcpy(expected.data() + copy.dst_offset, writer_.pool().data() + copy.src_offset, copy.bytes);
+      std::memcpy(expected.data() + copy.dst_offset, writer_.pool().data() + copy.src_offset,
+                  copy.bytes);
     }
     ASSERT_TRUE(writer_.transport().Write(peer, copies, Epoch(1)).has_value());
   }
@@ -88,7 +89,9 @@ TEST_P(TransportContract, BytesAreInThePoolWhenTheWriteCompletes) {
     ASSERT_TRUE(Write(peer, copy).has_value());
     const std::vector<WriteCompletion> done = writer_.Await(1);
     ASSERT_TRUE(done.at(0).status.has_value()) << done[0].status.error().ToString();
-    EXPECT_EQ(std::memcmp(owner_.pool().data() + copy.dst_offset, writer_.pool().data() + copy.src_offset, copy.bytes), 0);
+    EXPECT_EQ(std::memcmp(owner_.pool().data() + copy.dst_offset,
+                          writer_.pool().data() + copy.src_offset, copy.bytes),
+              0);
   }
 }
 
@@ -108,9 +111,9 @@ TEST_P(TransportContract, EmptyWriteCompletes) {
 TEST_P(TransportContract, CopiesOutsideEitherPoolAreRefused) {
   const KvPeerId peer = ConnectAndAllow();
   const uint64_t pool = owner_.pool().size();
-  for (const BlockCopy& copy : {BlockCopy{0, pool - 10, 11}, BlockCopy{pool - 10, 0, 11}, BlockCopy{0, pool + 1, 0},
-                                BlockCopy{0, UINT64_MAX - 4, 8}, BlockCopy{UINT64_MAX - 4, 0, 8},
-                                BlockCopy{0, 0, UINT64_MAX}}) {
+  for (const BlockCopy& copy : {BlockCopy{0, pool - 10, 11}, BlockCopy{pool - 10, 0, 11},
+                                BlockCopy{0, pool + 1, 0}, BlockCopy{0, UINT64_MAX - 4, 8},
+                                BlockCopy{UINT64_MAX - 4, 0, 8}, BlockCopy{0, 0, UINT64_MAX}}) {
     const Result<WriteId> id = Write(peer, copy);
     ASSERT_FALSE(id.has_value());
     EXPECT_EQ(id.error().code, Code::kOutOfRange);
@@ -125,7 +128,8 @@ TEST_P(TransportContract, FullQueueRefusesUntilPolled) {
   Allow(Epoch(1));
   const KvPeerId peer = *small.transport().Connect(descriptor, kPatience);
   const BlockCopy copy{0, 0, 64};
-  for (int i = 0; i < 4; ++i) ASSERT_TRUE(small.transport().Write(peer, {&copy, 1}, Epoch(1)).has_value());
+  for (int i = 0; i < 4; ++i)
+    ASSERT_TRUE(small.transport().Write(peer, {&copy, 1}, Epoch(1)).has_value());
   const Result<WriteId> refused = small.transport().Write(peer, {&copy, 1}, Epoch(1));
   ASSERT_FALSE(refused.has_value());
   EXPECT_EQ(refused.error().code, Code::kResourceExhausted);
@@ -225,15 +229,16 @@ TEST_P(TransportContract, GarbageDescriptorsAreErrors) {
   for (const std::string& descriptor :
        {std::string(), std::string("x"), std::string(5000, 'a'), std::string("tcp1 localhost 1 2"),
         std::string("tcp1 127.0.0.1 99999 00000000000000000000000000000000"), std::string("shm1  "),
-        std::string("shm1 nobody 00000000000000000000000000000000"), good + "0", good.substr(0, good.size() - 1),
-        std::string("\0\0\0\0", 4)}) {
+        std::string("shm1 nobody 00000000000000000000000000000000"), good + "0",
+        good.substr(0, good.size() - 1), std::string("\0\0\0\0", 4)}) {
     EXPECT_FALSE(writer_.transport().Connect(descriptor, kPatience).has_value()) << descriptor;
   }
 }
 
 TEST_P(TransportContract, UseBeforeRegisterIsAnError) {
   std::unique_ptr<KvTransport> bare;
-  if (GetParam() == Lane::kInproc) bare = std::make_unique<InprocTransport>(&hub_, InprocTransport::Options());
+  if (GetParam() == Lane::kInproc)
+    bare = std::make_unique<InprocTransport>(&hub_, InprocTransport::Options());
   if (GetParam() == Lane::kShm) bare = std::make_unique<ShmTransport>(ShmTransport::Options());
   if (GetParam() == Lane::kTcp) bare = std::make_unique<TcpTransport>(TcpTransport::Options());
   EXPECT_FALSE(bare->Descriptor().has_value());
@@ -308,7 +313,8 @@ TEST_P(TransportContract, MeasuringTouchesNoPool) {
   EXPECT_TRUE(writer_.Await(1).at(0).status.has_value());
 }
 
-INSTANTIATE_TEST_SUITE_P(Lanes, TransportContract, testing::Values(Lane::kInproc, Lane::kShm, Lane::kTcp),
+INSTANTIATE_TEST_SUITE_P(Lanes, TransportContract,
+                         testing::Values(Lane::kInproc, Lane::kShm, Lane::kTcp),
                          [](const auto& lane) { return LaneName(lane.param); });
 
 }  // namespace

@@ -51,7 +51,8 @@ class Processes : public testing::TestWithParam<Lane> {
  protected:
   // The child is forked before the owner starts its threads.
   Processes()
-      : child_([](Child::Pipe& pipe) { return WriterMain(GetParam(), pipe); }), owner_(GetParam(), nullptr) {
+      : child_([](Child::Pipe& pipe) { return WriterMain(GetParam(), pipe); }),
+        owner_(GetParam(), nullptr) {
     descriptor_ = *owner_.transport().Descriptor();
     Allow();
   }
@@ -68,7 +69,8 @@ class Processes : public testing::TestWithParam<Lane> {
     // transport's thread copies with what this one reads.
     owner_.transport().RevokeEpoch(kEpoch);
     const std::span<const std::byte> slot = owner_.pool().first(kSlot);
-    const bool holds = std::ranges::all_of(slot, [value](std::byte b) { return b == static_cast<std::byte>(value); });
+    const bool holds = std::ranges::all_of(
+        slot, [value](std::byte b) { return b == static_cast<std::byte>(value); });
     Allow();
     return holds;
   }
@@ -180,6 +182,19 @@ TEST_P(ShmProcess, DeadWriterIsForgottenByTheOwner) {
 INSTANTIATE_TEST_SUITE_P(Lanes, ShmProcess, testing::Values(Lane::kShm),
                          [](const auto& lane) { return LaneName(lane.param); });
 
+TEST(ShmPool, MustBeASharedMappingOfItsHandle) {
+  const SharedPool pool = std::move(*SharedPool::Create(1 << 16));
+  const SharedPool other = std::move(*SharedPool::Create(1 << 16));
+  for (const KvRegion& wrong : {KvRegion{pool.region().base, 1 << 16, -1},
+                                KvRegion{pool.region().base, 1 << 17, pool.region().handle},
+                                KvRegion{pool.region().base, 1 << 16, other.region().handle}}) {
+    EXPECT_FALSE(ShmTransport(ShmTransport::Options()).Register(wrong).has_value());
+  }
+  ShmTransport transport{ShmTransport::Options()};
+  EXPECT_TRUE(transport.Register(pool.region()).has_value());
+  EXPECT_FALSE(transport.Register(pool.region()).has_value()) << "twice";
+}
+
 TEST(PeerWatch, ZombieIsDeadAndItsPidProvesNothingAboutASuccessor) {
   Child child([](Child::Pipe& pipe) {
     pipe.Receive();
@@ -187,7 +202,8 @@ TEST(PeerWatch, ZombieIsDeadAndItsPidProvesNothingAboutASuccessor) {
   });
   const Result<uint64_t> started = PeerWatch::StartTime(child.pid());
   ASSERT_TRUE(started.has_value());
-  EXPECT_FALSE(PeerWatch::Open(child.pid(), *started + 1).has_value()) << "another process with the same pid";
+  EXPECT_FALSE(PeerWatch::Open(child.pid(), *started + 1).has_value())
+      << "another process with the same pid";
   const Result<PeerWatch> watch = PeerWatch::Open(child.pid(), *started);
   ASSERT_TRUE(watch.has_value());
   EXPECT_FALSE(watch->Dead());

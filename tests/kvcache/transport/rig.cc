@@ -28,12 +28,15 @@ std::string LaneName(Lane lane) {
 
 namespace {
 
-std::unique_ptr<KvTransport> MakeTransport(Lane lane, InprocHub* hub, const Side::Options& options) {
+std::unique_ptr<KvTransport> MakeTransport(Lane lane, InprocHub* hub,
+                                           const Side::Options& options) {
   switch (lane) {
     case Lane::kInproc:
-      return std::make_unique<InprocTransport>(hub, InprocTransport::Options{.max_writes = options.max_writes});
+      return std::make_unique<InprocTransport>(
+          hub, InprocTransport::Options{.max_writes = options.max_writes});
     case Lane::kShm:
-      return std::make_unique<ShmTransport>(ShmTransport::Options{.max_writes = options.max_writes, .max_writers = 8});
+      return std::make_unique<ShmTransport>(
+          ShmTransport::Options{.max_writes = options.max_writes, .max_writers = 8});
     case Lane::kTcp: {
       TcpTransport::Options tcp;
       tcp.max_writes = options.max_writes;
@@ -49,7 +52,8 @@ std::unique_ptr<KvTransport> MakeTransport(Lane lane, InprocHub* hub, const Side
 }  // namespace
 
 Side::Side(Lane lane, InprocHub* hub, const Options& options)
-    : pool_(std::move(*SharedPool::Create(options.pool_bytes))), transport_(MakeTransport(lane, hub, options)) {
+    : pool_(std::move(*SharedPool::Create(options.pool_bytes))),
+      transport_(MakeTransport(lane, hub, options)) {
   AISP_CHECK(transport_->Register(pool_.region()).has_value());
   transport_->SetWaker([this] {
     std::lock_guard lock(mutex_);
@@ -68,7 +72,9 @@ void Side::Fill(uint64_t seed) {
   }
 }
 
-void Side::FillWith(std::byte value) { std::memset(pool().data(), static_cast<int>(value), pool().size()); }
+void Side::FillWith(std::byte value) {
+  std::memset(pool().data(), static_cast<int>(value), pool().size());
+}
 
 std::vector<WriteCompletion> Side::Await(size_t count) {
   std::vector<WriteCompletion> done;
@@ -76,7 +82,8 @@ std::vector<WriteCompletion> Side::Await(size_t count) {
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   while (done.size() < count) {
     transport_->Progress();
-    const size_t n = transport_->Poll(std::span(batch).first(std::min(batch.size(), count - done.size())));
+    const size_t n =
+        transport_->Poll(std::span(batch).first(std::min(batch.size(), count - done.size())));
     for (size_t i = 0; i < n; ++i) done.push_back(std::move(batch[i]));
     if (n > 0) continue;
     std::unique_lock lock(mutex_);

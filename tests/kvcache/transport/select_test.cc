@@ -82,11 +82,15 @@ class DeafTransport final : public KvTransport {
     return KvPeerId(1);
   }
   void Disconnect(KvPeerId) override { --connected; }
-  Result<WriteId> Write(KvPeerId, std::span<const BlockCopy>, Epoch) override { return Unimplemented("deaf"); }
+  Result<WriteId> Write(KvPeerId, std::span<const BlockCopy>, Epoch) override {
+    return Unimplemented("deaf");
+  }
   void CancelWrites(KvPeerId, Epoch) override {}
   void AllowEpoch(Epoch, std::span<const BlockCopy>) override {}
   bool RevokeEpoch(Epoch) override { return false; }
-  Result<double> Measure(KvPeerId, Duration) override { return Fail(Code::kDeadlineExceeded, "no echo"); }
+  Result<double> Measure(KvPeerId, Duration) override {
+    return Fail(Code::kDeadlineExceeded, "no echo");
+  }
   void Progress() override {}
   size_t Poll(std::span<WriteCompletion>) override { return 0; }
   void SetWaker(std::function<void()>) override {}
@@ -94,8 +98,11 @@ class DeafTransport final : public KvTransport {
   int connected = 0;
 
  private:
-  const TransportCapabilities capabilities_{.name = "deaf", .crosses_process = true, .crosses_host = true,
-                                            .owner_copies = false, .rank = 1000};
+  const TransportCapabilities capabilities_{.name = "deaf",
+                                            .crosses_process = true,
+                                            .crosses_host = true,
+                                            .owner_copies = false,
+                                            .rank = 1000};
 };
 
 TEST_F(TransportSelection, LaneThatConnectsButCarriesNothingIsLeftForTheNext) {

@@ -63,7 +63,8 @@ class TcpOwnerFaults : public testing::Test {
   void ExpectServes() {
     Side writer(Lane::kTcp, nullptr);
     writer.FillWith(std::byte{7});
-    const Result<KvPeerId> peer = writer.transport().Connect(*owner_.transport().Descriptor(), kPatience);
+    const Result<KvPeerId> peer =
+        writer.transport().Connect(*owner_.transport().Descriptor(), kPatience);
     ASSERT_TRUE(peer.has_value());
     const BlockCopy copy{0, 0, 4096};
     ASSERT_TRUE(writer.transport().Write(*peer, {&copy, 1}, Epoch(1)).has_value());
@@ -85,7 +86,8 @@ TEST_F(TcpOwnerFaults, GarbageOnThePortIsDisconnectedAndHarmless) {
     static_cast<void>(SendAll(socket.get(), std::as_bytes(std::span(garbage)), Later()));
     EXPECT_TRUE(HungUp(socket.get()));
   }
-  EXPECT_EQ(std::ranges::count(owner_.pool(), std::byte{0}), static_cast<ptrdiff_t>(owner_.pool().size()));
+  EXPECT_EQ(std::ranges::count(owner_.pool(), std::byte{0}),
+            static_cast<ptrdiff_t>(owner_.pool().size()));
   ExpectServes();
 }
 
@@ -110,7 +112,8 @@ TEST_F(TcpOwnerFaults, SilenceInTheMiddleOfAWriteEndsTheConnection) {
   const TcpCopy copy{0, 1000};
   ASSERT_TRUE(SendAll(socket.get(), Bytes(header), Later()).has_value());
   ASSERT_TRUE(SendAll(socket.get(), Bytes(copy), Later()).has_value());
-  ASSERT_TRUE(SendAll(socket.get(), Bytes(header), Later()).has_value());  // 48 bytes of payload, then nothing
+  ASSERT_TRUE(SendAll(socket.get(), Bytes(header), Later())
+                  .has_value());  // 48 bytes of payload, then nothing
   EXPECT_TRUE(HungUp(socket.get()));
   ExpectServes();
 }
@@ -140,9 +143,11 @@ TEST_F(TcpOwnerFaults, MessagesByteByByteAreUnderstood) {
   const TcpWriteHeader header{.id = 5, .epoch = 1, .payload_bytes = 3, .copies = 2};
   const std::array<TcpCopy, 2> copies{TcpCopy{100, 1}, TcpCopy{200, 2}};
   std::vector<std::byte> message;
-  for (const auto part : {Bytes(header), Bytes(copies)}) message.insert(message.end(), part.begin(), part.end());
+  for (const auto part : {Bytes(header), Bytes(copies)})
+    message.insert(message.end(), part.begin(), part.end());
   for (int i = 1; i <= 3; ++i) message.push_back(std::byte(i));
-  for (const std::byte& byte : message) ASSERT_TRUE(SendAll(socket.get(), {&byte, 1}, Later()).has_value());
+  for (const std::byte& byte : message)
+    ASSERT_TRUE(SendAll(socket.get(), {&byte, 1}, Later()).has_value());
   TcpAck ack;
   ASSERT_TRUE(ReceiveAll(socket.get(), Room(ack), Later()).has_value());
   EXPECT_EQ(ack.id, 5u);
@@ -154,8 +159,12 @@ TEST_F(TcpOwnerFaults, MessagesByteByByteAreUnderstood) {
 TEST_F(TcpOwnerFaults, DamagedPayloadIsReported) {
   const UniqueFd socket = DialAndGreet();
   const std::array<std::byte, 4> payload{std::byte{1}, std::byte{2}, std::byte{3}, std::byte{4}};
-  const TcpWriteHeader header{.flags = kTcpChecksummed, .id = 5, .epoch = 1, .payload_bytes = 4,
-                              .checksum = FoldChecksum(0, payload) + 1, .copies = 1};
+  const TcpWriteHeader header{.flags = kTcpChecksummed,
+                              .id = 5,
+                              .epoch = 1,
+                              .payload_bytes = 4,
+                              .checksum = FoldChecksum(0, payload) + 1,
+                              .copies = 1};
   ASSERT_TRUE(SendAll(socket.get(), Bytes(header), Later()).has_value());
   ASSERT_TRUE(SendAll(socket.get(), Bytes(TcpCopy{0, 4}), Later()).has_value());
   ASSERT_TRUE(SendAll(socket.get(), payload, Later()).has_value());
@@ -183,7 +192,8 @@ class TcpWriterFaults : public testing::Test {
  protected:
   TcpWriterFaults() : writer_(Lane::kTcp, nullptr, {.stall_timeout = kStall}) {
     listen_ = std::move(*ListenTcp("127.0.0.1", 0));
-    descriptor_ = "tcp1 127.0.0.1 " + std::to_string(*LocalPort(listen_.get())) + " " + NewCookie().ToHex();
+    descriptor_ =
+        "tcp1 127.0.0.1 " + std::to_string(*LocalPort(listen_.get())) + " " + NewCookie().ToHex();
   }
   UniqueFd Accept() {
     pollfd state{listen_.get(), POLLIN, 0};
@@ -216,7 +226,8 @@ class TcpWriterFaults : public testing::Test {
 };
 
 TEST_F(TcpWriterFaults, OwnerThatNeverGreetsIsATimeout) {
-  const Result<KvPeerId> peer = writer_.transport().Connect(descriptor_, kStall);  // in the backlog, never accepted
+  const Result<KvPeerId> peer =
+      writer_.transport().Connect(descriptor_, kStall);  // in the backlog, never accepted
   ASSERT_FALSE(peer.has_value());
   EXPECT_EQ(peer.error().code, Code::kDeadlineExceeded);
 }
@@ -233,7 +244,8 @@ TEST_F(TcpWriterFaults, AnotherProtocolIsRefused) {
 TEST_F(TcpWriterFaults, OwnerThatTakesNothingFailsAllWrites) {
   const Result<KvPeerId> peer = Connect(&Welcome);
   ASSERT_TRUE(peer.has_value());
-  for (int i = 0; i < 40; ++i) ASSERT_TRUE(Write(*peer, 1 << 20).has_value());  // more than the socket buffers hold
+  for (int i = 0; i < 40; ++i)
+    ASSERT_TRUE(Write(*peer, 1 << 20).has_value());  // more than the socket buffers hold
   for (const WriteCompletion& done : writer_.Await(40)) {
     ASSERT_FALSE(done.status.has_value());
     EXPECT_EQ(done.status.error().code, Code::kUnavailable);
