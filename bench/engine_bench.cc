@@ -113,9 +113,12 @@ int main() {
   using aisp::Measure;
   Measure({.name = "engine_step_overhead_batch1", .running = 1, .target_us = {}});
   Measure({.name = "engine_step_overhead_batch32", .target_us = aisp::AtMost(50)});
-  Measure({.name = "engine_step_overhead_batch32_depth2", .depth = 2, .target_us = aisp::AtMost(50)});
+  Measure(
+      {.name = "engine_step_overhead_batch32_depth2", .depth = 2, .target_us = aisp::AtMost(50)});
   Measure({.name = "engine_step_overhead_batch32_context8192", .context = 8192, .target_us = {}});
-  Measure({.name = "engine_step_overhead_batch32_waiting900", .waiting = 900, .target_us = aisp::AtMost(50)});
+  Measure({.name = "engine_step_overhead_batch32_waiting900",
+           .waiting = 900,
+           .target_us = aisp::AtMost(50)});
   Measure({.name = "engine_step_overhead_batch256", .running = 256, .target_us = {}});
   return 0;
 }

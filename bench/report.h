@@ -18,13 +18,16 @@ struct BenchTarget {
 inline BenchTarget AtMost(double bound) { return {bound, {}}; }
 inline BenchTarget AtLeast(double bound) { return {{}, bound}; }
 
-inline void ReportBench(std::string_view name, double value, std::string_view unit, const BenchTarget& target = {}) {
+inline void ReportBench(std::string_view name, double value, std::string_view unit,
+                        const BenchTarget& target = {}) {
   std::string shown = "null";
   if (target.at_most) shown = fmt::format("\"<= {}\"", *target.at_most);
   if (target.at_least) shown = fmt::format("\">= {}\"", *target.at_least);
-  const bool ok = (!target.at_most || value <= *target.at_most) && (!target.at_least || value >= *target.at_least);
-  fmt::print("{{\"name\": \"{}\", \"value\": {:.3f}, \"unit\": \"{}\", \"target\": {}, \"ok\": {}}}\n", name, value, unit,
-             shown, ok);
+  const bool ok = (!target.at_most || value <= *target.at_most) &&
+                  (!target.at_least || value >= *target.at_least);
+  fmt::print(
+      "{{\"name\": \"{}\", \"value\": {:.3f}, \"unit\": \"{}\", \"target\": {}, \"ok\": {}}}\n",
+      name, value, unit, shown, ok);
   std::fflush(stdout);
 }
 
