@@ -85,6 +85,7 @@ HttpConnection::HttpConnection(asio::ip::tcp::socket socket, std::string peer,
 
 HttpConnection::~HttpConnection() {
   if (exchange_ != nullptr) exchange_->Detach();
+  ReserveBody(0);
   state_->connections.erase(this);
   if (state_->on_closed && !state_->stopped) state_->on_closed();
 }
@@ -138,6 +139,12 @@ asio::awaitable<bool> HttpConnection::ReadRequest() {
     const auto expect = ToString(parser.get()[http::field::expect]);
     if (!expect.empty() && !EqualsIgnoreCaseAscii(expect, "100-continue")) {
       Reject(417, "the only expectation known here is 100-continue");
+      co_return false;
+    }
+    const size_t most = parser.chunked() ? options.max_body_bytes
+                                         : static_cast<size_t>(parser.content_length().value_or(0));
+    if (!ReserveBody(most)) {
+      Reject(503, "the server holds all the request bodies that it can; try again soon");
       co_return false;
     }
     if (!expect.empty() && !parser.is_done() && buffer_.size() == 0) {
@@ -255,6 +262,15 @@ void HttpConnection::Vanish(HttpExchange::Gone why, bool reset) {
   error_code ignored;
   if (reset) socket_.set_option(asio::socket_base::linger(true, 0), ignored);
   socket_.close(ignored);
+}
+
+// For the request in progress; 0 gives back what the last one had.
+bool HttpConnection::ReserveBody(size_t bytes) {
+  state_->body_bytes -= std::exchange(reserved_body_, 0);
+  if (bytes > state_->options.max_total_body_bytes - state_->body_bytes) return false;
+  reserved_body_ = bytes;
+  state_->body_bytes += bytes;
+  return true;
 }
 
 void HttpConnection::Reject(int status, std::string_view message) {

@@ -33,6 +33,7 @@ struct HttpServerState {
   HttpServer::Handler handler;
   SteadyClock clock;
   std::unordered_set<HttpConnection*> connections;
+  size_t body_bytes = 0;  // what the connections have reserved
   bool draining = false;
   bool stopped = false;  // the server is destroyed
   // The set of connections has shrunk.
@@ -70,6 +71,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   boost::asio::awaitable<void> AwaitAnswer();
   boost::asio::awaitable<void> Linger();
   boost::asio::awaitable<bool> AwaitBytes();
+  bool ReserveBody(size_t bytes);
   void Reject(int status, std::string_view message);
   void WakeReader();
   void CompleteAnswer();
@@ -91,6 +93,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   Instant read_deadline_ = kNever;
   Instant write_deadline_ = kNever;
   boost::beast::flat_buffer buffer_;  // what was read and not parsed yet
+
+  size_t reserved_body_ = 0;
 
   // The answer in progress.
   ServerExchange* exchange_ = nullptr;

@@ -1,7 +1,7 @@
 // HttpServer: HTTP/1.1 keep-alive on Boost.Beast coroutines. Knows no OpenAI: it parses requests within bounds, hands each
 // as an HttpExchange to one handler, and writes what the handler answers. Loop thread only, except where said.
 //
-// Bounds: header bytes (431), body bytes (413), connections (503), time to send a whole header and body (slow loris: 408),
+// Bounds: header bytes (431), body bytes (413), connections and the bytes of all bodies together (503), time to send a whole header and body (slow loris: 408),
 // idle time, the outgoing buffer of a streaming answer and the time in which a client takes no byte (a slow reader is cut
 // with a reset). Garbage gets 400 and a close. Pipelined requests are answered one after the other.
 //
@@ -66,6 +66,8 @@ struct HttpServerOptions {
   uint16_t port = 0;  // 0: a free one, see port()
   size_t max_header_bytes = 64 << 10;
   size_t max_body_bytes = 16 << 20;
+  size_t max_total_body_bytes =
+      1 << 30;  // of all requests that are read or answered; a chunked one counts as the largest
   size_t max_connections = 4096;
   size_t max_unsent_bytes = 1 << 20;
   Duration read_timeout = std::chrono::seconds(30);   // a whole request, from its first byte

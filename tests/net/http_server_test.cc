@@ -196,6 +196,37 @@ TEST_F(HttpServerTest, RefusesABodyOverTheLimit) {
   EXPECT_THAT(Raw(chunks), StartsWith("HTTP/1.1 413 "));
 }
 
+TEST_F(HttpServerTest, RefusesBodiesOverTheLimitOfAllTogether) {
+  options_.max_body_bytes = 1000;
+  options_.max_total_body_bytes = 1500;
+  std::shared_ptr<HttpExchange> first;
+  StartServer([&](Exchange exchange) {
+    if (exchange->request().path == "/hold") {
+      first = std::move(exchange);
+    } else {
+      Echo(exchange);
+    }
+  });
+  HttpClient holder = Client();
+  ASSERT_TRUE(holder.SendRaw("POST /hold HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n\r\n" +
+                             std::string(900, 'x')));
+  bool held = false;
+  while (!held) loop_.On([&] { held = first != nullptr; });
+  EXPECT_EQ(Client().Request("POST", "/", std::string(600, 'y'))->status, 200);
+  const auto refused = Client().Request("POST", "/", std::string(601, 'y'));
+  ASSERT_TRUE(refused) << refused.error().ToString();
+  EXPECT_EQ(refused->status, 503);
+  EXPECT_EQ(refused->Header("Retry-After"), "1");
+  loop_.On([&] {
+    Echo(first);
+    first.reset();
+  });
+  holder.Close();
+  while (Connections() > 0) {
+  }
+  EXPECT_EQ(Client().Request("POST", "/", std::string(1000, 'y'))->status, 200);
+}
+
 TEST_F(HttpServerTest, DeliversThe413ToAClientThatIsStillSending) {
   options_.max_body_bytes = 1000;
   StartServer();
