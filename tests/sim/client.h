@@ -29,6 +29,8 @@ class SimClient final : public RequestObserver {
   // Fails the run when the request should have ended by now.
   void CheckOverdue(Instant now);
 
+  bool done() const { return state_ == State::kDone; }
+  bool gone() const { return state_ == State::kGone; }
   bool waiting() const { return state_ == State::kWaiting; }
   bool succeeded() const { return state_ == State::kDone && ok_; }
   const std::string& outcome() const { return outcome_; }

@@ -39,13 +39,15 @@ DeathWatch SimCluster::Death::Watch(const std::string& worker_id, uint64_t incar
 bool SimCluster::Death::Dead(DeathWatch watch) {
   auto it = watched_.find(watch);
   if (it == watched_.end()) return false;
+  const auto& [name, incarnation] = it->second;
   for (const WorkerSlot& slot : cluster_->workers_) {
-    if (slot.name != it->second.first) continue;
-    const bool lives = slot.worker != nullptr && slot.incarnation == it->second.second;
-    if (!lives) cluster_->coverage_.Count("death proven");
-    return !lives;
+    if (slot.name == name && slot.worker != nullptr && slot.incarnation == incarnation) return false;
   }
-  return false;
+  for (const auto& zombie : cluster_->zombies_) {
+    if (zombie->name() == name && zombie->incarnation() == incarnation) return false;
+  }
+  cluster_->coverage_.Count("death proven");
+  return true;
 }
 
 SimCluster::SimCluster(uint64_t seed, bool trace)
@@ -93,6 +95,7 @@ SimCluster::~SimCluster() {
   for (WorkerSlot& slot : workers_) {
     if (slot.worker != nullptr) slot.worker->Kill(0);
   }
+  for (auto& zombie : zombies_) zombie->Kill(0);
 }
 
 void SimCluster::WireNetworks() {
@@ -194,19 +197,20 @@ void SimCluster::Submit(RouterRequest request, bool must_succeed, Duration cance
   }
   world_.Trace(name, fmt::format("{} tokens, at most {} new, timeout {:.0f} ms", request.tokens.size(),
                                  request.max_new_tokens, ToMs(request.timeout)));
-  r.process->Deliver([&] {
+  r.process->Deliver([client, router = r.router.get(), request = std::move(request)] {
+    if (client->gone()) return;
     Duration retry_after{};
-    client->Submitted(r.router->Submit(std::move(request), client, &retry_after));
+    client->Submitted(router->Submit(request, client, &retry_after));
   });
   if (cancel_after <= Duration{}) return;
   world_.After(cancel_after, [this, number] {
     auto& [c, router] = clients_[number];
-    if (!c->waiting()) return;
+    RouterProcess& its = routers_[static_cast<size_t>(router)];
+    if (!c->waiting() || !its.process->running()) return;
     coverage_.Count("client cancelled");
     world_.Trace("client", "cancels request" + std::to_string(number));
-    RouterProcess& its = routers_[static_cast<size_t>(router)];
     c->Leave("cancelled");
-    its.process->Deliver([&] { its.router->Cancel(c->id()); });
+    its.process->Deliver([router_ptr = its.router.get(), id = c->id()] { router_ptr->Cancel(id); });
   });
 }
 
@@ -239,10 +243,15 @@ void SimCluster::ScheduleProbes() {
   }
 }
 
-Duration SimCluster::ClientGrace() const { return router_options_.deadline_grace + std::chrono::milliseconds(1); }
+Duration SimCluster::ClientGrace() const {
+  // A router that is stopped cannot end anything before it goes on.
+  const Duration stopped = settings_.router_pauses > 0 ? kLongestRouterPause * 3 : Duration{};
+  return router_options_.deadline_grace + std::chrono::milliseconds(1) + stopped;
+}
 
 bool SimCluster::Run() {
   world_.Trace("settings", settings_.ToString());
+  fabric_.set_connect_fail_chance(settings_.connect_fail_chance);
   routers_.resize(static_cast<size_t>(settings_.routers));
   for (int i = 0; i < settings_.routers; ++i) StartRouter(i);
   for (int i = 0; i < settings_.prefill_workers; ++i) workers_.push_back({fmt::format("p{}", i), true, 0, nullptr});

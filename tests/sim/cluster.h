@@ -16,6 +16,8 @@
 
 namespace aisp {
 
+inline constexpr Duration kLongestRouterPause = std::chrono::milliseconds(2500);
+
 class SimCluster {
  public:
   SimCluster(uint64_t seed, bool trace);
@@ -71,6 +73,7 @@ class SimCluster {
   void Schedule(double expected, void (SimCluster::*fault)());
   void CrashWorker();
   void KillWorker(int index, const std::string& why);
+  void Bury(std::unique_ptr<SimWorker> worker, double notice_ms);
   void PauseWorker();
   void BreakLink();
   void StallLink();
@@ -79,6 +82,8 @@ class SimCluster {
   void CrashRouter();
   void FailTransfer();
   void FailDevice();
+  void MakeZombie();
+  void PauseRouter();
   void Heal();
   int RandomWorker();  // that runs; -1 when there is none
 
@@ -98,6 +103,7 @@ class SimCluster {
   std::vector<std::vector<TokenId>> families_;
   std::vector<RouterProcess> routers_;
   std::vector<WorkerSlot> workers_;
+  std::vector<std::unique_ptr<SimWorker>> zombies_;  // alive, but replaced
   // (client, index of its router); clients outlive their requests.
   std::vector<std::pair<std::unique_ptr<SimClient>, int>> clients_;
   bool faults_over_ = false;

@@ -26,6 +26,8 @@ void SimCluster::ScheduleFaults() {
   Schedule(settings_.router_crashes, &SimCluster::CrashRouter);
   Schedule(settings_.transfer_faults, &SimCluster::FailTransfer);
   Schedule(settings_.device_failures, &SimCluster::FailDevice);
+  Schedule(settings_.zombies, &SimCluster::MakeZombie);
+  Schedule(settings_.router_pauses, &SimCluster::PauseRouter);
 }
 
 int SimCluster::RandomWorker() {
@@ -54,12 +56,16 @@ void SimCluster::CrashWorker() {
 void SimCluster::KillWorker(int index, const std::string& why) {
   WorkerSlot& slot = workers_[static_cast<size_t>(index)];
   world_.Trace(slot.worker->process().name, why);
-  slot.worker->Kill(world_.Chance(0.2) ? 1500 : 50);
-  // Destroyed when nothing of it is on the stack.
-  world_.After(Duration{}, [dead = std::shared_ptr<SimWorker>(std::move(slot.worker))] {});
+  Bury(std::move(slot.worker), world_.Chance(0.2) ? 1500 : 50);
   world_.After(world_.Ms(10, 1500), [this, index] {
     if (workers_[static_cast<size_t>(index)].worker == nullptr) StartWorker(index);
   });
+}
+
+void SimCluster::Bury(std::unique_ptr<SimWorker> worker, double notice_ms) {
+  worker->Kill(notice_ms);
+  // Destroyed when nothing of it is on the stack.
+  world_.After(Duration{}, [dead = std::shared_ptr<SimWorker>(std::move(worker))] {});
 }
 
 void SimCluster::PauseWorker() {
@@ -124,7 +130,7 @@ void SimCluster::CrashRouter() {
   r.process->Kill();
   router_net_.OnDeath(r.process.get(), 50);
   for (auto& [client, router] : clients_) {
-    if (router == static_cast<int>(index) && client->waiting()) client->Leave("its router died");
+    if (router == static_cast<int>(index) && !client->done()) client->Leave("its router died");
   }
   r.router.reset();
   world_.After(world_.Ms(50, 1500), [this, index] {
@@ -151,10 +157,55 @@ void SimCluster::FailDevice() {
   });
 }
 
+// A worker that does not answer is taken for dead and replaced under its name and address, as a supervisor on another host
+// would do. It is not dead: later it goes on, writes what it had started, and speaks for its old incarnation. Nothing but its
+// acknowledgement or its end may free what it was granted.
+void SimCluster::MakeZombie() {
+  const int index = RandomWorker();
+  if (index < 0) return;
+  WorkerSlot& slot = workers_[static_cast<size_t>(index)];
+  const std::string name = slot.worker->process().name;
+  world_.Trace(name, "stops and is replaced");
+  coverage_.Count("zombie");
+  if (slot.worker->InTransfer()) coverage_.Count("zombie in transfer");
+  slot.worker->Pause();
+  SimWorker* zombie = zombies_.emplace_back(std::move(slot.worker)).get();
+  StartWorker(index);
+  const auto is_it = [zombie](const auto& z) { return z.get() == zombie; };
+  world_.After(world_.Ms(10, 2500), [this, is_it, zombie] {
+    if (std::none_of(zombies_.begin(), zombies_.end(), is_it)) return;
+    world_.Trace(zombie->process().name, "goes on, although replaced");
+    zombie->Resume();
+  });
+  world_.After(world_.Ms(2500, 5000), [this, is_it] {
+    auto it = std::find_if(zombies_.begin(), zombies_.end(), is_it);
+    if (it == zombies_.end()) return;
+    std::unique_ptr<SimWorker> dead = std::move(*it);
+    zombies_.erase(it);
+    world_.Trace(dead->process().name, "killed at last");
+    Bury(std::move(dead), 50);
+  });
+}
+
+void SimCluster::PauseRouter() {
+  RouterProcess& r = routers_[world_.random.Below(routers_.size())];
+  if (r.router == nullptr || !r.process->running()) return;
+  const Duration time = FromMs(world_.Uniform(5, ToMs(kLongestRouterPause)));
+  world_.Trace(r.process->name, fmt::format("stopped for {:.0f} ms", ToMs(time)));
+  coverage_.Count("router stopped");
+  r.process->Pause();
+  world_.After(time, [this, process = r.process] {
+    world_.Trace(process->name, "goes on");
+    process->Resume();
+  });
+}
+
 void SimCluster::Heal() {
   world_.Trace("cluster", "all faults are put right");
   faults_over_ = true;
+  fabric_.set_connect_fail_chance(0);
   for (size_t i = 0; i < routers_.size(); ++i) {
+    routers_[i].process->Resume();
     if (routers_[i].router == nullptr) StartRouter(static_cast<int>(i));
   }
   for (size_t i = 0; i < workers_.size(); ++i) {

@@ -7,7 +7,8 @@ namespace aisp {
 SimSettings SimSettings::Draw(SimWorld& world) {
   SimSettings s;
   s.routers = world.Chance(0.35) ? 2 : 1;
-  s.prefill_workers = world.Chance(0.8) ? 2 : 1;
+  s.prefill_workers = static_cast<int>(world.Chance(0.6) ? 2 : world.Between(1, 3));
+  s.decode_workers = static_cast<int>(world.Chance(0.7) ? 2 : world.Between(1, 3));
   s.block_tokens = world.Chance(0.8) ? 16 : 32;
   s.num_layers = static_cast<int32_t>(world.Between(1, 3));
   s.max_context = static_cast<int32_t>(16 * world.Between(8, 24));
@@ -39,10 +40,14 @@ SimSettings SimSettings::Draw(SimWorld& world) {
   s.short_deadline_chance = world.Chance(0.3) ? world.Uniform(0.1, 0.7) : 0.02;
   s.cancel_chance = world.Chance(0.5) ? world.Uniform(0.05, 0.4) : 0.02;
   const auto some = [&](double chance, double most) { return world.Chance(chance) ? world.Uniform(0.5, most) : 0.0; };
+  const double wild = world.Chance(0.25) ? 3 : 1;
   s.crashes = some(0.6, 5);
-  s.pauses = some(0.6, 5);
-  s.link_breaks = some(0.5, 6);
-  s.link_stalls = some(0.4, 6);
+  s.pauses = some(0.6, 6 * wild);
+  s.link_breaks = some(0.5, 8 * wild);
+  s.link_stalls = some(0.5, 8 * wild);
+  s.zombies = some(0.25, 2);
+  s.router_pauses = some(0.2, 2);
+  s.connect_fail_chance = world.Chance(0.2) ? world.Uniform(0.05, 0.5) : 0;
   s.drains = some(0.25, 2);
   s.router_crashes = s.routers > 1 ? some(0.4, 1.5) : 0;
   s.transfer_faults = some(0.4, 6);
@@ -54,11 +59,12 @@ std::string SimSettings::ToString() const {
   return fmt::format(
       "routers={} P={} D={} block={} layers={} blocks={}/{} context={} batch={} sequences={} depth={} {} transfer={:.2f}ms/block "
       "step={:.1f}+{:.2f}ms lease={:.0f}ms requests={} span={:.0f}ms calm={} crashes={:.1f} pauses={:.1f} breaks={:.1f} "
-      "stalls={:.1f} drains={:.1f} router_crashes={:.1f} transfer_faults={:.1f}",
+      "stalls={:.1f} drains={:.1f} router_crashes={:.1f} transfer_faults={:.1f} devices={:.1f} zombies={:.1f} "
+      "router_pauses={:.1f} connect_fails={:.2f}",
       routers, prefill_workers, decode_workers, block_tokens, num_layers, prefill_blocks, decode_blocks, max_context,
       max_batch_tokens, max_sequences, executor_depth, owner_copies ? "tcp-like" : "shm-like", transfer_ms_per_block,
       step_base_ms, step_token_ms, ToMs(lease), requests, ToMs(arrival_span), calm, crashes, pauses, link_breaks, link_stalls,
-      drains, router_crashes, transfer_faults);
+      drains, router_crashes, transfer_faults, device_failures, zombies, router_pauses, connect_fail_chance);
 }
 
 }  // namespace aisp

@@ -45,6 +45,9 @@ struct SimSettings {
   double router_crashes = 0;
   double transfer_faults = 0;
   double device_failures = 0;
+  double zombies = 0;  // a stopped worker is taken for dead, replaced, and goes on later
+  double router_pauses = 0;
+  double connect_fail_chance = 0;
 
   static SimSettings Draw(SimWorld& world);
   std::string ToString() const;

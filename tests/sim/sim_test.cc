@@ -23,7 +23,7 @@ TEST_F(Simulation, FiveHundredSeedsKeepEveryPromiseAndCoverTheFaults) {
         "prefill worker killed during transfer", "decode worker killed", "decode worker killed during transfer",
         "prefill worker stopped during transfer beyond the lease", "decode worker stopped", "death proven",
         "kv link broken", "router link broken", "link stalled", "drained", "router killed", "write failed",
-        "device failed", "piece landed after its grant was revoked", "piece fenced by the pool's owner"}) {
+        "device failed", "zombie in transfer", "router stopped", "piece landed after its grant was revoked", "piece fenced by the pool's owner"}) {
     EXPECT_GT(report.coverage.Get(what), 0u) << what << " never happened: the seeds no longer cover it";
   }
   EXPECT_GT(report.coverage.GetPeak("quarantined blocks"), 8u);

@@ -33,6 +33,7 @@ class SimFabric::Transport final : public KvTransport {
   Result<KvPeerId> Connect(std::string_view descriptor, Duration) override {
     const std::string owner(descriptor);
     if (fabric_->Find(owner) == nullptr) return Unavailable("the pool of " + owner + " is gone");
+    if (fabric_->world_->Chance(fabric_->connect_fail_chance_)) return Unavailable("the pool cannot be mapped");
     auto lane = std::make_shared<Lane>();
     lane->writer = process_;
     lane->owner = owner;

@@ -37,6 +37,8 @@ class SimFabric {
   void Resume(const std::string& process);
   // The process is gone. Its pool may be freed after the call.
   void Kill(const std::string& process);
+  // Connect fails with this probability from now on.
+  void set_connect_fail_chance(double p) { connect_fail_chance_ = p; }
   // A write under way ends with an error, some of it landed; false when there is none.
   bool FailOneWrite();
   // Pieces that landed although their epoch had been revoked before (not with owner_copies).
@@ -75,6 +77,7 @@ class SimFabric {
   const SimFabricOptions options_;
   std::map<std::string, Transport*> transports_;
   std::vector<LanePtr> lanes_;
+  double connect_fail_chance_ = 0;
   uint64_t late_pieces_ = 0;
   uint64_t fenced_pieces_ = 0;
 };

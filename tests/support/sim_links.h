@@ -1,9 +1,9 @@
 // SimLinks: the link layer of proto/link.h under simulated time, with faults. One object carries all links of one kind:
 // `Up` goes from the dialling side to the listening one, `Down` back.
 //
-// Messages of a link arrive in order with seeded delays. A link can break (both ends hear of it, each in its own time, what is
-// under way is lost), stall (nothing arrives for a while), or be closed by an end; a process that dies breaks all of its
-// links. A link with too much under way breaks, as the contract says.
+// Messages of a link arrive in order with seeded delays. A link can break (both ends hear of it, each in its own time; what is
+// under way is lost, or is read first, as from a socket's buffer), stall (nothing arrives for a while), or be closed by an
+// end; a process that dies breaks all of its links. A link with too much under way breaks, as the contract says.
 #pragma once
 
 #include <algorithm>
@@ -71,7 +71,7 @@ class SimLinks {
     if (some.empty()) return false;
     const ConnectionPtr& c = some[world_->random.Below(some.size())];
     world_->Trace("net", "link " + c->dialer.process->name + " - " + c->listener.process->name + " breaks");
-    Break(c, 20);
+    Break(c, world_->Chance(0.3) ? 600 : 20);
     return true;
   }
   bool StallOne(Duration time) {
@@ -217,6 +217,10 @@ class SimLinks {
     c->broken = true;
     for (End Connection::*which : {&Connection::dialer, &Connection::listener}) {
       if (((*c).*which).process == nullptr) continue;
+      if (world_->Chance(0.4)) {
+        TellDown(c, which, {Code::kUnavailable, "connection reset after the last message"});
+        continue;
+      }
       world_->After(world_->Ms(0, notice_ms), [this, c, which] {
         ((*c).*which).process->Deliver([this, c, which] { Down_(c, which, {Code::kUnavailable, "connection reset"}); });
       });
