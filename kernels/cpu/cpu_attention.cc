@@ -25,7 +25,7 @@ void CpuOps::PlanAttention(const AttentionParams& p) {
       }
     }
   }
-  const size_t floats = AttendScratchFloats(std::max(kRowHeads, group), p.q_head_dim, p.v_head_dim);
+  const size_t floats = AttendScratchFloats(std::max(kRowHeads, group), p.kv.head_dim, p.v_head_dim);
   for (std::vector<float>& scratch : attend_scratch_) {
     if (scratch.size() < floats) scratch.resize(floats);
   }

@@ -35,13 +35,13 @@ struct AttendTask {
   bool out_bf16 = false;
   int64_t out_row_stride = 0;   // elements
   int64_t out_head_stride = 0;  // elements
-  float* scratch = nullptr;     // AttendScratchFloats(rows * group, q_dim, v_dim)
+  float* scratch = nullptr;     // AttendScratchFloats(rows * group, slot_dim, v_dim)
 };
 
 // Running softmax of each row and head (maximum, sum, output), and one tile of keys and values in f32.
-constexpr size_t AttendScratchFloats(int32_t row_heads, int32_t q_dim, int32_t v_dim) {
-  return static_cast<size_t>(row_heads) * static_cast<size_t>(v_dim + 2 + q_dim) +
-         static_cast<size_t>(kAttentionTile) * static_cast<size_t>(q_dim + v_dim) + 64;
+constexpr size_t AttendScratchFloats(int32_t row_heads, int32_t slot_dim, int32_t v_dim) {
+  return static_cast<size_t>(row_heads) * static_cast<size_t>(v_dim + 2) +
+         static_cast<size_t>(kAttentionTile) * static_cast<size_t>(2 * slot_dim) + 64;
 }
 
 struct RowKernels {

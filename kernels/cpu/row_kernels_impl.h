@@ -106,24 +106,44 @@ template <int h>
 inline __attribute__((always_inline)) V Fold(V a, V b) {
   return Pick<h, false>(a, b, std::make_index_sequence<kLanes>()) + Pick<h, true>(a, b, std::make_index_sequence<kLanes>());
 }
-// Lane j of the result is the sum of v[j]'s lanes.
-inline __attribute__((always_inline)) V SumEach(V* v) {
-  if constexpr (kLanes == 16) {
-    for (int j = 0; j < 8; ++j) v[j] = Fold<8>(v[2 * j], v[2 * j + 1]);
+// Lane j of the result is the sum of v[j]'s lanes: SumEach<1> takes kLanes vectors. By recursion and not by a loop, because only
+// constant indices let the vectors stay in registers.
+template <int h>
+inline __attribute__((always_inline)) V SumEach(const V* v) {
+  if constexpr (h == kLanes) {
+    return v[0];
+  } else {
+    return Fold<h>(SumEach<2 * h>(v), SumEach<2 * h>(v + kLanes / (2 * h)));
   }
-  if constexpr (kLanes >= 8) {
-    for (int j = 0; j < 4; ++j) v[j] = Fold<4>(v[2 * j], v[2 * j + 1]);
-  }
-  for (int j = 0; j < 2; ++j) v[j] = Fold<2>(v[2 * j], v[2 * j + 1]);
-  return Fold<1>(v[0], v[1]);
 }
-inline float SumLanes(V v) {
-  float lanes[kLanes];
-  Store(lanes, v);
-  for (int h = kLanes / 2; h > 0; h /= 2) {
-    for (int i = 0; i < h; ++i) lanes[i] += lanes[i + h];
-  }
-  return lanes[0];
+// Lane i gets lane i ^ h.
+template <int h, size_t... i>
+inline __attribute__((always_inline)) V Swap(V v, std::index_sequence<i...>) {
+  return __builtin_shufflevector(v, v, (static_cast<int>(i) ^ h)...);
+}
+template <int h>
+inline __attribute__((always_inline)) V Swap(V v) {
+  return Swap<h>(v, std::make_index_sequence<kLanes>());
+}
+inline __attribute__((always_inline)) float SumLanes(V v) {
+  if constexpr (kLanes == 16) v += Swap<8>(v);
+  if constexpr (kLanes >= 8) v += Swap<4>(v);
+  v += Swap<2>(v);
+  v += Swap<1>(v);
+  return v[0];
+}
+// The greater; a NaN wins over all.
+inline __attribute__((always_inline)) V Max(V a, V b) { return ((a > b) | (a != a)) ? a : b; }
+inline __attribute__((always_inline)) float MaxLanes(V v) {
+  if constexpr (kLanes == 16) v = Max(v, Swap<8>(v));
+  if constexpr (kLanes >= 8) v = Max(v, Swap<4>(v));
+  v = Max(v, Swap<2>(v));
+  v = Max(v, Swap<1>(v));
+  return v[0];
+}
+template <size_t... i>
+inline __attribute__((always_inline)) I LaneIndex(std::index_sequence<i...>) {
+  return I{static_cast<int32_t>(i)...};
 }
 
 void RmsNorm(const float* x, const float* weight, void* y, bool y_bf16, int64_t dim, float epsilon) {
@@ -189,11 +209,16 @@ void FromBf16Row(const uint16_t* x, float* y, int64_t n) {
 constexpr int kTile = kAttentionTile;
 constexpr float kMinusInfinity = -__builtin_inff();
 
+inline __attribute__((always_inline)) V LoadKv(const float* p) { return Load(p); }
+inline __attribute__((always_inline)) V LoadKv(const uint16_t* p) { return FromBf16(p); }
+
+// Keys and values of 16 positions, rows `stride` elements apart. Converting bf16 on the way is exact, so whether a tile is
+// converted beforehand or on every load changes no bit.
+template <typename T>
 struct Tile {
-  const float* keys;  // [16, key_stride]
-  const float* values;
-  int64_t key_stride;
-  int64_t value_stride;
+  const T* keys;
+  const T* values;
+  int64_t stride;
 };
 
 struct RowState {
@@ -201,83 +226,144 @@ struct RowState {
   float sum;
 };
 
-// scores[j] = q . key j
-inline __attribute__((always_inline)) void Scores(const float* q, const Tile& tile, int32_t dim, float* scores) {
-  for (int first = 0; first < kTile; first += kLanes) {
-    V sums[kLanes] = {};
-    const float* keys = tile.keys + first * tile.key_stride;
-    for (int32_t d = 0; d < dim; d += kLanes) {
-      const V qd = Load(q + d);
-#pragma GCC unroll 16
-      for (int j = 0; j < kLanes; ++j) sums[j] += qd * Load(keys + j * tile.key_stride + d);
-    }
-    Store(scores + first, SumEach(sums));
+constexpr int kTileVectors = kTile / kLanes;
+
+template <typename T, size_t... j>
+inline __attribute__((always_inline)) V ScoreGroup(const float* q, const T* keys, int64_t stride, int32_t dim,
+                                                   std::index_sequence<j...>) {
+  V sums[] = {(static_cast<void>(j), V{})...};
+  for (int32_t d = 0; d < dim; d += kLanes) {
+    const V qd = Load(q + d);
+    ((sums[j] += qd * LoadKv(keys + static_cast<int64_t>(j) * stride + d)), ...);
+  }
+  return SumEach<1>(sums);
+}
+
+// Lane j of scores: q . key j.
+template <typename T>
+inline __attribute__((always_inline)) void Scores(const float* q, const Tile<T>& tile, int64_t stride, int32_t dim, V* scores) {
+  for (int group = 0; group < kTileVectors; ++group) {
+    scores[group] = ScoreGroup(q, tile.keys + group * kLanes * stride, stride, dim, std::make_index_sequence<kLanes>());
   }
 }
 
-// out = out * correction + sum over j < n of weights[j] * value j, `kVectors` vectors at a time.
-template <int kVectors>
-inline __attribute__((always_inline)) void Accumulate(const float* weights, int32_t n, const Tile& tile, int32_t d,
-                                                      float correction, float* out) {
-  V sums[kVectors];
-  for (int k = 0; k < kVectors; ++k) sums[k] = Load(out + d + k * kLanes) * correction;
-  const float* values = tile.values + d;
-  for (int32_t j = 0; j < n; ++j) {
-    const V w = Splat(weights[j]);
-    for (int k = 0; k < kVectors; ++k) sums[k] += w * Load(values + j * tile.value_stride + k * kLanes);
+// out = out * correction + sum over j < n of weights[j] * value j, for some vectors of out. Even and odd positions have sums of
+// their own where there are registers for it, so that one addition need not wait for the one before.
+template <typename T, size_t... k>
+inline __attribute__((always_inline)) void AccumulateSome(const float* weights, int32_t n, const T* values, int64_t stride,
+                                                          float correction, float* out, std::index_sequence<k...>) {
+  V even[] = {Load(out + k * kLanes) * correction...};
+  V odd[] = {(static_cast<void>(k), V{})...};
+  int32_t j = 0;
+  for (; j + 2 <= n; j += 2) {
+    const V a = Splat(weights[j]), b = Splat(weights[j + 1]);
+    const T* row = values + j * stride;
+    ((even[k] += a * LoadKv(row + k * kLanes)), ...);
+    ((odd[k] += b * LoadKv(row + stride + k * kLanes)), ...);
   }
-  for (int k = 0; k < kVectors; ++k) Store(out + d + k * kLanes, sums[k]);
+  if (j < n) {
+    const V a = Splat(weights[j]);
+    ((even[k] += a * LoadKv(values + j * stride + k * kLanes)), ...);
+  }
+  ((Store(out + k * kLanes, even[k] + odd[k])), ...);
+}
+template <typename T>
+inline __attribute__((always_inline)) void Accumulate(const float* weights, int32_t n, const Tile<T>& tile, int64_t stride,
+                                                      int32_t dim, float correction, float* out) {
+  int32_t d = 0;
+  for (; d + 4 * kLanes <= dim; d += 4 * kLanes) {
+    AccumulateSome(weights, n, tile.values + d, stride, correction, out + d, std::make_index_sequence<4>());
+  }
+  for (; d < dim; d += kLanes) {
+    AccumulateSome(weights, n, tile.values + d, stride, correction, out + d, std::make_index_sequence<1>());
+  }
 }
 
-// Lanes [from, n) of the tile are visible to this row; those from n on may hold anything, NaN included.
-inline void AttendTile(const float* q, const AttendTask& task, const Tile& tile, int32_t from, int32_t n, RowState* state,
+// Lanes [from, n) of the tile are visible to this row; those from n on may hold anything, NaN included. kDim: the head size and
+// stride where they are known at compile time, else 0.
+template <typename T, int kDim>
+inline void AttendTile(const float* q, const AttendTask& task, const Tile<T>& tile, int32_t from, int32_t n, RowState* state,
                        float* out) {
-  float scores[kTile];
-  Scores(q, tile, task.q_dim, scores);
-  float max = state->max;
-  for (int32_t j = 0; j < kTile; ++j) {
-    const bool visible = j >= from && j < n;
-    scores[j] = visible ? scores[j] * task.scale : kMinusInfinity;
+  const int64_t stride = kDim > 0 ? kDim : tile.stride;
+  V scores[kTileVectors];
+  Scores(q, tile, stride, kDim > 0 ? kDim : task.q_dim, scores);
+  V maxima = Splat(state->max);
+  for (int k = 0; k < kTileVectors; ++k) {
+    const I lane = LaneIndex(std::make_index_sequence<kLanes>()) + k * kLanes;
+    const I visible = (lane >= from) & (lane < n);
+    scores[k] = visible ? scores[k] * task.scale : Splat(kMinusInfinity);
+    maxima = Max(scores[k], maxima);
   }
-  for (int32_t j = 0; j < kTile; ++j) max = scores[j] > max || scores[j] != scores[j] ? scores[j] : max;
+  const float max = MaxLanes(maxima);
   const float correction = Exp(Splat(state->max - max))[0];
+  float weights[kTile];
   V sums = Splat(0.0f);
-  for (int32_t j = 0; j < kTile; j += kLanes) {
-    const V w = Exp(Load(scores + j) - max);
-    Store(scores + j, w);
+  for (int k = 0; k < kTileVectors; ++k) {
+    const V w = Exp(scores[k] - max);
+    Store(weights + k * kLanes, w);
     sums += w;
   }
   state->max = max;
   state->sum = state->sum * correction + SumLanes(sums);
-  int32_t d = 0;
-  for (; d + 4 * kLanes <= task.v_dim; d += 4 * kLanes) Accumulate<4>(scores, n, tile, d, correction, out);
-  for (; d < task.v_dim; d += kLanes) Accumulate<1>(scores, n, tile, d, correction, out);
+  Accumulate(weights, n, tile, stride, kDim > 0 ? kDim : task.v_dim, correction, out);
 }
 
-void LoadTile(const AttendTask& task, int32_t position, float* scratch, Tile* tile) {
+template <typename T>
+Tile<T> TileInPool(const AttendTask& task, int32_t position) {
   const int32_t block = task.table[position / task.block_tokens];
   const int64_t slot = position % task.block_tokens;
   const std::byte* keys = task.keys + static_cast<size_t>(block) * task.block_bytes;
   const std::byte* values = keys + task.value_offset;
-  if (!task.kv_bf16) {
-    tile->keys = reinterpret_cast<const float*>(keys) + slot * task.slot_dim;
-    tile->values = reinterpret_cast<const float*>(values) + slot * task.slot_dim;
-    tile->key_stride = tile->value_stride = task.slot_dim;
-    return;
-  }
-  const auto* k = reinterpret_cast<const uint16_t*>(keys) + slot * task.slot_dim;
-  const auto* v = reinterpret_cast<const uint16_t*>(values) + slot * task.slot_dim;
-  float* key_tile = scratch;
-  float* value_tile = scratch + kTile * task.q_dim;
+  return {reinterpret_cast<const T*>(keys) + slot * task.slot_dim, reinterpret_cast<const T*>(values) + slot * task.slot_dim,
+          task.slot_dim};
+}
+
+// A bf16 tile as f32 in scratch memory, with the pool's own stride.
+Tile<float> ConvertTile(const AttendTask& task, const Tile<uint16_t>& from, float* scratch) {
+  float* values = scratch + kTile * task.slot_dim;
   for (int j = 0; j < kTile; ++j) {
-    FromBf16Row(k + j * task.slot_dim, key_tile + j * task.q_dim, task.q_dim);
-    FromBf16Row(v + j * task.slot_dim, value_tile + j * task.v_dim, task.v_dim);
+    FromBf16Row(from.keys + j * from.stride, scratch + j * task.slot_dim, task.q_dim);
+    FromBf16Row(from.values + j * from.stride, values + j * task.slot_dim, task.v_dim);
   }
-  *tile = {key_tile, value_tile, task.q_dim, task.v_dim};
+  return {scratch, values, task.slot_dim};
 }
 
 int32_t FirstVisible(const AttendTask& task, int32_t position) {
   return task.window > 0 && position >= task.window ? position - task.window + 1 : 0;
+}
+
+// All rows that see something of the tile at `begin`.
+template <typename T, int kDim>
+void AttendRows(const AttendTask& task, const Tile<T>& tile, int32_t begin, RowState* state, float* out) {
+  const int32_t first_row = begin > task.first_position ? begin - task.first_position : 0;
+  for (int32_t r = first_row; r < task.rows; ++r) {
+    const int32_t position = task.first_position + r;
+    const int32_t from = FirstVisible(task, position) - begin;
+    if (from >= kTile) continue;
+    const int32_t n = position - begin + 1 < kTile ? position - begin + 1 : kTile;
+    for (int32_t h = 0; h < task.group; ++h) {
+      const int32_t i = r * task.group + h;
+      AttendTile<T, kDim>(task.q + r * task.q_row_stride + h * task.q_head_stride, task, tile, from, n, &state[i],
+                          out + static_cast<int64_t>(i) * task.v_dim);
+    }
+  }
+}
+
+template <int kDim>
+void AttendAll(const AttendTask& task, RowState* state, float* out, float* tile_memory) {
+  constexpr int32_t kFewRows = 4;  // for which converting a tile beforehand does not pay
+  const bool direct = !task.kv_bf16 || task.rows * task.group <= kFewRows;
+  const int32_t last = task.first_position + task.rows - 1;
+  const int32_t first_tile = FirstVisible(task, task.first_position) / kTile * kTile;
+  for (int32_t begin = first_tile; begin <= last; begin += kTile) {
+    if (!task.kv_bf16) {
+      AttendRows<float, kDim>(task, TileInPool<float>(task, begin), begin, state, out);
+    } else if (direct) {
+      AttendRows<uint16_t, kDim>(task, TileInPool<uint16_t>(task, begin), begin, state, out);
+    } else {
+      AttendRows<float, kDim>(task, ConvertTile(task, TileInPool<uint16_t>(task, begin), tile_memory), begin, state, out);
+    }
+  }
 }
 
 void Attend(const AttendTask& task) {
@@ -287,24 +373,13 @@ void Attend(const AttendTask& task) {
   float* tile_memory = out + static_cast<int64_t>(states) * task.v_dim;
   for (int32_t i = 0; i < states; ++i) state[i] = {kMinusInfinity, 0.0f};
   for (int64_t i = 0; i < static_cast<int64_t>(states) * task.v_dim; ++i) out[i] = 0.0f;
-
-  const int32_t last = task.first_position + task.rows - 1;
-  const int32_t first_tile = FirstVisible(task, task.first_position) / kTile * kTile;
-  for (int32_t begin = first_tile; begin <= last; begin += kTile) {
-    Tile tile;
-    LoadTile(task, begin, tile_memory, &tile);
-    const int32_t first_row = begin > task.first_position ? begin - task.first_position : 0;
-    for (int32_t r = first_row; r < task.rows; ++r) {
-      const int32_t position = task.first_position + r;
-      const int32_t from = FirstVisible(task, position) - begin;
-      if (from >= kTile) continue;
-      const int32_t n = position - begin + 1 < kTile ? position - begin + 1 : kTile;
-      for (int32_t h = 0; h < task.group; ++h) {
-        const int32_t i = r * task.group + h;
-        AttendTile(task.q + r * task.q_row_stride + h * task.q_head_stride, task, tile, from, n, &state[i],
-                   out + static_cast<int64_t>(i) * task.v_dim);
-      }
-    }
+  const bool square = task.q_dim == task.slot_dim && task.v_dim == task.slot_dim;
+  if (square && task.slot_dim == 64) {
+    AttendAll<64>(task, state, out, tile_memory);
+  } else if (square && task.slot_dim == 128) {
+    AttendAll<128>(task, state, out, tile_memory);
+  } else {
+    AttendAll<0>(task, state, out, tile_memory);
   }
 
   for (int32_t r = 0; r < task.rows; ++r) {
