@@ -32,6 +32,10 @@ std::string_view RouteReasonName(RouteReason reason) {
       return "local-no-prefill-worker";
     case RouteReason::kTakeover:
       return "takeover";
+    case RouteReason::kForcedRemote:
+      return "forced-remote";
+    case RouteReason::kForcedLocal:
+      return "forced-local";
   }
   return "unknown";
 }
@@ -106,13 +110,19 @@ CostPolicy::Cost CostPolicy::Remote(const RequestSummary& request, const WorkerV
   return cost;
 }
 
+// Drops the local candidates where there are remote ones.
+void CostPolicy::PreferRemote(std::vector<Candidate>* candidates, double* best_ms) {
+  double best_remote_ms = INFINITY;
+  for (const Candidate& c : *candidates) {
+    if (c.prefill >= 0) best_remote_ms = std::min(best_remote_ms, c.cost.score_ms);
+  }
+  if (best_remote_ms == INFINITY) return;
+  std::erase_if(*candidates, [](const Candidate& c) { return c.prefill < 0; });
+  *best_ms = best_remote_ms;
+}
+
 Result<Placement> CostPolicy::Pick(const RequestSummary& request,
                                    std::span<const WorkerView> workers) const {
-  struct Candidate {
-    int decode;
-    int prefill;
-    Cost cost;
-  };
   std::vector<Candidate> candidates;
   bool any_prefill = false;
   for (const WorkerView& w : workers) any_prefill = any_prefill || (w.prefill && w.available);
@@ -125,12 +135,14 @@ Result<Placement> CostPolicy::Pick(const RequestSummary& request,
     if (workers[d].prefill || !workers[d].available) continue;
     consider(d, -1, Local(request, workers[d]));
     if (Uncached(request, workers[d]) < kHashUnitTokens) continue;
+    if (request.preference == PrefillPreference::kLocal) continue;
     for (size_t p = 0; p < workers.size(); ++p) {
       if (!workers[p].prefill || !workers[p].available) continue;
       consider(d, static_cast<int>(p), Remote(request, workers[d], workers[p]));
     }
   }
   if (candidates.empty()) return Unavailable("no decode worker is ready; retry later");
+  if (request.preference == PrefillPreference::kRemote) PreferRemote(&candidates, &best_ms);
 
   const double limit_ms = best_ms + options_.tie_fraction * std::abs(best_ms);
   std::erase_if(candidates, [&](const Candidate& c) { return c.cost.score_ms > limit_ms; });
@@ -143,10 +155,14 @@ Result<Placement> CostPolicy::Pick(const RequestSummary& request,
   placement.tpot_ms = chosen.cost.tpot_ms;
   if (request.takeover) {
     placement.reason = RouteReason::kTakeover;
+  } else if (request.preference == PrefillPreference::kRemote && chosen.prefill >= 0) {
+    placement.reason = RouteReason::kForcedRemote;
   } else if (chosen.prefill >= 0) {
     placement.reason = RouteReason::kRemotePrefill;
   } else if (Uncached(request, workers[chosen.decode]) < kHashUnitTokens) {
     placement.reason = RouteReason::kLocalCached;
+  } else if (request.preference == PrefillPreference::kLocal) {
+    placement.reason = RouteReason::kForcedLocal;
   } else if (!any_prefill) {
     placement.reason = RouteReason::kLocalNoPrefillWorker;
   } else {

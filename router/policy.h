@@ -42,6 +42,10 @@ struct WorkerView {
   double transfer_bytes_per_s = 0;  // measured on its last transfers; 0: unknown
 };
 
+// Where the client wants its prompt computed: for comparisons and debugging. A wish that cannot be met (no prefill worker, or
+// the whole prompt is cached on the decode worker) falls back to the other way.
+enum class PrefillPreference : uint8_t { kAuto, kRemote, kLocal };
+
 struct RequestSummary {
   int32_t tokens = 0;  // to be prefilled: the prompt, and what was emitted before a takeover
   double expected_new_tokens = 64;
@@ -49,6 +53,7 @@ struct RequestSummary {
   int32_t num_layers = 1;
   int32_t block_tokens = 16;
   bool takeover = false;
+  PrefillPreference preference = PrefillPreference::kAuto;
   uint64_t tie_break = 0;
 };
 
@@ -59,6 +64,8 @@ enum class RouteReason : uint8_t {
   kLocalCached,           // less than one hash unit is left to compute
   kLocalNoPrefillWorker,  // no prefill worker is available
   kTakeover,              // replayed after its decode worker was lost
+  kForcedRemote,          // the client asked for it
+  kForcedLocal,
 };
 inline constexpr std::array kRouteReasons = {
     RouteReason::kRemotePrefill, RouteReason::kLocalCheaper, RouteReason::kLocalCached,
@@ -103,6 +110,12 @@ class CostPolicy final : public RoutingPolicy {
     double tpot_ms = 0;
     double score_ms = 0;
   };
+  struct Candidate {
+    int decode;
+    int prefill;  // -1: local
+    Cost cost;
+  };
+  static void PreferRemote(std::vector<Candidate>* candidates, double* best_ms);
   double PrefillMs(const WorkerView& worker, double tokens) const;
   double AdmissionMs(const RequestSummary& request, const WorkerView& decode, double tpot_ms) const;
   double ExposedTransferMs(const RequestSummary& request, const WorkerView& decode,

@@ -40,10 +40,6 @@ struct RouterOptions {
   CostPolicyOptions policy;
 };
 
-// Where the client wants its prompt computed: for comparisons and debugging (x-aisp-prefill), kAuto otherwise. A wish that
-// cannot be met (no prefill worker) falls back to the other way.
-enum class PrefillPreference : uint8_t { kAuto, kRemote, kLocal };
-
 struct RouterRequest {
   std::string trace_id;
   std::vector<TokenId> tokens;

@@ -106,8 +106,8 @@ void Router::Impl::OnRegister(LinkId link_id, v1::Register registration) {
                                 {"role", prefill ? "prefill" : "decode"},
                                 {"incarnation", registration.incarnation()},
                                 {"host", registration.host_id()}});
-  auto [it, added] = workers.try_emplace(id, link_id, std::move(registration),
-                                         options.max_prefix_units_per_worker, now);
+  workers.try_emplace(id, link_id, std::move(registration), options.max_prefix_units_per_worker,
+                      now);
   link_timers.Set(link_id.value, now + options.silence_limit);
   UpdateWorkerGauges();
   v1::RouterMessage reply;
@@ -116,8 +116,8 @@ void Router::Impl::OnRegister(LinkId link_id, v1::Register registration) {
   reply.mutable_registered()->set_silence_limit_ms(
       static_cast<uint32_t>(ToMs(options.silence_limit)));
   sender->Send(link_id, std::move(reply));
+  // An accepted worker sends a snapshot of its own accord; OnTelemetry asks when none came.
   metrics.SetBlind(id, true);
-  AskSnapshot(it->second);
 }
 
 void Router::Impl::OnTelemetry(WorkerState& worker, const v1::Telemetry& telemetry) {

@@ -49,6 +49,7 @@ Status Router::Impl::Place(Request& request) {
   summary.num_layers = static_cast<int32_t>(expected.kv_layout().num_layers());
   summary.block_tokens = static_cast<int32_t>(expected.kv_layout().block_tokens());
   summary.takeover = request.placements > 0;
+  summary.preference = request.spec.prefill;
   summary.tie_break = random.Next();
 
   std::vector<WorkerState*> states;

@@ -423,7 +423,7 @@ TEST(Router, BlindnessToAPrefixCacheIsVisibleAndASnapshotIsAskedFor) {
   RouterHarness h;
   const LinkId d = h.AddDecode("d");
   EXPECT_TRUE(h.HasMetric("aisp_router_prefix_view_blind{", "1"));
-  EXPECT_EQ(h.Count(d, Kind::kKvSnapshot), 1) << "asked on registration";
+  EXPECT_EQ(h.Count(d, Kind::kKvSnapshot), 1) << "none came by the first telemetry";
   h.Store(d, h.Request(64).tokens, 10, /*snapshot=*/true);
   EXPECT_TRUE(h.HasMetric("aisp_router_prefix_view_blind{", "0"));
   h.Advance(seconds(1));

@@ -21,8 +21,8 @@ SequenceRequest AsSequence(const RouterRequest& request) {
 
 }  // namespace
 
-SimClient::SimClient(SimWorld* world, SimCoverage* coverage, std::string name, const ProvenanceOptions& model,
-                     RouterRequest request, Duration grace)
+SimClient::SimClient(SimWorld* world, SimCoverage* coverage, std::string name,
+                     const ProvenanceOptions& model, RouterRequest request, Duration grace)
     : world_(world),
       coverage_(coverage),
       name_(std::move(name)),
@@ -58,16 +58,19 @@ void SimClient::OnRouted(const RouteDecision& route) {
     coverage_->Count("takeover");
     if (!received_.empty()) coverage_->Count("takeover in mid-stream");
   }
-  world_->Trace(name_, fmt::format("routed to {} prefill={} ({}, predicted ttft {:.1f} ms, cached {}/{})",
-                                   route.decode_worker, route.prefill_worker, route.reason, route.predicted_ttft_ms,
-                                   route.cached_tokens_decode, route.cached_tokens_prefill));
+  world_->Trace(
+      name_,
+      fmt::format("routed to {} prefill={} ({}, predicted ttft {:.1f} ms, cached {}/{})",
+                  route.decode_worker, route.prefill_worker, route.reason, route.predicted_ttft_ms,
+                  route.cached_tokens_decode, route.cached_tokens_prefill));
 }
 
 void SimClient::OnTokens(const v1::TokenEvent& event) {
   if (state_ != State::kWaiting) return Fail("tokens without a request that waits");
   const size_t position = request_.tokens.size() + received_.size();
   if (event.first_position() != position) {
-    return Fail(fmt::format("tokens at position {}, expected {}", event.first_position(), position));
+    return Fail(
+        fmt::format("tokens at position {}, expected {}", event.first_position(), position));
   }
   if (received_.empty()) {
     const v1::Timing& t = event.timing();
@@ -76,15 +79,18 @@ void SimClient::OnTokens(const v1::TokenEvent& event) {
     }
     const int64_t sum = t.queue_ns() + t.prefill_ns() + t.transfer_ns() + t.first_decode_ns();
     if (sum > (world_->Now() - submitted_).count()) {
-      return Fail(fmt::format("the parts of the TTFT are {} ns, it was {} ns", sum, (world_->Now() - submitted_).count()));
+      return Fail(fmt::format("the parts of the TTFT are {} ns, it was {} ns", sum,
+                              (world_->Now() - submitted_).count()));
     }
     if (t.kv_blocks_moved() > 0) coverage_->Count("first token after remote KV");
   }
   for (TokenId token : event.tokens()) {
     const size_t i = received_.size();
-    if (i >= expected_.tokens.size()) return Fail(fmt::format("token {} after the expected end", i));
+    if (i >= expected_.tokens.size())
+      return Fail(fmt::format("token {} after the expected end", i));
     if (token != expected_.tokens[i]) {
-      return Fail(fmt::format("token {} is {}, the oracle says {}: foreign or stale KV", i, token, expected_.tokens[i]));
+      return Fail(fmt::format("token {} is {}, the oracle says {}: foreign or stale KV", i, token,
+                              expected_.tokens[i]));
     }
     received_.push_back(token);
     world_->Digest(static_cast<uint64_t>(token));
@@ -99,9 +105,11 @@ void SimClient::OnFinish(v1::FinishReason reason, const Error& error, Duration) 
   outcome_ = normal ? "ok" : error.ToString();
   world_->Trace(name_, fmt::format("finished after {} tokens: {}", received_.size(), outcome_));
   if (!normal) {
-    if (reason != v1::FINISH_ERROR) return Fail(fmt::format("finish reason {} that nobody asked for", static_cast<int>(reason)));
+    if (reason != v1::FINISH_ERROR)
+      return Fail(fmt::format("finish reason {} that nobody asked for", static_cast<int>(reason)));
     if (error.code == Code::kOk) return Fail("an error without a code");
-    coverage_->Count(error.code == Code::kDeadlineExceeded ? "deadline exceeded" : "request failed");
+    coverage_->Count(error.code == Code::kDeadlineExceeded ? "deadline exceeded"
+                                                           : "request failed");
     if (error.code != Code::kDeadlineExceeded && error.code != Code::kUnavailable &&
         error.code != Code::kResourceExhausted) {
       return Fail("an error that faults do not explain: " + outcome_);
@@ -111,16 +119,19 @@ void SimClient::OnFinish(v1::FinishReason reason, const Error& error, Duration) 
   ok_ = true;
   coverage_->Count("request ok");
   const bool stopped = expected_.finish == FinishReason::kStop;
-  if (stopped != (reason == v1::FINISH_STOP)) return Fail("wrong finish reason: " + v1::FinishReason_Name(reason));
+  if (stopped != (reason == v1::FINISH_STOP))
+    return Fail("wrong finish reason: " + v1::FinishReason_Name(reason));
   if (received_.size() != expected_.tokens.size()) {
-    return Fail(fmt::format("finished after {} of {} tokens", received_.size(), expected_.tokens.size()));
+    return Fail(
+        fmt::format("finished after {} of {} tokens", received_.size(), expected_.tokens.size()));
   }
 }
 
 void SimClient::CheckOverdue(Instant now) {
   if (state_ != State::kWaiting) return;
   if (now > submitted_ + request_.timeout + grace_) {
-    Fail(fmt::format("no end {:.0f} ms after its deadline", ToMs(now - submitted_ - request_.timeout)));
+    Fail(fmt::format("no end {:.0f} ms after its deadline",
+                     ToMs(now - submitted_ - request_.timeout)));
   }
 }
 

@@ -15,8 +15,8 @@ namespace aisp {
 
 class SimClient final : public RequestObserver {
  public:
-  SimClient(SimWorld* world, SimCoverage* coverage, std::string name, const ProvenanceOptions& model,
-            RouterRequest request, Duration grace);
+  SimClient(SimWorld* world, SimCoverage* coverage, std::string name,
+            const ProvenanceOptions& model, RouterRequest request, Duration grace);
 
   void OnRouted(const RouteDecision& route) override;
   void OnTokens(const v1::TokenEvent& event) override;

@@ -21,7 +21,8 @@ SimFabricOptions FabricOptions(const SimSettings& s) {
   model.block_tokens = s.block_tokens;
   SimFabricOptions options;
   options.owner_copies = s.owner_copies;
-  options.bytes_per_ms = static_cast<double>(ProvenanceExecutor::LayoutOf(model).BlockBytes()) / s.transfer_ms_per_block;
+  options.bytes_per_ms = static_cast<double>(ProvenanceExecutor::LayoutOf(model).BlockBytes()) /
+                         s.transfer_ms_per_block;
   return options;
 }
 
@@ -29,7 +30,8 @@ bool IsChatter(const v1::WorkerMessage& m) { return m.has_telemetry() || m.has_k
 
 }  // namespace
 
-DeathWatch SimCluster::Death::Watch(const std::string& worker_id, uint64_t incarnation, int64_t pid) {
+DeathWatch SimCluster::Death::Watch(const std::string& worker_id, uint64_t incarnation,
+                                    int64_t pid) {
   if (pid == 0) return {};
   const DeathWatch watch(next_++);
   watched_[watch] = {worker_id, incarnation};
@@ -41,7 +43,8 @@ bool SimCluster::Death::Dead(DeathWatch watch) {
   if (it == watched_.end()) return false;
   const auto& [name, incarnation] = it->second;
   for (const WorkerSlot& slot : cluster_->workers_) {
-    if (slot.name == name && slot.worker != nullptr && slot.incarnation == incarnation) return false;
+    if (slot.name == name && slot.worker != nullptr && slot.incarnation == incarnation)
+      return false;
   }
   for (const auto& zombie : cluster_->zombies_) {
     if (zombie->name() == name && zombie->incarnation() == incarnation) return false;
@@ -87,7 +90,8 @@ SimCluster::SimCluster(uint64_t seed, bool trace)
   // Prompts as long as these would always be prefilled locally on a worker that is fast by prior; the simulation wants both.
   router_options_.policy.disturbance_weight = 4;
   router_options_.policy.handoff_ms = 0.1;
-  for (int i = 0; i < settings_.routers; ++i) shared_.router_addresses.push_back(fmt::format("router{}", i));
+  for (int i = 0; i < settings_.routers; ++i)
+    shared_.router_addresses.push_back(fmt::format("router{}", i));
   WireNetworks();
 }
 
@@ -99,24 +103,29 @@ SimCluster::~SimCluster() {
 }
 
 void SimCluster::WireNetworks() {
-  const auto log = [this](const SimProcess& from, const SimProcess& to, const google::protobuf::Message& m) {
+  const auto log = [this](const SimProcess& from, const SimProcess& to,
+                          const google::protobuf::Message& m) {
     world_.Trace(from.name, fmt::format("-> {}: {}", to.name, Brief(m)));
   };
-  router_net_.on_up = [this, log](const SimProcess& from, const SimProcess& to, const v1::WorkerMessage& m) {
+  router_net_.on_up = [this, log](const SimProcess& from, const SimProcess& to,
+                                  const v1::WorkerMessage& m) {
     if (world_.tracing() && !IsChatter(m)) log(from, to, m);
     if (m.has_kv_events() && m.kv_events().snapshot()) coverage_.Count("kv snapshot");
   };
-  router_net_.on_down = [this, log](const SimProcess& from, const SimProcess& to, const v1::RouterMessage& m) {
+  router_net_.on_down = [this, log](const SimProcess& from, const SimProcess& to,
+                                    const v1::RouterMessage& m) {
     if (world_.tracing()) log(from, to, m);
   };
-  kv_net_.on_up = [this, log](const SimProcess& from, const SimProcess& to, const v1::DecodeToPrefill& m) {
+  kv_net_.on_up = [this, log](const SimProcess& from, const SimProcess& to,
+                              const v1::DecodeToPrefill& m) {
     if (world_.tracing()) log(from, to, m);
     if (m.has_grant()) coverage_.Count("grant");
     if (m.has_refused()) coverage_.Count("grant refused");
     if (m.has_revoke()) coverage_.Count("revoke");
     if (m.has_cancel()) coverage_.Count("prefill cancelled");
   };
-  kv_net_.on_down = [this, log](const SimProcess& from, const SimProcess& to, const v1::PrefillToDecode& m) {
+  kv_net_.on_down = [this, log](const SimProcess& from, const SimProcess& to,
+                                const v1::PrefillToDecode& m) {
     if (world_.tracing()) log(from, to, m);
     if (m.has_done()) coverage_.Count("prefill done");
     if (m.has_failed()) coverage_.Count("prefill failed");
@@ -129,8 +138,10 @@ void SimCluster::StartRouter(int index) {
   const std::string& address = shared_.router_addresses[static_cast<size_t>(index)];
   r.process = std::make_shared<SimProcess>(address, [this, index] { PumpRouter(index); });
   r.sender = std::make_unique<RouterLinksNet::Listener>(&router_net_);
-  r.router = std::make_unique<Router>(router_options_, shared_.fingerprint, &world_.clock, world_.random.Next(),
-                                      r.sender.get(), nullptr);
+  r.router.reset();
+  r.metrics = std::make_unique<Metrics>();
+  r.router = std::make_unique<Router>(router_options_, shared_.fingerprint, &world_.clock,
+                                      world_.random.Next(), r.sender.get(), r.metrics.get());
   r.wake_at = kNever;
   router_net_.Listen(address, r.process, r.router.get());
   world_.Trace(address, "starts");
@@ -162,22 +173,29 @@ RouterRequest SimCluster::MakeRequest(bool storm) {
   RouterRequest request;
   const auto& family = families_[world_.random.Below(families_.size())];
   const auto longest = static_cast<int64_t>(s.max_context * 7 / 10);
-  const auto length = static_cast<size_t>(world_.Chance(0.2) ? world_.Between(1, 20) : world_.Between(1, longest));
-  const size_t shared = world_.Chance(0.2) ? length : static_cast<size_t>(world_.random.Below(length + 1));
+  const auto length =
+      static_cast<size_t>(world_.Chance(0.2) ? world_.Between(1, 20) : world_.Between(1, longest));
+  const size_t shared =
+      world_.Chance(0.2) ? length : static_cast<size_t>(world_.random.Below(length + 1));
   request.tokens.assign(family.begin(), family.begin() + static_cast<std::ptrdiff_t>(shared));
-  while (request.tokens.size() < length) request.tokens.push_back(static_cast<TokenId>(world_.random.Below(1000)));
-  request.max_new_tokens = static_cast<uint32_t>(world_.Chance(0.1) ? world_.Between(1, 400) : world_.Between(1, 40));
+  while (request.tokens.size() < length)
+    request.tokens.push_back(static_cast<TokenId>(world_.random.Below(1000)));
+  request.max_new_tokens =
+      static_cast<uint32_t>(world_.Chance(0.1) ? world_.Between(1, 400) : world_.Between(1, 40));
   request.sampling.set_temperature(world_.Chance(0.3) ? 0.0f : 1.0f);
   request.sampling.set_seed(world_.random.Next() | 1);
   if (world_.Chance(0.1)) request.sampling.set_frequency_penalty(0.5f);
   request.sampling.set_num_logprobs(-1);
   const int64_t stops = world_.Chance(0.5) ? world_.Between(1, 40) : 0;
-  for (int64_t i = 0; i < stops; ++i) request.stop_token_ids.push_back(static_cast<TokenId>(world_.random.Below(1000)));
+  for (int64_t i = 0; i < stops; ++i)
+    request.stop_token_ids.push_back(static_cast<TokenId>(world_.random.Below(1000)));
   if (world_.Chance(0.2)) request.min_new_tokens = static_cast<uint32_t>(world_.Between(1, 10));
   request.min_new_tokens = std::min(request.min_new_tokens, request.max_new_tokens);
   request.priority = static_cast<int32_t>(world_.Chance(0.2) ? world_.Between(-1, 2) : 0);
   request.cache_scope = world_.Chance(0.2) ? "tenant" : "";
-  request.timeout = storm ? world_.Ms(1, 400) : s.calm ? std::chrono::seconds(300) : world_.Ms(8000, 40000);
+  request.timeout = storm    ? world_.Ms(1, 400)
+                    : s.calm ? std::chrono::seconds(300)
+                             : world_.Ms(8000, 40000);
   return request;
 }
 
@@ -187,7 +205,8 @@ void SimCluster::Submit(RouterRequest request, bool must_succeed, Duration cance
   const auto index = static_cast<int>(world_.random.Below(routers_.size()));
   const size_t number = clients_.size();
   clients_.emplace_back(
-      std::make_unique<SimClient>(&world_, &coverage_, name, shared_.model, request, ClientGrace()), index);
+      std::make_unique<SimClient>(&world_, &coverage_, name, shared_.model, request, ClientGrace()),
+      index);
   SimClient* client = clients_.back().first.get();
   client->must_succeed = must_succeed;
   RouterProcess& r = routers_[static_cast<size_t>(index)];
@@ -195,8 +214,9 @@ void SimCluster::Submit(RouterRequest request, bool must_succeed, Duration cance
     client->Leave("its router is down");
     return;
   }
-  world_.Trace(name, fmt::format("{} tokens, at most {} new, timeout {:.0f} ms", request.tokens.size(),
-                                 request.max_new_tokens, ToMs(request.timeout)));
+  world_.Trace(name,
+               fmt::format("{} tokens, at most {} new, timeout {:.0f} ms", request.tokens.size(),
+                           request.max_new_tokens, ToMs(request.timeout)));
   r.process->Deliver([client, router = r.router.get(), request = std::move(request)] {
     if (client->gone()) return;
     Duration retry_after{};
@@ -218,15 +238,19 @@ void SimCluster::ScheduleLoad() {
   const SimSettings& s = settings_;
   for (int i = 0; i < s.prompt_families; ++i) {
     std::vector<TokenId>& family = families_.emplace_back();
-    for (int32_t t = 0; t < s.max_context; ++t) family.push_back(static_cast<TokenId>(world_.random.Below(1000)));
+    for (int32_t t = 0; t < s.max_context; ++t)
+      family.push_back(static_cast<TokenId>(world_.random.Below(1000)));
   }
   // Workers get a moment to register first.
   const Duration start = std::chrono::milliseconds(600);
   for (int i = 0; i < s.requests; ++i) {
-    const Duration at = start + Duration(static_cast<int64_t>(world_.random.Uniform() * static_cast<double>(s.arrival_span.count())));
+    const Duration at =
+        start + Duration(static_cast<int64_t>(world_.random.Uniform() *
+                                              static_cast<double>(s.arrival_span.count())));
     world_.After(at, [this] {
       const bool storm = world_.Chance(settings_.short_deadline_chance);
-      const Duration cancel = world_.Chance(settings_.cancel_chance) ? world_.Ms(0, 600) : Duration{};
+      const Duration cancel =
+          world_.Chance(settings_.cancel_chance) ? world_.Ms(0, 600) : Duration{};
       Submit(MakeRequest(storm), settings_.calm, cancel);
     });
   }
@@ -254,13 +278,16 @@ bool SimCluster::Run() {
   fabric_.set_connect_fail_chance(settings_.connect_fail_chance);
   routers_.resize(static_cast<size_t>(settings_.routers));
   for (int i = 0; i < settings_.routers; ++i) StartRouter(i);
-  for (int i = 0; i < settings_.prefill_workers; ++i) workers_.push_back({fmt::format("p{}", i), true, 0, nullptr});
-  for (int i = 0; i < settings_.decode_workers; ++i) workers_.push_back({fmt::format("d{}", i), false, 0, nullptr});
+  for (int i = 0; i < settings_.prefill_workers; ++i)
+    workers_.push_back({fmt::format("p{}", i), true, 0, nullptr});
+  for (int i = 0; i < settings_.decode_workers; ++i)
+    workers_.push_back({fmt::format("d{}", i), false, 0, nullptr});
   for (size_t i = 0; i < workers_.size(); ++i) StartWorker(static_cast<int>(i));
   ScheduleLoad();
   ScheduleFaults();
   // Restarts, redials (at most a second apart) and forgotten workers (two seconds) settle before the probes.
-  const Instant healed = world_.Now() + std::chrono::milliseconds(800) + settings_.arrival_span * 3 / 2;
+  const Instant healed =
+      world_.Now() + std::chrono::milliseconds(800) + settings_.arrival_span * 3 / 2;
   world_.At(healed, [this] { Heal(); });
   world_.At(healed + std::chrono::seconds(6), [this] { ScheduleProbes(); });
   const Instant probed = healed + std::chrono::seconds(8);
@@ -272,7 +299,8 @@ bool SimCluster::Run() {
     }
     CheckClients(false);
     if (world_.Now() < probed) continue;
-    const bool waiting = std::any_of(clients_.begin(), clients_.end(), [](const auto& c) { return c.first->waiting(); });
+    const bool waiting = std::any_of(clients_.begin(), clients_.end(),
+                                     [](const auto& c) { return c.first->waiting(); });
     if (waiting) continue;
     // The last acknowledgements and cancellations travel for a moment.
     if (quiet_at == kNever) quiet_at = world_.Now() + std::chrono::seconds(2);

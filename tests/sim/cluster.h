@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/metrics.h"
 #include "router/router.h"
 #include "tests/sim/client.h"
 #include "tests/sim/coverage.h"
@@ -34,6 +35,7 @@ class SimCluster {
   struct RouterProcess {
     std::shared_ptr<SimProcess> process;
     std::unique_ptr<RouterLinksNet::Listener> sender;
+    std::unique_ptr<Metrics> metrics;
     std::unique_ptr<Router> router;
     Instant wake_at = kNever;
   };
@@ -89,6 +91,7 @@ class SimCluster {
 
   // cluster_checks.cc
   void CheckQuiet();
+  void CheckNotBlind(const RouterProcess& router);
   void CheckClients(bool at_end);
 
   SimWorld world_;

@@ -2,7 +2,10 @@
 //  - every token a client sees is the oracle's (client.cc), none lost or doubled, also across takeovers;
 //  - every request ends exactly once, by its deadline and the router's grace;
 //  - in a calm run, and for requests made after all faults were put right, every request succeeds;
+//  - after that, no router is blind to a worker's prefix cache;
 //  - after the last request every block of every worker is free or cached, and no lease or transfer is left.
+#include <sstream>
+
 #include <fmt/format.h>
 
 #include "tests/sim/cluster.h"
@@ -13,17 +16,35 @@ void SimCluster::CheckClients(bool at_end) {
   for (const auto& [client, router] : clients_) {
     client->CheckOverdue(world_.Now());
     if (at_end && client->waiting()) world_.Fail("a request has not ended");
-    if (at_end && client->must_succeed && !client->succeeded() && client->outcome() != "cancelled") {
-      world_.Fail(fmt::format("{} had to succeed: {}", client->request().trace_id, client->outcome()));
+    if (at_end && client->must_succeed && !client->succeeded() &&
+        client->outcome() != "cancelled") {
+      world_.Fail(
+          fmt::format("{} had to succeed: {}", client->request().trace_id, client->outcome()));
     }
   }
+}
+
+void SimCluster::CheckNotBlind(const RouterProcess& router) {
+  std::istringstream lines(router.metrics->Render());
+  size_t seen = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("aisp_router_prefix_view_blind{")) continue;
+    ++seen;
+    if (line.ends_with(" 1"))
+      world_.Fail(router.process->name + " is blind to a prefix cache: " + line);
+  }
+  if (seen != workers_.size())
+    world_.Fail(
+        fmt::format("{} knows {} of {} workers", router.process->name, seen, workers_.size()));
 }
 
 void SimCluster::CheckQuiet() {
   CheckClients(/*at_end=*/true);
   for (const RouterProcess& r : routers_) {
     if (!r.router->Idle()) world_.Fail(r.process->name + " is not idle");
-    if (Status ready = r.router->Ready(); !ready) world_.Fail(r.process->name + ": " + ready.error().message);
+    if (Status ready = r.router->Ready(); !ready)
+      world_.Fail(r.process->name + ": " + ready.error().message);
+    CheckNotBlind(r);
   }
   for (WorkerSlot& slot : workers_) {
     if (slot.worker == nullptr) {

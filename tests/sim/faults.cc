@@ -48,7 +48,8 @@ void SimCluster::CrashWorker() {
   const WorkerSlot& slot = workers_[static_cast<size_t>(index)];
   coverage_.Count(slot.prefill ? "prefill worker killed" : "decode worker killed");
   if (slot.worker->InTransfer()) {
-    coverage_.Count(slot.prefill ? "prefill worker killed during transfer" : "decode worker killed during transfer");
+    coverage_.Count(slot.prefill ? "prefill worker killed during transfer"
+                                 : "decode worker killed during transfer");
   }
   KillWorker(index, "killed");
 }
@@ -76,7 +77,8 @@ void SimCluster::PauseWorker() {
   const Duration time = world_.Chance(0.4) ? world_.Ms(1500, 5000) : world_.Ms(5, 800);
   world_.Trace(worker.process().name, fmt::format("stopped for {:.0f} ms", ToMs(time)));
   coverage_.Count(worker.prefill() ? "prefill worker stopped" : "decode worker stopped");
-  if (worker.prefill() && worker.InTransfer()) coverage_.Count("prefill worker stopped during transfer");
+  if (worker.prefill() && worker.InTransfer())
+    coverage_.Count("prefill worker stopped during transfer");
   if (worker.prefill() && worker.InTransfer() && time > settings_.lease) {
     coverage_.Count("prefill worker stopped during transfer beyond the lease");
   }
@@ -92,12 +94,14 @@ void SimCluster::PauseWorker() {
 
 void SimCluster::BreakLink() {
   const bool kv = world_.Chance(0.6);
-  if (kv ? kv_net_.BreakOne() : router_net_.BreakOne()) coverage_.Count(kv ? "kv link broken" : "router link broken");
+  if (kv ? kv_net_.BreakOne() : router_net_.BreakOne())
+    coverage_.Count(kv ? "kv link broken" : "router link broken");
 }
 
 void SimCluster::StallLink() {
   const Duration time = world_.Ms(5, 3000);
-  if (world_.Chance(0.6) ? kv_net_.StallOne(time) : router_net_.StallOne(time)) coverage_.Count("link stalled");
+  if (world_.Chance(0.6) ? kv_net_.StallOne(time) : router_net_.StallOne(time))
+    coverage_.Count("link stalled");
 }
 
 void SimCluster::DrainWorker() {
@@ -115,7 +119,8 @@ void SimCluster::AwaitDrained(int index, uint64_t incarnation) {
   world_.After(std::chrono::milliseconds(20), [this, index, incarnation] {
     WorkerSlot& slot = workers_[static_cast<size_t>(index)];
     if (slot.worker == nullptr || slot.incarnation != incarnation) return;
-    if (!slot.worker->process().running() || !slot.worker->role().Drained()) return AwaitDrained(index, incarnation);
+    if (!slot.worker->process().running() || !slot.worker->role().Drained())
+      return AwaitDrained(index, incarnation);
     coverage_.Count("drained");
     KillWorker(index, "drained, exits");
   });
@@ -153,7 +158,8 @@ void SimCluster::FailDevice() {
   // Its supervisor sees that it is not ready and replaces it.
   world_.After(world_.Ms(100, 1500), [this, index, incarnation] {
     WorkerSlot& slot = workers_[static_cast<size_t>(index)];
-    if (slot.worker != nullptr && slot.incarnation == incarnation) KillWorker(index, "replaced after its device failed");
+    if (slot.worker != nullptr && slot.incarnation == incarnation)
+      KillWorker(index, "replaced after its device failed");
   });
 }
 

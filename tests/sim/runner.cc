@@ -25,7 +25,8 @@ extern "C" void OnAbort(int) {
   size_t n = std::strlen(line);
   char digits[24];
   size_t k = 0;
-  for (uint64_t s = current_seed; s != 0 || k == 0; s /= 10) digits[k++] = static_cast<char>('0' + s % 10);
+  for (uint64_t s = current_seed; s != 0 || k == 0; s /= 10)
+    digits[k++] = static_cast<char>('0' + s % 10);
   while (k > 0) line[n++] = digits[--k];
   line[n++] = '\n';
   if (write(STDERR_FILENO, line, n) < 0) _exit(3);
@@ -54,8 +55,8 @@ SimReport RunSeeds(uint64_t first, uint64_t last, int jobs, bool trace) {
       ++report.seeds;
       report.coverage.Add(cluster.coverage());
       if (!ok) {
-        report.failures.push_back(
-            fmt::format("seed {}: {}; replay with aisp_sim --seed={} --trace", seed, cluster.failure(), seed));
+        report.failures.push_back(fmt::format("seed {}: {}; replay with aisp_sim --seed={} --trace",
+                                              seed, cluster.failure(), seed));
       }
     }
   };

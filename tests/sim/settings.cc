@@ -15,7 +15,8 @@ SimSettings SimSettings::Draw(SimWorld& world) {
   // A pool must hold the longest sequence; a tiny one holds little more, so that sequences preempt each other.
   const auto longest = (s.max_context + s.block_tokens - 1) / s.block_tokens;
   const auto pool = [&] {
-    return static_cast<int32_t>(world.Chance(0.5) ? longest + world.Between(2, 8) : longest * world.Between(2, 6));
+    return static_cast<int32_t>(world.Chance(0.5) ? longest + world.Between(2, 8)
+                                                  : longest * world.Between(2, 6));
   };
   s.prefill_blocks = pool();
   s.decode_blocks = pool();
@@ -39,7 +40,9 @@ SimSettings SimSettings::Draw(SimWorld& world) {
   if (s.calm) return s;
   s.short_deadline_chance = world.Chance(0.3) ? world.Uniform(0.1, 0.7) : 0.02;
   s.cancel_chance = world.Chance(0.5) ? world.Uniform(0.05, 0.4) : 0.02;
-  const auto some = [&](double chance, double most) { return world.Chance(chance) ? world.Uniform(0.5, most) : 0.0; };
+  const auto some = [&](double chance, double most) {
+    return world.Chance(chance) ? world.Uniform(0.5, most) : 0.0;
+  };
   const double wild = world.Chance(0.25) ? 3 : 1;
   s.crashes = some(0.6, 5);
   s.pauses = some(0.6, 6 * wild);
@@ -57,14 +60,19 @@ SimSettings SimSettings::Draw(SimWorld& world) {
 
 std::string SimSettings::ToString() const {
   return fmt::format(
-      "routers={} P={} D={} block={} layers={} blocks={}/{} context={} batch={} sequences={} depth={} {} transfer={:.2f}ms/block "
-      "step={:.1f}+{:.2f}ms lease={:.0f}ms requests={} span={:.0f}ms calm={} crashes={:.1f} pauses={:.1f} breaks={:.1f} "
-      "stalls={:.1f} drains={:.1f} router_crashes={:.1f} transfer_faults={:.1f} devices={:.1f} zombies={:.1f} "
+      "routers={} P={} D={} block={} layers={} blocks={}/{} context={} batch={} sequences={} "
+      "depth={} {} transfer={:.2f}ms/block "
+      "step={:.1f}+{:.2f}ms lease={:.0f}ms requests={} span={:.0f}ms calm={} crashes={:.1f} "
+      "pauses={:.1f} breaks={:.1f} "
+      "stalls={:.1f} drains={:.1f} router_crashes={:.1f} transfer_faults={:.1f} devices={:.1f} "
+      "zombies={:.1f} "
       "router_pauses={:.1f} connect_fails={:.2f}",
-      routers, prefill_workers, decode_workers, block_tokens, num_layers, prefill_blocks, decode_blocks, max_context,
-      max_batch_tokens, max_sequences, executor_depth, owner_copies ? "tcp-like" : "shm-like", transfer_ms_per_block,
-      step_base_ms, step_token_ms, ToMs(lease), requests, ToMs(arrival_span), calm, crashes, pauses, link_breaks, link_stalls,
-      drains, router_crashes, transfer_faults, device_failures, zombies, router_pauses, connect_fail_chance);
+      routers, prefill_workers, decode_workers, block_tokens, num_layers, prefill_blocks,
+      decode_blocks, max_context, max_batch_tokens, max_sequences, executor_depth,
+      owner_copies ? "tcp-like" : "shm-like", transfer_ms_per_block, step_base_ms, step_token_ms,
+      ToMs(lease), requests, ToMs(arrival_span), calm, crashes, pauses, link_breaks, link_stalls,
+      drains, router_crashes, transfer_faults, device_failures, zombies, router_pauses,
+      connect_fail_chance);
 }
 
 }  // namespace aisp

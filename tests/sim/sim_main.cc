@@ -48,11 +48,13 @@ Result<Arguments> Parse(int argc, char** argv) {
       const size_t dots = range.find("..");
       if (dots == std::string_view::npos) return InvalidArgument("--seeds wants A..B");
       AISP_ASSIGN_OR_RETURN(const int64_t first, ParseInt(range.substr(0, dots)));
-      AISP_ASSIGN_OR_RETURN(const int64_t last, ParseIntInRange(range.substr(dots + 2), first, INT64_MAX));
+      AISP_ASSIGN_OR_RETURN(const int64_t last,
+                            ParseIntInRange(range.substr(dots + 2), first, INT64_MAX));
       out.first = static_cast<uint64_t>(first);
       out.last = static_cast<uint64_t>(last);
     } else {
-      return InvalidArgument(fmt::format("unknown argument \"{}\"; use --seeds=A..B, --seed=N, --jobs=N, --trace", arg));
+      return InvalidArgument(fmt::format(
+          "unknown argument \"{}\"; use --seeds=A..B, --seed=N, --jobs=N, --trace", arg));
     }
   }
   return out;
@@ -73,10 +75,12 @@ int main(int argc, char** argv) {
   if (!arguments->trace) log.fd = aisp::OpenNullDevice();
   const aisp::LogSession session(log);
   aisp::PrintSeedOnAbort();
-  const aisp::SimReport report = aisp::RunSeeds(arguments->first, arguments->last, arguments->jobs, arguments->trace);
+  const aisp::SimReport report =
+      aisp::RunSeeds(arguments->first, arguments->last, arguments->jobs, arguments->trace);
   for (const std::string& line : report.failures) fmt::print("{}\n", line);
   fmt::print("{} seeds, {} failed\n", report.seeds, report.failures.size());
   for (const auto& [what, n] : report.coverage.counts()) fmt::print("  {:<55} {:>10}\n", what, n);
-  for (const auto& [what, n] : report.coverage.peaks()) fmt::print("  {:<55} {:>10} at most\n", what, n);
+  for (const auto& [what, n] : report.coverage.peaks())
+    fmt::print("  {:<55} {:>10} at most\n", what, n);
   return report.failures.empty() ? 0 : 1;
 }

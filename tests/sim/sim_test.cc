@@ -16,15 +16,42 @@ TEST_F(Simulation, FiveHundredSeedsKeepEveryPromiseAndCoverTheFaults) {
   const SimReport report = RunSeeds(1, 500, /*jobs=*/2, /*trace=*/false);
   EXPECT_EQ(report.seeds, 500u);
   for (const std::string& failure : report.failures) ADD_FAILURE() << failure;
-  for (const char* what :
-       {"request ok", "deadline exceeded", "client cancelled", "preemption", "takeover", "takeover in mid-stream",
-        "route remote-prefill", "route local-cheaper", "route local-cached", "first token after remote KV", "grant",
-        "grant refused", "revoke", "fence acknowledged", "prefill done", "prefill failed", "prefill worker killed",
-        "prefill worker killed during transfer", "decode worker killed", "decode worker killed during transfer",
-        "prefill worker stopped during transfer beyond the lease", "decode worker stopped", "death proven",
-        "kv link broken", "router link broken", "link stalled", "drained", "router killed", "write failed",
-        "device failed", "zombie in transfer", "router stopped", "piece landed after its grant was revoked", "piece fenced by the pool's owner"}) {
-    EXPECT_GT(report.coverage.Get(what), 0u) << what << " never happened: the seeds no longer cover it";
+  for (const char* what : {"request ok",
+                           "deadline exceeded",
+                           "client cancelled",
+                           "preemption",
+                           "takeover",
+                           "takeover in mid-stream",
+                           "route remote-prefill",
+                           "route local-cheaper",
+                           "route local-cached",
+                           "first token after remote KV",
+                           "grant",
+                           "grant refused",
+                           "revoke",
+                           "fence acknowledged",
+                           "prefill done",
+                           "prefill failed",
+                           "prefill worker killed",
+                           "prefill worker killed during transfer",
+                           "decode worker killed",
+                           "decode worker killed during transfer",
+                           "prefill worker stopped during transfer beyond the lease",
+                           "decode worker stopped",
+                           "death proven",
+                           "kv link broken",
+                           "router link broken",
+                           "link stalled",
+                           "drained",
+                           "router killed",
+                           "write failed",
+                           "device failed",
+                           "zombie in transfer",
+                           "router stopped",
+                           "piece landed after its grant was revoked",
+                           "piece fenced by the pool's owner"}) {
+    EXPECT_GT(report.coverage.Get(what), 0u)
+        << what << " never happened: the seeds no longer cover it";
   }
   EXPECT_GT(report.coverage.GetPeak("quarantined blocks"), 8u);
 }

@@ -25,7 +25,8 @@ class TimedExecutor final : public Executor {
     Result<Ticket> ticket = executor_->Launch(input);
     if (!ticket) return ticket;
     const double ms = base_ms_ + token_ms_ * static_cast<double>(input.batch.tokens.size());
-    const Instant start = done_at_.empty() ? world_->Now() : std::max(world_->Now(), done_at_.back());
+    const Instant start =
+        done_at_.empty() ? world_->Now() : std::max(world_->Now(), done_at_.back());
     done_at_.push_back(start + FromMs(ms * world_->Uniform(0.9, 1.3)));
     return ticket;
   }

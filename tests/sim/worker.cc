@@ -22,17 +22,20 @@ EngineOptions MakeEngineOptions(const SimSettings& s, bool prefill) {
 
 }  // namespace
 
-SimWorker::SimWorker(const SimShared& shared, const std::string& name, bool prefill, uint64_t incarnation)
+SimWorker::SimWorker(const SimShared& shared, const std::string& name, bool prefill,
+                     uint64_t incarnation)
     : shared_(shared),
       name_(name),
       incarnation_(incarnation),
-      process_(std::make_shared<SimProcess>(fmt::format("{}#{}", name, incarnation), [this] { Pump(); })) {
+      process_(std::make_shared<SimProcess>(fmt::format("{}#{}", name, incarnation),
+                                            [this] { Pump(); })) {
   const SimSettings& s = *shared.settings;
   ProvenanceOptions model = shared.model;
   model.num_blocks = prefill ? s.prefill_blocks : s.decode_blocks;
   pool_.resize(ProvenanceExecutor::LayoutOf(model).PoolBytes(), std::byte{0xee});
   model_ = std::make_unique<ProvenanceExecutor>(model, pool_);
-  executor_ = std::make_unique<TimedExecutor>(shared.world, model_.get(), s.step_base_ms, s.step_token_ms);
+  executor_ =
+      std::make_unique<TimedExecutor>(shared.world, model_.get(), s.step_base_ms, s.step_token_ms);
   transport_ = shared.fabric->MakeTransport(process_->name);
   AISP_CHECK(transport_->Register({pool_.data(), pool_.size(), -1}));
 
@@ -52,12 +55,15 @@ SimWorker::SimWorker(const SimShared& shared, const std::string& name, bool pref
     p.max_running = s.max_sequences;
     p.pid = s.owner_copies ? 0 : static_cast<int64_t>(incarnation);
     prefill_ = std::make_unique<PrefillRole>(p);
-    engine_ = std::make_unique<Engine>(MakeEngineOptions(s, prefill), executor_.get(), &shared.world->clock,
-                                       prefill_->layer_sink());
-    router_dialer_ = std::make_unique<RouterLinksNet::Dialer>(shared.router_net, process_, prefill_.get());
+    engine_ = std::make_unique<Engine>(MakeEngineOptions(s, prefill), executor_.get(),
+                                       &shared.world->clock, prefill_->layer_sink());
+    router_dialer_ =
+        std::make_unique<RouterLinksNet::Dialer>(shared.router_net, process_, prefill_.get());
     kv_listener_ = std::make_unique<KvLinksNet::Listener>(shared.kv_net);
-    connector_ = std::make_unique<RankedConnector>(std::vector<KvTransport*>{transport_.get()}, std::chrono::seconds(1));
-    prefill_->Wire({engine_.get(), &shared.world->clock, router_dialer_.get(), kv_listener_.get(), connector_.get(), nullptr, ""});
+    connector_ = std::make_unique<RankedConnector>(std::vector<KvTransport*>{transport_.get()},
+                                                   std::chrono::seconds(1));
+    prefill_->Wire({engine_.get(), &shared.world->clock, router_dialer_.get(), kv_listener_.get(),
+                    connector_.get(), nullptr, ""});
     shared.kv_net->Listen(options.kv_address, process_, prefill_->reader_links());
   } else {
     DecodeOptions d;
@@ -68,11 +74,19 @@ SimWorker::SimWorker(const SimShared& shared, const std::string& name, bool pref
     d.lease_per_1k_tokens = std::chrono::milliseconds(500);
     d.prefill_silence_limit = s.lease * 4;
     decode_ = std::make_unique<DecodeRole>(d);
-    engine_ = std::make_unique<Engine>(MakeEngineOptions(s, prefill), executor_.get(), &shared.world->clock, nullptr);
-    router_dialer_ = std::make_unique<RouterLinksNet::Dialer>(shared.router_net, process_, decode_.get());
-    kv_dialer_ = std::make_unique<KvLinksNet::Dialer>(shared.kv_net, process_, decode_->peer_links());
-    decode_->Wire({engine_.get(), &shared.world->clock, router_dialer_.get(), kv_dialer_.get(), {transport_.get()},
-                   shared.death, nullptr});
+    engine_ = std::make_unique<Engine>(MakeEngineOptions(s, prefill), executor_.get(),
+                                       &shared.world->clock, nullptr);
+    router_dialer_ =
+        std::make_unique<RouterLinksNet::Dialer>(shared.router_net, process_, decode_.get());
+    kv_dialer_ =
+        std::make_unique<KvLinksNet::Dialer>(shared.kv_net, process_, decode_->peer_links());
+    decode_->Wire({engine_.get(),
+                   &shared.world->clock,
+                   router_dialer_.get(),
+                   kv_dialer_.get(),
+                   {transport_.get()},
+                   shared.death,
+                   nullptr});
   }
   // The wake comes from a transport's own thread: later, and only while this process lives.
   transport_->SetWaker([this, alive = std::weak_ptr<bool>(alive_)] {
@@ -119,7 +133,9 @@ void SimWorker::BeginDrain() {
   process_->Deliver([this] { role().BeginDrain(); });
 }
 
-void SimWorker::FailDevice() { model_->fail_next_launch = Error{Code::kInternal, "the device fell off the bus"}; }
+void SimWorker::FailDevice() {
+  model_->fail_next_launch = Error{Code::kInternal, "the device fell off the bus"};
+}
 
 bool SimWorker::InTransfer() const {
   return prefill_ != nullptr ? prefill_->num_transfers() > 0 : decode_->num_leases() > 0;
@@ -174,28 +190,35 @@ void SimWorker::Observe() {
   const BlockStats stats = engine_->blocks().Stats();
   SimCoverage& c = *shared_.coverage;
   c.Peak("quarantined blocks", static_cast<uint64_t>(stats.quarantined));
-  if (stats.quarantined > 0 && engine_->blocks().Available() == 0) c.Count("pool used up with quarantine");
+  if (stats.quarantined > 0 && engine_->blocks().Available() == 0)
+    c.Count("pool used up with quarantine");
   const uint64_t preemptions = engine_->Preemptions();
   if (preemptions > preemptions_seen_) c.Count("preemption", preemptions - preemptions_seen_);
   preemptions_seen_ = preemptions;
 }
 
 void SimWorker::CheckQuiet() {
-  const auto fail = [&](const std::string& what) { shared_.world->Fail(process_->name + " is not quiet: " + what); };
+  const auto fail = [&](const std::string& what) {
+    shared_.world->Fail(process_->name + " is not quiet: " + what);
+  };
   engine_->blocks().CheckInvariants();
   const BlockStats s = engine_->blocks().Stats();
   if (s.free + s.cached != s.total || s.pinned != 0 || s.quarantined != 0) {
-    fail(fmt::format("{} blocks: {} free, {} cached, {} pinned, {} quarantined", s.total, s.free, s.cached, s.pinned,
-                     s.quarantined));
+    fail(fmt::format("{} blocks: {} free, {} cached, {} pinned, {} quarantined", s.total, s.free,
+                     s.cached, s.pinned, s.quarantined));
   }
-  if (engine_->blocks().LeasedBlocks() != 0) fail(fmt::format("{} leased blocks", engine_->blocks().LeasedBlocks()));
+  if (engine_->blocks().LeasedBlocks() != 0)
+    fail(fmt::format("{} leased blocks", engine_->blocks().LeasedBlocks()));
   if (engine_->NumRunning() + engine_->NumWaiting() + engine_->NumAwaitingKv() != 0) {
-    fail(fmt::format("{} running, {} waiting, {} awaiting KV", engine_->NumRunning(), engine_->NumWaiting(),
-                     engine_->NumAwaitingKv()));
+    fail(fmt::format("{} running, {} waiting, {} awaiting KV", engine_->NumRunning(),
+                     engine_->NumWaiting(), engine_->NumAwaitingKv()));
   }
-  if (prefill_ != nullptr && prefill_->num_transfers() != 0) fail(fmt::format("{} transfers", prefill_->num_transfers()));
-  if (decode_ != nullptr && decode_->num_requests() != 0) fail(fmt::format("{} requests", decode_->num_requests()));
-  if (decode_ != nullptr && decode_->num_leases() != 0) fail(fmt::format("{} leases", decode_->num_leases()));
+  if (prefill_ != nullptr && prefill_->num_transfers() != 0)
+    fail(fmt::format("{} transfers", prefill_->num_transfers()));
+  if (decode_ != nullptr && decode_->num_requests() != 0)
+    fail(fmt::format("{} requests", decode_->num_requests()));
+  if (decode_ != nullptr && decode_->num_leases() != 0)
+    fail(fmt::format("{} leases", decode_->num_leases()));
   if (Status ready = role().Ready(); !ready) fail("it is not ready: " + ready.error().message);
 }
 

@@ -11,7 +11,8 @@ namespace aisp {
 
 class SimFabric::Transport final : public KvTransport {
  public:
-  Transport(SimFabric* fabric, std::string process) : fabric_(fabric), process_(std::move(process)) {
+  Transport(SimFabric* fabric, std::string process)
+      : fabric_(fabric), process_(std::move(process)) {
     capabilities_.name = fabric->options_.owner_copies ? "sim-tcp" : "sim-shm";
     capabilities_.crosses_process = true;
     capabilities_.crosses_host = fabric->options_.owner_copies;
@@ -33,7 +34,8 @@ class SimFabric::Transport final : public KvTransport {
   Result<KvPeerId> Connect(std::string_view descriptor, Duration) override {
     const std::string owner(descriptor);
     if (fabric_->Find(owner) == nullptr) return Unavailable("the pool of " + owner + " is gone");
-    if (fabric_->world_->Chance(fabric_->connect_fail_chance_)) return Unavailable("the pool cannot be mapped");
+    if (fabric_->world_->Chance(fabric_->connect_fail_chance_))
+      return Unavailable("the pool cannot be mapped");
     auto lane = std::make_shared<Lane>();
     lane->writer = process_;
     lane->owner = owner;
@@ -57,13 +59,15 @@ class SimFabric::Transport final : public KvTransport {
     auto it = peers_.find(peer);
     if (it == peers_.end()) return Unavailable("no such peer");
     Lane& lane = *it->second;
-    if (lane.queue.size() >= fabric_->options_.max_queued_writes) return ResourceExhausted("the queue is full");
+    if (lane.queue.size() >= fabric_->options_.max_queued_writes)
+      return ResourceExhausted("the queue is full");
     PendingWrite write;
     write.id = WriteId(next_write_++);
     write.epoch = epoch;
     const Transport* owner = fabric_->Find(lane.owner);
     for (const BlockCopy& c : copies) {
-      if (c.src_offset + c.bytes > region_.bytes || (owner != nullptr && c.dst_offset + c.bytes > owner->region_.bytes)) {
+      if (c.src_offset + c.bytes > region_.bytes ||
+          (owner != nullptr && c.dst_offset + c.bytes > owner->region_.bytes)) {
         return Fail(Code::kOutOfRange, "a copy outside of a pool");
       }
       const uint64_t half = c.bytes / 16 * 8;
@@ -113,7 +117,8 @@ class SimFabric::Transport final : public KvTransport {
     auto it = allowed_.find(epoch);
     if (it == allowed_.end()) return false;
     return std::any_of(it->second.begin(), it->second.end(), [&](const BlockCopy& a) {
-      return piece.dst_offset >= a.dst_offset && piece.dst_offset + piece.bytes <= a.dst_offset + a.bytes;
+      return piece.dst_offset >= a.dst_offset &&
+             piece.dst_offset + piece.bytes <= a.dst_offset + a.bytes;
     });
   }
 
@@ -218,7 +223,8 @@ void SimFabric::Land(const LanePtr& lane) {
     std::memcpy(owner->region_.base + piece.dst_offset, lane->wire.data(), piece.bytes);
   } else {
     if (owner->revoked_.count(write.epoch) != 0) ++late_pieces_;
-    std::memcpy(owner->region_.base + piece.dst_offset, writer->region_.base + piece.src_offset, piece.bytes);
+    std::memcpy(owner->region_.base + piece.dst_offset, writer->region_.base + piece.src_offset,
+                piece.bytes);
   }
   if (writer == nullptr) return;
   if (!write.status) write.pieces.clear();

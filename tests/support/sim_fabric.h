@@ -60,8 +60,8 @@ class SimFabric {
     std::string writer;
     std::string owner;
     std::deque<PendingWrite> queue;
-    bool moving = false;   // a piece is under way
-    bool arrived = false;  // it waits for a stopped process
+    bool moving = false;          // a piece is under way
+    bool arrived = false;         // it waits for a stopped process
     std::vector<std::byte> wire;  // owner_copies: the bytes of the piece under way
     bool closed = false;
   };

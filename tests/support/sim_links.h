@@ -45,7 +45,9 @@ class SimLinks {
    public:
     Dialer(SimLinks* links, ProcessPtr process, LinkHandler<Down>* handler)
         : links_(links), process_(std::move(process)), handler_(handler) {}
-    LinkId Dial(const std::string& address) override { return links_->Dial(process_, handler_, address); }
+    LinkId Dial(const std::string& address) override {
+      return links_->Dial(process_, handler_, address);
+    }
     void Send(LinkId link, Up message) override { links_->SendUp(link, std::move(message)); }
     void Close(LinkId link) override { links_->Close(link); }
 
@@ -70,7 +72,8 @@ class SimLinks {
     const std::vector<ConnectionPtr> some = Open(process);
     if (some.empty()) return false;
     const ConnectionPtr& c = some[world_->random.Below(some.size())];
-    world_->Trace("net", "link " + c->dialer.process->name + " - " + c->listener.process->name + " breaks");
+    world_->Trace(
+        "net", "link " + c->dialer.process->name + " - " + c->listener.process->name + " breaks");
     Break(c, world_->Chance(0.3) ? 600 : 20);
     return true;
   }
@@ -78,7 +81,8 @@ class SimLinks {
     const std::vector<ConnectionPtr> some = Open(nullptr);
     if (some.empty()) return false;
     const ConnectionPtr& c = some[world_->random.Below(some.size())];
-    world_->Trace("net", "link " + c->dialer.process->name + " - " + c->listener.process->name + " stalls");
+    world_->Trace(
+        "net", "link " + c->dialer.process->name + " - " + c->listener.process->name + " stalls");
     End& end = world_->Chance(0.5) ? c->dialer : c->listener;
     end.last_arrival = std::max(end.last_arrival, world_->Now() + time);
     return true;
@@ -121,7 +125,8 @@ class SimLinks {
   void ToEnd(const ConnectionPtr& c, End Connection::*which, std::function<void()> what) {
     End& end = (*c).*which;
     end.last_arrival = std::max(end.last_arrival, world_->Now() + Delay());
-    world_->At(end.last_arrival, [c, which, what = std::move(what)] { ((*c).*which).process->Deliver(what); });
+    world_->At(end.last_arrival,
+               [c, which, what = std::move(what)] { ((*c).*which).process->Deliver(what); });
   }
 
   LinkId Dial(const ProcessPtr& process, LinkHandler<Down>* handler, const std::string& address) {
@@ -152,7 +157,8 @@ class SimLinks {
     ToEnd(c, &Connection::dialer, [c] {
       if (c->dialer.open) c->dialer_handler->OnLinkUp(c->dialer.id, c->listener.process->name);
     });
-    if (!c->dialer.open) TellDown(c, &Connection::listener, {Code::kCancelled, "the dialling side left"});
+    if (!c->dialer.open)
+      TellDown(c, &Connection::listener, {Code::kCancelled, "the dialling side left"});
   }
 
   ConnectionPtr Find(LinkId id) {
@@ -193,7 +199,8 @@ class SimLinks {
     (from_dialer ? c->dialer : c->listener).open = false;
     by_id_.erase(id);
     if (from_dialer && c->listener.process == nullptr) return;  // still dialling
-    TellDown(c, from_dialer ? &Connection::listener : &Connection::dialer, {Code::kCancelled, "the peer hung up"});
+    TellDown(c, from_dialer ? &Connection::listener : &Connection::dialer,
+             {Code::kCancelled, "the peer hung up"});
   }
 
   void TellDown(const ConnectionPtr& c, End Connection::*which, Error why) {
@@ -222,7 +229,9 @@ class SimLinks {
         continue;
       }
       world_->After(world_->Ms(0, notice_ms), [this, c, which] {
-        ((*c).*which).process->Deliver([this, c, which] { Down_(c, which, {Code::kUnavailable, "connection reset"}); });
+        ((*c).*which).process->Deliver([this, c, which] {
+          Down_(c, which, {Code::kUnavailable, "connection reset"});
+        });
       });
     }
   }
@@ -231,7 +240,8 @@ class SimLinks {
     std::vector<ConnectionPtr> out;
     for (const auto& [id, c] : by_id_) {
       if (c->dialer.id != id || c->broken || c->listener.process == nullptr) continue;
-      if (process == nullptr || c->dialer.process.get() == process || c->listener.process.get() == process) {
+      if (process == nullptr || c->dialer.process.get() == process ||
+          c->listener.process.get() == process) {
         out.push_back(c);
       }
     }

@@ -25,7 +25,8 @@ bool SimWorld::Step(Instant end) {
   // priority_queue gives no mutable top; the event leaves right after.
   std::function<void()> what = std::move(const_cast<Event&>(queue_.top()).what);
   at_this_moment_ = queue_.top().when == clock.Now() ? at_this_moment_ + 1 : 0;
-  if (at_this_moment_ > kMaxEventsAtOneMoment) Fail("time stands still: something schedules itself without end");
+  if (at_this_moment_ > kMaxEventsAtOneMoment)
+    Fail("time stands still: something schedules itself without end");
   clock.Set(queue_.top().when);
   queue_.pop();
   ++events_;

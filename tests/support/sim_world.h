@@ -22,7 +22,9 @@ class SimWorld {
   SimWorld(uint64_t seed, bool trace) : random(seed), trace_(trace) {}
 
   void At(Instant when, std::function<void()> what);
-  void After(Duration delay, std::function<void()> what) { At(clock.Now() + delay, std::move(what)); }
+  void After(Duration delay, std::function<void()> what) {
+    At(clock.Now() + delay, std::move(what));
+  }
   // Runs the next event if it is not later than `end`; false (and the time is `end`) when there is none.
   bool Step(Instant end);
 
@@ -55,7 +57,9 @@ class SimWorld {
     Instant when;
     uint64_t order;
     std::function<void()> what;
-    bool operator>(const Event& o) const { return when != o.when ? when > o.when : order > o.order; }
+    bool operator>(const Event& o) const {
+      return when != o.when ? when > o.when : order > o.order;
+    }
   };
   std::priority_queue<Event, std::vector<Event>, std::greater<>> queue_;
   uint64_t scheduled_ = 0;
