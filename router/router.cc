@@ -113,7 +113,7 @@ void Router::Impl::Cancel(RequestId id) {
   request_timers.Erase(id.value);
   requests.erase(id.value);
   metrics.CountRequest(RequestStatus::kCancelled);
-  metrics.disconnected.Add();
+  metrics.cancelled.Add();
   metrics.active.Set(static_cast<double>(requests.size()));
   metrics.pending.Set(static_cast<double>(pending.size()));
 }

@@ -45,7 +45,7 @@ RouterMetrics::RouterMetrics(Metrics* m, const std::string& model)
       m->AddCounter("aisp_generation_tokens_total", "Tokens given to clients", labels_);
   takeovers = m->AddCounter("aisp_takeovers_total",
                             "Requests moved off a lost or refusing decode worker", labels_);
-  disconnected = m->AddCounter("aisp_disconnected_clients_total",
+  cancelled = m->AddCounter("aisp_cancelled_requests_total",
                                "Requests cancelled before their end", labels_);
   registrations_refused =
       m->AddCounter("aisp_registrations_refused_total", "Workers that did not fit", labels_);

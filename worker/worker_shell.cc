@@ -82,14 +82,22 @@ void WorkerShell::AddMetrics(Metrics& m, v1::Role role) {
   step_seconds_ = m.AddHistogram("aisp_step_seconds", "Launch to collect of one step", StepBuckets(), labels);
   step_overhead_seconds_ =
       m.AddHistogram("aisp_step_overhead_seconds", "Part of a step outside the executor", StepBuckets(), labels);
-  running_gauge_ = m.AddGauge("aisp_sequences_running", "Sequences that hold blocks and compute", labels);
+  running_gauge_ = m.AddGauge("aisp_num_requests_running", "Sequences that hold blocks and compute", labels);
   waiting_gauge_ =
-      m.AddGauge("aisp_sequences_waiting", "Sequences that wait for blocks or a place in a step", labels);
+      m.AddGauge("aisp_num_requests_waiting", "Sequences that wait for blocks or a place in a step", labels);
   awaiting_kv_gauge_ =
-      m.AddGauge("aisp_sequences_awaiting_kv", "Sequences whose KV a prefill worker writes", labels);
+      m.AddGauge("aisp_num_requests_awaiting_kv", "Sequences whose KV a prefill worker writes", labels);
   free_blocks_gauge_ = m.AddGauge("aisp_kv_blocks_available", "KV blocks that are free or evictable", labels);
   quarantined_gauge_ = m.AddGauge("aisp_kv_blocks_quarantined",
                                   "KV blocks given up that a remote writer has not acknowledged yet", labels);
+  kv_usage_gauge_ = m.AddGauge("aisp_kv_cache_usage_perc",
+                               "Part of the KV blocks that are pinned, 0 to 1", labels);
+  preemptions_counter_ = m.AddCounter("aisp_num_preemptions_total",
+                                      "Sequences that gave their blocks up to others", labels);
+  prefix_queries_counter_ = m.AddCounter("aisp_prefix_cache_queries_total",
+                                         "Prompt tokens that were looked up in the prefix cache", labels);
+  prefix_hits_counter_ = m.AddCounter("aisp_prefix_cache_hits_total",
+                                      "Prompt tokens whose KV was found in the prefix cache", labels);
   ready_gauge_ = m.AddGauge("aisp_worker_ready", "1 when this worker is fit for traffic", labels);
 }
 
@@ -215,7 +223,17 @@ void WorkerShell::UpdateGauges() {
   waiting_gauge_.Set(engine_->NumWaiting());
   awaiting_kv_gauge_.Set(engine_->NumAwaitingKv());
   free_blocks_gauge_.Set(engine_->blocks().Available());
-  quarantined_gauge_.Set(engine_->blocks().Stats().quarantined);
+  const BlockStats stats = engine_->blocks().Stats();
+  quarantined_gauge_.Set(stats.quarantined);
+  kv_usage_gauge_.Set(stats.total > 0 ? static_cast<double>(stats.pinned) / stats.total : 0);
+  // The engine counts from its start; the counters take what is new.
+  const auto advance = [](const Counter& counter, uint64_t now, uint64_t* told) {
+    counter.Add(static_cast<double>(now - *told));
+    *told = now;
+  };
+  advance(preemptions_counter_, engine_->Preemptions(), &told_preemptions_);
+  advance(prefix_queries_counter_, stats.queries_tokens, &told_prefix_queries_);
+  advance(prefix_hits_counter_, stats.hits_tokens, &told_prefix_hits_);
 }
 
 void WorkerShell::BeginDrain() {

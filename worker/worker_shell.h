@@ -91,7 +91,14 @@ class WorkerShell {
   Gauge awaiting_kv_gauge_;
   Gauge free_blocks_gauge_;
   Gauge quarantined_gauge_;
+  Gauge kv_usage_gauge_;
   Gauge ready_gauge_;
+  Counter preemptions_counter_;
+  Counter prefix_queries_counter_;
+  Counter prefix_hits_counter_;
+  uint64_t told_preemptions_ = 0;
+  uint64_t told_prefix_queries_ = 0;
+  uint64_t told_prefix_hits_ = 0;
 };
 
 }  // namespace aisp

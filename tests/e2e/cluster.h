@@ -43,9 +43,9 @@ class Process {
 struct ClusterOptions {
   int prefill = 1;
   int decode = 1;
-  std::vector<std::string> flags;          // for every process
-  std::vector<std::string> router_flags;
-  std::vector<std::string> worker_flags;
+  std::vector<std::string> flags = {};  // for every process
+  std::vector<std::string> router_flags = {};
+  std::vector<std::string> worker_flags = {};
 };
 
 class Cluster {

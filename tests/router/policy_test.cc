@@ -150,6 +150,26 @@ TEST(CostPolicy, PredictionsAddUpForAnIdleDecodeWorker) {
   EXPECT_NEAR(placement->tpot_ms, 10 + 1, 1e-9);
 }
 
+TEST(CostPolicy, AClientsWishDecidesWhereThePromptIsComputed) {
+  const WorkerView workers[] = {Decode("d"), Prefill("p")};
+  RequestSummary request = Request(40);
+  ASSERT_EQ(CostPolicy().Pick(request, workers)->prefill, -1);
+  request.preference = PrefillPreference::kRemote;
+  EXPECT_EQ(CostPolicy().Pick(request, workers)->prefill, 1);
+  EXPECT_EQ(CostPolicy().Pick(request, workers)->reason, RouteReason::kForcedRemote);
+  request = Request(100000);
+  request.preference = PrefillPreference::kLocal;
+  EXPECT_EQ(CostPolicy().Pick(request, workers)->prefill, -1);
+  EXPECT_EQ(CostPolicy().Pick(request, workers)->reason, RouteReason::kForcedLocal);
+}
+
+TEST(CostPolicy, AWishForAPrefillWorkerThatIsNotThereFallsBackToLocal) {
+  const WorkerView workers[] = {Decode("d")};
+  RequestSummary request = Request(100);
+  request.preference = PrefillPreference::kRemote;
+  EXPECT_EQ(CostPolicy().Pick(request, workers)->reason, RouteReason::kLocalNoPrefillWorker);
+}
+
 TEST(CostPolicy, ATakeoverIsNamedAsOne) {
   const WorkerView workers[] = {Decode("d")};
   RequestSummary request = Request(100);

@@ -271,7 +271,7 @@ TEST(Router, CancelTellsTheWorkerAndSilencesTheObserver) {
   EXPECT_EQ(seen.finishes, 0);
   EXPECT_TRUE(seen.tokens.empty());
   EXPECT_TRUE(h.router.Idle());
-  EXPECT_TRUE(h.HasMetric("aisp_disconnected_clients_total", "1"));
+  EXPECT_TRUE(h.HasMetric("aisp_cancelled_requests_total", "1"));
 }
 
 TEST(Router, AnObserverMayCancelFromItsCallback) {
