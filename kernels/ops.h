@@ -217,8 +217,8 @@ class Ops {
 
   // Which kernels were chosen, for the log: "avx512; oneDNN 2.6.0 bf16 brg:avx512_core_bf16".
   virtual std::string Describe() const = 0;
-  // The dtype in which weights of `checkpoint` dtype are best computed here: f32 or bf16.
-  virtual DType PreferredComputeDType(DType checkpoint) const = 0;
+  // The dtype in which `elements` weights of `checkpoint` dtype are best computed here: f32 or bf16.
+  virtual DType PreferredComputeDType(DType checkpoint, int64_t elements) const = 0;
   // Rows of memory that a tensor of up to `rows` rows needs to serve Linear.
   virtual int64_t RowCapacity(int64_t rows) const = 0;
 

@@ -4,7 +4,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
+#include <functional>
+#include <numeric>
 #include <vector>
 
 #include "common/log.h"
@@ -16,6 +17,14 @@
 
 namespace aisp {
 namespace {
+
+int64_t CountElements(const Checkpoint& checkpoint) {
+  int64_t sum = 0;
+  for (const auto& [name, tensor] : checkpoint.tensors()) {
+    sum += std::accumulate(tensor.shape.begin(), tensor.shape.end(), int64_t{1}, std::multiplies<>());
+  }
+  return sum;
+}
 
 struct Layer {
   std::unique_ptr<Sublayer> attention, mlp;
@@ -73,7 +82,7 @@ Status LoadedModel::Load(const std::string& directory) {
   AISP_RETURN_IF_ERROR(CheckOptions());
   AISP_ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::Open(directory));
   AISP_ASSIGN_OR_RETURN(const auto stream, device_.CreateStream());
-  dtype_ = options_.compute_dtype ? *options_.compute_dtype : ops_.PreferredComputeDType(spec_.dtype);
+  dtype_ = options_.compute_dtype ? *options_.compute_dtype : ops_.PreferredComputeDType(spec_.dtype, CountElements(*checkpoint));
   AISP_RETURN_IF_ERROR(LoadEmbedding(*checkpoint, *stream));
   WeightReader reader(*checkpoint, spec_.quant);
   AISP_ASSIGN_OR_RETURN(const TensorView rope, LoadRope(*stream));

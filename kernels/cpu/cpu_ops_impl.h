@@ -17,7 +17,7 @@ class CpuOps final : public Ops {
   static Result<std::unique_ptr<CpuOps>> Create(const CpuOpsOptions& options);
 
   std::string Describe() const override;
-  DType PreferredComputeDType(DType checkpoint) const override;
+  DType PreferredComputeDType(DType checkpoint, int64_t elements) const override;
   int64_t RowCapacity(int64_t rows) const override { return LinearRowCapacity(rows); }
 
   Result<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& source) override;
