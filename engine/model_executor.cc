@@ -18,12 +18,15 @@ ModelExecutorOptions Complete(ModelExecutorOptions options) {
 
 }  // namespace
 
-Result<KvLayout> MakeKvLayout(const KvShape& shape, int32_t block_tokens, DType dtype, int32_t num_blocks, size_t kv_bytes) {
+Result<KvLayout> MakeKvLayout(const KvShape& shape, int32_t block_tokens, DType dtype,
+                              int32_t num_blocks, size_t kv_bytes) {
   if (block_tokens < 16 || block_tokens > 128 || block_tokens % 16 != 0) {
-    return InvalidArgument(fmt::format("a block of {} tokens; 16 to 128 in steps of 16 are possible", block_tokens));
+    return InvalidArgument(
+        fmt::format("a block of {} tokens; 16 to 128 in steps of 16 are possible", block_tokens));
   }
   if (dtype != DType::kF32 && dtype != DType::kBF16) {
-    return InvalidArgument(fmt::format("KV in {} is not supported; f32 and bf16 are", DTypeName(dtype)));
+    return InvalidArgument(
+        fmt::format("KV in {} is not supported; f32 and bf16 are", DTypeName(dtype)));
   }
   KvLayout layout;
   layout.num_layers = shape.num_layers;
@@ -33,22 +36,27 @@ Result<KvLayout> MakeKvLayout(const KvShape& shape, int32_t block_tokens, DType 
   layout.dtype = dtype;
   layout.num_blocks = num_blocks;
   if (num_blocks == 0) {
-    layout.num_blocks = static_cast<int32_t>(std::min<size_t>(kv_bytes / layout.BlockBytes(), INT32_MAX / 2));
+    layout.num_blocks =
+        static_cast<int32_t>(std::min<size_t>(kv_bytes / layout.BlockBytes(), INT32_MAX / 2));
   }
   if (layout.num_blocks < 1) {
-    return InvalidArgument(fmt::format("{} of KV memory hold no block of {}; give more", HumanBytes(kv_bytes), HumanBytes(layout.BlockBytes())));
+    return InvalidArgument(fmt::format("{} of KV memory hold no block of {}; give more",
+                                       HumanBytes(kv_bytes), HumanBytes(layout.BlockBytes())));
   }
   // Rows address the pool by block * block_tokens + slot in 32 bits.
   if (int64_t{layout.num_blocks} * block_tokens > INT32_MAX) {
-    return InvalidArgument(fmt::format("{} blocks of {} tokens; at most {} tokens are possible", layout.num_blocks, block_tokens, INT32_MAX));
+    return InvalidArgument(fmt::format("{} blocks of {} tokens; at most {} tokens are possible",
+                                       layout.num_blocks, block_tokens, INT32_MAX));
   }
   return layout;
 }
 
-Result<std::unique_ptr<ModelExecutor>> ModelExecutor::Create(const std::string& model_directory, const ModelExecutorOptions& options,
+Result<std::unique_ptr<ModelExecutor>> ModelExecutor::Create(const std::string& model_directory,
+                                                             const ModelExecutorOptions& options,
                                                              Device& device, Ops& ops) {
   if (device.info().asynchronous) {
-    return Unimplemented(fmt::format("this executor computes inside Launch; a {} device needs another one", device.info().kind));
+    return Unimplemented(fmt::format(
+        "this executor computes inside Launch; a {} device needs another one", device.info().kind));
   }
   if (options.max_slots < 1) return InvalidArgument("max_slots has to be positive");
   std::unique_ptr<ModelExecutor> executor(new ModelExecutor(Complete(options), device));
@@ -59,10 +67,13 @@ Result<std::unique_ptr<ModelExecutor>> ModelExecutor::Create(const std::string& 
 Status ModelExecutor::Start(const std::string& model_directory, Ops& ops) {
   AISP_ASSIGN_OR_RETURN(model_, Model::Load(model_directory, options_.model, device_, ops));
   const ModelSpec& spec = model_->spec();
-  AISP_ASSIGN_OR_RETURN(layout_, MakeKvLayout(spec.kv(), options_.block_tokens, options_.kv_dtype.value_or(model_->compute_dtype()),
+  AISP_ASSIGN_OR_RETURN(layout_, MakeKvLayout(spec.kv(), options_.block_tokens,
+                                              options_.kv_dtype.value_or(model_->compute_dtype()),
                                               options_.num_blocks, options_.kv_bytes));
   AISP_ASSIGN_OR_RETURN(pool_, device_.Allocate(layout_.PoolBytes(), MemoryKind::kShareable));
-  AISP_ASSIGN_OR_RETURN(slot_tokens_, device_.Allocate(static_cast<size_t>(options_.max_slots) * sizeof(int32_t), MemoryKind::kDevice));
+  AISP_ASSIGN_OR_RETURN(slot_tokens_,
+                        device_.Allocate(static_cast<size_t>(options_.max_slots) * sizeof(int32_t),
+                                         MemoryKind::kDevice));
   AISP_ASSIGN_OR_RETURN(stream_, device_.CreateStream());
   sampler_.emplace(spec.vocabulary);
   return {};
@@ -71,10 +82,12 @@ Status ModelExecutor::Start(const std::string& model_directory, Ops& ops) {
 Status ModelExecutor::Forward(const StepInput& input) {
   ForwardInput forward;
   forward.batch = input.batch;
-  forward.kv.first_layer = {pool_.data(), layout_.dtype, layout_.num_kv_heads, layout_.head_dim, layout_.block_tokens};
+  forward.kv.first_layer = {pool_.data(), layout_.dtype, layout_.num_kv_heads, layout_.head_dim,
+                            layout_.block_tokens};
   forward.kv.layer_bytes = layout_.LayerBlockBytes() * static_cast<size_t>(layout_.num_blocks);
   forward.slot_tokens = static_cast<const int32_t*>(slot_tokens_.data());
-  for (int32_t block : input.batch.block_tables) AISP_CHECK(block >= 0 && block < layout_.num_blocks);
+  for (int32_t block : input.batch.block_tables)
+    AISP_CHECK(block >= 0 && block < layout_.num_blocks);
   if (input.sink != nullptr && !input.slices.empty()) {
     forward.on_layer = [&input](int32_t layer) { input.sink->OnLayer(layer, input.slices); };
   }
@@ -87,9 +100,11 @@ void ModelExecutor::DrawTokens(const StepInput& input) {
   auto* slots = static_cast<int32_t*>(slot_tokens_.data());
   result_.tokens.clear();
   for (const SampleRow& row : input.samples) {
-    AISP_CHECK(row.logit_index >= 0 && static_cast<size_t>(row.logit_index) < input.batch.logit_rows.size());
+    AISP_CHECK(row.logit_index >= 0 &&
+               static_cast<size_t>(row.logit_index) < input.batch.logit_rows.size());
     AISP_CHECK(row.slot >= 0 && row.slot < options_.max_slots);
-    const std::span<const float> values(logits.as<float>() + static_cast<size_t>(row.logit_index) * vocabulary, vocabulary);
+    const std::span<const float> values(
+        logits.as<float>() + static_cast<size_t>(row.logit_index) * vocabulary, vocabulary);
     result_.tokens.push_back(sampler_->Sample(values, row));
     if (result_.tokens.back().token >= 0) slots[row.slot] = result_.tokens.back().token;
   }
@@ -108,7 +123,8 @@ Result<Ticket> ModelExecutor::Launch(const StepInput& input) {
 }
 
 Result<StepResult> ModelExecutor::Collect(Ticket ticket) {
-  AISP_CHECK_MSG(in_flight_ && ticket.value == launched_, "a step is collected that is not in flight");
+  AISP_CHECK_MSG(in_flight_ && ticket.value == launched_,
+                 "a step is collected that is not in flight");
   in_flight_ = false;
   return std::exchange(result_, {});
 }

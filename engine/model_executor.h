@@ -19,21 +19,24 @@
 namespace aisp {
 
 struct ModelExecutorOptions {
-  ModelOptions model;  // max_logit_rows and max_sequences follow max_slots, which they must not be below
+  ModelOptions
+      model;  // max_logit_rows and max_sequences follow max_slots, which they must not be below
   int32_t max_slots = 64;
-  int32_t block_tokens = 16;       // 16 to 128, a multiple of 16
-  int32_t num_blocks = 0;          // or, when 0, as many as kv_bytes holds
+  int32_t block_tokens = 16;  // 16 to 128, a multiple of 16
+  int32_t num_blocks = 0;     // or, when 0, as many as kv_bytes holds
   size_t kv_bytes = 0;
-  std::optional<DType> kv_dtype;   // f32 or bf16; nothing: the compute dtype
+  std::optional<DType> kv_dtype;  // f32 or bf16; nothing: the compute dtype
 };
 
 // The layout that these options give a model of this shape. INVALID_ARGUMENT: a block size or dtype that no kernel has, no room
 // for a single block.
-Result<KvLayout> MakeKvLayout(const KvShape& shape, int32_t block_tokens, DType dtype, int32_t num_blocks, size_t kv_bytes);
+Result<KvLayout> MakeKvLayout(const KvShape& shape, int32_t block_tokens, DType dtype,
+                              int32_t num_blocks, size_t kv_bytes);
 
 class ModelExecutor final : public Executor {
  public:
-  static Result<std::unique_ptr<ModelExecutor>> Create(const std::string& model_directory, const ModelExecutorOptions& options,
+  static Result<std::unique_ptr<ModelExecutor>> Create(const std::string& model_directory,
+                                                       const ModelExecutorOptions& options,
                                                        Device& device, Ops& ops);
 
   int max_depth() const override { return 1; }
@@ -50,7 +53,8 @@ class ModelExecutor final : public Executor {
   TensorView logits() const { return model_->logits(); }
 
  private:
-  ModelExecutor(const ModelExecutorOptions& options, Device& device) : options_(options), device_(device) {}
+  ModelExecutor(const ModelExecutorOptions& options, Device& device)
+      : options_(options), device_(device) {}
   Status Start(const std::string& model_directory, Ops& ops);
   Status Forward(const StepInput& input);
   void DrawTokens(const StepInput& input);

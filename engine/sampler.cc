@@ -39,8 +39,9 @@ bool Filters(const SamplingParams& p, int32_t vocabulary) {
 
 bool Edits(const SampleRow& row) {
   const SamplingParams& p = *row.params;
-  return p.presence_penalty != 0 || p.frequency_penalty != 0 || (p.repetition_penalty != 1 && p.repetition_penalty > 0) ||
-         !p.logit_bias.empty() || !row.banned.empty();
+  return p.presence_penalty != 0 || p.frequency_penalty != 0 ||
+         (p.repetition_penalty != 1 && p.repetition_penalty > 0) || !p.logit_bias.empty() ||
+         !row.banned.empty();
 }
 
 }  // namespace
@@ -78,7 +79,9 @@ void Sampler::Penalise(const SampleRow& row) {
   }
   for (TokenId t : row.generated) {
     if (!known(t) || counts_[static_cast<size_t>(t)] == 0) continue;
-    scores_[static_cast<size_t>(t)] -= p.presence_penalty + p.frequency_penalty * static_cast<float>(counts_[static_cast<size_t>(t)]);
+    scores_[static_cast<size_t>(t)] -=
+        p.presence_penalty +
+        p.frequency_penalty * static_cast<float>(counts_[static_cast<size_t>(t)]);
     counts_[static_cast<size_t>(t)] = 0;
   }
 }
@@ -86,19 +89,23 @@ void Sampler::Penalise(const SampleRow& row) {
 void Sampler::EditLogits(const SampleRow& row) {
   Penalise(row);
   for (const auto& [token, bias] : row.params->logit_bias) {
-    if (token >= 0 && static_cast<size_t>(token) < scores_.size()) scores_[static_cast<size_t>(token)] += bias;
+    if (token >= 0 && static_cast<size_t>(token) < scores_.size())
+      scores_[static_cast<size_t>(token)] += bias;
   }
   for (TokenId t : row.banned) {
-    if (t >= 0 && static_cast<size_t>(t) < scores_.size()) scores_[static_cast<size_t>(t)] = kBanned;
+    if (t >= 0 && static_cast<size_t>(t) < scores_.size())
+      scores_[static_cast<size_t>(t)] = kBanned;
   }
 }
 
 // The first `n` candidates become the heaviest ones, in descending order; equal ones by id.
 void Sampler::SortCandidates(size_t n) {
-  std::partial_sort(candidates_.begin(), candidates_.begin() + static_cast<ptrdiff_t>(n), candidates_.end(), [this](int32_t a, int32_t b) {
-    const float wa = scores_[static_cast<size_t>(a)], wb = scores_[static_cast<size_t>(b)];
-    return wa > wb || (wa == wb && a < b);
-  });
+  std::partial_sort(candidates_.begin(), candidates_.begin() + static_cast<ptrdiff_t>(n),
+                    candidates_.end(), [this](int32_t a, int32_t b) {
+                      const float wa = scores_[static_cast<size_t>(a)],
+                                  wb = scores_[static_cast<size_t>(b)];
+                      return wa > wb || (wa == wb && a < b);
+                    });
 }
 
 void Sampler::Filter(const SamplingParams& p, float max) {
@@ -137,7 +144,8 @@ TokenId Sampler::Draw(const SamplingParams& p, uint32_t position, float max) con
   TokenId best_token = -1;
   float best = kBanned;
   const auto consider = [&](TokenId t) {
-    const float score = scores_[static_cast<size_t>(t)] + GumbelNoise(p.seed, p.choice, position, static_cast<uint32_t>(t));
+    const float score = scores_[static_cast<size_t>(t)] +
+                        GumbelNoise(p.seed, p.choice, position, static_cast<uint32_t>(t));
     if (score > best || (score == best && t < best_token) || best_token < 0) {
       best = score;
       best_token = t;
@@ -171,7 +179,9 @@ TokenLogprob Sampler::Logprobs(std::span<const float> logits, TokenId token, int
   double sum = 0;
   for (float l : logits) sum += std::exp(l - max);
   const double log_sum = static_cast<double>(max) + std::log(sum);
-  const auto logprob = [&](TokenId t) { return static_cast<float>(static_cast<double>(logits[static_cast<size_t>(t)]) - log_sum); };
+  const auto logprob = [&](TokenId t) {
+    return static_cast<float>(static_cast<double>(logits[static_cast<size_t>(t)]) - log_sum);
+  };
   TokenLogprob out;
   out.logprob = logprob(token);
   const size_t n = std::min(static_cast<size_t>(std::max(count, 0)), logits.size());
@@ -189,7 +199,9 @@ SampledToken Sampler::Sample(std::span<const float> logits, const SampleRow& row
   const SamplingParams& p = *row.params;
   SampledToken out;
   if (!AllFinite(logits)) {
-    out.status = Internal(fmt::format("the model's logits for position {} are not finite; the request cannot go on", row.position));
+    out.status = Internal(
+        fmt::format("the model's logits for position {} are not finite; the request cannot go on",
+                    row.position));
     return out;
   }
   const bool greedy = p.temperature <= 0.0f;
@@ -201,7 +213,8 @@ SampledToken Sampler::Sample(std::span<const float> logits, const SampleRow& row
   }
   const TokenId best = ArgMax(scores);
   if (scores[static_cast<size_t>(best)] == kBanned) {
-    out.status = InvalidArgument("bans and biases leave no token to draw; loosen logit_bias or the stop tokens");
+    out.status = InvalidArgument(
+        "bans and biases leave no token to draw; loosen logit_bias or the stop tokens");
     return out;
   }
   if (greedy) {

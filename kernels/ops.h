@@ -109,10 +109,10 @@ struct RaggedBatch {
 };
 
 struct EmbeddingParams {
-  TensorView table;                       // [vocabulary, hidden], f32, bf16 or f16
-  const int32_t* tokens = nullptr;        // [rows]; negative: the token is slot_tokens[slot_of_row[row]]
-  const int32_t* slot_of_row = nullptr;   // [rows]
-  const int32_t* slot_tokens = nullptr;   // [slots]
+  TensorView table;                 // [vocabulary, hidden], f32, bf16 or f16
+  const int32_t* tokens = nullptr;  // [rows]; negative: the token is slot_tokens[slot_of_row[row]]
+  const int32_t* slot_of_row = nullptr;  // [rows]
+  const int32_t* slot_tokens = nullptr;  // [slots]
   int32_t rows = 0;
   TensorView hidden;  // f32 [rows, hidden]
 };
@@ -137,10 +137,11 @@ struct RmsNormParams {
 // Normalises (where there are norm weights) and rotates q and k, and appends k and v to the pool.
 // Rotation as in Hugging Face's Llama: element i pairs with i + rotary_dim / 2.
 struct RopeAppendParams {
-  TensorView qkv;         // f32 [rows, (heads + 2 kv_heads) * head_dim]; q is replaced in place
-  TensorView cos_sin;     // f32 [positions, head_dim]: cosines of the head_dim/2 angles, then their sines
-  TensorView q_norm;      // f32 [head_dim] or null
-  TensorView k_norm;      // f32 [head_dim] or null
+  TensorView qkv;  // f32 [rows, (heads + 2 kv_heads) * head_dim]; q is replaced in place
+  TensorView
+      cos_sin;  // f32 [positions, head_dim]: cosines of the head_dim/2 angles, then their sines
+  TensorView q_norm;  // f32 [head_dim] or null
+  TensorView k_norm;  // f32 [head_dim] or null
   float norm_epsilon = 1e-6f;
   int32_t num_heads = 0;
   RaggedBatch batch;
@@ -151,7 +152,8 @@ struct RopeAppendParams {
 // k of a head is [k_nope | k_rope], k_rope being shared by all heads; v is padded with zeros to the pool's head_dim.
 // Rotation pairs element 2i with 2i + 1.
 struct LatentAppendParams {
-  TensorView q;        // f32 [rows, heads * (nope + rope)]; its last `rope` elements per head are rotated in place
+  TensorView
+      q;  // f32 [rows, heads * (nope + rope)]; its last `rope` elements per head are rotated in place
   TensorView kv;       // f32 [rows, heads * (nope + v_dim)]: k_nope and v of each head
   TensorView k_rope;   // f32 [rows, >= rope], rows strided: the shared key part before rotation
   TensorView cos_sin;  // f32 [positions, rope]
@@ -160,7 +162,7 @@ struct LatentAppendParams {
   int32_t rope_dim = 0;
   int32_t v_dim = 0;
   RaggedBatch batch;
-  PagedKvView pool;    // num_kv_heads = heads, head_dim >= nope + rope and >= v_dim
+  PagedKvView pool;  // num_kv_heads = heads, head_dim >= nope + rope and >= v_dim
 };
 
 // Causal attention of every row over its sequence's pool, prefill chunks and decode rows in one call.

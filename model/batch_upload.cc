@@ -12,7 +12,8 @@ constexpr int32_t kSmallestBlock = 16;
 // Cuts int32 arrays from a piece of memory that exists twice, on the host and on the device.
 class Cutter {
  public:
-  Cutter(void* host, void* device) : host_(static_cast<std::byte*>(host)), device_(static_cast<std::byte*>(device)) {}
+  Cutter(void* host, void* device)
+      : host_(static_cast<std::byte*>(host)), device_(static_cast<std::byte*>(device)) {}
 
   template <typename T>
   T* Take(size_t n, const T** on_device) {
@@ -43,8 +44,10 @@ static_assert(sizeof(RowSpan) == sizeof(SequenceRows));
 Result<BatchUpload> BatchUpload::Create(Device& device, const BatchLimits& limits) {
   BatchUpload upload;
   upload.limits_ = limits;
-  const auto rows = static_cast<size_t>(limits.max_rows), sequences = static_cast<size_t>(limits.max_sequences);
-  const size_t table = static_cast<size_t>((limits.max_context + kSmallestBlock - 1) / kSmallestBlock + 1);
+  const auto rows = static_cast<size_t>(limits.max_rows),
+             sequences = static_cast<size_t>(limits.max_sequences);
+  const size_t table =
+      static_cast<size_t>((limits.max_context + kSmallestBlock - 1) / kSmallestBlock + 1);
   const size_t numbers = 4 * rows + sequences * (sizeof(RowSpan) / sizeof(int32_t)) +
                          static_cast<size_t>(limits.max_logit_rows) + sequences * table;
   const size_t bytes = numbers * sizeof(int32_t) + 8 * 16;
@@ -58,46 +61,61 @@ Result<BatchUpload> BatchUpload::Create(Device& device, const BatchLimits& limit
 Status BatchUpload::Check(const ForwardBatch& b, int32_t vocabulary, int32_t block_tokens) const {
   const size_t rows = b.tokens.size();
   if (rows == 0 || rows > static_cast<size_t>(limits_.max_rows)) {
-    return InvalidArgument(fmt::format("a step of {} rows; 1 to {} are possible (max_batch_tokens)", rows, limits_.max_rows));
+    return InvalidArgument(fmt::format("a step of {} rows; 1 to {} are possible (max_batch_tokens)",
+                                       rows, limits_.max_rows));
   }
   if (b.positions.size() != rows || (!b.slot_of_row.empty() && b.slot_of_row.size() != rows)) {
-    return InvalidArgument(fmt::format("{} tokens, {} positions, {} slots in a step", rows, b.positions.size(), b.slot_of_row.size()));
+    return InvalidArgument(fmt::format("{} tokens, {} positions, {} slots in a step", rows,
+                                       b.positions.size(), b.slot_of_row.size()));
   }
-  if (b.sequences.size() > static_cast<size_t>(limits_.max_sequences) || b.logit_rows.size() > static_cast<size_t>(limits_.max_logit_rows)) {
-    return InvalidArgument(fmt::format("a step of {} sequences and {} logit rows; {} and {} are possible", b.sequences.size(),
-                                       b.logit_rows.size(), limits_.max_sequences, limits_.max_logit_rows));
+  if (b.sequences.size() > static_cast<size_t>(limits_.max_sequences) ||
+      b.logit_rows.size() > static_cast<size_t>(limits_.max_logit_rows)) {
+    return InvalidArgument(fmt::format(
+        "a step of {} sequences and {} logit rows; {} and {} are possible", b.sequences.size(),
+        b.logit_rows.size(), limits_.max_sequences, limits_.max_logit_rows));
   }
   for (TokenId token : b.tokens) {
     if (token >= vocabulary || (token < 0 && token != kTokenOnDevice)) {
-      return InvalidArgument(fmt::format("token {} is not in the vocabulary of {}", token, vocabulary));
+      return InvalidArgument(
+          fmt::format("token {} is not in the vocabulary of {}", token, vocabulary));
     }
-    if (token == kTokenOnDevice && b.slot_of_row.empty()) return InvalidArgument("a token on the device without a slot");
+    if (token == kTokenOnDevice && b.slot_of_row.empty())
+      return InvalidArgument("a token on the device without a slot");
   }
   for (int32_t row : b.logit_rows) {
-    if (row < 0 || static_cast<size_t>(row) >= rows) return InvalidArgument(fmt::format("logits of row {} of {}", row, rows));
+    if (row < 0 || static_cast<size_t>(row) >= rows)
+      return InvalidArgument(fmt::format("logits of row {} of {}", row, rows));
   }
   int32_t next = 0;
   for (const SequenceRows& s : b.sequences) {
-    if (s.row_begin != next || s.num_rows < 1 || s.num_rows > s.context_len || s.context_len > limits_.max_context) {
-      return InvalidArgument(fmt::format("a sequence with rows [{}, {}) and a context of {}; rows have to follow each other, contexts to be at most {}",
-                                         s.row_begin, s.row_begin + s.num_rows, s.context_len, limits_.max_context));
+    if (s.row_begin != next || s.num_rows < 1 || s.num_rows > s.context_len ||
+        s.context_len > limits_.max_context) {
+      return InvalidArgument(
+          fmt::format("a sequence with rows [{}, {}) and a context of {}; rows have to follow each "
+                      "other, contexts to be at most {}",
+                      s.row_begin, s.row_begin + s.num_rows, s.context_len, limits_.max_context));
     }
     next += s.num_rows;
-    const int64_t table_end = int64_t{s.table_begin} + (s.context_len + block_tokens - 1) / block_tokens;
+    const int64_t table_end =
+        int64_t{s.table_begin} + (s.context_len + block_tokens - 1) / block_tokens;
     if (s.table_begin < 0 || table_end > static_cast<int64_t>(b.block_tables.size())) {
-      return InvalidArgument(fmt::format("a block table that ends at {} of {} entries", table_end, b.block_tables.size()));
+      return InvalidArgument(fmt::format("a block table that ends at {} of {} entries", table_end,
+                                         b.block_tables.size()));
     }
     for (int32_t i = 0; i < s.num_rows; ++i) {
       if (b.positions[static_cast<size_t>(s.row_begin + i)] != s.context_len - s.num_rows + i) {
-        return InvalidArgument(fmt::format("row {}: positions of a sequence have to end at its context length", s.row_begin + i));
+        return InvalidArgument(fmt::format(
+            "row {}: positions of a sequence have to end at its context length", s.row_begin + i));
       }
     }
   }
-  if (static_cast<size_t>(next) != rows) return InvalidArgument(fmt::format("{} rows, but the sequences have {}", rows, next));
+  if (static_cast<size_t>(next) != rows)
+    return InvalidArgument(fmt::format("{} rows, but the sequences have {}", rows, next));
   return {};
 }
 
-Result<DeviceBatch> BatchUpload::Upload(const ForwardBatch& b, int32_t vocabulary, int32_t block_tokens, Device& device, Stream& stream) {
+Result<DeviceBatch> BatchUpload::Upload(const ForwardBatch& b, int32_t vocabulary,
+                                        int32_t block_tokens, Device& device, Stream& stream) {
   AISP_RETURN_IF_ERROR(Check(b, vocabulary, block_tokens));
   turn_ ^= 1;
   Cutter cutter(staging_[turn_].data(), device_[turn_].data());
@@ -112,23 +130,27 @@ Result<DeviceBatch> BatchUpload::Upload(const ForwardBatch& b, int32_t vocabular
   int32_t* slots = cutter.Take<int32_t>(b.tokens.size(), &out.ragged.kv_slots);
   // Only the tables of this step are copied, each cut to its sequence's length.
   size_t table_entries = 0;
-  for (const SequenceRows& s : b.sequences) table_entries += static_cast<size_t>((s.context_len + block_tokens - 1) / block_tokens);
+  for (const SequenceRows& s : b.sequences)
+    table_entries += static_cast<size_t>((s.context_len + block_tokens - 1) / block_tokens);
   int32_t* tables = cutter.Take<int32_t>(table_entries, &out.ragged.block_tables);
   AISP_CHECK(cutter.used() <= staging_[turn_].bytes());
   int32_t at = 0;
   for (size_t i = 0; i < b.sequences.size(); ++i) {
     const SequenceRows& s = b.sequences[i];
     const int32_t blocks = (s.context_len + block_tokens - 1) / block_tokens;
-    std::memcpy(tables + at, b.block_tables.data() + s.table_begin, static_cast<size_t>(blocks) * sizeof(int32_t));
+    std::memcpy(tables + at, b.block_tables.data() + s.table_begin,
+                static_cast<size_t>(blocks) * sizeof(int32_t));
     sequences[i] = {s.row_begin, s.num_rows, s.context_len, at};
     for (int32_t r = 0; r < s.num_rows; ++r) {
       const int32_t position = s.context_len - s.num_rows + r;
-      slots[s.row_begin + r] = tables[at + position / block_tokens] * block_tokens + position % block_tokens;
+      slots[s.row_begin + r] =
+          tables[at + position / block_tokens] * block_tokens + position % block_tokens;
     }
     at += blocks;
   }
   out.ragged.host_sequences = {sequences, b.sequences.size()};
-  AISP_RETURN_IF_ERROR(device.Copy(device_[turn_].data(), staging_[turn_].data(), cutter.used(), stream));
+  AISP_RETURN_IF_ERROR(
+      device.Copy(device_[turn_].data(), staging_[turn_].data(), cutter.used(), stream));
   return out;
 }
 

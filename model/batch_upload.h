@@ -34,7 +34,8 @@ class BatchUpload {
   static Result<BatchUpload> Create(Device& device, const BatchLimits& limits);
 
   // INVALID_ARGUMENT: what the limits do not allow, a token out of the vocabulary, spans that do not fit each other.
-  Result<DeviceBatch> Upload(const ForwardBatch& batch, int32_t vocabulary, int32_t block_tokens, Device& device, Stream& stream);
+  Result<DeviceBatch> Upload(const ForwardBatch& batch, int32_t vocabulary, int32_t block_tokens,
+                             Device& device, Stream& stream);
   size_t bytes() const { return device_[0].bytes() + device_[1].bytes(); }
 
  private:

@@ -39,7 +39,8 @@ Result<std::string> DigestCheckpoint(const std::string& directory) {
   std::string sample;
   for (const auto& [name, tensor] : checkpoint->tensors()) {
     sample = name + '\0' + tensor.dtype + '\0';
-    for (int64_t extent : tensor.shape) sample.append(reinterpret_cast<const char*>(&extent), sizeof(extent));
+    for (int64_t extent : tensor.shape)
+      sample.append(reinterpret_cast<const char*>(&extent), sizeof(extent));
     AppendContent(tensor.data, &sample);
     AppendHash(HashBytes(sample), &hashes);
   }

@@ -18,27 +18,35 @@ class ExpertMlpLayer final : public Sublayer {
   Status Load(const LoadContext& c) {
     const MlpSpec& m = plan_.mlp;
     dtype_ = c.compute_dtype;
-    AISP_ASSIGN_OR_RETURN(norm_, LoadVector(c, plan_.prefix + ".post_attention_layernorm.weight", plan_.hidden));
+    AISP_ASSIGN_OR_RETURN(
+        norm_, LoadVector(c, plan_.prefix + ".post_attention_layernorm.weight", plan_.hidden));
     // The router's choice is discrete: it is computed in f32 whatever the rest is.
     LoadContext exact = c;
     exact.compute_dtype = DType::kF32;
-    AISP_ASSIGN_OR_RETURN(router_, LoadLinear(exact, plan_.mlp_name + ".gate", m.num_experts, plan_.hidden, Epilogue::kStore));
+    AISP_ASSIGN_OR_RETURN(router_, LoadLinear(exact, plan_.mlp_name + ".gate", m.num_experts,
+                                              plan_.hidden, Epilogue::kStore));
     if (m.correction_bias) {
-      AISP_ASSIGN_OR_RETURN(correction_, LoadVector(c, plan_.mlp_name + ".gate.e_score_correction_bias", m.num_experts));
+      AISP_ASSIGN_OR_RETURN(
+          correction_,
+          LoadVector(c, plan_.mlp_name + ".gate.e_score_correction_bias", m.num_experts));
     }
     std::vector<ExpertsSource::Expert> experts;
     for (int32_t e = 0; e < m.num_experts; ++e) {
       const std::string name = fmt::format("{}.experts.{}.", plan_.mlp_name, e);
       ExpertsSource::Expert expert;
-      AISP_ASSIGN_OR_RETURN(expert.gate, c.weights.Matrix(name + plan_.gate_name, m.intermediate, plan_.hidden));
-      AISP_ASSIGN_OR_RETURN(expert.up, c.weights.Matrix(name + plan_.up_name, m.intermediate, plan_.hidden));
-      AISP_ASSIGN_OR_RETURN(expert.down, c.weights.Matrix(name + plan_.down_name, plan_.hidden, m.intermediate));
+      AISP_ASSIGN_OR_RETURN(expert.gate,
+                            c.weights.Matrix(name + plan_.gate_name, m.intermediate, plan_.hidden));
+      AISP_ASSIGN_OR_RETURN(expert.up,
+                            c.weights.Matrix(name + plan_.up_name, m.intermediate, plan_.hidden));
+      AISP_ASSIGN_OR_RETURN(expert.down,
+                            c.weights.Matrix(name + plan_.down_name, plan_.hidden, m.intermediate));
       experts.push_back(expert);
     }
     AISP_ASSIGN_OR_RETURN(experts_, c.ops.PackExperts({experts, dtype_, c.max_rows}));
     c.weights.Release();
     if (m.shared_intermediate > 0) {
-      AISP_RETURN_IF_ERROR(shared_.emplace().Load(c, plan_, plan_.mlp_name + ".shared_experts", m.shared_intermediate));
+      AISP_RETURN_IF_ERROR(shared_.emplace().Load(c, plan_, plan_.mlp_name + ".shared_experts",
+                                                  m.shared_intermediate));
     }
     c.workspace.Need(Slot::kNormed, dtype_, plan_.hidden);
     c.workspace.Need(Slot::kProjected, DType::kF32, plan_.hidden);
@@ -54,10 +62,14 @@ class ExpertMlpLayer final : public Sublayer {
     const TensorView hidden = s.workspace.View(Slot::kHidden, DType::kF32, plan_.hidden);
     const TensorView normed = s.workspace.View(Slot::kNormed, dtype_, plan_.hidden);
     const TensorView logits = s.workspace.View(Slot::kRouter, DType::kF32, m.num_experts);
-    const TensorView exact = dtype_ == DType::kF32 ? normed : s.workspace.View(Slot::kProjected, DType::kF32, plan_.hidden);
-    AISP_RETURN_IF_ERROR(s.ops.RmsNorm({hidden, nullptr, norm_.view, normed, rows, plan_.norm_epsilon}, s.stream));
+    const TensorView exact = dtype_ == DType::kF32
+                                 ? normed
+                                 : s.workspace.View(Slot::kProjected, DType::kF32, plan_.hidden);
+    AISP_RETURN_IF_ERROR(
+        s.ops.RmsNorm({hidden, nullptr, norm_.view, normed, rows, plan_.norm_epsilon}, s.stream));
     if (dtype_ != DType::kF32) {
-      AISP_RETURN_IF_ERROR(s.ops.RmsNorm({hidden, nullptr, norm_.view, exact, rows, plan_.norm_epsilon}, s.stream));
+      AISP_RETURN_IF_ERROR(
+          s.ops.RmsNorm({hidden, nullptr, norm_.view, exact, rows, plan_.norm_epsilon}, s.stream));
     }
     AISP_RETURN_IF_ERROR(s.ops.Linear({router_.get(), exact, logits, rows}, s.stream));
     SelectExpertsParams select;
@@ -73,7 +85,8 @@ class ExpertMlpLayer final : public Sublayer {
     select.weights = s.workspace.View(Slot::kExpertWeights, DType::kF32, m.top_k);
     select.rows = rows;
     AISP_RETURN_IF_ERROR(s.ops.SelectExperts(select, s.stream));
-    AISP_RETURN_IF_ERROR(s.ops.ExpertMlp({experts_.get(), normed, select.experts, select.weights, hidden, rows}, s.stream));
+    AISP_RETURN_IF_ERROR(s.ops.ExpertMlp(
+        {experts_.get(), normed, select.experts, select.weights, hidden, rows}, s.stream));
     return shared_ ? shared_->Forward(s, normed) : Status{};
   }
 

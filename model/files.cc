@@ -16,7 +16,9 @@ Result<std::string> ReadTextFile(const std::string& path) {
   std::error_code error;
   const uintmax_t size = std::filesystem::file_size(path, error);
   if (error) return NotFound(fmt::format("{}: {}", path, error.message()));
-  if (size > kLimit) return InvalidArgument(fmt::format("{}: {} bytes, more than {} that such a file may have", path, size, kLimit));
+  if (size > kLimit)
+    return InvalidArgument(
+        fmt::format("{}: {} bytes, more than {} that such a file may have", path, size, kLimit));
   std::ifstream file(path, std::ios::binary);
   if (!file) return NotFound(fmt::format("{}: {}", path, std::strerror(errno)));
   return std::string(std::istreambuf_iterator<char>(file), {});

@@ -23,12 +23,12 @@ struct SequenceRows {
 inline constexpr TokenId kTokenOnDevice = -1;
 
 struct ForwardBatch {
-  std::span<const TokenId> tokens;            // [rows]; kTokenOnDevice: read the slot's last sampled token
-  std::span<const int32_t> positions;         // [rows]
-  std::span<const int32_t> slot_of_row;       // [rows]; the engine's sequence slot, for kTokenOnDevice
-  std::span<const SequenceRows> sequences;    // [sequences]
-  std::span<const int32_t> block_tables;      // concatenated tables of block ids
-  std::span<const int32_t> logit_rows;        // rows whose logits are wanted, ascending
+  std::span<const TokenId> tokens;     // [rows]; kTokenOnDevice: read the slot's last sampled token
+  std::span<const int32_t> positions;  // [rows]
+  std::span<const int32_t> slot_of_row;  // [rows]; the engine's sequence slot, for kTokenOnDevice
+  std::span<const SequenceRows> sequences;  // [sequences]
+  std::span<const int32_t> block_tables;    // concatenated tables of block ids
+  std::span<const int32_t> logit_rows;      // rows whose logits are wanted, ascending
 };
 
 }  // namespace aisp

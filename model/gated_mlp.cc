@@ -9,14 +9,16 @@ class GatedMlpLayer final : public Sublayer {
 
   Status Load(const LoadContext& c) {
     dtype_ = c.compute_dtype;
-    AISP_ASSIGN_OR_RETURN(norm_, LoadVector(c, plan_.prefix + ".post_attention_layernorm.weight", plan_.hidden));
+    AISP_ASSIGN_OR_RETURN(
+        norm_, LoadVector(c, plan_.prefix + ".post_attention_layernorm.weight", plan_.hidden));
     return mlp_.Load(c, plan_, plan_.mlp_name, plan_.mlp.intermediate);
   }
 
   Status Forward(const StepContext& s) const override {
     const TensorView hidden = s.workspace.View(Slot::kHidden, DType::kF32, plan_.hidden);
     const TensorView normed = s.workspace.View(Slot::kNormed, dtype_, plan_.hidden);
-    AISP_RETURN_IF_ERROR(s.ops.RmsNorm({hidden, nullptr, norm_.view, normed, s.batch.rows, plan_.norm_epsilon}, s.stream));
+    AISP_RETURN_IF_ERROR(s.ops.RmsNorm(
+        {hidden, nullptr, norm_.view, normed, s.batch.rows, plan_.norm_epsilon}, s.stream));
     return mlp_.Forward(s, normed);
   }
 
@@ -29,15 +31,19 @@ class GatedMlpLayer final : public Sublayer {
 
 }  // namespace
 
-Status GatedMlp::Load(const LoadContext& c, const LayerPlan& plan, const std::string& name, int64_t intermediate) {
+Status GatedMlp::Load(const LoadContext& c, const LayerPlan& plan, const std::string& name,
+                      int64_t intermediate) {
   dtype_ = c.compute_dtype;
   hidden_ = plan.hidden;
   intermediate_ = intermediate;
-  AISP_ASSIGN_OR_RETURN(const TensorView gate, c.weights.Matrix(name + "." + plan.gate_name, intermediate, hidden_));
-  AISP_ASSIGN_OR_RETURN(const TensorView up, c.weights.Matrix(name + "." + plan.up_name, intermediate, hidden_));
+  AISP_ASSIGN_OR_RETURN(const TensorView gate,
+                        c.weights.Matrix(name + "." + plan.gate_name, intermediate, hidden_));
+  AISP_ASSIGN_OR_RETURN(const TensorView up,
+                        c.weights.Matrix(name + "." + plan.up_name, intermediate, hidden_));
   const TensorView parts[] = {gate, up};
   AISP_ASSIGN_OR_RETURN(gate_up_, c.ops.PackLinear({parts, {}, dtype_, Epilogue::kStore}));
-  AISP_ASSIGN_OR_RETURN(down_, LoadLinear(c, name + "." + plan.down_name, hidden_, intermediate, Epilogue::kAccumulate));
+  AISP_ASSIGN_OR_RETURN(down_, LoadLinear(c, name + "." + plan.down_name, hidden_, intermediate,
+                                          Epilogue::kAccumulate));
   c.workspace.Need(Slot::kNormed, dtype_, hidden_);
   c.workspace.Need(Slot::kProjected, DType::kF32, 2 * intermediate);
   c.workspace.Need(Slot::kMixed, dtype_, intermediate);

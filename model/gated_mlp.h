@@ -11,7 +11,8 @@ namespace aisp {
 class GatedMlp {
  public:
   // `name`: of the MLP, "model.layers.3.mlp".
-  Status Load(const LoadContext& context, const LayerPlan& plan, const std::string& name, int64_t intermediate);
+  Status Load(const LoadContext& context, const LayerPlan& plan, const std::string& name,
+              int64_t intermediate);
   // Adds to kHidden what it makes of `x`.
   Status Forward(const StepContext& step, const TensorView& x) const;
 

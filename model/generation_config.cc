@@ -29,11 +29,13 @@ Result<GenerationDefaults> ParseGenerationDefaults(std::string_view text, const 
     AISP_ASSIGN_OR_RETURN(const Json json, ParseJsonObject(text, "generation_config.json"));
     JsonReader r(json, "generation_config.json");
     AddEos(r, &d.eos);
-    if (r.Has("temperature")) d.temperature = static_cast<float>(r.Number("temperature", 0.0, 100.0));
+    if (r.Has("temperature"))
+      d.temperature = static_cast<float>(r.Number("temperature", 0.0, 100.0));
     if (r.Has("top_p")) d.top_p = static_cast<float>(r.Number("top_p", 0.0, 1.0));
     if (r.Has("top_k")) d.top_k = r.Int("top_k", 0, INT32_MAX);
     if (r.Has("min_p")) d.min_p = static_cast<float>(r.Number("min_p", 0.0, 1.0));
-    if (r.Has("repetition_penalty")) d.repetition_penalty = static_cast<float>(r.Number("repetition_penalty", 1e-3, 1e3));
+    if (r.Has("repetition_penalty"))
+      d.repetition_penalty = static_cast<float>(r.Number("repetition_penalty", 1e-3, 1e3));
     if (!d.temperature && r.Has("do_sample") && !r.BoolOr("do_sample", true)) d.temperature = 0.0f;
     AISP_RETURN_IF_ERROR(r.status());
   }
@@ -43,7 +45,8 @@ Result<GenerationDefaults> ParseGenerationDefaults(std::string_view text, const 
   return d;
 }
 
-Result<GenerationDefaults> LoadGenerationDefaults(const std::string& directory, const ModelSpec& spec) {
+Result<GenerationDefaults> LoadGenerationDefaults(const std::string& directory,
+                                                  const ModelSpec& spec) {
   const std::string path = directory + "/generation_config.json";
   std::string text;
   if (FileExists(path)) {

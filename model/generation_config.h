@@ -25,6 +25,7 @@ struct GenerationDefaults {
 // `json` may be empty: no file. do_sample = false stands for temperature 0 unless a temperature is given.
 Result<GenerationDefaults> ParseGenerationDefaults(std::string_view json, const ModelSpec& spec);
 // A missing generation_config.json is no error.
-Result<GenerationDefaults> LoadGenerationDefaults(const std::string& directory, const ModelSpec& spec);
+Result<GenerationDefaults> LoadGenerationDefaults(const std::string& directory,
+                                                  const ModelSpec& spec);
 
 }  // namespace aisp

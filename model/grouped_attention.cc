@@ -16,14 +16,17 @@ class GroupedAttention final : public Sublayer {
     const int64_t q = int64_t{a.num_heads} * a.head_dim, kv = int64_t{a.num_kv_heads} * a.head_dim;
     dtype_ = c.compute_dtype;
     cos_sin_ = c.cos_sin;
-    AISP_ASSIGN_OR_RETURN(norm_, LoadVector(c, plan_.prefix + ".input_layernorm.weight", plan_.hidden));
+    AISP_ASSIGN_OR_RETURN(norm_,
+                          LoadVector(c, plan_.prefix + ".input_layernorm.weight", plan_.hidden));
     if (a.qk_norm) {
       AISP_ASSIGN_OR_RETURN(q_norm_, LoadVector(c, self + ".q_norm.weight", a.head_dim));
       AISP_ASSIGN_OR_RETURN(k_norm_, LoadVector(c, self + ".k_norm.weight", a.head_dim));
     }
     AISP_ASSIGN_OR_RETURN(const TensorView wq, c.weights.Matrix(self + ".q_proj", q, plan_.hidden));
-    AISP_ASSIGN_OR_RETURN(const TensorView wk, c.weights.Matrix(self + ".k_proj", kv, plan_.hidden));
-    AISP_ASSIGN_OR_RETURN(const TensorView wv, c.weights.Matrix(self + ".v_proj", kv, plan_.hidden));
+    AISP_ASSIGN_OR_RETURN(const TensorView wk,
+                          c.weights.Matrix(self + ".k_proj", kv, plan_.hidden));
+    AISP_ASSIGN_OR_RETURN(const TensorView wv,
+                          c.weights.Matrix(self + ".v_proj", kv, plan_.hidden));
     const TensorView parts[] = {wq, wk, wv};
     std::vector<TensorView> biases;
     if (a.qkv_bias) {
@@ -47,12 +50,15 @@ class GroupedAttention final : public Sublayer {
     const TensorView normed = s.workspace.View(Slot::kNormed, dtype_, plan_.hidden);
     const TensorView qkv = s.workspace.View(Slot::kProjected, DType::kF32, qkv_->out_features());
     const TensorView mixed = s.workspace.View(Slot::kMixed, dtype_, q);
-    AISP_RETURN_IF_ERROR(s.ops.RmsNorm({hidden, nullptr, norm_.view, normed, rows, plan_.norm_epsilon}, s.stream));
+    AISP_RETURN_IF_ERROR(
+        s.ops.RmsNorm({hidden, nullptr, norm_.view, normed, rows, plan_.norm_epsilon}, s.stream));
     AISP_RETURN_IF_ERROR(s.ops.Linear({qkv_.get(), normed, qkv, rows}, s.stream));
     AISP_RETURN_IF_ERROR(s.ops.RopeAppend(
-        {qkv, cos_sin_, q_norm_.view, k_norm_.view, plan_.norm_epsilon, a.num_heads, s.batch, s.kv}, s.stream));
+        {qkv, cos_sin_, q_norm_.view, k_norm_.view, plan_.norm_epsilon, a.num_heads, s.batch, s.kv},
+        s.stream));
     AISP_RETURN_IF_ERROR(s.ops.PagedAttention(
-        {qkv, a.head_dim, a.head_dim, a.num_heads, a.scale, a.window, s.batch, s.kv, mixed}, s.stream));
+        {qkv, a.head_dim, a.head_dim, a.num_heads, a.scale, a.window, s.batch, s.kv, mixed},
+        s.stream));
     return s.ops.Linear({output_.get(), mixed, hidden, rows}, s.stream);
   }
 
@@ -64,7 +70,8 @@ class GroupedAttention final : public Sublayer {
     if (plan_.attention.output_bias) {
       AISP_ASSIGN_OR_RETURN(biases.emplace_back(), c.weights.Vector(name + ".bias", plan_.hidden));
     }
-    AISP_ASSIGN_OR_RETURN(output_, c.ops.PackLinear({parts, biases, dtype_, Epilogue::kAccumulate}));
+    AISP_ASSIGN_OR_RETURN(output_,
+                          c.ops.PackLinear({parts, biases, dtype_, Epilogue::kAccumulate}));
     c.weights.Release();
     return {};
   }
@@ -78,7 +85,8 @@ class GroupedAttention final : public Sublayer {
 
 }  // namespace
 
-Result<std::unique_ptr<Sublayer>> LoadGroupedAttention(const LayerPlan& plan, const LoadContext& context) {
+Result<std::unique_ptr<Sublayer>> LoadGroupedAttention(const LayerPlan& plan,
+                                                       const LoadContext& context) {
   auto layer = std::make_unique<GroupedAttention>(plan);
   AISP_RETURN_IF_ERROR(layer->Load(context));
   return layer;

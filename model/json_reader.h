@@ -33,27 +33,36 @@ class JsonReader {
   int32_t Int(const char* key, int32_t min, int32_t max) {
     if (!Has(key)) return Missing<int32_t>(key);
     const Json& v = json_.at(key);
-    const bool whole = v.is_number_integer() || (v.is_number_float() && v.get<double>() == static_cast<int64_t>(v.get<double>()));
+    const bool whole =
+        v.is_number_integer() ||
+        (v.is_number_float() && v.get<double>() == static_cast<int64_t>(v.get<double>()));
     const double number = v.is_number() ? v.get<double>() : 0.0;
     if (!whole || number < min || number > max) {
-      Say(fmt::format("{}: \"{}\" is {}; a whole number from {} to {} is expected", name_, key, v.dump().substr(0, 60), min, max));
+      Say(fmt::format("{}: \"{}\" is {}; a whole number from {} to {} is expected", name_, key,
+                      v.dump().substr(0, 60), min, max));
       return min;
     }
     return static_cast<int32_t>(number);
   }
-  int32_t IntOr(const char* key, int32_t otherwise, int32_t min, int32_t max) { return Has(key) ? Int(key, min, max) : otherwise; }
+  int32_t IntOr(const char* key, int32_t otherwise, int32_t min, int32_t max) {
+    return Has(key) ? Int(key, min, max) : otherwise;
+  }
 
   double Number(const char* key, double min, double max) {
     if (!Has(key)) return Missing<double>(key);
     const Json& v = json_.at(key);
-    const double number = v.is_number() ? v.get<double>() : std::numeric_limits<double>::quiet_NaN();
+    const double number =
+        v.is_number() ? v.get<double>() : std::numeric_limits<double>::quiet_NaN();
     if (!(number >= min && number <= max)) {
-      Say(fmt::format("{}: \"{}\" is {}; a number from {} to {} is expected", name_, key, v.dump().substr(0, 60), min, max));
+      Say(fmt::format("{}: \"{}\" is {}; a number from {} to {} is expected", name_, key,
+                      v.dump().substr(0, 60), min, max));
       return min;
     }
     return number;
   }
-  double NumberOr(const char* key, double otherwise, double min, double max) { return Has(key) ? Number(key, min, max) : otherwise; }
+  double NumberOr(const char* key, double otherwise, double min, double max) {
+    return Has(key) ? Number(key, min, max) : otherwise;
+  }
 
   bool BoolOr(const char* key, bool otherwise) {
     if (!Has(key)) return otherwise;

@@ -19,18 +19,26 @@ class LatentAttention final : public Sublayer {
     const int64_t mixed = int64_t{a.num_heads} * a.v_dim;
     dtype_ = c.compute_dtype;
     cos_sin_ = c.cos_sin;
-    AISP_ASSIGN_OR_RETURN(norm_, LoadVector(c, plan_.prefix + ".input_layernorm.weight", plan_.hidden));
+    AISP_ASSIGN_OR_RETURN(norm_,
+                          LoadVector(c, plan_.prefix + ".input_layernorm.weight", plan_.hidden));
     AISP_ASSIGN_OR_RETURN(kv_norm_, LoadVector(c, self + ".kv_a_layernorm.weight", a.kv_lora_rank));
-    AISP_ASSIGN_OR_RETURN(kv_down_, LoadLinear(c, self + ".kv_a_proj_with_mqa", a.kv_lora_rank + a.rope_dim, plan_.hidden, Epilogue::kStore));
-    AISP_ASSIGN_OR_RETURN(kv_up_, LoadLinear(c, self + ".kv_b_proj", kv, a.kv_lora_rank, Epilogue::kStore));
+    AISP_ASSIGN_OR_RETURN(kv_down_,
+                          LoadLinear(c, self + ".kv_a_proj_with_mqa", a.kv_lora_rank + a.rope_dim,
+                                     plan_.hidden, Epilogue::kStore));
+    AISP_ASSIGN_OR_RETURN(kv_up_,
+                          LoadLinear(c, self + ".kv_b_proj", kv, a.kv_lora_rank, Epilogue::kStore));
     if (a.q_lora_rank > 0) {
       AISP_ASSIGN_OR_RETURN(q_norm_, LoadVector(c, self + ".q_a_layernorm.weight", a.q_lora_rank));
-      AISP_ASSIGN_OR_RETURN(q_down_, LoadLinear(c, self + ".q_a_proj", a.q_lora_rank, plan_.hidden, Epilogue::kStore));
-      AISP_ASSIGN_OR_RETURN(q_up_, LoadLinear(c, self + ".q_b_proj", q, a.q_lora_rank, Epilogue::kStore));
+      AISP_ASSIGN_OR_RETURN(q_down_, LoadLinear(c, self + ".q_a_proj", a.q_lora_rank, plan_.hidden,
+                                                Epilogue::kStore));
+      AISP_ASSIGN_OR_RETURN(q_up_,
+                            LoadLinear(c, self + ".q_b_proj", q, a.q_lora_rank, Epilogue::kStore));
     } else {
-      AISP_ASSIGN_OR_RETURN(q_up_, LoadLinear(c, self + ".q_proj", q, plan_.hidden, Epilogue::kStore));
+      AISP_ASSIGN_OR_RETURN(q_up_,
+                            LoadLinear(c, self + ".q_proj", q, plan_.hidden, Epilogue::kStore));
     }
-    AISP_ASSIGN_OR_RETURN(output_, LoadLinear(c, self + ".o_proj", plan_.hidden, mixed, Epilogue::kAccumulate));
+    AISP_ASSIGN_OR_RETURN(
+        output_, LoadLinear(c, self + ".o_proj", plan_.hidden, mixed, Epilogue::kAccumulate));
     const int64_t latent = std::max(a.q_lora_rank, a.kv_lora_rank + a.rope_dim);
     c.workspace.Need(Slot::kNormed, dtype_, plan_.hidden);
     c.workspace.Need(Slot::kProjected, DType::kF32, q);
@@ -47,22 +55,27 @@ class LatentAttention final : public Sublayer {
     const TensorView hidden = s.workspace.View(Slot::kHidden, DType::kF32, plan_.hidden);
     const TensorView normed = s.workspace.View(Slot::kNormed, dtype_, plan_.hidden);
     const TensorView q = s.workspace.View(Slot::kProjected, DType::kF32, q_up_->out_features());
-    const TensorView latent = s.workspace.View(Slot::kLatent, DType::kF32, kv_down_->out_features());
+    const TensorView latent =
+        s.workspace.View(Slot::kLatent, DType::kF32, kv_down_->out_features());
     const TensorView kv = s.workspace.View(Slot::kLatentKv, DType::kF32, kv_up_->out_features());
     const TensorView mixed = s.workspace.View(Slot::kMixed, dtype_, output_->in_features());
-    AISP_RETURN_IF_ERROR(s.ops.RmsNorm({hidden, nullptr, norm_.view, normed, rows, plan_.norm_epsilon}, s.stream));
+    AISP_RETURN_IF_ERROR(
+        s.ops.RmsNorm({hidden, nullptr, norm_.view, normed, rows, plan_.norm_epsilon}, s.stream));
     AISP_RETURN_IF_ERROR(ProjectQuery(s, normed, q));
     const TensorView kv_normed = s.workspace.View(Slot::kLatentNormed, dtype_, a.kv_lora_rank);
     AISP_RETURN_IF_ERROR(s.ops.Linear({kv_down_.get(), normed, latent, rows}, s.stream));
-    AISP_RETURN_IF_ERROR(s.ops.RmsNorm({latent, nullptr, kv_norm_.view, kv_normed, rows, plan_.norm_epsilon}, s.stream));
+    AISP_RETURN_IF_ERROR(s.ops.RmsNorm(
+        {latent, nullptr, kv_norm_.view, kv_normed, rows, plan_.norm_epsilon}, s.stream));
     AISP_RETURN_IF_ERROR(s.ops.Linear({kv_up_.get(), kv_normed, kv, rows}, s.stream));
     TensorView k_rope = latent;
     k_rope.data = latent.as<float>() + a.kv_lora_rank;
     k_rope.shape[1] = a.rope_dim;
     AISP_RETURN_IF_ERROR(s.ops.LatentAppend(
-        {q, kv, k_rope, cos_sin_, a.num_heads, a.nope_dim, a.rope_dim, a.v_dim, s.batch, s.kv}, s.stream));
+        {q, kv, k_rope, cos_sin_, a.num_heads, a.nope_dim, a.rope_dim, a.v_dim, s.batch, s.kv},
+        s.stream));
     AISP_RETURN_IF_ERROR(s.ops.PagedAttention(
-        {q, a.nope_dim + a.rope_dim, a.v_dim, a.num_heads, a.scale, a.window, s.batch, s.kv, mixed}, s.stream));
+        {q, a.nope_dim + a.rope_dim, a.v_dim, a.num_heads, a.scale, a.window, s.batch, s.kv, mixed},
+        s.stream));
     return s.ops.Linear({output_.get(), mixed, hidden, rows}, s.stream);
   }
 
@@ -70,10 +83,13 @@ class LatentAttention final : public Sublayer {
   Status ProjectQuery(const StepContext& s, const TensorView& normed, const TensorView& q) const {
     const int32_t rows = s.batch.rows;
     if (q_down_ == nullptr) return s.ops.Linear({q_up_.get(), normed, q, rows}, s.stream);
-    const TensorView latent = s.workspace.View(Slot::kLatent, DType::kF32, plan_.attention.q_lora_rank);
-    const TensorView q_normed = s.workspace.View(Slot::kLatentNormed, dtype_, plan_.attention.q_lora_rank);
+    const TensorView latent =
+        s.workspace.View(Slot::kLatent, DType::kF32, plan_.attention.q_lora_rank);
+    const TensorView q_normed =
+        s.workspace.View(Slot::kLatentNormed, dtype_, plan_.attention.q_lora_rank);
     AISP_RETURN_IF_ERROR(s.ops.Linear({q_down_.get(), normed, latent, rows}, s.stream));
-    AISP_RETURN_IF_ERROR(s.ops.RmsNorm({latent, nullptr, q_norm_.view, q_normed, rows, plan_.norm_epsilon}, s.stream));
+    AISP_RETURN_IF_ERROR(s.ops.RmsNorm(
+        {latent, nullptr, q_norm_.view, q_normed, rows, plan_.norm_epsilon}, s.stream));
     return s.ops.Linear({q_up_.get(), q_normed, q, rows}, s.stream);
   }
 
@@ -86,7 +102,8 @@ class LatentAttention final : public Sublayer {
 
 }  // namespace
 
-Result<std::unique_ptr<Sublayer>> LoadLatentAttention(const LayerPlan& plan, const LoadContext& context) {
+Result<std::unique_ptr<Sublayer>> LoadLatentAttention(const LayerPlan& plan,
+                                                      const LoadContext& context) {
   auto layer = std::make_unique<LatentAttention>(plan);
   AISP_RETURN_IF_ERROR(layer->Load(context));
   return layer;

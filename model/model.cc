@@ -21,7 +21,8 @@ namespace {
 int64_t CountElements(const Checkpoint& checkpoint) {
   int64_t sum = 0;
   for (const auto& [name, tensor] : checkpoint.tensors()) {
-    sum += std::accumulate(tensor.shape.begin(), tensor.shape.end(), int64_t{1}, std::multiplies<>());
+    sum +=
+        std::accumulate(tensor.shape.begin(), tensor.shape.end(), int64_t{1}, std::multiplies<>());
   }
   return sum;
 }
@@ -41,7 +42,9 @@ class LoadedModel final : public Model {
   const ModelSpec& spec() const override { return spec_; }
   DType compute_dtype() const override { return dtype_; }
   int32_t max_context() const override { return options_.max_context; }
-  size_t workspace_bytes() const override { return workspace_.bytes() + output_.bytes() + upload_.bytes(); }
+  size_t workspace_bytes() const override {
+    return workspace_.bytes() + output_.bytes() + upload_.bytes();
+  }
   Status Forward(const ForwardInput& input, Stream& stream) override;
   TensorView logits() const override { return logits_; }
 
@@ -70,10 +73,12 @@ class LoadedModel final : public Model {
 
 Status LoadedModel::CheckOptions() const {
   if (options_.max_context < 1 || options_.max_context > spec_.max_position) {
-    return InvalidArgument(fmt::format("a context of {} tokens; this model knows {} positions", options_.max_context, spec_.max_position));
+    return InvalidArgument(fmt::format("a context of {} tokens; this model knows {} positions",
+                                       options_.max_context, spec_.max_position));
   }
   if (options_.max_batch_tokens < 1 || options_.max_logit_rows < 1 || options_.max_sequences < 1) {
-    return InvalidArgument("max_batch_tokens, max_logit_rows and max_sequences have to be positive");
+    return InvalidArgument(
+        "max_batch_tokens, max_logit_rows and max_sequences have to be positive");
   }
   return {};
 }
@@ -82,18 +87,22 @@ Status LoadedModel::Load(const std::string& directory) {
   AISP_RETURN_IF_ERROR(CheckOptions());
   AISP_ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::Open(directory));
   AISP_ASSIGN_OR_RETURN(const auto stream, device_.CreateStream());
-  dtype_ = options_.compute_dtype ? *options_.compute_dtype : ops_.PreferredComputeDType(spec_.dtype, CountElements(*checkpoint));
+  dtype_ = options_.compute_dtype
+               ? *options_.compute_dtype
+               : ops_.PreferredComputeDType(spec_.dtype, CountElements(*checkpoint));
   AISP_RETURN_IF_ERROR(LoadEmbedding(*checkpoint, *stream));
   WeightReader reader(*checkpoint, spec_.quant);
   AISP_ASSIGN_OR_RETURN(const TensorView rope, LoadRope(*stream));
-  const LoadContext context{device_, ops_, *stream, reader, workspace_, dtype_, options_.max_batch_tokens, rope};
+  const LoadContext context{
+      device_, ops_, *stream, reader, workspace_, dtype_, options_.max_batch_tokens, rope};
   workspace_.Need(Slot::kHidden, DType::kF32, spec_.hidden);
   AISP_RETURN_IF_ERROR(LoadLayers(context));
   AISP_RETURN_IF_ERROR(LoadHead(context));
   AISP_RETURN_IF_ERROR(workspace_.Allocate(device_, ops_.RowCapacity(options_.max_batch_tokens)));
   AISP_RETURN_IF_ERROR(AllocateOutput());
-  AISP_ASSIGN_OR_RETURN(upload_, BatchUpload::Create(device_, {options_.max_batch_tokens, options_.max_sequences,
-                                                               options_.max_logit_rows, options_.max_context}));
+  AISP_ASSIGN_OR_RETURN(
+      upload_, BatchUpload::Create(device_, {options_.max_batch_tokens, options_.max_sequences,
+                                             options_.max_logit_rows, options_.max_context}));
   LogInfo("model_loaded", {{"path", directory},
                            {"architecture", spec_.architecture},
                            {"compute_dtype", DTypeName(dtype_)},
@@ -104,12 +113,16 @@ Status LoadedModel::Load(const std::string& directory) {
 
 Status LoadedModel::LoadEmbedding(const Checkpoint& checkpoint, Stream& stream) {
   const std::array<int64_t, 2> shape = {spec_.vocabulary, spec_.hidden};
-  AISP_ASSIGN_OR_RETURN(const TensorView stored, checkpoint.Get("model.embed_tokens.weight", shape));
+  AISP_ASSIGN_OR_RETURN(const TensorView stored,
+                        checkpoint.Get("model.embed_tokens.weight", shape));
   if (stored.dtype != DType::kF32 && stored.dtype != DType::kBF16 && stored.dtype != DType::kF16) {
-    return InvalidArgument(fmt::format("{}: model.embed_tokens.weight has dtype {}; f32, bf16 or f16 is expected", checkpoint.directory(), DTypeName(stored.dtype)));
+    return InvalidArgument(
+        fmt::format("{}: model.embed_tokens.weight has dtype {}; f32, bf16 or f16 is expected",
+                    checkpoint.directory(), DTypeName(stored.dtype)));
   }
   AISP_ASSIGN_OR_RETURN(embedding_memory_, device_.Allocate(stored.bytes(), MemoryKind::kDevice));
-  embedding_ = TensorView::Dense(embedding_memory_.data(), stored.dtype, {spec_.vocabulary, spec_.hidden});
+  embedding_ =
+      TensorView::Dense(embedding_memory_.data(), stored.dtype, {spec_.vocabulary, spec_.hidden});
   AISP_RETURN_IF_ERROR(device_.Copy(embedding_.data, stored.data, stored.bytes(), stream));
   return device_.Synchronize(stream);
 }
@@ -118,8 +131,10 @@ Result<TensorView> LoadedModel::LoadRope(Stream& stream) {
   const AttentionSpec& a = spec_.layers.front().attention;
   const int32_t dim = a.kind == AttentionKind::kLatent ? a.rope_dim : a.head_dim;
   const std::vector<float> table = RopeTable(spec_.rope, dim, options_.max_context);
-  AISP_ASSIGN_OR_RETURN(rope_memory_, device_.Allocate(table.size() * sizeof(float), MemoryKind::kDevice));
-  AISP_RETURN_IF_ERROR(device_.Copy(rope_memory_.data(), table.data(), table.size() * sizeof(float), stream));
+  AISP_ASSIGN_OR_RETURN(rope_memory_,
+                        device_.Allocate(table.size() * sizeof(float), MemoryKind::kDevice));
+  AISP_RETURN_IF_ERROR(
+      device_.Copy(rope_memory_.data(), table.data(), table.size() * sizeof(float), stream));
   AISP_RETURN_IF_ERROR(device_.Synchronize(stream));
   return TensorView::Dense(rope_memory_.data(), DType::kF32, {options_.max_context, dim});
 }
@@ -156,25 +171,31 @@ Status LoadedModel::LoadHead(const LoadContext& context) {
   AISP_ASSIGN_OR_RETURN(final_norm_, LoadVector(context, "model.norm.weight", spec_.hidden));
   const bool tied = spec_.tied_embeddings || !context.weights.Has("lm_head.weight");
   const std::string name = tied ? "model.embed_tokens" : "lm_head";
-  AISP_ASSIGN_OR_RETURN(head_, LoadLinear(context, name, spec_.vocabulary, spec_.hidden, Epilogue::kStore));
+  AISP_ASSIGN_OR_RETURN(
+      head_, LoadLinear(context, name, spec_.vocabulary, spec_.hidden, Epilogue::kStore));
   return {};
 }
 
 Status LoadedModel::AllocateOutput() {
   const int64_t rows = ops_.RowCapacity(options_.max_logit_rows);
-  const size_t input_bytes = Arena::Padded(static_cast<size_t>(rows * spec_.hidden) * DTypeBytes(dtype_));
+  const size_t input_bytes =
+      Arena::Padded(static_cast<size_t>(rows * spec_.hidden) * DTypeBytes(dtype_));
   const size_t logit_bytes = static_cast<size_t>(rows * spec_.vocabulary) * sizeof(float);
   AISP_ASSIGN_OR_RETURN(output_, device_.Allocate(input_bytes + logit_bytes, MemoryKind::kDevice));
   head_input_ = TensorView::Dense(output_.data(), dtype_, {rows, spec_.hidden});
-  logits_ = TensorView::Dense(static_cast<std::byte*>(output_.data()) + input_bytes, DType::kF32, {rows, spec_.vocabulary});
+  logits_ = TensorView::Dense(static_cast<std::byte*>(output_.data()) + input_bytes, DType::kF32,
+                              {rows, spec_.vocabulary});
   return {};
 }
 
 Status LoadedModel::Forward(const ForwardInput& input, Stream& stream) {
   AISP_ASSIGN_OR_RETURN(const DeviceBatch batch,
-                        upload_.Upload(input.batch, spec_.vocabulary, input.kv.first_layer.block_tokens, device_, stream));
+                        upload_.Upload(input.batch, spec_.vocabulary,
+                                       input.kv.first_layer.block_tokens, device_, stream));
   const TensorView hidden = workspace_.View(Slot::kHidden, DType::kF32, spec_.hidden);
-  AISP_RETURN_IF_ERROR(ops_.Embedding({embedding_, batch.tokens, batch.slot_of_row, input.slot_tokens, batch.ragged.rows, hidden}, stream));
+  AISP_RETURN_IF_ERROR(ops_.Embedding(
+      {embedding_, batch.tokens, batch.slot_of_row, input.slot_tokens, batch.ragged.rows, hidden},
+      stream));
   for (size_t i = 0; i < layers_.size(); ++i) {
     const auto index = static_cast<int32_t>(i);
     const StepContext step{ops_, stream, workspace_, batch.ragged, input.kv.Layer(index)};
@@ -183,14 +204,16 @@ Status LoadedModel::Forward(const ForwardInput& input, Stream& stream) {
     AISP_RETURN_IF_ERROR(layers_[i].mlp->Forward(step));
   }
   if (batch.num_logit_rows == 0) return {};
-  AISP_RETURN_IF_ERROR(ops_.RmsNorm(
-      {hidden, batch.logit_rows, final_norm_.view, head_input_, batch.num_logit_rows, spec_.norm_epsilon}, stream));
+  AISP_RETURN_IF_ERROR(ops_.RmsNorm({hidden, batch.logit_rows, final_norm_.view, head_input_,
+                                     batch.num_logit_rows, spec_.norm_epsilon},
+                                    stream));
   return ops_.Linear({head_.get(), head_input_, logits_, batch.num_logit_rows}, stream);
 }
 
 }  // namespace
 
-Result<std::unique_ptr<Model>> Model::Load(const std::string& directory, const ModelOptions& options, Device& device, Ops& ops) {
+Result<std::unique_ptr<Model>> Model::Load(const std::string& directory,
+                                           const ModelOptions& options, Device& device, Ops& ops) {
   AISP_ASSIGN_OR_RETURN(ModelSpec spec, LoadModelSpec(directory));
   auto model = std::make_unique<LoadedModel>(std::move(spec), options, device, ops);
   AISP_RETURN_IF_ERROR(model->Load(directory));

@@ -25,7 +25,8 @@ struct ModelOptions {
   int32_t max_batch_tokens = 512;  // rows of a step
   int32_t max_logit_rows = 64;     // rows of a step whose logits are wanted
   int32_t max_sequences = 64;      // of a step
-  int32_t max_context = 0;         // tokens of a sequence; 0: what config.json says, which is also the limit
+  int32_t max_context =
+      0;  // tokens of a sequence; 0: what config.json says, which is also the limit
 };
 
 // All layers of the pool have the same shape and follow each other at `layer_bytes`.
@@ -34,7 +35,8 @@ struct PagedKvPool {
   size_t layer_bytes = 0;
   PagedKvView Layer(int32_t layer) const {
     PagedKvView view = first_layer;
-    view.layer = static_cast<std::byte*>(first_layer.layer) + static_cast<size_t>(layer) * layer_bytes;
+    view.layer =
+        static_cast<std::byte*>(first_layer.layer) + static_cast<size_t>(layer) * layer_bytes;
     return view;
   }
 };
@@ -50,7 +52,8 @@ struct ForwardInput {
 class Model {
  public:
   // Errors name the file and the tensor.
-  static Result<std::unique_ptr<Model>> Load(const std::string& directory, const ModelOptions& options, Device& device, Ops& ops);
+  static Result<std::unique_ptr<Model>> Load(const std::string& directory,
+                                             const ModelOptions& options, Device& device, Ops& ops);
   virtual ~Model() = default;
 
   virtual const ModelSpec& spec() const = 0;

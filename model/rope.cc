@@ -13,15 +13,18 @@ constexpr double kTwoPi = 2 * std::numbers::pi;
 double ScaleLlama3(const RopeSpec& rope, double frequency) {
   const double wavelength = kTwoPi / frequency;
   if (wavelength < rope.original_max_position / rope.high_freq_factor) return frequency;
-  if (wavelength > rope.original_max_position / rope.low_freq_factor) return frequency / rope.factor;
-  const double smooth = (rope.original_max_position / wavelength - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor);
+  if (wavelength > rope.original_max_position / rope.low_freq_factor)
+    return frequency / rope.factor;
+  const double smooth = (rope.original_max_position / wavelength - rope.low_freq_factor) /
+                        (rope.high_freq_factor - rope.low_freq_factor);
   return (1 - smooth) * frequency / rope.factor + smooth * frequency;
 }
 
 // Pairs that turn more than beta_fast times within the original context are kept, less than beta_slow times stretched.
 double ScaleYarn(const RopeSpec& rope, int32_t dim, int32_t pair, double frequency) {
   const auto pair_of_turns = [&](double turns) {
-    return dim * std::log(rope.original_max_position / (turns * kTwoPi)) / (2 * std::log(rope.theta));
+    return dim * std::log(rope.original_max_position / (turns * kTwoPi)) /
+           (2 * std::log(rope.theta));
   };
   const double low = std::max(std::floor(pair_of_turns(rope.beta_fast)), 0.0);
   double high = std::min(std::ceil(pair_of_turns(rope.beta_slow)), dim - 1.0);
@@ -64,7 +67,8 @@ std::vector<float> RopeTable(const RopeSpec& rope, int32_t dim, int32_t position
       // In f32 on purpose: models are trained with angles rounded so.
       const float angle = static_cast<float>(position) * frequencies[i];
       row[i] = static_cast<float>(std::cos(static_cast<double>(angle)) * rope.attention_factor);
-      row[half + i] = static_cast<float>(std::sin(static_cast<double>(angle)) * rope.attention_factor);
+      row[half + i] =
+          static_cast<float>(std::sin(static_cast<double>(angle)) * rope.attention_factor);
     }
   }
   return table;

@@ -29,11 +29,21 @@ struct DTypeEntry {
   std::optional<DType> dtype;
 };
 constexpr std::array kDTypes = {
-    DTypeEntry{"F64", 8, {}},           DTypeEntry{"F32", 4, DType::kF32},   DTypeEntry{"F16", 2, DType::kF16},
-    DTypeEntry{"BF16", 2, DType::kBF16}, DTypeEntry{"F8_E4M3", 1, DType::kF8E4M3}, DTypeEntry{"F8_E5M2", 1, {}},
-    DTypeEntry{"I64", 8, DType::kI64},  DTypeEntry{"I32", 4, DType::kI32},   DTypeEntry{"I16", 2, {}},
-    DTypeEntry{"I8", 1, {}},            DTypeEntry{"U8", 1, DType::kU8},     DTypeEntry{"U16", 2, {}},
-    DTypeEntry{"U32", 4, {}},           DTypeEntry{"U64", 8, {}},            DTypeEntry{"BOOL", 1, {}},
+    DTypeEntry{"F64", 8, {}},
+    DTypeEntry{"F32", 4, DType::kF32},
+    DTypeEntry{"F16", 2, DType::kF16},
+    DTypeEntry{"BF16", 2, DType::kBF16},
+    DTypeEntry{"F8_E4M3", 1, DType::kF8E4M3},
+    DTypeEntry{"F8_E5M2", 1, {}},
+    DTypeEntry{"I64", 8, DType::kI64},
+    DTypeEntry{"I32", 4, DType::kI32},
+    DTypeEntry{"I16", 2, {}},
+    DTypeEntry{"I8", 1, {}},
+    DTypeEntry{"U8", 1, DType::kU8},
+    DTypeEntry{"U16", 2, {}},
+    DTypeEntry{"U32", 4, {}},
+    DTypeEntry{"U64", 8, {}},
+    DTypeEntry{"BOOL", 1, {}},
 };
 
 const DTypeEntry* FindDType(std::string_view name) {
@@ -54,31 +64,37 @@ std::optional<uint64_t> AsUnsigned(const Json& v) {
 }
 
 // One entry of the header: {"dtype": .., "shape": [..], "data_offsets": [begin, end]}.
-Result<StoredTensor> ParseEntry(const Json& entry, std::span<const std::byte> data, Extent* extent) {
-  if (!entry.is_object() || !entry.contains("dtype") || !entry["dtype"].is_string() || !entry.contains("shape") ||
-      !entry["shape"].is_array() || !entry.contains("data_offsets") || !entry["data_offsets"].is_array() ||
-      entry["data_offsets"].size() != 2) {
+Result<StoredTensor> ParseEntry(const Json& entry, std::span<const std::byte> data,
+                                Extent* extent) {
+  if (!entry.is_object() || !entry.contains("dtype") || !entry["dtype"].is_string() ||
+      !entry.contains("shape") || !entry["shape"].is_array() || !entry.contains("data_offsets") ||
+      !entry["data_offsets"].is_array() || entry["data_offsets"].size() != 2) {
     return InvalidArgument("its header entry needs dtype, shape and two data_offsets");
   }
   StoredTensor t;
   t.dtype = entry["dtype"].get<std::string>();
   const DTypeEntry* dtype = FindDType(t.dtype);
-  if (dtype == nullptr) return InvalidArgument(fmt::format("unknown dtype \"{}\"", Excerpt(t.dtype)));
+  if (dtype == nullptr)
+    return InvalidArgument(fmt::format("unknown dtype \"{}\"", Excerpt(t.dtype)));
   uint64_t bytes = dtype->bytes;
   for (const Json& d : entry["shape"]) {
     const auto extent_of = AsUnsigned(d);
-    if (!extent_of || *extent_of > uint64_t{1} << 48 || __builtin_mul_overflow(bytes, *extent_of, &bytes)) {
+    if (!extent_of || *extent_of > uint64_t{1} << 48 ||
+        __builtin_mul_overflow(bytes, *extent_of, &bytes)) {
       return InvalidArgument(fmt::format("impossible shape {}", Excerpt(entry["shape"].dump())));
     }
     t.shape.push_back(static_cast<int64_t>(*extent_of));
   }
-  const auto begin = AsUnsigned(entry["data_offsets"][0]), end = AsUnsigned(entry["data_offsets"][1]);
+  const auto begin = AsUnsigned(entry["data_offsets"][0]),
+             end = AsUnsigned(entry["data_offsets"][1]);
   if (!begin || !end || *begin > *end || *end > data.size()) {
-    return InvalidArgument(fmt::format("data_offsets {} do not lie within the {} bytes of data; the file may be truncated",
-                                       Excerpt(entry["data_offsets"].dump()), data.size()));
+    return InvalidArgument(fmt::format(
+        "data_offsets {} do not lie within the {} bytes of data; the file may be truncated",
+        Excerpt(entry["data_offsets"].dump()), data.size()));
   }
   if (*end - *begin != bytes) {
-    return InvalidArgument(fmt::format("{} bytes of data, but {} {} take {}", *end - *begin, t.dtype, Excerpt(entry["shape"].dump()), bytes));
+    return InvalidArgument(fmt::format("{} bytes of data, but {} {} take {}", *end - *begin,
+                                       t.dtype, Excerpt(entry["shape"].dump()), bytes));
   }
   *extent = {*begin, *end, {}};
   t.data = data.subspan(*begin, bytes);
@@ -86,15 +102,21 @@ Result<StoredTensor> ParseEntry(const Json& entry, std::span<const std::byte> da
 }
 
 Status CheckExtents(std::vector<Extent> extents, uint64_t data_bytes) {
-  std::sort(extents.begin(), extents.end(),
-            [](const Extent& a, const Extent& b) { return std::tie(a.begin, a.end) < std::tie(b.begin, b.end); });
+  std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) {
+    return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
+  });
   uint64_t at = 0;
   for (const Extent& e : extents) {
-    if (e.begin < at) return InvalidArgument(fmt::format("tensor \"{}\" overlaps the one before it at byte {}", Excerpt(e.name), e.begin));
-    if (e.begin > at) return InvalidArgument(fmt::format("a hole of {} bytes before tensor \"{}\"", e.begin - at, Excerpt(e.name)));
+    if (e.begin < at)
+      return InvalidArgument(fmt::format("tensor \"{}\" overlaps the one before it at byte {}",
+                                         Excerpt(e.name), e.begin));
+    if (e.begin > at)
+      return InvalidArgument(
+          fmt::format("a hole of {} bytes before tensor \"{}\"", e.begin - at, Excerpt(e.name)));
     at = e.end;
   }
-  if (at != data_bytes) return InvalidArgument(fmt::format("{} bytes of data belong to no tensor", data_bytes - at));
+  if (at != data_bytes)
+    return InvalidArgument(fmt::format("{} bytes of data belong to no tensor", data_bytes - at));
   return {};
 }
 
@@ -103,21 +125,28 @@ Result<Json> ParseHeader(std::string_view text) {
   std::set<std::string> names;
   std::string twice;
   const auto watch = [&](int depth, Json::parse_event_t event, Json& value) {
-    if (depth == 1 && event == Json::parse_event_t::key && !names.insert(value.get<std::string>()).second) twice = value.get<std::string>();
+    if (depth == 1 && event == Json::parse_event_t::key &&
+        !names.insert(value.get<std::string>()).second)
+      twice = value.get<std::string>();
     return true;
   };
   Json header = Json::parse(text, watch, /*allow_exceptions=*/false);
-  if (header.is_discarded() || !header.is_object()) return InvalidArgument("its header is not a JSON object");
-  if (!twice.empty()) return InvalidArgument(fmt::format("tensor \"{}\" is named twice", Excerpt(twice)));
+  if (header.is_discarded() || !header.is_object())
+    return InvalidArgument("its header is not a JSON object");
+  if (!twice.empty())
+    return InvalidArgument(fmt::format("tensor \"{}\" is named twice", Excerpt(twice)));
   return header;
 }
 
 Result<std::map<std::string, StoredTensor>> ParseFile(std::span<const std::byte> file) {
-  if (file.size() < 8) return InvalidArgument(fmt::format("{} bytes; a safetensors file has 8 at least", file.size()));
+  if (file.size() < 8)
+    return InvalidArgument(fmt::format("{} bytes; a safetensors file has 8 at least", file.size()));
   uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, file.data(), 8);
   if (header_bytes > kMaxHeaderBytes || header_bytes > file.size() - 8) {
-    return InvalidArgument(fmt::format("a header of {} bytes is announced, {} follow; not a safetensors file, or truncated", header_bytes, file.size() - 8));
+    return InvalidArgument(fmt::format(
+        "a header of {} bytes is announced, {} follow; not a safetensors file, or truncated",
+        header_bytes, file.size() - 8));
   }
   const std::string_view text(reinterpret_cast<const char*>(file.data()) + 8, header_bytes);
   AISP_ASSIGN_OR_RETURN(const Json header, ParseHeader(text));
@@ -128,7 +157,9 @@ Result<std::map<std::string, StoredTensor>> ParseFile(std::span<const std::byte>
     if (name == "__metadata__") continue;
     Extent extent{};
     auto tensor = ParseEntry(entry, data, &extent);
-    if (!tensor) return tl::unexpected(tensor.error().WithContext(fmt::format("tensor \"{}\"", Excerpt(name))));
+    if (!tensor)
+      return tl::unexpected(
+          tensor.error().WithContext(fmt::format("tensor \"{}\"", Excerpt(name))));
     extent.name = name;
     extents.push_back(std::move(extent));
     tensors.emplace(name, std::move(*tensor));
@@ -148,19 +179,22 @@ Result<FileList> ListFiles(const std::string& directory) {
   const std::string index = directory + "/model.safetensors.index.json";
   if (!FileExists(index)) {
     if (!FileExists(directory + "/model.safetensors")) {
-      return NotFound(fmt::format("{}: neither model.safetensors nor model.safetensors.index.json is there", directory));
+      return NotFound(fmt::format(
+          "{}: neither model.safetensors nor model.safetensors.index.json is there", directory));
     }
     list.files.push_back("model.safetensors");
     return list;
   }
   AISP_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(index));
   AISP_ASSIGN_OR_RETURN(const Json json, ParseJsonObject(text, index));
-  if (!json.contains("weight_map") || !json["weight_map"].is_object()) return InvalidArgument(index + ": \"weight_map\" is missing");
+  if (!json.contains("weight_map") || !json["weight_map"].is_object())
+    return InvalidArgument(index + ": \"weight_map\" is missing");
   std::set<std::string> files;
   for (const auto& [tensor, file] : json["weight_map"].items()) {
     const std::string name = file.is_string() ? file.get<std::string>() : "";
     if (name.empty() || name.find('/') != std::string::npos || name == "." || name == "..") {
-      return InvalidArgument(fmt::format("{}: tensor \"{}\" lies in \"{}\", which is no file name", index, Excerpt(tensor), Excerpt(name)));
+      return InvalidArgument(fmt::format("{}: tensor \"{}\" lies in \"{}\", which is no file name",
+                                         index, Excerpt(tensor), Excerpt(name)));
     }
     files.insert(name);
     list.file_of_tensor.emplace(tensor, name);
@@ -183,7 +217,9 @@ Result<MappedFile> MappedFile::Open(const std::string& path) {
   void* data = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
   const int error = errno;
   close(fd);
-  if (data == MAP_FAILED) return ResourceExhausted(fmt::format("{}: mapping {} bytes: {}", path, bytes, std::strerror(error)));
+  if (data == MAP_FAILED)
+    return ResourceExhausted(
+        fmt::format("{}: mapping {} bytes: {}", path, bytes, std::strerror(error)));
   return MappedFile({static_cast<const std::byte*>(data), bytes});
 }
 
@@ -193,7 +229,8 @@ MappedFile::~MappedFile() {
   if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 
-Result<std::map<std::string, StoredTensor>> ParseSafetensors(std::span<const std::byte> file, const std::string& name) {
+Result<std::map<std::string, StoredTensor>> ParseSafetensors(std::span<const std::byte> file,
+                                                             const std::string& name) {
   auto tensors = ParseFile(file);
   if (!tensors) return tl::unexpected(tensors.error().WithContext(name));
   for (auto& [tensor, stored] : *tensors) stored.file = name;
@@ -216,13 +253,17 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& director
     checkpoint->files_.push_back(std::move(file));
     for (auto& [tensor, stored] : tensors) {
       const auto [it, added] = checkpoint->tensors_.emplace(tensor, std::move(stored));
-      if (!added) return InvalidArgument(fmt::format("tensor \"{}\" is in {} and in {}", Excerpt(tensor), it->second.file, path));
+      if (!added)
+        return InvalidArgument(fmt::format("tensor \"{}\" is in {} and in {}", Excerpt(tensor),
+                                           it->second.file, path));
     }
   }
   for (const auto& [tensor, file] : list.file_of_tensor) {
     const StoredTensor* stored = checkpoint->Find(tensor);
     if (stored == nullptr || stored->file != directory + "/" + file) {
-      return InvalidArgument(fmt::format("{}: the index says that tensor \"{}\" is in {}, but it is not", directory, Excerpt(tensor), file));
+      return InvalidArgument(
+          fmt::format("{}: the index says that tensor \"{}\" is in {}, but it is not", directory,
+                      Excerpt(tensor), file));
     }
   }
   return checkpoint;
@@ -235,9 +276,12 @@ const StoredTensor* Checkpoint::Find(const std::string& name) const {
 
 Result<TensorView> ViewOf(const StoredTensor& tensor, const std::string& name) {
   const auto dtype = StoredDType(tensor.dtype);
-  if (!dtype) return InvalidArgument(fmt::format("tensor \"{}\": dtype {} cannot be used", name, tensor.dtype));
+  if (!dtype)
+    return InvalidArgument(
+        fmt::format("tensor \"{}\": dtype {} cannot be used", name, tensor.dtype));
   if (tensor.shape.size() > TensorView::kMaxRank) {
-    return InvalidArgument(fmt::format("tensor \"{}\": {} dimensions, at most {} are possible", name, tensor.shape.size(), TensorView::kMaxRank));
+    return InvalidArgument(fmt::format("tensor \"{}\": {} dimensions, at most {} are possible",
+                                       name, tensor.shape.size(), TensorView::kMaxRank));
   }
   TensorView view;
   view.data = const_cast<std::byte*>(tensor.data.data());
@@ -254,10 +298,12 @@ Result<TensorView> ViewOf(const StoredTensor& tensor, const std::string& name) {
 
 Result<TensorView> Checkpoint::Get(const std::string& name, std::span<const int64_t> shape) const {
   const StoredTensor* stored = Find(name);
-  if (stored == nullptr) return NotFound(fmt::format("{}: tensor \"{}\" is missing", directory_, name));
+  if (stored == nullptr)
+    return NotFound(fmt::format("{}: tensor \"{}\" is missing", directory_, name));
   if (!std::equal(shape.begin(), shape.end(), stored->shape.begin(), stored->shape.end())) {
-    return InvalidArgument(fmt::format("{}: tensor \"{}\" has shape [{}], config.json wants [{}]", stored->file, name,
-                                       fmt::join(stored->shape, ", "), fmt::join(shape.begin(), shape.end(), ", ")));
+    return InvalidArgument(fmt::format("{}: tensor \"{}\" has shape [{}], config.json wants [{}]",
+                                       stored->file, name, fmt::join(stored->shape, ", "),
+                                       fmt::join(shape.begin(), shape.end(), ", ")));
   }
   return ViewOf(*stored, name);
 }

@@ -43,7 +43,8 @@ class MappedFile {
 
 // Checks the header of one file and returns its tensors. `name` is for messages. INVALID_ARGUMENT says what is wrong: truncated,
 // not JSON, a tensor named twice, an unknown dtype, a size that is not the shape's, offsets out of the file, overlapping, or with holes.
-Result<std::map<std::string, StoredTensor>> ParseSafetensors(std::span<const std::byte> file, const std::string& name);
+Result<std::map<std::string, StoredTensor>> ParseSafetensors(std::span<const std::byte> file,
+                                                             const std::string& name);
 
 // "F32", "BF16", ... as a DType; nothing for a dtype that no kernel of ours reads.
 std::optional<DType> StoredDType(std::string_view name);

@@ -39,8 +39,10 @@ class Sublayer {
   virtual Status Forward(const StepContext& step) const = 0;
 };
 
-Result<std::unique_ptr<Sublayer>> LoadGroupedAttention(const LayerPlan& plan, const LoadContext& context);
-Result<std::unique_ptr<Sublayer>> LoadLatentAttention(const LayerPlan& plan, const LoadContext& context);
+Result<std::unique_ptr<Sublayer>> LoadGroupedAttention(const LayerPlan& plan,
+                                                       const LoadContext& context);
+Result<std::unique_ptr<Sublayer>> LoadLatentAttention(const LayerPlan& plan,
+                                                      const LoadContext& context);
 Result<std::unique_ptr<Sublayer>> LoadGatedMlp(const LayerPlan& plan, const LoadContext& context);
 Result<std::unique_ptr<Sublayer>> LoadExpertMlp(const LayerPlan& plan, const LoadContext& context);
 
@@ -51,7 +53,8 @@ struct DeviceVector {
 };
 Result<DeviceVector> LoadVector(const LoadContext& context, const std::string& name, int64_t n);
 // One matrix, without bias.
-Result<std::unique_ptr<PackedLinear>> LoadLinear(const LoadContext& context, const std::string& name, int64_t out, int64_t in,
+Result<std::unique_ptr<PackedLinear>> LoadLinear(const LoadContext& context,
+                                                 const std::string& name, int64_t out, int64_t in,
                                                  Epilogue epilogue);
 
 }  // namespace aisp

@@ -14,8 +14,10 @@ float FromE4M3(uint8_t b) {
   const int exponent = (b >> 3) & 15;
   const int mantissa = b & 7;
   if (exponent == 15 && mantissa == 7) return std::bit_cast<float>(0x7fc00000u);
-  const float magnitude = exponent == 0 ? static_cast<float>(mantissa) * 0x1.0p-9f
-                                        : static_cast<float>(8 + mantissa) * std::bit_cast<float>(static_cast<uint32_t>(exponent - 10 + 127) << 23);
+  const float magnitude =
+      exponent == 0 ? static_cast<float>(mantissa) * 0x1.0p-9f
+                    : static_cast<float>(8 + mantissa) *
+                          std::bit_cast<float>(static_cast<uint32_t>(exponent - 10 + 127) << 23);
   return (b & 0x80) != 0 ? -magnitude : magnitude;
 }
 
@@ -27,14 +29,16 @@ bool IsFloat(DType t) { return t == DType::kF32 || t == DType::kBF16 || t == DTy
 
 float HalfBits(uint16_t half) {
   const uint32_t magnitude = half & 0x7fffu;
-  const float value = magnitude < 0x400u    ? static_cast<float>(magnitude) * 0x1.0p-24f
-                      : magnitude >= 0x7c00u ? std::bit_cast<float>(0x7f800000u | (magnitude & 0x3ffu) << 13)
-                                             : std::bit_cast<float>((magnitude << 13) + (112u << 23));
+  const float value = magnitude < 0x400u ? static_cast<float>(magnitude) * 0x1.0p-24f
+                      : magnitude >= 0x7c00u
+                          ? std::bit_cast<float>(0x7f800000u | (magnitude & 0x3ffu) << 13)
+                          : std::bit_cast<float>((magnitude << 13) + (112u << 23));
   return (half & 0x8000u) != 0 ? -value : value;
 }
 
 float ReadElement(const TensorView& t, int64_t i) {
-  const auto* p = static_cast<const std::byte*>(t.data) + static_cast<size_t>(i) * DTypeBytes(t.dtype);
+  const auto* p =
+      static_cast<const std::byte*>(t.data) + static_cast<size_t>(i) * DTypeBytes(t.dtype);
   uint32_t word = 0;
   std::memcpy(&word, p, DTypeBytes(t.dtype));
   switch (t.dtype) {
@@ -50,7 +54,8 @@ float ReadElement(const TensorView& t, int64_t i) {
 }
 
 tl::unexpected<Error> BadScale(const std::string& name, size_t have, int64_t out, int64_t in) {
-  return InvalidArgument(fmt::format("tensor \"{}\" has {} elements, which scale no [{}, {}] weight", name, have, out, in));
+  return InvalidArgument(fmt::format(
+      "tensor \"{}\" has {} elements, which scale no [{}, {}] weight", name, have, out, in));
 }
 
 }  // namespace
@@ -67,9 +72,11 @@ float* WeightReader::NewMatrix(int64_t out, int64_t in, TensorView* view) {
 
 Result<std::vector<float>> WeightReader::Floats(const std::string& name) {
   const StoredTensor* stored = checkpoint_.Find(name);
-  if (stored == nullptr) return NotFound(fmt::format("{}: tensor \"{}\" is missing", checkpoint_.directory(), name));
+  if (stored == nullptr)
+    return NotFound(fmt::format("{}: tensor \"{}\" is missing", checkpoint_.directory(), name));
   AISP_ASSIGN_OR_RETURN(const TensorView view, ViewOf(*stored, name));
-  if (!IsFloat(view.dtype) && view.dtype != DType::kF8E4M3) return InvalidArgument(fmt::format("tensor \"{}\": {} is no scale", name, stored->dtype));
+  if (!IsFloat(view.dtype) && view.dtype != DType::kF8E4M3)
+    return InvalidArgument(fmt::format("tensor \"{}\": {} is no scale", name, stored->dtype));
   std::vector<float> out(static_cast<size_t>(view.elements()));
   ReadFloats(view, out);
   return out;
@@ -78,19 +85,25 @@ Result<std::vector<float>> WeightReader::Floats(const std::string& name) {
 Result<TensorView> WeightReader::Vector(const std::string& name, int64_t n) {
   const std::array<int64_t, 1> shape = {n};
   AISP_ASSIGN_OR_RETURN(const TensorView view, checkpoint_.Get(name, shape));
-  if (!IsFloat(view.dtype)) return InvalidArgument(fmt::format("tensor \"{}\": dtype {} where a float is expected", name, DTypeName(view.dtype)));
+  if (!IsFloat(view.dtype))
+    return InvalidArgument(fmt::format("tensor \"{}\": dtype {} where a float is expected", name,
+                                       DTypeName(view.dtype)));
   return view;
 }
 
 Result<TensorView> WeightReader::Matrix(const std::string& name, int64_t out, int64_t in) {
   const std::string weight = name + ".weight";
   const StoredTensor* stored = checkpoint_.Find(weight);
-  if (stored != nullptr && stored->dtype == "U8" && quant_.format == QuantFormat::kNvfp4) return ExpandNvfp4(name, out, in);
+  if (stored != nullptr && stored->dtype == "U8" && quant_.format == QuantFormat::kNvfp4)
+    return ExpandNvfp4(name, out, in);
   const std::array<int64_t, 2> shape = {out, in};
   AISP_ASSIGN_OR_RETURN(const TensorView view, checkpoint_.Get(weight, shape));
   if (view.dtype == DType::kF8E4M3) return ExpandFp8(name, view);
   if (!IsFloat(view.dtype)) {
-    return InvalidArgument(fmt::format("tensor \"{}\": dtype {} where a float is expected; quantization_config does not say how it is stored", weight, DTypeName(view.dtype)));
+    return InvalidArgument(
+        fmt::format("tensor \"{}\": dtype {} where a float is expected; quantization_config does "
+                    "not say how it is stored",
+                    weight, DTypeName(view.dtype)));
   }
   return view;
 }
@@ -103,24 +116,29 @@ Result<TensorView> WeightReader::ExpandFp8(const std::string& name, const Tensor
   const int64_t block_rows = block ? quant_.block_rows : scales.size() == 1 ? out : 1;
   const int64_t block_cols = block ? quant_.block_cols : in;
   const int64_t columns = (in + block_cols - 1) / block_cols;
-  if (static_cast<int64_t>(scales.size()) != (out + block_rows - 1) / block_rows * columns) return BadScale(scale_name, scales.size(), out, in);
+  if (static_cast<int64_t>(scales.size()) != (out + block_rows - 1) / block_rows * columns)
+    return BadScale(scale_name, scales.size(), out, in);
   TensorView view;
   float* to = NewMatrix(out, in, &view);
   for (int64_t r = 0; r < out; ++r) {
     const float* row_scales = &scales[static_cast<size_t>(r / block_rows * columns)];
-    for (int64_t c = 0; c < in; ++c) to[r * in + c] = ReadElement(weight, r * in + c) * row_scales[c / block_cols];
+    for (int64_t c = 0; c < in; ++c)
+      to[r * in + c] = ReadElement(weight, r * in + c) * row_scales[c / block_cols];
   }
   return view;
 }
 
 Result<TensorView> WeightReader::ExpandNvfp4(const std::string& name, int64_t out, int64_t in) {
   constexpr int64_t kGroup = 16;
-  if (in % kGroup != 0) return InvalidArgument(fmt::format("tensor \"{}\": NVFP4 needs a multiple of 16 columns, not {}", name, in));
+  if (in % kGroup != 0)
+    return InvalidArgument(
+        fmt::format("tensor \"{}\": NVFP4 needs a multiple of 16 columns, not {}", name, in));
   const std::array<int64_t, 2> shape = {out, in / 2};
   AISP_ASSIGN_OR_RETURN(const TensorView packed, checkpoint_.Get(name + ".weight", shape));
   AISP_ASSIGN_OR_RETURN(const std::vector<float> scales, Floats(name + ".weight_scale"));
   AISP_ASSIGN_OR_RETURN(const std::vector<float> global, Floats(name + ".weight_scale_2"));
-  if (static_cast<int64_t>(scales.size()) != out * in / kGroup) return BadScale(name + ".weight_scale", scales.size(), out, in);
+  if (static_cast<int64_t>(scales.size()) != out * in / kGroup)
+    return BadScale(name + ".weight_scale", scales.size(), out, in);
   if (global.size() != 1) return BadScale(name + ".weight_scale_2", global.size(), out, in);
   TensorView view;
   float* to = NewMatrix(out, in, &view);

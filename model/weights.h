@@ -20,7 +20,8 @@ void ReadFloats(const TensorView& tensor, std::span<float> out);
 
 class WeightReader {
  public:
-  WeightReader(const Checkpoint& checkpoint, const QuantSpec& quant) : checkpoint_(checkpoint), quant_(quant) {}
+  WeightReader(const Checkpoint& checkpoint, const QuantSpec& quant)
+      : checkpoint_(checkpoint), quant_(quant) {}
 
   // [out, in] as f32, bf16 or f16. `name` is without ".weight".
   Result<TensorView> Matrix(const std::string& name, int64_t out, int64_t in);

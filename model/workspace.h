@@ -21,9 +21,9 @@ enum class Slot : uint8_t {
   kMixed,      // output of attention, activation of an MLP
   kLatent,     // latent attention: compressed q and kv
   kLatentNormed,
-  kLatentKv,     // latent attention: expanded keys and values
-  kRouter,       // expert scores
-  kExperts,      // chosen experts
+  kLatentKv,  // latent attention: expanded keys and values
+  kRouter,    // expert scores
+  kExperts,   // chosen experts
   kExpertWeights,
   kCount,
 };
@@ -39,7 +39,8 @@ class Workspace {
   Status Allocate(Device& device, int64_t rows) {
     size_t total = 0;
     for (size_t bytes : row_bytes_) total += Arena::Padded(bytes * static_cast<size_t>(rows));
-    AISP_ASSIGN_OR_RETURN(Buffer buffer, device.Allocate(std::max<size_t>(total, 1), MemoryKind::kDevice));
+    AISP_ASSIGN_OR_RETURN(Buffer buffer,
+                          device.Allocate(std::max<size_t>(total, 1), MemoryKind::kDevice));
     arena_.emplace(std::move(buffer));
     rows_ = rows;
     for (size_t i = 0; i < row_bytes_.size(); ++i) {

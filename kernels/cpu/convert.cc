@@ -12,7 +12,8 @@ namespace aisp {
 float HalfToFloat(uint16_t half) {
   const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
   const uint32_t magnitude = half & 0x7fffu;
-  if (magnitude >= 0x7c00u) return std::bit_cast<float>(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
+  if (magnitude >= 0x7c00u)
+    return std::bit_cast<float>(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
   if (magnitude < 0x400u) {
     const float subnormal = static_cast<float>(magnitude) * 0x1.0p-24f;
     return sign != 0 ? -subnormal : subnormal;
@@ -21,7 +22,8 @@ float HalfToFloat(uint16_t half) {
 }
 
 void ConvertElements(const TensorView& from, int64_t begin, int64_t count, DType to, void* out) {
-  const auto* source = static_cast<const std::byte*>(from.data) + static_cast<size_t>(begin) * DTypeBytes(from.dtype);
+  const auto* source = static_cast<const std::byte*>(from.data) +
+                       static_cast<size_t>(begin) * DTypeBytes(from.dtype);
   if (from.dtype == to) {
     std::memcpy(out, source, static_cast<size_t>(count) * DTypeBytes(to));
     return;

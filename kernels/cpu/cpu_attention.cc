@@ -25,7 +25,8 @@ void CpuOps::PlanAttention(const AttentionParams& p) {
       }
     }
   }
-  const size_t floats = AttendScratchFloats(std::max(kRowHeads, group), p.kv.head_dim, p.v_head_dim);
+  const size_t floats =
+      AttendScratchFloats(std::max(kRowHeads, group), p.kv.head_dim, p.v_head_dim);
   for (std::vector<float>& scratch : attend_scratch_) {
     if (scratch.size() < floats) scratch.resize(floats);
   }
@@ -42,7 +43,8 @@ Status CpuOps::PagedAttention(const AttentionParams& p, Stream&) {
     const RowSpan& s = p.batch.host_sequences[static_cast<size_t>(t.sequence)];
     const int64_t row = s.row_begin + t.row;
     AttendTask task;
-    task.q = p.q.as<float>() + row * p.q.strides[0] + static_cast<int64_t>(t.kv_head) * group * p.q_head_dim;
+    task.q = p.q.as<float>() + row * p.q.strides[0] +
+             static_cast<int64_t>(t.kv_head) * group * p.q_head_dim;
     task.q_row_stride = p.q.strides[0];
     task.q_head_stride = p.q_head_dim;
     task.rows = t.rows;
@@ -52,7 +54,8 @@ Status CpuOps::PagedAttention(const AttentionParams& p, Stream&) {
     task.first_position = s.context_len - s.num_rows + t.row;
     task.window = p.window;
     task.scale = p.scale;
-    task.keys = static_cast<const std::byte*>(p.kv.layer) + static_cast<size_t>(t.kv_head) * p.kv.head_bytes();
+    task.keys = static_cast<const std::byte*>(p.kv.layer) +
+                static_cast<size_t>(t.kv_head) * p.kv.head_bytes();
     task.block_bytes = p.kv.block_bytes();
     task.value_offset = p.kv.part_bytes();
     task.slot_dim = p.kv.head_dim;
@@ -62,8 +65,10 @@ Status CpuOps::PagedAttention(const AttentionParams& p, Stream&) {
     task.out_bf16 = p.out.dtype == DType::kBF16;
     task.out_row_stride = p.out.strides[0];
     task.out_head_stride = p.v_head_dim;
-    const int64_t out = row * p.out.strides[0] + static_cast<int64_t>(t.kv_head) * group * p.v_head_dim;
-    task.out = static_cast<std::byte*>(p.out.data) + static_cast<size_t>(out) * DTypeBytes(p.out.dtype);
+    const int64_t out =
+        row * p.out.strides[0] + static_cast<int64_t>(t.kv_head) * group * p.v_head_dim;
+    task.out =
+        static_cast<std::byte*>(p.out.data) + static_cast<size_t>(out) * DTypeBytes(p.out.dtype);
     task.scratch = attend_scratch_[static_cast<size_t>(worker)].data();
     kernels_.attend(task);
   });

@@ -40,7 +40,8 @@ class CpuEvent final : public Event {};
 
 tl::unexpected<Error> SystemFail(std::string_view what, size_t bytes) {
   return ResourceExhausted(
-      fmt::format("{} of {} ({} bytes): {}; lower the KV memory or the batch size", what, HumanBytes(bytes), bytes, std::strerror(errno)));
+      fmt::format("{} of {} ({} bytes): {}; lower the KV memory or the batch size", what,
+                  HumanBytes(bytes), bytes, std::strerror(errno)));
 }
 
 // Maps `fd` (or anonymous memory for -1); takes the descriptor over, also on failure.
@@ -59,7 +60,8 @@ Result<Buffer> Map(size_t bytes, int fd) {
 
 // The memory limit of this process's control group; 0 without one.
 uint64_t MemoryLimit() {
-  for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+  for (const char* path :
+       {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
     std::ifstream file(path);
     uint64_t limit = 0;
     if (file >> limit) return limit;
@@ -71,7 +73,8 @@ class CpuDevice final : public Device {
  public:
   CpuDevice() {
     info_.kind = "cpu";
-    info_.name = fmt::format("{}, {} cores", BestRowKernels().isa, std::thread::hardware_concurrency());
+    info_.name =
+        fmt::format("{}, {} cores", BestRowKernels().isa, std::thread::hardware_concurrency());
   }
 
   const DeviceInfo& info() const override { return info_; }
@@ -120,7 +123,8 @@ class CpuDevice final : public Device {
     std::memmove(target, source, bytes);
     return {};
   }
-  Status CopyRanges(void* target, const void* source, std::span<const CopyRange> ranges, Stream&) override {
+  Status CopyRanges(void* target, const void* source, std::span<const CopyRange> ranges,
+                    Stream&) override {
     for (const CopyRange& r : ranges) {
       std::memmove(static_cast<std::byte*>(target) + r.target_offset,
                    static_cast<const std::byte*>(source) + r.source_offset, r.bytes);
@@ -134,7 +138,8 @@ class CpuDevice final : public Device {
 
   Result<MemoryHandle> Export(const Buffer& buffer) const override {
     if (buffer.fd() < 0) {
-      return FailedPrecondition("this memory cannot be exported; allocate it as MemoryKind::kShareable");
+      return FailedPrecondition(
+          "this memory cannot be exported; allocate it as MemoryKind::kShareable");
     }
     MemoryHandle handle;
     handle.device_kind = info_.kind;
@@ -145,14 +150,19 @@ class CpuDevice final : public Device {
 
   Result<Buffer> Import(const MemoryHandle& handle) override {
     if (handle.device_kind != info_.kind) {
-      return InvalidArgument(fmt::format("memory of a \"{}\" device cannot be mapped by a \"{}\" device", handle.device_kind, info_.kind));
+      return InvalidArgument(
+          fmt::format("memory of a \"{}\" device cannot be mapped by a \"{}\" device",
+                      handle.device_kind, info_.kind));
     }
     const int fd = fcntl(handle.fd, F_DUPFD_CLOEXEC, 0);
-    if (fd < 0) return InvalidArgument(fmt::format("memory handle: descriptor {}: {}", handle.fd, std::strerror(errno)));
+    if (fd < 0)
+      return InvalidArgument(
+          fmt::format("memory handle: descriptor {}: {}", handle.fd, std::strerror(errno)));
     const off_t size = lseek(fd, 0, SEEK_END);
     if (size < 0 || static_cast<size_t>(size) < handle.bytes || handle.bytes == 0) {
       close(fd);
-      return InvalidArgument(fmt::format("memory handle: {} bytes announced, the file has {}", handle.bytes, size));
+      return InvalidArgument(
+          fmt::format("memory handle: {} bytes announced, the file has {}", handle.bytes, size));
     }
     return Map(handle.bytes, fd);
   }

@@ -40,8 +40,9 @@ class CpuExperts final : public PackedExperts {
 void TopK(const float* values, int32_t n, int32_t k, int32_t* best) {
   int32_t indices[kMaxExperts];
   std::iota(indices, indices + n, 0);
-  std::partial_sort(indices, indices + k, indices + n,
-                    [&](int32_t a, int32_t b) { return values[a] > values[b] || (values[a] == values[b] && a < b); });
+  std::partial_sort(indices, indices + k, indices + n, [&](int32_t a, int32_t b) {
+    return values[a] > values[b] || (values[a] == values[b] && a < b);
+  });
   std::copy(indices, indices + k, best);
 }
 
@@ -90,7 +91,8 @@ Status CpuOps::SelectExperts(const SelectExpertsParams& p, Stream&) {
     float scores[kMaxExperts], choice[kMaxExperts];
     Scores(p.logits.as<float>() + row * n, n, p.score, scores);
     for (int32_t i = 0; i < n; ++i) {
-      choice[i] = scores[i] + (p.correction_bias.data != nullptr ? p.correction_bias.as<float>()[i] : 0.0f);
+      choice[i] =
+          scores[i] + (p.correction_bias.data != nullptr ? p.correction_bias.as<float>()[i] : 0.0f);
     }
     if (p.num_groups > 1) KeepTopGroups(choice, n, p.num_groups, p.top_groups);
     int32_t* experts = p.experts.as<int32_t>() + row * p.top_k;
@@ -108,7 +110,8 @@ Status CpuOps::SelectExperts(const SelectExpertsParams& p, Stream&) {
 
 Result<std::unique_ptr<PackedExperts>> CpuOps::PackExperts(const ExpertsSource& source) {
   if (source.experts.empty() || source.experts.size() > kMaxExperts) {
-    return InvalidArgument(fmt::format("{} experts; 1 to {} are possible", source.experts.size(), kMaxExperts));
+    return InvalidArgument(
+        fmt::format("{} experts; 1 to {} are possible", source.experts.size(), kMaxExperts));
   }
   auto packed = std::make_unique<CpuExperts>();
   packed->dtype = source.compute_dtype;
@@ -119,16 +122,21 @@ Result<std::unique_ptr<PackedExperts>> CpuOps::PackExperts(const ExpertsSource& 
     CpuExperts::Expert expert;
     const TensorView gate_up[] = {e.gate, e.up};
     const TensorView down[] = {e.down};
-    AISP_ASSIGN_OR_RETURN(expert.gate_up, linear_->Pack({gate_up, {}, source.compute_dtype, Epilogue::kStore}));
-    AISP_ASSIGN_OR_RETURN(expert.down, linear_->Pack({down, {}, source.compute_dtype, Epilogue::kStore}));
-    if (expert.gate_up->out_features() != 2 * packed->intermediate || expert.gate_up->in_features() != packed->hidden ||
-        expert.down->in_features() != packed->intermediate || expert.down->out_features() != packed->hidden) {
+    AISP_ASSIGN_OR_RETURN(expert.gate_up,
+                          linear_->Pack({gate_up, {}, source.compute_dtype, Epilogue::kStore}));
+    AISP_ASSIGN_OR_RETURN(expert.down,
+                          linear_->Pack({down, {}, source.compute_dtype, Epilogue::kStore}));
+    if (expert.gate_up->out_features() != 2 * packed->intermediate ||
+        expert.gate_up->in_features() != packed->hidden ||
+        expert.down->in_features() != packed->intermediate ||
+        expert.down->out_features() != packed->hidden) {
       return InvalidArgument("the experts of a layer differ in shape");
     }
     packed->experts.push_back(std::move(expert));
   }
   const auto rows = static_cast<size_t>(LinearRowCapacity(source.max_rows));
-  const auto hidden = static_cast<size_t>(packed->hidden), intermediate = static_cast<size_t>(packed->intermediate);
+  const auto hidden = static_cast<size_t>(packed->hidden),
+             intermediate = static_cast<size_t>(packed->intermediate);
   packed->x.resize(rows * hidden * DTypeBytes(packed->dtype));
   packed->gate_up.resize(rows * 2 * intermediate);
   packed->activation.resize(rows * intermediate * DTypeBytes(packed->dtype));
@@ -156,19 +164,24 @@ Status CpuOps::ExpertMlp(const ExpertMlpParams& p, Stream&) {
     for (int64_t i = 0; i < rows; ++i) {
       const int64_t row = members[static_cast<size_t>(i)] / top_k;
       std::memcpy(packed.x.data() + static_cast<size_t>(i) * x_bytes,
-                  static_cast<const std::byte*>(p.x.data) + static_cast<size_t>(row) * x_bytes, x_bytes);
+                  static_cast<const std::byte*>(p.x.data) + static_cast<size_t>(row) * x_bytes,
+                  x_bytes);
     }
     const CpuExperts::Expert& expert = packed.experts[static_cast<size_t>(e)];
-    AISP_RETURN_IF_ERROR(linear_->Run(*expert.gate_up, packed.x.data(), packed.gate_up.data(), rows));
+    AISP_RETURN_IF_ERROR(
+        linear_->Run(*expert.gate_up, packed.x.data(), packed.gate_up.data(), rows));
     ForRows(rows, [&](int64_t i) {
       kernels_.silu_mul(packed.gate_up.data() + i * 2 * packed.intermediate,
-                        packed.activation.data() + static_cast<size_t>(i) * a_bytes, bf16, packed.intermediate);
+                        packed.activation.data() + static_cast<size_t>(i) * a_bytes, bf16,
+                        packed.intermediate);
     });
-    AISP_RETURN_IF_ERROR(linear_->Run(*expert.down, packed.activation.data(), packed.y.data(), rows));
+    AISP_RETURN_IF_ERROR(
+        linear_->Run(*expert.down, packed.activation.data(), packed.y.data(), rows));
     ForRows(rows, [&](int64_t i) {
       const int32_t member = members[static_cast<size_t>(i)];
-      kernels_.add_scaled(p.y.as<float>() + member / top_k * packed.hidden, packed.y.data() + i * packed.hidden,
-                          p.weights.as<float>()[member], packed.hidden);
+      kernels_.add_scaled(p.y.as<float>() + member / top_k * packed.hidden,
+                          packed.y.data() + i * packed.hidden, p.weights.as<float>()[member],
+                          packed.hidden);
     });
   }
   return {};

@@ -22,7 +22,8 @@ void RotatePairs(const float* x, const float* cosine, const float* sine, int32_t
 Status CpuOps::LatentAppend(const LatentAppendParams& p, Stream&) {
   const int32_t q_dim = p.nope_dim + p.rope_dim;
   const int32_t half = p.rope_dim / 2;
-  AISP_CHECK(p.rope_dim <= kMaxRope && q_dim <= p.pool.head_dim && p.v_dim <= p.pool.head_dim && p.pool.head_dim <= kMaxHeadDim);
+  AISP_CHECK(p.rope_dim <= kMaxRope && q_dim <= p.pool.head_dim && p.v_dim <= p.pool.head_dim &&
+             p.pool.head_dim <= kMaxHeadDim);
   AISP_CHECK(p.pool.num_kv_heads == p.num_heads);
   ForRows(p.batch.rows, [&](int64_t row) {
     const int32_t position = p.batch.positions[row];
@@ -32,12 +33,15 @@ Status CpuOps::LatentAppend(const LatentAppendParams& p, Stream&) {
     float rope[kMaxRope];
     float key[kMaxHeadDim] = {};
     float value[kMaxHeadDim] = {};
-    RotatePairs(p.k_rope.as<float>() + row * p.k_rope.strides[0], cosine, sine, half, key + p.nope_dim);
+    RotatePairs(p.k_rope.as<float>() + row * p.k_rope.strides[0], cosine, sine, half,
+                key + p.nope_dim);
     for (int32_t h = 0; h < p.num_heads; ++h) {
-      float* q = p.q.as<float>() + row * p.q.strides[0] + static_cast<int64_t>(h) * q_dim + p.nope_dim;
+      float* q =
+          p.q.as<float>() + row * p.q.strides[0] + static_cast<int64_t>(h) * q_dim + p.nope_dim;
       RotatePairs(q, cosine, sine, half, rope);
       std::copy(rope, rope + p.rope_dim, q);
-      const float* kv = p.kv.as<float>() + row * p.kv.strides[0] + static_cast<int64_t>(h) * (p.nope_dim + p.v_dim);
+      const float* kv = p.kv.as<float>() + row * p.kv.strides[0] +
+                        static_cast<int64_t>(h) * (p.nope_dim + p.v_dim);
       std::copy(kv, kv + p.nope_dim, key);
       std::copy(kv + p.nope_dim, kv + p.nope_dim + p.v_dim, value);
       StoreKv(kernels_, p.pool, p.batch.kv_slots[row], h, false, key, p.pool.head_dim);

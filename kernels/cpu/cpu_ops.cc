@@ -9,11 +9,14 @@
 
 namespace aisp {
 
-Result<std::unique_ptr<Ops>> MakeCpuOps(const CpuOpsOptions& options) { return CpuOps::Create(options); }
+Result<std::unique_ptr<Ops>> MakeCpuOps(const CpuOpsOptions& options) {
+  return CpuOps::Create(options);
+}
 
 Result<std::unique_ptr<CpuOps>> CpuOps::Create(const CpuOpsOptions& options) {
   if (options.threads < 1 || options.threads > 256) {
-    return InvalidArgument(fmt::format("{} compute threads; 1 to 256 are possible", options.threads));
+    return InvalidArgument(
+        fmt::format("{} compute threads; 1 to 256 are possible", options.threads));
   }
   std::unique_ptr<CpuOps> ops(new CpuOps(options.threads));
   AISP_ASSIGN_OR_RETURN(ops->linear_, LinearEngine::Create(&ops->pool_));
@@ -22,17 +25,22 @@ Result<std::unique_ptr<CpuOps>> CpuOps::Create(const CpuOpsOptions& options) {
 }
 
 std::string CpuOps::Describe() const {
-  return fmt::format("{} row kernels; {}; {} thread{}", kernels_.isa, linear_->Describe(), pool_.threads(), pool_.threads() == 1 ? "" : "s");
+  return fmt::format("{} row kernels; {}; {} thread{}", kernels_.isa, linear_->Describe(),
+                     pool_.threads(), pool_.threads() == 1 ? "" : "s");
 }
 
 // Half the bytes make bf16 faster where a step is bound by reading weights from memory. A small model's stay in the cache, and
 // f32 costs little there and gives exact tokens, the same on a CPU without bf16.
 DType CpuOps::PreferredComputeDType(DType checkpoint, int64_t elements) const {
   constexpr int64_t kLargeElements = int64_t{64} << 20;
-  return checkpoint == DType::kBF16 && elements > kLargeElements && linear_->SupportsBf16() ? DType::kBF16 : DType::kF32;
+  return checkpoint == DType::kBF16 && elements > kLargeElements && linear_->SupportsBf16()
+             ? DType::kBF16
+             : DType::kF32;
 }
 
-Result<std::unique_ptr<PackedLinear>> CpuOps::PackLinear(const LinearSource& source) { return linear_->Pack(source); }
+Result<std::unique_ptr<PackedLinear>> CpuOps::PackLinear(const LinearSource& source) {
+  return linear_->Pack(source);
+}
 
 Status CpuOps::Embedding(const EmbeddingParams& p, Stream&) {
   const int64_t dim = p.table.cols();
@@ -59,18 +67,21 @@ Status CpuOps::RmsNorm(const RmsNormParams& p, Stream&) {
   const bool bf16 = p.y.dtype == DType::kBF16;
   ForRows(p.rows, [&](int64_t row) {
     const int64_t from = p.row_indices != nullptr ? p.row_indices[row] : row;
-    auto* y = static_cast<std::byte*>(p.y.data) + static_cast<size_t>(row * p.y.strides[0]) * DTypeBytes(p.y.dtype);
-    kernels_.rms_norm(p.x.as<float>() + from * p.x.strides[0], p.weight.as<float>(), y, bf16, dim, p.epsilon);
+    auto* y = static_cast<std::byte*>(p.y.data) +
+              static_cast<size_t>(row * p.y.strides[0]) * DTypeBytes(p.y.dtype);
+    kernels_.rms_norm(p.x.as<float>() + from * p.x.strides[0], p.weight.as<float>(), y, bf16, dim,
+                      p.epsilon);
   });
   return {};
 }
 
-void StoreKv(const RowKernels& kernels, const PagedKvView& kv, int32_t kv_slot, int32_t head, bool value, const float* from,
-             int64_t n) {
+void StoreKv(const RowKernels& kernels, const PagedKvView& kv, int32_t kv_slot, int32_t head,
+             bool value, const float* from, int64_t n) {
   const auto block = static_cast<size_t>(kv_slot / kv.block_tokens);
   const auto slot = static_cast<size_t>(kv_slot % kv.block_tokens);
-  std::byte* to = static_cast<std::byte*>(kv.layer) + block * kv.block_bytes() + static_cast<size_t>(head) * kv.head_bytes() +
-                  (value ? kv.part_bytes() : 0) + slot * static_cast<size_t>(kv.head_dim) * DTypeBytes(kv.dtype);
+  std::byte* to = static_cast<std::byte*>(kv.layer) + block * kv.block_bytes() +
+                  static_cast<size_t>(head) * kv.head_bytes() + (value ? kv.part_bytes() : 0) +
+                  slot * static_cast<size_t>(kv.head_dim) * DTypeBytes(kv.dtype);
   if (kv.dtype == DType::kBF16) {
     kernels.to_bf16(from, reinterpret_cast<uint16_t*>(to), n);
   } else {
@@ -81,14 +92,16 @@ void StoreKv(const RowKernels& kernels, const PagedKvView& kv, int32_t kv_slot, 
 Status CpuOps::RopeAppend(const RopeAppendParams& p, Stream&) {
   const int64_t dim = p.kv.head_dim;
   const int64_t half = dim / 2;
-  AISP_CHECK(p.qkv.cols() == (p.num_heads + 2 * p.kv.num_kv_heads) * dim && p.cos_sin.cols() == dim);
+  AISP_CHECK(p.qkv.cols() == (p.num_heads + 2 * p.kv.num_kv_heads) * dim &&
+             p.cos_sin.cols() == dim);
   ForRows(p.batch.rows, [&](int64_t row) {
     float* x = p.qkv.as<float>() + row * p.qkv.strides[0];
     const int32_t position = p.batch.positions[row];
     AISP_CHECK(position >= 0 && position < p.cos_sin.rows());
     const float* cosine = p.cos_sin.as<float>() + position * dim;
     const auto prepare = [&](float* head, const TensorView& norm) {
-      if (norm.data != nullptr) kernels_.rms_norm(head, norm.as<float>(), head, false, dim, p.norm_epsilon);
+      if (norm.data != nullptr)
+        kernels_.rms_norm(head, norm.as<float>(), head, false, dim, p.norm_epsilon);
       kernels_.rotate_half(head, cosine, cosine + half, half);
     };
     for (int32_t h = 0; h < p.num_heads; ++h) prepare(x + h * dim, p.q_norm);
@@ -108,7 +121,8 @@ Status CpuOps::SiluMul(const SiluMulParams& p, Stream&) {
   AISP_CHECK(p.x.cols() == 2 * dim);
   const size_t row_bytes = static_cast<size_t>(dim) * DTypeBytes(p.y.dtype);
   ForRows(p.rows, [&](int64_t row) {
-    kernels_.silu_mul(p.x.as<float>() + row * 2 * dim, static_cast<std::byte*>(p.y.data) + static_cast<size_t>(row) * row_bytes,
+    kernels_.silu_mul(p.x.as<float>() + row * 2 * dim,
+                      static_cast<std::byte*>(p.y.data) + static_cast<size_t>(row) * row_bytes,
                       p.y.dtype == DType::kBF16, dim);
   });
   return {};

@@ -62,7 +62,7 @@ class CpuOps final : public Ops {
 };
 
 // Writes head_dim values to a slot of the pool, converting.
-void StoreKv(const RowKernels& kernels, const PagedKvView& kv, int32_t kv_slot, int32_t head, bool value, const float* from,
-             int64_t n);
+void StoreKv(const RowKernels& kernels, const PagedKvView& kv, int32_t kv_slot, int32_t head,
+             bool value, const float* from, int64_t n);
 
 }  // namespace aisp

@@ -45,8 +45,8 @@ struct Product {
   std::vector<Operands> operands;
 };
 
-dnnl::matmul::primitive_desc MakeDesc(const ProductKey& key, int64_t rows, const memory::desc& weights,
-                                      const dnnl::engine& engine) {
+dnnl::matmul::primitive_desc MakeDesc(const ProductKey& key, int64_t rows,
+                                      const memory::desc& weights, const dnnl::engine& engine) {
   dnnl::primitive_attr attr;
   // Scratchpads are ours, one for each thread: the library's own is shared by all primitives of the process.
   attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
@@ -62,7 +62,8 @@ dnnl::matmul::primitive_desc MakeDesc(const ProductKey& key, int64_t rows, const
   if (key.bias) return dnnl::matmul::primitive_desc(engine, x, weights, bias, y, attr);
   return dnnl::matmul::primitive_desc(engine, x, weights, y, attr);
 #else
-  if (key.bias) return dnnl::matmul::primitive_desc(dnnl::matmul::desc(x, weights, bias, y), attr, engine);
+  if (key.bias)
+    return dnnl::matmul::primitive_desc(dnnl::matmul::desc(x, weights, bias, y), attr, engine);
   return dnnl::matmul::primitive_desc(dnnl::matmul::desc(x, weights, y), attr, engine);
 #endif
 }
@@ -105,7 +106,8 @@ class DnnlLinear final : public PackedLinear {
   DType input_dtype() const override { return dtype; }
   size_t bytes() const override {
     size_t sum = 0;
-    for (const Slice& s : slices) sum += s.weights.get_desc().get_size() + s.bias.size() * sizeof(float);
+    for (const Slice& s : slices)
+      sum += s.weights.get_desc().get_size() + s.bias.size() * sizeof(float);
     return sum;
   }
 
@@ -143,13 +145,17 @@ struct ProbeData {
 // For a library error that can only come from this machine or this build.
 Error FromDnnl(const dnnl::error& e, std::string_view doing) {
   const bool memory_short = e.status == dnnl_out_of_memory;
-  return Error{memory_short ? Code::kResourceExhausted : Code::kInternal, fmt::format("oneDNN, {}: {}", doing, e.what())};
+  return Error{memory_short ? Code::kResourceExhausted : Code::kInternal,
+               fmt::format("oneDNN, {}: {}", doing, e.what())};
 }
 
 class DnnlLinearEngine final : public LinearEngine {
  public:
   explicit DnnlLinearEngine(ThreadPool* pool)
-      : pool_(pool), engine_(dnnl::engine::kind::cpu, 0), scratchpads_(static_cast<size_t>(pool->threads())), slice_output_(static_cast<size_t>(pool->threads())) {
+      : pool_(pool),
+        engine_(dnnl::engine::kind::cpu, 0),
+        scratchpads_(static_cast<size_t>(pool->threads())),
+        slice_output_(static_cast<size_t>(pool->threads())) {
     for (int i = 0; i < pool->threads(); ++i) streams_.emplace_back(engine_);
     supports_bf16_ = dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx512_core_bf16;
   }
@@ -178,12 +184,15 @@ class DnnlLinearEngine final : public LinearEngine {
       const DnnlLinear::Slice& slice = w.slices[static_cast<size_t>(i)];
       for (int64_t row = 0; row < rows;) {
         const int64_t tile = safe_rows_ > 0 ? safe_rows_ : NextTileRows(rows - row);
-        const auto* from = static_cast<const std::byte*>(x) + static_cast<size_t>(row) * x_row_bytes;
+        const auto* from =
+            static_cast<const std::byte*>(x) + static_cast<size_t>(row) * x_row_bytes;
         if (!MultiplySlice(w, slice, tile, from, y + row * w.out, worker)) failed = true;
         row += tile;
       }
     });
-    if (failed) return Internal("oneDNN failed to run a matrix product; the process is probably out of memory");
+    if (failed)
+      return Internal(
+          "oneDNN failed to run a matrix product; the process is probably out of memory");
     return {};
   }
 
@@ -202,7 +211,8 @@ class DnnlLinearEngine final : public LinearEngine {
     const bool sliced = width < packed->out;
     for (int64_t begin = 0; begin < packed->out; begin += width) {
       const int64_t out = std::min(width, packed->out - begin);
-      const ProductKey key{packed->in, out, source.compute_dtype, packed->accumulate && !sliced, !bias.empty()};
+      const ProductKey key{packed->in, out, source.compute_dtype, packed->accumulate && !sliced,
+                           !bias.empty()};
       if (sliced) ReserveSliceOutput(out);
       AISP_ASSIGN_OR_RETURN(const ProductSet* set, SetFor(key));
       StackRows(source, begin, out, &staging);
@@ -211,14 +221,17 @@ class DnnlLinearEngine final : public LinearEngine {
       slice.out = out;
       slice.set = set;
       slice.weights = memory(set->weights, engine_);
-      const memory plain({{packed->in, out}, DnnlType(key.dtype), memory::dims{1, packed->in}}, engine_, staging.data());
-      dnnl::reorder(plain, slice.weights).execute(streams_[0], const_cast<memory&>(plain), slice.weights);
+      const memory plain({{packed->in, out}, DnnlType(key.dtype), memory::dims{1, packed->in}},
+                         engine_, staging.data());
+      dnnl::reorder(plain, slice.weights)
+          .execute(streams_[0], const_cast<memory&>(plain), slice.weights);
       streams_[0].wait();
       if (key.bias) slice.bias.assign(bias.begin() + begin, bias.begin() + begin + out);
       packed->slices.push_back(std::move(slice));
       DnnlLinear::Slice& kept = packed->slices.back();
       if (key.bias) {
-        kept.bias_memory = memory({{1, out}, memory::data_type::f32, memory::format_tag::ab}, engine_, kept.bias.data());
+        kept.bias_memory = memory({{1, out}, memory::data_type::f32, memory::format_tag::ab},
+                                  engine_, kept.bias.data());
       }
     }
     return packed;
@@ -226,16 +239,22 @@ class DnnlLinearEngine final : public LinearEngine {
 
   Status CheckSource(const LinearSource& source) const {
     if (source.parts.empty()) return InvalidArgument("a linear weight without parts");
-    if (source.compute_dtype != DType::kF32 && !(source.compute_dtype == DType::kBF16 && supports_bf16_)) {
-      return Unimplemented(fmt::format("products in {} do not run on this CPU; use f32 (--dtype f32)", DTypeName(source.compute_dtype)));
+    if (source.compute_dtype != DType::kF32 &&
+        !(source.compute_dtype == DType::kBF16 && supports_bf16_)) {
+      return Unimplemented(
+          fmt::format("products in {} do not run on this CPU; use f32 (--dtype f32)",
+                      DTypeName(source.compute_dtype)));
     }
     for (const TensorView& part : source.parts) {
-      if (part.rank != 2 || part.cols() != source.parts[0].cols() || part.rows() <= 0 || part.cols() <= 0) {
-        return InvalidArgument(fmt::format("parts of a linear weight have to be [out, {}]", source.parts[0].cols()));
+      if (part.rank != 2 || part.cols() != source.parts[0].cols() || part.rows() <= 0 ||
+          part.cols() <= 0) {
+        return InvalidArgument(
+            fmt::format("parts of a linear weight have to be [out, {}]", source.parts[0].cols()));
       }
     }
     if (!source.biases.empty() && source.biases.size() != source.parts.size()) {
-      return InvalidArgument(fmt::format("{} biases for {} parts of a linear weight", source.biases.size(), source.parts.size()));
+      return InvalidArgument(fmt::format("{} biases for {} parts of a linear weight",
+                                         source.biases.size(), source.parts.size()));
     }
     return {};
   }
@@ -253,13 +272,15 @@ class DnnlLinearEngine final : public LinearEngine {
       const size_t n = static_cast<size_t>(source.parts[i].rows());
       const size_t begin = out.size();
       out.resize(begin + n, 0.0f);
-      if (source.biases[i].data != nullptr) ConvertElements(source.biases[i], 0, static_cast<int64_t>(n), DType::kF32, &out[begin]);
+      if (source.biases[i].data != nullptr)
+        ConvertElements(source.biases[i], 0, static_cast<int64_t>(n), DType::kF32, &out[begin]);
     }
     return out;
   }
 
   // Rows [begin, begin + count) of the stacked parts, in the compute dtype.
-  static void StackRows(const LinearSource& source, int64_t begin, int64_t count, std::vector<std::byte>* out) {
+  static void StackRows(const LinearSource& source, int64_t begin, int64_t count,
+                        std::vector<std::byte>* out) {
     const int64_t in = source.parts[0].cols();
     const size_t row_bytes = static_cast<size_t>(in) * DTypeBytes(source.compute_dtype);
     out->resize(static_cast<size_t>(count) * row_bytes);
@@ -286,14 +307,17 @@ class DnnlLinearEngine final : public LinearEngine {
       Product& product = set->products[i];
       product.primitive = dnnl::matmul(desc);
       for (int worker = 0; worker < pool_->threads(); ++worker) {
-        product.operands.push_back({memory(desc.src_desc(), engine_, nullptr), memory(desc.dst_desc(), engine_, nullptr),
+        product.operands.push_back({memory(desc.src_desc(), engine_, nullptr),
+                                    memory(desc.dst_desc(), engine_, nullptr),
                                     memory(desc.scratchpad_desc(), engine_, nullptr)});
       }
-      for (std::vector<std::byte>& pad : scratchpads_) pad.resize(std::max(pad.size(), desc.scratchpad_desc().get_size() + 64));
+      for (std::vector<std::byte>& pad : scratchpads_)
+        pad.resize(std::max(pad.size(), desc.scratchpad_desc().get_size() + 64));
       if (kTileRows[i] == 16) set->implementation = desc.impl_info_str();
     }
     AISP_ASSIGN_OR_RETURN(set->safe_rows, ProbeRows(key, *set));
-    if (set->safe_rows > 0) safe_rows_ = safe_rows_ > 0 ? std::min(safe_rows_, set->safe_rows) : set->safe_rows;
+    if (set->safe_rows > 0)
+      safe_rows_ = safe_rows_ > 0 ? std::min(safe_rows_, set->safe_rows) : set->safe_rows;
     if (implementation_.find(set->implementation) == std::string::npos) {
       implementation_ += (implementation_.empty() ? "" : ",") + set->implementation;
     }
@@ -310,7 +334,8 @@ class DnnlLinearEngine final : public LinearEngine {
 
   // Some columns of y. A product writes rows that lie next to each other (oneDNN has no fast path, and no row invariance, for
   // others), so where threads share a weight each has its own output and copies from it.
-  bool MultiplySlice(const DnnlLinear& w, const DnnlLinear::Slice& slice, int64_t rows, const void* x, float* y, int worker) {
+  bool MultiplySlice(const DnnlLinear& w, const DnnlLinear::Slice& slice, int64_t rows,
+                     const void* x, float* y, int worker) {
     if (w.slices.size() == 1) return Multiply(*slice.set, rows, slice, x, y, worker);
     float* own = slice_output_[static_cast<size_t>(worker)].data();
     if (!Multiply(*slice.set, rows, slice, x, own, worker)) return false;
@@ -327,7 +352,8 @@ class DnnlLinearEngine final : public LinearEngine {
     return true;
   }
 
-  bool Multiply(const ProductSet& set, int64_t rows, const DnnlLinear::Slice& slice, const void* x, float* y, int worker) {
+  bool Multiply(const ProductSet& set, int64_t rows, const DnnlLinear::Slice& slice, const void* x,
+                float* y, int worker) {
     UseOneOpenMpThread();
     const Product& product = set.For(rows);
     const Product::Operands& operands = product.operands[static_cast<size_t>(worker)];
@@ -342,9 +368,10 @@ class DnnlLinearEngine final : public LinearEngine {
                                                  {DNNL_ARG_SCRATCHPAD, operands.scratchpad.get()},
                                                  {DNNL_ARG_BIAS, nullptr}}};
     int count = 4;
-    if (!slice.bias.empty()) arguments[static_cast<size_t>(count++)].memory = slice.bias_memory.get();
-    if (dnnl_primitive_execute(product.primitive.get(), streams_[static_cast<size_t>(worker)].get(), count, arguments.data()) !=
-        dnnl_success) {
+    if (!slice.bias.empty())
+      arguments[static_cast<size_t>(count++)].memory = slice.bias_memory.get();
+    if (dnnl_primitive_execute(product.primitive.get(), streams_[static_cast<size_t>(worker)].get(),
+                               count, arguments.data()) != dnnl_success) {
       return false;
     }
     return true;
@@ -358,7 +385,8 @@ class DnnlLinearEngine final : public LinearEngine {
   std::map<ProductKey, std::unique_ptr<ProductSet>> sets_;
   std::string implementation_;
   bool supports_bf16_ = false;
-  int64_t safe_rows_ = 0;  // the least of the shapes' that is not 0: then all products run in tiles of this height
+  int64_t safe_rows_ =
+      0;  // the least of the shapes' that is not 0: then all products run in tiles of this height
 };
 
 Result<int64_t> DnnlLinearEngine::ProbeRows(const ProductKey& key, const ProductSet& set) {
@@ -367,12 +395,14 @@ Result<int64_t> DnnlLinearEngine::ProbeRows(const ProductKey& key, const Product
   ProbeData data(key, limit);
   DnnlLinear::Slice slice;
   slice.weights = memory(set.weights, engine_);
-  memory plain({{key.in, key.out}, DnnlType(key.dtype), memory::dims{1, key.in}}, engine_, data.weights.data());
+  memory plain({{key.in, key.out}, DnnlType(key.dtype), memory::dims{1, key.in}}, engine_,
+               data.weights.data());
   dnnl::reorder(plain, slice.weights).execute(streams_[0], plain, slice.weights);
   streams_[0].wait();
   if (key.bias) {
     slice.bias = data.bias;
-    slice.bias_memory = memory({{1, key.out}, memory::data_type::f32, memory::format_tag::ab}, engine_, slice.bias.data());
+    slice.bias_memory = memory({{1, key.out}, memory::data_type::f32, memory::format_tag::ab},
+                               engine_, slice.bias.data());
   }
   const size_t row_bytes = static_cast<size_t>(key.in) * DTypeBytes(key.dtype);
   // `expected` row by row, then the same rows in tiles of each height, and in tiles of the fixed height moved by one.
@@ -381,7 +411,9 @@ Result<int64_t> DnnlLinearEngine::ProbeRows(const ProductKey& key, const Product
   const auto multiply = [&](int64_t first, int64_t rows, int64_t tile, std::vector<float>* out) {
     out->assign(static_cast<size_t>(limit * key.out), 0.0f);
     for (int64_t row = 0; row + tile <= rows; row += tile) {
-      ran &= Multiply(set, tile, slice, data.x.data() + static_cast<size_t>(first + row) * row_bytes, out->data() + row * key.out, 0);
+      ran &=
+          Multiply(set, tile, slice, data.x.data() + static_cast<size_t>(first + row) * row_bytes,
+                   out->data() + row * key.out, 0);
     }
   };
   multiply(0, limit, 1, &expected);
@@ -389,14 +421,16 @@ Result<int64_t> DnnlLinearEngine::ProbeRows(const ProductKey& key, const Product
   for (int64_t tile : kTileRows) {
     if (tile == 1 || tile > limit || !independent) continue;
     multiply(0, tile, tile, &y);
-    independent = std::memcmp(y.data(), expected.data(), static_cast<size_t>(tile * key.out) * sizeof(float)) == 0;
+    independent = std::memcmp(y.data(), expected.data(),
+                              static_cast<size_t>(tile * key.out) * sizeof(float)) == 0;
   }
   multiply(0, kFixedTileRows, kFixedTileRows, &expected);
   bool fixed = true;
   for (int64_t shift = 1; shift < kFixedTileRows && !independent; ++shift) {
     multiply(shift, kFixedTileRows, kFixedTileRows, &y);
     const auto same = static_cast<size_t>((kFixedTileRows - shift) * key.out);
-    fixed = fixed && std::memcmp(y.data(), expected.data() + shift * key.out, same * sizeof(float)) == 0;
+    fixed = fixed &&
+            std::memcmp(y.data(), expected.data() + shift * key.out, same * sizeof(float)) == 0;
   }
   if (!ran) return Internal("oneDNN failed to run a matrix product while probing it");
   return independent ? 0 : fixed ? kFixedTileRows : 1;

@@ -7,7 +7,8 @@
 namespace aisp {
 
 // Heights for which products are built ahead, ascending. The last ones must be multiples of 64.
-inline constexpr std::array<int64_t, 14> kTileRows = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256};
+inline constexpr std::array<int64_t, 14> kTileRows = {1,  2,  3,  4,  6,  8,   12,
+                                                      16, 24, 32, 48, 64, 128, 256};
 // The one height that is used where rows are not independent of it.
 inline constexpr int64_t kFixedTileRows = 16;
 

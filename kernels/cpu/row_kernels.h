@@ -9,7 +9,8 @@
 
 namespace aisp {
 
-inline constexpr int32_t kAttentionTile = 16;  // positions; tiles start at multiples of it, whatever the chunk or block
+inline constexpr int32_t kAttentionTile =
+    16;  // positions; tiles start at multiples of it, whatever the chunk or block
 inline constexpr int32_t kMaxHeadDim = 512;
 
 // Rows of one sequence against one KV head. Row r stands at position first_position + r.
@@ -47,7 +48,8 @@ constexpr size_t AttendScratchFloats(int32_t row_heads, int32_t slot_dim, int32_
 struct RowKernels {
   const char* isa;
   // y = x / sqrt(mean(x^2) + epsilon) * weight
-  void (*rms_norm)(const float* x, const float* weight, void* y, bool y_bf16, int64_t dim, float epsilon);
+  void (*rms_norm)(const float* x, const float* weight, void* y, bool y_bf16, int64_t dim,
+                   float epsilon);
   // y = silu(x[0, dim)) * x[dim, 2 dim)
   void (*silu_mul)(const float* x, void* y, bool y_bf16, int64_t dim);
   // In place; x[i] pairs with x[i + half].

@@ -6,7 +6,7 @@ namespace aisp {
 namespace {
 
 constexpr RowKernels kTable = {
-    "avx2",          &avx2::RmsNorm, &avx2::SiluMul,     &avx2::RotateHalf,
+    "avx2",           &avx2::RmsNorm, &avx2::SiluMul,     &avx2::RotateHalf,
     &avx2::AddScaled, &avx2::ToBf16,  &avx2::FromBf16Row, &avx2::Attend,
 };
 

@@ -6,7 +6,7 @@ namespace aisp {
 namespace {
 
 constexpr RowKernels kTable = {
-    "avx512",          &avx512::RmsNorm, &avx512::SiluMul,     &avx512::RotateHalf,
+    "avx512",           &avx512::RmsNorm, &avx512::SiluMul,     &avx512::RotateHalf,
     &avx512::AddScaled, &avx512::ToBf16,  &avx512::FromBf16Row, &avx512::Attend,
 };
 

@@ -6,7 +6,7 @@ namespace aisp {
 namespace {
 
 constexpr RowKernels kTable = {
-    "baseline",          &baseline::RmsNorm, &baseline::SiluMul,     &baseline::RotateHalf,
+    "baseline",           &baseline::RmsNorm, &baseline::SiluMul,     &baseline::RotateHalf,
     &baseline::AddScaled, &baseline::ToBf16,  &baseline::FromBf16Row, &baseline::Attend,
 };
 

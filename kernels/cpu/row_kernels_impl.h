@@ -27,7 +27,9 @@ inline __attribute__((always_inline)) V Load(const float* p) {
   __builtin_memcpy(&v, p, sizeof(v));
   return v;
 }
-inline __attribute__((always_inline)) void Store(float* p, V v) { __builtin_memcpy(p, &v, sizeof(v)); }
+inline __attribute__((always_inline)) void Store(float* p, V v) {
+  __builtin_memcpy(p, &v, sizeof(v));
+}
 inline __attribute__((always_inline)) V Splat(float x) { return V{} + x; }
 
 inline __attribute__((always_inline)) V FromBf16(const uint16_t* p) {
@@ -99,12 +101,13 @@ inline __attribute__((always_inline)) V Pick(V a, V b, std::index_sequence<i...>
   constexpr int half = kLanes / 2;
   return __builtin_shufflevector(
       a, b,
-      (static_cast<int>(i) / half * kLanes + (static_cast<int>(i) % half) / h * 2 * h + (static_cast<int>(i) % half) % h +
-       (odd ? h : 0))...);
+      (static_cast<int>(i) / half * kLanes + (static_cast<int>(i) % half) / h * 2 * h +
+       (static_cast<int>(i) % half) % h + (odd ? h : 0))...);
 }
 template <int h>
 inline __attribute__((always_inline)) V Fold(V a, V b) {
-  return Pick<h, false>(a, b, std::make_index_sequence<kLanes>()) + Pick<h, true>(a, b, std::make_index_sequence<kLanes>());
+  return Pick<h, false>(a, b, std::make_index_sequence<kLanes>()) +
+         Pick<h, true>(a, b, std::make_index_sequence<kLanes>());
 }
 // Lane j of the result is the sum of v[j]'s lanes: SumEach<1> takes kLanes vectors. By recursion and not by a loop, because only
 // constant indices let the vectors stay in registers.
@@ -146,7 +149,8 @@ inline __attribute__((always_inline)) I LaneIndex(std::index_sequence<i...>) {
   return I{static_cast<int32_t>(i)...};
 }
 
-void RmsNorm(const float* x, const float* weight, void* y, bool y_bf16, int64_t dim, float epsilon) {
+void RmsNorm(const float* x, const float* weight, void* y, bool y_bf16, int64_t dim,
+             float epsilon) {
   V sums[4] = {};
   int64_t i = 0;
   for (; i + 4 * kLanes <= dim; i += 4 * kLanes) {
@@ -159,7 +163,8 @@ void RmsNorm(const float* x, const float* weight, void* y, bool y_bf16, int64_t 
   for (; i < dim; ++i) sum += x[i] * x[i];
   const float scale = 1.0f / __builtin_sqrtf(sum / static_cast<float>(dim) + epsilon);
   i = 0;
-  for (; i + kLanes <= dim; i += kLanes) StoreVector(y, y_bf16, i, Load(x + i) * scale * Load(weight + i));
+  for (; i + kLanes <= dim; i += kLanes)
+    StoreVector(y, y_bf16, i, Load(x + i) * scale * Load(weight + i));
   for (; i < dim; ++i) StoreScalar(y, y_bf16, i, x[i] * scale * weight[i]);
 }
 
@@ -168,7 +173,8 @@ inline __attribute__((always_inline)) V Silu(V x) { return x / (1.0f + Exp(-x));
 void SiluMul(const float* x, void* y, bool y_bf16, int64_t dim) {
   const float* up = x + dim;
   int64_t i = 0;
-  for (; i + kLanes <= dim; i += kLanes) StoreVector(y, y_bf16, i, Silu(Load(x + i)) * Load(up + i));
+  for (; i + kLanes <= dim; i += kLanes)
+    StoreVector(y, y_bf16, i, Silu(Load(x + i)) * Load(up + i));
   for (; i < dim; ++i) StoreScalar(y, y_bf16, i, Silu(Splat(x[i]))[0] * up[i]);
 }
 
@@ -229,8 +235,8 @@ struct RowState {
 constexpr int kTileVectors = kTile / kLanes;
 
 template <typename T, size_t... j>
-inline __attribute__((always_inline)) V ScoreGroup(const float* q, const T* keys, int64_t stride, int32_t dim,
-                                                   std::index_sequence<j...>) {
+inline __attribute__((always_inline)) V ScoreGroup(const float* q, const T* keys, int64_t stride,
+                                                   int32_t dim, std::index_sequence<j...>) {
   V sums[] = {(static_cast<void>(j), V{})...};
   for (int32_t d = 0; d < dim; d += kLanes) {
     const V qd = Load(q + d);
@@ -241,17 +247,21 @@ inline __attribute__((always_inline)) V ScoreGroup(const float* q, const T* keys
 
 // Lane j of scores: q . key j.
 template <typename T>
-inline __attribute__((always_inline)) void Scores(const float* q, const Tile<T>& tile, int64_t stride, int32_t dim, V* scores) {
+inline __attribute__((always_inline)) void Scores(const float* q, const Tile<T>& tile,
+                                                  int64_t stride, int32_t dim, V* scores) {
   for (int group = 0; group < kTileVectors; ++group) {
-    scores[group] = ScoreGroup(q, tile.keys + group * kLanes * stride, stride, dim, std::make_index_sequence<kLanes>());
+    scores[group] = ScoreGroup(q, tile.keys + group * kLanes * stride, stride, dim,
+                               std::make_index_sequence<kLanes>());
   }
 }
 
 // out = out * correction + sum over j < n of weights[j] * value j, for some vectors of out. Even and odd positions have sums of
 // their own where there are registers for it, so that one addition need not wait for the one before.
 template <typename T, size_t... k>
-inline __attribute__((always_inline)) void AccumulateSome(const float* weights, int32_t n, const T* values, int64_t stride,
-                                                          float correction, float* out, std::index_sequence<k...>) {
+inline __attribute__((always_inline)) void AccumulateSome(const float* weights, int32_t n,
+                                                          const T* values, int64_t stride,
+                                                          float correction, float* out,
+                                                          std::index_sequence<k...>) {
   V even[] = {Load(out + k * kLanes) * correction...};
   V odd[] = {(static_cast<void>(k), V{})...};
   int32_t j = 0;
@@ -268,22 +278,25 @@ inline __attribute__((always_inline)) void AccumulateSome(const float* weights, 
   ((Store(out + k * kLanes, even[k] + odd[k])), ...);
 }
 template <typename T>
-inline __attribute__((always_inline)) void Accumulate(const float* weights, int32_t n, const Tile<T>& tile, int64_t stride,
+inline __attribute__((always_inline)) void Accumulate(const float* weights, int32_t n,
+                                                      const Tile<T>& tile, int64_t stride,
                                                       int32_t dim, float correction, float* out) {
   int32_t d = 0;
   for (; d + 4 * kLanes <= dim; d += 4 * kLanes) {
-    AccumulateSome(weights, n, tile.values + d, stride, correction, out + d, std::make_index_sequence<4>());
+    AccumulateSome(weights, n, tile.values + d, stride, correction, out + d,
+                   std::make_index_sequence<4>());
   }
   for (; d < dim; d += kLanes) {
-    AccumulateSome(weights, n, tile.values + d, stride, correction, out + d, std::make_index_sequence<1>());
+    AccumulateSome(weights, n, tile.values + d, stride, correction, out + d,
+                   std::make_index_sequence<1>());
   }
 }
 
 // Lanes [from, n) of the tile are visible to this row; those from n on may hold anything, NaN included. kDim: the head size and
 // stride where they are known at compile time, else 0.
 template <typename T, int kDim>
-inline void AttendTile(const float* q, const AttendTask& task, const Tile<T>& tile, int32_t from, int32_t n, RowState* state,
-                       float* out) {
+inline void AttendTile(const float* q, const AttendTask& task, const Tile<T>& tile, int32_t from,
+                       int32_t n, RowState* state, float* out) {
   const int64_t stride = kDim > 0 ? kDim : tile.stride;
   V scores[kTileVectors];
   Scores(q, tile, stride, kDim > 0 ? kDim : task.q_dim, scores);
@@ -314,8 +327,8 @@ Tile<T> TileInPool(const AttendTask& task, int32_t position) {
   const int64_t slot = position % task.block_tokens;
   const std::byte* keys = task.keys + static_cast<size_t>(block) * task.block_bytes;
   const std::byte* values = keys + task.value_offset;
-  return {reinterpret_cast<const T*>(keys) + slot * task.slot_dim, reinterpret_cast<const T*>(values) + slot * task.slot_dim,
-          task.slot_dim};
+  return {reinterpret_cast<const T*>(keys) + slot * task.slot_dim,
+          reinterpret_cast<const T*>(values) + slot * task.slot_dim, task.slot_dim};
 }
 
 // A bf16 tile as f32 in scratch memory, with the pool's own stride.
@@ -334,7 +347,8 @@ int32_t FirstVisible(const AttendTask& task, int32_t position) {
 
 // All rows that see something of the tile at `begin`.
 template <typename T, int kDim>
-void AttendRows(const AttendTask& task, const Tile<T>& tile, int32_t begin, RowState* state, float* out) {
+void AttendRows(const AttendTask& task, const Tile<T>& tile, int32_t begin, RowState* state,
+                float* out) {
   const int32_t first_row = begin > task.first_position ? begin - task.first_position : 0;
   for (int32_t r = first_row; r < task.rows; ++r) {
     const int32_t position = task.first_position + r;
@@ -343,8 +357,8 @@ void AttendRows(const AttendTask& task, const Tile<T>& tile, int32_t begin, RowS
     const int32_t n = position - begin + 1 < kTile ? position - begin + 1 : kTile;
     for (int32_t h = 0; h < task.group; ++h) {
       const int32_t i = r * task.group + h;
-      AttendTile<T, kDim>(task.q + r * task.q_row_stride + h * task.q_head_stride, task, tile, from, n, &state[i],
-                          out + static_cast<int64_t>(i) * task.v_dim);
+      AttendTile<T, kDim>(task.q + r * task.q_row_stride + h * task.q_head_stride, task, tile, from,
+                          n, &state[i], out + static_cast<int64_t>(i) * task.v_dim);
     }
   }
 }
@@ -361,7 +375,9 @@ void AttendAll(const AttendTask& task, RowState* state, float* out, float* tile_
     } else if (direct) {
       AttendRows<uint16_t, kDim>(task, TileInPool<uint16_t>(task, begin), begin, state, out);
     } else {
-      AttendRows<float, kDim>(task, ConvertTile(task, TileInPool<uint16_t>(task, begin), tile_memory), begin, state, out);
+      AttendRows<float, kDim>(task,
+                              ConvertTile(task, TileInPool<uint16_t>(task, begin), tile_memory),
+                              begin, state, out);
     }
   }
 }
@@ -388,7 +404,8 @@ void Attend(const AttendTask& task) {
       const float inverse = 1.0f / state[i].sum;
       const float* from = out + static_cast<int64_t>(i) * task.v_dim;
       const int64_t to = r * task.out_row_stride + h * task.out_head_stride;
-      for (int32_t d = 0; d < task.v_dim; d += kLanes) StoreVector(task.out, task.out_bf16, to + d, Load(from + d) * inverse);
+      for (int32_t d = 0; d < task.v_dim; d += kLanes)
+        StoreVector(task.out, task.out_bf16, to + d, Load(from + d) * inverse);
     }
   }
 }

@@ -42,7 +42,8 @@ void ThreadPool::Run(int64_t count, Trampoline call, const void* context) {
   generation_.notify_all();
   Work(0);
   int spins = 0;
-  for (int32_t left = running_.load(std::memory_order_acquire); left != 0; left = running_.load(std::memory_order_acquire)) {
+  for (int32_t left = running_.load(std::memory_order_acquire); left != 0;
+       left = running_.load(std::memory_order_acquire)) {
     if (++spins < kSpins) {
       Pause();
     } else {
@@ -54,7 +55,9 @@ void ThreadPool::Run(int64_t count, Trampoline call, const void* context) {
 void ThreadPool::RunWorker(int worker) {
   uint32_t seen = 0;
   for (;;) {
-    for (int spins = 0; spins < kSpins && generation_.load(std::memory_order_acquire) == seen; ++spins) Pause();
+    for (int spins = 0; spins < kSpins && generation_.load(std::memory_order_acquire) == seen;
+         ++spins)
+      Pause();
     generation_.wait(seen, std::memory_order_acquire);
     ++seen;
     if (stop_.load(std::memory_order_relaxed)) return;

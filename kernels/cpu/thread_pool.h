@@ -30,7 +30,12 @@ class ThreadPool {
       for (int64_t i = 0; i < count; ++i) body(i, 0);
       return;
     }
-    Run(count, [](const void* context, int64_t i, int worker) { (*static_cast<const Body*>(context))(i, worker); }, &body);
+    Run(
+        count,
+        [](const void* context, int64_t i, int worker) {
+          (*static_cast<const Body*>(context))(i, worker);
+        },
+        &body);
   }
 
  private:

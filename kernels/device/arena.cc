@@ -8,7 +8,8 @@ Result<void*> Arena::Allocate(size_t bytes) {
   const size_t padded = Padded(bytes);
   if (padded < bytes || padded > buffer_.bytes() - used_) {
     return ResourceExhausted(
-        fmt::format("arena: {} bytes wanted, {} of {} left; make the arena larger", bytes, buffer_.bytes() - used_, buffer_.bytes()));
+        fmt::format("arena: {} bytes wanted, {} of {} left; make the arena larger", bytes,
+                    buffer_.bytes() - used_, buffer_.bytes()));
   }
   void* out = static_cast<std::byte*>(buffer_.data()) + used_;
   used_ += padded;

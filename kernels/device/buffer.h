@@ -70,7 +70,9 @@ class Arena {
   size_t used() const { return used_; }
   size_t capacity() const { return buffer_.bytes(); }
   // What an allocation of `bytes` takes from an arena.
-  static constexpr size_t Padded(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+  static constexpr size_t Padded(size_t bytes) {
+    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  }
 
  private:
   Buffer buffer_;

@@ -57,8 +57,8 @@ struct MemoryInfo {
 struct MemoryHandle {
   std::string device_kind;
   size_t bytes = 0;
-  int fd = -1;                          // host memory
-  std::array<std::byte, 64> opaque{};   // device memory, in the driver's own form
+  int fd = -1;                         // host memory
+  std::array<std::byte, 64> opaque{};  // device memory, in the driver's own form
 };
 
 // Bytes from an offset in one region to an offset in another.
@@ -93,7 +93,8 @@ class Device {
   // Between any two addresses that this device can reach. The memory stays alive until the stream has done it.
   virtual Status Copy(void* target, const void* source, size_t bytes, Stream& stream) = 0;
   // Many ranges in one call (blocks of a KV pool). Ranges of the target must not overlap.
-  virtual Status CopyRanges(void* target, const void* source, std::span<const CopyRange> ranges, Stream& stream) = 0;
+  virtual Status CopyRanges(void* target, const void* source, std::span<const CopyRange> ranges,
+                            Stream& stream) = 0;
 
   // Everything enqueued on `stream` between the two becomes a graph instead of running. UNIMPLEMENTED without graphs.
   virtual Status BeginCapture(Stream& stream) = 0;

@@ -8,8 +8,9 @@ struct NamedDType {
   std::string_view name;
 };
 constexpr NamedDType kNames[] = {
-    {DType::kF32, "f32"}, {DType::kBF16, "bf16"}, {DType::kF16, "f16"}, {DType::kF8E4M3, "fp8_e4m3"},
-    {DType::kU8, "u8"},   {DType::kI32, "i32"},   {DType::kI64, "i64"},
+    {DType::kF32, "f32"},         {DType::kBF16, "bf16"}, {DType::kF16, "f16"},
+    {DType::kF8E4M3, "fp8_e4m3"}, {DType::kU8, "u8"},     {DType::kI32, "i32"},
+    {DType::kI64, "i64"},
 };
 
 }  // namespace

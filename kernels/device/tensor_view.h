@@ -52,7 +52,8 @@ struct TensorView {
     AISP_CHECK(rank >= 1 && begin >= 0 && count >= 0 && begin + count <= shape[0]);
     TensorView view = *this;
     view.shape[0] = count;
-    view.data = static_cast<std::byte*>(data) + static_cast<size_t>(begin * strides[0]) * DTypeBytes(dtype);
+    view.data =
+        static_cast<std::byte*>(data) + static_cast<size_t>(begin * strides[0]) * DTypeBytes(dtype);
     return view;
   }
 

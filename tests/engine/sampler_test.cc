@@ -72,7 +72,8 @@ TEST_F(SamplerTest, DrawsFollowTheExactProbabilities) {
   for (float temperature : {1.0f, 0.5f, 2.0f}) {
     params_.temperature = temperature;
     params_.seed = 42;
-    const double statistic = ChiSquare(Histogram(kTen, 20000), Softmax(kTen, static_cast<double>(temperature)));
+    const double statistic =
+        ChiSquare(Histogram(kTen, 20000), Softmax(kTen, static_cast<double>(temperature)));
     EXPECT_LT(statistic, 27.9) << temperature;  // the 99.9 % point of 9 degrees of freedom
   }
 }
@@ -133,7 +134,8 @@ TEST_F(SamplerTest, TopKKeepsExactlyKAndTheLowerIdOnTies) {
 
 TEST_F(SamplerTest, TopPKeepsTheSmallestSetThatReachesIt) {
   // Probabilities 0.5, 0.25, 0.125, 0.125.
-  const std::vector<float> logits = {std::log(4.0f), std::log(8.0f), std::log(2.0f), std::log(2.0f)};
+  const std::vector<float> logits = {std::log(4.0f), std::log(8.0f), std::log(2.0f),
+                                     std::log(2.0f)};
   params_.top_p = 0.7f;
   auto counts = Histogram(logits, 4000);
   EXPECT_EQ(counts[2] + counts[3], 0);
@@ -162,7 +164,7 @@ TEST_F(SamplerTest, MinPIsRelativeToTheMostProbable) {
 }
 
 TEST_F(SamplerTest, FiltersApplyTogetherInTheirOrder) {
-  params_.top_k = 4;    // {2, 3, 9, 6}
+  params_.top_k = 4;     // {2, 3, 9, 6}
   params_.top_p = 0.8f;  // of their own mass: {2, 3, 9}
   params_.min_p = 0.7f;  // {2, 3}
   const auto counts = Histogram(kTen, 4000);

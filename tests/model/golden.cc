@@ -14,10 +14,13 @@
 
 namespace aisp {
 
-std::string GoldenDirectory(const std::string& name) { return std::string(AISP_SOURCE_DIR) + "/tests/data/goldens/" + name; }
+std::string GoldenDirectory(const std::string& name) {
+  return std::string(AISP_SOURCE_DIR) + "/tests/data/goldens/" + name;
+}
 
 std::string StoryDirectory(const std::string& name) {
-  for (const std::string& root : {std::string(AISP_SOURCE_DIR) + "/models/", std::string(AISP_SHARED_DIR) + "/models/"}) {
+  for (const std::string& root :
+       {std::string(AISP_SOURCE_DIR) + "/models/", std::string(AISP_SHARED_DIR) + "/models/"}) {
     if (std::filesystem::exists(root + name + "/model.safetensors")) return root + name;
   }
   return "";
@@ -34,11 +37,15 @@ std::vector<GoldenCase> LoadGolden(const std::string& name) {
     g.greedy = c["greedy"].get<std::vector<TokenId>>();
     g.last_logits = c["last_logits"].get<std::vector<float>>();
     g.min_top2_margin = c["min_top2_margin"].get<double>();
-    if (c.contains("mean_nll") && c["mean_nll"].is_number()) g.mean_nll = c["mean_nll"].get<double>();
+    if (c.contains("mean_nll") && c["mean_nll"].is_number())
+      g.mean_nll = c["mean_nll"].get<double>();
     cases.push_back(std::move(g));
   }
   return cases;
 }
+
+std::unique_ptr<Device> MakeTestDevice() { return MakeCpuDevice(); }
+std::unique_ptr<Ops> MakeTestOps() { return std::move(*MakeCpuOps({})); }
 
 Rig Rig::Open(const std::string& directory, const Options& options) {
   Rig rig;
@@ -79,10 +86,12 @@ std::vector<std::vector<float>> Rig::Step(const std::vector<Rows>& rows, LayerSi
   std::vector<LayerSlice> slices;
   for (const Rows& r : rows) {
     Sequence& s = *r.sequence;
-    sequences.push_back({static_cast<int32_t>(tokens.size()), r.count, s.computed + r.count, static_cast<int32_t>(tables.size())});
+    sequences.push_back({static_cast<int32_t>(tokens.size()), r.count, s.computed + r.count,
+                         static_cast<int32_t>(tables.size())});
     slices.push_back({SequenceId{sequences.size()}, s.computed, s.computed + r.count, s.blocks});
     for (int32_t i = 0; i < r.count; ++i) {
-      if (r.all_logits || i == r.count - 1) logit_rows.push_back(static_cast<int32_t>(tokens.size()));
+      if (r.all_logits || i == r.count - 1)
+        logit_rows.push_back(static_cast<int32_t>(tokens.size()));
       tokens.push_back(s.tokens.at(static_cast<size_t>(s.computed + i)));
       positions.push_back(s.computed + i);
       slots.push_back(0);
@@ -111,7 +120,8 @@ std::vector<std::vector<float>> Rig::AllLogits(const std::vector<TokenId>& token
   Sequence s = NewSequence(tokens, static_cast<int32_t>(tokens.size()));
   std::vector<std::vector<float>> out;
   while (s.computed < static_cast<int32_t>(tokens.size())) {
-    const int32_t n = std::min({chunk, static_cast<int32_t>(tokens.size()) - s.computed, executor->max_slots()});
+    const int32_t n =
+        std::min({chunk, static_cast<int32_t>(tokens.size()) - s.computed, executor->max_slots()});
     for (auto& row : Step({{&s, n, true}})) out.push_back(std::move(row));
   }
   return out;
@@ -125,7 +135,8 @@ std::vector<float> Rig::LastLogits(Sequence& s, int32_t chunk) {
   return logits.back();
 }
 
-std::vector<TokenId> Rig::Greedy(const std::vector<TokenId>& prompt, int32_t count, int32_t chunk, const std::vector<TokenId>& stop) {
+std::vector<TokenId> Rig::Greedy(const std::vector<TokenId>& prompt, int32_t count, int32_t chunk,
+                                 const std::vector<TokenId>& stop) {
   Sequence s = NewSequence(prompt, static_cast<int32_t>(prompt.size()) + count);
   std::vector<TokenId> out;
   while (static_cast<int32_t>(out.size()) < count) {

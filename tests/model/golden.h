@@ -23,6 +23,9 @@ std::string GoldenDirectory(const std::string& name);
 // models/<name> of the source tree, or of the shared folder beside it; "" when there is none.
 std::string StoryDirectory(const std::string& name);
 
+std::unique_ptr<Device> MakeTestDevice();
+std::unique_ptr<Ops> MakeTestOps();
+
 struct Rig {
   std::unique_ptr<Device> device;
   std::unique_ptr<Ops> ops;
@@ -59,7 +62,8 @@ struct Rig {
   std::vector<std::vector<float>> AllLogits(const std::vector<TokenId>& tokens, int32_t chunk);
   // Logits after the last one.
   std::vector<float> LastLogits(Sequence& sequence, int32_t chunk);
-  std::vector<TokenId> Greedy(const std::vector<TokenId>& prompt, int32_t count, int32_t chunk, const std::vector<TokenId>& stop = {});
+  std::vector<TokenId> Greedy(const std::vector<TokenId>& prompt, int32_t count, int32_t chunk,
+                              const std::vector<TokenId>& stop = {});
 
   int32_t next_block = 0;
 };

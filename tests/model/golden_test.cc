@@ -24,7 +24,8 @@ TEST_P(Golden, LastLogitsAndGreedyTokensAreTheRecordedOnes) {
     const std::vector<float> logits = rig.LastLogits(sequence, chunk);
     ASSERT_EQ(logits.size(), c.last_logits.size());
     double worst = 0;
-    for (size_t i = 0; i < logits.size(); ++i) worst = std::max(worst, std::fabs(static_cast<double>(logits[i] - c.last_logits[i])));
+    for (size_t i = 0; i < logits.size(); ++i)
+      worst = std::max(worst, std::fabs(static_cast<double>(logits[i] - c.last_logits[i])));
     EXPECT_LT(worst, kLogitTolerance);
     if (c.min_top2_margin > 1e-3) {
       EXPECT_EQ(rig.Greedy(c.prompt, static_cast<int32_t>(c.greedy.size()), chunk), c.greedy);
@@ -47,15 +48,17 @@ TEST_P(Golden, MeanNllOfThePromptIsTheRecordedOne) {
 std::string Name(const testing::TestParamInfo<Golden::ParamType>& info) {
   std::string family = std::get<0>(info.param);
   std::replace(family.begin(), family.end(), '-', '_');
-  return family + "_blocks_of_" + std::to_string(std::get<1>(info.param)) + "_chunks_of_" + std::to_string(std::get<2>(info.param));
+  return family + "_blocks_of_" + std::to_string(std::get<1>(info.param)) + "_chunks_of_" +
+         std::to_string(std::get<2>(info.param));
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, Golden,
-                         testing::Combine(testing::Values("llama", "llama3-rope", "llama-mha-hd128", "mistral-window", "qwen2",
-                                                          "qwen3", "mixtral", "qwen3-moe", "deepseek-v3", "llama-fp8-channel",
-                                                          "llama-fp8-block", "llama-nvfp4"),
-                                          testing::Values(16, 64), testing::Values(256, 7)),
-                         Name);
+INSTANTIATE_TEST_SUITE_P(
+    Families, Golden,
+    testing::Combine(testing::Values("llama", "llama3-rope", "llama-mha-hd128", "mistral-window",
+                                     "qwen2", "qwen3", "mixtral", "qwen3-moe", "deepseek-v3",
+                                     "llama-fp8-channel", "llama-fp8-block", "llama-nvfp4"),
+                     testing::Values(16, 64), testing::Values(256, 7)),
+    Name);
 
 TEST(GoldenBf16, LogitsStayCloseToTheF32Ones) {
   Rig rig = Rig::Open(GoldenDirectory("llama"), {.compute_dtype = DType::kBF16});

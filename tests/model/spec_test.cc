@@ -12,7 +12,8 @@ namespace aisp {
 namespace {
 
 nlohmann::json Llama() {
-  return nlohmann::json::parse(R"({"architectures":["LlamaForCausalLM"],"hidden_size":128,"intermediate_size":256,
+  return nlohmann::json::parse(
+      R"({"architectures":["LlamaForCausalLM"],"hidden_size":128,"intermediate_size":256,
     "num_attention_heads":4,"num_key_value_heads":2,"num_hidden_layers":2,"vocab_size":512,"max_position_embeddings":4096,
     "rms_norm_eps":1e-5,"eos_token_id":2,"torch_dtype":"bfloat16"})");
 }
@@ -43,7 +44,11 @@ TEST(ModelSpec, HeadDimIsDerivedWhenItIsAbsentOrNull) {
 TEST(ModelSpec, OldAndNewSpellingsOfRopeMeanTheSame) {
   auto old = Llama();
   old["rope_theta"] = 500000.0;
-  old["rope_scaling"] = {{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}, {"original_max_position_embeddings", 128}};
+  old["rope_scaling"] = {{"rope_type", "llama3"},
+                         {"factor", 8.0},
+                         {"low_freq_factor", 1.0},
+                         {"high_freq_factor", 4.0},
+                         {"original_max_position_embeddings", 128}};
   auto recent = Llama();
   recent["rope_parameters"] = old["rope_scaling"];
   recent["rope_parameters"]["rope_theta"] = 500000.0;
@@ -74,11 +79,13 @@ TEST(ModelSpec, AnUnknownArchitectureIsToldTheKnownOnes) {
 }
 
 TEST(ModelSpec, WhatIsMissingOrImpossibleIsNamed) {
-  for (const char* key : {"hidden_size", "vocab_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings"}) {
+  for (const char* key : {"hidden_size", "vocab_size", "num_hidden_layers", "num_attention_heads",
+                          "intermediate_size", "max_position_embeddings"}) {
     auto json = Llama();
     json.erase(key);
     ExpectError(json, Code::kInvalidArgument, key);
-    for (const nlohmann::json& bad : {nlohmann::json(-1), nlohmann::json("x"), nlohmann::json(0), nlohmann::json(1e30), nlohmann::json(2.5)}) {
+    for (const nlohmann::json& bad : {nlohmann::json(-1), nlohmann::json("x"), nlohmann::json(0),
+                                      nlohmann::json(1e30), nlohmann::json(2.5)}) {
       json[key] = bad;
       ExpectError(json, Code::kInvalidArgument, key);
     }
@@ -147,14 +154,16 @@ TEST(Rope, YarnBlendsBetweenKeptAndStretchedPairs) {
 TEST(GenerationDefaults, JoinBothFilesEndTokens) {
   ModelSpec spec;
   spec.eos = {5, 2};
-  const auto d = ParseGenerationDefaults(R"({"eos_token_id":[2,7],"temperature":0.6,"top_p":0.9,"top_k":20})", spec);
+  const auto d = ParseGenerationDefaults(
+      R"({"eos_token_id":[2,7],"temperature":0.6,"top_p":0.9,"top_k":20})", spec);
   ASSERT_TRUE(d.has_value());
   EXPECT_EQ(d->eos, (std::vector<TokenId>{2, 5, 7}));
   EXPECT_FLOAT_EQ(*d->temperature, 0.6f);
   EXPECT_EQ(*d->top_k, 20);
   EXPECT_FALSE(d->min_p.has_value());
   EXPECT_EQ(ParseGenerationDefaults("", spec)->eos, (std::vector<TokenId>{2, 5}));
-  EXPECT_EQ(ParseGenerationDefaults(R"({"temperature":"hot"})", spec).error().code, Code::kInvalidArgument);
+  EXPECT_EQ(ParseGenerationDefaults(R"({"temperature":"hot"})", spec).error().code,
+            Code::kInvalidArgument);
 }
 
 }  // namespace

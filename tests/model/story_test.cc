@@ -19,7 +19,8 @@ std::vector<StoryCase> Cases(const std::string& directory) {
   std::vector<StoryCase> out;
   const nlohmann::json json = nlohmann::json::parse(*ReadTextFile(directory + "/expected.json"));
   for (const auto& c : json["cases"]) {
-    out.push_back({c["prompt_ids"].get<std::vector<TokenId>>(), c["greedy_ids"].get<std::vector<TokenId>>(),
+    out.push_back({c["prompt_ids"].get<std::vector<TokenId>>(),
+                   c["greedy_ids"].get<std::vector<TokenId>>(),
                    c["min_top2_margin"].get<double>()});
   }
   return out;
@@ -51,13 +52,16 @@ TEST_P(Story, GreedyTokensInF32AreTheRecordedOnes) { EXPECT_GT(Compare(DType::kF
 TEST_P(Story, GreedyTokensInBf16AreTheRecordedOnesWhereTheMarginIsWide) {
   const auto ops = MakeCpuOps({});
   ASSERT_TRUE(ops.has_value());
-  if ((*ops)->PreferredComputeDType(DType::kBF16, int64_t{1} << 40) != DType::kBF16) GTEST_SKIP() << "this CPU has no bf16 products";
+  if ((*ops)->PreferredComputeDType(DType::kBF16, int64_t{1} << 40) != DType::kBF16)
+    GTEST_SKIP() << "this CPU has no bf16 products";
   EXPECT_GT(Compare(DType::kBF16, 1.2e-2), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Story, testing::Values("story-7m", "story-draft-1m"), [](const auto& model) {
-  return model.param == "story-7m" ? std::string("story_7m") : std::string("story_draft_1m");
-});
+INSTANTIATE_TEST_SUITE_P(Models, Story, testing::Values("story-7m", "story-draft-1m"),
+                         [](const auto& model) {
+                           return model.param == "story-7m" ? std::string("story_7m")
+                                                            : std::string("story_draft_1m");
+                         });
 
 }  // namespace
 }  // namespace aisp

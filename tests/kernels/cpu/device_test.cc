@@ -30,7 +30,8 @@ TEST_F(CpuDeviceTest, AbsurdSizesAreRefusedWithTheSize) {
   const auto buffer = device_->Allocate(size_t{1} << 60, MemoryKind::kShareable);
   ASSERT_FALSE(buffer.has_value());
   EXPECT_EQ(buffer.error().code, Code::kResourceExhausted);
-  EXPECT_NE(buffer.error().message.find("1152921504606846976"), std::string::npos) << buffer.error().message;
+  EXPECT_NE(buffer.error().message.find("1152921504606846976"), std::string::npos)
+      << buffer.error().message;
   EXPECT_FALSE(device_->Allocate(0, MemoryKind::kDevice).has_value());
 }
 

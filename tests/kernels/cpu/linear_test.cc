@@ -24,16 +24,21 @@ std::vector<float> Normal(int64_t n, uint32_t seed) {
 
 class LinearTest : public testing::TestWithParam<int> {
  protected:
-  LinearTest() : ops_(std::move(*MakeCpuOps({.threads = GetParam()}))), stream_(std::move(*device_->CreateStream())) {}
+  LinearTest()
+      : ops_(std::move(*MakeCpuOps({.threads = GetParam()}))),
+        stream_(std::move(*device_->CreateStream())) {}
 
   // Rows of x W^T, added to `start` where the weight accumulates.
-  std::vector<float> Multiply(const PackedLinear& w, const std::vector<float>& x, int64_t rows, float start = 0) {
+  std::vector<float> Multiply(const PackedLinear& w, const std::vector<float>& x, int64_t rows,
+                              float start = 0) {
     const int64_t capacity = ops_->RowCapacity(rows), in = w.in_features(), out = w.out_features();
     std::vector<std::byte> memory(static_cast<size_t>(capacity * in) * DTypeBytes(w.input_dtype()));
-    ConvertElements(TensorView::Dense(const_cast<float*>(x.data()), DType::kF32, {rows * in}), 0, rows * in, w.input_dtype(), memory.data());
+    ConvertElements(TensorView::Dense(const_cast<float*>(x.data()), DType::kF32, {rows * in}), 0,
+                    rows * in, w.input_dtype(), memory.data());
     std::vector<float> y(static_cast<size_t>(capacity * out), start);
     EXPECT_TRUE(ops_->Linear({&w, TensorView::Dense(memory.data(), w.input_dtype(), {capacity, in}),
-                              TensorView::Dense(y.data(), DType::kF32, {capacity, out}), static_cast<int32_t>(rows)},
+                              TensorView::Dense(y.data(), DType::kF32, {capacity, out}),
+                              static_cast<int32_t>(rows)},
                              *stream_)
                     .has_value());
     y.resize(static_cast<size_t>(rows * out));
@@ -48,7 +53,8 @@ class LinearTest : public testing::TestWithParam<int> {
 TEST_P(LinearTest, PartsAreStackedBiasedAndAccumulated) {
   const int64_t in = 96;
   auto a = Normal(80 * in, 1), b = Normal(48 * in, 2), bias = Normal(80, 3);
-  const TensorView parts[] = {TensorView::Dense(a.data(), DType::kF32, {80, in}), TensorView::Dense(b.data(), DType::kF32, {48, in})};
+  const TensorView parts[] = {TensorView::Dense(a.data(), DType::kF32, {80, in}),
+                              TensorView::Dense(b.data(), DType::kF32, {48, in})};
   const TensorView biases[] = {TensorView::Dense(bias.data(), DType::kF32, {80}), TensorView{}};
   const auto packed = ops_->PackLinear({parts, biases, DType::kF32, Epilogue::kAccumulate});
   ASSERT_TRUE(packed.has_value()) << packed.error().ToString();
@@ -58,8 +64,10 @@ TEST_P(LinearTest, PartsAreStackedBiasedAndAccumulated) {
   for (int64_t r = 0; r < 5; ++r) {
     for (int64_t n = 0; n < 128; ++n) {
       double sum = 10.0 + (n < 80 ? static_cast<double>(bias[static_cast<size_t>(n)]) : 0.0);
-      const float* w = n < 80 ? &a[static_cast<size_t>(n * in)] : &b[static_cast<size_t>((n - 80) * in)];
-      for (int64_t k = 0; k < in; ++k) sum += static_cast<double>(x[static_cast<size_t>(r * in + k)]) * w[k];
+      const float* w =
+          n < 80 ? &a[static_cast<size_t>(n * in)] : &b[static_cast<size_t>((n - 80) * in)];
+      for (int64_t k = 0; k < in; ++k)
+        sum += static_cast<double>(x[static_cast<size_t>(r * in + k)]) * w[k];
       ASSERT_NEAR(y[static_cast<size_t>(r * 128 + n)], sum, 2e-4) << r << " " << n;
     }
   }
@@ -67,9 +75,11 @@ TEST_P(LinearTest, PartsAreStackedBiasedAndAccumulated) {
 
 TEST_P(LinearTest, ARowIsTheSameBitsInEveryNumberOfRows) {
   std::vector<DType> dtypes = {DType::kF32};
-  if (ops_->PreferredComputeDType(DType::kBF16, int64_t{1} << 40) == DType::kBF16) dtypes.push_back(DType::kBF16);
+  if (ops_->PreferredComputeDType(DType::kBF16, int64_t{1} << 40) == DType::kBF16)
+    dtypes.push_back(DType::kBF16);
   for (DType dtype : dtypes) {
-    for (const auto& [out, in] : std::vector<std::pair<int64_t, int64_t>>{{512, 256}, {256, 768}, {100, 72}, {64, 1536}}) {
+    for (const auto& [out, in] :
+         std::vector<std::pair<int64_t, int64_t>>{{512, 256}, {256, 768}, {100, 72}, {64, 1536}}) {
       auto w = Normal(out * in, 5);
       const TensorView parts[] = {TensorView::Dense(w.data(), DType::kF32, {out, in})};
       const auto packed = ops_->PackLinear({parts, {}, dtype, Epilogue::kStore});
@@ -80,7 +90,9 @@ TEST_P(LinearTest, ARowIsTheSameBitsInEveryNumberOfRows) {
         // The last `rows` of the 600, so that a row stands elsewhere than before.
         const std::vector<float> some(x.end() - static_cast<ptrdiff_t>(rows * in), x.end());
         const auto y = Multiply(**packed, some, rows);
-        ASSERT_EQ(std::memcmp(y.data(), &all[static_cast<size_t>((600 - rows) * out)], y.size() * sizeof(float)), 0)
+        ASSERT_EQ(std::memcmp(y.data(), &all[static_cast<size_t>((600 - rows) * out)],
+                              y.size() * sizeof(float)),
+                  0)
             << DTypeName(dtype) << " [" << out << ", " << in << "], " << rows << " rows";
       }
     }
@@ -89,11 +101,14 @@ TEST_P(LinearTest, ARowIsTheSameBitsInEveryNumberOfRows) {
 
 TEST_P(LinearTest, PartsThatDoNotFitAreRefused) {
   auto w = Normal(64 * 64, 1);
-  const TensorView uneven[] = {TensorView::Dense(w.data(), DType::kF32, {32, 64}), TensorView::Dense(w.data(), DType::kF32, {32, 32})};
-  EXPECT_EQ(ops_->PackLinear({uneven, {}, DType::kF32, Epilogue::kStore}).error().code, Code::kInvalidArgument);
+  const TensorView uneven[] = {TensorView::Dense(w.data(), DType::kF32, {32, 64}),
+                               TensorView::Dense(w.data(), DType::kF32, {32, 32})};
+  EXPECT_EQ(ops_->PackLinear({uneven, {}, DType::kF32, Epilogue::kStore}).error().code,
+            Code::kInvalidArgument);
   EXPECT_EQ(ops_->PackLinear({}).error().code, Code::kInvalidArgument);
   const TensorView fine[] = {TensorView::Dense(w.data(), DType::kF32, {32, 64})};
-  EXPECT_EQ(ops_->PackLinear({fine, {}, DType::kF8E4M3, Epilogue::kStore}).error().code, Code::kUnimplemented);
+  EXPECT_EQ(ops_->PackLinear({fine, {}, DType::kF8E4M3, Epilogue::kStore}).error().code,
+            Code::kUnimplemented);
 }
 
 INSTANTIATE_TEST_SUITE_P(Threads, LinearTest, testing::Values(1, 2, 3));

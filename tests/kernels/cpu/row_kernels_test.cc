@@ -35,12 +35,14 @@ TEST_P(RowKernelsTest, RmsNormDividesByTheRootMeanSquare) {
     double sum = 0;
     for (float v : x) sum += static_cast<double>(v) * v;
     const double scale = 1 / std::sqrt(sum / static_cast<double>(dim) + 1e-5);
-    for (size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(y[i], x[i] * scale * w[i], 2e-6 * (1 + std::fabs(x[i] * w[i])));
+    for (size_t i = 0; i < x.size(); ++i)
+      EXPECT_NEAR(y[i], x[i] * scale * w[i], 2e-6 * (1 + std::fabs(x[i] * w[i])));
   }
 }
 
 TEST_P(RowKernelsTest, SiluMulAlsoHoldsFarFromZero) {
-  std::vector<float> x = {-200, -88, -87, -20, -1, -0.0f, 0, 1e-6f, 1, 20, 88, 200, 3, -3, 0.5f, -0.5f, 2, 7};
+  std::vector<float> x = {-200, -88, -87, -20, -1, -0.0f, 0,     1e-6f, 1,
+                          20,   88,  200, 3,   -3, 0.5f,  -0.5f, 2,     7};
   const size_t dim = x.size();
   const auto up = Normal(dim, 3);
   x.insert(x.end(), up.begin(), up.end());
@@ -53,15 +55,16 @@ TEST_P(RowKernelsTest, SiluMulAlsoHoldsFarFromZero) {
 }
 
 TEST_P(RowKernelsTest, Bf16RoundsToNearestEvenAndKeepsNan) {
-  std::vector<float> x = {1.0f, 1.00390625f, 1.01171875f, -1.0f, 3.4e38f, 1e-40f, 0.0f, -0.0f, INFINITY, -INFINITY, NAN};
+  std::vector<float> x = {1.0f, 1.00390625f, 1.01171875f, -1.0f,     3.4e38f, 1e-40f,
+                          0.0f, -0.0f,       INFINITY,    -INFINITY, NAN};
   for (int i = 0; i < 40; ++i) x.push_back(static_cast<float>(i) * 0.37f);
   std::vector<uint16_t> h(x.size());
   std::vector<float> back(x.size());
   GetParam()->to_bf16(x.data(), h.data(), static_cast<int64_t>(x.size()));
   GetParam()->from_bf16(h.data(), back.data(), static_cast<int64_t>(x.size()));
   EXPECT_EQ(back[0], 1.0f);
-  EXPECT_EQ(back[1], 1.0f);         // half way: to the even one below
-  EXPECT_EQ(back[2], 1.015625f);    // half way: to the even one above
+  EXPECT_EQ(back[1], 1.0f);       // half way: to the even one below
+  EXPECT_EQ(back[2], 1.015625f);  // half way: to the even one above
   EXPECT_EQ(back[8], INFINITY);
   EXPECT_EQ(back[9], -INFINITY);
   EXPECT_TRUE(std::isnan(back[10]));
@@ -84,8 +87,9 @@ struct Pool {
     for (int32_t p = 0; p < blocks * a.block_tokens; ++p) {
       for (int part = 0; part < 2; ++part) {
         for (int32_t d = 0; d < a.slot_dim; ++d) {
-          const size_t at = static_cast<size_t>(table[static_cast<size_t>(p / a.block_tokens)]) * elements +
-                            static_cast<size_t>((part * a.block_tokens + p % a.block_tokens) * a.slot_dim + d);
+          const size_t at =
+              static_cast<size_t>(table[static_cast<size_t>(p / a.block_tokens)]) * elements +
+              static_cast<size_t>((part * a.block_tokens + p % a.block_tokens) * a.slot_dim + d);
           Put(a, at, p < a.context ? values[at] : NAN);
         }
       }
@@ -102,8 +106,9 @@ struct Pool {
     }
   }
   double Get(const Attention& a, int32_t position, int part, int32_t d) const {
-    const size_t at = static_cast<size_t>(table[static_cast<size_t>(position / a.block_tokens)]) * elements +
-                      static_cast<size_t>((part * a.block_tokens + position % a.block_tokens) * a.slot_dim + d);
+    const size_t at =
+        static_cast<size_t>(table[static_cast<size_t>(position / a.block_tokens)]) * elements +
+        static_cast<size_t>((part * a.block_tokens + position % a.block_tokens) * a.slot_dim + d);
     uint32_t bits = 0;
     if (a.kv_bf16) {
       uint16_t half;
@@ -122,7 +127,8 @@ struct Pool {
   std::vector<int32_t> table;
 };
 
-std::vector<float> Attend(const RowKernels& kernels, const Attention& a, const Pool& pool, const std::vector<float>& q) {
+std::vector<float> Attend(const RowKernels& kernels, const Attention& a, const Pool& pool,
+                          const std::vector<float>& q) {
   std::vector<float> out(static_cast<size_t>(a.rows * a.group * a.v_dim), NAN);
   std::vector<float> scratch(AttendScratchFloats(a.rows * a.group, a.slot_dim, a.v_dim));
   AttendTask t;
@@ -166,21 +172,26 @@ double Expected(const Attention& a, const Pool& pool, const float* q, int32_t po
 
 TEST_P(RowKernelsTest, AttentionIsThatOfPlainSoftmaxWithGarbageBeyondTheContext) {
   const Attention cases[] = {
-      {1, 1, 16, 16, 16, 16, 1, 0, false},    {1, 2, 64, 64, 64, 16, 37, 0, false},   {20, 2, 64, 64, 64, 32, 50, 0, true},
-      {1, 4, 128, 128, 128, 16, 200, 0, true}, {33, 1, 128, 128, 128, 128, 130, 0, false}, {5, 3, 80, 80, 80, 48, 100, 0, false},
-      {17, 2, 32, 32, 32, 16, 90, 32, false}, {1, 2, 64, 64, 64, 16, 300, 64, true},  {9, 1, 48, 32, 48, 16, 40, 0, false},
-      {64, 1, 48, 32, 64, 16, 64, 5, true},
+      {1, 1, 16, 16, 16, 16, 1, 0, false},        {1, 2, 64, 64, 64, 16, 37, 0, false},
+      {20, 2, 64, 64, 64, 32, 50, 0, true},       {1, 4, 128, 128, 128, 16, 200, 0, true},
+      {33, 1, 128, 128, 128, 128, 130, 0, false}, {5, 3, 80, 80, 80, 48, 100, 0, false},
+      {17, 2, 32, 32, 32, 16, 90, 32, false},     {1, 2, 64, 64, 64, 16, 300, 64, true},
+      {9, 1, 48, 32, 48, 16, 40, 0, false},       {64, 1, 48, 32, 64, 16, 64, 5, true},
   };
   for (const Attention& a : cases) {
-    SCOPED_TRACE(testing::Message() << "rows " << a.rows << ", head " << a.q_dim << ", context " << a.context);
+    SCOPED_TRACE(testing::Message()
+                 << "rows " << a.rows << ", head " << a.q_dim << ", context " << a.context);
     const Pool pool(a);
     const auto q = Normal(static_cast<size_t>(a.rows * a.group * a.q_dim), 9);
     const auto out = Attend(*GetParam(), a, pool, q);
     for (int32_t r = 0; r < a.rows; ++r) {
       for (int32_t h = 0; h < a.group; ++h) {
         for (int32_t d = 0; d < a.v_dim; ++d) {
-          const double expected = Expected(a, pool, &q[static_cast<size_t>((r * a.group + h) * a.q_dim)], a.context - a.rows + r, d);
-          ASSERT_NEAR(out[static_cast<size_t>((r * a.group + h) * a.v_dim + d)], expected, 5e-6) << r << " " << h << " " << d;
+          const double expected =
+              Expected(a, pool, &q[static_cast<size_t>((r * a.group + h) * a.q_dim)],
+                       a.context - a.rows + r, d);
+          ASSERT_NEAR(out[static_cast<size_t>((r * a.group + h) * a.v_dim + d)], expected, 5e-6)
+              << r << " " << h << " " << d;
         }
       }
     }
@@ -198,10 +209,14 @@ TEST_P(RowKernelsTest, ARowAttendsToTheSameBitsAloneAndInAChunk) {
       Attention alone = chunk;
       alone.rows = 1;
       alone.context = chunk.context - chunk.rows + r + 1;
-      const std::vector<float> row(q.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(r) * width),
-                                   q.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(r + 1) * width));
+      const std::vector<float> row(
+          q.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(r) * width),
+          q.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(r + 1) * width));
       const auto out = Attend(*GetParam(), alone, pool, row);
-      ASSERT_EQ(std::memcmp(out.data(), &together[static_cast<size_t>(r) * width], width * sizeof(float)), 0) << r;
+      ASSERT_EQ(
+          std::memcmp(out.data(), &together[static_cast<size_t>(r) * width], width * sizeof(float)),
+          0)
+          << r;
     }
   }
 }
@@ -215,8 +230,12 @@ TEST_P(RowKernelsTest, ANanInAVisibleKeyReachesTheOutput) {
 }
 
 INSTANTIATE_TEST_SUITE_P(InstructionSets, RowKernelsTest,
-                         testing::Values(Avx512RowKernels(), Avx2RowKernels(), &BaselineRowKernels()),
-                         [](const auto& kernels) { return std::string(kernels.param == nullptr ? "absent" : kernels.param->isa); });
+                         testing::Values(Avx512RowKernels(), Avx2RowKernels(),
+                                         &BaselineRowKernels()),
+                         [](const auto& kernels) {
+                           return std::string(kernels.param == nullptr ? "absent"
+                                                                       : kernels.param->isa);
+                         });
 
 }  // namespace
 }  // namespace aisp
