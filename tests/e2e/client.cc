@@ -122,6 +122,34 @@ Reply Chat(const std::string& address, const Json& messages, int max_tokens, con
   return reply;
 }
 
+Reply Complete(const std::string& address, const std::string& prompt, int max_tokens, const std::string& prefill) {
+  HttpClient client = Connect(address);
+  const Json body = {{"prompt", prompt}, {"temperature", 0}, {"max_tokens", max_tokens}, {"ignore_eos", true}};
+  const auto answer = client.Request("POST", "/v1/completions", body.dump(), Headers(prefill));
+  Reply reply;
+  if (!answer) {
+    reply.error = answer.error().message;
+    return reply;
+  }
+  reply.status = answer->status;
+  reply.route = std::string(answer->Header("x-aisp-route"));
+  const Json json = Json::parse(answer->body, nullptr, false);
+  if (json.is_object() && json.contains("error")) reply.error = json["error"].value("message", "");
+  if (json.is_object() && json.contains("choices")) {
+    reply.text = json["choices"][0]["text"];
+    reply.finish_reason = json["choices"][0]["finish_reason"];
+    reply.usage = json["usage"];
+  }
+  return reply;
+}
+
+std::string Prose(int words, int which) {
+  static const char* const kWords[] = {"the", "fox", "and", "river", "met", "an", "old", "owl", "near", "bridge", "who"};
+  std::string out = "Once upon a time number " + std::to_string(which);
+  for (int i = 0; i < words; ++i) out += std::string(" ") + kWords[(i * 7 + which * 3 + i / 11) % 11];
+  return out;
+}
+
 double Metric(const std::string& address, const std::string& name) {
   HttpClient client = Connect(address);
   const auto answer = client.Request("GET", "/metrics");

@@ -40,6 +40,11 @@ Reply ReadStream(HttpClient& client, const HttpAnswer& head);
 // Opens a greedy chat stream.
 Result<HttpAnswer> OpenChat(HttpClient& client, const Json& messages, int max_tokens, const std::string& prefill);
 
+// Greedy /v1/completions, not streamed, exactly `max_tokens` tokens.
+Reply Complete(const std::string& address, const std::string& prompt, int max_tokens, const std::string& prefill);
+// About `words` words of prose that the model can go on with; another one for every `which`.
+std::string Prose(int words, int which);
+
 // Sum over all label sets of a metric on host:port/metrics; 0 when it is not there.
 double Metric(const std::string& address, const std::string& name);
 

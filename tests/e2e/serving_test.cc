@@ -30,29 +30,62 @@ TEST(Serving, EveryRecordedStoryIsToldLetterByLetterOnBothRoutes) {
   }
 }
 
-class TransportTest : public ::testing::TestWithParam<const char*> {};
+struct Split {
+  const char* transport;
+  const char* block_size;
+  const char* chunk;
+};
 
-TEST_P(TransportTest, BlocksMoveOverItAndTheTextStaysTheSame) {
-  const std::string transport = GetParam();
-  Cluster cluster({.flags = kExact, .worker_flags = {"--transports=" + transport}});
+class SplitTest : public ::testing::TestWithParam<Split> {};
+
+// bf16 as shipped, without a prefix cache, so that both routes compute everything: equal to the letter all the same.
+TEST_P(SplitTest, ASplitRequestSaysTheSameAsOneWorkerAlone) {
+  const Split& p = GetParam();
+  Cluster cluster({.flags = {"--no-prefix-cache", std::string("--block-size=") + p.block_size,
+                             std::string("--max-prefill-chunk=") + p.chunk},
+                   .worker_flags = {std::string("--transports=") + p.transport}});
   ASSERT_TRUE(cluster.AwaitReady());
-  for (const Recorded& story : RecordedStories()) {
-    const Reply reply = Chat(cluster.http(), story.messages, story.completion_tokens, "remote", true);
-    ASSERT_EQ(reply.error, "");
-    EXPECT_EQ(reply.text, story.text);
-    const Json& aisp = reply.usage["aisp"];
-    if (aisp["kv_transport"] == "") continue;  // all of it was in the decode worker's cache
-    EXPECT_EQ(aisp["kv_transport"], transport);
-    EXPECT_GE(aisp["kv_blocks_moved"], 1);
+  for (const int words : {150, 333, 1100}) {
+    const std::string prompt = Prose(words, words);
+    const Reply alone = Complete(cluster.http(), prompt, 48, "local");
+    const Reply split = Complete(cluster.http(), prompt, 48, "remote");
+    ASSERT_EQ(alone.error + split.error, "");
+    EXPECT_EQ(split.text, alone.text) << words << " words";
+    EXPECT_EQ(alone.usage["aisp"]["kv_transport"], "");
+    EXPECT_EQ(split.usage["aisp"]["kv_transport"], p.transport);
+    const int blocks = std::stoi(p.block_size);
+    const int tokens = split.usage["prompt_tokens"];
+    EXPECT_EQ(split.usage["aisp"]["kv_blocks_moved"], (tokens - 1 + blocks - 1) / blocks);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, TransportTest, ::testing::Values("shm", "tcp"));
+INSTANTIATE_TEST_SUITE_P(All, SplitTest,
+                         ::testing::Values(Split{"shm", "16", "256"}, Split{"shm", "64", "48"}, Split{"tcp", "32", "100"},
+                                           Split{"tcp", "128", "512"}),
+                         [](const auto& param) {
+                           return std::string(param.param.transport) + "_block_" + param.param.block_size + "_chunk_" +
+                                  param.param.chunk;
+                         });
+
+// With the prefix cache on, every part of the prompt that both workers know already is moved and computed by nobody.
+TEST(Serving, PrefixHitsOfEveryKindLeaveTheTextAsItIs) {
+  Cluster cluster({});
+  ASSERT_TRUE(cluster.AwaitReady());
+  const std::string common = Prose(200, 5);
+  const std::string cold = Complete(cluster.http(), common + " Then", 32, "remote").text;
+  EXPECT_EQ(Complete(cluster.http(), common + " Then", 32, "remote").text, cold);
+  const Reply again = Complete(cluster.http(), common + " Then", 32, "local");
+  EXPECT_EQ(again.text, cold);
+  EXPECT_GT(again.usage["prompt_tokens_details"]["cached_tokens"], 150);
+  const Reply longer = Complete(cluster.http(), common + " " + Prose(300, 9), 32, "remote");
+  const Reply longer_again = Complete(cluster.http(), common + " " + Prose(300, 9), 32, "");
+  EXPECT_EQ(longer.text, longer_again.text);
+}
 
 TEST(Serving, TheRouteHeaderSaysWhereAndWhy) {
   Cluster cluster({});
   ASSERT_TRUE(cluster.AwaitReady());
-  const Json messages = {{{"role", "user"}, {"content", "Tell me a story about a pig and a song."}}};
+  const Json messages = {{{"role", "user"}, {"content", "Tell me a long story about a pig, a song, a hill, a queen and a kite."}}};
   EXPECT_THAT(Chat(cluster.http(), messages, 4, "remote", true).route, HasSubstr("decode=decode-0 prefill=prefill-0"));
   EXPECT_THAT(Chat(cluster.http(), messages, 4, "local", true).route, HasSubstr("prefill=local"));
 }
