@@ -81,6 +81,8 @@ class SimCluster {
   void StallLink();
   void DrainWorker();
   void AwaitDrained(int index, uint64_t incarnation);
+  void RollingUpdate(size_t index);
+  void AwaitUpdated(size_t index, uint64_t incarnation);
   void CrashRouter();
   void FailTransfer();
   void FailDevice();

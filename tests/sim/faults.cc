@@ -18,6 +18,9 @@ void SimCluster::Schedule(double expected, void (SimCluster::*fault)()) {
 }
 
 void SimCluster::ScheduleFaults() {
+  if (settings_.rolling_update) {
+    world_.After(std::chrono::milliseconds(700), [this] { RollingUpdate(0); });
+  }
   Schedule(settings_.crashes, &SimCluster::CrashWorker);
   Schedule(settings_.pauses, &SimCluster::PauseWorker);
   Schedule(settings_.link_breaks, &SimCluster::BreakLink);
@@ -123,6 +126,27 @@ void SimCluster::AwaitDrained(int index, uint64_t incarnation) {
       return AwaitDrained(index, incarnation);
     coverage_.Count("drained");
     KillWorker(index, "drained, exits");
+  });
+}
+
+// One worker after the other, the next when the last one's successor serves.
+void SimCluster::RollingUpdate(size_t index) {
+  if (faults_over_ || index >= workers_.size()) return;
+  WorkerSlot& slot = workers_[index];
+  world_.Trace(slot.worker->process().name, "is updated");
+  coverage_.Count("rolling update of a worker");
+  slot.worker->BeginDrain();
+  AwaitDrained(static_cast<int>(index), slot.incarnation);
+  AwaitUpdated(index, slot.incarnation + 1);
+}
+
+void SimCluster::AwaitUpdated(size_t index, uint64_t incarnation) {
+  world_.After(std::chrono::milliseconds(100), [this, index, incarnation] {
+    const WorkerSlot& slot = workers_[index];
+    const bool serves =
+        slot.worker != nullptr && slot.incarnation == incarnation && slot.worker->role().Ready();
+    if (serves) return RollingUpdate(index + 1);
+    AwaitUpdated(index, incarnation);
   });
 }
 

@@ -37,6 +37,7 @@ SimSettings SimSettings::Draw(SimWorld& world) {
   s.arrival_span = world.Ms(500, 4000);
   s.prompt_families = static_cast<int>(world.Between(1, 6));
   s.calm = world.Chance(0.1);
+  s.rolling_update = s.calm && s.decode_workers > 1 && world.Chance(0.6);
   if (s.calm) return s;
   s.short_deadline_chance = world.Chance(0.3) ? world.Uniform(0.1, 0.7) : 0.02;
   s.cancel_chance = world.Chance(0.5) ? world.Uniform(0.05, 0.4) : 0.02;
@@ -62,7 +63,8 @@ std::string SimSettings::ToString() const {
   return fmt::format(
       "routers={} P={} D={} block={} layers={} blocks={}/{} context={} batch={} sequences={} "
       "depth={} {} transfer={:.2f}ms/block "
-      "step={:.1f}+{:.2f}ms lease={:.0f}ms requests={} span={:.0f}ms calm={} crashes={:.1f} "
+      "step={:.1f}+{:.2f}ms lease={:.0f}ms requests={} span={:.0f}ms calm={} rolling={} "
+      "crashes={:.1f} "
       "pauses={:.1f} breaks={:.1f} "
       "stalls={:.1f} drains={:.1f} router_crashes={:.1f} transfer_faults={:.1f} devices={:.1f} "
       "zombies={:.1f} "
@@ -70,8 +72,8 @@ std::string SimSettings::ToString() const {
       routers, prefill_workers, decode_workers, block_tokens, num_layers, prefill_blocks,
       decode_blocks, max_context, max_batch_tokens, max_sequences, executor_depth,
       owner_copies ? "tcp-like" : "shm-like", transfer_ms_per_block, step_base_ms, step_token_ms,
-      ToMs(lease), requests, ToMs(arrival_span), calm, crashes, pauses, link_breaks, link_stalls,
-      drains, router_crashes, transfer_faults, device_failures, zombies, router_pauses,
+      ToMs(lease), requests, ToMs(arrival_span), calm, rolling_update, crashes, pauses, link_breaks,
+      link_stalls, drains, router_crashes, transfer_faults, device_failures, zombies, router_pauses,
       connect_fail_chance);
 }
 

@@ -37,6 +37,7 @@ struct SimSettings {
 
   // Expected number over the span; zero everywhere in a calm run.
   bool calm = false;
+  bool rolling_update = false;  // of every worker in turn, in a calm run: nobody may notice
   double crashes = 0;
   double pauses = 0;
   double link_breaks = 0;

@@ -47,6 +47,7 @@ TEST_F(Simulation, FiveHundredSeedsKeepEveryPromiseAndCoverTheFaults) {
                            "write failed",
                            "device failed",
                            "zombie in transfer",
+                           "rolling update of a worker",
                            "router stopped",
                            "piece landed after its grant was revoked",
                            "piece fenced by the pool's owner"}) {
