@@ -4,11 +4,13 @@
 
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/result.h"
 #include "kv.pb.h"
 #include "kvcache/transport/kv_transport.h"
+#include "kvcache/transport/select.h"
 
 namespace aisp {
 
@@ -29,16 +31,16 @@ class PeerConnector {
   virtual std::span<KvTransport* const> transports() const = 0;
 };
 
-// Tries the transports that both sides have, fastest first (TransportCapabilities::rank). A lane that does not cross hosts is
-// not tried between hosts. When a faster common lane failed, the warning says so.
+// Tries the transports that both sides have, fastest first, with a short measurement over each (kvcache/transport/select.h).
 class RankedConnector final : public PeerConnector {
  public:
-  RankedConnector(std::vector<KvTransport*> transports, Duration timeout);
+  RankedConnector(std::vector<KvTransport*> transports, Duration timeout)
+      : selector_(std::move(transports)), timeout_(timeout) {}
   Result<PeerPool> Connect(std::span<const v1::TransportOffer* const> offers, bool same_host) override;
-  std::span<KvTransport* const> transports() const override { return transports_; }
+  std::span<KvTransport* const> transports() const override { return selector_.transports(); }
 
  private:
-  std::vector<KvTransport*> transports_;  // fastest first
+  TransportSelector selector_;
   const Duration timeout_;
 };
 

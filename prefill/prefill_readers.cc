@@ -94,7 +94,7 @@ void PrefillRole::Impl::OnHello(Reader& reader, const v1::KvHello& hello) {
   reader.layout = PeerLayout(deps.engine->blocks().layout(), hello.fingerprint().kv_layout());
 
   const std::string& lane = reader.pool.transport->capabilities().name;
-  LogInfo("decode worker connected", {{"worker", reader.worker_id}, {"transport", lane}});
+  LogInfo("decode worker connected", {{"worker", reader.worker_id}, {"transport", lane}, {"gb_per_s", reader.pool.measured_bytes_per_s * 1e-9}});
   if (!reader.pool.warning.empty()) LogWarning("KV lane", {{"worker", reader.worker_id}, {"warning", reader.pool.warning}});
   v1::PrefillToDecode message;
   v1::KvHelloAck* ack = message.mutable_hello();
