@@ -43,13 +43,15 @@ struct Timed {
 
 Timed Run(const std::string& http, const Shape& shape) {
   HttpClient client = Connect(http);
-  const Json body = {{"prompt", shape.prompt}, {"temperature", 0},  {"max_tokens", shape.tokens},
-                     {"ignore_eos", true},     {"stream", true},    {"stream_options", {{"include_usage", true}}}};
+  const Json body = {
+      {"prompt", shape.prompt}, {"temperature", 0}, {"max_tokens", shape.tokens},
+      {"ignore_eos", true},     {"stream", true},   {"stream_options", {{"include_usage", true}}}};
   HttpHeaders headers = {{"content-type", "application/json"}};
   if (!shape.route.empty()) headers.emplace_back("x-aisp-prefill", shape.route);
   const auto begin = Steady::now();
   const auto head = client.Open("POST", "/v1/completions", body.dump(), headers);
-  AISP_CHECK_MSG(head && head->status == 200, head ? std::to_string(head->status) : head.error().message);
+  AISP_CHECK_MSG(head && head->status == 200,
+                 head ? std::to_string(head->status) : head.error().message);
   Timed out;
   for (;;) {
     const auto event = client.NextEvent();
@@ -57,10 +59,12 @@ Timed Run(const std::string& http, const Shape& shape) {
     if (!*event || (*event)->data == "[DONE]") break;
     if (out.ttft_s == 0) out.ttft_s = Seconds(Steady::now() - begin);
     const Json data = Json::parse((*event)->data);
-    if (data.contains("usage") && data["usage"].is_object()) out.tokens = data["usage"]["completion_tokens"];
+    if (data.contains("usage") && data["usage"].is_object())
+      out.tokens = data["usage"]["completion_tokens"];
   }
   out.total_s = Seconds(Steady::now() - begin);
-  AISP_CHECK_MSG(out.tokens == shape.tokens, fmt::format("{} tokens came, {} were asked for", out.tokens, shape.tokens));
+  AISP_CHECK_MSG(out.tokens == shape.tokens,
+                 fmt::format("{} tokens came, {} were asked for", out.tokens, shape.tokens));
   return out;
 }
 
@@ -68,7 +72,8 @@ Timed Run(const std::string& http, const Shape& shape) {
 std::string FreshPrompt(int words) {
   static int counter = 0;
   std::string out = fmt::format("Story number {}:", ++counter);
-  static const char* const kWords[] = {"a", "fox", "and", "the", "river", "met", "an", "old", "owl", "near"};
+  static const char* const kWords[] = {"a",   "fox", "and", "the", "river",
+                                       "met", "an",  "old", "owl", "near"};
   for (int i = 0; i < words; ++i) out += fmt::format(" {}", kWords[(i * 7 + counter) % 10]);
   return out;
 }
@@ -77,7 +82,8 @@ double TokensPerSecond(const std::string& http, int streams, int tokens, const s
   std::vector<std::future<Timed>> runs;
   const auto begin = Steady::now();
   for (int i = 0; i < streams; ++i) {
-    runs.push_back(std::async(std::launch::async, Run, http, Shape{FreshPrompt(20), tokens, route}));
+    runs.push_back(
+        std::async(std::launch::async, Run, http, Shape{FreshPrompt(20), tokens, route}));
   }
   int total = 0;
   for (auto& run : runs) total += run.get().tokens;
@@ -102,8 +108,9 @@ void StreamsAgainstOne(const std::string& http) {
   TokensPerSecond(http, 2, 50, "");  // warm
   const double one = Median({TokensPerSecond(http, 1, 300, ""), TokensPerSecond(http, 1, 300, ""),
                              TokensPerSecond(http, 1, 300, "")});
-  const double many = Median({TokensPerSecond(http, 16, 300, ""), TokensPerSecond(http, 16, 300, ""),
-                              TokensPerSecond(http, 16, 300, "")});
+  const double many =
+      Median({TokensPerSecond(http, 16, 300, ""), TokensPerSecond(http, 16, 300, ""),
+              TokensPerSecond(http, 16, 300, "")});
   ReportBench("serving.tokens_per_s.1_stream", one, "tokens/s");
   ReportBench("serving.tokens_per_s.16_streams", many, "tokens/s");
   ReportBench("serving.16_streams_over_1", many / one, "ratio", AtLeast(4.0));
@@ -153,9 +160,12 @@ void Main() {
   ReadyTime();
   Cluster cluster({});
   AISP_CHECK(cluster.AwaitReady());
-  ReportBench("serving.idle_memory.decode_worker", static_cast<double>(ResidentKiB(cluster.decode[0]->pid())) / 1024, "MiB");
-  ReportBench("serving.idle_memory.prefill_worker", static_cast<double>(ResidentKiB(cluster.prefill[0]->pid())) / 1024, "MiB");
-  ReportBench("serving.idle_memory.router", static_cast<double>(ResidentKiB(cluster.router->pid())) / 1024, "MiB");
+  ReportBench("serving.idle_memory.decode_worker",
+              static_cast<double>(ResidentKiB(cluster.decode[0]->pid())) / 1024, "MiB");
+  ReportBench("serving.idle_memory.prefill_worker",
+              static_cast<double>(ResidentKiB(cluster.prefill[0]->pid())) / 1024, "MiB");
+  ReportBench("serving.idle_memory.router",
+              static_cast<double>(ResidentKiB(cluster.router->pid())) / 1024, "MiB");
   StreamsAgainstOne(cluster.http());
   CachedAgainstCold(cluster.http());
   SplitAgainstOneProcess(cluster.http());

@@ -26,7 +26,8 @@ size_t EditDistance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-std::string Nearest(std::string_view flag, const std::vector<Setting>& settings, std::span<const ExtraFlag> extras) {
+std::string Nearest(std::string_view flag, const std::vector<Setting>& settings,
+                    std::span<const ExtraFlag> extras) {
   std::string best;
   size_t best_distance = 4;
   auto consider = [&](std::string_view name) {
@@ -54,7 +55,8 @@ class Parser {
     for (index_ = 0; index_ < args_.size(); ++index_) {
       const std::string& arg = args_[index_];
       if (arg == "--") {
-        if (apply_) out_->positional.insert(out_->positional.end(), args_.begin() + index_ + 1, args_.end());
+        if (apply_)
+          out_->positional.insert(out_->positional.end(), args_.begin() + index_ + 1, args_.end());
         return {};
       }
       if (arg.size() < 2 || arg[0] != '-') {
@@ -94,7 +96,8 @@ class Parser {
   Status SettingFlag(const std::string& name, const std::optional<std::string>& inline_value) {
     for (const Setting& s : settings_) {
       const bool named = name == s.flag || (name.starts_with("--") && name.substr(2) == s.key);
-      const bool negated = IsSwitch(s) && !s.flag.empty() && name == fmt::format("--no-{}", s.flag.substr(2));
+      const bool negated =
+          IsSwitch(s) && !s.flag.empty() && name == fmt::format("--no-{}", s.flag.substr(2));
       if (!named && !negated) continue;
       std::string value = negated ? "false" : "true";
       if (!IsSwitch(s)) {
@@ -105,10 +108,12 @@ class Parser {
       }
       return apply_ ? SetFromText(s, value, name) : Status();
     }
-    return InvalidArgument(fmt::format("unknown flag '{}'{}", Excerpt(name), Nearest(name, settings_, extras_)));
+    return InvalidArgument(
+        fmt::format("unknown flag '{}'{}", Excerpt(name), Nearest(name, settings_, extras_)));
   }
 
-  Result<std::string> Value(const std::string& name, const std::optional<std::string>& inline_value) {
+  Result<std::string> Value(const std::string& name,
+                            const std::optional<std::string>& inline_value) {
     if (inline_value) return *inline_value;
     if (index_ + 1 >= args_.size()) return InvalidArgument(fmt::format("{} wants a value", name));
     return args_[++index_];
@@ -140,7 +145,8 @@ bool CommandLine::HasExtra(std::string_view name) const {
   return std::any_of(extra.begin(), extra.end(), [&](const auto& e) { return e.first == name; });
 }
 
-Result<CommandLine> ParseCommandLine(std::span<const std::string> args, std::span<const ExtraFlag> extras) {
+Result<CommandLine> ParseCommandLine(std::span<const std::string> args,
+                                     std::span<const ExtraFlag> extras) {
   CommandLine out;
   Parser parser(args, extras, &out);
   AISP_RETURN_IF_ERROR(parser.Run(/*apply=*/false));
@@ -148,13 +154,18 @@ Result<CommandLine> ParseCommandLine(std::span<const std::string> args, std::spa
   return out;
 }
 
-std::string HelpForSettings(std::span<const std::string_view> prefixes, std::span<const ExtraFlag> extras) {
+std::string HelpForSettings(std::span<const std::string_view> prefixes,
+                            std::span<const ExtraFlag> extras) {
   std::string out;
-  auto line = [&](std::string_view flag, std::string_view help) { out += fmt::format("  {:<28} {}\n", flag, help); };
-  for (const ExtraFlag& e : extras) line(e.value.empty() ? std::string(e.name) : fmt::format("{} {}", e.name, e.value), e.help);
+  auto line = [&](std::string_view flag, std::string_view help) {
+    out += fmt::format("  {:<28} {}\n", flag, help);
+  };
+  for (const ExtraFlag& e : extras)
+    line(e.value.empty() ? std::string(e.name) : fmt::format("{} {}", e.name, e.value), e.help);
   Config defaults;
   for (const Setting& s : BindSettings(&defaults)) {
-    const bool wanted = std::any_of(prefixes.begin(), prefixes.end(), [&](auto p) { return s.key.starts_with(p); });
+    const bool wanted =
+        std::any_of(prefixes.begin(), prefixes.end(), [&](auto p) { return s.key.starts_with(p); });
     if (!wanted) continue;
     std::string help(s.help);
     if (!s.choices.empty()) help += fmt::format(" One of {}.", fmt::join(s.choices, ", "));

@@ -32,9 +32,11 @@ struct ExtraFlag {
 
 // Reads `--config FILE` first, then the flags over it: `--flag value`, `--flag=value`, `--no-x`/`--x` for booleans, or the YAML
 // path (`--engine.block_tokens 32`). Unknown flags are INVALID_ARGUMENT with the nearest known one.
-Result<CommandLine> ParseCommandLine(std::span<const std::string> args, std::span<const ExtraFlag> extras = {});
+Result<CommandLine> ParseCommandLine(std::span<const std::string> args,
+                                     std::span<const ExtraFlag> extras = {});
 
 // Flags of the settings whose key starts with one of `prefixes`, as lines for --help.
-std::string HelpForSettings(std::span<const std::string_view> prefixes, std::span<const ExtraFlag> extras = {});
+std::string HelpForSettings(std::span<const std::string_view> prefixes,
+                            std::span<const ExtraFlag> extras = {});
 
 }  // namespace aisp

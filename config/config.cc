@@ -13,9 +13,11 @@
 namespace aisp {
 namespace {
 
-Status CheckRange(const Setting& s, int64_t value, std::string_view shown, std::string_view origin) {
+Status CheckRange(const Setting& s, int64_t value, std::string_view shown,
+                  std::string_view origin) {
   if (value >= s.min && value <= s.max) return {};
-  return InvalidArgument(fmt::format("{}: {} = {} is out of range; allowed: {} to {}", origin, s.key, shown, s.min, s.max));
+  return InvalidArgument(fmt::format("{}: {} = {} is out of range; allowed: {} to {}", origin,
+                                     s.key, shown, s.min, s.max));
 }
 
 Result<Duration> ParseDuration(std::string_view text) {
@@ -45,11 +47,13 @@ struct TextSetter {
   std::string_view origin;
 
   tl::unexpected<Error> Wrong(std::string_view expected) const {
-    return InvalidArgument(fmt::format("{}: {} wants {}, got '{}'", origin, s.key, expected, Excerpt(text)));
+    return InvalidArgument(
+        fmt::format("{}: {} wants {}, got '{}'", origin, s.key, expected, Excerpt(text)));
   }
 
   Status operator()(std::string* out) const {
-    if (!s.choices.empty() && std::find(s.choices.begin(), s.choices.end(), text) == s.choices.end()) {
+    if (!s.choices.empty() &&
+        std::find(s.choices.begin(), s.choices.end(), text) == s.choices.end()) {
       return Wrong(fmt::format("one of {}", fmt::join(s.choices, ", ")));
     }
     *out = std::string(text);
@@ -100,14 +104,16 @@ std::string Where(const std::string& name, const YAML::Node& node) {
 // Walks the mapping; every scalar or list must be a known setting.
 class YamlReader {
  public:
-  YamlReader(const std::string& name, std::vector<Setting> settings) : name_(name), settings_(std::move(settings)) {}
+  YamlReader(const std::string& name, std::vector<Setting> settings)
+      : name_(name), settings_(std::move(settings)) {}
 
   Status Read(const YAML::Node& node, const std::string& prefix) {
     for (const auto& entry : node) {
       const std::string where = Where(name_, entry.first);
       if (!entry.first.IsScalar()) return InvalidArgument(where + ": a key must be a plain word");
       const std::string key = prefix + entry.first.Scalar();
-      if (!seen_.insert(key).second) return InvalidArgument(fmt::format("{}: key '{}' stands here twice", where, key));
+      if (!seen_.insert(key).second)
+        return InvalidArgument(fmt::format("{}: key '{}' stands here twice", where, key));
       if (entry.second.IsMap()) {
         if (!KnownSection(key)) return Unknown(where, key);
         AISP_RETURN_IF_ERROR(Read(entry.second, key + "."));
@@ -120,22 +126,27 @@ class YamlReader {
 
  private:
   bool KnownSection(const std::string& key) const {
-    return std::any_of(settings_.begin(), settings_.end(), [&](const Setting& s) { return s.key.starts_with(key + "."); });
+    return std::any_of(settings_.begin(), settings_.end(),
+                       [&](const Setting& s) { return s.key.starts_with(key + "."); });
   }
 
   tl::unexpected<Error> Unknown(const std::string& where, const std::string& key) const {
-    return InvalidArgument(fmt::format("{}: unknown key '{}'; `aisp serve --print-config` lists the known ones", where, key));
+    return InvalidArgument(fmt::format(
+        "{}: unknown key '{}'; `aisp serve --print-config` lists the known ones", where, key));
   }
 
   Status Set(const std::string& where, const std::string& key, const YAML::Node& value) {
-    auto setting = std::find_if(settings_.begin(), settings_.end(), [&](const Setting& s) { return s.key == key; });
+    auto setting = std::find_if(settings_.begin(), settings_.end(),
+                                [&](const Setting& s) { return s.key == key; });
     if (setting == settings_.end()) return Unknown(where, key);
     if (value.IsSequence()) {
       auto* list = std::get_if<std::vector<std::string>*>(&setting->field);
-      if (list == nullptr) return InvalidArgument(fmt::format("{}: {} is one value, not a list", where, key));
+      if (list == nullptr)
+        return InvalidArgument(fmt::format("{}: {} is one value, not a list", where, key));
       std::vector<std::string> parts;
       for (const auto& item : value) {
-        if (!item.IsScalar()) return InvalidArgument(fmt::format("{}: {} wants plain values", where, key));
+        if (!item.IsScalar())
+          return InvalidArgument(fmt::format("{}: {} wants plain values", where, key));
         parts.push_back(item.Scalar());
       }
       **list = std::move(parts);
@@ -151,7 +162,9 @@ class YamlReader {
 };
 
 struct Shower {
-  std::string operator()(const std::string* v) const { return v->empty() ? "\"\"" : fmt::format("\"{}\"", *v); }
+  std::string operator()(const std::string* v) const {
+    return v->empty() ? "\"\"" : fmt::format("\"{}\"", *v);
+  }
   std::string operator()(const int64_t* v) const { return std::to_string(*v); }
   std::string operator()(const bool* v) const { return *v ? "true" : "false"; }
   std::string operator()(const ByteSize* v) const { return std::to_string(v->bytes); }
@@ -173,7 +186,8 @@ Status LoadConfigText(const std::string& text, const std::string& name, Config* 
   try {
     const YAML::Node root = YAML::Load(text);
     if (root.IsNull()) return {};
-    if (!root.IsMap()) return InvalidArgument(name + ":1: a config file is a mapping of keys to values");
+    if (!root.IsMap())
+      return InvalidArgument(name + ":1: a config file is a mapping of keys to values");
     return YamlReader(name, BindSettings(config)).Read(root, "");
   } catch (const YAML::Exception& e) {
     return InvalidArgument(fmt::format("{}:{}: {}", name, e.mark.line + 1, e.msg));
@@ -194,7 +208,8 @@ std::string PrintConfig(const Config& config) {
   std::string section;
   for (const Setting& s : BindSettings(&copy)) {
     const size_t dot = s.key.find('.');
-    const std::string_view head = dot == std::string_view::npos ? std::string_view() : s.key.substr(0, dot);
+    const std::string_view head =
+        dot == std::string_view::npos ? std::string_view() : s.key.substr(0, dot);
     const std::string_view leaf = dot == std::string_view::npos ? s.key : s.key.substr(dot + 1);
     if (head != section) {
       section = head;

@@ -104,7 +104,8 @@ struct Config {
 
 // One setting of a Config, bound to its field.
 struct Setting {
-  using Field = std::variant<std::string*, int64_t*, bool*, ByteSize*, Duration*, std::vector<std::string>*>;
+  using Field =
+      std::variant<std::string*, int64_t*, bool*, ByteSize*, Duration*, std::vector<std::string>*>;
   std::string_view key;   // YAML path: "engine.block_tokens"
   std::string_view flag;  // "--block-size"; "" when only `--engine.block_tokens` exists
   Field field;

@@ -25,8 +25,8 @@ SamplingParams SamplingFromWire(const v1::SamplingParams& wire, uint32_t choice)
 SequenceRequest SequenceFromWire(const v1::GenerateRequest& wire) {
   SequenceRequest request;
   request.tokens.assign(wire.tokens().begin(), wire.tokens().end());
-  request.prompt_tokens = static_cast<int32_t>(wire.prompt_tokens() > 0 ? wire.prompt_tokens()
-                                                                        : static_cast<uint32_t>(wire.tokens_size()));
+  request.prompt_tokens = static_cast<int32_t>(
+      wire.prompt_tokens() > 0 ? wire.prompt_tokens() : static_cast<uint32_t>(wire.tokens_size()));
   if (wire.has_sampling()) request.sampling = SamplingFromWire(wire.sampling(), wire.choice());
   request.sampling.choice = wire.choice();
   request.max_new_tokens = static_cast<int32_t>(wire.max_new_tokens());
@@ -65,7 +65,8 @@ void ErrorToWire(const Error& error, v1::Error* wire) {
 
 void AppendOutput(const TokenOutput& output, v1::TokenEvent* event) {
   if (output.token >= 0) {
-    if (event->tokens_size() == 0) event->set_first_position(static_cast<uint32_t>(output.position));
+    if (event->tokens_size() == 0)
+      event->set_first_position(static_cast<uint32_t>(output.position));
     event->add_tokens(output.token);
     if (output.logprob) {
       v1::TokenLogprobs* logprobs = event->add_logprobs();

@@ -34,12 +34,14 @@ std::vector<std::string> DecodeRole::Impl::TargetsOf(const v1::GenerateRequest& 
   const Engine& engine = *deps.engine;
   const std::vector<TokenId> tokens(wire.tokens().begin(), wire.tokens().end());
   const int32_t wanted = wire.tokens_size() - 1;
-  const int32_t match = engine.blocks().MatchLength(engine.RootOf(wire.cache_salt()), tokens, std::max(0, wanted));
-  const int32_t worthwhile =
-      options.min_remote_tokens > 0 ? options.min_remote_tokens : engine.blocks().layout().block_tokens;
+  const int32_t match =
+      engine.blocks().MatchLength(engine.RootOf(wire.cache_salt()), tokens, std::max(0, wanted));
+  const int32_t worthwhile = options.min_remote_tokens > 0 ? options.min_remote_tokens
+                                                           : engine.blocks().layout().block_tokens;
   if (wanted - match < worthwhile) return targets;
   targets.push_back(wire.prefill().kv_address());
-  for (const v1::PrefillTarget& target : wire.prefill_fallbacks()) targets.push_back(target.kv_address());
+  for (const v1::PrefillTarget& target : wire.prefill_fallbacks())
+    targets.push_back(target.kv_address());
   std::erase(targets, std::string());
   return targets;
 }
@@ -47,11 +49,13 @@ std::vector<std::string> DecodeRole::Impl::TargetsOf(const v1::GenerateRequest& 
 void DecodeRole::Impl::OnGenerate(LinkId link, const v1::GenerateRequest& wire) {
   const Instant now = deps.clock->Now();
   if (Find(link, wire.request_id()) != nullptr) {
-    LogError("a router used a request id twice", {{"request_id", wire.request_id()}, {"trace", wire.trace_id()}});
+    LogError("a router used a request id twice",
+             {{"request_id", wire.request_id()}, {"trace", wire.trace_id()}});
     return;
   }
   if (shell->draining()) {
-    Refuse(link, wire.request_id(), Error{Code::kUnavailable, "this decode worker is draining; use another"});
+    Refuse(link, wire.request_id(),
+           Error{Code::kUnavailable, "this decode worker is draining; use another"});
     return;
   }
   DecodeRequest request;
@@ -178,8 +182,9 @@ void DecodeRole::Impl::OnTimer(Instant now) {
   }
   for (const RequestKey key : late) {
     DecodeRequest& request = requests.at(key);
-    FailRemote(request, request.phase == RequestPhase::kGranted ? "the lease ended before the KV was complete"
-                                                                : "the prefill worker did not ask for blocks in time");
+    FailRemote(request, request.phase == RequestPhase::kGranted
+                            ? "the lease ended before the KV was complete"
+                            : "the prefill worker did not ask for blocks in time");
   }
   PollFences(now);
 }
@@ -198,7 +203,8 @@ v1::KvHello MakeHello(const DecodeOptions& options, const std::vector<KvTranspor
     const std::string& name = transport->capabilities().name;
     Result<std::string> endpoint = transport->Descriptor();
     if (!endpoint) {
-      LogError("KV transport not offered", {{"transport", name}, {"error", endpoint.error().message}});
+      LogError("KV transport not offered",
+               {{"transport", name}, {"error", endpoint.error().message}});
       continue;
     }
     v1::TransportOffer* offer = hello.add_offers();
@@ -216,14 +222,15 @@ DecodeRole::~DecodeRole() = default;
 LinkHandler<v1::PrefillToDecode>* DecodeRole::peer_links() { return impl_.get(); }
 
 void DecodeRole::Wire(const DecodeDeps& deps) {
-  AISP_CHECK(deps.engine != nullptr && deps.clock != nullptr && deps.routers != nullptr && deps.peers != nullptr &&
-             deps.death != nullptr);
+  AISP_CHECK(deps.engine != nullptr && deps.clock != nullptr && deps.routers != nullptr &&
+             deps.peers != nullptr && deps.death != nullptr);
   Impl& impl = *impl_;
   const WorkerOptions& worker = impl.options.worker;
   impl.deps = deps;
   WorkerShell::Profile profile;
   profile.role = v1::ROLE_DECODE;
-  for (const KvTransport* transport : deps.transports) profile.transports.push_back(transport->capabilities().name);
+  for (const KvTransport* transport : deps.transports)
+    profile.transports.push_back(transport->capabilities().name);
   profile.max_sequence_tokens = impl.options.max_sequence_tokens;
   profile.max_running = impl.options.max_running;
   impl.shell.emplace(worker, profile, deps.engine, deps.clock, deps.routers, deps.metrics);
@@ -237,17 +244,22 @@ void DecodeRole::Wire(const DecodeDeps& deps) {
   impl.peers.emplace(std::move(peers), deps.clock, deps.peers, deps.death, impl_.get());
   if (deps.metrics == nullptr) return;
   Metrics& m = *deps.metrics;
-  impl.remote_filled = m.AddCounter("aisp_remote_prefills_total", "Prompts whose KV a prefill worker delivered");
-  impl.remote_failed = m.AddCounter("aisp_remote_prefill_failures_total", "Attempts at a remote prefill that failed");
+  impl.remote_filled =
+      m.AddCounter("aisp_remote_prefills_total", "Prompts whose KV a prefill worker delivered");
+  impl.remote_failed = m.AddCounter("aisp_remote_prefill_failures_total",
+                                    "Attempts at a remote prefill that failed");
   impl.local_fallbacks = m.AddCounter("aisp_remote_prefill_fallbacks_total",
                                       "Prompts that ran here because no prefill worker delivered");
   impl.grants = m.AddCounter("aisp_kv_grants_total", "Grants of KV blocks to prefill workers");
   impl.grants_refused = m.AddCounter("aisp_kv_grants_refused_total", "Refusals to grant KV blocks");
-  impl.data_loss = m.AddCounter("aisp_kv_data_loss_total", "Transfers refused because epoch or token count were wrong");
+  impl.data_loss = m.AddCounter("aisp_kv_data_loss_total",
+                                "Transfers refused because epoch or token count were wrong");
   impl.tokens_out = m.AddCounter("aisp_tokens_generated_total", "Tokens drawn for requests");
-  impl.finished = m.AddCounter("aisp_decode_requests_finished_total", "Requests that ended with a finish event");
+  impl.finished = m.AddCounter("aisp_decode_requests_finished_total",
+                               "Requests that ended with a finish event");
   const auto part = [&m](const char* name) {
-    return m.AddHistogram("aisp_ttft_part_seconds", "Time to first token on the decode worker, by part; the parts add up",
+    return m.AddHistogram("aisp_ttft_part_seconds",
+                          "Time to first token on the decode worker, by part; the parts add up",
                           LatencyBuckets(), {{"part", name}});
   };
   impl.ttft_queue = part("queue");
@@ -290,7 +302,9 @@ const Engine& DecodeRole::engine() const { return *impl_->deps.engine; }
 size_t DecodeRole::num_requests() const { return impl_->requests.size(); }
 size_t DecodeRole::num_leases() const { return impl_->leases.size(); }
 
-void DecodeRole::OnLinkUp(LinkId link, const std::string& /*peer_address*/) { impl_->shell->OnLinkUp(link); }
+void DecodeRole::OnLinkUp(LinkId link, const std::string& /*peer_address*/) {
+  impl_->shell->OnLinkUp(link);
+}
 
 void DecodeRole::OnMessage(LinkId link, v1::RouterMessage message) {
   Impl& impl = *impl_;

@@ -38,8 +38,8 @@ namespace aisp {
 
 struct DecodeOptions {
   WorkerOptions worker;
-  int32_t max_sequence_tokens = 0;  // told to routers
-  int32_t max_running = 0;          // told to routers
+  int32_t max_sequence_tokens = 0;                       // told to routers
+  int32_t max_running = 0;                               // told to routers
   Duration default_timeout = std::chrono::seconds(300);  // of a request that names none
   // A grant's lease: base plus so much per 1000 tokens to be computed.
   Duration lease_base = std::chrono::seconds(5);
@@ -64,7 +64,8 @@ struct DecodeDeps {
   const Clock* clock = nullptr;
   LinkDialer<v1::WorkerMessage>* routers = nullptr;
   LinkDialer<v1::DecodeToPrefill>* peers = nullptr;
-  std::vector<KvTransport*> transports;  // offered to prefill workers; may be empty: everything runs locally
+  std::vector<KvTransport*>
+      transports;  // offered to prefill workers; may be empty: everything runs locally
   PeerDeath* death = nullptr;
   Metrics* metrics = nullptr;  // may stay null
 };

@@ -15,11 +15,14 @@
 
 namespace aisp {
 
-struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>, public PrefillPeers::Listener {
+struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
+                                public PrefillPeers::Listener {
   explicit Impl(const DecodeOptions& opts) : options(opts) {}
 
   // --- LinkHandler: prefill workers ---
-  void OnLinkUp(LinkId link, const std::string& /*peer_address*/) override { peers->OnLinkUp(link); }
+  void OnLinkUp(LinkId link, const std::string& /*peer_address*/) override {
+    peers->OnLinkUp(link);
+  }
   void OnMessage(LinkId link, v1::PrefillToDecode message) override;
   void OnLinkDown(LinkId link, const Error& why) override { peers->OnLinkDown(link, why); }
 

@@ -40,11 +40,13 @@ void DecodeRole::Impl::OnFence(const std::string& address, Epoch epoch) {
   const Writer* writer = peers->Up(address);
   if (lease == nullptr || writer == nullptr) return;  // a second acknowledgement
   if (lease->writer.address != address || lease->writer.incarnation != writer->incarnation) {
-    LogError("a prefill worker acknowledged another's grant", {{"address", address}, {"epoch", epoch.value}});
+    LogError("a prefill worker acknowledged another's grant",
+             {{"address", address}, {"epoch", epoch.value}});
     return;
   }
   // Acknowledged though we had not revoked it: the writer gave up by itself.
-  if (DecodeRequest* request = lease->revoked ? nullptr : FindTransfer(address, lease->transfer_id)) {
+  if (DecodeRequest* request =
+          lease->revoked ? nullptr : FindTransfer(address, lease->transfer_id)) {
     FailRemote(*request, "the prefill worker gave the grant back");
     lease = leases.Find(epoch);
     if (lease == nullptr) return;
@@ -59,12 +61,14 @@ void DecodeRole::Impl::PollFences(Instant now) {
   for (const Epoch epoch : leases.Revoked()) {
     Lease& lease = *leases.Find(epoch);
     if (lease.writer.watch->Dead()) {
-      LogInfo("a prefill worker is dead; its grant comes back", {{"address", lease.writer.address}, {"epoch", epoch.value}});
+      LogInfo("a prefill worker is dead; its grant comes back",
+              {{"address", lease.writer.address}, {"epoch", epoch.value}});
       EndLease(lease);
       continue;
     }
     // The writer may live and only the connection be gone: it cannot acknowledge without one. Want() keeps the backoff.
-    if (peers->Up(lease.writer.address) == nullptr) static_cast<void>(peers->Want(lease.writer.address));
+    if (peers->Up(lease.writer.address) == nullptr)
+      static_cast<void>(peers->Want(lease.writer.address));
     next_fence_poll = now + options.fence_poll_interval;
   }
 }

@@ -62,13 +62,15 @@ class LeaseBook {
   // Blocks out to any incarnation behind `address`.
   int32_t BlocksOut(const std::string& address) const {
     int32_t blocks = 0;
-    for (const auto& [epoch, lease] : leases_) blocks += lease.writer.address == address ? lease.blocks : 0;
+    for (const auto& [epoch, lease] : leases_)
+      blocks += lease.writer.address == address ? lease.blocks : 0;
     return blocks;
   }
   // It owes an acknowledgement for longer than `grace`: it gets no new grants.
   bool Silent(const std::string& address, Instant now, Duration grace) const {
     for (const auto& [epoch, lease] : leases_) {
-      if (lease.writer.address == address && lease.revoked && now - lease.revoked_at > grace) return true;
+      if (lease.writer.address == address && lease.revoked && now - lease.revoked_at > grace)
+        return true;
     }
     return false;
   }

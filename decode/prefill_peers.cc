@@ -15,9 +15,14 @@ constexpr size_t kMaxPeers = 1024;
 
 }  // namespace
 
-PrefillPeers::PrefillPeers(Options options, const Clock* clock, LinkDialer<v1::DecodeToPrefill>* dialer,
-                           PeerDeath* death, Listener* listener)
-    : options_(std::move(options)), clock_(clock), dialer_(dialer), death_(death), listener_(listener) {}
+PrefillPeers::PrefillPeers(Options options, const Clock* clock,
+                           LinkDialer<v1::DecodeToPrefill>* dialer, PeerDeath* death,
+                           Listener* listener)
+    : options_(std::move(options)),
+      clock_(clock),
+      dialer_(dialer),
+      death_(death),
+      listener_(listener) {}
 
 PrefillPeers::Entry PrefillPeers::Find(LinkId link) {
   return std::find_if(peers_.begin(), peers_.end(), [link](const auto& entry) {
@@ -32,8 +37,14 @@ Status PrefillPeers::Want(const std::string& address) {
     if (peers_.size() >= kMaxPeers) {
       std::erase_if(peers_, [](const auto& entry) { return entry.second.state == State::kDown; });
     }
-    const Backoff backoff(options_.reconnect_min, options_.reconnect_max, options_.seed ^ Hash64(address));
-    Peer fresh{.state = State::kDown, .link = {}, .timer = now, .backoff = backoff, .trouble = {}, .writer = {}};
+    const Backoff backoff(options_.reconnect_min, options_.reconnect_max,
+                          options_.seed ^ Hash64(address));
+    Peer fresh{.state = State::kDown,
+               .link = {},
+               .timer = now,
+               .backoff = backoff,
+               .trouble = {},
+               .writer = {}};
     it = peers_.emplace(address, std::move(fresh)).first;
   }
   Peer& peer = it->second;
@@ -78,8 +89,10 @@ void PrefillPeers::OnMessage(LinkId link, const v1::PrefillToDecode& message) {
     listener_->OnPeer(entry->first, message);
   } else if (peer.state == State::kGreeting && message.body_case() == v1::PrefillToDecode::kHello) {
     OnAck(entry, message.hello());
-  } else if (peer.state == State::kGreeting && message.body_case() == v1::PrefillToDecode::kRefused) {
-    LogError("prefill worker refused this worker", {{"address", entry->first}, {"reason", message.refused().reason()}});
+  } else if (peer.state == State::kGreeting &&
+             message.body_case() == v1::PrefillToDecode::kRefused) {
+    LogError("prefill worker refused this worker",
+             {{"address", entry->first}, {"reason", message.refused().reason()}});
     peer.backoff.Exhaust();
     Lose(entry, Error{Code::kFailedPrecondition, "refused: " + message.refused().reason()}, true);
   }
@@ -87,12 +100,14 @@ void PrefillPeers::OnMessage(LinkId link, const v1::PrefillToDecode& message) {
 
 void PrefillPeers::OnAck(Entry entry, const v1::KvHelloAck& ack) {
   Peer& peer = entry->second;
-  const auto transport =
-      std::find_if(options_.transports.begin(), options_.transports.end(),
-                   [&ack](const KvTransport* t) { return t->capabilities().name == ack.transport(); });
+  const auto transport = std::find_if(
+      options_.transports.begin(), options_.transports.end(),
+      [&ack](const KvTransport* t) { return t->capabilities().name == ack.transport(); });
   if (transport == options_.transports.end()) {
     peer.backoff.Exhaust();
-    Lose(entry, Error{Code::kFailedPrecondition, "it chose the transport \"" + ack.transport() + "\", which was not offered"},
+    Lose(entry,
+         Error{Code::kFailedPrecondition,
+               "it chose the transport \"" + ack.transport() + "\", which was not offered"},
          true);
     return;
   }
@@ -103,12 +118,13 @@ void PrefillPeers::OnAck(Entry entry, const v1::KvHelloAck& ack) {
   peer.writer.address = entry->first;
   peer.writer.incarnation = ack.incarnation();
   peer.writer.transport = *transport;
-  peer.writer.watch =
-      std::make_shared<ScopedWatch>(death_, death_->Watch(ack.worker_id(), ack.incarnation(), ack.pid()));
+  peer.writer.watch = std::make_shared<ScopedWatch>(
+      death_, death_->Watch(ack.worker_id(), ack.incarnation(), ack.pid()));
   if (ack.measured_bytes_per_s() > 0) measured_bytes_per_s_ = ack.measured_bytes_per_s();
   LogInfo("prefill worker connected",
           {{"worker", ack.worker_id()}, {"address", entry->first}, {"transport", ack.transport()}});
-  if (!ack.warning().empty()) LogWarning("KV lane", {{"worker", ack.worker_id()}, {"warning", ack.warning()}});
+  if (!ack.warning().empty())
+    LogWarning("KV lane", {{"worker", ack.worker_id()}, {"warning", ack.warning()}});
   listener_->OnSessionUp(std::string(entry->first));
 }
 
@@ -120,7 +136,8 @@ void PrefillPeers::OnLinkDown(LinkId link, const Error& why) {
 void PrefillPeers::Lose(Entry entry, const Error& why, bool close) {
   Peer& peer = entry->second;
   if (close) dialer_->Close(peer.link);
-  if (peer.state == State::kUp) LogWarning("prefill worker lost", {{"address", entry->first}, {"error", why.message}});
+  if (peer.state == State::kUp)
+    LogWarning("prefill worker lost", {{"address", entry->first}, {"error", why.message}});
   peer.state = State::kDown;
   peer.timer = clock_->Now() + peer.backoff.Next();
   peer.trouble = why.message;
@@ -144,7 +161,10 @@ void PrefillPeers::OnTimer(Instant now) {
   for (const LinkId link : late) {
     const Entry entry = Find(link);
     if (entry == peers_.end()) continue;
-    Lose(entry, Error{Code::kUnavailable, fmt::format("no answer within {:.0f} ms", ToMs(options_.attach_limit))}, true);
+    Lose(entry,
+         Error{Code::kUnavailable,
+               fmt::format("no answer within {:.0f} ms", ToMs(options_.attach_limit))},
+         true);
   }
 }
 

@@ -39,8 +39,8 @@ class PrefillPeers {
     virtual void OnPeer(const std::string& address, const v1::PrefillToDecode& message) = 0;
   };
 
-  PrefillPeers(Options options, const Clock* clock, LinkDialer<v1::DecodeToPrefill>* dialer, PeerDeath* death,
-               Listener* listener);
+  PrefillPeers(Options options, const Clock* clock, LinkDialer<v1::DecodeToPrefill>* dialer,
+               PeerDeath* death, Listener* listener);
 
   // OK: up, or under way (OnSessionUp or OnSessionLost follows). UNAVAILABLE: lost or refused a moment ago.
   Status Want(const std::string& address);

@@ -21,7 +21,8 @@ void DecodeRole::Impl::StartRemote(DecodeRequest& request) {
     const std::string& address = request.targets[request.next_target++];
     if (leases.Silent(address, now, options.fence_grace)) continue;
     if (Status wanted = peers->Want(address); !wanted) {
-      LogDebug("prefill worker passed over", {{"request", request.trace_id}, {"error", wanted.error().message}});
+      LogDebug("prefill worker passed over",
+               {{"request", request.trace_id}, {"error", wanted.error().message}});
       continue;
     }
     request.address = address;
@@ -46,7 +47,8 @@ void DecodeRole::Impl::Ask(DecodeRequest& request) {
   v1::PrefillRequest* prefill = message.mutable_prefill();
   *prefill = request.prefill;
   prefill->set_transfer_id(request.transfer_id);
-  prefill->set_decode_match_tokens(static_cast<uint32_t>(deps.engine->LocalMatch(request.sequence)));
+  prefill->set_decode_match_tokens(
+      static_cast<uint32_t>(deps.engine->LocalMatch(request.sequence)));
   // Rounded up: 0 would mean the prefill worker's default.
   prefill->set_timeout_ms(std::max<int64_t>(1, (request.deadline - now).count() / 1'000'000));
   peers->Send(request.address, std::move(message));
@@ -67,10 +69,13 @@ void DecodeRole::Impl::OnSessionLost(const std::string& address, const Error& wh
   for (const auto& [key, request] : requests) {
     if (request.phase != RequestPhase::kRunning && request.address == address) keys.push_back(key);
   }
-  for (const RequestKey key : keys) FailRemote(requests.at(key), "prefill worker lost: " + why.message);
+  for (const RequestKey key : keys)
+    FailRemote(requests.at(key), "prefill worker lost: " + why.message);
 }
 
-void DecodeRole::Impl::OnMessage(LinkId link, v1::PrefillToDecode message) { peers->OnMessage(link, message); }
+void DecodeRole::Impl::OnMessage(LinkId link, v1::PrefillToDecode message) {
+  peers->OnMessage(link, message);
+}
 
 void DecodeRole::Impl::OnPeer(const std::string& address, const v1::PrefillToDecode& message) {
   switch (message.body_case()) {
@@ -94,7 +99,8 @@ void DecodeRole::Impl::OnPeer(const std::string& address, const v1::PrefillToDec
 
 bool DecodeRole::Impl::OverCap(const std::string& address, int32_t wanted_blocks) const {
   const int32_t total = deps.engine->blocks().layout().num_blocks;
-  const int32_t cap = options.max_granted_blocks_per_peer > 0 ? options.max_granted_blocks_per_peer : total / 2;
+  const int32_t cap =
+      options.max_granted_blocks_per_peer > 0 ? options.max_granted_blocks_per_peer : total / 2;
   const int32_t out = leases.BlocksOut(address);
   return out > 0 && out + wanted_blocks > cap;
 }
@@ -149,7 +155,8 @@ void DecodeRole::Impl::OnNeed(const std::string& address, uint64_t transfer_id) 
   SendGrant(*request, *grant, *peers->Up(address));
 }
 
-void DecodeRole::Impl::SendGrant(DecodeRequest& request, const RemoteGrant& grant, const Writer& writer) {
+void DecodeRole::Impl::SendGrant(DecodeRequest& request, const RemoteGrant& grant,
+                                 const Writer& writer) {
   const KvLayout& layout = deps.engine->blocks().layout();
   const int32_t tokens = request.tokens() - 1 - grant.first_token;
   const Duration lease = LeaseFor(request.tokens());
@@ -171,7 +178,8 @@ void DecodeRole::Impl::SendGrant(DecodeRequest& request, const RemoteGrant& gran
   for (int32_t layer = 0; layer < layout.num_layers; ++layer) {
     for (size_t i = 0; i < written; ++i) {
       const uint64_t offset = layout.Offset(layer, grant.blocks[i]);
-      allowed.push_back({.src_offset = offset, .dst_offset = offset, .bytes = layout.LayerBlockBytes()});
+      allowed.push_back(
+          {.src_offset = offset, .dst_offset = offset, .bytes = layout.LayerBlockBytes()});
     }
   }
   writer.transport->AllowEpoch(grant.epoch, allowed);
@@ -194,8 +202,11 @@ void DecodeRole::Impl::OnDone(const std::string& address, const v1::PrefillDone&
                             static_cast<uint64_t>(layout.num_layers);
   if (done.epoch() != request->epoch.value || done.token_layers() != expected) {
     data_loss.Add();
-    FailRemote(*request, fmt::format("data loss: epoch {} with {} token-layers were reported, epoch {} with {} expected",
-                                     done.epoch(), done.token_layers(), request->epoch.value, expected));
+    FailRemote(
+        *request,
+        fmt::format(
+            "data loss: epoch {} with {} token-layers were reported, epoch {} with {} expected",
+            done.epoch(), done.token_layers(), request->epoch.value, expected));
     return;
   }
   const Lease& lease = *leases.Find(request->epoch);
@@ -237,7 +248,8 @@ void DecodeRole::Impl::FailRemote(DecodeRequest& request, const std::string& rea
   LogWarning("remote prefill failed",
              {{"request", request.trace_id}, {"address", request.address}, {"error", reason}});
   remote_failed.Add();
-  if (request.phase == RequestPhase::kGranted) deps.engine->RemoteFailed(request.sequence, /*run_locally=*/false);
+  if (request.phase == RequestPhase::kGranted)
+    deps.engine->RemoteFailed(request.sequence, /*run_locally=*/false);
   EndAttempt(request);
   StartRemote(request);
 }

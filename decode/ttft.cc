@@ -12,7 +12,9 @@ int64_t Take(int64_t wanted, int64_t* left) {
   return taken;
 }
 
-int64_t Since(Instant from, Instant to) { return from == kNever || to == kNever ? 0 : (to - from).count(); }
+int64_t Since(Instant from, Instant to) {
+  return from == kNever || to == kNever ? 0 : (to - from).count();
+}
 
 int64_t Whole(Instant received, const SequenceTimes& times) {
   return std::max<int64_t>(0, Since(received, times.first_token));

@@ -33,13 +33,15 @@ PushId KvPusher::Open(PushTarget target) {
   Push push;
   const int32_t block_tokens = target.layout.block_tokens;
   AISP_CHECK(target.first_token % block_tokens == 0);
-  push.next_block.assign(static_cast<size_t>(target.layout.num_layers), target.first_token / block_tokens);
+  push.next_block.assign(static_cast<size_t>(target.layout.num_layers),
+                         target.first_token / block_tokens);
   push.target = std::move(target);
   pushes_.emplace(id, std::move(push));
   return id;
 }
 
-void KvPusher::Ready(PushId id, int32_t layer, int32_t ready_tokens, std::span<const BlockId> local) {
+void KvPusher::Ready(PushId id, int32_t layer, int32_t ready_tokens,
+                     std::span<const BlockId> local) {
   Push& push = Get(id);
   if (push.stopped) return;
   const PushTarget& target = push.target;
@@ -50,12 +52,14 @@ void KvPusher::Ready(PushId id, int32_t layer, int32_t ready_tokens, std::span<c
   const int32_t first_block = target.first_token / layout.block_tokens;
   const auto count = static_cast<size_t>(end - next);
   const std::span<const BlockId> src = local.subspan(static_cast<size_t>(next), count);
-  const auto dst = std::span<const BlockId>(target.blocks).subspan(static_cast<size_t>(next - first_block), count);
+  const auto dst = std::span<const BlockId>(target.blocks)
+                       .subspan(static_cast<size_t>(next - first_block), count);
 
   PendingWrite write;
   write.copies = PlanLayerCopies(layout, target.layout, layer, src, dst);
   write.sources.assign(src.begin(), src.end());
-  write.tokens = static_cast<uint64_t>(std::min(end * layout.block_tokens, target.end_token) - next * layout.block_tokens);
+  write.tokens = static_cast<uint64_t>(std::min(end * layout.block_tokens, target.end_token) -
+                                       next * layout.block_tokens);
   write.bytes = count * layout.LayerBlockBytes();
   blocks_->Pin(write.sources, PinKind::kStep);
   if (layer == 0) push.totals.blocks += static_cast<uint32_t>(count);
@@ -104,7 +108,8 @@ void KvPusher::Stop(PushId id) {
   Push& push = Get(id);
   push.stopped = true;
   DropPending(push);
-  if (push.outstanding > 0) push.target.transport->CancelWrites(push.target.peer, push.target.epoch);
+  if (push.outstanding > 0)
+    push.target.transport->CancelWrites(push.target.peer, push.target.epoch);
 }
 
 void KvPusher::Close(PushId id) {
@@ -121,7 +126,8 @@ bool KvPusher::Complete(PushId id) const {
   const Push& push = Get(id);
   if (!push.failure || push.stopped || !Idle(id)) return false;
   const int32_t end = push.target.layout.BlocksFor(push.target.end_token);
-  return std::all_of(push.next_block.begin(), push.next_block.end(), [end](int32_t next) { return next >= end; });
+  return std::all_of(push.next_block.begin(), push.next_block.end(),
+                     [end](int32_t next) { return next >= end; });
 }
 
 const Status& KvPusher::Failure(PushId id) const { return Get(id).failure; }

@@ -27,7 +27,7 @@ using PushId = StrongId<struct PushTag, uint64_t>;
 struct PushTarget {
   KvTransport* transport = nullptr;
   KvPeerId peer;
-  KvLayout layout;              // of the reader's pool
+  KvLayout layout;  // of the reader's pool
   Epoch epoch;
   int32_t first_token = 0;      // multiple of block_tokens
   int32_t end_token = 0;        // exclusive; may lie inside a block
@@ -79,7 +79,8 @@ class KvPusher {
   };
   struct Push {
     PushTarget target;
-    std::vector<int32_t> next_block;  // per layer: first block (of the sequence) not handed to a write yet
+    std::vector<int32_t>
+        next_block;  // per layer: first block (of the sequence) not handed to a write yet
     std::deque<PendingWrite> pending;
     int32_t outstanding = 0;
     bool stopped = false;

@@ -4,9 +4,11 @@
 
 namespace aisp {
 
-Result<PeerPool> RankedConnector::Connect(std::span<const v1::TransportOffer* const> offers, bool same_host) {
+Result<PeerPool> RankedConnector::Connect(std::span<const v1::TransportOffer* const> offers,
+                                          bool same_host) {
   std::vector<LaneOffer> lanes;
-  for (const v1::TransportOffer* offer : offers) lanes.push_back({offer->name(), offer->endpoint()});
+  for (const v1::TransportOffer* offer : offers)
+    lanes.push_back({offer->name(), offer->endpoint()});
   AISP_ASSIGN_OR_RETURN(SelectedLane lane, selector_.Connect(lanes, same_host, timeout_));
   return PeerPool{.transport = lane.transport,
                   .peer = lane.peer,

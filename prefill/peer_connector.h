@@ -26,7 +26,8 @@ class PeerConnector {
  public:
   virtual ~PeerConnector() = default;
   // UNAVAILABLE when no offer works; the message says why for each.
-  virtual Result<PeerPool> Connect(std::span<const v1::TransportOffer* const> offers, bool same_host) = 0;
+  virtual Result<PeerPool> Connect(std::span<const v1::TransportOffer* const> offers,
+                                   bool same_host) = 0;
   // Every transport on which writes may complete.
   virtual std::span<KvTransport* const> transports() const = 0;
 };
@@ -36,7 +37,8 @@ class RankedConnector final : public PeerConnector {
  public:
   RankedConnector(std::vector<KvTransport*> transports, Duration timeout)
       : selector_(std::move(transports)), timeout_(timeout) {}
-  Result<PeerPool> Connect(std::span<const v1::TransportOffer* const> offers, bool same_host) override;
+  Result<PeerPool> Connect(std::span<const v1::TransportOffer* const> offers,
+                           bool same_host) override;
   std::span<KvTransport* const> transports() const override { return selector_.transports(); }
 
  private:

@@ -47,8 +47,9 @@ void PrefillRole::Impl::OnLinkDown(LinkId link, const Error& why) {
   Reader* reader = readers.FindLink(link);
   if (reader == nullptr) return;
   if (reader->greeted) {
-    LogWarning("decode worker lost",
-               {{"worker", reader->worker_id}, {"transfers", reader->transfers}, {"error", why.message}});
+    LogWarning(
+        "decode worker lost",
+        {{"worker", reader->worker_id}, {"transfers", reader->transfers}, {"error", why.message}});
   }
   reader->up = false;
   DropReader(*reader);
@@ -73,7 +74,8 @@ void PrefillRole::Impl::OnHello(Reader& reader, const v1::KvHello& hello) {
   // An earlier link of this worker is stale, whether its process was restarted or only its connection was lost.
   std::vector<ReaderId> stale;
   for (const auto& [id, other] : readers.all()) {
-    if (id != reader.id && other.up && other.greeted && other.worker_id == reader.worker_id) stale.push_back(id);
+    if (id != reader.id && other.up && other.greeted && other.worker_id == reader.worker_id)
+      stale.push_back(id);
   }
   for (const ReaderId id : stale) {
     Reader& old = *readers.Find(id);
@@ -82,7 +84,8 @@ void PrefillRole::Impl::OnHello(Reader& reader, const v1::KvHello& hello) {
     DropReader(old);
   }
   const bool same_host = hello.host_id() == options.worker.host_id;
-  const std::vector<const v1::TransportOffer*> offers(hello.offers().pointer_begin(), hello.offers().pointer_end());
+  const std::vector<const v1::TransportOffer*> offers(hello.offers().pointer_begin(),
+                                                      hello.offers().pointer_end());
   Result<PeerPool> pool = deps.connector->Connect(offers, same_host);
   if (!pool) {
     RefuseReader(reader, pool.error().message);
@@ -94,8 +97,11 @@ void PrefillRole::Impl::OnHello(Reader& reader, const v1::KvHello& hello) {
   reader.layout = PeerLayout(deps.engine->blocks().layout(), hello.fingerprint().kv_layout());
 
   const std::string& lane = reader.pool.transport->capabilities().name;
-  LogInfo("decode worker connected", {{"worker", reader.worker_id}, {"transport", lane}, {"gb_per_s", reader.pool.measured_bytes_per_s * 1e-9}});
-  if (!reader.pool.warning.empty()) LogWarning("KV lane", {{"worker", reader.worker_id}, {"warning", reader.pool.warning}});
+  LogInfo("decode worker connected", {{"worker", reader.worker_id},
+                                      {"transport", lane},
+                                      {"gb_per_s", reader.pool.measured_bytes_per_s * 1e-9}});
+  if (!reader.pool.warning.empty())
+    LogWarning("KV lane", {{"worker", reader.worker_id}, {"warning", reader.pool.warning}});
   v1::PrefillToDecode message;
   v1::KvHelloAck* ack = message.mutable_hello();
   ack->set_worker_id(options.worker.worker_id);
@@ -111,18 +117,20 @@ void PrefillRole::Impl::OnPrefill(Reader& reader, const v1::PrefillRequest& requ
   const Instant now = deps.clock->Now();
   const uint64_t id = request.transfer_id();
   if (FindTransfer(reader.id, id) != nullptr) {
-    LogError("a decode worker used a transfer id twice", {{"worker", reader.worker_id}, {"transfer", id}});
+    LogError("a decode worker used a transfer id twice",
+             {{"worker", reader.worker_id}, {"transfer", id}});
     return;
   }
   if (shell->draining()) {
-    SendFailed(reader.id, id, Error{Code::kUnavailable, "this prefill worker is draining; use another"}, true);
+    SendFailed(reader.id, id,
+               Error{Code::kUnavailable, "this prefill worker is draining; use another"}, true);
     return;
   }
   if (reader.closing || transfers.size() >= static_cast<size_t>(options.max_transfers)) {
     SendFailed(reader.id, id,
                Error{Code::kResourceExhausted,
-                     fmt::format("this prefill worker has {} of {} transfers; use another", transfers.size(),
-                                 options.max_transfers)},
+                     fmt::format("this prefill worker has {} of {} transfers; use another",
+                                 transfers.size(), options.max_transfers)},
                true);
     return;
   }
@@ -132,9 +140,11 @@ void PrefillRole::Impl::OnPrefill(Reader& reader, const v1::PrefillRequest& requ
   sequence.kv_source = KvSource::kPrefillOnly;
   sequence.cache_scope = request.cache_salt();
   sequence.priority = request.priority();
-  Result<SequenceId> added = request.tokens_size() < 2
-                                 ? InvalidArgument("a prompt of one token has no KV to prefill; run it on the decode worker")
-                                 : deps.engine->Add(std::move(sequence));
+  Result<SequenceId> added =
+      request.tokens_size() < 2
+          ? InvalidArgument(
+                "a prompt of one token has no KV to prefill; run it on the decode worker")
+          : deps.engine->Add(std::move(sequence));
   if (!added) {
     SendFailed(reader.id, id, added.error(), added.error().code == Code::kResourceExhausted);
     return;
@@ -154,22 +164,27 @@ void PrefillRole::Impl::OnPrefill(Reader& reader, const v1::PrefillRequest& requ
   transfers.emplace(transfer.key, std::move(transfer));
 }
 
-Status PrefillRole::Impl::CheckGrant(const Reader& reader, const Transfer& transfer, const v1::Grant& grant) const {
+Status PrefillRole::Impl::CheckGrant(const Reader& reader, const Transfer& transfer,
+                                     const v1::Grant& grant) const {
   const KvLayout& layout = reader.layout;
   const auto first = static_cast<int64_t>(grant.first_token());
   const int64_t end = transfer.tokens - 1;
   if (first % layout.block_tokens != 0 || first > transfer.tokens) {
-    return InvalidArgument(fmt::format("granted from token {}, not a block boundary of {} tokens within the prompt of {}",
-                                       first, layout.block_tokens, transfer.tokens));
+    return InvalidArgument(fmt::format(
+        "granted from token {}, not a block boundary of {} tokens within the prompt of {}", first,
+        layout.block_tokens, transfer.tokens));
   }
   const int64_t wanted = first >= end ? 0 : layout.BlocksFor(static_cast<int32_t>(end - first));
   if (grant.blocks_size() < wanted) {
-    return InvalidArgument(fmt::format("granted {} blocks where {} are needed", grant.blocks_size(), wanted));
+    return InvalidArgument(
+        fmt::format("granted {} blocks where {} are needed", grant.blocks_size(), wanted));
   }
-  const auto outside = std::find_if(grant.blocks().begin(), grant.blocks().end(),
-                                    [&layout](int32_t block) { return block < 0 || block >= layout.num_blocks; });
+  const auto outside =
+      std::find_if(grant.blocks().begin(), grant.blocks().end(),
+                   [&layout](int32_t block) { return block < 0 || block >= layout.num_blocks; });
   if (outside != grant.blocks().end()) {
-    return InvalidArgument(fmt::format("granted block {}, the pool has {}", *outside, layout.num_blocks));
+    return InvalidArgument(
+        fmt::format("granted block {}, the pool has {}", *outside, layout.num_blocks));
   }
   return {};
 }
@@ -216,14 +231,15 @@ void PrefillRole::Impl::OnGrantRefused(Reader& reader, const v1::GrantRefused& r
   if (++transfer->refusals >= options.max_refusals) {
     FailTransfer(*transfer,
                  Error{Code::kResourceExhausted,
-                       fmt::format("the decode worker had no blocks for {} tokens, asked {} times", transfer->tokens,
-                                   transfer->refusals)},
+                       fmt::format("the decode worker had no blocks for {} tokens, asked {} times",
+                                   transfer->tokens, transfer->refusals)},
                  true);
     return;
   }
   const Duration hint = std::chrono::milliseconds(refused.retry_after_ms());
   transfer->phase = TransferPhase::kRefused;
-  transfer->retry_at = deps.clock->Now() + std::clamp(hint, options.min_refusal_retry, options.max_refusal_retry);
+  transfer->retry_at =
+      deps.clock->Now() + std::clamp(hint, options.min_refusal_retry, options.max_refusal_retry);
 }
 
 void PrefillRole::Impl::OnCancel(Reader& reader, uint64_t transfer_id) {

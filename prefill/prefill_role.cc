@@ -11,7 +11,9 @@
 namespace aisp {
 namespace {
 
-int64_t NonNegativeNs(Instant from, Instant to) { return std::max<int64_t>(0, (to - from).count()); }
+int64_t NonNegativeNs(Instant from, Instant to) {
+  return std::max<int64_t>(0, (to - from).count());
+}
 
 }  // namespace
 
@@ -36,7 +38,8 @@ void PrefillRole::Impl::SendToReader(ReaderId id, v1::PrefillToDecode message) {
   if (reader != nullptr && reader->up) deps.readers->Send(reader->link, std::move(message));
 }
 
-void PrefillRole::Impl::SendFailed(ReaderId reader, uint64_t transfer_id, const Error& error, bool retryable) {
+void PrefillRole::Impl::SendFailed(ReaderId reader, uint64_t transfer_id, const Error& error,
+                                   bool retryable) {
   transfers_failed.Add();
   v1::PrefillToDecode message;
   v1::PrefillFailed* failed = message.mutable_failed();
@@ -83,7 +86,8 @@ void PrefillRole::Impl::AskForBlocks() {
 void PrefillRole::Impl::NoteOvertaken(const Transfer& granted) {
   for (auto& [key, transfer] : transfers) {
     if (key >= granted.key) break;
-    if (transfer.reader == granted.reader && transfer.gated() && transfer.refusals > 0) ++transfer.overtaken;
+    if (transfer.reader == granted.reader && transfer.gated() && transfer.refusals > 0)
+      ++transfer.overtaken;
   }
 }
 
@@ -167,8 +171,10 @@ void PrefillRole::Impl::SettleTransfer(Transfer& transfer) {
 
 void PrefillRole::Impl::FinishTransfer(Transfer& transfer) {
   const PushTotals& totals = pusher->Totals(transfer.push);
-  const Instant started = transfer.first_scheduled == kNever ? transfer.granted : transfer.first_scheduled;
-  const Instant last_write = totals.last_completion == kNever ? transfer.computed_at : totals.last_completion;
+  const Instant started =
+      transfer.first_scheduled == kNever ? transfer.granted : transfer.first_scheduled;
+  const Instant last_write =
+      totals.last_completion == kNever ? transfer.computed_at : totals.last_completion;
   v1::PrefillToDecode message;
   v1::PrefillDone* done = message.mutable_done();
   done->set_transfer_id(transfer.transfer_id);
@@ -267,7 +273,8 @@ void PrefillRole::Impl::OnTimer(Instant now) {
   std::vector<TransferKey> late;
   for (auto& [key, transfer] : transfers) {
     if (transfer.phase == TransferPhase::kFencing) continue;
-    if (transfer.phase == TransferPhase::kRefused && now >= transfer.retry_at) transfer.phase = TransferPhase::kQueued;
+    if (transfer.phase == TransferPhase::kRefused && now >= transfer.retry_at)
+      transfer.phase = TransferPhase::kQueued;
     const bool expired = transfer.phase == TransferPhase::kGranted && now >= transfer.lease_end;
     if (expired || now >= transfer.deadline) late.push_back(key);
   }
@@ -276,8 +283,9 @@ void PrefillRole::Impl::OnTimer(Instant now) {
     const bool lease = transfer.phase == TransferPhase::kGranted && now >= transfer.lease_end;
     if (lease) leases_expired.Add();
     FailTransfer(transfer,
-                 Error{Code::kDeadlineExceeded, lease ? "the lease ended before all KV was written"
-                                                      : "the request's time was over before its prefill was done"},
+                 Error{Code::kDeadlineExceeded,
+                       lease ? "the lease ended before all KV was written"
+                             : "the request's time was over before its prefill was done"},
                  lease);
   }
   std::vector<ReaderId> silent;
@@ -303,8 +311,8 @@ LayerSink* PrefillRole::layer_sink() { return impl_.get(); }
 LinkHandler<v1::DecodeToPrefill>* PrefillRole::reader_links() { return impl_.get(); }
 
 void PrefillRole::Wire(const PrefillDeps& deps) {
-  AISP_CHECK(deps.engine != nullptr && deps.clock != nullptr && deps.routers != nullptr && deps.readers != nullptr &&
-             deps.connector != nullptr);
+  AISP_CHECK(deps.engine != nullptr && deps.clock != nullptr && deps.routers != nullptr &&
+             deps.readers != nullptr && deps.connector != nullptr);
   Impl& impl = *impl_;
   impl.deps = deps;
   WorkerShell::Profile profile;
@@ -320,11 +328,16 @@ void PrefillRole::Wire(const PrefillDeps& deps) {
   impl.pusher.emplace(&deps.engine->blocks(), deps.clock);
   if (deps.metrics == nullptr) return;
   Metrics& m = *deps.metrics;
-  impl.transfers_done = m.AddCounter("aisp_prefill_transfers_done_total", "Prompts computed and delivered to a decode worker");
-  impl.transfers_failed = m.AddCounter("aisp_prefill_transfers_failed_total", "Prompts that a decode worker was told have failed");
-  impl.grants_refused = m.AddCounter("aisp_prefill_grants_refused_total", "Times that a decode worker had no blocks to give");
-  impl.bytes_pushed = m.AddCounter("aisp_kv_pushed_bytes_total", "KV bytes delivered to decode workers");
-  impl.leases_expired = m.AddCounter("aisp_prefill_leases_expired_total", "Grants that ended before all KV was written");
+  impl.transfers_done = m.AddCounter("aisp_prefill_transfers_done_total",
+                                     "Prompts computed and delivered to a decode worker");
+  impl.transfers_failed = m.AddCounter("aisp_prefill_transfers_failed_total",
+                                       "Prompts that a decode worker was told have failed");
+  impl.grants_refused = m.AddCounter("aisp_prefill_grants_refused_total",
+                                     "Times that a decode worker had no blocks to give");
+  impl.bytes_pushed =
+      m.AddCounter("aisp_kv_pushed_bytes_total", "KV bytes delivered to decode workers");
+  impl.leases_expired = m.AddCounter("aisp_prefill_leases_expired_total",
+                                     "Grants that ended before all KV was written");
 }
 
 void PrefillRole::Start() { impl_->shell->Start(); }
@@ -371,11 +384,14 @@ Status PrefillRole::Ready() const { return impl_->shell->Ready(); }
 const Engine& PrefillRole::engine() const { return *impl_->deps.engine; }
 size_t PrefillRole::num_transfers() const { return impl_->transfers.size(); }
 
-void PrefillRole::OnLinkUp(LinkId link, const std::string& /*peer_address*/) { impl_->shell->OnLinkUp(link); }
+void PrefillRole::OnLinkUp(LinkId link, const std::string& /*peer_address*/) {
+  impl_->shell->OnLinkUp(link);
+}
 
 void PrefillRole::OnMessage(LinkId link, v1::RouterMessage message) {
   if (impl_->shell->OnMessage(link, message)) return;
-  if (message.body_case() == v1::RouterMessage::kDrain && impl_->shell->Attached(link)) BeginDrain();
+  if (message.body_case() == v1::RouterMessage::kDrain && impl_->shell->Attached(link))
+    BeginDrain();
 }
 
 void PrefillRole::OnLinkDown(LinkId link, const Error& why) {

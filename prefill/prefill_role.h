@@ -37,12 +37,14 @@ namespace aisp {
 
 struct PrefillOptions {
   WorkerOptions worker;
-  int32_t max_transfers = 512;     // queued and running; more are refused
-  int32_t horizon_tokens = 1024;   // blocks are asked for this much prefill work ahead: two steps' token budget
-  int32_t max_sequence_tokens = 0; // told to routers
-  int32_t max_running = 0;         // told to routers
-  int max_overtakes = 8;           // how often a refused transfer is overtaken by later ones of the same reader
-  int max_refusals = 256;          // then it fails as retryable
+  int32_t max_transfers = 512;  // queued and running; more are refused
+  int32_t horizon_tokens =
+      1024;  // blocks are asked for this much prefill work ahead: two steps' token budget
+  int32_t max_sequence_tokens = 0;  // told to routers
+  int32_t max_running = 0;          // told to routers
+  int max_overtakes =
+      8;  // how often a refused transfer is overtaken by later ones of the same reader
+  int max_refusals = 256;  // then it fails as retryable
   Duration min_refusal_retry = std::chrono::milliseconds(1);
   Duration max_refusal_retry = std::chrono::seconds(1);
   Duration default_timeout = std::chrono::seconds(60);  // of a request that names none

@@ -4,8 +4,9 @@
 
 namespace aisp {
 
-std::vector<BlockCopy> PlanLayerCopies(const KvLayout& src_layout, const KvLayout& dst_layout, int32_t layer,
-                                       std::span<const BlockId> src, std::span<const BlockId> dst) {
+std::vector<BlockCopy> PlanLayerCopies(const KvLayout& src_layout, const KvLayout& dst_layout,
+                                       int32_t layer, std::span<const BlockId> src,
+                                       std::span<const BlockId> dst) {
   AISP_CHECK(src.size() == dst.size());
   const uint64_t bytes = src_layout.LayerBlockBytes();
   std::vector<BlockCopy> copies;

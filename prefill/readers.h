@@ -20,7 +20,8 @@ struct Reader {
   LinkId link;
   bool up = true;        // false: the link is gone, writes that had started are awaited
   bool greeted = false;  // its fingerprint fits and its pool can be written
-  bool closing = false;  // its pool can no longer be written: no new work, the link is closed when nothing is left
+  bool closing =
+      false;  // its pool can no longer be written: no new work, the link is closed when nothing is left
   Instant hello_deadline = kNever;
   std::string worker_id;
   uint64_t incarnation = 0;
@@ -29,7 +30,8 @@ struct Reader {
   int32_t transfers = 0;
 
   bool Is(const Reader& other) const {
-    return greeted && other.greeted && worker_id == other.worker_id && incarnation == other.incarnation;
+    return greeted && other.greeted && worker_id == other.worker_id &&
+           incarnation == other.incarnation;
   }
 };
 

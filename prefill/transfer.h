@@ -10,7 +10,8 @@
 
 namespace aisp {
 
-using TransferKey = StrongId<struct TransferTag, uint64_t>;  // counts up: a smaller one came earlier
+using TransferKey =
+    StrongId<struct TransferTag, uint64_t>;  // counts up: a smaller one came earlier
 
 enum class TransferPhase : uint8_t {
   kQueued,   // gated; not asked for blocks
@@ -46,7 +47,8 @@ struct Transfer {
   int32_t cached_tokens = 0;
 
   bool gated() const {
-    return phase == TransferPhase::kQueued || phase == TransferPhase::kAsked || phase == TransferPhase::kRefused;
+    return phase == TransferPhase::kQueued || phase == TransferPhase::kAsked ||
+           phase == TransferPhase::kRefused;
   }
 };
 

@@ -45,8 +45,8 @@ RouterMetrics::RouterMetrics(Metrics* m, const std::string& model)
       m->AddCounter("aisp_generation_tokens_total", "Tokens given to clients", labels_);
   takeovers = m->AddCounter("aisp_takeovers_total",
                             "Requests moved off a lost or refusing decode worker", labels_);
-  cancelled = m->AddCounter("aisp_cancelled_requests_total",
-                               "Requests cancelled before their end", labels_);
+  cancelled = m->AddCounter("aisp_cancelled_requests_total", "Requests cancelled before their end",
+                            labels_);
   registrations_refused =
       m->AddCounter("aisp_registrations_refused_total", "Workers that did not fit", labels_);
   const char* forgotten = "aisp_workers_forgotten_total";

@@ -27,9 +27,10 @@ class AdminServiceImpl final : public AdminService {
  public:
   AdminServiceImpl(const Config& config, const Metrics* metrics, std::function<Status()> ready)
       : address_(config.worker.admin_address),
-        http_(&loop_, OptionsOf(config), [metrics, ready = std::move(ready)](std::shared_ptr<HttpExchange> exchange) {
-          if (!AnswerAdmin(*exchange, ready, *metrics)) AnswerUnknown(*exchange, {});
-        }) {}
+        http_(&loop_, OptionsOf(config),
+              [metrics, ready = std::move(ready)](std::shared_ptr<HttpExchange> exchange) {
+                if (!AnswerAdmin(*exchange, ready, *metrics)) AnswerUnknown(*exchange, {});
+              }) {}
   ~AdminServiceImpl() override { Stop(); }
 
   Status Bind() {
@@ -53,7 +54,8 @@ class AdminServiceImpl final : public AdminService {
 
 }  // namespace
 
-Result<std::unique_ptr<AdminService>> AdminService::Start(const Config& config, const Metrics* metrics,
+Result<std::unique_ptr<AdminService>> AdminService::Start(const Config& config,
+                                                          const Metrics* metrics,
                                                           std::function<Status()> ready) {
   auto service = std::make_unique<AdminServiceImpl>(config, metrics, std::move(ready));
   AISP_RETURN_IF_ERROR(service->Bind());

@@ -29,8 +29,9 @@ ModelExecutorOptions ExecutorOptionsOf(const Config& config, const ServedModel& 
 Status CheckMemory(const Device& device, const KvLayout& kv) {
   AISP_ASSIGN_OR_RETURN(const MemoryInfo memory, device.GetMemoryInfo());
   if (kv.PoolBytes() <= memory.free_bytes) return {};
-  return ResourceExhausted(fmt::format("the KV pool wants {} ({} blocks), {} are free; lower --kv-memory or --kv-blocks",
-                                       HumanBytes(kv.PoolBytes()), kv.num_blocks, HumanBytes(memory.free_bytes)));
+  return ResourceExhausted(
+      fmt::format("the KV pool wants {} ({} blocks), {} are free; lower --kv-memory or --kv-blocks",
+                  HumanBytes(kv.PoolBytes()), kv.num_blocks, HumanBytes(memory.free_bytes)));
 }
 
 }  // namespace
@@ -39,9 +40,11 @@ Result<Backend> MakeBackend(const Config& config, const ServedModel& served) {
   Backend backend;
   backend.device = MakeCpuDevice();
   AISP_RETURN_IF_ERROR(CheckMemory(*backend.device, served.kv_layout));
-  AISP_ASSIGN_OR_RETURN(backend.ops, MakeCpuOps({.threads = static_cast<int>(config.model.threads)}));
-  AISP_ASSIGN_OR_RETURN(backend.executor, ModelExecutor::Create(served.path, ExecutorOptionsOf(config, served),
-                                                                *backend.device, *backend.ops));
+  AISP_ASSIGN_OR_RETURN(backend.ops,
+                        MakeCpuOps({.threads = static_cast<int>(config.model.threads)}));
+  AISP_ASSIGN_OR_RETURN(backend.executor,
+                        ModelExecutor::Create(served.path, ExecutorOptionsOf(config, served),
+                                              *backend.device, *backend.ops));
   const KvLayout& kv = backend.executor->kv_layout();
   LogInfo("model loaded", {{"model", served.name},
                            {"device", backend.device->info().name},

@@ -8,7 +8,8 @@ namespace {
 
 // UTF-8 continuation bytes do not start a code point.
 size_t CodePoints(std::string_view text) {
-  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+  return static_cast<size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
 }  // namespace
@@ -50,7 +51,8 @@ void ChoiceStream::OnFinish(v1::FinishReason reason, const Error& error, Duratio
     }
     finish_reason_ = stopped || reason == v1::FINISH_STOP ? "stop" : "length";
   } else if (reason == v1::FINISH_CANCELLED) {
-    error_ = ApiError(Code::kCancelled, error.message.empty() ? "the request was cancelled" : error.message);
+    error_ = ApiError(Code::kCancelled,
+                      error.message.empty() ? "the request was cancelled" : error.message);
   } else {
     error_ = ApiError(error);
     retry_after_ = retry_after;
@@ -66,7 +68,8 @@ void ChoiceStream::AddLogprob(TokenId token, const v1::TokenLogprobs& values) {
   out.text_offset = text_code_points_;
   const int count = std::min(values.top_ids_size(), values.top_logprobs_size());
   for (int i = 0; i < std::min(count, options_.num_logprobs); ++i) {
-    out.top.push_back({std::string(tokenizer_.IdToPiece(values.top_ids(i))), values.top_logprobs(i)});
+    out.top.push_back(
+        {std::string(tokenizer_.IdToPiece(values.top_ids(i))), values.top_logprobs(i)});
   }
   logprobs_.push_back(std::move(out));
 }

@@ -30,7 +30,8 @@ std::string Help() {
   return "aisp generate \"PROMPT\" [flags]\n\n" + HelpForSettings(kPrefixes, kExtras);
 }
 
-Result<std::vector<TokenId>> TokensOf(const ServedModel& model, const std::string& prompt, bool raw) {
+Result<std::vector<TokenId>> TokensOf(const ServedModel& model, const std::string& prompt,
+                                      bool raw) {
   if (raw || !model.chat_template) return model.tokenizer->Encode(prompt);
   ChatRequest chat;
   Value::Map message{{"role", Value("user")}, {"content", Value(prompt)}};
@@ -52,7 +53,8 @@ Result<SequenceRequest> RequestOf(const CommandLine& line, const ServedModel& mo
   r.sampling.min_p = defaults.min_p.value_or(0.0f);
   if (line.HasExtra("temperature")) {
     AISP_ASSIGN_OR_RETURN(const double t, ParseDouble(line.Extra("temperature")));
-    if (t < 0 || t > 100) return InvalidArgument(fmt::format("--temperature {} is out of range; allowed: 0 to 100", t));
+    if (t < 0 || t > 100)
+      return InvalidArgument(fmt::format("--temperature {} is out of range; allowed: 0 to 100", t));
     r.sampling.temperature = static_cast<float>(t);
   }
   std::random_device device;
@@ -63,7 +65,8 @@ Result<SequenceRequest> RequestOf(const CommandLine& line, const ServedModel& mo
   }
   r.max_new_tokens = std::max(1, model.max_model_len - r.prompt_tokens);
   if (line.HasExtra("max-tokens")) {
-    AISP_ASSIGN_OR_RETURN(const int64_t n, ParseIntInRange(line.Extra("max-tokens"), 1, r.max_new_tokens));
+    AISP_ASSIGN_OR_RETURN(const int64_t n,
+                          ParseIntInRange(line.Extra("max-tokens"), 1, r.max_new_tokens));
     r.max_new_tokens = static_cast<int32_t>(n);
   }
   r.stop_token_ids = model.eos;
@@ -73,7 +76,8 @@ Result<SequenceRequest> RequestOf(const CommandLine& line, const ServedModel& mo
 void PrintStats(const SequenceTimes& times, Instant end, int32_t prompt_tokens, int32_t tokens) {
   const double ttft = ToMs(times.first_token - times.added);
   const double tpot = tokens > 1 ? ToMs(end - times.first_token) / (tokens - 1) : 0;
-  fmt::print(stderr, "{} prompt tokens, {} generated; TTFT {:.1f} ms, TPOT {:.2f} ms\n", prompt_tokens, tokens, ttft, tpot);
+  fmt::print(stderr, "{} prompt tokens, {} generated; TTFT {:.1f} ms, TPOT {:.2f} ms\n",
+             prompt_tokens, tokens, ttft, tpot);
 }
 
 Status Generate(const CommandLine& line, const std::function<bool()>& stop) {
@@ -89,7 +93,8 @@ Status Generate(const CommandLine& line, const std::function<bool()>& stop) {
   int32_t tokens = 0;
   for (bool ended = false; !ended && !stop();) {
     AISP_RETURN_IF_ERROR(engine.Launch());
-    if (!engine.InFlight()) return Internal("the engine has nothing to do, but the answer has not ended");
+    if (!engine.InFlight())
+      return Internal("the engine has nothing to do, but the answer has not ended");
     const CollectOutput out = engine.Collect();
     times = engine.Times(id);
     for (const TokenOutput& token : out.tokens) {
@@ -116,7 +121,8 @@ int RunGenerate(const std::vector<std::string>& args) {
   LogSession log({.level = LogLevel::kWarning});
   StopSignals signals(-1);
   const Status done = Generate(*line, [&] { return !signals.WaitFor(0).empty(); });
-  if (!done && done.error().code == Code::kInvalidArgument) return ReportUsageError("generate", done.error().message);
+  if (!done && done.error().code == Code::kInvalidArgument)
+    return ReportUsageError("generate", done.error().message);
   if (!done) return ReportFailure(done.error().message);
   return 0;
 }

@@ -20,12 +20,13 @@ namespace aisp {
 namespace {
 
 constexpr std::array<ExtraFlag, 2> kExtras = {{
-    {"--announce-fd", "N", "Write key=value lines about this process to this descriptor (used by aisp up)."},
+    {"--announce-fd", "N",
+     "Write key=value lines about this process to this descriptor (used by aisp up)."},
     {"--lifeline-fd", "N", "Stop when this descriptor closes (used by aisp up)."},
 }};
 
 std::string Help() {
-  constexpr std::array<std::string_view, 7> kPrefixes = {"role",   "model.", "http.",        "router.",
+  constexpr std::array<std::string_view, 7> kPrefixes = {"role",    "model.",  "http.", "router.",
                                                          "worker.", "engine.", "log."};
   return "aisp serve [--role all|router|prefill|decode] [--config FILE] [flags]\n\n" +
          HelpForSettings(kPrefixes, kExtras);
@@ -68,7 +69,8 @@ class Process {
   }
 
   Status StartAdmin() {
-    AISP_ASSIGN_OR_RETURN(admin_, AdminService::Start(config_, &metrics_, [this] { return WorkersReady(); }));
+    AISP_ASSIGN_OR_RETURN(
+        admin_, AdminService::Start(config_, &metrics_, [this] { return WorkersReady(); }));
     announcer_->Say("admin", admin_->address());
     return {};
   }
@@ -139,10 +141,12 @@ int RunServe(const std::vector<std::string>& args) {
   auto line = ParseCommandLine(args, kExtras);
   if (!line) return ReportUsageError("serve", line.error().message);
   if (AnswerCommonFlags(*line, Help())) return 0;
-  if (!line->positional.empty()) return ReportUsageError("serve", "unexpected argument '" + line->positional[0] + "'");
+  if (!line->positional.empty())
+    return ReportUsageError("serve", "unexpected argument '" + line->positional[0] + "'");
   const auto announce_fd = FdOf(*line, "announce-fd");
   const auto lifeline_fd = FdOf(*line, "lifeline-fd");
-  if (!announce_fd || !lifeline_fd) return ReportUsageError("serve", "a descriptor is a small whole number");
+  if (!announce_fd || !lifeline_fd)
+    return ReportUsageError("serve", "a descriptor is a small whole number");
 
   LogSession log(LogOptionsOf(line->config));
   Announcer announcer(*announce_fd);

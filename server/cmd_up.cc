@@ -19,9 +19,11 @@ namespace {
 constexpr Duration kStartTimeout = std::chrono::minutes(10);
 
 std::string Help() {
-  constexpr std::array<std::string_view, 7> kPrefixes = {"up.", "model.", "http.", "router.", "worker.", "engine.", "log."};
+  constexpr std::array<std::string_view, 7> kPrefixes = {"up.",     "model.",  "http.", "router.",
+                                                         "worker.", "engine.", "log."};
   return "aisp up [--prefill N] [--decode N] [--demo] [--config FILE] [flags]\n\n"
-         "Starts one router, N prefill and N decode workers, restarts a worker that dies, and stops all of them on Ctrl-C.\n\n" +
+         "Starts one router, N prefill and N decode workers, restarts a worker that dies, and "
+         "stops all of them on Ctrl-C.\n\n" +
          HelpForSettings(kPrefixes);
 }
 
@@ -29,7 +31,8 @@ void PrintInvitation(const std::string& address) {
   fmt::print(
       "\nServing on http://{0} (Ctrl-C stops everything). Try:\n\n"
       "  curl -N http://{0}/v1/chat/completions -H 'content-type: application/json' \\\n"
-      "    -d '{{\"stream\": true, \"messages\": [{{\"role\": \"user\", \"content\": \"Tell me a story about a duck.\"}}]}}'\n\n",
+      "    -d '{{\"stream\": true, \"messages\": [{{\"role\": \"user\", \"content\": \"Tell me a "
+      "story about a duck.\"}}]}}'\n\n",
       address);
   std::fflush(stdout);
 }
@@ -40,7 +43,8 @@ int RunUp(const std::vector<std::string>& args) {
   auto line = ParseCommandLine(args);
   if (!line) return ReportUsageError("up", line.error().message);
   if (AnswerCommonFlags(*line, Help())) return 0;
-  if (!line->positional.empty()) return ReportUsageError("up", "unexpected argument '" + line->positional[0] + "'");
+  if (!line->positional.empty())
+    return ReportUsageError("up", "unexpected argument '" + line->positional[0] + "'");
   Config config = line->config;
   // A story with log lines in it is no story: with --demo, only what is wrong is logged unless somebody asked for more.
   if (config.up.demo && config.log.level == Config().log.level) config.log.level = "warning";

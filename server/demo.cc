@@ -51,15 +51,19 @@ void PrintFigures(const Story& story) {
   const int tokens = story.usage.value("completion_tokens", story.tokens);
   const auto ms = [&](const char* key) { return timing.value(key, 0.0); };
   const double tpot = tokens > 1 ? ToMs(story.last - story.first) / (tokens - 1) : 0;
-  fmt::print("\n\n  TTFT {:.1f} ms = frontend {:.1f} + queue {:.1f} + prefill {:.1f} + transfer {:.1f} + first decode {:.1f}\n",
-             ms("ttft_ms"), ms("frontend_ms"), ms("queue_ms"), ms("prefill_ms"), ms("transfer_ms"), ms("first_decode_ms"));
-  fmt::print("  TPOT {:.2f} ms over {} tokens ({:.0f} tokens/s)\n", tpot, tokens, tpot > 0 ? 1000 / tpot : 0);
+  fmt::print(
+      "\n\n  TTFT {:.1f} ms = frontend {:.1f} + queue {:.1f} + prefill {:.1f} + transfer {:.1f} + "
+      "first decode {:.1f}\n",
+      ms("ttft_ms"), ms("frontend_ms"), ms("queue_ms"), ms("prefill_ms"), ms("transfer_ms"),
+      ms("first_decode_ms"));
+  fmt::print("  TPOT {:.2f} ms over {} tokens ({:.0f} tokens/s)\n", tpot, tokens,
+             tpot > 0 ? 1000 / tpot : 0);
   const std::string transport = timing.value("kv_transport", "");
   if (transport.empty()) {
     fmt::print("  no KV blocks moved: the decode worker computed the prompt itself\n");
   } else {
-    fmt::print("  {} KV blocks moved from the prefill to the decode worker over {}\n", timing.value("kv_blocks_moved", 0),
-               transport);
+    fmt::print("  {} KV blocks moved from the prefill to the decode worker over {}\n",
+               timing.value("kv_blocks_moved", 0), transport);
   }
   fmt::print("  {}\n", timing.value("route", ""));
 }
@@ -68,15 +72,18 @@ void PrintFigures(const Story& story) {
 
 Status TellStory(const std::string& http_address) {
   const size_t colon = http_address.rfind(':');
-  AISP_ASSIGN_OR_RETURN(const int64_t port, ParseIntInRange(http_address.substr(colon + 1), 1, 65535));
-  AISP_ASSIGN_OR_RETURN(HttpClient client,
-                        HttpClient::Connect(http_address.substr(0, colon), static_cast<uint16_t>(port), kTimeout));
+  AISP_ASSIGN_OR_RETURN(const int64_t port,
+                        ParseIntInRange(http_address.substr(colon + 1), 1, 65535));
+  AISP_ASSIGN_OR_RETURN(
+      HttpClient client,
+      HttpClient::Connect(http_address.substr(0, colon), static_cast<uint16_t>(port), kTimeout));
   const Json body = {{"messages", {{{"role", "user"}, {"content", kPrompt}}}},
                      {"stream", true},
                      {"max_tokens", 300},
                      {"stream_options", {{"include_usage", true}}}};
   fmt::print("\n> {}\n\n", kPrompt);
-  AISP_ASSIGN_OR_RETURN(const HttpAnswer head, client.Open("POST", "/v1/chat/completions", body.dump(), kHeaders));
+  AISP_ASSIGN_OR_RETURN(const HttpAnswer head,
+                        client.Open("POST", "/v1/chat/completions", body.dump(), kHeaders));
   if (head.status != 200) {
     AISP_ASSIGN_OR_RETURN(const std::string text, client.ReadRest());
     return Internal(fmt::format("the server answered {}: {}", head.status, text));

@@ -17,7 +17,8 @@ namespace aisp {
 
 // Answers GET /health, /ready and /metrics; the whole surface of a worker, and a part of the router's. False when the path is not
 // one of them.
-bool AnswerAdmin(HttpExchange& exchange, const std::function<Status()>& ready, const Metrics& metrics);
+bool AnswerAdmin(HttpExchange& exchange, const std::function<Status()>& ready,
+                 const Metrics& metrics);
 
 // 404 for an unknown path, 405 for a known one with a wrong method.
 void AnswerUnknown(HttpExchange& exchange, const std::vector<std::string>& allowed_methods);

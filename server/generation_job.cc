@@ -12,13 +12,16 @@ namespace aisp {
 namespace {
 
 ApiError BusyError() {
-  return ApiError(Code::kResourceExhausted, "too many requests are being tokenized; try again shortly");
+  return ApiError(Code::kResourceExhausted,
+                  "too many requests are being tokenized; try again shortly");
 }
 
 std::string RouteHeader(const RouteDecision& route) {
-  return fmt::format("decode={} prefill={} reason={} predicted-ttft-ms={:.1f} predicted-tpot-ms={:.2f} cached-tokens={}",
-                     route.decode_worker, route.prefill_worker.empty() ? "local" : route.prefill_worker, route.reason,
-                     route.predicted_ttft_ms, route.predicted_tpot_ms, route.cached_tokens_decode);
+  return fmt::format(
+      "decode={} prefill={} reason={} predicted-ttft-ms={:.1f} predicted-tpot-ms={:.2f} "
+      "cached-tokens={}",
+      route.decode_worker, route.prefill_worker.empty() ? "local" : route.prefill_worker,
+      route.reason, route.predicted_ttft_ms, route.predicted_tpot_ms, route.cached_tokens_decode);
 }
 
 PrefillPreference PreferenceOf(std::string_view header) {
@@ -27,13 +30,16 @@ PrefillPreference PreferenceOf(std::string_view header) {
   return PrefillPreference::kAuto;
 }
 
-int64_t RetrySeconds(Duration d) { return std::max<int64_t>(1, (d.count() + 999'999'999) / 1'000'000'000); }
+int64_t RetrySeconds(Duration d) {
+  return std::max<int64_t>(1, (d.count() + 999'999'999) / 1'000'000'000);
+}
 
 }  // namespace
 
-void GenerationJob::Start(FrontendContext* context, std::shared_ptr<HttpExchange> exchange, Endpoint endpoint,
-                          std::string trace_id) {
-  std::shared_ptr<GenerationJob> job(new GenerationJob(context, std::move(exchange), endpoint, std::move(trace_id)));
+void GenerationJob::Start(FrontendContext* context, std::shared_ptr<HttpExchange> exchange,
+                          Endpoint endpoint, std::string trace_id) {
+  std::shared_ptr<GenerationJob> job(
+      new GenerationJob(context, std::move(exchange), endpoint, std::move(trace_id)));
   job->self_ = job;
   job->exchange_->OnDisconnect([weak = job->weak_from_this()](HttpExchange::Gone why) {
     if (auto alive = weak.lock()) alive->OnGone(why);
@@ -46,15 +52,16 @@ void GenerationJob::Start(FrontendContext* context, std::shared_ptr<HttpExchange
   if (!taken) job->Fail(BusyError(), std::chrono::seconds(1));
 }
 
-GenerationJob::GenerationJob(FrontendContext* context, std::shared_ptr<HttpExchange> exchange, Endpoint endpoint,
-                             std::string trace_id)
+GenerationJob::GenerationJob(FrontendContext* context, std::shared_ptr<HttpExchange> exchange,
+                             Endpoint endpoint, std::string trace_id)
     : context_(context),
       exchange_(std::move(exchange)),
       endpoint_(endpoint),
       trace_id_(std::move(trace_id)),
       received_(exchange_->request().received) {}
 
-ApiResult<GenerationJob::Prepared> GenerationJob::Prepare(const ServedModel& model, Endpoint endpoint,
+ApiResult<GenerationJob::Prepared> GenerationJob::Prepare(const ServedModel& model,
+                                                          Endpoint endpoint,
                                                           const std::string& body) {
   Prepared out;
   if (endpoint == Endpoint::kChat) {
@@ -81,9 +88,11 @@ void GenerationJob::OnPrepared(ApiResult<Prepared> prepared) {
   if (!prepared) return Fail(prepared.error(), {});
   prepared_ = std::move(*prepared);
   if (auto checked = CheckLengths(); !checked) return Fail(checked.error(), {});
-  const std::string id = fmt::format("{}-{}", endpoint_ == Endpoint::kChat ? "chatcmpl" : "cmpl", trace_id_);
-  encoder_ = std::make_unique<ResponseEncoder>(endpoint_, id, context_->model->name, context_->unix_time_s(),
-                                               prepared_.options.include_usage);
+  const std::string id =
+      fmt::format("{}-{}", endpoint_ == Endpoint::kChat ? "chatcmpl" : "cmpl", trace_id_);
+  encoder_ =
+      std::make_unique<ResponseEncoder>(endpoint_, id, context_->model->name,
+                                        context_->unix_time_s(), prepared_.options.include_usage);
   SubmitAll();
 }
 
@@ -93,23 +102,26 @@ ApiResult<void> GenerationJob::CheckLengths() const {
     const auto length = static_cast<int64_t>(prompt.size());
     const std::string param = endpoint_ == Endpoint::kChat ? "messages" : "prompt";
     if (length == 0) {
-      return tl::unexpected(ApiError(Code::kInvalidArgument, "the prompt has no tokens; give at least one", param));
+      return tl::unexpected(
+          ApiError(Code::kInvalidArgument, "the prompt has no tokens; give at least one", param));
     }
     if (length >= limit) {
-      return tl::unexpected(ApiError(
-          Code::kInvalidArgument,
-          fmt::format("the prompt has {} tokens, and this model's context is {} tokens, of which the answer needs at "
-                      "least one; shorten the prompt to {} tokens or fewer",
-                      length, limit, limit - 1),
-          param, "context_length_exceeded"));
+      return tl::unexpected(
+          ApiError(Code::kInvalidArgument,
+                   fmt::format("the prompt has {} tokens, and this model's context is {} tokens, "
+                               "of which the answer needs at "
+                               "least one; shorten the prompt to {} tokens or fewer",
+                               length, limit, limit - 1),
+                   param, "context_length_exceeded"));
     }
     if (prepared_.options.max_tokens && length + *prepared_.options.max_tokens > limit) {
       return tl::unexpected(
           ApiError(Code::kInvalidArgument,
-                   fmt::format("the prompt has {} tokens and max_tokens is {}, together {}; this model's context is {} "
+                   fmt::format("the prompt has {} tokens and max_tokens is {}, together {}; this "
+                               "model's context is {} "
                                "tokens: lower max_tokens to {} or shorten the prompt",
-                               length, *prepared_.options.max_tokens, length + *prepared_.options.max_tokens, limit,
-                               limit - length),
+                               length, *prepared_.options.max_tokens,
+                               length + *prepared_.options.max_tokens, limit, limit - length),
                    "max_tokens", "context_length_exceeded"));
     }
   }
@@ -123,12 +135,15 @@ RouterRequest GenerationJob::MakeRequest(size_t prompt, uint32_t choice) const {
   r.tokens = prepared_.prompts[prompt];
   r.sampling = o.sampling;
   r.choice = choice;
-  const auto room = static_cast<uint32_t>(context_->model->max_model_len - static_cast<int64_t>(r.tokens.size()));
-  r.max_new_tokens = o.max_tokens ? *o.max_tokens : context_->model->DefaultMaxTokens(endpoint_, room);
+  const auto room =
+      static_cast<uint32_t>(context_->model->max_model_len - static_cast<int64_t>(r.tokens.size()));
+  r.max_new_tokens =
+      o.max_tokens ? *o.max_tokens : context_->model->DefaultMaxTokens(endpoint_, room);
   r.min_new_tokens = o.min_tokens;
   r.stop_token_ids = o.stop_token_ids;
   if (!o.ignore_eos) {
-    r.stop_token_ids.insert(r.stop_token_ids.end(), context_->model->eos.begin(), context_->model->eos.end());
+    r.stop_token_ids.insert(r.stop_token_ids.end(), context_->model->eos.begin(),
+                            context_->model->eos.end());
   }
   r.timeout = o.timeout;
   r.priority = -o.priority;  // clients: lower runs earlier; inside: greater runs earlier
@@ -166,9 +181,10 @@ void GenerationJob::SubmitAll() {
 void GenerationJob::OnGone(HttpExchange::Gone why) {
   if (closed_) return;
   context_->disconnected.Add();
-  LogInfo("client went away", {{"request", trace_id_},
-                               {"why", why == HttpExchange::Gone::kSlowReader ? "slow reader" : "closed"},
-                               {"ms", ToMs(context_->clock->Now() - received_)}});
+  LogInfo("client went away",
+          {{"request", trace_id_},
+           {"why", why == HttpExchange::Gone::kSlowReader ? "slow reader" : "closed"},
+           {"ms", ToMs(context_->clock->Now() - received_)}});
   Close();
 }
 
@@ -186,7 +202,8 @@ void GenerationJob::OnChoiceStopped(ChoiceStream& choice) {
 
 void GenerationJob::OnChoiceAdvanced(ChoiceStream& choice) {
   if (closed_) return;
-  if (first_token_ == kNever && choice.completion_tokens() > 0) first_token_ = context_->clock->Now();
+  if (first_token_ == kNever && choice.completion_tokens() > 0)
+    first_token_ = context_->clock->Now();
   if (choice.error()) {
     choice.request = {};
     return Fail(*choice.error(), choice.retry_after());
@@ -218,7 +235,8 @@ void GenerationJob::StreamChoice(ChoiceStream& choice) {
     role_sent_[choice.index()] = true;
     encoder_->Role(choice.index(), &out_);
     if (!prepared_.echoes.empty()) {
-      encoder_->Text(choice.index(), 0, prepared_.echoes[choice.index() / prepared_.options.n], &out_);
+      encoder_->Text(choice.index(), 0, prepared_.echoes[choice.index() / prepared_.options.n],
+                     &out_);
     }
   }
   if (choice.HasNews()) {
@@ -310,7 +328,8 @@ void GenerationJob::Close() {
   if (closed_) return;
   closed_ = true;
   for (auto& choice : choices_) {
-    if (choice->request != RequestId{}) context_->router->Cancel(std::exchange(choice->request, RequestId{}));
+    if (choice->request != RequestId{})
+      context_->router->Cancel(std::exchange(choice->request, RequestId{}));
   }
   keepalive_.reset();
   // The caller may be one of our choices: let the loop's next turn end us.
@@ -319,10 +338,12 @@ void GenerationJob::Close() {
 
 Usage GenerationJob::MakeUsage() const {
   Usage usage;
-  for (const auto& prompt : prepared_.prompts) usage.prompt_tokens += static_cast<uint32_t>(prompt.size());
+  for (const auto& prompt : prepared_.prompts)
+    usage.prompt_tokens += static_cast<uint32_t>(prompt.size());
   for (const auto& choice : choices_) {
     usage.completion_tokens += choice->completion_tokens();
-    if (choice->timing()) usage.cached_tokens = std::max(usage.cached_tokens, choice->timing()->cached_tokens());
+    if (choice->timing())
+      usage.cached_tokens = std::max(usage.cached_tokens, choice->timing()->cached_tokens());
   }
   usage.extension = MakeTimingJson();
   return usage;
@@ -333,7 +354,8 @@ std::string GenerationJob::MakeTimingJson() const {
   const v1::Timing& t = *choices_.front()->timing();
   const auto ms = [](int64_t ns) { return static_cast<double>(ns) * 1e-6; };
   const double ttft = ToMs(first_token_ - received_);
-  const double on_workers = ms(t.queue_ns() + t.prefill_ns() + t.transfer_ns() + t.first_decode_ns());
+  const double on_workers =
+      ms(t.queue_ns() + t.prefill_ns() + t.transfer_ns() + t.first_decode_ns());
   std::string route;
   AppendJsonString(RouteHeader(route_), &route);
   return fmt::format(

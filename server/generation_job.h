@@ -35,11 +35,12 @@ struct FrontendContext {
   Counter disconnected;
 };
 
-class GenerationJob final : public std::enable_shared_from_this<GenerationJob>, public ChoiceStream::Listener {
+class GenerationJob final : public std::enable_shared_from_this<GenerationJob>,
+                            public ChoiceStream::Listener {
  public:
   // Starts a job; it lives as long as it must.
-  static void Start(FrontendContext* context, std::shared_ptr<HttpExchange> exchange, Endpoint endpoint,
-                    std::string trace_id);
+  static void Start(FrontendContext* context, std::shared_ptr<HttpExchange> exchange,
+                    Endpoint endpoint, std::string trace_id);
 
   void OnChoiceRouted(ChoiceStream& choice, const RouteDecision& route) override;
   void OnChoiceAdvanced(ChoiceStream& choice) override;
@@ -50,12 +51,14 @@ class GenerationJob final : public std::enable_shared_from_this<GenerationJob>, 
   struct Prepared {
     GenerationOptions options;
     std::vector<std::vector<TokenId>> prompts;
-    std::vector<std::string> echoes;  // one per prompt when the prompt's text is wanted back, else empty
+    std::vector<std::string>
+        echoes;  // one per prompt when the prompt's text is wanted back, else empty
   };
 
   GenerationJob(FrontendContext* context, std::shared_ptr<HttpExchange> exchange, Endpoint endpoint,
                 std::string trace_id);
-  static ApiResult<Prepared> Prepare(const ServedModel& model, Endpoint endpoint, const std::string& body);
+  static ApiResult<Prepared> Prepare(const ServedModel& model, Endpoint endpoint,
+                                     const std::string& body);
   void OnPrepared(ApiResult<Prepared> prepared);
   ApiResult<void> CheckLengths() const;
   void SubmitAll();

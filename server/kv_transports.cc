@@ -12,7 +12,8 @@
 namespace aisp {
 namespace {
 
-Result<std::unique_ptr<KvTransport>> Make(const Config& config, const std::string& name, KvTransports* out) {
+Result<std::unique_ptr<KvTransport>> Make(const Config& config, const std::string& name,
+                                          KvTransports* out) {
   if (name == "shm") {
     auto shm = std::make_unique<ShmTransport>(ShmTransport::Options{});
     out->shm = shm.get();
@@ -46,9 +47,10 @@ Result<KvTransports> MakeKvTransports(const Config& config, InprocHub* inproc, c
     AISP_RETURN_IF_ERROR(transport->Register(region));
     out.ranked.push_back(transport.get());
   }
-  std::stable_sort(out.ranked.begin(), out.ranked.end(), [](const KvTransport* a, const KvTransport* b) {
-    return a->capabilities().rank > b->capabilities().rank;
-  });
+  std::stable_sort(out.ranked.begin(), out.ranked.end(),
+                   [](const KvTransport* a, const KvTransport* b) {
+                     return a->capabilities().rank > b->capabilities().rank;
+                   });
   return out;
 }
 

@@ -42,5 +42,6 @@ int main(int argc, char** argv) {
   }
   // `aisp --version` and `aisp --print-config` are those of serve.
   if (command.starts_with("--")) return aisp::RunServe(args);
-  return aisp::ReportUsageError("", "unknown command '" + command + "'; known: up, serve, generate, info");
+  return aisp::ReportUsageError(
+      "", "unknown command '" + command + "'; known: up, serve, generate, info");
 }

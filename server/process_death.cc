@@ -7,11 +7,13 @@
 
 namespace aisp {
 
-DeathWatch ProcessDeath::Watch(const std::string& worker_id, uint64_t /*incarnation*/, int64_t pid) {
+DeathWatch ProcessDeath::Watch(const std::string& worker_id, uint64_t /*incarnation*/,
+                               int64_t pid) {
   if (shm_ == nullptr || pid <= 0) return {};
   auto watch = shm_->WatchWriter(static_cast<pid_t>(pid));
   if (!watch) {
-    LogDebug("no proof of death can be had", {{"worker", worker_id}, {"pid", pid}, {"why", watch.error().message}});
+    LogDebug("no proof of death can be had",
+             {{"worker", worker_id}, {"pid", pid}, {"why", watch.error().message}});
     return {};
   }
   watches_.emplace(++last_, std::move(*watch));

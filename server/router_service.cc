@@ -35,7 +35,8 @@ RouterOptions RouterOptionsOf(const Config& config) {
   o.silence_limit = config.router.silence_limit;
   o.telemetry_interval = config.router.telemetry_interval;
   o.max_attempts = static_cast<int>(config.router.max_attempts);
-  o.policy.chunk_tokens = static_cast<int32_t>(std::min(config.engine.max_prefill_chunk, config.engine.max_batch_tokens));
+  o.policy.chunk_tokens = static_cast<int32_t>(
+      std::min(config.engine.max_prefill_chunk, config.engine.max_batch_tokens));
   return o;
 }
 
@@ -56,7 +57,8 @@ HttpServerOptions HttpOptionsOf(const Config& config) {
 
 class RouterServiceImpl final : public RouterService {
  public:
-  RouterServiceImpl(const Config& config, const ServedModel* model, const Clock* clock, Metrics* metrics, LocalHub* local)
+  RouterServiceImpl(const Config& config, const ServedModel* model, const Clock* clock,
+                    Metrics* metrics, LocalHub* local)
       : config_(config),
         clock_(clock),
         links_(this),
@@ -69,13 +71,16 @@ class RouterServiceImpl final : public RouterService {
       grpc_ = std::make_unique<GrpcServer>();
       sender_ = grpc_->ServeRouterControl(&links_, post);
     }
-    router_ = std::make_unique<Router>(RouterOptionsOf(config), model->fingerprint, clock, DrawSeed(), sender_, metrics);
-    frontend_ = std::make_unique<Frontend>(Frontend::Deps{model, router_.get(), &pool_, &loop_, clock, metrics,
-                                                          config.http.keepalive_comment, DrawSeed()});
-    http_ = std::make_unique<HttpServer>(&loop_, HttpOptionsOf(config), [this](std::shared_ptr<HttpExchange> exchange) {
-      frontend_->Handle(std::move(exchange));
-      ArmTimer();
-    });
+    router_ = std::make_unique<Router>(RouterOptionsOf(config), model->fingerprint, clock,
+                                       DrawSeed(), sender_, metrics);
+    frontend_ = std::make_unique<Frontend>(
+        Frontend::Deps{model, router_.get(), &pool_, &loop_, clock, metrics,
+                       config.http.keepalive_comment, DrawSeed()});
+    http_ = std::make_unique<HttpServer>(&loop_, HttpOptionsOf(config),
+                                         [this](std::shared_ptr<HttpExchange> exchange) {
+                                           frontend_->Handle(std::move(exchange));
+                                           ArmTimer();
+                                         });
   }
 
   ~RouterServiceImpl() override {
@@ -93,7 +98,9 @@ class RouterServiceImpl final : public RouterService {
     return {};
   }
 
-  std::string http_address() const override { return fmt::format("{}:{}", config_.http.address, http_->port()); }
+  std::string http_address() const override {
+    return fmt::format("{}:{}", config_.http.address, http_->port());
+  }
 
   std::string workers_address() const override {
     if (!grpc_) return "";
@@ -163,7 +170,8 @@ class RouterServiceImpl final : public RouterService {
     while (!drained->done && clock_->Now() < deadline && !haste()) {
       drained->changed.wait_for(lock, std::chrono::milliseconds(50));
     }
-    if (!drained->done) LogWarning("stopping with requests still running", {{"connections", http_->connections()}});
+    if (!drained->done)
+      LogWarning("stopping with requests still running", {{"connections", http_->connections()}});
   }
 
   const Config config_;
@@ -184,10 +192,13 @@ class RouterServiceImpl final : public RouterService {
 
 }  // namespace
 
-Result<std::unique_ptr<RouterService>> RouterService::Create(const Config& config, const ServedModel* model,
-                                                             const Clock* clock, Metrics* metrics, LocalHub* local) {
+Result<std::unique_ptr<RouterService>> RouterService::Create(const Config& config,
+                                                             const ServedModel* model,
+                                                             const Clock* clock, Metrics* metrics,
+                                                             LocalHub* local) {
   if (config.router.listen.rfind(':') == std::string::npos) {
-    return InvalidArgument(fmt::format("router.listen is '{}'; it wants host:port", config.router.listen));
+    return InvalidArgument(
+        fmt::format("router.listen is '{}'; it wants host:port", config.router.listen));
   }
   return std::make_unique<RouterServiceImpl>(config, model, clock, metrics, local);
 }

@@ -16,8 +16,9 @@ namespace aisp {
 class RouterService {
  public:
   // `local`: workers of this process attach there under kLocalRouterAddress; null: workers attach by gRPC only.
-  static Result<std::unique_ptr<RouterService>> Create(const Config& config, const ServedModel* model,
-                                                       const Clock* clock, Metrics* metrics, LocalHub* local);
+  static Result<std::unique_ptr<RouterService>> Create(const Config& config,
+                                                       const ServedModel* model, const Clock* clock,
+                                                       Metrics* metrics, LocalHub* local);
   static constexpr const char* kLocalRouterAddress = "local:router";
   virtual ~RouterService() = default;
 

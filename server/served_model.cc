@@ -25,7 +25,8 @@ constexpr int64_t kDefaultPoolLimit = int64_t{1} << 30;
 constexpr int32_t kDefaultPoolContexts = 4;
 
 DType KvDType(const Config& config, const ModelSpec& spec) {
-  const std::string& name = config.model.kv_dtype != "auto" ? config.model.kv_dtype : config.model.dtype;
+  const std::string& name =
+      config.model.kv_dtype != "auto" ? config.model.kv_dtype : config.model.dtype;
   if (name != "auto") return name == "f32" ? DType::kF32 : DType::kBF16;
   return spec.dtype == DType::kF32 ? DType::kF32 : DType::kBF16;
 }
@@ -39,17 +40,19 @@ Result<KvLayout> LayoutOf(const Config& config, const ModelSpec& spec, int32_t m
   layout.dtype = KvDType(config, spec);
   layout.block_tokens = static_cast<int32_t>(config.engine.block_tokens);
   if (layout.block_tokens % 16 != 0 || (layout.block_tokens & (layout.block_tokens - 1)) != 0) {
-    return InvalidArgument(
-        fmt::format("engine.block_tokens = {}; a block has 16, 32, 64 or 128 tokens", layout.block_tokens));
+    return InvalidArgument(fmt::format(
+        "engine.block_tokens = {}; a block has 16, 32, 64 or 128 tokens", layout.block_tokens));
   }
   const int64_t contexts = int64_t{kDefaultPoolContexts} * layout.BlocksFor(max_model_len);
   const auto block_bytes = static_cast<int64_t>(layout.BlockBytes());
   int64_t blocks = config.engine.kv_blocks;
-  if (blocks == 0 && config.engine.kv_memory.bytes > 0) blocks = config.engine.kv_memory.bytes / block_bytes;
+  if (blocks == 0 && config.engine.kv_memory.bytes > 0)
+    blocks = config.engine.kv_memory.bytes / block_bytes;
   if (blocks == 0) blocks = std::min(contexts, kDefaultPoolLimit / block_bytes);
   if (blocks < 1 || blocks > INT32_MAX) {
-    return InvalidArgument(fmt::format("the KV pool would have {} blocks of {}; set engine.kv_memory or engine.kv_blocks", blocks,
-                                       HumanBytes(layout.BlockBytes())));
+    return InvalidArgument(fmt::format(
+        "the KV pool would have {} blocks of {}; set engine.kv_memory or engine.kv_blocks", blocks,
+        HumanBytes(layout.BlockBytes())));
   }
   layout.num_blocks = static_cast<int32_t>(blocks);
   return layout;
@@ -58,8 +61,9 @@ Result<KvLayout> LayoutOf(const Config& config, const ModelSpec& spec, int32_t m
 Result<int32_t> ContextOf(const Config& config, const ModelSpec& spec) {
   const int64_t wanted = config.model.max_model_len;
   if (wanted > spec.max_position) {
-    return InvalidArgument(fmt::format("model.max_model_len = {}, but the model was made for {} tokens", wanted,
-                                       spec.max_position));
+    return InvalidArgument(
+        fmt::format("model.max_model_len = {}, but the model was made for {} tokens", wanted,
+                    spec.max_position));
   }
   return wanted == 0 ? spec.max_position : static_cast<int32_t>(wanted);
 }
@@ -116,8 +120,9 @@ Result<std::string> ResolveModelPath(const Config& config) {
   if (!config.model.path.empty()) {
     std::error_code error;
     if (fs::is_directory(config.model.path, error)) return config.model.path;
-    return NotFound(fmt::format("model.path '{}' is not a folder; it wants a folder with config.json and safetensors",
-                                config.model.path));
+    return NotFound(fmt::format(
+        "model.path '{}' is not a folder; it wants a folder with config.json and safetensors",
+        config.model.path));
   }
   const fs::path here = ExecutableFolder();
   std::vector<std::string> tried;
@@ -127,43 +132,48 @@ Result<std::string> ResolveModelPath(const Config& config) {
     if (fs::exists(folder / "config.json", error)) return folder.string();
     tried.push_back(folder.string());
   }
-  return NotFound(fmt::format("the built-in model is not beside the program (looked for {}); give --model FOLDER",
-                              Join(tried, ", ")));
+  return NotFound(fmt::format(
+      "the built-in model is not beside the program (looked for {}); give --model FOLDER",
+      Join(tried, ", ")));
 }
 
 Result<std::unique_ptr<ServedModel>> LoadServedModel(const Config& config) {
   auto model = std::make_unique<ServedModel>();
   AISP_ASSIGN_OR_RETURN(model->path, ResolveModelPath(config));
   model->name = config.model.served_name;
-  if (model->name.empty()) model->name = fs::path(model->path).lexically_normal().filename().string();
+  if (model->name.empty())
+    model->name = fs::path(model->path).lexically_normal().filename().string();
   if (model->name.empty()) model->name = fs::path(model->path).parent_path().filename().string();
   AISP_ASSIGN_OR_RETURN(model->spec, LoadModelSpec(model->path));
   AISP_ASSIGN_OR_RETURN(model->max_model_len, ContextOf(config, model->spec));
   AISP_ASSIGN_OR_RETURN(model->kv_layout, LayoutOf(config, model->spec, model->max_model_len));
   AISP_ASSIGN_OR_RETURN(model->tokenizer, Tokenizer::Load(model->path));
   AISP_RETURN_IF_ERROR(LoadTemplate(config, model.get()));
-  AISP_ASSIGN_OR_RETURN(const GenerationDefaults defaults, LoadGenerationDefaults(model->path, model->spec));
+  AISP_ASSIGN_OR_RETURN(const GenerationDefaults defaults,
+                        LoadGenerationDefaults(model->path, model->spec));
   model->eos = defaults.eos;
   model->limits.vocab_size = model->spec.vocabulary;
-  model->limits.sampling_defaults = {defaults.temperature, defaults.top_p, defaults.top_k, defaults.min_p,
-                                     defaults.repetition_penalty};
+  model->limits.sampling_defaults = {defaults.temperature, defaults.top_p, defaults.top_k,
+                                     defaults.min_p, defaults.repetition_penalty};
   AISP_RETURN_IF_ERROR(FillFingerprint(model.get()));
   return model;
 }
 
 ApiResult<void> ServedModel::CheckName(const std::string& requested) const {
   if (requested.empty() || requested == name) return {};
-  return tl::unexpected(ApiError(Code::kNotFound,
-                                 fmt::format("the model '{}' is not served here; '{}' is", Excerpt(requested), name),
-                                 "model", "model_not_found"));
+  return tl::unexpected(
+      ApiError(Code::kNotFound,
+               fmt::format("the model '{}' is not served here; '{}' is", Excerpt(requested), name),
+               "model", "model_not_found"));
 }
 
 ApiResult<std::vector<TokenId>> ServedModel::RenderChat(const ChatRequest& request) const {
   if (!chat_template) {
-    return tl::unexpected(ApiError(Code::kFailedPrecondition,
-                                   fmt::format("the model '{}' has no chat template; use /v1/completions, or start the "
-                                               "server with --chat-template",
-                                               name)));
+    return tl::unexpected(ApiError(
+        Code::kFailedPrecondition,
+        fmt::format("the model '{}' has no chat template; use /v1/completions, or start the "
+                    "server with --chat-template",
+                    name)));
   }
   Value::Map context;
   context.Set("messages", request.messages);
@@ -177,14 +187,17 @@ ApiResult<std::vector<TokenId>> ServedModel::RenderChat(const ChatRequest& reque
   auto text = chat_template->Render(context, RenderOptions{.now_s = LocalTimeS()});
   if (!text) return tl::unexpected(ApiError(text.error().code, text.error().message, "messages"));
   auto tokens = tokenizer->Encode(*text, /*add_special=*/false, /*parse_special=*/true);
-  if (!tokens) return tl::unexpected(ApiError(tokens.error().code, tokens.error().message, "messages"));
+  if (!tokens)
+    return tl::unexpected(ApiError(tokens.error().code, tokens.error().message, "messages"));
   return std::move(*tokens);
 }
 
 ApiResult<std::vector<TokenId>> ServedModel::EncodePrompt(const Prompt& prompt) const {
   if (const auto* ids = std::get_if<std::vector<TokenId>>(&prompt)) return *ids;
-  auto tokens = tokenizer->Encode(std::get<std::string>(prompt), /*add_special=*/true, /*parse_special=*/true);
-  if (!tokens) return tl::unexpected(ApiError(tokens.error().code, tokens.error().message, "prompt"));
+  auto tokens = tokenizer->Encode(std::get<std::string>(prompt), /*add_special=*/true,
+                                  /*parse_special=*/true);
+  if (!tokens)
+    return tl::unexpected(ApiError(tokens.error().code, tokens.error().message, "prompt"));
   return std::move(*tokens);
 }
 

@@ -68,7 +68,8 @@ void CloseFd(int& fd) {
 
 std::string ExitText(int status) {
   if (WIFEXITED(status)) return fmt::format("exit code {}", WEXITSTATUS(status));
-  if (WIFSIGNALED(status)) return fmt::format("signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
+  if (WIFSIGNALED(status))
+    return fmt::format("signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
   return fmt::format("wait status {}", status);
 }
 
@@ -80,7 +81,8 @@ struct Supervisor::Impl {
   Status SpawnRouter();
   Status SpawnWorkers();
   Status Spawn(Child& child);
-  Status AwaitReady(StopSignals* signals, Instant deadline, bool (*done)(const Impl&), std::string_view what);
+  Status AwaitReady(StopSignals* signals, Instant deadline, bool (*done)(const Impl&),
+                    std::string_view what);
   void ReadAnnouncements(Child& child);
   bool Reap(Child& child, int* status);
   Status OnDeath(Child& child, int status);
@@ -135,7 +137,8 @@ Status Supervisor::Impl::Spawn(Child& child) {
   sigemptyset(&empty);
   posix_spawnattr_setsigmask(&attributes, &empty);
 
-  std::string argv0 = "aisp", serve = "serve", config_flag = fmt::format("--config=/dev/fd/{}", kConfigFd);
+  std::string argv0 = "aisp", serve = "serve",
+              config_flag = fmt::format("--config=/dev/fd/{}", kConfigFd);
   std::string announce_flag = fmt::format("--announce-fd={}", kAnnounceFd);
   std::string lifeline_flag = fmt::format("--lifeline-fd={}", kLifelineFd);
   char* argv[] = {argv0.data(),         serve.data(),         config_flag.data(),
@@ -192,7 +195,8 @@ Status Supervisor::Impl::SpawnWorkers() {
 void Supervisor::Impl::ReadAnnouncements(Child& child) {
   char buffer[4096];
   ssize_t n = 0;
-  while ((n = read(child.announce_fd, buffer, sizeof buffer)) > 0) child.partial.append(buffer, static_cast<size_t>(n));
+  while ((n = read(child.announce_fd, buffer, sizeof buffer)) > 0)
+    child.partial.append(buffer, static_cast<size_t>(n));
   if (n == 0) CloseFd(child.announce_fd);
   size_t end = 0;
   while ((end = child.partial.find('\n')) != std::string::npos) {
@@ -211,7 +215,8 @@ std::string Supervisor::Impl::PollOnce(StopSignals* signals, Instant until) {
   }
   int timeout_ms = -1;
   if (until != kNever) {
-    timeout_ms = static_cast<int>(std::clamp<int64_t>((until - clock.Now()).count() / 1'000'000 + 1, 0, 60'000));
+    timeout_ms = static_cast<int>(
+        std::clamp<int64_t>((until - clock.Now()).count() / 1'000'000 + 1, 0, 60'000));
   }
   if (poll(fds.data(), fds.size(), timeout_ms) <= 0) return "";
   for (auto& child : children) {
@@ -228,16 +233,18 @@ bool Supervisor::Impl::Reap(Child& child, int* status) {
   return true;
 }
 
-Status Supervisor::Impl::AwaitReady(StopSignals* signals, Instant deadline, bool (*done)(const Impl&),
-                                    std::string_view what) {
+Status Supervisor::Impl::AwaitReady(StopSignals* signals, Instant deadline,
+                                    bool (*done)(const Impl&), std::string_view what) {
   while (!done(*this)) {
-    if (clock.Now() >= deadline) return Fail(Code::kDeadlineExceeded, fmt::format("{} did not become ready in time", what));
+    if (clock.Now() >= deadline)
+      return Fail(Code::kDeadlineExceeded, fmt::format("{} did not become ready in time", what));
     const std::string signal = PollOnce(signals, deadline);
     if (!signal.empty()) return Fail(Code::kCancelled, signal);
     for (auto& child : children) {
       int status = 0;
       if (Reap(*child, &status)) {
-        return Unavailable(fmt::format("{} ended while starting ({}); its message stands above", child->name, ExitText(status)));
+        return Unavailable(fmt::format("{} ended while starting ({}); its message stands above",
+                                       child->name, ExitText(status)));
       }
     }
   }
@@ -247,14 +254,16 @@ Status Supervisor::Impl::AwaitReady(StopSignals* signals, Instant deadline, bool
 Status Supervisor::Start(StopSignals* signals, Duration timeout) {
   Impl& impl = *impl_;
   const Instant deadline = impl.clock.Now() + timeout;
-  if (pipe2(impl.lifeline, O_CLOEXEC) != 0) return Internal(fmt::format("pipe: {}", strerror(errno)));
+  if (pipe2(impl.lifeline, O_CLOEXEC) != 0)
+    return Internal(fmt::format("pipe: {}", strerror(errno)));
   AISP_RETURN_IF_ERROR(impl.SpawnRouter());
   auto router_up = [](const Impl& i) { return i.children.front()->said.count("workers") != 0; };
   AISP_RETURN_IF_ERROR(impl.AwaitReady(signals, deadline, router_up, "the router"));
   impl.http = impl.router().said["http"];
   AISP_RETURN_IF_ERROR(impl.SpawnWorkers());
   auto all_ready = [](const Impl& i) {
-    return std::all_of(i.children.begin() + 1, i.children.end(), [](const auto& c) { return c->ready(); });
+    return std::all_of(i.children.begin() + 1, i.children.end(),
+                       [](const auto& c) { return c->ready(); });
   };
   return impl.AwaitReady(signals, deadline, all_ready, "a worker");
 }
@@ -264,12 +273,13 @@ Status Supervisor::Impl::OnDeath(Child& child, int status) {
   if (&child == &router()) return Unavailable(fmt::format("the router ended ({})", how));
   if (clock.Now() - child.started > kSettled) child.quick_deaths = 0;
   if (++child.quick_deaths > kMaxQuickDeaths) {
-    return Unavailable(fmt::format("{} ended {} times within {} s of its start ({})", child.name, child.quick_deaths,
-                                   ToSeconds(kSettled), how));
+    return Unavailable(fmt::format("{} ended {} times within {} s of its start ({})", child.name,
+                                   child.quick_deaths, ToSeconds(kSettled), how));
   }
   const Duration delay = kFirstRestartDelay * (1 << (child.quick_deaths - 1));
   child.restart_at = clock.Now() + delay;
-  LogWarning("worker ended, restarting", {{"worker", child.name}, {"how", how}, {"delay_ms", ToMs(delay)}});
+  LogWarning("worker ended, restarting",
+             {{"worker", child.name}, {"how", how}, {"delay_ms", ToMs(delay)}});
   return {};
 }
 
@@ -283,7 +293,8 @@ Result<std::string> Supervisor::Watch(StopSignals* signals) {
     for (auto& child : impl.children) {
       int status = 0;
       if (impl.Reap(*child, &status)) AISP_RETURN_IF_ERROR(impl.OnDeath(*child, status));
-      if (child->restart_at != kNever && impl.clock.Now() >= child->restart_at) AISP_RETURN_IF_ERROR(impl.Spawn(*child));
+      if (child->restart_at != kNever && impl.clock.Now() >= child->restart_at)
+        AISP_RETURN_IF_ERROR(impl.Spawn(*child));
     }
   }
 }
@@ -295,7 +306,8 @@ void Supervisor::Impl::Signal(const std::vector<Child*>& targets, int signal) {
 }
 
 // True when all have ended by `deadline`; false at the deadline or when another stop signal asks for haste.
-bool Supervisor::Impl::AwaitExit(const std::vector<Child*>& targets, StopSignals* signals, Instant deadline) {
+bool Supervisor::Impl::AwaitExit(const std::vector<Child*>& targets, StopSignals* signals,
+                                 Instant deadline) {
   for (;;) {
     bool all = true;
     for (Child* child : targets) {

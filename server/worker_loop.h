@@ -42,7 +42,8 @@ class WorkerLoop {
   const Clock* const clock_;
   const std::function<void()> on_step_;
   WorkerRole* role_ = nullptr;
-  bool starved_ = false;  // there is work, but nothing of it could be launched: wait for a message or a timer
+  bool starved_ =
+      false;  // there is work, but nothing of it could be launched: wait for a message or a timer
 
   std::mutex mutex_;
   std::condition_variable wake_;

@@ -29,8 +29,9 @@ WorkerOptions WorkerOptionsOf(const WorkerHost& host, const std::string& id) {
   o.worker_id = id;
   o.incarnation = (uint64_t{device()} << 32) | device();
   o.host_id = config.worker.host_id.empty() ? BootId() : config.worker.host_id;
-  o.router_addresses = host.local != nullptr ? std::vector<std::string>{RouterService::kLocalRouterAddress}
-                                             : config.worker.routers;
+  o.router_addresses = host.local != nullptr
+                           ? std::vector<std::string>{RouterService::kLocalRouterAddress}
+                           : config.worker.routers;
   o.fingerprint = host.served->fingerprint;
   o.telemetry_interval = config.router.telemetry_interval;
   o.step_stall_limit = config.worker.step_stall_limit;
@@ -38,7 +39,8 @@ WorkerOptions WorkerOptionsOf(const WorkerHost& host, const std::string& id) {
 }
 
 // "host:port" that others dial: the host of `advertise` (and its port, when it has one) over what was bound.
-std::string AdvertisedAddress(const std::string& advertise, const std::string& listen, uint16_t port) {
+std::string AdvertisedAddress(const std::string& advertise, const std::string& listen,
+                              uint16_t port) {
   const std::string& host = advertise.empty() ? listen : advertise;
   const size_t colon = host.rfind(':');
   if (!advertise.empty() && colon != std::string::npos) return advertise;
@@ -60,8 +62,9 @@ class WorkerServiceImpl final : public WorkerService {
   Status Build() {
     const Config& config = *host_.config;
     AISP_ASSIGN_OR_RETURN(backend_, MakeBackend(config, *host_.served));
-    AISP_ASSIGN_OR_RETURN(transports_, MakeKvTransports(config, host_.inproc, backend_.executor->kv_pool(),
-                                                        [this] { loop_.WakeTransport(); }));
+    AISP_ASSIGN_OR_RETURN(transports_,
+                          MakeKvTransports(config, host_.inproc, backend_.executor->kv_pool(),
+                                           [this] { loop_.WakeTransport(); }));
     post_ = [this](std::function<void()> fn) { loop_.Post(std::move(fn)); };
     return role_name_ == "prefill" ? BuildPrefill() : BuildDecode();
   }
@@ -77,7 +80,8 @@ class WorkerServiceImpl final : public WorkerService {
     std::lock_guard lock(mutex_);
     const Duration silent = host_.clock->Now() - touched_;
     if (silent > host_.config->worker.step_stall_limit) {
-      return Unavailable(fmt::format("the engine of {} has made no step for {:.1f} s", id_, ToSeconds(silent)));
+      return Unavailable(
+          fmt::format("the engine of {} has made no step for {:.1f} s", id_, ToSeconds(silent)));
     }
     return ready_;
   }
@@ -113,8 +117,8 @@ class WorkerServiceImpl final : public WorkerService {
     o.max_running = static_cast<int32_t>(config.engine.max_sequences);
     o.pid = getpid();
     auto role = std::make_unique<PrefillRole>(o);
-    engine_ = std::make_unique<Engine>(EngineOptionsOf(config, *host_.served), backend_.executor.get(), host_.clock,
-                                       role->layer_sink());
+    engine_ = std::make_unique<Engine>(EngineOptionsOf(config, *host_.served),
+                                       backend_.executor.get(), host_.clock, role->layer_sink());
     connector_ = std::make_unique<RankedConnector>(transports_.ranked, kConnectTimeout);
 
     PrefillDeps deps;
@@ -129,7 +133,8 @@ class WorkerServiceImpl final : public WorkerService {
       grpc_ = std::make_unique<GrpcServer>();
       deps.readers = grpc_->ServeKvPeer(role->reader_links(), post_);
       AISP_RETURN_IF_ERROR(grpc_->Start(config.worker.kv_listen));
-      deps.kv_address = AdvertisedAddress(config.worker.kv_advertise, config.worker.kv_listen, grpc_->port());
+      deps.kv_address =
+          AdvertisedAddress(config.worker.kv_advertise, config.worker.kv_listen, grpc_->port());
     }
     DialRouters(role.get());
     deps.routers = routers_.get();
@@ -147,7 +152,8 @@ class WorkerServiceImpl final : public WorkerService {
     o.default_timeout = config.router.default_timeout;
     o.lease_base = config.worker.lease;
     auto role = std::make_unique<DecodeRole>(o);
-    engine_ = std::make_unique<Engine>(EngineOptionsOf(config, *host_.served), backend_.executor.get(), host_.clock, nullptr);
+    engine_ = std::make_unique<Engine>(EngineOptionsOf(config, *host_.served),
+                                       backend_.executor.get(), host_.clock, nullptr);
     death_ = std::make_unique<ProcessDeath>(transports_.shm);
     peers_ = host_.local != nullptr ? host_.local->MakeKvPeerDialer(role->peer_links(), post_)
                                     : MakeKvPeerDialer(role->peer_links(), post_);
@@ -167,7 +173,8 @@ class WorkerServiceImpl final : public WorkerService {
   }
 
   void DialRouters(LinkHandler<v1::RouterMessage>* handler) {
-    routers_ = host_.local != nullptr ? host_.local->MakeRouterDialer(handler, post_) : MakeRouterDialer(handler, post_);
+    routers_ = host_.local != nullptr ? host_.local->MakeRouterDialer(handler, post_)
+                                      : MakeRouterDialer(handler, post_);
   }
 
   // On the loop's thread, after every step and timer.
@@ -215,7 +222,8 @@ class WorkerServiceImpl final : public WorkerService {
 
 }  // namespace
 
-Result<std::unique_ptr<WorkerService>> WorkerService::Create(const WorkerHost& host, const std::string& role,
+Result<std::unique_ptr<WorkerService>> WorkerService::Create(const WorkerHost& host,
+                                                             const std::string& role,
                                                              const std::string& id) {
   auto service = std::make_unique<WorkerServiceImpl>(host, role, id);
   AISP_RETURN_IF_ERROR(service->Build());

@@ -36,7 +36,8 @@ class WorkerService {
   virtual ~WorkerService() = default;
 
   // `role`: "prefill" or "decode"; `id`: its name in the cluster.
-  static Result<std::unique_ptr<WorkerService>> Create(const WorkerHost& host, const std::string& role,
+  static Result<std::unique_ptr<WorkerService>> Create(const WorkerHost& host,
+                                                       const std::string& role,
                                                        const std::string& id);
 
   // `on_ready` runs once, on the worker's thread, when a router has accepted it.

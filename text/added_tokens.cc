@@ -22,7 +22,9 @@ bool WordBefore(std::string_view text, size_t pos) {
   return IsWord(DecodeUtf8(text, &start));
 }
 
-bool WordAt(std::string_view text, size_t pos) { return pos < text.size() && IsWord(DecodeUtf8(text, &pos)); }
+bool WordAt(std::string_view text, size_t pos) {
+  return pos < text.size() && IsWord(DecodeUtf8(text, &pos));
+}
 
 size_t SkipSpacesBack(std::string_view text, size_t pos, size_t stop) {
   while (pos > stop) {
@@ -52,7 +54,8 @@ void AddedTokens::Trie::Insert(std::string_view key, int32_t token) {
   for (const char c : key) {
     const auto byte = static_cast<unsigned char>(c);
     auto& children = nodes[node].children;
-    const auto it = std::find_if(children.begin(), children.end(), [&](const auto& e) { return e.first == byte; });
+    const auto it = std::find_if(children.begin(), children.end(),
+                                 [&](const auto& e) { return e.first == byte; });
     if (it != children.end()) {
       node = it->second;
       continue;
@@ -71,7 +74,8 @@ int32_t AddedTokens::Trie::Longest(std::string_view text, size_t* length) const 
   for (size_t i = 0; i < text.size(); ++i) {
     const auto byte = static_cast<unsigned char>(text[i]);
     const auto& children = nodes[node].children;
-    const auto it = std::find_if(children.begin(), children.end(), [&](const auto& e) { return e.first == byte; });
+    const auto it = std::find_if(children.begin(), children.end(),
+                                 [&](const auto& e) { return e.first == byte; });
     if (it == children.end()) break;
     node = it->second;
     if (nodes[node].token >= 0) {
@@ -82,7 +86,8 @@ int32_t AddedTokens::Trie::Longest(std::string_view text, size_t* length) const 
   return token;
 }
 
-Result<AddedTokens> AddedTokens::Create(std::vector<AddedToken> tokens, const Normalizer& normalizer) {
+Result<AddedTokens> AddedTokens::Create(std::vector<AddedToken> tokens,
+                                        const Normalizer& normalizer) {
   if (tokens.size() > kMaxAddedTokens) {
     return InvalidArgument(std::to_string(tokens.size()) + " added tokens; the limit is " +
                            std::to_string(kMaxAddedTokens));
@@ -112,7 +117,8 @@ const AddedToken* AddedTokens::Find(TokenId id) const {
   return it == by_id_.end() ? nullptr : &tokens_[it->second];
 }
 
-void AddedTokens::Split(std::string_view text, Pass pass, bool parse_special, std::vector<Segment>* out) const {
+void AddedTokens::Split(std::string_view text, Pass pass, bool parse_special,
+                        std::vector<Segment>* out) const {
   const Trie& trie = TrieOf(pass);
   size_t done = 0;  // everything before it is in `out`
   for (size_t pos = 0; pos < text.size();) {

@@ -12,7 +12,8 @@ namespace {
 // Up to this many symbols, looking for the lowest rank by scanning beats a heap.
 constexpr size_t kScanSymbols = 32;
 
-constexpr std::string_view kSpaceMark = "\xE2\x96\x81";  // U+2581, a space in pieces of the SentencePiece kind
+constexpr std::string_view kSpaceMark =
+    "\xE2\x96\x81";  // U+2581, a space in pieces of the SentencePiece kind
 
 constexpr uint64_t PairKey(TokenId left, TokenId right) {
   return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
@@ -24,7 +25,8 @@ constexpr uint64_t MixPair(uint64_t key) {
 }
 
 std::string InRange(const char* what, TokenId id, size_t size) {
-  return std::string(what) + " has id " + std::to_string(id) + "; the vocabulary has " + std::to_string(size);
+  return std::string(what) + " has id " + std::to_string(id) + "; the vocabulary has " +
+         std::to_string(size);
 }
 
 }  // namespace
@@ -95,7 +97,8 @@ void Bpe::BuildPieceTable() {
     max_piece_bytes_ = std::max(max_piece_bytes_, piece.size());
     const uint64_t hash = Hash64(piece);
     size_t slot = hash & mask;
-    while (piece_slots_[slot].id >= 0 && spec_.pieces[static_cast<size_t>(piece_slots_[slot].id)] != piece) {
+    while (piece_slots_[slot].id >= 0 &&
+           spec_.pieces[static_cast<size_t>(piece_slots_[slot].id)] != piece) {
       slot = (slot + 1) & mask;
     }
     piece_slots_[slot] = {static_cast<uint32_t>(hash >> 32), static_cast<TokenId>(id)};
@@ -105,7 +108,8 @@ void Bpe::BuildPieceTable() {
 bool Bpe::WordsEndBeforeMark() const {
   if (!Find(kSpaceMark)) return false;
   for (const std::string& piece : spec_.pieces) {
-    for (size_t at = piece.find(kSpaceMark, 1); at != std::string::npos; at = piece.find(kSpaceMark, at + 1)) {
+    for (size_t at = piece.find(kSpaceMark, 1); at != std::string::npos;
+         at = piece.find(kSpaceMark, at + 1)) {
       if (!std::string_view(piece).substr(0, at).ends_with(kSpaceMark)) return false;
     }
   }
@@ -118,7 +122,8 @@ void Bpe::BuildMergeTable(const std::vector<BpeSpec::Merge>& merges) {
   for (const BpeSpec::Merge& m : merges) {
     const uint64_t key = PairKey(m.left, m.right);
     size_t slot = MixPair(key) & mask;
-    while (merge_slots_[slot].pair != UINT64_MAX && merge_slots_[slot].pair != key) slot = (slot + 1) & mask;
+    while (merge_slots_[slot].pair != UINT64_MAX && merge_slots_[slot].pair != key)
+      slot = (slot + 1) & mask;
     merge_slots_[slot] = {key, {m.rank, m.result}};
   }
 }
@@ -129,7 +134,9 @@ std::optional<TokenId> Bpe::Find(std::string_view piece) const {
   const size_t mask = piece_slots_.size() - 1;
   for (size_t slot = hash & mask; piece_slots_[slot].id >= 0; slot = (slot + 1) & mask) {
     const PieceSlot& s = piece_slots_[slot];
-    if (s.tag == static_cast<uint32_t>(hash >> 32) && spec_.pieces[static_cast<size_t>(s.id)] == piece) return s.id;
+    if (s.tag == static_cast<uint32_t>(hash >> 32) &&
+        spec_.pieces[static_cast<size_t>(s.id)] == piece)
+      return s.id;
   }
   return std::nullopt;
 }
@@ -149,7 +156,8 @@ void Bpe::AddSymbol(std::string_view symbol, TokenId id, Scratch* scratch, bool*
     scratch->symbols.push_back(Scratch::Symbol{id});
   } else if (spec_.byte_tokens) {
     for (const char b : symbol) {
-      scratch->symbols.push_back(Scratch::Symbol{(*spec_.byte_tokens)[static_cast<unsigned char>(b)]});
+      scratch->symbols.push_back(
+          Scratch::Symbol{(*spec_.byte_tokens)[static_cast<unsigned char>(b)]});
     }
   } else if (spec_.unk && !(spec_.fuse_unk && *after_unk)) {
     scratch->symbols.push_back(Scratch::Symbol{*spec_.unk});
@@ -169,7 +177,8 @@ void Bpe::AddSymbols(std::string_view word, Scratch* scratch) const {
     i += size;
   }
   auto& symbols = scratch->symbols;
-  for (size_t i = 0; i + 1 < symbols.size(); ++i) symbols[i].merge = FindMerge(symbols[i].id, symbols[i + 1].id);
+  for (size_t i = 0; i + 1 < symbols.size(); ++i)
+    symbols[i].merge = FindMerge(symbols[i].id, symbols[i + 1].id);
 }
 
 // Symbols stay dense: a merge erases the right one.
@@ -219,7 +228,8 @@ void Bpe::MergeByHeap(Scratch* scratch) const {
     left.id = left.merge.result;
     left.next = right.next;
     right.id = -1;
-    if (left.next >= 0) symbols[static_cast<size_t>(left.next)].previous = static_cast<int32_t>(position);
+    if (left.next >= 0)
+      symbols[static_cast<size_t>(left.next)].previous = static_cast<int32_t>(position);
     rate(static_cast<int32_t>(position));
     if (left.previous >= 0) rate(left.previous);
   }
@@ -231,7 +241,8 @@ void Bpe::MergeByHeap(Scratch* scratch) const {
 void Bpe::Encode(std::string_view word, Scratch* scratch, std::vector<TokenId>* out) const {
   if (spec_.ignore_merges || !cut_before_mark_) return EncodeWord(word, scratch, out);
   size_t begin = 0;
-  for (size_t at = 0; (at = word.find(kSpaceMark, at)) != std::string_view::npos; at += kSpaceMark.size()) {
+  for (size_t at = 0; (at = word.find(kSpaceMark, at)) != std::string_view::npos;
+       at += kSpaceMark.size()) {
     if (at == begin || word.substr(0, at).ends_with(kSpaceMark)) continue;
     EncodeWord(word.substr(begin, at - begin), scratch, out);
     begin = at;

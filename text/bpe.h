@@ -29,7 +29,8 @@ struct BpeSpec {
     TokenId left = 0, right = 0, result = 0;
     uint32_t rank = 0;  // lower merges first
   };
-  std::vector<std::string> pieces;  // by id: what the piece matches, in bytes; empty when it never matches text
+  std::vector<std::string>
+      pieces;  // by id: what the piece matches, in bytes; empty when it never matches text
   std::vector<Merge> merges;
   // A symbol is one byte when true, else one UTF-8 character.
   bool byte_symbols = false;
@@ -87,10 +88,12 @@ class Bpe {
 
   BpeSpec spec_;
   size_t max_piece_bytes_ = 0;
-  bool cut_before_mark_ = false;  // no piece holds U+2581 behind another character: nothing merges across that border
-  std::array<TokenId, 256> byte_symbol_{};  // the piece of each single byte (ASCII only when symbols are characters), or -1
-  std::vector<PieceSlot> piece_slots_;      // open addressing, power of two
-  std::vector<MergeSlot> merge_slots_;      // open addressing, power of two
+  bool cut_before_mark_ =
+      false;  // no piece holds U+2581 behind another character: nothing merges across that border
+  std::array<TokenId, 256>
+      byte_symbol_{};  // the piece of each single byte (ASCII only when symbols are characters), or -1
+  std::vector<PieceSlot> piece_slots_;             // open addressing, power of two
+  std::vector<MergeSlot> merge_slots_;             // open addressing, power of two
   std::unique_ptr<std::atomic<uint8_t>[]> whole_;  // Whole, by id
 };
 

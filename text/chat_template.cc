@@ -40,18 +40,22 @@ Result<ChatTemplate> ChatTemplate::Load(const std::string& model_folder) {
   const JsonField field = JsonField(&*document, "").At("chat_template");
   JsonField chosen = field;
   for (const JsonField& entry : field.Elements()) {
-    if (entry.At("name").IsString() && entry.At("name").value() == "default") chosen = entry.At("template");
+    if (entry.At("name").IsString() && entry.At("name").value() == "default")
+      chosen = entry.At("template");
   }
-  if (!chosen.IsString()) return NotFound("no chat_template.jinja in " + model_folder + " and no chat_template in " + config_path);
+  if (!chosen.IsString())
+    return NotFound("no chat_template.jinja in " + model_folder + " and no chat_template in " +
+                    config_path);
   auto parsed = Parse(chosen.value().get_ref<const std::string&>());
   if (!parsed) return tl::unexpected(parsed.error().WithContext(config_path));
   return parsed;
 }
 
-Result<std::string> ChatTemplate::Render(const Value::Map& context, const RenderOptions& options) const {
+Result<std::string> ChatTemplate::Render(const Value::Map& context,
+                                         const RenderOptions& options) const {
   if (context.depth() > jinja::kMaxValueDepth) {
-    return InvalidArgument("chat template context is nested " + std::to_string(context.depth()) + " deep; the limit is " +
-                           std::to_string(jinja::kMaxValueDepth));
+    return InvalidArgument("chat template context is nested " + std::to_string(context.depth()) +
+                           " deep; the limit is " + std::to_string(jinja::kMaxValueDepth));
   }
   return jinja::Interpreter(context, options).Run(program_->block);
 }

@@ -15,8 +15,10 @@ int HexDigit(char c) {
 
 std::string Strip(std::string_view text, const DecoderSpec::Step& step) {
   if (step.content.empty()) return std::string(text);
-  for (size_t i = 0; i < step.start && text.starts_with(step.content); ++i) text.remove_prefix(step.content.size());
-  for (size_t i = 0; i < step.stop && text.ends_with(step.content); ++i) text.remove_suffix(step.content.size());
+  for (size_t i = 0; i < step.start && text.starts_with(step.content); ++i)
+    text.remove_prefix(step.content.size());
+  for (size_t i = 0; i < step.stop && text.ends_with(step.content); ++i)
+    text.remove_suffix(step.content.size());
   return std::string(text);
 }
 
@@ -28,11 +30,18 @@ std::string Apply(const std::vector<DecoderSpec::Step>& steps, std::string text,
         if (auto bytes = AlphabetToBytes(text)) return *std::move(bytes);
         break;
       case Kind::kByteFallback:
-        if (const int byte = ByteOfFallbackToken(text); byte >= 0) return std::string(1, static_cast<char>(byte));
+        if (const int byte = ByteOfFallbackToken(text); byte >= 0)
+          return std::string(1, static_cast<char>(byte));
         break;
-      case Kind::kReplace: text = ReplaceAll(text, step.from, step.content); break;
-      case Kind::kStrip: text = Strip(text, step); break;
-      case Kind::kMetaspace: text = ReplaceAll(text, step.from, first && step.drop_first ? "" : " "); break;
+      case Kind::kReplace:
+        text = ReplaceAll(text, step.from, step.content);
+        break;
+      case Kind::kStrip:
+        text = Strip(text, step);
+        break;
+      case Kind::kMetaspace:
+        text = ReplaceAll(text, step.from, first && step.drop_first ? "" : " ");
+        break;
     }
   }
   return text;
@@ -51,14 +60,17 @@ Decoder Decoder::Create(DecoderSpec spec, const std::vector<std::string>& vocabu
   d.spec_ = std::move(spec);
   bool first_differs = false;
   for (const DecoderSpec::Step& step : d.spec_.steps) {
-    if (step.kind == DecoderSpec::Step::Kind::kByteFallback) d.repair_ = Utf8Assembler::Repair::kEachByte;
+    if (step.kind == DecoderSpec::Step::Kind::kByteFallback)
+      d.repair_ = Utf8Assembler::Repair::kEachByte;
     first_differs = first_differs || step.drop_first;
   }
   d.bytes_.reserve(vocabulary.size());
-  for (const std::string& token : vocabulary) d.bytes_.push_back(Apply(d.spec_.steps, token, false));
+  for (const std::string& token : vocabulary)
+    d.bytes_.push_back(Apply(d.spec_.steps, token, false));
   if (first_differs) {
     d.first_bytes_.reserve(vocabulary.size());
-    for (const std::string& token : vocabulary) d.first_bytes_.push_back(Apply(d.spec_.steps, token, true));
+    for (const std::string& token : vocabulary)
+      d.first_bytes_.push_back(Apply(d.spec_.steps, token, true));
   }
   return d;
 }

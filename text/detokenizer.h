@@ -33,8 +33,8 @@ class Detokenizer {
 
   const Tokenizer* tokenizer_;
   bool skip_special_;
-  bool first_ = true;          // no token has contributed yet
-  size_t leading_;             // how many leading strings may still be taken off
+  bool first_ = true;  // no token has contributed yet
+  size_t leading_;     // how many leading strings may still be taken off
   Utf8Assembler assembler_;
 };
 

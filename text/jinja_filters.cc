@@ -24,21 +24,24 @@ bool Flag(Interpreter& in, const Args& args, size_t i, std::string_view name, bo
   return v != nullptr ? in.Truthy(*v) : absent;
 }
 
-Result<int64_t> Integer(Interpreter& in, const Args& args, size_t i, std::string_view name, int64_t absent) {
+Result<int64_t> Integer(Interpreter& in, const Args& args, size_t i, std::string_view name,
+                        int64_t absent) {
   const Value* v = args.Find(i, name);
   if (v == nullptr || v->IsNone()) return absent;
   if (!v->IsInt()) return in.Fail("argument '" + std::string(name) + "' must be an integer");
   return v->AsInt();
 }
 
-Result<std::string> Text(Interpreter& in, const Args& args, size_t i, std::string_view name, std::string_view absent) {
+Result<std::string> Text(Interpreter& in, const Args& args, size_t i, std::string_view name,
+                         std::string_view absent) {
   const Value* v = args.Find(i, name);
   if (v == nullptr) return std::string(absent);
   return in.Str(*v);
 }
 
 Value GeneratorOf(Value::List items) {
-  return Value(std::static_pointer_cast<Value::Object>(std::make_shared<Generator>(std::move(items))));
+  return Value(
+      std::static_pointer_cast<Value::Object>(std::make_shared<Generator>(std::move(items))));
 }
 
 template <std::string (*kMap)(std::string_view)>
@@ -78,7 +81,8 @@ std::string UrlEncode(std::string_view s) {
 Result<Value> Trim_(Interpreter& in, const Value& v, const Args& args) {
   AISP_ASSIGN_OR_RETURN(const std::string s, in.Str(v));
   const Value* chars = args.Find(0, "chars");
-  if (chars == nullptr || chars->IsNone()) return Value(StripChars(s, std::nullopt, StripSide::kBoth));
+  if (chars == nullptr || chars->IsNone())
+    return Value(StripChars(s, std::nullopt, StripSide::kBoth));
   AISP_ASSIGN_OR_RETURN(const std::string set, in.Str(*chars));
   return Value(StripChars(s, set, StripSide::kBoth));
 }
@@ -149,7 +153,9 @@ Result<Value> Items(Interpreter& in, const Value& v, const Args&) {
 }
 
 // A sort key: strings without regard to case unless asked.
-Value SortKey(const Value& v, bool case_sensitive) { return v.IsString() && !case_sensitive ? Value(Lower(v.AsString())) : v; }
+Value SortKey(const Value& v, bool case_sensitive) {
+  return v.IsString() && !case_sensitive ? Value(Lower(v.AsString())) : v;
+}
 
 // Sorts by keys that `key` makes; an order that does not exist is an error.
 template <typename Key>
@@ -163,7 +169,8 @@ Result<Value::List> Sorted(Interpreter& in, Value::List items, bool reverse, con
   std::vector<std::pair<Value, size_t>> scratch(keyed.size());
   for (size_t width = 1; width < keyed.size(); width *= 2) {
     for (size_t begin = 0; begin < keyed.size(); begin += 2 * width) {
-      const size_t middle = std::min(begin + width, keyed.size()), end = std::min(begin + 2 * width, keyed.size());
+      const size_t middle = std::min(begin + width, keyed.size()),
+                   end = std::min(begin + 2 * width, keyed.size());
       size_t a = begin, b = middle;
       for (size_t out = begin; out < end; ++out) {
         bool take_a = b == end;
@@ -190,14 +197,16 @@ Result<Value> DictSort(Interpreter& in, const Value& v, const Args& args) {
   Value::List items;
   for (const auto& [key, value] : v.AsMap()) items.push_back(Value::Tuple({Value(key), value}));
   AISP_ASSIGN_OR_RETURN(Value::List sorted,
-                        Sorted(in, std::move(items), Flag(in, args, 2, "reverse"), [&](const Value& item) -> Result<Value> {
-                          return SortKey(item.AsList()[by == "key" ? 0 : 1], case_sensitive);
-                        }));
+                        Sorted(in, std::move(items), Flag(in, args, 2, "reverse"),
+                               [&](const Value& item) -> Result<Value> {
+                                 return SortKey(item.AsList()[by == "key" ? 0 : 1], case_sensitive);
+                               }));
   return Value(std::move(sorted));
 }
 
 // The key of an item for sort, unique, groupby, min and max.
-Result<Value> KeyOf(Interpreter& in, const Value& item, const Value* attribute, bool case_sensitive) {
+Result<Value> KeyOf(Interpreter& in, const Value& item, const Value* attribute,
+                    bool case_sensitive) {
   Value key = item;
   if (attribute != nullptr && !attribute->IsNone()) {
     AISP_ASSIGN_OR_RETURN(key, in.GetPath(item, *attribute));
@@ -209,9 +218,10 @@ Result<Value> Sort(Interpreter& in, const Value& v, const Args& args) {
   AISP_ASSIGN_OR_RETURN(Value::List items, in.Iterate(v));
   const bool case_sensitive = Flag(in, args, 1, "case_sensitive");
   const Value* attribute = args.Find(2, "attribute");
-  AISP_ASSIGN_OR_RETURN(Value::List sorted, Sorted(in, std::move(items), Flag(in, args, 0, "reverse"), [&](const Value& item) {
-                          return KeyOf(in, item, attribute, case_sensitive);
-                        }));
+  AISP_ASSIGN_OR_RETURN(
+      Value::List sorted,
+      Sorted(in, std::move(items), Flag(in, args, 0, "reverse"),
+             [&](const Value& item) { return KeyOf(in, item, attribute, case_sensitive); }));
   return Value::GrowableList(std::move(sorted));
 }
 
@@ -262,8 +272,10 @@ Result<Value> Extreme(Interpreter& in, const Value& v, const Args& args) {
   const bool case_sensitive = Flag(in, args, 0, "case_sensitive");
   size_t best = 0;
   for (size_t i = 1; i < items.size(); ++i) {
-    AISP_ASSIGN_OR_RETURN(const Value a, KeyOf(in, items[i], args.Find(1, "attribute"), case_sensitive));
-    AISP_ASSIGN_OR_RETURN(const Value b, KeyOf(in, items[best], args.Find(1, "attribute"), case_sensitive));
+    AISP_ASSIGN_OR_RETURN(const Value a,
+                          KeyOf(in, items[i], args.Find(1, "attribute"), case_sensitive));
+    AISP_ASSIGN_OR_RETURN(const Value b,
+                          KeyOf(in, items[best], args.Find(1, "attribute"), case_sensitive));
     AISP_ASSIGN_OR_RETURN(const int order, in.Order(a, b));
     if (kMax ? order > 0 : order < 0) best = i;
   }
@@ -307,7 +319,8 @@ Result<Value> Map(Interpreter& in, const Value& v, const Args& args) {
       AISP_ASSIGN_OR_RETURN(mapped, in.GetPath(item, *attribute));
       if (mapped.IsUndefined() && fallback != nullptr) mapped = *fallback;
     } else {
-      AISP_ASSIGN_OR_RETURN(mapped, in.ApplyFilter(args.positional[0].AsString(), item, Rest(args, 1)));
+      AISP_ASSIGN_OR_RETURN(mapped,
+                            in.ApplyFilter(args.positional[0].AsString(), item, Rest(args, 1)));
     }
     out.push_back(std::move(mapped));
   }
@@ -322,7 +335,8 @@ Result<Value> Select(Interpreter& in, const Value& v, const Args& args) {
   constexpr size_t kTest = kAttribute ? 1 : 0;
   if (args.positional.size() < kTest) return in.Fail("selectattr and rejectattr need an attribute");
   const bool has_test = args.positional.size() > kTest;
-  if (has_test && !args.positional[kTest].IsString()) return in.Fail("the name of a test must be a string");
+  if (has_test && !args.positional[kTest].IsString())
+    return in.Fail("the name of a test must be a string");
   const Args rest = Rest(args, kTest + 1);
   Value::List out;
   for (const Value& item : items) {
@@ -341,7 +355,8 @@ Result<Value> Select(Interpreter& in, const Value& v, const Args& args) {
 
 template <bool kLast>
 Result<Value> End(Interpreter& in, const Value& v, const Args&) {
-  if (kLast && v.IsObject()) return in.Fail("'" + std::string(PythonTypeName(v)) + "' object is not reversible");
+  if (kLast && v.IsObject())
+    return in.Fail("'" + std::string(PythonTypeName(v)) + "' object is not reversible");
   AISP_ASSIGN_OR_RETURN(const Value::List items, in.Iterate(v));
   if (items.empty()) return Value::Undefined("No item, sequence was empty.");
   return kLast ? items.back() : items.front();
@@ -416,7 +431,8 @@ Result<Value> Float(Interpreter&, const Value& v, const Args& args) {
   if (v.IsBool()) return Value(v.AsBool() ? 1.0 : 0.0);
   if (v.IsString()) {
     const std::string s = StripChars(v.AsString(), std::nullopt, StripSide::kBoth);
-    if (const auto parsed = ParseDouble(s.starts_with('+') ? s.substr(1) : s)) return Value(*parsed);
+    if (const auto parsed = ParseDouble(s.starts_with('+') ? s.substr(1) : s))
+      return Value(*parsed);
   }
   const Value* fallback = args.Find(0, "default");
   return fallback != nullptr ? *fallback : Value(0.0);
@@ -432,8 +448,12 @@ Result<Value> Round(Interpreter& in, const Value& v, const Args& args) {
   if (!v.IsNumber()) return in.Fail("round needs a number, not " + std::string(PythonTypeName(v)));
   AISP_ASSIGN_OR_RETURN(const int64_t precision, Integer(in, args, 0, "precision", 0));
   AISP_ASSIGN_OR_RETURN(const std::string method, Text(in, args, 1, "method", "common"));
-  const double d = v.IsFloat() ? v.AsFloat() : v.IsInt() ? static_cast<double>(v.AsInt()) : v.AsBool() ? 1 : 0;
-  const double scale = std::pow(10.0, static_cast<double>(std::clamp<int64_t>(precision, -300, 300)));
+  const double d = v.IsFloat()  ? v.AsFloat()
+                   : v.IsInt()  ? static_cast<double>(v.AsInt())
+                   : v.AsBool() ? 1
+                                : 0;
+  const double scale =
+      std::pow(10.0, static_cast<double>(std::clamp<int64_t>(precision, -300, 300)));
   if (method == "ceil") return Value(std::ceil(d * scale) / scale);
   if (method == "floor") return Value(std::floor(d * scale) / scale);
   if (method != "common") return in.Fail("round: method must be common, ceil or floor");
@@ -531,22 +551,59 @@ Result<Value> Format(Interpreter& in, const Value& v, const Args& args) {
 }
 
 constexpr Entry kFilters[] = {
-    {"trim", Trim_}, {"tojson", ToJsonFilter}, {"length", LengthFilter}, {"count", LengthFilter}, {"default", Default},
-    {"d", Default}, {"join", Join_}, {"list", ListFilter}, {"string", StringFilter}, {"safe", Safe},
-    {"items", Items}, {"dictsort", DictSort}, {"sort", Sort}, {"unique", Unique}, {"groupby", GroupBy},
-    {"min", Extreme<false>}, {"max", Extreme<true>}, {"sum", Sum}, {"map", Map}, {"select", Select<false, true>},
-    {"reject", Select<false, false>}, {"selectattr", Select<true, true>}, {"rejectattr", Select<true, false>},
-    {"first", End<false>}, {"last", End<true>}, {"reverse", Reverse}, {"replace", Replace}, {"indent", Indent},
-    {"int", Int}, {"float", Float}, {"abs", Abs}, {"round", Round}, {"attr", Attr}, {"batch", Batch},
-    {"slice", SliceFilter}, {"truncate", Truncate}, {"center", Center}, {"wordcount", WordCount}, {"format", Format},
-    {"upper", MapText<Upper>}, {"lower", MapText<Lower>}, {"capitalize", MapText<Capitalize>}, {"title", MapText<TitleWords>},
-    {"escape", Escape<false>}, {"e", Escape<false>}, {"forceescape", Escape<true>},
+    {"trim", Trim_},
+    {"tojson", ToJsonFilter},
+    {"length", LengthFilter},
+    {"count", LengthFilter},
+    {"default", Default},
+    {"d", Default},
+    {"join", Join_},
+    {"list", ListFilter},
+    {"string", StringFilter},
+    {"safe", Safe},
+    {"items", Items},
+    {"dictsort", DictSort},
+    {"sort", Sort},
+    {"unique", Unique},
+    {"groupby", GroupBy},
+    {"min", Extreme<false>},
+    {"max", Extreme<true>},
+    {"sum", Sum},
+    {"map", Map},
+    {"select", Select<false, true>},
+    {"reject", Select<false, false>},
+    {"selectattr", Select<true, true>},
+    {"rejectattr", Select<true, false>},
+    {"first", End<false>},
+    {"last", End<true>},
+    {"reverse", Reverse},
+    {"replace", Replace},
+    {"indent", Indent},
+    {"int", Int},
+    {"float", Float},
+    {"abs", Abs},
+    {"round", Round},
+    {"attr", Attr},
+    {"batch", Batch},
+    {"slice", SliceFilter},
+    {"truncate", Truncate},
+    {"center", Center},
+    {"wordcount", WordCount},
+    {"format", Format},
+    {"upper", MapText<Upper>},
+    {"lower", MapText<Lower>},
+    {"capitalize", MapText<Capitalize>},
+    {"title", MapText<TitleWords>},
+    {"escape", Escape<false>},
+    {"e", Escape<false>},
+    {"forceescape", Escape<true>},
     {"urlencode", MapText<UrlEncode>},
 };
 
 }  // namespace
 
-Result<Value> Interpreter::ApplyFilter(const std::string& name, const Value& value, const Args& args) {
+Result<Value> Interpreter::ApplyFilter(const std::string& name, const Value& value,
+                                       const Args& args) {
   AISP_RETURN_IF_ERROR(Charge(1));
   for (const Entry& entry : kFilters) {
     if (entry.name == name) return entry.filter(*this, value, args);
@@ -564,7 +621,9 @@ Result<std::string> Interpreter::PercentFormat(std::string_view format, const Va
       continue;
     }
     std::string spec = "%";
-    for (++i; i < format.size() && std::string_view("0123456789.+- #").find(format[i]) != std::string_view::npos; ++i) {
+    for (++i; i < format.size() &&
+              std::string_view("0123456789.+- #").find(format[i]) != std::string_view::npos;
+         ++i) {
       spec.push_back(format[i]);
     }
     if (i >= format.size()) return Fail("incomplete format");
@@ -582,19 +641,28 @@ Result<std::string> Interpreter::PercentFormat(std::string_view format, const Va
       continue;
     }
     const bool integer = type == 'd' || type == 'i' || type == 'x' || type == 'X' || type == 'o';
-    if ((!integer && std::string_view("fFeEgG").find(type) == std::string_view::npos) || spec.size() > 8) {
+    if ((!integer && std::string_view("fFeEgG").find(type) == std::string_view::npos) ||
+        spec.size() > 8) {
       return Fail("format '" + spec + type + "' is not supported");
     }
-    if (!v.IsNumber()) return Fail("%" + std::string(1, type) + " format: a number is required, not " + std::string(PythonTypeName(v)));
-    const double d = v.IsFloat() ? v.AsFloat() : v.IsInt() ? static_cast<double>(v.AsInt()) : v.AsBool() ? 1 : 0;
-    if (integer && (!std::isfinite(d) || std::fabs(d) > 9e18)) return Fail("number out of range for format");
+    if (!v.IsNumber())
+      return Fail("%" + std::string(1, type) + " format: a number is required, not " +
+                  std::string(PythonTypeName(v)));
+    const double d = v.IsFloat()  ? v.AsFloat()
+                     : v.IsInt()  ? static_cast<double>(v.AsInt())
+                     : v.AsBool() ? 1
+                                  : 0;
+    if (integer && (!std::isfinite(d) || std::fabs(d) > 9e18))
+      return Fail("number out of range for format");
     const int64_t n = v.IsInt() ? v.AsInt() : static_cast<int64_t>(d);
     // Width and precision have at most a few digits (spec is short); longer output is cut by the buffer and refused.
     char buffer[1024];
     const std::string c_format = spec + (integer ? "ll" : "") + type;
-    const int size = integer ? std::snprintf(buffer, sizeof(buffer), c_format.c_str(), static_cast<long long>(n))
-                             : std::snprintf(buffer, sizeof(buffer), c_format.c_str(), d);
-    if (size < 0 || static_cast<size_t>(size) >= sizeof(buffer)) return Fail("format '" + spec + type + "' is too wide");
+    const int size =
+        integer ? std::snprintf(buffer, sizeof(buffer), c_format.c_str(), static_cast<long long>(n))
+                : std::snprintf(buffer, sizeof(buffer), c_format.c_str(), d);
+    if (size < 0 || static_cast<size_t>(size) >= sizeof(buffer))
+      return Fail("format '" + spec + type + "' is too wide");
     out.append(buffer, static_cast<size_t>(size));
   }
   if (next < values.size()) return Fail("not all arguments converted during string formatting");

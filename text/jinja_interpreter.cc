@@ -16,7 +16,8 @@ const Value* Args::Find(size_t position, std::string_view name) const {
 
 class Interpreter::Macro final : public Value::Object {
  public:
-  Macro(const Stmt* s, std::string n, std::shared_ptr<Scope> sc) : stmt(s), name(std::move(n)), scope(std::move(sc)) {}
+  Macro(const Stmt* s, std::string n, std::shared_ptr<Scope> sc)
+      : stmt(s), name(std::move(n)), scope(std::move(sc)) {}
   std::string_view TypeName() const override { return "Macro"; }
   const Stmt* stmt;
   std::string name;
@@ -46,14 +47,19 @@ void Interpreter::Scope::Set(const std::string& name, Value value) {
 }
 
 Interpreter::Interpreter(const Value::Map& context, const RenderOptions& options)
-    : context_(context), options_(options), globals_(MakeGlobals()), scope_(std::make_shared<Scope>()) {}
+    : context_(context),
+      options_(options),
+      globals_(MakeGlobals()),
+      scope_(std::make_shared<Scope>()) {}
 
 Interpreter::~Interpreter() {
   for (const auto& scope : captured_) scope->variables.clear();
   for (const auto& ns : namespaces_) ns->members.Clear();
 }
 
-tl::unexpected<Error> Interpreter::Fail(std::string_view message) const { return TemplateError(line_, message); }
+tl::unexpected<Error> Interpreter::Fail(std::string_view message) const {
+  return TemplateError(line_, message);
+}
 
 Status Interpreter::Charge(uint64_t steps) {
   steps_ += steps;
@@ -65,7 +71,8 @@ Status Interpreter::Charge(uint64_t steps) {
 Result<Value> Interpreter::Checked(Value value) {
   if (value.IsString()) AISP_RETURN_IF_ERROR(ChargeBytes(value.AsString().size()));
   if (value.IsList()) AISP_RETURN_IF_ERROR(Charge(value.AsList().size()));
-  if (value.depth() > kMaxValueDepth) return Fail("value nested deeper than " + std::to_string(kMaxValueDepth));
+  if (value.depth() > kMaxValueDepth)
+    return Fail("value nested deeper than " + std::to_string(kMaxValueDepth));
   return value;
 }
 
@@ -118,7 +125,9 @@ Result<Interpreter::Flow> Interpreter::ExecOne(const Stmt& s) {
   line_ = s.line;
   AISP_RETURN_IF_ERROR(Charge(1));
   switch (s.kind) {
-    case Stmt::Kind::kData: AISP_RETURN_IF_ERROR(Write(s.text)); break;
+    case Stmt::Kind::kData:
+      AISP_RETURN_IF_ERROR(Write(s.text));
+      break;
     case Stmt::Kind::kOutput: {
       AISP_ASSIGN_OR_RETURN(const Value value, Eval(*s.value));
       if (value.IsString()) {
@@ -134,7 +143,8 @@ Result<Interpreter::Flow> Interpreter::ExecOne(const Stmt& s) {
       AISP_RETURN_IF_ERROR(ExecFor(s, iterable, 0));
       break;
     }
-    case Stmt::Kind::kIf: return ExecIf(s);
+    case Stmt::Kind::kIf:
+      return ExecIf(s);
     case Stmt::Kind::kSet: {
       AISP_ASSIGN_OR_RETURN(const Value value, Eval(*s.value));
       AISP_RETURN_IF_ERROR(Assign(*s.target, value));
@@ -149,8 +159,12 @@ Result<Interpreter::Flow> Interpreter::ExecOne(const Stmt& s) {
       AISP_RETURN_IF_ERROR(Assign(*s.target, value));
       break;
     }
-    case Stmt::Kind::kMacro: scope_->Set(s.text, MakeMacro(s, s.text)); break;
-    case Stmt::Kind::kCall: AISP_RETURN_IF_ERROR(ExecCall(s)); break;
+    case Stmt::Kind::kMacro:
+      scope_->Set(s.text, MakeMacro(s, s.text));
+      break;
+    case Stmt::Kind::kCall:
+      AISP_RETURN_IF_ERROR(ExecCall(s));
+      break;
     case Stmt::Kind::kFilter: {
       AISP_ASSIGN_OR_RETURN(std::string text, Capture(s.body));
       const Value head(std::move(text));
@@ -159,11 +173,18 @@ Result<Interpreter::Flow> Interpreter::ExecOne(const Stmt& s) {
       AISP_RETURN_IF_ERROR(Write(filtered));
       break;
     }
-    case Stmt::Kind::kWith: AISP_RETURN_IF_ERROR(ExecWith(s)); break;
-    case Stmt::Kind::kScope: return Exec(s.body);
-    case Stmt::Kind::kDo: AISP_RETURN_IF_ERROR(Eval(*s.value)); break;
-    case Stmt::Kind::kBreak: return Flow::kBreak;
-    case Stmt::Kind::kContinue: return Flow::kContinue;
+    case Stmt::Kind::kWith:
+      AISP_RETURN_IF_ERROR(ExecWith(s));
+      break;
+    case Stmt::Kind::kScope:
+      return Exec(s.body);
+    case Stmt::Kind::kDo:
+      AISP_RETURN_IF_ERROR(Eval(*s.value));
+      break;
+    case Stmt::Kind::kBreak:
+      return Flow::kBreak;
+    case Stmt::Kind::kContinue:
+      return Flow::kContinue;
   }
   return Flow::kNormal;
 }
@@ -257,21 +278,25 @@ Status Interpreter::Assign(const Expr& target, const Value& value) {
   }
   AISP_ASSIGN_OR_RETURN(const Value::List items, Iterate(value));
   if (items.size() != target.items.size()) {
-    return Fail("expected " + std::to_string(target.items.size()) + " values to unpack, got " + std::to_string(items.size()));
+    return Fail("expected " + std::to_string(target.items.size()) + " values to unpack, got " +
+                std::to_string(items.size()));
   }
-  for (size_t i = 0; i < items.size(); ++i) AISP_RETURN_IF_ERROR(Assign(*target.items[i], items[i]));
+  for (size_t i = 0; i < items.size(); ++i)
+    AISP_RETURN_IF_ERROR(Assign(*target.items[i], items[i]));
   return {};
 }
 
 Value Interpreter::MakeMacro(const Stmt& s, std::string name) {
   if (captured_.empty() || captured_.back() != scope_) captured_.push_back(scope_);
-  return Value(std::static_pointer_cast<Value::Object>(std::make_shared<Macro>(&s, std::move(name), scope_)));
+  return Value(std::static_pointer_cast<Value::Object>(
+      std::make_shared<Macro>(&s, std::move(name), scope_)));
 }
 
 Result<Value> Interpreter::CallMacro(const Macro& macro, const Args& args) {
   const auto& parameters = macro.stmt->parameters;
   if (args.positional.size() > parameters.size()) {
-    return Fail("macro '" + macro.name + "' takes not more than " + std::to_string(parameters.size()) + " argument(s)");
+    return Fail("macro '" + macro.name + "' takes not more than " +
+                std::to_string(parameters.size()) + " argument(s)");
   }
   auto scope = std::make_shared<Scope>();
   scope->parent = macro.scope;
@@ -281,8 +306,11 @@ Result<Value> Interpreter::CallMacro(const Macro& macro, const Args& args) {
   const int line = line_;
   const auto run = [&]() -> Status {
     for (const auto& [name, value] : args.named) {
-      const bool known = name == "caller" || std::any_of(parameters.begin(), parameters.end(), [&](const auto& p) { return p.first == name; });
-      if (!known) return Fail("macro '" + macro.name + "' takes no keyword argument '" + name + "'");
+      const bool known =
+          name == "caller" || std::any_of(parameters.begin(), parameters.end(),
+                                          [&](const auto& p) { return p.first == name; });
+      if (!known)
+        return Fail("macro '" + macro.name + "' takes no keyword argument '" + name + "'");
       if (name == "caller") scope->Set(name, value);
     }
     for (size_t i = 0; i < parameters.size(); ++i) {
@@ -310,13 +338,17 @@ Result<Value> Interpreter::CallMacro(const Macro& macro, const Args& args) {
 
 Result<Value> Interpreter::Call(const Value& callee, const Args& args) {
   if (callee.IsUndefined()) return Fail(callee.UndefinedMessage());
-  if (!callee.IsObject()) return Fail("'" + std::string(PythonTypeName(callee)) + "' object is not callable");
+  if (!callee.IsObject())
+    return Fail("'" + std::string(PythonTypeName(callee)) + "' object is not callable");
   Value::Object* object = callee.AsObject().get();
-  if (const auto* function = dynamic_cast<const Function*>(object)) return function->Call(*this, args);
+  if (const auto* function = dynamic_cast<const Function*>(object))
+    return function->Call(*this, args);
   if (const auto* macro = dynamic_cast<const Macro*>(object)) return CallMacro(*macro, args);
   const auto* loop = dynamic_cast<const Loop*>(object);
-  if (loop == nullptr) return Fail("'" + std::string(object->TypeName()) + "' object is not callable");
-  if (loop->recursive == nullptr) return Fail("the loop must have the 'recursive' marker to be called");
+  if (loop == nullptr)
+    return Fail("'" + std::string(object->TypeName()) + "' object is not callable");
+  if (loop->recursive == nullptr)
+    return Fail("the loop must have the 'recursive' marker to be called");
   const Value* iterable = args.Find(0, "iterable");
   if (iterable == nullptr) return Fail("loop() needs what to iterate over");
   std::string text;
@@ -338,28 +370,44 @@ Result<Value> Interpreter::Eval(const Expr& e) {
 Result<Value> Interpreter::EvalKind(const Expr& e) {
   using Kind = Expr::Kind;
   switch (e.kind) {
-    case Kind::kLiteral: return e.value;
-    case Kind::kName: return EvalName(e);
+    case Kind::kLiteral:
+      return e.value;
+    case Kind::kName:
+      return EvalName(e);
     case Kind::kList:
     case Kind::kTuple:
-    case Kind::kConcat: return EvalItems(e);
-    case Kind::kDict: return EvalDict(e);
-    case Kind::kCompare: return EvalCompare(e);
-    case Kind::kSlice: return EvalSlice(e);
-    case Kind::kFilter: return EvalFilter(e, nullptr);
-    default: break;
+    case Kind::kConcat:
+      return EvalItems(e);
+    case Kind::kDict:
+      return EvalDict(e);
+    case Kind::kCompare:
+      return EvalCompare(e);
+    case Kind::kSlice:
+      return EvalSlice(e);
+    case Kind::kFilter:
+      return EvalFilter(e, nullptr);
+    default:
+      break;
   }
   AISP_ASSIGN_OR_RETURN(const Value a, Eval(*e.a));
   switch (e.kind) {
-    case Kind::kAnd: return Truthy(a) ? Eval(*e.b) : Result<Value>(a);
-    case Kind::kOr: return Truthy(a) ? Result<Value>(a) : Eval(*e.b);
-    case Kind::kNot: return Value(!Truthy(a));
+    case Kind::kAnd:
+      return Truthy(a) ? Eval(*e.b) : Result<Value>(a);
+    case Kind::kOr:
+      return Truthy(a) ? Result<Value>(a) : Eval(*e.b);
+    case Kind::kNot:
+      return Value(!Truthy(a));
     case Kind::kCond:
       if (Truthy(a)) return Eval(*e.b);
       if (e.c) return Eval(*e.c);
-      return Value::Undefined("the inline if-expression evaluated to false and no else section was defined");
-    case Kind::kUnary: line_ = e.line; return Negate(a, e.name);
-    case Kind::kAttr: line_ = e.line; return GetAttr(a, e.name);
+      return Value::Undefined(
+          "the inline if-expression evaluated to false and no else section was defined");
+    case Kind::kUnary:
+      line_ = e.line;
+      return Negate(a, e.name);
+    case Kind::kAttr:
+      line_ = e.line;
+      return GetAttr(a, e.name);
     case Kind::kBinary: {
       AISP_ASSIGN_OR_RETURN(const Value b, Eval(*e.b));
       line_ = e.line;
@@ -381,7 +429,8 @@ Result<Value> Interpreter::EvalKind(const Expr& e) {
       AISP_ASSIGN_OR_RETURN(const bool result, ApplyTest(e.name, a, args));
       return Value(result);
     }
-    default: return Fail("expression of an unknown kind");
+    default:
+      return Fail("expression of an unknown kind");
   }
 }
 
@@ -432,14 +481,17 @@ Result<Value> Interpreter::EvalItems(const Expr& e) {
     }
   }
   if (e.kind == Expr::Kind::kConcat) return Checked(Value(std::move(joined)));
-  return Checked(e.kind == Expr::Kind::kList ? Value::GrowableList(std::move(items)) : Value::Tuple(std::move(items)));
+  return Checked(e.kind == Expr::Kind::kList ? Value::GrowableList(std::move(items))
+                                             : Value::Tuple(std::move(items)));
 }
 
 Result<Value> Interpreter::EvalDict(const Expr& e) {
   Value::Map map;
   for (size_t i = 0; i + 1 < e.items.size(); i += 2) {
     AISP_ASSIGN_OR_RETURN(const Value key, Eval(*e.items[i]));
-    if (!key.IsString()) return Fail("only strings can be keys of a dict here, not " + std::string(PythonTypeName(key)));
+    if (!key.IsString())
+      return Fail("only strings can be keys of a dict here, not " +
+                  std::string(PythonTypeName(key)));
     AISP_ASSIGN_OR_RETURN(Value value, Eval(*e.items[i + 1]));
     map.Set(key.AsString(), std::move(value));
   }
@@ -498,10 +550,13 @@ Result<Value> Interpreter::LoopAttr(const std::shared_ptr<Loop>& loop, const std
   if (name == "length") return Value(n);
   if (name == "depth") return Value(loop->depth0 + 1);
   if (name == "depth0") return Value(loop->depth0);
-  if (name == "previtem") return i > 0 ? items[loop->index0 - 1] : Value::Undefined("there is no previous item");
-  if (name == "nextitem") return i + 1 < n ? items[loop->index0 + 1] : Value::Undefined("there is no next item");
+  if (name == "previtem")
+    return i > 0 ? items[loop->index0 - 1] : Value::Undefined("there is no previous item");
+  if (name == "nextitem")
+    return i + 1 < n ? items[loop->index0 + 1] : Value::Undefined("there is no next item");
   const auto function = [&](Function::Body body) {
-    return Value(std::static_pointer_cast<Value::Object>(std::make_shared<Function>(name, std::move(body))));
+    return Value(
+        std::static_pointer_cast<Value::Object>(std::make_shared<Function>(name, std::move(body))));
   };
   if (name == "cycle") {
     return function([i](Interpreter& in, const Args& args) -> Result<Value> {
@@ -510,17 +565,18 @@ Result<Value> Interpreter::LoopAttr(const std::shared_ptr<Loop>& loop, const std
     });
   }
   if (name == "changed") {
-    return function([weak = std::weak_ptr<Loop>(loop)](Interpreter& in, const Args& args) -> Result<Value> {
-      const auto self = weak.lock();
-      if (!self) return in.Fail("the loop is over");
-      Value now = Value::Tuple(args.positional);
-      bool same = false;
-      if (self->changed) {
-        AISP_ASSIGN_OR_RETURN(same, in.Equal(*self->changed, now));
-      }
-      self->changed = std::move(now);
-      return Value(!same);
-    });
+    return function(
+        [weak = std::weak_ptr<Loop>(loop)](Interpreter& in, const Args& args) -> Result<Value> {
+          const auto self = weak.lock();
+          if (!self) return in.Fail("the loop is over");
+          Value now = Value::Tuple(args.positional);
+          bool same = false;
+          if (self->changed) {
+            AISP_ASSIGN_OR_RETURN(same, in.Equal(*self->changed, now));
+          }
+          self->changed = std::move(now);
+          return Value(!same);
+        });
   }
   return Value::Undefined("'LoopContext object' has no attribute '" + name + "'");
 }
@@ -528,16 +584,19 @@ Result<Value> Interpreter::LoopAttr(const std::shared_ptr<Loop>& loop, const std
 Result<Value> Interpreter::GetAttr(const Value& object, const std::string& name) {
   if (object.IsUndefined()) return Fail(object.UndefinedMessage());
   if (object.IsObject()) {
-    if (const auto loop = std::dynamic_pointer_cast<Loop>(object.AsObject())) return LoopAttr(loop, name);
+    if (const auto loop = std::dynamic_pointer_cast<Loop>(object.AsObject()))
+      return LoopAttr(loop, name);
     if (const auto* ns = dynamic_cast<const Namespace*>(object.AsObject().get())) {
       if (const Value* member = ns->members.Find(name)) return *member;
     }
   }
-  if (const auto method = FindMethod(object, name)) return Value(std::static_pointer_cast<Value::Object>(method));
+  if (const auto method = FindMethod(object, name))
+    return Value(std::static_pointer_cast<Value::Object>(method));
   if (object.IsMap()) {
     if (const Value* member = object.AsMap().Find(name)) return *member;
   }
-  const std::string type = object.IsNone() ? "None" : "'" + std::string(PythonTypeName(object)) + " object'";
+  const std::string type =
+      object.IsNone() ? "None" : "'" + std::string(PythonTypeName(object)) + " object'";
   return Value::Undefined(type + " has no attribute '" + name + "'");
 }
 

@@ -19,10 +19,11 @@
 
 namespace aisp::jinja {
 
-inline constexpr uint32_t kMaxValueDepth = 100;   // lists in lists, maps in maps
-inline constexpr int kMaxEvalDepth = 1200;        // tree nodes under evaluation at one time, macro calls included
-inline constexpr int64_t kMaxRange = 100'000;     // jinja2.sandbox.MAX_RANGE
-inline constexpr size_t kBytesPerStep = 64;       // bytes made or read that count as one step
+inline constexpr uint32_t kMaxValueDepth = 100;  // lists in lists, maps in maps
+inline constexpr int kMaxEvalDepth =
+    1200;  // tree nodes under evaluation at one time, macro calls included
+inline constexpr int64_t kMaxRange = 100'000;  // jinja2.sandbox.MAX_RANGE
+inline constexpr size_t kBytesPerStep = 64;    // bytes made or read that count as one step
 
 struct Args {
   std::vector<Value> positional;
@@ -41,7 +42,9 @@ class Function final : public Value::Object {
   Function(std::string name, Body body) : name_(std::move(name)), body_(std::move(body)) {}
   std::string_view TypeName() const override { return "function"; }
   const std::string& name() const { return name_; }
-  Result<Value> Call(Interpreter& interpreter, const Args& args) const { return body_(interpreter, args); }
+  Result<Value> Call(Interpreter& interpreter, const Args& args) const {
+    return body_(interpreter, args);
+  }
 
  private:
   std::string name_;
@@ -113,7 +116,8 @@ class Interpreter {
   Result<Value> Negate(const Value& v, std::string_view op);
   Result<Value> GetAttr(const Value& object, const std::string& name);
   Result<Value> GetItem(const Value& object, const Value& key);
-  Result<Value> GetSlice(const Value& object, const Value& start, const Value& stop, const Value& step);
+  Result<Value> GetSlice(const Value& object, const Value& start, const Value& stop,
+                         const Value& step);
   // "a.b.0" from an item, as selectattr and map(attribute=) read it.
   Result<Value> GetPath(const Value& object, const Value& path);
   Result<Value> Call(const Value& callee, const Args& args);
@@ -165,7 +169,8 @@ class Interpreter {
   const RenderOptions& options_;
   Value::Map globals_;
   std::shared_ptr<Scope> scope_;
-  std::vector<std::shared_ptr<Scope>> captured_;      // scopes that macros hold; emptied at the end, they form cycles
+  std::vector<std::shared_ptr<Scope>>
+      captured_;  // scopes that macros hold; emptied at the end, they form cycles
   std::vector<std::shared_ptr<Namespace>> namespaces_;  // likewise
   std::string* out_ = nullptr;
   uint64_t steps_ = 0;

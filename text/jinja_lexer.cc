@@ -12,7 +12,8 @@ namespace {
 bool IsSpace(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 bool IsNameStart(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || static_cast<unsigned char>(c) >= 0x80;
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||
+         static_cast<unsigned char>(c) >= 0x80;
 }
 bool IsNameChar(char c) { return IsNameStart(c) || IsDigit(c); }
 
@@ -32,8 +33,9 @@ std::string NormalizeNewlines(std::string_view source) {
   return out;
 }
 
-constexpr std::array<std::string_view, 24> kOperators = {"//", "**", "==", "!=", ">=", "<=", "+", "-", "*", "/", "%", "~",
-                                                         "[",  "]",  "(",  ")",  "{",  "}",  ">", "<", "=", ".", ":", "|"};
+constexpr std::array<std::string_view, 24> kOperators = {
+    "//", "**", "==", "!=", ">=", "<=", "+", "-", "*", "/", "%", "~",
+    "[",  "]",  "(",  ")",  "{",  "}",  ">", "<", "=", ".", ":", "|"};
 
 class Lexer {
  public:
@@ -46,11 +48,14 @@ class Lexer {
   }
 
  private:
-  void Add(Token::Kind kind, std::string text) { tokens_.push_back({kind, std::move(text), line_}); }
+  void Add(Token::Kind kind, std::string text) {
+    tokens_.push_back({kind, std::move(text), line_});
+  }
 
   // Moves to `to`, counting lines.
   void Advance(size_t to) {
-    line_ += static_cast<int>(std::count(s_.begin() + static_cast<ptrdiff_t>(pos_), s_.begin() + static_cast<ptrdiff_t>(to), '\n'));
+    line_ += static_cast<int>(std::count(s_.begin() + static_cast<ptrdiff_t>(pos_),
+                                         s_.begin() + static_cast<ptrdiff_t>(to), '\n'));
     if (to > pos_) line_starting_ = s_[to - 1] == '\n';
     pos_ = to;
   }
@@ -65,7 +70,8 @@ class Lexer {
     } else if (sign != '+' && lstrip) {
       const size_t newline = data.rfind('\n');
       const size_t line = newline == std::string_view::npos ? 0 : newline + 1;
-      const bool blank = std::all_of(data.begin() + static_cast<ptrdiff_t>(line), data.end(), IsSpace);
+      const bool blank =
+          std::all_of(data.begin() + static_cast<ptrdiff_t>(line), data.end(), IsSpace);
       if ((line > 0 || line_starting_) && blank) data = data.substr(0, line);
     }
     if (!data.empty()) Add(Token::Kind::kData, std::string(data));
@@ -184,7 +190,8 @@ class Lexer {
       if (s_.substr(pos_, op.size()) != op) continue;
       if (c == '(' || c == '[' || c == '{') open->push_back(c == '(' ? ')' : c == '[' ? ']' : '}');
       if (c == ')' || c == ']' || c == '}') {
-        if (open->empty() || open->back() != c) return TemplateError(line_, std::string("unexpected '") + c + "'");
+        if (open->empty() || open->back() != c)
+          return TemplateError(line_, std::string("unexpected '") + c + "'");
         open->pop_back();
       }
       return Operator(op);
@@ -256,7 +263,8 @@ class Lexer {
     if (c >= '0' && c <= '7') {
       char32_t code = 0;
       size_t j = *i + 1;
-      for (; j < *i + 4 && At(j) >= '0' && At(j) <= '7'; ++j) code = code * 8 + static_cast<char32_t>(At(j) - '0');
+      for (; j < *i + 4 && At(j) >= '0' && At(j) <= '7'; ++j)
+        code = code * 8 + static_cast<char32_t>(At(j) - '0');
       AppendUtf8(code, value);
       *i = j;
       return {};
@@ -270,7 +278,9 @@ class Lexer {
     char32_t code = 0;
     for (size_t j = *i + 2; j < *i + 2 + digits; ++j) {
       const char h = At(j);
-      const int digit = IsDigit(h) ? h - '0' : (h | 32) >= 'a' && (h | 32) <= 'f' ? (h | 32) - 'a' + 10 : -1;
+      const int digit = IsDigit(h)                           ? h - '0'
+                        : (h | 32) >= 'a' && (h | 32) <= 'f' ? (h | 32) - 'a' + 10
+                                                             : -1;
       if (digit < 0) return TemplateError(line_, "broken escape in a string");
       code = code << 4 | static_cast<char32_t>(digit);
     }
@@ -291,7 +301,8 @@ class Lexer {
 }  // namespace
 
 tl::unexpected<Error> TemplateError(int line, std::string_view message) {
-  return InvalidArgument("chat template, line " + std::to_string(line) + ": " + std::string(message));
+  return InvalidArgument("chat template, line " + std::to_string(line) + ": " +
+                         std::string(message));
 }
 
 Result<std::vector<Token>> Tokenize(std::string_view source) { return Lexer(source).Run(); }

@@ -11,7 +11,19 @@
 namespace aisp::jinja {
 
 struct Token {
-  enum class Kind { kData, kBlockBegin, kBlockEnd, kVariableBegin, kVariableEnd, kName, kString, kInteger, kFloat, kOperator, kEnd };
+  enum class Kind {
+    kData,
+    kBlockBegin,
+    kBlockEnd,
+    kVariableBegin,
+    kVariableEnd,
+    kName,
+    kString,
+    kInteger,
+    kFloat,
+    kOperator,
+    kEnd
+  };
   Kind kind = Kind::kEnd;
   std::string text;  // data, name, the string's value, the digits, the operator
   int line = 1;

@@ -29,22 +29,28 @@ Result<std::string> StringArg(Interpreter& in, const Args& args, size_t i, std::
   const Value* v = args.Find(i, name);
   if (v == nullptr) return in.Fail("argument '" + std::string(name) + "' is missing");
   if (v->IsUndefined()) return in.Fail(v->UndefinedMessage());
-  if (!v->IsString()) return in.Fail("argument '" + std::string(name) + "' must be str, not " + std::string(PythonTypeName(*v)));
+  if (!v->IsString())
+    return in.Fail("argument '" + std::string(name) + "' must be str, not " +
+                   std::string(PythonTypeName(*v)));
   return v->AsString();
 }
 
-Result<int64_t> IntArg(Interpreter& in, const Args& args, size_t i, std::string_view name, int64_t absent) {
+Result<int64_t> IntArg(Interpreter& in, const Args& args, size_t i, std::string_view name,
+                       int64_t absent) {
   const Value* v = args.Find(i, name);
   if (v == nullptr || v->IsNone()) return absent;
   if (v->IsBool()) return v->AsBool() ? 1 : 0;
-  if (!v->IsInt()) return in.Fail("argument '" + std::string(name) + "' must be int, not " + std::string(PythonTypeName(*v)));
+  if (!v->IsInt())
+    return in.Fail("argument '" + std::string(name) + "' must be int, not " +
+                   std::string(PythonTypeName(*v)));
   return v->AsInt();
 }
 
 template <StripSide kSide>
 Result<Value> StrStrip(Interpreter& in, const Value& self, const Args& args) {
   const Value* chars = args.Find(0, "chars");
-  if (chars == nullptr || chars->IsNone()) return Value(StripChars(self.AsString(), std::nullopt, kSide));
+  if (chars == nullptr || chars->IsNone())
+    return Value(StripChars(self.AsString(), std::nullopt, kSide));
   if (!chars->IsString()) return in.Fail("strip arg must be None or str");
   return Value(StripChars(self.AsString(), chars->AsString(), kSide));
 }
@@ -73,9 +79,12 @@ Result<Value> StrStartsWith(Interpreter& in, const Value& self, const Args& args
   const Value::List candidates = what->IsTuple() ? what->AsList() : Value::List{*what};
   for (const Value& candidate : candidates) {
     if (candidate.IsUndefined()) return in.Fail(candidate.UndefinedMessage());
-    if (!candidate.IsString()) return in.Fail("startswith first arg must be str or a tuple of str, not " + std::string(PythonTypeName(candidate)));
+    if (!candidate.IsString())
+      return in.Fail("startswith first arg must be str or a tuple of str, not " +
+                     std::string(PythonTypeName(candidate)));
     const std::string& s = self.AsString();
-    if (kEnd ? s.ends_with(candidate.AsString()) : s.starts_with(candidate.AsString())) return Value(true);
+    if (kEnd ? s.ends_with(candidate.AsString()) : s.starts_with(candidate.AsString()))
+      return Value(true);
   }
   return Value(false);
 }
@@ -120,7 +129,9 @@ Result<Value> StrJoin(Interpreter& in, const Value& self, const Args& args) {
   AISP_ASSIGN_OR_RETURN(const Value::List items, in.Iterate(*what));
   std::string out;
   for (size_t i = 0; i < items.size(); ++i) {
-    if (!items[i].IsString()) return in.Fail("sequence item " + std::to_string(i) + ": expected str instance, " + std::string(PythonTypeName(items[i])) + " found");
+    if (!items[i].IsString())
+      return in.Fail("sequence item " + std::to_string(i) + ": expected str instance, " +
+                     std::string(PythonTypeName(items[i])) + " found");
     AISP_RETURN_IF_ERROR(in.ChargeBytes(items[i].AsString().size() + self.AsString().size()));
     if (i > 0) out += self.AsString();
     out += items[i].AsString();
@@ -146,10 +157,14 @@ Result<Value> StrFormat(Interpreter& in, const Value& self, const Args& args) {
     const size_t end = s.find('}', i);
     if (end == std::string::npos) return in.Fail("expected '}' before end of string");
     const std::string name = s.substr(i + 1, end - i - 1);
-    const bool number = name.find_first_not_of("0123456789") == std::string::npos && name.size() < 6;
-    const size_t position = !number ? SIZE_MAX : name.empty() ? automatic++ : static_cast<size_t>(std::stoi(name));
+    const bool number =
+        name.find_first_not_of("0123456789") == std::string::npos && name.size() < 6;
+    const size_t position = !number        ? SIZE_MAX
+                            : name.empty() ? automatic++
+                                           : static_cast<size_t>(std::stoi(name));
     const Value* v = args.Find(position, number ? "" : name);
-    if (v == nullptr) return in.Fail("format field '{" + name + "}' has no argument or is not supported");
+    if (v == nullptr)
+      return in.Fail("format field '{" + name + "}' has no argument or is not supported");
     AISP_ASSIGN_OR_RETURN(const std::string text, in.Str(*v));
     out += text;
     i = end;
@@ -201,7 +216,8 @@ Result<Value> StrPad(Interpreter& in, const Value& self, const Args& args) {
     return in.Fail("the fill character must be exactly one character long");
   }
   AISP_RETURN_IF_ERROR(in.ChargeBytes(static_cast<size_t>(std::max<int64_t>(width, 0))));
-  return Value(Pad(self.AsString(), static_cast<size_t>(std::max<int64_t>(width, 0)), kAlign, fill != nullptr ? std::string_view(fill->AsString()) : " "));
+  return Value(Pad(self.AsString(), static_cast<size_t>(std::max<int64_t>(width, 0)), kAlign,
+                   fill != nullptr ? std::string_view(fill->AsString()) : " "));
 }
 
 template <bool kRight>
@@ -210,22 +226,48 @@ Result<Value> StrPartition(Interpreter& in, const Value& self, const Args& args)
   if (sep.empty()) return in.Fail("empty separator");
   const std::string& s = self.AsString();
   const size_t at = kRight ? s.rfind(sep) : s.find(sep);
-  if (at == std::string::npos) return Value::Tuple(kRight ? Value::List{"", "", self} : Value::List{self, "", ""});
+  if (at == std::string::npos)
+    return Value::Tuple(kRight ? Value::List{"", "", self} : Value::List{self, "", ""});
   return Value::Tuple({Value(s.substr(0, at)), Value(sep), Value(s.substr(at + sep.size()))});
 }
 
 constexpr Entry kStringMethods[] = {
-    {"strip", StrStrip<StripSide::kBoth>}, {"lstrip", StrStrip<StripSide::kLeft>}, {"rstrip", StrStrip<StripSide::kRight>},
-    {"split", StrSplit<false>}, {"rsplit", StrSplit<true>}, {"splitlines", StrSplitLines},
-    {"startswith", StrStartsWith<false>}, {"endswith", StrStartsWith<true>}, {"replace", StrReplace},
-    {"upper", StrMap<Upper>}, {"lower", StrMap<Lower>}, {"casefold", StrMap<Lower>}, {"title", StrMap<Title>},
-    {"capitalize", StrMap<Capitalize>}, {"find", StrFind<false, false>}, {"rfind", StrFind<true, false>},
-    {"index", StrFind<false, true>}, {"rindex", StrFind<true, true>}, {"count", StrCount}, {"join", StrJoin},
-    {"format", StrFormat}, {"isdigit", StrAll<IsDecimal>}, {"isdecimal", StrAll<IsDecimal>}, {"isnumeric", StrAll<IsNumber>},
-    {"isalpha", StrAll<IsLetter>}, {"isalnum", StrAll<IsAlnum>}, {"isspace", StrAll<IsWhitespace>},
-    {"isupper", StrCase<Category::kLu, Category::kLl>}, {"islower", StrCase<Category::kLl, Category::kLu>},
-    {"removeprefix", StrRemove<false>}, {"removesuffix", StrRemove<true>}, {"ljust", StrPad<'l'>}, {"rjust", StrPad<'r'>},
-    {"center", StrPad<'c'>}, {"partition", StrPartition<false>}, {"rpartition", StrPartition<true>},
+    {"strip", StrStrip<StripSide::kBoth>},
+    {"lstrip", StrStrip<StripSide::kLeft>},
+    {"rstrip", StrStrip<StripSide::kRight>},
+    {"split", StrSplit<false>},
+    {"rsplit", StrSplit<true>},
+    {"splitlines", StrSplitLines},
+    {"startswith", StrStartsWith<false>},
+    {"endswith", StrStartsWith<true>},
+    {"replace", StrReplace},
+    {"upper", StrMap<Upper>},
+    {"lower", StrMap<Lower>},
+    {"casefold", StrMap<Lower>},
+    {"title", StrMap<Title>},
+    {"capitalize", StrMap<Capitalize>},
+    {"find", StrFind<false, false>},
+    {"rfind", StrFind<true, false>},
+    {"index", StrFind<false, true>},
+    {"rindex", StrFind<true, true>},
+    {"count", StrCount},
+    {"join", StrJoin},
+    {"format", StrFormat},
+    {"isdigit", StrAll<IsDecimal>},
+    {"isdecimal", StrAll<IsDecimal>},
+    {"isnumeric", StrAll<IsNumber>},
+    {"isalpha", StrAll<IsLetter>},
+    {"isalnum", StrAll<IsAlnum>},
+    {"isspace", StrAll<IsWhitespace>},
+    {"isupper", StrCase<Category::kLu, Category::kLl>},
+    {"islower", StrCase<Category::kLl, Category::kLu>},
+    {"removeprefix", StrRemove<false>},
+    {"removesuffix", StrRemove<true>},
+    {"ljust", StrPad<'l'>},
+    {"rjust", StrPad<'r'>},
+    {"center", StrPad<'c'>},
+    {"partition", StrPartition<false>},
+    {"rpartition", StrPartition<true>},
 };
 
 // Scalars only: a list that could hold itself would never be freed.
@@ -264,7 +306,8 @@ Result<Value> ListCopy(Interpreter& in, const Value& self, const Args&) {
   return in.Checked(Value::GrowableList(self.AsList()));
 }
 
-constexpr Entry kListMethods[] = {{"append", ListAppend}, {"index", ListIndex}, {"count", ListCount}, {"copy", ListCopy}};
+constexpr Entry kListMethods[] = {
+    {"append", ListAppend}, {"index", ListIndex}, {"count", ListCount}, {"copy", ListCopy}};
 
 enum class Part { kKeys, kValues, kItems };
 template <Part kPart>
@@ -289,11 +332,15 @@ Result<Value> DictGet(Interpreter& in, const Value& self, const Args& args) {
 
 Result<Value> DictCopy(Interpreter&, const Value& self, const Args&) { return self; }
 
-constexpr Entry kDictMethods[] = {{"keys", DictParts<Part::kKeys>}, {"values", DictParts<Part::kValues>},
-                                  {"items", DictParts<Part::kItems>}, {"get", DictGet}, {"copy", DictCopy}};
+constexpr Entry kDictMethods[] = {{"keys", DictParts<Part::kKeys>},
+                                  {"values", DictParts<Part::kValues>},
+                                  {"items", DictParts<Part::kItems>},
+                                  {"get", DictGet},
+                                  {"copy", DictCopy}};
 
 // What would change a value that the caller owns.
-constexpr std::string_view kRefused[] = {"pop", "popitem", "update", "clear", "setdefault", "insert", "extend", "remove", "sort", "reverse"};
+constexpr std::string_view kRefused[] = {"pop",    "popitem", "update", "clear", "setdefault",
+                                         "insert", "extend",  "remove", "sort",  "reverse"};
 
 Result<Value> Range(Interpreter& in, const Args& args) {
   AISP_ASSIGN_OR_RETURN(const int64_t first, IntArg(in, args, 0, "", 0));
@@ -303,9 +350,11 @@ Result<Value> Range(Interpreter& in, const Args& args) {
     AISP_ASSIGN_OR_RETURN(stop, IntArg(in, args, 1, "", 0));
     AISP_ASSIGN_OR_RETURN(step, IntArg(in, args, 2, "", 1));
   }
-  if (args.positional.empty() || args.positional.size() > 3) return in.Fail("range takes 1 to 3 arguments");
+  if (args.positional.empty() || args.positional.size() > 3)
+    return in.Fail("range takes 1 to 3 arguments");
   if (step == 0) return in.Fail("range() arg 3 must not be zero");
-  const __int128 distance = step > 0 ? static_cast<__int128>(stop) - start : static_cast<__int128>(start) - stop;
+  const __int128 distance =
+      step > 0 ? static_cast<__int128>(stop) - start : static_cast<__int128>(start) - stop;
   const __int128 stride = step > 0 ? static_cast<__int128>(step) : -static_cast<__int128>(step);
   const __int128 count = distance <= 0 ? 0 : (distance - 1) / stride + 1;
   if (count > kMaxRange) return in.Fail("range too big; the limit is " + std::to_string(kMaxRange));
@@ -373,17 +422,19 @@ std::shared_ptr<Function> FindMethod(const Value& self, const std::string& name)
   const auto look = [&](const auto& table) -> std::shared_ptr<Function> {
     for (const Entry& entry : table) {
       if (entry.name != name) continue;
-      return std::make_shared<Function>(name, [self, method = entry.method](Interpreter& in, const Args& args) -> Result<Value> {
-        if (self.IsString()) AISP_RETURN_IF_ERROR(in.ChargeBytes(self.AsString().size()));
-        return method(in, self, args);
-      });
+      return std::make_shared<Function>(
+          name, [self, method = entry.method](Interpreter& in, const Args& args) -> Result<Value> {
+            if (self.IsString()) AISP_RETURN_IF_ERROR(in.ChargeBytes(self.AsString().size()));
+            return method(in, self, args);
+          });
     }
     return nullptr;
   };
   if (self.IsString()) return look(kStringMethods);
   if (!self.IsList() && !self.IsMap()) return nullptr;
   if (auto found = self.IsList() ? look(kListMethods) : look(kDictMethods)) return found;
-  const bool refused = std::find(std::begin(kRefused), std::end(kRefused), name) != std::end(kRefused);
+  const bool refused =
+      std::find(std::begin(kRefused), std::end(kRefused), name) != std::end(kRefused);
   if (!refused || (self.IsMap() && self.AsMap().Find(name) != nullptr)) return nullptr;
   return std::make_shared<Function>(name, [name](Interpreter& in, const Args&) -> Result<Value> {
     return in.Fail("'" + name + "' is not allowed: a template cannot change its values in place");
@@ -393,7 +444,8 @@ std::shared_ptr<Function> FindMethod(const Value& self, const std::string& name)
 Value::Map MakeGlobals() {
   Value::Map globals;
   const auto add = [&](const char* name, Function::Body body) {
-    globals.Set(name, Value(std::static_pointer_cast<Value::Object>(std::make_shared<Function>(name, std::move(body)))));
+    globals.Set(name, Value(std::static_pointer_cast<Value::Object>(
+                          std::make_shared<Function>(name, std::move(body)))));
   };
   add("range", Range);
   add("namespace", MakeNamespace);

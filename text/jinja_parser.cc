@@ -40,7 +40,9 @@ class Parser {
     if (at_ + 1 < tokens_.size()) ++at_;
   }
   bool IsOp(std::string_view op) const { return Now().kind == Kind::kOperator && Now().text == op; }
-  bool IsName(std::string_view name) const { return Now().kind == Kind::kName && Now().text == name; }
+  bool IsName(std::string_view name) const {
+    return Now().kind == Kind::kName && Now().text == name;
+  }
   bool SkipOp(std::string_view op) {
     if (!IsOp(op)) return false;
     Next();
@@ -51,13 +53,19 @@ class Parser {
     Next();
     return true;
   }
-  tl::unexpected<Error> Fail(std::string_view message) const { return TemplateError(Now().line, message); }
+  tl::unexpected<Error> Fail(std::string_view message) const {
+    return TemplateError(Now().line, message);
+  }
   std::string Shown() const {
     switch (Now().kind) {
-      case Kind::kEnd: return "the end of the template";
-      case Kind::kBlockEnd: return "'%}'";
-      case Kind::kVariableEnd: return "'}}'";
-      default: return "'" + Excerpt(Now().text) + "'";
+      case Kind::kEnd:
+        return "the end of the template";
+      case Kind::kBlockEnd:
+        return "'%}'";
+      case Kind::kVariableEnd:
+        return "'}}'";
+      default:
+        return "'" + Excerpt(Now().text) + "'";
     }
   }
   Status ExpectOp(std::string_view op) {
@@ -96,7 +104,8 @@ class Parser {
     for (const auto& [name, item] : e->named) see(item);
     e->depth = below + 1;
     if (e->depth > kMaxTreeDepth) {
-      return TemplateError(e->line, "expression nested deeper than " + std::to_string(kMaxTreeDepth));
+      return TemplateError(e->line,
+                           "expression nested deeper than " + std::to_string(kMaxTreeDepth));
     }
     return e;
   }
@@ -113,7 +122,8 @@ class Parser {
 
   Result<ExprPtr> Expression(bool with_condition = true) {
     const Level level(&level_);
-    if (level_ > kMaxTreeDepth) return Fail("expression nested deeper than " + std::to_string(kMaxTreeDepth));
+    if (level_ > kMaxTreeDepth)
+      return Fail("expression nested deeper than " + std::to_string(kMaxTreeDepth));
     AISP_ASSIGN_OR_RETURN(ExprPtr e, Or());
     while (with_condition && IsName("if")) {
       const int line = Now().line;
@@ -135,7 +145,8 @@ class Parser {
       const int line = Now().line;
       Next();
       AISP_ASSIGN_OR_RETURN(ExprPtr right, And());
-      AISP_ASSIGN_OR_RETURN(left, Binary(Expr::Kind::kOr, line, "or", std::move(left), std::move(right)));
+      AISP_ASSIGN_OR_RETURN(left,
+                            Binary(Expr::Kind::kOr, line, "or", std::move(left), std::move(right)));
     }
     return left;
   }
@@ -146,7 +157,8 @@ class Parser {
       const int line = Now().line;
       Next();
       AISP_ASSIGN_OR_RETURN(ExprPtr right, Not());
-      AISP_ASSIGN_OR_RETURN(left, Binary(Expr::Kind::kAnd, line, "and", std::move(left), std::move(right)));
+      AISP_ASSIGN_OR_RETURN(
+          left, Binary(Expr::Kind::kAnd, line, "and", std::move(left), std::move(right)));
     }
     return left;
   }
@@ -155,7 +167,8 @@ class Parser {
     int line = Now().line;
     if (!SkipName("not")) return Compare();
     const Level level(&level_);
-    if (level_ > kMaxTreeDepth) return Fail("expression nested deeper than " + std::to_string(kMaxTreeDepth));
+    if (level_ > kMaxTreeDepth)
+      return Fail("expression nested deeper than " + std::to_string(kMaxTreeDepth));
     AISP_ASSIGN_OR_RETURN(ExprPtr operand, Not());
     return Binary(Expr::Kind::kNot, line, "not", std::move(operand), nullptr);
   }
@@ -168,7 +181,8 @@ class Parser {
     while (true) {
       static constexpr std::string_view kCompareOps[] = {"==", "!=", "<", "<=", ">", ">="};
       std::string op;
-      if (Now().kind == Kind::kOperator && std::count(std::begin(kCompareOps), std::end(kCompareOps), Now().text) != 0) {
+      if (Now().kind == Kind::kOperator &&
+          std::count(std::begin(kCompareOps), std::end(kCompareOps), Now().text) != 0) {
         op = Now().text;
       } else if (IsName("in")) {
         op = "in";
@@ -200,7 +214,8 @@ class Parser {
       std::string op = Now().text;
       Next();
       AISP_ASSIGN_OR_RETURN(ExprPtr right, next());
-      AISP_ASSIGN_OR_RETURN(left, Binary(Expr::Kind::kBinary, line, std::move(op), std::move(left), std::move(right)));
+      AISP_ASSIGN_OR_RETURN(left, Binary(Expr::Kind::kBinary, line, std::move(op), std::move(left),
+                                         std::move(right)));
     }
     return left;
   }
@@ -229,14 +244,16 @@ class Parser {
 
   Result<ExprPtr> Unary(bool with_filter) {
     const Level level(&level_);
-    if (level_ > kMaxTreeDepth) return Fail("expression nested deeper than " + std::to_string(kMaxTreeDepth));
+    if (level_ > kMaxTreeDepth)
+      return Fail("expression nested deeper than " + std::to_string(kMaxTreeDepth));
     const int line = Now().line;
     ExprPtr e;
     if (IsOp("-") || IsOp("+")) {
       std::string op = Now().text;
       Next();
       AISP_ASSIGN_OR_RETURN(ExprPtr operand, Unary(false));
-      AISP_ASSIGN_OR_RETURN(e, Binary(Expr::Kind::kUnary, line, std::move(op), std::move(operand), nullptr));
+      AISP_ASSIGN_OR_RETURN(
+          e, Binary(Expr::Kind::kUnary, line, std::move(op), std::move(operand), nullptr));
     } else {
       AISP_ASSIGN_OR_RETURN(e, Primary());
     }
@@ -252,11 +269,13 @@ class Parser {
           AISP_ASSIGN_OR_RETURN(const int64_t i, ParseInt(Now().text));
           index->value = Value(i);
           Next();
-          AISP_ASSIGN_OR_RETURN(e, Binary(Expr::Kind::kItem, line, "", std::move(e), std::move(index)));
+          AISP_ASSIGN_OR_RETURN(
+              e, Binary(Expr::Kind::kItem, line, "", std::move(e), std::move(index)));
           continue;
         }
         AISP_ASSIGN_OR_RETURN(std::string name, ExpectName());
-        AISP_ASSIGN_OR_RETURN(e, Binary(Expr::Kind::kAttr, line, std::move(name), std::move(e), nullptr));
+        AISP_ASSIGN_OR_RETURN(
+            e, Binary(Expr::Kind::kAttr, line, std::move(name), std::move(e), nullptr));
       } else if (IsOp("[")) {
         AISP_ASSIGN_OR_RETURN(e, Subscript(std::move(e)));
       } else if (IsOp("(")) {
@@ -288,7 +307,8 @@ class Parser {
       Next();
       ++colons;
     }
-    if (colons == 0 && parts[0] && IsOp(",")) return Fail("a subscript of several values is not supported");
+    if (colons == 0 && parts[0] && IsOp(","))
+      return Fail("a subscript of several values is not supported");
     AISP_RETURN_IF_ERROR(ExpectOp("]"));
     if (colons == 0) {
       if (!parts[0]) return TemplateError(line, "expected a subscript");
@@ -340,11 +360,14 @@ class Parser {
 
   bool StartsTestArgument() const {
     switch (Now().kind) {
-      case Kind::kName: return !IsName("else") && !IsName("or") && !IsName("and") && !IsName("if") && !IsName("is");
+      case Kind::kName:
+        return !IsName("else") && !IsName("or") && !IsName("and") && !IsName("if") && !IsName("is");
       case Kind::kString:
       case Kind::kInteger:
-      case Kind::kFloat: return true;
-      default: return IsOp("[") || IsOp("{");
+      case Kind::kFloat:
+        return true;
+      default:
+        return IsOp("[") || IsOp("{");
     }
   }
 
@@ -402,7 +425,8 @@ class Parser {
         Next();
         return LiteralOf(Value(*d));
       }
-      default: break;
+      default:
+        break;
     }
     if (IsOp("(")) return Parenthesized();
     if (IsOp("[")) return ListLiteral();
@@ -421,7 +445,8 @@ class Parser {
   Result<ExprPtr> TupleUntil(std::string_view end, bool with_condition = true) {
     ExprPtr tuple = New(Expr::Kind::kTuple, Now().line);
     bool comma = false;
-    while (!IsOp(end) && Now().kind != Kind::kBlockEnd && Now().kind != Kind::kVariableEnd && !IsName("in")) {
+    while (!IsOp(end) && Now().kind != Kind::kBlockEnd && Now().kind != Kind::kVariableEnd &&
+           !IsName("in")) {
       AISP_ASSIGN_OR_RETURN(ExprPtr item, Expression(with_condition));
       tuple->items.push_back(std::move(item));
       if (!SkipOp(",")) break;
@@ -464,7 +489,8 @@ class Parser {
   // Statements up to a block tag named in `ends`, whose name is then the current token.
   Result<Block> Body(std::initializer_list<std::string_view> ends) {
     const Level level(&level_);
-    if (level_ > kMaxTreeDepth) return Fail("blocks nested deeper than " + std::to_string(kMaxTreeDepth));
+    if (level_ > kMaxTreeDepth)
+      return Fail("blocks nested deeper than " + std::to_string(kMaxTreeDepth));
     Block block;
     const int line = Now().line;
     while (Now().kind != Kind::kEnd) {
@@ -482,12 +508,15 @@ class Parser {
         block.push_back(std::move(output));
       } else {
         Next();
-        if (Now().kind == Kind::kName && std::count(ends.begin(), ends.end(), Now().text) != 0) return block;
+        if (Now().kind == Kind::kName && std::count(ends.begin(), ends.end(), Now().text) != 0)
+          return block;
         AISP_ASSIGN_OR_RETURN(auto statement, Statement());
         block.push_back(std::move(statement));
       }
     }
-    if (ends.size() != 0) return TemplateError(line, "block is never closed; expected '" + std::string(*ends.begin()) + "'");
+    if (ends.size() != 0)
+      return TemplateError(line,
+                           "block is never closed; expected '" + std::string(*ends.begin()) + "'");
     return block;
   }
 
@@ -522,7 +551,8 @@ class Parser {
   // Closes a body that ended at the tag `name`.
   Status EndTag(std::string_view name) {
     Next();
-    if (Now().kind != Kind::kBlockEnd) return Fail("expected '%}' after '" + std::string(name) + "'");
+    if (Now().kind != Kind::kBlockEnd)
+      return Fail("expected '%}' after '" + std::string(name) + "'");
     return ExpectBlockEnd();
   }
 
@@ -722,8 +752,8 @@ class Parser {
 
 Result<Block> ParseTemplate(std::string_view source) {
   if (source.size() > kMaxTemplateBytes) {
-    return InvalidArgument("chat template of " + std::to_string(source.size()) + " bytes; the limit is " +
-                           std::to_string(kMaxTemplateBytes));
+    return InvalidArgument("chat template of " + std::to_string(source.size()) +
+                           " bytes; the limit is " + std::to_string(kMaxTemplateBytes));
   }
   if (!IsValidUtf8(source)) return InvalidArgument("chat template is not valid UTF-8");
   AISP_ASSIGN_OR_RETURN(std::vector<Token> tokens, Tokenize(source));

@@ -12,7 +12,8 @@ std::string StripChars(std::string_view s, std::optional<std::string_view> chars
   const std::u32string set = chars ? ToUtf32(*chars) : std::u32string();
   const auto strip = [&](char32_t c) {
     // Python also strips the four separators U+001C to U+001F.
-    return chars ? set.find(c) != std::u32string::npos : IsWhitespace(c) || (c >= 0x1C && c <= 0x1F);
+    return chars ? set.find(c) != std::u32string::npos
+                 : IsWhitespace(c) || (c >= 0x1C && c <= 0x1F);
   };
   size_t begin = 0, end = text.size();
   while (side != StripSide::kRight && begin < end && strip(text[begin])) ++begin;
@@ -86,7 +87,8 @@ std::vector<std::string> SplitSpaces(std::string_view s, long limit, bool from_r
   }
 }
 
-std::vector<std::string> SplitBy(std::string_view s, std::string_view separator, long limit, bool from_right) {
+std::vector<std::string> SplitBy(std::string_view s, std::string_view separator, long limit,
+                                 bool from_right) {
   std::vector<std::string> out;
   while (limit < 0 || static_cast<long>(out.size()) < limit) {
     const size_t at = from_right ? s.rfind(separator) : s.find(separator);
@@ -112,7 +114,8 @@ std::vector<std::string> SplitLines(std::string_view s, bool keep_ends) {
   return out;
 }
 
-std::string ReplaceLimited(std::string_view s, std::string_view from, std::string_view to, long limit) {
+std::string ReplaceLimited(std::string_view s, std::string_view from, std::string_view to,
+                           long limit) {
   std::string out;
   long count = 0;
   const auto more = [&] { return limit < 0 || count < limit; };
@@ -127,7 +130,8 @@ std::string ReplaceLimited(std::string_view s, std::string_view from, std::strin
     return out;
   }
   size_t done = 0;
-  for (size_t at; more() && (at = s.find(from, done)) != std::string_view::npos; done = at + from.size(), ++count) {
+  for (size_t at; more() && (at = s.find(from, done)) != std::string_view::npos;
+       done = at + from.size(), ++count) {
     out.append(s.substr(done, at - done)).append(to);
   }
   return out.append(s.substr(done));
@@ -137,12 +141,23 @@ std::string EscapeHtml(std::string_view s) {
   std::string out;
   for (const char c : s) {
     switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&#34;"; break;
-      case '\'': out += "&#39;"; break;
-      default: out.push_back(c);
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&#34;";
+        break;
+      case '\'':
+        out += "&#39;";
+        break;
+      default:
+        out.push_back(c);
     }
   }
   return out;
@@ -153,7 +168,9 @@ std::string Pad(std::string_view s, size_t width, char align, std::string_view f
   if (length >= width) return std::string(s);
   const size_t missing = width - length;
   // str.center puts the odd one left when the width is odd.
-  const size_t left = align == 'l' ? 0 : align == 'r' ? missing : missing / 2 + (missing & width & 1);
+  const size_t left = align == 'l'   ? 0
+                      : align == 'r' ? missing
+                                     : missing / 2 + (missing & width & 1);
   std::string out;
   for (size_t i = 0; i < left; ++i) out.append(fill);
   out.append(s);

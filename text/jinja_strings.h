@@ -21,11 +21,13 @@ std::string Title(std::string_view s);
 
 // str.split and rsplit. `limit` splits at most, all when negative.
 std::vector<std::string> SplitSpaces(std::string_view s, long limit, bool from_right);
-std::vector<std::string> SplitBy(std::string_view s, std::string_view separator, long limit, bool from_right);
+std::vector<std::string> SplitBy(std::string_view s, std::string_view separator, long limit,
+                                 bool from_right);
 std::vector<std::string> SplitLines(std::string_view s, bool keep_ends);
 
 // Replaces at most `limit` times, always when negative. An empty `from` matches between all characters.
-std::string ReplaceLimited(std::string_view s, std::string_view from, std::string_view to, long limit);
+std::string ReplaceLimited(std::string_view s, std::string_view from, std::string_view to,
+                           long limit);
 
 // & < > " ' as entities (markupsafe).
 std::string EscapeHtml(std::string_view s);

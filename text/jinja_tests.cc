@@ -20,8 +20,9 @@ Result<bool> CompareTest(Interpreter& in, std::string_view op, const Value& v, c
 // The operator that a comparing test stands for, or nothing.
 std::string_view OperatorOf(std::string_view name) {
   static constexpr std::pair<std::string_view, std::string_view> kNames[] = {
-      {"eq", "=="}, {"equalto", "=="}, {"==", "=="}, {"ne", "!="},       {"!=", "!="}, {"lt", "<"},  {"lessthan", "<"},
-      {"<", "<"},   {"le", "<="},      {"<=", "<="}, {"gt", ">"}, {"greaterthan", ">"}, {">", ">"}, {"ge", ">="}, {">=", ">="}};
+      {"eq", "=="}, {"equalto", "=="},    {"==", "=="}, {"ne", "!="}, {"!=", "!="},
+      {"lt", "<"},  {"lessthan", "<"},    {"<", "<"},   {"le", "<="}, {"<=", "<="},
+      {"gt", ">"},  {"greaterthan", ">"}, {">", ">"},   {"ge", ">="}, {">=", ">="}};
   for (const auto& [from, to] : kNames) {
     if (from == name) return to;
   }
@@ -34,7 +35,8 @@ bool IsIterable(const Value& v) {
 }
 
 bool IsCallable(const Value& v) {
-  return v.IsObject() && (v.AsObject()->TypeName() == "function" || v.AsObject()->TypeName() == "Macro");
+  return v.IsObject() &&
+         (v.AsObject()->TypeName() == "function" || v.AsObject()->TypeName() == "Macro");
 }
 
 // Tests of the value's type alone; nothing when the name is none of them.
@@ -62,7 +64,8 @@ std::optional<bool> TypeTest(std::string_view name, const Value& v) {
 Result<bool> Interpreter::ApplyTest(const std::string& name, const Value& v, const Args& args) {
   AISP_RETURN_IF_ERROR(Charge(1));
   if (const std::optional<bool> result = TypeTest(name, v)) return *result;
-  if (const std::string_view op = OperatorOf(name); !op.empty()) return CompareTest(*this, op, v, args);
+  if (const std::string_view op = OperatorOf(name); !op.empty())
+    return CompareTest(*this, op, v, args);
   const Value* other = args.Find(0, "other");
   if (name == "in") {
     if (other == nullptr) return Fail("the test 'in' needs an argument");

@@ -26,12 +26,14 @@ bool IsPrintable(char32_t c) {
 std::string Hex(char32_t c, int digits) {
   static constexpr char kDigits[] = "0123456789abcdef";
   std::string out;
-  for (int shift = (digits - 1) * 4; shift >= 0; shift -= 4) out.push_back(kDigits[c >> shift & 15]);
+  for (int shift = (digits - 1) * 4; shift >= 0; shift -= 4)
+    out.push_back(kDigits[c >> shift & 15]);
   return out;
 }
 
 std::string ReprString(std::string_view s) {
-  const char quote = s.find('\'') != std::string_view::npos && s.find('"') == std::string_view::npos ? '"' : '\'';
+  const char quote =
+      s.find('\'') != std::string_view::npos && s.find('"') == std::string_view::npos ? '"' : '\'';
   std::string out(1, quote);
   for (size_t i = 0; i < s.size();) {
     const char32_t c = DecodeUtf8(s, &i);
@@ -59,18 +61,33 @@ void AppendJsonString(std::string_view s, bool ascii, std::string* out) {
   for (size_t i = 0; i < s.size();) {
     const char32_t c = DecodeUtf8(s, &i);
     switch (c) {
-      case '"': *out += "\\\""; break;
-      case '\\': *out += "\\\\"; break;
-      case '\n': *out += "\\n"; break;
-      case '\r': *out += "\\r"; break;
-      case '\t': *out += "\\t"; break;
-      case '\f': *out += "\\f"; break;
-      case '\b': *out += "\\b"; break;
+      case '"':
+        *out += "\\\"";
+        break;
+      case '\\':
+        *out += "\\\\";
+        break;
+      case '\n':
+        *out += "\\n";
+        break;
+      case '\r':
+        *out += "\\r";
+        break;
+      case '\t':
+        *out += "\\t";
+        break;
+      case '\f':
+        *out += "\\f";
+        break;
+      case '\b':
+        *out += "\\b";
+        break;
       default:
         if (c < 0x20 || (ascii && c >= 0x7F && c < 0x10000 && c != 0x7F)) {
           *out += "\\u" + Hex(c, 4);
         } else if (ascii && c >= 0x10000) {
-          *out += "\\u" + Hex(0xD800 + ((c - 0x10000) >> 10), 4) + "\\u" + Hex(0xDC00 + ((c - 0x10000) & 0x3FF), 4);
+          *out += "\\u" + Hex(0xD800 + ((c - 0x10000) >> 10), 4) + "\\u" +
+                  Hex(0xDC00 + ((c - 0x10000) & 0x3FF), 4);
         } else {
           AppendUtf8(c, out);
         }
@@ -97,16 +114,30 @@ class JsonWriter {
  private:
   Status WriteOne(const Value& v, int level) {
     switch (v.kind()) {
-      case Value::Kind::kNone: out_ += "null"; return {};
-      case Value::Kind::kBool: out_ += v.AsBool() ? "true" : "false"; return {};
-      case Value::Kind::kInt: out_ += std::to_string(v.AsInt()); return {};
-      case Value::Kind::kFloat:
-        out_ += std::isnan(v.AsFloat()) ? "NaN" : std::isinf(v.AsFloat()) ? (v.AsFloat() > 0 ? "Infinity" : "-Infinity") : PythonFloat(v.AsFloat());
+      case Value::Kind::kNone:
+        out_ += "null";
         return {};
-      case Value::Kind::kString: AppendJsonString(v.AsString(), ascii, &out_); return {};
-      case Value::Kind::kList: return WriteList(v.AsList(), level);
-      case Value::Kind::kMap: return WriteMap(v.AsMap(), level);
-      default: return in_.Fail("Object of type " + std::string(PythonTypeName(v)) + " is not JSON serializable");
+      case Value::Kind::kBool:
+        out_ += v.AsBool() ? "true" : "false";
+        return {};
+      case Value::Kind::kInt:
+        out_ += std::to_string(v.AsInt());
+        return {};
+      case Value::Kind::kFloat:
+        out_ += std::isnan(v.AsFloat())   ? "NaN"
+                : std::isinf(v.AsFloat()) ? (v.AsFloat() > 0 ? "Infinity" : "-Infinity")
+                                          : PythonFloat(v.AsFloat());
+        return {};
+      case Value::Kind::kString:
+        AppendJsonString(v.AsString(), ascii, &out_);
+        return {};
+      case Value::Kind::kList:
+        return WriteList(v.AsList(), level);
+      case Value::Kind::kMap:
+        return WriteMap(v.AsMap(), level);
+      default:
+        return in_.Fail("Object of type " + std::string(PythonTypeName(v)) +
+                        " is not JSON serializable");
     }
   }
   void Break(int level) {
@@ -128,7 +159,9 @@ class JsonWriter {
   Status WriteMap(const Value::Map& map, int level) {
     std::vector<const std::pair<std::string, Value>*> entries;
     for (const auto& entry : map) entries.push_back(&entry);
-    if (sort_keys) std::sort(entries.begin(), entries.end(), [](const auto* a, const auto* b) { return a->first < b->first; });
+    if (sort_keys)
+      std::sort(entries.begin(), entries.end(),
+                [](const auto* a, const auto* b) { return a->first < b->first; });
     out_.push_back('{');
     for (size_t i = 0; i < entries.size(); ++i) {
       if (i > 0) out_ += item_separator;
@@ -170,14 +203,22 @@ SliceRange RangeOf(const Value& start, const Value& stop, int64_t step, int64_t 
 bool Interpreter::Truthy(const Value& v) const {
   switch (v.kind()) {
     case Value::Kind::kUndefined:
-    case Value::Kind::kNone: return false;
-    case Value::Kind::kBool: return v.AsBool();
-    case Value::Kind::kInt: return v.AsInt() != 0;
-    case Value::Kind::kFloat: return v.AsFloat() != 0;
-    case Value::Kind::kString: return !v.AsString().empty();
-    case Value::Kind::kList: return !v.AsList().empty();
-    case Value::Kind::kMap: return v.AsMap().size() != 0;
-    case Value::Kind::kObject: return true;
+    case Value::Kind::kNone:
+      return false;
+    case Value::Kind::kBool:
+      return v.AsBool();
+    case Value::Kind::kInt:
+      return v.AsInt() != 0;
+    case Value::Kind::kFloat:
+      return v.AsFloat() != 0;
+    case Value::Kind::kString:
+      return !v.AsString().empty();
+    case Value::Kind::kList:
+      return !v.AsList().empty();
+    case Value::Kind::kMap:
+      return v.AsMap().size() != 0;
+    case Value::Kind::kObject:
+      return true;
   }
   return false;
 }
@@ -195,12 +236,19 @@ Result<std::string> Interpreter::Repr(const Value& v) {
   AISP_RETURN_IF_ERROR(Charge(1));
   std::string out;
   switch (v.kind()) {
-    case Value::Kind::kUndefined: return std::string("Undefined");
-    case Value::Kind::kNone: return std::string("None");
-    case Value::Kind::kBool: return std::string(v.AsBool() ? "True" : "False");
-    case Value::Kind::kInt: return std::to_string(v.AsInt());
-    case Value::Kind::kFloat: return PythonFloat(v.AsFloat());
-    case Value::Kind::kString: out = ReprString(v.AsString()); break;
+    case Value::Kind::kUndefined:
+      return std::string("Undefined");
+    case Value::Kind::kNone:
+      return std::string("None");
+    case Value::Kind::kBool:
+      return std::string(v.AsBool() ? "True" : "False");
+    case Value::Kind::kInt:
+      return std::to_string(v.AsInt());
+    case Value::Kind::kFloat:
+      return PythonFloat(v.AsFloat());
+    case Value::Kind::kString:
+      out = ReprString(v.AsString());
+      break;
     case Value::Kind::kList: {
       out = v.IsTuple() ? "(" : "[";
       for (size_t i = 0; i < v.AsList().size(); ++i) {
@@ -220,7 +268,9 @@ Result<std::string> Interpreter::Repr(const Value& v) {
       out += "}";
       break;
     }
-    case Value::Kind::kObject: out = "<" + std::string(v.AsObject()->TypeName()) + " object>"; break;
+    case Value::Kind::kObject:
+      out = "<" + std::string(v.AsObject()->TypeName()) + " object>";
+      break;
   }
   AISP_RETURN_IF_ERROR(ChargeBytes(out.size()));
   return out;
@@ -230,24 +280,29 @@ Result<std::string> Interpreter::ToJson(const Value& value, const Args& args) {
   std::string out;
   JsonWriter writer(*this, &out);
   // transformers: tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False)
-  const auto named = [&](std::string_view name) -> const Value* { return args.Find(SIZE_MAX, name); };
+  const auto named = [&](std::string_view name) -> const Value* {
+    return args.Find(SIZE_MAX, name);
+  };
   if (const Value* v = named("ensure_ascii")) writer.ascii = Truthy(*v);
   if (const Value* v = named("sort_keys")) writer.sort_keys = Truthy(*v);
   const Value* indent = named("indent");
-  if (indent == nullptr && !args.positional.empty() && args.positional[0].IsInt()) indent = &args.positional[0];
+  if (indent == nullptr && !args.positional.empty() && args.positional[0].IsInt())
+    indent = &args.positional[0];
   if (indent != nullptr && !indent->IsNone()) {
     writer.indented = true;
     writer.item_separator = ",";
     if (indent->IsString()) {
       writer.indent = indent->AsString();
     } else if (IsIntegral(*indent)) {
-      writer.indent.assign(static_cast<size_t>(std::clamp<int64_t>(AsInteger(*indent), 0, 64)), ' ');
+      writer.indent.assign(static_cast<size_t>(std::clamp<int64_t>(AsInteger(*indent), 0, 64)),
+                           ' ');
     } else {
       return Fail("tojson: indent must be a number or a string");
     }
   }
   if (const Value* v = named("separators"); v != nullptr && !v->IsNone()) {
-    if (!v->IsList() || v->AsList().size() != 2 || !v->AsList()[0].IsString() || !v->AsList()[1].IsString()) {
+    if (!v->IsList() || v->AsList().size() != 2 || !v->AsList()[0].IsString() ||
+        !v->AsList()[1].IsString()) {
       return Fail("tojson: separators must be two strings");
     }
     writer.item_separator = v->AsList()[0].AsString();
@@ -260,8 +315,11 @@ Result<std::string> Interpreter::ToJson(const Value& value, const Args& args) {
 Result<Value::List> Interpreter::Iterate(const Value& v) {
   Value::List out;
   switch (v.kind()) {
-    case Value::Kind::kUndefined: return out;
-    case Value::Kind::kList: out = v.AsList(); break;
+    case Value::Kind::kUndefined:
+      return out;
+    case Value::Kind::kList:
+      out = v.AsList();
+      break;
     case Value::Kind::kMap:
       for (const auto& [key, value] : v.AsMap()) out.emplace_back(key);
       break;
@@ -281,7 +339,8 @@ Result<Value::List> Interpreter::Iterate(const Value& v) {
         break;
       }
       [[fallthrough]];
-    default: return Fail("'" + std::string(PythonTypeName(v)) + "' object is not iterable");
+    default:
+      return Fail("'" + std::string(PythonTypeName(v)) + "' object is not iterable");
   }
   AISP_RETURN_IF_ERROR(Charge(out.size()));
   return out;
@@ -289,22 +348,31 @@ Result<Value::List> Interpreter::Iterate(const Value& v) {
 
 Result<size_t> Interpreter::Length(const Value& v) {
   switch (v.kind()) {
-    case Value::Kind::kUndefined: return size_t{0};
-    case Value::Kind::kString: AISP_RETURN_IF_ERROR(ChargeBytes(v.AsString().size())); return CountCodePoints(v.AsString());
-    case Value::Kind::kList: return v.AsList().size();
-    case Value::Kind::kMap: return v.AsMap().size();
-    default: return Fail("object of type '" + std::string(PythonTypeName(v)) + "' has no len()");
+    case Value::Kind::kUndefined:
+      return size_t{0};
+    case Value::Kind::kString:
+      AISP_RETURN_IF_ERROR(ChargeBytes(v.AsString().size()));
+      return CountCodePoints(v.AsString());
+    case Value::Kind::kList:
+      return v.AsList().size();
+    case Value::Kind::kMap:
+      return v.AsMap().size();
+    default:
+      return Fail("object of type '" + std::string(PythonTypeName(v)) + "' has no len()");
   }
 }
 
 Result<bool> Interpreter::Equal(const Value& a, const Value& b) {
   AISP_RETURN_IF_ERROR(Charge(1));
   if (a.IsNumber() && b.IsNumber()) {
-    return IsIntegral(a) && IsIntegral(b) ? AsInteger(a) == AsInteger(b) : AsDouble(a) == AsDouble(b);
+    return IsIntegral(a) && IsIntegral(b) ? AsInteger(a) == AsInteger(b)
+                                          : AsDouble(a) == AsDouble(b);
   }
   if (a.kind() != b.kind()) return false;
   switch (a.kind()) {
-    case Value::Kind::kString: AISP_RETURN_IF_ERROR(ChargeBytes(a.AsString().size())); return a.AsString() == b.AsString();
+    case Value::Kind::kString:
+      AISP_RETURN_IF_ERROR(ChargeBytes(a.AsString().size()));
+      return a.AsString() == b.AsString();
     case Value::Kind::kList: {
       const auto &x = a.AsList(), &y = b.AsList();
       if (x.size() != y.size() || a.IsTuple() != b.IsTuple()) return false;
@@ -324,8 +392,10 @@ Result<bool> Interpreter::Equal(const Value& a, const Value& b) {
       }
       return true;
     }
-    case Value::Kind::kObject: return a.AsObject() == b.AsObject();
-    default: return true;  // none and undefined equal themselves
+    case Value::Kind::kObject:
+      return a.AsObject() == b.AsObject();
+    default:
+      return true;  // none and undefined equal themselves
   }
 }
 
@@ -334,7 +404,8 @@ Result<int> Interpreter::Order(const Value& a, const Value& b) {
   if (a.IsUndefined()) return Fail(a.UndefinedMessage());
   if (b.IsUndefined()) return Fail(b.UndefinedMessage());
   if (a.IsNumber() && b.IsNumber()) {
-    if (IsIntegral(a) && IsIntegral(b)) return AsInteger(a) < AsInteger(b) ? -1 : AsInteger(a) > AsInteger(b);
+    if (IsIntegral(a) && IsIntegral(b))
+      return AsInteger(a) < AsInteger(b) ? -1 : AsInteger(a) > AsInteger(b);
     return AsDouble(a) < AsDouble(b) ? -1 : AsDouble(a) > AsDouble(b);
   }
   if (a.IsString() && b.IsString()) {
@@ -350,20 +421,24 @@ Result<int> Interpreter::Order(const Value& a, const Value& b) {
     }
     return x.size() < y.size() ? -1 : x.size() > y.size();
   }
-  return Fail("'" + std::string(PythonTypeName(a)) + "' and '" + std::string(PythonTypeName(b)) + "' cannot be ordered");
+  return Fail("'" + std::string(PythonTypeName(a)) + "' and '" + std::string(PythonTypeName(b)) +
+              "' cannot be ordered");
 }
 
 Result<bool> Interpreter::Contains(const Value& container, const Value& item) {
   if (container.IsString()) {
     if (!item.IsString()) {
-      return Fail("'in <string>' requires string as left operand, not " + std::string(PythonTypeName(item)));
+      return Fail("'in <string>' requires string as left operand, not " +
+                  std::string(PythonTypeName(item)));
     }
     AISP_RETURN_IF_ERROR(ChargeBytes(container.AsString().size()));
     return container.AsString().find(item.AsString()) != std::string::npos;
   }
-  if (container.IsMap()) return item.IsString() && container.AsMap().Find(item.AsString()) != nullptr;
+  if (container.IsMap())
+    return item.IsString() && container.AsMap().Find(item.AsString()) != nullptr;
   if (!container.IsList() && !container.IsUndefined() && !container.IsObject()) {
-    return Fail("argument of type '" + std::string(PythonTypeName(container)) + "' is not iterable");
+    return Fail("argument of type '" + std::string(PythonTypeName(container)) +
+                "' is not iterable");
   }
   AISP_ASSIGN_OR_RETURN(const Value::List items, Iterate(container));
   for (const Value& candidate : items) {
@@ -376,10 +451,13 @@ Result<bool> Interpreter::Contains(const Value& container, const Value& item) {
 Result<Value> Interpreter::Negate(const Value& v, std::string_view op) {
   if (v.IsUndefined()) return Fail(v.UndefinedMessage());
   if (v.IsFloat()) return Value(op == "-" ? -v.AsFloat() : v.AsFloat());
-  if (!IsIntegral(v)) return Fail("bad operand type for unary " + std::string(op) + ": '" + std::string(PythonTypeName(v)) + "'");
+  if (!IsIntegral(v))
+    return Fail("bad operand type for unary " + std::string(op) + ": '" +
+                std::string(PythonTypeName(v)) + "'");
   if (op == "+") return Value(AsInteger(v));
   int64_t negative = 0;
-  if (__builtin_sub_overflow(int64_t{0}, AsInteger(v), &negative)) return Fail("integer out of range");
+  if (__builtin_sub_overflow(int64_t{0}, AsInteger(v), &negative))
+    return Fail("integer out of range");
   return Value(negative);
 }
 
@@ -398,7 +476,8 @@ Result<Value> IntegerArithmetic(Interpreter& in, std::string_view op, int64_t x,
     if (y < 0) return Value(std::pow(static_cast<double>(x), static_cast<double>(y)));
     r = 1;
     // Anything but -1, 0 and 1 overflows within 64 multiplications.
-    for (int64_t i = 0; i < (x >= -1 && x <= 1 ? std::min<int64_t>(y, 2 + y % 2) : y) && !overflow; ++i) {
+    for (int64_t i = 0; i < (x >= -1 && x <= 1 ? std::min<int64_t>(y, 2 + y % 2) : y) && !overflow;
+         ++i) {
       overflow = __builtin_mul_overflow(r, x, &r);
     }
   } else {
@@ -431,7 +510,8 @@ Result<Value> Interpreter::Arithmetic(std::string_view op, const Value& a, const
   if (a.IsUndefined()) return Fail(a.UndefinedMessage());
   if (b.IsUndefined()) return Fail(b.UndefinedMessage());
   if (a.IsNumber() && b.IsNumber()) {
-    if (IsIntegral(a) && IsIntegral(b)) return IntegerArithmetic(*this, op, AsInteger(a), AsInteger(b));
+    if (IsIntegral(a) && IsIntegral(b))
+      return IntegerArithmetic(*this, op, AsInteger(a), AsInteger(b));
     return FloatArithmetic(*this, op, AsDouble(a), AsDouble(b));
   }
   if (op == "%" && a.IsString()) {
@@ -441,7 +521,9 @@ Result<Value> Interpreter::Arithmetic(std::string_view op, const Value& a, const
   if (op == "+" && a.IsString() && b.IsString()) {
     AISP_RETURN_IF_ERROR(ChargeBytes(a.AsString().size() + b.AsString().size()));
     if (a.IsMarkup() || b.IsMarkup()) {
-      const auto escaped = [](const Value& v) { return v.IsMarkup() ? v.AsString() : EscapeHtml(v.AsString()); };
+      const auto escaped = [](const Value& v) {
+        return v.IsMarkup() ? v.AsString() : EscapeHtml(v.AsString());
+      };
       return Value::Markup(escaped(a) + escaped(b));
     }
     return Value(a.AsString() + b.AsString());
@@ -449,14 +531,17 @@ Result<Value> Interpreter::Arithmetic(std::string_view op, const Value& a, const
   if (op == "+" && a.IsList() && b.IsList() && a.IsTuple() == b.IsTuple()) {
     Value::List items = a.AsList();
     items.insert(items.end(), b.AsList().begin(), b.AsList().end());
-    return Checked(a.IsTuple() ? Value::Tuple(std::move(items)) : Value::GrowableList(std::move(items)));
+    return Checked(a.IsTuple() ? Value::Tuple(std::move(items))
+                               : Value::GrowableList(std::move(items)));
   }
   const Value& sequence = IsIntegral(a) ? b : a;
   const Value& count = IsIntegral(a) ? a : b;
   if (op == "*" && (sequence.IsString() || sequence.IsList()) && IsIntegral(count)) {
     const auto times = static_cast<uint64_t>(std::max<int64_t>(AsInteger(count), 0));
-    const uint64_t size = sequence.IsString() ? sequence.AsString().size() / kBytesPerStep + 1 : sequence.AsList().size();
-    AISP_RETURN_IF_ERROR(Charge(size != 0 && times > options_.max_steps / size ? options_.max_steps + 1 : size * times));
+    const uint64_t size = sequence.IsString() ? sequence.AsString().size() / kBytesPerStep + 1
+                                              : sequence.AsList().size();
+    AISP_RETURN_IF_ERROR(Charge(
+        size != 0 && times > options_.max_steps / size ? options_.max_steps + 1 : size * times));
     std::string text;
     Value::List items;
     for (uint64_t i = 0; i < times && size != 0; ++i) {
@@ -471,8 +556,8 @@ Result<Value> Interpreter::Arithmetic(std::string_view op, const Value& a, const
   if (op == "+" && a.IsString()) {
     return Fail("can only concatenate str (not \"" + std::string(PythonTypeName(b)) + "\") to str");
   }
-  return Fail("unsupported operand type(s) for " + std::string(op) + ": '" + std::string(PythonTypeName(a)) + "' and '" +
-              std::string(PythonTypeName(b)) + "'");
+  return Fail("unsupported operand type(s) for " + std::string(op) + ": '" +
+              std::string(PythonTypeName(a)) + "' and '" + std::string(PythonTypeName(b)) + "'");
 }
 
 Result<Value> Interpreter::GetItem(const Value& object, const Value& key) {
@@ -490,35 +575,43 @@ Result<Value> Interpreter::GetItem(const Value& object, const Value& key) {
     if (i >= 0 && i < length) return GetSlice(object, Value(i), Value(i + 1), Value());
   }
   AISP_ASSIGN_OR_RETURN(const std::string shown, Str(key));
-  return Value::Undefined("'" + std::string(PythonTypeName(object)) + " object' has no element " + shown.substr(0, 80));
+  return Value::Undefined("'" + std::string(PythonTypeName(object)) + " object' has no element " +
+                          shown.substr(0, 80));
 }
 
-Result<Value> Interpreter::GetSlice(const Value& object, const Value& start, const Value& stop, const Value& step) {
+Result<Value> Interpreter::GetSlice(const Value& object, const Value& start, const Value& stop,
+                                    const Value& step) {
   if (object.IsUndefined()) return Fail(object.UndefinedMessage());
   for (const Value* bound : {&start, &stop, &step}) {
-    if (!bound->IsNone() && !IsIntegral(*bound)) return Fail("slice indices must be integers or None");
+    if (!bound->IsNone() && !IsIntegral(*bound))
+      return Fail("slice indices must be integers or None");
   }
   const int64_t stride = step.IsNone() ? 1 : AsInteger(step);
   if (stride == 0) return Fail("slice step cannot be zero");
   if (stride == INT64_MIN) return Fail("slice step out of range");
   if (!object.IsList() && !object.IsString()) {
-    return Value::Undefined("'" + std::string(PythonTypeName(object)) + " object' cannot be sliced");
+    return Value::Undefined("'" + std::string(PythonTypeName(object)) +
+                            " object' cannot be sliced");
   }
   AISP_ASSIGN_OR_RETURN(const size_t size, Length(object));
   const SliceRange range = RangeOf(start, stop, stride, static_cast<int64_t>(size));
   if (object.IsList()) {
     Value::List items;
-    for (int64_t i = 0; i < range.count; ++i) items.push_back(object.AsList()[static_cast<size_t>(range.start + i * stride)]);
-    return Checked(object.IsTuple() ? Value::Tuple(std::move(items)) : Value::GrowableList(std::move(items)));
+    for (int64_t i = 0; i < range.count; ++i)
+      items.push_back(object.AsList()[static_cast<size_t>(range.start + i * stride)]);
+    return Checked(object.IsTuple() ? Value::Tuple(std::move(items))
+                                    : Value::GrowableList(std::move(items)));
   }
   const std::string& s = object.AsString();
   AISP_RETURN_IF_ERROR(ChargeBytes(s.size() * 4));
   if (size == s.size() && stride == 1) {
-    return Value(s.substr(static_cast<size_t>(range.count != 0 ? range.start : 0), static_cast<size_t>(range.count)));
+    return Value(s.substr(static_cast<size_t>(range.count != 0 ? range.start : 0),
+                          static_cast<size_t>(range.count)));
   }
   const std::u32string wide = ToUtf32(s);
   std::u32string out;
-  for (int64_t i = 0; i < range.count; ++i) out.push_back(wide[static_cast<size_t>(range.start + i * stride)]);
+  for (int64_t i = 0; i < range.count; ++i)
+    out.push_back(wide[static_cast<size_t>(range.start + i * stride)]);
   return Value(ToUtf8(out));
 }
 
@@ -529,8 +622,10 @@ Result<Value> Interpreter::GetPath(const Value& object, const Value& path) {
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find('.', begin), text.size());
     const std::string part = text.substr(begin, end - begin);
-    const bool number = !part.empty() && part.size() < 10 && part.find_first_not_of("0123456789") == std::string::npos;
-    AISP_ASSIGN_OR_RETURN(now, GetItem(now, number ? Value(static_cast<int64_t>(std::stoi(part))) : Value(part)));
+    const bool number = !part.empty() && part.size() < 10 &&
+                        part.find_first_not_of("0123456789") == std::string::npos;
+    AISP_ASSIGN_OR_RETURN(
+        now, GetItem(now, number ? Value(static_cast<int64_t>(std::stoi(part))) : Value(part)));
     begin = end + 1;
   }
   return now;

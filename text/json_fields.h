@@ -17,7 +17,8 @@ namespace aisp {
 // A JSON value and the path to it from the root of its file. Points into a document that must outlive it.
 class JsonField {
  public:
-  JsonField(const nlohmann::json* value, std::string path) : value_(value), path_(std::move(path)) {}
+  JsonField(const nlohmann::json* value, std::string path)
+      : value_(value), path_(std::move(path)) {}
 
   const nlohmann::json& value() const { return *value_; }
   const std::string& path() const { return path_; }
@@ -68,10 +69,12 @@ class JsonField {
   // An integer within [low, high].
   Result<int64_t> Int(int64_t low, int64_t high) const {
     const bool fits = value_->is_number_integer() &&
-                      !(value_->is_number_unsigned() && value_->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX));
+                      !(value_->is_number_unsigned() &&
+                        value_->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX));
     const int64_t v = fits ? value_->get<int64_t>() : 0;
     if (!fits || v < low || v > high) {
-      return Wrong("must be an integer from " + std::to_string(low) + " to " + std::to_string(high));
+      return Wrong("must be an integer from " + std::to_string(low) + " to " +
+                   std::to_string(high));
     }
     return v;
   }
@@ -87,7 +90,8 @@ class JsonField {
 
 // The document; INVALID_ARGUMENT when it is no JSON object.
 inline Result<nlohmann::json> ParseJsonObject(std::string_view text) {
-  nlohmann::json document = nlohmann::json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  nlohmann::json document =
+      nlohmann::json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
   if (document.is_discarded()) return InvalidArgument("not valid JSON");
   if (!document.is_object()) return InvalidArgument("must be a JSON object");
   return document;

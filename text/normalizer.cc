@@ -62,24 +62,37 @@ Result<std::string> Normalizer::Apply(std::string_view valid_utf8) const {
   std::string text(valid_utf8);
   for (const Step& step : steps_) {
     switch (step.kind) {
-      case Step::Kind::kNfc: text = NormalizeNfc(text); break;
-      case Step::Kind::kNfd: text = NormalizeNfd(text); break;
-      case Step::Kind::kLowercase: text = Lowercase(text); break;
+      case Step::Kind::kNfc:
+        text = NormalizeNfc(text);
+        break;
+      case Step::Kind::kNfd:
+        text = NormalizeNfd(text);
+        break;
+      case Step::Kind::kLowercase:
+        text = Lowercase(text);
+        break;
       case Step::Kind::kPrepend:
         if (!text.empty()) text.insert(0, step.content);
         break;
-      case Step::Kind::kReplace: text = ReplaceAll(text, step.from, step.content); break;
+      case Step::Kind::kReplace:
+        text = ReplaceAll(text, step.from, step.content);
+        break;
       case Step::Kind::kReplaceRegex: {
         AISP_ASSIGN_OR_RETURN(text, ReplaceMatches(text, *step.regex, step.content));
         break;
       }
-      case Step::Kind::kStrip: text = Strip(text, step.left, step.right); break;
-      case Step::Kind::kCollapseSpaces: text = CollapseSpaces(text); break;
+      case Step::Kind::kStrip:
+        text = Strip(text, step.left, step.right);
+        break;
+      case Step::Kind::kCollapseSpaces:
+        text = CollapseSpaces(text);
+        break;
     }
     if (text.size() / kMaxNormalizedGrowth > valid_utf8.size() + 1024) {
-      return ResourceExhausted("the tokenizer's normalizer makes " + std::to_string(text.size()) + " bytes of " +
-                               std::to_string(valid_utf8.size()) + "; the limit is " +
-                               std::to_string(kMaxNormalizedGrowth) + " times as many");
+      return ResourceExhausted("the tokenizer's normalizer makes " + std::to_string(text.size()) +
+                               " bytes of " + std::to_string(valid_utf8.size()) +
+                               "; the limit is " + std::to_string(kMaxNormalizedGrowth) +
+                               " times as many");
     }
   }
   return text;

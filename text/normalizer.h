@@ -22,11 +22,11 @@ class Normalizer {
       kNfc,
       kNfd,
       kLowercase,
-      kPrepend,             // `content` before any text that is not empty
-      kReplace,             // every `from` by `content`
-      kReplaceRegex,        // every match of `regex` by `content`
-      kStrip,               // white space off the ends that `left` and `right` name
-      kCollapseSpaces,      // runs of U+0020 become one, none at the ends (SentencePiece's remove_extra_whitespaces)
+      kPrepend,       // `content` before any text that is not empty
+      kReplace,       // every `from` by `content`
+      kReplaceRegex,  // every match of `regex` by `content`
+      kStrip,         // white space off the ends that `left` and `right` name
+      kCollapseSpaces,  // runs of U+0020 become one, none at the ends (SentencePiece's remove_extra_whitespaces)
     };
     Kind kind = Kind::kNfc;
     std::string from;

@@ -21,18 +21,23 @@ struct Span {
 
 bool Matches(Step::Kind kind, char32_t c) {
   switch (kind) {
-    case Step::Kind::kDigits: return IsNumber(c);
+    case Step::Kind::kDigits:
+      return IsNumber(c);
     case Step::Kind::kPunctuation:
-      return c < 0x80 ? (c > ' ' && c < 0x7F && !(c >= '0' && c <= '9') && !((c | 32) >= 'a' && (c | 32) <= 'z'))
+      return c < 0x80 ? (c > ' ' && c < 0x7F && !(c >= '0' && c <= '9') &&
+                         !((c | 32) >= 'a' && (c | 32) <= 'z'))
                       : IsPunctuation(c);
-    default: return IsWhitespace(c);
+    default:
+      return IsWhitespace(c);
   }
 }
 
 // Covers `text` by spans, matches and what lies between them.
 class Spans {
  public:
-  Spans(std::string_view text, std::vector<Span>* out) : size_(text.size()), out_(out) { out_->clear(); }
+  Spans(std::string_view text, std::vector<Span>* out) : size_(text.size()), out_(out) {
+    out_->clear();
+  }
   void Add(size_t begin, size_t end) {
     if (begin > done_) out_->push_back({done_, begin, false});
     out_->push_back({begin, end, true});
@@ -48,7 +53,8 @@ class Spans {
   std::vector<Span>* out_;
 };
 
-Status FindSpans(const Step& step, Regex::Matcher* matcher, std::string_view text, std::vector<Span>* out) {
+Status FindSpans(const Step& step, Regex::Matcher* matcher, std::string_view text,
+                 std::vector<Span>* out) {
   Spans spans(text, out);
   if (step.kind == Step::Kind::kRegex) {
     size_t begin = 0, end = 0;
@@ -58,7 +64,8 @@ Status FindSpans(const Step& step, Regex::Matcher* matcher, std::string_view tex
       spans.Add(begin, end);
     }
   } else if (step.kind == Step::Kind::kLiteral) {
-    for (size_t at = 0; (at = text.find(step.literal, at)) != std::string_view::npos; at += step.literal.size()) {
+    for (size_t at = 0; (at = text.find(step.literal, at)) != std::string_view::npos;
+         at += step.literal.size()) {
       spans.Add(at, at + step.literal.size());
     }
   } else {
@@ -82,7 +89,8 @@ void Combine(std::vector<Span>* spans, Behavior behavior) {
   if (backwards) std::reverse(spans->begin(), spans->end());
   bool previous_match = false;
   for (const Span& s : *spans) {
-    const bool join = behavior == Behavior::kContiguous ? s.match == previous_match : s.match && !previous_match;
+    const bool join =
+        behavior == Behavior::kContiguous ? s.match == previous_match : s.match && !previous_match;
     if (join && !out.empty()) {
       out.back().begin = std::min(out.back().begin, s.begin);
       out.back().end = std::max(out.back().end, s.end);
@@ -184,12 +192,17 @@ Result<PreTokenizer::Words> PreTokenizer::Run(std::string_view text, bool at_sta
         AISP_RETURN_IF_ERROR(SplitWords(before, &w.words));
         break;
       }
-      case Step::Kind::kPrefixSpace: PrefixSpaces(&w); break;
-      default: AISP_RETURN_IF_ERROR(SplitWords(step, &w.words));
+      case Step::Kind::kPrefixSpace:
+        PrefixSpaces(&w);
+        break;
+      default:
+        AISP_RETURN_IF_ERROR(SplitWords(step, &w.words));
     }
   }
   if (materialize_) {
-    Transform([](std::string_view word) { return AlphabetToBytes(word).value_or(std::string(word)); }, &w);
+    Transform(
+        [](std::string_view word) { return AlphabetToBytes(word).value_or(std::string(word)); },
+        &w);
   }
   return w;
 }

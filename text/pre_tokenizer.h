@@ -20,14 +20,14 @@ class PreTokenizer {
 
   struct Step {
     enum class Kind {
-      kRegex,         // matches of `regex`
-      kLiteral,       // occurrences of `literal`
-      kDigits,        // characters of category N
-      kPunctuation,   // ASCII punctuation and category P
-      kWhitespace,    // white space
-      kPrefixSpace,   // one space before every word that has none there
-      kByteLevel,     // turns bytes into their alphabet (text/byte_level.h)
-      kMetaspace,     // spaces become `literal`, which is also prepended when asked; then splits before each when `split`
+      kRegex,        // matches of `regex`
+      kLiteral,      // occurrences of `literal`
+      kDigits,       // characters of category N
+      kPunctuation,  // ASCII punctuation and category P
+      kWhitespace,   // white space
+      kPrefixSpace,  // one space before every word that has none there
+      kByteLevel,    // turns bytes into their alphabet (text/byte_level.h)
+      kMetaspace,  // spaces become `literal`, which is also prepended when asked; then splits before each when `split`
     };
     enum class Prefix { kNever, kFirst, kAlways };
     Kind kind = Kind::kRegex;

@@ -50,8 +50,8 @@ Regex::~Regex() = default;
 
 Result<Regex> Regex::Compile(std::string_view pattern) {
   if (pattern.size() > kMaxPatternBytes) {
-    return InvalidArgument("pattern of " + std::to_string(pattern.size()) + " bytes; the limit is " +
-                           std::to_string(kMaxPatternBytes));
+    return InvalidArgument("pattern of " + std::to_string(pattern.size()) +
+                           " bytes; the limit is " + std::to_string(kMaxPatternBytes));
   }
   if (!IsValidUtf8(pattern)) return InvalidArgument("pattern is not valid UTF-8");
   int error = 0;
@@ -84,9 +84,10 @@ Result<bool> Regex::Matcher::Find(std::string_view text, size_t from, size_t* be
   State& s = *state_;
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   while (from < text.size()) {
-    int rc = s.code->jit ? pcre2_jit_match(s.code->code, subject, text.size(), from, 0, s.match, s.context)
-                         : pcre2_match(s.code->code, subject, text.size(), from, PCRE2_NO_UTF_CHECK,
-                                       s.match, s.context);
+    int rc = s.code->jit
+                 ? pcre2_jit_match(s.code->code, subject, text.size(), from, 0, s.match, s.context)
+                 : pcre2_match(s.code->code, subject, text.size(), from, PCRE2_NO_UTF_CHECK,
+                               s.match, s.context);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT && s.stack == nullptr) {
       // The 32 KiB of machine stack that suffice for most patterns did not; take a larger one and try again.
       s.stack = pcre2_jit_stack_create(32 * 1024, kJitStackBytes, nullptr);

@@ -17,7 +17,8 @@ std::vector<size_t> FailureOf(const std::string& text) {
 
 }  // namespace
 
-StopMatcher::StopMatcher(std::vector<std::string> stops, bool include_stop) : include_stop_(include_stop) {
+StopMatcher::StopMatcher(std::vector<std::string> stops, bool include_stop)
+    : include_stop_(include_stop) {
   for (std::string& stop : stops) {
     if (stop.empty()) continue;
     std::vector<size_t> failure = FailureOf(stop);

@@ -12,13 +12,13 @@ namespace {
 
 // Sets what the configuration names, once the vocabulary is known.
 Status ApplyConfig(const TokenizerConfig& config, TokenizerParts* parts) {
-  const auto set = [&](const char* field, const std::optional<std::string>& token, std::optional<TokenId>* id,
-                       std::string* text) -> Status {
+  const auto set = [&](const char* field, const std::optional<std::string>& token,
+                       std::optional<TokenId>* id, std::string* text) -> Status {
     if (!token || token->empty()) return {};
     const auto it = parts->ids.find(*token);
     if (it == parts->ids.end()) {
-      return InvalidArgument(std::string("tokenizer_config.json: ") + field + " \"" + Excerpt(*token) +
-                             "\" is not in the vocabulary");
+      return InvalidArgument(std::string("tokenizer_config.json: ") + field + " \"" +
+                             Excerpt(*token) + "\" is not in the vocabulary");
     }
     *id = it->second;
     *text = *token;
@@ -36,7 +36,8 @@ Result<std::string> ReadFile(const std::string& path, size_t limit) {
   const auto size = static_cast<int64_t>(in.tellg());
   if (size < 0) return Unavailable("cannot read " + path);
   if (static_cast<uint64_t>(size) > limit) {
-    return InvalidArgument(path + " has " + std::to_string(size) + " bytes; the limit is " + std::to_string(limit));
+    return InvalidArgument(path + " has " + std::to_string(size) + " bytes; the limit is " +
+                           std::to_string(limit));
   }
   std::string content(static_cast<size_t>(size), '\0');
   in.seekg(0);
@@ -48,7 +49,8 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& model_fold
   TokenizerConfig config;
   const std::string config_path = model_folder + "/tokenizer_config.json";
   auto config_json = ReadFile(config_path, kMaxTokenizerFileBytes);
-  if (!config_json && config_json.error().code != Code::kNotFound) return tl::unexpected(config_json.error());
+  if (!config_json && config_json.error().code != Code::kNotFound)
+    return tl::unexpected(config_json.error());
   if (config_json) {
     auto parsed = ParseTokenizerConfig(*config_json);
     if (!parsed) return tl::unexpected(parsed.error().WithContext(config_path));
@@ -68,7 +70,8 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& model_fold
   auto parts = json ? ParseTokenizerJson(*content) : ParseSentencePiece(*content, config);
   if (!parts) return tl::unexpected(parts.error().WithContext(path));
   AISP_RETURN_IF_ERROR(ApplyConfig(config, parts->get()));
-  const Hash128 config_hash = HashBytes(config_json ? std::string_view(*config_json) : std::string_view());
+  const Hash128 config_hash =
+      HashBytes(config_json ? std::string_view(*config_json) : std::string_view());
   (*parts)->fingerprint = HashBytes(HashBytes(*content).ToHex() + config_hash.ToHex()).ToHex();
   return std::make_unique<Tokenizer>(*std::move(parts));
 }
@@ -82,8 +85,8 @@ struct Tokenizer::Scratch {
 Tokenizer::Tokenizer(std::unique_ptr<const TokenizerParts> parts) : parts_(std::move(parts)) {}
 Tokenizer::~Tokenizer() = default;
 
-Status Tokenizer::EncodeText(std::string_view text, bool at_start, bool parse_special, Scratch* scratch,
-                             std::vector<TokenId>* out) const {
+Status Tokenizer::EncodeText(std::string_view text, bool at_start, bool parse_special,
+                             Scratch* scratch, std::vector<TokenId>* out) const {
   Scratch& s = *scratch;
   std::string normalized;
   if (!parts_->normalizer.IsIdentity()) {
@@ -100,7 +103,8 @@ Status Tokenizer::EncodeText(std::string_view text, bool at_start, bool parse_sp
     if (segment.id >= 0) {
       out->push_back(segment.id);
     } else {
-      AISP_ASSIGN_OR_RETURN(const PreTokenizer::Words words, parts_->pre_tokenizer.Run(segment.text, at_start));
+      AISP_ASSIGN_OR_RETURN(const PreTokenizer::Words words,
+                            parts_->pre_tokenizer.Run(segment.text, at_start));
       for (const std::string_view word : words.words) parts_->model.Encode(word, s.bpe.get(), out);
     }
     at_start = false;
@@ -108,7 +112,8 @@ Status Tokenizer::EncodeText(std::string_view text, bool at_start, bool parse_sp
   return {};
 }
 
-Result<std::vector<TokenId>> Tokenizer::Encode(std::string_view text, bool add_special, bool parse_special) const {
+Result<std::vector<TokenId>> Tokenizer::Encode(std::string_view text, bool add_special,
+                                               bool parse_special) const {
   if (text.size() > kMaxEncodeBytes) {
     return InvalidArgument("text of " + std::to_string(text.size()) + " bytes; the limit is " +
                            std::to_string(kMaxEncodeBytes));
@@ -154,7 +159,8 @@ std::optional<TokenId> Tokenizer::TokenToId(std::string_view token) const {
 std::string_view Tokenizer::IdToPiece(TokenId id) const { return parts_->decoder.Bytes(id, false); }
 
 bool Tokenizer::IsSpecial(TokenId id) const {
-  return id >= 0 && static_cast<size_t>(id) < parts_->special.size() && parts_->special[static_cast<size_t>(id)];
+  return id >= 0 && static_cast<size_t>(id) < parts_->special.size() &&
+         parts_->special[static_cast<size_t>(id)];
 }
 
 std::optional<TokenId> Tokenizer::BosId() const { return parts_->bos; }

@@ -22,15 +22,18 @@ struct Vocabulary {
 Result<Vocabulary> ParseVocabulary(const JsonField& field) {
   if (!field.IsObject()) return field.Wrong("must be an object of token: id");
   if (field.value().size() > kMaxVocabSize) {
-    return field.Wrong("has " + std::to_string(field.value().size()) + " tokens; the limit is " + std::to_string(kMaxVocabSize));
+    return field.Wrong("has " + std::to_string(field.value().size()) + " tokens; the limit is " +
+                       std::to_string(kMaxVocabSize));
   }
   Vocabulary v;
   v.tokens.reserve(field.value().size() + 1024);
   v.ids.reserve(field.value().size() + 1024);
   for (const auto& [token, id] : field.value().items()) {
     const JsonField entry(&id, field.path() + "[\"" + Excerpt(token) + "\"]");
-    AISP_ASSIGN_OR_RETURN(const int64_t number, entry.Int(0, static_cast<int64_t>(kMaxVocabSize) - 1));
-    if (token.size() > kMaxPieceBytes) return entry.Wrong("is longer than " + std::to_string(kMaxPieceBytes) + " bytes");
+    AISP_ASSIGN_OR_RETURN(const int64_t number,
+                          entry.Int(0, static_cast<int64_t>(kMaxVocabSize) - 1));
+    if (token.size() > kMaxPieceBytes)
+      return entry.Wrong("is longer than " + std::to_string(kMaxPieceBytes) + " bytes");
     v.Set(static_cast<TokenId>(number), token);
   }
   return v;
@@ -53,10 +56,12 @@ Result<std::pair<std::string, std::string>> ParseMerge(const JsonField& field) {
   return std::pair(v[0].get<std::string>(), v[1].get<std::string>());
 }
 
-Result<std::vector<BpeSpec::Merge>> ParseMerges(const JsonField& field, const Vocabulary& vocabulary) {
+Result<std::vector<BpeSpec::Merge>> ParseMerges(const JsonField& field,
+                                                const Vocabulary& vocabulary) {
   if (!field.IsArray()) return field.Wrong("must be an array");
   if (field.value().size() > kMaxMerges) {
-    return field.Wrong("has " + std::to_string(field.value().size()) + " merges; the limit is " + std::to_string(kMaxMerges));
+    return field.Wrong("has " + std::to_string(field.value().size()) + " merges; the limit is " +
+                       std::to_string(kMaxMerges));
   }
   std::vector<BpeSpec::Merge> merges;
   merges.reserve(field.value().size());
@@ -65,10 +70,12 @@ Result<std::vector<BpeSpec::Merge>> ParseMerges(const JsonField& field, const Vo
     AISP_ASSIGN_OR_RETURN(const auto pair, ParseMerge(entry));
     BpeSpec::Merge merge;
     merge.rank = static_cast<uint32_t>(i);
-    for (const auto& [token, id] : {std::pair(pair.first, &merge.left), std::pair(pair.second, &merge.right),
-                                    std::pair(pair.first + pair.second, &merge.result)}) {
+    for (const auto& [token, id] :
+         {std::pair(pair.first, &merge.left), std::pair(pair.second, &merge.right),
+          std::pair(pair.first + pair.second, &merge.result)}) {
       const auto it = vocabulary.ids.find(token);
-      if (it == vocabulary.ids.end()) return entry.Wrong("needs \"" + Excerpt(token) + "\", which is not in the vocabulary");
+      if (it == vocabulary.ids.end())
+        return entry.Wrong("needs \"" + Excerpt(token) + "\", which is not in the vocabulary");
       *id = it->second;
     }
     merges.push_back(merge);
@@ -100,7 +107,8 @@ Result<BpeSpec> ParseModel(const JsonField& model, const Vocabulary& vocabulary,
   AISP_ASSIGN_OR_RETURN(const std::string unk, model.At("unk_token").StringOr(""));
   if (!unk.empty()) {
     const auto it = vocabulary.ids.find(unk);
-    if (it == vocabulary.ids.end()) return model.At("unk_token").Wrong("\"" + Excerpt(unk) + "\" is not in the vocabulary");
+    if (it == vocabulary.ids.end())
+      return model.At("unk_token").Wrong("\"" + Excerpt(unk) + "\" is not in the vocabulary");
     spec.unk = it->second;
   }
   if (byte_fallback) spec.byte_tokens = ByteTokens(vocabulary);
@@ -118,11 +126,13 @@ Result<std::vector<AddedToken>> ParseAddedTokens(const JsonField& field) {
   std::vector<AddedToken> out;
   if (!field.IsNull() && !field.IsArray()) return field.Wrong("must be an array");
   if (field.value().size() > kMaxAddedTokens) {
-    return field.Wrong("has " + std::to_string(field.value().size()) + " tokens; the limit is " + std::to_string(kMaxAddedTokens));
+    return field.Wrong("has " + std::to_string(field.value().size()) + " tokens; the limit is " +
+                       std::to_string(kMaxAddedTokens));
   }
   for (const JsonField& f : field.Elements()) {
     AddedToken token;
-    AISP_ASSIGN_OR_RETURN(const int64_t id, f.At("id").Int(0, static_cast<int64_t>(kMaxVocabSize) - 1));
+    AISP_ASSIGN_OR_RETURN(const int64_t id,
+                          f.At("id").Int(0, static_cast<int64_t>(kMaxVocabSize) - 1));
     token.id = static_cast<TokenId>(id);
     AISP_ASSIGN_OR_RETURN(token.content, f.At("content").String());
     AISP_ASSIGN_OR_RETURN(token.special, f.At("special").BoolOr(false));
@@ -131,7 +141,8 @@ Result<std::vector<AddedToken>> ParseAddedTokens(const JsonField& field) {
     AISP_ASSIGN_OR_RETURN(token.rstrip, f.At("rstrip").BoolOr(false));
     AISP_ASSIGN_OR_RETURN(token.single_word, f.At("single_word").BoolOr(false));
     if (token.content.size() > kMaxAddedTokenBytes) {
-      return f.At("content").Wrong("is longer than " + std::to_string(kMaxAddedTokenBytes) + " bytes");
+      return f.At("content").Wrong("is longer than " + std::to_string(kMaxAddedTokenBytes) +
+                                   " bytes");
     }
     out.push_back(std::move(token));
   }
@@ -171,7 +182,8 @@ Result<std::unique_ptr<TokenizerParts>> ParseTokenizerJson(std::string_view json
   const JsonField model = root.At("model");
   // Old files leave the model's type out.
   AISP_ASSIGN_OR_RETURN(const std::string type, model.At("type").StringOr("BPE"));
-  if (type != "BPE") return model.At("type").Unsupported("model " + Excerpt(type) + " (only BPE is)");
+  if (type != "BPE")
+    return model.At("type").Unsupported("model " + Excerpt(type) + " (only BPE is)");
   AISP_ASSIGN_OR_RETURN(Normalizer normalizer, ParseNormalizer(root.At("normalizer")));
   AISP_ASSIGN_OR_RETURN(PreTokenizer pre_tokenizer, ParsePreTokenizer(root.At("pre_tokenizer")));
   AISP_ASSIGN_OR_RETURN(Vocabulary vocabulary, ParseVocabulary(model.At("vocab")));
@@ -183,7 +195,8 @@ Result<std::unique_ptr<TokenizerParts>> ParseTokenizerJson(std::string_view json
   auto parts = std::make_unique<TokenizerParts>(std::move(bpe));
   for (const AddedToken& token : added) vocabulary.Set(token.id, token.content);
   parts->special.resize(vocabulary.tokens.size());
-  for (const AddedToken& token : added) parts->special[static_cast<size_t>(token.id)] = token.special;
+  for (const AddedToken& token : added)
+    parts->special[static_cast<size_t>(token.id)] = token.special;
   AISP_ASSIGN_OR_RETURN(parts->added, AddedTokens::Create(std::move(added), normalizer));
   parts->normalizer = std::move(normalizer);
   parts->pre_tokenizer = std::move(pre_tokenizer);

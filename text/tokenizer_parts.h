@@ -19,7 +19,8 @@
 namespace aisp {
 
 inline constexpr size_t kMaxTokenizerFileBytes = 256u << 20;
-inline constexpr size_t kMaxSpecialAround = 64;  // tokens that a post-processor may put before or behind a text
+inline constexpr size_t kMaxSpecialAround =
+    64;  // tokens that a post-processor may put before or behind a text
 
 struct TokenizerParts {
   explicit TokenizerParts(Bpe m) : model(std::move(m)) {}
@@ -48,6 +49,7 @@ Result<std::string> ReadFile(const std::string& path, size_t limit);
 
 Result<TokenizerConfig> ParseTokenizerConfig(std::string_view json);
 Result<std::unique_ptr<TokenizerParts>> ParseTokenizerJson(std::string_view json);
-Result<std::unique_ptr<TokenizerParts>> ParseSentencePiece(std::string_view proto, const TokenizerConfig& config);
+Result<std::unique_ptr<TokenizerParts>> ParseSentencePiece(std::string_view proto,
+                                                           const TokenizerConfig& config);
 
 }  // namespace aisp

@@ -33,8 +33,10 @@ class WireReader {
     *field = WireField{};
     field->number = static_cast<uint32_t>(key >> 3);
     switch (key & 7) {
-      case 0: return Varint(&field->varint);
-      case 1: return Fixed(8, field);
+      case 0:
+        return Varint(&field->varint);
+      case 1:
+        return Fixed(8, field);
       case 2: {
         uint64_t size = 0;
         if (!Varint(&size) || size > rest_.size()) return false;
@@ -42,8 +44,10 @@ class WireReader {
         rest_.remove_prefix(size);
         return true;
       }
-      case 5: return Fixed(4, field);
-      default: return false;  // groups are not used
+      case 5:
+        return Fixed(4, field);
+      default:
+        return false;  // groups are not used
     }
   }
 
@@ -68,7 +72,14 @@ class WireReader {
   std::string_view rest_;
 };
 
-enum class PieceType { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
+enum class PieceType {
+  kNormal = 1,
+  kUnknown = 2,
+  kControl = 3,
+  kUserDefined = 4,
+  kUnused = 5,
+  kByte = 6
+};
 
 struct Piece {
   std::string text;
@@ -93,7 +104,8 @@ Status ForEachField(std::string_view message, const char* what, const F& on_fiel
   WireReader reader(message);
   WireField field;
   while (!reader.AtEnd()) {
-    if (!reader.Next(&field)) return InvalidArgument(std::string("field ") + what + " is malformed");
+    if (!reader.Next(&field))
+      return InvalidArgument(std::string("field ") + what + " is malformed");
     AISP_RETURN_IF_ERROR(on_field(field));
   }
   return {};
@@ -101,7 +113,8 @@ Status ForEachField(std::string_view message, const char* what, const F& on_fiel
 
 Status ReadPiece(std::string_view message, Model* model) {
   const std::string where = "pieces[" + std::to_string(model->pieces.size()) + "]";
-  if (model->pieces.size() >= kMaxVocabSize) return InvalidArgument("more than " + std::to_string(kMaxVocabSize) + " pieces");
+  if (model->pieces.size() >= kMaxVocabSize)
+    return InvalidArgument("more than " + std::to_string(kMaxVocabSize) + " pieces");
   Piece piece;
   AISP_RETURN_IF_ERROR(ForEachField(message, where.c_str(), [&](const WireField& f) -> Status {
     if (f.number == 1) piece.text = f.bytes;
@@ -110,15 +123,18 @@ Status ReadPiece(std::string_view message, Model* model) {
       std::memcpy(&piece.score, &bits, sizeof(bits));
     }
     if (f.number == 3) {
-      if (f.varint < 1 || f.varint > 6) return InvalidArgument("field " + where + ".type is " + std::to_string(f.varint));
+      if (f.varint < 1 || f.varint > 6)
+        return InvalidArgument("field " + where + ".type is " + std::to_string(f.varint));
       piece.type = static_cast<PieceType>(f.varint);
     }
     return {};
   }));
   if (piece.text.empty() || piece.text.size() > kMaxAddedTokenBytes || !IsValidUtf8(piece.text)) {
-    return InvalidArgument("field " + where + ".piece must be 1 to " + std::to_string(kMaxAddedTokenBytes) + " bytes of UTF-8");
+    return InvalidArgument("field " + where + ".piece must be 1 to " +
+                           std::to_string(kMaxAddedTokenBytes) + " bytes of UTF-8");
   }
-  if (!std::isfinite(piece.score)) return InvalidArgument("field " + where + ".score is not finite");
+  if (!std::isfinite(piece.score))
+    return InvalidArgument("field " + where + ".score is not finite");
   model->pieces.push_back(std::move(piece));
   return {};
 }
@@ -126,14 +142,29 @@ Status ReadPiece(std::string_view message, Model* model) {
 Status ReadTrainer(std::string_view message, Model* model) {
   return ForEachField(message, "trainer_spec", [&](const WireField& f) -> Status {
     switch (f.number) {
-      case 3: model->model_type = f.varint; break;
-      case 24: model->whitespace_as_suffix = f.varint != 0; break;
-      case 35: model->byte_fallback = f.varint != 0; break;
-      case 40: model->unk = static_cast<int32_t>(f.varint); break;
-      case 41: model->bos = static_cast<int32_t>(f.varint); break;
-      case 42: model->eos = static_cast<int32_t>(f.varint); break;
-      case 44: model->unk_surface = f.bytes; break;
-      default: break;
+      case 3:
+        model->model_type = f.varint;
+        break;
+      case 24:
+        model->whitespace_as_suffix = f.varint != 0;
+        break;
+      case 35:
+        model->byte_fallback = f.varint != 0;
+        break;
+      case 40:
+        model->unk = static_cast<int32_t>(f.varint);
+        break;
+      case 41:
+        model->bos = static_cast<int32_t>(f.varint);
+        break;
+      case 42:
+        model->eos = static_cast<int32_t>(f.varint);
+        break;
+      case 44:
+        model->unk_surface = f.bytes;
+        break;
+      default:
+        break;
     }
     return {};
   });
@@ -142,11 +173,20 @@ Status ReadTrainer(std::string_view message, Model* model) {
 Status ReadNormalizer(std::string_view message, Model* model) {
   return ForEachField(message, "normalizer_spec", [&](const WireField& f) -> Status {
     switch (f.number) {
-      case 2: model->has_character_map = !f.bytes.empty(); break;
-      case 3: model->add_dummy_prefix = f.varint != 0; break;
-      case 4: model->remove_extra_whitespaces = f.varint != 0; break;
-      case 5: model->escape_whitespaces = f.varint != 0; break;
-      default: break;
+      case 2:
+        model->has_character_map = !f.bytes.empty();
+        break;
+      case 3:
+        model->add_dummy_prefix = f.varint != 0;
+        break;
+      case 4:
+        model->remove_extra_whitespaces = f.varint != 0;
+        break;
+      case 5:
+        model->escape_whitespaces = f.varint != 0;
+        break;
+      default:
+        break;
     }
     return {};
   });
@@ -156,20 +196,28 @@ Result<Model> ReadModel(std::string_view proto) {
   Model model;
   AISP_RETURN_IF_ERROR(ForEachField(proto, "ModelProto", [&](const WireField& f) -> Status {
     switch (f.number) {
-      case 1: return ReadPiece(f.bytes, &model);
-      case 2: return ReadTrainer(f.bytes, &model);
-      case 3: return ReadNormalizer(f.bytes, &model);
-      default: return {};
+      case 1:
+        return ReadPiece(f.bytes, &model);
+      case 2:
+        return ReadTrainer(f.bytes, &model);
+      case 3:
+        return ReadNormalizer(f.bytes, &model);
+      default:
+        return {};
     }
   }));
   if (model.pieces.empty()) return InvalidArgument("field pieces is empty");
   if (model.model_type != 2) {
-    return Unimplemented("field trainer_spec.model_type is " + std::to_string(model.model_type) + "; only BPE (2) is supported");
+    return Unimplemented("field trainer_spec.model_type is " + std::to_string(model.model_type) +
+                         "; only BPE (2) is supported");
   }
   if (model.has_character_map) {
-    return Unimplemented("field normalizer_spec.precompiled_charsmap is not supported (only identity normalization is)");
+    return Unimplemented(
+        "field normalizer_spec.precompiled_charsmap is not supported (only identity normalization "
+        "is)");
   }
-  if (model.whitespace_as_suffix) return Unimplemented("field trainer_spec.treat_whitespace_as_suffix is not supported");
+  if (model.whitespace_as_suffix)
+    return Unimplemented("field trainer_spec.treat_whitespace_as_suffix is not supported");
   if (!IsValidUtf8(model.unk_surface) || model.unk_surface.size() > kMaxPieceBytes) {
     return InvalidArgument("field trainer_spec.unk_surface is not valid");
   }
@@ -177,18 +225,21 @@ Result<Model> ReadModel(std::string_view proto) {
 }
 
 bool MatchesText(PieceType type) {
-  return type == PieceType::kNormal || type == PieceType::kUserDefined || type == PieceType::kUnused;
+  return type == PieceType::kNormal || type == PieceType::kUserDefined ||
+         type == PieceType::kUnused;
 }
 
 // SentencePiece merges the neighbours whose joined text has the highest score. As pairs of pieces: every way to cut a piece
 // in two pieces is a merge, ranked by the score of the whole.
-std::vector<BpeSpec::Merge> MergesOf(const Model& model, const std::unordered_map<std::string, TokenId>& ids) {
+std::vector<BpeSpec::Merge> MergesOf(const Model& model,
+                                     const std::unordered_map<std::string, TokenId>& ids) {
   std::vector<TokenId> order;
   for (size_t id = 0; id < model.pieces.size(); ++id) {
     if (MatchesText(model.pieces[id].type)) order.push_back(static_cast<TokenId>(id));
   }
   const auto score = [&](TokenId id) { return model.pieces[static_cast<size_t>(id)].score; };
-  std::stable_sort(order.begin(), order.end(), [&](TokenId a, TokenId b) { return score(a) > score(b); });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](TokenId a, TokenId b) { return score(a) > score(b); });
   std::vector<BpeSpec::Merge> merges;
   uint32_t rank = 0;
   for (size_t i = 0; i < order.size() && merges.size() < kMaxMerges; ++i) {
@@ -217,13 +268,15 @@ Result<BpeSpec> SpecOf(const Model& model) {
     if (MatchesText(piece.type)) text_ids[piece.text] = static_cast<TokenId>(i);
     if (piece.type == PieceType::kByte) {
       const int byte = ByteOfFallbackToken(piece.text);
-      if (byte < 0) return InvalidArgument("field pieces[" + std::to_string(i) + "].piece is no byte token");
+      if (byte < 0)
+        return InvalidArgument("field pieces[" + std::to_string(i) + "].piece is no byte token");
       bytes[static_cast<size_t>(byte)] = static_cast<TokenId>(i);
     }
   }
   if (model.byte_fallback) {
     if (std::find(bytes.begin(), bytes.end(), -1) != bytes.end()) {
-      return InvalidArgument("field trainer_spec.byte_fallback is set but not all 256 byte pieces are there");
+      return InvalidArgument(
+          "field trainer_spec.byte_fallback is set but not all 256 byte pieces are there");
     }
     spec.byte_tokens = bytes;
   }
@@ -275,7 +328,8 @@ DecoderSpec DecoderOf(const Model& model) {
 
 }  // namespace
 
-Result<std::unique_ptr<TokenizerParts>> ParseSentencePiece(std::string_view proto, const TokenizerConfig& config) {
+Result<std::unique_ptr<TokenizerParts>> ParseSentencePiece(std::string_view proto,
+                                                           const TokenizerConfig& config) {
   AISP_ASSIGN_OR_RETURN(const Model model, ReadModel(proto));
   AISP_ASSIGN_OR_RETURN(BpeSpec spec, SpecOf(model));
   AISP_ASSIGN_OR_RETURN(Bpe bpe, Bpe::Create(std::move(spec)));

@@ -50,17 +50,21 @@ Status Walk(const JsonField& field, const char* list, int depth, size_t* count, 
   if (field.IsNull()) return {};
   AISP_ASSIGN_OR_RETURN(const std::string type, field.At("type").String());
   if (type != "Sequence") {
-    if (++*count > kMaxSteps) return field.Wrong("is step " + std::to_string(*count) + "; the limit is " + std::to_string(kMaxSteps));
+    if (++*count > kMaxSteps)
+      return field.Wrong("is step " + std::to_string(*count) + "; the limit is " +
+                         std::to_string(kMaxSteps));
     return one(field, type);
   }
-  if (depth >= kMaxNesting) return field.Wrong("is nested deeper than " + std::to_string(kMaxNesting));
+  if (depth >= kMaxNesting)
+    return field.Wrong("is nested deeper than " + std::to_string(kMaxNesting));
   for (const JsonField& element : field.At(list).Elements()) {
     AISP_RETURN_IF_ERROR(Walk(element, list, depth + 1, count, one));
   }
   return {};
 }
 
-Status AddNormalizer(const JsonField& f, const std::string& type, std::vector<Normalizer::Step>* steps) {
+Status AddNormalizer(const JsonField& f, const std::string& type,
+                     std::vector<Normalizer::Step>* steps) {
   using Kind = Normalizer::Step::Kind;
   Normalizer::Step step;
   if (type == "NFC") {
@@ -126,12 +130,15 @@ Status AddMetaspace(const JsonField& f, std::vector<PreTokenizer::Step>* steps) 
   if (scheme != "always" && scheme != "never" && scheme != "first") {
     return f.At("prepend_scheme").Wrong("must be always, first or never");
   }
-  step.prefix = scheme == "always" ? Prefix::kAlways : scheme == "first" ? Prefix::kFirst : Prefix::kNever;
+  step.prefix = scheme == "always"  ? Prefix::kAlways
+                : scheme == "first" ? Prefix::kFirst
+                                    : Prefix::kNever;
   steps->push_back(std::move(step));
   return {};
 }
 
-Status AddPreTokenizer(const JsonField& f, const std::string& type, std::vector<PreTokenizer::Step>* steps) {
+Status AddPreTokenizer(const JsonField& f, const std::string& type,
+                       std::vector<PreTokenizer::Step>* steps) {
   using Kind = PreTokenizer::Step::Kind;
   using Behavior = PreTokenizer::Behavior;
   if (type == "ByteLevel") return AddByteLevel(f, steps);
@@ -185,7 +192,8 @@ Status AddDecoder(const JsonField& f, const std::string& type, bool* fused, Deco
     step.start = static_cast<size_t>(start);
     step.stop = static_cast<size_t>(stop);
     if (*fused) {
-      if (stop != 0 || spec->leading_count != 0) return f.Unsupported("a second or trailing Strip after Fuse");
+      if (stop != 0 || spec->leading_count != 0)
+        return f.Unsupported("a second or trailing Strip after Fuse");
       spec->leading = step.content;
       spec->leading_count = step.start;
       return {};
@@ -215,11 +223,14 @@ Status AddDecoder(const JsonField& f, const std::string& type, bool* fused, Deco
   return {};
 }
 
-Status AddAround(const JsonField& f, TokenId id, const TokenizerParts& parts, std::vector<TokenId>* around) {
+Status AddAround(const JsonField& f, TokenId id, const TokenizerParts& parts,
+                 std::vector<TokenId>* around) {
   if (id < 0 || static_cast<size_t>(id) >= parts.special.size()) {
-    return f.Wrong("names id " + std::to_string(id) + "; the vocabulary has " + std::to_string(parts.special.size()));
+    return f.Wrong("names id " + std::to_string(id) + "; the vocabulary has " +
+                   std::to_string(parts.special.size()));
   }
-  if (around->size() >= kMaxSpecialAround) return f.Wrong("adds more than " + std::to_string(kMaxSpecialAround) + " tokens");
+  if (around->size() >= kMaxSpecialAround)
+    return f.Wrong("adds more than " + std::to_string(kMaxSpecialAround) + " tokens");
   around->push_back(id);
   return {};
 }
@@ -234,10 +245,12 @@ Status AddTemplate(const JsonField& f, TokenizerParts* parts) {
     const JsonField name = item.At("SpecialToken").At("id");
     AISP_ASSIGN_OR_RETURN(const std::string key, name.String());
     const JsonField ids = f.At("special_tokens").At(key.c_str()).At("ids");
-    if (!ids.IsArray()) return name.Wrong("names \"" + Excerpt(key) + "\", which special_tokens does not have");
+    if (!ids.IsArray())
+      return name.Wrong("names \"" + Excerpt(key) + "\", which special_tokens does not have");
     for (const JsonField& element : ids.Elements()) {
       AISP_ASSIGN_OR_RETURN(const int64_t id, element.Int(0, INT32_MAX));
-      AISP_RETURN_IF_ERROR(AddAround(element, static_cast<TokenId>(id), *parts, seen_text ? &parts->behind : &parts->before));
+      AISP_RETURN_IF_ERROR(AddAround(element, static_cast<TokenId>(id), *parts,
+                                     seen_text ? &parts->behind : &parts->before));
     }
   }
   if (!seen_text) return f.At("single").Wrong("has no Sequence");
@@ -250,7 +263,8 @@ Status AddClsSep(const JsonField& f, TokenizerParts* parts) {
     const std::vector<JsonField> pair = f.At(key).Elements();
     if (pair.size() != 2) return f.At(key).Wrong("must be [token, id]");
     AISP_ASSIGN_OR_RETURN(const int64_t id, pair[1].Int(0, INT32_MAX));
-    AISP_RETURN_IF_ERROR(AddAround(pair[1], static_cast<TokenId>(id), *parts, key[0] == 'c' ? &parts->before : &parts->behind));
+    AISP_RETURN_IF_ERROR(AddAround(pair[1], static_cast<TokenId>(id), *parts,
+                                   key[0] == 'c' ? &parts->before : &parts->behind));
   }
   return {};
 }
@@ -260,18 +274,19 @@ Status AddClsSep(const JsonField& f, TokenizerParts* parts) {
 Result<Normalizer> ParseNormalizer(const JsonField& field) {
   std::vector<Normalizer::Step> steps;
   size_t count = 0;
-  AISP_RETURN_IF_ERROR(Walk(field, "normalizers", 0, &count, [&](const JsonField& f, const std::string& type) {
-    return AddNormalizer(f, type, &steps);
-  }));
+  AISP_RETURN_IF_ERROR(Walk(
+      field, "normalizers", 0, &count,
+      [&](const JsonField& f, const std::string& type) { return AddNormalizer(f, type, &steps); }));
   return Normalizer(std::move(steps));
 }
 
 Result<PreTokenizer> ParsePreTokenizer(const JsonField& field) {
   std::vector<PreTokenizer::Step> steps;
   size_t count = 0;
-  AISP_RETURN_IF_ERROR(Walk(field, "pretokenizers", 0, &count, [&](const JsonField& f, const std::string& type) {
-    return AddPreTokenizer(f, type, &steps);
-  }));
+  AISP_RETURN_IF_ERROR(
+      Walk(field, "pretokenizers", 0, &count, [&](const JsonField& f, const std::string& type) {
+        return AddPreTokenizer(f, type, &steps);
+      }));
   return PreTokenizer(std::move(steps));
 }
 
@@ -280,20 +295,23 @@ Result<DecoderSpec> ParseDecoder(const JsonField& field) {
   spec.spaces_between = field.IsNull();
   size_t count = 0;
   bool fused = false;
-  AISP_RETURN_IF_ERROR(Walk(field, "decoders", 0, &count, [&](const JsonField& f, const std::string& type) {
-    return AddDecoder(f, type, &fused, &spec);
-  }));
+  AISP_RETURN_IF_ERROR(
+      Walk(field, "decoders", 0, &count, [&](const JsonField& f, const std::string& type) {
+        return AddDecoder(f, type, &fused, &spec);
+      }));
   return spec;
 }
 
 Status ParsePostProcessor(const JsonField& field, TokenizerParts* parts) {
   size_t count = 0;
-  return Walk(field, "processors", 0, &count, [&](const JsonField& f, const std::string& type) -> Status {
-    if (type == "ByteLevel") return {};  // changes offsets only
-    if (type == "TemplateProcessing") return AddTemplate(f, parts);
-    if (type == "RobertaProcessing" || type == "BertProcessing") return AddClsSep(f, parts);
-    return f.Unsupported("post-processor " + Excerpt(type));
-  });
+  return Walk(field, "processors", 0, &count,
+              [&](const JsonField& f, const std::string& type) -> Status {
+                if (type == "ByteLevel") return {};  // changes offsets only
+                if (type == "TemplateProcessing") return AddTemplate(f, parts);
+                if (type == "RobertaProcessing" || type == "BertProcessing")
+                  return AddClsSep(f, parts);
+                return f.Unsupported("post-processor " + Excerpt(type));
+              });
 }
 
 }  // namespace aisp

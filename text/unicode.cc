@@ -25,7 +25,8 @@ struct CaseMapping {
 // The value of the range that holds `c`.
 template <size_t N>
 uint8_t RangeValue(const uint32_t (&ranges)[N], char32_t c, uint8_t before_first) {
-  const auto* it = std::upper_bound(std::begin(ranges), std::end(ranges), static_cast<uint32_t>(c << 8 | 0xFF));
+  const auto* it =
+      std::upper_bound(std::begin(ranges), std::end(ranges), static_cast<uint32_t>(c << 8 | 0xFF));
   return it == std::begin(ranges) ? before_first : static_cast<uint8_t>(*(it - 1));
 }
 
@@ -78,7 +79,8 @@ std::u32string Decompose(std::string_view text) {
     }
     size_t end = i;
     while (end < out.size() && CombiningClass(out[end]) != 0) ++end;
-    std::stable_sort(out.begin() + static_cast<ptrdiff_t>(i), out.begin() + static_cast<ptrdiff_t>(end),
+    std::stable_sort(out.begin() + static_cast<ptrdiff_t>(i),
+                     out.begin() + static_cast<ptrdiff_t>(end),
                      [](char32_t a, char32_t b) { return CombiningClass(a) < CombiningClass(b); });
     i = end;
   }
@@ -90,12 +92,13 @@ char32_t Compose(char32_t a, char32_t b) {
   if (a >= kLBase && a < kLBase + kLCount && b >= kVBase && b < kVBase + kVCount) {
     return kSBase + ((a - kLBase) * kVCount + (b - kVBase)) * kTCount;
   }
-  if (a >= kSBase && a < kSBase + kSCount && (a - kSBase) % kTCount == 0 && b > kTBase && b < kTBase + kTCount) {
+  if (a >= kSBase && a < kSBase + kSCount && (a - kSBase) % kTCount == 0 && b > kTBase &&
+      b < kTBase + kTCount) {
     return a + (b - kTBase);
   }
-  const auto* it =
-      std::lower_bound(std::begin(kCompositions), std::end(kCompositions), std::pair(a, b),
-                       [](const Composition& c, const auto& v) { return std::pair(c.first, c.second) < v; });
+  const auto* it = std::lower_bound(
+      std::begin(kCompositions), std::end(kCompositions), std::pair(a, b),
+      [](const Composition& c, const auto& v) { return std::pair(c.first, c.second) < v; });
   return it != std::end(kCompositions) && it->first == a && it->second == b ? it->to : 0;
 }
 
@@ -105,8 +108,8 @@ Category CategoryOf(char32_t c) { return static_cast<Category>(RangeValue(kCateg
 
 bool IsWhitespace(char32_t c) {
   if (c < 0x80) return c == ' ' || (c >= 0x9 && c <= 0xD);
-  return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 ||
-         c == 0x202F || c == 0x205F || c == 0x3000;
+  return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 ||
+         c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
 bool IsWord(char32_t c) {
@@ -129,7 +132,7 @@ std::string NormalizeNfc(std::string_view valid_utf8) {
   std::u32string out;
   out.reserve(text.size());
   size_t starter = std::u32string::npos;  // index in `out` of the last starter
-  uint8_t last_class = 0;                 // combining class of what was last kept behind the starter
+  uint8_t last_class = 0;  // combining class of what was last kept behind the starter
   for (const char32_t c : text) {
     const uint8_t combining = CombiningClass(c);
     const bool adjacent = starter != std::u32string::npos && starter + 1 == out.size();

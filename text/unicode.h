@@ -10,15 +10,51 @@ namespace aisp {
 
 // General categories, in the order of the generated table.
 enum class Category : uint8_t {
-  kCn, kCc, kCf, kCo, kCs, kLl, kLm, kLo, kLt, kLu, kMc, kMe, kMn, kNd, kNl, kNo,
-  kPc, kPd, kPe, kPf, kPi, kPo, kPs, kSc, kSk, kSm, kSo, kZl, kZp, kZs,
+  kCn,
+  kCc,
+  kCf,
+  kCo,
+  kCs,
+  kLl,
+  kLm,
+  kLo,
+  kLt,
+  kLu,
+  kMc,
+  kMe,
+  kMn,
+  kNd,
+  kNl,
+  kNo,
+  kPc,
+  kPd,
+  kPe,
+  kPf,
+  kPi,
+  kPo,
+  kPs,
+  kSc,
+  kSk,
+  kSm,
+  kSo,
+  kZl,
+  kZp,
+  kZs,
 };
 
 Category CategoryOf(char32_t c);
-inline bool IsLetter(char32_t c) { return CategoryOf(c) >= Category::kLl && CategoryOf(c) <= Category::kLu; }
-inline bool IsMark(char32_t c) { return CategoryOf(c) >= Category::kMc && CategoryOf(c) <= Category::kMn; }
-inline bool IsNumber(char32_t c) { return CategoryOf(c) >= Category::kNd && CategoryOf(c) <= Category::kNo; }
-inline bool IsPunctuation(char32_t c) { return CategoryOf(c) >= Category::kPc && CategoryOf(c) <= Category::kPs; }
+inline bool IsLetter(char32_t c) {
+  return CategoryOf(c) >= Category::kLl && CategoryOf(c) <= Category::kLu;
+}
+inline bool IsMark(char32_t c) {
+  return CategoryOf(c) >= Category::kMc && CategoryOf(c) <= Category::kMn;
+}
+inline bool IsNumber(char32_t c) {
+  return CategoryOf(c) >= Category::kNd && CategoryOf(c) <= Category::kNo;
+}
+inline bool IsPunctuation(char32_t c) {
+  return CategoryOf(c) >= Category::kPc && CategoryOf(c) <= Category::kPs;
+}
 // The White_Space property.
 bool IsWhitespace(char32_t c);
 // A character of a word as regular expressions see it (\w): letters, marks, digits, connectors.

@@ -9,8 +9,8 @@ namespace {
 
 // What the bytes at the front of a string are.
 struct Sequence {
-  size_t size = 0;        // bytes that belong together (a maximal subpart when broken)
-  bool valid = false;     // a whole code point
+  size_t size = 0;         // bytes that belong together (a maximal subpart when broken)
+  bool valid = false;      // a whole code point
   bool truncated = false;  // could become whole with more bytes
 };
 

@@ -33,7 +33,7 @@ class Utf8Assembler {
  public:
   enum class Repair {
     kMaximalSubpart,  // one U+FFFD for each maximal subpart of a broken sequence (Unicode 14, section 3.9)
-    kEachByte,        // one U+FFFD for each byte
+    kEachByte,  // one U+FFFD for each byte
   };
   explicit Utf8Assembler(Repair repair) : repair_(repair) {}
 

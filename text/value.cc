@@ -100,15 +100,24 @@ void Value::Map::Clear() {
 
 std::string_view PythonTypeName(const Value& value) {
   switch (value.kind()) {
-    case Value::Kind::kUndefined: return "Undefined";
-    case Value::Kind::kNone: return "NoneType";
-    case Value::Kind::kBool: return "bool";
-    case Value::Kind::kInt: return "int";
-    case Value::Kind::kFloat: return "float";
-    case Value::Kind::kString: return "str";
-    case Value::Kind::kList: return value.IsTuple() ? "tuple" : "list";
-    case Value::Kind::kMap: return "dict";
-    case Value::Kind::kObject: return value.AsObject()->TypeName();
+    case Value::Kind::kUndefined:
+      return "Undefined";
+    case Value::Kind::kNone:
+      return "NoneType";
+    case Value::Kind::kBool:
+      return "bool";
+    case Value::Kind::kInt:
+      return "int";
+    case Value::Kind::kFloat:
+      return "float";
+    case Value::Kind::kString:
+      return "str";
+    case Value::Kind::kList:
+      return value.IsTuple() ? "tuple" : "list";
+    case Value::Kind::kMap:
+      return "dict";
+    case Value::Kind::kObject:
+      return value.AsObject()->TypeName();
   }
   return "object";
 }

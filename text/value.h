@@ -16,7 +16,17 @@ namespace aisp {
 
 class Value {
  public:
-  enum class Kind : uint8_t { kUndefined, kNone, kBool, kInt, kFloat, kString, kList, kMap, kObject };
+  enum class Kind : uint8_t {
+    kUndefined,
+    kNone,
+    kBool,
+    kInt,
+    kFloat,
+    kString,
+    kList,
+    kMap,
+    kObject
+  };
   using List = std::vector<Value>;
   class Map;
   class Object;
@@ -37,7 +47,9 @@ class Value {
   static Value Tuple(List items);
   // A string that the filters safe and escape made: joined with a plain one by "+", it escapes that one for HTML.
   static Value Markup(std::string s);
-  bool IsMarkup() const { return IsString() && std::get<std::shared_ptr<const StringRep>>(v_)->markup; }
+  bool IsMarkup() const {
+    return IsString() && std::get<std::shared_ptr<const StringRep>>(v_)->markup;
+  }
 
   Kind kind() const { return static_cast<Kind>(v_.index()); }
   bool IsUndefined() const { return kind() == Kind::kUndefined; }
@@ -56,7 +68,9 @@ class Value {
   bool AsBool() const { return std::get<bool>(v_); }
   int64_t AsInt() const { return std::get<int64_t>(v_); }
   double AsFloat() const { return std::get<double>(v_); }
-  const std::string& AsString() const { return std::get<std::shared_ptr<const StringRep>>(v_)->text; }
+  const std::string& AsString() const {
+    return std::get<std::shared_ptr<const StringRep>>(v_)->text;
+  }
   const List& AsList() const { return std::get<std::shared_ptr<ListRep>>(v_)->items; }
   const Map& AsMap() const { return *std::get<std::shared_ptr<const Map>>(v_); }
   const std::shared_ptr<Object>& AsObject() const { return std::get<std::shared_ptr<Object>>(v_); }
@@ -88,8 +102,8 @@ class Value {
   static std::shared_ptr<ListRep> MakeList(List items);
 
   // In the order of Kind.
-  std::variant<UndefinedRep, None, bool, int64_t, double, std::shared_ptr<const StringRep>, std::shared_ptr<ListRep>,
-               std::shared_ptr<const Map>, std::shared_ptr<Object>>
+  std::variant<UndefinedRep, None, bool, int64_t, double, std::shared_ptr<const StringRep>,
+               std::shared_ptr<ListRep>, std::shared_ptr<const Map>, std::shared_ptr<Object>>
       v_;
 };
 

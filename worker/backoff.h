@@ -11,7 +11,8 @@ namespace aisp {
 
 class Backoff {
  public:
-  Backoff(Duration min, Duration max, uint64_t seed) : min_(min), max_(std::max(min, max)), next_(min), random_(seed) {}
+  Backoff(Duration min, Duration max, uint64_t seed)
+      : min_(min), max_(std::max(min, max)), next_(min), random_(seed) {}
 
   // The wait before the next attempt; the one after that is twice as long, up to the maximum.
   Duration Next() {

@@ -11,7 +11,8 @@ template <typename T>
 Status Same(const char* field, const T& own, const T& peer) {
   if (own == peer) return {};
   return FailedPrecondition(
-      fmt::format("{} differs: this worker has \"{}\", its peer has \"{}\"; start both with the same model, version and "
+      fmt::format("{} differs: this worker has \"{}\", its peer has \"{}\"; start both with the "
+                  "same model, version and "
                   "KV settings",
                   field, own, peer));
 }

@@ -66,7 +66,8 @@ bool RouterLinks::OnLinkDown(LinkId link, const Error& why, Instant now) {
   Router* router = Find(link);
   if (router == nullptr) return false;
   const bool was_attached = router->state == State::kAttached;
-  if (was_attached) LogWarning("router lost", {{"router", router->address}, {"error", why.message}});
+  if (was_attached)
+    LogWarning("router lost", {{"router", router->address}, {"error", why.message}});
   Lose(*router, why.ToString(), now);
   return was_attached;
 }
@@ -89,7 +90,8 @@ void RouterLinks::OnRegistered(LinkId link, const v1::Registered& accepted) {
 void RouterLinks::OnRefused(LinkId link, const v1::RegisterRefused& refused, Instant now) {
   Router* router = Find(link);
   if (router == nullptr) return;
-  LogError("router refused this worker", {{"router", router->address}, {"reason", refused.reason()}});
+  LogError("router refused this worker",
+           {{"router", router->address}, {"reason", refused.reason()}});
   dialer_->Close(link);
   router->backoff.Exhaust();
   Lose(*router, "refused: " + refused.reason(), now);

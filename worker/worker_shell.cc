@@ -65,9 +65,13 @@ v1::WorkerMessage MakeKvEvents(uint64_t incarnation, uint64_t first_sequence, bo
 
 }  // namespace
 
-WorkerShell::WorkerShell(const WorkerOptions& options, const Profile& profile, Engine* engine, const Clock* clock,
-                         LinkDialer<v1::WorkerMessage>* routers, Metrics* metrics)
-    : options_(options), engine_(engine), clock_(clock), routers_(options, MakeRegister(options, profile)) {
+WorkerShell::WorkerShell(const WorkerOptions& options, const Profile& profile, Engine* engine,
+                         const Clock* clock, LinkDialer<v1::WorkerMessage>* routers,
+                         Metrics* metrics)
+    : options_(options),
+      engine_(engine),
+      clock_(clock),
+      routers_(options, MakeRegister(options, profile)) {
   routers_.SetDialer(routers);
   last_progress_ = last_pool_motion_ = clock_->Now();
   if (metrics != nullptr) AddMetrics(*metrics, profile.role);
@@ -75,29 +79,38 @@ WorkerShell::WorkerShell(const WorkerOptions& options, const Profile& profile, E
 
 void WorkerShell::AddMetrics(Metrics& m, v1::Role role) {
   // One process may hold workers of both roles.
-  const MetricLabels labels = {{"role", role == v1::ROLE_PREFILL ? "prefill" : "decode"}, {"worker", options_.worker_id}};
+  const MetricLabels labels = {{"role", role == v1::ROLE_PREFILL ? "prefill" : "decode"},
+                               {"worker", options_.worker_id}};
   steps_counter_ = m.AddCounter("aisp_steps_total", "Engine steps collected", labels);
-  prefill_tokens_counter_ = m.AddCounter("aisp_prefill_tokens_total", "Prompt tokens computed here", labels);
-  decode_rows_counter_ = m.AddCounter("aisp_decode_rows_total", "Rows of running decodes computed here", labels);
-  step_seconds_ = m.AddHistogram("aisp_step_seconds", "Launch to collect of one step", StepBuckets(), labels);
-  step_overhead_seconds_ =
-      m.AddHistogram("aisp_step_overhead_seconds", "Part of a step outside the executor", StepBuckets(), labels);
-  running_gauge_ = m.AddGauge("aisp_num_requests_running", "Sequences that hold blocks and compute", labels);
-  waiting_gauge_ =
-      m.AddGauge("aisp_num_requests_waiting", "Sequences that wait for blocks or a place in a step", labels);
-  awaiting_kv_gauge_ =
-      m.AddGauge("aisp_num_requests_awaiting_kv", "Sequences whose KV a prefill worker writes", labels);
-  free_blocks_gauge_ = m.AddGauge("aisp_kv_blocks_available", "KV blocks that are free or evictable", labels);
-  quarantined_gauge_ = m.AddGauge("aisp_kv_blocks_quarantined",
-                                  "KV blocks given up that a remote writer has not acknowledged yet", labels);
+  prefill_tokens_counter_ =
+      m.AddCounter("aisp_prefill_tokens_total", "Prompt tokens computed here", labels);
+  decode_rows_counter_ =
+      m.AddCounter("aisp_decode_rows_total", "Rows of running decodes computed here", labels);
+  step_seconds_ =
+      m.AddHistogram("aisp_step_seconds", "Launch to collect of one step", StepBuckets(), labels);
+  step_overhead_seconds_ = m.AddHistogram(
+      "aisp_step_overhead_seconds", "Part of a step outside the executor", StepBuckets(), labels);
+  running_gauge_ =
+      m.AddGauge("aisp_num_requests_running", "Sequences that hold blocks and compute", labels);
+  waiting_gauge_ = m.AddGauge("aisp_num_requests_waiting",
+                              "Sequences that wait for blocks or a place in a step", labels);
+  awaiting_kv_gauge_ = m.AddGauge("aisp_num_requests_awaiting_kv",
+                                  "Sequences whose KV a prefill worker writes", labels);
+  free_blocks_gauge_ =
+      m.AddGauge("aisp_kv_blocks_available", "KV blocks that are free or evictable", labels);
+  quarantined_gauge_ =
+      m.AddGauge("aisp_kv_blocks_quarantined",
+                 "KV blocks given up that a remote writer has not acknowledged yet", labels);
   kv_usage_gauge_ = m.AddGauge("aisp_kv_cache_usage_perc",
                                "Part of the KV blocks that are pinned, 0 to 1", labels);
   preemptions_counter_ = m.AddCounter("aisp_num_preemptions_total",
                                       "Sequences that gave their blocks up to others", labels);
-  prefix_queries_counter_ = m.AddCounter("aisp_prefix_cache_queries_total",
-                                         "Prompt tokens that were looked up in the prefix cache", labels);
-  prefix_hits_counter_ = m.AddCounter("aisp_prefix_cache_hits_total",
-                                      "Prompt tokens whose KV was found in the prefix cache", labels);
+  prefix_queries_counter_ =
+      m.AddCounter("aisp_prefix_cache_queries_total",
+                   "Prompt tokens that were looked up in the prefix cache", labels);
+  prefix_hits_counter_ =
+      m.AddCounter("aisp_prefix_cache_hits_total",
+                   "Prompt tokens whose KV was found in the prefix cache", labels);
   ready_gauge_ = m.AddGauge("aisp_worker_ready", "1 when this worker is fit for traffic", labels);
 }
 
@@ -246,18 +259,21 @@ void WorkerShell::BeginDrain() {
 }
 
 Status WorkerShell::Ready() const {
-  if (!engine_->failed()) return tl::unexpected(engine_->failed().error().WithContext("device failed"));
+  if (!engine_->failed())
+    return tl::unexpected(engine_->failed().error().WithContext("device failed"));
   AISP_RETURN_IF_ERROR(routers_.Ready());
   const Instant now = clock_->Now();
   const bool has_work = engine_->CanLaunch() || engine_->InFlight();
   if (has_work && now - last_progress_ > options_.step_stall_limit) {
-    return Unavailable(fmt::format("no step ended for {:.1f} s though there is work (limit {:.1f} s)",
-                                   ToSeconds(now - last_progress_), ToSeconds(options_.step_stall_limit)));
+    return Unavailable(
+        fmt::format("no step ended for {:.1f} s though there is work (limit {:.1f} s)",
+                    ToSeconds(now - last_progress_), ToSeconds(options_.step_stall_limit)));
   }
   const BlockStats stats = engine_->blocks().Stats();
   if (engine_->blocks().Available() == 0 && now - last_pool_motion_ > options_.step_stall_limit) {
     return ResourceExhausted(
-        fmt::format("all {} KV blocks are pinned ({} of them quarantined: a prefill worker owes acknowledgements) and "
+        fmt::format("all {} KV blocks are pinned ({} of them quarantined: a prefill worker owes "
+                    "acknowledgements) and "
                     "nothing moved for {:.1f} s",
                     stats.total, stats.quarantined, ToSeconds(now - last_pool_motion_)));
   }

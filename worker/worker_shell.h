@@ -28,14 +28,16 @@ class WorkerShell {
     int32_t max_running = 0;
   };
   // `metrics` may be null.
-  WorkerShell(const WorkerOptions& options, const Profile& profile, Engine* engine, const Clock* clock,
-              LinkDialer<v1::WorkerMessage>* routers, Metrics* metrics);
+  WorkerShell(const WorkerOptions& options, const Profile& profile, Engine* engine,
+              const Clock* clock, LinkDialer<v1::WorkerMessage>* routers, Metrics* metrics);
 
   void Start();
 
   void OnLinkUp(LinkId link) { routers_.OnLinkUp(link, clock_->Now()); }
   // True when requests of that router must end.
-  bool OnLinkDown(LinkId link, const Error& why) { return routers_.OnLinkDown(link, why, clock_->Now()); }
+  bool OnLinkDown(LinkId link, const Error& why) {
+    return routers_.OnLinkDown(link, why, clock_->Now());
+  }
   // True when the message was the shell's business (registration, snapshots).
   bool OnMessage(LinkId link, const v1::RouterMessage& message);
   bool Attached(LinkId link) const { return routers_.Attached(link); }

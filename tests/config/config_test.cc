@@ -43,16 +43,20 @@ TEST(Config, EveryKindOfValueIsReadFromYaml) {
 }
 
 TEST(Config, AnUnknownKeyIsRefusedWithFileAndLine) {
-  EXPECT_THAT(LoadError("role: all\nhttp:\n  prot: 80\n"), HasSubstr("test.yaml:3: unknown key 'http.prot'"));
-  EXPECT_THAT(LoadError("engin:\n  block_tokens: 16\n"), HasSubstr("test.yaml:1: unknown key 'engin'"));
+  EXPECT_THAT(LoadError("role: all\nhttp:\n  prot: 80\n"),
+              HasSubstr("test.yaml:3: unknown key 'http.prot'"));
+  EXPECT_THAT(LoadError("engin:\n  block_tokens: 16\n"),
+              HasSubstr("test.yaml:1: unknown key 'engin'"));
 }
 
 TEST(Config, ARepeatedKeyIsRefused) {
-  EXPECT_THAT(LoadError("http:\n  port: 1\n  port: 2\n"), HasSubstr("test.yaml:3: key 'http.port' stands here twice"));
+  EXPECT_THAT(LoadError("http:\n  port: 1\n  port: 2\n"),
+              HasSubstr("test.yaml:3: key 'http.port' stands here twice"));
 }
 
 TEST(Config, WrongTypesAndRangesNameTheValueAndWhatIsAllowed) {
-  EXPECT_THAT(LoadError("http:\n  port: many\n"), HasSubstr("test.yaml:2: http.port wants a whole number, got 'many'"));
+  EXPECT_THAT(LoadError("http:\n  port: many\n"),
+              HasSubstr("test.yaml:2: http.port wants a whole number, got 'many'"));
   EXPECT_THAT(LoadError("http:\n  port: 70000\n"), HasSubstr("allowed: 0 to 65535"));
   EXPECT_THAT(LoadError("drain_timeout: 5\n"), HasSubstr("wants a duration with a unit"));
   EXPECT_THAT(LoadError("role: king\n"), HasSubstr("one of all, router, prefill, decode"));
@@ -111,7 +115,8 @@ TEST(CommandLine, FlagsWinOverTheFileAndTheFileOverDefaults) {
 }
 
 TEST(CommandLine, AllSpellingsOfAFlagAreUnderstood) {
-  const auto parsed = Parse({"--port=1", "--engine.block_tokens", "32", "--no-prefix-cache", "--demo", "word", "--", "--port"});
+  const auto parsed = Parse({"--port=1", "--engine.block_tokens", "32", "--no-prefix-cache",
+                             "--demo", "word", "--", "--port"});
   ASSERT_TRUE(parsed) << parsed.error().message;
   EXPECT_EQ(parsed->config.http.port, 1);
   EXPECT_EQ(parsed->config.engine.block_tokens, 32);
@@ -128,7 +133,8 @@ TEST(CommandLine, AnUnknownFlagNamesTheNearestKnownOne) {
 
 TEST(CommandLine, AMissingValueAndAMissingFileAreErrors) {
   EXPECT_THAT(Parse({"--port"}).error().message, HasSubstr("--port wants a value"));
-  EXPECT_THAT(Parse({"--config", "/nonexistent.yaml"}).error().message, HasSubstr("/nonexistent.yaml"));
+  EXPECT_THAT(Parse({"--config", "/nonexistent.yaml"}).error().message,
+              HasSubstr("/nonexistent.yaml"));
 }
 
 TEST(CommandLine, ExtraFlagsOfACommandAreKeptApart) {

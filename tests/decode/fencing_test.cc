@@ -102,7 +102,8 @@ TEST(Fencing, OutstandingGrantsOfOneWriterAreCapped) {
   RoleRig rig(options);
   rig.Attach();
   rig.prefills[0]->transport->hold = true;
-  for (uint64_t id = 1; id <= 6; ++id) rig.router->Generate("d", rig.MakeRequest(id, MakePrompt(60, id), 2));
+  for (uint64_t id = 1; id <= 6; ++id)
+    rig.router->Generate("d", rig.MakeRequest(id, MakePrompt(60, id), 2));
   for (int i = 0; i < 200; ++i) {
     rig.Turn();
     rig.clock.Advance(rig.tick);
@@ -253,7 +254,8 @@ TEST(Fencing, ADecodeWorkerThatDiesLeavesNothingOnThePrefillWorker) {
   rig.KillDecode();
   rig.RunFor(std::chrono::milliseconds(5));
   EXPECT_EQ(rig.prefills[0]->engine->NumWaiting() + rig.prefills[0]->engine->NumRunning(), 0);
-  EXPECT_GT(rig.prefills[0]->engine->blocks().Stats().pinned, 0) << "a write that is carried out still reads its source";
+  EXPECT_GT(rig.prefills[0]->engine->blocks().Stats().pinned, 0)
+      << "a write that is carried out still reads its source";
   rig.prefills[0]->transport->hold = false;
   rig.RunFor(std::chrono::milliseconds(5));
   rig.ExpectAllBlocksBack();

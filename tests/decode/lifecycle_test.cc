@@ -32,7 +32,8 @@ TEST(Lifecycle, ACancelAtAnyMomentGivesEveryBlockBack) {
       rig.RunFor(std::chrono::milliseconds(2));
       rig.prefills[0]->transport->hold = false;
       rig.RunFor(std::chrono::milliseconds(2));
-      EXPECT_EQ(rig.router->answers[1].finishes, finishes) << "a cancelled request said something, after " << turns;
+      EXPECT_EQ(rig.router->answers[1].finishes, finishes)
+          << "a cancelled request said something, after " << turns;
       rig.ExpectAllBlocksBack();
       ++moments;
     }
@@ -73,7 +74,8 @@ TEST(Lifecycle, ALostRouterEndsItsRequestsEverywhere) {
   RoleRig rig({});
   rig.Attach();
   rig.prefills[0]->transport->hold = true;
-  for (uint64_t id = 1; id <= 3; ++id) rig.router->Generate("d", rig.MakeRequest(id, MakePrompt(100, id), 50));
+  for (uint64_t id = 1; id <= 3; ++id)
+    rig.router->Generate("d", rig.MakeRequest(id, MakePrompt(100, id), 50));
   v1::GenerateRequest local = rig.MakeRequest(4, MakePrompt(30, 4), 500);
   local.clear_prefill();
   rig.router->Generate("d", local);

@@ -57,7 +57,8 @@ TEST_P(RemotePrefillShapes, TokensEqualTheOracle) {
       };
       warm(prefill_hit, false);
       warm(decode_hit, true);
-      for (const int n : {2, b, b + 1, b + 2, 2 * b + 1, 3 * b, 4 * b, 4 * b + 1, 4 * b + 2, 4 * b + 69}) {
+      for (const int n :
+           {2, b, b + 1, b + 2, 2 * b + 1, 3 * b, 4 * b, 4 * b + 1, 4 * b + 2, 4 * b + 69}) {
         const std::vector<TokenId> prompt(base.begin(), base.begin() + n);
         rig.router->Generate("d", rig.MakeRequest(++id, prompt, 5));
         rig.ExpectAnswer(id, prompt, 5);
@@ -65,14 +66,16 @@ TEST_P(RemotePrefillShapes, TokensEqualTheOracle) {
       rig.RunFor(std::chrono::milliseconds(5));
       rig.ExpectAllBlocksBack();
       const auto& landed = rig.prefills[0]->transport->landed();
-      EXPECT_TRUE(std::adjacent_find(landed.begin(), landed.end()) == landed.end()) << "a layer's block was written twice";
+      EXPECT_TRUE(std::adjacent_find(landed.begin(), landed.end()) == landed.end())
+          << "a layer's block was written twice";
     }
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, RemotePrefillShapes,
-                         ::testing::Values(Shape{16, 512, 1, false}, Shape{16, 7, 1, false}, Shape{32, 16, 1, true},
-                                           Shape{16, 24, 2, false}, Shape{32, 40, 2, true}));
+                         ::testing::Values(Shape{16, 512, 1, false}, Shape{16, 7, 1, false},
+                                           Shape{32, 16, 1, true}, Shape{16, 24, 2, false},
+                                           Shape{32, 40, 2, true}));
 
 TEST(RemotePrefill, ManyRequestsThroughASmallDecodePoolAllEndRight) {
   RigOptions options;
@@ -89,7 +92,8 @@ TEST(RemotePrefill, ManyRequestsThroughASmallDecodePoolAllEndRight) {
   };
   constexpr int kRequests = 24;
   for (int i = 1; i <= kRequests; ++i) {
-    rig.router->Generate("d", rig.MakeRequest(static_cast<uint64_t>(i), MakePrompt(40 + 5 * (i % 7), 100 + i), 10));
+    rig.router->Generate(
+        "d", rig.MakeRequest(static_cast<uint64_t>(i), MakePrompt(40 + 5 * (i % 7), 100 + i), 10));
   }
   for (int i = 1; i <= kRequests; ++i) {
     rig.ExpectAnswer(static_cast<uint64_t>(i), MakePrompt(40 + 5 * (i % 7), 100 + i), 10);
@@ -107,7 +111,8 @@ TEST(RemotePrefill, BlocksAreAskedForOnlyShortlyBeforeThePrefillRuns) {
   RoleRig rig(options);
   rig.Attach();
   rig.prefills[0]->paused = true;
-  for (uint64_t id = 1; id <= 6; ++id) rig.router->Generate("d", rig.MakeRequest(id, MakePrompt(100, id), 2));
+  for (uint64_t id = 1; id <= 6; ++id)
+    rig.router->Generate("d", rig.MakeRequest(id, MakePrompt(100, id), 2));
   int needs = 0;
   rig.kv_links.on_down = [&](v1::PrefillToDecode& m) {
     needs += m.body_case() == v1::PrefillToDecode::kNeed;
@@ -177,10 +182,12 @@ TEST(RemotePrefill, AFullTransportQueueOnlyDelaysTheWrites) {
 TEST(RemotePrefill, TheTokensOfOneStepTravelInOneMessage) {
   RoleRig rig({});
   rig.Attach();
-  for (uint64_t id = 1; id <= 4; ++id) rig.router->Generate("d", rig.MakeRequest(id, MakePrompt(40, id), 12));
+  for (uint64_t id = 1; id <= 4; ++id)
+    rig.router->Generate("d", rig.MakeRequest(id, MakePrompt(40, id), 12));
   for (uint64_t id = 1; id <= 4; ++id) rig.ExpectAnswer(id, MakePrompt(40, id), 12);
   size_t most = 0;
-  for (const v1::TokenBatch& batch : rig.router->batches) most = std::max(most, static_cast<size_t>(batch.events_size()));
+  for (const v1::TokenBatch& batch : rig.router->batches)
+    most = std::max(most, static_cast<size_t>(batch.events_size()));
   EXPECT_EQ(most, 4u);
   EXPECT_LE(rig.router->batches.size(), rig.decode->executor->steps());
 }
@@ -200,7 +207,8 @@ TEST(RemotePrefill, TimingPartsAddUpToTheFirstToken) {
   ASSERT_TRUE(rig.RunUntil([&] { return !rig.router->answers[1].tokens.empty(); }));
   const v1::Timing timing = rig.router->answers[1].timings.at(0);
   const Instant seen = rig.clock.Now();
-  const int64_t sum = timing.queue_ns() + timing.prefill_ns() + timing.transfer_ns() + timing.first_decode_ns();
+  const int64_t sum =
+      timing.queue_ns() + timing.prefill_ns() + timing.transfer_ns() + timing.first_decode_ns();
   // The request arrives in the turn in which it is sent; the token was drawn one or two turns before it was seen.
   EXPECT_LE(sum, (seen - sent).count());
   EXPECT_GE(sum, (seen - sent - 3 * rig.tick).count());
@@ -220,8 +228,9 @@ TEST(RemotePrefill, MetricsSayWhatBothSidesDid) {
   const std::string text = rig.metrics.Render();
   const KvLayout layout = rig.decode->engine->blocks().layout();
   for (const std::string& line :
-       {std::string("aisp_remote_prefills_total 1"), std::string("aisp_remote_prefill_fallbacks_total 0"),
-        std::string("aisp_kv_grants_total 1"), std::string("aisp_tokens_generated_total 4"),
+       {std::string("aisp_remote_prefills_total 1"),
+        std::string("aisp_remote_prefill_fallbacks_total 0"), std::string("aisp_kv_grants_total 1"),
+        std::string("aisp_tokens_generated_total 4"),
         std::string("aisp_prefill_tokens_total{role=\"prefill\",worker=\"p0\"} 99"),
         std::string("aisp_decode_rows_total{role=\"decode\",worker=\"d\"} 3"),
         std::string("aisp_worker_ready{role=\"decode\",worker=\"d\"} 1"),

@@ -13,7 +13,8 @@ namespace {
 constexpr Duration kTimeout = std::chrono::seconds(60);
 
 Json Body(const Json& messages, int max_tokens, bool stream) {
-  Json body = {{"messages", messages}, {"temperature", 0}, {"max_tokens", max_tokens}, {"stream", stream}};
+  Json body = {
+      {"messages", messages}, {"temperature", 0}, {"max_tokens", max_tokens}, {"stream", stream}};
   if (stream) body["stream_options"] = {{"include_usage", true}};
   return body;
 }
@@ -42,7 +43,8 @@ HttpClient Connect(const std::string& address) {
   const size_t colon = address.rfind(':');
   auto port = ParseIntInRange(address.substr(colon + 1), 1, 65535);
   AISP_CHECK_MSG(port.has_value(), "no port in '" + address + "'");
-  auto client = HttpClient::Connect(address.substr(0, colon), static_cast<uint16_t>(*port), kTimeout);
+  auto client =
+      HttpClient::Connect(address.substr(0, colon), static_cast<uint16_t>(*port), kTimeout);
   AISP_CHECK_MSG(client.has_value(), client ? "" : client.error().message);
   return std::move(*client);
 }
@@ -64,8 +66,10 @@ std::vector<Recorded> RecordedStories() {
   return out;
 }
 
-Result<HttpAnswer> OpenChat(HttpClient& client, const Json& messages, int max_tokens, const std::string& prefill) {
-  return client.Open("POST", "/v1/chat/completions", Body(messages, max_tokens, true).dump(), Headers(prefill));
+Result<HttpAnswer> OpenChat(HttpClient& client, const Json& messages, int max_tokens,
+                            const std::string& prefill) {
+  return client.Open("POST", "/v1/chat/completions", Body(messages, max_tokens, true).dump(),
+                     Headers(prefill));
 }
 
 Reply ReadStream(HttpClient& client, const HttpAnswer& head) {
@@ -75,7 +79,8 @@ Reply ReadStream(HttpClient& client, const HttpAnswer& head) {
   if (head.status != 200) {
     const auto text = client.ReadRest();
     const Json body = Json::parse(text ? *text : "", nullptr, false);
-    if (body.is_object() && body.contains("error")) reply.error = body["error"].value("message", "");
+    if (body.is_object() && body.contains("error"))
+      reply.error = body["error"].value("message", "");
     return reply;
   }
   for (;;) {
@@ -93,14 +98,16 @@ Reply ReadStream(HttpClient& client, const HttpAnswer& head) {
   }
 }
 
-Reply Chat(const std::string& address, const Json& messages, int max_tokens, const std::string& prefill, bool stream) {
+Reply Chat(const std::string& address, const Json& messages, int max_tokens,
+           const std::string& prefill, bool stream) {
   HttpClient client = Connect(address);
   if (stream) {
     auto head = OpenChat(client, messages, max_tokens, prefill);
     if (!head) return Reply{0, "", "", {}, head.error().message, "", false};
     return ReadStream(client, *head);
   }
-  auto answer = client.Request("POST", "/v1/chat/completions", Body(messages, max_tokens, false).dump(), Headers(prefill));
+  auto answer = client.Request("POST", "/v1/chat/completions",
+                               Body(messages, max_tokens, false).dump(), Headers(prefill));
   Reply reply;
   if (!answer) {
     reply.error = answer.error().message;
@@ -122,9 +129,11 @@ Reply Chat(const std::string& address, const Json& messages, int max_tokens, con
   return reply;
 }
 
-Reply Complete(const std::string& address, const std::string& prompt, int max_tokens, const std::string& prefill) {
+Reply Complete(const std::string& address, const std::string& prompt, int max_tokens,
+               const std::string& prefill) {
   HttpClient client = Connect(address);
-  const Json body = {{"prompt", prompt}, {"temperature", 0}, {"max_tokens", max_tokens}, {"ignore_eos", true}};
+  const Json body = {
+      {"prompt", prompt}, {"temperature", 0}, {"max_tokens", max_tokens}, {"ignore_eos", true}};
   const auto answer = client.Request("POST", "/v1/completions", body.dump(), Headers(prefill));
   Reply reply;
   if (!answer) {
@@ -144,9 +153,11 @@ Reply Complete(const std::string& address, const std::string& prompt, int max_to
 }
 
 std::string Prose(int words, int which) {
-  static const char* const kWords[] = {"the", "fox", "and", "river", "met", "an", "old", "owl", "near", "bridge", "who"};
+  static const char* const kWords[] = {"the", "fox", "and",  "river",  "met", "an",
+                                       "old", "owl", "near", "bridge", "who"};
   std::string out = "Once upon a time number " + std::to_string(which);
-  for (int i = 0; i < words; ++i) out += std::string(" ") + kWords[(i * 7 + which * 3 + i / 11) % 11];
+  for (int i = 0; i < words; ++i)
+    out += std::string(" ") + kWords[(i * 7 + which * 3 + i / 11) % 11];
   return out;
 }
 

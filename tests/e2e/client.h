@@ -34,14 +34,17 @@ struct Reply {
 };
 
 // Greedy chat; `prefill`: "", "remote" or "local".
-Reply Chat(const std::string& address, const Json& messages, int max_tokens, const std::string& prefill, bool stream);
+Reply Chat(const std::string& address, const Json& messages, int max_tokens,
+           const std::string& prefill, bool stream);
 // The same on a connection whose first events the caller wants to see: reads the rest of a stream.
 Reply ReadStream(HttpClient& client, const HttpAnswer& head);
 // Opens a greedy chat stream.
-Result<HttpAnswer> OpenChat(HttpClient& client, const Json& messages, int max_tokens, const std::string& prefill);
+Result<HttpAnswer> OpenChat(HttpClient& client, const Json& messages, int max_tokens,
+                            const std::string& prefill);
 
 // Greedy /v1/completions, not streamed, exactly `max_tokens` tokens.
-Reply Complete(const std::string& address, const std::string& prompt, int max_tokens, const std::string& prefill);
+Reply Complete(const std::string& address, const std::string& prompt, int max_tokens,
+               const std::string& prefill);
 // About `words` words of prose that the model can go on with; another one for every `which`.
 std::string Prose(int words, int which);
 

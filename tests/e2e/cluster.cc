@@ -53,7 +53,8 @@ Process::~Process() {
 void Process::ReadAnnouncements() {
   char buffer[1024];
   ssize_t n = 0;
-  while ((n = read(announce_fd_, buffer, sizeof buffer)) > 0) partial_.append(buffer, static_cast<size_t>(n));
+  while ((n = read(announce_fd_, buffer, sizeof buffer)) > 0)
+    partial_.append(buffer, static_cast<size_t>(n));
   if (n == 0) {
     close(announce_fd_);
     announce_fd_ = -1;
@@ -70,7 +71,8 @@ void Process::ReadAnnouncements() {
 std::string Process::Await(const std::string& key, std::chrono::milliseconds timeout) {
   const auto deadline = Clock::now() + timeout;
   while (said_.count(key) == 0 && announce_fd_ >= 0) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
     if (left <= 0) return "";
     pollfd fd{announce_fd_, POLLIN, 0};
     if (poll(&fd, 1, static_cast<int>(left)) > 0) ReadAnnouncements();
@@ -96,20 +98,24 @@ int Process::AwaitExit(std::chrono::milliseconds timeout) {
 }
 
 Cluster::Cluster(const ClusterOptions& options) : options_(options) {
-  router = std::make_unique<Process>(Join(
-      Join({"serve", "--role=router", "--port=0", "--router-listen=127.0.0.1:0", "--log-level=warning"}, options.flags),
-      options.router_flags));
+  router =
+      std::make_unique<Process>(Join(Join({"serve", "--role=router", "--port=0",
+                                           "--router-listen=127.0.0.1:0", "--log-level=warning"},
+                                          options.flags),
+                                     options.router_flags));
   http_ = router->Await("http");
   workers_ = router->Await("workers");
-  for (int i = 0; i < options.prefill; ++i) prefill.push_back(StartWorker("prefill", "prefill-" + std::to_string(i)));
-  for (int i = 0; i < options.decode; ++i) decode.push_back(StartWorker("decode", "decode-" + std::to_string(i)));
+  for (int i = 0; i < options.prefill; ++i)
+    prefill.push_back(StartWorker("prefill", "prefill-" + std::to_string(i)));
+  for (int i = 0; i < options.decode; ++i)
+    decode.push_back(StartWorker("decode", "decode-" + std::to_string(i)));
 }
 
 std::unique_ptr<Process> Cluster::StartWorker(const std::string& role, const std::string& id) {
-  return std::make_unique<Process>(
-      Join(Join({"serve", "--role=" + role, "--worker-id=" + id, "--routers=" + workers_, "--log-level=warning"},
-                options_.flags),
-           options_.worker_flags));
+  return std::make_unique<Process>(Join(Join({"serve", "--role=" + role, "--worker-id=" + id,
+                                              "--routers=" + workers_, "--log-level=warning"},
+                                             options_.flags),
+                                        options_.worker_flags));
 }
 
 bool Cluster::AwaitReady() {

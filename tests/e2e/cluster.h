@@ -23,7 +23,8 @@ class Process {
   Process& operator=(const Process&) = delete;
 
   // Waits until the process has announced `key`; its value, or "" when it ended or `timeout` passed.
-  std::string Await(const std::string& key, std::chrono::milliseconds timeout = std::chrono::seconds(30));
+  std::string Await(const std::string& key,
+                    std::chrono::milliseconds timeout = std::chrono::seconds(30));
   void Signal(int signal) const;
   // Waits for the end; its exit code, 128 + signal, or -1 after `timeout`.
   int AwaitExit(std::chrono::milliseconds timeout);
@@ -69,6 +70,7 @@ class Cluster {
 };
 
 // Waits until `done()`; false after `timeout`. Asks at short intervals, for conditions that only another process knows.
-bool Eventually(const std::function<bool()>& done, std::chrono::milliseconds timeout = std::chrono::seconds(20));
+bool Eventually(const std::function<bool()>& done,
+                std::chrono::milliseconds timeout = std::chrono::seconds(20));
 
 }  // namespace aisp::e2e

@@ -14,8 +14,8 @@ namespace {
 constexpr int kStreams = 16;
 
 // Starts streams and lets `fault` strike when every one of them has its first event; returns how they ended.
-std::vector<Reply> RunStreams(const Cluster& cluster, const std::vector<Recorded>& stories, const std::string& route,
-                              const std::function<void()>& fault) {
+std::vector<Reply> RunStreams(const Cluster& cluster, const std::vector<Recorded>& stories,
+                              const std::string& route, const std::function<void()>& fault) {
   std::vector<std::promise<void>> started(kStreams);
   std::vector<std::future<Reply>> replies;
   for (int i = 0; i < kStreams; ++i) {
@@ -24,7 +24,8 @@ std::vector<Reply> RunStreams(const Cluster& cluster, const std::vector<Recorded
       HttpClient client = Connect(cluster.http());
       auto head = OpenChat(client, story.messages, story.completion_tokens, route);
       started[static_cast<size_t>(i)].set_value();
-      return head ? ReadStream(client, *head) : Reply{0, "", "", {}, head.error().message, "", false};
+      return head ? ReadStream(client, *head)
+                  : Reply{0, "", "", {}, head.error().message, "", false};
     }));
   }
   for (auto& promise : started) promise.get_future().wait();
@@ -49,7 +50,8 @@ int CountRight(const std::vector<Reply>& replies, const std::vector<Recorded>& s
 
 // All blocks of the worker can be had again and none is in quarantine.
 bool AllBlocksBack(const std::string& admin, double idle) {
-  return Metric(admin, "aisp_kv_blocks_available") == idle && Metric(admin, "aisp_kv_blocks_quarantined") == 0;
+  return Metric(admin, "aisp_kv_blocks_available") == idle &&
+         Metric(admin, "aisp_kv_blocks_quarantined") == 0;
 }
 
 TEST(Faults, AKilledPrefillWorkerCostsNoStreamItsStory) {
@@ -58,15 +60,18 @@ TEST(Faults, AKilledPrefillWorkerCostsNoStreamItsStory) {
   const std::string admin = cluster.decode[0]->Await("admin");
   const double idle = Metric(admin, "aisp_kv_blocks_available");
   const auto stories = RecordedStories();
-  const auto replies = RunStreams(cluster, stories, "remote", [&] { cluster.prefill[0]->Signal(SIGKILL); });
+  const auto replies =
+      RunStreams(cluster, stories, "remote", [&] { cluster.prefill[0]->Signal(SIGKILL); });
   EXPECT_EQ(CountRight(replies, stories), kStreams);
   EXPECT_TRUE(Eventually([&] { return AllBlocksBack(admin, idle); }));
 
   cluster.prefill[0] = cluster.StartWorker("prefill", "prefill-0");
   ASSERT_NE(cluster.prefill[0]->Await("ready"), "");
-  const Json fresh = {{{"role", "user"}, {"content", "Tell me a story about a crow, a well and a coin."}}};
+  const Json fresh = {
+      {{"role", "user"}, {"content", "Tell me a story about a crow, a well and a coin."}}};
   EXPECT_TRUE(Eventually([&] {
-    return Chat(cluster.http(), fresh, 4, "remote", true).route.find("prefill=prefill-0") != std::string::npos;
+    return Chat(cluster.http(), fresh, 4, "remote", true).route.find("prefill=prefill-0") !=
+           std::string::npos;
   }));
 }
 
@@ -74,20 +79,23 @@ TEST(Faults, AKilledDecodeWorkerIsReplacedAndTheStreamsGoOn) {
   Cluster cluster({.decode = 2, .flags = {"--dtype=f32"}});
   ASSERT_TRUE(cluster.AwaitReady());
   const auto stories = RecordedStories();
-  const auto replies = RunStreams(cluster, stories, "remote", [&] { cluster.decode[0]->Signal(SIGKILL); });
+  const auto replies =
+      RunStreams(cluster, stories, "remote", [&] { cluster.decode[0]->Signal(SIGKILL); });
   EXPECT_EQ(CountRight(replies, stories), kStreams);
 
   cluster.decode[0] = cluster.StartWorker("decode", "decode-0");
   ASSERT_NE(cluster.decode[0]->Await("ready"), "");
   const Recorded& story = stories.front();
-  EXPECT_EQ(Chat(cluster.http(), story.messages, story.completion_tokens, "remote", true).text, story.text);
+  EXPECT_EQ(Chat(cluster.http(), story.messages, story.completion_tokens, "remote", true).text,
+            story.text);
 }
 
 TEST(Faults, WithoutAnyDecodeWorkerRequestsAreRefusedAtOnceAndServedAgainLater) {
   Cluster cluster({.flags = {"--dtype=f32"}});
   ASSERT_TRUE(cluster.AwaitReady());
   cluster.decode[0]->Signal(SIGKILL);
-  ASSERT_TRUE(Eventually([&] { return Connect(cluster.http()).Request("GET", "/ready")->status == 503; }));
+  ASSERT_TRUE(
+      Eventually([&] { return Connect(cluster.http()).Request("GET", "/ready")->status == 503; }));
   HttpClient client = Connect(cluster.http());
   const auto refused = client.Request("POST", "/v1/completions", R"({"prompt": "Once"})");
   ASSERT_TRUE(refused) << refused.error().message;
@@ -97,7 +105,8 @@ TEST(Faults, WithoutAnyDecodeWorkerRequestsAreRefusedAtOnceAndServedAgainLater) 
   cluster.decode[0] = cluster.StartWorker("decode", "decode-0");
   ASSERT_NE(cluster.decode[0]->Await("ready"), "");
   const Recorded story = RecordedStories().front();
-  EXPECT_EQ(Chat(cluster.http(), story.messages, story.completion_tokens, "", true).text, story.text);
+  EXPECT_EQ(Chat(cluster.http(), story.messages, story.completion_tokens, "", true).text,
+            story.text);
 }
 
 TEST(Faults, AStoppedPrefillWorkerDelaysButNeverCorruptsAndIsUsedAgain) {
@@ -106,13 +115,16 @@ TEST(Faults, AStoppedPrefillWorkerDelaysButNeverCorruptsAndIsUsedAgain) {
   const std::string admin = cluster.decode[0]->Await("admin");
   const double idle = Metric(admin, "aisp_kv_blocks_available");
   const auto stories = RecordedStories();
-  const auto replies = RunStreams(cluster, stories, "remote", [&] { cluster.prefill[0]->Signal(SIGSTOP); });
+  const auto replies =
+      RunStreams(cluster, stories, "remote", [&] { cluster.prefill[0]->Signal(SIGSTOP); });
   EXPECT_EQ(CountRight(replies, stories), kStreams);
   cluster.prefill[0]->Signal(SIGCONT);
   EXPECT_TRUE(Eventually([&] { return AllBlocksBack(admin, idle); }));
-  const Json fresh = {{{"role", "user"}, {"content", "Tell me a story about a goat, a hill and a drum."}}};
+  const Json fresh = {
+      {{"role", "user"}, {"content", "Tell me a story about a goat, a hill and a drum."}}};
   EXPECT_TRUE(Eventually([&] {
-    return Chat(cluster.http(), fresh, 4, "remote", true).route.find("prefill=prefill-0") != std::string::npos;
+    return Chat(cluster.http(), fresh, 4, "remote", true).route.find("prefill=prefill-0") !=
+           std::string::npos;
   }));
 }
 
@@ -120,7 +132,8 @@ TEST(Faults, AStoppedDecodeWorkerIsReplacedAndWhatItSaysLaterIsIgnored) {
   Cluster cluster({.decode = 2, .flags = {"--dtype=f32"}});
   ASSERT_TRUE(cluster.AwaitReady());
   const auto stories = RecordedStories();
-  const auto replies = RunStreams(cluster, stories, "", [&] { cluster.decode[0]->Signal(SIGSTOP); });
+  const auto replies =
+      RunStreams(cluster, stories, "", [&] { cluster.decode[0]->Signal(SIGSTOP); });
   EXPECT_EQ(CountRight(replies, stories), kStreams);
   cluster.decode[0]->Signal(SIGCONT);
   const std::string admin = cluster.decode[0]->Await("admin");

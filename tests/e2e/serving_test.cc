@@ -19,7 +19,8 @@ TEST(Serving, EveryRecordedStoryIsToldLetterByLetterOnBothRoutes) {
   for (const Recorded& story : RecordedStories()) {
     for (const char* route : {"remote", "local"}) {
       for (const bool stream : {true, false}) {
-        const Reply reply = Chat(cluster.http(), story.messages, story.completion_tokens, route, stream);
+        const Reply reply =
+            Chat(cluster.http(), story.messages, story.completion_tokens, route, stream);
         ASSERT_EQ(reply.error, "") << route;
         EXPECT_EQ(reply.text, story.text) << route;
         EXPECT_EQ(reply.finish_reason, story.ends ? "stop" : "length");
@@ -60,11 +61,11 @@ TEST_P(SplitTest, ASplitRequestSaysTheSameAsOneWorkerAlone) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, SplitTest,
-                         ::testing::Values(Split{"shm", "16", "256"}, Split{"shm", "64", "48"}, Split{"tcp", "32", "100"},
-                                           Split{"tcp", "128", "512"}),
+                         ::testing::Values(Split{"shm", "16", "256"}, Split{"shm", "64", "48"},
+                                           Split{"tcp", "32", "100"}, Split{"tcp", "128", "512"}),
                          [](const auto& param) {
-                           return std::string(param.param.transport) + "_block_" + param.param.block_size + "_chunk_" +
-                                  param.param.chunk;
+                           return std::string(param.param.transport) + "_block_" +
+                                  param.param.block_size + "_chunk_" + param.param.chunk;
                          });
 
 // With the prefix cache on, every part of the prompt that both workers know already is moved and computed by nobody.
@@ -85,18 +86,23 @@ TEST(Serving, PrefixHitsOfEveryKindLeaveTheTextAsItIs) {
 TEST(Serving, TheRouteHeaderSaysWhereAndWhy) {
   Cluster cluster({});
   ASSERT_TRUE(cluster.AwaitReady());
-  const Json messages = {{{"role", "user"}, {"content", "Tell me a long story about a pig, a song, a hill, a queen and a kite."}}};
-  EXPECT_THAT(Chat(cluster.http(), messages, 4, "remote", true).route, HasSubstr("decode=decode-0 prefill=prefill-0"));
+  const Json messages = {
+      {{"role", "user"},
+       {"content", "Tell me a long story about a pig, a song, a hill, a queen and a kite."}}};
+  EXPECT_THAT(Chat(cluster.http(), messages, 4, "remote", true).route,
+              HasSubstr("decode=decode-0 prefill=prefill-0"));
   EXPECT_THAT(Chat(cluster.http(), messages, 4, "local", true).route, HasSubstr("prefill=local"));
 }
 
 TEST(Serving, ThePartsOfTtftAddUpToWhatTheClientSaw) {
   Cluster cluster({});
   ASSERT_TRUE(cluster.AwaitReady());
-  const Json messages = {{{"role", "user"}, {"content", "Tell me a story about a hen, a gate and a kite."}}};
+  const Json messages = {
+      {{"role", "user"}, {"content", "Tell me a story about a hen, a gate and a kite."}}};
   const Json aisp = Chat(cluster.http(), messages, 8, "remote", true).usage["aisp"];
   double sum = 0;
-  for (const char* part : {"frontend_ms", "queue_ms", "prefill_ms", "transfer_ms", "first_decode_ms"}) {
+  for (const char* part :
+       {"frontend_ms", "queue_ms", "prefill_ms", "transfer_ms", "first_decode_ms"}) {
     ASSERT_TRUE(aisp.contains(part)) << aisp;
     EXPECT_GE(aisp[part].get<double>(), 0) << part;
     sum += aisp[part].get<double>();
@@ -113,7 +119,8 @@ TEST(Serving, OneProcessWithAllRolesTellsTheSameStory) {
   ASSERT_TRUE(Eventually([&] { return Connect(http).Request("GET", "/ready")->status == 200; }));
   const Recorded story = RecordedStories().front();
   for (const char* route : {"remote", "local"}) {
-    EXPECT_EQ(Chat(http, story.messages, story.completion_tokens, route, true).text, story.text) << route;
+    EXPECT_EQ(Chat(http, story.messages, story.completion_tokens, route, true).text, story.text)
+        << route;
   }
   all.Signal(SIGTERM);
   EXPECT_EQ(all.AwaitExit(std::chrono::seconds(10)), 0);
@@ -124,25 +131,30 @@ TEST(Serving, BadRequestsAreAnsweredWithWhatIsWrongAndTheLimit) {
   ASSERT_TRUE(cluster.AwaitReady());
   HttpClient client = Connect(cluster.http());
   const auto post = [&](const std::string& body) {
-    auto answer = client.Request("POST", "/v1/completions", body, {{"content-type", "application/json"}});
+    auto answer =
+        client.Request("POST", "/v1/completions", body, {{"content-type", "application/json"}});
     EXPECT_TRUE(answer) << answer.error().message;
     return std::pair(answer->status, answer->body);
   };
   EXPECT_THAT(post("{\"prompt\": "), ::testing::Pair(400, HasSubstr("invalid_request_error")));
-  EXPECT_THAT(post(R"({"prompt": "hi", "model": "gpt-9"})"), ::testing::Pair(404, HasSubstr("model_not_found")));
-  EXPECT_THAT(post(R"({"prompt": "hi", "temperature": -1})"), ::testing::Pair(400, HasSubstr("temperature")));
+  EXPECT_THAT(post(R"({"prompt": "hi", "model": "gpt-9"})"),
+              ::testing::Pair(404, HasSubstr("model_not_found")));
+  EXPECT_THAT(post(R"({"prompt": "hi", "temperature": -1})"),
+              ::testing::Pair(400, HasSubstr("temperature")));
   std::string words = "once";
   for (int i = 0; i < 3000; ++i) words += " upon";
   const auto [status, body] = post(Json{{"prompt", words}}.dump());
   EXPECT_EQ(status, 400);
   EXPECT_THAT(body, HasSubstr("2048"));
   EXPECT_THAT(body, HasSubstr("context_length_exceeded"));
-  EXPECT_THAT(post(Json{{"prompt", "once"}, {"max_tokens", 5000}}.dump()).second, HasSubstr("lower max_tokens"));
+  EXPECT_THAT(post(Json{{"prompt", "once"}, {"max_tokens", 5000}}.dump()).second,
+              HasSubstr("lower max_tokens"));
   EXPECT_EQ(client.Request("GET", "/nowhere")->status, 404);
   EXPECT_EQ(client.Request("GET", "/v1/completions")->status, 405);
   EXPECT_EQ(client.Request("GET", "/health")->status, 200);
   EXPECT_THAT(client.Request("GET", "/v1/models")->body, HasSubstr("\"story-7m\""));
-  EXPECT_THAT(client.Request("GET", "/metrics")->body, HasSubstr("aisp_time_to_first_token_seconds_count"));
+  EXPECT_THAT(client.Request("GET", "/metrics")->body,
+              HasSubstr("aisp_time_to_first_token_seconds_count"));
 }
 
 TEST(Serving, AClientThatGoesAwayGivesEveryBlockBack) {
@@ -151,7 +163,8 @@ TEST(Serving, AClientThatGoesAwayGivesEveryBlockBack) {
   const std::string admin = cluster.decode[0]->Await("admin");
   const double idle = Metric(admin, "aisp_kv_blocks_available");
   ASSERT_GT(idle, 0);
-  const Json messages = {{{"role", "user"}, {"content", "Tell me a story about a cat, a boat and a bell."}}};
+  const Json messages = {
+      {{"role", "user"}, {"content", "Tell me a story about a cat, a boat and a bell."}}};
   for (const char* route : {"remote", "local"}) {
     for (int i = 0; i < 8; ++i) {
       HttpClient client = Connect(cluster.http());
@@ -161,7 +174,8 @@ TEST(Serving, AClientThatGoesAwayGivesEveryBlockBack) {
       client.Close();
     }
     EXPECT_TRUE(Eventually([&] {
-      return Metric(admin, "aisp_num_requests_running") == 0 && Metric(admin, "aisp_kv_blocks_available") == idle;
+      return Metric(admin, "aisp_num_requests_running") == 0 &&
+             Metric(admin, "aisp_kv_blocks_available") == idle;
     })) << route;
   }
   EXPECT_EQ(Metric(cluster.http(), "aisp_disconnected_clients_total"), 16);

@@ -16,7 +16,9 @@ class ReaderStandIn final : public LinkHandler<v1::PrefillToDecode> {
   bool up = false;
   bool down = false;
   void OnLinkUp(LinkId, const std::string&) override { up = true; }
-  void OnMessage(LinkId, v1::PrefillToDecode message) override { heard.push_back(std::move(message)); }
+  void OnMessage(LinkId, v1::PrefillToDecode message) override {
+    heard.push_back(std::move(message));
+  }
   void OnLinkDown(LinkId, const Error&) override { down = true; }
 
   int Count(v1::PrefillToDecode::BodyCase what) const {
@@ -39,7 +41,8 @@ class PrefillRoleTest : public ::testing::Test {
     ProvenanceOptions model;
     executor_ = std::make_unique<ProvenanceExecutor>(model);
     pool_ = std::make_unique<ManualTransport>(&fabric(), "reader", false);
-    EXPECT_TRUE(pool_->Register({.base = executor_->pool_base(), .bytes = executor_->pool_bytes(), .handle = -1}));
+    EXPECT_TRUE(pool_->Register(
+        {.base = executor_->pool_base(), .bytes = executor_->pool_bytes(), .handle = -1}));
     dialer_ = std::make_unique<KvLinksInMemory::Dialer>(&rig_.kv_links, &reader_, &inbox_);
     rig_.Attach();
     link_ = dialer_->Dial("p0");
@@ -77,7 +80,8 @@ class PrefillRoleTest : public ::testing::Test {
     Send(std::move(message));
   }
   // Blocks 10, 11, ... from token 0 on.
-  void Grant(uint64_t transfer, uint64_t epoch, int blocks, int first_token = 0, int64_t lease_ms = 1000) {
+  void Grant(uint64_t transfer, uint64_t epoch, int blocks, int first_token = 0,
+             int64_t lease_ms = 1000) {
     v1::DecodeToPrefill message;
     v1::Grant* grant = message.mutable_grant();
     grant->set_transfer_id(transfer);
@@ -212,7 +216,8 @@ TEST_F(PrefillRoleTest, ARevokeIsAcknowledgedOnlyAfterTheLastWriteThatHadStarted
   p().transport->Land(1);
   Run();
   EXPECT_EQ(reader_.Count(v1::PrefillToDecode::kFence), 0);
-  EXPECT_GT(p().engine->blocks().Stats().pinned, 0) << "the sources of writes under way stay pinned";
+  EXPECT_GT(p().engine->blocks().Stats().pinned, 0)
+      << "the sources of writes under way stay pinned";
   p().transport->Land();
   Run();
   EXPECT_EQ(reader_.Count(v1::PrefillToDecode::kFence), 1);

@@ -6,7 +6,12 @@ namespace aisp {
 namespace {
 
 KvLayout Layout(int32_t num_blocks) {
-  return {.num_layers = 3, .num_kv_heads = 2, .head_dim = 4, .block_tokens = 16, .dtype = DType::kF32, .num_blocks = num_blocks};
+  return {.num_layers = 3,
+          .num_kv_heads = 2,
+          .head_dim = 4,
+          .block_tokens = 16,
+          .dtype = DType::kF32,
+          .num_blocks = num_blocks};
 }
 
 std::vector<BlockId> Ids(std::initializer_list<int> values) {
@@ -30,7 +35,9 @@ TEST(PushPlan, NeighboursInBothPoolsBecomeOneCopy) {
   EXPECT_EQ(copies[2].bytes, 2 * block);
 }
 
-TEST(PushPlan, NothingToCopyIsNoCopy) { EXPECT_TRUE(PlanLayerCopies(Layout(4), Layout(4), 0, {}, {}).empty()); }
+TEST(PushPlan, NothingToCopyIsNoCopy) {
+  EXPECT_TRUE(PlanLayerCopies(Layout(4), Layout(4), 0, {}, {}).empty());
+}
 
 TEST(PushPlan, DescendingBlocksAreNotMerged) {
   EXPECT_EQ(PlanLayerCopies(Layout(4), Layout(4), 0, Ids({3, 2, 1}), Ids({3, 2, 1})).size(), 3u);

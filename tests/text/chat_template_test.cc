@@ -32,59 +32,83 @@ struct Case {
 class Expression : public ::testing::TestWithParam<Case> {};
 
 TEST_P(Expression, PrintsWhatJinjaPrints) {
-  EXPECT_EQ(Render(GetParam().source, R"({"s": "Héllo", "l": [3, 1, 2], "m": {"b": 1, "a": {"x": [true, null, 1.5]}}, "n": null})"),
-            GetParam().expected);
+  EXPECT_EQ(
+      Render(
+          GetParam().source,
+          R"({"s": "Héllo", "l": [3, 1, 2], "m": {"b": 1, "a": {"x": [true, null, 1.5]}}, "n": null})"),
+      GetParam().expected);
 }
 
 INSTANTIATE_TEST_SUITE_P(
     All, Expression,
     ::testing::Values(
-        Case{"{{ 1 + 2 * 3 ** 2 }} {{ -7 // 2 }} {{ -7 % 3 }} {{ 7 / 2 }} {{ 6 / 2 }}", "19 -4 2 3.5 3.0"},
-        Case{"{{ 'a' ~ 1 ~ none ~ true }}", "a1NoneTrue"}, Case{"{{ l[1:] }} {{ l[::-1] }} {{ s[1] }} {{ s[-2:] }}", "[1, 2] [2, 1, 3] é lo"},
+        Case{"{{ 1 + 2 * 3 ** 2 }} {{ -7 // 2 }} {{ -7 % 3 }} {{ 7 / 2 }} {{ 6 / 2 }}",
+             "19 -4 2 3.5 3.0"},
+        Case{"{{ 'a' ~ 1 ~ none ~ true }}", "a1NoneTrue"},
+        Case{"{{ l[1:] }} {{ l[::-1] }} {{ s[1] }} {{ s[-2:] }}", "[1, 2] [2, 1, 3] é lo"},
         Case{"{{ m.a.x }} {{ m['a'] }}", "[True, None, 1.5] {'x': [True, None, 1.5]}"},
         Case{"{{ m | tojson }}", R"({"b": 1, "a": {"x": [true, null, 1.5]}})"},
-        Case{"{{ {'k': ['é', '\"\\n']} | tojson(indent=2) }}", "{\n  \"k\": [\n    \"é\",\n    \"\\\"\\n\"\n  ]\n}"},
-        Case{"{{ 'x' if n else 'y' }}{{ 'z' if n }}", "y"}, Case{"{{ 1 < 2 < 3 }} {{ 3 in l }} {{ 'z' not in s }}", "True True True"},
+        Case{"{{ {'k': ['é', '\"\\n']} | tojson(indent=2) }}",
+             "{\n  \"k\": [\n    \"é\",\n    \"\\\"\\n\"\n  ]\n}"},
+        Case{"{{ 'x' if n else 'y' }}{{ 'z' if n }}", "y"},
+        Case{"{{ 1 < 2 < 3 }} {{ 3 in l }} {{ 'z' not in s }}", "True True True"},
         Case{"{{ missing is defined }} {{ missing | default('d') }} [{{ missing }}]", "False d []"},
-        Case{"{{ l | sort | join(',') }} {{ l | map('string') | join }} {{ l | select('gt', 1) | list }}", "1,2,3 312 [3, 2]"},
-        Case{"{{ m | dictsort }} {{ m.items() | list | length }}", "[('a', {'x': [True, None, 1.5]}), ('b', 1)] 2"},
-        Case{"{{ ' x '.strip() }}{{ 'a,b'.split(',') }}{{ 'abc'.startswith(('x', 'ab')) }}", "x['a', 'b']True"},
-        Case{"{{ not n and l }} {{ (1, 'a') }} {{ 1e20 }} {{ 0.1 + 0.2 }}", "[3, 1, 2] (1, 'a') 1e+20 0.30000000000000004"},
+        Case{"{{ l | sort | join(',') }} {{ l | map('string') | join }} {{ l | select('gt', 1) | "
+             "list }}",
+             "1,2,3 312 [3, 2]"},
+        Case{"{{ m | dictsort }} {{ m.items() | list | length }}",
+             "[('a', {'x': [True, None, 1.5]}), ('b', 1)] 2"},
+        Case{"{{ ' x '.strip() }}{{ 'a,b'.split(',') }}{{ 'abc'.startswith(('x', 'ab')) }}",
+             "x['a', 'b']True"},
+        Case{"{{ not n and l }} {{ (1, 'a') }} {{ 1e20 }} {{ 0.1 + 0.2 }}",
+             "[3, 1, 2] (1, 'a') 1e+20 0.30000000000000004"},
         Case{"{{ '%s-%d' % ('a', 3) }} {{ '{}{x}'.format(1, x=2) }}", "a-3 12"},
         Case{"{{ strftime_now('%d %b %Y %H:%M') }}", "31 Jan 2026 12:00"},
-        Case{"{{ s is string and l is sequence and m is mapping and n is none and 4 is even }}", "True"},
-        Case{"{{ 'STRASSE' | lower }} {{ 'straße' | upper }} {{ 'ab cd' | title }}", "strasse STRASSE Ab Cd"},
+        Case{"{{ s is string and l is sequence and m is mapping and n is none and 4 is even }}",
+             "True"},
+        Case{"{{ 'STRASSE' | lower }} {{ 'straße' | upper }} {{ 'ab cd' | title }}",
+             "strasse STRASSE Ab Cd"},
         Case{"{{ '<' | escape ~ '<' }} {{ ('a' | safe) + '<b>' }}", "&lt;< a&lt;b&gt;"},
         Case{"{{ n | selectattr('x') | list }}{{ range(2, 9, 3) | list }}", "[][2, 5, 8]"},
-        Case{"{{ {'a': 1}['items'] is callable }} {{ [[1, 2], [3]] | sum(start=[]) }}", "True [1, 2, 3]"}));
+        Case{"{{ {'a': 1}['items'] is callable }} {{ [[1, 2], [3]] | sum(start=[]) }}",
+             "True [1, 2, 3]"}));
 
 class Statement : public ::testing::TestWithParam<Case> {};
 
-TEST_P(Statement, PrintsWhatJinjaPrints) { EXPECT_EQ(Render(GetParam().source, R"({"l": [1, 2, 3]})"), GetParam().expected); }
+TEST_P(Statement, PrintsWhatJinjaPrints) {
+  EXPECT_EQ(Render(GetParam().source, R"({"l": [1, 2, 3]})"), GetParam().expected);
+}
 
 INSTANTIATE_TEST_SUITE_P(
     All, Statement,
     ::testing::Values(
         Case{"{% for x in l %}{{ loop.index }}{{ ',' if not loop.last }}{% endfor %}", "1,2,3"},
-        Case{"{% for x in l if x > 1 %}{{ x }}/{{ loop.length }} {% else %}none{% endfor %}", "2/2 3/2 "},
+        Case{"{% for x in l if x > 1 %}{{ x }}/{{ loop.length }} {% else %}none{% endfor %}",
+             "2/2 3/2 "},
         Case{"{% for x in [] %}{% else %}none{% endfor %}", "none"},
         Case{"{% for x in l %}{% if x == 2 %}{% continue %}{% endif %}{{ x }}{% endfor %}", "13"},
         Case{"{% for x in l %}{% if x == 2 %}{% break %}{% endif %}{{ x }}{% endfor %}", "1"},
         Case{"{% set v = 0 %}{% for x in l %}{% set v = x %}{% endfor %}{{ v }}", "0"},
-        Case{"{% set ns = namespace(v=0) %}{% for x in l %}{% set ns.v = ns.v + x %}{% endfor %}{{ ns.v }}", "6"},
-        Case{"{% macro f(a, b='B') %}{{ a }}{{ b }}{% endmacro %}{{ f(1) }}{{ f(1, b=2) }}", "1B12"},
+        Case{"{% set ns = namespace(v=0) %}{% for x in l %}{% set ns.v = ns.v + x %}{% endfor %}{{ "
+             "ns.v }}",
+             "6"},
+        Case{"{% macro f(a, b='B') %}{{ a }}{{ b }}{% endmacro %}{{ f(1) }}{{ f(1, b=2) }}",
+             "1B12"},
         Case{"{% macro f() %}<{{ caller() }}>{% endmacro %}{% call f() %}x{% endcall %}", "<x>"},
         Case{"{% set t %}a{{ 1 }}{% endset %}{{ t }}{% filter upper %}b{% endfilter %}", "a1B"},
         Case{"{% for k, v in {'a': 1}.items() %}{{ k }}={{ v }}{% endfor %}", "a=1"},
         Case{"{% raw %}{{ x }}{% endraw %}{# note #}!", "{{ x }}!"},
         Case{"a\n  {% if true %}\n  b\n  {%- endif %}\nc\n", "a\n  bc"},
         Case{"  {{- 1 -}}  \n x", "1x"}, Case{"{% generation %}g{% endgeneration %}", "g"},
-        Case{"{% for x in [[1], [2]] recursive %}{{ loop(x) if x is iterable else x }}{% endfor %}", "12"}));
+        Case{"{% for x in [[1], [2]] recursive %}{{ loop(x) if x is iterable else x }}{% endfor %}",
+             "12"}));
 
 TEST(ChatTemplate, ErrorsNameTheLine) {
   EXPECT_THAT(Render("a\n{% if %}"), HasSubstr("line 2"));
-  EXPECT_THAT(Render("a\n\n{{ x.y }}"), ::testing::AllOf(HasSubstr("line 3"), HasSubstr("'x' is undefined")));
-  EXPECT_THAT(Render("{{ raise_exception('Roles must alternate') }}"), HasSubstr("Roles must alternate"));
+  EXPECT_THAT(Render("a\n\n{{ x.y }}"),
+              ::testing::AllOf(HasSubstr("line 3"), HasSubstr("'x' is undefined")));
+  EXPECT_THAT(Render("{{ raise_exception('Roles must alternate') }}"),
+              HasSubstr("Roles must alternate"));
   EXPECT_THAT(Render("{% for x in y %}"), HasSubstr("PARSE"));
   EXPECT_THAT(Render("{% include 'a' %}"), HasSubstr("not supported"));
 }
@@ -96,9 +120,12 @@ TEST(ChatTemplate, HostileTemplatesEndWithAnError) {
   const std::string hostile[] = {
       "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",
       "{{ 'a' * 10000000000 }}",
-      "{% set ns = namespace(s='aaaaaaaa') %}{% for i in range(64) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
-      "{% set ns = namespace(l=[]) %}{% for i in range(5000) %}{% set ns.l = [ns.l] %}{% endfor %}{{ ns.l }}",
-      "{% set ns = namespace(l=[1]) %}{% for i in range(99) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l | tojson }}",
+      "{% set ns = namespace(s='aaaaaaaa') %}{% for i in range(64) %}{% set ns.s = ns.s + ns.s "
+      "%}{% endfor %}",
+      "{% set ns = namespace(l=[]) %}{% for i in range(5000) %}{% set ns.l = [ns.l] %}{% endfor "
+      "%}{{ ns.l }}",
+      "{% set ns = namespace(l=[1]) %}{% for i in range(99) %}{% set ns.l = [ns.l, ns.l] %}{% "
+      "endfor %}{{ ns.l | tojson }}",
       "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
       "{{ range(10 ** 9) }}",
       "{% set l = [] %}{{ l.append(l) }}",
@@ -110,13 +137,16 @@ TEST(ChatTemplate, HostileTemplatesEndWithAnError) {
   };
   for (const std::string& source : hostile) {
     const std::string out = Render(source);
-    EXPECT_TRUE(out.starts_with("ERROR") || out.starts_with("PARSE")) << source.substr(0, 80) << " -> " << out.substr(0, 80);
+    EXPECT_TRUE(out.starts_with("ERROR") || out.starts_with("PARSE"))
+        << source.substr(0, 80) << " -> " << out.substr(0, 80);
   }
 }
 
 TEST(ChatTemplate, ANamespaceThatHoldsItselfIsFreed) {
   // The leak checker of the ASan build sees what is not.
-  EXPECT_EQ(Render("{% set ns = namespace() %}{% set ns.self = ns %}{% macro f() %}{% endmacro %}{% set ns.f = f %}ok"), "ok");
+  EXPECT_EQ(Render("{% set ns = namespace() %}{% set ns.self = ns %}{% macro f() %}{% endmacro "
+                   "%}{% set ns.f = f %}ok"),
+            "ok");
 }
 
 TEST(ChatTemplate, TheCallersValuesAreNotChanged) {
@@ -133,7 +163,9 @@ TEST(ChatTemplate, StoryModelRendersTheRecordedPrompts) {
   for (const Json& c : expected["cases"]) {
     if (!c["input"].is_array()) continue;
     ++chats;
-    const Value::Map context = {{"messages", testing::ToValue(c["input"])}, {"bos_token", "<|bos|>"}, {"add_generation_prompt", true}};
+    const Value::Map context = {{"messages", testing::ToValue(c["input"])},
+                                {"bos_token", "<|bos|>"},
+                                {"add_generation_prompt", true}};
     EXPECT_EQ(*t->Render(context, {}), c["rendered"].get<std::string>());
   }
   EXPECT_GT(chats, 0);

@@ -57,7 +57,8 @@ TEST(Detokenizer, StreamsExactlyWhatDecodeGivesForRandomTokens) {
     std::vector<TokenId> ids;
     // Low ids are single bytes: many broken and split characters.
     const auto bound = static_cast<uint32_t>(round % 2 == 0 ? 263 : (*t)->VocabSize() + 5);
-    for (uint32_t i = 0; i < random() % 60; ++i) ids.push_back(static_cast<TokenId>(random() % bound));
+    for (uint32_t i = 0; i < random() % 60; ++i)
+      ids.push_back(static_cast<TokenId>(random() % bound));
     const bool skip = random() % 2 == 0;
     Detokenizer d(**t, skip);
     std::string streamed;

@@ -16,7 +16,8 @@ using ::testing::HasSubstr;
 using testing::Json;
 using testing::TempFolder;
 
-Result<std::unique_ptr<Tokenizer>> LoadJson(const std::string& content, const std::string& config = "") {
+Result<std::unique_ptr<Tokenizer>> LoadJson(const std::string& content,
+                                            const std::string& config = "") {
   TempFolder folder;
   folder.Write("tokenizer.json", content);
   if (!config.empty()) folder.Write("tokenizer_config.json", config);
@@ -119,28 +120,29 @@ TEST_P(MalformedTokenizer, IsRefusedWithTheNameOfTheField) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, MalformedTokenizer,
-    ::testing::Values(Malformed{"Model", "/model/type", R"("Unigram")", "model.type"},
-                      Malformed{"Vocab", "/model/vocab", "[1]", "model.vocab"},
-                      Malformed{"NegativeId", "/model/vocab/a", "-1", "model.vocab[\"a\"]"},
-                      Malformed{"HugeId", "/model/vocab/a", "99999999999", "model.vocab[\"a\"]"},
-                      Malformed{"UnknownMerge", "/model/merges/1", R"("a z")", "model.merges[1]"},
-                      Malformed{"OddMerge", "/model/merges/0", R"("abc")", "model.merges[0]"},
-                      Malformed{"MergeType", "/model/merges/2", "7", "model.merges[2]"},
-                      Malformed{"Unk", "/model/unk_token", R"("<unk>")", "model.unk_token"},
-                      Malformed{"Suffix", "/model/end_of_word_suffix", R"("</w>")", "model.end_of_word_suffix"},
-                      Malformed{"Normalizer", "/normalizer", R"({"type": "Precompiled"})", "normalizer"},
-                      Malformed{"PreTokenizer", "/pre_tokenizer/type", R"("Magic")", "pre_tokenizer"},
-                      Malformed{"Pattern", "/pre_tokenizer",
-                                R"({"type": "Split", "pattern": {"Regex": "(a"}, "behavior": "Isolated"})",
-                                "pre_tokenizer.pattern.Regex"},
-                      Malformed{"Behavior", "/pre_tokenizer",
-                                R"({"type": "Split", "pattern": {"String": "a"}, "behavior": "Odd"})",
-                                "pre_tokenizer.behavior"},
-                      Malformed{"Decoder", "/decoder/type", R"("CTC")", "decoder"},
-                      Malformed{"AddedId", "/added_tokens/0/id", "4194304", "added_tokens[0].id"},
-                      Malformed{"AddedContent", "/added_tokens/1/content", "null", "added_tokens[1].content"},
-                      Malformed{"PostProcessor", "/post_processor/special_tokens/<|end|>/ids/0", "77",
-                                "post_processor.special_tokens"}),
+    ::testing::Values(
+        Malformed{"Model", "/model/type", R"("Unigram")", "model.type"},
+        Malformed{"Vocab", "/model/vocab", "[1]", "model.vocab"},
+        Malformed{"NegativeId", "/model/vocab/a", "-1", "model.vocab[\"a\"]"},
+        Malformed{"HugeId", "/model/vocab/a", "99999999999", "model.vocab[\"a\"]"},
+        Malformed{"UnknownMerge", "/model/merges/1", R"("a z")", "model.merges[1]"},
+        Malformed{"OddMerge", "/model/merges/0", R"("abc")", "model.merges[0]"},
+        Malformed{"MergeType", "/model/merges/2", "7", "model.merges[2]"},
+        Malformed{"Unk", "/model/unk_token", R"("<unk>")", "model.unk_token"},
+        Malformed{"Suffix", "/model/end_of_word_suffix", R"("</w>")", "model.end_of_word_suffix"},
+        Malformed{"Normalizer", "/normalizer", R"({"type": "Precompiled"})", "normalizer"},
+        Malformed{"PreTokenizer", "/pre_tokenizer/type", R"("Magic")", "pre_tokenizer"},
+        Malformed{"Pattern", "/pre_tokenizer",
+                  R"({"type": "Split", "pattern": {"Regex": "(a"}, "behavior": "Isolated"})",
+                  "pre_tokenizer.pattern.Regex"},
+        Malformed{"Behavior", "/pre_tokenizer",
+                  R"({"type": "Split", "pattern": {"String": "a"}, "behavior": "Odd"})",
+                  "pre_tokenizer.behavior"},
+        Malformed{"Decoder", "/decoder/type", R"("CTC")", "decoder"},
+        Malformed{"AddedId", "/added_tokens/0/id", "4194304", "added_tokens[0].id"},
+        Malformed{"AddedContent", "/added_tokens/1/content", "null", "added_tokens[1].content"},
+        Malformed{"PostProcessor", "/post_processor/special_tokens/<|end|>/ids/0", "77",
+                  "post_processor.special_tokens"}),
     [](const auto& test) { return test.param.name; });
 
 TEST(Tokenizer, NamesTheFolderWithoutATokenizer) {
@@ -154,7 +156,8 @@ TEST(Tokenizer, NamesTheFolderWithoutATokenizer) {
 
 TEST(Tokenizer, SurvivesEveryCutOfItsFile) {
   const std::string whole = testing::TinyTokenizer().dump();
-  for (size_t size = 0; size < whole.size(); size += 7) EXPECT_FALSE(LoadJson(whole.substr(0, size))) << size;
+  for (size_t size = 0; size < whole.size(); size += 7)
+    EXPECT_FALSE(LoadJson(whole.substr(0, size))) << size;
 }
 
 // A model of SentencePiece's kind, in protobuf's wire format.
@@ -165,8 +168,8 @@ std::string Piece(const std::string& text, float score, int type) {
   return "\x0A" + std::string(1, static_cast<char>(m.size())) + m;
 }
 std::string TinySentencePiece() {
-  return Piece("<unk>", 0, 2) + Piece("<s>", 0, 3) + Piece("</s>", 0, 3) + Piece("\u2581", -1, 1) + Piece("a", -2, 1) +
-         Piece("b", -3, 1) + Piece("ab", -4, 1) + Piece("\u2581a", -5, 1) +
+  return Piece("<unk>", 0, 2) + Piece("<s>", 0, 3) + Piece("</s>", 0, 3) + Piece("\u2581", -1, 1) +
+         Piece("a", -2, 1) + Piece("b", -3, 1) + Piece("ab", -4, 1) + Piece("\u2581a", -5, 1) +
          std::string("\x12\x02\x18\x02", 4) +  // trainer_spec.model_type = BPE
          std::string("\x1A\x02\x20\x00", 4);   // normalizer_spec.remove_extra_whitespaces = false
 }
@@ -176,10 +179,12 @@ TEST(SentencePiece, MergesTheHighestScoreFirst) {
   folder.Write("tokenizer.model", TinySentencePiece());
   const auto t = Tokenizer::Load(folder.path());
   ASSERT_TRUE(t) << t.error().message;
-  EXPECT_THAT(*(*t)->Encode("ab", false), ElementsAre(3, 6));     // the dummy prefix, then ab before _a
-  EXPECT_THAT(*(*t)->Encode("a", true), ElementsAre(1, 7));       // BOS
+  EXPECT_THAT(*(*t)->Encode("ab", false),
+              ElementsAre(3, 6));                            // the dummy prefix, then ab before _a
+  EXPECT_THAT(*(*t)->Encode("a", true), ElementsAre(1, 7));  // BOS
   EXPECT_THAT(*(*t)->Encode("a</s>", false, true), ElementsAre(7, 2));
-  EXPECT_THAT(*(*t)->Encode("zz", false), ElementsAre(3, 0));     // a run of unknown characters is one <unk>
+  EXPECT_THAT(*(*t)->Encode("zz", false),
+              ElementsAre(3, 0));  // a run of unknown characters is one <unk>
   EXPECT_EQ((*t)->Decode(std::vector<TokenId>{7, 5, 7}, true), "ab a");
   EXPECT_EQ((*t)->EosToken(), "</s>");
 }
@@ -190,7 +195,8 @@ TEST(SentencePiece, SurvivesEveryCutOfItsFile) {
     TempFolder folder;
     folder.Write("tokenizer.model", whole.substr(0, size));
     const auto t = Tokenizer::Load(folder.path());
-    if (!t) continue;  // an error is an answer; a model that was cut after a piece still has to work
+    if (!t)
+      continue;  // an error is an answer; a model that was cut after a piece still has to work
     EXPECT_TRUE((*t)->Encode("ab ab", true)) << size;
   }
 }
@@ -205,7 +211,8 @@ TEST(StoryModel, RenderedPromptsHaveTheRecordedIds) {
   for (const Json& c : expected["cases"]) {
     // A chat's BOS is in what the template rendered; plain text gets it from the post-processor.
     const bool chat = c["input"].is_array();
-    const auto ids = (*t)->Encode((chat ? c["rendered"] : c["input"]).get<std::string>(), /*add_special=*/!chat);
+    const auto ids =
+        (*t)->Encode((chat ? c["rendered"] : c["input"]).get<std::string>(), /*add_special=*/!chat);
     ASSERT_TRUE(ids);
     EXPECT_EQ(*ids, c["prompt_ids"].get<std::vector<TokenId>>());
     const auto greedy = c["greedy_ids"].get<std::vector<TokenId>>();
@@ -227,7 +234,8 @@ TEST(StoryModel, AMegabyteWithoutASpaceIsNoDenialOfService) {
     random = random * 1664525u + 1013904223u;
     word.push_back(static_cast<char>('a' + (random >> 24) % 26));
   }
-  for (const std::string& text : {word, std::string(1 << 20, 'a'), std::string(1 << 20, ' '), std::string(1 << 20, '\n')}) {
+  for (const std::string& text :
+       {word, std::string(1 << 20, 'a'), std::string(1 << 20, ' '), std::string(1 << 20, '\n')}) {
     const auto begin = std::chrono::steady_clock::now();
     const auto ids = (*t)->Encode(text, false);
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
@@ -241,7 +249,8 @@ class PublishedTokenizer : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(PublishedTokenizer, GivesTheRecordedIdsAndTexts) {
   const auto folder = std::filesystem::path(AISP_SHARED_DIR) / "tokenizers" / GetParam();
-  if (!std::filesystem::exists(folder / "expected.json")) GTEST_SKIP() << "no " << folder << "; set AISP_SHARED_DIR";
+  if (!std::filesystem::exists(folder / "expected.json"))
+    GTEST_SKIP() << "no " << folder << "; set AISP_SHARED_DIR";
   const bool sentence_piece = !std::filesystem::exists(folder / "tokenizer.json");
   const auto t = Tokenizer::Load(folder.string());
   ASSERT_TRUE(t) << t.error().message;
@@ -264,8 +273,8 @@ TEST_P(PublishedTokenizer, GivesTheRecordedIdsAndTexts) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, PublishedTokenizer,
-                         ::testing::Values("llama-3", "qwen2", "gpt-2", "phi-2", "phi-3", "falcon", "llama-2-spm",
-                                           "mistral-v1-spm", "mistral-v3-spm"),
+                         ::testing::Values("llama-3", "qwen2", "gpt-2", "phi-2", "phi-3", "falcon",
+                                           "llama-2-spm", "mistral-v1-spm", "mistral-v3-spm"),
                          [](const auto& test) {
                            std::string name = test.param;
                            std::replace(name.begin(), name.end(), '-', '_');

@@ -12,7 +12,12 @@ v1::Fingerprint Sample() {
   f.set_weights_digest("w");
   f.set_tokenizer_digest("t");
   f.set_template_digest("c");
-  KvLayout layout{.num_layers = 2, .num_kv_heads = 4, .head_dim = 64, .block_tokens = 16, .dtype = DType::kBF16, .num_blocks = 100};
+  KvLayout layout{.num_layers = 2,
+                  .num_kv_heads = 4,
+                  .head_dim = 64,
+                  .block_tokens = 16,
+                  .dtype = DType::kBF16,
+                  .num_blocks = 100};
   *f.mutable_kv_layout() = DescribeLayout(layout);
   return f;
 }
@@ -32,7 +37,8 @@ TEST(Fingerprint, EveryFieldCountsAndTheMessageNamesItWithBothValues) {
     EXPECT_EQ(status.error().code, Code::kFailedPrecondition);
     EXPECT_NE(status.error().message.find(field), std::string::npos) << status.error().message;
   };
-  refused([](auto& f) { f.set_protocol_version(9); }, "protocol_version differs: this worker has \"1\", its peer has \"9\"");
+  refused([](auto& f) { f.set_protocol_version(9); },
+          "protocol_version differs: this worker has \"1\", its peer has \"9\"");
   refused([](auto& f) { f.set_model_name("x"); }, "model_name");
   refused([](auto& f) { f.set_weights_digest("x"); }, "weights_digest");
   refused([](auto& f) { f.set_tokenizer_digest("x"); }, "tokenizer_digest");
@@ -45,7 +51,12 @@ TEST(Fingerprint, EveryFieldCountsAndTheMessageNamesItWithBothValues) {
 }
 
 TEST(Fingerprint, ThePeersLayoutDiffersInItsBlockCountOnly) {
-  KvLayout own{.num_layers = 2, .num_kv_heads = 4, .head_dim = 64, .block_tokens = 16, .dtype = DType::kBF16, .num_blocks = 100};
+  KvLayout own{.num_layers = 2,
+               .num_kv_heads = 4,
+               .head_dim = 64,
+               .block_tokens = 16,
+               .dtype = DType::kBF16,
+               .num_blocks = 100};
   v1::KvLayoutDesc desc = DescribeLayout(own);
   desc.set_num_blocks(7);
   const KvLayout peer = PeerLayout(own, desc);

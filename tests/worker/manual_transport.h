@@ -23,7 +23,8 @@ using ManualFabric = std::map<std::string, ManualTransport*, std::less<>>;
 
 class ManualTransport final : public KvTransport {
  public:
-  ManualTransport(ManualFabric* fabric, std::string name, bool owner_copies) : fabric_(fabric), name_(std::move(name)) {
+  ManualTransport(ManualFabric* fabric, std::string name, bool owner_copies)
+      : fabric_(fabric), name_(std::move(name)) {
     capabilities_.name = "manual";
     capabilities_.owner_copies = owner_copies;
     capabilities_.crosses_host = true;
@@ -32,9 +33,9 @@ class ManualTransport final : public KvTransport {
   ~ManualTransport() override { fabric_->erase(name_); }
 
   // --- the test's hand ---
-  bool hold = false;               // writes wait for Land
-  size_t queue_limit = SIZE_MAX;   // Write refuses beyond
-  Status fail_next_write;          // the next write that is carried out completes with this error
+  bool hold = false;              // writes wait for Land
+  size_t queue_limit = SIZE_MAX;  // Write refuses beyond
+  Status fail_next_write;         // the next write that is carried out completes with this error
   // Carries out the oldest `n` writes that are held.
   void Land(size_t n = SIZE_MAX) {
     for (; n > 0 && !queue_.empty(); --n) LandOne();
@@ -145,7 +146,8 @@ class ManualTransport final : public KvTransport {
         done_.push_back({write.id, write.epoch, FailedPrecondition("the epoch is not allowed")});
         return;
       }
-      std::memcpy(target.region_.base + copy.dst_offset, region_.base + copy.src_offset, copy.bytes);
+      std::memcpy(target.region_.base + copy.dst_offset, region_.base + copy.src_offset,
+                  copy.bytes);
       landed_.emplace(write.epoch.value, copy.dst_offset);
     }
     done_.push_back({write.id, write.epoch, {}});

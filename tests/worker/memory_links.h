@@ -34,13 +34,18 @@ class MemoryLinks {
   std::function<bool(Up&)> on_up;
   std::function<bool(Down&)> on_down;
 
-  void Listen(const std::string& address, LinkHandler<Up>* handler, Inbox* inbox) { listeners_[address] = {handler, inbox}; }
+  void Listen(const std::string& address, LinkHandler<Up>* handler, Inbox* inbox) {
+    listeners_[address] = {handler, inbox};
+  }
   void Unlisten(const std::string& address) { listeners_.erase(address); }
 
   class Dialer final : public LinkDialer<Up> {
    public:
-    Dialer(MemoryLinks* links, LinkHandler<Down>* handler, Inbox* inbox) : links_(links), handler_(handler), inbox_(inbox) {}
-    LinkId Dial(const std::string& address) override { return links_->Dial(address, handler_, inbox_); }
+    Dialer(MemoryLinks* links, LinkHandler<Down>* handler, Inbox* inbox)
+        : links_(links), handler_(handler), inbox_(inbox) {}
+    LinkId Dial(const std::string& address) override {
+      return links_->Dial(address, handler_, inbox_);
+    }
     void Send(LinkId link, Up message) override { links_->SendUp(link, std::move(message)); }
     void Close(LinkId link) override { links_->Close(link, true); }
 
@@ -97,7 +102,9 @@ class MemoryLinks {
     const auto it = listeners_.find(address);
     if (it == listeners_.end()) {
       link.broken = true;
-      inbox->events.push_back([this, id] { DownAtDialer(id, Error{Code::kUnavailable, "nobody listens"}); });
+      inbox->events.push_back([this, id] {
+        DownAtDialer(id, Error{Code::kUnavailable, "nobody listens"});
+      });
       return id;
     }
     link.listener = it->second.handler;

@@ -116,15 +116,17 @@ v1::Fingerprint RoleRig::FingerprintOf(const KvLayout& layout) const {
 
 namespace {
 
-void MakeDevice(RigWorker& worker, const ProvenanceOptions& model, ManualFabric* fabric, bool owner_copies) {
+void MakeDevice(RigWorker& worker, const ProvenanceOptions& model, ManualFabric* fabric,
+                bool owner_copies) {
   worker.executor = std::make_unique<ProvenanceExecutor>(model);
   worker.transport = std::make_unique<ManualTransport>(fabric, worker.name, owner_copies);
-  ASSERT_TRUE(worker.transport->Register(
-      {.base = worker.executor->pool_base(), .bytes = worker.executor->pool_bytes(), .handle = -1}));
+  ASSERT_TRUE(worker.transport->Register({.base = worker.executor->pool_base(),
+                                          .bytes = worker.executor->pool_bytes(),
+                                          .handle = -1}));
 }
 
-WorkerOptions WorkerOptionsOf(const WorkerOptions& base, const std::string& name, uint64_t incarnation,
-                              const v1::Fingerprint& fingerprint) {
+WorkerOptions WorkerOptionsOf(const WorkerOptions& base, const std::string& name,
+                              uint64_t incarnation, const v1::Fingerprint& fingerprint) {
   WorkerOptions worker = base;
   worker.worker_id = name;
   worker.incarnation = incarnation;
@@ -143,16 +145,18 @@ void RoleRig::StartPrefill(size_t i, uint64_t incarnation) {
   PrefillOptions prefill = options.prefill;
   prefill.pid = 1000 + static_cast<int64_t>(i);
   prefill.horizon_tokens = 2 * options.limits.max_batch_tokens;
-  prefill.worker =
-      WorkerOptionsOf(options.prefill.worker, p->name, incarnation, FingerprintOf(p->executor->kv_layout()));
+  prefill.worker = WorkerOptionsOf(options.prefill.worker, p->name, incarnation,
+                                   FingerprintOf(p->executor->kv_layout()));
   prefill.worker.kv_address = p->name;
   p->prefill = std::make_unique<PrefillRole>(prefill);
   EngineOptions engine;
   engine.limits = options.limits;
   engine.weights_digest = "w1";
   p->engine = std::make_unique<Engine>(engine, p->executor.get(), &clock, p->prefill->layer_sink());
-  p->routers = std::make_unique<RouterLinksInMemory::Dialer>(&router_links, p->prefill.get(), &p->inbox);
-  p->connector = std::make_unique<RankedConnector>(std::vector<KvTransport*>{p->transport.get()}, std::chrono::seconds(1));
+  p->routers =
+      std::make_unique<RouterLinksInMemory::Dialer>(&router_links, p->prefill.get(), &p->inbox);
+  p->connector = std::make_unique<RankedConnector>(std::vector<KvTransport*>{p->transport.get()},
+                                                   std::chrono::seconds(1));
   PrefillDeps deps;
   deps.engine = p->engine.get();
   deps.clock = &clock;
@@ -178,9 +182,17 @@ void RoleRig::StartDecode() {
   decode_options.worker =
       WorkerOptionsOf(options.decode.worker, d->name, 7, FingerprintOf(d->executor->kv_layout()));
   d->decode = std::make_unique<DecodeRole>(decode_options);
-  d->routers = std::make_unique<RouterLinksInMemory::Dialer>(&router_links, d->decode.get(), &d->inbox);
-  d->peers = std::make_unique<KvLinksInMemory::Dialer>(&kv_links, d->decode->peer_links(), &d->inbox);
-  d->decode->Wire({d->engine.get(), &clock, d->routers.get(), d->peers.get(), {d->transport.get()}, &death, &metrics});
+  d->routers =
+      std::make_unique<RouterLinksInMemory::Dialer>(&router_links, d->decode.get(), &d->inbox);
+  d->peers =
+      std::make_unique<KvLinksInMemory::Dialer>(&kv_links, d->decode->peer_links(), &d->inbox);
+  d->decode->Wire({d->engine.get(),
+                   &clock,
+                   d->routers.get(),
+                   d->peers.get(),
+                   {d->transport.get()},
+                   &death,
+                   &metrics});
   d->decode->Start();
   decode = std::move(d);
 }
@@ -263,7 +275,8 @@ void RoleRig::CheckInvariants() const {
   if (decode != nullptr) decode->engine->blocks().CheckInvariants();
 }
 
-v1::GenerateRequest RoleRig::MakeRequest(uint64_t id, const std::vector<TokenId>& prompt, uint32_t new_tokens) const {
+v1::GenerateRequest RoleRig::MakeRequest(uint64_t id, const std::vector<TokenId>& prompt,
+                                         uint32_t new_tokens) const {
   v1::GenerateRequest request;
   request.set_request_id(id);
   request.set_trace_id("r" + std::to_string(id));
@@ -274,7 +287,8 @@ v1::GenerateRequest RoleRig::MakeRequest(uint64_t id, const std::vector<TokenId>
   request.mutable_sampling()->set_num_logprobs(-1);
   request.set_max_new_tokens(new_tokens);
   for (size_t i = 0; i < prefills.size(); ++i) {
-    v1::PrefillTarget* target = i == 0 ? request.mutable_prefill() : request.add_prefill_fallbacks();
+    v1::PrefillTarget* target =
+        i == 0 ? request.mutable_prefill() : request.add_prefill_fallbacks();
     target->set_worker_id("p" + std::to_string(i));
     target->set_kv_address("p" + std::to_string(i));
   }
@@ -290,7 +304,8 @@ void RoleRig::ExpectAnswer(uint64_t id, const std::vector<TokenId>& prompt, uint
   ASSERT_TRUE(RunUntil([&] { return Finished(id); })) << "request " << id << " did not end";
   const RouterStandIn::Answer& answer = router->answers.at(id);
   EXPECT_EQ(answer.finish, v1::FINISH_LENGTH) << answer.error.message();
-  EXPECT_EQ(answer.tokens, ExpectedTokens(Model(options.decode_blocks), prompt, static_cast<int32_t>(new_tokens), id));
+  EXPECT_EQ(answer.tokens, ExpectedTokens(Model(options.decode_blocks), prompt,
+                                          static_cast<int32_t>(new_tokens), id));
   EXPECT_EQ(answer.finishes, 1);
   EXPECT_EQ(answer.timings.size(), 1u);
 }

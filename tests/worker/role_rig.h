@@ -33,7 +33,7 @@ class RouterStandIn final : public LinkHandler<v1::WorkerMessage> {
 
   explicit RouterStandIn(LinkSender<v1::RouterMessage>* sender) : sender_(sender) {}
 
-  std::string refuse_reason;  // set: registrations are refused with it
+  std::string refuse_reason;            // set: registrations are refused with it
   std::map<std::string, LinkId> links;  // by worker id, the attached ones
   std::map<std::string, v1::Register> registers;
   std::map<std::string, v1::Telemetry> telemetry;
@@ -45,7 +45,9 @@ class RouterStandIn final : public LinkHandler<v1::WorkerMessage> {
 
   void Generate(const std::string& worker, const v1::GenerateRequest& request);
   void Cancel(const std::string& worker, uint64_t request_id);
-  void Send(const std::string& worker, v1::RouterMessage message) { sender_->Send(links.at(worker), std::move(message)); }
+  void Send(const std::string& worker, v1::RouterMessage message) {
+    sender_->Send(links.at(worker), std::move(message));
+  }
 
   void OnLinkUp(LinkId, const std::string&) override {}
   void OnMessage(LinkId link, v1::WorkerMessage message) override;
@@ -146,7 +148,8 @@ class RoleRig {
   void CheckInvariants() const;
 
   // A greedy request without stop tokens; prefilled remotely when there is a prefill worker.
-  v1::GenerateRequest MakeRequest(uint64_t id, const std::vector<TokenId>& prompt, uint32_t new_tokens) const;
+  v1::GenerateRequest MakeRequest(uint64_t id, const std::vector<TokenId>& prompt,
+                                  uint32_t new_tokens) const;
   bool Finished(uint64_t id) const;
   // Runs to the end and expects the right tokens.
   void ExpectAnswer(uint64_t id, const std::vector<TokenId>& prompt, uint32_t new_tokens);

@@ -98,7 +98,8 @@ TEST(RouterLinks, ARefusalIsKeptAsTheReasonAndTriedAgainAtTheLongestBackoff) {
   EXPECT_EQ(dialer.closed, std::vector<LinkId>{LinkId(1)});
   const Status ready = links.Ready();
   ASSERT_FALSE(ready);
-  EXPECT_NE(ready.error().message.find("the router has \"a\", the worker has \"b\""), std::string::npos);
+  EXPECT_NE(ready.error().message.find("the router has \"a\", the worker has \"b\""),
+            std::string::npos);
   EXPECT_GE(ToMs(links.NextTimer() - Instant{0}), 160);
   EXPECT_LE(ToMs(links.NextTimer() - Instant{0}), 320);
 }

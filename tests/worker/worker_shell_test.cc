@@ -95,7 +95,8 @@ TEST(WorkerShell, KvEventsHaveNoGapAndASnapshotSaysTheSame) {
   const std::set<std::string> followed = Follow(batches, &next);
   EXPECT_FALSE(followed.empty());
   // The last prompt's units are there, in the bytes that the wire promises.
-  for (const Hash128& hash : UnitHashes(rig.decode->engine->RootOf(""), std::span(prompt).first(64))) {
+  for (const Hash128& hash :
+       UnitHashes(rig.decode->engine->RootOf(""), std::span(prompt).first(64))) {
     std::string bytes(16, '\0');
     std::memcpy(bytes.data(), &hash.lo, 8);
     std::memcpy(bytes.data() + 8, &hash.hi, 8);
@@ -182,7 +183,8 @@ TEST(WorkerShell, APoolThatIsAllQuarantineMakesTheWorkerUnready) {
   rig.RunFor(std::chrono::seconds(12));
   const Status ready = rig.decode->decode->Ready();
   ASSERT_FALSE(ready);
-  EXPECT_NE(ready.error().message.find("8 of them quarantined"), std::string::npos) << ready.error().message;
+  EXPECT_NE(ready.error().message.find("8 of them quarantined"), std::string::npos)
+      << ready.error().message;
   EXPECT_FALSE(rig.router->telemetry["d"].ready());
   rig.prefills[0]->transport->hold = false;
   rig.ExpectAnswer(1, MakePrompt(120, 1), 4);
