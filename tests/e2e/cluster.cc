@@ -23,7 +23,7 @@ std::vector<std::string> Join(std::vector<std::string> a, const std::vector<std:
 
 }  // namespace
 
-Process::Process(std::vector<std::string> args) {
+Process::Process(std::vector<std::string> args, const std::string& log) {
   int fds[2];
   if (pipe2(fds, O_CLOEXEC) != 0) return;
   constexpr int kAnnounceFd = 100;
@@ -35,6 +35,10 @@ Process::Process(std::vector<std::string> args) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, fds[1], kAnnounceFd);
+  if (!log.empty()) {
+    posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, log.c_str(),
+                                     O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  }
   if (posix_spawn(&pid_, argv[0], &actions, nullptr, argv.data(), environ) != 0) pid_ = -1;
   posix_spawn_file_actions_destroy(&actions);
   close(fds[1]);

@@ -16,8 +16,8 @@ namespace aisp::e2e {
 // One process of the binary under test.
 class Process {
  public:
-  // `args` without the program; --announce-fd is added.
-  explicit Process(std::vector<std::string> args);
+  // `args` without the program; --announce-fd is added. `log`: a file for its stderr instead of ours.
+  explicit Process(std::vector<std::string> args, const std::string& log = "");
   ~Process();
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
