@@ -108,14 +108,18 @@ void Router::Impl::Cancel(RequestId id) {
   Request* request = Find(id);
   if (request == nullptr) return;
   TellCancelled(*request);
-  Detach(*request);
-  pending.erase(id);
-  request_timers.Erase(id.value);
-  requests.erase(id.value);
   metrics.CountRequest(RequestStatus::kCancelled);
   metrics.cancelled.Add();
-  metrics.active.Set(static_cast<double>(requests.size()));
-  metrics.pending.Set(static_cast<double>(pending.size()));
+  Remove(*request);
+}
+
+void Router::Impl::Complete(RequestId id) {
+  Request* request = Find(id);
+  if (request == nullptr) return;
+  TellCancelled(*request);
+  CountSuccess(*request, v1::FINISH_STOP);
+  metrics.e2e_s.Observe(ToSeconds(clock->Now() - request->submitted));
+  Remove(*request);
 }
 
 // A process that was stopped wakes up with every timer late and every message unread; its workers were not silent.
@@ -214,6 +218,7 @@ Result<RequestId> Router::Submit(RouterRequest request, RequestObserver* observe
   return impl_->Submit(std::move(request), observer, retry_after);
 }
 void Router::Cancel(RequestId id) { impl_->Cancel(id); }
+void Router::Complete(RequestId id) { impl_->Complete(id); }
 
 void Router::OnLinkUp(LinkId link, const std::string& peer_address) {
   const Instant now = impl_->clock->Now();

@@ -92,6 +92,8 @@ class Router : public LinkHandler<v1::WorkerMessage> {
   Result<RequestId> Submit(RouterRequest request, RequestObserver* observer, Duration* retry_after);
   // Ends the request at once, everywhere; no call of its observer follows.
   void Cancel(RequestId id);
+  // As Cancel, for a client that has all it wanted (a stop string was found): counts as a success.
+  void Complete(RequestId id);
 
   void OnLinkUp(LinkId link, const std::string& peer_address) override;
   void OnMessage(LinkId link, v1::WorkerMessage message) override;

@@ -60,6 +60,7 @@ struct Router::Impl {
   Result<RequestId> Submit(RouterRequest spec, RequestObserver* observer, Duration* retry_after);
   Status CheckRequest(const RouterRequest& spec) const;
   void Cancel(RequestId id);
+  void Complete(RequestId id);
   void OnTimer(Instant now);
   void ForgiveStall(Instant now);
   void OnRequestTimer(RequestId id, Instant now);
@@ -99,7 +100,10 @@ struct Router::Impl {
   // Takes the request off its worker's books.
   void Detach(Request& request);
   void TellCancelled(const Request& request);
-  void Finish(Request& request, v1::FinishReason reason, Error error, Duration retry_after);
+  void Finish(Request& request, v1::FinishReason reason, const Error& error, Duration retry_after);
+  // Off all books; `request` is gone after it.
+  void Remove(Request& request);
+  void CountSuccess(const Request& request, v1::FinishReason reason);
   Request* Find(RequestId id);
 
   const RouterOptions options;

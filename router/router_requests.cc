@@ -288,31 +288,39 @@ void Router::Impl::PlacePending() {
   metrics.pending.Set(static_cast<double>(pending.size()));
 }
 
-void Router::Impl::Finish(Request& request, v1::FinishReason reason, Error error,
-                          Duration retry_after) {
-  const Instant now = clock->Now();
-  Detach(request);
-  RequestObserver* observer = request.observer;
-  if (reason == v1::FINISH_STOP || reason == v1::FINISH_LENGTH) {
-    metrics.CountRequest(RequestStatus::kOk);
-    (reason == v1::FINISH_STOP ? metrics.finished_stop : metrics.finished_length).Add();
-    if (request.emitted > 1) {
-      metrics.tpot_s.Observe(ToSeconds(request.last_token - request.first_token) /
-                             (request.emitted - 1));
-    }
-    mean_new_tokens += 0.05 * (request.emitted - mean_new_tokens);
-  } else {
-    const bool late = error.code == Code::kDeadlineExceeded;
-    metrics.CountRequest(late ? RequestStatus::kDeadline : RequestStatus::kError);
+void Router::Impl::CountSuccess(const Request& request, v1::FinishReason reason) {
+  metrics.CountRequest(RequestStatus::kOk);
+  (reason == v1::FINISH_STOP ? metrics.finished_stop : metrics.finished_length).Add();
+  if (request.emitted > 1) {
+    metrics.tpot_s.Observe(ToSeconds(request.last_token - request.first_token) /
+                           (request.emitted - 1));
   }
-  metrics.e2e_s.Observe(ToSeconds(now - request.submitted));
+  mean_new_tokens += 0.05 * (request.emitted - mean_new_tokens);
+}
+
+void Router::Impl::Remove(Request& request) {
   const RequestId id = request.id;
+  Detach(request);
   pending.erase(id);
   request_timers.Erase(id.value);
   requests.erase(id.value);
   metrics.active.Set(static_cast<double>(requests.size()));
   metrics.pending.Set(static_cast<double>(pending.size()));
-  observer->OnFinish(reason, error, retry_after);
+}
+
+void Router::Impl::Finish(Request& request, v1::FinishReason reason, const Error& error,
+                          Duration retry_after) {
+  RequestObserver* observer = request.observer;
+  if (reason == v1::FINISH_STOP || reason == v1::FINISH_LENGTH) {
+    CountSuccess(request, reason);
+  } else {
+    const bool late = error.code == Code::kDeadlineExceeded;
+    metrics.CountRequest(late ? RequestStatus::kDeadline : RequestStatus::kError);
+  }
+  metrics.e2e_s.Observe(ToSeconds(clock->Now() - request.submitted));
+  const Error reported = error;  // the argument may live in the request
+  Remove(request);
+  observer->OnFinish(reason, reported, retry_after);
 }
 
 }  // namespace aisp

@@ -196,7 +196,7 @@ void GenerationJob::OnChoiceRouted(ChoiceStream& choice, const RouteDecision& ro
 }
 
 void GenerationJob::OnChoiceStopped(ChoiceStream& choice) {
-  context_->router->Cancel(choice.request);
+  context_->router->Complete(choice.request);
   choice.request = {};
 }
 

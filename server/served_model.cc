@@ -88,12 +88,13 @@ Status LoadTemplate(const Config& config, ServedModel* model) {
   return {};
 }
 
-Status FillFingerprint(ServedModel* model) {
+Status FillFingerprint(const std::string& dtype, ServedModel* model) {
   v1::Fingerprint& f = model->fingerprint;
   f.set_protocol_version(kProtocolVersion);
   f.set_model_name(model->name);
   AISP_ASSIGN_OR_RETURN(const std::string weights, DigestCheckpoint(model->path));
-  f.set_weights_digest(weights);
+  // Workers that multiply in different formats give different KV for the same weights.
+  f.set_weights_digest(weights + "-" + dtype);
   f.set_tokenizer_digest(model->tokenizer->Fingerprint());
   f.set_template_digest(model->chat_template ? DigestOf(model->chat_template->source()) : "");
   v1::KvLayoutDesc* kv = f.mutable_kv_layout();
@@ -155,7 +156,7 @@ Result<std::unique_ptr<ServedModel>> LoadServedModel(const Config& config) {
   model->limits.vocab_size = model->spec.vocabulary;
   model->limits.sampling_defaults = {defaults.temperature, defaults.top_p, defaults.top_k,
                                      defaults.min_p, defaults.repetition_penalty};
-  AISP_RETURN_IF_ERROR(FillFingerprint(model.get()));
+  AISP_RETURN_IF_ERROR(FillFingerprint(config.model.dtype, model.get()));
   return model;
 }
 

@@ -274,6 +274,21 @@ TEST(Router, CancelTellsTheWorkerAndSilencesTheObserver) {
   EXPECT_TRUE(h.HasMetric("aisp_cancelled_requests_total", "1"));
 }
 
+TEST(Router, ACompletedRequestCountsAsASuccessAndFreesTheWorker) {
+  RouterHarness h;
+  const LinkId d = h.AddDecode("d");
+  RecordingObserver seen;
+  auto id = h.Submit(h.Request(10), &seen);
+  ASSERT_TRUE(id);
+  h.Tokens(d, h.Generates(d)[0].request_id(), 10, {1});
+  h.router.Complete(*id);
+  EXPECT_EQ(h.Count(d, Kind::kCancel), 1);
+  EXPECT_EQ(seen.finishes, 0);
+  EXPECT_TRUE(h.router.Idle());
+  EXPECT_TRUE(h.HasMetric("aisp_request_success_total", "1"));
+  EXPECT_TRUE(h.HasMetric("aisp_cancelled_requests_total", "0"));
+}
+
 TEST(Router, AnObserverMayCancelFromItsCallback) {
   RouterHarness h;
   const LinkId d = h.AddDecode("d");
