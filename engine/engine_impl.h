@@ -73,6 +73,7 @@ struct Engine::Impl {
   // Whether `leader` is about to compute and publish most of what `s` would compute beyond `cached` tokens.
   bool Leads(const Sequence& leader, const Sequence& s, int32_t cached) const;
   bool Follows(const Sequence& s, int32_t cached) const;
+  bool StartOverStuck();
   bool Apply(const PlannedSequence& planned, StepRecord& step);
   bool Start(Sequence& s);
   bool Grow(Sequence& s, int32_t new_blocks);

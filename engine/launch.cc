@@ -163,10 +163,28 @@ Status Engine::Impl::Launch() {
     step.Clear();
     for (const PlannedSequence& planned : plan.sequences) Apply(planned, step);
     if (!step.entries.empty()) return Execute(step, begin);
-    if (plan.preempt.empty()) break;
+    if (plan.preempt.empty() && !StartOverStuck()) break;
   }
   blocked = true;
   return {};
+}
+
+// All blocks can be taken although nobody but the running sequences uses them: one that came with a copy of its own of a
+// prefix that another had published (two grants for one prompt) publishes what follows below the other's blocks, which
+// then cannot be given up as long as it runs, and no sequence that could be preempted holds them. It starts over, with the
+// published blocks instead of its copy, and fits. Only when nothing under way could free a block.
+bool Engine::Impl::StartOverStuck() {
+  if (!flight.empty() || blocks.LeasedBlocks() > 0) return false;
+  bool held = false;
+  table.ForEachAlive([&](const Sequence& s) { held |= s.state == SequenceState::kHolding; });
+  if (held) return false;
+  Sequence* last = nullptr;
+  for (Sequence* s : table.running()) {
+    if (s->samples() && (last == nullptr || Precedes(*last, *s))) last = s;
+  }
+  if (last == nullptr) return false;
+  Preempt(*last);
+  return true;
 }
 
 // False when the blocks that the plan counted on are not there (what was preempted shared its blocks, or a start evicted

@@ -211,6 +211,30 @@ TEST_P(EngineRemote, FilledSequencesArePreemptedAndRecomputedWithoutChangingATok
   pair.d.ExpectIdle();
 }
 
+TEST_P(EngineRemote, ACopyOfASharedPrefixDoesNotStarveItsOwner) {
+  Pair pair(M(), M(/*blocks=*/16), Chunks(128));
+  const std::vector<TokenId> shared = SomeTokens(96, 7);
+  const auto with_tail = [&](int32_t count, uint64_t seed) {
+    std::vector<TokenId> tokens = shared;
+    for (TokenId t : SomeTokens(count, seed)) tokens.push_back(t);
+    return tokens;
+  };
+  auto first = pair.Begin(MakeRequest(with_tail(8, 1), 20, 1));
+  SequenceRequest urgent = MakeRequest(with_tail(14, 2), 100, 2);
+  urgent.priority = 1;
+  auto second = pair.Begin(urgent);
+  // Both are granted a whole prompt before either is published, and the one that gives way later publishes first: what
+  // the other adds to its own copy hangs below blocks that nobody holds any more.
+  ASSERT_TRUE(pair.Grant(first));
+  while (!pair.p.outcomes[first.on_p].prefill_done) pair.p.Step();
+  ASSERT_TRUE(pair.Grant(second));
+  while (!pair.active.empty()) pair.StepP();
+  pair.d.Run();
+  EXPECT_GT(pair.d.engine.Preemptions(), 1u);
+  pair.d.ExpectAllOracle();
+  pair.d.ExpectIdle();
+}
+
 TEST_P(EngineRemote, AGrantBelowTheWatermarkIsRefusedAndChangesNothing) {
   EngineHarness h(M(/*blocks=*/6));
   h.Add(MakeRequest(SomeTokens(30, 2), 8));
