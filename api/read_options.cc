@@ -133,6 +133,7 @@ void ReadGenerationOptions(Fields* fields, const ApiLimits& limits, GenerationOp
                    limits.vocab_size, &out->stop_token_ids);
   fields->Bool("ignore_eos", &out->ignore_eos);
   fields->Bool("skip_special_tokens", &out->skip_special_tokens);
+  fields->Bool("return_token_ids", &out->return_token_ids);
   fields->String("user", kMaxNameBytes, &out->user);
   fields->String("cache_salt", kMaxNameBytes, &out->cache_salt);
   fields->IntInto("priority", INT32_MIN, INT32_MAX, &out->priority);

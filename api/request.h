@@ -63,6 +63,7 @@ struct GenerationOptions {
   std::vector<TokenId> stop_token_ids;
   bool ignore_eos = false;
   bool skip_special_tokens = true;
+  bool return_token_ids = false;  // choices carry `token_ids`; of use without a tokenizer
 
   std::string user;
   std::string cache_salt;

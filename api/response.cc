@@ -98,6 +98,12 @@ void AppendLogprobs(Endpoint endpoint, std::span<const ChoiceLogprob> tokens, st
   AppendCompletionLogprobs(tokens, out);
 }
 
+void AppendTokenIds(std::span<const TokenId> token_ids, std::string* out) {
+  if (token_ids.empty()) return;
+  out->append(",\"token_ids\":");
+  AppendList(token_ids, out, [out](TokenId id) { AppendNumber(id, out); });
+}
+
 // {"id":...,"object":...,"created":...,"model":...,"choices":[
 std::string Head(std::string_view id, std::string_view object, std::string_view model,
                  int64_t created_s) {
@@ -142,6 +148,7 @@ std::string ResponseEncoder::Whole(std::span<const Choice> choices, const Usage&
     } else {
       out += "null";
     }
+    AppendTokenIds(choice.token_ids, &out);
     out += ",\"finish_reason\":";
     AppendJsonString(choice.finish_reason, &out);
     out.push_back('}');
@@ -174,11 +181,12 @@ void ResponseEncoder::Role(uint32_t choice, std::string* out) const {
 
 void ResponseEncoder::Text(uint32_t choice, uint64_t position, std::string_view text,
                            std::string* out) const {
-  Text(choice, position, text, {}, out);
+  Text(choice, position, text, {}, {}, out);
 }
 
 void ResponseEncoder::Text(uint32_t choice, uint64_t position, std::string_view text,
-                           std::span<const ChoiceLogprob> logprobs, std::string* out) const {
+                           std::span<const ChoiceLogprob> logprobs,
+                           std::span<const TokenId> token_ids, std::string* out) const {
   const bool chat = endpoint_ == Endpoint::kChat;
   Open(choice, position, out);
   out->append(chat ? ",\"delta\":{\"content\":\"" : ",\"text\":\"");
@@ -189,6 +197,7 @@ void ResponseEncoder::Text(uint32_t choice, uint64_t position, std::string_view 
   } else {
     AppendLogprobs(endpoint_, logprobs, out);
   }
+  AppendTokenIds(token_ids, out);
   out->append(",\"finish_reason\":null}");
   out->append(stream_tail_);
 }

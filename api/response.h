@@ -48,6 +48,7 @@ struct Choice {
   std::string_view finish_reason;  // "stop", "length"
   bool has_logprobs = false;
   std::vector<ChoiceLogprob> logprobs;
+  std::vector<TokenId> token_ids = {};  // empty: not wanted
 };
 
 // Writes the answers to one request. Append-only functions: `out` is added to.
@@ -63,10 +64,11 @@ class ResponseEncoder {
 
   // Chat: the first event of a choice. Completions have none: nothing is added.
   void Role(uint32_t choice, std::string* out) const;
-  // New text. `logprobs` empty: the field is null. Cheap: no JSON tree, two appends of prepared text around the escaped one.
+  // New text. `logprobs` empty: the field is null; `token_ids` empty: there is no such field. Cheap: no JSON tree, two appends of prepared text around the escaped one.
   void Text(uint32_t choice, uint64_t position, std::string_view text, std::string* out) const;
   void Text(uint32_t choice, uint64_t position, std::string_view text,
-            std::span<const ChoiceLogprob> logprobs, std::string* out) const;
+            std::span<const ChoiceLogprob> logprobs, std::span<const TokenId> token_ids,
+            std::string* out) const;
   void Finish(uint32_t choice, uint64_t position, std::string_view finish_reason,
               std::string* out) const;
   void UsageEvent(const Usage& usage, std::string* out) const;

@@ -80,6 +80,7 @@ std::string FreshPrompt(int words) {
 
 double TokensPerSecond(const std::string& http, int streams, int tokens, const std::string& route) {
   std::vector<std::future<Timed>> runs;
+  runs.reserve(static_cast<size_t>(streams));
   const auto begin = Steady::now();
   for (int i = 0; i < streams; ++i) {
     runs.push_back(
@@ -92,6 +93,7 @@ double TokensPerSecond(const std::string& http, int streams, int tokens, const s
 
 double MedianTtft(const std::function<Timed()>& run, int times) {
   std::vector<double> values;
+  values.reserve(static_cast<size_t>(times));
   for (int i = 0; i < times; ++i) values.push_back(run().ttft_s);
   return Median(values) * 1e3;
 }

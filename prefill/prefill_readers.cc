@@ -161,7 +161,7 @@ void PrefillRole::Impl::OnPrefill(Reader& reader, const v1::PrefillRequest& requ
   by_sequence[*added] = transfer.key;
   by_wire_id[{reader.id, id}] = transfer.key;
   ++reader.transfers;
-  transfers.emplace(transfer.key, std::move(transfer));
+  transfers.emplace(transfer.key, transfer);
 }
 
 Status PrefillRole::Impl::CheckGrant(const Reader& reader, const Transfer& transfer,

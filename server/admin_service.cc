@@ -28,7 +28,7 @@ class AdminServiceImpl final : public AdminService {
   AdminServiceImpl(const Config& config, const Metrics* metrics, std::function<Status()> ready)
       : address_(config.worker.admin_address),
         http_(&loop_, OptionsOf(config),
-              [metrics, ready = std::move(ready)](std::shared_ptr<HttpExchange> exchange) {
+              [metrics, ready = std::move(ready)](const std::shared_ptr<HttpExchange>& exchange) {
                 if (!AnswerAdmin(*exchange, ready, *metrics)) AnswerUnknown(*exchange, {});
               }) {}
   ~AdminServiceImpl() override { Stop(); }

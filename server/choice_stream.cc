@@ -14,12 +14,13 @@ size_t CodePoints(std::string_view text) {
 
 }  // namespace
 
-ChoiceStream::ChoiceStream(const Tokenizer& tokenizer, const Options& options, Listener* listener)
+ChoiceStream::ChoiceStream(const Tokenizer* tokenizer, const Options& options, Listener* listener)
     : tokenizer_(tokenizer),
       options_(options),
       listener_(listener),
-      detokenizer_(tokenizer, options.skip_special_tokens),
-      stops_(options.stop, options.include_stop) {}
+      stops_(options.stop, options.include_stop) {
+  if (tokenizer_ != nullptr) detokenizer_.emplace(*tokenizer_, options.skip_special_tokens);
+}
 
 void ChoiceStream::OnRouted(const RouteDecision& route) { listener_->OnChoiceRouted(*this, route); }
 
@@ -30,7 +31,8 @@ void ChoiceStream::OnTokens(const v1::TokenEvent& event) {
   for (int i = 0; i < event.tokens_size() && !stopped; ++i) {
     ++completion_tokens_;
     if (i < event.logprobs_size()) AddLogprob(event.tokens(i), event.logprobs(i));
-    stopped = AddText(detokenizer_.Push(event.tokens(i)));
+    if (options_.keep_token_ids) token_ids_.push_back(event.tokens(i));
+    if (detokenizer_) stopped = AddText(detokenizer_->Push(event.tokens(i)));
   }
   if (stopped) {
     finish_reason_ = "stop";
@@ -43,7 +45,7 @@ void ChoiceStream::OnFinish(v1::FinishReason reason, const Error& error, Duratio
   if (ended()) return;
   if (reason == v1::FINISH_STOP || reason == v1::FINISH_LENGTH) {
     // What was held back for an unfinished character or a possible stop string is text after all.
-    const bool stopped = AddText(detokenizer_.Flush());
+    const bool stopped = detokenizer_ && AddText(detokenizer_->Flush());
     if (!stopped) {
       std::string rest = stops_.Flush();
       text_code_points_ += CodePoints(rest);
@@ -60,16 +62,21 @@ void ChoiceStream::OnFinish(v1::FinishReason reason, const Error& error, Duratio
   listener_->OnChoiceAdvanced(*this);
 }
 
+// Without a tokenizer a token is shown by its number, as vLLM writes it.
+std::string ChoiceStream::PieceOf(TokenId token) const {
+  if (tokenizer_ == nullptr) return "token_id:" + std::to_string(token);
+  return std::string(tokenizer_->IdToPiece(token));
+}
+
 void ChoiceStream::AddLogprob(TokenId token, const v1::TokenLogprobs& values) {
   if (options_.num_logprobs < 0) return;
   ChoiceLogprob out;
-  out.bytes = std::string(tokenizer_.IdToPiece(token));
+  out.bytes = PieceOf(token);
   out.logprob = values.logprob();
   out.text_offset = text_code_points_;
   const int count = std::min(values.top_ids_size(), values.top_logprobs_size());
   for (int i = 0; i < std::min(count, options_.num_logprobs); ++i) {
-    out.top.push_back(
-        {std::string(tokenizer_.IdToPiece(values.top_ids(i))), values.top_logprobs(i)});
+    out.top.push_back({PieceOf(values.top_ids(i)), values.top_logprobs(i)});
   }
   logprobs_.push_back(std::move(out));
 }

@@ -26,6 +26,7 @@ class ChoiceStream final : public RequestObserver {
     bool include_stop = false;
     bool skip_special_tokens = true;
     int32_t num_logprobs = -1;
+    bool keep_token_ids = false;
   };
 
   // What is told of a choice; `Advanced` may be the last call that the choice survives.
@@ -38,7 +39,8 @@ class ChoiceStream final : public RequestObserver {
     virtual void OnChoiceStopped(ChoiceStream& choice) = 0;
   };
 
-  ChoiceStream(const Tokenizer& tokenizer, const Options& options, Listener* listener);
+  // Without a tokenizer (null) there is no text, only tokens.
+  ChoiceStream(const Tokenizer* tokenizer, const Options& options, Listener* listener);
 
   void OnRouted(const RouteDecision& route) override;
   void OnTokens(const v1::TokenEvent& event) override;
@@ -56,22 +58,25 @@ class ChoiceStream final : public RequestObserver {
   // Text and logprobs that were not taken yet.
   std::string TakeText() { return std::exchange(text_, {}); }
   std::vector<ChoiceLogprob> TakeLogprobs() { return std::exchange(logprobs_, {}); }
-  bool HasNews() const { return !text_.empty() || !logprobs_.empty(); }
+  std::vector<TokenId> TakeTokenIds() { return std::exchange(token_ids_, {}); }
+  bool HasNews() const { return !text_.empty() || !logprobs_.empty() || !token_ids_.empty(); }
 
   RequestId request;
 
  private:
+  std::string PieceOf(TokenId token) const;
   void AddLogprob(TokenId token, const v1::TokenLogprobs& values);
   // Appends what the stop matcher lets through; true when a stop string was found.
   bool AddText(std::string_view text);
 
-  const Tokenizer& tokenizer_;
+  const Tokenizer* const tokenizer_;
   const Options options_;
   Listener* const listener_;
-  Detokenizer detokenizer_;
+  std::optional<Detokenizer> detokenizer_;
   StopMatcher stops_;
   std::string text_;
   std::vector<ChoiceLogprob> logprobs_;
+  std::vector<TokenId> token_ids_;
   size_t text_code_points_ = 0;
   uint32_t completion_tokens_ = 0;
   std::optional<v1::Timing> timing_;

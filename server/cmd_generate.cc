@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdio>
 #include <functional>
+#include <optional>
 #include <random>
 
 #include "common/log.h"
@@ -17,11 +18,12 @@
 namespace aisp {
 namespace {
 
-constexpr std::array<ExtraFlag, 5> kExtras = {{
+constexpr std::array<ExtraFlag, 6> kExtras = {{
     {"--max-tokens", "N", "Tokens to generate at most; without it, what is left of the context."},
     {"--temperature", "T", "0 is greedy; without it, the model's own (1)."},
     {"--seed", "N", "The same seed gives the same answer; without it, a new one every time."},
     {"--raw", "", "Continue the prompt as plain text, without the chat template."},
+    {"--token-ids", "", "The prompt is token ids, \"1,5,9\", and so is the answer."},
     {"--stats", "", "Print TTFT, TPOT and token counts to stderr at the end."},
 }};
 
@@ -30,8 +32,22 @@ std::string Help() {
   return "aisp generate \"PROMPT\" [flags]\n\n" + HelpForSettings(kPrefixes, kExtras);
 }
 
+Result<std::vector<TokenId>> ParseIds(const ServedModel& model, std::string_view text) {
+  std::vector<TokenId> ids;
+  for (const std::string_view part : Split(text, ',')) {
+    AISP_ASSIGN_OR_RETURN(const int64_t id,
+                          ParseIntInRange(Trim(part), 0, model.spec.vocabulary - 1));
+    ids.push_back(static_cast<TokenId>(id));
+  }
+  return ids;
+}
+
 Result<std::vector<TokenId>> TokensOf(const ServedModel& model, const std::string& prompt,
                                       bool raw) {
+  if (!model.tokenizer) {
+    return InvalidArgument(
+        fmt::format("{} has no tokenizer; give the prompt as --token-ids", model.path));
+  }
   if (raw || !model.chat_template) return model.tokenizer->Encode(prompt);
   ChatRequest chat;
   Value::Map message{{"role", Value("user")}, {"content", Value(prompt)}};
@@ -42,9 +58,11 @@ Result<std::vector<TokenId>> TokensOf(const ServedModel& model, const std::strin
 }
 
 Result<SequenceRequest> RequestOf(const CommandLine& line, const ServedModel& model) {
-  if (line.positional.size() != 1) return InvalidArgument("wants one prompt, in quotes");
   SequenceRequest r;
-  AISP_ASSIGN_OR_RETURN(r.tokens, TokensOf(model, line.positional[0], line.HasExtra("raw")));
+  const std::string& prompt = line.positional[0];
+  AISP_ASSIGN_OR_RETURN(r.tokens, line.HasExtra("token-ids")
+                                      ? ParseIds(model, prompt)
+                                      : TokensOf(model, prompt, line.HasExtra("raw")));
   r.prompt_tokens = static_cast<int32_t>(r.tokens.size());
   const auto& defaults = model.limits.sampling_defaults;
   r.sampling.temperature = defaults.temperature.value_or(1.0f);
@@ -73,6 +91,23 @@ Result<SequenceRequest> RequestOf(const CommandLine& line, const ServedModel& mo
   return r;
 }
 
+// The answer as it comes: text, or token ids with spaces between them.
+class Printer {
+ public:
+  Printer(const ServedModel& model, bool ids) {
+    if (!ids) detokenizer_.emplace(*model.tokenizer, /*skip_special=*/true);
+  }
+  void Print(TokenId token) {
+    std::fputs(detokenizer_ ? detokenizer_->Push(token).c_str() : fmt::format("{} ", token).c_str(),
+               stdout);
+    std::fflush(stdout);
+  }
+  void End() { fmt::print("{}\n", detokenizer_ ? detokenizer_->Flush() : ""); }
+
+ private:
+  std::optional<Detokenizer> detokenizer_;
+};
+
 void PrintStats(const SequenceTimes& times, Instant end, int32_t prompt_tokens, int32_t tokens) {
   const double ttft = ToMs(times.first_token - times.added);
   const double tpot = tokens > 1 ? ToMs(end - times.first_token) / (tokens - 1) : 0;
@@ -88,7 +123,7 @@ Status Generate(const CommandLine& line, const std::function<bool()>& stop) {
   Engine engine(EngineOptionsOf(line.config, *model), backend.executor.get(), &clock, nullptr);
   const int32_t prompt_tokens = request.prompt_tokens;
   AISP_ASSIGN_OR_RETURN(const SequenceId id, engine.Add(std::move(request)));
-  Detokenizer detokenizer(*model->tokenizer, /*skip_special=*/true);
+  Printer printer(*model, line.HasExtra("token-ids"));
   SequenceTimes times;
   int32_t tokens = 0;
   for (bool ended = false; !ended && !stop();) {
@@ -101,13 +136,12 @@ Status Generate(const CommandLine& line, const std::function<bool()>& stop) {
       if (token.finish == FinishReason::kError) return tl::unexpected(token.error);
       if (token.token >= 0) {
         ++tokens;
-        std::fputs(detokenizer.Push(token.token).c_str(), stdout);
-        std::fflush(stdout);
+        printer.Print(token.token);
       }
       ended = token.finish != FinishReason::kNone;
     }
   }
-  fmt::print("{}\n", detokenizer.Flush());
+  printer.End();
   if (line.HasExtra("stats")) PrintStats(times, clock.Now(), prompt_tokens, tokens);
   return {};
 }
@@ -118,11 +152,12 @@ int RunGenerate(const std::vector<std::string>& args) {
   auto line = ParseCommandLine(args, kExtras);
   if (!line) return ReportUsageError("generate", line.error().message);
   if (AnswerCommonFlags(*line, Help())) return 0;
+  if (line->positional.size() != 1) {
+    return ReportUsageError("generate", "wants one prompt, in quotes");
+  }
   LogSession log({.level = LogLevel::kWarning});
   StopSignals signals(-1);
   const Status done = Generate(*line, [&] { return !signals.WaitFor(0).empty(); });
-  if (!done && done.error().code == Code::kInvalidArgument)
-    return ReportUsageError("generate", done.error().message);
   if (!done) return ReportFailure(done.error().message);
   return 0;
 }

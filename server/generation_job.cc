@@ -160,9 +160,9 @@ void GenerationJob::SubmitAll() {
     for (uint32_t i = 0; i < o.n && !closed_; ++i) {
       const auto index = static_cast<uint32_t>(choices_.size());
       choices_.push_back(std::make_unique<ChoiceStream>(
-          *context_->model->tokenizer,
+          context_->model->tokenizer.get(),
           ChoiceStream::Options{index, o.stop, o.include_stop_in_output, o.skip_special_tokens,
-                                o.sampling.num_logprobs()},
+                                o.sampling.num_logprobs(), o.return_token_ids},
           this));
       role_sent_.push_back(false);
       Duration retry_after{};
@@ -241,7 +241,9 @@ void GenerationJob::StreamChoice(ChoiceStream& choice) {
   }
   if (choice.HasNews()) {
     const auto logprobs = choice.TakeLogprobs();
-    encoder_->Text(choice.index(), choice.completion_tokens(), choice.TakeText(), logprobs, &out_);
+    const auto token_ids = choice.TakeTokenIds();
+    encoder_->Text(choice.index(), choice.completion_tokens(), choice.TakeText(), logprobs,
+                   token_ids, &out_);
   }
   if (choice.ended()) {
     encoder_->Finish(choice.index(), choice.completion_tokens(), choice.finish_reason(), &out_);
@@ -293,6 +295,7 @@ void GenerationJob::AnswerWhole() {
     c.finish_reason = choice->finish_reason();
     c.has_logprobs = prepared_.options.sampling.num_logprobs() >= 0;
     c.logprobs = choice->TakeLogprobs();
+    c.token_ids = choice->TakeTokenIds();
     out.push_back(std::move(c));
   }
   exchange_->Respond(200, MakeHeaders(kJsonContentType), encoder_->Whole(out, MakeUsage()));

@@ -88,6 +88,21 @@ Status LoadTemplate(const Config& config, ServedModel* model) {
   return {};
 }
 
+Status LoadTokenizer(ServedModel* model) {
+  auto loaded = Tokenizer::Load(model->path);
+  if (!loaded && loaded.error().code != Code::kNotFound) return tl::unexpected(loaded.error());
+  if (loaded) model->tokenizer = std::move(*loaded);
+  return {};
+}
+
+ApiError NoTokenizer(const std::string& model, const char* param) {
+  return ApiError(Code::kFailedPrecondition,
+                  fmt::format("the model '{}' has no tokenizer; give the prompt as token ids to "
+                              "/v1/completions, with return_token_ids",
+                              model),
+                  param);
+}
+
 Status FillFingerprint(const std::string& dtype, ServedModel* model) {
   v1::Fingerprint& f = model->fingerprint;
   f.set_protocol_version(kProtocolVersion);
@@ -95,7 +110,7 @@ Status FillFingerprint(const std::string& dtype, ServedModel* model) {
   AISP_ASSIGN_OR_RETURN(const std::string weights, DigestCheckpoint(model->path));
   // Workers that multiply in different formats give different KV for the same weights.
   f.set_weights_digest(weights + "-" + dtype);
-  f.set_tokenizer_digest(model->tokenizer->Fingerprint());
+  f.set_tokenizer_digest(model->tokenizer ? model->tokenizer->Fingerprint() : "");
   f.set_template_digest(model->chat_template ? DigestOf(model->chat_template->source()) : "");
   v1::KvLayoutDesc* kv = f.mutable_kv_layout();
   kv->set_num_layers(static_cast<uint32_t>(model->kv_layout.num_layers));
@@ -148,7 +163,7 @@ Result<std::unique_ptr<ServedModel>> LoadServedModel(const Config& config) {
   AISP_ASSIGN_OR_RETURN(model->spec, LoadModelSpec(model->path));
   AISP_ASSIGN_OR_RETURN(model->max_model_len, ContextOf(config, model->spec));
   AISP_ASSIGN_OR_RETURN(model->kv_layout, LayoutOf(config, model->spec, model->max_model_len));
-  AISP_ASSIGN_OR_RETURN(model->tokenizer, Tokenizer::Load(model->path));
+  AISP_RETURN_IF_ERROR(LoadTokenizer(model.get()));
   AISP_RETURN_IF_ERROR(LoadTemplate(config, model.get()));
   AISP_ASSIGN_OR_RETURN(const GenerationDefaults defaults,
                         LoadGenerationDefaults(model->path, model->spec));
@@ -176,6 +191,7 @@ ApiResult<std::vector<TokenId>> ServedModel::RenderChat(const ChatRequest& reque
                     "server with --chat-template",
                     name)));
   }
+  if (!tokenizer) return tl::unexpected(NoTokenizer(name, "messages"));
   Value::Map context;
   context.Set("messages", request.messages);
   context.Set("add_generation_prompt", Value(request.add_generation_prompt));
@@ -195,6 +211,7 @@ ApiResult<std::vector<TokenId>> ServedModel::RenderChat(const ChatRequest& reque
 
 ApiResult<std::vector<TokenId>> ServedModel::EncodePrompt(const Prompt& prompt) const {
   if (const auto* ids = std::get_if<std::vector<TokenId>>(&prompt)) return *ids;
+  if (!tokenizer) return tl::unexpected(NoTokenizer(name, "prompt"));
   auto tokens = tokenizer->Encode(std::get<std::string>(prompt), /*add_special=*/true,
                                   /*parse_special=*/true);
   if (!tokens)
@@ -204,6 +221,7 @@ ApiResult<std::vector<TokenId>> ServedModel::EncodePrompt(const Prompt& prompt) 
 
 std::string ServedModel::TextOf(const Prompt& prompt) const {
   if (const auto* text = std::get_if<std::string>(&prompt)) return *text;
+  if (!tokenizer) return "";
   return tokenizer->Decode(std::get<std::vector<TokenId>>(prompt), /*skip_special=*/true);
 }
 

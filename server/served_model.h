@@ -27,7 +27,8 @@ struct ServedModel {
   ModelSpec spec;
   KvLayout kv_layout;  // num_blocks as this config would make it
   v1::Fingerprint fingerprint;
-  std::unique_ptr<Tokenizer> tokenizer;
+  std::unique_ptr<Tokenizer>
+      tokenizer;  // null: the checkpoint has none; prompts are token ids then
   std::unique_ptr<ChatTemplate> chat_template;  // null: the checkpoint has none
   std::vector<TokenId> eos;
   ApiLimits limits;  // with the checkpoint's own sampling defaults

@@ -31,6 +31,7 @@ class Value {
   class Map;
   class Object;
 
+  // NOLINTBEGIN(google-explicit-constructor): scalars and containers stand for themselves in a context
   Value() : v_(None{}) {}  // none
   Value(bool b) : v_(b) {}
   Value(int i) : v_(static_cast<int64_t>(i)) {}
@@ -42,6 +43,7 @@ class Value {
   Value(List items);
   Value(Map map);
   Value(std::shared_ptr<Object> object) : v_(std::move(object)) {}
+  // NOLINTEND(google-explicit-constructor)
 
   static Value Undefined(std::string message);
   static Value Tuple(List items);

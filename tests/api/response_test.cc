@@ -108,7 +108,7 @@ const std::vector<ChoiceLogprob> kLogprobs = {
 TEST(ResponseEncoder, ChatLogprobsHaveTokensBytesAndAlternatives) {
   const ResponseEncoder encoder(Endpoint::kChat, "c", "m", 5);
   std::string out;
-  encoder.Text(0, 2, "Hi", kLogprobs, &out);
+  encoder.Text(0, 2, "Hi", kLogprobs, {}, &out);
   EXPECT_THAT(
       out,
       HasSubstr("\"logprobs\":{\"content\":[{\"token\":\"Hi\",\"logprob\":-0.5,\"bytes\":[72,"
@@ -210,6 +210,19 @@ TEST(ResponseEncoder, AChunkCostsMicroseconds) {
   const double us = std::chrono::duration<double, std::micro>(elapsed).count() / kCount;
   RecordProperty("us_per_chunk", std::to_string(us));
   EXPECT_LT(us, 20.0);
+}
+
+TEST(ResponseEncoder, TokenIdsStandBesideTheTextWhenTheyAreWanted) {
+  const ResponseEncoder encoder(Endpoint::kCompletions, "cmpl-1", "m", 7);
+  std::string out;
+  const std::vector<TokenId> ids = {5, 9};
+  encoder.Text(0, 2, "Hi", {}, ids, &out);
+  EXPECT_NE(out.find(R"("token_ids":[5,9])"), std::string::npos) << out;
+  Choice choice;
+  choice.finish_reason = "length";
+  EXPECT_EQ(encoder.Whole({&choice, 1}, {}).find("token_ids"), std::string::npos);
+  choice.token_ids = ids;
+  EXPECT_NE(encoder.Whole({&choice, 1}, {}).find(R"("token_ids":[5,9])"), std::string::npos);
 }
 
 }  // namespace

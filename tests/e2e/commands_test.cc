@@ -60,6 +60,22 @@ TEST(Commands, GenerateTellsTheRecordedStory) {
   EXPECT_EQ(ran.output, story.text + "\n");
 }
 
+TEST(Commands, ACheckpointWithoutATokenizerIsAskedByTokenIds) {
+  const std::string folder = AISP_SOURCE_DIR "/tests/data/goldens/llama";
+  std::ifstream in(folder + "/expected.json");
+  const Json recorded = Json::parse(in)["cases"][2];
+  std::string prompt;
+  for (const int id : recorded["prompt"])
+    prompt += (prompt.empty() ? "" : ",") + std::to_string(id);
+  std::string expected;
+  for (const int id : recorded["greedy"]) expected += std::to_string(id) + " ";
+  const Ran ran = RunAisp("generate --model " + folder +
+                          " --temperature 0 --max-tokens 24 --token-ids " + prompt);
+  EXPECT_EQ(ran.output, expected + "\n");
+  EXPECT_THAT(RunAisp("info " + folder).output, HasSubstr("LlamaForCausalLM"));
+  EXPECT_THAT(RunAisp("generate --model " + folder + " hello").output, HasSubstr("--token-ids"));
+}
+
 TEST(Commands, TheSameSeedGivesTheSameAnswer) {
   const std::string command = "generate --seed 7 --max-tokens 40 \"Tell me a story about a duck.\"";
   const Ran first = RunAisp(command);
