@@ -15,10 +15,14 @@
 
 namespace aisp {
 
-std::string ExecutableFolder() {
+std::string ExecutablePath() {
   std::error_code error;
   const auto path = std::filesystem::read_symlink("/proc/self/exe", error);
-  return error ? std::string(".") : path.parent_path().string();
+  return error ? std::string("/proc/self/exe") : path.string();
+}
+
+std::string ExecutableFolder() {
+  return std::filesystem::path(ExecutablePath()).parent_path().string();
 }
 
 std::string BootId() {

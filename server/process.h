@@ -9,7 +9,8 @@
 
 namespace aisp {
 
-// Folder of the running program.
+// The running program, and its folder.
+std::string ExecutablePath();
 std::string ExecutableFolder();
 
 // The machine's boot id: equal for all processes that can share memory. "" where it cannot be read.

@@ -143,7 +143,9 @@ Status Supervisor::Impl::Spawn(Child& child) {
   std::string lifeline_flag = fmt::format("--lifeline-fd={}", kLifelineFd);
   char* argv[] = {argv0.data(),         serve.data(),         config_flag.data(),
                   announce_flag.data(), lifeline_flag.data(), nullptr};
-  const int error = posix_spawn(&child.pid, "/proc/self/exe", &actions, &attributes, argv, environ);
+  // By its path, not as /proc/self/exe, under which every process would be called "exe".
+  const std::string program = ExecutablePath();
+  const int error = posix_spawn(&child.pid, program.c_str(), &actions, &attributes, argv, environ);
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
   close(config_fd);
