@@ -141,5 +141,18 @@ TEST(Faults, AStoppedDecodeWorkerIsReplacedAndWhatItSaysLaterIsIgnored) {
   EXPECT_TRUE(Eventually([&] { return Connect(admin).Request("GET", "/ready")->status == 200; }));
 }
 
+TEST(Faults, APoolFarTooSmallPreemptsAndChangesNoWord) {
+  Cluster cluster({.flags = {"--dtype=f32", "--kv-blocks=48"}});
+  ASSERT_TRUE(cluster.AwaitReady());
+  const std::string admin = cluster.decode[0]->Await("admin");
+  const auto stories = RecordedStories();
+  for (const char* route : {"remote", "local"}) {
+    const auto replies = RunStreams(cluster, stories, route, [] {});
+    EXPECT_EQ(CountRight(replies, stories), kStreams) << route;
+  }
+  EXPECT_GT(Metric(admin, "aisp_num_preemptions_total"), 0);
+  EXPECT_TRUE(Eventually([&] { return AllBlocksBack(admin, 48); }));
+}
+
 }  // namespace
 }  // namespace aisp::e2e
