@@ -96,7 +96,7 @@ std::string Offer(KvTransport& owner, const SharedPool& pool) {
 // Another process that owns a pool until its input ends.
 class OwnerProcess {
  public:
-  OwnerProcess(const std::string& lane) {
+  explicit OwnerProcess(const std::string& lane) {
     int down[2], up[2];
     AISP_CHECK(pipe(down) == 0 && pipe(up) == 0);
     child_ = fork();
