@@ -65,8 +65,8 @@ int32_t BlockManager::Available() const { return impl_->pool.free() + impl_->poo
 std::vector<BlockId> BlockManager::Impl::TakeBlocks(int32_t n, PinKind kind) {
   if (const int32_t evict = n - pool.free(); evict > 0) {
     KvCacheEvent removed{KvCacheEvent::Kind::kRemoved, {}};
-    removed.unit_hashes.reserve(
-        static_cast<size_t>(evict * (options.layout.block_tokens / kHashUnitTokens)));
+    removed.unit_hashes.reserve(static_cast<size_t>(evict) *
+                                static_cast<size_t>(options.layout.block_tokens / kHashUnitTokens));
     for (int32_t i = 0; i < evict; ++i) {
       const int32_t block = pool.OldestCached();
       index.Erase(block, &removed.unit_hashes);

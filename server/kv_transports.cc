@@ -31,7 +31,7 @@ Result<std::unique_ptr<KvTransport>> Make(const Config& config, const std::strin
 }  // namespace
 
 Result<KvTransports> MakeKvTransports(const Config& config, InprocHub* inproc, const Buffer& pool,
-                                      std::function<void()> wake) {
+                                      const std::function<void()>& wake) {
   KvTransports out;
   if (inproc != nullptr) {
     out.owned.push_back(std::make_unique<InprocTransport>(inproc, InprocTransport::Options{}));

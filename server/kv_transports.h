@@ -23,6 +23,6 @@ struct KvTransports {
 // `inproc`: set when the peers live in this process; only that transport is then made. `wake` is called from any thread when
 // Poll has something. INVALID_ARGUMENT names an unknown transport and the known ones.
 Result<KvTransports> MakeKvTransports(const Config& config, InprocHub* inproc, const Buffer& pool,
-                                      std::function<void()> wake);
+                                      const std::function<void()>& wake);
 
 }  // namespace aisp

@@ -1,7 +1,6 @@
 // The program: picks a command. Everything else is in the command's own file.
 #include <cstdio>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "server/commands.h"
@@ -9,7 +8,7 @@
 
 namespace {
 
-constexpr std::string_view kHelp = R"(aisp: a disaggregated LLM inference server
+constexpr const char* kHelp = R"(aisp: a disaggregated LLM inference server
 
   aisp up                      router, prefill and decode workers as separate processes on this machine
   aisp serve [--role ROLE]     one process: all (default), router, prefill or decode
@@ -27,7 +26,7 @@ int main(int argc, char** argv) {
   const std::vector<std::string> args(argv + 1, argv + argc);
   aisp::BlockSignals();
   if (args.empty()) {
-    std::fputs(kHelp.data(), stderr);
+    std::fputs(kHelp, stderr);
     return 2;
   }
   const std::string& command = args[0];
@@ -37,7 +36,7 @@ int main(int argc, char** argv) {
   if (command == "generate") return aisp::RunGenerate(rest);
   if (command == "info") return aisp::RunInfo(rest);
   if (command == "--help" || command == "-h" || command == "help") {
-    std::fputs(kHelp.data(), stdout);
+    std::fputs(kHelp, stdout);
     return 0;
   }
   // `aisp --version` and `aisp --print-config` are those of serve.

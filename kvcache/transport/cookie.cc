@@ -22,6 +22,7 @@ Result<Hash128> ParseCookie(std::string_view hex) {
   for (const auto& [half, digits] :
        {std::pair{&cookie.hi, hex.substr(0, 16)}, std::pair{&cookie.lo, hex.substr(16)}}) {
     const char* end = digits.data() + digits.size();
+    // NOLINTNEXTLINE(bugprone-suspicious-stringview-data-usage): `end` is the size
     const auto [stop, error] = std::from_chars(digits.data(), end, *half, 16);
     if (error != std::errc() || stop != end)
       return InvalidArgument("a cookie has 32 hexadecimal digits");

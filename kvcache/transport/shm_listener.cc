@@ -43,7 +43,8 @@ Result<std::unique_ptr<ShmListener>> ShmListener::Start(int pool_fd, uint64_t po
 }
 
 ShmListener::ShmListener(UniqueFd listen, Waker waker, UniqueFd scratch, Hash128 cookie,
-                         std::string name, int pool_fd, uint64_t pool_bytes, size_t max_writers)
+                         const std::string& name, int pool_fd, uint64_t pool_bytes,
+                         size_t max_writers)
     : listen_(std::move(listen)),
       waker_(std::move(waker)),
       scratch_(std::move(scratch)),

@@ -29,8 +29,8 @@ class ShmListener {
     std::unique_ptr<PeerWatch> watch;  // from its hello on; null if it cannot be watched
   };
 
-  ShmListener(UniqueFd listen, Waker waker, UniqueFd scratch, Hash128 cookie, std::string name,
-              int pool_fd, uint64_t pool_bytes, size_t max_writers);
+  ShmListener(UniqueFd listen, Waker waker, UniqueFd scratch, Hash128 cookie,
+              const std::string& name, int pool_fd, uint64_t pool_bytes, size_t max_writers);
   void Run();
   int PollTimeoutMs(Instant now) const;
   void Accept(Instant now);
