@@ -13,7 +13,6 @@ namespace aisp::e2e {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 struct Ran {
   int code = -1;
