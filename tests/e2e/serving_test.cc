@@ -83,6 +83,14 @@ TEST(Serving, PrefixHitsOfEveryKindLeaveTheTextAsItIs) {
   EXPECT_EQ(longer.text, longer_again.text);
 }
 
+TEST(Serving, ADecodeWorkerMayBeAdvertisedByName) {
+  Cluster cluster({.worker_flags = {"--transports=tcp", "--data-advertise=localhost"}});
+  ASSERT_TRUE(cluster.AwaitReady());
+  const Reply reply = Complete(cluster.http(), Prose(150, 1), 8, "remote");
+  EXPECT_EQ(reply.error, "");
+  EXPECT_EQ(reply.usage["aisp"]["kv_transport"], "tcp");
+}
+
 TEST(Serving, TheRouteHeaderSaysWhereAndWhy) {
   Cluster cluster({});
   ASSERT_TRUE(cluster.AwaitReady());
