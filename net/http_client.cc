@@ -49,9 +49,8 @@ struct HttpClient::Impl {
   Duration timeout{};
   std::string input;  // received, not consumed
   Body body = Body::kNone;
-  size_t left = 0;       // of the body or of the chunk
-  std::string sse_text;  // body bytes that are not yet a whole line
-  SseEvent sse_event;
+  size_t left = 0;  // of the body or of the chunk
+  SseReader sse;
 };
 
 Status HttpClient::Impl::Await(short events) const {
@@ -135,8 +134,7 @@ Result<HttpAnswer> HttpClient::Impl::ReadHead(bool head_request) {
     }
   } while (answer.status < 200);
   left = 0;
-  sse_text.clear();
-  sse_event = {};
+  sse = SseReader();
   if (head_request || answer.status == 204 || answer.status == 304) {
     body = Body::kNone;
   } else if (EqualsIgnoreCaseAscii(answer.Header("Transfer-Encoding"), "chunked")) {
@@ -269,31 +267,12 @@ Result<std::string> HttpClient::ReadRest() {
 }
 
 Result<std::optional<SseEvent>> HttpClient::NextEvent() {
-  Impl& impl = *impl_;
   for (;;) {
-    size_t end = 0;
-    while ((end = impl.sse_text.find('\n')) != std::string::npos) {
-      std::string line = impl.sse_text.substr(0, end);
-      impl.sse_text.erase(0, end + 1);
-      if (!line.empty() && line.back() == '\r') line.pop_back();
-      SseEvent& event = impl.sse_event;
-      if (line.empty()) {
-        if (event.data.empty() && event.id.empty() && event.event.empty()) continue;
-        if (!event.data.empty()) event.data.pop_back();  // the newline of its last line
-        return std::exchange(event, SseEvent{});
-      }
-      const size_t colon = line.find(':');
-      if (colon == 0 || colon == std::string::npos) continue;
-      const std::string field = line.substr(0, colon);
-      const bool space = colon + 1 < line.size() && line[colon + 1] == ' ';
-      const std::string value = line.substr(colon + (space ? 2 : 1));
-      if (field == "data") event.data += value + "\n";
-      if (field == "id") event.id = value;
-      if (field == "event") event.event = value;
-    }
+    AISP_ASSIGN_OR_RETURN(auto event, impl_->sse.Next());
+    if (event) return event;
     AISP_ASSIGN_OR_RETURN(const auto piece, ReadSome());
     if (!piece) return std::nullopt;
-    impl.sse_text += *piece;
+    impl_->sse.Feed(*piece);
   }
 }
 

@@ -11,6 +11,7 @@
 #include "common/clock.h"
 #include "common/result.h"
 #include "net/http_server.h"
+#include "net/sse_reader.h"
 
 namespace aisp {
 
@@ -20,13 +21,6 @@ struct HttpAnswer {
   std::string body;
   // First value of a header by case-insensitive name, "" when absent.
   std::string_view Header(std::string_view name) const;
-};
-
-// One event of a text/event-stream; several data lines are joined by newlines.
-struct SseEvent {
-  std::string id;
-  std::string event;
-  std::string data;
 };
 
 class HttpClient {
