@@ -1,0 +1,137 @@
+// Attention on Hopper GPUs over the paged KV pool: decode, prefill, RoPE with KV append, and copies of byte ranges.
+//
+// One Attention serves every layer of one shape {heads, head_dim, page size, formats, window, scale}. Once per step PlanStep()
+// computes on the device who works on what; then Run() is called per layer. Sequences with at most `max_decode_tokens` rows go
+// to the decode kernel (split over the keys, bound by memory), the others to the prefill kernel (bound by the tensor cores);
+// both read every length and block table from device memory, and their grids depend on the device alone, so that PlanStep and
+// Run can be captured in a CUDA graph and replayed with other contents. Padding: sequences with num_rows == 0.
+//
+// Ownership: Attention owns nothing on the device; the caller lends `workspace_bytes()` of memory, zeroed once (ZeroWorkspace)
+// before the first PlanStep, and gives it to one stream at a time. No call allocates or waits for the device.
+// Determinism: the same step gives the same bits, run after run. Another mix of sequences may split a context elsewhere and so
+// round differently.
+// Errors: a shape without kernels is an error of Create (UNIMPLEMENTED or INVALID_ARGUMENT), never a slow path; a failed launch
+// is INTERNAL. Threads: Create from any, a given object's calls from one at a time.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "common/result.h"
+#include "kernels/device/dtype.h"
+#include "kernels/ops.h"
+
+namespace aisp::cuda {
+
+struct AttentionConfig {
+  int32_t num_heads = 0;          // at most 16 per KV head
+  int32_t num_kv_heads = 0;       // divides num_heads
+  int32_t head_dim = 0;           // of the pool: 64, 128 or 256
+  int32_t block_tokens = 0;       // a multiple of 16, at most 128
+  DType kv = DType::kBF16;        // kBF16 or kF8E4M3
+  DType q = DType::kBF16;         // kBF16 or kF32
+  DType out = DType::kBF16;       // kBF16 or kF32
+  float scale = 1.0f;             // of the scores
+  int32_t window = 0;             // > 0: a row at position p sees positions > p - window only
+  int32_t max_sequences = 0;      // of a step, padding included: at most 4096
+  int32_t max_rows = 0;           // of a step
+  int32_t max_decode_tokens = 1;  // rows of a sequence that the decode kernel takes: 0 (none) to 16
+};
+
+// The pool of one layer, as the copy engine sees it. A plain value: made once per layer, or per call (under 1 us, no device).
+struct alignas(64) KvLayer {
+  uint64_t loads[16] = {};  // the decode kernel's tensor map
+  uint64_t tiles[16] = {};  // the prefill kernel's tensor map
+  void* base = nullptr;
+  int64_t num_blocks = 0;
+};
+
+// What the kernels read of a step; all pointers are device memory, rewritten by the caller between steps as it likes.
+struct AttentionBatch {
+  const RowSpan* sequences = nullptr;
+  const int32_t* block_tables = nullptr;  // concatenated, RowSpan::table_begin
+  int32_t num_sequences = 0;              // the bucket: padding included
+};
+
+struct AttentionCall {
+  const void* q = nullptr;     // [rows, heads, head_dim]; 16-byte aligned, as is each row
+  int64_t q_row_stride = 0;    // elements
+  void* out = nullptr;         // [rows, heads, head_dim]; 16-byte aligned, as is each row
+  int64_t out_row_stride = 0;  // elements
+  const KvLayer* layer = nullptr;
+  // FP8 only: the stored value times the scale is the value. Device floats {k, v} if not null, else these.
+  const float* device_scales = nullptr;
+  float k_scale = 1.0f;
+  float v_scale = 1.0f;
+};
+
+// Which of the kernels a step needs; the host knows, since it composed the step (or the graph bucket).
+enum class StepKind : uint8_t { kDecode, kPrefill, kMixed };
+
+class Attention {
+ public:
+  virtual ~Attention() = default;
+
+  // For the current device.
+  static Result<std::unique_ptr<Attention>> Create(const AttentionConfig& config);
+
+  // "decode mma.sync 16 rows x 32 keys, 12 stages of 16 KiB; prefill wgmma 128x128".
+  virtual std::string Describe() const = 0;
+  virtual size_t workspace_bytes() const = 0;
+  virtual Status ZeroWorkspace(void* workspace, cudaStream_t stream) const = 0;
+
+  // The layer's pool: `base` points to its first block and is 128-byte aligned; block ids are below num_blocks.
+  virtual Result<KvLayer> MakeLayer(void* base, int64_t num_blocks) const = 0;
+
+  virtual Status PlanStep(const AttentionBatch& batch, StepKind kind, void* workspace,
+                          cudaStream_t stream) const = 0;
+  // After a PlanStep of the same batch and kind on the same stream.
+  virtual Status Run(const AttentionBatch& batch, StepKind kind, const AttentionCall& call,
+                     void* workspace, cudaStream_t stream) const = 0;
+};
+
+// ---- RoPE and KV append: one pass over the fused qkv rows ----
+
+struct RopeAppendCall {
+  const void* qkv = nullptr;  // [rows, (heads + 2 kv_heads) * head_dim], kF32 or kBF16
+  DType qkv_type = DType::kF32;
+  int64_t qkv_row_stride = 0;  // elements
+  void* q_out = nullptr;       // [rows, heads * head_dim]; may be qkv itself if the types agree
+  DType q_out_type = DType::kBF16;
+  int64_t q_out_row_stride = 0;  // elements
+  const float* cos_sin =
+      nullptr;  // [positions, head_dim]: cosines of the head_dim / 2 angles, then their sines
+  const float* q_norm = nullptr;  // [head_dim] or null
+  const float* k_norm = nullptr;  // [head_dim] or null
+  float norm_epsilon = 1e-6f;
+  int32_t rows = 0;
+  int32_t num_heads = 0;
+  const int32_t* positions = nullptr;    // [rows]; negative: a padding row, left out
+  const int32_t* kv_slots = nullptr;     // [rows]: block * block_tokens + slot
+  PagedKvView kv;                        // kF32, kBF16 or kF8E4M3
+  const float* device_scales = nullptr;  // as in AttentionCall
+  float k_scale = 1.0f;
+  float v_scale = 1.0f;
+};
+
+// INVALID_ARGUMENT for shapes without a kernel: head_dim 64, 128 or 256.
+Status RopeAppend(const RopeAppendCall& call, cudaStream_t stream);
+
+// ---- byte ranges: KV transfer and block copies ----
+
+struct ByteRange {
+  int64_t source = 0;  // offset from the source base
+  int64_t target = 0;  // offset from the target base
+  int64_t bytes = 0;
+};
+
+// Copies `count` ranges that `ranges` (device memory) lists; targets must not overlap anything else. 16-byte aligned ranges
+// move in 16-byte words, others byte by byte. The bases may be peers' or mapped host memory.
+Status CopyRanges(const ByteRange* ranges, int32_t count, const void* source, void* target,
+                  cudaStream_t stream);
+
+}  // namespace aisp::cuda
