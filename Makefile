@@ -13,7 +13,7 @@ NO_ASLR = $(shell setarch $$(uname -m) -R true 2>/dev/null && echo setarch $$(un
 
 NINJA = ninja -j$(JOBS) -C
 
-.PHONY: help deps run build test bench asan tsan sim-10000 format tidy check layers format-check ci clean
+.PHONY: help deps run build test bench asan tsan sim-10000 fuzz format tidy check layers format-check ci clean
 
 help:
 	@echo 'make run         build and start router, prefill and decode worker with the built-in model'
@@ -22,6 +22,7 @@ help:
 	@echo 'make asan        all tests under AddressSanitizer and UndefinedBehaviorSanitizer'
 	@echo 'make tsan        the tests without gRPC under ThreadSanitizer'
 	@echo 'make sim-10000   ten thousand seeds of the cluster simulation'
+	@echo 'make fuzz        every fuzzer for SECONDS=600 under AddressSanitizer'
 	@echo 'make format      format all sources          make tidy   lint all sources'
 	@echo 'make check       layering and formatting      make ci     what CI runs'
 
@@ -60,6 +61,13 @@ sim-10000: deps $(BUILD)/build.ninja
 	@$(NINJA) $(BUILD) --quiet aisp_sim
 	@$(BUILD)/bin/aisp_sim --seeds=1..10000 --jobs=$(JOBS)
 
+SECONDS ?= 600
+fuzz:
+	@tools/install_deps.sh --fuzz
+	@test -e build-fuzz/build.ninja || cmake --preset fuzz
+	@$(NINJA) build-fuzz --quiet fuzz
+	@tools/fuzz.sh build-fuzz $(SECONDS) $(JOBS)
+
 format:
 	@git ls-files -z '*.h' '*.cc' '*.cu' '*.cuh' | xargs -0 $(CLANG_FORMAT) -i
 
@@ -78,4 +86,4 @@ ci:
 	@.ci/run
 
 clean:
-	@rm -rf build build-asan build-tsan build-cuda
+	@rm -rf build build-asan build-tsan build-cuda build-fuzz

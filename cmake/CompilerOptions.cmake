@@ -36,6 +36,10 @@ endif()
 if(AISP_ASAN)
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
   add_link_options(-fsanitize=address,undefined)
+elseif(AISP_FUZZ)
+  # Only the fuzzers are built in such a folder (target fuzz).
+  add_compile_options(-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=address,undefined)
 elseif(AISP_TSAN)
   # g++ warns that it cannot instrument atomic_thread_fence; the code that uses one says why it is sound.
   add_compile_options(-fsanitize=thread -fno-omit-frame-pointer -Wno-tsan)
@@ -46,3 +50,6 @@ endif()
 add_library(aisp_warnings INTERFACE)
 target_compile_options(aisp_warnings INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Werror>)
+# clang sees deprecated functions inside libstdc++'s own std::stable_sort.
+target_compile_options(aisp_warnings INTERFACE
+  $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wno-deprecated-declarations>)

@@ -2,6 +2,7 @@
 # Installs what building aisp needs, on Debian 12 and Ubuntu 24.04. Does nothing, and quickly, when all of it is there.
 #   tools/install_deps.sh          to build, test and run
 #   tools/install_deps.sh --dev    also what formats and lints
+#   tools/install_deps.sh --fuzz   also the compiler of the fuzzers
 set -euo pipefail
 
 packages=(
@@ -15,7 +16,8 @@ for argument in "$@"; do
   case "$argument" in
     # One version of each on both systems, so that both say the same.
     --dev) packages+=(clang-format-14 clang-tidy-19) ;;
-    *) echo "install_deps.sh: unknown argument '$argument'; only --dev is known" >&2; exit 2 ;;
+    --fuzz) packages+=(clang-19 libclang-rt-19-dev) ;;
+    *) echo "install_deps.sh: unknown argument '$argument'; --dev and --fuzz are known" >&2; exit 2 ;;
   esac
 done
 

@@ -1,0 +1,67 @@
+// Bodies of the OpenAI API. The first byte chooses the endpoint. What parses must keep the limits that it was parsed under;
+// what does not must give an error that is itself valid JSON and names something.
+#include <nlohmann/json.hpp>
+
+#include "api/error.h"
+#include "api/request.h"
+#include "common/check.h"
+#include "tests/fuzz/fuzz_target.h"
+
+namespace aisp {
+namespace {
+
+void CheckError(const ApiError& error) {
+  AISP_CHECK(!error.message.empty());
+  const int status = HttpStatus(error.code);
+  AISP_CHECK(status >= 400 && status < 600);
+  const auto json = nlohmann::json::parse(ErrorBody(error), nullptr, /*allow_exceptions=*/false);
+  AISP_CHECK(json.is_object() && json.contains("error"));
+}
+
+void CheckOptions(const GenerationOptions& options, const ApiLimits& limits) {
+  AISP_CHECK(options.n >= 1 && options.n <= static_cast<uint32_t>(limits.max_choices));
+  AISP_CHECK(options.stop.size() <= static_cast<size_t>(limits.max_stop_strings));
+  AISP_CHECK(options.sampling.temperature() >= 0);
+  AISP_CHECK(options.sampling.num_logprobs() <= limits.max_logprobs);
+  AISP_CHECK(!options.max_tokens || *options.max_tokens > 0);
+  for (const TokenId id : options.stop_token_ids) AISP_CHECK(id >= 0 && id < limits.vocab_size);
+}
+
+}  // namespace
+
+void FuzzOne(std::string_view input) {
+  if (input.empty()) return;
+  ApiLimits limits;
+  limits.vocab_size = 4096;
+  const std::string_view body = input.substr(1);
+  switch (input[0] % 4) {
+    case 0: {
+      const auto request = ParseCompletion(body, limits);
+      if (!request) return CheckError(request.error());
+      CheckOptions(*request, limits);
+      AISP_CHECK(!request->prompts.empty());
+      AISP_CHECK(request->prompts.size() * request->n <= static_cast<size_t>(limits.max_choices));
+      return;
+    }
+    case 1: {
+      const auto request = ParseChat(body, limits);
+      if (!request) return CheckError(request.error());
+      CheckOptions(*request, limits);
+      AISP_CHECK(request->messages.IsList() && !request->messages.AsList().empty());
+      AISP_CHECK(request->messages.depth() <= static_cast<uint32_t>(limits.max_json_depth));
+      return;
+    }
+    case 2: {
+      const auto request = ParseTokenize(body, limits);
+      if (!request) CheckError(request.error());
+      return;
+    }
+    default: {
+      const auto request = ParseDetokenize(body, limits);
+      if (!request) return CheckError(request.error());
+      for (const TokenId id : request->tokens) AISP_CHECK(id >= 0 && id < limits.vocab_size);
+    }
+  }
+}
+
+}  // namespace aisp

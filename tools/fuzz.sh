@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Runs every fuzzer for a while, from its committed corpus; what it finds interesting goes to the build folder, what breaks it is
+# kept there too and named at the end.
+#   tools/fuzz.sh BUILD SECONDS [JOBS [TARGET...]]
+# Reproduce a finding: BUILD/bin/fuzz_<target> FILE. Then fix it, and commit the file to tests/fuzz/corpus/<target>/.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+if [ $# -lt 2 ]; then
+  echo "usage: tools/fuzz.sh BUILD SECONDS [JOBS [TARGET...]]" >&2
+  exit 2
+fi
+build=$1 seconds=$2 jobs=${3:-1}
+shift $(($# < 3 ? $# : 3))
+targets=("$@")
+if [ ${#targets[@]} -eq 0 ]; then
+  for folder in tests/fuzz/corpus/*/; do targets+=("$(basename "$folder")"); done
+fi
+
+# Of one target; prints one line.
+run_one() {
+  local target=$1 work=$build/fuzz/$1
+  mkdir -p "$work/corpus" "$work/findings"
+  if "$build/bin/fuzz_$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=16384 \
+      -artifact_prefix="$work/findings/" "$work/corpus" "tests/fuzz/corpus/$target" >"$work/log" 2>&1; then
+    echo "$target: clean, $(sed -n 's/^Done \([0-9]*\) runs in \([0-9]*\) second.*/\1 inputs in \2 s/p' "$work/log")"
+  else
+    echo "$target: FAILED; findings in $work/findings, the end of $work/log:"
+    tail -n 40 "$work/log"
+    return 1
+  fi
+}
+export -f run_one
+export build seconds
+printf '%s\n' "${targets[@]}" | xargs -P "$jobs" -I{} bash -c 'run_one {}'
