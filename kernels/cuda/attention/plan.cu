@@ -1,0 +1,163 @@
+#include "kernels/cuda/attention/plan.cuh"
+#include "kernels/cuda/attention/ptx.cuh"
+
+namespace aisp::cuda {
+namespace {
+
+constexpr int kThreads = 1024;
+constexpr int kPerThread = 4;
+constexpr int kMaxSequences = kThreads * kPerThread;
+constexpr int kBuckets = 2048;
+
+// The sum of `value` over the threads before this one; `total` is that over all.
+__device__ int32_t ExclusiveScan(int32_t value, int32_t* warp_sums, int32_t& total) {
+  const int lane = threadIdx.x & 31;
+  const int warp = threadIdx.x >> 5;
+  int32_t inclusive = value;
+  for (int step = 1; step < 32; step *= 2) {
+    const int32_t other = __shfl_up_sync(~0u, inclusive, step);
+    if (lane >= step) inclusive += other;
+  }
+  if (lane == 31) warp_sums[warp] = inclusive;
+  __syncthreads();
+  if (warp == 0) {
+    int32_t sum = warp_sums[lane];
+    for (int step = 1; step < 32; step *= 2) {
+      const int32_t other = __shfl_up_sync(~0u, sum, step);
+      if (lane >= step) sum += other;
+    }
+    warp_sums[lane] = sum;
+  }
+  __syncthreads();
+  total = warp_sums[31];
+  return inclusive - value + (warp > 0 ? warp_sums[warp - 1] : 0);
+}
+
+__device__ int32_t ItemsOf(const PlanShape& shape, const RowSpan& span) {
+  return shape.num_kv_heads * ((span.num_rows * shape.group + shape.chunk_rows - 1) / shape.chunk_rows);
+}
+
+__device__ void PlanDecode(const PlanShape& shape, const RowSpan* sequences, int32_t num_sequences,
+                           PlanHeader* header, int32_t* prefix, int32_t* shared_prefix,
+                           int32_t* warp_sums) {
+  int32_t tiles[kPerThread];
+  int32_t mine = 0;
+  for (int i = 0; i < kPerThread; ++i) {
+    const int s = static_cast<int>(threadIdx.x) * kPerThread + i;
+    tiles[i] = 0;
+    if (s < num_sequences) {
+      const RowSpan span = sequences[s];
+      if (IsDecode(span, shape.decode_tokens)) {
+        tiles[i] = DecodeTiles(span, shape.window).count * ItemsOf(shape, span);
+      }
+    }
+    mine += tiles[i];
+  }
+  int32_t total = 0;
+  int32_t before = ExclusiveScan(mine, warp_sums, total);
+  for (int i = 0; i < kPerThread; ++i) {
+    const int s = static_cast<int>(threadIdx.x) * kPerThread + i;
+    if (s <= num_sequences) {
+      shared_prefix[s] = before;
+      prefix[s] = before;
+    }
+    before += tiles[i];
+  }
+  if (num_sequences == kMaxSequences && threadIdx.x == kThreads - 1) {
+    shared_prefix[num_sequences] = before;
+    prefix[num_sequences] = before;
+  }
+  __syncthreads();
+  const int32_t ctas = max(1, min(shape.ctas, (total + shape.min_tiles - 1) / shape.min_tiles));
+  for (int cta = static_cast<int>(threadIdx.x); cta < shape.ctas; cta += kThreads) {
+    int4 start = make_int4(0, 0, 0, 0);
+    if (cta < ctas && total > 0) {
+      const int32_t begin = LineBegin(cta, total, ctas);
+      int low = 0;  // the last sequence whose tiles begin at or before `begin`, and has any
+      int high = num_sequences - 1;
+      while (low < high) {
+        const int middle = (low + high + 1) / 2;
+        if (shared_prefix[middle] <= begin) {
+          low = middle;
+        } else {
+          high = middle - 1;
+        }
+      }
+      const RowSpan span = sequences[low];
+      const int32_t count = DecodeTiles(span, shape.window).count;
+      start = make_int4(low, (begin - shared_prefix[low]) / count, begin,
+                        LineBegin(cta + 1, total, ctas) - begin);
+    }
+    header->decode_start[cta] = start;
+  }
+  if (threadIdx.x == 0) {
+    header->decode_tiles = total;
+    header->decode_ctas = ctas;
+  }
+}
+
+// Key tiles that query tile `tile` of a sequence looks at.
+__device__ int32_t PrefillCost(const PlanShape& shape, const RowSpan& span, int32_t tile, int32_t tokens) {
+  const int32_t first = span.context_len - span.num_rows + tile * tokens;
+  const int32_t last = min(first + tokens, span.context_len) - 1;
+  const int32_t low = shape.window > 0 ? max(0, first - shape.window + 1) : 0;
+  return last / kPrefillKeys - low / kPrefillKeys + 1;
+}
+
+__device__ void PlanPrefill(const PlanShape& shape, const RowSpan* sequences, int32_t num_sequences,
+                            PlanHeader* header, int2* items, int32_t* buckets, int32_t* warp_sums) {
+  for (int i = static_cast<int>(threadIdx.x); i < kBuckets; i += kThreads) buckets[i] = 0;
+  __syncthreads();
+  const int lane = threadIdx.x & 31;
+  const int32_t tokens = kPrefillRows / shape.group;
+  // Twice the same walk: count the tiles of every cost, then place them, the costly ones first.
+  for (int pass = 0; pass < 2; ++pass) {
+    for (int s = static_cast<int>(threadIdx.x >> 5); s < num_sequences; s += kThreads / 32) {
+      const RowSpan span = sequences[s];
+      if (span.num_rows <= shape.decode_tokens) continue;
+      const int32_t tiles = (span.num_rows + tokens - 1) / tokens;
+      for (int32_t tile = lane; tile < tiles; tile += 32) {
+        const int32_t bucket = kBuckets - 1 - min(PrefillCost(shape, span, tile, tokens), kBuckets - 1);
+        const int32_t place = atomicAdd(&buckets[bucket], 1);
+        if (pass == 1) items[place] = make_int2(s, tile);
+      }
+    }
+    __syncthreads();
+    if (pass == 0) {
+      const int32_t a = buckets[2 * threadIdx.x];
+      const int32_t b = buckets[2 * threadIdx.x + 1];
+      int32_t total = 0;
+      const int32_t before = ExclusiveScan(a + b, warp_sums, total);
+      buckets[2 * threadIdx.x] = before;
+      buckets[2 * threadIdx.x + 1] = before + a;
+      if (threadIdx.x == 0) header->prefill_items = total;
+      __syncthreads();
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kThreads, 1)
+    PlanKernel(PlanShape shape, const RowSpan* sequences, int32_t num_sequences, bool decode,
+               bool prefill, PlanHeader* header, int32_t* prefix, int2* items) {
+  __shared__ int32_t words[kMaxSequences + 1];
+  __shared__ int32_t warp_sums[32];
+  ptx::WaitForPredecessor();
+  if (blockIdx.x == 0 && decode) {
+    PlanDecode(shape, sequences, num_sequences, header, prefix, words, warp_sums);
+  }
+  if (blockIdx.x == 1 && prefill) {
+    PlanPrefill(shape, sequences, num_sequences, header, items, words, warp_sums);
+  }
+}
+
+}  // namespace
+
+cudaError_t LaunchPlan(const PlanShape& shape, const RowSpan* sequences, int32_t num_sequences,
+                       bool decode, bool prefill, PlanHeader* header, int32_t* prefix,
+                       int2* prefill_items, cudaStream_t stream) {
+  PlanKernel<<<2, kThreads, 0, stream>>>(shape, sequences, num_sequences, decode, prefill, header,
+                                         prefix, prefill_items);
+  return cudaGetLastError();
+}
+
+}  // namespace aisp::cuda
