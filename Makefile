@@ -13,7 +13,7 @@ NO_ASLR = $(shell setarch $$(uname -m) -R true 2>/dev/null && echo setarch $$(un
 
 NINJA = ninja -j$(JOBS) -C
 
-.PHONY: help deps run build test bench asan tsan sim-10000 fuzz format tidy check layers format-check ci clean
+.PHONY: help deps run build test bench asan tsan sim-10000 fuzz bundle bundle format tidy check layers format-check ci clean
 
 help:
 	@echo 'make run         build and start router, prefill and decode worker with the built-in model'
@@ -23,6 +23,7 @@ help:
 	@echo 'make tsan        the tests without gRPC under ThreadSanitizer'
 	@echo 'make sim-10000   ten thousand seeds of the cluster simulation'
 	@echo 'make fuzz        every fuzzer for SECONDS=600 under AddressSanitizer'
+	@echo 'make bundle      a tarball that runs elsewhere: build/aisp-bundle.tar.gz'
 	@echo 'make format      format all sources          make tidy   lint all sources'
 	@echo 'make check       layering and formatting      make ci     what CI runs'
 
@@ -60,6 +61,18 @@ bench: deps $(BUILD)/build.ninja
 sim-10000: deps $(BUILD)/build.ninja
 	@$(NINJA) $(BUILD) --quiet aisp_sim
 	@$(BUILD)/bin/aisp_sim --seeds=1..10000 --jobs=$(JOBS)
+
+# CUDA=1: with the CUDA backend and the GPU tests; needs nvcc, and no GPU.
+bundle: deps
+ifeq ($(CUDA),1)
+	@test -e build-cuda/build.ninja || cmake --preset cuda
+	@$(NINJA) build-cuda --quiet
+	@tools/bundle.sh build-cuda build/aisp-bundle-cuda.tar.gz --tests
+else
+	@test -e $(BUILD)/build.ninja || cmake --preset cpu -B $(BUILD)
+	@$(NINJA) $(BUILD) --quiet aisp $(if $(wildcard loadgen/CMakeLists.txt),aisp-loadgen)
+	@tools/bundle.sh $(BUILD) build/aisp-bundle.tar.gz
+endif
 
 SECONDS ?= 600
 fuzz:

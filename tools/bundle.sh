@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Makes a relocatable tarball of a built tree: bin/, lib/ with every library but glibc's and CUDA's, config/, models/. Unpacked on
+# another x86-64 Linux with glibc 2.36 or newer it runs as it is; CUDA libraries, where there are any, are found at run time.
+#   tools/bundle.sh BUILD OUT.tar.gz            the programs
+#   tools/bundle.sh BUILD OUT.tar.gz --tests    also the GPU tests with what they read, in tests/
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+if [ $# -lt 2 ] || [ $# -gt 3 ] || { [ $# -eq 3 ] && [ "$3" != --tests ]; }; then
+  echo "usage: tools/bundle.sh BUILD OUT.tar.gz [--tests]" >&2
+  exit 2
+fi
+build=$1 out=$2 tests=${3:-}
+[ -x "$build/bin/aisp" ] || { echo "bundle.sh: no $build/bin/aisp; build first" >&2; exit 1; }
+
+# The system's own: the loader and glibc's libraries, and what belongs to a driver or a toolkit.
+not_ours='^(ld-linux.*|libc|libm|libpthread|libdl|librt|libresolv|libanl|libnsl|libutil|libcuda|libcudart|libcublas|libcublasLt|libcudnn.*|libnccl|libnvrtc.*|libnvidia.*)\.so'
+
+stage=$(mktemp -d)
+trap 'rm -rf "$stage"' EXIT
+version=$("$build/bin/aisp" --version | grep -oE '[0-9]+(\.[0-9]+)+' | head -n1)
+name=aisp-${version:-0}
+root=$stage/$name
+mkdir -p "$root/bin" "$root/lib" "$root/config" "$root/models"
+DESTDIR='' cmake --install "$build" --prefix "$root" --strip >/dev/null
+git ls-files -z config | grep -zE '\.(ya?ml|json)$' | xargs -0 cp --parents -t "$root"
+git ls-files -z models | xargs -0 cp --parents -t "$root"
+cp README.md "$root/"
+if [ -n "$tests" ]; then
+  mkdir -p "$root/tests"
+  find "$build/tests" -maxdepth 1 -name '*cuda*_test' -type f -exec cp -t "$root/tests" {} +
+  git ls-files -z tests/data | xargs -0 cp --parents -t "$root"
+  find "$root/tests" -maxdepth 1 -type f -exec strip {} +
+fi
+
+# What the programs and their libraries need, by the closure that the loader itself works out.
+programs=$(find "$root/bin" "$root/lib" "$root/tests" -maxdepth 1 -type f 2>/dev/null || true)
+for program in $programs; do ldd "$program" 2>/dev/null || true; done |
+  awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }' | sort -u |
+  while read -r soname path; do
+    if [[ $soname =~ $not_ours ]]; then continue; fi
+    [ -e "$root/lib/$soname" ] || cp -L "$path" "$root/lib/$soname"
+  done
+strip --strip-unneeded "$root"/lib/*.so* 2>/dev/null || true
+
+# Every library must now come from the bundle or be the system's own.
+missing=$(for program in "$root"/bin/*; do
+  env -i ldd "$program" | awk -v root="$root/" '$2 == "=>" && index($3, root) != 1 { print $1 }'
+done | sort -u | grep -vE "$not_ours" | grep -v linux-vdso || true)
+if [ -n "$missing" ]; then
+  printf 'bundle.sh: not in the bundle:\n%s\n' "$missing" >&2
+  exit 1
+fi
+
+mkdir -p "$(dirname "$out")"
+tar --sort=name --owner=0 --group=0 --numeric-owner -C "$stage" -czf "$out" "$name"
+echo "$out: $(du -h "$out" | cut -f1), $(find "$root/lib" -type f | wc -l) libraries"
