@@ -13,7 +13,7 @@ NO_ASLR = $(shell setarch $$(uname -m) -R true 2>/dev/null && echo setarch $$(un
 
 NINJA = ninja -j$(JOBS) -C
 
-.PHONY: help deps run build test bench asan tsan sim-10000 fuzz bundle bundle format tidy check layers format-check ci clean
+.PHONY: help deps run build test bench asan tsan sim-10000 fuzz bundle format tidy check layers format-check ci clean
 
 help:
 	@echo 'make run         build and start router, prefill and decode worker with the built-in model'
