@@ -91,19 +91,6 @@ void ReadMessages(Fields* fields, const ApiLimits& limits, ChatRequest* out) {
   out->messages = Value(std::move(messages));
 }
 
-void ReadTools(Fields* fields, ChatRequest* out) {
-  const Value* choice = fields->Find("tool_choice");
-  const bool plain = choice == nullptr || choice->IsString();
-  const std::string word = choice != nullptr && plain ? choice->AsString() : "auto";
-  if (!plain || (word != "auto" && word != "none")) {
-    return fields->Refuse("tool_choice",
-                          "tool_choice can only be \"auto\" or \"none\": this server cannot force "
-                          "a call");
-  }
-  const Value::List* tools = fields->List("tools", 1024);
-  if (tools != nullptr && !tools->empty() && word != "none") out->tools = *fields->Find("tools");
-}
-
 void ReadLogprobs(Fields* fields, const ApiLimits& limits, ChatRequest* out) {
   bool wanted = false;
   int32_t top = 0;
@@ -117,25 +104,33 @@ void ReadLogprobs(Fields* fields, const ApiLimits& limits, ChatRequest* out) {
 
 }  // namespace
 
+void ReadConversation(Fields* fields, const ApiLimits& limits, ChatRequest* out) {
+  ReadMessages(fields, limits, out);
+  if (fields->Object("chat_template_kwargs") != nullptr) {
+    out->template_variables = *fields->Find("chat_template_kwargs");
+  }
+  fields->Bool("add_generation_prompt", &out->add_generation_prompt);
+  fields->Bool("continue_final_message", &out->continue_final_message);
+  if (out->continue_final_message && out->add_generation_prompt &&
+      fields->Find("add_generation_prompt") != nullptr) {
+    fields->Refuse("continue_final_message",
+                   "continue_final_message and add_generation_prompt exclude each other");
+  }
+  if (out->continue_final_message) out->add_generation_prompt = false;
+}
+
 ApiResult<ChatRequest> ParseChat(std::string_view body, const ApiLimits& limits) {
   AISP_ASSIGN_OR_RETURN(const Value value, ParseBody(body, limits));
-  Fields fields(&value.AsMap());
+  return ParseChat(value.AsMap(), limits);
+}
+
+ApiResult<ChatRequest> ParseChat(const Value::Map& body, const ApiLimits& limits) {
+  Fields fields(&body);
   ChatRequest out;
-  ReadMessages(&fields, limits, &out);
+  ReadConversation(&fields, limits, &out);
   ReadGenerationOptions(&fields, limits, &out);
   ReadLogprobs(&fields, limits, &out);
-  ReadTools(&fields, &out);
-  if (fields.Object("chat_template_kwargs") != nullptr) {
-    out.template_variables = *fields.Find("chat_template_kwargs");
-  }
-  fields.Bool("add_generation_prompt", &out.add_generation_prompt);
-  fields.Bool("continue_final_message", &out.continue_final_message);
-  if (out.continue_final_message && out.add_generation_prompt &&
-      fields.Find("add_generation_prompt") != nullptr) {
-    fields.Refuse("continue_final_message",
-                  "continue_final_message and add_generation_prompt exclude each other");
-  }
-  if (out.continue_final_message) out.add_generation_prompt = false;
+  RefuseUnsupported(&fields, Endpoint::kChat);
   if (!fields.ok()) return fields.error();
   return out;
 }

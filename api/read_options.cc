@@ -86,30 +86,6 @@ void ReadLengths(Fields* fields, GenerationOptions* out) {
   }
 }
 
-// What would change the answer if it were ignored.
-void RefuseUnsupported(Fields* fields, const GenerationOptions& options) {
-  for (const std::string_view name :
-       {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs",
-        "functions", "function_call", "audio"}) {
-    if (fields->Find(name) == nullptr) continue;
-    fields->Refuse(name, std::string(name) + " is not supported by this server; leave it out");
-  }
-  if (const Value::Map* format = fields->Object("response_format")) {
-    const Value* type = format->Find("type");
-    if (type == nullptr || !type->IsString() || type->AsString() != "text") {
-      fields->Refuse("response_format", "response_format: only {\"type\": \"text\"} is supported");
-    }
-  }
-  uint32_t best_of = options.n;
-  fields->IntInto("best_of", 1, kMaxTokens, &best_of);
-  if (best_of != options.n) {
-    fields->Refuse("best_of", "best_of is not supported: leave it out, or make it equal to n");
-  }
-  bool beam_search = false;
-  fields->Bool("use_beam_search", &beam_search);
-  if (beam_search) fields->Refuse("use_beam_search", "beam search is not supported");
-}
-
 }  // namespace
 
 void ReadGenerationOptions(Fields* fields, const ApiLimits& limits, GenerationOptions* out) {
@@ -118,6 +94,7 @@ void ReadGenerationOptions(Fields* fields, const ApiLimits& limits, GenerationOp
   if (const Value::Map* options = fields->Object("stream_options")) {
     Fields each(options, "stream_options.");
     each.Bool("include_usage", &out->include_usage);
+    each.Bool("continuous_usage_stats", &out->continuous_usage);
     if (!each.ok()) fields->SetError(each.error().value());
     if (!out->stream) {
       fields->Refuse("stream_options", "stream_options needs \"stream\": true");
@@ -140,7 +117,11 @@ void ReadGenerationOptions(Fields* fields, const ApiLimits& limits, GenerationOp
   double timeout_s = 0;
   fields->Number("timeout", 0, ToSeconds(limits.max_timeout), /*min_excluded=*/true, &timeout_s);
   out->timeout = Duration(static_cast<int64_t>(timeout_s * 1e9));
-  RefuseUnsupported(fields, *out);
+  uint32_t best_of = out->n;
+  fields->IntInto("best_of", 1, kMaxTokens, &best_of);
+  if (best_of != out->n) {
+    fields->Refuse("best_of", "best_of is not supported: leave it out, or make it equal to n");
+  }
 }
 
 ApiResult<Value> ParseBody(std::string_view body, const ApiLimits& limits) {

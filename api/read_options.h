@@ -5,17 +5,23 @@
 
 #include "api/fields.h"
 #include "api/request.h"
+#include "api/response.h"
 
 namespace aisp {
 
 // A field of no particular length: the body is bounded already.
 inline constexpr size_t kAnyLength = SIZE_MAX;
 inline constexpr size_t kMaxNameBytes = 1024;
+inline constexpr size_t kMaxTools = 1024;
 
 // The body as a JSON object.
 ApiResult<Value> ParseBody(std::string_view body, const ApiLimits& limits);
 // All fields of GenerationOptions but logprobs, which the endpoints spell differently.
 void ReadGenerationOptions(Fields* fields, const ApiLimits& limits, GenerationOptions* out);
+// Refuses by name what would change the answer and cannot be honoured.
+void RefuseUnsupported(Fields* fields, Endpoint endpoint);
+// What the chat template is rendered from: messages, template variables, how the prompt ends.
+void ReadConversation(Fields* fields, const ApiLimits& limits, ChatRequest* out);
 // A list of token ids; false with an error in `fields` when it is none.
 bool ReadPromptTokens(Fields* fields, std::string_view name, const Value::List& list,
                       int32_t vocab_size, std::vector<TokenId>* out);

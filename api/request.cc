@@ -1,6 +1,7 @@
 #include "api/request.h"
 
 #include "api/read_options.h"
+#include "common/strings.h"
 
 namespace aisp {
 
@@ -59,14 +60,16 @@ void ReadPrompts(Fields* fields, const ApiLimits& limits, std::vector<Prompt>* o
 
 ApiResult<CompletionRequest> ParseCompletion(std::string_view body, const ApiLimits& limits) {
   AISP_ASSIGN_OR_RETURN(const Value value, ParseBody(body, limits));
-  Fields fields(&value.AsMap());
+  return ParseCompletion(value.AsMap(), limits);
+}
+
+ApiResult<CompletionRequest> ParseCompletion(const Value::Map& body, const ApiLimits& limits) {
+  Fields fields(&body);
   CompletionRequest out;
   ReadPrompts(&fields, limits, &out.prompts);
   ReadGenerationOptions(&fields, limits, &out);
   fields.Bool("echo", &out.echo);
-  std::string suffix;
-  fields.String("suffix", kAnyLength, &suffix);
-  if (!suffix.empty()) fields.Refuse("suffix", "suffix is not supported by this server");
+  RefuseUnsupported(&fields, Endpoint::kCompletions);
   int32_t logprobs = -1;
   fields.IntInto("logprobs", 0, limits.max_logprobs, &logprobs);
   out.sampling.set_num_logprobs(logprobs);
@@ -83,19 +86,40 @@ ApiResult<CompletionRequest> ParseCompletion(std::string_view body, const ApiLim
 
 ApiResult<TokenizeRequest> ParseTokenize(std::string_view body, const ApiLimits& limits) {
   AISP_ASSIGN_OR_RETURN(const Value value, ParseBody(body, limits));
-  Fields fields(&value.AsMap());
+  return ParseTokenize(value.AsMap(), limits);
+}
+
+ApiResult<TokenizeRequest> ParseTokenize(const Value::Map& body, const ApiLimits& limits) {
+  Fields fields(&body);
   TokenizeRequest out;
-  if (fields.Find("prompt") == nullptr) fields.Refuse("prompt", "prompt is missing: a string");
   fields.String("model", kMaxNameBytes, &out.model);
+  if (fields.Find("messages") != nullptr) {
+    if (fields.Find("prompt") != nullptr) {
+      fields.Refuse("prompt", "prompt and messages exclude each other; send one of them");
+    }
+    out.chat.emplace();
+    out.add_special_tokens = false;
+    ReadConversation(&fields, limits, &*out.chat);
+    if (const Value::List* tools = fields.List("tools", kMaxTools); tools && !tools->empty()) {
+      out.chat->tools = *fields.Find("tools");
+    }
+  } else if (fields.Find("prompt") == nullptr) {
+    fields.Refuse("prompt", "prompt is missing: a string, or messages instead of it");
+  }
   fields.String("prompt", kAnyLength, &out.prompt);
   fields.Bool("add_special_tokens", &out.add_special_tokens);
+  fields.Bool("return_token_strs", &out.return_token_strs);
   if (!fields.ok()) return fields.error();
   return out;
 }
 
 ApiResult<DetokenizeRequest> ParseDetokenize(std::string_view body, const ApiLimits& limits) {
   AISP_ASSIGN_OR_RETURN(const Value value, ParseBody(body, limits));
-  Fields fields(&value.AsMap());
+  return ParseDetokenize(value.AsMap(), limits);
+}
+
+ApiResult<DetokenizeRequest> ParseDetokenize(const Value::Map& body, const ApiLimits& limits) {
+  Fields fields(&body);
   DetokenizeRequest out;
   if (fields.Find("tokens") == nullptr) {
     fields.Refuse("tokens", "tokens is missing: a list of token ids");
@@ -106,6 +130,20 @@ ApiResult<DetokenizeRequest> ParseDetokenize(std::string_view body, const ApiLim
   }
   if (!fields.ok()) return fields.error();
   return out;
+}
+
+ApiResult<Duration> ParseTimeoutHeader(std::string_view value, const ApiLimits& limits) {
+  if (value.empty()) return Duration{};
+  const double most = ToSeconds(limits.max_timeout);
+  const auto seconds = ParseDouble(value);
+  if (seconds && *seconds > 0 && *seconds <= most) {
+    return Duration(static_cast<int64_t>(*seconds * 1e9));
+  }
+  return tl::unexpected(ApiError(
+      Code::kInvalidArgument,
+      "the header x-request-timeout must be a number of seconds above 0 and at most " +
+          std::to_string(static_cast<int64_t>(most)) + ", but is \"" + Excerpt(value, 40) + "\"",
+      "x-request-timeout"));
 }
 
 }  // namespace aisp

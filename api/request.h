@@ -3,7 +3,8 @@
 //
 // Rules: a known field of a wrong type or out of its range is an error that names the field, the value and the limit; null
 // means absent; unknown fields are ignored, except those that change the meaning of the answer and that we cannot honour
-// (response_format json, best_of, suffix, functions, forced tool calls): those are refused. Of a repeated key the last counts.
+// (response_format json, best_of, suffix, tools, audio, ...; api/unsupported.cc): those are refused by name unless they have
+// the value that they have by default. Of a repeated key the last counts.
 // NaN and Infinity, nesting beyond `max_json_depth` and ill-formed UTF-8 are refused.
 #pragma once
 
@@ -51,7 +52,8 @@ struct ApiLimits {
 struct GenerationOptions {
   std::string model;  // "": the client named none
   bool stream = false;
-  bool include_usage = false;  // stream_options.include_usage
+  bool include_usage = false;     // stream_options.include_usage
+  bool continuous_usage = false;  // stream_options.continuous_usage_stats
 
   // Seed 0: the client gave none (its own seed 0 becomes kSeedZero). num_logprobs -1: none wanted. repetition_penalty 1: off.
   v1::SamplingParams sampling;
@@ -85,7 +87,7 @@ struct ChatRequest : GenerationOptions {
   // For the chat template: a list of maps {role, content, ...everything else as it was sent}. `content` is text, or null
   // where the client sent null or none; parts of type "text" have been joined. At least one.
   Value messages;
-  Value tools;               // a list, or null when absent (or with tool_choice "none")
+  Value tools;               // a list, or null; only /tokenize takes them
   Value template_variables;  // chat_template_kwargs: a map, or null
   bool add_generation_prompt = true;
   bool continue_final_message = false;
@@ -93,12 +95,20 @@ struct ChatRequest : GenerationOptions {
 
 ApiResult<CompletionRequest> ParseCompletion(std::string_view body, const ApiLimits& limits);
 ApiResult<ChatRequest> ParseChat(std::string_view body, const ApiLimits& limits);
+// The same from a body that is parsed already.
+ApiResult<CompletionRequest> ParseCompletion(const Value::Map& body, const ApiLimits& limits);
+ApiResult<ChatRequest> ParseChat(const Value::Map& body, const ApiLimits& limits);
+
+// The header x-request-timeout: seconds as a decimal number, the least of it and of `timeout` counts. "" is zero.
+ApiResult<Duration> ParseTimeoutHeader(std::string_view value, const ApiLimits& limits);
 
 // Bodies of /tokenize and /detokenize.
 struct TokenizeRequest {
   std::string model;
   std::string prompt;
-  bool add_special_tokens = true;
+  std::optional<ChatRequest> chat;  // `messages` instead of `prompt`
+  bool add_special_tokens = true;   // by default false for a chat, whose template has them
+  bool return_token_strs = false;
 };
 struct DetokenizeRequest {
   std::string model;
@@ -106,5 +116,7 @@ struct DetokenizeRequest {
 };
 ApiResult<TokenizeRequest> ParseTokenize(std::string_view body, const ApiLimits& limits);
 ApiResult<DetokenizeRequest> ParseDetokenize(std::string_view body, const ApiLimits& limits);
+ApiResult<TokenizeRequest> ParseTokenize(const Value::Map& body, const ApiLimits& limits);
+ApiResult<DetokenizeRequest> ParseDetokenize(const Value::Map& body, const ApiLimits& limits);
 
 }  // namespace aisp

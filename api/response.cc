@@ -219,6 +219,12 @@ void ResponseEncoder::UsageEvent(const Usage& usage, std::string* out) const {
   out->append("}\n\n");
 }
 
+void ResponseEncoder::SetRunningUsage(const Usage& usage) {
+  stream_tail_ = "],\"usage\":";
+  AppendUsage(usage, &stream_tail_);
+  stream_tail_ += "}\n\n";
+}
+
 void ResponseEncoder::ErrorEvent(const ApiError& error, std::string* out) {
   out->append("data: ");
   out->append(ErrorBody(error));
@@ -245,13 +251,18 @@ std::string ModelList(std::span<const ModelInfo> models) {
   return out;
 }
 
-std::string TokenizeResponse(std::span<const TokenId> tokens, int64_t max_model_len) {
+std::string TokenizeResponse(std::span<const TokenId> tokens, int64_t max_model_len,
+                             std::span<const std::string> pieces) {
   std::string out = "{\"count\":";
   AppendNumber(tokens.size(), &out);
   out += ",\"max_model_len\":";
   AppendNumber(max_model_len, &out);
   out += ",\"tokens\":";
   AppendList(tokens, &out, [&out](TokenId id) { AppendNumber(id, &out); });
+  if (!pieces.empty()) {
+    out += ",\"token_strs\":";
+    AppendList(pieces, &out, [&out](const std::string& piece) { AppendJsonString(piece, &out); });
+  }
   out.push_back('}');
   return out;
 }

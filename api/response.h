@@ -32,6 +32,7 @@ struct Usage {
 struct TopLogprob {
   std::string bytes;  // of the token: a part of a UTF-8 sequence is possible
   float logprob = 0;
+  TokenId token = 0;
 };
 struct ChoiceLogprob {
   std::string bytes;
@@ -39,6 +40,7 @@ struct ChoiceLogprob {
   std::vector<TopLogprob> top;  // as many as the client asked for
   size_t text_offset =
       0;  // completions: where the token starts in the choice's text, in code points
+  TokenId token = 0;
 };
 
 // One choice of a whole answer.
@@ -72,6 +74,8 @@ class ResponseEncoder {
   void Finish(uint32_t choice, uint64_t position, std::string_view finish_reason,
               std::string* out) const;
   void UsageEvent(const Usage& usage, std::string* out) const;
+  // The events of choices that follow carry this usage (stream_options.continuous_usage_stats).
+  void SetRunningUsage(const Usage& usage);
   static void ErrorEvent(const ApiError& error, std::string* out);
   static void Done(std::string* out);
 
@@ -81,7 +85,7 @@ class ResponseEncoder {
   const Endpoint endpoint_;
   const std::string head_;         // of a whole answer, up to "choices":[
   const std::string stream_head_;  // of an event, from "data: " up to "choices":[
-  const std::string stream_tail_;  // from the end of the choices to the end of the event
+  std::string stream_tail_;        // from the end of the choices to the end of the event
 };
 
 // An SSE comment that keeps an idle stream alive through proxies.
@@ -98,7 +102,9 @@ struct ModelInfo {
 std::string ModelList(std::span<const ModelInfo> models);
 std::string ModelObject(const ModelInfo& model);
 
-std::string TokenizeResponse(std::span<const TokenId> tokens, int64_t max_model_len);
+// `pieces`: the bytes of each token, or empty when the client did not ask for them.
+std::string TokenizeResponse(std::span<const TokenId> tokens, int64_t max_model_len,
+                             std::span<const std::string> pieces = {});
 std::string DetokenizeResponse(std::string_view text);
 
 // Appends `text` in JSON's escapes and without the quotes; ill-formed UTF-8 becomes U+FFFD.

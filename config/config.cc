@@ -47,6 +47,7 @@ struct TextSetter {
   std::string_view origin;
 
   tl::unexpected<Error> Wrong(std::string_view expected) const {
+    if (s.secret) return InvalidArgument(fmt::format("{}: {} wants {}", origin, s.key, expected));
     return InvalidArgument(
         fmt::format("{}: {} wants {}, got '{}'", origin, s.key, expected, Excerpt(text)));
   }
@@ -161,20 +162,38 @@ class YamlReader {
   std::set<std::string> seen_;
 };
 
-struct Shower {
-  std::string operator()(const std::string* v) const {
-    return v->empty() ? "\"\"" : fmt::format("\"{}\"", *v);
+// A double-quoted YAML scalar.
+std::string Quoted(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) {
+      out += fmt::format("\\x{:02x}", c);
+    } else {
+      out += c;
+    }
   }
+  return out + "\"";
+}
+
+struct Shower {
+  std::string operator()(const std::string* v) const { return Quoted(*v); }
   std::string operator()(const int64_t* v) const { return std::to_string(*v); }
   std::string operator()(const bool* v) const { return *v ? "true" : "false"; }
   std::string operator()(const ByteSize* v) const { return std::to_string(v->bytes); }
   std::string operator()(const Duration* v) const { return ShowDuration(*v); }
   std::string operator()(const std::vector<std::string>* v) const {
     std::vector<std::string> quoted;
-    for (const std::string& item : *v) quoted.push_back(fmt::format("\"{}\"", item));
+    for (const std::string& item : *v) quoted.push_back(Quoted(item));
     return fmt::format("[{}]", fmt::join(quoted, ", "));
   }
 };
+
+// How many values of a secret list there are.
+size_t HiddenCount(const Setting& s) {
+  const auto* list = std::get_if<std::vector<std::string>*>(&s.field);
+  return list == nullptr ? 0 : (*list)->size();
+}
 
 }  // namespace
 
@@ -202,7 +221,7 @@ Status LoadConfigFile(const std::string& path, Config* config) {
   return LoadConfigText(text.str(), path, config);
 }
 
-std::string PrintConfig(const Config& config) {
+std::string PrintConfig(const Config& config, Secrets secrets) {
   Config copy = config;
   std::string out;
   std::string section;
@@ -216,8 +235,11 @@ std::string PrintConfig(const Config& config) {
       out += section.empty() ? "\n" : fmt::format("\n{}:\n", section);
     }
     const std::string_view indent = section.empty() ? "" : "  ";
-    out += fmt::format("{}{}: {}  # {}", indent, leaf, std::visit(Shower{}, s.field), s.help);
+    const size_t hidden = secrets == Secrets::kHidden && s.secret ? HiddenCount(s) : 0;
+    out += fmt::format("{}{}: {}  # {}", indent, leaf,
+                       hidden > 0 ? "[]" : std::visit(Shower{}, s.field), s.help);
     if (!s.choices.empty()) out += fmt::format(" One of {}.", fmt::join(s.choices, ", "));
+    if (hidden > 0) out += fmt::format(" ({} not shown.)", hidden);
     out += "\n";
   }
   return out;

@@ -49,6 +49,12 @@ struct Config {
     Duration idle_timeout = std::chrono::seconds(75);
     Duration write_timeout = std::chrono::seconds(30);
     Duration keepalive_comment = std::chrono::seconds(15);
+    bool grpc = true;
+    std::string grpc_address;  // "": as `address`
+    int64_t grpc_port = -1;    // -1: one above `port`; a free one when `port` is 0
+    std::vector<std::string> api_keys;
+    std::string api_keys_file;
+    int64_t max_inflight_per_key = 0;
   } http;
 
   struct Router {
@@ -113,6 +119,7 @@ struct Setting {
   int64_t min = INT64_MIN;  // of integers, sizes (bytes) and durations (ms)
   int64_t max = INT64_MAX;
   std::vector<std::string_view> choices;  // of strings; empty: anything
+  bool secret = false;                    // never printed, nor quoted in an error
 };
 
 // Every setting, in the order in which it is printed.
@@ -125,7 +132,9 @@ Status LoadConfigText(const std::string& text, const std::string& name, Config* 
 // Sets one value from text, as a flag does. `origin` is named in errors.
 Status SetFromText(const Setting& setting, std::string_view text, std::string_view origin);
 
-// The whole Config as YAML with the help texts as comments; loading it again gives the same Config.
-std::string PrintConfig(const Config& config);
+// The whole Config as YAML with the help texts as comments. With kShown, loading it again gives the same Config; with kHidden
+// (for people) secret settings are left out.
+enum class Secrets { kHidden, kShown };
+std::string PrintConfig(const Config& config, Secrets secrets = Secrets::kHidden);
 
 }  // namespace aisp

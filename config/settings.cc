@@ -60,6 +60,58 @@ void BindModel(Config& c, std::vector<Setting>& out) {
                  {}});
 }
 
+void BindHttpGrpc(Config& c, std::vector<Setting>& out) {
+  out.push_back({"http.grpc",
+                 "--grpc",
+                 &c.http.grpc,
+                 "Serve gRPC to clients too (aisp.v1.Inference, health, reflection).",
+                 kNoMin,
+                 kNoMax,
+                 {}});
+  out.push_back({"http.grpc_address",
+                 "--grpc-host",
+                 &c.http.grpc_address,
+                 "Address that the gRPC server for clients binds; empty: as http.address.",
+                 kNoMin,
+                 kNoMax,
+                 {}});
+  out.push_back(
+      {"http.grpc_port",
+       "--grpc-port",
+       &c.http.grpc_port,
+       "gRPC port for clients; 0: a free one, written to the log; -1: one above http.port.",
+       -1,
+       65535,
+       {}});
+}
+
+void BindHttpKeys(Config& c, std::vector<Setting>& out) {
+  out.push_back({"http.api_keys",
+                 "",
+                 &c.http.api_keys,
+                 "Keys that clients must send one of, each as KEY or NAME:KEY; empty: everybody is "
+                 "served. Never printed; a flag shows them in `ps`, so prefer a file.",
+                 kNoMin,
+                 kNoMax,
+                 {},
+                 /*secret=*/true});
+  out.push_back({"http.api_keys_file",
+                 "--api-keys-file",
+                 &c.http.api_keys_file,
+                 "File with one KEY or NAME:KEY a line, beside http.api_keys; # begins a comment.",
+                 kNoMin,
+                 kNoMax,
+                 {}});
+  out.push_back(
+      {"http.max_inflight_per_key",
+       "--max-inflight-per-key",
+       &c.http.max_inflight_per_key,
+       "Requests of one key's tenant that may run or wait at once (429 beyond); 0: no bound.",
+       0,
+       1 << 20,
+       {}});
+}
+
 void BindHttp(Config& c, std::vector<Setting>& out) {
   out.push_back({"http.address",
                  "--host",
@@ -131,6 +183,8 @@ void BindHttp(Config& c, std::vector<Setting>& out) {
                  100,
                  86'400'000,
                  {}});
+  BindHttpGrpc(c, out);
+  BindHttpKeys(c, out);
 }
 
 void BindRouter(Config& c, std::vector<Setting>& out) {

@@ -32,7 +32,7 @@ int PidfdOpen(pid_t pid) { return static_cast<int>(syscall(SYS_pidfd_open, pid, 
 
 // A memfd that holds the child's configuration; the child reads it as /dev/fd/N.
 int ConfigFile(const Config& config) {
-  const std::string text = PrintConfig(config);
+  const std::string text = PrintConfig(config, Secrets::kShown);
   const int fd = memfd_create("aisp-config", 0);
   if (fd < 0) return -1;
   size_t done = 0;

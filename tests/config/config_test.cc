@@ -11,6 +11,7 @@ namespace aisp {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 Config Load(const std::string& yaml) {
   Config config;
@@ -74,6 +75,15 @@ TEST(Config, PrintedConfigLoadsToTheSameConfig) {
   const std::string printed = PrintConfig(changed);
   EXPECT_EQ(PrintConfig(Load(printed)), printed);
   EXPECT_THAT(printed, HasSubstr("port: 1234"));
+}
+
+TEST(Config, ApiKeysAreNeitherPrintedNorQuotedButReachTheChildren) {
+  const Config c = Load("http: {api_keys: [\"team:sk-secret\", sk-other]}\n");
+  EXPECT_THAT(c.http.api_keys, ::testing::ElementsAre("team:sk-secret", "sk-other"));
+  EXPECT_THAT(PrintConfig(c), Not(HasSubstr("sk-")));
+  EXPECT_THAT(PrintConfig(c), HasSubstr("2 not shown"));
+  EXPECT_EQ(Load(PrintConfig(c, Secrets::kShown)).http.api_keys, c.http.api_keys);
+  EXPECT_THAT(LoadError("http: {api_keys: \"sk-secret,,b\"}\n"), Not(HasSubstr("sk-secret")));
 }
 
 TEST(Config, EverySettingHasItsOwnKeyAndFlagAndAHelpSentence) {

@@ -1,0 +1,19 @@
+// The requests of aisp.v1.Inference as the plain data that the HTTP bodies become: the messages are read by the same code, so
+// ranges, defaults and words of errors are the same on both surfaces. Pure: any thread.
+#pragma once
+
+#include <variant>
+
+#include "api/request.h"
+#include "inference.pb.h"
+
+namespace aisp {
+
+using ClientRequest = std::variant<CompletionRequest, ChatRequest>;
+
+ApiResult<ClientRequest> ParseInference(const v1::InferenceRequest& request,
+                                        const ApiLimits& limits);
+ApiResult<TokenizeRequest> ParseTokenize(const v1::TokenizeRequest& request,
+                                         const ApiLimits& limits);
+
+}  // namespace aisp

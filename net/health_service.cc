@@ -1,0 +1,108 @@
+#include "net/health_service.h"
+
+namespace aisp {
+namespace {
+
+using Response = HealthService::Response;
+
+bool Known(const std::string& service) { return service.empty() || service == "aisp.v1.Inference"; }
+
+}  // namespace
+
+// Shared with the watchers, which may outlive the service.
+struct HealthService::State {
+  Response::ServingStatus Status() const {
+    return serving ? Response::SERVING : Response::NOT_SERVING;
+  }
+
+  std::mutex mutex;
+  bool serving = false;
+  std::unordered_set<std::shared_ptr<Watcher>> watchers;
+};
+
+// Sends the newest state, and skips those that came and went while a message was on its way.
+class HealthService::Watcher final : public RpcReactor<grpc::ServerWriteReactor<Response>> {
+ public:
+  Watcher(grpc::CallbackServerContext* context, std::shared_ptr<LiveRpcs> live,
+          std::shared_ptr<State> state)
+      : RpcReactor(context, std::move(live)), state_(std::move(state)) {}
+
+  void Show(Response::ServingStatus status) {
+    const std::lock_guard lock(mutex_);
+    newest_ = status;
+    if (!writing_) WriteNewest();
+  }
+  void OnWriteDone(bool ok) override {
+    const std::lock_guard lock(mutex_);
+    writing_ = false;
+    if (ok && newest_ != message_.status()) WriteNewest();
+  }
+  void OnDone() override {
+    const auto self = std::static_pointer_cast<Watcher>(shared_from_this());
+    {
+      const std::lock_guard lock(state_->mutex);
+      state_->watchers.erase(self);
+    }
+    RpcReactor::OnDone();
+  }
+
+ private:
+  void WriteNewest() {
+    if (finished_) return;
+    writing_ = true;
+    message_.set_status(newest_);
+    this->StartWrite(&message_);
+  }
+
+  const std::shared_ptr<State> state_;
+  Response message_;
+  Response::ServingStatus newest_ = Response::UNKNOWN;
+  bool writing_ = false;
+};
+
+HealthService::HealthService(std::shared_ptr<LiveRpcs> live, size_t max_watchers)
+    : live_(std::move(live)), max_watchers_(max_watchers), state_(std::make_shared<State>()) {}
+HealthService::~HealthService() = default;
+
+void HealthService::SetServing(bool serving) {
+  const std::lock_guard lock(state_->mutex);
+  if (std::exchange(state_->serving, serving) == serving) return;
+  for (const auto& watcher : state_->watchers) watcher->Show(state_->Status());
+}
+
+grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* context,
+                                               const Request* request, Response* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (!Known(request->service())) {
+    reactor->Finish(
+        {grpc::StatusCode::NOT_FOUND,
+         "no service of this name is here; ask for aisp.v1.Inference or the empty name"});
+    return reactor;
+  }
+  {
+    const std::lock_guard lock(state_->mutex);
+    response->set_status(state_->Status());
+  }
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+grpc::ServerWriteReactor<Response>* HealthService::Watch(grpc::CallbackServerContext* context,
+                                                         const Request* request) {
+  auto watcher = std::make_shared<Watcher>(context, live_, state_);
+  if (const Error refused = live_->Admit(watcher, /*bounded=*/false, max_watchers_);
+      refused.code != Code::kOk) {
+    watcher->Abort(refused);
+    return watcher.get();
+  }
+  if (!Known(request->service())) {
+    watcher->Show(Response::SERVICE_UNKNOWN);
+    return watcher.get();
+  }
+  const std::lock_guard lock(state_->mutex);
+  state_->watchers.insert(watcher);
+  watcher->Show(state_->Status());
+  return watcher.get();
+}
+
+}  // namespace aisp

@@ -1,0 +1,117 @@
+// InferenceServer: the gRPC port for clients: aisp.v1.Inference, grpc.health.v1.Health and server reflection. Knows no router: each
+// call becomes an RpcCall that one handler is given on the loop, as HttpServer does with exchanges.
+//
+// Threads: gRPC's callbacks only post; handlers and every function of a call run on the loop. Start, Shutdown and SetServing:
+// any one thread at a time.
+// Bounds: message size, live calls (RESOURCE_EXHAUSTED beyond), streams of one connection, the unsent bytes of a call and the time
+// in which a client takes nothing (a slow reader's call is cut).
+//
+// gRPC types stay in the .cc files.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/result.h"
+#include "inference.pb.h"
+#include "net/io_loop.h"
+
+namespace aisp {
+
+using RpcMetadata = std::vector<std::pair<std::string, std::string>>;
+
+struct RpcInfo {
+  std::string method;  // "/aisp.v1.Inference/Generate"
+  std::string peer;
+  std::string request_id;  // the client's x-request-id, or a new one; it goes back with the answer
+  Instant received;
+  Instant deadline = kNever;  // the client's
+  RpcMetadata metadata;       // names in lower case
+  // First value, "" when absent.
+  std::string_view Metadata(std::string_view name) const;
+};
+
+// One call and its answer. The handler keeps the shared_ptr as long as it has something to say. Calls after the client is gone
+// are ignored. A call that is dropped without Finish ends as INTERNAL.
+class RpcCall {
+ public:
+  virtual ~RpcCall() = default;
+  virtual const RpcInfo& info() const = 0;
+  // Initial metadata; before the first Write and Finish.
+  virtual void AddHeader(std::string_view name, std::string_view value) = 0;
+  // Ends the call when everything written is out; once.
+  virtual void Finish(const Error& status, const RpcMetadata& trailers) = 0;
+  enum class Gone { kClosed, kSlowReader, kShutdown };
+  // Called once, on the loop and never from inside another call, when the client went away, or its deadline passed, before
+  // Finish.
+  virtual void OnGone(std::function<void(Gone)> handler) = 0;
+};
+
+template <typename Request, typename Event>
+class StreamCall : public RpcCall {
+ public:
+  virtual const Request& request() const = 0;
+  // Queues; never blocks, calls nobody back.
+  virtual void Write(Event event) = 0;
+};
+
+template <typename Request, typename Response>
+class UnaryCall : public RpcCall {
+ public:
+  virtual const Request& request() const = 0;
+  // Before Finish with OK.
+  virtual Response* response() = 0;
+};
+
+using GenerateCall = StreamCall<v1::InferenceRequest, v1::InferenceEvent>;
+using TokenizeCall = UnaryCall<v1::TokenizeRequest, v1::TokenizeResponse>;
+using DetokenizeCall = UnaryCall<v1::DetokenizeRequest, v1::DetokenizeResponse>;
+using ListModelsCall = UnaryCall<v1::ListModelsRequest, v1::ListModelsResponse>;
+
+class InferenceHandler {
+ public:
+  virtual void Generate(std::shared_ptr<GenerateCall> call) = 0;
+  virtual void Tokenize(std::shared_ptr<TokenizeCall> call) = 0;
+  virtual void Detokenize(std::shared_ptr<DetokenizeCall> call) = 0;
+  virtual void ListModels(std::shared_ptr<ListModelsCall> call) = 0;
+
+ protected:
+  ~InferenceHandler() = default;
+};
+
+struct InferenceServerOptions {
+  std::string address = "127.0.0.1:0";  // host:port; port 0: a free one, see port()
+  size_t max_message_bytes = 16 << 20;
+  size_t max_calls = 4096;
+  size_t max_unsent_bytes = 1 << 20;
+  Duration write_timeout = std::chrono::seconds(30);
+  uint64_t seed = 0;  // of request ids
+};
+
+// The loop and the handler must outlive the server.
+class InferenceServer {
+ public:
+  InferenceServer(IoLoop* loop, const InferenceServerOptions& options, InferenceHandler* handler);
+  ~InferenceServer();
+  // The error (ALREADY_EXISTS) names address and port when it is taken and how to choose another.
+  Status Start();
+  uint16_t port() const;
+  // What Health says; NOT_SERVING until the first call. Cheap when nothing changes.
+  void SetServing(bool serving);
+  // New calls get UNAVAILABLE, running ones finish; `done` runs on the loop when the last one has.
+  void Drain(std::function<void()> done);
+  // Ends what is left (UNAVAILABLE) and stops; the loop may have ended before. Idempotent.
+  void Shutdown(std::chrono::milliseconds limit);
+
+ private:
+  struct Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace aisp
