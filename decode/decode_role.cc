@@ -19,11 +19,15 @@ DecodeRequest* DecodeRole::Impl::Find(LinkId router, uint64_t request_id) {
   return it == by_router_id.end() ? nullptr : &requests.at(it->second);
 }
 
-void DecodeRole::Impl::Refuse(LinkId link, uint64_t request_id, const Error& error) {
+void DecodeRole::Impl::Refuse(LinkId link, const v1::GenerateRequest& wire, const Error& error,
+                              bool handed_back) {
+  LogInfo("request refused",
+          {{"request", wire.trace_id()}, {"choice", wire.choice()}, {"error", error.message}});
   v1::WorkerMessage message;
   v1::TokenEvent* event = message.mutable_tokens()->add_events();
-  event->set_request_id(request_id);
+  event->set_request_id(wire.request_id());
   event->set_finish(v1::FINISH_ERROR);
+  event->set_handed_back(handed_back);
   ErrorToWire(error, event->mutable_error());
   shell->Send(link, std::move(message));
 }
@@ -50,12 +54,13 @@ void DecodeRole::Impl::OnGenerate(LinkId link, const v1::GenerateRequest& wire) 
   const Instant now = deps.clock->Now();
   if (Find(link, wire.request_id()) != nullptr) {
     LogError("a router used a request id twice",
-             {{"request_id", wire.request_id()}, {"trace", wire.trace_id()}});
+             {{"request_id", wire.request_id()}, {"request", wire.trace_id()}});
     return;
   }
   if (shell->draining()) {
-    Refuse(link, wire.request_id(),
-           Error{Code::kUnavailable, "this decode worker is draining; use another"});
+    // It was sent before the router heard of the drain.
+    Refuse(link, wire, Error{Code::kUnavailable, "this decode worker is draining; use another"},
+           /*handed_back=*/true);
     return;
   }
   DecodeRequest request;
@@ -72,9 +77,14 @@ void DecodeRole::Impl::OnGenerate(LinkId link, const v1::GenerateRequest& wire) 
   sequence.kv_source = request.targets.empty() ? KvSource::kLocal : KvSource::kRemote;
   Result<SequenceId> added = deps.engine->Add(std::move(sequence));
   if (!added) {
-    Refuse(link, wire.request_id(), added.error());
+    Refuse(link, wire, added.error(), /*handed_back=*/false);
     return;
   }
+  LogDebug("request accepted", {{"request", wire.trace_id()},
+                                {"choice", wire.choice()},
+                                {"tokens", wire.tokens_size()},
+                                {"prompt_tokens", wire.prompt_tokens()},
+                                {"prefill_targets", request.targets.size()}});
   request.sequence = *added;
   request.key = RequestKey(++last_request);
   by_sequence[*added] = request.key;
@@ -94,6 +104,8 @@ void DecodeRole::Impl::OnCancel(LinkId link, uint64_t request_id) {
 }
 
 void DecodeRole::Impl::Cancel(DecodeRequest& request) {
+  LogInfo("request cancelled",
+          {{"request", request.trace_id}, {"ms", ToMs(deps.clock->Now() - request.received)}});
   deps.engine->Cancel(request.sequence);
   EndAttempt(request);
   Erase(request);
@@ -114,6 +126,23 @@ void DecodeRole::Impl::DropRouter(LinkId link) {
 }
 
 // --- tokens ---
+
+namespace {
+
+std::string_view FinishName(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kError:
+      return "error";
+    default:
+      return "none";
+  }
+}
+
+}  // namespace
 
 void DecodeRole::Impl::SetTiming(DecodeRequest& request, v1::TokenEvent* event) {
   const SequenceTimes times = deps.engine->Times(request.sequence);
@@ -148,18 +177,59 @@ void DecodeRole::Impl::Collect() {
     }
     if (output.finish == FinishReason::kNone) continue;
     finished.Add();
+    LogInfo("request done", {{"request", request.trace_id},
+                             {"tokens", output.position + 1},
+                             {"finish", FinishName(output.finish)},
+                             {"error", output.error.message},
+                             {"remote_kv", request.filled},
+                             {"ms", ToMs(deps.clock->Now() - request.received)}});
     EndAttempt(request);  // a deadline may strike while a prefill worker still writes
     Erase(request);
   }
   for (auto& [link, message] : messages) shell->Send(link, std::move(message));
   shell->RecordStep(out.timing);
   shell->PublishKvEvents();
+  NoteDrained();
+}
+
+// --- draining ---
+
+// Nothing was computed for it and nobody writes for it.
+bool DecodeRole::Impl::NotStarted(const DecodeRequest& request) const {
+  if (request.phase == RequestPhase::kDialling || request.phase == RequestPhase::kRequested)
+    return true;
+  return request.phase == RequestPhase::kRunning && !request.filled &&
+         deps.engine->Times(request.sequence).first_scheduled == kNever;
+}
+
+void DecodeRole::Impl::TellDraining(bool move) {
+  std::map<LinkId, v1::WorkerMessage> messages;
+  for (const LinkId link : shell->AttachedLinks())
+    messages[link].mutable_draining()->set_move(move);
+  for (const auto& [key, request] : requests) {
+    const auto it = messages.find(request.router);
+    if (it != messages.end() && NotStarted(request))
+      it->second.mutable_draining()->add_not_started(request.request_id);
+  }
+  for (auto& [link, message] : messages) shell->Send(link, std::move(message));
+}
+
+bool DecodeRole::Impl::Drained() const {
+  return shell->draining() && requests.empty() && !deps.engine->InFlight();
+}
+
+void DecodeRole::Impl::NoteDrained() {
+  if (told_drained || !Drained()) return;
+  told_drained = true;
+  LogInfo("drained", {{"worker", options.worker.worker_id}});
+  shell->SetDrained(true);
+  shell->Report();
 }
 
 // --- timers ---
 
 Instant DecodeRole::Impl::NextTimer() const {
-  Instant next = std::min({shell->NextTimer(), peers->NextTimer(), next_fence_poll});
+  Instant next = std::min({shell->NextTimer(), peers->NextTimer(), next_fence_poll, move_at});
   // While a step runs its Collect looks at deadlines.
   if (!deps.engine->InFlight()) next = std::min(next, deps.engine->NextDeadline());
   for (const auto& [transfer, key] : by_transfer) {
@@ -187,6 +257,14 @@ void DecodeRole::Impl::OnTimer(Instant now) {
                             : "the prefill worker did not ask for blocks in time");
   }
   PollFences(now);
+  if (now >= move_at) {
+    move_at = kNever;
+    if (!requests.empty()) {
+      LogInfo("running streams shall go to other workers", {{"requests", requests.size()}});
+      TellDraining(/*move=*/true);
+    }
+  }
+  NoteDrained();
 }
 
 // --- the role ---
@@ -293,10 +371,19 @@ void DecodeRole::OnTimer(Instant now) {
   impl_->shell->SetTransferRate(impl_->peers->MeasuredBytesPerSecond());
 }
 
-void DecodeRole::BeginDrain() { impl_->shell->BeginDrain(); }
-bool DecodeRole::Drained() const {
-  return impl_->shell->draining() && impl_->requests.empty() && !impl_->deps.engine->InFlight();
+void DecodeRole::BeginDrain() {
+  if (!impl_->shell->BeginDrain()) return;
+  impl_->move_at = impl_->deps.clock->Now() + impl_->options.worker.drain_timeout;
+  impl_->TellDraining(/*move=*/false);
+  impl_->NoteDrained();
 }
+void DecodeRole::MoveStreams() {
+  BeginDrain();
+  impl_->move_at = kNever;
+  impl_->TellDraining(/*move=*/true);
+}
+bool DecodeRole::Drained() const { return impl_->Drained(); }
+bool DecodeRole::StopWanted() const { return impl_->stop_wanted && impl_->Drained(); }
 Status DecodeRole::Ready() const { return impl_->shell->Ready(); }
 const Engine& DecodeRole::engine() const { return *impl_->deps.engine; }
 size_t DecodeRole::num_requests() const { return impl_->requests.size(); }
@@ -315,9 +402,15 @@ void DecodeRole::OnMessage(LinkId link, v1::RouterMessage message) {
       break;
     case v1::RouterMessage::kCancel:
       impl.OnCancel(link, message.cancel().request_id());
+      impl.NoteDrained();
       break;
     case v1::RouterMessage::kDrain:
-      BeginDrain();
+      impl.stop_wanted = impl.stop_wanted || message.drain().stop();
+      if (message.drain().move()) {
+        MoveStreams();
+      } else {
+        BeginDrain();
+      }
       break;
     default:
       break;  // a newer router's message; unknown ones are ignored
@@ -326,6 +419,7 @@ void DecodeRole::OnMessage(LinkId link, v1::RouterMessage message) {
 
 void DecodeRole::OnLinkDown(LinkId link, const Error& why) {
   if (impl_->shell->OnLinkDown(link, why)) impl_->DropRouter(link);
+  impl_->NoteDrained();
 }
 
 }  // namespace aisp

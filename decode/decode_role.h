@@ -88,8 +88,10 @@ class DecodeRole final : public WorkerRole {
   Instant NextTimer() const override;
   void OnTimer(Instant now) override;
   void BeginDrain() override;
+  void MoveStreams() override;
   // No request is left.
   bool Drained() const override;
+  bool StopWanted() const override;
   Status Ready() const override;
   const Engine& engine() const override;
 

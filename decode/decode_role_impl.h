@@ -31,7 +31,7 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   void OnCancel(LinkId link, uint64_t request_id);
   void DropRouter(LinkId link);
   // A finish event for a request that never started.
-  void Refuse(LinkId link, uint64_t request_id, const Error& error);
+  void Refuse(LinkId link, const v1::GenerateRequest& wire, const Error& error, bool handed_back);
   std::vector<std::string> TargetsOf(const v1::GenerateRequest& wire) const;
   void Collect();
   void SetTiming(DecodeRequest& request, v1::TokenEvent* event);
@@ -39,6 +39,12 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   void Cancel(DecodeRequest& request);
   void Erase(DecodeRequest& request);
   DecodeRequest* Find(LinkId router, uint64_t request_id);
+  // Tells every router what it had better place elsewhere: what has not started, or (`move`) everything.
+  void TellDraining(bool move);
+  bool NotStarted(const DecodeRequest& request) const;
+  bool Drained() const;
+  // After whatever may have ended the last request.
+  void NoteDrained();
   Instant NextTimer() const;
   void OnTimer(Instant now);
 
@@ -76,6 +82,9 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   std::optional<PrefillPeers> peers;
   LeaseBook leases;
   Instant next_fence_poll = kNever;
+  Instant move_at = kNever;  // while draining: running streams shall go elsewhere
+  bool stop_wanted = false;
+  bool told_drained = false;
 
   std::map<RequestKey, DecodeRequest> requests;  // ordered by arrival
   uint64_t last_request = 0;

@@ -44,10 +44,12 @@ Status PrefillPeers::Want(const std::string& address) {
                .timer = now,
                .backoff = backoff,
                .trouble = {},
-               .writer = {}};
+               .writer = {},
+               .draining = false};
     it = peers_.emplace(address, std::move(fresh)).first;
   }
   Peer& peer = it->second;
+  if (peer.draining) return Unavailable(fmt::format("prefill worker at {} is draining", address));
   if (peer.state != State::kDown) return {};
   if (now < peer.timer) {
     return Unavailable(fmt::format("prefill worker at {} is left alone for {:.0f} ms: {}", address,
@@ -71,6 +73,11 @@ bool PrefillPeers::Send(const std::string& address, v1::DecodeToPrefill message)
   return true;
 }
 
+bool PrefillPeers::Draining(const std::string& address) const {
+  const auto it = peers_.find(address);
+  return it != peers_.end() && it->second.draining;
+}
+
 void PrefillPeers::OnLinkUp(LinkId link) {
   const Entry entry = Find(link);
   if (entry == peers_.end() || entry->second.state != State::kDialling) return;
@@ -85,7 +92,10 @@ void PrefillPeers::OnMessage(LinkId link, const v1::PrefillToDecode& message) {
   const Entry entry = Find(link);
   if (entry == peers_.end()) return;
   Peer& peer = entry->second;
-  if (peer.state == State::kUp) {
+  if (peer.state == State::kUp && message.body_case() == v1::PrefillToDecode::kDraining) {
+    LogInfo("prefill worker drains", {{"address", entry->first}});
+    peer.draining = true;
+  } else if (peer.state == State::kUp) {
     listener_->OnPeer(entry->first, message);
   } else if (peer.state == State::kGreeting && message.body_case() == v1::PrefillToDecode::kHello) {
     OnAck(entry, message.hello());
@@ -136,9 +146,12 @@ void PrefillPeers::OnLinkDown(LinkId link, const Error& why) {
 void PrefillPeers::Lose(Entry entry, const Error& why, bool close) {
   Peer& peer = entry->second;
   if (close) dialer_->Close(peer.link);
-  if (peer.state == State::kUp)
-    LogWarning("prefill worker lost", {{"address", entry->first}, {"error", why.message}});
+  if (peer.state == State::kUp) {
+    Log(peer.draining ? LogLevel::kInfo : LogLevel::kWarning, "prefill worker lost",
+        {{"address", entry->first}, {"error", why.message}});
+  }
   peer.state = State::kDown;
+  peer.draining = false;
   peer.timer = clock_->Now() + peer.backoff.Next();
   peer.trouble = why.message;
   peer.writer = {};

@@ -42,12 +42,13 @@ class PrefillPeers {
   PrefillPeers(Options options, const Clock* clock, LinkDialer<v1::DecodeToPrefill>* dialer,
                PeerDeath* death, Listener* listener);
 
-  // OK: up, or under way (OnSessionUp or OnSessionLost follows). UNAVAILABLE: lost or refused a moment ago.
+  // OK: up, or under way (OnSessionUp or OnSessionLost follows). UNAVAILABLE: lost or refused a moment ago, or it drains.
   Status Want(const std::string& address);
   // The process at the other end, or null while the session is not up.
   const Writer* Up(const std::string& address) const;
   // False when the session is not up.
   bool Send(const std::string& address, v1::DecodeToPrefill message);
+  bool Draining(const std::string& address) const;
   double MeasuredBytesPerSecond() const { return measured_bytes_per_s_; }
 
   void OnLinkUp(LinkId link);
@@ -64,7 +65,8 @@ class PrefillPeers {
     Instant timer = kNever;  // give up at (kDialling, kGreeting); may be dialled again at (kDown)
     Backoff backoff;
     std::string trouble;
-    Writer writer;  // kUp
+    Writer writer;          // kUp
+    bool draining = false;  // kUp: it takes no new request
   };
   using Entry = std::map<std::string, Peer>::iterator;
 

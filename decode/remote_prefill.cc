@@ -221,6 +221,10 @@ void DecodeRole::Impl::OnDone(const std::string& address, const v1::PrefillDone&
   leases.Close(epoch);
   by_transfer.erase(request->transfer_id);
   request->transfer_id = 0;
+  LogDebug("KV arrived", {{"request", request->trace_id},
+                          {"address", address},
+                          {"blocks", done.blocks()},
+                          {"transport", request->remote.transport}});
   request->phase = RequestPhase::kRunning;
   request->filled = true;
   remote_filled.Add();
@@ -245,8 +249,9 @@ void DecodeRole::Impl::EndAttempt(DecodeRequest& request) {
 }
 
 void DecodeRole::Impl::FailRemote(DecodeRequest& request, const std::string& reason) {
-  LogWarning("remote prefill failed",
-             {{"request", request.trace_id}, {"address", request.address}, {"error", reason}});
+  Log(peers->Draining(request.address) ? LogLevel::kInfo : LogLevel::kWarning,
+      "remote prefill failed",
+      {{"request", request.trace_id}, {"address", request.address}, {"error", reason}});
   remote_failed.Add();
   if (request.phase == RequestPhase::kGranted)
     deps.engine->RemoteFailed(request.sequence, /*run_locally=*/false);

@@ -41,19 +41,21 @@ void PrefillRole::Impl::OnMessage(LinkId link, v1::DecodeToPrefill message) {
   }
   Settle();
   AskForBlocks();
+  NoteDrained();
 }
 
 void PrefillRole::Impl::OnLinkDown(LinkId link, const Error& why) {
   Reader* reader = readers.FindLink(link);
   if (reader == nullptr) return;
   if (reader->greeted) {
-    LogWarning(
-        "decode worker lost",
+    // Without anything between the two it is only the end of a process or of an idle connection.
+    Log(reader->transfers > 0 ? LogLevel::kWarning : LogLevel::kInfo, "decode worker lost",
         {{"worker", reader->worker_id}, {"transfers", reader->transfers}, {"error", why.message}});
   }
   reader->up = false;
   DropReader(*reader);
   AskForBlocks();
+  NoteDrained();
 }
 
 void PrefillRole::Impl::RefuseReader(Reader& reader, const std::string& reason) {
@@ -111,6 +113,10 @@ void PrefillRole::Impl::OnHello(Reader& reader, const v1::KvHello& hello) {
   ack->set_warning(reader.pool.warning);
   ack->set_pid(same_host ? options.pid : 0);
   SendToReader(reader.id, std::move(message));
+  if (!shell->draining()) return;
+  v1::PrefillToDecode draining;
+  draining.mutable_draining();
+  SendToReader(reader.id, std::move(draining));
 }
 
 void PrefillRole::Impl::OnPrefill(Reader& reader, const v1::PrefillRequest& request) {
@@ -118,9 +124,12 @@ void PrefillRole::Impl::OnPrefill(Reader& reader, const v1::PrefillRequest& requ
   const uint64_t id = request.transfer_id();
   if (FindTransfer(reader.id, id) != nullptr) {
     LogError("a decode worker used a transfer id twice",
-             {{"worker", reader.worker_id}, {"transfer", id}});
+             {{"worker", reader.worker_id}, {"transfer", id}, {"request", request.trace_id()}});
     return;
   }
+  LogDebug("prefill requested", {{"request", request.trace_id()},
+                                 {"worker", reader.worker_id},
+                                 {"tokens", request.tokens_size()}});
   if (shell->draining()) {
     SendFailed(reader.id, id,
                Error{Code::kUnavailable, "this prefill worker is draining; use another"}, true);
@@ -153,6 +162,7 @@ void PrefillRole::Impl::OnPrefill(Reader& reader, const v1::PrefillRequest& requ
   transfer.key = TransferKey(++last_transfer);
   transfer.reader = reader.id;
   transfer.transfer_id = id;
+  transfer.trace_id = request.trace_id();
   transfer.sequence = *added;
   transfer.tokens = request.tokens_size();
   transfer.received = now;

@@ -187,6 +187,12 @@ void PrefillRole::Impl::FinishTransfer(Transfer& transfer) {
   done->set_bytes(totals.bytes);
   done->set_blocks(totals.blocks);
   SendToReader(transfer.reader, std::move(message));
+  LogInfo("prefill done", {{"request", transfer.trace_id},
+                           {"tokens", transfer.tokens},
+                           {"cached_tokens", transfer.cached_tokens},
+                           {"blocks", totals.blocks},
+                           {"queue_ms", ToMs(started - transfer.received)},
+                           {"prefill_ms", ToMs(transfer.computed_at - started)}});
   transfers_done.Add();
   bytes_pushed.Add(static_cast<double>(totals.bytes));
   if (transfer.sequence_alive) deps.engine->Release(transfer.sequence);
@@ -194,7 +200,10 @@ void PrefillRole::Impl::FinishTransfer(Transfer& transfer) {
 }
 
 void PrefillRole::Impl::FailTransfer(Transfer& transfer, const Error& error, bool retryable) {
-  LogWarning("prefill failed", {{"transfer", transfer.transfer_id}, {"error", error.message}});
+  Log(shell->draining() ? LogLevel::kInfo : LogLevel::kWarning, "prefill failed",
+      {{"request", transfer.trace_id},
+       {"transfer", transfer.transfer_id},
+       {"error", error.message}});
   SendFailed(transfer.reader, transfer.transfer_id, error, retryable);
   Abandon(transfer);
 }
@@ -247,11 +256,51 @@ void PrefillRole::Impl::OnEngineFailed(const Error& error) {
   for (const TransferKey key : keys) FailTransfer(transfers.at(key), error, true);
 }
 
+void PrefillRole::Impl::BeginDrain() {
+  if (!shell->BeginDrain()) return;
+  for (const LinkId link : shell->AttachedLinks()) {
+    v1::WorkerMessage message;
+    message.mutable_draining();
+    shell->Send(link, std::move(message));
+  }
+  std::vector<ReaderId> greeted;
+  for (const auto& [id, reader] : readers.all()) {
+    if (reader.up && reader.greeted) greeted.push_back(id);
+  }
+  for (const ReaderId id : greeted) {
+    v1::PrefillToDecode message;
+    message.mutable_draining();
+    SendToReader(id, std::move(message));
+  }
+  std::vector<TransferKey> queued;
+  for (const auto& [key, transfer] : transfers) {
+    if (transfer.gated()) queued.push_back(key);
+  }
+  for (const TransferKey key : queued) {
+    FailTransfer(transfers.at(key),
+                 Error{Code::kUnavailable, "this prefill worker is draining; use another"}, true);
+  }
+  NoteDrained();
+}
+
+bool PrefillRole::Impl::Drained() const {
+  return shell->draining() && transfers.empty() && !deps.engine->InFlight();
+}
+
+void PrefillRole::Impl::NoteDrained() {
+  if (told_drained || !Drained()) return;
+  told_drained = true;
+  LogInfo("drained", {{"worker", options.worker.worker_id}});
+  shell->SetDrained(true);
+  shell->Report();
+}
+
 void PrefillRole::Impl::AfterStep() {
   if (const Status& failed = deps.engine->failed(); !failed) OnEngineFailed(failed.error());
   Settle();
   AskForBlocks();
   shell->PublishKvEvents();
+  NoteDrained();
 }
 
 Instant PrefillRole::Impl::NextTimer() const {
@@ -300,6 +349,7 @@ void PrefillRole::Impl::OnTimer(Instant now) {
   }
   Settle();
   AskForBlocks();
+  NoteDrained();
 }
 
 // --- the role ---
@@ -372,14 +422,14 @@ void PrefillRole::Collect() {
 void PrefillRole::OnTransport() {
   impl_->Settle();
   impl_->AskForBlocks();
+  impl_->NoteDrained();
 }
 
 Instant PrefillRole::NextTimer() const { return impl_->NextTimer(); }
 void PrefillRole::OnTimer(Instant now) { impl_->OnTimer(now); }
-void PrefillRole::BeginDrain() { impl_->shell->BeginDrain(); }
-bool PrefillRole::Drained() const {
-  return impl_->shell->draining() && impl_->transfers.empty() && !impl_->deps.engine->InFlight();
-}
+void PrefillRole::BeginDrain() { impl_->BeginDrain(); }
+bool PrefillRole::Drained() const { return impl_->Drained(); }
+bool PrefillRole::StopWanted() const { return impl_->stop_wanted && impl_->Drained(); }
 Status PrefillRole::Ready() const { return impl_->shell->Ready(); }
 const Engine& PrefillRole::engine() const { return *impl_->deps.engine; }
 size_t PrefillRole::num_transfers() const { return impl_->transfers.size(); }
@@ -390,8 +440,9 @@ void PrefillRole::OnLinkUp(LinkId link, const std::string& /*peer_address*/) {
 
 void PrefillRole::OnMessage(LinkId link, v1::RouterMessage message) {
   if (impl_->shell->OnMessage(link, message)) return;
-  if (message.body_case() == v1::RouterMessage::kDrain && impl_->shell->Attached(link))
-    BeginDrain();
+  if (message.body_case() != v1::RouterMessage::kDrain || !impl_->shell->Attached(link)) return;
+  impl_->stop_wanted = impl_->stop_wanted || message.drain().stop();
+  BeginDrain();
 }
 
 void PrefillRole::OnLinkDown(LinkId link, const Error& why) {

@@ -81,9 +81,12 @@ class PrefillRole final : public WorkerRole {
   void OnTransport() override;
   Instant NextTimer() const override;
   void OnTimer(Instant now) override;
+  // Transfers that were granted no blocks fail at once, so that their readers go elsewhere; the others finish.
   void BeginDrain() override;
+  void MoveStreams() override { BeginDrain(); }
   // No transfer is left, acknowledgements included.
   bool Drained() const override;
+  bool StopWanted() const override;
   Status Ready() const override;
   const Engine& engine() const override;
 

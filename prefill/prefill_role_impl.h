@@ -61,6 +61,9 @@ struct PrefillRole::Impl final : public LinkHandler<v1::DecodeToPrefill>, public
   void Abandon(Transfer& transfer);
   void EraseTransfer(Transfer& transfer);
   void OnEngineFailed(const Error& error);
+  void BeginDrain();
+  bool Drained() const;
+  void NoteDrained();
   void AfterStep();
   Instant NextTimer() const;
   void OnTimer(Instant now);
@@ -73,6 +76,8 @@ struct PrefillRole::Impl final : public LinkHandler<v1::DecodeToPrefill>, public
 
   std::map<TransferKey, Transfer> transfers;  // ordered by arrival
   uint64_t last_transfer = 0;
+  bool stop_wanted = false;
+  bool told_drained = false;
   std::unordered_map<SequenceId, TransferKey> by_sequence;
   std::unordered_map<PushId, TransferKey> by_push;
   std::map<std::pair<ReaderId, uint64_t>, TransferKey> by_wire_id;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "common/clock.h"
 #include "common/ids.h"
@@ -25,6 +26,7 @@ struct Transfer {
   TransferKey key;
   ReaderId reader;
   uint64_t transfer_id = 0;  // the reader's name for it
+  std::string trace_id;      // the client's request
   TransferPhase phase = TransferPhase::kQueued;
   SequenceId sequence;
   bool sequence_alive = true;

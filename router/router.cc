@@ -7,6 +7,7 @@
 #include "common/check.h"
 #include "common/log.h"
 #include "common/prefix_hash.h"
+#include "common/strings.h"
 #include "router/router_impl.h"
 
 namespace aisp {
@@ -66,10 +67,6 @@ Result<RequestId> Router::Impl::Submit(RouterRequest spec, RequestObserver* obse
     metrics.CountRequest(RequestStatus::kRefused);
     return tl::unexpected<Error>(std::move(error));
   };
-  if (draining) {
-    return refuse({Code::kUnavailable, "this router is draining; use another one"},
-                  options.no_worker_retry_after);
-  }
   if (Status ok = CheckRequest(spec); !ok) return refuse(ok.error(), {});
   if (requests.size() >= static_cast<size_t>(options.max_inflight)) {
     return refuse({Code::kResourceExhausted,
@@ -195,7 +192,6 @@ void Router::Impl::OnLinkTimer(LinkId link_id, Instant now) {
 }
 
 Status Router::Impl::Ready() const {
-  if (draining) return Unavailable("this router is draining");
   int registered = 0;
   for (const auto& [id, worker] : workers) {
     if (worker.prefill()) continue;
@@ -235,15 +231,48 @@ Instant Router::NextTimer() const {
 }
 void Router::OnTimer(Instant now) { impl_->OnTimer(now); }
 
-Status Router::Ready() const { return impl_->Ready(); }
-void Router::BeginDrain() { impl_->draining = true; }
+Status Router::Ready() const {
+  if (impl_->draining) return Unavailable("this router is draining");
+  return impl_->Ready();
+}
+void Router::BeginDrain() { impl_->BeginDrain(); }
 bool Router::Idle() const { return impl_->requests.empty(); }
 
-Status Router::DrainWorker(const std::string& worker_id) {
+Status Router::DrainWorker(const std::string& worker_id, bool move, bool stop) {
   WorkerState* worker = impl_->WorkerNamed(worker_id);
-  if (worker == nullptr) return NotFound(fmt::format("no worker \"{}\" is registered", worker_id));
-  impl_->Drain(*worker);
+  if (worker == nullptr) {
+    std::vector<std::string> known;
+    for (const auto& [id, state] : impl_->workers) known.push_back(id);
+    return NotFound(fmt::format("no worker '{}' is registered; known: {}", Excerpt(worker_id),
+                                known.empty() ? "none" : Join(known, ", ")));
+  }
+  // It gets nothing new from now on; it says itself what shall go elsewhere.
+  worker->draining = true;
+  v1::RouterMessage message;
+  message.mutable_drain()->set_move(move);
+  message.mutable_drain()->set_stop(stop);
+  impl_->sender->Send(worker->link, std::move(message));
   return {};
+}
+
+std::vector<WorkerStatus> Router::Workers() const {
+  std::vector<WorkerStatus> out;
+  for (const auto& [id, worker] : impl_->workers) out.push_back(worker.Describe());
+  return out;
+}
+
+std::string_view WorkerStateName(WorkerStatus::State state) {
+  switch (state) {
+    case WorkerStatus::State::kNotReady:
+      return "not ready";
+    case WorkerStatus::State::kReady:
+      return "ready";
+    case WorkerStatus::State::kDraining:
+      return "draining";
+    case WorkerStatus::State::kDrained:
+      return "drained";
+  }
+  return "unknown";
 }
 
 }  // namespace aisp

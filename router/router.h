@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/clock.h"
@@ -78,6 +79,23 @@ class RequestObserver {
   virtual void OnFinish(v1::FinishReason reason, const Error& error, Duration retry_after) = 0;
 };
 
+// A registered worker as the operator sees it.
+struct WorkerStatus {
+  enum class State { kNotReady, kReady, kDraining, kDrained };
+  std::string id;
+  uint64_t incarnation = 0;
+  bool prefill = false;
+  State state = State::kNotReady;
+  std::string unready_reason;
+  std::string host_id;
+  uint32_t running = 0;  // sequences, of all routers
+  uint32_t waiting = 0;  // for blocks, a place in a step or KV
+  uint32_t free_blocks = 0;
+  uint32_t total_blocks = 0;
+  uint32_t streams = 0;  // requests of this router on it
+};
+std::string_view WorkerStateName(WorkerStatus::State state);
+
 using RequestId = StrongId<struct RequestTag, uint64_t>;
 
 // Called by the owner of links to workers: the workers dial, the router answers.
@@ -104,11 +122,15 @@ class Router : public LinkHandler<v1::WorkerMessage> {
 
   // OK when a request could be placed now; else why not.
   Status Ready() const;
-  // No new requests; Idle() turns true when the last one finished.
+  // This router ends when its requests have: tells the workers, which look for its successor at the same address, and accepts
+  // no registration any more. Requests are still taken. Idle() turns true when the last one finished.
   void BeginDrain();
   bool Idle() const;
-  // Asks one worker (by id) to drain.
-  Status DrainWorker(const std::string& worker_id);
+  // Asks one worker (by id) to drain; NOT_FOUND names the known ones. `move`: its streams go to other workers at once.
+  // `stop`: its process ends when it is drained.
+  Status DrainWorker(const std::string& worker_id, bool move, bool stop);
+  // In the order of their names.
+  std::vector<WorkerStatus> Workers() const;
 
  private:
   struct Impl;

@@ -37,6 +37,7 @@ struct Router::Impl {
     Instant last_token = kNever;
     double predicted_ttft_ms = 0;
     int placements = 0;
+    int moves = 0;  // of the placements: those that followed no failure but a drain
     std::set<std::pair<std::string, uint64_t>> failed_on;  // (worker id, incarnation)
     Error last_error;
     // Placed: on which worker under which id. Else wire_id is 0.
@@ -75,7 +76,10 @@ struct Router::Impl {
   void OnTelemetry(WorkerState& worker, const v1::Telemetry& telemetry);
   void OnKvEvents(WorkerState& worker, const v1::KvEventBatch& batch);
   void AskSnapshot(WorkerState& worker);
-  void Drain(WorkerState& worker);
+  void BeginDrain();
+  void OnDraining(WorkerState& worker, const v1::Draining& draining);
+  // Places elsewhere what draining workers would rather not have, where there is somebody to take it.
+  void MoveStreams();
   // Removes the worker and moves its requests to others. `close`: ends the link too.
   void Forget(const std::string& worker_id, const Counter& cause, const Error& why, bool close);
   WorkerState* WorkerOf(LinkId link);
@@ -83,11 +87,19 @@ struct Router::Impl {
   void UpdateWorkerGauges();
 
   // router_requests.cc
+  // Where a request could go now, with what the policy was shown.
+  struct Choice {
+    std::vector<WorkerState*> states;
+    std::vector<WorkerView> views;
+    Placement placement;
+  };
+  Result<Choice> Choose(Request& request);
   // Places the request and tells its worker; UNAVAILABLE when no worker can take it now.
   Status Place(Request& request);
+  // From a draining worker to another one; false when there is none.
+  bool Move(Request& request);
   std::vector<WorkerView> ViewsFor(const Request& request, std::vector<WorkerState*>* states);
-  void Dispatch(Request& request, const Placement& placement, std::span<const WorkerView> views,
-                std::span<WorkerState* const> states);
+  void Dispatch(Request& request, const Choice& choice);
   v1::GenerateRequest MakeGenerate(const Request& request) const;
   void OnTokenBatch(LinkId link, const v1::TokenBatch& batch);
   // False when the worker broke the protocol.
@@ -95,6 +107,8 @@ struct Router::Impl {
   void Deliver(Request& request, const v1::TokenEvent& event, int skip);
   void OnAttemptEnded(Request& request, const v1::TokenEvent& event);
   void TakeOver(Request& request, const Error& why);
+  // Its worker gave it back untouched.
+  void OnHandedBack(Request& request, const Error& why);
   void MakePending(Request& request, Instant not_before);
   void PlacePending();
   // Takes the request off its worker's books.

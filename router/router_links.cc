@@ -38,15 +38,14 @@ void Router::Impl::OnMessage(LinkId link, v1::WorkerMessage message) {
     case v1::WorkerMessage::kTokens:
       return OnTokenBatch(link, message.tokens());
     case v1::WorkerMessage::kDraining:
-      worker->draining = true;
-      LogInfo("worker drains", {{"worker", worker->info.worker_id()}});
-      return;
+      return OnDraining(*worker, message.draining());
     default:
       return;
   }
 }
 
 Status Router::Impl::Admit(const v1::Register& r) const {
+  if (draining) return Unavailable("this router is draining; its successor accepts workers");
   if (r.worker_id().empty()) return InvalidArgument("worker_id is empty; give the worker a name");
   if (r.role() != v1::ROLE_PREFILL && r.role() != v1::ROLE_DECODE) {
     return InvalidArgument(
@@ -70,9 +69,10 @@ void Router::Impl::OnRegister(LinkId link_id, v1::Register registration) {
   const std::string id = registration.worker_id();
   if (Status fits = Admit(registration); !fits) {
     metrics.registrations_refused.Add();
-    LogWarning("worker refused", {{"worker", id},
-                                  {"address", links[link_id].peer_address},
-                                  {"reason", fits.error().message}});
+    Log(draining ? LogLevel::kDebug : LogLevel::kWarning, "worker refused",
+        {{"worker", id},
+         {"address", links[link_id].peer_address},
+         {"reason", fits.error().message}});
     if (WorkerState* old = WorkerOf(link_id); old != nullptr) {
       const std::string old_id = old->info.worker_id();
       Forget(old_id, metrics.forgotten_fault, fits.error(), /*close=*/false);
@@ -80,6 +80,7 @@ void Router::Impl::OnRegister(LinkId link_id, v1::Register registration) {
     }
     v1::RouterMessage refusal;
     refusal.mutable_refused()->set_reason(fits.error().message);
+    refusal.mutable_refused()->set_draining(draining);
     sender->Send(link_id, std::move(refusal));
     // The worker hangs up when it has read why; the link's timer does, if it does not.
     link_timers.Set(link_id.value, clock->Now() + options.silence_limit);
@@ -127,7 +128,9 @@ void Router::Impl::OnTelemetry(WorkerState& worker, const v1::Telemetry& telemet
   if (worker.Ready() == was_ready) return;
   LogInfo(was_ready ? "worker is not ready" : "worker is ready",
           {{"worker", worker.info.worker_id()}, {"reason", telemetry.unready_reason()}});
-  if (!was_ready) PlacePending();
+  if (was_ready) return;
+  PlacePending();
+  MoveStreams();
 }
 
 void Router::Impl::OnKvEvents(WorkerState& worker, const v1::KvEventBatch& batch) {
@@ -154,11 +157,42 @@ void Router::Impl::AskSnapshot(WorkerState& worker) {
   sender->Send(worker.link, std::move(ask));
 }
 
-void Router::Impl::Drain(WorkerState& worker) {
+void Router::Impl::OnDraining(WorkerState& worker, const v1::Draining& message) {
+  if (!worker.draining || message.move()) {
+    LogInfo("worker drains", {{"worker", worker.info.worker_id()},
+                              {"streams", worker.attempts.size()},
+                              {"not_started", message.not_started_size()},
+                              {"move", message.move()}});
+  }
   worker.draining = true;
+  worker.move_all = worker.move_all || message.move();
+  worker.not_started.insert(message.not_started().begin(), message.not_started().end());
+  MoveStreams();
+}
+
+void Router::Impl::MoveStreams() {
+  std::vector<RequestId> leaving;
+  for (const auto& [id, worker] : workers) {
+    if (!worker.draining || worker.prefill()) continue;
+    for (uint64_t wire_id : worker.attempts) {
+      if (worker.move_all || worker.not_started.count(wire_id) != 0)
+        leaving.push_back(by_wire.at(wire_id));
+    }
+  }
+  for (RequestId id : leaving) {
+    // Observers may do anything between two moves.
+    Request* request = Find(id);
+    if (request != nullptr && request->wire_id != 0) Move(*request);
+  }
+}
+
+void Router::Impl::BeginDrain() {
+  if (draining) return;
+  draining = true;
+  LogInfo("router drains", {{"requests", requests.size()}});
   v1::RouterMessage message;
-  message.mutable_drain();
-  sender->Send(worker.link, std::move(message));
+  message.mutable_router_draining();
+  for (const auto& [id, worker] : workers) sender->Send(worker.link, message);
 }
 
 void Router::Impl::OnLinkDown(LinkId link, const Error& why) {
@@ -181,8 +215,10 @@ void Router::Impl::Forget(const std::string& worker_id, const Counter& cause, co
   const std::string name = worker_id;  // the argument may live in what goes away
   const LinkId link = it->second.link;
   const std::set<uint64_t> orphans = std::move(it->second.attempts);
-  LogWarning("worker forgotten",
-             {{"worker", name}, {"requests", orphans.size()}, {"reason", why.message}});
+  // One that said that it would leave and has nothing left to do is missed by nobody.
+  const bool expected_end = it->second.draining && orphans.empty();
+  Log(expected_end ? LogLevel::kInfo : LogLevel::kWarning, "worker forgotten",
+      {{"worker", name}, {"requests", orphans.size()}, {"reason", why.message}});
   std::vector<RequestId> moved;
   for (uint64_t wire_id : orphans) {
     auto request = by_wire.find(wire_id);

@@ -43,6 +43,8 @@ RouterMetrics::RouterMetrics(Metrics* m, const std::string& model)
       m->AddCounter("aisp_prompt_tokens_total", "Prompt tokens of accepted requests", labels_);
   generation_tokens =
       m->AddCounter("aisp_generation_tokens_total", "Tokens given to clients", labels_);
+  moves = m->AddCounter("aisp_request_moves_total",
+                        "Requests placed on another decode worker because theirs drains", labels_);
   takeovers = m->AddCounter("aisp_takeovers_total",
                             "Requests moved off a lost or refusing decode worker", labels_);
   cancelled = m->AddCounter("aisp_cancelled_requests_total", "Requests cancelled before their end",

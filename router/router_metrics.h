@@ -29,7 +29,7 @@ class RouterMetrics {
   Gauge active, pending, prefill_workers, decode_workers;
   Counter finished_stop, finished_length;
   Counter prompt_tokens, generation_tokens;
-  Counter takeovers, cancelled, registrations_refused;
+  Counter takeovers, moves, cancelled, registrations_refused;
   Counter forgotten_link, forgotten_silent, forgotten_replaced, forgotten_fault;
   Counter prefix_gaps, prefix_snapshots_asked, prefix_units_dropped;
   Histogram ttft_s, tpot_s, itl_s, e2e_s, ttft_error_s;

@@ -9,6 +9,12 @@
 #include "router/router_impl.h"
 
 namespace aisp {
+namespace {
+
+// A request that is handed back more often than so is taken for one that fails: nobody rolls a cluster over that often.
+constexpr int kMaxMoves = 100;
+
+}  // namespace
 
 Router::Impl::Request* Router::Impl::Find(RequestId id) {
   auto it = requests.find(id.value);
@@ -36,7 +42,7 @@ std::vector<WorkerView> Router::Impl::ViewsFor(const Request& request,
   return views;
 }
 
-Status Router::Impl::Place(Request& request) {
+Result<Router::Impl::Choice> Router::Impl::Choose(Request& request) {
   const std::string& dtype = expected.kv_layout().dtype();
   request.unit_hashes =
       UnitHashes(PrefixRoot(expected.weights_digest(), dtype, "", request.spec.cache_scope),
@@ -52,19 +58,42 @@ Status Router::Impl::Place(Request& request) {
   summary.preference = request.spec.prefill;
   summary.tie_break = random.Next();
 
-  std::vector<WorkerState*> states;
-  std::vector<WorkerView> views = ViewsFor(request, &states);
-  Result<Placement> placement = policy.Pick(summary, views);
+  Choice choice;
+  choice.views = ViewsFor(request, &choice.states);
+  Result<Placement> placement = policy.Pick(summary, choice.views);
   if (!placement && !request.failed_on.empty() && clock->Now() >= request.not_before) {
     // Nobody else is there: a worker that failed this request once may take it after a pause.
     request.failed_on.clear();
-    states.clear();
-    views = ViewsFor(request, &states);
-    placement = policy.Pick(summary, views);
+    choice.states.clear();
+    choice.views = ViewsFor(request, &choice.states);
+    placement = policy.Pick(summary, choice.views);
   }
   if (!placement) return tl::unexpected(placement.error());
-  Dispatch(request, *placement, views, states);
+  choice.placement = std::move(*placement);
+  return choice;
+}
+
+Status Router::Impl::Place(Request& request) {
+  Result<Choice> choice = Choose(request);
+  if (!choice) return tl::unexpected(choice.error());
+  Dispatch(request, *choice);
   return {};
+}
+
+bool Router::Impl::Move(Request& request) {
+  Result<Choice> choice = Choose(request);
+  if (!choice) return false;
+  LogInfo("request moves to another worker", {{"request", request.spec.trace_id},
+                                              {"from", request.worker},
+                                              {"emitted", request.emitted},
+                                              {"reason", "its worker drains"}});
+  metrics.moves.Add();
+  // What the old worker says from now on finds nobody; the new one starts from the tokens that were delivered.
+  TellCancelled(request);
+  Detach(request);
+  ++request.moves;
+  Dispatch(request, *choice);
+  return true;
 }
 
 v1::GenerateRequest Router::Impl::MakeGenerate(const Request& request) const {
@@ -87,9 +116,10 @@ v1::GenerateRequest Router::Impl::MakeGenerate(const Request& request) const {
   return out;
 }
 
-void Router::Impl::Dispatch(Request& request, const Placement& placement,
-                            std::span<const WorkerView> views,
-                            std::span<WorkerState* const> states) {
+void Router::Impl::Dispatch(Request& request, const Choice& choice) {
+  const Placement& placement = choice.placement;
+  const std::vector<WorkerView>& views = choice.views;
+  const std::vector<WorkerState*>& states = choice.states;
   const Instant now = clock->Now();
   WorkerState& decode = *states[placement.decode];
   request.dispatched = now;
@@ -135,6 +165,12 @@ void Router::Impl::Dispatch(Request& request, const Placement& placement,
   metrics.CountRoute(placement.reason);
   metrics.CountPrefix(tokens, cached);
   RequestObserver* observer = request.observer;
+  LogInfo("request placed", {{"request", request.spec.trace_id},
+                             {"choice", request.spec.choice},
+                             {"decode", route.decode_worker},
+                             {"prefill", route.prefill_worker},
+                             {"reason", route.reason},
+                             {"tokens", tokens}});
   sender->Send(decode.link, std::move(message));
   observer->OnRouted(route);
 }
@@ -207,6 +243,7 @@ void Router::Impl::OnAttemptEnded(Request& request, const v1::TokenEvent& event)
     return;
   }
   Error error{static_cast<Code>(event.error().code()), event.error().message()};
+  if (event.handed_back() && request.moves < kMaxMoves) return OnHandedBack(request, error);
   // Nobody here asked for a cancellation: the worker gave the request up for reasons of its own.
   const bool given_up = event.finish() == v1::FINISH_CANCELLED;
   if (given_up)
@@ -222,10 +259,24 @@ void Router::Impl::OnAttemptEnded(Request& request, const v1::TokenEvent& event)
   TakeOver(request, error);
 }
 
+void Router::Impl::OnHandedBack(Request& request, const Error& why) {
+  // Its word about the drain and this request crossed on the wire.
+  if (WorkerState* worker = WorkerNamed(request.worker); worker != nullptr) worker->draining = true;
+  Detach(request);
+  ++request.moves;
+  metrics.moves.Add();
+  const Instant now = clock->Now();
+  request.last_error = why;
+  request.give_up = now + options.takeover_wait;
+  if (Status placed = Place(request); !placed) MakePending(request, now + options.retry_backoff);
+}
+
 void Router::Impl::Detach(Request& request) {
   if (request.wire_id == 0) return;
-  if (WorkerState* worker = WorkerNamed(request.worker); worker != nullptr)
+  if (WorkerState* worker = WorkerNamed(request.worker); worker != nullptr) {
     worker->attempts.erase(request.wire_id);
+    worker->not_started.erase(request.wire_id);
+  }
   by_wire.erase(request.wire_id);
   request.wire_id = 0;
 }
@@ -252,21 +303,21 @@ void Router::Impl::TakeOver(Request& request, const Error& why) {
     OnRequestTimer(request.id, now);
     return;
   }
-  if (request.placements >= options.max_attempts) {
+  if (request.placements - request.moves >= options.max_attempts) {
     Finish(request, v1::FINISH_ERROR,
            {Code::kUnavailable,
             fmt::format("the request failed on {} placements, the limit; the last failure was: {}",
-                        request.placements, why.ToString())},
+                        request.placements - request.moves, why.ToString())},
            options.no_worker_retry_after);
     return;
   }
   metrics.takeovers.Add();
-  LogInfo("request moves to another worker", {{"trace_id", request.spec.trace_id},
+  LogInfo("request moves to another worker", {{"request", request.spec.trace_id},
                                               {"from", request.worker},
                                               {"emitted", request.emitted},
                                               {"reason", why.message}});
   request.give_up = now + options.takeover_wait;
-  const int doublings = std::min(request.placements - 1, 10);
+  const int doublings = std::clamp(request.placements - request.moves - 1, 0, 10);
   request.not_before = now + options.retry_backoff * (int64_t{1} << doublings);
   if (Status placed = Place(request); !placed) MakePending(request, request.not_before);
 }
@@ -289,6 +340,11 @@ void Router::Impl::PlacePending() {
 }
 
 void Router::Impl::CountSuccess(const Request& request, v1::FinishReason reason) {
+  LogInfo("request finished", {{"request", request.spec.trace_id},
+                               {"choice", request.spec.choice},
+                               {"tokens", request.emitted},
+                               {"finish", reason == v1::FINISH_STOP ? "stop" : "length"},
+                               {"ms", ToMs(clock->Now() - request.submitted)}});
   metrics.CountRequest(RequestStatus::kOk);
   (reason == v1::FINISH_STOP ? metrics.finished_stop : metrics.finished_length).Add();
   if (request.emitted > 1) {
@@ -314,6 +370,10 @@ void Router::Impl::Finish(Request& request, v1::FinishReason reason, const Error
   if (reason == v1::FINISH_STOP || reason == v1::FINISH_LENGTH) {
     CountSuccess(request, reason);
   } else {
+    LogInfo("request ended", {{"request", request.spec.trace_id},
+                              {"choice", request.spec.choice},
+                              {"tokens", request.emitted},
+                              {"error", error.message}});
     const bool late = error.code == Code::kDeadlineExceeded;
     metrics.CountRequest(late ? RequestStatus::kDeadline : RequestStatus::kError);
   }

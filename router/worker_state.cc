@@ -62,4 +62,26 @@ WorkerView WorkerState::View() const {
   return view;
 }
 
+WorkerStatus WorkerState::Describe() const {
+  WorkerStatus status;
+  status.id = info.worker_id();
+  status.incarnation = info.incarnation();
+  status.prefill = prefill();
+  status.host_id = info.host_id();
+  status.running = telemetry.running();
+  status.waiting = telemetry.waiting() + telemetry.awaiting_kv();
+  status.free_blocks = telemetry.free_blocks();
+  status.total_blocks = telemetry.total_blocks();
+  status.streams = static_cast<uint32_t>(attempts.size());
+  using State = WorkerStatus::State;
+  if (draining) {
+    status.state = telemetry.drained() && attempts.empty() ? State::kDrained : State::kDraining;
+  } else if (telemetry.ready()) {
+    status.state = State::kReady;
+  } else {
+    status.unready_reason = telemetry.unready_reason();
+  }
+  return status;
+}
+
 }  // namespace aisp

@@ -11,6 +11,7 @@
 #include "proto/link.h"
 #include "router/policy.h"
 #include "router/prefix_view.h"
+#include "router/router.h"
 #include "router/step_time_model.h"
 
 namespace aisp {
@@ -32,6 +33,7 @@ class WorkerState {
   void Charge(Instant now, int64_t prefill_tokens, int64_t context_tokens, int32_t rows);
   // Without `cached_tokens` and `available`, which depend on the request.
   WorkerView View() const;
+  WorkerStatus Describe() const;
 
   const LinkId link;
   const v1::Register info;
@@ -39,6 +41,8 @@ class WorkerState {
   StepTimeModel model;
   PrefixView prefix;
   bool draining = false;
+  bool move_all = false;           // it wants its streams placed elsewhere
+  std::set<uint64_t> not_started;  // or at least these, by wire id
   Instant last_heard;
   Instant snapshot_asked = Instant{INT64_MIN};
   uint64_t prefix_gaps_counted = 0;

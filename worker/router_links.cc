@@ -63,6 +63,13 @@ void RouterLinks::OnLinkUp(LinkId link, Instant now) {
 }
 
 bool RouterLinks::OnLinkDown(LinkId link, const Error& why, Instant now) {
+  const auto retired = std::find_if(retiring_.begin(), retiring_.end(),
+                                    [link](const Retiring& r) { return r.link == link; });
+  if (retired != retiring_.end()) {
+    LogInfo("router has ended", {{"router", retired->address}});
+    retiring_.erase(retired);
+    return true;
+  }
   Router* router = Find(link);
   if (router == nullptr) return false;
   const bool was_attached = router->state == State::kAttached;
@@ -90,11 +97,21 @@ void RouterLinks::OnRegistered(LinkId link, const v1::Registered& accepted) {
 void RouterLinks::OnRefused(LinkId link, const v1::RegisterRefused& refused, Instant now) {
   Router* router = Find(link);
   if (router == nullptr) return;
+  dialer_->Close(link);
+  if (refused.draining()) return Lose(*router, refused.reason(), now);
   LogError("router refused this worker",
            {{"router", router->address}, {"reason", refused.reason()}});
-  dialer_->Close(link);
   router->backoff.Exhaust();
   Lose(*router, "refused: " + refused.reason(), now);
+}
+
+void RouterLinks::OnRouterDraining(LinkId link, Instant now) {
+  Router* router = Find(link);
+  if (router == nullptr || router->state != State::kAttached) return;
+  LogInfo("router drains; looking for its successor", {{"router", router->address}});
+  retiring_.push_back({router->address, link});
+  router->backoff.Reset();
+  Dial(*router, now);
 }
 
 Instant RouterLinks::NextTimer() const {
@@ -116,6 +133,8 @@ void RouterLinks::OnTimer(Instant now) {
 }
 
 bool RouterLinks::Attached(LinkId link) const {
+  const auto is_it = [link](const Retiring& r) { return r.link == link; };
+  if (std::any_of(retiring_.begin(), retiring_.end(), is_it)) return true;
   return std::any_of(routers_.begin(), routers_.end(), [link](const Router& router) {
     return router.state == State::kAttached && router.link == link;
   });
@@ -126,6 +145,7 @@ std::vector<LinkId> RouterLinks::AttachedLinks() const {
   for (const Router& router : routers_) {
     if (router.state == State::kAttached) links.push_back(router.link);
   }
+  for (const Retiring& router : retiring_) links.push_back(router.link);
   return links;
 }
 
@@ -139,6 +159,7 @@ Duration RouterLinks::TelemetryInterval() const {
 }
 
 Status RouterLinks::Ready() const {
+  if (!retiring_.empty()) return {};
   std::string troubles;
   for (const Router& router : routers_) {
     if (router.state == State::kAttached) return {};
@@ -148,9 +169,7 @@ Status RouterLinks::Ready() const {
 }
 
 void RouterLinks::Broadcast(const v1::WorkerMessage& message) {
-  for (const Router& router : routers_) {
-    if (router.state == State::kAttached) dialer_->Send(router.link, message);
-  }
+  for (const LinkId link : AttachedLinks()) dialer_->Send(link, message);
 }
 
 }  // namespace aisp

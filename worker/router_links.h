@@ -3,6 +3,8 @@
 //
 // Each address is another router replica: the worker attaches to all of them. A refused registration is logged with its reason
 // (it names both values) and tried again at the longest backoff, because the router may be replaced by one that fits.
+// A router that drains keeps its link, which serves its last requests, while its address is dialled again for the successor:
+// one address may have several links, of which at most one is not retiring.
 // Owned by the engine thread; no method blocks. An attempt that is not answered within 5 s is given up.
 #pragma once
 
@@ -29,6 +31,8 @@ class RouterLinks {
   // The router accepted; its telemetry interval counts from now on.
   void OnRegistered(LinkId link, const v1::Registered& accepted);
   void OnRefused(LinkId link, const v1::RegisterRefused& refused, Instant now);
+  // The router ends when its requests have.
+  void OnRouterDraining(LinkId link, Instant now);
 
   Instant NextTimer() const;
   void OnTimer(Instant now);
@@ -54,6 +58,10 @@ class RouterLinks {
     Duration telemetry_interval{};
     std::string trouble;  // why it is not attached
   };
+  struct Retiring {
+    std::string address;
+    LinkId link;
+  };
 
   Router* Find(LinkId link);
   void Dial(Router& router, Instant now);
@@ -63,6 +71,7 @@ class RouterLinks {
   const v1::Register hello_;
   LinkDialer<v1::WorkerMessage>* dialer_ = nullptr;
   std::vector<Router> routers_;
+  std::vector<Retiring> retiring_;  // bounded by the routers' own drain time
 };
 
 }  // namespace aisp

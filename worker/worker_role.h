@@ -33,6 +33,7 @@ struct WorkerOptions {
   Duration telemetry_interval = std::chrono::milliseconds(50);
   Duration reconnect_min = std::chrono::milliseconds(20);
   Duration reconnect_max = std::chrono::seconds(1);
+  Duration drain_timeout = std::chrono::seconds(30);
   // A worker turns unready when it has work and no step ended for this long.
   Duration step_stall_limit = std::chrono::seconds(10);
 };
@@ -54,9 +55,14 @@ class WorkerRole : public LinkHandler<v1::RouterMessage> {
   virtual Instant NextTimer() const = 0;
   virtual void OnTimer(Instant now) = 0;
 
-  // No new work; running sequences finish, pushed blocks are acknowledged. Drained() turns true then.
+  // No new work: what has not started goes back to the routers, running sequences finish, pushed blocks are acknowledged.
+  // Drained() turns true then. After options.drain_timeout the routers are asked to place running streams elsewhere, at once
+  // after MoveStreams; those that no other worker can take finish here.
   virtual void BeginDrain() = 0;
+  virtual void MoveStreams() = 0;
   virtual bool Drained() const = 0;
+  // A router asked for the end of this process, and it is drained.
+  virtual bool StopWanted() const = 0;
 
   // OK, or why the worker must not get traffic (no step progress, pool empty, device failed, no router).
   virtual Status Ready() const = 0;

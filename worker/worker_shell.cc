@@ -129,6 +129,9 @@ bool WorkerShell::OnMessage(LinkId link, const v1::RouterMessage& message) {
     case v1::RouterMessage::kRefused:
       routers_.OnRefused(link, message.refused(), clock_->Now());
       return true;
+    case v1::RouterMessage::kRouterDraining:
+      routers_.OnRouterDraining(link, clock_->Now());
+      return true;
     case v1::RouterMessage::kKvSnapshot:
       if (Attached(link)) SendSnapshot(link);
       return true;
@@ -225,6 +228,7 @@ v1::WorkerMessage WorkerShell::MakeTelemetry(const Status& ready) {
   t->set_transfer_bytes_per_s(transfer_bytes_per_s_);
   t->set_ready(ready.has_value());
   t->set_draining(draining_);
+  t->set_drained(drained_);
   if (!ready) t->set_unready_reason(ready.error().message);
   t->set_steps_total(steps_total_);
   t->set_preemptions_total(engine_->Preemptions());
@@ -249,13 +253,11 @@ void WorkerShell::UpdateGauges() {
   advance(prefix_hits_counter_, stats.hits_tokens, &told_prefix_hits_);
 }
 
-void WorkerShell::BeginDrain() {
-  if (draining_) return;
+bool WorkerShell::BeginDrain() {
+  if (draining_) return false;
   draining_ = true;
   LogInfo("draining", {{"worker", options_.worker_id}});
-  v1::WorkerMessage message;
-  message.mutable_draining();
-  routers_.Broadcast(message);
+  return true;
 }
 
 Status WorkerShell::Ready() const {

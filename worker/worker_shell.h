@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <string>
+#include <vector>
 
 #include "common/clock.h"
 #include "common/metrics.h"
@@ -52,9 +53,14 @@ class WorkerShell {
   void PublishKvEvents();
   void SetTransferRate(double bytes_per_s) { transfer_bytes_per_s_ = bytes_per_s; }
 
-  // Tells every router, once.
-  void BeginDrain();
+  // Makes Telemetry, and the first word to every router that attaches later, say so. What routers are told at once is the role's
+  // business. False when it drains already.
+  bool BeginDrain();
   bool draining() const { return draining_; }
+  void SetDrained(bool drained) { drained_ = drained; }
+  std::vector<LinkId> AttachedLinks() const { return routers_.AttachedLinks(); }
+  // Telemetry now, not at the next interval.
+  void Report() { SendTelemetry(clock_->Now()); }
 
   Status Ready() const;
 
@@ -73,6 +79,7 @@ class WorkerShell {
   RouterLinks routers_;
 
   bool draining_ = false;
+  bool drained_ = false;
   Instant next_telemetry_ = kNever;
   uint64_t telemetry_sequence_ = 0;
   uint64_t steps_total_ = 0;

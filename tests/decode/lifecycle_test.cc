@@ -204,12 +204,89 @@ TEST(Lifecycle, ADrainingDecodeWorkerFinishesWhatItHas) {
   rig.router->Send("d", drain);
   rig.RunFor(std::chrono::milliseconds(1));
   EXPECT_FALSE(rig.decode->decode->Drained());
-  EXPECT_EQ(rig.router->drainings, 1);
+  ASSERT_EQ(rig.router->drainings.size(), 1u);
+  EXPECT_EQ(rig.router->drainings[0].not_started_size(), 0);
   rig.router->Generate("d", rig.MakeRequest(2, MakePrompt(10, 2), 3));
   ASSERT_TRUE(rig.RunUntil([&] { return rig.Finished(2); }));
   EXPECT_TRUE(rig.router->answers[2].error.retryable());
+  EXPECT_TRUE(rig.router->answers[2].events[0].handed_back());
   rig.ExpectAnswer(1, MakePrompt(100, 1), 30);
+  ASSERT_TRUE(rig.RunUntil([&] { return rig.router->telemetry["d"].drained(); }));
+  EXPECT_TRUE(rig.decode->decode->Drained());
+  EXPECT_FALSE(rig.decode->decode->StopWanted());
+}
+
+TEST(Lifecycle, ADrainingDecodeWorkerNamesWhatWaitsAndKeepsItUntilItIsTaken) {
+  RigOptions options;
+  options.limits.max_sequences = 1;
+  options.decode.worker.drain_timeout = std::chrono::milliseconds(20);
+  RoleRig rig(options);
+  rig.Attach();
+  for (uint64_t id = 1; id <= 3; ++id) {
+    v1::GenerateRequest request = rig.MakeRequest(id, MakePrompt(30, id), 400);
+    request.clear_prefill();
+    rig.router->Generate("d", request);
+  }
+  ASSERT_TRUE(rig.RunUntil([&] { return !rig.router->answers[1].tokens.empty(); }));
+  v1::RouterMessage drain;
+  drain.mutable_drain()->set_stop(true);
+  rig.router->Send("d", drain);
+  rig.RunFor(std::chrono::milliseconds(2));
+  ASSERT_EQ(rig.router->drainings.size(), 1u);
+  EXPECT_FALSE(rig.router->drainings[0].move());
+  ASSERT_EQ(rig.router->drainings[0].not_started_size(), 2);
+  EXPECT_EQ(rig.router->drainings[0].not_started(0), 2u);
+  EXPECT_EQ(rig.router->drainings[0].not_started(1), 3u);
+  rig.router->Cancel("d", 2);  // the router found another place for this one
+  rig.RunFor(std::chrono::milliseconds(30));
+  ASSERT_EQ(rig.router->drainings.size(), 2u);
+  EXPECT_TRUE(rig.router->drainings[1].move()) << "the drain timeout is over";
+  EXPECT_FALSE(rig.decode->decode->StopWanted()) << "what nobody else takes is finished here";
+  rig.ExpectAnswer(1, MakePrompt(30, 1), 400);
+  rig.ExpectAnswer(3, MakePrompt(30, 3), 400);
+  ASSERT_TRUE(rig.RunUntil([&] { return rig.decode->decode->StopWanted(); }));
+  rig.ExpectAllBlocksBack();
+}
+
+TEST(Lifecycle, ADrainWithMoveAsksForEverythingAtOnce) {
+  RoleRig rig({});
+  rig.Attach();
+  rig.router->Generate("d", rig.MakeRequest(1, MakePrompt(100, 1), 500));
+  ASSERT_TRUE(rig.RunUntil([&] { return !rig.router->answers[1].tokens.empty(); }));
+  v1::RouterMessage drain;
+  drain.mutable_drain()->set_move(true);
+  rig.router->Send("d", drain);
+  ASSERT_TRUE(rig.RunUntil([&] { return rig.router->drainings.size() == 2; }));
+  EXPECT_TRUE(rig.router->drainings[1].move());
+  rig.router->Cancel("d", 1);
   ASSERT_TRUE(rig.RunUntil([&] { return rig.decode->decode->Drained(); }));
+  rig.ExpectAllBlocksBack();
+}
+
+TEST(Lifecycle, ADrainingPrefillWorkerGivesBackWhatItWasGrantedNothingFor) {
+  RigOptions options;
+  options.prefill_workers = 2;
+  options.decode_blocks = 10;  // for one of the requests at a time
+  RoleRig rig(options);
+  rig.Attach();
+  rig.prefills[0]->transport->hold = true;
+  for (uint64_t id = 1; id <= 3; ++id)
+    rig.router->Generate("d", rig.MakeRequest(id, MakePrompt(100, id), 5));
+  ASSERT_TRUE(rig.RunUntil([&] { return rig.prefills[0]->transport->queued() > 0; }));
+  rig.prefills[0]->prefill->BeginDrain();
+  rig.RunFor(std::chrono::milliseconds(5));
+  EXPECT_LT(rig.prefills[0]->prefill->num_transfers(), 3u);
+  EXPECT_GT(rig.prefills[0]->prefill->num_transfers(), 0u) << "KV in flight";
+  rig.prefills[0]->transport->hold = false;
+  for (uint64_t id = 1; id <= 3; ++id) rig.ExpectAnswer(id, MakePrompt(100, id), 5);
+  EXPECT_GT(rig.prefills[1]->executor->rows_computed(), 0u);
+  ASSERT_TRUE(rig.RunUntil([&] { return rig.prefills[0]->prefill->Drained(); }));
+  // From its own word on a decode worker does not even ask it.
+  const uint64_t computed = rig.prefills[0]->executor->rows_computed();
+  rig.router->Generate("d", rig.MakeRequest(9, MakePrompt(80, 9), 5));
+  rig.ExpectAnswer(9, MakePrompt(80, 9), 5);
+  EXPECT_EQ(rig.prefills[0]->executor->rows_computed(), computed);
+  rig.ExpectAllBlocksBack();
 }
 
 TEST(Lifecycle, ADrainingPrefillWorkerDeliversWhatItHasTaken) {

@@ -110,6 +110,12 @@ void SimCluster::WireNetworks() {
   router_net_.on_up = [this, log](const SimProcess& from, const SimProcess& to,
                                   const v1::WorkerMessage& m) {
     if (world_.tracing() && !IsChatter(m)) log(from, to, m);
+    if (m.has_draining() && m.draining().not_started_size() > 0)
+      coverage_.Count("requests handed back");
+    if (m.has_draining() && m.draining().move()) coverage_.Count("streams shall move");
+    for (const v1::TokenEvent& event : m.tokens().events()) {
+      if (event.handed_back()) coverage_.Count("request crossed the word of a drain");
+    }
     if (m.has_kv_events() && m.kv_events().snapshot()) coverage_.Count("kv snapshot");
   };
   router_net_.on_down = [this, log](const SimProcess& from, const SimProcess& to,

@@ -32,6 +32,8 @@ SimSettings SimSettings::Draw(SimWorld& world) {
   s.step_base_ms = world.Uniform(0.5, 8);
   s.step_token_ms = world.Uniform(0.01, 0.4);
   s.lease = world.Ms(100, 1500);
+  s.drain_timeout = world.Chance(0.7) ? world.Ms(5, 300) : world.Ms(1000, 30000);
+  s.move_at_once_chance = world.Chance(0.5) ? world.Uniform(0.1, 0.9) : 0;
 
   s.requests = static_cast<int>(world.Between(15, 50));
   s.arrival_span = world.Ms(500, 4000);
@@ -52,7 +54,7 @@ SimSettings SimSettings::Draw(SimWorld& world) {
   s.zombies = some(0.25, 2);
   s.router_pauses = some(0.2, 2);
   s.connect_fail_chance = world.Chance(0.2) ? world.Uniform(0.05, 0.5) : 0;
-  s.drains = some(0.25, 2);
+  s.drains = some(0.4, 3);
   s.router_crashes = s.routers > 1 ? some(0.4, 1.5) : 0;
   s.transfer_faults = some(0.4, 6);
   s.device_failures = some(0.15, 1.5);

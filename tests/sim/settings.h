@@ -43,6 +43,8 @@ struct SimSettings {
   double link_breaks = 0;
   double link_stalls = 0;
   double drains = 0;
+  Duration drain_timeout{};        // then running streams move
+  double move_at_once_chance = 0;  // of a drain
   double router_crashes = 0;
   double transfer_faults = 0;
   double device_failures = 0;

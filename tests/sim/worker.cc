@@ -44,6 +44,7 @@ SimWorker::SimWorker(const SimShared& shared, const std::string& name, bool pref
   options.incarnation = incarnation;
   options.host_id = "host";
   options.router_addresses = shared.router_addresses;
+  options.drain_timeout = s.drain_timeout;
   options.fingerprint = shared.fingerprint;
   options.fingerprint.mutable_kv_layout()->set_num_blocks(static_cast<uint32_t>(model.num_blocks));
   if (prefill) {
@@ -130,7 +131,9 @@ void SimWorker::Resume() {
 }
 
 void SimWorker::BeginDrain() {
-  process_->Deliver([this] { role().BeginDrain(); });
+  const bool move = shared_.world->Chance(shared_.settings->move_at_once_chance);
+  shared_.coverage->Count(move ? "drain that moves at once" : "drain that waits");
+  process_->Deliver([this, move] { move ? role().MoveStreams() : role().BeginDrain(); });
 }
 
 void SimWorker::FailDevice() {

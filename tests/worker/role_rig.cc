@@ -54,7 +54,7 @@ void RouterStandIn::OnMessage(LinkId link, v1::WorkerMessage message) {
       OnTokens(message.tokens());
       break;
     case v1::WorkerMessage::kDraining:
-      ++drainings;
+      drainings.push_back(message.draining());
       break;
     default:
       FAIL() << "an empty message";

@@ -40,7 +40,7 @@ class RouterStandIn final : public LinkHandler<v1::WorkerMessage> {
   std::map<std::string, std::vector<v1::KvEventBatch>> kv_events;
   std::map<uint64_t, Answer> answers;
   std::vector<v1::TokenBatch> batches;
-  int drainings = 0;
+  std::vector<v1::Draining> drainings;
   int registrations = 0;
 
   void Generate(const std::string& worker, const v1::GenerateRequest& request);

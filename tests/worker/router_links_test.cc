@@ -104,6 +104,32 @@ TEST(RouterLinks, ARefusalIsKeptAsTheReasonAndTriedAgainAtTheLongestBackoff) {
   EXPECT_LE(ToMs(links.NextTimer() - Instant{0}), 320);
 }
 
+TEST(RouterLinks, ADrainingRouterKeepsItsLinkWhileItsSuccessorIsLookedFor) {
+  ScriptedDialer dialer;
+  RouterLinks links(Options({"a"}), {});
+  links.SetDialer(&dialer);
+  links.Start(Instant{0});
+  links.OnLinkUp(LinkId(1), Instant{0});
+  links.OnRegistered(LinkId(1), {});
+  links.OnRouterDraining(LinkId(1), Instant{0});
+  EXPECT_EQ(dialer.dialled, (std::vector<std::string>{"a", "a"}));
+  EXPECT_TRUE(links.Attached(LinkId(1)));
+  // The old router still listens and says so: another try, and no word of a refusal.
+  links.OnLinkUp(LinkId(2), Instant{0});
+  v1::RegisterRefused refused;
+  refused.set_draining(true);
+  links.OnRefused(LinkId(2), refused, Instant{0});
+  EXPECT_LE(ToMs(links.NextTimer() - Instant{0}), 20);
+  links.OnTimer(links.NextTimer());
+  links.OnLinkUp(LinkId(3), Instant{0});
+  links.OnRegistered(LinkId(3), {});
+  EXPECT_EQ(links.AttachedLinks(), (std::vector<LinkId>{LinkId(3), LinkId(1)}));
+  links.Broadcast({});
+  EXPECT_TRUE(links.OnLinkDown(LinkId(1), kGone, Instant{0})) << "its requests must end";
+  EXPECT_EQ(links.AttachedLinks(), std::vector<LinkId>{LinkId(3)});
+  EXPECT_TRUE(links.Ready());
+}
+
 TEST(RouterLinks, AnUnansweredDialIsGivenUp) {
   ScriptedDialer dialer;
   RouterLinks links(Options({"a"}), {});
