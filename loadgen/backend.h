@@ -1,0 +1,67 @@
+// What sends a request and hears its stream: HTTP (http_backend) or gRPC (grpc_backend). Loop thread only.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "common/clock.h"
+#include "loadgen/prompts.h"
+#include "net/io_loop.h"
+
+namespace aisp::loadgen {
+
+// One chunk of a stream.
+struct Delta {
+  bool has_output = false;
+  bool finished = false;  // this choice
+  std::string_view finish_reason;
+  size_t choice = 0;
+  std::string_view raw_text;
+  bool escaped = false;  // raw_text has JSON's escapes
+};
+
+struct UsageCounts {
+  int64_t prompt_tokens = 0;
+  int64_t completion_tokens = 0;
+  int64_t cached_tokens = 0;
+};
+
+// How a request ended.
+struct Ending {
+  bool completed = false;  // with everything that a stream ends with
+  std::string reason;      // else: why not
+  int http_status = 0;     // of gRPC: what HTTP would have said, 0 when nothing came
+  bool may_retry = false;  // nothing was done yet: no connection, or 503
+  std::optional<Duration> retry_after;
+};
+
+class BackendListener {
+ public:
+  virtual void OnResent() = 0;
+  virtual void OnRoute(std::string_view route) = 0;
+  virtual void OnDelta(const Delta& delta) = 0;
+  virtual void OnUsage(const UsageCounts& usage) = 0;
+  // Last. Of what came before, the counts of usage count.
+  virtual void OnEnd(const Ending& ending) = 0;
+
+ protected:
+  ~BackendListener() = default;
+};
+
+// A request under way. Its destructor abandons it, after which the listener hears no more; it must not run within a callback.
+class BackendCall {
+ public:
+  virtual ~BackendCall() = default;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  // The listener is called from the loop, never inside this call, and must outlive the call.
+  virtual std::unique_ptr<BackendCall> Start(const WorkItem& item, BackendListener* listener) = 0;
+};
+
+}  // namespace aisp::loadgen

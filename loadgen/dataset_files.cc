@@ -1,0 +1,236 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "common/hash.h"
+#include "common/random.h"
+#include "common/strings.h"
+#include "loadgen/dataset.h"
+
+namespace aisp::loadgen {
+namespace {
+
+using Json = nlohmann::json;
+
+// Text in tokens, before a server has counted: of English, within a fifth of what most tokenizers say.
+int64_t GuessTokens(std::string_view text) {
+  return std::max<int64_t>(1, static_cast<int64_t>(text.size()) / 4);
+}
+
+int64_t Scale(int64_t length, double factor) {
+  return std::max<int64_t>(1, std::llround(static_cast<double>(length) * factor));
+}
+
+int64_t OutputOr(const Options& o, int64_t of_dataset) { return o.output_len.value_or(of_dataset); }
+
+Error At(size_t line, std::string message) {
+  return Error{Code::kInvalidArgument, fmt::format("line {}: {}", line, message)};
+}
+
+// Calls `each` for the lines that are not empty, with a JSON object.
+Status ForEachJsonLine(std::istream& in, const std::function<Status(const Json&)>& each) {
+  std::string line;
+  for (size_t number = 1; std::getline(in, line); ++number) {
+    if (Trim(line).empty()) continue;
+    const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!json.is_object()) return tl::unexpected(At(number, "no JSON object: " + Excerpt(line)));
+    if (const Status read = each(json); !read)
+      return tl::unexpected(At(number, read.error().message));
+  }
+  return {};
+}
+
+Result<int64_t> IntField(const Json& json, const char* name) {
+  const auto it = json.find(name);
+  if (it == json.end() || !it->is_number()) {
+    return InvalidArgument(fmt::format("there is no number '{}'", name));
+  }
+  const double value = it->get<double>();
+  if (value < 0 || value > 1e12) {
+    return InvalidArgument(fmt::format("'{}' = {} is out of range", name, value));
+  }
+  return static_cast<int64_t>(value);
+}
+
+// Times from the first request on.
+void StartAtZero(std::vector<WorkItem>* items) {
+  if (items->empty()) return;
+  std::stable_sort(items->begin(), items->end(),
+                   [](const WorkItem& a, const WorkItem& b) { return a.at_s < b.at_s; });
+  const double start = items->front().at_s;
+  for (WorkItem& item : *items) item.at_s -= start;
+}
+
+uint64_t TailSeed(uint64_t seed, uint64_t index) {
+  return SplitMix64(seed ^ SplitMix64(index + 0x5EED0000).Next()).Next();
+}
+
+}  // namespace
+
+Result<std::vector<WorkItem>> ReadMooncake(std::istream& in, const Options& o) {
+  std::vector<WorkItem> items;
+  const int64_t block = Scale(kMooncakeBlock, o.length_scale);
+  const auto read = [&](const Json& json) -> Status {
+    WorkItem item;
+    AISP_ASSIGN_OR_RETURN(const int64_t ms, IntField(json, "timestamp"));
+    AISP_ASSIGN_OR_RETURN(const int64_t input, IntField(json, "input_length"));
+    AISP_ASSIGN_OR_RETURN(const int64_t output, IntField(json, "output_length"));
+    item.at_s = static_cast<double>(ms) * 1e-3 * o.time_scale;
+    item.input_tokens = Scale(input, o.length_scale);
+    item.output_tokens = OutputOr(o, Scale(output, o.length_scale));
+    int64_t left = item.input_tokens;
+    for (const Json& id : json.value("hash_ids", Json::array())) {
+      if (!id.is_number_integer())
+        return InvalidArgument("'hash_ids' has something that is no whole number");
+      // The last block may be a part of one: its id stands for these tokens too, so equal ids are equal prompts.
+      const int64_t tokens = std::min(left, block);
+      if (tokens == 0) break;
+      item.parts.push_back(
+          {HashBytes(fmt::format("block {} {}", o.seed, id.get<int64_t>())).lo, tokens});
+      left -= tokens;
+    }
+    if (left > 0) item.parts.push_back({TailSeed(o.seed, items.size()), left});
+    items.push_back(std::move(item));
+    return {};
+  };
+  AISP_RETURN_IF_ERROR(ForEachJsonLine(in, read));
+  StartAtZero(&items);
+  return items;
+}
+
+Result<double> ParseTraceTime(std::string_view text) {
+  if (const auto seconds = ParseDouble(text)) return *seconds;
+  std::tm tm{};
+  const std::string owned(text);
+  const char* rest = strptime(owned.c_str(), "%Y-%m-%d", &tm);
+  if (rest != nullptr && (*rest == ' ' || *rest == 'T')) rest = strptime(rest + 1, "%H:%M:%S", &tm);
+  if (rest == nullptr) return InvalidArgument(fmt::format("'{}' is no time", Excerpt(text)));
+  double fraction = 0;
+  if (*rest == '.') {
+    double unit = 0.1;
+    for (++rest; *rest >= '0' && *rest <= '9'; ++rest, unit /= 10) fraction += unit * (*rest - '0');
+  }
+  return static_cast<double>(timegm(&tm)) + fraction;
+}
+
+Result<std::vector<WorkItem>> ReadCsvTrace(std::istream& in, const Options& o) {
+  std::string line;
+  std::getline(in, line);
+  std::map<std::string, size_t> columns;
+  const auto names = Split(Trim(line), ',');
+  for (size_t i = 0; i < names.size(); ++i) columns[ToLowerAscii(Trim(names[i]))] = i;
+  const auto column = [&](const std::vector<std::string>& of) -> Result<size_t> {
+    for (const std::string& name : of) {
+      if (const auto it = columns.find(name); it != columns.end()) return it->second;
+    }
+    return InvalidArgument(
+        fmt::format("line 1: no column {}; it has {}", fmt::join(of, " or "), Excerpt(line)));
+  };
+  AISP_ASSIGN_OR_RETURN(const size_t time, column({"timestamp"}));
+  AISP_ASSIGN_OR_RETURN(const size_t input, column({"contexttokens", "request tokens"}));
+  AISP_ASSIGN_OR_RETURN(const size_t output, column({"generatedtokens", "response tokens"}));
+  std::vector<WorkItem> items;
+  for (size_t number = 2; std::getline(in, line); ++number) {
+    if (Trim(line).empty()) continue;
+    const auto fields = Split(line, ',');
+    if (fields.size() <= std::max({time, input, output})) {
+      return tl::unexpected(At(number, "too few columns: " + Excerpt(line)));
+    }
+    const auto at = ParseTraceTime(Trim(fields[time]));
+    const auto in_tokens = ParseIntInRange(Trim(fields[input]), 0, int64_t{1} << 40);
+    const auto out_tokens = ParseIntInRange(Trim(fields[output]), 0, int64_t{1} << 40);
+    if (!at || !in_tokens || !out_tokens) {
+      return tl::unexpected(At(number, "not a time and two lengths: " + Excerpt(line)));
+    }
+    // BurstGPT records failed requests with no answer.
+    if (*in_tokens == 0 || *out_tokens == 0) continue;
+    WorkItem item;
+    item.at_s = *at * o.time_scale;
+    item.input_tokens = Scale(*in_tokens, o.length_scale);
+    item.output_tokens = OutputOr(o, Scale(*out_tokens, o.length_scale));
+    item.parts.push_back({TailSeed(o.seed, items.size()), item.input_tokens});
+    items.push_back(std::move(item));
+  }
+  StartAtZero(&items);
+  return items;
+}
+
+namespace {
+
+// {"prompt": TEXT}, {"messages": [...]}, {"turns": [TEXT...]} (the first) or {"question": TEXT}.
+Status SetPrompt(const Json& json, bool chat, WorkItem* item) {
+  if (const auto it = json.find("messages"); it != json.end() && it->is_array() && !it->empty()) {
+    if (!chat) return InvalidArgument("'messages' need --endpoint /v1/chat/completions");
+    item->messages_json = it->dump();
+    item->input_tokens = GuessTokens(item->messages_json);
+    return {};
+  }
+  for (const char* name : {"prompt", "question", "text"}) {
+    if (const auto it = json.find(name); it != json.end() && it->is_string()) item->text = *it;
+  }
+  if (const auto it = json.find("turns"); it != json.end() && it->is_array() && !it->empty()) {
+    if ((*it)[0].is_string()) item->text = (*it)[0];
+  }
+  if (item->text.empty()) {
+    return InvalidArgument("there is no 'prompt', 'messages', 'turns', 'question' or 'text'");
+  }
+  item->input_tokens = GuessTokens(item->text);
+  return {};
+}
+
+constexpr int64_t kCustomOutput = 256;
+
+}  // namespace
+
+Result<std::vector<WorkItem>> ReadCustom(std::istream& in, const Options& o) {
+  std::vector<WorkItem> items;
+  const bool chat = o.kind() == BackendKind::kChat;
+  const auto read = [&](const Json& json) -> Status {
+    WorkItem item;
+    AISP_RETURN_IF_ERROR(SetPrompt(json, chat, &item));
+    int64_t output = kCustomOutput;
+    for (const char* name : {"output_tokens", "output_length", "max_tokens"}) {
+      if (!json.contains(name)) continue;
+      AISP_ASSIGN_OR_RETURN(output, IntField(json, name));
+    }
+    item.output_tokens = std::max<int64_t>(1, OutputOr(o, output));
+    items.push_back(std::move(item));
+    return {};
+  };
+  AISP_RETURN_IF_ERROR(ForEachJsonLine(in, read));
+  return items;
+}
+
+Result<std::vector<WorkItem>> ReadShareGpt(std::istream& in, const Options& o) {
+  const std::string text(std::istreambuf_iterator<char>(in), {});
+  const Json file = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!file.is_array()) return InvalidArgument("no JSON list of conversations");
+  std::vector<WorkItem> items;
+  for (const Json& entry : file) {
+    if (!entry.is_object()) continue;
+    const auto turns = entry.find("conversations");
+    if (turns == entry.end() || !turns->is_array() || turns->size() < 2) continue;
+    const Json& ask = (*turns)[0];
+    const Json& answer = (*turns)[1];
+    if (!ask.is_object() || !answer.is_object()) continue;
+    WorkItem item;
+    item.text = ask.contains("value") && ask["value"].is_string() ? ask["value"] : Json("");
+    const std::string said =
+        answer.contains("value") && answer["value"].is_string() ? answer["value"] : Json("");
+    if (item.text.empty() || said.empty()) continue;
+    item.input_tokens = GuessTokens(item.text);
+    item.output_tokens = OutputOr(o, GuessTokens(said));
+    items.push_back(std::move(item));
+  }
+  SplitMix64 random(o.seed);
+  for (size_t i = items.size(); i > 1; --i) std::swap(items[i - 1], items[random.Below(i)]);
+  return items;
+}
+
+}  // namespace aisp::loadgen

@@ -1,0 +1,236 @@
+#include "loadgen/driver.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "common/check.h"
+#include "loadgen/chunk_reader.h"
+
+namespace aisp::loadgen {
+namespace {
+
+// Bodies are built on the loop: after so many, what has arrived gets its turn.
+constexpr int kLaunchesPerTurn = 32;
+constexpr Duration kFirstBackoff = std::chrono::milliseconds(100);
+constexpr Duration kMaxBackoff = std::chrono::seconds(30);
+
+// The start of the run plus this is the time of arrival 0: setting up is not part of anybody's latency.
+constexpr Duration kLeadTime = std::chrono::milliseconds(1);
+
+Instant At(Instant start, double seconds) {
+  return start + Duration(static_cast<int64_t>(seconds * 1e9));
+}
+
+}  // namespace
+
+// One request from being due to its end.
+class Driver::Request final : public BackendListener {
+ public:
+  Request(Driver* driver, size_t index)
+      : driver_(driver),
+        index_(index),
+        item_((*driver->items_)[index]),
+        record_((*driver->records_)[index]) {}
+
+  void Send() {
+    if (record_.status != RequestStatus::kPending) return;
+    ++attempts_;
+    record_.sent_s = driver_->Now();
+    call_ = driver_->backend_->Start(item_, this);
+    const double timeout_s = driver_->options_.request_timeout_s;
+    timeout_ = driver_->loop_->RunAt(At(driver_->start_, record_.sent_s + timeout_s), [this,
+                                                                                       timeout_s] {
+      End(RequestStatus::kFailed, fmt::format("no end within --request-timeout {} s", timeout_s));
+    });
+  }
+  void ArmCancel(SplitMix64* random) {
+    if (driver_->options_.cancel_delay_s) {
+      cancel_after_s_ = *driver_->options_.cancel_delay_s;
+      cancel_timer_ =
+          driver_->loop_->RunAt(driver_->clock_.Now() + FromMs(1e3 * *cancel_after_s_), [this] {
+            End(RequestStatus::kCancelled,
+                fmt::format("abandoned after {} s, as asked", *cancel_after_s_));
+          });
+      return;
+    }
+    const auto chunks = static_cast<uint64_t>(std::max<int64_t>(item_.output_tokens - 1, 1));
+    cancel_at_chunk_ = 1 + static_cast<int64_t>(random->Below(chunks));
+  }
+  void Abort(const std::string& reason) { End(RequestStatus::kCancelled, reason); }
+
+  void OnResent() override { ++record_.resent; }
+  void OnRoute(std::string_view route) override { record_.route = route; }
+  void OnDelta(const Delta& delta) override;
+  void OnUsage(const UsageCounts& usage) override {
+    record_.tokens_from_usage = true;
+    record_.input_tokens = usage.prompt_tokens;
+    record_.output_tokens = usage.completion_tokens;
+    record_.cached_tokens = usage.cached_tokens;
+  }
+  void OnEnd(const Ending& ending) override;
+
+ private:
+  void Retry(const Ending& ending);
+  void KeepText(const Delta& delta);
+  void End(RequestStatus status, const std::string& reason);
+
+  Driver* driver_;
+  const size_t index_;
+  const WorkItem& item_;
+  RequestRecord& record_;
+  std::unique_ptr<BackendCall> call_;
+  std::shared_ptr<IoLoop::Timer> timeout_, cancel_timer_, retry_timer_;
+  int64_t attempts_ = 0;
+  int64_t cancel_at_chunk_ = -1;
+  std::optional<double> cancel_after_s_;
+};
+
+void Driver::Request::OnDelta(const Delta& delta) {
+  if (record_.status != RequestStatus::kPending) return;
+  if (delta.has_output || delta.finished) {
+    const double now = driver_->Now();
+    if (record_.first_s < 0) {
+      record_.first_s = now;
+    } else if (delta.has_output) {
+      record_.gaps_ms.push_back(static_cast<float>(1e3 * (now - record_.last_s)));
+    }
+    if (delta.has_output || record_.last_s < 0) record_.last_s = now;
+  }
+  if (delta.finished) record_.finish_reason = delta.finish_reason;
+  if (driver_->options_.keep_texts) KeepText(delta);
+  if (!delta.has_output) return;
+  ++record_.chunks;
+  ++driver_->chunks_;
+  if (record_.chunks == cancel_at_chunk_ && !delta.finished) {
+    End(RequestStatus::kCancelled,
+        fmt::format("abandoned after {} chunks, as asked", record_.chunks));
+  }
+}
+
+void Driver::Request::KeepText(const Delta& delta) {
+  if (record_.texts.size() <= delta.choice) record_.texts.resize(delta.choice + 1);
+  record_.texts[delta.choice] +=
+      delta.escaped ? UnescapeJson(delta.raw_text) : std::string(delta.raw_text);
+}
+
+void Driver::Request::OnEnd(const Ending& ending) {
+  if (record_.status != RequestStatus::kPending) return;
+  record_.http_status = ending.http_status;
+  if (ending.completed) return End(RequestStatus::kCompleted, "");
+  if (ending.may_retry && attempts_ <= driver_->options_.retries) return Retry(ending);
+  End(RequestStatus::kFailed, ending.reason);
+}
+
+void Driver::Request::Retry(const Ending& ending) {
+  ++record_.retries;
+  timeout_.reset();
+  const Duration backoff = kFirstBackoff * (int64_t{1} << std::min<int64_t>(attempts_ - 1, 8));
+  const Duration wait = std::min(ending.retry_after.value_or(backoff), kMaxBackoff);
+  retry_timer_ = driver_->loop_->RunAt(driver_->clock_.Now() + wait, [this] { Send(); });
+}
+
+void Driver::Request::End(RequestStatus status, const std::string& reason) {
+  if (record_.status != RequestStatus::kPending) return;
+  record_.status = status;
+  record_.reason = reason;
+  record_.end_s = driver_->Now();
+  if (!record_.tokens_from_usage) record_.output_tokens = record_.chunks;
+  if (status == RequestStatus::kFailed) ++driver_->failed_;
+  driver_->Ended(index_);
+}
+
+Driver::Driver(IoLoop* loop, Backend* backend, const DriverOptions& options,
+               const std::vector<WorkItem>* items, std::vector<double> at_s,
+               std::vector<RequestRecord>* records)
+    : loop_(loop),
+      backend_(backend),
+      options_(options),
+      items_(items),
+      at_s_(std::move(at_s)),
+      records_(records) {
+  AISP_CHECK(at_s_.size() == items_->size());
+  records_->assign(items_->size(), {});
+  live_.resize(items_->size());
+}
+
+Driver::~Driver() { *alive_ = false; }
+
+void Driver::Start(std::function<void()> done) {
+  done_ = std::move(done);
+  start_ = clock_.Now() + kLeadTime;
+  Pump();
+}
+
+double Driver::elapsed_s() const { return end_s_ >= 0 ? end_s_ : std::max(0.0, Now()); }
+
+void Driver::Pump() {
+  pump_posted_ = false;
+  next_timer_.reset();
+  const auto limit = static_cast<size_t>(options_.max_concurrency);
+  for (int launched = 0; next_ < items_->size(); ++launched) {
+    // A slot that becomes free calls again.
+    if (limit > 0 && in_flight_ >= limit) return;
+    if (at_s_[next_] > Now()) {
+      next_timer_ = loop_->RunAt(At(start_, at_s_[next_]), [this] { Pump(); });
+      return;
+    }
+    if (launched == kLaunchesPerTurn) return PumpSoon();
+    Launch(next_++);
+  }
+}
+
+void Driver::PumpSoon() {
+  if (std::exchange(pump_posted_, true)) return;
+  loop_->Post([this, alive = alive_] {
+    if (*alive) Pump();
+  });
+}
+
+void Driver::Launch(size_t index) {
+  RequestRecord& record = (*records_)[index];
+  record.intended_s = options_.closed_loop ? Now() : at_s_[index];
+  record.asked_input_tokens = (*items_)[index].made_up() ? (*items_)[index].input_tokens : -1;
+  record.asked_output_tokens = (*items_)[index].output_tokens;
+  ++in_flight_;
+  live_[index] = std::make_unique<Request>(this, index);
+  // Whether and when a request is abandoned depends on the seed and its number alone.
+  SplitMix64 random(options_.seed ^ (0xCA9CE1 + index * 0x9E3779B97F4A7C15));
+  random.Next();
+  if (random.Uniform() < options_.cancel_rate) live_[index]->ArmCancel(&random);
+  live_[index]->Send();
+}
+
+void Driver::Ended(size_t index) {
+  --in_flight_;
+  ++ended_;
+  end_s_ = ended_ == items_->size() ? Now() : -1;
+  loop_->Post([this, alive = alive_, index] {
+    if (!*alive) return;
+    live_[index].reset();
+    if (ended_ == items_->size() && done_) std::exchange(done_, nullptr)();
+  });
+  if (options_.max_concurrency > 0) PumpSoon();
+}
+
+void Driver::Abort(const std::string& reason) {
+  next_timer_.reset();
+  while (next_ < items_->size()) {
+    RequestRecord& record = (*records_)[next_];
+    record.intended_s = at_s_[next_];
+    record.end_s = Now();
+    record.status = RequestStatus::kCancelled;
+    record.reason = reason + " before it was sent";
+    ++ended_;
+    ++next_;
+  }
+  for (size_t i = 0; i < live_.size(); ++i) {
+    if (live_[i]) live_[i]->Abort(reason);
+  }
+  if (ended_ == items_->size()) end_s_ = Now();
+  loop_->Post([this, alive = alive_] {
+    if (*alive && ended_ == items_->size() && done_) std::exchange(done_, nullptr)();
+  });
+}
+
+}  // namespace aisp::loadgen

@@ -1,0 +1,113 @@
+// The command line of aisp-loadgen: one table of flags gives parsing, messages and --help. Names are those of `vllm bench serve`
+// where it has them. Pure; prints nothing.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/result.h"
+
+namespace aisp::loadgen {
+
+enum class BackendKind { kCompletions, kChat, kGrpc };
+
+// Limits in milliseconds; absent: this one does not count.
+struct Goodput {
+  std::optional<double> ttft_ms, tpot_ms, e2el_ms;
+  bool any() const { return ttft_ms || tpot_ms || e2el_ms; }
+};
+
+struct Options {
+  // The server.
+  std::string backend;  // "openai", "openai-chat", "aisp-grpc"; "": by the endpoint
+  std::string base_url;
+  std::string host = "127.0.0.1";
+  int64_t port = 8080;
+  std::string endpoint;
+  std::string grpc_address;
+  std::string model;
+  std::string api_key;
+  std::vector<std::pair<std::string, std::string>> headers;
+  double wait_ready_s = 0;
+
+  // What is asked.
+  std::string dataset = "random";
+  std::string dataset_path;
+  int64_t num_prompts = 0;  // 0: 1000, or as many as a trace has
+  int64_t input_len = 1024;
+  std::optional<int64_t> output_len;
+  double range_ratio = 0;
+  int64_t prefix_len = 0;
+  int64_t num_prefixes = 10;
+  int64_t repetition_prefix_len = 256;
+  int64_t repetition_suffix_len = 256;
+  double length_scale = 1;
+  double time_scale = 1;
+  std::string prompt_format = "auto";
+  int64_t vocab_size = 0;
+  int64_t max_model_len = 0;
+  uint64_t seed = 0;
+  bool ignore_eos = false;
+  std::optional<double> temperature, top_p, min_p, repetition_penalty;
+  std::optional<double> frequency_penalty, presence_penalty;
+  std::optional<int64_t> top_k;
+  std::string extra_body;  // a JSON object
+
+  // When it is asked.
+  std::optional<double> request_rate;  // infinity: all at once
+  double burstiness = 1;
+  int64_t max_concurrency = 0;  // 0: none
+  std::string ramp_up;          // "", "linear", "exponential"
+  double ramp_up_start_rps = 0;
+  double ramp_up_end_rps = 0;
+  int64_t num_warmups = 0;
+  double cancel_rate = 0;
+  std::optional<double> cancel_delay_s;
+  double request_timeout_s = 600;
+  int64_t retries = 0;
+  bool latency_from_sent = false;
+
+  // What is told.
+  std::vector<std::string> percentile_metrics = {"ttft", "tpot", "itl", "e2el"};
+  std::vector<double> percentiles = {99};
+  Goodput goodput;
+  bool save_result = false;
+  bool save_detailed = false;
+  std::string result_dir;
+  std::string result_filename;
+  std::string csv;
+  std::string compare;
+  std::vector<std::pair<std::string, std::string>> metadata;
+  std::string label;
+  bool no_progress = false;
+  bool progress = false;
+
+  bool help = false;
+  bool version = false;
+
+  BackendKind kind() const;
+  // The path that requests go to.
+  std::string target() const;
+};
+
+// The flags over the defaults, and what they must be together. INVALID_ARGUMENT names the flag, its value and what is accepted.
+Result<Options> ParseOptions(std::span<const std::string> args);
+std::string HelpText();
+
+// "ttft:500" and so on; for tests on its own.
+Result<Goodput> ParseGoodput(const std::vector<std::string>& pairs);
+
+// "http://127.0.0.1:8080/prefix" -> host, port, prefix.
+struct Url {
+  std::string host;
+  uint16_t port = 0;
+  std::string prefix;  // "" or "/prefix"
+};
+Result<Url> ParseUrl(const std::string& url);
+
+}  // namespace aisp::loadgen

@@ -1,0 +1,73 @@
+#include "loadgen/prompts.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string_view>
+
+#include "common/check.h"
+#include "common/random.h"
+
+namespace aisp::loadgen {
+namespace {
+
+// Short common words: most tokenizers have each of them, with the space before it, as one token.
+constexpr std::array<std::string_view, 128> kWords = {
+    "the",    "and",   "was",   "for",   "you",    "with",   "that",   "had",   "his",   "her",
+    "said",   "one",   "they",  "she",   "not",    "but",    "all",    "were",  "when",  "there",
+    "this",   "out",   "up",    "day",   "what",   "like",   "little", "from",  "have",  "big",
+    "saw",    "very",  "their", "then",  "some",   "went",   "would",  "could", "down",  "into",
+    "time",   "see",   "so",    "old",   "good",   "made",   "play",   "home",  "came",  "back",
+    "house",  "man",   "boy",   "girl",  "dog",    "cat",    "bird",   "fish",  "tree",  "sun",
+    "sky",    "water", "red",   "blue",  "green",  "ball",   "box",    "car",   "book",  "door",
+    "hand",   "head",  "look",  "find",  "run",    "walk",   "jump",   "eat",   "food",  "happy",
+    "sad",    "new",   "long",  "small", "two",    "three",  "many",   "more",  "again", "after",
+    "before", "about", "over",  "under", "them",   "him",    "who",    "how",   "why",   "where",
+    "can",    "will",  "did",   "get",   "got",    "put",    "take",   "make",  "come",  "know",
+    "think",  "want",  "love",  "help",  "friend", "mother", "father", "night", "room",  "bed",
+    "hill",   "road",  "river", "king",  "story",  "name",   "word",   "thing"};
+
+}  // namespace
+
+std::vector<TokenId> PromptMaker::Ids(const std::vector<PromptPart>& parts) const {
+  AISP_CHECK(!pool.empty() || vocab > 0);
+  std::vector<TokenId> out;
+  for (const PromptPart& part : parts) {
+    SplitMix64 random(part.seed);
+    for (int64_t i = 0; i < part.tokens; ++i) {
+      out.push_back(pool.empty() ? static_cast<TokenId>(random.Below(static_cast<uint64_t>(vocab)))
+                                 : pool[random.Below(pool.size())]);
+    }
+  }
+  return out;
+}
+
+std::string PromptMaker::Words(const std::vector<PromptPart>& parts) const {
+  std::string out;
+  double fraction = 0.5;  // what rounding has left over goes to the next part
+  for (size_t p = 0; p < parts.size(); ++p) {
+    // The frame around the words counts too; it is taken from the end, which no other prompt shares.
+    const double frame = p + 1 == parts.size() ? overhead_tokens : 0;
+    const double wanted =
+        (static_cast<double>(parts[p].tokens) - frame) / tokens_per_word + fraction;
+    const double words = std::max(std::floor(wanted), parts.size() == 1 ? 1.0 : 0.0);
+    fraction = std::clamp(wanted - words, 0.0, 1.0);
+    SplitMix64 random(parts[p].seed);
+    for (double i = 0; i < words; ++i) {
+      if (!out.empty()) out += ' ';
+      out += kWords[random.Below(kWords.size())];
+    }
+  }
+  return out;
+}
+
+std::string SampleWords(size_t count) {
+  std::string out;
+  for (size_t i = 0; i < count; ++i) {
+    if (i > 0) out += ' ';
+    out += kWords[i % kWords.size()];
+  }
+  return out;
+}
+
+}  // namespace aisp::loadgen
