@@ -1,17 +1,16 @@
 #include "net/grpc_links.h"
 
-#include <netdb.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <atomic>
-#include <cstring>
 #include <vector>
 
 #include "common/check.h"
 #include "common/log.h"
 #include "kv.grpc.pb.h"
+#include "net/grpc_acceptor.h"
+#include "net/grpc_bind.h"
 #include "net/grpc_call.h"
+#include "net/grpc_reflection.h"
+#include "net/listen_socket.h"
 #include "worker.grpc.pb.h"
 
 namespace aisp {
@@ -115,32 +114,6 @@ class KvPeerService final : public v1::KvPeer::CallbackService {
   Links* const links_;
 };
 
-// gRPC only says that it could not bind; the operating system says why.
-std::string BindFailure(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  if (colon == std::string::npos) return "an address is HOST:PORT";
-  std::string host = address.substr(0, colon);
-  if (host.size() > 1 && host.front() == '[') host = host.substr(1, host.size() - 2);
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE;
-  addrinfo* found = nullptr;
-  const std::string port = address.substr(colon + 1);
-  const int rc = getaddrinfo(host.empty() ? nullptr : host.c_str(), port.c_str(), &hints, &found);
-  if (rc != 0) return gai_strerror(rc);
-  const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const int yes = 1;
-  if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-  const bool bound = fd >= 0 && bind(fd, found->ai_addr, found->ai_addrlen) == 0;
-  const int error = errno;
-  if (fd >= 0) close(fd);
-  freeaddrinfo(found);
-  if (bound) return "it was busy a moment ago; try again";
-  if (error != EADDRINUSE) return std::strerror(error);
-  return "another program has port " + port +
-         " (`ss -ltnp` shows which); stop it or choose another port, 0 for a free one";
-}
-
 // The dialling side of one kind of link. `Stub` is the generated stub of the service.
 template <typename Stub, typename In, typename Out>
 class GrpcDialer final : public LinkDialer<Out> {
@@ -241,8 +214,11 @@ struct GrpcServer::Impl {
 
   std::vector<std::unique_ptr<Endpoint>> endpoints;
   std::vector<std::unique_ptr<grpc::Service>> services;
+  void Configure(grpc::ServerBuilder* builder) const;
+
   GrpcLinkOptions options;
   std::unique_ptr<grpc::Server> server;
+  std::unique_ptr<GrpcAcceptor> acceptor;
   int port = 0;
 };
 
@@ -262,31 +238,52 @@ LinkSender<v1::PrefillToDecode>* GrpcServer::ServeKvPeer(LinkHandler<v1::DecodeT
                                    options);
 }
 
+void GrpcServer::Impl::Configure(grpc::ServerBuilder* builder) const {
+  builder->SetOption(ReflectionOption(Reflection::kOff));
+  for (const auto& service : services) builder->RegisterService(service.get());
+  builder->SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
+  builder->SetMaxSendMessageSize(static_cast<int>(options.max_message_bytes));
+  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, Ms(options.keepalive_interval));
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Ms(options.keepalive_timeout));
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  // Clients ping as often as their own settings say; that is no offence.
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 1 << 20);
+}
+
 Status GrpcServer::Start(const std::string& address) {
   AISP_CHECK_MSG(!impl_->server, "Start is called once");
-  const GrpcLinkOptions& options = impl_->options;
   grpc::ServerBuilder builder;
   builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &impl_->port);
-  for (const auto& service : impl_->services) builder.RegisterService(service.get());
-  builder.SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
-  builder.SetMaxSendMessageSize(static_cast<int>(options.max_message_bytes));
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, Ms(options.keepalive_interval));
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Ms(options.keepalive_timeout));
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  // Clients ping as often as their own settings say; that is no offence.
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10);
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 1 << 20);
+  impl_->Configure(&builder);
   impl_->server = builder.BuildAndStart();
   if (impl_->server && impl_->port != 0) return {};
   impl_->server.reset();
-  return Unavailable("cannot listen for gRPC on " + address + ": " + BindFailure(address));
+  return tl::unexpected(BindError(address, "0 is a free one"));
+}
+
+Status GrpcServer::StartOn(int listen_fd) {
+  AISP_CHECK_MSG(!impl_->server, "Start is called once");
+  grpc::ServerBuilder builder;
+  impl_->port = PortOf(listen_fd);
+  impl_->acceptor = std::make_unique<GrpcAcceptor>(&builder, listen_fd);
+  impl_->Configure(&builder);
+  impl_->server = builder.BuildAndStart();
+  if (!impl_->server) return Unavailable("gRPC did not start on the socket that was handed over");
+  impl_->acceptor->Start();
+  return {};
+}
+
+void GrpcServer::StopAccepting() {
+  if (impl_->acceptor) impl_->acceptor->Stop();
 }
 
 uint16_t GrpcServer::port() const { return static_cast<uint16_t>(impl_->port); }
 
 void GrpcServer::Shutdown(std::chrono::milliseconds deadline) {
+  StopAccepting();
   for (const auto& endpoint : impl_->endpoints) endpoint->CloseAll();
   if (!impl_->server) return;
   impl_->server->Shutdown(std::chrono::system_clock::now() + deadline);

@@ -38,6 +38,10 @@ class GrpcServer {
   LinkSender<v1::PrefillToDecode>* ServeKvPeer(LinkHandler<v1::DecodeToPrefill>* handler,
                                                Poster post, GrpcLinkOptions options = {});
   Status Start(const std::string& address);
+  // On a socket that others may hold too, e.g. this process's successor.
+  Status StartOn(int listen_fd);
+  // With StartOn: no new connection from now on; streams go on. Else without effect.
+  void StopAccepting();
   uint16_t port() const;
   // Ends all streams (LinkDown is not reported any more) and stops. Bounded by `deadline`.
   void Shutdown(std::chrono::milliseconds deadline);

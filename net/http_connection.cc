@@ -104,7 +104,7 @@ asio::awaitable<void> HttpConnection::Run() {
     const bool dispatched = co_await ReadRequest();
     if (!dispatched && !complete_) break;
     co_await AwaitAnswer();
-    if (MustClose()) break;
+    if (closing_) break;
   }
   if (!dead_) co_await Linger();
   error_code ignored;
@@ -114,13 +114,12 @@ asio::awaitable<void> HttpConnection::Run() {
 // True when the handler has got a request. False with complete_: it was answered with an error; else: the connection ends.
 asio::awaitable<bool> HttpConnection::ReadRequest() {
   const HttpServerOptions& options = state_->options;
-  complete_ = sent_ = chunked_ = last_chunk_due_ = head_request_ = false;
+  complete_ = sent_ = chunked_ = last_chunk_due_ = head_request_ = closing_ = false;
+  request_id_.clear();
   phase_ = Phase::kIdle;
-  read_deadline_ =
-      state_->clock.Now() + (first_request_ ? std::min(options.read_timeout, options.idle_timeout)
-                                            : options.idle_timeout);
+  read_deadline_ = state_->clock.Now() + IdleTimeout();
   while (buffer_.size() == 0) {
-    if (state_->draining || peer_ended_ || timed_out_ || dead_) co_return false;
+    if (peer_ended_ || timed_out_ || dead_) co_return false;
     const bool got = co_await AwaitBytes();
     if (!got) co_return false;
   }
@@ -136,6 +135,7 @@ asio::awaitable<bool> HttpConnection::ReadRequest() {
   HttpRequest request;
   request.received = state_->clock.Now();
   if (!ec) {
+    NameRequest(ToString(parser.get()["x-request-id"]));
     const auto expect = ToString(parser.get()[http::field::expect]);
     if (!expect.empty() && !EqualsIgnoreCaseAscii(expect, "100-continue")) {
       Reject(417, "the only expectation known here is 100-continue");
@@ -176,6 +176,7 @@ asio::awaitable<bool> HttpConnection::ReadRequest() {
     co_return false;
   }
   request.peer = peer_;
+  request.id = request_id_;
   phase_ = Phase::kAnswering;
   auto exchange = std::make_shared<ServerExchange>(std::move(request), this, state_->loop);
   exchange_ = exchange.get();
@@ -242,8 +243,17 @@ void HttpConnection::CheckDeadlines(Instant now) {
   }
 }
 
+Duration HttpConnection::IdleTimeout() const {
+  const HttpServerOptions& options = state_->options;
+  Duration timeout = options.idle_timeout;
+  if (first_request_) timeout = std::min(timeout, options.read_timeout);
+  if (state_->draining) timeout = std::min(timeout, options.drain_idle);
+  return timeout;
+}
+
 void HttpConnection::Drain() {
-  if (phase_ == Phase::kIdle && buffer_.size() == 0) WakeReader();
+  if (phase_ != Phase::kIdle || buffer_.size() != 0) return;
+  read_deadline_ = std::min(read_deadline_, state_->clock.Now() + IdleTimeout());
 }
 
 void HttpConnection::WakeReader() {
@@ -273,8 +283,15 @@ bool HttpConnection::ReserveBody(size_t bytes) {
   return true;
 }
 
+void HttpConnection::NameRequest(std::string_view given) {
+  if (state_->options.request_id) request_id_ = state_->options.request_id(given);
+}
+
 void HttpConnection::Reject(int status, std::string_view message) {
   keep_alive_ = false;
+  if (request_id_.empty()) NameRequest("");
+  LogInfo("http request refused",
+          {{"request", request_id_}, {"peer", peer_}, {"status", status}, {"error", message}});
   phase_ = Phase::kAnswering;
   const auto& error_body = state_->options.error_body;
   HttpHeaders headers{{"Content-Type", error_body ? "application/json" : "text/plain"}};
@@ -286,8 +303,9 @@ void HttpConnection::Respond(int status, const HttpHeaders& headers, std::string
   HttpHead head;
   head.status = status;
   head.headers = &headers;
+  head.request_id = request_id_;
   head.content_length = body.size();
-  head.close = MustClose();
+  head.close = AnnounceClose();
   head.http_1_0 = http_1_0_;
   head.now_s = std::time(nullptr);
   AppendHead(head, &out_);
@@ -300,9 +318,10 @@ void HttpConnection::BeginStream(int status, const HttpHeaders& headers) {
   HttpHead head;
   head.status = status;
   head.headers = &headers;
+  head.request_id = request_id_;
   head.framing = http_1_0_ ? BodyFraming::kUntilClose : BodyFraming::kChunked;
   if (http_1_0_) keep_alive_ = false;
-  head.close = MustClose();
+  head.close = AnnounceClose();
   head.http_1_0 = http_1_0_;
   head.now_s = std::time(nullptr);
   chunked_ = head.framing == BodyFraming::kChunked && !head_request_ && StatusHasBody(status);

@@ -49,7 +49,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   void Start();
   void CheckDeadlines(Instant now);
-  // Closes when idle, else after the answer in progress.
+  // Closes when it stays idle, else after the next answer that begins.
   void Drain();
   // The client is gone, or shall be: the exchange hears why, the socket closes. `reset`: what the kernel still holds for the
   // client is thrown away.
@@ -72,13 +72,16 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   boost::asio::awaitable<void> Linger();
   boost::asio::awaitable<bool> AwaitBytes();
   bool ReserveBody(size_t bytes);
+  void NameRequest(std::string_view given);
   void Reject(int status, std::string_view message);
   void WakeReader();
   void CompleteAnswer();
   void ScheduleFlush();
   void Flush();
   bool FillOut();
-  bool MustClose() const { return !keep_alive_ || state_->draining; }
+  // Decides, as the head of an answer is written, whether the connection ends with it.
+  bool AnnounceClose() { return closing_ = !keep_alive_ || state_->draining; }
+  Duration IdleTimeout() const;
 
   boost::asio::ip::tcp::socket socket_;
   const std::string peer_;
@@ -97,8 +100,10 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   size_t reserved_body_ = 0;
 
   // The answer in progress.
+  std::string request_id_;
   ServerExchange* exchange_ = nullptr;
   bool keep_alive_ = true;
+  bool closing_ = false;  // the client was told that this answer is the last
   bool http_1_0_ = false;
   bool head_request_ = false;  // HEAD: the body is left out
   bool chunked_ = false;

@@ -1,6 +1,7 @@
 #include "net/http_server.h"
 
 #include "net/http_connection.h"
+#include "net/listen_socket.h"
 
 #include <algorithm>
 #include <boost/asio/ip/tcp.hpp>
@@ -28,8 +29,8 @@ std::string EndpointName(const tcp::endpoint& endpoint) {
 
 // The shortest of the timeouts decides how often connections are looked at.
 Duration SweepInterval(const HttpServerOptions& options) {
-  const Duration shortest =
-      std::min({options.read_timeout, options.idle_timeout, options.write_timeout});
+  const Duration shortest = std::min(
+      {options.read_timeout, options.idle_timeout, options.write_timeout, options.drain_idle});
   return std::clamp<Duration>(shortest / 8, std::chrono::milliseconds(5), std::chrono::seconds(1));
 }
 
@@ -45,6 +46,7 @@ struct HttpServer::Impl : std::enable_shared_from_this<HttpServer::Impl> {
   Error ListenError(Code code, const error_code& ec) const;
   Status Listen();
   void Accept();
+  void AcceptQueued();
   void OnAccepted(tcp::socket socket);
   void Sweep();
   void CheckDrained();
@@ -76,6 +78,15 @@ Error HttpServer::Impl::ListenError(Code code, const error_code& ec) const {
 Status HttpServer::Impl::Listen() {
   const HttpServerOptions& options = state->options;
   error_code ec;
+  if (options.listen_fd >= 0) {
+    sockaddr_storage bound{};
+    socklen_t size = sizeof(bound);
+    getsockname(options.listen_fd, reinterpret_cast<sockaddr*>(&bound), &size);
+    acceptor.assign(bound.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(), options.listen_fd, ec);
+    if (ec) return tl::unexpected(ListenError(Code::kInvalidArgument, ec));
+    port = PortOf(options.listen_fd);
+    return {};
+  }
   tcp::resolver resolver(acceptor.get_executor());
   const auto found = resolver.resolve(options.address, std::to_string(options.port),
                                       tcp::resolver::passive | tcp::resolver::numeric_service, ec);
@@ -94,11 +105,11 @@ Status HttpServer::Impl::Listen() {
 void HttpServer::Impl::Accept() {
   acceptor.async_accept([weak = weak_from_this()](const error_code& ec, tcp::socket socket) {
     const auto self = weak.lock();
-    if (!self || !self->acceptor.is_open()) return;
-    if (!ec) {
-      self->OnAccepted(std::move(socket));
-      return self->Accept();
-    }
+    if (!self) return;
+    // A connection that was accepted when the draining began is served like the others.
+    if (!ec) self->OnAccepted(std::move(socket));
+    if (!self->acceptor.is_open()) return;
+    if (!ec) return self->Accept();
     if (ec == asio::error::connection_aborted) return self->Accept();
     // No file descriptor left, as a rule: those who wait in the backlog are served when one is free again.
     LogWarning("http_accept_failed", {{"error", ec.message()}});
@@ -108,6 +119,18 @@ void HttpServer::Impl::Accept() {
       if (retrying && !wait_ec && retrying->acceptor.is_open()) retrying->Accept();
     });
   });
+}
+
+// Closing a listening socket resets those who wait in its queue; another holder of the socket would serve them.
+void HttpServer::Impl::AcceptQueued() {
+  if (state->options.listen_fd >= 0 || !acceptor.is_open()) return;
+  error_code ec;
+  acceptor.non_blocking(true, ec);
+  while (!ec) {
+    tcp::socket socket(acceptor.get_executor());
+    acceptor.accept(socket, ec);
+    if (!ec) OnAccepted(std::move(socket));
+  }
 }
 
 void HttpServer::Impl::OnAccepted(tcp::socket socket) {
@@ -167,9 +190,12 @@ HttpServer::~HttpServer() {
   }
 }
 
+Status HttpServer::Listen() { return impl_->Listen(); }
+void HttpServer::Accept() { impl_->Accept(); }
+
 Status HttpServer::Start() {
-  AISP_RETURN_IF_ERROR(impl_->Listen());
-  impl_->Accept();
+  AISP_RETURN_IF_ERROR(Listen());
+  Accept();
   return {};
 }
 
@@ -178,6 +204,7 @@ uint16_t HttpServer::port() const { return impl_->port; }
 void HttpServer::Drain(std::function<void()> done) {
   impl_->state->draining = true;
   impl_->drained = std::move(done);
+  impl_->AcceptQueued();
   error_code ignored;
   impl_->acceptor.close(ignored);
   for (HttpConnection* connection : impl_->state->connections) connection->Drain();

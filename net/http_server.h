@@ -31,6 +31,7 @@ struct HttpRequest {
   std::string query;
   std::string body;
   std::string peer;  // "127.0.0.1:51234"
+  std::string id;    // of options.request_id; every answer carries it as x-request-id
   Instant received;  // when the last byte of the head was read
   std::vector<std::pair<std::string, std::string>> headers;
   // First value of a header by case-insensitive name, "" when absent.
@@ -63,18 +64,24 @@ class HttpExchange {
 
 struct HttpServerOptions {
   std::string address = "127.0.0.1";
-  uint16_t port = 0;  // 0: a free one, see port()
+  uint16_t port = 0;   // 0: a free one, see port()
+  int listen_fd = -1;  // a listening socket to use instead of address and port; taken over by Start
   size_t max_header_bytes = 64 << 10;
   size_t max_body_bytes = 16 << 20;
   size_t max_total_body_bytes =
       1 << 30;  // of all requests that are read or answered; a chunked one counts as the largest
   size_t max_connections = 4096;
   size_t max_unsent_bytes = 1 << 20;
-  Duration read_timeout = std::chrono::seconds(30);   // a whole request, from its first byte
-  Duration idle_timeout = std::chrono::seconds(75);   // between requests
+  Duration read_timeout = std::chrono::seconds(30);  // a whole request, from its first byte
+  Duration idle_timeout = std::chrono::seconds(75);  // between requests
+  // While draining, a connection between two requests is kept so long for a request that may be on its way.
+  Duration drain_idle = std::chrono::seconds(1);
   Duration write_timeout = std::chrono::seconds(30);  // no byte accepted by the client for so long
   bool half_close_is_disconnect = true;
   int send_buffer_bytes = 0;  // the kernel's, per connection; 0: as the kernel likes
+  // Names a request, given its header x-request-id ("" when it has none). Called for what is refused before the handler sees it,
+  // too. Without it requests have no name.
+  std::function<std::string(std::string_view given)> request_id;
   // Body (JSON) of the answers that the server gives itself: 400, 408, 413, 431, 500, 503. Without it they are plain text.
   std::function<std::string(int status, std::string_view message)> error_body;
 };
@@ -87,9 +94,14 @@ class HttpServer {
   ~HttpServer();
   // Binds and listens. The error (ALREADY_EXISTS) names address and port when it is taken and how to choose another.
   Status Start();
+  // The two halves of Start: between them clients wait in the queue of the socket.
+  Status Listen();
+  void Accept();
   uint16_t port() const;
-  // Stops accepting; idle connections close, running exchanges finish. `done` runs when the last one has. The destructor does
-  // not wait: it cuts what is left (Gone::kShutdown).
+  // Stops accepting. What is in the accept queue is served still, unless the socket was handed over (listen_fd): then it is
+  // its next holder's. Every answer that begins from now on ends its connection and says so; idle connections close after drain_idle, running
+  // exchanges finish. `done` runs when the last connection has ended. The destructor does not wait: it cuts what is left
+  // (Gone::kShutdown).
   void Drain(std::function<void()> done);
   size_t connections() const;
 
