@@ -18,6 +18,9 @@
 #include "kernels/cuda/attention/attention.h"
 
 namespace aisp::cuda {
+#ifdef AISP_ATTENTION_TRACE
+cudaError_t ReadDecodeTrace(uint64_t (*to)[8]);
+#endif
 namespace {
 
 void Must(cudaError_t code, const char* what) {
@@ -104,6 +107,26 @@ double Time(cudaStream_t stream, int repetitions, const std::function<void()>& w
   return times[times.size() / 2];
 }
 
+#ifdef AISP_ATTENTION_TRACE
+// When the CTAs of the last launch passed: entry, predecessor done, first tile there, last tile done, splits merged, end.
+void PrintTrace() {
+  static uint64_t trace[512][8];
+  Must(ReadDecodeTrace(trace), "trace");
+  uint64_t start = ~0ULL;
+  for (int c = 0; c < 132; ++c) start = std::min(start, trace[c][1]);
+  std::printf("   trace us (min median max):");
+  for (int what = 0; what < 6; ++what) {
+    std::vector<double> at;
+    for (int c = 0; c < 132; ++c) {
+      if (trace[c][what] + 1000000 > start) at.push_back(1e-3 * (static_cast<double>(trace[c][what]) - static_cast<double>(start)));
+    }
+    std::sort(at.begin(), at.end());
+    if (!at.empty()) std::printf("  %d: %.2f %.2f %.2f", what, at.front(), at[at.size() / 2], at.back());
+  }
+  std::printf("\n");
+}
+#endif
+
 struct Load {
   const char* name = "";
   std::vector<int32_t> rows, contexts;
@@ -187,6 +210,9 @@ Timing Measure(const Load& load, int repetitions, cudaStream_t stream) {
   timing.us = Time(stream, repetitions, [&] { Must(cudaGraphLaunch(exec, stream), "launch"); }) /
               static_cast<double>(calls);
   Must(cudaStreamSynchronize(stream), "finish");
+#ifdef AISP_ATTENTION_TRACE
+  if (load.kind == StepKind::kDecode) PrintTrace();
+#endif
   cudaGraphExecDestroy(exec);
   cudaGraphDestroy(graph);
   return timing;
@@ -295,10 +321,13 @@ int Main(int argc, char** argv) {
     {
       Memory big(4ULL << 30), sink(16);
       FillRandom<<<1056, 256, 0, stream>>>(static_cast<uint16_t*>(big.data), big.bytes / 2, false, 5);
-      const double us = Time(stream, 7, [&] {
-        ReadAll<<<132 * 4, 512, 0, stream>>>(static_cast<const uint4*>(big.data), big.bytes / 16,
-                                             static_cast<uint32_t*>(sink.data));
-      });
+      double us = 1e30;
+      for (int blocks : {132 * 2, 132 * 4, 132 * 8, 132 * 32}) {
+        us = std::min(us, Time(stream, 7, [&] {
+                        ReadAll<<<blocks, 512, 0, stream>>>(static_cast<const uint4*>(big.data), big.bytes / 16,
+                                                           static_cast<uint32_t*>(sink.data));
+                      }));
+      }
       rate = static_cast<double>(big.bytes) / us * 1e-6;
       std::printf("read-only stream %.3f TB/s\n", rate);
     }

@@ -152,7 +152,7 @@ class HopperAttention final : public Attention {
     shape.window = config_.window;
     shape.decode_tokens = DecodeTokens(kind);
     shape.chunk_rows = decode_.chunk_rows();
-    shape.min_tiles = 4 / decode_.row_groups;
+    shape.min_tiles = decode_.splits;
     shape.ctas = ctas_;
     auto* bytes = static_cast<uint8_t*>(workspace);
     return Check(

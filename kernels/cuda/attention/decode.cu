@@ -10,17 +10,16 @@
 namespace aisp::cuda {
 namespace {
 
-constexpr int kConsumers = 4;
-constexpr int kThreads = 32 * (kConsumers + 1);
 constexpr int kMaxStages = 24;
 constexpr int kControlBytes = 1024;  // barriers, at the head of shared memory
-constexpr int kMergeSlots = 4;
 
 template <int kDim, bool kFp8, int kRowTiles>
 struct Traits {
+  static constexpr int kConsumers = kRowTiles * kDim <= 128 ? 8 : 4;  // what the registers allow
+  static constexpr int kThreads = 32 * (kConsumers + 1);
+  static constexpr int kMergeSlots = kConsumers == 8 ? 6 : 3;
   static constexpr int kElement = kFp8 ? 1 : 2;
   static constexpr int kRowBytes = kDim * kElement < 128 ? kDim * kElement : 128;  // of a copy box
-  static constexpr int kHalves = kDim * kElement / kRowBytes;
   static constexpr int kPartBytes = 16 * kDim * kElement;  // K or V of 16 keys
   static constexpr int kGroupBytes = 2 * kPartBytes;
   static constexpr int kStageBytes = 2 * kGroupBytes;
@@ -39,6 +38,19 @@ struct Traits {
            (((chunk % kChunks) ^ swizzle) << 4);
   }
 };
+
+#ifdef AISP_ATTENTION_TRACE
+}  // namespace
+__device__ uint64_t decode_trace[kMaxCtas][8];
+namespace {
+__device__ __forceinline__ void Trace(int what) {
+  uint64_t now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  if (threadIdx.x == 0) decode_trace[blockIdx.x][what] = now;
+}
+#else
+__device__ __forceinline__ void Trace(int) {}
+#endif
 
 // Where a CTA stands on its part of the line; every thread walks alike.
 struct Walker {
@@ -59,16 +71,16 @@ __device__ __forceinline__ void LoadSequence(Walker& w, const KernelArgs& a, int
 }
 
 __device__ __forceinline__ Walker StartWalk(const KernelArgs& a, int32_t chunk_rows) {
-  const int4 start = a.plan->decode_start[blockIdx.x];
+  const DecodeStart start = a.plan->decode_start[blockIdx.x];
   Walker w;
-  w.seq = start.x;
-  w.item = start.y;
-  w.tile = start.z;
-  w.end = start.z + start.w;
-  if (start.w > 0) {
-    LoadSequence(w, a, chunk_rows);
-    w.item_begin = a.prefix[w.seq] + w.item * w.range.count;
-  }
+  w.seq = start.seq;
+  w.item = start.item;
+  w.tile = start.tile;
+  w.end = start.tile + start.tiles;
+  w.item_begin = start.item_begin;
+  w.span = start.span;
+  w.range = DecodeTiles(w.span, a.window);
+  w.items = start.items;
   return w;
 }
 
@@ -471,24 +483,21 @@ struct Consumer {
   __device__ __forceinline__ float4* Slot(int slot) const {
     return merge_area + slot * (T::kStateBytes / 16) + lane;
   }
-  __device__ __forceinline__ void SyncConsumers() const { ptx::NamedSync(1, 32 * kConsumers); }
+  __device__ __forceinline__ void SyncConsumers() const { ptx::NamedSync(1, 32 * T::kConsumers); }
 
-  // Adds the states of the splits up in a fixed order; the result is in the warps of split 0. A slot is written again only after
-  // a barrier that its last reader has passed: `parity` alternates.
-  __device__ __forceinline__ void MergeSplits(uint32_t parity) {
-    if (splits == 4) {
-      if (split >= 2) state.Store(Slot(split - 2));
+  // Adds the states of the splits up, pair by pair, in a fixed order; the result is in the warps of split 0. The levels use slots
+  // of their own as long as there are slots; the last one takes the first level's, which all have left by then.
+  __device__ __forceinline__ void MergeSplits() {
+    int first_slot = 0;
+    for (int half = splits / 2; half >= 1; half /= 2) {
+      if (first_slot + half * a.row_groups > T::kMergeSlots) first_slot = 0;
+      const int slot = first_slot + (split & (half - 1)) * a.row_groups + row_group;
+      if (split >= half && split < 2 * half) state.Store(Slot(slot));
       SyncConsumers();
-      if (split < 2) state.Merge(Slot(split));
-      if (split == 1) state.Store(Slot(2));
-      SyncConsumers();
-      if (split == 0) state.Merge(Slot(2));
-    } else if (splits == 2) {
-      const int slot = row_group + 2 * static_cast<int>(parity);
-      if (split == 1) state.Store(Slot(slot));
-      SyncConsumers();
-      if (split == 0) state.Merge(Slot(slot));
+      if (split < half) state.Merge(Slot(slot));
+      first_slot += half * a.row_groups;
     }
+    SyncConsumers();
   }
 
   __device__ __forceinline__ void WriteOut(const Walker& w) const {
@@ -530,7 +539,7 @@ struct Consumer {
   }
 
   // Leaves this CTA's part of an item; the CTA that finds all others done adds them up.
-  __device__ __forceinline__ void Share(const Walker& w, uint32_t parity, int32_t* last_flag) {
+  __device__ __forceinline__ void Share(const Walker& w, int32_t* last_flag) {
     const int32_t tiles = a.plan->decode_tiles;
     const int32_t ctas = a.plan->decode_ctas;
     const int32_t cta = static_cast<int32_t>(blockIdx.x);
@@ -553,7 +562,7 @@ struct Consumer {
       for (int32_t c = first + split; c <= last; c += splits) {
         state.Merge(Partial(c, c == first ? 1 : 0));
       }
-      MergeSplits(parity);
+      MergeSplits();
       if (split == 0) WriteOut(w);
     }
     SyncConsumers();  // the flag has been read, and the slots too
@@ -561,7 +570,6 @@ struct Consumer {
 
   __device__ __forceinline__ void Work(int32_t* last_flag) {
     int32_t count = 0;  // tiles of the CTA so far
-    uint32_t parity = 0;
     for (Walker w = StartWalk(a, chunk_rows); w.tile < w.end; NextItem(w, a, chunk_rows)) {
       state.Clear();
       LoadQ(w);
@@ -573,25 +581,28 @@ struct Consumer {
       for (; i < tiles; i += splits) {
         const int32_t stage = (count + i) % stages;
         ptx::BarrierWait(full + 8 * stage, ((count + i) / stages) & 1);
+        if (count + i == 0) Trace(2);
         Tile(w, w.range.first + w.tile + i - w.item_begin, ring + stage * T::kStageBytes);
         __syncwarp();
         if (lane == 0) ptx::BarrierArrive(empty + 8 * stage);
       }
       count += tiles;
+      Trace(3);
       state.SumRows();
-      MergeSplits(parity);
+      MergeSplits();
       if (tiles == w.range.count) {
         if (split == 0) WriteOut(w);
+        Trace(4);
       } else {
-        Share(w, parity ^ 1, last_flag);
+        Trace(4);
+        Share(w, last_flag);
       }
-      parity ^= 1;
     }
   }
 };
 
 template <int kDim, bool kFp8, int kRowTiles>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(Traits<kDim, kFp8, kRowTiles>::kThreads, 1)
     DecodeKernel(const __grid_constant__ CUtensorMap map, const KernelArgs args, int32_t stages) {
   using T = Traits<kDim, kFp8, kRowTiles>;
   extern __shared__ __align__(1024) uint8_t shared[];
@@ -602,6 +613,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const uint32_t ring = base + kControlBytes;
   uint8_t* merge = shared + kControlBytes + stages * T::kStageBytes;
   const int warp = static_cast<int>(threadIdx.x) / 32;
+  Trace(0);
   if (threadIdx.x == 0) {
     ptx::PrefetchMap(&map);
     for (int s = 0; s < stages; ++s) {
@@ -613,8 +625,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   ptx::WaitForPredecessor();
   ptx::LetSuccessorStart();
+  Trace(1);
   const int32_t chunk_rows = 16 * kRowTiles * args.row_groups;
-  if (warp == kConsumers) {
+  if (warp == T::kConsumers) {
     Produce<T>(args, &map, full, empty, ring, stages, chunk_rows);
     return;
   }
@@ -623,12 +636,12 @@ __global__ void __launch_bounds__(kThreads, 1)
       full,
       empty,
       ring,
-      merge + kMergeSlots * T::kStateBytes + warp * T::kQBytes,
+      merge + T::kMergeSlots * T::kStateBytes + warp * T::kQBytes,
       reinterpret_cast<float4*>(merge),
       stages,
       warp,
       static_cast<int32_t>(threadIdx.x) % 32,
-      kConsumers / args.row_groups,
+      T::kConsumers / args.row_groups,
       warp / args.row_groups,
       warp % args.row_groups,
       chunk_rows};
@@ -637,6 +650,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   consumer.score_scale = args.scale_log2 * (kFp8 ? k_scale : 1.0f);
   consumer.out_scale = kFp8 ? v_scale : 1.0f;
   consumer.Work(last_flag);
+  Trace(5);
 }
 
 using Kernel = void (*)(CUtensorMap, KernelArgs, int32_t);
@@ -646,14 +660,15 @@ struct Variant {
   bool fp8;
   int32_t row_tiles;
   Kernel kernel;
+  int32_t consumers;
   int32_t stage_bytes, fixed_bytes, state_bytes;
 };
 
 template <int kDim, bool kFp8, int kRowTiles>
 constexpr Variant MakeVariant() {
   using T = Traits<kDim, kFp8, kRowTiles>;
-  return {kDim, kFp8, kRowTiles, DecodeKernel<kDim, kFp8, kRowTiles>, T::kStageBytes, T::kFixedBytes,
-          T::kStateBytes};
+  return {kDim,           kFp8,           kRowTiles,      DecodeKernel<kDim, kFp8, kRowTiles>,
+          T::kConsumers,  T::kStageBytes, T::kFixedBytes, T::kStateBytes};
 }
 
 constexpr Variant kVariants[] = {
@@ -672,13 +687,23 @@ const Variant* Find(int32_t head_dim, bool fp8, int32_t row_tiles) {
 
 }  // namespace
 
+#ifdef AISP_ATTENTION_TRACE
+cudaError_t ReadDecodeTrace(uint64_t (*to)[8]) {
+  return cudaMemcpyFromSymbol(to, decode_trace, sizeof(decode_trace));
+}
+#endif
+
 DecodeTuning TuneDecode(int32_t head_dim, bool fp8, int32_t rows, int32_t shared_limit) {
   DecodeTuning tuning;
   tuning.row_tiles = rows > 16 && head_dim < 256 ? 2 : 1;
-  while (tuning.row_groups < kConsumers && tuning.chunk_rows() < rows) tuning.row_groups *= 2;
   const Variant* v = Find(head_dim, fp8, tuning.row_tiles);
   if (v == nullptr) return tuning;
+  while (tuning.row_groups < v->consumers && tuning.chunk_rows() < rows) tuning.row_groups *= 2;
+  tuning.splits = v->consumers / tuning.row_groups;
+  // A multiple of the splits, so that a stage is always the same warps': only then a warp that waits for a stage's next filling
+  // cannot mistake the one before the last for it.
   tuning.stages = std::min(kMaxStages, (shared_limit - v->fixed_bytes) / v->stage_bytes);
+  tuning.stages -= tuning.stages % tuning.splits;
   tuning.shared_bytes = v->fixed_bytes + tuning.stages * v->stage_bytes;
   return tuning;
 }
@@ -704,7 +729,7 @@ cudaError_t LaunchDecode(int32_t head_dim, bool fp8, const DecodeTuning& tuning,
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<uint32_t>(ctas));
-  config.blockDim = dim3(kThreads);
+  config.blockDim = dim3(static_cast<uint32_t>(32 * (v->consumers + 1)));
   config.dynamicSmemBytes = static_cast<size_t>(tuning.shared_bytes);
   config.stream = stream;
   config.attrs = &attribute;

@@ -38,6 +38,7 @@ struct KernelArgs {
 struct DecodeTuning {
   int32_t row_tiles = 1;   // 16-row tiles of a warp
   int32_t row_groups = 1;  // warps that share a key tile, each with rows of its own
+  int32_t splits = 1;      // of the keys, among the warps
   int32_t stages = 0;
   int32_t shared_bytes = 0;
   int32_t chunk_rows() const { return 16 * row_tiles * row_groups; }

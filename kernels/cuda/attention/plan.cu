@@ -70,7 +70,7 @@ __device__ void PlanDecode(const PlanShape& shape, const RowSpan* sequences, int
   __syncthreads();
   const int32_t ctas = max(1, min(shape.ctas, (total + shape.min_tiles - 1) / shape.min_tiles));
   for (int cta = static_cast<int>(threadIdx.x); cta < shape.ctas; cta += kThreads) {
-    int4 start = make_int4(0, 0, 0, 0);
+    DecodeStart start;
     if (cta < ctas && total > 0) {
       const int32_t begin = LineBegin(cta, total, ctas);
       int low = 0;  // the last sequence whose tiles begin at or before `begin`, and has any
@@ -85,8 +85,13 @@ __device__ void PlanDecode(const PlanShape& shape, const RowSpan* sequences, int
       }
       const RowSpan span = sequences[low];
       const int32_t count = DecodeTiles(span, shape.window).count;
-      start = make_int4(low, (begin - shared_prefix[low]) / count, begin,
-                        LineBegin(cta + 1, total, ctas) - begin);
+      start.seq = low;
+      start.item = (begin - shared_prefix[low]) / count;
+      start.tile = begin;
+      start.tiles = LineBegin(cta + 1, total, ctas) - begin;
+      start.span = span;
+      start.items = ItemsOf(shape, span);
+      start.item_begin = shared_prefix[low] + start.item * count;
     }
     header->decode_start[cta] = start;
   }

@@ -19,6 +19,18 @@ inline constexpr int kPrefillRows = 128;     // query rows of a tile: tokens tim
 inline constexpr int kPrefillKeys = 128;
 inline constexpr int kMaxCtas = 512;
 
+// Where a CTA's part of the line begins, with what it would else have to look up.
+struct alignas(16) DecodeStart {
+  int32_t seq = 0;
+  int32_t item = 0;        // of the sequence
+  int32_t tile = 0;        // on the line
+  int32_t tiles = 0;       // of the CTA
+  RowSpan span;            // of the sequence
+  int32_t items = 0;       // of the sequence
+  int32_t item_begin = 0;  // of the item, on the line
+  int32_t unused[2] = {};
+};
+
 // Device memory, at the head of the workspace.
 struct PlanHeader {
   int32_t decode_tiles = 0;
@@ -27,7 +39,7 @@ struct PlanHeader {
   int32_t prefill_next = 0;   // drawn so far, of this launch
   int32_t prefill_done = 0;   // CTAs that have left
   int32_t unused[3] = {};
-  int4 decode_start[kMaxCtas] = {};   // {sequence, item in it, first tile of the line, tiles}
+  DecodeStart decode_start[kMaxCtas] = {};
   int32_t decode_arrived[kMaxCtas] = {};  // by the item's first CTA
 };
 

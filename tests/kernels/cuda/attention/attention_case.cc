@@ -37,14 +37,11 @@ float FloatFromE4M3(uint8_t bits) {
 uint8_t E4M3FromFloat(float value) {
   const uint8_t sign = std::signbit(value) ? 0x80 : 0;
   const float magnitude = std::min(std::fabs(value), 448.0f);
-  uint8_t best = 0;
-  for (int i = 1; i < 0x7f; ++i) {  // to the nearest, ties to the even code
-    const float candidate = FloatFromE4M3(static_cast<uint8_t>(i));
-    const float was = std::fabs(FloatFromE4M3(best) - magnitude);
-    const float is = std::fabs(candidate - magnitude);
-    if (is < was || (is == was && i % 2 == 0)) best = static_cast<uint8_t>(i);
-  }
-  return best | sign;
+  // To the nearest multiple of the step at this magnitude, ties to even, as the default rounding mode does.
+  const int exponent = magnitude < 0x1p-6f ? -6 : std::ilogb(magnitude);
+  const float steps = std::nearbyint(std::ldexp(magnitude, 3 - exponent));
+  const int code = static_cast<int>(steps) + (exponent + 6) * 8;  // steps below 8 are subnormal; 16 carries over by itself
+  return static_cast<uint8_t>(sign | std::min(code, 0x7e));
 }
 
 bool HaveGpu() {
@@ -266,17 +263,16 @@ CaseResult RunCase(const AttentionCase& c) {
     return result;
   }
   // Padding sequences in the middle and at the end.
-  h.spans.insert(h.spans.begin() + static_cast<std::ptrdiff_t>(h.spans.size() / 2), RowSpan{});
-  h.spans.push_back(RowSpan{});
-  const DeviceBytes spans(h.spans.data(), h.spans.size() * sizeof(RowSpan));
+  std::vector<RowSpan> padded = h.spans;
+  padded.insert(padded.begin() + static_cast<std::ptrdiff_t>(padded.size() / 2), RowSpan{});
+  padded.push_back(RowSpan{});
+  const DeviceBytes spans(padded.data(), padded.size() * sizeof(RowSpan));
   const DeviceBytes tables(h.tables.data(), h.tables.size() * 4);
   const DeviceBytes pool(h.pool.data(), h.pool.size());
   const DeviceBytes q(h.q_bytes.data(), h.q_bytes.size());
   const size_t out_bytes = h.q.size() * DTypeBytes(c.out);
   const DeviceBytes out(out_bytes);
   const DeviceBytes workspace((*attention)->workspace_bytes());
-  h.spans.pop_back();
-  h.spans.erase(h.spans.begin() + static_cast<std::ptrdiff_t>(h.spans.size() / 2));
 
   auto layer = (*attention)->MakeLayer(pool.as<void>(), h.blocks);
   if (!layer) {
