@@ -24,9 +24,9 @@ Result<KvLayout> MakeKvLayout(const KvShape& shape, int32_t block_tokens, DType 
     return InvalidArgument(
         fmt::format("a block of {} tokens; 16 to 128 in steps of 16 are possible", block_tokens));
   }
-  if (dtype != DType::kF32 && dtype != DType::kBF16) {
+  if (dtype != DType::kF32 && dtype != DType::kBF16 && dtype != DType::kF8E4M3) {
     return InvalidArgument(
-        fmt::format("KV in {} is not supported; f32 and bf16 are", DTypeName(dtype)));
+        fmt::format("KV in {} is not supported; f32, bf16 and fp8_e4m3 are", DTypeName(dtype)));
   }
   KvLayout layout;
   layout.num_layers = shape.num_layers;
@@ -59,6 +59,8 @@ Result<std::unique_ptr<ModelExecutor>> ModelExecutor::Create(const std::string& 
         "this executor computes inside Launch; a {} device needs another one", device.info().kind));
   }
   if (options.max_slots < 1) return InvalidArgument("max_slots has to be positive");
+  if (options.kv_dtype == DType::kF8E4M3)
+    return InvalidArgument("KV in fp8_e4m3 needs a GPU; use f32 or bf16 (--kv-dtype)");
   std::unique_ptr<ModelExecutor> executor(new ModelExecutor(Complete(options), device));
   AISP_RETURN_IF_ERROR(executor->Start(model_directory, ops));
   return executor;
@@ -82,8 +84,8 @@ Status ModelExecutor::Start(const std::string& model_directory, Ops& ops) {
 Status ModelExecutor::Forward(const StepInput& input) {
   ForwardInput forward;
   forward.batch = input.batch;
-  forward.kv.first_layer = {pool_.data(), layout_.dtype, layout_.num_kv_heads, layout_.head_dim,
-                            layout_.block_tokens};
+  forward.kv.first_layer = {pool_.data(),     layout_.dtype,        layout_.num_kv_heads,
+                            layout_.head_dim, layout_.block_tokens, layout_.num_blocks};
   forward.kv.layer_bytes = layout_.LayerBlockBytes() * static_cast<size_t>(layout_.num_blocks);
   forward.slot_tokens = static_cast<const int32_t*>(slot_tokens_.data());
   for (int32_t block : input.batch.block_tables)

@@ -25,7 +25,7 @@ struct ModelExecutorOptions {
   int32_t block_tokens = 16;  // 16 to 128, a multiple of 16
   int32_t num_blocks = 0;     // or, when 0, as many as kv_bytes holds
   size_t kv_bytes = 0;
-  std::optional<DType> kv_dtype;  // f32 or bf16; nothing: the compute dtype
+  std::optional<DType> kv_dtype;  // f32, bf16 or (on a GPU) fp8_e4m3; nothing: the compute dtype
 };
 
 // The layout that these options give a model of this shape. INVALID_ARGUMENT: a block size or dtype that no kernel has, no room
@@ -33,7 +33,16 @@ struct ModelExecutorOptions {
 Result<KvLayout> MakeKvLayout(const KvShape& shape, int32_t block_tokens, DType dtype,
                               int32_t num_blocks, size_t kv_bytes);
 
-class ModelExecutor final : public Executor {
+// An executor of a real model, with a pool that other processes can map.
+class ServingExecutor : public Executor {
+ public:
+  virtual const Buffer& kv_pool() const = 0;
+  virtual const Model& model() const = 0;
+  // Of the last step: f32 [max_logit_rows, vocabulary], in device memory.
+  virtual TensorView logits() const = 0;
+};
+
+class ModelExecutor final : public ServingExecutor {
  public:
   static Result<std::unique_ptr<ModelExecutor>> Create(const std::string& model_directory,
                                                        const ModelExecutorOptions& options,
@@ -47,10 +56,9 @@ class ModelExecutor final : public Executor {
   Result<Ticket> Launch(const StepInput& input) override;
   Result<StepResult> Collect(Ticket ticket) override;
 
-  const Buffer& kv_pool() const { return pool_; }
-  const Model& model() const { return *model_; }
-  // Of the last step: f32 [max_logit_rows, vocabulary], in device memory.
-  TensorView logits() const { return model_->logits(); }
+  const Buffer& kv_pool() const override { return pool_; }
+  const Model& model() const override { return *model_; }
+  TensorView logits() const override { return model_->logits(); }
 
  private:
   ModelExecutor(const ModelExecutorOptions& options, Device& device)

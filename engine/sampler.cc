@@ -37,14 +37,25 @@ bool Filters(const SamplingParams& p, int32_t vocabulary) {
   return (p.top_k > 0 && p.top_k < vocabulary) || p.top_p < 1.0f || p.min_p > 0.0f;
 }
 
-bool Edits(const SampleRow& row) {
+}  // namespace
+
+Error NotFiniteError(uint32_t position) {
+  return {Code::kInternal,
+          fmt::format("the model's logits for position {} are not finite; the request cannot go on",
+                      position)};
+}
+
+Error NothingLeftError() {
+  return {Code::kInvalidArgument,
+          "bans and biases leave no token to draw; loosen logit_bias or the stop tokens"};
+}
+
+bool EditsLogits(const SampleRow& row) {
   const SamplingParams& p = *row.params;
   return p.presence_penalty != 0 || p.frequency_penalty != 0 ||
          (p.repetition_penalty != 1 && p.repetition_penalty > 0) || !p.logit_bias.empty() ||
          !row.banned.empty();
 }
-
-}  // namespace
 
 Sampler::Sampler(int32_t vocabulary)
     : scores_(static_cast<size_t>(vocabulary)),
@@ -199,22 +210,19 @@ SampledToken Sampler::Sample(std::span<const float> logits, const SampleRow& row
   const SamplingParams& p = *row.params;
   SampledToken out;
   if (!AllFinite(logits)) {
-    out.status = Internal(
-        fmt::format("the model's logits for position {} are not finite; the request cannot go on",
-                    row.position));
+    out.status = tl::unexpected(NotFiniteError(row.position));
     return out;
   }
   const bool greedy = p.temperature <= 0.0f;
   std::span<const float> scores = logits;
-  if (!greedy || Edits(row)) {
+  if (!greedy || EditsLogits(row)) {
     std::copy(logits.begin(), logits.end(), scores_.begin());
     EditLogits(row);
     scores = scores_;
   }
   const TokenId best = ArgMax(scores);
   if (scores[static_cast<size_t>(best)] == kBanned) {
-    out.status = InvalidArgument(
-        "bans and biases leave no token to draw; loosen logit_bias or the stop tokens");
+    out.status = tl::unexpected(NothingLeftError());
     return out;
   }
   if (greedy) {

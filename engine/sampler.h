@@ -15,6 +15,12 @@
 
 namespace aisp {
 
+// Why a row got no token; the same words from every backend.
+Error NotFiniteError(uint32_t position);
+Error NothingLeftError();
+// Whether the logits of this row are changed before the draw.
+bool EditsLogits(const SampleRow& row);
+
 class Sampler {
  public:
   explicit Sampler(int32_t vocabulary);
@@ -22,6 +28,8 @@ class Sampler {
   // `logits`: [vocabulary]. The token's status is INTERNAL when a logit is NaN or infinite, INVALID_ARGUMENT when bans and
   // biases leave nothing.
   SampledToken Sample(std::span<const float> logits, const SampleRow& row);
+  // Of `token` and of the `count` likeliest tokens, by the model's own distribution.
+  TokenLogprob Logprobs(std::span<const float> logits, TokenId token, int32_t count);
 
  private:
   void EditLogits(const SampleRow& row);
@@ -30,7 +38,6 @@ class Sampler {
   void Filter(const SamplingParams& params, float max);
   void SortCandidates(size_t n);
   TokenId Draw(const SamplingParams& params, uint32_t position, float max) const;
-  TokenLogprob Logprobs(std::span<const float> logits, TokenId token, int32_t count);
 
   std::vector<float> scores_;        // edited logits, then divided by the temperature
   std::vector<float> weights_;       // exp(score - max)

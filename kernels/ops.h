@@ -6,8 +6,13 @@
 // shape there is a broken program. Nothing allocates on the step path. What kernel serves which {operation, dtype, shape} is
 // resolved in Pack* and in the constructor.
 //
-// Number formats: the residual stream, the outputs of Linear and everything that is accumulated are f32; the inputs of Linear
-// have the weight's compute dtype (f32 or bf16); the KV pool is f32 or bf16.
+// Number formats: the residual stream and everything that is accumulated are f32; the inputs of Linear have the weight's compute
+// dtype (f32 or bf16); its outputs are f32 or, where the device prefers to write less (ActivationDType), bf16; the KV pool is
+// f32, bf16 or fp8_e4m3.
+//
+// Graphs: where the device supports them, every operation of the step path can be captured. A captured batch has no
+// host_sequences, its grids follow from the number of rows and sequences alone, and what it reads may be rewritten between
+// replays. Padding: rows with a negative position are left out of the pool, sequences with no rows are left out of attention.
 //
 // Rows: a tensor that is an input or output of Linear has RowCapacity(rows) rows of memory; those beyond `rows` may hold anything
 // and be overwritten.
@@ -37,22 +42,45 @@ class PackedLinear {
   virtual int64_t in_features() const = 0;
   virtual int64_t out_features() const = 0;
   virtual DType input_dtype() const = 0;
+  virtual DType output_dtype() const = 0;
   // Device bytes.
   virtual size_t bytes() const = 0;
 };
 
 enum class Epilogue : uint8_t {
   kStore,       // y = x W^T + b
-  kAccumulate,  // y += x W^T + b
+  kAccumulate,  // y += x W^T + b, y is f32
+  // Parts {gate, up}: y = silu(x gate^T) * (x up^T), half as wide. Not everywhere: Ops::Fuses says.
+  kGatedSilu,
+};
+
+// How a weight is kept in device memory.
+enum class WeightFormat : uint8_t {
+  kCompute,   // in its compute dtype
+  kFp8,       // e4m3 with an f32 scale for each output row
+  kFp8Block,  // e4m3 with an f32 scale for each block of 128 x 128
+  kNvfp4,     // e2m1, an e4m3 scale for each 16 elements of a row, an f32 scale for each output row
+};
+
+// What a quantised part is multiplied by. Host memory.
+struct PartScales {
+  std::span<const float> scales;  // kFp8: [out] or [1]; kFp8Block: [ceil(out/128), ceil(K/128)]
+  const void* group_scales = nullptr;  // kNvfp4: e4m3 [out, K / 16]
+  float scale = 1.0f;                  // kNvfp4: of the whole part
 };
 
 struct LinearSource {
-  // Host memory, [out_i, K] each, f32, bf16 or f16; stacked along the output: q, k and v, or gate and up.
+  // Host memory, [out_i, K] each, f32, bf16 or f16; stacked along the output: q, k and v, or gate and up. A part without data
+  // gets random weights. With `scales`, parts are stored as `format` says: e4m3, or (kU8, [out_i, K / 2]) pairs of e2m1.
   std::span<const TensorView> parts;
-  // One f32 [out_i] per part (a null view: zeros), or empty.
+  // One f32, bf16 or f16 [out_i] per part (a null view: zeros), or empty.
   std::span<const TensorView> biases;
   DType compute_dtype = DType::kF32;
   Epilogue epilogue = Epilogue::kStore;
+  DType output_dtype = DType::kF32;
+  WeightFormat format = WeightFormat::kCompute;
+  std::span<const PartScales> scales = {};
+  uint64_t random_seed = 0;
 };
 
 // The gated MLPs of a layer's experts.
@@ -65,12 +93,14 @@ class PackedExperts {
 
 struct ExpertsSource {
   struct Expert {
-    TensorView gate, up;  // [intermediate, hidden]
+    TensorView gate, up;  // [intermediate, hidden]; without data: random weights
     TensorView down;      // [hidden, intermediate]
   };
   std::span<const Expert> experts;
   DType compute_dtype = DType::kF32;
   int32_t max_rows = 0;  // of one call
+  int32_t top_k = 0;     // experts of a row
+  uint64_t random_seed = 0;
 };
 
 // ---- what a step is made of ----
@@ -82,6 +112,7 @@ struct PagedKvView {
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;
   int32_t block_tokens = 0;  // a multiple of 16
+  int32_t num_blocks = 0;
 
   size_t part_bytes() const {
     return static_cast<size_t>(block_tokens) * static_cast<size_t>(head_dim) * DTypeBytes(dtype);
@@ -98,9 +129,12 @@ struct RowSpan {
   int32_t table_begin = 0;  // of its entries in block_tables
 };
 
-// Ragged rows in device memory. `host_rows` is the same as `sequences`, for the launch to size its grid by.
+// Ragged rows in device memory. `host_sequences` is the same as `sequences`, for the launch to size its grid by; empty in a
+// capture.
 struct RaggedBatch {
   int32_t rows = 0;
+  int32_t num_sequences = 0;
+  int32_t longest_rows = 0;  // the most rows of a sequence; 1: all of them decode
   std::span<const RowSpan> host_sequences;
   const RowSpan* sequences = nullptr;
   const int32_t* positions = nullptr;     // [rows]
@@ -120,7 +154,7 @@ struct EmbeddingParams {
 struct LinearParams {
   const PackedLinear* weight = nullptr;
   TensorView x;  // [rows, in], the weight's input dtype, dense
-  TensorView y;  // f32 [rows, out], dense
+  TensorView y;  // [rows, out], the weight's output dtype, dense
   int32_t rows = 0;
 };
 
@@ -137,7 +171,7 @@ struct RmsNormParams {
 // Normalises (where there are norm weights) and rotates q and k, and appends k and v to the pool.
 // Rotation as in Hugging Face's Llama: element i pairs with i + rotary_dim / 2.
 struct RopeAppendParams {
-  TensorView qkv;  // f32 [rows, (heads + 2 kv_heads) * head_dim]; q is replaced in place
+  TensorView qkv;  // f32 or bf16 [rows, (heads + 2 kv_heads) * head_dim]; q is replaced in place
   TensorView
       cos_sin;  // f32 [positions, head_dim]: cosines of the head_dim/2 angles, then their sines
   TensorView q_norm;  // f32 [head_dim] or null
@@ -167,7 +201,7 @@ struct LatentAppendParams {
 
 // Causal attention of every row over its sequence's pool, prefill chunks and decode rows in one call.
 struct AttentionParams {
-  TensorView q;            // f32 [rows, >= heads * q_head_dim]; rows may be strided
+  TensorView q;            // f32 or bf16 [rows, >= heads * q_head_dim]; rows may be strided
   int32_t q_head_dim = 0;  // <= kv.head_dim; the rest of a key is not looked at
   int32_t v_head_dim = 0;  // <= kv.head_dim; elements of a head in the output
   int32_t num_heads = 0;   // a multiple of kv.num_kv_heads
@@ -213,6 +247,63 @@ struct ExpertMlpParams {
   int32_t rows = 0;
 };
 
+// ---- drawing tokens ----
+
+// What a row's logits are edited by, in this order: repetition penalty if `repeated`, presence and frequency penalties by
+// `count`, bias, ban. Each token once.
+struct TokenEdit {
+  int32_t token = 0;
+  int32_t count = 0;  // in what was generated
+  float bias = 0;
+  uint16_t repeated = 0;  // in the prompt or in what was generated
+  uint16_t banned = 0;
+};
+
+// One row to draw for, as engine/request.h defines it. Plain data for device memory.
+struct DrawRow {
+  int32_t logit_index = 0;  // negative: padding
+  int32_t slot = 0;         // where the token is left for the next step
+  uint32_t position = 0;    // of the token that is drawn
+  uint32_t choice = 0;
+  uint64_t seed = 0;
+  float temperature = 1;  // 0: greedy
+  float top_p = 1;
+  float min_p = 0;
+  int32_t top_k = 0;
+  float presence_penalty = 0;
+  float frequency_penalty = 0;
+  float repetition_penalty = 1;
+  int32_t edit_begin = 0;
+  int32_t edit_count = 0;
+  int32_t num_logprobs = -1;
+};
+
+enum class DrawStatus : int32_t { kDrawn = 0, kNotFinite = 1, kNothingLeft = 2 };
+
+struct DrawnToken {
+  int32_t token = -1;
+  DrawStatus status = DrawStatus::kDrawn;
+  float logprob = 0;  // of the model's own distribution; only where num_logprobs >= 0
+  float log_sum = 0;  // the logarithm of the sum of the exponentials of the row's logits; likewise
+};
+
+struct DrawParams {
+  TensorView logits;  // f32 [.., vocabulary]
+  const DrawRow* rows = nullptr;
+  const TokenEdit* edits = nullptr;
+  int32_t num_rows = 0;
+  int32_t* slot_tokens = nullptr;
+  DrawnToken* drawn = nullptr;  // [num_rows]
+};
+
+// Draws tokens on the device; owns the scratch memory for it. Same logits, same draw as engine/sampler.h.
+class TokenDrawer {
+ public:
+  virtual ~TokenDrawer() = default;
+  virtual size_t bytes() const = 0;
+  virtual Status Draw(const DrawParams& params, Stream& stream) = 0;
+};
+
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -223,11 +314,25 @@ class Ops {
   virtual DType PreferredComputeDType(DType checkpoint, int64_t elements) const = 0;
   // Rows of memory that a tensor of up to `rows` rows needs to serve Linear.
   virtual int64_t RowCapacity(int64_t rows) const = 0;
+  // Of what one operation hands to the next outside the residual stream.
+  virtual DType ActivationDType(DType compute) const = 0;
+  virtual bool Fuses(Epilogue epilogue, DType compute) const = 0;
+  // Whether weights of this compute dtype can be kept so.
+  virtual bool Supports(WeightFormat format, DType compute) const = 0;
 
   // INVALID_ARGUMENT: shapes that do not fit each other; UNIMPLEMENTED: a dtype without kernels here; RESOURCE_EXHAUSTED.
   virtual Result<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& source) = 0;
   virtual Result<std::unique_ptr<PackedExperts>> PackExperts(const ExpertsSource& source) = 0;
 
+  // UNIMPLEMENTED where tokens are drawn on the host.
+  virtual Result<std::unique_ptr<TokenDrawer>> MakeTokenDrawer(int32_t max_rows,
+                                                               int32_t vocabulary) = 0;
+  // Seeded normal values of the given deviation; `target` is dense, f32 or bf16, device memory.
+  virtual Status FillRandom(const TensorView& target, float deviation, uint64_t seed,
+                            Stream& stream) = 0;
+
+  // Before the first operation of a step.
+  virtual Status BeginStep(const RaggedBatch& batch, Stream& stream) = 0;
   virtual Status Embedding(const EmbeddingParams& params, Stream& stream) = 0;
   virtual Status Linear(const LinearParams& params, Stream& stream) = 0;
   virtual Status RmsNorm(const RmsNormParams& params, Stream& stream) = 0;

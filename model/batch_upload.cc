@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace aisp {
@@ -9,7 +10,8 @@ namespace {
 
 constexpr int32_t kSmallestBlock = 16;
 
-// Cuts int32 arrays from a piece of memory that exists twice, on the host and on the device.
+// Cuts int32 arrays from a piece of memory that exists twice, on the host and on the device. Without host memory only the
+// addresses on the device are told.
 class Cutter {
  public:
   Cutter(void* host, void* device)
@@ -22,11 +24,12 @@ class Cutter {
     used_ += (n * sizeof(T) + 15) / 16 * 16;
     return host;
   }
-  template <typename T>
-  const T* Put(std::span<const T> values) {
-    const T* on_device = nullptr;
-    T* host = Take<T>(values.size(), &on_device);
+  // `values`, then `padding` up to `n`.
+  const int32_t* Put(std::span<const int32_t> values, size_t n, int32_t padding) {
+    const int32_t* on_device = nullptr;
+    int32_t* host = Take<int32_t>(n, &on_device);
     if (!values.empty()) std::memcpy(host, values.data(), values.size_bytes());
+    std::fill(host + values.size(), host + n, padding);
     return on_device;
   }
   size_t used() const { return used_; }
@@ -51,10 +54,10 @@ Result<BatchUpload> BatchUpload::Create(Device& device, const BatchLimits& limit
   const size_t numbers = 4 * rows + sequences * (sizeof(RowSpan) / sizeof(int32_t)) +
                          static_cast<size_t>(limits.max_logit_rows) + sequences * table;
   const size_t bytes = numbers * sizeof(int32_t) + 8 * 16;
-  for (size_t i = 0; i < 2; ++i) {
-    AISP_ASSIGN_OR_RETURN(upload.staging_[i], device.Allocate(bytes, MemoryKind::kHost));
-    AISP_ASSIGN_OR_RETURN(upload.device_[i], device.Allocate(bytes, MemoryKind::kDevice));
+  for (Buffer& staging : upload.staging_) {
+    AISP_ASSIGN_OR_RETURN(staging, device.Allocate(bytes, MemoryKind::kHost));
   }
+  AISP_ASSIGN_OR_RETURN(upload.device_, device.Allocate(bytes, MemoryKind::kDevice));
   return upload;
 }
 
@@ -114,20 +117,45 @@ Status BatchUpload::Check(const ForwardBatch& b, int32_t vocabulary, int32_t blo
   return {};
 }
 
-Result<DeviceBatch> BatchUpload::Upload(const ForwardBatch& b, int32_t vocabulary,
-                                        int32_t block_tokens, Device& device, Stream& stream) {
-  AISP_RETURN_IF_ERROR(Check(b, vocabulary, block_tokens));
-  turn_ ^= 1;
-  Cutter cutter(staging_[turn_].data(), device_[turn_].data());
+DeviceBatch BatchUpload::Padded(int32_t rows) const {
+  Cutter cutter(nullptr, device_.data());
+  const auto n = static_cast<size_t>(rows);
   DeviceBatch out;
-  out.num_logit_rows = static_cast<int32_t>(b.logit_rows.size());
-  out.ragged.rows = static_cast<int32_t>(b.tokens.size());
-  out.tokens = cutter.Put(b.tokens);
-  out.ragged.positions = cutter.Put(b.positions);
-  out.slot_of_row = cutter.Put(b.slot_of_row);
-  out.logit_rows = cutter.Put(b.logit_rows);
-  RowSpan* sequences = cutter.Take<RowSpan>(b.sequences.size(), &out.ragged.sequences);
-  int32_t* slots = cutter.Take<int32_t>(b.tokens.size(), &out.ragged.kv_slots);
+  out.num_logit_rows = out.ragged.rows = out.ragged.num_sequences = rows;
+  out.ragged.longest_rows = 1;
+  cutter.Take<int32_t>(n, &out.tokens);
+  cutter.Take<int32_t>(n, &out.ragged.positions);
+  cutter.Take<int32_t>(n, &out.slot_of_row);
+  cutter.Take<int32_t>(n, &out.logit_rows);
+  cutter.Take<RowSpan>(n, &out.ragged.sequences);
+  cutter.Take<int32_t>(n, &out.ragged.kv_slots);
+  cutter.Take<int32_t>(0, &out.ragged.block_tables);
+  return out;
+}
+
+Result<DeviceBatch> BatchUpload::Upload(const ForwardBatch& b, int32_t vocabulary,
+                                        int32_t block_tokens, int32_t pad_to, Device& device,
+                                        Stream& stream) {
+  AISP_RETURN_IF_ERROR(Check(b, vocabulary, block_tokens));
+  AISP_CHECK(pad_to == 0 ||
+             (static_cast<size_t>(pad_to) >= b.tokens.size() &&
+              b.sequences.size() == b.tokens.size() && b.logit_rows.size() == b.tokens.size()));
+  const auto padding = static_cast<size_t>(pad_to);
+  const size_t rows = std::max(b.tokens.size(), padding);
+  const size_t sequence_count = std::max(b.sequences.size(), padding);
+  const size_t logit_rows = std::max(b.logit_rows.size(), padding);
+  turn_ ^= 1;
+  Cutter cutter(staging_[turn_].data(), device_.data());
+  DeviceBatch out;
+  out.num_logit_rows = static_cast<int32_t>(logit_rows);
+  out.ragged.rows = static_cast<int32_t>(rows);
+  out.ragged.num_sequences = static_cast<int32_t>(sequence_count);
+  out.tokens = cutter.Put(b.tokens, rows, 0);
+  out.ragged.positions = cutter.Put(b.positions, rows, -1);
+  out.slot_of_row = cutter.Put(b.slot_of_row, b.slot_of_row.empty() ? 0 : rows, 0);
+  out.logit_rows = cutter.Put(b.logit_rows, logit_rows, 0);
+  RowSpan* sequences = cutter.Take<RowSpan>(sequence_count, &out.ragged.sequences);
+  int32_t* slots = cutter.Take<int32_t>(rows, &out.ragged.kv_slots);
   // Only the tables of this step are copied, each cut to its sequence's length.
   size_t table_entries = 0;
   for (const SequenceRows& s : b.sequences)
@@ -141,6 +169,7 @@ Result<DeviceBatch> BatchUpload::Upload(const ForwardBatch& b, int32_t vocabular
     std::memcpy(tables + at, b.block_tables.data() + s.table_begin,
                 static_cast<size_t>(blocks) * sizeof(int32_t));
     sequences[i] = {s.row_begin, s.num_rows, s.context_len, at};
+    out.ragged.longest_rows = std::max(out.ragged.longest_rows, s.num_rows);
     for (int32_t r = 0; r < s.num_rows; ++r) {
       const int32_t position = s.context_len - s.num_rows + r;
       slots[s.row_begin + r] =
@@ -148,9 +177,11 @@ Result<DeviceBatch> BatchUpload::Upload(const ForwardBatch& b, int32_t vocabular
     }
     at += blocks;
   }
-  out.ragged.host_sequences = {sequences, b.sequences.size()};
-  AISP_RETURN_IF_ERROR(
-      device.Copy(device_[turn_].data(), staging_[turn_].data(), cutter.used(), stream));
+  for (size_t i = b.sequences.size(); i < sequence_count; ++i)
+    sequences[i] = {static_cast<int32_t>(i), 0, 0, 0};
+  std::fill(slots + b.tokens.size(), slots + rows, 0);
+  out.ragged.host_sequences = {sequences, sequence_count};
+  AISP_RETURN_IF_ERROR(device.Copy(device_.data(), staging_[turn_].data(), cutter.used(), stream));
   return out;
 }
 

@@ -1,7 +1,9 @@
 // BatchUpload: brings a step's small arrays (tokens, positions, tables) to the device in one copy.
 //
 // The staging memory is reused: the stream of the step before must have passed the copy, which holds because a step is
-// collected before the one after the next is launched and there are two staging areas.
+// collected before the one after the next is launched and there are two staging areas. The device memory is one: copies and
+// kernels of one stream follow each other. Where the arrays lie in it depends on the numbers of rows, sequences and logit rows
+// alone, so a captured step finds the next one's arrays where its own were (Padded).
 #pragma once
 
 #include <array>
@@ -34,15 +36,20 @@ class BatchUpload {
   static Result<BatchUpload> Create(Device& device, const BatchLimits& limits);
 
   // INVALID_ARGUMENT: what the limits do not allow, a token out of the vocabulary, spans that do not fit each other.
+  // With `pad_to` > 0 every sequence has one row and that row's logits are wanted; rows are added that do nothing.
   Result<DeviceBatch> Upload(const ForwardBatch& batch, int32_t vocabulary, int32_t block_tokens,
-                             Device& device, Stream& stream);
-  size_t bytes() const { return device_[0].bytes() + device_[1].bytes(); }
+                             int32_t pad_to, Device& device, Stream& stream);
+  // Where Upload puts a batch that it pads to `rows`, for a capture.
+  DeviceBatch Padded(int32_t rows) const;
+  const BatchLimits& limits() const { return limits_; }
+  size_t bytes() const { return device_.bytes(); }
 
  private:
   Status Check(const ForwardBatch& batch, int32_t vocabulary, int32_t block_tokens) const;
 
   BatchLimits limits_;
-  std::array<Buffer, 2> staging_, device_;
+  std::array<Buffer, 2> staging_;
+  Buffer device_;
   size_t turn_ = 0;
 };
 

@@ -23,6 +23,7 @@ class ExpertMlpLayer final : public Sublayer {
     // The router's choice is discrete: it is computed in f32 whatever the rest is.
     LoadContext exact = c;
     exact.compute_dtype = DType::kF32;
+    exact.weight_format = WeightFormat::kCompute;
     AISP_ASSIGN_OR_RETURN(router_, LoadLinear(exact, plan_.mlp_name + ".gate", m.num_experts,
                                               plan_.hidden, Epilogue::kStore));
     if (m.correction_bias) {
@@ -42,7 +43,9 @@ class ExpertMlpLayer final : public Sublayer {
                             c.weights.Matrix(name + plan_.down_name, plan_.hidden, m.intermediate));
       experts.push_back(expert);
     }
-    AISP_ASSIGN_OR_RETURN(experts_, c.ops.PackExperts({experts, dtype_, c.max_rows}));
+    AISP_ASSIGN_OR_RETURN(experts_, c.ops.PackExperts({experts, dtype_, c.max_rows, m.top_k,
+                                                       c.weights.SeedOf(plan_.mlp_name)}));
+    if (c.weight_bytes != nullptr) *c.weight_bytes += experts_->bytes();
     c.weights.Release();
     if (m.shared_intermediate > 0) {
       AISP_RETURN_IF_ERROR(shared_.emplace().Load(c, plan_, plan_.mlp_name + ".shared_experts",

@@ -36,16 +36,18 @@ Status GatedMlp::Load(const LoadContext& c, const LayerPlan& plan, const std::st
   dtype_ = c.compute_dtype;
   hidden_ = plan.hidden;
   intermediate_ = intermediate;
-  AISP_ASSIGN_OR_RETURN(const TensorView gate,
-                        c.weights.Matrix(name + "." + plan.gate_name, intermediate, hidden_));
-  AISP_ASSIGN_OR_RETURN(const TensorView up,
-                        c.weights.Matrix(name + "." + plan.up_name, intermediate, hidden_));
-  const TensorView parts[] = {gate, up};
-  AISP_ASSIGN_OR_RETURN(gate_up_, c.ops.PackLinear({parts, {}, dtype_, Epilogue::kStore}));
+  fused_ = c.ops.Fuses(Epilogue::kGatedSilu, dtype_);
+  const StackedPart gate_up[] = {{name + "." + plan.gate_name, intermediate},
+                                 {name + "." + plan.up_name, intermediate}};
+  AISP_ASSIGN_OR_RETURN(
+      gate_up_, LoadStacked(c, {.parts = gate_up,
+                                .in = hidden_,
+                                .epilogue = fused_ ? Epilogue::kGatedSilu : Epilogue::kStore,
+                                .output_dtype = fused_ ? dtype_ : DType::kF32}));
   AISP_ASSIGN_OR_RETURN(down_, LoadLinear(c, name + "." + plan.down_name, hidden_, intermediate,
                                           Epilogue::kAccumulate));
   c.workspace.Need(Slot::kNormed, dtype_, hidden_);
-  c.workspace.Need(Slot::kProjected, DType::kF32, 2 * intermediate);
+  if (!fused_) c.workspace.Need(Slot::kProjected, DType::kF32, 2 * intermediate);
   c.workspace.Need(Slot::kMixed, dtype_, intermediate);
   return {};
 }
@@ -53,10 +55,14 @@ Status GatedMlp::Load(const LoadContext& c, const LayerPlan& plan, const std::st
 Status GatedMlp::Forward(const StepContext& s, const TensorView& x) const {
   const int32_t rows = s.batch.rows;
   const TensorView hidden = s.workspace.View(Slot::kHidden, DType::kF32, hidden_);
-  const TensorView gate_up = s.workspace.View(Slot::kProjected, DType::kF32, 2 * intermediate_);
   const TensorView activation = s.workspace.View(Slot::kMixed, dtype_, intermediate_);
-  AISP_RETURN_IF_ERROR(s.ops.Linear({gate_up_.get(), x, gate_up, rows}, s.stream));
-  AISP_RETURN_IF_ERROR(s.ops.SiluMul({gate_up, activation, rows}, s.stream));
+  if (fused_) {
+    AISP_RETURN_IF_ERROR(s.ops.Linear({gate_up_.get(), x, activation, rows}, s.stream));
+  } else {
+    const TensorView gate_up = s.workspace.View(Slot::kProjected, DType::kF32, 2 * intermediate_);
+    AISP_RETURN_IF_ERROR(s.ops.Linear({gate_up_.get(), x, gate_up, rows}, s.stream));
+    AISP_RETURN_IF_ERROR(s.ops.SiluMul({gate_up, activation, rows}, s.stream));
+  }
   return s.ops.Linear({down_.get(), activation, hidden, rows}, s.stream);
 }
 

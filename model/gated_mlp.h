@@ -18,6 +18,7 @@ class GatedMlp {
 
  private:
   DType dtype_ = DType::kF32;
+  bool fused_ = false;  // gate, up and their product in one operation
   int64_t hidden_ = 0;
   int64_t intermediate_ = 0;
   std::unique_ptr<PackedLinear> gate_up_, down_;

@@ -22,22 +22,20 @@ class GroupedAttention final : public Sublayer {
       AISP_ASSIGN_OR_RETURN(q_norm_, LoadVector(c, self + ".q_norm.weight", a.head_dim));
       AISP_ASSIGN_OR_RETURN(k_norm_, LoadVector(c, self + ".k_norm.weight", a.head_dim));
     }
-    AISP_ASSIGN_OR_RETURN(const TensorView wq, c.weights.Matrix(self + ".q_proj", q, plan_.hidden));
-    AISP_ASSIGN_OR_RETURN(const TensorView wk,
-                          c.weights.Matrix(self + ".k_proj", kv, plan_.hidden));
-    AISP_ASSIGN_OR_RETURN(const TensorView wv,
-                          c.weights.Matrix(self + ".v_proj", kv, plan_.hidden));
-    const TensorView parts[] = {wq, wk, wv};
-    std::vector<TensorView> biases;
-    if (a.qkv_bias) {
-      AISP_ASSIGN_OR_RETURN(biases.emplace_back(), c.weights.Vector(self + ".q_proj.bias", q));
-      AISP_ASSIGN_OR_RETURN(biases.emplace_back(), c.weights.Vector(self + ".k_proj.bias", kv));
-      AISP_ASSIGN_OR_RETURN(biases.emplace_back(), c.weights.Vector(self + ".v_proj.bias", kv));
-    }
-    AISP_ASSIGN_OR_RETURN(qkv_, c.ops.PackLinear({parts, biases, dtype_, Epilogue::kStore}));
-    AISP_RETURN_IF_ERROR(LoadOutput(c, self + ".o_proj", q));
+    activation_ = c.activation_dtype;
+    const StackedPart qkv[] = {
+        {self + ".q_proj", q}, {self + ".k_proj", kv}, {self + ".v_proj", kv}};
+    AISP_ASSIGN_OR_RETURN(qkv_, LoadStacked(c, {.parts = qkv,
+                                                .in = plan_.hidden,
+                                                .bias = a.qkv_bias,
+                                                .output_dtype = activation_}));
+    const StackedPart output[] = {{self + ".o_proj", plan_.hidden}};
+    AISP_ASSIGN_OR_RETURN(output_, LoadStacked(c, {.parts = output,
+                                                   .in = q,
+                                                   .epilogue = Epilogue::kAccumulate,
+                                                   .bias = a.output_bias}));
     c.workspace.Need(Slot::kNormed, dtype_, plan_.hidden);
-    c.workspace.Need(Slot::kProjected, DType::kF32, q + 2 * kv);
+    c.workspace.Need(Slot::kProjected, activation_, q + 2 * kv);
     c.workspace.Need(Slot::kMixed, dtype_, q);
     return {};
   }
@@ -48,7 +46,7 @@ class GroupedAttention final : public Sublayer {
     const int64_t q = int64_t{a.num_heads} * a.head_dim;
     const TensorView hidden = s.workspace.View(Slot::kHidden, DType::kF32, plan_.hidden);
     const TensorView normed = s.workspace.View(Slot::kNormed, dtype_, plan_.hidden);
-    const TensorView qkv = s.workspace.View(Slot::kProjected, DType::kF32, qkv_->out_features());
+    const TensorView qkv = s.workspace.View(Slot::kProjected, activation_, qkv_->out_features());
     const TensorView mixed = s.workspace.View(Slot::kMixed, dtype_, q);
     AISP_RETURN_IF_ERROR(
         s.ops.RmsNorm({hidden, nullptr, norm_.view, normed, rows, plan_.norm_epsilon}, s.stream));
@@ -63,21 +61,9 @@ class GroupedAttention final : public Sublayer {
   }
 
  private:
-  Status LoadOutput(const LoadContext& c, const std::string& name, int64_t in) {
-    AISP_ASSIGN_OR_RETURN(const TensorView weight, c.weights.Matrix(name, plan_.hidden, in));
-    const TensorView parts[] = {weight};
-    std::vector<TensorView> biases;
-    if (plan_.attention.output_bias) {
-      AISP_ASSIGN_OR_RETURN(biases.emplace_back(), c.weights.Vector(name + ".bias", plan_.hidden));
-    }
-    AISP_ASSIGN_OR_RETURN(output_,
-                          c.ops.PackLinear({parts, biases, dtype_, Epilogue::kAccumulate}));
-    c.weights.Release();
-    return {};
-  }
-
   const LayerPlan plan_;
   DType dtype_ = DType::kF32;
+  DType activation_ = DType::kF32;
   TensorView cos_sin_;
   DeviceVector norm_, q_norm_, k_norm_;
   std::unique_ptr<PackedLinear> qkv_, output_;

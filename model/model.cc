@@ -18,6 +18,17 @@
 namespace aisp {
 namespace {
 
+// As many elements as all matrices of the layers have, roughly.
+int64_t CountElements(const ModelSpec& spec) {
+  int64_t sum = int64_t{spec.vocabulary} * spec.hidden;
+  for (const LayerSpec& layer : spec.layers) {
+    const AttentionSpec& a = layer.attention;
+    sum += int64_t{2} * spec.hidden * (a.num_heads + a.num_kv_heads) * a.head_dim;
+    sum += int64_t{3} * spec.hidden * layer.mlp.intermediate * std::max(1, layer.mlp.num_experts);
+  }
+  return sum;
+}
+
 int64_t CountElements(const Checkpoint& checkpoint) {
   int64_t sum = 0;
   for (const auto& [name, tensor] : checkpoint.tensors()) {
@@ -46,11 +57,17 @@ class LoadedModel final : public Model {
     return workspace_.bytes() + output_.bytes() + upload_.bytes();
   }
   Status Forward(const ForwardInput& input, Stream& stream) override;
+  Result<DeviceBatch> Upload(const ForwardBatch& batch, int32_t block_tokens, int32_t pad_to,
+                             Stream& stream) override;
+  DeviceBatch Padded(int32_t rows) const override { return upload_.Padded(rows); }
+  Status Enqueue(const DeviceBatch& batch, const PagedKvPool& kv, const int32_t* slot_tokens,
+                 const std::function<void(int32_t layer)>& on_layer, Stream& stream) override;
+  size_t weight_bytes() const override { return weight_bytes_; }
   TensorView logits() const override { return logits_; }
 
  private:
   Status CheckOptions() const;
-  Status LoadEmbedding(const Checkpoint& checkpoint, Stream& stream);
+  Status LoadEmbedding(WeightReader& reader, Stream& stream);
   Status LoadLayers(const LoadContext& context);
   Status LoadHead(const LoadContext& context);
   Result<TensorView> LoadRope(Stream& stream);
@@ -61,6 +78,7 @@ class LoadedModel final : public Model {
   Device& device_;
   Ops& ops_;
   DType dtype_ = DType::kF32;
+  size_t weight_bytes_ = 0;
   Buffer embedding_memory_, rope_memory_, output_;
   TensorView embedding_;
   std::vector<Layer> layers_;
@@ -85,16 +103,28 @@ Status LoadedModel::CheckOptions() const {
 
 Status LoadedModel::Load(const std::string& directory) {
   AISP_RETURN_IF_ERROR(CheckOptions());
-  AISP_ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::Open(directory));
+  std::unique_ptr<Checkpoint> checkpoint;
+  if (!options_.random_weights) {
+    AISP_ASSIGN_OR_RETURN(checkpoint, Checkpoint::Open(directory));
+  }
   AISP_ASSIGN_OR_RETURN(const auto stream, device_.CreateStream());
   dtype_ = options_.compute_dtype
                ? *options_.compute_dtype
-               : ops_.PreferredComputeDType(spec_.dtype, CountElements(*checkpoint));
-  AISP_RETURN_IF_ERROR(LoadEmbedding(*checkpoint, *stream));
-  WeightReader reader(*checkpoint, spec_.quant);
+               : ops_.PreferredComputeDType(
+                     spec_.dtype, checkpoint ? CountElements(*checkpoint) : CountElements(spec_));
+  // On a CPU, random weights are made in host memory, as if they had been read; a GPU makes them where they stay.
+  WeightReader reader(checkpoint.get(), spec_.quant);
+  if (options_.random_weights) {
+    reader.MakeRandom(*options_.random_weights, device_.info().asynchronous ? nullptr : &ops_,
+                      stream.get());
+  }
+  AISP_RETURN_IF_ERROR(LoadEmbedding(reader, *stream));
   AISP_ASSIGN_OR_RETURN(const TensorView rope, LoadRope(*stream));
-  const LoadContext context{
-      device_, ops_, *stream, reader, workspace_, dtype_, options_.max_batch_tokens, rope};
+  LoadContext context{device_, ops_, *stream, reader, workspace_, dtype_, options_.max_batch_tokens,
+                      rope};
+  context.activation_dtype = ops_.ActivationDType(dtype_);
+  context.weight_format = options_.weight_format;
+  context.weight_bytes = &weight_bytes_;
   workspace_.Need(Slot::kHidden, DType::kF32, spec_.hidden);
   AISP_RETURN_IF_ERROR(LoadLayers(context));
   AISP_RETURN_IF_ERROR(LoadHead(context));
@@ -111,20 +141,21 @@ Status LoadedModel::Load(const std::string& directory) {
   return {};
 }
 
-Status LoadedModel::LoadEmbedding(const Checkpoint& checkpoint, Stream& stream) {
-  const std::array<int64_t, 2> shape = {spec_.vocabulary, spec_.hidden};
+Status LoadedModel::LoadEmbedding(WeightReader& reader, Stream& stream) {
   AISP_ASSIGN_OR_RETURN(const TensorView stored,
-                        checkpoint.Get("model.embed_tokens.weight", shape));
-  if (stored.dtype != DType::kF32 && stored.dtype != DType::kBF16 && stored.dtype != DType::kF16) {
-    return InvalidArgument(
-        fmt::format("{}: model.embed_tokens.weight has dtype {}; f32, bf16 or f16 is expected",
-                    checkpoint.directory(), DTypeName(stored.dtype)));
-  }
+                        reader.Plain("model.embed_tokens", spec_.vocabulary, spec_.hidden));
   AISP_ASSIGN_OR_RETURN(embedding_memory_, device_.Allocate(stored.bytes(), MemoryKind::kDevice));
   embedding_ =
       TensorView::Dense(embedding_memory_.data(), stored.dtype, {spec_.vocabulary, spec_.hidden});
-  AISP_RETURN_IF_ERROR(device_.Copy(embedding_.data, stored.data, stored.bytes(), stream));
-  return device_.Synchronize(stream);
+  if (stored.data == nullptr) {
+    AISP_RETURN_IF_ERROR(
+        ops_.FillRandom(embedding_, 1.0f, reader.SeedOf("model.embed_tokens"), stream));
+  } else {
+    AISP_RETURN_IF_ERROR(device_.Copy(embedding_.data, stored.data, stored.bytes(), stream));
+  }
+  AISP_RETURN_IF_ERROR(device_.Synchronize(stream));
+  reader.Release();
+  return {};
 }
 
 Result<TensorView> LoadedModel::LoadRope(Stream& stream) {
@@ -171,8 +202,12 @@ Status LoadedModel::LoadHead(const LoadContext& context) {
   AISP_ASSIGN_OR_RETURN(final_norm_, LoadVector(context, "model.norm.weight", spec_.hidden));
   const bool tied = spec_.tied_embeddings || !context.weights.Has("lm_head.weight");
   const std::string name = tied ? "model.embed_tokens" : "lm_head";
+  // A quantised head costs more quality than its bytes are worth, unless the checkpoint has it so.
+  const StackedPart head[] = {{name, spec_.vocabulary}};
   AISP_ASSIGN_OR_RETURN(
-      head_, LoadLinear(context, name, spec_.vocabulary, spec_.hidden, Epilogue::kStore));
+      head_, LoadStacked(context, {.parts = head,
+                                   .in = spec_.hidden,
+                                   .keep_precision = context.weight_format.has_value()}));
   return {};
 }
 
@@ -188,19 +223,24 @@ Status LoadedModel::AllocateOutput() {
   return {};
 }
 
-Status LoadedModel::Forward(const ForwardInput& input, Stream& stream) {
-  AISP_ASSIGN_OR_RETURN(const DeviceBatch batch,
-                        upload_.Upload(input.batch, spec_.vocabulary,
-                                       input.kv.first_layer.block_tokens, device_, stream));
+Result<DeviceBatch> LoadedModel::Upload(const ForwardBatch& batch, int32_t block_tokens,
+                                        int32_t pad_to, Stream& stream) {
+  return upload_.Upload(batch, spec_.vocabulary, block_tokens, pad_to, device_, stream);
+}
+
+Status LoadedModel::Enqueue(const DeviceBatch& batch, const PagedKvPool& kv,
+                            const int32_t* slot_tokens,
+                            const std::function<void(int32_t layer)>& on_layer, Stream& stream) {
   const TensorView hidden = workspace_.View(Slot::kHidden, DType::kF32, spec_.hidden);
+  AISP_RETURN_IF_ERROR(ops_.BeginStep(batch.ragged, stream));
   AISP_RETURN_IF_ERROR(ops_.Embedding(
-      {embedding_, batch.tokens, batch.slot_of_row, input.slot_tokens, batch.ragged.rows, hidden},
+      {embedding_, batch.tokens, batch.slot_of_row, slot_tokens, batch.ragged.rows, hidden},
       stream));
   for (size_t i = 0; i < layers_.size(); ++i) {
     const auto index = static_cast<int32_t>(i);
-    const StepContext step{ops_, stream, workspace_, batch.ragged, input.kv.Layer(index)};
+    const StepContext step{ops_, stream, workspace_, batch.ragged, kv.Layer(index)};
     AISP_RETURN_IF_ERROR(layers_[i].attention->Forward(step));
-    if (input.on_layer) input.on_layer(index);
+    if (on_layer) on_layer(index);
     AISP_RETURN_IF_ERROR(layers_[i].mlp->Forward(step));
   }
   if (batch.num_logit_rows == 0) return {};
@@ -208,6 +248,12 @@ Status LoadedModel::Forward(const ForwardInput& input, Stream& stream) {
                                      batch.num_logit_rows, spec_.norm_epsilon},
                                     stream));
   return ops_.Linear({head_.get(), head_input_, logits_, batch.num_logit_rows}, stream);
+}
+
+Status LoadedModel::Forward(const ForwardInput& input, Stream& stream) {
+  AISP_ASSIGN_OR_RETURN(const DeviceBatch batch,
+                        Upload(input.batch, input.kv.first_layer.block_tokens, 0, stream));
+  return Enqueue(batch, input.kv, input.slot_tokens, input.on_layer, stream);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 
 #include "common/result.h"
 #include "kernels/ops.h"
+#include "model/batch_upload.h"
 #include "model/forward.h"
 #include "model/spec.h"
 
@@ -27,6 +28,10 @@ struct ModelOptions {
   int32_t max_sequences = 64;      // of a step
   int32_t max_context =
       0;  // tokens of a sequence; 0: what config.json says, which is also the limit
+  // Weights are not read but random, from this seed; the directory needs no more than a config.json.
+  std::optional<uint64_t> random_weights;
+  // How the layers' matrices are kept; nothing: as the checkpoint has them where the device can, else in the compute dtype.
+  std::optional<WeightFormat> weight_format;
 };
 
 // All layers of the pool have the same shape and follow each other at `layer_bytes`.
@@ -64,6 +69,15 @@ class Model {
 
   // INVALID_ARGUMENT: a token out of the vocabulary, more rows, sequences or positions than the options allow.
   virtual Status Forward(const ForwardInput& input, Stream& stream) = 0;
+  // The two halves of Forward: the arrays to the device (see BatchUpload), and the operations alone, which a graph may capture.
+  virtual Result<DeviceBatch> Upload(const ForwardBatch& batch, int32_t block_tokens,
+                                     int32_t pad_to, Stream& stream) = 0;
+  virtual DeviceBatch Padded(int32_t rows) const = 0;
+  virtual Status Enqueue(const DeviceBatch& batch, const PagedKvPool& kv,
+                         const int32_t* slot_tokens,
+                         const std::function<void(int32_t layer)>& on_layer, Stream& stream) = 0;
+  // Bytes of weights that a step of few rows reads (of a mixture, all experts).
+  virtual size_t weight_bytes() const = 0;
   // f32 [max_logit_rows, vocabulary]: row i is of batch.logit_rows[i] of the last Forward.
   virtual TensorView logits() const = 0;
 };

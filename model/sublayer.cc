@@ -20,15 +20,75 @@ Result<DeviceVector> LoadVector(const LoadContext& context, const std::string& n
   return out;
 }
 
+namespace {
+
+// Fills `source` with the stored quantised parts; false where the weights are not stored so, or the device has no use for it.
+Result<bool> TakeAsStored(const LoadContext& c, const StackedLinear& stacked,
+                          std::vector<TensorView>* parts, std::vector<PartScales>* scales,
+                          WeightFormat* format) {
+  const std::optional<WeightFormat> stored = c.weights.StoredFormat(stacked.parts.front().name);
+  if (!stored || !c.ops.Supports(*stored, c.compute_dtype) || stacked.in % 16 != 0) return false;
+  for (const StackedPart& part : stacked.parts) {
+    if (c.weights.StoredFormat(part.name) != stored) return false;
+    // Blocks of scales must not straddle two parts.
+    if (*stored == WeightFormat::kFp8Block && stacked.parts.size() > 1 && part.out % 128 != 0)
+      return false;
+  }
+  for (const StackedPart& part : stacked.parts) {
+    AISP_ASSIGN_OR_RETURN(const StoredMatrix matrix,
+                          c.weights.AsStored(part.name, part.out, stacked.in));
+    parts->push_back(matrix.codes);
+    scales->push_back(matrix.scales);
+  }
+  *format = *stored;
+  return true;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<PackedLinear>> LoadStacked(const LoadContext& c,
+                                                  const StackedLinear& stacked) {
+  std::vector<TensorView> parts, biases;
+  std::vector<PartScales> scales;
+  LinearSource source;
+  source.compute_dtype = c.compute_dtype;
+  source.epilogue = stacked.epilogue;
+  source.output_dtype =
+      stacked.epilogue == Epilogue::kAccumulate ? DType::kF32 : stacked.output_dtype;
+  source.random_seed = c.weights.SeedOf(stacked.parts.front().name);
+  bool as_stored = false;
+  if (!c.weight_format && !stacked.keep_precision) {
+    AISP_ASSIGN_OR_RETURN(as_stored, TakeAsStored(c, stacked, &parts, &scales, &source.format));
+  }
+  if (!as_stored) {
+    for (const StackedPart& part : stacked.parts) {
+      AISP_ASSIGN_OR_RETURN(parts.emplace_back(),
+                            c.weights.Matrix(part.name, part.out, stacked.in));
+    }
+    const WeightFormat wanted = c.weight_format.value_or(WeightFormat::kCompute);
+    if (!stacked.keep_precision && c.ops.Supports(wanted, c.compute_dtype) && stacked.in % 16 == 0)
+      source.format = wanted;
+  }
+  if (stacked.bias) {
+    for (const StackedPart& part : stacked.parts) {
+      AISP_ASSIGN_OR_RETURN(biases.emplace_back(), c.weights.Vector(part.name + ".bias", part.out));
+    }
+  }
+  source.parts = parts;
+  source.scales = scales;
+  source.biases = biases;
+  auto packed = c.ops.PackLinear(source);
+  c.weights.Release();
+  if (!packed) return tl::unexpected(packed.error().WithContext(stacked.parts.front().name));
+  if (c.weight_bytes != nullptr) *c.weight_bytes += (*packed)->bytes();
+  return packed;
+}
+
 Result<std::unique_ptr<PackedLinear>> LoadLinear(const LoadContext& context,
                                                  const std::string& name, int64_t out, int64_t in,
                                                  Epilogue epilogue) {
-  AISP_ASSIGN_OR_RETURN(const TensorView weight, context.weights.Matrix(name, out, in));
-  const TensorView parts[] = {weight};
-  auto packed = context.ops.PackLinear({parts, {}, context.compute_dtype, epilogue});
-  context.weights.Release();
-  if (!packed) return tl::unexpected(packed.error().WithContext(name));
-  return packed;
+  const StackedPart part{name, out};
+  return LoadStacked(context, {.parts = {&part, 1}, .in = in, .epilogue = epilogue});
 }
 
 }  // namespace aisp

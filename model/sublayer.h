@@ -4,6 +4,9 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <span>
+#include <string>
 
 #include "kernels/ops.h"
 #include "model/layer_plan.h"
@@ -22,6 +25,11 @@ struct LoadContext {
   DType compute_dtype;
   int32_t max_rows = 0;
   TensorView cos_sin;  // in device memory
+  // What operations hand to each other outside the residual stream (Ops::ActivationDType).
+  DType activation_dtype = DType::kF32;
+  // How matrices are kept; nothing: as they are stored where the device can, else in the compute dtype.
+  std::optional<WeightFormat> weight_format = std::nullopt;
+  size_t* weight_bytes = nullptr;  // summed up here
 };
 
 // What one step needs. `kv` is this layer's part of the pool.
@@ -52,7 +60,22 @@ struct DeviceVector {
   TensorView view;
 };
 Result<DeviceVector> LoadVector(const LoadContext& context, const std::string& name, int64_t n);
-// One matrix, without bias.
+// Matrices stacked along their output, each [out, in], with biases (`name`.bias) if there are.
+struct StackedPart {
+  std::string name;  // without ".weight"
+  int64_t out = 0;
+};
+struct StackedLinear {
+  std::span<const StackedPart> parts;
+  int64_t in = 0;
+  Epilogue epilogue = Epilogue::kStore;
+  bool bias = false;
+  DType output_dtype = DType::kF32;
+  bool keep_precision = false;  // in the compute dtype, whatever the others are kept in
+};
+Result<std::unique_ptr<PackedLinear>> LoadStacked(const LoadContext& context,
+                                                  const StackedLinear& stacked);
+// One matrix, without bias, with an f32 output.
 Result<std::unique_ptr<PackedLinear>> LoadLinear(const LoadContext& context,
                                                  const std::string& name, int64_t out, int64_t in,
                                                  Epilogue epilogue);

@@ -5,7 +5,10 @@
 
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstring>
+
+#include "common/hash.h"
 
 namespace aisp {
 namespace {
@@ -71,9 +74,9 @@ float* WeightReader::NewMatrix(int64_t out, int64_t in, TensorView* view) {
 }
 
 Result<std::vector<float>> WeightReader::Floats(const std::string& name) {
-  const StoredTensor* stored = checkpoint_.Find(name);
+  const StoredTensor* stored = checkpoint_->Find(name);
   if (stored == nullptr)
-    return NotFound(fmt::format("{}: tensor \"{}\" is missing", checkpoint_.directory(), name));
+    return NotFound(fmt::format("{}: tensor \"{}\" is missing", checkpoint_->directory(), name));
   AISP_ASSIGN_OR_RETURN(const TensorView view, ViewOf(*stored, name));
   if (!IsFloat(view.dtype) && view.dtype != DType::kF8E4M3)
     return InvalidArgument(fmt::format("tensor \"{}\": {} is no scale", name, stored->dtype));
@@ -82,9 +85,39 @@ Result<std::vector<float>> WeightReader::Floats(const std::string& name) {
   return out;
 }
 
+uint64_t WeightReader::SeedOf(const std::string& name) const {
+  return random_seed_ * 0x9E3779B97F4A7C15u + HashBytes(name).lo;
+}
+
+Result<TensorView> WeightReader::Random(const std::string& name, int64_t out, int64_t in) {
+  TensorView view = TensorView::Dense(nullptr, DType::kBF16, {out, in});
+  if (ops_ == nullptr) return view;
+  NewMatrix(out, in, &view);
+  const float deviation = 0.6f / std::sqrt(static_cast<float>(in));
+  AISP_RETURN_IF_ERROR(ops_->FillRandom(view, deviation, SeedOf(name), *stream_));
+  return view;
+}
+
+Result<TensorView> WeightReader::Plain(const std::string& name, int64_t out, int64_t in) {
+  if (checkpoint_ == nullptr) return Random(name, out, in);
+  const std::array<int64_t, 2> shape = {out, in};
+  const std::string weight = name + ".weight";
+  AISP_ASSIGN_OR_RETURN(const TensorView view, checkpoint_->Get(weight, shape));
+  if (!IsFloat(view.dtype)) {
+    return InvalidArgument(fmt::format("{}: {} has dtype {}; f32, bf16 or f16 is expected",
+                                       checkpoint_->directory(), weight, DTypeName(view.dtype)));
+  }
+  return view;
+}
+
 Result<TensorView> WeightReader::Vector(const std::string& name, int64_t n) {
+  if (checkpoint_ == nullptr) {
+    const float value = name.ends_with("bias") ? 0.0f : 1.0f;
+    expanded_.emplace_back(static_cast<size_t>(n), value);
+    return TensorView::Dense(expanded_.back().data(), DType::kF32, {n});
+  }
   const std::array<int64_t, 1> shape = {n};
-  AISP_ASSIGN_OR_RETURN(const TensorView view, checkpoint_.Get(name, shape));
+  AISP_ASSIGN_OR_RETURN(const TensorView view, checkpoint_->Get(name, shape));
   if (!IsFloat(view.dtype))
     return InvalidArgument(fmt::format("tensor \"{}\": dtype {} where a float is expected", name,
                                        DTypeName(view.dtype)));
@@ -92,12 +125,13 @@ Result<TensorView> WeightReader::Vector(const std::string& name, int64_t n) {
 }
 
 Result<TensorView> WeightReader::Matrix(const std::string& name, int64_t out, int64_t in) {
+  if (checkpoint_ == nullptr) return Random(name, out, in);
   const std::string weight = name + ".weight";
-  const StoredTensor* stored = checkpoint_.Find(weight);
+  const StoredTensor* stored = checkpoint_->Find(weight);
   if (stored != nullptr && stored->dtype == "U8" && quant_.format == QuantFormat::kNvfp4)
     return ExpandNvfp4(name, out, in);
   const std::array<int64_t, 2> shape = {out, in};
-  AISP_ASSIGN_OR_RETURN(const TensorView view, checkpoint_.Get(weight, shape));
+  AISP_ASSIGN_OR_RETURN(const TensorView view, checkpoint_->Get(weight, shape));
   if (view.dtype == DType::kF8E4M3) return ExpandFp8(name, view);
   if (!IsFloat(view.dtype)) {
     return InvalidArgument(
@@ -106,6 +140,51 @@ Result<TensorView> WeightReader::Matrix(const std::string& name, int64_t out, in
                     weight, DTypeName(view.dtype)));
   }
   return view;
+}
+
+std::optional<WeightFormat> WeightReader::StoredFormat(const std::string& name) const {
+  const StoredTensor* stored =
+      checkpoint_ != nullptr ? checkpoint_->Find(name + ".weight") : nullptr;
+  if (stored == nullptr) return std::nullopt;
+  if (stored->dtype == "U8" && quant_.format == QuantFormat::kNvfp4) return WeightFormat::kNvfp4;
+  if (stored->dtype != "F8_E4M3") return std::nullopt;
+  const bool block = quant_.format == QuantFormat::kFp8Block && Has(name + ".weight_scale_inv");
+  if (!block) return WeightFormat::kFp8;
+  if (quant_.block_rows != 128 || quant_.block_cols != 128) return std::nullopt;
+  return WeightFormat::kFp8Block;
+}
+
+Result<StoredMatrix> WeightReader::AsStored(const std::string& name, int64_t out, int64_t in) {
+  StoredMatrix matrix;
+  const WeightFormat format = *StoredFormat(name);
+  if (format == WeightFormat::kNvfp4) {
+    const std::array<int64_t, 2> shape = {out, in / 2};
+    const std::array<int64_t, 2> scale_shape = {out, in / 16};
+    AISP_ASSIGN_OR_RETURN(matrix.codes, checkpoint_->Get(name + ".weight", shape));
+    AISP_ASSIGN_OR_RETURN(const TensorView groups,
+                          checkpoint_->Get(name + ".weight_scale", scale_shape));
+    if (groups.dtype != DType::kF8E4M3) {
+      return InvalidArgument(fmt::format("tensor \"{}.weight_scale\": dtype {}; e4m3 is expected",
+                                         name, DTypeName(groups.dtype)));
+    }
+    AISP_ASSIGN_OR_RETURN(const std::vector<float> whole, Floats(name + ".weight_scale_2"));
+    if (whole.size() != 1) return BadScale(name + ".weight_scale_2", whole.size(), out, in);
+    matrix.scales.group_scales = groups.data;
+    matrix.scales.scale = whole[0];
+    return matrix;
+  }
+  const std::array<int64_t, 2> shape = {out, in};
+  AISP_ASSIGN_OR_RETURN(matrix.codes, checkpoint_->Get(name + ".weight", shape));
+  const bool block = format == WeightFormat::kFp8Block;
+  const std::string scale_name = name + (block ? ".weight_scale_inv" : ".weight_scale");
+  AISP_ASSIGN_OR_RETURN(std::vector<float> scales, Floats(scale_name));
+  const auto wanted = static_cast<size_t>(block ? (out + 127) / 128 * ((in + 127) / 128) : out);
+  if (scales.size() != wanted && (block || scales.size() != 1))
+    return BadScale(scale_name, scales.size(), out, in);
+  if (scales.size() != wanted) scales.assign(wanted, scales[0]);
+  expanded_.push_back(std::move(scales));
+  matrix.scales.scales = expanded_.back();
+  return matrix;
 }
 
 Result<TensorView> WeightReader::ExpandFp8(const std::string& name, const TensorView& weight) {
@@ -134,7 +213,7 @@ Result<TensorView> WeightReader::ExpandNvfp4(const std::string& name, int64_t ou
     return InvalidArgument(
         fmt::format("tensor \"{}\": NVFP4 needs a multiple of 16 columns, not {}", name, in));
   const std::array<int64_t, 2> shape = {out, in / 2};
-  AISP_ASSIGN_OR_RETURN(const TensorView packed, checkpoint_.Get(name + ".weight", shape));
+  AISP_ASSIGN_OR_RETURN(const TensorView packed, checkpoint_->Get(name + ".weight", shape));
   AISP_ASSIGN_OR_RETURN(const std::vector<float> scales, Floats(name + ".weight_scale"));
   AISP_ASSIGN_OR_RETURN(const std::vector<float> global, Floats(name + ".weight_scale_2"));
   if (static_cast<int64_t>(scales.size()) != out * in / kGroup)

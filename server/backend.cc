@@ -6,8 +6,11 @@
 
 #include "common/log.h"
 #include "common/strings.h"
+#include "engine/async_executor.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/cuda/load.h"
+#include "server/process.h"
 
 namespace aisp {
 namespace {
@@ -26,6 +29,24 @@ ModelExecutorOptions ExecutorOptionsOf(const Config& config, const ServedModel& 
   return o;
 }
 
+// "auto" and "cuda" are GPU 0.
+Result<int32_t> CudaIndexOf(const std::string& device) {
+  if (device == "auto" || device == "cuda") return 0;
+  if (device.starts_with("cuda:")) {
+    const auto index = ParseIntInRange(device.substr(5), 0, 1023);
+    if (index) return static_cast<int32_t>(*index);
+  }
+  return InvalidArgument(
+      fmt::format("model.device = '{}'; auto, cpu, cuda and cuda:N are possible", device));
+}
+
+std::optional<WeightFormat> WeightFormatOf(const Config& config) {
+  if (config.model.quantization == "none") return WeightFormat::kCompute;
+  if (config.model.quantization == "fp8") return WeightFormat::kFp8;
+  if (config.model.quantization == "nvfp4") return WeightFormat::kNvfp4;
+  return std::nullopt;
+}
+
 Status CheckMemory(const Device& device, const KvLayout& kv) {
   AISP_ASSIGN_OR_RETURN(const MemoryInfo memory, device.GetMemoryInfo());
   if (kv.PoolBytes() <= memory.free_bytes) return {};
@@ -36,15 +57,57 @@ Status CheckMemory(const Device& device, const KvLayout& kv) {
 
 }  // namespace
 
+Result<ComputeDevice> OpenComputeDevice(const Config& config) {
+  const std::string& wanted = config.model.device;
+  if (wanted != "cpu") {
+    CudaBackendOptions options;
+    AISP_ASSIGN_OR_RETURN(options.index, CudaIndexOf(wanted));
+    options.max_rows = static_cast<int32_t>(config.engine.max_batch_tokens);
+    options.max_sequences = static_cast<int32_t>(config.engine.max_sequences);
+    const std::string here = ExecutableFolder();
+    const std::string folders[] = {here + "/../lib", here};
+    auto cuda = OpenCudaBackend(options, folders);
+    if (cuda) return ComputeDevice{std::move(cuda->device), std::move(cuda->ops)};
+    if (wanted != "auto") return tl::unexpected(cuda.error().WithContext("--device " + wanted));
+    LogInfo("computing on the CPU", {{"no_gpu", cuda.error().message}});
+  }
+  ComputeDevice cpu;
+  cpu.device = MakeCpuDevice();
+  AISP_ASSIGN_OR_RETURN(cpu.ops, MakeCpuOps({.threads = static_cast<int>(config.model.threads)}));
+  return cpu;
+}
+
+Result<std::optional<uint64_t>> RandomWeightsSeed(const Config& config) {
+  constexpr std::string_view kRandom = "random:";
+  const std::string_view text = config.model.weights;
+  if (text.empty()) return std::nullopt;
+  if (!text.starts_with(kRandom)) {
+    return InvalidArgument(
+        fmt::format("model.weights = '{}'; it is empty or random:SEED, as in random:1", text));
+  }
+  AISP_ASSIGN_OR_RETURN(const int64_t seed, ParseInt(text.substr(kRandom.size())));
+  return static_cast<uint64_t>(seed);
+}
+
 Result<Backend> MakeBackend(const Config& config, const ServedModel& served) {
   Backend backend;
-  backend.device = MakeCpuDevice();
+  {
+    AISP_ASSIGN_OR_RETURN(ComputeDevice opened, OpenComputeDevice(config));
+    backend.device = std::move(opened.device);
+    backend.ops = std::move(opened.ops);
+  }
   AISP_RETURN_IF_ERROR(CheckMemory(*backend.device, served.kv_layout));
-  AISP_ASSIGN_OR_RETURN(backend.ops,
-                        MakeCpuOps({.threads = static_cast<int>(config.model.threads)}));
-  AISP_ASSIGN_OR_RETURN(backend.executor,
-                        ModelExecutor::Create(served.path, ExecutorOptionsOf(config, served),
-                                              *backend.device, *backend.ops));
+  ModelExecutorOptions options = ExecutorOptionsOf(config, served);
+  AISP_ASSIGN_OR_RETURN(options.model.random_weights, RandomWeightsSeed(config));
+  options.model.weight_format = WeightFormatOf(config);
+  if (backend.device->info().asynchronous) {
+    AISP_ASSIGN_OR_RETURN(backend.executor,
+                          AsyncExecutor::Create(served.path, {.base = options, .use_graphs = true},
+                                                *backend.device, *backend.ops));
+  } else {
+    AISP_ASSIGN_OR_RETURN(backend.executor, ModelExecutor::Create(served.path, options,
+                                                                  *backend.device, *backend.ops));
+  }
   const KvLayout& kv = backend.executor->kv_layout();
   LogInfo("model loaded", {{"model", served.name},
                            {"device", backend.device->info().name},

@@ -1,7 +1,9 @@
 // Backend: the one place that chooses what a worker computes on, and builds the executor of a model on it.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "config/config.h"
 #include "engine/engine.h"
@@ -12,12 +14,24 @@
 
 namespace aisp {
 
-// Destroyed from the last to the first.
+// What a worker computes with. Destroyed from the last to the first.
+struct ComputeDevice {
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Ops> ops;
+};
+
 struct Backend {
   std::unique_ptr<Device> device;
   std::unique_ptr<Ops> ops;
-  std::unique_ptr<ModelExecutor> executor;
+  std::unique_ptr<ServingExecutor> executor;
 };
+
+// Opens what model.device names; `auto` takes a GPU if one answers and says in the log why not otherwise.
+// INVALID_ARGUMENT: no such device name; with cuda, whatever keeps the GPU from being used.
+Result<ComputeDevice> OpenComputeDevice(const Config& config);
+
+// The seed of model.weights; nothing: the checkpoint's own weights. INVALID_ARGUMENT: neither "" nor random:SEED.
+Result<std::optional<uint64_t>> RandomWeightsSeed(const Config& config);
 
 // Loads the weights and allocates the KV pool. Errors name the file and tensor, or what is needed and what there is.
 Result<Backend> MakeBackend(const Config& config, const ServedModel& served);

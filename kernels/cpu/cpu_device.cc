@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -36,7 +37,9 @@ class Mapping final : public Allocation {
 };
 
 class CpuStream final : public Stream {};
-class CpuEvent final : public Event {};
+struct CpuEvent final : Event {
+  std::chrono::steady_clock::time_point recorded;
+};
 
 tl::unexpected<Error> SystemFail(std::string_view what, size_t bytes) {
   return ResourceExhausted(
@@ -114,10 +117,18 @@ class CpuDevice final : public Device {
   Result<std::unique_ptr<Stream>> CreateStream() override { return std::make_unique<CpuStream>(); }
   Status Synchronize(Stream&) override { return {}; }
   Result<std::unique_ptr<Event>> CreateEvent() override { return std::make_unique<CpuEvent>(); }
-  Status Record(Event&, Stream&) override { return {}; }
+  Status Record(Event& event, Stream&) override {
+    static_cast<CpuEvent&>(event).recorded = std::chrono::steady_clock::now();
+    return {};
+  }
   Status Wait(Stream&, Event&) override { return {}; }
   Result<bool> Query(const Event&) const override { return true; }
   Status Synchronize(Event&) override { return {}; }
+  Result<double> ElapsedMs(const Event& from, const Event& to) const override {
+    const auto passed =
+        static_cast<const CpuEvent&>(to).recorded - static_cast<const CpuEvent&>(from).recorded;
+    return std::chrono::duration<double, std::milli>(passed).count();
+  }
 
   Status Copy(void* target, const void* source, size_t bytes, Stream&) override {
     std::memmove(target, source, bytes);

@@ -1,9 +1,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstring>
+#include <numbers>
 
 #include "common/check.h"
+#include "common/random.h"
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/cpu_ops_impl.h"
 
@@ -40,6 +44,26 @@ DType CpuOps::PreferredComputeDType(DType checkpoint, int64_t elements) const {
 
 Result<std::unique_ptr<PackedLinear>> CpuOps::PackLinear(const LinearSource& source) {
   return linear_->Pack(source);
+}
+
+Status CpuOps::FillRandom(const TensorView& target, float deviation, uint64_t seed, Stream&) {
+  const int64_t n = target.elements();
+  constexpr int64_t kChunk = 4096;
+  pool_.For((n + kChunk - 1) / kChunk, [&](int64_t chunk, int) {
+    std::array<float, kChunk> values;
+    const int64_t begin = chunk * kChunk, count = std::min(kChunk, n - begin);
+    SplitMix64 random(seed ^ (static_cast<uint64_t>(chunk) * 0x9E3779B97F4A7C15u));
+    for (float& v : values) {
+      // Box and Muller, "A Note on the Generation of Random Normal Deviates", 1958.
+      const double radius = std::sqrt(-2 * std::log(1 - random.Uniform()));
+      v = deviation *
+          static_cast<float>(radius * std::cos(2 * std::numbers::pi * random.Uniform()));
+    }
+    ConvertElements(TensorView::Dense(values.data(), DType::kF32, {kChunk}), 0, count, target.dtype,
+                    static_cast<std::byte*>(target.data) +
+                        static_cast<size_t>(begin) * DTypeBytes(target.dtype));
+  });
+  return {};
 }
 
 Status CpuOps::Embedding(const EmbeddingParams& p, Stream&) {

@@ -19,10 +19,22 @@ class CpuOps final : public Ops {
   std::string Describe() const override;
   DType PreferredComputeDType(DType checkpoint, int64_t elements) const override;
   int64_t RowCapacity(int64_t rows) const override { return LinearRowCapacity(rows); }
+  DType ActivationDType(DType) const override { return DType::kF32; }
+  bool Fuses(Epilogue epilogue, DType) const override { return epilogue != Epilogue::kGatedSilu; }
+  bool Supports(WeightFormat format, DType) const override {
+    return format == WeightFormat::kCompute;
+  }
 
   Result<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& source) override;
   Result<std::unique_ptr<PackedExperts>> PackExperts(const ExpertsSource& source) override;
 
+  Result<std::unique_ptr<TokenDrawer>> MakeTokenDrawer(int32_t, int32_t) override {
+    return Unimplemented("the CPU backend draws no tokens; the engine's sampler does");
+  }
+  Status FillRandom(const TensorView& target, float deviation, uint64_t seed,
+                    Stream& stream) override;
+
+  Status BeginStep(const RaggedBatch&, Stream&) override { return {}; }
   Status Embedding(const EmbeddingParams& params, Stream& stream) override;
   Status Linear(const LinearParams& params, Stream& stream) override;
   Status RmsNorm(const RmsNormParams& params, Stream& stream) override;

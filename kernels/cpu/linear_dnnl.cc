@@ -104,6 +104,7 @@ class DnnlLinear final : public PackedLinear {
   int64_t in_features() const override { return in; }
   int64_t out_features() const override { return out; }
   DType input_dtype() const override { return dtype; }
+  DType output_dtype() const override { return DType::kF32; }
   size_t bytes() const override {
     size_t sum = 0;
     for (const Slice& s : slices)

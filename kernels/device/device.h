@@ -89,6 +89,8 @@ class Device {
   // Whether everything before the last Record is done.
   virtual Result<bool> Query(const Event& event) const = 0;
   virtual Status Synchronize(Event& event) = 0;
+  // Milliseconds between the last Records of two events that are both complete.
+  virtual Result<double> ElapsedMs(const Event& from, const Event& to) const = 0;
 
   // Between any two addresses that this device can reach. The memory stays alive until the stream has done it.
   virtual Status Copy(void* target, const void* source, size_t bytes, Stream& stream) = 0;

@@ -19,7 +19,7 @@ class ExecutorTest : public testing::Test {
 // Reads what a peer would read: a mapping of its own of the pool.
 class ReadingSink final : public LayerSink {
  public:
-  explicit ReadingSink(const ModelExecutor& executor) : layout_(executor.kv_layout()) {
+  explicit ReadingSink(const ServingExecutor& executor) : layout_(executor.kv_layout()) {
     const Buffer& pool = executor.kv_pool();
     bytes_ = pool.bytes();
     pool_ = mmap(nullptr, bytes_, PROT_READ, MAP_SHARED, pool.fd(), 0);
@@ -59,7 +59,7 @@ TEST_F(ExecutorTest, TheSinkSeesEveryLayerInOrderWithItsKvInTheSharedPool) {
 }
 
 // One step of one sequence of one block.
-Result<StepResult> LaunchOne(ModelExecutor& executor, TokenId token, int32_t position,
+Result<StepResult> LaunchOne(ServingExecutor& executor, TokenId token, int32_t position,
                              const SamplingParams& params, int32_t slot) {
   const TokenId tokens[] = {token};
   const int32_t positions[] = {position}, slots[] = {slot}, table[] = {0}, rows[] = {0};

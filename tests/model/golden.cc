@@ -15,7 +15,12 @@
 namespace aisp {
 
 std::string GoldenDirectory(const std::string& name) {
-  return std::string(AISP_SOURCE_DIR) + "/tests/data/goldens/" + name;
+  const std::string folder = "/tests/data/goldens/" + name;
+  // Built elsewhere than where it runs: from the root of the source tree.
+  std::error_code ignored;
+  const std::string root =
+      std::filesystem::exists(AISP_SOURCE_DIR + folder, ignored) ? AISP_SOURCE_DIR : ".";
+  return root + folder;
 }
 
 std::string StoryDirectory(const std::string& name) {
@@ -107,13 +112,31 @@ std::vector<std::vector<float>> Rig::Step(const std::vector<Rows>& rows, LayerSi
   AISP_CHECK_MSG(ticket.has_value(), ticket.error().ToString());
   auto result = executor->Collect(*ticket);
   AISP_CHECK(result.has_value());
-  const TensorView logits = executor->logits();
   std::vector<std::vector<float>> out;
-  for (size_t i = 0; i < logit_rows.size(); ++i) {
-    const float* row = logits.as<float>() + static_cast<int64_t>(i) * logits.cols();
-    out.emplace_back(row, row + logits.cols());
-  }
+  for (size_t i = 0; i < logit_rows.size(); ++i) out.push_back(ReadLogits(static_cast<int64_t>(i)));
   return out;
+}
+
+std::vector<float> Rig::ReadLogits(int64_t row) {
+  const TensorView logits = executor->logits();
+  std::vector<float> out(static_cast<size_t>(logits.cols()));
+  auto stream = device->CreateStream();
+  AISP_CHECK(stream.has_value());
+  AISP_CHECK(device
+                 ->Copy(out.data(), logits.as<float>() + row * logits.cols(),
+                        out.size() * sizeof(float), **stream)
+                 .has_value());
+  AISP_CHECK(device->Synchronize(**stream).has_value());
+  return out;
+}
+
+Rig Rig::Around(std::unique_ptr<Device> device, std::unique_ptr<Ops> ops,
+                std::unique_ptr<ServingExecutor> executor) {
+  Rig rig;
+  rig.device = std::move(device);
+  rig.ops = std::move(ops);
+  rig.executor = std::move(executor);
+  return rig;
 }
 
 std::vector<std::vector<float>> Rig::AllLogits(const std::vector<TokenId>& tokens, int32_t chunk) {

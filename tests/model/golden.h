@@ -29,7 +29,7 @@ std::unique_ptr<Ops> MakeTestOps();
 struct Rig {
   std::unique_ptr<Device> device;
   std::unique_ptr<Ops> ops;
-  std::unique_ptr<ModelExecutor> executor;
+  std::unique_ptr<ServingExecutor> executor;
 
   struct Options {
     int32_t block_tokens = 16;
@@ -41,6 +41,9 @@ struct Rig {
     int threads = 1;
   };
   static Rig Open(const std::string& directory, const Options& options);
+  // On another device; `made` holds what it needs.
+  static Rig Around(std::unique_ptr<Device> device, std::unique_ptr<Ops> ops,
+                    std::unique_ptr<ServingExecutor> executor);
 
   // One sequence's place in the pool: blocks are taken in a scrambled order.
   struct Sequence {
@@ -64,6 +67,9 @@ struct Rig {
   std::vector<float> LastLogits(Sequence& sequence, int32_t chunk);
   std::vector<TokenId> Greedy(const std::vector<TokenId>& prompt, int32_t count, int32_t chunk,
                               const std::vector<TokenId>& stop = {});
+
+  // A row of the last step's logits, in host memory.
+  std::vector<float> ReadLogits(int64_t row);
 
   int32_t next_block = 0;
 };

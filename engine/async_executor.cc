@@ -1,0 +1,373 @@
+#include "engine/async_executor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "common/check.h"
+#include "common/log.h"
+#include "common/strings.h"
+
+namespace aisp {
+namespace {
+
+// Batch sizes that get a graph: fine where a row more costs most, in relation.
+std::vector<int32_t> GraphSizes(int32_t max_rows) {
+  std::vector<int32_t> sizes = {1, 2, 4, 8, 16, 24, 32, 48, 64};
+  for (int32_t n = 96; n <= 256; n += 32) sizes.push_back(n);
+  for (int32_t n = 320; n <= 1024; n += 64) sizes.push_back(n);
+  std::erase_if(sizes, [&](int32_t n) { return n > max_rows; });
+  if (sizes.empty() || (sizes.back() < max_rows && max_rows <= 1024)) sizes.push_back(max_rows);
+  return sizes;
+}
+
+ModelExecutorOptions Complete(ModelExecutorOptions o) {
+  o.model.max_logit_rows = o.model.max_sequences = o.max_slots;
+  return o;
+}
+
+DrawRow DrawRowOf(const SampleRow& row) {
+  const SamplingParams& p = *row.params;
+  DrawRow out;
+  out.logit_index = row.logit_index;
+  out.slot = row.slot;
+  out.position = row.position;
+  out.choice = p.choice;
+  out.seed = p.seed;
+  out.temperature = p.temperature;
+  out.top_p = p.top_p;
+  out.min_p = p.min_p;
+  out.top_k = p.top_k;
+  out.presence_penalty = p.presence_penalty;
+  out.frequency_penalty = p.frequency_penalty;
+  out.repetition_penalty = p.repetition_penalty;
+  out.num_logprobs = p.num_logprobs;
+  return out;
+}
+
+}  // namespace
+
+AsyncExecutor::AsyncExecutor(const AsyncExecutorOptions& options, Device& device)
+    : options_{Complete(options.base), options.use_graphs}, device_(device) {}
+
+AsyncExecutor::~AsyncExecutor() {
+  if (stream_ != nullptr) static_cast<void>(device_.Synchronize(*stream_));
+}
+
+Result<std::unique_ptr<AsyncExecutor>> AsyncExecutor::Create(const std::string& model_directory,
+                                                             const AsyncExecutorOptions& options,
+                                                             Device& device, Ops& ops) {
+  if (options.base.max_slots < 1) return InvalidArgument("max_slots has to be positive");
+  std::unique_ptr<AsyncExecutor> executor(new AsyncExecutor(options, device));
+  AISP_RETURN_IF_ERROR(executor->Start(model_directory, ops));
+  return executor;
+}
+
+Status AsyncExecutor::Start(const std::string& model_directory, Ops& ops) {
+  const ModelExecutorOptions& base = options_.base;
+  AISP_ASSIGN_OR_RETURN(model_, Model::Load(model_directory, base.model, device_, ops));
+  const ModelSpec& spec = model_->spec();
+  AISP_ASSIGN_OR_RETURN(layout_, MakeKvLayout(spec.kv(), base.block_tokens,
+                                              base.kv_dtype.value_or(model_->compute_dtype()),
+                                              base.num_blocks, base.kv_bytes));
+  AISP_ASSIGN_OR_RETURN(drawer_, ops.MakeTokenDrawer(base.max_slots, spec.vocabulary));
+  AISP_ASSIGN_OR_RETURN(pool_, device_.Allocate(layout_.PoolBytes(), MemoryKind::kShareable));
+  AISP_ASSIGN_OR_RETURN(stream_, device_.CreateStream());
+  sampler_.emplace(spec.vocabulary);
+  edit_of_token_.assign(static_cast<size_t>(spec.vocabulary), -1);
+  AISP_RETURN_IF_ERROR(AllocateFlights());
+  // The first step of the largest size makes everything that operations make at their first call.
+  const int32_t largest = std::min(base.max_slots, base.model.max_batch_tokens);
+  AISP_RETURN_IF_ERROR(Compute(model_->Padded(largest), largest, nullptr));
+  AISP_RETURN_IF_ERROR(device_.Synchronize(*stream_));
+  return options_.use_graphs && device_.info().supports_graphs ? CaptureGraphs() : Status{};
+}
+
+size_t AsyncExecutor::MaxEdits() const {
+  constexpr size_t kMostEdits = size_t{1} << 20;
+  return std::min(kMostEdits, static_cast<size_t>(options_.base.max_slots) * edit_of_token_.size());
+}
+
+Status AsyncExecutor::AllocateFlights() {
+  const auto slots = static_cast<size_t>(options_.base.max_slots);
+  const size_t rows = Arena::Padded(slots * sizeof(DrawRow)),
+               edits = MaxEdits() * sizeof(TokenEdit);
+  const size_t drawn = slots * sizeof(DrawnToken);
+  const auto device = [&](size_t bytes) { return device_.Allocate(bytes, MemoryKind::kDevice); };
+  AISP_ASSIGN_OR_RETURN(slot_tokens_, device(slots * sizeof(int32_t)));
+  AISP_ASSIGN_OR_RETURN(draw_rows_, device(rows));
+  AISP_ASSIGN_OR_RETURN(draw_edits_, device(edits));
+  AISP_ASSIGN_OR_RETURN(drawn_, device(drawn));
+  for (Flight& f : flights_) {
+    AISP_ASSIGN_OR_RETURN(f.draw_staging, device_.Allocate(rows + edits, MemoryKind::kHost));
+    AISP_ASSIGN_OR_RETURN(f.drawn, device_.Allocate(drawn, MemoryKind::kHost));
+    AISP_ASSIGN_OR_RETURN(f.fetched, device_.CreateEvent());
+    for (int32_t layer = 0; layer < layout_.num_layers; ++layer) {
+      AISP_ASSIGN_OR_RETURN(auto event, device_.CreateEvent());
+      f.layers.push_back(std::move(event));
+    }
+  }
+  for (Clocking& c : clocking_) {
+    AISP_ASSIGN_OR_RETURN(c.begin, device_.CreateEvent());
+    AISP_ASSIGN_OR_RETURN(c.end, device_.CreateEvent());
+  }
+  return {};
+}
+
+PagedKvPool AsyncExecutor::Pool() const {
+  PagedKvPool pool;
+  pool.first_layer = {pool_.data(),     layout_.dtype,        layout_.num_kv_heads,
+                      layout_.head_dim, layout_.block_tokens, layout_.num_blocks};
+  pool.layer_bytes = layout_.LayerBlockBytes() * static_cast<size_t>(layout_.num_blocks);
+  return pool;
+}
+
+// Enqueues the operations of a step. `flight` where its layers are to be reported.
+Status AsyncExecutor::Compute(const DeviceBatch& batch, int32_t draws, Flight* flight) {
+  std::function<void(int32_t)> on_layer;
+  Status recorded;
+  if (flight != nullptr) {
+    on_layer = [&](int32_t layer) {
+      Status status = device_.Record(*flight->layers[static_cast<size_t>(layer)], *stream_);
+      if (!status) recorded = std::move(status);
+    };
+  }
+  AISP_RETURN_IF_ERROR(model_->Enqueue(
+      batch, Pool(), static_cast<const int32_t*>(slot_tokens_.data()), on_layer, *stream_));
+  AISP_RETURN_IF_ERROR(recorded);
+  if (draws == 0) return {};
+  DrawParams draw;
+  draw.logits = model_->logits();
+  draw.rows = static_cast<const DrawRow*>(draw_rows_.data());
+  draw.edits = static_cast<const TokenEdit*>(draw_edits_.data());
+  draw.num_rows = draws;
+  draw.slot_tokens = static_cast<int32_t*>(slot_tokens_.data());
+  draw.drawn = static_cast<DrawnToken*>(drawn_.data());
+  return drawer_->Draw(draw, *stream_);
+}
+
+Status AsyncExecutor::CaptureGraphs() {
+  const SteadyClock clock;
+  const Instant start = clock.Now();
+  AISP_ASSIGN_OR_RETURN(const MemoryInfo before, device_.GetMemoryInfo());
+  const int32_t largest = std::min(options_.base.max_slots, options_.base.model.max_batch_tokens);
+  for (int32_t rows : GraphSizes(largest)) {
+    AISP_RETURN_IF_ERROR(device_.BeginCapture(*stream_));
+    const Status computed = Compute(model_->Padded(rows), rows, nullptr);
+    Result<std::unique_ptr<Graph>> graph = device_.EndCapture(*stream_);
+    AISP_RETURN_IF_ERROR(computed);
+    if (!graph) return tl::unexpected(std::move(graph).error());
+    graphs_[rows] = std::move(*graph);
+  }
+  AISP_RETURN_IF_ERROR(device_.Synchronize(*stream_));
+  AISP_ASSIGN_OR_RETURN(const MemoryInfo after, device_.GetMemoryInfo());
+  LogInfo(
+      "decode graphs captured",
+      {{"graphs", static_cast<int64_t>(graphs_.size())},
+       {"largest_batch", graphs_.rbegin()->first},
+       {"ms", ToMs(clock.Now() - start)},
+       {"memory", HumanBytes(before.free_bytes - std::min(before.free_bytes, after.free_bytes))}});
+  return {};
+}
+
+// The size of the graph that runs this step; 0: none does.
+int32_t AsyncExecutor::BucketFor(const StepInput& input) const {
+  const size_t rows = input.batch.tokens.size();
+  if (graphs_.empty() || input.samples.size() != rows || input.batch.sequences.size() != rows ||
+      input.batch.logit_rows.size() != rows || input.batch.slot_of_row.size() != rows ||
+      !input.slices.empty())
+    return 0;
+  const auto graph = graphs_.lower_bound(static_cast<int32_t>(rows));
+  return graph == graphs_.end() ? 0 : graph->first;
+}
+
+// The row's edits, each token once. False: no room.
+bool AsyncExecutor::AppendEdits(const SampleRow& row, std::span<TokenEdit> room, size_t* used) {
+  const SamplingParams& p = *row.params;
+  const size_t first = *used;
+  const auto at = [&](TokenId token) -> TokenEdit* {
+    const auto t = static_cast<size_t>(token);
+    if (token < 0 || t >= edit_of_token_.size()) return nullptr;
+    if (edit_of_token_[t] < 0) {
+      if (*used == room.size()) return nullptr;
+      edit_of_token_[t] = static_cast<int32_t>(*used);
+      room[*used] = TokenEdit{};
+      room[*used].token = token;
+      ++*used;
+    }
+    return &room[static_cast<size_t>(edit_of_token_[t])];
+  };
+  if (p.repetition_penalty != 1 && p.repetition_penalty > 0) {
+    for (const auto tokens : {row.prompt, row.generated}) {
+      for (TokenId t : tokens) {
+        if (TokenEdit* edit = at(t)) edit->repeated = 1;
+      }
+    }
+  }
+  if (p.presence_penalty != 0 || p.frequency_penalty != 0) {
+    for (TokenId t : row.generated) {
+      if (TokenEdit* edit = at(t)) ++edit->count;
+    }
+  }
+  for (const auto& [token, bias] : p.logit_bias) {
+    if (TokenEdit* edit = at(token)) edit->bias += bias;
+  }
+  for (TokenId t : row.banned) {
+    if (TokenEdit* edit = at(t)) edit->banned = 1;
+  }
+  const bool full = *used == room.size();
+  for (size_t i = first; i < *used; ++i) edit_of_token_[static_cast<size_t>(room[i].token)] = -1;
+  return !full;
+}
+
+// Brings the rows to draw for to the device, padded to `rows`.
+Status AsyncExecutor::UploadDraws(Flight& flight, int32_t rows) {
+  const std::span<const SampleRow> samples = flight.input.samples;
+  auto* draws = static_cast<DrawRow*>(flight.draw_staging.data());
+  auto* edits = reinterpret_cast<TokenEdit*>(static_cast<std::byte*>(flight.draw_staging.data()) +
+                                             draw_rows_.bytes());
+  const std::span<TokenEdit> room(edits, MaxEdits());
+  size_t used = 0;
+  flight.refused.assign(samples.size(), Status{});
+  for (size_t i = 0; i < samples.size(); ++i) {
+    const SampleRow& sample = samples[i];
+    AISP_CHECK(sample.slot >= 0 && sample.slot < options_.base.max_slots);
+    draws[i] = DrawRowOf(sample);
+    if (!EditsLogits(sample)) continue;
+    const size_t begin = used;
+    if (!AppendEdits(sample, room, &used)) {
+      used = begin;
+      draws[i].logit_index = -1;
+      flight.refused[i] = ResourceExhausted(fmt::format(
+          "the penalties and biases of a step name more than {} tokens; send fewer such requests "
+          "at once",
+          room.size()));
+    }
+    draws[i].edit_begin = static_cast<int32_t>(begin);
+    draws[i].edit_count = static_cast<int32_t>(used - begin);
+  }
+  for (size_t i = samples.size(); i < static_cast<size_t>(rows); ++i) {
+    draws[i] = DrawRow{};
+    draws[i].logit_index = -1;
+  }
+  AISP_RETURN_IF_ERROR(device_.Copy(draw_rows_.data(), draws,
+                                    static_cast<size_t>(rows) * sizeof(DrawRow), *stream_));
+  return device_.Copy(draw_edits_.data(), edits, used * sizeof(TokenEdit), *stream_);
+}
+
+// Tokens to the host, and the logits of rows whose likeliest tokens are wanted.
+Status AsyncExecutor::FetchResults(Flight& flight) {
+  const std::span<const SampleRow> samples = flight.input.samples;
+  if (samples.empty()) return {};
+  AISP_RETURN_IF_ERROR(device_.Copy(flight.drawn.data(), drawn_.data(),
+                                    samples.size() * sizeof(DrawnToken), *stream_));
+  const auto wants = [](const SampleRow& s) { return s.params->num_logprobs > 0; };
+  const auto rows = static_cast<size_t>(std::count_if(samples.begin(), samples.end(), wants));
+  const TensorView logits = model_->logits();
+  const auto row_bytes = static_cast<size_t>(logits.cols()) * sizeof(float);
+  if (flight.logits.bytes() < rows * row_bytes) {
+    flight.logits = {};
+    AISP_ASSIGN_OR_RETURN(flight.logits, device_.Allocate(rows * row_bytes, MemoryKind::kHost));
+  }
+  auto* to = static_cast<std::byte*>(flight.logits.data());
+  for (const SampleRow& s : samples) {
+    if (!wants(s)) continue;
+    AISP_RETURN_IF_ERROR(
+        device_.Copy(to, logits.as<float>() + s.logit_index * logits.cols(), row_bytes, *stream_));
+    to += row_bytes;
+  }
+  return {};
+}
+
+Result<Ticket> AsyncExecutor::Launch(const StepInput& input) {
+  AISP_CHECK_MSG(launched_ - collected_ < kDepth, "more steps are launched than may be in flight");
+  for (int32_t block : input.batch.block_tables)
+    AISP_CHECK(block >= 0 && block < layout_.num_blocks);
+  Flight& flight = flights_[launched_ % kDepth];
+  flight.input = input;
+  flight.follows = launched_ > collected_;
+  const int32_t bucket = BucketFor(input);
+  const auto samples = static_cast<int32_t>(input.samples.size());
+  AISP_ASSIGN_OR_RETURN(const DeviceBatch batch,
+                        model_->Upload(input.batch, layout_.block_tokens, bucket, *stream_));
+  if (samples > 0) AISP_RETURN_IF_ERROR(UploadDraws(flight, std::max(samples, bucket)));
+  Clocking& clocking = clocking_[launched_ % clocking_.size()];
+  AISP_RETURN_IF_ERROR(device_.Record(*clocking.begin, *stream_));
+  if (bucket > 0) {
+    AISP_RETURN_IF_ERROR(device_.LaunchGraph(*graphs_.at(bucket), *stream_));
+  } else {
+    const bool reports = input.sink != nullptr && !input.slices.empty();
+    AISP_RETURN_IF_ERROR(Compute(batch, samples, reports ? &flight : nullptr));
+  }
+  AISP_RETURN_IF_ERROR(device_.Record(*clocking.end, *stream_));
+  AISP_RETURN_IF_ERROR(FetchResults(flight));
+  AISP_RETURN_IF_ERROR(device_.Record(*flight.fetched, *stream_));
+  return Ticket{++launched_};
+}
+
+Status AsyncExecutor::ReportLayers(Flight& flight) {
+  const StepInput& input = flight.input;
+  if (input.sink == nullptr || input.slices.empty()) return {};
+  for (size_t layer = 0; layer < flight.layers.size(); ++layer) {
+    AISP_RETURN_IF_ERROR(device_.Synchronize(*flight.layers[layer]));
+    input.sink->OnLayer(static_cast<int32_t>(layer), input.slices);
+  }
+  return {};
+}
+
+SampledToken AsyncExecutor::TokenOf(Flight& flight, size_t sample, size_t* logit_rows_read) {
+  const SampleRow& row = flight.input.samples[sample];
+  const DrawnToken& drawn = static_cast<const DrawnToken*>(flight.drawn.data())[sample];
+  SampledToken out;
+  const float* logits = nullptr;
+  if (row.params->num_logprobs > 0) {
+    logits = static_cast<const float*>(flight.logits.data()) +
+             static_cast<int64_t>((*logit_rows_read)++) * model_->spec().vocabulary;
+  }
+  if (!flight.refused[sample]) {
+    out.status = flight.refused[sample];
+  } else if (drawn.status == DrawStatus::kNotFinite) {
+    out.status = tl::unexpected(NotFiniteError(row.position));
+  } else if (drawn.status == DrawStatus::kNothingLeft) {
+    out.status = tl::unexpected(NothingLeftError());
+  } else {
+    AISP_CHECK(drawn.token >= 0 && drawn.token < model_->spec().vocabulary);
+    out.token = drawn.token;
+    if (logits != nullptr) {
+      out.logprob = sampler_->Logprobs({logits, static_cast<size_t>(model_->spec().vocabulary)},
+                                       out.token, row.params->num_logprobs);
+    } else if (row.params->num_logprobs == 0) {
+      out.logprob = TokenLogprob{.logprob = drawn.logprob, .top = {}};
+    }
+  }
+  return out;
+}
+
+Result<StepResult> AsyncExecutor::Collect(Ticket ticket) {
+  AISP_CHECK_MSG(ticket.value == collected_ + 1 && collected_ < launched_,
+                 "steps are collected in the order in which they were launched");
+  Flight& flight = flights_[collected_ % kDepth];
+  AISP_RETURN_IF_ERROR(ReportLayers(flight));
+  AISP_RETURN_IF_ERROR(device_.Synchronize(*flight.fetched));
+  const Clocking& clocking = clocking_[collected_ % clocking_.size()];
+  AISP_ASSIGN_OR_RETURN(const double busy_ms, device_.ElapsedMs(*clocking.begin, *clocking.end));
+  ++times_.steps;
+  times_.busy_ms += busy_ms;
+  if (flight.follows) {
+    const Clocking& before = clocking_[(collected_ - 1) % clocking_.size()];
+    AISP_ASSIGN_OR_RETURN(const double idle_ms, device_.ElapsedMs(*before.end, *clocking.begin));
+    times_.idle_ms += idle_ms;
+  }
+  StepResult result;
+  result.forward =
+      std::chrono::duration_cast<Duration>(std::chrono::duration<double, std::milli>(busy_ms));
+  size_t logit_rows_read = 0;
+  for (size_t i = 0; i < flight.input.samples.size(); ++i)
+    result.tokens.push_back(TokenOf(flight, i, &logit_rows_read));
+  ++collected_;
+  return result;
+}
+
+}  // namespace aisp

@@ -1,0 +1,112 @@
+// AsyncExecutor: runs planned steps on a device that computes beside the host, two of them in flight.
+//
+// Launch enqueues a step and returns; the tokens it draws stay on the device for the next one (kTokenOnDevice) and come to the
+// host in Collect. Steps in which every sequence has one row and draws (decoding) are captured graphs, one for each size in a
+// list of batch sizes; a smaller batch is padded with rows that do nothing. Other steps are launched operation by operation.
+// Layers of prefill-only sequences are reported to the LayerSink in Collect, each as soon as its event is done.
+//
+// Tokens are drawn on the device by the rules of engine/sampler.h; only the list of likeliest tokens (logprobs) is made on the
+// host, from logits that are copied for those rows alone.
+// An error of the device ends the executor: the engine turns unready. One engine thread; kv_pool(), kv_layout() from any thread.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "engine/model_executor.h"
+#include "engine/sampler.h"
+
+namespace aisp {
+
+struct AsyncExecutorOptions {
+  ModelExecutorOptions base;
+  bool use_graphs = true;
+};
+
+// Sums since the start, by the device's own clock.
+struct DeviceTimes {
+  uint64_t steps = 0;
+  double busy_ms = 0;  // in steps
+  double idle_ms = 0;  // between a step's end and the next one's begin, while another was in flight
+};
+
+class AsyncExecutor final : public ServingExecutor {
+ public:
+  static Result<std::unique_ptr<AsyncExecutor>> Create(const std::string& model_directory,
+                                                       const AsyncExecutorOptions& options,
+                                                       Device& device, Ops& ops);
+  // Waits for what is in flight.
+  ~AsyncExecutor() override;
+
+  int max_depth() const override { return kDepth; }
+  const KvLayout& kv_layout() const override { return layout_; }
+  int32_t max_context() const override { return model_->max_context(); }
+  int32_t max_batch_tokens() const override { return options_.base.model.max_batch_tokens; }
+  int32_t max_slots() const override { return options_.base.max_slots; }
+  Result<Ticket> Launch(const StepInput& input) override;
+  Result<StepResult> Collect(Ticket ticket) override;
+
+  const Buffer& kv_pool() const override { return pool_; }
+  const Model& model() const override { return *model_; }
+  // Of the last step: f32 [max_logit_rows, vocabulary], in device memory.
+  TensorView logits() const override { return model_->logits(); }
+  DeviceTimes times() const { return times_; }
+  // For tests and benchmarks.
+  Stream& stream() { return *stream_; }
+
+ private:
+  static constexpr int kDepth = 2;
+
+  // What a step in flight needs until it is collected.
+  struct Flight {
+    StepInput input;
+    Buffer draw_staging;  // page-locked: DrawRow [max_slots], then edits
+    Buffer drawn;         // page-locked: DrawnToken [max_slots]
+    Buffer logits;        // page-locked: rows whose logprobs are wanted
+    std::unique_ptr<Event> fetched;
+    std::vector<std::unique_ptr<Event>> layers;
+    std::vector<Status> refused;  // by sample: why it was not drawn at all
+    bool follows = false;         // another step was in flight when this one was launched
+  };
+
+  // When the device began and ended a step. One more than steps in flight, so that the step before the oldest can be read.
+  struct Clocking {
+    std::unique_ptr<Event> begin, end;
+  };
+
+  AsyncExecutor(const AsyncExecutorOptions& options, Device& device);
+  Status Start(const std::string& model_directory, Ops& ops);
+  Status AllocateFlights();
+  Status CaptureGraphs();
+  Status Compute(const DeviceBatch& batch, int32_t draws, Flight* flight);
+  Status UploadDraws(Flight& flight, int32_t rows);
+  bool AppendEdits(const SampleRow& row, std::span<TokenEdit> room, size_t* used);
+  Status FetchResults(Flight& flight);
+  int32_t BucketFor(const StepInput& input) const;
+  Status ReportLayers(Flight& flight);
+  SampledToken TokenOf(Flight& flight, size_t sample, size_t* logit_rows_read);
+  PagedKvPool Pool() const;
+  size_t MaxEdits() const;
+
+  const AsyncExecutorOptions options_;
+  Device& device_;
+  std::unique_ptr<Model> model_;
+  KvLayout layout_;
+  Buffer pool_, slot_tokens_, draw_rows_, draw_edits_, drawn_;
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<TokenDrawer> drawer_;
+  std::optional<Sampler> sampler_;                    // logprobs
+  std::map<int32_t, std::unique_ptr<Graph>> graphs_;  // by batch size
+  std::array<Flight, kDepth> flights_;
+  std::array<Clocking, kDepth + 1> clocking_;
+  uint64_t launched_ = 0;
+  uint64_t collected_ = 0;
+  DeviceTimes times_;
+  std::vector<int32_t> edit_of_token_;  // -1 between calls
+};
+
+}  // namespace aisp

@@ -1,0 +1,24 @@
+// What libaisp_cuda.so exports.
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/load.h"
+
+#define AISP_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+aisp::Result<aisp::CudaBackend> Open(const aisp::CudaBackendOptions& options) {
+  aisp::CudaBackend backend;
+  AISP_ASSIGN_OR_RETURN(backend.device, aisp::cuda::MakeCudaDevice(options.index));
+  AISP_ASSIGN_OR_RETURN(backend.ops, aisp::cuda::MakeCudaOps(options, *backend.device));
+  return backend;
+}
+
+}  // namespace
+
+AISP_EXPORT int32_t aisp_cuda_abi() { return aisp::kCudaBackendAbi; }
+
+AISP_EXPORT void aisp_cuda_open(const aisp::CudaBackendOptions* options,
+                                aisp::Result<aisp::CudaBackend>* backend) {
+  *backend = Open(*options);
+}

@@ -1,0 +1,293 @@
+#include "kernels/cuda/cuda_device.h"
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <cstring>
+#include <string>
+
+#include "common/strings.h"
+#include "kernels/cuda/cuda_error.h"
+
+namespace aisp::cuda {
+namespace {
+
+constexpr int kCapabilityMajor = 9;
+
+struct CudaEvent final : Event {
+  ~CudaEvent() override { cudaEventDestroy(handle); }
+  cudaEvent_t handle = nullptr;
+};
+
+struct CudaGraph final : Graph {
+  ~CudaGraph() override { cudaGraphExecDestroy(handle); }
+  cudaGraphExec_t handle = nullptr;
+};
+
+struct DeviceMemory final : Allocation {
+  explicit DeviceMemory(void* p) : data(p) {}
+  ~DeviceMemory() override { cudaFree(data); }
+  void* const data;
+};
+
+struct PinnedMemory final : Allocation {
+  explicit PinnedMemory(void* p) : data(p) {}
+  ~PinnedMemory() override { cudaFreeHost(data); }
+  void* const data;
+};
+
+struct ImportedMemory final : Allocation {
+  explicit ImportedMemory(void* p) : data(p) {}
+  ~ImportedMemory() override { cudaIpcCloseMemHandle(data); }
+  void* const data;
+};
+
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(int32_t index, const cudaDeviceProp& properties) {
+    info_.kind = "cuda";
+    info_.name = properties.name;
+    info_.index = index;
+    info_.supports_graphs = true;
+    info_.asynchronous = true;
+  }
+
+  const DeviceInfo& info() const override { return info_; }
+
+  Result<MemoryInfo> GetMemoryInfo() const override {
+    Use();
+    MemoryInfo info;
+    AISP_RETURN_IF_ERROR(Checked(cudaMemGetInfo(&info.free_bytes, &info.total_bytes),
+                                 "asking for the device's memory"));
+    return info;
+  }
+
+  Result<Buffer> Allocate(size_t bytes, MemoryKind kind) override {
+    if (bytes == 0) return InvalidArgument("an allocation of 0 bytes");
+    Use();
+    void* data = nullptr;
+    const cudaError_t code = kind == MemoryKind::kHost
+                                 ? cudaHostAlloc(&data, bytes, cudaHostAllocPortable)
+                                 : cudaMalloc(&data, bytes);
+    if (code == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      return OutOfMemory(bytes, kind);
+    }
+    AISP_RETURN_IF_ERROR(Checked(code, "allocating memory"));
+    if (kind == MemoryKind::kHost) {
+      std::memset(data, 0, bytes);
+      return Buffer(data, bytes, -1, std::make_unique<PinnedMemory>(data));
+    }
+    Buffer buffer(data, bytes, -1, std::make_unique<DeviceMemory>(data));
+    AISP_RETURN_IF_ERROR(Checked(cudaMemset(data, 0, bytes), "zeroing memory"));
+    AISP_RETURN_IF_ERROR(Checked(cudaStreamSynchronize(nullptr), "zeroing memory"));
+    return buffer;
+  }
+
+  Result<std::unique_ptr<Stream>> CreateStream() override {
+    Use();
+    auto stream = std::make_unique<CudaStream>();
+    AISP_RETURN_IF_ERROR(Checked(cudaStreamCreateWithFlags(&stream->handle, cudaStreamNonBlocking),
+                                 "creating a stream"));
+    return stream;
+  }
+  Status Synchronize(Stream& stream) override {
+    return Checked(cudaStreamSynchronize(HandleOf(stream)), "waiting for a stream");
+  }
+
+  Result<std::unique_ptr<Event>> CreateEvent() override {
+    Use();
+    auto event = std::make_unique<CudaEvent>();
+    AISP_RETURN_IF_ERROR(Checked(cudaEventCreate(&event->handle), "creating an event"));
+    return event;
+  }
+  Status Record(Event& event, Stream& stream) override {
+    return Checked(cudaEventRecord(Of(event), HandleOf(stream)), "recording an event");
+  }
+  Status Wait(Stream& stream, Event& event) override {
+    return Checked(cudaStreamWaitEvent(HandleOf(stream), Of(event)), "waiting for an event");
+  }
+  Result<bool> Query(const Event& event) const override {
+    const cudaError_t code = cudaEventQuery(Of(event));
+    if (code == cudaErrorNotReady) return false;
+    AISP_RETURN_IF_ERROR(Checked(code, "querying an event"));
+    return true;
+  }
+  Status Synchronize(Event& event) override {
+    return Checked(cudaEventSynchronize(Of(event)), "a step on the GPU");
+  }
+  Result<double> ElapsedMs(const Event& from, const Event& to) const override {
+    float ms = 0;
+    AISP_RETURN_IF_ERROR(
+        Checked(cudaEventElapsedTime(&ms, Of(from), Of(to)), "reading two events"));
+    return double{ms};
+  }
+
+  Status Copy(void* target, const void* source, size_t bytes, Stream& stream) override {
+    if (bytes == 0) return {};
+    return Checked(cudaMemcpyAsync(target, source, bytes, cudaMemcpyDefault, HandleOf(stream)),
+                   "copying");
+  }
+
+  Status CopyRanges(void* target, const void* source, std::span<const CopyRange> ranges,
+                    Stream& stream) override {
+    for (const CopyRange& r : ranges) {
+      AISP_RETURN_IF_ERROR(Copy(static_cast<std::byte*>(target) + r.target_offset,
+                                static_cast<const std::byte*>(source) + r.source_offset, r.bytes,
+                                stream));
+    }
+    return {};
+  }
+
+  // Other threads may go on allocating meanwhile.
+  Status BeginCapture(Stream& stream) override {
+    return Checked(cudaStreamBeginCapture(HandleOf(stream), cudaStreamCaptureModeThreadLocal),
+                   "beginning a capture");
+  }
+  Result<std::unique_ptr<Graph>> EndCapture(Stream& stream) override {
+    cudaGraph_t captured = nullptr;
+    AISP_RETURN_IF_ERROR(
+        Checked(cudaStreamEndCapture(HandleOf(stream), &captured), "ending a capture"));
+    auto graph = std::make_unique<CudaGraph>();
+    const cudaError_t code = cudaGraphInstantiate(&graph->handle, captured, 0);
+    cudaGraphDestroy(captured);
+    AISP_RETURN_IF_ERROR(Checked(code, "instantiating a graph"));
+    AISP_RETURN_IF_ERROR(
+        Checked(cudaGraphUpload(graph->handle, HandleOf(stream)), "uploading a graph"));
+    return graph;
+  }
+  Status LaunchGraph(Graph& graph, Stream& stream) override {
+    return Checked(cudaGraphLaunch(static_cast<CudaGraph&>(graph).handle, HandleOf(stream)),
+                   "launching a graph");
+  }
+
+  // CUDA exports whole allocations, which a Buffer is.
+  Result<MemoryHandle> Export(const Buffer& buffer) const override {
+    Use();
+    cudaIpcMemHandle_t ipc;
+    static_assert(sizeof(ipc) == sizeof(MemoryHandle::opaque));
+    AISP_RETURN_IF_ERROR(
+        Checked(cudaIpcGetMemHandle(&ipc, buffer.data()), "exporting device memory"));
+    MemoryHandle handle;
+    handle.device_kind = info_.kind;
+    handle.bytes = buffer.bytes();
+    std::memcpy(handle.opaque.data(), &ipc, sizeof(ipc));
+    return handle;
+  }
+
+  Result<Buffer> Import(const MemoryHandle& handle) override {
+    if (handle.device_kind != info_.kind) {
+      return InvalidArgument(
+          fmt::format("memory of a \"{}\" device cannot be mapped by a \"{}\" device",
+                      handle.device_kind, info_.kind));
+    }
+    Use();
+    cudaIpcMemHandle_t ipc;
+    std::memcpy(&ipc, handle.opaque.data(), sizeof(ipc));
+    void* data = nullptr;
+    AISP_RETURN_IF_ERROR(Checked(cudaIpcOpenMemHandle(&data, ipc, cudaIpcMemLazyEnablePeerAccess),
+                                 "mapping another process's device memory"));
+    return Buffer(data, handle.bytes, -1, std::make_unique<ImportedMemory>(data));
+  }
+
+ private:
+  // The current device is a thread's, and any thread may call.
+  void Use() const { cudaSetDevice(info_.index); }
+
+  static cudaEvent_t Of(const Event& event) { return static_cast<const CudaEvent&>(event).handle; }
+
+  static bool LeavesContextBroken(cudaError_t code) {
+    switch (code) {
+      case cudaErrorIllegalAddress:
+      case cudaErrorLaunchFailure:
+      case cudaErrorLaunchTimeout:
+      case cudaErrorIllegalInstruction:
+      case cudaErrorMisalignedAddress:
+      case cudaErrorInvalidAddressSpace:
+      case cudaErrorInvalidPc:
+      case cudaErrorHardwareStackError:
+      case cudaErrorAssert:
+      case cudaErrorECCUncorrectable:
+      case cudaErrorNvlinkUncorrectable:
+      case cudaErrorDevicesUnavailable:
+        return true;
+      default:
+        return false;
+    }
+  }
+
+  Status Checked(cudaError_t code, std::string_view doing) const {
+    if (const int sticky = broken_.load(std::memory_order_relaxed); sticky != 0) [[unlikely]]
+      code = static_cast<cudaError_t>(sticky);
+    if (code == cudaSuccess) [[likely]]
+      return {};
+    if (LeavesContextBroken(code)) broken_.store(code, std::memory_order_relaxed);
+    return tl::unexpected(ToError(code, doing));
+  }
+
+  tl::unexpected<Error> OutOfMemory(size_t bytes, MemoryKind kind) const {
+    size_t free = 0, total = 0;
+    cudaMemGetInfo(&free, &total);
+    if (kind == MemoryKind::kHost) {
+      return ResourceExhausted(
+          fmt::format("{} of page-locked host memory are not to be had; lower the batch size",
+                      HumanBytes(bytes)));
+    }
+    return ResourceExhausted(
+        fmt::format("{} wanted, {} of {} are free on {}; lower --kv-memory, --max-model-len or "
+                    "--max-batch-tokens, or keep the weights smaller (--quantization)",
+                    HumanBytes(bytes), HumanBytes(free), HumanBytes(total), info_.name));
+  }
+
+  DeviceInfo info_;
+  mutable std::atomic<int> broken_ = 0;
+};
+
+}  // namespace
+
+CudaStream::~CudaStream() { cudaStreamDestroy(handle); }
+
+Error ToError(cudaError_t code, std::string_view doing) {
+  const std::string text =
+      fmt::format("CUDA, {}: {} ({})", doing, cudaGetErrorString(code), cudaGetErrorName(code));
+  switch (code) {
+    case cudaErrorMemoryAllocation:
+      return {Code::kResourceExhausted, text};
+    case cudaErrorInsufficientDriver:
+      return {Code::kFailedPrecondition, text};
+    case cudaErrorInvalidValue:
+    case cudaErrorInvalidConfiguration:
+      return {Code::kInternal, text};
+    default:
+      return {Code::kUnavailable, text};
+  }
+}
+
+Result<std::unique_ptr<Device>> MakeCudaDevice(int32_t index) {
+  int driver = 0, runtime = 0, count = 0;
+  cudaDriverGetVersion(&driver);
+  cudaRuntimeGetVersion(&runtime);
+  if (driver / 1000 < runtime / 1000) {
+    return FailedPrecondition(
+        fmt::format("the NVIDIA driver knows CUDA {}.{}, this build wants {}.x; update the driver "
+                    "or use --device cpu",
+                    driver / 1000, driver % 1000 / 10, runtime / 1000));
+  }
+  AISP_RETURN_IF_ERROR(Check(cudaGetDeviceCount(&count), "counting GPUs"));
+  if (index < 0 || index >= count) {
+    return Unavailable(
+        fmt::format("there is no GPU {}; this host has {} (--device cuda:N)", index, count));
+  }
+  cudaDeviceProp properties;
+  AISP_RETURN_IF_ERROR(Check(cudaGetDeviceProperties(&properties, index), "looking at the GPU"));
+  if (properties.major != kCapabilityMajor || properties.minor != 0) {
+    return Unavailable(
+        fmt::format("{} has compute capability {}.{}; the kernels are built for {}.0 (H100, H200)",
+                    properties.name, properties.major, properties.minor, kCapabilityMajor));
+  }
+  AISP_RETURN_IF_ERROR(Check(cudaSetDevice(index), "taking the GPU"));
+  AISP_RETURN_IF_ERROR(Check(cudaFree(nullptr), "taking the GPU"));
+  return std::make_unique<CudaDevice>(index, properties);
+}
+
+}  // namespace aisp::cuda

@@ -1,0 +1,24 @@
+// A CUDA GPU as a Device. Streams do not synchronise with the default stream.
+//
+// An error that leaves the device's context broken is remembered: every later call answers with it, UNAVAILABLE.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+
+#include "kernels/device/device.h"
+
+namespace aisp::cuda {
+
+struct CudaStream final : Stream {
+  ~CudaStream() override;
+  cudaStream_t handle = nullptr;
+};
+
+inline cudaStream_t HandleOf(Stream& stream) { return static_cast<CudaStream&>(stream).handle; }
+
+// FAILED_PRECONDITION: the driver is older than this build wants; UNAVAILABLE: no GPU `index`, or not of capability 9.0.
+Result<std::unique_ptr<Device>> MakeCudaDevice(int32_t index);
+
+}  // namespace aisp::cuda

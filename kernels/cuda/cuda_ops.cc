@@ -1,0 +1,156 @@
+#include "kernels/cuda/cuda_ops.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "common/check.h"
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/cuda_error.h"
+#include "kernels/cuda/draw.h"
+#include "kernels/cuda/random_fill.h"
+#include "kernels/cuda/rows.h"
+#include "kernels/cuda/weights.h"
+
+namespace aisp::cuda {
+namespace {
+
+class CudaOps final : public Ops {
+ public:
+  CudaOps(const CudaBackendOptions& options, Device& device) : options_(options), device_(device) {}
+
+  Status Start() {
+    AISP_ASSIGN_OR_RETURN(auto stream, device_.CreateStream());
+    load_stream_.reset(static_cast<CudaStream*>(stream.release()));
+    return {};
+  }
+
+  std::string Describe() const override { return device_.info().name; }
+
+  // bf16 is what the tensor cores and the memory want. A small f32 checkpoint stays f32: it costs nothing there, and its tokens
+  // are those of the CPU.
+  DType PreferredComputeDType(DType checkpoint, int64_t elements) const override {
+    constexpr int64_t kLargeElements = int64_t{64} << 20;
+    return checkpoint != DType::kF32 || elements > kLargeElements ? DType::kBF16 : DType::kF32;
+  }
+  int64_t RowCapacity(int64_t rows) const override { return rows; }
+  DType ActivationDType(DType compute) const override { return compute; }
+  bool Fuses(Epilogue epilogue, DType) const override { return epilogue != Epilogue::kGatedSilu; }
+  bool Supports(WeightFormat format, DType) const override {
+    return format == WeightFormat::kCompute;
+  }
+
+  Result<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& source) override {
+    AISP_RETURN_IF_ERROR(CheckSource(source));
+    Use();
+    return PackPlain(source, device_, *load_stream_);
+  }
+
+  Result<std::unique_ptr<PackedExperts>> PackExperts(const ExpertsSource& source) override {
+    Use();
+    auto packed = PackPlainExperts(source, device_, *load_stream_);
+    if (!packed) return packed;
+    const auto& experts = static_cast<const PlainExperts&>(**packed);
+    const size_t bytes = static_cast<size_t>(source.max_rows) *
+                         static_cast<size_t>(source.top_k * experts.intermediate) *
+                         DTypeBytes(experts.type);
+    if (expert_scratch_.bytes() < bytes) {
+      expert_scratch_ = {};
+      AISP_ASSIGN_OR_RETURN(expert_scratch_, device_.Allocate(bytes, MemoryKind::kDevice));
+    }
+    return packed;
+  }
+
+  Result<std::unique_ptr<TokenDrawer>> MakeTokenDrawer(int32_t max_rows,
+                                                       int32_t vocabulary) override {
+    return MakeCudaTokenDrawer(max_rows, vocabulary, device_);
+  }
+
+  Status FillRandom(const TensorView& target, float deviation, uint64_t seed,
+                    Stream& stream) override {
+    Use();
+    return LaunchFillNormal(target.data, target.dtype, target.elements(), deviation, seed,
+                            HandleOf(stream));
+  }
+
+  // A launch goes to the thread's current device.
+  Status BeginStep(const RaggedBatch&, Stream&) override {
+    Use();
+    return {};
+  }
+  Status Embedding(const EmbeddingParams& p, Stream& stream) override {
+    return LaunchEmbedding(p, HandleOf(stream));
+  }
+  Status Linear(const LinearParams& p, Stream& stream) override {
+    AISP_CHECK(p.x.dtype == p.weight->input_dtype() && p.x.cols() == p.weight->in_features());
+    AISP_CHECK(p.y.dtype == p.weight->output_dtype() && p.y.cols() == p.weight->out_features());
+    const auto& w = static_cast<const PlainWeight&>(*p.weight);
+    PlainLinearCall call;
+    call.weight = w.data.data();
+    call.bias = static_cast<const float*>(w.bias.data());
+    call.x = p.x.data;
+    call.type = w.type;
+    call.y = p.y.data;
+    call.y_type = w.output_type;
+    call.accumulate = w.epilogue == Epilogue::kAccumulate;
+    call.n = w.n;
+    call.k = w.k;
+    call.rows = p.rows;
+    return LaunchPlainLinear(call, HandleOf(stream));
+  }
+  Status RmsNorm(const RmsNormParams& p, Stream& stream) override {
+    AISP_CHECK(p.x.dtype == DType::kF32 && p.y.cols() == p.weight.shape[0]);
+    return LaunchRmsNorm(p, HandleOf(stream));
+  }
+  Status RopeAppend(const RopeAppendParams& p, Stream& stream) override {
+    return LaunchPlainRopeAppend(p, HandleOf(stream));
+  }
+  Status LatentAppend(const LatentAppendParams& p, Stream& stream) override {
+    return LaunchLatentAppend(p, HandleOf(stream));
+  }
+  Status PagedAttention(const AttentionParams& p, Stream& stream) override {
+    return LaunchPlainAttention(p, HandleOf(stream));
+  }
+  Status SiluMul(const SiluMulParams& p, Stream& stream) override {
+    return LaunchSiluMul(p, HandleOf(stream));
+  }
+  Status SelectExperts(const SelectExpertsParams& p, Stream& stream) override {
+    return LaunchSelectExperts(p, HandleOf(stream));
+  }
+  Status ExpertMlp(const ExpertMlpParams& p, Stream& stream) override {
+    const auto& e = static_cast<const PlainExperts&>(*p.packed);
+    AISP_CHECK(p.experts.cols() == e.top_k && p.x.dtype == e.type);
+    ExpertsCall call;
+    call.gate_up = e.gate_up.data();
+    call.down = e.down.data();
+    call.type = e.type;
+    call.hidden = e.hidden;
+    call.intermediate = e.intermediate;
+    call.x = p.x.data;
+    call.experts = p.experts.as<const int32_t>();
+    call.weights = p.weights.as<const float>();
+    call.top_k = e.top_k;
+    call.activation = expert_scratch_.data();
+    call.y = p.y.as<float>();
+    call.rows = p.rows;
+    return LaunchExperts(call, HandleOf(stream));
+  }
+
+ private:
+  void Use() const { cudaSetDevice(device_.info().index); }
+
+  const CudaBackendOptions options_;
+  Device& device_;
+  std::unique_ptr<CudaStream> load_stream_;
+  Buffer expert_scratch_;  // shared by all layers: they run one after the other
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Ops>> MakeCudaOps(const CudaBackendOptions& options, Device& device) {
+  auto ops = std::make_unique<CudaOps>(options, device);
+  AISP_RETURN_IF_ERROR(ops->Start());
+  return ops;
+}
+
+}  // namespace aisp::cuda

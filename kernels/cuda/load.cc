@@ -1,0 +1,58 @@
+#include "kernels/cuda/load.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "common/strings.h"
+
+namespace aisp {
+namespace {
+
+constexpr const char* kLibrary = "libaisp_cuda.so";
+constexpr const char* kDriver = "libcuda.so.1";
+
+std::string LastError() {
+  const char* text = dlerror();
+  return text != nullptr ? text : "unknown error";
+}
+
+Result<void*> OpenLibrary(std::span<const std::string> folders) {
+  if (dlopen(kDriver, RTLD_NOW | RTLD_LOCAL) == nullptr) {
+    return NotFound(
+        fmt::format("there is no NVIDIA driver here ({}); use --device cpu", LastError()));
+  }
+  for (const std::string& folder : folders) {
+    const std::string path = folder + "/" + kLibrary;
+    std::error_code ignored;
+    if (!std::filesystem::exists(path, ignored)) continue;
+    if (void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL); handle != nullptr)
+      return handle;
+    return NotFound(
+        fmt::format("the CUDA backend does not load: {}; the CUDA libraries have to be "
+                    "in the loader's path",
+                    LastError()));
+  }
+  return NotFound(
+      fmt::format("{} is not there (looked in {}); build with AISP_CUDA=ON", kLibrary,
+                  Join(std::vector<std::string>(folders.begin(), folders.end()), ", ")));
+}
+
+}  // namespace
+
+Result<CudaBackend> OpenCudaBackend(const CudaBackendOptions& options,
+                                    std::span<const std::string> folders) {
+  AISP_ASSIGN_OR_RETURN(void* library, OpenLibrary(folders));
+  const auto abi = reinterpret_cast<CudaBackendAbiFn>(dlsym(library, kCudaBackendAbiSymbol));
+  const auto open = reinterpret_cast<CudaBackendOpenFn>(dlsym(library, kCudaBackendOpenSymbol));
+  if (abi == nullptr || open == nullptr || abi() != kCudaBackendAbi) {
+    return FailedPrecondition(fmt::format(
+        "{} belongs to another build of this program; install both from one build", kLibrary));
+  }
+  Result<CudaBackend> backend = Internal("the CUDA backend did not answer");
+  open(&options, &backend);
+  return backend;
+}
+
+}  // namespace aisp

@@ -1,0 +1,195 @@
+// Embedding, RMS norm, SiLU, conversions: one block for a row.
+#include "kernels/cuda/rows.h"
+
+#include <algorithm>
+#include <type_traits>
+
+#include "common/check.h"
+#include "kernels/cuda/cuda_error.h"
+#include "kernels/cuda/launch.cuh"
+
+namespace aisp::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+template <typename T>
+__global__ void EmbeddingKernel(const T* table, int64_t vocabulary, int64_t dim,
+                                const int32_t* tokens, const int32_t* slot_of_row,
+                                const int32_t* slot_tokens, float* hidden) {
+  BeginOverlapped();
+  const int64_t row = blockIdx.x;
+  int32_t token = tokens[row];
+  if (token < 0) token = slot_tokens[slot_of_row[row]];
+  // A slot whose draw failed holds no token; its row's result is thrown away.
+  if (token < 0 || token >= vocabulary) token = 0;
+  for (int64_t i = threadIdx.x; i < dim; i += blockDim.x)
+    hidden[row * dim + i] = ToFloat(table[int64_t{token} * dim + i]);
+}
+
+template <typename T>
+__device__ __forceinline__ void Store4(T* y, float4 v);
+template <>
+__device__ __forceinline__ void Store4(float* y, float4 v) {
+  *reinterpret_cast<float4*>(y) = v;
+}
+template <>
+__device__ __forceinline__ void Store4(__nv_bfloat16* y, float4 v) {
+  __nv_bfloat162 pair[2] = {__floats2bfloat162_rn(v.x, v.y), __floats2bfloat162_rn(v.z, v.w)};
+  *reinterpret_cast<uint2*>(y) = *reinterpret_cast<const uint2*>(pair);
+}
+
+// Rows of up to 8192 stay in registers between the two passes.
+template <typename T>
+__global__ void __launch_bounds__(1024)
+    RmsNormKernel(const float* x, int64_t x_stride, const int32_t* row_indices, const float* weight,
+                  T* y, int64_t y_stride, int dim4, float inverse_dim, float epsilon) {
+  __shared__ float scratch[32];
+  constexpr int kKept = 8;
+  BeginOverlapped();
+  const int64_t from = row_indices != nullptr ? row_indices[blockIdx.x] : blockIdx.x;
+  const auto* x4 = reinterpret_cast<const float4*>(x + from * x_stride);
+  float4 kept[kKept];
+  float sum = 0;
+#pragma unroll
+  for (int j = 0; j < kKept; ++j) {
+    const int i = j * blockDim.x + threadIdx.x;
+    kept[j] = i < dim4 ? x4[i] : float4{};
+    sum += kept[j].x * kept[j].x + kept[j].y * kept[j].y + kept[j].z * kept[j].z +
+           kept[j].w * kept[j].w;
+  }
+  const float scale = rsqrtf(BlockSum(sum, scratch) * inverse_dim + epsilon);
+  const auto* w4 = reinterpret_cast<const float4*>(weight);
+  T* row = y + blockIdx.x * y_stride;
+#pragma unroll
+  for (int j = 0; j < kKept; ++j) {
+    const int i = j * blockDim.x + threadIdx.x;
+    if (i >= dim4) break;
+    const float4 w = w4[i];
+    Store4(row + i * 4, float4{kept[j].x * scale * w.x, kept[j].y * scale * w.y,
+                               kept[j].z * scale * w.z, kept[j].w * scale * w.w});
+  }
+}
+
+template <typename T>
+__global__ void OddRmsNormKernel(const float* x, int64_t x_stride, const int32_t* row_indices,
+                                 const float* weight, T* y, int64_t y_stride, int64_t dim,
+                                 float epsilon) {
+  __shared__ float scratch[32];
+  BeginOverlapped();
+  const int64_t from = row_indices != nullptr ? row_indices[blockIdx.x] : blockIdx.x;
+  const float* row = x + from * x_stride;
+  float sum = 0;
+  for (int64_t i = threadIdx.x; i < dim; i += blockDim.x) sum += row[i] * row[i];
+  const float scale = rsqrtf(BlockSum(sum, scratch) / static_cast<float>(dim) + epsilon);
+  for (int64_t i = threadIdx.x; i < dim; i += blockDim.x)
+    y[blockIdx.x * y_stride + i] = FromFloat<T>(row[i] * scale * weight[i]);
+}
+
+template <typename T>
+Status RmsNorm(const RmsNormParams& p, cudaStream_t stream) {
+  const int64_t dim = p.weight.shape[0];
+  const bool aligned = dim % 4 == 0 && p.x.strides[0] % 4 == 0 && p.y.strides[0] % 4 == 0 &&
+                       reinterpret_cast<uintptr_t>(p.x.data) % 16 == 0;
+  const auto rows = static_cast<unsigned>(p.rows);
+  if (aligned && dim <= 1024 * 32) {
+    const auto dim4 = static_cast<int>(dim / 4);
+    int threads = 32;
+    while (threads < 1024 && threads < dim4) threads *= 2;
+    return Check(LaunchOverlapped(RmsNormKernel<T>, rows, static_cast<unsigned>(threads), 0, stream,
+                                  p.x.as<const float>(), p.x.strides[0], p.row_indices,
+                                  p.weight.as<const float>(), static_cast<T*>(p.y.data),
+                                  p.y.strides[0], dim4, 1.0f / static_cast<float>(dim), p.epsilon),
+                 "RMS norm");
+  }
+  return Check(
+      LaunchOverlapped(OddRmsNormKernel<T>, rows, kThreads, 0, stream, p.x.as<const float>(),
+                       p.x.strides[0], p.row_indices, p.weight.as<const float>(),
+                       static_cast<T*>(p.y.data), p.y.strides[0], dim, p.epsilon),
+      "RMS norm");
+}
+
+template <typename T>
+__global__ void SiluMulKernel(const float* x, T* y, int64_t dim) {
+  BeginOverlapped();
+  const float* row = x + blockIdx.x * 2 * dim;
+  for (int64_t i = int64_t{blockIdx.y} * blockDim.x + threadIdx.x; i < dim;
+       i += int64_t{gridDim.y} * blockDim.x) {
+    const float gate = row[i];
+    y[blockIdx.x * dim + i] = FromFloat<T>(gate / (1.0f + expf(-gate)) * row[dim + i]);
+  }
+}
+
+template <typename From, typename To>
+__global__ void ConvertKernel(const From* from, To* to, int64_t count) {
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
+       i += int64_t{gridDim.x} * blockDim.x)
+    to[i] = FromFloat<To>(ToFloat(from[i]));
+}
+
+template <typename From>
+void Convert(const From* from, void* to, DType to_type, int64_t count, cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>(std::min<int64_t>((count + 255) / 256, 4096));
+  if (to_type == DType::kBF16) {
+    ConvertKernel<<<blocks, 256, 0, stream>>>(from, static_cast<__nv_bfloat16*>(to), count);
+  } else {
+    ConvertKernel<<<blocks, 256, 0, stream>>>(from, static_cast<float*>(to), count);
+  }
+}
+
+}  // namespace
+
+Status LaunchEmbedding(const EmbeddingParams& p, cudaStream_t stream) {
+  const auto launch = [&](auto* table) {
+    return Check(LaunchOverlapped(
+                     EmbeddingKernel<std::remove_const_t<std::remove_pointer_t<decltype(table)>>>,
+                     static_cast<unsigned>(p.rows), kThreads, 0, stream, table, p.table.rows(),
+                     p.table.cols(), p.tokens, p.slot_of_row, p.slot_tokens, p.hidden.as<float>()),
+                 "embedding");
+  };
+  switch (p.table.dtype) {
+    case DType::kBF16:
+      return launch(static_cast<const __nv_bfloat16*>(p.table.data));
+    case DType::kF16:
+      return launch(static_cast<const __half*>(p.table.data));
+    default:
+      return launch(static_cast<const float*>(p.table.data));
+  }
+}
+
+Status LaunchRmsNorm(const RmsNormParams& p, cudaStream_t stream) {
+  if (p.rows == 0) return {};
+  return p.y.dtype == DType::kBF16 ? RmsNorm<__nv_bfloat16>(p, stream) : RmsNorm<float>(p, stream);
+}
+
+Status LaunchSiluMul(const SiluMulParams& p, cudaStream_t stream) {
+  const int64_t dim = p.y.cols();
+  const dim3 grid(static_cast<unsigned>(p.rows), static_cast<unsigned>((dim + 1023) / 1024));
+  if (p.y.dtype == DType::kBF16) {
+    return Check(
+        LaunchOverlapped(SiluMulKernel<__nv_bfloat16>, grid, kThreads, 0, stream,
+                         p.x.as<const float>(), static_cast<__nv_bfloat16*>(p.y.data), dim),
+        "SiLU");
+  }
+  return Check(LaunchOverlapped(SiluMulKernel<float>, grid, kThreads, 0, stream,
+                                p.x.as<const float>(), p.y.as<float>(), dim),
+               "SiLU");
+}
+
+Status LaunchConvert(const void* from, DType from_type, void* to, DType to_type, int64_t count,
+                     cudaStream_t stream) {
+  switch (from_type) {
+    case DType::kBF16:
+      Convert(static_cast<const __nv_bfloat16*>(from), to, to_type, count, stream);
+      break;
+    case DType::kF16:
+      Convert(static_cast<const __half*>(from), to, to_type, count, stream);
+      break;
+    default:
+      Convert(static_cast<const float*>(from), to, to_type, count, stream);
+      break;
+  }
+  return CheckLaunch("conversion");
+}
+
+}  // namespace aisp::cuda

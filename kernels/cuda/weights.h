@@ -1,0 +1,71 @@
+// Weights of the CUDA backend in device memory: packing at load.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/ops.h"
+
+namespace aisp::cuda {
+
+// Row-major and unpacked, in the compute dtype, for the plain kernels.
+class PlainWeight final : public PackedLinear {
+ public:
+  int64_t in_features() const override { return k; }
+  int64_t out_features() const override { return n; }
+  DType input_dtype() const override { return type; }
+  DType output_dtype() const override { return output_type; }
+  size_t bytes() const override { return data.bytes() + bias.bytes(); }
+
+  Buffer data, bias;
+  DType type = DType::kF32;
+  DType output_type = DType::kF32;
+  Epilogue epilogue = Epilogue::kStore;
+  int64_t n = 0, k = 0;
+};
+
+class PlainExperts final : public PackedExperts {
+ public:
+  int32_t num_experts() const override { return experts; }
+  size_t bytes() const override { return gate_up.bytes() + down.bytes(); }
+
+  Buffer gate_up, down;  // as ExpertsCall wants them
+  DType type = DType::kF32;
+  int32_t experts = 0;
+  int32_t top_k = 0;
+  int64_t hidden = 0, intermediate = 0;
+};
+
+// Standard deviation of random weights with `k` inputs: what keeps activations in the range that trained models have.
+float RandomDeviation(int64_t k);
+
+// Copies matrices of any float dtype from host memory to the device, converting there, or makes random ones. Load only.
+class WeightLoader {
+ public:
+  WeightLoader(Device& device, CudaStream& stream) : device_(device), stream_(stream) {}
+
+  // `part` (host memory, or no data: random from `seed`) as `type` to `target`.
+  Status Load(const TensorView& part, DType type, uint64_t seed, void* target);
+  // The biases stacked as f32; an empty Buffer without any.
+  Result<Buffer> LoadBiases(const LinearSource& source);
+  // The same, in host memory.
+  static std::vector<float> StackBiases(const LinearSource& source);
+
+ private:
+  Device& device_;
+  CudaStream& stream_;
+  Buffer staging_;  // device memory for what has to be converted
+};
+
+// INVALID_ARGUMENT: parts that do not fit each other.
+Status CheckSource(const LinearSource& source);
+Result<std::unique_ptr<PackedLinear>> PackPlain(const LinearSource& source, Device& device,
+                                                CudaStream& stream);
+Result<std::unique_ptr<PackedExperts>> PackPlainExperts(const ExpertsSource& source, Device& device,
+                                                        CudaStream& stream);
+
+// The elements of a dense host tensor of f32, bf16 or f16.
+void ReadFloats(const TensorView& from, float* out);
+
+}  // namespace aisp::cuda

@@ -1,0 +1,203 @@
+// The model families on the GPU against recorded outputs of Hugging Face transformers.
+#include <cmath>
+
+#include "engine/async_executor.h"
+#include "tests/kernels/cuda/gpu.h"
+#include "tests/model/golden.h"
+
+namespace aisp {
+namespace {
+
+struct RigOptions {
+  int32_t block_tokens = 16;
+  DType compute = DType::kF32;
+  std::optional<DType> kv;
+  std::optional<WeightFormat> format = WeightFormat::kCompute;
+};
+
+Rig OpenRig(CudaBackend& gpu, const std::string& family, const RigOptions& o) {
+  AsyncExecutorOptions options;
+  options.base.model.compute_dtype = o.compute;
+  options.base.model.max_batch_tokens = 256;
+  options.base.model.weight_format = o.format;
+  options.base.max_slots = 16;
+  options.base.block_tokens = o.block_tokens;
+  options.base.num_blocks = 256;
+  options.base.kv_dtype = o.kv;
+  auto executor = AsyncExecutor::Create(GoldenDirectory(family), options, *gpu.device, *gpu.ops);
+  AISP_CHECK_MSG(executor.has_value(), executor.error().ToString());
+  return Rig::Around(std::move(gpu.device), std::move(gpu.ops), std::move(*executor));
+}
+
+double RelativeError(const std::vector<float>& got, const std::vector<float>& want) {
+  double error = 0, norm = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (std::isnan(got[i])) return 1e9;
+    error += std::pow(got[i] - want[i], 2);
+    norm += std::pow(want[i], 2);
+  }
+  return std::sqrt(error / norm);
+}
+
+class GpuGolden : public testing::TestWithParam<std::string> {};
+
+TEST_P(GpuGolden, F32GivesTheRecordedLogitsAndTokens) {
+  for (const int32_t chunk : {256, 7}) {
+    AISP_OPEN_GPU(gpu);
+    Rig rig = OpenRig(gpu, GetParam(), {.block_tokens = chunk == 7 ? 64 : 16});
+    for (const GoldenCase& c : LoadGolden(GetParam())) {
+      auto sequence = rig.NewSequence(c.prompt, static_cast<int32_t>(c.prompt.size()));
+      const std::vector<float> logits = rig.LastLogits(sequence, chunk);
+      double worst = 0;
+      for (size_t i = 0; i < logits.size(); ++i) {
+        ASSERT_FALSE(std::isnan(logits[i]));
+        worst = std::max(worst, std::fabs(static_cast<double>(logits[i] - c.last_logits[i])));
+      }
+      EXPECT_LT(worst, 2e-3);
+      if (c.min_top2_margin > 1e-3) {
+        EXPECT_EQ(rig.Greedy(c.prompt, static_cast<int32_t>(c.greedy.size()), chunk), c.greedy);
+      }
+    }
+  }
+}
+
+// bf16 rounds weights, activations and KV to 8 bits of mantissa.
+TEST_P(GpuGolden, Bf16StaysCloseToTheRecordedLogits) {
+  AISP_OPEN_GPU(gpu);
+  Rig rig = OpenRig(gpu, GetParam(), {.compute = DType::kBF16});
+  for (const GoldenCase& c : LoadGolden(GetParam())) {
+    auto sequence = rig.NewSequence(c.prompt, static_cast<int32_t>(c.prompt.size()));
+    const double error = RelativeError(rig.LastLogits(sequence, 256), c.last_logits);
+    RecordProperty("relative_error", std::to_string(error));
+    printf("%s bf16: %.4f\n", GetParam().c_str(), error);
+    EXPECT_LT(error, 0.05);
+    if (c.min_top2_margin > 0.1) {
+      EXPECT_EQ(rig.Greedy(c.prompt, static_cast<int32_t>(c.greedy.size()), 256), c.greedy);
+    }
+  }
+}
+
+TEST_P(GpuGolden, WeightsAsTheCheckpointHasThemGiveCloseLogits) {
+  if (GetParam().find("fp8") == std::string::npos && GetParam().find("nvfp4") == std::string::npos)
+    GTEST_SKIP() << "not a quantised checkpoint";
+  AISP_OPEN_GPU(gpu);
+  Rig rig = OpenRig(gpu, GetParam(), {.compute = DType::kBF16, .format = std::nullopt});
+  for (const GoldenCase& c : LoadGolden(GetParam())) {
+    auto sequence = rig.NewSequence(c.prompt, static_cast<int32_t>(c.prompt.size()));
+    const double error = RelativeError(rig.LastLogits(sequence, 256), c.last_logits);
+    printf("%s native: %.4f\n", GetParam().c_str(), error);
+    EXPECT_LT(error, 0.05);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, GpuGolden,
+                         testing::Values("llama", "llama3-rope", "llama-mha-hd128",
+                                         "mistral-window", "qwen2", "qwen3", "mixtral", "qwen3-moe",
+                                         "deepseek-v3", "llama-fp8-channel", "llama-fp8-block",
+                                         "llama-nvfp4"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+// A step through a graph or operation by operation, alone or beside others: the drawn tokens are the same.
+
+TEST(GpuExecutor, BatchedGreedyTokensAreThoseOfEachAloneAndOfPlainLaunches) {
+  std::vector<std::vector<TokenId>> alone;
+  const auto cases = LoadGolden("llama");
+  for (const bool graphs : {false, true}) {
+    for (const size_t batch : {size_t{1}, cases.size()}) {
+      AISP_OPEN_GPU(gpu);
+      AsyncExecutorOptions options;
+      options.base.model.compute_dtype = DType::kF32;
+      options.base.max_slots = 16;
+      options.base.num_blocks = 256;
+      options.use_graphs = graphs;
+      auto made = AsyncExecutor::Create(GoldenDirectory("llama"), options, *gpu.device, *gpu.ops);
+      ASSERT_TRUE(made.has_value()) << made.error().message;
+      AsyncExecutor& executor = **made;
+      SamplingParams greedy;
+      greedy.temperature = 0;
+      std::vector<std::vector<TokenId>> got(cases.size());
+      for (size_t first = 0; first < cases.size(); first += batch) {
+        // Prefill each, then decode all together with two steps in flight and tokens that stay on the device.
+        const size_t n = std::min(batch, cases.size() - first);
+        std::vector<int32_t> lengths(n);
+        std::vector<std::vector<int32_t>> tables(n);
+        for (size_t i = 0; i < n; ++i) {
+          for (int32_t b = 0; b < 12; ++b) tables[i].push_back(static_cast<int32_t>(i) * 12 + b);
+          const std::vector<TokenId>& prompt = cases[first + i].prompt;
+          ASSERT_LE(prompt.size() + 24, 12u * 16);
+          std::vector<int32_t> positions(prompt.size()),
+              slots(prompt.size(), static_cast<int32_t>(i));
+          for (size_t p = 0; p < prompt.size(); ++p) positions[p] = static_cast<int32_t>(p);
+          const int32_t count = static_cast<int32_t>(prompt.size());
+          const SequenceRows rows[] = {{0, count, count, 0}};
+          const int32_t logit_rows[] = {count - 1};
+          SampleRow sample;
+          sample.slot = static_cast<int32_t>(i);
+          sample.position = static_cast<uint32_t>(count);
+          sample.params = &greedy;
+          StepInput input;
+          input.batch = {prompt, positions, slots, rows, tables[i], logit_rows};
+          input.samples = {&sample, 1};
+          auto ticket = executor.Launch(input);
+          ASSERT_TRUE(ticket.has_value()) << ticket.error().message;
+          auto result = executor.Collect(*ticket);
+          ASSERT_TRUE(result.has_value()) << result.error().message;
+          got[first + i].push_back(result->tokens[0].token);
+          lengths[i] = count;
+        }
+        struct Step {
+          std::vector<TokenId> tokens;
+          std::vector<int32_t> positions, slots, table, logit_rows;
+          std::vector<SequenceRows> rows;
+          std::vector<SampleRow> samples;
+          Ticket ticket;
+        };
+        std::vector<Step> steps(23);
+        const auto launch = [&](Step& s) {
+          for (size_t i = 0; i < n; ++i) {
+            s.tokens.push_back(kTokenOnDevice);
+            s.positions.push_back(lengths[i]);
+            s.slots.push_back(static_cast<int32_t>(i));
+            s.rows.push_back(
+                {static_cast<int32_t>(i), 1, lengths[i] + 1, static_cast<int32_t>(s.table.size())});
+            s.table.insert(s.table.end(), tables[i].begin(), tables[i].end());
+            s.logit_rows.push_back(static_cast<int32_t>(i));
+            SampleRow sample;
+            sample.logit_index = sample.slot = static_cast<int32_t>(i);
+            sample.position = static_cast<uint32_t>(++lengths[i]);
+            sample.params = &greedy;
+            s.samples.push_back(sample);
+          }
+          StepInput input;
+          input.batch = {s.tokens, s.positions, s.slots, s.rows, s.table, s.logit_rows};
+          input.samples = s.samples;
+          auto ticket = executor.Launch(input);
+          AISP_CHECK_MSG(ticket.has_value(), ticket.error().message);
+          s.ticket = *ticket;
+        };
+        launch(steps[0]);
+        for (size_t k = 0; k < steps.size(); ++k) {
+          if (k + 1 < steps.size()) launch(steps[k + 1]);
+          auto result = executor.Collect(steps[k].ticket);
+          ASSERT_TRUE(result.has_value()) << result.error().message;
+          for (size_t i = 0; i < n; ++i) got[first + i].push_back(result->tokens[i].token);
+        }
+      }
+      for (size_t i = 0; i < cases.size(); ++i) {
+        if (cases[i].min_top2_margin > 1e-3) EXPECT_EQ(got[i], cases[i].greedy) << graphs << batch;
+      }
+      if (alone.empty()) {
+        alone = got;
+      } else {
+        EXPECT_EQ(got, alone) << "graphs " << graphs << " batch " << batch;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace aisp
