@@ -186,4 +186,11 @@ ApiResult<TokenizeRequest> ParseTokenize(const v1::TokenizeRequest& request,
   return ParseTokenize(map, limits);
 }
 
+ApiResult<DetokenizeRequest> ParseDetokenize(const v1::DetokenizeRequest& request,
+                                             const ApiLimits& limits) {
+  Value::Map map = ScalarsOf(request);
+  map.Set("tokens", ListOfIds(request.tokens()));
+  return ParseDetokenize(map, limits);
+}
+
 }  // namespace aisp

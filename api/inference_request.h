@@ -15,5 +15,7 @@ ApiResult<ClientRequest> ParseInference(const v1::InferenceRequest& request,
                                         const ApiLimits& limits);
 ApiResult<TokenizeRequest> ParseTokenize(const v1::TokenizeRequest& request,
                                          const ApiLimits& limits);
+ApiResult<DetokenizeRequest> ParseDetokenize(const v1::DetokenizeRequest& request,
+                                             const ApiLimits& limits);
 
 }  // namespace aisp

@@ -36,6 +36,9 @@ struct Config {
     std::string chat_template;
     int64_t max_model_len = 0;
     int64_t threads = 1;
+    std::string device = "auto";
+    std::string weights;
+    std::string quantization = "auto";
   } model;
 
   struct Http {
@@ -65,6 +68,8 @@ struct Config {
     Duration telemetry_interval = std::chrono::milliseconds(50);
     int64_t max_attempts = 4;
     int64_t tokenizer_threads = 1;
+    std::string admin = "loopback";
+    std::string admin_key_file;
   } router;
 
   struct Worker {

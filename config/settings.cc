@@ -33,10 +33,10 @@ void BindModel(Config& c, std::vector<Setting>& out) {
   out.push_back({"model.kv_dtype",
                  "--kv-dtype",
                  &c.model.kv_dtype,
-                 "KV cache; auto: as the matmuls.",
+                 "KV cache; auto: as the matmuls. fp8_e4m3 needs a GPU.",
                  kNoMin,
                  kNoMax,
-                 {"auto", "f32", "bf16"}});
+                 {"auto", "f32", "bf16", "fp8_e4m3"}});
   out.push_back({"model.chat_template",
                  "--chat-template",
                  &c.model.chat_template,
@@ -58,6 +58,29 @@ void BindModel(Config& c, std::vector<Setting>& out) {
                  1,
                  1024,
                  {}});
+  out.push_back({"model.device",
+                 "--device",
+                 &c.model.device,
+                 "What a worker computes on: cpu, cuda, cuda:N, or auto: a GPU if there is one.",
+                 kNoMin,
+                 kNoMax,
+                 {}});
+  out.push_back({"model.weights",
+                 "--weights",
+                 &c.model.weights,
+                 "random:SEED makes weights up, for measuring; the model's folder then needs only a "
+                 "config.json. Empty: the checkpoint's.",
+                 kNoMin,
+                 kNoMax,
+                 {}});
+  out.push_back({"model.quantization",
+                 "--quantization",
+                 &c.model.quantization,
+                 "Weights on a GPU; auto: as the checkpoint has them, none: in the matmuls' dtype; "
+                 "fp8 and nvfp4 quantise on load.",
+                 kNoMin,
+                 kNoMax,
+                 {"auto", "none", "fp8", "nvfp4"}});
 }
 
 void BindHttpGrpc(Config& c, std::vector<Setting>& out) {
@@ -236,6 +259,21 @@ void BindRouter(Config& c, std::vector<Setting>& out) {
                  "Threads that tokenize prompts.",
                  1,
                  256,
+                 {}});
+  out.push_back({"router.admin",
+                 "--admin",
+                 &c.router.admin,
+                 "Who may list and drain workers under /admin: programs on this machine, whoever "
+                 "sends the key, or nobody.",
+                 kNoMin,
+                 kNoMax,
+                 {"loopback", "key", "off"}});
+  out.push_back({"router.admin_key_file",
+                 "--admin-key-file",
+                 &c.router.admin_key_file,
+                 "File whose first line is the admin key (admin: key; aisp drain sends it).",
+                 kNoMin,
+                 kNoMax,
                  {}});
 }
 
@@ -428,13 +466,15 @@ void BindRest(Config& c, std::vector<Setting>& out) {
                  {},
                  {},
                  {"text", "json"}});
-  out.push_back({"drain_timeout",
-                 "--drain-timeout",
-                 &c.drain_timeout,
-                 "Time for running requests to finish after SIGTERM or Ctrl-C.",
-                 0,
-                 86'400'000,
-                 {}});
+  out.push_back(
+      {"drain_timeout",
+       "--drain-timeout",
+       &c.drain_timeout,
+       "Time for running requests to finish after SIGTERM, Ctrl-C or a drain; then a decode "
+       "worker's go to other decode workers and a router's end.",
+       0,
+       86'400'000,
+       {}});
 }
 
 }  // namespace

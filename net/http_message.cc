@@ -113,6 +113,7 @@ void AppendHead(const HttpHead& head, std::string* out) {
   if (head.headers != nullptr) {
     for (const auto& [name, value] : *head.headers) AppendField(name, value, out);
   }
+  if (!head.request_id.empty()) AppendField("x-request-id", head.request_id, out);
   AppendDate(head.now_s, out);
   if (StatusHasBody(head.status)) {
     if (head.framing == BodyFraming::kChunked) out->append("Transfer-Encoding: chunked\r\n");

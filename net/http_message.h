@@ -20,6 +20,7 @@ enum class BodyFraming { kLength, kChunked, kUntilClose };
 struct HttpHead {
   int status = 200;
   const HttpHeaders* headers = nullptr;
+  std::string_view request_id;  // "": none
   BodyFraming framing = BodyFraming::kLength;
   size_t content_length = 0;
   bool close = false;

@@ -5,9 +5,11 @@
 #include "common/check.h"
 #include "common/log.h"
 #include "inference.grpc.pb.h"
+#include "net/grpc_acceptor.h"
 #include "net/grpc_bind.h"
 #include "net/grpc_reflection.h"
 #include "net/health_service.h"
+#include "net/listen_socket.h"
 #include "net/request_id.h"
 #include "net/rpc_reactor.h"
 
@@ -283,6 +285,7 @@ struct InferenceServer::Impl : std::enable_shared_from_this<InferenceServer::Imp
   HealthService health;
   ClientService clients;
   std::unique_ptr<grpc::Server> server;
+  std::unique_ptr<GrpcAcceptor> acceptor;
   std::shared_ptr<IoLoop::Timer> timer;
   int port = 0;
 };
@@ -297,7 +300,14 @@ Status InferenceServer::Start() {
   AISP_CHECK_MSG(!impl_->server, "Start is called once");
   grpc::ServerBuilder builder;
   builder.SetOption(ReflectionOption(Reflection::kOn));
-  builder.AddListeningPort(impl_->options.address, grpc::InsecureServerCredentials(), &impl_->port);
+  const int listen_fd = impl_->options.listen_fd;
+  if (listen_fd >= 0) {
+    impl_->port = PortOf(listen_fd);
+    impl_->acceptor = std::make_unique<GrpcAcceptor>(&builder, listen_fd);
+  } else {
+    builder.AddListeningPort(impl_->options.address, grpc::InsecureServerCredentials(),
+                             &impl_->port);
+  }
   builder.RegisterService(&impl_->clients);
   builder.RegisterService(&impl_->health);
   builder.SetMaxReceiveMessageSize(static_cast<int>(impl_->options.max_message_bytes));
@@ -314,6 +324,7 @@ Status InferenceServer::Start() {
     return tl::unexpected(
         BindError(impl_->options.address, "--grpc-port N, 0 for a free one, or --no-grpc"));
   }
+  if (impl_->acceptor) impl_->acceptor->Start();
   impl_->loop->Post([weak = std::weak_ptr(impl_)] {
     if (const auto impl = weak.lock()) impl->Sweep();
   });
@@ -325,12 +336,14 @@ uint16_t InferenceServer::port() const { return static_cast<uint16_t>(impl_->por
 void InferenceServer::SetServing(bool serving) { impl_->health.SetServing(serving); }
 
 void InferenceServer::Drain(std::function<void()> done) {
+  if (impl_->acceptor) impl_->acceptor->Stop();
   impl_->live->Drain(
       [loop = impl_->loop, done = std::move(done)]() mutable { loop->Post(std::move(done)); });
 }
 
 void InferenceServer::Shutdown(std::chrono::milliseconds limit) {
   if (!impl_->server) return;
+  if (impl_->acceptor) impl_->acceptor->Stop();
   impl_->live->Stop();
   for (const auto& rpc : impl_->live->All()) {
     rpc->Abort({Code::kUnavailable, "the server is shutting down"});

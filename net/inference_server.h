@@ -87,6 +87,7 @@ class InferenceHandler {
 
 struct InferenceServerOptions {
   std::string address = "127.0.0.1:0";  // host:port; port 0: a free one, see port()
+  int listen_fd = -1;  // a listening socket to use instead of the address; taken over by Start
   size_t max_message_bytes = 16 << 20;
   size_t max_calls = 4096;
   size_t max_unsent_bytes = 1 << 20;

@@ -71,17 +71,24 @@ std::string ChoiceStream::PieceOf(TokenId token) const {
 void ChoiceStream::AddLogprob(TokenId token, const v1::TokenLogprobs& values) {
   if (options_.num_logprobs < 0) return;
   ChoiceLogprob out;
+  out.token = token;
   out.bytes = PieceOf(token);
   out.logprob = values.logprob();
   out.text_offset = text_code_points_;
   const int count = std::min(values.top_ids_size(), values.top_logprobs_size());
   for (int i = 0; i < std::min(count, options_.num_logprobs); ++i) {
-    out.top.push_back({PieceOf(values.top_ids(i)), values.top_logprobs(i)});
+    out.top.push_back({PieceOf(values.top_ids(i)), values.top_logprobs(i), values.top_ids(i)});
   }
   logprobs_.push_back(std::move(out));
 }
 
 bool ChoiceStream::AddText(std::string_view text) {
+  // As vLLM: what was said before min_tokens is not looked at.
+  if (completion_tokens_ < options_.min_tokens) {
+    text_code_points_ += CodePoints(text);
+    text_ += text;
+    return false;
+  }
   const StopMatcher::Output safe = stops_.Push(text);
   text_code_points_ += CodePoints(safe.text);
   text_ += safe.text;

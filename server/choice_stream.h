@@ -27,6 +27,7 @@ class ChoiceStream final : public RequestObserver {
     bool skip_special_tokens = true;
     int32_t num_logprobs = -1;
     bool keep_token_ids = false;
+    uint32_t min_tokens = 0;  // the text of so many tokens ends no stream
   };
 
   // What is told of a choice; `Advanced` may be the last call that the choice survives.

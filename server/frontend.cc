@@ -3,26 +3,69 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
+#include <array>
+#include <utility>
 
+#include "common/log.h"
 #include "common/strings.h"
+#include "server/commands.h"
+#include "server/text_service.h"
 
 namespace aisp {
 namespace {
 
-constexpr std::string_view kChatPath = "/v1/chat/completions";
-constexpr std::string_view kCompletionsPath = "/v1/completions";
 constexpr std::string_view kModelsPath = "/v1/models";
-
-int64_t UnixTimeS() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 HttpHeaders Json() { return {{"content-type", std::string(kJsonContentType)}}; }
 
-bool IsTraceChar(char c) { return c > 0x20 && c < 0x7F; }
+std::string GoneText(HttpExchange::Gone why) {
+  switch (why) {
+    case HttpExchange::Gone::kSlowReader:
+      return "slow reader";
+    case HttpExchange::Gone::kShutdown:
+      return "shutdown";
+    case HttpExchange::Gone::kClosed:
+      break;
+  }
+  return "closed";
+}
+
+}  // namespace
+
+struct Frontend::Route {
+  std::string_view path;
+  std::string_view method;
+  void (Frontend::*handler)(const std::shared_ptr<HttpExchange>&, Caller);
+  bool with_children = false;  // also path/...
+};
+
+const Frontend::Route* Frontend::Find(std::string_view path) {
+  static constexpr std::array<Route, 6> kRoutes = {{
+      {"/v1/chat/completions", "POST", &Frontend::Chat},
+      {"/v1/completions", "POST", &Frontend::Completions},
+      {kModelsPath, "GET", &Frontend::Models, /*with_children=*/true},
+      {"/tokenize", "POST", &Frontend::Tokenize},
+      {"/detokenize", "POST", &Frontend::Detokenize},
+      {"/version", "GET", &Frontend::Version},
+  }};
+  for (const Route& route : kRoutes) {
+    const bool child = route.with_children && path.size() > route.path.size() &&
+                       path.starts_with(route.path) && path[route.path.size()] == '/';
+    if (path == route.path || child) return &route;
+  }
+  return nullptr;
+}
+
+namespace {
+
+// A log that cannot be written cannot say so itself.
+std::string LogMetrics() {
+  const LogStats stats = GetLogStats();
+  return fmt::format(
+      "# HELP aisp_log_lines_dropped_total Log lines that could not be written\n"
+      "# TYPE aisp_log_lines_dropped_total counter\naisp_log_lines_dropped_total {}\n",
+      stats.lines_dropped);
+}
 
 }  // namespace
 
@@ -37,7 +80,7 @@ bool AnswerAdmin(HttpExchange& exchange, const std::function<Status()>& ready,
     exchange.Respond(200, Json(), R"({"status":"alive"})");
   } else if (path == "/metrics") {
     exchange.Respond(200, {{"content-type", "text/plain; version=0.0.4; charset=utf-8"}},
-                     metrics.Render());
+                     metrics.Render() + LogMetrics());
   } else if (const Status status = ready(); status) {
     exchange.Respond(200, Json(), R"({"status":"ready"})");
   } else {
@@ -51,93 +94,156 @@ bool AnswerAdmin(HttpExchange& exchange, const std::function<Status()>& ready,
   return true;
 }
 
-void AnswerUnknown(HttpExchange& exchange, const std::vector<std::string>& allowed_methods) {
+int AnswerUnknown(HttpExchange& exchange, const std::vector<std::string>& allowed_methods) {
   const HttpRequest& request = exchange.request();
   HttpHeaders headers = Json();
   if (allowed_methods.empty()) {
     exchange.Respond(
         404, std::move(headers),
-        ErrorBody(404,
-                  fmt::format("unknown path '{}'; known: {}, {}, {}, /health, /ready, /metrics",
-                              Excerpt(request.path), kChatPath, kCompletionsPath, kModelsPath)));
-    return;
+        ErrorBody(404, fmt::format("unknown path '{}'; known: /v1/chat/completions, "
+                                   "/v1/completions, /v1/models, /tokenize, /detokenize, /version, "
+                                   "/health, /ready, /metrics",
+                                   Excerpt(request.path))));
+    return 404;
   }
   const std::string allowed = Join(allowed_methods, ", ");
-  headers.emplace_back("allow", allowed);
+  headers.emplace_back("allow", allowed + ", OPTIONS");
+  if (request.method == "OPTIONS") {
+    headers.erase(headers.begin());  // there is no content
+    exchange.Respond(204, std::move(headers), "");
+    return 204;
+  }
   exchange.Respond(
       405, std::move(headers),
       ErrorBody(405, fmt::format("method {} is not allowed on {}; use {}",
                                  Excerpt(request.method, 16), Excerpt(request.path), allowed)));
+  return 405;
 }
 
-Frontend::Frontend(const Deps& deps)
-    : deps_(deps), random_(deps.seed), started_unix_s_(UnixTimeS()) {
-  context_.model = deps.model;
-  context_.router = deps.router;
-  context_.pool = deps.pool;
-  context_.loop = deps.loop;
-  context_.clock = deps.clock;
-  context_.keepalive_comment = deps.keepalive_comment;
-  context_.unix_time_s = UnixTimeS;
-  context_.count_request = [this](Endpoint endpoint, int status) { Count(endpoint, status); };
-  const MetricLabels labels{{"role", "router"}, {"model", deps.model->name}};
-  context_.disconnected =
-      deps.metrics->AddCounter("aisp_disconnected_clients_total",
-                               "Clients that went away before their answer was complete.", labels);
-}
-
-void Frontend::Handle(std::shared_ptr<HttpExchange> exchange) {
-  if (AnswerAdmin(
-          *exchange, [this] { return deps_.router->Ready(); }, *deps_.metrics))
-    return;
+void Frontend::Handle(const std::shared_ptr<HttpExchange>& exchange) {
   const HttpRequest& request = exchange->request();
-  const bool chat = request.path == kChatPath;
-  if (chat || request.path == kCompletionsPath) {
-    if (request.method != "POST") return AnswerUnknown(*exchange, {"POST"});
-    std::string trace_id = TraceIdOf(request);
-    return GenerationJob::Start(&context_, std::move(exchange),
-                                chat ? Endpoint::kChat : Endpoint::kCompletions,
-                                std::move(trace_id));
+  Caller caller{Caller::Surface::kHttp, request.id, "", request.method, "", request.received};
+  const Route* route = Find(request.path);
+  // The log and the metrics name our paths only: those of strangers are without end.
+  caller.path = route == nullptr ? "other" : std::string(route->path);
+  if (AnswerAdmin(
+          *exchange, [this] { return context_->router->Ready(); }, *metrics_)) {
+    caller.path = request.path;
+    return context_->log->Finished(caller, {}, /*quiet=*/true);
   }
-  if (request.path == kModelsPath || request.path.starts_with(fmt::format("{}/", kModelsPath))) {
-    if (request.method != "GET" && request.method != "HEAD")
-      return AnswerUnknown(*exchange, {"GET", "HEAD"});
-    return AnswerModels(*exchange);
+  if (route == nullptr) {
+    return Log(caller, AnswerUnknown(*exchange, {}), "unknown path");
   }
-  AnswerUnknown(*exchange, {});
+  const bool get = route->method == "GET";
+  if (request.method != route->method && !(get && request.method == "HEAD")) {
+    const std::vector<std::string> allowed =
+        get ? std::vector<std::string>{"GET", "HEAD"} : std::vector<std::string>{"POST"};
+    return Log(caller, AnswerUnknown(*exchange, allowed));
+  }
+  auto tenant = context_->tenants->Authenticate(request.Header("authorization"));
+  if (!tenant) return Respond(*exchange, caller, tl::unexpected(tenant.error()));
+  caller.tenant = std::move(*tenant);
+  (this->*route->handler)(exchange, std::move(caller));
 }
 
-void Frontend::AnswerModels(HttpExchange& exchange) {
-  const ModelInfo info{deps_.model->name, started_unix_s_, deps_.model->max_model_len};
-  const std::string& path = exchange.request().path;
-  if (path == kModelsPath) return exchange.Respond(200, Json(), ModelList({&info, 1}));
+void Frontend::Chat(const std::shared_ptr<HttpExchange>& exchange, Caller caller) {
+  Generate(exchange, std::move(caller), Endpoint::kChat);
+}
+
+void Frontend::Completions(const std::shared_ptr<HttpExchange>& exchange, Caller caller) {
+  Generate(exchange, std::move(caller), Endpoint::kCompletions);
+}
+
+void Frontend::Generate(const std::shared_ptr<HttpExchange>& exchange, Caller caller,
+                        Endpoint endpoint) {
+  const HttpRequest& request = exchange->request();
+  const ServedModel* model = context_->model;
+  auto timeout = ParseTimeoutHeader(request.Header("x-request-timeout"), model->limits);
+  if (!timeout) return Respond(*exchange, caller, tl::unexpected(timeout.error()));
+  GenerationJob::Request job{
+      std::move(caller), *timeout, PrefillPreferenceOf(request.Header("x-aisp-prefill")),
+      [exchange, model, endpoint]() -> ApiResult<PreparedRequest> {
+        const std::string& body = exchange->request().body;
+        if (endpoint == Endpoint::kChat) {
+          AISP_ASSIGN_OR_RETURN(auto chat, ParseChat(body, model->limits));
+          return Prepare(*model, std::move(chat));
+        }
+        AISP_ASSIGN_OR_RETURN(auto text, ParseCompletion(body, model->limits));
+        return Prepare(*model, std::move(text));
+      }};
+  const auto started = GenerationJob::Start(context_, std::move(job),
+                                            std::make_unique<HttpAnswer>(context_, exchange));
+  exchange->OnDisconnect([weak = std::weak_ptr(started)](HttpExchange::Gone why) {
+    if (const auto alive = weak.lock()) alive->Abandon(GoneText(why));
+  });
+}
+
+void Frontend::Tokenize(const std::shared_ptr<HttpExchange>& exchange, Caller caller) {
+  OnPool(exchange, caller, [exchange, model = context_->model]() -> ApiResult<std::string> {
+    AISP_ASSIGN_OR_RETURN(const TokenizeRequest request,
+                          ParseTokenize(exchange->request().body, model->limits));
+    AISP_ASSIGN_OR_RETURN(const Tokenized out, aisp::Tokenize(*model, request));
+    return TokenizeResponse(out.tokens, model->max_model_len, out.pieces);
+  });
+}
+
+void Frontend::Detokenize(const std::shared_ptr<HttpExchange>& exchange, Caller caller) {
+  OnPool(exchange, caller, [exchange, model = context_->model]() -> ApiResult<std::string> {
+    AISP_ASSIGN_OR_RETURN(const DetokenizeRequest request,
+                          ParseDetokenize(exchange->request().body, model->limits));
+    AISP_ASSIGN_OR_RETURN(const std::string text, aisp::Detokenize(*model, request));
+    return DetokenizeResponse(text);
+  });
+}
+
+void Frontend::Models(const std::shared_ptr<HttpExchange>& exchange, Caller caller) {
+  const ServedModel& model = *context_->model;
+  const ModelInfo info{model.name, context_->started_unix_s, model.max_model_len};
+  const std::string& path = exchange->request().path;
+  if (path == kModelsPath) return Respond(*exchange, caller, ModelList({&info, 1}));
   const std::string name = path.substr(kModelsPath.size() + 1);
-  if (auto known = deps_.model->CheckName(name); !known || name.empty()) {
-    const ApiError error =
-        known ? ApiError(Code::kNotFound, "no model is named ''", "model") : known.error();
-    return exchange.Respond(404, Json(), ErrorBody(error));
+  if (auto known = model.CheckName(name); !known) {
+    return Respond(*exchange, caller, tl::unexpected(known.error()));
   }
-  exchange.Respond(200, Json(), ModelObject(info));
+  if (name.empty()) {
+    return Respond(*exchange, caller,
+                   tl::unexpected(ApiError(Code::kNotFound, "no model is named ''", "model",
+                                           "model_not_found")));
+  }
+  Respond(*exchange, caller, ModelObject(info));
 }
 
-std::string Frontend::TraceIdOf(const HttpRequest& request) {
-  const std::string_view given = request.Header("x-request-id");
-  if (!given.empty() && given.size() <= 128 &&
-      std::all_of(given.begin(), given.end(), IsTraceChar)) {
-    return std::string(given);
-  }
-  return fmt::format("{:016x}{:016x}", random_.Next(), random_.Next());
+void Frontend::Version(const std::shared_ptr<HttpExchange>& exchange, Caller caller) {
+  Respond(*exchange, caller, fmt::format(R"({{"version":"{}"}})", aisp::Version()));
 }
 
-void Frontend::Count(Endpoint endpoint, int status) {
-  const std::string path(endpoint == Endpoint::kChat ? kChatPath : kCompletionsPath);
-  auto [it, added] = counters_.try_emplace({path, status});
-  if (added) {
-    it->second = deps_.metrics->AddCounter("aisp_http_requests_total",
-                                           "Answered requests by path and HTTP status.",
-                                           {{"path", path}, {"code", std::to_string(status)}});
+void Frontend::OnPool(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller,
+                      std::function<ApiResult<std::string>()> work) {
+  const bool taken = context_->pool->TrySubmit([this, exchange, caller, work = std::move(work)] {
+    context_->loop->Post(
+        [this, exchange, caller, body = work()] { Respond(*exchange, caller, body); });
+  });
+  if (taken) return;
+  Respond(*exchange, caller,
+          tl::unexpected(ApiError(Code::kResourceExhausted,
+                                  "too many requests are being tokenized; try again shortly")));
+}
+
+void Frontend::Respond(HttpExchange& exchange, const Caller& caller,
+                       const ApiResult<std::string>& body) {
+  if (!body) {
+    const int status = RespondError(exchange, body.error());
+    return Log(caller, status, body.error().message);
   }
-  it->second.Add();
+  exchange.Respond(200, Json(), *body);
+  Log(caller, 200);
+}
+
+void Frontend::Log(const Caller& caller, int status, std::string_view error) {
+  Outcome outcome;
+  outcome.http_status = status;
+  outcome.error = std::string(error);
+  context_->log->Finished(caller, outcome);
 }
 
 }  // namespace aisp

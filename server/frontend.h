@@ -1,17 +1,15 @@
-// Frontend: which path of the HTTP surface is answered by whom. Completions become GenerationJobs; models, health, readiness and
-// metrics are answered here; everything else gets OpenAI-shaped 404 and 405.
+// Frontend: which path of the HTTP surface is answered by whom. Requests for text become GenerationJobs; tokenizing goes to the
+// pool; models, version, health, readiness and metrics are answered here; everything else gets OpenAI-shaped 401, 404 and 405.
 // The I/O thread.
 #pragma once
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "common/metrics.h"
-#include "common/random.h"
-#include "server/generation_job.h"
+#include "server/http_answer.h"
 
 namespace aisp {
 
@@ -20,35 +18,35 @@ namespace aisp {
 bool AnswerAdmin(HttpExchange& exchange, const std::function<Status()>& ready,
                  const Metrics& metrics);
 
-// 404 for an unknown path, 405 for a known one with a wrong method.
-void AnswerUnknown(HttpExchange& exchange, const std::vector<std::string>& allowed_methods);
+// 404 for an unknown path, 405 for a known one with a wrong method. Returns the status.
+int AnswerUnknown(HttpExchange& exchange, const std::vector<std::string>& allowed_methods);
 
 class Frontend {
  public:
-  struct Deps {
-    const ServedModel* model = nullptr;
-    Router* router = nullptr;
-    WorkPool* pool = nullptr;
-    IoLoop* loop = nullptr;
-    const Clock* clock = nullptr;
-    Metrics* metrics = nullptr;
-    Duration keepalive_comment{};
-    uint64_t seed = 0;  // for request ids
-  };
-  explicit Frontend(const Deps& deps);
-  void Handle(std::shared_ptr<HttpExchange> exchange);
+  Frontend(FrontendContext* context, Metrics* metrics) : context_(context), metrics_(metrics) {}
+  void Handle(const std::shared_ptr<HttpExchange>& exchange);
 
  private:
-  // The client's x-request-id when it is a sensible one, else a new one.
-  std::string TraceIdOf(const HttpRequest& request);
-  void AnswerModels(HttpExchange& exchange);
-  void Count(Endpoint endpoint, int status);
+  struct Route;
+  // Null when the path is none of ours.
+  static const Route* Find(std::string_view path);
 
-  const Deps deps_;
-  FrontendContext context_;
-  SplitMix64 random_;
-  int64_t started_unix_s_;
-  std::map<std::pair<std::string, int>, Counter> counters_;
+  void Generate(const std::shared_ptr<HttpExchange>& exchange, Caller caller, Endpoint endpoint);
+  void Chat(const std::shared_ptr<HttpExchange>& exchange, Caller caller);
+  void Completions(const std::shared_ptr<HttpExchange>& exchange, Caller caller);
+  void Tokenize(const std::shared_ptr<HttpExchange>& exchange, Caller caller);
+  void Detokenize(const std::shared_ptr<HttpExchange>& exchange, Caller caller);
+  void Models(const std::shared_ptr<HttpExchange>& exchange, Caller caller);
+  void Version(const std::shared_ptr<HttpExchange>& exchange, Caller caller);
+
+  // Runs `work`, which makes the body of the answer, on the pool.
+  void OnPool(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller,
+              std::function<ApiResult<std::string>()> work);
+  void Respond(HttpExchange& exchange, const Caller& caller, const ApiResult<std::string>& body);
+  void Log(const Caller& caller, int status, std::string_view error = {});
+
+  FrontendContext* const context_;
+  Metrics* const metrics_;
 };
 
 }  // namespace aisp

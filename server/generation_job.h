@@ -1,10 +1,9 @@
-// GenerationJob: one HTTP request for text, from its body to the last byte of its answer.
+// GenerationJob: one request for text, from what the client sent to the last word of its answer, for any surface.
 //
-//   parse, template, tokenize (a pool thread)  ->  submit every choice to the router  ->  stream or collect  ->  answer
+//   parse, template, tokenize (a pool thread)  ->  submit every choice to the router  ->  tell the sink  ->  one line in the log
 //
-// Ends in exactly one of: a whole answer, a finished stream, an error answer (before the first byte), an error event and
-// [DONE] (after it), or silence because the client is gone; then everything it started is cancelled.
-// Keeps itself alive while the exchange or the router may call it. The I/O thread, but for the parsing.
+// Ends in exactly one of: the sink's OnDone, its OnFailed, or silence because the client is gone (Abandon); then everything it
+// started is cancelled. Keeps itself alive while the sink or the router may call it. The I/O thread, but for the parsing.
 #pragma once
 
 #include <functional>
@@ -12,94 +11,81 @@
 #include <string>
 #include <vector>
 
-#include "api/request.h"
-#include "api/response.h"
 #include "common/metrics.h"
-#include "net/http_server.h"
-#include "server/choice_stream.h"
-#include "server/served_model.h"
+#include "net/io_loop.h"
+#include "server/answer_sink.h"
+#include "server/request_log.h"
+#include "server/tenants.h"
 #include "server/work_pool.h"
 
 namespace aisp {
 
-// What all jobs share; outlives them.
+// What all requests share; outlives them.
 struct FrontendContext {
   const ServedModel* model = nullptr;
   Router* router = nullptr;
   WorkPool* pool = nullptr;
   IoLoop* loop = nullptr;
   const Clock* clock = nullptr;
+  Tenants* tenants = nullptr;
+  RequestLog* log = nullptr;
   Duration keepalive_comment = std::chrono::seconds(15);
-  std::function<int64_t()> unix_time_s;
-  std::function<void(Endpoint, int status)> count_request;
+  Duration default_timeout = std::chrono::seconds(300);
+  int64_t started_unix_s = 0;
   Counter disconnected;
 };
+
+int64_t UnixTimeS();
 
 class GenerationJob final : public std::enable_shared_from_this<GenerationJob>,
                             public ChoiceStream::Listener {
  public:
+  struct Request {
+    Caller caller;
+    // Of the surface (a header, the call's deadline), beside what the request itself says; zero: none.
+    Duration timeout{};
+    PrefillPreference prefill = PrefillPreference::kAuto;
+    // Runs on a pool thread.
+    std::function<ApiResult<PreparedRequest>()> prepare;
+  };
   // Starts a job; it lives as long as it must.
-  static void Start(FrontendContext* context, std::shared_ptr<HttpExchange> exchange,
-                    Endpoint endpoint, std::string trace_id);
+  static std::shared_ptr<GenerationJob> Start(FrontendContext* context, Request request,
+                                              std::unique_ptr<AnswerSink> sink);
+
+  // The client is gone: nothing more is told to the sink. `why`: for the log.
+  void Abandon(std::string_view why);
 
   void OnChoiceRouted(ChoiceStream& choice, const RouteDecision& route) override;
   void OnChoiceAdvanced(ChoiceStream& choice) override;
   void OnChoiceStopped(ChoiceStream& choice) override;
 
  private:
-  // What a pool thread makes of the body.
-  struct Prepared {
-    GenerationOptions options;
-    std::vector<std::vector<TokenId>> prompts;
-    std::vector<std::string>
-        echoes;  // one per prompt when the prompt's text is wanted back, else empty
-  };
-
-  GenerationJob(FrontendContext* context, std::shared_ptr<HttpExchange> exchange, Endpoint endpoint,
-                std::string trace_id);
-  static ApiResult<Prepared> Prepare(const ServedModel& model, Endpoint endpoint,
-                                     const std::string& body);
-  void OnPrepared(ApiResult<Prepared> prepared);
-  ApiResult<void> CheckLengths() const;
+  GenerationJob(FrontendContext* context, Request request, std::unique_ptr<AnswerSink> sink);
+  void Begin();
+  void OnPrepared(ApiResult<PreparedRequest> prepared);
   void SubmitAll();
-  RouterRequest MakeRequest(size_t prompt, uint32_t choice) const;
-  void OnGone(HttpExchange::Gone why);
-
-  void BeginStream();
-  void StreamChoice(ChoiceStream& choice);
-  void ArmKeepAlive();
-  void FinishStream();
-  void AnswerWhole();
+  // What is left until the deadline; zero when it has passed.
+  Duration TimeLeft() const;
+  RouterRequest MakeRequest(uint32_t choice) const;
   void Fail(const ApiError& error, Duration retry_after);
-  void Close();
-  Usage MakeUsage() const;
-  // The `aisp` object of usage: route, and TTFT with its parts in milliseconds.
-  std::string MakeTimingJson() const;
-  HttpHeaders MakeHeaders(std::string_view content_type) const;
-  // Writes what has gathered in `out_`.
-  void Flush();
+  // Cancels what still runs and lets go of itself; nothing is called after it.
+  void Close(Outcome outcome);
+  AnswerUsage MakeUsage() const;
 
   FrontendContext* const context_;
-  std::shared_ptr<HttpExchange> exchange_;
-  const Endpoint endpoint_;
-  const std::string trace_id_;
-  const Instant received_;
-  Prepared prepared_;
-  std::unique_ptr<ResponseEncoder> encoder_;
+  const Request request_;
+  const std::unique_ptr<AnswerSink> sink_;
+  Tenants::Slot slot_;
+  PreparedRequest prepared_;
   std::vector<std::unique_ptr<ChoiceStream>> choices_;
-  std::vector<bool> role_sent_;
   size_t ended_ = 0;
-  RouteDecision route_;
-  bool routed_ = false;
-  bool streaming_ = false;  // the first byte is out
+  std::string route_;
   bool closed_ = false;
-  bool submitting_ = false;
-  Instant submitted_;
   Instant first_token_ = kNever;
-  Instant last_write_;
-  std::string out_;
-  std::shared_ptr<IoLoop::Timer> keepalive_;
   std::shared_ptr<GenerationJob> self_;  // until closed
 };
+
+// "remote" and "local" of x-aisp-prefill; anything else leaves it to the router.
+PrefillPreference PrefillPreferenceOf(std::string_view header);
 
 }  // namespace aisp

@@ -27,6 +27,7 @@ constexpr int32_t kDefaultPoolContexts = 4;
 DType KvDType(const Config& config, const ModelSpec& spec) {
   const std::string& name =
       config.model.kv_dtype != "auto" ? config.model.kv_dtype : config.model.dtype;
+  if (name == "fp8_e4m3") return DType::kF8E4M3;
   if (name != "auto") return name == "f32" ? DType::kF32 : DType::kBF16;
   return spec.dtype == DType::kF32 ? DType::kF32 : DType::kBF16;
 }
@@ -103,13 +104,16 @@ ApiError NoTokenizer(const std::string& model, const char* param) {
                   param);
 }
 
-Status FillFingerprint(const std::string& dtype, ServedModel* model) {
+Status FillFingerprint(const Config& config, ServedModel* model) {
   v1::Fingerprint& f = model->fingerprint;
   f.set_protocol_version(kProtocolVersion);
   f.set_model_name(model->name);
-  AISP_ASSIGN_OR_RETURN(const std::string weights, DigestCheckpoint(model->path));
+  std::string weights = config.model.weights;
+  if (weights.empty()) {
+    AISP_ASSIGN_OR_RETURN(weights, DigestCheckpoint(model->path));
+  }
   // Workers that multiply in different formats give different KV for the same weights.
-  f.set_weights_digest(weights + "-" + dtype);
+  f.set_weights_digest(weights + "-" + config.model.dtype);
   f.set_tokenizer_digest(model->tokenizer ? model->tokenizer->Fingerprint() : "");
   f.set_template_digest(model->chat_template ? DigestOf(model->chat_template->source()) : "");
   v1::KvLayoutDesc* kv = f.mutable_kv_layout();
@@ -153,6 +157,27 @@ Result<std::string> ResolveModelPath(const Config& config) {
       Join(tried, ", ")));
 }
 
+namespace {
+
+// The answer goes on where the last message ends: what the template wrote behind it is taken off.
+ApiResult<std::string> CutAfterLastMessage(std::string text, const Value& messages) {
+  const Value* content = messages.AsList().back().AsMap().Find("content");
+  const std::string_view last =
+      content != nullptr && content->IsString() ? Trim(content->AsString()) : std::string_view();
+  const size_t at = last.empty() ? std::string::npos : text.rfind(last);
+  if (at == std::string::npos) {
+    return tl::unexpected(
+        ApiError(Code::kInvalidArgument,
+                 "continue_final_message needs a last message whose text the chat "
+                 "template keeps as it is",
+                 "continue_final_message"));
+  }
+  text.resize(at + last.size());
+  return text;
+}
+
+}  // namespace
+
 Result<std::unique_ptr<ServedModel>> LoadServedModel(const Config& config) {
   auto model = std::make_unique<ServedModel>();
   AISP_ASSIGN_OR_RETURN(model->path, ResolveModelPath(config));
@@ -171,7 +196,7 @@ Result<std::unique_ptr<ServedModel>> LoadServedModel(const Config& config) {
   model->limits.vocab_size = model->spec.vocabulary;
   model->limits.sampling_defaults = {defaults.temperature, defaults.top_p, defaults.top_k,
                                      defaults.min_p, defaults.repetition_penalty};
-  AISP_RETURN_IF_ERROR(FillFingerprint(config.model.dtype, model.get()));
+  AISP_RETURN_IF_ERROR(FillFingerprint(config, model.get()));
   return model;
 }
 
@@ -183,7 +208,8 @@ ApiResult<void> ServedModel::CheckName(const std::string& requested) const {
                "model", "model_not_found"));
 }
 
-ApiResult<std::vector<TokenId>> ServedModel::RenderChat(const ChatRequest& request) const {
+ApiResult<std::vector<TokenId>> ServedModel::RenderChat(const ChatRequest& request,
+                                                        bool add_special) const {
   if (!chat_template) {
     return tl::unexpected(ApiError(
         Code::kFailedPrecondition,
@@ -203,16 +229,20 @@ ApiResult<std::vector<TokenId>> ServedModel::RenderChat(const ChatRequest& reque
   }
   auto text = chat_template->Render(context, RenderOptions{.now_s = LocalTimeS()});
   if (!text) return tl::unexpected(ApiError(text.error().code, text.error().message, "messages"));
-  auto tokens = tokenizer->Encode(*text, /*add_special=*/false, /*parse_special=*/true);
+  if (request.continue_final_message) {
+    AISP_ASSIGN_OR_RETURN(*text, CutAfterLastMessage(std::move(*text), request.messages));
+  }
+  auto tokens = tokenizer->Encode(*text, add_special, /*parse_special=*/true);
   if (!tokens)
     return tl::unexpected(ApiError(tokens.error().code, tokens.error().message, "messages"));
   return std::move(*tokens);
 }
 
-ApiResult<std::vector<TokenId>> ServedModel::EncodePrompt(const Prompt& prompt) const {
+ApiResult<std::vector<TokenId>> ServedModel::EncodePrompt(const Prompt& prompt,
+                                                          bool add_special) const {
   if (const auto* ids = std::get_if<std::vector<TokenId>>(&prompt)) return *ids;
   if (!tokenizer) return tl::unexpected(NoTokenizer(name, "prompt"));
-  auto tokens = tokenizer->Encode(std::get<std::string>(prompt), /*add_special=*/true,
+  auto tokens = tokenizer->Encode(std::get<std::string>(prompt), add_special,
                                   /*parse_special=*/true);
   if (!tokens)
     return tl::unexpected(ApiError(tokens.error().code, tokens.error().message, "prompt"));

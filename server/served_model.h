@@ -35,8 +35,10 @@ struct ServedModel {
 
   // NOT_FOUND when a client names another model; "" is this one.
   ApiResult<void> CheckName(const std::string& requested) const;
-  ApiResult<std::vector<TokenId>> RenderChat(const ChatRequest& request) const;
-  ApiResult<std::vector<TokenId>> EncodePrompt(const Prompt& prompt) const;
+  // `add_special`: beside what the template brings.
+  ApiResult<std::vector<TokenId>> RenderChat(const ChatRequest& request,
+                                             bool add_special = false) const;
+  ApiResult<std::vector<TokenId>> EncodePrompt(const Prompt& prompt, bool add_special = true) const;
   std::string TextOf(const Prompt& prompt) const;
   // Without max_tokens: completions get OpenAI's 16, a chat what is left of the context.
   uint32_t DefaultMaxTokens(Endpoint endpoint, uint32_t room) const;

@@ -1,0 +1,170 @@
+#include "server/http_answer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace aisp {
+namespace {
+
+int64_t RetrySeconds(Duration d) {
+  return std::max<int64_t>(1, (d.count() + 999'999'999) / 1'000'000'000);
+}
+
+double NsToMs(int64_t ns) { return static_cast<double>(ns) * 1e-6; }
+
+// The `aisp` object of usage: route, and TTFT with its parts in milliseconds.
+std::string TimingJson(const AnswerUsage& usage) {
+  if (!usage.timed) return "";
+  const v1::Timing& t = usage.timing;
+  std::string route;
+  AppendJsonString(usage.route, &route);
+  return fmt::format(
+      R"({{"route":{},"ttft_ms":{:.3f},"frontend_ms":{:.3f},"queue_ms":{:.3f},"prefill_ms":{:.3f},)"
+      R"("transfer_ms":{:.3f},"first_decode_ms":{:.3f},"kv_blocks_moved":{},"kv_transport":"{}","preemptions":{}}})",
+      route, usage.ttft_ms, usage.frontend_ms, NsToMs(t.queue_ns()), NsToMs(t.prefill_ns()),
+      NsToMs(t.transfer_ns()), NsToMs(t.first_decode_ns()), t.kv_blocks_moved(), t.kv_transport(),
+      t.preemptions());
+}
+
+Usage UsageOf(const AnswerUsage& usage) {
+  return {usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, TimingJson(usage)};
+}
+
+}  // namespace
+
+int RespondError(HttpExchange& exchange, const ApiError& error, Duration retry_after,
+                 HttpHeaders headers) {
+  const int status = HttpStatus(error.code);
+  headers.emplace_back("content-type", std::string(kJsonContentType));
+  if (status == 401) headers.emplace_back("www-authenticate", "Bearer");
+  if (status == 429 || status == 503)
+    headers.emplace_back("retry-after", std::to_string(RetrySeconds(retry_after)));
+  exchange.Respond(status, std::move(headers), ErrorBody(error));
+  return status;
+}
+
+HttpAnswer::HttpAnswer(FrontendContext* context, std::shared_ptr<HttpExchange> exchange)
+    : context_(context), exchange_(std::move(exchange)) {}
+
+void HttpAnswer::OnPrepared(const PreparedRequest& prepared) {
+  prepared_ = &prepared;
+  const GenerationOptions& o = prepared.options;
+  const std::string id = fmt::format(
+      "{}-{}", prepared.endpoint == Endpoint::kChat ? "chatcmpl" : "cmpl", exchange_->request().id);
+  encoder_ = std::make_unique<ResponseEncoder>(prepared.endpoint, id, context_->model->name,
+                                               UnixTimeS(), o.include_usage);
+  opened_.assign(prepared.choices(), false);
+  last_write_ = context_->clock->Now();
+  if (o.stream) ArmKeepAlive();
+}
+
+std::string HttpAnswer::EchoOf(uint32_t choice) const {
+  return prepared_->echoes.empty() ? "" : prepared_->echoes[choice / prepared_->options.n];
+}
+
+void HttpAnswer::Open(ChoiceStream& choice) {
+  if (opened_[choice.index()]) return;
+  opened_[choice.index()] = true;
+  encoder_->Role(choice.index(), &out_);
+  if (const std::string echo = EchoOf(choice.index()); !echo.empty()) {
+    encoder_->Text(choice.index(), 0, echo, &out_);
+  }
+}
+
+void HttpAnswer::OnProgress(ChoiceStream& choice) {
+  if (!prepared_->options.stream) return;
+  BeginStream();
+  if (prepared_->options.continuous_usage) {
+    encoder_->SetRunningUsage({static_cast<uint32_t>(prepared_->PromptOf(choice.index()).size()),
+                               choice.completion_tokens(),
+                               choice.timing() ? choice.timing()->cached_tokens() : 0, ""});
+  }
+  Open(choice);
+  if (choice.HasNews()) {
+    const auto logprobs = choice.TakeLogprobs();
+    const auto token_ids = choice.TakeTokenIds();
+    encoder_->Text(choice.index(), choice.completion_tokens(), choice.TakeText(), logprobs,
+                   token_ids, &out_);
+  }
+  if (choice.ended()) {
+    encoder_->Finish(choice.index(), choice.completion_tokens(), choice.finish_reason(), &out_);
+  }
+  Flush();
+}
+
+void HttpAnswer::OnDone(std::span<const std::unique_ptr<ChoiceStream>> choices,
+                        const AnswerUsage& usage) {
+  keepalive_.reset();
+  if (!prepared_->options.stream) return AnswerWhole(choices, UsageOf(usage));
+  if (prepared_->options.include_usage) encoder_->UsageEvent(UsageOf(usage), &out_);
+  ResponseEncoder::Done(&out_);
+  Flush();
+  exchange_->End();
+}
+
+void HttpAnswer::AnswerWhole(std::span<const std::unique_ptr<ChoiceStream>> choices,
+                             const Usage& usage) {
+  std::vector<Choice> out;
+  for (const auto& choice : choices) {
+    Choice c;
+    c.index = choice->index();
+    c.text = EchoOf(choice->index()) + choice->TakeText();
+    c.finish_reason = choice->finish_reason();
+    c.has_logprobs = prepared_->options.sampling.num_logprobs() >= 0;
+    c.logprobs = choice->TakeLogprobs();
+    c.token_ids = choice->TakeTokenIds();
+    out.push_back(std::move(c));
+  }
+  exchange_->Respond(200, Headers(kJsonContentType), encoder_->Whole(out, usage));
+}
+
+void HttpAnswer::OnFailed(const ApiError& error, Duration retry_after) {
+  keepalive_.reset();
+  if (!streaming_) {
+    HttpHeaders headers;
+    if (!route_.empty()) headers.emplace_back("x-aisp-route", route_);
+    RespondError(*exchange_, error, retry_after, std::move(headers));
+    return;
+  }
+  ResponseEncoder::ErrorEvent(error, &out_);
+  ResponseEncoder::Done(&out_);
+  Flush();
+  exchange_->End();
+}
+
+void HttpAnswer::BeginStream() {
+  if (streaming_) return;
+  streaming_ = true;
+  HttpHeaders headers = Headers(kSseContentType);
+  headers.emplace_back("cache-control", "no-cache");
+  exchange_->BeginStream(200, std::move(headers));
+}
+
+void HttpAnswer::Flush() {
+  if (out_.empty()) return;
+  exchange_->Write(out_);
+  out_.clear();
+  last_write_ = context_->clock->Now();
+}
+
+void HttpAnswer::ArmKeepAlive() {
+  const Instant now = context_->clock->Now();
+  Instant next = last_write_ + context_->keepalive_comment;
+  if (next <= now) {
+    BeginStream();
+    out_ += kKeepAliveComment;
+    Flush();
+    next = now + context_->keepalive_comment;
+  }
+  keepalive_ = context_->loop->RunAt(next, [this] { ArmKeepAlive(); });
+}
+
+HttpHeaders HttpAnswer::Headers(std::string_view content_type) const {
+  HttpHeaders headers{{"content-type", std::string(content_type)}};
+  if (!route_.empty()) headers.emplace_back("x-aisp-route", route_);
+  return headers;
+}
+
+}  // namespace aisp

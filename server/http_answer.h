@@ -1,0 +1,52 @@
+// HttpAnswer: the answer to a request for text over HTTP: OpenAI's JSON at the end, or its SSE events as tokens come. Also the
+// small helpers that every HTTP answer shares. The I/O thread.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "net/http_server.h"
+#include "server/generation_job.h"
+
+namespace aisp {
+
+// Answers `error` in OpenAI's shape, with Retry-After where trying again makes sense. Returns the status.
+int RespondError(HttpExchange& exchange, const ApiError& error, Duration retry_after = {},
+                 HttpHeaders headers = {});
+
+class HttpAnswer final : public AnswerSink {
+ public:
+  HttpAnswer(FrontendContext* context, std::shared_ptr<HttpExchange> exchange);
+
+  void OnPrepared(const PreparedRequest& prepared) override;
+  void OnRouted(const std::string& route) override { route_ = route; }
+  void OnProgress(ChoiceStream& choice) override;
+  void OnDone(std::span<const std::unique_ptr<ChoiceStream>> choices,
+              const AnswerUsage& usage) override;
+  void OnFailed(const ApiError& error, Duration retry_after) override;
+
+ private:
+  void BeginStream();
+  void Open(ChoiceStream& choice);
+  void AnswerWhole(std::span<const std::unique_ptr<ChoiceStream>> choices, const Usage& usage);
+  // A stream that is silent, before its first token too, gets a comment, so that no proxy takes it for dead.
+  void ArmKeepAlive();
+  // Writes what has gathered in `out_`.
+  void Flush();
+  HttpHeaders Headers(std::string_view content_type) const;
+  std::string EchoOf(uint32_t choice) const;
+
+  FrontendContext* const context_;
+  const std::shared_ptr<HttpExchange> exchange_;
+  const PreparedRequest* prepared_ = nullptr;
+  std::unique_ptr<ResponseEncoder> encoder_;
+  std::vector<bool> opened_;  // choices whose first event is out
+  std::string route_;
+  bool streaming_ = false;  // the head is out
+  Instant last_write_;
+  std::string out_;
+  std::shared_ptr<IoLoop::Timer> keepalive_;
+};
+
+}  // namespace aisp

@@ -1,0 +1,220 @@
+#include "server/inference_service.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "server/text_service.h"
+
+namespace aisp {
+namespace {
+
+constexpr Duration kRetry = std::chrono::seconds(1);
+
+double NsToMs(int64_t ns) { return static_cast<double>(ns) * 1e-6; }
+
+// Metadata is printable ASCII; a param may quote a key of the client's.
+std::string Printable(std::string text) {
+  for (char& c : text) {
+    if (c < 0x20 || c >= 0x7F) c = '?';
+  }
+  return text;
+}
+
+RpcMetadata TrailersOf(const ApiError& error, Duration retry_after) {
+  RpcMetadata trailers;
+  if (!error.param.empty()) trailers.emplace_back("error-param", Printable(error.param));
+  const std::string name = error.name.empty() ? std::string(ErrorCodeName(error.code)) : error.name;
+  if (!name.empty()) trailers.emplace_back("error-code", name);
+  if (error.code == Code::kResourceExhausted || error.code == Code::kUnavailable) {
+    const Duration wait = retry_after > Duration{} ? retry_after : kRetry;
+    trailers.emplace_back("retry-after-ms", std::to_string(static_cast<int64_t>(ToMs(wait))));
+  }
+  return trailers;
+}
+
+std::string GoneText(RpcCall::Gone why) {
+  return why == RpcCall::Gone::kSlowReader ? "slow reader" : "cancelled, closed or out of time";
+}
+
+void AddLogprobs(std::span<const ChoiceLogprob> from, v1::ChoiceEvent* to) {
+  for (const ChoiceLogprob& logprob : from) {
+    v1::TokenLogprob* out = to->add_logprobs();
+    out->set_token(logprob.bytes);
+    out->set_token_id(logprob.token);
+    out->set_logprob(logprob.logprob);
+    for (const TopLogprob& top : logprob.top) {
+      v1::TopLogprob* entry = out->add_top();
+      entry->set_token(top.bytes);
+      entry->set_token_id(top.token);
+      entry->set_logprob(top.logprob);
+    }
+  }
+}
+
+// Writes the answer to one Generate.
+class GrpcAnswer final : public AnswerSink {
+ public:
+  explicit GrpcAnswer(std::shared_ptr<GenerateCall> call) : call_(std::move(call)) {}
+
+  void OnPrepared(const PreparedRequest& prepared) override {
+    prepared_ = &prepared;
+    echoed_.assign(prepared.choices(), prepared.echoes.empty());
+  }
+  void OnRouted(const std::string& route) override { call_->AddHeader("x-aisp-route", route); }
+
+  void OnProgress(ChoiceStream& choice) override {
+    v1::InferenceEvent event;
+    v1::ChoiceEvent* out = event.mutable_choice();
+    out->set_index(choice.index());
+    out->set_position(choice.completion_tokens());
+    std::string text;
+    if (!echoed_[choice.index()]) {
+      echoed_[choice.index()] = true;
+      text = prepared_->echoes[choice.index() / prepared_->options.n];
+    }
+    text += choice.TakeText();
+    out->set_text(std::move(text));
+    for (const TokenId token : choice.TakeTokenIds()) out->add_token_ids(token);
+    AddLogprobs(choice.TakeLogprobs(), out);
+    if (choice.ended()) out->set_finish_reason(std::string(choice.finish_reason()));
+    call_->Write(std::move(event));
+  }
+
+  void OnDone(std::span<const std::unique_ptr<ChoiceStream>>, const AnswerUsage& usage) override {
+    v1::InferenceEvent event;
+    v1::Usage* out = event.mutable_usage();
+    out->set_prompt_tokens(usage.prompt_tokens);
+    out->set_completion_tokens(usage.completion_tokens);
+    out->set_total_tokens(usage.prompt_tokens + usage.completion_tokens);
+    out->set_cached_tokens(usage.cached_tokens);
+    if (usage.timed) FillTiming(usage, out->mutable_timing());
+    call_->Write(std::move(event));
+    call_->Finish({Code::kOk, ""}, {});
+  }
+
+  void OnFailed(const ApiError& error, Duration retry_after) override {
+    call_->Finish({error.code, error.message}, TrailersOf(error, retry_after));
+  }
+
+ private:
+  static void FillTiming(const AnswerUsage& usage, v1::RequestTiming* out) {
+    const v1::Timing& t = usage.timing;
+    out->set_route(usage.route);
+    out->set_ttft_ms(usage.ttft_ms);
+    out->set_frontend_ms(usage.frontend_ms);
+    out->set_queue_ms(NsToMs(t.queue_ns()));
+    out->set_prefill_ms(NsToMs(t.prefill_ns()));
+    out->set_transfer_ms(NsToMs(t.transfer_ns()));
+    out->set_first_decode_ms(NsToMs(t.first_decode_ns()));
+    out->set_kv_blocks_moved(t.kv_blocks_moved());
+    out->set_kv_transport(t.kv_transport());
+    out->set_preemptions(t.preemptions());
+  }
+
+  const std::shared_ptr<GenerateCall> call_;
+  const PreparedRequest* prepared_ = nullptr;
+  std::vector<bool> echoed_;  // the prompt's text is out, or not wanted
+};
+
+}  // namespace
+
+std::optional<Caller> InferenceService::Admit(RpcCall& call) {
+  const RpcInfo& info = call.info();
+  Caller caller{Caller::Surface::kGrpc, info.request_id, "", "", info.method, info.received};
+  auto tenant = context_->tenants->Authenticate(info.Metadata("authorization"));
+  if (!tenant) {
+    Finish(call, caller, tenant.error());
+    return std::nullopt;
+  }
+  caller.tenant = std::move(*tenant);
+  return caller;
+}
+
+void InferenceService::Finish(RpcCall& call, const Caller& caller, const ApiError& error) {
+  call.Finish({error.code, error.message}, TrailersOf(error, {}));
+  Outcome outcome;
+  outcome.code = error.code;
+  outcome.error = error.message;
+  context_->log->Finished(caller, outcome);
+}
+
+void InferenceService::Generate(std::shared_ptr<GenerateCall> call) {
+  auto caller = Admit(*call);
+  if (!caller) return;
+  const RpcInfo& info = call->info();
+  GenerationJob::Request job;
+  if (info.deadline != kNever) job.timeout = std::max(Duration(1), info.deadline - info.received);
+  job.prefill = PrefillPreferenceOf(info.Metadata("x-aisp-prefill"));
+  job.caller = std::move(*caller);
+  job.prepare = [call, model = context_->model]() -> ApiResult<PreparedRequest> {
+    AISP_ASSIGN_OR_RETURN(ClientRequest request, ParseInference(call->request(), model->limits));
+    return std::visit([model](auto& each) { return Prepare(*model, std::move(each)); }, request);
+  };
+  const auto started =
+      GenerationJob::Start(context_, std::move(job), std::make_unique<GrpcAnswer>(call));
+  call->OnGone([weak = std::weak_ptr(started)](RpcCall::Gone why) {
+    if (const auto alive = weak.lock()) alive->Abandon(GoneText(why));
+  });
+  after_();
+}
+
+template <typename Call, typename Work, typename Fill>
+void InferenceService::OnPool(std::shared_ptr<Call> call, const Caller& caller, Work work,
+                              Fill fill) {
+  const bool taken = context_->pool->TrySubmit([this, call, caller, work, fill] {
+    context_->loop->Post([this, call, caller, result = work(), fill] {
+      if (!result) return Finish(*call, caller, result.error());
+      fill(*result, call->response());
+      Finish(*call, caller, ApiError(Code::kOk, ""));
+    });
+  });
+  if (taken) return;
+  Finish(*call, caller,
+         ApiError(Code::kResourceExhausted,
+                  "too many requests are being tokenized; try again shortly"));
+}
+
+void InferenceService::Tokenize(std::shared_ptr<TokenizeCall> call) {
+  const auto caller = Admit(*call);
+  if (!caller) return;
+  const ServedModel* model = context_->model;
+  OnPool(
+      call, *caller,
+      [call, model]() -> ApiResult<Tokenized> {
+        AISP_ASSIGN_OR_RETURN(const TokenizeRequest request,
+                              ParseTokenize(call->request(), model->limits));
+        return aisp::Tokenize(*model, request);
+      },
+      [model](const Tokenized& result, v1::TokenizeResponse* out) {
+        out->mutable_tokens()->Add(result.tokens.begin(), result.tokens.end());
+        out->set_count(static_cast<uint32_t>(result.tokens.size()));
+        out->set_max_model_len(static_cast<uint32_t>(model->max_model_len));
+        for (const std::string& piece : result.pieces) out->add_token_strs(piece);
+      });
+}
+
+void InferenceService::Detokenize(std::shared_ptr<DetokenizeCall> call) {
+  const auto caller = Admit(*call);
+  if (!caller) return;
+  const ServedModel* model = context_->model;
+  OnPool(
+      call, *caller,
+      [call, model]() -> ApiResult<std::string> {
+        AISP_ASSIGN_OR_RETURN(const DetokenizeRequest request,
+                              ParseDetokenize(call->request(), model->limits));
+        return aisp::Detokenize(*model, request);
+      },
+      [](const std::string& text, v1::DetokenizeResponse* out) { out->set_prompt(text); });
+}
+
+void InferenceService::ListModels(std::shared_ptr<ListModelsCall> call) {
+  const auto caller = Admit(*call);
+  if (!caller) return;
+  v1::Model* model = call->response()->add_models();
+  model->set_id(context_->model->name);
+  model->set_created_s(context_->started_unix_s);
+  model->set_max_model_len(static_cast<uint32_t>(context_->model->max_model_len));
+  Finish(*call, *caller, ApiError(Code::kOk, ""));
+}
+
+}  // namespace aisp

@@ -1,0 +1,37 @@
+// InferenceService: aisp.v1.Inference on top of the same jobs as HTTP. Requests for text become GenerationJobs whose sink writes
+// events; the rest is answered from the pool. The I/O thread.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "net/inference_server.h"
+#include "server/generation_job.h"
+
+namespace aisp {
+
+class InferenceService final : public InferenceHandler {
+ public:
+  // `after`: called when a call has been looked at (the router's timer may have moved).
+  InferenceService(FrontendContext* context, std::function<void()> after)
+      : context_(context), after_(std::move(after)) {}
+
+  void Generate(std::shared_ptr<GenerateCall> call) override;
+  void Tokenize(std::shared_ptr<TokenizeCall> call) override;
+  void Detokenize(std::shared_ptr<DetokenizeCall> call) override;
+  void ListModels(std::shared_ptr<ListModelsCall> call) override;
+
+ private:
+  // Who calls; nothing when the call has been refused for lack of a key.
+  std::optional<Caller> Admit(RpcCall& call);
+  // Runs `work` on the pool, then fills the response with `fill`.
+  template <typename Call, typename Work, typename Fill>
+  void OnPool(std::shared_ptr<Call> call, const Caller& caller, Work work, Fill fill);
+  void Finish(RpcCall& call, const Caller& caller, const ApiError& error);
+
+  FrontendContext* const context_;
+  const std::function<void()> after_;
+};
+
+}  // namespace aisp

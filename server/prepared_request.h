@@ -1,0 +1,30 @@
+// PreparedRequest: a client's request for text as the router takes it: parsed, rendered, tokenized and checked against the context.
+// Made on a pool thread; plain data.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "api/inference_request.h"
+#include "api/response.h"
+#include "server/served_model.h"
+
+namespace aisp {
+
+struct PreparedRequest {
+  Endpoint endpoint = Endpoint::kCompletions;
+  GenerationOptions options;
+  std::vector<std::vector<TokenId>> prompts;  // at least one, none empty
+  // One per prompt when the prompt's text is wanted back, else empty.
+  std::vector<std::string> echoes;
+
+  size_t choices() const { return prompts.size() * options.n; }
+  const std::vector<TokenId>& PromptOf(uint32_t choice) const {
+    return prompts[choice / options.n];
+  }
+};
+
+ApiResult<PreparedRequest> Prepare(const ServedModel& model, CompletionRequest request);
+ApiResult<PreparedRequest> Prepare(const ServedModel& model, ChatRequest request);
+
+}  // namespace aisp

@@ -1,0 +1,31 @@
+#include "server/text_service.h"
+
+namespace aisp {
+
+ApiResult<Tokenized> Tokenize(const ServedModel& model, const TokenizeRequest& request) {
+  AISP_RETURN_IF_ERROR(model.CheckName(request.model));
+  Tokenized out;
+  if (request.chat) {
+    AISP_ASSIGN_OR_RETURN(out.tokens, model.RenderChat(*request.chat, request.add_special_tokens));
+  } else {
+    AISP_ASSIGN_OR_RETURN(out.tokens,
+                          model.EncodePrompt(Prompt(request.prompt), request.add_special_tokens));
+  }
+  if (!request.return_token_strs) return out;
+  for (const TokenId token : out.tokens) {
+    out.pieces.emplace_back(model.tokenizer->IdToPiece(token));
+  }
+  return out;
+}
+
+ApiResult<std::string> Detokenize(const ServedModel& model, const DetokenizeRequest& request) {
+  AISP_RETURN_IF_ERROR(model.CheckName(request.model));
+  if (!model.tokenizer) {
+    return tl::unexpected(ApiError(
+        Code::kFailedPrecondition,
+        "the model '" + model.name + "' has no tokenizer: its tokens have no text", "tokens"));
+  }
+  return model.tokenizer->Decode(request.tokens, /*skip_special=*/false);
+}
+
+}  // namespace aisp

@@ -1,0 +1,21 @@
+// What /tokenize and /detokenize answer, for any surface. Pure but for the model that they read: any thread, made for the pool's.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "api/request.h"
+#include "server/served_model.h"
+
+namespace aisp {
+
+struct Tokenized {
+  std::vector<TokenId> tokens;
+  std::vector<std::string> pieces;  // one for each token, when asked for
+};
+ApiResult<Tokenized> Tokenize(const ServedModel& model, const TokenizeRequest& request);
+
+// Control tokens are spelled out.
+ApiResult<std::string> Detokenize(const ServedModel& model, const DetokenizeRequest& request);
+
+}  // namespace aisp

@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""A client that knows nothing of aisp but its address: it lists the services by server reflection, fetches the descriptors, builds a
+request from them and reads the answer; then health, a deadline and a cancelled call.
+
+Usage: grpc_client_test.py BINARY          (run by CTest through tests/e2e/python_test.py)
+"""
+
+import sys
+import time
+import unittest
+
+import grpc
+from google.protobuf import descriptor_pool, message_factory
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+
+from served import Served, metric
+
+SERVER = None
+
+
+class GrpcClient(unittest.TestCase):
+    def setUp(self):
+        self.channel = grpc.insecure_channel(SERVER.grpc)
+        self.addCleanup(self.channel.close)
+        self.database = ProtoReflectionDescriptorDatabase(self.channel)
+        self.pool = descriptor_pool.DescriptorPool(self.database)
+
+    def method(self, name):
+        """(callable, request class) of a method of aisp.v1.Inference, made of nothing but the descriptors."""
+        method = self.pool.FindServiceByName("aisp.v1.Inference").FindMethodByName(name)
+        request = message_factory.GetMessageClass(method.input_type)
+        response = message_factory.GetMessageClass(method.output_type)
+        make = self.channel.unary_stream if method.server_streaming else self.channel.unary_unary
+        call = make(f"/aisp.v1.Inference/{name}", request_serializer=request.SerializeToString,
+                    response_deserializer=response.FromString)
+        return call, request
+
+    def test_services_are_listed(self):
+        services = set(self.database.get_services())
+        self.assertIn("aisp.v1.Inference", services)
+        self.assertIn("grpc.health.v1.Health", services)
+        self.assertNotIn("aisp.v1.RouterControl", services)
+
+    def test_a_request_built_from_descriptors_is_answered(self):
+        generate, request = self.method("Generate")
+        chat = request(temperature=0, max_tokens=12)
+        chat.chat.messages.add(role="user", content="Tell me a story about a duck.")
+        call = generate(chat, metadata=[("x-request-id", "by-reflection")])
+        self.assertIn(("x-request-id", "by-reflection"), tuple(call.initial_metadata()))
+        events = list(call)
+        text = "".join(e.choice.text for e in events if e.WhichOneof("event") == "choice")
+        self.assertGreater(len(text), 5)
+        self.assertEqual(events[-1].usage.completion_tokens, 12)
+        self.assertEqual(events[-2].choice.finish_reason, "length")
+        list_models, nothing = self.method("ListModels")
+        self.assertEqual(list_models(nothing()).models[0].id, "story-7m")
+
+    def test_errors_come_with_code_words_and_metadata(self):
+        generate, request = self.method("Generate")
+        with self.assertRaises(grpc.RpcError) as caught:
+            list(generate(request(prompt="once", temperature=-1)))
+        error = caught.exception
+        self.assertEqual(error.code(), grpc.StatusCode.INVALID_ARGUMENT)
+        self.assertIn("temperature must be", error.details())
+        self.assertIn(("error-param", "temperature"), tuple(error.trailing_metadata()))
+
+    def test_health(self):
+        stub = health_pb2_grpc.HealthStub(self.channel)
+        self.assertEqual(stub.Check(health_pb2.HealthCheckRequest()).status, health_pb2.HealthCheckResponse.SERVING)
+
+    def test_cancelling_and_deadlines_leave_nothing_running(self):
+        generate, request = self.method("Generate")
+        endless = request(prompt="Once upon a time", max_tokens=1800, ignore_eos=True)
+        call = generate(endless)
+        next(iter(call))
+        call.cancel()
+        with self.assertRaises(grpc.RpcError) as caught:
+            list(generate(endless, timeout=0.2))
+        self.assertEqual(caught.exception.code(), grpc.StatusCode.DEADLINE_EXCEEDED)
+        deadline = time.monotonic() + 20
+        while metric(SERVER.http, "aisp_frontend_active_requests") > 0:
+            self.assertLess(time.monotonic(), deadline, "requests are still running")
+            time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    SERVER = Served(sys.argv.pop())
+    try:
+        unittest.main()
+    finally:
+        SERVER.stop()
