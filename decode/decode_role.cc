@@ -383,6 +383,7 @@ void DecodeRole::MoveStreams() {
   impl_->TellDraining(/*move=*/true);
 }
 bool DecodeRole::Drained() const { return impl_->Drained(); }
+void DecodeRole::Leave() { impl_->shell->Leave(); }
 bool DecodeRole::StopWanted() const { return impl_->stop_wanted && impl_->Drained(); }
 Status DecodeRole::Ready() const { return impl_->shell->Ready(); }
 const Engine& DecodeRole::engine() const { return *impl_->deps.engine; }

@@ -92,6 +92,7 @@ class DecodeRole final : public WorkerRole {
   // No request is left.
   bool Drained() const override;
   bool StopWanted() const override;
+  void Leave() override;
   Status Ready() const override;
   const Engine& engine() const override;
 

@@ -222,6 +222,14 @@ struct GrpcServer::Impl {
   int port = 0;
 };
 
+// A channel that is never used connects to nothing.
+struct GrpcKeeper::Impl {
+  std::shared_ptr<grpc::Channel> channel =
+      grpc::CreateChannel("127.0.0.1:1", grpc::InsecureChannelCredentials());
+};
+GrpcKeeper::GrpcKeeper() : impl_(std::make_unique<Impl>()) {}
+GrpcKeeper::~GrpcKeeper() = default;
+
 GrpcServer::GrpcServer() : impl_(std::make_unique<Impl>()) {}
 
 GrpcServer::~GrpcServer() { Shutdown(kFlushLimit); }

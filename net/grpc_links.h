@@ -26,6 +26,21 @@ struct GrpcLinkOptions {
   std::chrono::milliseconds keepalive_timeout{2000};
 };
 
+// Keeps gRPC's own threads and timers alive. gRPC 1.51 destroys its event engine with the last channel or server of a process, while
+// a timer of that channel may still be about to cancel itself there ("full table!" in Abseil, then abort). A process that is about to end
+// holds one of these and leaves with _exit.
+class GrpcKeeper {
+ public:
+  GrpcKeeper();
+  ~GrpcKeeper();
+  GrpcKeeper(const GrpcKeeper&) = delete;
+  GrpcKeeper& operator=(const GrpcKeeper&) = delete;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
 // A gRPC server of one process; services are added before Start. Listens on "host:port", port 0 picks a free one.
 class GrpcServer {
  public:

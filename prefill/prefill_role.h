@@ -87,6 +87,7 @@ class PrefillRole final : public WorkerRole {
   // No transfer is left, acknowledgements included.
   bool Drained() const override;
   bool StopWanted() const override;
+  void Leave() override;
   Status Ready() const override;
   const Engine& engine() const override;
 

@@ -9,7 +9,10 @@
 #include "common/metrics.h"
 #include "common/strings.h"
 #include "config/command_line.h"
+#include "config/socket_activation.h"
 #include "kvcache/transport/inproc.h"
+#include "net/grpc_links.h"
+#include "net/listen_socket.h"
 #include "server/admin_service.h"
 #include "server/commands.h"
 #include "server/process.h"
@@ -19,23 +22,37 @@
 namespace aisp {
 namespace {
 
-constexpr std::array<ExtraFlag, 2> kExtras = {{
+constexpr std::array<ExtraFlag, 5> kExtras = {{
     {"--announce-fd", "N",
      "Write key=value lines about this process to this descriptor (used by aisp up)."},
     {"--lifeline-fd", "N", "Stop when this descriptor closes (used by aisp up)."},
+    {"--http-fd", "N", "Router: serve HTTP on this listening socket instead of http.port."},
+    {"--workers-fd", "N", "Router: workers attach on this one instead of router.listen."},
+    {"--grpc-fd", "N", "Router: gRPC clients come to this one instead of http.grpc_port."},
 }};
+
+constexpr std::string_view kSignals =
+    "\nSIGTERM, SIGINT: drain, then exit. A router stops listening (a successor that shares its "
+    "sockets\n"
+    "goes on: LISTEN_FDS or the -fd flags), answers what is open and ends after drain_timeout at "
+    "the\n"
+    "latest. A decode worker gives back what has not started, finishes what runs, and after\n"
+    "drain_timeout hands running streams to other decode workers. A prefill worker finishes what "
+    "it was\n"
+    "granted blocks for. A second signal: exit at once.\n";
 
 std::string Help() {
   constexpr std::array<std::string_view, 7> kPrefixes = {"role",    "model.",  "http.", "router.",
                                                          "worker.", "engine.", "log."};
   return "aisp serve [--role all|router|prefill|decode] [--config FILE] [flags]\n\n" +
-         HelpForSettings(kPrefixes, kExtras);
+         HelpForSettings(kPrefixes, kExtras) + std::string(kSignals);
 }
 
 // Everything that runs in this process, in the order in which it is started.
 class Process {
  public:
-  Process(const Config& config, Announcer* announcer) : config_(config), announcer_(announcer) {}
+  Process(const Config& config, const RouterSockets& sockets, Announcer* announcer)
+      : config_(config), sockets_(sockets), announcer_(announcer) {}
 
   Status Start() {
     AISP_ASSIGN_OR_RETURN(served_, LoadServedModel(config_));
@@ -51,18 +68,22 @@ class Process {
   // Router first, so that nothing new comes in while the workers finish what runs.
   void Stop(const std::function<bool()>& haste) {
     if (router_) router_->DrainAndStop(config_.drain_timeout, haste);
-    for (auto& worker : workers_) worker->DrainAndStop(config_.drain_timeout, haste);
+    // With a router elsewhere, streams that nobody else could take are finished here: each has a deadline.
+    const Duration more = router_ ? Duration{} : config_.router.default_timeout;
+    for (auto& worker : workers_) worker->DrainAndStop(config_.drain_timeout + more, haste);
     if (admin_) admin_->Stop();
   }
 
  private:
   Status StartRouter(bool all) {
     AISP_ASSIGN_OR_RETURN(router_, RouterService::Create(config_, served_.get(), &clock_, &metrics_,
-                                                         all ? &hub_ : nullptr));
+                                                         all ? &hub_ : nullptr, sockets_));
     AISP_RETURN_IF_ERROR(router_->Start());
     announcer_->Say("http", router_->http_address());
+    announcer_->Say("grpc", router_->grpc_address());
     announcer_->Say("workers", router_->workers_address());
     LogInfo("serving", {{"url", "http://" + router_->http_address()},
+                        {"grpc", router_->grpc_address()},
                         {"model", served_->name},
                         {"workers", router_->workers_address()}});
     return {};
@@ -95,16 +116,18 @@ class Process {
     std::string id = config_.worker.id;
     if (id.empty() || all) id = all ? role : fmt::format("{}-{}", role, getpid());
     AISP_ASSIGN_OR_RETURN(auto worker, WorkerService::Create(host_, role, id));
-    worker->Start([this, id, role] {
+    const auto on_ready = [this, id, role] {
       announcer_->Say("ready", id);
       LogInfo("worker registered", {{"worker", id}, {"role", role}});
-    });
+    };
+    worker->Start(on_ready, StopThisProcess);
     std::lock_guard lock(workers_mutex_);
     workers_.push_back(std::move(worker));
     return {};
   }
 
   const Config config_;
+  const RouterSockets sockets_;
   Announcer* const announcer_;
   SteadyClock clock_;
   Metrics metrics_;
@@ -124,6 +147,20 @@ Result<int> FdOf(const CommandLine& line, std::string_view name) {
   return static_cast<int>(fd);
 }
 
+// From the flags, else from the environment.
+Result<RouterSockets> SocketsOf(const CommandLine& line) {
+  RouterSockets out;
+  AISP_ASSIGN_OR_RETURN(const auto activated, TakeActivationSockets());
+  const std::pair<const char*, int*> wanted[] = {
+      {"http", &out.http}, {"workers", &out.workers}, {"grpc", &out.grpc}};
+  for (const auto& [name, fd] : wanted) {
+    AISP_ASSIGN_OR_RETURN(*fd, FdOf(line, fmt::format("{}-fd", name)));
+    if (*fd < 0 && activated.count(name) != 0) *fd = activated.at(name);
+    if (*fd >= 0) AISP_RETURN_IF_ERROR(AdoptListenSocket(*fd));
+  }
+  return out;
+}
+
 LogOptions LogOptionsOf(const Config& config) {
   LogOptions o;
   const std::string& level = config.log.level;
@@ -133,6 +170,17 @@ LogOptions LogOptionsOf(const Config& config) {
                                  : LogLevel::kInfo;
   o.format = config.log.format == "json" ? LogFormat::kJson : LogFormat::kText;
   return o;
+}
+
+Status ServeUntilStopped(const Config& config, const RouterSockets& sockets, Announcer* announcer,
+                         StopSignals* signals) {
+  Process process(config, sockets, announcer);
+  AISP_RETURN_IF_ERROR(process.Start());
+  const std::string why = signals->Wait();
+  LogInfo("stopping", {{"why", why}});
+  // A second signal asks for haste.
+  process.Stop([&] { return !signals->WaitFor(0).empty(); });
+  return {};
 }
 
 }  // namespace
@@ -148,20 +196,21 @@ int RunServe(const std::vector<std::string>& args) {
   if (!announce_fd || !lifeline_fd)
     return ReportUsageError("serve", "a descriptor is a small whole number");
 
+  const auto sockets = SocketsOf(*line);
+  if (!sockets) return ReportUsageError("serve", sockets.error().message);
+
   LogSession log(LogOptionsOf(line->config));
   Announcer announcer(*announce_fd);
   StopSignals signals(*lifeline_fd);
-  Process process(line->config, &announcer);
-  if (const Status started = process.Start(); !started) {
+  const GrpcKeeper grpc;
+  if (const Status ran = ServeUntilStopped(line->config, *sockets, &announcer, &signals); !ran) {
     FlushLog(std::chrono::seconds(1));
-    return ReportFailure(started.error().message);
+    return ReportFailure(ran.error().message);
   }
-  const std::string why = signals.Wait();
-  LogInfo("stopping", {{"why", why}});
-  // A second signal asks for haste.
-  process.Stop([&] { return !signals.WaitFor(0).empty(); });
   LogInfo("stopped");
-  return 0;
+  FlushLog(std::chrono::seconds(1));
+  // Everything of ours has been destroyed; what gRPC still has must not be (see GrpcKeeper).
+  _exit(0);
 }
 
 }  // namespace aisp

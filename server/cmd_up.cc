@@ -6,6 +6,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/strings.h"
 #include "config/command_line.h"
 #include "server/commands.h"
 #include "server/demo.h"
@@ -18,13 +19,18 @@ namespace {
 // Loading a model may take this long before we say that something is wrong.
 constexpr Duration kStartTimeout = std::chrono::minutes(10);
 
+constexpr std::array<ExtraFlag, 1> kExtras = {{
+    {"--announce-fd", "N", "Write key=value lines (http, router-pid) to this descriptor."},
+}};
+
 std::string Help() {
   constexpr std::array<std::string_view, 7> kPrefixes = {"up.",     "model.",  "http.", "router.",
                                                          "worker.", "engine.", "log."};
   return "aisp up [--prefill N] [--decode N] [--demo] [--config FILE] [flags]\n\n"
-         "Starts one router, N prefill and N decode workers, restarts a worker that dies, and "
-         "stops all of them on Ctrl-C.\n\n" +
-         HelpForSettings(kPrefixes);
+         "Starts one router, N prefill and N decode workers, restarts what dies, and stops all of "
+         "them on Ctrl-C or SIGTERM.\nSIGHUP replaces every process by a new one, one by one, "
+         "without a failed request.\n\n" +
+         HelpForSettings(kPrefixes, kExtras);
 }
 
 void PrintInvitation(const std::string& address) {
@@ -40,23 +46,27 @@ void PrintInvitation(const std::string& address) {
 }  // namespace
 
 int RunUp(const std::vector<std::string>& args) {
-  auto line = ParseCommandLine(args);
+  auto line = ParseCommandLine(args, kExtras);
   if (!line) return ReportUsageError("up", line.error().message);
   if (AnswerCommonFlags(*line, Help())) return 0;
   if (!line->positional.empty())
     return ReportUsageError("up", "unexpected argument '" + line->positional[0] + "'");
+  const auto announce_fd = ParseIntInRange(line->Extra("announce-fd", "-1"), -1, 1 << 20);
+  if (!announce_fd) return ReportUsageError("up", "--announce-fd: a small whole number");
   Config config = line->config;
   // A story with log lines in it is no story: with --demo, only what is wrong is logged unless somebody asked for more.
   if (config.up.demo && config.log.level == Config().log.level) config.log.level = "warning";
 
   const SteadyClock clock;
   const Instant begin = clock.Now();
-  StopSignals signals(-1);
-  Supervisor supervisor(config);
+  StopSignals signals(-1, /*reload=*/true);
+  Announcer announcer(static_cast<int>(*announce_fd));
+  Supervisor supervisor(config, &announcer);
   if (const Status started = supervisor.Start(&signals, kStartTimeout); !started) {
     supervisor.Stop(&signals);
     return started.error().code == Code::kCancelled ? 0 : ReportFailure(started.error().message);
   }
+  announcer.Say("http", supervisor.http_address());
   fmt::print("aisp {}: router, {} prefill and {} decode workers ready in {:.2f} s\n", Version(),
              config.up.prefill_workers, config.up.decode_workers, ToSeconds(clock.Now() - begin));
   int exit_code = 0;

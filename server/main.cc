@@ -12,6 +12,7 @@ constexpr const char* kHelp = R"(aisp: a disaggregated LLM inference server
 
   aisp up                      router, prefill and decode workers as separate processes on this machine
   aisp serve [--role ROLE]     one process: all (default), router, prefill or decode
+  aisp drain WORKER_ID...      take workers out of service without a failed request
   aisp generate "PROMPT"       one answer on the terminal, no server
   aisp info [MODEL]            shape of a checkpoint, KV bytes per token, largest context that fits
 
@@ -33,6 +34,7 @@ int main(int argc, char** argv) {
   const std::vector<std::string> rest(args.begin() + 1, args.end());
   if (command == "serve") return aisp::RunServe(rest);
   if (command == "up") return aisp::RunUp(rest);
+  if (command == "drain") return aisp::RunDrain(rest);
   if (command == "generate") return aisp::RunGenerate(rest);
   if (command == "info") return aisp::RunInfo(rest);
   if (command == "--help" || command == "-h" || command == "help") {
@@ -42,5 +44,5 @@ int main(int argc, char** argv) {
   // `aisp --version` and `aisp --print-config` are those of serve.
   if (command.starts_with("--")) return aisp::RunServe(args);
   return aisp::ReportUsageError(
-      "", "unknown command '" + command + "'; known: up, serve, generate, info");
+      "", "unknown command '" + command + "'; known: up, serve, generate, drain, info");
 }

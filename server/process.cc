@@ -58,9 +58,15 @@ void BlockSignals() {
   signal(SIGPIPE, SIG_IGN);
 }
 
-StopSignals::StopSignals(int lifeline_fd) : lifeline_fd_(lifeline_fd) {
+void StopThisProcess() { kill(getpid(), SIGTERM); }
+
+StopSignals::StopSignals(int lifeline_fd, bool reload) : lifeline_fd_(lifeline_fd) {
   sigset_t set;
   sigemptyset(&set);
+  if (reload) {
+    sigaddset(&set, SIGHUP);
+    AISP_CHECK(pthread_sigmask(SIG_BLOCK, &set, nullptr) == 0);
+  }
   sigaddset(&set, SIGINT);
   sigaddset(&set, SIGTERM);
   signal_fd_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -86,6 +92,7 @@ std::string StopSignals::WaitFor(int timeout_ms) {
   if (fds[0].revents & POLLIN) {
     signalfd_siginfo info{};
     if (read(signal_fd_, &info, sizeof info) == sizeof info) {
+      if (info.ssi_signo == SIGHUP) return kReload;
       return info.ssi_signo == SIGINT ? "SIGINT" : "SIGTERM";
     }
   }

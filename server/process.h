@@ -32,13 +32,20 @@ class Announcer {
 // Blocks SIGINT, SIGTERM and SIGCHLD in this and all later threads and ignores SIGPIPE; they are then read by StopSignals. Call first.
 void BlockSignals();
 
+// Ends this process as SIGTERM from outside would. Any thread.
+void StopThisProcess();
+
 // Waits for SIGINT, SIGTERM or the end of the supervisor (its end of `lifeline_fd` closes; -1: none). Main thread.
 class StopSignals {
  public:
-  explicit StopSignals(int lifeline_fd);
+  // `reload`: SIGHUP is waited for too, instead of ending the process.
+  explicit StopSignals(int lifeline_fd, bool reload = false);
   ~StopSignals();
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
+
+  // What WaitFor says for SIGHUP.
+  static constexpr const char* kReload = "SIGHUP";
 
   // Blocks until one comes; says which, for the log.
   std::string Wait();

@@ -4,216 +4,174 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
-#include <map>
+#include <functional>
 
 #include "common/log.h"
-#include "common/strings.h"
+#include "net/listen_socket.h"
+#include "server/child_process.h"
 #include "server/process.h"
-
-extern char** environ;
 
 namespace aisp {
 namespace {
 
-// A worker that died is started again after this, doubled each time, until it has lived for kSettled.
+// A process that died is started again after this, doubled each time, until it has lived for kSettled.
 constexpr Duration kFirstRestartDelay = std::chrono::milliseconds(100);
 constexpr int kMaxQuickDeaths = 6;
 constexpr Duration kSettled = std::chrono::seconds(10);
+// The successor of a process that is replaced must be ready within this; else the old one stays.
+constexpr Duration kReplaceTimeout = std::chrono::minutes(10);
+// Beyond the drain time: until then a process that drains ends by itself.
+constexpr Duration kPatience = std::chrono::seconds(10);
 
-int PidfdOpen(pid_t pid) { return static_cast<int>(syscall(SYS_pidfd_open, pid, 0)); }
-
-// A memfd that holds the child's configuration; the child reads it as /dev/fd/N.
-int ConfigFile(const Config& config) {
-  const std::string text = PrintConfig(config, Secrets::kShown);
-  const int fd = memfd_create("aisp-config", 0);
-  if (fd < 0) return -1;
-  size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t n = write(fd, text.data() + done, text.size() - done);
-    if (n <= 0) break;
-    done += static_cast<size_t>(n);
-  }
-  lseek(fd, 0, SEEK_SET);
-  return fd;
-}
-
-struct Child {
+// One place in the house: a router, prefill-0, decode-1.
+struct Slot {
   std::string name;
   Config config;
-  pid_t pid = -1;
-  int pidfd = -1;
-  int announce_fd = -1;
-  std::string partial;
-  std::map<std::string, std::string> said;
-  Instant started;
+  int generation = 0;  // processes that were replaced on request
+  std::unique_ptr<ChildProcess> child;
+  std::unique_ptr<ChildProcess> successor;  // while it is replaced
   Instant restart_at = kNever;
   int quick_deaths = 0;
+  bool leaving = false;  // `child` was told to end
 
-  bool running() const { return pid > 0; }
-  bool ready() const { return said.count("ready") != 0; }
+  bool router() const { return config.role == "router"; }
 };
 
-void CloseFd(int& fd) {
-  if (fd >= 0) close(fd);
-  fd = -1;
-}
-
-std::string ExitText(int status) {
-  if (WIFEXITED(status)) return fmt::format("exit code {}", WEXITSTATUS(status));
-  if (WIFSIGNALED(status))
-    return fmt::format("signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
-  return fmt::format("wait status {}", status);
+bool IsReady(const Slot& slot, const ChildProcess& child) {
+  return !child.Said(slot.router() ? "workers" : "ready").empty();
 }
 
 }  // namespace
 
 struct Supervisor::Impl {
-  explicit Impl(const Config& c) : config(c) {}
+  Impl(const Config& c, Announcer* a) : config(c), announcer(a) {}
 
-  Status SpawnRouter();
-  Status SpawnWorkers();
-  Status Spawn(Child& child);
-  Status AwaitReady(StopSignals* signals, Instant deadline, bool (*done)(const Impl&),
-                    std::string_view what);
-  void ReadAnnouncements(Child& child);
-  bool Reap(Child& child, int* status);
-  Status OnDeath(Child& child, int status);
-  // Waits for something to happen; returns the stop signal if one came.
+  Status OpenSockets();
+  Status OpenClientGrpc();
+  void AddSlots();
+  std::unique_ptr<ChildProcess> MakeChild(const Slot& slot) const;
+  Status SpawnIn(Slot& slot);
+  Status Spawn(const Slot& slot, ChildProcess& child);
+  // Waits for something to happen; returns the signal if one came.
   std::string PollOnce(StopSignals* signals, Instant until);
-  void Signal(const std::vector<Child*>& children, int signal);
-  bool AwaitExit(const std::vector<Child*>& children, StopSignals* signals, Instant deadline);
+  // Reaps and restarts.
+  Status Tend();
+  Status OnDeath(Slot& slot, const std::string& how);
+  // Tends until `done`. An error: Tend's, DEADLINE_EXCEEDED, or CANCELLED with the signal's name. A reload asked for meanwhile is
+  // remembered.
+  Status Await(StopSignals* signals, Instant deadline, const std::function<bool()>& done,
+               std::string_view what);
+  Status ReplaceAll(StopSignals* signals);
+  Status Replace(Slot& slot, StopSignals* signals);
 
-  Child& router() { return *children.front(); }
-
-  Config config;
+  const Config config;
+  Announcer* const announcer;
   SteadyClock clock;
-  std::vector<std::unique_ptr<Child>> children;  // the router first
+  std::vector<std::unique_ptr<Slot>> slots;  // the router first
   int lifeline[2] = {-1, -1};
+  int http_fd = -1;
+  int workers_fd = -1;
+  int grpc_fd = -1;  // clients'
   std::string http;
+  std::string workers;
+  bool starting = true;  // a death is then an error
+  bool reload = false;
+  Status fatal;  // a process died too often: every later Tend says so
 };
 
-Supervisor::Supervisor(const Config& config) : impl_(std::make_unique<Impl>(config)) {}
+Supervisor::Supervisor(const Config& config, Announcer* announcer)
+    : impl_(std::make_unique<Impl>(config, announcer)) {}
 
 Supervisor::~Supervisor() {
-  for (auto& child : impl_->children) {
-    if (child->running()) kill(child->pid, SIGKILL);
-    if (child->running()) waitpid(child->pid, nullptr, 0);
-    CloseFd(child->pidfd);
-    CloseFd(child->announce_fd);
+  impl_->slots.clear();
+  for (const int fd : {impl_->lifeline[0], impl_->lifeline[1], impl_->http_fd, impl_->workers_fd,
+                       impl_->grpc_fd}) {
+    if (fd >= 0) close(fd);
   }
-  CloseFd(impl_->lifeline[0]);
-  CloseFd(impl_->lifeline[1]);
 }
 
 const std::string& Supervisor::http_address() const { return impl_->http; }
 
-Status Supervisor::Impl::Spawn(Child& child) {
-  int announce[2];
-  if (pipe2(announce, O_CLOEXEC) != 0) return Internal(fmt::format("pipe: {}", strerror(errno)));
-  const int config_fd = ConfigFile(child.config);
-  if (config_fd < 0) return Internal(fmt::format("memfd_create: {}", strerror(errno)));
-
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  // dup2 onto fixed numbers also clears close-on-exec; 100.. is above what a parent usually has open.
-  constexpr int kConfigFd = 100, kAnnounceFd = 101, kLifelineFd = 102;
-  posix_spawn_file_actions_adddup2(&actions, config_fd, kConfigFd);
-  posix_spawn_file_actions_adddup2(&actions, announce[1], kAnnounceFd);
-  posix_spawn_file_actions_adddup2(&actions, lifeline[0], kLifelineFd);
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  // Own process groups: Ctrl-C in the terminal reaches only the supervisor, which stops its children in order.
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK);
-  posix_spawnattr_setpgroup(&attributes, 0);
-  sigset_t empty;
-  sigemptyset(&empty);
-  posix_spawnattr_setsigmask(&attributes, &empty);
-
-  std::string argv0 = "aisp", serve = "serve",
-              config_flag = fmt::format("--config=/dev/fd/{}", kConfigFd);
-  std::string announce_flag = fmt::format("--announce-fd={}", kAnnounceFd);
-  std::string lifeline_flag = fmt::format("--lifeline-fd={}", kLifelineFd);
-  char* argv[] = {argv0.data(),         serve.data(),         config_flag.data(),
-                  announce_flag.data(), lifeline_flag.data(), nullptr};
-  // By its path, not as /proc/self/exe, under which every process would be called "exe".
-  const std::string program = ExecutablePath();
-  const int error = posix_spawn(&child.pid, program.c_str(), &actions, &attributes, argv, environ);
-  posix_spawn_file_actions_destroy(&actions);
-  posix_spawnattr_destroy(&attributes);
-  close(config_fd);
-  close(announce[1]);
-  if (error != 0) {
-    child.pid = -1;
-    close(announce[0]);
-    return Internal(fmt::format("cannot start {}: {}", child.name, strerror(error)));
-  }
-  CloseFd(child.announce_fd);
-  child.announce_fd = announce[0];
-  fcntl(child.announce_fd, F_SETFL, O_NONBLOCK);
-  child.pidfd = PidfdOpen(child.pid);
-  child.partial.clear();
-  child.said.clear();
-  child.started = clock.Now();
-  child.restart_at = kNever;
-  return {};
-}
-
-Status Supervisor::Impl::SpawnRouter() {
-  auto child = std::make_unique<Child>();
-  child->name = "router";
-  child->config = config;
-  child->config.role = "router";
+Status Supervisor::Impl::OpenSockets() {
+  if (pipe2(lifeline, O_CLOEXEC) != 0) return Internal(fmt::format("pipe: {}", strerror(errno)));
+  AISP_ASSIGN_OR_RETURN(
+      http_fd, ListenOn(config.http.address, static_cast<uint16_t>(config.http.port), "--port N"));
+  http = fmt::format("{}:{}", config.http.address, PortOf(http_fd));
+  AISP_RETURN_IF_ERROR(OpenClientGrpc());
   // A fixed port only where somebody asked for one: two `aisp up` on one machine shall not meet.
-  if (config.router.listen == Config().router.listen) child->config.router.listen = "127.0.0.1:0";
-  children.push_back(std::move(child));
-  return Spawn(router());
-}
-
-Status Supervisor::Impl::SpawnWorkers() {
-  auto add = [&](const char* role, int64_t index) {
-    auto child = std::make_unique<Child>();
-    child->name = fmt::format("{}-{}", role, index);
-    child->config = config;
-    child->config.role = role;
-    child->config.worker.id = child->name;
-    child->config.worker.routers = {router().said["workers"]};
-    child->config.worker.admin_port = 0;
-    children.push_back(std::move(child));
-    return Spawn(*children.back());
-  };
-  for (int64_t i = 0; i < config.up.prefill_workers; ++i) AISP_RETURN_IF_ERROR(add("prefill", i));
-  for (int64_t i = 0; i < config.up.decode_workers; ++i) AISP_RETURN_IF_ERROR(add("decode", i));
+  const bool asked = config.router.listen != Config().router.listen;
+  const std::string listen = asked ? config.router.listen : "127.0.0.1:0";
+  AISP_ASSIGN_OR_RETURN(workers_fd, ListenOn(listen, "--router-listen HOST:PORT"));
+  workers = fmt::format("{}:{}", listen.substr(0, listen.rfind(':')), PortOf(workers_fd));
   return {};
 }
 
-void Supervisor::Impl::ReadAnnouncements(Child& child) {
-  char buffer[4096];
-  ssize_t n = 0;
-  while ((n = read(child.announce_fd, buffer, sizeof buffer)) > 0)
-    child.partial.append(buffer, static_cast<size_t>(n));
-  if (n == 0) CloseFd(child.announce_fd);
-  size_t end = 0;
-  while ((end = child.partial.find('\n')) != std::string::npos) {
-    const std::string line = child.partial.substr(0, end);
-    child.partial.erase(0, end + 1);
-    const size_t equals = line.find('=');
-    if (equals != std::string::npos) child.said[line.substr(0, equals)] = line.substr(equals + 1);
-  }
+Status Supervisor::Impl::OpenClientGrpc() {
+  const Config::Http& h = config.http;
+  if (!h.grpc) return {};
+  // Beside an HTTP port that nobody chose, none is expected either.
+  const int64_t beside = h.port > 0 && h.port < UINT16_MAX ? h.port + 1 : 0;
+  const auto port = static_cast<uint16_t>(h.grpc_port < 0 ? beside : h.grpc_port);
+  AISP_ASSIGN_OR_RETURN(grpc_fd, ListenOn(h.grpc_address.empty() ? h.address : h.grpc_address, port,
+                                          "--grpc-port N"));
+  return {};
+}
+
+void Supervisor::Impl::AddSlots() {
+  const auto add = [this](const std::string& role, const std::string& name) {
+    auto slot = std::make_unique<Slot>();
+    slot->name = name;
+    slot->config = config;
+    slot->config.role = role;
+    slot->config.worker.routers = {workers};
+    slot->config.worker.admin_port = 0;
+    slots.push_back(std::move(slot));
+  };
+  add("router", "router");
+  for (int64_t i = 0; i < config.up.prefill_workers; ++i)
+    add("prefill", fmt::format("prefill-{}", i));
+  for (int64_t i = 0; i < config.up.decode_workers; ++i) add("decode", fmt::format("decode-{}", i));
+}
+
+std::unique_ptr<ChildProcess> Supervisor::Impl::MakeChild(const Slot& slot) const {
+  // A worker and its successor are registered side by side for a while: each generation has a name of its own.
+  const std::string name =
+      slot.generation == 0 ? slot.name : fmt::format("{}.{}", slot.name, slot.generation);
+  Config child = slot.config;
+  if (!slot.router()) child.worker.id = name;
+  std::vector<std::pair<std::string, int>> sockets;
+  if (slot.router()) sockets = {{"http-fd", http_fd}, {"workers-fd", workers_fd}};
+  if (slot.router() && grpc_fd >= 0) sockets.emplace_back("grpc-fd", grpc_fd);
+  return std::make_unique<ChildProcess>(name, std::move(child), std::move(sockets));
+}
+
+Status Supervisor::Impl::SpawnIn(Slot& slot) {
+  slot.restart_at = kNever;
+  slot.child = MakeChild(slot);
+  return Spawn(slot, *slot.child);
+}
+
+Status Supervisor::Impl::Spawn(const Slot& slot, ChildProcess& child) {
+  AISP_RETURN_IF_ERROR(child.Spawn(lifeline[0], clock.Now()));
+  if (slot.router()) announcer->Say("router-pid", std::to_string(child.pid()));
+  return {};
 }
 
 std::string Supervisor::Impl::PollOnce(StopSignals* signals, Instant until) {
   std::vector<pollfd> fds{{signals->signal_fd(), POLLIN, 0}};
-  for (auto& child : children) {
-    fds.push_back({child->announce_fd, POLLIN, 0});
-    fds.push_back({child->pidfd, POLLIN, 0});
+  std::vector<ChildProcess*> children;
+  for (auto& slot : slots) {
+    for (ChildProcess* child : {slot->child.get(), slot->successor.get()}) {
+      if (child == nullptr) continue;
+      children.push_back(child);
+      fds.push_back({child->announce_fd(), POLLIN, 0});
+      fds.push_back({child->pidfd(), POLLIN, 0});
+    }
+    until = std::min(until, slot->restart_at);
   }
   int timeout_ms = -1;
   if (until != kNever) {
@@ -221,120 +179,159 @@ std::string Supervisor::Impl::PollOnce(StopSignals* signals, Instant until) {
         std::clamp<int64_t>((until - clock.Now()).count() / 1'000'000 + 1, 0, 60'000));
   }
   if (poll(fds.data(), fds.size(), timeout_ms) <= 0) return "";
-  for (auto& child : children) {
-    if (child->announce_fd >= 0) ReadAnnouncements(*child);
-  }
+  for (ChildProcess* child : children) child->ReadAnnouncements();
   return (fds[0].revents & POLLIN) != 0 ? signals->WaitFor(0) : std::string();
 }
 
-bool Supervisor::Impl::Reap(Child& child, int* status) {
-  if (!child.running() || waitpid(child.pid, status, WNOHANG) != child.pid) return false;
-  child.pid = -1;
-  CloseFd(child.pidfd);
-  if (child.announce_fd >= 0) ReadAnnouncements(child);
-  return true;
+Status Supervisor::Impl::OnDeath(Slot& slot, const std::string& how) {
+  if (starting) {
+    return Unavailable(
+        fmt::format("{} ended while starting ({}); its message stands above", slot.name, how));
+  }
+  if (clock.Now() - slot.child->started() > kSettled) slot.quick_deaths = 0;
+  if (++slot.quick_deaths > kMaxQuickDeaths) {
+    fatal = Unavailable(fmt::format("{} ended {} times within {} s of its start ({})", slot.name,
+                                    slot.quick_deaths, ToSeconds(kSettled), how));
+    return fatal;
+  }
+  const Duration delay = kFirstRestartDelay * (1 << (slot.quick_deaths - 1));
+  slot.restart_at = clock.Now() + delay;
+  LogWarning("a process ended, restarting",
+             {{"name", slot.child->name()}, {"how", how}, {"delay_ms", ToMs(delay)}});
+  return {};
 }
 
-Status Supervisor::Impl::AwaitReady(StopSignals* signals, Instant deadline,
-                                    bool (*done)(const Impl&), std::string_view what) {
-  while (!done(*this)) {
-    if (clock.Now() >= deadline)
-      return Fail(Code::kDeadlineExceeded, fmt::format("{} did not become ready in time", what));
-    const std::string signal = PollOnce(signals, deadline);
-    if (!signal.empty()) return Fail(Code::kCancelled, signal);
-    for (auto& child : children) {
-      int status = 0;
-      if (Reap(*child, &status)) {
-        return Unavailable(fmt::format("{} ended while starting ({}); its message stands above",
-                                       child->name, ExitText(status)));
-      }
-    }
+Status Supervisor::Impl::Tend() {
+  AISP_RETURN_IF_ERROR(fatal);
+  for (auto& slot : slots) {
+    std::string how;
+    if (slot->child && slot->child->Reap(&how) && !slot->leaving)
+      AISP_RETURN_IF_ERROR(OnDeath(*slot, how));
+    if (slot->successor) slot->successor->Reap(&how);
+    if (slot->restart_at != kNever && clock.Now() >= slot->restart_at)
+      AISP_RETURN_IF_ERROR(SpawnIn(*slot));
   }
   return {};
+}
+
+Status Supervisor::Impl::Await(StopSignals* signals, Instant deadline,
+                               const std::function<bool()>& done, std::string_view what) {
+  for (;;) {
+    AISP_RETURN_IF_ERROR(Tend());
+    if (done()) return {};
+    if (clock.Now() >= deadline)
+      return Fail(Code::kDeadlineExceeded, fmt::format("{} took too long", what));
+    const std::string signal = PollOnce(signals, deadline);
+    if (signal == StopSignals::kReload) {
+      reload = true;
+    } else if (!signal.empty()) {
+      return Fail(Code::kCancelled, signal);
+    }
+  }
 }
 
 Status Supervisor::Start(StopSignals* signals, Duration timeout) {
   Impl& impl = *impl_;
   const Instant deadline = impl.clock.Now() + timeout;
-  if (pipe2(impl.lifeline, O_CLOEXEC) != 0)
-    return Internal(fmt::format("pipe: {}", strerror(errno)));
-  AISP_RETURN_IF_ERROR(impl.SpawnRouter());
-  auto router_up = [](const Impl& i) { return i.children.front()->said.count("workers") != 0; };
-  AISP_RETURN_IF_ERROR(impl.AwaitReady(signals, deadline, router_up, "the router"));
-  impl.http = impl.router().said["http"];
-  AISP_RETURN_IF_ERROR(impl.SpawnWorkers());
-  auto all_ready = [](const Impl& i) {
-    return std::all_of(i.children.begin() + 1, i.children.end(),
-                       [](const auto& c) { return c->ready(); });
+  AISP_RETURN_IF_ERROR(impl.OpenSockets());
+  impl.AddSlots();
+  for (auto& slot : impl.slots) AISP_RETURN_IF_ERROR(impl.SpawnIn(*slot));
+  const auto all_ready = [&impl] {
+    return std::all_of(impl.slots.begin(), impl.slots.end(),
+                       [](const auto& slot) { return IsReady(*slot, *slot->child); });
   };
-  return impl.AwaitReady(signals, deadline, all_ready, "a worker");
+  AISP_RETURN_IF_ERROR(impl.Await(signals, deadline, all_ready, "the start"));
+  impl.starting = false;
+  return {};
 }
 
-Status Supervisor::Impl::OnDeath(Child& child, int status) {
-  const std::string how = ExitText(status);
-  if (&child == &router()) return Unavailable(fmt::format("the router ended ({})", how));
-  if (clock.Now() - child.started > kSettled) child.quick_deaths = 0;
-  if (++child.quick_deaths > kMaxQuickDeaths) {
-    return Unavailable(fmt::format("{} ended {} times within {} s of its start ({})", child.name,
-                                   child.quick_deaths, ToSeconds(kSettled), how));
+Status Supervisor::Impl::Replace(Slot& slot, StopSignals* signals) {
+  ++slot.generation;
+  slot.successor = MakeChild(slot);
+  AISP_RETURN_IF_ERROR(Spawn(slot, *slot.successor));
+  const auto up_or_dead = [&slot] {
+    return !slot.successor->running() || IsReady(slot, *slot.successor);
+  };
+  const Status ready =
+      Await(signals, clock.Now() + kReplaceTimeout, up_or_dead, slot.successor->name());
+  if (!ready || !slot.successor->running()) {
+    const std::string name = slot.successor->name();
+    slot.successor.reset();
+    if (!ready && ready.error().code == Code::kCancelled) return ready;
+    return Unavailable(fmt::format("{} did not become ready; {} goes on", name, slot.name));
   }
-  const Duration delay = kFirstRestartDelay * (1 << (child.quick_deaths - 1));
-  child.restart_at = clock.Now() + delay;
-  LogWarning("worker ended, restarting",
-             {{"worker", child.name}, {"how", how}, {"delay_ms", ToMs(delay)}});
+  if (slot.child->running()) {
+    slot.leaving = true;
+    slot.child->Signal(SIGTERM);
+    const auto ended = [&slot] { return !slot.child->running(); };
+    const Status left =
+        Await(signals, clock.Now() + config.drain_timeout + kPatience, ended, slot.child->name());
+    if (!left) LogWarning("killed after its drain time", {{"name", slot.child->name()}});
+    slot.leaving = false;
+    slot.child = std::move(slot.successor);  // kills what is left of the old one
+    if (!left && left.error().code == Code::kCancelled) return left;
+  } else {
+    slot.child = std::move(slot.successor);
+  }
+  slot.restart_at = kNever;
+  LogInfo("replaced", {{"name", slot.child->name()}});
+  return {};
+}
+
+Status Supervisor::Impl::ReplaceAll(StopSignals* signals) {
+  LogInfo("every process is replaced, one by one");
+  for (auto& slot : slots) {
+    const Status replaced = Replace(*slot, signals);
+    if (!replaced && (!fatal || replaced.error().code == Code::kCancelled)) return replaced;
+    if (!replaced) {
+      LogError("the rolling restart stops here", {{"error", replaced.error().message}});
+      return {};
+    }
+  }
+  LogInfo("every process was replaced");
   return {};
 }
 
 Result<std::string> Supervisor::Watch(StopSignals* signals) {
   Impl& impl = *impl_;
   for (;;) {
-    Instant until = kNever;
-    for (auto& child : impl.children) until = std::min(until, child->restart_at);
-    const std::string signal = impl.PollOnce(signals, until);
-    if (!signal.empty()) return signal;
-    for (auto& child : impl.children) {
-      int status = 0;
-      if (impl.Reap(*child, &status)) AISP_RETURN_IF_ERROR(impl.OnDeath(*child, status));
-      if (child->restart_at != kNever && impl.clock.Now() >= child->restart_at)
-        AISP_RETURN_IF_ERROR(impl.Spawn(*child));
-    }
-  }
-}
-
-void Supervisor::Impl::Signal(const std::vector<Child*>& targets, int signal) {
-  for (Child* child : targets) {
-    if (child->running()) kill(child->pid, signal);
-  }
-}
-
-// True when all have ended by `deadline`; false at the deadline or when another stop signal asks for haste.
-bool Supervisor::Impl::AwaitExit(const std::vector<Child*>& targets, StopSignals* signals,
-                                 Instant deadline) {
-  for (;;) {
-    bool all = true;
-    for (Child* child : targets) {
-      int status = 0;
-      Reap(*child, &status);
-      all = all && !child->running();
-    }
-    if (all) return true;
-    if (clock.Now() >= deadline || !PollOnce(signals, deadline).empty()) return false;
+    const Status done = impl.Await(
+        signals, kNever, [&impl] { return impl.reload; }, "");
+    impl.reload = false;
+    const Status replaced = done ? impl.ReplaceAll(signals) : done;
+    if (replaced) continue;
+    if (replaced.error().code == Code::kCancelled) return replaced.error().message;
+    return tl::unexpected(replaced.error());
   }
 }
 
 void Supervisor::Stop(StopSignals* signals) {
   Impl& impl = *impl_;
-  if (impl.children.empty()) return;
-  const std::vector<Child*> router{&impl.router()};
-  std::vector<Child*> workers;
-  for (size_t i = 1; i < impl.children.size(); ++i) workers.push_back(impl.children[i].get());
-  // A little more than the children's own drain time, after which they end by themselves.
-  const Duration patience = impl.config.drain_timeout + std::chrono::seconds(2);
-  for (const auto& group : {router, workers}) {
-    impl.Signal(group, SIGTERM);
-    if (impl.AwaitExit(group, signals, impl.clock.Now() + patience)) continue;
-    impl.Signal(group, SIGKILL);
-    impl.AwaitExit(group, signals, impl.clock.Now() + std::chrono::seconds(5));
+  const auto stop = [&](bool routers, int signal, Duration patience) {
+    for (auto& slot : impl.slots) {
+      if (slot->router() != routers || !slot->child) continue;
+      slot->leaving = true;
+      slot->restart_at = kNever;
+      slot->child->Signal(signal);
+    }
+    const auto ended = [&] {
+      return std::none_of(impl.slots.begin(), impl.slots.end(), [routers](const auto& slot) {
+        return slot->router() == routers && slot->child && slot->child->running();
+      });
+    };
+    return impl.Await(signals, impl.clock.Now() + patience, ended, "stopping").has_value();
+  };
+  impl.starting = false;
+  impl.fatal = {};
+  for (auto& slot : impl.slots) {
+    slot->successor.reset();
+    slot->leaving = true;
+    slot->restart_at = kNever;
+  }
+  for (const bool routers : {true, false}) {
+    // A little more than the children's own drain time, after which they end by themselves.
+    if (!stop(routers, SIGTERM, impl.config.drain_timeout + std::chrono::seconds(2)))
+      stop(routers, SIGKILL, std::chrono::seconds(5));
   }
 }
 

@@ -35,6 +35,7 @@ WorkerOptions WorkerOptionsOf(const WorkerHost& host, const std::string& id) {
   o.fingerprint = host.served->fingerprint;
   o.telemetry_interval = config.router.telemetry_interval;
   o.step_stall_limit = config.worker.step_stall_limit;
+  o.drain_timeout = config.drain_timeout;
   return o;
 }
 
@@ -69,8 +70,9 @@ class WorkerServiceImpl final : public WorkerService {
     return role_name_ == "prefill" ? BuildPrefill() : BuildDecode();
   }
 
-  void Start(std::function<void()> on_ready) override {
+  void Start(std::function<void()> on_ready, std::function<void()> on_stop) override {
     on_ready_ = std::move(on_ready);
+    on_stop_ = std::move(on_stop);
     touched_ = host_.clock->Now();
     started_ = true;
     loop_.Start(role_.get());
@@ -100,6 +102,7 @@ class WorkerServiceImpl final : public WorkerService {
       }
       if (!drained_) LogWarning("worker stops with work left", {{"worker", id_}});
     }
+    loop_.Post([this] { role_->Leave(); });
     loop_.Stop();
     if (grpc_) grpc_->Shutdown(std::chrono::milliseconds(500));
   }
@@ -189,6 +192,7 @@ class WorkerServiceImpl final : public WorkerService {
     }
     if (drained) changed_.notify_all();
     if (ready && on_ready_) std::exchange(on_ready_, nullptr)();
+    if (on_stop_ && role_->StopWanted()) std::exchange(on_stop_, nullptr)();
   }
 
   static constexpr Duration kConnectTimeout = std::chrono::milliseconds(500);
@@ -216,6 +220,7 @@ class WorkerServiceImpl final : public WorkerService {
   bool drained_ = false;
   bool started_ = false;
   std::function<void()> on_ready_;
+  std::function<void()> on_stop_;
 
   WorkerLoop loop_;
 };

@@ -40,11 +40,13 @@ class WorkerService {
                                                        const std::string& role,
                                                        const std::string& id);
 
-  // `on_ready` runs once, on the worker's thread, when a router has accepted it.
-  virtual void Start(std::function<void()> on_ready) = 0;
+  // Run once each, on the worker's thread: `on_ready` when a router has accepted it, `on_stop` when a router asked for the end of
+  // the process and the worker is drained.
+  virtual void Start(std::function<void()> on_ready, std::function<void()> on_stop) = 0;
   // Any thread: the role's Ready(), as of the last step or timer.
   virtual Status Ready() const = 0;
-  // Finishes what runs, for at most `limit`, while `haste` (polled) stays false; then stops the thread. Idempotent.
+  // Finishes what runs or hands it to others, for at most `limit`, while `haste` (polled) stays false; then stops the thread.
+  // Idempotent.
   virtual void DrainAndStop(Duration limit, const std::function<bool()>& haste) = 0;
   virtual const std::string& id() const = 0;
 };

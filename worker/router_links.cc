@@ -172,4 +172,13 @@ void RouterLinks::Broadcast(const v1::WorkerMessage& message) {
   for (const LinkId link : AttachedLinks()) dialer_->Send(link, message);
 }
 
+void RouterLinks::CloseAll() {
+  for (const Router& router : routers_) {
+    if (router.state != State::kWaiting) dialer_->Close(router.link);
+  }
+  for (const Retiring& router : retiring_) dialer_->Close(router.link);
+  routers_.clear();
+  retiring_.clear();
+}
+
 }  // namespace aisp

@@ -46,6 +46,8 @@ class RouterLinks {
 
   void Send(LinkId link, v1::WorkerMessage message) { dialer_->Send(link, std::move(message)); }
   void Broadcast(const v1::WorkerMessage& message);
+  // Ends every link and dials no more.
+  void CloseAll();
 
  private:
   enum class State { kWaiting, kDialling, kRegistering, kAttached };

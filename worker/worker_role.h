@@ -61,6 +61,9 @@ class WorkerRole : public LinkHandler<v1::RouterMessage> {
   virtual void BeginDrain() = 0;
   virtual void MoveStreams() = 0;
   virtual bool Drained() const = 0;
+  // Closes the links to the routers after what was sent on them; nothing works after it. Before the process ends, so that the last
+  // tokens are not lost with it.
+  virtual void Leave() = 0;
   // A router asked for the end of this process, and it is drained.
   virtual bool StopWanted() const = 0;
 

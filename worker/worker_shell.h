@@ -57,6 +57,7 @@ class WorkerShell {
   // business. False when it drains already.
   bool BeginDrain();
   bool draining() const { return draining_; }
+  void Leave() { routers_.CloseAll(); }
   void SetDrained(bool drained) { drained_ = drained; }
   std::vector<LinkId> AttachedLinks() const { return routers_.AttachedLinks(); }
   // Telemetry now, not at the next interval.

@@ -6,7 +6,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <cstdio>
 #include <thread>
 
 extern char** environ;
@@ -23,21 +25,31 @@ std::vector<std::string> Join(std::vector<std::string> a, const std::vector<std:
 
 }  // namespace
 
-Process::Process(std::vector<std::string> args, const std::string& log) {
+Process::Process(std::vector<std::string> args, const std::string& log,
+                 const std::vector<std::pair<std::string, int>>& sockets) {
   int fds[2];
   if (pipe2(fds, O_CLOEXEC) != 0) return;
   constexpr int kAnnounceFd = 100;
   args.insert(args.begin(), AISP_BINARY_DIR "/bin/aisp");
   args.push_back("--announce-fd=" + std::to_string(kAnnounceFd));
+  for (size_t i = 0; i < sockets.size(); ++i) {
+    args.push_back("--" + sockets[i].first + "=" +
+                   std::to_string(kAnnounceFd + 1 + static_cast<int>(i)));
+  }
   std::vector<char*> argv;
   for (std::string& arg : args) argv.push_back(arg.data());
   argv.push_back(nullptr);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, fds[1], kAnnounceFd);
+  for (size_t i = 0; i < sockets.size(); ++i) {
+    posix_spawn_file_actions_adddup2(&actions, sockets[i].second,
+                                     kAnnounceFd + 1 + static_cast<int>(i));
+  }
   if (!log.empty()) {
     posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, log.c_str(),
                                      O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
   }
   if (posix_spawn(&pid_, argv[0], &actions, nullptr, argv.data(), environ) != 0) pid_ = -1;
   posix_spawn_file_actions_destroy(&actions);
@@ -74,6 +86,7 @@ void Process::ReadAnnouncements() {
 
 std::string Process::Await(const std::string& key, std::chrono::milliseconds timeout) {
   const auto deadline = Clock::now() + timeout;
+  if (announce_fd_ >= 0) ReadAnnouncements();  // the newest value counts
   while (said_.count(key) == 0 && announce_fd_ >= 0) {
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
@@ -99,6 +112,18 @@ bool Process::Running() {
 int Process::AwaitExit(std::chrono::milliseconds timeout) {
   Eventually([this] { return !Running(); }, timeout);
   return exit_code_;
+}
+
+Ran RunAisp(const std::string& arguments) {
+  Ran ran;
+  FILE* pipe =
+      popen((std::string(AISP_BINARY_DIR "/bin/aisp ") + arguments + " 2>&1").c_str(), "r");
+  if (pipe == nullptr) return ran;
+  std::array<char, 4096> buffer;
+  while (size_t n = fread(buffer.data(), 1, buffer.size(), pipe))
+    ran.output.append(buffer.data(), n);
+  ran.code = WEXITSTATUS(pclose(pipe));
+  return ran;
 }
 
 Cluster::Cluster(const ClusterOptions& options) : options_(options) {

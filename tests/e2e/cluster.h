@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace aisp::e2e {
@@ -16,8 +17,10 @@ namespace aisp::e2e {
 // One process of the binary under test.
 class Process {
  public:
-  // `args` without the program; --announce-fd is added. `log`: a file for its stderr instead of ours.
-  explicit Process(std::vector<std::string> args, const std::string& log = "");
+  // `args` without the program; --announce-fd is added. `log`: a file for its stdout and stderr instead of ours. `sockets`: flag ("http-fd")
+  // and listening socket, which stays the caller's.
+  explicit Process(std::vector<std::string> args, const std::string& log = "",
+                   const std::vector<std::pair<std::string, int>>& sockets = {});
   ~Process();
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
@@ -40,6 +43,13 @@ class Process {
   std::string partial_;
   std::map<std::string, std::string> said_;
 };
+
+// A command that ends by itself, as typed into a shell.
+struct Ran {
+  int code = -1;
+  std::string output;  // stdout and stderr
+};
+Ran RunAisp(const std::string& arguments);
 
 struct ClusterOptions {
   int prefill = 1;

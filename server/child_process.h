@@ -1,0 +1,58 @@
+// ChildProcess: one process of aisp as its supervisor sees it: started with a configuration, a pipe on which it announces itself
+// and perhaps listening sockets, watched through a pidfd. Kills and reaps it when destroyed. One thread; Linux.
+#pragma once
+
+#include <sys/types.h>
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/result.h"
+#include "config/config.h"
+
+namespace aisp {
+
+class ChildProcess {
+ public:
+  // `sockets`: flag name ("http-fd") and descriptor, which stays the caller's.
+  ChildProcess(std::string name, Config config, std::vector<std::pair<std::string, int>> sockets)
+      : name_(std::move(name)), config_(std::move(config)), sockets_(std::move(sockets)) {}
+  ~ChildProcess();
+  ChildProcess(const ChildProcess&) = delete;
+  ChildProcess& operator=(const ChildProcess&) = delete;
+
+  // `aisp serve` with the configuration; the child ends when the last writer of `lifeline_fd`'s pipe does.
+  Status Spawn(int lifeline_fd, Instant now);
+  void Signal(int signal) const;
+  // True once it has ended; says how.
+  bool Reap(std::string* how);
+  // Takes what it has announced.
+  void ReadAnnouncements();
+
+  const std::string& name() const { return name_; }
+  const Config& config() const { return config_; }
+  bool running() const { return pid_ > 0; }
+  pid_t pid() const { return pid_; }
+  Instant started() const { return started_; }
+  // "" while it has not announced `key`.
+  std::string Said(const std::string& key) const;
+  // Readable when it has announced something, when it has ended; -1: none.
+  int announce_fd() const { return announce_fd_; }
+  int pidfd() const { return pidfd_; }
+
+ private:
+  const std::string name_;
+  const Config config_;
+  const std::vector<std::pair<std::string, int>> sockets_;
+  pid_t pid_ = -1;
+  int pidfd_ = -1;
+  int announce_fd_ = -1;
+  std::string partial_;
+  std::map<std::string, std::string> said_;
+  Instant started_;
+};
+
+}  // namespace aisp
