@@ -1,7 +1,7 @@
 // What attention costs on one GPU: decode against the read-only memory stream that the same run measures, prefill against the
 // tensor cores. Random data; launches in CUDA graphs; layers rotate through more memory than the L2 holds.
 //
-//   attention_bench [decode|prefill|all] [repetitions]
+//   attention_bench [decode|prefill|all] [repetitions] [part of a load's name]
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -64,7 +64,8 @@ __global__ void FillRandom(uint16_t* to, size_t words, bool fp8, uint64_t seed) 
     const uint32_t a = Mix(i * 2 + seed * 0x9e3779b97f4a7c15ULL);
     const uint32_t b = Mix(i * 2 + 1 + seed * 0x9e3779b97f4a7c15ULL);
     if (fp8) {
-      to[i] = static_cast<uint16_t>((a & 0x8080) | ((0x20 + (a & 0x1f)) << 8) | (0x20 + (b & 0x1f)));
+      to[i] =
+          static_cast<uint16_t>((a & 0x8080) | ((0x20 + (a & 0x1f)) << 8) | (0x20 + (b & 0x1f)));
     } else {
       const float u = ((a & 0xffff) + (a >> 16) + (b & 0xffff) + (b >> 16)) * (1.0f / 65536) - 2.0f;
       to[i] = static_cast<uint16_t>(__float_as_uint(u * 1.73f) >> 16);
@@ -118,10 +119,12 @@ void PrintTrace() {
   for (int what = 0; what < 6; ++what) {
     std::vector<double> at;
     for (int c = 0; c < 132; ++c) {
-      if (trace[c][what] + 1000000 > start) at.push_back(1e-3 * (static_cast<double>(trace[c][what]) - static_cast<double>(start)));
+      if (trace[c][what] + 1000000 > start)
+        at.push_back(1e-3 * (static_cast<double>(trace[c][what]) - static_cast<double>(start)));
     }
     std::sort(at.begin(), at.end());
-    if (!at.empty()) std::printf("  %d: %.2f %.2f %.2f", what, at.front(), at[at.size() / 2], at.back());
+    if (!at.empty())
+      std::printf("  %d: %.2f %.2f %.2f", what, at.front(), at[at.size() / 2], at.back());
   }
   std::printf("\n");
 }
@@ -166,22 +169,28 @@ Timing Measure(const Load& load, int repetitions, cudaStream_t stream) {
     const int32_t n = load.rows[s], context = load.contexts[s];
     spans.push_back({rows, n, context, static_cast<int32_t>(tables.size())});
     rows += n;
-    for (int32_t t = 0; t < context; t += load.block_tokens) tables.push_back(static_cast<int32_t>(tables.size()));
-    timing.bytes += 2.0 * context * load.kv_heads * load.head_dim * static_cast<double>(DTypeBytes(load.kv));
+    for (int32_t t = 0; t < context; t += load.block_tokens)
+      tables.push_back(static_cast<int32_t>(tables.size()));
+    timing.bytes +=
+        2.0 * context * load.kv_heads * load.head_dim * static_cast<double>(DTypeBytes(load.kv));
     timing.flops += 4.0 * load.heads * load.head_dim * n * (context - n + (n + 1) / 2.0);
   }
   std::shuffle(tables.begin(), tables.end(), std::mt19937(3));
   const int64_t blocks = static_cast<int64_t>(tables.size());
-  const size_t layer_bytes = static_cast<size_t>(blocks) * load.block_tokens * load.head_dim * load.kv_heads * 2 *
-                             DTypeBytes(load.kv);
+  const size_t layer_bytes = static_cast<size_t>(blocks) * load.block_tokens * load.head_dim *
+                             load.kv_heads * 2 * DTypeBytes(load.kv);
   const size_t layers = std::clamp<size_t>((768u << 20) / layer_bytes, 1, 64);
   const size_t q_bytes = static_cast<size_t>(rows) * load.heads * load.head_dim * 2;
-  Memory pool(layers * layer_bytes), q(q_bytes), out(q_bytes), workspace(attention->workspace_bytes());
+  Memory pool(layers * layer_bytes), q(q_bytes), out(q_bytes),
+      workspace(attention->workspace_bytes());
   Memory device_spans(spans.size() * sizeof(RowSpan)), device_tables(tables.size() * 4);
-  FillRandom<<<1056, 256, 0, stream>>>(static_cast<uint16_t*>(pool.data), pool.bytes / 2, load.kv != DType::kBF16, 1);
+  FillRandom<<<1056, 256, 0, stream>>>(static_cast<uint16_t*>(pool.data), pool.bytes / 2,
+                                       load.kv != DType::kBF16, 1);
   FillRandom<<<1056, 256, 0, stream>>>(static_cast<uint16_t*>(q.data), q_bytes / 2, false, 2);
-  cudaMemcpyAsync(device_spans.data, spans.data(), device_spans.bytes, cudaMemcpyHostToDevice, stream);
-  cudaMemcpyAsync(device_tables.data, tables.data(), device_tables.bytes, cudaMemcpyHostToDevice, stream);
+  cudaMemcpyAsync(device_spans.data, spans.data(), device_spans.bytes, cudaMemcpyHostToDevice,
+                  stream);
+  cudaMemcpyAsync(device_tables.data, tables.data(), device_tables.bytes, cudaMemcpyHostToDevice,
+                  stream);
   Must(attention->ZeroWorkspace(workspace.data, stream));
 
   AttentionBatch batch;
@@ -190,9 +199,11 @@ Timing Measure(const Load& load, int repetitions, cudaStream_t stream) {
   batch.num_sequences = config.max_sequences;
   std::vector<KvLayer> maps;
   for (size_t l = 0; l < layers; ++l) {
-    maps.push_back(Must(attention->MakeLayer(static_cast<uint8_t*>(pool.data) + l * layer_bytes, blocks)));
+    maps.push_back(
+        Must(attention->MakeLayer(static_cast<uint8_t*>(pool.data) + l * layer_bytes, blocks)));
   }
-  const size_t calls = load.kind == StepKind::kDecode ? std::max<size_t>(layers, 16) : std::max<size_t>(layers, 4);
+  const size_t calls =
+      load.kind == StepKind::kDecode ? std::max<size_t>(layers, 16) : std::max<size_t>(layers, 4);
   Must(attention->PlanStep(batch, load.kind, workspace.data, stream));
   cudaGraph_t graph;
   cudaGraphExec_t exec;
@@ -237,7 +248,8 @@ Load Ragged(const char* name, DType kv) {
   return load;
 }
 
-Load Prefill(const char* name, int32_t sequences, int32_t rows, int32_t context, DType kv, int32_t block = 64) {
+Load Prefill(const char* name, int32_t sequences, int32_t rows, int32_t context, DType kv,
+             int32_t block = 64) {
   Load load;
   load.name = name;
   load.rows.assign(static_cast<size_t>(sequences), rows);
@@ -248,17 +260,30 @@ Load Prefill(const char* name, int32_t sequences, int32_t rows, int32_t context,
   return load;
 }
 
-void BenchDecode(int repetitions, cudaStream_t stream, double stream_rate) {
+bool Wanted(const Load& load, const std::string& filter) {
+  return std::string(load.name).find(filter) != std::string::npos;
+}
+
+void BenchDecode(int repetitions, cudaStream_t stream, double stream_rate,
+                 const std::string& filter) {
   constexpr DType kB = DType::kBF16, kF = DType::kF8E4M3;
   std::vector<Load> loads = {
-      Decode("1 x 128", 1, 128, kB),        Decode("1 x 1k", 1, 1024, kB),
-      Decode("1 x 8k", 1, 8192, kB),        Decode("1 x 32k", 1, 32768, kB),
-      Decode("1 x 128k", 1, 131072, kB),    Decode("8 x 1k", 8, 1024, kB),
-      Decode("32 x 1k", 32, 1024, kB),      Decode("128 x 1k", 128, 1024, kB),
-      Decode("32 x 8k", 32, 8192, kB),      Decode("8 x 128k", 8, 131072, kB),
-      Ragged("64 ragged 64..32k", kB),      Decode("1 x 1k fp8", 1, 1024, kF),
-      Decode("128 x 1k fp8", 128, 1024, kF), Decode("32 x 8k fp8", 32, 8192, kF),
-      Decode("8 x 128k fp8", 8, 131072, kF), Ragged("64 ragged 64..32k fp8", kF),
+      Decode("1 x 128", 1, 128, kB),
+      Decode("1 x 1k", 1, 1024, kB),
+      Decode("1 x 8k", 1, 8192, kB),
+      Decode("1 x 32k", 1, 32768, kB),
+      Decode("1 x 128k", 1, 131072, kB),
+      Decode("8 x 1k", 8, 1024, kB),
+      Decode("32 x 1k", 32, 1024, kB),
+      Decode("128 x 1k", 128, 1024, kB),
+      Decode("32 x 8k", 32, 8192, kB),
+      Decode("8 x 128k", 8, 131072, kB),
+      Ragged("64 ragged 64..32k", kB),
+      Decode("1 x 1k fp8", 1, 1024, kF),
+      Decode("128 x 1k fp8", 128, 1024, kF),
+      Decode("32 x 8k fp8", 32, 8192, kF),
+      Decode("8 x 128k fp8", 8, 131072, kF),
+      Ragged("64 ragged 64..32k fp8", kF),
       Decode("32 x 8k, 4 tokens", 32, 8192, kB, 4),
       Decode("32 x 8k, 8 tokens", 32, 8192, kB, 8),
       Decode("32 x 8k, 16 tokens", 32, 8192, kB, 16),
@@ -279,32 +304,40 @@ void BenchDecode(int repetitions, cudaStream_t stream, double stream_rate) {
   loads.back().kv_heads = 4;
   std::string description;
   for (const Load& load : loads) {
+    if (!Wanted(load, filter)) continue;
     const Timing t = Measure(load, repetitions, stream);
     if (t.description != description) std::printf("  [%s]\n", t.description.c_str());
     description = t.description;
-    std::printf("decode %-26s %9.2f us  %6.3f TB/s  %5.1f %% of the stream\n", load.name, t.us, t.bytes / t.us * 1e-6,
-                100 * t.bytes / t.us * 1e-6 / stream_rate);
+    std::printf("decode %-26s %9.2f us  %6.3f TB/s  %5.1f %% of the stream\n", load.name, t.us,
+                t.bytes / t.us * 1e-6, 100 * t.bytes / t.us * 1e-6 / stream_rate);
     std::fflush(stdout);
   }
 }
 
-void BenchPrefill(int repetitions, cudaStream_t stream) {
+void BenchPrefill(int repetitions, cudaStream_t stream, const std::string& filter) {
   constexpr DType kB = DType::kBF16, kF = DType::kF8E4M3;
   std::vector<Load> loads = {
-      Prefill("1 x 512", 1, 512, 512, kB),          Prefill("1 x 1k", 1, 1024, 1024, kB),
-      Prefill("1 x 2k", 1, 2048, 2048, kB),         Prefill("1 x 8k", 1, 8192, 8192, kB),
+      Prefill("1 x 512", 1, 512, 512, kB),
+      Prefill("1 x 1k", 1, 1024, 1024, kB),
+      Prefill("1 x 2k", 1, 2048, 2048, kB),
+      Prefill("1 x 8k", 1, 8192, 8192, kB),
       Prefill("1 x 8k, blocks of 16", 1, 8192, 8192, kB, 16),
       Prefill("1 x 8k, blocks of 128", 1, 8192, 8192, kB, 128),
-      Prefill("1 x 16k", 1, 16384, 16384, kB),      Prefill("1 x 32k", 1, 32768, 32768, kB),
-      Prefill("8 x 1k", 8, 1024, 1024, kB),         Prefill("4 x 512 after 8k", 4, 512, 8704, kB),
-      Prefill("1 x 2k after 30k", 1, 2048, 32768, kB), Prefill("1 x 8k fp8", 1, 8192, 8192, kF),
-      Prefill("8 x 1k fp8", 8, 1024, 1024, kF),     Prefill("1 x 2k after 30k fp8", 1, 2048, 32768, kF),
+      Prefill("1 x 16k", 1, 16384, 16384, kB),
+      Prefill("1 x 32k", 1, 32768, 32768, kB),
+      Prefill("8 x 1k", 8, 1024, 1024, kB),
+      Prefill("4 x 512 after 8k", 4, 512, 8704, kB),
+      Prefill("1 x 2k after 30k", 1, 2048, 32768, kB),
+      Prefill("1 x 8k fp8", 1, 8192, 8192, kF),
+      Prefill("8 x 1k fp8", 8, 1024, 1024, kF),
+      Prefill("1 x 2k after 30k fp8", 1, 2048, 32768, kF),
   };
   loads.push_back(Prefill("1 x 8k, 32/32 heads", 1, 8192, 8192, kB));
   loads.back().kv_heads = 32;
   loads.push_back(Prefill("1 x 8k, head_dim 64", 1, 8192, 8192, kB));
   loads.back().head_dim = 64;
   for (const Load& load : loads) {
+    if (!Wanted(load, filter)) continue;
     const Timing t = Measure(load, std::max(3, repetitions / 2), stream);
     std::printf("prefill %-26s %10.1f us  %6.1f TFLOP/s\n", load.name, t.us, t.flops / t.us * 1e-6);
     std::fflush(stdout);
@@ -314,26 +347,29 @@ void BenchPrefill(int repetitions, cudaStream_t stream) {
 int Main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "all";
   const int repetitions = argc > 2 ? std::atoi(argv[2]) : 11;
+  const std::string filter = argc > 3 ? argv[3] : "";
   cudaStream_t stream;
   Must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
   if (what != "prefill") {
     double rate = 0;
     {
       Memory big(4ULL << 30), sink(16);
-      FillRandom<<<1056, 256, 0, stream>>>(static_cast<uint16_t*>(big.data), big.bytes / 2, false, 5);
+      FillRandom<<<1056, 256, 0, stream>>>(static_cast<uint16_t*>(big.data), big.bytes / 2, false,
+                                           5);
       double us = 1e30;
       for (int blocks : {132 * 2, 132 * 4, 132 * 8, 132 * 32}) {
         us = std::min(us, Time(stream, 7, [&] {
-                        ReadAll<<<blocks, 512, 0, stream>>>(static_cast<const uint4*>(big.data), big.bytes / 16,
-                                                           static_cast<uint32_t*>(sink.data));
+                        ReadAll<<<blocks, 512, 0, stream>>>(static_cast<const uint4*>(big.data),
+                                                            big.bytes / 16,
+                                                            static_cast<uint32_t*>(sink.data));
                       }));
       }
       rate = static_cast<double>(big.bytes) / us * 1e-6;
       std::printf("read-only stream %.3f TB/s\n", rate);
     }
-    BenchDecode(repetitions, stream, rate);
+    BenchDecode(repetitions, stream, rate, filter);
   }
-  if (what != "decode") BenchPrefill(repetitions, stream);
+  if (what != "decode") BenchPrefill(repetitions, stream, filter);
   return 0;
 }
 

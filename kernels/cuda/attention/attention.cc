@@ -28,11 +28,12 @@ using EncodeFunction = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_
 Result<EncodeFunction> FindEncode() {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-  AISP_RETURN_IF_ERROR(Check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
-                                                              cudaEnableDefault, &found),
+  AISP_RETURN_IF_ERROR(Check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function,
+                                                              12000, cudaEnableDefault, &found),
                              "look up cuTensorMapEncodeTiled"));
   if (found != cudaDriverEntryPointSuccess || function == nullptr) {
-    return FailedPrecondition("the CUDA driver has no cuTensorMapEncodeTiled: it must be of CUDA 12.0 or newer");
+    return FailedPrecondition(
+        "the CUDA driver has no cuTensorMapEncodeTiled: it must be of CUDA 12.0 or newer");
   }
   return reinterpret_cast<EncodeFunction>(function);
 }
@@ -44,7 +45,8 @@ Status CheckShape(const AttentionConfig& c) {
   }
   if (c.num_kv_heads <= 0 || c.num_heads <= 0 || c.num_heads % c.num_kv_heads != 0) {
     return InvalidArgument("CUDA attention needs heads (" + std::to_string(c.num_heads) +
-                           ") to be a multiple of KV heads (" + std::to_string(c.num_kv_heads) + ")");
+                           ") to be a multiple of KV heads (" + std::to_string(c.num_kv_heads) +
+                           ")");
   }
   if (c.num_heads / c.num_kv_heads > kMaxGroup) {
     return Unimplemented("CUDA attention serves up to " + std::to_string(kMaxGroup) +
@@ -52,8 +54,9 @@ Status CheckShape(const AttentionConfig& c) {
                          std::to_string(c.num_heads / c.num_kv_heads));
   }
   if (c.block_tokens < 16 || c.block_tokens > 128 || c.block_tokens % 16 != 0) {
-    return InvalidArgument("CUDA attention needs a block size that is a multiple of 16 from 16 to 128, not " +
-                           std::to_string(c.block_tokens));
+    return InvalidArgument(
+        "CUDA attention needs a block size that is a multiple of 16 from 16 to 128, not " +
+        std::to_string(c.block_tokens));
   }
   if (c.kv != DType::kBF16 && c.kv != DType::kF8E4M3) {
     return Unimplemented("CUDA attention reads KV pools of bf16 or fp8_e4m3, not " +
@@ -65,7 +68,8 @@ Status CheckShape(const AttentionConfig& c) {
                            std::string(DTypeName(t)));
     }
   }
-  if (c.window < 0) return InvalidArgument("a sliding window below zero: " + std::to_string(c.window));
+  if (c.window < 0)
+    return InvalidArgument("a sliding window below zero: " + std::to_string(c.window));
   if (c.max_sequences < 1 || c.max_sequences > kMaxSequences) {
     return InvalidArgument("CUDA attention takes 1 to " + std::to_string(kMaxSequences) +
                            " sequences a step, not " + std::to_string(c.max_sequences));
@@ -87,11 +91,12 @@ class HopperAttention final : public Attention {
     int device = 0;
     int shared_limit = 0;
     AISP_RETURN_IF_ERROR(Check(cudaGetDevice(&device), "get the current device"));
-    AISP_RETURN_IF_ERROR(Check(cudaDeviceGetAttribute(&ctas_, cudaDevAttrMultiProcessorCount, device),
-                               "count multiprocessors"));
     AISP_RETURN_IF_ERROR(
-        Check(cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
-              "query shared memory"));
+        Check(cudaDeviceGetAttribute(&ctas_, cudaDevAttrMultiProcessorCount, device),
+              "count multiprocessors"));
+    AISP_RETURN_IF_ERROR(Check(
+        cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+        "query shared memory"));
     ctas_ = std::min(ctas_, kMaxCtas);
     group_ = config.num_heads / config.num_kv_heads;
     decode_ = TuneDecode(config.head_dim, fp8(), std::max(1, config.max_decode_tokens) * group_,
@@ -132,8 +137,9 @@ class HopperAttention final : public Attention {
   Result<KvLayer> MakeLayer(void* base, int64_t num_blocks) const override {
     const int64_t parts = num_blocks * config_.num_kv_heads * 2;
     if (reinterpret_cast<uintptr_t>(base) % 128 != 0 || num_blocks < 1 || parts > INT32_MAX) {
-      return InvalidArgument("a layer's pool must be 128-byte aligned and have 1 to 2^30 / kv heads blocks, not " +
-                             std::to_string(num_blocks));
+      return InvalidArgument(
+          "a layer's pool must be 128-byte aligned and have 1 to 2^30 / kv heads blocks, not " +
+          std::to_string(num_blocks));
     }
     KvLayer layer;
     layer.base = base;
@@ -154,13 +160,12 @@ class HopperAttention final : public Attention {
     shape.chunk_rows = decode_.chunk_rows();
     shape.min_tiles = decode_.splits;
     shape.ctas = ctas_;
+    shape.max_stretches = decode_.max_stretches();
     auto* bytes = static_cast<uint8_t*>(workspace);
-    return Check(
-        LaunchPlan(shape, batch.sequences, batch.num_sequences, kind != StepKind::kPrefill,
-                   kind != StepKind::kDecode, reinterpret_cast<PlanHeader*>(bytes),
-                   reinterpret_cast<int32_t*>(bytes + prefix_at_),
-                   reinterpret_cast<int2*>(bytes + items_at_), stream),
-        "plan attention");
+    return Check(LaunchPlan(shape, batch.sequences, batch.num_sequences, kind != StepKind::kPrefill,
+                            kind != StepKind::kDecode, reinterpret_cast<PlanHeader*>(bytes),
+                            reinterpret_cast<int2*>(bytes + items_at_), stream),
+                 "plan attention");
   }
 
   Status Run(const AttentionBatch& batch, StepKind kind, const AttentionCall& call, void* workspace,
@@ -193,13 +198,11 @@ class HopperAttention final : public Attention {
 
   void LayOut() {
     int64_t at = Align(sizeof(PlanHeader));
-    prefix_at_ = at;
-    at += Align((config_.max_sequences + 1) * static_cast<int64_t>(sizeof(int32_t)));
     items_at_ = at;
     const int64_t items = config_.max_rows / (kPrefillRows / group_) + config_.max_sequences;
     at += Align(items * static_cast<int64_t>(sizeof(int2)));
     partials_at_ = at;
-    at += Align(DecodePartialBytes(config_.head_dim, decode_, ctas_));
+    at += Align(DecodePartialBytes(config_.head_dim, decode_, decode_.max_ranges(ctas_)));
     workspace_bytes_ = at;
   }
 
@@ -219,11 +222,11 @@ class HopperAttention final : public Attention {
     const cuuint32_t box[4] = {inner, 16, box_halves ? halves : 1, box_halves ? 2U : 1U};
     const cuuint32_t steps[4] = {1, 1, 1, 1};
     CUtensorMap map;
-    const CUresult result = encode_(
-        &map, fp8() ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, base, sizes,
-        strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-        inner_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
-        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    const CUresult result =
+        encode_(&map, fp8() ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4,
+                base, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                inner_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
+                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result != CUDA_SUCCESS) {
       return Internal("the driver refused a tensor map of the KV pool: CUresult " +
                       std::to_string(static_cast<int>(result)));
@@ -239,9 +242,8 @@ class HopperAttention final : public Attention {
     auto* header = reinterpret_cast<PlanHeader*>(bytes);
     KernelArgs args;
     args.plan = header;
-    args.prefix = reinterpret_cast<const int32_t*>(bytes + prefix_at_);
     args.prefill_items = reinterpret_cast<const int2*>(bytes + items_at_);
-    args.arrived = header->decode_arrived;
+    args.next_range = &header->decode_next;
     args.next_item = &header->prefill_next;
     args.partials = reinterpret_cast<float4*>(bytes + partials_at_);
     args.sequences = batch.sequences;
@@ -272,7 +274,6 @@ class HopperAttention final : public Attention {
   int32_t group_ = 0;
   DecodeTuning decode_;
   int32_t prefill_shared_ = 0;
-  int64_t prefix_at_ = 0;
   int64_t items_at_ = 0;
   int64_t partials_at_ = 0;
   int64_t workspace_bytes_ = 0;

@@ -9,11 +9,10 @@ namespace aisp::cuda {
 
 struct KernelArgs {
   const PlanHeader* plan = nullptr;
-  const int32_t* prefix = nullptr;
   const int2* prefill_items = nullptr;
-  int32_t* arrived = nullptr;       // PlanHeader::decode_arrived
-  int32_t* next_item = nullptr;     // PlanHeader::prefill_next, and prefill_done behind it
-  float4* partials = nullptr;       // decode: two states per CTA
+  int32_t* next_item = nullptr;   // PlanHeader::prefill_next, and prefill_done behind it
+  int32_t* next_range = nullptr;  // PlanHeader::decode_next
+  float4* partials = nullptr;     // decode: two results per range and row group
   const RowSpan* sequences = nullptr;
   const int32_t* block_tables = nullptr;
   const void* q = nullptr;
@@ -39,6 +38,8 @@ struct DecodeTuning {
   int32_t row_tiles = 1;   // 16-row tiles of a warp
   int32_t row_groups = 1;  // warps that share a key tile, each with rows of its own
   int32_t splits = 1;      // of the keys, among the warps
+  int32_t max_stretches() const { return row_tiles == 1 ? 3 : 2; }
+  int32_t max_ranges(int32_t ctas) const { return ctas * ((1 << max_stretches()) - 1); }
   int32_t stages = 0;
   int32_t shared_bytes = 0;
   int32_t chunk_rows() const { return 16 * row_tiles * row_groups; }
@@ -46,7 +47,7 @@ struct DecodeTuning {
 
 // Of rows = decode tokens * group; stages == 0: no kernel for this head_dim.
 DecodeTuning TuneDecode(int32_t head_dim, bool fp8, int32_t rows, int32_t shared_limit);
-int64_t DecodePartialBytes(int32_t head_dim, const DecodeTuning& tuning, int32_t ctas);
+int64_t DecodePartialBytes(int32_t head_dim, const DecodeTuning& tuning, int32_t ranges);
 // Raises the kernel's shared memory limit; once per device.
 cudaError_t PrepareDecode(int32_t head_dim, bool fp8, const DecodeTuning& tuning);
 cudaError_t LaunchDecode(int32_t head_dim, bool fp8, const DecodeTuning& tuning, int32_t ctas,

@@ -34,75 +34,105 @@ __device__ int32_t ExclusiveScan(int32_t value, int32_t* warp_sums, int32_t& tot
 }
 
 __device__ int32_t ItemsOf(const PlanShape& shape, const RowSpan& span) {
-  return shape.num_kv_heads * ((span.num_rows * shape.group + shape.chunk_rows - 1) / shape.chunk_rows);
+  return shape.num_kv_heads *
+         ((span.num_rows * shape.group + shape.chunk_rows - 1) / shape.chunk_rows);
+}
+
+// The item that tile `tile` of the line is in.
+__device__ DecodeStart Locate(const PlanShape& shape, const RowSpan* sequences,
+                              int32_t num_sequences, const int32_t* prefix, int32_t tile) {
+  int low = 0;  // the last sequence whose tiles begin at or before `tile`, and has any
+  int high = num_sequences - 1;
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (prefix[middle] <= tile) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  DecodeStart start;
+  start.span = sequences[low];
+  const int32_t count = DecodeTiles(start.span, shape.window).count;
+  start.seq = low;
+  start.item = (tile - prefix[low]) / count;
+  start.tile = tile;
+  start.items = ItemsOf(shape, start.span);
+  start.item_begin = prefix[low] + start.item * count;
+  return start;
 }
 
 __device__ void PlanDecode(const PlanShape& shape, const RowSpan* sequences, int32_t num_sequences,
-                           PlanHeader* header, int32_t* prefix, int32_t* shared_prefix,
-                           int32_t* warp_sums) {
+                           PlanHeader* header, int32_t* shared_prefix, int32_t* warp_sums) {
   int32_t tiles[kPerThread];
   int32_t mine = 0;
+  int32_t my_items = 0;
   for (int i = 0; i < kPerThread; ++i) {
     const int s = static_cast<int>(threadIdx.x) * kPerThread + i;
     tiles[i] = 0;
     if (s < num_sequences) {
       const RowSpan span = sequences[s];
       if (IsDecode(span, shape.decode_tokens)) {
-        tiles[i] = DecodeTiles(span, shape.window).count * ItemsOf(shape, span);
+        const int32_t items = ItemsOf(shape, span);
+        tiles[i] = DecodeTiles(span, shape.window).count * items;
+        my_items += items;
       }
     }
     mine += tiles[i];
   }
+  int32_t items = 0;
+  ExclusiveScan(my_items, warp_sums, items);
+  __syncthreads();
   int32_t total = 0;
   int32_t before = ExclusiveScan(mine, warp_sums, total);
   for (int i = 0; i < kPerThread; ++i) {
     const int s = static_cast<int>(threadIdx.x) * kPerThread + i;
     if (s <= num_sequences) {
       shared_prefix[s] = before;
-      prefix[s] = before;
     }
     before += tiles[i];
   }
   if (num_sequences == kMaxSequences && threadIdx.x == kThreads - 1) {
     shared_prefix[num_sequences] = before;
-    prefix[num_sequences] = before;
   }
   __syncthreads();
-  const int32_t ctas = max(1, min(shape.ctas, (total + shape.min_tiles - 1) / shape.min_tiles));
-  for (int cta = static_cast<int>(threadIdx.x); cta < shape.ctas; cta += kThreads) {
-    DecodeStart start;
-    if (cta < ctas && total > 0) {
-      const int32_t begin = LineBegin(cta, total, ctas);
-      int low = 0;  // the last sequence whose tiles begin at or before `begin`, and has any
-      int high = num_sequences - 1;
-      while (low < high) {
-        const int middle = (low + high + 1) / 2;
-        if (shared_prefix[middle] <= begin) {
-          low = middle;
-        } else {
-          high = middle - 1;
-        }
-      }
-      const RowSpan span = sequences[low];
-      const int32_t count = DecodeTiles(span, shape.window).count;
-      start.seq = low;
-      start.item = (begin - shared_prefix[low]) / count;
-      start.tile = begin;
-      start.tiles = LineBegin(cta + 1, total, ctas) - begin;
-      start.span = span;
-      start.items = ItemsOf(shape, span);
-      start.item_begin = shared_prefix[low] + start.item * count;
+  const int32_t wanted = max(items, (total + shape.min_tiles - 1) / shape.min_tiles);
+  const int32_t ctas = max(1, min(min(shape.ctas, wanted), total));
+  const int32_t each = total / ctas;
+  LineShape line;
+  // Short ranges balance, but every cut through an item costs a partial result: not where a few long items would be many parts.
+  const int32_t cuts = items < 3 * ctas / 8 ? 1 : items < 7 * ctas / 8 ? 2 : 3;
+  line.Cut(total, ctas, min(min(shape.max_stretches, cuts), each < 48 ? 1 : each < 192 ? 2 : 3));
+  if (total == 0) line.ranges = 0;
+  if (threadIdx.x == 0) warp_sums[0] = 0;  // cut items so far
+  __syncthreads();
+  for (int range = static_cast<int>(threadIdx.x); range < line.ranges; range += kThreads) {
+    const int32_t begin = line.Begin(range);
+    const int32_t end = line.Begin(range + 1);
+    DecodeStart start = Locate(shape, sequences, num_sequences, shared_prefix, begin);
+    start.tiles = end - begin;
+    header->decode_start[range] = start;
+    const DecodeStart last = Locate(shape, sequences, num_sequences, shared_prefix, end - 1);
+    const int32_t item_end = last.item_begin + DecodeTiles(last.span, shape.window).count;
+    if (last.item_begin >= begin && item_end > end) {
+      CutItem cut;
+      cut.span = last.span;
+      cut.item = last.item;
+      cut.first = range;
+      cut.last = line.RangeOf(item_end - 1);
+      header->cut[atomicAdd(&warp_sums[0], 1)] = cut;
     }
-    header->decode_start[cta] = start;
   }
+  __syncthreads();
   if (threadIdx.x == 0) {
-    header->decode_tiles = total;
-    header->decode_ctas = ctas;
+    header->line = line;
+    header->cut_items = warp_sums[0];
   }
 }
 
 // Key tiles that query tile `tile` of a sequence looks at.
-__device__ int32_t PrefillCost(const PlanShape& shape, const RowSpan& span, int32_t tile, int32_t tokens) {
+__device__ int32_t PrefillCost(const PlanShape& shape, const RowSpan& span, int32_t tile,
+                               int32_t tokens) {
   const int32_t first = span.context_len - span.num_rows + tile * tokens;
   const int32_t last = min(first + tokens, span.context_len) - 1;
   const int32_t low = shape.window > 0 ? max(0, first - shape.window + 1) : 0;
@@ -122,7 +152,8 @@ __device__ void PlanPrefill(const PlanShape& shape, const RowSpan* sequences, in
       if (span.num_rows <= shape.decode_tokens) continue;
       const int32_t tiles = (span.num_rows + tokens - 1) / tokens;
       for (int32_t tile = lane; tile < tiles; tile += 32) {
-        const int32_t bucket = kBuckets - 1 - min(PrefillCost(shape, span, tile, tokens), kBuckets - 1);
+        const int32_t bucket =
+            kBuckets - 1 - min(PrefillCost(shape, span, tile, tokens), kBuckets - 1);
         const int32_t place = atomicAdd(&buckets[bucket], 1);
         if (pass == 1) items[place] = make_int2(s, tile);
       }
@@ -143,12 +174,12 @@ __device__ void PlanPrefill(const PlanShape& shape, const RowSpan* sequences, in
 
 __global__ void __launch_bounds__(kThreads, 1)
     PlanKernel(PlanShape shape, const RowSpan* sequences, int32_t num_sequences, bool decode,
-               bool prefill, PlanHeader* header, int32_t* prefix, int2* items) {
+               bool prefill, PlanHeader* header, int2* items) {
   __shared__ int32_t words[kMaxSequences + 1];
   __shared__ int32_t warp_sums[32];
   ptx::WaitForPredecessor();
   if (blockIdx.x == 0 && decode) {
-    PlanDecode(shape, sequences, num_sequences, header, prefix, words, warp_sums);
+    PlanDecode(shape, sequences, num_sequences, header, words, warp_sums);
   }
   if (blockIdx.x == 1 && prefill) {
     PlanPrefill(shape, sequences, num_sequences, header, items, words, warp_sums);
@@ -158,10 +189,10 @@ __global__ void __launch_bounds__(kThreads, 1)
 }  // namespace
 
 cudaError_t LaunchPlan(const PlanShape& shape, const RowSpan* sequences, int32_t num_sequences,
-                       bool decode, bool prefill, PlanHeader* header, int32_t* prefix,
-                       int2* prefill_items, cudaStream_t stream) {
+                       bool decode, bool prefill, PlanHeader* header, int2* prefill_items,
+                       cudaStream_t stream) {
   PlanKernel<<<2, kThreads, 0, stream>>>(shape, sequences, num_sequences, decode, prefill, header,
-                                         prefix, prefill_items);
+                                         prefill_items);
   return cudaGetLastError();
 }
 

@@ -2,7 +2,8 @@
 namespace aisp::cuda {
 int32_t PrefillSharedBytes(int32_t, bool) { return 0; }
 cudaError_t PreparePrefill(int32_t, bool) { return cudaErrorInvalidValue; }
-cudaError_t LaunchPrefill(int32_t, bool, int32_t, const CUtensorMap&, const KernelArgs&, cudaStream_t) {
+cudaError_t LaunchPrefill(int32_t, bool, int32_t, const CUtensorMap&, const KernelArgs&,
+                          cudaStream_t) {
   return cudaErrorInvalidValue;
 }
 }  // namespace aisp::cuda

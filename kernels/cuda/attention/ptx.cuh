@@ -72,16 +72,17 @@ __device__ __forceinline__ uint64_t EvictFirstPolicy() {
 __device__ __forceinline__ void PrefetchMap(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
-__device__ __forceinline__ void LoadTile4(uint32_t target, const void* map, uint32_t bar, int32_t c0,
-                                          int32_t c1, int32_t c2, int32_t c3, uint64_t policy) {
+__device__ __forceinline__ void LoadTile4(uint32_t target, const void* map, uint32_t bar,
+                                          int32_t c0, int32_t c1, int32_t c2, int32_t c3,
+                                          uint64_t policy) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
       " [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(target),
       "l"(map), "r"(bar), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "l"(policy)
       : "memory");
 }
-__device__ __forceinline__ void LoadTile4(uint32_t target, const void* map, uint32_t bar, int32_t c0,
-                                          int32_t c1, int32_t c2, int32_t c3) {
+__device__ __forceinline__ void LoadTile4(uint32_t target, const void* map, uint32_t bar,
+                                          int32_t c0, int32_t c1, int32_t c2, int32_t c3) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
       " [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(target),
@@ -105,7 +106,8 @@ __device__ __forceinline__ void LoadMatrix4Transposed(uint32_t (&r)[4], uint32_t
 }
 // c[16 x 8] += a[16 x 16] b[16 x 8]; kHalf: f16 operands, else bf16.
 template <bool kHalf>
-__device__ __forceinline__ void Mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+__device__ __forceinline__ void Mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                    uint32_t b1) {
   if constexpr (kHalf) {
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
