@@ -13,7 +13,7 @@ NO_ASLR = $(shell setarch $$(uname -m) -R true 2>/dev/null && echo setarch $$(un
 
 NINJA = ninja -j$(JOBS) -C
 
-.PHONY: help deps run build test bench asan tsan sim-10000 fuzz bundle format tidy check layers format-check ci clean
+.PHONY: help deps run build test bench asan tsan sim-10000 chaos fuzz bundle format tidy check layers format-check ci clean
 
 help:
 	@echo 'make run         build and start router, prefill and decode worker with the built-in model'
@@ -22,6 +22,7 @@ help:
 	@echo 'make asan        all tests under AddressSanitizer and UndefinedBehaviorSanitizer'
 	@echo 'make tsan        the tests without gRPC under ThreadSanitizer'
 	@echo 'make sim-10000   ten thousand seeds of the cluster simulation'
+	@echo 'make chaos       1,000 requests while workers are killed at random'
 	@echo 'make fuzz        every fuzzer for SECONDS=600 under AddressSanitizer'
 	@echo 'make bundle      a tarball that runs elsewhere: build/aisp-bundle.tar.gz'
 	@echo 'make format      format all sources          make tidy   lint all sources'
@@ -61,6 +62,10 @@ bench: deps $(BUILD)/build.ninja
 sim-10000: deps $(BUILD)/build.ninja
 	@$(NINJA) $(BUILD) --quiet aisp_sim
 	@$(BUILD)/bin/aisp_sim --seeds=1..10000 --jobs=$(JOBS)
+
+chaos: deps $(BUILD)/build.ninja
+	@$(NINJA) $(BUILD) --quiet aisp_chaos
+	@$(BUILD)/bin/aisp_chaos
 
 # CUDA=1: with the CUDA backend and the GPU tests; needs nvcc, and no GPU.
 bundle: deps

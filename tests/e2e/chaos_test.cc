@@ -165,7 +165,7 @@ TEST(Chaos, ATakeoverOfThreeChoicesWithPenaltiesStopStringsAndLogprobsChangesNot
     const Json body = Json::parse((*event)->data);
     ASSERT_FALSE(body.contains("error")) << body;
     for (const Json& choice : body["choices"]) {
-      Json& out = choices[choice["index"]];
+      Json& out = choices.try_emplace(choice["index"], Json::object()).first->second;
       out["text"] = out.value("text", "") + choice["text"].get<std::string>();
       if (choice.contains("logprobs") && choice["logprobs"].is_object()) {
         for (const Json& value : choice["logprobs"]["token_logprobs"])

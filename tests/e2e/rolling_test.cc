@@ -139,6 +139,21 @@ TEST(Rolling, AKilledRouterCutsItsStreamsAndItsSuccessorServesWithoutARestartOfW
             story.text);
 }
 
+TEST(Rolling, AStoppedRouterGoesOnWhereItWas) {
+  SocketCluster cluster(1, 1);
+  ASSERT_TRUE(cluster.AwaitReady());
+  StoryLoad load(cluster.http(), 8);
+  ASSERT_TRUE(Eventually([&] { return load.completed() >= 8; }));
+  cluster.router->Signal(SIGSTOP);
+  std::this_thread::sleep_for(
+      seconds(1));  // longer than a worker's telemetry, shorter than a keep-alive
+  cluster.router->Signal(SIGCONT);
+  const int before = load.completed();
+  ASSERT_TRUE(Eventually([&] { return load.completed() >= before + 8; }));
+  load.Stop();
+  EXPECT_THAT(load.failures(), IsEmpty());
+}
+
 TEST(Rolling, UpReplacesEveryProcessOnSighupAndRestartsAKilledRouter) {
   const std::string log = ::testing::TempDir() + "/aisp_rolling_up.log";
   Process up({"up", "--port=0", "--prefill=1", "--decode=1", "--dtype=f32", "--no-grpc",
