@@ -20,17 +20,19 @@ ApiError TooDeep(const ApiLimits& limits) {
 
 Value FromStruct(const pb::Struct& from);
 
-// A number of a Struct is a double; templates print 3 as 3.
+// 3.0 of the wire is shown as 3, in a template and in an error.
+Value FromDouble(double number) {
+  constexpr double kExact = 9007199254740992.0;
+  const bool whole = std::abs(number) < kExact && std::trunc(number) == number;
+  return whole ? Value(static_cast<int64_t>(number)) : Value(number);
+}
+
 Value FromStructValue(const pb::Value& from) {
   switch (from.kind_case()) {
     case pb::Value::kBoolValue:
       return Value(from.bool_value());
-    case pb::Value::kNumberValue: {
-      const double number = from.number_value();
-      constexpr double kExact = 9007199254740992.0;
-      const bool whole = std::abs(number) < kExact && std::trunc(number) == number;
-      return whole ? Value(static_cast<int64_t>(number)) : Value(number);
-    }
+    case pb::Value::kNumberValue:
+      return FromDouble(from.number_value());
     case pb::Value::kStringValue:
       return Value(from.string_value());
     case pb::Value::kStructValue:
@@ -62,7 +64,7 @@ Value FromScalar(const pb::Message& message, const pb::FieldDescriptor* field) {
     case pb::FieldDescriptor::CPPTYPE_INT64:
       return Value(reflection->GetInt64(message, field));
     case pb::FieldDescriptor::CPPTYPE_DOUBLE:
-      return Value(reflection->GetDouble(message, field));
+      return FromDouble(reflection->GetDouble(message, field));
     default:
       return Value(reflection->GetString(message, field));
   }
@@ -130,7 +132,7 @@ Value::Map BodyOf(const v1::InferenceRequest& request) {
   if (request.logit_bias_size() > 0) {
     Value::Map bias;
     for (const auto& [token, amount] : request.logit_bias()) {
-      bias.Set(std::to_string(token), Value(amount));
+      bias.Set(std::to_string(token), FromDouble(amount));
     }
     map.Set("logit_bias", Value(std::move(bias)));
   }

@@ -163,6 +163,7 @@ asio::awaitable<bool> HttpConnection::ReadRequest() {
   const bool connection_broke = ec && ec.category() == asio::error::get_system_category();
   if (ec == http::error::end_of_stream || connection_broke) co_return false;
   if (ec) {
+    if (request_id_.empty()) NameRequest(ToString(parser.get()["x-request-id"]));
     const Refusal refusal = RefusalOf(ec, options);
     Reject(refusal.status, refusal.message);
     co_return false;

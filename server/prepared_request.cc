@@ -43,6 +43,15 @@ ApiResult<void> CheckLength(const PreparedRequest& request, int64_t length, int6
   return {};
 }
 
+size_t ContentBytes(const Value& messages) {
+  size_t bytes = 0;
+  for (const Value& message : messages.AsList()) {
+    const Value* content = message.AsMap().Find("content");
+    if (content != nullptr && content->IsString()) bytes += content->AsString().size();
+  }
+  return bytes;
+}
+
 ApiResult<PreparedRequest> Checked(const ServedModel& model, PreparedRequest request) {
   for (const auto& prompt : request.prompts) {
     AISP_RETURN_IF_ERROR(
@@ -58,6 +67,9 @@ ApiResult<PreparedRequest> Prepare(const ServedModel& model, CompletionRequest r
   out.endpoint = Endpoint::kCompletions;
   AISP_RETURN_IF_ERROR(model.CheckName(request.model));
   for (const Prompt& prompt : request.prompts) {
+    if (const auto* text = std::get_if<std::string>(&prompt)) {
+      AISP_RETURN_IF_ERROR(model.CheckTextSize(text->size(), "prompt"));
+    }
     AISP_ASSIGN_OR_RETURN(std::vector<TokenId> tokens, model.EncodePrompt(prompt));
     if (request.echo) out.echoes.push_back(model.TextOf(prompt));
     out.prompts.push_back(std::move(tokens));
@@ -70,6 +82,7 @@ ApiResult<PreparedRequest> Prepare(const ServedModel& model, ChatRequest request
   PreparedRequest out;
   out.endpoint = Endpoint::kChat;
   AISP_RETURN_IF_ERROR(model.CheckName(request.model));
+  AISP_RETURN_IF_ERROR(model.CheckTextSize(ContentBytes(request.messages), "messages"));
   AISP_ASSIGN_OR_RETURN(std::vector<TokenId> tokens, model.RenderChat(request));
   out.prompts.push_back(std::move(tokens));
   out.options = std::move(static_cast<GenerationOptions&>(request));

@@ -9,7 +9,7 @@ void RequestLog::Finished(const Caller& caller, const Outcome& outcome, bool qui
   const std::string status =
       http ? std::to_string(outcome.http_status) : std::string(CodeName(outcome.code));
   if (!quiet) CounterOf(caller, status).Add();
-  Log(quiet ? LogLevel::kDebug : LogLevel::kInfo, "request",
+  Log(quiet ? LogLevel::kDebug : LogLevel::kInfo, "request answered",
       {{"request", caller.request_id},
        {"method", http ? caller.method : "gRPC"},
        {"path", caller.path},

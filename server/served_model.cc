@@ -126,6 +126,15 @@ Status FillFingerprint(const Config& config, ServedModel* model) {
   return {};
 }
 
+// Four times what the context holds of the longest token: room for normalizers that shorten a text.
+size_t MaxTextBytes(const Tokenizer& tokenizer, int32_t max_model_len) {
+  size_t longest = 0;
+  for (TokenId id = 0; id < tokenizer.VocabSize(); ++id) {
+    longest = std::max(longest, tokenizer.IdToPiece(id).size());
+  }
+  return 4 * longest * static_cast<size_t>(max_model_len);
+}
+
 int64_t LocalTimeS() {
   const auto now = std::chrono::system_clock::now();
   const std::time_t t = std::chrono::system_clock::to_time_t(now);
@@ -140,8 +149,18 @@ Result<std::string> ResolveModelPath(const Config& config) {
   if (!config.model.path.empty()) {
     std::error_code error;
     if (fs::is_directory(config.model.path, error)) return config.model.path;
+    // With random weights a shape is enough: a config.json alone, by its path or by the name of a shipped one.
+    std::vector<std::string> shapes = {config.model.path};
+    for (const char* relative : {"../config/models", "../../config/models", "../share/aisp/shapes"})
+      shapes.push_back(
+          fmt::format("{}/{}/{}.json", ExecutableFolder(), relative, config.model.path));
+    for (const std::string& shape : shapes) {
+      if (!config.model.weights.empty() && shape.ends_with(".json") && fs::exists(shape, error))
+        return fs::path(shape).lexically_normal().string();
+    }
     return NotFound(fmt::format(
-        "model.path '{}' is not a folder; it wants a folder with config.json and safetensors",
+        "model.path '{}' is not a folder; it wants a folder with config.json and safetensors, or, "
+        "with --weights random:SEED, the name of a shape (llama-3.1-8b)",
         config.model.path));
   }
   const fs::path here = ExecutableFolder();
@@ -185,10 +204,14 @@ Result<std::unique_ptr<ServedModel>> LoadServedModel(const Config& config) {
   if (model->name.empty())
     model->name = fs::path(model->path).lexically_normal().filename().string();
   if (model->name.empty()) model->name = fs::path(model->path).parent_path().filename().string();
+  if (model->name.ends_with(".json")) model->name.resize(model->name.size() - 5);
   AISP_ASSIGN_OR_RETURN(model->spec, LoadModelSpec(model->path));
   AISP_ASSIGN_OR_RETURN(model->max_model_len, ContextOf(config, model->spec));
   AISP_ASSIGN_OR_RETURN(model->kv_layout, LayoutOf(config, model->spec, model->max_model_len));
   AISP_RETURN_IF_ERROR(LoadTokenizer(model.get()));
+  if (model->tokenizer) {
+    model->max_text_bytes = MaxTextBytes(*model->tokenizer, model->max_model_len);
+  }
   AISP_RETURN_IF_ERROR(LoadTemplate(config, model.get()));
   AISP_ASSIGN_OR_RETURN(const GenerationDefaults defaults,
                         LoadGenerationDefaults(model->path, model->spec));
@@ -253,6 +276,16 @@ std::string ServedModel::TextOf(const Prompt& prompt) const {
   if (const auto* text = std::get_if<std::string>(&prompt)) return *text;
   if (!tokenizer) return "";
   return tokenizer->Decode(std::get<std::vector<TokenId>>(prompt), /*skip_special=*/true);
+}
+
+ApiResult<void> ServedModel::CheckTextSize(size_t bytes, const std::string& param) const {
+  if (max_text_bytes == 0 || bytes <= max_text_bytes) return {};
+  return tl::unexpected(ApiError(
+      Code::kInvalidArgument,
+      fmt::format("the prompt has {} bytes, and {} bytes are more than this model's context of {} "
+                  "tokens can hold; shorten the prompt",
+                  bytes, max_text_bytes, max_model_len),
+      param, "context_length_exceeded"));
 }
 
 uint32_t ServedModel::DefaultMaxTokens(Endpoint endpoint, uint32_t room) const {

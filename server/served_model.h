@@ -31,6 +31,8 @@ struct ServedModel {
       tokenizer;  // null: the checkpoint has none; prompts are token ids then
   std::unique_ptr<ChatTemplate> chat_template;  // null: the checkpoint has none
   std::vector<TokenId> eos;
+  // More text than this cannot fit the context whatever it says, so it is not tokenized to find out; 0: not known.
+  size_t max_text_bytes = 0;
   ApiLimits limits;  // with the checkpoint's own sampling defaults
 
   // NOT_FOUND when a client names another model; "" is this one.
@@ -40,6 +42,8 @@ struct ServedModel {
                                              bool add_special = false) const;
   ApiResult<std::vector<TokenId>> EncodePrompt(const Prompt& prompt, bool add_special = true) const;
   std::string TextOf(const Prompt& prompt) const;
+  // INVALID_ARGUMENT (context_length_exceeded) for so much text.
+  ApiResult<void> CheckTextSize(size_t bytes, const std::string& param) const;
   // Without max_tokens: completions get OpenAI's 16, a chat what is left of the context.
   uint32_t DefaultMaxTokens(Endpoint endpoint, uint32_t room) const;
 };

@@ -219,7 +219,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"\"response_format\":{\"type\":\"json_object\"}", "response_format", "only"},
         Refused{"\"response_format\":\"json\"", "response_format", "an object"},
         Refused{"\"guided_regex\":\"a\"", "guided_regex", "not supported"},
-        Refused{"\"functions\":[]", "functions", "not supported"},
+        Refused{"\"functions\":[{}]", "functions", "not supported"},
         Refused{"\"best_of\":3", "best_of", "equal to n"},
         Refused{"\"use_beam_search\":true", "use_beam_search", "not supported"}));
 
@@ -300,14 +300,14 @@ TEST(ParseChat, KeepsMessagesForTheTemplate) {
   EXPECT_TRUE(r.tools.IsNone());
 }
 
-TEST(ParseChat, ReadsLogprobsToolsAndTemplateVariables) {
+TEST(ParseChat, ReadsLogprobsAndTemplateVariables) {
   EXPECT_EQ(ParsedChat(Chat("")).sampling.num_logprobs(), -1);
   EXPECT_EQ(ParsedChat(Chat("\"logprobs\":true")).sampling.num_logprobs(), 0);
   EXPECT_EQ(ParsedChat(Chat("\"logprobs\":true,\"top_logprobs\":4")).sampling.num_logprobs(), 4);
-  const ChatRequest r = ParsedChat(
-      Chat("\"tools\":[{\"type\":\"function\"}],\"tool_choice\":\"auto\",\"chat_template_kwargs\":"
-           "{\"enable_thinking\":false}"));
-  EXPECT_EQ(r.tools.AsList().size(), 1u);
+  const ChatRequest r =
+      ParsedChat(Chat("\"tools\":[],\"tool_choice\":\"auto\",\"chat_template_kwargs\":"
+                      "{\"enable_thinking\":false}"));
+  EXPECT_TRUE(r.tools.IsNone());
   EXPECT_FALSE(r.template_variables.AsMap().Find("enable_thinking")->AsBool());
   EXPECT_TRUE(ParsedChat(Chat("\"tools\":[{}],\"tool_choice\":\"none\"")).tools.IsNone());
   EXPECT_FALSE(ParsedChat(Chat("\"continue_final_message\":true")).add_generation_prompt);
@@ -334,11 +334,37 @@ TEST(ParseChat, RefusesWhatOnlyChatHas) {
   EXPECT_EQ(param(Chat("\"top_logprobs\":2")), "top_logprobs");
   EXPECT_EQ(param(Chat("\"logprobs\":true,\"top_logprobs\":21")), "top_logprobs");
   EXPECT_EQ(param(Chat("\"tools\":{}")), "tools");
+  EXPECT_EQ(param(Chat("\"tools\":[{\"type\":\"function\"}]")), "tools");
   EXPECT_EQ(param(Chat("\"tool_choice\":\"required\"")), "tool_choice");
   EXPECT_EQ(param(Chat("\"tool_choice\":{\"type\":\"function\"}")), "tool_choice");
   EXPECT_EQ(param(Chat("\"chat_template_kwargs\":1")), "chat_template_kwargs");
   EXPECT_EQ(param(Chat("\"add_generation_prompt\":true,\"continue_final_message\":true")),
             "continue_final_message");
+}
+
+TEST(ParseCompletion, WhatChangesTheAnswerIsRefusedByNameUnlessItSaysTheDefault) {
+  for (const char* name :
+       {"suffix", "guided_json", "audio", "reasoning_effort", "store", "documents"}) {
+    const auto refused =
+        ParseCompletion(Completion(std::string("\"") + name + "\":\"x\""), Limits());
+    ASSERT_FALSE(refused) << name;
+    EXPECT_EQ(refused.error().param, name);
+  }
+  for (const char* fields : {R"("suffix":"")", R"("store":false)", R"("modalities":["text"])",
+                             R"("length_penalty":1)", R"("spaces_between_special_tokens":true)",
+                             R"("bad_words":[])", R"("service_tier":"auto")"}) {
+    EXPECT_TRUE(ParseCompletion(Completion(fields), Limits())) << fields;
+  }
+}
+
+TEST(ParseTimeoutHeader, IsSecondsWithinTheLimit) {
+  EXPECT_EQ(*ParseTimeoutHeader("", Limits()), Duration());
+  EXPECT_EQ(*ParseTimeoutHeader("1.5", Limits()), std::chrono::milliseconds(1500));
+  for (const char* bad : {"0", "-1", "soon", "nan", "inf", "1e9", "5s"}) {
+    const auto refused = ParseTimeoutHeader(bad, Limits());
+    ASSERT_FALSE(refused) << bad;
+    EXPECT_EQ(refused.error().param, "x-request-timeout");
+  }
 }
 
 TEST(ParseTokenize, ReadsTextAndRefusesTheRest) {
@@ -348,6 +374,12 @@ TEST(ParseTokenize, ReadsTextAndRefusesTheRest) {
   EXPECT_FALSE(r->add_special_tokens);
   EXPECT_FALSE(ParseTokenize("{}", Limits()));
   EXPECT_FALSE(ParseTokenize("{\"prompt\":5}", Limits()));
+  const auto chat = ParseTokenize(
+      R"({"messages":[{"role":"user","content":"hi"}],"tools":[{"type":"function"}]})", Limits());
+  ASSERT_TRUE(chat);
+  EXPECT_FALSE(chat->add_special_tokens);
+  EXPECT_EQ(chat->chat->tools.AsList().size(), 1u);
+  EXPECT_EQ(ParseTokenize(R"({"messages":[],"prompt":"a"})", Limits()).error().param, "prompt");
   const auto d = ParseDetokenize(R"({"tokens":[1,2]})", Limits());
   ASSERT_TRUE(d);
   EXPECT_THAT(d->tokens, ElementsAre(1, 2));

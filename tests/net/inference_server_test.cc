@@ -1,0 +1,215 @@
+// The gRPC port for clients without a router behind it: bounds, slow readers, lost clients and shutdown.
+#include "net/inference_server.h"
+
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+
+#include <future>
+
+#include "inference.grpc.pb.h"
+#include "tests/net/loop_thread.h"
+
+namespace aisp {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::chrono::seconds kLong{20};
+
+// Keeps calls for the test to answer.
+class Handler final : public InferenceHandler {
+ public:
+  void Generate(std::shared_ptr<GenerateCall> call) override {
+    call->OnGone([this](RpcCall::Gone why) { gone.set_value(why); });
+    if (on_generate) on_generate(call);
+    calls.push_back(std::move(call));
+    arrived.set_value();
+  }
+  void Tokenize(std::shared_ptr<TokenizeCall> call) override {
+    call->response()->set_count(7);
+    call->Finish({Code::kOk, ""}, {});
+  }
+  void Detokenize(std::shared_ptr<DetokenizeCall>) override {}  // dropped
+  void ListModels(std::shared_ptr<ListModelsCall> call) override {
+    call->Finish({Code::kUnavailable, "no"}, {{"retry-after-ms", "250"}});
+  }
+
+  std::function<void(const std::shared_ptr<GenerateCall>&)> on_generate;
+  std::vector<std::shared_ptr<GenerateCall>> calls;
+  std::promise<void> arrived;
+  std::promise<RpcCall::Gone> gone;
+};
+
+v1::InferenceEvent Event(const std::string& text) {
+  v1::InferenceEvent event;
+  event.mutable_choice()->set_text(text);
+  return event;
+}
+
+class InferenceServerTest : public ::testing::Test {
+ protected:
+  void Serve() {
+    server_ = std::make_unique<InferenceServer>(&loop_.loop(), options_, &handler_);
+    const Status started = server_->Start();
+    ASSERT_TRUE(started) << started.error().message;
+    stub_ = v1::Inference::NewStub(grpc::CreateChannel(
+        "127.0.0.1:" + std::to_string(server_->port()), grpc::InsecureChannelCredentials()));
+  }
+  void TearDown() override {
+    if (server_) server_->Shutdown(std::chrono::milliseconds(500));
+    loop_.Stop();
+    handler_.calls.clear();
+    server_.reset();
+  }
+  // Opens a call and waits until the handler has it.
+  std::unique_ptr<grpc::ClientReader<v1::InferenceEvent>> Open(grpc::ClientContext* context) {
+    auto reader = stub_->Generate(context, {});
+    EXPECT_EQ(handler_.arrived.get_future().wait_for(kLong), std::future_status::ready);
+    return reader;
+  }
+
+  InferenceServerOptions options_;
+  LoopThread loop_;
+  Handler handler_;
+  std::unique_ptr<InferenceServer> server_;
+  std::unique_ptr<v1::Inference::Stub> stub_;
+};
+
+TEST_F(InferenceServerTest, WhatIsWrittenArrivesInOrderBeforeTheStatus) {
+  handler_.on_generate = [](const auto& call) {
+    call->AddHeader("x-aisp-route", "here");
+    for (int i = 0; i < 500; ++i) call->Write(Event(std::to_string(i)));
+    call->Finish({Code::kDataLoss, "enough"}, {{"error-code", "e"}});
+    call->Write(Event("late"));
+  };
+  Serve();
+  grpc::ClientContext context;
+  context.AddMetadata("x-request-id", "mine");
+  const auto reader = Open(&context);
+  v1::InferenceEvent event;
+  for (int i = 0; i < 500; ++i) {
+    ASSERT_TRUE(reader->Read(&event));
+    EXPECT_EQ(event.choice().text(), std::to_string(i));
+  }
+  EXPECT_FALSE(reader->Read(&event));
+  const grpc::Status status = reader->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::DATA_LOSS);
+  EXPECT_EQ(status.error_message(), "enough");
+  EXPECT_EQ(context.GetServerInitialMetadata().count("x-aisp-route"), 1u);
+  EXPECT_EQ(context.GetServerInitialMetadata().find("x-request-id")->second, "mine");
+  EXPECT_EQ(context.GetServerTrailingMetadata().count("error-code"), 1u);
+}
+
+TEST_F(InferenceServerTest, UnaryCallsAnswerFailAndAreNeverForgotten) {
+  Serve();
+  grpc::ClientContext one, two, three;
+  v1::TokenizeResponse tokens;
+  EXPECT_TRUE(stub_->Tokenize(&one, {}, &tokens).ok());
+  EXPECT_EQ(tokens.count(), 7u);
+  v1::ListModelsResponse models;
+  EXPECT_EQ(stub_->ListModels(&two, {}, &models).error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(two.GetServerTrailingMetadata().find("retry-after-ms")->second, "250");
+  v1::DetokenizeResponse text;
+  EXPECT_EQ(stub_->Detokenize(&three, {}, &text).error_code(), grpc::StatusCode::INTERNAL);
+}
+
+TEST_F(InferenceServerTest, AClientThatCancelsIsReported) {
+  Serve();
+  grpc::ClientContext context;
+  const auto reader = Open(&context);
+  context.TryCancel();
+  auto gone = handler_.gone.get_future();
+  ASSERT_EQ(gone.wait_for(kLong), std::future_status::ready);
+  EXPECT_EQ(gone.get(), RpcCall::Gone::kClosed);
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
+TEST_F(InferenceServerTest, TheClientsDeadlineIsKnown) {
+  Serve();
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(2));
+  const auto reader = Open(&context);
+  loop_.On([&] {
+    const RpcInfo& info = handler_.calls.front()->info();
+    EXPECT_NEAR(ToSeconds(info.deadline - info.received), 120, 5);
+    EXPECT_EQ(info.method, "/aisp.v1.Inference/Generate");
+    EXPECT_EQ(info.request_id.size(), 32u);
+    handler_.calls.front()->Finish({Code::kOk, ""}, {});
+  });
+  v1::InferenceEvent event;
+  EXPECT_FALSE(reader->Read(&event));
+  EXPECT_TRUE(reader->Finish().ok());
+}
+
+TEST_F(InferenceServerTest, ASlowReaderIsCutAtTheBound) {
+  options_.max_unsent_bytes = 256 << 10;
+  Serve();
+  grpc::ClientContext context;
+  const auto reader = Open(&context);
+  // Nothing is read: what gRPC does not take gathers until the bound.
+  const std::string piece(16 << 10, 'x');
+  auto gone = handler_.gone.get_future();
+  for (int i = 0; i < 4096 && gone.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+       ++i)
+    loop_.On([&] { handler_.calls.front()->Write(Event(piece)); });
+  ASSERT_EQ(gone.wait_for(kLong), std::future_status::ready);
+  EXPECT_EQ(gone.get(), RpcCall::Gone::kSlowReader);
+  v1::InferenceEvent event;
+  while (reader->Read(&event)) continue;
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
+TEST_F(InferenceServerTest, AReaderThatTakesNothingForLongIsCut) {
+  options_.write_timeout = std::chrono::milliseconds(200);
+  options_.max_unsent_bytes = 64 << 20;
+  Serve();
+  grpc::ClientContext context;
+  const auto reader = Open(&context);
+  const std::string piece(1 << 20, 'x');
+  for (int i = 0; i < 16; ++i) loop_.On([&] { handler_.calls.front()->Write(Event(piece)); });
+  auto gone = handler_.gone.get_future();
+  ASSERT_EQ(gone.wait_for(kLong), std::future_status::ready);
+  EXPECT_EQ(gone.get(), RpcCall::Gone::kSlowReader);
+  reader->Finish();
+}
+
+TEST_F(InferenceServerTest, MoreCallsThanAllowedAreRefusedWithAHint) {
+  options_.max_calls = 1;
+  Serve();
+  grpc::ClientContext first, second;
+  const auto reader = Open(&first);
+  v1::TokenizeResponse tokens;
+  const grpc::Status refused = stub_->Tokenize(&second, {}, &tokens);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(refused.error_message(), HasSubstr("(1)"));
+  EXPECT_EQ(second.GetServerTrailingMetadata().count("retry-after-ms"), 1u);
+  first.TryCancel();
+  reader->Finish();
+}
+
+TEST_F(InferenceServerTest, DrainingRefusesNewCallsAndWaitsForTheRunning) {
+  Serve();
+  grpc::ClientContext running, late;
+  const auto reader = Open(&running);
+  std::promise<void> drained;
+  auto done = drained.get_future();
+  loop_.On([&] { server_->Drain([&] { drained.set_value(); }); });
+  v1::TokenizeResponse tokens;
+  EXPECT_EQ(stub_->Tokenize(&late, {}, &tokens).error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_NE(done.wait_for(std::chrono::seconds(0)), std::future_status::ready);
+  loop_.On([&] { handler_.calls.front()->Finish({Code::kOk, ""}, {}); });
+  EXPECT_EQ(done.wait_for(kLong), std::future_status::ready);
+  EXPECT_TRUE(reader->Finish().ok());
+}
+
+TEST_F(InferenceServerTest, ShutdownEndsWhatIsLeftAlsoWhenTheLoopHasStopped) {
+  Serve();
+  grpc::ClientContext context;
+  const auto reader = Open(&context);
+  loop_.Stop();
+  server_->Shutdown(std::chrono::milliseconds(500));
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+}  // namespace
+}  // namespace aisp
