@@ -74,11 +74,10 @@ __global__ void __launch_bounds__(kDim * 2) CombineKernel(const __grid_constant_
   ptx::WaitForPredecessor();
   ptx::LetSuccessorStart();
   const float v_scale = !kFp8 ? 1.0f : a.device_scales != nullptr ? a.device_scales[1] : a.v_scale;
-  const int32_t cut_items = a.plan->cut_items;
+  const int32_t at = static_cast<int32_t>(blockIdx.x);
+  const CutItem cut = a.plan->cut[at];  // with, not after, the number of those that there are
   constexpr int64_t kVectors = T::kStateBytes / 16;
-  for (int32_t at = static_cast<int32_t>(blockIdx.x); at < cut_items;
-       at += static_cast<int32_t>(gridDim.x)) {
-    const CutItem cut = a.plan->cut[at];
+  if (at < a.plan->cut_items) {
     const float4* head =
         a.partials +
         ((static_cast<int64_t>(cut.first) * 2 + 1) * a.row_groups + row_group) * kVectors + lane;
@@ -231,7 +230,8 @@ cudaError_t LaunchDecode(int32_t head_dim, bool fp8, const DecodeTuning& tuning,
   config.numAttrs = 1;
   const cudaError_t code = cudaLaunchKernelEx(&config, v->kernel, map, args, tuning.stages);
   if (code != cudaSuccess) return code;
-  config.gridDim = dim3(static_cast<uint32_t>(2 * ctas), static_cast<uint32_t>(tuning.row_groups));
+  config.gridDim = dim3(static_cast<uint32_t>(tuning.max_ranges(ctas)),
+                        static_cast<uint32_t>(tuning.row_groups));
   config.blockDim = dim3(static_cast<uint32_t>(2 * head_dim));
   config.dynamicSmemBytes = 0;
   return cudaLaunchKernelEx(&config, v->combine, args);

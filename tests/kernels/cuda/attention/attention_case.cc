@@ -40,7 +40,8 @@ uint8_t E4M3FromFloat(float value) {
   // To the nearest multiple of the step at this magnitude, ties to even, as the default rounding mode does.
   const int exponent = magnitude < 0x1p-6f ? -6 : std::ilogb(magnitude);
   const float steps = std::nearbyint(std::ldexp(magnitude, 3 - exponent));
-  const int code = static_cast<int>(steps) + (exponent + 6) * 8;  // steps below 8 are subnormal; 16 carries over by itself
+  const int code = static_cast<int>(steps) +
+                   (exponent + 6) * 8;  // steps below 8 are subnormal; 16 carries over by itself
   return static_cast<uint8_t>(sign | std::min(code, 0x7e));
 }
 
@@ -59,9 +60,10 @@ DeviceBytes::~DeviceBytes() { cudaFree(data_); }
 
 std::string AttentionCase::Name() const {
   std::string text = std::to_string(heads) + "/" + std::to_string(kv_heads) + " heads of " +
-                     std::to_string(head_dim) + ", blocks of " + std::to_string(block_tokens) + ", kv " +
-                     (kv == DType::kBF16 ? "bf16" : "fp8") + ", q " + (q == DType::kBF16 ? "bf16" : "f32") +
-                     ", window " + std::to_string(window) + ", rows/context";
+                     std::to_string(head_dim) + ", blocks of " + std::to_string(block_tokens) +
+                     ", kv " + (kv == DType::kBF16 ? "bf16" : "fp8") + ", q " +
+                     (q == DType::kBF16 ? "bf16" : "f32") + ", window " + std::to_string(window) +
+                     ", rows/context";
   for (size_t i = 0; i < std::min<size_t>(sequences.size(), 6); ++i) {
     text += " " + std::to_string(sequences[i].rows) + "/" + std::to_string(sequences[i].context);
   }
@@ -77,7 +79,8 @@ struct HostStep {
   std::vector<RowSpan> spans;
   std::vector<int32_t> tables;
   std::vector<float> q;  // as the kernel sees it, dense [rows, heads, dim]
-  std::vector<float> k, v;  // as the kernel sees them: per sequence [context][kv_heads][dim], one after another
+  std::vector<float> k,
+      v;  // as the kernel sees them: per sequence [context][kv_heads][dim], one after another
   std::vector<int64_t> kv_begin;
   std::vector<uint8_t> pool, q_bytes;
   int64_t rows = 0, blocks = 0, q_stride = 0;
@@ -88,7 +91,8 @@ HostStep MakeStep(const AttentionCase& c) {
   std::mt19937_64 random(c.seed);
   std::normal_distribution<float> normal;
   int64_t used = 0;
-  for (const SequenceCase& s : c.sequences) used += (s.context + c.block_tokens - 1) / c.block_tokens;
+  for (const SequenceCase& s : c.sequences)
+    used += (s.context + c.block_tokens - 1) / c.block_tokens;
   h.blocks = used + 3;
   std::vector<int32_t> ids(static_cast<size_t>(h.blocks));
   std::iota(ids.begin(), ids.end(), 0);
@@ -96,7 +100,8 @@ HostStep MakeStep(const AttentionCase& c) {
 
   const int64_t element = static_cast<int64_t>(DTypeBytes(c.kv));
   const int64_t part = static_cast<int64_t>(c.block_tokens) * c.head_dim;
-  h.pool.resize(static_cast<size_t>(h.blocks * c.kv_heads * 2 * part * element), 0xff);  // NaN in both formats
+  h.pool.resize(static_cast<size_t>(h.blocks * c.kv_heads * 2 * part * element),
+                0xff);  // NaN in both formats
   int64_t kv_at = 0;
   for (const SequenceCase& s : c.sequences) {
     RowSpan span;
@@ -165,7 +170,8 @@ void ReferenceRow(const AttentionCase& c, const HostStep& h, size_t s, int32_t r
   const int32_t position = span.context_len - span.num_rows + row;
   const int32_t low = c.window > 0 ? std::max(0, position - c.window + 1) : 0;
   const int32_t kv_head = head / (c.heads / c.kv_heads);
-  const float* q = &h.q[static_cast<size_t>(((span.row_begin + row) * c.heads + head) * c.head_dim)];
+  const float* q =
+      &h.q[static_cast<size_t>(((span.row_begin + row) * c.heads + head) * c.head_dim)];
   const auto at = [&](int32_t key) {
     return static_cast<size_t>(h.kv_begin[s] +
                                (static_cast<int64_t>(key) * c.kv_heads + kv_head) * c.head_dim);
@@ -174,7 +180,8 @@ void ReferenceRow(const AttentionCase& c, const HostStep& h, size_t s, int32_t r
   weights.assign(static_cast<size_t>(position + 1), 0.0);
   for (int32_t key = low; key <= position; ++key) {
     double dot = 0;
-    for (int32_t d = 0; d < c.head_dim; ++d) dot += static_cast<double>(q[d]) * h.k[at(key) + static_cast<size_t>(d)];
+    for (int32_t d = 0; d < c.head_dim; ++d)
+      dot += static_cast<double>(q[d]) * h.k[at(key) + static_cast<size_t>(d)];
     weights[static_cast<size_t>(key)] = dot / std::sqrt(static_cast<double>(c.head_dim));
     top = std::max(top, weights[static_cast<size_t>(key)]);
   }
@@ -183,7 +190,8 @@ void ReferenceRow(const AttentionCase& c, const HostStep& h, size_t s, int32_t r
   for (int32_t key = low; key <= position; ++key) {
     const double weight = std::exp(weights[static_cast<size_t>(key)] - top);
     sum += weight;
-    for (int32_t d = 0; d < c.head_dim; ++d) out[d] += weight * h.v[at(key) + static_cast<size_t>(d)];
+    for (int32_t d = 0; d < c.head_dim; ++d)
+      out[d] += weight * h.v[at(key) + static_cast<size_t>(d)];
   }
   for (int32_t d = 0; d < c.head_dim; ++d) out[d] /= sum;
 }
@@ -203,7 +211,8 @@ std::vector<double> Reference(const AttentionCase& c, const HostStep& h) {
         const auto [s, row] = jobs[j];
         for (int32_t head = 0; head < c.heads; ++head) {
           ReferenceRow(c, h, s, row, head, weights,
-                       &out[static_cast<size_t>(((h.spans[s].row_begin + row) * c.heads + head) * c.head_dim)]);
+                       &out[static_cast<size_t>(((h.spans[s].row_begin + row) * c.heads + head) *
+                                                c.head_dim)]);
         }
       }
     });
@@ -212,8 +221,8 @@ std::vector<double> Reference(const AttentionCase& c, const HostStep& h) {
   return out;
 }
 
-void Compare(const AttentionCase& c, const std::vector<double>& reference, const std::vector<uint8_t>& bytes,
-             CaseResult& result) {
+void Compare(const AttentionCase& c, const std::vector<double>& reference,
+             const std::vector<uint8_t>& bytes, CaseResult& result) {
   double error = 0, norm = 0;
   result.worst_row = 0;
   const size_t dim = static_cast<size_t>(c.head_dim);
@@ -300,7 +309,8 @@ CaseResult RunCase(const AttentionCase& c) {
     if (run != 1) status = (*attention)->PlanStep(batch, c.kind, workspace.as<void>(), nullptr);
     if (status) status = (*attention)->Run(batch, c.kind, call, workspace.as<void>(), nullptr);
     if (!status) break;
-    const cudaError_t code = cudaMemcpy(again.data(), out.as<void>(), out_bytes, cudaMemcpyDeviceToHost);
+    const cudaError_t code =
+        cudaMemcpy(again.data(), out.as<void>(), out_bytes, cudaMemcpyDeviceToHost);
     if (code != cudaSuccess) {
       result.error = cudaGetErrorString(code);
       return result;

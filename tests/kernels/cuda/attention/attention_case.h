@@ -36,9 +36,9 @@ struct AttentionCase {
 };
 
 struct CaseResult {
-  std::string error;       // not empty: a call failed
-  double relative = 1e9;   // |out - reference| / |reference|
-  double worst_row = 1e9;  // the same for the worst {row, head}
+  std::string error;        // not empty: a call failed
+  double relative = 1e9;    // |out - reference| / |reference|
+  double worst_row = 1e9;   // the same for the worst {row, head}
   bool repeatable = false;  // three runs, equal bits
 };
 

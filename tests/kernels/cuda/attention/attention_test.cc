@@ -65,7 +65,8 @@ TEST(CudaDecodeAttention, SeveralTokensSeeEachOtherCausally) {
   for (DType kv : {DType::kBF16, DType::kF8E4M3}) {
     for (int32_t tokens : {2, 3, 4, 5, 7, 8, 11, 16}) {
       for (int32_t group : {1, 4, 7, 16}) {
-        AttentionCase c = DecodeCase({{tokens, tokens}, {tokens - 1, 65}, {1, 40}, {tokens, 1234}}, tokens);
+        AttentionCase c =
+            DecodeCase({{tokens, tokens}, {tokens - 1, 65}, {1, 40}, {tokens, 1234}}, tokens);
         c.kv = kv;
         c.kv_heads = 2;
         c.heads = 2 * group;
@@ -89,7 +90,8 @@ TEST(CudaDecodeAttention, HeadDim256TakesManyRowsInChunks) {
 TEST(CudaDecodeAttention, SlidingWindow) {
   for (int32_t window : {1, 5, 16, 33, 128, 500}) {
     for (int32_t tokens : {1, 4}) {
-      AttentionCase c = DecodeCase({{tokens, 40}, {tokens, 777}, {tokens, 4}, {tokens, 501}}, tokens);
+      AttentionCase c =
+          DecodeCase({{tokens, 40}, {tokens, 777}, {tokens, 4}, {tokens, 501}}, tokens);
       c.window = window;
       ExpectRight(c);
       c.kv = DType::kF8E4M3;
@@ -111,6 +113,91 @@ TEST(CudaDecodeAttention, RaggedMixes) {
     ExpectRight(c);
     c.kv = DType::kF8E4M3;
     c.block_tokens = 64;
+    ExpectRight(c);
+  }
+}
+
+AttentionCase PrefillCase(std::vector<SequenceCase> sequences) {
+  AttentionCase c;
+  c.kind = StepKind::kPrefill;
+  c.sequences = std::move(sequences);
+  return c;
+}
+
+TEST(CudaPrefillAttention, OnePromptOfOddLength) {
+  for (int32_t rows : {1, 2, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 200, 257, 700}) {
+    ExpectRight(PrefillCase({{rows, rows}}));
+  }
+}
+
+TEST(CudaPrefillAttention, NewTokensAfterACachedPrefix) {
+  for (DType kv : {DType::kBF16, DType::kF8E4M3}) {
+    for (int32_t prefix : {1, 16, 100, 128, 1000}) {
+      AttentionCase c = PrefillCase({{70, 70 + prefix}, {1, 1 + prefix}, {129, 129 + prefix}});
+      c.kv = kv;
+      ExpectRight(c);
+    }
+  }
+}
+
+TEST(CudaPrefillAttention, EveryBlockSizeAndHeadDim) {
+  for (int32_t block = 16; block <= 128; block += 16) {
+    AttentionCase c = PrefillCase({{150, 300}, {37, 37}, {260, 270}});
+    c.block_tokens = block;
+    for (int32_t dim : {64, 128, 256}) {
+      c.head_dim = dim;
+      for (DType kv : {DType::kBF16, DType::kF8E4M3}) {
+        c.kv = kv;
+        ExpectRight(c);
+      }
+    }
+  }
+}
+
+TEST(CudaPrefillAttention, EveryGroupRatio) {
+  for (int32_t group = 1; group <= 16; ++group) {
+    AttentionCase c = PrefillCase({{77, 177}, {140, 140}});
+    c.kv_heads = 2;
+    c.heads = 2 * group;
+    c.q = group % 2 == 0 ? DType::kF32 : DType::kBF16;
+    c.out = group % 3 == 0 ? DType::kF32 : DType::kBF16;
+    ExpectRight(c);
+  }
+}
+
+TEST(CudaPrefillAttention, SlidingWindow) {
+  for (int32_t window : {1, 5, 33, 128, 200}) {
+    for (DType kv : {DType::kBF16, DType::kF8E4M3}) {
+      AttentionCase c = PrefillCase({{300, 300}, {100, 777}, {4, 4}});
+      c.window = window;
+      c.kv = kv;
+      ExpectRight(c);
+    }
+  }
+}
+
+TEST(CudaPrefillAttention, MoreSequencesThanMultiprocessors) {
+  std::mt19937 random(9);
+  std::vector<SequenceCase> sequences;
+  for (int32_t i = 0; i < 150; ++i) {
+    const auto rows = 1 + static_cast<int32_t>(random() % 90);
+    sequences.push_back({rows, rows + static_cast<int32_t>(random() % 300)});
+  }
+  AttentionCase c = PrefillCase(sequences);
+  c.kv_heads = 4;
+  ExpectRight(c);
+  c.kv = DType::kF8E4M3;
+  ExpectRight(c);
+}
+
+TEST(CudaAttention, MixedStepsServeDecodeAndPrefillRows) {
+  for (int32_t tokens : {1, 5}) {
+    AttentionCase c =
+        PrefillCase({{tokens, 400}, {90, 300}, {1, 1}, {6, 6}, {1, 1111}, {200, 200}});
+    c.kind = StepKind::kMixed;
+    c.decode_tokens = tokens;
+    ExpectRight(c);
+    c.kv = DType::kF8E4M3;
     ExpectRight(c);
   }
 }
