@@ -74,6 +74,7 @@ const WorkerStatus* Find(const std::vector<WorkerStatus>& workers, const std::st
 
 std::string UnknownWorker(const std::vector<WorkerStatus>& workers, const std::string& id) {
   std::vector<std::string> known;
+  known.reserve(workers.size());
   for (const WorkerStatus& w : workers) known.push_back(w.id);
   return fmt::format("no worker '{}' is registered; known: {}", Excerpt(id),
                      known.empty() ? "none" : Join(known, ", "));

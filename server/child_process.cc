@@ -98,6 +98,7 @@ Status ChildProcess::Spawn(int lifeline_fd, Instant now) {
   posix_spawnattr_t attributes;
   SetAttributes(&attributes);
   std::vector<char*> argv;
+  argv.reserve(args.size() + 1);
   for (std::string& arg : args) argv.push_back(arg.data());
   argv.push_back(nullptr);
   // By its path, not as /proc/self/exe, under which every process would be called "exe".

@@ -252,8 +252,7 @@ Status Supervisor::Impl::Replace(Slot& slot, StopSignals* signals) {
   const auto up_or_dead = [&slot] {
     return !slot.successor->running() || IsReady(slot, *slot.successor);
   };
-  const Status ready =
-      Await(signals, clock.Now() + kReplaceTimeout, up_or_dead, slot.successor->name());
+  Status ready = Await(signals, clock.Now() + kReplaceTimeout, up_or_dead, slot.successor->name());
   if (!ready || !slot.successor->running()) {
     const std::string name = slot.successor->name();
     slot.successor.reset();
@@ -264,7 +263,7 @@ Status Supervisor::Impl::Replace(Slot& slot, StopSignals* signals) {
     slot.leaving = true;
     slot.child->Signal(SIGTERM);
     const auto ended = [&slot] { return !slot.child->running(); };
-    const Status left =
+    Status left =
         Await(signals, clock.Now() + config.drain_timeout + kPatience, ended, slot.child->name());
     if (!left) LogWarning("killed after its drain time", {{"name", slot.child->name()}});
     slot.leaving = false;
@@ -281,7 +280,7 @@ Status Supervisor::Impl::Replace(Slot& slot, StopSignals* signals) {
 Status Supervisor::Impl::ReplaceAll(StopSignals* signals) {
   LogInfo("every process is replaced, one by one");
   for (auto& slot : slots) {
-    const Status replaced = Replace(*slot, signals);
+    Status replaced = Replace(*slot, signals);
     if (!replaced && (!fatal || replaced.error().code == Code::kCancelled)) return replaced;
     if (!replaced) {
       LogError("the rolling restart stops here", {{"error", replaced.error().message}});

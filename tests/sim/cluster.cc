@@ -140,27 +140,32 @@ void SimCluster::WireNetworks() {
 }
 
 void SimCluster::StartRouter(int index) {
-  RouterProcess& r = routers_[static_cast<size_t>(index)];
+  auto& slot = routers_[static_cast<size_t>(index)];
+  slot = std::make_shared<RouterProcess>();
+  RouterProcess& r = *slot;
   const std::string& address = shared_.router_addresses[static_cast<size_t>(index)];
-  r.process = std::make_shared<SimProcess>(address, [this, index] { PumpRouter(index); });
+  r.process = std::make_shared<SimProcess>(address, [this, raw = &r] { PumpRouter(*raw); });
   r.sender = std::make_unique<RouterLinksNet::Listener>(&router_net_);
-  r.router.reset();
   r.metrics = std::make_unique<Metrics>();
   r.router = std::make_unique<Router>(router_options_, shared_.fingerprint, &world_.clock,
                                       world_.random.Next(), r.sender.get(), r.metrics.get());
-  r.wake_at = kNever;
   router_net_.Listen(address, r.process, r.router.get());
   world_.Trace(address, "starts");
 }
 
-void SimCluster::PumpRouter(int index) {
-  RouterProcess& r = routers_[static_cast<size_t>(index)];
+std::shared_ptr<SimCluster::RouterProcess> SimCluster::RouterFor(size_t index) {
+  const std::shared_ptr<RouterProcess>& r = routers_[index];
+  const bool waits = r->router != nullptr && r->predecessor != nullptr && !r->router->Ready();
+  return waits && r->predecessor->router != nullptr ? r->predecessor : r;
+}
+
+void SimCluster::PumpRouter(RouterProcess& r) {
   const Instant now = world_.Now();
   if (r.router->NextTimer() <= now) r.router->OnTimer(now);
   const Instant next = r.router->NextTimer();
   if (next == kNever || (r.wake_at <= next && r.wake_at > now)) return;
   r.wake_at = next;
-  world_.At(std::max(next, now), [this, index, process = r.process] {
+  world_.At(std::max(next, now), [process = r.process] {
     if (process->running()) process->Deliver([] {});
   });
 }
@@ -208,14 +213,14 @@ RouterRequest SimCluster::MakeRequest(bool storm) {
 void SimCluster::Submit(RouterRequest request, bool must_succeed, Duration cancel_after) {
   const std::string name = fmt::format("request{}", clients_.size());
   request.trace_id = name;
-  const auto index = static_cast<int>(world_.random.Below(routers_.size()));
+  const std::shared_ptr<RouterProcess> its = RouterFor(world_.random.Below(routers_.size()));
   const size_t number = clients_.size();
   clients_.emplace_back(
       std::make_unique<SimClient>(&world_, &coverage_, name, shared_.model, request, ClientGrace()),
-      index);
+      its);
   SimClient* client = clients_.back().first.get();
   client->must_succeed = must_succeed;
-  RouterProcess& r = routers_[static_cast<size_t>(index)];
+  RouterProcess& r = *its;
   if (r.router == nullptr) {
     client->Leave("its router is down");
     return;
@@ -231,12 +236,12 @@ void SimCluster::Submit(RouterRequest request, bool must_succeed, Duration cance
   if (cancel_after <= Duration{}) return;
   world_.After(cancel_after, [this, number] {
     auto& [c, router] = clients_[number];
-    RouterProcess& its = routers_[static_cast<size_t>(router)];
-    if (!c->waiting() || !its.process->running()) return;
+    RouterProcess& his = *router;
+    if (!c->waiting() || !his.process->running()) return;
     coverage_.Count("client cancelled");
     world_.Trace("client", "cancels request" + std::to_string(number));
     c->Leave("cancelled");
-    its.process->Deliver([router_ptr = its.router.get(), id = c->id()] { router_ptr->Cancel(id); });
+    his.process->Deliver([router_ptr = his.router.get(), id = c->id()] { router_ptr->Cancel(id); });
   });
 }
 

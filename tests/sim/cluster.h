@@ -2,6 +2,7 @@
 // seed decides. What must hold is listed in cluster_checks.cc.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -38,6 +39,7 @@ class SimCluster {
     std::unique_ptr<Metrics> metrics;
     std::unique_ptr<Router> router;
     Instant wake_at = kNever;
+    std::shared_ptr<RouterProcess> predecessor;  // while it drains
   };
   struct WorkerSlot {
     std::string name;
@@ -62,7 +64,9 @@ class SimCluster {
   // cluster.cc
   void WireNetworks();
   void StartRouter(int index);
-  void PumpRouter(int index);
+  void PumpRouter(RouterProcess& r);
+  // Where a client's request goes: to the predecessor, on an open connection, while the router has no worker yet.
+  std::shared_ptr<RouterProcess> RouterFor(size_t index);
   void StartWorker(int index);
   void Submit(RouterRequest request, bool must_succeed, Duration cancel_after);
   RouterRequest MakeRequest(bool with_deadline_storm);
@@ -84,6 +88,11 @@ class SimCluster {
   void RollingUpdate(size_t index);
   void AwaitUpdated(size_t index, uint64_t incarnation);
   void CrashRouter();
+  void UpdateRouter();
+  void ReplaceRouter(size_t index, std::function<void()> then);
+  void AwaitRetired(size_t index, const std::shared_ptr<RouterProcess>& old,
+                    std::function<void()> then);
+  void RollingRouterUpdate(size_t index);
   void FailTransfer();
   void FailDevice();
   void MakeZombie();
@@ -106,11 +115,12 @@ class SimCluster {
   SimShared shared_;
   RouterOptions router_options_;
   std::vector<std::vector<TokenId>> families_;
-  std::vector<RouterProcess> routers_;
+  std::vector<std::shared_ptr<RouterProcess>> routers_;
+  int retiring_routers_ = 0;
   std::vector<WorkerSlot> workers_;
   std::vector<std::unique_ptr<SimWorker>> zombies_;  // alive, but replaced
-  // (client, index of its router); clients outlive their requests.
-  std::vector<std::pair<std::unique_ptr<SimClient>, int>> clients_;
+  // (client, its router); clients outlive their requests.
+  std::vector<std::pair<std::unique_ptr<SimClient>, std::shared_ptr<RouterProcess>>> clients_;
   bool faults_over_ = false;
 };
 

@@ -40,7 +40,9 @@ void SimCluster::CheckNotBlind(const RouterProcess& router) {
 
 void SimCluster::CheckQuiet() {
   CheckClients(/*at_end=*/true);
-  for (const RouterProcess& r : routers_) {
+  if (retiring_routers_ > 0) world_.Fail("a drained router did not end");
+  for (const auto& running : routers_) {
+    const RouterProcess& r = *running;
     if (!r.router->Idle()) world_.Fail(r.process->name + " is not idle");
     if (Status ready = r.router->Ready(); !ready)
       world_.Fail(r.process->name + ": " + ready.error().message);

@@ -27,6 +27,7 @@ void SimCluster::ScheduleFaults() {
   Schedule(settings_.link_stalls, &SimCluster::StallLink);
   Schedule(settings_.drains, &SimCluster::DrainWorker);
   Schedule(settings_.router_crashes, &SimCluster::CrashRouter);
+  Schedule(settings_.router_updates, &SimCluster::UpdateRouter);
   Schedule(settings_.transfer_faults, &SimCluster::FailTransfer);
   Schedule(settings_.device_failures, &SimCluster::FailDevice);
   Schedule(settings_.zombies, &SimCluster::MakeZombie);
@@ -131,6 +132,7 @@ void SimCluster::AwaitDrained(int index, uint64_t incarnation) {
 
 // One worker after the other, the next when the last one's successor serves.
 void SimCluster::RollingUpdate(size_t index) {
+  if (index == workers_.size()) RollingRouterUpdate(0);
   if (faults_over_ || index >= workers_.size()) return;
   WorkerSlot& slot = workers_[index];
   world_.Trace(slot.worker->process().name, "is updated");
@@ -152,19 +154,59 @@ void SimCluster::AwaitUpdated(size_t index, uint64_t incarnation) {
 
 void SimCluster::CrashRouter() {
   const size_t index = world_.random.Below(routers_.size());
-  RouterProcess& r = routers_[index];
+  RouterProcess& r = *routers_[index];
   if (r.router == nullptr) return;
   world_.Trace(r.process->name, "killed");
   coverage_.Count("router killed");
   r.process->Kill();
   router_net_.OnDeath(r.process.get(), 50);
   for (auto& [client, router] : clients_) {
-    if (router == static_cast<int>(index) && !client->done()) client->Leave("its router died");
+    if (router.get() == &r && !client->done()) client->Leave("its router died");
   }
   r.router.reset();
   world_.After(world_.Ms(50, 1500), [this, index] {
-    if (routers_[index].router == nullptr) StartRouter(static_cast<int>(index));
+    if (routers_[index]->router == nullptr) StartRouter(static_cast<int>(index));
   });
+}
+
+void SimCluster::UpdateRouter() {
+  ReplaceRouter(world_.random.Below(routers_.size()), [] {});
+}
+
+// A successor listens at the address from the moment in which the old router begins to drain, as on a shared socket.
+void SimCluster::ReplaceRouter(size_t index, std::function<void()> then) {
+  const std::shared_ptr<RouterProcess> old = routers_[index];
+  if (old->router == nullptr || old->predecessor != nullptr || !old->process->running()) return;
+  world_.Trace(old->process->name, "is replaced");
+  coverage_.Count("router replaced");
+  ++retiring_routers_;
+  StartRouter(static_cast<int>(index));
+  routers_[index]->predecessor = old;
+  old->process->Deliver([old] { old->router->BeginDrain(); });
+  AwaitRetired(index, old, std::move(then));
+}
+
+void SimCluster::AwaitRetired(size_t index, const std::shared_ptr<RouterProcess>& old,
+                              std::function<void()> then) {
+  world_.After(std::chrono::milliseconds(20), [this, index, old, then = std::move(then)] {
+    RouterProcess& successor = *routers_[index];
+    const bool taken_over = successor.predecessor != old || successor.router == nullptr ||
+                            successor.router->Ready().has_value();
+    if (!taken_over || !old->router->Idle()) return AwaitRetired(index, old, then);
+    world_.Trace(old->process->name, "has drained, exits");
+    if (successor.predecessor == old) successor.predecessor = nullptr;
+    old->process->Kill();
+    router_net_.OnDeath(old->process.get(), 50);
+    old->router.reset();
+    --retiring_routers_;
+    coverage_.Count("router drained");
+    then();
+  });
+}
+
+void SimCluster::RollingRouterUpdate(size_t index) {
+  if (faults_over_ || index >= routers_.size()) return;
+  ReplaceRouter(index, [this, index] { RollingRouterUpdate(index + 1); });
 }
 
 void SimCluster::FailTransfer() {
@@ -218,7 +260,7 @@ void SimCluster::MakeZombie() {
 }
 
 void SimCluster::PauseRouter() {
-  RouterProcess& r = routers_[world_.random.Below(routers_.size())];
+  RouterProcess& r = *routers_[world_.random.Below(routers_.size())];
   if (r.router == nullptr || !r.process->running()) return;
   const Duration time = FromMs(world_.Uniform(5, ToMs(kLongestRouterPause)));
   world_.Trace(r.process->name, fmt::format("stopped for {:.0f} ms", ToMs(time)));
@@ -235,8 +277,8 @@ void SimCluster::Heal() {
   faults_over_ = true;
   fabric_.set_connect_fail_chance(0);
   for (size_t i = 0; i < routers_.size(); ++i) {
-    routers_[i].process->Resume();
-    if (routers_[i].router == nullptr) StartRouter(static_cast<int>(i));
+    routers_[i]->process->Resume();
+    if (routers_[i]->router == nullptr) StartRouter(static_cast<int>(i));
   }
   for (size_t i = 0; i < workers_.size(); ++i) {
     if (workers_[i].worker == nullptr) {

@@ -57,6 +57,7 @@ SimSettings SimSettings::Draw(SimWorld& world) {
   s.drains = some(0.4, 3);
   s.router_crashes = s.routers > 1 ? some(0.4, 1.5) : 0;
   s.transfer_faults = some(0.4, 6);
+  s.router_updates = some(0.3, 2);
   s.device_failures = some(0.15, 1.5);
   return s;
 }

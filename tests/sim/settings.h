@@ -46,6 +46,7 @@ struct SimSettings {
   Duration drain_timeout{};        // then running streams move
   double move_at_once_chance = 0;  // of a drain
   double router_crashes = 0;
+  double router_updates = 0;  // replaced by a successor at the same address
   double transfer_faults = 0;
   double device_failures = 0;
   double zombies = 0;  // a stopped worker is taken for dead, replaced, and goes on later

@@ -49,6 +49,8 @@ TEST_F(Simulation, FiveHundredSeedsKeepEveryPromiseAndCoverTheFaults) {
                            "streams shall move",
                            "request crossed the word of a drain",
                            "router killed",
+                           "router replaced",
+                           "router drained",
                            "write failed",
                            "device failed",
                            "zombie in transfer",
