@@ -219,10 +219,12 @@ void Frontend::Version(const std::shared_ptr<HttpExchange>& exchange, Caller cal
 
 void Frontend::OnPool(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller,
                       std::function<ApiResult<std::string>()> work) {
-  const bool taken = context_->pool->TrySubmit([this, exchange, caller, work = std::move(work)] {
-    context_->loop->Post(
-        [this, exchange, caller, body = work()] { Respond(*exchange, caller, body); });
-  });
+  // The pool may outlive us by what it has queued; the loop runs nothing for us then.
+  IoLoop* const loop = context_->loop;
+  const bool taken =
+      context_->pool->TrySubmit([this, loop, exchange, caller, work = std::move(work)] {
+        loop->Post([this, exchange, caller, body = work()] { Respond(*exchange, caller, body); });
+      });
   if (taken) return;
   Respond(*exchange, caller,
           tl::unexpected(ApiError(Code::kResourceExhausted,

@@ -161,8 +161,10 @@ void InferenceService::Generate(std::shared_ptr<GenerateCall> call) {
 template <typename Call, typename Work, typename Fill>
 void InferenceService::OnPool(std::shared_ptr<Call> call, const Caller& caller, Work work,
                               Fill fill) {
-  const bool taken = context_->pool->TrySubmit([this, call, caller, work, fill] {
-    context_->loop->Post([this, call, caller, result = work(), fill] {
+  // The pool may outlive us by what it has queued; the loop runs nothing for us then.
+  IoLoop* const loop = context_->loop;
+  const bool taken = context_->pool->TrySubmit([this, loop, call, caller, work, fill] {
+    loop->Post([this, call, caller, result = work(), fill] {
       if (!result) return Finish(*call, caller, result.error());
       fill(*result, call->response());
       Finish(*call, caller, ApiError(Code::kOk, ""));

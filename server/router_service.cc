@@ -115,8 +115,8 @@ class RouterServiceImpl final : public RouterService {
     frontend_ = std::make_unique<Frontend>(&context_, metrics);
     if (config.http.grpc) {
       inference_ = std::make_unique<InferenceService>(&context_, [this] { ArmTimer(); });
-      client_grpc_ = std::make_unique<InferenceServer>(
-          &loop_, InferenceOptionsOf(config, sockets), inference_.get());
+      client_grpc_ = std::make_unique<InferenceServer>(&loop_, InferenceOptionsOf(config, sockets),
+                                                       inference_.get());
     }
     http_ = std::make_unique<HttpServer>(&loop_, HttpOptionsOf(config, sockets.http),
                                          [this](std::shared_ptr<HttpExchange> exchange) {
@@ -212,9 +212,9 @@ class RouterServiceImpl final : public RouterService {
     context_.default_timeout = config_.router.default_timeout;
     context_.started_unix_s = UnixTimeS();
     const MetricLabels labels{{"role", "router"}, {"model", model->name}};
-    context_.disconnected = metrics->AddCounter(
-        "aisp_disconnected_clients_total",
-        "Clients that went away before their answer was complete.", labels);
+    context_.disconnected =
+        metrics->AddCounter("aisp_disconnected_clients_total",
+                            "Clients that went away before their answer was complete.", labels);
   }
 
   // After everything that the router was told.

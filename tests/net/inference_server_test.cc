@@ -170,7 +170,9 @@ TEST_F(InferenceServerTest, AReaderThatTakesNothingForLongIsCut) {
   auto gone = handler_.gone.get_future();
   ASSERT_EQ(gone.wait_for(kLong), std::future_status::ready);
   EXPECT_EQ(gone.get(), RpcCall::Gone::kSlowReader);
-  reader->Finish();
+  v1::InferenceEvent event;
+  while (reader->Read(&event)) continue;
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
 }
 
 TEST_F(InferenceServerTest, MoreCallsThanAllowedAreRefusedWithAHint) {
