@@ -15,7 +15,8 @@
 // same bits every time (split sums are added in a fixed order, without floating-point atomics).
 //
 // Errors: INVALID_ARGUMENT for shapes that do not fit each other, UNIMPLEMENTED for those without a kernel (K must be a
-// multiple of 8 for bf16, 16 for FP8 and NVFP4; any N), RESOURCE_EXHAUSTED when memory or workspace is too small, INTERNAL
+// multiple of 8 for bf16, 16 for FP8 and NVFP4; any N, but a multiple of 8 for the parts of gated and of block-scaled weights),
+// RESOURCE_EXHAUSTED when memory or workspace is too small, INTERNAL
 // when CUDA or cuBLASLt refuses.
 #pragma once
 
@@ -84,12 +85,10 @@ struct PackedWeight {
   bool has_bias = false;
   int64_t n = 0;  // output rows, both halves of a gated weight
   int64_t k = 0;
-  int64_t stored_n = 0;  // with the rows that padding added
   const void* data = nullptr;
-  const float* scales = nullptr;  // [stored_n], or blocks; null for kBf16
-  const float* bias = nullptr;    // [stored_n]
-  size_t bytes = 0;               // all of it
-  alignas(64) unsigned char tensor_map[128] = {};
+  const float* scales = nullptr;  // [n], kFp8Block: [n / 8, ceil(k / 128)]; null for kBf16
+  const float* bias = nullptr;    // [n]
+  size_t bytes = 0;               // of memory, all of it
 
   int64_t out_features() const { return gated ? n / 2 : n; }
   // Bytes that a call streams.

@@ -19,7 +19,9 @@ Status QuantizeRows(const void* x, void* y, float* scales, int32_t rows, int64_t
 
 // Position of element i (0..15) of a group of 16 in packed FP8 rows: tensor-core fragments then lie in four adjacent bytes,
 // in the order that needs the fewest instructions to widen them to bf16.
-constexpr int Fp8Position(int i) { return 4 * (i % 8 / 2) + (i < 8 ? 1 : 0) + 2 * (i % 2); }
+__host__ __device__ constexpr int Fp8Position(int i) {
+  return 4 * (i % 8 / 2) + (i < 8 ? 1 : 0) + 2 * (i % 2);
+}
 
 // Seeded normal values of the given standard deviation, the same for a (seed, index) whatever the format they are packed to
 // later: out[i] is bf16.

@@ -1,0 +1,263 @@
+#include "kernels/cuda/linear/blas_lt.h"
+
+#include <cublasLt.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <vector>
+
+namespace aisp::cuda {
+namespace {
+
+constexpr int kCandidates = 16;
+constexpr int kTimedRuns = 5;
+
+Status Check(cublasStatus_t status, const char* what) {
+  if (status == CUBLAS_STATUS_SUCCESS) return {};
+  return Internal(std::string("cuBLASLt: ") + what + ": " + cublasLtGetStatusString(status));
+}
+Status Check(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return {};
+  return Internal(std::string("timing cuBLASLt: ") + what + ": " + cudaGetErrorString(error));
+}
+
+template <typename T, cublasStatus_t (*kDestroy)(T)>
+struct Handle {
+  T value = nullptr;
+  Handle() = default;
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+  ~Handle() {
+    if (value != nullptr) kDestroy(value);
+  }
+};
+
+// Descriptors of a product. Column-major to the library: y^T [n, rows] = W [n, k] x^T [k, rows].
+struct Plan {
+  Handle<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> operation;
+  Handle<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy> weight, x, y;
+
+  Status Set(cublasLtMatmulDescAttributes_t attribute, const auto& value) {
+    return Check(cublasLtMatmulDescSetAttribute(operation.value, attribute, &value, sizeof(value)),
+                 "setting an attribute");
+  }
+  Status Make(const LtProduct& p) {
+    const cudaDataType_t in = p.fp8 ? CUDA_R_8F_E4M3 : CUDA_R_16BF;
+    const auto n = static_cast<uint64_t>(p.n);
+    const auto k = static_cast<uint64_t>(p.k);
+    const auto rows = static_cast<uint64_t>(p.rows);
+    AISP_RETURN_IF_ERROR(
+        Check(cublasLtMatmulDescCreate(&operation.value, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+              "making a product"));
+    AISP_RETURN_IF_ERROR(
+        Check(cublasLtMatrixLayoutCreate(&weight.value, in, k, n, p.k), "making a layout"));
+    AISP_RETURN_IF_ERROR(
+        Check(cublasLtMatrixLayoutCreate(&x.value, in, k, rows, p.k), "making a layout"));
+    AISP_RETURN_IF_ERROR(Check(
+        cublasLtMatrixLayoutCreate(&y.value, p.f32 ? CUDA_R_32F : CUDA_R_16BF, n, rows, p.y_stride),
+        "making a layout"));
+    const cublasOperation_t transpose = CUBLAS_OP_T;
+    AISP_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_TRANSA, transpose));
+    if (!p.fp8) return {};
+    const cublasLtMatmulMatrixScale_t mode = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+    AISP_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode));
+    AISP_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode));
+    AISP_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, p.weight_scales));
+    return Set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, p.x_scales);
+  }
+};
+
+struct Choice {
+  cublasLtMatmulAlgo_t algorithm = {};
+  std::string note;
+};
+
+// What an algorithm may depend on.
+std::string KeyOf(const LtProduct& p) {
+  std::ostringstream key;
+  key << (p.fp8 ? "fp8" : "bf16") << (p.f32 ? "-f32" : "-bf16") << (p.add ? "-add" : "") << "-n"
+      << p.n << "-k" << p.k << "-rows" << p.rows << "-ld" << p.y_stride;
+  return key.str();
+}
+
+class BlasLtImpl : public BlasLt {
+ public:
+  explicit BlasLtImpl(std::string cache) : cache_(std::move(cache)) {}
+
+  Status Open() {
+    AISP_RETURN_IF_ERROR(Check(cublasLtCreate(&handle_.value), "creating a handle"));
+    LoadCache();
+    return {};
+  }
+
+  Status Run(const LtProduct& product, void* workspace, size_t workspace_bytes,
+             cudaStream_t stream) override {
+    Plan plan;
+    AISP_RETURN_IF_ERROR(plan.Make(product));
+    const std::string key = KeyOf(product);
+    auto choice = choices_.find(key);
+    if (choice == choices_.end()) {
+      AISP_ASSIGN_OR_RETURN(const auto candidates, Candidates(plan, workspace_bytes, 1, key));
+      choice = choices_.emplace(key, Choice{candidates[0].algo, "heuristic"}).first;
+    }
+    return Multiply(product, plan, choice->second.algorithm, workspace, workspace_bytes, stream);
+  }
+
+  Status Tune(const LtProduct& product, void* workspace, size_t workspace_bytes,
+              cudaStream_t stream) override {
+    const std::string key = KeyOf(product);
+    const auto known = choices_.find(key);
+    if (known != choices_.end() && known->second.note != "heuristic") return {};
+    Plan plan;
+    AISP_RETURN_IF_ERROR(plan.Make(product));
+    AISP_ASSIGN_OR_RETURN(const auto candidates,
+                          Candidates(plan, workspace_bytes, kCandidates, key));
+    float best_us = 0.0f;
+    size_t best = candidates.size();
+    for (size_t i = 0; i < candidates.size(); ++i) {
+      // A candidate that fails here is no candidate.
+      const auto us = Time(product, plan, candidates[i].algo, workspace, workspace_bytes, stream);
+      if (us && (best == candidates.size() || *us < best_us)) {
+        best = i;
+        best_us = *us;
+      }
+    }
+    if (best == candidates.size()) {
+      return Internal("cuBLASLt: none of " + std::to_string(candidates.size()) +
+                      " algorithms ran for " + key);
+    }
+    const std::string note = std::to_string(best + 1) + "-of-" + std::to_string(candidates.size()) +
+                             "-" + std::to_string(static_cast<int>(best_us + 0.5f)) + "us";
+    choices_[key] = Choice{candidates[best].algo, note};
+    SaveChoice(key, choices_[key]);
+    return {};
+  }
+
+  std::string Describe(const LtProduct& product) const override {
+    const auto choice = choices_.find(KeyOf(product));
+    return "cublasLt " + KeyOf(product) + ": " +
+           (choice == choices_.end() ? "heuristic" : choice->second.note);
+  }
+
+ private:
+  Status Multiply(const LtProduct& p, const Plan& plan, const cublasLtMatmulAlgo_t& algorithm,
+                  void* workspace, size_t workspace_bytes, cudaStream_t stream) {
+    const float alpha = 1.0f;
+    const float beta = p.add ? 1.0f : 0.0f;
+    return Check(cublasLtMatmul(handle_.value, plan.operation.value, &alpha, p.weight,
+                                plan.weight.value, p.x, plan.x.value, &beta, p.y, plan.y.value, p.y,
+                                plan.y.value, &algorithm, workspace, workspace_bytes, stream),
+                 "multiplying");
+  }
+
+  Result<std::vector<cublasLtMatmulHeuristicResult_t>> Candidates(const Plan& plan,
+                                                                  size_t workspace_bytes, int most,
+                                                                  const std::string& key) {
+    Handle<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference;
+    AISP_RETURN_IF_ERROR(
+        Check(cublasLtMatmulPreferenceCreate(&preference.value), "making a preference"));
+    AISP_RETURN_IF_ERROR(Check(cublasLtMatmulPreferenceSetAttribute(
+                                   preference.value, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                   &workspace_bytes, sizeof(workspace_bytes)),
+                               "setting a preference"));
+    std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<size_t>(most));
+    int found = 0;
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+        handle_.value, plan.operation.value, plan.weight.value, plan.x.value, plan.y.value,
+        plan.y.value, preference.value, most, results.data(), &found);
+    if (status != CUBLAS_STATUS_SUCCESS || found == 0) {
+      return Unimplemented("cuBLASLt has no algorithm for " + key);
+    }
+    results.resize(static_cast<size_t>(found));
+    return results;
+  }
+
+  Result<float> Time(const LtProduct& p, const Plan& plan, const cublasLtMatmulAlgo_t& algorithm,
+                     void* workspace, size_t workspace_bytes, cudaStream_t stream) {
+    std::array<cudaEvent_t, 2> events = {};
+    float best_ms = -1.0f;
+    const auto run = [&]() -> Status {
+      for (auto& event : events) AISP_RETURN_IF_ERROR(Check(cudaEventCreate(&event), "event"));
+      for (int i = 0; i <= kTimedRuns; ++i) {
+        AISP_RETURN_IF_ERROR(Check(cudaEventRecord(events[0], stream), "recording"));
+        AISP_RETURN_IF_ERROR(Multiply(p, plan, algorithm, workspace, workspace_bytes, stream));
+        AISP_RETURN_IF_ERROR(Check(cudaEventRecord(events[1], stream), "recording"));
+        AISP_RETURN_IF_ERROR(Check(cudaEventSynchronize(events[1]), "running"));
+        float ms = 0.0f;
+        AISP_RETURN_IF_ERROR(Check(cudaEventElapsedTime(&ms, events[0], events[1]), "reading"));
+        if (i > 0 && (best_ms < 0.0f || ms < best_ms)) best_ms = ms;
+      }
+      return {};
+    };
+    Status status = run();
+    for (cudaEvent_t event : events) {
+      if (event != nullptr) cudaEventDestroy(event);
+    }
+    AISP_RETURN_IF_ERROR(std::move(status));
+    return best_ms * 1000.0f;
+  }
+
+  // A line: version of the library, key, note, algorithm in hexadecimal. Lines of other versions are passed over.
+  void LoadCache() {
+    if (cache_.empty()) return;
+    std::ifstream file(cache_);
+    std::string line;
+    while (std::getline(file, line)) {
+      std::istringstream in(line);
+      size_t version = 0;
+      std::string key;
+      std::string hex;
+      Choice choice;
+      if (!(in >> version >> key >> choice.note >> hex) || version != cublasLtGetVersion() ||
+          hex.size() != 2 * sizeof(choice.algorithm)) {
+        continue;
+      }
+      std::array<unsigned char, sizeof(choice.algorithm)> bytes = {};
+      bool valid = true;
+      for (size_t i = 0; i < bytes.size(); ++i) {
+        const auto digit = [&](char c) -> unsigned {
+          if (c >= '0' && c <= '9') return static_cast<unsigned>(c - '0');
+          if (c >= 'a' && c <= 'f') return static_cast<unsigned>(c - 'a' + 10);
+          valid = false;
+          return 0;
+        };
+        bytes[i] = static_cast<unsigned char>(digit(hex[2 * i]) * 16 + digit(hex[2 * i + 1]));
+      }
+      if (!valid) continue;
+      std::memcpy(&choice.algorithm, bytes.data(), bytes.size());
+      choices_[key] = choice;
+    }
+  }
+
+  void SaveChoice(const std::string& key, const Choice& choice) const {
+    if (cache_.empty()) return;
+    std::array<unsigned char, sizeof(choice.algorithm)> bytes = {};
+    std::memcpy(bytes.data(), &choice.algorithm, bytes.size());
+    std::string hex;
+    for (const unsigned char byte : bytes) {
+      hex += "0123456789abcdef"[byte / 16];
+      hex += "0123456789abcdef"[byte % 16];
+    }
+    // A cache that cannot be written costs the tuning at the next start, nothing else.
+    std::ofstream(cache_, std::ios::app)
+        << cublasLtGetVersion() << ' ' << key << ' ' << choice.note << ' ' << hex << '\n';
+  }
+
+  std::string cache_;
+  Handle<cublasLtHandle_t, cublasLtDestroy> handle_;
+  std::map<std::string, Choice> choices_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<BlasLt>> BlasLt::Create(const std::string& cache) {
+  auto blas = std::make_unique<BlasLtImpl>(cache);
+  AISP_RETURN_IF_ERROR(blas->Open());
+  return blas;
+}
+
+}  // namespace aisp::cuda

@@ -1,0 +1,393 @@
+// Which kernel serves a call, and its launch: our own for few rows, cuBLASLt (after widening the weight, where it does not take
+// the format) for many.
+#include "kernels/cuda/linear/linear.h"
+
+#include <cuda.h>
+#include <cudaTypedefs.h>
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <string>
+
+#include "kernels/cuda/linear/blas_lt.h"
+#include "kernels/cuda/linear/nvfp4_layout.h"
+#include "kernels/cuda/linear/pack_kernels.h"
+#include "kernels/cuda/linear/stream_kernels.h"
+
+namespace aisp::cuda {
+namespace {
+
+// The workspace: counters of tiles, then partial sums of our kernels or, in the same place, what cuBLASLt needs: its own
+// workspace, a part of the weight widened to bf16, gate and up before SiLU. Two kernels never use it at once: even one that
+// started early writes only after the kernel before it has ended.
+constexpr size_t kCounterBytes = size_t{256} << 10;
+constexpr size_t kLtBytes = size_t{32} << 20;
+constexpr size_t kExpandBytes = size_t{96} << 20;
+constexpr int32_t kGatedRows = 2048;  // of a product whose gate and up are stored before SiLU
+constexpr int32_t kMaxTiles = static_cast<int32_t>(kCounterBytes / sizeof(uint32_t));
+// Bytes of weight that a waiting kernel fetches into L2, beside what fits its shared memory. Measured: it helps bf16 alone.
+constexpr int kPrefetchBytes = 64 << 10;
+
+constexpr size_t Align(size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+Status FromCuda(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return {};
+  return Internal(std::string("linear layer: ") + what + ": " + cudaGetErrorString(error));
+}
+
+StreamFormat StreamFormatOf(WeightFormat weight, InputFormat input) {
+  const bool fp8 = input == InputFormat::kFp8;
+  switch (weight) {
+    case WeightFormat::kFp8:
+      return fp8 ? StreamFormat::kFp8x8 : StreamFormat::kFp8;
+    case WeightFormat::kFp8Block:
+      return fp8 ? StreamFormat::kFp8x8Block : StreamFormat::kFp8Block;
+    case WeightFormat::kNvfp4:
+      return StreamFormat::kNvfp4;
+    case WeightFormat::kBf16:
+      break;
+  }
+  return StreamFormat::kBf16;
+}
+
+std::span<const StreamKernel> KernelsOf(StreamFormat format) {
+  if (format == StreamFormat::kBf16) return Bf16StreamKernels();
+  return format == StreamFormat::kNvfp4 ? Nvfp4StreamKernels() : Fp8StreamKernels();
+}
+
+const StreamKernel* FindKernel(StreamFormat format, int32_t rows) {
+  for (const StreamKernel& kernel : KernelsOf(format)) {
+    if (kernel.format == format && kernel.tokens >= rows) return &kernel;
+  }
+  return nullptr;
+}
+
+int32_t DivideUp(int64_t a, int64_t b) { return static_cast<int32_t>((a + b - 1) / b); }
+
+size_t OutputBytes(Store store) {
+  return store == Store::kBf16 || store == Store::kSiluMulBf16 ? 2 : 4;
+}
+
+class LinearKernelsImpl : public LinearKernels {
+ public:
+  explicit LinearKernelsImpl(const LinearOptions& options) : options_(options) {}
+
+  Status Open() {
+    int device = 0;
+    AISP_RETURN_IF_ERROR(FromCuda(cudaGetDevice(&device), "no device"));
+    int major = 0;
+    AISP_RETURN_IF_ERROR(
+        FromCuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
+                 "looking at the device"));
+    if (major != 9) {
+      return Unimplemented("the linear kernels are for compute capability 9.0, this device has " +
+                           std::to_string(major) + ".x");
+    }
+    AISP_RETURN_IF_ERROR(
+        FromCuda(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device),
+                 "looking at the device"));
+    cudaDriverEntryPointQueryResult found = {};
+    void* encode = nullptr;
+    AISP_RETURN_IF_ERROR(
+        FromCuda(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000,
+                                                  cudaEnableDefault, &found),
+                 "finding cuTensorMapEncodeTiled"));
+    encode_ = reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(encode);
+    for (const auto kernels : {Bf16StreamKernels(), Fp8StreamKernels(), Nvfp4StreamKernels()}) {
+      for (const StreamKernel& kernel : kernels) {
+        AISP_RETURN_IF_ERROR(FromCuda(
+            cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 kernel.shared_bytes),
+            "asking for shared memory"));
+        partial_bytes_ =
+            std::max(partial_bytes_, size_t{2} * static_cast<size_t>(multiprocessors_) *
+                                         static_cast<size_t>(kernel.rows) *
+                                         static_cast<size_t>(kernel.tokens) * sizeof(float));
+      }
+    }
+    AISP_ASSIGN_OR_RETURN(blas_, BlasLt::Create(options_.tuning_cache));
+    return {};
+  }
+
+  int32_t own_rows(const PackedWeight& weight, InputFormat input) const override {
+    // Beyond 64 rows cuBLASLt is as fast where it takes the format as it is.
+    if (weight.format == WeightFormat::kBf16 || input == InputFormat::kFp8 ||
+        weight.format == WeightFormat::kFp8Block) {
+      return 64;
+    }
+    return 128;
+  }
+
+  size_t WorkspaceBytes(const PackedWeight& weight) const override {
+    return kCounterBytes +
+           std::max(Align(partial_bytes_), kLtBytes + ExpandBytes(weight) + GatedBytes(weight));
+  }
+
+  Status SetWorkspace(void* memory, size_t bytes, cudaStream_t stream) override {
+    if (bytes < kCounterBytes + Align(partial_bytes_) ||
+        reinterpret_cast<uintptr_t>(memory) % 256 != 0) {
+      return ResourceExhausted("the workspace of linear layers needs at least " +
+                               std::to_string(kCounterBytes + Align(partial_bytes_)) +
+                               " bytes aligned to 256, got " + std::to_string(bytes));
+    }
+    workspace_ = static_cast<char*>(memory);
+    workspace_bytes_ = bytes;
+    return FromCuda(cudaMemsetAsync(memory, 0, kCounterBytes, stream), "clearing the workspace");
+  }
+
+  Status Prepare(const LinearCall& call, cudaStream_t stream) override {
+    AISP_RETURN_IF_ERROR(Check(call));
+    if (call.rows <= own_rows(*call.weight, call.input) || OnlyOwn(*call.weight, call.input)) {
+      return {};
+    }
+    return LaunchLt(call, stream, true);
+  }
+
+  Status Launch(const LinearCall& call, cudaStream_t stream) override {
+    AISP_RETURN_IF_ERROR(Check(call));
+    if (call.rows == 0) return {};
+    const int32_t own = own_rows(*call.weight, call.input);
+    if (call.rows <= own) return LaunchStream(call, stream);
+    if (!OnlyOwn(*call.weight, call.input)) return LaunchLt(call, stream, false);
+    const int64_t y_stride = call.y_stride > 0 ? call.y_stride : call.weight->out_features();
+    for (int32_t begin = 0; begin < call.rows; begin += own) {
+      LinearCall piece = call;
+      piece.rows = std::min(own, call.rows - begin);
+      piece.x = static_cast<const char*>(call.x) + begin * call.weight->k;
+      piece.x_scales = call.x_scales + begin;
+      piece.y = static_cast<char*>(call.y) +
+                static_cast<size_t>(begin * y_stride) * OutputBytes(call.store);
+      AISP_RETURN_IF_ERROR(LaunchStream(piece, stream));
+    }
+    return {};
+  }
+
+  std::string Describe(const LinearCall& call) const override {
+    const PackedWeight& w = *call.weight;
+    const StreamFormat format = StreamFormatOf(w.format, call.input);
+    const int32_t own = own_rows(w, call.input);
+    if (call.rows <= own || OnlyOwn(w, call.input)) {
+      const StreamKernel* const kernel = FindKernel(format, std::min(call.rows, own));
+      if (kernel == nullptr) return "none";
+      return "stream " + std::to_string(kernel->rows) + "x" + std::to_string(kernel->stage_k) +
+             " x " + std::to_string(kernel->tokens) + " tokens, " + std::to_string(kernel->stages) +
+             " stages of " + std::to_string(kernel->stage_bytes / 1024) + " KiB";
+    }
+    return (NeedsExpansion(w, call.input) ? std::string("widened to bf16, ") : std::string()) +
+           blas_->Describe(LtCall(call, 0, std::min(call.rows, w.gated ? kGatedRows : call.rows)));
+  }
+
+ private:
+  // FP8 activations that cuBLASLt does not take with this weight: our kernels run over the rows in pieces.
+  static bool OnlyOwn(const PackedWeight& weight, InputFormat input) {
+    return input == InputFormat::kFp8 &&
+           (weight.format == WeightFormat::kFp8Block || weight.n % 16 != 0);
+  }
+  static bool NeedsExpansion(const PackedWeight& weight, InputFormat input) {
+    return weight.format != WeightFormat::kBf16 &&
+           !(weight.format == WeightFormat::kFp8 && input == InputFormat::kFp8);
+  }
+  // Rows of a weight that are widened at a time: 8 or more, as few pieces as fit.
+  static int64_t ExpandedRows(const PackedWeight& weight) {
+    const auto row_bytes = static_cast<int64_t>(weight.k) * 2;
+    const int64_t fitting = std::max<int64_t>(16, static_cast<int64_t>(kExpandBytes) / row_bytes);
+    return std::min(weight.n, fitting / 16 * 16);
+  }
+  static size_t ExpandBytes(const PackedWeight& weight) {
+    if (weight.format == WeightFormat::kBf16) return 0;
+    return Align(static_cast<size_t>(ExpandedRows(weight)) * static_cast<size_t>(weight.k) * 2);
+  }
+  size_t GatedBytes(const PackedWeight& weight) const {
+    if (!weight.gated) return 0;
+    return Align(static_cast<size_t>(std::min(options_.max_rows, kGatedRows)) *
+                 static_cast<size_t>(weight.n) * 2);
+  }
+
+  Status Check(const LinearCall& call) const {
+    if (call.weight == nullptr || call.rows < 0 || call.rows > options_.max_rows) {
+      return InvalidArgument("a linear layer of " + std::to_string(call.rows) + " rows; at most " +
+                             std::to_string(options_.max_rows) + " were announced");
+    }
+    const PackedWeight& w = *call.weight;
+    if ((call.store == Store::kSiluMulBf16) != w.gated) {
+      return InvalidArgument("SiLU(gate) * up goes with a gated weight, and nothing else does");
+    }
+    const bool fp8_input = call.input == InputFormat::kFp8;
+    if (fp8_input && w.format != WeightFormat::kFp8 && w.format != WeightFormat::kFp8Block) {
+      return InvalidArgument("FP8 activations need an FP8 weight");
+    }
+    if (fp8_input && call.x_scales == nullptr) {
+      return InvalidArgument("FP8 activations come with the scales of their rows");
+    }
+    if (reinterpret_cast<uintptr_t>(call.x) % 16 != 0) {
+      return InvalidArgument("the input of a linear layer must be aligned to 16 bytes");
+    }
+    if (workspace_ == nullptr) {
+      return FailedPrecondition("linear layers have no workspace yet: call SetWorkspace");
+    }
+    return {};
+  }
+
+  // A box of a row-major matrix, its rows 128 bytes and swizzled in shared memory. Beyond the matrix there are zeros.
+  Result<CUtensorMap> Map(const void* data, size_t element_bytes, int64_t columns, int64_t rows,
+                          int box_columns, int box_rows) const {
+    CUtensorMap map = {};
+    const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
+    const cuuint64_t strides[1] = {static_cast<cuuint64_t>(columns) * element_bytes};
+    const cuuint32_t box[2] = {static_cast<cuuint32_t>(box_columns),
+                               static_cast<cuuint32_t>(box_rows)};
+    const cuuint32_t steps[2] = {1, 1};
+    const CUresult result = encode_(
+        &map, element_bytes == 2 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_UINT8,
+        2, const_cast<void*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (result != CUDA_SUCCESS) {
+      return Internal("linear layer: describing a matrix of " + std::to_string(rows) + " x " +
+                      std::to_string(columns) + " failed with CUresult " + std::to_string(result));
+    }
+    return map;
+  }
+
+  Status LaunchStream(const LinearCall& call, cudaStream_t stream) const {
+    const PackedWeight& w = *call.weight;
+    const StreamKernel* const kernel = FindKernel(StreamFormatOf(w.format, call.input), call.rows);
+    if (kernel == nullptr) {
+      return Internal("no linear kernel for " + std::to_string(call.rows) + " rows");
+    }
+    const size_t x_bytes = call.input == InputFormat::kFp8 ? 1 : 2;
+    AISP_ASSIGN_OR_RETURN(
+        CUtensorMap x, Map(call.x, x_bytes, w.k, call.rows, kernel->input_box_k, kernel->tokens));
+    CUtensorMap weight = x;
+    if (kernel->weight_box_k > 0) {
+      AISP_ASSIGN_OR_RETURN(weight, Map(w.data, w.format == WeightFormat::kBf16 ? 2 : 1, w.k, w.n,
+                                        kernel->weight_box_k, kernel->rows));
+    }
+    const int32_t tiles = DivideUp(w.n, kernel->rows);
+    if (tiles > kMaxTiles) {
+      return Unimplemented("a linear layer of " + std::to_string(w.n) + " outputs");
+    }
+    StreamParams p;
+    p.nvfp4 = static_cast<const uint8_t*>(w.data);
+    p.scales = w.scales;
+    p.bias = w.bias;
+    p.x_scales = call.x_scales;
+    p.y = call.y;
+    p.y_stride = call.y_stride > 0 ? call.y_stride : w.out_features();
+    p.counters = reinterpret_cast<uint32_t*>(workspace_);
+    p.partials = reinterpret_cast<float*>(workspace_ + kCounterBytes);
+    p.group_bytes = Nvfp4GroupBytes(w.k);
+    p.row_groups = DivideUp(w.n, kNvfp4GroupRows);
+    p.n = static_cast<int32_t>(w.n);
+    p.rows = call.rows;
+    p.k_units = DivideUp(w.k, kernel->stage_k);
+    p.units = tiles * p.k_units;
+    p.scale_columns = DivideUp(w.k, 128);
+    p.prefetch_units = w.format == WeightFormat::kBf16 && options_.overlap
+                           ? kPrefetchBytes / kernel->stage_bytes
+                           : 0;
+    p.store = call.store;
+
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(static_cast<unsigned>(std::min(multiprocessors_, p.units)));
+    config.blockDim = dim3(static_cast<unsigned>(kernel->threads));
+    config.dynamicSmemBytes = static_cast<size_t>(kernel->shared_bytes);
+    config.stream = stream;
+    cudaLaunchAttribute overlap = {};
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+    config.attrs = &overlap;
+    config.numAttrs = options_.overlap ? 1 : 0;
+    void* arguments[] = {&weight, &x, &p};
+    return FromCuda(cudaLaunchKernelExC(&config, kernel->function, arguments), "launching");
+  }
+
+  // Rows [begin, begin + rows) of a call as a product of the whole weight.
+  LtProduct LtCall(const LinearCall& call, int32_t begin, int32_t rows) const {
+    const PackedWeight& w = *call.weight;
+    LtProduct p;
+    p.fp8 = !NeedsExpansion(w, call.input) && call.input == InputFormat::kFp8;
+    p.weight = w.data;
+    p.n = w.n;
+    p.k = w.k;
+    p.rows = rows;
+    p.x = static_cast<const char*>(call.x) +
+          static_cast<size_t>(begin) * static_cast<size_t>(w.k) * (p.fp8 ? 1 : 2);
+    p.weight_scales = w.scales;
+    p.x_scales = call.x_scales == nullptr ? nullptr : call.x_scales + begin;
+    p.f32 = OutputBytes(call.store) == 4;
+    p.add = call.store == Store::kAccumulateF32 || (w.has_bias && !w.gated);
+    if (w.gated) {
+      p.y_stride = w.n;
+      p.y = workspace_ + kCounterBytes + kLtBytes + ExpandBytes(w);
+    } else {
+      p.y_stride = call.y_stride > 0 ? call.y_stride : w.n;
+      p.y = static_cast<char*>(call.y) +
+            static_cast<size_t>(begin * p.y_stride) * OutputBytes(call.store);
+    }
+    return p;
+  }
+
+  Status LaunchLt(const LinearCall& call, cudaStream_t stream, bool tune) {
+    const PackedWeight& w = *call.weight;
+    if (workspace_bytes_ < WorkspaceBytes(w)) {
+      return ResourceExhausted("a linear layer of " + std::to_string(call.rows) + " rows needs " +
+                               std::to_string(WorkspaceBytes(w)) + " bytes of workspace, has " +
+                               std::to_string(workspace_bytes_));
+    }
+    if (w.has_bias && !w.gated) {
+      SpreadBias(w.bias, call.store == Store::kAccumulateF32, OutputBytes(call.store) == 4,
+                 call.rows, w.n, call.y, call.y_stride > 0 ? call.y_stride : w.n, stream);
+    }
+    const int32_t step = w.gated ? kGatedRows : call.rows;
+    for (int32_t begin = 0; begin < call.rows; begin += step) {
+      const LtProduct product = LtCall(call, begin, std::min(step, call.rows - begin));
+      AISP_RETURN_IF_ERROR(Multiply(w, product, NeedsExpansion(w, call.input), stream, tune));
+      if (w.gated) {
+        const int64_t y_stride = call.y_stride > 0 ? call.y_stride : w.n / 2;
+        SiluMulInterleaved(product.y, w.bias, product.rows, w.n,
+                           static_cast<char*>(call.y) + static_cast<size_t>(begin * y_stride) * 2,
+                           y_stride, stream);
+      }
+    }
+    return FromCuda(cudaGetLastError(), "launching");
+  }
+
+  Status Multiply(const PackedWeight& w, const LtProduct& product, bool expand, cudaStream_t stream,
+                  bool tune) {
+    char* const lt = workspace_ + kCounterBytes;
+    const auto run = [&](const LtProduct& p) {
+      return tune ? blas_->Tune(p, lt, kLtBytes, stream) : blas_->Run(p, lt, kLtBytes, stream);
+    };
+    if (!expand) return run(product);
+    void* const expanded = lt + kLtBytes;
+    const int64_t step = ExpandedRows(w);
+    for (int64_t begin = 0; begin < w.n; begin += step) {
+      LtProduct piece = product;
+      piece.n = std::min(step, w.n - begin);
+      piece.weight = expanded;
+      piece.y = static_cast<char*>(product.y) + static_cast<size_t>(begin) * (product.f32 ? 4 : 2);
+      ExpandRows(w, begin, piece.n, expanded, stream);
+      AISP_RETURN_IF_ERROR(run(piece));
+    }
+    return {};
+  }
+
+  LinearOptions options_;
+  int multiprocessors_ = 0;
+  size_t partial_bytes_ = 0;
+  PFN_cuTensorMapEncodeTiled_v12000 encode_ = nullptr;
+  std::unique_ptr<BlasLt> blas_;
+  char* workspace_ = nullptr;
+  size_t workspace_bytes_ = 0;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<LinearKernels>> LinearKernels::Create(const LinearOptions& options) {
+  auto kernels = std::make_unique<LinearKernelsImpl>(options);
+  AISP_RETURN_IF_ERROR(kernels->Open());
+  return kernels;
+}
+
+}  // namespace aisp::cuda

@@ -1,0 +1,289 @@
+// Packing of weights at load: checks, where the rows go, staging of host memory. The kernels are in pack_kernels.cu.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+
+#include "kernels/cuda/linear/linear.h"
+#include "kernels/cuda/linear/nvfp4_layout.h"
+#include "kernels/cuda/linear/pack_kernels.h"
+
+namespace aisp::cuda {
+namespace {
+
+constexpr size_t kAlignment = 256;
+constexpr size_t kStagingBytes = size_t{64} << 20;
+constexpr int64_t kBlock = 128;  // of FP8 block scales, and of rows that are staged together
+
+constexpr size_t Align(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+constexpr int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+Status FromCuda(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return {};
+  return Internal(std::string("packing a weight: ") + what + ": " + cudaGetErrorString(error));
+}
+
+struct Layout {
+  int64_t n = 0;
+  size_t data = 0, scales = 0, bias = 0;  // bytes, aligned
+  size_t total() const { return data + scales + bias; }
+};
+
+bool IsQuantised(SourceType type) { return type == SourceType::kFp8 || type == SourceType::kNvfp4; }
+
+Status Check(const WeightSource& source) {
+  const int64_t unit = source.format == WeightFormat::kBf16 ? 8 : 16;
+  if (source.parts.empty() || source.k <= 0) {
+    return InvalidArgument("a weight needs parts and a positive number of columns");
+  }
+  if (source.k % unit != 0) {
+    return Unimplemented("no kernel for weights of " + std::to_string(source.k) +
+                         " columns in this format: they must be a multiple of " +
+                         std::to_string(unit));
+  }
+  const bool fp8 = source.format == WeightFormat::kFp8 || source.format == WeightFormat::kFp8Block;
+  if ((source.type == SourceType::kFp8 && !fp8) ||
+      (source.type == SourceType::kNvfp4 && source.format != WeightFormat::kNvfp4)) {
+    return Unimplemented("a quantised weight is packed in its own format only");
+  }
+  if (source.gated && (source.parts.size() != 2 || source.parts[0].rows != source.parts[1].rows)) {
+    return InvalidArgument("a gated weight has two parts of equal height, gate and up");
+  }
+  for (const WeightPart& part : source.parts) {
+    if (part.rows <= 0) return InvalidArgument("a part of a weight has no rows");
+    const bool eights =
+        source.gated || (source.format == WeightFormat::kFp8Block && &part != &source.parts.back());
+    if (eights && part.rows % 8 != 0) {
+      return Unimplemented("no kernel for gated or block-scaled parts of " +
+                           std::to_string(part.rows) + " rows: they must be a multiple of 8");
+    }
+  }
+  return {};
+}
+
+Layout LayoutOf(const WeightSource& source) {
+  Layout layout;
+  bool bias = false;
+  for (const WeightPart& part : source.parts) {
+    layout.n += part.rows;
+    bias = bias || part.bias != nullptr;
+  }
+  const auto n = static_cast<size_t>(layout.n);
+  const auto k = static_cast<size_t>(source.k);
+  switch (source.format) {
+    case WeightFormat::kBf16:
+      layout.data = Align(n * k * 2);
+      break;
+    case WeightFormat::kFp8:
+    case WeightFormat::kFp8Block:
+      layout.data = Align(n * k);
+      break;
+    case WeightFormat::kNvfp4:
+      layout.data = Align(
+          static_cast<size_t>(DivideUp(layout.n, kNvfp4GroupRows) * Nvfp4GroupBytes(source.k)));
+      break;
+  }
+  if (source.format == WeightFormat::kFp8Block) {
+    layout.scales = Align(static_cast<size_t>(DivideUp(layout.n, 8) * DivideUp(source.k, kBlock)) *
+                          sizeof(float));
+  } else if (source.format != WeightFormat::kBf16) {
+    layout.scales = Align(n * sizeof(float));
+  }
+  if (bias) layout.bias = Align(n * sizeof(float));
+  return layout;
+}
+
+struct DeviceFree {
+  void operator()(void* p) const { cudaFree(p); }
+};
+
+// Gives device pointers to parts of host memory, copies of them in transient memory. Device memory is passed through.
+class Staging {
+ public:
+  explicit Staging(cudaStream_t stream) : stream_(stream) {}
+
+  Result<const void*> Get(const void* from, size_t bytes) {
+    if (from == nullptr || bytes == 0) return nullptr;
+    cudaPointerAttributes attributes = {};
+    AISP_RETURN_IF_ERROR(
+        FromCuda(cudaPointerGetAttributes(&attributes, from), "looking at a pointer"));
+    if (attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged) {
+      return from;
+    }
+    void* memory = nullptr;
+    if (cudaMalloc(&memory, bytes) != cudaSuccess) {
+      cudaGetLastError();
+      return ResourceExhausted("packing a weight: no " + std::to_string(bytes) +
+                               " bytes of device memory for a transient copy");
+    }
+    copies_[used_++].reset(memory);
+    AISP_RETURN_IF_ERROR(
+        FromCuda(cudaMemcpyAsync(memory, from, bytes, cudaMemcpyHostToDevice, stream_), "copying"));
+    return memory;
+  }
+  // The copies go; waits for what uses them.
+  Status Finish() {
+    AISP_RETURN_IF_ERROR(FromCuda(cudaGetLastError(), "launching"));
+    AISP_RETURN_IF_ERROR(FromCuda(cudaStreamSynchronize(stream_), "waiting"));
+    for (auto& copy : copies_) copy.reset();
+    used_ = 0;
+    return {};
+  }
+
+ private:
+  cudaStream_t stream_;
+  std::unique_ptr<void, DeviceFree> copies_[4];
+  size_t used_ = 0;
+};
+
+size_t RowBytes(SourceType type, int64_t k) {
+  const auto elements = static_cast<size_t>(k);
+  switch (type) {
+    case SourceType::kF32:
+      return elements * 4;
+    case SourceType::kBf16:
+    case SourceType::kF16:
+      return elements * 2;
+    case SourceType::kFp8:
+      return elements;
+    case SourceType::kNvfp4:
+      return elements / 2;
+  }
+  return 0;
+}
+
+template <typename T>
+const T* Offset(const T* p, int64_t elements) {
+  return p == nullptr ? nullptr : p + elements;
+}
+
+// Rows [begin, begin + rows) of a part; begin is a multiple of 128.
+Status PackRows(const WeightSource& source, const WeightPart& part, int64_t begin, int64_t rows,
+                const RowMap& map, const PackedWeight& packed, cudaStream_t stream) {
+  Staging staging(stream);
+  const size_t row_bytes = RowBytes(source.type, source.k);
+  const auto count = static_cast<size_t>(rows);
+  SourceRows from{source.type, nullptr, rows, source.k};
+  AISP_ASSIGN_OR_RETURN(from.data, staging.Get(static_cast<const char*>(part.data) +
+                                                   static_cast<size_t>(begin) * row_bytes,
+                                               count * row_bytes));
+  void* const to = const_cast<void*>(packed.data);
+  float* const scales = const_cast<float*>(packed.scales);
+  switch (packed.format) {
+    case WeightFormat::kBf16:
+      PackBf16(from, map, to, stream);
+      break;
+    case WeightFormat::kFp8:
+      if (IsQuantised(source.type)) {
+        AISP_ASSIGN_OR_RETURN(const void* row_scales,
+                              staging.Get(Offset(part.scales, begin), count * sizeof(float)));
+        CopyFp8(from, static_cast<const float*>(row_scales), part.scale, map, to, scales, stream);
+      } else {
+        PackFp8(from, map, to, scales, stream);
+      }
+      break;
+    case WeightFormat::kFp8Block:
+      if (IsQuantised(source.type)) {
+        const int64_t columns = DivideUp(source.k, kBlock);
+        AISP_ASSIGN_OR_RETURN(
+            const void* block_scales,
+            staging.Get(Offset(part.scales, begin / kBlock * columns),
+                        static_cast<size_t>(DivideUp(rows, kBlock) * columns) * sizeof(float)));
+        if (block_scales == nullptr) {
+          return InvalidArgument("a block-scaled FP8 weight comes without its scales");
+        }
+        CopyFp8Block(from, static_cast<const float*>(block_scales), map, to, scales, stream);
+      } else {
+        PackFp8Block(from, map, to, scales, stream);
+      }
+      break;
+    case WeightFormat::kNvfp4:
+      if (IsQuantised(source.type)) {
+        const size_t blocks = static_cast<size_t>(source.k) / 16;
+        AISP_ASSIGN_OR_RETURN(
+            const void* block_scales,
+            staging.Get(Offset(static_cast<const char*>(part.block_scales), begin * source.k / 16),
+                        count * blocks));
+        if (block_scales == nullptr) {
+          return InvalidArgument("an NVFP4 weight comes without its block scales");
+        }
+        CopyNvfp4(from.data, block_scales, part.scale, rows, source.k, map, to,
+                  Nvfp4GroupBytes(source.k), scales, stream);
+      } else {
+        PackNvfp4(from, map, to, Nvfp4GroupBytes(source.k), scales, stream);
+      }
+      break;
+  }
+  if (part.bias != nullptr) {
+    AISP_ASSIGN_OR_RETURN(const void* bias,
+                          staging.Get(Offset(part.bias, begin), count * sizeof(float)));
+    CopyBias(static_cast<const float*>(bias), rows, map, const_cast<float*>(packed.bias), stream);
+  }
+  return staging.Finish();
+}
+
+}  // namespace
+
+size_t PackedWeight::streamed_bytes() const {
+  const auto elements = static_cast<size_t>(n) * static_cast<size_t>(k);
+  switch (format) {
+    case WeightFormat::kBf16:
+      return elements * 2;
+    case WeightFormat::kFp8:
+    case WeightFormat::kFp8Block:
+      return elements;
+    case WeightFormat::kNvfp4:
+      return elements / 2 + elements / 16;
+  }
+  return 0;
+}
+
+Result<size_t> PackedWeightBytes(const WeightSource& source) {
+  AISP_RETURN_IF_ERROR(Check(source));
+  return LayoutOf(source).total();
+}
+
+Result<PackedWeight> PackWeight(const WeightSource& source, void* memory, size_t bytes,
+                                cudaStream_t stream) {
+  AISP_RETURN_IF_ERROR(Check(source));
+  const Layout layout = LayoutOf(source);
+  if (bytes < layout.total() || reinterpret_cast<uintptr_t>(memory) % kAlignment != 0) {
+    return ResourceExhausted("a packed weight needs " + std::to_string(layout.total()) +
+                             " bytes aligned to 256, got " + std::to_string(bytes));
+  }
+  auto* const base = static_cast<char*>(memory);
+  PackedWeight packed;
+  packed.format = source.format;
+  packed.gated = source.gated;
+  packed.has_bias = layout.bias > 0;
+  packed.n = layout.n;
+  packed.k = source.k;
+  packed.data = base;
+  if (layout.scales > 0) packed.scales = reinterpret_cast<float*>(base + layout.data);
+  if (layout.bias > 0) packed.bias = reinterpret_cast<float*>(base + layout.data + layout.scales);
+  packed.bytes = layout.total();
+  // NVFP4's padding, and biases of the parts that have none, are zero.
+  AISP_RETURN_IF_ERROR(
+      FromCuda(cudaMemsetAsync(memory, 0, layout.total(), stream), "clearing memory"));
+
+  int64_t offset = 0;
+  for (size_t i = 0; i < source.parts.size(); ++i) {
+    const WeightPart& part = source.parts[i];
+    const auto fitting =
+        static_cast<int64_t>(kStagingBytes / RowBytes(source.type, source.k)) / kBlock * kBlock;
+    const int64_t step = std::max(kBlock, fitting);
+    for (int64_t begin = 0; begin < part.rows; begin += step) {
+      RowMap map;
+      map.gated = source.gated;
+      map.part = static_cast<int>(i);
+      map.offset = source.gated ? begin : offset + begin;
+      AISP_RETURN_IF_ERROR(
+          PackRows(source, part, begin, std::min(step, part.rows - begin), map, packed, stream));
+    }
+    offset += part.rows;
+  }
+  return packed;
+}
+
+}  // namespace aisp::cuda

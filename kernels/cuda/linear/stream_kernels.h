@@ -1,0 +1,68 @@
+// The table of the kernels for few rows (stream_linear.cuh), as the host sees it: instances by format and number of tokens.
+//
+// Pure data and functions; any thread.
+#pragma once
+
+#include <cuda_runtime_api.h>  // __host__, __device__
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/cuda/linear/linear.h"
+
+namespace aisp::cuda {
+
+// Format of the weight and, after the x, of the activations where that is not bf16.
+enum class StreamFormat : uint8_t { kBf16, kFp8, kFp8Block, kNvfp4, kFp8x8, kFp8x8Block };
+
+// What a launch needs beside the two tensor maps.
+struct StreamParams {
+  const uint8_t* nvfp4 = nullptr;
+  const float* scales = nullptr;    // [n], or [n / 8, scale_columns]: one per 8 rows x 128 of K
+  const float* bias = nullptr;      // [n] or null
+  const float* x_scales = nullptr;  // [rows] or null
+  void* y = nullptr;
+  int64_t y_stride = 0;
+  float* partials = nullptr;     // [CTAs][2][kernel.rows * kernel.tokens]
+  uint32_t* counters = nullptr;  // [tiles], zero between launches
+  int64_t group_bytes = 0;       // NVFP4: of a group of 64 rows
+  int32_t row_groups = 0;        // NVFP4: how many are stored
+  int32_t n = 0;                 // weight rows
+  int32_t rows = 0;              // tokens
+  int32_t k_units = 0;           // units along K
+  int32_t units = 0;             // in all
+  int32_t scale_columns = 0;
+  int32_t prefetch_units = 0;  // that a CTA fetches into L2 while it waits for the kernel before it
+  Store store = Store::kBf16;
+};
+
+struct StreamKernel {
+  const void* function = nullptr;  // (CUtensorMap weight, CUtensorMap x, StreamParams)
+  StreamFormat format = StreamFormat::kBf16;
+  int tokens = 0;   // at most, of a launch
+  int rows = 0;     // of the weight, of a unit of work
+  int stage_k = 0;  // of K, of a unit of work
+  int stages = 0;
+  int stage_bytes = 0;
+  int weight_box_k =
+      0;  // boxes of the tensor maps: [rows][weight_box_k] (0: no map), [tokens][input_box_k]
+  int input_box_k = 0;
+  int shared_bytes = 0;
+  int threads = 0;
+};
+
+// By ascending tokens within a format.
+std::span<const StreamKernel> Bf16StreamKernels();
+std::span<const StreamKernel> Fp8StreamKernels();
+std::span<const StreamKernel> Nvfp4StreamKernels();
+
+// The unit range of a CTA.
+__host__ __device__ constexpr int32_t FirstUnit(int32_t cta, int32_t ctas, int32_t units) {
+  return static_cast<int32_t>(static_cast<int64_t>(cta) * units / ctas);
+}
+// The CTA whose range holds `unit`.
+__host__ __device__ constexpr int32_t OwnerOfUnit(int32_t unit, int32_t ctas, int32_t units) {
+  return static_cast<int32_t>(((static_cast<int64_t>(unit) + 1) * ctas - 1) / units);
+}
+
+}  // namespace aisp::cuda
