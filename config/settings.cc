@@ -65,14 +65,15 @@ void BindModel(Config& c, std::vector<Setting>& out) {
                  kNoMin,
                  kNoMax,
                  {}});
-  out.push_back({"model.weights",
-                 "--weights",
-                 &c.model.weights,
-                 "random:SEED makes weights up, for measuring; the model's folder then needs only a "
-                 "config.json. Empty: the checkpoint's.",
-                 kNoMin,
-                 kNoMax,
-                 {}});
+  out.push_back(
+      {"model.weights",
+       "--weights",
+       &c.model.weights,
+       "random:SEED makes weights up, for measuring; the model's folder then needs only a "
+       "config.json. Empty: the checkpoint's.",
+       kNoMin,
+       kNoMax,
+       {}});
   out.push_back({"model.quantization",
                  "--quantization",
                  &c.model.quantization,
