@@ -40,13 +40,13 @@ double Percentile(std::vector<double> values, double p) {
   return values[std::min(at, values.size() - 1)];
 }
 
-// CPU seconds of a process's threads; of the one named `only`, or of all but the one named `without`.
-double CpuSeconds(pid_t pid, const std::string& only, const std::string& without) {
+// CPU seconds of all threads of a process but the engine's.
+double SurfaceCpuSeconds(pid_t pid) {
   double total = 0;
   for (const auto& task : fs::directory_iterator(fmt::format("/proc/{}/task", pid))) {
     std::string name;
     std::getline(std::ifstream(task.path() / "comm"), name);
-    if ((!only.empty() && name != only) || (!without.empty() && name == without)) continue;
+    if (name.starts_with("engine-")) continue;
     double on_cpu_ns = 0;
     std::ifstream(task.path() / "schedstat") >> on_cpu_ns;
     total += on_cpu_ns * 1e-9;
@@ -135,20 +135,20 @@ void TokensThroughRouter(int streams) {
                                           fmt::format("--num-prompts {}", streams * 3),
                                           "--temperature 0"};
   Load(cluster.http(), flags);  // warm
-  const pid_t router = cluster.router->pid();
-  const pid_t worker = cluster.decode[0]->pid();
-  const auto surface = [&] {
-    return CpuSeconds(router, "", "") + CpuSeconds(worker, "", "decode-0");
+  const auto router_cpu = [&] { return SurfaceCpuSeconds(cluster.router->pid()); };
+  const auto workers_cpu = [&] {
+    return SurfaceCpuSeconds(cluster.decode[0]->pid()) +
+           SurfaceCpuSeconds(cluster.prefill[0]->pid());
   };
-  const double router_before = CpuSeconds(router, "", "");
-  const double surface_before = surface();
+  const double router_before = router_cpu();
+  const double workers_before = workers_cpu();
   const Json result = Load(cluster.http(), flags);
   const double tokens = result.at("total_output_tokens");
   const std::string name = fmt::format("surface.{}_streams.", streams);
-  ReportBench(name + "cpu_per_token", (surface() - surface_before) / tokens * 1e6, "us",
-              AtMost(20));
-  ReportBench(name + "router_cpu_per_token",
-              (CpuSeconds(router, "", "") - router_before) / tokens * 1e6, "us");
+  const double router_us = (router_cpu() - router_before) / tokens * 1e6;
+  const double workers_us = (workers_cpu() - workers_before) / tokens * 1e6;
+  ReportBench(name + "router_cpu_per_token", router_us, "us");
+  ReportBench(name + "cpu_per_token", router_us + workers_us, "us", AtMost(20));
   const double through = result.at("output_throughput");
   const double alone = EngineTokensPerSecond(streams, kPrompt, kTokens);
   ReportBench(name + "tokens_per_s", through, "tokens/s");
