@@ -15,10 +15,10 @@ double DrawGamma(SplitMix64* random, double shape);
 
 struct ArrivalPlan {
   double rate = 0;  // requests per second; infinity: all at 0
-  double burstiness =
-      1;  // shape of the gaps' gamma distribution, so that their CV is 1/sqrt(burstiness); infinity: even gaps
-  std::string
-      ramp_up;  // "", "linear", "exponential": the rate goes from start to end with the index of the request
+  // Shape of the gaps' gamma distribution, so that their variation is 1/sqrt(burstiness); infinity: even gaps.
+  double burstiness = 1;
+  // "", "linear" or "exponential": the rate goes from start to end with the index of the request.
+  std::string ramp_up = {};
   double start_rps = 0;
   double end_rps = 0;
 };

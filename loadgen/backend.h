@@ -17,9 +17,9 @@ namespace aisp::loadgen {
 struct Delta {
   bool has_output = false;
   bool finished = false;  // this choice
-  std::string_view finish_reason;
+  std::string_view finish_reason = {};
   size_t choice = 0;
-  std::string_view raw_text;
+  std::string_view raw_text = {};
   bool escaped = false;  // raw_text has JSON's escapes
 };
 
@@ -31,11 +31,11 @@ struct UsageCounts {
 
 // How a request ended.
 struct Ending {
-  bool completed = false;  // with everything that a stream ends with
-  std::string reason;      // else: why not
-  int http_status = 0;     // of gRPC: what HTTP would have said, 0 when nothing came
-  bool may_retry = false;  // nothing was done yet: no connection, or 503
-  std::optional<Duration> retry_after;
+  bool completed = false;   // with everything that a stream ends with
+  std::string reason = {};  // else: why not
+  int http_status = 0;      // of gRPC: what HTTP would have said, 0 when nothing came
+  bool may_retry = false;   // nothing was done yet: no connection, or 503
+  std::optional<Duration> retry_after = {};
 };
 
 class BackendListener {

@@ -190,7 +190,7 @@ constexpr int64_t kCustomOutput = 256;
 
 Result<std::vector<WorkItem>> ReadCustom(std::istream& in, const Options& o) {
   std::vector<WorkItem> items;
-  const bool chat = o.kind() == BackendKind::kChat;
+  const bool chat = o.kind() != BackendKind::kCompletions;
   const auto read = [&](const Json& json) -> Status {
     WorkItem item;
     AISP_RETURN_IF_ERROR(SetPrompt(json, chat, &item));

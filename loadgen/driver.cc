@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "common/check.h"
 #include "loadgen/chunk_reader.h"
@@ -135,7 +136,10 @@ void Driver::Request::End(RequestStatus status, const std::string& reason) {
   record_.status = status;
   record_.reason = reason;
   record_.end_s = driver_->Now();
-  if (!record_.tokens_from_usage) record_.output_tokens = record_.chunks;
+  if (!record_.tokens_from_usage) {
+    record_.output_tokens = record_.chunks;
+    record_.input_tokens = std::max<int64_t>(record_.asked_input_tokens, 0);
+  }
   if (status == RequestStatus::kFailed) ++driver_->failed_;
   driver_->Ended(index_);
 }
@@ -202,15 +206,19 @@ void Driver::Launch(size_t index) {
 }
 
 void Driver::Ended(size_t index) {
-  --in_flight_;
-  ++ended_;
-  end_s_ = ended_ == items_->size() ? Now() : -1;
+  if (++ended_ == items_->size()) end_s_ = Now();
   loop_->Post([this, alive = alive_, index] {
     if (!*alive) return;
+    // Only now its slot is free: an abandoned request's connection has closed.
     live_[index].reset();
-    if (ended_ == items_->size() && done_) std::exchange(done_, nullptr)();
+    --in_flight_;
+    if (options_.max_concurrency > 0) PumpSoon();
+    FinishIfAllEnded();
   });
-  if (options_.max_concurrency > 0) PumpSoon();
+}
+
+void Driver::FinishIfAllEnded() {
+  if (in_flight_ == 0 && ended_ == items_->size() && done_) std::exchange(done_, nullptr)();
 }
 
 void Driver::Abort(const std::string& reason) {
@@ -229,7 +237,7 @@ void Driver::Abort(const std::string& reason) {
   }
   if (ended_ == items_->size()) end_s_ = Now();
   loop_->Post([this, alive = alive_] {
-    if (*alive && ended_ == items_->size() && done_) std::exchange(done_, nullptr)();
+    if (*alive) FinishIfAllEnded();
   });
 }
 

@@ -23,7 +23,7 @@ struct DriverOptions {
   int64_t max_concurrency = 0;
   bool closed_loop = false;  // no arrival times: a request is due when a slot is free
   double cancel_rate = 0;
-  std::optional<double> cancel_delay_s;
+  std::optional<double> cancel_delay_s = {};
   double request_timeout_s = 600;
   int64_t retries = 0;
   bool keep_texts = false;
@@ -61,6 +61,7 @@ class Driver {
   void PumpSoon();
   // The request is at its end; its call is dropped when no callback of it is running.
   void Ended(size_t index);
+  void FinishIfAllEnded();
   double Now() const { return ToSeconds(clock_.Now() - start_); }
 
   IoLoop* loop_;

@@ -35,7 +35,7 @@ Distribution Describe(std::vector<double> values, const std::vector<double>& per
 
 struct MetricOptions {
   std::vector<double> percentiles = {99};
-  Goodput goodput;
+  Goodput goodput = {};
   bool latency_from_sent = false;
   double duration_s = 0;
 };

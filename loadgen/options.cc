@@ -181,7 +181,7 @@ std::vector<Group> FlagTable(Options* o) {
            {"--grpc-address",
             {},
             "HOST:PORT",
-            "Where aisp-grpc goes (the server's http.grpc_port).",
+            "Where aisp-grpc goes. Default: --host and --port + 1, as the server has it.",
             Text(&o->grpc_address)},
            {"--model", {}, "NAME", "Default: the first that /v1/models names.", Text(&o->model)},
            {"--api-key", {}, "KEY", "Sent as 'Authorization: Bearer KEY'.", Text(&o->api_key)},
@@ -540,9 +540,13 @@ Status CheckTogether(const Options& o) {
   const bool chat_endpoint = o.endpoint.ends_with("/chat/completions");
   if (o.kind() == BackendKind::kGrpc) {
     if (o.grpc_address.empty()) {
-      return InvalidArgument("--backend aisp-grpc needs --grpc-address HOST:PORT");
+      return InvalidArgument("--backend aisp-grpc with --base-url needs --grpc-address HOST:PORT");
     }
-    if (!o.endpoint.empty()) return InvalidArgument("--endpoint is of no use with aisp-grpc");
+    if (!o.endpoint.empty() || !o.extra_body.empty() || o.prompt_format == "text") {
+      return InvalidArgument(
+          "--endpoint, --extra-body and --prompt-format text are of no use with --backend "
+          "aisp-grpc");
+    }
   } else if (!o.grpc_address.empty()) {
     return InvalidArgument("--grpc-address goes with --backend aisp-grpc");
   }
@@ -669,6 +673,11 @@ Result<Options> ParseOptions(std::span<const std::string> args) {
   }
   if (options.help || options.version) return options;
   if (options.save_detailed) options.save_result = true;
+  // The server's own default: gRPC is one port above HTTP.
+  if (options.kind() == BackendKind::kGrpc && options.grpc_address.empty() &&
+      options.base_url.empty()) {
+    options.grpc_address = fmt::format("{}:{}", options.host, options.port + 1);
+  }
   AISP_RETURN_IF_ERROR(CheckTogether(options));
   return options;
 }

@@ -224,7 +224,8 @@ std::string Table(const Options& o, const Summary& s, const Environment& e) {
   }
   if (s.without_usage > 0) {
     out += fmt::format(
-        "note: {} answers had no usage: their tokens are counted as chunks, their input as 0\n",
+        "note: {} answers had no usage: their tokens are counted as chunks, their input as it was "
+        "made\n",
         s.without_usage);
   }
   for (const auto& [reason, count] : s.routes) {

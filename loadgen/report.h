@@ -15,17 +15,17 @@ namespace aisp::loadgen {
 
 // What a reader must know to judge the numbers.
 struct Environment {
-  std::string date;  // 20261121-131500
-  std::string command_line;
-  std::string client_host;  // name, kernel, CPUs
-  std::string server;       // base URL or gRPC address
-  std::string model;
-  std::string target;  // path or gRPC method
+  std::string date = {};  // 20261121-131500
+  std::string command_line = {};
+  std::string client_host = {};  // name, kernel, CPUs
+  std::string server = {};       // base URL or gRPC address
+  std::string model = {};
+  std::string target = {};  // path or gRPC method
   int64_t max_model_len = 0;
   double cpu_share = 0;       // of the loop's thread over the run, 1 is a whole core
   double peak_cpu_share = 0;  // in the worst second
   double process_cpu_s = 0;
-  std::vector<std::string> notes;
+  std::vector<std::string> notes = {};
 };
 
 std::string Table(const Options& options, const Summary& summary, const Environment& environment);

@@ -20,6 +20,7 @@
 #include "loadgen/arrivals.h"
 #include "loadgen/dataset.h"
 #include "loadgen/driver.h"
+#include "loadgen/grpc_backend.h"
 #include "loadgen/http_backend.h"
 #include "loadgen/options.h"
 #include "loadgen/report.h"
@@ -319,7 +320,8 @@ Result<Prepared> Prepare(const Options& o, const std::vector<std::string>& args)
   const bool made_up =
       o.num_warmups > 0 || std::any_of(out.items.begin(), out.items.end(),
                                        [](const WorkItem& i) { return i.made_up(); });
-  AISP_ASSIGN_OR_RETURN(out.target, AskServer(o, made_up));
+  const bool grpc = o.kind() == BackendKind::kGrpc;
+  AISP_ASSIGN_OR_RETURN(out.target, grpc ? AskGrpcServer(o, made_up) : AskServer(o, made_up));
   Target& target = out.target;
   notes.insert(notes.end(), target.notes.begin(), target.notes.end());
   if (target.max_model_len > 0) {
@@ -331,9 +333,11 @@ Result<Prepared> Prepare(const Options& o, const std::vector<std::string>& args)
   e.date = Now("%Y%m%d-%H%M%S");
   e.command_line = CommandLineOf(args);
   e.client_host = HostLine();
-  e.server = fmt::format("http://{}:{}{}", target.url.host, target.url.port, target.url.prefix);
+  e.server =
+      grpc ? "grpc://" + o.grpc_address
+           : fmt::format("http://{}:{}{}", target.url.host, target.url.port, target.url.prefix);
   e.model = target.model;
-  e.target = o.target();
+  e.target = grpc ? "/aisp.v1.Inference/Generate" : o.target();
   e.max_model_len = target.max_model_len;
   AISP_RETURN_IF_ERROR(CheckFiles(o, ResultPath(o, e)));
   const int64_t files = RaiseFileLimit();
@@ -387,6 +391,13 @@ Result<int> Report(const Options& o, Prepared* prepared, const TimedRun& run,
   return equal && summary.failed == 0 ? 0 : kFailedExit;
 }
 
+Result<std::unique_ptr<Backend>> MakeBackend(IoLoop* loop, const Options& o, const Target& target) {
+  if (o.kind() == BackendKind::kGrpc) {
+    return MakeGrpcBackend(loop, o, target.model, &target.prompts);
+  }
+  return MakeHttpBackend(loop, o, target.url, target.model, &target.prompts);
+}
+
 Result<int> Measure(const Options& o, const std::vector<std::string>& args) {
   AISP_ASSIGN_OR_RETURN(Prepared prepared, Prepare(o, args));
   const Environment& e = prepared.environment;
@@ -396,8 +407,7 @@ Result<int> Measure(const Options& o, const std::vector<std::string>& args) {
   std::fflush(stdout);
   std::vector<RequestRecord> records;
   IoLoop loop;
-  AISP_ASSIGN_OR_RETURN(const auto backend, MakeHttpBackend(&loop, o, prepared.target.url, e.model,
-                                                            &prepared.target.prompts));
+  AISP_ASSIGN_OR_RETURN(const auto backend, MakeBackend(&loop, o, prepared.target));
   TimedRun run(&loop, backend.get(), o);
   run.Run(prepared.warmups, prepared.items, Schedule(o, prepared.items), &records);
   return Report(o, &prepared, run, records);

@@ -45,25 +45,26 @@ class Prober {
                           headers);
   }
 
+  // Servers without /ready say 404, or what they like.
   Status Ready() {
-    AISP_ASSIGN_OR_RETURN(const HttpAnswer answer, Ask("GET", "/ready"));
-    // Servers without /ready say 404, or what they like.
-    if (answer.status != 503) return {};
-    return Unavailable("the server is not ready: " + Excerpt(Trim(answer.body), 300));
+    const auto answer = Ask("GET", "/ready");
+    if (!answer) {
+      return tl::unexpected(
+          Error{answer.error().code,
+                fmt::format("{}; is a server running at http://{}:{}? (--base-url names another, "
+                            "--wait-ready S waits)",
+                            answer.error().message, target_->url.host, target_->url.port)});
+    }
+    if (answer->status != 503) return {};
+    return Unavailable(fmt::format("the server is not ready (--wait-ready S waits): {}",
+                                   Excerpt(Trim(answer->body), 300)));
   }
   Status AwaitServer() {
     const SteadyClock clock;
     const Instant deadline = clock.Now() + FromMs(1e3 * options_.wait_ready_s);
     for (;;) {
       const Status ready = Ready();
-      if (ready) return {};
-      if (clock.Now() >= deadline) {
-        return tl::unexpected(
-            Error{ready.error().code,
-                  fmt::format("{}; is a server running at http://{}:{}? (--base-url names another, "
-                              "--wait-ready S waits)",
-                              ready.error().message, target_->url.host, target_->url.port)});
-      }
+      if (ready || clock.Now() >= deadline) return ready;
       std::this_thread::sleep_for(kReadyPoll);
     }
   }

@@ -1,0 +1,334 @@
+#include "loadgen/dataset.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+namespace aisp::loadgen {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+PromptMaker Maker() {
+  PromptMaker maker;
+  maker.vocab = 50000;
+  return maker;
+}
+
+size_t CommonPrefix(const std::vector<TokenId>& a, const std::vector<TokenId>& b) {
+  const size_t n = std::min(a.size(), b.size());
+  return static_cast<size_t>(
+      std::mismatch(a.begin(), a.begin() + static_cast<ptrdiff_t>(n), b.begin()).first - a.begin());
+}
+
+Options ForTrace(const std::string& dataset) {
+  Options options;
+  options.dataset = dataset;
+  options.dataset_path = "trace";
+  return options;
+}
+
+TEST(RandomDataset, LengthsStayInTheRangeAndPromptsShareOnlyThePrefix) {
+  Options options;
+  options.num_prompts = 200;
+  options.input_len = 100;
+  options.output_len = 50;
+  options.range_ratio = 0.2;
+  options.prefix_len = 30;
+  std::vector<std::string> notes;
+  const auto items = LoadDataset(options, &notes);
+  ASSERT_TRUE(items);
+  ASSERT_EQ(items->size(), 200u);
+  std::set<int64_t> lengths;
+  const auto first = Maker().Ids(items->front().parts);
+  for (const WorkItem& item : *items) {
+    const auto ids = Maker().Ids(item.parts);
+    EXPECT_EQ(static_cast<int64_t>(ids.size()), item.input_tokens);
+    EXPECT_GE(item.input_tokens, 30 + 80);
+    EXPECT_LE(item.input_tokens, 30 + 120);
+    EXPECT_GE(item.output_tokens, 40);
+    EXPECT_LE(item.output_tokens, 60);
+    lengths.insert(item.input_tokens);
+    if (&item != &items->front()) {
+      EXPECT_EQ(CommonPrefix(ids, first), 30u);
+    }
+  }
+  EXPECT_GT(lengths.size(), 20u);
+}
+
+TEST(RandomDataset, TheSeedDecidesThePrompts) {
+  Options options;
+  options.num_prompts = 2;
+  std::vector<std::string> notes;
+  const auto ids = [&](uint64_t seed) {
+    options.seed = seed;
+    return Maker().Ids(LoadDataset(options, &notes)->at(1).parts);
+  };
+  EXPECT_EQ(ids(1), ids(1));
+  EXPECT_NE(ids(1), ids(2));
+}
+
+TEST(PrefixRepetition, EachPrefixComesEquallyOftenAndSuffixesAreUnique) {
+  Options options;
+  options.dataset = "prefix_repetition";
+  options.num_prompts = 60;
+  options.num_prefixes = 6;
+  options.repetition_prefix_len = 40;
+  options.repetition_suffix_len = 20;
+  std::vector<std::string> notes;
+  const auto items = LoadDataset(options, &notes);
+  ASSERT_TRUE(items);
+  std::map<std::vector<TokenId>, int> prefixes;
+  std::set<std::vector<TokenId>> whole;
+  for (const WorkItem& item : *items) {
+    auto ids = Maker().Ids(item.parts);
+    ASSERT_EQ(ids.size(), 60u);
+    whole.insert(ids);
+    ids.resize(40);
+    ++prefixes[ids];
+  }
+  EXPECT_EQ(whole.size(), 60u);
+  ASSERT_EQ(prefixes.size(), 6u);
+  for (const auto& [ids, count] : prefixes) EXPECT_EQ(count, 10);
+}
+
+TEST(Mooncake, EqualHashPrefixesAreEqualTokenPrefixesAndNothingElseIs) {
+  std::istringstream in(
+      R"({"timestamp": 1000, "input_length": 1500, "output_length": 5, "hash_ids": [0, 1, 2]}
+{"timestamp": 3500, "input_length": 1500, "output_length": 6, "hash_ids": [0, 1, 3]}
+{"timestamp": 2000, "input_length": 1024, "output_length": 7, "hash_ids": [0, 9]}
+
+{"timestamp": 9000, "input_length": 1500, "output_length": 8, "hash_ids": [0, 1, 2]}
+)");
+  const auto items = ReadMooncake(in, ForTrace("mooncake"));
+  ASSERT_TRUE(items) << items.error().message;
+  ASSERT_EQ(items->size(), 4u);
+  std::vector<double> times;
+  std::vector<std::vector<TokenId>> ids;
+  for (const WorkItem& item : *items) {
+    times.push_back(item.at_s);
+    ids.push_back(Maker().Ids(item.parts));
+    EXPECT_EQ(static_cast<int64_t>(ids.back().size()), item.input_tokens);
+  }
+  EXPECT_THAT(times, ElementsAre(0, 1, 2.5, 8));  // sorted, from zero
+  EXPECT_EQ(CommonPrefix(ids[0], ids[1]), 512u);
+  EXPECT_EQ(CommonPrefix(ids[0], ids[2]), 1024u);
+  EXPECT_EQ(ids[0], ids[3]);
+}
+
+TEST(Mooncake, TokensBeyondTheHashesBelongToOneRequestAlone) {
+  std::istringstream in(
+      R"({"timestamp": 0, "input_length": 700, "output_length": 5, "hash_ids": [4]}
+{"timestamp": 1, "input_length": 700, "output_length": 5, "hash_ids": [4]})");
+  const auto items = ReadMooncake(in, ForTrace("mooncake"));
+  ASSERT_TRUE(items);
+  EXPECT_EQ(CommonPrefix(Maker().Ids((*items)[0].parts), Maker().Ids((*items)[1].parts)), 512u);
+}
+
+TEST(Mooncake, TimesAndLengthsScaleAndSharingStays) {
+  std::istringstream in(
+      R"({"timestamp": 0, "input_length": 2048, "output_length": 100, "hash_ids": [1, 2, 3, 4]}
+{"timestamp": 4000, "input_length": 1024, "output_length": 100, "hash_ids": [1, 2]})");
+  Options options = ForTrace("mooncake");
+  options.time_scale = 0.5;
+  options.length_scale = 0.125;
+  const auto items = ReadMooncake(in, options);
+  ASSERT_TRUE(items);
+  EXPECT_EQ((*items)[0].input_tokens, 256);
+  EXPECT_EQ((*items)[1].output_tokens, 13);
+  EXPECT_DOUBLE_EQ((*items)[1].at_s, 2.0);
+  EXPECT_EQ(CommonPrefix(Maker().Ids((*items)[0].parts), Maker().Ids((*items)[1].parts)), 128u);
+}
+
+TEST(Mooncake, ABrokenLineIsNamed) {
+  std::istringstream missing("{\"timestamp\": 0, \"input_length\": 5}\n");
+  const auto read = ReadMooncake(missing, ForTrace("mooncake"));
+  ASSERT_FALSE(read);
+  EXPECT_THAT(read.error().message, HasSubstr("line 1"));
+  EXPECT_THAT(read.error().message, HasSubstr("output_length"));
+  std::istringstream garbage(
+      "{\"timestamp\": 0, \"input_length\": 5, \"output_length\": 1}\nhello\n");
+  EXPECT_THAT(ReadMooncake(garbage, ForTrace("mooncake")).error().message, HasSubstr("line 2"));
+}
+
+// The published traces, where they lie beside the project.
+TEST(Mooncake, ThePublishedTraceSharesAsManyTokensAsItsHashesSay) {
+  const std::string path = AISP_SHARED_DIR "/traces/mooncake/conversation_trace.jsonl";
+  std::ifstream in(path);
+  if (!in) GTEST_SKIP() << "the Mooncake trace is not there: " << path;
+  Options options = ForTrace("mooncake");
+  const auto items = ReadMooncake(in, options);
+  ASSERT_TRUE(items) << items.error().message;
+  ASSERT_EQ(items->size(), 12031u);
+  std::ifstream again(path);
+  std::vector<std::vector<int64_t>> hashes;
+  std::string line;
+  while (hashes.size() < 400 && std::getline(again, line)) {
+    hashes.push_back(nlohmann::json::parse(line)["hash_ids"].get<std::vector<int64_t>>());
+  }
+  // The trace is sorted by time, so that items stand in its order.
+  std::vector<std::vector<TokenId>> ids;
+  for (size_t i = 0; i < hashes.size(); ++i) {
+    ids.push_back(Maker().Ids((*items)[i].parts));
+    ASSERT_EQ(static_cast<int64_t>(ids.back().size()), (*items)[i].input_tokens);
+  }
+  for (size_t a = 0; a < hashes.size(); a += 7) {
+    for (size_t b = a + 1; b < hashes.size(); ++b) {
+      const auto shared = static_cast<size_t>(
+          std::mismatch(hashes[a].begin(),
+                        hashes[a].begin() +
+                            static_cast<ptrdiff_t>(std::min(hashes[a].size(), hashes[b].size())),
+                        hashes[b].begin())
+              .first -
+          hashes[a].begin());
+      const size_t expected = std::min({shared * 512, ids[a].size(), ids[b].size()});
+      ASSERT_EQ(CommonPrefix(ids[a], ids[b]), expected) << a << " and " << b;
+    }
+  }
+}
+
+TEST(CsvTraces, AzureTimesHaveFractionsAndLengthsAreTaken) {
+  std::istringstream in(
+      "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
+      "2023-11-16 23:59:59.5000000,374,44\r\n"
+      "2023-11-17 00:00:01.7500000,396,109\r\n");
+  const auto items = ReadCsvTrace(in, ForTrace("azure"));
+  ASSERT_TRUE(items) << items.error().message;
+  ASSERT_EQ(items->size(), 2u);
+  EXPECT_NEAR((*items)[1].at_s, 2.25, 1e-6);
+  EXPECT_EQ((*items)[1].input_tokens, 396);
+  EXPECT_EQ((*items)[1].output_tokens, 109);
+  EXPECT_EQ(CommonPrefix(Maker().Ids((*items)[0].parts), Maker().Ids((*items)[1].parts)), 0u);
+}
+
+TEST(CsvTraces, BurstGptNamesItsColumnsAndFailedRequestsAreLeftOut) {
+  std::istringstream in(
+      "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+      "5,ChatGPT,472,18,490,Conversation log\n"
+      "45,ChatGPT,1087,0,1087,Conversation log\n"
+      "118,GPT-4,417,276,693,Conversation log\n");
+  const auto items = ReadCsvTrace(in, ForTrace("burstgpt"));
+  ASSERT_TRUE(items) << items.error().message;
+  ASSERT_EQ(items->size(), 2u);
+  EXPECT_DOUBLE_EQ((*items)[1].at_s, 113);
+  EXPECT_EQ((*items)[1].output_tokens, 276);
+}
+
+TEST(CsvTraces, AForeignFileIsRefusedWithItsHeader) {
+  std::istringstream in("a,b,c\n1,2,3\n");
+  const auto read = ReadCsvTrace(in, ForTrace("azure"));
+  ASSERT_FALSE(read);
+  EXPECT_THAT(read.error().message, HasSubstr("a,b,c"));
+}
+
+TEST(CsvTraces, ThePublishedAzureTraceIsAnHourOfRequests) {
+  const std::string path = AISP_SHARED_DIR "/traces/azure/AzureLLMInferenceTrace_conv.csv";
+  std::ifstream in(path);
+  if (!in) GTEST_SKIP() << "the Azure trace is not there: " << path;
+  const auto items = ReadCsvTrace(in, ForTrace("azure"));
+  ASSERT_TRUE(items) << items.error().message;
+  EXPECT_EQ(items->size(), 19366u);
+  EXPECT_NEAR(items->back().at_s, 3600, 120);
+  EXPECT_TRUE(std::is_sorted(items->begin(), items->end(),
+                             [](const auto& a, const auto& b) { return a.at_s < b.at_s; }));
+}
+
+TEST(Custom, TakesPromptsTurnsAndMessages) {
+  Options options = ForTrace("custom");
+  std::istringstream in(
+      "{\"prompt\": \"Hello\", \"output_tokens\": 7}\n{\"turns\": [\"First\", \"Second\"]}\n");
+  const auto items = ReadCustom(in, options);
+  ASSERT_TRUE(items) << items.error().message;
+  EXPECT_EQ((*items)[0].text, "Hello");
+  EXPECT_EQ((*items)[0].output_tokens, 7);
+  EXPECT_EQ((*items)[1].text, "First");
+  EXPECT_EQ((*items)[1].output_tokens, 256);
+  std::istringstream chat("{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}]}\n");
+  EXPECT_THAT(ReadCustom(chat, options).error().message, HasSubstr("chat/completions"));
+  options.endpoint = "/v1/chat/completions";
+  std::istringstream chat_again("{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}]}\n");
+  EXPECT_THAT(ReadCustom(chat_again, options)->front().messages_json, HasSubstr("\"hi\""));
+}
+
+TEST(ShareGpt, TakesTheFirstTurnAndLeavesOutConversationsWithoutAnAnswer) {
+  Options options = ForTrace("sharegpt");
+  std::istringstream in(R"([{"conversations": [{"from": "human", "value": "What is a fox?"},
+      {"from": "gpt", "value": "A fox is a small animal with a tail."}]},
+      {"conversations": [{"from": "human", "value": "alone"}]}, {"id": 3}])");
+  const auto items = ReadShareGpt(in, options);
+  ASSERT_TRUE(items) << items.error().message;
+  ASSERT_EQ(items->size(), 1u);
+  EXPECT_EQ(items->front().text, "What is a fox?");
+  EXPECT_EQ(items->front().output_tokens, 9);
+}
+
+TEST(Clipping, KeepsTheContextAndSaysWhatItDid) {
+  Options options;
+  options.num_prompts = 3;
+  options.input_len = 300;
+  options.output_len = 30;
+  std::vector<std::string> notes;
+  auto items = *LoadDataset(options, &notes);
+  ClipToContext(&items, 330, 0, &notes);
+  EXPECT_TRUE(notes.empty());
+  const auto before = Maker().Ids(items[0].parts);
+  ClipToContext(&items, 100, 0, &notes);
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_THAT(notes[0], HasSubstr("3 of 3 requests"));
+  for (const WorkItem& item : items) {
+    EXPECT_EQ(item.input_tokens + item.output_tokens, 100);
+    EXPECT_EQ(item.output_tokens, 30);
+  }
+  const auto after = Maker().Ids(items[0].parts);
+  EXPECT_EQ(CommonPrefix(before, after), after.size());
+}
+
+TEST(Prompts, WordsComeAsManyAsTheServersCountSays) {
+  PromptMaker maker;
+  maker.ids = false;
+  maker.tokens_per_word = 1.25;
+  maker.overhead_tokens = 10;
+  const std::string text = maker.Words({{1, 100}, {2, 60}});
+  EXPECT_EQ(std::count(text.begin(), text.end(), ' ') + 1, 120);  // (160 - 10) / 1.25
+  const std::string other = maker.Words({{1, 100}, {3, 60}});
+  EXPECT_EQ(text.substr(0, 200), other.substr(0, 200));
+  EXPECT_NE(text, other);
+}
+
+TEST(Warmups, ShareNoPromptWithTheRun) {
+  Options options;
+  options.num_prompts = 3;
+  std::vector<std::string> notes;
+  const auto items = *LoadDataset(options, &notes);
+  const auto warmups = WarmupItems(items, 5, options.seed);
+  ASSERT_EQ(warmups.size(), 5u);
+  for (const WorkItem& item : items) {
+    EXPECT_LT(CommonPrefix(Maker().Ids(item.parts), Maker().Ids(warmups[0].parts)), 4u);
+  }
+}
+
+TEST(LoadDataset, TooFewPromptsAreSentAgainWithANote) {
+  const std::string path = ::testing::TempDir() + "/aisp_loadgen_custom.jsonl";
+  std::ofstream(path) << "{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n";
+  Options options = ForTrace("custom");
+  options.dataset_path = path;
+  options.num_prompts = 5;
+  std::vector<std::string> notes;
+  const auto items = LoadDataset(options, &notes);
+  ASSERT_TRUE(items);
+  EXPECT_EQ(items->size(), 5u);
+  EXPECT_EQ(items->at(4).text, "a");
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_THAT(notes[0], HasSubstr("2 prompts for 5 requests"));
+  options.dataset_path = "/nonexistent.jsonl";
+  EXPECT_THAT(LoadDataset(options, &notes).error().message, HasSubstr("/nonexistent.jsonl"));
+}
+
+}  // namespace
+}  // namespace aisp::loadgen

@@ -1,0 +1,214 @@
+// The driver against a server that is only a script: every request ends once, whatever happens to it.
+#include "loadgen/driver.h"
+
+#include <gmock/gmock.h>
+
+#include <functional>
+#include <map>
+
+namespace aisp::loadgen {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Answers each request with what `script` does to its listener, from the loop.
+class ScriptedBackend final : public Backend {
+ public:
+  struct Sent {
+    size_t number;  // of all attempts
+    BackendListener* listener;
+  };
+  using Script = std::function<void(const Sent&)>;
+  ScriptedBackend(IoLoop* loop, Script script) : loop_(loop), script_(std::move(script)) {}
+
+  std::unique_ptr<BackendCall> Start(const WorkItem&, BackendListener* listener) override {
+    auto call = std::make_unique<Call>();
+    call->backend = this;
+    ++open_;
+    most_open_ = std::max(most_open_, open_);
+    loop_->Post([this, alive = call->alive, sent = Sent{starts_++, listener}] {
+      if (*alive) script_(sent);
+    });
+    return call;
+  }
+  int open() const { return open_; }
+  int most_open() const { return most_open_; }
+  size_t starts() const { return starts_; }
+
+ private:
+  struct Call final : BackendCall {
+    ~Call() override {
+      *alive = false;
+      --backend->open_;
+    }
+    ScriptedBackend* backend = nullptr;
+    std::shared_ptr<bool> alive = std::make_shared<bool>(true);
+  };
+  IoLoop* loop_;
+  Script script_;
+  size_t starts_ = 0;
+  int open_ = 0;
+  int most_open_ = 0;
+};
+
+Delta Token(std::string_view text) { return {.has_output = true, .raw_text = text}; }
+Delta Last() { return {.finished = true, .finish_reason = "length"}; }
+
+void Answer(BackendListener* listener, int tokens) {
+  for (int i = 0; i < tokens; ++i) listener->OnDelta(Token("x"));
+  listener->OnDelta(Last());
+  listener->OnUsage({10, tokens, 0});
+  listener->OnEnd({.completed = true, .http_status = 200});
+}
+
+class DriverTest : public ::testing::Test {
+ protected:
+  void Run(size_t count, const DriverOptions& options, ScriptedBackend::Script script,
+           std::vector<double> at_s = {}, const std::function<void(Driver*)>& during = {}) {
+    items_.resize(count);
+    for (WorkItem& item : items_) item.output_tokens = 8;
+    if (at_s.empty()) at_s.assign(count, 0.0);
+    backend_ = std::make_unique<ScriptedBackend>(&loop_, std::move(script));
+    Driver driver(&loop_, backend_.get(), options, &items_, std::move(at_s), &records_);
+    loop_.Post([&] {
+      driver.Start([this] { loop_.Stop(); });
+      if (during) during(&driver);
+    });
+    loop_.Run();
+    EXPECT_EQ(driver.ended(), count);
+    EXPECT_EQ(driver.in_flight(), 0u);
+  }
+  std::map<RequestStatus, int> Counts() const {
+    std::map<RequestStatus, int> counts;
+    for (const RequestRecord& r : records_) ++counts[r.status];
+    return counts;
+  }
+
+  IoLoop loop_;
+  std::vector<WorkItem> items_;
+  std::vector<RequestRecord> records_;
+  std::unique_ptr<ScriptedBackend> backend_;
+};
+
+TEST_F(DriverTest, EveryRequestIsSentOnceAndCompleted) {
+  Run(200, {.keep_texts = true}, [](const auto& sent) { Answer(sent.listener, 4); });
+  EXPECT_EQ(backend_->starts(), 200u);
+  for (const RequestRecord& r : records_) {
+    EXPECT_EQ(r.status, RequestStatus::kCompleted);
+    EXPECT_EQ(r.output_tokens, 4);
+    EXPECT_EQ(r.chunks, 4);
+    EXPECT_EQ(r.gaps_ms.size(), 3u);
+    EXPECT_EQ(r.texts, std::vector<std::string>{"xxxx"});
+    EXPECT_GE(r.sent_s, r.intended_s);
+  }
+}
+
+TEST_F(DriverTest, ConcurrencyHasItsBound) {
+  Run(60, {.max_concurrency = 7, .closed_loop = true},
+      [](const auto& sent) { Answer(sent.listener, 2); });
+  EXPECT_EQ(backend_->most_open(), 7);
+  EXPECT_EQ(Counts()[RequestStatus::kCompleted], 60);
+}
+
+TEST_F(DriverTest, OpenLoopDoesNotWaitForAnswers) {
+  // Nobody answers before the last request has been sent: in a closed loop that would be never.
+  std::vector<BackendListener*> waiting;
+  std::vector<double> at;
+  for (int i = 0; i < 30; ++i) at.push_back(0.002 * i);
+  Run(
+      30, {},
+      [&](const auto& sent) {
+        waiting.push_back(sent.listener);
+        if (waiting.size() < 30) return;
+        for (BackendListener* listener : waiting) Answer(listener, 2);
+      },
+      at);
+  EXPECT_EQ(backend_->most_open(), 30);
+  for (size_t i = 0; i < 30; ++i) {
+    EXPECT_DOUBLE_EQ(records_[i].intended_s, at[i]);
+    EXPECT_GE(records_[i].sent_s, at[i]);
+    EXPECT_GT(records_[i].ttft_ms(false), 1e3 * (at.back() - at[i]) - 1);
+  }
+}
+
+TEST_F(DriverTest, CancelledOnesAreTheShareAskedForAndTheSameForASeed) {
+  const auto answer = [](const auto& sent) { Answer(sent.listener, 8); };
+  Run(1000, {.cancel_rate = 0.3, .seed = 4}, answer);
+  std::vector<size_t> first;
+  for (size_t i = 0; i < records_.size(); ++i) {
+    if (records_[i].status != RequestStatus::kCancelled) continue;
+    first.push_back(i);
+    EXPECT_THAT(records_[i].reason, HasSubstr("as asked"));
+    EXPECT_GE(records_[i].chunks, 1);
+    EXPECT_LT(records_[i].chunks, 8);
+  }
+  EXPECT_NEAR(static_cast<double>(first.size()), 300, 45);
+  EXPECT_EQ(Counts()[RequestStatus::kFailed], 0);
+}
+
+TEST_F(DriverTest, RefusedOnesAreTriedAgainUpToTheLimitAndCounted) {
+  std::map<BackendListener*, int> attempts;
+  Run(3, {.retries = 2}, [&](const auto& sent) {
+    const int attempt = ++attempts[sent.listener];
+    const bool hopeless = sent.number % 3 == 2;  // the third request, in each round
+    if (attempt <= 1 || hopeless) {
+      sent.listener->OnEnd({.reason = "HTTP 503: busy",
+                            .http_status = 503,
+                            .may_retry = true,
+                            .retry_after = std::chrono::milliseconds(5)});
+    } else {
+      Answer(sent.listener, 2);
+    }
+  });
+  EXPECT_EQ(Counts()[RequestStatus::kCompleted] + Counts()[RequestStatus::kFailed], 3);
+  EXPECT_GE(Counts()[RequestStatus::kCompleted], 2);
+  for (const RequestRecord& r : records_) {
+    EXPECT_GE(r.retries, 1);
+    EXPECT_LE(r.retries, 2);
+    if (r.status == RequestStatus::kFailed) {
+      EXPECT_EQ(r.http_status, 503);
+    }
+  }
+}
+
+TEST_F(DriverTest, WhatHasBegunIsNotTriedAgain) {
+  Run(1, {.retries = 5}, [](const auto& sent) {
+    sent.listener->OnDelta(Token("x"));
+    sent.listener->OnEnd({.reason = "truncated", .http_status = 200});
+  });
+  EXPECT_EQ(backend_->starts(), 1u);
+  EXPECT_EQ(records_[0].status, RequestStatus::kFailed);
+  EXPECT_EQ(records_[0].reason, "truncated");
+  EXPECT_EQ(records_[0].output_tokens, 1);
+}
+
+TEST_F(DriverTest, SilenceEndsAtTheTimeout) {
+  Run(4, {.request_timeout_s = 0.02}, [](const auto&) {});
+  EXPECT_EQ(Counts()[RequestStatus::kFailed], 4);
+  EXPECT_THAT(records_[0].reason, HasSubstr("--request-timeout"));
+  EXPECT_EQ(backend_->open(), 0);
+}
+
+TEST_F(DriverTest, AnAbortedRunStillHasOneStatusForEach) {
+  Run(
+      40, {.max_concurrency = 5, .closed_loop = true}, [](const auto&) {}, {},
+      [this](Driver* driver) {
+        loop_.Post([this, driver] { loop_.Post([driver] { driver->Abort("interrupted"); }); });
+      });
+  EXPECT_EQ(Counts()[RequestStatus::kCancelled], 40);
+  EXPECT_EQ(backend_->open(), 0);
+}
+
+TEST_F(DriverTest, WithoutUsageTokensAreChunks) {
+  Run(1, {}, [](const auto& sent) {
+    sent.listener->OnDelta(Token("a"));
+    sent.listener->OnDelta(Token("b"));
+    sent.listener->OnDelta(Last());
+    sent.listener->OnEnd({.completed = true, .http_status = 200});
+  });
+  EXPECT_FALSE(records_[0].tokens_from_usage);
+  EXPECT_EQ(records_[0].output_tokens, 2);
+}
+
+}  // namespace
+}  // namespace aisp::loadgen
