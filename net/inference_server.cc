@@ -199,7 +199,7 @@ class ClientService final : public v1::Inference::CallbackService {
     auto reactor = std::make_shared<Reactor>(context, live_, options_.max_unsent_bytes,
                                              options_.write_timeout);
     return Dispatch<StreamHandle<v1::InferenceRequest, v1::InferenceEvent>>(
-        context, "Generate", request, std::move(reactor), &InferenceHandler::Generate);
+        context, "Generate", request, reactor, &InferenceHandler::Generate);
   }
   grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
                                      const v1::TokenizeRequest* request,
@@ -223,14 +223,13 @@ class ClientService final : public v1::Inference::CallbackService {
                                           const Request* request, Response* response,
                                           Method method) {
     auto reactor = std::make_shared<UnaryReactor<Response>>(context, response, live_);
-    return Dispatch<UnaryHandle<Request, Response>>(context, name, request, std::move(reactor),
-                                                    method);
+    return Dispatch<UnaryHandle<Request, Response>>(context, name, request, reactor, method);
   }
 
   // Registers the call and posts it to the handler's thread.
   template <typename Handle, typename Request, typename Reactor, typename Method>
   Reactor* Dispatch(grpc::CallbackServerContext* context, const char* name, const Request* request,
-                    std::shared_ptr<Reactor> reactor, Method method) {
+                    const std::shared_ptr<Reactor>& reactor, Method method) {
     RpcInfo info = InfoOf(*context, std::string("/aisp.v1.Inference/") + name, clock_.Now());
     auto handle = std::make_shared<Handle>(std::move(info), *request, reactor, loop_);
     reactor->OnGone([loop = loop_, weak = std::weak_ptr(handle)](RpcCall::Gone why) {

@@ -35,7 +35,7 @@ std::string GoneText(HttpExchange::Gone why) {
 struct Frontend::Route {
   std::string_view path;
   std::string_view method;
-  void (Frontend::*handler)(const std::shared_ptr<HttpExchange>&, Caller);
+  void (Frontend::*handler)(const std::shared_ptr<HttpExchange>&, const Caller&);
   bool with_children = false;  // also path/...
 };
 
@@ -143,25 +143,25 @@ void Frontend::Handle(const std::shared_ptr<HttpExchange>& exchange) {
   auto tenant = context_->tenants->Authenticate(request.Header("authorization"));
   if (!tenant) return Respond(*exchange, caller, tl::unexpected(tenant.error()));
   caller.tenant = std::move(*tenant);
-  (this->*route->handler)(exchange, std::move(caller));
+  (this->*route->handler)(exchange, caller);
 }
 
-void Frontend::Chat(const std::shared_ptr<HttpExchange>& exchange, Caller caller) {
-  Generate(exchange, std::move(caller), Endpoint::kChat);
+void Frontend::Chat(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller) {
+  Generate(exchange, caller, Endpoint::kChat);
 }
 
-void Frontend::Completions(const std::shared_ptr<HttpExchange>& exchange, Caller caller) {
-  Generate(exchange, std::move(caller), Endpoint::kCompletions);
+void Frontend::Completions(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller) {
+  Generate(exchange, caller, Endpoint::kCompletions);
 }
 
-void Frontend::Generate(const std::shared_ptr<HttpExchange>& exchange, Caller caller,
+void Frontend::Generate(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller,
                         Endpoint endpoint) {
   const HttpRequest& request = exchange->request();
   const ServedModel* model = context_->model;
   auto timeout = ParseTimeoutHeader(request.Header("x-request-timeout"), model->limits);
   if (!timeout) return Respond(*exchange, caller, tl::unexpected(timeout.error()));
   GenerationJob::Request job{
-      std::move(caller), *timeout, PrefillPreferenceOf(request.Header("x-aisp-prefill")),
+      caller, *timeout, PrefillPreferenceOf(request.Header("x-aisp-prefill")),
       [exchange, model, endpoint]() -> ApiResult<PreparedRequest> {
         const std::string& body = exchange->request().body;
         if (endpoint == Endpoint::kChat) {
@@ -178,7 +178,7 @@ void Frontend::Generate(const std::shared_ptr<HttpExchange>& exchange, Caller ca
   });
 }
 
-void Frontend::Tokenize(const std::shared_ptr<HttpExchange>& exchange, Caller caller) {
+void Frontend::Tokenize(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller) {
   OnPool(exchange, caller, [exchange, model = context_->model]() -> ApiResult<std::string> {
     AISP_ASSIGN_OR_RETURN(const TokenizeRequest request,
                           ParseTokenize(exchange->request().body, model->limits));
@@ -187,7 +187,7 @@ void Frontend::Tokenize(const std::shared_ptr<HttpExchange>& exchange, Caller ca
   });
 }
 
-void Frontend::Detokenize(const std::shared_ptr<HttpExchange>& exchange, Caller caller) {
+void Frontend::Detokenize(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller) {
   OnPool(exchange, caller, [exchange, model = context_->model]() -> ApiResult<std::string> {
     AISP_ASSIGN_OR_RETURN(const DetokenizeRequest request,
                           ParseDetokenize(exchange->request().body, model->limits));
@@ -196,7 +196,7 @@ void Frontend::Detokenize(const std::shared_ptr<HttpExchange>& exchange, Caller 
   });
 }
 
-void Frontend::Models(const std::shared_ptr<HttpExchange>& exchange, Caller caller) {
+void Frontend::Models(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller) {
   const ServedModel& model = *context_->model;
   const ModelInfo info{model.name, context_->started_unix_s, model.max_model_len};
   const std::string& path = exchange->request().path;
@@ -213,7 +213,7 @@ void Frontend::Models(const std::shared_ptr<HttpExchange>& exchange, Caller call
   Respond(*exchange, caller, ModelObject(info));
 }
 
-void Frontend::Version(const std::shared_ptr<HttpExchange>& exchange, Caller caller) {
+void Frontend::Version(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller) {
   Respond(*exchange, caller, fmt::format(R"({{"version":"{}"}})", aisp::Version()));
 }
 

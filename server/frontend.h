@@ -31,13 +31,14 @@ class Frontend {
   // Null when the path is none of ours.
   static const Route* Find(std::string_view path);
 
-  void Generate(const std::shared_ptr<HttpExchange>& exchange, Caller caller, Endpoint endpoint);
-  void Chat(const std::shared_ptr<HttpExchange>& exchange, Caller caller);
-  void Completions(const std::shared_ptr<HttpExchange>& exchange, Caller caller);
-  void Tokenize(const std::shared_ptr<HttpExchange>& exchange, Caller caller);
-  void Detokenize(const std::shared_ptr<HttpExchange>& exchange, Caller caller);
-  void Models(const std::shared_ptr<HttpExchange>& exchange, Caller caller);
-  void Version(const std::shared_ptr<HttpExchange>& exchange, Caller caller);
+  void Generate(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller,
+                Endpoint endpoint);
+  void Chat(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller);
+  void Completions(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller);
+  void Tokenize(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller);
+  void Detokenize(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller);
+  void Models(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller);
+  void Version(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller);
 
   // Runs `work`, which makes the body of the answer, on the pool.
   void OnPool(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller,

@@ -159,8 +159,8 @@ void InferenceService::Generate(std::shared_ptr<GenerateCall> call) {
 }
 
 template <typename Call, typename Work, typename Fill>
-void InferenceService::OnPool(std::shared_ptr<Call> call, const Caller& caller, Work work,
-                              Fill fill) {
+void InferenceService::OnPool(const std::shared_ptr<Call>& call, const Caller& caller,
+                              const Work& work, const Fill& fill) {
   // The pool may outlive us by what it has queued; the loop runs nothing for us then.
   IoLoop* const loop = context_->loop;
   const bool taken = context_->pool->TrySubmit([this, loop, call, caller, work, fill] {

@@ -27,7 +27,8 @@ class InferenceService final : public InferenceHandler {
   std::optional<Caller> Admit(RpcCall& call);
   // Runs `work` on the pool, then fills the response with `fill`.
   template <typename Call, typename Work, typename Fill>
-  void OnPool(std::shared_ptr<Call> call, const Caller& caller, Work work, Fill fill);
+  void OnPool(const std::shared_ptr<Call>& call, const Caller& caller, const Work& work,
+              const Fill& fill);
   void Finish(RpcCall& call, const Caller& caller, const ApiError& error);
 
   FrontendContext* const context_;
