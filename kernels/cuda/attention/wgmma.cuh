@@ -13,13 +13,8 @@ __device__ __forceinline__ uint64_t RowsDescriptor(uint32_t address) {
 }
 // Rows run along the contracted dimension (V: keys), columns of 64 elements are `column_bytes` apart.
 __device__ __forceinline__ uint64_t ColumnsDescriptor(uint32_t address, uint32_t column_bytes) {
-#ifdef AISP_WGMMA_SWAP
-  return static_cast<uint64_t>((address & 0x3ffff) >> 4) | (64ULL << 16) |
-         (static_cast<uint64_t>(column_bytes >> 4) << 32) | (1ULL << 62);
-#else
   return static_cast<uint64_t>((address & 0x3ffff) >> 4) |
          (static_cast<uint64_t>(column_bytes >> 4) << 16) | (64ULL << 32) | (1ULL << 62);
-#endif
 }
 
 // Before the first product that reads registers or shared memory written by ordinary instructions.

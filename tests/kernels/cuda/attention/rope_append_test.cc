@@ -1,0 +1,269 @@
+// RoPE with KV append, and the copies of byte ranges, against plain loops on the host.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <random>
+
+#include "tests/kernels/cuda/attention/attention_case.h"
+
+namespace aisp::cuda {
+namespace {
+
+struct RopeCase {
+  int32_t rows = 13;
+  int32_t heads = 6;
+  int32_t kv_heads = 2;
+  int32_t dim = 128;
+  int32_t block_tokens = 16;
+  DType in = DType::kBF16;
+  DType out = DType::kBF16;
+  DType kv = DType::kBF16;
+  bool norm = false;
+};
+
+constexpr float kKScale = 0.25f;
+constexpr float kVScale = 0.5f;
+constexpr int32_t kPositions = 300;
+
+std::vector<uint8_t> Encode(const std::vector<float>& values, DType type) {
+  std::vector<uint8_t> bytes(values.size() * DTypeBytes(type));
+  for (size_t i = 0; i < values.size(); ++i) {
+    const uint16_t bits = Bf16FromFloat(values[i]);
+    if (type == DType::kF32) std::memcpy(&bytes[4 * i], &values[i], 4);
+    if (type == DType::kBF16) std::memcpy(&bytes[2 * i], &bits, 2);
+    if (type == DType::kF8E4M3) bytes[i] = E4M3FromFloat(values[i]);
+  }
+  return bytes;
+}
+
+std::vector<float> Decode(const std::vector<uint8_t>& bytes, DType type) {
+  std::vector<float> values(bytes.size() / DTypeBytes(type));
+  for (size_t i = 0; i < values.size(); ++i) {
+    uint16_t bits = 0;
+    if (type == DType::kF32) std::memcpy(&values[i], &bytes[4 * i], 4);
+    if (type == DType::kBF16) std::memcpy(&bits, &bytes[2 * i], 2);
+    if (type == DType::kBF16) values[i] = FloatFromBf16(bits);
+    if (type == DType::kF8E4M3) values[i] = FloatFromE4M3(bytes[i]);
+  }
+  return values;
+}
+
+std::vector<float> Random(size_t count, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(count);
+  for (float& v : values) v = normal(random);
+  return values;
+}
+
+// A head, normalised (null weight: not) and rotated, in double precision.
+std::vector<double> RotatedHead(const float* x, const float* weight, const float* angles,
+                                int32_t dim) {
+  std::vector<double> head(x, x + dim);
+  if (weight != nullptr) {
+    double sum = 0;
+    for (double v : head) sum += v * v;
+    for (int32_t d = 0; d < dim; ++d)
+      head[static_cast<size_t>(d)] *= weight[d] / std::sqrt(sum / dim + 1e-6);
+  }
+  for (int32_t d = 0; d < dim / 2; ++d) {
+    const double a = head[static_cast<size_t>(d)], b = head[static_cast<size_t>(d + dim / 2)];
+    head[static_cast<size_t>(d)] = a * angles[d] - b * angles[d + dim / 2];
+    head[static_cast<size_t>(d + dim / 2)] = b * angles[d] + a * angles[d + dim / 2];
+  }
+  return head;
+}
+
+void ExpectNear(double is, double should, DType type, const char* what) {
+  const double relative = type == DType::kF32 ? 1e-5 : type == DType::kBF16 ? 5e-3 : 7e-2;
+  ASSERT_NEAR(is, should, relative * std::fabs(should) + (type == DType::kF8E4M3 ? 2e-3 : 1e-5))
+      << what;
+}
+
+void Check(const RopeCase& c) {
+  if (!HaveGpu()) GTEST_SKIP() << "no GPU";
+  const int64_t stride = static_cast<int64_t>(c.heads + 2 * c.kv_heads) * c.dim;
+  const auto dim = static_cast<size_t>(c.dim);
+  const std::vector<uint8_t> qkv_bytes =
+      Encode(Random(static_cast<size_t>(c.rows * stride), 1), c.in);
+  const std::vector<float> qkv = Decode(qkv_bytes, c.in);
+  const std::vector<float> q_norm = Random(dim, 2), k_norm = Random(dim, 3);
+  std::vector<float> cos_sin(static_cast<size_t>(kPositions) * dim);
+  for (int32_t p = 0; p < kPositions; ++p) {
+    for (int32_t d = 0; d < c.dim / 2; ++d) {
+      const float angle = static_cast<float>(p) * std::pow(10000.0f, -2.0f * static_cast<float>(d) /
+                                                                         static_cast<float>(c.dim));
+      cos_sin[static_cast<size_t>(p * c.dim + d)] = std::cos(angle);
+      cos_sin[static_cast<size_t>(p * c.dim + d + c.dim / 2)] = std::sin(angle);
+    }
+  }
+  const int32_t blocks = 9;
+  std::vector<int32_t> slots(static_cast<size_t>(blocks * c.block_tokens));
+  std::iota(slots.begin(), slots.end(), 0);
+  std::shuffle(slots.begin(), slots.end(), std::mt19937(4));
+  std::vector<int32_t> positions;
+  for (int32_t r = 0; r < c.rows; ++r) positions.push_back(r == 5 ? -1 : (r * 37) % kPositions);
+
+  const size_t pool_elements =
+      static_cast<size_t>(blocks * c.kv_heads * 2 * c.block_tokens * c.dim);
+  const size_t out_elements = static_cast<size_t>(c.rows * c.heads * c.dim);
+  const DeviceBytes d_qkv(qkv_bytes.data(), qkv_bytes.size()),
+      d_angles(cos_sin.data(), cos_sin.size() * 4);
+  const DeviceBytes d_qn(q_norm.data(), dim * 4), d_kn(k_norm.data(), dim * 4);
+  const DeviceBytes d_slots(slots.data(), slots.size() * 4),
+      d_positions(positions.data(), positions.size() * 4);
+  const DeviceBytes d_out(out_elements * DTypeBytes(c.out)),
+      d_pool(pool_elements * DTypeBytes(c.kv));
+  cudaMemset(d_out.as<void>(), 0xff, out_elements * DTypeBytes(c.out));
+  cudaMemset(d_pool.as<void>(), 0xff, pool_elements * DTypeBytes(c.kv));
+
+  RopeAppendCall call;
+  call.qkv = d_qkv.as<void>();
+  call.qkv_type = c.in;
+  call.qkv_row_stride = stride;
+  call.q_out = d_out.as<void>();
+  call.q_out_type = c.out;
+  call.q_out_row_stride = static_cast<int64_t>(c.heads) * c.dim;
+  call.cos_sin = d_angles.as<float>();
+  call.q_norm = c.norm ? d_qn.as<float>() : nullptr;
+  call.k_norm = c.norm ? d_kn.as<float>() : nullptr;
+  call.rows = c.rows;
+  call.num_heads = c.heads;
+  call.positions = d_positions.as<int32_t>();
+  call.kv_slots = d_slots.as<int32_t>();
+  call.kv.layer = d_pool.as<void>();
+  call.kv.dtype = c.kv;
+  call.kv.num_kv_heads = c.kv_heads;
+  call.kv.head_dim = c.dim;
+  call.kv.block_tokens = c.block_tokens;
+  call.k_scale = kKScale;
+  call.v_scale = kVScale;
+  ASSERT_TRUE(RopeAppend(call, nullptr));
+  std::vector<uint8_t> out_bytes(out_elements * DTypeBytes(c.out)),
+      pool_bytes(pool_elements * DTypeBytes(c.kv));
+  ASSERT_EQ(
+      cudaMemcpy(out_bytes.data(), d_out.as<void>(), out_bytes.size(), cudaMemcpyDeviceToHost),
+      cudaSuccess);
+  ASSERT_EQ(
+      cudaMemcpy(pool_bytes.data(), d_pool.as<void>(), pool_bytes.size(), cudaMemcpyDeviceToHost),
+      cudaSuccess);
+  const std::vector<float> out = Decode(out_bytes, c.out), pool = Decode(pool_bytes, c.kv);
+
+  size_t written = 0;
+  for (int32_t r = 0; r < c.rows; ++r) {
+    const bool padding = positions[static_cast<size_t>(r)] < 0;
+    const float* angles =
+        &cos_sin[static_cast<size_t>(std::max(0, positions[static_cast<size_t>(r)])) * dim];
+    const float* row = &qkv[static_cast<size_t>(r * stride)];
+    for (int32_t h = 0; h < c.heads; ++h) {
+      const std::vector<double> head =
+          RotatedHead(row + h * c.dim, c.norm ? q_norm.data() : nullptr, angles, c.dim);
+      for (size_t d = 0; d < dim; ++d) {
+        const float is = out[static_cast<size_t>(r * c.heads + h) * dim + d];
+        if (padding) {
+          ASSERT_TRUE(std::isnan(is));
+        } else {
+          ExpectNear(is, head[d], c.out, "q");
+        }
+      }
+    }
+    if (padding) continue;
+    const int32_t slot = slots[static_cast<size_t>(r)];
+    for (int32_t h = 0; h < c.kv_heads; ++h) {
+      const float* k = row + (c.heads + h) * c.dim;
+      const float* v = row + (c.heads + c.kv_heads + h) * c.dim;
+      const std::vector<double> head =
+          RotatedHead(k, c.norm ? k_norm.data() : nullptr, angles, c.dim);
+      for (int part = 0; part < 2; ++part) {
+        const size_t at =
+            static_cast<size_t>((((slot / c.block_tokens) * c.kv_heads + h) * 2 + part) *
+                                    c.block_tokens +
+                                slot % c.block_tokens) *
+            dim;
+        const double scale = c.kv != DType::kF8E4M3 ? 1.0 : part == 0 ? kKScale : kVScale;
+        for (size_t d = 0; d < dim; ++d) {
+          ExpectNear(pool[at + d] * scale, part == 0 ? head[d] : static_cast<double>(v[d]), c.kv,
+                     part == 0 ? "k" : "v");
+        }
+        written += dim;
+      }
+    }
+  }
+  const auto untouched = static_cast<size_t>(
+      std::count_if(pool.begin(), pool.end(), [](float x) { return std::isnan(x); }));
+  EXPECT_EQ(untouched + written, pool.size());
+}
+
+TEST(CudaRopeAppend, EveryFormatAndHeadDim) {
+  for (int32_t dim : {64, 128, 256}) {
+    for (DType in : {DType::kBF16, DType::kF32}) {
+      for (DType out : {DType::kBF16, DType::kF32}) {
+        for (DType kv : {DType::kF32, DType::kBF16, DType::kF8E4M3}) {
+          RopeCase c;
+          c.dim = dim;
+          c.in = in;
+          c.out = out;
+          c.kv = kv;
+          c.norm = kv == DType::kBF16;
+          Check(c);
+        }
+      }
+    }
+  }
+}
+
+TEST(CudaRopeAppend, BlockSizesAndHeadCounts) {
+  for (int32_t block : {16, 48, 64, 128}) {
+    RopeCase c;
+    c.block_tokens = block;
+    c.heads = 7;
+    c.kv_heads = 1;
+    c.rows = 40;
+    Check(c);
+  }
+}
+
+TEST(CudaCopyRanges, AlignedAndOddRangesArriveAndNothingElseChanges) {
+  if (!HaveGpu()) GTEST_SKIP() << "no GPU";
+  std::mt19937 random(5);
+  for (int32_t count : {1, 40, 300, 1500}) {
+    std::vector<ByteRange> ranges;
+    int64_t target = 0;
+    const int64_t size = 64 << 20;
+    std::vector<uint8_t> source(static_cast<size_t>(size));
+    for (size_t i = 0; i < source.size(); i += 4) {
+      const auto word = static_cast<uint32_t>(random());
+      std::memcpy(&source[i], &word, 4);
+    }
+    for (int32_t i = 0; i < count; ++i) {
+      const bool odd = i % 3 == 2;
+      const int64_t bytes = odd ? 1 + static_cast<int64_t>(random() % 5000)
+                                : 16 * (1 + static_cast<int64_t>(random() % 2000)) + i % 2;
+      const int64_t from = static_cast<int64_t>(random() % static_cast<uint32_t>(size - bytes)) /
+                           (odd ? 1 : 16) * (odd ? 1 : 16);
+      target = odd ? target + 3 : (target + 31) / 16 * 16;
+      ranges.push_back({from, target, bytes});
+      target += bytes;
+    }
+    std::vector<uint8_t> expected(static_cast<size_t>(target + 100), 0xab);
+    for (const ByteRange& r : ranges)
+      std::memcpy(&expected[static_cast<size_t>(r.target)], &source[static_cast<size_t>(r.source)],
+                  static_cast<size_t>(r.bytes));
+    const DeviceBytes d_source(source.data(), source.size()),
+        d_ranges(ranges.data(), ranges.size() * sizeof(ByteRange));
+    const DeviceBytes d_target(expected.size());
+    cudaMemset(d_target.as<void>(), 0xab, expected.size());
+    ASSERT_TRUE(CopyRanges(d_ranges.as<ByteRange>(), count, d_source.as<void>(),
+                           d_target.as<void>(), nullptr));
+    std::vector<uint8_t> is(expected.size());
+    ASSERT_EQ(cudaMemcpy(is.data(), d_target.as<void>(), is.size(), cudaMemcpyDeviceToHost),
+              cudaSuccess);
+    EXPECT_TRUE(is == expected) << count;
+  }
+}
+
+}  // namespace
+}  // namespace aisp::cuda
