@@ -13,7 +13,7 @@ NO_ASLR = $(shell setarch $$(uname -m) -R true 2>/dev/null && echo setarch $$(un
 
 NINJA = ninja -j$(JOBS) -C
 
-.PHONY: help deps run build test bench asan tsan sim-10000 chaos fuzz bundle format tidy check layers format-check ci clean
+.PHONY: help deps run build cuda test bench asan tsan sim-10000 chaos fuzz bundle format tidy check layers format-check ci clean
 
 help:
 	@echo 'make run         build and start router, prefill and decode worker with the built-in model'
@@ -66,6 +66,11 @@ sim-10000: deps $(BUILD)/build.ninja
 chaos: deps $(BUILD)/build.ninja
 	@$(NINJA) $(BUILD) --quiet aisp_chaos
 	@$(BUILD)/bin/aisp_chaos
+
+# The CUDA backend alone, lib/libaisp_cuda.so; needs nvcc, and no GPU.
+cuda: deps
+	@test -e build-cuda/build.ninja || cmake --preset cuda
+	@$(NINJA) build-cuda cuda
 
 # CUDA=1: with the CUDA backend and the GPU tests; needs nvcc, and no GPU.
 bundle: deps

@@ -183,6 +183,11 @@ int32_t AsyncExecutor::BucketFor(const StepInput& input) const {
   return graph == graphs_.end() ? 0 : graph->first;
 }
 
+size_t AsyncExecutor::GraphOperations(int32_t rows) const {
+  const auto graph = graphs_.lower_bound(rows);
+  return graph == graphs_.end() ? 0 : graph->second->size();
+}
+
 // The row's edits, each token once. False: no room.
 bool AsyncExecutor::AppendEdits(const SampleRow& row, std::span<TokenEdit> room, size_t* used) {
   const SamplingParams& p = *row.params;

@@ -55,8 +55,8 @@ class AsyncExecutor final : public ServingExecutor {
   // Of the last step: f32 [max_logit_rows, vocabulary], in device memory.
   TensorView logits() const override { return model_->logits(); }
   DeviceTimes times() const { return times_; }
-  // For tests and benchmarks.
-  Stream& stream() { return *stream_; }
+  // Operations of the graph that runs a decode step of `rows` rows; 0 without one.
+  size_t GraphOperations(int32_t rows) const;
 
  private:
   static constexpr int kDepth = 2;

@@ -45,7 +45,7 @@ class ExpertMlpLayer final : public Sublayer {
     }
     AISP_ASSIGN_OR_RETURN(experts_, c.ops.PackExperts({experts, dtype_, c.max_rows, m.top_k,
                                                        c.weights.SeedOf(plan_.mlp_name)}));
-    if (c.weight_bytes != nullptr) *c.weight_bytes += experts_->bytes();
+    if (c.expert_bytes != nullptr) *c.expert_bytes += experts_->bytes();
     c.weights.Release();
     if (m.shared_intermediate > 0) {
       AISP_RETURN_IF_ERROR(shared_.emplace().Load(c, plan_, plan_.mlp_name + ".shared_experts",

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <functional>
 #include <numeric>
 #include <vector>
@@ -62,7 +63,16 @@ class LoadedModel final : public Model {
   DeviceBatch Padded(int32_t rows) const override { return upload_.Padded(rows); }
   Status Enqueue(const DeviceBatch& batch, const PagedKvPool& kv, const int32_t* slot_tokens,
                  const std::function<void(int32_t layer)>& on_layer, Stream& stream) override;
-  size_t weight_bytes() const override { return weight_bytes_; }
+  size_t weight_bytes() const override { return weight_bytes_ + expert_bytes_; }
+  double StreamedBytes(int32_t rows) const override {
+    double share = 1;
+    for (const LayerSpec& layer : spec_.layers) {
+      if (layer.mlp.kind != MlpKind::kExperts) continue;
+      share = 1 - std::pow(1 - static_cast<double>(layer.mlp.top_k) / layer.mlp.num_experts, rows);
+      break;
+    }
+    return static_cast<double>(weight_bytes_) + share * static_cast<double>(expert_bytes_);
+  }
   TensorView logits() const override { return logits_; }
 
  private:
@@ -78,7 +88,8 @@ class LoadedModel final : public Model {
   Device& device_;
   Ops& ops_;
   DType dtype_ = DType::kF32;
-  size_t weight_bytes_ = 0;
+  size_t weight_bytes_ = 0;  // without the experts'
+  size_t expert_bytes_ = 0;
   Buffer embedding_memory_, rope_memory_, output_;
   TensorView embedding_;
   std::vector<Layer> layers_;
@@ -125,6 +136,7 @@ Status LoadedModel::Load(const std::string& directory) {
   context.activation_dtype = ops_.ActivationDType(dtype_);
   context.weight_format = options_.weight_format;
   context.weight_bytes = &weight_bytes_;
+  context.expert_bytes = &expert_bytes_;
   workspace_.Need(Slot::kHidden, DType::kF32, spec_.hidden);
   AISP_RETURN_IF_ERROR(LoadLayers(context));
   AISP_RETURN_IF_ERROR(LoadHead(context));

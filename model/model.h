@@ -76,8 +76,10 @@ class Model {
   virtual Status Enqueue(const DeviceBatch& batch, const PagedKvPool& kv,
                          const int32_t* slot_tokens,
                          const std::function<void(int32_t layer)>& on_layer, Stream& stream) = 0;
-  // Bytes of weights that a step of few rows reads (of a mixture, all experts).
+  // Bytes of all matrices of the layers and the head.
   virtual size_t weight_bytes() const = 0;
+  // What a step of `rows` rows reads of them: of a mixture's experts, those that rows choose if all are equally likely.
+  virtual double StreamedBytes(int32_t rows) const = 0;
   // f32 [max_logit_rows, vocabulary]: row i is of batch.logit_rows[i] of the last Forward.
   virtual TensorView logits() const = 0;
 };

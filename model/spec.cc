@@ -350,7 +350,9 @@ Result<ModelSpec> ParseModelSpec(std::string_view config_json) {
 }
 
 Result<ModelSpec> LoadModelSpec(const std::string& directory) {
-  AISP_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(directory + "/config.json"));
+  const bool is_file = directory.ends_with(".json");
+  AISP_ASSIGN_OR_RETURN(const std::string text,
+                        ReadTextFile(is_file ? directory : directory + "/config.json"));
   auto spec = ParseModelSpec(text);
   if (!spec) return tl::unexpected(spec.error().WithContext(directory));
   return spec;

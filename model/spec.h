@@ -121,7 +121,7 @@ struct ModelSpec {
 // From the text of a config.json. INVALID_ARGUMENT names the key that is missing, of the wrong type or out of range;
 // UNIMPLEMENTED names what is not supported and what is.
 Result<ModelSpec> ParseModelSpec(std::string_view config_json);
-// From `directory`/config.json; NOT_FOUND when it cannot be read.
+// From `directory`/config.json, or from `directory` itself if its name ends with ".json"; NOT_FOUND when it cannot be read.
 Result<ModelSpec> LoadModelSpec(const std::string& directory);
 
 // "LlamaForCausalLM, MistralForCausalLM, ...".

@@ -29,7 +29,9 @@ struct LoadContext {
   DType activation_dtype = DType::kF32;
   // How matrices are kept; nothing: as they are stored where the device can, else in the compute dtype.
   std::optional<WeightFormat> weight_format = std::nullopt;
-  size_t* weight_bytes = nullptr;  // summed up here
+  // Sums.
+  size_t* weight_bytes = nullptr;
+  size_t* expert_bytes = nullptr;
 };
 
 // What one step needs. `kv` is this layer's part of the pool.

@@ -17,6 +17,7 @@ int RunServe(const std::vector<std::string>& args);
 int RunUp(const std::vector<std::string>& args);
 int RunGenerate(const std::vector<std::string>& args);
 int RunInfo(const std::vector<std::string>& args);
+int RunBench(const std::vector<std::string>& args);
 int RunDrain(const std::vector<std::string>& args);
 
 // Prints the error of a command to stderr and returns its exit code.

@@ -15,6 +15,7 @@ constexpr const char* kHelp = R"(aisp: a disaggregated LLM inference server
   aisp drain WORKER_ID...      take workers out of service without a failed request
   aisp generate "PROMPT"       one answer on the terminal, no server
   aisp info [MODEL]            shape of a checkpoint, KV bytes per token, largest context that fits
+  aisp bench limits|engine     what this machine can do, and how near the engine comes
 
   aisp COMMAND --help          the flags of a command
   aisp --print-config          every setting with its default and meaning, as YAML
@@ -37,6 +38,7 @@ int main(int argc, char** argv) {
   if (command == "drain") return aisp::RunDrain(rest);
   if (command == "generate") return aisp::RunGenerate(rest);
   if (command == "info") return aisp::RunInfo(rest);
+  if (command == "bench") return aisp::RunBench(rest);
   if (command == "--help" || command == "-h" || command == "help") {
     std::fputs(kHelp, stdout);
     return 0;
@@ -44,5 +46,5 @@ int main(int argc, char** argv) {
   // `aisp --version` and `aisp --print-config` are those of serve.
   if (command.starts_with("--")) return aisp::RunServe(args);
   return aisp::ReportUsageError(
-      "", "unknown command '" + command + "'; known: up, serve, generate, drain, info");
+      "", "unknown command '" + command + "'; known: up, serve, generate, drain, info, bench");
 }

@@ -1,6 +1,7 @@
 // What libaisp_cuda.so exports.
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/limits.h"
 #include "kernels/cuda/load.h"
 
 #define AISP_EXPORT extern "C" __attribute__((visibility("default")))
@@ -21,4 +22,8 @@ AISP_EXPORT int32_t aisp_cuda_abi() { return aisp::kCudaBackendAbi; }
 AISP_EXPORT void aisp_cuda_open(const aisp::CudaBackendOptions* options,
                                 aisp::Result<aisp::CudaBackend>* backend) {
   *backend = Open(*options);
+}
+
+AISP_EXPORT void aisp_cuda_limits(int32_t index, aisp::Result<aisp::CudaLimits>* limits) {
+  *limits = aisp::cuda::MeasureLimits(index);
 }

@@ -21,7 +21,9 @@ struct CudaEvent final : Event {
 
 struct CudaGraph final : Graph {
   ~CudaGraph() override { cudaGraphExecDestroy(handle); }
+  size_t size() const override { return nodes; }
   cudaGraphExec_t handle = nullptr;
+  size_t nodes = 0;
 };
 
 struct DeviceMemory final : Allocation {
@@ -149,6 +151,7 @@ class CudaDevice final : public Device {
     AISP_RETURN_IF_ERROR(
         Checked(cudaStreamEndCapture(HandleOf(stream), &captured), "ending a capture"));
     auto graph = std::make_unique<CudaGraph>();
+    cudaGraphGetNodes(captured, nullptr, &graph->nodes);
     const cudaError_t code = cudaGraphInstantiate(&graph->handle, captured, 0);
     cudaGraphDestroy(captured);
     AISP_RETURN_IF_ERROR(Checked(code, "instantiating a graph"));

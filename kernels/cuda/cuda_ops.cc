@@ -5,9 +5,11 @@
 #include <algorithm>
 
 #include "common/check.h"
+#include "kernels/cuda/attention_set.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/cuda_error.h"
 #include "kernels/cuda/draw.h"
+#include "kernels/cuda/fast_linear.h"
 #include "kernels/cuda/random_fill.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/weights.h"
@@ -17,15 +19,24 @@ namespace {
 
 class CudaOps final : public Ops {
  public:
-  CudaOps(const CudaBackendOptions& options, Device& device) : options_(options), device_(device) {}
+  CudaOps(const CudaBackendOptions& options, Device& device)
+      : options_(options),
+        device_(device),
+        attention_(device, options.max_rows, options.max_sequences) {}
 
   Status Start() {
     AISP_ASSIGN_OR_RETURN(auto stream, device_.CreateStream());
     load_stream_.reset(static_cast<CudaStream*>(stream.release()));
+    AISP_ASSIGN_OR_RETURN(linear_, FastLinear::Create({.max_rows = options_.max_rows,
+                                                       .tuning_cache = options_.tuning_cache,
+                                                       .overlap = true},
+                                                      device_, *load_stream_));
     return {};
   }
 
-  std::string Describe() const override { return device_.info().name; }
+  std::string Describe() const override {
+    return fmt::format("{}; {}", device_.info().name, attention_.Describe());
+  }
 
   // bf16 is what the tensor cores and the memory want. A small f32 checkpoint stays f32: it costs nothing there, and its tokens
   // are those of the CPU.
@@ -35,14 +46,25 @@ class CudaOps final : public Ops {
   }
   int64_t RowCapacity(int64_t rows) const override { return rows; }
   DType ActivationDType(DType compute) const override { return compute; }
-  bool Fuses(Epilogue epilogue, DType) const override { return epilogue != Epilogue::kGatedSilu; }
-  bool Supports(WeightFormat format, DType) const override {
-    return format == WeightFormat::kCompute;
+  bool Fuses(Epilogue epilogue, DType compute) const override {
+    return epilogue != Epilogue::kGatedSilu || compute == DType::kBF16;
+  }
+  bool Supports(aisp::WeightFormat format, DType compute) const override {
+    return format == aisp::WeightFormat::kCompute || compute == DType::kBF16;
   }
 
   Result<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& source) override {
     AISP_RETURN_IF_ERROR(CheckSource(source));
     Use();
+    if (FastLinear::Serves(source)) {
+      AISP_ASSIGN_OR_RETURN(auto packed, linear_->Pack(source));
+      return packed;
+    }
+    if (source.epilogue == Epilogue::kGatedSilu || source.format != aisp::WeightFormat::kCompute) {
+      return Unimplemented(
+          fmt::format("a quantised or gated weight with {} columns; multiples of 16 are possible",
+                      source.parts[0].cols()));
+    }
     return PackPlain(source, device_, *load_stream_);
   }
 
@@ -74,9 +96,9 @@ class CudaOps final : public Ops {
   }
 
   // A launch goes to the thread's current device.
-  Status BeginStep(const RaggedBatch&, Stream&) override {
+  Status BeginStep(const RaggedBatch& batch, Stream& stream) override {
     Use();
-    return {};
+    return attention_.BeginStep(batch, HandleOf(stream));
   }
   Status Embedding(const EmbeddingParams& p, Stream& stream) override {
     return LaunchEmbedding(p, HandleOf(stream));
@@ -84,6 +106,8 @@ class CudaOps final : public Ops {
   Status Linear(const LinearParams& p, Stream& stream) override {
     AISP_CHECK(p.x.dtype == p.weight->input_dtype() && p.x.cols() == p.weight->in_features());
     AISP_CHECK(p.y.dtype == p.weight->output_dtype() && p.y.cols() == p.weight->out_features());
+    if (const auto* fast = dynamic_cast<const FastWeight*>(p.weight); fast != nullptr)
+      return p.rows == 0 ? Status{} : linear_->Run(*fast, p, HandleOf(stream));
     const auto& w = static_cast<const PlainWeight&>(*p.weight);
     PlainLinearCall call;
     call.weight = w.data.data();
@@ -103,13 +127,32 @@ class CudaOps final : public Ops {
     return LaunchRmsNorm(p, HandleOf(stream));
   }
   Status RopeAppend(const RopeAppendParams& p, Stream& stream) override {
-    return LaunchPlainRopeAppend(p, HandleOf(stream));
+    if (p.kv.head_dim != 64 && p.kv.head_dim != 128 && p.kv.head_dim != 256)
+      return LaunchPlainRopeAppend(p, HandleOf(stream));
+    const auto norm = [](const TensorView& v) {
+      return v.data != nullptr ? v.as<const float>() : nullptr;
+    };
+    RopeAppendCall call;
+    call.qkv = p.qkv.data;
+    call.qkv_type = call.q_out_type = p.qkv.dtype;
+    call.qkv_row_stride = call.q_out_row_stride = p.qkv.strides[0];
+    call.q_out = p.qkv.data;
+    call.cos_sin = p.cos_sin.as<const float>();
+    call.q_norm = norm(p.q_norm);
+    call.k_norm = norm(p.k_norm);
+    call.norm_epsilon = p.norm_epsilon;
+    call.rows = p.batch.rows;
+    call.num_heads = p.num_heads;
+    call.positions = p.batch.positions;
+    call.kv_slots = p.batch.kv_slots;
+    call.kv = p.kv;
+    return cuda::RopeAppend(call, HandleOf(stream));
   }
   Status LatentAppend(const LatentAppendParams& p, Stream& stream) override {
     return LaunchLatentAppend(p, HandleOf(stream));
   }
   Status PagedAttention(const AttentionParams& p, Stream& stream) override {
-    return LaunchPlainAttention(p, HandleOf(stream));
+    return attention_.Run(p, HandleOf(stream));
   }
   Status SiluMul(const SiluMulParams& p, Stream& stream) override {
     return LaunchSiluMul(p, HandleOf(stream));
@@ -141,7 +184,9 @@ class CudaOps final : public Ops {
 
   const CudaBackendOptions options_;
   Device& device_;
+  AttentionSet attention_;
   std::unique_ptr<CudaStream> load_stream_;
+  std::unique_ptr<FastLinear> linear_;
   Buffer expert_scratch_;  // shared by all layers: they run one after the other
 };
 

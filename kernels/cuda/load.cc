@@ -41,18 +41,35 @@ Result<void*> OpenLibrary(std::span<const std::string> folders) {
 
 }  // namespace
 
-Result<CudaBackend> OpenCudaBackend(const CudaBackendOptions& options,
-                                    std::span<const std::string> folders) {
+namespace {
+
+// A function of the backend, once the library turned out to be of this build.
+Result<void*> FindFunction(const char* symbol, std::span<const std::string> folders) {
   AISP_ASSIGN_OR_RETURN(void* library, OpenLibrary(folders));
   const auto abi = reinterpret_cast<CudaBackendAbiFn>(dlsym(library, kCudaBackendAbiSymbol));
-  const auto open = reinterpret_cast<CudaBackendOpenFn>(dlsym(library, kCudaBackendOpenSymbol));
-  if (abi == nullptr || open == nullptr || abi() != kCudaBackendAbi) {
+  void* function = dlsym(library, symbol);
+  if (abi == nullptr || function == nullptr || abi() != kCudaBackendAbi) {
     return FailedPrecondition(fmt::format(
         "{} belongs to another build of this program; install both from one build", kLibrary));
   }
+  return function;
+}
+
+}  // namespace
+
+Result<CudaBackend> OpenCudaBackend(const CudaBackendOptions& options,
+                                    std::span<const std::string> folders) {
+  AISP_ASSIGN_OR_RETURN(void* function, FindFunction(kCudaBackendOpenSymbol, folders));
   Result<CudaBackend> backend = Internal("the CUDA backend did not answer");
-  open(&options, &backend);
+  reinterpret_cast<CudaBackendOpenFn>(function)(&options, &backend);
   return backend;
+}
+
+Result<CudaLimits> MeasureCudaLimits(int32_t index, std::span<const std::string> folders) {
+  AISP_ASSIGN_OR_RETURN(void* function, FindFunction(kCudaLimitsSymbol, folders));
+  Result<CudaLimits> limits = Internal("the CUDA backend did not answer");
+  reinterpret_cast<CudaLimitsFn>(function)(index, &limits);
+  return limits;
 }
 
 }  // namespace aisp

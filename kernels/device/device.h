@@ -37,6 +37,8 @@ class Event {
 class Graph {
  public:
   virtual ~Graph() = default;
+  // Operations in it.
+  virtual size_t size() const = 0;
 };
 
 struct DeviceInfo {

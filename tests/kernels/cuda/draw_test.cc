@@ -99,7 +99,9 @@ class DrawRig {
     const Status done = device.Synchronize(*stream_);
     AISP_CHECK_MSG(done.has_value(), done.error().message);
     for (size_t i = 0; i < out.size(); ++i) {
-      if (out[i].token >= 0) EXPECT_EQ(slots[i], out[i].token);
+      if (out[i].token >= 0) {
+        EXPECT_EQ(slots[i], out[i].token);
+      }
     }
     return out;
   }

@@ -176,7 +176,7 @@ TEST_F(GpuOps, RopeAppendAndAttentionOverThePagedPool) {
         total += context, rows += n;
         blocks += (context + s.block_tokens - 1) / s.block_tokens;
       }
-      TwinTensor pool = Make(t.kv, {blocks + 1, s.kv_heads, 2, s.block_tokens, s.dim});
+      TwinTensor pool = Make(t.kv, {blocks + 1, s.kv_heads, 2, int64_t{s.block_tokens} * s.dim});
       PagedKvView kv_host{pool.host.data, t.kv, s.kv_heads, s.dim, s.block_tokens, blocks + 1};
       PagedKvView kv_gpu = kv_host;
       kv_gpu.layer = pool.gpu.data;

@@ -1,0 +1,46 @@
+// The attention kernels that a model's layers need, one for each shape, made at the first call of a shape; which is outside any
+// capture, because the first step never is captured. Shapes that attention/ has no kernel for run in the plain one.
+//
+// One stream at a time: the instances' workspaces are of the step that BeginStep announced.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <tuple>
+#include <vector>
+
+#include "kernels/cuda/attention/attention.h"
+#include "kernels/ops.h"
+
+namespace aisp::cuda {
+
+class AttentionSet {
+ public:
+  AttentionSet(Device& device, int32_t max_rows, int32_t max_sequences)
+      : device_(device), max_rows_(max_rows), max_sequences_(max_sequences) {}
+
+  Status BeginStep(const RaggedBatch& batch, cudaStream_t stream);
+  Status Run(const AttentionParams& params, cudaStream_t stream);
+  // "decode ...; prefill ..." of each shape.
+  std::string Describe() const;
+
+ private:
+  using Shape = std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t, float, DType, DType, DType>;
+  struct Instance {
+    std::unique_ptr<Attention> attention;  // null: no kernel for this shape
+    Buffer workspace;
+    std::map<const void*, KvLayer> layers;  // by the address of the layer's pool
+  };
+
+  static StepKind KindOf(const RaggedBatch& batch);
+  Result<Instance*> InstanceFor(const AttentionParams& params, cudaStream_t stream);
+  Result<Instance> Make(const AttentionParams& params, cudaStream_t stream);
+
+  Device& device_;
+  const int32_t max_rows_, max_sequences_;
+  std::map<Shape, Instance> instances_;
+  AttentionBatch batch_;
+  StepKind kind_ = StepKind::kDecode;
+};
+
+}  // namespace aisp::cuda

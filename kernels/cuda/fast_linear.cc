@@ -1,0 +1,149 @@
+#include "kernels/cuda/fast_linear.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "kernels/cuda/random_fill.h"
+#include "kernels/cuda/weights.h"
+
+namespace aisp::cuda {
+namespace {
+
+aisp::cuda::WeightFormat FormatOf(aisp::WeightFormat format) {
+  switch (format) {
+    case aisp::WeightFormat::kFp8:
+      return WeightFormat::kFp8;
+    case aisp::WeightFormat::kFp8Block:
+      return WeightFormat::kFp8Block;
+    case aisp::WeightFormat::kNvfp4:
+      return WeightFormat::kNvfp4;
+    case aisp::WeightFormat::kCompute:
+      break;
+  }
+  return WeightFormat::kBf16;
+}
+
+SourceType SourceOf(const LinearSource& source) {
+  if (!source.scales.empty()) {
+    return source.format == aisp::WeightFormat::kNvfp4 ? SourceType::kNvfp4 : SourceType::kFp8;
+  }
+  if (source.parts[0].data == nullptr) return SourceType::kBf16;
+  switch (source.parts[0].dtype) {
+    case DType::kBF16:
+      return SourceType::kBf16;
+    case DType::kF16:
+      return SourceType::kF16;
+    default:
+      return SourceType::kF32;
+  }
+}
+
+Store StoreOf(const LinearSource& source) {
+  switch (source.epilogue) {
+    case Epilogue::kAccumulate:
+      return Store::kAccumulateF32;
+    case Epilogue::kGatedSilu:
+      return Store::kSiluMulBf16;
+    case Epilogue::kStore:
+      break;
+  }
+  return source.output_dtype == DType::kBF16 ? Store::kBf16 : Store::kF32;
+}
+
+int64_t InFeatures(const LinearSource& source) {
+  const int64_t cols = source.parts[0].cols();
+  return SourceOf(source) == SourceType::kNvfp4 ? 2 * cols : cols;
+}
+
+}  // namespace
+
+bool FastLinear::Serves(const LinearSource& source) {
+  if (source.compute_dtype != DType::kBF16) return false;
+  const int64_t multiple = source.format == aisp::WeightFormat::kCompute ? 8 : 16;
+  const bool uniform =
+      std::all_of(source.parts.begin(), source.parts.end(),
+                  [&](const TensorView& part) { return part.dtype == source.parts[0].dtype; });
+  return uniform && InFeatures(source) % multiple == 0;
+}
+
+Result<std::unique_ptr<FastLinear>> FastLinear::Create(const LinearOptions& options, Device& device,
+                                                       CudaStream& load_stream) {
+  std::unique_ptr<FastLinear> linear(new FastLinear(device, load_stream));
+  AISP_ASSIGN_OR_RETURN(linear->kernels_, LinearKernels::Create(options));
+  return linear;
+}
+
+Status FastLinear::GrowWorkspace(size_t bytes) {
+  if (bytes <= workspace_.bytes()) return {};
+  AISP_RETURN_IF_ERROR(device_.Synchronize(stream_));
+  workspace_ = {};
+  AISP_ASSIGN_OR_RETURN(workspace_, device_.Allocate(bytes, MemoryKind::kDevice));
+  AISP_RETURN_IF_ERROR(
+      kernels_->SetWorkspace(workspace_.data(), workspace_.bytes(), stream_.handle));
+  return device_.Synchronize(stream_);
+}
+
+Result<std::unique_ptr<FastWeight>> FastLinear::Pack(const LinearSource& source) {
+  const std::vector<float> biases = WeightLoader::StackBiases(source);
+  std::vector<WeightPart> parts;
+  std::vector<Buffer> random;  // lives until the weight is packed
+  int64_t row = 0;
+  for (size_t i = 0; i < source.parts.size(); ++i) {
+    const TensorView& view = source.parts[i];
+    WeightPart& part = parts.emplace_back();
+    part.data = view.data;
+    part.rows = view.rows();
+    if (!biases.empty()) part.bias = biases.data() + row;
+    row += view.rows();
+    if (!source.scales.empty()) {
+      const PartScales& scales = source.scales[i];
+      part.scales = scales.scales.empty() ? nullptr : scales.scales.data();
+      part.scale = scales.scale;
+      part.block_scales = scales.group_scales;
+    } else if (view.data == nullptr) {
+      AISP_ASSIGN_OR_RETURN(Buffer made, device_.Allocate(static_cast<size_t>(view.elements()) * 2,
+                                                          MemoryKind::kDevice));
+      AISP_RETURN_IF_ERROR(LaunchFillNormal(made.data(), DType::kBF16, view.elements(),
+                                            RandomDeviation(view.cols()), source.random_seed + i,
+                                            stream_.handle));
+      part.data = made.data();
+      random.push_back(std::move(made));
+    }
+  }
+  WeightSource packing;
+  packing.type = SourceOf(source);
+  packing.parts = parts;
+  packing.k = InFeatures(source);
+  packing.gated = source.epilogue == Epilogue::kGatedSilu;
+  packing.format = FormatOf(source.format);
+  auto packed = std::make_unique<FastWeight>();
+  packed->store = StoreOf(source);
+  AISP_ASSIGN_OR_RETURN(const size_t bytes, PackedWeightBytes(packing));
+  AISP_ASSIGN_OR_RETURN(packed->memory, device_.Allocate(bytes, MemoryKind::kDevice));
+  AISP_ASSIGN_OR_RETURN(packed->weight,
+                        PackWeight(packing, packed->memory.data(), bytes, stream_.handle));
+  AISP_RETURN_IF_ERROR(device_.Synchronize(stream_));
+  AISP_RETURN_IF_ERROR(GrowWorkspace(kernels_->WorkspaceBytes(packed->weight)));
+  return packed;
+}
+
+Status FastLinear::Run(const FastWeight& weight, const LinearParams& p, cudaStream_t stream) {
+  LinearCall call;
+  call.weight = &weight.weight;
+  call.x = p.x.data;
+  call.y = p.y.data;
+  call.store = weight.store;
+  call.rows = p.rows;
+  return kernels_->Launch(call, stream);
+}
+
+std::string FastLinear::Describe(const FastWeight& weight, int32_t rows) const {
+  LinearCall call;
+  call.weight = &weight.weight;
+  call.store = weight.store;
+  call.rows = rows;
+  return kernels_->Describe(call);
+}
+
+}  // namespace aisp::cuda

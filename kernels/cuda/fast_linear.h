@@ -1,0 +1,49 @@
+// Weights and calls of linear/ behind the Ops interface: bf16, FP8 and NVFP4 weights with bf16 inputs.
+#pragma once
+
+#include <memory>
+
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/linear/linear.h"
+#include "kernels/ops.h"
+
+namespace aisp::cuda {
+
+class FastWeight final : public PackedLinear {
+ public:
+  int64_t in_features() const override { return weight.k; }
+  int64_t out_features() const override { return weight.out_features(); }
+  DType input_dtype() const override { return DType::kBF16; }
+  DType output_dtype() const override {
+    return store == Store::kF32 || store == Store::kAccumulateF32 ? DType::kF32 : DType::kBF16;
+  }
+  size_t bytes() const override { return weight.streamed_bytes(); }
+
+  Buffer memory;
+  PackedWeight weight;
+  Store store = Store::kBf16;
+};
+
+class FastLinear {
+ public:
+  static Result<std::unique_ptr<FastLinear>> Create(const LinearOptions& options, Device& device,
+                                                    CudaStream& load_stream);
+
+  // Whether linear/ has kernels for such a weight; everything else about `source` was checked.
+  static bool Serves(const LinearSource& source);
+  Result<std::unique_ptr<FastWeight>> Pack(const LinearSource& source);
+  Status Run(const FastWeight& weight, const LinearParams& params, cudaStream_t stream);
+  // What serves a call of `rows` rows.
+  std::string Describe(const FastWeight& weight, int32_t rows) const;
+
+ private:
+  FastLinear(Device& device, CudaStream& stream) : device_(device), stream_(stream) {}
+  Status GrowWorkspace(size_t bytes);
+
+  Device& device_;
+  CudaStream& stream_;
+  std::unique_ptr<LinearKernels> kernels_;
+  Buffer workspace_;
+};
+
+}  // namespace aisp::cuda

@@ -1,0 +1,10 @@
+// Measures what this GPU can do at most. Takes a few GiB and a second.
+#pragma once
+
+#include "kernels/cuda/load.h"
+
+namespace aisp::cuda {
+
+Result<CudaLimits> MeasureLimits(int32_t index);
+
+}  // namespace aisp::cuda
