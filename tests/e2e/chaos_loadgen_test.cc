@@ -1,0 +1,160 @@
+// The load client against a cluster whose workers are killed and started again, and whose every process is replaced: each request
+// has one end, what completes is what the undisturbed run said, and no block stays behind. AISP_CHAOS_REQUESTS as in chaos_test.cc.
+#include <gmock/gmock.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <fstream>
+#include <future>
+#include <random>
+
+#include "tests/e2e/client.h"
+#include "tests/e2e/cluster.h"
+
+namespace aisp::e2e {
+namespace {
+
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+
+struct Ran {
+  int code = -1;
+  std::string output;
+};
+
+Ran RunLoadgen(const std::string& arguments) {
+  Ran ran;
+  FILE* pipe = popen((AISP_BINARY_DIR "/bin/aisp-loadgen " + arguments + " 2>&1").c_str(), "r");
+  if (pipe == nullptr) return ran;
+  std::array<char, 4096> buffer;
+  while (const size_t n = fread(buffer.data(), 1, buffer.size(), pipe))
+    ran.output.append(buffer.data(), n);
+  ran.code = WEXITSTATUS(pclose(pipe));
+  return ran;
+}
+
+class TempFile {
+ public:
+  explicit TempFile(const std::string& name)
+      : path_(::testing::TempDir() + "/aisp_chaos_" + std::to_string(getpid()) + "_" + name) {}
+  ~TempFile() { unlink(path_.c_str()); }
+  TempFile(const TempFile&) = delete;
+  TempFile& operator=(const TempFile&) = delete;
+  const std::string& path() const { return path_; }
+  Json Read() const {
+    std::ifstream in(path_);
+    return Json::parse(in, nullptr, /*allow_exceptions=*/false);
+  }
+
+ private:
+  std::string path_;
+};
+
+// Greedy, so that a request says the same whoever serves it.
+std::string Arguments(const std::string& http, int requests) {
+  return "--base-url http://" + http + " --wait-ready 20 --seed 5 --num-prompts " +
+         std::to_string(requests) +
+         " --input-len 120 --range-ratio 0.8 --output-len 60 --temperature 0 --ignore-eos "
+         "--max-concurrency 16 ";
+}
+
+// Kills workers at random, one whenever the clients have seen another `every` tokens, and starts each again at once, until
+// `done`; how many.
+int KillWorkers(Cluster& cluster, double every, const std::function<bool()>& done) {
+  std::mt19937_64 random(20261121);
+  const double before = Metric(cluster.http(), "aisp_generation_tokens_total");
+  int kills = 0;
+  for (double at = before + every;; at += every) {
+    EXPECT_TRUE(Eventually(
+        [&] { return done() || Metric(cluster.http(), "aisp_generation_tokens_total") >= at; },
+        seconds(120)));
+    if (done() || ::testing::Test::HasFailure()) return kills;
+    const bool prefill = random() % 2 == 0;
+    const size_t which = random() % 2;
+    auto& worker = (prefill ? cluster.prefill : cluster.decode)[which];
+    worker->Signal(SIGKILL);
+    worker->AwaitExit(seconds(5));
+    worker = cluster.StartWorker(prefill ? "prefill" : "decode",
+                                 (prefill ? "prefill-" : "decode-") + std::to_string(which));
+    EXPECT_NE(worker->Await("ready"), "");
+    ++kills;
+  }
+}
+
+TEST(ChaosLoadgen, EveryRequestEndsOnceWithTheUndisturbedTextWhileWorkersAreKilled) {
+  Cluster cluster({.prefill = 2,
+                   .decode = 2,
+                   .flags = {"--dtype=f32"},
+                   .router_flags = {"--log-level=error"},
+                   .worker_flags = {"--log-level=error"}});
+  ASSERT_TRUE(cluster.AwaitReady());
+  const TempFile calm("calm.json"), stormy("stormy.json");
+  const Ran first = RunLoadgen(Arguments(cluster.http(), AISP_CHAOS_REQUESTS) +
+                               "--save-detailed --result-filename " + calm.path());
+  ASSERT_EQ(first.code, 0) << first.output;
+
+  auto second = std::async(std::launch::async, [&] {
+    return RunLoadgen(Arguments(cluster.http(), AISP_CHAOS_REQUESTS) +
+                      "--cancel-rate 0.1 --save-result --result-filename " + stormy.path() +
+                      " --compare " + calm.path());
+  });
+  const int kills = KillWorkers(
+      cluster, 1500, [&] { return second.wait_for(seconds(0)) == std::future_status::ready; });
+  const Ran ran = second.get();
+  EXPECT_EQ(ran.code, 0) << ran.output;
+  EXPECT_THAT(ran.output, HasSubstr("all equal"));
+  const Json result = stormy.Read();
+  ASSERT_TRUE(result.is_object());
+  EXPECT_EQ(result["failed"], 0);
+  EXPECT_EQ(result["completed"].get<int>() + result["cancelled"].get<int>(), AISP_CHAOS_REQUESTS);
+  EXPECT_GT(result["cancelled"].get<int>(), 0);
+  EXPECT_GT(kills, 2);
+  RecordProperty("kills", kills);
+  for (auto* group : {&cluster.prefill, &cluster.decode}) {
+    for (auto& worker : *group) {
+      const std::string admin = worker->Await("admin");
+      EXPECT_TRUE(Eventually([&] {
+        return Metric(admin, "aisp_kv_blocks_quarantined") == 0 &&
+               Metric(admin, "aisp_num_requests_running") == 0 &&
+               Metric(admin, "aisp_num_requests_waiting") == 0 &&
+               Metric(admin, "aisp_num_requests_awaiting_kv") == 0 &&
+               Metric(admin, "aisp_kv_cache_usage_perc") == 0;
+      })) << admin;
+    }
+  }
+  EXPECT_TRUE(Eventually([&] { return Metric(cluster.http(), "aisp_active_requests") == 0; }));
+}
+
+TEST(ChaosLoadgen, ARollingRestartOfEveryProcessFailsNoRequest) {
+  const TempFile log("up.log"), calm("before.json"), result("rolled.json");
+  Process up({"up", "--port=0", "--prefill=1", "--decode=1", "--dtype=f32", "--drain-timeout=10s"},
+             log.path());
+  const auto text = [&] {
+    std::ifstream in(log.path());
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  };
+  const std::string http = up.Await("http", seconds(60));
+  ASSERT_NE(http, "") << text();
+  const Ran first =
+      RunLoadgen(Arguments(http, 60) + "--save-detailed --result-filename " + calm.path());
+  ASSERT_EQ(first.code, 0) << first.output;
+  // The load goes on until every process was replaced.
+  int turns = 0;
+  bool replaced = false;
+  up.Signal(SIGHUP);
+  while (!replaced && ++turns <= 30) {
+    const Ran ran = RunLoadgen(Arguments(http, 60) + "--save-result --result-filename " +
+                               result.path() + " --compare " + calm.path());
+    ASSERT_EQ(ran.code, 0) << ran.output << text();
+    EXPECT_EQ(result.Read()["completed"], 60);
+    replaced = text().find("every process was replaced") != std::string::npos;
+  }
+  EXPECT_TRUE(replaced) << text();
+  up.Signal(SIGTERM);
+  EXPECT_EQ(up.AwaitExit(seconds(20)), 0);
+}
+
+}  // namespace
+}  // namespace aisp::e2e
