@@ -118,7 +118,7 @@ HostStep MakeStep(const AttentionCase& c) {
     h.kv_begin.push_back(kv_at);
     h.spans.push_back(span);
     for (int32_t t = 0; t < s.context; ++t) {
-      const int64_t block = h.tables[static_cast<size_t>(span.table_begin + t / c.block_tokens)];
+      const int64_t block = h.tables[Index(span.table_begin + t / c.block_tokens)];
       for (int32_t head = 0; head < c.kv_heads; ++head) {
         for (int which = 0; which < 2; ++which) {
           std::vector<float>& to = which == 0 ? h.k : h.v;
@@ -171,13 +171,13 @@ void ReferenceRow(const AttentionCase& c, const HostStep& h, size_t s, int32_t r
   const int32_t low = c.window > 0 ? std::max(0, position - c.window + 1) : 0;
   const int32_t kv_head = head / (c.heads / c.kv_heads);
   const float* q =
-      &h.q[static_cast<size_t>(((span.row_begin + row) * c.heads + head) * c.head_dim)];
+      &h.q[Index((static_cast<int64_t>(span.row_begin + row) * c.heads + head) * c.head_dim)];
   const auto at = [&](int32_t key) {
     return static_cast<size_t>(h.kv_begin[s] +
                                (static_cast<int64_t>(key) * c.kv_heads + kv_head) * c.head_dim);
   };
   double top = -1e300;
-  weights.assign(static_cast<size_t>(position + 1), 0.0);
+  weights.assign(Index(position + 1), 0.0);
   for (int32_t key = low; key <= position; ++key) {
     double dot = 0;
     for (int32_t d = 0; d < c.head_dim; ++d)
@@ -210,9 +210,10 @@ std::vector<double> Reference(const AttentionCase& c, const HostStep& h) {
       for (size_t j = t; j < jobs.size(); j += threads) {
         const auto [s, row] = jobs[j];
         for (int32_t head = 0; head < c.heads; ++head) {
-          ReferenceRow(c, h, s, row, head, weights,
-                       &out[static_cast<size_t>(((h.spans[s].row_begin + row) * c.heads + head) *
-                                                c.head_dim)]);
+          ReferenceRow(
+              c, h, s, row, head, weights,
+              &out[Index((static_cast<int64_t>(h.spans[s].row_begin + row) * c.heads + head) *
+                         c.head_dim)]);
         }
       }
     });

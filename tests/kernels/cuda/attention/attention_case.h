@@ -62,6 +62,9 @@ class DeviceBytes {
   void* data_ = nullptr;
 };
 
+// An index or a size that is an expression of counts.
+constexpr size_t Index(int64_t n) { return static_cast<size_t>(n); }
+
 uint16_t Bf16FromFloat(float value);
 float FloatFromBf16(uint16_t bits);
 uint8_t E4M3FromFloat(float value);

@@ -70,9 +70,9 @@ std::vector<double> RotatedHead(const float* x, const float* weight, const float
       head[static_cast<size_t>(d)] *= weight[d] / std::sqrt(sum / dim + 1e-6);
   }
   for (int32_t d = 0; d < dim / 2; ++d) {
-    const double a = head[static_cast<size_t>(d)], b = head[static_cast<size_t>(d + dim / 2)];
+    const double a = head[static_cast<size_t>(d)], b = head[Index(d + dim / 2)];
     head[static_cast<size_t>(d)] = a * angles[d] - b * angles[d + dim / 2];
-    head[static_cast<size_t>(d + dim / 2)] = b * angles[d] + a * angles[d + dim / 2];
+    head[Index(d + dim / 2)] = b * angles[d] + a * angles[d + dim / 2];
   }
   return head;
 }
@@ -96,8 +96,8 @@ void Check(const RopeCase& c) {
     for (int32_t d = 0; d < c.dim / 2; ++d) {
       const float angle = static_cast<float>(p) * std::pow(10000.0f, -2.0f * static_cast<float>(d) /
                                                                          static_cast<float>(c.dim));
-      cos_sin[static_cast<size_t>(p * c.dim + d)] = std::cos(angle);
-      cos_sin[static_cast<size_t>(p * c.dim + d + c.dim / 2)] = std::sin(angle);
+      cos_sin[Index(static_cast<int64_t>(p) * c.dim + d)] = std::cos(angle);
+      cos_sin[Index(static_cast<int64_t>(p) * c.dim + d + c.dim / 2)] = std::sin(angle);
     }
   }
   const int32_t blocks = 9;
@@ -108,8 +108,8 @@ void Check(const RopeCase& c) {
   for (int32_t r = 0; r < c.rows; ++r) positions.push_back(r == 5 ? -1 : (r * 37) % kPositions);
 
   const size_t pool_elements =
-      static_cast<size_t>(blocks * c.kv_heads * 2 * c.block_tokens * c.dim);
-  const size_t out_elements = static_cast<size_t>(c.rows * c.heads * c.dim);
+      Index(static_cast<int64_t>(blocks) * c.kv_heads * 2 * c.block_tokens * c.dim);
+  const size_t out_elements = Index(static_cast<int64_t>(c.rows) * c.heads * c.dim);
   const DeviceBytes d_qkv(qkv_bytes.data(), qkv_bytes.size()),
       d_angles(cos_sin.data(), cos_sin.size() * 4);
   const DeviceBytes d_qn(q_norm.data(), dim * 4), d_kn(k_norm.data(), dim * 4);
