@@ -33,10 +33,10 @@ void BindModel(Config& c, std::vector<Setting>& out) {
   out.push_back({"model.kv_dtype",
                  "--kv-dtype",
                  &c.model.kv_dtype,
-                 "KV cache; auto: as the matmuls. fp8_e4m3 needs a GPU.",
+                 "KV cache; auto: as the matmuls. fp8 (e4m3) needs a GPU.",
                  kNoMin,
                  kNoMax,
-                 {"auto", "f32", "bf16", "fp8_e4m3"}});
+                 {"auto", "f32", "bf16", "fp8"}});
   out.push_back({"model.chat_template",
                  "--chat-template",
                  &c.model.chat_template,

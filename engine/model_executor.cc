@@ -26,7 +26,7 @@ Result<KvLayout> MakeKvLayout(const KvShape& shape, int32_t block_tokens, DType 
   }
   if (dtype != DType::kF32 && dtype != DType::kBF16 && dtype != DType::kF8E4M3) {
     return InvalidArgument(
-        fmt::format("KV in {} is not supported; f32, bf16 and fp8_e4m3 are", DTypeName(dtype)));
+        fmt::format("KV in {} is not supported; f32, bf16 and fp8 are", DTypeName(dtype)));
   }
   KvLayout layout;
   layout.num_layers = shape.num_layers;
@@ -60,7 +60,7 @@ Result<std::unique_ptr<ModelExecutor>> ModelExecutor::Create(const std::string& 
   }
   if (options.max_slots < 1) return InvalidArgument("max_slots has to be positive");
   if (options.kv_dtype == DType::kF8E4M3)
-    return InvalidArgument("KV in fp8_e4m3 needs a GPU; use f32 or bf16 (--kv-dtype)");
+    return InvalidArgument("KV in fp8 needs a GPU; use f32 or bf16 (--kv-dtype)");
   std::unique_ptr<ModelExecutor> executor(new ModelExecutor(Complete(options), device));
   AISP_RETURN_IF_ERROR(executor->Start(model_directory, ops));
   return executor;

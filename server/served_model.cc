@@ -9,6 +9,7 @@
 
 #include "common/hash.h"
 #include "common/strings.h"
+#include "kernels/cuda/load.h"
 #include "model/files.h"
 #include "model/generation_config.h"
 #include "model/safetensors.h"
@@ -22,12 +23,21 @@ namespace fs = std::filesystem;
 constexpr uint32_t kProtocolVersion = 1;
 constexpr const char* kBuiltInModel = "story-7m";
 constexpr int64_t kDefaultPoolLimit = int64_t{1} << 30;
+constexpr int64_t kDefaultGpuPoolLimit = int64_t{32} << 30;
 constexpr int32_t kDefaultPoolContexts = 4;
+
+// Whether a worker with these settings will try to compute on a GPU; that one answers is only seen when it is opened.
+bool WantsGpu(const Config& config) {
+  const std::string here = ExecutableFolder();
+  const std::string folders[] = {here + "/../lib", here};
+  return config.model.device.starts_with("cuda") ||
+         (config.model.device == "auto" && CudaBackendPresent(folders));
+}
 
 DType KvDType(const Config& config, const ModelSpec& spec) {
   const std::string& name =
       config.model.kv_dtype != "auto" ? config.model.kv_dtype : config.model.dtype;
-  if (name == "fp8_e4m3") return DType::kF8E4M3;
+  if (name == "fp8") return DType::kF8E4M3;
   if (name != "auto") return name == "f32" ? DType::kF32 : DType::kBF16;
   return spec.dtype == DType::kF32 ? DType::kF32 : DType::kBF16;
 }
@@ -49,7 +59,10 @@ Result<KvLayout> LayoutOf(const Config& config, const ModelSpec& spec, int32_t m
   int64_t blocks = config.engine.kv_blocks;
   if (blocks == 0 && config.engine.kv_memory.bytes > 0)
     blocks = config.engine.kv_memory.bytes / block_bytes;
-  if (blocks == 0) blocks = std::min(contexts, kDefaultPoolLimit / block_bytes);
+  if (blocks == 0) {
+    const int64_t limit = WantsGpu(config) ? kDefaultGpuPoolLimit : kDefaultPoolLimit;
+    blocks = std::min(contexts, limit / block_bytes);
+  }
   if (blocks < 1 || blocks > INT32_MAX) {
     return InvalidArgument(fmt::format(
         "the KV pool would have {} blocks of {}; set engine.kv_memory or engine.kv_blocks", blocks,

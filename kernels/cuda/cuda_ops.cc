@@ -44,7 +44,7 @@ class CudaOps final : public Ops {
     constexpr int64_t kLargeElements = int64_t{64} << 20;
     return checkpoint != DType::kF32 || elements > kLargeElements ? DType::kBF16 : DType::kF32;
   }
-  int64_t RowCapacity(int64_t rows) const override { return rows; }
+  int64_t RowCapacity(int64_t rows) const override { return FastLinear::PaddedRows(rows); }
   DType ActivationDType(DType compute) const override { return compute; }
   bool Fuses(Epilogue epilogue, DType compute) const override {
     return epilogue != Epilogue::kGatedSilu || compute == DType::kBF16;

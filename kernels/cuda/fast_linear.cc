@@ -69,8 +69,10 @@ bool FastLinear::Serves(const LinearSource& source) {
 
 Result<std::unique_ptr<FastLinear>> FastLinear::Create(const LinearOptions& options, Device& device,
                                                        CudaStream& load_stream) {
-  std::unique_ptr<FastLinear> linear(new FastLinear(device, load_stream));
-  AISP_ASSIGN_OR_RETURN(linear->kernels_, LinearKernels::Create(options));
+  LinearOptions padded = options;
+  padded.max_rows = static_cast<int32_t>(PaddedRows(options.max_rows));
+  std::unique_ptr<FastLinear> linear(new FastLinear(device, load_stream, padded.max_rows));
+  AISP_ASSIGN_OR_RETURN(linear->kernels_, LinearKernels::Create(padded));
   return linear;
 }
 
@@ -125,7 +127,39 @@ Result<std::unique_ptr<FastWeight>> FastLinear::Pack(const LinearSource& source)
                         PackWeight(packing, packed->memory.data(), bytes, stream_.handle));
   AISP_RETURN_IF_ERROR(device_.Synchronize(stream_));
   AISP_RETURN_IF_ERROR(GrowWorkspace(kernels_->WorkspaceBytes(packed->weight)));
+  AISP_RETURN_IF_ERROR(Tune(*packed));
   return packed;
+}
+
+// Lets linear/ time its candidates where they matter: batches of decoding and the longest prefill step. Once for each shape.
+Status FastLinear::Tune(const FastWeight& weight) {
+  constexpr int64_t kWide = 65536;  // outputs of a head, which sees no prefill rows
+  const PackedWeight& w = weight.weight;
+  if (!tuned_.emplace(w.n, w.k, weight.store, w.format).second) return {};
+  std::vector<int32_t> sizes;
+  for (int32_t rows = 48; rows <= std::min(256, max_rows_); rows = rows == 48 ? 64 : rows + 32)
+    sizes.push_back(rows);
+  if (w.n < kWide && max_rows_ > 256) sizes.push_back(max_rows_);
+  if (sizes.empty()) return {};
+  const auto most = static_cast<size_t>(sizes.back());
+  const size_t x_count = most * static_cast<size_t>(w.k);
+  AISP_ASSIGN_OR_RETURN(const Buffer x, device_.Allocate(x_count * 2, MemoryKind::kDevice));
+  AISP_ASSIGN_OR_RETURN(const Buffer y,
+                        device_.Allocate(most * static_cast<size_t>(weight.out_features()) *
+                                             DTypeBytes(weight.output_dtype()),
+                                         MemoryKind::kDevice));
+  AISP_RETURN_IF_ERROR(LaunchFillNormal(x.data(), DType::kBF16, static_cast<int64_t>(x_count), 1.0f,
+                                        1, stream_.handle));
+  for (const int32_t rows : sizes) {
+    LinearCall call;
+    call.weight = &w;
+    call.x = x.data();
+    call.y = y.data();
+    call.store = weight.store;
+    call.rows = rows;
+    AISP_RETURN_IF_ERROR(kernels_->Prepare(call, stream_.handle));
+  }
+  return device_.Synchronize(stream_);
 }
 
 Status FastLinear::Run(const FastWeight& weight, const LinearParams& p, cudaStream_t stream) {
@@ -134,7 +168,7 @@ Status FastLinear::Run(const FastWeight& weight, const LinearParams& p, cudaStre
   call.x = p.x.data;
   call.y = p.y.data;
   call.store = weight.store;
-  call.rows = p.rows;
+  call.rows = static_cast<int32_t>(PaddedRows(p.rows));
   return kernels_->Launch(call, stream);
 }
 

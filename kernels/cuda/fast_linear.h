@@ -2,6 +2,9 @@
 #pragma once
 
 #include <memory>
+#include <set>
+#include <string>
+#include <tuple>
 
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/linear/linear.h"
@@ -29,6 +32,12 @@ class FastLinear {
   static Result<std::unique_ptr<FastLinear>> Create(const LinearOptions& options, Device& device,
                                                     CudaStream& load_stream);
 
+  // What a call of `rows` rows computes: more rows are rounded up, so that few sizes need a choice of algorithm.
+  static constexpr int64_t PaddedRows(int64_t rows) {
+    const int64_t step = rows <= 64 ? 1 : rows <= 256 ? 32 : 128;
+    return (rows + step - 1) / step * step;
+  }
+
   // Whether linear/ has kernels for such a weight; everything else about `source` was checked.
   static bool Serves(const LinearSource& source);
   Result<std::unique_ptr<FastWeight>> Pack(const LinearSource& source);
@@ -37,11 +46,15 @@ class FastLinear {
   std::string Describe(const FastWeight& weight, int32_t rows) const;
 
  private:
-  FastLinear(Device& device, CudaStream& stream) : device_(device), stream_(stream) {}
+  FastLinear(Device& device, CudaStream& stream, int32_t max_rows)
+      : device_(device), stream_(stream), max_rows_(max_rows) {}
   Status GrowWorkspace(size_t bytes);
+  Status Tune(const FastWeight& weight);
 
   Device& device_;
   CudaStream& stream_;
+  const int32_t max_rows_;
+  std::set<std::tuple<int64_t, int64_t, Store, WeightFormat>> tuned_;  // shapes
   std::unique_ptr<LinearKernels> kernels_;
   Buffer workspace_;
 };

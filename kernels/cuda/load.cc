@@ -57,6 +57,10 @@ Result<void*> FindFunction(const char* symbol, std::span<const std::string> fold
 
 }  // namespace
 
+bool CudaBackendPresent(std::span<const std::string> folders) {
+  return OpenLibrary(folders).has_value();
+}
+
 Result<CudaBackend> OpenCudaBackend(const CudaBackendOptions& options,
                                     std::span<const std::string> folders) {
   AISP_ASSIGN_OR_RETURN(void* function, FindFunction(kCudaBackendOpenSymbol, folders));

@@ -35,6 +35,9 @@ struct CudaBackendOptions {
 Result<CudaBackend> OpenCudaBackend(const CudaBackendOptions& options,
                                     std::span<const std::string> folders);
 
+// Whether there is a driver and a backend that loads; it says nothing about a GPU.
+bool CudaBackendPresent(std::span<const std::string> folders);
+
 // What a GPU can do at most, for comparing with what is reached.
 struct CudaLimits {
   std::string device;

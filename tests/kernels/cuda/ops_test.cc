@@ -51,7 +51,7 @@ TEST_F(GpuOps, LinearStoresAndAccumulates) {
         bias.Randomise(random_);
         const TensorView parts[] = {w1.host, w2.host};
         const TensorView biases[] = {bias.host, TensorView{}};
-        const int64_t capacity = cpu_->RowCapacity(s.rows);
+        const int64_t capacity = std::max(cpu_->RowCapacity(s.rows), gpu_.ops->RowCapacity(s.rows));
         TwinTensor x = Make(dtype, {capacity, s.k}), y = Make(DType::kF32, {capacity, s.n + 3});
         x.Randomise(random_);
         if (epilogue == Epilogue::kAccumulate) {
@@ -85,7 +85,7 @@ TEST_F(GpuOps, GatedSiluIsItsParts) {
     TwinTensor gate = Make(DType::kF32, {n, k}), up = Make(DType::kF32, {n, k});
     gate.Randomise(random_, 0.06f), up.Randomise(random_, 0.06f);
     const TensorView parts[] = {gate.host, up.host};
-    const int64_t capacity = cpu_->RowCapacity(rows);
+    const int64_t capacity = std::max(cpu_->RowCapacity(rows), gpu_.ops->RowCapacity(rows));
     TwinTensor x = Make(DType::kBF16, {capacity, k}), y = Make(DType::kBF16, {capacity, n});
     x.Randomise(random_), y.Poison();
     LinearSource source{parts, {}, DType::kBF16, Epilogue::kGatedSilu, DType::kBF16};

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Everything that only a GPU can show, in a few minutes: the GPU tests, memcheck on the small ones, what the card does at most, and
+# the engine on shapes with random weights. Runs from the root of an unpacked bundle (make bundle CUDA=1) or of the source tree after
+# a build with CUDA. Usage: tools/gpu_check.sh [--quick] [SHAPE...]   JSON lines of the benches go to stdout.
+set -u
+cd "$(dirname "$0")/.."
+root=.
+[ -x bin/aisp ] || root=build-cuda
+quick=0
+[ "${1:-}" = --quick ] && { quick=1; shift; }
+shapes=("${@:-llama-3.1-8b}")
+status=0
+for test in "$root"/tests/*cuda*_test; do
+  timeout 240 "$test" --gtest_brief=1 || status=1
+done
+if [ "$quick" = 0 ] && command -v compute-sanitizer >/dev/null; then
+  timeout 240 compute-sanitizer --tool memcheck --error-exitcode 1 "$root/tests/kernels_cuda_test" \
+    --gtest_brief=1 --gtest_filter='GpuExecutor.*:GpuDraw.*' || status=1
+fi
+"$root/bin/aisp" bench limits || status=1
+for shape in "${shapes[@]}"; do
+  for flags in "" "--quantization fp8" "--quantization nvfp4" "--kv-dtype fp8"; do
+    # shellcheck disable=SC2086
+    timeout 240 "$root/bin/aisp" bench engine --device cuda --weights random:1 --model "$shape" --isl 1024 --osl 64 \
+      --batch 1,8,32,128 $flags || status=1
+    [ "$quick" = 1 ] && break
+  done
+done
+exit $status
