@@ -15,6 +15,7 @@ namespace {
 
 constexpr int kCandidates = 16;
 constexpr int kTimedRuns = 5;
+constexpr const char* kHeuristic = "heuristic";
 
 Status Check(cublasStatus_t status, const char* what) {
   if (status == CUBLAS_STATUS_SUCCESS) return {};
@@ -102,7 +103,7 @@ class BlasLtImpl : public BlasLt {
     auto choice = choices_.find(key);
     if (choice == choices_.end()) {
       AISP_ASSIGN_OR_RETURN(const auto candidates, Candidates(plan, workspace_bytes, 1, key));
-      choice = choices_.emplace(key, Choice{candidates[0].algo, "heuristic"}).first;
+      choice = choices_.emplace(key, Choice{candidates[0].algo, kHeuristic}).first;
     }
     return Multiply(product, plan, choice->second.algorithm, workspace, workspace_bytes, stream);
   }
@@ -110,8 +111,7 @@ class BlasLtImpl : public BlasLt {
   Status Tune(const LtProduct& product, void* workspace, size_t workspace_bytes,
               cudaStream_t stream) override {
     const std::string key = KeyOf(product);
-    const auto known = choices_.find(key);
-    if (known != choices_.end() && known->second.note != "heuristic") return {};
+    if (Tuned(product)) return {};
     Plan plan;
     AISP_RETURN_IF_ERROR(plan.Make(product));
     AISP_ASSIGN_OR_RETURN(const auto candidates,
@@ -137,10 +137,15 @@ class BlasLtImpl : public BlasLt {
     return {};
   }
 
+  bool Tuned(const LtProduct& product) const override {
+    const auto known = choices_.find(KeyOf(product));
+    return known != choices_.end() && known->second.note != kHeuristic;
+  }
+
   std::string Describe(const LtProduct& product) const override {
     const auto choice = choices_.find(KeyOf(product));
     return "cublasLt " + KeyOf(product) + ": " +
-           (choice == choices_.end() ? "heuristic" : choice->second.note);
+           (choice == choices_.end() ? kHeuristic : choice->second.note);
   }
 
  private:

@@ -40,6 +40,8 @@ class BlasLt {
   // Times the heuristics' candidates unless the cache knows the winner; y is overwritten. Synchronises.
   virtual Status Tune(const LtProduct& product, void* workspace, size_t workspace_bytes,
                       cudaStream_t stream) = 0;
+  // Whether the choice for such a product was measured, now or in an earlier run.
+  virtual bool Tuned(const LtProduct& product) const = 0;
   // What Run would take: "tuned: 3 of 12, 61.3 us", "heuristic".
   virtual std::string Describe(const LtProduct& product) const = 0;
 };

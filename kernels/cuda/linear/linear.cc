@@ -24,6 +24,7 @@ constexpr size_t kCounterBytes = size_t{256} << 10;
 constexpr size_t kLtBytes = size_t{32} << 20;
 constexpr size_t kExpandBytes = size_t{96} << 20;
 constexpr int32_t kGatedRows = 2048;  // of a product whose gate and up are stored before SiLU
+constexpr int32_t kTunedLtRows = 32;
 constexpr int32_t kMaxTiles = static_cast<int32_t>(kCounterBytes / sizeof(uint32_t));
 // Bytes of weight that a waiting kernel fetches into L2, beside what fits its shared memory. Measured: it helps bf16 alone.
 constexpr int kPrefetchBytes = 64 << 10;
@@ -110,12 +111,9 @@ class LinearKernelsImpl : public LinearKernels {
   }
 
   int32_t own_rows(const PackedWeight& weight, InputFormat input) const override {
-    // Beyond 64 rows cuBLASLt is as fast where it takes the format as it is.
-    if (weight.format == WeightFormat::kBf16 || input == InputFormat::kFp8 ||
-        weight.format == WeightFormat::kFp8Block) {
-      return 64;
-    }
-    return 128;
+    // Measured (docs/performance.md): beyond these cuBLASLt is faster where it takes the format as it is.
+    const bool as_it_is = weight.format == WeightFormat::kBf16 || input == InputFormat::kFp8;
+    return as_it_is || weight.format == WeightFormat::kFp8Block ? 64 : 128;
   }
 
   size_t WorkspaceBytes(const PackedWeight& weight) const override {
@@ -137,9 +135,8 @@ class LinearKernelsImpl : public LinearKernels {
 
   Status Prepare(const LinearCall& call, cudaStream_t stream) override {
     AISP_RETURN_IF_ERROR(Check(call));
-    if (call.rows <= own_rows(*call.weight, call.input) || OnlyOwn(*call.weight, call.input)) {
-      return {};
-    }
+    const bool own = call.rows <= own_rows(*call.weight, call.input) && !MayPreferLt(call);
+    if (own || OnlyOwn(*call.weight, call.input)) return {};
     return LaunchLt(call, stream, true);
   }
 
@@ -147,7 +144,8 @@ class LinearKernelsImpl : public LinearKernels {
     AISP_RETURN_IF_ERROR(Check(call));
     if (call.rows == 0) return {};
     const int32_t own = own_rows(*call.weight, call.input);
-    if (call.rows <= own) return LaunchStream(call, stream);
+    if (call.rows <= own)
+      return PrefersLt(call) ? LaunchLt(call, stream, false) : LaunchStream(call, stream);
     if (!OnlyOwn(*call.weight, call.input)) return LaunchLt(call, stream, false);
     const int64_t y_stride = call.y_stride > 0 ? call.y_stride : call.weight->out_features();
     for (int32_t begin = 0; begin < call.rows; begin += own) {
@@ -166,7 +164,7 @@ class LinearKernelsImpl : public LinearKernels {
     const PackedWeight& w = *call.weight;
     const StreamFormat format = StreamFormatOf(w.format, call.input);
     const int32_t own = own_rows(w, call.input);
-    if (call.rows <= own || OnlyOwn(w, call.input)) {
+    if ((call.rows <= own && !PrefersLt(call)) || OnlyOwn(w, call.input)) {
       const StreamKernel* const kernel = FindKernel(format, std::min(call.rows, own));
       if (kernel == nullptr) return "none";
       return "stream " + std::to_string(kernel->rows) + "x" + std::to_string(kernel->stage_k) +
@@ -182,6 +180,14 @@ class LinearKernelsImpl : public LinearKernels {
   static bool OnlyOwn(const PackedWeight& weight, InputFormat input) {
     return input == InputFormat::kFp8 &&
            (weight.format == WeightFormat::kFp8Block || weight.n % 16 != 0);
+  }
+  // From this many rows of bf16 cuBLASLt's best algorithm is faster than our kernels, which are faster than its first.
+  static bool MayPreferLt(const LinearCall& call) {
+    return call.weight->format == WeightFormat::kBf16 && call.rows > kTunedLtRows;
+  }
+  bool PrefersLt(const LinearCall& call) const {
+    return MayPreferLt(call) && blas_->Tuned(LtCall(call, 0, call.rows)) &&
+           workspace_bytes_ >= WorkspaceBytes(*call.weight);
   }
   static bool NeedsExpansion(const PackedWeight& weight, InputFormat input) {
     return weight.format != WeightFormat::kBf16 &&

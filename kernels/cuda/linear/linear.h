@@ -10,14 +10,14 @@
 // and the calls of one LinearKernels go to one stream (they share the workspace).
 //
 // Invariants: Launch allocates nothing, synchronises nothing and can be captured; grid and choice of kernel depend on (weight,
-// rows, store) alone, so a call with `rows` rounded up to a bucket computes the same for the rows that count: a row's result
-// does not depend on the other rows' contents, and rows beyond the ones that count may hold anything. The same call gives the
-// same bits every time (split sums are added in a fixed order, without floating-point atomics).
+// rows, store) and on whether Prepare has tuned that product. A call with `rows` rounded up to a bucket computes the same for the
+// rows that count: a row's result does not depend on what the others hold, and is the same for all numbers of rows that one
+// instance serves (1-8, 9-16, 17-32, 33-64, 65-128). The same call gives the same bits every time: split sums are added in a
+// fixed order, without floating-point atomics.
 //
 // Errors: INVALID_ARGUMENT for shapes that do not fit each other, UNIMPLEMENTED for those without a kernel (K must be a
 // multiple of 8 for bf16, 16 for FP8 and NVFP4; any N, but a multiple of 8 for the parts of gated and of block-scaled weights),
-// RESOURCE_EXHAUSTED when memory or workspace is too small, INTERNAL
-// when CUDA or cuBLASLt refuses.
+// RESOURCE_EXHAUSTED when memory or workspace is too small, INTERNAL when CUDA or cuBLASLt refuses.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -129,7 +129,8 @@ class LinearKernels {
   static Result<std::unique_ptr<LinearKernels>> Create(const LinearOptions& options);
   virtual ~LinearKernels() = default;
 
-  // Up to this many rows run in our own kernels; Prepare is not needed for those.
+  // Up to this many rows run in our own kernels unless Prepare was called for them and found cuBLASLt faster as a rule (bf16
+  // beyond 32 rows). Prepare is not needed for those.
   virtual int32_t own_rows(const PackedWeight& weight, InputFormat input) const = 0;
   // Bytes of workspace for every call on `weight` with at most options.max_rows rows. Take the largest over all weights.
   virtual size_t WorkspaceBytes(const PackedWeight& weight) const = 0;

@@ -16,9 +16,10 @@ StreamKernel Instance() {
 std::span<const StreamKernel> Bf16StreamKernels() {
   constexpr auto kBf16 = StreamFormat::kBf16;
   static const std::array kKernels = {
-      Instance<kBf16, 8, 1, 128, 5>(),  Instance<kBf16, 16, 1, 128, 5>(),
-      Instance<kBf16, 32, 2, 64, 5>(),  Instance<kBf16, 64, 2, 64, 4>(),
-      Instance<kBf16, 128, 2, 64, 6>(),
+      Instance<kBf16, 8, 1, 128, 5>(),
+      Instance<kBf16, 16, 1, 128, 5>(),
+      Instance<kBf16, 32, 2, 64, 5>(),
+      Instance<kBf16, 64, 2, 64, 4>(),
   };
   return kKernels;
 }
