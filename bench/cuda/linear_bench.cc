@@ -218,7 +218,11 @@ class Bench {
 }  // namespace aisp::cuda
 
 int main(int argc, char** argv) {
-  using namespace aisp::cuda;
+  using aisp::cuda::Bench;
+  using aisp::cuda::Format;
+  using aisp::cuda::InputFormat;
+  using aisp::cuda::Shape;
+  using aisp::cuda::WeightFormat;
   std::string wanted = "all";
   std::vector<int> rows = {1, 8, 16, 32, 64, 128};
   bool lm_head = true;

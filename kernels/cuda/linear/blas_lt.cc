@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <map>
@@ -43,7 +44,8 @@ struct Plan {
   Handle<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy> weight, x, y;
 
   Status Set(cublasLtMatmulDescAttributes_t attribute, const auto& value) {
-    return Check(cublasLtMatmulDescSetAttribute(operation.value, attribute, &value, sizeof(value)),
+    return Check(cublasLtMatmulDescSetAttribute(operation.value, attribute,
+                                                static_cast<const void*>(&value), sizeof(value)),
                  "setting an attribute");
   }
   Status Make(const LtProduct& p) {
@@ -131,7 +133,7 @@ class BlasLtImpl : public BlasLt {
                       " algorithms ran for " + key);
     }
     const std::string note = std::to_string(best + 1) + "-of-" + std::to_string(candidates.size()) +
-                             "-" + std::to_string(static_cast<int>(best_us + 0.5f)) + "us";
+                             "-" + std::to_string(std::lround(best_us)) + "us";
     choices_[key] = Choice{candidates[best].algo, note};
     SaveChoice(key, choices_[key]);
     return {};
