@@ -28,8 +28,9 @@ void AppendUtf8(uint32_t c, std::string* out) {
 std::optional<uint32_t> Hex4(std::string_view text) {
   uint32_t value = 0;
   if (text.size() < 4) return std::nullopt;
-  const auto parsed = std::from_chars(text.data(), text.data() + 4, value, 16);
-  if (parsed.ec != std::errc() || parsed.ptr != text.data() + 4) return std::nullopt;
+  const char* const end = text.data() + 4;
+  const auto parsed = std::from_chars(end - 4, end, value, 16);
+  if (parsed.ec != std::errc() || parsed.ptr != end) return std::nullopt;
   return value;
 }
 
@@ -62,7 +63,9 @@ class Scanner {
         ++at_;
         return true;
       }
-      if (*at_ == '\\' && ++at_ == end_) return false;
+      if (*at_ != '\\') continue;
+      ++at_;
+      if (at_ == end_) return false;
     }
     return false;
   }

@@ -47,7 +47,7 @@ class Driver::Request final : public BackendListener {
   }
   void ArmCancel(SplitMix64* random) {
     if (driver_->options_.cancel_delay_s) {
-      cancel_after_s_ = *driver_->options_.cancel_delay_s;
+      cancel_after_s_ = driver_->options_.cancel_delay_s;
       cancel_timer_ =
           driver_->loop_->RunAt(driver_->clock_.Now() + FromMs(1e3 * *cancel_after_s_), [this] {
             End(RequestStatus::kCancelled,

@@ -92,6 +92,7 @@ void FailureRows(const Summary& s, std::string* out) {
   if (s.failures.empty()) return;
   Title("Failures", '-', out);
   std::vector<std::pair<int64_t, std::string>> sorted;
+  sorted.reserve(s.failures.size());
   for (const auto& [reason, count] : s.failures) sorted.emplace_back(count, reason);
   std::sort(sorted.rbegin(), sorted.rend());
   constexpr size_t kShown = 8;
@@ -173,7 +174,7 @@ void AddSettings(const Options& o, const Environment& e, Json* out) {
   if (o.request_rate && std::isfinite(*o.request_rate)) {
     (*out)["request_rate"] = *o.request_rate;
   } else {
-    (*out)["request_rate"] = o.ramp_up.empty() ? "inf" : o.ramp_up;
+    (*out)["request_rate"] = !o.ramp_up.empty() ? o.ramp_up : e.of_trace ? "trace" : "inf";
   }
   if (!o.ramp_up.empty()) {
     (*out)["ramp_up_start_rps"] = o.ramp_up_start_rps;

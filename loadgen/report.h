@@ -22,6 +22,7 @@ struct Environment {
   std::string model = {};
   std::string target = {};  // path or gRPC method
   int64_t max_model_len = 0;
+  bool of_trace = false;      // requests come when the trace says
   double cpu_share = 0;       // of the loop's thread over the run, 1 is a whole core
   double peak_cpu_share = 0;  // in the worst second
   double process_cpu_s = 0;

@@ -237,10 +237,14 @@ void TimedRun::Progress(bool last) {
   std::fflush(stderr);
 }
 
+bool IsOfTrace(const Options& o, const std::vector<WorkItem>& items) {
+  return items.front().at_s >= 0 && !o.request_rate && o.ramp_up.empty();
+}
+
 std::vector<double> Schedule(const Options& o, const std::vector<WorkItem>& items) {
-  const bool of_trace = items.front().at_s >= 0 && !o.request_rate && o.ramp_up.empty();
-  if (of_trace) {
+  if (IsOfTrace(o, items)) {
     std::vector<double> at;
+    at.reserve(items.size());
     for (const WorkItem& item : items) at.push_back(item.at_s);
     return at;
   }
@@ -339,6 +343,7 @@ Result<Prepared> Prepare(const Options& o, const std::vector<std::string>& args)
   e.model = target.model;
   e.target = grpc ? "/aisp.v1.Inference/Generate" : o.target();
   e.max_model_len = target.max_model_len;
+  e.of_trace = IsOfTrace(o, out.items);
   AISP_RETURN_IF_ERROR(CheckFiles(o, ResultPath(o, e)));
   const int64_t files = RaiseFileLimit();
   const int64_t streams =
@@ -379,6 +384,11 @@ Result<int> Report(const Options& o, Prepared* prepared, const TimedRun& run,
                                               .duration_s = run.duration_s()});
   fmt::print("{}{}", Table(o, summary, e), ClientWarnings(o, summary, e));
   for (const std::string& note : run.notes()) fmt::print("note: {}\n", note);
+  if (run.interrupted()) {
+    const auto unsent = std::count_if(records.begin(), records.end(),
+                                      [](const RequestRecord& r) { return r.sent_s < 0; });
+    fmt::print("note: interrupted; {} of {} requests were never sent\n", unsent, records.size());
+  }
   AISP_RETURN_IF_ERROR(WriteResults(o, summary, e, records));
   AISP_ASSIGN_OR_RETURN(const bool equal, Compare(o, prepared->baseline, records));
   if (!summary.adds_up()) {

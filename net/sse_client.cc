@@ -6,6 +6,7 @@
 #include <boost/asio/connect.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/write.hpp>
+#include <tuple>
 #include <vector>
 
 #include "common/strings.h"
@@ -60,7 +61,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Close() {
     closed_ = true;
     error_code ignored;
-    socket_.close(ignored);
+    std::ignore = socket_.close(ignored);
   }
   bool usable() const { return !closed_; }
 
@@ -129,7 +130,7 @@ void Connection::Connected(const error_code& ec) {
   }
   connected_ = true;
   error_code ignored;
-  socket_.set_option(tcp::no_delay(true), ignored);
+  std::ignore = socket_.set_option(tcp::no_delay(true), ignored);
   Read();
   Write();
 }

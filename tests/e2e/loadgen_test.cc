@@ -87,7 +87,8 @@ TEST(Loadgen, TwoHundredRequestsWithCancelsAddUpAndLeaveNoBlockBehind) {
   }
   for (const std::string metric : {"ttft", "tpot", "itl", "e2el"}) {
     for (const std::string what : {"mean", "median", "std", "p99"}) {
-      const std::string key = what + "_" + metric + "_ms";
+      std::string key = what;
+      key.append("_").append(metric).append("_ms");
       ASSERT_TRUE(json.contains(key)) << key;
       EXPECT_GT(json[key].get<double>(), 0) << key;
     }

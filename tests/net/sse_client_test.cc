@@ -175,7 +175,7 @@ class RudeServer {
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     socklen_t size = sizeof(address);
-    bind(fd_, reinterpret_cast<sockaddr*>(&address), size);
+    EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&address), size), 0);
     listen(fd_, 8);
     getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size);
     port = ntohs(address.sin_port);
