@@ -53,8 +53,8 @@ Result<std::unique_ptr<KvTransport>> Make(const Config& config, const std::strin
 
 }  // namespace
 
-Result<KvTransports> MakeKvTransports(const Config& config, InprocHub* inproc, const Buffer& pool,
-                                      const std::function<void()>& wake) {
+Result<KvTransports> MakeKvTransports(const Config& config, InprocHub* inproc, Device& device,
+                                      const Buffer& pool, const std::function<void()>& wake) {
   KvTransports out;
   if (inproc != nullptr) {
     out.owned.push_back(std::make_unique<InprocTransport>(inproc, InprocTransport::Options{}));
@@ -64,7 +64,8 @@ Result<KvTransports> MakeKvTransports(const Config& config, InprocHub* inproc, c
       out.owned.push_back(std::move(transport));
     }
   }
-  const KvRegion region{static_cast<std::byte*>(pool.data()), pool.bytes(), pool.fd()};
+  const KvRegion region{static_cast<std::byte*>(pool.data()), pool.bytes(), pool.fd(),
+                        device.info().asynchronous ? &device : nullptr};
   for (auto& transport : out.owned) {
     transport->SetWaker(wake);
     AISP_RETURN_IF_ERROR(transport->Register(region));

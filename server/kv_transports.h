@@ -20,9 +20,9 @@ struct KvTransports {
   ShmTransport* shm = nullptr;       // among them, for proofs of death; may be null
 };
 
-// `inproc`: set when the peers live in this process; only that transport is then made. `wake` is called from any thread when
-// Poll has something. INVALID_ARGUMENT names an unknown transport and the known ones.
-Result<KvTransports> MakeKvTransports(const Config& config, InprocHub* inproc, const Buffer& pool,
-                                      const std::function<void()>& wake);
+// `inproc`: set when the peers live in this process; only that transport is then made. `pool` is memory of `device`. `wake` is
+// called from any thread when Poll has something. INVALID_ARGUMENT names an unknown transport and the known ones.
+Result<KvTransports> MakeKvTransports(const Config& config, InprocHub* inproc, Device& device,
+                                      const Buffer& pool, const std::function<void()>& wake);
 
 }  // namespace aisp

@@ -63,9 +63,9 @@ class WorkerServiceImpl final : public WorkerService {
   Status Build() {
     const Config& config = *host_.config;
     AISP_ASSIGN_OR_RETURN(backend_, MakeBackend(config, *host_.served));
-    AISP_ASSIGN_OR_RETURN(transports_,
-                          MakeKvTransports(config, host_.inproc, backend_.executor->kv_pool(),
-                                           [this] { loop_.WakeTransport(); }));
+    AISP_ASSIGN_OR_RETURN(transports_, MakeKvTransports(config, host_.inproc, *backend_.device,
+                                                        backend_.executor->kv_pool(),
+                                                        [this] { loop_.WakeTransport(); }));
     post_ = [this](std::function<void()> fn) { loop_.Post(std::move(fn)); };
     return role_name_ == "prefill" ? BuildPrefill() : BuildDecode();
   }

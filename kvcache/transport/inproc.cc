@@ -22,6 +22,7 @@ class InprocHub::Pool {
     std::lock_guard lock(mutex_);
     if (gone_) return Unavailable("the pool's owner is gone");
     AISP_RETURN_IF_ERROR(gate_.Check(epoch, copy.dst_offset, copy.bytes));
+    if (region_.device != nullptr) return CopyOnDevice(source, copy);
     std::memcpy(region_.base + copy.dst_offset, source + copy.src_offset, copy.bytes);
     return {};
   }
@@ -44,7 +45,18 @@ class InprocHub::Pool {
   }
 
  private:
+  // Both pools are a GPU's. Done when it returns, as the caller says so to the peer.
+  Status CopyOnDevice(const std::byte* source, const BlockCopy& copy) {
+    if (stream_ == nullptr) {
+      AISP_ASSIGN_OR_RETURN(stream_, region_.device->CreateStream());
+    }
+    AISP_RETURN_IF_ERROR(region_.device->Copy(region_.base + copy.dst_offset,
+                                              source + copy.src_offset, copy.bytes, *stream_));
+    return region_.device->Synchronize(*stream_);
+  }
+
   const KvRegion region_;
+  std::unique_ptr<Stream> stream_;
   std::mutex mutex_;
   EpochGate gate_;
   bool gone_ = false;

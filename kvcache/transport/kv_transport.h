@@ -21,14 +21,17 @@
 #include "common/clock.h"
 #include "common/ids.h"
 #include "common/result.h"
+#include "kernels/device/device.h"
 
 namespace aisp {
 
-// Memory that peers may write. `handle` is how another process can get at it (a memfd on Linux), -1 when it cannot.
+// Memory that peers may write. `handle` is how another process can get at it (a memfd on Linux), -1 when it cannot. `device` is
+// set where the host cannot touch it: only that device's copies reach it.
 struct KvRegion {
   std::byte* base = nullptr;
   size_t bytes = 0;
   int handle = -1;
+  Device* device = nullptr;
 };
 
 // One contiguous copy: local pool offset -> peer pool offset.

@@ -112,6 +112,12 @@ ShmTransport::ShmTransport(const Options& options)
 ShmTransport::~ShmTransport() { StopWriting(); }
 
 Status ShmTransport::Register(const KvRegion& region) {
+  if (region.device != nullptr) {
+    return FailedPrecondition(
+        "the lane shm cannot reach a GPU's memory; run prefill and decode in one process (aisp "
+        "serve), "
+        "or on the CPU (--device cpu)");
+  }
   if (region.handle < 0)
     return InvalidArgument("the shm transport needs a pool in a memfd; this one has no handle");
   if (region.base == nullptr || region.bytes == 0)

@@ -48,6 +48,12 @@ TcpTransport::TcpTransport(const Options& options)
 TcpTransport::~TcpTransport() = default;
 
 Status TcpTransport::Register(const KvRegion& region) {
+  if (region.device != nullptr) {
+    return FailedPrecondition(
+        "the lane tcp cannot reach a GPU's memory; run prefill and decode in one process (aisp "
+        "serve), "
+        "or on the CPU (--device cpu)");
+  }
   if (region_.base != nullptr)
     return FailedPrecondition("a pool is already registered with this transport");
   if (region.base == nullptr || region.bytes == 0)

@@ -204,5 +204,52 @@ TEST(GpuExecutor, BatchedGreedyTokensAreThoseOfEachAloneAndOfPlainLaunches) {
   }
 }
 
+// Copies each layer's keys out of the pool when it is told of the layer.
+class KeySink final : public LayerSink {
+ public:
+  KeySink(Device& device, const ServingExecutor& executor) : device_(device), executor_(executor) {}
+  void OnLayer(int32_t layer, std::span<const LayerSlice> slices) override {
+    layers.push_back(layer);
+    const KvLayout& layout = executor_.kv_layout();
+    auto stream = device_.CreateStream();
+    for (const LayerSlice& slice : slices) {
+      for (int32_t p = slice.token_begin; p < slice.token_end; ++p) {
+        const BlockId block = slice.blocks[static_cast<size_t>(p / layout.block_tokens)];
+        std::vector<float> key(static_cast<size_t>(layout.head_dim));
+        const auto* from =
+            static_cast<const std::byte*>(executor_.kv_pool().data()) +
+            layout.Offset(layer, block) +
+            static_cast<size_t>(p % layout.block_tokens) * key.size() * sizeof(float);
+        AISP_CHECK(
+            device_.Copy(key.data(), from, key.size() * sizeof(float), **stream).has_value());
+        AISP_CHECK(device_.Synchronize(**stream).has_value());
+        for (const float v : key) {
+          if (v != 0) {
+            ++keys_present;
+            break;
+          }
+        }
+      }
+    }
+  }
+  std::vector<int32_t> layers;
+  int keys_present = 0;
+
+ private:
+  Device& device_;
+  const ServingExecutor& executor_;
+};
+
+TEST(GpuExecutor, LayersAreReportedInOrderWithTheirKvInThePool) {
+  AISP_OPEN_GPU(gpu);
+  Rig rig = OpenRig(gpu, "llama", {});
+  KeySink sink(*rig.device, *rig.executor);
+  auto a = rig.NewSequence({1, 2, 3, 4, 5}, 8);
+  auto b = rig.NewSequence({9, 8, 7}, 8);
+  rig.Step({{&a, 5}, {&b, 3}}, &sink);
+  EXPECT_EQ(sink.layers, (std::vector<int32_t>{0, 1}));
+  EXPECT_EQ(sink.keys_present, 16);
+}
+
 }  // namespace
 }  // namespace aisp
