@@ -112,6 +112,8 @@ class HopperAttention final : public Attention {
       AISP_RETURN_IF_ERROR(
           Check(PreparePrefill(config.head_dim, fp8()), "prepare the prefill kernel"));
     }
+    box_tokens_ =
+        std::min(config.block_tokens & -config.block_tokens, config.head_dim == 256 ? 64 : 128);
     LayOut();
     return {};
   }
@@ -206,8 +208,8 @@ class HopperAttention final : public Attention {
     workspace_bytes_ = at;
   }
 
-  // The pool as [part = (block, head, K|V)][half of a row][slot][128 bytes], with boxes of 16 slots: a whole {K, V} pair for the
-  // decode kernel, or one half of one part for the prefill kernel.
+  // The pool as [part = (block, head, K|V)][half of a row][slot][128 bytes], with boxes of 16 slots of a whole
+  // {K, V} pair for the decode kernel, or of box_tokens_ slots of one half of one part for the prefill kernel.
   Status Encode(void* base, int64_t parts, bool box_halves, uint64_t (&to)[16]) const {
     const int64_t element = static_cast<int64_t>(DTypeBytes(config_.kv));
     const int64_t row_bytes = config_.head_dim * element;
@@ -219,7 +221,8 @@ class HopperAttention final : public Attention {
     const cuuint64_t strides[3] = {static_cast<cuuint64_t>(row_bytes),
                                    static_cast<cuuint64_t>(inner_bytes),
                                    static_cast<cuuint64_t>(row_bytes * config_.block_tokens)};
-    const cuuint32_t box[4] = {inner, 16, box_halves ? halves : 1, box_halves ? 2U : 1U};
+    const cuuint32_t box[4] = {inner, box_halves ? 16U : static_cast<cuuint32_t>(box_tokens_),
+                               box_halves ? halves : 1, box_halves ? 2U : 1U};
     const cuuint32_t steps[4] = {1, 1, 1, 1};
     CUtensorMap map;
     const CUresult result =
@@ -244,7 +247,6 @@ class HopperAttention final : public Attention {
     args.plan = header;
     args.prefill_items = reinterpret_cast<const int2*>(bytes + items_at_);
     args.next_range = &header->decode_next;
-    args.next_item = &header->prefill_next;
     args.partials = reinterpret_cast<float4*>(bytes + partials_at_);
     args.sequences = batch.sequences;
     args.block_tables = batch.block_tables;
@@ -262,6 +264,7 @@ class HopperAttention final : public Attention {
     args.window = config_.window;
     args.decode_tokens = DecodeTokens(kind);
     args.block_tokens = config_.block_tokens;
+    args.box_tokens = box_tokens_;
     args.row_groups = decode_.row_groups;
     args.q_is_f32 = config_.q == DType::kF32;
     args.out_is_f32 = config_.out == DType::kF32;
@@ -272,6 +275,7 @@ class HopperAttention final : public Attention {
   EncodeFunction encode_ = nullptr;
   int32_t ctas_ = 0;
   int32_t group_ = 0;
+  int32_t box_tokens_ = 16;
   DecodeTuning decode_;
   int32_t prefill_shared_ = 0;
   int64_t items_at_ = 0;

@@ -85,42 +85,55 @@ __global__ void __launch_bounds__(kDim * 2) CombineKernel(const __grid_constant_
         a.partials +
         (static_cast<int64_t>(cut.first + 1) * 2 * a.row_groups + row_group) * kVectors + lane;
     const int64_t stride = 2 * a.row_groups * kVectors;
-    const int32_t count = cut.last - cut.first;
+    const int32_t count = cut.last - cut.first + 1;
+    constexpr int kBatch = kDim == 256 ? 4 : 8;
     for (int i = 0; i < kRowTiles; ++i) {
       const int norm_at = (kRowTiles * (kDim / 8) + i) * 32;
       const int pair_at = (i * (kDim / 8) + 2 * pair) * 32;
-      float top[2] = {head[norm_at].x, head[norm_at].y};
-#pragma unroll 8
-      for (int32_t s = 0; s < count; ++s) {
-        const float4 norm = rest[s * stride + norm_at];
-        top[0] = fmaxf(top[0], norm.x);
-        top[1] = fmaxf(top[1], norm.y);
-      }
-      // A part may have seen nothing of a row, but not all of them.
-      const float safe[2] = {top[0] == -INFINITY ? 0.0f : top[0],
-                             top[1] == -INFINITY ? 0.0f : top[1]};
-      float sums[8] = {};
+      float top[2] = {-INFINITY, -INFINITY};
       float norms[2] = {};
-      const auto add = [&](const float4* part) {
-        const float4 norm = part[norm_at];
-        const float4 even = part[pair_at];
-        const float4 odd = part[pair_at + 32];
-        const float x = ptx::Exp2(norm.x - safe[0]);
-        const float y = ptx::Exp2(norm.y - safe[1]);
-        norms[0] += norm.z * x;
-        norms[1] += norm.w * y;
-        sums[0] += even.x * x;
-        sums[1] += even.y * x;
-        sums[2] += even.z * y;
-        sums[3] += even.w * y;
-        sums[4] += odd.x * x;
-        sums[5] += odd.y * x;
-        sums[6] += odd.z * y;
-        sums[7] += odd.w * y;
-      };
-      add(head);
-#pragma unroll 8
-      for (int32_t s = 0; s < count; ++s) add(rest + s * stride);
+      float sums[8] = {};
+      // In batches whose loads are all under way at once; what is past the end is the last part again, with no weight.
+      for (int32_t base = 0; base < count; base += kBatch) {
+        float4 norm[kBatch], even[kBatch], odd[kBatch];
+        float old[2] = {top[0], top[1]};
+#pragma unroll
+        for (int s = 0; s < kBatch; ++s) {
+          const int32_t index = min(base + s, count - 1);
+          const float4* part = index == 0 ? head : rest + (index - 1) * stride;
+          norm[s] = part[norm_at];
+          even[s] = part[pair_at];
+          odd[s] = part[pair_at + 32];
+        }
+#pragma unroll
+        for (int s = 0; s < kBatch; ++s) {
+          top[0] = fmaxf(top[0], norm[s].x);
+          top[1] = fmaxf(top[1], norm[s].y);
+        }
+        const float safe[2] = {top[0] == -INFINITY ? 0.0f : top[0],
+                               top[1] == -INFINITY ? 0.0f : top[1]};
+        const float factor[2] = {ptx::Exp2(old[0] - safe[0]), ptx::Exp2(old[1] - safe[1])};
+        norms[0] *= factor[0];
+        norms[1] *= factor[1];
+#pragma unroll
+        for (int k = 0; k < 8; ++k) sums[k] *= factor[k / 2 % 2];
+#pragma unroll
+        for (int s = 0; s < kBatch; ++s) {
+          const bool there = base + s < count;
+          const float x = there ? ptx::Exp2(norm[s].x - safe[0]) : 0.0f;
+          const float y = there ? ptx::Exp2(norm[s].y - safe[1]) : 0.0f;
+          norms[0] += norm[s].z * x;
+          norms[1] += norm[s].w * y;
+          sums[0] += even[s].x * x;
+          sums[1] += even[s].y * x;
+          sums[2] += even[s].z * y;
+          sums[3] += even[s].w * y;
+          sums[4] += odd[s].x * x;
+          sums[5] += odd[s].y * x;
+          sums[6] += odd[s].z * y;
+          sums[7] += odd[s].w * y;
+        }
+      }
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         int32_t token, query_head;

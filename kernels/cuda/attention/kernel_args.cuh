@@ -10,7 +10,6 @@ namespace aisp::cuda {
 struct KernelArgs {
   const PlanHeader* plan = nullptr;
   const int2* prefill_items = nullptr;
-  int32_t* next_item = nullptr;   // PlanHeader::prefill_next, and prefill_done behind it
   int32_t* next_range = nullptr;  // PlanHeader::decode_next
   float4* partials = nullptr;     // decode: two results per range and row group
   const RowSpan* sequences = nullptr;
@@ -29,7 +28,8 @@ struct KernelArgs {
   int32_t window = 0;
   int32_t decode_tokens = 0;
   int32_t block_tokens = 0;
-  int32_t row_groups = 1;  // decode
+  int32_t box_tokens = 16;  // of the prefill kernel's tensor map
+  int32_t row_groups = 1;   // decode
   bool q_is_f32 = false;
   bool out_is_f32 = false;
 };

@@ -4,7 +4,7 @@
 // tiles form one line, which is cut into ranges: first a long one for every CTA, then ever shorter ones that CTAs draw when they
 // are done, since multiprocessors differ in how fast they reach the memory. An item that spans ranges is left in parts, which a
 // second kernel adds up in their order: who worked on what does not change a bit of the result.
-// Prefill: a list of {sequence, query tile}, heaviest first, each for all kv heads; CTAs draw from it.
+// Prefill: a list of {sequence, query tile}, heaviest first, each for all kv heads; CTAs take from it in turns.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -85,10 +85,8 @@ struct PlanHeader {
   LineShape line;
   int32_t decode_next = 0;    // ranges drawn so far, of this launch
   int32_t prefill_items = 0;  // {sequence, query tile} pairs
-  int32_t prefill_next = 0;   // drawn so far, of this launch
-  int32_t prefill_done = 0;   // CTAs that have left
   int32_t cut_items = 0;
-  int32_t unused = 0;
+  int32_t unused[3] = {};
   DecodeStart decode_start[kMaxRanges] = {};
   CutItem cut[kMaxRanges] = {};
 };

@@ -1,5 +1,5 @@
-// Prefill attention. A producer warpgroup brings tiles of keys and values into shared memory (bf16: the copy engine; FP8: it reads
-// and widens them itself); two consumer warpgroups of 64 query rows each multiply them with wgmma. While the tensor cores work on
+// Prefill attention. A producer warpgroup brings tiles of keys and values into shared memory by the
+// copy engine (FP8: another warpgroup widens them to bf16 on the way); two consumer warpgroups of 64 query rows each multiply them with wgmma. While the tensor cores work on
 // one tile's values, a warpgroup computes the next tile's softmax, and the two warpgroups take turns in issuing products, so
 // that one's softmax runs under the other's products. This is the schedule of FlashAttention-3 (arXiv:2407.08608).
 #include "kernels/cuda/attention/prefill_core.cuh"
@@ -12,7 +12,9 @@ namespace {
 template <class T>
 struct Consumer {
   static constexpr int kScores = T::kKeys / 2;  // registers of a 64 x kKeys tile
-  static constexpr int kOut = T::kDim / 2;
+  static constexpr int kParts =
+      T::kDim == 256 ? 2 : 1;  // products that the columns of the result take
+  static constexpr int kOut = T::kDim / kParts / 2;
 
   const KernelArgs& a;
   Control* control;
@@ -21,7 +23,7 @@ struct Consumer {
   int32_t thread;       // in the warpgroup
   float score_scale, out_scale;
 
-  float o[kOut];
+  float o[kParts][kOut];
   float m[2], l[2];
   int32_t position[2];
 
@@ -66,11 +68,6 @@ struct Consumer {
                    "r"(v.z), "r"(v.w)
                    : "memory");
     }
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      const int32_t token = min(w.token_begin + RowOf(j) / a.group, w.span.num_rows - 1);
-      position[j] = w.span.context_len - w.span.num_rows + token;
-    }
     ptx::FenceProxyAsync();
     SyncGroup();
   }
@@ -96,10 +93,20 @@ struct Consumer {
     wgmma::Fence();
 #pragma unroll
     for (int step = 0; step < T::kKeys / 16; ++step) {
-      wgmma::Values(o, p[step], wgmma::ColumnsDescriptor(v + step * 16 * 128, T::kColumnBytes),
-                    add || step > 0);
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        const uint32_t columns = v + part * (T::kColumns / kParts) * T::kColumnBytes;
+        wgmma::Values(o[part], p[step],
+                      wgmma::ColumnsDescriptor(columns + step * 16 * 128, T::kColumnBytes),
+                      add || step > 0);
+      }
     }
     wgmma::Commit();
+  }
+
+  __device__ __forceinline__ void PinOut() {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) wgmma::Pin(o[part]);
   }
 
   __device__ __forceinline__ void Release(uint64_t* empty) const {
@@ -118,28 +125,32 @@ struct Consumer {
 
   // Folds the tile's maxima and sums into the state, turns scores into weights; `factor`: what o is to be multiplied with.
   __device__ __forceinline__ void Softmax(float (&s)[kScores], float (&factor)[2]) {
+    constexpr int kChains = 4;  // independent ones, for the latency
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      float top = s[2 * j];
+      float tops[kChains];
 #pragma unroll
-      for (int i = 0; i < kScores; ++i) {
-        if (i / 2 % 2 == j) top = fmaxf(top, s[i]);
+      for (int i = 0; i < kScores / 4; ++i) {
+        const float two = fmaxf(s[4 * i + 2 * j], s[4 * i + 2 * j + 1]);
+        tops[i % kChains] = i < kChains ? two : fmaxf(tops[i % kChains], two);
       }
+      float top = fmaxf(fmaxf(tops[0], tops[1]), fmaxf(tops[2], tops[3]));
       top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
       top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
       top = fmaxf(m[j], top * score_scale);
       const float safe = top == -INFINITY ? 0.0f : top;
       factor[j] = ptx::Exp2(m[j] - safe);
       m[j] = top;
-      float sum = 0.0f;
+      float sums[kChains] = {};
 #pragma unroll
-      for (int i = 0; i < kScores; ++i) {
-        if (i / 2 % 2 == j) {
-          s[i] = ptx::Exp2(fmaf(s[i], score_scale, -safe));
-          sum += s[i];
-        }
+      for (int i = 0; i < kScores / 4; ++i) {
+        float& x = s[4 * i + 2 * j];
+        float& y = s[4 * i + 2 * j + 1];
+        x = ptx::Exp2(fmaf(x, score_scale, -safe));
+        y = ptx::Exp2(fmaf(y, score_scale, -safe));
+        sums[i % kChains] += x + y;
       }
-      l[j] = l[j] * factor[j] + sum;
+      l[j] = l[j] * factor[j] + ((sums[0] + sums[1]) + (sums[2] + sums[3]));
     }
   }
 
@@ -151,8 +162,12 @@ struct Consumer {
   }
 
   __device__ __forceinline__ void Rescale(const float (&factor)[2]) {
+    if (!__any_sync(~0u, factor[0] != 1.0f || factor[1] != 1.0f)) return;
 #pragma unroll
-    for (int i = 0; i < kOut; ++i) o[i] *= factor[i / 2 % 2];
+    for (int part = 0; part < kParts; ++part) {
+#pragma unroll
+      for (int i = 0; i < kOut; ++i) o[part][i] *= factor[i / 2 % 2];
+    }
   }
 
   __device__ __forceinline__ bool NeedsMask(const Work& w, int32_t tile) const {
@@ -186,15 +201,16 @@ struct Consumer {
       const int32_t local = row / a.group;
       const int32_t token = w.token_begin + local;
       if (local >= tokens || token >= w.span.num_rows) continue;
-      float sum = l[j];
-      const float inverse = out_scale / sum;
+      const float inverse = out_scale / l[j];
       const int64_t base = (w.span.row_begin + static_cast<int64_t>(token)) * a.out_row_stride +
                            static_cast<int64_t>(w.kv_head * a.group + row % a.group) * T::kDim +
                            2 * (thread % 4);
 #pragma unroll
       for (int n = 0; n < T::kDim / 8; ++n) {
-        const float x = o[4 * n + 2 * j] * inverse;
-        const float y = o[4 * n + 2 * j + 1] * inverse;
+        const int part = n / (kOut / 4);
+        const int at = n % (kOut / 4) * 4 + 2 * j;
+        const float x = o[part][at] * inverse;
+        const float y = o[part][at + 1] * inverse;
         if (a.out_is_f32) {
           *reinterpret_cast<float2*>(static_cast<float*>(a.out) + base + 8 * n) = make_float2(x, y);
         } else {
@@ -205,8 +221,14 @@ struct Consumer {
     }
   }
 
-  __device__ __forceinline__ void One(const Work& w, Place<T::kStages>& k, Place<T::kStages>& v) {
-    LoadQ(w);
+  // One piece of work; its queries are there already, and those of `next` (if there is `more`) are brought under the last product.
+  __device__ __forceinline__ void One(const Work& w, bool more, const Work& next,
+                                      Place<T::kStages>& k, Place<T::kStages>& v) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const int32_t token = min(w.token_begin + RowOf(j) / a.group, w.span.num_rows - 1);
+      position[j] = w.span.context_len - w.span.num_rows + token;
+    }
     m[0] = m[1] = -INFINITY;
     l[0] = l[1] = 0.0f;
     float s[kScores];
@@ -242,7 +264,7 @@ struct Consumer {
       if (NeedsMask(w, tile)) Mask(s, tile);
       Softmax(s, factor);
       wgmma::Wait<0>();
-      wgmma::Pin(o);
+      PinOut();
       Release(&control->v_empty[v.stage]);
       v.Advance();
       Rescale(factor);
@@ -256,8 +278,9 @@ struct Consumer {
       l[j] += __shfl_xor_sync(~0u, l[j], 1);
       l[j] += __shfl_xor_sync(~0u, l[j], 2);
     }
+    if (more) LoadQ(next);
     wgmma::Wait<0>();
-    wgmma::Pin(o);
+    PinOut();
     Release(&control->v_empty[v.stage]);
     v.Advance();
     Write(w);
@@ -266,14 +289,22 @@ struct Consumer {
   __device__ __forceinline__ void Run() {
     Place<T::kStages> k, v;
     if (group_index == 1) PassTurn();  // the first turn is warpgroup 0's
-    for (Queue queue(control, a); !queue.Done(); queue.Next()) {
-      One(LoadWork<T>(a, queue.current()), k, v);
+    Rounds rounds(a);
+    if (rounds.Done()) return;
+    Work w = LoadWork<T>(a, rounds.current());
+    LoadQ(w);
+    for (bool more = true; more;) {
+      rounds.Next();
+      more = !rounds.Done();
+      const Work next = more ? LoadWork<T>(a, rounds.current()) : w;
+      One(w, more, next, k, v);
+      w = next;
     }
   }
 };
 
 template <int kDim, bool kFp8>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__((Traits<kDim, kFp8>::kThreads), 1)
     PrefillKernel(const __grid_constant__ CUtensorMap map,
                   const __grid_constant__ KernelArgs args) {
   using T = Traits<kDim, kFp8>;
@@ -282,6 +313,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const uint32_t q_area = ptx::SharedAddress(shared) + T::kControlBytes;
   const uint32_t k_ring = q_area + T::kQBytes;
   const uint32_t v_ring = k_ring + T::kStages * T::kTileBytes;
+  const uint32_t raw_ring = v_ring + T::kStages * T::kTileBytes;
   if (threadIdx.x == 0) {
     ptx::PrefetchMap(&map);
     for (int s = 0; s < T::kStages; ++s) {
@@ -290,10 +322,9 @@ __global__ void __launch_bounds__(kThreads, 1)
       ptx::BarrierInit(ptx::SharedAddress(&control->k_empty[s]), kConsumerWarps);
       ptx::BarrierInit(ptx::SharedAddress(&control->v_empty[s]), kConsumerWarps);
     }
-    for (int s = 0; s < 2; ++s) {
-      ptx::BarrierInit(ptx::SharedAddress(&control->work_full[s]), 1);
-      ptx::BarrierInit(ptx::SharedAddress(&control->work_empty[s]),
-                       kConsumerWarps + T::kProducerWarps);
+    for (int s = 0; s < kRawStages; ++s) {
+      ptx::BarrierInit(ptx::SharedAddress(&control->raw_full[s]), 1);
+      ptx::BarrierInit(ptx::SharedAddress(&control->raw_empty[s]), 128);
     }
     ptx::BarrierInitFence();
   }
@@ -302,10 +333,12 @@ __global__ void __launch_bounds__(kThreads, 1)
   ptx::LetSuccessorStart();
   const int32_t warpgroup = static_cast<int32_t>(threadIdx.x) / 128;
   if (warpgroup == 2) {
-    ptx::RegistersDown<T::kProducerRegisters>();
-    if (static_cast<int>(threadIdx.x) / 32 - kConsumerWarps < T::kProducerWarps) {
-      Produce<T>(args, &map, control, k_ring, v_ring);
-    }
+    ptx::RegistersDown<40>();
+    if (threadIdx.x / 32 == kConsumerWarps)
+      Produce<T>(args, &map, control, k_ring, v_ring, raw_ring);
+  } else if (warpgroup == 3) {
+    ptx::RegistersDown<40>();
+    if constexpr (kFp8) Widen<T>(args, control, k_ring, v_ring, raw_ring);
   } else {
     ptx::RegistersUp<T::kConsumerRegisters>();
     const float k_scale = args.device_scales != nullptr ? args.device_scales[0] : args.k_scale;
@@ -327,12 +360,13 @@ struct Variant {
   int32_t head_dim;
   bool fp8;
   void (*kernel)(CUtensorMap, KernelArgs);
+  int32_t threads;
   int32_t shared_bytes;
 };
 
 template <int kDim, bool kFp8>
 constexpr Variant MakeVariant() {
-  return {kDim, kFp8, PrefillKernel<kDim, kFp8>,
+  return {kDim, kFp8, PrefillKernel<kDim, kFp8>, Traits<kDim, kFp8>::kThreads,
           static_cast<int32_t>(Traits<kDim, kFp8>::kSharedBytes)};
 }
 
@@ -372,7 +406,7 @@ cudaError_t LaunchPrefill(int32_t head_dim, bool fp8, int32_t ctas, const CUtens
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<uint32_t>(ctas));
-  config.blockDim = dim3(prefill::kThreads);
+  config.blockDim = dim3(static_cast<uint32_t>(v->threads));
   config.dynamicSmemBytes = static_cast<size_t>(v->shared_bytes);
   config.stream = stream;
   config.attrs = &attribute;

@@ -1,4 +1,4 @@
-// Prefill attention, the parts that producers and consumers share: shared memory, the queue of work, the producers.
+// Prefill attention, the parts that producers and consumers share: shared memory, who works on what, the producers.
 #pragma once
 
 #include "kernels/cuda/attention/kernel_args.cuh"
@@ -6,8 +6,8 @@
 
 namespace aisp::cuda::prefill {
 
-inline constexpr int kThreads = 384;  // a warpgroup of producers, two of consumers
 inline constexpr int kConsumerWarps = 8;
+inline constexpr int kRawStages = 2;
 
 template <int kHeadDim, bool kIsFp8>
 struct Traits {
@@ -21,17 +21,22 @@ struct Traits {
   static constexpr uint32_t kColumnBytes = kKeys * 128;
   static constexpr uint32_t kTileBytes = kColumnBytes * kColumns;
   static constexpr uint32_t kControlBytes = 1024;
-  static constexpr uint32_t kSharedBytes = kControlBytes + kQBytes + 2 * kStages * kTileBytes;
-  static constexpr int kProducerRegisters = kFp8 ? 88 : 40;
-  static constexpr int kConsumerRegisters = kFp8 ? 208 : 232;
-  static constexpr int kProducerWarps = kFp8 ? 4 : 1;
+  // As the copy engine brings a tile: rows of up to 128 bytes, longer ones in columns. FP8 is widened from here.
+  static constexpr uint32_t kElement = kFp8 ? 1 : 2;
+  static constexpr uint32_t kRowBytes = kDim * kElement < 128 ? kDim * kElement : 128;
+  static constexpr int kCopyColumns = kDim * kElement / kRowBytes;
+  static constexpr uint32_t kCopyBytes = kKeys * kDim * kElement;
+  static constexpr uint32_t kSharedBytes =
+      kControlBytes + kQBytes + 2 * kStages * kTileBytes + (kFp8 ? kRawStages * kCopyBytes : 0);
+  // Warpgroups: two consumers, one that loads (one warp of it), with FP8 one that widens.
+  static constexpr int kThreads = kFp8 ? 512 : 384;
+  static constexpr int kConsumerRegisters = kFp8 ? 216 : 232;
 };
 
 // The head of shared memory.
 struct Control {
   uint64_t k_full[4], k_empty[4], v_full[4], v_empty[4];
-  uint64_t work_full[2], work_empty[2];
-  int32_t work[2];
+  uint64_t raw_full[kRawStages], raw_empty[kRawStages];
 };
 
 // One {sequence, query tile, KV head}. The rows of a tile are {token, head of the group} pairs, token by token.
@@ -41,6 +46,25 @@ struct Work {
   int32_t token_begin;          // of the tile, in the sequence's rows
   int32_t first_position;       // of the tile
   int32_t low_tile, high_tile;  // of keys, both included
+};
+
+// The work of a CTA: the list is in order of cost, so CTAs take from it in turns, every other round in reverse.
+class Rounds {
+ public:
+  __device__ explicit Rounds(const KernelArgs& a)
+      : total_(a.plan->prefill_items * a.num_kv_heads) {}
+  __device__ bool Done() const { return current() >= total_; }
+  __device__ int32_t current() const {
+    const auto ctas = static_cast<int32_t>(gridDim.x);
+    const auto cta = static_cast<int32_t>(blockIdx.x);
+    return round_ * ctas + (round_ % 2 == 0 ? cta : ctas - 1 - cta);
+  }
+  // After the last whole round a CTA may find nothing in its place while others do: it is done all the same.
+  __device__ void Next() { ++round_; }
+
+ private:
+  int32_t total_;
+  int32_t round_ = 0;
 };
 
 template <class T>
@@ -59,45 +83,6 @@ __device__ __forceinline__ Work LoadWork(const KernelArgs& a, int32_t index) {
   return w;
 }
 
-// The work of a CTA: first that of its own number, then whatever is left, as its first producer thread draws it.
-class Queue {
- public:
-  __device__ Queue(Control* control, const KernelArgs& a)
-      : control_(control),
-        total_(a.plan->prefill_items * a.num_kv_heads),
-        current_(static_cast<int32_t>(blockIdx.x)) {}
-  __device__ bool Done() const { return current_ >= total_; }
-  __device__ int32_t current() const { return current_; }
-  // Collective of a warp.
-  __device__ void Next() {
-    const int slot = drawn_ & 1;
-    ptx::BarrierWait(ptx::SharedAddress(&control_->work_full[slot]), (drawn_ >> 1) & 1);
-    current_ = *static_cast<volatile int32_t*>(&control_->work[slot]);
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) ptx::BarrierArrive(ptx::SharedAddress(&control_->work_empty[slot]));
-    ++drawn_;
-  }
-  // By one thread of the CTA, once per piece of work: Draw before it is loaded, Publish after.
-  __device__ int32_t Draw(const KernelArgs& a) const {
-    const int32_t drawn = atomicAdd(a.next_item, 1);
-    // Every CTA that had work draws until it draws nothing: as many times, together, as there is work.
-    if (drawn == total_ - 1) *a.next_item = 0;
-    return drawn + static_cast<int32_t>(gridDim.x);
-  }
-  __device__ void Publish(int32_t work) const {
-    const int slot = drawn_ & 1;
-    ptx::BarrierWait(ptx::SharedAddress(&control_->work_empty[slot]), ((drawn_ >> 1) & 1) ^ 1);
-    *static_cast<volatile int32_t*>(&control_->work[slot]) = work;
-    ptx::BarrierArrive(ptx::SharedAddress(&control_->work_full[slot]));
-  }
-
- private:
-  Control* control_;
-  int32_t total_;
-  int32_t current_;
-  int32_t drawn_ = 0;
-};
-
 // A ring's place.
 template <int kStages>
 struct Place {
@@ -111,30 +96,78 @@ struct Place {
   }
 };
 
-// bf16: a warp, of which every lane asks the copy engine for one box of 16 keys x 64 elements.
-template <class T>
-__device__ __forceinline__ void LoadByCopyEngine(const KernelArgs& a, const CUtensorMap* map,
-                                                 const Work& w, int32_t tile, int part,
-                                                 uint32_t target, uint32_t full, uint32_t empty,
-                                                 uint32_t phase) {
-  constexpr int kBoxes = T::kKeys / 16 * T::kColumns;
-  static_assert(kBoxes <= 32);
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int32_t groups_per_block = a.block_tokens / 16;
-  const int32_t local = lane / T::kColumns;
-  const int32_t column = lane % T::kColumns;
-  const int32_t group = min(tile * (T::kKeys / 16) + local, (w.span.context_len - 1) / 16);
+// Where a lane's box of a tile lies: the copy engine moves boxes of `box_tokens` keys x a column.
+struct Box {
   int32_t block = 0;
-  if (lane < kBoxes) block = a.block_tables[w.span.table_begin + group / groups_per_block];
-  ptx::BarrierWait(empty, phase ^ 1);
-  if (lane == 0) ptx::BarrierExpect(full, T::kTileBytes);
+  int32_t slot = 0;
+};
+
+template <class T>
+__device__ __forceinline__ Box FindBox(const KernelArgs& a, const Work& w, int32_t tile) {
+  const int32_t local = static_cast<int32_t>(threadIdx.x) % 32 / T::kCopyColumns;
+  const int32_t last = (w.span.context_len - 1) / a.box_tokens * a.box_tokens;
+  const int32_t key = min(tile * T::kKeys + local * a.box_tokens, last);
+  Box box;
+  box.slot = key % a.block_tokens;
+  box.block = a.block_tables[w.span.table_begin + key / a.block_tokens];
+  return box;
+}
+
+// By a warp: every lane asks for one box.
+template <class T>
+__device__ __forceinline__ void LoadTile(const KernelArgs& a, const CUtensorMap* map, const Work& w,
+                                         const Box& box, int part, uint32_t target, uint64_t* full,
+                                         uint64_t* empty, uint32_t phase) {
+  const auto lane = static_cast<int32_t>(threadIdx.x) % 32;
+  const int32_t local = lane / T::kCopyColumns;
+  const int32_t column = lane % T::kCopyColumns;
+  const uint32_t full_at = ptx::SharedAddress(full);
+  ptx::BarrierWait(ptx::SharedAddress(empty), phase ^ 1);
+  if (lane == 0) ptx::BarrierExpect(full_at, T::kCopyBytes);
   __syncwarp();
-  if (lane < kBoxes) {
-    ptx::LoadTile4(target + column * T::kColumnBytes + local * 16 * 128, map, full, 0,
-                   group % groups_per_block * 16, column,
-                   2 * (block * a.num_kv_heads + w.kv_head) + part);
+  if (local * a.box_tokens < T::kKeys) {
+    ptx::LoadTile4(target + column * T::kKeys * T::kRowBytes + local * a.box_tokens * T::kRowBytes,
+                   map, full_at, 0, box.slot, column,
+                   2 * (box.block * a.num_kv_heads + w.kv_head) + part);
   }
   __syncwarp();
+}
+
+// The loading warp. Consumers want keys from the last tile to the first, and each tile's values one step behind its keys.
+template <class T>
+__device__ __forceinline__ void Produce(const KernelArgs& a, const CUtensorMap* map,
+                                        Control* control, uint32_t k_ring, uint32_t v_ring,
+                                        uint32_t raw_ring) {
+  Place<T::kStages> k, v;
+  Place<kRawStages> raw;
+  const auto load = [&](const Work& w, const Box& box, int part) {
+    if constexpr (T::kFp8) {
+      LoadTile<T>(a, map, w, box, part, raw_ring + raw.stage * T::kCopyBytes,
+                  &control->raw_full[raw.stage], &control->raw_empty[raw.stage], raw.phase);
+      raw.Advance();
+    } else if (part == 0) {
+      LoadTile<T>(a, map, w, box, part, k_ring + k.stage * T::kTileBytes, &control->k_full[k.stage],
+                  &control->k_empty[k.stage], k.phase);
+      k.Advance();
+    } else {
+      LoadTile<T>(a, map, w, box, part, v_ring + v.stage * T::kTileBytes, &control->v_full[v.stage],
+                  &control->v_empty[v.stage], v.phase);
+      v.Advance();
+    }
+  };
+  for (Rounds rounds(a); !rounds.Done(); rounds.Next()) {
+    const Work w = LoadWork<T>(a, rounds.current());
+    Box behind;
+    Box box = FindBox<T>(a, w, w.high_tile);
+    for (int32_t tile = w.high_tile; tile >= w.low_tile; --tile) {
+      const Box next = FindBox<T>(a, w, max(tile - 1, 0));  // the table's answer takes a while
+      load(w, box, 0);
+      if (tile < w.high_tile) load(w, behind, 1);
+      behind = box;
+      box = next;
+    }
+    load(w, behind, 1);
+  }
 }
 
 // Two e4m3 in the upper bytes of the halves of `v` to bf16, exactly.
@@ -145,89 +178,67 @@ __device__ __forceinline__ uint32_t Bf16FromE4M3(uint32_t v) {
   return r;
 }
 
-// FP8: a warpgroup reads a tile, widens it and stores it as the copy engine would; zeros past the context.
+// By a warpgroup: a tile as the copy engine brought it to one of bf16, with zeros past the context.
 template <class T>
-__device__ __forceinline__ void LoadAndWiden(const KernelArgs& a, const Work& w, int32_t tile,
-                                             int part, uint32_t target, uint32_t full,
-                                             uint32_t empty, uint32_t phase) {
-  constexpr int kChunks = T::kDim / 16;  // of 16 elements, of a row
-  constexpr int kRowsAtOnce = 128 / kChunks;
-  constexpr int kPasses = T::kKeys / kRowsAtOnce;
-  constexpr int kBatch = kPasses < 8 ? kPasses : 8;  // loads in flight
-  const int thread = static_cast<int>(threadIdx.x) % 128;
-  const uint32_t chunk = thread % kChunks;
-  const int64_t part_bytes = static_cast<int64_t>(a.block_tokens) * T::kDim;
+__device__ __forceinline__ void WidenTile(int32_t valid, uint32_t source, uint32_t target) {
+  constexpr uint32_t kChunks = T::kRowBytes / 16;  // of 16 elements
+  constexpr int kPasses = T::kKeys * T::kCopyColumns * kChunks / 128;
+  const uint32_t thread = threadIdx.x % 128;
+#pragma unroll 4
+  for (int i = 0; i < kPasses; ++i) {
+    const uint32_t index = i * 128 + thread;
+    const uint32_t chunk = index % kChunks;
+    const uint32_t row = index / kChunks % T::kKeys;
+    const uint32_t column = index / kChunks / T::kKeys;
+    const uint32_t swizzle = T::kRowBytes == 128 ? (row & 7) : ((row >> 1) & 3);
+    const uint32_t from =
+        source + (column * T::kKeys + row) * T::kRowBytes + ((chunk ^ swizzle) << 4);
+    uint32_t in[4];
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(in[0]), "=r"(in[1]), "=r"(in[2]), "=r"(in[3])
+                 : "r"(from)
+                 : "memory");
+    if (static_cast<int32_t>(row) >= valid) in[0] = in[1] = in[2] = in[3] = 0;
 #pragma unroll
-  for (int batch = 0; batch < kPasses; batch += kBatch) {
-    uint4 raw[kBatch];
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const int32_t key = tile * T::kKeys + (batch + i) * kRowsAtOnce + thread / kChunks;
-      raw[i] = make_uint4(0, 0, 0, 0);
-      if (key < w.span.context_len) {
-        const int64_t block = a.block_tables[w.span.table_begin + key / a.block_tokens];
-        const uint8_t* at = static_cast<const uint8_t*>(a.pool) +
-                            ((block * a.num_kv_heads + w.kv_head) * 2 + part) * part_bytes +
-                            static_cast<int64_t>(key % a.block_tokens) * T::kDim + chunk * 16;
-        raw[i] = *reinterpret_cast<const uint4*>(at);
-      }
-    }
-    if (batch == 0) ptx::BarrierWait(empty, phase ^ 1);
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const uint32_t row = (batch + i) * kRowsAtOnce + thread / kChunks;
-      const uint32_t in[4] = {raw[i].x, raw[i].y, raw[i].z, raw[i].w};
-#pragma unroll
-      for (uint32_t h = 0; h < 2; ++h) {
-        const uint32_t wide = 2 * chunk + h;  // of 8 bf16
-        const uint32_t at =
-            target + wide / 8 * T::kColumnBytes + row * 128 + (((wide % 8) ^ (row & 7)) << 4);
-        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at),
-                     "r"(Bf16FromE4M3(__byte_perm(in[2 * h], 0, 0x1404))),
-                     "r"(Bf16FromE4M3(__byte_perm(in[2 * h], 0, 0x3424))),
-                     "r"(Bf16FromE4M3(__byte_perm(in[2 * h + 1], 0, 0x1404))),
-                     "r"(Bf16FromE4M3(__byte_perm(in[2 * h + 1], 0, 0x3424)))
-                     : "memory");
-      }
+    for (uint32_t h = 0; h < 2; ++h) {
+      const uint32_t wide = 2 * (column * kChunks + chunk) + h;  // of 8 bf16
+      const uint32_t at =
+          target + wide / 8 * T::kColumnBytes + row * 128 + (((wide % 8) ^ (row & 7)) << 4);
+      asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at),
+                   "r"(Bf16FromE4M3(__byte_perm(in[2 * h], 0, 0x1404))),
+                   "r"(Bf16FromE4M3(__byte_perm(in[2 * h], 0, 0x3424))),
+                   "r"(Bf16FromE4M3(__byte_perm(in[2 * h + 1], 0, 0x1404))),
+                   "r"(Bf16FromE4M3(__byte_perm(in[2 * h + 1], 0, 0x3424)))
+                   : "memory");
     }
   }
-  ptx::FenceProxyAsync();
-  ptx::BarrierArrive(full);
 }
 
+// FP8: the warpgroup between the copy engine and the consumers, in Produce's order.
 template <class T>
-__device__ __forceinline__ void Load(const KernelArgs& a, const CUtensorMap* map, const Work& w,
-                                     int32_t tile, int part, uint32_t ring, uint64_t* full,
-                                     uint64_t* empty, Place<T::kStages>& place) {
-  const uint32_t target = ring + place.stage * T::kTileBytes;
-  const uint32_t full_at = ptx::SharedAddress(full + place.stage);
-  const uint32_t empty_at = ptx::SharedAddress(empty + place.stage);
-  if constexpr (T::kFp8) {
-    LoadAndWiden<T>(a, w, tile, part, target, full_at, empty_at, place.phase);
-  } else {
-    LoadByCopyEngine<T>(a, map, w, tile, part, target, full_at, empty_at, place.phase);
-  }
-  place.Advance();
-}
-
-// Keys from the last tile to the first, each tile's values one step behind its keys.
-template <class T>
-__device__ __forceinline__ void Produce(const KernelArgs& a, const CUtensorMap* map,
-                                        Control* control, uint32_t k_ring, uint32_t v_ring) {
-  const bool draws = threadIdx.x == 2 * 128;
+__device__ __forceinline__ void Widen(const KernelArgs& a, Control* control, uint32_t k_ring,
+                                      uint32_t v_ring, uint32_t raw_ring) {
   Place<T::kStages> k, v;
-  for (Queue queue(control, a); !queue.Done(); queue.Next()) {
-    int32_t drawn = 0;
-    if (draws) drawn = queue.Draw(a);
-    const Work w = LoadWork<T>(a, queue.current());
+  Place<kRawStages> raw;
+  const auto widen = [&](const Work& w, int32_t tile, uint32_t ring, uint64_t* full,
+                         uint64_t* empty, Place<T::kStages>& place) {
+    ptx::BarrierWait(ptx::SharedAddress(&control->raw_full[raw.stage]), raw.phase);
+    ptx::BarrierWait(ptx::SharedAddress(&empty[place.stage]), place.phase ^ 1);
+    WidenTile<T>(w.span.context_len - tile * T::kKeys, raw_ring + raw.stage * T::kCopyBytes,
+                 ring + place.stage * T::kTileBytes);
+    ptx::FenceProxyAsync();
+    ptx::BarrierArrive(ptx::SharedAddress(&full[place.stage]));
+    ptx::BarrierArrive(ptx::SharedAddress(&control->raw_empty[raw.stage]));
+    place.Advance();
+    raw.Advance();
+  };
+  for (Rounds rounds(a); !rounds.Done(); rounds.Next()) {
+    const Work w = LoadWork<T>(a, rounds.current());
     for (int32_t tile = w.high_tile; tile >= w.low_tile; --tile) {
-      Load<T>(a, map, w, tile, 0, k_ring, control->k_full, control->k_empty, k);
-      if (tile < w.high_tile)
-        Load<T>(a, map, w, tile + 1, 1, v_ring, control->v_full, control->v_empty, v);
+      widen(w, tile, k_ring, control->k_full, control->k_empty, k);
+      if (tile < w.high_tile) widen(w, tile + 1, v_ring, control->v_full, control->v_empty, v);
     }
-    Load<T>(a, map, w, w.low_tile, 1, v_ring, control->v_full, control->v_empty, v);
-    if (draws) queue.Publish(drawn);
-    __syncwarp();
+    widen(w, w.low_tile, v_ring, control->v_full, control->v_empty, v);
   }
 }
 

@@ -100,6 +100,11 @@ class LinearKernelsImpl : public LinearKernels {
             cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  kernel.shared_bytes),
             "asking for shared memory"));
+        // Two CTAs fit beside each other: while a kernel runs, the next one already sits beside it.
+        AISP_RETURN_IF_ERROR(FromCuda(
+            cudaFuncSetAttribute(kernel.function, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                 cudaSharedmemCarveoutMaxShared),
+            "asking for shared memory"));
         partial_bytes_ =
             std::max(partial_bytes_, size_t{2} * static_cast<size_t>(multiprocessors_) *
                                          static_cast<size_t>(kernel.rows) *

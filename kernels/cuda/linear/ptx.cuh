@@ -39,6 +39,15 @@ __device__ __forceinline__ void BarrierWait(uint32_t barrier, uint32_t parity) {
       "r"(parity)
       : "memory");
 }
+// What was there before. Acquires and releases for the whole device.
+__device__ __forceinline__ uint32_t AtomicIncrement(uint32_t* counter) {
+  uint32_t before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
+               : "=r"(before)
+               : "l"(counter)
+               : "memory");
+  return before;
+}
 // Barrier `id` among `threads` threads of the block.
 __device__ __forceinline__ void NamedBarrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -85,6 +94,9 @@ __device__ __forceinline__ void TensorPrefetch(const CUtensorMap* map, int colum
       "cp.async.bulk.prefetch.tensor.2d.L2.global.L2::cache_hint [%0, {%1, %2}], %3;" ::"l"(map),
       "r"(column), "r"(row), "l"(policy)
       : "memory");
+}
+__device__ __forceinline__ void PrefetchLine(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from) : "memory");
 }
 __device__ __forceinline__ void PrefetchTensorMap(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");

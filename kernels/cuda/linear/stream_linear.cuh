@@ -321,11 +321,9 @@ __device__ __forceinline__ bool CombineParts(const StreamShared<C>& shared, cons
   }
   NamedBarrier(1, C::kConsumers);
   if (thread == 0) {
-    __threadfence();
-    const uint32_t before = atomicAdd(p.counters + tile, 1);
-    const bool finish = before == static_cast<uint32_t>(last - first);
+    // Releases what the barrier above has ordered before, and acquires what the others released.
+    const bool finish = AtomicIncrement(p.counters + tile) == static_cast<uint32_t>(last - first);
     if (finish) p.counters[tile] = 0;
-    __threadfence();
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared.Flag()), "r"(finish ? 1 : 0) : "memory");
   }
   NamedBarrier(1, C::kConsumers);
@@ -415,6 +413,18 @@ __device__ __forceinline__ void StoreTile(const StreamParams& p, int32_t row0, i
   }
 }
 
+// Into L2: they are needed when a tile is finished, with nothing else to do.
+template <class C>
+__device__ __forceinline__ void PrefetchScales(const StreamParams& p, int32_t begin, int32_t end) {
+  if constexpr (C::kFormat != StreamFormat::kBf16 && !C::kBlockScales) {
+    const int32_t row_end = min(((end - 1) / p.k_units + 1) * C::kRows, p.n);
+    for (int32_t row = begin / p.k_units * C::kRows + static_cast<int32_t>(threadIdx.x) * 32;
+         row < row_end; row += C::kConsumers * 32) {
+      PrefetchLine(p.scales + row);
+    }
+  }
+}
+
 template <class C>
 __device__ __forceinline__ void Consume(const StreamShared<C>& shared, int32_t begin, int32_t end,
                                         const StreamParams& p) {
@@ -425,6 +435,7 @@ __device__ __forceinline__ void Consume(const StreamShared<C>& shared, int32_t b
   int stage = 0;
   uint32_t parity = 0;
   float sums[C::kTiles][C::kSums];
+  PrefetchScales<C>(p, begin, end);
   WaitForPreviousKernel();
   for (int32_t unit = begin; unit < end;) {
     const int32_t tile = unit / p.k_units;
