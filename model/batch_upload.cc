@@ -50,7 +50,7 @@ Result<BatchUpload> BatchUpload::Create(Device& device, const BatchLimits& limit
   const auto rows = static_cast<size_t>(limits.max_rows),
              sequences = static_cast<size_t>(limits.max_sequences);
   const size_t table =
-      static_cast<size_t>((limits.max_context + kSmallestBlock - 1) / kSmallestBlock + 1);
+      (static_cast<size_t>(limits.max_context) + kSmallestBlock - 1) / kSmallestBlock + 1;
   const size_t numbers = 4 * rows + sequences * (sizeof(RowSpan) / sizeof(int32_t)) +
                          static_cast<size_t>(limits.max_logit_rows) + sequences * table;
   const size_t bytes = numbers * sizeof(int32_t) + 8 * 16;
@@ -158,8 +158,9 @@ Result<DeviceBatch> BatchUpload::Upload(const ForwardBatch& b, int32_t vocabular
   int32_t* slots = cutter.Take<int32_t>(rows, &out.ragged.kv_slots);
   // Only the tables of this step are copied, each cut to its sequence's length.
   size_t table_entries = 0;
+  const auto block = static_cast<size_t>(block_tokens);
   for (const SequenceRows& s : b.sequences)
-    table_entries += static_cast<size_t>((s.context_len + block_tokens - 1) / block_tokens);
+    table_entries += (static_cast<size_t>(s.context_len) + block - 1) / block;
   int32_t* tables = cutter.Take<int32_t>(table_entries, &out.ragged.block_tables);
   AISP_CHECK(cutter.used() <= staging_[turn_].bytes());
   int32_t at = 0;

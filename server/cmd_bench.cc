@@ -44,7 +44,8 @@ std::vector<std::string> BackendFolders() {
 Result<std::vector<int32_t>> BatchesOf(const CommandLine& line) {
   if (!line.HasExtra("batch")) return std::vector<int32_t>{1};
   std::vector<int32_t> batches;
-  std::string_view text = line.Extra("batch");
+  const std::string list{line.Extra("batch")};
+  std::string_view text = list;
   while (!text.empty()) {
     const size_t comma = std::min(text.find(','), text.size());
     AISP_ASSIGN_OR_RETURN(const int64_t n, ParseIntInRange(text.substr(0, comma), 1, 4096));

@@ -75,8 +75,7 @@ Status AttentionSet::Run(const AttentionParams& p, cudaStream_t stream) {
   call.out = p.out.data;
   call.out_row_stride = p.out.strides[0];
   call.layer = &layer->second;
-  const Status done =
-      instance->attention->Run(batch_, kind_, call, instance->workspace.data(), stream);
+  Status done = instance->attention->Run(batch_, kind_, call, instance->workspace.data(), stream);
   // A head size that only decoding has a kernel for.
   if (!done && done.error().code == Code::kUnimplemented) return LaunchPlainAttention(p, stream);
   return done;

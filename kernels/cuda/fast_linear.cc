@@ -157,7 +157,9 @@ Status FastLinear::Tune(const FastWeight& weight) {
     call.y = y.data();
     call.store = weight.store;
     call.rows = rows;
-    AISP_RETURN_IF_ERROR(kernels_->Prepare(call, stream_.handle));
+    const Status prepared = kernels_->Prepare(call, stream_.handle);
+    // A shape that cuBLASLt does not take: Run has another way.
+    if (!prepared && prepared.error().code != Code::kUnimplemented) return prepared;
   }
   return device_.Synchronize(stream_);
 }
@@ -169,7 +171,21 @@ Status FastLinear::Run(const FastWeight& weight, const LinearParams& p, cudaStre
   call.y = p.y.data;
   call.store = weight.store;
   call.rows = static_cast<int32_t>(PaddedRows(p.rows));
-  return kernels_->Launch(call, stream);
+  Status done = kernels_->Launch(call, stream);
+  if (done || done.error().code != Code::kUnimplemented) return done;
+  // cuBLASLt refuses odd widths: as many calls of our own kernels as it takes.
+  const int32_t own = kernels_->own_rows(weight.weight, call.input);
+  const int64_t out = weight.out_features();
+  for (int32_t row = 0; row < p.rows; row += own) {
+    LinearCall piece = call;
+    piece.rows = std::min(own, p.rows - row);
+    piece.x = static_cast<const std::byte*>(call.x) +
+              static_cast<size_t>(row * weight.weight.k) * DTypeBytes(DType::kBF16);
+    piece.y = static_cast<std::byte*>(call.y) +
+              static_cast<size_t>(row * out) * DTypeBytes(weight.output_dtype());
+    AISP_RETURN_IF_ERROR(kernels_->Launch(piece, stream));
+  }
+  return {};
 }
 
 std::string FastLinear::Describe(const FastWeight& weight, int32_t rows) const {
