@@ -4,6 +4,7 @@
 
 #include "common/check.h"
 #include "common/log.h"
+#include "common/threads.h"
 #include "inference.grpc.pb.h"
 #include "net/grpc_acceptor.h"
 #include "net/grpc_bind.h"
@@ -26,8 +27,8 @@ Error LiveRpcs::Admit(std::shared_ptr<LiveRpc> rpc, bool bounded, size_t limit) 
   const std::lock_guard lock(mutex_);
   auto& set = bounded ? bounded_ : watching_;
   set.insert(std::move(rpc));
-  if (stopped_ || draining_) {
-    return {Code::kUnavailable, "this router is draining; use another one"};
+  if (stopped_) {
+    return {Code::kUnavailable, "this router is shutting down; use another one"};
   }
   if (set.size() > limit) {
     return {Code::kResourceExhausted, "the server has all the calls that it allows (" +
@@ -37,14 +38,9 @@ Error LiveRpcs::Admit(std::shared_ptr<LiveRpc> rpc, bool bounded, size_t limit) 
 }
 
 void LiveRpcs::Remove(const std::shared_ptr<LiveRpc>& rpc) {
-  std::function<void()> idle;
-  {
-    const std::lock_guard lock(mutex_);
-    watching_.erase(rpc);
-    if (bounded_.erase(rpc) == 0 || !bounded_.empty()) return;
-    idle = std::exchange(idle_, nullptr);
-  }
-  if (idle) idle();
+  const std::lock_guard lock(mutex_);
+  watching_.erase(rpc);
+  bounded_.erase(rpc);
 }
 
 std::vector<std::shared_ptr<LiveRpc>> LiveRpcs::All() {
@@ -54,22 +50,14 @@ std::vector<std::shared_ptr<LiveRpc>> LiveRpcs::All() {
   return all;
 }
 
+std::vector<std::shared_ptr<LiveRpc>> LiveRpcs::Watching() {
+  const std::lock_guard lock(mutex_);
+  return {watching_.begin(), watching_.end()};
+}
+
 void LiveRpcs::Stop() {
   const std::lock_guard lock(mutex_);
   stopped_ = true;
-  idle_ = nullptr;
-}
-
-void LiveRpcs::Drain(std::function<void()> idle) {
-  {
-    const std::lock_guard lock(mutex_);
-    draining_ = true;
-    if (!bounded_.empty()) {
-      idle_ = std::move(idle);
-      return;
-    }
-  }
-  idle();
 }
 
 namespace {
@@ -286,6 +274,7 @@ struct InferenceServer::Impl : std::enable_shared_from_this<InferenceServer::Imp
   std::unique_ptr<grpc::Server> server;
   std::unique_ptr<GrpcAcceptor> acceptor;
   std::shared_ptr<IoLoop::Timer> timer;
+  Thread draining;
   int port = 0;
 };
 
@@ -334,10 +323,18 @@ uint16_t InferenceServer::port() const { return static_cast<uint16_t>(impl_->por
 
 void InferenceServer::SetServing(bool serving) { impl_->health.SetServing(serving); }
 
-void InferenceServer::Drain(std::function<void()> done) {
+void InferenceServer::Drain(std::chrono::milliseconds limit, std::function<void()> done) {
+  AISP_CHECK_MSG(!impl_->draining.joinable(), "Drain is called once");
   if (impl_->acceptor) impl_->acceptor->Stop();
-  impl_->live->Drain(
-      [loop = impl_->loop, done = std::move(done)]() mutable { loop->Post(std::move(done)); });
+  for (const auto& rpc : impl_->live->Watching()) {
+    rpc->Abort({Code::kUnavailable, "this router is draining; use another one"});
+  }
+  // gRPC says goodbye on every connection and returns when all are closed; that takes as long as the longest call.
+  impl_->draining =
+      Thread("grpc-drain", [impl = impl_.get(), limit, done = std::move(done)]() mutable {
+        impl->server->Shutdown(std::chrono::system_clock::now() + limit);
+        impl->loop->Post(std::move(done));
+      });
 }
 
 void InferenceServer::Shutdown(std::chrono::milliseconds limit) {
@@ -348,6 +345,7 @@ void InferenceServer::Shutdown(std::chrono::milliseconds limit) {
     rpc->Abort({Code::kUnavailable, "the server is shutting down"});
   }
   impl_->server->Shutdown(std::chrono::system_clock::now() + limit);
+  if (impl_->draining.joinable()) impl_->draining.Join();
   impl_->server->Wait();
   impl_->server.reset();
 }

@@ -105,8 +105,10 @@ class InferenceServer {
   uint16_t port() const;
   // What Health says; NOT_SERVING until the first call. Cheap when nothing changes.
   void SetServing(bool serving);
-  // New calls get UNAVAILABLE, running ones finish; `done` runs on the loop when the last one has.
-  void Drain(std::function<void()> done);
+  // Accepts no connection any more and tells the clients of open ones to go elsewhere with new calls (GOAWAY); what they have sent
+  // before they heard it is served, running calls finish, watchers of health end. `done` runs on the loop when the last call has
+  // ended and its connection is closed; what runs longer than `limit` is cut. Once.
+  void Drain(std::chrono::milliseconds limit, std::function<void()> done);
   // Ends what is left (UNAVAILABLE) and stops; the loop may have ended before. Idempotent.
   void Shutdown(std::chrono::milliseconds limit);
 

@@ -33,13 +33,13 @@ std::string Help() {
          HelpForSettings(kPrefixes, kExtras);
 }
 
-void PrintInvitation(const std::string& address) {
+void PrintInvitation(const std::string& address, const std::string& grpc) {
   fmt::print(
-      "\nServing on http://{0} (Ctrl-C stops everything). Try:\n\n"
+      "\nServing on http://{0}{1} (Ctrl-C stops everything). Try:\n\n"
       "  curl -N http://{0}/v1/chat/completions -H 'content-type: application/json' \\\n"
       "    -d '{{\"stream\": true, \"messages\": [{{\"role\": \"user\", \"content\": \"Tell me a "
       "story about a duck.\"}}]}}'\n\n",
-      address);
+      address, grpc.empty() ? "" : " and gRPC on " + grpc);
   std::fflush(stdout);
 }
 
@@ -67,6 +67,7 @@ int RunUp(const std::vector<std::string>& args) {
     return started.error().code == Code::kCancelled ? 0 : ReportFailure(started.error().message);
   }
   announcer.Say("http", supervisor.http_address());
+  if (!supervisor.grpc_address().empty()) announcer.Say("grpc", supervisor.grpc_address());
   fmt::print("aisp {}: router, {} prefill and {} decode workers ready in {:.2f} s\n", Version(),
              config.up.prefill_workers, config.up.decode_workers, ToSeconds(clock.Now() - begin));
   int exit_code = 0;
@@ -76,7 +77,7 @@ int RunUp(const std::vector<std::string>& args) {
       exit_code = 1;
     }
   }
-  PrintInvitation(supervisor.http_address());
+  PrintInvitation(supervisor.http_address(), supervisor.grpc_address());
   const auto why = supervisor.Watch(&signals);
   if (!why) exit_code = ReportFailure(why.error().message);
   supervisor.Stop(&signals);

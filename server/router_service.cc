@@ -247,7 +247,7 @@ class RouterServiceImpl final : public RouterService {
     };
     auto drained = std::make_shared<Drained>();
     if (client_grpc_) ++drained->surfaces;
-    loop_.Post([this, drained] {
+    loop_.Post([this, drained, limit] {
       stopping_ = true;
       // Before the workers hear of it: those that dial again must find the successor.
       if (grpc_) grpc_->StopAccepting();
@@ -260,7 +260,8 @@ class RouterServiceImpl final : public RouterService {
       http_->Drain(one_drained);
       if (client_grpc_) {
         client_grpc_->SetServing(false);
-        client_grpc_->Drain(one_drained);
+        client_grpc_->Drain(std::chrono::duration_cast<std::chrono::milliseconds>(limit),
+                            one_drained);
       }
     });
     const Instant deadline = clock_->Now() + limit;

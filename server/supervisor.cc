@@ -77,6 +77,7 @@ struct Supervisor::Impl {
   int workers_fd = -1;
   int grpc_fd = -1;  // clients'
   std::string http;
+  std::string grpc;
   std::string workers;
   bool starting = true;  // a death is then an error
   bool reload = false;
@@ -95,6 +96,7 @@ Supervisor::~Supervisor() {
 }
 
 const std::string& Supervisor::http_address() const { return impl_->http; }
+const std::string& Supervisor::grpc_address() const { return impl_->grpc; }
 
 Status Supervisor::Impl::OpenSockets() {
   if (pipe2(lifeline, O_CLOEXEC) != 0) return Internal(fmt::format("pipe: {}", strerror(errno)));
@@ -116,8 +118,9 @@ Status Supervisor::Impl::OpenClientGrpc() {
   // Beside an HTTP port that nobody chose, none is expected either.
   const int64_t beside = h.port > 0 && h.port < UINT16_MAX ? h.port + 1 : 0;
   const auto port = static_cast<uint16_t>(h.grpc_port < 0 ? beside : h.grpc_port);
-  AISP_ASSIGN_OR_RETURN(grpc_fd, ListenOn(h.grpc_address.empty() ? h.address : h.grpc_address, port,
-                                          "--grpc-port N"));
+  const std::string& address = h.grpc_address.empty() ? h.address : h.grpc_address;
+  AISP_ASSIGN_OR_RETURN(grpc_fd, ListenOn(address, port, "--grpc-port N"));
+  grpc = fmt::format("{}:{}", address, PortOf(grpc_fd));
   return {};
 }
 

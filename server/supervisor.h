@@ -31,6 +31,8 @@ class Supervisor {
   Status Start(StopSignals* signals, Duration timeout);
   // host:port of the router's HTTP server.
   const std::string& http_address() const;
+  // Of its gRPC server for clients; "" without one.
+  const std::string& grpc_address() const;
   // Watches and restarts until a stop signal; returns which. On SIGHUP it replaces every process by a new one, router first: the new
   // one is ready before the old one drains. An error: a process died too often.
   Result<std::string> Watch(StopSignals* signals);

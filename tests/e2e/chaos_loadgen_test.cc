@@ -127,8 +127,10 @@ TEST(ChaosLoadgen, EveryRequestEndsOnceWithTheUndisturbedTextWhileWorkersAreKill
   EXPECT_TRUE(Eventually([&] { return Metric(cluster.http(), "aisp_active_requests") == 0; }));
 }
 
-TEST(ChaosLoadgen, ARollingRestartOfEveryProcessFailsNoRequest) {
-  const TempFile log("up.log"), calm("before.json"), result("rolled.json");
+// Replaces every process of an `aisp up` while the load client asks over `surface`: nobody may notice.
+void RollUnderLoad(const std::string& surface) {
+  const TempFile log(surface + "_up.log"), calm(surface + "_before.json"),
+      rolled(surface + "_rolled.json");
   Process up({"up", "--port=0", "--prefill=1", "--decode=1", "--dtype=f32", "--drain-timeout=10s"},
              log.path());
   const auto text = [&] {
@@ -136,24 +138,31 @@ TEST(ChaosLoadgen, ARollingRestartOfEveryProcessFailsNoRequest) {
     return std::string(std::istreambuf_iterator<char>(in), {});
   };
   const std::string http = up.Await("http", seconds(60));
-  ASSERT_NE(http, "") << text();
-  const Ran first =
-      RunLoadgen(Arguments(http, 60) + "--save-detailed --result-filename " + calm.path());
+  const std::string grpc = up.Await("grpc", seconds(60));
+  ASSERT_FALSE(http.empty() || grpc.empty()) << text();
+  const std::string arguments = Arguments(http, 60) + "--prompt-format ids --backend " + surface +
+                                (surface == "aisp-grpc" ? " --grpc-address " + grpc : "");
+  const Ran first = RunLoadgen(arguments + " --save-detailed --result-filename " + calm.path());
   ASSERT_EQ(first.code, 0) << first.output;
   // The load goes on until every process was replaced.
-  int turns = 0;
   bool replaced = false;
   up.Signal(SIGHUP);
-  while (!replaced && ++turns <= 30) {
-    const Ran ran = RunLoadgen(Arguments(http, 60) + "--save-result --result-filename " +
-                               result.path() + " --compare " + calm.path());
+  for (int turns = 0; !replaced && turns < 30; ++turns) {
+    const Ran ran = RunLoadgen(arguments + " --save-result --result-filename " + rolled.path() +
+                               " --compare " + calm.path());
     ASSERT_EQ(ran.code, 0) << ran.output << text();
-    EXPECT_EQ(result.Read()["completed"], 60);
+    EXPECT_EQ(rolled.Read()["completed"], 60);
     replaced = text().find("every process was replaced") != std::string::npos;
   }
   EXPECT_TRUE(replaced) << text();
   up.Signal(SIGTERM);
   EXPECT_EQ(up.AwaitExit(seconds(20)), 0);
+}
+
+TEST(ChaosLoadgen, ARollingRestartOfEveryProcessFailsNoRequestOverHttp) { RollUnderLoad("openai"); }
+
+TEST(ChaosLoadgen, ARollingRestartOfEveryProcessFailsNoRequestOverGrpc) {
+  RollUnderLoad("aisp-grpc");
 }
 
 }  // namespace

@@ -3,10 +3,12 @@
 
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
+#include <unistd.h>
 
 #include <future>
 
 #include "inference.grpc.pb.h"
+#include "net/listen_socket.h"
 #include "tests/net/loop_thread.h"
 
 namespace aisp {
@@ -26,7 +28,7 @@ class Handler final : public InferenceHandler {
     arrived.set_value();
   }
   void Tokenize(std::shared_ptr<TokenizeCall> call) override {
-    call->response()->set_count(7);
+    call->response()->set_count(count);
     call->Finish({Code::kOk, ""}, {});
   }
   void Detokenize(std::shared_ptr<DetokenizeCall>) override {}  // dropped
@@ -34,6 +36,7 @@ class Handler final : public InferenceHandler {
     call->Finish({Code::kUnavailable, "no"}, {{"retry-after-ms", "250"}});
   }
 
+  uint32_t count = 7;
   std::function<void(const std::shared_ptr<GenerateCall>&)> on_generate;
   std::vector<std::shared_ptr<GenerateCall>> calls;
   std::promise<void> arrived;
@@ -189,19 +192,50 @@ TEST_F(InferenceServerTest, MoreCallsThanAllowedAreRefusedWithAHint) {
   reader->Finish();
 }
 
-TEST_F(InferenceServerTest, DrainingRefusesNewCallsAndWaitsForTheRunning) {
+TEST_F(InferenceServerTest, ADrainingServerSendsNewCallsElsewhereAndWaitsForTheRunning) {
+  const auto socket = ListenOn("127.0.0.1", 0, "");
+  ASSERT_TRUE(socket) << socket.error().message;
+  options_.listen_fd = dup(*socket);
   Serve();
-  grpc::ClientContext running, late;
+  grpc::ClientContext running;
   const auto reader = Open(&running);
+  // The successor has the same socket; which of the two answers is told by the number.
+  Handler other;
+  other.count = 8;
+  options_.listen_fd = *socket;
+  InferenceServer successor(&loop_.loop(), options_, &other);
   std::promise<void> drained;
   auto done = drained.get_future();
-  loop_.On([&] { server_->Drain([&] { drained.set_value(); }); });
-  v1::TokenizeResponse tokens;
-  EXPECT_EQ(stub_->Tokenize(&late, {}, &tokens).error_code(), grpc::StatusCode::UNAVAILABLE);
+  loop_.On([&] { server_->Drain(kLong, [&] { drained.set_value(); }); });
+  const Status started = successor.Start();
+  ASSERT_TRUE(started) << started.error().message;
+  // Not one call fails, and soon all go to the successor, over the same channel.
+  uint32_t count = 0;
+  for (int calls = 0; calls < 10'000 && count != 8; ++calls) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + kLong);
+    v1::TokenizeResponse tokens;
+    const grpc::Status status = stub_->Tokenize(&context, {}, &tokens);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    count = tokens.count();
+  }
+  EXPECT_EQ(count, 8u);
   EXPECT_NE(done.wait_for(std::chrono::seconds(0)), std::future_status::ready);
   loop_.On([&] { handler_.calls.front()->Finish({Code::kOk, ""}, {}); });
   EXPECT_EQ(done.wait_for(kLong), std::future_status::ready);
   EXPECT_TRUE(reader->Finish().ok());
+  successor.Shutdown(std::chrono::milliseconds(500));
+}
+
+TEST_F(InferenceServerTest, ACallThatOutlastsTheDrainIsCut) {
+  Serve();
+  grpc::ClientContext running;
+  const auto reader = Open(&running);
+  std::promise<void> drained;
+  auto done = drained.get_future();
+  loop_.On([&] { server_->Drain(std::chrono::milliseconds(200), [&] { drained.set_value(); }); });
+  EXPECT_EQ(done.wait_for(kLong), std::future_status::ready);
+  EXPECT_FALSE(reader->Finish().ok());
 }
 
 TEST_F(InferenceServerTest, ShutdownEndsWhatIsLeftAlsoWhenTheLoopHasStopped) {
