@@ -1,6 +1,6 @@
 // Listening TCP sockets as plain descriptors, for servers that are handed one (by a supervisor, by systemd) instead of
 // binding an address themselves. A socket that several processes hold is one queue: a connection in it is taken by whichever
-// of them accepts, and none is lost as long as one process holds it. See docs/decisions/009-socket-hand-over.md.
+// of them accepts, and none is lost as long as one process holds it. See docs/decisions/007-socket-hand-over.md.
 #pragma once
 
 #include <cstdint>
