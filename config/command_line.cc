@@ -5,26 +5,11 @@
 #include <algorithm>
 #include <optional>
 
+#include "common/edit_distance.h"
 #include "common/strings.h"
 
 namespace aisp {
 namespace {
-
-// Levenshtein distance, for naming the flag that was probably meant.
-size_t EditDistance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
-    }
-  }
-  return row[b.size()];
-}
 
 std::string Nearest(std::string_view flag, const std::vector<Setting>& settings,
                     std::span<const ExtraFlag> extras) {

@@ -1,0 +1,12 @@
+// Levenshtein distance, for naming what was probably meant. Pure.
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+
+namespace aisp {
+
+// Fewest insertions, deletions and substitutions of bytes that turn `a` into `b`.
+size_t EditDistance(std::string_view a, std::string_view b);
+
+}  // namespace aisp
