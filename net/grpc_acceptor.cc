@@ -71,6 +71,7 @@ void GrpcAcceptor::Run() {
       pause = true;
       continue;
     }
+    last_accept_ = SteadyClock().Now();
     const int yes = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 
+#include "common/clock.h"
 #include "common/threads.h"
 
 namespace aisp {
@@ -26,12 +27,15 @@ class GrpcAcceptor {
   void Start();
   // Nothing is accepted after it; the socket is closed here. Idempotent.
   void Stop();
+  // When the youngest connection was accepted, by the steady clock. After Stop.
+  std::optional<Instant> last_accept() const { return last_accept_; }
 
  private:
   void Run();
 
   const std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> server_;
   int listen_fd_;
+  std::optional<Instant> last_accept_;
   std::optional<Waker> waker_;
   Thread thread_;
 };

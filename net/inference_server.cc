@@ -4,7 +4,6 @@
 
 #include "common/check.h"
 #include "common/log.h"
-#include "common/threads.h"
 #include "inference.grpc.pb.h"
 #include "net/grpc_acceptor.h"
 #include "net/grpc_bind.h"
@@ -27,8 +26,8 @@ Error LiveRpcs::Admit(std::shared_ptr<LiveRpc> rpc, bool bounded, size_t limit) 
   const std::lock_guard lock(mutex_);
   auto& set = bounded ? bounded_ : watching_;
   set.insert(std::move(rpc));
-  if (stopped_) {
-    return {Code::kUnavailable, "this router is shutting down; use another one"};
+  if (stopped_ || draining_) {
+    return {Code::kUnavailable, "this router is draining; use another one"};
   }
   if (set.size() > limit) {
     return {Code::kResourceExhausted, "the server has all the calls that it allows (" +
@@ -38,9 +37,14 @@ Error LiveRpcs::Admit(std::shared_ptr<LiveRpc> rpc, bool bounded, size_t limit) 
 }
 
 void LiveRpcs::Remove(const std::shared_ptr<LiveRpc>& rpc) {
-  const std::lock_guard lock(mutex_);
-  watching_.erase(rpc);
-  bounded_.erase(rpc);
+  std::function<void()> idle;
+  {
+    const std::lock_guard lock(mutex_);
+    watching_.erase(rpc);
+    if (bounded_.erase(rpc) == 0 || !bounded_.empty()) return;
+    idle = std::exchange(idle_, nullptr);
+  }
+  if (idle) idle();
 }
 
 std::vector<std::shared_ptr<LiveRpc>> LiveRpcs::All() {
@@ -50,14 +54,22 @@ std::vector<std::shared_ptr<LiveRpc>> LiveRpcs::All() {
   return all;
 }
 
-std::vector<std::shared_ptr<LiveRpc>> LiveRpcs::Watching() {
-  const std::lock_guard lock(mutex_);
-  return {watching_.begin(), watching_.end()};
-}
-
 void LiveRpcs::Stop() {
   const std::lock_guard lock(mutex_);
   stopped_ = true;
+  idle_ = nullptr;
+}
+
+void LiveRpcs::Drain(std::function<void()> idle) {
+  {
+    const std::lock_guard lock(mutex_);
+    draining_ = true;
+    if (!bounded_.empty()) {
+      idle_ = std::move(idle);
+      return;
+    }
+  }
+  idle();
 }
 
 namespace {
@@ -67,6 +79,8 @@ constexpr int kRetryAfterMs = 1000;
 constexpr int kMaxStreamsPerConnection = 1024;
 constexpr size_t kMaxWatchers = 256;
 constexpr int kKeepAliveMs = 20'000;
+// Between GOAWAY and the last call that a client may have sent before it heard it.
+constexpr Duration kGoodbye = std::chrono::milliseconds(250);
 
 Instant ToInstant(std::chrono::system_clock::time_point deadline, Instant now) {
   if (deadline == std::chrono::system_clock::time_point::max()) return kNever;
@@ -273,8 +287,7 @@ struct InferenceServer::Impl : std::enable_shared_from_this<InferenceServer::Imp
   ClientService clients;
   std::unique_ptr<grpc::Server> server;
   std::unique_ptr<GrpcAcceptor> acceptor;
-  std::shared_ptr<IoLoop::Timer> timer;
-  Thread draining;
+  std::shared_ptr<IoLoop::Timer> timer, drain_timer;
   int port = 0;
 };
 
@@ -301,6 +314,10 @@ Status InferenceServer::Start() {
   builder.SetMaxReceiveMessageSize(static_cast<int>(impl_->options.max_message_bytes));
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS,
+                             static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(
+                                                  impl_->options.connection_age)
+                                                  .count()));
   // A client that vanished without a word is noticed, and what is computed for it stops.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepAliveMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepAliveMs);
@@ -312,29 +329,32 @@ Status InferenceServer::Start() {
     return tl::unexpected(
         BindError(impl_->options.address, "--grpc-port N, 0 for a free one, or --no-grpc"));
   }
-  if (impl_->acceptor) impl_->acceptor->Start();
   impl_->loop->Post([weak = std::weak_ptr(impl_)] {
     if (const auto impl = weak.lock()) impl->Sweep();
   });
   return {};
 }
 
+void InferenceServer::Accept() {
+  if (impl_->acceptor) impl_->acceptor->Start();
+}
+
 uint16_t InferenceServer::port() const { return static_cast<uint16_t>(impl_->port); }
 
 void InferenceServer::SetServing(bool serving) { impl_->health.SetServing(serving); }
 
-void InferenceServer::Drain(std::chrono::milliseconds limit, std::function<void()> done) {
-  AISP_CHECK_MSG(!impl_->draining.joinable(), "Drain is called once");
-  if (impl_->acceptor) impl_->acceptor->Stop();
-  for (const auto& rpc : impl_->live->Watching()) {
-    rpc->Abort({Code::kUnavailable, "this router is draining; use another one"});
-  }
-  // gRPC says goodbye on every connection and returns when all are closed; that takes as long as the longest call.
-  impl_->draining =
-      Thread("grpc-drain", [impl = impl_.get(), limit, done = std::move(done)]() mutable {
-        impl->server->Shutdown(std::chrono::system_clock::now() + limit);
-        impl->loop->Post(std::move(done));
-      });
+void InferenceServer::Drain(std::function<void()> done) {
+  const auto refuse_and_wait = [live = impl_->live, loop = impl_->loop, done = std::move(done)] {
+    live->Drain([loop, done] { loop->Post(done); });
+  };
+  if (!impl_->acceptor) return refuse_and_wait();
+  impl_->acceptor->Stop();
+  const std::optional<Instant> youngest = impl_->acceptor->last_accept();
+  const Instant now = impl_->clock.Now();
+  // gRPC spreads the age by 10 %.
+  const Duration longest = impl_->options.connection_age * 9 / 8 + kGoodbye;
+  if (!youngest || now - *youngest >= longest) return refuse_and_wait();
+  impl_->drain_timer = impl_->loop->RunAt(*youngest + longest, refuse_and_wait);
 }
 
 void InferenceServer::Shutdown(std::chrono::milliseconds limit) {
@@ -345,7 +365,6 @@ void InferenceServer::Shutdown(std::chrono::milliseconds limit) {
     rpc->Abort({Code::kUnavailable, "the server is shutting down"});
   }
   impl_->server->Shutdown(std::chrono::system_clock::now() + limit);
-  if (impl_->draining.joinable()) impl_->draining.Join();
   impl_->server->Wait();
   impl_->server.reset();
 }

@@ -92,6 +92,9 @@ struct InferenceServerOptions {
   size_t max_calls = 4096;
   size_t max_unsent_bytes = 1 << 20;
   Duration write_timeout = std::chrono::seconds(30);
+  // So old (10 % more or less) a connection is told to make room for another; its running calls finish. How long a Drain takes at least
+  // while there are clients.
+  Duration connection_age = std::chrono::seconds(10);
   uint64_t seed = 0;  // of request ids
 };
 
@@ -102,13 +105,16 @@ class InferenceServer {
   ~InferenceServer();
   // The error (ALREADY_EXISTS) names address and port when it is taken and how to choose another.
   Status Start();
+  // Accepts on a handed-over socket from now on; connections wait in its queue until then. Nothing to do for a socket of its own,
+  // which Start opens.
+  void Accept();
   uint16_t port() const;
   // What Health says; NOT_SERVING until the first call. Cheap when nothing changes.
   void SetServing(bool serving);
-  // Accepts no connection any more and tells the clients of open ones to go elsewhere with new calls (GOAWAY); what they have sent
-  // before they heard it is served, running calls finish, watchers of health end. `done` runs on the loop when the last call has
-  // ended and its connection is closed; what runs longer than `limit` is cut. Once.
-  void Drain(std::chrono::milliseconds limit, std::function<void()> done);
+  // `done` runs on the loop when the last call has ended. With a handed-over socket no call fails: nothing is accepted any more, calls
+  // are served until the youngest connection is connection_age old, when gRPC has told every client to go elsewhere (GOAWAY).
+  // With a socket of its own, which no successor has, new calls get UNAVAILABLE at once.
+  void Drain(std::function<void()> done);
   // Ends what is left (UNAVAILABLE) and stops; the loop may have ended before. Idempotent.
   void Shutdown(std::chrono::milliseconds limit);
 

@@ -38,19 +38,21 @@ class LiveRpc {
 // Which calls are alive. Any thread.
 class LiveRpcs {
  public:
-  // Owns `rpc` until Remove. Not OK: the call must end with this. `bounded`: serves a request; the others only watch.
+  // Owns `rpc` until Remove. Not OK: the call must end with this. `bounded`: is waited for by Drain; the others only watch.
   Error Admit(std::shared_ptr<LiveRpc> rpc, bool bounded, size_t limit);
   void Remove(const std::shared_ptr<LiveRpc>& rpc);
   std::vector<std::shared_ptr<LiveRpc>> All();
   void Stop();
-  // Those that only watch.
-  std::vector<std::shared_ptr<LiveRpc>> Watching();
+  // `idle` is called once, when no bounded call is left; maybe from inside.
+  void Drain(std::function<void()> idle);
 
  private:
   std::mutex mutex_;
   std::unordered_set<std::shared_ptr<LiveRpc>> bounded_;
   std::unordered_set<std::shared_ptr<LiveRpc>> watching_;
   bool stopped_ = false;
+  bool draining_ = false;
+  std::function<void()> idle_;
 };
 
 // Base: grpc::ServerUnaryReactor or grpc::ServerWriteReactor<Event>.

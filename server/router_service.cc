@@ -83,6 +83,9 @@ InferenceServerOptions InferenceOptionsOf(const Config& config, const RouterSock
   InferenceServerOptions o;
   o.address = ClientGrpcAddress(config, sockets);
   o.listen_fd = sockets.grpc;
+  // A drain has to outlast it.
+  o.connection_age = std::clamp<Duration>(config.drain_timeout / 4, std::chrono::seconds(1),
+                                          std::chrono::seconds(10));
   o.max_message_bytes = static_cast<size_t>(config.http.max_body.bytes);
   o.max_calls = static_cast<size_t>(config.http.max_connections);
   o.max_unsent_bytes = static_cast<size_t>(config.http.max_unsent.bytes);
@@ -233,7 +236,11 @@ class RouterServiceImpl final : public RouterService {
   void AcceptWhenReady(Instant deadline) {
     const Instant now = clock_->Now();
     if (stopping_) return;
-    if (sockets_.http < 0 || now >= deadline || router_->Ready()) return http_->Accept();
+    if (sockets_.http < 0 || now >= deadline || router_->Ready()) {
+      http_->Accept();
+      if (client_grpc_) client_grpc_->Accept();
+      return;
+    }
     accept_timer_ = loop_.RunAt(std::min(deadline, now + kLookForWorkers),
                                 [this, deadline] { AcceptWhenReady(deadline); });
   }
@@ -247,7 +254,7 @@ class RouterServiceImpl final : public RouterService {
     };
     auto drained = std::make_shared<Drained>();
     if (client_grpc_) ++drained->surfaces;
-    loop_.Post([this, drained, limit] {
+    loop_.Post([this, drained] {
       stopping_ = true;
       // Before the workers hear of it: those that dial again must find the successor.
       if (grpc_) grpc_->StopAccepting();
@@ -260,8 +267,7 @@ class RouterServiceImpl final : public RouterService {
       http_->Drain(one_drained);
       if (client_grpc_) {
         client_grpc_->SetServing(false);
-        client_grpc_->Drain(std::chrono::duration_cast<std::chrono::milliseconds>(limit),
-                            one_drained);
+        client_grpc_->Drain(one_drained);
       }
     });
     const Instant deadline = clock_->Now() + limit;

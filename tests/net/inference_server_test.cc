@@ -55,6 +55,7 @@ class InferenceServerTest : public ::testing::Test {
     server_ = std::make_unique<InferenceServer>(&loop_.loop(), options_, &handler_);
     const Status started = server_->Start();
     ASSERT_TRUE(started) << started.error().message;
+    server_->Accept();
     stub_ = v1::Inference::NewStub(grpc::CreateChannel(
         "127.0.0.1:" + std::to_string(server_->port()), grpc::InsecureChannelCredentials()));
   }
@@ -196,6 +197,7 @@ TEST_F(InferenceServerTest, ADrainingServerSendsNewCallsElsewhereAndWaitsForTheR
   const auto socket = ListenOn("127.0.0.1", 0, "");
   ASSERT_TRUE(socket) << socket.error().message;
   options_.listen_fd = dup(*socket);
+  options_.connection_age = std::chrono::milliseconds(500);
   Serve();
   grpc::ClientContext running;
   const auto reader = Open(&running);
@@ -206,12 +208,13 @@ TEST_F(InferenceServerTest, ADrainingServerSendsNewCallsElsewhereAndWaitsForTheR
   InferenceServer successor(&loop_.loop(), options_, &other);
   std::promise<void> drained;
   auto done = drained.get_future();
-  loop_.On([&] { server_->Drain(kLong, [&] { drained.set_value(); }); });
+  loop_.On([&] { server_->Drain([&] { drained.set_value(); }); });
   const Status started = successor.Start();
   ASSERT_TRUE(started) << started.error().message;
+  successor.Accept();
   // Not one call fails, and soon all go to the successor, over the same channel.
   uint32_t count = 0;
-  for (int calls = 0; calls < 10'000 && count != 8; ++calls) {
+  for (int calls = 0; calls < 1'000'000 && count != 8; ++calls) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + kLong);
     v1::TokenizeResponse tokens;
@@ -227,15 +230,19 @@ TEST_F(InferenceServerTest, ADrainingServerSendsNewCallsElsewhereAndWaitsForTheR
   successor.Shutdown(std::chrono::milliseconds(500));
 }
 
-TEST_F(InferenceServerTest, ACallThatOutlastsTheDrainIsCut) {
+TEST_F(InferenceServerTest, DrainingWithoutASuccessorRefusesNewCallsAndWaitsForTheRunning) {
   Serve();
-  grpc::ClientContext running;
+  grpc::ClientContext running, late;
   const auto reader = Open(&running);
   std::promise<void> drained;
   auto done = drained.get_future();
-  loop_.On([&] { server_->Drain(std::chrono::milliseconds(200), [&] { drained.set_value(); }); });
+  loop_.On([&] { server_->Drain([&] { drained.set_value(); }); });
+  v1::TokenizeResponse tokens;
+  EXPECT_EQ(stub_->Tokenize(&late, {}, &tokens).error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_NE(done.wait_for(std::chrono::seconds(0)), std::future_status::ready);
+  loop_.On([&] { handler_.calls.front()->Finish({Code::kOk, ""}, {}); });
   EXPECT_EQ(done.wait_for(kLong), std::future_status::ready);
-  EXPECT_FALSE(reader->Finish().ok());
+  EXPECT_TRUE(reader->Finish().ok());
 }
 
 TEST_F(InferenceServerTest, ShutdownEndsWhatIsLeftAlsoWhenTheLoopHasStopped) {
