@@ -219,14 +219,15 @@ void MemoryOfIdleStreams() {
               (ResidentKiB(cluster.decode[0]->pid()) - worker) / kStreams, "KiB");
 }
 
-}  // namespace
-}  // namespace aisp::e2e
-
-int main() {
-  using namespace aisp::e2e;
+void Main() {
   TokensThroughRouter(16);
   TokensThroughRouter(128);
   OneTokenCompletions();
   AddedLatency();
   MemoryOfIdleStreams();
 }
+
+}  // namespace
+}  // namespace aisp::e2e
+
+int main() { aisp::e2e::Main(); }

@@ -122,9 +122,9 @@ class RouterServiceImpl final : public RouterService {
                                                        inference_.get());
     }
     http_ = std::make_unique<HttpServer>(&loop_, HttpOptionsOf(config, sockets.http),
-                                         [this](std::shared_ptr<HttpExchange> exchange) {
+                                         [this](const std::shared_ptr<HttpExchange>& exchange) {
                                            if (!admin_->Handle(exchange))
-                                             frontend_->Handle(std::move(exchange));
+                                             frontend_->Handle(exchange);
                                            ArmTimer();
                                          });
   }

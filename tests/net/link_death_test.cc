@@ -160,14 +160,14 @@ TEST_F(LinkDeath, AMessageOverTheLimitTakesTheLinkDownAndSaysWhy) {
   server.ServeRouterControl(&router, PosterOfLoop(), options);
   ASSERT_TRUE(server.Start("127.0.0.1:0"));
   auto dialer = MakeRouterDialer(&worker, PosterOfLoop(), options);
+  LinkId link;
   loop_.On([&] {
-    const LinkId link = dialer->Dial("127.0.0.1:" + std::to_string(server.port()));
+    link = dialer->Dial("127.0.0.1:" + std::to_string(server.port()));
     dialer->Send(link, WorkerText(std::string(90 << 10, 'x')));
     dialer->Send(link, WorkerText("small"));
   });
   ASSERT_TRUE(router.AwaitMessages(2));
-  loop_.On(
-      [&] { dialer->Send(worker.log().ups[0].first, WorkerText(std::string(110 << 10, 'x'))); });
+  loop_.On([&] { dialer->Send(link, WorkerText(std::string(110 << 10, 'x'))); });
   ASSERT_TRUE(worker.AwaitDown());
   EXPECT_THAT(worker.log().downs[0].second.message, HasSubstr("larger than the limit of 102400"));
   ASSERT_TRUE(router.AwaitDown());
