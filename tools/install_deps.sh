@@ -15,7 +15,7 @@ packages=(
 for argument in "$@"; do
   case "$argument" in
     # One version of each on both systems, so that both say the same.
-    --dev) packages+=(clang-format-14 clang-tidy-19) ;;
+    --dev) packages+=(clang-format-14 clang-tidy-19 libomp-19-dev) ;;
     --fuzz) packages+=(clang-19 libclang-rt-19-dev) ;;
     *) echo "install_deps.sh: unknown argument '$argument'; --dev and --fuzz are known" >&2; exit 2 ;;
   esac

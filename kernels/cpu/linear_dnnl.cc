@@ -136,6 +136,7 @@ struct ProbeData {
   }
   void Fill(int64_t n, DType dtype, std::vector<std::byte>* out) {
     std::vector<float> values;
+    values.reserve(static_cast<size_t>(n));
     for (int64_t i = 0; i < n; ++i) values.push_back(Next());
     out->resize(values.size() * DTypeBytes(dtype));
     ConvertElements(TensorView::Dense(values.data(), DType::kF32, {n}), 0, n, dtype, out->data());
