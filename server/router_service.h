@@ -30,8 +30,8 @@ class RouterService {
   static constexpr const char* kLocalRouterAddress = "local:router";
   virtual ~RouterService() = default;
 
-  // Binds and serves. ALREADY_EXISTS when a port is taken. On a socket that was handed over HTTP is served from when a decode
-  // worker is ready (or kAcceptWithoutWorkers is over): till then a predecessor may serve, or clients wait in its queue.
+  // Binds and serves. ALREADY_EXISTS when a port is taken. On sockets that were handed over clients are served from when a
+  // decode worker is ready (or kAcceptWithoutWorkers is over): till then a predecessor may serve, or clients wait in its queue.
   virtual Status Start() = 0;
   // "127.0.0.1:8080"; valid after Start.
   virtual std::string http_address() const = 0;

@@ -1,56 +1,20 @@
 // The load client against a cluster whose workers are killed and started again, and whose every process is replaced: each request
 // has one end, what completes is what the undisturbed run said, and no block stays behind. AISP_CHAOS_REQUESTS as in chaos_test.cc.
 #include <gmock/gmock.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <array>
-#include <cstdio>
 #include <fstream>
 #include <future>
 #include <random>
 
 #include "tests/e2e/client.h"
 #include "tests/e2e/cluster.h"
+#include "tests/e2e/loadgen_run.h"
 
 namespace aisp::e2e {
 namespace {
 
 using std::chrono::seconds;
 using ::testing::HasSubstr;
-
-struct Ran {
-  int code = -1;
-  std::string output;
-};
-
-Ran RunLoadgen(const std::string& arguments) {
-  Ran ran;
-  FILE* pipe = popen((AISP_BINARY_DIR "/bin/aisp-loadgen " + arguments + " 2>&1").c_str(), "r");
-  if (pipe == nullptr) return ran;
-  std::array<char, 4096> buffer;
-  while (const size_t n = fread(buffer.data(), 1, buffer.size(), pipe))
-    ran.output.append(buffer.data(), n);
-  ran.code = WEXITSTATUS(pclose(pipe));
-  return ran;
-}
-
-class TempFile {
- public:
-  explicit TempFile(const std::string& name)
-      : path_(::testing::TempDir() + "/aisp_chaos_" + std::to_string(getpid()) + "_" + name) {}
-  ~TempFile() { unlink(path_.c_str()); }
-  TempFile(const TempFile&) = delete;
-  TempFile& operator=(const TempFile&) = delete;
-  const std::string& path() const { return path_; }
-  Json Read() const {
-    std::ifstream in(path_);
-    return Json::parse(in, nullptr, /*allow_exceptions=*/false);
-  }
-
- private:
-  std::string path_;
-};
 
 // Greedy, so that a request says the same whoever serves it.
 std::string Arguments(const std::string& http, int requests) {
@@ -91,8 +55,8 @@ TEST(ChaosLoadgen, EveryRequestEndsOnceWithTheUndisturbedTextWhileWorkersAreKill
                    .worker_flags = {"--log-level=error"}});
   ASSERT_TRUE(cluster.AwaitReady());
   const TempFile calm("calm.json"), stormy("stormy.json");
-  const Ran first = RunLoadgen(Arguments(cluster.http(), AISP_CHAOS_REQUESTS) +
-                               "--save-detailed --result-filename " + calm.path());
+  const LoadgenRun first = RunLoadgen(Arguments(cluster.http(), AISP_CHAOS_REQUESTS) +
+                                      "--save-detailed --result-filename " + calm.path());
   ASSERT_EQ(first.code, 0) << first.output;
 
   auto second = std::async(std::launch::async, [&] {
@@ -102,10 +66,10 @@ TEST(ChaosLoadgen, EveryRequestEndsOnceWithTheUndisturbedTextWhileWorkersAreKill
   });
   const int kills = KillWorkers(
       cluster, 1500, [&] { return second.wait_for(seconds(0)) == std::future_status::ready; });
-  const Ran ran = second.get();
+  const LoadgenRun ran = second.get();
   EXPECT_EQ(ran.code, 0) << ran.output;
   EXPECT_THAT(ran.output, HasSubstr("all equal"));
-  const Json result = stormy.Read();
+  const Json result = stormy.ReadJson();
   ASSERT_TRUE(result.is_object());
   EXPECT_EQ(result["failed"], 0);
   EXPECT_EQ(result["completed"].get<int>() + result["cancelled"].get<int>(), AISP_CHAOS_REQUESTS);
@@ -115,13 +79,7 @@ TEST(ChaosLoadgen, EveryRequestEndsOnceWithTheUndisturbedTextWhileWorkersAreKill
   for (auto* group : {&cluster.prefill, &cluster.decode}) {
     for (auto& worker : *group) {
       const std::string admin = worker->Await("admin");
-      EXPECT_TRUE(Eventually([&] {
-        return Metric(admin, "aisp_kv_blocks_quarantined") == 0 &&
-               Metric(admin, "aisp_num_requests_running") == 0 &&
-               Metric(admin, "aisp_num_requests_waiting") == 0 &&
-               Metric(admin, "aisp_num_requests_awaiting_kv") == 0 &&
-               Metric(admin, "aisp_kv_cache_usage_perc") == 0;
-      })) << admin;
+      EXPECT_TRUE(Eventually([&] { return GaveEverythingBack(admin); })) << admin;
     }
   }
   EXPECT_TRUE(Eventually([&] { return Metric(cluster.http(), "aisp_active_requests") == 0; }));
@@ -142,16 +100,17 @@ void RollUnderLoad(const std::string& surface) {
   ASSERT_FALSE(http.empty() || grpc.empty()) << text();
   const std::string arguments = Arguments(http, 60) + "--prompt-format ids --backend " + surface +
                                 (surface == "aisp-grpc" ? " --grpc-address " + grpc : "");
-  const Ran first = RunLoadgen(arguments + " --save-detailed --result-filename " + calm.path());
+  const LoadgenRun first =
+      RunLoadgen(arguments + " --save-detailed --result-filename " + calm.path());
   ASSERT_EQ(first.code, 0) << first.output;
   // The load goes on until every process was replaced.
   bool replaced = false;
   up.Signal(SIGHUP);
   for (int turns = 0; !replaced && turns < 30; ++turns) {
-    const Ran ran = RunLoadgen(arguments + " --save-result --result-filename " + rolled.path() +
-                               " --compare " + calm.path());
+    const LoadgenRun ran = RunLoadgen(arguments + " --save-result --result-filename " +
+                                      rolled.path() + " --compare " + calm.path());
     ASSERT_EQ(ran.code, 0) << ran.output << text();
-    EXPECT_EQ(rolled.Read()["completed"], 60);
+    EXPECT_EQ(rolled.ReadJson()["completed"], 60);
     replaced = text().find("every process was replaced") != std::string::npos;
   }
   EXPECT_TRUE(replaced) << text();

@@ -10,6 +10,7 @@
 #include "common/check.h"
 #include "tests/e2e/client.h"
 #include "tests/e2e/cluster.h"
+#include "tests/e2e/loadgen_run.h"
 
 namespace aisp::e2e {
 namespace {
@@ -107,13 +108,7 @@ TEST(Chaos, EveryRequestHasOneEndAndNoBlockIsLostWhileWorkersAreKilledAtRandom) 
     for (auto& worker : *group) {
       const std::string admin = worker->Await("admin");
       const Recorded& story = stories.front();
-      EXPECT_TRUE(Eventually([&] {
-        return Metric(admin, "aisp_kv_blocks_quarantined") == 0 &&
-               Metric(admin, "aisp_num_requests_running") == 0 &&
-               Metric(admin, "aisp_num_requests_waiting") == 0 &&
-               Metric(admin, "aisp_num_requests_awaiting_kv") == 0 &&
-               Metric(admin, "aisp_kv_cache_usage_perc") == 0;
-      })) << admin;
+      EXPECT_TRUE(Eventually([&] { return GaveEverythingBack(admin); })) << admin;
       EXPECT_EQ(Chat(cluster.http(), story.messages, story.completion_tokens, "", true).text,
                 story.text);
     }

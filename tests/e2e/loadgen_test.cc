@@ -1,40 +1,21 @@
 // The load client as a user runs it, against a real cluster: counts that add up, files with what they promise, nothing left in
 // the pools.
 #include <gmock/gmock.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <fstream>
 #include <iterator>
 
 #include "tests/e2e/client.h"
 #include "tests/e2e/cluster.h"
+#include "tests/e2e/loadgen_run.h"
 
 namespace aisp::e2e {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-struct Ran {
-  int code = -1;
-  std::string output;  // stdout and stderr
-};
-
-Ran Loadgen(const std::string& arguments) {
-  Ran ran;
-  const std::string command = AISP_BINARY_DIR "/bin/aisp-loadgen " + arguments + " 2>&1";
-  FILE* pipe = popen(command.c_str(), "r");
-  if (pipe == nullptr) return ran;
-  std::array<char, 4096> buffer;
-  while (size_t n = fread(buffer.data(), 1, buffer.size(), pipe))
-    ran.output.append(buffer.data(), n);
-  ran.code = WEXITSTATUS(pclose(pipe));
-  return ran;
-}
 
 Json ReadJson(const std::string& path) {
   std::ifstream in(path);
@@ -70,11 +51,12 @@ TEST(Loadgen, TwoHundredRequestsWithCancelsAddUpAndLeaveNoBlockBehind) {
   ASSERT_GT(pools.back().available, 0);
   const std::string result = Temp("result.json");
   const std::string csv = Temp("requests.csv");
-  const Ran ran = Loadgen("--base-url http://" + cluster.http() +
-                          " --wait-ready 20 --num-prompts 200 --request-rate 100 --input-len 96 "
-                          "--output-len 24 --ignore-eos --cancel-rate 0.1 --goodput ttft:60000 "
-                          "--save-result --result-filename " +
-                          result + " --csv " + csv);
+  const LoadgenRun ran =
+      RunLoadgen("--base-url http://" + cluster.http() +
+                 " --wait-ready 20 --num-prompts 200 --request-rate 100 --input-len 96 "
+                 "--output-len 24 --ignore-eos --cancel-rate 0.1 --goodput ttft:60000 "
+                 "--save-result --result-filename " +
+                 result + " --csv " + csv);
   ASSERT_EQ(ran.code, 0) << ran.output;
   EXPECT_THAT(ran.output, AllOf(HasSubstr("Successful requests:"), HasSubstr("Mean TTFT (ms):"),
                                 HasSubstr("Cancelled by this client:")));
@@ -115,17 +97,18 @@ TEST(Loadgen, GreedyTextsAreComparedAcrossRuns) {
   const std::string common = "--base-url http://" + cluster.http() +
                              " --wait-ready 20 --num-prompts 12 --input-len 40 --output-len 16 "
                              "--temperature 0 --max-concurrency 6 ";
-  const Ran once = Loadgen(common + "--save-detailed --result-filename " + first);
+  const LoadgenRun once = RunLoadgen(common + "--save-detailed --result-filename " + first);
   ASSERT_EQ(once.code, 0) << once.output;
   // Another order, cancels and the chance of another route: the same words.
-  const Ran again = Loadgen(common + "--request-rate 50 --cancel-rate 0.2 --compare " + first);
+  const LoadgenRun again =
+      RunLoadgen(common + "--request-rate 50 --cancel-rate 0.2 --compare " + first);
   EXPECT_EQ(again.code, 0) << again.output;
   EXPECT_THAT(again.output, HasSubstr("all equal"));
   Json forged = ReadJson(first);
   for (Json& request : forged["requests"]) request["texts"][0] = "something else";
   const std::string other = Temp("forged.json");
   std::ofstream(other) << forged;
-  const Ran differs = Loadgen(common + "--compare " + other);
+  const LoadgenRun differs = RunLoadgen(common + "--compare " + other);
   EXPECT_EQ(differs.code, 1);
   EXPECT_THAT(differs.output, HasSubstr("TEXTS DIFFER"));
 }
@@ -142,15 +125,17 @@ TEST(Loadgen, ChatsAndSharedPrefixesWorkToo) {
       << R"({"timestamp": 200, "input_length": 90000, "output_length": 8, "hash_ids": [1, 3]})"
          "\n";
   const std::string result = Temp("trace_result.json");
-  const Ran ran = Loadgen("--base-url http://" + cluster.http() +
-                          " --wait-ready 20 --dataset-name mooncake --dataset-path " + trace +
-                          " --time-scale 10 --save-result --result-filename " + result);
+  const LoadgenRun ran =
+      RunLoadgen("--base-url http://" + cluster.http() +
+                 " --wait-ready 20 --dataset-name mooncake --dataset-path " + trace +
+                 " --time-scale 10 --save-result --result-filename " + result);
   EXPECT_EQ(ran.code, 0) << ran.output;
   EXPECT_THAT(ran.output, HasSubstr("1 of 3 requests do not fit"));
   EXPECT_GT(ReadJson(result)["total_cached_tokens"].get<int>(), 900);
-  const Ran chat = Loadgen("--base-url http://" + cluster.http() +
-                           " --endpoint /v1/chat/completions --num-prompts 6 --input-len 64 "
-                           "--output-len 8 --ignore-eos --num-warmups 2");
+  const LoadgenRun chat =
+      RunLoadgen("--base-url http://" + cluster.http() +
+                 " --endpoint /v1/chat/completions --num-prompts 6 --input-len 64 "
+                 "--output-len 8 --ignore-eos --num-warmups 2");
   EXPECT_EQ(chat.code, 0) << chat.output;
 }
 
@@ -162,25 +147,27 @@ TEST(Loadgen, TheSameTextsComeByGrpc) {
   const std::string http_result = Temp("http.json");
   const std::string common =
       " --num-prompts 20 --input-len 50 --output-len 12 --temperature 0 --wait-ready 20 ";
-  const Ran http = Loadgen("--base-url http://" + cluster.http() + common +
-                           "--prompt-format ids --save-detailed --result-filename " + http_result);
+  const LoadgenRun http =
+      RunLoadgen("--base-url http://" + cluster.http() + common +
+                 "--prompt-format ids --save-detailed --result-filename " + http_result);
   ASSERT_EQ(http.code, 0) << http.output;
   const std::string grpc_result = Temp("grpc.json");
-  const Ran same = Loadgen("--backend aisp-grpc --grpc-address " + grpc + common + "--compare " +
-                           http_result + " --save-result --result-filename " + grpc_result);
+  const LoadgenRun same =
+      RunLoadgen("--backend aisp-grpc --grpc-address " + grpc + common + "--compare " +
+                 http_result + " --save-result --result-filename " + grpc_result);
   EXPECT_EQ(same.code, 0) << same.output;
   EXPECT_THAT(same.output, HasSubstr("20 of 20 texts compared, all equal"));
   EXPECT_EQ(ReadJson(grpc_result)["total_input_tokens"], 20 * 50);
-  const Ran cancels = Loadgen("--backend aisp-grpc --grpc-address " + grpc + common +
-                              "--max-concurrency 4 --cancel-rate 0.5 --request-rate 100");
+  const LoadgenRun cancels = RunLoadgen("--backend aisp-grpc --grpc-address " + grpc + common +
+                                        "--max-concurrency 4 --cancel-rate 0.5 --request-rate 100");
   EXPECT_EQ(cancels.code, 0) << cancels.output;
 }
 
 TEST(Loadgen, WrongFlagsAndAServerThatIsNotThereAreSaidPlainly) {
-  const Ran flag = Loadgen("--num-promts 5");
+  const LoadgenRun flag = RunLoadgen("--num-promts 5");
   EXPECT_EQ(flag.code, 2);
   EXPECT_THAT(flag.output, HasSubstr("did you mean --num-prompts?"));
-  const Ran nobody = Loadgen("--base-url http://127.0.0.1:1 --num-prompts 1");
+  const LoadgenRun nobody = RunLoadgen("--base-url http://127.0.0.1:1 --num-prompts 1");
   EXPECT_EQ(nobody.code, 1);
   EXPECT_THAT(nobody.output, AllOf(HasSubstr("127.0.0.1:1"), HasSubstr("--wait-ready")));
 }
