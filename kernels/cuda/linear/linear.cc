@@ -165,6 +165,11 @@ class LinearKernelsImpl : public LinearKernels {
     return {};
   }
 
+  bool CanChain(std::span<const ChainStep>) const override { return false; }
+  Status LaunchChain(std::span<const ChainStep>, cudaStream_t) override {
+    return Unimplemented("linear layers in one launch");
+  }
+
   std::string Describe(const LinearCall& call) const override {
     const PackedWeight& w = *call.weight;
     const StreamFormat format = StreamFormatOf(w.format, call.input);

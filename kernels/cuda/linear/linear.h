@@ -103,6 +103,8 @@ Result<PackedWeight> PackWeight(const WeightSource& source, void* memory, size_t
 
 // ---- calls ----
 
+inline constexpr int kMaxChainSteps = 6;
+
 struct LinearCall {
   const PackedWeight* weight = nullptr;
   const void* x = nullptr;  // [rows, k], 16-byte aligned
@@ -123,6 +125,15 @@ struct LinearOptions {
   bool overlap = true;
 };
 
+// One of several layers that run in a single launch. A step's x is what the step before it wrote (call.y there, with Store::kBf16 or
+// kSiluMulBf16), or, with a norm, the RMS norm of the residual stream that the step before it has added to (kAccumulateF32): then
+// call.x is scratch of [rows, k] bf16 for the normalised rows.
+struct ChainStep {
+  LinearCall call;
+  const float* norm_weight = nullptr;  // [k], or null: no norm in front of this step
+  float norm_epsilon = 1e-6f;
+};
+
 class LinearKernels {
  public:
   // For the current device; UNIMPLEMENTED unless it is of compute capability 9.0.
@@ -141,6 +152,10 @@ class LinearKernels {
   virtual Status Prepare(const LinearCall& call, cudaStream_t stream) = 0;
   // An unprepared call of many rows takes the heuristics' first choice.
   virtual Status Launch(const LinearCall& call, cudaStream_t stream) = 0;
+  // Whether `steps` (2 to kMaxChainSteps, equal rows) can run in one launch: their weights then stream without a pause in between.
+  virtual bool CanChain(std::span<const ChainStep> steps) const = 0;
+  // As if each step (norm, layer) had been launched by itself. Only what CanChain accepts.
+  virtual Status LaunchChain(std::span<const ChainStep> steps, cudaStream_t stream) = 0;
   // "wgmma bf16 tile 128x64 x 6 stages, 132 CTAs", "cublasLt bf16 algorithm 3 of 8, 1.2 MiB".
   virtual std::string Describe(const LinearCall& call) const = 0;
 };
