@@ -1,0 +1,48 @@
+// The sizes of one instance of a kernel for few rows: what follows from format, number of tokens and shape of a unit of work.
+//
+// Compile-time constants only; shared by the kernel of a single layer (stream_linear.cuh) and that of several.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/linear/nvfp4_layout.h"
+#include "kernels/cuda/linear/stream_kernels.h"
+
+namespace aisp::cuda {
+
+template <StreamFormat kFormatV, int kTokensV, int kGroupsV, int kTilesV, int kStageKV,
+          int kStagesV>
+struct StreamConfig {
+  static constexpr StreamFormat kFormat = kFormatV;
+  static constexpr int kTokens = kTokensV;  // N of the instruction
+  static constexpr int kGroups = kGroupsV;  // consumer warpgroups
+  static constexpr int kTiles = kTilesV;    // tiles of 64 rows per warpgroup
+  static constexpr int kStageK = kStageKV;
+  static constexpr int kStages = kStagesV;
+
+  static constexpr bool kInput8 =
+      kFormat == StreamFormat::kFp8x8 || kFormat == StreamFormat::kFp8x8Block;
+  static constexpr bool kNvfp4 = kFormat == StreamFormat::kNvfp4;
+  static constexpr bool kBlockScales =
+      kFormat == StreamFormat::kFp8Block || kFormat == StreamFormat::kFp8x8Block;
+  // Hopper adds FP8 products in fewer bits than f32: sums of a stage are added to f32 by ordinary instructions.
+  static constexpr bool kPromote = kInput8 || kBlockScales;
+  static constexpr int kRows = kGroups * kTiles * 64;
+  static constexpr int kConsumers = kGroups * 128;
+  static constexpr int kThreads = kConsumers + 32;
+  static constexpr int kSums = kTokens / 2;  // accumulators of a thread per tile of 64 rows
+
+  static constexpr int kWeightBoxK = kFormat == StreamFormat::kBf16 ? 64 : 128;  // 128 bytes
+  static constexpr int kInputBoxK = kInput8 ? 128 : 64;                          // 128 bytes
+  static constexpr int kWeightBytes = kNvfp4 ? kRows / 64 * (kStageK / 64) * kNvfp4ChunkBytes
+                                             : kRows * 128 * (kStageK / kWeightBoxK);
+  static constexpr int kInputBytes = kTokens * 128 * (kStageK / kInputBoxK);
+  static constexpr int kStageBytes = (kInputBytes + kWeightBytes + 1023) / 1024 * 1024;
+  static constexpr int kSharedBytes = kStages * kStageBytes + 1024 + 2 * 8 * kStages + 16;
+  static constexpr int kPartialFloats = kRows * kTokens;
+
+  static_assert(kStageK % kInputBoxK == 0 && (kNvfp4 || kStageK % kWeightBoxK == 0));
+  static_assert(!kBlockScales || kStageK == 128);
+};
+
+}  // namespace aisp::cuda
