@@ -168,6 +168,13 @@ struct RmsNormParams {
   float epsilon = 1e-6f;
 };
 
+// A linear layer and, where `norm.x` has data, the norm in front of it, whose y is the layer's x.
+struct LinearStep {
+  RmsNormParams norm;
+  LinearParams linear;
+};
+inline constexpr size_t kMaxLinearSteps = 6;
+
 // Normalises (where there are norm weights) and rotates q and k, and appends k and v to the pool.
 // Rotation as in Hugging Face's Llama: element i pairs with i + rotary_dim / 2.
 struct RopeAppendParams {
@@ -342,6 +349,13 @@ class Ops {
   virtual Status SiluMul(const SiluMulParams& params, Stream& stream) = 0;
   virtual Status SelectExperts(const SelectExpertsParams& params, Stream& stream) = 0;
   virtual Status ExpertMlp(const ExpertMlpParams& params, Stream& stream) = 0;
+
+  // Operations that follow each other, for a device that does better with them together. Here: one by one.
+  // At most kMaxLinearSteps steps of equal rows; each reads what the one before it wrote. Scratch in between (the y of norms) holds
+  // anything afterwards.
+  virtual Status LinearRun(std::span<const LinearStep> steps, Stream& stream);
+  virtual Status RopeAttention(const RopeAppendParams& rope, const AttentionParams& attention,
+                               Stream& stream);
 };
 
 }  // namespace aisp

@@ -85,9 +85,12 @@ Status BatchUpload::Check(const ForwardBatch& b, int32_t vocabulary, int32_t blo
     if (token == kTokenOnDevice && b.slot_of_row.empty())
       return InvalidArgument("a token on the device without a slot");
   }
+  int32_t above = -1;
   for (int32_t row : b.logit_rows) {
-    if (row < 0 || static_cast<size_t>(row) >= rows)
-      return InvalidArgument(fmt::format("logits of row {} of {}", row, rows));
+    if (row <= above || static_cast<size_t>(row) >= rows)
+      return InvalidArgument(
+          fmt::format("logits of row {} of {} after those of row {}", row, rows, above));
+    above = row;
   }
   int32_t next = 0;
   for (const SequenceRows& s : b.sequences) {
@@ -126,7 +129,6 @@ DeviceBatch BatchUpload::Padded(int32_t rows) const {
   cutter.Take<int32_t>(n, &out.tokens);
   cutter.Take<int32_t>(n, &out.ragged.positions);
   cutter.Take<int32_t>(n, &out.slot_of_row);
-  cutter.Take<int32_t>(n, &out.logit_rows);
   cutter.Take<RowSpan>(n, &out.ragged.sequences);
   cutter.Take<int32_t>(n, &out.ragged.kv_slots);
   cutter.Take<int32_t>(0, &out.ragged.block_tables);
@@ -143,7 +145,9 @@ Result<DeviceBatch> BatchUpload::Upload(const ForwardBatch& b, int32_t vocabular
   const auto padding = static_cast<size_t>(pad_to);
   const size_t rows = std::max(b.tokens.size(), padding);
   const size_t sequence_count = std::max(b.sequences.size(), padding);
-  const size_t logit_rows = std::max(b.logit_rows.size(), padding);
+  // Ascending and as many as there are rows: all of them.
+  const bool all = b.logit_rows.size() == b.tokens.size();
+  const size_t logit_rows = all ? rows : b.logit_rows.size();
   turn_ ^= 1;
   Cutter cutter(staging_[turn_].data(), device_.data());
   DeviceBatch out;
@@ -153,7 +157,7 @@ Result<DeviceBatch> BatchUpload::Upload(const ForwardBatch& b, int32_t vocabular
   out.tokens = cutter.Put(b.tokens, rows, 0);
   out.ragged.positions = cutter.Put(b.positions, rows, -1);
   out.slot_of_row = cutter.Put(b.slot_of_row, b.slot_of_row.empty() ? 0 : rows, 0);
-  out.logit_rows = cutter.Put(b.logit_rows, logit_rows, 0);
+  if (!all) out.logit_rows = cutter.Put(b.logit_rows, logit_rows, 0);
   RowSpan* sequences = cutter.Take<RowSpan>(sequence_count, &out.ragged.sequences);
   int32_t* slots = cutter.Take<int32_t>(rows, &out.ragged.kv_slots);
   // Only the tables of this step are copied, each cut to its sequence's length.

@@ -26,7 +26,7 @@ struct DeviceBatch {
   RaggedBatch ragged;
   const int32_t* tokens = nullptr;
   const int32_t* slot_of_row = nullptr;
-  const int32_t* logit_rows = nullptr;
+  const int32_t* logit_rows = nullptr;  // null: all of them
   int32_t num_logit_rows = 0;
 };
 

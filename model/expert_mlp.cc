@@ -68,6 +68,7 @@ class ExpertMlpLayer final : public Sublayer {
     const TensorView exact = dtype_ == DType::kF32
                                  ? normed
                                  : s.workspace.View(Slot::kProjected, DType::kF32, plan_.hidden);
+    AISP_RETURN_IF_ERROR(s.linear.Flush());
     AISP_RETURN_IF_ERROR(
         s.ops.RmsNorm({hidden, nullptr, norm_.view, normed, rows, plan_.norm_epsilon}, s.stream));
     if (dtype_ != DType::kF32) {
@@ -90,7 +91,7 @@ class ExpertMlpLayer final : public Sublayer {
     AISP_RETURN_IF_ERROR(s.ops.SelectExperts(select, s.stream));
     AISP_RETURN_IF_ERROR(s.ops.ExpertMlp(
         {experts_.get(), normed, select.experts, select.weights, hidden, rows}, s.stream));
-    return shared_ ? shared_->Forward(s, normed) : Status{};
+    return shared_ ? shared_->Forward(s, {}, normed) : Status{};
   }
 
  private:

@@ -17,9 +17,8 @@ class GatedMlpLayer final : public Sublayer {
   Status Forward(const StepContext& s) const override {
     const TensorView hidden = s.workspace.View(Slot::kHidden, DType::kF32, plan_.hidden);
     const TensorView normed = s.workspace.View(Slot::kNormed, dtype_, plan_.hidden);
-    AISP_RETURN_IF_ERROR(s.ops.RmsNorm(
-        {hidden, nullptr, norm_.view, normed, s.batch.rows, plan_.norm_epsilon}, s.stream));
-    return mlp_.Forward(s, normed);
+    return mlp_.Forward(s, {hidden, nullptr, norm_.view, normed, s.batch.rows, plan_.norm_epsilon},
+                        normed);
   }
 
  private:
@@ -52,18 +51,20 @@ Status GatedMlp::Load(const LoadContext& c, const LayerPlan& plan, const std::st
   return {};
 }
 
-Status GatedMlp::Forward(const StepContext& s, const TensorView& x) const {
+Status GatedMlp::Forward(const StepContext& s, const RmsNormParams& norm,
+                         const TensorView& x) const {
   const int32_t rows = s.batch.rows;
   const TensorView hidden = s.workspace.View(Slot::kHidden, DType::kF32, hidden_);
   const TensorView activation = s.workspace.View(Slot::kMixed, dtype_, intermediate_);
   if (fused_) {
-    AISP_RETURN_IF_ERROR(s.ops.Linear({gate_up_.get(), x, activation, rows}, s.stream));
+    AISP_RETURN_IF_ERROR(s.linear.Add(norm, {gate_up_.get(), x, activation, rows}));
   } else {
     const TensorView gate_up = s.workspace.View(Slot::kProjected, DType::kF32, 2 * intermediate_);
-    AISP_RETURN_IF_ERROR(s.ops.Linear({gate_up_.get(), x, gate_up, rows}, s.stream));
+    AISP_RETURN_IF_ERROR(s.linear.Add(norm, {gate_up_.get(), x, gate_up, rows}));
+    AISP_RETURN_IF_ERROR(s.linear.Flush());
     AISP_RETURN_IF_ERROR(s.ops.SiluMul({gate_up, activation, rows}, s.stream));
   }
-  return s.ops.Linear({down_.get(), activation, hidden, rows}, s.stream);
+  return s.linear.Add({}, {down_.get(), activation, hidden, rows});
 }
 
 Result<std::unique_ptr<Sublayer>> LoadGatedMlp(const LayerPlan& plan, const LoadContext& context) {

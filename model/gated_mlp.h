@@ -13,8 +13,8 @@ class GatedMlp {
   // `name`: of the MLP, "model.layers.3.mlp".
   Status Load(const LoadContext& context, const LayerPlan& plan, const std::string& name,
               int64_t intermediate);
-  // Adds to kHidden what it makes of `x`.
-  Status Forward(const StepContext& step, const TensorView& x) const;
+  // Queues what adds to kHidden what the MLP makes of `x`, which `norm` writes unless it is empty.
+  Status Forward(const StepContext& step, const RmsNormParams& norm, const TensorView& x) const;
 
  private:
   DType dtype_ = DType::kF32;

@@ -49,15 +49,14 @@ class GroupedAttention final : public Sublayer {
     const TensorView qkv = s.workspace.View(Slot::kProjected, activation_, qkv_->out_features());
     const TensorView mixed = s.workspace.View(Slot::kMixed, dtype_, q);
     AISP_RETURN_IF_ERROR(
-        s.ops.RmsNorm({hidden, nullptr, norm_.view, normed, rows, plan_.norm_epsilon}, s.stream));
-    AISP_RETURN_IF_ERROR(s.ops.Linear({qkv_.get(), normed, qkv, rows}, s.stream));
-    AISP_RETURN_IF_ERROR(s.ops.RopeAppend(
+        s.linear.Add({hidden, nullptr, norm_.view, normed, rows, plan_.norm_epsilon},
+                     {qkv_.get(), normed, qkv, rows}));
+    AISP_RETURN_IF_ERROR(s.linear.Flush());
+    AISP_RETURN_IF_ERROR(s.ops.RopeAttention(
         {qkv, cos_sin_, q_norm_.view, k_norm_.view, plan_.norm_epsilon, a.num_heads, s.batch, s.kv},
-        s.stream));
-    AISP_RETURN_IF_ERROR(s.ops.PagedAttention(
         {qkv, a.head_dim, a.head_dim, a.num_heads, a.scale, a.window, s.batch, s.kv, mixed},
         s.stream));
-    return s.ops.Linear({output_.get(), mixed, hidden, rows}, s.stream);
+    return s.linear.Add({}, {output_.get(), mixed, hidden, rows});
   }
 
  private:

@@ -59,6 +59,7 @@ class LatentAttention final : public Sublayer {
         s.workspace.View(Slot::kLatent, DType::kF32, kv_down_->out_features());
     const TensorView kv = s.workspace.View(Slot::kLatentKv, DType::kF32, kv_up_->out_features());
     const TensorView mixed = s.workspace.View(Slot::kMixed, dtype_, output_->in_features());
+    AISP_RETURN_IF_ERROR(s.linear.Flush());
     AISP_RETURN_IF_ERROR(
         s.ops.RmsNorm({hidden, nullptr, norm_.view, normed, rows, plan_.norm_epsilon}, s.stream));
     AISP_RETURN_IF_ERROR(ProjectQuery(s, normed, q));
@@ -76,7 +77,7 @@ class LatentAttention final : public Sublayer {
     AISP_RETURN_IF_ERROR(s.ops.PagedAttention(
         {q, a.nope_dim + a.rope_dim, a.v_dim, a.num_heads, a.scale, a.window, s.batch, s.kv, mixed},
         s.stream));
-    return s.ops.Linear({output_.get(), mixed, hidden, rows}, s.stream);
+    return s.linear.Add({}, {output_.get(), mixed, hidden, rows});
   }
 
  private:

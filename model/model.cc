@@ -248,18 +248,22 @@ Status LoadedModel::Enqueue(const DeviceBatch& batch, const PagedKvPool& kv,
   AISP_RETURN_IF_ERROR(ops_.Embedding(
       {embedding_, batch.tokens, batch.slot_of_row, slot_tokens, batch.ragged.rows, hidden},
       stream));
+  LinearQueue linear(ops_, stream);
   for (size_t i = 0; i < layers_.size(); ++i) {
     const auto index = static_cast<int32_t>(i);
-    const StepContext step{ops_, stream, workspace_, batch.ragged, kv.Layer(index)};
+    const StepContext step{ops_, stream, workspace_, linear, batch.ragged, kv.Layer(index)};
     AISP_RETURN_IF_ERROR(layers_[i].attention->Forward(step));
     if (on_layer) on_layer(index);
     AISP_RETURN_IF_ERROR(layers_[i].mlp->Forward(step));
   }
-  if (batch.num_logit_rows == 0) return {};
-  AISP_RETURN_IF_ERROR(ops_.RmsNorm({hidden, batch.logit_rows, final_norm_.view, head_input_,
+  if (batch.num_logit_rows > 0) {
+    // The layers' last queued one has all rows; the head may follow it only if it has them too.
+    if (batch.logit_rows != nullptr) AISP_RETURN_IF_ERROR(linear.Flush());
+    AISP_RETURN_IF_ERROR(linear.Add({hidden, batch.logit_rows, final_norm_.view, head_input_,
                                      batch.num_logit_rows, spec_.norm_epsilon},
-                                    stream));
-  return ops_.Linear({head_.get(), head_input_, logits_, batch.num_logit_rows}, stream);
+                                    {head_.get(), head_input_, logits_, batch.num_logit_rows}));
+  }
+  return linear.Flush();
 }
 
 Status LoadedModel::Forward(const ForwardInput& input, Stream& stream) {

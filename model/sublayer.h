@@ -3,6 +3,7 @@
 // One file for each kind. Immutable after load but for the workspace, so one step at a time.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <span>
@@ -34,11 +35,36 @@ struct LoadContext {
   size_t* expert_bytes = nullptr;
 };
 
-// What one step needs. `kv` is this layer's part of the pool.
+// The linear layers of a step, which wait until an operation of another kind wants what they compute: so layers that follow each
+// other go to the device together, also from one half layer to the next.
+class LinearQueue {
+ public:
+  LinearQueue(Ops& ops, Stream& stream) : ops_(ops), stream_(stream) {}
+  // `norm` goes in front of the layer, unless it is empty.
+  Status Add(const RmsNormParams& norm, const LinearParams& linear) {
+    if (count_ == steps_.size()) AISP_RETURN_IF_ERROR(Flush());
+    steps_[count_++] = {norm, linear};
+    return {};
+  }
+  Status Flush() {
+    const std::span<const LinearStep> steps(steps_.data(), count_);
+    count_ = 0;
+    return steps.empty() ? Status{} : ops_.LinearRun(steps, stream_);
+  }
+
+ private:
+  Ops& ops_;
+  Stream& stream_;
+  std::array<LinearStep, kMaxLinearSteps> steps_;
+  size_t count_ = 0;
+};
+
+// What one step needs. `kv` is this layer's part of the pool. Before any other operation `linear` has to be flushed.
 struct StepContext {
   Ops& ops;
   Stream& stream;
   const Workspace& workspace;
+  LinearQueue& linear;
   RaggedBatch batch;
   PagedKvView kv;
 };
@@ -46,6 +72,7 @@ struct StepContext {
 class Sublayer {
  public:
   virtual ~Sublayer() = default;
+  // May leave linear layers queued.
   virtual Status Forward(const StepContext& step) const = 0;
 };
 

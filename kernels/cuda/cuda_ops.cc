@@ -122,6 +122,22 @@ class CudaOps final : public Ops {
     call.rows = p.rows;
     return LaunchPlainLinear(call, HandleOf(stream));
   }
+  Status LinearRun(std::span<const LinearStep> steps, Stream& stream) override {
+    while (!steps.empty()) {
+      const LinearStep& first = steps.front();
+      if (first.norm.x.data != nullptr) AISP_RETURN_IF_ERROR(RmsNorm(first.norm, stream));
+      size_t done = 0;
+      if (steps.size() > 1) {
+        AISP_ASSIGN_OR_RETURN(done, linear_->RunChain(steps, HandleOf(stream)));
+      }
+      if (done == 0) {
+        AISP_RETURN_IF_ERROR(Linear(first.linear, stream));
+        done = 1;
+      }
+      steps = steps.subspan(done);
+    }
+    return {};
+  }
   Status RmsNorm(const RmsNormParams& p, Stream& stream) override {
     AISP_CHECK(p.x.dtype == DType::kF32 && p.y.cols() == p.weight.shape[0]);
     return LaunchRmsNorm(p, HandleOf(stream));

@@ -1,6 +1,7 @@
 #include "kernels/cuda/fast_linear.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 #include <vector>
 
@@ -186,6 +187,35 @@ Status FastLinear::Run(const FastWeight& weight, const LinearParams& p, cudaStre
     AISP_RETURN_IF_ERROR(kernels_->Launch(piece, stream));
   }
   return {};
+}
+
+Result<size_t> FastLinear::RunChain(std::span<const LinearStep> steps, cudaStream_t stream) {
+  std::array<ChainStep, kMaxLinearSteps> chain;
+  size_t count = 0;
+  for (const LinearStep& step : steps) {
+    const auto* weight = dynamic_cast<const FastWeight*>(step.linear.weight);
+    const bool normed = count > 0 && step.norm.x.data != nullptr;
+    // A norm inside the chain is of what the layer before it has added to.
+    const bool follows = !normed || (step.norm.row_indices == nullptr &&
+                                     step.norm.x.data == chain[count - 1].call.y);
+    if (weight == nullptr || !follows || count == chain.size()) break;
+    ChainStep& to = chain[count++];
+    to.call.weight = &weight->weight;
+    to.call.x = step.linear.x.data;
+    to.call.y = step.linear.y.data;
+    to.call.store = weight->store;
+    to.call.rows = step.linear.rows;
+    if (!normed) continue;
+    to.norm_weight = step.norm.weight.as<const float>();
+    to.norm_epsilon = step.norm.epsilon;
+  }
+  for (; count >= 2; --count) {
+    const std::span<const ChainStep> part(chain.data(), count);
+    if (!kernels_->CanChain(part)) continue;
+    AISP_RETURN_IF_ERROR(kernels_->LaunchChain(part, stream));
+    return count;
+  }
+  return size_t{0};
 }
 
 std::string FastLinear::Describe(const FastWeight& weight, int32_t rows) const {

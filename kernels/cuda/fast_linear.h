@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <tuple>
 
@@ -42,6 +43,9 @@ class FastLinear {
   static bool Serves(const LinearSource& source);
   Result<std::unique_ptr<FastWeight>> Pack(const LinearSource& source);
   Status Run(const FastWeight& weight, const LinearParams& params, cudaStream_t stream);
+  // As many of the first steps as one launch takes, at least two; their number, 0 where they have to be launched one by one. A norm
+  // in front of the first is left to the caller.
+  Result<size_t> RunChain(std::span<const LinearStep> steps, cudaStream_t stream);
   // What serves a call of `rows` rows.
   std::string Describe(const FastWeight& weight, int32_t rows) const;
 
