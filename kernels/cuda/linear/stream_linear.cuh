@@ -18,6 +18,7 @@
 #include "kernels/cuda/linear/ptx.cuh"
 #include "kernels/cuda/linear/stream_config.cuh"
 #include "kernels/cuda/linear/stream_kernels.h"
+#include "kernels/cuda/linear/stream_loads.cuh"
 #include "kernels/cuda/linear/wgmma.cuh"
 
 namespace aisp::cuda {
@@ -38,65 +39,6 @@ struct StreamShared {
 // ---- producer ----
 
 template <class C>
-__device__ __forceinline__ void LoadWeightUnit(const StreamShared<C>& shared, int stage,
-                                               int32_t unit, const StreamParams& p,
-                                               const CUtensorMap* map, uint64_t policy) {
-  const int32_t tile = unit / p.k_units;
-  const int32_t k_unit = unit - tile * p.k_units;
-  if constexpr (C::kNvfp4) {
-    constexpr int kBytes = C::kStageK / 64 * kNvfp4ChunkBytes;
-#pragma unroll
-    for (int g = 0; g < C::kRows / 64; ++g) {
-      // A tile may reach beyond the last row group: its surplus rows are computed from that group and not stored.
-      const int64_t group = min(tile * (C::kRows / 64) + g, p.row_groups - 1);
-      BulkLoad(shared.Weight(stage) + g * kBytes,
-               p.nvfp4 + group * p.group_bytes + static_cast<int64_t>(k_unit) * kBytes, kBytes,
-               shared.Full(stage), policy);
-    }
-  } else {
-#pragma unroll
-    for (int b = 0; b < C::kStageK / C::kWeightBoxK; ++b) {
-      TensorLoad(shared.Weight(stage) + b * C::kRows * 128, map,
-                 k_unit * C::kStageK + b * C::kWeightBoxK, tile * C::kRows, shared.Full(stage),
-                 policy);
-    }
-  }
-}
-
-template <class C>
-__device__ __forceinline__ void PrefetchWeightUnit(int32_t unit, const StreamParams& p,
-                                                   const CUtensorMap* map, uint64_t policy) {
-  const int32_t tile = unit / p.k_units;
-  const int32_t k_unit = unit - tile * p.k_units;
-  if constexpr (C::kNvfp4) {
-    constexpr int kBytes = C::kStageK / 64 * kNvfp4ChunkBytes;
-#pragma unroll
-    for (int g = 0; g < C::kRows / 64; ++g) {
-      const int64_t group = min(tile * (C::kRows / 64) + g, p.row_groups - 1);
-      BulkPrefetch(p.nvfp4 + group * p.group_bytes + static_cast<int64_t>(k_unit) * kBytes, kBytes,
-                   policy);
-    }
-  } else {
-#pragma unroll
-    for (int b = 0; b < C::kStageK / C::kWeightBoxK; ++b) {
-      TensorPrefetch(map, k_unit * C::kStageK + b * C::kWeightBoxK, tile * C::kRows, policy);
-    }
-  }
-}
-
-template <class C>
-__device__ __forceinline__ void LoadInputUnit(const StreamShared<C>& shared, int stage,
-                                              int32_t unit, const StreamParams& p,
-                                              const CUtensorMap* map, uint64_t policy) {
-  const int32_t k_unit = unit % p.k_units;
-#pragma unroll
-  for (int b = 0; b < C::kStageK / C::kInputBoxK; ++b) {
-    TensorLoad(shared.Input(stage) + b * C::kTokens * 128, map,
-               k_unit * C::kStageK + b * C::kInputBoxK, 0, shared.Full(stage), policy);
-  }
-}
-
-template <class C>
 __device__ __forceinline__ void Produce(const StreamShared<C>& shared, int32_t begin, int32_t end,
                                         const StreamParams& p, const CUtensorMap* weight,
                                         const CUtensorMap* input) {
@@ -107,21 +49,22 @@ __device__ __forceinline__ void Produce(const StreamShared<C>& shared, int32_t b
   for (int32_t unit = begin; unit < ahead; ++unit) {
     const int stage = unit - begin;
     BarrierArriveExpect(shared.Full(stage), kBytes);
-    LoadWeightUnit(shared, stage, unit, p, weight, once);
+    LoadWeightUnit<C>(shared.Weight(stage), shared.Full(stage), unit, p, weight, once);
   }
   const int32_t prefetch = min(end, ahead + p.prefetch_units);
   for (int32_t unit = ahead; unit < prefetch; ++unit) PrefetchWeightUnit<C>(unit, p, weight, once);
   WaitForPreviousKernel();
   for (int32_t unit = begin; unit < ahead; ++unit) {
-    LoadInputUnit(shared, unit - begin, unit, p, input, again);
+    const int s = unit - begin;
+    LoadInputUnit<C>(shared.Input(s), shared.Full(s), unit, p, input, again);
   }
   int stage = 0;
   uint32_t parity = 0;
   for (int32_t unit = ahead; unit < end; ++unit) {
     BarrierWait(shared.Empty(stage), parity);
     BarrierArriveExpect(shared.Full(stage), kBytes);
-    LoadWeightUnit(shared, stage, unit, p, weight, once);
-    LoadInputUnit(shared, stage, unit, p, input, again);
+    LoadWeightUnit<C>(shared.Weight(stage), shared.Full(stage), unit, p, weight, once);
+    LoadInputUnit<C>(shared.Input(stage), shared.Full(stage), unit, p, input, again);
     if (++stage == C::kStages) {
       stage = 0;
       parity ^= 1;
