@@ -7,6 +7,7 @@
 namespace aisp::cuda::prefill {
 
 inline constexpr int kConsumerWarps = 8;
+inline constexpr int kQueryWarps = 3;  // of the loading warpgroup
 inline constexpr int kRawStages = 2;
 
 template <int kHeadDim, bool kIsFp8>
@@ -16,6 +17,9 @@ struct Traits {
   static constexpr int kKeys = kDim == 256 ? 64 : 128;  // of a tile
   static constexpr int kStages = kDim == 64 ? 3 : 2;    // of keys, and as many of values
   static constexpr int kColumns = kDim / 64;
+  // With two buffers the next item's queries are there before this one's last product, and the results leave through the
+  // buffer of the queries they belong to.
+  static constexpr int kQBuffers = kDim == 256 ? 1 : 2;
   static constexpr uint32_t kQColumnBytes = kPrefillRows * 128;
   static constexpr uint32_t kQBytes = kQColumnBytes * kColumns;
   static constexpr uint32_t kColumnBytes = kKeys * 128;
@@ -26,17 +30,12 @@ struct Traits {
   static constexpr uint32_t kRowBytes = kDim * kElement < 128 ? kDim * kElement : 128;
   static constexpr int kCopyColumns = kDim * kElement / kRowBytes;
   static constexpr uint32_t kCopyBytes = kKeys * kDim * kElement;
-  static constexpr uint32_t kSharedBytes =
-      kControlBytes + kQBytes + 2 * kStages * kTileBytes + (kFp8 ? kRawStages * kCopyBytes : 0);
+  static constexpr uint32_t kSharedBytes = kControlBytes + kQBuffers * kQBytes +
+                                           2 * kStages * kTileBytes +
+                                           (kFp8 ? kRawStages * kCopyBytes : 0);
   // Warpgroups: two consumers, one that loads (one warp of it), with FP8 one that widens.
   static constexpr int kThreads = kFp8 ? 512 : 384;
   static constexpr int kConsumerRegisters = kFp8 ? 216 : 232;
-};
-
-// The head of shared memory.
-struct Control {
-  uint64_t k_full[4], k_empty[4], v_full[4], v_empty[4];
-  uint64_t raw_full[kRawStages], raw_empty[kRawStages];
 };
 
 // One {sequence, query tile, KV head}. The rows of a tile are {token, head of the group} pairs, token by token.
@@ -45,7 +44,15 @@ struct Work {
   int32_t kv_head;
   int32_t token_begin;          // of the tile, in the sequence's rows
   int32_t first_position;       // of the tile
-  int32_t low_tile, high_tile;  // of keys, both included
+  int32_t low_tile, high_tile;  // of keys, both included; high below zero: no work is left
+};
+
+// The head of shared memory.
+struct Control {
+  uint64_t k_full[4], k_empty[4], v_full[4], v_empty[4];
+  uint64_t raw_full[kRawStages], raw_empty[kRawStages];
+  uint64_t q_full[2], q_empty[2];
+  Work work[2];  // of every other item
 };
 
 // The work of a CTA: the list is in order of cost, so CTAs take from it in turns, every other round in reverse.
@@ -131,6 +138,79 @@ __device__ __forceinline__ void LoadTile(const KernelArgs& a, const CUtensorMap*
                    2 * (box.block * a.num_kv_heads + w.kv_head) + part);
   }
   __syncwarp();
+}
+
+// x / group for x below 128, from DivisorOf(group).
+__device__ __forceinline__ uint32_t DivisorOf(int32_t group) { return 65536u / group + 1; }
+__device__ __forceinline__ int32_t Divide(int32_t x, uint32_t divisor) {
+  return static_cast<int32_t>((x * divisor) >> 16);
+}
+
+__device__ __forceinline__ void CopyAsync16(uint32_t target, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(from) : "memory");
+}
+
+// A query tile to shared memory as bf16, by kQueryWarps warps. Rows past the tile's end are copies of its last token.
+template <class T>
+__device__ __forceinline__ void LoadTileOfQueries(const KernelArgs& a, const Work& w, int32_t warp,
+                                                  uint32_t divisor, uint32_t target) {
+  constexpr int kChunks = T::kDim / 8;
+  constexpr int kRows = 32 / kChunks;  // that a warp loads at a time
+  auto lane = static_cast<int32_t>(threadIdx.x) % 32;
+  asm volatile(
+      ""
+      : "+r"(lane));  // or all rows' addresses are computed ahead, for which there are no registers
+  const int32_t chunk = lane % kChunks;
+  const int64_t begin = w.span.row_begin * a.q_row_stride +
+                        static_cast<int64_t>(w.kv_head) * a.group * T::kDim + chunk * 8;
+#pragma unroll 2
+  for (int32_t row = warp * kRows + lane / kChunks; row < kPrefillRows;
+       row += kQueryWarps * kRows) {
+    const int32_t local = Divide(row, divisor);
+    const int32_t token = min(w.token_begin + local, w.span.num_rows - 1);
+    const int64_t offset = begin + token * a.q_row_stride + (row - local * a.group) * T::kDim;
+    const uint32_t at =
+        target + chunk / 8 * T::kQColumnBytes + row * 128 + (((chunk % 8) ^ (row & 7)) << 4);
+    if (a.q_is_f32) {
+      const float4* from = reinterpret_cast<const float4*>(static_cast<const float*>(a.q) + offset);
+      const float4 x = from[0];
+      const float4 y = from[1];
+      asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at),
+                   "r"(ptx::Pack2<false>(x.x, x.y)), "r"(ptx::Pack2<false>(x.z, x.w)),
+                   "r"(ptx::Pack2<false>(y.x, y.y)), "r"(ptx::Pack2<false>(y.z, y.w))
+                   : "memory");
+    } else {
+      CopyAsync16(at, static_cast<const __nv_bfloat16*>(a.q) + offset);
+    }
+  }
+}
+
+// The warps that bring queries, and tell the consumers what to work on.
+template <class T>
+__device__ __forceinline__ void ProduceQueries(const KernelArgs& a, Control* control,
+                                               uint32_t q_area) {
+  const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32 - kConsumerWarps - 1;
+  const uint32_t divisor = DivisorOf(a.group);
+  Place<T::kQBuffers> place;
+  int32_t slot = 0;
+  for (Rounds rounds(a);; rounds.Next()) {
+    Work w = {};
+    w.high_tile = -1;
+    if (!rounds.Done()) w = LoadWork<T>(a, rounds.current());
+    ptx::BarrierWait(ptx::SharedAddress(&control->q_empty[place.stage]), place.phase ^ 1);
+    if (warp == 0 && threadIdx.x % 32 == 0) control->work[slot] = w;
+    if (w.high_tile >= 0) {
+      LoadTileOfQueries<T>(a, w, warp, divisor, q_area + place.stage * T::kQBytes);
+    }
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    ptx::FenceProxyAsync();
+    __syncwarp();
+    if (threadIdx.x % 32 == 0)
+      ptx::BarrierArrive(ptx::SharedAddress(&control->q_full[place.stage]));
+    if (w.high_tile < 0) return;
+    place.Advance();
+    slot ^= 1;
+  }
 }
 
 // The loading warp. Consumers want keys from the last tile to the first, and each tile's values one step behind its keys.

@@ -16,6 +16,10 @@ __device__ __forceinline__ uint64_t ColumnsDescriptor(uint32_t address, uint32_t
   return static_cast<uint64_t>((address & 0x3ffff) >> 4) |
          (static_cast<uint64_t>(column_bytes >> 4) << 16) | (64ULL << 32) | (1ULL << 62);
 }
+// The same operand `bytes` further on.
+__device__ __forceinline__ uint64_t Plus(uint64_t descriptor, uint32_t bytes) {
+  return (descriptor & 0xffffffff00000000ULL) | (static_cast<uint32_t>(descriptor) + (bytes >> 4));
+}
 
 // Before the first product that reads registers or shared memory written by ordinary instructions.
 __device__ __forceinline__ void Fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -73,7 +77,8 @@ __device__ __forceinline__ void Scores(float (&d)[64], uint64_t a, uint64_t b, i
       : "l"(a), "l"(b), "r"(add));
 }
 
-// d[64 x 64] (+)= a[64 x 16] b[16 x 64]; a in registers, b in columns.
+// d[64 x 64] (+)= a[64 x 16] b; a in registers, b in columns (or in rows).
+template <bool kColumns = true>
 __device__ __forceinline__ void Values(float (&d)[32], const uint32_t (&a)[4], uint64_t b,
                                        int add) {
   asm volatile(
@@ -81,16 +86,17 @@ __device__ __forceinline__ void Values(float (&d)[32], const uint32_t (&a)[4], u
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-      "}, {%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}"
+      "}, {%32, %33, %34, %35}, %36, p, 1, 1, %38;\n}"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
         "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
         "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
         "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
         "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(kColumns ? 1 : 0));
 }
 
-// d[64 x 128] (+)= a[64 x 16] b[16 x 128]; a in registers, b in columns.
+// d[64 x 128] (+)= a[64 x 16] b; a in registers, b in columns (or in rows).
+template <bool kColumns = true>
 __device__ __forceinline__ void Values(float (&d)[64], const uint32_t (&a)[4], uint64_t b,
                                        int add) {
   asm volatile(
@@ -100,7 +106,7 @@ __device__ __forceinline__ void Values(float (&d)[64], const uint32_t (&a)[4], u
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
       "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
       "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-      "}, {%64, %65, %66, %67}, %68, p, 1, 1, 1;\n}"
+      "}, {%64, %65, %66, %67}, %68, p, 1, 1, %70;\n}"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
         "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
         "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
@@ -111,10 +117,11 @@ __device__ __forceinline__ void Values(float (&d)[64], const uint32_t (&a)[4], u
         "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
         "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]),
         "+f"(d[63])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(kColumns ? 1 : 0));
 }
 
-// d[64 x 256] (+)= a[64 x 16] b[16 x 256]; a in registers, b in columns.
+// d[64 x 256] (+)= a[64 x 16] b; a in registers, b in columns (or in rows).
+template <bool kColumns = true>
 __device__ __forceinline__ void Values(float (&d)[128], const uint32_t (&a)[4], uint64_t b,
                                        int add) {
   asm volatile(
@@ -129,7 +136,7 @@ __device__ __forceinline__ void Values(float (&d)[128], const uint32_t (&a)[4], 
       "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
       "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, "
       "%127"
-      "}, {%128, %129, %130, %131}, %132, p, 1, 1, 1;\n}"
+      "}, {%128, %129, %130, %131}, %132, p, 1, 1, %134;\n}"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
         "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
         "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
@@ -149,7 +156,7 @@ __device__ __forceinline__ void Values(float (&d)[128], const uint32_t (&a)[4], 
         "+f"(d[110]), "+f"(d[111]), "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]),
         "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]), "+f"(d[120]), "+f"(d[121]),
         "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(kColumns ? 1 : 0));
 }
 
 }  // namespace aisp::cuda::wgmma

@@ -148,7 +148,7 @@ HostStep MakeStep(const AttentionCase& c) {
   h.q_bytes.resize(static_cast<size_t>(h.rows * h.q_stride * q_element), 0xff);
   for (int64_t row = 0; row < h.rows; ++row) {
     for (int64_t i = 0; i < static_cast<int64_t>(c.heads) * c.head_dim; ++i) {
-      const float x = 2.0f * normal(random);
+      const float x = c.q_scale * normal(random);
       const uint16_t bits = Bf16FromFloat(x);
       const size_t at = static_cast<size_t>((row * h.q_stride + i) * q_element);
       if (c.q == DType::kBF16) {

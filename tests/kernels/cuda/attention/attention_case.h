@@ -31,6 +31,7 @@ struct AttentionCase {
   StepKind kind = StepKind::kDecode;
   std::vector<SequenceCase> sequences;
   uint64_t seed = 1;
+  float q_scale = 2.0f;  // standard deviation of the queries
 
   std::string Name() const;
 };

@@ -176,6 +176,24 @@ TEST(CudaPrefillAttention, SlidingWindow) {
   }
 }
 
+// The kernel takes weights against a reference that it seldom looks for anew: scores a few hundred apart must neither overflow nor
+// vanish, whichever tile the largest is in.
+TEST(CudaPrefillAttention, ScoresFarApart) {
+  for (float scale : {12.0f, 60.0f, 400.0f}) {
+    for (int32_t dim : {64, 128, 256}) {
+      for (DType kv : {DType::kBF16, DType::kF8E4M3}) {
+        AttentionCase c = PrefillCase({{700, 700}, {60, 1500}});
+        c.q_scale = scale;
+        c.head_dim = dim;
+        c.kv = kv;
+        ExpectRight(c);
+        c.window = 150;
+        ExpectRight(c);
+      }
+    }
+  }
+}
+
 TEST(CudaPrefillAttention, MoreSequencesThanMultiprocessors) {
   std::mt19937 random(9);
   std::vector<SequenceCase> sequences;
