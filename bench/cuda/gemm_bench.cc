@@ -1,0 +1,347 @@
+// aisp-gemm-bench: products of many rows in Llama-3.1-8B's shapes on one GPU: our kernels, an instance each, beside cuBLASLt's best
+// with the passes that it needs (SiLU(gate) * up as a kernel of its own; beta = 1 for the residual).
+//
+//   aisp-gemm-bench [format=bf16|fp8|fp8block|nvfp4|all] [rows=256,512,1024,2048,4096,8192]
+//
+// Random weights and activations; calls rotate over copies of the weight; a CUDA graph holds all calls of a measurement, and the
+// median of five replays is taken. Each instance's results are compared with sampled sums on the host before it is timed.
+#include <cuda_bf16.h>
+#include <cuda_fp8.h>
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/linear/blas_lt.h"
+#include "kernels/cuda/linear/gemm.h"
+#include "kernels/cuda/linear/linear.h"
+#include "kernels/cuda/linear/pack_kernels.h"
+#include "kernels/cuda/linear/quantize.h"
+
+namespace aisp::cuda {
+namespace {
+
+constexpr size_t kPoolBytes = size_t{700} << 20;
+constexpr int kMaxRows = 8192;
+constexpr int64_t kMaxK = 14336;
+constexpr size_t kLtBytes = size_t{64} << 20;
+
+void Require(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
+  std::exit(1);
+}
+template <typename T>
+T Require(Result<T> result) {
+  if (!result) {
+    std::fprintf(stderr, "%s\n", result.error().ToString().c_str());
+    std::exit(1);
+  }
+  if constexpr (!std::is_void_v<T>) return std::move(*result);
+}
+
+template <typename T>
+T* Allocate(size_t count) {
+  void* p = nullptr;
+  Require(cudaMalloc(&p, count * sizeof(T)), "cudaMalloc");
+  return static_cast<T*>(p);
+}
+
+template <typename T>
+std::vector<T> Download(const void* from, size_t count) {
+  std::vector<T> values(count);
+  Require(cudaMemcpy(values.data(), from, count * sizeof(T), cudaMemcpyDeviceToHost), "copy");
+  return values;
+}
+
+// Microseconds of one of `count` calls in a graph.
+double Time(int count, cudaStream_t stream, const std::function<void(int)>& call) {
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t exec = nullptr;
+  Require(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
+  for (int i = 0; i < count; ++i) call(i);
+  Require(cudaStreamEndCapture(stream, &graph), "capture");
+  Require(cudaGraphInstantiate(&exec, graph, 0), "graph");
+  cudaEvent_t events[2];
+  for (auto& event : events) Require(cudaEventCreate(&event), "event");
+  std::vector<float> times;
+  for (int i = 0; i < 6; ++i) {
+    Require(cudaEventRecord(events[0], stream), "event");
+    Require(cudaGraphLaunch(exec, stream), "graph");
+    Require(cudaEventRecord(events[1], stream), "event");
+    Require(cudaStreamSynchronize(stream), "graph");
+    float ms = 0.0f;
+    Require(cudaEventElapsedTime(&ms, events[0], events[1]), "event");
+    if (i > 0) times.push_back(ms);
+  }
+  for (auto& event : events) cudaEventDestroy(event);
+  cudaGraphExecDestroy(exec);
+  cudaGraphDestroy(graph);
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2] * 1000.0 / count;
+}
+
+struct Shape {
+  const char* name;
+  int64_t n, k;
+  Store store;
+  bool gated() const { return store == Store::kSiluMulBf16; }
+};
+
+struct Format {
+  const char* name;
+  WeightFormat weight;
+  bool fp8() const { return weight == WeightFormat::kFp8 || weight == WeightFormat::kFp8Block; }
+};
+
+class Bench {
+ public:
+  Bench() {
+    Require(cudaStreamCreate(&stream_), "stream");
+    gemm_ = Require(Gemm::Create());
+    blas_ = Require(BlasLt::Create(""));
+    Require(FillNormalBf16(x_, kMaxRows * kMaxK, 1.0f, 1, stream_));
+  }
+
+  void Run(const Shape& shape, const Format& format, const std::vector<int>& rows) {
+    const auto count = static_cast<size_t>(shape.n * shape.k);
+    auto* const plain = Allocate<uint16_t>(count);
+    Require(FillNormalBf16(plain, shape.n * shape.k, 0.02f, 3, stream_));
+    std::vector<WeightPart> parts(shape.gated() ? 2 : 1);
+    const int64_t part_rows = shape.n / static_cast<int64_t>(parts.size());
+    for (size_t i = 0; i < parts.size(); ++i) {
+      parts[i].data = plain + static_cast<size_t>(part_rows * shape.k) * i;
+      parts[i].rows = part_rows;
+    }
+    const WeightSource source{SourceType::kBf16, parts, shape.k, shape.gated(), format.weight};
+    const size_t bytes = Require(PackedWeightBytes(source));
+    weights_.clear();
+    for (size_t i = 0; i < std::max<size_t>(1, kPoolBytes / bytes); ++i) {
+      weights_.push_back(Require(PackWeight(source, pool_ + i * bytes, bytes, stream_)));
+    }
+    Require(cudaFree(plain), "free");
+    for (const int m : rows) Measure(shape, format, m);
+  }
+
+ private:
+  double FlopsToTeraflops(const Shape& s, int m, double us) const {
+    return 2.0 * static_cast<double>(s.n) * static_cast<double>(s.k) * m / us * 1e-6;
+  }
+
+  void Measure(const Shape& shape, const Format& format, int m) {
+    LinearCall call;
+    call.weight = &weights_[0];
+    call.x = x_;
+    if (format.fp8()) {
+      Require(QuantizeRows(x_, x8_, x_scales_, m, shape.k, stream_));
+      call.x = x8_;
+      call.x_scales = x_scales_;
+      call.input = InputFormat::kFp8;
+    }
+    call.y = y_;
+    call.store = shape.store;
+    call.rows = m;
+    const int copies = static_cast<int>(weights_.size());
+    const int count = std::max(8, copies);
+    std::printf("%-8s %-8s M=%-5d", shape.name, format.name, m);
+    const auto kernels = GemmKernels();
+    const int chosen = gemm_.Choose(call);
+    double best = 1e30;
+    for (int i = 0; i < static_cast<int>(kernels.size()); ++i) {
+      if (kernels[static_cast<size_t>(i)].format != kernels[static_cast<size_t>(chosen)].format)
+        continue;
+      const double error = CheckSample(shape, call, i);
+      const double us = Time(count, stream_, [&](int c) {
+        LinearCall one = call;
+        one.weight = &weights_[static_cast<size_t>(c % copies)];
+        Require(gemm_.Launch(one, i, true, stream_));
+      });
+      best = std::min(best, us);
+      std::printf(" | %d%s %7.1f us %4.0f %s", kernels[static_cast<size_t>(i)].tokens,
+                  i == chosen ? "*" : " ", us, FlopsToTeraflops(shape, m, us),
+                  error < 5e-3 ? "" : ("ERROR " + std::to_string(error)).c_str());
+    }
+    const double lt = TimeLt(shape, format, call, count);
+    if (lt > 0.0) {
+      std::printf(" | Lt %7.1f us %4.0f (%.2fx)", lt, FlopsToTeraflops(shape, m, lt), lt / best);
+    }
+    std::printf("\n");
+    std::fflush(stdout);
+  }
+
+  // cuBLASLt's best on the same operands, and SiLU.
+  double TimeLt(const Shape& shape, const Format& format, const LinearCall& call, int count) {
+    if (format.weight != WeightFormat::kBf16 && format.weight != WeightFormat::kFp8) return -1.0;
+    LtProduct product;
+    product.weight = call.weight->data;
+    product.x = call.x;
+    product.y = shape.gated() ? static_cast<void*>(middle_) : y_;
+    product.n = shape.n;
+    product.k = shape.k;
+    product.y_stride = shape.n;
+    product.rows = call.rows;
+    product.f32 = shape.store == Store::kAccumulateF32;
+    product.add = product.f32;
+    product.fp8 = format.fp8();
+    product.weight_scales = call.weight->scales;
+    product.x_scales = call.x_scales;
+    const Status tuned = blas_->Tune(product, workspace_, kLtBytes, stream_);
+    if (!tuned) return -1.0;
+    return Time(count, stream_, [&](int c) {
+      LtProduct one = product;
+      const PackedWeight& w = weights_[static_cast<size_t>(c) % weights_.size()];
+      one.weight = w.data;
+      one.weight_scales = w.scales;
+      Require(blas_->Run(one, workspace_, kLtBytes, stream_));
+      if (shape.gated()) {
+        SiluMulInterleaved(middle_, nullptr, call.rows, shape.n, y_, shape.n / 2, stream_);
+      }
+    });
+  }
+
+  // Relative error of sampled tokens and groups of 16 weight rows, against sums in double.
+  double CheckSample(const Shape& shape, const LinearCall& call, int kernel) {
+    const auto k = static_cast<size_t>(shape.k);
+    const bool f32 = shape.store == Store::kAccumulateF32;
+    const auto out = static_cast<size_t>(call.weight->out_features());
+    const auto rows = static_cast<size_t>(call.rows);
+    // Poison; what the sums are added to where they are.
+    Require(cudaMemset(y_, f32 ? 0x3f : 0xff, rows * out * (f32 ? 4 : 2)), "memset");
+    Require(gemm_.Launch(call, kernel, true, stream_));
+    Require(cudaStreamSynchronize(stream_), "product");
+    double difference = 0.0;
+    double norm = 0.0;
+    for (int g = 0; g < 6; ++g) {
+      const int64_t groups = shape.n / 16;
+      const int64_t group = g == 0 ? 0 : g == 1 ? groups - 1 : std::rand() % groups;
+      ExpandRows16(*call.weight, group * 16);
+      Require(cudaStreamSynchronize(stream_), "expanding");
+      const auto w = Download<uint16_t>(expanded_, 16 * k);
+      for (int t = 0; t < 6; ++t) {
+        const size_t token = t == 0   ? 0
+                             : t == 1 ? rows - 1
+                                      : static_cast<size_t>(std::rand()) % rows;
+        const std::vector<float> x = InputRow(call, token, k);
+        double sums[16];
+        for (size_t i = 0; i < 16; ++i) {
+          sums[i] = 0.0;
+          for (size_t j = 0; j < k; ++j) sums[i] += double{x[j]} * FromBf16(w[i * k + j]);
+        }
+        const size_t width = shape.gated() ? 8 : 16;
+        const size_t at = token * out + static_cast<size_t>(group) * width;
+        const auto raw = Download<uint8_t>(static_cast<const char*>(y_) + at * (f32 ? 4 : 2),
+                                           width * (f32 ? 4 : 2));
+        for (size_t i = 0; i < width; ++i) {
+          double expected = sums[i];
+          if (shape.gated()) expected = sums[i] / (1.0 + std::exp(-sums[i])) * sums[8 + i];
+          float y;
+          if (f32) {
+            std::memcpy(&y, &raw[i * 4], 4);
+            expected += 0.74705881f;
+          } else {
+            uint16_t bits;
+            std::memcpy(&bits, &raw[i * 2], 2);
+            y = FromBf16(bits);
+          }
+          difference += (y - expected) * (y - expected);
+          norm += expected * expected;
+        }
+      }
+    }
+    return std::isfinite(difference) ? std::sqrt(difference / norm) : 1e9;
+  }
+
+  void ExpandRows16(const PackedWeight& w, int64_t row) {
+    if (w.format == WeightFormat::kBf16) {
+      Require(cudaMemcpyAsync(expanded_, static_cast<const uint16_t*>(w.data) + row * w.k,
+                              static_cast<size_t>(16 * w.k) * 2, cudaMemcpyDeviceToDevice, stream_),
+              "copy");
+    } else {
+      ExpandRows(w, row, 16, expanded_, stream_);
+    }
+  }
+  static float FromBf16(uint16_t v) {
+    const uint32_t bits = static_cast<uint32_t>(v) << 16;
+    float f;
+    std::memcpy(&f, &bits, 4);
+    return f;
+  }
+  std::vector<float> InputRow(const LinearCall& call, size_t token, size_t k) const {
+    std::vector<float> x(k);
+    if (call.input == InputFormat::kBf16) {
+      const auto raw = Download<uint16_t>(static_cast<const uint16_t*>(call.x) + token * k, k);
+      for (size_t i = 0; i < k; ++i) x[i] = FromBf16(raw[i]);
+      return x;
+    }
+    const auto raw = Download<uint8_t>(static_cast<const uint8_t*>(call.x) + token * k, k);
+    const float scale = Download<float>(call.x_scales + token, 1)[0];
+    for (size_t i = 0; i < k; ++i) {
+      __nv_fp8_e4m3 v;
+      v.__x = raw[i / 16 * 16 + static_cast<size_t>(Fp8Position(static_cast<int>(i % 16)))];
+      x[i] = static_cast<float>(v) * scale;
+    }
+    return x;
+  }
+
+  cudaStream_t stream_ = nullptr;
+  Gemm gemm_;
+  std::unique_ptr<BlasLt> blas_;
+  std::vector<PackedWeight> weights_;
+  char* pool_ = Allocate<char>(kPoolBytes);
+  uint16_t* x_ = Allocate<uint16_t>(size_t{kMaxRows} * kMaxK);
+  uint8_t* x8_ = Allocate<uint8_t>(size_t{kMaxRows} * kMaxK);
+  float* x_scales_ = Allocate<float>(kMaxRows);
+  void* y_ = Allocate<uint16_t>(size_t{kMaxRows} * 28672);
+  uint16_t* middle_ = Allocate<uint16_t>(size_t{kMaxRows} * 28672);
+  uint16_t* expanded_ = Allocate<uint16_t>(size_t{16} * kMaxK);
+  char* workspace_ = Allocate<char>(kLtBytes);
+};
+
+}  // namespace
+}  // namespace aisp::cuda
+
+int main(int argc, char** argv) {
+  using aisp::cuda::Format;
+  using aisp::cuda::Shape;
+  using aisp::cuda::Store;
+  using aisp::cuda::WeightFormat;
+  std::string wanted = "all";
+  std::vector<int> rows = {256, 512, 1024, 2048, 4096, 8192};
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument.rfind("format=", 0) == 0) wanted = argument.substr(7);
+    if (argument.rfind("rows=", 0) == 0) {
+      rows.clear();
+      const char* at = argv[i] + 5;
+      while (*at != '\0') {
+        char* end = nullptr;
+        rows.push_back(static_cast<int>(std::strtol(at, &end, 10)));
+        at = *end == ',' ? end + 1 : end;
+        if (rows.back() < 1 || rows.back() > 8192) {
+          std::fprintf(stderr, "rows are 1 to 8192\n");
+          return 1;
+        }
+      }
+    }
+  }
+  const Format formats[] = {{"bf16", WeightFormat::kBf16},
+                            {"fp8", WeightFormat::kFp8},
+                            {"fp8block", WeightFormat::kFp8Block},
+                            {"nvfp4", WeightFormat::kNvfp4}};
+  const Shape shapes[] = {{"qkv", 6144, 4096, Store::kBf16},
+                          {"o", 4096, 4096, Store::kAccumulateF32},
+                          {"gate+up", 28672, 4096, Store::kSiluMulBf16},
+                          {"down", 4096, 14336, Store::kAccumulateF32}};
+  aisp::cuda::Bench bench;
+  for (const Format& format : formats) {
+    if (wanted != "all" && wanted != format.name) continue;
+    for (const Shape& shape : shapes) bench.Run(shape, format, rows);
+  }
+  return 0;
+}

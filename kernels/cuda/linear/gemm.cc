@@ -1,0 +1,203 @@
+#include "kernels/cuda/linear/gemm.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "kernels/cuda/linear/nvfp4_layout.h"
+
+namespace aisp::cuda {
+namespace {
+
+// Tokens whose tiles go through all weight rows together: their activations stay in L2 beside the weight that passes.
+constexpr int kGroupTokens = 2048;
+
+Status FromCuda(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return {};
+  return Internal(std::string("matrix product: ") + what + ": " + cudaGetErrorString(error));
+}
+
+int32_t DivideUp(int64_t a, int64_t b) { return static_cast<int32_t>((a + b - 1) / b); }
+
+GemmFormat FormatOf(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::kFp8:
+      return GemmFormat::kFp8;
+    case WeightFormat::kFp8Block:
+      return GemmFormat::kFp8Block;
+    case WeightFormat::kNvfp4:
+      return GemmFormat::kNvfp4;
+    case WeightFormat::kBf16:
+      break;
+  }
+  return GemmFormat::kBf16;
+}
+
+bool IsFp8(WeightFormat format) {
+  return format == WeightFormat::kFp8 || format == WeightFormat::kFp8Block;
+}
+
+bool IsF32(Store store) { return store == Store::kF32 || store == Store::kAccumulateF32; }
+
+int64_t StrideOf(const LinearCall& call) {
+  return call.y_stride > 0 ? call.y_stride : call.weight->out_features();
+}
+
+// Units along K: NVFP4 rows are padded.
+int32_t StagesOf(const PackedWeight& w, const GemmKernel& kernel) {
+  const int64_t k =
+      w.format == WeightFormat::kNvfp4 ? DivideUp(w.k, kNvfp4PadK) * int64_t{kNvfp4PadK} : w.k;
+  return DivideUp(k, kernel.stage_k);
+}
+
+}  // namespace
+
+std::span<const GemmKernel> GemmKernels() {
+  static const std::vector<GemmKernel> all = [] {
+    std::vector<GemmKernel> kernels;
+    for (const auto some : {Bf16GemmKernels(), Fp8GemmKernels(), Nvfp4GemmKernels()}) {
+      kernels.insert(kernels.end(), some.begin(), some.end());
+    }
+    return kernels;
+  }();
+  return all;
+}
+
+Result<Gemm> Gemm::Create() {
+  Gemm gemm;
+  cudaDriverEntryPointQueryResult found = {};
+  void* encode = nullptr;
+  AISP_RETURN_IF_ERROR(FromCuda(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode,
+                                                                 12000, cudaEnableDefault, &found),
+                                "finding cuTensorMapEncodeTiled"));
+  gemm.encode_ = reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(encode);
+  int device = 0;
+  int multiprocessors = 0;
+  AISP_RETURN_IF_ERROR(FromCuda(cudaGetDevice(&device), "no device"));
+  AISP_RETURN_IF_ERROR(
+      FromCuda(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
+               "looking at the device"));
+  gemm.clusters_ = multiprocessors / kGemmCluster;
+  for (const GemmKernel& kernel : GemmKernels()) {
+    AISP_RETURN_IF_ERROR(
+        FromCuda(cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      kernel.shared_bytes),
+                 "asking for shared memory"));
+  }
+  return gemm;
+}
+
+bool Gemm::Takes(const LinearCall& call) const {
+  const PackedWeight& w = *call.weight;
+  const int64_t stride_bytes = StrideOf(call) * (IsF32(call.store) ? 4 : 2);
+  return IsFp8(w.format) == (call.input == InputFormat::kFp8) && stride_bytes % 16 == 0 &&
+         reinterpret_cast<uintptr_t>(call.y) % 16 == 0;
+}
+
+double Gemm::Estimate(const LinearCall& call, int kernel) const {
+  const GemmKernel& k = GemmKernels()[static_cast<size_t>(kernel)];
+  const PackedWeight& w = *call.weight;
+  const int64_t tiles = int64_t{DivideUp(call.rows, k.tokens)} * DivideUp(w.n, 2 * kGemmRows);
+  const double rounds = DivideUp(tiles, clusters_);
+  // A stage of 64 of K takes 1024 cycles of the tensor cores at 256 tokens; the fewer tokens, the more is shared memory's time.
+  const double stage_us = (static_cast<double>(k.tokens) * 4 + 60) / 1500.0;
+  return rounds * (StagesOf(w, k) * stage_us + 1.0);
+}
+
+int Gemm::Choose(const LinearCall& call) const {
+  const GemmFormat format = FormatOf(call.weight->format);
+  int best = -1;
+  double best_us = 0.0;
+  const auto kernels = GemmKernels();
+  for (int i = 0; i < static_cast<int>(kernels.size()); ++i) {
+    if (kernels[static_cast<size_t>(i)].format != format) continue;
+    const double us = Estimate(call, i);
+    if (best < 0 || us < best_us) {
+      best = i;
+      best_us = us;
+    }
+  }
+  return best;
+}
+
+Result<CUtensorMap> Gemm::Map(const void* data, CUtensorMapDataType type, int64_t columns,
+                              int64_t rows, int64_t stride_bytes, int box_columns, int box_rows,
+                              CUtensorMapSwizzle swizzle) const {
+  CUtensorMap map = {};
+  const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
+  const cuuint64_t strides[1] = {static_cast<cuuint64_t>(stride_bytes)};
+  const cuuint32_t box[2] = {static_cast<cuuint32_t>(box_columns),
+                             static_cast<cuuint32_t>(box_rows)};
+  const cuuint32_t steps[2] = {1, 1};
+  const CUresult result =
+      encode_(&map, type, 2, const_cast<void*>(data), sizes, strides, box, steps,
+              CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS) {
+    return Internal("matrix product: describing a matrix of " + std::to_string(rows) + " x " +
+                    std::to_string(columns) + " failed with CUresult " + std::to_string(result));
+  }
+  return map;
+}
+
+Result<CUtensorMap> Gemm::OutputMap(const LinearCall& call) const {
+  const bool f32 = IsF32(call.store);
+  const bool gated = call.store == Store::kSiluMulBf16;
+  return Map(call.y, f32 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+             call.weight->out_features(), call.rows, StrideOf(call) * (f32 ? 4 : 2),
+             f32 || gated ? 32 : 64, GemmStoreTokens(call.store),
+             gated ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
+Status Gemm::Launch(const LinearCall& call, int kernel, bool overlap, cudaStream_t stream) const {
+  const GemmKernel& instance = GemmKernels()[static_cast<size_t>(kernel)];
+  const PackedWeight& w = *call.weight;
+  const bool x8 = call.input == InputFormat::kFp8;
+  const auto type = x8 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  const int64_t row_bytes = w.k * (x8 ? 1 : 2);
+  AISP_ASSIGN_OR_RETURN(CUtensorMap x,
+                        Map(call.x, type, w.k, call.rows, row_bytes, instance.stage_k,
+                            instance.tokens / 2, CU_TENSOR_MAP_SWIZZLE_128B));
+  CUtensorMap weight = x;
+  if (instance.weight_map) {
+    AISP_ASSIGN_OR_RETURN(weight, Map(w.data, type, w.k, w.n, row_bytes, instance.stage_k,
+                                      kGemmRows, CU_TENSOR_MAP_SWIZZLE_128B));
+  }
+  AISP_ASSIGN_OR_RETURN(CUtensorMap y, OutputMap(call));
+  GemmParams p;
+  p.nvfp4 = static_cast<const uint8_t*>(w.data);
+  p.scales = w.scales;
+  p.bias = w.bias;
+  p.x_scales = call.x_scales;
+  p.group_bytes = Nvfp4GroupBytes(w.k);
+  p.row_groups = DivideUp(w.n, kNvfp4GroupRows);
+  p.n = static_cast<int32_t>(w.n);
+  p.rows = call.rows;
+  p.k_units = StagesOf(w, instance);
+  p.scale_columns = DivideUp(w.k, 128);
+  p.token_tiles = DivideUp(call.rows, instance.tokens);
+  p.row_pairs = DivideUp(w.n, kGemmCluster * kGemmRows);
+  p.group_tokens = std::max(1, kGroupTokens / instance.tokens);
+  p.store = call.store;
+
+  cudaLaunchConfig_t config = {};
+  const int clusters = std::min(clusters_, p.token_tiles * p.row_pairs);
+  config.gridDim = dim3(static_cast<unsigned>(clusters * kGemmCluster));
+  config.blockDim = dim3(kGemmThreads);
+  config.dynamicSmemBytes = static_cast<size_t>(instance.shared_bytes);
+  config.stream = stream;
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute;
+  config.numAttrs = overlap ? 1 : 0;
+  void* arguments[] = {&weight, &x, &y, &p};
+  return FromCuda(cudaLaunchKernelExC(&config, instance.function, arguments), "launching");
+}
+
+std::string Gemm::Describe(int kernel) const {
+  const GemmKernel& k = GemmKernels()[static_cast<size_t>(kernel)];
+  return "gemm " + std::to_string(kGemmCluster * kGemmRows) + "x" + std::to_string(k.tokens) +
+         ", " + std::to_string(k.stages) + " stages of " + std::to_string(k.stage_k);
+}
+
+}  // namespace aisp::cuda

@@ -1,0 +1,45 @@
+// Products of many rows by our own kernels (gemm.cuh): which instance, its tensor maps, its launch.
+//
+// Owns nothing but a table; the caller owns all memory. Threads: any, after Create. Launch allocates nothing and can be captured.
+#pragma once
+
+#include <cuda.h>
+#include <cudaTypedefs.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <string>
+
+#include "common/result.h"
+#include "kernels/cuda/linear/gemm_kernels.h"
+#include "kernels/cuda/linear/linear.h"
+
+namespace aisp::cuda {
+
+class Gemm {
+ public:
+  // For the current device.
+  static Result<Gemm> Create();
+
+  // Whether there is an instance for such a call. FP8 weights need FP8 inputs, other weights bf16 ones; rows of y start at
+  // multiples of 16 bytes.
+  bool Takes(const LinearCall& call) const;
+  // The instance (an index into GemmKernels()) that is expected to be the fastest.
+  int Choose(const LinearCall& call) const;
+  // What Takes accepts, by an instance of the weight's format.
+  Status Launch(const LinearCall& call, int kernel, bool overlap, cudaStream_t stream) const;
+  // Microseconds, roughly: what Choose goes by.
+  double Estimate(const LinearCall& call, int kernel) const;
+  std::string Describe(int kernel) const;
+
+ private:
+  Result<CUtensorMap> Map(const void* data, CUtensorMapDataType type, int64_t columns, int64_t rows,
+                          int64_t stride_bytes, int box_columns, int box_rows,
+                          CUtensorMapSwizzle swizzle) const;
+  Result<CUtensorMap> OutputMap(const LinearCall& call) const;
+
+  PFN_cuTensorMapEncodeTiled_v12000 encode_ = nullptr;
+  int clusters_ = 0;  // that run at a time
+};
+
+}  // namespace aisp::cuda

@@ -1,0 +1,17 @@
+// Kernels for many rows: FP8 weights and activations.
+#include "kernels/cuda/linear/gemm.cuh"
+
+namespace aisp::cuda {
+
+std::span<const GemmKernel> Fp8GemmKernels() {
+  static const GemmKernel kernels[] = {
+      DescribeGemmKernel<GemmConfig<GemmFormat::kFp8, 128, 6, 2>>(),
+      DescribeGemmKernel<GemmConfig<GemmFormat::kFp8, 192, 5, 1>>(),
+      DescribeGemmKernel<GemmConfig<GemmFormat::kFp8, 256, 4, 2>>(),
+      DescribeGemmKernel<GemmConfig<GemmFormat::kFp8Block, 128, 6, 2>>(),
+      DescribeGemmKernel<GemmConfig<GemmFormat::kFp8Block, 256, 4, 2>>(),
+  };
+  return kernels;
+}
+
+}  // namespace aisp::cuda

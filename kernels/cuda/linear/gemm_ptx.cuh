@@ -1,0 +1,110 @@
+// PTX of the kernels for many rows beyond ptx.cuh: clusters, multicast, stores by the copy engine, register hand-over.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+namespace aisp::cuda {
+
+// ---- clusters ----
+
+// All threads of the cluster.
+__device__ __forceinline__ void ClusterSync() {
+  asm volatile(
+      "barrier.cluster.arrive.release.aligned;\n"
+      "barrier.cluster.wait.acquire.aligned;" ::
+          : "memory");
+}
+// Arrives at the barrier at the same place in CTA `rank` of the cluster. Of the CTA's scope: what it says is that tensor cores have
+// read a stage, which no fence is needed for; releasing to the cluster costs 0.7 us.
+__device__ __forceinline__ void BarrierArriveAt(uint32_t barrier, uint32_t rank) {
+  asm volatile(
+      "{\n.reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(barrier),
+      "r"(rank)
+      : "memory");
+}
+
+// ---- loads; the box of `map` whose first element is (column, row) ----
+
+__device__ __forceinline__ void TensorLoad(uint32_t to, const CUtensorMap* map, int column, int row,
+                                           uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3}], [%4];" ::"r"(to),
+      "l"(map), "r"(column), "r"(row), "r"(barrier)
+      : "memory");
+}
+// Into the same place of all CTAs in `mask`; counts at the barrier of each.
+__device__ __forceinline__ void TensorLoadMulticast(uint32_t to, const CUtensorMap* map, int column,
+                                                    int row, uint32_t barrier, uint16_t mask) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
+      "l"(map), "r"(column), "r"(row), "r"(barrier), "h"(mask)
+      : "memory");
+}
+__device__ __forceinline__ void BulkLoad(uint32_t to, const void* from, uint32_t bytes,
+                                         uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1], %2, [%3];" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
+// ---- stores ----
+
+// Makes this thread's ordinary writes to shared memory visible to the copy engine.
+__device__ __forceinline__ void FenceProxyAsync() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+__device__ __forceinline__ void TensorStore(const CUtensorMap* map, int column, int row,
+                                            uint32_t from) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map),
+      "r"(column), "r"(row), "r"(from)
+      : "memory");
+}
+__device__ __forceinline__ void TensorAdd(const CUtensorMap* map, int column, int row,
+                                          uint32_t from) {
+  asm volatile(
+      "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.bulk_group [%0, {%1, %2}], [%3];" ::
+          "l"(map),
+      "r"(column), "r"(row), "r"(from)
+      : "memory");
+}
+__device__ __forceinline__ void BulkStoreCommit() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+// Until all but the last kPending groups of this thread's stores have read shared memory.
+template <int kPending>
+__device__ __forceinline__ void BulkStoreWaitRead() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+}
+// Four 8 x 8 matrices of 16 bits, each transposed; lane i gives the address of row i % 8 of matrix i / 8.
+__device__ __forceinline__ void StoreMatrix4Transposed(uint32_t address, uint32_t a, uint32_t b,
+                                                       uint32_t c, uint32_t d) {
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+      "r"(a), "r"(b), "r"(c), "r"(d)
+      : "memory");
+}
+__device__ __forceinline__ void StoreShared4(uint32_t address, float v) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
+}
+
+// ---- registers of a warpgroup ----
+
+template <int kRegisters>
+__device__ __forceinline__ void ClaimRegisters() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void ReleaseRegisters() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+}  // namespace aisp::cuda
