@@ -3,6 +3,7 @@
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/limits.h"
 #include "kernels/cuda/load.h"
+#include "kernels/cuda/measure_kernels.h"
 
 #define AISP_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -26,4 +27,9 @@ AISP_EXPORT void aisp_cuda_open(const aisp::CudaBackendOptions* options,
 
 AISP_EXPORT void aisp_cuda_limits(int32_t index, aisp::Result<aisp::CudaLimits>* limits) {
   *limits = aisp::cuda::MeasureLimits(index);
+}
+
+AISP_EXPORT void aisp_cuda_bench_kernels(const aisp::KernelBenchOptions* options,
+                                         aisp::Result<aisp::KernelBench>* bench) {
+  *bench = aisp::cuda::MeasureKernels(*options);
 }

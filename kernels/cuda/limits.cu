@@ -9,6 +9,7 @@
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/cuda_error.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/linear/quantize.h"
 #include "kernels/cuda/random_fill.h"
 
 namespace aisp::cuda {
@@ -64,17 +65,35 @@ Status CheckBlas(cublasStatus_t code) {
   return Internal(std::string("cuBLASLt: ") + cublasLtGetStatusString(code));
 }
 
-// y = x W^T with the heuristics' first choice.
-Result<double> MatmulSeconds(Device& device, CudaStream& stream, Meter& meter, int64_t n) {
-  const size_t bytes = static_cast<size_t>(n * n) * 2;
+// Two e4m3 matrices of [n, n] to `out`; `scratch` holds one in bf16.
+Status FillFp8(std::byte* out, std::byte* scratch, float* scales, int64_t n, CudaStream& stream) {
+  for (int64_t i = 0; i < 2; ++i) {
+    AISP_RETURN_IF_ERROR(LaunchFillNormal(scratch, DType::kBF16, n * n, 1.0f,
+                                          static_cast<uint64_t>(i), stream.handle));
+    AISP_RETURN_IF_ERROR(
+        QuantizeRows(scratch, out + i * n * n, scales, static_cast<int32_t>(n), n, stream.handle));
+  }
+  return {};
+}
+
+// y = x W^T in bf16 or e4m3, to bf16, with the heuristics' first choice.
+Result<double> MatmulSeconds(Device& device, CudaStream& stream, Meter& meter, int64_t n,
+                             bool fp8) {
+  const size_t bytes = static_cast<size_t>(n * n) * 2;  // of y; the factors have as many at most
   constexpr size_t kWorkspace = size_t{64} << 20;
   AISP_ASSIGN_OR_RETURN(const Buffer memory,
                         device.Allocate(3 * bytes + kWorkspace, MemoryKind::kDevice));
   auto* base = static_cast<std::byte*>(memory.data());
-  AISP_RETURN_IF_ERROR(LaunchFillNormal(base, DType::kBF16, 2 * n * n, 1.0f, 1, stream.handle));
+  if (fp8) {
+    AISP_RETURN_IF_ERROR(
+        FillFp8(base, base + 2 * bytes, reinterpret_cast<float*>(base + 3 * bytes), n, stream));
+  } else {
+    AISP_RETURN_IF_ERROR(LaunchFillNormal(base, DType::kBF16, 2 * n * n, 1.0f, 1, stream.handle));
+  }
+  std::byte* const second = base + (fp8 ? bytes / 2 : bytes);
   cublasLtHandle_t handle = nullptr;
   cublasLtMatmulDesc_t operation = nullptr;
-  cublasLtMatrixLayout_t layout = nullptr;
+  cublasLtMatrixLayout_t factor = nullptr, product = nullptr;
   cublasLtMatmulPreference_t preference = nullptr;
   const cublasOperation_t transposed = CUBLAS_OP_T;
   cublasLtMatmulHeuristicResult_t choice{};
@@ -85,13 +104,16 @@ Result<double> MatmulSeconds(Device& device, CudaStream& stream, Meter& meter, i
         CheckBlas(cublasLtMatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F)));
     AISP_RETURN_IF_ERROR(CheckBlas(cublasLtMatmulDescSetAttribute(
         operation, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed))));
-    AISP_RETURN_IF_ERROR(CheckBlas(cublasLtMatrixLayoutCreate(
-        &layout, CUDA_R_16BF, static_cast<uint64_t>(n), static_cast<uint64_t>(n), n)));
+    const auto side = static_cast<uint64_t>(n);
+    AISP_RETURN_IF_ERROR(CheckBlas(
+        cublasLtMatrixLayoutCreate(&factor, fp8 ? CUDA_R_8F_E4M3 : CUDA_R_16BF, side, side, n)));
+    AISP_RETURN_IF_ERROR(
+        CheckBlas(cublasLtMatrixLayoutCreate(&product, CUDA_R_16BF, side, side, n)));
     AISP_RETURN_IF_ERROR(CheckBlas(cublasLtMatmulPreferenceCreate(&preference)));
     AISP_RETURN_IF_ERROR(CheckBlas(cublasLtMatmulPreferenceSetAttribute(
         preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &kWorkspace, sizeof(kWorkspace))));
-    return CheckBlas(cublasLtMatmulAlgoGetHeuristic(handle, operation, layout, layout, layout,
-                                                    layout, preference, 1, &choice, &found));
+    return CheckBlas(cublasLtMatmulAlgoGetHeuristic(handle, operation, factor, factor, product,
+                                                    product, preference, 1, &choice, &found));
   };
   Result<double> seconds = Internal("cuBLASLt has no algorithm");
   const Status prepared = prepare();
@@ -100,13 +122,14 @@ Result<double> MatmulSeconds(Device& device, CudaStream& stream, Meter& meter, i
   } else if (found > 0) {
     const float one = 1, zero = 0;
     seconds = meter.Seconds([&] {
-      return CheckBlas(cublasLtMatmul(handle, operation, &one, base, layout, base + bytes, layout,
-                                      &zero, base + 2 * bytes, layout, base + 2 * bytes, layout,
+      return CheckBlas(cublasLtMatmul(handle, operation, &one, base, factor, second, factor, &zero,
+                                      base + 2 * bytes, product, base + 2 * bytes, product,
                                       &choice.algo, base + 3 * bytes, kWorkspace, stream.handle));
     });
   }
   if (preference != nullptr) cublasLtMatmulPreferenceDestroy(preference);
-  if (layout != nullptr) cublasLtMatrixLayoutDestroy(layout);
+  if (factor != nullptr) cublasLtMatrixLayoutDestroy(factor);
+  if (product != nullptr) cublasLtMatrixLayoutDestroy(product);
   if (operation != nullptr) cublasLtMatmulDescDestroy(operation);
   if (handle != nullptr) cublasLtDestroy(handle);
   return seconds;
@@ -157,8 +180,11 @@ Result<CudaLimits> MeasureLimits(int32_t index) {
     limits.host_bytes_per_s = static_cast<double>(kHost) / up;
   }
   constexpr int64_t kMatrix = 8192;
-  AISP_ASSIGN_OR_RETURN(const double matmul, MatmulSeconds(*device, stream, meter, kMatrix));
-  limits.bf16_flops_per_s = 2.0 * kMatrix * kMatrix * kMatrix / matmul;
+  constexpr double kFlops = 2.0 * kMatrix * kMatrix * kMatrix;
+  AISP_ASSIGN_OR_RETURN(const double bf16, MatmulSeconds(*device, stream, meter, kMatrix, false));
+  limits.bf16_flops_per_s = kFlops / bf16;
+  AISP_ASSIGN_OR_RETURN(const double fp8, MatmulSeconds(*device, stream, meter, kMatrix, true));
+  limits.fp8_flops_per_s = kFlops / fp8;
   AISP_ASSIGN_OR_RETURN(limits.graph_kernel_s, GraphKernelSeconds(*device, stream, meter));
   return limits;
 }

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "common/strings.h"
+#include "kernels/cuda/bench_kernels.h"
 
 namespace aisp {
 namespace {
@@ -74,6 +75,14 @@ Result<CudaLimits> MeasureCudaLimits(int32_t index, std::span<const std::string>
   Result<CudaLimits> limits = Internal("the CUDA backend did not answer");
   reinterpret_cast<CudaLimitsFn>(function)(index, &limits);
   return limits;
+}
+
+Result<KernelBench> BenchCudaKernels(const KernelBenchOptions& options,
+                                     std::span<const std::string> folders) {
+  AISP_ASSIGN_OR_RETURN(void* function, FindFunction(kCudaBenchKernelsSymbol, folders));
+  Result<KernelBench> bench = Internal("the CUDA backend did not answer");
+  reinterpret_cast<CudaBenchKernelsFn>(function)(&options, &bench);
+  return bench;
 }
 
 }  // namespace aisp

@@ -45,12 +45,13 @@ struct CudaLimits {
   double copy_bytes_per_s = 0;  // device to device, read and written bytes together
   double host_bytes_per_s = 0;  // page-locked host memory to the device
   double bf16_flops_per_s = 0;  // cuBLASLt, 8192 x 8192 x 8192, random data
+  double fp8_flops_per_s = 0;   // the same in e4m3
   double graph_kernel_s = 0;    // an empty kernel in a graph
 };
 Result<CudaLimits> MeasureCudaLimits(int32_t index, std::span<const std::string> folders);
 
 // What libaisp_cuda.so exports. Both sides are of one build: `abi` is compared first.
-inline constexpr int32_t kCudaBackendAbi = 1;
+inline constexpr int32_t kCudaBackendAbi = 2;
 inline constexpr const char* kCudaBackendAbiSymbol = "aisp_cuda_abi";
 inline constexpr const char* kCudaBackendOpenSymbol = "aisp_cuda_open";
 using CudaBackendAbiFn = int32_t (*)();

@@ -1,0 +1,162 @@
+// Attention over the paged pool: decoding against the bytes of keys and values, prompts against the products that causality leaves.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+#include <utility>
+
+#include "kernels/cuda/attention/attention.h"
+#include "kernels/cuda/bench_rig.h"
+
+namespace aisp::cuda {
+namespace {
+
+constexpr size_t kRotatedBytes = size_t{512} << 20;
+
+struct Load {
+  const char* op;
+  int32_t sequences, rows, context;  // rows: of each sequence
+  DType kv;
+  StepKind kind;
+};
+
+class AttentionBench {
+ public:
+  explicit AttentionBench(BenchRig& rig) : rig_(rig), o_(rig.options()) {}
+
+  Result<KernelTiming> Measure(const Load& load) {
+    AISP_RETURN_IF_ERROR(Prepare(load));
+    const bool decode = load.kind == StepKind::kDecode;
+    KernelTiming timing{load.op, load.kv == DType::kBF16 ? "bf16 kv" : "fp8 kv",
+                        fmt::format("{} x {}", load.sequences, load.context)};
+    timing.kernel = attention_->Describe();
+    const int calls = std::max(decode ? 16 : 4, static_cast<int>(layers_.size()));
+    AISP_ASSIGN_OR_RETURN(timing.us, rig_.CallUs(calls, [&](int i) {
+      AttentionCall call;
+      call.q = q_.data();
+      call.out = out_.data();
+      call.q_row_stride = call.out_row_stride = int64_t{o_.num_heads} * o_.head_dim;
+      call.layer = &layers_[static_cast<size_t>(i) % layers_.size()];
+      call.k_scale = call.v_scale = load.kv == DType::kBF16 ? 1.0f : 1.0f / 128;
+      return attention_->Run(batch_, load.kind, call, workspace_.data(), rig_.stream().handle);
+    }));
+    return timing;
+  }
+
+  // The kernel that a step runs once for all layers.
+  Result<KernelTiming> MeasurePlan(const Load& load) {
+    AISP_RETURN_IF_ERROR(Prepare(load));
+    KernelTiming timing{"attention plan", "-",
+                        fmt::format("{} x {}", load.sequences, load.context)};
+    AISP_ASSIGN_OR_RETURN(timing.us, rig_.CallUs(32, [&](int) {
+      return attention_->PlanStep(batch_, load.kind, workspace_.data(), rig_.stream().handle);
+    }));
+    return timing;
+  }
+
+  void Add(const Load& load, KernelTiming timing) {
+    const double sequences = load.sequences, rows = load.rows, context = load.context;
+    const double bytes = 2.0 * sequences * context * o_.num_kv_heads * o_.head_dim *
+                             static_cast<double>(DTypeBytes(load.kv)) +
+                         4.0 * sequences * rows * o_.num_heads * o_.head_dim;
+    const double keys = context - rows + (rows + 1) / 2;  // that a row sees on average
+    const double flops = 4.0 * sequences * rows * keys * o_.num_heads * o_.head_dim;
+    rig_.Add(std::move(timing), bytes, flops, rig_.limits().bf16_flops_per_s);
+  }
+
+ private:
+  Status Prepare(const Load& load) {
+    AttentionConfig config;
+    config.num_heads = o_.num_heads;
+    config.num_kv_heads = o_.num_kv_heads;
+    config.head_dim = o_.head_dim;
+    config.block_tokens = o_.block_tokens;
+    config.kv = load.kv;
+    config.scale = 1.0f / std::sqrt(static_cast<float>(o_.head_dim));
+    config.window = o_.window;
+    config.max_sequences = load.sequences;
+    config.max_rows = load.sequences * load.rows;
+    AISP_ASSIGN_OR_RETURN(attention_, Attention::Create(config));
+
+    const int32_t blocks_each = (load.context + o_.block_tokens - 1) / o_.block_tokens;
+    std::vector<RowSpan> spans;
+    for (int32_t s = 0; s < load.sequences; ++s)
+      spans.push_back({s * load.rows, load.rows, load.context, s * blocks_each});
+    std::vector<int32_t> tables(static_cast<size_t>(load.sequences * blocks_each));
+    std::iota(tables.begin(), tables.end(), 0);
+    std::shuffle(tables.begin(), tables.end(), std::mt19937(3));
+
+    const size_t layer_elements = tables.size() * static_cast<size_t>(o_.block_tokens) *
+                                  static_cast<size_t>(o_.head_dim) *
+                                  static_cast<size_t>(o_.num_kv_heads) * 2;
+    const size_t layer_bytes = layer_elements * DTypeBytes(load.kv);
+    const size_t count = std::clamp<size_t>(kRotatedBytes / layer_bytes, 1, 64);
+    const size_t q_elements =
+        static_cast<size_t>(config.max_rows) * static_cast<size_t>(o_.num_heads * o_.head_dim);
+    pool_ = {};
+    AISP_ASSIGN_OR_RETURN(pool_, rig_.Random(layer_elements * count, load.kv, 5));
+    AISP_ASSIGN_OR_RETURN(q_, rig_.Random(q_elements, DType::kBF16, 6));
+    AISP_ASSIGN_OR_RETURN(out_, rig_.Allocate(q_elements * 2));
+    AISP_ASSIGN_OR_RETURN(spans_, rig_.Upload(spans.data(), spans.size() * sizeof(RowSpan)));
+    AISP_ASSIGN_OR_RETURN(tables_, rig_.Upload(tables.data(), tables.size() * sizeof(int32_t)));
+    AISP_ASSIGN_OR_RETURN(workspace_,
+                          rig_.Allocate(std::max<size_t>(attention_->workspace_bytes(), 256)));
+    batch_ = {static_cast<const RowSpan*>(spans_.data()),
+              static_cast<const int32_t*>(tables_.data()), load.sequences};
+    layers_.clear();
+    for (size_t l = 0; l < count; ++l) {
+      AISP_ASSIGN_OR_RETURN(
+          layers_.emplace_back(),
+          attention_->MakeLayer(static_cast<std::byte*>(pool_.data()) + l * layer_bytes,
+                                static_cast<int64_t>(tables.size())));
+    }
+    AISP_RETURN_IF_ERROR(attention_->ZeroWorkspace(workspace_.data(), rig_.stream().handle));
+    return attention_->PlanStep(batch_, load.kind, workspace_.data(), rig_.stream().handle);
+  }
+
+  BenchRig& rig_;
+  const KernelBenchOptions& o_;
+  std::unique_ptr<Attention> attention_;
+  Buffer pool_, q_, out_, spans_, tables_, workspace_;
+  AttentionBatch batch_;
+  std::vector<KvLayer> layers_;
+};
+
+}  // namespace
+
+Status BenchAttention(BenchRig& rig, std::vector<PrefillParts>* prefills) {
+  constexpr DType kB = DType::kBF16, kF = DType::kF8E4M3;
+  constexpr const char* kDecodeName = "decode attention";
+  constexpr const char* kPrefillName = "prefill attention";
+  AttentionBench bench(rig);
+  std::vector<Load> loads;
+  for (const DType kv : {kB, kF}) {
+    for (const auto& [sequences, context] :
+         {std::pair{1, 1024}, {32, 1024}, {128, 1024}, {1, 8192}, {32, 8192}}) {
+      loads.push_back({kDecodeName, sequences, 1, context, kv, StepKind::kDecode});
+    }
+    for (const int32_t tokens : rig.options().prefills)
+      loads.push_back({kPrefillName, 1, tokens, tokens, kv, StepKind::kPrefill});
+  }
+  for (const Load& load : loads) {
+    if (!rig.Wants(load.op)) continue;
+    AISP_ASSIGN_OR_RETURN(KernelTiming timing, bench.Measure(load));
+    if (load.kind == StepKind::kPrefill && load.kv == kB) {
+      for (PrefillParts& p : *prefills) {
+        if (p.tokens == load.rows) p.attention_ms = rig.options().layers * timing.us * 1e-3;
+      }
+    }
+    bench.Add(load, std::move(timing));
+  }
+  for (const int32_t sequences : {1, 32, 128}) {
+    const Load load{kDecodeName, sequences, 1, 1024, kB, StepKind::kDecode};
+    if (!rig.Wants("attention plan")) break;
+    AISP_ASSIGN_OR_RETURN(KernelTiming timing, bench.MeasurePlan(load));
+    rig.Add(std::move(timing), 0, 0, 1);
+  }
+  return {};
+}
+
+}  // namespace aisp::cuda

@@ -1,0 +1,84 @@
+// What each operation of a model's shape takes on a GPU, alone, beside the least it could take and beside the vendor's library
+// where that has the operation. Plain data and one call into libaisp_cuda.so: no CUDA header here, the program does not link CUDA.
+//
+// Method: random data; calls in a CUDA graph, the median of several replays; weights and KV rotate through several times the L2
+// cache. The least is the larger of bytes over the read-only stream and operations over the vendor's best matrix product, both
+// measured in the same run, and never less than a kernel in a graph costs.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/load.h"
+
+namespace aisp {
+
+// Of one layer and the head; grouped-query attention and a gated MLP.
+struct KernelBenchOptions {
+  int32_t index = 0;  // of the GPU
+  int32_t layers = 0;
+  int32_t hidden = 0;
+  int32_t intermediate = 0;
+  int32_t num_heads = 0;
+  int32_t num_kv_heads = 0;
+  int32_t head_dim = 0;
+  int32_t vocabulary = 0;
+  int32_t window = 0;
+  bool qk_norm = false;
+  int32_t block_tokens = 64;
+  std::vector<int32_t> rows = {1, 8, 32, 64, 128, 1024};
+  std::vector<int32_t> prefills = {1024, 8192};  // tokens of a prompt whose parts are summed
+  std::string only;                              // operations whose name has this in it
+};
+
+struct KernelTiming {
+  std::string op;      // "gate+up", "decode attention"
+  std::string format;  // "bf16", "fp8 x bf16", "fp8 kv"
+  std::string size;    // "32", "32 x 8192"
+  double us = 0;
+  double floor_us = 0;
+  std::string bound = "";   // what the floor is made of: "bytes", "flops", "launch"
+  double vendor_us = 0;     // cuBLASLt's best on the same operands; 0: none
+  std::string kernel = "";  // what ran
+
+  double percent() const { return us > 0 ? 100 * floor_us / us : 0; }
+};
+
+// What a prompt costs if nothing but its matrix products (the faster of ours and the vendor's) and its attention took time.
+struct PrefillParts {
+  int32_t tokens = 0;
+  std::string format;
+  double linear_ms = 0;     // of all layers
+  double attention_ms = 0;  // of all layers
+  double head_ms = 0;       // of one row
+  double sum_ms() const { return linear_ms + attention_ms + head_ms; }
+};
+
+struct GpuEnvironment {
+  std::string device;
+  std::string driver;        // "580.82.07", "" when NVML is not there
+  std::string cuda_driver;   // "13.0": what the driver knows
+  std::string cuda_runtime;  // "13.0": what this build has
+  int32_t sm_mhz = 0;        // as read after the first products; 0: not known
+  int32_t memory_mhz = 0;
+  int32_t power_watts = 0;
+  int32_t temperature_c = 0;
+};
+
+struct KernelBench {
+  GpuEnvironment environment;
+  CudaLimits limits;
+  std::vector<KernelTiming> timings;
+  std::vector<PrefillParts> prefills;
+};
+
+// Errors as OpenCudaBackend's. Takes some 10 GiB of the GPU and half a minute.
+Result<KernelBench> BenchCudaKernels(const KernelBenchOptions& options,
+                                     std::span<const std::string> folders);
+
+inline constexpr const char* kCudaBenchKernelsSymbol = "aisp_cuda_bench_kernels";
+using CudaBenchKernelsFn = void (*)(const KernelBenchOptions* options, Result<KernelBench>* bench);
+
+}  // namespace aisp

@@ -1,0 +1,59 @@
+// What the timings of bench_kernels.h share: a GPU with a stream, random memory, and the time of a call in a graph.
+//
+// One thread. Memory stays alive as long as the Buffers; the rig outlives them.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "kernels/cuda/bench_kernels.h"
+#include "kernels/cuda/cuda_device.h"
+
+namespace aisp::cuda {
+
+class BenchRig {
+ public:
+  static Result<std::unique_ptr<BenchRig>> Create(const KernelBenchOptions& options);
+
+  Device& device() { return *device_; }
+  CudaStream& stream() { return *stream_; }
+  const CudaLimits& limits() const { return limits_; }
+  const KernelBenchOptions& options() const { return options_; }
+
+  Result<Buffer> Allocate(size_t bytes) { return device_->Allocate(bytes, MemoryKind::kDevice); }
+  // Normal values; bf16, f32 or e4m3 (with a standard deviation of about 130).
+  Result<Buffer> Random(size_t elements, DType dtype, uint64_t seed);
+  Result<Buffer> Upload(const void* from, size_t bytes);
+  // Microseconds of one of `calls` calls that a graph holds; call i gets i.
+  Result<double> CallUs(int calls, const std::function<Status(int)>& call);
+
+  bool Wants(std::string_view op) const {
+    return options_.only.empty() || op.find(options_.only) != std::string_view::npos;
+  }
+  // Fills in the floor from what the operation has to move and to compute at `peak` operations a second.
+  void Add(KernelTiming timing, double bytes, double flops, double peak);
+  std::vector<KernelTiming>& timings() { return timings_; }
+
+ private:
+  explicit BenchRig(const KernelBenchOptions& options) : options_(options) {}
+
+  const KernelBenchOptions options_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<CudaStream> stream_;
+  CudaLimits limits_;
+  std::vector<KernelTiming> timings_;
+};
+
+// Linear layers, for every number of rows, in every format. The parts of prompts are appended to `prefills`.
+Status BenchLinear(BenchRig& rig, std::vector<PrefillParts>* prefills);
+// Decode and prefill attention; fills in the attention of `prefills`.
+Status BenchAttention(BenchRig& rig, std::vector<PrefillParts>* prefills);
+// Embedding, norms, rotary positions with the append to the pool, drawing.
+Status BenchRows(BenchRig& rig);
+
+// Driver, clocks and power, as the driver and NVML tell them.
+GpuEnvironment ReadEnvironment(int32_t index);
+
+}  // namespace aisp::cuda
