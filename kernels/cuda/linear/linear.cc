@@ -3,21 +3,22 @@
 #include "kernels/cuda/linear/linear.h"
 
 #include <cuda.h>
-#include <cudaTypedefs.h>
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <string>
 
 #include "kernels/cuda/linear/blas_lt.h"
+#include "kernels/cuda/linear/chain.h"
 #include "kernels/cuda/linear/nvfp4_layout.h"
 #include "kernels/cuda/linear/pack_kernels.h"
 #include "kernels/cuda/linear/stream_kernels.h"
+#include "kernels/cuda/linear/tensor_map.h"
 
 namespace aisp::cuda {
 namespace {
 
-// The workspace: counters of tiles, then partial sums of our kernels or, in the same place, what cuBLASLt needs: its own
+// The workspace: counters of tiles, what chains need (chain.h), then partial sums of our kernels or, in the same place, what cuBLASLt needs: its own
 // workspace, a part of the weight widened to bf16, gate and up before SiLU. Two kernels never use it at once: even one that
 // started early writes only after the kernel before it has ended.
 constexpr size_t kCounterBytes = size_t{256} << 10;
@@ -87,13 +88,8 @@ class LinearKernelsImpl : public LinearKernels {
     AISP_RETURN_IF_ERROR(
         FromCuda(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device),
                  "looking at the device"));
-    cudaDriverEntryPointQueryResult found = {};
-    void* encode = nullptr;
-    AISP_RETURN_IF_ERROR(
-        FromCuda(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000,
-                                                  cudaEnableDefault, &found),
-                 "finding cuTensorMapEncodeTiled"));
-    encode_ = reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(encode);
+    AISP_ASSIGN_OR_RETURN(maps_, TensorMaps::Find());
+    AISP_ASSIGN_OR_RETURN(chains_, Chains::Create(multiprocessors_, options_.overlap));
     for (const auto kernels : {Bf16StreamKernels(), Fp8StreamKernels(), Nvfp4StreamKernels()}) {
       for (const StreamKernel& kernel : kernels) {
         AISP_RETURN_IF_ERROR(FromCuda(
@@ -122,19 +118,20 @@ class LinearKernelsImpl : public LinearKernels {
   }
 
   size_t WorkspaceBytes(const PackedWeight& weight) const override {
-    return kCounterBytes +
+    return SharedPartAt() +
            std::max(Align(partial_bytes_), kLtBytes + ExpandBytes(weight) + GatedBytes(weight));
   }
 
   Status SetWorkspace(void* memory, size_t bytes, cudaStream_t stream) override {
-    if (bytes < kCounterBytes + Align(partial_bytes_) ||
+    if (bytes < SharedPartAt() + Align(partial_bytes_) ||
         reinterpret_cast<uintptr_t>(memory) % 256 != 0) {
       return ResourceExhausted("the workspace of linear layers needs at least " +
-                               std::to_string(kCounterBytes + Align(partial_bytes_)) +
+                               std::to_string(SharedPartAt() + Align(partial_bytes_)) +
                                " bytes aligned to 256, got " + std::to_string(bytes));
     }
     workspace_ = static_cast<char*>(memory);
     workspace_bytes_ = bytes;
+    AISP_RETURN_IF_ERROR(chains_.SetRegion(workspace_ + kCounterBytes, stream));
     return FromCuda(cudaMemsetAsync(memory, 0, kCounterBytes, stream), "clearing the workspace");
   }
 
@@ -165,9 +162,9 @@ class LinearKernelsImpl : public LinearKernels {
     return {};
   }
 
-  bool CanChain(std::span<const ChainStep>) const override { return false; }
-  Status LaunchChain(std::span<const ChainStep>, cudaStream_t) override {
-    return Unimplemented("linear layers in one launch");
+  bool CanChain(std::span<const ChainStep> steps) const override { return chains_.Fits(steps); }
+  Status LaunchChain(std::span<const ChainStep> steps, cudaStream_t stream) override {
+    return chains_.Launch(steps, stream);
   }
 
   std::string Describe(const LinearCall& call) const override {
@@ -186,6 +183,8 @@ class LinearKernelsImpl : public LinearKernels {
   }
 
  private:
+  // Where the part of the workspace begins that kernels and cuBLASLt share.
+  size_t SharedPartAt() const { return kCounterBytes + Align(chains_.region_bytes()); }
   // FP8 activations that cuBLASLt does not take with this weight: our kernels run over the rows in pieces.
   static bool OnlyOwn(const PackedWeight& weight, InputFormat input) {
     return input == InputFormat::kFp8 &&
@@ -244,27 +243,6 @@ class LinearKernelsImpl : public LinearKernels {
     return {};
   }
 
-  // A box of a row-major matrix, its rows 128 bytes and swizzled in shared memory. Beyond the matrix there are zeros.
-  Result<CUtensorMap> Map(const void* data, size_t element_bytes, int64_t columns, int64_t rows,
-                          int box_columns, int box_rows) const {
-    CUtensorMap map = {};
-    const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
-    const cuuint64_t strides[1] = {static_cast<cuuint64_t>(columns) * element_bytes};
-    const cuuint32_t box[2] = {static_cast<cuuint32_t>(box_columns),
-                               static_cast<cuuint32_t>(box_rows)};
-    const cuuint32_t steps[2] = {1, 1};
-    const CUresult result = encode_(
-        &map, element_bytes == 2 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_UINT8,
-        2, const_cast<void*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    if (result != CUDA_SUCCESS) {
-      return Internal("linear layer: describing a matrix of " + std::to_string(rows) + " x " +
-                      std::to_string(columns) + " failed with CUresult " + std::to_string(result));
-    }
-    return map;
-  }
-
   Status LaunchStream(const LinearCall& call, cudaStream_t stream) const {
     const PackedWeight& w = *call.weight;
     const StreamKernel* const kernel = FindKernel(StreamFormatOf(w.format, call.input), call.rows);
@@ -272,12 +250,12 @@ class LinearKernelsImpl : public LinearKernels {
       return Internal("no linear kernel for " + std::to_string(call.rows) + " rows");
     }
     const size_t x_bytes = call.input == InputFormat::kFp8 ? 1 : 2;
-    AISP_ASSIGN_OR_RETURN(
-        CUtensorMap x, Map(call.x, x_bytes, w.k, call.rows, kernel->input_box_k, kernel->tokens));
+    AISP_ASSIGN_OR_RETURN(CUtensorMap x, maps_.Box(call.x, x_bytes, w.k, call.rows,
+                                                   kernel->input_box_k, kernel->tokens));
     CUtensorMap weight = x;
     if (kernel->weight_box_k > 0) {
-      AISP_ASSIGN_OR_RETURN(weight, Map(w.data, w.format == WeightFormat::kBf16 ? 2 : 1, w.k, w.n,
-                                        kernel->weight_box_k, kernel->rows));
+      AISP_ASSIGN_OR_RETURN(weight, maps_.Box(w.data, w.format == WeightFormat::kBf16 ? 2 : 1, w.k,
+                                              w.n, kernel->weight_box_k, kernel->rows));
     }
     const int32_t tiles = DivideUp(w.n, kernel->rows);
     if (tiles > kMaxTiles) {
@@ -291,7 +269,7 @@ class LinearKernelsImpl : public LinearKernels {
     p.y = call.y;
     p.y_stride = call.y_stride > 0 ? call.y_stride : w.out_features();
     p.counters = reinterpret_cast<uint32_t*>(workspace_);
-    p.partials = reinterpret_cast<float*>(workspace_ + kCounterBytes);
+    p.partials = reinterpret_cast<float*>(workspace_ + SharedPartAt());
     p.group_bytes = Nvfp4GroupBytes(w.k);
     p.row_groups = DivideUp(w.n, kNvfp4GroupRows);
     p.n = static_cast<int32_t>(w.n);
@@ -335,7 +313,7 @@ class LinearKernelsImpl : public LinearKernels {
     p.add = call.store == Store::kAccumulateF32 || (w.has_bias && !w.gated);
     if (w.gated) {
       p.y_stride = w.n;
-      p.y = workspace_ + kCounterBytes + kLtBytes + ExpandBytes(w);
+      p.y = workspace_ + SharedPartAt() + kLtBytes + ExpandBytes(w);
     } else {
       p.y_stride = call.y_stride > 0 ? call.y_stride : w.n;
       p.y = static_cast<char*>(call.y) +
@@ -371,7 +349,7 @@ class LinearKernelsImpl : public LinearKernels {
 
   Status Multiply(const PackedWeight& w, const LtProduct& product, bool expand, cudaStream_t stream,
                   bool tune) {
-    char* const lt = workspace_ + kCounterBytes;
+    char* const lt = workspace_ + SharedPartAt();
     const auto run = [&](const LtProduct& p) {
       return tune ? blas_->Tune(p, lt, kLtBytes, stream) : blas_->Run(p, lt, kLtBytes, stream);
     };
@@ -392,7 +370,8 @@ class LinearKernelsImpl : public LinearKernels {
   LinearOptions options_;
   int multiprocessors_ = 0;
   size_t partial_bytes_ = 0;
-  PFN_cuTensorMapEncodeTiled_v12000 encode_ = nullptr;
+  TensorMaps maps_;
+  Chains chains_;
   std::unique_ptr<BlasLt> blas_;
   char* workspace_ = nullptr;
   size_t workspace_bytes_ = 0;

@@ -10,85 +10,18 @@
 #include <vector>
 
 #include "kernels/cuda/linear/quantize.h"
+#include "tests/kernels/cuda/linear/matrices.h"
 #include "tests/kernels/cuda/linear/reference.h"
 
 namespace aisp::cuda {
 namespace {
 
-float FromFp8(uint8_t bits) {
-  const int exponent = bits >> 3 & 15;
-  const int mantissa = bits & 7;
-  const float v = exponent > 0 ? std::ldexp(static_cast<float>(8 + mantissa), exponent - 10)
-                               : std::ldexp(static_cast<float>(mantissa), -9);
-  return (bits & 0x80) != 0 ? -v : v;
-}
-float FromFp4(int nibble) {
-  constexpr float kValues[8] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
-  return (nibble & 8) != 0 ? -kValues[nibble & 7] : kValues[nibble & 7];
-}
-uint16_t ToBf16(float v) {
-  uint32_t bits;
-  std::memcpy(&bits, &v, 4);
-  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-float FromBf16(uint16_t v) {
-  const uint32_t bits = static_cast<uint32_t>(v) << 16;
-  float f;
-  std::memcpy(&f, &bits, 4);
-  return f;
-}
-
-// Device memory with its contents.
-template <typename T>
-class DeviceVector {
- public:
-  explicit DeviceVector(size_t count) : count_(count) {
-    EXPECT_EQ(cudaMalloc(reinterpret_cast<void**>(&data_), std::max<size_t>(count, 1) * sizeof(T)),
-              cudaSuccess);
-  }
-  explicit DeviceVector(const std::vector<T>& values) : DeviceVector(values.size()) { Set(values); }
-  DeviceVector(const DeviceVector&) = delete;
-  DeviceVector& operator=(const DeviceVector&) = delete;
-  ~DeviceVector() { cudaFree(data_); }
-  void Set(const std::vector<T>& values) {
-    EXPECT_EQ(cudaMemcpy(data_, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice),
-              cudaSuccess);
-  }
-  std::vector<T> Get() const {
-    std::vector<T> values(count_);
-    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    EXPECT_EQ(cudaMemcpy(values.data(), data_, count_ * sizeof(T), cudaMemcpyDeviceToHost),
-              cudaSuccess);
-    return values;
-  }
-  T* get() { return data_; }
-
- private:
-  T* data_ = nullptr;
-  size_t count_;
-};
-
-// A quantised matrix as a checkpoint holds it, and its values.
-struct Matrix {
-  std::vector<uint8_t> data;          // elements of the source type
-  std::vector<float> scales;          // FP8: [rows] or blocks
-  std::vector<uint8_t> block_scales;  // NVFP4
-  float scale = 1.0f;
-  std::vector<float> bias;
-  std::vector<float> values;  // [rows, k]
-  int64_t rows = 0;
-
-  WeightPart Part() const {
-    WeightPart part;
-    part.data = data.data();
-    part.rows = rows;
-    part.bias = bias.empty() ? nullptr : bias.data();
-    part.scales = scales.empty() ? nullptr : scales.data();
-    part.scale = scale;
-    part.block_scales = block_scales.empty() ? nullptr : block_scales.data();
-    return part;
-  }
-};
+using test::DeviceVector;
+using test::FromBf16;
+using test::FromFp8;
+using test::Matrix;
+using test::SourceOf;
+using test::ToBf16;
 
 class LinearTest : public ::testing::Test {
  protected:
@@ -107,59 +40,10 @@ class LinearTest : public ::testing::Test {
     kernels_ = std::move(*kernels);
   }
 
-  float Uniform(float low, float high) {
-    return std::uniform_real_distribution<float>(low, high)(random_);
-  }
   float Normal() { return std::normal_distribution<float>()(random_); }
 
   Matrix MakeMatrix(WeightFormat format, int64_t rows, int64_t k, bool bias) {
-    Matrix m;
-    m.rows = rows;
-    const auto count = static_cast<size_t>(rows * k);
-    m.values.resize(count);
-    const float deviation = 1.0f / std::sqrt(static_cast<float>(k));
-    if (format == WeightFormat::kBf16) {
-      m.data.resize(count * 2);
-      for (size_t i = 0; i < count; ++i) {
-        const uint16_t v = ToBf16(Normal() * deviation);
-        std::memcpy(&m.data[2 * i], &v, 2);
-        m.values[i] = FromBf16(v);
-      }
-    } else if (format == WeightFormat::kNvfp4) {
-      m.data.resize(count / 2);
-      m.block_scales.resize(count / 16);
-      m.scale = Uniform(0.5f, 2.0f) * deviation / 100.0f;
-      // Every code of a scale, subnormals and zero too.
-      for (auto& s : m.block_scales) s = static_cast<uint8_t>(random_() % 0x7f);
-      for (size_t i = 0; i < count; ++i) {
-        const int nibble = static_cast<int>(random_() % 16);
-        m.data[i / 2] |= static_cast<uint8_t>(nibble << (i % 2 * 4));
-        m.values[i] = FromFp4(nibble) * FromFp8(m.block_scales[i / 16]) * m.scale;
-      }
-    } else {
-      const bool blocks = format == WeightFormat::kFp8Block;
-      const int64_t columns = (k + 127) / 128;
-      m.data.resize(count);
-      m.scales.resize(static_cast<size_t>(blocks ? (rows + 127) / 128 * columns : rows));
-      for (auto& s : m.scales) s = Uniform(0.5f, 2.0f) * deviation / 100.0f;
-      for (int64_t i = 0; i < rows * k; ++i) {
-        auto bits = static_cast<uint8_t>(random_());
-        if ((bits & 0x7f) == 0x7f) bits ^= 1;  // not NaN
-        m.data[static_cast<size_t>(i)] = bits;
-        const int64_t scale = blocks ? i / k / 128 * columns + i % k / 128 : i / k;
-        m.values[static_cast<size_t>(i)] = FromFp8(bits) * m.scales[static_cast<size_t>(scale)];
-      }
-    }
-    if (bias) {
-      for (int64_t i = 0; i < rows; ++i) m.bias.push_back(Normal());
-    }
-    return m;
-  }
-
-  static SourceType SourceOf(WeightFormat format) {
-    return format == WeightFormat::kBf16    ? SourceType::kBf16
-           : format == WeightFormat::kNvfp4 ? SourceType::kNvfp4
-                                            : SourceType::kFp8;
+    return test::MakeMatrix(random_, format, rows, k, bias);
   }
 
   void Pack(WeightFormat format, const std::vector<Matrix>& matrices, int64_t k, bool gated) {

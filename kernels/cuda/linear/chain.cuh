@@ -1,0 +1,300 @@
+// The kernel for several layers in one launch, for few rows: the weights of all of them stream through one ring of stages,
+// without a pause while a layer's sums are put together and become the next one's input.
+//
+// Every CTA takes its share of each step's units as in stream_linear.cuh. Four kinds of warps, which meet at barriers in shared
+// memory only:
+// - the weight warp fills stages as soon as they are free, through all steps, and waits for no data;
+// - the input warp waits until a step's input is complete (a counter in global memory), then brings its part of each stage;
+// - the norm warp turns the sums of squares that the step before has left into 1 / rms, for steps with a norm in front;
+// - the consumers multiply. A tile that several CTAs share belongs to the one that has its first unit: that is its last tile in
+//   the step, so the others' parts are mostly there by then. They write their sums over words that say "nothing here yet" and
+//   the owner polls the sums themselves, adds them in the order of the CTAs and puts the words back.
+//
+// A norm in front has no pass of its own: whoever completes a tile of the residual stream writes bf16(h * gain), and the layer's
+// outputs are multiplied by 1 / rms at its end.
+//
+// Order of memory: consumers write, fence towards the copy engine and release the counter, a warp at a time; the input warp
+// acquires the counter, fences, and lets the copy engine read. Everything later in the chain is ordered behind that, so buffers
+// of a step may be written again two steps on, and parts one step on.
+//
+// Deadlock: CTAs wait for each other, so all must be resident at once. The grid is at most one CTA for each multiprocessor and one
+// fits beside whatever small kernel sits there. Kernels before this one end without it, and kernels behind it start only once
+// every CTA of this one runs. But two chains that run at once in two streams could take half of the device each: chains of a
+// device belong to one stream.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/linear/chain_kernels.h"
+#include "kernels/cuda/linear/chain_tile.cuh"
+#include "kernels/cuda/linear/multiply.cuh"
+#include "kernels/cuda/linear/ptx.cuh"
+#include "kernels/cuda/linear/stream_config.cuh"
+#include "kernels/cuda/linear/stream_loads.cuh"
+#include "kernels/cuda/linear/wgmma.cuh"
+
+namespace aisp::cuda {
+
+// ---- the three warps that bring things ----
+
+template <class C>
+__device__ __forceinline__ void BringWeights(const ChainShared<C>& shared,
+                                             const ChainParams& chain) {
+  const uint64_t once = EvictFirstPolicy();
+  StagePlace<C> place;
+  for (int s = 0; s < chain.count; ++s) {
+    const StreamParams& p = chain.steps[s].p;
+    const int32_t end = FirstUnit(blockIdx.x + 1, gridDim.x, p.units);
+    for (int32_t unit = FirstUnit(blockIdx.x, gridDim.x, p.units); unit < end; ++unit) {
+      BarrierWait(shared.Empty(place.stage), place.parity ^ 1);
+      BarrierArriveExpect(shared.FullWeight(place.stage), C::kWeightBytes);
+      LoadWeightUnit<C>(shared.Weight(place.stage), shared.FullWeight(place.stage), unit, p,
+                        &chain.steps[s].weight, once);
+      place.Advance();
+    }
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void BringInputs(const ChainShared<C>& shared,
+                                            const ChainParams& chain) {
+  const uint64_t again = EvictLastPolicy();
+  WaitForPreviousKernel();
+  StagePlace<C> place;
+  for (int s = 0; s < chain.count; ++s) {
+    const StreamParams& p = chain.steps[s].p;
+    const int32_t begin = FirstUnit(blockIdx.x, gridDim.x, p.units);
+    const int32_t end = FirstUnit(blockIdx.x + 1, gridDim.x, p.units);
+    if (s > 0 && begin < end) {
+      AwaitCounter(chain.counters + s - 1, chain.steps[s].input_ready);
+      AsyncProxyFence();
+    }
+    for (int32_t unit = begin; unit < end; ++unit) {
+      BarrierWait(shared.Empty(place.stage), place.parity ^ 1);
+      BarrierArriveExpect(shared.FullInput(place.stage), C::kInputBytes);
+      LoadInputUnit<C>(shared.Input(place.stage), shared.FullInput(place.stage), unit, p,
+                       &chain.steps[s].input, again);
+      place.Advance();
+    }
+  }
+}
+
+// Of eight tokens at a time; the sum's order depends on nothing but K.
+template <class C>
+__device__ __forceinline__ void BringNorms(const ChainShared<C>& shared, const ChainParams& chain,
+                                           int lane) {
+  WaitForPreviousKernel();
+  int norms = 0;
+  for (int s = 0; s < chain.count; ++s) {
+    const ChainStepParams& step = chain.steps[s];
+    if (step.input_squares == nullptr) continue;
+    if (s > 0) {
+      if (lane == 0) AwaitCounter(chain.counters + s - 1, step.input_ready);
+      __syncwarp();
+    }
+    const int32_t k = chain.steps[s - 1].p.n;
+    const int32_t groups = (k + 15) / 16;
+    for (int32_t t = 0; t < step.p.rows; t += 8) {
+      float sums[8] = {};
+#pragma unroll 4
+      for (int32_t g = lane; g < groups; g += 32) {
+        const float* const from = step.input_squares + static_cast<int64_t>(g) * C::kTokens + t;
+        const float4 low = __ldcg(reinterpret_cast<const float4*>(from));
+        const float4 high = __ldcg(reinterpret_cast<const float4*>(from) + 1);
+        sums[0] += low.x;
+        sums[1] += low.y;
+        sums[2] += low.z;
+        sums[3] += low.w;
+        sums[4] += high.x;
+        sums[5] += high.y;
+        sums[6] += high.z;
+        sums[7] += high.w;
+      }
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+#pragma unroll
+        for (int offset = 16; offset > 0; offset /= 2) {
+          sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], offset);
+        }
+        if (lane == i) {
+          StoreShared(shared.Norm(norms, t + i),
+                      rsqrtf(sums[i] / static_cast<float>(k) + step.epsilon));
+        }
+      }
+    }
+    BarrierArrive(shared.NormReady());  // of each lane
+    ++norms;
+  }
+}
+
+// ---- consumers ----
+
+// Multiplies `count` units of a tile, the first being number k_begin along K.
+template <class C>
+__device__ __forceinline__ void MultiplyUnits(const ChainShared<C>& shared, const StreamParams& p,
+                                              int32_t row0, int32_t k_begin, int32_t count,
+                                              StagePlace<C>& place,
+                                              float (&sums)[C::kTiles][C::kSums]) {
+  const int group = threadIdx.x / 128;
+  const int warp = threadIdx.x / 32 % 4;
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < C::kTiles; ++i) {
+#pragma unroll
+    for (int j = 0; j < C::kSums; ++j) sums[i][j] = 0.0f;
+  }
+  const auto release = [&](int s) {
+    if (lane == 0) BarrierArrive(shared.Empty(s));
+  };
+  int previous = -1;
+  const auto release_previous = [&] {
+    if (previous >= 0) release(previous);
+  };
+  for (int32_t k = k_begin; k < k_begin + count; ++k) {
+    const int stage = place.stage;
+    const uint32_t weight = shared.Weight(stage);
+    const uint32_t input = shared.Input(stage);
+    BarrierWait(shared.FullWeight(stage), place.parity);
+    BarrierWait(shared.FullInput(stage), place.parity);
+    if constexpr (C::kPromote) {
+      float stage_sums[C::kTiles][C::kSums];
+      MultiplyWidened<C>(weight, input, group, warp, lane, stage_sums, [] {});
+      WgmmaWait<0>();
+      release(stage);
+      AddStage<C>(p, row0 + warp * 16, k, stage_sums, sums);
+    } else {
+      if constexpr (C::kFormat == StreamFormat::kBf16) {
+        MultiplyShared<C>(weight, input, group, sums);
+        WgmmaWait<1>();
+        release_previous();
+      } else {
+        MultiplyWidened<C>(weight, input, group, warp, lane, sums, release_previous);
+      }
+      previous = stage;
+    }
+    place.Advance();
+  }
+  if constexpr (!C::kPromote) {
+    WgmmaWait<0>();
+    release_previous();
+  }
+  // Keeps what reads the sums behind the wait, which names no register.
+#pragma unroll
+  for (int i = 0; i < C::kTiles; ++i) {
+#pragma unroll
+    for (int j = 0; j < C::kSums; ++j) asm volatile("" : "+f"(sums[i][j]));
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void ConsumeChain(const ChainShared<C>& shared,
+                                             const ChainParams& chain) {
+  const int group = threadIdx.x / 128;
+  const int warp = threadIdx.x / 32 % 4;
+  const int lane = threadIdx.x % 32;
+  StagePlace<C> place;
+  int norms = 0;
+  float sums[C::kTiles][C::kSums];
+  WaitForPreviousKernel();
+  for (int s = 0; s < chain.count; ++s) {
+    const ChainStepParams& step = chain.steps[s];
+    const StreamParams& p = step.p;
+    const int32_t end = FirstUnit(blockIdx.x + 1, gridDim.x, p.units);
+    for (int32_t unit = FirstUnit(blockIdx.x, gridDim.x, p.units); unit < end;) {
+      const int32_t tile = unit / p.k_units;
+      const int32_t k_begin = unit - tile * p.k_units;
+      const int32_t count = min(p.k_units - k_begin, end - unit);
+      const int32_t row0 = tile * C::kRows + group * C::kTiles * 64;
+      TileRows<C> rows[C::kTiles];
+#pragma unroll
+      for (int i = 0; i < C::kTiles; ++i) {
+        rows[i].Load(step, row0 + i * 64 + warp * 16 + lane / 4, k_begin == 0);
+      }
+      MultiplyUnits<C>(shared, p, row0, k_begin, count, place, sums);
+      unit += count;
+      if (k_begin > 0) {
+        WritePart<C>(chain.parts, sums);
+        continue;
+      }
+#pragma unroll
+      for (int i = 0; i < C::kTiles; ++i) rows[i].LoadOld(p, lane);
+      if (count < p.k_units) {
+        AddParts<C>(chain.parts, OwnerOfUnit(tile * p.k_units + p.k_units - 1, gridDim.x, p.units),
+                    sums);
+      }
+      if (step.input_squares != nullptr) BarrierWait(shared.NormReady(), norms & 1);
+#pragma unroll
+      for (int i = 0; i < C::kTiles; ++i) {
+        rows[i].Store(shared, step, norms, row0 + i * 64 + warp * 16, lane, sums[i]);
+      }
+      if (s + 1 < chain.count) {
+        AsyncProxyFence();
+        __syncwarp();
+        if (lane == 0) ReleaseAdd(chain.counters + s);
+      }
+    }
+    if (step.input_squares != nullptr) ++norms;
+  }
+}
+
+// The last CTA to end leaves the counters as it found them.
+__device__ __forceinline__ void EndChain(const ChainParams& chain) {
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  uint32_t* const ended = chain.counters + kMaxChainSteps;
+  if (AtomicIncrement(ended) != gridDim.x - 1) return;
+  for (int s = 0; s <= kMaxChainSteps; ++s) chain.counters[s] = 0;
+}
+
+template <class C>
+__global__ void __launch_bounds__(ChainShared<C>::kThreads, 1)
+    ChainKernel(const __grid_constant__ ChainParams chain) {
+  extern __shared__ uint8_t memory[];
+  const ChainShared<C> shared{(SharedAddress(memory) + 1023) & ~1023u};
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < C::kStages; ++s) {
+      BarrierInit(shared.FullWeight(s), 1);
+      BarrierInit(shared.FullInput(s), 1);
+      BarrierInit(shared.Empty(s), C::kConsumers / 32);
+    }
+    BarrierInit(shared.NormReady(), 32);
+    BarrierInitFence();
+  }
+  __syncthreads();
+  AllowNextKernel();
+  const int role = static_cast<int>(threadIdx.x) - C::kConsumers;
+  if (role < 0) {
+    ConsumeChain(shared, chain);
+  } else if (role < 32) {
+    if (role == 0) BringWeights(shared, chain);
+  } else if (role < 64) {
+    if (role == 32) BringInputs(shared, chain);
+  } else {
+    BringNorms(shared, chain, role - 64);
+  }
+  __syncwarp();
+  EndChain(chain);
+}
+
+// What the host has to know of an instance.
+template <class C>
+StreamKernel DescribeChainKernel() {
+  StreamKernel kernel;
+  kernel.function = reinterpret_cast<const void*>(&ChainKernel<C>);
+  kernel.format = C::kFormat;
+  kernel.tokens = C::kTokens;
+  kernel.rows = C::kRows;
+  kernel.stage_k = C::kStageK;
+  kernel.stages = C::kStages;
+  kernel.stage_bytes = C::kStageBytes;
+  kernel.weight_box_k = C::kNvfp4 ? 0 : C::kWeightBoxK;
+  kernel.input_box_k = C::kInputBoxK;
+  kernel.shared_bytes = ChainShared<C>::kBytes;
+  kernel.threads = ChainShared<C>::kThreads;
+  return kernel;
+}
+
+}  // namespace aisp::cuda

@@ -1,0 +1,27 @@
+// bf16 kernels for several layers in one launch. The sizes were chosen by measurement on an H200 (docs/performance.md).
+#include <array>
+
+#include "kernels/cuda/linear/chain.cuh"
+
+namespace aisp::cuda {
+namespace {
+
+template <int kTokens, int kGroups, int kStageK, int kStages>
+StreamKernel Instance() {
+  return DescribeChainKernel<
+      StreamConfig<StreamFormat::kBf16, kTokens, kGroups, 1, kStageK, kStages>>();
+}
+
+}  // namespace
+
+std::span<const StreamKernel> Bf16ChainKernels() {
+  static const std::array kKernels = {
+      Instance<8, 1, 128, 9>(),
+      Instance<16, 1, 128, 8>(),
+      Instance<32, 2, 64, 8>(),
+      Instance<64, 2, 64, 7>(),
+  };
+  return kKernels;
+}
+
+}  // namespace aisp::cuda

@@ -1,0 +1,27 @@
+// Descriptions of matrices for the copy engine (TMA).
+//
+// TensorMaps is the driver's encoder, looked up once; a plain value, any thread.
+#pragma once
+
+#include <cuda.h>
+#include <cudaTypedefs.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/result.h"
+
+namespace aisp::cuda {
+
+class TensorMaps {
+ public:
+  static Result<TensorMaps> Find();
+  // A box of a row-major matrix, its rows 128 bytes and swizzled in shared memory. Beyond the matrix there are zeros.
+  Result<CUtensorMap> Box(const void* data, size_t element_bytes, int64_t columns, int64_t rows,
+                          int box_columns, int box_rows) const;
+
+ private:
+  PFN_cuTensorMapEncodeTiled_v12000 encode_ = nullptr;
+};
+
+}  // namespace aisp::cuda
