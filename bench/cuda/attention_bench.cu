@@ -1,7 +1,9 @@
 // What attention costs on one GPU: decode against the read-only memory stream that the same run measures, prefill against the
 // tensor cores. Random data; launches in CUDA graphs; layers rotate through more memory than the L2 holds.
 //
-//   attention_bench [decode|prefill|all] [repetitions] [part of a load's name]
+//   attention_bench [decode|prefill|all] [repetitions] [part of a load's name] [CTAs a multiprocessor in RunDecode]
+//
+// Decode is timed three ways: the attention of a planned step alone; RoPE with append and that; RunDecode, which is all of it.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -140,6 +142,8 @@ struct Load {
   StepKind kind = StepKind::kDecode;
 };
 
+enum class How : uint8_t { kAttention, kRopeAndAttention, kOneLaunch };
+
 struct Timing {
   double us = 0;
   double bytes = 0;  // keys and values read once
@@ -147,8 +151,10 @@ struct Timing {
   std::string description;
 };
 
-Timing Measure(const Load& load, int repetitions, cudaStream_t stream) {
+Timing Measure(const Load& load, int repetitions, cudaStream_t stream, How how = How::kAttention,
+               int32_t decode_ctas = 0) {
   AttentionConfig config;
+  config.decode_ctas = decode_ctas;
   config.num_heads = load.heads;
   config.num_kv_heads = load.kv_heads;
   config.head_dim = load.head_dim;
@@ -161,7 +167,7 @@ Timing Measure(const Load& load, int repetitions, cudaStream_t stream) {
   const std::unique_ptr<Attention> attention = Must(Attention::Create(config));
 
   std::vector<RowSpan> spans;
-  std::vector<int32_t> tables;
+  std::vector<int32_t> tables, positions;
   Timing timing;
   timing.description = attention->Describe();
   int32_t rows = 0;
@@ -169,6 +175,7 @@ Timing Measure(const Load& load, int repetitions, cudaStream_t stream) {
     const int32_t n = load.rows[s], context = load.contexts[s];
     spans.push_back({rows, n, context, static_cast<int32_t>(tables.size())});
     rows += n;
+    positions.push_back(context - 1);
     for (int32_t t = 0; t < context; t += load.block_tokens)
       tables.push_back(static_cast<int32_t>(tables.size()));
     timing.bytes +=
@@ -180,9 +187,21 @@ Timing Measure(const Load& load, int repetitions, cudaStream_t stream) {
   const size_t layer_bytes = static_cast<size_t>(blocks) * load.block_tokens * load.head_dim *
                              load.kv_heads * 2 * DTypeBytes(load.kv);
   const size_t layers = std::clamp<size_t>((768u << 20) / layer_bytes, 1, 64);
-  const size_t q_bytes = static_cast<size_t>(rows) * load.heads * load.head_dim * 2;
+  const int64_t row = static_cast<int64_t>(load.heads + 2 * load.kv_heads) * load.head_dim;
+  const size_t q_bytes = static_cast<size_t>(rows * row) * 2;
   Memory pool(layers * layer_bytes), q(q_bytes), out(q_bytes),
       workspace(attention->workspace_bytes());
+  // Where the rows of a step in which every sequence has one are, and the angles up to the longest context.
+  std::vector<int32_t> slots;
+  for (size_t s = 0; s < spans.size(); ++s) {
+    slots.push_back(tables[spans[s].table_begin + positions[s] / load.block_tokens] *
+                        load.block_tokens +
+                    positions[s] % load.block_tokens);
+  }
+  Memory angles((*std::max_element(positions.begin(), positions.end()) + 1) * load.head_dim * 4ULL);
+  Memory device_positions(positions.size() * 4), device_slots(slots.size() * 4);
+  FillRandom<<<1056, 256, 0, stream>>>(static_cast<uint16_t*>(angles.data), angles.bytes / 2, false,
+                                       3);
   Memory device_spans(spans.size() * sizeof(RowSpan)), device_tables(tables.size() * 4);
   FillRandom<<<1056, 256, 0, stream>>>(static_cast<uint16_t*>(pool.data), pool.bytes / 2,
                                        load.kv != DType::kBF16, 1);
@@ -191,7 +210,25 @@ Timing Measure(const Load& load, int repetitions, cudaStream_t stream) {
                   stream);
   cudaMemcpyAsync(device_tables.data, tables.data(), device_tables.bytes, cudaMemcpyHostToDevice,
                   stream);
+  cudaMemcpyAsync(device_positions.data, positions.data(), device_positions.bytes,
+                  cudaMemcpyHostToDevice, stream);
+  cudaMemcpyAsync(device_slots.data, slots.data(), device_slots.bytes, cudaMemcpyHostToDevice,
+                  stream);
   Must(attention->ZeroWorkspace(workspace.data, stream));
+
+  RopeAppendCall rope;
+  rope.qkv = rope.q_out = q.data;
+  rope.qkv_type = DType::kBF16;
+  rope.qkv_row_stride = rope.q_out_row_stride = row;
+  rope.cos_sin = static_cast<const float*>(angles.data);
+  rope.rows = rows;
+  rope.num_heads = load.heads;
+  rope.positions = static_cast<const int32_t*>(device_positions.data);
+  rope.kv_slots = static_cast<const int32_t*>(device_slots.data);
+  rope.kv.dtype = load.kv;
+  rope.kv.num_kv_heads = load.kv_heads;
+  rope.kv.head_dim = load.head_dim;
+  rope.kv.block_tokens = load.block_tokens;
 
   AttentionBatch batch;
   batch.sequences = static_cast<const RowSpan*>(device_spans.data);
@@ -212,8 +249,15 @@ Timing Measure(const Load& load, int repetitions, cudaStream_t stream) {
     AttentionCall call;
     call.q = q.data;
     call.out = out.data;
-    call.q_row_stride = call.out_row_stride = static_cast<int64_t>(load.heads) * load.head_dim;
+    call.q_row_stride = row;
+    call.out_row_stride = static_cast<int64_t>(load.heads) * load.head_dim;
     call.layer = &maps[i % layers];
+    rope.kv.layer = call.layer->base;
+    if (how == How::kOneLaunch) {
+      Must(attention->RunDecode(batch, rope, call, workspace.data, stream));
+      continue;
+    }
+    if (how == How::kRopeAndAttention) Must(RopeAppend(rope, stream));
     Must(attention->Run(batch, load.kind, call, workspace.data, stream));
   }
   Must(cudaStreamEndCapture(stream, &graph), "end capture");
@@ -265,7 +309,7 @@ bool Wanted(const Load& load, const std::string& filter) {
 }
 
 void BenchDecode(int repetitions, cudaStream_t stream, double stream_rate,
-                 const std::string& filter) {
+                 const std::string& filter, int32_t decode_ctas) {
   constexpr DType kB = DType::kBF16, kF = DType::kF8E4M3;
   std::vector<Load> loads = {
       Decode("1 x 128", 1, 128, kB),
@@ -280,6 +324,8 @@ void BenchDecode(int repetitions, cudaStream_t stream, double stream_rate,
       Decode("8 x 128k", 8, 131072, kB),
       Ragged("64 ragged 64..32k", kB),
       Decode("1 x 1k fp8", 1, 1024, kF),
+      Decode("8 x 1k fp8", 8, 1024, kF),
+      Decode("32 x 1k fp8", 32, 1024, kF),
       Decode("128 x 1k fp8", 128, 1024, kF),
       Decode("32 x 8k fp8", 32, 8192, kF),
       Decode("8 x 128k fp8", 8, 131072, kF),
@@ -308,8 +354,16 @@ void BenchDecode(int repetitions, cudaStream_t stream, double stream_rate,
     const Timing t = Measure(load, repetitions, stream);
     if (t.description != description) std::printf("  [%s]\n", t.description.c_str());
     description = t.description;
-    std::printf("decode %-26s %9.2f us  %6.3f TB/s  %5.1f %% of the stream\n", load.name, t.us,
-                t.bytes / t.us * 1e-6, 100 * t.bytes / t.us * 1e-6 / stream_rate);
+    const auto share = [&](double us) { return 100 * t.bytes / us * 1e-6 / stream_rate; };
+    std::printf("decode %-26s %9.2f us  %6.3f TB/s  %5.1f %% of the stream", load.name, t.us,
+                t.bytes / t.us * 1e-6, share(t.us));
+    if (load.decode_tokens == 1 && load.head_dim <= 128) {
+      const double both = Measure(load, repetitions, stream, How::kRopeAndAttention).us;
+      const double one = Measure(load, repetitions, stream, How::kOneLaunch, decode_ctas).us;
+      std::printf("; with RoPE %9.2f us; one launch %9.2f us %6.3f TB/s %5.1f %%", both, one,
+                  t.bytes / one * 1e-6, share(one));
+    }
+    std::printf("\n");
     std::fflush(stdout);
   }
 }
@@ -367,7 +421,7 @@ int Main(int argc, char** argv) {
       rate = static_cast<double>(big.bytes) / us * 1e-6;
       std::printf("read-only stream %.3f TB/s\n", rate);
     }
-    BenchDecode(repetitions, stream, rate, filter);
+    BenchDecode(repetitions, stream, rate, filter, argc > 4 ? std::atoi(argv[4]) : 0);
   }
   if (what != "decode") BenchPrefill(repetitions, stream, filter);
   return 0;

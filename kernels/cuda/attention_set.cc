@@ -13,14 +13,10 @@ StepKind AttentionSet::KindOf(const RaggedBatch& batch) {
   return decodes ? StepKind::kMixed : StepKind::kPrefill;
 }
 
-Status AttentionSet::BeginStep(const RaggedBatch& batch, cudaStream_t stream) {
+Status AttentionSet::BeginStep(const RaggedBatch& batch, cudaStream_t) {
   batch_ = {batch.sequences, batch.block_tables, batch.num_sequences};
   kind_ = KindOf(batch);
-  for (auto& [shape, instance] : instances_) {
-    if (instance.attention == nullptr) continue;
-    AISP_RETURN_IF_ERROR(
-        instance.attention->PlanStep(batch_, kind_, instance.workspace.data(), stream));
-  }
+  for (auto& [shape, instance] : instances_) instance.planned = false;
   return {};
 }
 
@@ -45,7 +41,6 @@ Result<AttentionSet::Instance> AttentionSet::Make(const AttentionParams& p, cuda
   const size_t bytes = std::max<size_t>((*attention)->workspace_bytes(), 256);
   AISP_ASSIGN_OR_RETURN(instance.workspace, device_.Allocate(bytes, MemoryKind::kDevice));
   AISP_RETURN_IF_ERROR((*attention)->ZeroWorkspace(instance.workspace.data(), stream));
-  AISP_RETURN_IF_ERROR((*attention)->PlanStep(batch_, kind_, instance.workspace.data(), stream));
   instance.attention = std::move(*attention);
   return instance;
 }
@@ -63,22 +58,60 @@ Result<AttentionSet::Instance*> AttentionSet::InstanceFor(const AttentionParams&
 Status AttentionSet::Run(const AttentionParams& p, cudaStream_t stream) {
   AISP_ASSIGN_OR_RETURN(Instance * instance, InstanceFor(p, stream));
   if (instance->attention == nullptr) return LaunchPlainAttention(p, stream);
-  auto layer = instance->layers.find(p.kv.layer);
-  if (layer == instance->layers.end()) {
-    AISP_ASSIGN_OR_RETURN(const KvLayer made,
-                          instance->attention->MakeLayer(p.kv.layer, p.kv.num_blocks));
-    layer = instance->layers.emplace(p.kv.layer, made).first;
+  AISP_ASSIGN_OR_RETURN(const KvLayer* layer, LayerOf(*instance, p.kv));
+  if (!instance->planned) {
+    AISP_RETURN_IF_ERROR(
+        instance->attention->PlanStep(batch_, kind_, instance->workspace.data(), stream));
+    instance->planned = true;
   }
   AttentionCall call;
   call.q = p.q.data;
   call.q_row_stride = p.q.strides[0];
   call.out = p.out.data;
   call.out_row_stride = p.out.strides[0];
-  call.layer = &layer->second;
+  call.layer = layer;
   Status done = instance->attention->Run(batch_, kind_, call, instance->workspace.data(), stream);
   // A head size that only decoding has a kernel for.
   if (!done && done.error().code == Code::kUnimplemented) return LaunchPlainAttention(p, stream);
   return done;
+}
+
+Status AttentionSet::RunDecode(const RopeAppendParams& r, const AttentionParams& p,
+                               cudaStream_t stream) {
+  AISP_ASSIGN_OR_RETURN(Instance * instance, InstanceFor(p, stream));
+  if (instance->attention == nullptr) return Unimplemented("no attention kernels for this shape");
+  AISP_ASSIGN_OR_RETURN(const KvLayer* layer, LayerOf(*instance, p.kv));
+  const auto norm = [](const TensorView& v) {
+    return v.data != nullptr ? v.as<const float>() : nullptr;
+  };
+  RopeAppendCall rope;
+  rope.qkv = r.qkv.data;
+  rope.qkv_type = r.qkv.dtype;
+  rope.qkv_row_stride = r.qkv.strides[0];
+  rope.cos_sin = r.cos_sin.as<const float>();
+  rope.q_norm = norm(r.q_norm);
+  rope.k_norm = norm(r.k_norm);
+  rope.norm_epsilon = r.norm_epsilon;
+  rope.rows = p.batch.rows;
+  rope.num_heads = r.num_heads;
+  rope.positions = p.batch.positions;
+  rope.kv_slots = p.batch.kv_slots;
+  AttentionCall call;
+  call.out = p.out.data;
+  call.out_row_stride = p.out.strides[0];
+  call.layer = layer;
+  const AttentionBatch batch{p.batch.sequences, p.batch.block_tables, p.batch.num_sequences};
+  return instance->attention->RunDecode(batch, rope, call, instance->workspace.data(), stream);
+}
+
+Result<const KvLayer*> AttentionSet::LayerOf(Instance& instance, const PagedKvView& kv) {
+  auto layer = instance.layers.find(kv.layer);
+  if (layer == instance.layers.end()) {
+    AISP_ASSIGN_OR_RETURN(const KvLayer made,
+                          instance.attention->MakeLayer(kv.layer, kv.num_blocks));
+    layer = instance.layers.emplace(kv.layer, made).first;
+  }
+  return &layer->second;
 }
 
 std::string AttentionSet::Describe() const {

@@ -1,7 +1,8 @@
 // The attention kernels that a model's layers need, one for each shape, made at the first call of a shape; which is outside any
 // capture, because the first step never is captured. Shapes that attention/ has no kernel for run in the plain one.
 //
-// One stream at a time: the instances' workspaces are of the step that BeginStep announced.
+// One stream at a time: the instances' workspaces are of the step that BeginStep announced. A step is planned by the first Run of a
+// shape, so not at all where RunDecode serves it.
 #pragma once
 
 #include <map>
@@ -21,6 +22,10 @@ class AttentionSet {
 
   Status BeginStep(const RaggedBatch& batch, cudaStream_t stream);
   Status Run(const AttentionParams& params, cudaStream_t stream);
+  // RoPE, append and attention of a step whose sequences have at most one row each, in one launch; it uses the batch of `params`
+  // and no plan, so BeginStep may be left out. UNIMPLEMENTED where there is no such kernel: RopeAppend and Run serve.
+  Status RunDecode(const RopeAppendParams& rope, const AttentionParams& params,
+                   cudaStream_t stream);
   // "decode ...; prefill ..." of each shape.
   std::string Describe() const;
 
@@ -29,12 +34,14 @@ class AttentionSet {
   struct Instance {
     std::unique_ptr<Attention> attention;  // null: no kernel for this shape
     Buffer workspace;
+    bool planned = false;                   // for the step that BeginStep announced
     std::map<const void*, KvLayer> layers;  // by the address of the layer's pool
   };
 
   static StepKind KindOf(const RaggedBatch& batch);
   Result<Instance*> InstanceFor(const AttentionParams& params, cudaStream_t stream);
   Result<Instance> Make(const AttentionParams& params, cudaStream_t stream);
+  static Result<const KvLayer*> LayerOf(Instance& instance, const PagedKvView& kv);
 
   Device& device_;
   const int32_t max_rows_, max_sequences_;

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "common/check.h"
+#include "kernels/cuda/attention/fused.cuh"
 #include "kernels/cuda/attention/kernel_args.cuh"
 #include "kernels/cuda/cuda_error.h"
 
@@ -16,6 +17,7 @@ constexpr int32_t kMaxSequences = 4096;
 constexpr int32_t kMaxGroup = 16;
 constexpr int32_t kMaxDecodeTokens = 16;
 constexpr int64_t kAlignment = 256;
+constexpr float kLog2E = 1.44269504088896340736f;
 
 int64_t Align(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -79,6 +81,11 @@ Status CheckShape(const AttentionConfig& c) {
     return InvalidArgument("the decode kernel takes 0 to 16 rows per sequence, not " +
                            std::to_string(c.max_decode_tokens));
   }
+  if (c.decode_ctas < 0 || c.decode_ctas > kMaxFusedCtasPerProcessor) {
+    return InvalidArgument("RunDecode runs with 1 to " + std::to_string(kMaxFusedCtasPerProcessor) +
+                           " CTAs on a multiprocessor, or 0 for its own choice, not " +
+                           std::to_string(c.decode_ctas));
+  }
   return {};
 }
 
@@ -112,6 +119,11 @@ class HopperAttention final : public Attention {
       AISP_RETURN_IF_ERROR(
           Check(PreparePrefill(config.head_dim, fp8()), "prepare the prefill kernel"));
     }
+    fused_ = HasFused(config.head_dim, group_) && config.q == DType::kBF16;
+    if (fused_) {
+      AISP_RETURN_IF_ERROR(Check(PrepareFused(config.head_dim, fp8(), group_),
+                                 "prepare decode attention in one launch"));
+    }
     box_tokens_ =
         std::min(config.block_tokens & -config.block_tokens, config.head_dim == 256 ? 64 : 128);
     LayOut();
@@ -133,7 +145,14 @@ class HopperAttention final : public Attention {
   size_t workspace_bytes() const override { return static_cast<size_t>(workspace_bytes_); }
 
   Status ZeroWorkspace(void* workspace, cudaStream_t stream) const override {
-    return Check(cudaMemsetAsync(workspace, 0, workspace_bytes(), stream), "zero the workspace");
+    auto* bytes = static_cast<uint8_t*>(workspace);
+    AISP_RETURN_IF_ERROR(
+        Check(cudaMemsetAsync(bytes, 0, static_cast<size_t>(fused_partials_at_), stream),
+              "zero the workspace"));
+    return Check(
+        cudaMemsetAsync(bytes + fused_partials_at_, kEmptyPartByte,
+                        static_cast<size_t>(workspace_bytes_ - fused_partials_at_), stream),
+        "empty the workspace's places for parts");
   }
 
   Result<KvLayer> MakeLayer(void* base, int64_t num_blocks) const override {
@@ -176,9 +195,9 @@ class HopperAttention final : public Attention {
     CUtensorMap map;
     if (kind != StepKind::kPrefill) {
       std::memcpy(&map, call.layer->loads, sizeof(map));
-      AISP_RETURN_IF_ERROR(
-          Check(LaunchDecode(config_.head_dim, fp8(), decode_, ctas_, map, args, stream),
-                "launch decode attention"));
+      AISP_RETURN_IF_ERROR(Check(LaunchDecode(config_.head_dim, fp8(), decode_, ctas_,
+                                              batch.num_sequences, map, args, stream),
+                                 "launch decode attention"));
     }
     if (kind != StepKind::kDecode) {
       if (prefill_shared_ == 0) {
@@ -192,7 +211,54 @@ class HopperAttention final : public Attention {
     return {};
   }
 
+  Status RunDecode(const AttentionBatch& batch, const RopeAppendCall& rope,
+                   const AttentionCall& call, void* workspace, cudaStream_t stream) const override {
+    if (!fused_ || rope.qkv_type != DType::kBF16) {
+      return Unimplemented("decode attention in one launch takes bf16 rows of head_dim 64 or 128");
+    }
+    AISP_CHECK(batch.num_sequences <= config_.max_sequences);
+    if (batch.num_sequences == 0) return {};
+    FusedArgs args;
+    args.sequences = batch.sequences;
+    args.block_tables = batch.block_tables;
+    args.positions = rope.positions;
+    args.kv_slots = rope.kv_slots;
+    args.qkv = rope.qkv;
+    args.cos_sin = rope.cos_sin;
+    args.q_norm = rope.q_norm;
+    args.k_norm = rope.k_norm;
+    args.out = call.out;
+    args.pool = static_cast<uint8_t*>(call.layer->base);
+    args.partials = reinterpret_cast<float*>(static_cast<uint8_t*>(workspace) + fused_partials_at_);
+    args.device_scales = call.device_scales;
+    args.qkv_row_stride = rope.qkv_row_stride;
+    args.out_row_stride = call.out_row_stride;
+    args.num_sequences = batch.num_sequences;
+    args.rows = rope.rows;
+    args.num_heads = config_.num_heads;
+    args.num_kv_heads = config_.num_kv_heads;
+    args.group = group_;
+    args.block_tokens = config_.block_tokens;
+    args.window = config_.window;
+    args.norm_epsilon = rope.norm_epsilon;
+    args.scale_log2 = config_.scale * kLog2E;
+    args.k_scale = call.k_scale;
+    args.v_scale = call.v_scale;
+    args.out_is_f32 = config_.out == DType::kF32;
+    return Check(LaunchFused(config_.head_dim, fp8(), FusedCtas(batch.num_sequences), args, stream),
+                 "launch decode attention in one launch");
+  }
+
  private:
+  // Few sequences are a matter of latency: room for the next kernel counts more than loads in flight.
+  int32_t FusedCtas(int32_t num_sequences) const {
+    const int32_t wanted = config_.decode_ctas > 0 ? config_.decode_ctas
+                           : num_sequences <= 8    ? 1
+                           : num_sequences <= 32   ? 2
+                                                   : 3;
+    return ctas_ * std::min(wanted, FusedCtasPerProcessor(group_));
+  }
+
   bool fp8() const { return config_.kv == DType::kF8E4M3; }
   int32_t DecodeTokens(StepKind kind) const {
     return kind == StepKind::kPrefill ? 0 : config_.max_decode_tokens;
@@ -205,6 +271,11 @@ class HopperAttention final : public Attention {
     at += Align(items * static_cast<int64_t>(sizeof(int2)));
     partials_at_ = at;
     at += Align(DecodePartialBytes(config_.head_dim, decode_, decode_.max_ranges(ctas_)));
+    fused_partials_at_ = at;
+    if (fused_) {
+      at +=
+          Align(FusedPartialBytes(config_.head_dim, group_, ctas_ * FusedCtasPerProcessor(group_)));
+    }
     workspace_bytes_ = at;
   }
 
@@ -258,7 +329,7 @@ class HopperAttention final : public Attention {
     args.device_scales = call.device_scales;
     args.k_scale = call.k_scale;
     args.v_scale = call.v_scale;
-    args.scale_log2 = config_.scale * 1.44269504088896340736f;
+    args.scale_log2 = config_.scale * kLog2E;
     args.num_kv_heads = config_.num_kv_heads;
     args.group = group_;
     args.window = config_.window;
@@ -280,6 +351,8 @@ class HopperAttention final : public Attention {
   int32_t prefill_shared_ = 0;
   int64_t items_at_ = 0;
   int64_t partials_at_ = 0;
+  bool fused_ = false;  // RunDecode has a kernel
+  int64_t fused_partials_at_ = 0;
   int64_t workspace_bytes_ = 0;
 };
 

@@ -6,6 +6,9 @@
 // both read every length and block table from device memory, and their grids depend on the device alone, so that PlanStep and
 // Run can be captured in a CUDA graph and replayed with other contents. Padding: sequences with num_rows == 0.
 //
+// A step in which every sequence has one row at most may instead be one launch per layer: RunDecode() rotates, appends and attends,
+// and needs no PlanStep.
+//
 // Ownership: Attention owns nothing on the device; the caller lends `workspace_bytes()` of memory, zeroed once (ZeroWorkspace)
 // before the first PlanStep, and gives it to one stream at a time. No call allocates or waits for the device.
 // Determinism: the same step gives the same bits, run after run. Another mix of sequences may split a context elsewhere and so
@@ -40,6 +43,9 @@ struct AttentionConfig {
   int32_t max_sequences = 0;      // of a step, padding included: at most 4096
   int32_t max_rows = 0;           // of a step
   int32_t max_decode_tokens = 1;  // rows of a sequence that the decode kernel takes: 0 (none) to 16
+  // RunDecode's CTAs on a multiprocessor: 1 to 3; 0: by the number of sequences. One leaves room for the next kernel's CTA, three
+  // keep more of the memory busy.
+  int32_t decode_ctas = 0;
 };
 
 // The pool of one layer, as the copy engine sees it. A plain value: made once per layer, or per call (under 1 us, no device).
@@ -69,6 +75,29 @@ struct AttentionCall {
   float v_scale = 1.0f;
 };
 
+// RoPE and KV append of a step's fused qkv rows.
+struct RopeAppendCall {
+  const void* qkv = nullptr;  // [rows, (heads + 2 kv_heads) * head_dim], kF32 or kBF16
+  DType qkv_type = DType::kF32;
+  int64_t qkv_row_stride = 0;  // elements
+  void* q_out = nullptr;       // [rows, heads * head_dim]; may be qkv itself if the types agree
+  DType q_out_type = DType::kBF16;
+  int64_t q_out_row_stride = 0;  // elements
+  const float* cos_sin =
+      nullptr;  // [positions, head_dim]: cosines of the head_dim / 2 angles, then their sines
+  const float* q_norm = nullptr;  // [head_dim] or null
+  const float* k_norm = nullptr;  // [head_dim] or null
+  float norm_epsilon = 1e-6f;
+  int32_t rows = 0;
+  int32_t num_heads = 0;
+  const int32_t* positions = nullptr;    // [rows]; negative: a padding row, left out
+  const int32_t* kv_slots = nullptr;     // [rows]: block * block_tokens + slot
+  PagedKvView kv;                        // kF32, kBF16 or kF8E4M3
+  const float* device_scales = nullptr;  // as in AttentionCall
+  float k_scale = 1.0f;
+  float v_scale = 1.0f;
+};
+
 // Which of the kernels a step needs; the host knows, since it composed the step (or the graph bucket).
 enum class StepKind : uint8_t { kDecode, kPrefill, kMixed };
 
@@ -92,31 +121,19 @@ class Attention {
   // After a PlanStep of the same batch and kind on the same stream.
   virtual Status Run(const AttentionBatch& batch, StepKind kind, const AttentionCall& call,
                      void* workspace, cudaStream_t stream) const = 0;
+
+  // One launch for a step in which every sequence has at most one row: normalises and rotates q and k, appends k and v to the pool
+  // and attends over all keys, the new one included. Needs no PlanStep; the grid depends on batch.num_sequences alone. call.q is
+  // not read: q comes from rope.qkv, which is left as it is; rope.q_out, rope.kv and rope's scales are not looked at either.
+  // Spans, tables, rope.positions, rope.kv_slots and the pool's older rows are read before the kernels before this one in the
+  // stream are done: no kernel of the same step may write them (a copy before the step's first kernel may).
+  // UNIMPLEMENTED where there is no such kernel: head_dim 256, rows that are not bf16.
+  virtual Status RunDecode(const AttentionBatch& batch, const RopeAppendCall& rope,
+                           const AttentionCall& call, void* workspace,
+                           cudaStream_t stream) const = 0;
 };
 
 // ---- RoPE and KV append: one pass over the fused qkv rows ----
-
-struct RopeAppendCall {
-  const void* qkv = nullptr;  // [rows, (heads + 2 kv_heads) * head_dim], kF32 or kBF16
-  DType qkv_type = DType::kF32;
-  int64_t qkv_row_stride = 0;  // elements
-  void* q_out = nullptr;       // [rows, heads * head_dim]; may be qkv itself if the types agree
-  DType q_out_type = DType::kBF16;
-  int64_t q_out_row_stride = 0;  // elements
-  const float* cos_sin =
-      nullptr;  // [positions, head_dim]: cosines of the head_dim / 2 angles, then their sines
-  const float* q_norm = nullptr;  // [head_dim] or null
-  const float* k_norm = nullptr;  // [head_dim] or null
-  float norm_epsilon = 1e-6f;
-  int32_t rows = 0;
-  int32_t num_heads = 0;
-  const int32_t* positions = nullptr;    // [rows]; negative: a padding row, left out
-  const int32_t* kv_slots = nullptr;     // [rows]: block * block_tokens + slot
-  PagedKvView kv;                        // kF32, kBF16 or kF8E4M3
-  const float* device_scales = nullptr;  // as in AttentionCall
-  float k_scale = 1.0f;
-  float v_scale = 1.0f;
-};
 
 // INVALID_ARGUMENT for shapes without a kernel: head_dim 64, 128 or 256.
 Status RopeAppend(const RopeAppendCall& call, cudaStream_t stream);

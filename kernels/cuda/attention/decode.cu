@@ -228,7 +228,8 @@ cudaError_t PrepareDecode(int32_t head_dim, bool fp8, const DecodeTuning& tuning
 }
 
 cudaError_t LaunchDecode(int32_t head_dim, bool fp8, const DecodeTuning& tuning, int32_t ctas,
-                         const CUtensorMap& map, const KernelArgs& args, cudaStream_t stream) {
+                         int32_t num_sequences, const CUtensorMap& map, const KernelArgs& args,
+                         cudaStream_t stream) {
   const Variant* v = Find(head_dim, fp8, tuning.row_tiles);
   if (v == nullptr) return cudaErrorInvalidValue;
   cudaLaunchAttribute attribute{};
@@ -243,8 +244,13 @@ cudaError_t LaunchDecode(int32_t head_dim, bool fp8, const DecodeTuning& tuning,
   config.numAttrs = 1;
   const cudaError_t code = cudaLaunchKernelEx(&config, v->kernel, map, args, tuning.stages);
   if (code != cudaSuccess) return code;
-  config.gridDim = dim3(static_cast<uint32_t>(tuning.max_ranges(ctas)),
-                        static_cast<uint32_t>(tuning.row_groups));
+  // At most every item is cut, and at most every range cuts one.
+  const int32_t chunks =
+      (args.decode_tokens * args.group + tuning.chunk_rows() - 1) / tuning.chunk_rows();
+  const int64_t items = static_cast<int64_t>(num_sequences) * args.num_kv_heads * chunks;
+  config.gridDim =
+      dim3(static_cast<uint32_t>(std::clamp<int64_t>(items, 1, tuning.max_ranges(ctas))),
+           static_cast<uint32_t>(tuning.row_groups));
   config.blockDim = dim3(static_cast<uint32_t>(2 * head_dim));
   config.dynamicSmemBytes = 0;
   return cudaLaunchKernelEx(&config, v->combine, args);

@@ -51,7 +51,8 @@ int64_t DecodePartialBytes(int32_t head_dim, const DecodeTuning& tuning, int32_t
 // Raises the kernel's shared memory limit; once per device.
 cudaError_t PrepareDecode(int32_t head_dim, bool fp8, const DecodeTuning& tuning);
 cudaError_t LaunchDecode(int32_t head_dim, bool fp8, const DecodeTuning& tuning, int32_t ctas,
-                         const CUtensorMap& map, const KernelArgs& args, cudaStream_t stream);
+                         int32_t num_sequences, const CUtensorMap& map, const KernelArgs& args,
+                         cudaStream_t stream);
 
 // shared bytes; 0: no kernel.
 int32_t PrefillSharedBytes(int32_t head_dim, bool fp8);

@@ -1,0 +1,62 @@
+// Decode attention in one launch: what the host class and the kernel agree on.
+//
+// The keys of a step are cut into tiles of 4 KiB of K and as much of V ("steps"); an item is one {sequence, KV head}; the items'
+// steps form one line, of which every CTA takes an equal share. An item that ends in another CTA than it began in is left in
+// parts in `partials`, and the CTA that has its end adds them up in the order of the keys.
+//
+// Parts need neither flags nor fences: a place is empty while it holds kEmptyPart, the pattern of a NaN that no arithmetic gives;
+// whoever waits for a part reads it until no word is empty, and empties it for the next launch. A CTA only waits for ones of a
+// lower number, which have started before it, and leaves its own part before it waits.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/ops.h"
+
+namespace aisp::cuda {
+
+inline constexpr int kMaxFusedCtasPerProcessor = 3;
+inline constexpr int kEmptyPartByte = 0xff;  // ZeroWorkspace fills the partials with it
+
+struct FusedArgs {
+  const RowSpan* sequences = nullptr;
+  const int32_t* block_tables = nullptr;
+  const int32_t* positions = nullptr;
+  const int32_t* kv_slots = nullptr;
+  const void* qkv = nullptr;  // bf16
+  const float* cos_sin = nullptr;
+  const float* q_norm = nullptr;
+  const float* k_norm = nullptr;
+  void* out = nullptr;
+  uint8_t* pool = nullptr;
+  float* partials =
+      nullptr;  // [cta][query row of the KV head][head_dim], then float2 [cta][row] {maximum, sum}
+  const float* device_scales = nullptr;
+  int64_t qkv_row_stride = 0;
+  int64_t out_row_stride = 0;
+  int32_t num_sequences = 0;
+  int32_t rows = 0;
+  int32_t num_heads = 0;
+  int32_t num_kv_heads = 0;
+  int32_t group = 0;
+  int32_t block_tokens = 0;
+  int32_t window = 0;
+  float norm_epsilon = 0.0f;
+  float scale_log2 = 1.0f;
+  float k_scale = 1.0f;
+  float v_scale = 1.0f;
+  bool out_is_f32 = false;
+};
+
+// Raises the kernel's limits; once per device. cudaErrorInvalidValue: no kernel for the shape.
+cudaError_t PrepareFused(int32_t head_dim, bool fp8, int32_t group);
+bool HasFused(int32_t head_dim, int32_t group);
+int64_t FusedPartialBytes(int32_t head_dim, int32_t group, int32_t ctas);
+// How many CTAs fit on a multiprocessor at most.
+int32_t FusedCtasPerProcessor(int32_t group);
+cudaError_t LaunchFused(int32_t head_dim, bool fp8, int32_t ctas, const FusedArgs& args,
+                        cudaStream_t stream);
+
+}  // namespace aisp::cuda

@@ -1,0 +1,318 @@
+// Decode attention in one launch, who works on what: the line of steps (fused.cuh), a CTA's walk along its share of it, and the
+// copies of keys and values that run ahead of the walk.
+//
+// A share is walked from its end to its beginning: what other CTAs wait for, the beginning of an item that goes on in the next
+// CTA, comes first, and what this CTA has to wait for, the end of one that began before, last.
+#pragma once
+
+#include "kernels/cuda/attention/fused.cuh"
+#include "kernels/cuda/attention/ptx.cuh"
+
+namespace aisp::cuda::fused {
+
+inline constexpr int kWarps = 4;
+inline constexpr int kThreads = 32 * kWarps;
+inline constexpr int kUnits = 3;         // of a warp's ring
+inline constexpr int kUnitBytes = 4096;  // K or V of a step
+inline constexpr int kRingBytes = kWarps * kUnits * kUnitBytes;
+
+template <int kDim, bool kFp8, int kRowTiles>
+struct Shape {
+  static constexpr int kElement = kFp8 ? 1 : 2;
+  static constexpr int kRowBytes = kDim * kElement;  // 256, 128 or 64
+  static constexpr int kStepKeys = kUnitBytes / kRowBytes;
+  static constexpr int kGroups = kStepKeys / 16;  // runs of slots that surely lie in one block
+  static constexpr int kBatch = 32 / kGroups;     // steps whose places a warp looks up at once
+
+  // What a row's chunk number is combined with, so that eight rows' equal chunks lie in different banks.
+  static __device__ __forceinline__ uint32_t Swizzle(uint32_t row) {
+    return kRowBytes == 64 ? (row >> 1) & 3 : row & 7;
+  }
+  static __device__ __forceinline__ uint32_t ChunkOffset(uint32_t row, uint32_t chunk) {
+    return row * kRowBytes + ((chunk ^ Swizzle(row)) << 4);
+  }
+};
+
+// An item, and which of its steps are this CTA's.
+struct Segment {
+  RowSpan span;
+  int32_t seq;
+  int32_t head;
+  int32_t first;   // step of the sequence that the item begins with
+  int32_t count;   // steps of the item
+  int32_t place;   // of the item on the line
+  int32_t lo, hi;  // of its steps, this CTA's
+};
+
+struct Line {
+  int32_t total;
+  int32_t share;  // of a CTA
+  int32_t per;    // sequences of a thread, in the scan
+  bool padded;    // items are padded to whole shares, so that no CTA works on two
+};
+
+struct LineScratch {
+  int32_t prefix[kThreads];
+  int32_t sums[kWarps];
+  int32_t parts[kWarps][4];
+  int32_t warp_totals[kWarps];
+};
+
+// The steps of a sequence: {first, count}; {0, 0} for padding.
+template <int kStepKeys>
+__device__ __forceinline__ int2 StepsOf(const FusedArgs& a, int32_t seq, RowSpan& span) {
+  if (seq >= a.num_sequences) return make_int2(0, 0);
+  const int4 words = __ldg(reinterpret_cast<const int4*>(a.sequences) + seq);
+  // Nearly always the row's number is the sequence's: then both loads are under way at once.
+  int32_t position = __ldg(a.positions + min(seq, a.rows - 1));
+  span = {words.x, words.y, words.z, words.w};
+  if (span.num_rows <= 0) return make_int2(0, 0);
+  if (span.row_begin != seq) position = __ldg(a.positions + span.row_begin);
+  if (position < 0) return make_int2(0, 0);
+  const int32_t low = a.window > 0 ? max(0, span.context_len - a.window) : 0;
+  const int32_t first = low / kStepKeys;
+  return make_int2(first, (span.context_len + kStepKeys - 1) / kStepKeys - first);
+}
+
+// By the whole CTA.
+template <int kStepKeys>
+__device__ __forceinline__ Line ScanLine(const FusedArgs& a, LineScratch& s) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  const int warp = thread / 32;
+  const int32_t ctas = static_cast<int32_t>(gridDim.x);
+  Line line;
+  line.per = (a.num_sequences + kThreads - 1) / kThreads;
+  int32_t mine = 0;
+  for (int i = 0; i < line.per; ++i) {
+    RowSpan span;
+    mine += StepsOf<kStepKeys>(a, thread * line.per + i, span).y;
+  }
+  const int32_t sum = __reduce_add_sync(~0u, mine);
+  if (lane == 0) s.sums[warp] = sum;
+  __syncthreads();
+  const int32_t steps = s.sums[0] + s.sums[1] + s.sums[2] + s.sums[3];
+  line.share = max(kWarps, (steps * a.num_kv_heads + ctas - 1) / ctas);
+  line.padded = false;
+  if (line.per == 1) {
+    // A little more for everybody, if then no CTA has parts of two items.
+    int32_t fits = -1;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const int32_t share = line.share + k + (k == 3 ? 1 : 0);
+      const int32_t parts = __reduce_add_sync(~0u, (mine + share - 1) / share);
+      if (lane == 0) s.parts[warp][k] = parts;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int k = 3; k >= 0; --k) {
+      const int32_t parts = s.parts[0][k] + s.parts[1][k] + s.parts[2][k] + s.parts[3][k];
+      if (parts * a.num_kv_heads <= ctas) fits = line.share + k + (k == 3 ? 1 : 0);
+    }
+    if (fits > 0) {
+      line.padded = true;
+      line.share = fits;
+      mine = (mine + fits - 1) / fits * fits;
+    }
+  }
+  mine *= a.num_kv_heads;
+  int32_t inclusive = mine;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const int32_t other = __shfl_up_sync(~0u, inclusive, step);
+    if (lane >= step) inclusive += other;
+  }
+  if (lane == 31) s.warp_totals[warp] = inclusive;
+  __syncthreads();
+  int32_t before = 0;
+  line.total = 0;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) {
+    if (w < warp) before += s.warp_totals[w];
+    line.total += s.warp_totals[w];
+  }
+  s.prefix[thread] = before + inclusive - mine;
+  __syncthreads();
+  return line;
+}
+
+template <int kStepKeys>
+class Walk {
+ public:
+  Segment at;
+
+  // At the end of the share [begin, end) of the line, which is not empty. Collective of a warp.
+  __device__ __forceinline__ Walk(const FusedArgs& a, const Line& line, const LineScratch& s,
+                                  int32_t begin, int32_t end)
+      : begin_(begin) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int32_t last = end - 1;
+    int32_t count = 0;
+#pragma unroll
+    for (int i = 0; i < kThreads / 32; ++i) count += s.prefix[lane + 32 * i] <= last ? 1 : 0;
+    const int32_t chunk = __reduce_add_sync(~0u, count) - 1;
+    int32_t seq_begin = s.prefix[chunk];
+    at.seq = chunk * line.per;
+    if (line.per > 1) {
+      RowSpan span;
+      const int32_t mine =
+          lane < line.per ? a.num_kv_heads * StepsOf<kStepKeys>(a, at.seq + lane, span).y : 0;
+      int32_t before = mine;
+#pragma unroll
+      for (int step = 1; step < 32; step *= 2) {
+        const int32_t other = __shfl_up_sync(~0u, before, step);
+        if (lane >= step) before += other;
+      }
+      before -= mine;
+      const int which =
+          31 - __clz(static_cast<int>(__ballot_sync(~0u, mine > 0 && seq_begin + before <= last)));
+      at.seq += which;
+      seq_begin += __shfl_sync(~0u, before, which);
+    }
+    const int2 steps = StepsOf<kStepKeys>(a, at.seq, at.span);
+    at.first = steps.x;
+    at.count = steps.y;
+    const int32_t length =
+        line.padded ? (steps.y + line.share - 1) / line.share * line.share : steps.y;
+    at.head = (last - seq_begin) / length;
+    at.place = seq_begin + at.head * length;
+    at.hi = min(end - at.place, at.count);
+    at.lo = max(begin - at.place, 0);
+  }
+
+  // To the item before; false: it is not this CTA's.
+  __device__ __forceinline__ bool Next(const FusedArgs& a) {
+    if (at.place <= begin_) return false;
+    if (--at.head < 0) {
+      at.head = a.num_kv_heads - 1;
+      int2 steps;
+      do {
+        steps = StepsOf<kStepKeys>(a, --at.seq, at.span);
+      } while (steps.y == 0);
+      at.first = steps.x;
+      at.count = steps.y;
+    }
+    at.place -= at.count;
+    at.hi = at.count;
+    at.lo = max(begin_ - at.place, 0);
+    return true;
+  }
+
+  // A warp takes every fourth step of the line; this is its last one of the segment, below `lo` if it has none.
+  __device__ __forceinline__ int32_t Top() const {
+    const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32;
+    return at.hi - 1 - ((at.place + at.hi - 1 - warp) & (kWarps - 1));
+  }
+
+ private:
+  int32_t begin_;
+};
+
+// Copies a warp's keys and values, step by step, ahead of its walk: K, V, K, V, every unit a group of asynchronous copies.
+template <class S>
+class Feed {
+ public:
+  __device__ __forceinline__ Feed(const FusedArgs& a, const Walk<S::kStepKeys>& walk)
+      : a_(a), walk_(walk), top_(walk.Top()) {
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy_));
+    const uint32_t lane = threadIdx.x % 32;
+    constexpr uint32_t kChunks = S::kRowBytes / 16;
+    lane_target_ = S::ChunkOffset(lane / kChunks, lane % kChunks);
+    LookUp();
+    Switch();
+  }
+
+  // The next unit to `slot` (shared address); nothing if there is none. Either way one group more.
+  __device__ __forceinline__ void Copy(uint32_t slot) {
+    if (left_ > 0) {
+      CopyUnit(slot);
+      if (values_) {
+        ++used_;
+        if (--left_ == 0) Switch();
+      }
+      values_ = !values_;
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");
+  }
+
+ private:
+  static constexpr uint32_t kWhole = 16 << 8;  // all of a run's slots: from 0 to 16
+
+  __device__ __forceinline__ void CopyUnit(uint32_t slot) const {
+    constexpr int kPer = 16 * S::kRowBytes / 512;  // copies of a run
+    constexpr int kRows = 512 / S::kRowBytes;      // of one
+    const uint32_t lane = threadIdx.x % 32;
+    const uint32_t part = static_cast<uint32_t>(a_.block_tokens) * (S::kRowBytes / 16);
+#pragma unroll
+    for (int g = 0; g < S::kGroups; ++g) {
+      const int from_lane = used_ * S::kGroups + g;
+      const uint32_t place = __shfl_sync(~0u, place_, from_lane) + (values_ ? part : 0);
+      const uint32_t bounds = __shfl_sync(~0u, bounds_, from_lane);
+      const uint8_t* from = a_.pool + static_cast<uint64_t>(place) * 16 + lane * 16;
+      const uint32_t low = bounds & 0xff;
+      const uint32_t high = bounds >> 8;
+#pragma unroll
+      for (int i = 0; i < kPer; ++i) {
+        constexpr int kBits = S::kRowBytes == 64 ? 0 : 7;
+        const uint32_t target = slot + (g * kPer + i) * 512 +
+                                (lane_target_ ^ static_cast<uint32_t>(((i * kRows) & kBits) << 4));
+        // Slots that are not looked at, or not written yet, become zeros.
+        const uint32_t row = i * kRows + lane / (S::kRowBytes / 16);
+        const uint32_t bytes = row >= low && row < high ? 16 : 0;
+        asm volatile(
+            "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(target),
+            "l"(from + i * 512), "r"(bytes), "l"(policy_)
+            : "memory");
+      }
+    }
+  }
+
+  // Where the next steps lie, a lane for each run of 16 slots; the loads come back while the batch before is copied.
+  __device__ __forceinline__ void LookUp() {
+    next_left_ = 0;
+    while (top_ < walk_.at.lo) {
+      if (!walk_.Next(a_)) return;
+      top_ = walk_.Top();
+    }
+    const Segment& at = walk_.at;
+    next_left_ = min(S::kBatch, (top_ - at.lo) / kWarps + 1);
+    const int32_t lane = static_cast<int32_t>(threadIdx.x) % 32;
+    const int32_t step = at.first + max(top_ - kWarps * (lane / S::kGroups), at.lo);
+    const int32_t run = step * S::kGroups + lane % S::kGroups;
+    const int32_t low = a_.window > 0 ? max(0, at.span.context_len - a_.window) : 0;
+    const int32_t old = at.span.context_len - 1;  // keys of earlier steps
+    const int32_t there = min(run, old / 16);
+    const int32_t runs_per_block = a_.block_tokens / 16;
+    next_block_ = __ldg(a_.block_tables + at.span.table_begin + there / runs_per_block);
+    next_place_ =
+        static_cast<uint32_t>(at.head * 2 * a_.block_tokens + there % runs_per_block * 16) *
+        (S::kRowBytes / 16);
+    const int32_t begin = min(max(low - run * 16, 0), 16);
+    const int32_t end = min(max(old - run * 16, 0), 16);
+    next_bounds_ = static_cast<uint32_t>(begin | end << 8);
+    top_ -= kWarps * next_left_;
+  }
+
+  __device__ __forceinline__ void Switch() {
+    place_ = next_place_ + static_cast<uint32_t>(next_block_) *
+                               static_cast<uint32_t>(a_.num_kv_heads * 2 * a_.block_tokens) *
+                               (S::kRowBytes / 16);
+    bounds_ = next_bounds_;
+    left_ = next_left_;
+    used_ = 0;
+    if (left_ > 0) LookUp();
+  }
+
+  const FusedArgs& a_;
+  Walk<S::kStepKeys> walk_;
+  int32_t top_;
+  uint64_t policy_ = 0;
+  uint32_t lane_target_ = 0;
+  int32_t next_block_ = 0, next_left_ = 0;
+  uint32_t next_place_ = 0, next_bounds_ = 0;  // places: in 16 bytes from the pool's begin
+  uint32_t place_ = 0, bounds_ = 0;
+  int32_t left_ = 0, used_ = 0;
+  bool values_ = false;
+};
+
+}  // namespace aisp::cuda::fused
