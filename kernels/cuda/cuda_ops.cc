@@ -98,6 +98,7 @@ class CudaOps final : public Ops {
   // A launch goes to the thread's current device.
   Status BeginStep(const RaggedBatch& batch, Stream& stream) override {
     Use();
+    if (linear_->pending()) AISP_RETURN_IF_ERROR(linear_->FinishPacking());
     return attention_.BeginStep(batch, HandleOf(stream));
   }
   Status Embedding(const EmbeddingParams& p, Stream& stream) override {
@@ -169,6 +170,14 @@ class CudaOps final : public Ops {
   }
   Status PagedAttention(const AttentionParams& p, Stream& stream) override {
     return attention_.Run(p, HandleOf(stream));
+  }
+  Status RopeAttention(const RopeAppendParams& rope, const AttentionParams& p,
+                       Stream& stream) override {
+    if (p.batch.longest_rows <= 1) {
+      Status done = attention_.RunDecode(rope, p, HandleOf(stream));
+      if (done || done.error().code != Code::kUnimplemented) return done;
+    }
+    return Ops::RopeAttention(rope, p, stream);
   }
   Status SiluMul(const SiluMulParams& p, Stream& stream) override {
     return LaunchSiluMul(p, HandleOf(stream));
