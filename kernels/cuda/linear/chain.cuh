@@ -47,8 +47,8 @@ __device__ __forceinline__ void BringWeights(const ChainShared<C>& shared,
   StagePlace<C> place;
   for (int s = 0; s < chain.count; ++s) {
     const StreamParams& p = chain.steps[s].p;
-    const int32_t end = FirstUnit(blockIdx.x + 1, gridDim.x, p.units);
-    for (int32_t unit = FirstUnit(blockIdx.x, gridDim.x, p.units); unit < end; ++unit) {
+    const ChainShare share(p.units);
+    for (int32_t unit = share.begin; unit < share.end; ++unit) {
       BarrierWait(shared.Empty(place.stage), place.parity ^ 1);
       BarrierArriveExpect(shared.FullWeight(place.stage), C::kWeightBytes);
       LoadWeightUnit<C>(shared.Weight(place.stage), shared.FullWeight(place.stage), unit, p,
@@ -66,13 +66,12 @@ __device__ __forceinline__ void BringInputs(const ChainShared<C>& shared,
   StagePlace<C> place;
   for (int s = 0; s < chain.count; ++s) {
     const StreamParams& p = chain.steps[s].p;
-    const int32_t begin = FirstUnit(blockIdx.x, gridDim.x, p.units);
-    const int32_t end = FirstUnit(blockIdx.x + 1, gridDim.x, p.units);
-    if (s > 0 && begin < end) {
+    const ChainShare share(p.units);
+    if (s > 0 && share.begin < share.end) {
       AwaitCounter(chain.counters + s - 1, chain.steps[s].input_ready);
       AsyncProxyFence();
     }
-    for (int32_t unit = begin; unit < end; ++unit) {
+    for (int32_t unit = share.begin; unit < share.end; ++unit) {
       BarrierWait(shared.Empty(place.stage), place.parity ^ 1);
       BarrierArriveExpect(shared.FullInput(place.stage), C::kInputBytes);
       LoadInputUnit<C>(shared.Input(place.stage), shared.FullInput(place.stage), unit, p,
@@ -202,11 +201,11 @@ __device__ __forceinline__ void ConsumeChain(const ChainShared<C>& shared,
   for (int s = 0; s < chain.count; ++s) {
     const ChainStepParams& step = chain.steps[s];
     const StreamParams& p = step.p;
-    const int32_t end = FirstUnit(blockIdx.x + 1, gridDim.x, p.units);
-    for (int32_t unit = FirstUnit(blockIdx.x, gridDim.x, p.units); unit < end;) {
+    const ChainShare share(p.units);
+    for (int32_t unit = share.begin; unit < share.end;) {
       const int32_t tile = unit / p.k_units;
       const int32_t k_begin = unit - tile * p.k_units;
-      const int32_t count = min(p.k_units - k_begin, end - unit);
+      const int32_t count = min(p.k_units - k_begin, share.end - unit);
       const int32_t row0 = tile * C::kRows + group * C::kTiles * 64;
       TileRows<C> rows[C::kTiles];
 #pragma unroll
@@ -222,8 +221,7 @@ __device__ __forceinline__ void ConsumeChain(const ChainShared<C>& shared,
 #pragma unroll
       for (int i = 0; i < C::kTiles; ++i) rows[i].LoadOld(p, lane);
       if (count < p.k_units) {
-        AddParts<C>(chain.parts, OwnerOfUnit(tile * p.k_units + p.k_units - 1, gridDim.x, p.units),
-                    sums);
+        AddParts<C>(chain.parts, share.OwnerOf(tile * p.k_units + p.k_units - 1), sums);
       }
       if (step.input_squares != nullptr) BarrierWait(shared.NormReady(), norms & 1);
 #pragma unroll

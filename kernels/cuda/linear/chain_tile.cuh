@@ -47,6 +47,23 @@ struct StagePlace {
   }
 };
 
+// This CTA's units of a step. Those that have any are the first ones of the grid.
+struct ChainShare {
+  int32_t units;
+  int32_t ctas;
+  int32_t begin;
+  int32_t end;
+  __device__ __forceinline__ explicit ChainShare(int32_t all) : units(all) {
+    const auto cta = static_cast<int32_t>(blockIdx.x);
+    ctas = min(static_cast<int32_t>(gridDim.x), units);
+    begin = cta < ctas ? FirstUnit(cta, ctas, units) : units;
+    end = cta < ctas ? FirstUnit(cta + 1, ctas, units) : units;
+  }
+  __device__ __forceinline__ int32_t OwnerOf(int32_t unit) const {
+    return OwnerOfUnit(unit, ctas, units);
+  }
+};
+
 // ---- words in global memory ----
 
 __device__ __forceinline__ void AwaitCounter(const uint32_t* counter, uint32_t target) {

@@ -1,0 +1,262 @@
+// aisp_bench_cuda_chain: the linear layers between two attentions (o, gate+up, down, the next qkv) in one launch, beside the same
+// layers in four launches and beside what a read-only pass over memory takes for their bytes in the same run.
+//
+//   aisp_bench_cuda_chain [format=bf16|fp8|fp8block|nvfp4|all] [rows=1,8,32] [model=8b|1b] [layers=32]
+//
+// Every layer has weights of its own (copies of random ones), so that the L2 cache holds none; a CUDA graph holds all layers, the
+// median of seven replays is taken. The four launches have no norms in front: those would be kernels of their own.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bench/cuda/linear_bench_stream.h"
+#include "kernels/cuda/linear/linear.h"
+#include "kernels/cuda/linear/quantize.h"
+
+namespace aisp::cuda {
+namespace {
+
+constexpr int kMaxRows = 64;
+
+void Require(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
+  std::exit(1);
+}
+template <typename T>
+T Require(Result<T> result) {
+  if (!result) {
+    std::fprintf(stderr, "%s\n", result.error().ToString().c_str());
+    std::exit(1);
+  }
+  if constexpr (!std::is_void_v<T>) return std::move(*result);
+}
+
+char* Allocate(size_t bytes) {
+  void* p = nullptr;
+  Require(cudaMalloc(&p, bytes), "cudaMalloc");
+  return static_cast<char*>(p);
+}
+
+// Microseconds of a replay of what `record` launches.
+double Time(cudaStream_t stream, const std::function<void()>& record) {
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t exec = nullptr;
+  Require(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
+  record();
+  Require(cudaStreamEndCapture(stream, &graph), "capture");
+  Require(cudaGraphInstantiate(&exec, graph, 0), "graph");
+  cudaEvent_t events[2];
+  for (auto& event : events) Require(cudaEventCreate(&event), "event");
+  std::vector<float> times;
+  for (int i = 0; i < 8; ++i) {
+    Require(cudaEventRecord(events[0], stream), "event");
+    Require(cudaGraphLaunch(exec, stream), "graph");
+    Require(cudaEventRecord(events[1], stream), "event");
+    Require(cudaStreamSynchronize(stream), "graph");
+    float ms = 0.0f;
+    Require(cudaEventElapsedTime(&ms, events[0], events[1]), "event");
+    if (i > 0) times.push_back(ms);
+  }
+  for (auto& event : events) cudaEventDestroy(event);
+  cudaGraphExecDestroy(exec);
+  cudaGraphDestroy(graph);
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2] * 1000.0;
+}
+
+struct Model {
+  const char* name;
+  int64_t hidden, intermediate, qkv;
+};
+
+struct Format {
+  const char* name;
+  WeightFormat weight;
+};
+
+class ChainBench {
+ public:
+  ChainBench(const Model& model, const Format& format, int layers)
+      : model_(model), format_(format), layers_(layers) {
+    Require(cudaStreamCreate(&stream_), "stream");
+    kernels_ = Require(LinearKernels::Create({}));
+    Add(model.hidden, model.hidden, false);
+    Add(2 * model.intermediate, model.hidden, true);
+    Add(model.hidden, model.intermediate, false);
+    Add(model.qkv, model.hidden, false);
+    size_t workspace = 0;
+    for (const auto& copies : weights_) {
+      workspace = std::max(workspace, kernels_->WorkspaceBytes(copies[0]));
+      bytes_ += copies[0].streamed_bytes();
+    }
+    Require(kernels_->SetWorkspace(Allocate(workspace), workspace, stream_));
+    const auto widest = static_cast<size_t>(std::max(model.intermediate, model.qkv));
+    for (char*& buffer : buffers_) buffer = Allocate(kMaxRows * widest * 4);
+    gain_ = reinterpret_cast<float*>(Allocate(static_cast<size_t>(model.hidden) * 4));
+    Require(cudaMemsetAsync(gain_, 0x3f, static_cast<size_t>(model.hidden) * 4, stream_), "gain");
+    Require(FillNormalBf16(buffers_[0], static_cast<int64_t>(kMaxRows) * model.hidden, 1.0f, 1,
+                           stream_));
+  }
+  ~ChainBench() {
+    for (char* memory : memory_) cudaFree(memory);
+    for (char* buffer : buffers_) cudaFree(buffer);
+    cudaFree(gain_);
+    cudaStreamDestroy(stream_);
+  }
+
+  // Of a layer, by a read-only pass over the largest weights.
+  double StreamMicroseconds() {
+    double best = 1e30;
+    for (int blocks = 4; blocks <= 16; blocks *= 2) {
+      best = std::min(best, Time(stream_, [&] {
+                        ReadOnlyPass(memory_[1], pass_bytes_, 132 * blocks, buffers_[5], stream_);
+                      }));
+    }
+    return best * static_cast<double>(bytes_) / static_cast<double>(pass_bytes_);
+  }
+
+  void Measure(int rows, double stream_us) {
+    Require(
+        cudaMemsetAsync(buffers_[1], 0, static_cast<size_t>(kMaxRows * model_.hidden) * 4, stream_),
+        "residual");
+    const double chain = Time(stream_, [&] {
+      for (int layer = 0; layer < layers_; ++layer) {
+        const auto steps = Steps(layer, rows);
+        if (!kernels_->CanChain(steps)) {
+          std::fprintf(stderr, "no chain\n");
+          std::exit(1);
+        }
+        Require(kernels_->LaunchChain(steps, stream_));
+      }
+    });
+    const double single = Time(stream_, [&] {
+      for (int layer = 0; layer < layers_; ++layer) {
+        for (const ChainStep& step : Steps(layer, rows)) {
+          Require(kernels_->Launch(step.call, stream_));
+        }
+      }
+    });
+    std::printf(
+        "%s %-8s M=%-3d a layer: chain %7.2f us, four launches %7.2f us, stream %7.2f us, "
+        "chain at %3.0f %%\n",
+        model_.name, format_.name, rows, chain / layers_, single / layers_, stream_us,
+        100.0 * stream_us * layers_ / chain);
+    std::fflush(stdout);
+  }
+
+ private:
+  void Add(int64_t n, int64_t k, bool gated) {
+    char* const plain = Allocate(static_cast<size_t>(n * k) * 2);
+    Require(FillNormalBf16(plain, n * k, 0.02f, weights_.size(), stream_));
+    std::vector<WeightPart> parts(gated ? 2 : 1);
+    const int64_t rows = n / static_cast<int64_t>(parts.size());
+    for (size_t i = 0; i < parts.size(); ++i) {
+      parts[i].data = plain + static_cast<size_t>(rows * k) * 2 * i;
+      parts[i].rows = rows;
+    }
+    const WeightSource source{SourceType::kBf16, parts, k, gated, format_.weight};
+    const size_t bytes = Require(PackedWeightBytes(source));
+    char* const memory = Allocate(bytes * static_cast<size_t>(layers_));
+    const PackedWeight packed = Require(PackWeight(source, memory, bytes, stream_));
+    weights_.emplace_back();
+    for (int i = 0; i < layers_; ++i) {
+      const size_t offset = static_cast<size_t>(i) * bytes;
+      if (i > 0) {
+        Require(cudaMemcpyAsync(memory + offset, memory, bytes, cudaMemcpyDeviceToDevice, stream_),
+                "copy");
+      }
+      PackedWeight& w = weights_.back().emplace_back(packed);
+      w.data = static_cast<const char*>(packed.data) + offset;
+      if (w.scales != nullptr) w.scales = packed.scales + offset / sizeof(float);
+    }
+    memory_.push_back(memory);
+    if (memory_.size() == 2) pass_bytes_ = bytes * static_cast<size_t>(layers_);
+    Require(cudaStreamSynchronize(stream_), "packing");
+    Require(cudaFree(plain), "free");
+  }
+
+  std::vector<ChainStep> Steps(int layer, int rows) const {
+    std::vector<ChainStep> steps(4);
+    char* const inputs[] = {buffers_[0], buffers_[2], buffers_[3], buffers_[2]};
+    char* const outputs[] = {buffers_[1], buffers_[3], buffers_[1], buffers_[4]};
+    constexpr Store kStores[] = {Store::kAccumulateF32, Store::kSiluMulBf16, Store::kAccumulateF32,
+                                 Store::kBf16};
+    for (size_t i = 0; i < 4; ++i) {
+      LinearCall& call = steps[i].call;
+      call.weight = &weights_[i][static_cast<size_t>(layer)];
+      call.x = inputs[i];
+      call.y = outputs[i];
+      call.store = kStores[i];
+      call.rows = rows;
+      if (i % 2 == 1) steps[i].norm_weight = gain_;
+    }
+    return steps;
+  }
+
+  Model model_;
+  Format format_;
+  int layers_;
+  cudaStream_t stream_ = nullptr;
+  std::unique_ptr<LinearKernels> kernels_;
+  std::vector<std::vector<PackedWeight>> weights_;
+  std::vector<char*> memory_;
+  size_t bytes_ = 0;
+  size_t pass_bytes_ = 0;
+  char* buffers_[6] = {};
+  float* gain_ = nullptr;
+};
+
+}  // namespace
+}  // namespace aisp::cuda
+
+int main(int argc, char** argv) {
+  using aisp::cuda::ChainBench;
+  using aisp::cuda::Format;
+  using aisp::cuda::Model;
+  using aisp::cuda::WeightFormat;
+  std::string wanted = "all";
+  std::string wanted_model = "8b";
+  std::vector<int> rows = {1, 8, 32};
+  int layers = 32;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument.rfind("format=", 0) == 0) wanted = argument.substr(7);
+    if (argument.rfind("model=", 0) == 0) wanted_model = argument.substr(6);
+    if (argument.rfind("layers=", 0) == 0) layers = std::atoi(argv[i] + 7);
+    if (argument.rfind("rows=", 0) == 0) {
+      rows.clear();
+      const char* at = argv[i] + 5;
+      while (*at != '\0') {
+        char* end = nullptr;
+        rows.push_back(static_cast<int>(std::strtol(at, &end, 10)));
+        at = *end == ',' ? end + 1 : end;
+      }
+    }
+  }
+  if (layers < 1 || std::any_of(rows.begin(), rows.end(), [](int r) { return r < 1 || r > 64; })) {
+    std::fprintf(stderr, "rows are 1 to 64, layers at least 1\n");
+    return 1;
+  }
+  const Format formats[] = {{"bf16", WeightFormat::kBf16},
+                            {"fp8", WeightFormat::kFp8},
+                            {"fp8block", WeightFormat::kFp8Block},
+                            {"nvfp4", WeightFormat::kNvfp4}};
+  const Model models[] = {{"8b", 4096, 14336, 6144}, {"1b", 2048, 8192, 3072}};
+  for (const Model& model : models) {
+    if (wanted_model != model.name) continue;
+    for (const Format& format : formats) {
+      if (wanted != "all" && wanted != format.name) continue;
+      ChainBench bench(model, format, layers);
+      const double stream_us = bench.StreamMicroseconds();
+      for (const int m : rows) bench.Measure(m, stream_us);
+    }
+  }
+  return 0;
+}
