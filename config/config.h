@@ -79,7 +79,7 @@ struct Config {
     std::string kv_advertise;
     std::string data_address = "127.0.0.1";
     std::string data_advertise;
-    std::vector<std::string> transports{"shm", "tcp"};
+    std::vector<std::string> transports{"cuda_ipc", "shm", "tcp"};
     std::string host_id;
     int64_t admin_port = 0;
     std::string admin_address = "127.0.0.1";
@@ -91,9 +91,10 @@ struct Config {
     int64_t block_tokens = 16;
     ByteSize kv_memory{0};
     int64_t kv_blocks = 0;
-    int64_t max_batch_tokens = 512;
-    int64_t max_prefill_chunk = 256;
-    int64_t max_sequences = 64;
+    // 0: chosen for the device (server/device_defaults.h).
+    int64_t max_batch_tokens = 0;
+    int64_t max_prefill_chunk = 0;
+    int64_t max_sequences = 0;
     int64_t max_waiting = 1024;
     int64_t watermark_blocks = 2;
     bool prefix_cache = true;
@@ -102,6 +103,7 @@ struct Config {
   struct Up {
     int64_t prefill_workers = 1;
     int64_t decode_workers = 1;
+    std::vector<std::string> devices;  // of the workers, in turn; empty: model.device
     bool demo = false;
   } up;
 

@@ -321,13 +321,15 @@ void BindWorker(Config& c, std::vector<Setting>& out) {
                  kNoMin,
                  kNoMax,
                  {}});
-  out.push_back({"worker.transports",
-                 "--transports",
-                 &c.worker.transports,
-                 "KV transports that may be used: shm, tcp (inproc inside one process).",
-                 kNoMin,
-                 kNoMax,
-                 {}});
+  out.push_back(
+      {"worker.transports",
+       "--transports",
+       &c.worker.transports,
+       "KV transports that may be used: cuda_ipc (between GPUs of one host), shm, tcp; those that "
+       "cannot reach this worker's memory are left out.",
+       kNoMin,
+       kNoMax,
+       {}});
   out.push_back({"worker.host_id",
                  "--host-id",
                  &c.worker.host_id,
@@ -390,22 +392,23 @@ void BindEngine(Config& c, std::vector<Setting>& out) {
   out.push_back({"engine.max_batch_tokens",
                  "--max-batch-tokens",
                  &c.engine.max_batch_tokens,
-                 "Token budget of one step (decodes and prefill chunks together).",
-                 16,
+                 "Token budget of one step (decodes and prefill chunks together); 0: 512 on a CPU, "
+                 "2048 on a GPU.",
+                 0,
                  65536,
                  {}});
   out.push_back({"engine.max_prefill_chunk",
                  "--max-prefill-chunk",
                  &c.engine.max_prefill_chunk,
-                 "Prompt tokens of one sequence in one step.",
-                 1,
+                 "Prompt tokens of one sequence in one step; 0: 256 on a CPU, 2048 on a GPU.",
+                 0,
                  65536,
                  {}});
   out.push_back({"engine.max_sequences",
                  "--max-num-seqs",
                  &c.engine.max_sequences,
-                 "Sequences that run at once.",
-                 1,
+                 "Sequences that run at once; 0: 64 on a CPU, 256 on a GPU.",
+                 0,
                  4096,
                  {}});
   out.push_back({"engine.max_waiting",
@@ -446,6 +449,14 @@ void BindRest(Config& c, std::vector<Setting>& out) {
                  1,
                  64,
                  {}});
+  out.push_back({"up.devices",
+                 "--devices",
+                 &c.up.devices,
+                 "Devices of the workers in turn, prefill workers first, as cuda:0,cuda:1; empty: "
+                 "all on model.device.",
+                 kNoMin,
+                 kNoMax,
+                 {}});
   out.push_back({"up.demo",
                  "--demo",
                  &c.up.demo,
@@ -485,10 +496,11 @@ std::vector<Setting> BindSettings(Config* config) {
   out.push_back({"role",
                  "--role",
                  &config->role,
-                 "What this process is.",
+                 "What this process is: a router and a worker that does everything, the three "
+                 "roles side by side, or one of them.",
                  kNoMin,
                  kNoMax,
-                 {"all", "router", "prefill", "decode"}});
+                 {"all", "split", "router", "prefill", "decode"}});
   BindModel(*config, out);
   BindHttp(*config, out);
   BindRouter(*config, out);

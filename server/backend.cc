@@ -10,17 +10,20 @@
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cuda/load.h"
+#include "server/device_defaults.h"
+#include "server/memory_plan.h"
 #include "server/process.h"
 
 namespace aisp {
 namespace {
 
 ModelExecutorOptions ExecutorOptionsOf(const Config& config, const ServedModel& served) {
+  const Config::Engine engine = EngineSettingsOf(config);
   ModelExecutorOptions o;
   if (config.model.dtype != "auto") o.model.compute_dtype = ParseDType(config.model.dtype);
-  o.model.max_batch_tokens = static_cast<int32_t>(config.engine.max_batch_tokens);
+  o.model.max_batch_tokens = static_cast<int32_t>(engine.max_batch_tokens);
   o.model.max_context = served.max_model_len;
-  o.max_slots = static_cast<int32_t>(config.engine.max_sequences);
+  o.max_slots = static_cast<int32_t>(engine.max_sequences);
   o.model.max_logit_rows = o.max_slots;
   o.model.max_sequences = o.max_slots;
   o.block_tokens = served.kv_layout.block_tokens;
@@ -47,8 +50,10 @@ std::optional<WeightFormat> WeightFormatOf(const Config& config) {
   return std::nullopt;
 }
 
-Status CheckMemory(const Device& device, const KvLayout& kv) {
+Status CheckMemory(const Config& config, const ServedModel& served, const Device& device) {
   AISP_ASSIGN_OR_RETURN(const MemoryInfo memory, device.GetMemoryInfo());
+  if (device.info().asynchronous) return CheckGpuMemory(config, served, device.info(), memory);
+  const KvLayout& kv = served.kv_layout;
   if (kv.PoolBytes() <= memory.free_bytes) return {};
   return ResourceExhausted(
       fmt::format("the KV pool wants {} ({} blocks), {} are free; lower --kv-memory or --kv-blocks",
@@ -60,10 +65,11 @@ Status CheckMemory(const Device& device, const KvLayout& kv) {
 Result<ComputeDevice> OpenComputeDevice(const Config& config) {
   const std::string& wanted = config.model.device;
   if (wanted != "cpu") {
+    const Config::Engine engine = EngineSettingsOf(config);
     CudaBackendOptions options;
     AISP_ASSIGN_OR_RETURN(options.index, CudaIndexOf(wanted));
-    options.max_rows = static_cast<int32_t>(config.engine.max_batch_tokens);
-    options.max_sequences = static_cast<int32_t>(config.engine.max_sequences);
+    options.max_rows = static_cast<int32_t>(engine.max_batch_tokens);
+    options.max_sequences = static_cast<int32_t>(engine.max_sequences);
     const std::string here = ExecutableFolder();
     const std::string folders[] = {here + "/../lib", here};
     auto cuda = OpenCudaBackend(options, folders);
@@ -96,7 +102,7 @@ Result<Backend> MakeBackend(const Config& config, const ServedModel& served) {
     backend.device = std::move(opened.device);
     backend.ops = std::move(opened.ops);
   }
-  AISP_RETURN_IF_ERROR(CheckMemory(*backend.device, served.kv_layout));
+  AISP_RETURN_IF_ERROR(CheckMemory(config, served, *backend.device));
   ModelExecutorOptions options = ExecutorOptionsOf(config, served);
   AISP_ASSIGN_OR_RETURN(options.model.random_weights, RandomWeightsSeed(config));
   options.model.weight_format = WeightFormatOf(config);
@@ -119,13 +125,14 @@ Result<Backend> MakeBackend(const Config& config, const ServedModel& served) {
 }
 
 EngineOptions EngineOptionsOf(const Config& config, const ServedModel& served) {
+  const Config::Engine engine = EngineSettingsOf(config);
   EngineOptions o;
-  o.limits.max_batch_tokens = static_cast<int32_t>(config.engine.max_batch_tokens);
-  o.limits.max_sequences = static_cast<int32_t>(config.engine.max_sequences);
-  o.limits.max_prefill_chunk = static_cast<int32_t>(config.engine.max_prefill_chunk);
-  o.limits.watermark_blocks = static_cast<int32_t>(config.engine.watermark_blocks);
-  o.enable_prefix_cache = config.engine.prefix_cache;
-  o.max_sequences_total = static_cast<int32_t>(config.engine.max_waiting);
+  o.limits.max_batch_tokens = static_cast<int32_t>(engine.max_batch_tokens);
+  o.limits.max_sequences = static_cast<int32_t>(engine.max_sequences);
+  o.limits.max_prefill_chunk = static_cast<int32_t>(engine.max_prefill_chunk);
+  o.limits.watermark_blocks = static_cast<int32_t>(engine.watermark_blocks);
+  o.enable_prefix_cache = engine.prefix_cache;
+  o.max_sequences_total = static_cast<int32_t>(engine.max_waiting);
   o.weights_digest = served.fingerprint.weights_digest();
   return o;
 }

@@ -128,6 +128,107 @@ Result<EngineBenchResult> BenchBatch(const EngineBenchOptions& o, ServingExecuto
   return result;
 }
 
+// A closed loop on one engine.
+class ClosedLoop {
+ public:
+  ClosedLoop(const EngineBenchOptions& o, ServingExecutor& executor, int32_t streams, uint64_t seed)
+      : options_(o),
+        executor_(executor),
+        streams_(streams),
+        seed_(seed),
+        engine_(EngineFor(o, streams), &executor, &clock_, nullptr) {}
+
+  Result<ClosedLoopResult> Run() {
+    const int32_t requests = streams_ * options_.rounds;
+    const DeviceTimes device_begin = TimesOf(executor_);
+    const Instant begin = clock_.Now();
+    for (int32_t i = 0; i < streams_; ++i) AISP_RETURN_IF_ERROR(AddNext());
+    int32_t ended = 0;
+    while (ended < requests) {
+      AISP_ASSIGN_OR_RETURN(const CollectOutput out, TimedTurn());
+      for (const TokenOutput& token : out.tokens) {
+        if (token.token >= 0) ++tokens_;
+        if (token.finish == FinishReason::kNone) continue;
+        ++ended;
+        const SequenceTimes times = engine_.Times(token.sequence);
+        ttft_ms_ += ToMs(times.first_token - times.added);
+        if (added_ < requests) AISP_RETURN_IF_ERROR(AddNext());
+      }
+    }
+    return ResultOf(ToSeconds(clock_.Now() - begin), requests, device_begin);
+  }
+
+ private:
+  static EngineOptions EngineFor(const EngineBenchOptions& o, int32_t streams) {
+    EngineOptions options = o.serving;
+    options.limits.max_sequences = streams;
+    options.max_sequences_total = std::max(options.max_sequences_total, streams);
+    return options;
+  }
+
+  Status AddNext() {
+    const auto seed = seed_ + static_cast<uint64_t>(added_++);
+    AISP_RETURN_IF_ERROR(
+        engine_.Add(RequestOf(options_, executor_.model().spec().vocabulary, seed)));
+    return {};
+  }
+
+  Result<CollectOutput> TimedTurn() {
+    while (engine_.CanLaunch()) {
+      const Instant begin = clock_.Now();
+      AISP_RETURN_IF_ERROR(engine_.Launch());
+      launch_us_ += 1e3 * ToMs(clock_.Now() - begin);
+    }
+    AISP_ASSIGN_OR_RETURN(CollectOutput out, Turn(engine_));
+    if (out.timing.step > 0) {
+      ++steps_;
+      mixed_ += out.timing.prefill_tokens > 0 ? 1 : 0;
+      overhead_us_ += 1e3 * ToMs(out.timing.overhead);
+    }
+    return out;
+  }
+
+  ClosedLoopResult ResultOf(double seconds, int32_t requests, const DeviceTimes& begin) const {
+    const auto steps = static_cast<double>(std::max<uint64_t>(steps_, 1));
+    ClosedLoopResult r;
+    r.streams = streams_;
+    r.requests = requests;
+    r.seconds = seconds;
+    r.output_tokens_per_s = static_cast<double>(tokens_) / seconds;
+    r.ttft_ms = ttft_ms_ / requests;
+    r.steps = steps_;
+    r.mixed_percent = 100 * static_cast<double>(mixed_) / steps;
+    r.step_ms = 1e3 * seconds / steps;
+    r.overhead_us = overhead_us_ / steps;
+    // Planning is part of both.
+    r.launch_us = launch_us_ / steps;
+    const DeviceTimes end = TimesOf(executor_);
+    const double busy = end.busy_ms - begin.busy_ms, idle = end.idle_ms - begin.idle_ms;
+    if (busy > 0) r.idle_percent = 100 * idle / (busy + idle);
+    return r;
+  }
+
+  const EngineBenchOptions& options_;
+  ServingExecutor& executor_;
+  const int32_t streams_;
+  const uint64_t seed_;
+  const SteadyClock clock_;
+  Engine engine_;
+  int32_t added_ = 0;
+  uint64_t tokens_ = 0, steps_ = 0, mixed_ = 0;
+  double ttft_ms_ = 0, launch_us_ = 0, overhead_us_ = 0;
+};
+
+std::string ToJson(const ClosedLoopResult& r) {
+  return fmt::format(
+      ", \"closed_loop\": {{\"streams\": {}, \"requests\": {}, \"seconds\": {:.3f}, "
+      "\"output_tokens_per_s\": {:.1f}, \"mean_ttft_ms\": {:.1f}, \"steps\": {}, "
+      "\"mixed_steps_percent\": {:.1f}, \"mean_step_ms\": {:.4f}, \"overhead_us\": {:.1f}, "
+      "\"launch_us\": {:.1f}, \"idle_percent\": {:.2f}}}",
+      r.streams, r.requests, r.seconds, r.output_tokens_per_s, r.ttft_ms, r.steps, r.mixed_percent,
+      r.step_ms, r.overhead_us, r.launch_us, r.idle_percent);
+}
+
 }  // namespace
 
 Result<std::vector<EngineBenchResult>> BenchEngine(const EngineBenchOptions& options,
@@ -136,6 +237,10 @@ Result<std::vector<EngineBenchResult>> BenchEngine(const EngineBenchOptions& opt
   for (int32_t batch : options.batches) {
     AISP_ASSIGN_OR_RETURN(EngineBenchResult result,
                           BenchBatch(options, executor, batch, 1000 * results.size() + 1));
+    if (options.rounds > 0) {
+      const uint64_t seed = 1000000 * (results.size() + 1);
+      AISP_ASSIGN_OR_RETURN(result.closed_loop, ClosedLoop(options, executor, batch, seed).Run());
+    }
     results.push_back(result);
   }
   return results;
@@ -146,9 +251,10 @@ std::string ToJson(const EngineBenchResult& r) {
       "{{\"batch\": {}, \"prefill_s\": {:.5f}, \"prompt_tokens_per_s\": {:.0f}, "
       "\"step_ms\": {:.4f}, \"output_tokens_per_s\": {:.1f}, \"device_ms\": {:.4f}, "
       "\"idle_percent\": {:.2f}, \"bytes\": {:.0f}, \"operations\": {}, "
-      "\"roofline_ms\": {:.4f}, \"roofline_percent\": {:.1f}}}",
+      "\"roofline_ms\": {:.4f}, \"roofline_percent\": {:.1f}{}}}",
       r.batch, r.prefill_s, r.prompt_tokens_per_s, r.step_ms, r.output_tokens_per_s, r.device_ms,
-      r.idle_percent, r.bytes, r.operations, r.roofline_ms, r.roofline_percent);
+      r.idle_percent, r.bytes, r.operations, r.roofline_ms, r.roofline_percent,
+      r.closed_loop ? ToJson(*r.closed_loop) : "");
 }
 
 }  // namespace aisp

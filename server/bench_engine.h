@@ -1,8 +1,10 @@
 // Measures an engine with a real executor: how fast prompts of one length are computed, how long a decode step takes at one
-// batch size, and how far that is from what the memory allows.
+// batch size, and how far that is from what the memory allows; and the engine as a server uses it, in a closed loop: so many
+// requests at a time, each followed by another, prompts and all. What aisp-loadgen sees over HTTP is to be held against that.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +22,25 @@ struct EngineBenchOptions {
   double read_bytes_per_s = 0;
   double kernel_s = 0;
   bool greedy = true;
+  // Of the closed loop: requests that each of the `batch` streams sends one after the other; 0: it is not run.
+  int32_t rounds = 0;
+  EngineOptions serving;  // as a server with these settings would have them
+};
+
+// The whole run of a closed loop.
+struct ClosedLoopResult {
+  int32_t streams = 0;
+  int32_t requests = 0;
+  double seconds = 0;
+  double output_tokens_per_s = 0;  // prompts included in the time
+  double ttft_ms = 0;              // mean
+  uint64_t steps = 0;
+  double mixed_percent = 0;  // of the steps, those with prompt tokens
+  double step_ms = 0;        // mean
+  // What the host does in a step, mean: planning and bookkeeping, and handing the step to the device.
+  double overhead_us = 0;
+  double launch_us = 0;
+  double idle_percent = 0;  // of the device between steps; 0 on a CPU
 };
 
 // One line of the result.
@@ -35,6 +56,7 @@ struct EngineBenchResult {
   double roofline_percent = 0;
   double bytes = 0;       // that a decode step has to read
   size_t operations = 0;  // in its graph
+  std::optional<ClosedLoopResult> closed_loop;
 };
 
 Result<std::vector<EngineBenchResult>> BenchEngine(const EngineBenchOptions& options,

@@ -1,4 +1,4 @@
-// `aisp serve`: one process with the router, one worker, or all three roles.
+// `aisp serve`: one process with one role, with a router and a worker that does everything (all), or with all three roles (split).
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -44,7 +44,10 @@ constexpr std::string_view kSignals =
 std::string Help() {
   constexpr std::array<std::string_view, 7> kPrefixes = {"role",    "model.",  "http.", "router.",
                                                          "worker.", "engine.", "log."};
-  return "aisp serve [--role all|router|prefill|decode] [--config FILE] [flags]\n\n" +
+  return "aisp serve [--role all|split|router|prefill|decode] [--config FILE] [flags]\n\n"
+         "all: a router and one worker that prefills and decodes; the weights are loaded once.\n"
+         "split: a router, a prefill and a decode worker, each with its own weights, in one "
+         "process.\n\n" +
          HelpForSettings(kPrefixes, kExtras) + std::string(kSignals);
 }
 
@@ -56,12 +59,10 @@ class Process {
 
   Status Start() {
     AISP_ASSIGN_OR_RETURN(served_, LoadServedModel(config_));
-    const bool all = config_.role == "all";
-    if (all || config_.role == "router") AISP_RETURN_IF_ERROR(StartRouter(all));
-    if (!all && config_.role != "router") AISP_RETURN_IF_ERROR(StartAdmin());
-    for (const char* role : {"prefill", "decode"}) {
-      if (all || config_.role == role) AISP_RETURN_IF_ERROR(StartWorker(role));
-    }
+    if (OneProcess() || config_.role == "router") AISP_RETURN_IF_ERROR(StartRouter());
+    if (!OneProcess() && config_.role != "router") AISP_RETURN_IF_ERROR(StartAdmin());
+    if (Split() || config_.role == "prefill") AISP_RETURN_IF_ERROR(StartWorker("prefill"));
+    if (OneProcess() || config_.role == "decode") AISP_RETURN_IF_ERROR(StartWorker("decode"));
     return {};
   }
 
@@ -74,10 +75,26 @@ class Process {
     if (admin_) admin_->Stop();
   }
 
+  // Why a worker could not go on computing.
+  Status Failure() const {
+    for (const auto& worker : workers_) AISP_RETURN_IF_ERROR(worker->Failure());
+    return {};
+  }
+
  private:
-  Status StartRouter(bool all) {
+  bool Split() const { return config_.role == "split"; }
+  bool OneProcess() const { return Split() || config_.role == "all"; }
+
+  // In one process the roles go by their names, the worker that does everything by "worker".
+  std::string IdOf(const std::string& role) const {
+    if (Split()) return role;
+    if (!config_.worker.id.empty()) return config_.worker.id;
+    return OneProcess() ? "worker" : fmt::format("{}-{}", role, getpid());
+  }
+
+  Status StartRouter() {
     AISP_ASSIGN_OR_RETURN(router_, RouterService::Create(config_, served_.get(), &clock_, &metrics_,
-                                                         all ? &hub_ : nullptr, sockets_));
+                                                         OneProcess() ? &hub_ : nullptr, sockets_));
     AISP_RETURN_IF_ERROR(router_->Start());
     announcer_->Say("http", router_->http_address());
     announcer_->Say("grpc", router_->grpc_address());
@@ -108,13 +125,9 @@ class Process {
     host_.served = served_.get();
     host_.clock = &clock_;
     host_.metrics = &metrics_;
-    const bool all = config_.role == "all";
-    if (all) {
-      host_.local = &hub_;
-      host_.inproc = &inproc_;
-    }
-    std::string id = config_.worker.id;
-    if (id.empty() || all) id = all ? role : fmt::format("{}-{}", role, getpid());
+    host_.local = OneProcess() ? &hub_ : nullptr;
+    host_.inproc = Split() ? &inproc_ : nullptr;
+    const std::string id = IdOf(role);
     AISP_ASSIGN_OR_RETURN(auto worker, WorkerService::Create(host_, role, id));
     const auto on_ready = [this, id, role] {
       announcer_->Say("ready", id);
@@ -180,7 +193,7 @@ Status ServeUntilStopped(const Config& config, const RouterSockets& sockets, Ann
   LogInfo("stopping", {{"why", why}});
   // A second signal asks for haste.
   process.Stop([&] { return !signals->WaitFor(0).empty(); });
-  return {};
+  return process.Failure();
 }
 
 }  // namespace
@@ -203,14 +216,16 @@ int RunServe(const std::vector<std::string>& args) {
   Announcer announcer(*announce_fd);
   StopSignals signals(*lifeline_fd);
   const GrpcKeeper grpc;
+  int exit_code = 0;
   if (const Status ran = ServeUntilStopped(line->config, *sockets, &announcer, &signals); !ran) {
     FlushLog(std::chrono::seconds(1));
-    return ReportFailure(ran.error().message);
+    exit_code = ReportFailure(ran.error().message);
+  } else {
+    LogInfo("stopped");
+    FlushLog(std::chrono::seconds(1));
   }
-  LogInfo("stopped");
-  FlushLog(std::chrono::seconds(1));
   // Everything of ours has been destroyed; what gRPC still has must not be (see GrpcKeeper).
-  _exit(0);
+  _exit(exit_code);
 }
 
 }  // namespace aisp

@@ -7,6 +7,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/log.h"
+#include "common/strings.h"
+#include "kvcache/transport/cuda_ipc.h"
 #include "kvcache/transport/inproc.h"
 #include "kvcache/transport/shm.h"
 #include "kvcache/transport/tcp.h"
@@ -34,12 +37,20 @@ Result<std::string> NumericAddress(const std::string& host, const std::string& b
   return std::string(number);
 }
 
+template <typename Lane>
+std::unique_ptr<KvTransport> Watched(std::unique_ptr<Lane> lane, WriterWatcher** watcher) {
+  *watcher = lane.get();
+  return lane;
+}
+
+// `watcher` stays null where the lane has none.
 Result<std::unique_ptr<KvTransport>> Make(const Config& config, const std::string& name,
-                                          KvTransports* out) {
+                                          WriterWatcher** watcher) {
   if (name == "shm") {
-    auto shm = std::make_unique<ShmTransport>(ShmTransport::Options{});
-    out->shm = shm.get();
-    return shm;
+    return Watched(std::make_unique<ShmTransport>(ShmTransport::Options{}), watcher);
+  }
+  if (name == "cuda_ipc") {
+    return Watched(std::make_unique<CudaIpcTransport>(CudaIpcTransport::Options{}), watcher);
   }
   if (name == "tcp") {
     TcpTransport::Options o;
@@ -48,33 +59,55 @@ Result<std::unique_ptr<KvTransport>> Make(const Config& config, const std::strin
                           NumericAddress(config.worker.data_advertise, config.worker.data_address));
     return std::make_unique<TcpTransport>(o);
   }
-  return InvalidArgument(fmt::format("worker.transports: '{}' is unknown; known: shm, tcp", name));
+  return InvalidArgument(
+      fmt::format("worker.transports: '{}' is unknown; known: cuda_ipc, shm, tcp", name));
 }
 
 }  // namespace
 
 Result<KvTransports> MakeKvTransports(const Config& config, InprocHub* inproc, Device& device,
                                       const Buffer& pool, const std::function<void()>& wake) {
-  KvTransports out;
-  if (inproc != nullptr) {
-    out.owned.push_back(std::make_unique<InprocTransport>(inproc, InprocTransport::Options{}));
-  } else {
-    for (const std::string& name : config.worker.transports) {
-      AISP_ASSIGN_OR_RETURN(auto transport, Make(config, name, &out));
-      out.owned.push_back(std::move(transport));
-    }
-  }
   const KvRegion region{static_cast<std::byte*>(pool.data()), pool.bytes(), pool.fd(),
-                        device.info().asynchronous ? &device : nullptr};
-  for (auto& transport : out.owned) {
+                        device.info().asynchronous ? &device : nullptr, &pool};
+  KvTransports out;
+  std::vector<std::string> left_out;
+  const auto add = [&](std::unique_ptr<KvTransport> transport, WriterWatcher* watcher) -> Status {
     transport->SetWaker(wake);
-    AISP_RETURN_IF_ERROR(transport->Register(region));
+    Status registered = transport->Register(region);
+    if (!registered && registered.error().code == Code::kFailedPrecondition) {
+      left_out.push_back(registered.error().message);
+      return {};
+    }
+    AISP_RETURN_IF_ERROR(registered);
+    if (watcher != nullptr) out.watchers.push_back(watcher);
     out.ranked.push_back(transport.get());
+    out.owned.push_back(std::move(transport));
+    return {};
+  };
+  if (inproc != nullptr) {
+    AISP_RETURN_IF_ERROR(
+        add(std::make_unique<InprocTransport>(inproc, InprocTransport::Options{}), nullptr));
+    return out;
+  }
+  for (const std::string& name : config.worker.transports) {
+    WriterWatcher* watcher = nullptr;
+    AISP_ASSIGN_OR_RETURN(auto transport, Make(config, name, &watcher));
+    AISP_RETURN_IF_ERROR(add(std::move(transport), watcher));
+  }
+  if (out.ranked.empty() && !left_out.empty()) {
+    return FailedPrecondition(
+        fmt::format("worker.transports: none of {} reaches this worker's KV: {}",
+                    Join(config.worker.transports, ", "), Join(left_out, "; ")));
   }
   std::stable_sort(out.ranked.begin(), out.ranked.end(),
                    [](const KvTransport* a, const KvTransport* b) {
                      return a->capabilities().rank > b->capabilities().rank;
                    });
+  std::vector<std::string> names;
+  for (const KvTransport* lane : out.ranked) names.push_back(lane->capabilities().name);
+  LogInfo("KV lanes", {{"device", device.info().kind},
+                       {"lanes", Join(names, ", ")},
+                       {"left_out", Join(left_out, "; ")}});
   return out;
 }
 

@@ -3,21 +3,23 @@
 #include <utility>
 
 #include "common/log.h"
-#include "kvcache/transport/shm.h"
 
 namespace aisp {
 
 DeathWatch ProcessDeath::Watch(const std::string& worker_id, uint64_t /*incarnation*/,
                                int64_t pid) {
-  if (shm_ == nullptr || pid <= 0) return {};
-  auto watch = shm_->WatchWriter(static_cast<pid_t>(pid));
-  if (!watch) {
-    LogDebug("no proof of death can be had",
-             {{"worker", worker_id}, {"pid", pid}, {"why", watch.error().message}});
-    return {};
+  if (pid <= 0) return {};
+  std::string why = "no lane maps this pool";
+  for (WriterWatcher* watcher : watchers_) {
+    auto watch = watcher->WatchWriter(static_cast<pid_t>(pid));
+    if (watch) {
+      watches_.emplace(++last_, std::move(*watch));
+      return DeathWatch(last_);
+    }
+    why = watch.error().message;
   }
-  watches_.emplace(++last_, std::move(*watch));
-  return DeathWatch(last_);
+  LogDebug("no proof of death can be had", {{"worker", worker_id}, {"pid", pid}, {"why", why}});
+  return {};
 }
 
 bool ProcessDeath::Dead(DeathWatch watch) {

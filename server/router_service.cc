@@ -17,6 +17,7 @@
 #include "net/io_loop.h"
 #include "net/request_id.h"
 #include "server/admin_api.h"
+#include "server/device_defaults.h"
 #include "server/frontend.h"
 #include "server/inference_service.h"
 #include "server/work_pool.h"
@@ -36,15 +37,18 @@ uint64_t DrawSeed() {
   return (uint64_t{device()} << 32) | device();
 }
 
-RouterOptions RouterOptionsOf(const Config& config) {
+// `alone`: the workers are part of this process. One that has failed does not come back.
+RouterOptions RouterOptionsOf(const Config& config, bool alone) {
   RouterOptions o;
+  if (alone) o.takeover_wait = {};
   o.max_inflight = static_cast<int32_t>(config.router.max_inflight);
   o.default_timeout = config.router.default_timeout;
   o.silence_limit = config.router.silence_limit;
   o.telemetry_interval = config.router.telemetry_interval;
   o.max_attempts = static_cast<int>(config.router.max_attempts);
-  o.policy.chunk_tokens = static_cast<int32_t>(
-      std::min(config.engine.max_prefill_chunk, config.engine.max_batch_tokens));
+  const Config::Engine engine = EngineSettingsOf(config);
+  o.policy.chunk_tokens =
+      static_cast<int32_t>(std::min(engine.max_prefill_chunk, engine.max_batch_tokens));
   return o;
 }
 
@@ -112,8 +116,8 @@ class RouterServiceImpl final : public RouterService {
       grpc_ = std::make_unique<GrpcServer>();
       sender_ = grpc_->ServeRouterControl(&links_, post);
     }
-    router_ = std::make_unique<Router>(RouterOptionsOf(config), model->fingerprint, clock,
-                                       DrawSeed(), sender_, metrics);
+    router_ = std::make_unique<Router>(RouterOptionsOf(config, local != nullptr),
+                                       model->fingerprint, clock, DrawSeed(), sender_, metrics);
     FillContext(model, metrics);
     frontend_ = std::make_unique<Frontend>(&context_, metrics);
     if (config.http.grpc) {

@@ -9,11 +9,12 @@
 
 #include "common/hash.h"
 #include "common/strings.h"
-#include "kernels/cuda/load.h"
 #include "model/files.h"
 #include "model/generation_config.h"
 #include "model/safetensors.h"
+#include "server/device_defaults.h"
 #include "server/process.h"
+#include "text/plain_tokenizer.h"
 
 namespace aisp {
 namespace {
@@ -25,14 +26,6 @@ constexpr const char* kBuiltInModel = "story-7m";
 constexpr int64_t kDefaultPoolLimit = int64_t{1} << 30;
 constexpr int64_t kDefaultGpuPoolLimit = int64_t{32} << 30;
 constexpr int32_t kDefaultPoolContexts = 4;
-
-// Whether a worker with these settings will try to compute on a GPU; that one answers is only seen when it is opened.
-bool WantsGpu(const Config& config) {
-  const std::string here = ExecutableFolder();
-  const std::string folders[] = {here + "/../lib", here};
-  return config.model.device.starts_with("cuda") ||
-         (config.model.device == "auto" && CudaBackendPresent(folders));
-}
 
 DType KvDType(const Config& config, const ModelSpec& spec) {
   const std::string& name =
@@ -102,9 +95,12 @@ Status LoadTemplate(const Config& config, ServedModel* model) {
   return {};
 }
 
-Status LoadTokenizer(ServedModel* model) {
+Status LoadTokenizer(const Config& config, ServedModel* model) {
   auto loaded = Tokenizer::Load(model->path);
-  if (!loaded && loaded.error().code != Code::kNotFound) return tl::unexpected(loaded.error());
+  const bool none = !loaded && loaded.error().code == Code::kNotFound;
+  // A shape has no tokenizer, but shall be served like any model; with fewer than 256 ids it is asked by ids alone.
+  if (none && !config.model.weights.empty()) loaded = MakePlainTokenizer(model->spec.vocabulary);
+  if (!loaded && !none) return tl::unexpected(loaded.error());
   if (loaded) model->tokenizer = std::move(*loaded);
   return {};
 }
@@ -221,7 +217,7 @@ Result<std::unique_ptr<ServedModel>> LoadServedModel(const Config& config) {
   AISP_ASSIGN_OR_RETURN(model->spec, LoadModelSpec(model->path));
   AISP_ASSIGN_OR_RETURN(model->max_model_len, ContextOf(config, model->spec));
   AISP_ASSIGN_OR_RETURN(model->kv_layout, LayoutOf(config, model->spec, model->max_model_len));
-  AISP_RETURN_IF_ERROR(LoadTokenizer(model.get()));
+  AISP_RETURN_IF_ERROR(LoadTokenizer(config, model.get()));
   if (model->tokenizer) {
     model->max_text_bytes = MaxTextBytes(*model->tokenizer, model->max_model_len);
   }

@@ -28,7 +28,7 @@ struct ServedModel {
   KvLayout kv_layout;  // num_blocks as this config would make it
   v1::Fingerprint fingerprint;
   std::unique_ptr<Tokenizer>
-      tokenizer;  // null: the checkpoint has none; prompts are token ids then
+      tokenizer;  // null: the checkpoint has none; prompts are token ids then. A shape has a plain one
   std::unique_ptr<ChatTemplate> chat_template;  // null: the checkpoint has none
   std::vector<TokenId> eos;
   // More text than this cannot fit the context whatever it says, so it is not tokenized to find out; 0: not known.

@@ -132,6 +132,8 @@ void Supervisor::Impl::AddSlots() {
     slot->config.role = role;
     slot->config.worker.routers = {workers};
     slot->config.worker.admin_port = 0;
+    if (const auto& devices = config.up.devices; role != "router" && !devices.empty())
+      slot->config.model.device = devices[(slots.size() - 1) % devices.size()];
     slots.push_back(std::move(slot));
   };
   add("router", "router");

@@ -14,6 +14,7 @@
 #include "decode/decode_role.h"
 #include "prefill/prefill_role.h"
 #include "server/backend.h"
+#include "server/device_defaults.h"
 #include "server/kv_transports.h"
 #include "server/process.h"
 #include "server/process_death.h"
@@ -63,9 +64,14 @@ class WorkerServiceImpl final : public WorkerService {
   Status Build() {
     const Config& config = *host_.config;
     AISP_ASSIGN_OR_RETURN(backend_, MakeBackend(config, *host_.served));
-    AISP_ASSIGN_OR_RETURN(transports_, MakeKvTransports(config, host_.inproc, *backend_.device,
-                                                        backend_.executor->kv_pool(),
-                                                        [this] { loop_.WakeTransport(); }));
+    if (host_.replace_executor)
+      backend_.executor = host_.replace_executor(std::move(backend_.executor));
+    const bool alone = host_.local != nullptr && host_.inproc == nullptr;
+    if (!alone) {
+      AISP_ASSIGN_OR_RETURN(transports_, MakeKvTransports(config, host_.inproc, *backend_.device,
+                                                          backend_.executor->kv_pool(),
+                                                          [this] { loop_.WakeTransport(); }));
+    }
     post_ = [this](std::function<void()> fn) { loop_.Post(std::move(fn)); };
     return role_name_ == "prefill" ? BuildPrefill() : BuildDecode();
   }
@@ -86,6 +92,11 @@ class WorkerServiceImpl final : public WorkerService {
           fmt::format("the engine of {} has made no step for {:.1f} s", id_, ToSeconds(silent)));
     }
     return ready_;
+  }
+
+  Status Failure() const override {
+    std::lock_guard lock(mutex_);
+    return failure_;
   }
 
   void DrainAndStop(Duration limit, const std::function<bool()>& haste) override {
@@ -114,10 +125,11 @@ class WorkerServiceImpl final : public WorkerService {
     const Config& config = *host_.config;
     PrefillOptions o;
     o.worker = WorkerOptionsOf(host_, id_);
-    o.horizon_tokens = 2 * static_cast<int32_t>(config.engine.max_batch_tokens);
+    const Config::Engine engine = EngineSettingsOf(config);
+    o.horizon_tokens = 2 * static_cast<int32_t>(engine.max_batch_tokens);
     o.max_transfers = static_cast<int32_t>(config.engine.max_waiting);
     o.max_sequence_tokens = host_.served->max_model_len;
-    o.max_running = static_cast<int32_t>(config.engine.max_sequences);
+    o.max_running = static_cast<int32_t>(engine.max_sequences);
     o.pid = getpid();
     auto role = std::make_unique<PrefillRole>(o);
     engine_ = std::make_unique<Engine>(EngineOptionsOf(config, *host_.served),
@@ -151,13 +163,13 @@ class WorkerServiceImpl final : public WorkerService {
     DecodeOptions o;
     o.worker = WorkerOptionsOf(host_, id_);
     o.max_sequence_tokens = host_.served->max_model_len;
-    o.max_running = static_cast<int32_t>(config.engine.max_sequences);
+    o.max_running = static_cast<int32_t>(EngineSettingsOf(config).max_sequences);
     o.default_timeout = config.router.default_timeout;
     o.lease_base = config.worker.lease;
     auto role = std::make_unique<DecodeRole>(o);
     engine_ = std::make_unique<Engine>(EngineOptionsOf(config, *host_.served),
                                        backend_.executor.get(), host_.clock, nullptr);
-    death_ = std::make_unique<ProcessDeath>(transports_.shm);
+    death_ = std::make_unique<ProcessDeath>(transports_.watchers);
     peers_ = host_.local != nullptr ? host_.local->MakeKvPeerDialer(role->peer_links(), post_)
                                     : MakeKvPeerDialer(role->peer_links(), post_);
     DialRouters(role.get());
@@ -184,15 +196,24 @@ class WorkerServiceImpl final : public WorkerService {
   void OnStep() {
     const Status ready = role_->Ready();
     const bool drained = role_->Drained();
+    // In flight are, then, only the answers of the requests that ended with it.
+    const bool failed = !engine_->failed() && !engine_->InFlight();
     {
       std::lock_guard lock(mutex_);
       touched_ = host_.clock->Now();
       ready_ = ready;
       drained_ = drained;
+      if (failed) failure_ = engine_->failed();
     }
     if (drained) changed_.notify_all();
     if (ready && on_ready_) std::exchange(on_ready_, nullptr)();
-    if (on_stop_ && role_->StopWanted()) std::exchange(on_stop_, nullptr)();
+    if (on_stop_ && (failed || role_->StopWanted())) {
+      if (failed) {
+        LogError("the device has failed; this process ends",
+                 {{"worker", id_}, {"error", engine_->failed().error().message}});
+      }
+      std::exchange(on_stop_, nullptr)();
+    }
   }
 
   static constexpr Duration kConnectTimeout = std::chrono::milliseconds(500);
@@ -217,6 +238,7 @@ class WorkerServiceImpl final : public WorkerService {
   std::condition_variable changed_;
   Instant touched_;
   Status ready_ = Unavailable("the worker is starting");
+  Status failure_;
   bool drained_ = false;
   bool started_ = false;
   std::function<void()> on_ready_;

@@ -11,6 +11,7 @@
 
 #include "common/metrics.h"
 #include "config/config.h"
+#include "engine/model_executor.h"
 #include "net/grpc_links.h"
 #include "net/local_links.h"
 #include "server/served_model.h"
@@ -26,9 +27,13 @@ struct WorkerHost {
   const ServedModel* served = nullptr;
   const Clock* clock = nullptr;
   Metrics* metrics = nullptr;
-  // Set when router and workers are one process: links and transports then stay inside it.
+  // Set when router and workers are one process: links then stay inside it, and KV moves through `inproc`. Without `inproc` the
+  // worker has nobody to move KV to or from: a decode worker prefills every prompt itself.
   LocalHub* local = nullptr;
   InprocHub* inproc = nullptr;
+  // For tests: what computes in place of the model's executor, which it is given.
+  std::function<std::unique_ptr<ServingExecutor>(std::unique_ptr<ServingExecutor>)>
+      replace_executor;
 };
 
 class WorkerService {
@@ -41,10 +46,12 @@ class WorkerService {
                                                        const std::string& id);
 
   // Run once each, on the worker's thread: `on_ready` when a router has accepted it, `on_stop` when a router asked for the end of
-  // the process and the worker is drained.
+  // the process and the worker is drained, or when its device has failed and its requests are answered.
   virtual void Start(std::function<void()> on_ready, std::function<void()> on_stop) = 0;
   // Any thread: the role's Ready(), as of the last step or timer.
   virtual Status Ready() const = 0;
+  // Any thread: why the device cannot compute any more. Only a new process helps.
+  virtual Status Failure() const = 0;
   // Finishes what runs or hands it to others, for at most `limit`, while `haste` (polled) stays false; then stops the thread.
   // Idempotent.
   virtual void DrainAndStop(Duration limit, const std::function<bool()>& haste) = 0;

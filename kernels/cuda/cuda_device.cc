@@ -8,6 +8,8 @@
 
 #include "common/strings.h"
 #include "kernels/cuda/cuda_error.h"
+#include "kernels/cuda/host_upload.h"
+#include "kernels/cuda/range_copy.h"
 
 namespace aisp::cuda {
 namespace {
@@ -39,14 +41,31 @@ struct PinnedMemory final : Allocation {
 };
 
 struct ImportedMemory final : Allocation {
-  explicit ImportedMemory(void* p) : data(p) {}
-  ~ImportedMemory() override { cudaIpcCloseMemHandle(data); }
+  ImportedMemory(void* p, int32_t d) : data(p), device(d) {}
+  // By whichever thread drops the last of it.
+  ~ImportedMemory() override {
+    cudaSetDevice(device);
+    cudaIpcCloseMemHandle(data);
+  }
   void* const data;
+  const int32_t device;
 };
+
+// Fewer ranges than this are copied one by one.
+constexpr size_t kFewRanges = 4;
+
+cudaMemoryType TypeOf(const void* address) {
+  cudaPointerAttributes attributes;
+  if (cudaPointerGetAttributes(&attributes, address) == cudaSuccess) return attributes.type;
+  cudaGetLastError();
+  return cudaMemoryTypeUnregistered;
+}
+bool OnDevice(const void* address) { return TypeOf(address) == cudaMemoryTypeDevice; }
+bool Pageable(const void* address) { return TypeOf(address) == cudaMemoryTypeUnregistered; }
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(int32_t index, const cudaDeviceProp& properties) {
+  CudaDevice(int32_t index, const cudaDeviceProp& properties) : upload_(index) {
     info_.kind = "cuda";
     info_.name = properties.name;
     info_.index = index;
@@ -127,12 +146,20 @@ class CudaDevice final : public Device {
 
   Status Copy(void* target, const void* source, size_t bytes, Stream& stream) override {
     if (bytes == 0) return {};
+    if (bytes >= HostUpload::kLeastBytes && OnDevice(target) && Pageable(source)) {
+      Use();
+      return upload_.Copy(target, source, bytes, HandleOf(stream));
+    }
     return Checked(cudaMemcpyAsync(target, source, bytes, cudaMemcpyDefault, HandleOf(stream)),
                    "copying");
   }
 
   Status CopyRanges(void* target, const void* source, std::span<const CopyRange> ranges,
                     Stream& stream) override {
+    if (ranges.size() >= kFewRanges && OnDevice(target) && OnDevice(source)) {
+      Use();
+      return Checked(LaunchRangeCopy(target, source, ranges, HandleOf(stream)), "copying ranges");
+    }
     for (const CopyRange& r : ranges) {
       AISP_RETURN_IF_ERROR(Copy(static_cast<std::byte*>(target) + r.target_offset,
                                 static_cast<const std::byte*>(source) + r.source_offset, r.bytes,
@@ -190,7 +217,7 @@ class CudaDevice final : public Device {
     void* data = nullptr;
     AISP_RETURN_IF_ERROR(Checked(cudaIpcOpenMemHandle(&data, ipc, cudaIpcMemLazyEnablePeerAccess),
                                  "mapping another process's device memory"));
-    return Buffer(data, handle.bytes, -1, std::make_unique<ImportedMemory>(data));
+    return Buffer(data, handle.bytes, -1, std::make_unique<ImportedMemory>(data, info_.index));
   }
 
  private:
@@ -243,6 +270,7 @@ class CudaDevice final : public Device {
   }
 
   DeviceInfo info_;
+  HostUpload upload_;
   mutable std::atomic<int> broken_ = 0;
 };
 

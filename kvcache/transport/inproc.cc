@@ -96,7 +96,7 @@ class InprocTransport::HubPeer final : public MemoryTransport::Peer {
     if (pool_->gone()) return Unavailable("the pool's owner is gone; connect to its successor");
     return {};
   }
-  std::span<std::byte> Scratch() override { return scratch_; }
+  Result<double> Measure(Duration limit) override { return MeasureMemcpy(scratch_, limit); }
 
  private:
   const std::shared_ptr<InprocHub::Pool> pool_;

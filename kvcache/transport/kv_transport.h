@@ -1,7 +1,7 @@
 // KvTransport: moving KV blocks from one process's pool into another's, one-sided.
 //
 // The owner of a pool (decode) registers it once and offers Descriptor() to its peers; the writer (prefill) connects and
-// writes. Implementations: inproc (same process), shm (same host), tcp (any host); cuda_ipc and ucx fit the same shape.
+// writes. Implementations: inproc (same process), shm (same host), cuda_ipc (GPUs of one host), tcp (any host).
 //
 // Threads: all methods are called by the one engine thread of the process side that uses the object; an implementation may
 // own a progress thread. Nothing blocks longer than a memcpy of what it was given, except Connect (bounded, see below).
@@ -26,12 +26,14 @@
 namespace aisp {
 
 // Memory that peers may write. `handle` is how another process can get at it (a memfd on Linux), -1 when it cannot. `device` is
-// set where the host cannot touch it: only that device's copies reach it.
+// set where the host cannot touch it: only that device's copies reach it, and `buffer` is what it exports to other processes;
+// both outlive the transport.
 struct KvRegion {
   std::byte* base = nullptr;
   size_t bytes = 0;
   int handle = -1;
   Device* device = nullptr;
+  const Buffer* buffer = nullptr;
 };
 
 // One contiguous copy: local pool offset -> peer pool offset.

@@ -61,13 +61,14 @@ void MemoryTransport::CancelWrites(KvPeerId peer, Epoch epoch) {
 
 Result<double> MemoryTransport::Measure(KvPeerId peer, Duration timeout) {
   AISP_ASSIGN_OR_RETURN(const std::shared_ptr<Peer> target, Find(peer));
-  const std::span<std::byte> scratch = target->Scratch();
-  if (scratch.empty()) return 0.0;
+  return target->Measure(std::min<Duration>(timeout, std::chrono::milliseconds(2)));
+}
+
+double MemoryTransport::Peer::MeasureMemcpy(std::span<std::byte> scratch, Duration limit) {
   const std::vector<std::byte> source(scratch.size(), std::byte{0x5a});
   const auto start = std::chrono::steady_clock::now();
-  const auto limit = std::min<Duration>(timeout, std::chrono::milliseconds(2));
   Duration best = Duration::max();
-  // The best of several rounds: the first ones fault pages in.
+  // The first rounds fault pages in.
   for (auto now = start; now - start < limit;) {
     std::memcpy(scratch.data(), source.data(), source.size());
     const auto then = std::chrono::steady_clock::now();

@@ -1,4 +1,4 @@
-// MemoryTransport: the writer's side of transports that reach a peer's pool as memory (inproc, shm).
+// MemoryTransport: the writer's side of transports that reach a peer's pool as memory (inproc, shm, cuda_ipc).
 #pragma once
 
 #include <memory>
@@ -18,8 +18,12 @@ class MemoryTransport : public KvTransport {
    public:
     // Why writes cannot be queued any more, e.g. the owner is gone.
     virtual Status Alive() = 0;
-    // Memory of the peer's side that is not its pool, for measuring; may be empty.
-    virtual std::span<std::byte> Scratch() = 0;
+    // Bytes per second into memory of the peer's side that is not its pool, within `limit` or a copy; 0: cannot tell.
+    virtual Result<double> Measure(Duration limit) = 0;
+
+   protected:
+    // By memcpy into `scratch`; the best of several rounds.
+    static double MeasureMemcpy(std::span<std::byte> scratch, Duration limit);
   };
 
   const TransportCapabilities& capabilities() const override { return capabilities_; }

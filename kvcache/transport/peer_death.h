@@ -40,4 +40,13 @@ class PeerWatch {
   pid_t pid_ = 0;
 };
 
+// The owner's side of a lane that knows which processes have its pool mapped.
+class WriterWatcher {
+ public:
+  virtual ~WriterWatcher() = default;
+  // A watch of the connected writer with this pid (as this process sees it). NOT_FOUND when no connected writer has it; a pid
+  // that a peer merely claims is no proof of anything.
+  virtual Result<PeerWatch> WatchWriter(pid_t pid) = 0;
+};
+
 }  // namespace aisp

@@ -2,20 +2,22 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <poll.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <utility>
 
 #include "common/strings.h"
 #include "kvcache/transport/cookie.h"
-#include "kvcache/transport/shm_listener.h"
-#include "kvcache/transport/shm_socket.h"
+#include "kvcache/transport/pool_listener.h"
+#include "kvcache/transport/pool_socket.h"
 
 namespace aisp {
 namespace {
+
+constexpr const char* kLane = "shm1";
+constexpr size_t kScratchBytes = 1 << 20;
 
 // A mapping of shared memory, for as long as this lives.
 class Mapping {
@@ -53,16 +55,11 @@ class ShmPeer final : public MemoryTransport::Peer {
     return Alive();
   }
 
-  // The owner keeps its end open as long as it serves the pool. poll does not change the socket: any thread.
-  Status Alive() override {
-    pollfd state{socket_.get(), POLLRDHUP, 0};
-    if (poll(&state, 1, 0) > 0)
-      return Unavailable("the pool's owner is gone; connect to its successor");
-    return {};
-  }
+  Status Alive() override { return OwnerAlive(socket_.get()); }
 
-  // Behind the cookie.
-  std::span<std::byte> Scratch() override { return scratch_.bytes().subspan(4096); }
+  Result<double> Measure(Duration limit) override {
+    return MeasureMemcpy(scratch_.bytes().subspan(4096), limit);  // behind the cookie
+  }
 
  private:
   const UniqueFd socket_;
@@ -70,18 +67,13 @@ class ShmPeer final : public MemoryTransport::Peer {
   const Mapping scratch_;
 };
 
-struct Descriptor {
-  std::string_view name;
-  Hash128 cookie;
-};
-
-Result<Descriptor> ParseDescriptor(std::string_view text) {
-  const std::vector<std::string_view> parts = Split(text, ' ');
-  if (parts.size() != 3 || parts[0] != "shm1") {
-    return InvalidArgument("not a shm descriptor: '" + Excerpt(text) + "'");
+Result<UniqueFd> MakeScratch(const Hash128& cookie) {
+  UniqueFd fd(memfd_create("aisp-kv-scratch", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd || ftruncate(fd.get(), kScratchBytes) != 0 ||
+      pwrite(fd.get(), &cookie, sizeof(cookie), 0) != static_cast<ssize_t>(sizeof(cookie))) {
+    return tl::unexpected(SocketError("making a scratch memfd"));
   }
-  AISP_ASSIGN_OR_RETURN(const Hash128 cookie, ParseCookie(parts[2]));
-  return Descriptor{parts[1], cookie};
+  return fd;
 }
 
 // A private mapping would look like a pool, and never show what writers write.
@@ -113,10 +105,7 @@ ShmTransport::~ShmTransport() { StopWriting(); }
 
 Status ShmTransport::Register(const KvRegion& region) {
   if (region.device != nullptr) {
-    return FailedPrecondition(
-        "the lane shm cannot reach a GPU's memory; run prefill and decode in one process (aisp "
-        "serve), "
-        "or on the CPU (--device cpu)");
+    return FailedPrecondition("the lane shm cannot reach a GPU's memory; cuda_ipc can");
   }
   if (region.handle < 0)
     return InvalidArgument("the shm transport needs a pool in a memfd; this one has no handle");
@@ -129,8 +118,14 @@ Status ShmTransport::Register(const KvRegion& region) {
 Result<std::string> ShmTransport::Descriptor() {
   if (region().base == nullptr) return FailedPrecondition("register a pool before offering it");
   if (listener_ == nullptr) {
-    AISP_ASSIGN_OR_RETURN(
-        listener_, ShmListener::Start(region().handle, region().bytes, options_.max_writers));
+    PoolOffer offer;
+    offer.lane = kLane;
+    offer.cookie = NewCookie();
+    AISP_ASSIGN_OR_RETURN(scratch_, MakeScratch(offer.cookie));
+    offer.reply.pool_bytes = region().bytes;
+    offer.pool_fd = region().handle;
+    offer.scratch_fd = scratch_.get();
+    AISP_ASSIGN_OR_RETURN(listener_, PoolListener::Start(offer, options_.max_writers));
   }
   return listener_->descriptor();
 }
@@ -143,26 +138,15 @@ Result<PeerWatch> ShmTransport::WatchWriter(pid_t pid) {
 
 Result<std::shared_ptr<MemoryTransport::Peer>> ShmTransport::Open(std::string_view descriptor,
                                                                   Duration timeout) {
-  AISP_ASSIGN_OR_RETURN(const struct Descriptor parsed, ParseDescriptor(descriptor));
-  AISP_ASSIGN_OR_RETURN(UniqueFd socket, ConnectUnix(parsed.name, timeout));
-  AISP_RETURN_IF_ERROR(CheckPeerUser(socket.get()));
-  const ShmHello hello{.cookie = parsed.cookie};
-  if (send(socket.get(), &hello, sizeof(hello), MSG_NOSIGNAL) !=
-      static_cast<ssize_t>(sizeof(hello))) {
-    return tl::unexpected(SocketError("greeting the pool's owner"));
-  }
-  AISP_ASSIGN_OR_RETURN(const ReceivedReply received, ReceiveReply(socket.get()));
-  if (received.reply.code != 0) {
-    return Fail(Code::kPermissionDenied,
-                "the pool's owner refused the descriptor's cookie: it is another incarnation's");
-  }
+  AISP_ASSIGN_OR_RETURN(GrantedPool granted, AskForPool(kLane, descriptor, timeout));
+  const ReceivedReply& received = granted.received;
   if (!received.pool || !received.scratch) return DataLoss("the pool's owner sent no memory");
   AISP_ASSIGN_OR_RETURN(Mapping pool, Mapping::Map(received.pool.get(), received.reply.pool_bytes));
-  AISP_ASSIGN_OR_RETURN(Mapping scratch, Mapping::Map(received.scratch.get(), kShmScratchBytes));
-  if (std::memcmp(scratch.bytes().data(), &parsed.cookie, sizeof(parsed.cookie)) != 0) {
+  AISP_ASSIGN_OR_RETURN(Mapping scratch, Mapping::Map(received.scratch.get(), kScratchBytes));
+  if (std::memcmp(scratch.bytes().data(), &granted.cookie, sizeof(granted.cookie)) != 0) {
     return DataLoss("the mapped memory is not the owner's: its cookie differs");
   }
-  return std::make_shared<ShmPeer>(std::move(socket), std::move(pool), std::move(scratch));
+  return std::make_shared<ShmPeer>(std::move(granted.socket), std::move(pool), std::move(scratch));
 }
 
 Result<SharedPool> SharedPool::Create(size_t bytes) {

@@ -18,9 +18,9 @@
 
 namespace aisp {
 
-class ShmListener;
+class PoolListener;
 
-class ShmTransport final : public MemoryTransport {
+class ShmTransport final : public MemoryTransport, public WriterWatcher {
  public:
   struct Options {
     size_t max_writes = 4096;
@@ -36,16 +36,15 @@ class ShmTransport final : public MemoryTransport {
   void AllowEpoch(Epoch, std::span<const BlockCopy>) override {}
   bool RevokeEpoch(Epoch) override { return false; }
 
-  // Owner: a watch of the connected writer with this pid (as this process sees it). NOT_FOUND when no connected writer has
-  // it; a pid that a peer merely claims is no proof of anything.
-  Result<PeerWatch> WatchWriter(pid_t pid);
+  Result<PeerWatch> WatchWriter(pid_t pid) override;
 
  protected:
   Result<std::shared_ptr<Peer>> Open(std::string_view descriptor, Duration timeout) override;
 
  private:
   const Options options_;
-  std::unique_ptr<ShmListener> listener_;
+  UniqueFd scratch_;  // the owner's
+  std::unique_ptr<PoolListener> listener_;
 };
 
 // A pool that ShmTransport can offer: a sealed memfd (its size cannot change under a writer's mapping) and its mapping.

@@ -50,9 +50,7 @@ TcpTransport::~TcpTransport() = default;
 Status TcpTransport::Register(const KvRegion& region) {
   if (region.device != nullptr) {
     return FailedPrecondition(
-        "the lane tcp cannot reach a GPU's memory; run prefill and decode in one process (aisp "
-        "serve), "
-        "or on the CPU (--device cpu)");
+        "the lane tcp cannot reach a GPU's memory; cuda_ipc can, on one host");
   }
   if (region_.base != nullptr)
     return FailedPrecondition("a pool is already registered with this transport");

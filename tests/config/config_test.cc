@@ -60,7 +60,7 @@ TEST(Config, WrongTypesAndRangesNameTheValueAndWhatIsAllowed) {
               HasSubstr("test.yaml:2: http.port wants a whole number, got 'many'"));
   EXPECT_THAT(LoadError("http:\n  port: 70000\n"), HasSubstr("allowed: 0 to 65535"));
   EXPECT_THAT(LoadError("drain_timeout: 5\n"), HasSubstr("wants a duration with a unit"));
-  EXPECT_THAT(LoadError("role: king\n"), HasSubstr("one of all, router, prefill, decode"));
+  EXPECT_THAT(LoadError("role: king\n"), HasSubstr("one of all, split, router, prefill, decode"));
   EXPECT_THAT(LoadError("http: 3\n"), HasSubstr("unknown key 'http'"));
   EXPECT_THAT(LoadError("http:\n  port: [1]\n"), HasSubstr("one value, not a list"));
   EXPECT_THAT(LoadError("a: [1\n"), HasSubstr("test.yaml:"));

@@ -119,20 +119,41 @@ TEST(Serving, ThePartsOfTtftAddUpToWhatTheClientSaw) {
   EXPECT_GT(sum, 0);
 }
 
-TEST(Serving, OneProcessWithAllRolesTellsTheSameStory) {
-  Process all({"serve", "--role=all", "--port=0", "--dtype=f32", "--log-level=warning"});
+// One process: with one worker that does everything, and with all three roles.
+class OneProcessTest : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(OneProcessTest, TellsTheSameStoryOnBothRoutes) {
+  const bool split = std::string(GetParam()) == "split";
+  Process all({"serve", std::string("--role=") + GetParam(), "--port=0", "--dtype=f32",
+               "--no-prefix-cache", "--log-level=warning"});
   const std::string http = all.Await("http");
   ASSERT_NE(http, "");
   ASSERT_NE(all.Await("ready"), "");
   ASSERT_TRUE(Eventually([&] { return Connect(http).Request("GET", "/ready")->status == 200; }));
   const Recorded story = RecordedStories().front();
+  const std::string prompt = Prose(60, 1);
   for (const char* route : {"remote", "local"}) {
     EXPECT_EQ(Chat(http, story.messages, story.completion_tokens, route, true).text, story.text)
         << route;
+    const bool remote = split && std::string(route) == "remote";
+    // Split, the prefill worker registers on its own; until then its share is done by the decode worker.
+    const auto went_there = [&] {
+      const Json usage = Complete(http, prompt, 1, route).usage;
+      return (usage["aisp"]["kv_transport"] == "inproc") == remote;
+    };
+    EXPECT_TRUE(Eventually(went_there)) << route;
   }
+  const auto answer = Connect(http).Request("GET", "/metrics");
+  ASSERT_TRUE(answer);
+  EXPECT_THAT(answer->body, HasSubstr("aisp_steps_total{role=\"decode\""));
+  const bool prefills = answer->body.find("aisp_steps_total{role=\"prefill\"") != std::string::npos;
+  EXPECT_EQ(prefills, split);
   all.Signal(SIGTERM);
   EXPECT_EQ(all.AwaitExit(std::chrono::seconds(10)), 0);
 }
+
+INSTANTIATE_TEST_SUITE_P(All, OneProcessTest, ::testing::Values("all", "split"),
+                         [](const auto& param) { return std::string(param.param); });
 
 TEST(Serving, BadRequestsAreAnsweredWithWhatIsWrongAndTheLimit) {
   Cluster cluster({});

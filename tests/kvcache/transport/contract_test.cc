@@ -229,7 +229,8 @@ TEST_P(TransportContract, GarbageDescriptorsAreErrors) {
   for (const std::string& descriptor :
        {std::string(), std::string("x"), std::string(5000, 'a'), std::string("tcp1 localhost 1 2"),
         std::string("tcp1 127.0.0.1 99999 00000000000000000000000000000000"), std::string("shm1  "),
-        std::string("shm1 nobody 00000000000000000000000000000000"), good + "0",
+        std::string("shm1 nobody 00000000000000000000000000000000"), std::string("cudaipc1  "),
+        std::string("cudaipc1 nobody 00000000000000000000000000000000"), good + "0",
         good.substr(0, good.size() - 1), std::string("\0\0\0\0", 4)}) {
     EXPECT_FALSE(writer_.transport().Connect(descriptor, kPatience).has_value()) << descriptor;
   }
@@ -240,6 +241,8 @@ TEST_P(TransportContract, UseBeforeRegisterIsAnError) {
   if (GetParam() == Lane::kInproc)
     bare = std::make_unique<InprocTransport>(&hub_, InprocTransport::Options());
   if (GetParam() == Lane::kShm) bare = std::make_unique<ShmTransport>(ShmTransport::Options());
+  if (GetParam() == Lane::kCudaIpc)
+    bare = std::make_unique<CudaIpcTransport>(CudaIpcTransport::Options());
   if (GetParam() == Lane::kTcp) bare = std::make_unique<TcpTransport>(TcpTransport::Options());
   EXPECT_FALSE(bare->Descriptor().has_value());
   EXPECT_FALSE(bare->Connect(*owner_.transport().Descriptor(), kPatience).has_value());
@@ -314,7 +317,7 @@ TEST_P(TransportContract, MeasuringTouchesNoPool) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Lanes, TransportContract,
-                         testing::Values(Lane::kInproc, Lane::kShm, Lane::kTcp),
+                         testing::Values(Lane::kInproc, Lane::kShm, Lane::kCudaIpc, Lane::kTcp),
                          [](const auto& lane) { return LaneName(lane.param); });
 
 }  // namespace

@@ -134,7 +134,7 @@ TEST_P(Processes, StoppedWriterGoesOnWhereItWas) {
   EXPECT_TRUE(SlotHolds('b'));
 }
 
-INSTANTIATE_TEST_SUITE_P(Lanes, Processes, testing::Values(Lane::kShm, Lane::kTcp),
+INSTANTIATE_TEST_SUITE_P(Lanes, Processes, testing::Values(Lane::kShm, Lane::kCudaIpc, Lane::kTcp),
                          [](const auto& lane) { return LaneName(lane.param); });
 
 bool AwaitDeath(const PeerWatch& watch) {
@@ -142,13 +142,17 @@ bool AwaitDeath(const PeerWatch& watch) {
   return poll(&state, 1, static_cast<int>(ToMs(kPatience))) == 1;
 }
 
-class ShmProcess : public Processes {};
+// Lanes that map the owner's pool.
+class MappingProcess : public Processes {
+ protected:
+  WriterWatcher& watcher() { return dynamic_cast<WriterWatcher&>(owner_.transport()); }
+};
 
-TEST_P(ShmProcess, OwnerWatchesItsWriterAndAStoppedOneIsAlive) {
-  auto& shm = dynamic_cast<ShmTransport&>(owner_.transport());
-  EXPECT_FALSE(shm.WatchWriter(child_.pid()).has_value()) << "it has not connected yet";
+TEST_P(MappingProcess, OwnerWatchesItsWriterAndAStoppedOneIsAlive) {
+  WriterWatcher& lane = watcher();
+  EXPECT_FALSE(lane.WatchWriter(child_.pid()).has_value()) << "it has not connected yet";
   Connect();
-  Result<PeerWatch> watch = shm.WatchWriter(child_.pid());
+  Result<PeerWatch> watch = lane.WatchWriter(child_.pid());
   ASSERT_TRUE(watch.has_value()) << watch.error().ToString();
   EXPECT_EQ(watch->pid(), child_.pid());
   EXPECT_FALSE(watch->Dead());
@@ -167,19 +171,19 @@ TEST_P(ShmProcess, OwnerWatchesItsWriterAndAStoppedOneIsAlive) {
   EXPECT_EQ(std::memcmp(then.data(), owner_.pool().data(), then.size()), 0);
 }
 
-TEST_P(ShmProcess, DeadWriterIsForgottenByTheOwner) {
+TEST_P(MappingProcess, DeadWriterIsForgottenByTheOwner) {
   Connect();
-  auto& shm = dynamic_cast<ShmTransport&>(owner_.transport());
-  const Result<PeerWatch> watch = shm.WatchWriter(child_.pid());
+  WriterWatcher& lane = watcher();
+  const Result<PeerWatch> watch = lane.WatchWriter(child_.pid());
   ASSERT_TRUE(watch.has_value());
   child_.Signal(SIGKILL);
   child_.Join();
   // The owner hears of it by its socket; a new writer takes the place.
-  while (shm.WatchWriter(child_.pid()).has_value()) sched_yield();
+  while (lane.WatchWriter(child_.pid()).has_value()) sched_yield();
   EXPECT_TRUE(watch->Dead());
 }
 
-INSTANTIATE_TEST_SUITE_P(Lanes, ShmProcess, testing::Values(Lane::kShm),
+INSTANTIATE_TEST_SUITE_P(Lanes, MappingProcess, testing::Values(Lane::kShm, Lane::kCudaIpc),
                          [](const auto& lane) { return LaneName(lane.param); });
 
 TEST(ShmPool, MustBeASharedMappingOfItsHandle) {
@@ -193,6 +197,13 @@ TEST(ShmPool, MustBeASharedMappingOfItsHandle) {
   ShmTransport transport{ShmTransport::Options()};
   EXPECT_TRUE(transport.Register(pool.region()).has_value());
   EXPECT_FALSE(transport.Register(pool.region()).has_value()) << "twice";
+}
+
+TEST(CudaIpcPool, MustBeADevicesWithItsBuffer) {
+  const SharedPool pool = std::move(*SharedPool::Create(1 << 16));
+  const Status refused = CudaIpcTransport(CudaIpcTransport::Options()).Register(pool.region());
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, Code::kFailedPrecondition);
 }
 
 TEST(PeerWatch, ZombieIsDeadAndItsPidProvesNothingAboutASuccessor) {

@@ -11,6 +11,7 @@
 
 #include "common/check.h"
 #include "common/random.h"
+#include "kernels/cpu/cpu_device.h"
 
 namespace aisp {
 
@@ -20,6 +21,8 @@ std::string LaneName(Lane lane) {
       return "Inproc";
     case Lane::kShm:
       return "Shm";
+    case Lane::kCudaIpc:
+      return "CudaIpc";
     case Lane::kTcp:
       return "Tcp";
   }
@@ -37,6 +40,9 @@ std::unique_ptr<KvTransport> MakeTransport(Lane lane, InprocHub* hub,
     case Lane::kShm:
       return std::make_unique<ShmTransport>(
           ShmTransport::Options{.max_writes = options.max_writes, .max_writers = 8});
+    case Lane::kCudaIpc:
+      return std::make_unique<CudaIpcTransport>(CudaIpcTransport::Options{
+          .max_writes = options.max_writes, .max_writers = 8, .scratch_bytes = 1 << 20});
     case Lane::kTcp: {
       TcpTransport::Options tcp;
       tcp.max_writes = options.max_writes;
@@ -52,9 +58,8 @@ std::unique_ptr<KvTransport> MakeTransport(Lane lane, InprocHub* hub,
 }  // namespace
 
 Side::Side(Lane lane, InprocHub* hub, const Options& options)
-    : pool_(std::move(*SharedPool::Create(options.pool_bytes))),
-      transport_(MakeTransport(lane, hub, options)) {
-  AISP_CHECK(transport_->Register(pool_.region()).has_value());
+    : region_(MakePool(lane, options.pool_bytes)), transport_(MakeTransport(lane, hub, options)) {
+  AISP_CHECK(transport_->Register(region_).has_value());
   transport_->SetWaker([this] {
     std::lock_guard lock(mutex_);
     wake_ = true;
@@ -63,6 +68,16 @@ Side::Side(Lane lane, InprocHub* hub, const Options& options)
 }
 
 Side::~Side() { Close(); }
+
+KvRegion Side::MakePool(Lane lane, size_t bytes) {
+  if (lane == Lane::kCudaIpc) {
+    device_ = MakeCpuDevice();
+    buffer_ = std::move(*device_->Allocate(bytes, MemoryKind::kShareable));
+    return {static_cast<std::byte*>(buffer_.data()), bytes, -1, device_.get(), &buffer_};
+  }
+  pool_ = std::make_unique<SharedPool>(std::move(*SharedPool::Create(bytes)));
+  return pool_->region();
+}
 
 void Side::Fill(uint64_t seed) {
   SplitMix64 random(seed);

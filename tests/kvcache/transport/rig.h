@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "kvcache/transport/cuda_ipc.h"
 #include "kvcache/transport/inproc.h"
 #include "kvcache/transport/kv_transport.h"
 #include "kvcache/transport/shm.h"
@@ -17,7 +18,8 @@
 
 namespace aisp {
 
-enum class Lane { kInproc, kShm, kTcp };
+// kCudaIpc runs over the CPU's Device here: its own code is the same, whatever the device.
+enum class Lane { kInproc, kShm, kCudaIpc, kTcp };
 std::string LaneName(Lane lane);
 
 // Long enough for a busy machine under a sanitizer; nothing that works waits for it.
@@ -37,7 +39,7 @@ class Side {
   ~Side();
 
   KvTransport& transport() { return *transport_; }
-  std::span<std::byte> pool() const { return {pool_.region().base, pool_.region().bytes}; }
+  std::span<std::byte> pool() const { return {region_.base, region_.bytes}; }
   void Fill(uint64_t seed);
   void FillWith(std::byte value);
 
@@ -47,7 +49,12 @@ class Side {
   void Close() { transport_.reset(); }
 
  private:
-  SharedPool pool_;
+  KvRegion MakePool(Lane lane, size_t bytes);
+
+  std::unique_ptr<Device> device_;
+  Buffer buffer_;                     // of kCudaIpc
+  std::unique_ptr<SharedPool> pool_;  // of the others
+  const KvRegion region_;
   std::mutex mutex_;
   std::condition_variable woken_;
   bool wake_ = false;

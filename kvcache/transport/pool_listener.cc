@@ -1,8 +1,7 @@
-#include "kvcache/transport/shm_listener.h"
+#include "kvcache/transport/pool_listener.h"
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -19,43 +18,27 @@ namespace {
 constexpr Duration kHelloLimit = std::chrono::seconds(2);
 constexpr int kAcceptPauseMs = 200;
 
-Result<UniqueFd> MakeScratch(const Hash128& cookie) {
-  UniqueFd fd(memfd_create("aisp-kv-scratch", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd || ftruncate(fd.get(), kShmScratchBytes) != 0 ||
-      pwrite(fd.get(), &cookie, sizeof(cookie), 0) != static_cast<ssize_t>(sizeof(cookie))) {
-    return tl::unexpected(SocketError("making a scratch memfd"));
-  }
-  return fd;
-}
-
 }  // namespace
 
-Result<std::unique_ptr<ShmListener>> ShmListener::Start(int pool_fd, uint64_t pool_bytes,
-                                                        size_t max_writers) {
-  const Hash128 cookie = NewCookie();
+Result<std::unique_ptr<PoolListener>> PoolListener::Start(const PoolOffer& offer,
+                                                          size_t max_writers) {
   const std::string name = fmt::format("aisp-kv-{}-{}", getpid(), NewCookie().ToHex());
   AISP_ASSIGN_OR_RETURN(UniqueFd listen, ListenUnix(name));
   AISP_ASSIGN_OR_RETURN(Waker waker, Waker::Create());
-  AISP_ASSIGN_OR_RETURN(UniqueFd scratch, MakeScratch(cookie));
-  return std::unique_ptr<ShmListener>(new ShmListener(std::move(listen), std::move(waker),
-                                                      std::move(scratch), cookie, name, pool_fd,
-                                                      pool_bytes, max_writers));
+  return std::unique_ptr<PoolListener>(
+      new PoolListener(std::move(listen), std::move(waker), offer, name, max_writers));
 }
 
-ShmListener::ShmListener(UniqueFd listen, Waker waker, UniqueFd scratch, Hash128 cookie,
-                         const std::string& name, int pool_fd, uint64_t pool_bytes,
-                         size_t max_writers)
+PoolListener::PoolListener(UniqueFd listen, Waker waker, const PoolOffer& offer,
+                           const std::string& name, size_t max_writers)
     : listen_(std::move(listen)),
       waker_(std::move(waker)),
-      scratch_(std::move(scratch)),
-      cookie_(cookie),
-      descriptor_("shm1 " + name + " " + cookie.ToHex()),
-      pool_fd_(pool_fd),
-      pool_bytes_(pool_bytes),
+      offer_(offer),
+      descriptor_(PoolDescriptor(offer.lane, name, offer.cookie)),
       max_writers_(max_writers),
-      thread_("kv-shm-listen", [this] { Run(); }) {}
+      thread_("kv-listen", [this] { Run(); }) {}
 
-ShmListener::~ShmListener() {
+PoolListener::~PoolListener() {
   {
     std::lock_guard lock(mutex_);
     stop_ = true;
@@ -64,7 +47,7 @@ ShmListener::~ShmListener() {
   thread_.Join();
 }
 
-Result<PeerWatch> ShmListener::WatchWriter(pid_t pid) {
+Result<PeerWatch> PoolListener::WatchWriter(pid_t pid) {
   std::lock_guard lock(mutex_);
   for (const Writer& writer : writers_) {
     if (writer.watch != nullptr && writer.watch->pid() == pid) return writer.watch->Duplicate();
@@ -72,14 +55,14 @@ Result<PeerWatch> ShmListener::WatchWriter(pid_t pid) {
   return NotFound(fmt::format("no process {} is connected to this pool", pid));
 }
 
-int ShmListener::PollTimeoutMs(Instant now) const {
+int PoolListener::PollTimeoutMs(Instant now) const {
   Instant first = kNever;
   for (const Writer& writer : writers_) first = std::min(first, writer.hello_by);
   if (first == kNever) return -1;
   return static_cast<int>(std::max(0.0, ToMs(first - now)) + 1);
 }
 
-void ShmListener::Run() {
+void PoolListener::Run() {
   std::vector<pollfd> fds;
   while (true) {
     int timeout = -1;
@@ -110,7 +93,7 @@ void ShmListener::Run() {
   }
 }
 
-void ShmListener::Accept(Instant now) {
+void PoolListener::Accept(Instant now) {
   while (true) {
     UniqueFd socket(accept4(listen_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) {
@@ -129,16 +112,17 @@ void ShmListener::Accept(Instant now) {
   }
 }
 
-bool ShmListener::Serve(Writer& writer) {
-  ShmHello hello;
+bool PoolListener::Serve(Writer& writer) {
+  PoolHello hello;
   const ssize_t n = recv(writer.socket.get(), &hello, sizeof(hello), MSG_DONTWAIT);
   if (n < 0) return errno == EAGAIN || errno == EINTR;
   // After its hello a writer says nothing more: end of file, or nonsense.
   if (n != static_cast<ssize_t>(sizeof(hello)) || writer.hello_by == kNever ||
-      hello.magic != kShmMagic)
+      hello.magic != kPoolMagic)
     return false;
-  if (hello.cookie != cookie_) {
-    const ShmReply refusal{.code = static_cast<uint32_t>(Code::kPermissionDenied)};
+  if (hello.cookie != offer_.cookie) {
+    PoolReply refusal;
+    refusal.code = static_cast<uint32_t>(Code::kPermissionDenied);
     static_cast<void>(SendReply(writer.socket.get(), refusal, -1, -1));
     return false;
   }
@@ -149,9 +133,8 @@ bool ShmListener::Serve(Writer& writer) {
     LogWarning("a KV writer's death cannot be watched", {{"reason", watch.error().message}});
   }
   writer.hello_by = kNever;
-  const Status sent =
-      SendReply(writer.socket.get(), {.pool_bytes = pool_bytes_}, pool_fd_, scratch_.get());
-  return sent.has_value();
+  return SendReply(writer.socket.get(), offer_.reply, offer_.pool_fd, offer_.scratch_fd)
+      .has_value();
 }
 
 }  // namespace aisp

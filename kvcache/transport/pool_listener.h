@@ -1,4 +1,4 @@
-// ShmListener: the owner's side of shm: a thread that gives the pool's memfd to writers who know the cookie, and remembers
+// PoolListener: the owner's side of lanes that map a pool: a thread that gives it to writers who know the cookie, and remembers
 // which processes have it. Start and WatchWriter may be called from any one thread.
 #pragma once
 
@@ -9,15 +9,23 @@
 
 #include "common/threads.h"
 #include "kvcache/transport/peer_death.h"
-#include "kvcache/transport/shm_socket.h"
+#include "kvcache/transport/pool_socket.h"
 
 namespace aisp {
 
-class ShmListener {
+// What writers are given. The descriptors (-1: none) outlive the listener.
+struct PoolOffer {
+  std::string lane;
+  Hash128 cookie;
+  PoolReply reply;
+  int pool_fd = -1;
+  int scratch_fd = -1;
+};
+
+class PoolListener {
  public:
-  static Result<std::unique_ptr<ShmListener>> Start(int pool_fd, uint64_t pool_bytes,
-                                                    size_t max_writers);
-  ~ShmListener();
+  static Result<std::unique_ptr<PoolListener>> Start(const PoolOffer& offer, size_t max_writers);
+  ~PoolListener();
 
   const std::string& descriptor() const { return descriptor_; }
   Result<PeerWatch> WatchWriter(pid_t pid);
@@ -29,8 +37,8 @@ class ShmListener {
     std::unique_ptr<PeerWatch> watch;  // from its hello on; null if it cannot be watched
   };
 
-  ShmListener(UniqueFd listen, Waker waker, UniqueFd scratch, Hash128 cookie,
-              const std::string& name, int pool_fd, uint64_t pool_bytes, size_t max_writers);
+  PoolListener(UniqueFd listen, Waker waker, const PoolOffer& offer, const std::string& name,
+               size_t max_writers);
   void Run();
   int PollTimeoutMs(Instant now) const;
   void Accept(Instant now);
@@ -39,11 +47,8 @@ class ShmListener {
 
   const UniqueFd listen_;
   const Waker waker_;
-  const UniqueFd scratch_;
-  const Hash128 cookie_;
+  const PoolOffer offer_;
   const std::string descriptor_;
-  const int pool_fd_;
-  const uint64_t pool_bytes_;
   const size_t max_writers_;
   const SteadyClock clock_;
   std::mutex mutex_;

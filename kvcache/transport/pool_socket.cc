@@ -1,6 +1,7 @@
-#include "kvcache/transport/shm_socket.h"
+#include "kvcache/transport/pool_socket.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -10,6 +11,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
+#include <vector>
+
+#include "common/strings.h"
+#include "kvcache/transport/cookie.h"
 
 namespace aisp {
 namespace {
@@ -86,8 +92,8 @@ Status CheckPeerUser(int socket) {
   return {};
 }
 
-Status SendReply(int socket, const ShmReply& reply, int pool_fd, int scratch_fd) {
-  iovec data{const_cast<ShmReply*>(&reply), sizeof(reply)};
+Status SendReply(int socket, const PoolReply& reply, int pool_fd, int scratch_fd) {
+  iovec data{const_cast<PoolReply*>(&reply), sizeof(reply)};
   alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
   msghdr message{};
   message.msg_iov = &data;
@@ -130,10 +136,44 @@ Result<ReceivedReply> ReceiveReply(int socket) {
     }
   }
   if (n == 0) return Unavailable("the pool's owner closed the connection");
-  if (n != static_cast<ssize_t>(sizeof(ShmReply)) || received.reply.magic != kShmMagic) {
+  if (n != static_cast<ssize_t>(sizeof(PoolReply)) || received.reply.magic != kPoolMagic) {
     return FailedPrecondition("the pool's owner speaks another protocol version");
   }
   return received;
+}
+
+std::string PoolDescriptor(std::string_view lane, std::string_view socket, const Hash128& cookie) {
+  return fmt::format("{} {} {}", lane, socket, cookie.ToHex());
+}
+
+Result<GrantedPool> AskForPool(std::string_view lane, std::string_view descriptor,
+                               Duration timeout) {
+  const std::vector<std::string_view> parts = Split(descriptor, ' ');
+  if (parts.size() != 3 || parts[0] != lane) {
+    return InvalidArgument(fmt::format("not a {} descriptor: '{}'", lane, Excerpt(descriptor)));
+  }
+  GrantedPool granted;
+  AISP_ASSIGN_OR_RETURN(granted.cookie, ParseCookie(parts[2]));
+  AISP_ASSIGN_OR_RETURN(granted.socket, ConnectUnix(parts[1], timeout));
+  AISP_RETURN_IF_ERROR(CheckPeerUser(granted.socket.get()));
+  const PoolHello hello{.cookie = granted.cookie};
+  if (send(granted.socket.get(), &hello, sizeof(hello), MSG_NOSIGNAL) !=
+      static_cast<ssize_t>(sizeof(hello))) {
+    return tl::unexpected(SocketError("greeting the pool's owner"));
+  }
+  AISP_ASSIGN_OR_RETURN(granted.received, ReceiveReply(granted.socket.get()));
+  if (granted.received.reply.code != 0) {
+    return Fail(Code::kPermissionDenied,
+                "the pool's owner refused the descriptor's cookie: it is another incarnation's");
+  }
+  return granted;
+}
+
+Status OwnerAlive(int socket) {
+  pollfd state{socket, POLLRDHUP, 0};
+  if (poll(&state, 1, 0) > 0)
+    return Unavailable("the pool's owner is gone; connect to its successor");
+  return {};
 }
 
 Result<std::byte*> MapShared(int fd, size_t bytes) {

@@ -1,0 +1,79 @@
+// The socket over which a writer gets at a pool of this host: addresses, messages, file descriptors. Used by the lanes that map a
+// peer's memory (shm, cuda_ipc).
+#pragma once
+
+#include <sys/types.h>
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "common/clock.h"
+#include "common/hash.h"
+#include "common/result.h"
+#include "kvcache/transport/unique_fd.h"
+
+namespace aisp {
+
+inline constexpr uint64_t kPoolMagic = 0x32304c4f4f504941;  // "AIPOOL02"
+
+// Writer to owner, once.
+struct PoolHello {
+  uint64_t magic = kPoolMagic;
+  Hash128 cookie;
+};
+// Memory of a device, in its driver's own form (MemoryHandle without the descriptor).
+struct PoolHandle {
+  char device_kind[16] = "";
+  uint64_t bytes = 0;
+  std::array<std::byte, 64> opaque{};
+};
+// Owner to writer, once. With code 0: the pool and a scratch area that begins with the cookie, as two file descriptors that come
+// along (host memory), as handles (a device's), or as both.
+struct PoolReply {
+  uint64_t magic = kPoolMagic;
+  uint32_t code = 0;
+  uint32_t reserved = 0;
+  uint64_t pool_bytes = 0;
+  PoolHandle pool;
+  PoolHandle scratch;
+};
+
+Error SocketError(std::string_view what);  // from errno
+
+// Message-preserving Unix sockets with names in the abstract namespace.
+Result<UniqueFd> ListenUnix(std::string_view name);
+// Blocking socket with `timeout` on connecting, sending and receiving.
+Result<UniqueFd> ConnectUnix(std::string_view name, Duration timeout);
+// PERMISSION_DENIED unless the process at the other end runs under our user id.
+Status CheckPeerUser(int socket);
+
+// Descriptors of -1: none is sent.
+Status SendReply(int socket, const PoolReply& reply, int pool_fd, int scratch_fd);
+struct ReceivedReply {
+  PoolReply reply;
+  UniqueFd pool;
+  UniqueFd scratch;
+};
+Result<ReceivedReply> ReceiveReply(int socket);
+
+// A pool's descriptor: "LANE SOCKET COOKIE".
+std::string PoolDescriptor(std::string_view lane, std::string_view socket, const Hash128& cookie);
+
+// What the owner of a pool gave a writer who asked. The owner keeps its end of `socket` open as long as it serves the pool.
+struct GrantedPool {
+  UniqueFd socket;
+  Hash128 cookie;
+  ReceivedReply received;
+};
+// INVALID_ARGUMENT: no descriptor of this lane. PERMISSION_DENIED: another user's, or another incarnation's.
+Result<GrantedPool> AskForPool(std::string_view lane, std::string_view descriptor,
+                               Duration timeout);
+// UNAVAILABLE once the owner is gone. Does not change the socket: any thread.
+Status OwnerAlive(int socket);
+
+// Maps `bytes` of a memfd, shared and writable; OUT_OF_RANGE when the file is smaller.
+Result<std::byte*> MapShared(int fd, size_t bytes);
+
+}  // namespace aisp
