@@ -1,8 +1,10 @@
-// `aisp bench`: what this machine can do, and how near the engine comes. Everything it prints on stdout is one JSON object.
+// `aisp bench`: what this machine can do, and how near kernels and engine come. What it prints on stdout is one JSON object, but
+// for the table of `kernels`.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <thread>
 
 #include "common/log.h"
@@ -10,8 +12,11 @@
 #include "config/command_line.h"
 #include "engine/async_executor.h"
 #include "kernels/cuda/load.h"
+#include "model/files.h"
 #include "server/backend.h"
 #include "server/bench_engine.h"
+#include "server/bench_kernels.h"
+#include "server/bench_quality.h"
 #include "server/commands.h"
 #include "server/process.h"
 #include "server/served_model.h"
@@ -19,20 +24,26 @@
 namespace aisp {
 namespace {
 
-constexpr std::array<ExtraFlag, 5> kExtras = {{
+constexpr std::array<ExtraFlag, 9> kExtras = {{
     {"--isl", "N", "Prompt tokens of each sequence (engine); 1024 without it."},
     {"--osl", "N", "Tokens drawn for each sequence (engine); 128 without it."},
     {"--batch", "LIST", "Batch sizes (engine), as 1,8,32; 1 without it."},
     {"--rounds", "N",
      "Also a closed loop (engine): the batch's requests at a time, N from each, with the "
      "server's settings."},
+    {"--text", "FILE", "What is scored (quality)."},
+    {"--rows", "N", "Tokens a step (quality): 1 as decoding, more as prompts; 256 without it."},
+    {"--only", "NAME", "Operations with this in their name (kernels)."},
+    {"--json", "", "JSON instead of a table (kernels)."},
     {"--read-tbps", "X", "TB/s that the GPU reads at most; measured without it."},
 }};
 
 std::string Help() {
   constexpr std::array<std::string_view, 2> kPrefixes = {"model.", "engine."};
-  return "aisp bench limits|engine [flags]\n\n"
+  return "aisp bench limits|kernels|engine|quality [flags]\n\n"
          "limits: what the GPU reads, copies and multiplies at most.\n"
+         "kernels: each operation of --model SHAPE on the GPU, beside its floor and cuBLASLt.\n"
+         "quality: the mean negative log-likelihood of a text.\n"
          "engine: time of prompts and of decode steps; with --weights random:SEED --model SHAPE, "
          "of "
          "any shape in config/models.\n\n" +
@@ -67,14 +78,82 @@ Result<int32_t> NumberOf(const CommandLine& line, std::string_view name, int32_t
 std::string ToJson(const CudaLimits& l) {
   return fmt::format(
       "{{\"device\": \"{}\", \"read_tb_per_s\": {:.3f}, \"copy_tb_per_s\": {:.3f}, "
-      "\"host_gb_per_s\": {:.1f}, \"bf16_tflops\": {:.1f}, \"graph_kernel_us\": {:.3f}}}",
+      "\"host_gb_per_s\": {:.1f}, \"bf16_tflops\": {:.1f}, \"fp8_tflops\": {:.1f}, "
+      "\"graph_kernel_us\": {:.3f}}}",
       l.device, l.read_bytes_per_s * 1e-12, l.copy_bytes_per_s * 1e-12, l.host_bytes_per_s * 1e-9,
-      l.bf16_flops_per_s * 1e-12, l.graph_kernel_s * 1e6);
+      l.bf16_flops_per_s * 1e-12, l.fp8_flops_per_s * 1e-12, l.graph_kernel_s * 1e6);
 }
 
 Status RunLimits() {
   AISP_ASSIGN_OR_RETURN(const CudaLimits limits, MeasureCudaLimits(0, BackendFolders()));
   fmt::print("{}\n", ToJson(limits));
+  return {};
+}
+
+// The GPU that `device` names: "auto" and "cuda" are the first.
+Result<int32_t> GpuIndexOf(const std::string& device) {
+  constexpr std::string_view kPrefix = "cuda:";
+  if (!device.starts_with(kPrefix)) return 0;
+  AISP_ASSIGN_OR_RETURN(const int64_t index,
+                        ParseIntInRange(device.substr(kPrefix.size()), 0, 1023));
+  return static_cast<int32_t>(index);
+}
+
+Status RunKernels(CommandLine line) {
+  if (line.config.model.path.empty()) line.config.model.path = "llama-3.1-8b";
+  // A shape is enough: weights are random here.
+  if (line.config.model.weights.empty()) line.config.model.weights = "random:1";
+  AISP_ASSIGN_OR_RETURN(const std::string path, ResolveModelPath(line.config));
+  AISP_ASSIGN_OR_RETURN(const ModelSpec spec, LoadModelSpec(path));
+  AISP_ASSIGN_OR_RETURN(KernelBenchOptions options, KernelBenchOptionsOf(spec));
+  AISP_ASSIGN_OR_RETURN(options.index, GpuIndexOf(line.config.model.device));
+  options.only = line.Extra("only");
+  AISP_ASSIGN_OR_RETURN(const KernelBench bench, BenchCudaKernels(options, BackendFolders()));
+  fmt::print("{}", line.HasExtra("json") ? ToJson(bench, line.config.model.path)
+                                         : ToTable(bench, line.config.model.path));
+  return {};
+}
+
+// The texts of a file: lines of three asterisks stand between them.
+Result<std::vector<std::vector<TokenId>>> TokensOf(std::string_view file,
+                                                   const Tokenizer& tokenizer) {
+  constexpr std::string_view kBetween = "\n***\n";
+  std::vector<std::vector<TokenId>> texts;
+  while (!file.empty()) {
+    const size_t end = std::min(file.find(kBetween), file.size());
+    AISP_ASSIGN_OR_RETURN(texts.emplace_back(),
+                          tokenizer.Encode(Trim(file.substr(0, end)), /*add_special=*/true,
+                                           /*parse_special=*/true));
+    file.remove_prefix(std::min(end + kBetween.size(), file.size()));
+  }
+  return texts;
+}
+
+Status RunQuality(CommandLine line) {
+  if (!line.HasExtra("text")) return InvalidArgument("quality wants --text FILE");
+  AISP_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(line.Extra("text")));
+  AISP_ASSIGN_OR_RETURN(const int32_t rows, NumberOf(line, "rows", 256));
+  Config& config = line.config;
+  config.engine.max_sequences = rows;
+  config.engine.max_batch_tokens = std::max<int64_t>(rows, 16);
+  AISP_ASSIGN_OR_RETURN(const auto served, LoadServedModel(config));
+  if (!served->tokenizer) {
+    return FailedPrecondition(
+        fmt::format("'{}' has no tokenizer, so no text can be scored", served->name));
+  }
+  AISP_ASSIGN_OR_RETURN(const auto texts, TokensOf(text, *served->tokenizer));
+  AISP_ASSIGN_OR_RETURN(const Backend backend, MakeBackend(config, *served));
+  AISP_ASSIGN_OR_RETURN(const QualityResult result,
+                        MeasureQuality(texts, rows, *backend.executor, *backend.device));
+  fmt::print(
+      "{{\"bench\": \"quality\", \"version\": \"{}\", \"model\": \"{}\", \"device\": \"{}\", "
+      "\"compute_dtype\": \"{}\", \"quantization\": \"{}\", \"kv_dtype\": \"{}\", "
+      "\"rows_per_step\": {}, \"tokens\": {}, \"scored\": {}, \"mean_nll\": {:.5f}, "
+      "\"perplexity\": {:.4f}}}\n",
+      Version(), served->name, backend.device->info().name,
+      DTypeName(backend.executor->model().compute_dtype()), config.model.quantization,
+      DTypeName(backend.executor->kv_layout().dtype), rows, result.tokens, result.scored,
+      result.mean_nll, std::exp(result.mean_nll));
   return {};
 }
 
@@ -135,12 +214,20 @@ int RunBench(const std::vector<std::string>& args) {
   auto line = ParseCommandLine(args, kExtras);
   if (!line) return ReportUsageError("bench", line.error().message);
   if (AnswerCommonFlags(*line, Help())) return 0;
-  if (line->positional.size() != 1 ||
-      (line->positional[0] != "limits" && line->positional[0] != "engine")) {
-    return ReportUsageError("bench", "wants one of: limits, engine");
-  }
+  const std::string what = line->positional.size() == 1 ? line->positional[0] : "";
   LogSession log({.level = LogLevel::kWarning});
-  const Status done = line->positional[0] == "limits" ? RunLimits() : RunEngine(*line);
+  Status done;
+  if (what == "limits") {
+    done = RunLimits();
+  } else if (what == "kernels") {
+    done = RunKernels(*line);
+  } else if (what == "engine") {
+    done = RunEngine(*line);
+  } else if (what == "quality") {
+    done = RunQuality(*line);
+  } else {
+    return ReportUsageError("bench", "wants one of: limits, kernels, engine, quality");
+  }
   if (!done) return ReportFailure(done.error().message);
   return 0;
 }
