@@ -87,32 +87,64 @@ Status FastLinear::GrowWorkspace(size_t bytes) {
   return device_.Synchronize(stream_);
 }
 
+// A part in device memory: random, or a copy of a large one of the host's in `landing`, of which `used` bytes are taken. Small ones
+// are left to PackWeight.
+Status FastLinear::PlacePart(const LinearSource& source, size_t i, std::byte* landing, size_t* used,
+                             std::vector<Buffer>* random, WeightPart* part) {
+  const TensorView& view = source.parts[i];
+  if (view.data != nullptr) {
+    if (landing == nullptr) return {};
+    AISP_RETURN_IF_ERROR(device_.Copy(landing + *used, view.data, view.bytes(), stream_));
+    part->data = landing + *used;
+    *used += Arena::Padded(view.bytes());
+    return {};
+  }
+  AISP_ASSIGN_OR_RETURN(
+      Buffer made, device_.Allocate(static_cast<size_t>(view.elements()) * 2, MemoryKind::kDevice));
+  AISP_RETURN_IF_ERROR(LaunchFillNormal(made.data(), DType::kBF16, view.elements(),
+                                        RandomDeviation(view.cols()), source.random_seed + i,
+                                        stream_.handle));
+  part->data = made.data();
+  random->push_back(std::move(made));
+  return {};
+}
+
+// Where large parts land before they are packed: memory that all weights share, or `own` for one that is too large for that.
+Result<std::byte*> FastLinear::Landing(const LinearSource& source, Buffer* own) {
+  constexpr size_t kLeast = size_t{4} << 20, kShared = size_t{256} << 20;
+  size_t bytes = 0;
+  for (const TensorView& view : source.parts) {
+    if (view.data != nullptr) bytes += Arena::Padded(view.bytes());
+  }
+  if (bytes < kLeast) return nullptr;
+  Buffer& buffer = bytes <= kShared ? landing_ : *own;
+  if (buffer.bytes() < bytes) {
+    AISP_ASSIGN_OR_RETURN(buffer, device_.Allocate(std::max(bytes, kShared), MemoryKind::kDevice));
+  }
+  return static_cast<std::byte*>(buffer.data());
+}
+
 Result<std::unique_ptr<FastWeight>> FastLinear::Pack(const LinearSource& source) {
   const std::vector<float> biases = WeightLoader::StackBiases(source);
-  std::vector<WeightPart> parts;
-  std::vector<Buffer> random;  // lives until the weight is packed
+  std::vector<WeightPart> parts(source.parts.size());
+  std::vector<Buffer> random;  // these live until the weight is packed
+  Buffer own_landing;
+  AISP_ASSIGN_OR_RETURN(std::byte* const landing, Landing(source, &own_landing));
+  size_t used = 0;
   int64_t row = 0;
-  for (size_t i = 0; i < source.parts.size(); ++i) {
-    const TensorView& view = source.parts[i];
-    WeightPart& part = parts.emplace_back();
-    part.data = view.data;
-    part.rows = view.rows();
+  for (size_t i = 0; i < parts.size(); ++i) {
+    WeightPart& part = parts[i];
+    part.data = source.parts[i].data;
+    part.rows = source.parts[i].rows();
     if (!biases.empty()) part.bias = biases.data() + row;
-    row += view.rows();
+    row += part.rows;
     if (!source.scales.empty()) {
       const PartScales& scales = source.scales[i];
       part.scales = scales.scales.empty() ? nullptr : scales.scales.data();
       part.scale = scales.scale;
       part.block_scales = scales.group_scales;
-    } else if (view.data == nullptr) {
-      AISP_ASSIGN_OR_RETURN(Buffer made, device_.Allocate(static_cast<size_t>(view.elements()) * 2,
-                                                          MemoryKind::kDevice));
-      AISP_RETURN_IF_ERROR(LaunchFillNormal(made.data(), DType::kBF16, view.elements(),
-                                            RandomDeviation(view.cols()), source.random_seed + i,
-                                            stream_.handle));
-      part.data = made.data();
-      random.push_back(std::move(made));
     }
+    AISP_RETURN_IF_ERROR(PlacePart(source, i, landing, &used, &random, &part));
   }
   WeightSource packing;
   packing.type = SourceOf(source);
@@ -126,10 +158,19 @@ Result<std::unique_ptr<FastWeight>> FastLinear::Pack(const LinearSource& source)
   AISP_ASSIGN_OR_RETURN(packed->memory, device_.Allocate(bytes, MemoryKind::kDevice));
   AISP_ASSIGN_OR_RETURN(packed->weight,
                         PackWeight(packing, packed->memory.data(), bytes, stream_.handle));
-  AISP_RETURN_IF_ERROR(device_.Synchronize(stream_));
+  // What lies in the shared landing may still be on its way: the next weight is read meanwhile.
+  pending_ = true;
+  if (!random.empty() || own_landing) AISP_RETURN_IF_ERROR(device_.Synchronize(stream_));
   AISP_RETURN_IF_ERROR(GrowWorkspace(kernels_->WorkspaceBytes(packed->weight)));
   AISP_RETURN_IF_ERROR(Tune(*packed));
   return packed;
+}
+
+Status FastLinear::FinishPacking() {
+  pending_ = false;
+  AISP_RETURN_IF_ERROR(device_.Synchronize(stream_));
+  landing_ = {};
+  return {};
 }
 
 // Lets linear/ time its candidates where they matter: batches of decoding and the longest prefill step. Once for each shape.
@@ -166,6 +207,7 @@ Status FastLinear::Tune(const FastWeight& weight) {
 }
 
 Status FastLinear::Run(const FastWeight& weight, const LinearParams& p, cudaStream_t stream) {
+  if (pending_) AISP_RETURN_IF_ERROR(FinishPacking());
   LinearCall call;
   call.weight = &weight.weight;
   call.x = p.x.data;
@@ -190,6 +232,7 @@ Status FastLinear::Run(const FastWeight& weight, const LinearParams& p, cudaStre
 }
 
 Result<size_t> FastLinear::RunChain(std::span<const LinearStep> steps, cudaStream_t stream) {
+  if (pending_) AISP_RETURN_IF_ERROR(FinishPacking());
   std::array<ChainStep, kMaxLinearSteps> chain;
   size_t count = 0;
   for (const LinearStep& step : steps) {

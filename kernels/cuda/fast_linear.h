@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/linear/linear.h"
@@ -41,7 +42,11 @@ class FastLinear {
 
   // Whether linear/ has kernels for such a weight; everything else about `source` was checked.
   static bool Serves(const LinearSource& source);
+  // Host memory has been read when this returns; the weight is in place at the first Run after it.
   Result<std::unique_ptr<FastWeight>> Pack(const LinearSource& source);
+  // Waits for the weights and lets go what only loading needs. Before the first step, which is never captured.
+  Status FinishPacking();
+  bool pending() const { return pending_; }
   Status Run(const FastWeight& weight, const LinearParams& params, cudaStream_t stream);
   // As many of the first steps as one launch takes, at least two; their number, 0 where they have to be launched one by one. A norm
   // in front of the first is left to the caller.
@@ -53,6 +58,9 @@ class FastLinear {
   FastLinear(Device& device, CudaStream& stream, int32_t max_rows)
       : device_(device), stream_(stream), max_rows_(max_rows) {}
   Status GrowWorkspace(size_t bytes);
+  Status PlacePart(const LinearSource& source, size_t i, std::byte* landing, size_t* used,
+                   std::vector<Buffer>* random, WeightPart* part);
+  Result<std::byte*> Landing(const LinearSource& source, Buffer* own);
   Status Tune(const FastWeight& weight);
 
   Device& device_;
@@ -61,6 +69,8 @@ class FastLinear {
   std::set<std::tuple<int64_t, int64_t, Store, WeightFormat>> tuned_;  // shapes
   std::unique_ptr<LinearKernels> kernels_;
   Buffer workspace_;
+  Buffer landing_;  // while weights are loaded
+  bool pending_ = false;
 };
 
 }  // namespace aisp::cuda

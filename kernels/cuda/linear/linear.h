@@ -97,7 +97,8 @@ struct PackedWeight {
 
 // Bytes of device memory (256-aligned) that PackWeight needs for `source`; its pointers are not looked at.
 Result<size_t> PackedWeightBytes(const WeightSource& source);
-// Returns when the weight is in place. Takes transient device memory for a part while it runs.
+// Host memory has been read when this returns, and takes transient device memory; parts in device memory are packed in the
+// stream's order, and stay alive until the stream has passed.
 Result<PackedWeight> PackWeight(const WeightSource& source, void* memory, size_t bytes,
                                 cudaStream_t stream);
 

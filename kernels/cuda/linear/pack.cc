@@ -122,9 +122,10 @@ class Staging {
         FromCuda(cudaMemcpyAsync(memory, from, bytes, cudaMemcpyHostToDevice, stream_), "copying"));
     return memory;
   }
-  // The copies go; waits for what uses them.
+  // The copies go; waits for what uses them. Without copies nothing has to be waited for.
   Status Finish() {
     AISP_RETURN_IF_ERROR(FromCuda(cudaGetLastError(), "launching"));
+    if (used_ == 0) return {};
     AISP_RETURN_IF_ERROR(FromCuda(cudaStreamSynchronize(stream_), "waiting"));
     for (auto& copy : copies_) copy.reset();
     used_ = 0;
