@@ -239,6 +239,7 @@ class HopperAttention final : public Attention {
     args.num_kv_heads = config_.num_kv_heads;
     args.group = group_;
     args.block_tokens = config_.block_tokens;
+    args.runs_inverse = RunsInverse(static_cast<uint32_t>(config_.block_tokens / 16));
     args.window = config_.window;
     args.norm_epsilon = rope.norm_epsilon;
     args.scale_log2 = config_.scale * kLog2E;
@@ -254,7 +255,6 @@ class HopperAttention final : public Attention {
   int32_t FusedCtas(int32_t num_sequences) const {
     const int32_t wanted = config_.decode_ctas > 0 ? config_.decode_ctas
                            : num_sequences <= 8    ? 1
-                           : num_sequences <= 32   ? 2
                                                    : 3;
     return ctas_ * std::min(wanted, FusedCtasPerProcessor(group_));
   }

@@ -21,8 +21,8 @@ namespace fused {
 namespace {
 
 struct MergeScratch {
-  float norms[kWarps][16][2];  // {m, l} of a warp's rows
-  uint32_t at[kWarps];         // where its result lies in the ring
+  float2 norms[kWarps][16];  // {m, l} of a warp's rows
+  uint32_t at[kWarps];       // where its result lies in the ring
 };
 
 __device__ __forceinline__ uint32_t NotEmpty(uint32_t bits) {
@@ -39,27 +39,30 @@ __device__ __forceinline__ void StorePart(float2* to, float2 v) {
                "r"(NotEmpty(__float_as_uint(v.x))), "r"(NotEmpty(__float_as_uint(v.y)))
                : "memory");
 }
-__device__ __forceinline__ uint4 LoadPart(const float4* from) {
-  uint4 v;
-  asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from)
-               : "memory");
-  return v;
+// If `there`; else `v` stays as it is.
+__device__ __forceinline__ void LoadPart(bool there, const float4* from, float4& v) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n"
+      "@p ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];\n}"
+      : "+f"(v.x), "+f"(v.y), "+f"(v.z), "+f"(v.w)
+      : "l"(from), "r"(static_cast<int>(there))
+      : "memory");
 }
-__device__ __forceinline__ uint2 LoadPart(const float2* from) {
-  uint2 v;
-  asm volatile("ld.relaxed.gpu.global.v2.b32 {%0, %1}, [%2];"
-               : "=r"(v.x), "=r"(v.y)
-               : "l"(from)
-               : "memory");
-  return v;
+__device__ __forceinline__ void LoadPart(bool there, const float2* from, float2& v) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\n"
+      "@p ld.relaxed.gpu.global.v2.f32 {%0, %1}, [%2];\n}"
+      : "+f"(v.x), "+f"(v.y)
+      : "l"(from), "r"(static_cast<int>(there))
+      : "memory");
 }
-__device__ __forceinline__ bool IsEmpty(uint4 v) {
-  return v.x == 0xffffffffu || v.y == 0xffffffffu || v.z == 0xffffffffu || v.w == 0xffffffffu;
+// All ones if a word is empty.
+__device__ __forceinline__ uint32_t Emptiest(float2 v) {
+  return max(__float_as_uint(v.x), __float_as_uint(v.y));
 }
-__device__ __forceinline__ bool IsEmpty(uint2 v) {
-  return v.x == 0xffffffffu || v.y == 0xffffffffu;
+__device__ __forceinline__ uint32_t Emptiest(float4 v) {
+  return max(max(__float_as_uint(v.x), __float_as_uint(v.y)),
+             max(__float_as_uint(v.z), __float_as_uint(v.w)));
 }
 
 // Makes a wait that would never end a failed launch, where a build asks for it.
@@ -76,17 +79,22 @@ struct WaitLimit {
 
 // A row's four elements, relative to `m`.
 struct Piece {
-  float m, l;
-  float4 o;
-  __device__ __forceinline__ void Add(float other_m, float other_l, float4 other) {
-    const float top = fmaxf(m, other_m);
-    const float safe = top == -INFINITY ? 0.0f : top;
-    const float mine = ptx::Exp2(m - safe);
-    const float theirs = ptx::Exp2(other_m - safe);
+  float m = -INFINITY;
+  float l = 0.0f;
+  float4 o = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+
+  // Makes it relative to `top`, which is not below m and finite.
+  __device__ __forceinline__ void Scale(float top) {
+    const float factor = ptx::Exp2(m - top);
     m = top;
-    l = l * mine + other_l * theirs;
-    o = make_float4(o.x * mine + other.x * theirs, o.y * mine + other.y * theirs,
-                    o.z * mine + other.z * theirs, o.w * mine + other.w * theirs);
+    l *= factor;
+    o = make_float4(o.x * factor, o.y * factor, o.z * factor, o.w * factor);
+  }
+  __device__ __forceinline__ void Add(const float4& more, float factor) {
+    o.x += more.x * factor;
+    o.y += more.y * factor;
+    o.z += more.z * factor;
+    o.w += more.w * factor;
   }
 };
 
@@ -101,7 +109,7 @@ struct Worker {
   uint8_t* ring;  // of the CTA
   MergeScratch& merge;
   int32_t share;
-  float k_scale, v_scale;
+  float v_scale = 1.0f;
 
   // Where a warp's element {row, dim} lies in its result.
   static __device__ __forceinline__ int ResultAt(int row, int dim) {
@@ -115,56 +123,74 @@ struct Worker {
     const uint32_t slots = ptx::SharedAddress(mine);
     uint32_t slot = 0;
     const auto next_slot = [&] { slot = slot == kUnits - 1 ? 0 : slot + 1; };
-    C core{a, lane, a.scale_log2 * (kFp8 ? k_scale : 1.0f)};
+    int owed = kUnits;  // free slots that nothing is on its way to
+    C core{a, lane, a.scale_log2};
     do {
+#pragma unroll 1
+      for (; owed > 0; --owed) {
+        feed.Copy(slots + slot * kUnitBytes);
+        next_slot();
+      }
       const Segment& at = walk.at;
       const int32_t top = walk.Top();
       const bool owns_last = top == at.count - 1;
-      const float* angles = a.cos_sin + static_cast<int64_t>(a.positions[at.span.row_begin]) * kDim;
-      core.LoadQ(at, angles);
-      NewKey fresh{};
-      if (owns_last) fresh = core.Append(at, angles, k_scale, v_scale);
-      core.Clear();
+      const auto angles = core.LoadAngles(at);
+      ptx::WaitForPredecessor();  // the first time
+      const NewKey fresh = Prepare(core, at, angles, owns_last);
       const int32_t low = a.window > 0 ? max(0, at.span.context_len - a.window) : 0;
-      bool held = false;  // the last values' place is the result's
-      for (int32_t j = top; j >= at.lo; j -= kWarps) {
+      uint32_t p[C::kKeyTiles][kRowTiles][2];
+      bool values = false;
+#pragma unroll 1
+      for (int32_t j = top; j >= at.lo;) {
         const int32_t key0 = (at.first + j) * S::kStepKeys;
-        const uint32_t patch_row = static_cast<uint32_t>(at.span.context_len - 1 - key0);
         uint32_t x[8][4];
-        Await();
-        if (owns_last && j == top) core.Patch(mine + slot * kUnitBytes, patch_row, fresh.k);
-        core.template LoadUnit<false>(slots + slot * kUnitBytes, x);
+        asm volatile("cp.async.wait_group %0;" ::"n"(kUnits - 1) : "memory");
         __syncwarp();
-        feed.Copy(slots + slot * kUnitBytes);
-        next_slot();
-        float s[C::kKeyTiles][kRowTiles][4];
-        core.Scores(x, s);
-        if (key0 < low || key0 + S::kStepKeys > at.span.context_len)
-          core.Mask(key0, low, at.span.context_len, s);
-        uint32_t p[C::kKeyTiles][kRowTiles][2];
-        core.Softmax(s, p);
-        Await();
-        if (owns_last && j == top) core.Patch(mine + slot * kUnitBytes, patch_row, fresh.v);
-        core.template LoadUnit<true>(slots + slot * kUnitBytes, x);
+        if (owns_last && j == top) {
+          const uint32_t pairs[2] = {values ? fresh.v[0] : fresh.k[0],
+                                     values ? fresh.v[1] : fresh.k[1]};
+          core.Patch(mine + slot * kUnitBytes,
+                     static_cast<uint32_t>(at.span.context_len - 1 - key0), pairs);
+        }
+        if (values) {
+          core.template LoadUnit<true>(slots + slot * kUnitBytes, x);
+        } else {
+          core.template LoadUnit<false>(slots + slot * kUnitBytes, x);
+        }
         __syncwarp();
-        held = j - kWarps < at.lo;
-        if (!held) {
+        if (values && j - kWarps < at.lo) {
+          owed = 1;  // the last values' place is the result's
+        } else {
           feed.Copy(slots + slot * kUnitBytes);
           next_slot();
         }
-        core.Values(x, p);
+        if (values) {
+          core.Values(x, p);
+          j -= kWarps;
+        } else {
+          float s[C::kKeyTiles][kRowTiles][4];
+          core.Scores(x, s);
+          if (key0 < low || key0 + S::kStepKeys > at.span.context_len)
+            core.Mask(key0, low, at.span.context_len, s);
+          core.Softmax(s, p);
+        }
+        values = !values;
       }
-      Finish(core, at, reinterpret_cast<float*>(mine + slot * kUnitBytes), held);
-      if (held) {
-        feed.Copy(slots + slot * kUnitBytes);
-        next_slot();
-      }
+      Finish(core, at, reinterpret_cast<float*>(mine + slot * kUnitBytes), owed > 0);
     } while (walk.Next(a));
   }
 
-  static __device__ __forceinline__ void Await() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(kUnits - 1) : "memory");
-    __syncwarp();
+  // An item's query rows and, by the warp that has its last step, its new key.
+  __device__ __forceinline__ NewKey Prepare(C& core, const Segment& at,
+                                            const typename C::Angles& angles, bool owns_last) {
+    const float k_scale = a.device_scales != nullptr ? a.device_scales[0] : a.k_scale;
+    v_scale = a.device_scales != nullptr ? a.device_scales[1] : a.v_scale;
+    core.score_scale = a.scale_log2 * (kFp8 ? k_scale : 1.0f);
+    core.LoadQ(at, angles);
+    NewKey fresh{};
+    if (owns_last) fresh = core.Append(at, angles, k_scale, v_scale);
+    core.Clear();
+    return fresh;
   }
 
   // Adds up the warps' results of a segment: the item's rows, or a part of them. By the whole CTA.
@@ -181,8 +207,7 @@ struct Worker {
         for (int step = 4; step < 32; step *= 2)
           core.l[n][j] += __shfl_xor_sync(~0u, core.l[n][j], step);
         if (r == 0) {
-          merge.norms[warp][8 * n + 2 * c + j][0] = core.m[n][j];
-          merge.norms[warp][8 * n + 2 * c + j][1] = core.l[n][j];
+          merge.norms[warp][8 * n + 2 * c + j] = make_float2(core.m[n][j], core.l[n][j]);
         }
       }
     }
@@ -207,7 +232,7 @@ struct Worker {
         }
       }
       __syncthreads();
-#pragma unroll
+#pragma unroll 1
       for (int pass = 0; pass < 8 / kRowsAtOnce; ++pass) {
         const int row = pass * kRowsAtOnce + static_cast<int>(threadIdx.x) / kLanesPerRow;
         if (8 * n + row < a.group) FinishRow(at, row, 8 * n + row);
@@ -218,14 +243,21 @@ struct Worker {
 
   __device__ __forceinline__ void FinishRow(const Segment& at, int row, int group_row) {
     const int chunk = static_cast<int>(threadIdx.x) % kLanesPerRow;
-    Piece piece{-INFINITY, 0.0f, make_float4(0.0f, 0.0f, 0.0f, 0.0f)};
+    Piece piece;
+    float2 norms[kWarps];
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) {
-      const float m = merge.norms[w][group_row][0];
-      if (m == -INFINITY) continue;  // had no step
-      const float* from = reinterpret_cast<const float*>(ring + merge.at[w]);
-      piece.Add(m, merge.norms[w][group_row][1],
-                *reinterpret_cast<const float4*>(from + ResultAt(row, 4 * chunk)));
+      norms[w] = merge.norms[w][group_row];
+      piece.m = fmaxf(piece.m, norms[w].x);
+    }
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      if (norms[w].x == -INFINITY) continue;  // had no step
+      const float factor = ptx::Exp2(norms[w].x - piece.m);
+      piece.l += norms[w].y * factor;
+      piece.Add(*reinterpret_cast<const float4*>(ring + merge.at[w] +
+                                                 sizeof(float) * ResultAt(row, 4 * chunk)),
+                factor);
     }
     if (at.hi < at.count) {
       const int64_t place = static_cast<int64_t>(blockIdx.x) * a.group + group_row;
@@ -241,53 +273,64 @@ struct Worker {
     return reinterpret_cast<float2*>(a.partials + static_cast<int64_t>(gridDim.x) * a.group * kDim);
   }
 
-  // The parts of the item that CTAs before this one have left, in their order, and empties their places.
+  // The parts of the item that CTAs before this one have left, in their order, and empties their places. Each lane of a row looks
+  // after one part's norm.
   __device__ __forceinline__ void AddParts(const Segment& at, int group_row, int chunk,
                                            Piece& piece) const {
-    constexpr int kAtOnce = 8;
-    const int32_t first = at.place / share;
+    constexpr int kAtOnce = 16;
+    const float nothing = __uint_as_float(~0u);
     const int32_t end = static_cast<int32_t>(blockIdx.x);
     const uint32_t row_lanes =
         kLanesPerRow == 32 ? ~0u : 0xffffu << (threadIdx.x % 32 / kLanesPerRow * kLanesPerRow);
-    float2* norms = Norms() + group_row;
-    float4* values = reinterpret_cast<float4*>(a.partials + group_row * kDim) + chunk;
-    Piece sum{-INFINITY, 0.0f, make_float4(0.0f, 0.0f, 0.0f, 0.0f)};
-    for (int32_t base = first; base < end; base += kAtOnce) {
-      uint4 o[kAtOnce];
-      uint2 norm[kAtOnce];
+    Piece sum;
+#pragma unroll 1
+    for (int32_t base = at.place / share; base < end; base += kAtOnce) {
+      const int64_t place = static_cast<int64_t>(base) * a.group + group_row;
+      float2* const norm_at = Norms() + place + chunk * a.group;
+      float4* const values = reinterpret_cast<float4*>(a.partials + place * kDim) + chunk;
+      const int32_t stride = a.group * (kDim / 4);
+      const bool has_norm = chunk < kAtOnce && base + chunk < end;
+      float2 norm = make_float2(-INFINITY, 0.0f);
+      float4 o[kAtOnce] = {};
+      uint32_t emptiest;
+      WaitLimit limit;
+      do {
+        LoadPart(has_norm, norm_at, norm);
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) LoadPart(base + i < end, values + i * stride, o[i]);
+        emptiest = Emptiest(norm);
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) emptiest = max(emptiest, Emptiest(o[i]));
+        limit.Count();
+      } while (__any_sync(row_lanes, emptiest == ~0u));
+      if (has_norm) *norm_at = make_float2(nothing, nothing);
+      float top = fmaxf(norm.x, sum.m);
+#pragma unroll
+      for (int step = 1; step < kLanesPerRow; step *= 2)
+        top = fmaxf(top, __shfl_xor_sync(row_lanes, top, step));
+      const float weight = ptx::Exp2(norm.x - top);
+      float l = norm.y * weight;
+#pragma unroll
+      for (int step = 1; step < kLanesPerRow; step *= 2) l += __shfl_xor_sync(row_lanes, l, step);
+      sum.Scale(top);
+      sum.l += l;
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        const int64_t cta = min(base + i, end - 1);
-        o[i] = LoadPart(values + cta * a.group * (kDim / 4));
-        norm[i] = LoadPart(norms + cta * a.group);
-      }
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        if (base + i >= end) break;
-        const int64_t cta = base + i;
-        for (WaitLimit limit; IsEmpty(o[i]); limit.Count())
-          o[i] = LoadPart(values + cta * a.group * (kDim / 4));
-        for (WaitLimit limit; IsEmpty(norm[i]); limit.Count())
-          norm[i] = LoadPart(norms + cta * a.group);
-        sum.Add(__uint_as_float(norm[i].x), __uint_as_float(norm[i].y),
-                make_float4(__uint_as_float(o[i].x), __uint_as_float(o[i].y),
-                            __uint_as_float(o[i].z), __uint_as_float(o[i].w)));
-        values[cta * a.group * (kDim / 4)] = make_float4(
-            __uint_as_float(~0u), __uint_as_float(~0u), __uint_as_float(~0u), __uint_as_float(~0u));
-      }
-      __syncwarp(row_lanes);
-      if (chunk < kAtOnce && base + chunk < end) {
-        norms[static_cast<int64_t>(base + chunk) * a.group] =
-            make_float2(__uint_as_float(~0u), __uint_as_float(~0u));
+        sum.Add(o[i], __shfl_sync(row_lanes, weight, i, kLanesPerRow));
+        if (base + i < end) values[i * stride] = make_float4(nothing, nothing, nothing, nothing);
       }
     }
-    sum.Add(piece.m, piece.l, piece.o);
+    const float top = fmaxf(sum.m, piece.m);
+    sum.Scale(top);
+    const float factor = ptx::Exp2(piece.m - top);
+    sum.l += piece.l * factor;
+    sum.Add(piece.o, factor);
     piece = sum;
   }
 
   __device__ __forceinline__ void Write(const Segment& at, int group_row, int chunk,
                                         const Piece& piece) const {
-    const float inverse = (kFp8 ? v_scale : 1.0f) / piece.l;
+    const float inverse = __fdividef(kFp8 ? v_scale : 1.0f, piece.l);
     const int64_t to = at.span.row_begin * a.out_row_stride +
                        static_cast<int64_t>(at.head * a.group + group_row) * kDim + 4 * chunk;
     const float4 v = make_float4(piece.o.x * inverse, piece.o.y * inverse, piece.o.z * inverse,
@@ -316,16 +359,13 @@ __global__ void __launch_bounds__(kThreads, kRowTiles == 1 ? 3 : 2)
     ptx::WaitForPredecessor();
     return;
   }
+  __shared__ __align__(16) uint8_t walks[kWarps][sizeof(Walk<S::kStepKeys>)];
   const Walk<S::kStepKeys> walk(a, line, scratch, begin, end);
-  Feed<S> feed(a, walk);
-  const uint32_t slots =
-      ptx::SharedAddress(ring) + threadIdx.x / 32 * static_cast<uint32_t>(kUnits * kUnitBytes);
-#pragma unroll
-  for (int i = 0; i < kUnits; ++i) feed.Copy(slots + i * kUnitBytes);
-  ptx::WaitForPredecessor();
-  const float k_scale = a.device_scales != nullptr ? a.device_scales[0] : a.k_scale;
-  const float v_scale = a.device_scales != nullptr ? a.device_scales[1] : a.v_scale;
-  Worker<kDim, kFp8, kRowTiles> worker{a, ring, merge, line.share, k_scale, v_scale};
+  auto* feed_walk = reinterpret_cast<Walk<S::kStepKeys>*>(walks[threadIdx.x / 32]);
+  *feed_walk = walk;  // all lanes the same
+  __syncwarp();
+  Feed<S> feed(a, *feed_walk);
+  Worker<kDim, kFp8, kRowTiles> worker{a, ring, merge, line.share};
   worker.Work(walk, feed);
   asm volatile("cp.async.wait_all;" ::: "memory");
 }

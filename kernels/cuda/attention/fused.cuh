@@ -42,6 +42,7 @@ struct FusedArgs {
   int32_t num_kv_heads = 0;
   int32_t group = 0;
   int32_t block_tokens = 0;
+  uint32_t runs_inverse = 0;  // RunsInverse(block_tokens / 16)
   int32_t window = 0;
   float norm_epsilon = 0.0f;
   float scale_log2 = 1.0f;
@@ -49,6 +50,9 @@ struct FusedArgs {
   float v_scale = 1.0f;
   bool out_is_f32 = false;
 };
+
+// n / runs is (n * RunsInverse(runs)) >> 31, for n < 2^28 and runs <= 8.
+constexpr uint32_t RunsInverse(uint32_t runs) { return (0x80000000u + runs - 1) / runs; }
 
 // Raises the kernel's limits; once per device. cudaErrorInvalidValue: no kernel for the shape.
 cudaError_t PrepareFused(int32_t head_dim, bool fp8, int32_t group);

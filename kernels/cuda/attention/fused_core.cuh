@@ -41,8 +41,31 @@ struct Core {
     return 16 * step + (kFp8 ? 4 * (lane % 4) + 2 * pair : 2 * (lane % 4) + 8 * pair);
   }
 
+  // Cosines and sines of a position, for the elements that a thread has of a query row and of the new key. No kernel of the step
+  // writes them, so they are loaded before the kernel before this one is done, as is all that only has to be near then.
+  struct Angles {
+    float2 c[kHalfSteps][2], s[kHalfSteps][2];
+    float2 key_c, key_s;
+  };
+  __device__ __forceinline__ Angles LoadAngles(const Segment& at) const {
+    const float* from = a.cos_sin + static_cast<int64_t>(at.span.context_len - 1) * kDim;
+    Angles angles;
+#pragma unroll
+    for (int i = 0; i < kHalfSteps; ++i) {
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        angles.c[i][k] = Load2<float>(from, ElementAt(i, k));
+        angles.s[i][k] = Load2<float>(from, kDim / 2 + ElementAt(i, k));
+      }
+    }
+    const int at_key = Head<kDim>::At(0) % (kDim / 2);
+    angles.key_c = Load2<float>(from, at_key);
+    angles.key_s = Load2<float>(from, kDim / 2 + at_key);
+    return angles;
+  }
+
   // Normalises and rotates the item's query rows. A row that is not there is a copy of the last one; its result is not used.
-  __device__ __forceinline__ void LoadQ(const Segment& at, const float* angles) {
+  __device__ __forceinline__ void LoadQ(const Segment& at, const Angles& angles) {
     const auto* row = static_cast<const __nv_bfloat16*>(a.qkv) +
                       at.span.row_begin * a.qkv_row_stride +
                       static_cast<int64_t>(at.head) * a.group * kDim;
@@ -56,43 +79,51 @@ struct Core {
       }
     }
 #pragma unroll
-    for (int n = 0; n < kRowTiles; ++n) Rotate(q[n], angles);
-  }
-
-  __device__ __forceinline__ void Rotate(uint32_t (&x)[2 * kHalfSteps][2], const float* angles) {
-    float inverse = 1.0f;
-    if (a.q_norm != nullptr) {
-      float sum = 0.0f;
+    for (int n = 0; n < kRowTiles; ++n) {
+      float2 low[kHalfSteps][2], high[kHalfSteps][2];
 #pragma unroll
-      for (int i = 0; i < 2 * kHalfSteps; ++i) {
+      for (int i = 0; i < kHalfSteps; ++i) {
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
-          const float2 v = Wide(x[i][k]);
-          sum += v.x * v.x + v.y * v.y;
+          low[i][k] = Wide(q[n][i][k]);
+          high[i][k] = Wide(q[n][i + kHalfSteps][k]);
         }
       }
-      sum += __shfl_xor_sync(~0u, sum, 1);
-      sum += __shfl_xor_sync(~0u, sum, 2);
-      inverse = rsqrtf(sum / kDim + a.norm_epsilon);
+      if (a.q_norm != nullptr) Normalise(low, high);
+#pragma unroll
+      for (int i = 0; i < kHalfSteps; ++i) {
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+          const float2 c = angles.c[i][k], s = angles.s[i][k], x = low[i][k], y = high[i][k];
+          q[n][i][k] = ptx::Pack2<kFp8>(x.x * c.x - y.x * s.x, x.y * c.y - y.y * s.y);
+          q[n][i + kHalfSteps][k] = ptx::Pack2<kFp8>(y.x * c.x + x.x * s.x, y.y * c.y + x.y * s.y);
+        }
+      }
     }
+  }
+
+  __device__ __forceinline__ void Normalise(float2 (&low)[kHalfSteps][2],
+                                            float2 (&high)[kHalfSteps][2]) const {
+    float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < kHalfSteps; ++i) {
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
-        const int at = ElementAt(i, k);
-        float2 low = Wide(x[i][k]);
-        float2 high = Wide(x[i + kHalfSteps][k]);
-        if (a.q_norm != nullptr) {
-          const float2 u = Load2<float>(a.q_norm, at);
-          const float2 w = Load2<float>(a.q_norm, kDim / 2 + at);
-          low = make_float2(low.x * inverse * u.x, low.y * inverse * u.y);
-          high = make_float2(high.x * inverse * w.x, high.y * inverse * w.y);
-        }
-        const float2 c = Load2<float>(angles, at);
-        const float2 s = Load2<float>(angles, kDim / 2 + at);
-        x[i][k] = ptx::Pack2<kFp8>(low.x * c.x - high.x * s.x, low.y * c.y - high.y * s.y);
-        x[i + kHalfSteps][k] =
-            ptx::Pack2<kFp8>(high.x * c.x + low.x * s.x, high.y * c.y + low.y * s.y);
+        const float2 x = low[i][k], y = high[i][k];
+        sum += x.x * x.x + x.y * x.y + y.x * y.x + y.y * y.y;
+      }
+    }
+    sum += __shfl_xor_sync(~0u, sum, 1);
+    sum += __shfl_xor_sync(~0u, sum, 2);
+    const float inverse = rsqrtf(sum / kDim + a.norm_epsilon);
+#pragma unroll
+    for (int i = 0; i < kHalfSteps; ++i) {
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const float2 u = Load2<float>(a.q_norm, ElementAt(i, k));
+        const float2 w = Load2<float>(a.q_norm, kDim / 2 + ElementAt(i, k));
+        low[i][k] = make_float2(low[i][k].x * inverse * u.x, low[i][k].y * inverse * u.y);
+        high[i][k] = make_float2(high[i][k].x * inverse * w.x, high[i][k].y * inverse * w.y);
       }
     }
   }
@@ -282,7 +313,7 @@ struct Core {
   }
 
   // Normalises, rotates and quantises the row's key and value and appends them to the pool.
-  __device__ __forceinline__ NewKey Append(const Segment& at, const float* angles, float k_scale,
+  __device__ __forceinline__ NewKey Append(const Segment& at, const Angles& angles, float k_scale,
                                            float v_scale) const {
     const int64_t row = at.span.row_begin * a.qkv_row_stride;
     Head<kDim> k, v;
@@ -290,7 +321,7 @@ struct Core {
     v.template Load<__nv_bfloat16>(
         a.qkv, row + static_cast<int64_t>(a.num_heads + a.num_kv_heads + at.head) * kDim);
     if (a.k_norm != nullptr) k.Normalise(a.k_norm, a.norm_epsilon);
-    k.Rotate(angles);
+    k.Rotate(0, angles.key_c, angles.key_s);
     const float k_factor = kFp8 ? 1.0f / k_scale : 1.0f;
     const float v_factor = kFp8 ? 1.0f / v_scale : 1.0f;
     NewKey fresh;

@@ -84,6 +84,7 @@ __device__ __forceinline__ Line ScanLine(const FusedArgs& a, LineScratch& s) {
   Line line;
   line.per = (a.num_sequences + kThreads - 1) / kThreads;
   int32_t mine = 0;
+#pragma unroll 1
   for (int i = 0; i < line.per; ++i) {
     RowSpan span;
     mine += StepsOf<kStepKeys>(a, thread * line.per + i, span).y;
@@ -212,23 +213,23 @@ class Walk {
 template <class S>
 class Feed {
  public:
-  __device__ __forceinline__ Feed(const FusedArgs& a, const Walk<S::kStepKeys>& walk)
+  // `walk`: the warp's, in shared memory.
+  __device__ __forceinline__ Feed(const FusedArgs& a, Walk<S::kStepKeys>& walk)
       : a_(a), walk_(walk), top_(walk.Top()) {
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy_));
     const uint32_t lane = threadIdx.x % 32;
     constexpr uint32_t kChunks = S::kRowBytes / 16;
     lane_target_ = S::ChunkOffset(lane / kChunks, lane % kChunks);
-    LookUp();
-    Switch();
   }
 
   // The next unit to `slot` (shared address); nothing if there is none. Either way one group more.
   __device__ __forceinline__ void Copy(uint32_t slot) {
+    if (left_ == 0) Switch();
     if (left_ > 0) {
       CopyUnit(slot);
       if (values_) {
         ++used_;
-        if (--left_ == 0) Switch();
+        --left_;
       }
       values_ = !values_;
     }
@@ -236,8 +237,6 @@ class Feed {
   }
 
  private:
-  static constexpr uint32_t kWhole = 16 << 8;  // all of a run's slots: from 0 to 16
-
   __device__ __forceinline__ void CopyUnit(uint32_t slot) const {
     constexpr int kPer = 16 * S::kRowBytes / 512;  // copies of a run
     constexpr int kRows = 512 / S::kRowBytes;      // of one
@@ -270,11 +269,17 @@ class Feed {
   // Where the next steps lie, a lane for each run of 16 slots; the loads come back while the batch before is copied.
   __device__ __forceinline__ void LookUp() {
     next_left_ = 0;
-    while (top_ < walk_.at.lo) {
-      if (!walk_.Next(a_)) return;
-      top_ = walk_.Top();
+    Walk<S::kStepKeys> walk = walk_;
+    if (top_ < walk.at.lo) {
+      do {
+        if (!walk.Next(a_)) return;
+        top_ = walk.Top();
+      } while (top_ < walk.at.lo);
+      __syncwarp();
+      walk_ = walk;  // all lanes the same
+      __syncwarp();
     }
-    const Segment& at = walk_.at;
+    const Segment& at = walk.at;
     next_left_ = min(S::kBatch, (top_ - at.lo) / kWarps + 1);
     const int32_t lane = static_cast<int32_t>(threadIdx.x) % 32;
     const int32_t step = at.first + max(top_ - kWarps * (lane / S::kGroups), at.lo);
@@ -282,29 +287,32 @@ class Feed {
     const int32_t low = a_.window > 0 ? max(0, at.span.context_len - a_.window) : 0;
     const int32_t old = at.span.context_len - 1;  // keys of earlier steps
     const int32_t there = min(run, old / 16);
-    const int32_t runs_per_block = a_.block_tokens / 16;
-    next_block_ = __ldg(a_.block_tables + at.span.table_begin + there / runs_per_block);
-    next_place_ =
-        static_cast<uint32_t>(at.head * 2 * a_.block_tokens + there % runs_per_block * 16) *
-        (S::kRowBytes / 16);
+    const auto block = static_cast<int32_t>(
+        (static_cast<uint64_t>(static_cast<uint32_t>(there)) * a_.runs_inverse) >> 31);
+    next_block_ = __ldg(a_.block_tables + at.span.table_begin + block);
+    next_place_ = static_cast<uint32_t>(((2 * at.head - block) * a_.block_tokens + there * 16) *
+                                        (S::kRowBytes / 16));
     const int32_t begin = min(max(low - run * 16, 0), 16);
     const int32_t end = min(max(old - run * 16, 0), 16);
     next_bounds_ = static_cast<uint32_t>(begin | end << 8);
     top_ -= kWarps * next_left_;
   }
 
+  // To the next batch, and looks up the one after it; at the very first both.
   __device__ __forceinline__ void Switch() {
-    place_ = next_place_ + static_cast<uint32_t>(next_block_) *
-                               static_cast<uint32_t>(a_.num_kv_heads * 2 * a_.block_tokens) *
-                               (S::kRowBytes / 16);
-    bounds_ = next_bounds_;
-    left_ = next_left_;
-    used_ = 0;
-    if (left_ > 0) LookUp();
+    do {
+      place_ = next_place_ + static_cast<uint32_t>(next_block_) *
+                                 static_cast<uint32_t>(a_.num_kv_heads * 2 * a_.block_tokens) *
+                                 (S::kRowBytes / 16);
+      bounds_ = next_bounds_;
+      left_ = next_left_;
+      used_ = 0;
+      LookUp();
+    } while (left_ == 0 && next_left_ > 0);
   }
 
   const FusedArgs& a_;
-  Walk<S::kStepKeys> walk_;
+  Walk<S::kStepKeys>& walk_;
   int32_t top_;
   uint64_t policy_ = 0;
   uint32_t lane_target_ = 0;

@@ -91,13 +91,15 @@ struct Head {
     if (!Mine()) return;
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
-      const float2 c = Load2<float>(cos_sin, At(i));
-      const float2 s = Load2<float>(cos_sin, kDim / 2 + At(i));
-      const float2 x = low[i];
-      const float2 y = high[i];
-      low[i] = make_float2(x.x * c.x - y.x * s.x, x.y * c.y - y.y * s.y);
-      high[i] = make_float2(y.x * c.x + x.x * s.x, y.y * c.y + x.y * s.y);
+      Rotate(i, Load2<float>(cos_sin, At(i)), Load2<float>(cos_sin, kDim / 2 + At(i)));
     }
+  }
+  // Pair i by the angles of its elements.
+  __device__ __forceinline__ void Rotate(int i, float2 c, float2 s) {
+    const float2 x = low[i];
+    const float2 y = high[i];
+    low[i] = make_float2(x.x * c.x - y.x * s.x, x.y * c.y - y.y * s.y);
+    high[i] = make_float2(y.x * c.x + x.x * s.x, y.y * c.y + x.y * s.y);
   }
 };
 
