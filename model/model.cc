@@ -9,6 +9,7 @@
 #include <numeric>
 #include <vector>
 
+#include "common/clock.h"
 #include "common/log.h"
 #include "model/batch_upload.h"
 #include "model/layer_plan.h"
@@ -129,6 +130,8 @@ Status LoadedModel::Load(const std::string& directory) {
     reader.MakeRandom(*options_.random_weights, device_.info().asynchronous ? nullptr : &ops_,
                       stream.get());
   }
+  const SteadyClock clock;
+  const Instant begin = clock.Now();
   AISP_RETURN_IF_ERROR(LoadEmbedding(reader, *stream));
   AISP_ASSIGN_OR_RETURN(const TensorView rope, LoadRope(*stream));
   LoadContext context{device_, ops_, *stream, reader, workspace_, dtype_, options_.max_batch_tokens,
@@ -140,6 +143,7 @@ Status LoadedModel::Load(const std::string& directory) {
   workspace_.Need(Slot::kHidden, DType::kF32, spec_.hidden);
   AISP_RETURN_IF_ERROR(LoadLayers(context));
   AISP_RETURN_IF_ERROR(LoadHead(context));
+  const double weights_s = ToSeconds(clock.Now() - begin);
   AISP_RETURN_IF_ERROR(workspace_.Allocate(device_, ops_.RowCapacity(options_.max_batch_tokens)));
   AISP_RETURN_IF_ERROR(AllocateOutput());
   AISP_ASSIGN_OR_RETURN(
@@ -149,6 +153,7 @@ Status LoadedModel::Load(const std::string& directory) {
                            {"architecture", spec_.architecture},
                            {"compute_dtype", DTypeName(dtype_)},
                            {"kernels", ops_.Describe()},
+                           {"weights_s", weights_s},
                            {"workspace_bytes", static_cast<int64_t>(workspace_bytes())}});
   return {};
 }

@@ -25,7 +25,8 @@ std::string GoldenDirectory(const std::string& name) {
 
 std::string StoryDirectory(const std::string& name) {
   for (const std::string& root :
-       {std::string(AISP_SOURCE_DIR) + "/models/", std::string(AISP_SHARED_DIR) + "/models/"}) {
+       {std::string(AISP_SOURCE_DIR) + "/models/", std::string(AISP_SHARED_DIR) + "/models/",
+        std::string("./models/")}) {
     if (std::filesystem::exists(root + name + "/model.safetensors")) return root + name;
   }
   return "";

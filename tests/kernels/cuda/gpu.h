@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <random>
 #include <string>
@@ -51,6 +53,24 @@ inline float FromBf16(uint16_t v) {
   return out;
 }
 
+inline float FromE4M3(uint8_t bits) {
+  const int exponent = (bits >> 3) & 15, mantissa = bits & 7;
+  if (exponent == 15 && mantissa == 7) return std::numeric_limits<float>::quiet_NaN();
+  const float magnitude = exponent == 0
+                              ? std::ldexp(static_cast<float>(mantissa), -9)
+                              : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+  return (bits & 0x80) != 0 ? -magnitude : magnitude;
+}
+// To the nearest, ties to even, saturating.
+inline uint8_t ToE4M3(float value) {
+  const uint8_t sign = std::signbit(value) ? 0x80 : 0;
+  const float magnitude = std::min(std::fabs(value), 448.0f);
+  const int exponent = magnitude < 0x1p-6f ? -6 : std::ilogb(magnitude);
+  const float steps = std::nearbyint(std::ldexp(magnitude, 3 - exponent));
+  const int code = static_cast<int>(steps) + (exponent + 6) * 8;
+  return static_cast<uint8_t>(sign | std::min(code, 0x7e));
+}
+
 // A dense tensor that exists on the CPU and on the GPU.
 class TwinTensor {
  public:
@@ -84,11 +104,14 @@ class TwinTensor {
   void Set(int64_t i, float v) {
     if (host.dtype == DType::kBF16) {
       host.as<uint16_t>()[i] = ToBf16(v);
+    } else if (host.dtype == DType::kF8E4M3) {
+      host.as<uint8_t>()[i] = ToE4M3(v);
     } else {
       host.as<float>()[i] = v;
     }
   }
   static float Get(const TensorView& t, int64_t i) {
+    if (t.dtype == DType::kF8E4M3) return FromE4M3(t.as<uint8_t>()[i]);
     return t.dtype == DType::kBF16 ? FromBf16(t.as<uint16_t>()[i]) : t.as<float>()[i];
   }
   std::vector<std::byte> Download() const {
@@ -110,6 +133,16 @@ class TwinTensor {
       norm += a * a;
     }
     return std::sqrt(difference / norm);
+  }
+
+  // The values on the host as f32, in memory of the caller.
+  TensorView Widened(std::vector<float>* memory) const {
+    memory->resize(static_cast<size_t>(host.elements()));
+    for (size_t i = 0; i < memory->size(); ++i) (*memory)[i] = Get(host, static_cast<int64_t>(i));
+    TensorView view = host;
+    view.data = memory->data();
+    view.dtype = DType::kF32;
+    return view;
   }
 
   TensorView host, gpu;

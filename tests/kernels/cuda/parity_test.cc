@@ -1,0 +1,564 @@
+// What ops_test.cc leaves: quantised weights, FP8 pools, latent attention, operations that run together, copies of large host
+// memory. Every operation against the CPU's on the same, quantised, operands.
+#include "tests/kernels/cuda/gpu_ops.h"
+
+namespace aisp {
+namespace {
+
+using GpuParity = GpuOps;
+
+constexpr float kE2M1[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0, -0.5f, -1, -1.5f, -2, -3, -4, -6};
+
+// A matrix of a quantised checkpoint, and its values.
+struct StoredWeight {
+  int64_t n, k;
+  std::vector<uint8_t> codes, groups;
+  std::vector<float> scales, values;
+  PartScales part;
+  TensorView view, values_view;
+};
+
+StoredWeight RandomStored(WeightFormat format, bool one_scale, int64_t n, int64_t k,
+                          std::mt19937& random) {
+  StoredWeight w;
+  w.n = n, w.k = k;
+  w.values.resize(static_cast<size_t>(n * k));
+  std::uniform_real_distribution<float> some(0.005f, 0.02f);
+  const auto at = [&](int64_t r, int64_t c) -> float& {
+    return w.values[static_cast<size_t>(r * k + c)];
+  };
+  if (format == WeightFormat::kNvfp4) {
+    w.codes.resize(static_cast<size_t>(n * k / 2));
+    w.groups.resize(static_cast<size_t>(n * k / 16));
+    for (uint8_t& c : w.codes) c = static_cast<uint8_t>(random());
+    // From the subnormals of e4m3 to 15.
+    for (uint8_t& g : w.groups) g = static_cast<uint8_t>(1 + random() % 0x56);
+    w.part.scale = some(random);
+    for (int64_t r = 0; r < n; ++r) {
+      for (int64_t c = 0; c < k; ++c) {
+        const uint8_t pair = w.codes[static_cast<size_t>((r * k + c) / 2)];
+        at(r, c) = kE2M1[c % 2 == 0 ? pair & 15 : pair >> 4] *
+                   FromE4M3(w.groups[static_cast<size_t>((r * k + c) / 16)]) * w.part.scale;
+      }
+    }
+    w.part.group_scales = w.groups.data();
+    w.view = TensorView::Dense(w.codes.data(), DType::kU8, {n, k / 2});
+  } else {
+    const bool block = format == WeightFormat::kFp8Block;
+    const int64_t columns = (k + 127) / 128;
+    w.codes.resize(static_cast<size_t>(n * k));
+    for (uint8_t& c : w.codes)
+      c = static_cast<uint8_t>((random() & 0x80) | random() % 0x58);  // up to 16, subnormals too
+    w.scales.resize(static_cast<size_t>(block ? (n + 127) / 128 * columns : one_scale ? 1 : n));
+    for (float& s : w.scales) s = some(random);
+    for (int64_t r = 0; r < n; ++r) {
+      for (int64_t c = 0; c < k; ++c) {
+        const int64_t scale = block ? r / 128 * columns + c / 128 : one_scale ? 0 : r;
+        at(r, c) = FromE4M3(w.codes[static_cast<size_t>(r * k + c)]) *
+                   w.scales[static_cast<size_t>(scale)];
+      }
+    }
+    // One scale for a part is spread over its rows by whoever reads the checkpoint.
+    if (one_scale && !block) w.scales.assign(static_cast<size_t>(n), w.scales[0]);
+    w.part.scales = w.scales;
+    w.view = TensorView::Dense(w.codes.data(), DType::kF8E4M3, {n, k});
+  }
+  w.values_view = TensorView::Dense(w.values.data(), DType::kF32, {n, k});
+  return w;
+}
+
+TEST_F(GpuParity, QuantisedLinearIsTheProductOfItsQuantisedOperands) {
+  struct Shape {
+    int64_t n1, n2, k;
+  };
+  for (const WeightFormat format :
+       {WeightFormat::kFp8, WeightFormat::kFp8Block, WeightFormat::kNvfp4}) {
+    for (const Epilogue epilogue :
+         {Epilogue::kStore, Epilogue::kAccumulate, Epilogue::kGatedSilu}) {
+      const bool gated = epilogue == Epilogue::kGatedSilu;
+      // Blocks of scales must not straddle parts; gate and up are of equal height.
+      const std::vector<Shape> shapes =
+          gated ? std::vector<Shape>{{128, 128, 144}, {384, 384, 1040}}
+          : format == WeightFormat::kFp8Block
+              ? std::vector<Shape>{{128, 72, 144}, {256, 520, 1040}}
+              : std::vector<Shape>{{33, 64, 64}, {131, 72, 144}, {600, 57, 1040}};
+      for (const Shape& s : shapes) {
+        const StoredWeight a = RandomStored(format, false, s.n1, s.k, random_);
+        const StoredWeight b = RandomStored(format, true, s.n2, s.k, random_);
+        const TensorView parts[] = {a.view, b.view}, values[] = {a.values_view, b.values_view};
+        const PartScales scales[] = {a.part, b.part};
+        TwinTensor bias = Make(DType::kF32, {s.n1});
+        bias.Randomise(random_);
+        const TensorView biases[] = {bias.host, TensorView{}};
+        LinearSource source{parts, biases, DType::kBF16, epilogue, DType::kF32};
+        if (gated) source.biases = {}, source.output_dtype = DType::kBF16;
+        LinearSource plain{values, source.biases, DType::kF32, gated ? Epilogue::kStore : epilogue};
+        source.format = format, source.scales = scales;
+        auto on_gpu = gpu_.ops->PackLinear(source);
+        ASSERT_TRUE(on_gpu.has_value()) << on_gpu.error().message;
+        auto on_cpu = cpu_->PackLinear(plain);
+        ASSERT_TRUE(on_cpu.has_value());
+        for (const int32_t rows : {1, 3, 17, 33, 64, 65, 130, 300}) {
+          SCOPED_TRACE(testing::Message()
+                       << "format " << int(format) << " epilogue " << int(epilogue) << " " << s.n1
+                       << "+" << s.n2 << "x" << s.k << " rows " << rows);
+          const int64_t capacity = std::max(cpu_->RowCapacity(rows), gpu_.ops->RowCapacity(rows));
+          const int64_t width = gated ? s.n1 : s.n1 + s.n2;
+          TwinTensor x = Make(DType::kBF16, {capacity, s.k});
+          TwinTensor y = Make(source.output_dtype, {capacity, width});
+          x.Randomise(random_);
+          if (epilogue == Epilogue::kAccumulate) {
+            y.Randomise(random_);
+          } else {
+            y.Poison();
+          }
+          std::vector<float> wide;
+          const TensorView x32 = x.Widened(&wide);
+          if (gated) {
+            std::vector<float> both(static_cast<size_t>(capacity * 2 * width));
+            const TensorView both32 =
+                TensorView::Dense(both.data(), DType::kF32, {capacity, 2 * width});
+            ASSERT_TRUE(
+                cpu_->Linear({on_cpu->get(), x32, both32, rows}, *host_stream_).has_value());
+            ASSERT_TRUE(cpu_->SiluMul({both32, y.host, rows}, *host_stream_).has_value());
+          } else {
+            ASSERT_TRUE(
+                cpu_->Linear({on_cpu->get(), x32, y.host, rows}, *host_stream_).has_value());
+          }
+          Done(gpu_.ops->Linear({on_gpu->get(), x.gpu, y.gpu, rows}, *stream_));
+          EXPECT_LT(y.Error(rows * width), kQuantised);
+        }
+      }
+    }
+  }
+}
+
+// ---- a paged pool and a batch over it ----
+
+struct Sequence {
+  int32_t rows, context;
+};
+
+class PagedRig {
+ public:
+  PagedRig(CudaBackend& gpu, Stream& stream, const std::vector<Sequence>& sequences,
+           int32_t block_tokens, int32_t padding_rows)
+      : block_tokens_(block_tokens) {
+    int32_t rows = padding_rows, blocks = 0;
+    for (const Sequence& s : sequences) {
+      rows += s.rows;
+      blocks += (s.context + block_tokens - 1) / block_tokens;
+    }
+    num_blocks = blocks + 1;
+    const auto make = [&](int64_t n) {
+      return std::make_unique<TwinTensor>(*gpu.device, stream, DType::kI32,
+                                          std::initializer_list<int64_t>{n});
+    };
+    positions_ = make(rows), slots_ = make(rows), tables_ = make(blocks);
+    spans_ = make(static_cast<int64_t>(sequences.size()) * 4);
+    int32_t row = 0, table = 0;
+    for (const Sequence& s : sequences) {
+      host_spans_.push_back({row, s.rows, s.context, table});
+      for (int32_t i = 0; i < s.rows; ++i, ++row) {
+        const int32_t p = s.context - s.rows + i;
+        positions_->host.as<int32_t>()[row] = p;
+        slots_->host.as<int32_t>()[row] =
+            (blocks - (table + p / block_tokens)) * block_tokens + p % block_tokens;
+      }
+      for (int32_t b = 0; b < (s.context + block_tokens - 1) / block_tokens; ++b, ++table)
+        tables_->host.as<int32_t>()[table] = blocks - table;
+    }
+    for (; row < rows; ++row) positions_->host.as<int32_t>()[row] = -1;
+    std::memcpy(spans_->host.data, host_spans_.data(), host_spans_.size() * sizeof(RowSpan));
+    positions_->Upload(), slots_->Upload(), tables_->Upload(), spans_->Upload();
+    total_rows = rows;
+  }
+
+  RaggedBatch Batch(bool gpu, int32_t rows) const {
+    const auto side = [&](const TwinTensor& t) { return (gpu ? t.gpu : t.host).data; };
+    RaggedBatch b;
+    b.rows = rows;
+    b.num_sequences = static_cast<int32_t>(host_spans_.size());
+    for (const RowSpan& span : host_spans_)
+      b.longest_rows = std::max(b.longest_rows, span.num_rows);
+    b.host_sequences = host_spans_;
+    b.sequences = static_cast<const RowSpan*>(side(*spans_));
+    b.positions = static_cast<const int32_t*>(side(*positions_));
+    b.kv_slots = static_cast<const int32_t*>(side(*slots_));
+    b.block_tables = static_cast<const int32_t*>(side(*tables_));
+    return b;
+  }
+  PagedKvView Pool(void* data, DType dtype, int32_t kv_heads, int32_t dim) const {
+    return {data, dtype, kv_heads, dim, block_tokens_, num_blocks};
+  }
+
+  int32_t total_rows = 0, num_blocks = 0;
+
+ private:
+  const int32_t block_tokens_;
+  std::vector<RowSpan> host_spans_;
+  std::unique_ptr<TwinTensor> positions_, slots_, tables_, spans_;
+};
+
+TEST_F(GpuParity, RopeAppendInEveryFormatLeavesPaddingAlone) {
+  for (const int32_t dim : {32, 64, 80, 128, 256}) {
+    for (const DType kv : {DType::kF32, DType::kBF16, DType::kF8E4M3}) {
+      for (const bool norms : {false, true}) {
+        SCOPED_TRACE(testing::Message() << "dim " << dim << " " << DTypeName(kv) << norms);
+        constexpr int32_t kHeads = 6, kKvHeads = 3, kPadding = 3;
+        const PagedRig rig(gpu_, *stream_, {{5, 5}, {1, 33}, {20, 50}}, 16, kPadding);
+        const int32_t rows = rig.total_rows;
+        const int64_t width = int64_t{kHeads + 2 * kKvHeads} * dim;
+        const int64_t elements = int64_t{rig.num_blocks} * kKvHeads * 2 * 16 * dim;
+        const DType compute = kv == DType::kF32 ? DType::kF32 : DType::kBF16;
+        TwinTensor qkv = Make(compute, {rows, width}), pool = Make(kv, {elements});
+        TwinTensor cos_sin = Make(DType::kF32, {64, dim}), norm = Make(DType::kF32, {dim});
+        qkv.Randomise(random_, 0.3f), cos_sin.Randomise(random_), norm.Randomise(random_);
+        pool.Randomise(random_, 0.1f);
+        std::vector<float> wide, wide_pool;
+        const TensorView qkv32 = qkv.Widened(&wide), pool32 = pool.Widened(&wide_pool);
+        const TensorView q_norm = norms ? norm.host : TensorView{};
+        RopeAppendParams p;
+        p.qkv = qkv32, p.cos_sin = cos_sin.host, p.q_norm = p.k_norm = q_norm;
+        p.num_heads = kHeads;
+        p.batch = rig.Batch(false, rows - kPadding);  // the CPU has no padding
+        p.kv = rig.Pool(pool32.data, DType::kF32, kKvHeads, dim);
+        ASSERT_TRUE(cpu_->RopeAppend(p, *host_stream_).has_value());
+        p.qkv = qkv.gpu, p.cos_sin = cos_sin.gpu;
+        if (norms) p.q_norm = p.k_norm = norm.gpu;
+        p.batch = rig.Batch(true, rows);
+        p.kv = rig.Pool(pool.gpu.data, kv, kKvHeads, dim);
+        Done(gpu_.ops->BeginStep(p.batch, *stream_));
+        Done(gpu_.ops->RopeAppend(p, *stream_));
+        for (int64_t i = 0; i < elements; ++i) pool.Set(i, wide_pool[static_cast<size_t>(i)]);
+        // The CPU rotated the queries in place; its keys and values it left.
+        for (int64_t r = 0; r < rows - kPadding; ++r) {
+          for (int64_t c = 0; c < int64_t{kHeads} * dim; ++c)
+            qkv.Set(r * width + c, wide[static_cast<size_t>(r * width + c)]);
+        }
+        EXPECT_LT(pool.Error(), kv == DType::kF32 ? kF32 : kv == DType::kBF16 ? kBf16 : kQuantised);
+        const std::vector<std::byte> got = qkv.Download();
+        TensorView queries = qkv.host;
+        queries.data = const_cast<std::byte*>(got.data());
+        double difference = 0, magnitude = 0;
+        for (int64_t r = 0; r < rows; ++r) {
+          for (int64_t c = 0; c < int64_t{kHeads} * dim; ++c) {
+            const double a = TwinTensor::Get(qkv.host, r * width + c);
+            const double b = TwinTensor::Get(queries, r * width + c);
+            difference += (a - b) * (a - b), magnitude += a * a;
+          }
+        }
+        EXPECT_LT(std::sqrt(difference / magnitude), compute == DType::kF32 ? kF32 : kBf16);
+      }
+    }
+  }
+}
+
+TEST_F(GpuParity, AttentionOverPoolsOfEveryFormat) {
+  struct Case {
+    int32_t heads, kv_heads, dim, block_tokens, window;
+    float deviation;  // of keys and values: small ones are subnormal in e4m3
+    std::vector<Sequence> sequences;
+  };
+  const std::vector<Case> cases = {
+      {4, 2, 64, 16, 0, 1, {{1, 1}, {1, 40}, {1, 517}}},
+      {4, 2, 64, 16, 0, 0.01f, {{1, 40}, {1, 517}}},
+      {4, 2, 64, 16, 0, 0.01f, {{40, 40}, {200, 200}}},
+      {8, 2, 128, 16, 0, 0.02f, {{33, 300}, {1, 77}, {130, 130}}},
+      {32, 8, 128, 64, 0, 1, {{256, 256}, {1, 333}, {70, 900}}},
+      {8, 1, 64, 64, 24, 0.3f, {{70, 140}, {1, 99}, {2, 50}}},
+      {6, 3, 80, 32, 0, 1, {{33, 33}, {1, 7}}},
+      {16, 2, 256, 128, 100, 0.3f, {{150, 300}, {1, 260}}},
+      {8, 8, 32, 16, 0, 1, {{3, 3}, {1, 65}}},
+  };
+  for (const Case& c : cases) {
+    for (const DType kv : {DType::kF32, DType::kBF16, DType::kF8E4M3}) {
+      const DType compute = kv == DType::kF32 ? DType::kF32 : DType::kBF16;
+      SCOPED_TRACE(testing::Message() << c.heads << "/" << c.kv_heads << " heads of " << c.dim
+                                      << " " << DTypeName(kv) << " deviation " << c.deviation);
+      const PagedRig rig(gpu_, *stream_, c.sequences, c.block_tokens, 0);
+      const int32_t rows = rig.total_rows;
+      const int64_t width = int64_t{c.heads} * c.dim;
+      TwinTensor pool =
+          Make(kv, {int64_t{rig.num_blocks} * c.kv_heads * 2 * c.block_tokens * c.dim});
+      pool.Randomise(random_, c.deviation);
+      TwinTensor q = Make(compute, {rows, width}), out = Make(compute, {rows, width});
+      q.Randomise(random_, 1 / c.deviation), out.Poison();
+      std::vector<float> wide_pool, wide_q, wide_out(static_cast<size_t>(rows * width));
+      AttentionParams p;
+      p.q = q.Widened(&wide_q);
+      p.q_head_dim = p.v_head_dim = c.dim;
+      p.num_heads = c.heads;
+      p.scale = 1 / std::sqrt(static_cast<float>(c.dim));
+      p.window = c.window;
+      p.batch = rig.Batch(false, rows);
+      p.kv = rig.Pool(pool.Widened(&wide_pool).data, DType::kF32, c.kv_heads, c.dim);
+      p.out = TensorView::Dense(wide_out.data(), DType::kF32, {rows, width});
+      ASSERT_TRUE(cpu_->PagedAttention(p, *host_stream_).has_value());
+      for (int64_t i = 0; i < rows * width; ++i) out.Set(i, wide_out[static_cast<size_t>(i)]);
+      p.q = q.gpu, p.batch = rig.Batch(true, rows), p.out = out.gpu;
+      p.kv = rig.Pool(pool.gpu.data, kv, c.kv_heads, c.dim);
+      Done(gpu_.ops->BeginStep(p.batch, *stream_));
+      Done(gpu_.ops->PagedAttention(p, *stream_));
+      const double limit = kv == DType::kF32 ? kF32 : kv == DType::kBF16 ? kBf16 : kQuantised;
+      EXPECT_LT(out.Error(), limit);
+    }
+  }
+}
+
+TEST_F(GpuParity, RopeAndAttentionTogetherAreOneAfterTheOther) {
+  for (const std::vector<Sequence>& sequences : {std::vector<Sequence>{{1, 1}, {1, 40}, {1, 300}},
+                                                 {{1, 2000}},
+                                                 {{5, 17}, {1, 40}, {80, 80}}}) {
+    for (const DType kv : {DType::kBF16, DType::kF8E4M3}) {
+      for (const bool norms : {false, true}) {
+        constexpr int32_t kHeads = 8, kKvHeads = 2, kDim = 128, kBlock = 64;
+        SCOPED_TRACE(testing::Message() << sequences.size() << DTypeName(kv) << norms);
+        const PagedRig rig(gpu_, *stream_, sequences, kBlock, 0);
+        const int32_t rows = rig.total_rows;
+        const int64_t qkv_width = int64_t{kHeads + 2 * kKvHeads} * kDim;
+        const int64_t width = int64_t{kHeads} * kDim;
+        TwinTensor pool = Make(kv, {int64_t{rig.num_blocks} * kKvHeads * 2 * kBlock * kDim});
+        TwinTensor qkv = Make(DType::kBF16, {rows, qkv_width}),
+                   out = Make(DType::kBF16, {rows, width});
+        TwinTensor cos_sin = Make(DType::kF32, {2048, kDim}), norm = Make(DType::kF32, {kDim});
+        pool.Randomise(random_), qkv.Randomise(random_), norm.Randomise(random_);
+        std::uniform_real_distribution<float> angle(0, 6.28f);
+        for (int64_t i = 0; i < 2048; ++i) {
+          for (int64_t j = 0; j < kDim / 2; ++j) {
+            const float a = angle(random_);
+            cos_sin.Set(i * kDim + j, std::cos(a));
+            cos_sin.Set(i * kDim + kDim / 2 + j, std::sin(a));
+          }
+        }
+        cos_sin.Upload(), out.Poison();
+        std::vector<float> wide_pool, wide_qkv, wide_out(static_cast<size_t>(rows * width));
+        RopeAppendParams rope;
+        rope.qkv = qkv.Widened(&wide_qkv), rope.cos_sin = cos_sin.host;
+        if (norms) rope.q_norm = rope.k_norm = norm.host;
+        rope.num_heads = kHeads, rope.batch = rig.Batch(false, rows);
+        rope.kv = rig.Pool(pool.Widened(&wide_pool).data, DType::kF32, kKvHeads, kDim);
+        ASSERT_TRUE(cpu_->RopeAppend(rope, *host_stream_).has_value());
+        // Attention sees the pool as it is stored.
+        for (size_t i = 0; i < wide_pool.size(); ++i) {
+          wide_pool[i] =
+              kv == DType::kBF16 ? FromBf16(ToBf16(wide_pool[i])) : FromE4M3(ToE4M3(wide_pool[i]));
+        }
+        AttentionParams p;
+        p.q = rope.qkv, p.q_head_dim = p.v_head_dim = kDim, p.num_heads = kHeads;
+        p.scale = 0.088f, p.batch = rope.batch, p.kv = rope.kv;
+        p.out = TensorView::Dense(wide_out.data(), DType::kF32, {rows, width});
+        ASSERT_TRUE(cpu_->PagedAttention(p, *host_stream_).has_value());
+        for (int64_t i = 0; i < rows * width; ++i) out.Set(i, wide_out[static_cast<size_t>(i)]);
+        rope.qkv = qkv.gpu, rope.cos_sin = cos_sin.gpu;
+        if (norms) rope.q_norm = rope.k_norm = norm.gpu;
+        rope.batch = p.batch = rig.Batch(true, rows);
+        rope.kv = p.kv = rig.Pool(pool.gpu.data, kv, kKvHeads, kDim);
+        p.q = qkv.gpu, p.q.shape[1] = width, p.out = out.gpu;
+        Done(gpu_.ops->BeginStep(p.batch, *stream_));
+        Done(gpu_.ops->RopeAttention(rope, p, *stream_));
+        EXPECT_LT(out.Error(), kBf16);
+        for (int64_t i = 0; i < pool.host.elements(); ++i)
+          pool.Set(i, wide_pool[static_cast<size_t>(i)]);
+        EXPECT_LT(pool.Error(), kv == DType::kBF16 ? kBf16 : kQuantised);
+      }
+    }
+  }
+}
+
+TEST_F(GpuParity, LatentAppendAndItsAttention) {
+  constexpr int32_t kHeads = 4, kNope = 32, kRope = 16, kValue = 32, kDim = 48;
+  const PagedRig rig(gpu_, *stream_, {{40, 40}, {9, 9}, {1, 1}}, 16, 0);
+  const int32_t rows = rig.total_rows;
+  for (const DType kv : {DType::kF32, DType::kBF16}) {
+    TwinTensor q = Make(DType::kF32, {rows, kHeads * (kNope + kRope)});
+    TwinTensor latent = Make(DType::kF32, {rows, kHeads * (kNope + kValue)});
+    TwinTensor k_rope = Make(DType::kF32, {rows, kRope + 5});
+    TwinTensor cos_sin = Make(DType::kF32, {64, kRope});
+    TwinTensor pool = Make(kv, {int64_t{rig.num_blocks} * kHeads * 2 * 16 * kDim});
+    q.Randomise(random_), latent.Randomise(random_), k_rope.Randomise(random_);
+    cos_sin.Randomise(random_);
+    std::vector<float> wide_pool;
+    LatentAppendParams p;
+    p.num_heads = kHeads, p.nope_dim = kNope, p.rope_dim = kRope, p.v_dim = kValue;
+    p.q = q.host, p.kv = latent.host, p.k_rope = k_rope.host, p.cos_sin = cos_sin.host;
+    p.batch = rig.Batch(false, rows);
+    p.pool = rig.Pool(pool.Widened(&wide_pool).data, DType::kF32, kHeads, kDim);
+    ASSERT_TRUE(cpu_->LatentAppend(p, *host_stream_).has_value());
+    p.q = q.gpu, p.kv = latent.gpu, p.k_rope = k_rope.gpu, p.cos_sin = cos_sin.gpu;
+    p.batch = rig.Batch(true, rows);
+    p.pool = rig.Pool(pool.gpu.data, kv, kHeads, kDim);
+    Done(gpu_.ops->BeginStep(p.batch, *stream_));
+    Done(gpu_.ops->LatentAppend(p, *stream_));
+    EXPECT_LT(q.Error(), kF32);
+    for (int64_t i = 0; i < pool.host.elements(); ++i)
+      pool.Set(i, wide_pool[static_cast<size_t>(i)]);
+    EXPECT_LT(pool.Error(), kv == DType::kF32 ? kF32 : kBf16);
+
+    pool.Upload();
+    TwinTensor out = Make(DType::kF32, {rows, kHeads * kValue});
+    out.Poison();
+    AttentionParams a;
+    a.q = q.host, a.q_head_dim = kNope + kRope, a.v_head_dim = kValue, a.num_heads = kHeads;
+    a.scale = 0.2f, a.batch = rig.Batch(false, rows), a.out = out.host;
+    a.kv = rig.Pool(pool.Widened(&wide_pool).data, DType::kF32, kHeads, kDim);
+    ASSERT_TRUE(cpu_->PagedAttention(a, *host_stream_).has_value());
+    q.Upload();
+    a.q = q.gpu, a.batch = p.batch, a.out = out.gpu, a.kv = p.pool;
+    Done(gpu_.ops->BeginStep(a.batch, *stream_));
+    Done(gpu_.ops->PagedAttention(a, *stream_));
+    EXPECT_LT(out.Error(), kv == DType::kF32 ? kF32 : kBf16);
+  }
+}
+
+// o, then norm and gate+up, then down, then norm and qkv, as a layer runs them together.
+TEST_F(GpuParity, LayersInARunAreOneAfterTheOther) {
+  constexpr int64_t kHidden = 264, kMixed = 192, kInner = 520, kQkv = 296;
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    if (!gpu_.ops->Fuses(Epilogue::kGatedSilu, dtype)) continue;
+    TwinTensor o = Make(DType::kF32, {kHidden, kMixed}),
+               gate = Make(DType::kF32, {kInner, kHidden}),
+               up = Make(DType::kF32, {kInner, kHidden}),
+               down = Make(DType::kF32, {kHidden, kInner}),
+               qkv = Make(DType::kF32, {kQkv, kHidden});
+    for (TwinTensor* w : {&o, &gate, &up, &down, &qkv}) {
+      w->Randomise(random_, 0.06f);
+      for (int64_t i = 0; i < w->host.elements(); ++i)
+        w->Set(i, FromBf16(ToBf16(TwinTensor::Get(w->host, i))));
+    }
+    TwinTensor norm = Make(DType::kF32, {kHidden});
+    norm.Randomise(random_);
+    const auto pack = [&](Ops& ops, std::vector<TensorView> parts, DType compute, Epilogue epilogue,
+                          DType output) {
+      auto packed = ops.PackLinear({parts, {}, compute, epilogue, output});
+      AISP_CHECK_MSG(packed.has_value(), packed.error().message);
+      return std::move(*packed);
+    };
+    const auto gpu_o = pack(*gpu_.ops, {o.host}, dtype, Epilogue::kAccumulate, DType::kF32),
+               gpu_gate = pack(*gpu_.ops, {gate.host, up.host}, dtype, Epilogue::kGatedSilu, dtype),
+               gpu_down = pack(*gpu_.ops, {down.host}, dtype, Epilogue::kAccumulate, DType::kF32),
+               gpu_qkv = pack(*gpu_.ops, {qkv.host}, dtype, Epilogue::kStore, dtype);
+    const auto cpu_o = pack(*cpu_, {o.host}, DType::kF32, Epilogue::kAccumulate, DType::kF32),
+               cpu_gate =
+                   pack(*cpu_, {gate.host, up.host}, DType::kF32, Epilogue::kStore, DType::kF32),
+               cpu_down = pack(*cpu_, {down.host}, DType::kF32, Epilogue::kAccumulate, DType::kF32),
+               cpu_qkv = pack(*cpu_, {qkv.host}, DType::kF32, Epilogue::kStore, DType::kF32);
+    for (const int32_t rows : {1, 2, 5, 8, 16, 40}) {
+      SCOPED_TRACE(rows);
+      const int64_t capacity = std::max(cpu_->RowCapacity(rows), gpu_.ops->RowCapacity(rows));
+      TwinTensor x = Make(dtype, {capacity, kMixed}),
+                 hidden = Make(DType::kF32, {capacity, kHidden}),
+                 normed = Make(dtype, {capacity, kHidden}), inner = Make(dtype, {capacity, kInner}),
+                 normed2 = Make(dtype, {capacity, kHidden}), y = Make(dtype, {capacity, kQkv});
+      x.Randomise(random_), hidden.Randomise(random_), y.Poison();
+      normed.Poison(), inner.Poison(), normed2.Poison();
+      // Norms of the rows beyond `rows` are of anything.
+      const LinearStep steps[] = {{{}, {gpu_o.get(), x.gpu, hidden.gpu, rows}},
+                                  {{hidden.gpu, nullptr, norm.gpu, normed.gpu, rows, 1e-5f},
+                                   {gpu_gate.get(), normed.gpu, inner.gpu, rows}},
+                                  {{}, {gpu_down.get(), inner.gpu, hidden.gpu, rows}},
+                                  {{hidden.gpu, nullptr, norm.gpu, normed2.gpu, rows, 1e-5f},
+                                   {gpu_qkv.get(), normed2.gpu, y.gpu, rows}}};
+      Done(gpu_.ops->LinearRun(steps, *stream_));
+
+      std::vector<float> wide, n1(static_cast<size_t>(capacity * kHidden)), n2(n1.size()),
+          both(static_cast<size_t>(capacity * 2 * kInner)),
+          act(static_cast<size_t>(capacity * kInner)), out(static_cast<size_t>(capacity * kQkv));
+      const auto view = [&](std::vector<float>& v, int64_t cols) {
+        return TensorView::Dense(v.data(), DType::kF32, {capacity, cols});
+      };
+      const auto must = [](const Status& status) { ASSERT_TRUE(status.has_value()); };
+      must(cpu_->Linear({cpu_o.get(), x.Widened(&wide), hidden.host, rows}, *host_stream_));
+      must(cpu_->RmsNorm({hidden.host, nullptr, norm.host, view(n1, kHidden), rows, 1e-5f},
+                         *host_stream_));
+      must(cpu_->Linear({cpu_gate.get(), view(n1, kHidden), view(both, 2 * kInner), rows},
+                        *host_stream_));
+      must(cpu_->SiluMul({view(both, 2 * kInner), view(act, kInner), rows}, *host_stream_));
+      must(cpu_->Linear({cpu_down.get(), view(act, kInner), hidden.host, rows}, *host_stream_));
+      must(cpu_->RmsNorm({hidden.host, nullptr, norm.host, view(n2, kHidden), rows, 1e-5f},
+                         *host_stream_));
+      must(cpu_->Linear({cpu_qkv.get(), view(n2, kHidden), view(out, kQkv), rows}, *host_stream_));
+      for (int64_t i = 0; i < rows * kQkv; ++i) y.Set(i, out[static_cast<size_t>(i)]);
+      const double limit = dtype == DType::kF32 ? kF32 : kBf16;
+      EXPECT_LT(y.Error(rows * kQkv), limit);
+      EXPECT_LT(hidden.Error(rows * kHidden), limit);
+    }
+  }
+}
+
+TEST_F(GpuParity, RmsNormOfStridedRows) {
+  for (const int64_t dim : {48, 512, 1537}) {
+    for (const int32_t rows : {1, 7, 300}) {
+      TwinTensor x = Make(DType::kF32, {rows, dim + 19}), w = Make(DType::kF32, {dim});
+      TwinTensor y = Make(DType::kBF16, {rows, dim});
+      x.Randomise(random_, 5), w.Randomise(random_), y.Poison();
+      const auto part = [&](TensorView view) {
+        view.shape[1] = dim;
+        return view;
+      };
+      ASSERT_TRUE(cpu_->RmsNorm({part(x.host), nullptr, w.host, y.host, rows, 1e-6f}, *host_stream_)
+                      .has_value());
+      Done(gpu_.ops->RmsNorm({part(x.gpu), nullptr, w.gpu, y.gpu, rows, 1e-6f}, *stream_));
+      EXPECT_LT(y.Error(), kBf16) << dim << " " << rows;
+    }
+  }
+}
+
+TEST_F(GpuParity, SelectExpertsWithEverySetting) {
+  for (int turn = 0; turn < 60; ++turn) {
+    SelectExpertsParams p;
+    const auto pick = [&](int n) {
+      return static_cast<int32_t>(random_() % static_cast<unsigned>(n));
+    };
+    const int32_t groups = 1 << pick(4), per_group = 2 + pick(15), n = groups * per_group;
+    p.num_groups = groups;
+    p.top_groups = 1 + pick(groups);
+    p.top_k = 1 + pick(std::min(p.top_groups * per_group, 12));
+    p.rows = 1 + pick(70);
+    p.score = pick(2) == 0 ? ExpertScore::kSoftmax : ExpertScore::kSigmoid;
+    p.normalise = pick(2) == 0;
+    p.scale = pick(2) == 0 ? 1.0f : 2.5f;
+    const bool bias = pick(2) == 0, ties = pick(4) == 0;
+    SCOPED_TRACE(testing::Message() << n << " experts in " << groups << ", top " << p.top_k
+                                    << " of " << p.top_groups << " groups, ties " << ties);
+    TwinTensor logits = Make(DType::kF32, {p.rows, n}), correction = Make(DType::kF32, {n});
+    logits.Randomise(random_, 2), correction.Randomise(random_, 0.1f);
+    if (ties) {
+      for (int64_t i = 0; i < logits.host.elements(); ++i)
+        logits.Set(i, std::round(TwinTensor::Get(logits.host, i)));
+      logits.Upload();
+    }
+    TwinTensor experts = Make(DType::kI32, {p.rows, p.top_k}),
+               weights = Make(DType::kF32, {p.rows, p.top_k});
+    experts.Poison(), weights.Poison();
+    SelectExpertsParams q = p;
+    q.logits = logits.host, q.experts = experts.host, q.weights = weights.host;
+    if (bias) q.correction_bias = correction.host;
+    ASSERT_TRUE(cpu_->SelectExperts(q, *host_stream_).has_value());
+    q.logits = logits.gpu, q.experts = experts.gpu, q.weights = weights.gpu;
+    if (bias) q.correction_bias = correction.gpu;
+    Done(gpu_.ops->SelectExperts(q, *stream_));
+    const auto got = experts.Download();
+    EXPECT_EQ(std::memcmp(got.data(), experts.host.data, experts.host.bytes()), 0);
+    EXPECT_LT(weights.Error(), kF32);
+  }
+}
+
+// Copies of pageable memory go through threads and page-locked pieces from a size on.
+TEST_F(GpuParity, LargeHostMemoryArrivesWhole) {
+  for (const size_t bytes : {(size_t{4} << 20) - 1, size_t{4} << 20, (size_t{37} << 20) + 12'347}) {
+    std::vector<uint8_t> from(bytes + 3), back(bytes, 0);
+    for (uint8_t& b : from) b = static_cast<uint8_t>(random_());
+    auto memory = gpu_.device->Allocate(bytes, MemoryKind::kDevice);
+    ASSERT_TRUE(memory.has_value());
+    for (int turn = 0; turn < 3; ++turn) {
+      from[bytes / 2] ^= 0x55;
+      Done(gpu_.device->Copy(memory->data(), from.data() + 3, bytes, *stream_));
+      Done(gpu_.device->Copy(back.data(), memory->data(), bytes, *stream_));
+      EXPECT_TRUE(std::equal(back.begin(), back.end(), from.begin() + 3)) << bytes;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace aisp
