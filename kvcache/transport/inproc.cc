@@ -18,14 +18,29 @@ class InprocHub::Pool {
 
   uint64_t bytes() const { return region_.bytes; }
 
+  // By the host, one copy at a time: the owner's thread waits for no more than that.
   Status Copy(const std::byte* source, const BlockCopy& copy, Epoch epoch) {
     std::lock_guard lock(mutex_);
-    if (gone_) return Unavailable("the pool's owner is gone");
-    AISP_RETURN_IF_ERROR(gate_.Check(epoch, copy.dst_offset, copy.bytes));
-    if (region_.device != nullptr) return CopyOnDevice(source, copy);
+    AISP_RETURN_IF_ERROR(Check(copy, epoch));
     std::memcpy(region_.base + copy.dst_offset, source + copy.src_offset, copy.bytes);
     return {};
   }
+  // Both pools are a GPU's: one by one its copies would take longer to start than to run. Done when it returns, as the caller
+  // says so to the peer.
+  Status CopyOnDevice(const std::byte* source, std::span<const BlockCopy> copies, Epoch epoch) {
+    std::lock_guard lock(mutex_);
+    ranges_.clear();
+    for (const BlockCopy& copy : copies) {
+      AISP_RETURN_IF_ERROR(Check(copy, epoch));
+      if (copy.bytes > 0) ranges_.push_back({copy.src_offset, copy.dst_offset, copy.bytes});
+    }
+    if (stream_ == nullptr) {
+      AISP_ASSIGN_OR_RETURN(stream_, region_.device->CreateStream());
+    }
+    AISP_RETURN_IF_ERROR(region_.device->CopyRanges(region_.base, source, ranges_, *stream_));
+    return region_.device->Synchronize(*stream_);
+  }
+  bool on_device() const { return region_.device != nullptr; }
   void Allow(Epoch epoch, std::span<const BlockCopy> allowed) {
     std::lock_guard lock(mutex_);
     gate_.Allow(epoch, allowed);
@@ -45,19 +60,15 @@ class InprocHub::Pool {
   }
 
  private:
-  // Both pools are a GPU's. Done when it returns, as the caller says so to the peer.
-  Status CopyOnDevice(const std::byte* source, const BlockCopy& copy) {
-    if (stream_ == nullptr) {
-      AISP_ASSIGN_OR_RETURN(stream_, region_.device->CreateStream());
-    }
-    AISP_RETURN_IF_ERROR(region_.device->Copy(region_.base + copy.dst_offset,
-                                              source + copy.src_offset, copy.bytes, *stream_));
-    return region_.device->Synchronize(*stream_);
+  Status Check(const BlockCopy& copy, Epoch epoch) const {
+    if (gone_) return Unavailable("the pool's owner is gone");
+    return gate_.Check(epoch, copy.dst_offset, copy.bytes);
   }
 
   const KvRegion region_;
-  std::unique_ptr<Stream> stream_;
   std::mutex mutex_;
+  std::unique_ptr<Stream> stream_;
+  std::vector<CopyRange> ranges_;  // scratch memory
   EpochGate gate_;
   bool gone_ = false;
 };
@@ -89,6 +100,7 @@ class InprocTransport::HubPeer final : public MemoryTransport::Peer {
       : pool_(std::move(pool)), scratch_(kScratchBytes) {}
   uint64_t bytes() const override { return pool_->bytes(); }
   Status Copy(const std::byte* source, std::span<const BlockCopy> copies, Epoch epoch) override {
+    if (pool_->on_device()) return pool_->CopyOnDevice(source, copies, epoch);
     for (const BlockCopy& copy : copies) AISP_RETURN_IF_ERROR(pool_->Copy(source, copy, epoch));
     return {};
   }
