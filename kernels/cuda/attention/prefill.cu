@@ -1,8 +1,9 @@
-// Prefill attention: the kernel, its variants and their launch. A producer warpgroup brings tiles of keys and values into shared
-// memory by the copy engine (FP8: another warpgroup widens them to bf16 on the way) and the queries by copies of its own; two
-// consumer warpgroups of 64 query rows each multiply them with wgmma. The two take turns in issuing products, so that one's
-// softmax runs under the other's products. This is the schedule of FlashAttention-3 (arXiv:2407.08608), over all
-// items of a CTA without a break.
+// Prefill attention: the kernel, its variants and their launch. A producer warpgroup brings tiles of
+// keys and values into shared memory by the copy engine (FP8: another warpgroup widens them to f16
+// on the way) and the queries by copies of its own; two consumer warpgroups of 64 query rows each
+// multiply them with wgmma. The two take turns in issuing products, so that one's softmax runs under
+// the other's products. This is the schedule of FlashAttention-3 (arXiv:2407.08608), over all items
+// of a CTA without a break.
 #include "kernels/cuda/attention/prefill_consumer.cuh"
 
 namespace aisp::cuda {
@@ -34,7 +35,6 @@ __global__ void __launch_bounds__((Traits<kDim, kFp8>::kThreads), 1)
     }
     for (int b = 0; b < T::kQBuffers; ++b) {
       ptx::BarrierInit(ptx::SharedAddress(&control->q_full[b]), kQueryWarps);
-      ptx::BarrierInit(ptx::SharedAddress(&control->q_empty[b]), kConsumerWarps);
     }
     ptx::BarrierInitFence();
   }

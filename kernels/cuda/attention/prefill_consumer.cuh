@@ -1,13 +1,16 @@
-// Prefill attention: a warpgroup that multiplies. It goes over its items as one stream of key tiles: the first scores of an item
-// are issued together with the last values of the one before, so that no item's end leaves the tensor cores idle.
+// Prefill attention: a warpgroup that multiplies. It goes over its items as one stream of key tiles:
+// the first scores of an item are issued together with the last values of the one before, so that
+// no item's end leaves the tensor cores idle.
 //
-// The weights of a tile are taken against a reference, the row's maximum when it was last looked for, and not against the maximum
-// so far: what counts is that nothing overflows, since the sums in `l` and `o` carry the same factor. A row's reference is found at
-// an item's first tile, and anew only where a tile's weights outgrow it (or the row had no key so far). So most tiles need
-// no maximum, no exchange between threads and no rescaling.
+// The weights of a tile are taken against a reference, the row's maximum when it was last looked
+// for, and not against the maximum so far: what counts is that nothing overflows, since the sums in
+// `l` and `o` carry the same factor. A row's reference is found at an item's first tile, and anew
+// only where a tile's weights outgrow it (or the row had no key so far). So most tiles need no
+// maximum, no exchange between threads and no rescaling.
 #pragma once
 
 #include "kernels/cuda/attention/prefill_core.cuh"
+#include "kernels/cuda/attention/prefill_store.cuh"
 #include "kernels/cuda/attention/wgmma.cuh"
 
 namespace aisp::cuda::prefill {
@@ -15,10 +18,10 @@ namespace aisp::cuda::prefill {
 template <class T>
 struct Consumer {
   static constexpr int kScores = T::kKeys / 2;  // registers of a 64 x kKeys tile
-  static constexpr int kParts =
-      T::kDim == 256 ? 2 : 1;  // products that the columns of the result take
-  static constexpr int kOut = T::kDim / kParts / 2;
-  static constexpr float kOutgrown = 0x1p40f;
+  static constexpr int kParts = T::kParts;
+  static constexpr int kOut = T::kOut;
+  static constexpr float kOutgrown = T::kHalf ? 0x1p14f : 0x1p40f;  // what f16 holds, with a margin
+  static constexpr int kGroups = 4;                                 // of the products with values
 
   const KernelArgs& a;
   Control* control;
@@ -37,9 +40,23 @@ struct Consumer {
   int32_t slot;   // in control->work
   Place<T::kStages> k, v;
   Place<T::kQBuffers> q;
+  uint32_t queries[T::kQInRegisters ? T::kDim / 16 : 1][4];
 
-  // The thread's index for work that is rare: opaque, or the compiler computes what follows from it once and for all, for which
-  // there are no registers.
+  // The item's queries as the products take them: saves the tensor cores from reading them again for every tile.
+  __device__ __forceinline__ void ReadQueries() {
+    const int32_t t = Thread();
+    const uint32_t row = group_index * 64 + t / 32 * 16 + t % 16;
+    const uint32_t at = q_area + q.stage * T::kQBytes + row * 128;
+#pragma unroll
+    for (int step = 0; step < T::kDim / 16; ++step) {
+      const uint32_t chunk = step * 2 + t % 32 / 16;
+      ptx::LoadMatrix4(queries[step],
+                       at + chunk / 8 * T::kQColumnBytes + (((chunk % 8) ^ (row & 7)) << 4));
+    }
+  }
+
+  // The thread's index for work that is rare: opaque, or the compiler computes what follows from it
+  // once and for all, for which there are no registers.
   __device__ __forceinline__ int32_t Thread() const {
     int32_t t = thread;
     asm volatile("" : "+r"(t));
@@ -54,6 +71,10 @@ struct Consumer {
     if (thread % 32 == 0) ptx::BarrierArrive(ptx::SharedAddress(empty));
   }
 
+  __device__ __forceinline__ void ReleaseQueries(int32_t buffer) const {
+    ptx::NamedArrive(kQueryBarrier + buffer, kQueryBarrierThreads);
+  }
+
   // s = Q K^T, issued only.
   __device__ __forceinline__ void IssueScores(float (&s)[kScores]) const {
     const uint64_t rows =
@@ -63,13 +84,18 @@ struct Consumer {
 #pragma unroll
     for (int step = 0; step < T::kDim / 16; ++step) {
       const uint32_t inside = step % 4 * 32;
-      wgmma::Scores(s, wgmma::Plus(rows, step / 4 * T::kQColumnBytes + inside),
-                    wgmma::Plus(keys, step / 4 * T::kColumnBytes + inside), step > 0);
+      const uint64_t key = wgmma::Plus(keys, step / 4 * T::kColumnBytes + inside);
+      if constexpr (T::kQInRegisters) {
+        wgmma::Product<T::kHalf, /*kInColumns=*/false>(s, queries[step], key, step > 0);
+      } else {
+        wgmma::Product<T::kHalf>(s, wgmma::Plus(rows, step / 4 * T::kQColumnBytes + inside), key,
+                                 step > 0);
+      }
     }
     wgmma::Commit();
   }
 
-  // o += P V, issued only.
+  // o += P V, issued only, in kGroups groups.
   __device__ __forceinline__ void IssueValues(const uint32_t (&p)[kScores / 8][4], bool add) {
     const uint64_t values =
         wgmma::ColumnsDescriptor(v_ring + v.stage * T::kTileBytes, T::kColumnBytes);
@@ -79,11 +105,12 @@ struct Consumer {
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
         constexpr uint32_t kPartBytes = T::kColumns / kParts * T::kColumnBytes;
-        wgmma::Values(o[part], p[step], wgmma::Plus(values, part * kPartBytes + step * 16 * 128),
-                      add || step > 0);
+        wgmma::Product<T::kHalf, /*kInColumns=*/true>(
+            o[part], p[step], wgmma::Plus(values, part * kPartBytes + step * 16 * 128),
+            add || step > 0);
       }
+      if ((step + 1) % (T::kKeys / 16 / kGroups) == 0) wgmma::Commit();
     }
-    wgmma::Commit();
   }
 
   __device__ __forceinline__ void PinOut() {
@@ -123,7 +150,8 @@ struct Consumer {
     }
   }
 
-  // Raises the references to the maxima so far; `factor`: what sums against the old ones are to be multiplied with.
+  // Raises the references to the maxima so far; `factor`: what sums against the old ones are to be
+  // multiplied with.
   __device__ __forceinline__ void Refer(const float (&s)[kScores], float (&factor)[2]) {
     constexpr int kChains = 4;  // independent ones, for the latency
 #pragma unroll
@@ -143,52 +171,90 @@ struct Consumer {
     }
   }
 
-  // p = 2^(s * score_scale + offset) as bf16; the sums over this thread's keys.
+  // p = 2^(s * score_scale + offset) as bf16, and the sums over this thread's keys; of part kPart of the tile's keys.
+  template <int kPart>
   __device__ __forceinline__ void Weigh(const float (&s)[kScores], const float (&offset)[2],
-                                        uint32_t (&p)[kScores / 8][4], float (&sum)[2]) const {
-    float sums[2][2] = {};
+                                        uint32_t (&p)[kScores / 8][4], float (&sums)[2][2]) const {
+    constexpr int kEach = kScores / 4 / kGroups;
 #pragma unroll
-    for (int i = 0; i < kScores / 4; ++i) {
+    for (int i = kPart * kEach; i < (kPart + 1) * kEach; ++i) {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         const float x = ptx::Exp2(fmaf(s[4 * i + 2 * j], score_scale, offset[j]));
         const float y = ptx::Exp2(fmaf(s[4 * i + 2 * j + 1], score_scale, offset[j]));
-        p[(2 * i + j) / 4][(2 * i + j) % 4] = ptx::Pack2<false>(x, y);
+        p[(2 * i + j) / 4][(2 * i + j) % 4] = ptx::Pack2<T::kHalf>(x, y);
         sums[j][i % 2] += x + y;
       }
     }
-    sum[0] = sums[0][0] + sums[0][1];
-    sum[1] = sums[1][0] + sums[1][1];
   }
 
-  // Scores to weights; `first`: of the item, whose o starts from zero with the next product.
-  __device__ __forceinline__ void Softmax(const float (&s)[kScores], uint32_t (&p)[kScores / 8][4],
-                                          bool first) {
-    float sum[2];
-    if (!first) {
-      const float offset[2] = {-m[0], -m[1]};
-      Weigh(s, offset, p, sum);
-      if (__all_sync(~0u, sum[0] < kOutgrown && sum[1] < kOutgrown)) {
-        l[0] += sum[0];
-        l[1] += sum[1];
-        return;
+  // All parts, each when the group of products is done that reads the registers of its weights.
+  template <int kPart = 0>
+  __device__ __forceinline__ void WeighBehind(float (&s)[kScores], const float (&offset)[2],
+                                              uint32_t (&p)[kScores / 8][4], float (&sums)[2][2]) {
+    if constexpr (kPart < kGroups) {
+      if constexpr (kPart > 0) {
+        // The assembler moves waits up past all that does not depend on them, but not past a branch.
+        // Weights that are not finite make the sums fail.
+        constexpr int kWords = kScores / 2 / kGroups;
+        constexpr int kBegin = (kPart - 1) * kWords;
+#pragma unroll
+        for (int i = kBegin; i < kBegin + kWords; ++i)
+          asm volatile("" ::"r"(p[i / 4][i % 4]) : "memory");
+        if (__any_sync(~0u, p[kBegin / 4][kBegin % 4] >= 0x7f000000u)) return;
       }
-    } else {
+      constexpr int kEach = kScores / kGroups;
+      wgmma::Wait<kGroups - 1 - kPart>();
+#pragma unroll
+      for (int i = kPart * kEach; i < (kPart + 1) * kEach; ++i)
+        asm volatile("" : "+f"(s[i])::"memory");
+      Weigh<kPart>(s, offset, p, sums);
+      WeighBehind<kPart + 1>(s, offset, p, sums);
+    }
+  }
+  template <int kPart = 0>
+  __device__ __forceinline__ void WeighAll(const float (&s)[kScores], const float (&offset)[2],
+                                           uint32_t (&p)[kScores / 8][4],
+                                           float (&sums)[2][2]) const {
+    if constexpr (kPart < kGroups) {
+      Weigh<kPart>(s, offset, p, sums);
+      WeighAll<kPart + 1>(s, offset, p, sums);
+    }
+  }
+
+  // Scores to weights against new references. `first`: of the item, whose o starts from zero with the next product.
+  __device__ __forceinline__ void SoftmaxAnew(const float (&s)[kScores],
+                                              uint32_t (&p)[kScores / 8][4], bool first) {
+    if (first) {
       m[0] = m[1] = -INFINITY;
       l[0] = l[1] = 0.0f;
     }
     float factor[2];
     Refer(s, factor);
     const float offset[2] = {m[0] == -INFINITY ? 0.0f : -m[0], m[1] == -INFINITY ? 0.0f : -m[1]};
-    Weigh(s, offset, p, sum);
-    l[0] = l[0] * factor[0] + sum[0];
-    l[1] = l[1] * factor[1] + sum[1];
+    float sums[2][2] = {};
+    WeighAll(s, offset, p, sums);
+#pragma unroll
+    for (int j = 0; j < 2; ++j) l[j] = l[j] * factor[j] + (sums[j][0] + sums[j][1]);
     if (first) return;
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
 #pragma unroll
       for (int i = 0; i < kOut; ++i) o[part][i] *= factor[i / 2 % 2];
     }
+  }
+
+  // Scores to weights against the references there are, under the products of the last values; false: that does not do.
+  __device__ __forceinline__ bool SoftmaxBehind(float (&s)[kScores],
+                                                uint32_t (&p)[kScores / 8][4]) {
+    const float offset[2] = {-m[0], -m[1]};
+    float sums[2][2] = {};
+    WeighBehind(s, offset, p, sums);
+    const float sum[2] = {sums[0][0] + sums[0][1], sums[1][0] + sums[1][1]};
+    if (!__all_sync(~0u, sum[0] < kOutgrown && sum[1] < kOutgrown)) return false;
+    l[0] += sum[0];
+    l[1] += sum[1];
+    return true;
   }
 
   // Waits for the next item's queries; false: there is none.
@@ -210,88 +276,8 @@ struct Consumer {
     mask_from = (w.first_position + Divide(group_index * 64, divisor) + 1) / T::kKeys;
     const int32_t unseen = w.first_position + Divide(group_index * 64 + 63, divisor) - a.window;
     mask_upto = a.window > 0 && unseen >= 0 ? unseen / T::kKeys : -1;
+    if constexpr (T::kQInRegisters) ReadQueries();
     return true;
-  }
-
-  __device__ __forceinline__ void StoreWide(const Work& w, const float (&inverse)[2]) const {
-    const int32_t tokens = kPrefillRows / a.group;
-    const uint32_t divisor = DivisorOf(a.group);
-    const int32_t t = Thread();
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      const int32_t row = group_index * 64 + t / 32 * 16 + j * 8 + t % 32 / 4;
-      const int32_t local = Divide(row, divisor);
-      const int32_t token = w.token_begin + local;
-      if (local >= tokens || token >= w.span.num_rows) continue;
-      const int64_t base =
-          (w.span.row_begin + static_cast<int64_t>(token)) * a.out_row_stride +
-          static_cast<int64_t>(w.kv_head * a.group + row - local * a.group) * T::kDim + 2 * (t % 4);
-#pragma unroll
-      for (int n = 0; n < T::kDim / 8; ++n) {
-        const int part = n / (kOut / 4);
-        const int at = n % (kOut / 4) * 4 + 2 * j;
-        const float x = o[part][at] * inverse[j];
-        const float y = o[part][at + 1] * inverse[j];
-        if (a.out_is_f32) {
-          *reinterpret_cast<float2*>(static_cast<float*>(a.out) + base + 8 * n) = make_float2(x, y);
-        } else {
-          *reinterpret_cast<uint32_t*>(static_cast<__nv_bfloat16*>(a.out) + base + 8 * n) =
-              ptx::Pack2<false>(x, y);
-        }
-      }
-    }
-  }
-
-  // Through the warp's rows of the query buffer, so that rows leave in pieces of 16 bytes.
-  __device__ __forceinline__ void StoreStaged(const Work& w, const float (&inverse)[2],
-                                              uint32_t buffer) const {
-    constexpr int kChunks = T::kDim / 8;
-    const int32_t t = Thread();
-    const int32_t lane = t % 32;
-    const int32_t first_row = group_index * 64 + t / 32 * 16;
-    {
-      const int32_t row = first_row + lane % 16;
-      const uint32_t at = buffer + row * 128;
-#pragma unroll
-      for (int n = 0; n < kChunks; n += 2) {  // columns of 8
-        const int32_t chunk = n + lane / 16;
-        uint32_t r[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int part = (n + i / 2) / (kOut / 4);
-          const int from = (n + i / 2) % (kOut / 4) * 4 + 2 * (i % 2);
-          r[i] =
-              ptx::Pack2<false>(o[part][from] * inverse[i % 2], o[part][from + 1] * inverse[i % 2]);
-        }
-        const uint32_t to = at + chunk / 8 * T::kQColumnBytes + (((chunk % 8) ^ (row & 7)) << 4);
-        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
-                     "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
-                     : "memory");
-      }
-    }
-    __syncwarp();
-    const int32_t tokens = kPrefillRows / a.group;
-    const uint32_t divisor = DivisorOf(a.group);
-    const int32_t chunk = lane % kChunks;
-    __nv_bfloat16* out = static_cast<__nv_bfloat16*>(a.out) + w.span.row_begin * a.out_row_stride +
-                         static_cast<int64_t>(w.kv_head) * a.group * T::kDim + chunk * 8;
-#pragma unroll
-    for (int i = 0; i < 16 * kChunks / 32; ++i) {
-      const int32_t row = first_row + i * (32 / kChunks) + lane / kChunks;
-      const int32_t local = Divide(row, divisor);
-      const int32_t token = w.token_begin + local;
-      const uint32_t from =
-          buffer + chunk / 8 * T::kQColumnBytes + row * 128 + (((chunk % 8) ^ (row & 7)) << 4);
-      uint4 x;
-      asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                   : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-                   : "r"(from)
-                   : "memory");
-      if (local < tokens && token < w.span.num_rows) {
-        *reinterpret_cast<uint4*>(out + token * a.out_row_stride +
-                                  (row - local * a.group) * T::kDim) = x;
-      }
-    }
   }
 
   // The item in slot `of`, whose queries are in buffer `from`, and gives the buffer back.
@@ -306,13 +292,13 @@ struct Consumer {
     }
     const Work& w = control->work[of];
     if (T::kQBuffers == 1 || a.out_is_f32) {
-      StoreWide(w, inverse);
+      StoreWide<T>(a, w, group_index * 128 + Thread(), o, inverse);
     } else {
-      StoreStaged(w, inverse, q_area + from * T::kQBytes);
+      StoreStaged<T>(a, w, group_index * 128 + Thread(), o, inverse, q_area + from * T::kQBytes);
     }
     if constexpr (T::kQBuffers > 1) {
       __syncwarp();
-      Release(&control->q_empty[from]);
+      ReleaseQueries(from);
     }
   }
 
@@ -331,7 +317,7 @@ struct Consumer {
     Release(&control->k_empty[k.stage]);
     k.Advance();
     Mask(s);
-    Softmax(s, p, /*first=*/true);
+    SoftmaxAnew(s, p, /*first=*/true);
     bool add = false;  // the values to o, and not start it
     int32_t values_valid = valid;
     while (true) {
@@ -340,7 +326,7 @@ struct Consumer {
       const bool first = tile == low_tile;
       --tile;
       if (first) {
-        if constexpr (T::kQBuffers == 1) Release(&control->q_empty[q.stage]);
+        if constexpr (T::kQBuffers == 1) ReleaseQueries(0);
         slot ^= 1;
         q.Advance();
         if (!NextItem()) break;
@@ -352,19 +338,22 @@ struct Consumer {
       ZeroTail(values_valid);
       IssueValues(p, add);
       PassTurn();
-      wgmma::Wait<1>();
+      wgmma::Wait<kGroups>();
       wgmma::Pin(s);
       Release(&control->k_empty[k.stage]);
       k.Advance();
       Mask(s);
+      const float sum[2] = {l[0], l[1]};
+      bool done = false;
+      if (!first) done = SoftmaxBehind(s, p);
       wgmma::Wait<0>();
       PinOut();
-      wgmma::Pin(s);
       Release(&control->v_empty[v.stage]);
       v.Advance();
-      const float sum[2] = {l[0], l[1]};
-      Softmax(s, p, first);
-      if (first) Store(old_slot, old_buffer, sum);
+      if (!done) SoftmaxAnew(s, p, first);
+      if (first) {
+        Store(old_slot, old_buffer, sum);
+      }
       add = !first;
       values_valid = first ? valid : T::kKeys;
     }

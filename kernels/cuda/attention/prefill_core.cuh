@@ -9,16 +9,27 @@ namespace aisp::cuda::prefill {
 inline constexpr int kConsumerWarps = 8;
 inline constexpr int kQueryWarps = 3;  // of the loading warpgroup
 inline constexpr int kRawStages = 2;
+// Named barriers: 2 and 3 turns, 4 and 5 a consumer warpgroup, 6 and 7 that a buffer of queries is
+// free again. These are named ones since a warp that waits for an mbarrier polls it, and this wait
+// is long.
+inline constexpr int kQueryBarrier = 6;
+inline constexpr int kQueryBarrierThreads = 32 * (kConsumerWarps + kQueryWarps);
 
 template <int kHeadDim, bool kIsFp8>
 struct Traits {
   static constexpr int kDim = kHeadDim;
   static constexpr bool kFp8 = kIsFp8;
   static constexpr int kKeys = kDim == 256 ? 64 : 128;  // of a tile
-  static constexpr int kStages = kDim == 64 ? 3 : 2;    // of keys, and as many of values
+  // Products in f16: it holds every e4m3, and one instruction widens two.
+  static constexpr bool kHalf = kFp8;
+  static constexpr bool kQInRegisters = kDim == 64 || (kDim == 128 && !kFp8);
+  static constexpr int kStages = kDim == 64 ? 3 : 2;  // of keys, and as many of values
   static constexpr int kColumns = kDim / 64;
-  // With two buffers the next item's queries are there before this one's last product, and the results leave through the
-  // buffer of the queries they belong to.
+  static constexpr int kParts =
+      kDim == 256 ? 2 : 1;                        // products that the columns of the result take
+  static constexpr int kOut = kDim / kParts / 2;  // registers of such a part
+  // With two buffers the next item's queries are there before this one's last product, and the
+  // results leave through the buffer of the queries they belong to.
   static constexpr int kQBuffers = kDim == 256 ? 1 : 2;
   static constexpr uint32_t kQColumnBytes = kPrefillRows * 128;
   static constexpr uint32_t kQBytes = kQColumnBytes * kColumns;
@@ -51,7 +62,7 @@ struct Work {
 struct Control {
   uint64_t k_full[4], k_empty[4], v_full[4], v_empty[4];
   uint64_t raw_full[kRawStages], raw_empty[kRawStages];
-  uint64_t q_full[2], q_empty[2];
+  uint64_t q_full[2];
   Work work[2];  // of every other item
 };
 
@@ -132,11 +143,10 @@ __device__ __forceinline__ void LoadTile(const KernelArgs& a, const CUtensorMap*
   ptx::BarrierWait(ptx::SharedAddress(empty), phase ^ 1);
   if (lane == 0) ptx::BarrierExpect(full_at, T::kCopyBytes);
   __syncwarp();
-  if (local * a.box_tokens < T::kKeys) {
-    ptx::LoadTile4(target + column * T::kKeys * T::kRowBytes + local * a.box_tokens * T::kRowBytes,
-                   map, full_at, 0, box.slot, column,
-                   2 * (box.block * a.num_kv_heads + w.kv_head) + part);
-  }
+  const uint32_t at =
+      target + column * T::kKeys * T::kRowBytes + local * a.box_tokens * T::kRowBytes;
+  const int32_t row = 2 * (box.block * a.num_kv_heads + w.kv_head) + part;
+  if (local * a.box_tokens < T::kKeys) ptx::LoadTile4(at, map, full_at, 0, box.slot, column, row);
   __syncwarp();
 }
 
@@ -150,7 +160,7 @@ __device__ __forceinline__ void CopyAsync16(uint32_t target, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(from) : "memory");
 }
 
-// A query tile to shared memory as bf16, by kQueryWarps warps. Rows past the tile's end are copies of its last token.
+// A query tile to shared memory as bf16 (f16), by kQueryWarps warps. Rows past the tile's end are copies of its last token.
 template <class T>
 __device__ __forceinline__ void LoadTileOfQueries(const KernelArgs& a, const Work& w, int32_t warp,
                                                   uint32_t divisor, uint32_t target) {
@@ -171,13 +181,26 @@ __device__ __forceinline__ void LoadTileOfQueries(const KernelArgs& a, const Wor
     const int64_t offset = begin + token * a.q_row_stride + (row - local * a.group) * T::kDim;
     const uint32_t at =
         target + chunk / 8 * T::kQColumnBytes + row * 128 + (((chunk % 8) ^ (row & 7)) << 4);
-    if (a.q_is_f32) {
-      const float4* from = reinterpret_cast<const float4*>(static_cast<const float*>(a.q) + offset);
-      const float4 x = from[0];
-      const float4 y = from[1];
+    if (a.q_is_f32 || T::kHalf) {
+      float x[8];
+      if (a.q_is_f32) {
+        const float4* from =
+            reinterpret_cast<const float4*>(static_cast<const float*>(a.q) + offset);
+        *reinterpret_cast<float4*>(x) = from[0];
+        *reinterpret_cast<float4*>(x + 4) = from[1];
+      } else {
+        const uint4 bits =
+            *reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(a.q) + offset);
+        const uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          x[2 * i] = __uint_as_float(words[i] << 16);
+          x[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+        }
+      }
       asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at),
-                   "r"(ptx::Pack2<false>(x.x, x.y)), "r"(ptx::Pack2<false>(x.z, x.w)),
-                   "r"(ptx::Pack2<false>(y.x, y.y)), "r"(ptx::Pack2<false>(y.z, y.w))
+                   "r"(ptx::Pack2<T::kHalf>(x[0], x[1])), "r"(ptx::Pack2<T::kHalf>(x[2], x[3])),
+                   "r"(ptx::Pack2<T::kHalf>(x[4], x[5])), "r"(ptx::Pack2<T::kHalf>(x[6], x[7]))
                    : "memory");
     } else {
       CopyAsync16(at, static_cast<const __nv_bfloat16*>(a.q) + offset);
@@ -192,12 +215,13 @@ __device__ __forceinline__ void ProduceQueries(const KernelArgs& a, Control* con
   const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32 - kConsumerWarps - 1;
   const uint32_t divisor = DivisorOf(a.group);
   Place<T::kQBuffers> place;
+  int32_t items = 0;
   int32_t slot = 0;
   for (Rounds rounds(a);; rounds.Next()) {
     Work w = {};
     w.high_tile = -1;
     if (!rounds.Done()) w = LoadWork<T>(a, rounds.current());
-    ptx::BarrierWait(ptx::SharedAddress(&control->q_empty[place.stage]), place.phase ^ 1);
+    if (++items > T::kQBuffers) ptx::NamedSync(kQueryBarrier + place.stage, kQueryBarrierThreads);
     if (warp == 0 && threadIdx.x % 32 == 0) control->work[slot] = w;
     if (w.high_tile >= 0) {
       LoadTileOfQueries<T>(a, w, warp, divisor, q_area + place.stage * T::kQBytes);
@@ -235,30 +259,37 @@ __device__ __forceinline__ void Produce(const KernelArgs& a, const CUtensorMap* 
       v.Advance();
     }
   };
-  for (Rounds rounds(a); !rounds.Done(); rounds.Next()) {
-    const Work w = LoadWork<T>(a, rounds.current());
+  Rounds rounds(a);
+  if (rounds.Done()) return;
+  Work w = LoadWork<T>(a, rounds.current());
+  Box box = FindBox<T>(a, w, w.high_tile);
+  for (bool more = true; more;) {
+    Work after = w;
+    Box after_box;
     Box behind;
-    Box box = FindBox<T>(a, w, w.high_tile);
     for (int32_t tile = w.high_tile; tile >= w.low_tile; --tile) {
-      const Box next = FindBox<T>(a, w, max(tile - 1, 0));  // the table's answer takes a while
+      // What tables say takes a while to come: asked for one tile ahead, the next item's place when
+      // there are tiles on the way.
+      Box next;
+      if (tile > w.low_tile) next = FindBox<T>(a, w, tile - 1);
       load(w, box, 0);
       if (tile < w.high_tile) load(w, behind, 1);
       behind = box;
       box = next;
+      if (tile == max(w.high_tile - 1, w.low_tile)) {
+        rounds.Next();
+        more = !rounds.Done();
+        if (more) after = LoadWork<T>(a, rounds.current());
+        if (more) after_box = FindBox<T>(a, after, after.high_tile);
+      }
     }
     load(w, behind, 1);
+    w = after;
+    box = after_box;
   }
 }
 
-// Two e4m3 in the upper bytes of the halves of `v` to bf16, exactly.
-__device__ __forceinline__ uint32_t Bf16FromE4M3(uint32_t v) {
-  const uint32_t bits = (v & 0x80008000u) | ((v & 0x7f007f00u) >> 4);
-  uint32_t r;
-  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(bits), "r"(0x7b807b80u));  // times 2^120
-  return r;
-}
-
-// By a warpgroup: a tile as the copy engine brought it to one of bf16, with zeros past the context.
+// By a warpgroup: a tile as the copy engine brought it to one of f16, with zeros past the context.
 template <class T>
 __device__ __forceinline__ void WidenTile(int32_t valid, uint32_t source, uint32_t target) {
   constexpr uint32_t kChunks = T::kRowBytes / 16;  // of 16 elements
@@ -281,14 +312,13 @@ __device__ __forceinline__ void WidenTile(int32_t valid, uint32_t source, uint32
     if (static_cast<int32_t>(row) >= valid) in[0] = in[1] = in[2] = in[3] = 0;
 #pragma unroll
     for (uint32_t h = 0; h < 2; ++h) {
-      const uint32_t wide = 2 * (column * kChunks + chunk) + h;  // of 8 bf16
+      const uint32_t wide = 2 * (column * kChunks + chunk) + h;  // of 8 f16
       const uint32_t at =
           target + wide / 8 * T::kColumnBytes + row * 128 + (((wide % 8) ^ (row & 7)) << 4);
       asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at),
-                   "r"(Bf16FromE4M3(__byte_perm(in[2 * h], 0, 0x1404))),
-                   "r"(Bf16FromE4M3(__byte_perm(in[2 * h], 0, 0x3424))),
-                   "r"(Bf16FromE4M3(__byte_perm(in[2 * h + 1], 0, 0x1404))),
-                   "r"(Bf16FromE4M3(__byte_perm(in[2 * h + 1], 0, 0x3424)))
+                   "r"(ptx::HalfFromE4M3(in[2 * h])), "r"(ptx::HalfFromE4M3(in[2 * h] >> 16)),
+                   "r"(ptx::HalfFromE4M3(in[2 * h + 1])),
+                   "r"(ptx::HalfFromE4M3(in[2 * h + 1] >> 16))
                    : "memory");
     }
   }

@@ -1,5 +1,5 @@
-// Warpgroup matrix products (wgmma) with bf16 operands and f32 sums, and the descriptors of their operands in shared memory.
-// An operand lies in rows of 128 bytes, swizzled by the copy engine's 128-byte pattern, in columns of 64 elements.
+// Warpgroup matrix products (wgmma) with operands of bf16 or f16 and f32 sums, and the descriptors
+// of their operands in shared memory. An operand lies in rows of 128 bytes, swizzled by the copy engine's 128-byte pattern, in columns of 64 elements.
 #pragma once
 
 #include <cstdint>
@@ -38,125 +38,101 @@ __device__ __forceinline__ void Pin(float (&r)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(r[i])::"memory");
 }
 
-// d[64 x 64] (+)= a[64 x 16] b[16 x 64]^T; both operands in rows. `add` false: the sums start from zero.
-__device__ __forceinline__ void Scores(float (&d)[32], uint64_t a, uint64_t b, int add) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-      "}, %32, %33, p, 1, 1, 0, 0;\n}"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
-        "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
-        "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
-        "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
-        "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-      : "l"(a), "l"(b), "r"(add));
+// The registers of the sums, as an instruction names them and as asm takes them.
+// clang-format off
+#define AISP_NAMES32 \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define AISP_NAMES64 \
+  AISP_NAMES32 ", " \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define AISP_NAMES128 \
+  AISP_NAMES64 ", " \
+  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
+  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, " \
+  "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
+  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define AISP_SUMS8(d, i) \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define AISP_SUMS32(d, i) \
+  AISP_SUMS8(d, i), AISP_SUMS8(d, i + 8), AISP_SUMS8(d, i + 16), AISP_SUMS8(d, i + 24)
+#define AISP_SUMS64(d) AISP_SUMS32(d, 0), AISP_SUMS32(d, 32)
+#define AISP_SUMS128(d) AISP_SUMS64(d), AISP_SUMS32(d, 64), AISP_SUMS32(d, 96)
+// d[64 x n] (+)= a[64 x 16] b with a in registers. The numbers are those of the operands.
+#define AISP_PRODUCT(n, type, names, sums, a0, a1, a2, a3, b_at, add_at, columns_at) \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" add_at ", 0;\n" \
+      "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type " {" names "}, " \
+      "{%" a0 ", %" a1 ", %" a2 ", %" a3 "}, %" b_at ", p, 1, 1, %" columns_at ";\n}" \
+      : sums : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(kInColumns ? 1 : 0))
+// The same with a in shared memory, in rows, and so is b.
+#define AISP_PRODUCT_SHARED(n, type, names, sums, a_at, b_at, add_at) \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" add_at ", 0;\n" \
+      "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type " {" names "}, " \
+      "%" a_at ", %" b_at ", p, 1, 1, 0, 0;\n}" : sums : "l"(a), "l"(b), "r"(add))
+// clang-format on
+
+// d[64 x 64, 128 or 256] (+)= a[64 x 16] b[16 x as many]; a in registers, b in columns or in rows;
+// kHalf: f16, else bf16. `add` false: the sums start from zero.
+template <bool kHalf, bool kInColumns>
+__device__ __forceinline__ void Product(float (&d)[32], const uint32_t (&a)[4], uint64_t b,
+                                        int add) {
+  if constexpr (kHalf) {
+    AISP_PRODUCT("64", "f16", AISP_NAMES32, AISP_SUMS32(d, 0), "32", "33", "34", "35", "36", "37",
+                 "38");
+  } else {
+    AISP_PRODUCT("64", "bf16", AISP_NAMES32, AISP_SUMS32(d, 0), "32", "33", "34", "35", "36", "37",
+                 "38");
+  }
+}
+template <bool kHalf, bool kInColumns>
+__device__ __forceinline__ void Product(float (&d)[64], const uint32_t (&a)[4], uint64_t b,
+                                        int add) {
+  if constexpr (kHalf) {
+    AISP_PRODUCT("128", "f16", AISP_NAMES64, AISP_SUMS64(d), "64", "65", "66", "67", "68", "69",
+                 "70");
+  } else {
+    AISP_PRODUCT("128", "bf16", AISP_NAMES64, AISP_SUMS64(d), "64", "65", "66", "67", "68", "69",
+                 "70");
+  }
+}
+template <bool kHalf, bool kInColumns>
+__device__ __forceinline__ void Product(float (&d)[128], const uint32_t (&a)[4], uint64_t b,
+                                        int add) {
+  if constexpr (kHalf) {
+    AISP_PRODUCT("256", "f16", AISP_NAMES128, AISP_SUMS128(d), "128", "129", "130", "131", "132",
+                 "133", "134");
+  } else {
+    AISP_PRODUCT("256", "bf16", AISP_NAMES128, AISP_SUMS128(d), "128", "129", "130", "131", "132",
+                 "133", "134");
+  }
+}
+// d[64 x 64 or 128] (+)= a[64 x 16] b[as many x 16]^T, both in shared memory, in rows.
+template <bool kHalf>
+__device__ __forceinline__ void Product(float (&d)[32], uint64_t a, uint64_t b, int add) {
+  if constexpr (kHalf) {
+    AISP_PRODUCT_SHARED("64", "f16", AISP_NAMES32, AISP_SUMS32(d, 0), "32", "33", "34");
+  } else {
+    AISP_PRODUCT_SHARED("64", "bf16", AISP_NAMES32, AISP_SUMS32(d, 0), "32", "33", "34");
+  }
+}
+template <bool kHalf>
+__device__ __forceinline__ void Product(float (&d)[64], uint64_t a, uint64_t b, int add) {
+  if constexpr (kHalf) {
+    AISP_PRODUCT_SHARED("128", "f16", AISP_NAMES64, AISP_SUMS64(d), "64", "65", "66");
+  } else {
+    AISP_PRODUCT_SHARED("128", "bf16", AISP_NAMES64, AISP_SUMS64(d), "64", "65", "66");
+  }
 }
 
-// d[64 x 128] (+)= a[64 x 16] b[16 x 128]^T; both operands in rows. `add` false: the sums start from zero.
-__device__ __forceinline__ void Scores(float (&d)[64], uint64_t a, uint64_t b, int add) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-      "}, %64, %65, p, 1, 1, 0, 0;\n}"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
-        "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
-        "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
-        "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
-        "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]),
-        "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
-        "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
-        "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
-        "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]),
-        "+f"(d[63])
-      : "l"(a), "l"(b), "r"(add));
-}
-
-// d[64 x 64] (+)= a[64 x 16] b; a in registers, b in columns (or in rows).
-template <bool kColumns = true>
-__device__ __forceinline__ void Values(float (&d)[32], const uint32_t (&a)[4], uint64_t b,
-                                       int add) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-      "}, {%32, %33, %34, %35}, %36, p, 1, 1, %38;\n}"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
-        "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
-        "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
-        "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
-        "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(kColumns ? 1 : 0));
-}
-
-// d[64 x 128] (+)= a[64 x 16] b; a in registers, b in columns (or in rows).
-template <bool kColumns = true>
-__device__ __forceinline__ void Values(float (&d)[64], const uint32_t (&a)[4], uint64_t b,
-                                       int add) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-      "}, {%64, %65, %66, %67}, %68, p, 1, 1, %70;\n}"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
-        "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
-        "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
-        "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
-        "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]),
-        "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
-        "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
-        "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
-        "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]),
-        "+f"(d[63])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(kColumns ? 1 : 0));
-}
-
-// d[64 x 256] (+)= a[64 x 16] b; a in registers, b in columns (or in rows).
-template <bool kColumns = true>
-__device__ __forceinline__ void Values(float (&d)[128], const uint32_t (&a)[4], uint64_t b,
-                                       int add) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %133, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-      "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
-      "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
-      "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, "
-      "%127"
-      "}, {%128, %129, %130, %131}, %132, p, 1, 1, %134;\n}"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
-        "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
-        "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
-        "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
-        "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]),
-        "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
-        "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
-        "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
-        "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]),
-        "+f"(d[63]), "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]),
-        "+f"(d[70]), "+f"(d[71]), "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]),
-        "+f"(d[77]), "+f"(d[78]), "+f"(d[79]), "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]),
-        "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]), "+f"(d[88]), "+f"(d[89]), "+f"(d[90]),
-        "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95]), "+f"(d[96]), "+f"(d[97]),
-        "+f"(d[98]), "+f"(d[99]), "+f"(d[100]), "+f"(d[101]), "+f"(d[102]), "+f"(d[103]),
-        "+f"(d[104]), "+f"(d[105]), "+f"(d[106]), "+f"(d[107]), "+f"(d[108]), "+f"(d[109]),
-        "+f"(d[110]), "+f"(d[111]), "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]),
-        "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]), "+f"(d[120]), "+f"(d[121]),
-        "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(kColumns ? 1 : 0));
-}
+#undef AISP_NAMES32
+#undef AISP_NAMES64
+#undef AISP_NAMES128
+#undef AISP_SUMS8
+#undef AISP_SUMS32
+#undef AISP_SUMS64
+#undef AISP_SUMS128
+#undef AISP_PRODUCT
+#undef AISP_PRODUCT_SHARED
 
 }  // namespace aisp::cuda::wgmma
