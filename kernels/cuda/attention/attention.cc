@@ -118,14 +118,15 @@ class HopperAttention final : public Attention {
     if (prefill_shared_ > 0) {
       AISP_RETURN_IF_ERROR(
           Check(PreparePrefill(config.head_dim, fp8()), "prepare the prefill kernel"));
+      prefill_cluster_ = PrefillCluster(config.head_dim, fp8(), group_, ctas_);
     }
     fused_ = HasFused(config.head_dim, group_) && config.q == DType::kBF16;
     if (fused_) {
       AISP_RETURN_IF_ERROR(Check(PrepareFused(config.head_dim, fp8(), group_),
                                  "prepare decode attention in one launch"));
     }
-    box_tokens_ =
-        std::min(config.block_tokens & -config.block_tokens, config.head_dim == 256 ? 64 : 128);
+    box_tokens_ = std::min(config.block_tokens & -config.block_tokens,
+                           (config.head_dim == 256 ? 64 : 128) / prefill_cluster_);
     LayOut();
     return {};
   }
@@ -138,7 +139,7 @@ class HopperAttention final : public Attention {
                        std::to_string(ctas_) + " CTAs";
     if (prefill_shared_ > 0) {
       text += "; prefill wgmma bf16 " + std::to_string(kPrefillRows) + "x" +
-              std::to_string(kPrefillKeys);
+              std::to_string(kPrefillKeys) + (prefill_cluster_ == 2 ? " in pairs" : "");
     }
     return text;
   }
@@ -177,6 +178,7 @@ class HopperAttention final : public Attention {
     shape.num_kv_heads = config_.num_kv_heads;
     shape.group = group_;
     shape.window = config_.window;
+    shape.prefill_cluster = prefill_cluster_;
     shape.decode_tokens = DecodeTokens(kind);
     shape.chunk_rows = decode_.chunk_rows();
     shape.min_tiles = decode_.splits;
@@ -205,8 +207,9 @@ class HopperAttention final : public Attention {
                              std::to_string(config_.head_dim));
       }
       std::memcpy(&map, call.layer->tiles, sizeof(map));
-      AISP_RETURN_IF_ERROR(Check(LaunchPrefill(config_.head_dim, fp8(), ctas_, map, args, stream),
-                                 "launch prefill attention"));
+      AISP_RETURN_IF_ERROR(
+          Check(LaunchPrefill(config_.head_dim, fp8(), ctas_, prefill_cluster_, map, args, stream),
+                "launch prefill attention"));
     }
     return {};
   }
@@ -349,6 +352,7 @@ class HopperAttention final : public Attention {
   int32_t box_tokens_ = 16;
   DecodeTuning decode_;
   int32_t prefill_shared_ = 0;
+  int32_t prefill_cluster_ = 1;  // CTAs that share keys
   int64_t items_at_ = 0;
   int64_t partials_at_ = 0;
   bool fused_ = false;  // RunDecode has a kernel

@@ -144,7 +144,7 @@ __device__ void PlanPrefill(const PlanShape& shape, const RowSpan* sequences, in
   for (int i = static_cast<int>(threadIdx.x); i < kBuckets; i += kThreads) buckets[i] = 0;
   __syncthreads();
   const int lane = threadIdx.x & 31;
-  const int32_t tokens = kPrefillRows / shape.group;
+  const int32_t tokens = kPrefillRows / shape.group * shape.prefill_cluster;
   // Twice the same walk: count the tiles of every cost, then place them, the costly ones first.
   for (int pass = 0; pass < 2; ++pass) {
     for (int s = static_cast<int>(threadIdx.x >> 5); s < num_sequences; s += kThreads / 32) {

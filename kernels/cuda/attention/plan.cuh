@@ -4,7 +4,8 @@
 // tiles form one line, which is cut into ranges: first a long one for every CTA, then ever shorter ones that CTAs draw when they
 // are done, since multiprocessors differ in how fast they reach the memory. An item that spans ranges is left in parts, which a
 // second kernel adds up in their order: who worked on what does not change a bit of the result.
-// Prefill: a list of {sequence, query tile}, heaviest first, each for all kv heads; CTAs take from it in turns.
+// Prefill: a list of {sequence, query tile (or pair of them)}, heaviest first, each for all kv heads; CTAs (or clusters of two)
+// take from it in turns.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -95,7 +96,8 @@ struct PlanShape {
   int32_t num_kv_heads = 0;
   int32_t group = 0;  // query heads per KV head
   int32_t window = 0;
-  int32_t decode_tokens = 0;  // sequences with more rows are the prefill kernel's
+  int32_t prefill_cluster = 1;  // query tiles of a prefill item
+  int32_t decode_tokens = 0;    // sequences with more rows are the prefill kernel's
   int32_t chunk_rows = 1;     // query rows of a decode item
   int32_t min_tiles = 1;      // of a decode CTA, if there are fewer items than CTAs
   int32_t ctas = 0;           // of the decode kernel

@@ -23,22 +23,23 @@ __global__ void __launch_bounds__((Traits<kDim, kFp8>::kThreads), 1)
   const uint32_t raw_ring = v_ring + T::kStages * T::kTileBytes;
   if (threadIdx.x == 0) {
     ptx::PrefetchMap(&map);
+    const uint32_t releases = kConsumerWarps * (kFp8 ? 1 : ptx::ClusterSize());
     for (int s = 0; s < T::kStages; ++s) {
       ptx::BarrierInit(ptx::SharedAddress(&control->k_full[s]), kFp8 ? 128 : 1);
       ptx::BarrierInit(ptx::SharedAddress(&control->v_full[s]), kFp8 ? 128 : 1);
-      ptx::BarrierInit(ptx::SharedAddress(&control->k_empty[s]), kConsumerWarps);
-      ptx::BarrierInit(ptx::SharedAddress(&control->v_empty[s]), kConsumerWarps);
+      ptx::BarrierInit(ptx::SharedAddress(&control->k_empty[s]), releases);
+      ptx::BarrierInit(ptx::SharedAddress(&control->v_empty[s]), releases);
     }
     for (int s = 0; s < kRawStages; ++s) {
       ptx::BarrierInit(ptx::SharedAddress(&control->raw_full[s]), 1);
-      ptx::BarrierInit(ptx::SharedAddress(&control->raw_empty[s]), 128);
+      ptx::BarrierInit(ptx::SharedAddress(&control->raw_empty[s]), 4 * ptx::ClusterSize());
     }
     for (int b = 0; b < T::kQBuffers; ++b) {
       ptx::BarrierInit(ptx::SharedAddress(&control->q_full[b]), kQueryWarps);
     }
     ptx::BarrierInitFence();
   }
-  __syncthreads();
+  ptx::ClusterSync();
   ptx::WaitForPredecessor();
   ptx::LetSuccessorStart();
   // By a shuffle, so that the compiler knows it to be the same for a warp.
@@ -68,6 +69,7 @@ __global__ void __launch_bounds__((Traits<kDim, kFp8>::kThreads), 1)
                          kFp8 ? v_scale : 1.0f};
     consumer.Run();
   }
+  ptx::ClusterSync();  // nobody writes to a CTA that is gone
 }
 
 struct Variant {
@@ -75,12 +77,17 @@ struct Variant {
   bool fp8;
   void (*kernel)(CUtensorMap, KernelArgs);
   int32_t threads;
+  int32_t keys;  // of a tile
   int32_t shared_bytes;
 };
 
 template <int kDim, bool kFp8>
 constexpr Variant MakeVariant() {
-  return {kDim, kFp8, PrefillKernel<kDim, kFp8>, Traits<kDim, kFp8>::kThreads,
+  return {kDim,
+          kFp8,
+          PrefillKernel<kDim, kFp8>,
+          Traits<kDim, kFp8>::kThreads,
+          Traits<kDim, kFp8>::kKeys,
           static_cast<int32_t>(Traits<kDim, kFp8>::kSharedBytes)};
 }
 
@@ -88,6 +95,23 @@ constexpr Variant kVariants[] = {
     MakeVariant<64, false>(), MakeVariant<64, true>(),   MakeVariant<128, false>(),
     MakeVariant<128, true>(), MakeVariant<256, false>(), MakeVariant<256, true>(),
 };
+
+// `attributes`: two, that the configuration points to.
+cudaLaunchConfig_t Configure(const Variant& v, int32_t ctas, int32_t cluster,
+                             cudaLaunchAttribute* attributes, cudaStream_t stream) {
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {static_cast<uint32_t>(cluster), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<uint32_t>(ctas));
+  config.blockDim = dim3(static_cast<uint32_t>(v.threads));
+  config.dynamicSmemBytes = static_cast<size_t>(v.shared_bytes);
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = 2;
+  return config;
+}
 
 const Variant* Find(int32_t head_dim, bool fp8) {
   for (const Variant& v : kVariants) {
@@ -111,20 +135,26 @@ cudaError_t PreparePrefill(int32_t head_dim, bool fp8) {
                               cudaFuncAttributeMaxDynamicSharedMemorySize, v->shared_bytes);
 }
 
-cudaError_t LaunchPrefill(int32_t head_dim, bool fp8, int32_t ctas, const CUtensorMap& map,
-                          const KernelArgs& args, cudaStream_t stream) {
+int32_t PrefillCluster(int32_t head_dim, bool fp8, int32_t group, int32_t ctas) {
+  const prefill::Variant* v = prefill::Find(head_dim, fp8);
+  // Two tiles side by side look at the same key tiles only if their tokens fit into one.
+  if (v == nullptr || ctas % 2 != 0 || 2 * (kPrefillRows / group) > v->keys) return 1;
+  cudaLaunchAttribute attributes[2] = {};
+  const cudaLaunchConfig_t config = prefill::Configure(*v, ctas, 2, attributes, nullptr);
+  int clusters = 0;
+  if (cudaOccupancyMaxActiveClusters(&clusters, v->kernel, &config) != cudaSuccess) {
+    cudaGetLastError();
+    return 1;
+  }
+  return 2 * clusters >= ctas ? 2 : 1;
+}
+
+cudaError_t LaunchPrefill(int32_t head_dim, bool fp8, int32_t ctas, int32_t cluster,
+                          const CUtensorMap& map, const KernelArgs& args, cudaStream_t stream) {
   const prefill::Variant* v = prefill::Find(head_dim, fp8);
   if (v == nullptr) return cudaErrorInvalidValue;
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<uint32_t>(ctas));
-  config.blockDim = dim3(static_cast<uint32_t>(v->threads));
-  config.dynamicSmemBytes = static_cast<size_t>(v->shared_bytes);
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
+  cudaLaunchAttribute attributes[2] = {};
+  const cudaLaunchConfig_t config = prefill::Configure(*v, ctas, cluster, attributes, stream);
   return cudaLaunchKernelEx(&config, v->kernel, map, args);
 }
 

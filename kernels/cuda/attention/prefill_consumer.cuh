@@ -67,8 +67,14 @@ struct Consumer {
   __device__ __forceinline__ void TakeTurn() const { ptx::NamedSync(2 + group_index, 256); }
   __device__ __forceinline__ void PassTurn() const { ptx::NamedArrive(2 + (group_index ^ 1), 256); }
 
+  // A stage is filled for all CTAs of the cluster; FP8: by this one's widening warps.
   __device__ __forceinline__ void Release(uint64_t* empty) const {
-    if (thread % 32 == 0) ptx::BarrierArrive(ptx::SharedAddress(empty));
+    if constexpr (T::kFp8) {
+      if (thread % 32 == 0) ptx::BarrierArrive(ptx::SharedAddress(empty));
+    } else {
+      if (static_cast<uint32_t>(thread % 32) < ptx::ClusterSize())
+        ptx::BarrierArriveAt(ptx::SharedAddress(empty), thread % 32);
+    }
   }
 
   __device__ __forceinline__ void ReleaseQueries(int32_t buffer) const {

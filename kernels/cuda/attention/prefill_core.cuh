@@ -66,16 +66,17 @@ struct Control {
   Work work[2];  // of every other item
 };
 
-// The work of a CTA: the list is in order of cost, so CTAs take from it in turns, every other round in reverse.
+// The work of a cluster: the list is in order of cost, so clusters take from it in turns, every other round in reverse.
 class Rounds {
  public:
   __device__ explicit Rounds(const KernelArgs& a)
       : total_(a.plan->prefill_items * a.num_kv_heads) {}
   __device__ bool Done() const { return current() >= total_; }
   __device__ int32_t current() const {
-    const auto ctas = static_cast<int32_t>(gridDim.x);
-    const auto cta = static_cast<int32_t>(blockIdx.x);
-    return round_ * ctas + (round_ % 2 == 0 ? cta : ctas - 1 - cta);
+    const auto size = static_cast<int32_t>(ptx::ClusterSize());
+    const int32_t clusters = static_cast<int32_t>(gridDim.x) / size;
+    const int32_t cluster = static_cast<int32_t>(blockIdx.x) / size;
+    return round_ * clusters + (round_ % 2 == 0 ? cluster : clusters - 1 - cluster);
   }
   // After the last whole round a CTA may find nothing in its place while others do: it is done all the same.
   __device__ void Next() { ++round_; }
@@ -91,12 +92,15 @@ __device__ __forceinline__ Work LoadWork(const KernelArgs& a, int32_t index) {
   Work w;
   w.kv_head = index % a.num_kv_heads;
   w.span = a.sequences[item.x];
+  // The CTAs of a cluster have query tiles side by side, and all the keys of both.
   const int32_t tokens = kPrefillRows / a.group;
-  w.token_begin = item.y * tokens;
-  w.first_position = w.span.context_len - w.span.num_rows + w.token_begin;
-  const int32_t last = min(w.first_position + tokens, w.span.context_len) - 1;
-  w.high_tile = last / T::kKeys;
-  const int32_t low = a.window > 0 ? max(0, w.first_position - a.window + 1) : 0;
+  const auto size = static_cast<int32_t>(ptx::ClusterSize());
+  w.token_begin = (item.y * size + static_cast<int32_t>(ptx::ClusterRank())) * tokens;
+  const int32_t before = w.span.context_len - w.span.num_rows;
+  w.first_position = before + w.token_begin;
+  const int32_t first = before + item.y * size * tokens;
+  w.high_tile = (min(first + size * tokens, w.span.context_len) - 1) / T::kKeys;
+  const int32_t low = a.window > 0 ? max(0, first - a.window + 1) : 0;
   w.low_tile = low / T::kKeys;
   return w;
 }
@@ -146,7 +150,11 @@ __device__ __forceinline__ void LoadTile(const KernelArgs& a, const CUtensorMap*
   const uint32_t at =
       target + column * T::kKeys * T::kRowBytes + local * a.box_tokens * T::kRowBytes;
   const int32_t row = 2 * (box.block * a.num_kv_heads + w.kv_head) + part;
-  if (local * a.box_tokens < T::kKeys) ptx::LoadTile4(at, map, full_at, 0, box.slot, column, row);
+  if (ptx::ClusterSize() == 1) {
+    if (local * a.box_tokens < T::kKeys) ptx::LoadTile4(at, map, full_at, 0, box.slot, column, row);
+  } else if (local * a.box_tokens / (T::kKeys / 2) == static_cast<int32_t>(ptx::ClusterRank())) {
+    ptx::LoadTile4ToBoth(at, map, full_at, 0, box.slot, column, row);
+  }
   __syncwarp();
 }
 
@@ -338,7 +346,10 @@ __device__ __forceinline__ void Widen(const KernelArgs& a, Control* control, uin
                  ring + place.stage * T::kTileBytes);
     ptx::FenceProxyAsync();
     ptx::BarrierArrive(ptx::SharedAddress(&full[place.stage]));
-    ptx::BarrierArrive(ptx::SharedAddress(&control->raw_empty[raw.stage]));
+    __syncwarp();
+    if (threadIdx.x % 32 < ptx::ClusterSize()) {
+      ptx::BarrierArriveAt(ptx::SharedAddress(&control->raw_empty[raw.stage]), threadIdx.x % 32);
+    }
     place.Advance();
     raw.Advance();
   };

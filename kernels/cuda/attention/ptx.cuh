@@ -30,6 +30,15 @@ __device__ __forceinline__ void BarrierExpect(uint32_t bar, uint32_t bytes) {
 __device__ __forceinline__ void BarrierArrive(uint32_t bar) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
+// The barrier at the same place in CTA `rank` of the cluster. Orders nothing but this thread's arrival: for giving back what
+// was only read.
+__device__ __forceinline__ void BarrierArriveAt(uint32_t bar, uint32_t rank) {
+  asm volatile(
+      "{\n.reg .b32 at;\nmapa.shared::cluster.u32 at, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [at];\n}" ::"r"(bar),
+      "r"(rank)
+      : "memory");
+}
 __device__ __forceinline__ void BarrierWait(uint32_t bar, uint32_t parity) {
   asm volatile(
       "{\n"
@@ -51,6 +60,22 @@ __device__ __forceinline__ void NamedArrive(int id, int threads) {
 }
 __device__ __forceinline__ void FenceProxyAsync() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// ---- clusters ----
+
+__device__ __forceinline__ uint32_t ClusterSize() {
+  uint32_t n;
+  asm volatile("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(n));
+  return n;
+}
+__device__ __forceinline__ uint32_t ClusterRank() {
+  uint32_t n;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(n));
+  return n;
+}
+__device__ __forceinline__ void ClusterSync() {
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
 // ---- programmatic dependent launch ----
@@ -87,6 +112,16 @@ __device__ __forceinline__ void LoadTile4(uint32_t target, const void* map, uint
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
       " [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(target),
       "l"(map), "r"(bar), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+      : "memory");
+}
+
+// To the same place in both CTAs of a cluster of two, with the same barrier of each.
+__device__ __forceinline__ void LoadTile4ToBoth(uint32_t target, const void* map, uint32_t bar,
+                                                int32_t c0, int32_t c1, int32_t c2, int32_t c3) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(target),
+      "l"(map), "r"(bar), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "h"(static_cast<uint16_t>(3))
       : "memory");
 }
 
