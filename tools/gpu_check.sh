@@ -13,6 +13,14 @@ status=0
 for test in "$root"/tests/*cuda*_test; do
   timeout 240 "$test" --gtest_brief=1 || status=1
 done
+# A process each: they fork.
+for test in BytesArriveExactlyWhereTheyShould NothingLandsAfterTheProofOfAWritersDeath; do
+  for gpus in OneGpu TwoGpus; do
+    timeout 120 "$root/tests/kvcache_transport_test" --gtest_brief=1 \
+      --gtest_filter="Gpus/CudaIpcOnGpu.$test/$gpus" || status=1
+  done
+done
+timeout 120 "$root/tests/kvcache_transport_test" --gtest_brief=1 --gtest_filter='CudaIpcOwner.*' || status=1
 if [ "$quick" = 0 ] && command -v compute-sanitizer >/dev/null; then
   timeout 240 compute-sanitizer --tool memcheck --error-exitcode 1 "$root/tests/kernels_cuda_test" \
     --gtest_brief=1 --gtest_filter='GpuExecutor.*:GpuDraw.*' || status=1
