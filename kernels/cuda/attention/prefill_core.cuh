@@ -174,10 +174,9 @@ __device__ __forceinline__ void LoadTileOfQueries(const KernelArgs& a, const Wor
                                                   uint32_t divisor, uint32_t target) {
   constexpr int kChunks = T::kDim / 8;
   constexpr int kRows = 32 / kChunks;  // that a warp loads at a time
+  // Opaque, or all rows' addresses are computed ahead, for which there are no registers.
   auto lane = static_cast<int32_t>(threadIdx.x) % 32;
-  asm volatile(
-      ""
-      : "+r"(lane));  // or all rows' addresses are computed ahead, for which there are no registers
+  asm volatile("" : "+r"(lane));
   const int32_t chunk = lane % kChunks;
   const int64_t begin = w.span.row_begin * a.q_row_stride +
                         static_cast<int64_t>(w.kv_head) * a.group * T::kDim + chunk * 8;
@@ -189,30 +188,45 @@ __device__ __forceinline__ void LoadTileOfQueries(const KernelArgs& a, const Wor
     const int64_t offset = begin + token * a.q_row_stride + (row - local * a.group) * T::kDim;
     const uint32_t at =
         target + chunk / 8 * T::kQColumnBytes + row * 128 + (((chunk % 8) ^ (row & 7)) << 4);
-    if (a.q_is_f32 || T::kHalf) {
-      float x[8];
-      if (a.q_is_f32) {
-        const float4* from =
-            reinterpret_cast<const float4*>(static_cast<const float*>(a.q) + offset);
-        *reinterpret_cast<float4*>(x) = from[0];
-        *reinterpret_cast<float4*>(x + 4) = from[1];
-      } else {
-        const uint4 bits =
-            *reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(a.q) + offset);
-        const uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          x[2 * i] = __uint_as_float(words[i] << 16);
-          x[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
-        }
-      }
+    if (a.q_is_f32) {
+      const float4* from = reinterpret_cast<const float4*>(static_cast<const float*>(a.q) + offset);
+      const float4 x = from[0];
+      const float4 y = from[1];
       asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at),
-                   "r"(ptx::Pack2<T::kHalf>(x[0], x[1])), "r"(ptx::Pack2<T::kHalf>(x[2], x[3])),
-                   "r"(ptx::Pack2<T::kHalf>(x[4], x[5])), "r"(ptx::Pack2<T::kHalf>(x[6], x[7]))
+                   "r"(ptx::Pack2<T::kHalf>(x.x, x.y)), "r"(ptx::Pack2<T::kHalf>(x.z, x.w)),
+                   "r"(ptx::Pack2<T::kHalf>(y.x, y.y)), "r"(ptx::Pack2<T::kHalf>(y.z, y.w))
                    : "memory");
     } else {
       CopyAsync16(at, static_cast<const __nv_bfloat16*>(a.q) + offset);
     }
+  }
+}
+
+// The pieces that this thread copied above, once they are there: from bf16 to f16, in place.
+template <class T>
+__device__ __forceinline__ void HalveQueries(int32_t warp, uint32_t target) {
+  constexpr int kChunks = T::kDim / 8;
+  constexpr int kRows = 32 / kChunks;
+  const auto lane = static_cast<int32_t>(threadIdx.x) % 32;
+  const int32_t chunk = lane % kChunks;
+#pragma unroll 2
+  for (int32_t row = warp * kRows + lane / kChunks; row < kPrefillRows;
+       row += kQueryWarps * kRows) {
+    const uint32_t at =
+        target + chunk / 8 * T::kQColumnBytes + row * 128 + (((chunk % 8) ^ (row & 7)) << 4);
+    uint32_t x[4];
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(at)
+                 : "memory");
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      x[i] = ptx::Pack2</*kHalf=*/true>(__uint_as_float(x[i] << 16),
+                                        __uint_as_float(x[i] & 0xffff0000u));
+    }
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x[0]), "r"(x[1]),
+                 "r"(x[2]), "r"(x[3])
+                 : "memory");
   }
 }
 
@@ -231,10 +245,12 @@ __device__ __forceinline__ void ProduceQueries(const KernelArgs& a, Control* con
     if (!rounds.Done()) w = LoadWork<T>(a, rounds.current());
     if (++items > T::kQBuffers) ptx::NamedSync(kQueryBarrier + place.stage, kQueryBarrierThreads);
     if (warp == 0 && threadIdx.x % 32 == 0) control->work[slot] = w;
-    if (w.high_tile >= 0) {
-      LoadTileOfQueries<T>(a, w, warp, divisor, q_area + place.stage * T::kQBytes);
-    }
+    const uint32_t target = q_area + place.stage * T::kQBytes;
+    if (w.high_tile >= 0) LoadTileOfQueries<T>(a, w, warp, divisor, target);
     asm volatile("cp.async.wait_all;" ::: "memory");
+    if constexpr (T::kHalf) {
+      if (w.high_tile >= 0 && !a.q_is_f32) HalveQueries<T>(warp, target);
+    }
     ptx::FenceProxyAsync();
     __syncwarp();
     if (threadIdx.x % 32 == 0)
