@@ -131,6 +131,13 @@ TEST(Commands, UpStartsEveryProcessTellsAStoryAndStopsAllOfThem) {
       HttpClient::Connect("127.0.0.1", static_cast<uint16_t>(port), std::chrono::seconds(1)));
 }
 
+TEST(Commands, UpGivesItsWorkersDevicesInTurn) {
+  const Ran ran = RunAisp("up --port 0 --prefill 1 --decode 2 --devices cpu,tpu --log-level error");
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_THAT(ran.output, HasSubstr("model.device = 'tpu'"));
+  EXPECT_THAT(ran.output, HasSubstr("decode-0 ended while starting"));
+}
+
 TEST(Commands, AWorkerWhoseFingerprintDiffersIsRefusedWithBothValues) {
   Cluster cluster({});
   ASSERT_TRUE(cluster.AwaitReady());
