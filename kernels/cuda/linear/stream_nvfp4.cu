@@ -16,8 +16,8 @@ StreamKernel Instance() {
 std::span<const StreamKernel> Nvfp4StreamKernels() {
   constexpr auto kNvfp4 = StreamFormat::kNvfp4;
   static const std::array kKernels = {
-      Instance<kNvfp4, 8, 2, 256, 4>(),   Instance<kNvfp4, 16, 2, 256, 4>(),
-      Instance<kNvfp4, 32, 2, 128, 5>(),  Instance<kNvfp4, 64, 2, 128, 4>(),
+      Instance<kNvfp4, 8, 3, 256, 3>(),   Instance<kNvfp4, 16, 3, 256, 3>(),
+      Instance<kNvfp4, 32, 2, 256, 3>(),  Instance<kNvfp4, 64, 2, 128, 4>(),
       Instance<kNvfp4, 128, 2, 128, 4>(),
   };
   return kKernels;
