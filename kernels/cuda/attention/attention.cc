@@ -249,16 +249,15 @@ class HopperAttention final : public Attention {
     args.k_scale = call.k_scale;
     args.v_scale = call.v_scale;
     args.out_is_f32 = config_.out == DType::kF32;
-    return Check(LaunchFused(config_.head_dim, fp8(), FusedCtas(batch.num_sequences), args, stream),
+    return Check(LaunchFused(config_.head_dim, fp8(), FusedCtas(batch), args, stream),
                  "launch decode attention in one launch");
   }
 
  private:
   // Few sequences are a matter of latency: room for the next kernel counts more than loads in flight.
-  int32_t FusedCtas(int32_t num_sequences) const {
-    const int32_t wanted = config_.decode_ctas > 0 ? config_.decode_ctas
-                           : num_sequences <= 8    ? 1
-                                                   : 3;
+  int32_t FusedCtas(const AttentionBatch& batch) const {
+    const bool quick = batch.num_sequences <= 8 && !batch.long_contexts;
+    const int32_t wanted = config_.decode_ctas > 0 ? config_.decode_ctas : quick ? 1 : 3;
     return ctas_ * std::min(wanted, FusedCtasPerProcessor(group_));
   }
 

@@ -61,6 +61,9 @@ struct AttentionBatch {
   const RowSpan* sequences = nullptr;
   const int32_t* block_tables = nullptr;  // concatenated, RowSpan::table_begin
   int32_t num_sequences = 0;              // the bucket: padding included
+  // RunDecode with few sequences: the contexts are so long (64k keys together, say) that bytes count and not microseconds. Only a
+  // hint; it fixes a captured grid.
+  bool long_contexts = false;
 };
 
 struct AttentionCall {

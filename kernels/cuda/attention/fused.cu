@@ -235,7 +235,7 @@ struct Worker {
 #pragma unroll 1
       for (int pass = 0; pass < 8 / kRowsAtOnce; ++pass) {
         const int row = pass * kRowsAtOnce + static_cast<int>(threadIdx.x) / kLanesPerRow;
-        if (8 * n + row < a.group) FinishRow(at, row, 8 * n + row);
+        if (8 * n + row < a.group && at.hi > 0) FinishRow(at, row, 8 * n + row);
       }
       __syncthreads();
     }

@@ -15,6 +15,8 @@ inline constexpr int kThreads = 32 * kWarps;
 inline constexpr int kUnits = 3;         // of a warp's ring
 inline constexpr int kUnitBytes = 4096;  // K or V of a step
 inline constexpr int kRingBytes = kWarps * kUnits * kUnitBytes;
+// What beginning another item costs a CTA, in steps: items are that much longer on the line, before their first step.
+inline constexpr int kItemCost = 2;
 
 template <int kDim, bool kFp8, int kRowTiles>
 struct Shape {
@@ -40,8 +42,8 @@ struct Segment {
   int32_t head;
   int32_t first;   // step of the sequence that the item begins with
   int32_t count;   // steps of the item
-  int32_t place;   // of the item on the line
-  int32_t lo, hi;  // of its steps, this CTA's
+  int32_t place;   // of its first step on the line
+  int32_t lo, hi;  // of its steps, this CTA's; hi <= 0: its share ends before the item's first step
 };
 
 struct Line {
@@ -49,6 +51,11 @@ struct Line {
   int32_t share;  // of a CTA
   int32_t per;    // sequences of a thread, in the scan
   bool padded;    // items are padded to whole shares, so that no CTA works on two
+  __device__ __forceinline__ int32_t cost() const { return padded ? 0 : kItemCost; }
+  // Of an item of so many steps.
+  __device__ __forceinline__ int32_t Length(int32_t steps) const {
+    return padded ? (steps + share - 1) / share * share : steps == 0 ? 0 : steps + kItemCost;
+  }
 };
 
 struct LineScratch {
@@ -83,24 +90,29 @@ __device__ __forceinline__ Line ScanLine(const FusedArgs& a, LineScratch& s) {
   const int32_t ctas = static_cast<int32_t>(gridDim.x);
   Line line;
   line.per = (a.num_sequences + kThreads - 1) / kThreads;
+  line.padded = false;
   int32_t mine = 0;
+  int32_t length = 0;
 #pragma unroll 1
   for (int i = 0; i < line.per; ++i) {
     RowSpan span;
-    mine += StepsOf<kStepKeys>(a, thread * line.per + i, span).y;
+    mine = StepsOf<kStepKeys>(a, thread * line.per + i, span).y;
+    length += line.Length(mine);
   }
-  const int32_t sum = __reduce_add_sync(~0u, mine);
+  const int32_t sum = __reduce_add_sync(~0u, length);
   if (lane == 0) s.sums[warp] = sum;
   __syncthreads();
-  const int32_t steps = s.sums[0] + s.sums[1] + s.sums[2] + s.sums[3];
-  line.share = max(kWarps, (steps * a.num_kv_heads + ctas - 1) / ctas);
-  line.padded = false;
+  const int32_t all = s.sums[0] + s.sums[1] + s.sums[2] + s.sums[3];
+  line.share = max(kWarps, (all * a.num_kv_heads + ctas - 1) / ctas);
   if (line.per == 1) {
-    // A little more for everybody, if then no CTA has parts of two items.
+    // About as much for everybody, if then no CTA has parts of two items; their cost is the same for all then, and left out.
+    const int32_t items = __syncthreads_count(mine > 0);
+    const int32_t least =
+        max(kWarps, ((all - items * kItemCost) * a.num_kv_heads + ctas - 1) / ctas);
     int32_t fits = -1;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      const int32_t share = line.share + k + (k == 3 ? 1 : 0);
+      const int32_t share = least + k + (k == 3 ? 1 : 0);
       const int32_t parts = __reduce_add_sync(~0u, (mine + share - 1) / share);
       if (lane == 0) s.parts[warp][k] = parts;
     }
@@ -108,16 +120,16 @@ __device__ __forceinline__ Line ScanLine(const FusedArgs& a, LineScratch& s) {
 #pragma unroll
     for (int k = 3; k >= 0; --k) {
       const int32_t parts = s.parts[0][k] + s.parts[1][k] + s.parts[2][k] + s.parts[3][k];
-      if (parts * a.num_kv_heads <= ctas) fits = line.share + k + (k == 3 ? 1 : 0);
+      if (parts * a.num_kv_heads <= ctas) fits = least + k + (k == 3 ? 1 : 0);
     }
     if (fits > 0) {
       line.padded = true;
       line.share = fits;
-      mine = (mine + fits - 1) / fits * fits;
+      length = line.Length(mine);
     }
   }
-  mine *= a.num_kv_heads;
-  int32_t inclusive = mine;
+  length *= a.num_kv_heads;
+  int32_t inclusive = length;
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) {
     const int32_t other = __shfl_up_sync(~0u, inclusive, step);
@@ -132,7 +144,7 @@ __device__ __forceinline__ Line ScanLine(const FusedArgs& a, LineScratch& s) {
     if (w < warp) before += s.warp_totals[w];
     line.total += s.warp_totals[w];
   }
-  s.prefix[thread] = before + inclusive - mine;
+  s.prefix[thread] = before + inclusive - length;
   __syncthreads();
   return line;
 }
@@ -157,7 +169,9 @@ class Walk {
     if (line.per > 1) {
       RowSpan span;
       const int32_t mine =
-          lane < line.per ? a.num_kv_heads * StepsOf<kStepKeys>(a, at.seq + lane, span).y : 0;
+          lane < line.per
+              ? a.num_kv_heads * line.Length(StepsOf<kStepKeys>(a, at.seq + lane, span).y)
+              : 0;
       int32_t before = mine;
 #pragma unroll
       for (int step = 1; step < 32; step *= 2) {
@@ -173,17 +187,16 @@ class Walk {
     const int2 steps = StepsOf<kStepKeys>(a, at.seq, at.span);
     at.first = steps.x;
     at.count = steps.y;
-    const int32_t length =
-        line.padded ? (steps.y + line.share - 1) / line.share * line.share : steps.y;
+    const int32_t length = line.Length(steps.y);
     at.head = (last - seq_begin) / length;
-    at.place = seq_begin + at.head * length;
+    at.place = seq_begin + at.head * length + line.cost();
     at.hi = min(end - at.place, at.count);
     at.lo = max(begin - at.place, 0);
   }
 
   // To the item before; false: it is not this CTA's.
   __device__ __forceinline__ bool Next(const FusedArgs& a) {
-    if (at.place <= begin_) return false;
+    if (at.place - kItemCost <= begin_) return false;  // as on a padded line always
     if (--at.head < 0) {
       at.head = a.num_kv_heads - 1;
       int2 steps;
@@ -193,7 +206,7 @@ class Walk {
       at.first = steps.x;
       at.count = steps.y;
     }
-    at.place -= at.count;
+    at.place -= at.count + kItemCost;
     at.hi = at.count;
     at.lo = max(begin_ - at.place, 0);
     return true;
@@ -272,7 +285,10 @@ class Feed {
     Walk<S::kStepKeys> walk = walk_;
     if (top_ < walk.at.lo) {
       do {
-        if (!walk.Next(a_)) return;
+        if (!walk.Next(a_)) {
+          top_ = INT32_MIN;  // below every segment
+          return;
+        }
         top_ = walk.Top();
       } while (top_ < walk.at.lo);
       __syncwarp();
