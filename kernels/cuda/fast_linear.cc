@@ -11,6 +11,10 @@
 namespace aisp::cuda {
 namespace {
 
+// From so many rows on, prefill of FP8 weights rounds activations to FP8 (linear.h), as such checkpoints specify; it costs 2 to 3 %
+// of precision a layer, which shorter steps, where less time is to be won, keep.
+constexpr int32_t kFp8ActivationRows = 1024;
+
 aisp::cuda::WeightFormat FormatOf(aisp::WeightFormat format) {
   switch (format) {
     case aisp::WeightFormat::kFp8:
@@ -72,6 +76,7 @@ Result<std::unique_ptr<FastLinear>> FastLinear::Create(const LinearOptions& opti
                                                        CudaStream& load_stream) {
   LinearOptions padded = options;
   padded.max_rows = static_cast<int32_t>(PaddedRows(options.max_rows));
+  padded.fp8_activation_rows = kFp8ActivationRows;
   std::unique_ptr<FastLinear> linear(new FastLinear(device, load_stream, padded.max_rows));
   AISP_ASSIGN_OR_RETURN(linear->kernels_, LinearKernels::Create(padded));
   return linear;
@@ -173,7 +178,8 @@ Status FastLinear::FinishPacking() {
   return {};
 }
 
-// Lets linear/ time its candidates where they matter: batches of decoding and the longest prefill step. Once for each shape.
+// Lets linear/ time its candidates where the choice is open: batches of decoding and short prefill steps. Longer ones run in its own
+// kernels unless a size near theirs was measured otherwise. Once for each shape.
 Status FastLinear::Tune(const FastWeight& weight) {
   constexpr int64_t kWide = 65536;  // outputs of a head, which sees no prefill rows
   const PackedWeight& w = weight.weight;
@@ -181,7 +187,9 @@ Status FastLinear::Tune(const FastWeight& weight) {
   std::vector<int32_t> sizes;
   for (int32_t rows = 48; rows <= std::min(256, max_rows_); rows = rows == 48 ? 64 : rows + 32)
     sizes.push_back(rows);
-  if (w.n < kWide && max_rows_ > 256) sizes.push_back(max_rows_);
+  for (int32_t rows = 512; w.n < kWide && rows <= std::min(1024, max_rows_); rows *= 2) {
+    sizes.push_back(rows);
+  }
   if (sizes.empty()) return {};
   const auto most = static_cast<size_t>(sizes.back());
   const size_t x_count = most * static_cast<size_t>(w.k);

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <set>
 #include <sstream>
 #include <vector>
 
@@ -17,6 +19,8 @@ namespace {
 constexpr int kCandidates = 16;
 constexpr int kTimedRuns = 5;
 constexpr const char* kHeuristic = "heuristic";
+constexpr const char* kNeighbour = "as-for-the-nearest-rows";
+constexpr double kNear = 2.0;  // ratio of numbers of rows that may share an algorithm
 
 Status Check(cublasStatus_t status, const char* what) {
   if (status == CUBLAS_STATUS_SUCCESS) return {};
@@ -80,12 +84,14 @@ struct Choice {
 };
 
 // What an algorithm may depend on.
-std::string KeyOf(const LtProduct& p) {
+std::string ShapeOf(const LtProduct& p) {
   std::ostringstream key;
   key << (p.fp8 ? "fp8" : "bf16") << (p.f32 ? "-f32" : "-bf16") << (p.add ? "-add" : "") << "-n"
-      << p.n << "-k" << p.k << "-rows" << p.rows << "-ld" << p.y_stride;
+      << p.n << "-k" << p.k << "-ld" << p.y_stride;
   return key.str();
 }
+constexpr const char* kRowsMark = "-rows";
+std::string KeyOf(const LtProduct& p) { return ShapeOf(p) + kRowsMark + std::to_string(p.rows); }
 
 class BlasLtImpl : public BlasLt {
  public:
@@ -104,8 +110,8 @@ class BlasLtImpl : public BlasLt {
     const std::string key = KeyOf(product);
     auto choice = choices_.find(key);
     if (choice == choices_.end()) {
-      AISP_ASSIGN_OR_RETURN(const auto candidates, Candidates(plan, workspace_bytes, 1, key));
-      choice = choices_.emplace(key, Choice{candidates[0].algo, kHeuristic}).first;
+      AISP_ASSIGN_OR_RETURN(Choice untuned, Untuned(product, plan, workspace_bytes));
+      choice = choices_.emplace(key, std::move(untuned)).first;
     }
     return Multiply(product, plan, choice->second.algorithm, workspace, workspace_bytes, stream);
   }
@@ -135,13 +141,15 @@ class BlasLtImpl : public BlasLt {
     const std::string note = std::to_string(best + 1) + "-of-" + std::to_string(candidates.size()) +
                              "-" + std::to_string(std::lround(best_us)) + "us";
     choices_[key] = Choice{candidates[best].algo, note};
+    tuned_rows_[ShapeOf(product)].insert(product.rows);
     SaveChoice(key, choices_[key]);
     return {};
   }
 
   bool Tuned(const LtProduct& product) const override {
     const auto known = choices_.find(KeyOf(product));
-    return known != choices_.end() && known->second.note != kHeuristic;
+    return known != choices_.end() && known->second.note != kHeuristic &&
+           known->second.note != kNeighbour;
   }
 
   std::string Describe(const LtProduct& product) const override {
@@ -159,6 +167,30 @@ class BlasLtImpl : public BlasLt {
                                 plan.weight.value, p.x, plan.x.value, &beta, p.y, plan.y.value, p.y,
                                 plan.y.value, &algorithm, workspace, workspace_bytes, stream),
                  "multiplying");
+  }
+
+  // What was tuned for the nearest number of rows, where the library takes it for these; else the heuristics' first choice.
+  Result<Choice> Untuned(const LtProduct& p, const Plan& plan, size_t workspace_bytes) {
+    const auto tuned = tuned_rows_.find(ShapeOf(p));
+    if (tuned != tuned_rows_.end()) {
+      const auto distance = [&](int32_t rows) {
+        return std::abs(std::log(static_cast<double>(rows) / p.rows));
+      };
+      const int32_t rows =
+          *std::min_element(tuned->second.begin(), tuned->second.end(),
+                            [&](int32_t a, int32_t b) { return distance(a) < distance(b); });
+      const Choice& known = choices_.at(ShapeOf(p) + kRowsMark + std::to_string(rows));
+      cublasLtMatmulHeuristicResult_t result = {};
+      const cublasStatus_t status = cublasLtMatmulAlgoCheck(
+          handle_.value, plan.operation.value, plan.weight.value, plan.x.value, plan.y.value,
+          plan.y.value, &known.algorithm, &result);
+      if (distance(rows) <= std::log(kNear) && status == CUBLAS_STATUS_SUCCESS &&
+          result.workspaceSize <= workspace_bytes) {
+        return Choice{known.algorithm, kNeighbour};
+      }
+    }
+    AISP_ASSIGN_OR_RETURN(const auto candidates, Candidates(plan, workspace_bytes, 1, KeyOf(p)));
+    return Choice{candidates[0].algo, kHeuristic};
   }
 
   Result<std::vector<cublasLtMatmulHeuristicResult_t>> Candidates(const Plan& plan,
@@ -236,7 +268,11 @@ class BlasLtImpl : public BlasLt {
       }
       if (!valid) continue;
       std::memcpy(&choice.algorithm, bytes.data(), bytes.size());
+      const size_t mark = key.rfind(kRowsMark);
+      if (mark == std::string::npos) continue;
       choices_[key] = choice;
+      tuned_rows_[key.substr(0, mark)].insert(
+          std::atoi(key.c_str() + mark + std::strlen(kRowsMark)));
     }
   }
 
@@ -257,6 +293,7 @@ class BlasLtImpl : public BlasLt {
   std::string cache_;
   Handle<cublasLtHandle_t, cublasLtDestroy> handle_;
   std::map<std::string, Choice> choices_;
+  std::map<std::string, std::set<int32_t>> tuned_rows_;  // by shape
 };
 
 }  // namespace

@@ -34,7 +34,7 @@ class BlasLt {
   static Result<std::unique_ptr<BlasLt>> Create(const std::string& cache);
   virtual ~BlasLt() = default;
 
-  // Takes the heuristics' first choice for a product that was never tuned.
+  // Takes what was tuned for a number of rows near these, or the heuristics' first choice.
   virtual Status Run(const LtProduct& product, void* workspace, size_t workspace_bytes,
                      cudaStream_t stream) = 0;
   // Times the heuristics' candidates unless the cache knows the winner; y is overwritten. Synchronises.

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "common/result.h"
 #include "kernels/cuda/linear/gemm_kernels.h"
@@ -26,6 +27,9 @@ class Gemm {
   bool Takes(const LinearCall& call) const;
   // The instance (an index into GemmKernels()) that is expected to be the fastest.
   int Choose(const LinearCall& call) const;
+  // The instances for such a call, and the one whose tiles have so many tokens (what Choose says if there is none).
+  std::vector<int> Instances(const LinearCall& call) const;
+  int WithTokens(const LinearCall& call, int tokens) const;
   // What Takes accepts, by an instance of the weight's format.
   Status Launch(const LinearCall& call, int kernel, bool overlap, cudaStream_t stream) const;
   // Microseconds, roughly: what Choose goes by.

@@ -12,8 +12,8 @@
 
 namespace aisp::cuda {
 
-// Formats of the two operands. kNvfp4: the weight is widened in registers; the FP8 ones multiply e4m3 by e4m3.
-enum class GemmFormat : uint8_t { kBf16, kNvfp4, kFp8, kFp8Block };
+// Formats of the two operands. kFp8, kFp8Block: both e4m3. kNvfp4 and the last two: the weight is widened to bf16 in registers.
+enum class GemmFormat : uint8_t { kBf16, kNvfp4, kFp8, kFp8Block, kFp8Bf16, kFp8BlockBf16 };
 
 constexpr int kGemmRows = 128;  // weight rows of a CTA's tile
 constexpr int kGemmCluster =
@@ -44,9 +44,11 @@ struct GemmKernel {
   GemmFormat format = GemmFormat::kBf16;
   int tokens = 0;   // of a tile
   int stage_k = 0;  // of K, of a stage
+  int step_k = 0;   // K is padded with zeros to a multiple of this
   int stages = 0;
   int shared_bytes = 0;
-  bool weight_map = false;  // boxes [kGemmRows][128 bytes]; x always: [tokens / 2][128 bytes]
+  int weight_row_bytes =
+      0;  // boxes of the weight: [kGemmRows][64 or 128 bytes], 0: no map; of x: [tokens / 2][128 bytes]
 };
 
 // Tokens of a box of y: 64 of bf16, 32 of f32. A box is 64 columns of bf16, 32 of bf16 for gated weights, 32 of f32.
@@ -56,6 +58,7 @@ constexpr int GemmStoreTokens(Store store) {
 
 std::span<const GemmKernel> Bf16GemmKernels();
 std::span<const GemmKernel> Fp8GemmKernels();
+std::span<const GemmKernel> Fp8Bf16GemmKernels();
 std::span<const GemmKernel> Nvfp4GemmKernels();
 // All of them.
 std::span<const GemmKernel> GemmKernels();

@@ -29,14 +29,6 @@ __device__ __forceinline__ void BarrierArriveAt(uint32_t barrier, uint32_t rank)
 
 // ---- loads; the box of `map` whose first element is (column, row) ----
 
-__device__ __forceinline__ void TensorLoad(uint32_t to, const CUtensorMap* map, int column, int row,
-                                           uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
-      "[%0], [%1, {%2, %3}], [%4];" ::"r"(to),
-      "l"(map), "r"(column), "r"(row), "r"(barrier)
-      : "memory");
-}
 // Into the same place of all CTAs in `mask`; counts at the barrier of each.
 __device__ __forceinline__ void TensorLoadMulticast(uint32_t to, const CUtensorMap* map, int column,
                                                     int row, uint32_t barrier, uint16_t mask) {
@@ -46,13 +38,11 @@ __device__ __forceinline__ void TensorLoadMulticast(uint32_t to, const CUtensorM
       "l"(map), "r"(column), "r"(row), "r"(barrier), "h"(mask)
       : "memory");
 }
-__device__ __forceinline__ void BulkLoad(uint32_t to, const void* from, uint32_t bytes,
-                                         uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-      "[%0], [%1], %2, [%3];" ::"r"(to),
-      "l"(from), "r"(bytes), "r"(barrier)
-      : "memory");
+// Into L2 only.
+__device__ __forceinline__ void TensorPrefetch(const CUtensorMap* map, int column, int row) {
+  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];" ::"l"(map), "r"(column),
+               "r"(row)
+               : "memory");
 }
 
 // ---- stores ----
@@ -94,6 +84,13 @@ __device__ __forceinline__ void StoreMatrix4Transposed(uint32_t address, uint32_
 }
 __device__ __forceinline__ void StoreShared4(uint32_t address, float v) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
+}
+
+// To 1 part in 2^23.
+__device__ __forceinline__ float Reciprocal(float v) {
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
+  return r;
 }
 
 // ---- registers of a warpgroup ----

@@ -1,5 +1,4 @@
-// Which kernel serves a call, and its launch: our own for few rows, cuBLASLt (after widening the weight, where it does not take
-// the format) for many.
+// Which kernel serves a call, and the launch of those for few rows; many_rows.h has the others.
 #include "kernels/cuda/linear/linear.h"
 
 #include <cuda.h>
@@ -8,23 +7,19 @@
 #include <algorithm>
 #include <string>
 
-#include "kernels/cuda/linear/blas_lt.h"
 #include "kernels/cuda/linear/chain.h"
+#include "kernels/cuda/linear/many_rows.h"
 #include "kernels/cuda/linear/nvfp4_layout.h"
-#include "kernels/cuda/linear/pack_kernels.h"
 #include "kernels/cuda/linear/stream_kernels.h"
 #include "kernels/cuda/linear/tensor_map.h"
 
 namespace aisp::cuda {
 namespace {
 
-// The workspace: counters of tiles, what chains need (chain.h), then partial sums of our kernels or, in the same place, what cuBLASLt needs: its own
-// workspace, a part of the weight widened to bf16, gate and up before SiLU. Two kernels never use it at once: even one that
-// started early writes only after the kernel before it has ended.
+// The workspace: counters of tiles, what chains need (chain.h), then partial sums of the kernels for few rows or, in the same place,
+// what many rows need (many_rows.h). Two kernels never use it at once: even one that started early writes only after the kernel
+// before it has ended.
 constexpr size_t kCounterBytes = size_t{256} << 10;
-constexpr size_t kLtBytes = size_t{32} << 20;
-constexpr size_t kExpandBytes = size_t{96} << 20;
-constexpr int32_t kGatedRows = 2048;  // of a product whose gate and up are stored before SiLU
 constexpr int32_t kTunedLtRows = 32;
 constexpr int32_t kMaxTiles = static_cast<int32_t>(kCounterBytes / sizeof(uint32_t));
 // Bytes of weight that a waiting kernel fetches into L2, beside what fits its shared memory. Measured: it helps bf16 alone.
@@ -107,7 +102,7 @@ class LinearKernelsImpl : public LinearKernels {
                                          static_cast<size_t>(kernel.tokens) * sizeof(float));
       }
     }
-    AISP_ASSIGN_OR_RETURN(blas_, BlasLt::Create(options_.tuning_cache));
+    AISP_ASSIGN_OR_RETURN(many_rows_, ManyRows::Create(options_));
     return {};
   }
 
@@ -118,8 +113,7 @@ class LinearKernelsImpl : public LinearKernels {
   }
 
   size_t WorkspaceBytes(const PackedWeight& weight) const override {
-    return SharedPartAt() +
-           std::max(Align(partial_bytes_), kLtBytes + ExpandBytes(weight) + GatedBytes(weight));
+    return SharedPartAt() + std::max(Align(partial_bytes_), many_rows_->WorkspaceBytes(weight));
   }
 
   Status SetWorkspace(void* memory, size_t bytes, cudaStream_t stream) override {
@@ -131,6 +125,7 @@ class LinearKernelsImpl : public LinearKernels {
     }
     workspace_ = static_cast<char*>(memory);
     workspace_bytes_ = bytes;
+    many_rows_->SetWorkspace(workspace_ + SharedPartAt(), bytes - SharedPartAt());
     AISP_RETURN_IF_ERROR(chains_.SetRegion(workspace_ + kCounterBytes, stream));
     return FromCuda(cudaMemsetAsync(memory, 0, kCounterBytes, stream), "clearing the workspace");
   }
@@ -138,8 +133,8 @@ class LinearKernelsImpl : public LinearKernels {
   Status Prepare(const LinearCall& call, cudaStream_t stream) override {
     AISP_RETURN_IF_ERROR(Check(call));
     const bool own = call.rows <= own_rows(*call.weight, call.input) && !MayPreferLt(call);
-    if (own || OnlyOwn(*call.weight, call.input)) return {};
-    return LaunchLt(call, stream, true);
+    if (own || !many_rows_->Takes(call)) return {};
+    return many_rows_->Prepare(call, stream);
   }
 
   Status Launch(const LinearCall& call, cudaStream_t stream) override {
@@ -147,8 +142,8 @@ class LinearKernelsImpl : public LinearKernels {
     if (call.rows == 0) return {};
     const int32_t own = own_rows(*call.weight, call.input);
     if (call.rows <= own)
-      return PrefersLt(call) ? LaunchLt(call, stream, false) : LaunchStream(call, stream);
-    if (!OnlyOwn(*call.weight, call.input)) return LaunchLt(call, stream, false);
+      return PrefersLt(call) ? many_rows_->Launch(call, stream) : LaunchStream(call, stream);
+    if (many_rows_->Takes(call)) return many_rows_->Launch(call, stream);
     const int64_t y_stride = call.y_stride > 0 ? call.y_stride : call.weight->out_features();
     for (int32_t begin = 0; begin < call.rows; begin += own) {
       LinearCall piece = call;
@@ -171,51 +166,26 @@ class LinearKernelsImpl : public LinearKernels {
     const PackedWeight& w = *call.weight;
     const StreamFormat format = StreamFormatOf(w.format, call.input);
     const int32_t own = own_rows(w, call.input);
-    if ((call.rows <= own && !PrefersLt(call)) || OnlyOwn(w, call.input)) {
+    if ((call.rows <= own && !PrefersLt(call)) || !many_rows_->Takes(call)) {
       const StreamKernel* const kernel = FindKernel(format, std::min(call.rows, own));
       if (kernel == nullptr) return "none";
       return "stream " + std::to_string(kernel->rows) + "x" + std::to_string(kernel->stage_k) +
              " x " + std::to_string(kernel->tokens) + " tokens, " + std::to_string(kernel->stages) +
              " stages of " + std::to_string(kernel->stage_bytes / 1024) + " KiB";
     }
-    return (NeedsExpansion(w, call.input) ? std::string("widened to bf16, ") : std::string()) +
-           blas_->Describe(LtCall(call, 0, std::min(call.rows, w.gated ? kGatedRows : call.rows)));
+    return many_rows_->Describe(call);
   }
 
  private:
   // Where the part of the workspace begins that kernels and cuBLASLt share.
   size_t SharedPartAt() const { return kCounterBytes + Align(chains_.region_bytes()); }
-  // FP8 activations that cuBLASLt does not take with this weight: our kernels run over the rows in pieces.
-  static bool OnlyOwn(const PackedWeight& weight, InputFormat input) {
-    return input == InputFormat::kFp8 &&
-           (weight.format == WeightFormat::kFp8Block || weight.n % 16 != 0);
-  }
   // From this many rows of bf16 cuBLASLt's best algorithm is faster than our kernels, which are faster than its first.
   static bool MayPreferLt(const LinearCall& call) {
     return call.weight->format == WeightFormat::kBf16 && call.rows > kTunedLtRows;
   }
   bool PrefersLt(const LinearCall& call) const {
-    return MayPreferLt(call) && blas_->Tuned(LtCall(call, 0, call.rows)) &&
+    return MayPreferLt(call) && many_rows_->Prepared(call) &&
            workspace_bytes_ >= WorkspaceBytes(*call.weight);
-  }
-  static bool NeedsExpansion(const PackedWeight& weight, InputFormat input) {
-    return weight.format != WeightFormat::kBf16 &&
-           !(weight.format == WeightFormat::kFp8 && input == InputFormat::kFp8);
-  }
-  // Rows of a weight that are widened at a time: 8 or more, as few pieces as fit.
-  static int64_t ExpandedRows(const PackedWeight& weight) {
-    const auto row_bytes = static_cast<int64_t>(weight.k) * 2;
-    const int64_t fitting = std::max<int64_t>(16, static_cast<int64_t>(kExpandBytes) / row_bytes);
-    return std::min(weight.n, fitting / 16 * 16);
-  }
-  static size_t ExpandBytes(const PackedWeight& weight) {
-    if (weight.format == WeightFormat::kBf16) return 0;
-    return Align(static_cast<size_t>(ExpandedRows(weight)) * static_cast<size_t>(weight.k) * 2);
-  }
-  size_t GatedBytes(const PackedWeight& weight) const {
-    if (!weight.gated) return 0;
-    return Align(static_cast<size_t>(std::min(options_.max_rows, kGatedRows)) *
-                 static_cast<size_t>(weight.n) * 2);
   }
 
   Status Check(const LinearCall& call) const {
@@ -296,83 +266,12 @@ class LinearKernelsImpl : public LinearKernels {
     return FromCuda(cudaLaunchKernelExC(&config, kernel->function, arguments), "launching");
   }
 
-  // Rows [begin, begin + rows) of a call as a product of the whole weight.
-  LtProduct LtCall(const LinearCall& call, int32_t begin, int32_t rows) const {
-    const PackedWeight& w = *call.weight;
-    LtProduct p;
-    p.fp8 = !NeedsExpansion(w, call.input) && call.input == InputFormat::kFp8;
-    p.weight = w.data;
-    p.n = w.n;
-    p.k = w.k;
-    p.rows = rows;
-    p.x = static_cast<const char*>(call.x) +
-          static_cast<size_t>(begin) * static_cast<size_t>(w.k) * (p.fp8 ? 1 : 2);
-    p.weight_scales = w.scales;
-    p.x_scales = call.x_scales == nullptr ? nullptr : call.x_scales + begin;
-    p.f32 = OutputBytes(call.store) == 4;
-    p.add = call.store == Store::kAccumulateF32 || (w.has_bias && !w.gated);
-    if (w.gated) {
-      p.y_stride = w.n;
-      p.y = workspace_ + SharedPartAt() + kLtBytes + ExpandBytes(w);
-    } else {
-      p.y_stride = call.y_stride > 0 ? call.y_stride : w.n;
-      p.y = static_cast<char*>(call.y) +
-            static_cast<size_t>(begin * p.y_stride) * OutputBytes(call.store);
-    }
-    return p;
-  }
-
-  Status LaunchLt(const LinearCall& call, cudaStream_t stream, bool tune) {
-    const PackedWeight& w = *call.weight;
-    if (workspace_bytes_ < WorkspaceBytes(w)) {
-      return ResourceExhausted("a linear layer of " + std::to_string(call.rows) + " rows needs " +
-                               std::to_string(WorkspaceBytes(w)) + " bytes of workspace, has " +
-                               std::to_string(workspace_bytes_));
-    }
-    if (w.has_bias && !w.gated) {
-      SpreadBias(w.bias, call.store == Store::kAccumulateF32, OutputBytes(call.store) == 4,
-                 call.rows, w.n, call.y, call.y_stride > 0 ? call.y_stride : w.n, stream);
-    }
-    const int32_t step = w.gated ? kGatedRows : call.rows;
-    for (int32_t begin = 0; begin < call.rows; begin += step) {
-      const LtProduct product = LtCall(call, begin, std::min(step, call.rows - begin));
-      AISP_RETURN_IF_ERROR(Multiply(w, product, NeedsExpansion(w, call.input), stream, tune));
-      if (w.gated) {
-        const int64_t y_stride = call.y_stride > 0 ? call.y_stride : w.n / 2;
-        SiluMulInterleaved(product.y, w.bias, product.rows, w.n,
-                           static_cast<char*>(call.y) + static_cast<size_t>(begin * y_stride) * 2,
-                           y_stride, stream);
-      }
-    }
-    return FromCuda(cudaGetLastError(), "launching");
-  }
-
-  Status Multiply(const PackedWeight& w, const LtProduct& product, bool expand, cudaStream_t stream,
-                  bool tune) {
-    char* const lt = workspace_ + SharedPartAt();
-    const auto run = [&](const LtProduct& p) {
-      return tune ? blas_->Tune(p, lt, kLtBytes, stream) : blas_->Run(p, lt, kLtBytes, stream);
-    };
-    if (!expand) return run(product);
-    void* const expanded = lt + kLtBytes;
-    const int64_t step = ExpandedRows(w);
-    for (int64_t begin = 0; begin < w.n; begin += step) {
-      LtProduct piece = product;
-      piece.n = std::min(step, w.n - begin);
-      piece.weight = expanded;
-      piece.y = static_cast<char*>(product.y) + static_cast<size_t>(begin) * (product.f32 ? 4 : 2);
-      ExpandRows(w, begin, piece.n, expanded, stream);
-      AISP_RETURN_IF_ERROR(run(piece));
-    }
-    return {};
-  }
-
   LinearOptions options_;
   int multiprocessors_ = 0;
   size_t partial_bytes_ = 0;
   TensorMaps maps_;
   Chains chains_;
-  std::unique_ptr<BlasLt> blas_;
+  std::unique_ptr<ManyRows> many_rows_;
   char* workspace_ = nullptr;
   size_t workspace_bytes_ = 0;
 };

@@ -1,9 +1,9 @@
 // Linear layers of the CUDA backend: y = x W^T on Hopper, at the memory's bandwidth when there are few rows.
 //
 // A weight is packed once, at load, into memory that the caller gives; from then on it is a plain value that points there.
-// Few rows (LinearKernels::own_rows()) run in our own kernels, which stream the weight through shared memory once: bf16 and
-// FP8 stay row-major there, so that cuBLASLt serves many rows from the same copy; NVFP4 is stored in the order in which the
-// tensor cores read it. Gate and up projections that feed SiLU(gate) * up are interleaved by eight rows ("gated").
+// Few rows (LinearKernels::own_rows()) run in kernels that stream the weight through shared memory once, many in kernels that are
+// bound by the tensor cores, or in cuBLASLt (many_rows.h): bf16 and FP8 stay row-major, so that all take the same copy; NVFP4 is
+// stored in the order in which the tensor cores read it. Gate and up projections that feed SiLU(gate) * up are interleaved by eight rows ("gated").
 //
 // Who owns what: the caller owns packed memory, workspace, inputs and outputs; LinearKernels owns the cuBLASLt handle and
 // the table of its tuned algorithms. Threads: Pack* may run on several threads; Launch and Prepare by one caller at a time,
@@ -121,6 +121,9 @@ struct LinearOptions {
   int32_t max_rows = 8192;
   // Where the choices among cuBLASLt's algorithms are kept from run to run; empty: nowhere.
   std::string tuning_cache;
+  // Calls of at least so many rows on FP8 weights round their activations to e4m3 first, with a scale for each row, as FP8 checkpoints
+  // specify: about 1.7 times the speed. 0: none; the weight is widened to bf16 in registers.
+  int32_t fp8_activation_rows = 0;
   // Calls wait for the kernel before them on the device, after they have begun to fetch their weight (programmatic
   // dependent launch). Off: plain stream order, for debugging.
   bool overlap = true;
@@ -141,17 +144,17 @@ class LinearKernels {
   static Result<std::unique_ptr<LinearKernels>> Create(const LinearOptions& options);
   virtual ~LinearKernels() = default;
 
-  // Up to this many rows run in our own kernels unless Prepare was called for them and found cuBLASLt faster as a rule (bf16
+  // Up to this many rows run in the kernels for few rows unless Prepare was called for them and others are faster as a rule (bf16
   // beyond 32 rows). Prepare is not needed for those.
   virtual int32_t own_rows(const PackedWeight& weight, InputFormat input) const = 0;
   // Bytes of workspace for every call on `weight` with at most options.max_rows rows. Take the largest over all weights.
   virtual size_t WorkspaceBytes(const PackedWeight& weight) const = 0;
   // Device memory, 256-aligned, used by all later calls; its first bytes are zeroed here.
   virtual Status SetWorkspace(void* memory, size_t bytes, cudaStream_t stream) = 0;
-  // Times cuBLASLt's candidates for (weight's shape, rows, ...) unless the cache knows the winner. Synchronises. `call` has
+  // Times our kernels and cuBLASLt's candidates for (weight's shape, rows, ...) unless the cache knows the winner. Synchronises. `call` has
   // valid pointers; y is overwritten (also with kAccumulateF32).
   virtual Status Prepare(const LinearCall& call, cudaStream_t stream) = 0;
-  // An unprepared call of many rows takes the heuristics' first choice.
+  // An unprepared call of many rows takes what is expected to be the fastest.
   virtual Status Launch(const LinearCall& call, cudaStream_t stream) = 0;
   // Whether `steps` (2 to kMaxChainSteps, equal rows) can run in one launch: their weights then stream without a pause in between.
   virtual bool CanChain(std::span<const ChainStep> steps) const = 0;
