@@ -3,7 +3,8 @@
 // A weight is packed once, at load, into memory that the caller gives; from then on it is a plain value that points there.
 // Few rows (LinearKernels::own_rows()) run in kernels that stream the weight through shared memory once, many in kernels that are
 // bound by the tensor cores, or in cuBLASLt (many_rows.h): bf16 and FP8 stay row-major, so that all take the same copy; NVFP4 is
-// stored in the order in which the tensor cores read it. Gate and up projections that feed SiLU(gate) * up are interleaved by eight rows ("gated").
+// stored in the order in which the tensor cores read it. Gate and up projections that feed SiLU(gate) * up are interleaved by
+// eight rows ("gated").
 //
 // Who owns what: the caller owns packed memory, workspace, inputs and outputs; LinearKernels owns the cuBLASLt handle and
 // the table of its tuned algorithms. Threads: Pack* may run on several threads; Launch and Prepare by one caller at a time,
@@ -151,8 +152,8 @@ class LinearKernels {
   virtual size_t WorkspaceBytes(const PackedWeight& weight) const = 0;
   // Device memory, 256-aligned, used by all later calls; its first bytes are zeroed here.
   virtual Status SetWorkspace(void* memory, size_t bytes, cudaStream_t stream) = 0;
-  // Times our kernels and cuBLASLt's candidates for (weight's shape, rows, ...) unless the cache knows the winner. Synchronises. `call` has
-  // valid pointers; y is overwritten (also with kAccumulateF32).
+  // Times our kernels and cuBLASLt's candidates for (weight's shape, rows, ...) unless the cache knows the winner. Synchronises.
+  // `call` has valid pointers; y is overwritten (also with kAccumulateF32).
   virtual Status Prepare(const LinearCall& call, cudaStream_t stream) = 0;
   // An unprepared call of many rows takes what is expected to be the fastest.
   virtual Status Launch(const LinearCall& call, cudaStream_t stream) = 0;

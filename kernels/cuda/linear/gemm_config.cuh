@@ -1,0 +1,97 @@
+// What the parts of the kernels for many rows (gemm.cuh) share: an instance's sizes, its shared memory, the order of tiles.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/linear/gemm_kernels.h"
+#include "kernels/cuda/linear/nvfp4_layout.h"
+
+namespace aisp::cuda {
+
+template <GemmFormat kFormatV, int kTokensV, int kStagesV, int kBuffersV>
+struct GemmConfig {
+  static constexpr GemmFormat kFormat = kFormatV;
+  static constexpr int kTokens = kTokensV;
+  static constexpr int kStages = kStagesV;
+  static constexpr int kBuffers = kBuffersV;  // of a warpgroup's output
+  static constexpr bool kFp8 = kFormat == GemmFormat::kFp8 || kFormat == GemmFormat::kFp8Block;
+  static constexpr bool kBlockScales = kFormat == GemmFormat::kFp8Block;
+  static constexpr bool kNvfp4 = kFormat == GemmFormat::kNvfp4;
+  // FP8 weights that are widened in registers.
+  static constexpr bool kWideBlock = kFormat == GemmFormat::kFp8BlockBf16;
+  static constexpr bool kWide8 = kFormat == GemmFormat::kFp8Bf16 || kWideBlock;
+  static constexpr bool kRowScales =
+      kNvfp4 || kFormat == GemmFormat::kFp8 || kFormat == GemmFormat::kFp8Bf16;
+  static constexpr int kStageK = kFp8 ? 128 : 64;
+  static constexpr int kInputBytes = kTokens * 128;
+  static constexpr int kWeightRowBytes = kWide8 ? 64 : 128;  // of a stage
+  static constexpr int kWeightBytes = kNvfp4 ? 2 * kNvfp4ChunkBytes : kGemmRows * kWeightRowBytes;
+  static constexpr int kLoadedBytes = kInputBytes + kWeightBytes;
+  static constexpr int kStageBytes = (kLoadedBytes + 1023) / 1024 * 1024;
+  static constexpr int kBufferBytes = 8192;
+  static constexpr int kStagingBytes = 2 * kBuffers * kBufferBytes;
+  static constexpr int kSharedBytes = kStages * kStageBytes + kStagingBytes + 1024 + 16 * kStages;
+  static constexpr int kSums = kTokens / 2;
+  // FP8: so many parts of the tokens are summed one after the other, so that both sums fit the registers.
+  static constexpr int kParts = kTokens > 192 ? 2 : 1;
+  static constexpr int kPartSums = kSums / kParts;
+  static constexpr int kAdded = kFormat == GemmFormat::kFp8 ? 2 : 1;  // stages
+  static_assert(kTokens % 64 == 0 && kSharedBytes <= 232448);
+};
+
+// Shared memory of a CTA by address; the same in both CTAs of a cluster.
+template <class C>
+struct GemmShared {
+  uint32_t base;  // 1024-aligned
+  __device__ uint32_t Input(int stage) const { return base + stage * C::kStageBytes; }
+  __device__ uint32_t Weight(int stage) const { return Input(stage) + C::kInputBytes; }
+  __device__ uint32_t Output(int group) const {
+    return base + C::kStages * C::kStageBytes + group * C::kBuffers * C::kBufferBytes;
+  }
+  __device__ uint32_t Full(int stage) const { return Output(2) + 8 * stage; }
+  __device__ uint32_t Empty(int stage) const { return Full(C::kStages) + 8 * stage; }
+};
+
+// A place in the ring of stages.
+template <int kStages>
+struct StageCursor {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void Next() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+struct GemmTile {
+  int32_t token = 0;  // the first
+  int32_t row = 0;    // the CTA's first
+};
+
+template <class C>
+__device__ __forceinline__ GemmTile TileAt(const GemmParams& p, int32_t index, int32_t rank) {
+  const int32_t in_group = p.group_tokens * p.row_pairs;
+  const int32_t group = index / in_group;
+  const int32_t first = group * p.group_tokens;
+  const int32_t width = min(p.group_tokens, p.token_tiles - first);
+  const int32_t rest = index - group * in_group;
+  return {(first + rest % width) * C::kTokens, (rest / width * kGemmCluster + rank) * kGemmRows};
+}
+
+__device__ __forceinline__ uint32_t PackBf16Pair(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
+// Rows 64 or 128 bytes long, as the copy engine reads and writes them: 16-byte pieces exchanged within 1024 bytes.
+template <int kRowBytes>
+__device__ __forceinline__ uint32_t Swizzled(uint32_t base, int row, int piece) {
+  if constexpr (kRowBytes == 128) return base + row * 128 + ((piece ^ (row % 8)) * 16);
+  return base + row * 64 + ((piece ^ (row / 2 % 4)) * 16);
+}
+
+}  // namespace aisp::cuda

@@ -1,0 +1,193 @@
+// The main loops of the kernels for many rows (gemm.cuh): a warpgroup multiplies its 64 weight rows with a tile's tokens along all of
+// K. One for operands that both lie in shared memory, one for weights that are widened in registers, one for FP8 sums.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/linear/gemm_config.cuh"
+#include "kernels/cuda/linear/gemm_ptx.cuh"
+#include "kernels/cuda/linear/gemm_wgmma.cuh"
+#include "kernels/cuda/linear/ptx.cuh"
+#include "kernels/cuda/linear/wgmma.cuh"
+#include "kernels/cuda/linear/widen.cuh"
+
+namespace aisp::cuda {
+
+// Both CTAs load into this stage of both: tells both.
+template <class C>
+__device__ __forceinline__ void ReleaseStage(const GemmShared<C>& shared, int stage, int lane) {
+  if (lane < kGemmCluster) BarrierArriveAt(shared.Empty(stage), lane);
+}
+
+template <class C>
+__device__ __forceinline__ void MultiplyBf16(const GemmShared<C>& shared, const GemmParams& p,
+                                             int group, int lane, StageCursor<C::kStages>& at,
+                                             float (&sums)[C::kSums]) {
+  int previous = 0;
+  for (int32_t k = 0; k < p.k_units; ++k) {
+    BarrierWait(shared.Full(at.stage), at.parity);
+    WgmmaFence();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      WideWgmma<C::kTokens>::Bf16(
+          sums, SwizzledDescriptor(shared.Weight(at.stage) + group * 64 * 128, i * 32),
+          SwizzledDescriptor(shared.Input(at.stage), i * 32), k > 0 || i > 0);
+    }
+    WgmmaCommit();
+    WgmmaWait<1>();
+    if (k > 0) ReleaseStage(shared, previous, lane);
+    previous = at.stage;
+    at.Next();
+  }
+  WgmmaWait<0>();
+  ReleaseStage(shared, previous, lane);
+}
+
+// A lane's part of a group's 64 rows x 64 of K as A fragments of four steps: NVFP4, 16 bytes of elements and 8 of scales.
+__device__ __forceinline__ void WidenNvfp4Stage(uint32_t chunk, int warp, int lane,
+                                                uint32_t (&a)[4][4]) {
+  const uint4 words = LoadShared16(chunk + (warp * 32 + lane) * 16);
+  const uint2 scales = LoadShared8(chunk + kNvfp4DataBytes + (warp * 8 + lane / 4) * 8);
+  const uint32_t word[4] = {words.x, words.y, words.z, words.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    WidenNvfp4(word[i], WidenNvfp4Scale(scales.x, i), WidenNvfp4Scale(scales.y, i), a[i]);
+  }
+}
+// FP8: rows of 64 bytes.
+__device__ __forceinline__ void WidenFp8Stage(uint32_t rows, int warp, int lane,
+                                              uint32_t (&a)[4][4]) {
+#pragma unroll
+  for (int c = 0; c < 2; ++c) {
+    uint32_t q[4];
+    LoadMatrix4(q, Swizzled<64>(rows, warp * 16 + lane % 16, 2 * c + lane / 16));
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      WidenFp8(q[2 * h], a[2 * c + h][0], a[2 * c + h][2]);
+      WidenFp8(q[2 * h + 1], a[2 * c + h][1], a[2 * c + h][3]);
+    }
+  }
+}
+
+// The scales of a warp's two groups of eight rows in block `k_block`, each a pair of bf16.
+__device__ __forceinline__ uint2 LoadBlockScales(const GemmParams& p, int32_t row,
+                                                 int32_t k_block) {
+  const int32_t last = (p.n - 1) / 8;
+  const int64_t columns = p.scale_columns;
+  const int32_t column = min(k_block, p.scale_columns - 1);
+  const float top = __ldg(p.scales + min(row / 8, last) * columns + column);
+  const float bottom = __ldg(p.scales + min(row / 8 + 1, last) * columns + column);
+  return make_uint2(PackBf16Pair(top, top), PackBf16Pair(bottom, bottom));
+}
+
+// The weight widened in registers. Stages in pairs (K is padded), so that the fragments' registers alternate.
+template <class C>
+__device__ __forceinline__ void MultiplyWidened(const GemmShared<C>& shared, const GemmParams& p,
+                                                int group, int warp, int lane, int32_t row,
+                                                StageCursor<C::kStages>& at,
+                                                float (&sums)[C::kSums]) {
+  int previous = 0;
+  uint32_t a[2][4][4];
+  for (int32_t k = 0; k < p.k_units; k += 2) {
+    uint2 scales;
+    if constexpr (C::kWideBlock) scales = LoadBlockScales(p, row, k / 2);
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      BarrierWait(shared.Full(at.stage), at.parity);
+      const uint32_t weight = shared.Weight(at.stage) + group * (C::kWeightBytes / 2);
+      if constexpr (C::kNvfp4) {
+        WidenNvfp4Stage(weight, warp, lane, a[j]);
+      } else {
+        WidenFp8Stage(weight, warp, lane, a[j]);
+      }
+      if constexpr (C::kWideBlock) {
+#pragma unroll
+        for (int i = 0; i < 16; ++i) {
+          a[j][i / 4][i % 4] = MulBf16x2(a[j][i / 4][i % 4], i % 2 == 0 ? scales.x : scales.y);
+        }
+      }
+      WgmmaFence();
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        WideWgmma<C::kTokens>::Bf16(sums, a[j][i],
+                                    SwizzledDescriptor(shared.Input(at.stage), i * 32),
+                                    k > 0 || j > 0 || i > 0);
+      }
+      WgmmaCommit();
+      WgmmaWait<1>();
+      if (k > 0 || j > 0) ReleaseStage(shared, previous, lane);
+      previous = at.stage;
+      at.Next();
+    }
+  }
+  WgmmaWait<0>();
+  ReleaseStage(shared, previous, lane);
+}
+
+// Starts the products of a stage with part `part` of the tile's tokens.
+template <class C>
+__device__ __forceinline__ void StartFp8(const GemmShared<C>& shared, int stage, int group,
+                                         int part, bool keep, float (&sums)[C::kPartSums]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    WideWgmma<C::kTokens / C::kParts>::Fp8(
+        sums, SwizzledDescriptor(shared.Weight(stage) + group * 64 * 128, i * 32),
+        SwizzledDescriptor(shared.Input(stage), part * (C::kInputBytes / C::kParts) + i * 32),
+        keep || i > 0);
+  }
+  WgmmaCommit();
+}
+
+// kAdded stages between two additions.
+template <class C>
+__device__ __forceinline__ void AddFp8Stages(const GemmShared<C>& shared,
+                                             const int (&stages)[C::kAdded], int group, int lane,
+                                             const float (&scale)[2], float (&sums)[C::kSums]) {
+#pragma unroll
+  for (int part = 0; part < C::kParts; ++part) {
+    float added[C::kPartSums];
+    WgmmaFence();
+#pragma unroll
+    for (int s = 0; s < C::kAdded; ++s) StartFp8(shared, stages[s], group, part, s > 0, added);
+    if constexpr (C::kAdded == 2) {
+      WgmmaWait<1>();
+      if (part == C::kParts - 1) ReleaseStage(shared, stages[0], lane);
+    }
+    WgmmaWait<0>();
+    if (part == C::kParts - 1) ReleaseStage(shared, stages[C::kAdded - 1], lane);
+#pragma unroll
+    for (int i = 0; i < C::kPartSums; ++i) {
+      float& sum = sums[part * C::kPartSums + i];
+      sum = C::kBlockScales ? fmaf(added[i], scale[i / 2 % 2], sum) : sum + added[i];
+    }
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void MultiplyFp8(const GemmShared<C>& shared, const GemmParams& p,
+                                            int group, int lane, int32_t row,
+                                            StageCursor<C::kStages>& at, float (&sums)[C::kSums]) {
+#pragma unroll
+  for (int i = 0; i < C::kSums; ++i) sums[i] = 0.0f;
+  const int32_t last = (p.n - 1) / 8;
+  const float* const top = p.scales + static_cast<int64_t>(min(row / 8, last)) * p.scale_columns;
+  const float* const bottom =
+      p.scales + static_cast<int64_t>(min(row / 8 + 1, last)) * p.scale_columns;
+  for (int32_t k = 0; k < p.k_units; k += C::kAdded) {
+    float scale[2] = {1.0f, 1.0f};
+    if constexpr (C::kBlockScales) {
+      scale[0] = __ldg(top + k);
+      scale[1] = __ldg(bottom + k);
+    }
+    int stages[C::kAdded];
+#pragma unroll
+    for (int s = 0; s < C::kAdded; ++s) {
+      BarrierWait(shared.Full(at.stage), at.parity);
+      stages[s] = at.stage;
+      at.Next();
+    }
+    AddFp8Stages(shared, stages, group, lane, scale, sums);
+  }
+}
+
+}  // namespace aisp::cuda
