@@ -104,6 +104,7 @@ Result<KvTransports> MakeKvTransports(const Config& config, InprocHub* inproc, D
                      return a->capabilities().rank > b->capabilities().rank;
                    });
   std::vector<std::string> names;
+  names.reserve(out.ranked.size());
   for (const KvTransport* lane : out.ranked) names.push_back(lane->capabilities().name);
   LogInfo("KV lanes", {{"device", device.info().kind},
                        {"lanes", Join(names, ", ")},

@@ -7,6 +7,7 @@
 
 #include "common/strings.h"
 #include "kvcache/transport/cookie.h"
+#include "kvcache/transport/device_stage.h"
 #include "kvcache/transport/tcp_socket.h"
 
 namespace aisp {
@@ -48,10 +49,6 @@ TcpTransport::TcpTransport(const Options& options)
 TcpTransport::~TcpTransport() = default;
 
 Status TcpTransport::Register(const KvRegion& region) {
-  if (region.device != nullptr) {
-    return FailedPrecondition(
-        "the lane tcp cannot reach a GPU's memory; cuda_ipc can, on one host");
-  }
   if (region_.base != nullptr)
     return FailedPrecondition("a pool is already registered with this transport");
   if (region.base == nullptr || region.bytes == 0)
@@ -94,7 +91,7 @@ Result<KvPeerId> TcpTransport::Connect(std::string_view descriptor, Duration tim
                 "the pool's owner refused the descriptor's cookie: it is another incarnation's");
   }
   if (writer_ == nullptr) {
-    AISP_ASSIGN_OR_RETURN(writer_, TcpWriter::Start(region_.base, &completions_,
+    AISP_ASSIGN_OR_RETURN(writer_, TcpWriter::Start(region_, &completions_,
                                                     {.stall_timeout = options_.stall_timeout,
                                                      .checksum = options_.checksum}));
   }
@@ -115,12 +112,13 @@ Result<WriteId> TcpTransport::Write(KvPeerId peer, std::span<const BlockCopy> co
   if (it == pool_bytes_.end())
     return NotFound(fmt::format("tcp peer {} is not connected", peer.value));
   AISP_RETURN_IF_ERROR(CheckCopies(copies, region_.bytes, it->second));
+  const uint64_t most = region_.device != nullptr ? DeviceStage::kMostBytes : kTcpMaxPayload;
   uint64_t payload = 0;
-  for (const BlockCopy& copy : copies) payload = std::min(payload + copy.bytes, kTcpMaxPayload + 1);
-  if (copies.size() > kTcpMaxCopies || payload > kTcpMaxPayload) {
+  for (const BlockCopy& copy : copies) payload = std::min(payload + copy.bytes, most + 1);
+  if (copies.size() > kTcpMaxCopies || payload > most) {
     return Fail(Code::kOutOfRange,
                 fmt::format("a write of {} copies; at most {} copies and {} bytes, split it",
-                            copies.size(), kTcpMaxCopies, kTcpMaxPayload));
+                            copies.size(), kTcpMaxCopies, most));
   }
   AISP_RETURN_IF_ERROR(writer_->Alive(peer));
   AISP_ASSIGN_OR_RETURN(const WriteId id, completions_.Admit());

@@ -29,7 +29,10 @@ void AppendBytes(std::vector<std::byte>& out, const T& value) {
 }  // namespace
 
 TcpOwner::Connection::Connection(TcpOwner* owner, UniqueFd socket, Instant now)
-    : owner_(owner), socket_(std::move(socket)), stalled_at_(now + owner->options_.stall_timeout) {
+    : owner_(owner),
+      socket_(std::move(socket)),
+      stalled_at_(now + owner->options_.stall_timeout),
+      stage_(owner->region_) {
   TuneTcp(socket_.get(), owner->options_.stall_timeout);
 }
 
@@ -120,6 +123,7 @@ bool TcpOwner::Connection::OnCopies() {
   const bool probe = (header_.flags & kTcpProbe) != 0;
   if (!probe && sum != header_.payload_bytes) return false;
   verdict_ = probe ? Status() : CheckGrants();
+  if (verdict_ && !probe && stage_.active()) verdict_ = PrepareStage();
   copy_ = 0;
   in_copy_ = 0;
   remaining_ = header_.payload_bytes;
@@ -138,8 +142,29 @@ Status TcpOwner::Connection::CheckGrants() const {
   return {};
 }
 
-// Where the next bytes of the payload go in the pool, kChunkBytes at most.
+Status TcpOwner::Connection::PrepareStage() {
+  // Copies of one write do not overlap, so no honest one is longer than the pool.
+  if (header_.payload_bytes > owner_->region_.bytes)
+    return Fail(Code::kOutOfRange, "a write longer than the pool");
+  stage_.Clear();
+  for (const TcpCopy& copy : copies_) stage_.Add(copy.offset, copy.bytes);
+  return stage_.Reserve();
+}
+
+Status TcpOwner::Connection::StoreStage() {
+  std::lock_guard lock(owner_->mutex_);
+  if (!owner_->gate_.Knows(Epoch(header_.epoch)))
+    return FailedPrecondition("the epoch was revoked while its write arrived");
+  return stage_.ToPool();
+}
+
+// Where the next bytes of the payload go, kChunkBytes at most: in the pool, or in the stage before it.
 size_t TcpOwner::Connection::PayloadTargets(std::array<iovec, 64>& iov) {
+  if (stage_.active()) {
+    const uint64_t done = header_.payload_bytes - remaining_;
+    iov[0] = {stage_.data() + done, std::min<uint64_t>(remaining_, kChunkBytes)};
+    return 1;
+  }
   size_t count = 0;
   uint64_t room = kChunkBytes;
   uint64_t skip = in_copy_;
@@ -188,6 +213,7 @@ void TcpOwner::Connection::Landed(size_t bytes) {
 }
 
 bool TcpOwner::Connection::ChecksumMatches() const {
+  if (stage_.active()) return stage_.Checksum() == header_.checksum;
   std::lock_guard lock(owner_->mutex_);
   uint64_t sum = 0;
   for (const TcpCopy& copy : copies_)
@@ -199,6 +225,8 @@ void TcpOwner::Connection::OnWriteComplete() {
   const bool checksummed =
       (header_.flags & kTcpChecksummed) != 0 && (header_.flags & kTcpProbe) == 0;
   if (verdict_ && checksummed && !ChecksumMatches()) verdict_ = DataLoss("checksum");
+  const bool probe = (header_.flags & kTcpProbe) != 0;
+  if (verdict_ && !probe && stage_.active() && header_.payload_bytes > 0) verdict_ = StoreStage();
   const Code code = verdict_ ? Code::kOk : verdict_.error().code;
   AppendBytes(out_, TcpAck{.code = static_cast<uint32_t>(code), .id = header_.id});
   NextMessage(State::kHeader);

@@ -5,6 +5,7 @@
 
 #include <array>
 
+#include "kvcache/transport/device_stage.h"
 #include "kvcache/transport/tcp_owner.h"
 
 namespace aisp {
@@ -32,6 +33,9 @@ class TcpOwner::Connection {
   bool OnHeader();
   bool OnCopies();
   void OnWriteComplete();
+  // Of a pool in a GPU's memory: makes room for the payload, and brings it to its place.
+  Status PrepareStage();
+  Status StoreStage();
   Status CheckGrants() const;
   bool ChecksumMatches() const;
   size_t PayloadTargets(std::array<iovec, 64>& iov);
@@ -50,6 +54,7 @@ class TcpOwner::Connection {
   size_t copy_ = 0;         // payload: the copy being received
   uint64_t in_copy_ = 0;    // and how much of it is there
   uint64_t remaining_ = 0;  // payload bytes to come
+  DeviceStage stage_;       // where the payload waits for the rest of it, on its way to a GPU
   Status verdict_;          // of the write being received
   std::vector<std::byte> out_;
   bool want_write_ = false;

@@ -40,7 +40,7 @@ Status Verdict(const TcpAck& ack, Epoch epoch) {
 }  // namespace
 
 TcpWriter::Peer::Peer(TcpWriter* writer, KvPeerId id, UniqueFd socket)
-    : writer_(writer), id_(id), socket_(std::move(socket)) {
+    : writer_(writer), id_(id), socket_(std::move(socket)), stage_(writer->source_) {
   TuneTcp(socket_.get(), writer->options_.stall_timeout);
 }
 
@@ -134,7 +134,7 @@ void TcpWriter::Peer::CompleteCancelled() {
 
 // ---- Sending ----
 
-void TcpWriter::Peer::BeginMessage(const WriteJob& job) {
+Status TcpWriter::Peer::BeginMessage(const WriteJob& job) {
   TcpWriteHeader header{.id = job.id.value,
                         .epoch = job.epoch.value,
                         .copies = static_cast<uint32_t>(job.copies.size())};
@@ -144,20 +144,29 @@ void TcpWriter::Peer::BeginMessage(const WriteJob& job) {
     header.flags = kTcpProbe;
     header.payload_bytes = job.probe_bytes.size();
   }
+  if (stage_.active()) {
+    stage_.Clear();
+    for (const BlockCopy& copy : job.copies) stage_.Add(copy.src_offset, copy.bytes);
+    AISP_RETURN_IF_ERROR(stage_.Reserve());
+    AISP_RETURN_IF_ERROR(stage_.FromPool());
+  }
+  const bool checksum = writer_->options_.checksum && !job.copies.empty();
+  if (checksum) header.flags |= kTcpChecksummed;
+  if (checksum && stage_.active()) header.checksum = stage_.Checksum();
   for (const BlockCopy& copy : job.copies) {
     const TcpCopy wire{copy.dst_offset, copy.bytes};
     std::memcpy(list, &wire, sizeof(wire));
     list += sizeof(wire);
     header.payload_bytes += copy.bytes;
-    if (writer_->options_.checksum) {
-      header.flags |= kTcpChecksummed;
+    if (checksum && !stage_.active()) {
       header.checksum =
-          FoldChecksum(header.checksum, {writer_->source_ + copy.src_offset, copy.bytes});
+          FoldChecksum(header.checksum, {writer_->source_.base + copy.src_offset, copy.bytes});
     }
   }
   std::memcpy(head_.data(), &header, sizeof(header));
   message_bytes_ = head_.size() + header.payload_bytes;
   sent_bytes_ = 0;
+  return {};
 }
 
 size_t TcpWriter::Peer::MessageParts(const WriteJob& job, std::array<iovec, 64>& iov) const {
@@ -173,8 +182,12 @@ size_t TcpWriter::Peer::MessageParts(const WriteJob& job, std::array<iovec, 64>&
   };
   add(head_.data(), head_.size());
   if (job.probe != nullptr) add(job.probe_bytes.data(), job.probe_bytes.size());
+  if (stage_.active()) {
+    if (!job.copies.empty()) add(stage_.data(), stage_.bytes());
+    return count;
+  }
   for (size_t i = 0; i < job.copies.size() && count < iov.size(); ++i) {
-    add(writer_->source_ + job.copies[i].src_offset, job.copies[i].bytes);
+    add(writer_->source_.base + job.copies[i].src_offset, job.copies[i].bytes);
   }
   return count;
 }
@@ -186,7 +199,7 @@ Status TcpWriter::Peer::SendQueued() {
       ++next_;  // completes when what was sent before it has
       continue;
     }
-    if (message_bytes_ == 0) BeginMessage(entry.job);
+    if (message_bytes_ == 0) AISP_RETURN_IF_ERROR(BeginMessage(entry.job));
     std::array<iovec, 64> iov;
     msghdr message{};
     message.msg_iov = iov.data();

@@ -6,6 +6,7 @@
 #include <array>
 #include <string>
 
+#include "kvcache/transport/device_stage.h"
 #include "kvcache/transport/tcp_writer.h"
 
 namespace aisp {
@@ -39,7 +40,7 @@ class TcpWriter::Peer {
   Status SendQueued();
   Status ReadAcks();
   Status OnAck(const TcpAck& ack);
-  void BeginMessage(const WriteJob& job);
+  Status BeginMessage(const WriteJob& job);
   size_t MessageParts(const WriteJob& job, std::array<iovec, 64>& iov) const;
   void CompleteFront(Status status);
   void CompleteCancelled();
@@ -52,6 +53,7 @@ class TcpWriter::Peer {
   std::deque<Entry> entries_;    // in order of Write; sent ones, then queued and cancelled ones
   size_t next_ = 0;              // the first entry that is not wholly sent
   std::vector<std::byte> head_;  // header and copy list of entries_[next_] once it began
+  DeviceStage stage_;            // and its payload, from a GPU
   uint64_t message_bytes_ = 0;   // of the whole message, 0 when none began
   uint64_t sent_bytes_ = 0;      // of it
   TcpAck ack_;

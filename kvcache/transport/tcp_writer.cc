@@ -20,7 +20,7 @@ void TcpWriter::Waiter::Done(Status s) {
   done_cv.notify_all();
 }
 
-Result<std::unique_ptr<TcpWriter>> TcpWriter::Start(const std::byte* source,
+Result<std::unique_ptr<TcpWriter>> TcpWriter::Start(const KvRegion& source,
                                                     CompletionQueue* completions,
                                                     const Options& options) {
   AISP_ASSIGN_OR_RETURN(Waker waker, Waker::Create());
@@ -33,7 +33,7 @@ Result<std::unique_ptr<TcpWriter>> TcpWriter::Start(const std::byte* source,
       new TcpWriter(source, completions, options, std::move(epoll), std::move(waker)));
 }
 
-TcpWriter::TcpWriter(const std::byte* source, CompletionQueue* completions, const Options& options,
+TcpWriter::TcpWriter(const KvRegion& source, CompletionQueue* completions, const Options& options,
                      UniqueFd epoll, Waker waker)
     : source_(source),
       completions_(completions),

@@ -1,5 +1,5 @@
 // TcpWriter: the writer's side of the tcp transport: a thread that sends queued writes to all peers, straight out of the local
-// pool, and completes each when its owner acknowledged it.
+// pool (by way of host memory where that is a GPU's), and completes each when its owner acknowledged it.
 //
 // A peer that takes nothing and acknowledges nothing for `stall_timeout` while writes are under way has failed: all its writes
 // complete with an error and its connection is closed; so does one that breaks the protocol or the connection.
@@ -29,7 +29,7 @@ class TcpWriter {
     Duration stall_timeout = std::chrono::seconds(10);
     bool checksum = true;
   };
-  static Result<std::unique_ptr<TcpWriter>> Start(const std::byte* source,
+  static Result<std::unique_ptr<TcpWriter>> Start(const KvRegion& source,
                                                   CompletionQueue* completions,
                                                   const Options& options);
   // Writes that are under way end without completion.
@@ -80,14 +80,14 @@ class TcpWriter {
     std::variant<AddPeer, RemovePeer, CancelEpoch, WriteJob> what;
   };
 
-  TcpWriter(const std::byte* source, CompletionQueue* completions, const Options& options,
+  TcpWriter(const KvRegion& source, CompletionQueue* completions, const Options& options,
             UniqueFd epoll, Waker waker);
   void Post(Command command);
   void Run();
   void Execute(Command& command);
   Instant NextDeadline() const;
 
-  const std::byte* const source_;
+  const KvRegion source_;
   CompletionQueue* const completions_;
   const Options options_;
   const UniqueFd epoll_;

@@ -243,7 +243,8 @@ TEST_P(TransportContract, UseBeforeRegisterIsAnError) {
   if (GetParam() == Lane::kShm) bare = std::make_unique<ShmTransport>(ShmTransport::Options());
   if (GetParam() == Lane::kCudaIpc)
     bare = std::make_unique<CudaIpcTransport>(CudaIpcTransport::Options());
-  if (GetParam() == Lane::kTcp) bare = std::make_unique<TcpTransport>(TcpTransport::Options());
+  if (GetParam() == Lane::kTcp || GetParam() == Lane::kTcpDevice)
+    bare = std::make_unique<TcpTransport>(TcpTransport::Options());
   EXPECT_FALSE(bare->Descriptor().has_value());
   EXPECT_FALSE(bare->Connect(*owner_.transport().Descriptor(), kPatience).has_value());
   EXPECT_FALSE(bare->Register({}).has_value());
@@ -317,7 +318,8 @@ TEST_P(TransportContract, MeasuringTouchesNoPool) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Lanes, TransportContract,
-                         testing::Values(Lane::kInproc, Lane::kShm, Lane::kCudaIpc, Lane::kTcp),
+                         testing::Values(Lane::kInproc, Lane::kShm, Lane::kCudaIpc, Lane::kTcp,
+                                         Lane::kTcpDevice),
                          [](const auto& lane) { return LaneName(lane.param); });
 
 }  // namespace

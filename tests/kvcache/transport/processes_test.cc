@@ -134,7 +134,8 @@ TEST_P(Processes, StoppedWriterGoesOnWhereItWas) {
   EXPECT_TRUE(SlotHolds('b'));
 }
 
-INSTANTIATE_TEST_SUITE_P(Lanes, Processes, testing::Values(Lane::kShm, Lane::kCudaIpc, Lane::kTcp),
+INSTANTIATE_TEST_SUITE_P(Lanes, Processes,
+                         testing::Values(Lane::kShm, Lane::kCudaIpc, Lane::kTcp, Lane::kTcpDevice),
                          [](const auto& lane) { return LaneName(lane.param); });
 
 bool AwaitDeath(const PeerWatch& watch) {

@@ -25,6 +25,8 @@ std::string LaneName(Lane lane) {
       return "CudaIpc";
     case Lane::kTcp:
       return "Tcp";
+    case Lane::kTcpDevice:
+      return "TcpDevice";
   }
   return "";
 }
@@ -43,7 +45,8 @@ std::unique_ptr<KvTransport> MakeTransport(Lane lane, InprocHub* hub,
     case Lane::kCudaIpc:
       return std::make_unique<CudaIpcTransport>(CudaIpcTransport::Options{
           .max_writes = options.max_writes, .max_writers = 8, .scratch_bytes = 1 << 20});
-    case Lane::kTcp: {
+    case Lane::kTcp:
+    case Lane::kTcpDevice: {
       TcpTransport::Options tcp;
       tcp.max_writes = options.max_writes;
       tcp.max_writers = 8;
@@ -70,7 +73,7 @@ Side::Side(Lane lane, InprocHub* hub, const Options& options)
 Side::~Side() { Close(); }
 
 KvRegion Side::MakePool(Lane lane, size_t bytes) {
-  if (lane == Lane::kCudaIpc) {
+  if (lane == Lane::kCudaIpc || lane == Lane::kTcpDevice) {
     device_ = MakeCpuDevice();
     buffer_ = std::move(*device_->Allocate(bytes, MemoryKind::kShareable));
     return {static_cast<std::byte*>(buffer_.data()), bytes, -1, device_.get(), &buffer_};

@@ -18,8 +18,9 @@
 
 namespace aisp {
 
-// kCudaIpc runs over the CPU's Device here: its own code is the same, whatever the device.
-enum class Lane { kInproc, kShm, kCudaIpc, kTcp };
+// kCudaIpc and kTcpDevice (tcp with a pool in a device's memory) run over the CPU's Device here: their own code is the same,
+// whatever the device.
+enum class Lane { kInproc, kShm, kCudaIpc, kTcp, kTcpDevice };
 std::string LaneName(Lane lane);
 
 // Long enough for a busy machine under a sanitizer; nothing that works waits for it.
@@ -52,7 +53,7 @@ class Side {
   KvRegion MakePool(Lane lane, size_t bytes);
 
   std::unique_ptr<Device> device_;
-  Buffer buffer_;                     // of kCudaIpc
+  Buffer buffer_;                     // of kCudaIpc and kTcpDevice
   std::unique_ptr<SharedPool> pool_;  // of the others
   const KvRegion region_;
   std::mutex mutex_;
