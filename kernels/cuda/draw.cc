@@ -7,15 +7,21 @@
 namespace aisp::cuda {
 namespace {
 
+// Scratch of `rows` rows, one after the other.
+struct Scratch {
+  Buffer edited, slices, bin_counts, bin_units, lists, candidates;
+  size_t bytes() const {
+    return edited.bytes() + slices.bytes() + bin_counts.bytes() + bin_units.bytes() +
+           lists.bytes() + candidates.bytes();
+  }
+};
+
 class CudaTokenDrawer final : public TokenDrawer {
  public:
-  CudaTokenDrawer(Buffer edited, Buffer slices, int32_t max_rows, int32_t vocabulary)
-      : edited_(std::move(edited)),
-        slices_(std::move(slices)),
-        max_rows_(max_rows),
-        vocabulary_(vocabulary) {}
+  CudaTokenDrawer(Scratch scratch, int32_t max_rows, int32_t vocabulary)
+      : scratch_(std::move(scratch)), max_rows_(max_rows), vocabulary_(vocabulary) {}
 
-  size_t bytes() const override { return edited_.bytes() + slices_.bytes(); }
+  size_t bytes() const override { return scratch_.bytes(); }
 
   Status Draw(const DrawParams& p, Stream& stream) override {
     AISP_CHECK(p.num_rows <= max_rows_ && p.logits.cols() == vocabulary_);
@@ -28,13 +34,17 @@ class CudaTokenDrawer final : public TokenDrawer {
     call.num_rows = p.num_rows;
     call.slot_tokens = p.slot_tokens;
     call.drawn = p.drawn;
-    call.edited = static_cast<float*>(edited_.data());
-    call.slices = static_cast<DrawSlice*>(slices_.data());
+    call.edited = static_cast<float*>(scratch_.edited.data());
+    call.slices = static_cast<DrawSlice*>(scratch_.slices.data());
+    call.bin_counts = static_cast<uint32_t*>(scratch_.bin_counts.data());
+    call.bin_units = static_cast<unsigned long long*>(scratch_.bin_units.data());
+    call.lists = static_cast<DrawList*>(scratch_.lists.data());
+    call.candidates = static_cast<DrawCandidate*>(scratch_.candidates.data());
     return LaunchDraw(call, HandleOf(stream));
   }
 
  private:
-  const Buffer edited_, slices_;
+  const Scratch scratch_;
   const int32_t max_rows_, vocabulary_;
 };
 
@@ -42,14 +52,18 @@ class CudaTokenDrawer final : public TokenDrawer {
 
 Result<std::unique_ptr<TokenDrawer>> MakeCudaTokenDrawer(int32_t max_rows, int32_t vocabulary,
                                                          Device& device) {
-  const auto rows = static_cast<size_t>(max_rows);
-  AISP_ASSIGN_OR_RETURN(
-      Buffer edited,
-      device.Allocate(rows * static_cast<size_t>(vocabulary) * sizeof(float), MemoryKind::kDevice));
-  AISP_ASSIGN_OR_RETURN(
-      Buffer slices, device.Allocate(rows * kDrawSlices * sizeof(DrawSlice), MemoryKind::kDevice));
-  return std::make_unique<CudaTokenDrawer>(std::move(edited), std::move(slices), max_rows,
-                                           vocabulary);
+  const auto make = [&](size_t bytes_of_row) {
+    return device.Allocate(static_cast<size_t>(max_rows) * bytes_of_row, MemoryKind::kDevice);
+  };
+  constexpr size_t kBinsOfRow = size_t{kDrawSlices} * kDrawBins;
+  Scratch s;
+  AISP_ASSIGN_OR_RETURN(s.edited, make(static_cast<size_t>(vocabulary) * sizeof(float)));
+  AISP_ASSIGN_OR_RETURN(s.slices, make(kDrawSlices * sizeof(DrawSlice)));
+  AISP_ASSIGN_OR_RETURN(s.bin_counts, make(kBinsOfRow * sizeof(uint32_t)));
+  AISP_ASSIGN_OR_RETURN(s.bin_units, make(kBinsOfRow * sizeof(unsigned long long)));
+  AISP_ASSIGN_OR_RETURN(s.lists, make(sizeof(DrawList)));
+  AISP_ASSIGN_OR_RETURN(s.candidates, make(kDrawCandidates * sizeof(DrawCandidate)));
+  return std::make_unique<CudaTokenDrawer>(std::move(s), max_rows, vocabulary);
 }
 
 }  // namespace aisp::cuda

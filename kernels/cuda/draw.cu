@@ -1,103 +1,26 @@
 #include "kernels/cuda/cuda_error.h"
+#include "kernels/cuda/draw_common.cuh"
 #include "kernels/cuda/draw_kernels.h"
+#include "kernels/cuda/draw_order.cuh"
 #include "kernels/cuda/launch.cuh"
-
-#include <climits>
 
 namespace aisp::cuda {
 namespace {
 
 constexpr int kThreads = 256;
 constexpr int kFinishThreads = 1024;
-constexpr int kBins = 256;
 
-// ---- common/random.h, word for word ----
+// ---- scan ----
 
-__device__ __forceinline__ uint4 Philox(uint64_t key, uint4 c) {
-  auto key0 = static_cast<uint32_t>(key);
-  auto key1 = static_cast<uint32_t>(key >> 32);
-#pragma unroll
-  for (int round = 0; round < 10; ++round) {
-    const uint32_t high0 = __umulhi(0xD2511F53u, c.x), low0 = 0xD2511F53u * c.x;
-    const uint32_t high1 = __umulhi(0xCD9E8D57u, c.z), low1 = 0xCD9E8D57u * c.z;
-    c = uint4{high1 ^ c.y ^ key0, low1, high0 ^ c.w ^ key1, low0};
-    key0 += 0x9E3779B9u;
-    key1 += 0xBB67AE85u;
-  }
-  return c;
-}
-
-__device__ __forceinline__ float GumbelOf(uint32_t word) {
-  const float u = (static_cast<float>(word >> 9) + 0.5f) * 0x1.0p-23f;
-  return -logf(-logf(u));
-}
-
-__device__ __forceinline__ uint32_t WordOf(const uint4& words, int i) {
-  return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
-}
-
-// ---- comparing ----
-
-// The greater score; of equal ones the lower token. A token of INT_MAX is none.
-__device__ __forceinline__ bool Better(float a, int32_t a_token, float b, int32_t b_token) {
-  return a > b || (a == b && a_token < b_token);
-}
-
-__device__ __forceinline__ void WarpBest(float& score, int32_t& token) {
-#pragma unroll
-  for (int o = 16; o > 0; o /= 2) {
-    const float other = __shfl_xor_sync(~0u, score, o);
-    const int32_t other_token = __shfl_xor_sync(~0u, token, o);
-    if (Better(other, other_token, score, token)) {
-      score = other;
-      token = other_token;
-    }
-  }
-}
-
-// `scores` and `tokens`: 32 of each in shared memory. Everybody gets the result.
-__device__ __forceinline__ void BlockBest(float& score, int32_t& token, float* scores,
-                                          int32_t* tokens) {
-  WarpBest(score, token);
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  __syncthreads();
-  if (lane == 0) {
-    scores[warp] = score;
-    tokens[warp] = token;
-  }
-  __syncthreads();
-  const int warps = blockDim.x / 32;
-  score = lane < warps ? scores[lane] : -INFINITY;
-  token = lane < warps ? tokens[lane] : INT_MAX;
-  WarpBest(score, token);
-}
-
-__device__ __forceinline__ bool Greedy(const DrawRow& row) { return row.temperature <= 0.0f; }
-
-__device__ __forceinline__ bool Filters(const DrawRow& row, int vocabulary) {
-  return (row.top_k > 0 && row.top_k < vocabulary) || row.top_p < 1.0f || row.min_p > 0.0f;
-}
-
-__device__ __forceinline__ const float* ScoresOf(const DrawCall& c, const DrawRow& row, int index) {
-  return row.edit_count > 0 ? c.edited + int64_t{index} * c.vocabulary
-                            : c.logits + int64_t{row.logit_index} * c.stride;
-}
-
-// ---- edit ----
-
-__global__ void __launch_bounds__(kThreads) EditKernel(DrawCall c) {
-  BeginOverlapped();
-  const DrawRow row = c.rows[blockIdx.y];
-  if (row.logit_index < 0 || row.edit_count == 0) return;
-  const int width = (c.vocabulary + gridDim.x - 1) / gridDim.x;
-  const int begin = blockIdx.x * width, end = min(c.vocabulary, begin + width);
+// The slice's logits with the row's edits applied; by all threads of the block.
+__device__ void EditSlice(const DrawCall& c, const DrawRow& row, const Range& slice) {
   const float* from = c.logits + int64_t{row.logit_index} * c.stride;
   float* to = c.edited + int64_t{blockIdx.y} * c.vocabulary;
-  for (int i = begin + threadIdx.x; i < end; i += blockDim.x) to[i] = from[i];
+  for (int i = slice.begin + threadIdx.x; i < slice.end; i += blockDim.x) to[i] = from[i];
   __syncthreads();
   for (int i = threadIdx.x; i < row.edit_count; i += blockDim.x) {
     const TokenEdit edit = c.edits[row.edit_begin + i];
-    if (edit.token < begin || edit.token >= end) continue;
+    if (edit.token < slice.begin || edit.token >= slice.end) continue;
     float score = to[edit.token];
     if (edit.repeated != 0)
       score = score > 0 ? __fdiv_rn(score, row.repetition_penalty)
@@ -111,9 +34,8 @@ __global__ void __launch_bounds__(kThreads) EditKernel(DrawCall c) {
     if (edit.banned != 0) score = -INFINITY;
     to[edit.token] = score;
   }
+  __syncthreads();
 }
-
-// ---- scan ----
 
 __global__ void __launch_bounds__(kThreads) ScanKernel(DrawCall c) {
   __shared__ float scores[32];
@@ -121,10 +43,9 @@ __global__ void __launch_bounds__(kThreads) ScanKernel(DrawCall c) {
   BeginOverlapped();
   const DrawRow row = c.rows[blockIdx.y];
   if (row.logit_index < 0) return;
-  // Slices begin at multiples of four, so that a Philox draw serves four tokens of one thread.
-  const int width = (c.vocabulary + 4 * kDrawSlices - 1) / (4 * kDrawSlices) * 4;
-  const int begin = min(c.vocabulary, static_cast<int>(blockIdx.x) * width);
-  const int end = min(c.vocabulary, begin + width);
+  const Range slice = SliceOf(c.vocabulary, static_cast<int>(blockIdx.x));
+  const int begin = slice.begin, end = slice.end;
+  if (row.edit_count > 0) EditSlice(c, row, slice);
   const float* logits = c.logits + int64_t{row.logit_index} * c.stride;
   const float* edited = ScoresOf(c, row, blockIdx.y);
   const bool noise = !Greedy(row) && !Filters(row, c.vocabulary);
@@ -172,202 +93,135 @@ __global__ void __launch_bounds__(kThreads) ScanKernel(DrawCall c) {
   if (threadIdx.x == 0) c.slices[int64_t{blockIdx.y} * kDrawSlices + blockIdx.x] = out;
 }
 
-// ---- finish ----
+// ---- narrowing: rows that filter get a list of the few tokens that can be left ----
 
-// Orders floats as unsigned numbers.
-__device__ __forceinline__ uint32_t KeyOf(float v) {
-  // -0 and +0 are equal scores.
-  const uint32_t bits = __float_as_uint(v + 0.0f);
-  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+__device__ bool Narrows(const DrawCall& c, const DrawRow& row) {
+  return row.logit_index >= 0 && !Greedy(row) && Filters(row, c.vocabulary);
 }
 
-// Weights relative to the greatest are summed as whole numbers, so that the sum does not depend on the order.
-constexpr float kUnit = 0x1.0p45f;
-__device__ __forceinline__ unsigned long long UnitsOf(float weight) {
-  return static_cast<unsigned long long>(weight * kUnit);
+__device__ bool CutsByCount(const DrawCall& c, const DrawRow& row) {
+  return row.top_k > 0 && row.top_k < c.vocabulary;
 }
 
-struct Filtered {
-  const float* scores;
-  float temperature, max;
-  int vocabulary;
-  __device__ __forceinline__ float Score(int token) const {
-    return __fdiv_rn(scores[token], temperature);
-  }
-};
-
-struct Bin {
-  unsigned long long amount[kBins];  // tokens, or units of weight
-  uint32_t least[kBins], greatest[kBins];
-};
-
-// The descending order by (score, token) is cut where the amount reaches `target`. `key`: of the last one inside; `before`: the
-// amount of all with a greater key.
-struct Cut {
-  uint32_t key;
-  unsigned long long before;
-};
-
-// Which of 256 bins a token falls into at `level`, the greatest scores first: eighths of a nat below the maximum, then 256th
-// parts of the bin, then the bytes of the key. Levels are monotone in the score, so that bins can be taken one after the other.
-__device__ __forceinline__ int BinOf(const Filtered& f, float score, uint32_t key, int level,
-                                     int first_bin) {
-  const float below = f.max - score;
-  if (level == 0) return min(kBins - 1, static_cast<int>(fminf(below * 8.0f, 1e6f)));
-  if (level == 1) {
-    const float rest = below * 8.0f - static_cast<float>(first_bin);
-    return min(kBins - 1, static_cast<int>(fminf(fmaxf(rest, 0.0f) * 256.0f, 1e6f)));
-  }
-  return 255 - static_cast<int>(key >> (8 * (5 - level)) & 0xff);
+__device__ float MaxOf(const DrawCall& c) {
+  float max = -INFINITY;
+  const DrawSlice* slices = c.slices + int64_t{blockIdx.y} * kDrawSlices;
+  for (int i = 0; i < kDrawSlices; ++i) max = fmaxf(max, slices[i].max_score);
+  return max;
 }
 
-// Finds the cut among tokens with keys of at least `floor_key`, whose whole amount reaches `target` > 0. All threads of the block
-// call it and get the result.
-__device__ Cut FindCut(const Filtered& f, bool by_weight, unsigned long long target,
-                       uint32_t floor_key, Bin* bins) {
-  constexpr int kLevels = 6;
-  __shared__ int chosen[kLevels];
-  __shared__ unsigned long long before;
-  __shared__ uint32_t least, greatest;
-  if (threadIdx.x == 0) before = 0;
-  for (int level = 0; level < kLevels; ++level) {
-    for (int i = threadIdx.x; i < kBins; i += blockDim.x) {
-      bins->amount[i] = 0;
-      bins->least[i] = ~0u;
-      bins->greatest[i] = 0;
-    }
-    __syncthreads();
-    for (int token = threadIdx.x; token < f.vocabulary; token += blockDim.x) {
-      const float score = f.Score(token);
-      const uint32_t key = KeyOf(score);
-      bool inside = key >= floor_key;
-      for (int l = 0; l < level && inside; ++l)
-        inside = BinOf(f, score, key, l, chosen[0]) == chosen[l];
-      if (!inside) continue;
-      const int bin = BinOf(f, score, key, level, chosen[0]);
-      atomicAdd(&bins->amount[bin], by_weight ? UnitsOf(expf(score - f.max)) : 1ull);
-      atomicMin(&bins->least[bin], key);
-      atomicMax(&bins->greatest[bin], key);
-    }
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      int last = 0;
-      unsigned long long sum = before;
-      for (int bin = 0; bin < kBins; ++bin) {
-        if (bins->greatest[bin] == 0) continue;  // no key is 0
-        last = bin;
-        before = sum;
-        sum += bins->amount[bin];
-        if (sum >= target) break;
-      }
-      chosen[level] = last;
-      least = bins->least[last];
-      greatest = bins->greatest[last];
-    }
-    __syncthreads();
-    if (least == greatest) break;
-  }
-  const Cut cut{greatest, before};
+// How many tokens of the slice, and what weight, lie in each of the first level's bins.
+__global__ void __launch_bounds__(kThreads) CountKernel(DrawCall c) {
+  __shared__ unsigned long long units[kBins];
+  __shared__ uint32_t counts[kBins];
+  BeginOverlapped();
+  const DrawRow row = c.rows[blockIdx.y];
+  if (!Narrows(c, row)) return;
+  static_assert(kThreads == kBins);
+  units[threadIdx.x] = 0;
+  counts[threadIdx.x] = 0;
   __syncthreads();
-  return cut;
-}
-
-// The token of the `count`-th tie with `key`, in ascending order of tokens; INT_MAX when there are not more than that.
-__device__ int32_t TieBound(const Filtered& f, uint32_t key, unsigned long long count) {
-  __shared__ int32_t bound;
-  __shared__ int warp_ties[32];
-  if (threadIdx.x == 0) bound = INT_MAX;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  unsigned long long seen = 0;
-  for (int first = 0; first < f.vocabulary; first += blockDim.x) {
-    const int token = first + threadIdx.x;
-    const bool tie = token < f.vocabulary && KeyOf(f.Score(token)) == key;
-    const unsigned ballot = __ballot_sync(~0u, tie);
-    const int here = __syncthreads_count(tie);
-    if (seen + here >= count) {
-      if (lane == 0) warp_ties[warp] = __popc(ballot);
-      __syncthreads();
-      unsigned long long rank = seen + __popc(ballot & ((1u << lane) - 1));
-      for (int w = 0; w < warp; ++w) rank += warp_ties[w];
-      if (tie && rank + 1 == count) bound = token;
-      break;
-    }
-    seen += here;
+  const Range slice = SliceOf(c.vocabulary, static_cast<int>(blockIdx.x));
+  const float* edited = ScoresOf(c, row, blockIdx.y);
+  const float max = __fdiv_rn(MaxOf(c), row.temperature);
+  // Where top_k cuts first, it is the number of tokens that bounds the list.
+  const bool weighs = !CutsByCount(c, row) && row.top_p < 1.0f;
+  for (int i = slice.begin + threadIdx.x; i < slice.end; i += kThreads) {
+    const float score = __fdiv_rn(edited[i], row.temperature);
+    const int bin = FirstBin(max - score);
+    atomicAdd(&counts[bin], 1u);
+    if (weighs) atomicAdd(&units[bin], UnitsOf(expf(score - max)));
   }
   __syncthreads();
-  return bound;
+  const int64_t at = (int64_t{blockIdx.y} * kDrawSlices + blockIdx.x) * kBins + threadIdx.x;
+  c.bin_counts[at] = counts[threadIdx.x];
+  c.bin_units[at] = units[threadIdx.x];
 }
 
-__device__ unsigned long long BlockUnits(unsigned long long v) {
-  __shared__ unsigned long long total;
-  if (threadIdx.x == 0) total = 0;
-  __syncthreads();
+// Inclusive sums over the block's 256 threads.
+template <typename T>
+__device__ T ScanBlock(T value, T* warps) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
-  for (int o = 16; o > 0; o /= 2) v += __shfl_xor_sync(~0u, v, o);
-  if (threadIdx.x % 32 == 0) atomicAdd(&total, v);
+  for (int o = 1; o < 32; o *= 2) {
+    const T other = __shfl_up_sync(~0u, value, o);
+    if (lane >= o) value += other;
+  }
   __syncthreads();
-  return total;
+  if (lane == 31) warps[warp] = value;
+  __syncthreads();
+  for (int w = 0; w < warp; ++w) value += warps[w];
+  return value;
 }
 
-// top_k, top_p and min_p each keep a beginning of the descending order; the draw is among what is left.
-__device__ int32_t DrawFiltered(const Filtered& f, const DrawRow& row, Bin* bins, float* scores,
-                                int32_t* tokens) {
-  uint32_t cut_key = 0;
-  unsigned long long ties = ~0ull;  // of the tokens with cut_key, how many stay
-  if (row.top_k > 0 && row.top_k < f.vocabulary) {
-    const Cut cut = FindCut(f, false, static_cast<unsigned long long>(row.top_k), 0, bins);
-    cut_key = cut.key;
-    ties = static_cast<unsigned long long>(row.top_k) - cut.before;
+// Lists the slice's tokens in the bins that matter, behind those of the slices before it.
+__global__ void __launch_bounds__(kThreads) ListKernel(DrawCall c) {
+  __shared__ unsigned long long wide[kThreads / 32];
+  __shared__ int narrow[kThreads / 32];
+  __shared__ unsigned long long all_units;
+  __shared__ int last_bin, entries, first;
+  BeginOverlapped();
+  const DrawRow row = c.rows[blockIdx.y];
+  if (!Narrows(c, row)) return;
+  const int bin = threadIdx.x;
+  int count = 0, earlier = 0;
+  unsigned long long units = 0;
+  for (int s = 0; s < kDrawSlices; ++s) {
+    const int64_t at = (int64_t{blockIdx.y} * kDrawSlices + s) * kBins + bin;
+    const int own = static_cast<int>(c.bin_counts[at]);
+    count += own;
+    if (s < static_cast<int>(blockIdx.x)) earlier += own;
+    units += c.bin_units[at];
   }
-  if (row.top_p < 1.0f) {
-    unsigned long long units = 0;
-    __shared__ unsigned long long tie_units;
-    if (threadIdx.x == 0) tie_units = 0;
-    __syncthreads();
-    for (int token = threadIdx.x; token < f.vocabulary; token += blockDim.x) {
-      const float score = f.Score(token);
-      const uint32_t key = KeyOf(score);
-      const unsigned long long mine = UnitsOf(expf(score - f.max));
-      if (key > cut_key) units += mine;
-      if (key == cut_key) tie_units = mine;  // the same for all of them
-    }
-    unsigned long long total = BlockUnits(units);
-    if (cut_key != 0) total += tie_units * ties;
+  const int through = ScanBlock(count, narrow);
+  const unsigned long long units_through = ScanBlock(units, wide);
+  const int earlier_through = ScanBlock(earlier, narrow);
+  if (bin == kBins - 1) {
+    all_units = units_through;
+    last_bin = kBins - 1;
+  }
+  __syncthreads();
+  bool enough = false;
+  if (CutsByCount(c, row)) {
+    enough = through >= row.top_k;
+  } else if (row.top_p < 1.0f) {
     const double wanted =
-        ceil(static_cast<double>(fmaxf(row.top_p, 0.0f)) * static_cast<double>(total));
-    const auto target = static_cast<unsigned long long>(fmax(wanted, 1.0));
-    const Cut cut = FindCut(f, true, target, cut_key, bins);
-    __shared__ unsigned long long unit;
-    for (int token = threadIdx.x; token < f.vocabulary; token += blockDim.x) {
-      const float score = f.Score(token);
-      if (KeyOf(score) == cut.key) unit = UnitsOf(expf(score - f.max));
-    }
-    __syncthreads();
-    const unsigned long long left = target > cut.before ? target - cut.before : 1;
-    const unsigned long long needed = unit > 0 ? (left + unit - 1) / unit : 1;
-    ties = cut.key == cut_key ? min(ties, needed) : needed;
-    cut_key = cut.key;
+        ceil(static_cast<double>(fmaxf(row.top_p, 0.0f)) * static_cast<double>(all_units));
+    enough = units_through >= static_cast<unsigned long long>(fmax(wanted, 1.0));
+  } else {
+    // A bin more than exact arithmetic would ask for.
+    enough = static_cast<float>(bin - 1) > -8.0f * logf(row.min_p);
   }
-  const int32_t bound = cut_key != 0 ? TieBound(f, cut_key, ties) : INT_MAX;
-  float best = -INFINITY;
-  int32_t best_token = INT_MAX;
-  for (int token = threadIdx.x; token < f.vocabulary; token += blockDim.x) {
-    const float score = f.Score(token);
-    const uint32_t key = KeyOf(score);
-    if (key < cut_key || (key == cut_key && token > bound)) continue;
-    const float weight = expf(score - f.max);
-    if (weight == 0.0f || weight < row.min_p) continue;
-    const auto id = static_cast<uint32_t>(token);
-    const uint4 words = Philox(row.seed, {id / 4, row.position, row.choice, 0});
-    const float sum = __fadd_rn(score, GumbelOf(WordOf(words, token % 4)));
-    if (Better(sum, token, best, best_token)) {
-      best = sum;
-      best_token = token;
-    }
+  if (enough) atomicMin(&last_bin, bin);
+  __syncthreads();
+  if (bin == last_bin) {
+    entries = through;
+    first = earlier_through;
   }
-  BlockBest(best, best_token, scores, tokens);
-  return best_token;
+  __syncthreads();
+  const bool fits = entries <= kDrawCandidates;
+  if (blockIdx.x == 0 && threadIdx.x == 0) {
+    c.lists[blockIdx.y] = DrawList{fits ? entries : -1, 0, all_units};
+  }
+  if (!fits) return;
+  const Range slice = SliceOf(c.vocabulary, static_cast<int>(blockIdx.x));
+  const float* edited = ScoresOf(c, row, blockIdx.y);
+  const float max = __fdiv_rn(MaxOf(c), row.temperature);
+  DrawCandidate* const list = c.candidates + int64_t{blockIdx.y} * kDrawCandidates;
+  int at = first;
+  for (int begin = slice.begin; begin < slice.end; begin += kThreads) {
+    const int token = begin + threadIdx.x;
+    const float score = token < slice.end ? __fdiv_rn(edited[token], row.temperature) : -INFINITY;
+    const bool taken = token < slice.end && FirstBin(max - score) <= last_bin;
+    const int here = __syncthreads_count(taken);
+    if (here == 0) continue;
+    const int rank = ScanBlock(static_cast<int>(taken), narrow);
+    if (taken) list[at + rank - 1] = {score, token};
+    at += here;
+  }
 }
+
+// ---- finish ----
 
 __global__ void __launch_bounds__(kFinishThreads) FinishKernel(DrawCall c) {
   __shared__ Bin bins;
@@ -402,9 +256,15 @@ __global__ void __launch_bounds__(kFinishThreads) FinishKernel(DrawCall c) {
   } else if (!Filters(row, c.vocabulary)) {
     out.token = best_token;
   } else {
-    const Filtered f{ScoresOf(c, row, blockIdx.x), row.temperature, __fdiv_rn(max, row.temperature),
+    const DrawList list = c.lists[blockIdx.x];
+    const bool listed = list.count >= 0;
+    const Filtered f{ScoresOf(c, row, blockIdx.x),
+                     listed ? c.candidates + int64_t{blockIdx.x} * kDrawCandidates : nullptr,
+                     listed ? list.count : c.vocabulary,
+                     row.temperature,
+                     __fdiv_rn(max, row.temperature),
                      c.vocabulary};
-    out.token = DrawFiltered(f, row, &bins, scores, tokens);
+    out.token = DrawFiltered(f, row, list.units, &bins, scores, tokens);
   }
   if (threadIdx.x != 0) return;
   if (out.token >= 0 && row.num_logprobs >= 0) {
@@ -431,9 +291,11 @@ Status LaunchDraw(const DrawCall& c, cudaStream_t stream) {
   const auto rows = static_cast<unsigned>(c.num_rows);
   const dim3 slices(kDrawSlices, rows);
   AISP_RETURN_IF_ERROR(
-      Check(LaunchOverlapped(EditKernel, slices, kThreads, 0, stream, c), "editing logits"));
-  AISP_RETURN_IF_ERROR(
       Check(LaunchOverlapped(ScanKernel, slices, kThreads, 0, stream, c), "scanning logits"));
+  AISP_RETURN_IF_ERROR(
+      Check(LaunchOverlapped(CountKernel, slices, kThreads, 0, stream, c), "counting logits"));
+  AISP_RETURN_IF_ERROR(
+      Check(LaunchOverlapped(ListKernel, slices, kThreads, 0, stream, c), "listing logits"));
   return Check(LaunchOverlapped(FinishKernel, rows, kFinishThreads, 0, stream, c),
                "drawing tokens");
 }

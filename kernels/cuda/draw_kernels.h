@@ -1,6 +1,7 @@
-// The launches behind TokenDrawer. Three kernels: edit (rows with penalties, biases or bans get a copy of their logits with the
-// edits applied), scan (slices of each row: greatest score, greatest score plus noise, whether all is finite), finish (one block
-// a row: puts the slices together; a row with top_k, top_p or min_p is decided here).
+// The launches behind TokenDrawer. Four kernels: scan (slices of each row: rows with penalties, biases or bans get a copy of their
+// logits with the edits applied; greatest score, greatest score plus noise, whether all is finite), count and list (rows with
+// top_k, top_p or min_p: what lies how far below the greatest score, and the tokens near enough to be left, if they are few),
+// finish (one block a row: puts the slices together; a row that filters is decided here, among its list or among all tokens).
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,6 +11,8 @@
 namespace aisp::cuda {
 
 inline constexpr int32_t kDrawSlices = 16;
+inline constexpr int32_t kDrawBins = 256;
+inline constexpr int32_t kDrawCandidates = 4096;  // of a row, listed
 
 // What a slice of a row contributes.
 struct DrawSlice {
@@ -23,6 +26,17 @@ struct DrawSlice {
   int32_t reserved = 0;
 };
 
+struct DrawCandidate {
+  float score = 0;  // divided by the temperature
+  int32_t token = 0;
+};
+
+struct DrawList {
+  int32_t count = -1;  // of candidates, in the order of their tokens; negative: too many for a list
+  int32_t reserved = 0;
+  unsigned long long units = 0;  // the weight of all tokens, where top_p needs it
+};
+
 struct DrawCall {
   const float* logits = nullptr;
   int64_t stride = 0;
@@ -32,8 +46,12 @@ struct DrawCall {
   int32_t num_rows = 0;
   int32_t* slot_tokens = nullptr;
   DrawnToken* drawn = nullptr;
-  float* edited = nullptr;      // [num_rows, vocabulary]
-  DrawSlice* slices = nullptr;  // [num_rows, kDrawSlices]
+  float* edited = nullptr;                  // [num_rows, vocabulary]
+  DrawSlice* slices = nullptr;              // [num_rows, kDrawSlices]
+  uint32_t* bin_counts = nullptr;           // [num_rows, kDrawSlices, kDrawBins]
+  unsigned long long* bin_units = nullptr;  // the same
+  DrawList* lists = nullptr;                // [num_rows]
+  DrawCandidate* candidates = nullptr;      // [num_rows, kDrawCandidates]
 };
 
 Status LaunchDraw(const DrawCall& call, cudaStream_t stream);

@@ -1,0 +1,93 @@
+// What the kernels that draw tokens share: the random numbers of common/random.h, comparing scores, and how a row is sliced.
+#pragma once
+
+#include <climits>
+
+#include "kernels/cuda/draw_kernels.h"
+#include "kernels/cuda/launch.cuh"
+
+namespace aisp::cuda {
+
+// ---- common/random.h, word for word ----
+
+__device__ __forceinline__ uint4 Philox(uint64_t key, uint4 c) {
+  auto key0 = static_cast<uint32_t>(key);
+  auto key1 = static_cast<uint32_t>(key >> 32);
+#pragma unroll
+  for (int round = 0; round < 10; ++round) {
+    const uint32_t high0 = __umulhi(0xD2511F53u, c.x), low0 = 0xD2511F53u * c.x;
+    const uint32_t high1 = __umulhi(0xCD9E8D57u, c.z), low1 = 0xCD9E8D57u * c.z;
+    c = uint4{high1 ^ c.y ^ key0, low1, high0 ^ c.w ^ key1, low0};
+    key0 += 0x9E3779B9u;
+    key1 += 0xBB67AE85u;
+  }
+  return c;
+}
+
+__device__ __forceinline__ float GumbelOf(uint32_t word) {
+  const float u = (static_cast<float>(word >> 9) + 0.5f) * 0x1.0p-23f;
+  return -logf(-logf(u));
+}
+
+__device__ __forceinline__ uint32_t WordOf(const uint4& words, int i) {
+  return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
+}
+
+// ---- comparing ----
+
+// The greater score; of equal ones the lower token. A token of INT_MAX is none.
+__device__ __forceinline__ bool Better(float a, int32_t a_token, float b, int32_t b_token) {
+  return a > b || (a == b && a_token < b_token);
+}
+
+__device__ __forceinline__ void WarpBest(float& score, int32_t& token) {
+#pragma unroll
+  for (int o = 16; o > 0; o /= 2) {
+    const float other = __shfl_xor_sync(~0u, score, o);
+    const int32_t other_token = __shfl_xor_sync(~0u, token, o);
+    if (Better(other, other_token, score, token)) {
+      score = other;
+      token = other_token;
+    }
+  }
+}
+
+// `scores` and `tokens`: 32 of each in shared memory. Everybody gets the result.
+__device__ __forceinline__ void BlockBest(float& score, int32_t& token, float* scores,
+                                          int32_t* tokens) {
+  WarpBest(score, token);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  __syncthreads();
+  if (lane == 0) {
+    scores[warp] = score;
+    tokens[warp] = token;
+  }
+  __syncthreads();
+  const int warps = blockDim.x / 32;
+  score = lane < warps ? scores[lane] : -INFINITY;
+  token = lane < warps ? tokens[lane] : INT_MAX;
+  WarpBest(score, token);
+}
+
+__device__ __forceinline__ bool Greedy(const DrawRow& row) { return row.temperature <= 0.0f; }
+
+__device__ __forceinline__ bool Filters(const DrawRow& row, int vocabulary) {
+  return (row.top_k > 0 && row.top_k < vocabulary) || row.top_p < 1.0f || row.min_p > 0.0f;
+}
+
+__device__ __forceinline__ const float* ScoresOf(const DrawCall& c, const DrawRow& row, int index) {
+  return row.edit_count > 0 ? c.edited + int64_t{index} * c.vocabulary
+                            : c.logits + int64_t{row.logit_index} * c.stride;
+}
+
+// A slice of a row. Slices begin at multiples of four, so that a Philox draw serves four tokens of one thread.
+struct Range {
+  int begin, end;
+};
+__device__ __forceinline__ Range SliceOf(int vocabulary, int slice) {
+  const int width = (vocabulary + 4 * kDrawSlices - 1) / (4 * kDrawSlices) * 4;
+  const int begin = min(vocabulary, slice * width);
+  return {begin, min(vocabulary, begin + width)};
+}
+
+}  // namespace aisp::cuda
