@@ -22,6 +22,12 @@ Status AttentionSet::BeginStep(const RaggedBatch& batch, cudaStream_t) {
 
 Result<AttentionSet::Instance> AttentionSet::Make(const AttentionParams& p, cudaStream_t stream) {
   Instance instance;
+  if (!kernels_) {
+    if (p.q.dtype == DType::kF32 && p.kv.dtype == DType::kF32) return instance;
+    return Unimplemented(device_.info().name +
+                         " has no kernels for attention over KV of less than f32; small models run "
+                         "here with --dtype f32 and --kv-dtype f32, others with --device cpu");
+  }
   AttentionConfig config;
   config.num_heads = p.num_heads;
   config.num_kv_heads = p.kv.num_kv_heads;

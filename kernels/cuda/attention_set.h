@@ -17,8 +17,9 @@ namespace aisp::cuda {
 
 class AttentionSet {
  public:
-  AttentionSet(Device& device, int32_t max_rows, int32_t max_sequences)
-      : device_(device), max_rows_(max_rows), max_sequences_(max_sequences) {}
+  // `kernels`: whether attention/ runs on this GPU. Where it does not, f32 alone is served, by the plain kernel.
+  AttentionSet(Device& device, int32_t max_rows, int32_t max_sequences, bool kernels)
+      : device_(device), max_rows_(max_rows), max_sequences_(max_sequences), kernels_(kernels) {}
 
   Status BeginStep(const RaggedBatch& batch, cudaStream_t stream);
   Status Run(const AttentionParams& params, cudaStream_t stream);
@@ -45,6 +46,7 @@ class AttentionSet {
 
   Device& device_;
   const int32_t max_rows_, max_sequences_;
+  const bool kernels_;
   std::map<Shape, Instance> instances_;
   AttentionBatch batch_;
   StepKind kind_ = StepKind::kDecode;

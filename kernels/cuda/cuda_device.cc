@@ -14,8 +14,6 @@
 namespace aisp::cuda {
 namespace {
 
-constexpr int kCapabilityMajor = 9;
-
 struct CudaEvent final : Event {
   ~CudaEvent() override { cudaEventDestroy(handle); }
   cudaEvent_t handle = nullptr;
@@ -294,16 +292,18 @@ Error ToError(cudaError_t code, std::string_view doing) {
   }
 }
 
+Capability CapabilityOf(int32_t index) {
+  Capability c;
+  cudaDeviceGetAttribute(&c.major, cudaDevAttrComputeCapabilityMajor, index);
+  cudaDeviceGetAttribute(&c.minor, cudaDevAttrComputeCapabilityMinor, index);
+  return c;
+}
+
 Result<std::unique_ptr<Device>> MakeCudaDevice(int32_t index) {
   int driver = 0, runtime = 0, count = 0;
   cudaDriverGetVersion(&driver);
   cudaRuntimeGetVersion(&runtime);
-  if (driver / 1000 < runtime / 1000) {
-    return FailedPrecondition(
-        fmt::format("the NVIDIA driver knows CUDA {}.{}, this build wants {}.x; update the driver "
-                    "or use --device cpu",
-                    driver / 1000, driver % 1000 / 10, runtime / 1000));
-  }
+  AISP_RETURN_IF_ERROR(CheckDriver(driver, runtime));
   AISP_RETURN_IF_ERROR(Check(cudaGetDeviceCount(&count), "counting GPUs"));
   if (index < 0 || index >= count) {
     return Unavailable(
@@ -311,11 +311,7 @@ Result<std::unique_ptr<Device>> MakeCudaDevice(int32_t index) {
   }
   cudaDeviceProp properties;
   AISP_RETURN_IF_ERROR(Check(cudaGetDeviceProperties(&properties, index), "looking at the GPU"));
-  if (properties.major != kCapabilityMajor || properties.minor != 0) {
-    return Unavailable(
-        fmt::format("{} has compute capability {}.{}; the kernels are built for {}.0 (H100, H200)",
-                    properties.name, properties.major, properties.minor, kCapabilityMajor));
-  }
+  AISP_RETURN_IF_ERROR(CheckCode(properties.name, {properties.major, properties.minor}));
   AISP_RETURN_IF_ERROR(Check(cudaSetDevice(index), "taking the GPU"));
   AISP_RETURN_IF_ERROR(Check(cudaFree(nullptr), "taking the GPU"));
   return std::make_unique<CudaDevice>(index, properties);

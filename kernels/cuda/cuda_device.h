@@ -7,6 +7,7 @@
 
 #include <memory>
 
+#include "kernels/cuda/capability.h"
 #include "kernels/device/device.h"
 
 namespace aisp::cuda {
@@ -18,7 +19,9 @@ struct CudaStream final : Stream {
 
 inline cudaStream_t HandleOf(Stream& stream) { return static_cast<CudaStream&>(stream).handle; }
 
-// FAILED_PRECONDITION: the driver is older than this build wants; UNAVAILABLE: no GPU `index`, or not of capability 9.0.
+// FAILED_PRECONDITION: the driver is older than this build wants; UNAVAILABLE: no GPU `index`, or one that
+// this build has no code for (capability.h).
 Result<std::unique_ptr<Device>> MakeCudaDevice(int32_t index);
+Capability CapabilityOf(int32_t index);
 
 }  // namespace aisp::cuda

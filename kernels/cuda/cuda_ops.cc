@@ -6,6 +6,7 @@
 
 #include "common/check.h"
 #include "kernels/cuda/attention_set.h"
+#include "kernels/cuda/block_scaled.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/cuda_error.h"
 #include "kernels/cuda/draw.h"
@@ -22,11 +23,18 @@ class CudaOps final : public Ops {
   CudaOps(const CudaBackendOptions& options, Device& device)
       : options_(options),
         device_(device),
-        attention_(device, options.max_rows, options.max_sequences) {}
+        capability_(CapabilityOf(device.info().index)),
+        attention_(device, options.max_rows, options.max_sequences, HasHopperKernels(capability_)) {
+  }
 
   Status Start() {
     AISP_ASSIGN_OR_RETURN(auto stream, device_.CreateStream());
     load_stream_.reset(static_cast<CudaStream*>(stream.release()));
+    if (HasBlockScaledCores(capability_)) {
+      AISP_ASSIGN_OR_RETURN(block_scaled_,
+                            BlockScaledLinear::Create(device_, *load_stream_, options_.max_rows));
+    }
+    if (!HasHopperKernels(capability_)) return {};
     AISP_ASSIGN_OR_RETURN(linear_, FastLinear::Create({.max_rows = options_.max_rows,
                                                        .tuning_cache = options_.tuning_cache,
                                                        .overlap = true},
@@ -56,6 +64,7 @@ class CudaOps final : public Ops {
   Result<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& source) override {
     AISP_RETURN_IF_ERROR(CheckSource(source));
     Use();
+    if (!HasHopperKernels(capability_)) return PackElsewhere(source);
     if (FastLinear::Serves(source)) {
       AISP_ASSIGN_OR_RETURN(auto packed, linear_->Pack(source));
       return packed;
@@ -98,7 +107,7 @@ class CudaOps final : public Ops {
   // A launch goes to the thread's current device.
   Status BeginStep(const RaggedBatch& batch, Stream& stream) override {
     Use();
-    if (linear_->pending()) AISP_RETURN_IF_ERROR(linear_->FinishPacking());
+    if (linear_ != nullptr && linear_->pending()) AISP_RETURN_IF_ERROR(linear_->FinishPacking());
     return attention_.BeginStep(batch, HandleOf(stream));
   }
   Status Embedding(const EmbeddingParams& p, Stream& stream) override {
@@ -109,6 +118,8 @@ class CudaOps final : public Ops {
     AISP_CHECK(p.y.dtype == p.weight->output_dtype() && p.y.cols() == p.weight->out_features());
     if (const auto* fast = dynamic_cast<const FastWeight*>(p.weight); fast != nullptr)
       return p.rows == 0 ? Status{} : linear_->Run(*fast, p, HandleOf(stream));
+    if (const auto* scaled = dynamic_cast<const BlockScaledWeight*>(p.weight); scaled != nullptr)
+      return p.rows == 0 ? Status{} : block_scaled_->Run(*scaled, p, HandleOf(stream));
     const auto& w = static_cast<const PlainWeight&>(*p.weight);
     PlainLinearCall call;
     call.weight = w.data.data();
@@ -128,7 +139,7 @@ class CudaOps final : public Ops {
       const LinearStep& first = steps.front();
       if (first.norm.x.data != nullptr) AISP_RETURN_IF_ERROR(RmsNorm(first.norm, stream));
       size_t done = 0;
-      if (steps.size() > 1) {
+      if (steps.size() > 1 && linear_ != nullptr) {
         AISP_ASSIGN_OR_RETURN(done, linear_->RunChain(steps, HandleOf(stream)));
       }
       if (done == 0) {
@@ -205,13 +216,31 @@ class CudaOps final : public Ops {
   }
 
  private:
+  // On a GPU that the kernels of linear/ are not for. What has no kernel there is an error now, never a slow path later.
+  Result<std::unique_ptr<PackedLinear>> PackElsewhere(const LinearSource& source) {
+    const bool plain = source.format == aisp::WeightFormat::kCompute;
+    if (plain && source.compute_dtype == DType::kF32 && source.epilogue != Epilogue::kGatedSilu)
+      return PackPlain(source, device_, *load_stream_);
+    if (source.format == aisp::WeightFormat::kNvfp4 && block_scaled_ != nullptr) {
+      AISP_ASSIGN_OR_RETURN(auto packed, block_scaled_->Pack(source));
+      return packed;
+    }
+    return Unimplemented(fmt::format(
+        "{} (compute capability {}.{}) has no kernels for linear layers in {}; they are for 9.0. "
+        "Small models run here with --dtype f32, others with --device cpu",
+        device_.info().name, capability_.major, capability_.minor,
+        plain ? DTypeName(source.compute_dtype) : "a quantised format"));
+  }
+
   void Use() const { cudaSetDevice(device_.info().index); }
 
   const CudaBackendOptions options_;
   Device& device_;
+  const Capability capability_;
   AttentionSet attention_;
   std::unique_ptr<CudaStream> load_stream_;
-  std::unique_ptr<FastLinear> linear_;
+  std::unique_ptr<FastLinear> linear_;               // on Hopper
+  std::unique_ptr<BlockScaledLinear> block_scaled_;  // where the tensor cores have it
   Buffer expert_scratch_;  // shared by all layers: they run one after the other
 };
 

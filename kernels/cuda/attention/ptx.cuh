@@ -81,10 +81,14 @@ __device__ __forceinline__ void ClusterSync() {
 // ---- programmatic dependent launch ----
 
 __device__ __forceinline__ void WaitForPredecessor() {
+#if __CUDA_ARCH__ >= 900  // RoPE and copies of ranges are compiled for older GPUs too
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }
 __device__ __forceinline__ void LetSuccessorStart() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
 }
 
 // ---- the copy engine ----

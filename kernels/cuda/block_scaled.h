@@ -1,0 +1,50 @@
+// Linear layers in NVFP4 on GPUs whose tensor cores multiply it (10.0, 12.0): weights and activations in e2m1 with an e4m3 scale for
+// each 16 elements, by cuBLASLt's block-scaled mode. Activations are quantised on the way, with a scale of one for the whole.
+// Compiled for those GPUs, never run on one.
+//
+// Owns the library's handle and scratch memory for activations. One caller at a time, one stream; Pack is for loading.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/ops.h"
+
+namespace aisp::cuda {
+
+class BlockScaledWeight final : public PackedLinear {
+ public:
+  // Rows that share one scale for the whole part, one product each.
+  struct Part {
+    Buffer codes;   // [n, k / 2]
+    Buffer scales;  // tiled
+    float scale = 1.0f;
+    int64_t n = 0;
+  };
+
+  int64_t in_features() const override { return k; }
+  int64_t out_features() const override { return epilogue == Epilogue::kGatedSilu ? n / 2 : n; }
+  DType input_dtype() const override { return DType::kBF16; }
+  DType output_dtype() const override { return output; }
+  size_t bytes() const override;
+
+  std::vector<Part> parts;
+  Epilogue epilogue = Epilogue::kStore;
+  DType output = DType::kF32;
+  int64_t n = 0, k = 0;
+};
+
+class BlockScaledLinear {
+ public:
+  static Result<std::unique_ptr<BlockScaledLinear>> Create(Device& device, CudaStream& load_stream,
+                                                           int32_t max_rows);
+  virtual ~BlockScaledLinear() = default;
+
+  // UNIMPLEMENTED, at load: sources that are not stored as NVFP4, biases, sizes or an output that the library has no algorithm for.
+  virtual Result<std::unique_ptr<BlockScaledWeight>> Pack(const LinearSource& source) = 0;
+  virtual Status Run(const BlockScaledWeight& weight, const LinearParams& params,
+                     cudaStream_t stream) = 0;
+};
+
+}  // namespace aisp::cuda

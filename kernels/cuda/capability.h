@@ -1,0 +1,55 @@
+// Which GPUs a build has code for. The kernels for Hopper (9.0: H100, H200) are what the backend is about; a release build
+// (AISP_CUDA_RELEASE) also compiles everything that is not written for Hopper's own instructions for 8.x, 10.0 and 12.0. Those
+// builds have been compiled, never run.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string_view>
+
+#include "common/result.h"
+
+namespace aisp::cuda {
+
+struct Capability {
+  int major = 0;
+  int minor = 0;
+};
+
+// Matrix products, prefill attention and everything else that linear/ and attention/ do.
+constexpr bool HasHopperKernels(Capability c) { return c.major == 9 && c.minor == 0; }
+// Block-scaled products of NVFP4 in the tensor cores.
+constexpr bool HasBlockScaledCores(Capability c) { return c.major == 10 || c.major == 12; }
+
+// Code for 8.0 runs on all of 8.x; that for 10.0 and 12.0 nowhere else.
+constexpr bool HasCode(Capability c) {
+#ifdef AISP_CUDA_RELEASE
+  if (c.major == 8 || (HasBlockScaledCores(c) && c.minor == 0)) return true;
+#endif
+  return HasHopperKernels(c);
+}
+constexpr const char* CapabilitiesWithCode() {
+#ifdef AISP_CUDA_RELEASE
+  return "8.x, 9.0, 10.0 and 12.0";
+#else
+  return "9.0 (H100, H200)";
+#endif
+}
+
+// Versions as CUDA numbers them: 13000 is 13.0. A build runs with drivers of its own major version and later ones.
+inline Status CheckDriver(int driver, int runtime) {
+  if (driver / 1000 >= runtime / 1000) return {};
+  return FailedPrecondition(
+      fmt::format("the NVIDIA driver knows CUDA {}.{}, this build wants {}.x; update the driver or "
+                  "use --device cpu",
+                  driver / 1000, driver % 1000 / 10, runtime / 1000));
+}
+
+inline Status CheckCode(std::string_view gpu, Capability c) {
+  if (HasCode(c)) return {};
+  return Unavailable(
+      fmt::format("{} has compute capability {}.{}; this build has code for {}; use --device cpu",
+                  gpu, c.major, c.minor, CapabilitiesWithCode()));
+}
+
+}  // namespace aisp::cuda
