@@ -39,6 +39,7 @@ struct Config {
     std::string device = "auto";
     std::string weights;
     std::string quantization = "auto";
+    std::string tuning_cache;  // file; empty: none
   } model;
 
   struct Http {

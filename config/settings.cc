@@ -74,6 +74,15 @@ void BindModel(Config& c, std::vector<Setting>& out) {
        kNoMin,
        kNoMax,
        {}});
+  out.push_back({"model.tuning_cache",
+                 "--tuning-cache",
+                 &c.model.tuning_cache,
+                 "File that keeps which matrix kernels were fastest on this GPU, so that later "
+                 "starts need not measure; "
+                 "empty: none.",
+                 kNoMin,
+                 kNoMax,
+                 {}});
   out.push_back({"model.quantization",
                  "--quantization",
                  &c.model.quantization,

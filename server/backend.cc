@@ -70,6 +70,7 @@ Result<ComputeDevice> OpenComputeDevice(const Config& config) {
     AISP_ASSIGN_OR_RETURN(options.index, CudaIndexOf(wanted));
     options.max_rows = static_cast<int32_t>(engine.max_batch_tokens);
     options.max_sequences = static_cast<int32_t>(engine.max_sequences);
+    options.tuning_cache = config.model.tuning_cache;
     const std::string here = ExecutableFolder();
     const std::string folders[] = {here + "/../lib", here};
     auto cuda = OpenCudaBackend(options, folders);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <utility>
 
@@ -14,6 +15,7 @@ namespace aisp::cuda {
 namespace {
 
 constexpr size_t kRotatedBytes = size_t{512} << 20;
+constexpr int64_t kLongKeys = 65536;  // AttentionBatch::long_contexts
 
 struct Load {
   const char* op;
@@ -45,6 +47,37 @@ class AttentionBench {
     return timing;
   }
 
+  // Decoding with the rotation and the append in front of it, in one launch; nothing where there is no such kernel.
+  Result<std::optional<KernelTiming>> MeasureDecodeInOne(const Load& load) {
+    AISP_RETURN_IF_ERROR(Prepare(load));
+    AISP_RETURN_IF_ERROR(PrepareRope(load));
+    KernelTiming timing{"rope + decode", load.kv == DType::kBF16 ? "bf16 kv" : "fp8 kv",
+                        fmt::format("{} x {}", load.sequences, load.context)};
+    RopeAppendCall rope;
+    rope.qkv = qkv_.data();
+    rope.qkv_type = DType::kBF16;
+    rope.qkv_row_stride = int64_t{o_.num_heads + 2 * o_.num_kv_heads} * o_.head_dim;
+    rope.cos_sin = static_cast<const float*>(cos_sin_.data());
+    if (o_.qk_norm) rope.q_norm = rope.k_norm = rope.cos_sin;
+    rope.rows = load.sequences;
+    rope.num_heads = o_.num_heads;
+    rope.positions = static_cast<const int32_t*>(positions_.data());
+    rope.kv_slots = static_cast<const int32_t*>(slots_.data());
+    const auto run = [&](int i) {
+      AttentionCall call;
+      call.out = out_.data();
+      call.out_row_stride = int64_t{o_.num_heads} * o_.head_dim;
+      call.layer = &layers_[static_cast<size_t>(i) % layers_.size()];
+      call.k_scale = call.v_scale = load.kv == DType::kBF16 ? 1.0f : 1.0f / 128;
+      return attention_->RunDecode(batch_, rope, call, workspace_.data(), rig_.stream().handle);
+    };
+    if (const Status there = run(0); !there && there.error().code == Code::kUnimplemented)
+      return std::nullopt;
+    AISP_ASSIGN_OR_RETURN(timing.us,
+                          rig_.CallUs(std::max(16, static_cast<int>(layers_.size())), run));
+    return timing;
+  }
+
   // The kernel that a step runs once for all layers.
   Result<KernelTiming> MeasurePlan(const Load& load) {
     AISP_RETURN_IF_ERROR(Prepare(load));
@@ -67,6 +100,27 @@ class AttentionBench {
   }
 
  private:
+  // The last token of each sequence is the one that is appended.
+  Status PrepareRope(const Load& load) {
+    std::vector<int32_t> positions(static_cast<size_t>(load.sequences), load.context - 1), slots;
+    const int32_t blocks_each = (load.context + o_.block_tokens - 1) / o_.block_tokens;
+    for (int32_t s = 0; s < load.sequences; ++s) {
+      const int32_t block = host_tables_[static_cast<size_t>((s + 1) * blocks_each - 1)];
+      slots.push_back(block * o_.block_tokens + (load.context - 1) % o_.block_tokens);
+    }
+    AISP_ASSIGN_OR_RETURN(positions_,
+                          rig_.Upload(positions.data(), positions.size() * sizeof(int32_t)));
+    AISP_ASSIGN_OR_RETURN(slots_, rig_.Upload(slots.data(), slots.size() * sizeof(int32_t)));
+    const size_t width = static_cast<size_t>((o_.num_heads + 2 * o_.num_kv_heads) * o_.head_dim);
+    AISP_ASSIGN_OR_RETURN(
+        qkv_, rig_.Random(static_cast<size_t>(load.sequences) * width, DType::kBF16, 7));
+    AISP_ASSIGN_OR_RETURN(
+        cos_sin_, rig_.Random(static_cast<size_t>(load.context) * static_cast<size_t>(o_.head_dim),
+                              DType::kF32, 8));
+    batch_.long_contexts = int64_t{load.sequences} * load.context >= kLongKeys;
+    return {};
+  }
+
   Status Prepare(const Load& load) {
     AttentionConfig config;
     config.num_heads = o_.num_heads;
@@ -84,7 +138,8 @@ class AttentionBench {
     std::vector<RowSpan> spans;
     for (int32_t s = 0; s < load.sequences; ++s)
       spans.push_back({s * load.rows, load.rows, load.context, s * blocks_each});
-    std::vector<int32_t> tables(static_cast<size_t>(load.sequences * blocks_each));
+    std::vector<int32_t>& tables = host_tables_;
+    tables.resize(static_cast<size_t>(load.sequences * blocks_each));
     std::iota(tables.begin(), tables.end(), 0);
     std::shuffle(tables.begin(), tables.end(), std::mt19937(3));
 
@@ -104,7 +159,7 @@ class AttentionBench {
     AISP_ASSIGN_OR_RETURN(workspace_,
                           rig_.Allocate(std::max<size_t>(attention_->workspace_bytes(), 256)));
     batch_ = {static_cast<const RowSpan*>(spans_.data()),
-              static_cast<const int32_t*>(tables_.data()), load.sequences};
+              static_cast<const int32_t*>(tables_.data()), load.sequences, false};
     layers_.clear();
     for (size_t l = 0; l < count; ++l) {
       AISP_ASSIGN_OR_RETURN(
@@ -120,6 +175,8 @@ class AttentionBench {
   const KernelBenchOptions& o_;
   std::unique_ptr<Attention> attention_;
   Buffer pool_, q_, out_, spans_, tables_, workspace_;
+  Buffer qkv_, cos_sin_, positions_, slots_;
+  std::vector<int32_t> host_tables_;
   AttentionBatch batch_;
   std::vector<KvLayer> layers_;
 };
@@ -149,6 +206,11 @@ Status BenchAttention(BenchRig& rig, std::vector<PrefillParts>* prefills) {
       }
     }
     bench.Add(load, std::move(timing));
+  }
+  for (const Load& load : loads) {
+    if (load.kind != StepKind::kDecode || !rig.Wants("rope + decode")) continue;
+    AISP_ASSIGN_OR_RETURN(auto timing, bench.MeasureDecodeInOne(load));
+    if (timing) bench.Add(load, std::move(*timing));
   }
   for (const int32_t sequences : {1, 32, 128}) {
     const Load load{kDecodeName, sequences, 1, 1024, kB, StepKind::kDecode};

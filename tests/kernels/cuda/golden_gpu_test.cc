@@ -238,11 +238,13 @@ TEST(GpuExecutor, Bf16GreedyTokensAloneAndBatchedAreTheSameBeyondAMargin) {
   const auto text = ReadTextFile(directory + "/expected.json");
   ASSERT_TRUE(text.has_value());
   std::vector<std::vector<TokenId>> prompts, stories;
-  for (const auto& c : nlohmann::json::parse(*text)["cases"]) {
+  const nlohmann::json expected = nlohmann::json::parse(*text);
+  for (const auto& c : expected["cases"]) {
     prompts.push_back(c["prompt_ids"].get<std::vector<TokenId>>());
     stories.push_back(c["greedy_ids"].get<std::vector<TokenId>>());
     stories.back().resize(std::min(stories.back().size(), kSteps));
   }
+  ASSERT_FALSE(prompts.empty());
   AISP_OPEN_GPU(gpu);
   Rig rig = OpenRigAt(gpu, directory, {.compute = DType::kBF16});
   const auto sequence_of = [&](size_t i) {
