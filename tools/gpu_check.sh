@@ -27,7 +27,7 @@ if [ "$quick" = 0 ] && command -v compute-sanitizer >/dev/null; then
   # multiprocessors, which a sanitizer slows down until they seem to hang: their tests are left out.
   for tool in memcheck racecheck; do
     timeout 240 compute-sanitizer --tool $tool --report-api-errors no --error-exitcode 1 "$root/tests/kernels_cuda_test" \
-      --gtest_brief=1 --gtest_filter='GpuExecutor.*:GpuDraw.*Finite*:GpuDraw.Log*:GpuParity.*-*Layers*:*Quantised*' || status=1
+      --gtest_brief=1 --gtest_filter='GpuExecutor.*:GpuDraw.*Finite*:GpuDraw.Log*:GpuParity.*:GpuPagedParity.*-*Layers*:*Quantised*' || status=1
   done
 fi
 "$root/bin/aisp" bench limits || status=1
