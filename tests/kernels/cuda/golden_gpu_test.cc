@@ -273,6 +273,7 @@ TEST(GpuExecutor, Bf16GreedyTokensAloneAndBatchedAreTheSameBeyondAMargin) {
       rows.push_back({&sequences[i], k == 0 ? static_cast<int32_t>(prompts[i].size()) : 1});
       who.push_back(i);
     }
+    if (rows.empty()) break;
     const auto logits = rig.Step(rows);
     for (size_t j = 0; j < who.size(); ++j) {
       const Step& own = alone[who[j]][k];
