@@ -25,6 +25,9 @@ struct CudaBackendOptions {
   int32_t index = 0;
   int32_t max_rows = 0;       // of a step
   int32_t max_sequences = 0;  // of a step
+  // Nothing else in this process computes on this GPU. Only then may kernels run whose parts wait for each other, and so have to
+  // be on the GPU together (linear/chain.cuh).
+  bool exclusive = true;
   // Where the choices among the vendor's matrix kernels are kept between runs; empty: nowhere.
   std::string tuning_cache;
 };
@@ -51,7 +54,7 @@ struct CudaLimits {
 Result<CudaLimits> MeasureCudaLimits(int32_t index, std::span<const std::string> folders);
 
 // What libaisp_cuda.so exports. Both sides are of one build: `abi` is compared first.
-inline constexpr int32_t kCudaBackendAbi = 2;
+inline constexpr int32_t kCudaBackendAbi = 3;
 inline constexpr const char* kCudaBackendAbiSymbol = "aisp_cuda_abi";
 inline constexpr const char* kCudaBackendOpenSymbol = "aisp_cuda_open";
 using CudaBackendAbiFn = int32_t (*)();
