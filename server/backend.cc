@@ -71,6 +71,7 @@ Result<ComputeDevice> OpenComputeDevice(const Config& config) {
     options.max_rows = static_cast<int32_t>(engine.max_batch_tokens);
     options.max_sequences = static_cast<int32_t>(engine.max_sequences);
     options.tuning_cache = config.model.tuning_cache;
+    options.exclusive = config.role != "split";  // there, two workers share it
     const std::string here = ExecutableFolder();
     const std::string folders[] = {here + "/../lib", here};
     auto cuda = OpenCudaBackend(options, folders);

@@ -139,7 +139,7 @@ class CudaOps final : public Ops {
       const LinearStep& first = steps.front();
       if (first.norm.x.data != nullptr) AISP_RETURN_IF_ERROR(RmsNorm(first.norm, stream));
       size_t done = 0;
-      if (steps.size() > 1 && linear_ != nullptr) {
+      if (steps.size() > 1 && linear_ != nullptr && options_.exclusive) {
         AISP_ASSIGN_OR_RETURN(done, linear_->RunChain(steps, HandleOf(stream)));
       }
       if (done == 0) {
