@@ -3,8 +3,7 @@
 // builds have been compiled, never run.
 #pragma once
 
-#include <fmt/format.h>
-
+#include <string>
 #include <string_view>
 
 #include "common/result.h"
@@ -39,17 +38,17 @@ constexpr const char* CapabilitiesWithCode() {
 // Versions as CUDA numbers them: 13000 is 13.0. A build runs with drivers of its own major version and later ones.
 inline Status CheckDriver(int driver, int runtime) {
   if (driver / 1000 >= runtime / 1000) return {};
-  return FailedPrecondition(
-      fmt::format("the NVIDIA driver knows CUDA {}.{}, this build wants {}.x; update the driver or "
-                  "use --device cpu",
-                  driver / 1000, driver % 1000 / 10, runtime / 1000));
+  return FailedPrecondition("the NVIDIA driver knows CUDA " + std::to_string(driver / 1000) + "." +
+                            std::to_string(driver % 1000 / 10) + ", this build wants " +
+                            std::to_string(runtime / 1000) +
+                            ".x; update the driver or use --device cpu");
 }
 
 inline Status CheckCode(std::string_view gpu, Capability c) {
   if (HasCode(c)) return {};
-  return Unavailable(
-      fmt::format("{} has compute capability {}.{}; this build has code for {}; use --device cpu",
-                  gpu, c.major, c.minor, CapabilitiesWithCode()));
+  return Unavailable(std::string(gpu) + " has compute capability " + std::to_string(c.major) + "." +
+                     std::to_string(c.minor) + "; this build has code for " +
+                     CapabilitiesWithCode() + "; use --device cpu");
 }
 
 }  // namespace aisp::cuda
