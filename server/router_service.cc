@@ -279,7 +279,8 @@ class RouterServiceImpl final : public RouterService {
     while (drained->surfaces > 0 && clock_->Now() < deadline && !haste()) {
       drained->changed.wait_for(lock, std::chrono::milliseconds(50));
     }
-    if (drained->surfaces > 0)
+    // A start that failed ends so too, without any time for it.
+    if (drained->surfaces > 0 && limit > Duration{})
       LogWarning("stopping with requests still running", {{"connections", http_->connections()}});
   }
 
