@@ -98,10 +98,10 @@ struct PlanShape {
   int32_t window = 0;
   int32_t prefill_cluster = 1;  // query tiles of a prefill item
   int32_t decode_tokens = 0;    // sequences with more rows are the prefill kernel's
-  int32_t chunk_rows = 1;     // query rows of a decode item
-  int32_t min_tiles = 1;      // of a decode CTA, if there are fewer items than CTAs
-  int32_t ctas = 0;           // of the decode kernel
-  int32_t max_stretches = 1;  // that the workspace has room for
+  int32_t chunk_rows = 1;       // query rows of a decode item
+  int32_t min_tiles = 1;        // of a decode CTA, if there are fewer items than CTAs
+  int32_t ctas = 0;             // of the decode kernel
+  int32_t max_stretches = 1;    // that the workspace has room for
 };
 
 // Tiles of one decode item and the index of its first.
