@@ -115,6 +115,8 @@ class WorkerServiceImpl final : public WorkerService {
     }
     loop_.Post([this] { role_->Leave(); });
     loop_.Stop();
+    if (routers_) routers_->Shutdown();
+    if (peers_) peers_->Shutdown();
     if (grpc_) grpc_->Shutdown(std::chrono::milliseconds(500));
   }
 
