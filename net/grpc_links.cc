@@ -131,7 +131,7 @@ class GrpcDialer final : public LinkDialer<Out> {
   ~GrpcDialer() override {
     if (EndCalls()) return;
     LogWarning("grpc_calls_left_behind");
-    static_cast<void>(new Channels(std::move(channels_)));  // see channels_
+    static_cast<void>(std::make_unique<Channels>(std::move(channels_)).release());  // see channels_
   }
 
   void Shutdown() override { static_cast<void>(EndCalls()); }

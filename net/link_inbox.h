@@ -78,6 +78,7 @@ class LinkInbox : public std::enable_shared_from_this<LinkInbox<In, Wire>> {
     const std::lock_guard lock(mutex_);
     stopped_ = true;
     std::vector<Wire> wires;
+    wires.reserve(open_.size());
     for (auto& [link, wire] : open_) wires.push_back(std::move(wire));
     open_.clear();
     return wires;
