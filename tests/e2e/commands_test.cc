@@ -8,6 +8,7 @@
 
 #include "tests/e2e/client.h"
 #include "tests/e2e/cluster.h"
+#include "tests/e2e/loadgen_run.h"
 
 namespace aisp::e2e {
 namespace {
@@ -105,7 +106,8 @@ TEST(Commands, ACorruptCheckpointIsRefusedWithFileAndTensor) {
 
 // One shell that stops everything: what `up` starts must be gone when it is.
 TEST(Commands, UpStartsEveryProcessTellsAStoryAndStopsAllOfThem) {
-  const std::string log = ::testing::TempDir() + "/aisp_up.log";
+  const TempFile file("up.log");
+  const std::string& log = file.path();
   const std::string command = "timeout -s INT 60 " AISP_BINARY_DIR
                               "/bin/aisp up --demo --port 0 > " +
                               log + " 2>&1 & echo $!";
