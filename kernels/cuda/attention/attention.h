@@ -1,4 +1,4 @@
-// Attention on Hopper GPUs over the paged KV pool: decode, prefill, RoPE with KV append, and copies of byte ranges.
+// Attention on Hopper GPUs over the paged KV pool: decode, prefill, and RoPE with KV append.
 //
 // One Attention serves every layer of one shape {heads, head_dim, page size, formats, window, scale}. Once per step PlanStep()
 // computes on the device who works on what; then Run() is called per layer. Sequences with at most `max_decode_tokens` rows go
@@ -140,18 +140,5 @@ class Attention {
 
 // INVALID_ARGUMENT for shapes without a kernel: head_dim 64, 128 or 256.
 Status RopeAppend(const RopeAppendCall& call, cudaStream_t stream);
-
-// ---- byte ranges: KV transfer and block copies ----
-
-struct ByteRange {
-  int64_t source = 0;  // offset from the source base
-  int64_t target = 0;  // offset from the target base
-  int64_t bytes = 0;
-};
-
-// Copies `count` ranges that `ranges` (device memory) lists; targets must not overlap anything else. 16-byte aligned ranges
-// move in 16-byte words, others byte by byte. The bases may be peers' or mapped host memory.
-Status CopyRanges(const ByteRange* ranges, int32_t count, const void* source, void* target,
-                  cudaStream_t stream);
 
 }  // namespace aisp::cuda

@@ -10,8 +10,8 @@
 // by copies, or by the prompt's kernels: a step is a graph of its own, or follows a copy, on the same stream, and neither
 // overlaps with what is before it; early starts (programmatic dependent launch) happen only between kernels of one step. So the
 // writer need not be the kernel before: whoever it is, it was complete before this step's first kernel began.
-// What must not be: a kernel that lets its successors start early and writes older slots (as CopyRanges here does), and then the
-// kernels of a step, with no upload, event or start of a graph between them.
+// What must not be: a kernel that lets its successors start early and writes older slots, and then the kernels of a step, with no
+// upload, event or start of a graph between them.
 // All else - qkv, and the partials, which the launch before may still be emptying - is touched after the wait. Every CTA waits,
 // with or without work: the next kernel relies on it.
 #include "kernels/cuda/attention/fused.cuh"

@@ -81,7 +81,7 @@ __device__ __forceinline__ void ClusterSync() {
 // ---- programmatic dependent launch ----
 
 __device__ __forceinline__ void WaitForPredecessor() {
-#if __CUDA_ARCH__ >= 900  // RoPE and copies of ranges are compiled for older GPUs too
+#if __CUDA_ARCH__ >= 900  // RoPE is compiled for older GPUs too
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }

@@ -312,5 +312,36 @@ TEST_F(GpuOps, DeviceMemoryIsZeroedAndRangesAreCopied) {
   EXPECT_TRUE(handle.has_value()) << handle.error().message;
 }
 
+// More ranges than one launch takes, of odd places and lengths among aligned ones, between two pieces of device memory.
+TEST_F(GpuOps, ManyRangesArriveAndNothingElseChanges) {
+  constexpr size_t kSource = size_t{8} << 20;
+  std::vector<uint8_t> from(kSource);
+  for (uint8_t& b : from) b = static_cast<uint8_t>(random_());
+  auto source = gpu_.device->Allocate(kSource, MemoryKind::kDevice);
+  ASSERT_TRUE(source.has_value());
+  Done(gpu_.device->Copy(source->data(), from.data(), from.size(), *stream_));
+  for (const int count : {8, 40, 300, 1500}) {
+    std::vector<CopyRange> ranges;
+    size_t end = 0;
+    for (int i = 0; i < count; ++i) {
+      const bool odd = i % 3 == 2;
+      const size_t bytes = odd ? 1 + random_() % 5000 : 16 * (1 + random_() % 2000) + i % 2;
+      const size_t begin = random_() % (kSource - bytes);
+      end = odd ? end + 3 : (end + 31) / 16 * 16;
+      ranges.push_back({odd ? begin : begin / 16 * 16, end, bytes});
+      end += bytes;
+    }
+    std::vector<uint8_t> want(end + 100, 0xab), got(want.size());
+    auto target = gpu_.device->Allocate(want.size(), MemoryKind::kDevice);
+    ASSERT_TRUE(target.has_value());
+    Done(gpu_.device->Copy(target->data(), want.data(), want.size(), *stream_));
+    for (const CopyRange& r : ranges)
+      std::memcpy(&want[r.target_offset], &from[r.source_offset], r.bytes);
+    Done(gpu_.device->CopyRanges(target->data(), source->data(), ranges, *stream_));
+    Done(gpu_.device->Copy(got.data(), target->data(), got.size(), *stream_));
+    EXPECT_TRUE(got == want) << count;
+  }
+}
+
 }  // namespace
 }  // namespace aisp

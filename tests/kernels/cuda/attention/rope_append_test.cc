@@ -1,4 +1,4 @@
-// RoPE with KV append, and the copies of byte ranges, against plain loops on the host.
+// RoPE with KV append against plain loops on the host.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -223,45 +223,6 @@ TEST(CudaRopeAppend, BlockSizesAndHeadCounts) {
     c.kv_heads = 1;
     c.rows = 40;
     Check(c);
-  }
-}
-
-TEST(CudaCopyRanges, AlignedAndOddRangesArriveAndNothingElseChanges) {
-  if (!HaveGpu()) GTEST_SKIP() << "no GPU";
-  std::mt19937 random(5);
-  for (int32_t count : {1, 40, 300, 1500}) {
-    std::vector<ByteRange> ranges;
-    int64_t target = 0;
-    const int64_t size = 64 << 20;
-    std::vector<uint8_t> source(static_cast<size_t>(size));
-    for (size_t i = 0; i < source.size(); i += 4) {
-      const auto word = static_cast<uint32_t>(random());
-      std::memcpy(&source[i], &word, 4);
-    }
-    for (int32_t i = 0; i < count; ++i) {
-      const bool odd = i % 3 == 2;
-      const int64_t bytes = odd ? 1 + static_cast<int64_t>(random() % 5000)
-                                : 16 * (1 + static_cast<int64_t>(random() % 2000)) + i % 2;
-      const int64_t from = static_cast<int64_t>(random() % static_cast<uint32_t>(size - bytes)) /
-                           (odd ? 1 : 16) * (odd ? 1 : 16);
-      target = odd ? target + 3 : (target + 31) / 16 * 16;
-      ranges.push_back({from, target, bytes});
-      target += bytes;
-    }
-    std::vector<uint8_t> expected(static_cast<size_t>(target + 100), 0xab);
-    for (const ByteRange& r : ranges)
-      std::memcpy(&expected[static_cast<size_t>(r.target)], &source[static_cast<size_t>(r.source)],
-                  static_cast<size_t>(r.bytes));
-    const DeviceBytes d_source(source.data(), source.size()),
-        d_ranges(ranges.data(), ranges.size() * sizeof(ByteRange));
-    const DeviceBytes d_target(expected.size());
-    cudaMemset(d_target.as<void>(), 0xab, expected.size());
-    ASSERT_TRUE(CopyRanges(d_ranges.as<ByteRange>(), count, d_source.as<void>(),
-                           d_target.as<void>(), nullptr));
-    std::vector<uint8_t> is(expected.size());
-    ASSERT_EQ(cudaMemcpy(is.data(), d_target.as<void>(), is.size(), cudaMemcpyDeviceToHost),
-              cudaSuccess);
-    EXPECT_TRUE(is == expected) << count;
   }
 }
 
