@@ -22,7 +22,7 @@
 namespace aisp {
 
 // Looks beside the test program and in the build's lib folder.
-inline Result<CudaBackend> OpenTestGpu() {
+inline Result<CudaBackend> OpenTestGpu(const std::string& tuning_cache = "") {
   std::error_code ignored;
   const std::string here =
       std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path().string();
@@ -30,6 +30,7 @@ inline Result<CudaBackend> OpenTestGpu() {
   CudaBackendOptions options;
   options.max_rows = 2048;
   options.max_sequences = 256;
+  options.tuning_cache = tuning_cache;
   return OpenCudaBackend(options, folders);
 }
 

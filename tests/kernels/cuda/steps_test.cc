@@ -1,0 +1,181 @@
+// A few whole steps of a small model in every number format, as an engine runs them: a long prompt beside a short one, then decoding
+// with tokens that stay on the device, drawn greedily and at random. Small enough for compute-sanitizer (tools/gpu_sanitize.sh).
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "engine/async_executor.h"
+#include "model/files.h"
+#include "tests/kernels/cuda/gpu.h"
+#include "tests/model/golden.h"
+
+namespace aisp {
+namespace {
+
+constexpr int32_t kBlockTokens = 16;
+constexpr int32_t kBlocksEach = 8;
+constexpr size_t kLongPrompt = 100;  // more rows than the kernels for few rows take
+constexpr int kDecodeSteps = 4;
+
+struct Format {
+  const char* name;
+  std::optional<WeightFormat> weights;
+  DType kv;
+  double limit;  // of the logits, against f32 on the CPU
+};
+
+struct Told {
+  std::vector<TokenId> tokens;  // the prompt, then what was drawn
+  SamplingParams params;
+  std::vector<float> logits;  // after all of `tokens` but the last
+};
+
+// Prompts from the recorded stories: one of kLongPrompt tokens, one short, the second drawn at random.
+std::vector<Told> Prompts(const std::string& directory) {
+  const auto text = ReadTextFile(directory + "/expected.json");
+  AISP_CHECK_MSG(text.has_value(), "no expected.json in " + directory);
+  const nlohmann::json expected = nlohmann::json::parse(*text);
+  std::vector<Told> told(2);
+  for (size_t i = 0; i < told.size(); ++i) {
+    const auto& c = expected["cases"][i];
+    told[i].tokens = c["prompt_ids"].get<std::vector<TokenId>>();
+    const auto story = c["greedy_ids"].get<std::vector<TokenId>>();
+    if (i == 0) told[i].tokens.insert(told[i].tokens.end(), story.begin(), story.end());
+  }
+  told[0].tokens.resize(kLongPrompt);
+  told[0].params.temperature = 0;
+  told[1].params.temperature = 0.9f;
+  told[1].params.top_p = 0.9f;
+  told[1].params.top_k = 40;
+  told[1].params.repetition_penalty = 1.1f;
+  told[1].params.seed = 7;
+  return told;
+}
+
+// One step over the rows of every sequence that are not computed yet; what it draws is appended.
+void Step(AsyncExecutor& executor, std::vector<Told>& told, std::vector<int32_t>& computed) {
+  std::vector<TokenId> tokens;
+  std::vector<int32_t> positions, slots, table, logit_rows;
+  std::vector<SequenceRows> rows;
+  std::vector<SampleRow> samples;
+  for (size_t i = 0; i < told.size(); ++i) {
+    const auto length = static_cast<int32_t>(told[i].tokens.size());
+    const int32_t slot = static_cast<int32_t>(i);
+    rows.push_back({static_cast<int32_t>(tokens.size()), length - computed[i], length,
+                    static_cast<int32_t>(table.size())});
+    for (int32_t p = computed[i]; p < length; ++p) {
+      // What the step before drew is still on the device.
+      tokens.push_back(computed[i] > 0 ? kTokenOnDevice : told[i].tokens[static_cast<size_t>(p)]);
+      positions.push_back(p);
+      slots.push_back(slot);
+    }
+    for (int32_t b = 0; b < kBlocksEach; ++b) table.push_back(slot + 2 * b);
+    logit_rows.push_back(static_cast<int32_t>(tokens.size()) - 1);
+    SampleRow sample;
+    sample.logit_index = sample.slot = slot;
+    sample.position = static_cast<uint32_t>(length);
+    sample.params = &told[i].params;
+    sample.prompt = told[i].tokens;
+    samples.push_back(sample);
+    computed[i] = length;
+  }
+  StepInput input;
+  input.batch = {tokens, positions, slots, rows, table, logit_rows};
+  input.samples = samples;
+  const auto ticket = executor.Launch(input);
+  ASSERT_TRUE(ticket.has_value()) << ticket.error().message;
+  const auto result = executor.Collect(*ticket);
+  ASSERT_TRUE(result.has_value()) << result.error().message;
+  for (size_t i = 0; i < told.size(); ++i) {
+    ASSERT_TRUE(result->tokens[i].status.has_value()) << result->tokens[i].status.error().message;
+    told[i].tokens.push_back(result->tokens[i].token);
+  }
+}
+
+void ReadLogits(Device& device, const AsyncExecutor& executor, std::vector<Told>& told) {
+  const TensorView logits = executor.logits();
+  auto stream = device.CreateStream();
+  ASSERT_TRUE(stream.has_value());
+  for (size_t i = 0; i < told.size(); ++i) {
+    told[i].logits.resize(static_cast<size_t>(logits.cols()));
+    const float* from = logits.as<float>() + static_cast<int64_t>(i) * logits.cols();
+    ASSERT_TRUE(
+        device.Copy(told[i].logits.data(), from, told[i].logits.size() * sizeof(float), **stream)
+            .has_value());
+  }
+  ASSERT_TRUE(device.Synchronize(**stream).has_value());
+}
+
+class GpuSteps : public testing::TestWithParam<Format> {
+ protected:
+  void SetUp() override {
+    directory_ = StoryDirectory("story-7m");
+    if (directory_.empty()) GTEST_SKIP() << "models/story-7m is not there";
+  }
+
+  // The choices among matrix kernels are kept for the next run in the same TEST_TMPDIR: timing them under a sanitizer takes minutes.
+  void Run(bool graphs, std::vector<Told>* told) {
+    auto opened = OpenTestGpu(testing::TempDir() + "/aisp_steps_tuning");
+    if (!opened && opened.error().code == Code::kNotFound) GTEST_SKIP() << opened.error().message;
+    ASSERT_TRUE(opened.has_value()) << opened.error().message;
+    AsyncExecutorOptions options;
+    options.base.model.compute_dtype = DType::kBF16;
+    options.base.model.max_batch_tokens = 256;
+    options.base.model.weight_format = GetParam().weights;
+    options.base.max_slots = 2;
+    options.base.block_tokens = kBlockTokens;
+    options.base.num_blocks = 2 * kBlocksEach;
+    options.base.kv_dtype = GetParam().kv;
+    options.use_graphs = graphs;
+    auto made = AsyncExecutor::Create(directory_, options, *opened->device, *opened->ops);
+    ASSERT_TRUE(made.has_value()) << made.error().message;
+    AsyncExecutor& executor = **made;
+    *told = Prompts(directory_);
+    std::vector<int32_t> computed(told->size(), 0);
+    for (int i = 0; i <= kDecodeSteps; ++i)
+      ASSERT_NO_FATAL_FAILURE(Step(executor, *told, computed));
+    ReadLogits(*opened->device, executor, *told);
+    // Two launches a layer, and what stands before and behind the layers.
+    const auto layers = static_cast<size_t>(executor.kv_layout().num_layers);
+    if (graphs) {
+      EXPECT_LE(executor.GraphOperations(2), 2 * layers + 12);
+    }
+  }
+
+  std::string directory_;
+};
+
+TEST_P(GpuSteps, LogitsAreTheCpusAndGraphsDrawTheSameTokens) {
+  std::vector<Told> plain, captured;
+  ASSERT_NO_FATAL_FAILURE(Run(false, &plain));
+  if (IsSkipped()) return;
+  ASSERT_NO_FATAL_FAILURE(Run(true, &captured));
+  Rig cpu = Rig::Open(directory_, {});
+  for (size_t i = 0; i < plain.size(); ++i) {
+    EXPECT_EQ(captured[i].tokens, plain[i].tokens);
+    EXPECT_EQ(captured[i].logits, plain[i].logits);
+    std::vector<TokenId> seen = plain[i].tokens;
+    seen.pop_back();
+    const auto length = static_cast<int32_t>(seen.size());
+    auto sequence = cpu.NewSequence(std::move(seen), length);
+    const std::vector<float> want = cpu.LastLogits(sequence, 256);
+    double error = 0, norm = 0;
+    for (size_t t = 0; t < want.size(); ++t) {
+      error += std::pow(plain[i].logits[t] - want[t], 2);
+      norm += std::pow(want[t], 2);
+    }
+    error = std::sqrt(error / norm);
+    printf("%s, sequence %zu: %.4f\n", GetParam().name, i, error);
+    EXPECT_LT(error, GetParam().limit);  // false for NaN
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, GpuSteps,
+                         testing::Values(Format{"bf16", WeightFormat::kCompute, DType::kBF16, 0.05},
+                                         Format{"fp8", WeightFormat::kFp8, DType::kBF16, 0.1},
+                                         Format{"nvfp4", WeightFormat::kNvfp4, DType::kBF16, 0.35},
+                                         Format{"bf16_kv_fp8", WeightFormat::kCompute,
+                                                DType::kF8E4M3, 0.15}),
+                         [](const auto& param) { return param.param.name; });
+
+}  // namespace
+}  // namespace aisp
