@@ -6,6 +6,7 @@
 #include <set>
 
 #include "config/command_line.h"
+#include "tests/support/temp_files.h"
 
 namespace aisp {
 namespace {
@@ -112,12 +113,8 @@ TEST(Config, EveryShippedExampleLoads) {
 }
 
 TEST(CommandLine, FlagsWinOverTheFileAndTheFileOverDefaults) {
-  const std::string path = ::testing::TempDir() + "/aisp_flags_win.yaml";
-  FILE* file = fopen(path.c_str(), "w");
-  ASSERT_NE(file, nullptr);
-  fputs("http:\n  port: 1111\n  address: 0.0.0.0\n", file);
-  fclose(file);
-  const auto parsed = Parse({"--port", "2222", "--config", path});
+  const TempFile file("flags_win.yaml", "http:\n  port: 1111\n  address: 0.0.0.0\n");
+  const auto parsed = Parse({"--port", "2222", "--config", file.path()});
   ASSERT_TRUE(parsed) << parsed.error().message;
   EXPECT_EQ(parsed->config.http.port, 2222);
   EXPECT_EQ(parsed->config.http.address, "0.0.0.0");

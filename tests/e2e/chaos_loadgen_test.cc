@@ -2,7 +2,6 @@
 // has one end, what completes is what the undisturbed run said, and no block stays behind. AISP_CHAOS_REQUESTS as in chaos_test.cc.
 #include <gmock/gmock.h>
 
-#include <fstream>
 #include <future>
 #include <random>
 
@@ -69,7 +68,7 @@ TEST(ChaosLoadgen, EveryRequestEndsOnceWithTheUndisturbedTextWhileWorkersAreKill
   const LoadgenRun ran = second.get();
   EXPECT_EQ(ran.code, 0) << ran.output;
   EXPECT_THAT(ran.output, HasSubstr("all equal"));
-  const Json result = stormy.ReadJson();
+  const Json result = ReadJson(stormy);
   ASSERT_TRUE(result.is_object());
   EXPECT_EQ(result["failed"], 0);
   EXPECT_EQ(result["completed"].get<int>() + result["cancelled"].get<int>(), AISP_CHAOS_REQUESTS);
@@ -91,10 +90,7 @@ void RollUnderLoad(const std::string& surface) {
       rolled(surface + "_rolled.json");
   Process up({"up", "--port=0", "--prefill=1", "--decode=1", "--dtype=f32", "--drain-timeout=10s"},
              log.path());
-  const auto text = [&] {
-    std::ifstream in(log.path());
-    return std::string(std::istreambuf_iterator<char>(in), {});
-  };
+  const auto text = [&] { return log.Read(); };
   const std::string http = up.Await("http", seconds(60));
   const std::string grpc = up.Await("grpc", seconds(60));
   ASSERT_FALSE(http.empty() || grpc.empty()) << text();
@@ -110,7 +106,7 @@ void RollUnderLoad(const std::string& surface) {
     const LoadgenRun ran = RunLoadgen(arguments + " --save-result --result-filename " +
                                       rolled.path() + " --compare " + calm.path());
     ASSERT_EQ(ran.code, 0) << ran.output << text();
-    EXPECT_EQ(rolled.ReadJson()["completed"], 60);
+    EXPECT_EQ(ReadJson(rolled)["completed"], 60);
     replaced = text().find("every process was replaced") != std::string::npos;
   }
   EXPECT_TRUE(replaced) << text();

@@ -8,7 +8,7 @@
 
 #include "tests/e2e/client.h"
 #include "tests/e2e/cluster.h"
-#include "tests/e2e/loadgen_run.h"
+#include "tests/support/temp_files.h"
 
 namespace aisp::e2e {
 namespace {
@@ -93,11 +93,9 @@ TEST(Commands, ATakenPortIsNamedWithTheWayOut) {
 }
 
 TEST(Commands, ACorruptCheckpointIsRefusedWithFileAndTensor) {
-  const std::string folder = ::testing::TempDir() + "/aisp_corrupt_model";
-  ASSERT_EQ(
-      std::system(
-          ("rm -rf " + folder + " && cp -r " AISP_SOURCE_DIR "/models/story-7m " + folder).c_str()),
-      0);
+  const TempFolder temp;
+  const std::string& folder = temp.path();
+  ASSERT_EQ(std::system(("cp -r " AISP_SOURCE_DIR "/models/story-7m/. " + folder).c_str()), 0);
   ASSERT_EQ(std::system(("truncate -s 1000000 " + folder + "/model.safetensors").c_str()), 0);
   const Ran ran = RunAisp("generate --model " + folder + " hello");
   EXPECT_EQ(ran.code, 1);
@@ -106,19 +104,15 @@ TEST(Commands, ACorruptCheckpointIsRefusedWithFileAndTensor) {
 
 // One shell that stops everything: what `up` starts must be gone when it is.
 TEST(Commands, UpStartsEveryProcessTellsAStoryAndStopsAllOfThem) {
-  const TempFile file("up.log");
-  const std::string& log = file.path();
+  const TempFile log("up.log");
   const std::string command = "timeout -s INT 60 " AISP_BINARY_DIR
                               "/bin/aisp up --demo --port 0 > " +
-                              log + " 2>&1 & echo $!";
+                              log.path() + " 2>&1 & echo $!";
   FILE* pipe = popen(command.c_str(), "r");
   ASSERT_NE(pipe, nullptr);
   int shell_pid = 0;
   ASSERT_EQ(fscanf(pipe, "%d", &shell_pid), 1);
-  const auto text = [&] {
-    std::ifstream in(log);
-    return std::string(std::istreambuf_iterator<char>(in), {});
-  };
+  const auto text = [&] { return log.Read(); };
   ASSERT_TRUE(Eventually([&] {
     return text().find("Ctrl-C stops everything") != std::string::npos;
   })) << text();
@@ -144,13 +138,12 @@ TEST(Commands, AWorkerWhoseFingerprintDiffersIsRefusedWithBothValues) {
   Cluster cluster({});
   ASSERT_TRUE(cluster.AwaitReady());
   const std::string workers = cluster.router->Await("workers");
-  const std::string log = ::testing::TempDir() + "/aisp_refused.log";
+  const TempFile log("refused.log");
   Process odd({"serve", "--role=decode", "--worker-id=odd", "--block-size=32",
                "--routers=" + workers, "--log-level=warning"},
-              log);
+              log.path());
   ASSERT_TRUE(Eventually([&] {
-    std::ifstream in(log);
-    const std::string text(std::istreambuf_iterator<char>(in), {});
+    const std::string text = log.Read();
     return text.find("16") != std::string::npos && text.find("32") != std::string::npos &&
            text.find("block_tokens") != std::string::npos;
   }));

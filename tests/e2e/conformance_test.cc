@@ -2,13 +2,13 @@
 // what is wrong with it.
 #include <gmock/gmock.h>
 
-#include <fstream>
 #include <functional>
 #include <map>
 #include <set>
 
 #include "tests/e2e/client.h"
 #include "tests/e2e/cluster.h"
+#include "tests/support/temp_files.h"
 
 namespace aisp::e2e {
 namespace {
@@ -603,12 +603,11 @@ TEST(Conformance, PathsAndMethodsAndTimeouts) {
 }
 
 TEST(Conformance, KeysSeparateTenantsAndNeverShow) {
-  const std::string log = ::testing::TempDir() + "/aisp_conformance_keys.log";
-  const std::string keys = ::testing::TempDir() + "/aisp_conformance_keys";
-  std::ofstream(keys) << "fox:sk-fox-1\nfox:sk-fox-2\nsk-unnamed\n";
-  Process server(
-      {"serve", "--role=all", "--port=0", "--api-keys-file=" + keys, "--max-inflight-per-key=1"},
-      log);
+  const TempFile log("keys.log");
+  const TempFile keys("keys", "fox:sk-fox-1\nfox:sk-fox-2\nsk-unnamed\n");
+  Process server({"serve", "--role=all", "--port=0", "--api-keys-file=" + keys.path(),
+                  "--max-inflight-per-key=1"},
+                 log.path());
   const std::string http = server.Await("http");
   ASSERT_NE(http, "");
   // The probes are open.
@@ -657,8 +656,7 @@ TEST(Conformance, KeysSeparateTenantsAndNeverShow) {
   Api(http, "sk-fox-1").Send("POST", kCompletions, With("\"n\":1"), {{"x-request-id", "find-me"}});
   server.Signal(SIGTERM);
   EXPECT_EQ(server.AwaitExit(std::chrono::seconds(10)), 0);
-  std::ifstream in(log);
-  const std::string text(std::istreambuf_iterator<char>(in), {});
+  const std::string text = log.Read();
   EXPECT_THAT(text, Not(HasSubstr("sk-")));
   const size_t line = text.find("request answered request=find-me");
   ASSERT_NE(line, std::string::npos);

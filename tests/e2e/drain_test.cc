@@ -6,6 +6,7 @@
 #include "tests/e2e/client.h"
 #include "tests/e2e/cluster.h"
 #include "tests/e2e/load.h"
+#include "tests/support/temp_files.h"
 
 namespace aisp::e2e {
 namespace {
@@ -131,16 +132,15 @@ TEST(Drain, TheAdminEndpointIsForThisMachineOrForWhoeverHasTheKey) {
   EXPECT_EQ(status(cluster.http(), {{"x-forwarded-for", "10.0.0.1"}}), 403);
   EXPECT_EQ(status(cluster.http(), {{"origin", "http://example.com"}}), 403);
 
-  const std::string file = ::testing::TempDir() + "/aisp_admin_key";
-  std::ofstream(file) << "open-sesame\n";
+  const TempFile key("admin_key", "open-sesame\n");
   Process keyed({"serve", "--role=router", "--port=0", "--router-listen=127.0.0.1:0", "--no-grpc",
-                 "--admin=key", "--admin-key-file=" + file, "--log-level=error"});
+                 "--admin=key", "--admin-key-file=" + key.path(), "--log-level=error"});
   const std::string http = keyed.Await("http");
   ASSERT_NE(http, "");
   EXPECT_EQ(status(http, {}), 401);
   EXPECT_EQ(status(http, {{"authorization", "Bearer open"}}), 401);
   EXPECT_EQ(status(http, {{"authorization", "Bearer open-sesame"}}), 200);
-  EXPECT_EQ(RunAisp("drain --list --key-file=" + file + " --router=http://" + http).code, 0);
+  EXPECT_EQ(RunAisp("drain --list --key-file=" + key.path() + " --router=http://" + http).code, 0);
   Process off({"serve", "--role=router", "--port=0", "--router-listen=127.0.0.1:0", "--no-grpc",
                "--admin=off", "--log-level=error"});
   EXPECT_EQ(status(off.Await("http"), {}), 403);
@@ -148,11 +148,11 @@ TEST(Drain, TheAdminEndpointIsForThisMachineOrForWhoeverHasTheKey) {
 
 // One id tells the life of a request in every process's log.
 TEST(Drain, ARequestIdLeadsThroughTheLogsOfAllProcesses) {
-  const std::string folder = ::testing::TempDir();
+  const TempFolder folder;
   const std::vector<std::string> common = {"serve", "--log-level=info", "--no-grpc"};
   const auto start = [&](std::vector<std::string> args, const std::string& log) {
     args.insert(args.begin(), common.begin(), common.end());
-    return std::make_unique<Process>(args, folder + "/aisp_life_" + log + ".log");
+    return std::make_unique<Process>(args, folder.path() + "/" + log + ".log");
   };
   auto router = start({"--role=router", "--port=0", "--router-listen=127.0.0.1:0"}, "router");
   const std::string workers = "--routers=" + router->Await("workers");
@@ -168,7 +168,7 @@ TEST(Drain, ARequestIdLeadsThroughTheLogsOfAllProcesses) {
   ASSERT_TRUE(answer);
   EXPECT_EQ(answer->status, 200) << answer->body;
   const auto lines_with_id = [&](const std::string& log) {
-    std::ifstream in(folder + "/aisp_life_" + log + ".log");
+    std::ifstream in(folder.path() + "/" + log + ".log");
     int count = 0;
     for (std::string line; std::getline(in, line);)
       count += line.find("life-of-4711") != std::string::npos ? 1 : 0;
@@ -186,7 +186,7 @@ TEST(Drain, ARequestIdLeadsThroughTheLogsOfAllProcesses) {
     EXPECT_EQ(worker->AwaitExit(seconds(10)), 0);
   }
   for (const char* process : {"router", "prefill", "decode"}) {
-    std::ifstream in(folder + "/aisp_life_" + process + ".log");
+    std::ifstream in(folder.path() + "/" + process + ".log");
     for (std::string line; std::getline(in, line);) {
       EXPECT_EQ(line.find(" W "), std::string::npos) << process << ": " << line;
       EXPECT_EQ(line.find("warning"), std::string::npos) << process << ": " << line;

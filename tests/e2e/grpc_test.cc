@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 
-#include <fstream>
 #include <map>
 #include <thread>
 
@@ -11,6 +10,7 @@
 #include "inference.grpc.pb.h"
 #include "tests/e2e/client.h"
 #include "tests/e2e/cluster.h"
+#include "tests/support/temp_files.h"
 
 namespace aisp::e2e {
 namespace {
@@ -297,9 +297,8 @@ TEST(Grpc, HealthFollowsReadinessAndWatchersAreTold) {
 }
 
 TEST(Grpc, KeysAreAskedForAndHealthStaysOpen) {
-  const std::string keys = ::testing::TempDir() + "/aisp_grpc_keys";
-  std::ofstream(keys) << "# who may come\nfox:sk-fox\nsk-nobody\n";
-  Cluster cluster({.prefill = 0, .router_flags = {"--api-keys-file=" + keys}});
+  const TempFile keys("grpc_keys", "# who may come\nfox:sk-fox\nsk-nobody\n");
+  Cluster cluster({.prefill = 0, .router_flags = {"--api-keys-file=" + keys.path()}});
   // Registration does not need a key.
   const std::string address = cluster.router->Await("grpc");
   const auto stub = StubOf(address);
@@ -325,13 +324,12 @@ TEST(Grpc, ATakenPortIsNamedWithTheWayOut) {
       {"serve", "--role=router", "--port=0", "--router-listen=127.0.0.1:0", "--log-level=warning"});
   const std::string taken = first.Await("grpc");
   ASSERT_NE(taken, "");
-  const std::string log = ::testing::TempDir() + "/aisp_grpc_port_taken.log";
+  const TempFile log("grpc_port_taken.log");
   Process second({"serve", "--role=router", "--port=0", "--router-listen=127.0.0.1:0",
                   "--grpc-port=" + taken.substr(taken.rfind(':') + 1)},
-                 log);
+                 log.path());
   EXPECT_EQ(second.AwaitExit(std::chrono::seconds(20)), 1);
-  std::ifstream in(log);
-  const std::string text(std::istreambuf_iterator<char>(in), {});
+  const std::string text = log.Read();
   EXPECT_THAT(text, HasSubstr("--grpc-port"));
   EXPECT_THAT(text, HasSubstr("--no-grpc"));
 }

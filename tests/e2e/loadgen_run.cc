@@ -1,12 +1,9 @@
 #include "tests/e2e/loadgen_run.h"
 
-#include <gtest/gtest.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <array>
 #include <cstdio>
-#include <fstream>
 
 namespace aisp::e2e {
 
@@ -21,13 +18,8 @@ LoadgenRun RunLoadgen(const std::string& arguments) {
   return run;
 }
 
-TempFile::TempFile(const std::string& name)
-    : path_(::testing::TempDir() + "/aisp_" + std::to_string(getpid()) + "_" + name) {}
-TempFile::~TempFile() { unlink(path_.c_str()); }
-
-Json TempFile::ReadJson() const {
-  std::ifstream in(path_);
-  return Json::parse(in, nullptr, /*allow_exceptions=*/false);
+Json ReadJson(const TempFile& file) {
+  return Json::parse(file.Read(), nullptr, /*allow_exceptions=*/false);
 }
 
 bool GaveEverythingBack(const std::string& admin) {

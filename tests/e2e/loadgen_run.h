@@ -4,6 +4,7 @@
 #include <string>
 
 #include "tests/e2e/client.h"
+#include "tests/support/temp_files.h"
 
 namespace aisp::e2e {
 
@@ -13,20 +14,8 @@ struct LoadgenRun {
 };
 LoadgenRun RunLoadgen(const std::string& arguments);
 
-// A file under the tests' temporary folder with a name of this process's own; removed at the end.
-class TempFile {
- public:
-  explicit TempFile(const std::string& name);
-  ~TempFile();
-  TempFile(const TempFile&) = delete;
-  TempFile& operator=(const TempFile&) = delete;
-  const std::string& path() const { return path_; }
-  // Its content as JSON, "discarded" when it is none.
-  Json ReadJson() const;
-
- private:
-  std::string path_;
-};
+// A file's content as JSON, "discarded" when it is none.
+Json ReadJson(const TempFile& file);
 
 // Nothing runs or waits on the worker, and no block is in use or in quarantine.
 bool GaveEverythingBack(const std::string& admin);

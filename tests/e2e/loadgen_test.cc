@@ -1,11 +1,8 @@
 // The load client as a user runs it, against a real cluster: counts that add up, files with what they promise, nothing left in
 // the pools.
 #include <gmock/gmock.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 
 #include "tests/e2e/client.h"
 #include "tests/e2e/cluster.h"
@@ -16,15 +13,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-Json ReadJson(const std::string& path) {
-  std::ifstream in(path);
-  return Json::parse(in, nullptr, /*allow_exceptions=*/false);
-}
-
-std::string Temp(const std::string& name) {
-  return ::testing::TempDir() + "/aisp_loadgen_" + std::to_string(getpid()) + "_" + name;
-}
 
 // What a worker's pool has when nobody asks for anything; cached blocks count as available.
 struct Pool {
@@ -49,14 +37,14 @@ TEST(Loadgen, TwoHundredRequestsWithCancelsAddUpAndLeaveNoBlockBehind) {
   }
   for (Pool& pool : pools) pool.available = Metric(pool.admin, "aisp_kv_blocks_available");
   ASSERT_GT(pools.back().available, 0);
-  const std::string result = Temp("result.json");
-  const std::string csv = Temp("requests.csv");
+  const TempFile result("result.json");
+  const TempFile csv("requests.csv");
   const LoadgenRun ran =
       RunLoadgen("--base-url http://" + cluster.http() +
                  " --wait-ready 20 --num-prompts 200 --request-rate 100 --input-len 96 "
                  "--output-len 24 --ignore-eos --cancel-rate 0.1 --goodput ttft:60000 "
                  "--save-result --result-filename " +
-                 result + " --csv " + csv);
+                 result.path() + " --csv " + csv.path());
   ASSERT_EQ(ran.code, 0) << ran.output;
   EXPECT_THAT(ran.output, AllOf(HasSubstr("Successful requests:"), HasSubstr("Mean TTFT (ms):"),
                                 HasSubstr("Cancelled by this client:")));
@@ -83,8 +71,8 @@ TEST(Loadgen, TwoHundredRequestsWithCancelsAddUpAndLeaveNoBlockBehind) {
   EXPECT_LT(cancelled, 45);
   EXPECT_EQ(json["total_output_tokens"], completed * 24);
   EXPECT_NEAR(json["total_input_tokens"].get<double>(), completed * 96, completed * 5);
-  std::ifstream rows(csv);
-  EXPECT_EQ(std::count(std::istreambuf_iterator<char>(rows), {}, '\n'), 201);
+  const std::string rows = csv.Read();
+  EXPECT_EQ(std::count(rows.begin(), rows.end(), '\n'), 201);
   for (const Pool& pool : pools) {
     EXPECT_TRUE(Eventually([&] { return IsIdle(pool); })) << pool.admin;
   }
@@ -93,22 +81,21 @@ TEST(Loadgen, TwoHundredRequestsWithCancelsAddUpAndLeaveNoBlockBehind) {
 TEST(Loadgen, GreedyTextsAreComparedAcrossRuns) {
   Cluster cluster({});
   ASSERT_TRUE(cluster.AwaitReady());
-  const std::string first = Temp("first.json");
+  const TempFile first("first.json");
   const std::string common = "--base-url http://" + cluster.http() +
                              " --wait-ready 20 --num-prompts 12 --input-len 40 --output-len 16 "
                              "--temperature 0 --max-concurrency 6 ";
-  const LoadgenRun once = RunLoadgen(common + "--save-detailed --result-filename " + first);
+  const LoadgenRun once = RunLoadgen(common + "--save-detailed --result-filename " + first.path());
   ASSERT_EQ(once.code, 0) << once.output;
   // Another order, cancels and the chance of another route: the same words.
   const LoadgenRun again =
-      RunLoadgen(common + "--request-rate 50 --cancel-rate 0.2 --compare " + first);
+      RunLoadgen(common + "--request-rate 50 --cancel-rate 0.2 --compare " + first.path());
   EXPECT_EQ(again.code, 0) << again.output;
   EXPECT_THAT(again.output, HasSubstr("all equal"));
   Json forged = ReadJson(first);
   for (Json& request : forged["requests"]) request["texts"][0] = "something else";
-  const std::string other = Temp("forged.json");
-  std::ofstream(other) << forged;
-  const LoadgenRun differs = RunLoadgen(common + "--compare " + other);
+  const TempFile other("forged.json", forged.dump());
+  const LoadgenRun differs = RunLoadgen(common + "--compare " + other.path());
   EXPECT_EQ(differs.code, 1);
   EXPECT_THAT(differs.output, HasSubstr("TEXTS DIFFER"));
 }
@@ -116,19 +103,19 @@ TEST(Loadgen, GreedyTextsAreComparedAcrossRuns) {
 TEST(Loadgen, ChatsAndSharedPrefixesWorkToo) {
   Cluster cluster({});
   ASSERT_TRUE(cluster.AwaitReady());
-  const std::string trace = Temp("trace.jsonl");
-  std::ofstream(trace)
-      << R"({"timestamp": 0, "input_length": 1024, "output_length": 8, "hash_ids": [1, 2]})"
-         "\n"
-      << R"({"timestamp": 100, "input_length": 1024, "output_length": 8, "hash_ids": [1, 2]})"
-         "\n"
-      << R"({"timestamp": 200, "input_length": 90000, "output_length": 8, "hash_ids": [1, 3]})"
-         "\n";
-  const std::string result = Temp("trace_result.json");
+  const TempFile trace(
+      "trace.jsonl",
+      R"({"timestamp": 0, "input_length": 1024, "output_length": 8, "hash_ids": [1, 2]})"
+      "\n"
+      R"({"timestamp": 100, "input_length": 1024, "output_length": 8, "hash_ids": [1, 2]})"
+      "\n"
+      R"({"timestamp": 200, "input_length": 90000, "output_length": 8, "hash_ids": [1, 3]})"
+      "\n");
+  const TempFile result("trace_result.json");
   const LoadgenRun ran =
       RunLoadgen("--base-url http://" + cluster.http() +
-                 " --wait-ready 20 --dataset-name mooncake --dataset-path " + trace +
-                 " --time-scale 10 --save-result --result-filename " + result);
+                 " --wait-ready 20 --dataset-name mooncake --dataset-path " + trace.path() +
+                 " --time-scale 10 --save-result --result-filename " + result.path());
   EXPECT_EQ(ran.code, 0) << ran.output;
   EXPECT_THAT(ran.output, HasSubstr("1 of 3 requests do not fit"));
   EXPECT_GT(ReadJson(result)["total_cached_tokens"].get<int>(), 900);
@@ -144,17 +131,17 @@ TEST(Loadgen, TheSameTextsComeByGrpc) {
   ASSERT_TRUE(cluster.AwaitReady());
   const std::string grpc = cluster.router->Await("grpc");
   ASSERT_NE(grpc, "");
-  const std::string http_result = Temp("http.json");
+  const TempFile http_result("http.json");
   const std::string common =
       " --num-prompts 20 --input-len 50 --output-len 12 --temperature 0 --wait-ready 20 ";
   const LoadgenRun http =
       RunLoadgen("--base-url http://" + cluster.http() + common +
-                 "--prompt-format ids --save-detailed --result-filename " + http_result);
+                 "--prompt-format ids --save-detailed --result-filename " + http_result.path());
   ASSERT_EQ(http.code, 0) << http.output;
-  const std::string grpc_result = Temp("grpc.json");
+  const TempFile grpc_result("grpc.json");
   const LoadgenRun same =
       RunLoadgen("--backend aisp-grpc --grpc-address " + grpc + common + "--compare " +
-                 http_result + " --save-result --result-filename " + grpc_result);
+                 http_result.path() + " --save-result --result-filename " + grpc_result.path());
   EXPECT_EQ(same.code, 0) << same.output;
   EXPECT_THAT(same.output, HasSubstr("20 of 20 texts compared, all equal"));
   EXPECT_EQ(ReadJson(grpc_result)["total_input_tokens"], 20 * 50);

@@ -2,12 +2,11 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
-#include <fstream>
-
 #include "net/listen_socket.h"
 #include "tests/e2e/client.h"
 #include "tests/e2e/cluster.h"
 #include "tests/e2e/load.h"
+#include "tests/support/temp_files.h"
 
 namespace aisp::e2e {
 namespace {
@@ -155,14 +154,11 @@ TEST(Rolling, AStoppedRouterGoesOnWhereItWas) {
 }
 
 TEST(Rolling, UpReplacesEveryProcessOnSighupAndRestartsAKilledRouter) {
-  const std::string log = ::testing::TempDir() + "/aisp_rolling_up.log";
+  const TempFile log("rolling_up.log");
   Process up({"up", "--port=0", "--prefill=1", "--decode=1", "--dtype=f32", "--no-grpc",
               "--drain-timeout=5s"},
-             log);
-  const auto text = [&] {
-    std::ifstream in(log);
-    return std::string(std::istreambuf_iterator<char>(in), {});
-  };
+             log.path());
+  const auto text = [&] { return log.Read(); };
   const std::string http = up.Await("http", seconds(60));
   ASSERT_NE(http, "") << text();
   {

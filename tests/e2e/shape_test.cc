@@ -83,7 +83,7 @@ TEST_F(Shape, TakesLoad) {
                  "--ignore-eos --vocab-size 3000 --save-result --result-filename " +
                  result.path());
   ASSERT_EQ(ran.code, 0) << ran.output;
-  const Json said = result.ReadJson();
+  const Json said = ReadJson(result);
   EXPECT_EQ(said["completed"], 24);
   EXPECT_EQ(said["total_input_tokens"], 24 * 40);
   EXPECT_EQ(said["total_output_tokens"], 24 * 12);

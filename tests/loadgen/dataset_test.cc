@@ -1,4 +1,5 @@
 #include "loadgen/dataset.h"
+#include "tests/support/temp_files.h"
 
 #include <gmock/gmock.h>
 
@@ -314,10 +315,9 @@ TEST(Warmups, ShareNoPromptWithTheRun) {
 }
 
 TEST(LoadDataset, TooFewPromptsAreSentAgainWithANote) {
-  const std::string path = ::testing::TempDir() + "/aisp_loadgen_custom.jsonl";
-  std::ofstream(path) << "{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n";
+  const TempFile file("custom.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n");
   Options options = ForTrace("custom");
-  options.dataset_path = path;
+  options.dataset_path = file.path();
   options.num_prompts = 5;
   std::vector<std::string> notes;
   const auto items = LoadDataset(options, &notes);

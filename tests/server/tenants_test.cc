@@ -1,9 +1,9 @@
 // API keys: who is let in, as whom, and what nobody gets to read.
 #include "server/tenants.h"
+#include "tests/support/temp_files.h"
 
 #include <gmock/gmock.h>
 
-#include <fstream>
 #include <set>
 
 namespace aisp {
@@ -66,19 +66,18 @@ TEST(Tenants, ABadListIsRefusedByPlaceAndNotQuoted) {
 }
 
 TEST(Tenants, AFileHoldsOneKeyALineAndMustHoldOne) {
-  const std::string path = ::testing::TempDir() + "/aisp_tenants_test";
+  const TempFile file("tenants", "# keys\n\n  fox:sk-1  \r\nsk-2\n");
   Config config;
-  config.http.api_keys_file = path;
-  std::ofstream(path) << "# keys\n\n  fox:sk-1  \r\nsk-2\n";
+  config.http.api_keys_file = file.path();
   auto tenants = Tenants::Load(config);
   ASSERT_TRUE(tenants) << tenants.error().message;
   EXPECT_EQ(*(*tenants)->Authenticate("Bearer sk-1"), "fox");
   EXPECT_TRUE((*tenants)->Authenticate("Bearer sk-2"));
-  std::ofstream(path) << "# nothing\n";
+  file.Write("# nothing\n");
   EXPECT_THAT(Tenants::Load(config).error().message, HasSubstr("holds no key"));
-  std::ofstream(path) << "sk-1\nbad key\n";
-  EXPECT_THAT(Tenants::Load(config).error().message, HasSubstr(path + ":2"));
-  config.http.api_keys_file = path + "-not-there";
+  file.Write("sk-1\nbad key\n");
+  EXPECT_THAT(Tenants::Load(config).error().message, HasSubstr(file.path() + ":2"));
+  config.http.api_keys_file = file.path() + "-not-there";
   EXPECT_THAT(Tenants::Load(config).error().message, HasSubstr("cannot read"));
 }
 

@@ -11,7 +11,7 @@ namespace aisp {
 namespace {
 
 std::unique_ptr<Tokenizer> Tiny() {
-  testing::TempFolder folder;
+  TempFolder folder;
   folder.Write("tokenizer.json", testing::TinyTokenizer().dump());
   auto t = Tokenizer::Load(folder.path());
   EXPECT_TRUE(t.has_value());

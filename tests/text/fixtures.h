@@ -1,8 +1,6 @@
 // Small things that the tests of text/ share: a temporary model folder, JSON to Value, a tiny tokenizer.
 #pragma once
 
-#include <unistd.h>
-
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -10,6 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tests/support/temp_files.h"
 #include "text/value.h"
 
 namespace aisp::testing {
@@ -38,29 +37,6 @@ inline Value ToValue(const Json& j) {
   }
   return {};
 }
-
-// A folder of its own, removed at the end.
-class TempFolder {
- public:
-  TempFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "aisp_text_XXXXXX").string();
-    path_ = mkdtemp(name.data());
-  }
-  ~TempFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-
-  void Write(const std::string& name, const std::string& content) const {
-    std::ofstream(path_ / name, std::ios::binary) << content;
-  }
-  std::string path() const { return path_.string(); }
-
- private:
-  std::filesystem::path path_;
-};
 
 // A byte-level BPE of six letters, a few merges and three added tokens.
 inline Json TinyTokenizer() {

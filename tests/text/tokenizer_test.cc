@@ -14,7 +14,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::Json;
-using testing::TempFolder;
 
 Result<std::unique_ptr<Tokenizer>> LoadJson(const std::string& content,
                                             const std::string& config = "") {
