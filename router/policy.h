@@ -68,8 +68,11 @@ enum class RouteReason : uint8_t {
   kForcedLocal,
 };
 inline constexpr std::array kRouteReasons = {
-    RouteReason::kRemotePrefill, RouteReason::kLocalCheaper, RouteReason::kLocalCached,
-    RouteReason::kLocalNoPrefillWorker, RouteReason::kTakeover};
+    RouteReason::kRemotePrefill,        RouteReason::kLocalCheaper, RouteReason::kLocalCached,
+    RouteReason::kLocalNoPrefillWorker, RouteReason::kTakeover,     RouteReason::kForcedRemote,
+    RouteReason::kForcedLocal};
+static_assert(kRouteReasons.size() == static_cast<size_t>(RouteReason::kForcedLocal) + 1,
+              "whoever counts by reason has a place for each");
 std::string_view RouteReasonName(RouteReason reason);
 
 struct Placement {

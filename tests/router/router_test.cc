@@ -601,6 +601,25 @@ TEST(Router, ALongPromptIsPrefilledRemotelyAndNamesFallbacks) {
       h.HasMetric("aisp_route_decisions_total{model=\"story\",reason=\"remote-prefill\"", "1"));
 }
 
+TEST(Router, APlaceThatTheClientForcesIsCountedAsThatAndAsNothingElse) {
+  RouterHarness h;
+  h.AddDecode("d");
+  h.AddPrefill("p");
+  const std::pair<PrefillPreference, const char*> forced[] = {
+      {PrefillPreference::kRemote, "forced-remote"}, {PrefillPreference::kLocal, "forced-local"}};
+  for (const auto& [preference, reason] : forced) {
+    RouterRequest request = h.Request(600);
+    request.prefill = preference;
+    RecordingObserver seen;
+    ASSERT_TRUE(h.Submit(request, &seen));
+    EXPECT_EQ(seen.routes[0].reason, reason);
+    EXPECT_TRUE(h.HasMetric(
+        std::string("aisp_route_decisions_total{model=\"story\",reason=\"") + reason + "\"", "1"));
+  }
+  EXPECT_TRUE(h.HasMetric("aisp_router_lookup_tokens_total", "1200"));
+  EXPECT_TRUE(h.HasMetric("aisp_router_cached_tokens_total", "0"));
+}
+
 TEST(Router, TheRoutersOwnShareIsPartOfTheQueueTime) {
   RouterHarness h;
   const LinkId d0 = h.AddDecode("d0");
