@@ -45,11 +45,19 @@ __device__ __forceinline__ void BringWeights(const ChainShared<C>& shared,
                                              const ChainParams& chain) {
   const uint64_t once = EvictFirstPolicy();
   StagePlace<C> place;
+  StagePlace<C> landed;  // the oldest stage that may still be in flight
+  int in_flight = 0;
   for (int s = 0; s < chain.count; ++s) {
     const StreamParams& p = chain.steps[s].p;
     const ChainShare share(p.units);
     for (int32_t unit = share.begin; unit < share.end; ++unit) {
       BarrierWait(shared.Empty(place.stage), place.parity ^ 1);
+      if (in_flight == ChainShared<C>::kInFlight) {
+        BarrierWait(shared.FullWeight(landed.stage), landed.parity);
+        landed.Advance();
+      } else {
+        ++in_flight;
+      }
       BarrierArriveExpect(shared.FullWeight(place.stage), C::kWeightBytes);
       LoadWeightUnit<C>(shared.Weight(place.stage), shared.FullWeight(place.stage), unit, p,
                         &chain.steps[s].weight, once);

@@ -17,6 +17,12 @@ template <class C>
 struct ChainShared {
   static constexpr int kThreads = C::kConsumers + 96;
   static constexpr int kBarriers = 3 * C::kStages + 1;
+  // Stages of weights that a CTA has asked for and not got, at most. As many as keep memory busy and no more: whatever else the
+  // chain reads (parts, counters, inputs) stands in the same queue.
+  static constexpr int kInFlightBytes = 48 << 10;
+  static constexpr int kInFlight = C::kWeightBytes * C::kStages < kInFlightBytes
+                                       ? C::kStages
+                                       : (kInFlightBytes + C::kWeightBytes - 1) / C::kWeightBytes;
   static constexpr int kBytes =
       1024 + C::kStages * C::kStageBytes + 8 * (kBarriers + kBarriers % 2) + 2 * 4 * C::kTokens;
 
