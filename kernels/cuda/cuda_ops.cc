@@ -162,7 +162,7 @@ class CudaOps final : public Ops {
     };
     RopeAppendCall call;
     call.qkv = p.qkv.data;
-    call.qkv_type = call.q_out_type = p.qkv.dtype;
+    call.qkv_type = p.qkv.dtype;
     call.qkv_row_stride = call.q_out_row_stride = p.qkv.strides[0];
     call.q_out = p.qkv.data;
     call.cos_sin = p.cos_sin.as<const float>();

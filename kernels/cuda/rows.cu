@@ -13,18 +13,44 @@ namespace {
 
 constexpr int kThreads = 256;
 
-template <typename T>
-__global__ void EmbeddingKernel(const T* table, int64_t vocabulary, int64_t dim,
-                                const int32_t* tokens, const int32_t* slot_of_row,
-                                const int32_t* slot_tokens, float* hidden) {
-  BeginOverlapped();
-  const int64_t row = blockIdx.x;
-  int32_t token = tokens[row];
-  if (token < 0) token = slot_tokens[slot_of_row[row]];
+__device__ __forceinline__ int32_t TokenOf(const int32_t* tokens, const int32_t* slot_of_row,
+                                           const int32_t* slot_tokens, int64_t vocabulary) {
+  int32_t token = tokens[blockIdx.x];
+  if (token < 0) token = slot_tokens[slot_of_row[blockIdx.x]];
   // A slot whose draw failed holds no token; its row's result is thrown away.
-  if (token < 0 || token >= vocabulary) token = 0;
-  for (int64_t i = threadIdx.x; i < dim; i += blockDim.x)
-    hidden[row * dim + i] = ToFloat(table[int64_t{token} * dim + i]);
+  return token < 0 || token >= vocabulary ? 0 : token;
+}
+
+// Four elements.
+__device__ __forceinline__ float4 Load4(const float* x) {
+  return *reinterpret_cast<const float4*>(x);
+}
+template <typename T>
+__device__ __forceinline__ float4 Load4(const T* x) {
+  const uint2 bits = *reinterpret_cast<const uint2*>(x);
+  const T* v = reinterpret_cast<const T*>(&bits);
+  return {ToFloat(v[0]), ToFloat(v[1]), ToFloat(v[2]), ToFloat(v[3])};
+}
+
+template <typename T>
+__global__ void EmbeddingKernel(const T* table, int64_t vocabulary, int dim4, const int32_t* tokens,
+                                const int32_t* slot_of_row, const int32_t* slot_tokens,
+                                float4* hidden) {
+  BeginOverlapped();
+  const int64_t token = TokenOf(tokens, slot_of_row, slot_tokens, vocabulary);
+#pragma unroll 4
+  for (int i = threadIdx.x; i < dim4; i += kThreads)
+    hidden[int64_t{blockIdx.x} * dim4 + i] = Load4(table + (token * dim4 + i) * 4);
+}
+
+template <typename T>
+__global__ void OddEmbeddingKernel(const T* table, int64_t vocabulary, int64_t dim,
+                                   const int32_t* tokens, const int32_t* slot_of_row,
+                                   const int32_t* slot_tokens, float* hidden) {
+  BeginOverlapped();
+  const int64_t token = TokenOf(tokens, slot_of_row, slot_tokens, vocabulary);
+  for (int64_t i = threadIdx.x; i < dim; i += kThreads)
+    hidden[blockIdx.x * dim + i] = ToFloat(table[token * dim + i]);
 }
 
 template <typename T>
@@ -39,35 +65,44 @@ __device__ __forceinline__ void Store4(__nv_bfloat16* y, float4 v) {
   *reinterpret_cast<uint2*>(y) = *reinterpret_cast<const uint2*>(pair);
 }
 
-// Rows of up to 8192 stay in registers between the two passes.
+__device__ __forceinline__ float4 Times(float4 a, float scale, float4 b) {
+  return {a.x * scale * b.x, a.y * scale * b.y, a.z * scale * b.z, a.w * scale * b.w};
+}
+
+// A row stays in registers between the sum and the product. What bounds this is bytes under way: few registers a thread, so that
+// five or more rows are on a multiprocessor, and the weights, which no kernel before this one writes, before the wait for it.
+constexpr int kNormVectors = 4;  // of a thread
+constexpr int kNormMostThreads = 1024;
+
 template <typename T>
-__global__ void __launch_bounds__(1024)
+__global__ void __launch_bounds__(kNormMostThreads)
     RmsNormKernel(const float* x, int64_t x_stride, const int32_t* row_indices, const float* weight,
                   T* y, int64_t y_stride, int dim4, float inverse_dim, float epsilon) {
   __shared__ float scratch[32];
-  constexpr int kKept = 8;
+  const auto* w4 = reinterpret_cast<const float4*>(weight);
+  float4 gain[kNormVectors], kept[kNormVectors];
+#pragma unroll
+  for (int j = 0; j < kNormVectors; ++j) {
+    const int i = j * blockDim.x + threadIdx.x;
+    gain[j] = i < dim4 ? __ldg(w4 + i) : float4{};
+  }
   BeginOverlapped();
   const int64_t from = row_indices != nullptr ? row_indices[blockIdx.x] : blockIdx.x;
   const auto* x4 = reinterpret_cast<const float4*>(x + from * x_stride);
-  float4 kept[kKept];
   float sum = 0;
 #pragma unroll
-  for (int j = 0; j < kKept; ++j) {
+  for (int j = 0; j < kNormVectors; ++j) {
     const int i = j * blockDim.x + threadIdx.x;
     kept[j] = i < dim4 ? x4[i] : float4{};
-    sum += kept[j].x * kept[j].x + kept[j].y * kept[j].y + kept[j].z * kept[j].z +
-           kept[j].w * kept[j].w;
   }
+#pragma unroll
+  for (const float4& v : kept) sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
   const float scale = rsqrtf(BlockSum(sum, scratch) * inverse_dim + epsilon);
-  const auto* w4 = reinterpret_cast<const float4*>(weight);
   T* row = y + blockIdx.x * y_stride;
 #pragma unroll
-  for (int j = 0; j < kKept; ++j) {
+  for (int j = 0; j < kNormVectors; ++j) {
     const int i = j * blockDim.x + threadIdx.x;
-    if (i >= dim4) break;
-    const float4 w = w4[i];
-    Store4(row + i * 4, float4{kept[j].x * scale * w.x, kept[j].y * scale * w.y,
-                               kept[j].z * scale * w.z, kept[j].w * scale * w.w});
+    if (i < dim4) Store4(row + i * 4, Times(kept[j], scale, gain[j]));
   }
 }
 
@@ -92,10 +127,9 @@ Status RmsNorm(const RmsNormParams& p, cudaStream_t stream) {
   const bool aligned = dim % 4 == 0 && p.x.strides[0] % 4 == 0 && p.y.strides[0] % 4 == 0 &&
                        reinterpret_cast<uintptr_t>(p.x.data) % 16 == 0;
   const auto rows = static_cast<unsigned>(p.rows);
-  if (aligned && dim <= 1024 * 32) {
+  if (aligned && dim <= int64_t{4} * kNormVectors * kNormMostThreads) {
     const auto dim4 = static_cast<int>(dim / 4);
-    int threads = 32;
-    while (threads < 1024 && threads < dim4) threads *= 2;
+    const int threads = (dim4 + 32 * kNormVectors - 1) / (32 * kNormVectors) * 32;
     return Check(LaunchOverlapped(RmsNormKernel<T>, rows, static_cast<unsigned>(threads), 0, stream,
                                   p.x.as<const float>(), p.x.strides[0], p.row_indices,
                                   p.weight.as<const float>(), static_cast<T*>(p.y.data),
@@ -140,12 +174,21 @@ void Convert(const From* from, void* to, DType to_type, int64_t count, cudaStrea
 }  // namespace
 
 Status LaunchEmbedding(const EmbeddingParams& p, cudaStream_t stream) {
+  const int64_t dim = p.table.cols();
+  const auto rows = static_cast<unsigned>(p.rows);
   const auto launch = [&](auto* table) {
-    return Check(LaunchOverlapped(
-                     EmbeddingKernel<std::remove_const_t<std::remove_pointer_t<decltype(table)>>>,
-                     static_cast<unsigned>(p.rows), kThreads, 0, stream, table, p.table.rows(),
-                     p.table.cols(), p.tokens, p.slot_of_row, p.slot_tokens, p.hidden.as<float>()),
-                 "embedding");
+    using T = std::remove_const_t<std::remove_pointer_t<decltype(table)>>;
+    if (dim % 4 == 0) {
+      return Check(
+          LaunchOverlapped(EmbeddingKernel<T>, rows, kThreads, 0, stream, table, p.table.rows(),
+                           static_cast<int>(dim / 4), p.tokens, p.slot_of_row, p.slot_tokens,
+                           static_cast<float4*>(p.hidden.data)),
+          "embedding");
+    }
+    return Check(
+        LaunchOverlapped(OddEmbeddingKernel<T>, rows, kThreads, 0, stream, table, p.table.rows(),
+                         dim, p.tokens, p.slot_of_row, p.slot_tokens, p.hidden.as<float>()),
+        "embedding");
   };
   switch (p.table.dtype) {
     case DType::kBF16:

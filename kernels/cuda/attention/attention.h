@@ -82,9 +82,8 @@ struct AttentionCall {
 struct RopeAppendCall {
   const void* qkv = nullptr;  // [rows, (heads + 2 kv_heads) * head_dim], kF32 or kBF16
   DType qkv_type = DType::kF32;
-  int64_t qkv_row_stride = 0;  // elements
-  void* q_out = nullptr;       // [rows, heads * head_dim]; may be qkv itself if the types agree
-  DType q_out_type = DType::kBF16;
+  int64_t qkv_row_stride = 0;    // elements
+  void* q_out = nullptr;         // [rows, heads * head_dim], of the same type; may be qkv itself
   int64_t q_out_row_stride = 0;  // elements
   const float* cos_sin =
       nullptr;  // [positions, head_dim]: cosines of the head_dim / 2 angles, then their sines

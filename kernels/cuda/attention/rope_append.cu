@@ -1,13 +1,16 @@
-// RoPE and KV append: a warp takes one head of one row: normalises it (where there are norm weights), rotates it, and stores it to
-// the query rows or to the pool. Every element is read once and written once.
+// RoPE and KV append: a CTA takes a row, and a few lanes of it a head: they normalise it (where there are norm weights), rotate it, and
+// store it to the query rows or to the pool, 16 bytes at a time. Every element is read once and written once; the angles are read
+// once for all heads of a row.
 #include "kernels/cuda/attention/attention.h"
-#include "kernels/cuda/attention/rope_head.cuh"
+#include "kernels/cuda/attention/ptx.cuh"
 #include "kernels/cuda/cuda_error.h"
 
 namespace aisp::cuda {
 namespace {
 
-constexpr int kWarps = 8;
+constexpr int kThreads = 128;
+constexpr int kAtOnce =
+    3;  // heads that a thread has under way: all of its own in a row of 48 heads of 128
 
 struct RopeArgs {
   const void* qkv;
@@ -30,81 +33,201 @@ struct RopeArgs {
   float v_scale;
 };
 
-template <int kDim, typename In, typename Out, typename Kv>
-__global__ void __launch_bounds__(32 * kWarps)
-    RopeAppendKernel(const __grid_constant__ RopeArgs a) {
-  const int32_t row = static_cast<int32_t>(blockIdx.x);
-  const int32_t head =
-      static_cast<int32_t>(blockIdx.y) * kWarps + static_cast<int32_t>(threadIdx.x) / 32;
-  ptx::WaitForPredecessor();
-  ptx::LetSuccessorStart();
-  if (head >= a.num_heads + 2 * a.num_kv_heads) return;
-  const int32_t position = a.positions[row];
-  if (position < 0) return;
-  Head<kDim> x;
-  x.template Load<In>(a.qkv, row * a.qkv_row_stride + static_cast<int64_t>(head) * kDim);
-  const float* angles = a.cos_sin + static_cast<int64_t>(position) * kDim;
-  if (head < a.num_heads) {
-    if (a.q_norm != nullptr) x.Normalise(a.q_norm, a.norm_epsilon);
-    x.Rotate(angles);
-    x.template Store<Out>(a.q_out, row * a.q_out_row_stride + static_cast<int64_t>(head) * kDim,
-                          1.0f);
-    return;
+// Eight neighbours in a row, as they lie there.
+template <typename T>
+struct Eight {
+  uint4 bits[sizeof(T) / 2];
+
+  __device__ __forceinline__ void Load(const void* from, int64_t at) {
+    const auto* p = reinterpret_cast<const uint4*>(static_cast<const T*>(from) + at);
+#pragma unroll
+    for (uint4& b : bits) b = *p++;
   }
-  const int32_t part = (head - a.num_heads) / a.num_kv_heads;  // K, V
-  const int32_t kv_head = (head - a.num_heads) % a.num_kv_heads;
-  if (part == 0) {
-    if (a.k_norm != nullptr) x.Normalise(a.k_norm, a.norm_epsilon);
-    x.Rotate(angles);
+  __device__ __forceinline__ void Widen(float (&v)[8]) const {
+    const auto* words = reinterpret_cast<const uint32_t*>(bits);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if constexpr (sizeof(T) == 4) {
+        v[i] = __uint_as_float(words[i]);
+      } else {
+        v[i] = __uint_as_float(i % 2 == 0 ? words[i / 2] << 16 : words[i / 2] & 0xffff0000u);
+      }
+    }
   }
-  float scale = 1.0f;
-  if constexpr (sizeof(Kv) == 1) {
-    scale = 1.0f / (a.device_scales != nullptr ? a.device_scales[part]
-                    : part == 0                ? a.k_scale
-                                               : a.v_scale);
+};
+
+template <typename T>
+__device__ __forceinline__ void Store8(void* to, int64_t at, const float (&v)[8], float scale) {
+  T* p = static_cast<T*>(to) + at;
+  if constexpr (sizeof(T) == 4) {
+    reinterpret_cast<float4*>(p)[0] = {v[0] * scale, v[1] * scale, v[2] * scale, v[3] * scale};
+    reinterpret_cast<float4*>(p)[1] = {v[4] * scale, v[5] * scale, v[6] * scale, v[7] * scale};
+  } else if constexpr (sizeof(T) == 2) {
+    *reinterpret_cast<uint4*>(p) = {ptx::Pack2<false>(v[0] * scale, v[1] * scale),
+                                    ptx::Pack2<false>(v[2] * scale, v[3] * scale),
+                                    ptx::Pack2<false>(v[4] * scale, v[5] * scale),
+                                    ptx::Pack2<false>(v[6] * scale, v[7] * scale)};
+  } else {
+    uint32_t words[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t low = __nv_cvt_float2_to_fp8x2({v[4 * i] * scale, v[4 * i + 1] * scale},
+                                                    __NV_SATFINITE, __NV_E4M3);
+      const uint32_t high = __nv_cvt_float2_to_fp8x2({v[4 * i + 2] * scale, v[4 * i + 3] * scale},
+                                                     __NV_SATFINITE, __NV_E4M3);
+      words[i] = low | high << 16;
+    }
+    *reinterpret_cast<uint2*>(p) = {words[0], words[1]};
   }
-  const int32_t slot = a.kv_slots[row];
-  const int64_t block = slot / a.block_tokens;
-  const int64_t at =
-      (((block * a.num_kv_heads + kv_head) * 2 + part) * a.block_tokens + slot % a.block_tokens) *
-      kDim;
-  x.template Store<Kv>(a.pool, at, scale);
 }
 
-template <int kDim, typename In, typename Out, typename Kv>
+// A lane's part of a head: eight elements of the first half and their partners in the second.
+template <int kDim>
+struct Part {
+  static constexpr int kLanes = kDim / 16;
+  float low[8], high[8];
+
+  // Collective of a warp: the lanes of a head add up.
+  __device__ __forceinline__ float Inverse(float epsilon) const {
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum += low[i] * low[i] + high[i] * high[i];
+#pragma unroll
+    for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+    return rsqrtf(sum / kDim + epsilon);
+  }
+  // By the weights of the head's elements; this lane's begin at `element`.
+  __device__ __forceinline__ void Normalise(float inverse, const float* weights, int32_t element) {
+    Eight<float> bits[2];
+    float w[2][8];
+    bits[0].Load(weights, element);
+    bits[1].Load(weights, element + kDim / 2);
+    bits[0].Widen(w[0]);
+    bits[1].Widen(w[1]);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      low[i] *= inverse * w[0][i];
+      high[i] *= inverse * w[1][i];
+    }
+  }
+  __device__ __forceinline__ void Rotate(const float (&cosine)[8], const float (&sine)[8]) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float x = low[i], y = high[i];
+      low[i] = x * cosine[i] - y * sine[i];
+      high[i] = y * cosine[i] + x * sine[i];
+    }
+  }
+};
+
+// Where the keys (part 0) and values of a row go: a head's first element.
+__device__ __forceinline__ int64_t PoolAt(const RopeArgs& a, int32_t slot, int32_t kv_head,
+                                          int32_t part, int32_t dim) {
+  const int64_t block = slot / a.block_tokens;
+  return (((block * a.num_kv_heads + kv_head) * 2 + part) * a.block_tokens +
+          slot % a.block_tokens) *
+         dim;
+}
+
+template <typename Kv>
+__device__ __forceinline__ float PoolScale(const RopeArgs& a, int32_t part) {
+  if constexpr (sizeof(Kv) != 1) return 1.0f;
+  return 1.0f / (a.device_scales != nullptr ? a.device_scales[part]
+                 : part == 0                ? a.k_scale
+                                            : a.v_scale);
+}
+
+template <int kDim, typename Row, typename Kv, bool kNorm>
+__global__ void __launch_bounds__(kThreads, kNorm || sizeof(Row) == 4 ? 5 : 7)
+    RopeAppendKernel(const __grid_constant__ RopeArgs a) {
+  constexpr int kLanes = Part<kDim>::kLanes, kHeads = kThreads / kLanes;
+  const int32_t row = blockIdx.x;
+  const int32_t first = static_cast<int32_t>(threadIdx.x) / kLanes;
+  const int32_t element = static_cast<int32_t>(threadIdx.x) % kLanes * 8;
+  ptx::WaitForPredecessor();
+  ptx::LetSuccessorStart();
+  const int32_t position = a.positions[row];
+  const int32_t slot = a.kv_slots[row];
+  if (position < 0) return;
+  const int32_t heads = a.num_heads + 2 * a.num_kv_heads;
+  const int64_t angle = static_cast<int64_t>(position) * kDim + element;
+  Eight<float> angles[2];
+  angles[0].Load(a.cos_sin, angle);
+  angles[1].Load(a.cos_sin, angle + kDim / 2);
+  // All lanes of a warp go through all turns: they exchange sums.
+  for (int32_t turn = 0; turn < heads; turn += kHeads * kAtOnce) {
+    Eight<Row> low[kAtOnce] = {}, high[kAtOnce] = {};
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int32_t head = turn + j * kHeads + first;
+      if (head >= heads) continue;
+      const int64_t at = row * a.qkv_row_stride + static_cast<int64_t>(head) * kDim + element;
+      low[j].Load(a.qkv, at);
+      high[j].Load(a.qkv, at + kDim / 2);
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int32_t head = turn + j * kHeads + first;
+      const int32_t kv_head = (head - a.num_heads) % a.num_kv_heads;
+      const int32_t part = head < a.num_heads ? -1 : (head - a.num_heads) / a.num_kv_heads;
+      Part<kDim> x;
+      low[j].Widen(x.low);
+      high[j].Widen(x.high);
+      if constexpr (kNorm) {
+        const float* norm = part < 0 ? a.q_norm : part == 0 ? a.k_norm : nullptr;
+        const float inverse = x.Inverse(a.norm_epsilon);
+        if (norm != nullptr) x.Normalise(inverse, norm, element);
+      }
+      if (head >= heads) continue;
+      if (part < 1) {
+        float cosine[8], sine[8];
+        angles[0].Widen(cosine);
+        angles[1].Widen(sine);
+        x.Rotate(cosine, sine);
+      }
+      if (part < 0) {
+        const int64_t at = row * a.q_out_row_stride + static_cast<int64_t>(head) * kDim + element;
+        Store8<Row>(a.q_out, at, x.low, 1.0f);
+        Store8<Row>(a.q_out, at + kDim / 2, x.high, 1.0f);
+      } else {
+        const int64_t at = PoolAt(a, slot, kv_head, part, kDim) + element;
+        const float scale = PoolScale<Kv>(a, part);
+        Store8<Kv>(a.pool, at, x.low, scale);
+        Store8<Kv>(a.pool, at + kDim / 2, x.high, scale);
+      }
+    }
+  }
+}
+
+template <int kDim, typename Row, typename Kv>
 cudaError_t Launch(const RopeArgs& args, cudaStream_t stream) {
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  const int32_t heads = args.num_heads + 2 * args.num_kv_heads;
-  config.gridDim =
-      dim3(static_cast<uint32_t>(args.rows), static_cast<uint32_t>((heads + kWarps - 1) / kWarps));
-  config.blockDim = dim3(32 * kWarps);
+  config.gridDim = dim3(static_cast<uint32_t>(args.rows));
+  config.blockDim = dim3(kThreads);
   config.stream = stream;
   config.attrs = &attribute;
   config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, RopeAppendKernel<kDim, In, Out, Kv>, args);
+  const bool norm = args.q_norm != nullptr || args.k_norm != nullptr;
+  return cudaLaunchKernelEx(
+      &config,
+      norm ? RopeAppendKernel<kDim, Row, Kv, true> : RopeAppendKernel<kDim, Row, Kv, false>, args);
 }
 
-template <int kDim, typename In, typename Out>
+template <int kDim, typename Row>
 cudaError_t LaunchKv(DType kv, const RopeArgs& args, cudaStream_t stream) {
-  if (kv == DType::kF32) return Launch<kDim, In, Out, float>(args, stream);
-  if (kv == DType::kBF16) return Launch<kDim, In, Out, __nv_bfloat16>(args, stream);
-  return Launch<kDim, In, Out, __nv_fp8_e4m3>(args, stream);
+  if (kv == DType::kF32) return Launch<kDim, Row, float>(args, stream);
+  if (kv == DType::kBF16) return Launch<kDim, Row, __nv_bfloat16>(args, stream);
+  return Launch<kDim, Row, __nv_fp8_e4m3>(args, stream);
 }
 
 template <int kDim>
 cudaError_t LaunchDim(const RopeAppendCall& call, const RopeArgs& args, cudaStream_t stream) {
-  const bool in32 = call.qkv_type == DType::kF32;
-  const bool out32 = call.q_out_type == DType::kF32;
-  if (in32 && out32) return LaunchKv<kDim, float, float>(call.kv.dtype, args, stream);
-  if (in32) return LaunchKv<kDim, float, __nv_bfloat16>(call.kv.dtype, args, stream);
-  if (out32) return LaunchKv<kDim, __nv_bfloat16, float>(call.kv.dtype, args, stream);
-  return LaunchKv<kDim, __nv_bfloat16, __nv_bfloat16>(call.kv.dtype, args, stream);
+  return call.qkv_type == DType::kF32 ? LaunchKv<kDim, float>(call.kv.dtype, args, stream)
+                                      : LaunchKv<kDim, __nv_bfloat16>(call.kv.dtype, args, stream);
 }
-
-bool IsRowType(DType t) { return t == DType::kF32 || t == DType::kBF16; }
 
 }  // namespace
 
@@ -114,8 +237,8 @@ Status RopeAppend(const RopeAppendCall& call, cudaStream_t stream) {
     return InvalidArgument("CUDA RoPE has kernels for head_dim 64, 128 and 256, not " +
                            std::to_string(dim));
   }
-  if (!IsRowType(call.qkv_type) || !IsRowType(call.q_out_type)) {
-    return InvalidArgument("CUDA RoPE takes and gives rows of bf16 or f32");
+  if (call.qkv_type != DType::kF32 && call.qkv_type != DType::kBF16) {
+    return InvalidArgument("CUDA RoPE takes rows of bf16 or f32");
   }
   if (call.kv.dtype != DType::kF32 && call.kv.dtype != DType::kBF16 &&
       call.kv.dtype != DType::kF8E4M3) {

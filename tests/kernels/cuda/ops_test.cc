@@ -76,7 +76,7 @@ TEST_F(GpuOps, GatedSiluIsItsParts) {
 }
 
 TEST_F(GpuOps, RmsNorm) {
-  for (const int64_t dim : {33, 64, 1000, 4096, 7168}) {
+  for (const int64_t dim : {33, 64, 1000, 4096, 7168, 20000}) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       TwinTensor x = Make(DType::kF32, {5, dim}), w = Make(DType::kF32, {dim}),
                  y = Make(dtype, {3, dim});
@@ -93,9 +93,13 @@ TEST_F(GpuOps, RmsNorm) {
   }
 }
 
-TEST_F(GpuOps, EmbeddingReadsTokensAndSlots) {
+class GpuEmbedding : public GpuOps, public testing::WithParamInterface<int64_t> {};
+INSTANTIATE_TEST_SUITE_P(OddAndEven, GpuEmbedding, testing::Values(37, 64, 1536));
+
+TEST_P(GpuEmbedding, ReadsTokensAndSlots) {
+  const int64_t dim = GetParam();
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    TwinTensor table = Make(dtype, {50, 37}), hidden = Make(DType::kF32, {4, 37});
+    TwinTensor table = Make(dtype, {50, dim}), hidden = Make(DType::kF32, {4, dim});
     table.Randomise(random_), hidden.Poison();
     TwinTensor tokens = Make(DType::kI32, {4}), slots = Make(DType::kI32, {4}),
                last = Make(DType::kI32, {3});

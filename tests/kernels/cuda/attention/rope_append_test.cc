@@ -18,8 +18,7 @@ struct RopeCase {
   int32_t kv_heads = 2;
   int32_t dim = 128;
   int32_t block_tokens = 16;
-  DType in = DType::kBF16;
-  DType out = DType::kBF16;
+  DType type = DType::kBF16;  // of the rows
   DType kv = DType::kBF16;
   bool norm = false;
 };
@@ -88,8 +87,8 @@ void Check(const RopeCase& c) {
   const int64_t stride = static_cast<int64_t>(c.heads + 2 * c.kv_heads) * c.dim;
   const auto dim = static_cast<size_t>(c.dim);
   const std::vector<uint8_t> qkv_bytes =
-      Encode(Random(static_cast<size_t>(c.rows * stride), 1), c.in);
-  const std::vector<float> qkv = Decode(qkv_bytes, c.in);
+      Encode(Random(static_cast<size_t>(c.rows * stride), 1), c.type);
+  const std::vector<float> qkv = Decode(qkv_bytes, c.type);
   const std::vector<float> q_norm = Random(dim, 2), k_norm = Random(dim, 3);
   std::vector<float> cos_sin(static_cast<size_t>(kPositions) * dim);
   for (int32_t p = 0; p < kPositions; ++p) {
@@ -115,17 +114,16 @@ void Check(const RopeCase& c) {
   const DeviceBytes d_qn(q_norm.data(), dim * 4), d_kn(k_norm.data(), dim * 4);
   const DeviceBytes d_slots(slots.data(), slots.size() * 4),
       d_positions(positions.data(), positions.size() * 4);
-  const DeviceBytes d_out(out_elements * DTypeBytes(c.out)),
+  const DeviceBytes d_out(out_elements * DTypeBytes(c.type)),
       d_pool(pool_elements * DTypeBytes(c.kv));
-  cudaMemset(d_out.as<void>(), 0xff, out_elements * DTypeBytes(c.out));
+  cudaMemset(d_out.as<void>(), 0xff, out_elements * DTypeBytes(c.type));
   cudaMemset(d_pool.as<void>(), 0xff, pool_elements * DTypeBytes(c.kv));
 
   RopeAppendCall call;
   call.qkv = d_qkv.as<void>();
-  call.qkv_type = c.in;
+  call.qkv_type = c.type;
   call.qkv_row_stride = stride;
   call.q_out = d_out.as<void>();
-  call.q_out_type = c.out;
   call.q_out_row_stride = static_cast<int64_t>(c.heads) * c.dim;
   call.cos_sin = d_angles.as<float>();
   call.q_norm = c.norm ? d_qn.as<float>() : nullptr;
@@ -142,7 +140,7 @@ void Check(const RopeCase& c) {
   call.k_scale = kKScale;
   call.v_scale = kVScale;
   ASSERT_TRUE(RopeAppend(call, nullptr));
-  std::vector<uint8_t> out_bytes(out_elements * DTypeBytes(c.out)),
+  std::vector<uint8_t> out_bytes(out_elements * DTypeBytes(c.type)),
       pool_bytes(pool_elements * DTypeBytes(c.kv));
   ASSERT_EQ(
       cudaMemcpy(out_bytes.data(), d_out.as<void>(), out_bytes.size(), cudaMemcpyDeviceToHost),
@@ -150,7 +148,7 @@ void Check(const RopeCase& c) {
   ASSERT_EQ(
       cudaMemcpy(pool_bytes.data(), d_pool.as<void>(), pool_bytes.size(), cudaMemcpyDeviceToHost),
       cudaSuccess);
-  const std::vector<float> out = Decode(out_bytes, c.out), pool = Decode(pool_bytes, c.kv);
+  const std::vector<float> out = Decode(out_bytes, c.type), pool = Decode(pool_bytes, c.kv);
 
   size_t written = 0;
   for (int32_t r = 0; r < c.rows; ++r) {
@@ -166,7 +164,7 @@ void Check(const RopeCase& c) {
         if (padding) {
           ASSERT_TRUE(std::isnan(is));
         } else {
-          ExpectNear(is, head[d], c.out, "q");
+          ExpectNear(is, head[d], c.type, "q");
         }
       }
     }
@@ -199,15 +197,14 @@ void Check(const RopeCase& c) {
 
 TEST(CudaRopeAppend, EveryFormatAndHeadDim) {
   for (int32_t dim : {64, 128, 256}) {
-    for (DType in : {DType::kBF16, DType::kF32}) {
-      for (DType out : {DType::kBF16, DType::kF32}) {
-        for (DType kv : {DType::kF32, DType::kBF16, DType::kF8E4M3}) {
+    for (DType type : {DType::kBF16, DType::kF32}) {
+      for (DType kv : {DType::kF32, DType::kBF16, DType::kF8E4M3}) {
+        for (bool norm : {false, true}) {
           RopeCase c;
           c.dim = dim;
-          c.in = in;
-          c.out = out;
+          c.type = type;
           c.kv = kv;
-          c.norm = kv == DType::kBF16;
+          c.norm = norm;
           Check(c);
         }
       }
@@ -222,6 +219,18 @@ TEST(CudaRopeAppend, BlockSizesAndHeadCounts) {
     c.heads = 7;
     c.kv_heads = 1;
     c.rows = 40;
+    Check(c);
+  }
+}
+
+// More heads than a thread block has under way at a time.
+TEST(CudaRopeAppend, ManyHeads) {
+  for (int32_t dim : {64, 128, 256}) {
+    RopeCase c;
+    c.dim = dim;
+    c.heads = 61;
+    c.kv_heads = 9;
+    c.norm = dim == 128;
     Check(c);
   }
 }
