@@ -9,6 +9,7 @@
 #include "common/check.h"
 #include "common/log.h"
 #include "common/strings.h"
+#include "engine/warm_up.h"
 
 namespace aisp {
 namespace {
@@ -78,10 +79,7 @@ Status AsyncExecutor::Start(const std::string& model_directory, Ops& ops) {
   sampler_.emplace(spec.vocabulary);
   edit_of_token_.assign(static_cast<size_t>(spec.vocabulary), -1);
   AISP_RETURN_IF_ERROR(AllocateFlights());
-  // The first step of the largest size makes everything that operations make at their first call.
-  const int32_t largest = std::min(base.max_slots, base.model.max_batch_tokens);
-  AISP_RETURN_IF_ERROR(Compute(model_->Padded(largest), largest, nullptr));
-  AISP_RETURN_IF_ERROR(device_.Synchronize(*stream_));
+  AISP_RETURN_IF_ERROR(WarmUp());
   return options_.use_graphs && device_.info().supports_graphs ? CaptureGraphs() : Status{};
 }
 
@@ -112,6 +110,36 @@ Status AsyncExecutor::AllocateFlights() {
   for (Clocking& c : clocking_) {
     AISP_ASSIGN_OR_RETURN(c.begin, device_.CreateEvent());
     AISP_ASSIGN_OR_RETURN(c.end, device_.CreateEvent());
+  }
+  return {};
+}
+
+// Makes everything that operations make at their first call, for steps of decoding, of prompts and of both.
+Status AsyncExecutor::WarmUp() {
+  const ModelExecutorOptions& base = options_.base;
+  const int32_t largest = std::min(base.max_slots, base.model.max_batch_tokens);
+  AISP_RETURN_IF_ERROR(Compute(model_->Padded(largest), largest, nullptr));
+  AISP_RETURN_IF_ERROR(device_.Synchronize(*stream_));
+  const int32_t most = std::min({base.model.max_batch_tokens, model_->max_context(),
+                                 (layout_.num_blocks - 1) * layout_.block_tokens});
+  const auto run = [&](int32_t rows, bool decodes) -> Status {
+    const WarmUpStep step(rows, decodes, layout_.block_tokens);
+    AISP_ASSIGN_OR_RETURN(const DeviceBatch batch,
+                          model_->Upload(step.batch(), layout_.block_tokens, 0, *stream_));
+    AISP_RETURN_IF_ERROR(Compute(batch, 1, nullptr));
+    // The next step's arrays take the place of this one's.
+    return device_.Synchronize(*stream_);
+  };
+  const std::vector<int32_t> sizes = WarmUpSizes(most);
+  if (base.max_slots > 1 && !sizes.empty() && sizes.front() > 2)
+    AISP_RETURN_IF_ERROR(run(sizes.front(), true));
+  // What is slower than any loading need not be waited for at the start.
+  constexpr Duration kSlow = std::chrono::milliseconds(300);
+  const SteadyClock clock;
+  for (const int32_t rows : sizes) {
+    const Instant begin = clock.Now();
+    AISP_RETURN_IF_ERROR(run(rows, false));
+    if (clock.Now() - begin > kSlow) break;
   }
   return {};
 }

@@ -81,6 +81,7 @@ class AsyncExecutor final : public ServingExecutor {
   AsyncExecutor(const AsyncExecutorOptions& options, Device& device);
   Status Start(const std::string& model_directory, Ops& ops);
   Status AllocateFlights();
+  Status WarmUp();
   Status CaptureGraphs();
   Status Compute(const DeviceBatch& batch, int32_t draws, Flight* flight);
   Status UploadDraws(Flight& flight, int32_t rows);
