@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <set>
+#include <thread>
+#include <utility>
 
 #include "common/random.h"
 #include "engine/async_executor.h"
@@ -11,13 +13,19 @@
 namespace aisp {
 namespace {
 
-SequenceRequest RequestOf(const EngineBenchOptions& o, int32_t vocabulary, uint64_t seed) {
+SequenceRequest RandomPrompt(int32_t tokens, int32_t vocabulary, uint64_t seed) {
   SequenceRequest request;
   SplitMix64 random(seed);
-  for (int32_t i = 0; i < o.prompt_tokens; ++i) {
+  for (int32_t i = 0; i < tokens; ++i) {
     request.tokens.push_back(static_cast<TokenId>(random.Below(static_cast<uint64_t>(vocabulary))));
   }
-  request.prompt_tokens = o.prompt_tokens;
+  request.prompt_tokens = tokens;
+  request.max_new_tokens = 1;
+  return request;
+}
+
+SequenceRequest RequestOf(const EngineBenchOptions& o, int32_t vocabulary, uint64_t seed) {
+  SequenceRequest request = RandomPrompt(o.prompt_tokens, vocabulary, seed);
   request.max_new_tokens = o.output_tokens;
   request.sampling.temperature = o.greedy ? 0.0f : 1.0f;
   request.sampling.seed = seed;
@@ -52,17 +60,22 @@ DeviceTimes TimesOf(const ServingExecutor& executor) {
   return async != nullptr ? async->times() : DeviceTimes{};
 }
 
-Result<EngineBenchResult> BenchBatch(const EngineBenchOptions& o, ServingExecutor& executor,
-                                     int32_t batch, uint64_t seed) {
-  const SteadyClock clock;
+// Steps as long as the executor takes them, and no prefix that is found again.
+EngineOptions PlainOptions(const ServingExecutor& executor, int32_t sequences) {
   EngineOptions options;
-  options.limits.max_sequences = batch;
+  options.limits.max_sequences = sequences;
   options.limits.max_batch_tokens = executor.max_batch_tokens();
   options.limits.max_prefill_chunk = executor.max_batch_tokens();
   options.limits.watermark_blocks = 0;
   options.enable_prefix_cache = false;
-  options.max_sequences_total = batch;
-  Engine engine(options, &executor, &clock, nullptr);
+  options.max_sequences_total = sequences;
+  return options;
+}
+
+Result<EngineBenchResult> BenchBatch(const EngineBenchOptions& o, ServingExecutor& executor,
+                                     int32_t batch, uint64_t seed) {
+  const SteadyClock clock;
+  Engine engine(PlainOptions(executor, batch), &executor, &clock, nullptr);
   for (int32_t i = 0; i < batch; ++i) {
     AISP_RETURN_IF_ERROR(engine.Add(
         RequestOf(o, executor.model().spec().vocabulary, seed + static_cast<uint64_t>(i))));
@@ -229,7 +242,56 @@ std::string ToJson(const ClosedLoopResult& r) {
       r.step_ms, r.overhead_us, r.launch_us, r.idle_percent);
 }
 
+struct PromptTime {
+  double ms = 0, device_ms = 0;
+};
+
+// One prompt through an engine that has nothing else to do.
+Result<PromptTime> TimePrompt(Engine& engine, SequenceRequest request,
+                              const ServingExecutor& executor) {
+  const SteadyClock clock;
+  const double busy_ms = TimesOf(executor).busy_ms;
+  const Instant begin = clock.Now();
+  AISP_RETURN_IF_ERROR(engine.Add(std::move(request)));
+  for (bool ended = false; !ended;) {
+    AISP_ASSIGN_OR_RETURN(const CollectOutput out, Turn(engine));
+    ended = !out.tokens.empty();
+  }
+  return PromptTime{ToMs(clock.Now() - begin), TimesOf(executor).busy_ms - busy_ms};
+}
+
 }  // namespace
+
+Result<PromptTimes> BenchPrompts(const PromptBenchOptions& options, ServingExecutor& executor) {
+  if (options.count < 2)
+    return InvalidArgument("prompts are timed from two on: the first is told apart");
+  const SteadyClock clock;
+  Engine engine(PlainOptions(executor, 1), &executor, &clock, nullptr);
+  const int32_t vocabulary = executor.model().spec().vocabulary;
+  PromptTimes times;
+  times.tokens = options.tokens;
+  times.count = options.count;
+  std::vector<double> rested, device, back_to_back;
+  for (int32_t i = 0; i < 2 * options.count; ++i) {
+    SequenceRequest request =
+        RandomPrompt(options.tokens, vocabulary, options.seed + static_cast<uint64_t>(i));
+    const bool rests = i < options.count;
+    if (rests && i > 0) std::this_thread::sleep_for(options.rest);
+    AISP_ASSIGN_OR_RETURN(const PromptTime time, TimePrompt(engine, std::move(request), executor));
+    if (i == 0) {
+      times.first_ms = time.ms;
+    } else if (rests) {
+      rested.push_back(time.ms);
+      device.push_back(time.device_ms);
+    } else {
+      back_to_back.push_back(time.ms);
+    }
+  }
+  times.rested_ms = Median(rested);
+  times.device_ms = Median(device);
+  times.back_to_back_ms = Median(back_to_back);
+  return times;
+}
 
 Result<std::vector<EngineBenchResult>> BenchEngine(const EngineBenchOptions& options,
                                                    ServingExecutor& executor) {
@@ -244,6 +306,13 @@ Result<std::vector<EngineBenchResult>> BenchEngine(const EngineBenchOptions& opt
     results.push_back(result);
   }
   return results;
+}
+
+std::string ToJson(const PromptTimes& t) {
+  return fmt::format(
+      "{{\"tokens\": {}, \"count\": {}, \"first_ms\": {:.3f}, \"rested_ms\": {:.3f}, "
+      "\"back_to_back_ms\": {:.3f}, \"device_ms\": {:.3f}}}",
+      t.tokens, t.count, t.first_ms, t.rested_ms, t.back_to_back_ms, t.device_ms);
 }
 
 std::string ToJson(const EngineBenchResult& r) {

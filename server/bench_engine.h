@@ -1,8 +1,9 @@
-// Measures an engine with a real executor: how fast prompts of one length are computed, how long a decode step takes at one
-// batch size, and how far that is from what the memory allows; and the engine as a server uses it, in a closed loop: so many
-// requests at a time, each followed by another, prompts and all. What aisp-loadgen sees over HTTP is to be held against that.
+// Measures an engine with a real executor: how long single prompts of one length take, how long a decode step takes at one batch
+// size, and how far that is from what the memory allows; and the engine as a server uses it, in a closed loop: so many requests at
+// a time, each followed by another, prompts and all. What aisp-loadgen sees over HTTP is to be held against that.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -27,6 +28,24 @@ struct EngineBenchOptions {
   EngineOptions serving;  // as a server with these settings would have them
 };
 
+struct PromptBenchOptions {
+  int32_t tokens = 1024;
+  int32_t count = 6;  // of rested prompts, and of those back to back; two or more
+  // Between rested prompts: matrix work draws down the clocks of a GPU for a while, and a prompt alone finds them high.
+  std::chrono::milliseconds rest{300};
+  uint64_t seed = 1;
+};
+
+// Prompts of one length, one at a time, each of other random tokens: from handing one to the engine until its first token is there.
+struct PromptTimes {
+  int32_t tokens = 0;
+  int32_t count = 0;
+  double first_ms = 0;         // the first since the executor was made, if nothing ran before
+  double rested_ms = 0;        // median of the others that came after a rest
+  double back_to_back_ms = 0;  // median of those that followed at once
+  double device_ms = 0;        // of rested ones, median: in steps by the device's clock; 0 on a CPU
+};
+
 // The whole run of a closed loop.
 struct ClosedLoopResult {
   int32_t streams = 0;
@@ -46,7 +65,7 @@ struct ClosedLoopResult {
 // One line of the result.
 struct EngineBenchResult {
   int32_t batch = 0;
-  double prefill_s = 0;  // until the last first token
+  double prefill_s = 0;  // of all `batch` prompts together, until the last first token
   double prompt_tokens_per_s = 0;
   double step_ms = 0;  // median of decode steps, wall clock
   double output_tokens_per_s = 0;
@@ -59,9 +78,12 @@ struct EngineBenchResult {
   std::optional<ClosedLoopResult> closed_loop;
 };
 
+Result<PromptTimes> BenchPrompts(const PromptBenchOptions& options, ServingExecutor& executor);
+
 Result<std::vector<EngineBenchResult>> BenchEngine(const EngineBenchOptions& options,
                                                    ServingExecutor& executor);
 // One JSON object.
+std::string ToJson(const PromptTimes& times);
 std::string ToJson(const EngineBenchResult& result);
 
 }  // namespace aisp

@@ -1,5 +1,5 @@
 // `aisp bench`: what this machine can do, and how near kernels and engine come. What it prints on stdout is one JSON object, but
-// for the table of `kernels`.
+// for the tables of `kernels` and `prefill`.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,6 +16,7 @@
 #include "server/backend.h"
 #include "server/bench_engine.h"
 #include "server/bench_kernels.h"
+#include "server/bench_prefill.h"
 #include "server/bench_quality.h"
 #include "server/commands.h"
 #include "server/process.h"
@@ -24,8 +25,11 @@
 namespace aisp {
 namespace {
 
-constexpr std::array<ExtraFlag, 9> kExtras = {{
-    {"--isl", "N", "Prompt tokens of each sequence (engine); 1024 without it."},
+constexpr std::array<ExtraFlag, 10> kExtras = {{
+    {"--isl", "N",
+     "Prompt tokens of each sequence (engine); 1024 without it. A list (prefill): 1024,8000."},
+    {"--prompts", "N",
+     "Prompts timed one by one, after a rest and without (engine, prefill); 6 without it."},
     {"--osl", "N", "Tokens drawn for each sequence (engine); 128 without it."},
     {"--batch", "LIST", "Batch sizes (engine), as 1,8,32; 1 without it."},
     {"--rounds", "N",
@@ -34,15 +38,17 @@ constexpr std::array<ExtraFlag, 9> kExtras = {{
     {"--text", "FILE", "What is scored (quality)."},
     {"--rows", "N", "Tokens a step (quality): 1 as decoding, more as prompts; 256 without it."},
     {"--only", "NAME", "Operations with this in their name (kernels)."},
-    {"--json", "", "JSON instead of a table (kernels)."},
+    {"--json", "", "JSON instead of a table (kernels, prefill)."},
     {"--read-tbps", "X", "TB/s that the GPU reads at most; measured without it."},
 }};
 
 std::string Help() {
   constexpr std::array<std::string_view, 2> kPrefixes = {"model.", "engine."};
-  return "aisp bench limits|kernels|engine|quality [flags]\n\n"
+  return "aisp bench limits|kernels|prefill|engine|quality [flags]\n\n"
          "limits: what the GPU reads, copies and multiplies at most.\n"
          "kernels: each operation of --model SHAPE on the GPU, beside its floor and cuBLASLt.\n"
+         "prefill: a prompt of --model SHAPE on the GPU beside the sum of its parts, each timed "
+         "alone.\n"
          "quality: the mean negative log-likelihood of a text.\n"
          "engine: time of prompts and of decode steps; with --weights random:SEED --model SHAPE, "
          "of "
@@ -55,18 +61,19 @@ std::vector<std::string> BackendFolders() {
   return {here + "/../lib", here};
 }
 
-Result<std::vector<int32_t>> BatchesOf(const CommandLine& line) {
-  if (!line.HasExtra("batch")) return std::vector<int32_t>{1};
-  std::vector<int32_t> batches;
-  const std::string list{line.Extra("batch")};
+Result<std::vector<int32_t>> ListOf(const CommandLine& line, std::string_view name, int64_t most,
+                                    std::vector<int32_t> otherwise) {
+  if (!line.HasExtra(name)) return otherwise;
+  std::vector<int32_t> numbers;
+  const std::string list{line.Extra(name)};
   std::string_view text = list;
   while (!text.empty()) {
     const size_t comma = std::min(text.find(','), text.size());
-    AISP_ASSIGN_OR_RETURN(const int64_t n, ParseIntInRange(text.substr(0, comma), 1, 4096));
-    batches.push_back(static_cast<int32_t>(n));
+    AISP_ASSIGN_OR_RETURN(const int64_t n, ParseIntInRange(text.substr(0, comma), 1, most));
+    numbers.push_back(static_cast<int32_t>(n));
     text.remove_prefix(std::min(comma + 1, text.size()));
   }
-  return batches;
+  return numbers;
 }
 
 Result<int32_t> NumberOf(const CommandLine& line, std::string_view name, int32_t otherwise) {
@@ -99,10 +106,14 @@ Result<int32_t> GpuIndexOf(const std::string& device) {
   return static_cast<int32_t>(index);
 }
 
+// What times kernels needs a shape alone: weights are random.
+void ChooseShape(CommandLine* line) {
+  if (line->config.model.path.empty()) line->config.model.path = "llama-3.1-8b";
+  if (line->config.model.weights.empty()) line->config.model.weights = "random:1";
+}
+
 Status RunKernels(CommandLine line) {
-  if (line.config.model.path.empty()) line.config.model.path = "llama-3.1-8b";
-  // A shape is enough: weights are random here.
-  if (line.config.model.weights.empty()) line.config.model.weights = "random:1";
+  ChooseShape(&line);
   AISP_ASSIGN_OR_RETURN(const std::string path, ResolveModelPath(line.config));
   AISP_ASSIGN_OR_RETURN(const ModelSpec spec, LoadModelSpec(path));
   AISP_ASSIGN_OR_RETURN(KernelBenchOptions options, KernelBenchOptionsOf(spec));
@@ -169,11 +180,58 @@ void FitConfig(const EngineBenchOptions& o, Config* config) {
       batch * ((tokens + config->engine.block_tokens - 1) / config->engine.block_tokens + 1);
 }
 
+// Prompts of one length by an engine of its own, so that the first is the first after a start, then their parts.
+Result<PrefillComparison> ComparePrefill(CommandLine line, const PromptBenchOptions& prompts,
+                                         const KernelBenchOptions& kernels,
+                                         GpuEnvironment* environment) {
+  EngineBenchOptions fitted;
+  fitted.prompt_tokens = prompts.tokens;
+  fitted.output_tokens = 1;
+  FitConfig(fitted, &line.config);
+  AISP_ASSIGN_OR_RETURN(const auto served, LoadServedModel(line.config));
+  AISP_ASSIGN_OR_RETURN(const Backend backend, MakeBackend(line.config, *served));
+  PrefillComparison result;
+  AISP_ASSIGN_OR_RETURN(result.whole, BenchPrompts(prompts, *backend.executor));
+  AISP_ASSIGN_OR_RETURN(const KernelBench parts, BenchCudaKernels(kernels, BackendFolders()));
+  if (parts.prefills.empty())
+    return Internal(fmt::format("no parts of a prompt of {} tokens were timed", prompts.tokens));
+  result.parts = parts.prefills.front();
+  *environment = parts.environment;
+  return result;
+}
+
+Status RunPrefill(CommandLine line) {
+  ChooseShape(&line);
+  if (line.config.model.device == "cpu")
+    return InvalidArgument("prefill times the kernels of a GPU; --device cuda:N chooses one");
+  AISP_ASSIGN_OR_RETURN(const auto sizes, ListOf(line, "isl", 1 << 20, {1024, 8000}));
+  PromptBenchOptions prompts;
+  AISP_ASSIGN_OR_RETURN(prompts.count, NumberOf(line, "prompts", prompts.count));
+  AISP_ASSIGN_OR_RETURN(const std::string path, ResolveModelPath(line.config));
+  AISP_ASSIGN_OR_RETURN(const ModelSpec spec, LoadModelSpec(path));
+  AISP_ASSIGN_OR_RETURN(KernelBenchOptions kernels, KernelBenchOptionsOf(spec));
+  AISP_ASSIGN_OR_RETURN(kernels.index, GpuIndexOf(line.config.model.device));
+  kernels.only = "prefill";
+  kernels.rows = {1};
+  kernels.formats = {PrefillFormatOf(line.config.model.quantization)};
+  std::vector<PrefillComparison> results;
+  GpuEnvironment environment;
+  for (const int32_t tokens : sizes) {
+    prompts.tokens = tokens;
+    kernels.prefills = {tokens};
+    AISP_ASSIGN_OR_RETURN(results.emplace_back(),
+                          ComparePrefill(line, prompts, kernels, &environment));
+  }
+  fmt::print("{}", line.HasExtra("json") ? ToJson(results, environment, line.config.model.path)
+                                         : ToTable(results, environment, line.config.model.path));
+  return {};
+}
+
 Status RunEngine(CommandLine line) {
   EngineBenchOptions options;
   AISP_ASSIGN_OR_RETURN(options.prompt_tokens, NumberOf(line, "isl", options.prompt_tokens));
   AISP_ASSIGN_OR_RETURN(options.output_tokens, NumberOf(line, "osl", options.output_tokens));
-  AISP_ASSIGN_OR_RETURN(options.batches, BatchesOf(line));
+  AISP_ASSIGN_OR_RETURN(options.batches, ListOf(line, "batch", 4096, {1}));
   AISP_ASSIGN_OR_RETURN(options.rounds, NumberOf(line, "rounds", 0));
   FitConfig(options, &line.config);
   AISP_ASSIGN_OR_RETURN(const auto served, LoadServedModel(line.config));
@@ -191,6 +249,10 @@ Status RunEngine(CommandLine line) {
   }
   AISP_ASSIGN_OR_RETURN(const Backend backend, MakeBackend(line.config, *served));
   const double load_s = ToSeconds(clock.Now() - begin);
+  PromptBenchOptions prompt_options;
+  prompt_options.tokens = options.prompt_tokens;
+  AISP_ASSIGN_OR_RETURN(prompt_options.count, NumberOf(line, "prompts", prompt_options.count));
+  AISP_ASSIGN_OR_RETURN(const PromptTimes prompts, BenchPrompts(prompt_options, *backend.executor));
   AISP_ASSIGN_OR_RETURN(const auto results, BenchEngine(options, *backend.executor));
   std::vector<std::string> runs;
   for (const EngineBenchResult& r : results) runs.push_back(ToJson(r));
@@ -199,12 +261,12 @@ Status RunEngine(CommandLine line) {
       "{{\"bench\": \"engine\", \"version\": \"{}\", \"model\": \"{}\", \"device\": \"{}\", "
       "\"kernels\": \"{}\", \"cores\": {}, \"compute_dtype\": \"{}\", \"quantization\": \"{}\", "
       "\"kv_dtype\": \"{}\", \"block_tokens\": {}, \"isl\": {}, \"osl\": {}, \"load_s\": {:.2f}, "
-      "\"weight_bytes\": {}, \"read_tb_per_s\": {:.3f}, \"runs\": [{}]}}\n",
+      "\"weight_bytes\": {}, \"read_tb_per_s\": {:.3f}, \"prompts\": {}, \"runs\": [{}]}}\n",
       Version(), served->name, backend.device->info().name, backend.ops->Describe(),
       std::thread::hardware_concurrency(), DTypeName(backend.executor->model().compute_dtype()),
       line.config.model.quantization, DTypeName(kv.dtype), kv.block_tokens, options.prompt_tokens,
       options.output_tokens, load_s, backend.executor->model().weight_bytes(),
-      options.read_bytes_per_s * 1e-12, Join(runs, ", "));
+      options.read_bytes_per_s * 1e-12, ToJson(prompts), Join(runs, ", "));
   return {};
 }
 
@@ -221,12 +283,14 @@ int RunBench(const std::vector<std::string>& args) {
     done = RunLimits();
   } else if (what == "kernels") {
     done = RunKernels(*line);
+  } else if (what == "prefill") {
+    done = RunPrefill(*line);
   } else if (what == "engine") {
     done = RunEngine(*line);
   } else if (what == "quality") {
     done = RunQuality(*line);
   } else {
-    return ReportUsageError("bench", "wants one of: limits, kernels, engine, quality");
+    return ReportUsageError("bench", "wants one of: limits, kernels, prefill, engine, quality");
   }
   if (!done) return ReportFailure(done.error().message);
   return 0;

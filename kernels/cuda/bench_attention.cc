@@ -28,53 +28,23 @@ class AttentionBench {
  public:
   explicit AttentionBench(BenchRig& rig) : rig_(rig), o_(rig.options()) {}
 
+  // As the engine runs it: decoding with the rotation and the append in the same launch, where there is a kernel for that.
   Result<KernelTiming> Measure(const Load& load) {
     AISP_RETURN_IF_ERROR(Prepare(load));
-    const bool decode = load.kind == StepKind::kDecode;
     KernelTiming timing{load.op, load.kv == DType::kBF16 ? "bf16 kv" : "fp8 kv",
                         fmt::format("{} x {}", load.sequences, load.context)};
     timing.kernel = attention_->Describe();
-    const int calls = std::max(decode ? 16 : 4, static_cast<int>(layers_.size()));
-    AISP_ASSIGN_OR_RETURN(timing.us, rig_.CallUs(calls, [&](int i) {
-      AttentionCall call;
-      call.q = q_.data();
-      call.out = out_.data();
-      call.q_row_stride = call.out_row_stride = int64_t{o_.num_heads} * o_.head_dim;
-      call.layer = &layers_[static_cast<size_t>(i) % layers_.size()];
-      call.k_scale = call.v_scale = load.kv == DType::kBF16 ? 1.0f : 1.0f / 128;
-      return attention_->Run(batch_, load.kind, call, workspace_.data(), rig_.stream().handle);
-    }));
-    return timing;
-  }
-
-  // Decoding with the rotation and the append in front of it, in one launch; nothing where there is no such kernel.
-  Result<std::optional<KernelTiming>> MeasureDecodeInOne(const Load& load) {
-    AISP_RETURN_IF_ERROR(Prepare(load));
-    AISP_RETURN_IF_ERROR(PrepareRope(load));
-    KernelTiming timing{"rope + decode", load.kv == DType::kBF16 ? "bf16 kv" : "fp8 kv",
-                        fmt::format("{} x {}", load.sequences, load.context)};
-    RopeAppendCall rope;
-    rope.qkv = qkv_.data();
-    rope.qkv_type = DType::kBF16;
-    rope.qkv_row_stride = int64_t{o_.num_heads + 2 * o_.num_kv_heads} * o_.head_dim;
-    rope.cos_sin = static_cast<const float*>(cos_sin_.data());
-    if (o_.qk_norm) rope.q_norm = rope.k_norm = rope.cos_sin;
-    rope.rows = load.sequences;
-    rope.num_heads = o_.num_heads;
-    rope.positions = static_cast<const int32_t*>(positions_.data());
-    rope.kv_slots = static_cast<const int32_t*>(slots_.data());
-    const auto run = [&](int i) {
-      AttentionCall call;
-      call.out = out_.data();
-      call.out_row_stride = int64_t{o_.num_heads} * o_.head_dim;
-      call.layer = &layers_[static_cast<size_t>(i) % layers_.size()];
-      call.k_scale = call.v_scale = load.kv == DType::kBF16 ? 1.0f : 1.0f / 128;
-      return attention_->RunDecode(batch_, rope, call, workspace_.data(), rig_.stream().handle);
-    };
-    if (const Status there = run(0); !there && there.error().code == Code::kUnimplemented)
-      return std::nullopt;
-    AISP_ASSIGN_OR_RETURN(timing.us,
-                          rig_.CallUs(std::max(16, static_cast<int>(layers_.size())), run));
+    if (load.kind != StepKind::kDecode) {
+      AISP_ASSIGN_OR_RETURN(timing.us, Alone(4, load));
+      return timing;
+    }
+    AISP_ASSIGN_OR_RETURN(const auto in_one, WithRope(load));
+    if (in_one) {
+      timing.us = *in_one;
+      timing.kernel = "with rope and append; " + timing.kernel;
+    } else {
+      AISP_ASSIGN_OR_RETURN(timing.us, Alone(16, load));
+    }
     return timing;
   }
 
@@ -100,6 +70,45 @@ class AttentionBench {
   }
 
  private:
+  AttentionCall CallOf(const Load& load, int turn) {
+    AttentionCall call;
+    call.q = q_.data();
+    call.out = out_.data();
+    call.q_row_stride = call.out_row_stride = int64_t{o_.num_heads} * o_.head_dim;
+    call.layer = &layers_[static_cast<size_t>(turn) % layers_.size()];
+    call.k_scale = call.v_scale = load.kv == DType::kBF16 ? 1.0f : 1.0f / 128;
+    return call;
+  }
+
+  Result<double> Alone(int least_calls, const Load& load) {
+    return rig_.CallUs(std::max(least_calls, static_cast<int>(layers_.size())), [&](int i) {
+      return attention_->Run(batch_, load.kind, CallOf(load, i), workspace_.data(),
+                             rig_.stream().handle);
+    });
+  }
+
+  // Nothing where there is no such kernel.
+  Result<std::optional<double>> WithRope(const Load& load) {
+    AISP_RETURN_IF_ERROR(PrepareRope(load));
+    RopeAppendCall rope;
+    rope.qkv = qkv_.data();
+    rope.qkv_type = DType::kBF16;
+    rope.qkv_row_stride = int64_t{o_.num_heads + 2 * o_.num_kv_heads} * o_.head_dim;
+    rope.cos_sin = static_cast<const float*>(cos_sin_.data());
+    if (o_.qk_norm) rope.q_norm = rope.k_norm = rope.cos_sin;
+    rope.rows = load.sequences;
+    rope.num_heads = o_.num_heads;
+    rope.positions = static_cast<const int32_t*>(positions_.data());
+    rope.kv_slots = static_cast<const int32_t*>(slots_.data());
+    const auto run = [&](int i) {
+      return attention_->RunDecode(batch_, rope, CallOf(load, i), workspace_.data(),
+                                   rig_.stream().handle);
+    };
+    if (const Status there = run(0); !there && there.error().code == Code::kUnimplemented)
+      return std::nullopt;
+    return rig_.CallUs(std::max(16, static_cast<int>(layers_.size())), run);
+  }
+
   // The last token of each sequence is the one that is appended.
   Status PrepareRope(const Load& load) {
     std::vector<int32_t> positions(static_cast<size_t>(load.sequences), load.context - 1), slots;
@@ -183,40 +192,43 @@ class AttentionBench {
 
 }  // namespace
 
-Status BenchAttention(BenchRig& rig, std::vector<PrefillParts>* prefills) {
-  constexpr DType kB = DType::kBF16, kF = DType::kF8E4M3;
-  constexpr const char* kDecodeName = "decode attention";
-  constexpr const char* kPrefillName = "prefill attention";
-  AttentionBench bench(rig);
+namespace {
+
+std::vector<Load> LoadsOf(BenchPart part, const KernelBenchOptions& o) {
   std::vector<Load> loads;
-  for (const DType kv : {kB, kF}) {
-    for (const auto& [sequences, context] :
-         {std::pair{1, 1024}, {32, 1024}, {128, 1024}, {1, 8192}, {32, 8192}}) {
-      loads.push_back({kDecodeName, sequences, 1, context, kv, StepKind::kDecode});
-    }
-    for (const int32_t tokens : rig.options().prefills)
-      loads.push_back({kPrefillName, 1, tokens, tokens, kv, StepKind::kPrefill});
-  }
-  for (const Load& load : loads) {
-    if (!rig.Wants(load.op)) continue;
-    AISP_ASSIGN_OR_RETURN(KernelTiming timing, bench.Measure(load));
-    if (load.kind == StepKind::kPrefill && load.kv == kB) {
-      for (PrefillParts& p : *prefills) {
-        if (p.tokens == load.rows) p.attention_ms = rig.options().layers * timing.us * 1e-3;
+  for (const DType kv : {DType::kBF16, DType::kF8E4M3}) {
+    if (part == BenchPart::kFewRows) {
+      for (const auto& [sequences, context] :
+           {std::pair{1, 1024}, {8, 1024}, {32, 1024}, {128, 1024}, {1, 8192}, {32, 8192}}) {
+        loads.push_back({"decode attention", sequences, 1, context, kv, StepKind::kDecode});
       }
+    } else {
+      for (const int32_t tokens : o.prefills)
+        loads.push_back({"prefill attention", 1, tokens, tokens, kv, StepKind::kPrefill});
     }
-    bench.Add(load, std::move(timing));
   }
-  for (const Load& load : loads) {
-    if (load.kind != StepKind::kDecode || !rig.Wants("rope + decode")) continue;
-    AISP_ASSIGN_OR_RETURN(auto timing, bench.MeasureDecodeInOne(load));
-    if (timing) bench.Add(load, std::move(*timing));
-  }
-  for (const int32_t sequences : {1, 32, 128}) {
-    const Load load{kDecodeName, sequences, 1, 1024, kB, StepKind::kDecode};
-    if (!rig.Wants("attention plan")) break;
-    AISP_ASSIGN_OR_RETURN(KernelTiming timing, bench.MeasurePlan(load));
-    rig.Add(std::move(timing), 0, 0, 1);
+  return loads;
+}
+
+}  // namespace
+
+Status BenchAttention(BenchRig& rig, BenchPart part, std::vector<PrefillParts>* prefills) {
+  AttentionBench bench(rig);
+  for (const Load& load : LoadsOf(part, rig.options())) {
+    if (rig.Wants(load.op)) {
+      AISP_ASSIGN_OR_RETURN(KernelTiming timing, bench.Measure(load));
+      if (load.kind == StepKind::kPrefill && load.kv == DType::kBF16) {
+        for (PrefillParts& p : *prefills) {
+          if (p.tokens == load.rows) p.attention_ms = rig.options().layers * timing.us * 1e-3;
+        }
+      }
+      bench.Add(load, std::move(timing));
+    }
+    // Decoding in one launch needs no plan.
+    if (load.kind == StepKind::kPrefill && load.kv == DType::kBF16 && rig.Wants("attention plan")) {
+      AISP_ASSIGN_OR_RETURN(KernelTiming timing, bench.MeasurePlan(load));
+      rig.Add(std::move(timing), 0, 0, 1);
+    }
   }
   return {};
 }

@@ -4,7 +4,9 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <map>
 #include <utility>
 
 #include "kernels/cuda/bench_rig.h"
@@ -64,6 +66,16 @@ Status CheckShape(const KernelBenchOptions& o) {
   return {};
 }
 
+// Timings of one operation in one format after each other, in the order of their first.
+void Group(std::vector<KernelTiming>* timings) {
+  std::map<std::pair<std::string, std::string>, size_t> groups;
+  for (const KernelTiming& t : *timings) groups.try_emplace({t.op, t.format}, groups.size());
+  std::stable_sort(timings->begin(), timings->end(),
+                   [&](const KernelTiming& a, const KernelTiming& b) {
+                     return groups.at({a.op, a.format}) < groups.at({b.op, b.format});
+                   });
+}
+
 }  // namespace
 
 GpuEnvironment ReadEnvironment(int32_t index) {
@@ -85,13 +97,16 @@ Result<KernelBench> MeasureKernels(const KernelBenchOptions& options) {
   bench.limits = rig->limits();
   bench.environment = ReadEnvironment(options.index);
   bench.environment.device = bench.limits.device;
-  AISP_RETURN_IF_ERROR(BenchLinear(*rig, &bench.prefills));
-  AISP_RETURN_IF_ERROR(BenchAttention(*rig, &bench.prefills));
-  AISP_RETURN_IF_ERROR(BenchRows(*rig));
+  for (const BenchPart part : {BenchPart::kFewRows, BenchPart::kManyRows}) {
+    AISP_RETURN_IF_ERROR(BenchLinear(*rig, part, &bench.prefills));
+    AISP_RETURN_IF_ERROR(BenchAttention(*rig, part, &bench.prefills));
+    AISP_RETURN_IF_ERROR(BenchRows(*rig, part));
+  }
   std::erase_if(bench.prefills, [](const PrefillParts& p) {
     return p.linear_ms == 0 || p.attention_ms == 0 || p.head_ms == 0;
   });
   bench.timings = std::move(rig->timings());
+  Group(&bench.timings);
   return bench;
 }
 

@@ -2,7 +2,7 @@
 // where that has the operation. Plain data and one call into libaisp_cuda.so: no CUDA header here, the program does not link CUDA.
 //
 // Method: random data; calls in a CUDA graph, the median of several replays; weights and KV rotate through several times the L2
-// cache. The least is the larger of bytes over the read-only stream and operations over the vendor's best matrix product, both
+// cache. What has few rows is timed before anything that has many, which lets the power limit lower the clocks. The least is the larger of bytes over the read-only stream and operations over the vendor's best matrix product, both
 // measured in the same run, and never less than a kernel in a graph costs.
 #pragma once
 
@@ -31,6 +31,7 @@ struct KernelBenchOptions {
   std::vector<int32_t> rows = {1, 8, 32, 64, 128, 1024};
   std::vector<int32_t> prefills = {1024, 8192};  // tokens of a prompt whose parts are summed
   std::string only;                              // operations whose name has this in it
+  std::vector<std::string> formats;  // of linear layers, as KernelTiming names them; empty: all
 };
 
 struct KernelTiming {

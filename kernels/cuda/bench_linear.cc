@@ -19,7 +19,6 @@ namespace {
 // Copies of a weight that calls rotate over: several times the L2 cache.
 constexpr size_t kRotatedBytes = size_t{400} << 20;
 constexpr size_t kLtWorkspace = size_t{32} << 20;
-constexpr int32_t kMostHeadRows = 128;  // a prompt's head sees its last row alone
 
 struct Format {
   const char* name;
@@ -52,29 +51,38 @@ struct Copies {
 
 class LinearBench {
  public:
-  LinearBench(BenchRig& rig, std::vector<PrefillParts>* prefills)
-      : rig_(rig), prefills_(*prefills), shapes_(ShapesOf(rig.options())) {}
+  LinearBench(BenchRig& rig, BenchPart part, std::vector<PrefillParts>* prefills)
+      : rig_(rig), part_(part), prefills_(*prefills), shapes_(ShapesOf(rig.options())) {}
 
   Status Run() {
     AISP_RETURN_IF_ERROR(Prepare());
     for (const Format& format : kFormats) {
-      for (const int32_t tokens : rig_.options().prefills) {
-        prefills_.push_back({tokens, format.name, 0, 0, 0});
+      if (!Wanted(format)) continue;
+      if (part_ == BenchPart::kFewRows) {
+        for (const int32_t tokens : rig_.options().prefills)
+          prefills_.push_back({tokens, format.name, 0, 0, 0});
       }
       std::vector<Copies> layer;  // of the layer's shapes, in their order
       for (const Shape& shape : shapes_) {
+        if (RowsOf(shape).empty()) continue;
         AISP_ASSIGN_OR_RETURN(Copies copies, Pack(shape, format));
         AISP_RETURN_IF_ERROR(RunShape(shape, format, copies));
         if (!shape.head) layer.push_back(std::move(copies));
       }
       for (const int32_t rows : rig_.options().rows) {
-        AISP_RETURN_IF_ERROR(RunChain(format, layer, rows));
+        if (BelongsTo(part_, rows)) AISP_RETURN_IF_ERROR(RunChain(format, layer, rows));
       }
     }
     return {};
   }
 
  private:
+  bool Wanted(const Format& format) const {
+    const std::vector<std::string>& formats = rig_.options().formats;
+    return formats.empty() ||
+           std::find(formats.begin(), formats.end(), format.name) != formats.end();
+  }
+
   static std::vector<Shape> ShapesOf(const KernelBenchOptions& o) {
     const int64_t qkv = int64_t{o.num_heads + 2 * o.num_kv_heads} * o.head_dim;
     const int64_t mixed = int64_t{o.num_heads} * o.head_dim;
@@ -85,13 +93,14 @@ class LinearBench {
             {"lm_head", o.vocabulary, o.hidden, Store::kF32, true}};
   }
 
-  // Rows at which a shape is timed: the listed ones, and those of the prompts.
+  // Rows at which a shape is timed in this part: the listed ones, and those of the prompts. A prompt's head sees its last row alone.
   std::vector<int32_t> RowsOf(const Shape& shape) const {
     std::vector<int32_t> rows = rig_.options().rows;
     rows.insert(rows.end(), rig_.options().prefills.begin(), rig_.options().prefills.end());
     std::sort(rows.begin(), rows.end());
     rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
-    if (shape.head) std::erase_if(rows, [](int32_t r) { return r > kMostHeadRows; });
+    std::erase_if(rows,
+                  [&](int32_t r) { return !BelongsTo(part_, r) || (shape.head && r > kFewRows); });
     return rows;
   }
 
@@ -324,6 +333,7 @@ class LinearBench {
   }
 
   BenchRig& rig_;
+  const BenchPart part_;
   std::vector<PrefillParts>& prefills_;
   const std::vector<Shape> shapes_;
   std::unique_ptr<LinearKernels> kernels_;
@@ -334,8 +344,8 @@ class LinearBench {
 
 }  // namespace
 
-Status BenchLinear(BenchRig& rig, std::vector<PrefillParts>* prefills) {
-  return LinearBench(rig, prefills).Run();
+Status BenchLinear(BenchRig& rig, BenchPart part, std::vector<PrefillParts>* prefills) {
+  return LinearBench(rig, part, prefills).Run();
 }
 
 }  // namespace aisp::cuda

@@ -46,12 +46,19 @@ class BenchRig {
   std::vector<KernelTiming> timings_;
 };
 
-// Linear layers, for every number of rows, in every format. The parts of prompts are appended to `prefills`.
-Status BenchLinear(BenchRig& rig, std::vector<PrefillParts>* prefills);
-// Decode and prefill attention; fills in the attention of `prefills`.
-Status BenchAttention(BenchRig& rig, std::vector<PrefillParts>* prefills);
+// What is timed together: decoding's cases first, on a card whose clocks no product of many rows has lowered yet.
+enum class BenchPart : uint8_t { kFewRows, kManyRows };
+inline constexpr int32_t kFewRows = 128;  // at most
+inline bool BelongsTo(BenchPart part, int32_t rows) {
+  return (rows <= kFewRows) == (part == BenchPart::kFewRows);
+}
+
+// Linear layers, in every format. The first part appends to `prefills`, the second completes them.
+Status BenchLinear(BenchRig& rig, BenchPart part, std::vector<PrefillParts>* prefills);
+// Decode attention, or that of prompts; the latter fills in the attention of `prefills`.
+Status BenchAttention(BenchRig& rig, BenchPart part, std::vector<PrefillParts>* prefills);
 // Embedding, norms, rotary positions with the append to the pool, drawing.
-Status BenchRows(BenchRig& rig);
+Status BenchRows(BenchRig& rig, BenchPart part);
 
 // Driver, clocks and power, as the driver and NVML tell them.
 GpuEnvironment ReadEnvironment(int32_t index);

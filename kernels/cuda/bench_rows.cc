@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <utility>
 
@@ -16,25 +17,32 @@ constexpr int kCalls = 32;
 
 class RowsBench {
  public:
-  explicit RowsBench(BenchRig& rig) : rig_(rig), o_(rig.options()) {}
+  RowsBench(BenchRig& rig, BenchPart part) : rig_(rig), part_(part), o_(rig.options()) {}
 
   Status Run() {
+    constexpr std::array<std::string_view, 4> kNames = {"embedding", "norm", "rope + append",
+                                                        "drawing"};
+    if (std::none_of(kNames.begin(), kNames.end(), [&](auto name) { return rig_.Wants(name); }))
+      return {};
     std::vector<int32_t> rows = o_.rows;
     rows.insert(rows.end(), o_.prefills.begin(), o_.prefills.end());
     std::sort(rows.begin(), rows.end());
     rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
+    std::erase_if(rows, [&](int32_t r) { return !BelongsTo(part_, r); });
+    if (rows.empty()) return {};
     most_ = rows.back();
     CudaBackendOptions options;
     options.index = o_.index;
     options.max_rows = most_;
-    options.max_sequences = kMostDraws;
+    options.max_sequences = kFewRows;
     AISP_ASSIGN_OR_RETURN(ops_, MakeCudaOps(options, rig_.device()));
     AISP_RETURN_IF_ERROR(Prepare());
     for (const int32_t n : rows) {
       if (rig_.Wants("embedding")) AISP_RETURN_IF_ERROR(Embedding(n));
       if (rig_.Wants("norm")) AISP_RETURN_IF_ERROR(Norm(n));
-      if (rig_.Wants("rope + append")) AISP_RETURN_IF_ERROR(RopeAppend(n));
-      if (n <= kMostDraws && rig_.Wants("drawing")) {
+      // Decoding does it in one launch with attention (bench_attention.cc).
+      if (n > kFewRows && rig_.Wants("rope + append")) AISP_RETURN_IF_ERROR(RopeAppend(n));
+      if (n <= kFewRows && rig_.Wants("drawing")) {
         AISP_RETURN_IF_ERROR(Drawing(n, "greedy"));
         AISP_RETURN_IF_ERROR(Drawing(n, "top-k, top-p"));
       }
@@ -43,8 +51,6 @@ class RowsBench {
   }
 
  private:
-  static constexpr int32_t kMostDraws = 128;
-
   int64_t Width() const { return int64_t{o_.num_heads + 2 * o_.num_kv_heads} * o_.head_dim; }
 
   Status Prepare() {
@@ -68,9 +74,9 @@ class RowsBench {
     kv_ = {nullptr, DType::kBF16, o_.num_kv_heads, o_.head_dim, o_.block_tokens, blocks};
     AISP_ASSIGN_OR_RETURN(pool_, rig_.Allocate(static_cast<size_t>(blocks) * kv_.block_bytes()));
     kv_.layer = pool_.data();
-    AISP_ASSIGN_OR_RETURN(logits_, rig_.Random(kMostDraws * vocabulary, DType::kF32, 26));
-    AISP_ASSIGN_OR_RETURN(drawn_, rig_.Allocate(kMostDraws * sizeof(DrawnToken)));
-    AISP_ASSIGN_OR_RETURN(drawer_, ops_->MakeTokenDrawer(kMostDraws, o_.vocabulary));
+    AISP_ASSIGN_OR_RETURN(logits_, rig_.Random(kFewRows * vocabulary, DType::kF32, 26));
+    AISP_ASSIGN_OR_RETURN(drawn_, rig_.Allocate(kFewRows * sizeof(DrawnToken)));
+    AISP_ASSIGN_OR_RETURN(drawer_, ops_->MakeTokenDrawer(kFewRows, o_.vocabulary));
     return {};
   }
 
@@ -130,7 +136,7 @@ class RowsBench {
     AISP_ASSIGN_OR_RETURN(const Buffer on_device,
                           rig_.Upload(rows.data(), rows.size() * sizeof(DrawRow)));
     DrawParams p;
-    p.logits = TensorView::Dense(logits_.data(), DType::kF32, {kMostDraws, o_.vocabulary});
+    p.logits = TensorView::Dense(logits_.data(), DType::kF32, {kFewRows, o_.vocabulary});
     p.rows = static_cast<const DrawRow*>(on_device.data());
     p.num_rows = n;
     // The slots of drawn tokens lie in what the embedding no longer needs.
@@ -141,6 +147,7 @@ class RowsBench {
   }
 
   BenchRig& rig_;
+  const BenchPart part_;
   const KernelBenchOptions& o_;
   int32_t most_ = 0;
   std::unique_ptr<Ops> ops_;
@@ -152,6 +159,6 @@ class RowsBench {
 
 }  // namespace
 
-Status BenchRows(BenchRig& rig) { return RowsBench(rig).Run(); }
+Status BenchRows(BenchRig& rig, BenchPart part) { return RowsBench(rig, part).Run(); }
 
 }  // namespace aisp::cuda

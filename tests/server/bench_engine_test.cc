@@ -55,6 +55,25 @@ TEST_F(BenchEngineTest, AClosedLoopCountsWholeRequests) {
   EXPECT_THAT(ToJson(results->front()), HasSubstr("\"closed_loop\": {\"streams\": 3"));
 }
 
+TEST_F(BenchEngineTest, PromptsAreTimedOneByOne) {
+  const auto times = BenchPrompts({.tokens = 24, .count = 3, .rest = std::chrono::milliseconds(1)},
+                                  *backend_.executor);
+  ASSERT_TRUE(times) << times.error().message;
+  EXPECT_EQ(times->tokens, 24);
+  EXPECT_EQ(times->count, 3);
+  EXPECT_GT(times->first_ms, 0);
+  EXPECT_GT(times->rested_ms, 0);
+  EXPECT_GT(times->back_to_back_ms, 0);
+  EXPECT_EQ(times->device_ms, 0);
+  EXPECT_THAT(ToJson(*times), HasSubstr("\"tokens\": 24, \"count\": 3, \"first_ms\": "));
+}
+
+TEST_F(BenchEngineTest, OnePromptHasNoMedian) {
+  const auto times = BenchPrompts({.tokens = 24, .count = 1}, *backend_.executor);
+  ASSERT_FALSE(times);
+  EXPECT_EQ(times.error().code, Code::kInvalidArgument);
+}
+
 TEST_F(BenchEngineTest, WithoutRoundsThereIsNone) {
   const auto results = BenchEngine(options_, *backend_.executor);
   ASSERT_TRUE(results) << results.error().message;

@@ -1,0 +1,31 @@
+// `aisp bench prefill`: a prompt as the engine computes it beside the sum of its parts, each timed alone in the same run: the faster
+// of our matrix products and cuBLASLt's, attention, the head (kernels/cuda/bench_kernels.h). What the parts leave is norms, rotary
+// positions, launches and the host.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/bench_kernels.h"
+#include "server/bench_engine.h"
+
+namespace aisp {
+
+struct PrefillComparison {
+  PromptTimes whole;
+  PrefillParts parts;
+  // The parts' share of a whole prompt, in percent: both on a card that has no rest.
+  double percent() const { return 100 * parts.sum_ms() / whole.back_to_back_ms; }
+};
+
+// As the kernels' bench names what many rows are multiplied in, with weights of this --quantization.
+std::string PrefillFormatOf(const std::string& quantization);
+
+// A table; it ends with a line break.
+std::string ToTable(const std::vector<PrefillComparison>& prompts,
+                    const GpuEnvironment& environment, const std::string& model);
+// One JSON object; it ends with a line break.
+std::string ToJson(const std::vector<PrefillComparison>& prompts, const GpuEnvironment& environment,
+                   const std::string& model);
+
+}  // namespace aisp
