@@ -7,10 +7,12 @@
 
 namespace aisp {
 
-std::string PrefillFormatOf(const std::string& quantization) {
-  if (quantization == "fp8") return "fp8 x fp8";
-  if (quantization == "nvfp4") return "nvfp4 x bf16";
-  return "bf16";
+std::vector<std::string> PrefillFormatsOf(const std::string& quantization,
+                                          const std::string& kv_dtype) {
+  const char* product = quantization == "fp8"     ? "fp8 x fp8"
+                        : quantization == "nvfp4" ? "nvfp4 x bf16"
+                                                  : "bf16";
+  return {product, kv_dtype == "fp8" ? "fp8 kv" : "bf16 kv"};
 }
 
 std::string ToTable(const std::vector<PrefillComparison>& prompts,

@@ -14,12 +14,14 @@ namespace aisp {
 struct PrefillComparison {
   PromptTimes whole;
   PrefillParts parts;
-  // The parts' share of a whole prompt, in percent: both on a card that has no rest.
-  double percent() const { return 100 * parts.sum_ms() / whole.back_to_back_ms; }
+  // The parts' share of a prompt, in percent: each part was timed over as long as the prompt takes and after the same rest, since
+  // the power limit gives a card that was idle higher clocks for a while.
+  double percent() const { return 100 * parts.sum_ms() / whole.rested_ms; }
 };
 
-// As the kernels' bench names what many rows are multiplied in, with weights of this --quantization.
-std::string PrefillFormatOf(const std::string& quantization);
+// As the kernels' bench names what many rows are multiplied in and attend to, with these --quantization and --kv-dtype.
+std::vector<std::string> PrefillFormatsOf(const std::string& quantization,
+                                          const std::string& kv_dtype);
 
 // A table; it ends with a line break.
 std::string ToTable(const std::vector<PrefillComparison>& prompts,

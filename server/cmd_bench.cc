@@ -182,8 +182,7 @@ void FitConfig(const EngineBenchOptions& o, Config* config) {
 
 // Prompts of one length by an engine of its own, so that the first is the first after a start, then their parts.
 Result<PrefillComparison> ComparePrefill(CommandLine line, const PromptBenchOptions& prompts,
-                                         const KernelBenchOptions& kernels,
-                                         GpuEnvironment* environment) {
+                                         KernelBenchOptions kernels, GpuEnvironment* environment) {
   EngineBenchOptions fitted;
   fitted.prompt_tokens = prompts.tokens;
   fitted.output_tokens = 1;
@@ -192,6 +191,9 @@ Result<PrefillComparison> ComparePrefill(CommandLine line, const PromptBenchOpti
   AISP_ASSIGN_OR_RETURN(const Backend backend, MakeBackend(line.config, *served));
   PrefillComparison result;
   AISP_ASSIGN_OR_RETURN(result.whole, BenchPrompts(prompts, *backend.executor));
+  kernels.prefills = {prompts.tokens};
+  kernels.rest_ms = static_cast<int32_t>(prompts.rest.count());
+  kernels.span_ms = result.whole.rested_ms;
   AISP_ASSIGN_OR_RETURN(const KernelBench parts, BenchCudaKernels(kernels, BackendFolders()));
   if (parts.prefills.empty())
     return Internal(fmt::format("no parts of a prompt of {} tokens were timed", prompts.tokens));
@@ -213,12 +215,11 @@ Status RunPrefill(CommandLine line) {
   AISP_ASSIGN_OR_RETURN(kernels.index, GpuIndexOf(line.config.model.device));
   kernels.only = "prefill";
   kernels.rows = {1};
-  kernels.formats = {PrefillFormatOf(line.config.model.quantization)};
+  kernels.formats = PrefillFormatsOf(line.config.model.quantization, line.config.model.kv_dtype);
   std::vector<PrefillComparison> results;
   GpuEnvironment environment;
   for (const int32_t tokens : sizes) {
     prompts.tokens = tokens;
-    kernels.prefills = {tokens};
     AISP_ASSIGN_OR_RETURN(results.emplace_back(),
                           ComparePrefill(line, prompts, kernels, &environment));
   }

@@ -24,6 +24,8 @@ struct Load {
   StepKind kind;
 };
 
+const char* FormatOf(const Load& load) { return load.kv == DType::kBF16 ? "bf16 kv" : "fp8 kv"; }
+
 class AttentionBench {
  public:
   explicit AttentionBench(BenchRig& rig) : rig_(rig), o_(rig.options()) {}
@@ -31,7 +33,7 @@ class AttentionBench {
   // As the engine runs it: decoding with the rotation and the append in the same launch, where there is a kernel for that.
   Result<KernelTiming> Measure(const Load& load) {
     AISP_RETURN_IF_ERROR(Prepare(load));
-    KernelTiming timing{load.op, load.kv == DType::kBF16 ? "bf16 kv" : "fp8 kv",
+    KernelTiming timing{load.op, FormatOf(load),
                         fmt::format("{} x {}", load.sequences, load.context)};
     timing.kernel = attention_->Describe();
     if (load.kind != StepKind::kDecode) {
@@ -215,11 +217,12 @@ std::vector<Load> LoadsOf(BenchPart part, const KernelBenchOptions& o) {
 Status BenchAttention(BenchRig& rig, BenchPart part, std::vector<PrefillParts>* prefills) {
   AttentionBench bench(rig);
   for (const Load& load : LoadsOf(part, rig.options())) {
-    if (rig.Wants(load.op)) {
+    if (rig.Wants(load.op) && rig.WantsFormat(FormatOf(load))) {
       AISP_ASSIGN_OR_RETURN(KernelTiming timing, bench.Measure(load));
-      if (load.kind == StepKind::kPrefill && load.kv == DType::kBF16) {
+      if (load.kind == StepKind::kPrefill) {
         for (PrefillParts& p : *prefills) {
-          if (p.tokens == load.rows) p.attention_ms = rig.options().layers * timing.us * 1e-3;
+          if (p.tokens == load.rows && p.attention_ms == 0)
+            p.attention_ms = rig.options().layers * timing.us * 1e-3;
         }
       }
       bench.Add(load, std::move(timing));

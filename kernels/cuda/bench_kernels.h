@@ -31,7 +31,11 @@ struct KernelBenchOptions {
   std::vector<int32_t> rows = {1, 8, 32, 64, 128, 1024};
   std::vector<int32_t> prefills = {1024, 8192};  // tokens of a prompt whose parts are summed
   std::string only;                              // operations whose name has this in it
-  std::vector<std::string> formats;  // of linear layers, as KernelTiming names them; empty: all
+  // Instead of several short runs: each case runs for `span_ms` after a rest, as a prompt of that length does on an idle card.
+  int32_t rest_ms = 0;
+  double span_ms = 0;
+  std::vector<std::string>
+      formats;  // of products and attention, as KernelTiming names them; empty: all
 };
 
 struct KernelTiming {

@@ -57,7 +57,7 @@ class LinearBench {
   Status Run() {
     AISP_RETURN_IF_ERROR(Prepare());
     for (const Format& format : kFormats) {
-      if (!Wanted(format)) continue;
+      if (!rig_.WantsFormat(format.name)) continue;
       if (part_ == BenchPart::kFewRows) {
         for (const int32_t tokens : rig_.options().prefills)
           prefills_.push_back({tokens, format.name, 0, 0, 0});
@@ -77,12 +77,6 @@ class LinearBench {
   }
 
  private:
-  bool Wanted(const Format& format) const {
-    const std::vector<std::string>& formats = rig_.options().formats;
-    return formats.empty() ||
-           std::find(formats.begin(), formats.end(), format.name) != formats.end();
-  }
-
   static std::vector<Shape> ShapesOf(const KernelBenchOptions& o) {
     const int64_t qkv = int64_t{o.num_heads + 2 * o.num_kv_heads} * o.head_dim;
     const int64_t mixed = int64_t{o.num_heads} * o.head_dim;

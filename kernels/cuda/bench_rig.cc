@@ -1,6 +1,8 @@
 #include "kernels/cuda/bench_rig.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "kernels/cuda/limits.h"
@@ -11,6 +13,7 @@ namespace aisp::cuda {
 namespace {
 
 constexpr int kReplays = 7;
+constexpr int kRestedReplays = 3;
 constexpr int kWarmUps = 2;
 
 }  // namespace
@@ -66,17 +69,31 @@ Result<double> BenchRig::CallUs(int calls, const std::function<Status(int)>& cal
   if (!graph) return tl::unexpected(std::move(graph).error());
   AISP_ASSIGN_OR_RETURN(const auto begin, device_->CreateEvent());
   AISP_ASSIGN_OR_RETURN(const auto end, device_->CreateEvent());
-  std::vector<double> times;
-  for (int i = -kWarmUps; i < kReplays; ++i) {
+  // Of one launch among so many that follow each other.
+  const auto time_ms = [&](int launches) -> Result<double> {
     AISP_RETURN_IF_ERROR(device_->Record(*begin, *stream_));
-    AISP_RETURN_IF_ERROR(device_->LaunchGraph(**graph, *stream_));
+    for (int i = 0; i < launches; ++i)
+      AISP_RETURN_IF_ERROR(device_->LaunchGraph(**graph, *stream_));
     AISP_RETURN_IF_ERROR(device_->Record(*end, *stream_));
     AISP_RETURN_IF_ERROR(device_->Synchronize(*end));
     AISP_ASSIGN_OR_RETURN(const double ms, device_->ElapsedMs(*begin, *end));
-    if (i >= 0) times.push_back(ms * 1e3 / calls);
+    return ms / launches;
+  };
+  double once_ms = 0;
+  for (int i = 0; i < kWarmUps; ++i) {
+    AISP_ASSIGN_OR_RETURN(once_ms, time_ms(1));
   }
-  std::nth_element(times.begin(), times.begin() + kReplays / 2, times.end());
-  return times[kReplays / 2];
+  const bool rests = options_.rest_ms > 0;
+  const int launches = rests ? std::max(1, static_cast<int>(options_.span_ms / once_ms)) : 1;
+  std::vector<double> times;
+  for (int i = 0; i < (rests ? kRestedReplays : kReplays); ++i) {
+    if (rests) std::this_thread::sleep_for(std::chrono::milliseconds(options_.rest_ms));
+    AISP_ASSIGN_OR_RETURN(const double ms, time_ms(launches));
+    times.push_back(ms * 1e3 / calls);
+  }
+  const auto middle = times.begin() + static_cast<ptrdiff_t>(times.size() / 2);
+  std::nth_element(times.begin(), middle, times.end());
+  return *middle;
 }
 
 void BenchRig::Add(KernelTiming timing, double bytes, double flops, double peak) {

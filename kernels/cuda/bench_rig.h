@@ -3,6 +3,7 @@
 // One thread. Memory stays alive as long as the Buffers; the rig outlives them.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string_view>
@@ -31,6 +32,10 @@ class BenchRig {
 
   bool Wants(std::string_view op) const {
     return options_.only.empty() || op.find(options_.only) != std::string_view::npos;
+  }
+  bool WantsFormat(std::string_view format) const {
+    const auto& wanted = options_.formats;
+    return wanted.empty() || std::find(wanted.begin(), wanted.end(), format) != wanted.end();
   }
   // Fills in the floor from what the operation has to move and to compute at `peak` operations a second.
   void Add(KernelTiming timing, double bytes, double flops, double peak);
