@@ -31,6 +31,7 @@
 #include "kernels/cuda/linear/chain_kernels.h"
 #include "kernels/cuda/linear/chain_tile.cuh"
 #include "kernels/cuda/linear/multiply.cuh"
+#include "kernels/cuda/linear/multiply_spread.cuh"
 #include "kernels/cuda/linear/ptx.cuh"
 #include "kernels/cuda/linear/stream_config.cuh"
 #include "kernels/cuda/linear/stream_loads.cuh"
@@ -89,6 +90,25 @@ __device__ __forceinline__ void BringInputs(const ChainShared<C>& shared,
   }
 }
 
+// One token, spread (multiply_spread.cuh): the warp reads it itself, a few stages ahead.
+template <class C>
+__device__ __forceinline__ void BringSpreadInputs(const ChainShared<C>& shared,
+                                                  const ChainParams& chain, int lane) {
+  AwaitSpreadZeros<C>();
+  WaitForPreviousKernel();
+  StagePlace<C> place;
+  for (int s = 0; s < chain.count; ++s) {
+    const StreamParams& p = chain.steps[s].p;
+    const ChainShare share(p.units);
+    if (share.begin == share.end) continue;
+    if (s > 0) {
+      if (lane == 0) AwaitCounter(chain.counters + s - 1, chain.steps[s].input_ready);
+      __syncwarp();
+    }
+    BringSpreadUnits<C>(shared, p, share.begin, share.end, place, lane);
+  }
+}
+
 // Of eight tokens at a time; the sum's order depends on nothing but K.
 template <class C>
 __device__ __forceinline__ void BringNorms(const ChainShared<C>& shared, const ChainParams& chain,
@@ -139,13 +159,14 @@ __device__ __forceinline__ void BringNorms(const ChainShared<C>& shared, const C
 
 // ---- consumers ----
 
-// Multiplies `count` units of a tile, the first being number k_begin along K.
+// Multiplies this warpgroup's of `count` units of a tile: every kSplits-th from number `turn` on. The first of the tile is number
+// k_begin along K.
 template <class C>
 __device__ __forceinline__ void MultiplyUnits(const ChainShared<C>& shared, const StreamParams& p,
                                               int32_t row0, int32_t k_begin, int32_t count,
-                                              StagePlace<C>& place,
+                                              int32_t turn, StagePlace<C>& place,
                                               float (&sums)[C::kTiles][C::kSums]) {
-  const int group = threadIdx.x / 128;
+  const int group = threadIdx.x % C::kRowThreads / 128;
   const int warp = threadIdx.x / 32 % 4;
   const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -160,13 +181,16 @@ __device__ __forceinline__ void MultiplyUnits(const ChainShared<C>& shared, cons
   const auto release_previous = [&] {
     if (previous >= 0) release(previous);
   };
-  for (int32_t k = k_begin; k < k_begin + count; ++k) {
+  for (int32_t k = k_begin + turn; k < k_begin + count; k += C::kSplits) {
     const int stage = place.stage;
     const uint32_t weight = shared.Weight(stage);
     const uint32_t input = shared.Input(stage);
     BarrierWait(shared.FullWeight(stage), place.parity);
     BarrierWait(shared.FullInput(stage), place.parity);
-    if constexpr (C::kPromote) {
+    if constexpr (C::kSpread) {
+      MultiplySpread<C>(weight, input, group, warp, lane, sums[0]);
+      release(stage);
+    } else if constexpr (C::kPromote) {
       float stage_sums[C::kTiles][C::kSums];
       MultiplyWidened<C>(weight, input, group, warp, lane, stage_sums, [] {});
       WgmmaWait<0>();
@@ -182,9 +206,9 @@ __device__ __forceinline__ void MultiplyUnits(const ChainShared<C>& shared, cons
       }
       previous = stage;
     }
-    place.Advance();
+    place.template Advance<C::kSplits>();
   }
-  if constexpr (!C::kPromote) {
+  if constexpr (!C::kPromote && !C::kSpread) {
     WgmmaWait<0>();
     release_previous();
   }
@@ -199,10 +223,14 @@ __device__ __forceinline__ void MultiplyUnits(const ChainShared<C>& shared, cons
 template <class C>
 __device__ __forceinline__ void ConsumeChain(const ChainShared<C>& shared,
                                              const ChainParams& chain) {
-  const int group = threadIdx.x / 128;
+  const int group = threadIdx.x % C::kRowThreads / 128;
+  const int split = threadIdx.x / C::kRowThreads;
   const int warp = threadIdx.x / 32 % 4;
   const int lane = threadIdx.x % 32;
   StagePlace<C> place;
+  place.stage = split;
+  int32_t turn = split;  // units of the CTA until this warpgroup's next
+  int32_t tiles = 0;     // that the CTA has had a part in
   int norms = 0;
   float sums[C::kTiles][C::kSums];
   WaitForPreviousKernel();
@@ -218,10 +246,14 @@ __device__ __forceinline__ void ConsumeChain(const ChainShared<C>& shared,
       TileRows<C> rows[C::kTiles];
 #pragma unroll
       for (int i = 0; i < C::kTiles; ++i) {
-        rows[i].Load(step, row0 + i * 64 + warp * 16 + lane / 4, k_begin == 0);
+        rows[i].Load(step, row0 + i * 64 + warp * 16 + lane / 4,
+                     k_begin == 0 && SplitJoin<C>::GoesOn(tiles));
       }
-      MultiplyUnits<C>(shared, p, row0, k_begin, count, place, sums);
+      MultiplyUnits<C>(shared, p, row0, k_begin, count, turn, place, sums);
+      turn = ((turn - count) % C::kSplits + C::kSplits) % C::kSplits;
       unit += count;
+      if (!shared.Join().Add(tiles++, sums)) continue;
+      if constexpr (C::kSpread) FoldSpread(sums[0], lane);
       if (k_begin > 0) {
         WritePart<C>(chain.parts, sums);
         continue;
@@ -242,7 +274,8 @@ __device__ __forceinline__ void ConsumeChain(const ChainShared<C>& shared,
         if (lane == 0) ReleaseAdd(chain.counters + s);
       }
     }
-    if (step.input_squares != nullptr) ++norms;
+    // Those that finish no tile have to see each norm too: the barrier tells two phases apart, no more.
+    if (step.input_squares != nullptr) BarrierWait(shared.NormReady(), norms++ & 1);
   }
 }
 
@@ -264,8 +297,9 @@ __global__ void __launch_bounds__(ChainShared<C>::kThreads, 1)
     for (int s = 0; s < C::kStages; ++s) {
       BarrierInit(shared.FullWeight(s), 1);
       BarrierInit(shared.FullInput(s), 1);
-      BarrierInit(shared.Empty(s), C::kConsumers / 32);
+      BarrierInit(shared.Empty(s), C::kRowThreads / 32);
     }
+    shared.Join().Init();
     BarrierInit(shared.NormReady(), 32);
     BarrierInitFence();
   }
@@ -273,11 +307,16 @@ __global__ void __launch_bounds__(ChainShared<C>::kThreads, 1)
   AllowNextKernel();
   const int role = static_cast<int>(threadIdx.x) - C::kConsumers;
   if (role < 0) {
+    if constexpr (C::kSpread) ClearSpreadInputs<C>(shared);
     ConsumeChain(shared, chain);
   } else if (role < 32) {
     if (role == 0) BringWeights(shared, chain);
   } else if (role < 64) {
-    if (role == 32) BringInputs(shared, chain);
+    if constexpr (C::kSpread) {
+      BringSpreadInputs(shared, chain, role - 32);
+    } else {
+      if (role == 32) BringInputs(shared, chain);
+    }
   } else {
     BringNorms(shared, chain, role - 64);
   }
@@ -292,6 +331,7 @@ StreamKernel DescribeChainKernel() {
   kernel.function = reinterpret_cast<const void*>(&ChainKernel<C>);
   kernel.format = C::kFormat;
   kernel.tokens = C::kTokens;
+  kernel.limit = C::kSpread ? 1 : C::kTokens;
   kernel.rows = C::kRows;
   kernel.stage_k = C::kStageK;
   kernel.stages = C::kStages;

@@ -6,19 +6,18 @@
 namespace aisp::cuda {
 namespace {
 
-template <StreamFormat kFormat, int kTokens, int kGroups, int kStageK, int kStages>
+template <int kTokens, int kGroups, int kStageK, int kStages, int kSplits, bool kSpread = false>
 StreamKernel Instance() {
-  return DescribeChainKernel<StreamConfig<kFormat, kTokens, kGroups, 1, kStageK, kStages>>();
+  return DescribeChainKernel<StreamConfig<StreamFormat::kNvfp4, kTokens, kGroups, 1, kStageK,
+                                          kStages, kSplits, kSpread>>();
 }
 
 }  // namespace
 
 std::span<const StreamKernel> Nvfp4ChainKernels() {
   static const std::array kKernels = {
-      Instance<StreamFormat::kNvfp4, 8, 2, 256, 7>(),
-      Instance<StreamFormat::kNvfp4, 16, 2, 256, 6>(),
-      Instance<StreamFormat::kNvfp4, 32, 2, 128, 9>(),
-      Instance<StreamFormat::kNvfp4, 64, 2, 128, 6>(),
+      Instance<8, 2, 256, 8, 2, true>(), Instance<8, 2, 256, 8, 2>(),  Instance<16, 3, 256, 5, 1>(),
+      Instance<32, 3, 128, 8, 1>(),      Instance<64, 2, 128, 8, 1>(),
   };
   return kKernels;
 }

@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/linear/chain_kernels.h"
 #include "kernels/cuda/linear/ptx.cuh"
+#include "kernels/cuda/linear/split_join.cuh"
 #include "kernels/cuda/linear/stream_config.cuh"
 
 namespace aisp::cuda {
@@ -23,8 +24,9 @@ struct ChainShared {
   static constexpr int kInFlight = C::kWeightBytes * C::kStages < kInFlightBytes
                                        ? C::kStages
                                        : (kInFlightBytes + C::kWeightBytes - 1) / C::kWeightBytes;
-  static constexpr int kBytes =
-      1024 + C::kStages * C::kStageBytes + 8 * (kBarriers + kBarriers % 2) + 2 * 4 * C::kTokens;
+  static constexpr int kNormAt = C::kStages * C::kStageBytes + 8 * (kBarriers + kBarriers % 2);
+  static constexpr int kJoinAt = kNormAt + 2 * 4 * C::kTokens;
+  static constexpr int kBytes = 1024 + kJoinAt + SplitJoin<C>::kBytes;
 
   uint32_t base;  // 1024-aligned
   __device__ uint32_t Input(int stage) const { return base + stage * C::kStageBytes; }
@@ -36,21 +38,9 @@ struct ChainShared {
   __device__ uint32_t NormReady() const { return Barrier(3 * C::kStages); }
   // 1 / rms of a token for the norm number `norms` of the chain.
   __device__ uint32_t Norm(int norms, int token) const {
-    return Barrier(kBarriers + kBarriers % 2) + 4 * (norms % 2 * C::kTokens + token);
+    return base + kNormAt + 4 * (norms % 2 * C::kTokens + token);
   }
-};
-
-// Where a warp is in the ring.
-template <class C>
-struct StagePlace {
-  int stage = 0;
-  uint32_t parity = 0;
-  __device__ __forceinline__ void Advance() {
-    if (++stage == C::kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
+  __device__ SplitJoin<C> Join() const { return {base + kJoinAt}; }
 };
 
 // This CTA's units of a step. Those that have any are the first ones of the grid.
@@ -118,7 +108,7 @@ __device__ __forceinline__ uint4 LoadRelaxed(const void* from) {
 template <class C>
 __device__ __forceinline__ uint4* PartOf(float* parts, int32_t cta) {
   return reinterpret_cast<uint4*>(parts + static_cast<int64_t>(cta) * C::kPartialFloats) +
-         threadIdx.x;
+         threadIdx.x % C::kRowThreads;
 }
 
 template <class C>
@@ -129,7 +119,7 @@ __device__ __forceinline__ void WritePart(float* parts, const float (&sums)[C::k
 #pragma unroll
     for (int q = 0; q < C::kSums / 4; ++q) {
       StoreRelaxed(
-          to + (i * (C::kSums / 4) + q) * C::kConsumers,
+          to + (i * (C::kSums / 4) + q) * C::kRowThreads,
           make_uint4(__float_as_uint(sums[i][4 * q]), __float_as_uint(sums[i][4 * q + 1]),
                      __float_as_uint(sums[i][4 * q + 2]), __float_as_uint(sums[i][4 * q + 3])));
     }
@@ -142,7 +132,7 @@ __device__ __forceinline__ void AddParts(float* parts, int32_t last,
                                          float (&sums)[C::kTiles][C::kSums]) {
   constexpr int kQuads = C::kTiles * C::kSums / 4;
   // Several at a time, to have more loads in flight.
-  constexpr int kBatch = kQuads >= 4 ? 1 : 4 / kQuads;
+  constexpr int kBatch = kQuads >= 8 ? 1 : kQuads == 1 ? 4 : 8 / kQuads;
   const auto missing = [](const uint4& v) {
     return v.x == kChainNoSum || v.y == kChainNoSum || v.z == kChainNoSum || v.w == kChainNoSum;
   };
@@ -152,7 +142,7 @@ __device__ __forceinline__ void AddParts(float* parts, int32_t last,
     for (int b = 0; b < kBatch; ++b) {
       const uint4* const from = PartOf<C>(parts, min(cta + b, last));
 #pragma unroll
-      for (int q = 0; q < kQuads; ++q) part[b][q] = LoadRelaxed(from + q * C::kConsumers);
+      for (int q = 0; q < kQuads; ++q) part[b][q] = LoadRelaxed(from + q * C::kRowThreads);
     }
 #pragma unroll
     for (int b = 0; b < kBatch; ++b) {
@@ -164,12 +154,12 @@ __device__ __forceinline__ void AddParts(float* parts, int32_t last,
         int64_t spins = 0;
 #endif
         while (missing(part[b][q])) {
-          part[b][q] = LoadRelaxed(from + q * C::kConsumers);
+          part[b][q] = LoadRelaxed(from + q * C::kRowThreads);
 #ifdef AISP_CHAIN_SPIN_LIMIT
           if (++spins > AISP_CHAIN_SPIN_LIMIT) __trap();
 #endif
         }
-        StoreRelaxed(from + q * C::kConsumers,
+        StoreRelaxed(from + q * C::kRowThreads,
                      make_uint4(kChainNoSum, kChainNoSum, kChainNoSum, kChainNoSum));
         float(&to)[C::kSums] = sums[q / (C::kSums / 4)];
         const int at = q % (C::kSums / 4) * 4;

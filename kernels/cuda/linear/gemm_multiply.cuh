@@ -46,13 +46,8 @@ __device__ __forceinline__ void MultiplyBf16(const GemmShared<C>& shared, const 
 // A lane's part of a group's 64 rows x 64 of K as A fragments of four steps: NVFP4, 16 bytes of elements and 8 of scales.
 __device__ __forceinline__ void WidenNvfp4Stage(uint32_t chunk, int warp, int lane,
                                                 uint32_t (&a)[4][4]) {
-  const uint4 words = LoadShared16(chunk + (warp * 32 + lane) * 16);
-  const uint2 scales = LoadShared8(chunk + kNvfp4DataBytes + (warp * 8 + lane / 4) * 8);
-  const uint32_t word[4] = {words.x, words.y, words.z, words.w};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    WidenNvfp4(word[i], WidenNvfp4Scale(scales.x, i), WidenNvfp4Scale(scales.y, i), a[i]);
-  }
+  WidenNvfp4(LoadShared16(chunk + (warp * 32 + lane) * 16),
+             LoadShared8(chunk + kNvfp4DataBytes + (warp * 8 + lane / 4) * 8), a);
 }
 // FP8: rows of 64 bytes.
 __device__ __forceinline__ void WidenFp8Stage(uint32_t rows, int warp, int lane,

@@ -54,7 +54,7 @@ std::span<const StreamKernel> KernelsOf(StreamFormat format) {
 
 const StreamKernel* FindKernel(StreamFormat format, int32_t rows) {
   for (const StreamKernel& kernel : KernelsOf(format)) {
-    if (kernel.format == format && kernel.tokens >= rows) return &kernel;
+    if (kernel.format == format && kernel.limit >= rows) return &kernel;
   }
   return nullptr;
 }
@@ -233,6 +233,8 @@ class LinearKernelsImpl : public LinearKernels {
     }
     StreamParams p;
     p.nvfp4 = static_cast<const uint8_t*>(w.data);
+    p.x = call.x;
+    p.k = static_cast<int32_t>(w.k);
     p.scales = w.scales;
     p.bias = w.bias;
     p.x_scales = call.x_scales;

@@ -90,14 +90,7 @@ __device__ __forceinline__ void Widen(const RawFp8& raw, uint32_t (&a)[4][4]) {
   }
 }
 __device__ __forceinline__ void Widen(const RawNvfp4& raw, uint32_t (&a)[4][4]) {
-  const uint32_t word[4] = {raw.words.x, raw.words.y, raw.words.z, raw.words.w};
-  // Of blocks 0 and 2, and of 1 and 3.
-  const uint32_t top[2] = {WidenNvfp4Scales(raw.scales.x, false),
-                           WidenNvfp4Scales(raw.scales.x, true)};
-  const uint32_t bottom[2] = {WidenNvfp4Scales(raw.scales.y, false),
-                              WidenNvfp4Scales(raw.scales.y, true)};
-#pragma unroll
-  for (int k = 0; k < 4; ++k) WidenNvfp4ByHalf(word[k], top[k % 2], bottom[k % 2], k >= 2, a[k]);
+  WidenNvfp4(raw.words, raw.scales, a);
 }
 
 // The weight is widened in registers, 64 of K at a time, while the products of the 64 before are in flight. Whatever of the

@@ -128,17 +128,13 @@ __device__ __forceinline__ void PutBlock(const uint8_t (&nibbles)[16], uint8_t e
   const auto bottom = static_cast<int>(row / 8 % 2);
   const auto step = static_cast<int>(block % 4);
   const bool zero = (e4m3 & 0x7f) == 0;
-  chunk[kNvfp4DataBytes + (warp * 8 + g) * 8 + bottom * 4 + step] = PackScale(e4m3);
-  constexpr int kBits[4][4] = {{15, 8, 7, 6}, {12, 5, 4, 3}, {9, 2, 1, 0}, {14, 11, 10, 13}};
+  chunk[Nvfp4ScaleAt(warp * 8 + g, bottom, step)] = PackScale(e4m3);
   for (int t = 0; t < 4; ++t) {
     uint32_t word = 0;
     for (int high = 0; high < 2; ++high) {
       const int place = bottom + 2 * high;
       for (int odd = 0; odd < 2; ++odd) {
-        const uint32_t nibble = zero ? 0 : nibbles[8 * high + 2 * t + odd];
-        for (int b = 0; b < 4; ++b) {
-          word |= (nibble >> (3 - b) & 1u) << (kBits[place][b] + 16 * odd);
-        }
+        if (!zero) word |= Nvfp4Bits(place, odd, nibbles[8 * high + 2 * t + odd]);
       }
     }
     atomicOr(reinterpret_cast<unsigned*>(chunk + (warp * 32 + g * 4 + t) * 16 + step * 4), word);
@@ -236,11 +232,10 @@ __global__ void ExpandNvfp4(const uint8_t* from, int64_t group_bytes, const floa
   const auto g = static_cast<int>(row % 8);
   const auto bottom = static_cast<int>(row / 8 % 2);
   const auto step = static_cast<int>(block % 4);
-  const uint8_t e5m3 = chunk[kNvfp4DataBytes + (warp * 8 + g) * 8 + bottom * 4 + step];
+  const uint8_t e5m3 = chunk[Nvfp4ScaleAt(warp * 8 + g, bottom, step)];
   const float scale =
       ldexpf(static_cast<float>(8 + (e5m3 & 7)), (e5m3 >> 3) - kNvfp4ScaleBias - 3) *
       (scales[row] / kNvfp4Rescale);
-  constexpr int kBits[4][4] = {{15, 8, 7, 6}, {12, 5, 4, 3}, {9, 2, 1, 0}, {14, 11, 10, 13}};
   float values[16];
 #pragma unroll
   for (int t = 0; t < 4; ++t) {
@@ -250,13 +245,7 @@ __global__ void ExpandNvfp4(const uint8_t* from, int64_t group_bytes, const floa
     for (int high = 0; high < 2; ++high) {
 #pragma unroll
       for (int odd = 0; odd < 2; ++odd) {
-        uint32_t nibble[2] = {0, 0};  // as if in the upper and in the lower of the two rows
-#pragma unroll
-        for (int b = 0; b < 4; ++b) {
-          nibble[0] |= (word >> (kBits[2 * high][b] + 16 * odd) & 1u) << (3 - b);
-          nibble[1] |= (word >> (kBits[2 * high + 1][b] + 16 * odd) & 1u) << (3 - b);
-        }
-        values[8 * high + 2 * t + odd] = FromFp4(bottom != 0 ? nibble[1] : nibble[0]);
+        values[8 * high + 2 * t + odd] = FromFp4(Nvfp4Nibble(bottom + 2 * high, odd, word));
       }
     }
   }

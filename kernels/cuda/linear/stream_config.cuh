@@ -10,15 +10,23 @@
 
 namespace aisp::cuda {
 
+// Bytes from each eight elements of a token to the next where they are spread (multiply_spread.cuh).
+constexpr int kSpreadBytes = 144;
+
 template <StreamFormat kFormatV, int kTokensV, int kGroupsV, int kTilesV, int kStageKV,
-          int kStagesV>
+          int kStagesV, int kSplitsV = 1, bool kSpreadV = false>
 struct StreamConfig {
   static constexpr StreamFormat kFormat = kFormatV;
   static constexpr int kTokens = kTokensV;  // N of the instruction
-  static constexpr int kGroups = kGroupsV;  // consumer warpgroups
-  static constexpr int kTiles = kTilesV;    // tiles of 64 rows per warpgroup
+  static constexpr int kGroups =
+      kGroupsV;  // consumer warpgroups beside each other, of different rows
+  static constexpr int kTiles = kTilesV;  // tiles of 64 rows per warpgroup
   static constexpr int kStageK = kStageKV;
   static constexpr int kStages = kStagesV;
+  // Consumer warpgroups of the same rows: they take the stages in turn and add their sums at the end of a tile.
+  static constexpr int kSplits = kSplitsV;
+  // One token, NVFP4: the instruction's eight columns are the blocks of 128 of K (multiply_spread.cuh).
+  static constexpr bool kSpread = kSpreadV;
 
   static constexpr bool kInput8 =
       kFormat == StreamFormat::kFp8x8 || kFormat == StreamFormat::kFp8x8Block;
@@ -28,21 +36,40 @@ struct StreamConfig {
   // Hopper adds FP8 products in fewer bits than f32: sums of a stage are added to f32 by ordinary instructions.
   static constexpr bool kPromote = kInput8 || kBlockScales;
   static constexpr int kRows = kGroups * kTiles * 64;
-  static constexpr int kConsumers = kGroups * 128;
-  static constexpr int kThreads = kConsumers + 32;
+  static constexpr int kRowThreads = kGroups * 128;
+  static constexpr int kConsumers = kRowThreads * kSplits;
   static constexpr int kSums = kTokens / 2;  // accumulators of a thread per tile of 64 rows
 
   static constexpr int kWeightBoxK = kFormat == StreamFormat::kBf16 ? 64 : 128;  // 128 bytes
   static constexpr int kInputBoxK = kInput8 ? 128 : 64;                          // 128 bytes
   static constexpr int kWeightBytes = kNvfp4 ? kRows / 64 * (kStageK / 64) * kNvfp4ChunkBytes
                                              : kRows * 128 * (kStageK / kWeightBoxK);
-  static constexpr int kInputBytes = kTokens * 128 * (kStageK / kInputBoxK);
-  static constexpr int kStageBytes = (kInputBytes + kWeightBytes + 1023) / 1024 * 1024;
-  static constexpr int kSharedBytes = kStages * kStageBytes + 1024 + 2 * 8 * kStages + 16;
+  static constexpr int kInputBytes =
+      kSpread ? kStageK / 8 * kSpreadBytes : kTokens * 128 * (kStageK / kInputBoxK);
+  static constexpr int kStageAlign = kSpread ? 128 : 1024;
+  static constexpr int kStageBytes =
+      (kInputBytes + kWeightBytes + kStageAlign - 1) / kStageAlign * kStageAlign;
   static constexpr int kPartialFloats = kRows * kTokens;
 
   static_assert(kStageK % kInputBoxK == 0 && (kNvfp4 || kStageK % kWeightBoxK == 0));
   static_assert(!kBlockScales || kStageK == 128);
+  static_assert(kStages % kSplits == 0);
+  static_assert(!kSpread || (kNvfp4 && kTokens == 8 && kTiles == 1 && kStageK % 256 == 0));
+};
+
+// Where a warp is in the ring.
+template <class C>
+struct StagePlace {
+  int stage = 0;
+  uint32_t parity = 0;
+  template <int kBy = 1>
+  __device__ __forceinline__ void Advance() {
+    stage += kBy;
+    if (stage >= C::kStages) {
+      stage -= C::kStages;
+      parity ^= 1;
+    }
+  }
 };
 
 }  // namespace aisp::cuda

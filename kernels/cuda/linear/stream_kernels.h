@@ -18,6 +18,8 @@ enum class StreamFormat : uint8_t { kBf16, kFp8, kFp8Block, kNvfp4, kFp8x8, kFp8
 // What a launch needs beside the two tensor maps.
 struct StreamParams {
   const uint8_t* nvfp4 = nullptr;
+  const void* x = nullptr;  // bf16; for kernels of one token, which read it themselves
+  int32_t k = 0;
   const float* scales = nullptr;    // [n], or [n / 8, scale_columns]: one per 8 rows x 128 of K
   const float* bias = nullptr;      // [n] or null
   const float* x_scales = nullptr;  // [rows] or null
@@ -39,7 +41,8 @@ struct StreamParams {
 struct StreamKernel {
   const void* function = nullptr;  // (CUtensorMap weight, CUtensorMap x, StreamParams)
   StreamFormat format = StreamFormat::kBf16;
-  int tokens = 0;   // at most, of a launch
+  int tokens = 0;   // that its sums have room for
+  int limit = 0;    // tokens of a launch, at most
   int rows = 0;     // of the weight, of a unit of work
   int stage_k = 0;  // of K, of a unit of work
   int stages = 0;

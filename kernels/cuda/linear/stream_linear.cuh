@@ -15,7 +15,9 @@
 #include <cstdint>
 
 #include "kernels/cuda/linear/multiply.cuh"
+#include "kernels/cuda/linear/multiply_spread.cuh"
 #include "kernels/cuda/linear/ptx.cuh"
+#include "kernels/cuda/linear/split_join.cuh"
 #include "kernels/cuda/linear/stream_config.cuh"
 #include "kernels/cuda/linear/stream_kernels.h"
 #include "kernels/cuda/linear/stream_loads.cuh"
@@ -26,6 +28,13 @@ namespace aisp::cuda {
 // Shared memory of a CTA by address.
 template <class C>
 struct StreamShared {
+  // Behind the consumers: a warp that produces, and one that brings the token where that is spread.
+  static constexpr int kThreads = C::kConsumers + (C::kSpread ? 64 : 32);
+  static constexpr int kFlagAt = C::kStages * (C::kStageBytes + 2 * 8);
+  static constexpr int kJoinAt = kFlagAt + 16;
+  static constexpr int kBytes = 1024 + kJoinAt + SplitJoin<C>::kBytes;
+  static_assert(C::kSplits <= 4);
+
   uint32_t base;  // 1024-aligned
   __device__ uint32_t Input(int stage) const { return base + stage * C::kStageBytes; }
   __device__ uint32_t Weight(int stage) const { return Input(stage) + C::kInputBytes; }
@@ -33,7 +42,9 @@ struct StreamShared {
     return base + C::kStages * C::kStageBytes + 8 * stage;
   }
   __device__ uint32_t Empty(int stage) const { return Full(stage) + 8 * C::kStages; }
-  __device__ uint32_t Flag() const { return Full(2 * C::kStages); }
+  __device__ uint32_t FullInput(int stage) const { return Full(stage); }
+  __device__ uint32_t Flag(int split) const { return base + kFlagAt + 4 * split; }
+  __device__ SplitJoin<C> Join() const { return {base + kJoinAt}; }
 };
 
 // ---- producer ----
@@ -72,13 +83,29 @@ __device__ __forceinline__ void Produce(const StreamShared<C>& shared, int32_t b
   }
 }
 
+// Where the token is spread: the weight alone.
+template <class C>
+__device__ __forceinline__ void ProduceWeights(const StreamShared<C>& shared, int32_t begin,
+                                               int32_t end, const StreamParams& p,
+                                               const CUtensorMap* weight) {
+  const uint64_t once = EvictFirstPolicy();
+  StagePlace<C> place;
+  for (int32_t unit = begin; unit < end; ++unit) {
+    BarrierWait(shared.Empty(place.stage), place.parity ^ 1);
+    BarrierArriveExpect(shared.Full(place.stage), C::kWeightBytes);
+    LoadWeightUnit<C>(shared.Weight(place.stage), shared.Full(place.stage), unit, p, weight, once);
+    place.Advance();
+  }
+}
+
 // ---- consumers ----
 
 // Writes this CTA's part of a tile; true for the CTA that has to finish it, then with all parts in `sums`.
 template <class C>
 __device__ __forceinline__ bool CombineParts(const StreamShared<C>& shared, const StreamParams& p,
-                                             int32_t tile, int thread,
-                                             float (&sums)[C::kTiles][C::kSums]) {
+                                             int32_t tile, float (&sums)[C::kTiles][C::kSums]) {
+  const int thread = threadIdx.x % C::kRowThreads;
+  const int split = threadIdx.x / C::kRowThreads;
   const int32_t ctas = gridDim.x;
   const int32_t first = OwnerOfUnit(tile * p.k_units, ctas, p.units);
   const int32_t last = OwnerOfUnit(tile * p.k_units + p.k_units - 1, ctas, p.units);
@@ -95,20 +122,21 @@ __device__ __forceinline__ bool CombineParts(const StreamShared<C>& shared, cons
 #pragma unroll
     for (int q = 0; q < kQuads; ++q) {
       __stcg(
-          mine + (i * kQuads + q) * C::kConsumers,
+          mine + (i * kQuads + q) * C::kRowThreads,
           make_float4(sums[i][4 * q], sums[i][4 * q + 1], sums[i][4 * q + 2], sums[i][4 * q + 3]));
     }
   }
-  NamedBarrier(1, C::kConsumers);
+  NamedBarrier(2 + split, C::kRowThreads);
   if (thread == 0) {
     // Releases what the barrier above has ordered before, and acquires what the others released.
     const bool finish = AtomicIncrement(p.counters + tile) == static_cast<uint32_t>(last - first);
     if (finish) p.counters[tile] = 0;
-    asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared.Flag()), "r"(finish ? 1 : 0) : "memory");
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared.Flag(split)), "r"(finish ? 1 : 0)
+                 : "memory");
   }
-  NamedBarrier(1, C::kConsumers);
+  NamedBarrier(2 + split, C::kRowThreads);
   uint32_t finish;
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(finish) : "r"(shared.Flag()) : "memory");
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(finish) : "r"(shared.Flag(split)) : "memory");
   if (finish == 0) return false;
 #pragma unroll
   for (int i = 0; i < C::kTiles; ++i) {
@@ -123,7 +151,7 @@ __device__ __forceinline__ bool CombineParts(const StreamShared<C>& shared, cons
     for (int b = 0; b < kBatch; ++b) {
       const float4* const from = slot(min(cta + b, last));
 #pragma unroll
-      for (int q = 0; q < C::kTiles * kQuads; ++q) part[b][q] = __ldcg(from + q * C::kConsumers);
+      for (int q = 0; q < C::kTiles * kQuads; ++q) part[b][q] = __ldcg(from + q * C::kRowThreads);
     }
 #pragma unroll
     for (int b = 0; b < kBatch; ++b) {
@@ -209,11 +237,13 @@ template <class C>
 __device__ __forceinline__ void Consume(const StreamShared<C>& shared, int32_t begin, int32_t end,
                                         const StreamParams& p) {
   const int thread = threadIdx.x;
-  const int group = thread / 128;
+  const int group = thread % C::kRowThreads / 128;
   const int warp = thread / 32 % 4;
   const int lane = thread % 32;
-  int stage = 0;
-  uint32_t parity = 0;
+  StagePlace<C> place;
+  place.stage = thread / C::kRowThreads;
+  int32_t turn = thread / C::kRowThreads;  // units of the CTA until this warpgroup's next
+  int32_t tiles = 0;                       // that the CTA has had a part in
   float sums[C::kTiles][C::kSums];
   PrefetchScales<C>(p, begin, end);
   WaitForPreviousKernel();
@@ -234,9 +264,13 @@ __device__ __forceinline__ void Consume(const StreamShared<C>& shared, int32_t b
     const auto release_previous = [&] {
       if (previous >= 0) release(previous);
     };
-    for (int32_t k = k_begin; k < k_end; ++k) {
-      BarrierWait(shared.Full(stage), parity);
-      if constexpr (C::kPromote) {
+    for (int32_t k = k_begin + turn; k < k_end; k += C::kSplits) {
+      const int stage = place.stage;
+      BarrierWait(shared.Full(stage), place.parity);
+      if constexpr (C::kSpread) {
+        MultiplySpread<C>(shared.Weight(stage), shared.Input(stage), group, warp, lane, sums[0]);
+        release(stage);
+      } else if constexpr (C::kPromote) {
         float stage_sums[C::kTiles][C::kSums];
         if constexpr (C::kInput8) {
           MultiplyShared<C>(shared.Weight(stage), shared.Input(stage), group, stage_sums);
@@ -258,18 +292,18 @@ __device__ __forceinline__ void Consume(const StreamShared<C>& shared, int32_t b
         }
         previous = stage;
       }
-      if (++stage == C::kStages) {
-        stage = 0;
-        parity ^= 1;
-      }
+      place.template Advance<C::kSplits>();
     }
-    if constexpr (!C::kPromote) {
+    if constexpr (!C::kPromote && !C::kSpread) {
       WgmmaWait<0>();
       release_previous();
     }
-    unit += k_end - k_begin;
-    const bool whole = k_begin == 0 && k_end == p.k_units;
-    if (whole || CombineParts<C>(shared, p, tile, thread, sums)) {
+    const int32_t count = k_end - k_begin;
+    turn = ((turn - count) % C::kSplits + C::kSplits) % C::kSplits;
+    unit += count;
+    if (!shared.Join().Add(tiles++, sums)) continue;
+    if constexpr (C::kSpread) FoldSpread(sums[0], lane);
+    if (count == p.k_units || CombineParts<C>(shared, p, tile, sums)) {
 #pragma unroll
       for (int i = 0; i < C::kTiles; ++i) StoreTile<C>(p, row0 + i * 64, warp, lane, sums[i]);
     }
@@ -277,7 +311,7 @@ __device__ __forceinline__ void Consume(const StreamShared<C>& shared, int32_t b
 }
 
 template <class C>
-__global__ void __launch_bounds__(C::kThreads, 1)
+__global__ void __launch_bounds__(StreamShared<C>::kThreads, 1)
     StreamLinearKernel(const __grid_constant__ CUtensorMap weight,
                        const __grid_constant__ CUtensorMap input, const StreamParams p) {
   extern __shared__ uint8_t memory[];
@@ -288,9 +322,10 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   }
   if (threadIdx.x == 0) {
     for (int s = 0; s < C::kStages; ++s) {
-      BarrierInit(shared.Full(s), 1);
-      BarrierInit(shared.Empty(s), C::kConsumers / 32);
+      BarrierInit(shared.Full(s), C::kSpread ? 2 : 1);
+      BarrierInit(shared.Empty(s), C::kRowThreads / 32);
     }
+    shared.Join().Init();
     BarrierInitFence();
   }
   __syncthreads();
@@ -298,8 +333,19 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   const int32_t begin = FirstUnit(blockIdx.x, gridDim.x, p.units);
   const int32_t end = FirstUnit(blockIdx.x + 1, gridDim.x, p.units);
   if (threadIdx.x >= C::kConsumers) {
-    if (threadIdx.x == C::kConsumers) Produce(shared, begin, end, p, &weight, &input);
+    const int role = threadIdx.x - C::kConsumers;
+    if constexpr (!C::kSpread) {
+      if (role == 0) Produce(shared, begin, end, p, &weight, &input);
+    } else if (role >= 32) {
+      AwaitSpreadZeros<C>();
+      WaitForPreviousKernel();
+      StagePlace<C> place;
+      BringSpreadUnits<C>(shared, p, begin, end, place, role - 32);
+    } else if (role == 0) {
+      ProduceWeights(shared, begin, end, p, &weight);
+    }
   } else {
+    if constexpr (C::kSpread) ClearSpreadInputs<C>(shared);
     Consume(shared, begin, end, p);
   }
 }
@@ -311,14 +357,15 @@ StreamKernel DescribeStreamKernel() {
   kernel.function = reinterpret_cast<const void*>(&StreamLinearKernel<C>);
   kernel.format = C::kFormat;
   kernel.tokens = C::kTokens;
+  kernel.limit = C::kSpread ? 1 : C::kTokens;
   kernel.rows = C::kRows;
   kernel.stage_k = C::kStageK;
   kernel.stages = C::kStages;
   kernel.stage_bytes = C::kStageBytes;
   kernel.weight_box_k = C::kNvfp4 ? 0 : C::kWeightBoxK;
   kernel.input_box_k = C::kInputBoxK;
-  kernel.shared_bytes = C::kSharedBytes;
-  kernel.threads = C::kThreads;
+  kernel.shared_bytes = StreamShared<C>::kBytes;
+  kernel.threads = StreamShared<C>::kThreads;
   return kernel;
 }
 

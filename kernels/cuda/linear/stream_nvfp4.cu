@@ -6,19 +6,19 @@
 namespace aisp::cuda {
 namespace {
 
-template <StreamFormat kFormat, int kTokens, int kGroups, int kStageK, int kStages>
+template <int kTokens, int kGroups, int kStageK, int kStages, int kSplits, bool kSpread = false>
 StreamKernel Instance() {
-  return DescribeStreamKernel<StreamConfig<kFormat, kTokens, kGroups, 1, kStageK, kStages>>();
+  return DescribeStreamKernel<StreamConfig<StreamFormat::kNvfp4, kTokens, kGroups, 1, kStageK,
+                                           kStages, kSplits, kSpread>>();
 }
 
 }  // namespace
 
 std::span<const StreamKernel> Nvfp4StreamKernels() {
-  constexpr auto kNvfp4 = StreamFormat::kNvfp4;
   static const std::array kKernels = {
-      Instance<kNvfp4, 8, 3, 256, 3>(),   Instance<kNvfp4, 16, 3, 256, 3>(),
-      Instance<kNvfp4, 32, 2, 256, 3>(),  Instance<kNvfp4, 64, 2, 128, 4>(),
-      Instance<kNvfp4, 128, 2, 128, 4>(),
+      Instance<8, 2, 256, 8, 2, true>(), Instance<8, 3, 256, 3, 1>(),
+      Instance<16, 3, 256, 3, 1>(),      Instance<32, 2, 256, 3, 1>(),
+      Instance<64, 2, 128, 4, 1>(),      Instance<128, 2, 128, 4, 1>(),
   };
   return kKernels;
 }

@@ -28,11 +28,6 @@ __device__ __forceinline__ void WidenFp8(uint32_t word, uint32_t& high, uint32_t
   low = MulBf16x2(((word << 8) & kSign) | ((word << 4) & kMagnitude), kTwoTo120);
 }
 
-// Byte `i` of a word of scales as a pair of equal bf16, times 2^106: one byte selection and one multiply-add.
-__device__ __forceinline__ uint32_t WidenNvfp4Scale(uint32_t word, int i) {
-  return __byte_perm(word, 0, 0x4440 + i) * 0x00100010u + 0x70007000u;
-}
-
 // Two of a word's scales as a pair of bf16, times 2^106: bytes 0 and 2, or with `odd` 1 and 3.
 __device__ __forceinline__ uint32_t WidenNvfp4Scales(uint32_t word, bool odd) {
   return (odd ? __byte_perm(word, 0, 0x4341) : word & 0x00ff00ffu) * 16u + 0x70007000u;
@@ -46,29 +41,28 @@ __device__ __forceinline__ uint32_t MulBf16x2ByHalf(uint32_t a, uint32_t b, bool
   return reinterpret_cast<const uint32_t&>(d);
 }
 
-// One word of nibbles without scales: the four registers of an A fragment.
+// One word of nibbles without scales: the four registers of an A fragment, times 2^-126.
 __device__ __forceinline__ void PlaceNvfp4(uint32_t word, uint32_t (&a)[4]) {
   constexpr uint32_t kMask = 0x81c081c0;
+  const uint32_t turned = __funnelshift_l(word, word, 6);
   a[0] = word & kMask;
   a[1] = (word << 3) & kMask;
-  a[2] = (word << 6) & kMask;
-  a[3] = ((word << 1) & 0x80008000) | ((word >> 3) & 0x01800180) | ((word >> 7) & 0x00400040);
+  a[2] = turned & kMask;
+  a[3] = (turned & kNvfp4LeftMask) * kNvfp4LeftFactor & kMask;
 }
 
-// One word: the four registers of an A fragment. top: scale of row g in both halves; bottom: of row g + 8.
-__device__ __forceinline__ void WidenNvfp4(uint32_t word, uint32_t top, uint32_t bottom,
-                                           uint32_t (&a)[4]) {
-  PlaceNvfp4(word, a);
+// A lane's part of 16 rows x 64 of K: the A fragments of four steps of 16.
+__device__ __forceinline__ void WidenNvfp4(uint4 words, uint2 scales, uint32_t (&a)[4][4]) {
+  const uint32_t word[4] = {words.x, words.y, words.z, words.w};
+  // Of rows g and g + 8 in the two halves, a block each.
+  const uint32_t scale[4] = {WidenNvfp4Scales(scales.x, false), WidenNvfp4Scales(scales.x, true),
+                             WidenNvfp4Scales(scales.y, false), WidenNvfp4Scales(scales.y, true)};
 #pragma unroll
-  for (int i = 0; i < 4; ++i) a[i] = MulBf16x2(a[i], i % 2 == 0 ? top : bottom);
-}
-
-// The same with the scales in one half of `top` and of `bottom`.
-__device__ __forceinline__ void WidenNvfp4ByHalf(uint32_t word, uint32_t top, uint32_t bottom,
-                                                 bool high, uint32_t (&a)[4]) {
-  PlaceNvfp4(word, a);
+  for (int k = 0; k < 4; ++k) {
+    PlaceNvfp4(word[k], a[k]);
 #pragma unroll
-  for (int i = 0; i < 4; ++i) a[i] = MulBf16x2ByHalf(a[i], i % 2 == 0 ? top : bottom, high);
+    for (int i = 0; i < 4; ++i) a[k][i] = MulBf16x2ByHalf(a[k][i], scale[k], i % 2 == 1);
+  }
 }
 
 }  // namespace aisp::cuda
