@@ -109,7 +109,7 @@ __device__ __forceinline__ void BringSpreadInputs(const ChainShared<C>& shared,
   }
 }
 
-// Of eight tokens at a time; the sum's order depends on nothing but K.
+// All tokens at once, four a lane, so that one round trip to L2 brings everything. The sum's order depends on nothing but K.
 template <class C>
 __device__ __forceinline__ void BringNorms(const ChainShared<C>& shared, const ChainParams& chain,
                                            int lane) {
@@ -122,34 +122,28 @@ __device__ __forceinline__ void BringNorms(const ChainShared<C>& shared, const C
       if (lane == 0) AwaitCounter(chain.counters + s - 1, step.input_ready);
       __syncwarp();
     }
-    const int32_t k = chain.steps[s - 1].p.n;
-    const int32_t groups = (k + 15) / 16;
-    for (int32_t t = 0; t < step.p.rows; t += 8) {
-      float sums[8] = {};
-#pragma unroll 4
-      for (int32_t g = lane; g < groups; g += 32) {
-        const float* const from = step.input_squares + static_cast<int64_t>(g) * C::kTokens + t;
-        const float4 low = __ldcg(reinterpret_cast<const float4*>(from));
-        const float4 high = __ldcg(reinterpret_cast<const float4*>(from) + 1);
-        sums[0] += low.x;
-        sums[1] += low.y;
-        sums[2] += low.z;
-        sums[3] += low.w;
-        sums[4] += high.x;
-        sums[5] += high.y;
-        sums[6] += high.z;
-        sums[7] += high.w;
+    const StreamParams& before = chain.steps[s - 1].p;
+    const int32_t tiles = before.units / before.k_units;
+    constexpr int kQuads = C::kTokens / 4;
+    float sums[4] = {};
+#pragma unroll 16
+    for (int32_t tile = lane / kQuads; tile < tiles; tile += 32 / kQuads) {
+      const float4 v = __ldcg(reinterpret_cast<const float4*>(step.input_squares) + tile * kQuads +
+                              lane % kQuads);
+      sums[0] += v.x;
+      sums[1] += v.y;
+      sums[2] += v.z;
+      sums[3] += v.w;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+#pragma unroll
+      for (int offset = 16; offset >= kQuads; offset /= 2) {
+        sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], offset);
       }
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-#pragma unroll
-        for (int offset = 16; offset > 0; offset /= 2) {
-          sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], offset);
-        }
-        if (lane == i) {
-          StoreShared(shared.Norm(norms, t + i),
-                      rsqrtf(sums[i] / static_cast<float>(k) + step.epsilon));
-        }
+      if (lane < kQuads) {
+        StoreShared(shared.Norm(norms, lane * 4 + i),
+                    rsqrtf(sums[i] / static_cast<float>(before.n) + step.epsilon));
       }
     }
     BarrierArrive(shared.NormReady());  // of each lane
@@ -232,6 +226,7 @@ __device__ __forceinline__ void ConsumeChain(const ChainShared<C>& shared,
   int32_t turn = split;  // units of the CTA until this warpgroup's next
   int32_t tiles = 0;     // that the CTA has had a part in
   int norms = 0;
+  int summed = 0;  // tiles with sums of squares
   float sums[C::kTiles][C::kSums];
   WaitForPreviousKernel();
   for (int s = 0; s < chain.count; ++s) {
@@ -266,8 +261,11 @@ __device__ __forceinline__ void ConsumeChain(const ChainShared<C>& shared,
       if (step.input_squares != nullptr) BarrierWait(shared.NormReady(), norms & 1);
 #pragma unroll
       for (int i = 0; i < C::kTiles; ++i) {
-        rows[i].Store(shared, step, norms, row0 + i * 64 + warp * 16, lane, sums[i]);
+        const int group16 = (group * C::kTiles + i) * 4 + warp;
+        rows[i].Store(shared, step, norms, row0 + i * 64 + warp * 16, lane,
+                      shared.Squares(split, summed, group16), sums[i]);
       }
+      if (step.gain != nullptr) StoreSquares(shared, step, tile, split, summed++);
       if (s + 1 < chain.count) {
         AsyncProxyFence();
         __syncwarp();

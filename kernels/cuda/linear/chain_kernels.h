@@ -18,11 +18,11 @@ struct ChainStepParams {
   CUtensorMap weight;
   CUtensorMap input;
   StreamParams p;  // without partials and counters
-  // Of kAccumulateF32 with a norm behind it: the next layer's input is bf16(y * gain), and for each group of 16 rows of y and each
-  // token the sum of its squares is left for that layer. Null without.
+  // Of kAccumulateF32 with a norm behind it: the next layer's input is bf16(y * gain), and for each tile of y and each token
+  // the sum of its squares is left for that layer. Null without.
   const float* gain = nullptr;      // [n]
   __nv_bfloat16* normed = nullptr;  // [rows, n]
-  float* squares = nullptr;         // [16-row groups of n][kernel.tokens]
+  float* squares = nullptr;         // [tiles of n][kernel.tokens]
   const float* input_squares =
       nullptr;  // the same of this step's input; null without a norm in front
   float epsilon = 0.0f;

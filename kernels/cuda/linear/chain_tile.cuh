@@ -25,7 +25,8 @@ struct ChainShared {
                                        ? C::kStages
                                        : (kInFlightBytes + C::kWeightBytes - 1) / C::kWeightBytes;
   static constexpr int kNormAt = C::kStages * C::kStageBytes + 8 * (kBarriers + kBarriers % 2);
-  static constexpr int kJoinAt = kNormAt + 2 * 4 * C::kTokens;
+  static constexpr int kSquaresAt = kNormAt + 2 * 4 * C::kTokens;
+  static constexpr int kJoinAt = kSquaresAt + C::kSplits * 2 * 4 * C::kTokens * (C::kRows / 16);
   static constexpr int kBytes = 1024 + kJoinAt + SplitJoin<C>::kBytes;
 
   uint32_t base;  // 1024-aligned
@@ -39,6 +40,11 @@ struct ChainShared {
   // 1 / rms of a token for the norm number `norms` of the chain.
   __device__ uint32_t Norm(int norms, int token) const {
     return base + kNormAt + 4 * (norms % 2 * C::kTokens + token);
+  }
+  // Sums of squares of a group of 16 rows, one for each token, in a tile that is number `summed` with such sums of a split.
+  __device__ uint32_t Squares(int split, int summed, int group16) const {
+    const int place = (split * 2 + summed % 2) * (C::kRows / 16) + group16;
+    return base + kSquaresAt + 4 * C::kTokens * place;
   }
   __device__ SplitJoin<C> Join() const { return {base + kJoinAt}; }
 };
@@ -214,69 +220,113 @@ struct TileRows {
     }
   }
 
-  // Scales, adds the bias and stores. `norms`: which norm of the chain is in front of this step.
+  // Scales, adds the bias and stores. `norms`: which norm of the chain is in front of this step; `squares`: shared address for the
+  // sums of squares.
   __device__ __forceinline__ void Store(const ChainShared<C>& shared, const ChainStepParams& step,
-                                        int norms, int32_t group_row, int lane,
+                                        int norms, int32_t group_row, int lane, uint32_t squares,
                                         const float (&sums)[C::kSums]) {
     const StreamParams& p = step.p;
+    // All fetched before anything is stored, so that they are fetched at once.
+    float norm[kOwnTokens];
 #pragma unroll
-    for (int j = 0; j < C::kTokens / 8; ++j) {
+    for (int i = 0; i < kOwnTokens; ++i) norm[i] = 1.0f;
+    if (step.input_squares != nullptr) {
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const int32_t token = 8 * j + 2 * (lane % 4) + h;
-        const bool counts = token < p.rows;
-        float norm = 1.0f;
-        if (step.input_squares != nullptr && counts) norm = LoadShared(shared.Norm(norms, token));
-        float v[2];
-#pragma unroll
-        for (int r = 0; r < 2; ++r) v[r] = sums[4 * j + h + 2 * r] * (scale[r] * norm) + bias[r];
-        const int64_t line = token * p.y_stride;
-        if (p.store == Store::kSiluMulBf16) {
-          __nv_bfloat16* const y = static_cast<__nv_bfloat16*>(p.y) + line;
-          if (counts && has[1]) {
-            y[group_row / 2 + lane / 4] = __float2bfloat16(ChainSiluMul(v[0], v[1]));
-          }
-        } else if (p.store == Store::kBf16) {
-          __nv_bfloat16* const y = static_cast<__nv_bfloat16*>(p.y) + line;
-#pragma unroll
-          for (int r = 0; r < 2; ++r) {
-            if (counts && has[r]) y[row[r]] = __float2bfloat16(v[r]);
-          }
-        } else {
-          StoreF32(step, token, counts, h, j, group_row, lane, v);
-        }
-      }
+      for (int i = 0; i < kOwnTokens; ++i) norm[i] = LoadShared(shared.Norm(norms, Token(i, lane)));
+    }
+    const auto value = [&](int i, int r) {
+      return sums[At(i, r)] * (scale[r] * norm[i]) + bias[r];
+    };
+    if (p.store == Store::kSiluMulBf16) {
+      StoreRows(p, lane, [&](__nv_bfloat16* y, int i) {
+        const float v = ChainSiluMul(value(i, 0), value(i, 1));
+        if (has[1]) y[group_row / 2 + lane / 4] = __float2bfloat16(v);
+      });
+    } else if (p.store == Store::kBf16) {
+      StoreRows(p, lane, [&](__nv_bfloat16* y, int i) {
+        if (has[0]) y[row[0]] = __float2bfloat16(value(i, 0));
+        if (has[1]) y[row[1]] = __float2bfloat16(value(i, 1));
+      });
+    } else {
+      StoreF32(step, lane, squares, value);
     }
   }
 
  private:
-  __device__ __forceinline__ void StoreF32(const ChainStepParams& step, int32_t token, bool counts,
-                                           int h, int j, int32_t group_row, int lane,
-                                           float (&v)[2]) {
-    const StreamParams& p = step.p;
-    float* const y = static_cast<float*>(p.y) + token * p.y_stride;
-    float squares = 0.0f;
+  // A thread has sums of these tokens, for its two rows.
+  static constexpr int kOwnTokens = C::kTokens / 4;
+  static __device__ __forceinline__ int32_t Token(int i, int lane) {
+    return i / 2 * 8 + 2 * (lane % 4) + i % 2;
+  }
+  static constexpr int At(int i, int r) { return i / 2 * 4 + i % 2 + 2 * r; }
+
+  template <class StoreToken>
+  __device__ __forceinline__ void StoreRows(const StreamParams& p, int lane,
+                                            const StoreToken& store) {
+    __nv_bfloat16* const y = static_cast<__nv_bfloat16*>(p.y);
+    const int64_t stride = p.y_stride;
+    const int32_t tokens = p.rows;
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      if (p.store == Store::kAccumulateF32) v[r] += old[4 * j + h + 2 * r];
-      if (counts && has[r]) {
-        y[row[r]] = v[r];
-        squares += v[r] * v[r];
-        if (step.gain != nullptr) {
-          step.normed[static_cast<int64_t>(token) * p.n + row[r]] =
-              __float2bfloat16(v[r] * gain[r]);
-        }
-      }
-    }
-    if (step.gain == nullptr) return;
-#pragma unroll
-    for (int offset = 16; offset > 2; offset /= 2) {
-      squares += __shfl_xor_sync(0xffffffffu, squares, offset);
-    }
-    if (lane < 4 && group_row < p.n) {
-      step.squares[static_cast<int64_t>(group_row / 16) * C::kTokens + token] = squares;
+    for (int i = 0; i < kOwnTokens; ++i) {
+      const int32_t token = Token(i, lane);
+      if (token < tokens) store(y + token * stride, i);
     }
   }
+
+  template <class Value>
+  __device__ __forceinline__ void StoreF32(const ChainStepParams& step, int lane,
+                                           uint32_t squares_at, const Value& value) {
+    const bool add = step.p.store == Store::kAccumulateF32;
+    const int64_t stride = step.p.y_stride;
+    const int32_t tokens = step.p.rows;
+    const int32_t n = step.p.n;
+    float* const y = static_cast<float*>(step.p.y);
+    __nv_bfloat16* const normed = step.gain != nullptr ? step.normed : nullptr;
+    float squares[kOwnTokens];
+#pragma unroll
+    for (int i = 0; i < kOwnTokens; ++i) {
+      const int32_t token = Token(i, lane);
+      squares[i] = 0.0f;
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        if (token >= tokens || !has[r]) continue;
+        float v = value(i, r);
+        if (add) v += old[At(i, r)];
+        y[token * stride + row[r]] = v;
+        if (normed == nullptr) continue;
+        normed[static_cast<int64_t>(token) * n + row[r]] = __float2bfloat16(v * gain[r]);
+        squares[i] += v * v;
+      }
+    }
+    if (normed == nullptr) return;
+#pragma unroll
+    for (int offset = 16; offset > 2; offset /= 2) {
+#pragma unroll
+      for (int i = 0; i < kOwnTokens; ++i) {
+        squares[i] += __shfl_xor_sync(0xffffffffu, squares[i], offset);
+      }
+    }
+    if (lane >= 4) return;
+#pragma unroll
+    for (int i = 0; i < kOwnTokens; ++i) StoreShared(squares_at + 4 * Token(i, lane), squares[i]);
+  }
 };
+
+// Adds up what the warps of a split have left of a tile. All of them call; shared memory has two places for the sums, so that one
+// barrier for each tile is enough.
+template <class C>
+__device__ __forceinline__ void StoreSquares(const ChainShared<C>& shared,
+                                             const ChainStepParams& step, int32_t tile, int split,
+                                             int summed) {
+  NamedBarrier(2 + split, C::kRowThreads);
+  const auto token = static_cast<int>(threadIdx.x) % C::kRowThreads;
+  if (token >= C::kTokens) return;
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < C::kRows / 16; ++i) {
+    sum += LoadShared(shared.Squares(split, summed, i) + 4 * token);
+  }
+  step.squares[tile * C::kTokens + token] = sum;
+}
 
 }  // namespace aisp::cuda
