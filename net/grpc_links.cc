@@ -129,12 +129,20 @@ class GrpcDialer final : public LinkDialer<Out> {
         live_(std::make_shared<typename Call::Live>()) {}
 
   ~GrpcDialer() override {
-    if (EndCalls()) return;
+    inbox_->Stop();
+    const Error why{Code::kCancelled, "the dialling side is gone"};
+    bool flushing = false;
+    for (const auto& call : live_->All()) {
+      const bool closing = call->closing();
+      flushing |= closing;
+      if (!closing) call->Abort(why);
+    }
+    if (flushing) live_->AwaitEmpty(kFlushLimit);
+    for (const auto& call : live_->All()) call->Abort(why);
+    if (live_->AwaitEmpty(kCancelLimit)) return;
     LogWarning("grpc_calls_left_behind");
     static_cast<void>(std::make_unique<Channels>(std::move(channels_)).release());  // see channels_
   }
-
-  void Shutdown() override { static_cast<void>(EndCalls()); }
 
   LinkId Dial(const std::string& address) override {
     const LinkId id(next_id_++);
@@ -160,21 +168,6 @@ class GrpcDialer final : public LinkDialer<Out> {
 
  private:
   using Channels = std::vector<std::pair<std::shared_ptr<Call>, std::shared_ptr<grpc::Channel>>>;
-
-  // Whether gRPC is done with all of them.
-  bool EndCalls() {
-    inbox_->Stop();
-    const Error why{Code::kCancelled, "the dialling side is gone"};
-    bool flushing = false;
-    for (const auto& call : live_->All()) {
-      const bool closing = call->closing();
-      flushing |= closing;
-      if (!closing) call->Abort(why);
-    }
-    if (flushing) live_->AwaitEmpty(kFlushLimit);
-    for (const auto& call : live_->All()) call->Abort(why);
-    return live_->AwaitEmpty(kCancelLimit);
-  }
 
   grpc::ChannelArguments Arguments() const {
     grpc::ChannelArguments args;

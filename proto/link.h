@@ -38,9 +38,6 @@ template <typename Out>
 class LinkDialer : public LinkSender<Out> {
  public:
   virtual LinkId Dial(const std::string& address) = 0;
-  // Sends what closing links still have to send, and ends all of them; nothing is reported any more. For the owner's end: it may
-  // be all that comes before the process ends. At most a moment; idempotent.
-  virtual void Shutdown() {}
 };
 
 // What a role is told about its links of one kind. `In` is what the peer may send.

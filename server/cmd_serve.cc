@@ -187,9 +187,7 @@ LogOptions LogOptionsOf(const Config& config) {
 
 Status ServeUntilStopped(const Config& config, const RouterSockets& sockets, Announcer* announcer,
                          StopSignals* signals) {
-  // Never taken apart: after Stop the operating system's process ends in a moment. Of workers that had been drained, one in thirty died
-  // of a corrupted heap while their links' channels were released (gRPC 1.51).
-  auto& process = *new Process(config, sockets, announcer);
+  Process process(config, sockets, announcer);
   AISP_RETURN_IF_ERROR(process.Start());
   const std::string why = signals->Wait();
   LogInfo("stopping", {{"why", why}});
@@ -226,7 +224,7 @@ int RunServe(const std::vector<std::string>& args) {
     LogInfo("stopped");
     FlushLog(std::chrono::seconds(1));
   }
-  // Nothing of gRPC's is destroyed (see GrpcKeeper).
+  // Everything of ours has been destroyed; what gRPC still has must not be (see GrpcKeeper).
   _exit(exit_code);
 }
 

@@ -115,8 +115,6 @@ class WorkerServiceImpl final : public WorkerService {
     }
     loop_.Post([this] { role_->Leave(); });
     loop_.Stop();
-    if (routers_) routers_->Shutdown();
-    if (peers_) peers_->Shutdown();
     if (grpc_) grpc_->Shutdown(std::chrono::milliseconds(500));
   }
 
@@ -223,6 +221,9 @@ class WorkerServiceImpl final : public WorkerService {
   const WorkerHost host_;
   const std::string role_name_;
   const std::string id_;
+
+  // Before, and so destroyed after, all that posts to it from threads of its own until it ends: links, transports, watchers.
+  WorkerLoop loop_;
   Poster post_;
 
   // Destroyed from the last to the first: the role before all that it was wired to.
@@ -245,8 +246,6 @@ class WorkerServiceImpl final : public WorkerService {
   bool started_ = false;
   std::function<void()> on_ready_;
   std::function<void()> on_stop_;
-
-  WorkerLoop loop_;
 };
 
 }  // namespace
