@@ -11,11 +11,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "bench/cuda/bench_support.h"
 #include "bench/cuda/linear_bench_stream.h"
 #include "kernels/cuda/linear/linear.h"
 #include "kernels/cuda/linear/quantize.h"
@@ -24,53 +24,7 @@ namespace aisp::cuda {
 namespace {
 
 constexpr int kMaxRows = 64;
-
-void Require(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return;
-  std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
-  std::exit(1);
-}
-template <typename T>
-T Require(Result<T> result) {
-  if (!result) {
-    std::fprintf(stderr, "%s\n", result.error().ToString().c_str());
-    std::exit(1);
-  }
-  if constexpr (!std::is_void_v<T>) return std::move(*result);
-}
-
-char* Allocate(size_t bytes) {
-  void* p = nullptr;
-  Require(cudaMalloc(&p, bytes), "cudaMalloc");
-  return static_cast<char*>(p);
-}
-
-// Microseconds of a replay of what `record` launches.
-double Time(cudaStream_t stream, const std::function<void()>& record) {
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t exec = nullptr;
-  Require(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
-  record();
-  Require(cudaStreamEndCapture(stream, &graph), "capture");
-  Require(cudaGraphInstantiate(&exec, graph, 0), "graph");
-  cudaEvent_t events[2];
-  for (auto& event : events) Require(cudaEventCreate(&event), "event");
-  std::vector<float> times;
-  for (int i = 0; i < 8; ++i) {
-    Require(cudaEventRecord(events[0], stream), "event");
-    Require(cudaGraphLaunch(exec, stream), "graph");
-    Require(cudaEventRecord(events[1], stream), "event");
-    Require(cudaStreamSynchronize(stream), "graph");
-    float ms = 0.0f;
-    Require(cudaEventElapsedTime(&ms, events[0], events[1]), "event");
-    if (i > 0) times.push_back(ms);
-  }
-  for (auto& event : events) cudaEventDestroy(event);
-  cudaGraphExecDestroy(exec);
-  cudaGraphDestroy(graph);
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2] * 1000.0;
-}
+constexpr int kRuns = 7;
 
 struct Model {
   const char* name;
@@ -97,10 +51,10 @@ class ChainBench {
       workspace = std::max(workspace, kernels_->WorkspaceBytes(copies[0]));
       bytes_ += copies[0].streamed_bytes();
     }
-    Require(kernels_->SetWorkspace(Allocate(workspace), workspace, stream_));
+    Require(kernels_->SetWorkspace(Allocate<char>(workspace), workspace, stream_));
     const auto widest = static_cast<size_t>(std::max(model.intermediate, model.qkv));
-    for (char*& buffer : buffers_) buffer = Allocate(kMaxRows * widest * 4);
-    gain_ = reinterpret_cast<float*>(Allocate(static_cast<size_t>(model.hidden) * 4));
+    for (char*& buffer : buffers_) buffer = Allocate<char>(kMaxRows * widest * 4);
+    gain_ = Allocate<float>(static_cast<size_t>(model.hidden));
     Require(cudaMemsetAsync(gain_, 0x3f, static_cast<size_t>(model.hidden) * 4, stream_), "gain");
     Require(FillNormalBf16(buffers_[0], static_cast<int64_t>(kMaxRows) * model.hidden, 1.0f, 1,
                            stream_));
@@ -116,7 +70,7 @@ class ChainBench {
   double StreamMicroseconds() {
     double best = 1e30;
     for (int blocks = 4; blocks <= 16; blocks *= 2) {
-      best = std::min(best, Time(stream_, [&] {
+      best = std::min(best, Time(1, stream_, kRuns, [&](int) {
                         ReadOnlyPass(memory_[1], pass_bytes_, 132 * blocks, buffers_[5], stream_);
                       }));
     }
@@ -127,36 +81,31 @@ class ChainBench {
     Require(
         cudaMemsetAsync(buffers_[1], 0, static_cast<size_t>(kMaxRows * model_.hidden) * 4, stream_),
         "residual");
-    double chain = Time(stream_, [&] {
-      for (int layer = 0; layer < layers_; ++layer) {
-        if (gap_ > 0) Require(WaitOnDevice(gap_, 132, stream_), "gap");
-        const auto steps = Steps(layer, rows);
-        if (!kernels_->CanChain(steps)) {
-          std::fprintf(stderr, "no chain\n");
-          std::exit(1);
-        }
-        Require(kernels_->LaunchChain(steps, stream_));
+    const double chain = Time(layers_, stream_, kRuns, [&](int layer) {
+      if (gap_ > 0) Require(WaitOnDevice(gap_, 132, stream_), "gap");
+      const auto steps = Steps(layer, rows);
+      if (!kernels_->CanChain(steps)) {
+        std::fprintf(stderr, "no chain\n");
+        std::exit(1);
       }
+      Require(kernels_->LaunchChain(steps, stream_));
     });
-    double single = Time(stream_, [&] {
-      for (int layer = 0; layer < layers_; ++layer) {
-        if (gap_ > 0) Require(WaitOnDevice(gap_, 132, stream_), "gap");
-        for (const ChainStep& step : Steps(layer, rows)) {
-          Require(kernels_->Launch(step.call, stream_));
-        }
+    const double single = Time(layers_, stream_, kRuns, [&](int layer) {
+      if (gap_ > 0) Require(WaitOnDevice(gap_, 132, stream_), "gap");
+      for (const ChainStep& step : Steps(layer, rows)) {
+        Require(kernels_->Launch(step.call, stream_));
       }
     });
     std::printf(
         "%s %-8s M=%-3d a layer: chain %7.2f us, four launches %7.2f us, stream %7.2f us, "
         "chain at %3.0f %%\n",
-        model_.name, format_.name, rows, chain / layers_, single / layers_, stream_us,
-        100.0 * stream_us * layers_ / chain);
+        model_.name, format_.name, rows, chain, single, stream_us, 100.0 * stream_us / chain);
     std::fflush(stdout);
   }
 
  private:
   void Add(int64_t n, int64_t k, bool gated) {
-    char* const plain = Allocate(static_cast<size_t>(n * k) * 2);
+    char* const plain = Allocate<char>(static_cast<size_t>(n * k) * 2);
     Require(FillNormalBf16(plain, n * k, 0.02f, weights_.size(), stream_));
     std::vector<WeightPart> parts(gated ? 2 : 1);
     const int64_t rows = n / static_cast<int64_t>(parts.size());
@@ -166,7 +115,7 @@ class ChainBench {
     }
     const WeightSource source{SourceType::kBf16, parts, k, gated, format_.weight};
     const size_t bytes = Require(PackedWeightBytes(source));
-    char* const memory = Allocate(bytes * static_cast<size_t>(layers_));
+    char* const memory = Allocate<char>(bytes * static_cast<size_t>(layers_));
     const PackedWeight packed = Require(PackWeight(source, memory, bytes, stream_));
     weights_.emplace_back();
     for (int i = 0; i < layers_; ++i) {

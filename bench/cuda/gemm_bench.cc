@@ -14,10 +14,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <string>
 #include <vector>
 
+#include "bench/cuda/bench_support.h"
 #include "kernels/cuda/linear/blas_lt.h"
 #include "kernels/cuda/linear/gemm.h"
 #include "kernels/cuda/linear/linear.h"
@@ -32,75 +32,12 @@ constexpr int kMaxRows = 8192;
 constexpr int64_t kMaxK = 14336;
 constexpr size_t kLtBytes = size_t{64} << 20;
 
-void Require(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return;
-  std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
-  std::exit(1);
-}
-template <typename T>
-T Require(Result<T> result) {
-  if (!result) {
-    std::fprintf(stderr, "%s\n", result.error().ToString().c_str());
-    std::exit(1);
-  }
-  if constexpr (!std::is_void_v<T>) return std::move(*result);
-}
-
-template <typename T>
-T* Allocate(size_t count) {
-  void* p = nullptr;
-  Require(cudaMalloc(&p, count * sizeof(T)), "cudaMalloc");
-  return static_cast<T*>(p);
-}
-
 template <typename T>
 std::vector<T> Download(const void* from, size_t count) {
   std::vector<T> values(count);
   Require(cudaMemcpy(values.data(), from, count * sizeof(T), cudaMemcpyDeviceToHost), "copy");
   return values;
 }
-
-// `count` calls in a graph.
-class Captured {
- public:
-  Captured(int count, cudaStream_t stream, const std::function<void(int)>& call)
-      : count_(count), stream_(stream) {
-    cudaGraph_t graph = nullptr;
-    Require(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
-    for (int i = 0; i < count; ++i) call(i);
-    Require(cudaStreamEndCapture(stream, &graph), "capture");
-    Require(cudaGraphInstantiate(&exec_, graph, 0), "graph");
-    cudaGraphDestroy(graph);
-    for (auto& event : events_) Require(cudaEventCreate(&event), "event");
-  }
-  Captured(const Captured&) = delete;
-  Captured& operator=(const Captured&) = delete;
-  ~Captured() {
-    for (auto& event : events_) cudaEventDestroy(event);
-    cudaGraphExecDestroy(exec_);
-  }
-  void Run() {
-    Require(cudaEventRecord(events_[0], stream_), "event");
-    Require(cudaGraphLaunch(exec_, stream_), "graph");
-    Require(cudaEventRecord(events_[1], stream_), "event");
-    Require(cudaStreamSynchronize(stream_), "graph");
-    float ms = 0.0f;
-    Require(cudaEventElapsedTime(&ms, events_[0], events_[1]), "event");
-    times_.push_back(ms);
-  }
-  // Microseconds of a call, without the first run.
-  double Median() {
-    std::sort(times_.begin() + 1, times_.end());
-    return times_[1 + (times_.size() - 1) / 2] * 1000.0 / count_;
-  }
-
- private:
-  int count_;
-  cudaStream_t stream_;
-  cudaGraphExec_t exec_ = nullptr;
-  cudaEvent_t events_[2] = {};
-  std::vector<float> times_;
-};
 
 struct Shape {
   const char* name;

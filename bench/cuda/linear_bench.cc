@@ -11,10 +11,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <string>
 #include <vector>
 
+#include "bench/cuda/bench_support.h"
 #include "bench/cuda/linear_bench_stream.h"
 #include "kernels/cuda/linear/blas_lt.h"
 #include "kernels/cuda/linear/linear.h"
@@ -24,53 +24,7 @@ namespace aisp::cuda {
 namespace {
 
 constexpr size_t kPoolBytes = size_t{1400} << 20;
-
-void Require(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return;
-  std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
-  std::exit(1);
-}
-template <typename T>
-T Require(Result<T> result) {
-  if (!result) {
-    std::fprintf(stderr, "%s\n", result.error().ToString().c_str());
-    std::exit(1);
-  }
-  if constexpr (!std::is_void_v<T>) return std::move(*result);
-}
-
-void* Allocate(size_t bytes) {
-  void* p = nullptr;
-  Require(cudaMalloc(&p, bytes), "cudaMalloc");
-  return p;
-}
-
-// Microseconds of one of `count` calls in a graph.
-double Time(int count, cudaStream_t stream, const std::function<void(int)>& call) {
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t exec = nullptr;
-  Require(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
-  for (int i = 0; i < count; ++i) call(i);
-  Require(cudaStreamEndCapture(stream, &graph), "capture");
-  Require(cudaGraphInstantiate(&exec, graph, 0), "graph");
-  cudaEvent_t events[2];
-  for (auto& event : events) Require(cudaEventCreate(&event), "event");
-  std::vector<float> times;
-  for (int i = 0; i < 6; ++i) {
-    Require(cudaEventRecord(events[0], stream), "event");
-    Require(cudaGraphLaunch(exec, stream), "graph");
-    Require(cudaEventRecord(events[1], stream), "event");
-    Require(cudaStreamSynchronize(stream), "graph");
-    float ms = 0.0f;
-    Require(cudaEventElapsedTime(&ms, events[0], events[1]), "event");
-    if (i > 0) times.push_back(ms);
-  }
-  for (auto& event : events) cudaEventDestroy(event);
-  cudaGraphExecDestroy(exec);
-  cudaGraphDestroy(graph);
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2] * 1000.0 / count;
-}
+constexpr int kRuns = 5;
 
 struct Shape {
   const char* name;
@@ -90,16 +44,16 @@ class Bench {
     Require(cudaStreamCreate(&stream_), "stream");
     kernels_ = Require(LinearKernels::Create({}));
     blas_ = Require(BlasLt::Create(""));
-    pool_ = static_cast<char*>(Allocate(kPoolBytes));
-    x_ = Allocate(size_t{128} * 16384 * 2);
-    x8_ = Allocate(size_t{128} * 16384);
-    x_scales_ = static_cast<float*>(Allocate(size_t{128} * 4));
-    y_ = Allocate(size_t{128} * 131072 * 4);
+    pool_ = Allocate<char>(kPoolBytes);
+    x_ = Allocate<char>(size_t{128} * 16384 * 2);
+    x8_ = Allocate<char>(size_t{128} * 16384);
+    x_scales_ = Allocate<float>(128);
+    y_ = Allocate<char>(size_t{128} * 131072 * 4);
     Require(FillNormalBf16(x_, int64_t{128} * 16384, 1.0f, 1, stream_));
     Require(FillNormalBf16(pool_, kPoolBytes / 2, 0.02f, 2, stream_));
     double best = 1e30;
     for (int blocks = 4; blocks <= 16; blocks *= 2) {
-      best = std::min(best, Time(2, stream_, [&](int) {
+      best = std::min(best, Time(2, stream_, kRuns, [&](int) {
                         ReadOnlyPass(pool_, kPoolBytes, 132 * blocks, y_, stream_);
                       }));
     }
@@ -109,7 +63,7 @@ class Bench {
 
   void Run(const Shape& shape, const Format& format, const std::vector<int>& rows) {
     // Packed once from random weights, then copied.
-    void* const plain = Allocate(static_cast<size_t>(shape.n * shape.k) * 2);
+    void* const plain = Allocate<char>(static_cast<size_t>(shape.n * shape.k) * 2);
     Require(FillNormalBf16(plain, shape.n * shape.k, 0.02f, 3, stream_));
     std::vector<WeightPart> parts(shape.gated ? 2 : 1);
     const int64_t part_rows = shape.n / static_cast<int64_t>(parts.size());
@@ -120,7 +74,7 @@ class Bench {
     const WeightSource source{SourceType::kBf16, parts, shape.k, shape.gated, format.weight};
     const size_t bytes = Require(PackedWeightBytes(source));
     const auto copies = static_cast<int>(std::max<size_t>(1, kPoolBytes / bytes));
-    char* const memory = copies > 1 ? pool_ : static_cast<char*>(Allocate(bytes));
+    char* const memory = copies > 1 ? pool_ : Allocate<char>(bytes);
     const PackedWeight packed = Require(PackWeight(source, memory, bytes, stream_));
     std::vector<PackedWeight> weights;
     for (int i = 0; i < copies; ++i) {
@@ -138,7 +92,7 @@ class Bench {
       weights.back().scales = move(packed.scales);
     }
     const size_t workspace_bytes = kernels_->WorkspaceBytes(packed);
-    void* const workspace = Allocate(workspace_bytes);
+    void* const workspace = Allocate<char>(workspace_bytes);
     Require(kernels_->SetWorkspace(workspace, workspace_bytes, stream_));
     for (const int m : rows) Measure(shape, format, m, weights, workspace, workspace_bytes);
     Require(cudaFree(plain), "free");
@@ -164,7 +118,7 @@ class Bench {
     Require(kernels_->Prepare(call, stream_));
     const int copies = static_cast<int>(weights.size());
     const int count = std::max(16, copies);
-    const double us = Time(count, stream_, [&](int i) {
+    const double us = Time(count, stream_, kRuns, [&](int i) {
       LinearCall one = call;
       one.weight = &weights[static_cast<size_t>(i % copies)];
       Require(kernels_->Launch(one, stream_));
@@ -187,7 +141,7 @@ class Bench {
       product.x_scales = call.x_scales;
       const Status tuned = blas_->Tune(product, workspace, workspace_bytes, stream_);
       if (tuned) {
-        const double lt_us = Time(count, stream_, [&](int i) {
+        const double lt_us = Time(count, stream_, kRuns, [&](int i) {
           LtProduct one = product;
           one.weight = weights[static_cast<size_t>(i % copies)].data;
           one.weight_scales = weights[static_cast<size_t>(i % copies)].scales;

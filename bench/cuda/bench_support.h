@@ -1,0 +1,90 @@
+// What the benches of the linear layers share: ending on errors, device memory, timing by CUDA graphs. Host code; one thread.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "common/result.h"
+
+namespace aisp::cuda {
+
+// A bench has nobody to report an error to.
+inline void Require(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
+  std::exit(1);
+}
+template <typename T>
+T Require(Result<T> result) {
+  if (!result) {
+    std::fprintf(stderr, "%s\n", result.error().ToString().c_str());
+    std::exit(1);
+  }
+  if constexpr (!std::is_void_v<T>) return std::move(*result);
+}
+
+// Device memory for `count` elements; the process's end frees it, if nobody does before.
+template <typename T>
+T* Allocate(size_t count) {
+  void* p = nullptr;
+  Require(cudaMalloc(&p, count * sizeof(T)), "cudaMalloc");
+  return static_cast<T*>(p);
+}
+
+// `count` calls in a graph, and how long its runs took.
+class Captured {
+ public:
+  Captured(int count, cudaStream_t stream, const std::function<void(int)>& call)
+      : count_(count), stream_(stream) {
+    cudaGraph_t graph = nullptr;
+    Require(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
+    for (int i = 0; i < count; ++i) call(i);
+    Require(cudaStreamEndCapture(stream, &graph), "capture");
+    Require(cudaGraphInstantiate(&exec_, graph, 0), "graph");
+    cudaGraphDestroy(graph);
+    for (auto& event : events_) Require(cudaEventCreate(&event), "event");
+  }
+  Captured(const Captured&) = delete;
+  Captured& operator=(const Captured&) = delete;
+  ~Captured() {
+    for (auto& event : events_) cudaEventDestroy(event);
+    cudaGraphExecDestroy(exec_);
+  }
+  void Run() {
+    Require(cudaEventRecord(events_[0], stream_), "event");
+    Require(cudaGraphLaunch(exec_, stream_), "graph");
+    Require(cudaEventRecord(events_[1], stream_), "event");
+    Require(cudaStreamSynchronize(stream_), "graph");
+    float ms = 0.0f;
+    Require(cudaEventElapsedTime(&ms, events_[0], events_[1]), "event");
+    times_.push_back(ms);
+  }
+  // Microseconds of a call, without the first run.
+  double Median() {
+    std::sort(times_.begin() + 1, times_.end());
+    return times_[1 + (times_.size() - 1) / 2] * 1000.0 / count_;
+  }
+
+ private:
+  int count_;
+  cudaStream_t stream_;
+  cudaGraphExec_t exec_ = nullptr;
+  cudaEvent_t events_[2] = {};
+  std::vector<float> times_;
+};
+
+// Microseconds of one of `count` calls: the median of `runs` replays of a graph of them, after one that is not counted.
+inline double Time(int count, cudaStream_t stream, int runs, const std::function<void(int)>& call) {
+  Captured captured(count, stream, call);
+  for (int i = 0; i <= runs; ++i) captured.Run();
+  return captured.Median();
+}
+
+}  // namespace aisp::cuda
