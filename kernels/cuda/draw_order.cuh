@@ -88,6 +88,7 @@ __device__ inline int TakeBins(const Bin& bins, unsigned long long target,
   const unsigned present = __ballot_sync(~0u, any);
   const int taker =
       reached != 0 ? __ffs(static_cast<int>(reached)) - 1 : 31 - __clz(static_cast<int>(present));
+  __syncwarp();  // everybody has read *before
   int last = 0;
   if (lane == taker) {
     unsigned long long sum = start + through - own;

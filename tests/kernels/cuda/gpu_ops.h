@@ -9,6 +9,8 @@ namespace aisp {
 
 // |gpu - reference| / |reference|. FP8 and NVFP4: the reference multiplies the same quantised operands.
 constexpr double kF32 = 1e-4, kBf16 = 1e-2, kQuantised = 5e-3;
+// Scales of blocks are rounded to bf16 (2^-9): with few blocks along K all of an output errs to one side, gate and up both.
+constexpr double kQuantisedBlocks = 8e-3;
 
 class GpuOps : public testing::Test {
  protected:

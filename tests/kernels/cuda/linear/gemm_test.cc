@@ -198,10 +198,11 @@ class GemmTest : public ::testing::Test {
                        std::to_string(static_cast<int>(store)));
           const std::vector<float> y = Run(call, kernel, before);
           ASSERT_EQ(y.size(), sum.size());
-          // bf16 results round once; FP8 products are added in fewer bits by the hardware; block scales are rounded to bf16.
-          const bool exact = IsF32(store) && input == InputFormat::kBf16 &&
-                             weight_.format != WeightFormat::kFp8Block;
-          const double limit = exact ? 1e-4 : 5e-3;
+          // bf16 results round once; FP8 products are added in fewer bits by the hardware; block scales are rounded to bf16, and with
+          // few blocks along K all of an output errs to one side, gate and up both.
+          const bool blocks = weight_.format == WeightFormat::kFp8Block;
+          const bool exact = IsF32(store) && input == InputFormat::kBf16 && !blocks;
+          const double limit = exact ? 1e-4 : blocks ? 8e-3 : 5e-3;
           EXPECT_LT(RelativeError(y, sum), limit);
         }
       }
@@ -221,6 +222,14 @@ class GemmTest : public ::testing::Test {
 };
 
 class GemmFormats : public GemmTest, public ::testing::WithParamInterface<WeightFormat> {};
+
+// Less than a tile of tokens: soon done under compute-sanitizer, too (tools/gpu_sanitize.sh).
+TEST_P(GemmFormats, SmallShapes) {
+  MakeWeight(GetParam(), {200}, 272, true, false);
+  Compare({70});
+  MakeWeight(GetParam(), {72, 72}, 272, false, true);
+  Compare({70});
+}
 
 TEST_P(GemmFormats, OddShapesWithBias) {
   const int64_t k = GetParam() == WeightFormat::kBf16 ? 1288 : 1296;
