@@ -13,7 +13,7 @@ NO_ASLR = $(shell setarch $$(uname -m) -R true 2>/dev/null && echo setarch $$(un
 
 NINJA = ninja -j$(JOBS) -C
 
-.PHONY: help deps run build cuda test bench asan tsan sim-10000 chaos fuzz bundle format tidy check layers format-check ci clean
+.PHONY: help deps run build cuda gpu-build gpu-check gpu-sanitize test bench asan tsan sim-10000 chaos fuzz bundle format tidy check layers format-check ci clean
 
 help:
 	@echo 'make run         build and start router, prefill and decode worker with the built-in model'
@@ -24,6 +24,8 @@ help:
 	@echo 'make sim-10000   ten thousand seeds of the cluster simulation'
 	@echo 'make chaos       1,000 requests while workers are killed at random'
 	@echo 'make fuzz        every fuzzer for SECONDS=600 under AddressSanitizer'
+	@echo 'make gpu-check   on a GPU: its tests, the sanitizers, the benchmarks'
+	@echo 'make gpu-sanitize  on a GPU: compute-sanitizer over the kernels (ARGS=...)'
 	@echo 'make bundle      a tarball that runs elsewhere: build/aisp-bundle.tar.gz'
 	@echo 'make format      format all sources          make tidy   lint all sources'
 	@echo 'make check       layering and formatting      make ci     what CI runs'
@@ -71,6 +73,16 @@ chaos: deps $(BUILD)/build.ninja
 cuda: deps
 	@test -e build-cuda/build.ninja || cmake --preset cuda
 	@$(NINJA) build-cuda cuda
+
+gpu-build: deps
+	@test -e build-cuda/build.ninja || cmake --preset cuda
+	@$(NINJA) build-cuda --quiet aisp cuda kernels_cuda_test kernels_cuda_linear_test kernels_cuda_attention_test kvcache_transport_test
+
+gpu-check: gpu-build
+	@tools/gpu_check.sh $(ARGS)
+
+gpu-sanitize: gpu-build
+	@tools/gpu_sanitize.sh $(ARGS)
 
 # CUDA=1: with the CUDA backend and the GPU tests; needs nvcc, and no GPU.
 bundle: deps

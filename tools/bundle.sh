@@ -28,7 +28,7 @@ git ls-files -z models | xargs -0 cp --parents -t "$root"
 cp README.md "$root/"
 if [ -n "$tests" ]; then
   mkdir -p "$root/tests" "$root/tools"
-  cp tools/gpu_check.sh tools/gpu_serve.sh "$root/tools/"
+  cp tools/gpu_check.sh tools/gpu_sanitize.sh tools/gpu_serve.sh "$root/tools/"
   find "$build/tests" -maxdepth 1 \( -name '*cuda*_test' -o -name kvcache_transport_test \) -type f -exec cp -t "$root/tests" {} +
   git ls-files -z tests/data | xargs -0 cp --parents -t "$root"
   find "$root/tests" -maxdepth 1 -type f -exec strip {} +

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that only a GPU can show, in a few minutes: the GPU tests, memcheck on the small ones, what the card does at most, and
+# Everything that only a GPU can show, in a few minutes: the GPU tests, the sanitizers, what the card does at most, and
 # the engine on shapes with random weights. Runs from the root of an unpacked bundle (make bundle CUDA=1) or of the source tree after
 # a build with CUDA. Usage: tools/gpu_check.sh [--quick] [SHAPE...]   JSON lines of the benches go to stdout.
 set -u
@@ -22,14 +22,7 @@ for test in BytesArriveExactlyWhereTheyShould NothingLandsAfterTheProofOfAWriter
   done
 done
 timeout 120 "$root/tests/kvcache_transport_test" --gtest_brief=1 --gtest_filter='CudaIpcOwner.*' || status=1
-if [ "$quick" = 0 ] && command -v compute-sanitizer >/dev/null; then
-  # Errors of the API are not reported: tests ask for a petabyte to see it refused. Chained layers wait for each other across
-  # multiprocessors, which a sanitizer slows down until they seem to hang: their tests are left out.
-  for tool in memcheck racecheck; do
-    timeout 240 compute-sanitizer --tool $tool --report-api-errors no --error-exitcode 1 "$root/tests/kernels_cuda_test" \
-      --gtest_brief=1 --gtest_filter='GpuExecutor.*:GpuDraw.*Finite*:GpuDraw.Log*:GpuParity.*:GpuPagedParity.*-*Layers*:*Quantised*' || status=1
-  done
-fi
+[ "$quick" = 1 ] || tools/gpu_sanitize.sh || status=1
 "$root/bin/aisp" bench limits || status=1
 "$root/bin/aisp" bench kernels --json || status=1
 for flags in "--dtype f32" "--dtype bf16" "--dtype bf16 --quantization fp8" "--dtype bf16 --quantization nvfp4" \
