@@ -105,6 +105,7 @@ class RouterServiceImpl final : public RouterService {
       : config_(config),
         sockets_(sockets),
         clock_(clock),
+        local_(local),
         links_(this),
         log_(metrics, clock),
         pool_("tokenizer", static_cast<int>(config.router.tokenizer_threads),
@@ -142,6 +143,7 @@ class RouterServiceImpl final : public RouterService {
 
   ~RouterServiceImpl() override {
     DrainAndStop({}, [] { return true; });
+    if (local_ != nullptr) local_->StopServing(LinkKind::kRouterControl, kLocalRouterAddress);
   }
 
   Status Start() override {
@@ -287,6 +289,7 @@ class RouterServiceImpl final : public RouterService {
   const Config config_;
   const RouterSockets sockets_;
   const Clock* const clock_;
+  LocalHub* const local_;
   IoLoop loop_;
   Links links_;
   RequestLog log_;

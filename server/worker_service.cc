@@ -59,6 +59,8 @@ class WorkerServiceImpl final : public WorkerService {
 
   ~WorkerServiceImpl() override {
     DrainAndStop({}, [] { return true; });
+    // The hub outlives the worker, and its peers may.
+    if (serves_locally_) host_.local->StopServing(LinkKind::kKvPeer, LocalKvAddress());
   }
 
   Status Build() {
@@ -142,8 +144,9 @@ class WorkerServiceImpl final : public WorkerService {
     deps.connector = connector_.get();
     deps.metrics = host_.metrics;
     if (host_.local != nullptr) {
-      deps.kv_address = "local:" + id_;
+      deps.kv_address = LocalKvAddress();
       deps.readers = host_.local->ServeKvPeer(deps.kv_address, role->reader_links(), post_);
+      serves_locally_ = true;
     } else {
       grpc_ = std::make_unique<GrpcServer>();
       deps.readers = grpc_->ServeKvPeer(role->reader_links(), post_);
@@ -186,6 +189,8 @@ class WorkerServiceImpl final : public WorkerService {
     role_ = std::move(role);
     return {};
   }
+
+  std::string LocalKvAddress() const { return "local:" + id_; }
 
   void DialRouters(LinkHandler<v1::RouterMessage>* handler) {
     routers_ = host_.local != nullptr ? host_.local->MakeRouterDialer(handler, post_)
@@ -244,6 +249,7 @@ class WorkerServiceImpl final : public WorkerService {
   Status failure_;
   bool drained_ = false;
   bool started_ = false;
+  bool serves_locally_ = false;
   std::function<void()> on_ready_;
   std::function<void()> on_stop_;
 };
