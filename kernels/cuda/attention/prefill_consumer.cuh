@@ -86,7 +86,7 @@ struct Consumer {
     const uint64_t rows =
         wgmma::RowsDescriptor(q_area + q.stage * T::kQBytes + group_index * 64 * 128);
     const uint64_t keys = wgmma::RowsDescriptor(k_ring + k.stage * T::kTileBytes);
-    wgmma::Fence();
+    ptx::WgmmaFence();
 #pragma unroll
     for (int step = 0; step < T::kDim / 16; ++step) {
       const uint32_t inside = step % 4 * 32;
@@ -98,14 +98,14 @@ struct Consumer {
                                  step > 0);
       }
     }
-    wgmma::Commit();
+    ptx::WgmmaCommit();
   }
 
   // o += P V, issued only, in kGroups groups.
   __device__ __forceinline__ void IssueValues(const uint32_t (&p)[kScores / 8][4], bool add) {
     const uint64_t values =
         wgmma::ColumnsDescriptor(v_ring + v.stage * T::kTileBytes, T::kColumnBytes);
-    wgmma::Fence();
+    ptx::WgmmaFence();
 #pragma unroll
     for (int step = 0; step < T::kKeys / 16; ++step) {
 #pragma unroll
@@ -115,7 +115,7 @@ struct Consumer {
             o[part], p[step], wgmma::Plus(values, part * kPartBytes + step * 16 * 128),
             add || step > 0);
       }
-      if ((step + 1) % (T::kKeys / 16 / kGroups) == 0) wgmma::Commit();
+      if ((step + 1) % (T::kKeys / 16 / kGroups) == 0) ptx::WgmmaCommit();
     }
   }
 
@@ -210,7 +210,7 @@ struct Consumer {
         if (__any_sync(~0u, p[kBegin / 4][kBegin % 4] >= 0x7f000000u)) return;
       }
       constexpr int kEach = kScores / kGroups;
-      wgmma::Wait<kGroups - 1 - kPart>();
+      ptx::WgmmaWait<kGroups - 1 - kPart>();
 #pragma unroll
       for (int i = kPart * kEach; i < (kPart + 1) * kEach; ++i)
         asm volatile("" : "+f"(s[i])::"memory");
@@ -318,7 +318,7 @@ struct Consumer {
     TakeTurn();
     IssueScores(s);
     PassTurn();
-    wgmma::Wait<0>();
+    ptx::WgmmaWait<0>();
     wgmma::Pin(s);
     Release(&control->k_empty[k.stage]);
     k.Advance();
@@ -344,7 +344,7 @@ struct Consumer {
       ZeroTail(values_valid);
       IssueValues(p, add);
       PassTurn();
-      wgmma::Wait<kGroups>();
+      ptx::WgmmaWait<kGroups>();
       wgmma::Pin(s);
       Release(&control->k_empty[k.stage]);
       k.Advance();
@@ -352,7 +352,7 @@ struct Consumer {
       const float sum[2] = {l[0], l[1]};
       bool done = false;
       if (!first) done = SoftmaxBehind(s, p);
-      wgmma::Wait<0>();
+      ptx::WgmmaWait<0>();
       PinOut();
       Release(&control->v_empty[v.stage]);
       v.Advance();
@@ -367,7 +367,7 @@ struct Consumer {
     ZeroTail(values_valid);
     IssueValues(p, add);
     SyncGroup();  // all its warps are done with the scores, whose queries' buffer is written now
-    wgmma::Wait<0>();
+    ptx::WgmmaWait<0>();
     PinOut();
     Store(slot ^ 1, T::kQBuffers == 1 ? 0 : q.stage ^ 1, l);
   }

@@ -1,4 +1,4 @@
-// The instructions of Hopper that C++ has no names for: barriers, the copy engine, matrix products, register budgets.
+// What attention needs beyond kernels/cuda/ptx.cuh: waiting, tiles of four dimensions, products of a warp, conversions.
 // Device code only; each wrapper is one instruction or a short idiom of them.
 #pragma once
 
@@ -9,36 +9,12 @@
 
 #include <cstdint>
 
-namespace aisp::cuda::ptx {
+#include "kernels/cuda/ptx.cuh"
 
-__device__ __forceinline__ uint32_t SharedAddress(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
+namespace aisp::cuda::ptx {
 
 // ---- mbarrier ----
 
-__device__ __forceinline__ void BarrierInit(uint32_t bar, uint32_t count) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
-}
-__device__ __forceinline__ void BarrierInitFence() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-__device__ __forceinline__ void BarrierExpect(uint32_t bar, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes)
-               : "memory");
-}
-__device__ __forceinline__ void BarrierArrive(uint32_t bar) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
-}
-// The barrier at the same place in CTA `rank` of the cluster. Orders nothing but this thread's arrival: for giving back what
-// was only read.
-__device__ __forceinline__ void BarrierArriveAt(uint32_t bar, uint32_t rank) {
-  asm volatile(
-      "{\n.reg .b32 at;\nmapa.shared::cluster.u32 at, %0, %1;\n"
-      "mbarrier.arrive.shared::cluster.b64 _, [at];\n}" ::"r"(bar),
-      "r"(rank)
-      : "memory");
-}
 __device__ __forceinline__ void BarrierWait(uint32_t bar, uint32_t parity) {
   asm volatile(
       "{\n"
@@ -51,15 +27,6 @@ __device__ __forceinline__ void BarrierWait(uint32_t bar, uint32_t parity) {
       "}" ::"r"(bar),
       "r"(parity)
       : "memory");
-}
-__device__ __forceinline__ void NamedSync(int id, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-__device__ __forceinline__ void NamedArrive(int id, int threads) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-__device__ __forceinline__ void FenceProxyAsync() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 // ---- clusters ----
@@ -93,14 +60,6 @@ __device__ __forceinline__ void LetSuccessorStart() {
 
 // ---- the copy engine ----
 
-__device__ __forceinline__ uint64_t EvictFirstPolicy() {
-  uint64_t policy;
-  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-__device__ __forceinline__ void PrefetchMap(const void* map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
 __device__ __forceinline__ void LoadTile4(uint32_t target, const void* map, uint32_t bar,
                                           int32_t c0, int32_t c1, int32_t c2, int32_t c3,
                                           uint64_t policy) {
@@ -131,12 +90,6 @@ __device__ __forceinline__ void LoadTile4ToBoth(uint32_t target, const void* map
 
 // ---- a warp's matrix instructions ----
 
-__device__ __forceinline__ void LoadMatrix4(uint32_t (&r)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address)
-               : "memory");
-}
 __device__ __forceinline__ void LoadMatrix4Transposed(uint32_t (&r)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -185,15 +138,6 @@ __device__ __forceinline__ uint32_t HalfFromE4M3(uint32_t two) {
   uint32_t r;
   asm("{\n.reg .b16 t;\ncvt.u16.u32 t, %1;\ncvt.rn.f16x2.e4m3x2 %0, t;\n}" : "=r"(r) : "r"(two));
   return r;
-}
-
-template <int kRegisters>
-__device__ __forceinline__ void RegistersUp() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
-template <int kRegisters>
-__device__ __forceinline__ void RegistersDown() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
 }  // namespace aisp::cuda::ptx

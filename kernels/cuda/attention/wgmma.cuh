@@ -21,16 +21,6 @@ __device__ __forceinline__ uint64_t Plus(uint64_t descriptor, uint32_t bytes) {
   return (descriptor & 0xffffffff00000000ULL) | (static_cast<uint32_t>(descriptor) + (bytes >> 4));
 }
 
-// Before the first product that reads registers or shared memory written by ordinary instructions.
-__device__ __forceinline__ void Fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void Commit() {
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-// Until at most kPending groups are under way.
-template <int kPending>
-__device__ __forceinline__ void Wait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
-}
 // Keeps the compiler from moving uses of registers that a product under way reads or writes.
 template <int kCount>
 __device__ __forceinline__ void Pin(float (&r)[kCount]) {

@@ -155,10 +155,10 @@ __global__ void __cluster_dims__(kGemmCluster, 1, 1) __launch_bounds__(kGemmThre
   const auto first = static_cast<int32_t>(blockIdx.x / kGemmCluster);
   const auto step = static_cast<int32_t>(gridDim.x / kGemmCluster);
   if (threadIdx.x >= 256) {
-    ReleaseRegisters<40>();
+    ptx::RegistersDown<40>();
     if (threadIdx.x == 256) ProduceTiles(shared, rank, first, step, p, &weight, &input, &output);
   } else {
-    ClaimRegisters<232>();
+    ptx::RegistersUp<232>();
     ConsumeTiles(shared, rank, first, step, p, &output);
   }
   __syncwarp();

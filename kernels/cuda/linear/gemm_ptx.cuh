@@ -1,9 +1,11 @@
-// PTX of the kernels for many rows beyond ptx.cuh: clusters, multicast, stores by the copy engine, register hand-over.
+// PTX of the kernels for many rows beyond ptx.cuh: clusters, multicast, stores by the copy engine.
 #pragma once
 
 #include <cuda.h>
 
 #include <cstdint>
+
+#include "kernels/cuda/ptx.cuh"
 
 namespace aisp::cuda {
 
@@ -16,16 +18,7 @@ __device__ __forceinline__ void ClusterSync() {
       "barrier.cluster.wait.acquire.aligned;" ::
           : "memory");
 }
-// Arrives at the barrier at the same place in CTA `rank` of the cluster. Of the CTA's scope: what it says is that tensor cores have
-// read a stage, which no fence is needed for; releasing to the cluster costs 0.7 us.
-__device__ __forceinline__ void BarrierArriveAt(uint32_t barrier, uint32_t rank) {
-  asm volatile(
-      "{\n.reg .b32 remote;\n"
-      "mapa.shared::cluster.u32 remote, %0, %1;\n"
-      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(barrier),
-      "r"(rank)
-      : "memory");
-}
+using ptx::BarrierArriveAt;
 
 // ---- loads; the box of `map` whose first element is (column, row) ----
 
@@ -47,10 +40,7 @@ __device__ __forceinline__ void TensorPrefetch(const CUtensorMap* map, int colum
 
 // ---- stores ----
 
-// Makes this thread's ordinary writes to shared memory visible to the copy engine.
-__device__ __forceinline__ void FenceProxyAsync() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
+using ptx::FenceProxyAsync;
 __device__ __forceinline__ void TensorStore(const CUtensorMap* map, int column, int row,
                                             uint32_t from) {
   asm volatile(
@@ -91,17 +81,6 @@ __device__ __forceinline__ float Reciprocal(float v) {
   float r;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
   return r;
-}
-
-// ---- registers of a warpgroup ----
-
-template <int kRegisters>
-__device__ __forceinline__ void ClaimRegisters() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
-template <int kRegisters>
-__device__ __forceinline__ void ReleaseRegisters() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
 }  // namespace aisp::cuda

@@ -1,0 +1,94 @@
+// Instructions of Hopper that C++ has no names for and that the attention and the matrix kernels have in common: barriers in shared
+// memory, fences, clusters' arrivals, register budgets, groups of matrix products. Device code; each wrapper is one instruction or a
+// short idiom of them. What only one side needs stands in attention/ptx.cuh, linear/ptx.cuh and linear/gemm_ptx.cuh.
+#pragma once
+
+#include <cstdint>
+
+namespace aisp::cuda::ptx {
+
+__device__ __forceinline__ uint32_t SharedAddress(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+// ---- mbarrier ----
+
+__device__ __forceinline__ void BarrierInit(uint32_t bar, uint32_t count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
+}
+__device__ __forceinline__ void BarrierInitFence() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void BarrierExpect(uint32_t bar, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void BarrierArrive(uint32_t bar) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
+}
+// The barrier at the same place in CTA `rank` of the cluster. Orders nothing but this thread's arrival: for giving back what
+// was only read. Releasing to the cluster is a fence of the whole GPU.
+__device__ __forceinline__ void BarrierArriveAt(uint32_t bar, uint32_t rank) {
+  asm volatile(
+      "{\n.reg .b32 at;\nmapa.shared::cluster.u32 at, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [at];\n}" ::"r"(bar),
+      "r"(rank)
+      : "memory");
+}
+
+// ---- barriers of the block, fences ----
+
+// Barrier `id` among `threads` threads of the block.
+__device__ __forceinline__ void NamedSync(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void NamedArrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+// Makes this thread's ordinary writes to shared memory visible to the copy engine and to matrix products.
+__device__ __forceinline__ void FenceProxyAsync() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// ---- the copy engine, ldmatrix ----
+
+__device__ __forceinline__ uint64_t EvictFirstPolicy() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+__device__ __forceinline__ void PrefetchMap(const void* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+// Four 8 x 16-byte matrices; lane i gives the address of row i % 8 of matrix i / 8.
+__device__ __forceinline__ void LoadMatrix4(uint32_t (&r)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
+}
+
+// ---- warpgroups: groups of matrix products, registers ----
+
+// Before the first product that reads registers or shared memory written by ordinary instructions.
+__device__ __forceinline__ void WgmmaFence() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void WgmmaCommit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+// Until at most kPending groups are under way.
+template <int kPending>
+__device__ __forceinline__ void WgmmaWait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+template <int kRegisters>
+__device__ __forceinline__ void RegistersUp() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void RegistersDown() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+}  // namespace aisp::cuda::ptx
