@@ -98,6 +98,7 @@ Result<KernelBench> MeasureKernels(const KernelBenchOptions& options) {
   bench.environment = ReadEnvironment(options.index);
   bench.environment.device = bench.limits.device;
   for (const BenchPart part : {BenchPart::kFewRows, BenchPart::kManyRows}) {
+    rig->Begin(part);
     AISP_RETURN_IF_ERROR(BenchLinear(*rig, part, &bench.prefills));
     AISP_RETURN_IF_ERROR(BenchAttention(*rig, part, &bench.prefills));
     AISP_RETURN_IF_ERROR(BenchRows(*rig, part));

@@ -13,8 +13,9 @@ namespace aisp::cuda {
 namespace {
 
 constexpr int kReplays = 7;
-constexpr int kRestedReplays = 3;
+constexpr int kSpans = 3;
 constexpr int kWarmUps = 2;
+constexpr double kWarmUpMs = 20;
 
 }  // namespace
 
@@ -79,15 +80,22 @@ Result<double> BenchRig::CallUs(int calls, const std::function<Status(int)>& cal
     AISP_ASSIGN_OR_RETURN(const double ms, device_->ElapsedMs(*begin, *end));
     return ms / launches;
   };
-  double once_ms = 0;
-  for (int i = 0; i < kWarmUps; ++i) {
+  // The first case after allocations and captures reads some percent slower than the next one, so short cases run for a while before
+  // they are timed. Long ones would only draw down the clocks.
+  double once_ms = 0, warm_ms = 0;
+  const bool many = part_ == BenchPart::kManyRows;
+  for (int i = 0; i < kWarmUps || (!many && warm_ms < kWarmUpMs); ++i) {
     AISP_ASSIGN_OR_RETURN(once_ms, time_ms(1));
+    warm_ms += once_ms;
   }
-  const bool rests = options_.rest_ms > 0;
-  const int launches = rests ? std::max(1, static_cast<int>(options_.span_ms / once_ms)) : 1;
+  const auto rest = [&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(options_.rest_ms));
+  };
+  const bool spans = options_.span_ms > 0;
+  const int launches = spans ? std::max(1, static_cast<int>(options_.span_ms / once_ms)) : 1;
   std::vector<double> times;
-  for (int i = 0; i < (rests ? kRestedReplays : kReplays); ++i) {
-    if (rests) std::this_thread::sleep_for(std::chrono::milliseconds(options_.rest_ms));
+  for (int i = 0; i < (spans ? kSpans : kReplays); ++i) {
+    if (spans || (many && i == 0)) rest();
     AISP_ASSIGN_OR_RETURN(const double ms, time_ms(launches));
     times.push_back(ms * 1e3 / calls);
   }

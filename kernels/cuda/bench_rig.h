@@ -14,6 +14,13 @@
 
 namespace aisp::cuda {
 
+// What is timed together: decoding's cases first, on a card whose clocks no product of many rows has lowered yet.
+enum class BenchPart : uint8_t { kFewRows, kManyRows };
+inline constexpr int32_t kFewRows = 128;  // at most
+inline bool BelongsTo(BenchPart part, int32_t rows) {
+  return (rows <= kFewRows) == (part == BenchPart::kFewRows);
+}
+
 class BenchRig {
  public:
   static Result<std::unique_ptr<BenchRig>> Create(const KernelBenchOptions& options);
@@ -27,6 +34,7 @@ class BenchRig {
   // Normal values; bf16, f32 or e4m3 (with a standard deviation of about 130).
   Result<Buffer> Random(size_t elements, DType dtype, uint64_t seed);
   Result<Buffer> Upload(const void* from, size_t bytes);
+  void Begin(BenchPart part) { part_ = part; }
   // Microseconds of one of `calls` calls that a graph holds; call i gets i.
   Result<double> CallUs(int calls, const std::function<Status(int)>& call);
 
@@ -45,18 +53,12 @@ class BenchRig {
   explicit BenchRig(const KernelBenchOptions& options) : options_(options) {}
 
   const KernelBenchOptions options_;
+  BenchPart part_ = BenchPart::kFewRows;
   std::unique_ptr<Device> device_;
   std::unique_ptr<CudaStream> stream_;
   CudaLimits limits_;
   std::vector<KernelTiming> timings_;
 };
-
-// What is timed together: decoding's cases first, on a card whose clocks no product of many rows has lowered yet.
-enum class BenchPart : uint8_t { kFewRows, kManyRows };
-inline constexpr int32_t kFewRows = 128;  // at most
-inline bool BelongsTo(BenchPart part, int32_t rows) {
-  return (rows <= kFewRows) == (part == BenchPart::kFewRows);
-}
 
 // Linear layers, in every format. The first part appends to `prefills`, the second completes them.
 Status BenchLinear(BenchRig& rig, BenchPart part, std::vector<PrefillParts>* prefills);
