@@ -206,6 +206,8 @@ Status RunPrefill(CommandLine line) {
   ChooseShape(&line);
   if (line.config.model.device == "cpu")
     return InvalidArgument("prefill times the kernels of a GPU; --device cuda:N chooses one");
+  // Without a GPU that is an error too, and not a model on the CPU.
+  if (line.config.model.device == "auto") line.config.model.device = "cuda";
   AISP_ASSIGN_OR_RETURN(const auto sizes, ListOf(line, "isl", 1 << 20, {1024, 8000}));
   PromptBenchOptions prompts;
   AISP_ASSIGN_OR_RETURN(prompts.count, NumberOf(line, "prompts", prompts.count));
