@@ -27,9 +27,15 @@ std::vector<std::string> Join(std::vector<std::string> a, const std::vector<std:
 
 Process::Process(std::vector<std::string> args, const std::string& log,
                  const std::vector<std::pair<std::string, int>>& sockets) {
-  int fds[2];
+  int fds[2], lifeline[2];
   if (pipe2(fds, O_CLOEXEC) != 0) return;
-  constexpr int kAnnounceFd = 100;
+  if (pipe2(lifeline, O_CLOEXEC) != 0) {
+    close(fds[0]);
+    close(fds[1]);
+    return;
+  }
+  constexpr int kLifelineFd = 99, kAnnounceFd = 100;
+  if (args[0] == "serve") args.push_back("--lifeline-fd=" + std::to_string(kLifelineFd));
   args.insert(args.begin(), AISP_BINARY_DIR "/bin/aisp");
   args.push_back("--announce-fd=" + std::to_string(kAnnounceFd));
   for (size_t i = 0; i < sockets.size(); ++i) {
@@ -41,6 +47,7 @@ Process::Process(std::vector<std::string> args, const std::string& log,
   argv.push_back(nullptr);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, lifeline[0], kLifelineFd);
   posix_spawn_file_actions_adddup2(&actions, fds[1], kAnnounceFd);
   for (size_t i = 0; i < sockets.size(); ++i) {
     posix_spawn_file_actions_adddup2(&actions, sockets[i].second,
@@ -54,6 +61,8 @@ Process::Process(std::vector<std::string> args, const std::string& log,
   if (posix_spawn(&pid_, argv[0], &actions, nullptr, argv.data(), environ) != 0) pid_ = -1;
   posix_spawn_file_actions_destroy(&actions);
   close(fds[1]);
+  close(lifeline[0]);
+  lifeline_fd_ = lifeline[1];
   announce_fd_ = fds[0];
   fcntl(announce_fd_, F_SETFL, O_NONBLOCK);
 }
@@ -64,6 +73,7 @@ Process::~Process() {
     waitpid(pid_, nullptr, 0);
   }
   if (announce_fd_ >= 0) close(announce_fd_);
+  if (lifeline_fd_ >= 0) close(lifeline_fd_);
 }
 
 void Process::ReadAnnouncements() {

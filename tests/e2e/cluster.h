@@ -40,6 +40,7 @@ class Process {
   pid_t pid_ = -1;
   int exit_code_ = -1;
   int announce_fd_ = -1;
+  int lifeline_fd_ = -1;  // closes with us, and `aisp serve` ends, however we end
   std::string partial_;
   std::map<std::string, std::string> said_;
 };
