@@ -5,6 +5,7 @@
 // memory only:
 // - the weight warp fills stages as soon as they are free, through all steps, and waits for no data;
 // - the input warp waits until a step's input is complete (a counter in global memory), then brings its part of each stage;
+// - with FP8 weights the norm warp and another make f16 of the first step's input (f16_input.h);
 // - the norm warp turns the sums of squares that the step before has left into 1 / rms, for steps with a norm in front;
 // - the consumers multiply. A tile that several CTAs share belongs to the one that has its first unit: that is its last tile in
 //   the step, so the others' parts are mostly there by then. They write their sums over words that say "nothing here yet" and
@@ -30,6 +31,7 @@
 
 #include "kernels/cuda/linear/chain_kernels.h"
 #include "kernels/cuda/linear/chain_tile.cuh"
+#include "kernels/cuda/linear/f16_input.cuh"
 #include "kernels/cuda/linear/multiply.cuh"
 #include "kernels/cuda/linear/multiply_spread.cuh"
 #include "kernels/cuda/linear/ptx.cuh"
@@ -109,6 +111,22 @@ __device__ __forceinline__ void BringSpreadInputs(const ChainShared<C>& shared,
   }
 }
 
+// Makes f16 of the first step's input, stage by stage, before the products; what follows is written that way.
+template <class C>
+__device__ __forceinline__ void ConvertInputs(const ChainShared<C>& shared,
+                                              const ChainParams& chain, int thread) {
+  StagePlace<C> place;
+  const ChainShare share(chain.steps[0].p.units);
+  for (int32_t unit = share.begin; unit < share.end; ++unit) {
+    BarrierWait(shared.FullInput(place.stage), place.parity);
+    ConvertInput<C, ChainShared<C>::kConverters>(shared.Input(place.stage), thread);
+    SharedAsyncProxyFence();
+    __syncwarp();
+    if (thread % 32 == 0) BarrierArrive(shared.Converted(place.stage));
+    place.Advance();
+  }
+}
+
 // All tokens at once, four a lane, so that one round trip to L2 brings everything. The sum's order depends on nothing but K.
 template <class C>
 __device__ __forceinline__ void BringNorms(const ChainShared<C>& shared, const ChainParams& chain,
@@ -154,11 +172,11 @@ __device__ __forceinline__ void BringNorms(const ChainShared<C>& shared, const C
 // ---- consumers ----
 
 // Multiplies this warpgroup's of `count` units of a tile: every kSplits-th from number `turn` on. The first of the tile is number
-// k_begin along K.
+// k_begin along K; `first`: of the chain's first step.
 template <class C>
 __device__ __forceinline__ void MultiplyUnits(const ChainShared<C>& shared, const StreamParams& p,
                                               int32_t row0, int32_t k_begin, int32_t count,
-                                              int32_t turn, StagePlace<C>& place,
+                                              int32_t turn, bool first, StagePlace<C>& place,
                                               float (&sums)[C::kTiles][C::kSums]) {
   const int group = threadIdx.x % C::kRowThreads / 128;
   const int warp = threadIdx.x / 32 % 4;
@@ -180,13 +198,13 @@ __device__ __forceinline__ void MultiplyUnits(const ChainShared<C>& shared, cons
     const uint32_t weight = shared.Weight(stage);
     const uint32_t input = shared.Input(stage);
     BarrierWait(shared.FullWeight(stage), place.parity);
-    BarrierWait(shared.FullInput(stage), place.parity);
+    BarrierWait(C::kF16 && first ? shared.Converted(stage) : shared.FullInput(stage), place.parity);
     if constexpr (C::kSpread) {
       MultiplySpread<C>(weight, input, group, warp, lane, sums[0]);
       release(stage);
     } else if constexpr (C::kPromote) {
       float stage_sums[C::kTiles][C::kSums];
-      MultiplyWidened<C>(weight, input, group, warp, lane, stage_sums, [] {});
+      MultiplyWidened<C, C::kF16>(weight, input, group, warp, lane, stage_sums, [] {});
       WgmmaWait<0>();
       release(stage);
       AddStage<C>(p, row0 + warp * 16, k, stage_sums, sums);
@@ -196,7 +214,7 @@ __device__ __forceinline__ void MultiplyUnits(const ChainShared<C>& shared, cons
         WgmmaWait<1>();
         release_previous();
       } else {
-        MultiplyWidened<C>(weight, input, group, warp, lane, sums, release_previous);
+        MultiplyWidened<C, C::kF16>(weight, input, group, warp, lane, sums, release_previous);
       }
       previous = stage;
     }
@@ -242,9 +260,9 @@ __device__ __forceinline__ void ConsumeChain(const ChainShared<C>& shared,
 #pragma unroll
       for (int i = 0; i < C::kTiles; ++i) {
         rows[i].Load(step, row0 + i * 64 + warp * 16 + lane / 4,
-                     k_begin == 0 && SplitJoin<C>::GoesOn(tiles));
+                     k_begin == 0 && SplitJoin<C>::GoesOn(tiles), s + 1 == chain.count);
       }
-      MultiplyUnits<C>(shared, p, row0, k_begin, count, turn, place, sums);
+      MultiplyUnits<C>(shared, p, row0, k_begin, count, turn, s == 0, place, sums);
       turn = ((turn - count) % C::kSplits + C::kSplits) % C::kSplits;
       unit += count;
       if (!shared.Join().Add(tiles++, sums)) continue;
@@ -297,6 +315,11 @@ __global__ void __launch_bounds__(ChainShared<C>::kThreads, 1)
       BarrierInit(shared.FullInput(s), 1);
       BarrierInit(shared.Empty(s), C::kRowThreads / 32);
     }
+    if constexpr (C::kF16) {
+      for (int s = 0; s < C::kStages; ++s) {
+        BarrierInit(shared.Converted(s), ChainShared<C>::kConverters / 32);
+      }
+    }
     shared.Join().Init();
     BarrierInit(shared.NormReady(), 32);
     BarrierInitFence();
@@ -316,7 +339,8 @@ __global__ void __launch_bounds__(ChainShared<C>::kThreads, 1)
       if (role == 32) BringInputs(shared, chain);
     }
   } else {
-    BringNorms(shared, chain, role - 64);
+    if constexpr (C::kF16) ConvertInputs(shared, chain, role - 64);
+    if (role < 96) BringNorms(shared, chain, role - 64);
   }
   __syncwarp();
   EndChain(chain);

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/linear/chain_kernels.h"
+#include "kernels/cuda/linear/f16_input.cuh"
 #include "kernels/cuda/linear/ptx.cuh"
 #include "kernels/cuda/linear/split_join.cuh"
 #include "kernels/cuda/linear/stream_config.cuh"
@@ -16,8 +17,9 @@ namespace aisp::cuda {
 // Shared memory of a CTA by address.
 template <class C>
 struct ChainShared {
-  static constexpr int kThreads = C::kConsumers + 96;
-  static constexpr int kBarriers = 3 * C::kStages + 1;
+  static constexpr int kConverters = C::kF16 ? 64 : 0;  // the norms' warp and one more
+  static constexpr int kThreads = C::kConsumers + 96 + kConverters / 2;
+  static constexpr int kBarriers = (C::kF16 ? 4 : 3) * C::kStages + 1;
   // Stages of weights that a CTA has asked for and not got, at most. As many as keep memory busy and no more: whatever else the
   // chain reads (parts, counters, inputs) stands in the same queue.
   static constexpr int kInFlightBytes = 48 << 10;
@@ -37,6 +39,8 @@ struct ChainShared {
   __device__ uint32_t FullInput(int stage) const { return Barrier(C::kStages + stage); }
   __device__ uint32_t Empty(int stage) const { return Barrier(2 * C::kStages + stage); }
   __device__ uint32_t NormReady() const { return Barrier(3 * C::kStages); }
+  // The first step's input has become f16.
+  __device__ uint32_t Converted(int stage) const { return Barrier(3 * C::kStages + 1 + stage); }
   // 1 / rms of a token for the norm number `norms` of the chain.
   __device__ uint32_t Norm(int norms, int token) const {
     return base + kNormAt + 4 * (norms % 2 * C::kTokens + token);
@@ -189,19 +193,23 @@ template <class C>
 struct TileRows {
   int32_t row[2];
   bool has[2];
-  float scale[2] = {1.0f, 1.0f};
+  bool inner;  // another step reads the output
+  float scale[2];
   float bias[2] = {0.0f, 0.0f};
   float gain[2] = {0.0f, 0.0f};
   float old[C::kSums];
 
-  __device__ __forceinline__ void Load(const ChainStepParams& step, int32_t top, bool needed) {
+  __device__ __forceinline__ void Load(const ChainStepParams& step, int32_t top, bool needed,
+                                       bool last) {
     const StreamParams& p = step.p;
+    inner = !last;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       row[r] = top + 8 * r;
       has[r] = needed && row[r] < p.n;
+      scale[r] = C::kF16 ? kF16Divisor : 1.0f;
       if constexpr (C::kFormat != StreamFormat::kBf16 && !C::kBlockScales) {
-        if (has[r]) scale[r] = __ldg(p.scales + row[r]);
+        if (has[r]) scale[r] *= __ldg(p.scales + row[r]);
       }
       if (p.bias != nullptr && has[r]) bias[r] = __ldg(p.bias + row[r]);
       if (step.gain != nullptr && has[r]) gain[r] = __ldg(step.gain + row[r]);
@@ -240,12 +248,12 @@ struct TileRows {
     if (p.store == Store::kSiluMulBf16) {
       StoreRows(p, lane, [&](__nv_bfloat16* y, int i) {
         const float v = ChainSiluMul(value(i, 0), value(i, 1));
-        if (has[1]) y[group_row / 2 + lane / 4] = __float2bfloat16(v);
+        if (has[1]) StoreElement(y, group_row / 2 + lane / 4, v);
       });
     } else if (p.store == Store::kBf16) {
       StoreRows(p, lane, [&](__nv_bfloat16* y, int i) {
-        if (has[0]) y[row[0]] = __float2bfloat16(value(i, 0));
-        if (has[1]) y[row[1]] = __float2bfloat16(value(i, 1));
+        if (has[0]) StoreElement(y, row[0], value(i, 0));
+        if (has[1]) StoreElement(y, row[1], value(i, 1));
       });
     } else {
       StoreF32(step, lane, squares, value);
@@ -259,6 +267,14 @@ struct TileRows {
     return i / 2 * 8 + 2 * (lane % 4) + i % 2;
   }
   static constexpr int At(int i, int r) { return i / 2 * 4 + i % 2 + 2 * r; }
+
+  __device__ __forceinline__ void StoreElement(__nv_bfloat16* y, int32_t i, float v) const {
+    if (C::kF16 && inner) {
+      StoreInner<C>(y, i, v);
+    } else {
+      y[i] = __float2bfloat16(v);
+    }
+  }
 
   template <class StoreToken>
   __device__ __forceinline__ void StoreRows(const StreamParams& p, int lane,
@@ -294,7 +310,7 @@ struct TileRows {
         if (add) v += old[At(i, r)];
         y[token * stride + row[r]] = v;
         if (normed == nullptr) continue;
-        normed[static_cast<int64_t>(token) * n + row[r]] = __float2bfloat16(v * gain[r]);
+        StoreInner<C>(normed + static_cast<int64_t>(token) * n, row[r], v * gain[r]);
         squares[i] += v * v;
       }
     }

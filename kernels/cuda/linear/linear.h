@@ -132,7 +132,7 @@ struct LinearOptions {
 
 // One of several layers that run in a single launch. A step's x is what the step before it wrote (call.y there, with Store::kBf16 or
 // kSiluMulBf16), or, with a norm, the RMS norm of the residual stream that the step before it has added to (kAccumulateF32): then
-// call.x is scratch of [rows, k] bf16 for the normalised rows.
+// call.x is for the normalised rows. Either is scratch of [rows, k] 16-bit words, which hold anything afterwards.
 struct ChainStep {
   LinearCall call;
   const float* norm_weight = nullptr;  // [k], or null: no norm in front of this step

@@ -1,7 +1,8 @@
 // The products of one unit of work (rows of the weight x a stage of K) that lies in shared memory, by a warpgroup.
 //
 // `weights` and `input` are the shared addresses of the unit's operands as the copy engine wrote them, C a StreamConfig. The
-// weight is the tensor core's A operand: straight from shared memory (bf16, FP8 activations) or widened to bf16 in registers.
+// weight is the tensor core's A operand: straight from shared memory (bf16, FP8 activations) or widened in registers, to bf16 or, for
+// activations in f16, to f16.
 #pragma once
 
 #include <cstdint>
@@ -78,24 +79,33 @@ __device__ __forceinline__ void LoadRaw(uint32_t weights, int tile, int chunk, i
   raw.scales = LoadShared8(at + kNvfp4DataBytes + (warp * 8 + lane / 4) * 8);
 }
 
-// To the A fragments of four steps of 16.
+// To the A fragments of four steps of 16, in f16 with the elements' order of F16Place.
+template <bool kF16>
 __device__ __forceinline__ void Widen(const RawFp8& raw, uint32_t (&a)[4][4]) {
 #pragma unroll
   for (int c = 0; c < 2; ++c) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      WidenFp8(raw.q[c][2 * h], a[2 * c + h][0], a[2 * c + h][2]);
-      WidenFp8(raw.q[c][2 * h + 1], a[2 * c + h][1], a[2 * c + h][3]);
+      uint32_t(&step)[4] = a[2 * c + h];
+      if constexpr (kF16) {
+        WidenFp8ToF16(raw.q[c][2 * h], step[0], step[2]);
+        WidenFp8ToF16(raw.q[c][2 * h + 1], step[1], step[3]);
+      } else {
+        WidenFp8(raw.q[c][2 * h], step[0], step[2]);
+        WidenFp8(raw.q[c][2 * h + 1], step[1], step[3]);
+      }
     }
   }
 }
+template <bool kF16>
 __device__ __forceinline__ void Widen(const RawNvfp4& raw, uint32_t (&a)[4][4]) {
+  static_assert(!kF16);
   WidenNvfp4(raw.words, raw.scales, a);
 }
 
-// The weight is widened in registers, 64 of K at a time, while the products of the 64 before are in flight. Whatever of the
+// The weight is widened in registers, to f16 where the input is, 64 of K at a time, while the products of the 64 before are in flight. Whatever of the
 // stage before is still in flight is done when `release_previous` is called.
-template <class C, class ReleasePrevious>
+template <class C, bool kF16 = false, class ReleasePrevious>
 __device__ __forceinline__ void MultiplyWidened(uint32_t weights, uint32_t input, int group,
                                                 int warp, int lane,
                                                 float (&sums)[C::kTiles][C::kSums],
@@ -118,12 +128,17 @@ __device__ __forceinline__ void MultiplyWidened(uint32_t weights, uint32_t input
     }
     WgmmaWait<1>();
     if (j == 1) release_previous();
-    Widen(raw[j % 2], a[j % 2]);
+    Widen<kF16>(raw[j % 2], a[j % 2]);
     WgmmaFence();
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      Product::Bf16(sums[i], a[j % 2][k], Moved(tokens, c * C::kTokens * 128 + k * 32),
-                    !C::kPromote || c > 0 || k > 0);
+      const uint64_t b = Moved(tokens, c * C::kTokens * 128 + k * 32);
+      const bool keep = !C::kPromote || c > 0 || k > 0;
+      if constexpr (kF16) {
+        Product::F16(sums[i], a[j % 2][k], b, keep);
+      } else {
+        Product::Bf16(sums[i], a[j % 2][k], b, keep);
+      }
     }
     WgmmaCommit();
   }

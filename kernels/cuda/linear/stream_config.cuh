@@ -33,6 +33,8 @@ struct StreamConfig {
   static constexpr bool kNvfp4 = kFormat == StreamFormat::kNvfp4;
   static constexpr bool kBlockScales =
       kFormat == StreamFormat::kFp8Block || kFormat == StreamFormat::kFp8x8Block;
+  // Within a chain, activations for these weights are in f16 (f16_input.cuh).
+  static constexpr bool kF16 = kFormat == StreamFormat::kFp8 || kFormat == StreamFormat::kFp8Block;
   // Hopper adds FP8 products in fewer bits than f32: sums of a stage are added to f32 by ordinary instructions.
   static constexpr bool kPromote = kInput8 || kBlockScales;
   static constexpr int kRows = kGroups * kTiles * 64;

@@ -54,6 +54,16 @@ struct Wgmma<8> {
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep));
   }
+  // The same in f16.
+  static __device__ __forceinline__ void F16(float (&d)[4], const uint32_t (&a)[4], uint64_t b,
+                                             int keep) {
+    asm volatile(
+        "{.reg .pred p;setp.ne.b32 p, %9, 0;wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {"
+        "%0, %1, %2, %3"
+        "}, {%4, %5, %6, %7}, %8, p, 1, 1, 0;}"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep));
+  }
   // e4m3, both operands in shared memory, 32 of K.
   static __device__ __forceinline__ void Fp8(float (&d)[4], uint64_t a, uint64_t b, int keep) {
     asm volatile(
@@ -82,6 +92,17 @@ struct Wgmma<16> {
                                               int keep) {
     asm volatile(
         "{.reg .pred p;setp.ne.b32 p, %13, 0;wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7"
+        "}, {%8, %9, %10, %11}, %12, p, 1, 1, 0;}"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
+          "+f"(d[7])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep));
+  }
+  // The same in f16.
+  static __device__ __forceinline__ void F16(float (&d)[8], const uint32_t (&a)[4], uint64_t b,
+                                             int keep) {
+    asm volatile(
+        "{.reg .pred p;setp.ne.b32 p, %13, 0;wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7"
         "}, {%8, %9, %10, %11}, %12, p, 1, 1, 0;}"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
@@ -125,6 +146,18 @@ struct Wgmma<32> {
           "+f"(d[14]), "+f"(d[15])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep));
   }
+  // The same in f16.
+  static __device__ __forceinline__ void F16(float (&d)[16], const uint32_t (&a)[4], uint64_t b,
+                                             int keep) {
+    asm volatile(
+        "{.reg .pred p;setp.ne.b32 p, %21, 0;wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+        "}, {%16, %17, %18, %19}, %20, p, 1, 1, 0;}"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
+          "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
+          "+f"(d[14]), "+f"(d[15])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep));
+  }
   // e4m3, both operands in shared memory, 32 of K.
   static __device__ __forceinline__ void Fp8(float (&d)[16], uint64_t a, uint64_t b, int keep) {
     asm volatile(
@@ -159,6 +192,21 @@ struct Wgmma<64> {
                                               int keep) {
     asm volatile(
         "{.reg .pred p;setp.ne.b32 p, %37, 0;wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+        "}, {%32, %33, %34, %35}, %36, p, 1, 1, 0;}"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
+          "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
+          "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
+          "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
+          "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep));
+  }
+  // The same in f16.
+  static __device__ __forceinline__ void F16(float (&d)[32], const uint32_t (&a)[4], uint64_t b,
+                                             int keep) {
+    asm volatile(
+        "{.reg .pred p;setp.ne.b32 p, %37, 0;wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
         "}, {%32, %33, %34, %35}, %36, p, 1, 1, 0;}"

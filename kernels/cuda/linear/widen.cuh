@@ -1,8 +1,9 @@
-// Widening FP8 and NVFP4 weights to bf16 in registers, in the fewest integer instructions.
+// Widening FP8 and NVFP4 weights to 16 bits in registers, in the fewest instructions.
 //
 // Both formats become bf16 by moving their bits to bf16's places, which divides the value by a power of two (the exponent
 // biases differ); one multiplication per two elements puts that right, and for NVFP4 applies the block scale in the same
-// instruction. Every step is exact: e4m3 fits bf16, and e2m1 (2 significant bits) times e4m3 (4) needs 6 of bf16's 8.
+// instruction. Every step is exact: e4m3 fits bf16, and e2m1 (2 significant bits) times e4m3 (4) needs 6 of bf16's 8. To f16 the
+// hardware converts two e4m3 at a time, also exactly.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -26,6 +27,16 @@ __device__ __forceinline__ void WidenFp8(uint32_t word, uint32_t& high, uint32_t
   constexpr uint32_t kTwoTo120 = 0x7b807b80;
   high = MulBf16x2((word & kSign) | ((word >> 4) & kMagnitude), kTwoTo120);
   low = MulBf16x2(((word << 8) & kSign) | ((word << 4) & kMagnitude), kTwoTo120);
+}
+
+// Bytes 0 and 1 of `low`, 2 and 3 of `high`, as pairs of f16.
+__device__ __forceinline__ void WidenFp8ToF16(uint32_t word, uint32_t& low, uint32_t& high) {
+  asm("{.reg .b16 l, h;\n"
+      "mov.b32 {l, h}, %2;\n"
+      "cvt.rn.f16x2.e4m3x2 %0, l;\n"
+      "cvt.rn.f16x2.e4m3x2 %1, h;}"
+      : "=r"(low), "=r"(high)
+      : "r"(word));
 }
 
 // Two of a word's scales as a pair of bf16, times 2^106: bytes 0 and 2, or with `odd` 1 and 3.

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cuda/linear/f16_input.h"
 #include "kernels/cuda/linear/linear.h"
 #include "tests/kernels/cuda/linear/matrices.h"
 #include "tests/kernels/cuda/linear/reference.h"
@@ -32,8 +33,10 @@ struct Shape {
 class Half {
  public:
   Half(LinearKernels& kernels, std::mt19937& random, WeightFormat format, const Shape& shape,
-       int32_t rows)
-      : shape_(shape), rows_(rows) {
+       int32_t rows, float size = 1.0f)
+      : shape_(shape),
+        rows_(rows),
+        f16_(format == WeightFormat::kFp8 || format == WeightFormat::kFp8Block) {
     AddWeight(random, format, {shape.hidden}, shape.attention, false);
     AddWeight(random, format, {shape.intermediate, shape.intermediate}, shape.hidden, true);
     AddWeight(random, format, {shape.hidden}, shape.intermediate, false);
@@ -46,9 +49,9 @@ class Half {
       device_gains_[i] = std::make_unique<DeviceVector<float>>(gains_[i]);
     }
     x0_.resize(static_cast<size_t>(rows * shape.attention));
-    for (uint16_t& v : x0_) v = ToBf16(normal(random));
+    for (uint16_t& v : x0_) v = ToBf16(size * normal(random));
     h0_.resize(static_cast<size_t>(rows * shape.hidden));
-    for (float& v : h0_) v = 3.0f * normal(random);
+    for (float& v : h0_) v = 3.0f * size * normal(random);
     x_ = std::make_unique<DeviceVector<uint16_t>>(x0_);
     h_ = std::make_unique<DeviceVector<float>>(h0_);
     const auto count = [&](int64_t columns) { return static_cast<size_t>(rows * columns); };
@@ -114,7 +117,8 @@ class Half {
     std::vector<double> h(h0_.begin(), h0_.end());
     for (size_t i = 0; i < h.size(); ++i) h[i] += o[i];
     ExpectNormed(h, 0);
-    const std::vector<double> gate_up = Normalised(Product(1, Values(*normed_[0])), h, 1);
+    const std::vector<double> gate_up =
+        Normalised(Product(1, InnerValues(*normed_[0], shape_.hidden)), h, 1);
     std::vector<double> act;
     const auto half = static_cast<size_t>(shape_.intermediate);
     for (size_t r = 0; r < static_cast<size_t>(rows_); ++r) {
@@ -123,12 +127,13 @@ class Half {
         act.push_back(gate / (1.0 + std::exp(-gate)) * gate_up[2 * r * half + half + i]);
       }
     }
-    ExpectNear(Values(*act_), act, 5e-3, "gate and up");
-    const std::vector<double> down = Product(2, Values(*act_));
+    ExpectNear(InnerValues(*act_, shape_.intermediate), act, 5e-3, "gate and up");
+    const std::vector<double> down = Product(2, InnerValues(*act_, shape_.intermediate));
     for (size_t i = 0; i < h.size(); ++i) h[i] += down[i];
     ExpectNear(h_->Get(), h, 2e-5, "residual stream");
     ExpectNormed(h, 1);
-    ExpectNear(Values(*y_), Normalised(Product(3, Values(*normed_[1])), h, 3), 5e-3, "qkv");
+    ExpectNear(Values(*y_), Normalised(Product(3, InnerValues(*normed_[1], shape_.hidden)), h, 3),
+               5e-3, "qkv");
   }
 
   uint16_t* x() { return x_->get(); }
@@ -162,6 +167,19 @@ class Half {
   static std::vector<float> Values(const DeviceVector<uint16_t>& v) {
     std::vector<float> values;
     for (const uint16_t bits : v.Get()) values.push_back(FromBf16(bits));
+    return values;
+  }
+
+  // What one step left for the next, rows of `width`.
+  std::vector<float> InnerValues(const DeviceVector<uint16_t>& v, int64_t width) const {
+    if (!f16_) return Values(v);
+    const std::vector<uint16_t> bits = v.Get();
+    std::vector<float> values(bits.size());
+    for (size_t i = 0; i < bits.size(); ++i) {
+      const size_t column = i % static_cast<size_t>(width);
+      const auto place = static_cast<size_t>(F16Place(static_cast<int32_t>(column)));
+      values[i] = test::FromF16(bits[i - column + place]) * kF16Divisor;
+    }
     return values;
   }
 
@@ -206,7 +224,7 @@ class Half {
   void ExpectNormed(const std::vector<double>& h, size_t which) {
     std::vector<double> expected = h;
     for (size_t i = 0; i < h.size(); ++i) expected[i] *= gains_[which][i % gains_[which].size()];
-    ExpectNear(Values(*normed_[which]), expected, 4e-3, "input with gain");
+    ExpectNear(InnerValues(*normed_[which], shape_.hidden), expected, 4e-3, "input with gain");
   }
 
   // `limit` is relative to the element, and a tenth of it to the root mean square of all.
@@ -225,6 +243,7 @@ class Half {
 
   Shape shape_;
   int32_t rows_;
+  bool f16_;  // what lies between steps
   std::vector<std::vector<Matrix>> matrices_;
   std::vector<std::unique_ptr<DeviceVector<uint8_t>>> memory_;
   std::vector<PackedWeight> weights_;
@@ -318,6 +337,25 @@ TEST_F(ChainTest, TheSameBitsEveryTime) {
         ASSERT_TRUE(bits == first) << "run " << run;
       }
       half.Check();
+    }
+  }
+}
+
+// FP8 weights have activations in f16: far beyond its range the result is not a number, and never a wrong one.
+TEST_F(ChainTest, ActivationsOfAnySize) {
+  for (const auto format : kFormats) {
+    for (const int32_t rows : {1, 12, 40}) {
+      SCOPED_TRACE("format " + std::to_string(static_cast<int>(format)) + ", rows " +
+                   std::to_string(rows));
+      Half large(*kernels_, random_, format, {1296, 528, 656, 336, true}, rows, 2e4f);
+      large.Reset(nullptr);
+      Launch(large, nullptr);
+      large.Check();
+      if (format == WeightFormat::kBf16 || format == WeightFormat::kNvfp4) continue;
+      Half infinite(*kernels_, random_, format, {1296, 528, 656, 336, true}, rows, 1e9f);
+      infinite.Reset(nullptr);
+      Launch(infinite, nullptr);
+      for (const float v : infinite.y()) ASSERT_FALSE(std::isfinite(v));
     }
   }
 }

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -36,6 +37,17 @@ inline float FromBf16(uint16_t v) {
   float f;
   std::memcpy(&f, &bits, 4);
   return f;
+}
+
+inline float FromF16(uint16_t v) {
+  const int exponent = v >> 10 & 31;
+  const int mantissa = v & 1023;
+  float f = std::numeric_limits<float>::infinity();
+  if (exponent == 31 && mantissa != 0) f = std::numeric_limits<float>::quiet_NaN();
+  if (exponent == 0) f = std::ldexp(static_cast<float>(mantissa), -24);
+  if (exponent > 0 && exponent < 31)
+    f = std::ldexp(static_cast<float>(1024 + mantissa), exponent - 25);
+  return (v & 0x8000) != 0 ? -f : f;
 }
 
 // Device memory with its contents.
