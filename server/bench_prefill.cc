@@ -36,6 +36,7 @@ std::string ToTable(const std::vector<PrefillComparison>& prompts,
 std::string ToJson(const std::vector<PrefillComparison>& prompts, const GpuEnvironment& environment,
                    const std::string& model) {
   std::vector<std::string> rows;
+  rows.reserve(prompts.size());
   for (const PrefillComparison& p : prompts) {
     rows.push_back(
         fmt::format("{{\"whole\": {}, \"format\": \"{}\", \"linear_ms\": {:.3f}, "

@@ -122,7 +122,8 @@ class AttentionBench {
     AISP_ASSIGN_OR_RETURN(positions_,
                           rig_.Upload(positions.data(), positions.size() * sizeof(int32_t)));
     AISP_ASSIGN_OR_RETURN(slots_, rig_.Upload(slots.data(), slots.size() * sizeof(int32_t)));
-    const size_t width = static_cast<size_t>((o_.num_heads + 2 * o_.num_kv_heads) * o_.head_dim);
+    const size_t width =
+        static_cast<size_t>(o_.num_heads + 2 * o_.num_kv_heads) * static_cast<size_t>(o_.head_dim);
     AISP_ASSIGN_OR_RETURN(
         qkv_, rig_.Random(static_cast<size_t>(load.sequences) * width, DType::kBF16, 7));
     AISP_ASSIGN_OR_RETURN(
@@ -147,10 +148,11 @@ class AttentionBench {
 
     const int32_t blocks_each = (load.context + o_.block_tokens - 1) / o_.block_tokens;
     std::vector<RowSpan> spans;
+    spans.reserve(static_cast<size_t>(load.sequences));
     for (int32_t s = 0; s < load.sequences; ++s)
       spans.push_back({s * load.rows, load.rows, load.context, s * blocks_each});
     std::vector<int32_t>& tables = host_tables_;
-    tables.resize(static_cast<size_t>(load.sequences * blocks_each));
+    tables.resize(static_cast<size_t>(load.sequences) * static_cast<size_t>(blocks_each));
     std::iota(tables.begin(), tables.end(), 0);
     std::shuffle(tables.begin(), tables.end(), std::mt19937(3));
 

@@ -424,8 +424,11 @@ std::vector<Wrong> WrongRequests() {
   std::vector<Wrong> all;
   const auto field = [&](const std::string& name, const std::vector<std::string>& values,
                          const std::string& message) {
-    for (const std::string& value : values)
-      all.push_back({kCompletions, With("\"" + name + "\":" + value), 400, name, "", message});
+    for (const std::string& value : values) {
+      std::string pair = "\"" + name + "\":";
+      pair += value;
+      all.push_back({kCompletions, With(pair), 400, name, "", message});
+    }
   };
   field("max_tokens", {"0", "-1", "1.5", "\"4\"", "[]", "1e30"}, "from 1 to");
   field("max_completion_tokens", {"0", "true"}, "from 1 to");

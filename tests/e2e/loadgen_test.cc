@@ -112,10 +112,10 @@ TEST(Loadgen, ChatsAndSharedPrefixesWorkToo) {
       R"({"timestamp": 200, "input_length": 90000, "output_length": 8, "hash_ids": [1, 3]})"
       "\n");
   const TempFile result("trace_result.json");
-  const LoadgenRun ran =
-      RunLoadgen("--base-url http://" + cluster.http() +
-                 " --wait-ready 20 --dataset-name mooncake --dataset-path " + trace.path() +
-                 " --time-scale 10 --save-result --result-filename " + result.path());
+  const LoadgenRun ran = RunLoadgen(
+      "--base-url http://" + cluster.http() +
+      " --wait-ready 20 --dataset-name mooncake --dataset-path " + trace.path() +
+      " --time-scale 10 --max-concurrency 1 --save-result --result-filename " + result.path());
   EXPECT_EQ(ran.code, 0) << ran.output;
   EXPECT_THAT(ran.output, HasSubstr("1 of 3 requests do not fit"));
   EXPECT_GT(ReadJson(result)["total_cached_tokens"].get<int>(), 900);
