@@ -14,9 +14,10 @@
 // A norm in front has no pass of its own: whoever completes a tile of the residual stream writes bf16(h * gain), and the layer's
 // outputs are multiplied by 1 / rms at its end.
 //
-// Order of memory: consumers write, fence towards the copy engine and release the counter, a warp at a time; the input warp
-// acquires the counter, fences, and lets the copy engine read. Everything later in the chain is ordered behind that, so buffers
-// of a step may be written again two steps on, and parts one step on.
+// Order of memory: consumers write, fence towards the copy engine and release the counter, a warp at a time and once a step (a
+// release waits for all that its warp has written, 2 us under load); the input warp acquires the counter, fences, and lets the
+// copy engine read. Everything later in the chain is ordered behind that, so buffers of a step may be written again two steps on,
+// and parts one step on.
 //
 // Deadlock: CTAs wait for each other, so all must be resident at once. The grid is at most one CTA for each multiprocessor and one
 // fits beside whatever small kernel sits there. Kernels before this one end without it, and kernels behind it start only once
@@ -53,6 +54,8 @@ __device__ __forceinline__ void BringWeights(const ChainShared<C>& shared,
   for (int s = 0; s < chain.count; ++s) {
     const StreamParams& p = chain.steps[s].p;
     const ChainShare share(p.units);
+    int32_t tile = share.begin / p.k_units;
+    int32_t k = share.begin - tile * p.k_units;
     for (int32_t unit = share.begin; unit < share.end; ++unit) {
       BarrierWait(shared.Empty(place.stage), place.parity ^ 1);
       if (in_flight == ChainShared<C>::kInFlight) {
@@ -62,8 +65,12 @@ __device__ __forceinline__ void BringWeights(const ChainShared<C>& shared,
         ++in_flight;
       }
       BarrierArriveExpect(shared.FullWeight(place.stage), C::kWeightBytes);
-      LoadWeightUnit<C>(shared.Weight(place.stage), shared.FullWeight(place.stage), unit, p,
-                        &chain.steps[s].weight, once);
+      LoadWeights<C>(shared.Weight(place.stage), shared.FullWeight(place.stage), tile, k, p,
+                     &chain.steps[s].weight, once);
+      if (++k == p.k_units) {
+        k = 0;
+        ++tile;
+      }
       place.Advance();
     }
   }
@@ -245,12 +252,14 @@ __device__ __forceinline__ void ConsumeChain(const ChainShared<C>& shared,
   int32_t tiles = 0;     // that the CTA has had a part in
   int norms = 0;
   int summed = 0;  // tiles with sums of squares
+  constexpr bool kOldEarly = C::kTokens <= 16 && C::kConsumers <= 256;  // where there are registers
   float sums[C::kTiles][C::kSums];
   WaitForPreviousKernel();
   for (int s = 0; s < chain.count; ++s) {
     const ChainStepParams& step = chain.steps[s];
     const StreamParams& p = step.p;
     const ChainShare share(p.units);
+    uint32_t finished = 0;  // tiles, by this warp
     for (int32_t unit = share.begin; unit < share.end;) {
       const int32_t tile = unit / p.k_units;
       const int32_t k_begin = unit - tile * p.k_units;
@@ -262,6 +271,13 @@ __device__ __forceinline__ void ConsumeChain(const ChainShared<C>& shared,
         rows[i].Load(step, row0 + i * 64 + warp * 16 + lane / 4,
                      k_begin == 0 && SplitJoin<C>::GoesOn(tiles), s + 1 == chain.count);
       }
+      // What is added to is complete when the input is there: the steps before are.
+      const bool old_early = kOldEarly && turn < count;
+      if (old_early) {
+        BarrierWait(shared.FullInput(place.stage), place.parity);
+#pragma unroll
+        for (int i = 0; i < C::kTiles; ++i) rows[i].LoadOld(p, lane);
+      }
       MultiplyUnits<C>(shared, p, row0, k_begin, count, turn, s == 0, place, sums);
       turn = ((turn - count) % C::kSplits + C::kSplits) % C::kSplits;
       unit += count;
@@ -271,8 +287,10 @@ __device__ __forceinline__ void ConsumeChain(const ChainShared<C>& shared,
         WritePart<C>(chain.parts, sums);
         continue;
       }
+      if (!old_early) {
 #pragma unroll
-      for (int i = 0; i < C::kTiles; ++i) rows[i].LoadOld(p, lane);
+        for (int i = 0; i < C::kTiles; ++i) rows[i].LoadOld(p, lane);
+      }
       if (count < p.k_units) {
         AddParts<C>(chain.parts, share.OwnerOf(tile * p.k_units + p.k_units - 1), sums);
       }
@@ -284,11 +302,13 @@ __device__ __forceinline__ void ConsumeChain(const ChainShared<C>& shared,
                       shared.Squares(split, summed, group16), sums[i]);
       }
       if (step.gain != nullptr) StoreSquares(shared, step, tile, split, summed++);
-      if (s + 1 < chain.count) {
-        AsyncProxyFence();
-        __syncwarp();
-        if (lane == 0) ReleaseAdd(chain.counters + s);
-      }
+      ++finished;
+    }
+    // Once for all tiles of the step: the next one needs them all, and a release takes until all that was written has arrived.
+    if (finished > 0 && s + 1 < chain.count) {
+      AsyncProxyFence();
+      __syncwarp();
+      if (lane == 0) ReleaseAdd(chain.counters + s, finished);
     }
     // Those that finish no tile have to see each norm too: the barrier tells two phases apart, no more.
     if (step.input_squares != nullptr) BarrierWait(shared.NormReady(), norms++ & 1);

@@ -84,8 +84,8 @@ __device__ __forceinline__ void AwaitCounter(const uint32_t* counter, uint32_t t
 #endif
   } while (seen < target);
 }
-__device__ __forceinline__ void ReleaseAdd(uint32_t* counter) {
-  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+__device__ __forceinline__ void ReleaseAdd(uint32_t* counter, uint32_t n) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(counter), "r"(n) : "memory");
 }
 // Between ordinary accesses to global memory and the copy engine's.
 __device__ __forceinline__ void AsyncProxyFence() {

@@ -15,12 +15,11 @@
 
 namespace aisp::cuda {
 
+// Of the unit number `k_unit` of a tile.
 template <class C>
-__device__ __forceinline__ void LoadWeightUnit(uint32_t to, uint32_t barrier, int32_t unit,
-                                               const StreamParams& p, const CUtensorMap* map,
-                                               uint64_t policy) {
-  const int32_t tile = unit / p.k_units;
-  const int32_t k_unit = unit - tile * p.k_units;
+__device__ __forceinline__ void LoadWeights(uint32_t to, uint32_t barrier, int32_t tile,
+                                            int32_t k_unit, const StreamParams& p,
+                                            const CUtensorMap* map, uint64_t policy) {
   if constexpr (C::kNvfp4) {
     constexpr int kBytes = C::kStageK / 64 * kNvfp4ChunkBytes;
 #pragma unroll
@@ -38,6 +37,14 @@ __device__ __forceinline__ void LoadWeightUnit(uint32_t to, uint32_t barrier, in
                  tile * C::kRows, barrier, policy);
     }
   }
+}
+
+template <class C>
+__device__ __forceinline__ void LoadWeightUnit(uint32_t to, uint32_t barrier, int32_t unit,
+                                               const StreamParams& p, const CUtensorMap* map,
+                                               uint64_t policy) {
+  const int32_t tile = unit / p.k_units;
+  LoadWeights<C>(to, barrier, tile, unit - tile * p.k_units, p, map, policy);
 }
 
 template <class C>
