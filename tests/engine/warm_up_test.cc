@@ -34,7 +34,8 @@ void ExpectWhole(const WarmUpStep& step, int32_t rows, int32_t block_tokens) {
     for (int32_t i = 0; i < s.num_rows; ++i) EXPECT_EQ(batch.positions[row++], i);
     const int32_t count = (s.num_rows + block_tokens - 1) / block_tokens;
     for (int32_t i = 0; i < count; ++i, ++entries) {
-      const int32_t block = batch.block_tables[static_cast<size_t>(s.table_begin + i)];
+      const int32_t block =
+          batch.block_tables[static_cast<size_t>(s.table_begin) + static_cast<size_t>(i)];
       EXPECT_TRUE(blocks.insert(block).second) << block;
     }
   }
