@@ -1,5 +1,5 @@
 // The form of activations in a chain with FP8 weights: f16, because e4m3 widens to f16 with one instruction for two weights and to
-// bf16 with nine for four (docs/decisions/012-f16-activations.md).
+// bf16 with nine for four (docs/decisions/011-f16-activations.md).
 //
 // They are divided by kF16Divisor, which the sums' scales put right: 2^-10 to 1,048,000 then keep f16's 11 bits, errors below stay
 // under 2^-21, larger ones become infinite. Elements are permuted within each 16, so that packed FP8 weights (Fp8Position in
