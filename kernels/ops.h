@@ -351,8 +351,8 @@ class Ops {
   virtual Status ExpertMlp(const ExpertMlpParams& params, Stream& stream) = 0;
 
   // Operations that follow each other, for a device that does better with them together. Here: one by one.
-  // At most kMaxLinearSteps steps of equal rows; each reads what the one before it wrote. Scratch in between (the y of norms) holds
-  // anything afterwards.
+  // At most kMaxLinearSteps steps of equal rows; each reads what the one before it wrote. What is only handed from one step to the
+  // next (the y of norms, the outputs of gate and up) holds anything afterwards.
   virtual Status LinearRun(std::span<const LinearStep> steps, Stream& stream);
   virtual Status RopeAttention(const RopeAppendParams& rope, const AttentionParams& attention,
                                Stream& stream);
