@@ -68,7 +68,7 @@ __device__ __forceinline__ void BringWeights(const ChainShared<C>& shared,
       } else {
         ++in_flight;
       }
-      BarrierArriveExpect(shared.FullWeight(place.stage), C::kWeightBytes);
+      BarrierExpect(shared.FullWeight(place.stage), C::kWeightBytes);
       LoadWeights<C>(shared.Weight(place.stage), shared.FullWeight(place.stage), tile, k, p,
                      &chain.steps[s].weight, once);
       if (++k == p.k_units) {
@@ -95,7 +95,7 @@ __device__ __forceinline__ void BringInputs(const ChainShared<C>& shared,
     }
     for (int32_t unit = share.begin; unit < share.end; ++unit) {
       BarrierWait(shared.Empty(place.stage), place.parity ^ 1);
-      BarrierArriveExpect(shared.FullInput(place.stage), C::kInputBytes);
+      BarrierExpect(shared.FullInput(place.stage), C::kInputBytes);
       LoadInputUnit<C>(shared.Input(place.stage), shared.FullInput(place.stage), unit, p,
                        &chain.steps[s].input, again);
       place.Advance();
@@ -131,7 +131,7 @@ __device__ __forceinline__ void ConvertInputs(const ChainShared<C>& shared,
   for (int32_t unit = share.begin; unit < share.end; ++unit) {
     BarrierWait(shared.FullInput(place.stage), place.parity);
     ConvertInput<C, ChainShared<C>::kConverters>(shared.Input(place.stage), thread);
-    SharedAsyncProxyFence();
+    FenceProxyAsync();
     __syncwarp();
     if (thread % 32 == 0) BarrierArrive(shared.Converted(place.stage));
     place.Advance();

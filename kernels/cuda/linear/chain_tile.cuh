@@ -334,7 +334,7 @@ template <class C>
 __device__ __forceinline__ void StoreSquares(const ChainShared<C>& shared,
                                              const ChainStepParams& step, int32_t tile, int split,
                                              int summed) {
-  NamedBarrier(2 + split, C::kRowThreads);
+  NamedSync(2 + split, C::kRowThreads);
   const auto token = static_cast<int>(threadIdx.x) % C::kRowThreads;
   if (token >= C::kTokens) return;
   float sum = 0.0f;

@@ -75,7 +75,7 @@ __device__ __forceinline__ void ProduceTiles(const GemmShared<C>& shared, int32_
   if (first_tile < tiles) {
     const GemmTile tile = TileAt<C>(p, first_tile, rank);
     for (int32_t k = 0; k < ahead; ++k) {
-      BarrierArriveExpect(shared.Full(k), C::kLoadedBytes);
+      BarrierExpect(shared.Full(k), C::kLoadedBytes);
       LoadWeightStage(shared, k, tile.row, k, p, weight, weight_policy);
     }
   }
@@ -86,7 +86,7 @@ __device__ __forceinline__ void ProduceTiles(const GemmShared<C>& shared, int32_
     for (int32_t k = 0; k < p.k_units; ++k) {
       if (!first || k >= ahead) {
         BarrierWait(shared.Empty(at.stage), at.parity ^ 1);
-        BarrierArriveExpect(shared.Full(at.stage), C::kLoadedBytes);
+        BarrierExpect(shared.Full(at.stage), C::kLoadedBytes);
         LoadWeightStage(shared, at.stage, tile.row, k, p, weight, weight_policy);
       }
       TensorLoadMulticast(shared.Input(at.stage) + half, input, k * C::kStageK,
@@ -145,9 +145,9 @@ __global__ void __cluster_dims__(kGemmCluster, 1, 1) __launch_bounds__(kGemmThre
       BarrierInit(shared.Empty(s), 2 * 4 * kGemmCluster);  // a warp each
     }
     BarrierInitFence();
-    if constexpr (!C::kNvfp4) PrefetchTensorMap(&weight);
-    PrefetchTensorMap(&input);
-    PrefetchTensorMap(&output);
+    if constexpr (!C::kNvfp4) PrefetchMap(&weight);
+    PrefetchMap(&input);
+    PrefetchMap(&output);
   }
   ClusterSync();
   AllowNextKernel();

@@ -112,11 +112,11 @@ __device__ __forceinline__ void StoreTile(const GemmShared<C>& shared, const Gem
     const int32_t token = tile.token + c * kChunk;
     const uint32_t buffer = shared.Output(group) + c % C::kBuffers * C::kBufferBytes;
     if (thread == 0) BulkStoreWaitRead<C::kBuffers - 1>();
-    NamedBarrier(1 + group, 128);
+    NamedSync(1 + group, 128);
     WriteChunk<C, kStore, kChunk>(p, rows, buffer, token, thread / 32, thread % 32,
                                   sums + c * kChunk / 2);
     FenceProxyAsync();
-    NamedBarrier(1 + group, 128);
+    NamedSync(1 + group, 128);
     if (thread == 0) {
       if constexpr (kStore == Store::kF32) {
         const bool add = p.store == Store::kAccumulateF32;

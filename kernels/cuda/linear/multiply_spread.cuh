@@ -23,11 +23,6 @@
 
 namespace aisp::cuda {
 
-// Between ordinary accesses to shared memory and the tensor cores'.
-__device__ __forceinline__ void SharedProxyFence() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
 // A warp's part of a stage of the token.
 template <class C>
 struct SpreadInput {
@@ -66,12 +61,12 @@ __device__ __forceinline__ void ClearSpreadInputs(const Shared& shared) {
   for (int i = threadIdx.x; i < C::kStages * kQuads; i += C::kConsumers) {
     StoreShared16(shared.Input(i / kQuads) + i % kQuads * 16, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
   }
-  SharedProxyFence();
-  NamedBarrier(1, C::kConsumers + 32);
+  FenceProxyAsync();
+  NamedSync(1, C::kConsumers + 32);
 }
 template <class C>
 __device__ __forceinline__ void AwaitSpreadZeros() {
-  NamedBarrier(1, C::kConsumers + 32);
+  NamedSync(1, C::kConsumers + 32);
 }
 
 // The warp that brings the token, for units [begin, end) of one layer.
@@ -94,7 +89,7 @@ __device__ __forceinline__ void BringSpreadUnits(const Shared& shared, const Str
       if (unit + i >= end) break;
       BarrierWait(shared.Empty(place.stage), place.parity ^ 1);
       ahead[i].Store(shared.Input(place.stage), lane);
-      SharedProxyFence();
+      FenceProxyAsync();
       __syncwarp();
       if (lane == 0) BarrierArrive(shared.FullInput(place.stage));
       load(ahead[i]);

@@ -1,32 +1,28 @@
-// The few PTX instructions that CUDA C++ has no name for: barriers in shared memory that count bytes, the bulk copy engine,
-// ldmatrix, and programmatic dependent launch. One thin function each; see the PTX ISA for their contracts.
+// PTX of the kernels of linear layers beyond what they have in common with others (kernels/cuda/ptx.cuh): waiting, the bulk copy
+// engine, shared memory by address, and programmatic dependent launch. One thin function each; see the PTX ISA for their contracts.
 #pragma once
 
 #include <cuda.h>
 
 #include <cstdint>
 
+#include "kernels/cuda/ptx.cuh"
+
 namespace aisp::cuda {
 
-__device__ __forceinline__ uint32_t SharedAddress(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
+using ptx::BarrierArrive;
+using ptx::BarrierExpect;
+using ptx::BarrierInit;
+using ptx::BarrierInitFence;
+using ptx::EvictFirstPolicy;
+using ptx::FenceProxyAsync;
+using ptx::LoadMatrix4;
+using ptx::NamedSync;
+using ptx::PrefetchMap;
+using ptx::SharedAddress;
 
 // ---- mbarrier ----
 
-__device__ __forceinline__ void BarrierInit(uint32_t barrier, uint32_t arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-__device__ __forceinline__ void BarrierInitFence() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-__device__ __forceinline__ void BarrierArrive(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-__device__ __forceinline__ void BarrierArriveExpect(uint32_t barrier, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-               : "memory");
-}
 // Waits until the phase of the given parity has completed.
 __device__ __forceinline__ void BarrierWait(uint32_t barrier, uint32_t parity) {
   asm volatile(
@@ -48,18 +44,9 @@ __device__ __forceinline__ uint32_t AtomicIncrement(uint32_t* counter) {
                : "memory");
   return before;
 }
-// Barrier `id` among `threads` threads of the block.
-__device__ __forceinline__ void NamedBarrier(int id, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
 
 // ---- bulk copies ----
 
-__device__ __forceinline__ uint64_t EvictFirstPolicy() {
-  uint64_t policy;
-  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
 __device__ __forceinline__ uint64_t EvictLastPolicy() {
   uint64_t policy;
   asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
@@ -98,17 +85,7 @@ __device__ __forceinline__ void TensorPrefetch(const CUtensorMap* map, int colum
 __device__ __forceinline__ void PrefetchLine(const void* from) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(from) : "memory");
 }
-__device__ __forceinline__ void PrefetchTensorMap(const CUtensorMap* map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
 
-// Four 8 x 16-byte matrices; lane i gives the address of row i % 8 of matrix i / 8.
-__device__ __forceinline__ void LoadMatrix4(uint32_t (&r)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address)
-               : "memory");
-}
 __device__ __forceinline__ uint4 LoadShared16(uint32_t address) {
   uint4 v;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -136,11 +113,6 @@ __device__ __forceinline__ uint2 LoadShared8(uint32_t address) {
   uint2 v;
   asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address) : "memory");
   return v;
-}
-
-// Between ordinary accesses to shared memory and those of tensor cores and copy engine.
-__device__ __forceinline__ void SharedAsyncProxyFence() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 // ---- programmatic dependent launch ----

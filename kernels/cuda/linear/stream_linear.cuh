@@ -59,7 +59,7 @@ __device__ __forceinline__ void Produce(const StreamShared<C>& shared, int32_t b
   const int32_t ahead = min(end, begin + C::kStages);
   for (int32_t unit = begin; unit < ahead; ++unit) {
     const int stage = unit - begin;
-    BarrierArriveExpect(shared.Full(stage), kBytes);
+    BarrierExpect(shared.Full(stage), kBytes);
     LoadWeightUnit<C>(shared.Weight(stage), shared.Full(stage), unit, p, weight, once);
   }
   const int32_t prefetch = min(end, ahead + p.prefetch_units);
@@ -73,7 +73,7 @@ __device__ __forceinline__ void Produce(const StreamShared<C>& shared, int32_t b
   uint32_t parity = 0;
   for (int32_t unit = ahead; unit < end; ++unit) {
     BarrierWait(shared.Empty(stage), parity);
-    BarrierArriveExpect(shared.Full(stage), kBytes);
+    BarrierExpect(shared.Full(stage), kBytes);
     LoadWeightUnit<C>(shared.Weight(stage), shared.Full(stage), unit, p, weight, once);
     LoadInputUnit<C>(shared.Input(stage), shared.Full(stage), unit, p, input, again);
     if (++stage == C::kStages) {
@@ -92,7 +92,7 @@ __device__ __forceinline__ void ProduceWeights(const StreamShared<C>& shared, in
   StagePlace<C> place;
   for (int32_t unit = begin; unit < end; ++unit) {
     BarrierWait(shared.Empty(place.stage), place.parity ^ 1);
-    BarrierArriveExpect(shared.Full(place.stage), C::kWeightBytes);
+    BarrierExpect(shared.Full(place.stage), C::kWeightBytes);
     LoadWeightUnit<C>(shared.Weight(place.stage), shared.Full(place.stage), unit, p, weight, once);
     place.Advance();
   }
@@ -126,7 +126,7 @@ __device__ __forceinline__ bool CombineParts(const StreamShared<C>& shared, cons
           make_float4(sums[i][4 * q], sums[i][4 * q + 1], sums[i][4 * q + 2], sums[i][4 * q + 3]));
     }
   }
-  NamedBarrier(2 + split, C::kRowThreads);
+  NamedSync(2 + split, C::kRowThreads);
   if (thread == 0) {
     // Releases what the barrier above has ordered before, and acquires what the others released.
     const bool finish = AtomicIncrement(p.counters + tile) == static_cast<uint32_t>(last - first);
@@ -134,7 +134,7 @@ __device__ __forceinline__ bool CombineParts(const StreamShared<C>& shared, cons
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared.Flag(split)), "r"(finish ? 1 : 0)
                  : "memory");
   }
-  NamedBarrier(2 + split, C::kRowThreads);
+  NamedSync(2 + split, C::kRowThreads);
   uint32_t finish;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(finish) : "r"(shared.Flag(split)) : "memory");
   if (finish == 0) return false;
@@ -317,8 +317,8 @@ __global__ void __launch_bounds__(StreamShared<C>::kThreads, 1)
   extern __shared__ uint8_t memory[];
   const StreamShared<C> shared{(SharedAddress(memory) + 1023) & ~1023u};
   if (threadIdx.x == C::kConsumers) {
-    PrefetchTensorMap(&weight);
-    PrefetchTensorMap(&input);
+    PrefetchMap(&weight);
+    PrefetchMap(&input);
   }
   if (threadIdx.x == 0) {
     for (int s = 0; s < C::kStages; ++s) {

@@ -7,18 +7,13 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/ptx.cuh"
+
 namespace aisp::cuda {
 
-__device__ __forceinline__ void WgmmaFence() {
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-__device__ __forceinline__ void WgmmaCommit() {
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-template <int kPending>
-__device__ __forceinline__ void WgmmaWait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
-}
+using ptx::WgmmaCommit;
+using ptx::WgmmaFence;
+using ptx::WgmmaWait;
 
 // Matrix descriptor of a K-major tile whose rows are 128 bytes, swizzled; groups of eight rows are 1024 bytes apart. The
 // address is 16-aligned and lies in the first 256 KiB, so that adding bytes / 16 to the low word moves it.
