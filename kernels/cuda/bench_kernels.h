@@ -3,8 +3,8 @@
 //
 // Method: random data; calls in a CUDA graph, the median of several replays; weights and KV rotate through several times the L2
 // cache. What has few rows is timed before anything that has many, which makes the power limit lower the clocks; and each case of
-// many rows after a rest. The least is the larger of bytes over the read-only stream and operations over the vendor's best matrix product, both
-// measured in the same run, and never less than a kernel in a graph costs.
+// many rows after a rest. The least is the larger of bytes over the read-only stream and operations over the vendor's best matrix
+// product, both measured in the same run, and never less than a kernel in a graph costs.
 #pragma once
 
 #include <cstdint>

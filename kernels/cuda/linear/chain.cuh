@@ -1,18 +1,19 @@
 // The kernel for several layers in one launch, for few rows: the weights of all of them stream through one ring of stages,
 // without a pause while a layer's sums are put together and become the next one's input.
 //
-// Every CTA takes its share of each step's units as in stream_linear.cuh. Four kinds of warps, which meet at barriers in shared
-// memory only:
+// Every CTA takes its share of each step's units as in stream_linear.cuh. Its warps have one job each (the norm warp may have two),
+// and meet at barriers in shared memory only:
 // - the weight warp fills stages as soon as they are free, through all steps, and waits for no data;
-// - the input warp waits until a step's input is complete (a counter in global memory), then brings its part of each stage;
+// - the input warp waits until a step's input is complete (a counter in global memory), then has its part of each stage brought,
+//   or for one token and NVFP4 places it itself (multiply_spread.cuh);
 // - with FP8 weights the norm warp and another make f16 of the first step's input (f16_input.h);
 // - the norm warp turns the sums of squares that the step before has left into 1 / rms, for steps with a norm in front;
 // - the consumers multiply. A tile that several CTAs share belongs to the one that has its first unit: that is its last tile in
 //   the step, so the others' parts are mostly there by then. They write their sums over words that say "nothing here yet" and
 //   the owner polls the sums themselves, adds them in the order of the CTAs and puts the words back.
 //
-// A norm in front has no pass of its own: whoever completes a tile of the residual stream writes bf16(h * gain), and the layer's
-// outputs are multiplied by 1 / rms at its end.
+// A norm in front has no pass of its own: whoever completes a tile of the residual stream writes h * gain in bf16 (in
+// f16 for FP8 weights), and the layer's outputs are multiplied by 1 / rms at its end.
 //
 // How much is in flight: the weight warp asks for 48 KiB at a time, not for the ring. That keeps memory busy; a whole ring of every
 // CTA would be a queue of 4 us in which sums, counters and inputs stand too, and in which about 25 multiprocessors are served 20 %
@@ -91,7 +92,7 @@ __device__ __forceinline__ void BringInputs(const ChainShared<C>& shared,
     const ChainShare share(p.units);
     if (s > 0 && share.begin < share.end) {
       AwaitCounter(chain.counters + s - 1, chain.steps[s].input_ready);
-      AsyncProxyFence();
+      GlobalFenceProxyAsync();
     }
     for (int32_t unit = share.begin; unit < share.end; ++unit) {
       BarrierWait(shared.Empty(place.stage), place.parity ^ 1);
@@ -310,7 +311,7 @@ __device__ __forceinline__ void ConsumeChain(const ChainShared<C>& shared,
     }
     // Once for all tiles of the step: the next one needs them all, and a release takes until all that was written has arrived.
     if (finished > 0 && s + 1 < chain.count) {
-      AsyncProxyFence();
+      GlobalFenceProxyAsync();
       __syncwarp();
       if (lane == 0) ReleaseAdd(chain.counters + s, finished);
     }

@@ -88,7 +88,7 @@ __device__ __forceinline__ void ReleaseAdd(uint32_t* counter, uint32_t n) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(counter), "r"(n) : "memory");
 }
 // Between ordinary accesses to global memory and the copy engine's.
-__device__ __forceinline__ void AsyncProxyFence() {
+__device__ __forceinline__ void GlobalFenceProxyAsync() {
   asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 __device__ __forceinline__ void StoreShared(uint32_t address, float v) {

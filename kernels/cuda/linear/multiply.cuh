@@ -103,8 +103,8 @@ __device__ __forceinline__ void Widen(const RawNvfp4& raw, uint32_t (&a)[4][4]) 
   WidenNvfp4(raw.words, raw.scales, a);
 }
 
-// The weight is widened in registers, to f16 where the input is, 64 of K at a time, while the products of the 64 before are in flight. Whatever of the
-// stage before is still in flight is done when `release_previous` is called.
+// The weight is widened in registers, to f16 where the input is, 64 of K at a time, while the products of the 64 before are in
+// flight. Whatever of the stage before is still in flight is done when `release_previous` is called.
 template <class C, bool kF16 = false, class ReleasePrevious>
 __device__ __forceinline__ void MultiplyWidened(uint32_t weights, uint32_t input, int group,
                                                 int warp, int lane,
