@@ -8,6 +8,7 @@
 #include <string>
 
 #include "kernels/cuda/linear/chain.h"
+#include "kernels/cuda/linear/chain_kernels.h"
 #include "kernels/cuda/linear/many_rows.h"
 #include "kernels/cuda/linear/nvfp4_layout.h"
 #include "kernels/cuda/linear/stream_kernels.h"
@@ -16,14 +17,10 @@
 namespace aisp::cuda {
 namespace {
 
-// The workspace: counters of tiles, what chains need (chain.h), then partial sums of the kernels for few rows or, in the same place,
+// The workspace: what chains need (chain.h), partial sums of the kernels for few rows, which these leave as they found them, then
 // what many rows need (many_rows.h). Two kernels never use it at once: even one that started early writes only after the kernel
 // before it has ended.
-constexpr size_t kCounterBytes = size_t{256} << 10;
 constexpr int32_t kTunedLtRows = 32;
-constexpr int32_t kMaxTiles = static_cast<int32_t>(kCounterBytes / sizeof(uint32_t));
-// Bytes of weight that a waiting kernel fetches into L2, beside what fits its shared memory. Measured: it helps bf16 alone.
-constexpr int kPrefetchBytes = 64 << 10;
 
 constexpr size_t Align(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
@@ -91,15 +88,14 @@ class LinearKernelsImpl : public LinearKernels {
             cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  kernel.shared_bytes),
             "asking for shared memory"));
-        // Two CTAs fit beside each other: while a kernel runs, the next one already sits beside it.
+        // Where two CTAs fit beside each other, the next kernel already sits beside the one that runs.
         AISP_RETURN_IF_ERROR(FromCuda(
             cudaFuncSetAttribute(kernel.function, cudaFuncAttributePreferredSharedMemoryCarveout,
                                  cudaSharedmemCarveoutMaxShared),
             "asking for shared memory"));
-        partial_bytes_ =
-            std::max(partial_bytes_, size_t{2} * static_cast<size_t>(multiprocessors_) *
-                                         static_cast<size_t>(kernel.rows) *
-                                         static_cast<size_t>(kernel.tokens) * sizeof(float));
+        part_bytes_ = std::max(part_bytes_, static_cast<size_t>(multiprocessors_) *
+                                                static_cast<size_t>(kernel.rows) *
+                                                static_cast<size_t>(kernel.tokens) * sizeof(float));
       }
     }
     AISP_ASSIGN_OR_RETURN(many_rows_, ManyRows::Create(options_));
@@ -113,21 +109,22 @@ class LinearKernelsImpl : public LinearKernels {
   }
 
   size_t WorkspaceBytes(const PackedWeight& weight) const override {
-    return SharedPartAt() + std::max(Align(partial_bytes_), many_rows_->WorkspaceBytes(weight));
+    return SharedPartAt() + many_rows_->WorkspaceBytes(weight);
   }
 
   Status SetWorkspace(void* memory, size_t bytes, cudaStream_t stream) override {
-    if (bytes < SharedPartAt() + Align(partial_bytes_) ||
-        reinterpret_cast<uintptr_t>(memory) % 256 != 0) {
+    if (bytes < SharedPartAt() || reinterpret_cast<uintptr_t>(memory) % 256 != 0) {
       return ResourceExhausted("the workspace of linear layers needs at least " +
-                               std::to_string(SharedPartAt() + Align(partial_bytes_)) +
-                               " bytes aligned to 256, got " + std::to_string(bytes));
+                               std::to_string(SharedPartAt()) + " bytes aligned to 256, got " +
+                               std::to_string(bytes));
     }
     workspace_ = static_cast<char*>(memory);
     workspace_bytes_ = bytes;
     many_rows_->SetWorkspace(workspace_ + SharedPartAt(), bytes - SharedPartAt());
-    AISP_RETURN_IF_ERROR(chains_.SetRegion(workspace_ + kCounterBytes, stream));
-    return FromCuda(cudaMemsetAsync(memory, 0, kCounterBytes, stream), "clearing the workspace");
+    AISP_RETURN_IF_ERROR(chains_.SetRegion(workspace_, stream));
+    static_assert(kChainNoSum == 0xffffffffu);
+    return FromCuda(cudaMemsetAsync(workspace_ + PartsAt(), 0xff, part_bytes_, stream),
+                    "clearing the workspace");
   }
 
   Status Prepare(const LinearCall& call, cudaStream_t stream) override {
@@ -178,7 +175,8 @@ class LinearKernelsImpl : public LinearKernels {
 
  private:
   // Where the part of the workspace begins that kernels and cuBLASLt share.
-  size_t SharedPartAt() const { return kCounterBytes + Align(chains_.region_bytes()); }
+  size_t SharedPartAt() const { return PartsAt() + Align(part_bytes_); }
+  size_t PartsAt() const { return Align(chains_.region_bytes()); }
   // From this many rows of bf16 cuBLASLt's best algorithm is faster than our kernels, which are faster than its first.
   static bool MayPreferLt(const LinearCall& call) {
     return call.weight->format == WeightFormat::kBf16 && call.rows > kTunedLtRows;
@@ -228,8 +226,9 @@ class LinearKernelsImpl : public LinearKernels {
                                               w.n, kernel->weight_box_k, kernel->rows));
     }
     const int32_t tiles = DivideUp(w.n, kernel->rows);
-    if (tiles > kMaxTiles) {
-      return Unimplemented("a linear layer of " + std::to_string(w.n) + " outputs");
+    if (int64_t{tiles} * DivideUp(w.k, kernel->stage_k) > INT32_MAX / 2) {
+      return Unimplemented("a linear layer of " + std::to_string(w.n) + " x " +
+                           std::to_string(w.k));
     }
     StreamParams p;
     p.nvfp4 = static_cast<const uint8_t*>(w.data);
@@ -240,8 +239,7 @@ class LinearKernelsImpl : public LinearKernels {
     p.x_scales = call.x_scales;
     p.y = call.y;
     p.y_stride = call.y_stride > 0 ? call.y_stride : w.out_features();
-    p.counters = reinterpret_cast<uint32_t*>(workspace_);
-    p.partials = reinterpret_cast<float*>(workspace_ + SharedPartAt());
+    p.partials = reinterpret_cast<float*>(workspace_ + PartsAt());
     p.group_bytes = Nvfp4GroupBytes(w.k);
     p.row_groups = DivideUp(w.n, kNvfp4GroupRows);
     p.n = static_cast<int32_t>(w.n);
@@ -249,9 +247,6 @@ class LinearKernelsImpl : public LinearKernels {
     p.k_units = DivideUp(w.k, kernel->stage_k);
     p.units = tiles * p.k_units;
     p.scale_columns = DivideUp(w.k, 128);
-    p.prefetch_units = w.format == WeightFormat::kBf16 && options_.overlap
-                           ? kPrefetchBytes / kernel->stage_bytes
-                           : 0;
     p.store = call.store;
 
     cudaLaunchConfig_t config = {};
@@ -270,7 +265,7 @@ class LinearKernelsImpl : public LinearKernels {
 
   LinearOptions options_;
   int multiprocessors_ = 0;
-  size_t partial_bytes_ = 0;
+  size_t part_bytes_ = 0;
   TensorMaps maps_;
   Chains chains_;
   std::unique_ptr<ManyRows> many_rows_;

@@ -6,20 +6,20 @@
 namespace aisp::cuda {
 namespace {
 
-template <StreamFormat kFormat, int kTokens, int kGroups, int kStageK, int kStages>
+template <int kTokens, int kGroups, int kStageK, int kStages, int kResident>
 StreamKernel Instance() {
-  return DescribeStreamKernel<StreamConfig<kFormat, kTokens, kGroups, 1, kStageK, kStages>>();
+  return DescribeStreamKernel<StreamConfig<StreamFormat::kBf16, kTokens, kGroups, 1, kStageK,
+                                           kStages, 1, false, kResident>>();
 }
 
 }  // namespace
 
 std::span<const StreamKernel> Bf16StreamKernels() {
-  constexpr auto kBf16 = StreamFormat::kBf16;
   static const std::array kKernels = {
-      Instance<kBf16, 8, 1, 128, 5>(),
-      Instance<kBf16, 16, 1, 128, 5>(),
-      Instance<kBf16, 32, 2, 64, 5>(),
-      Instance<kBf16, 64, 2, 64, 4>(),
+      Instance<8, 1, 128, 6, 2>(),
+      Instance<16, 1, 128, 5, 2>(),
+      Instance<32, 2, 128, 5, 1>(),
+      Instance<64, 2, 64, 4, 1>(),
   };
   return kKernels;
 }

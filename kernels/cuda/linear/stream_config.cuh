@@ -14,7 +14,7 @@ namespace aisp::cuda {
 constexpr int kSpreadBytes = 144;
 
 template <StreamFormat kFormatV, int kTokensV, int kGroupsV, int kTilesV, int kStageKV,
-          int kStagesV, int kSplitsV = 1, bool kSpreadV = false>
+          int kStagesV, int kSplitsV = 1, bool kSpreadV = false, int kResidentV = 1>
 struct StreamConfig {
   static constexpr StreamFormat kFormat = kFormatV;
   static constexpr int kTokens = kTokensV;  // N of the instruction
@@ -27,6 +27,8 @@ struct StreamConfig {
   static constexpr int kSplits = kSplitsV;
   // One token, NVFP4: the instruction's eight columns are the blocks of 128 of K (multiply_spread.cuh).
   static constexpr bool kSpread = kSpreadV;
+  // CTAs of a kernel of a single layer for which a multiprocessor has room.
+  static constexpr int kResident = kResidentV;
 
   static constexpr bool kInput8 =
       kFormat == StreamFormat::kFp8x8 || kFormat == StreamFormat::kFp8x8Block;

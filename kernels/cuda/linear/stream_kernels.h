@@ -25,16 +25,15 @@ struct StreamParams {
   const float* x_scales = nullptr;  // [rows] or null
   void* y = nullptr;
   int64_t y_stride = 0;
-  float* partials = nullptr;     // [CTAs][2][kernel.rows * kernel.tokens]
-  uint32_t* counters = nullptr;  // [tiles], zero between launches
-  int64_t group_bytes = 0;       // NVFP4: of a group of 64 rows
-  int32_t row_groups = 0;        // NVFP4: how many are stored
-  int32_t n = 0;                 // weight rows
-  int32_t rows = 0;              // tokens
-  int32_t k_units = 0;           // units along K
-  int32_t units = 0;             // in all
+  // [CTAs][kernel.rows * kernel.tokens], all words kChainNoSum between launches
+  float* partials = nullptr;
+  int64_t group_bytes = 0;  // NVFP4: of a group of 64 rows
+  int32_t row_groups = 0;   // NVFP4: how many are stored
+  int32_t n = 0;            // weight rows
+  int32_t rows = 0;         // tokens
+  int32_t k_units = 0;      // units along K
+  int32_t units = 0;        // in all
   int32_t scale_columns = 0;
-  int32_t prefetch_units = 0;  // that a CTA fetches into L2 while it waits for the kernel before it
   Store store = Store::kBf16;
 };
 

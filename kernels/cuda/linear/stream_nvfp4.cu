@@ -16,8 +16,8 @@ StreamKernel Instance() {
 
 std::span<const StreamKernel> Nvfp4StreamKernels() {
   static const std::array kKernels = {
-      Instance<8, 2, 256, 8, 2, true>(), Instance<8, 3, 256, 3, 1>(),
-      Instance<16, 3, 256, 3, 1>(),      Instance<32, 2, 256, 3, 1>(),
+      Instance<8, 2, 256, 8, 2, true>(), Instance<8, 4, 256, 4, 1>(),
+      Instance<16, 3, 256, 3, 1>(),      Instance<32, 2, 256, 6, 2>(),
       Instance<64, 2, 128, 4, 1>(),      Instance<128, 2, 128, 4, 1>(),
   };
   return kKernels;
