@@ -11,6 +11,7 @@
 #include "kernels/cuda/linear/chain_kernels.h"
 #include "kernels/cuda/linear/many_rows.h"
 #include "kernels/cuda/linear/nvfp4_layout.h"
+#include "kernels/cuda/linear/one_token.h"
 #include "kernels/cuda/linear/stream_kernels.h"
 #include "kernels/cuda/linear/tensor_map.h"
 
@@ -82,6 +83,7 @@ class LinearKernelsImpl : public LinearKernels {
                  "looking at the device"));
     AISP_ASSIGN_OR_RETURN(maps_, TensorMaps::Find());
     AISP_ASSIGN_OR_RETURN(chains_, Chains::Create(multiprocessors_, options_.overlap));
+    AISP_ASSIGN_OR_RETURN(one_token_, OneToken::Create(multiprocessors_, options_.overlap));
     for (const auto kernels : {Bf16StreamKernels(), Fp8StreamKernels(), Nvfp4StreamKernels()}) {
       for (const StreamKernel& kernel : kernels) {
         AISP_RETURN_IF_ERROR(FromCuda(
@@ -122,6 +124,7 @@ class LinearKernelsImpl : public LinearKernels {
     workspace_bytes_ = bytes;
     many_rows_->SetWorkspace(workspace_ + SharedPartAt(), bytes - SharedPartAt());
     AISP_RETURN_IF_ERROR(chains_.SetRegion(workspace_, stream));
+    AISP_RETURN_IF_ERROR(one_token_.SetRegion(workspace_ + OneTokenAt(), stream));
     static_assert(kChainNoSum == 0xffffffffu);
     return FromCuda(cudaMemsetAsync(workspace_ + PartsAt(), 0xff, part_bytes_, stream),
                     "clearing the workspace");
@@ -137,6 +140,10 @@ class LinearKernelsImpl : public LinearKernels {
   Status Launch(const LinearCall& call, cudaStream_t stream) override {
     AISP_RETURN_IF_ERROR(Check(call));
     if (call.rows == 0) return {};
+    if (one_token_.Fits(call)) {
+      const ChainStep step{call, nullptr};
+      return one_token_.Launch(std::span(&step, 1), stream);
+    }
     const int32_t own = own_rows(*call.weight, call.input);
     if (call.rows <= own)
       return PrefersLt(call) ? many_rows_->Launch(call, stream) : LaunchStream(call, stream);
@@ -154,8 +161,11 @@ class LinearKernelsImpl : public LinearKernels {
     return {};
   }
 
-  bool CanChain(std::span<const ChainStep> steps) const override { return chains_.Fits(steps); }
+  bool CanChain(std::span<const ChainStep> steps) const override {
+    return one_token_.Fits(steps) || chains_.Fits(steps);
+  }
   Status LaunchChain(std::span<const ChainStep> steps, cudaStream_t stream) override {
+    if (one_token_.Fits(steps)) return one_token_.Launch(steps, stream);
     return chains_.Launch(steps, stream);
   }
 
@@ -163,6 +173,7 @@ class LinearKernelsImpl : public LinearKernels {
     const PackedWeight& w = *call.weight;
     const StreamFormat format = StreamFormatOf(w.format, call.input);
     const int32_t own = own_rows(w, call.input);
+    if (one_token_.Fits(call)) return "one token";
     if ((call.rows <= own && !PrefersLt(call)) || !many_rows_->Takes(call)) {
       const StreamKernel* const kernel = FindKernel(format, std::min(call.rows, own));
       if (kernel == nullptr) return "none";
@@ -176,7 +187,8 @@ class LinearKernelsImpl : public LinearKernels {
  private:
   // Where the part of the workspace begins that kernels and cuBLASLt share.
   size_t SharedPartAt() const { return PartsAt() + Align(part_bytes_); }
-  size_t PartsAt() const { return Align(chains_.region_bytes()); }
+  size_t PartsAt() const { return OneTokenAt() + Align(one_token_.region_bytes()); }
+  size_t OneTokenAt() const { return Align(chains_.region_bytes()); }
   // From this many rows of bf16 cuBLASLt's best algorithm is faster than our kernels, which are faster than its first.
   static bool MayPreferLt(const LinearCall& call) {
     return call.weight->format == WeightFormat::kBf16 && call.rows > kTunedLtRows;
@@ -268,6 +280,7 @@ class LinearKernelsImpl : public LinearKernels {
   size_t part_bytes_ = 0;
   TensorMaps maps_;
   Chains chains_;
+  OneToken one_token_;
   std::unique_ptr<ManyRows> many_rows_;
   char* workspace_ = nullptr;
   size_t workspace_bytes_ = 0;

@@ -69,6 +69,23 @@ __device__ __forceinline__ void TensorLoad(uint32_t to, const CUtensorMap* map, 
       "l"(map), "r"(column), "r"(row), "r"(barrier), "l"(policy)
       : "memory");
 }
+// The same of a map of three or four dimensions.
+__device__ __forceinline__ void TensorLoad3(uint32_t to, const CUtensorMap* map, int c0, int c1,
+                                            int c2, uint32_t barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
+      "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(barrier), "l"(policy)
+      : "memory");
+}
+__device__ __forceinline__ void TensorLoad4(uint32_t to, const CUtensorMap* map, int c0, int c1,
+                                            int c2, int c3, uint32_t barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(to),
+      "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(barrier), "l"(policy)
+      : "memory");
+}
 // The same into L2 only.
 __device__ __forceinline__ void BulkPrefetch(const void* from, uint32_t bytes, uint64_t policy) {
   asm volatile("cp.async.bulk.prefetch.L2.global.L2::cache_hint [%0], %1, %2;" ::"l"(from),

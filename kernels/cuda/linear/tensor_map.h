@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "common/result.h"
 
@@ -19,6 +20,15 @@ class TensorMaps {
   // A box of a row-major matrix, its rows 128 bytes and swizzled in shared memory. Beyond the matrix there are zeros.
   Result<CUtensorMap> Box(const void* data, size_t element_bytes, int64_t columns, int64_t rows,
                           int box_columns, int box_rows) const;
+
+  struct Dimension {
+    int64_t size = 0;
+    int64_t stride = 0;  // bytes; of the first dimension its elements'
+    int box = 0;
+  };
+  // A box of up to five dimensions, the innermost first, of elements of 1, 2 or 4 bytes.
+  Result<CUtensorMap> Box(const void* data, std::span<const Dimension> dimensions,
+                          CUtensorMapSwizzle swizzle) const;
 
  private:
   PFN_cuTensorMapEncodeTiled_v12000 encode_ = nullptr;

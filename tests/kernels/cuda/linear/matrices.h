@@ -39,6 +39,17 @@ inline float FromBf16(uint16_t v) {
   return f;
 }
 
+// To nearest, ties to even.
+inline uint16_t ToF16(float v) {
+  const auto sign = static_cast<uint16_t>(std::signbit(v) ? 0x8000 : 0);
+  const float m = std::fabs(v);
+  if (std::isnan(v)) return 0x7fff;
+  if (m >= 65520.0f) return sign | 0x7c00;
+  const int exponent = m < std::ldexp(1.0f, -14) ? -14 : std::ilogb(m);
+  // In units of the last place, 1024 to 2047 but for subnormals; 2048 carries into the exponent by itself.
+  const auto units = static_cast<int>(std::nearbyint(std::ldexp(m, 10 - exponent)));
+  return static_cast<uint16_t>(sign | (units + ((exponent + 14) << 10)));
+}
 inline float FromF16(uint16_t v) {
   const int exponent = v >> 10 & 31;
   const int mantissa = v & 1023;

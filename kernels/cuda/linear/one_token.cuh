@@ -1,0 +1,370 @@
+// The kernel for one token: layers that follow each other in one launch, their weights streaming through one ring of stages
+// without a pause while one layer's outputs become the next one's input.
+//
+// A CTA owns whole rows: its share of a layer's tiles of 16, along all of K, so that no sum is shared between CTAs. Its warps have
+// one job each:
+// - the weight warp fills stages as soon as they are free, through all steps, and waits for no data;
+// - eight warps multiply. Each has its own part of K: the same block of every stage. It fetches that part of a step's input
+//   itself (one_token_input.cuh), goes through the CTA's tiles with it, and leaves its sums of a tile in shared memory;
+// - the finishing warp adds the eight sums of a row, scales, adds bias or residual, and stores.
+//
+// Between CTAs there are no counters and no fences. What one step leaves for the next lies in words that say "nothing" until
+// they are written; who needs a word polls it. A residual stream is handed on in f32 and read whole by everybody, so that each CTA
+// makes norm and rounding itself: a norm costs no further meeting. From a step's last product to the next one's first it
+// is one store and one load through L2.
+//
+// Words are used once a launch. There are two sets: a launch takes the one whose turn it is and empties the other, which the
+// launch before it used: whoever still reads there is done, since launches wait for each other (griddepcontrol.wait).
+//
+// Deadlock: CTAs wait for each other, so all must be resident at once; see chain.cuh, which has the same rule. One launch of a
+// chain at a time on a device.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/linear/f16_input.h"
+#include "kernels/cuda/linear/one_token_config.cuh"
+#include "kernels/cuda/linear/one_token_input.cuh"
+#include "kernels/cuda/linear/one_token_multiply.cuh"
+#include "kernels/cuda/linear/ptx.cuh"
+
+namespace aisp::cuda {
+
+// Which of the two sets a launch takes: CTAs of all launches before it have been counted. Read when those are complete.
+__device__ __forceinline__ uint32_t TokenTurn(const OneTokenParams& p) {
+  return static_cast<uint32_t>(__ldcg(p.ended) / gridDim.x % 2);
+}
+
+// ---- the weight warp ----
+
+template <class C>
+__device__ __forceinline__ void BringTokenStage(const OneTokenShared<C>& shared, int stage,
+                                                const OneTokenStep& step, int32_t tile, int32_t k,
+                                                uint64_t policy) {
+  const uint32_t full = shared.Full(stage);
+  BarrierExpect(full, C::kStageBytes);
+  if constexpr (C::kNvfp4) {
+    // Of groups of 64 rows in chunks of 64 of K: a quarter of each.
+    constexpr int kChunks = C::kStageK / 64;
+    TensorLoad4(shared.Stage(stage), &step.weight, 0, tile % 4, k * kChunks, tile / 4, full,
+                policy);
+    TensorLoad4(shared.BlockScales(stage, 0), &step.block_scales, 0, tile % 4, k * kChunks,
+                tile / 4, full, policy);
+  } else {
+    TensorLoad3(shared.Stage(stage), &step.weight, 0, tile * kTokenRows, k * C::kWarps, full,
+                policy);
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void BringTokenWeights(const OneTokenShared<C>& shared,
+                                                  const OneTokenParams& p) {
+  const uint64_t once = EvictFirstPolicy();
+  RingPlace place;
+  RingPlace landed;  // the oldest stage that may still be in flight
+  int in_flight = 0;
+  for (int s = 0; s < p.count; ++s) {
+    const OneTokenStep& step = p.steps[s];
+    const TokenShare share(step.tiles);
+    int32_t early = p.ring;  // stages that are probably asked for before the step before has ended
+    for (int32_t tile = share.begin; tile < share.end; ++tile) {
+      for (int32_t k = 0; k < step.stages; ++k) {
+        const int limit = --early >= 0 && s > 0 ? C::kInFlightEarly : C::kInFlight;
+        BarrierWait(shared.Empty(place.at), place.parity ^ 1);
+        for (; in_flight >= limit; --in_flight) {
+          BarrierWait(shared.Full(landed.at), landed.parity);
+          landed.Advance(p.ring);
+        }
+        BringTokenStage<C>(shared, place.at, step, tile, k, once);
+        ++in_flight;
+        place.Advance(p.ring);
+      }
+    }
+  }
+}
+
+// ---- the warps that multiply ----
+
+// A tile's sums of a warp, to shared memory: lanes with the first of four columns have rows g and g + 8.
+template <class C>
+__device__ __forceinline__ void LeaveSums(const OneTokenShared<C>& shared, const RingPlace& slot,
+                                          int warp, int lane, const TokenSums& sums) {
+  float top = sums.v[0][0];
+  float bottom = sums.v[0][2];
+  if constexpr (C::kNvfp4) {
+    top += sums.v[0][1];
+    bottom += sums.v[0][3];
+#pragma unroll
+    for (int offset = 2; offset > 0; offset /= 2) {
+      top += __shfl_xor_sync(0xffffffffu, top, offset);
+      bottom += __shfl_xor_sync(0xffffffffu, bottom, offset);
+    }
+  } else if constexpr (!C::kBlockScales) {
+    top += sums.v[1][0];
+    bottom += sums.v[1][2];
+  }
+  BarrierWait(shared.Taken(slot.at), slot.parity ^ 1);
+  if (lane % 4 == 0) {
+    StoreShared4(shared.Sum(slot.at, warp, lane / 4), __float_as_uint(top));
+    StoreShared4(shared.Sum(slot.at, warp, lane / 4 + 8), __float_as_uint(bottom));
+  }
+  __syncwarp();
+  BarrierArrive(shared.Summed(slot.at));  // of each lane
+}
+
+template <class C>
+__device__ __forceinline__ float2 LoadTokenBlockScales(const OneTokenStep& step, int32_t tile,
+                                                       int32_t k_block) {
+  const int32_t last = (step.n - 1) / 8;
+  const int32_t column = min(k_block, step.scale_columns - 1);
+  const float* const at = step.scales + column;
+  return make_float2(
+      __ldg(at + static_cast<int64_t>(min(2 * tile, last)) * step.scale_columns),
+      __ldg(at + static_cast<int64_t>(min(2 * tile + 1, last)) * step.scale_columns));
+}
+
+template <class C>
+__device__ __forceinline__ void MultiplyTile(const OneTokenShared<C>& shared,
+                                             const OneTokenStep& step, int32_t tile, int ring,
+                                             uint32_t input, int warp, int lane,
+                                             const uint32_t (&mine)[8], RingPlace& place,
+                                             TokenSums& sums) {
+  float2 scale = make_float2(1.0f, 1.0f);
+  if constexpr (C::kBlockScales) scale = LoadTokenBlockScales<C>(step, tile, warp);
+  Nvfp4Sums before;
+  for (int32_t k = 0; k < step.stages; ++k) {
+    const uint32_t block = shared.Block(place.at, warp);
+    const uint32_t token = input + k * (C::kBlockK * 2);
+    const auto release = [&] {
+      __syncwarp();
+      if (lane == 0) BarrierArrive(shared.Empty(place.at));
+    };
+    BarrierWait(shared.Full(place.at), place.parity);
+    if constexpr (C::kNvfp4) {
+      MultiplyBlockNvfp4(block, shared.BlockScales(place.at, warp), token, lane, mine, release,
+                         before, sums);
+    } else if constexpr (C::kBlockScales) {
+      TokenSums part;
+      MultiplyBlockFp8(block, token, lane, release, part);
+      AddScaledBlock(part, scale, sums);
+      scale = LoadTokenBlockScales<C>(step, tile, (k + 1) * C::kWarps + warp);
+    } else if constexpr (C::kF16) {
+      MultiplyBlockFp8(block, token, lane, release, sums);
+    } else {
+      MultiplyBlockBf16(block, token, lane, release, sums);
+    }
+    place.Advance(ring);
+  }
+  if constexpr (C::kNvfp4) before.AddTo(sums);
+}
+
+template <class C>
+__device__ __forceinline__ void MultiplyToken(const OneTokenShared<C>& shared,
+                                              const OneTokenParams& p, int warp, int lane) {
+  const uint32_t input = shared.input + warp * p.input_bytes;
+  uint32_t mine[8];  // NVFP4: whether a column is this lane's
+#pragma unroll
+  for (int b = 0; b < 8; ++b) mine[b] = lane / 4 == b ? 0xffffffffu : 0u;
+  RingPlace place;
+  RingPlace slot;
+  int norms = 0;
+  WaitForPreviousKernel();
+  const uint32_t* const set = p.sets + TokenTurn(p) * kTokenWords;
+  for (int s = 0; s < p.count; ++s) {
+    const OneTokenStep& step = p.steps[s];
+    const TokenShare share(step.tiles);
+    if (share.begin == share.end) {
+      if (step.gain != nullptr) ++norms;
+      continue;
+    }
+    if (s == 0) {
+      FetchToken<C>(step, p.x, input, warp, lane);
+    } else if (step.gain == nullptr) {
+      FetchPairs<C>(step, set, input, warp, lane);
+    } else {
+      FetchResidual<C>(step, set, input, shared.Squares(norms++ % 2, warp), warp, lane);
+    }
+    for (int32_t tile = share.begin; tile < share.end; ++tile) {
+      TokenSums sums;
+      MultiplyTile<C>(shared, step, tile, p.ring, input, warp, lane, mine, place, sums);
+      LeaveSums<C>(shared, slot, warp, lane, sums);
+      slot.Advance(C::kSlots);
+    }
+  }
+}
+
+// ---- the finishing warp: lane r has row r of a tile ----
+
+// What a row needs beside its sum, fetched ahead.
+struct TokenRow {
+  int32_t row;
+  bool has;
+  float scale = 1.0f;
+  float bias = 0.0f;
+  float old = 0.0f;
+};
+
+template <class C>
+__device__ __forceinline__ TokenRow LoadTokenRow(const OneTokenStep& step, int32_t tile, int lane) {
+  TokenRow r;
+  r.row = tile * kTokenRows + lane;
+  r.has = lane < kTokenRows && r.row < step.n;
+  if (!r.has) return r;
+  if constexpr (C::kFormat != WeightFormat::kBf16 && !C::kBlockScales) {
+    r.scale = __ldg(step.scales + r.row);
+  }
+  if constexpr (C::kF16) r.scale *= kF16Divisor;
+  if (step.bias != nullptr) r.bias = __ldg(step.bias + r.row);
+  // A row of y belongs to this lane in every step that adds to it, so that its own stores are what it reads.
+  if (step.store == Store::kAccumulateF32)
+    r.old = __ldcg(static_cast<const float*>(step.y) + r.row);
+  return r;
+}
+
+// Two neighbours as one word; the upper half is 0 where there is no neighbour.
+template <class C>
+__device__ __forceinline__ uint32_t PackToken(float low, float high) {
+  if constexpr (C::kF16) {
+    const __half2 pair = __floats2half2_rn(low * (1.0f / kF16Divisor), high * (1.0f / kF16Divisor));
+    return reinterpret_cast<const uint32_t&>(pair);
+  }
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return reinterpret_cast<const uint32_t&>(pair);
+}
+
+// `next`: where the next step's words of 16 bits begin, or null: y is what counts.
+template <class C>
+__device__ __forceinline__ void StoreToken16(void* y, uint32_t* next, int32_t i, bool has,
+                                             float v) {
+  const float neighbour = __shfl_down_sync(0xffffffffu, v, 1);
+  const bool has_neighbour = __shfl_down_sync(0xffffffffu, has ? 1 : 0, 1) != 0;
+  if (!has) return;
+  if (next == nullptr) {
+    static_cast<__nv_bfloat16*>(y)[i] = __float2bfloat16(v);
+  } else if (i % 2 == 0) {
+    StoreWord(next + i / 2, PackToken<C>(v, has_neighbour ? neighbour : 0.0f));
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void StoreTokenRow(const OneTokenStep& step, uint32_t* next,
+                                              const TokenRow& r, int32_t tile, int lane, float v) {
+  if (step.store == Store::kSiluMulBf16) {
+    // Rows 0 to 7 of a tile are gates, 8 to 15 ups.
+    const float up = __shfl_down_sync(0xffffffffu, v, 8);
+    const bool has = __shfl_down_sync(0xffffffffu, r.has ? 1 : 0, 8) != 0 && lane < 8;
+    StoreToken16<C>(step.y, next, tile * 8 + lane, has, v / (1.0f + __expf(-v)) * up);
+  } else if (step.store == Store::kBf16) {
+    StoreToken16<C>(step.y, next, r.row, r.has, v);
+  } else if (r.has) {
+    static_cast<float*>(step.y)[r.row] = v + r.old;
+    if (next != nullptr) StoreWord(next + r.row, __float_as_uint(v + r.old));
+  }
+}
+
+// Scales and biases of all this CTA's rows into L2: nothing else reads them, and each tile would wait for memory.
+template <class C>
+__device__ __forceinline__ void PrefetchTokenRows(const OneTokenParams& p, int lane) {
+  constexpr int kLine = 32;  // floats
+  for (int s = 0; s < p.count; ++s) {
+    const OneTokenStep& step = p.steps[s];
+    const TokenShare share(step.tiles);
+    const int32_t end = min(share.end * kTokenRows, step.n);
+    for (int32_t row = share.begin * kTokenRows + lane * kLine; row < end; row += 32 * kLine) {
+      if (step.bias != nullptr) PrefetchLine(step.bias + row);
+      if constexpr (C::kFormat != WeightFormat::kBf16 && !C::kBlockScales) {
+        PrefetchLine(step.scales + row);
+      }
+    }
+    if constexpr (C::kBlockScales) {
+      const int64_t first = int64_t{2} * share.begin * step.scale_columns;
+      const int64_t last = static_cast<int64_t>((end + 7) / 8) * step.scale_columns;
+      for (int64_t i = first + lane * kLine; i < last; i += 32 * kLine) {
+        PrefetchLine(step.scales + i);
+      }
+    }
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void FinishToken(const OneTokenShared<C>& shared,
+                                            const OneTokenParams& p, int lane) {
+  RingPlace slot;
+  int norms = 0;
+  PrefetchTokenRows<C>(p, lane);
+  WaitForPreviousKernel();
+  const uint32_t turn = TokenTurn(p);
+  uint32_t* const set = p.sets + turn * kTokenWords;
+  auto* const other = reinterpret_cast<uint4*>(p.sets + (turn ^ 1) * kTokenWords);
+  for (int i = static_cast<int>(blockIdx.x) * 32 + lane; i < kTokenWords / 4;
+       i += static_cast<int>(gridDim.x) * 32) {
+    other[i] = make_uint4(kTokenNothing, kTokenNothing, kTokenNothing, kTokenNothing);
+  }
+  for (int s = 0; s < p.count; ++s) {
+    const OneTokenStep& step = p.steps[s];
+    const TokenShare share(step.tiles);
+    uint32_t* const next = s + 1 < p.count ? set + p.steps[s + 1].words : nullptr;
+    const int odd = norms % 2;
+    if (step.gain != nullptr) ++norms;
+    float norm = 1.0f;
+    TokenRow row = LoadTokenRow<C>(step, share.begin, lane);
+    for (int32_t tile = share.begin; tile < share.end; ++tile) {
+      TokenRow ahead = row;
+      if (tile + 1 < share.end) ahead = LoadTokenRow<C>(step, tile + 1, lane);
+      BarrierWait(shared.Summed(slot.at), slot.parity);
+      if (step.gain != nullptr && tile == share.begin) {
+        float squares = 0.0f;
+#pragma unroll
+        for (int w = 0; w < C::kWarps; ++w) {
+          squares += __uint_as_float(LoadShared4(shared.Squares(odd, w)));
+        }
+        norm = rsqrtf(squares / static_cast<float>(step.k) + step.epsilon);
+      }
+      float sum = 0.0f;
+#pragma unroll
+      for (int w = 0; w < C::kWarps; ++w) {
+        sum += __uint_as_float(LoadShared4(shared.Sum(slot.at, w, lane % kTokenRows)));
+      }
+      BarrierArrive(shared.Taken(slot.at));  // of each lane
+      slot.Advance(C::kSlots);
+      StoreTokenRow<C>(step, next, row, tile, lane, sum * (row.scale * norm) + row.bias);
+      row = ahead;
+    }
+  }
+}
+
+template <class C>
+__global__ void __maxnreg__(C::kRegisters) OneTokenChain(const __grid_constant__ OneTokenParams p) {
+  extern __shared__ uint8_t memory[];
+  const OneTokenShared<C> shared((SharedAddress(memory) + 1023) & ~1023u, p);
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < p.ring; ++s) {
+      BarrierInit(shared.Full(s), 1);
+      BarrierInit(shared.Empty(s), C::kWarps);
+    }
+    for (int s = 0; s < C::kSlots; ++s) {
+      BarrierInit(shared.Summed(s), C::kWarps * 32);
+      BarrierInit(shared.Taken(s), 32);
+    }
+    BarrierInitFence();
+  }
+  __syncthreads();
+  AllowNextKernel();
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (warp < C::kWarps) {
+    MultiplyToken(shared, p, warp, lane);
+  } else if (warp == C::kWarps) {
+    if (lane == 0) BringTokenWeights(shared, p);
+  } else {
+    FinishToken(shared, p, lane);
+  }
+  // Nothing waits for this but the launches that come later; an atomic with a result would hold up the end of this one.
+  __syncthreads();
+  if (threadIdx.x == 0) atomicAdd(p.ended, 1ull);
+}
+
+}  // namespace aisp::cuda

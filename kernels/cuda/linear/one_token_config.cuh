@@ -1,0 +1,104 @@
+// Sizes of the kernels for one token and what lies where in their shared memory.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/linear/one_token_kernels.h"
+
+namespace aisp::cuda {
+
+template <WeightFormat kFormatV>
+struct OneTokenConfig {
+  static constexpr int DivideUp(int a, int b) { return (a + b - 1) / b; }
+
+  static constexpr WeightFormat kFormat = kFormatV;
+  static constexpr bool kNvfp4 = kFormat == WeightFormat::kNvfp4;
+  static constexpr bool kBlockScales = kFormat == WeightFormat::kFp8Block;
+  // FP8 weights widen to f16, so the token is in f16 too (f16_input.h).
+  static constexpr bool kF16 = kFormat == WeightFormat::kFp8 || kBlockScales;
+  // NVFP4 takes twice the instructions for a byte, so more warps to hide behind each other.
+  static constexpr int kWarps = kNvfp4 ? 16 : 8;
+  // A stage is kTokenRows rows x kStageK; each warp has its own block of kBlockK of it: 2 KiB, NVFP4 1 KiB and 128 scales.
+  static constexpr int kBlockK = kFormat == WeightFormat::kBf16 ? 64 : 128;
+  static constexpr int kStageK = kWarps * kBlockK;
+  static constexpr int kBlockBytes = kNvfp4 ? 1024 : 2048;
+  static constexpr int kBlockScaleBytes = kNvfp4 ? 128 : 0;
+  static constexpr int kStageBytes = kWarps * (kBlockBytes + kBlockScaleBytes);
+  static constexpr int kThreads = kWarps * 32 + 64;
+  // Stages asked for and not there yet, at most: as many as keep memory busy. More would be a queue in which the words that CTAs
+  // wait for stand too.
+  static constexpr int kInFlight = DivideUp(64 << 10, kStageBytes);
+  // Of a step's first stages, which are asked for while other CTAs still want those of the step before, and while outputs are on
+  // their way.
+  static constexpr int kInFlightEarly = DivideUp(32 << 10, kStageBytes);
+  // Vectors that a lane has on their way: those of a hidden size of 4,096 or so at once.
+  static constexpr int kResidualBatch = 32 / kWarps;
+  static constexpr int kPairBatch = 64 / kWarps;
+  // Beside a CTA of decode attention's, which takes 21.5K of the 64K registers.
+  static constexpr int kRegisters = kNvfp4 ? 72 : 128;
+  static constexpr int kSlots = 8;  // tiles whose sums wait to be put together
+  static_assert(kStageBytes % 1024 == 0);
+};
+
+template <class C>
+struct OneTokenShared {
+  static constexpr int kBarriers = 2 * kTokenMaxRing + 2 * C::kSlots;
+  static constexpr int kSumBytes = C::kSlots * C::kWarps * kTokenRows * 4;
+  static constexpr int kSquareBytes = C::kWarps * 4;
+  // With what the alignment of the base may take.
+  static constexpr int kFixedBytes = 1024 + 8 * kBarriers + kSumBytes + 2 * kSquareBytes;
+
+  uint32_t base;  // 1024-aligned: the ring, then the token, sums and barriers
+  uint32_t input;
+  uint32_t sums;
+  uint32_t barriers;
+
+  __device__ OneTokenShared(uint32_t at, const OneTokenParams& p)
+      : base(at),
+        input(at + static_cast<uint32_t>(p.ring) * C::kStageBytes),
+        sums(input + static_cast<uint32_t>(p.input_bytes) * C::kWarps),
+        barriers(sums + kSumBytes + 2 * kSquareBytes) {}
+
+  __device__ uint32_t Stage(int stage) const { return base + stage * C::kStageBytes; }
+  __device__ uint32_t Block(int stage, int warp) const {
+    return Stage(stage) + warp * C::kBlockBytes;
+  }
+  __device__ uint32_t BlockScales(int stage, int warp) const {
+    return Stage(stage) + C::kWarps * C::kBlockBytes + warp * C::kBlockScaleBytes;
+  }
+  __device__ uint32_t Sum(int slot, int warp, int row) const {
+    return sums + ((slot * C::kWarps + warp) * kTokenRows + row) * 4;
+  }
+  // Of the squares of a warp's part of the input; of every other norm.
+  __device__ uint32_t Squares(int odd, int warp) const {
+    return sums + kSumBytes + odd * kSquareBytes + warp * 4;
+  }
+  __device__ uint32_t Full(int stage) const { return barriers + 8 * stage; }
+  __device__ uint32_t Empty(int stage) const { return Full(kTokenMaxRing + stage); }
+  __device__ uint32_t Summed(int slot) const { return Full(2 * kTokenMaxRing + slot); }
+  __device__ uint32_t Taken(int slot) const { return Full(2 * kTokenMaxRing + C::kSlots + slot); }
+};
+
+// Where a warp is in a ring of `size`.
+struct RingPlace {
+  int at = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void Advance(int size) {
+    if (++at == size) {
+      at = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// This CTA's tiles of a step.
+struct TokenShare {
+  int32_t begin;
+  int32_t end;
+  __device__ __forceinline__ explicit TokenShare(int32_t tiles)
+      : begin(FirstUnit(static_cast<int32_t>(blockIdx.x), static_cast<int32_t>(gridDim.x), tiles)),
+        end(FirstUnit(static_cast<int32_t>(blockIdx.x) + 1, static_cast<int32_t>(gridDim.x),
+                      tiles)) {}
+};
+
+}  // namespace aisp::cuda

@@ -1,0 +1,217 @@
+// How a warp of the kernels for one token gets its part of a step's input into shared memory, in the order of the fragments that
+// it multiplies with.
+//
+// A warp has its own K: of every stage the same block. It fetches that part itself, from x or from the words in which other CTAs
+// leave their outputs, and waits for no one else: a word that does not say "nothing" is there.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/linear/f16_input.h"
+#include "kernels/cuda/linear/one_token_config.cuh"
+#include "kernels/cuda/linear/ptx.cuh"
+#include "kernels/cuda/linear/quantize.h"
+
+namespace aisp::cuda {
+
+__device__ __forceinline__ uint4 LoadWords(const void* from) {
+  uint4 v;
+  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from)
+               : "memory");
+  return v;
+}
+__device__ __forceinline__ void StoreWord(uint32_t* to, uint32_t v) {
+  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(v) : "memory");
+}
+__device__ __forceinline__ bool HasNothing(const uint4& v) {
+  return v.x == kTokenNothing || v.y == kTokenNothing || v.z == kTokenNothing ||
+         v.w == kTokenNothing;
+}
+__device__ __forceinline__ void StoreShared4(uint32_t address, uint32_t v) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+}
+__device__ __forceinline__ void StoreShared2(uint32_t address, uint16_t v) {
+  asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(v) : "memory");
+}
+
+// Where pair `pair` (elements 2 pair and 2 pair + 1) of 16 lies among their 32 bytes. Lane t of four reads the eight bytes at 8 t
+// of a step of 16; in bf16 these are its pairs t and t + 4. Two steps are interleaved, so that a lane reads both at once, but for
+// NVFP4.
+template <class C>
+__device__ __forceinline__ uint32_t InputAt(int element) {
+  const int t = element % 8 / 2;
+  const int half = element % 16 / 8;
+  if constexpr (C::kNvfp4) return element / 16 * 32 + t * 8 + half * 4;
+  return element / 32 * 64 + t * 16 + element / 16 % 2 * 8 + half * 4;
+}
+
+// Two elements, the first of them even. FP8 weights widen in an order of their own: see F16Place.
+template <class C>
+__device__ __forceinline__ void PutPair(uint32_t block, int element, float a, float b) {
+  if constexpr (C::kF16) {
+    const __half2 pair = __floats2half2_rn(a * (1.0f / kF16Divisor), b * (1.0f / kF16Divisor));
+    const auto bits = reinterpret_cast<const uint32_t&>(pair);
+    // Element r of 16 is with lane r % 8 / 2, in the half word r % 2 * 2 + (r < 8).
+    const int t = element % 8 / 2;
+    const uint32_t to =
+        block + element / 32 * 64 + t * 16 + element / 16 % 2 * 8 + (element % 16 < 8 ? 2 : 0);
+    StoreShared2(to, static_cast<uint16_t>(bits));
+    StoreShared2(to + 4, static_cast<uint16_t>(bits >> 16));
+  } else {
+    constexpr float kFactor = C::kNvfp4 ? 1152921504606846976.0f : 1.0f;  // 2^60: see AddBlockSums
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(a * kFactor, b * kFactor);
+    StoreShared4(block + InputAt<C>(element), reinterpret_cast<const uint32_t&>(pair));
+  }
+}
+
+__device__ __forceinline__ float2 WideBf16(uint32_t two) {
+  return make_float2(__uint_as_float(two << 16), __uint_as_float(two & 0xffff0000u));
+}
+
+// The values of a pair as one step leaves it for the next.
+template <class C>
+__device__ __forceinline__ float2 WidePair(uint32_t two) {
+  if constexpr (C::kF16) {
+    const float2 v = __half22float2(reinterpret_cast<const __half2&>(two));
+    return make_float2(v.x * kF16Divisor, v.y * kF16Divisor);
+  }
+  return WideBf16(two);
+}
+
+// The K of element i of a warp's part.
+template <class C>
+__device__ __forceinline__ int32_t KOf(int32_t i, int warp) {
+  return i / C::kBlockK * C::kStageK + warp * C::kBlockK + i % C::kBlockK;
+}
+
+// One lane polls for all: what everybody polled would keep L2 from what it waits for.
+__device__ __forceinline__ void AwaitOne(const void* at, int lane) {
+#ifdef AISP_CHAIN_SPIN_LIMIT
+  int64_t spins = 0;
+#endif
+  while (lane == 0 && HasNothing(LoadWords(at))) {
+#ifdef AISP_CHAIN_SPIN_LIMIT
+    if (++spins > AISP_CHAIN_SPIN_LIMIT) __trap();
+#endif
+  }
+  __syncwarp();
+}
+
+// `take(i, vector, beside)` for all vectors of kElements elements of the warp's part, kBatch loads in flight. Where kAwait is set,
+// `vector` has no empty word; it is zero beyond K. `beside(k, there)` is called before anything is waited for.
+template <class C, int kElements, int kBatch, bool kAwait, class Beside, class Take>
+__device__ __forceinline__ void ForVectors(const OneTokenStep& step, const void* from,
+                                           int32_t element_bytes, int warp, int lane,
+                                           const Beside& beside, const Take& take) {
+  const int32_t count = step.stages * C::kBlockK;
+  if (kAwait && KOf<C>(0, warp) < step.k) {
+    AwaitOne(static_cast<const char*>(from) + static_cast<int64_t>(KOf<C>(0, warp)) * element_bytes,
+             lane);
+  }
+  for (int32_t first = lane * kElements; first < count; first += 32 * kElements * kBatch) {
+    uint4 v[kBatch];
+    const void* at[kBatch];
+    decltype(beside(0, true)) more[kBatch];
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      const int32_t i = first + b * 32 * kElements;
+      const int32_t k = KOf<C>(i, warp);
+      const bool there = i < count && k < step.k;
+      more[b] = beside(k, there);
+      at[b] = static_cast<const char*>(from) + static_cast<int64_t>(k) * element_bytes;
+      v[b] = make_uint4(0, 0, 0, 0);
+      if (there) v[b] = LoadWords(at[b]);
+    }
+    if constexpr (kAwait) {
+      // All that is missing is asked for at once, or each would cost a round trip of its own.
+#ifdef AISP_CHAIN_SPIN_LIMIT
+      int64_t spins = 0;
+#endif
+      bool missing = true;
+      while (missing) {
+        missing = false;
+#pragma unroll
+        for (int b = 0; b < kBatch; ++b) {
+          if (HasNothing(v[b])) {
+            v[b] = LoadWords(at[b]);
+            missing = true;
+          }
+        }
+#ifdef AISP_CHAIN_SPIN_LIMIT
+        if (++spins > AISP_CHAIN_SPIN_LIMIT) __trap();
+#endif
+      }
+    }
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      const int32_t i = first + b * 32 * kElements;
+      if (i < count) take(i, v[b], more[b]);
+    }
+  }
+}
+
+// Puts eight elements given as four pairs, widened by `wide`.
+template <class C, class Wide>
+__device__ __forceinline__ void PutEight(uint32_t input, int32_t i, const uint4& v,
+                                         const Wide& wide) {
+  const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const float2 pair = wide(words[j]);
+    PutPair<C>(input + i / C::kBlockK * (C::kBlockK * 2), i % C::kBlockK + 2 * j, pair.x, pair.y);
+  }
+}
+
+// The first step's input: bf16, complete.
+template <class C>
+__device__ __forceinline__ void FetchToken(const OneTokenStep& step, const __nv_bfloat16* x,
+                                           uint32_t input, int warp, int lane) {
+  ForVectors<C, 8, C::kPairBatch, false>(
+      step, x, 2, warp, lane, [](int32_t, bool) { return 0; },
+      [&](int32_t i, const uint4& v, int) { PutEight<C>(input, i, v, WideBf16); });
+  __syncwarp();
+}
+
+// What the step before left, 16 bits an element.
+template <class C>
+__device__ __forceinline__ void FetchPairs(const OneTokenStep& step, const uint32_t* set,
+                                           uint32_t input, int warp, int lane) {
+  ForVectors<C, 8, C::kPairBatch, true>(
+      step, set + step.words, 2, warp, lane, [](int32_t, bool) { return 0; },
+      [&](int32_t i, const uint4& v, int) { PutEight<C>(input, i, v, WidePair<C>); });
+  __syncwarp();
+}
+
+// The residual stream, f32, times the norm's gain; the sum of its squares goes to `squares`. 1 / rms comes later, onto the sums.
+template <class C>
+__device__ __forceinline__ void FetchResidual(const OneTokenStep& step, const uint32_t* set,
+                                              uint32_t input, uint32_t squares, int warp,
+                                              int lane) {
+  float sum = 0.0f;
+  ForVectors<C, 4, C::kResidualBatch, true>(
+      step, set + step.words, 4, warp, lane,
+      [&](int32_t k, bool there) {
+        return there ? __ldg(reinterpret_cast<const float4*>(step.gain + k))
+                     : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+      },
+      [&](int32_t i, const uint4& v, const float4& gain) {
+        const float h[4] = {__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z),
+                            __uint_as_float(v.w)};
+#pragma unroll
+        for (int j = 0; j < 4; ++j) sum += h[j] * h[j];
+        const uint32_t block = input + i / C::kBlockK * (C::kBlockK * 2);
+        PutPair<C>(block, i % C::kBlockK, h[0] * gain.x, h[1] * gain.y);
+        PutPair<C>(block, i % C::kBlockK + 2, h[2] * gain.z, h[3] * gain.w);
+      });
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+  if (lane == 0) StoreShared4(squares, __float_as_uint(sum));
+  __syncwarp();
+}
+
+}  // namespace aisp::cuda

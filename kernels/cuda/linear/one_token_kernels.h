@@ -1,0 +1,67 @@
+// The kernels for one token (one_token.cuh) as the host sees them: what a launch needs, and the table of instances.
+//
+// Pure data and functions; any thread.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/linear/linear.h"
+#include "kernels/cuda/linear/stream_kernels.h"
+
+namespace aisp::cuda {
+
+// Rows of the weight that are finished together.
+constexpr int kTokenRows = 16;
+// Words in which the outputs of one step wait for the next, in each of the two sets of a region.
+constexpr int kTokenWords = 32 << 10;
+
+struct OneTokenStep {
+  CUtensorMap weight;             // a box: 16 rows of a stage of K
+  CUtensorMap block_scales;       // NVFP4: their block scales
+  const float* scales = nullptr;  // [n], or [n / 8, scale_columns]: one per 8 rows x 128 of K
+  const float* bias = nullptr;    // [n] or null
+  const float* gain = nullptr;    // [k] of the norm in front; null without
+  void* y = nullptr;
+  float epsilon = 0.0f;
+  int32_t n = 0;
+  int32_t k = 0;
+  int32_t tiles = 0;   // of kTokenRows rows
+  int32_t stages = 0;  // along K
+  int32_t scale_columns = 0;
+  // Where in a set the input's words lie (the first step reads x): k words of f32 with a norm in front, else k / 2 pairs of 16 bits.
+  int32_t words = 0;
+  Store store = Store::kBf16;
+};
+
+struct OneTokenParams {
+  OneTokenStep steps[kMaxChainSteps];
+  const __nv_bfloat16* x = nullptr;  // [k of the first step]
+  // Two sets of kTokenWords words. Launches take them in turn; when one begins, its own holds kTokenNothing everywhere.
+  uint32_t* sets = nullptr;
+  unsigned long long* ended = nullptr;  // CTAs of all launches so far
+  int32_t count = 0;
+  int32_t ring = 0;         // stages in shared memory
+  int32_t input_bytes = 0;  // of the token in shared memory, for each consumer warp
+};
+
+// No output has these bits: what arithmetic and conversions make of a NaN is 0x7fffffff or 0x7fff.
+constexpr uint32_t kTokenNothing = 0xffffffffu;
+
+struct OneTokenKernel {
+  const void* function = nullptr;  // (OneTokenParams)
+  int warps = 0;                   // that multiply
+  int block_k = 0;                 // of K, of a warp in a stage
+  int stage_bytes = 0;
+  int fixed_bytes = 0;  // of shared memory beside ring and token, for a ring of kTokenMaxRing
+  int threads = 0;
+
+  int stage_k() const { return warps * block_k; }
+};
+constexpr int kTokenMaxRing = 24;
+
+OneTokenKernel OneTokenKernelOf(WeightFormat format);
+
+}  // namespace aisp::cuda

@@ -1,0 +1,137 @@
+// The products of one token with a warp's block of a stage: 16 rows x C::kBlockK, by mma.sync.
+//
+// The instruction has room for eight tokens where there is one. bf16 and FP8 put it into all eight columns: every column is the
+// sum. NVFP4 makes them the eight blocks of 16 of its 128 of K: column b of the token has its elements of block b and zeros
+// elsewhere, so that a row's sums are those of its blocks and scales are applied to sums, four multiplications of a lane
+// for 128 of K instead of 32.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/linear/one_token_config.cuh"
+#include "kernels/cuda/linear/ptx.cuh"
+#include "kernels/cuda/linear/widen.cuh"
+
+namespace aisp::cuda {
+
+template <bool kF16>
+__device__ __forceinline__ void TokenMma(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0,
+                                         uint32_t b1) {
+  if constexpr (kF16) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+}
+
+// What a warp adds up of a tile: two chains, because products wait for each other; NVFP4 and block scales: one, of scaled sums.
+struct TokenSums {
+  float v[2][4] = {};
+};
+
+// A block's operands in registers: everything is asked for before anything is used, and the stage is free when the last of it
+// has been widened.
+
+// bf16 and FP8: lines of 128 bytes, swizzled, in pieces of 32 bytes.
+struct TokenLines {
+  uint32_t q[4][4];
+  uint4 token[4];
+
+  // `tokens`: loads of the token; one covers two steps of 16.
+  template <int kTokenLoads>
+  __device__ __forceinline__ void Load(uint32_t block, uint32_t input, int lane) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      LoadMatrix4(q[i], block + lane % 16 * 128 + (((2 * i + lane / 16) ^ (lane % 8)) * 16));
+    }
+#pragma unroll
+    for (int i = 0; i < kTokenLoads; ++i) token[i] = LoadShared16(input + i * 64 + lane % 4 * 16);
+  }
+};
+
+template <class Release>
+__device__ __forceinline__ void MultiplyBlockBf16(uint32_t block, uint32_t input, int lane,
+                                                  const Release& release, TokenSums& sums) {
+  TokenLines lines;
+  lines.Load<2>(block, input, lane);
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    TokenMma<false>(sums.v[0], lines.q[i], lines.token[i / 2].x, lines.token[i / 2].y);
+    TokenMma<false>(sums.v[1], lines.q[i + 1], lines.token[i / 2].z, lines.token[i / 2].w);
+  }
+  release();
+}
+
+template <class Release>
+__device__ __forceinline__ void MultiplyBlockFp8(uint32_t block, uint32_t input, int lane,
+                                                 const Release& release, TokenSums& sums) {
+  TokenLines lines;
+  lines.Load<4>(block, input, lane);
+  uint32_t a[4][2][4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      WidenFp8ToF16(lines.q[i][2 * h], a[i][h][0], a[i][h][2]);
+      WidenFp8ToF16(lines.q[i][2 * h + 1], a[i][h][1], a[i][h][3]);
+    }
+    TokenMma<true>(sums.v[0], a[i][0], lines.token[i].x, lines.token[i].y);
+    TokenMma<true>(sums.v[1], a[i][1], lines.token[i].z, lines.token[i].w);
+  }
+  release();
+}
+
+// Rows g and g + 8 have a scale each for a block of 128.
+__device__ __forceinline__ void AddScaledBlock(const TokenSums& block, float2 scale,
+                                               TokenSums& sums) {
+  sums.v[0][0] += scale.x * (block.v[0][0] + block.v[1][0]);
+  sums.v[0][2] += scale.y * (block.v[0][2] + block.v[1][2]);
+}
+
+// NVFP4: a block's sums of row g, columns 2 t and 2 t + 1, then of row g + 8, and their scales.
+struct Nvfp4Sums {
+  uint32_t scales = 0;
+  float v[2][4] = {};
+
+  // Elements are left times 2^-126, the token is multiplied by 2^60, scales by 2^46; the rest is in the row's scale.
+  __device__ __forceinline__ void AddTo(TokenSums& sums) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t scale = __byte_perm(scales, 0, 0x4440 + i) * 0x00100000u + 0x52000000u;
+      sums.v[0][i] += __uint_as_float(scale) * (v[0][i] + v[1][i]);
+    }
+  }
+};
+
+// `mine`[b]: all ones where column b is this lane's. `before`: of the block before this one, whose products are done by now.
+template <class Release>
+__device__ __forceinline__ void MultiplyBlockNvfp4(uint32_t block, uint32_t block_scales,
+                                                   uint32_t input, int lane,
+                                                   const uint32_t (&mine)[8],
+                                                   const Release& release, Nvfp4Sums& before,
+                                                   TokenSums& sums) {
+  const uint4 words[2] = {LoadShared16(block + lane * 16), LoadShared16(block + 512 + lane * 16)};
+  const uint32_t scales =
+      LoadShared4(block_scales + lane % 4 / 2 * 64 + lane / 4 * 8 + lane % 2 * 4);
+  const uint2 token = LoadShared8(input + lane * 8);
+  before.AddTo(sums);
+  before = Nvfp4Sums{};
+  before.scales = scales;
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    const uint4& four = words[j / 4];
+    const uint32_t word = j % 4 == 0 ? four.x : j % 4 == 1 ? four.y : j % 4 == 2 ? four.z : four.w;
+    uint32_t a[4];
+    PlaceNvfp4(word, a);
+    TokenMma<false>(before.v[j % 2], a, token.x & mine[j], token.y & mine[j]);
+  }
+  release();
+}
+
+}  // namespace aisp::cuda
