@@ -89,12 +89,18 @@ __device__ __forceinline__ int32_t KOf(int32_t i, int warp) {
   return i / C::kBlockK * C::kStageK + warp * C::kBlockK + i % C::kBlockK;
 }
 
-// One lane polls for all: what everybody polled would keep L2 from what it waits for.
-__device__ __forceinline__ void AwaitOne(const void* at, int lane) {
+// Polls one vector a lane, spread over the warp's part: when these are there, so is nearly all else. What everybody polled
+// everywhere would keep L2 from what it waits for.
+template <class C, int kElements>
+__device__ __forceinline__ void AwaitSome(const OneTokenStep& step, const void* from,
+                                          int32_t element_bytes, int warp, int lane) {
+  const int32_t apart = step.stages * C::kBlockK / 32;
+  const int32_t k = KOf<C>(lane * apart / kElements * kElements, warp);
+  const void* const at = static_cast<const char*>(from) + static_cast<int64_t>(k) * element_bytes;
 #ifdef AISP_CHAIN_SPIN_LIMIT
   int64_t spins = 0;
 #endif
-  while (lane == 0 && HasNothing(LoadWords(at))) {
+  while (k < step.k && HasNothing(LoadWords(at))) {
 #ifdef AISP_CHAIN_SPIN_LIMIT
     if (++spins > AISP_CHAIN_SPIN_LIMIT) __trap();
 #endif
@@ -109,10 +115,7 @@ __device__ __forceinline__ void ForVectors(const OneTokenStep& step, const void*
                                            int32_t element_bytes, int warp, int lane,
                                            const Beside& beside, const Take& take) {
   const int32_t count = step.stages * C::kBlockK;
-  if (kAwait && KOf<C>(0, warp) < step.k) {
-    AwaitOne(static_cast<const char*>(from) + static_cast<int64_t>(KOf<C>(0, warp)) * element_bytes,
-             lane);
-  }
+  if constexpr (kAwait) AwaitSome<C, kElements>(step, from, element_bytes, warp, lane);
   for (int32_t first = lane * kElements; first < count; first += 32 * kElements * kBatch) {
     uint4 v[kBatch];
     const void* at[kBatch];
