@@ -35,7 +35,9 @@ namespace aisp::cuda {
 
 // Which of the two sets a launch takes: CTAs of all launches before it have been counted. Read when those are complete.
 __device__ __forceinline__ uint32_t TokenTurn(const OneTokenParams& p) {
-  return static_cast<uint32_t>(__ldcg(p.ended) / gridDim.x % 2);
+  uint64_t ended;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(ended) : "l"(p.ended) : "memory");
+  return static_cast<uint32_t>(ended / gridDim.x % 2);
 }
 
 // ---- the weight warp ----
