@@ -33,33 +33,38 @@ mkdir -p "$logs"
 # Name, test program, filter, the tools (m, r, s, i). The longest first.
 cases() {
   cat <<'CASES'
-steps-bf16 kernels_cuda_test msi Formats/GpuSteps.*/bf16
-steps-fp8 kernels_cuda_test msi Formats/GpuSteps.*/fp8
-steps-fp4 kernels_cuda_test msi Formats/GpuSteps.*/nvfp4
-steps-kv8 kernels_cuda_test msi Formats/GpuSteps.*/bf16_kv_fp8
+steps-bf16 kernels_cuda_test r Formats/GpuSteps.LogitsAreTheCpus/bf16
+steps-fp8 kernels_cuda_test r Formats/GpuSteps.LogitsAreTheCpus/fp8
+steps-fp4 kernels_cuda_test r Formats/GpuSteps.LogitsAreTheCpus/nvfp4
+steps-kv8 kernels_cuda_test r Formats/GpuSteps.LogitsAreTheCpus/bf16_kv_fp8
+graphs-bf16 kernels_cuda_test msi Formats/GpuSteps.GraphsGiveTheBitsOfPlainLaunches/bf16
+graphs-fp8 kernels_cuda_test msi Formats/GpuSteps.GraphsGiveTheBitsOfPlainLaunches/fp8
+graphs-fp4 kernels_cuda_test msi Formats/GpuSteps.GraphsGiveTheBitsOfPlainLaunches/nvfp4
+graphs-kv8 kernels_cuda_test msi Formats/GpuSteps.GraphsGiveTheBitsOfPlainLaunches/bf16_kv_fp8
 chain kernels_cuda_linear_test mri ChainTest.TinyShapes
 chain-odd kernels_cuda_linear_test m ChainTest.OddShapesWithBias
 few-rows kernels_cuda_linear_test mrsi LinearTest.Fp8WeightsAndActivationsOddOutputs:LinearTest.Bf16SplitAlongK:LinearTest.QuantisingOnLoadKeepsTheFormatsPrecision
 many-rows kernels_cuda_linear_test mrsi Formats/GemmFormats.SmallShapes/0:Formats/GemmFormats.SmallShapes/1:Formats/GemmFormats.SmallShapes/2
-many-fp4 kernels_cuda_linear_test msi Formats/GemmFormats.SmallShapes/3
+many-fp4 kernels_cuda_linear_test mrsi Formats/GemmFormats.SmallShapes/3
 many-odd kernels_cuda_linear_test m Formats/GemmFormats.OddShapesWithBias/*
 decode kernels_cuda_attention_test mrsi CudaRunDecode.SlidingWindow:CudaRunDecode.PaddingIsLeftAlone
-prefill kernels_cuda_attention_test mi CudaPrefillAttention.SlidingWindow
+prefill kernels_cuda_attention_test mrsi CudaPrefillAttention.SlidingWindow
 planned kernels_cuda_attention_test mrsi CudaDecodeAttention.OneSequenceOfEveryOddLength
-mixed kernels_cuda_attention_test mi CudaDecodeAttention.HeadDim256TakesManyRowsInChunks:CudaAttention.MixedStepsServeDecodeAndPrefillRows
+mixed kernels_cuda_attention_test msi CudaDecodeAttention.HeadDim256TakesManyRowsInChunks:CudaAttention.MixedStepsServeDecodeAndPrefillRows
 append kernels_cuda_attention_test mrsi CudaRopeAppend.BlockSizesAndHeadCounts
 draw kernels_cuda_test mrsi GpuDraw.ARowThatIsNotFiniteFailsAlone:GpuDraw.BansThatLeaveNothingAreTold:GpuDraw.LogprobsAreTheHosts
 ops kernels_cuda_test mrsi GpuOps.RmsNorm:OddAndEven/GpuEmbedding.ReadsTokensAndSlots/*:GpuOps.SiluMul:GpuParity.RmsNormOfStridedRows:GpuPagedParity.RopeAppendInEveryFormatLeavesPaddingAlone
 CASES
 }
 
-# The vendor's kernels are left alone. What else is left out of a tool, and why, stands in docs/gpu.md.
+# The vendor's kernels are left alone, but for racecheck over whole steps: it fails as soon as a kernel among them is left out. What
+# else is left out of a tool, and why, stands in docs/gpu.md.
 options_of() {
-  [ "$1" = memcheck ] || echo '--kernel-name kns=aisp'
   case "$1 $2" in
-    # kSplits 2 of StreamConfig.
-    'racecheck chain') echo '--kernel-name-exclude kns=ELi2ELb1EEEEEvNS0_11ChainParams' ;;
-    'synccheck steps'*) echo '--kernel-name-exclude kns=PrefillKernel --kernel-name-exclude kns=ChainKernel' ;;
+    'racecheck steps'*) echo '--force-blocking-launches' ;;
+    'synccheck graphs'*) echo '--kernel-name kns=aisp --kernel-name-exclude kns=ChainKernel' ;;
+    memcheck*) ;;
+    *) echo '--kernel-name kns=aisp' ;;
   esac
 }
 

@@ -35,7 +35,7 @@ __global__ void __launch_bounds__((Traits<kDim, kFp8>::kThreads), 1)
       ptx::BarrierInit(ptx::SharedAddress(&control->raw_empty[s]), 4 * ptx::ClusterSize());
     }
     for (int b = 0; b < T::kQBuffers; ++b) {
-      ptx::BarrierInit(ptx::SharedAddress(&control->q_full[b]), kQueryWarps);
+      ptx::BarrierInit(ptx::SharedAddress(&control->q_full[b]), 32 * kQueryWarps);
     }
     ptx::BarrierInitFence();
   }

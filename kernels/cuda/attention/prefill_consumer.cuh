@@ -201,13 +201,14 @@ struct Consumer {
     if constexpr (kPart < kGroups) {
       if constexpr (kPart > 0) {
         // The assembler moves waits up past all that does not depend on them, but not past a branch.
-        // Weights that are not finite make the sums fail.
+        // This one is never taken, since no weight is negative: all warps of a warpgroup have to pass
+        // the same waits. Weights that are not finite make the sums fail.
         constexpr int kWords = kScores / 2 / kGroups;
         constexpr int kBegin = (kPart - 1) * kWords;
 #pragma unroll
         for (int i = kBegin; i < kBegin + kWords; ++i)
           asm volatile("" ::"r"(p[i / 4][i % 4]) : "memory");
-        if (__any_sync(~0u, p[kBegin / 4][kBegin % 4] >= 0x7f000000u)) return;
+        if (__any_sync(~0u, p[kBegin / 4][kBegin % 4] >= 0x80000000u)) return;
       }
       constexpr int kEach = kScores / kGroups;
       ptx::WgmmaWait<kGroups - 1 - kPart>();

@@ -252,9 +252,8 @@ __device__ __forceinline__ void ProduceQueries(const KernelArgs& a, Control* con
       if (w.high_tile >= 0 && !a.q_is_f32) HalveQueries<T>(warp, target);
     }
     ptx::FenceProxyAsync();
-    __syncwarp();
-    if (threadIdx.x % 32 == 0)
-      ptx::BarrierArrive(ptx::SharedAddress(&control->q_full[place.stage]));
+    // Every lane for itself: racecheck does not see that a lane's arrival speaks for its warp.
+    ptx::BarrierArrive(ptx::SharedAddress(&control->q_full[place.stage]));
     if (w.high_tile < 0) return;
     place.Advance();
     slot ^= 1;

@@ -142,7 +142,7 @@ __global__ void __cluster_dims__(kGemmCluster, 1, 1) __launch_bounds__(kGemmThre
   if (threadIdx.x == 0) {
     for (int s = 0; s < C::kStages; ++s) {
       BarrierInit(shared.Full(s), 1);
-      BarrierInit(shared.Empty(s), 2 * 4 * kGemmCluster);  // a warp each
+      BarrierInit(shared.Empty(s), C::kStageReleases);
     }
     BarrierInitFence();
     if constexpr (!C::kNvfp4) PrefetchMap(&weight);

@@ -38,6 +38,8 @@ struct GemmConfig {
   static constexpr int kParts = kTokens > 192 ? 2 : 1;
   static constexpr int kPartSums = kSums / kParts;
   static constexpr int kAdded = kFormat == GemmFormat::kFp8 ? 2 : 1;  // stages
+  // Arrivals that give a stage back: a lane of each warp of both CTAs; NVFP4: all lanes of this one's (ReleaseStage).
+  static constexpr int kStageReleases = kNvfp4 ? 8 * 32 + 8 * (kGemmCluster - 1) : 8 * kGemmCluster;
   static_assert(kTokens % 64 == 0 && kSharedBytes <= 232448);
 };
 

@@ -13,10 +13,17 @@
 
 namespace aisp::cuda {
 
-// Both CTAs load into this stage of both: tells both.
+// Gives a stage back. Both CTAs load tokens into this stage of both, so both are told: by one lane, since what it speaks for was
+// read by matrix products, which a warp waits for together. NVFP4's weights, which this CTA brings by itself, are read by each
+// lane, and each lane says so: that costs nothing, and racecheck takes a lane's arrival for that lane's alone.
 template <class C>
 __device__ __forceinline__ void ReleaseStage(const GemmShared<C>& shared, int stage, int lane) {
-  if (lane < kGemmCluster) BarrierArriveAt(shared.Empty(stage), lane);
+  if constexpr (C::kNvfp4) {
+    BarrierArrive(shared.Empty(stage));
+    if (lane == 0) BarrierArriveAt(shared.Empty(stage), blockIdx.x % kGemmCluster ^ 1);
+  } else {
+    if (lane < kGemmCluster) BarrierArriveAt(shared.Empty(stage), lane);
+  }
 }
 
 template <class C>

@@ -1,8 +1,9 @@
 // Where the warpgroups that share a tile's rows (StreamConfig::kSplits) add their sums: a piece of shared memory at `base`.
 //
 // All of them take part at the end of every tile that the CTA works on. They go on with it in turns, so that the others multiply
-// meanwhile. A thread needs the same thread of the other warpgroups only: two barriers a warp, no barrier among all. The order of
-// addition follows from the tile's number in the CTA, so bits do not depend on timing.
+// meanwhile. A thread needs the same thread of the other warpgroups only: two barriers a warp, no barrier among all. Every lane
+// arrives for itself: that costs a warp no more than one arrival behind __syncwarp, and racecheck follows it. The order of addition
+// follows from the tile's number in the CTA, so bits do not depend on timing.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +26,8 @@ struct SplitJoin {
   __device__ __forceinline__ void Init() const {
     if constexpr (C::kSplits > 1) {
       for (int warp = 0; warp < kWarps; ++warp) {
-        BarrierInit(Full(warp), C::kSplits - 1);
-        BarrierInit(Empty(warp), 1);
+        BarrierInit(Full(warp), 32 * (C::kSplits - 1));
+        BarrierInit(Empty(warp), 32);
       }
     }
   }
@@ -53,8 +54,7 @@ struct SplitJoin {
         StoreShared16(Quad(after - 1, q, thread),
                       make_float4(from[at], from[at + 1], from[at + 2], from[at + 3]));
       }
-      __syncwarp();
-      if (thread % 32 == 0) BarrierArrive(Full(thread / 32));
+      BarrierArrive(Full(thread / 32));
       return false;
     }
     BarrierWait(Full(thread / 32), tiles & 1);
@@ -71,8 +71,7 @@ struct SplitJoin {
         to[at + 3] += __uint_as_float(v.w);
       }
     }
-    __syncwarp();
-    if (thread % 32 == 0) BarrierArrive(Empty(thread / 32));
+    BarrierArrive(Empty(thread / 32));
     return true;
   }
 
