@@ -1,4 +1,4 @@
-// The kernel for several layers in one launch, for few rows: the weights of all of them stream through one ring of stages,
+// The kernel for several layers in one launch, for few rows: the weights of all of them stream through a ring of stages,
 // without a pause while a layer's sums are put together and become the next one's input.
 //
 // Every CTA takes its share of each step's units as in stream_linear.cuh. Its warps have one job each (the norm warp may have two),
@@ -15,9 +15,13 @@
 // A norm in front has no pass of its own: whoever completes a tile of the residual stream writes h * gain in bf16 (in
 // f16 for FP8 weights), and the layer's outputs are multiplied by 1 / rms at its end.
 //
-// How much is in flight: the weight warp asks for 48 KiB at a time, not for the ring. That keeps memory busy; a whole ring of every
-// CTA would be a queue of 4 us in which sums, counters and inputs stand too, and in which about 25 multiprocessors are served 20 %
-// faster than the rest. With 48 KiB all are served alike, so equal shares are right.
+// How much is in flight: the weight warp asks for 64 KiB at a time (48 where blocks of weights have scales), not for the ring. That
+// keeps memory busy; a whole ring of every CTA would be a queue of 4 us in which sums, counters and inputs stand too, and in which
+// about 25 multiprocessors are served 20 % faster than the rest. So all are served alike, and equal shares are right.
+//
+// Two rings: while a step's sums are put together, memory goes on until the weights' stages are full; what the tokens bring comes from
+// L2 and needs few stages. Where that was seen to be faster, weights have all that is left of shared memory; elsewhere both go round
+// together, in a ring of stages for both.
 //
 // Order of memory: consumers write, fence towards the copy engine and release the counter, a warp at a time and once a step (a
 // release waits for all that its warp has written, 2 us under load); the input warp acquires the counter, fences, and lets the
@@ -62,7 +66,7 @@ __device__ __forceinline__ void BringWeights(const ChainShared<C>& shared,
     int32_t tile = share.begin / p.k_units;
     int32_t k = share.begin - tile * p.k_units;
     for (int32_t unit = share.begin; unit < share.end; ++unit) {
-      BarrierWait(shared.Empty(place.stage), place.parity ^ 1);
+      BarrierWait(shared.EmptyWeight(place.stage), place.parity ^ 1);
       if (in_flight == ChainShared<C>::kInFlight) {
         BarrierWait(shared.FullWeight(landed.stage), landed.parity);
         landed.Advance();
@@ -86,7 +90,7 @@ __device__ __forceinline__ void BringInputs(const ChainShared<C>& shared,
                                             const ChainParams& chain) {
   const uint64_t again = EvictLastPolicy();
   WaitForPreviousKernel();
-  StagePlace<C> place;
+  InputPlace<C> place;
   for (int s = 0; s < chain.count; ++s) {
     const StreamParams& p = chain.steps[s].p;
     const ChainShare share(p.units);
@@ -95,7 +99,7 @@ __device__ __forceinline__ void BringInputs(const ChainShared<C>& shared,
       GlobalFenceProxyAsync();
     }
     for (int32_t unit = share.begin; unit < share.end; ++unit) {
-      BarrierWait(shared.Empty(place.stage), place.parity ^ 1);
+      BarrierWait(shared.EmptyInput(place.stage), place.parity ^ 1);
       BarrierExpect(shared.FullInput(place.stage), C::kInputBytes);
       LoadInputUnit<C>(shared.Input(place.stage), shared.FullInput(place.stage), unit, p,
                        &chain.steps[s].input, again);
@@ -127,7 +131,7 @@ __device__ __forceinline__ void BringSpreadInputs(const ChainShared<C>& shared,
 template <class C>
 __device__ __forceinline__ void ConvertInputs(const ChainShared<C>& shared,
                                               const ChainParams& chain, int thread) {
-  StagePlace<C> place;
+  InputPlace<C> place;
   const ChainShare share(chain.steps[0].p.units);
   for (int32_t unit = share.begin; unit < share.end; ++unit) {
     BarrierWait(shared.FullInput(place.stage), place.parity);
@@ -188,7 +192,7 @@ __device__ __forceinline__ void BringNorms(const ChainShared<C>& shared, const C
 template <class C>
 __device__ __forceinline__ void MultiplyUnits(const ChainShared<C>& shared, const StreamParams& p,
                                               int32_t row0, int32_t k_begin, int32_t count,
-                                              int32_t turn, bool first, StagePlace<C>& place,
+                                              int32_t turn, bool first, ChainPlace<C>& place,
                                               float (&sums)[C::kTiles][C::kSums]) {
   const int group = threadIdx.x % C::kRowThreads / 128;
   const int warp = threadIdx.x / 32 % 4;
@@ -198,27 +202,32 @@ __device__ __forceinline__ void MultiplyUnits(const ChainShared<C>& shared, cons
 #pragma unroll
     for (int j = 0; j < C::kSums; ++j) sums[i][j] = 0.0f;
   }
-  const auto release = [&](int s) {
-    if (lane == 0) BarrierArrive(shared.Empty(s));
+  const auto release = [&](const ChainPlace<C>& of) {
+    if (lane != 0) return;
+    BarrierArrive(shared.EmptyWeight(of.weight.stage));
+    if constexpr (!ChainPlace<C>::kOneRing) BarrierArrive(shared.EmptyInput(of.input().stage));
   };
-  int previous = -1;
+  ChainPlace<C> previous;
+  previous.weight.stage = -1;
   const auto release_previous = [&] {
-    if (previous >= 0) release(previous);
+    if (previous.weight.stage >= 0) release(previous);
   };
   for (int32_t k = k_begin + turn; k < k_begin + count; k += C::kSplits) {
-    const int stage = place.stage;
+    const int stage = place.weight.stage;
+    const int input_stage = place.input().stage;
     const uint32_t weight = shared.Weight(stage);
-    const uint32_t input = shared.Input(stage);
-    BarrierWait(shared.FullWeight(stage), place.parity);
-    BarrierWait(C::kF16 && first ? shared.Converted(stage) : shared.FullInput(stage), place.parity);
+    const uint32_t input = shared.Input(input_stage);
+    BarrierWait(shared.FullWeight(stage), place.weight.parity);
+    BarrierWait(C::kF16 && first ? shared.Converted(input_stage) : shared.FullInput(input_stage),
+                place.input().parity);
     if constexpr (C::kSpread) {
       MultiplySpread<C>(weight, input, group, warp, lane, sums[0]);
-      release(stage);
+      release(place);
     } else if constexpr (C::kPromote) {
       float stage_sums[C::kTiles][C::kSums];
       MultiplyWidened<C, C::kF16>(weight, input, group, warp, lane, stage_sums, [] {});
       WgmmaWait<0>();
-      release(stage);
+      release(place);
       AddStage<C>(p, row0 + warp * 16, k, stage_sums, sums);
     } else {
       if constexpr (C::kFormat == StreamFormat::kBf16) {
@@ -228,9 +237,9 @@ __device__ __forceinline__ void MultiplyUnits(const ChainShared<C>& shared, cons
       } else {
         MultiplyWidened<C, C::kF16>(weight, input, group, warp, lane, sums, release_previous);
       }
-      previous = stage;
+      previous = place;
     }
-    place.template Advance<C::kSplits>();
+    place.Advance();
   }
   if constexpr (!C::kPromote && !C::kSpread) {
     WgmmaWait<0>();
@@ -251,8 +260,9 @@ __device__ __forceinline__ void ConsumeChain(const ChainShared<C>& shared,
   const int split = threadIdx.x / C::kRowThreads;
   const int warp = threadIdx.x / 32 % 4;
   const int lane = threadIdx.x % 32;
-  StagePlace<C> place;
-  place.stage = split;
+  ChainPlace<C> place;
+  place.weight.stage = split;
+  place.own_input.stage = split;
   int32_t turn = split;  // units of the CTA until this warpgroup's next
   int32_t tiles = 0;     // that the CTA has had a part in
   int norms = 0;
@@ -279,7 +289,7 @@ __device__ __forceinline__ void ConsumeChain(const ChainShared<C>& shared,
       // What is added to is complete when the input is there: the steps before are.
       const bool old_early = kOldEarly && turn < count;
       if (old_early) {
-        BarrierWait(shared.FullInput(place.stage), place.parity);
+        BarrierWait(shared.FullInput(place.input().stage), place.input().parity);
 #pragma unroll
         for (int i = 0; i < C::kTiles; ++i) rows[i].LoadOld(p, lane);
       }
@@ -337,11 +347,16 @@ __global__ void __launch_bounds__(ChainShared<C>::kThreads, 1)
   if (threadIdx.x == 0) {
     for (int s = 0; s < C::kStages; ++s) {
       BarrierInit(shared.FullWeight(s), 1);
+      BarrierInit(shared.EmptyWeight(s), C::kRowThreads / 32);
+    }
+    for (int s = 0; s < C::kInputStages; ++s) {
       BarrierInit(shared.FullInput(s), 1);
-      BarrierInit(shared.Empty(s), C::kRowThreads / 32);
+      if constexpr (!ChainShared<C>::kOneRing) {
+        BarrierInit(shared.EmptyInput(s), C::kRowThreads / 32);
+      }
     }
     if constexpr (C::kF16) {
-      for (int s = 0; s < C::kStages; ++s) {
+      for (int s = 0; s < C::kInputStages; ++s) {
         BarrierInit(shared.Converted(s), ChainShared<C>::kConverters / 32);
       }
     }

@@ -6,10 +6,10 @@
 namespace aisp::cuda {
 namespace {
 
-template <int kTokens, int kGroups, int kStageK, int kStages>
+template <int kTokens, int kGroups, int kStageK, int kStages, int kInputStages = kStages>
 StreamKernel Instance() {
-  return DescribeChainKernel<
-      StreamConfig<StreamFormat::kBf16, kTokens, kGroups, 1, kStageK, kStages>>();
+  return DescribeChainKernel<StreamConfig<StreamFormat::kBf16, kTokens, kGroups, 1, kStageK,
+                                          kStages, 1, false, 1, kInputStages>>();
 }
 
 }  // namespace
@@ -18,8 +18,8 @@ std::span<const StreamKernel> Bf16ChainKernels() {
   static const std::array kKernels = {
       Instance<8, 1, 128, 9>(),
       Instance<16, 1, 128, 8>(),
-      Instance<32, 2, 64, 8>(),
-      Instance<64, 2, 64, 7>(),
+      Instance<32, 1, 128, 11, 5>(),
+      Instance<64, 1, 128, 6>(),
   };
   return kKernels;
 }

@@ -6,18 +6,20 @@
 namespace aisp::cuda {
 namespace {
 
-template <StreamFormat kFormat, int kTokens, int kGroups, int kStageK, int kStages>
+template <StreamFormat kFormat, int kTokens, int kGroups, int kStageK, int kStages,
+          int kInputStages = kStages>
 StreamKernel Instance() {
-  return DescribeChainKernel<StreamConfig<kFormat, kTokens, kGroups, 1, kStageK, kStages>>();
+  return DescribeChainKernel<
+      StreamConfig<kFormat, kTokens, kGroups, 1, kStageK, kStages, 1, false, 1, kInputStages>>();
 }
 
 }  // namespace
 
 std::span<const StreamKernel> Fp8ChainKernels() {
   static const std::array kKernels = {
-      Instance<StreamFormat::kFp8, 8, 2, 128, 9>(),
+      Instance<StreamFormat::kFp8, 8, 2, 128, 12, 6>(),
       Instance<StreamFormat::kFp8, 16, 2, 128, 8>(),
-      Instance<StreamFormat::kFp8, 32, 2, 128, 7>(),
+      Instance<StreamFormat::kFp8, 32, 2, 128, 11, 5>(),
       Instance<StreamFormat::kFp8, 64, 2, 128, 5>(),
   };
   return kKernels;

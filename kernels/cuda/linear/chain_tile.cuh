@@ -19,28 +19,46 @@ template <class C>
 struct ChainShared {
   static constexpr int kConverters = C::kF16 ? 64 : 0;  // the norms' warp and one more
   static constexpr int kThreads = C::kConsumers + 96 + kConverters / 2;
-  static constexpr int kBarriers = (C::kF16 ? 4 : 3) * C::kStages + 1;
+  static constexpr int kInputStages = C::kInputStages;
+  // With as many stages both rings go round together: a stage has both, and is given back once.
+  static constexpr bool kOneRing = ChainPlace<C>::kOneRing;
+  static constexpr int kEmptyBarriers = C::kStages + (kOneRing ? 0 : kInputStages);
+  static constexpr int kBarriers =
+      C::kStages + kInputStages + kEmptyBarriers + (C::kF16 ? kInputStages : 0) + 1;
   // Stages of weights that a CTA has asked for and not got, at most. As many as keep memory busy and no more: whatever else the
   // chain reads (parts, counters, inputs) stands in the same queue.
-  static constexpr int kInFlightBytes = 48 << 10;
+  static constexpr int kInFlightBytes =
+      (C::kFormat == StreamFormat::kBf16 || C::kFormat == StreamFormat::kFp8 ? 64 : 48) << 10;
   static constexpr int kInFlight = C::kWeightBytes * C::kStages < kInFlightBytes
                                        ? C::kStages
                                        : (kInFlightBytes + C::kWeightBytes - 1) / C::kWeightBytes;
-  static constexpr int kNormAt = C::kStages * C::kStageBytes + 8 * (kBarriers + kBarriers % 2);
+  static constexpr int kInputStride = kOneRing ? C::kStageBytes : C::kInputBytes;
+  static constexpr int kWeightStride = kOneRing ? C::kStageBytes : C::kWeightBytes;
+  static constexpr int kWeightsAt = kOneRing ? C::kInputBytes : kInputStages * C::kInputBytes;
+  static constexpr int kBarriersAt =
+      kOneRing ? C::kStages * C::kStageBytes : kWeightsAt + C::kStages * C::kWeightBytes;
+  static_assert(kOneRing || (C::kInputBytes % 1024 == 0 && C::kWeightBytes % 1024 == 0));
+  static constexpr int kNormAt = kBarriersAt + 8 * (kBarriers + kBarriers % 2);
   static constexpr int kSquaresAt = kNormAt + 2 * 4 * C::kTokens;
   static constexpr int kJoinAt = kSquaresAt + C::kSplits * 2 * 4 * C::kTokens * (C::kRows / 16);
   static constexpr int kBytes = 1024 + kJoinAt + SplitJoin<C>::kBytes;
 
   uint32_t base;  // 1024-aligned
-  __device__ uint32_t Input(int stage) const { return base + stage * C::kStageBytes; }
-  __device__ uint32_t Weight(int stage) const { return Input(stage) + C::kInputBytes; }
-  __device__ uint32_t Barrier(int i) const { return base + C::kStages * C::kStageBytes + 8 * i; }
+  __device__ uint32_t Input(int stage) const { return base + stage * kInputStride; }
+  __device__ uint32_t Weight(int stage) const { return base + kWeightsAt + stage * kWeightStride; }
+  __device__ uint32_t Barrier(int i) const { return base + kBarriersAt + 8 * i; }
   __device__ uint32_t FullWeight(int stage) const { return Barrier(stage); }
   __device__ uint32_t FullInput(int stage) const { return Barrier(C::kStages + stage); }
-  __device__ uint32_t Empty(int stage) const { return Barrier(2 * C::kStages + stage); }
-  __device__ uint32_t NormReady() const { return Barrier(3 * C::kStages); }
+  __device__ uint32_t EmptyWeight(int stage) const {
+    return Barrier(C::kStages + kInputStages + stage);
+  }
+  __device__ uint32_t EmptyInput(int stage) const {
+    return EmptyWeight(kOneRing ? stage : C::kStages + stage);
+  }
+  __device__ uint32_t Empty(int stage) const { return EmptyInput(stage); }  // for BringSpreadUnits
+  __device__ uint32_t NormReady() const { return EmptyWeight(kEmptyBarriers); }
   // The first step's input has become f16.
-  __device__ uint32_t Converted(int stage) const { return Barrier(3 * C::kStages + 1 + stage); }
+  __device__ uint32_t Converted(int stage) const { return EmptyWeight(kEmptyBarriers + 1 + stage); }
   // 1 / rms of a token for the norm number `norms` of the chain.
   __device__ uint32_t Norm(int norms, int token) const {
     return base + kNormAt + 4 * (norms % 2 * C::kTokens + token);

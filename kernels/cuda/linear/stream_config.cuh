@@ -14,7 +14,8 @@ namespace aisp::cuda {
 constexpr int kSpreadBytes = 144;
 
 template <StreamFormat kFormatV, int kTokensV, int kGroupsV, int kTilesV, int kStageKV,
-          int kStagesV, int kSplitsV = 1, bool kSpreadV = false, int kResidentV = 1>
+          int kStagesV, int kSplitsV = 1, bool kSpreadV = false, int kResidentV = 1,
+          int kInputStagesV = kStagesV>
 struct StreamConfig {
   static constexpr StreamFormat kFormat = kFormatV;
   static constexpr int kTokens = kTokensV;  // N of the instruction
@@ -23,6 +24,8 @@ struct StreamConfig {
   static constexpr int kTiles = kTilesV;  // tiles of 64 rows per warpgroup
   static constexpr int kStageK = kStageKV;
   static constexpr int kStages = kStagesV;
+  // Chains have a ring of its own for what the tokens bring: it comes from L2 and needs fewer stages.
+  static constexpr int kInputStages = kInputStagesV;
   // Consumer warpgroups of the same rows: they take the stages in turn and add their sums at the end of a tile.
   static constexpr int kSplits = kSplitsV;
   // One token, NVFP4: the instruction's eight columns are the blocks of 128 of K (multiply_spread.cuh).
@@ -57,22 +60,45 @@ struct StreamConfig {
 
   static_assert(kStageK % kInputBoxK == 0 && (kNvfp4 || kStageK % kWeightBoxK == 0));
   static_assert(!kBlockScales || kStageK == 128);
-  static_assert(kStages % kSplits == 0);
+  static_assert(kStages % kSplits == 0 && kInputStages % kSplits == 0);
+  static_assert(!kSpread || kInputStages == kStages);
   static_assert(!kSpread || (kNvfp4 && kTokens == 8 && kTiles == 1 && kStageK % 256 == 0));
 };
 
-// Where a warp is in the ring.
-template <class C>
-struct StagePlace {
+// Where a warp is in a ring of so many stages.
+template <int kStages>
+struct RingPlace {
   int stage = 0;
   uint32_t parity = 0;
   template <int kBy = 1>
   __device__ __forceinline__ void Advance() {
     stage += kBy;
-    if (stage >= C::kStages) {
-      stage -= C::kStages;
+    if (stage >= kStages) {
+      stage -= kStages;
       parity ^= 1;
     }
+  }
+};
+template <class C>
+using StagePlace = RingPlace<C::kStages>;
+template <class C>
+using InputPlace = RingPlace<C::kInputStages>;
+// Where a consumer is in both rings of a chain. Rings of equal length go round together.
+template <class C>
+struct ChainPlace {
+  static constexpr bool kOneRing = C::kStages == C::kInputStages;
+  StagePlace<C> weight;
+  InputPlace<C> own_input;
+  __device__ __forceinline__ const InputPlace<C>& input() const {
+    if constexpr (kOneRing) {
+      return weight;
+    } else {
+      return own_input;
+    }
+  }
+  __device__ __forceinline__ void Advance() {
+    weight.template Advance<C::kSplits>();
+    if constexpr (!kOneRing) own_input.template Advance<C::kSplits>();
   }
 };
 
