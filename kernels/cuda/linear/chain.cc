@@ -31,7 +31,7 @@ std::span<const StreamKernel> ChainKernels(WeightFormat format) {
 
 const StreamKernel* FindKernel(WeightFormat format, int32_t rows) {
   for (const StreamKernel& kernel : ChainKernels(format)) {
-    if (kernel.limit >= rows) return &kernel;
+    if (kernel.tokens >= rows) return &kernel;
   }
   return nullptr;
 }
@@ -63,8 +63,6 @@ StreamParams ParamsOf(const LinearCall& call, const StreamKernel& kernel) {
   const PackedWeight& w = *call.weight;
   StreamParams p;
   p.nvfp4 = static_cast<const uint8_t*>(w.data);
-  p.x = call.x;
-  p.k = static_cast<int32_t>(w.k);
   p.scales = w.scales;
   p.bias = w.bias;
   p.y = call.y;

@@ -4,8 +4,7 @@
 // Every CTA takes its share of each step's units as in stream_linear.cuh. Its warps have one job each (the norm warp may have two),
 // and meet at barriers in shared memory only:
 // - the weight warp fills stages as soon as they are free, through all steps, and waits for no data;
-// - the input warp waits until a step's input is complete (a counter in global memory), then has its part of each stage brought,
-//   or for one token and NVFP4 places it itself (multiply_spread.cuh);
+// - the input warp waits until a step's input is complete (a counter in global memory), then has its part of each stage brought;
 // - with FP8 weights the norm warp and another make f16 of the first step's input (f16_input.h);
 // - the norm warp turns the sums of squares that the step before has left into 1 / rms, for steps with a norm in front;
 // - the consumers multiply. A tile that several CTAs share belongs to the one that has its first unit: that is its last tile in
@@ -43,7 +42,6 @@
 #include "kernels/cuda/linear/chain_tile.cuh"
 #include "kernels/cuda/linear/f16_input.cuh"
 #include "kernels/cuda/linear/multiply.cuh"
-#include "kernels/cuda/linear/multiply_spread.cuh"
 #include "kernels/cuda/linear/ptx.cuh"
 #include "kernels/cuda/linear/stream_config.cuh"
 #include "kernels/cuda/linear/stream_loads.cuh"
@@ -105,25 +103,6 @@ __device__ __forceinline__ void BringInputs(const ChainShared<C>& shared,
                        &chain.steps[s].input, again);
       place.Advance();
     }
-  }
-}
-
-// One token, spread (multiply_spread.cuh): the warp reads it itself, a few stages ahead.
-template <class C>
-__device__ __forceinline__ void BringSpreadInputs(const ChainShared<C>& shared,
-                                                  const ChainParams& chain, int lane) {
-  AwaitSpreadZeros<C>();
-  WaitForPreviousKernel();
-  StagePlace<C> place;
-  for (int s = 0; s < chain.count; ++s) {
-    const StreamParams& p = chain.steps[s].p;
-    const ChainShare share(p.units);
-    if (share.begin == share.end) continue;
-    if (s > 0) {
-      if (lane == 0) AwaitCounter(chain.counters + s - 1, chain.steps[s].input_ready);
-      __syncwarp();
-    }
-    BringSpreadUnits<C>(shared, p, share.begin, share.end, place, lane);
   }
 }
 
@@ -203,7 +182,7 @@ __device__ __forceinline__ void MultiplyUnits(const ChainShared<C>& shared, cons
     for (int j = 0; j < C::kSums; ++j) sums[i][j] = 0.0f;
   }
   const auto release = [&](const ChainPlace<C>& of) {
-    if (lane != 0) return;
+    if (!C::kNvfp4 && lane != 0) return;
     BarrierArrive(shared.EmptyWeight(of.weight.stage));
     if constexpr (!ChainPlace<C>::kOneRing) BarrierArrive(shared.EmptyInput(of.input().stage));
   };
@@ -220,10 +199,7 @@ __device__ __forceinline__ void MultiplyUnits(const ChainShared<C>& shared, cons
     BarrierWait(shared.FullWeight(stage), place.weight.parity);
     BarrierWait(C::kF16 && first ? shared.Converted(input_stage) : shared.FullInput(input_stage),
                 place.input().parity);
-    if constexpr (C::kSpread) {
-      MultiplySpread<C>(weight, input, group, warp, lane, sums[0]);
-      release(place);
-    } else if constexpr (C::kPromote) {
+    if constexpr (C::kPromote) {
       float stage_sums[C::kTiles][C::kSums];
       MultiplyWidened<C, C::kF16>(weight, input, group, warp, lane, stage_sums, [] {});
       WgmmaWait<0>();
@@ -241,7 +217,7 @@ __device__ __forceinline__ void MultiplyUnits(const ChainShared<C>& shared, cons
     }
     place.Advance();
   }
-  if constexpr (!C::kPromote && !C::kSpread) {
+  if constexpr (!C::kPromote) {
     WgmmaWait<0>();
     release_previous();
   }
@@ -297,7 +273,6 @@ __device__ __forceinline__ void ConsumeChain(const ChainShared<C>& shared,
       turn = ((turn - count) % C::kSplits + C::kSplits) % C::kSplits;
       unit += count;
       if (!shared.Join().Add(tiles++, sums)) continue;
-      if constexpr (C::kSpread) FoldSpread(sums[0], lane);
       if (k_begin > 0) {
         WritePart<C>(chain.parts, sums);
         continue;
@@ -347,12 +322,12 @@ __global__ void __launch_bounds__(ChainShared<C>::kThreads, 1)
   if (threadIdx.x == 0) {
     for (int s = 0; s < C::kStages; ++s) {
       BarrierInit(shared.FullWeight(s), 1);
-      BarrierInit(shared.EmptyWeight(s), C::kRowThreads / 32);
+      BarrierInit(shared.EmptyWeight(s), C::kReleases);
     }
     for (int s = 0; s < C::kInputStages; ++s) {
       BarrierInit(shared.FullInput(s), 1);
       if constexpr (!ChainShared<C>::kOneRing) {
-        BarrierInit(shared.EmptyInput(s), C::kRowThreads / 32);
+        BarrierInit(shared.EmptyInput(s), C::kReleases);
       }
     }
     if constexpr (C::kF16) {
@@ -368,16 +343,11 @@ __global__ void __launch_bounds__(ChainShared<C>::kThreads, 1)
   AllowNextKernel();
   const int role = static_cast<int>(threadIdx.x) - C::kConsumers;
   if (role < 0) {
-    if constexpr (C::kSpread) ClearSpreadInputs<C>(shared);
     ConsumeChain(shared, chain);
   } else if (role < 32) {
     if (role == 0) BringWeights(shared, chain);
   } else if (role < 64) {
-    if constexpr (C::kSpread) {
-      BringSpreadInputs(shared, chain, role - 32);
-    } else {
-      if (role == 32) BringInputs(shared, chain);
-    }
+    if (role == 32) BringInputs(shared, chain);
   } else {
     if constexpr (C::kF16) ConvertInputs(shared, chain, role - 64);
     if (role < 96) BringNorms(shared, chain, role - 64);
@@ -393,7 +363,6 @@ StreamKernel DescribeChainKernel() {
   kernel.function = reinterpret_cast<const void*>(&ChainKernel<C>);
   kernel.format = C::kFormat;
   kernel.tokens = C::kTokens;
-  kernel.limit = C::kSpread ? 1 : C::kTokens;
   kernel.rows = C::kRows;
   kernel.stage_k = C::kStageK;
   kernel.stages = C::kStages;

@@ -9,7 +9,7 @@ namespace {
 template <int kTokens, int kGroups, int kStageK, int kStages, int kInputStages = kStages>
 StreamKernel Instance() {
   return DescribeChainKernel<StreamConfig<StreamFormat::kBf16, kTokens, kGroups, 1, kStageK,
-                                          kStages, 1, false, 1, kInputStages>>();
+                                          kStages, 1, 1, kInputStages>>();
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ template <StreamFormat kFormat, int kTokens, int kGroups, int kStageK, int kStag
           int kInputStages = kStages>
 StreamKernel Instance() {
   return DescribeChainKernel<
-      StreamConfig<kFormat, kTokens, kGroups, 1, kStageK, kStages, 1, false, 1, kInputStages>>();
+      StreamConfig<kFormat, kTokens, kGroups, 1, kStageK, kStages, 1, 1, kInputStages>>();
 }
 
 }  // namespace

@@ -6,18 +6,20 @@
 namespace aisp::cuda {
 namespace {
 
-template <int kTokens, int kGroups, int kStageK, int kStages, int kSplits, bool kSpread = false>
+template <int kTokens, int kGroups, int kStageK, int kStages>
 StreamKernel Instance() {
-  return DescribeChainKernel<StreamConfig<StreamFormat::kNvfp4, kTokens, kGroups, 1, kStageK,
-                                          kStages, kSplits, kSpread>>();
+  return DescribeChainKernel<
+      StreamConfig<StreamFormat::kNvfp4, kTokens, kGroups, 1, kStageK, kStages>>();
 }
 
 }  // namespace
 
 std::span<const StreamKernel> Nvfp4ChainKernels() {
   static const std::array kKernels = {
-      Instance<8, 2, 256, 8, 2, true>(), Instance<8, 3, 256, 6, 1>(),  Instance<16, 3, 256, 5, 1>(),
-      Instance<32, 2, 256, 6, 1>(),      Instance<64, 2, 128, 8, 1>(),
+      Instance<8, 3, 256, 6>(),
+      Instance<16, 3, 256, 5>(),
+      Instance<32, 2, 256, 6>(),
+      Instance<64, 2, 128, 8>(),
   };
   return kKernels;
 }

@@ -55,7 +55,6 @@ struct ChainShared {
   __device__ uint32_t EmptyInput(int stage) const {
     return EmptyWeight(kOneRing ? stage : C::kStages + stage);
   }
-  __device__ uint32_t Empty(int stage) const { return EmptyInput(stage); }  // for BringSpreadUnits
   __device__ uint32_t NormReady() const { return EmptyWeight(kEmptyBarriers); }
   // The first step's input has become f16.
   __device__ uint32_t Converted(int stage) const { return EmptyWeight(kEmptyBarriers + 1 + stage); }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/linear/ptx.cuh"
 #include "kernels/cuda/ptx.cuh"
 
 namespace aisp::cuda {
@@ -30,12 +31,6 @@ __device__ __forceinline__ void TensorLoadMulticast(uint32_t to, const CUtensorM
       ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
       "l"(map), "r"(column), "r"(row), "r"(barrier), "h"(mask)
       : "memory");
-}
-// Into L2 only.
-__device__ __forceinline__ void TensorPrefetch(const CUtensorMap* map, int column, int row) {
-  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];" ::"l"(map), "r"(column),
-               "r"(row)
-               : "memory");
 }
 
 // ---- stores ----

@@ -13,7 +13,7 @@
 // Invariants: Launch allocates nothing, synchronises nothing and can be captured; grid and choice of kernel depend on (weight,
 // rows, store) and on whether Prepare has tuned that product. A call with `rows` rounded up to a bucket computes the same for the
 // rows that count: a row's result does not depend on what the others hold, and is the same for all numbers of rows that one
-// instance serves (1-8, 9-16, 17-32, 33-64, 65-128). The same call gives the same bits every time: split sums are added in a
+// instance serves (1, 2-8, 9-16, 17-32, 33-64, 65-128). The same call gives the same bits every time: split sums are added in a
 // fixed order, without floating-point atomics.
 //
 // Errors: INVALID_ARGUMENT for shapes that do not fit each other, UNIMPLEMENTED for those without a kernel (K must be a

@@ -87,17 +87,13 @@ __device__ __forceinline__ void TensorLoad4(uint32_t to, const CUtensorMap* map,
       : "memory");
 }
 // The same into L2 only.
-__device__ __forceinline__ void BulkPrefetch(const void* from, uint32_t bytes, uint64_t policy) {
-  asm volatile("cp.async.bulk.prefetch.L2.global.L2::cache_hint [%0], %1, %2;" ::"l"(from),
-               "r"(bytes), "l"(policy)
-               : "memory");
+__device__ __forceinline__ void BulkPrefetch(const void* from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
-__device__ __forceinline__ void TensorPrefetch(const CUtensorMap* map, int column, int row,
-                                               uint64_t policy) {
-  asm volatile(
-      "cp.async.bulk.prefetch.tensor.2d.L2.global.L2::cache_hint [%0, {%1, %2}], %3;" ::"l"(map),
-      "r"(column), "r"(row), "l"(policy)
-      : "memory");
+__device__ __forceinline__ void TensorPrefetch(const CUtensorMap* map, int column, int row) {
+  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];" ::"l"(map), "r"(column),
+               "r"(row)
+               : "memory");
 }
 __device__ __forceinline__ void PrefetchLine(const void* from) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(from) : "memory");

@@ -8,8 +8,8 @@ namespace {
 
 template <int kTokens, int kGroups, int kStageK, int kStages, int kResident>
 StreamKernel Instance() {
-  return DescribeStreamKernel<StreamConfig<StreamFormat::kBf16, kTokens, kGroups, 1, kStageK,
-                                           kStages, 1, false, kResident>>();
+  return DescribeStreamKernel<
+      StreamConfig<StreamFormat::kBf16, kTokens, kGroups, 1, kStageK, kStages, 1, kResident>>();
 }
 
 }  // namespace
@@ -18,7 +18,7 @@ std::span<const StreamKernel> Bf16StreamKernels() {
   static const std::array kKernels = {
       Instance<8, 1, 128, 6, 2>(),
       Instance<16, 1, 128, 5, 2>(),
-      Instance<32, 2, 128, 5, 1>(),
+      Instance<32, 1, 128, 8, 1>(),
       Instance<64, 2, 64, 4, 1>(),
   };
   return kKernels;

@@ -10,12 +10,9 @@
 
 namespace aisp::cuda {
 
-// Bytes from each eight elements of a token to the next where they are spread (multiply_spread.cuh).
-constexpr int kSpreadBytes = 144;
-
 template <StreamFormat kFormatV, int kTokensV, int kGroupsV, int kTilesV, int kStageKV,
-          int kStagesV, int kSplitsV = 1, bool kSpreadV = false, int kResidentV = 1,
-          int kInputStagesV = kStagesV>
+          int kStagesV, int kSplitsV = 1, int kResidentV = 1, int kInputStagesV = kStagesV,
+          bool kByWarpV = false>
 struct StreamConfig {
   static constexpr StreamFormat kFormat = kFormatV;
   static constexpr int kTokens = kTokensV;  // N of the instruction
@@ -28,10 +25,10 @@ struct StreamConfig {
   static constexpr int kInputStages = kInputStagesV;
   // Consumer warpgroups of the same rows: they take the stages in turn and add their sums at the end of a tile.
   static constexpr int kSplits = kSplitsV;
-  // One token, NVFP4: the instruction's eight columns are the blocks of 128 of K (multiply_spread.cuh).
-  static constexpr bool kSpread = kSpreadV;
   // CTAs of a kernel of a single layer for which a multiprocessor has room.
   static constexpr int kResident = kResidentV;
+  // Each warp multiplies for itself (stream_warp_multiply.cuh).
+  static constexpr bool kByWarp = kByWarpV;
 
   static constexpr bool kInput8 =
       kFormat == StreamFormat::kFp8x8 || kFormat == StreamFormat::kFp8x8Block;
@@ -40,29 +37,29 @@ struct StreamConfig {
       kFormat == StreamFormat::kFp8Block || kFormat == StreamFormat::kFp8x8Block;
   // Within a chain, activations for these weights are in f16 (f16_input.cuh).
   static constexpr bool kF16 = kFormat == StreamFormat::kFp8 || kFormat == StreamFormat::kFp8Block;
+  // In a kernel of a single layer they become that in their stage, if they are few.
+  static constexpr bool kConvert = kF16 && kTokens <= 32;
   // Hopper adds FP8 products in fewer bits than f32: sums of a stage are added to f32 by ordinary instructions.
   static constexpr bool kPromote = kInput8 || kBlockScales;
   static constexpr int kRows = kGroups * kTiles * 64;
   static constexpr int kRowThreads = kGroups * 128;
   static constexpr int kConsumers = kRowThreads * kSplits;
+  // Arrivals that give a stage back: of a lane of each warp; NVFP4, whose lanes read weights themselves: of every lane, which costs
+  // the same, since racecheck takes an arrival for that lane's alone.
+  static constexpr int kReleases = kNvfp4 ? kRowThreads : kRowThreads / 32;
   static constexpr int kSums = kTokens / 2;  // accumulators of a thread per tile of 64 rows
 
   static constexpr int kWeightBoxK = kFormat == StreamFormat::kBf16 ? 64 : 128;  // 128 bytes
   static constexpr int kInputBoxK = kInput8 ? 128 : 64;                          // 128 bytes
   static constexpr int kWeightBytes = kNvfp4 ? kRows / 64 * (kStageK / 64) * kNvfp4ChunkBytes
                                              : kRows * 128 * (kStageK / kWeightBoxK);
-  static constexpr int kInputBytes =
-      kSpread ? kStageK / 8 * kSpreadBytes : kTokens * 128 * (kStageK / kInputBoxK);
-  static constexpr int kStageAlign = kSpread ? 128 : 1024;
-  static constexpr int kStageBytes =
-      (kInputBytes + kWeightBytes + kStageAlign - 1) / kStageAlign * kStageAlign;
+  static constexpr int kInputBytes = kTokens * 128 * (kStageK / kInputBoxK);
+  static constexpr int kStageBytes = (kInputBytes + kWeightBytes + 1023) / 1024 * 1024;
   static constexpr int kPartialFloats = kRows * kTokens;
 
   static_assert(kStageK % kInputBoxK == 0 && (kNvfp4 || kStageK % kWeightBoxK == 0));
   static_assert(!kBlockScales || kStageK == 128);
   static_assert(kStages % kSplits == 0 && kInputStages % kSplits == 0);
-  static_assert(!kSpread || kInputStages == kStages);
-  static_assert(!kSpread || (kNvfp4 && kTokens == 8 && kTiles == 1 && kStageK % 256 == 0));
 };
 
 // Where a warp is in a ring of so many stages.

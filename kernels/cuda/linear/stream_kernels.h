@@ -18,8 +18,6 @@ enum class StreamFormat : uint8_t { kBf16, kFp8, kFp8Block, kNvfp4, kFp8x8, kFp8
 // What a launch needs beside the two tensor maps.
 struct StreamParams {
   const uint8_t* nvfp4 = nullptr;
-  const void* x = nullptr;  // bf16; for kernels of one token, which read it themselves
-  int32_t k = 0;
   const float* scales = nullptr;    // [n], or [n / 8, scale_columns]: one per 8 rows x 128 of K
   const float* bias = nullptr;      // [n] or null
   const float* x_scales = nullptr;  // [rows] or null
@@ -34,6 +32,9 @@ struct StreamParams {
   int32_t k_units = 0;      // units along K
   int32_t units = 0;        // in all
   int32_t scale_columns = 0;
+  // Units that a CTA fetches into L2 while the kernel before it ends, and how far apart.
+  int32_t prefetch_units = 0;
+  int32_t prefetch_stride = 1;
   Store store = Store::kBf16;
 };
 
@@ -41,7 +42,6 @@ struct StreamKernel {
   const void* function = nullptr;  // (CUtensorMap weight, CUtensorMap x, StreamParams)
   StreamFormat format = StreamFormat::kBf16;
   int tokens = 0;   // that its sums have room for
-  int limit = 0;    // tokens of a launch, at most
   int rows = 0;     // of the weight, of a unit of work
   int stage_k = 0;  // of K, of a unit of work
   int stages = 0;

@@ -7,8 +7,9 @@
 // by then. They write their sums over words that say "nothing here yet"; the owner polls the sums themselves, adds them in the
 // order of the CTAs, so that bits do not depend on timing, and puts the words back.
 //
-// Programmatic dependent launch: two CTAs fit a multiprocessor, so the kernel behind the next one moves in as soon as this one
-// ends and fills its stages with weights: that is when memory has nothing else to do.
+// Programmatic dependent launch: where two CTAs fit a multiprocessor (kResident), the kernel behind the next one moves in as soon
+// as this one ends. It fills its stages with weights, then has a few more units brought to L2: that is when memory has nothing
+// else to do, for about 4 us.
 //
 // Deadlock: owners wait for CTAs of higher numbers, so all must be resident at once; the grid is at most one for each
 // multiprocessor. Kernels before this one end without it.
@@ -22,12 +23,13 @@
 #include "kernels/cuda/linear/chain_tile.cuh"
 #include "kernels/cuda/linear/f16_input.cuh"
 #include "kernels/cuda/linear/multiply.cuh"
-#include "kernels/cuda/linear/multiply_spread.cuh"
 #include "kernels/cuda/linear/ptx.cuh"
 #include "kernels/cuda/linear/split_join.cuh"
 #include "kernels/cuda/linear/stream_config.cuh"
 #include "kernels/cuda/linear/stream_kernels.h"
 #include "kernels/cuda/linear/stream_loads.cuh"
+#include "kernels/cuda/linear/stream_tile.cuh"
+#include "kernels/cuda/linear/stream_warp_multiply.cuh"
 #include "kernels/cuda/linear/wgmma.cuh"
 
 namespace aisp::cuda {
@@ -35,9 +37,7 @@ namespace aisp::cuda {
 // Shared memory of a CTA by address.
 template <class C>
 struct StreamShared {
-  // FP8 weights with few tokens: these become f16 in their stage (f16_input.h).
-  static constexpr bool kConvert = C::kF16 && C::kTokens <= 32;
-  static constexpr int kConverters = !kConvert ? 0 : C::kTokens <= 16 ? 32 : 64;
+  static constexpr int kConverters = !C::kConvert ? 0 : C::kTokens <= 16 ? 32 : 64;
   // Behind the consumers: the warp of the weights, that of the tokens, and those that convert.
   static constexpr int kThreads = C::kConsumers + 64 + kConverters;
   static constexpr int kJoinAt = C::kStages * (C::kStageBytes + 4 * 8);
@@ -53,7 +53,7 @@ struct StreamShared {
   __device__ uint32_t Empty(int stage) const { return FullWeight(stage) + 16 * C::kStages; }
   // The tokens are there in the form that the products need.
   __device__ uint32_t Ready(int stage) const {
-    return kConvert ? FullWeight(stage) + 24 * C::kStages : FullInput(stage);
+    return C::kConvert ? FullWeight(stage) + 24 * C::kStages : FullInput(stage);
   }
   __device__ SplitJoin<C> Join() const { return {base + kJoinAt}; }
 };
@@ -75,22 +75,46 @@ struct UnitPlace {
   }
 };
 
+// The thread that has weights brought.
 template <class C>
-__device__ __forceinline__ void ProduceWeights(const StreamShared<C>& shared, int32_t begin,
-                                               int32_t end, const StreamParams& p,
-                                               const CUtensorMap* weight) {
-  const uint64_t once = EvictFirstPolicy();
+struct WeightProducer {
+  const StreamShared<C>& shared;
+  const StreamParams& p;
+  const CUtensorMap* map;
+  int32_t unit;
+  int32_t end;
+  UnitPlace at;
   StagePlace<C> place;
-  UnitPlace at(begin, p.k_units);
-  for (int32_t left = end - begin; left > 0; --left) {
-    BarrierWait(shared.Empty(place.stage), place.parity ^ 1);
+  uint64_t once = EvictFirstPolicy();
+
+  __device__ __forceinline__ WeightProducer(const StreamShared<C>& in, const StreamParams& params,
+                                            const CUtensorMap* weight, int32_t first, int32_t last)
+      : shared(in), p(params), map(weight), unit(first), end(last), at(first, params.k_units) {}
+
+  __device__ __forceinline__ void Load() {
     BarrierExpect(shared.FullWeight(place.stage), C::kWeightBytes);
     LoadWeights<C>(shared.Weight(place.stage), shared.FullWeight(place.stage), at.tile, at.k, p,
-                   weight, once);
+                   map, once);
     at.Advance();
     place.Advance();
+    ++unit;
   }
-}
+  // All stages are free.
+  __device__ __forceinline__ void FillStages() {
+    for (int32_t left = min(end - unit, C::kStages); left > 0; --left) Load();
+  }
+  __device__ __forceinline__ void Rest() {
+    // Every few units one more, into L2: later they come from there while memory serves the others.
+    for (int32_t i = 0, early = unit + p.prefetch_stride / 2; i < p.prefetch_units && early < end;
+         ++i, early += p.prefetch_stride) {
+      PrefetchWeightUnit<C>(early, p, map);
+    }
+    while (unit < end) {
+      BarrierWait(shared.Empty(place.stage), place.parity ^ 1);
+      Load();
+    }
+  }
+};
 
 template <class C>
 __device__ __forceinline__ void ProduceInputs(const StreamShared<C>& shared, int32_t begin,
@@ -123,104 +147,6 @@ __device__ __forceinline__ void ConvertStream(const StreamShared<C>& shared, int
   }
 }
 
-// ---- a finished tile ----
-
-__device__ __forceinline__ float SiluMul(float gate, float up) {
-  return gate / (1.0f + __expf(-gate)) * up;
-}
-
-// A thread's two rows of a tile of 64: what it needs beside the sums, fetched before the products.
-template <class C>
-struct StreamTile {
-  static constexpr int kOwnTokens = C::kTokens / 4;  // a thread has sums of these, for its two rows
-  // Before the products, where there are registers.
-  static constexpr bool kEarly =
-      C::kTokens <= 32 && (C::kFormat == StreamFormat::kBf16 || C::kInput8);
-  static constexpr bool kHeld = C::kTokens <= 32;
-
-  int32_t row[2];
-  bool has[2];
-  float scale[2];
-  float bias[2] = {0.0f, 0.0f};
-  float x_scale[kHeld ? kOwnTokens : 1];
-  float old[kHeld ? C::kSums : 1];  // what is added to
-
-  static __device__ __forceinline__ int32_t Token(int i, int lane) {
-    return i / 2 * 8 + 2 * (lane % 4) + i % 2;
-  }
-
-  __device__ __forceinline__ void Load(const StreamParams& p, int32_t top, int lane, bool needed) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      row[r] = top + 8 * r;
-      has[r] = needed && row[r] < p.n;
-      scale[r] = StreamShared<C>::kConvert ? kF16Divisor : 1.0f;
-      if constexpr (C::kFormat != StreamFormat::kBf16 && !C::kBlockScales) {
-        if (has[r]) scale[r] *= __ldg(p.scales + row[r]);
-      }
-      if (p.bias != nullptr && has[r]) bias[r] = __ldg(p.bias + row[r]);
-    }
-    if constexpr (kHeld) {
-#pragma unroll
-      for (int i = 0; i < kOwnTokens; ++i) x_scale[i] = InputScale(p, Token(i, lane));
-#pragma unroll
-      for (int i = 0; i < C::kSums; ++i) {
-        old[i] = Old(p, Token(i / 4 * 2 + i % 2, lane), i / 2 % 2);
-      }
-    }
-  }
-
-  // Scales, adds the bias and stores.
-  __device__ __forceinline__ void Store(const StreamParams& p, int32_t group_row, int lane,
-                                        const float (&sums)[C::kSums]) const {
-#pragma unroll
-    for (int i = 0; i < kOwnTokens; ++i) {
-      const int32_t token = Token(i, lane);
-      if (token >= p.rows) continue;
-      const int at = i / 2 * 4 + i % 2;
-      float scale_of_x;
-      if constexpr (kHeld) {
-        scale_of_x = x_scale[i];
-      } else {
-        scale_of_x = InputScale(p, token);
-      }
-      const float u = sums[at] * (scale[0] * scale_of_x) + bias[0];
-      const float v = sums[at + 2] * (scale[1] * scale_of_x) + bias[1];
-      const int64_t line = token * p.y_stride;
-      if (p.store == Store::kBf16) {
-        __nv_bfloat16* const y = static_cast<__nv_bfloat16*>(p.y) + line;
-        if (has[0]) y[row[0]] = __float2bfloat16(u);
-        if (has[1]) y[row[1]] = __float2bfloat16(v);
-      } else if (p.store == Store::kSiluMulBf16) {
-        __nv_bfloat16* const y = static_cast<__nv_bfloat16*>(p.y) + line;
-        if (has[1]) y[group_row / 2 + lane / 4] = __float2bfloat16(SiluMul(u, v));
-      } else {
-        float* const y = static_cast<float*>(p.y) + line;
-        float before[2];
-        if constexpr (kHeld) {
-          before[0] = old[at];
-          before[1] = old[at + 2];
-        } else {
-          before[0] = Old(p, token, 0);
-          before[1] = Old(p, token, 1);
-        }
-        if (has[0]) y[row[0]] = before[0] + u;
-        if (has[1]) y[row[1]] = before[1] + v;
-      }
-    }
-  }
-
- private:
-  static __device__ __forceinline__ float InputScale(const StreamParams& p, int32_t token) {
-    if constexpr (!C::kInput8) return 1.0f;
-    return token < p.rows ? __ldcg(p.x_scales + token) : 1.0f;
-  }
-  __device__ __forceinline__ float Old(const StreamParams& p, int32_t token, int r) const {
-    if (p.store != Store::kAccumulateF32 || !has[r] || token >= p.rows) return 0.0f;
-    return __ldcg(static_cast<const float*>(p.y) + token * p.y_stride + row[r]);
-  }
-};
-
 // ---- consumers ----
 
 // Multiplies this warpgroup's units of [k_begin, k_end) of a tile: every kSplits-th from number `turn` on.
@@ -238,7 +164,7 @@ __device__ __forceinline__ void MultiplyStream(const StreamShared<C>& shared, co
     for (int j = 0; j < C::kSums; ++j) sums[i][j] = 0.0f;
   }
   const auto release = [&](int s) {
-    if (lane == 0) BarrierArrive(shared.Empty(s));
+    if (C::kNvfp4 || lane == 0) BarrierArrive(shared.Empty(s));
   };
   int previous = -1;
   const auto release_previous = [&] {
@@ -251,16 +177,16 @@ __device__ __forceinline__ void MultiplyStream(const StreamShared<C>& shared, co
     const uint32_t input = shared.Input(stage);
     BarrierWait(shared.FullWeight(stage), place.parity);
     BarrierWait(shared.Ready(stage), place.parity);
-    if constexpr (C::kSpread) {
-      MultiplySpread<C>(weight, input, group, warp, lane, sums[0]);
+    if constexpr (C::kByWarp) {
+      MultiplyByWarp<C, C::kConvert>(weight, input, group, warp, lane, sums[0]);
+      __syncwarp();
       release(stage);
     } else if constexpr (C::kPromote) {
       float stage_sums[C::kTiles][C::kSums];
       if constexpr (C::kInput8) {
         MultiplyShared<C>(weight, input, group, stage_sums);
       } else {
-        MultiplyWidened<C, StreamShared<C>::kConvert>(weight, input, group, warp, lane, stage_sums,
-                                                      [] {});
+        MultiplyWidened<C, C::kConvert>(weight, input, group, warp, lane, stage_sums, [] {});
       }
       WgmmaWait<0>();
       release(stage);
@@ -271,14 +197,13 @@ __device__ __forceinline__ void MultiplyStream(const StreamShared<C>& shared, co
         WgmmaWait<1>();
         release_previous();
       } else {
-        MultiplyWidened<C, StreamShared<C>::kConvert>(weight, input, group, warp, lane, sums,
-                                                      release_previous);
+        MultiplyWidened<C, C::kConvert>(weight, input, group, warp, lane, sums, release_previous);
       }
       previous = stage;
     }
     place.template Advance<C::kSplits>();
   }
-  if constexpr (!C::kPromote && !C::kSpread) {
+  if constexpr (!C::kPromote && !C::kByWarp) {
     WgmmaWait<0>();
     release_previous();
   }
@@ -332,7 +257,6 @@ __device__ __forceinline__ void Consume(const StreamShared<C>& shared, int32_t b
     turn = ((turn - count) % C::kSplits + C::kSplits) % C::kSplits;
     unit += count;
     if (!shared.Join().Add(tiles++, sums)) continue;
-    if constexpr (C::kSpread) FoldSpread(sums[0], lane);
     if (k_begin > 0) {
       WritePart<C>(p.partials, sums);
       continue;
@@ -350,43 +274,44 @@ __device__ __forceinline__ void Consume(const StreamShared<C>& shared, int32_t b
 }
 
 template <class C>
+__device__ __forceinline__ void InitBarriers(const StreamShared<C>& shared) {
+  for (int s = 0; s < C::kStages; ++s) {
+    BarrierInit(shared.FullWeight(s), 1);
+    BarrierInit(shared.FullInput(s), 1);
+    BarrierInit(shared.Empty(s), C::kReleases);
+    if constexpr (C::kConvert) {
+      BarrierInit(shared.Ready(s), StreamShared<C>::kConverters / 32);
+    }
+  }
+  shared.Join().Init();
+  BarrierInitFence();
+}
+
+template <class C>
 __global__ void __launch_bounds__(StreamShared<C>::kThreads, C::kResident)
     StreamLinearKernel(const __grid_constant__ CUtensorMap weight,
                        const __grid_constant__ CUtensorMap input, const StreamParams p) {
   extern __shared__ uint8_t memory[];
   const StreamShared<C> shared{(SharedAddress(memory) + 1023) & ~1023u};
-  if (threadIdx.x == C::kConsumers) PrefetchMap(&weight);
-  if (threadIdx.x == C::kConsumers + 32) PrefetchMap(&input);
-  if (threadIdx.x == 0) {
-    for (int s = 0; s < C::kStages; ++s) {
-      BarrierInit(shared.FullWeight(s), 1);
-      BarrierInit(shared.FullInput(s), 1);
-      BarrierInit(shared.Empty(s), C::kRowThreads / 32);
-      if constexpr (StreamShared<C>::kConvert) {
-        BarrierInit(shared.Ready(s), StreamShared<C>::kConverters / 32);
-      }
-    }
-    shared.Join().Init();
-    BarrierInitFence();
-  }
-  __syncthreads();
-  AllowNextKernel();
   const int32_t begin = FirstUnit(blockIdx.x, gridDim.x, p.units);
   const int32_t end = FirstUnit(blockIdx.x + 1, gridDim.x, p.units);
   const int role = static_cast<int>(threadIdx.x) - C::kConsumers;
+  WeightProducer<C> weights(shared, p, &weight, begin, end);
+  if (role == 0) {
+    // The first weights are asked for before anybody else begins: until then memory may have nothing to do.
+    InitBarriers(shared);
+    weights.FillStages();
+  }
+  if (role == 32) PrefetchMap(&input);
+  __syncthreads();
+  AllowNextKernel();
   if (role < 0) {
-    if constexpr (C::kSpread) ClearSpreadInputs<C>(shared);
     Consume(shared, begin, end, p);
   } else if (role < 32) {
-    if (role == 0) ProduceWeights(shared, begin, end, p, &weight);
-  } else if constexpr (C::kSpread) {
-    AwaitSpreadZeros<C>();
-    WaitForPreviousKernel();
-    StagePlace<C> place;
-    BringSpreadUnits<C>(shared, p, begin, end, place, role - 32);
+    if (role == 0) weights.Rest();
   } else if (role < 64) {
     if (role == 32) ProduceInputs(shared, begin, end, p, &input);
-  } else if constexpr (StreamShared<C>::kConvert) {
+  } else if constexpr (C::kConvert) {
     ConvertStream(shared, begin, end, role - 64);
   }
 }
@@ -398,7 +323,6 @@ StreamKernel DescribeStreamKernel() {
   kernel.function = reinterpret_cast<const void*>(&StreamLinearKernel<C>);
   kernel.format = C::kFormat;
   kernel.tokens = C::kTokens;
-  kernel.limit = C::kSpread ? 1 : C::kTokens;
   kernel.rows = C::kRows;
   kernel.stage_k = C::kStageK;
   kernel.stages = C::kStages;

@@ -47,6 +47,27 @@ __device__ __forceinline__ void LoadWeightUnit(uint32_t to, uint32_t barrier, in
   LoadWeights<C>(to, barrier, tile, unit - tile * p.k_units, p, map, policy);
 }
 
+// Into L2 alone, to stay there for a while.
+template <class C>
+__device__ __forceinline__ void PrefetchWeightUnit(int32_t unit, const StreamParams& p,
+                                                   const CUtensorMap* map) {
+  const int32_t tile = unit / p.k_units;
+  const int32_t k_unit = unit - tile * p.k_units;
+  if constexpr (C::kNvfp4) {
+    constexpr int kBytes = C::kStageK / 64 * kNvfp4ChunkBytes;
+#pragma unroll
+    for (int g = 0; g < C::kRows / 64; ++g) {
+      const int64_t group = min(tile * (C::kRows / 64) + g, p.row_groups - 1);
+      BulkPrefetch(p.nvfp4 + group * p.group_bytes + static_cast<int64_t>(k_unit) * kBytes, kBytes);
+    }
+  } else {
+#pragma unroll
+    for (int b = 0; b < C::kStageK / C::kWeightBoxK; ++b) {
+      TensorPrefetch(map, k_unit * C::kStageK + b * C::kWeightBoxK, tile * C::kRows);
+    }
+  }
+}
+
 // The tokens' part of a unit, by its number along K.
 template <class C>
 __device__ __forceinline__ void LoadInputs(uint32_t to, uint32_t barrier, int32_t k_unit,

@@ -130,8 +130,10 @@ class Half {
     }
     const std::vector<double> down = Product(2, Inner(*act_, act, shape_.intermediate, 5e-3));
     for (size_t i = 0; i < h.size(); ++i) h[i] += down[i];
-    ExpectNear(h_->Get(), h, KeepsInner() ? 2e-5 : 3e-3, "residual stream");
-    ExpectNear(Values(*y_), Normalised(Product(3, Normed(h, 1)), h, 3), 5e-3, "qkv");
+    // Where the reference has rounded what is between the steps itself, some of it has gone the other way: a bit of bf16 each.
+    const bool kept = KeepsInner();
+    ExpectNear(h_->Get(), h, kept ? 2e-5 : 3e-3, "residual stream");
+    ExpectNear(Values(*y_), Normalised(Product(3, Normed(h, 1)), h, 3), kept ? 5e-3 : 1e-2, "qkv");
   }
 
   // Whether the run left what is between the steps where the caller can see it; one of one token need not.
@@ -350,9 +352,11 @@ TEST_F(ChainTest, WideShapes) {
 }
 
 // One token has a kernel of its own where layers are multiples of 128 wide: stages that K does not fill, tiles that rows do not.
+TEST_F(ChainTest, OneTokenTiny) {
+  for (const auto format : kFormats) RunAndCheck(format, {128, 128, 128, 40, true}, {1});
+}
 TEST_F(ChainTest, OneToken) {
   for (const auto format : kFormats) {
-    RunAndCheck(format, {128, 128, 128, 40, true}, {1});
     RunAndCheck(format, {1152, 1408, 2944, 997, true}, {1});
     RunAndCheck(format, {4096, 2048, 5632, 3000, false}, {1});
   }

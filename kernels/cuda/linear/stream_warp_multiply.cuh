@@ -1,0 +1,72 @@
+// The products of one unit of work by each warp for itself, weights widened in registers: mma.sync in place of wgmma.
+//
+// A warpgroup's product makes four warps wait for each other every 64 of K, and with few tokens it takes a multiple of the time
+// that its operations need. A warp's own product costs two loads of the tokens' fragments for 64 of K instead.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cuda/linear/multiply.cuh"
+#include "kernels/cuda/linear/ptx.cuh"
+#include "kernels/cuda/linear/stream_config.cuh"
+
+namespace aisp::cuda {
+
+// d[16 x 8] += a[16 x 16] b[16 x 8].
+template <bool kF16>
+__device__ __forceinline__ void WarpProduct(float* d, const uint32_t (&a)[4], uint32_t b0,
+                                            uint32_t b1) {
+  if constexpr (kF16) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+}
+
+// Adds a stage's products. With eight tokens two sums take turns, so that a product does not wait for the one before it.
+template <class C, bool kF16>
+__device__ __forceinline__ void MultiplyByWarp(uint32_t weights, uint32_t input, int group,
+                                               int warp, int lane, float (&sums)[C::kSums]) {
+  using Raw = std::conditional_t<C::kNvfp4, RawNvfp4, RawFp8>;
+  static_assert(C::kTiles == 1 && !C::kPromote);
+  constexpr int kChunks = C::kStageK / 64;
+  constexpr int kSets = C::kTokens == 8 ? 2 : 1;
+  float other[4] = {};
+  Raw raw[2];
+  LoadRaw<C>(weights, group, 0, warp, lane, raw[0]);
+  // Of a line of 128 bytes, swizzled: the pieces of 16 bytes that this lane's address is for.
+  const uint32_t line = input + lane % 8 * 128;
+  const uint32_t piece[2] = {line + ((lane / 8) ^ (lane % 8)) * 16,
+                             line + ((4 + lane / 8) ^ (lane % 8)) * 16};
+#pragma unroll
+  for (int c = 0; c < kChunks; ++c) {
+    if (c + 1 < kChunks) LoadRaw<C>(weights, group, c + 1, warp, lane, raw[(c + 1) % 2]);
+    uint32_t a[4][4];
+    Widen<kF16>(raw[c % 2], a);
+#pragma unroll
+    for (int n = 0; n < C::kTokens / 8; ++n) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        uint32_t b[4];
+        LoadMatrix4(b, piece[h] + c * C::kTokens * 128 + n * 1024);
+        WarpProduct<kF16>(sums + 4 * n, a[2 * h], b[0], b[1]);
+        WarpProduct<kF16>(kSets == 2 ? other : sums + 4 * n, a[2 * h + 1], b[2], b[3]);
+      }
+    }
+  }
+  if constexpr (kSets == 2) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums[i] += other[i];
+  }
+}
+
+}  // namespace aisp::cuda
