@@ -2,6 +2,7 @@
 // with tokens that stay on the device, drawn greedily and at random. Small enough for compute-sanitizer (tools/gpu_sanitize.sh).
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <ostream>
 
 #include "engine/async_executor.h"
 #include "model/files.h"
@@ -23,6 +24,8 @@ struct Format {
   DType kv;
   double limit;  // of the logits, against f32 on the CPU
 };
+// What a failure prints, and a list of tests.
+void PrintTo(const Format& format, std::ostream* out) { *out << format.name; }
 
 struct Told {
   std::vector<TokenId> tokens;  // the prompt, then what was drawn
