@@ -191,8 +191,9 @@ Status OneToken::Launch(std::span<const ChainStep> steps, cudaStream_t stream) c
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(multiprocessors_));
   config.blockDim = dim3(static_cast<unsigned>(kernel.threads));
-  config.dynamicSmemBytes = static_cast<size_t>(kernel.fixed_bytes + p.ring * kernel.stage_bytes +
-                                                p.input_bytes * kernel.warps);
+  const int shared_bytes =
+      kernel.fixed_bytes + p.ring * kernel.stage_bytes + p.input_bytes * kernel.warps;
+  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
   config.stream = stream;
   cudaLaunchAttribute early = {};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;

@@ -35,13 +35,11 @@ Result<CUtensorMap> TensorMaps::Box(const void* data, std::span<const Dimension>
   cuuint64_t strides[kMost] = {};
   cuuint32_t box[kMost] = {};
   cuuint32_t steps[kMost] = {};
-  std::string shape;
   for (size_t i = 0; i < dimensions.size() && i < kMost; ++i) {
     sizes[i] = static_cast<cuuint64_t>(dimensions[i].size);
     if (i > 0) strides[i - 1] = static_cast<cuuint64_t>(dimensions[i].stride);
     box[i] = static_cast<cuuint32_t>(dimensions[i].box);
     steps[i] = 1;
-    shape = std::to_string(dimensions[i].size) + (i > 0 ? " x " : "") + shape;
   }
   const int64_t bytes = dimensions[0].stride;
   const CUtensorMapDataType type = bytes == 1   ? CU_TENSOR_MAP_DATA_TYPE_UINT8
@@ -54,6 +52,11 @@ Result<CUtensorMap> TensorMaps::Box(const void* data, std::span<const Dimension>
               sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
               CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
+    std::string shape;
+    for (const Dimension& dimension : dimensions) {
+      if (!shape.empty()) shape.insert(0, " x ");
+      shape.insert(0, std::to_string(dimension.size));
+    }
     return Internal("linear layer: describing a matrix of " + shape + " failed with CUresult " +
                     std::to_string(result));
   }

@@ -237,7 +237,7 @@ class Half {
   std::vector<float> Inner(const DeviceVector<uint16_t>& left, const std::vector<double>& expected,
                            int64_t width, double limit) const {
     if (KeepsInner()) {
-      const std::vector<float> values = InnerValues(left, width);
+      std::vector<float> values = InnerValues(left, width);
       ExpectNear(values, expected, limit, "between two steps");
       return values;
     }
