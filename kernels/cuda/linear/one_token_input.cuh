@@ -17,14 +17,6 @@
 
 namespace aisp::cuda {
 
-__device__ __forceinline__ uint4 LoadWords(const void* from) {
-  uint4 v;
-  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from)
-               : "memory");
-  return v;
-}
 __device__ __forceinline__ void StoreWord(uint32_t* to, uint32_t v) {
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(v) : "memory");
 }
@@ -100,7 +92,7 @@ __device__ __forceinline__ void AwaitSome(const OneTokenStep& step, const void* 
 #ifdef AISP_CHAIN_SPIN_LIMIT
   int64_t spins = 0;
 #endif
-  while (k < step.k && HasNothing(LoadWords(at))) {
+  while (k < step.k && HasNothing(LoadRelaxed(at))) {
 #ifdef AISP_CHAIN_SPIN_LIMIT
     if (++spins > AISP_CHAIN_SPIN_LIMIT) __trap();
 #endif
@@ -128,7 +120,7 @@ __device__ __forceinline__ void ForVectors(const OneTokenStep& step, const void*
       more[b] = beside(k, there);
       at[b] = static_cast<const char*>(from) + static_cast<int64_t>(k) * element_bytes;
       v[b] = make_uint4(0, 0, 0, 0);
-      if (there) v[b] = LoadWords(at[b]);
+      if (there) v[b] = LoadRelaxed(at[b]);
     }
     if constexpr (kAwait) {
       // All that is missing is asked for at once, or each would cost a round trip of its own.
@@ -141,7 +133,7 @@ __device__ __forceinline__ void ForVectors(const OneTokenStep& step, const void*
 #pragma unroll
         for (int b = 0; b < kBatch; ++b) {
           if (HasNothing(v[b])) {
-            v[b] = LoadWords(at[b]);
+            v[b] = LoadRelaxed(at[b]);
             missing = true;
           }
         }

@@ -14,6 +14,7 @@
 
 namespace aisp::cuda {
 
+// ptx::Mma, but the compiler may move it: it mixes a block's products with the widening of what follows.
 template <bool kF16>
 __device__ __forceinline__ void TokenMma(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0,
                                          uint32_t b1) {

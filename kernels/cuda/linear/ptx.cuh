@@ -128,6 +128,22 @@ __device__ __forceinline__ uint2 LoadShared8(uint32_t address) {
   return v;
 }
 
+// ---- words that other multiprocessors read or write at the same time: each is whole, nothing is ordered ----
+
+__device__ __forceinline__ void StoreRelaxed(void* to, uint4 v) {
+  asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y),
+               "r"(v.z), "r"(v.w)
+               : "memory");
+}
+__device__ __forceinline__ uint4 LoadRelaxed(const void* from) {
+  uint4 v;
+  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from)
+               : "memory");
+  return v;
+}
+
 // ---- programmatic dependent launch ----
 
 // Waits until the kernels before this one have finished and their writes are visible.

@@ -13,25 +13,6 @@
 
 namespace aisp::cuda {
 
-// d[16 x 8] += a[16 x 16] b[16 x 8].
-template <bool kF16>
-__device__ __forceinline__ void WarpProduct(float* d, const uint32_t (&a)[4], uint32_t b0,
-                                            uint32_t b1) {
-  if constexpr (kF16) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-        "{%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  } else {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-        "{%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  }
-}
-
 // Adds a stage's products. With eight tokens two sums take turns, so that a product does not wait for the one before it.
 template <class C, bool kF16>
 __device__ __forceinline__ void MultiplyByWarp(uint32_t weights, uint32_t input, int group,
@@ -58,8 +39,8 @@ __device__ __forceinline__ void MultiplyByWarp(uint32_t weights, uint32_t input,
       for (int h = 0; h < 2; ++h) {
         uint32_t b[4];
         LoadMatrix4(b, piece[h] + c * C::kTokens * 128 + n * 1024);
-        WarpProduct<kF16>(sums + 4 * n, a[2 * h], b[0], b[1]);
-        WarpProduct<kF16>(kSets == 2 ? other : sums + 4 * n, a[2 * h + 1], b[2], b[3]);
+        ptx::Mma<kF16>(sums + 4 * n, a[2 * h], b[0], b[1]);
+        ptx::Mma<kF16>(kSets == 2 ? other : sums + 4 * n, a[2 * h + 1], b[2], b[3]);
       }
     }
   }

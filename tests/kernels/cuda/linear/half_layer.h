@@ -1,0 +1,275 @@
+// The linear layers between two attentions with random weights, all they read and write, and what they should give: each layer's
+// double-precision product of what the layer before it left. Test support; needs a GPU.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/linear/f16_input.h"
+#include "kernels/cuda/linear/linear.h"
+#include "tests/kernels/cuda/linear/matrices.h"
+#include "tests/kernels/cuda/linear/reference.h"
+
+namespace aisp::cuda::test {
+
+inline constexpr float kEpsilon = 1e-5f;
+
+struct Shape {
+  int64_t attention, hidden, intermediate, qkv;  // qkv: outputs of the last step
+  bool bias;
+};
+
+// The four layers between two attentions and all they read and write.
+class Half {
+ public:
+  Half(LinearKernels& kernels, std::mt19937& random, WeightFormat format, const Shape& shape,
+       int32_t rows, float size = 1.0f)
+      : shape_(shape),
+        rows_(rows),
+        f16_(format == WeightFormat::kFp8 || format == WeightFormat::kFp8Block) {
+    AddWeight(random, format, {shape.hidden}, shape.attention, false);
+    AddWeight(random, format, {shape.intermediate, shape.intermediate}, shape.hidden, true);
+    AddWeight(random, format, {shape.hidden}, shape.intermediate, false);
+    AddWeight(random, format, {shape.qkv / 16 * 8, shape.qkv - shape.qkv / 16 * 8}, shape.hidden,
+              false);
+    std::normal_distribution<float> normal;
+    for (int i = 0; i < 2; ++i) {
+      gains_[i].resize(static_cast<size_t>(shape.hidden));
+      for (float& g : gains_[i]) g = 1.0f + 0.3f * normal(random);
+      device_gains_[i] = std::make_unique<DeviceVector<float>>(gains_[i]);
+    }
+    x0_.resize(static_cast<size_t>(rows * shape.attention));
+    for (uint16_t& v : x0_) v = ToBf16(size * normal(random));
+    h0_.resize(static_cast<size_t>(rows * shape.hidden));
+    for (float& v : h0_) v = 3.0f * size * normal(random);
+    x_ = std::make_unique<DeviceVector<uint16_t>>(x0_);
+    h_ = std::make_unique<DeviceVector<float>>(h0_);
+    const auto count = [&](int64_t columns) { return static_cast<size_t>(rows * columns); };
+    normed_[0] = std::make_unique<DeviceVector<uint16_t>>(count(shape.hidden));
+    normed_[1] = std::make_unique<DeviceVector<uint16_t>>(count(shape.hidden));
+    act_ = std::make_unique<DeviceVector<uint16_t>>(count(shape.intermediate));
+    y_ = std::make_unique<DeviceVector<uint16_t>>(count(shape.qkv));
+    size_t workspace = 0;
+    for (const PackedWeight& w : weights_) {
+      workspace = std::max(workspace, kernels.WorkspaceBytes(w));
+    }
+    workspace_ = std::make_unique<DeviceVector<uint8_t>>(workspace);
+    EXPECT_TRUE(kernels.SetWorkspace(workspace_->get(), workspace, nullptr));
+  }
+
+  std::vector<ChainStep> Steps() {
+    std::vector<ChainStep> steps(4);
+    const void* const inputs[] = {x_->get(), normed_[0]->get(), act_->get(), normed_[1]->get()};
+    void* const outputs[] = {h_->get(), act_->get(), h_->get(), y_->get()};
+    const Store stores[] = {Store::kAccumulateF32, Store::kSiluMulBf16, Store::kAccumulateF32,
+                            Store::kBf16};
+    for (size_t i = 0; i < 4; ++i) {
+      steps[i].call.weight = &weights_[i];
+      steps[i].call.x = inputs[i];
+      steps[i].call.y = outputs[i];
+      steps[i].call.store = stores[i];
+      steps[i].call.rows = rows_;
+      if (i % 2 == 1) steps[i].norm_weight = device_gains_[i / 2]->get();
+      steps[i].norm_epsilon = kEpsilon;
+    }
+    return steps;
+  }
+
+  // Outputs are poisoned, the residual stream starts anew.
+  void Reset(cudaStream_t stream) {
+    EXPECT_EQ(
+        cudaMemcpyAsync(h_->get(), h0_.data(), h0_.size() * 4, cudaMemcpyHostToDevice, stream),
+        cudaSuccess);
+    for (auto* v : {&normed_[0], &normed_[1], &act_, &y_}) {
+      EXPECT_EQ(cudaMemsetAsync((*v)->get(), 0xff, (*v)->size() * 2, stream), cudaSuccess);
+    }
+  }
+
+  // All that a run writes.
+  std::vector<uint16_t> Bits() const {
+    std::vector<uint16_t> bits;
+    for (const auto* v : {&normed_[0], &normed_[1], &act_, &y_}) {
+      const auto part = (*v)->Get();
+      bits.insert(bits.end(), part.begin(), part.end());
+    }
+    for (const float f : h_->Get()) {
+      uint32_t word;
+      std::memcpy(&word, &f, 4);
+      bits.push_back(static_cast<uint16_t>(word));
+      bits.push_back(static_cast<uint16_t>(word >> 16));
+    }
+    return bits;
+  }
+
+  // Every output of a run, element by element, from the input that its step had.
+  void Check() {
+    const std::vector<double> o = Product(0, Values(*x_));
+    std::vector<double> h(h0_.begin(), h0_.end());
+    for (size_t i = 0; i < h.size(); ++i) h[i] += o[i];
+    const std::vector<double> gate_up = Normalised(Product(1, Normed(h, 0)), h, 1);
+    std::vector<double> act;
+    const auto half = static_cast<size_t>(shape_.intermediate);
+    for (size_t r = 0; r < static_cast<size_t>(rows_); ++r) {
+      for (size_t i = 0; i < half; ++i) {
+        const double gate = gate_up[2 * r * half + i];
+        act.push_back(gate / (1.0 + std::exp(-gate)) * gate_up[2 * r * half + half + i]);
+      }
+    }
+    const std::vector<double> down = Product(2, Inner(*act_, act, shape_.intermediate, 5e-3));
+    for (size_t i = 0; i < h.size(); ++i) h[i] += down[i];
+    // Where the reference has rounded what is between the steps itself, some of it has gone the other way: a bit of bf16 each.
+    const bool kept = KeepsInner();
+    ExpectNear(h_->Get(), h, kept ? 2e-5 : 3e-3, "residual stream");
+    ExpectNear(Values(*y_), Normalised(Product(3, Normed(h, 1)), h, 3), kept ? 5e-3 : 1e-2, "qkv");
+  }
+
+  // Whether the run left what is between the steps where the caller can see it; one of one token need not.
+  bool KeepsInner() const {
+    const std::vector<uint16_t> bits = act_->Get();
+    return std::any_of(bits.begin(), bits.end(), [](uint16_t b) { return b != 0xffff; });
+  }
+
+  uint16_t* x() { return x_->get(); }
+  void RestoreX() { x_->Set(x0_); }
+  // Rows from `first` on become NaN.
+  void PoisonRows(int32_t first) {
+    std::vector<uint16_t> x = x0_;
+    std::fill(x.begin() + first * shape_.attention, x.end(), uint16_t{0xffff});
+    x_->Set(x);
+  }
+  std::vector<float> y() const { return Values(*y_); }
+
+ private:
+  void AddWeight(std::mt19937& random, WeightFormat format, const std::vector<int64_t>& heights,
+                 int64_t k, bool gated) {
+    matrices_.emplace_back();
+    std::vector<WeightPart> parts;
+    for (const int64_t rows : heights) {
+      matrices_.back().push_back(MakeMatrix(random, format, rows, k, shape_.bias));
+    }
+    for (const Matrix& m : matrices_.back()) parts.push_back(m.Part());
+    const WeightSource source{SourceOf(format), parts, k, gated, format};
+    const auto bytes = PackedWeightBytes(source);
+    ASSERT_TRUE(bytes) << bytes.error().ToString();
+    memory_.push_back(std::make_unique<DeviceVector<uint8_t>>(*bytes));
+    auto packed = PackWeight(source, memory_.back()->get(), *bytes, nullptr);
+    ASSERT_TRUE(packed) << packed.error().ToString();
+    weights_.push_back(*packed);
+  }
+
+  static std::vector<float> Values(const DeviceVector<uint16_t>& v) {
+    std::vector<float> values;
+    for (const uint16_t bits : v.Get()) values.push_back(FromBf16(bits));
+    return values;
+  }
+
+  // What one step left for the next, rows of `width`.
+  std::vector<float> InnerValues(const DeviceVector<uint16_t>& v, int64_t width) const {
+    if (!f16_) return Values(v);
+    const std::vector<uint16_t> bits = v.Get();
+    std::vector<float> values(bits.size());
+    for (size_t i = 0; i < bits.size(); ++i) {
+      const size_t column = i % static_cast<size_t>(width);
+      const auto place = static_cast<size_t>(F16Place(static_cast<int32_t>(column)));
+      values[i] = FromF16(bits[i - column + place]) * kF16Divisor;
+    }
+    return values;
+  }
+
+  // Without bias where a norm is still to be applied.
+  std::vector<double> Product(size_t weight, const std::vector<float>& x) {
+    std::vector<float> w;
+    for (const Matrix& m : matrices_[weight]) w.insert(w.end(), m.values.begin(), m.values.end());
+    const int64_t k = weights_[weight].k;
+    const int64_t n = static_cast<int64_t>(w.size()) / k;
+    DeviceVector<float> dw(w);
+    DeviceVector<float> dx(x);
+    DeviceVector<double> dy(static_cast<size_t>(rows_ * n));
+    ReferenceProduct(dx.get(), dw.get(), dy.get(), rows_, n, k, nullptr);
+    std::vector<double> y = dy.Get();
+    if (weight % 2 == 0) AddBias(weight, y);
+    return y;
+  }
+  void AddBias(size_t weight, std::vector<double>& y) {
+    std::vector<float> bias;
+    for (const Matrix& m : matrices_[weight]) {
+      bias.insert(bias.end(), m.bias.begin(), m.bias.end());
+    }
+    if (bias.empty()) return;
+    for (size_t i = 0; i < y.size(); ++i) y[i] += bias[i % bias.size()];
+  }
+
+  std::vector<double> Normalised(std::vector<double> y, const std::vector<double>& h,
+                                 size_t weight) {
+    const size_t n = y.size() / static_cast<size_t>(rows_);
+    const auto k = static_cast<size_t>(shape_.hidden);
+    for (size_t r = 0; r < static_cast<size_t>(rows_); ++r) {
+      double squares = 0.0;
+      for (size_t i = 0; i < k; ++i) squares += h[r * k + i] * h[r * k + i];
+      const double norm = 1.0 / std::sqrt(squares / static_cast<double>(k) + kEpsilon);
+      for (size_t i = 0; i < n; ++i) y[r * n + i] *= norm;
+    }
+    AddBias(weight, y);
+    return y;
+  }
+
+  // The input of a layer with a norm in front carries the gain; 1 / rms comes later.
+  std::vector<float> Normed(const std::vector<double>& h, size_t which) const {
+    std::vector<double> expected = h;
+    for (size_t i = 0; i < h.size(); ++i) expected[i] *= gains_[which][i % gains_[which].size()];
+    return Inner(*normed_[which], expected, shape_.hidden, 4e-3);
+  }
+
+  // What the next step reads: as the run left it, if it is near what is expected, or that, rounded.
+  std::vector<float> Inner(const DeviceVector<uint16_t>& left, const std::vector<double>& expected,
+                           int64_t width, double limit) const {
+    if (KeepsInner()) {
+      std::vector<float> values = InnerValues(left, width);
+      ExpectNear(values, expected, limit, "between two steps");
+      return values;
+    }
+    std::vector<float> values;
+    for (const double v : expected) {
+      const auto f = static_cast<float>(v);
+      values.push_back(f16_ ? FromF16(ToF16(f / kF16Divisor)) * kF16Divisor : FromBf16(ToBf16(f)));
+    }
+    return values;
+  }
+
+  // `limit` is relative to the element, and a tenth of it to the root mean square of all.
+  static void ExpectNear(const std::vector<float>& y, const std::vector<double>& expected,
+                         double limit, const char* what) {
+    ASSERT_EQ(y.size(), expected.size()) << what;
+    double squares = 0.0;
+    for (const double v : expected) squares += v * v;
+    const double rms = std::sqrt(squares / static_cast<double>(expected.size()));
+    ASSERT_GT(rms, 0.0) << what;
+    for (size_t i = 0; i < y.size(); ++i) {
+      ASSERT_NEAR(y[i], expected[i], limit * (std::abs(expected[i]) + 0.1 * rms))
+          << what << ", element " << i << " of " << y.size();
+    }
+  }
+
+  Shape shape_;
+  int32_t rows_;
+  bool f16_;  // what lies between steps
+  std::vector<std::vector<Matrix>> matrices_;
+  std::vector<std::unique_ptr<DeviceVector<uint8_t>>> memory_;
+  std::vector<PackedWeight> weights_;
+  std::vector<float> gains_[2];
+  std::unique_ptr<DeviceVector<float>> device_gains_[2];
+  std::vector<uint16_t> x0_;
+  std::vector<float> h0_;
+  std::unique_ptr<DeviceVector<uint16_t>> x_, normed_[2], act_, y_;
+  std::unique_ptr<DeviceVector<float>> h_;
+  std::unique_ptr<DeviceVector<uint8_t>> workspace_;
+};
+
+}  // namespace aisp::cuda::test
