@@ -25,8 +25,8 @@ struct CudaBackendOptions {
   int32_t index = 0;
   int32_t max_rows = 0;       // of a step
   int32_t max_sequences = 0;  // of a step
-  // Nothing else in this process computes on this GPU. Only then may kernels run whose parts wait for each other, and so have to
-  // be on the GPU together (linear/chain.cuh).
+  // Nothing else in this process computes on this GPU. Only then may kernels run all of whose parts wait for all, and so have to
+  // be on the GPU together (linear/chain.cuh, linear/one_token.cuh).
   bool exclusive = true;
   // Where the choices among the vendor's matrix kernels are kept between runs; empty: nowhere.
   std::string tuning_cache;

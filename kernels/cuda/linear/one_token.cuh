@@ -4,9 +4,9 @@
 // A CTA owns whole rows: its share of a layer's tiles of 16, along all of K, so that no sum is shared between CTAs. Its warps have
 // one job each:
 // - the weight warp fills stages as soon as they are free, through all steps, and waits for no data;
-// - eight warps multiply. Each has its own part of K: the same block of every stage. It fetches that part of a step's input
-//   itself (one_token_input.cuh), goes through the CTA's tiles with it, and leaves its sums of a tile in shared memory;
-// - the finishing warp adds the eight sums of a row, scales, adds bias or residual, and stores.
+// - eight warps (16 for NVFP4) multiply. Each has its own part of K: the same block of every stage. It fetches that part of a
+//   step's input itself (one_token_input.cuh), goes through the CTA's tiles with it, and leaves its sums of a tile in shared memory;
+// - the finishing warp adds the warps' sums of a row, scales, adds bias or residual, and stores.
 //
 // Between CTAs there are no counters and no fences. What one step leaves for the next lies in words that say "nothing" until
 // they are written; who needs a word polls it. A residual stream is handed on in f32 and read whole by everybody, so that each CTA
@@ -16,8 +16,8 @@
 // Words are used once a launch. There are two sets: a launch takes the one whose turn it is and empties the other, which the
 // launch before it used: whoever still reads there is done, since launches wait for each other (griddepcontrol.wait).
 //
-// Deadlock: CTAs wait for each other, so all must be resident at once; see chain.cuh, which has the same rule. One launch of a
-// chain at a time on a device.
+// Deadlock: in a launch of several steps CTAs wait for each other, so all must be resident at once; see chain.cuh, which has the
+// same rule: one such launch at a time on a device. In one of a single step nobody waits for anybody.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -65,8 +65,8 @@ template <class C>
 __device__ __forceinline__ void BringTokenWeights(const OneTokenShared<C>& shared,
                                                   const OneTokenParams& p) {
   const uint64_t once = EvictFirstPolicy();
-  RingPlace place;
-  RingPlace landed;  // the oldest stage that may still be in flight
+  TokenPlace place;
+  TokenPlace landed;  // the oldest stage that may still be in flight
   int in_flight = 0;
   for (int s = 0; s < p.count; ++s) {
     const OneTokenStep& step = p.steps[s];
@@ -92,7 +92,7 @@ __device__ __forceinline__ void BringTokenWeights(const OneTokenShared<C>& share
 
 // A tile's sums of a warp, to shared memory: lanes with the first of four columns have rows g and g + 8.
 template <class C>
-__device__ __forceinline__ void LeaveSums(const OneTokenShared<C>& shared, const RingPlace& slot,
+__device__ __forceinline__ void LeaveSums(const OneTokenShared<C>& shared, const TokenPlace& slot,
                                           int warp, int lane, const TokenSums& sums) {
   float top = sums.v[0][0];
   float bottom = sums.v[0][2];
@@ -132,7 +132,7 @@ template <class C>
 __device__ __forceinline__ void MultiplyTile(const OneTokenShared<C>& shared,
                                              const OneTokenStep& step, int32_t tile, int ring,
                                              uint32_t input, int warp, int lane,
-                                             const uint32_t (&mine)[8], RingPlace& place,
+                                             const uint32_t (&mine)[8], TokenPlace& place,
                                              TokenSums& sums) {
   float2 scale = make_float2(1.0f, 1.0f);
   if constexpr (C::kBlockScales) scale = LoadTokenBlockScales<C>(step, tile, warp);
@@ -170,8 +170,8 @@ __device__ __forceinline__ void MultiplyToken(const OneTokenShared<C>& shared,
   uint32_t mine[8];  // NVFP4: whether a column is this lane's
 #pragma unroll
   for (int b = 0; b < 8; ++b) mine[b] = lane / 4 == b ? 0xffffffffu : 0u;
-  RingPlace place;
-  RingPlace slot;
+  TokenPlace place;
+  TokenPlace slot;
   int norms = 0;
   WaitForPreviousKernel();
   const uint32_t* const set = p.sets + TokenTurn(p) * kTokenWords;
@@ -294,7 +294,7 @@ __device__ __forceinline__ void PrefetchTokenRows(const OneTokenParams& p, int l
 template <class C>
 __device__ __forceinline__ void FinishToken(const OneTokenShared<C>& shared,
                                             const OneTokenParams& p, int lane) {
-  RingPlace slot;
+  TokenPlace slot;
   int norms = 0;
   PrefetchTokenRows<C>(p, lane);
   WaitForPreviousKernel();

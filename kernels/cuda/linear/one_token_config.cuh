@@ -79,8 +79,8 @@ struct OneTokenShared {
   __device__ uint32_t Taken(int slot) const { return Full(2 * kTokenMaxRing + C::kSlots + slot); }
 };
 
-// Where a warp is in a ring of `size`.
-struct RingPlace {
+// Where a warp is in a ring whose size the launch decides.
+struct TokenPlace {
   int at = 0;
   uint32_t parity = 0;
   __device__ __forceinline__ void Advance(int size) {

@@ -11,8 +11,10 @@
 // as this one ends. It fills its stages with weights, then has a few more units brought to L2: that is when memory has nothing
 // else to do, for about 4 us.
 //
-// Deadlock: owners wait for CTAs of higher numbers, so all must be resident at once; the grid is at most one for each
-// multiprocessor. Kernels before this one end without it.
+// Deadlock: an owner waits for the CTAs behind it that share its last tile, and for no others. Alone on the device all are resident
+// at once (the grid is at most one for each multiprocessor, and kernels before this one end without it). Where another worker's
+// kernels take multiprocessors, CTAs start in the order of their numbers, so that of those that run only the last owner can wait for
+// one that does not, and all before it end and make room. So unlike chains these may share a device.
 #pragma once
 
 #include <cuda.h>

@@ -39,14 +39,6 @@ __device__ __forceinline__ void LoadWeights(uint32_t to, uint32_t barrier, int32
   }
 }
 
-template <class C>
-__device__ __forceinline__ void LoadWeightUnit(uint32_t to, uint32_t barrier, int32_t unit,
-                                               const StreamParams& p, const CUtensorMap* map,
-                                               uint64_t policy) {
-  const int32_t tile = unit / p.k_units;
-  LoadWeights<C>(to, barrier, tile, unit - tile * p.k_units, p, map, policy);
-}
-
 // Into L2 alone, to stay there for a while.
 template <class C>
 __device__ __forceinline__ void PrefetchWeightUnit(int32_t unit, const StreamParams& p,
