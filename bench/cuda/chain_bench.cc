@@ -2,10 +2,12 @@
 // layers in four launches and beside what a read-only pass over memory takes for their bytes in the same run.
 //
 //   aisp_bench_cuda_chain [format=bf16|fp8|fp8block|nvfp4|all] [rows=1,8,32] [model=8b|1b] [layers=32] [gap=0]
+//                         [attention=0]
 //
 // Every layer has weights of its own (copies of random ones), so that the L2 cache holds none; a CUDA graph holds all layers, the
 // median of seven replays is taken. The four launches have no norms in front: those would be kernels of their own.
-// With gap=7 a small kernel of 7 us lies in front of each layer, as attention does; its time is in the figures.
+// With gap=7 a small kernel of 7 us lies in front of each layer, as attention does; its time is in the figures. With attention=1024
+// it is decode attention over so many keys of each row's sequence, which reads the q, k and v of the layer before.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -16,6 +18,7 @@
 #include <vector>
 
 #include "bench/cuda/bench_support.h"
+#include "bench/cuda/layer_attention.h"
 #include "bench/cuda/linear_bench_stream.h"
 #include "kernels/cuda/linear/linear.h"
 #include "kernels/cuda/linear/quantize.h"
@@ -38,8 +41,8 @@ struct Format {
 
 class ChainBench {
  public:
-  ChainBench(const Model& model, const Format& format, int layers, int gap)
-      : model_(model), format_(format), layers_(layers), gap_(gap) {
+  ChainBench(const Model& model, const Format& format, int layers, int gap, int context)
+      : model_(model), format_(format), layers_(layers), gap_(gap), context_(context) {
     Require(cudaStreamCreate(&stream_), "stream");
     kernels_ = Require(LinearKernels::Create({}));
     Add(model.hidden, model.hidden, false);
@@ -81,8 +84,19 @@ class ChainBench {
     Require(
         cudaMemsetAsync(buffers_[1], 0, static_cast<size_t>(kMaxRows * model_.hidden) * 4, stream_),
         "residual");
-    const double chain = Time(layers_, stream_, kRuns, [&](int layer) {
+    std::unique_ptr<LayerAttention> attention;
+    if (context_ > 0) {
+      const auto heads = static_cast<int32_t>(model_.hidden / 128);
+      attention = std::make_unique<LayerAttention>(
+          heads, (static_cast<int32_t>(model_.qkv / 128) - heads) / 2, context_, rows, layers_,
+          stream_);
+    }
+    const auto before = [&](int layer) {
       if (gap_ > 0) Require(WaitOnDevice(gap_, 132, stream_), "gap");
+      if (attention) attention->Run(layer, buffers_[4], buffers_[0], *kernels_, stream_);
+    };
+    const double chain = Time(layers_, stream_, kRuns, [&](int layer) {
+      before(layer);
       const auto steps = Steps(layer, rows);
       if (!kernels_->CanChain(steps)) {
         std::fprintf(stderr, "no chain\n");
@@ -91,7 +105,7 @@ class ChainBench {
       Require(kernels_->LaunchChain(steps, stream_));
     });
     const double single = Time(layers_, stream_, kRuns, [&](int layer) {
-      if (gap_ > 0) Require(WaitOnDevice(gap_, 132, stream_), "gap");
+      before(layer);
       for (const ChainStep& step : Steps(layer, rows)) {
         Require(kernels_->Launch(step.call, stream_));
       }
@@ -155,7 +169,8 @@ class ChainBench {
   Model model_;
   Format format_;
   int layers_;
-  int gap_;  // microseconds
+  int gap_;      // microseconds
+  int context_;  // keys of attention in front; 0: none
   cudaStream_t stream_ = nullptr;
   std::unique_ptr<LinearKernels> kernels_;
   std::vector<std::vector<PackedWeight>> weights_;
@@ -179,12 +194,14 @@ int main(int argc, char** argv) {
   std::vector<int> rows = {1, 8, 32};
   int layers = 32;
   int gap = 0;
+  int attention = 0;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument.rfind("format=", 0) == 0) wanted = argument.substr(7);
     if (argument.rfind("model=", 0) == 0) wanted_model = argument.substr(6);
     if (argument.rfind("layers=", 0) == 0) layers = std::atoi(argv[i] + 7);
     if (argument.rfind("gap=", 0) == 0) gap = std::atoi(argv[i] + 4);
+    if (argument.rfind("attention=", 0) == 0) attention = std::atoi(argv[i] + 10);
     if (argument.rfind("rows=", 0) == 0) {
       rows.clear();
       const char* at = argv[i] + 5;
@@ -208,7 +225,7 @@ int main(int argc, char** argv) {
     if (wanted_model != model.name) continue;
     for (const Format& format : formats) {
       if (wanted != "all" && wanted != format.name) continue;
-      ChainBench bench(model, format, layers, gap);
+      ChainBench bench(model, format, layers, gap, attention);
       const double stream_us = bench.StreamMicroseconds();
       for (const int m : rows) bench.Measure(m, stream_us);
     }

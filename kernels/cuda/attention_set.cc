@@ -83,7 +83,7 @@ Status AttentionSet::Run(const AttentionParams& p, cudaStream_t stream) {
 }
 
 Status AttentionSet::RunDecode(const RopeAppendParams& r, const AttentionParams& p,
-                               cudaStream_t stream) {
+                               const TokenWords& words, cudaStream_t stream) {
   AISP_ASSIGN_OR_RETURN(Instance * instance, InstanceFor(p, stream));
   if (instance->attention == nullptr) return Unimplemented("no attention kernels for this shape");
   AISP_ASSIGN_OR_RETURN(const KvLayer* layer, LayerOf(*instance, p.kv));
@@ -106,6 +106,7 @@ Status AttentionSet::RunDecode(const RopeAppendParams& r, const AttentionParams&
   call.out = p.out.data;
   call.out_row_stride = p.out.strides[0];
   call.layer = layer;
+  call.words = words;
   const AttentionBatch batch{p.batch.sequences, p.batch.block_tables, p.batch.num_sequences};
   return instance->attention->RunDecode(batch, rope, call, instance->workspace.data(), stream);
 }

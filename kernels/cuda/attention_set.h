@@ -25,8 +25,9 @@ class AttentionSet {
   Status Run(const AttentionParams& params, cudaStream_t stream);
   // RoPE, append and attention of a step whose sequences have at most one row each, in one launch; it uses the batch of `params`
   // and no plan, so BeginStep may be left out. UNIMPLEMENTED where there is no such kernel: RopeAppend and Run serve.
+  // `words` as in AttentionCall.
   Status RunDecode(const RopeAppendParams& rope, const AttentionParams& params,
-                   cudaStream_t stream);
+                   const TokenWords& words, cudaStream_t stream);
   // "decode ...; prefill ..." of each shape.
   std::string Describe() const;
 

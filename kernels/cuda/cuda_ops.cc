@@ -108,6 +108,7 @@ class CudaOps final : public Ops {
   Status BeginStep(const RaggedBatch& batch, Stream& stream) override {
     Use();
     if (linear_ != nullptr && linear_->pending()) AISP_RETURN_IF_ERROR(linear_->FinishPacking());
+    if (linear_ != nullptr) linear_->kernels().ForgetWords();
     return attention_.BeginStep(batch, HandleOf(stream));
   }
   Status Embedding(const EmbeddingParams& p, Stream& stream) override {
@@ -118,6 +119,7 @@ class CudaOps final : public Ops {
     AISP_CHECK(p.y.dtype == p.weight->output_dtype() && p.y.cols() == p.weight->out_features());
     if (const auto* fast = dynamic_cast<const FastWeight*>(p.weight); fast != nullptr)
       return p.rows == 0 ? Status{} : linear_->Run(*fast, p, HandleOf(stream));
+    if (linear_ != nullptr) linear_->kernels().ForgetWords();
     if (const auto* scaled = dynamic_cast<const BlockScaledWeight*>(p.weight); scaled != nullptr)
       return p.rows == 0 ? Status{} : block_scaled_->Run(*scaled, p, HandleOf(stream));
     const auto& w = static_cast<const PlainWeight&>(*p.weight);
@@ -185,7 +187,9 @@ class CudaOps final : public Ops {
   Status RopeAttention(const RopeAppendParams& rope, const AttentionParams& p,
                        Stream& stream) override {
     if (p.batch.longest_rows <= 1) {
-      Status done = attention_.RunDecode(rope, p, HandleOf(stream));
+      AISP_ASSIGN_OR_RETURN(const TokenWords words, OfferWords(rope, p, stream));
+      Status done = attention_.RunDecode(rope, p, words, HandleOf(stream));
+      if (!done && linear_ != nullptr) linear_->kernels().WithdrawWords();
       if (done || done.error().code != Code::kUnimplemented) return done;
     }
     return Ops::RopeAttention(rope, p, stream);
@@ -216,6 +220,18 @@ class CudaOps final : public Ops {
   }
 
  private:
+  // One sequence's rows go straight on between attention and the layers around it. Where workers share the device, launches that wait
+  // for each other must not.
+  Result<TokenWords> OfferWords(const RopeAppendParams& rope, const AttentionParams& p,
+                                Stream& stream) {
+    if (p.batch.num_sequences != 1 || p.batch.rows != 1 || p.out.dtype != DType::kBF16 ||
+        rope.qkv.dtype != DType::kBF16 || linear_ == nullptr || !options_.exclusive) {
+      return TokenWords{};
+    }
+    return linear_->kernels().OfferWords(rope.qkv.data, rope.qkv.cols(), p.out.data, p.out.cols(),
+                                         HandleOf(stream));
+  }
+
   // On a GPU that the kernels of linear/ are not for. What has no kernel there is an error now, never a slow path later.
   Result<std::unique_ptr<PackedLinear>> PackElsewhere(const LinearSource& source) {
     const bool plain = source.format == aisp::WeightFormat::kCompute;

@@ -51,6 +51,7 @@ class FastLinear {
   // As many of the first steps as one launch takes, at least two; their number, 0 where they have to be launched one by one. A norm
   // in front of the first is left to the caller.
   Result<size_t> RunChain(std::span<const LinearStep> steps, cudaStream_t stream);
+  LinearKernels& kernels() { return *kernels_; }
   // What serves a call of `rows` rows.
   std::string Describe(const FastWeight& weight, int32_t rows) const;
 

@@ -25,6 +25,7 @@
 #include <string>
 
 #include "common/result.h"
+#include "kernels/cuda/token_words.h"
 #include "kernels/device/dtype.h"
 #include "kernels/ops.h"
 
@@ -72,6 +73,8 @@ struct AttentionCall {
   void* out = nullptr;         // [rows, heads, head_dim]; 16-byte aligned, as is each row
   int64_t out_row_stride = 0;  // elements
   const KvLayer* layer = nullptr;
+  // RunDecode of one sequence, bf16 out: q, k and v come as words, not in rope.qkv, and the row is left as words too.
+  TokenWords words;
   // FP8 only: the stored value times the scale is the value. Device floats {k, v} if not null, else these.
   const float* device_scales = nullptr;
   float k_scale = 1.0f;

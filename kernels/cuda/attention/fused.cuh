@@ -6,19 +6,21 @@
 //
 // Parts need neither flags nor fences: a place is empty while it holds kEmptyPart, the pattern of a NaN that no arithmetic gives;
 // whoever waits for a part reads it until no word is empty, and empties it for the next launch. A CTA only waits for ones of a
-// lower number, which have started before it, and leaves its own part before it waits.
+// lower number, which have started before it, and leaves its own part before it waits. (One sequence alone: see fused_one.cu.)
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
 
+#include "kernels/cuda/token_words.h"
 #include "kernels/ops.h"
 
 namespace aisp::cuda {
 
 inline constexpr int kMaxFusedCtasPerProcessor = 3;
-inline constexpr int kEmptyPartByte = 0xff;  // ZeroWorkspace fills the partials with it
+inline constexpr int kEmptyPartByte = 0xff;   // ZeroWorkspace fills the partials with it
+inline constexpr int kFusedSlicesPerRow = 8;  // of one sequence's rows, at most (fused_one.cu)
 
 struct FusedArgs {
   const RowSpan* sequences = nullptr;
@@ -30,9 +32,10 @@ struct FusedArgs {
   const float* q_norm = nullptr;
   const float* k_norm = nullptr;
   void* out = nullptr;
+  TokenWords words;  // of the only sequence; qkv is not read then
   uint8_t* pool = nullptr;
   float* partials =
-      nullptr;  // [cta][query row of the KV head][head_dim], then float2 [cta][row] {maximum, sum}
+      nullptr;  // [cta][query row of the KV head][head_dim], then float2 [cta][row] {maximum, sum}; all empty between launches
   const float* device_scales = nullptr;
   int64_t qkv_row_stride = 0;
   int64_t out_row_stride = 0;
@@ -60,6 +63,8 @@ bool HasFused(int32_t head_dim, int32_t group);
 int64_t FusedPartialBytes(int32_t head_dim, int32_t group, int32_t ctas);
 // How many CTAs fit on a multiprocessor at most.
 int32_t FusedCtasPerProcessor(int32_t group);
+// (FusedArgs), for args.num_sequences == 1; null for shapes without a kernel.
+const void* OneSequenceKernelOf(int32_t head_dim, bool fp8, int32_t group);
 cudaError_t LaunchFused(int32_t head_dim, bool fp8, int32_t ctas, const FusedArgs& args,
                         cudaStream_t stream);
 

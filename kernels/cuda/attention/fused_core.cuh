@@ -6,6 +6,7 @@
 #pragma once
 
 #include "kernels/cuda/attention/fused_line.cuh"
+#include "kernels/cuda/attention/fused_parts.cuh"
 #include "kernels/cuda/attention/rope_head.cuh"
 
 namespace aisp::cuda::fused {
@@ -16,12 +17,49 @@ __device__ __forceinline__ uint32_t Transpose8x8(uint32_t x) {
   return y;
 }
 
+// An item's query rows as they come from the layer in front, in shared memory, for the warps of a CTA.
+template <int kDim, int kRowTiles>
+struct QueryRows {
+  static constexpr int kStride = kDim + 8;  // rows in different banks
+  __nv_bfloat16 elements[8 * kRowTiles * kStride];
+
+  __device__ __forceinline__ const __nv_bfloat16* At(int row) const {
+    return elements + row * kStride;
+  }
+  // By one warp; `await`: `from` are words.
+  __device__ __forceinline__ void Fetch(const __nv_bfloat16* from, int32_t group, bool await,
+                                        int lane) {
+    constexpr int kVectors = kDim / 8;                    // of a row
+    constexpr int kEach = 8 * kRowTiles * kVectors / 32;  // of a lane
+    uint4 v[kEach];
+    bool missing = true;
+    while (missing) {
+      missing = false;
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        v[i] = make_uint4(0, 0, 0, 0);
+        const int at = i * 32 + lane;
+        if (at < group * kVectors) v[i] = LoadWords4(from + 8 * at);
+        missing |= HasNothing(v[i]);
+      }
+      missing = await && __any_sync(~0u, missing);
+    }
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int at = i * 32 + lane;
+      *reinterpret_cast<uint4*>(elements + at / kVectors * kStride + at % kVectors * 8) = v[i];
+    }
+  }
+};
+
 // The key and the value that this step adds to an item, as the pool keeps them: two pairs of elements a thread.
 struct NewKey {
   uint32_t k[2], v[2];
 };
 
-template <int kDim, bool kFp8, int kRowTiles>
+// kOne: a CTA has one item; its query rows are fetched by one warp for all (QueryRows), and with `await` q, k and v are words
+// (token_words.h) that may not be there yet.
+template <int kDim, bool kFp8, int kRowTiles, bool kOne>
 struct Core {
   using S = Shape<kDim, kFp8, kRowTiles>;
   static constexpr int kKeyTiles = S::kStepKeys / 16;
@@ -31,6 +69,9 @@ struct Core {
   const FusedArgs& a;
   int lane;
   float score_scale;
+  const __nv_bfloat16* qkv;
+  bool await;
+  const QueryRows<kDim, kRowTiles>* rows;  // kOne
   uint32_t q[kRowTiles][2 * kHalfSteps][2];
   float o[kRowTiles][kDim / 16][4];
   float m[kRowTiles][2];  // what weights are relative to: within kSlack of the greatest score
@@ -66,12 +107,13 @@ struct Core {
 
   // Normalises and rotates the item's query rows. A row that is not there is a copy of the last one; its result is not used.
   __device__ __forceinline__ void LoadQ(const Segment& at, const Angles& angles) {
-    const auto* row = static_cast<const __nv_bfloat16*>(a.qkv) +
-                      at.span.row_begin * a.qkv_row_stride +
-                      static_cast<int64_t>(at.head) * a.group * kDim;
+    const __nv_bfloat16* row = static_cast<const __nv_bfloat16*>(a.qkv) +
+                               at.span.row_begin * a.qkv_row_stride +
+                               static_cast<int64_t>(at.head) * a.group * kDim;
 #pragma unroll
     for (int n = 0; n < kRowTiles; ++n) {
-      const __nv_bfloat16* from = row + min(8 * n + lane / 4, a.group - 1) * kDim;
+      const int group_row = min(8 * n + lane / 4, a.group - 1);
+      const __nv_bfloat16* from = kOne ? rows->At(group_row) : row + group_row * kDim;
 #pragma unroll
       for (int i = 0; i < 2 * kHalfSteps; ++i) {
         q[n][i][0] = *reinterpret_cast<const uint32_t*>(from + ElementAt(i, 0));
@@ -312,14 +354,40 @@ struct Core {
     }
   }
 
+  // The new row's key and value.
+  __device__ __forceinline__ void LoadNew(const Segment& at, Head<kDim>& k, Head<kDim>& v) const {
+    const int64_t row = at.span.row_begin * a.qkv_row_stride;
+    const int64_t key = row + static_cast<int64_t>(a.num_heads + at.head) * kDim;
+    const int64_t value = key + static_cast<int64_t>(a.num_kv_heads) * kDim;
+    if constexpr (kOne) {
+      static_assert(Head<kDim>::kPairs == 1);
+      const __nv_bfloat16* const from = qkv + Head<kDim>::At(0);
+      const int64_t half[4] = {key, key + kDim / 2, value, value + kDim / 2};
+      uint32_t pairs[4] = {};
+      bool missing;
+      do {
+        missing = false;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          if (Head<kDim>::Mine()) pairs[i] = LoadWord(from + half[i]);
+          missing |= pairs[i] == kTokenNothing;
+        }
+      } while (await && __any_sync(~0u, missing));
+      k.low[0] = Wide(pairs[0]);
+      k.high[0] = Wide(pairs[1]);
+      v.low[0] = Wide(pairs[2]);
+      v.high[0] = Wide(pairs[3]);
+    } else {
+      k.template Load<__nv_bfloat16>(a.qkv, key);
+      v.template Load<__nv_bfloat16>(a.qkv, value);
+    }
+  }
+
   // Normalises, rotates and quantises the row's key and value and appends them to the pool.
   __device__ __forceinline__ NewKey Append(const Segment& at, const Angles& angles, float k_scale,
                                            float v_scale) const {
-    const int64_t row = at.span.row_begin * a.qkv_row_stride;
     Head<kDim> k, v;
-    k.template Load<__nv_bfloat16>(a.qkv, row + static_cast<int64_t>(a.num_heads + at.head) * kDim);
-    v.template Load<__nv_bfloat16>(
-        a.qkv, row + static_cast<int64_t>(a.num_heads + a.num_kv_heads + at.head) * kDim);
+    LoadNew(at, k, v);
     if (a.k_norm != nullptr) k.Normalise(a.k_norm, a.norm_epsilon);
     k.Rotate(0, angles.key_c, angles.key_s);
     const float k_factor = kFp8 ? 1.0f / k_scale : 1.0f;

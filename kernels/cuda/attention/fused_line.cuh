@@ -154,6 +154,9 @@ class Walk {
  public:
   Segment at;
 
+  // Of a CTA that has nothing but `only`.
+  __device__ __forceinline__ explicit Walk(const Segment& only) : at(only), begin_(INT32_MAX) {}
+
   // At the end of the share [begin, end) of the line, which is not empty. Collective of a warp.
   __device__ __forceinline__ Walk(const FusedArgs& a, const Line& line, const LineScratch& s,
                                   int32_t begin, int32_t end)

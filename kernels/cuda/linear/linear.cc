@@ -159,6 +159,7 @@ class LinearKernelsImpl : public LinearKernels {
       const ChainStep step{call, nullptr};
       return one_token_.Launch(std::span(&step, 1), stream);
     }
+    one_token_.Forget();
     const int32_t own = own_rows(*call.weight, call.input);
     if (call.rows <= own)
       return PrefersLt(call) ? many_rows_->Launch(call, stream) : LaunchStream(call, stream);
@@ -181,8 +182,16 @@ class LinearKernelsImpl : public LinearKernels {
   }
   Status LaunchChain(std::span<const ChainStep> steps, cudaStream_t stream) override {
     if (one_token_.Fits(steps)) return one_token_.Launch(steps, stream);
+    one_token_.Forget();
     return chains_.Launch(steps, stream);
   }
+
+  Result<TokenWords> OfferWords(const void* qkv, int64_t qkv_features, const void* row,
+                                int64_t row_features, cudaStream_t stream) override {
+    return one_token_.Offer(qkv, qkv_features, row, row_features, stream);
+  }
+  void WithdrawWords() override { one_token_.Withdraw(); }
+  void ForgetWords() override { one_token_.Forget(); }
 
   std::string Describe(const LinearCall& call) const override {
     const PackedWeight& w = *call.weight;

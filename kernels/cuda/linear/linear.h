@@ -30,6 +30,7 @@
 #include <string>
 
 #include "common/result.h"
+#include "kernels/cuda/token_words.h"
 
 namespace aisp::cuda {
 
@@ -161,6 +162,14 @@ class LinearKernels {
   virtual bool CanChain(std::span<const ChainStep> steps) const = 0;
   // As if each step (norm, layer) had been launched by itself. Only what CanChain accepts.
   virtual Status LaunchChain(std::span<const ChainStep> steps, cudaStream_t stream) = 0;
+  // For decode attention of one sequence, between the layers around it on the same stream: words (token_words.h) in which q, k and v
+  // come, if the launch before left them so, and in which its row is to be left beside `row` for the launch that reads it. Null
+  // pointers: nothing. Attention that is not launched after all calls WithdrawWords.
+  virtual Result<TokenWords> OfferWords(const void* qkv, int64_t qkv_features, const void* row,
+                                        int64_t row_features, cudaStream_t stream) = 0;
+  virtual void WithdrawWords() = 0;
+  // What launches have left as words may be out of date: something else has written since.
+  virtual void ForgetWords() = 0;
   // "wgmma bf16 tile 128x64 x 6 stages, 132 CTAs", "cublasLt bf16 algorithm 3 of 8, 1.2 MiB".
   virtual std::string Describe(const LinearCall& call) const = 0;
 };

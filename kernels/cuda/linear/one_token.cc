@@ -10,11 +10,12 @@
 namespace aisp::cuda {
 namespace {
 
-constexpr size_t kStateBytes = 256;
-constexpr size_t kSetBytes = size_t{2} * kTokenWords * sizeof(uint32_t);
+// The region: launches counted by each CTA, then the two sets of words.
+constexpr size_t kLaunchesBytes = 4096;
+constexpr size_t kSetsBytes = size_t{2} * kTokenSetWords * sizeof(uint32_t);
 // Shared memory of a CTA: of several layers so much that decode attention's fits beside it, of a single one so much that the next
 // launch's does.
-constexpr int kSharedOfChain = 176 << 10;
+constexpr int kSharedOfChain = 174 << 10;
 constexpr int kSharedOfOne = 112 << 10;
 constexpr int kLeastRing = 4;
 
@@ -122,6 +123,10 @@ Result<OneTokenStep> StepOf(const TensorMaps& maps, const ChainStep& from,
 Result<OneToken> OneToken::Create(int multiprocessors, bool overlap) {
   OneToken one;
   AISP_ASSIGN_OR_RETURN(one.maps_, TensorMaps::Find());
+  if (static_cast<size_t>(multiprocessors) > kLaunchesBytes / sizeof(uint32_t)) {
+    return Unimplemented("linear layers of one token on " + std::to_string(multiprocessors) +
+                         " multiprocessors");
+  }
   one.multiprocessors_ = multiprocessors;
   one.overlap_ = overlap;
   for (const WeightFormat format :
@@ -140,15 +145,18 @@ Result<OneToken> OneToken::Create(int multiprocessors, bool overlap) {
   return one;
 }
 
-size_t OneToken::region_bytes() const { return kStateBytes + kSetBytes; }
+size_t OneToken::region_bytes() const { return kLaunchesBytes + kSetsBytes; }
+
+uint32_t* OneToken::launches() const { return reinterpret_cast<uint32_t*>(region_); }
+uint32_t* OneToken::sets() const { return launches() + kLaunchesBytes / sizeof(uint32_t); }
 
 Status OneToken::SetRegion(void* memory, cudaStream_t stream) {
   region_ = static_cast<char*>(memory);
+  left_ = awaited_ = nullptr;
   AISP_RETURN_IF_ERROR(
-      FromCuda(cudaMemsetAsync(region_, 0, kStateBytes, stream), "clearing the workspace"));
+      FromCuda(cudaMemsetAsync(launches(), 0, kLaunchesBytes, stream), "clearing the workspace"));
   static_assert(kTokenNothing == 0xffffffffu);
-  return FromCuda(cudaMemsetAsync(region_ + kStateBytes, 0xff, kSetBytes, stream),
-                  "clearing the workspace");
+  return FromCuda(cudaMemsetAsync(sets(), 0xff, kSetsBytes, stream), "clearing the workspace");
 }
 
 bool OneToken::Fits(std::span<const ChainStep> steps) const {
@@ -165,7 +173,7 @@ bool OneToken::Fits(std::span<const ChainStep> steps) const {
     if (i > 0 && !Follows(steps[i - 1], steps[i])) return false;
     if (i > 0) words += WordsOf(steps[i]);
   }
-  return words <= kTokenWords && RingOf(steps, kernel) >= kLeastRing;
+  return words <= kTokenStepWords && RingOf(steps, kernel) >= kLeastRing;
 }
 
 bool OneToken::Fits(const LinearCall& call) const {
@@ -173,18 +181,60 @@ bool OneToken::Fits(const LinearCall& call) const {
   return Fits(std::span(&step, 1));
 }
 
-Status OneToken::Launch(std::span<const ChainStep> steps, cudaStream_t stream) const {
+Result<TokenWords> OneToken::Offer(const void* qkv, int64_t qkv_features, const void* row,
+                                   int64_t row_features, cudaStream_t stream) {
+  const auto fits = [](int64_t features) {
+    return features % 8 == 0 && features / 2 <= kTokenEdgeWords;
+  };
+  if (region_ == nullptr || !fits(qkv_features) || !fits(row_features)) return TokenWords{};
+  if (awaited_ != nullptr) {
+    // Nobody took the last row's words: a model whose layers do not go on so, and for which they would have to be emptied each time.
+    offers_ = false;
+    awaited_ = nullptr;
+    AISP_RETURN_IF_ERROR(
+        FromCuda(cudaMemsetAsync(sets(), 0xff, kSetsBytes, stream), "emptying words"));
+  }
+  if (!offers_) return TokenWords{};
+  if (left_ != qkv) {
+    if (std::find(wanted_.begin(), wanted_.end(), qkv) == wanted_.end()) {
+      wanted_[next_wanted_++ % wanted_.size()] = qkv;
+    }
+    return TokenWords{};
+  }
+  left_ = nullptr;
+  awaited_ = row;
+  awaited_features_ = row_features;
+  return TokenWords{sets(), launches()};
+}
+
+void OneToken::Withdraw() { awaited_ = nullptr; }
+void OneToken::Forget() { left_ = nullptr; }
+
+bool OneToken::Awaits(const LinearCall& first) const {
+  return awaited_ != nullptr && first.x == awaited_ && first.weight->k == awaited_features_;
+}
+
+bool OneToken::Leaves(const LinearCall& last) const {
+  return last.store == Store::kBf16 && last.weight->out_features() / 2 <= kTokenEdgeWords &&
+         std::find(wanted_.begin(), wanted_.end(), last.y) != wanted_.end();
+}
+
+Status OneToken::Launch(std::span<const ChainStep> steps, cudaStream_t stream) {
   const OneTokenKernel kernel = OneTokenKernelOf(steps[0].call.weight->format);
   OneTokenParams p;
-  int64_t words = 0;
+  int64_t words = kTokenStepsAt;
   for (size_t i = 0; i < steps.size(); ++i) {
     AISP_ASSIGN_OR_RETURN(p.steps[i], StepOf(maps_, steps[i], kernel));
-    p.steps[i].words = static_cast<int32_t>(words);
+    p.steps[i].words = i > 0 ? static_cast<int32_t>(words) : kTokenInputAt;
     if (i > 0) words += WordsOf(steps[i]);
   }
   p.x = static_cast<const __nv_bfloat16*>(steps[0].call.x);
-  p.ended = reinterpret_cast<unsigned long long*>(region_);
-  p.sets = reinterpret_cast<uint32_t*>(region_ + kStateBytes);
+  p.awaits = Awaits(steps.front().call);
+  p.leaves = Leaves(steps.back().call);
+  if (steps.size() > 1 || p.awaits || p.leaves) {
+    p.sets = sets();
+    p.launches = launches();
+  }
   p.count = static_cast<int32_t>(steps.size());
   p.ring = RingOf(steps, kernel);
   p.input_bytes = InputBytes(steps, kernel);
@@ -201,7 +251,12 @@ Status OneToken::Launch(std::span<const ChainStep> steps, cudaStream_t stream) c
   config.attrs = &early;
   config.numAttrs = overlap_ ? 1 : 0;
   void* arguments[] = {&p};
-  return FromCuda(cudaLaunchKernelExC(&config, kernel.function, arguments), "launching");
+  left_ = nullptr;
+  AISP_RETURN_IF_ERROR(
+      FromCuda(cudaLaunchKernelExC(&config, kernel.function, arguments), "launching"));
+  if (p.awaits) awaited_ = nullptr;
+  if (p.leaves) left_ = steps.back().call.y;
+  return {};
 }
 
 }  // namespace aisp::cuda

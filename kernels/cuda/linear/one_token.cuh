@@ -13,8 +13,9 @@
 // makes norm and rounding itself: a norm costs no further meeting. From a step's last product to the next one's first it
 // is one store and one load through L2.
 //
-// Words are used once a launch. There are two sets: a launch takes the one whose turn it is and empties the other, which the
-// launch before it used: whoever still reads there is done, since launches wait for each other (griddepcontrol.wait).
+// The first step's input may come as such words too, from attention in front, and the last step's outputs may be left as words for
+// attention behind: then no end of a launch is waited for. Words are used once a launch. There are two sets: a launch takes the
+// one whose turn it is and empties the other (token_words.h).
 //
 // Deadlock: in a launch of several steps CTAs wait for each other, so all must be resident at once; see chain.cuh, which has the
 // same rule: one such launch at a time on a device. In one of a single step nobody waits for anybody.
@@ -33,11 +34,15 @@
 
 namespace aisp::cuda {
 
-// Which of the two sets a launch takes: CTAs of all launches before it have been counted. Read when those are complete.
-__device__ __forceinline__ uint32_t TokenTurn(const OneTokenParams& p) {
-  uint64_t ended;
-  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(ended) : "l"(p.ended) : "memory");
-  return static_cast<uint32_t>(ended / gridDim.x % 2);
+// How many launches with words there were before this one. In front of the barrier behind which LetAttentionStart may count.
+__device__ __forceinline__ uint32_t TokenLaunches(const OneTokenParams& p) {
+  if (p.sets == nullptr) return 0;
+  uint32_t launches;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];"
+               : "=r"(launches)
+               : "l"(p.launches + blockIdx.x)
+               : "memory");
+  return launches;
 }
 
 // ---- the weight warp ----
@@ -165,7 +170,8 @@ __device__ __forceinline__ void MultiplyTile(const OneTokenShared<C>& shared,
 
 template <class C>
 __device__ __forceinline__ void MultiplyToken(const OneTokenShared<C>& shared,
-                                              const OneTokenParams& p, int warp, int lane) {
+                                              const OneTokenParams& p, uint32_t launches, int warp,
+                                              int lane) {
   const uint32_t input = shared.input + warp * p.input_bytes;
   uint32_t mine[8];  // NVFP4: whether a column is this lane's
 #pragma unroll
@@ -173,8 +179,8 @@ __device__ __forceinline__ void MultiplyToken(const OneTokenShared<C>& shared,
   TokenPlace place;
   TokenPlace slot;
   int norms = 0;
-  WaitForPreviousKernel();
-  const uint32_t* const set = p.sets + TokenTurn(p) * kTokenWords;
+  const uint32_t* const set = p.sets + launches % 2 * kTokenSetWords;
+  if (!p.awaits) WaitForPreviousKernel();
   for (int s = 0; s < p.count; ++s) {
     const OneTokenStep& step = p.steps[s];
     const TokenShare share(step.tiles);
@@ -183,7 +189,8 @@ __device__ __forceinline__ void MultiplyToken(const OneTokenShared<C>& shared,
       continue;
     }
     if (s == 0) {
-      FetchToken<C>(step, p.x, input, warp, lane);
+      FetchToken<C>(step, p.awaits ? static_cast<const void*>(set + step.words) : p.x, p.awaits,
+                    input, warp, lane);
     } else if (step.gain == nullptr) {
       FetchPairs<C>(step, set, input, warp, lane);
     } else {
@@ -237,30 +244,32 @@ __device__ __forceinline__ uint32_t PackToken(float low, float high) {
   return reinterpret_cast<const uint32_t&>(pair);
 }
 
-// `next`: where the next step's words of 16 bits begin, or null: y is what counts.
+// `next`: where the words of 16 bits begin that the next step reads, or, of the last step, attention behind; else null. y is stored
+// by the last step only.
 template <class C>
-__device__ __forceinline__ void StoreToken16(void* y, uint32_t* next, int32_t i, bool has,
-                                             float v) {
-  const float neighbour = __shfl_down_sync(0xffffffffu, v, 1);
-  const bool has_neighbour = __shfl_down_sync(0xffffffffu, has ? 1 : 0, 1) != 0;
+__device__ __forceinline__ void StoreToken16(void* y, uint32_t* next, bool last, int32_t i,
+                                             bool has, float v) {
+  const float below = __shfl_down_sync(0xffffffffu, v, 1);
+  const bool has_below = __shfl_down_sync(0xffffffffu, has ? 1 : 0, 1) != 0;
   if (!has) return;
-  if (next == nullptr) {
-    static_cast<__nv_bfloat16*>(y)[i] = __float2bfloat16(v);
-  } else if (i % 2 == 0) {
-    StoreWord(next + i / 2, PackToken<C>(v, has_neighbour ? neighbour : 0.0f));
+  if (next != nullptr && i % 2 == 0) {
+    const float pair = has_below ? below : 0.0f;
+    const __nv_bfloat162 out = __floats2bfloat162_rn(v, pair);
+    StoreWord(next + i / 2, last ? reinterpret_cast<const uint32_t&>(out) : PackToken<C>(v, pair));
   }
+  if (last) static_cast<__nv_bfloat16*>(y)[i] = __float2bfloat16(v);
 }
 
 template <class C>
-__device__ __forceinline__ void StoreTokenRow(const OneTokenStep& step, uint32_t* next,
+__device__ __forceinline__ void StoreTokenRow(const OneTokenStep& step, uint32_t* next, bool last,
                                               const TokenRow& r, int32_t tile, int lane, float v) {
   if (step.store == Store::kSiluMulBf16) {
     // Rows 0 to 7 of a tile are gates, 8 to 15 ups.
     const float up = __shfl_down_sync(0xffffffffu, v, 8);
     const bool has = __shfl_down_sync(0xffffffffu, r.has ? 1 : 0, 8) != 0 && lane < 8;
-    StoreToken16<C>(step.y, next, tile * 8 + lane, has, v / (1.0f + __expf(-v)) * up);
+    StoreToken16<C>(step.y, next, last, tile * 8 + lane, has, v / (1.0f + __expf(-v)) * up);
   } else if (step.store == Store::kBf16) {
-    StoreToken16<C>(step.y, next, r.row, r.has, v);
+    StoreToken16<C>(step.y, next, last, r.row, r.has, v);
   } else if (r.has) {
     static_cast<float*>(step.y)[r.row] = v + r.old;
     if (next != nullptr) StoreWord(next + r.row, __float_as_uint(v + r.old));
@@ -291,24 +300,39 @@ __device__ __forceinline__ void PrefetchTokenRows(const OneTokenParams& p, int l
   }
 }
 
-template <class C>
-__device__ __forceinline__ void FinishToken(const OneTokenShared<C>& shared,
-                                            const OneTokenParams& p, int lane) {
-  TokenPlace slot;
-  int norms = 0;
-  PrefetchTokenRows<C>(p, lane);
+// Before the last step: lets the next kernel start, which may be attention that polls the last step's words. Until then the kernel
+// before is complete, this launch is counted, the other set is empty, and all that is stored here but the last step's outputs
+// can be seen everywhere.
+__device__ __forceinline__ void LetAttentionStart(const OneTokenParams& p, uint32_t launches,
+                                                  int lane) {
   WaitForPreviousKernel();
-  const uint32_t turn = TokenTurn(p);
-  uint32_t* const set = p.sets + turn * kTokenWords;
-  auto* const other = reinterpret_cast<uint4*>(p.sets + (turn ^ 1) * kTokenWords);
-  for (int i = static_cast<int>(blockIdx.x) * 32 + lane; i < kTokenWords / 4;
+  auto* const other = reinterpret_cast<uint4*>(p.sets + (launches + 1) % 2 * kTokenSetWords);
+  for (int i = static_cast<int>(blockIdx.x) * 32 + lane; i < kTokenSetWords / 4;
        i += static_cast<int>(gridDim.x) * 32) {
     other[i] = make_uint4(kTokenNothing, kTokenNothing, kTokenNothing, kTokenNothing);
   }
+  if (lane == 0) p.launches[blockIdx.x] = launches + 1;
+  __threadfence();
+  __syncwarp();
+  AllowNextKernel();
+}
+
+template <class C>
+__device__ __forceinline__ void FinishToken(const OneTokenShared<C>& shared,
+                                            const OneTokenParams& p, uint32_t launches, int lane) {
+  TokenPlace slot;
+  int norms = 0;
+  PrefetchTokenRows<C>(p, lane);
+  if (!p.awaits) WaitForPreviousKernel();
+  uint32_t* const set = p.sets + launches % 2 * kTokenSetWords;
   for (int s = 0; s < p.count; ++s) {
     const OneTokenStep& step = p.steps[s];
     const TokenShare share(step.tiles);
-    uint32_t* const next = s + 1 < p.count ? set + p.steps[s + 1].words : nullptr;
+    const bool last = s + 1 == p.count;
+    uint32_t* const next = !last      ? set + p.steps[s + 1].words
+                           : p.leaves ? set + kTokenOutputAt
+                                      : nullptr;
+    if (last && p.sets != nullptr) LetAttentionStart(p, launches, lane);
     const int odd = norms % 2;
     if (step.gain != nullptr) ++norms;
     float norm = 1.0f;
@@ -332,7 +356,7 @@ __device__ __forceinline__ void FinishToken(const OneTokenShared<C>& shared,
       }
       BarrierArrive(shared.Taken(slot.at));  // of each lane
       slot.Advance(C::kSlots);
-      StoreTokenRow<C>(step, next, row, tile, lane, sum * (row.scale * norm) + row.bias);
+      StoreTokenRow<C>(step, next, last, row, tile, lane, sum * (row.scale * norm) + row.bias);
       row = ahead;
     }
   }
@@ -353,20 +377,18 @@ __global__ void __maxnreg__(C::kRegisters) OneTokenChain(const __grid_constant__
     }
     BarrierInitFence();
   }
+  const uint32_t launches = TokenLaunches(p);
   __syncthreads();
-  AllowNextKernel();
+  if (p.sets == nullptr) AllowNextKernel();
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (warp < C::kWarps) {
-    MultiplyToken(shared, p, warp, lane);
+    MultiplyToken(shared, p, launches, warp, lane);
   } else if (warp == C::kWarps) {
     if (lane == 0) BringTokenWeights(shared, p);
   } else {
-    FinishToken(shared, p, lane);
+    FinishToken(shared, p, launches, lane);
   }
-  // Nothing waits for this but the launches that come later; an atomic with a result would hold up the end of this one.
-  __syncthreads();
-  if (threadIdx.x == 0) atomicAdd(p.ended, 1ull);
 }
 
 }  // namespace aisp::cuda

@@ -100,14 +100,14 @@ __device__ __forceinline__ void AwaitSome(const OneTokenStep& step, const void* 
   __syncwarp();
 }
 
-// `take(i, vector, beside)` for all vectors of kElements elements of the warp's part, kBatch loads in flight. Where kAwait is set,
+// `take(i, vector, beside)` for all vectors of kElements elements of the warp's part, kBatch loads in flight. With `await`
 // `vector` has no empty word; it is zero beyond K. `beside(k, there)` is called before anything is waited for.
-template <class C, int kElements, int kBatch, bool kAwait, class Beside, class Take>
+template <class C, int kElements, int kBatch, class Beside, class Take>
 __device__ __forceinline__ void ForVectors(const OneTokenStep& step, const void* from,
-                                           int32_t element_bytes, int warp, int lane,
+                                           int32_t element_bytes, bool await, int warp, int lane,
                                            const Beside& beside, const Take& take) {
   const int32_t count = step.stages * C::kBlockK;
-  if constexpr (kAwait) AwaitSome<C, kElements>(step, from, element_bytes, warp, lane);
+  if (await) AwaitSome<C, kElements>(step, from, element_bytes, warp, lane);
   for (int32_t first = lane * kElements; first < count; first += 32 * kElements * kBatch) {
     uint4 v[kBatch];
     const void* at[kBatch];
@@ -122,7 +122,7 @@ __device__ __forceinline__ void ForVectors(const OneTokenStep& step, const void*
       v[b] = make_uint4(0, 0, 0, 0);
       if (there) v[b] = LoadRelaxed(at[b]);
     }
-    if constexpr (kAwait) {
+    if (await) {
       // All that is missing is asked for at once, or each would cost a round trip of its own.
 #ifdef AISP_CHAIN_SPIN_LIMIT
       int64_t spins = 0;
@@ -162,12 +162,12 @@ __device__ __forceinline__ void PutEight(uint32_t input, int32_t i, const uint4&
   }
 }
 
-// The first step's input: bf16, complete.
+// The first step's input: bf16, complete, or words with `await`.
 template <class C>
-__device__ __forceinline__ void FetchToken(const OneTokenStep& step, const __nv_bfloat16* x,
+__device__ __forceinline__ void FetchToken(const OneTokenStep& step, const void* x, bool await,
                                            uint32_t input, int warp, int lane) {
-  ForVectors<C, 8, C::kPairBatch, false>(
-      step, x, 2, warp, lane, [](int32_t, bool) { return 0; },
+  ForVectors<C, 8, C::kPairBatch>(
+      step, x, 2, await, warp, lane, [](int32_t, bool) { return 0; },
       [&](int32_t i, const uint4& v, int) { PutEight<C>(input, i, v, WideBf16); });
   __syncwarp();
 }
@@ -176,8 +176,8 @@ __device__ __forceinline__ void FetchToken(const OneTokenStep& step, const __nv_
 template <class C>
 __device__ __forceinline__ void FetchPairs(const OneTokenStep& step, const uint32_t* set,
                                            uint32_t input, int warp, int lane) {
-  ForVectors<C, 8, C::kPairBatch, true>(
-      step, set + step.words, 2, warp, lane, [](int32_t, bool) { return 0; },
+  ForVectors<C, 8, C::kPairBatch>(
+      step, set + step.words, 2, true, warp, lane, [](int32_t, bool) { return 0; },
       [&](int32_t i, const uint4& v, int) { PutEight<C>(input, i, v, WidePair<C>); });
   __syncwarp();
 }
@@ -188,8 +188,8 @@ __device__ __forceinline__ void FetchResidual(const OneTokenStep& step, const ui
                                               uint32_t input, uint32_t squares, int warp,
                                               int lane) {
   float sum = 0.0f;
-  ForVectors<C, 4, C::kResidualBatch, true>(
-      step, set + step.words, 4, warp, lane,
+  ForVectors<C, 4, C::kResidualBatch>(
+      step, set + step.words, 4, true, warp, lane,
       [&](int32_t k, bool there) {
         return there ? __ldg(reinterpret_cast<const float4*>(step.gain + k))
                      : make_float4(0.0f, 0.0f, 0.0f, 0.0f);

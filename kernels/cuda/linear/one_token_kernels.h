@@ -10,13 +10,12 @@
 
 #include "kernels/cuda/linear/linear.h"
 #include "kernels/cuda/linear/stream_kernels.h"
+#include "kernels/cuda/token_words.h"
 
 namespace aisp::cuda {
 
 // Rows of the weight that are finished together.
 constexpr int kTokenRows = 16;
-// Words in which the outputs of one step wait for the next, in each of the two sets of a region.
-constexpr int kTokenWords = 32 << 10;
 
 struct OneTokenStep {
   CUtensorMap weight;             // a box: 16 rows of a stage of K
@@ -31,7 +30,8 @@ struct OneTokenStep {
   int32_t tiles = 0;   // of kTokenRows rows
   int32_t stages = 0;  // along K
   int32_t scale_columns = 0;
-  // Where in a set the input's words lie (the first step reads x): k words of f32 with a norm in front, else k / 2 pairs of 16 bits.
+  // Where in a set the input's words lie: k words of f32 with a norm in front, else k / 2 pairs of 16 bits,
+  // of bf16 for the first step.
   int32_t words = 0;
   Store store = Store::kBf16;
 };
@@ -39,16 +39,15 @@ struct OneTokenStep {
 struct OneTokenParams {
   OneTokenStep steps[kMaxChainSteps];
   const __nv_bfloat16* x = nullptr;  // [k of the first step]
-  // Two sets of kTokenWords words. Launches take them in turn; when one begins, its own holds kTokenNothing everywhere.
+  // Two sets of kTokenSetWords words (token_words.h); null for a launch that uses none: a single step that neither awaits nor leaves.
   uint32_t* sets = nullptr;
-  unsigned long long* ended = nullptr;  // CTAs of all launches so far
+  uint32_t* launches = nullptr;  // [CTA], with `sets`
+  bool awaits = false;           // x comes as words
+  bool leaves = false;           // the last step's outputs are left as words beside y; Store::kBf16
   int32_t count = 0;
   int32_t ring = 0;         // stages in shared memory
   int32_t input_bytes = 0;  // of the token in shared memory, for each consumer warp
 };
-
-// No output has these bits: what arithmetic and conversions make of a NaN is 0x7fffffff or 0x7fff.
-constexpr uint32_t kTokenNothing = 0xffffffffu;
 
 struct OneTokenKernel {
   const void* function = nullptr;  // (OneTokenParams)

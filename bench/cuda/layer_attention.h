@@ -1,0 +1,39 @@
+// Decode attention in front of a layer's chain, as the engine runs it: random keys and values of `rows` sequences for each layer, one
+// launch a layer, and, for one sequence, words between it and the layers. Host code; one thread.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "kernels/cuda/attention/attention.h"
+#include "kernels/cuda/linear/linear.h"
+
+namespace aisp::cuda {
+
+class LayerAttention {
+ public:
+  // Heads of 128 on `kv_heads`; every sequence has `context` keys, the step's own included.
+  LayerAttention(int32_t heads, int32_t kv_heads, int32_t context, int32_t rows, int layers,
+                 cudaStream_t stream);
+
+  // From qkv [rows, (heads + 2 kv_heads) * 128] to out [rows, heads * 128], both bf16.
+  void Run(int layer, void* qkv, void* out, LinearKernels& kernels, cudaStream_t stream) const;
+
+ private:
+  AttentionConfig config_;
+  std::unique_ptr<Attention> attention_;
+  RowSpan* spans_ = nullptr;
+  int32_t* tables_ = nullptr;
+  int32_t* positions_ = nullptr;
+  int32_t* slots_ = nullptr;
+  float* cos_sin_ = nullptr;
+  char* pool_ = nullptr;
+  char* workspace_ = nullptr;
+  int64_t blocks_ = 0;  // of a layer
+  size_t layer_bytes_ = 0;
+  int32_t rows_ = 0;
+};
+
+}  // namespace aisp::cuda

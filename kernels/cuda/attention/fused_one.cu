@@ -1,0 +1,242 @@
+// Decode attention in one launch, of one sequence: what it takes is latency, so that the parts of an item are added up by all
+// CTAs that have some.
+//
+// Every KV head has the same number of CTAs, each a run of its keys. What a CTA has of its rows it leaves in `partials`, as the kernel
+// for many sequences does (fused.cu), and then adds up a slice: some elements of one row, from all CTAs of the head. No CTA
+// waits before it has left its parts, and all are resident: there are no more than multiprocessors (times three).
+//
+// Between layers of one token (linear/one_token.cuh) q, k and v come as words and the row is left as words (token_words.h). Then the
+// wait for the kernel before is at the end: what it was for is polled, and that kernel has not let this one start before the
+// attention in front of it was complete, so the partials are empty. What fused.cu's head says of pool, tables and positions
+// holds here too.
+#include "kernels/cuda/attention/fused.cuh"
+#include "kernels/cuda/attention/fused_parts.cuh"
+#include "kernels/cuda/attention/fused_worker.cuh"
+
+namespace aisp::cuda {
+namespace fused {
+namespace {
+
+// Slices of a row at most, for each of which a part's {maximum, sum} lies there: whoever reads a place empties it.
+constexpr int kMaxSlices = kFusedSlicesPerRow;
+
+template <int kDim>
+struct PartsInSlices {
+  static constexpr int kChunks = kDim / 4;  // of a row, four elements each
+
+  const FusedArgs& a;
+  uint32_t* left;
+  int32_t parts;   // CTAs of a head that have keys
+  int32_t stride;  // CTAs of a head
+  int32_t slices;  // of a row: a power of two
+
+  __device__ __forceinline__ float4* Values(int32_t cta, int row) const {
+    return reinterpret_cast<float4*>(a.partials +
+                                     (static_cast<int64_t>(cta) * a.group + row) * kDim);
+  }
+  __device__ __forceinline__ float2* Norms(int32_t cta, int row) const {
+    float* const all = a.partials + static_cast<int64_t>(gridDim.x) * a.group * kDim;
+    return reinterpret_cast<float2*>(all) +
+           (static_cast<int64_t>(cta) * a.group + row) * kMaxSlices;
+  }
+
+  template <bool kFp8>
+  __device__ __forceinline__ void Take(const Segment& at, int row, int chunk, const Piece& piece) {
+    if (parts == 1) {
+      StoreRow<kDim, kFp8>(a, at, row, chunk, piece, left);
+      return;
+    }
+    const auto cta = static_cast<int32_t>(blockIdx.x);
+    StorePart(Values(cta, row) + chunk, piece.o);
+    if (chunk < slices) StorePart(Norms(cta, row) + chunk, make_float2(piece.m, piece.l));
+  }
+
+  // This CTA's slices, by all its threads; `scratch` is of the CTA.
+  template <bool kFp8>
+  __device__ __forceinline__ void AddUp(const Segment& at, void* scratch) const {
+    if (parts == 1) return;
+    const int32_t first = static_cast<int32_t>(blockIdx.x) / stride * stride;
+    for (int32_t slice = static_cast<int32_t>(blockIdx.x) - first; slice < a.group * slices;
+         slice += parts) {
+      AddSlice<kFp8>(at, first, slice / slices, slice % slices, scratch);
+    }
+  }
+
+  template <bool kFp8>
+  __device__ __forceinline__ void AddSlice(const Segment& at, int32_t first, int row, int slice,
+                                           void* scratch) const {
+    const int chunks = kChunks / slices;
+    const int thread = static_cast<int>(threadIdx.x);
+    const int chunk = slice * chunks + thread % chunks;
+    Piece mine = Gather(first, row, slice, chunk, thread / chunks, kThreads / chunks);
+    // The warp's: lanes with the same chunk are so many apart.
+    float top = mine.m;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, step));
+    if (top > -INFINITY) mine.Scale(top);
+    for (int step = chunks; step < 32; step *= 2) {
+      mine.l += __shfl_xor_sync(~0u, mine.l, step);
+      mine.o.x += __shfl_xor_sync(~0u, mine.o.x, step);
+      mine.o.y += __shfl_xor_sync(~0u, mine.o.y, step);
+      mine.o.z += __shfl_xor_sync(~0u, mine.o.z, step);
+      mine.o.w += __shfl_xor_sync(~0u, mine.o.w, step);
+    }
+    auto* const warps = static_cast<Piece*>(scratch);
+    if (thread % 32 < chunks) warps[thread / 32 * chunks + thread % 32] = mine;
+    __syncthreads();
+    // Everybody has seen what it waited for.
+    Empty(first, row, slice, chunk, thread / chunks, kThreads / chunks);
+    if (thread < chunks) {
+      Piece sum;
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w) sum.m = fmaxf(sum.m, warps[w * chunks + thread].m);
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w) {
+        const Piece& more = warps[w * chunks + thread];
+        if (more.m == -INFINITY) continue;  // had no part
+        const float factor = ptx::Exp2(more.m - sum.m);
+        sum.l += more.l * factor;
+        sum.Add(more.o, factor);
+      }
+      StoreRow<kDim, kFp8>(a, at, row, chunk, sum, left);
+    }
+    __syncthreads();
+  }
+
+  // Parts begin, begin + step, ... of a chunk, as they come.
+  __device__ __forceinline__ Piece Gather(int32_t first, int row, int slice, int chunk, int begin,
+                                          int step) const {
+    Piece sum;
+#pragma unroll 1
+    for (int32_t part = begin; part < parts; part += step) {
+      float4 o = {};
+      float2 norm = {};
+      WaitLimit limit;
+      do {
+        LoadPart(true, Values(first + part, row) + chunk, o);
+        LoadPart(true, Norms(first + part, row) + slice, norm);
+        limit.Count();
+      } while (max(Emptiest(o), Emptiest(norm)) == ~0u);
+      const float top = fmaxf(sum.m, norm.x);
+      const float factor = ptx::Exp2(norm.x - top);
+      sum.Scale(top);
+      sum.l += norm.y * factor;
+      sum.Add(o, factor);
+    }
+    return sum;
+  }
+
+  __device__ __forceinline__ void Empty(int32_t first, int row, int slice, int chunk, int begin,
+                                        int step) const {
+    const float nothing = __uint_as_float(~0u);
+#pragma unroll 1
+    for (int32_t part = begin; part < parts; part += step) {
+      Values(first + part, row)[chunk] = make_float4(nothing, nothing, nothing, nothing);
+      if (chunk % (kChunks / slices) == 0) {
+        Norms(first + part, row)[slice] = make_float2(nothing, nothing);
+      }
+    }
+  }
+};
+
+// A row of padding is waited for as well.
+__device__ __forceinline__ void LeaveZeros(int32_t elements, uint32_t* left) {
+  for (auto i = static_cast<int32_t>(blockIdx.x * kThreads + threadIdx.x); i < elements / 4;
+       i += static_cast<int32_t>(gridDim.x) * kThreads) {
+    LeaveWords(left + 2 * i, make_uint2(0, 0));
+  }
+}
+
+// Of the CTA's head, a run of steps.
+template <int kStepKeys>
+__device__ __forceinline__ Segment ShareOf(const FusedArgs& a, int32_t stride, int32_t* parts) {
+  Segment at;
+  const int2 steps = StepsOf<kStepKeys>(a, 0, at.span);
+  const int32_t share = max(kWarps, (steps.y + stride - 1) / stride);
+  *parts = (steps.y + share - 1) / share;
+  at.seq = 0;
+  at.head = static_cast<int32_t>(blockIdx.x) / stride;
+  at.first = steps.x;
+  at.count = steps.y;
+  at.place = 0;
+  at.lo = static_cast<int32_t>(blockIdx.x) % stride * share;
+  at.hi = min(at.lo + share, at.count);
+  return at;
+}
+
+// As many rows of a row's slices as there are CTAs, at most.
+__device__ __forceinline__ int32_t SlicesOf(int32_t parts, int32_t group) {
+  int32_t slices = 1;
+  while (slices < kMaxSlices && 2 * slices * group <= parts) slices *= 2;
+  return slices;
+}
+
+// The registers leave room for the next kernel's CTA on each of a multiprocessor's four parts.
+template <int kDim, bool kFp8, int kRowTiles>
+__global__ void __maxnreg__(kRowTiles == 1 ? 152 : 232)
+    OneSequenceKernel(const __grid_constant__ FusedArgs a) {
+  using S = Shape<kDim, kFp8, kRowTiles>;
+  using Parts = PartsInSlices<kDim>;
+  extern __shared__ __align__(1024) uint8_t ring[];
+  __shared__ MergeScratch merge;
+  __shared__ __align__(16) QueryRows<kDim, kRowTiles> rows;
+  __shared__ __align__(16) uint8_t walks[kWarps][sizeof(Walk<S::kStepKeys>)];
+  ptx::LetSuccessorStart();
+  const auto* qkv = static_cast<const __nv_bfloat16*>(a.qkv);
+  uint32_t* left = nullptr;
+  if (a.words.sets != nullptr) {
+    // The next launch of layers is counted when this one is complete.
+    const uint32_t launches = *static_cast<const volatile uint32_t*>(a.words.launches);
+    left = a.words.sets + launches % 2 * kTokenSetWords + kTokenInputAt;
+    qkv = reinterpret_cast<const __nv_bfloat16*>(
+        a.words.sets + (launches + 1) % 2 * kTokenSetWords + kTokenOutputAt);
+  }
+  const bool handed = left != nullptr;
+  const int32_t stride = static_cast<int32_t>(gridDim.x) / a.num_kv_heads;
+  int32_t parts;
+  const Segment at = ShareOf<S::kStepKeys>(a, stride, &parts);
+  if (at.lo < at.hi) {
+    const Walk<S::kStepKeys> walk(at);
+    auto* feed_walk = reinterpret_cast<Walk<S::kStepKeys>*>(walks[threadIdx.x / 32]);
+    *feed_walk = walk;  // all lanes the same
+    __syncwarp();
+    Feed<S> feed(a, *feed_walk);
+    Parts in_slices{a, left, parts, stride, SlicesOf(parts, a.group)};
+    Worker<kDim, kFp8, kRowTiles, true, Parts> worker{a,   ring,   merge, in_slices,
+                                                      qkv, handed, &rows};
+    worker.Work(walk, feed);
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    __syncthreads();
+    in_slices.template AddUp<kFp8>(at, ring);
+  } else if (handed && at.count == 0) {
+    LeaveZeros(a.num_heads * kDim, left);
+  }
+  ptx::WaitForPredecessor();
+}
+
+using Kernel = void (*)(FusedArgs);
+
+Kernel Find(int32_t head_dim, bool fp8, int32_t group) {
+  if (group < 1 || group > 16) return nullptr;
+  const bool wide = group > 8;
+  if (head_dim == 128 && !fp8)
+    return wide ? OneSequenceKernel<128, false, 2> : OneSequenceKernel<128, false, 1>;
+  if (head_dim == 128 && fp8)
+    return wide ? OneSequenceKernel<128, true, 2> : OneSequenceKernel<128, true, 1>;
+#ifndef AISP_FUSED_ONLY_128
+  if (head_dim == 64 && !fp8)
+    return wide ? OneSequenceKernel<64, false, 2> : OneSequenceKernel<64, false, 1>;
+  if (head_dim == 64 && fp8)
+    return wide ? OneSequenceKernel<64, true, 2> : OneSequenceKernel<64, true, 1>;
+#endif
+  return nullptr;
+}
+
+}  // namespace
+}  // namespace fused
+
+const void* OneSequenceKernelOf(int32_t head_dim, bool fp8, int32_t group) {
+  return reinterpret_cast<const void*>(fused::Find(head_dim, fp8, group));
+}
+
+}  // namespace aisp::cuda

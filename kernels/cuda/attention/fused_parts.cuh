@@ -1,0 +1,88 @@
+// Decode attention in one launch: the places in which CTAs leave parts of an item for each other (fused.cuh), and the words
+// between it and the layers around it (token_words.h).
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/token_words.h"
+
+namespace aisp::cuda::fused {
+
+__device__ __forceinline__ uint32_t NotEmpty(uint32_t bits) {
+  return bits == 0xffffffffu ? 0x7fffffffu : bits;
+}
+__device__ __forceinline__ void StorePart(float4* to, float4 v) {
+  asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to),
+               "r"(NotEmpty(__float_as_uint(v.x))), "r"(NotEmpty(__float_as_uint(v.y))),
+               "r"(NotEmpty(__float_as_uint(v.z))), "r"(NotEmpty(__float_as_uint(v.w)))
+               : "memory");
+}
+__device__ __forceinline__ void StorePart(float2* to, float2 v) {
+  asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1, %2};" ::"l"(to),
+               "r"(NotEmpty(__float_as_uint(v.x))), "r"(NotEmpty(__float_as_uint(v.y)))
+               : "memory");
+}
+// If `there`; else `v` stays as it is.
+__device__ __forceinline__ void LoadPart(bool there, const float4* from, float4& v) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n"
+      "@p ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];\n}"
+      : "+f"(v.x), "+f"(v.y), "+f"(v.z), "+f"(v.w)
+      : "l"(from), "r"(static_cast<int>(there))
+      : "memory");
+}
+__device__ __forceinline__ void LoadPart(bool there, const float2* from, float2& v) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\n"
+      "@p ld.relaxed.gpu.global.v2.f32 {%0, %1}, [%2];\n}"
+      : "+f"(v.x), "+f"(v.y)
+      : "l"(from), "r"(static_cast<int>(there))
+      : "memory");
+}
+// All ones if a word is empty.
+__device__ __forceinline__ uint32_t Emptiest(float2 v) {
+  return max(__float_as_uint(v.x), __float_as_uint(v.y));
+}
+__device__ __forceinline__ uint32_t Emptiest(float4 v) {
+  return max(max(__float_as_uint(v.x), __float_as_uint(v.y)),
+             max(__float_as_uint(v.z), __float_as_uint(v.w)));
+}
+
+// Makes a wait that would never end a failed launch, where a build asks for it.
+struct WaitLimit {
+#ifdef AISP_ATTENTION_WAIT_LIMIT
+  int32_t left = 1 << 22;
+  __device__ __forceinline__ void Count() {
+    if (--left == 0) __trap();
+  }
+#else
+  __device__ __forceinline__ void Count() {}
+#endif
+};
+
+// Words that another kernel may be about to write.
+__device__ __forceinline__ uint32_t LoadWord(const void* from) {
+  uint32_t word;
+  asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
+  return word;
+}
+__device__ __forceinline__ uint4 LoadWords4(const void* from) {
+  uint4 v;
+  asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from)
+               : "memory");
+  return v;
+}
+__device__ __forceinline__ bool HasNothing(const uint4& v) {
+  return v.x == kTokenNothing || v.y == kTokenNothing || v.z == kTokenNothing ||
+         v.w == kTokenNothing;
+}
+__device__ __forceinline__ void LeaveWords(uint32_t* to, uint2 words) {
+  asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(words.x), "r"(words.y)
+               : "memory");
+}
+
+}  // namespace aisp::cuda::fused

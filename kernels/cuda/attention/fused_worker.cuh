@@ -1,0 +1,238 @@
+// Decode attention in one launch, what the warps of a CTA do: each goes through its steps of an item, then they add up what they have.
+#pragma once
+
+#include "kernels/cuda/attention/fused_core.cuh"
+
+namespace aisp::cuda::fused {
+
+struct MergeScratch {
+  float2 norms[kWarps][16];  // {m, l} of a warp's rows
+  uint32_t at[kWarps];       // where its result lies in the ring
+};
+
+__device__ __forceinline__ float VScale(const FusedArgs& a) {
+  return a.device_scales != nullptr ? a.device_scales[1] : a.v_scale;
+}
+
+// A row's four elements, relative to `m`.
+struct Piece {
+  float m = -INFINITY;
+  float l = 0.0f;
+  float4 o = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+
+  // Makes it relative to `top`, which is not below m and finite.
+  __device__ __forceinline__ void Scale(float top) {
+    const float factor = ptx::Exp2(m - top);
+    m = top;
+    l *= factor;
+    o = make_float4(o.x * factor, o.y * factor, o.z * factor, o.w * factor);
+  }
+  __device__ __forceinline__ void Add(const float4& more, float factor) {
+    o.x += more.x * factor;
+    o.y += more.y * factor;
+    o.z += more.z * factor;
+    o.w += more.w * factor;
+  }
+};
+
+// Four elements of an item's row, all keys added up: to `out`, and where `left` is not null as words beside it.
+template <int kDim, bool kFp8>
+__device__ __forceinline__ void StoreRow(const FusedArgs& a, const Segment& at, int group_row,
+                                         int chunk, const Piece& piece, uint32_t* left) {
+  const float inverse = __fdividef(kFp8 ? VScale(a) : 1.0f, piece.l);
+  const int64_t to = at.span.row_begin * a.out_row_stride +
+                     static_cast<int64_t>(at.head * a.group + group_row) * kDim + 4 * chunk;
+  const float4 v = make_float4(piece.o.x * inverse, piece.o.y * inverse, piece.o.z * inverse,
+                               piece.o.w * inverse);
+  if (a.out_is_f32) {
+    *reinterpret_cast<float4*>(static_cast<float*>(a.out) + to) = v;
+    return;
+  }
+  const uint2 packed = make_uint2(ptx::Pack2<false>(v.x, v.y), ptx::Pack2<false>(v.z, v.w));
+  if (left != nullptr) LeaveWords(left + to / 2, packed);
+  *reinterpret_cast<uint2*>(static_cast<__nv_bfloat16*>(a.out) + to) = packed;
+}
+
+// What the warps of a CTA do together. Kernel: what becomes of an item's rows, or of parts of them:
+//   void Take<kFp8>(const Segment&, int group_row, int chunk, const Piece&): four elements, kDim / 4 threads for a row.
+template <int kDim, bool kFp8, int kRowTiles, bool kOne, class Kernel>
+struct Worker {
+  using C = Core<kDim, kFp8, kRowTiles, kOne>;
+  using S = typename C::S;
+  static constexpr int kLanesPerRow = kDim / 4;  // in a merge: a thread has four elements
+  static constexpr int kRowsAtOnce = kThreads / kLanesPerRow;
+
+  const FusedArgs& a;
+  uint8_t* ring;  // of the CTA
+  MergeScratch& merge;
+  Kernel& kernel;
+  // kOne; see Core.
+  const __nv_bfloat16* qkv = nullptr;
+  bool await = false;
+  QueryRows<kDim, kRowTiles>* rows = nullptr;
+
+  // Where a warp's element {row, dim} lies in its result.
+  static __device__ __forceinline__ int ResultAt(int row, int dim) {
+    return row * kDim + (dim ^ ((row >> 1 & 3) << 3));
+  }
+
+  __device__ __forceinline__ void Work(Walk<S::kStepKeys> walk, Feed<S>& feed) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    uint8_t* mine = ring + warp * kUnits * kUnitBytes;
+    const uint32_t slots = ptx::SharedAddress(mine);
+    uint32_t slot = 0;
+    const auto next_slot = [&] { slot = slot == kUnits - 1 ? 0 : slot + 1; };
+    int owed = kUnits;  // free slots that nothing is on its way to
+    C core{a, lane, a.scale_log2, qkv, await, rows};
+    do {
+#pragma unroll 1
+      for (; owed > 0; --owed) {
+        feed.Copy(slots + slot * kUnitBytes);
+        next_slot();
+      }
+      const Segment& at = walk.at;
+      const int32_t top = walk.Top();
+      const bool owns_last = top == at.count - 1;
+      const auto angles = core.LoadAngles(at);
+      if (!(kOne && await)) ptx::WaitForPredecessor();  // the first time
+      const NewKey fresh = Prepare(core, at, angles, owns_last);
+      const int32_t low = a.window > 0 ? max(0, at.span.context_len - a.window) : 0;
+      uint32_t p[C::kKeyTiles][kRowTiles][2];
+      bool values = false;
+#pragma unroll 1
+      for (int32_t j = top; j >= at.lo;) {
+        const int32_t key0 = (at.first + j) * S::kStepKeys;
+        uint32_t x[8][4];
+        asm volatile("cp.async.wait_group %0;" ::"n"(kUnits - 1) : "memory");
+        __syncwarp();
+        if (owns_last && j == top) {
+          const uint32_t pairs[2] = {values ? fresh.v[0] : fresh.k[0],
+                                     values ? fresh.v[1] : fresh.k[1]};
+          core.Patch(mine + slot * kUnitBytes,
+                     static_cast<uint32_t>(at.span.context_len - 1 - key0), pairs);
+        }
+        if (values) {
+          core.template LoadUnit<true>(slots + slot * kUnitBytes, x);
+        } else {
+          core.template LoadUnit<false>(slots + slot * kUnitBytes, x);
+        }
+        __syncwarp();
+        if (values && j - kWarps < at.lo) {
+          owed = 1;  // the last values' place is the result's
+        } else {
+          feed.Copy(slots + slot * kUnitBytes);
+          next_slot();
+        }
+        if (values) {
+          core.Values(x, p);
+          j -= kWarps;
+        } else {
+          float s[C::kKeyTiles][kRowTiles][4];
+          core.Scores(x, s);
+          if (key0 < low || key0 + S::kStepKeys > at.span.context_len)
+            core.Mask(key0, low, at.span.context_len, s);
+          core.Softmax(s, p);
+        }
+        values = !values;
+      }
+      Finish(core, at, reinterpret_cast<float*>(mine + slot * kUnitBytes), owed > 0);
+    } while (walk.Next(a));
+  }
+
+  // An item's query rows and, by the warp that has its last step, its new key.
+  __device__ __forceinline__ NewKey Prepare(C& core, const Segment& at,
+                                            const typename C::Angles& angles, bool owns_last) {
+    const float k_scale = a.device_scales != nullptr ? a.device_scales[0] : a.k_scale;
+    const float v_scale = VScale(a);
+    core.score_scale = a.scale_log2 * (kFp8 ? k_scale : 1.0f);
+    NewKey fresh{};
+    if constexpr (kOne) {
+      if (owns_last) fresh = core.Append(at, angles, k_scale, v_scale);
+      // By a warp that has not the new key to wait for.
+      if (static_cast<int32_t>(threadIdx.x) / 32 == at.count % kWarps) {
+        rows->Fetch(qkv + at.span.row_begin * a.qkv_row_stride +
+                        static_cast<int64_t>(at.head) * a.group * kDim,
+                    a.group, await, core.lane);
+      }
+      __syncthreads();
+      core.LoadQ(at, angles);
+    } else {
+      core.LoadQ(at, angles);
+      if (owns_last) fresh = core.Append(at, angles, k_scale, v_scale);
+    }
+    core.Clear();
+    return fresh;
+  }
+
+  // Adds up the warps' results of a segment: the item's rows, or a part of them. By the whole CTA.
+  __device__ __forceinline__ void Finish(C& core, const Segment& at, float* result, bool held) {
+    const int lane = core.lane;
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    const int r = lane / 4;
+    const int c = lane % 4;
+#pragma unroll
+    for (int n = 0; n < kRowTiles; ++n) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+#pragma unroll
+        for (int step = 4; step < 32; step *= 2)
+          core.l[n][j] += __shfl_xor_sync(~0u, core.l[n][j], step);
+        if (r == 0) {
+          merge.norms[warp][8 * n + 2 * c + j] = make_float2(core.m[n][j], core.l[n][j]);
+        }
+      }
+    }
+    if (lane == 0)
+      merge.at[warp] = static_cast<uint32_t>(reinterpret_cast<uint8_t*>(result) - ring);
+#pragma unroll
+    for (int n = 0; n < kRowTiles; ++n) {
+      if (held) {
+#pragma unroll
+        for (int i = 0; i < kDim / 16; ++i) {
+#pragma unroll
+          for (int j = 0; j < 2; ++j) {
+            const float x = core.o[n][i][j], y = core.o[n][i][2 + j];
+            if constexpr (kFp8) {
+              *reinterpret_cast<float2*>(result + ResultAt(2 * c + j, 16 * i + 2 * r)) =
+                  make_float2(x, y);
+            } else {
+              result[ResultAt(2 * c + j, 16 * i + r)] = x;
+              result[ResultAt(2 * c + j, 16 * i + r + 8)] = y;
+            }
+          }
+        }
+      }
+      __syncthreads();
+#pragma unroll 1
+      for (int pass = 0; pass < 8 / kRowsAtOnce; ++pass) {
+        const int row = pass * kRowsAtOnce + static_cast<int>(threadIdx.x) / kLanesPerRow;
+        if (8 * n + row < a.group && at.hi > 0) FinishRow(at, row, 8 * n + row);
+      }
+      __syncthreads();
+    }
+  }
+
+  __device__ __forceinline__ void FinishRow(const Segment& at, int row, int group_row) {
+    const int chunk = static_cast<int>(threadIdx.x) % kLanesPerRow;
+    Piece piece;
+    float2 norms[kWarps];
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      norms[w] = merge.norms[w][group_row];
+      piece.m = fmaxf(piece.m, norms[w].x);
+    }
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      if (norms[w].x == -INFINITY) continue;  // had no step
+      const float factor = ptx::Exp2(norms[w].x - piece.m);
+      piece.l += norms[w].y * factor;
+      piece.Add(*reinterpret_cast<const float4*>(ring + merge.at[w] +
+                                                 sizeof(float) * ResultAt(row, 4 * chunk)),
+                factor);
+    }
+    kernel.template Take<kFp8>(at, group_row, chunk, piece);
+  }
+};
+
+}  // namespace aisp::cuda::fused
