@@ -4,7 +4,7 @@
 // A CTA owns whole rows: its share of a layer's tiles of 16, along all of K, so that no sum is shared between CTAs. Its warps have
 // one job each:
 // - the weight warp fills stages as soon as they are free, through all steps, and waits for no data;
-// - eight warps (16 for NVFP4) multiply. Each has its own part of K: the same block of every stage. It fetches that part of a
+// - eight warps multiply. Each has its own part of K: the same block of every stage. It fetches that part of a
 //   step's input itself (one_token_input.cuh), goes through the CTA's tiles with it, and leaves its sums of a tile in shared memory;
 // - the finishing warp adds the warps' sums of a row, scales, adds bias or residual, and stores.
 //
@@ -136,12 +136,10 @@ __device__ __forceinline__ float2 LoadTokenBlockScales(const OneTokenStep& step,
 template <class C>
 __device__ __forceinline__ void MultiplyTile(const OneTokenShared<C>& shared,
                                              const OneTokenStep& step, int32_t tile, int ring,
-                                             uint32_t input, int warp, int lane,
-                                             const uint32_t (&mine)[8], TokenPlace& place,
+                                             uint32_t input, int warp, int lane, TokenPlace& place,
                                              TokenSums& sums) {
   float2 scale = make_float2(1.0f, 1.0f);
   if constexpr (C::kBlockScales) scale = LoadTokenBlockScales<C>(step, tile, warp);
-  Nvfp4Sums before;
   for (int32_t k = 0; k < step.stages; ++k) {
     const uint32_t block = shared.Block(place.at, warp);
     const uint32_t token = input + k * (C::kBlockK * 2);
@@ -151,8 +149,8 @@ __device__ __forceinline__ void MultiplyTile(const OneTokenShared<C>& shared,
     };
     BarrierWait(shared.Full(place.at), place.parity);
     if constexpr (C::kNvfp4) {
-      MultiplyBlockNvfp4(block, shared.BlockScales(place.at, warp), token, lane, mine, release,
-                         before, sums);
+      MultiplyBlockNvfp4<C::kBlockK / 128>(block, shared.BlockScales(place.at, warp), token, lane,
+                                           release, sums);
     } else if constexpr (C::kBlockScales) {
       TokenSums part;
       MultiplyBlockFp8(block, token, lane, release, part);
@@ -165,7 +163,6 @@ __device__ __forceinline__ void MultiplyTile(const OneTokenShared<C>& shared,
     }
     place.Advance(ring);
   }
-  if constexpr (C::kNvfp4) before.AddTo(sums);
 }
 
 template <class C>
@@ -173,9 +170,6 @@ __device__ __forceinline__ void MultiplyToken(const OneTokenShared<C>& shared,
                                               const OneTokenParams& p, uint32_t launches, int warp,
                                               int lane) {
   const uint32_t input = shared.input + warp * p.input_bytes;
-  uint32_t mine[8];  // NVFP4: whether a column is this lane's
-#pragma unroll
-  for (int b = 0; b < 8; ++b) mine[b] = lane / 4 == b ? 0xffffffffu : 0u;
   TokenPlace place;
   TokenPlace slot;
   int norms = 0;
@@ -198,7 +192,7 @@ __device__ __forceinline__ void MultiplyToken(const OneTokenShared<C>& shared,
     }
     for (int32_t tile = share.begin; tile < share.end; ++tile) {
       TokenSums sums;
-      MultiplyTile<C>(shared, step, tile, p.ring, input, warp, lane, mine, place, sums);
+      MultiplyTile<C>(shared, step, tile, p.ring, input, warp, lane, place, sums);
       LeaveSums<C>(shared, slot, warp, lane, sums);
       slot.Advance(C::kSlots);
     }

@@ -16,13 +16,12 @@ struct OneTokenConfig {
   static constexpr bool kBlockScales = kFormat == WeightFormat::kFp8Block;
   // FP8 weights widen to f16, so the token is in f16 too (f16_input.h).
   static constexpr bool kF16 = kFormat == WeightFormat::kFp8 || kBlockScales;
-  // NVFP4 takes twice the instructions for a byte, so more warps to hide behind each other.
-  static constexpr int kWarps = kNvfp4 ? 16 : 8;
-  // A stage is kTokenRows rows x kStageK; each warp has its own block of kBlockK of it: 2 KiB, NVFP4 1 KiB and 128 scales.
-  static constexpr int kBlockK = kFormat == WeightFormat::kBf16 ? 64 : 128;
+  static constexpr int kWarps = 8;
+  // A stage is kTokenRows rows x kStageK; each warp has its own block of kBlockK of it: 2 KiB, and NVFP4's scales.
+  static constexpr int kBlockK = kFormat == WeightFormat::kBf16 ? 64 : kNvfp4 ? 256 : 128;
   static constexpr int kStageK = kWarps * kBlockK;
-  static constexpr int kBlockBytes = kNvfp4 ? 1024 : 2048;
-  static constexpr int kBlockScaleBytes = kNvfp4 ? 128 : 0;
+  static constexpr int kBlockBytes = 2048;
+  static constexpr int kBlockScaleBytes = kNvfp4 ? kTokenRows * kBlockK / 16 : 0;
   static constexpr int kStageBytes = kWarps * (kBlockBytes + kBlockScaleBytes);
   static constexpr int kThreads = kWarps * 32 + 64;
   // Stages asked for and not there yet, at most: as many as keep memory busy. More would be a queue in which the words that CTAs
@@ -35,7 +34,7 @@ struct OneTokenConfig {
   static constexpr int kResidualBatch = 32 / kWarps;
   static constexpr int kPairBatch = 64 / kWarps;
   // Beside a CTA of decode attention's, which takes 21.5K of the 64K registers.
-  static constexpr int kRegisters = kNvfp4 ? 72 : 128;
+  static constexpr int kRegisters = 128;
   static constexpr int kSlots = 8;  // tiles whose sums wait to be put together
   static_assert(kStageBytes % 1024 == 0);
 };

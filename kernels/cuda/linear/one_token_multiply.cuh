@@ -1,9 +1,10 @@
 // The products of one token with a warp's block of a stage: 16 rows x C::kBlockK, by mma.sync.
 //
 // The instruction has room for eight tokens where there is one. bf16 and FP8 put it into all eight columns: every column is the
-// sum. NVFP4 makes them the eight blocks of 16 of its 128 of K: column b of the token has its elements of block b and zeros
-// elsewhere, so that a row's sums are those of its blocks and scales are applied to sums, four multiplications of a lane
-// for 128 of K instead of 32.
+// sum. NVFP4 makes them the token's eight blocks of 16 of 128 of K. A product of one of these blocks is a sum of its own for each
+// row, with which its scale is multiplied, in the column of the same number; the seven other columns are of blocks that do not
+// belong together, and nobody looks at them. So scales are applied to sums, not to weights, the token needs no zeros, and no
+// product waits for another. Which lanes have the right columns of a product is known beforehand: the others skip the addition.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +32,8 @@ __device__ __forceinline__ void TokenMma(float (&sums)[4], const uint32_t (&a)[4
   }
 }
 
-// What a warp adds up of a tile: two chains, because products wait for each other; NVFP4 and block scales: one, of scaled sums.
+// What a warp adds up of a tile: two chains, because products wait for each other; block scales: one, of scaled sums; NVFP4: one
+// sum for each row of the lane and each of its two columns.
 struct TokenSums {
   float v[2][4] = {};
 };
@@ -95,43 +97,59 @@ __device__ __forceinline__ void AddScaledBlock(const TokenSums& block, float2 sc
   sums.v[0][2] += scale.y * (block.v[0][2] + block.v[1][2]);
 }
 
-// NVFP4: a block's sums of row g, columns 2 t and 2 t + 1, then of row g + 8, and their scales.
-struct Nvfp4Sums {
-  uint32_t scales = 0;
-  float v[2][4] = {};
+// 128 of K of 16 rows of NVFP4, and the token's.
+struct Nvfp4Piece {
+  uint4 words[2];   // one word for a block of 16
+  uint32_t scales;  // rows g and g + 8, blocks 2 t and 2 t + 1
+  uint2 token;      // of block g
+
+  __device__ __forceinline__ void Load(uint32_t block, uint32_t block_scales, uint32_t input,
+                                       int lane) {
+    words[0] = LoadShared16(block + lane * 16);
+    words[1] = LoadShared16(block + 512 + lane * 16);
+    scales = LoadShared4(block_scales + lane % 4 / 2 * 64 + lane / 4 * 8 + lane % 2 * 4);
+    token = LoadShared8(input + lane * 8);
+  }
+
+  __device__ __forceinline__ uint32_t Word(int block) const {
+    const uint4& four = words[block / 4];
+    const uint32_t word[4] = {four.x, four.y, four.z, four.w};
+    return word[block % 4];
+  }
 
   // Elements are left times 2^-126, the token is multiplied by 2^60, scales by 2^46; the rest is in the row's scale.
-  __device__ __forceinline__ void AddTo(TokenSums& sums) const {
+  __device__ __forceinline__ void AddTo(TokenSums& sums, int lane) const {
+    float scale[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const uint32_t scale = __byte_perm(scales, 0, 0x4440 + i) * 0x00100000u + 0x52000000u;
-      sums.v[0][i] += __uint_as_float(scale) * (v[0][i] + v[1][i]);
+      scale[i] =
+          __uint_as_float(ShiftByMultiplying(__byte_perm(scales, 0, 0x4440 + i), 20, 0x52000000u));
+    }
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      uint32_t a[4];
+      PlaceNvfp4(Word(j), a);
+      float product[4] = {};
+      TokenMma<false>(product, a, token.x, token.y);
+      if (lane % 4 == j / 2) {
+        sums.v[0][j % 2] += scale[j % 2] * product[j % 2];
+        sums.v[0][j % 2 + 2] += scale[j % 2 + 2] * product[j % 2 + 2];
+      }
     }
   }
 };
 
-// `mine`[b]: all ones where column b is this lane's. `before`: of the block before this one, whose products are done by now.
-template <class Release>
+template <int kPieces, class Release>
 __device__ __forceinline__ void MultiplyBlockNvfp4(uint32_t block, uint32_t block_scales,
-                                                   uint32_t input, int lane,
-                                                   const uint32_t (&mine)[8],
-                                                   const Release& release, Nvfp4Sums& before,
+                                                   uint32_t input, int lane, const Release& release,
                                                    TokenSums& sums) {
-  const uint4 words[2] = {LoadShared16(block + lane * 16), LoadShared16(block + 512 + lane * 16)};
-  const uint32_t scales =
-      LoadShared4(block_scales + lane % 4 / 2 * 64 + lane / 4 * 8 + lane % 2 * 4);
-  const uint2 token = LoadShared8(input + lane * 8);
-  before.AddTo(sums);
-  before = Nvfp4Sums{};
-  before.scales = scales;
+  Nvfp4Piece pieces[kPieces];
 #pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    const uint4& four = words[j / 4];
-    const uint32_t word = j % 4 == 0 ? four.x : j % 4 == 1 ? four.y : j % 4 == 2 ? four.z : four.w;
-    uint32_t a[4];
-    PlaceNvfp4(word, a);
-    TokenMma<false>(before.v[j % 2], a, token.x & mine[j], token.y & mine[j]);
+  for (int i = 0; i < kPieces; ++i) {
+    pieces[i].Load(block + i * 1024, block_scales + i * 128, input + i * 256, lane);
   }
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) pieces[i].AddTo(sums, lane);
   release();
 }
 

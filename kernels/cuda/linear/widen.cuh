@@ -39,9 +39,20 @@ __device__ __forceinline__ void WidenFp8ToF16(uint32_t word, uint32_t& low, uint
       : "r"(word));
 }
 
+// v << shift, plus `more`, as a multiplication, which runs beside the masks and shifts that widening is bound by. Of a constant the
+// compiler would make a shift again; no grid here has a second dimension, but that it does not know.
+__device__ __forceinline__ uint32_t ShiftByMultiplying(uint32_t v, int shift, uint32_t more) {
+  uint32_t one;
+  asm("mov.u32 %0, %nctaid.y;" : "=r"(one));
+  uint32_t d;
+  asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(d) : "r"(v), "r"(one << shift), "r"(more));
+  return d;
+}
+
 // Two of a word's scales as a pair of bf16, times 2^106: bytes 0 and 2, or with `odd` 1 and 3.
 __device__ __forceinline__ uint32_t WidenNvfp4Scales(uint32_t word, bool odd) {
-  return (odd ? __byte_perm(word, 0, 0x4341) : word & 0x00ff00ffu) * 16u + 0x70007000u;
+  return ShiftByMultiplying(odd ? __byte_perm(word, 0, 0x4341) : word & 0x00ff00ffu, 4,
+                            0x70007000u);
 }
 
 // a times one half of b: the instruction takes the half by itself.
