@@ -29,10 +29,13 @@ Status FromCuda(cudaError_t error, const char* what) {
 
 bool Aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
+// What K must be a multiple of; NVFP4's blocks are longer, and packed weights have zeros where K ends within one.
+int32_t UnitOfK(const OneTokenKernel& kernel) { return std::min(kernel.block_k, 128); }
+
 bool Takes(const LinearCall& call, const OneTokenKernel& kernel) {
   return call.rows == 1 && call.input == InputFormat::kBf16 && Aligned(call.x) &&
          (call.store == Store::kSiluMulBf16) == call.weight->gated &&
-         call.weight->k % kernel.block_k == 0 && call.weight->n < INT32_MAX / 2;
+         call.weight->k % UnitOfK(kernel) == 0 && call.weight->n < INT32_MAX / 2;
 }
 
 // Whether `next` reads what `step` writes, and nothing else.

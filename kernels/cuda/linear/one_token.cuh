@@ -270,7 +270,8 @@ __device__ __forceinline__ void StoreTokenRow(const OneTokenStep& step, uint32_t
   }
 }
 
-// Scales and biases of all this CTA's rows into L2: nothing else reads them, and each tile would wait for memory.
+// Scales and biases of all this CTA's rows into L2, where nothing else reads them and each tile would wait for memory, and a part of
+// the norms' gains, for which all CTAs would wait.
 template <class C>
 __device__ __forceinline__ void PrefetchTokenRows(const OneTokenParams& p, int lane) {
   constexpr int kLine = 32;  // floats
@@ -278,6 +279,8 @@ __device__ __forceinline__ void PrefetchTokenRows(const OneTokenParams& p, int l
     const OneTokenStep& step = p.steps[s];
     const TokenShare share(step.tiles);
     const int32_t end = min(share.end * kTokenRows, step.n);
+    const int32_t gain = static_cast<int32_t>(blockIdx.x + lane * gridDim.x) * kLine;
+    if (step.gain != nullptr && gain < step.k) PrefetchLine(step.gain + gain);
     for (int32_t row = share.begin * kTokenRows + lane * kLine; row < end; row += 32 * kLine) {
       if (step.bias != nullptr) PrefetchLine(step.bias + row);
       if constexpr (C::kFormat != WeightFormat::kBf16 && !C::kBlockScales) {

@@ -31,33 +31,44 @@ __device__ __forceinline__ void StoreShared2(uint32_t address, uint16_t v) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(v) : "memory");
 }
 
-// Where pair `pair` (elements 2 pair and 2 pair + 1) of 16 lies among their 32 bytes. Lane t of four reads the eight bytes at 8 t
-// of a step of 16; in bf16 these are its pairs t and t + 4. Two steps are interleaved, so that a lane reads both at once, but for
-// NVFP4.
+// Where the eight bytes of a lane lie in which there is an even element and the next. Lane t of four reads those at 8 t of a step of
+// 16; in bf16 these are its pairs t and t + 4. Two steps are interleaved, so that a lane reads both at once, but for NVFP4.
 template <class C>
 __device__ __forceinline__ uint32_t InputAt(int element) {
   const int t = element % 8 / 2;
-  const int half = element % 16 / 8;
-  if constexpr (C::kNvfp4) return element / 16 * 32 + t * 8 + half * 4;
-  return element / 32 * 64 + t * 16 + element / 16 % 2 * 8 + half * 4;
+  if constexpr (C::kNvfp4) return element / 16 * 32 + t * 8;
+  return element / 32 * 64 + t * 16 + element / 16 % 2 * 8;
 }
 
-// Two elements, the first of them even. FP8 weights widen in an order of their own: see F16Place.
+// What the token is multiplied by before it is rounded: FP8 and NVFP4 weights are widened to less or more than they are.
 template <class C>
-__device__ __forceinline__ void PutPair(uint32_t block, int element, float a, float b) {
+constexpr float kInputFactor = C::kNvfp4 ? 1152921504606846976.0f  // 2^60: see Nvfp4Piece
+                               : C::kF16 ? 1.0f / kF16Divisor
+                                         : 1.0f;
+
+// Two elements, multiplied by the factor; `to` as InputAt says. FP8 weights widen in an order of their own: see F16Place.
+template <class C>
+__device__ __forceinline__ void PutPair(uint32_t to, int half, float a, float b) {
   if constexpr (C::kF16) {
-    const __half2 pair = __floats2half2_rn(a * (1.0f / kF16Divisor), b * (1.0f / kF16Divisor));
+    const __half2 pair = __floats2half2_rn(a, b);
     const auto bits = reinterpret_cast<const uint32_t&>(pair);
     // Element r of 16 is with lane r % 8 / 2, in the half word r % 2 * 2 + (r < 8).
-    const int t = element % 8 / 2;
-    const uint32_t to =
-        block + element / 32 * 64 + t * 16 + element / 16 % 2 * 8 + (element % 16 < 8 ? 2 : 0);
-    StoreShared2(to, static_cast<uint16_t>(bits));
-    StoreShared2(to + 4, static_cast<uint16_t>(bits >> 16));
+    StoreShared2(to + (half == 0 ? 2 : 0), static_cast<uint16_t>(bits));
+    StoreShared2(to + (half == 0 ? 6 : 4), static_cast<uint16_t>(bits >> 16));
   } else {
-    constexpr float kFactor = C::kNvfp4 ? 1152921504606846976.0f : 1.0f;  // 2^60: see AddBlockSums
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(a * kFactor, b * kFactor);
-    StoreShared4(block + InputAt<C>(element), reinterpret_cast<const uint32_t&>(pair));
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(a, b);
+    StoreShared4(to + half * 4, reinterpret_cast<const uint32_t&>(pair));
+  }
+}
+
+// Elements `element` to `element` + kCount - 1 of a block, kCount 4 or 8, which divides `element`.
+template <class C, int kCount>
+__device__ __forceinline__ void PutPairs(uint32_t block, int element, const float (&v)[kCount]) {
+  constexpr int kApart = C::kNvfp4 ? 8 : 16;
+  const uint32_t to = block + InputAt<C>(element);
+#pragma unroll
+  for (int j = 0; j < kCount / 2; ++j) {
+    PutPair<C>(to + j * kApart, element % 16 / 8, v[2 * j], v[2 * j + 1]);
   }
 }
 
@@ -107,20 +118,27 @@ __device__ __forceinline__ void ForVectors(const OneTokenStep& step, const void*
                                            int32_t element_bytes, bool await, int warp, int lane,
                                            const Beside& beside, const Take& take) {
   const int32_t count = step.stages * C::kBlockK;
-  if (await) AwaitSome<C, kElements>(step, from, element_bytes, warp, lane);
-  for (int32_t first = lane * kElements; first < count; first += 32 * kElements * kBatch) {
+  for (int32_t begin = 0; begin < count; begin += 32 * kElements * kBatch) {
+    const int32_t first = begin + lane * kElements;
     uint4 v[kBatch];
+    bool there[kBatch];
     const void* at[kBatch];
     decltype(beside(0, true)) more[kBatch];
 #pragma unroll
     for (int b = 0; b < kBatch; ++b) {
       const int32_t i = first + b * 32 * kElements;
       const int32_t k = KOf<C>(i, warp);
-      const bool there = i < count && k < step.k;
-      more[b] = beside(k, there);
+      there[b] = i < count && k < step.k;
+      more[b] = beside(k, there[b]);
       at[b] = static_cast<const char*>(from) + static_cast<int64_t>(k) * element_bytes;
+    }
+    if (await && begin == 0) {
+      AwaitSome<C, kElements>(step, from, element_bytes, warp, lane);
+    }
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
       v[b] = make_uint4(0, 0, 0, 0);
-      if (there) v[b] = LoadRelaxed(at[b]);
+      if (there[b]) v[b] = LoadRelaxed(at[b]);
     }
     if (await) {
       // All that is missing is asked for at once, or each would cost a round trip of its own.
@@ -155,11 +173,14 @@ template <class C, class Wide>
 __device__ __forceinline__ void PutEight(uint32_t input, int32_t i, const uint4& v,
                                          const Wide& wide) {
   const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+  float wider[8];
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
     const float2 pair = wide(words[j]);
-    PutPair<C>(input + i / C::kBlockK * (C::kBlockK * 2), i % C::kBlockK + 2 * j, pair.x, pair.y);
+    wider[2 * j] = pair.x * kInputFactor<C>;
+    wider[2 * j + 1] = pair.y * kInputFactor<C>;
   }
+  PutPairs<C>(input + i / C::kBlockK * (C::kBlockK * 2), i % C::kBlockK, wider);
 }
 
 // The first step's input: bf16, complete, or words with `await`.
@@ -191,17 +212,18 @@ __device__ __forceinline__ void FetchResidual(const OneTokenStep& step, const ui
   ForVectors<C, 4, C::kResidualBatch>(
       step, set + step.words, 4, true, warp, lane,
       [&](int32_t k, bool there) {
-        return there ? __ldg(reinterpret_cast<const float4*>(step.gain + k))
-                     : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        float4 gain = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (there) gain = __ldg(reinterpret_cast<const float4*>(step.gain + k));
+        return make_float4(gain.x * kInputFactor<C>, gain.y * kInputFactor<C>,
+                           gain.z * kInputFactor<C>, gain.w * kInputFactor<C>);
       },
       [&](int32_t i, const uint4& v, const float4& gain) {
         const float h[4] = {__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z),
                             __uint_as_float(v.w)};
 #pragma unroll
         for (int j = 0; j < 4; ++j) sum += h[j] * h[j];
-        const uint32_t block = input + i / C::kBlockK * (C::kBlockK * 2);
-        PutPair<C>(block, i % C::kBlockK, h[0] * gain.x, h[1] * gain.y);
-        PutPair<C>(block, i % C::kBlockK + 2, h[2] * gain.z, h[3] * gain.w);
+        const float normed[4] = {h[0] * gain.x, h[1] * gain.y, h[2] * gain.z, h[3] * gain.w};
+        PutPairs<C>(input + i / C::kBlockK * (C::kBlockK * 2), i % C::kBlockK, normed);
       });
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
