@@ -97,10 +97,9 @@ Status AsyncExecutor::AllocateFlights() {
   AISP_ASSIGN_OR_RETURN(slot_tokens_, device(slots * sizeof(int32_t)));
   AISP_ASSIGN_OR_RETURN(draw_rows_, device(rows));
   AISP_ASSIGN_OR_RETURN(draw_edits_, device(edits));
-  AISP_ASSIGN_OR_RETURN(drawn_, device(drawn));
+  AISP_ASSIGN_OR_RETURN(drawn_, device_.Allocate(kDepth * drawn, MemoryKind::kHost));
   for (Flight& f : flights_) {
     AISP_ASSIGN_OR_RETURN(f.draw_staging, device_.Allocate(rows + edits, MemoryKind::kHost));
-    AISP_ASSIGN_OR_RETURN(f.drawn, device_.Allocate(drawn, MemoryKind::kHost));
     AISP_ASSIGN_OR_RETURN(f.fetched, device_.CreateEvent());
     for (int32_t layer = 0; layer < layout_.num_layers; ++layer) {
       AISP_ASSIGN_OR_RETURN(auto event, device_.CreateEvent());
@@ -268,6 +267,7 @@ Status AsyncExecutor::UploadDraws(Flight& flight, int32_t rows) {
     const SampleRow& sample = samples[i];
     AISP_CHECK(sample.slot >= 0 && sample.slot < options_.base.max_slots);
     draws[i] = DrawRowOf(sample);
+    draws[i].drawn_at = static_cast<int32_t>(DrawnAt(flight, i));
     if (!EditsLogits(sample)) continue;
     const size_t begin = used;
     if (!AppendEdits(sample, room, &used)) {
@@ -285,17 +285,15 @@ Status AsyncExecutor::UploadDraws(Flight& flight, int32_t rows) {
     draws[i] = DrawRow{};
     draws[i].logit_index = -1;
   }
-  AISP_RETURN_IF_ERROR(device_.Copy(draw_rows_.data(), draws,
-                                    static_cast<size_t>(rows) * sizeof(DrawRow), *stream_));
+  AISP_RETURN_IF_ERROR(device_.Upload(draw_rows_.data(), draws,
+                                      static_cast<size_t>(rows) * sizeof(DrawRow), *stream_));
   return device_.Copy(draw_edits_.data(), edits, used * sizeof(TokenEdit), *stream_);
 }
 
-// Tokens to the host, and the logits of rows whose likeliest tokens are wanted.
+// The logits of rows whose likeliest tokens are wanted, to the host.
 Status AsyncExecutor::FetchResults(Flight& flight) {
   const std::span<const SampleRow> samples = flight.input.samples;
   if (samples.empty()) return {};
-  AISP_RETURN_IF_ERROR(device_.Copy(flight.drawn.data(), drawn_.data(),
-                                    samples.size() * sizeof(DrawnToken), *stream_));
   const auto wants = [](const SampleRow& s) { return s.params->num_logprobs > 0; };
   const auto rows = static_cast<size_t>(std::count_if(samples.begin(), samples.end(), wants));
   const TensorView logits = model_->logits();
@@ -352,7 +350,7 @@ Status AsyncExecutor::ReportLayers(Flight& flight) {
 
 SampledToken AsyncExecutor::TokenOf(Flight& flight, size_t sample, size_t* logit_rows_read) {
   const SampleRow& row = flight.input.samples[sample];
-  const DrawnToken& drawn = static_cast<const DrawnToken*>(flight.drawn.data())[sample];
+  const DrawnToken& drawn = static_cast<const DrawnToken*>(drawn_.data())[DrawnAt(flight, sample)];
   SampledToken out;
   const float* logits = nullptr;
   if (row.params->num_logprobs > 0) {

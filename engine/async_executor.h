@@ -65,7 +65,6 @@ class AsyncExecutor final : public ServingExecutor {
   struct Flight {
     StepInput input;
     Buffer draw_staging;  // page-locked: DrawRow [max_slots], then edits
-    Buffer drawn;         // page-locked: DrawnToken [max_slots]
     Buffer logits;        // page-locked: rows whose logprobs are wanted
     std::unique_ptr<Event> fetched;
     std::vector<std::unique_ptr<Event>> layers;
@@ -90,6 +89,12 @@ class AsyncExecutor final : public ServingExecutor {
   int32_t BucketFor(const StepInput& input) const;
   Status ReportLayers(Flight& flight);
   SampledToken TokenOf(Flight& flight, size_t sample, size_t* logit_rows_read);
+  // Where the device leaves what it draws for a sample.
+  size_t DrawnAt(const Flight& flight, size_t sample) const {
+    return static_cast<size_t>(&flight - flights_.data()) *
+               static_cast<size_t>(options_.base.max_slots) +
+           sample;
+  }
   PagedKvPool Pool() const;
   size_t MaxEdits() const;
 
@@ -97,7 +102,8 @@ class AsyncExecutor final : public ServingExecutor {
   Device& device_;
   std::unique_ptr<Model> model_;
   KvLayout layout_;
-  Buffer pool_, slot_tokens_, draw_rows_, draw_edits_, drawn_;
+  Buffer pool_, slot_tokens_, draw_rows_, draw_edits_;
+  Buffer drawn_;  // page-locked, written by the device: DrawnToken [kDepth, max_slots]
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<TokenDrawer> drawer_;
   std::optional<Sampler> sampler_;                    // logprobs

@@ -283,6 +283,7 @@ struct DrawRow {
   int32_t edit_begin = 0;
   int32_t edit_count = 0;
   int32_t num_logprobs = -1;
+  int32_t drawn_at = 0;  // which of DrawParams::drawn is this row's
 };
 
 enum class DrawStatus : int32_t { kDrawn = 0, kNotFinite = 1, kNothingLeft = 2 };
@@ -300,7 +301,7 @@ struct DrawParams {
   const TokenEdit* edits = nullptr;
   int32_t num_rows = 0;
   int32_t* slot_tokens = nullptr;
-  DrawnToken* drawn = nullptr;  // [num_rows]
+  DrawnToken* drawn = nullptr;  // DrawRow::drawn_at; may be memory of MemoryKind::kHost
 };
 
 // Draws tokens on the device; owns the scratch memory for it. Same logits, same draw as engine/sampler.h.

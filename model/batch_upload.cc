@@ -186,7 +186,8 @@ Result<DeviceBatch> BatchUpload::Upload(const ForwardBatch& b, int32_t vocabular
     sequences[i] = {static_cast<int32_t>(i), 0, 0, 0};
   std::fill(slots + b.tokens.size(), slots + rows, 0);
   out.ragged.host_sequences = {sequences, sequence_count};
-  AISP_RETURN_IF_ERROR(device.Copy(device_.data(), staging_[turn_].data(), cutter.used(), stream));
+  AISP_RETURN_IF_ERROR(
+      device.Upload(device_.data(), staging_[turn_].data(), cutter.used(), stream));
   return out;
 }
 

@@ -127,7 +127,7 @@ class RowsBench {
     std::vector<DrawRow> rows(static_cast<size_t>(n));
     for (int32_t i = 0; i < n; ++i) {
       DrawRow& r = rows[static_cast<size_t>(i)];
-      r.logit_index = r.slot = i;
+      r.logit_index = r.slot = r.drawn_at = i;
       r.position = 1000;
       r.seed = static_cast<uint64_t>(i) + 1;
       r.temperature = 0;

@@ -152,6 +152,12 @@ class CudaDevice final : public Device {
                    "copying");
   }
 
+  Status Upload(void* target, const void* source, size_t bytes, Stream& stream) override {
+    if (bytes == 0 || bytes > kSmallCopyBytes) return Copy(target, source, bytes, stream);
+    Use();
+    return Checked(LaunchSmallCopy(target, source, bytes, HandleOf(stream)), "uploading a step");
+  }
+
   Status CopyRanges(void* target, const void* source, std::span<const CopyRange> ranges,
                     Stream& stream) override {
     if (ranges.size() >= kFewRanges && OnDevice(target) && OnDevice(source)) {

@@ -7,6 +7,7 @@
 namespace aisp::cuda {
 namespace {
 
+constexpr int kScanThreads = 1024;  // a slice is waited for, however few the rows are
 constexpr int kThreads = 256;
 constexpr int kFinishThreads = 1024;
 
@@ -37,7 +38,7 @@ __device__ void EditSlice(const DrawCall& c, const DrawRow& row, const Range& sl
   __syncthreads();
 }
 
-__global__ void __launch_bounds__(kThreads) ScanKernel(DrawCall c) {
+__global__ void __launch_bounds__(kScanThreads) ScanKernel(DrawCall c) {
   __shared__ float scores[32];
   __shared__ int32_t tokens[32];
   BeginOverlapped();
@@ -53,7 +54,7 @@ __global__ void __launch_bounds__(kThreads) ScanKernel(DrawCall c) {
   out.max_score = out.best = out.max_logit = -INFINITY;
   out.max_token = out.best_token = INT_MAX;
   bool finite = true;
-  for (int group = begin + 4 * threadIdx.x; group < end; group += 4 * kThreads) {
+  for (int group = begin + 4 * threadIdx.x; group < end; group += 4 * kScanThreads) {
     uint4 words{};
     if (noise)
       words = Philox(row.seed, {static_cast<uint32_t>(group) / 4, row.position, row.choice, 0});
@@ -84,7 +85,7 @@ __global__ void __launch_bounds__(kThreads) ScanKernel(DrawCall c) {
     int32_t ignored = 0;
     BlockBest(out.max_logit, ignored, scores, tokens);
     float sum = 0;
-    for (int i = begin + threadIdx.x; i < end; i += kThreads)
+    for (int i = begin + threadIdx.x; i < end; i += kScanThreads)
       sum += expf(logits[i] - out.max_logit);
     __syncthreads();
     out.sum = BlockSum(sum, scores);
@@ -280,7 +281,7 @@ __global__ void __launch_bounds__(kFinishThreads) FinishKernel(DrawCall c) {
     out.log_sum = static_cast<float>(log_sum);
     out.logprob = static_cast<float>(static_cast<double>(logits[out.token]) - log_sum);
   }
-  c.drawn[blockIdx.x] = out;
+  c.drawn[row.drawn_at] = out;
   if (out.token >= 0) c.slot_tokens[row.slot] = out.token;
 }
 
@@ -291,7 +292,7 @@ Status LaunchDraw(const DrawCall& c, cudaStream_t stream) {
   const auto rows = static_cast<unsigned>(c.num_rows);
   const dim3 slices(kDrawSlices, rows);
   AISP_RETURN_IF_ERROR(
-      Check(LaunchOverlapped(ScanKernel, slices, kThreads, 0, stream, c), "scanning logits"));
+      Check(LaunchOverlapped(ScanKernel, slices, kScanThreads, 0, stream, c), "scanning logits"));
   AISP_RETURN_IF_ERROR(
       Check(LaunchOverlapped(CountKernel, slices, kThreads, 0, stream, c), "counting logits"));
   AISP_RETURN_IF_ERROR(

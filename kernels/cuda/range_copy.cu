@@ -48,7 +48,42 @@ __global__ void __launch_bounds__(kThreads)
   CopyBytes(from + words * 16, to + words * 16, range.bytes % 16, thread, threads);
 }
 
+constexpr int kSmallThreads = 128;  // so few that they find room beside any kernel
+constexpr int kSmallWords = kSmallCopyBytes / 16 / kSmallThreads;
+
+// A round trip over PCIe, in which all words are under way.
+__global__ void __launch_bounds__(kSmallThreads)
+    SmallCopyKernel(const uint8_t* source, uint8_t* target, uint32_t bytes) {
+  const uint32_t words = bytes / 16;
+  const auto* from = reinterpret_cast<const int4*>(source);
+  int4 v[kSmallWords];
+#pragma unroll
+  for (int k = 0; k < kSmallWords; ++k) {
+    const uint32_t i = k * kSmallThreads + threadIdx.x;
+    if (i < words) v[k] = __ldcv(from + i);  // the host writes it between launches
+  }
+  const uint32_t rest = words * 16 + threadIdx.x;
+  if (rest < bytes) target[rest] = __ldcv(source + rest);
+#pragma unroll
+  for (int k = 0; k < kSmallWords; ++k) {
+    const uint32_t i = k * kSmallThreads + threadIdx.x;
+    if (i < words) reinterpret_cast<int4*>(target)[i] = v[k];
+  }
+  // A kernel behind this one may read before it has waited: what a copy brings is there once the copy has ended.
+  __threadfence();
+}
+
 }  // namespace
+
+cudaError_t LaunchSmallCopy(void* target, const void* source, size_t bytes, cudaStream_t stream) {
+  const bool aligned =
+      (reinterpret_cast<uintptr_t>(source) | reinterpret_cast<uintptr_t>(target)) % 16 == 0;
+  if (!aligned || bytes > kSmallCopyBytes) return cudaErrorInvalidValue;
+  SmallCopyKernel<<<1, kSmallThreads, 0, stream>>>(static_cast<const uint8_t*>(source),
+                                                   static_cast<uint8_t*>(target),
+                                                   static_cast<uint32_t>(bytes));
+  return cudaGetLastError();
+}
 
 cudaError_t LaunchRangeCopy(void* target, const void* source, std::span<const CopyRange> ranges,
                             cudaStream_t stream) {

@@ -96,6 +96,11 @@ class Device {
 
   // Between any two addresses that this device can reach. The memory stays alive until the stream has done it.
   virtual Status Copy(void* target, const void* source, size_t bytes, Stream& stream) = 0;
+  // As Copy, of what a step needs to begin: from memory of MemoryKind::kHost to the device. A device may do without the time that its
+  // copy engine takes to start; source and target are aligned to 16.
+  virtual Status Upload(void* target, const void* source, size_t bytes, Stream& stream) {
+    return Copy(target, source, bytes, stream);
+  }
   // Many ranges in one call (blocks of a KV pool). Ranges of the target must not overlap.
   virtual Status CopyRanges(void* target, const void* source, std::span<const CopyRange> ranges,
                             Stream& stream) = 0;

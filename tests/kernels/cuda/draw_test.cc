@@ -73,6 +73,7 @@ class DrawRig {
       r.edit_begin = static_cast<int32_t>(edits.size());
       r.edit_count = static_cast<int32_t>(own.size());
       edits.insert(edits.end(), own.begin(), own.end());
+      r.drawn_at = static_cast<int32_t>(rows.size());
       rows.push_back(r);
     }
     auto* base = static_cast<std::byte*>(memory_.data());
