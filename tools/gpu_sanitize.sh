@@ -37,7 +37,7 @@ steps-bf16 kernels_cuda_test r Formats/GpuSteps.LogitsAreTheCpus/bf16
 steps-fp8 kernels_cuda_test r Formats/GpuSteps.LogitsAreTheCpus/fp8
 steps-fp4 kernels_cuda_test r Formats/GpuSteps.LogitsAreTheCpus/nvfp4
 steps-kv8 kernels_cuda_test r Formats/GpuSteps.LogitsAreTheCpus/bf16_kv_fp8
-graphs-bf16 kernels_cuda_test msi Formats/GpuSteps.GraphsGiveTheBitsOfPlainLaunches/bf16
+graphs-bf16 kernels_cuda_test msi Formats/GpuSteps.GraphsGiveTheBitsOfPlainLaunches/bf16:Formats/GpuSteps.OneSequenceAlone/bf16
 graphs-fp8 kernels_cuda_test msi Formats/GpuSteps.GraphsGiveTheBitsOfPlainLaunches/fp8
 graphs-fp4 kernels_cuda_test msi Formats/GpuSteps.GraphsGiveTheBitsOfPlainLaunches/nvfp4
 graphs-kv8 kernels_cuda_test msi Formats/GpuSteps.GraphsGiveTheBitsOfPlainLaunches/bf16_kv_fp8
@@ -51,6 +51,7 @@ decode kernels_cuda_attention_test mrsi CudaRunDecode.SlidingWindow:CudaRunDecod
 prefill kernels_cuda_attention_test mrsi CudaPrefillAttention.SlidingWindow
 planned kernels_cuda_attention_test mrsi CudaDecodeAttention.OneSequenceOfEveryOddLength
 mixed kernels_cuda_attention_test msi CudaDecodeAttention.HeadDim256TakesManyRowsInChunks:CudaAttention.MixedStepsServeDecodeAndPrefillRows
+hand-over kernels_cuda_attention_test mrsi HandOver.WhatIsNotTakenDoesNoHarm
 append kernels_cuda_attention_test mrsi CudaRopeAppend.BlockSizesAndHeadCounts
 draw kernels_cuda_test mrsi GpuDraw.ARowThatIsNotFiniteFailsAlone:GpuDraw.BansThatLeaveNothingAreTold:GpuDraw.LogprobsAreTheHosts
 ops kernels_cuda_test mrsi GpuOps.RmsNorm:OddAndEven/GpuEmbedding.ReadsTokensAndSlots/*:GpuOps.SiluMul:GpuParity.RmsNormOfStridedRows:GpuPagedParity.RopeAppendInEveryFormatLeavesPaddingAlone
