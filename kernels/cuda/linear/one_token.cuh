@@ -95,26 +95,31 @@ __device__ __forceinline__ void BringTokenWeights(const OneTokenShared<C>& share
 
 // ---- the warps that multiply ----
 
-// A tile's sums of a warp, to shared memory: lanes with the first of four columns have rows g and g + 8.
+// A tile's sums of a warp, to shared memory.
 template <class C>
 __device__ __forceinline__ void LeaveSums(const OneTokenShared<C>& shared, const TokenPlace& slot,
                                           int warp, int lane, const TokenSums& sums) {
+  // Of rows g and g + 8.
   float top = sums.v[0][0];
   float bottom = sums.v[0][2];
   if constexpr (C::kNvfp4) {
     top += sums.v[0][1];
     bottom += sums.v[0][3];
-#pragma unroll
-    for (int offset = 2; offset > 0; offset /= 2) {
-      top += __shfl_xor_sync(0xffffffffu, top, offset);
-      bottom += __shfl_xor_sync(0xffffffffu, bottom, offset);
-    }
+    // The last two lanes of four go on with the row at the bottom, the others with that at the top.
+    const bool low = lane % 4 >= 2;
+    const float other = __shfl_xor_sync(0xffffffffu, low ? top : bottom, 2);
+    top = (low ? bottom : top) + other;
+    top += __shfl_xor_sync(0xffffffffu, top, 1);
   } else if constexpr (!C::kBlockScales) {
     top += sums.v[1][0];
     bottom += sums.v[1][2];
   }
   BarrierWait(shared.Taken(slot.at), slot.parity ^ 1);
-  if (lane % 4 == 0) {
+  if constexpr (C::kNvfp4) {
+    if (lane % 2 == 0) {
+      StoreShared4(shared.Sum(slot.at, warp, lane / 4 + lane % 4 * 4), __float_as_uint(top));
+    }
+  } else if (lane % 4 == 0) {
     StoreShared4(shared.Sum(slot.at, warp, lane / 4), __float_as_uint(top));
     StoreShared4(shared.Sum(slot.at, warp, lane / 4 + 8), __float_as_uint(bottom));
   }
@@ -133,11 +138,13 @@ __device__ __forceinline__ float2 LoadTokenBlockScales(const OneTokenStep& step,
       __ldg(at + static_cast<int64_t>(min(2 * tile + 1, last)) * step.scale_columns));
 }
 
-template <class C>
+// `leave` is called once, near the beginning: with NVFP4 while its first block is loaded.
+template <class C, class Leave>
 __device__ __forceinline__ void MultiplyTile(const OneTokenShared<C>& shared,
                                              const OneTokenStep& step, int32_t tile, int ring,
                                              uint32_t input, int warp, int lane, TokenPlace& place,
-                                             TokenSums& sums) {
+                                             const Leave& leave, TokenSums& sums) {
+  if constexpr (!C::kNvfp4) leave();
   float2 scale = make_float2(1.0f, 1.0f);
   if constexpr (C::kBlockScales) scale = LoadTokenBlockScales<C>(step, tile, warp);
   for (int32_t k = 0; k < step.stages; ++k) {
@@ -149,8 +156,11 @@ __device__ __forceinline__ void MultiplyTile(const OneTokenShared<C>& shared,
     };
     BarrierWait(shared.Full(place.at), place.parity);
     if constexpr (C::kNvfp4) {
+      const auto loaded = [&] {
+        if (k == 0) leave();
+      };
       MultiplyBlockNvfp4<C::kBlockK / 128>(block, shared.BlockScales(place.at, warp), token, lane,
-                                           release, sums);
+                                           loaded, release, sums);
     } else if constexpr (C::kBlockScales) {
       TokenSums part;
       MultiplyBlockFp8(block, token, lane, release, part);
@@ -190,12 +200,20 @@ __device__ __forceinline__ void MultiplyToken(const OneTokenShared<C>& shared,
     } else {
       FetchResidual<C>(step, set, input, shared.Squares(norms++ % 2, warp), warp, lane);
     }
+    TokenSums before;  // of the tile before, left while this one's first block is on its way
+    const auto leave = [&] {
+      LeaveSums<C>(shared, slot, warp, lane, before);
+      slot.Advance(C::kSlots);
+    };
     for (int32_t tile = share.begin; tile < share.end; ++tile) {
       TokenSums sums;
-      MultiplyTile<C>(shared, step, tile, p.ring, input, warp, lane, place, sums);
-      LeaveSums<C>(shared, slot, warp, lane, sums);
-      slot.Advance(C::kSlots);
+      const auto leave_before = [&] {
+        if (tile > share.begin) leave();
+      };
+      MultiplyTile<C>(shared, step, tile, p.ring, input, warp, lane, place, leave_before, sums);
+      before = sums;
     }
+    leave();
   }
 }
 

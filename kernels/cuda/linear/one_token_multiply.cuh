@@ -139,15 +139,17 @@ struct Nvfp4Piece {
   }
 };
 
-template <int kPieces, class Release>
+// `loaded` is called while the block is on its way from shared memory.
+template <int kPieces, class Loaded, class Release>
 __device__ __forceinline__ void MultiplyBlockNvfp4(uint32_t block, uint32_t block_scales,
-                                                   uint32_t input, int lane, const Release& release,
-                                                   TokenSums& sums) {
+                                                   uint32_t input, int lane, const Loaded& loaded,
+                                                   const Release& release, TokenSums& sums) {
   Nvfp4Piece pieces[kPieces];
 #pragma unroll
   for (int i = 0; i < kPieces; ++i) {
     pieces[i].Load(block + i * 1024, block_scales + i * 128, input + i * 256, lane);
   }
+  loaded();
 #pragma unroll
   for (int i = 0; i < kPieces; ++i) pieces[i].AddTo(sums, lane);
   release();
