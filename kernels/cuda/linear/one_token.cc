@@ -17,7 +17,6 @@ constexpr size_t kSetsBytes = size_t{2} * kTokenSetWords * sizeof(uint32_t);
 // launch's does.
 constexpr int kSharedOfChain = 174 << 10;
 constexpr int kSharedOfOne = 112 << 10;
-constexpr int kLeastRing = 4;
 
 int32_t DivideUp(int64_t a, int64_t b) { return static_cast<int32_t>((a + b - 1) / b); }
 
@@ -176,7 +175,7 @@ bool OneToken::Fits(std::span<const ChainStep> steps) const {
     if (i > 0 && !Follows(steps[i - 1], steps[i])) return false;
     if (i > 0) words += WordsOf(steps[i]);
   }
-  return words <= kTokenStepWords && RingOf(steps, kernel) >= kLeastRing;
+  return words <= kTokenStepWords && RingOf(steps, kernel) >= kTokenLeastRing;
 }
 
 bool OneToken::Fits(const LinearCall& call) const {

@@ -37,6 +37,8 @@ struct OneTokenConfig {
   static constexpr int kRegisters = 128;
   static constexpr int kSlots = 8;  // tiles whose sums wait to be put together
   static_assert(kStageBytes % 1024 == 0);
+  // The weight warp tells a stage that has landed by its parity, so none may be a turn of the ring behind.
+  static_assert(kInFlight <= kTokenLeastRing);
 };
 
 template <class C>

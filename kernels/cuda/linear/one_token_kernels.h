@@ -60,6 +60,7 @@ struct OneTokenKernel {
   int stage_k() const { return warps * block_k; }
 };
 constexpr int kTokenMaxRing = 24;
+constexpr int kTokenLeastRing = 4;
 
 OneTokenKernel OneTokenKernelOf(WeightFormat format);
 

@@ -213,8 +213,13 @@ __device__ __forceinline__ void Consume(const StreamShared<C>& shared, int32_t b
     const int32_t k_begin = unit - tile * p.k_units;
     const int32_t count = min(p.k_units - k_begin, end - unit);
     const int32_t row0 = tile * C::kRows + group * C::kTiles * 64;
-    int32_t last = static_cast<int32_t>(blockIdx.x);  // of the CTAs that share the tile
-    while (p.share.First(last + 1) < (tile + 1) * p.k_units) ++last;
+    // Of the CTAs that share the tile. Found early, but for NVFP4, whose products leave no register free.
+    const auto find_last = [&] {
+      auto last = static_cast<int32_t>(blockIdx.x);
+      while (p.share.First(last + 1) < (tile + 1) * p.k_units) ++last;
+      return last;
+    };
+    const int32_t last = C::kNvfp4 ? 0 : find_last();
     StreamTile<C> out[C::kTiles];
     const auto load = [&](bool needed) {
 #pragma unroll
@@ -233,7 +238,7 @@ __device__ __forceinline__ void Consume(const StreamShared<C>& shared, int32_t b
     }
     if constexpr (!StreamTile<C>::kEarly) load(true);
     if (count < p.k_units) {
-      AddParts<C>(p.partials, last, sums);
+      AddParts<C>(p.partials, C::kNvfp4 ? find_last() : last, sums);
     }
 #pragma unroll
     for (int i = 0; i < C::kTiles; ++i) {
