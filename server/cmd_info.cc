@@ -77,8 +77,7 @@ int RunInfo(const std::vector<std::string>& args) {
   auto line = ParseCommandLine(args);
   if (!line) return ReportUsageError("info", line.error().message);
   if (AnswerCommonFlags(*line, Help())) return 0;
-  if (line->positional.size() > 1)
-    return ReportUsageError("info", "unexpected argument '" + line->positional[1] + "'");
+  if (line->positional.size() > 1) return ReportUnexpectedArgument("info", line->positional[1]);
   if (!line->positional.empty()) line->config.model.path = line->positional[0];
   const auto model = LoadServedModel(line->config);
   if (!model) return ReportFailure(model.error().message);

@@ -202,8 +202,7 @@ int RunServe(const std::vector<std::string>& args) {
   auto line = ParseCommandLine(args, kExtras);
   if (!line) return ReportUsageError("serve", line.error().message);
   if (AnswerCommonFlags(*line, Help())) return 0;
-  if (!line->positional.empty())
-    return ReportUsageError("serve", "unexpected argument '" + line->positional[0] + "'");
+  if (!line->positional.empty()) return ReportUnexpectedArgument("serve", line->positional[0]);
   const auto announce_fd = FdOf(*line, "announce-fd");
   const auto lifeline_fd = FdOf(*line, "lifeline-fd");
   if (!announce_fd || !lifeline_fd)

@@ -49,8 +49,7 @@ int RunUp(const std::vector<std::string>& args) {
   auto line = ParseCommandLine(args, kExtras);
   if (!line) return ReportUsageError("up", line.error().message);
   if (AnswerCommonFlags(*line, Help())) return 0;
-  if (!line->positional.empty())
-    return ReportUsageError("up", "unexpected argument '" + line->positional[0] + "'");
+  if (!line->positional.empty()) return ReportUnexpectedArgument("up", line->positional[0]);
   const auto announce_fd = ParseIntInRange(line->Extra("announce-fd", "-1"), -1, 1 << 20);
   if (!announce_fd) return ReportUsageError("up", "--announce-fd: a small whole number");
   Config config = line->config;

@@ -14,6 +14,12 @@ int ReportUsageError(std::string_view command, std::string_view message) {
   return 2;
 }
 
+int ReportUnexpectedArgument(std::string_view command, const std::string& argument) {
+  return ReportUsageError(command, "unexpected argument '" + argument +
+                                       "'; settings are flags, as --port 8000, and switches take "
+                                       "their value behind '=', as --prefix-cache=false");
+}
+
 int ReportFailure(std::string_view message) {
   std::fprintf(stderr, "aisp: %.*s\n", static_cast<int>(message.size()), message.data());
   return 1;

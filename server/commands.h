@@ -22,6 +22,8 @@ int RunDrain(const std::vector<std::string>& args);
 
 // Prints the error of a command to stderr and returns its exit code.
 int ReportUsageError(std::string_view command, std::string_view message);
+// The same for an argument that is no flag, where only flags are taken.
+int ReportUnexpectedArgument(std::string_view command, const std::string& argument);
 int ReportFailure(std::string_view message);
 
 // Answers --help, --version and --print-config; true when one was asked for and the command is done.
