@@ -224,8 +224,10 @@ class CudaOps final : public Ops {
   // for each other must not.
   Result<TokenWords> OfferWords(const RopeAppendParams& rope, const AttentionParams& p,
                                 Stream& stream) {
+    constexpr int32_t kMostKvHeads = 64;  // each has CTAs of its own on any card of this kind
     if (p.batch.num_sequences != 1 || p.batch.rows != 1 || p.out.dtype != DType::kBF16 ||
-        rope.qkv.dtype != DType::kBF16 || linear_ == nullptr || !options_.exclusive) {
+        rope.qkv.dtype != DType::kBF16 || p.kv.num_kv_heads > kMostKvHeads || linear_ == nullptr ||
+        !options_.exclusive) {
       return TokenWords{};
     }
     return linear_->kernels().OfferWords(rope.qkv.data, rope.qkv.cols(), p.out.data, p.out.cols(),

@@ -207,7 +207,7 @@ Status FastLinear::Tune(const FastWeight& weight) {
     call.y = y.data();
     call.store = weight.store;
     call.rows = rows;
-    const Status prepared = kernels_->Prepare(call, stream_.handle);
+    Status prepared = kernels_->Prepare(call, stream_.handle);
     // A shape that cuBLASLt does not take: Run has another way.
     if (!prepared && prepared.error().code != Code::kUnimplemented) return prepared;
   }

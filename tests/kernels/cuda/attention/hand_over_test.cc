@@ -72,7 +72,7 @@ class HandOver : public testing::Test {
     table_ = std::make_unique<DeviceVector<int32_t>>(table);
     cos_sin_ = std::make_unique<DeviceVector<float>>(
         std::vector<float>(static_cast<size_t>(std::max(1, context)) * kDim, 0.7f));
-    pool_elements_ = static_cast<size_t>(blocks * kBlockTokens * kKvHeads * kDim * 2);
+    pool_elements_ = static_cast<size_t>(blocks) * kBlockTokens * kKvHeads * kDim * 2;
     std::normal_distribution<float> normal;
     keys_.resize(pool_elements_ * kLayers);
     for (uint16_t& v : keys_) v = test::ToBf16(normal(random_));
