@@ -109,7 +109,8 @@ Status BatchUpload::Check(const ForwardBatch& b, int32_t vocabulary, int32_t blo
                                          b.block_tables.size()));
     }
     for (int32_t i = 0; i < s.num_rows; ++i) {
-      if (b.positions[static_cast<size_t>(s.row_begin + i)] != s.context_len - s.num_rows + i) {
+      if (b.positions[static_cast<size_t>(s.row_begin) + static_cast<size_t>(i)] !=
+          s.context_len - s.num_rows + i) {
         return InvalidArgument(fmt::format(
             "row {}: positions of a sequence have to end at its context length", s.row_begin + i));
       }
