@@ -210,7 +210,10 @@ Result<TokenWords> OneToken::Offer(const void* qkv, int64_t qkv_features, const 
 }
 
 void OneToken::Withdraw() { awaited_ = nullptr; }
-void OneToken::Forget() { left_ = nullptr; }
+void OneToken::Forget() {
+  left_ = nullptr;
+  awaited_features_ = kNotNext;
+}
 
 bool OneToken::Awaits(const LinearCall& first) const {
   return awaited_ != nullptr && first.x == awaited_ && first.weight->k == awaited_features_;
@@ -233,6 +236,7 @@ Status OneToken::Launch(std::span<const ChainStep> steps, cudaStream_t stream) {
   p.x = static_cast<const __nv_bfloat16*>(steps[0].call.x);
   p.awaits = Awaits(steps.front().call);
   p.leaves = Leaves(steps.back().call);
+  awaited_features_ = kNotNext;
   if (steps.size() > 1 || p.awaits || p.leaves) {
     p.sets = sets();
     p.launches = launches();

@@ -36,7 +36,8 @@ class OneToken {
   Result<TokenWords> Offer(const void* qkv, int64_t qkv_features, const void* row,
                            int64_t row_features, cudaStream_t stream);
   void Withdraw();
-  // Something else writes what the last launch has left.
+  // Something else is launched, which may write what the last launch has left. It does not take attention's words, and what comes
+  // after it must not: the row may be another one by then.
   void Forget();
 
  private:
@@ -53,8 +54,9 @@ class OneToken {
   char* region_ = nullptr;
   const void* left_ = nullptr;     // the y that the last launch has left as words too
   const void* awaited_ = nullptr;  // the row whose words were offered and have not been taken
-  int64_t awaited_features_ = 0;
-  bool offers_ = true;  // what was offered has always been taken
+  static constexpr int64_t kNotNext = -1;
+  int64_t awaited_features_ = kNotNext;  // as long as the next launch may take them
+  bool offers_ = true;                   // what was offered has always been taken
   // Where attention has looked for q, k and v: outputs that are worth being left as words.
   std::array<const void*, 4> wanted_ = {};
   size_t next_wanted_ = 0;
