@@ -39,7 +39,7 @@ struct QueryRows {
       for (int i = 0; i < kEach; ++i) {
         v[i] = make_uint4(0, 0, 0, 0);
         const int at = i * 32 + lane;
-        if (at < group * kVectors) v[i] = LoadWords4(from + 8 * at);
+        if (at < group * kVectors) v[i] = LoadRelaxed(from + 8 * at);
         missing |= HasNothing(v[i]);
       }
       missing = await && __any_sync(~0u, missing);
@@ -369,7 +369,7 @@ struct Core {
         missing = false;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          if (Head<kDim>::Mine()) pairs[i] = LoadWord(from + half[i]);
+          if (Head<kDim>::Mine()) pairs[i] = LoadWordRelaxed(from + half[i]);
           missing |= pairs[i] == kTokenNothing;
         }
       } while (await && __any_sync(~0u, missing));

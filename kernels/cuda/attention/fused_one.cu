@@ -143,7 +143,7 @@ struct PartsInSlices {
 __device__ __forceinline__ void LeaveZeros(int32_t elements, uint32_t* left) {
   for (auto i = static_cast<int32_t>(blockIdx.x * kThreads + threadIdx.x); i < elements / 4;
        i += static_cast<int32_t>(gridDim.x) * kThreads) {
-    LeaveWords(left + 2 * i, make_uint2(0, 0));
+    StoreRelaxed(left + 2 * i, make_uint2(0, 0));
   }
 }
 

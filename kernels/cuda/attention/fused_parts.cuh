@@ -1,12 +1,11 @@
-// Decode attention in one launch: the places in which CTAs leave parts of an item for each other (fused.cuh), and the words
-// between it and the layers around it (token_words.h).
+// Decode attention in one launch: the places in which CTAs leave parts of an item for each other (fused.cuh).
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
 
-#include "kernels/cuda/token_words.h"
+#include "kernels/cuda/words.cuh"
 
 namespace aisp::cuda::fused {
 
@@ -61,28 +60,5 @@ struct WaitLimit {
   __device__ __forceinline__ void Count() {}
 #endif
 };
-
-// Words that another kernel may be about to write.
-__device__ __forceinline__ uint32_t LoadWord(const void* from) {
-  uint32_t word;
-  asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
-  return word;
-}
-__device__ __forceinline__ uint4 LoadWords4(const void* from) {
-  uint4 v;
-  asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from)
-               : "memory");
-  return v;
-}
-__device__ __forceinline__ bool HasNothing(const uint4& v) {
-  return v.x == kTokenNothing || v.y == kTokenNothing || v.z == kTokenNothing ||
-         v.w == kTokenNothing;
-}
-__device__ __forceinline__ void LeaveWords(uint32_t* to, uint2 words) {
-  asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(words.x), "r"(words.y)
-               : "memory");
-}
 
 }  // namespace aisp::cuda::fused

@@ -49,7 +49,7 @@ __device__ __forceinline__ void StoreRow(const FusedArgs& a, const Segment& at, 
     return;
   }
   const uint2 packed = make_uint2(ptx::Pack2<false>(v.x, v.y), ptx::Pack2<false>(v.z, v.w));
-  if (left != nullptr) LeaveWords(left + to / 2, packed);
+  if (left != nullptr) StoreRelaxed(left + to / 2, packed);
   *reinterpret_cast<uint2*>(static_cast<__nv_bfloat16*>(a.out) + to) = packed;
 }
 

@@ -267,7 +267,8 @@ __device__ __forceinline__ void StoreToken16(void* y, uint32_t* next, bool last,
   if (next != nullptr && i % 2 == 0) {
     const float pair = has_below ? below : 0.0f;
     const __nv_bfloat162 out = __floats2bfloat162_rn(v, pair);
-    StoreWord(next + i / 2, last ? reinterpret_cast<const uint32_t&>(out) : PackToken<C>(v, pair));
+    StoreRelaxed(next + i / 2,
+                 last ? reinterpret_cast<const uint32_t&>(out) : PackToken<C>(v, pair));
   }
   if (last) static_cast<__nv_bfloat16*>(y)[i] = __float2bfloat16(v);
 }
@@ -284,7 +285,7 @@ __device__ __forceinline__ void StoreTokenRow(const OneTokenStep& step, uint32_t
     StoreToken16<C>(step.y, next, last, r.row, r.has, v);
   } else if (r.has) {
     static_cast<float*>(step.y)[r.row] = v + r.old;
-    if (next != nullptr) StoreWord(next + r.row, __float_as_uint(v + r.old));
+    if (next != nullptr) StoreRelaxed(next + r.row, __float_as_uint(v + r.old));
   }
 }
 

@@ -17,13 +17,6 @@
 
 namespace aisp::cuda {
 
-__device__ __forceinline__ void StoreWord(uint32_t* to, uint32_t v) {
-  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(v) : "memory");
-}
-__device__ __forceinline__ bool HasNothing(const uint4& v) {
-  return v.x == kTokenNothing || v.y == kTokenNothing || v.z == kTokenNothing ||
-         v.w == kTokenNothing;
-}
 __device__ __forceinline__ void StoreShared4(uint32_t address, uint32_t v) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
 }

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/words.cuh"
 
 namespace aisp::cuda {
 
@@ -138,31 +139,6 @@ __device__ __forceinline__ uint2 LoadShared8(uint32_t address) {
   uint2 v;
   asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address) : "memory");
   return v;
-}
-
-// ---- words that other multiprocessors read or write at the same time: each is whole, nothing is ordered ----
-
-__device__ __forceinline__ void StoreRelaxed(void* to, uint4 v) {
-  asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y),
-               "r"(v.z), "r"(v.w)
-               : "memory");
-}
-__device__ __forceinline__ uint4 LoadRelaxed(const void* from) {
-  uint4 v;
-  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from)
-               : "memory");
-  return v;
-}
-
-__device__ __forceinline__ uint32_t LoadWordRelaxed(const uint32_t* from) {
-  uint32_t v;
-  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(from) : "memory");
-  return v;
-}
-__device__ __forceinline__ void AddRelaxed(uint32_t* to, uint32_t n) {
-  asm volatile("red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(to), "r"(n) : "memory");
 }
 
 // ---- programmatic dependent launch ----

@@ -1,0 +1,47 @@
+// Words that other multiprocessors read or write at the same time: each is whole, nothing is ordered.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/token_words.h"
+
+namespace aisp::cuda {
+
+__device__ __forceinline__ void StoreRelaxed(void* to, uint4 v) {
+  asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y),
+               "r"(v.z), "r"(v.w)
+               : "memory");
+}
+__device__ __forceinline__ void StoreRelaxed(void* to, uint2 v) {
+  asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(v.x), "r"(v.y)
+               : "memory");
+}
+__device__ __forceinline__ void StoreRelaxed(void* to, uint32_t v) {
+  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(v) : "memory");
+}
+__device__ __forceinline__ uint4 LoadRelaxed(const void* from) {
+  uint4 v;
+  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from)
+               : "memory");
+  return v;
+}
+__device__ __forceinline__ uint32_t LoadWordRelaxed(const void* from) {
+  uint32_t v;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(from) : "memory");
+  return v;
+}
+__device__ __forceinline__ void AddRelaxed(uint32_t* to, uint32_t n) {
+  asm volatile("red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(to), "r"(n) : "memory");
+}
+
+// Whether one of them has not been written yet (token_words.h).
+__device__ __forceinline__ bool HasNothing(const uint4& v) {
+  return v.x == kTokenNothing || v.y == kTokenNothing || v.z == kTokenNothing ||
+         v.w == kTokenNothing;
+}
+
+}  // namespace aisp::cuda
