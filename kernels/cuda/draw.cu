@@ -7,7 +7,6 @@
 namespace aisp::cuda {
 namespace {
 
-constexpr int kScanThreads = 1024;  // a slice is waited for, however few the rows are
 constexpr int kThreads = 256;
 constexpr int kFinishThreads = 1024;
 
@@ -38,7 +37,7 @@ __device__ void EditSlice(const DrawCall& c, const DrawRow& row, const Range& sl
   __syncthreads();
 }
 
-__global__ void __launch_bounds__(kScanThreads) ScanKernel(DrawCall c) {
+__global__ void __launch_bounds__(kThreads) ScanKernel(DrawCall c) {
   __shared__ float scores[32];
   __shared__ int32_t tokens[32];
   BeginOverlapped();
@@ -54,7 +53,7 @@ __global__ void __launch_bounds__(kScanThreads) ScanKernel(DrawCall c) {
   out.max_score = out.best = out.max_logit = -INFINITY;
   out.max_token = out.best_token = INT_MAX;
   bool finite = true;
-  for (int group = begin + 4 * threadIdx.x; group < end; group += 4 * kScanThreads) {
+  for (int group = begin + 4 * threadIdx.x; group < end; group += 4 * kThreads) {
     uint4 words{};
     if (noise)
       words = Philox(row.seed, {static_cast<uint32_t>(group) / 4, row.position, row.choice, 0});
@@ -85,7 +84,7 @@ __global__ void __launch_bounds__(kScanThreads) ScanKernel(DrawCall c) {
     int32_t ignored = 0;
     BlockBest(out.max_logit, ignored, scores, tokens);
     float sum = 0;
-    for (int i = begin + threadIdx.x; i < end; i += kScanThreads)
+    for (int i = begin + threadIdx.x; i < end; i += kThreads)
       sum += expf(logits[i] - out.max_logit);
     __syncthreads();
     out.sum = BlockSum(sum, scores);
@@ -292,7 +291,7 @@ Status LaunchDraw(const DrawCall& c, cudaStream_t stream) {
   const auto rows = static_cast<unsigned>(c.num_rows);
   const dim3 slices(kDrawSlices, rows);
   AISP_RETURN_IF_ERROR(
-      Check(LaunchOverlapped(ScanKernel, slices, kScanThreads, 0, stream, c), "scanning logits"));
+      Check(LaunchOverlapped(ScanKernel, slices, kThreads, 0, stream, c), "scanning logits"));
   AISP_RETURN_IF_ERROR(
       Check(LaunchOverlapped(CountKernel, slices, kThreads, 0, stream, c), "counting logits"));
   AISP_RETURN_IF_ERROR(

@@ -1,5 +1,5 @@
 // How attention and the layers around it hand one token's rows to each other without waiting for each other's end
-// (linear/one_token.cuh has the layers, attention/fused.cu the attention).
+// (linear/one_token.cuh has the layers, attention/fused_one.cu the attention).
 //
 // A row is left as words: pairs of bf16, each stored in one piece, in places that hold kTokenNothing until then; whoever reads
 // polls. There are two sets of places. Launches of layers take them in turn; each counts itself in `launches` (an entry for each

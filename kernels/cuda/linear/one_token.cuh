@@ -18,7 +18,8 @@
 // one whose turn it is and empties the other (token_words.h).
 //
 // Deadlock: in a launch of several steps CTAs wait for each other, so all must be resident at once; see chain.cuh, which has the
-// same rule: one such launch at a time on a device. In one of a single step nobody waits for anybody.
+// same rule: one such launch at a time on a device. In one of a single step no CTA waits for another; if it awaits words, it waits for
+// attention, all of which has started before it.
 #pragma once
 
 #include <cuda_bf16.h>

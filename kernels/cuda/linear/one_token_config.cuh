@@ -33,7 +33,8 @@ struct OneTokenConfig {
   // Vectors that a lane has on their way: those of a hidden size of 4,096 or so at once.
   static constexpr int kResidualBatch = 32 / kWarps;
   static constexpr int kPairBatch = 64 / kWarps;
-  // Beside a CTA of decode attention's, which takes 21.5K of the 64K registers.
+  // At most; what they use leaves room beside for a CTA of decode attention's, up to 21.5K of the 64K registers. Each quarter of a
+  // multiprocessor has 16K: three warps of these and one of attention's.
   static constexpr int kRegisters = 128;
   static constexpr int kSlots = 8;  // tiles whose sums wait to be put together
   static_assert(kStageBytes % 1024 == 0);
