@@ -34,10 +34,6 @@ __device__ __forceinline__ uint32_t LoadWordRelaxed(const void* from) {
   asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(from) : "memory");
   return v;
 }
-__device__ __forceinline__ void AddRelaxed(uint32_t* to, uint32_t n) {
-  asm volatile("red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(to), "r"(n) : "memory");
-}
-
 // Whether one of them has not been written yet (token_words.h).
 __device__ __forceinline__ bool HasNothing(const uint4& v) {
   return v.x == kTokenNothing || v.y == kTokenNothing || v.z == kTokenNothing ||

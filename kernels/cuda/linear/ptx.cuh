@@ -36,18 +36,6 @@ __device__ __forceinline__ void BarrierWait(uint32_t barrier, uint32_t parity) {
       "r"(parity)
       : "memory");
 }
-// Whether it has, without waiting.
-__device__ __forceinline__ bool BarrierTest(uint32_t barrier, uint32_t parity) {
-  uint32_t done;
-  asm volatile(
-      "{\n.reg .pred p;\n"
-      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-      "selp.u32 %0, 1, 0, p;\n}"
-      : "=r"(done)
-      : "r"(barrier), "r"(parity)
-      : "memory");
-  return done != 0;
-}
 // What was there before. Acquires and releases for the whole device.
 __device__ __forceinline__ uint32_t AtomicIncrement(uint32_t* counter) {
   uint32_t before;

@@ -41,8 +41,6 @@ struct StreamConfig {
   static constexpr bool kConvert = kF16 && kTokens <= 32;
   // Hopper adds FP8 products in fewer bits than f32: sums of a stage are added to f32 by ordinary instructions.
   static constexpr bool kPromote = kInput8 || kBlockScales;
-  // FP8 by warp: a stage's operands are taken into registers before they are multiplied.
-  static constexpr bool kFp8Fragments = kByWarp && kF16 && kTokens == 8;
   static constexpr int kRows = kGroups * kTiles * 64;
   static constexpr int kRowThreads = kGroups * 128;
   static constexpr int kConsumers = kRowThreads * kSplits;

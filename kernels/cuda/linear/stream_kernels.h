@@ -15,20 +15,6 @@ namespace aisp::cuda {
 // Format of the weight and, after the x, of the activations where that is not bf16.
 enum class StreamFormat : uint8_t { kBf16, kFp8, kFp8Block, kNvfp4, kFp8x8, kFp8x8Block };
 
-// How units are dealt out to CTAs: FirstUnit below without a division.
-struct StreamShare {
-  int32_t each = 0;         // units / CTAs
-  uint32_t over = 0;        // units % CTAs
-  uint32_t reciprocal = 0;  // 2^32 / CTAs, rounded up
-#ifdef __CUDACC__
-  // Exact: CTA numbers and `over` have far fewer than 16 bits.
-  __device__ __forceinline__ int32_t First(int32_t cta) const {
-    return cta * each +
-           static_cast<int32_t>(__umulhi(static_cast<uint32_t>(cta) * over, reciprocal));
-  }
-#endif
-};
-
 // What a launch needs beside the two tensor maps.
 struct StreamParams {
   const uint8_t* nvfp4 = nullptr;
@@ -46,9 +32,6 @@ struct StreamParams {
   int32_t k_units = 0;      // units along K
   int32_t units = 0;        // in all
   int32_t scale_columns = 0;
-  StreamShare share;
-  uint32_t* asked_for_all =
-      nullptr;  // [CTAs]: launches whose CTA of that number had asked for all of its weights
   // Units that a CTA fetches into L2 while the kernel before it ends, and how far apart.
   int32_t prefetch_units = 0;
   int32_t prefetch_stride = 1;
@@ -62,7 +45,6 @@ struct StreamKernel {
   int rows = 0;     // of the weight, of a unit of work
   int stage_k = 0;  // of K, of a unit of work
   int stages = 0;
-  int resident = 1;  // CTAs for which a multiprocessor has room
   int stage_bytes = 0;
   int weight_box_k =
       0;  // boxes of the tensor maps: [rows][weight_box_k] (0: no map), [tokens][input_box_k]

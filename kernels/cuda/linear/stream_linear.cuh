@@ -8,7 +8,8 @@
 // order of the CTAs, so that bits do not depend on timing, and puts the words back.
 //
 // Programmatic dependent launch: where two CTAs fit a multiprocessor (kResident), the kernel behind the next one moves in as soon
-// as this one ends and fills its stages with weights; stream_bring.cuh has what it does besides until its turn comes.
+// as this one ends. It fills its stages with weights, then has a few more units brought to L2: that is when memory has nothing
+// else to do, for about 4 us.
 //
 // Deadlock: an owner waits for the CTAs behind it that share its last tile, and for no others. Alone on the device all are resident
 // at once (the grid is at most one for each multiprocessor, and kernels before this one end without it). Where another worker's
@@ -22,105 +23,133 @@
 #include <cstdint>
 
 #include "kernels/cuda/linear/chain_tile.cuh"
+#include "kernels/cuda/linear/f16_input.cuh"
 #include "kernels/cuda/linear/multiply.cuh"
 #include "kernels/cuda/linear/ptx.cuh"
 #include "kernels/cuda/linear/split_join.cuh"
-#include "kernels/cuda/linear/stream_bring.cuh"
 #include "kernels/cuda/linear/stream_config.cuh"
 #include "kernels/cuda/linear/stream_kernels.h"
-#include "kernels/cuda/linear/stream_shared.cuh"
+#include "kernels/cuda/linear/stream_loads.cuh"
 #include "kernels/cuda/linear/stream_tile.cuh"
 #include "kernels/cuda/linear/stream_warp_multiply.cuh"
 #include "kernels/cuda/linear/wgmma.cuh"
 
 namespace aisp::cuda {
 
-// Keeps what reads the sums behind the wait for them, which names no register.
+// Shared memory of a CTA by address.
 template <class C>
-__device__ __forceinline__ void BehindWait(float (&sums)[C::kTiles][C::kSums]) {
-#pragma unroll
-  for (int i = 0; i < C::kTiles; ++i) {
-#pragma unroll
-    for (int j = 0; j < C::kSums; ++j) asm volatile("" : "+f"(sums[i][j]));
+struct StreamShared {
+  static constexpr int kConverters = !C::kConvert ? 0 : C::kTokens <= 16 ? 32 : 64;
+  // Behind the consumers: the warp of the weights, that of the tokens, and those that convert.
+  static constexpr int kThreads = C::kConsumers + 64 + kConverters;
+  static constexpr int kJoinAt = C::kStages * (C::kStageBytes + 4 * 8);
+  static constexpr int kBytes = 1024 + kJoinAt + SplitJoin<C>::kBytes;
+
+  uint32_t base;  // 1024-aligned
+  __device__ uint32_t Input(int stage) const { return base + stage * C::kStageBytes; }
+  __device__ uint32_t Weight(int stage) const { return Input(stage) + C::kInputBytes; }
+  __device__ uint32_t FullWeight(int stage) const {
+    return base + C::kStages * C::kStageBytes + 8 * stage;
+  }
+  __device__ uint32_t FullInput(int stage) const { return FullWeight(stage) + 8 * C::kStages; }
+  __device__ uint32_t Empty(int stage) const { return FullWeight(stage) + 16 * C::kStages; }
+  // The tokens are there in the form that the products need.
+  __device__ uint32_t Ready(int stage) const {
+    return C::kConvert ? FullWeight(stage) + 24 * C::kStages : FullInput(stage);
+  }
+  __device__ SplitJoin<C> Join() const { return {base + kJoinAt}; }
+};
+
+// ---- the warps that bring things ----
+
+// Where a CTA's next unit lies.
+struct UnitPlace {
+  int32_t tile;
+  int32_t k;
+  int32_t k_units;
+  __device__ __forceinline__ UnitPlace(int32_t unit, int32_t units_along_k)
+      : tile(unit / units_along_k), k(unit - tile * units_along_k), k_units(units_along_k) {}
+  __device__ __forceinline__ void Advance() {
+    if (++k == k_units) {
+      k = 0;
+      ++tile;
+    }
+  }
+};
+
+// The thread that has weights brought.
+template <class C>
+struct WeightProducer {
+  const StreamShared<C>& shared;
+  const StreamParams& p;
+  const CUtensorMap* map;
+  int32_t unit;
+  int32_t end;
+  UnitPlace at;
+  StagePlace<C> place;
+  uint64_t once = EvictFirstPolicy();
+
+  __device__ __forceinline__ WeightProducer(const StreamShared<C>& in, const StreamParams& params,
+                                            const CUtensorMap* weight, int32_t first, int32_t last)
+      : shared(in), p(params), map(weight), unit(first), end(last), at(first, params.k_units) {}
+
+  __device__ __forceinline__ void Load() {
+    BarrierExpect(shared.FullWeight(place.stage), C::kWeightBytes);
+    LoadWeights<C>(shared.Weight(place.stage), shared.FullWeight(place.stage), at.tile, at.k, p,
+                   map, once);
+    at.Advance();
+    place.Advance();
+    ++unit;
+  }
+  // All stages are free.
+  __device__ __forceinline__ void FillStages() {
+    for (int32_t left = min(end - unit, C::kStages); left > 0; --left) Load();
+  }
+  __device__ __forceinline__ void Rest() {
+    // Every few units one more, into L2: later they come from there while memory serves the others.
+    for (int32_t i = 0, early = unit + p.prefetch_stride / 2; i < p.prefetch_units && early < end;
+         ++i, early += p.prefetch_stride) {
+      PrefetchWeightUnit<C>(early, p, map);
+    }
+    while (unit < end) {
+      BarrierWait(shared.Empty(place.stage), place.parity ^ 1);
+      Load();
+    }
+  }
+};
+
+template <class C>
+__device__ __forceinline__ void ProduceInputs(const StreamShared<C>& shared, int32_t begin,
+                                              int32_t end, const StreamParams& p,
+                                              const CUtensorMap* input) {
+  const uint64_t again = EvictLastPolicy();
+  WaitForPreviousKernel();
+  StagePlace<C> place;
+  UnitPlace at(begin, p.k_units);
+  for (int32_t left = end - begin; left > 0; --left) {
+    BarrierWait(shared.Empty(place.stage), place.parity ^ 1);
+    BarrierExpect(shared.FullInput(place.stage), C::kInputBytes);
+    LoadInputs<C>(shared.Input(place.stage), shared.FullInput(place.stage), at.k, input, again);
+    at.Advance();
+    place.Advance();
   }
 }
 
 template <class C>
-__device__ __forceinline__ void Release(const StreamShared<C>& shared, int stage) {
-  if (C::kNvfp4 || threadIdx.x % 32 == 0) BarrierArrive(shared.Empty(stage));
-}
-
-// FP8 x FP8: a unit's products begin before those of the unit before are waited for.
-template <class C>
-__device__ __forceinline__ void MultiplyFp8x8(const StreamShared<C>& shared, const StreamParams& p,
-                                              int32_t row, int32_t k, int32_t k_end,
-                                              StagePlace<C>& place,
-                                              float (&sums)[C::kTiles][C::kSums]) {
-  const int group = threadIdx.x % C::kRowThreads / 128;
-  float part[2][C::kTiles][C::kSums];
-  int stage[2];
-  const auto start = [&](int i) {
-    stage[i] = place.stage;
-    BarrierWait(shared.FullWeight(stage[i]), place.parity);
-    BarrierWait(shared.Ready(stage[i]), place.parity);
-    MultiplyShared<C>(shared.Weight(stage[i]), shared.Input(stage[i]), group, part[i]);
-    place.template Advance<C::kSplits>();
-  };
-  const auto finish = [&](int i, int32_t unit) {
-    BehindWait<C>(part[i]);
-    Release(shared, stage[i]);
-    AddStage<C>(p, row, unit, part[i], sums);
-  };
-  if (k >= k_end) return;
-  start(0);
-#pragma unroll 1
-  for (;;) {
-    const int32_t next = k + C::kSplits;
-    if (next >= k_end) {
-      WgmmaWait<0>();
-      finish(0, k);
-      break;
-    }
-    start(1);
-    WgmmaWait<1>();
-    finish(0, k);
-    k = next + C::kSplits;
-    if (k >= k_end) {
-      WgmmaWait<0>();
-      finish(1, next);
-      break;
-    }
-    start(0);
-    WgmmaWait<1>();
-    finish(1, next);
-  }
-}
-
-// Widened FP8 with eight tokens, each warp for itself.
-template <class C>
-__device__ __forceinline__ void MultiplyFp8Fragments(const StreamShared<C>& shared, int32_t k,
-                                                     int32_t k_end, StagePlace<C>& place,
-                                                     float (&sums)[C::kSums]) {
-  const int group = threadIdx.x % C::kRowThreads / 128;
-  const int warp = threadIdx.x / 32 % 4;
-  const int lane = threadIdx.x % 32;
-  float sets[4][C::kSums] = {};
-#pragma unroll 1
-  for (; k < k_end; k += C::kSplits) {
-    Fp8Fragments<C> parts;
-    BarrierWait(shared.FullWeight(place.stage), place.parity);
-    parts.TakeWeights(shared.Weight(place.stage), group, warp, lane);
-    BarrierWait(shared.Ready(place.stage), place.parity);
-    parts.TakeTokens(shared.Input(place.stage), lane);
+__device__ __forceinline__ void ConvertStream(const StreamShared<C>& shared, int32_t begin,
+                                              int32_t end, int thread) {
+  StagePlace<C> place;
+  for (int32_t unit = begin; unit < end; ++unit) {
+    BarrierWait(shared.FullInput(place.stage), place.parity);
+    ConvertInput<C, StreamShared<C>::kConverters>(shared.Input(place.stage), thread);
+    FenceProxyAsync();
     __syncwarp();
-    Release(shared, place.stage);
-    parts.Multiply(sets);
-    place.template Advance<C::kSplits>();
+    if (thread % 32 == 0) BarrierArrive(shared.Ready(place.stage));
+    place.Advance();
   }
-#pragma unroll
-  for (int j = 0; j < C::kSums; ++j)
-    sums[j] = (sets[0][j] + sets[1][j]) + (sets[2][j] + sets[3][j]);
 }
+
+// ---- consumers ----
 
 // Multiplies this warpgroup's units of [k_begin, k_end) of a tile: every kSplits-th from number `turn` on.
 template <class C>
@@ -136,16 +165,12 @@ __device__ __forceinline__ void MultiplyStream(const StreamShared<C>& shared, co
 #pragma unroll
     for (int j = 0; j < C::kSums; ++j) sums[i][j] = 0.0f;
   }
-  if constexpr (C::kInput8) {
-    MultiplyFp8x8(shared, p, row0 + warp * 16, k_begin + turn, k_end, place, sums);
-    return;
-  } else if constexpr (C::kFp8Fragments) {
-    MultiplyFp8Fragments(shared, k_begin + turn, k_end, place, sums[0]);
-    return;
-  }
+  const auto release = [&](int s) {
+    if (C::kNvfp4 || lane == 0) BarrierArrive(shared.Empty(s));
+  };
   int previous = -1;
   const auto release_previous = [&] {
-    if (previous >= 0) Release(shared, previous);
+    if (previous >= 0) release(previous);
   };
 #pragma unroll 1
   for (int32_t k = k_begin + turn; k < k_end; k += C::kSplits) {
@@ -157,12 +182,16 @@ __device__ __forceinline__ void MultiplyStream(const StreamShared<C>& shared, co
     if constexpr (C::kByWarp) {
       MultiplyByWarp<C, C::kConvert>(weight, input, group, warp, lane, sums[0]);
       __syncwarp();
-      Release(shared, stage);
+      release(stage);
     } else if constexpr (C::kPromote) {
       float stage_sums[C::kTiles][C::kSums];
-      MultiplyWidened<C, C::kConvert>(weight, input, group, warp, lane, stage_sums, [] {});
+      if constexpr (C::kInput8) {
+        MultiplyShared<C>(weight, input, group, stage_sums);
+      } else {
+        MultiplyWidened<C, C::kConvert>(weight, input, group, warp, lane, stage_sums, [] {});
+      }
       WgmmaWait<0>();
-      Release(shared, stage);
+      release(stage);
       AddStage<C>(p, row0 + warp * 16, k, stage_sums, sums);
     } else {
       if constexpr (C::kFormat == StreamFormat::kBf16) {
@@ -180,7 +209,12 @@ __device__ __forceinline__ void MultiplyStream(const StreamShared<C>& shared, co
     WgmmaWait<0>();
     release_previous();
   }
-  BehindWait<C>(sums);
+  // Keeps what reads the sums behind the wait, which names no register.
+#pragma unroll
+  for (int i = 0; i < C::kTiles; ++i) {
+#pragma unroll
+    for (int j = 0; j < C::kSums; ++j) asm volatile("" : "+f"(sums[i][j]));
+  }
 }
 
 // Into L2: they are needed when a tile is finished, with nothing else to do.
@@ -213,13 +247,6 @@ __device__ __forceinline__ void Consume(const StreamShared<C>& shared, int32_t b
     const int32_t k_begin = unit - tile * p.k_units;
     const int32_t count = min(p.k_units - k_begin, end - unit);
     const int32_t row0 = tile * C::kRows + group * C::kTiles * 64;
-    // Of the CTAs that share the tile. Found early, but for NVFP4, whose products leave no register free.
-    const auto find_last = [&] {
-      auto last = static_cast<int32_t>(blockIdx.x);
-      while (p.share.First(last + 1) < (tile + 1) * p.k_units) ++last;
-      return last;
-    };
-    const int32_t last = C::kNvfp4 ? 0 : find_last();
     StreamTile<C> out[C::kTiles];
     const auto load = [&](bool needed) {
 #pragma unroll
@@ -238,7 +265,8 @@ __device__ __forceinline__ void Consume(const StreamShared<C>& shared, int32_t b
     }
     if constexpr (!StreamTile<C>::kEarly) load(true);
     if (count < p.k_units) {
-      AddParts<C>(p.partials, C::kNvfp4 ? find_last() : last, sums);
+      AddParts<C>(p.partials, OwnerOfUnit(tile * p.k_units + p.k_units - 1, gridDim.x, p.units),
+                  sums);
     }
 #pragma unroll
     for (int i = 0; i < C::kTiles; ++i) {
@@ -248,21 +276,33 @@ __device__ __forceinline__ void Consume(const StreamShared<C>& shared, int32_t b
 }
 
 template <class C>
+__device__ __forceinline__ void InitBarriers(const StreamShared<C>& shared) {
+  for (int s = 0; s < C::kStages; ++s) {
+    BarrierInit(shared.FullWeight(s), 1);
+    BarrierInit(shared.FullInput(s), 1);
+    BarrierInit(shared.Empty(s), C::kReleases);
+    if constexpr (C::kConvert) {
+      BarrierInit(shared.Ready(s), StreamShared<C>::kConverters / 32);
+    }
+  }
+  shared.Join().Init();
+  BarrierInitFence();
+}
+
+template <class C>
 __global__ void __launch_bounds__(StreamShared<C>::kThreads, C::kResident)
     StreamLinearKernel(const __grid_constant__ CUtensorMap weight,
                        const __grid_constant__ CUtensorMap input, const StreamParams p) {
   extern __shared__ uint8_t memory[];
   const StreamShared<C> shared{(SharedAddress(memory) + 1023) & ~1023u};
-  const int32_t begin = p.share.First(static_cast<int32_t>(blockIdx.x));
-  const int32_t end = p.share.First(static_cast<int32_t>(blockIdx.x) + 1);
+  const int32_t begin = FirstUnit(blockIdx.x, gridDim.x, p.units);
+  const int32_t end = FirstUnit(blockIdx.x + 1, gridDim.x, p.units);
   const int role = static_cast<int>(threadIdx.x) - C::kConsumers;
   WeightProducer<C> weights(shared, p, &weight, begin, end);
-  uint32_t told = 0;
   if (role == 0) {
     // The first weights are asked for before anybody else begins: until then memory may have nothing to do.
     InitBarriers(shared);
     weights.FillStages();
-    if (C::kResident > 1) told = LoadWordRelaxed(p.asked_for_all + blockIdx.x);
   }
   if (role == 32) PrefetchMap(&input);
   __syncthreads();
@@ -270,7 +310,7 @@ __global__ void __launch_bounds__(StreamShared<C>::kThreads, C::kResident)
   if (role < 0) {
     Consume(shared, begin, end, p);
   } else if (role < 32) {
-    if (role == 0) weights.Rest(told);
+    if (role == 0) weights.Rest();
   } else if (role < 64) {
     if (role == 32) ProduceInputs(shared, begin, end, p, &input);
   } else if constexpr (C::kConvert) {
@@ -288,7 +328,6 @@ StreamKernel DescribeStreamKernel() {
   kernel.rows = C::kRows;
   kernel.stage_k = C::kStageK;
   kernel.stages = C::kStages;
-  kernel.resident = C::kResident;
   kernel.stage_bytes = C::kStageBytes;
   kernel.weight_box_k = C::kNvfp4 ? 0 : C::kWeightBoxK;
   kernel.input_box_k = C::kInputBoxK;
