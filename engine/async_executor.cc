@@ -48,6 +48,11 @@ DrawRow DrawRowOf(const SampleRow& row) {
   return out;
 }
 
+bool Filters(const SampleRow& row) {
+  const SamplingParams& p = *row.params;
+  return p.temperature > 0 && (p.top_k > 0 || p.top_p < 1 || p.min_p > 0);
+}
+
 }  // namespace
 
 AsyncExecutor::AsyncExecutor(const AsyncExecutorOptions& options, Device& device)
@@ -117,7 +122,7 @@ Status AsyncExecutor::AllocateFlights() {
 Status AsyncExecutor::WarmUp() {
   const ModelExecutorOptions& base = options_.base;
   const int32_t largest = std::min(base.max_slots, base.model.max_batch_tokens);
-  AISP_RETURN_IF_ERROR(Compute(model_->Padded(largest), largest, nullptr));
+  AISP_RETURN_IF_ERROR(Compute(model_->Padded(largest), largest, true, nullptr));
   AISP_RETURN_IF_ERROR(device_.Synchronize(*stream_));
   const int32_t most = std::min({base.model.max_batch_tokens, model_->max_context(),
                                  (layout_.num_blocks - 1) * layout_.block_tokens});
@@ -125,7 +130,7 @@ Status AsyncExecutor::WarmUp() {
     const WarmUpStep step(rows, decodes, layout_.block_tokens);
     AISP_ASSIGN_OR_RETURN(const DeviceBatch batch,
                           model_->Upload(step.batch(), layout_.block_tokens, 0, *stream_));
-    AISP_RETURN_IF_ERROR(Compute(batch, 1, nullptr));
+    AISP_RETURN_IF_ERROR(Compute(batch, 1, false, nullptr));
     // The next step's arrays take the place of this one's.
     return device_.Synchronize(*stream_);
   };
@@ -152,7 +157,8 @@ PagedKvPool AsyncExecutor::Pool() const {
 }
 
 // Enqueues the operations of a step. `flight` where its layers are to be reported.
-Status AsyncExecutor::Compute(const DeviceBatch& batch, int32_t draws, Flight* flight) {
+Status AsyncExecutor::Compute(const DeviceBatch& batch, int32_t draws, bool filters,
+                              Flight* flight) {
   std::function<void(int32_t)> on_layer;
   Status recorded;
   if (flight != nullptr) {
@@ -170,6 +176,7 @@ Status AsyncExecutor::Compute(const DeviceBatch& batch, int32_t draws, Flight* f
   draw.rows = static_cast<const DrawRow*>(draw_rows_.data());
   draw.edits = static_cast<const TokenEdit*>(draw_edits_.data());
   draw.num_rows = draws;
+  draw.filters = filters;
   draw.slot_tokens = static_cast<int32_t*>(slot_tokens_.data());
   draw.drawn = static_cast<DrawnToken*>(drawn_.data());
   return drawer_->Draw(draw, *stream_);
@@ -181,18 +188,20 @@ Status AsyncExecutor::CaptureGraphs() {
   AISP_ASSIGN_OR_RETURN(const MemoryInfo before, device_.GetMemoryInfo());
   const int32_t largest = std::min(options_.base.max_slots, options_.base.model.max_batch_tokens);
   for (int32_t rows : GraphSizes(largest)) {
-    AISP_RETURN_IF_ERROR(device_.BeginCapture(*stream_));
-    const Status computed = Compute(model_->Padded(rows), rows, nullptr);
-    Result<std::unique_ptr<Graph>> graph = device_.EndCapture(*stream_);
-    AISP_RETURN_IF_ERROR(computed);
-    if (!graph) return tl::unexpected(std::move(graph).error());
-    graphs_[rows] = std::move(*graph);
+    for (const bool filters : {true, false}) {
+      AISP_RETURN_IF_ERROR(device_.BeginCapture(*stream_));
+      const Status computed = Compute(model_->Padded(rows), rows, filters, nullptr);
+      Result<std::unique_ptr<Graph>> graph = device_.EndCapture(*stream_);
+      AISP_RETURN_IF_ERROR(computed);
+      if (!graph) return tl::unexpected(std::move(graph).error());
+      (filters ? graphs_[rows].filtering : graphs_[rows].plain) = std::move(*graph);
+    }
   }
   AISP_RETURN_IF_ERROR(device_.Synchronize(*stream_));
   AISP_ASSIGN_OR_RETURN(const MemoryInfo after, device_.GetMemoryInfo());
   LogInfo(
       "decode graphs captured",
-      {{"graphs", static_cast<int64_t>(graphs_.size())},
+      {{"graphs", static_cast<int64_t>(2 * graphs_.size())},
        {"largest_batch", graphs_.rbegin()->first},
        {"ms", ToMs(clock.Now() - start)},
        {"memory", HumanBytes(before.free_bytes - std::min(before.free_bytes, after.free_bytes))}});
@@ -212,7 +221,7 @@ int32_t AsyncExecutor::BucketFor(const StepInput& input) const {
 
 size_t AsyncExecutor::GraphOperations(int32_t rows) const {
   const auto graph = graphs_.lower_bound(rows);
-  return graph == graphs_.end() ? 0 : graph->second->size();
+  return graph == graphs_.end() ? 0 : graph->second.plain->size();
 }
 
 // The row's edits, each token once. False: no room.
@@ -321,16 +330,19 @@ Result<Ticket> AsyncExecutor::Launch(const StepInput& input) {
   flight.follows = launched_ > collected_;
   const int32_t bucket = BucketFor(input);
   const auto samples = static_cast<int32_t>(input.samples.size());
+  const bool filters = std::any_of(input.samples.begin(), input.samples.end(), Filters);
   AISP_ASSIGN_OR_RETURN(const DeviceBatch batch,
                         model_->Upload(input.batch, layout_.block_tokens, bucket, *stream_));
   if (samples > 0) AISP_RETURN_IF_ERROR(UploadDraws(flight, std::max(samples, bucket)));
   Clocking& clocking = clocking_[launched_ % clocking_.size()];
   AISP_RETURN_IF_ERROR(device_.Record(*clocking.begin, *stream_));
   if (bucket > 0) {
-    AISP_RETURN_IF_ERROR(device_.LaunchGraph(*graphs_.at(bucket), *stream_));
+    const StepGraphs& graphs = graphs_.at(bucket);
+    AISP_RETURN_IF_ERROR(
+        device_.LaunchGraph(filters ? *graphs.filtering : *graphs.plain, *stream_));
   } else {
     const bool reports = input.sink != nullptr && !input.slices.empty();
-    AISP_RETURN_IF_ERROR(Compute(batch, samples, reports ? &flight : nullptr));
+    AISP_RETURN_IF_ERROR(Compute(batch, samples, filters, reports ? &flight : nullptr));
   }
   AISP_RETURN_IF_ERROR(device_.Record(*clocking.end, *stream_));
   AISP_RETURN_IF_ERROR(FetchResults(flight));

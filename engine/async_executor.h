@@ -2,7 +2,8 @@
 //
 // Launch enqueues a step and returns; the tokens it draws stay on the device for the next one (kTokenOnDevice) and come to the
 // host in Collect. Steps in which every sequence has one row and draws (decoding) are captured graphs, one for each size in a
-// list of batch sizes; a smaller batch is padded with rows that do nothing. Other steps are launched operation by operation.
+// list of batch sizes and for rows that filter (top_k, top_p, min_p) or do not; a smaller batch is padded with rows that do nothing.
+// Other steps are launched operation by operation.
 // Layers of prefill-only sequences are reported to the LayerSink in Collect, each as soon as its event is done.
 //
 // Tokens are drawn on the device by the rules of engine/sampler.h; only the list of likeliest tokens (logprobs) is made on the
@@ -55,7 +56,7 @@ class AsyncExecutor final : public ServingExecutor {
   // Of the last step: f32 [max_logit_rows, vocabulary], in device memory.
   TensorView logits() const override { return model_->logits(); }
   DeviceTimes times() const { return times_; }
-  // Operations of the graph that runs a decode step of `rows` rows; 0 without one.
+  // Operations of the graph that runs a decode step of `rows` rows that do not filter; 0 without one.
   size_t GraphOperations(int32_t rows) const;
 
  private:
@@ -72,6 +73,11 @@ class AsyncExecutor final : public ServingExecutor {
     bool follows = false;         // another step was in flight when this one was launched
   };
 
+  // A decode step, drawing for rows of which some filter or for others.
+  struct StepGraphs {
+    std::unique_ptr<Graph> filtering, plain;
+  };
+
   // When the device began and ended a step. One more than steps in flight, so that the step before the oldest can be read.
   struct Clocking {
     std::unique_ptr<Event> begin, end;
@@ -82,7 +88,7 @@ class AsyncExecutor final : public ServingExecutor {
   Status AllocateFlights();
   Status WarmUp();
   Status CaptureGraphs();
-  Status Compute(const DeviceBatch& batch, int32_t draws, Flight* flight);
+  Status Compute(const DeviceBatch& batch, int32_t draws, bool filters, Flight* flight);
   Status UploadDraws(Flight& flight, int32_t rows);
   bool AppendEdits(const SampleRow& row, std::span<TokenEdit> room, size_t* used);
   Status FetchResults(Flight& flight);
@@ -106,8 +112,8 @@ class AsyncExecutor final : public ServingExecutor {
   Buffer drawn_;  // page-locked, written by the device: DrawnToken [kDepth, max_slots]
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<TokenDrawer> drawer_;
-  std::optional<Sampler> sampler_;                    // logprobs
-  std::map<int32_t, std::unique_ptr<Graph>> graphs_;  // by batch size
+  std::optional<Sampler> sampler_;        // logprobs
+  std::map<int32_t, StepGraphs> graphs_;  // by batch size
   std::array<Flight, kDepth> flights_;
   std::array<Clocking, kDepth + 1> clocking_;
   uint64_t launched_ = 0;

@@ -288,7 +288,7 @@ struct DrawRow {
 
 enum class DrawStatus : int32_t { kDrawn = 0, kNotFinite = 1, kNothingLeft = 2 };
 
-struct DrawnToken {
+struct alignas(16) DrawnToken {
   int32_t token = -1;
   DrawStatus status = DrawStatus::kDrawn;
   float logprob = 0;  // of the model's own distribution; only where num_logprobs >= 0
@@ -300,6 +300,7 @@ struct DrawParams {
   const DrawRow* rows = nullptr;
   const TokenEdit* edits = nullptr;
   int32_t num_rows = 0;
+  bool filters = true;  // false: no row has top_k, top_p or min_p, which may save launches
   int32_t* slot_tokens = nullptr;
   DrawnToken* drawn = nullptr;  // DrawRow::drawn_at; may be memory of MemoryKind::kHost
 };

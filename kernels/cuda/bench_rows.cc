@@ -139,6 +139,7 @@ class RowsBench {
     p.logits = TensorView::Dense(logits_.data(), DType::kF32, {kFewRows, o_.vocabulary});
     p.rows = static_cast<const DrawRow*>(on_device.data());
     p.num_rows = n;
+    p.filters = how[0] != 'g';
     // The slots of drawn tokens lie in what the embedding no longer needs.
     p.slot_tokens = static_cast<int32_t*>(normed_.data());
     p.drawn = static_cast<DrawnToken*>(drawn_.data());

@@ -2,7 +2,9 @@
 
 #include "common/check.h"
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/cuda_error.h"
 #include "kernels/cuda/draw_kernels.h"
+#include "kernels/cuda/token_words.h"
 
 namespace aisp::cuda {
 namespace {
@@ -32,6 +34,7 @@ class CudaTokenDrawer final : public TokenDrawer {
     call.rows = p.rows;
     call.edits = p.edits;
     call.num_rows = p.num_rows;
+    call.filters = p.filters;
     call.slot_tokens = p.slot_tokens;
     call.drawn = p.drawn;
     call.edited = static_cast<float*>(scratch_.edited.data());
@@ -59,6 +62,10 @@ Result<std::unique_ptr<TokenDrawer>> MakeCudaTokenDrawer(int32_t max_rows, int32
   Scratch s;
   AISP_ASSIGN_OR_RETURN(s.edited, make(static_cast<size_t>(vocabulary) * sizeof(float)));
   AISP_ASSIGN_OR_RETURN(s.slices, make(kDrawSlices * sizeof(DrawSlice)));
+  static_assert(kTokenNothing == 0xffffffffu);
+  AISP_RETURN_IF_ERROR(
+      Check(cudaMemset(s.slices.data(), 0xff, s.slices.bytes()), "emptying slices of logits"));
+  AISP_RETURN_IF_ERROR(Check(cudaStreamSynchronize(nullptr), "emptying slices of logits"));
   AISP_ASSIGN_OR_RETURN(s.bin_counts, make(kBinsOfRow * sizeof(uint32_t)));
   AISP_ASSIGN_OR_RETURN(s.bin_units, make(kBinsOfRow * sizeof(unsigned long long)));
   AISP_ASSIGN_OR_RETURN(s.lists, make(sizeof(DrawList)));

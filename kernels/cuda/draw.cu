@@ -3,14 +3,47 @@
 #include "kernels/cuda/draw_kernels.h"
 #include "kernels/cuda/draw_order.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/words.cuh"
 
 namespace aisp::cuda {
 namespace {
 
 constexpr int kThreads = 256;
 constexpr int kFinishThreads = 1024;
+constexpr int kFours = 8;  // of a thread, on their way at once
+// A block waits for each, so there have to be many fewer rows than blocks that find room.
+constexpr int kMostRowsOfOneLaunch = 64;
 
 // ---- scan ----
+
+// `take(token, scores)` for four tokens after the other of this thread's part of a slice; beyond the slice scores are -infinity. kWide:
+// rows begin at multiples of 16 bytes and have a multiple of four tokens.
+template <bool kWide, class Take>
+__device__ __forceinline__ void ForFours(const float* scores, const Range& slice,
+                                         const Take& take) {
+  for (int first = slice.begin + 4 * static_cast<int>(threadIdx.x); first < slice.end;
+       first += 4 * kThreads * kFours) {
+    float4 v[kFours];
+#pragma unroll
+    for (int b = 0; b < kFours; ++b) {
+      const int at = first + b * 4 * kThreads;
+      v[b] = make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
+      if constexpr (kWide) {
+        if (at < slice.end) v[b] = __ldcg(reinterpret_cast<const float4*>(scores + at));
+      } else {
+        if (at < slice.end) v[b].x = __ldcg(scores + at);
+        if (at + 1 < slice.end) v[b].y = __ldcg(scores + at + 1);
+        if (at + 2 < slice.end) v[b].z = __ldcg(scores + at + 2);
+        if (at + 3 < slice.end) v[b].w = __ldcg(scores + at + 3);
+      }
+    }
+#pragma unroll
+    for (int b = 0; b < kFours; ++b) {
+      const float four[4] = {v[b].x, v[b].y, v[b].z, v[b].w};
+      take(first + b * 4 * kThreads, four);
+    }
+  }
+}
 
 // The slice's logits with the row's edits applied; by all threads of the block.
 __device__ void EditSlice(const DrawCall& c, const DrawRow& row, const Range& slice) {
@@ -37,60 +70,185 @@ __device__ void EditSlice(const DrawCall& c, const DrawRow& row, const Range& sl
   __syncthreads();
 }
 
-__global__ void __launch_bounds__(kThreads) ScanKernel(DrawCall c) {
-  __shared__ float scores[32];
-  __shared__ int32_t tokens[32];
-  BeginOverlapped();
-  const DrawRow row = c.rows[blockIdx.y];
-  if (row.logit_index < 0) return;
-  const Range slice = SliceOf(c.vocabulary, static_cast<int>(blockIdx.x));
-  const int begin = slice.begin, end = slice.end;
-  if (row.edit_count > 0) EditSlice(c, row, slice);
+// A thread's greatest score; its tokens ascend, so the first of equal ones is the lowest.
+__device__ __forceinline__ void Raise(float score, int32_t token, float& best,
+                                      int32_t& best_token) {
+  if (score > best) {
+    best = score;
+    best_token = token;
+  }
+}
+
+// The greatest score and the greatest with noise.
+template <bool kWide>
+__device__ __forceinline__ void ScanWithNoise(const DrawRow& row, const float* scores,
+                                              const Range& slice, DrawSlice& out) {
+  ForFours<kWide>(scores, slice, [&](int token, const float(&four)[4]) {
+    const uint4 words =
+        Philox(row.seed, {static_cast<uint32_t>(token) / 4, row.position, row.choice, 0});
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      Raise(four[j], token + j, out.max_score, out.max_token);
+      const float sum = __fadd_rn(__fdiv_rn(four[j], row.temperature), GumbelOf(WordOf(words, j)));
+      Raise(sum, token + j, out.best, out.best_token);
+    }
+  });
+}
+
+template <bool kWide>
+__device__ __forceinline__ void ScanSlice(const DrawCall& c, const DrawRow& row, const Range& slice,
+                                          float* scores, int32_t* tokens, DrawSlice& out) {
   const float* logits = c.logits + int64_t{row.logit_index} * c.stride;
-  const float* edited = ScoresOf(c, row, blockIdx.y);
+  const bool edits = row.edit_count > 0;
   const bool noise = !Greedy(row) && !Filters(row, c.vocabulary);
-  DrawSlice out;
   out.max_score = out.best = out.max_logit = -INFINITY;
   out.max_token = out.best_token = INT_MAX;
-  bool finite = true;
-  for (int group = begin + 4 * threadIdx.x; group < end; group += 4 * kThreads) {
-    uint4 words{};
-    if (noise)
-      words = Philox(row.seed, {static_cast<uint32_t>(group) / 4, row.position, row.choice, 0});
-    const int count = min(4, end - group);
-    for (int j = 0; j < count; ++j) {
-      const int token = group + j;
-      const float logit = logits[token];
-      finite = finite && (__float_as_uint(logit) & 0x7f800000u) != 0x7f800000u;
-      out.max_logit = fmaxf(out.max_logit, logit);
-      const float score = edited[token];
-      if (Better(score, token, out.max_score, out.max_token)) {
-        out.max_score = score;
-        out.max_token = token;
-      }
-      if (noise) {
-        const float sum = __fadd_rn(__fdiv_rn(score, row.temperature), GumbelOf(WordOf(words, j)));
-        if (Better(sum, token, out.best, out.best_token)) {
-          out.best = sum;
-          out.best_token = token;
-        }
-      }
+  out.sum = 0;
+  out.reserved = 0;
+  // Stays 0 unless a logit is infinite or none at all.
+  float zero = 0;
+  ForFours<kWide>(logits, slice, [&](int token, const float(&four)[4]) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (token + j < slice.end) zero = __fmaf_rn(four[j], 0.0f, zero);
+      Raise(four[j], token + j, out.max_logit, out.max_token);
+    }
+  });
+  out.finite = __syncthreads_and(zero == 0.0f) != 0 ? 1 : 0;
+  out.max_score = out.max_logit;
+  if (edits || noise) {
+    out.max_score = -INFINITY;
+    out.max_token = INT_MAX;
+    if (edits) EditSlice(c, row, slice);
+    const float* from = ScoresOf(c, row, blockIdx.y);
+    if (noise) {
+      ScanWithNoise<kWide>(row, from, slice, out);
+      BlockBest(out.best, out.best_token, scores, tokens);
+    } else {
+      ForFours<kWide>(from, slice, [&](int token, const float(&four)[4]) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) Raise(four[j], token + j, out.max_score, out.max_token);
+      });
     }
   }
-  finite = __syncthreads_and(finite);
   BlockBest(out.max_score, out.max_token, scores, tokens);
-  if (noise) BlockBest(out.best, out.best_token, scores, tokens);
   if (row.num_logprobs >= 0) {
     int32_t ignored = 0;
     BlockBest(out.max_logit, ignored, scores, tokens);
     float sum = 0;
-    for (int i = begin + threadIdx.x; i < end; i += kThreads)
+    for (int i = slice.begin + threadIdx.x; i < slice.end; i += kThreads)
       sum += expf(logits[i] - out.max_logit);
     __syncthreads();
     out.sum = BlockSum(sum, scores);
   }
-  out.finite = finite ? 1 : 0;
-  if (threadIdx.x == 0) c.slices[int64_t{blockIdx.y} * kDrawSlices + blockIdx.x] = out;
+}
+
+// ---- putting slices together ----
+
+struct DrawRowResult {
+  float max, best;
+  int32_t max_token, best_token;
+  bool finite;
+  double log_sum;  // where logprobs are wanted
+};
+
+// By a warp; all lanes get it. With `await` the slices may still be on their way.
+__device__ __forceinline__ DrawRowResult MergeSlices(const DrawSlice* slices, const DrawRow& row,
+                                                     bool await) {
+  static_assert(kDrawSlices <= 32 && sizeof(DrawSlice) == 2 * sizeof(uint4));
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  DrawSlice mine;
+  mine.max_score = mine.best = mine.max_logit = -INFINITY;
+  mine.max_token = mine.best_token = INT_MAX;
+  mine.finite = 1;
+  if (lane < kDrawSlices) {
+    auto* const to = reinterpret_cast<uint4*>(&mine);
+    const auto* from = reinterpret_cast<const uint4*>(slices + lane);
+    do {
+      to[0] = LoadRelaxed(from);
+      to[1] = LoadRelaxed(from + 1);
+    } while (await && (HasNothing(to[0]) || HasNothing(to[1])));
+  }
+  __syncwarp();
+  DrawRowResult out{mine.max_score, mine.best, mine.max_token, mine.best_token, true, 0};
+  out.finite = __all_sync(~0u, mine.finite != 0) != 0;
+  WarpBest(out.max, out.max_token);
+  WarpBest(out.best, out.best_token);
+  if (row.num_logprobs >= 0) {
+    float top = mine.max_logit;
+#pragma unroll
+    for (int o = 16; o > 0; o /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, o));
+    double sum = 0;
+    for (int i = 0; i < kDrawSlices; ++i) {
+      const float part = __shfl_sync(~0u, mine.sum, i);
+      const float max_logit = __shfl_sync(~0u, mine.max_logit, i);
+      if (part > 0) sum += static_cast<double>(part) * exp(double{max_logit} - top);
+    }
+    out.log_sum = top + log(sum);
+  }
+  return out;
+}
+
+// For the next call; by a warp, when all have read them.
+__device__ __forceinline__ void EmptySlices(DrawSlice* slices) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (lane < 2 * kDrawSlices) {
+    StoreRelaxed(reinterpret_cast<uint4*>(slices) + lane,
+                 make_uint4(kTokenNothing, kTokenNothing, kTokenNothing, kTokenNothing));
+  }
+}
+
+// Of rows that do not filter.
+__device__ __forceinline__ DrawnToken TokenOf(const DrawRowResult& result, const DrawRow& row) {
+  DrawnToken out;
+  if (!result.finite) {
+    out.status = DrawStatus::kNotFinite;
+  } else if (result.max == -INFINITY) {
+    out.status = DrawStatus::kNothingLeft;
+  } else {
+    out.token = Greedy(row) ? result.max_token : result.best_token;
+  }
+  return out;
+}
+
+// By one thread.
+__device__ __forceinline__ void TellToken(const DrawCall& c, const DrawRow& row,
+                                          const DrawRowResult& result, DrawnToken out) {
+  if (out.token >= 0 && row.num_logprobs >= 0) {
+    const float* logits = c.logits + int64_t{row.logit_index} * c.stride;
+    out.log_sum = static_cast<float>(result.log_sum);
+    out.logprob = static_cast<float>(static_cast<double>(logits[out.token]) - result.log_sum);
+  }
+  if (out.token >= 0) c.slot_tokens[row.slot] = out.token;
+  *reinterpret_cast<uint4*>(c.drawn + row.drawn_at) = reinterpret_cast<const uint4&>(out);
+}
+
+// kFinishes: the block with a row's last slice draws its token.
+template <bool kWide, bool kFinishes>
+__global__ void __launch_bounds__(kThreads) ScanKernel(const __grid_constant__ DrawCall c) {
+  __shared__ float scores[32];
+  __shared__ int32_t tokens[32];
+  // What no kernel of this step writes.
+  const DrawRow row = c.rows[blockIdx.y];
+  BeginOverlapped();
+  if (row.logit_index < 0) return;
+  DrawSlice* const slices = c.slices + int64_t{blockIdx.y} * kDrawSlices;
+  DrawSlice out;
+  ScanSlice<kWide>(c, row, SliceOf(c.vocabulary, static_cast<int>(blockIdx.x)), scores, tokens,
+                   out);
+  if (threadIdx.x == 0) {
+    auto* const to = reinterpret_cast<uint4*>(slices + blockIdx.x);
+    const auto* from = reinterpret_cast<const uint4*>(&out);
+    StoreRelaxed(to, from[0]);
+    StoreRelaxed(to + 1, from[1]);
+  }
+  if constexpr (kFinishes) {
+    if (blockIdx.x + 1 < kDrawSlices || threadIdx.x >= 32) return;
+    __syncwarp();
+    const DrawRowResult result = MergeSlices(slices, row, true);
+    if (threadIdx.x == 0) TellToken(c, row, result, TokenOf(result, row));
+    EmptySlices(slices);
+  }
 }
 
 // ---- narrowing: rows that filter get a list of the few tokens that can be left ----
@@ -111,7 +269,7 @@ __device__ float MaxOf(const DrawCall& c) {
 }
 
 // How many tokens of the slice, and what weight, lie in each of the first level's bins.
-__global__ void __launch_bounds__(kThreads) CountKernel(DrawCall c) {
+__global__ void __launch_bounds__(kThreads) CountKernel(const __grid_constant__ DrawCall c) {
   __shared__ unsigned long long units[kBins];
   __shared__ uint32_t counts[kBins];
   BeginOverlapped();
@@ -155,7 +313,7 @@ __device__ T ScanBlock(T value, T* warps) {
 }
 
 // Lists the slice's tokens in the bins that matter, behind those of the slices before it.
-__global__ void __launch_bounds__(kThreads) ListKernel(DrawCall c) {
+__global__ void __launch_bounds__(kThreads) ListKernel(const __grid_constant__ DrawCall c) {
   __shared__ unsigned long long wide[kThreads / 32];
   __shared__ int narrow[kThreads / 32];
   __shared__ unsigned long long all_units;
@@ -223,65 +381,30 @@ __global__ void __launch_bounds__(kThreads) ListKernel(DrawCall c) {
 
 // ---- finish ----
 
-__global__ void __launch_bounds__(kFinishThreads) FinishKernel(DrawCall c) {
+__global__ void __launch_bounds__(kFinishThreads) FinishKernel(const __grid_constant__ DrawCall c) {
   __shared__ Bin bins;
   __shared__ float scores[32];
   __shared__ int32_t tokens[32];
-  BeginOverlapped();
   const DrawRow row = c.rows[blockIdx.x];
+  BeginOverlapped();
   if (row.logit_index < 0) return;
-  const DrawSlice* slices = c.slices + int64_t{blockIdx.x} * kDrawSlices;
-  float max = -INFINITY, best = -INFINITY;
-  int32_t max_token = INT_MAX, best_token = INT_MAX;
-  bool finite = true;
-  for (int i = 0; i < kDrawSlices; ++i) {
-    const DrawSlice& slice = slices[i];
-    finite = finite && slice.finite != 0;
-    if (Better(slice.max_score, slice.max_token, max, max_token)) {
-      max = slice.max_score;
-      max_token = slice.max_token;
-    }
-    if (Better(slice.best, slice.best_token, best, best_token)) {
-      best = slice.best;
-      best_token = slice.best_token;
-    }
-  }
-  DrawnToken out;
-  if (!finite) {
-    out.status = DrawStatus::kNotFinite;
-  } else if (max == -INFINITY) {
-    out.status = DrawStatus::kNothingLeft;
-  } else if (Greedy(row)) {
-    out.token = max_token;
-  } else if (!Filters(row, c.vocabulary)) {
-    out.token = best_token;
-  } else {
+  DrawSlice* const slices = c.slices + int64_t{blockIdx.x} * kDrawSlices;
+  const DrawRowResult result = MergeSlices(slices, row, false);
+  __syncthreads();
+  if (threadIdx.x < 32) EmptySlices(slices);
+  DrawnToken out = TokenOf(result, row);
+  if (out.status == DrawStatus::kDrawn && !Greedy(row) && Filters(row, c.vocabulary)) {
     const DrawList list = c.lists[blockIdx.x];
     const bool listed = list.count >= 0;
     const Filtered f{ScoresOf(c, row, blockIdx.x),
                      listed ? c.candidates + int64_t{blockIdx.x} * kDrawCandidates : nullptr,
                      listed ? list.count : c.vocabulary,
                      row.temperature,
-                     __fdiv_rn(max, row.temperature),
+                     __fdiv_rn(result.max, row.temperature),
                      c.vocabulary};
     out.token = DrawFiltered(f, row, list.units, &bins, scores, tokens);
   }
-  if (threadIdx.x != 0) return;
-  if (out.token >= 0 && row.num_logprobs >= 0) {
-    const float* logits = c.logits + int64_t{row.logit_index} * c.stride;
-    float top = -INFINITY;
-    for (int i = 0; i < kDrawSlices; ++i) top = fmaxf(top, slices[i].max_logit);
-    double sum = 0;
-    for (int i = 0; i < kDrawSlices; ++i) {
-      if (slices[i].sum > 0)
-        sum += static_cast<double>(slices[i].sum) * exp(double{slices[i].max_logit} - top);
-    }
-    const double log_sum = top + log(sum);
-    out.log_sum = static_cast<float>(log_sum);
-    out.logprob = static_cast<float>(static_cast<double>(logits[out.token]) - log_sum);
-  }
-  c.drawn[row.drawn_at] = out;
-  if (out.token >= 0) c.slot_tokens[row.slot] = out.token;
+  if (threadIdx.x == 0) TellToken(c, row, result, out);
 }
 
 }  // namespace
@@ -290,12 +413,20 @@ Status LaunchDraw(const DrawCall& c, cudaStream_t stream) {
   if (c.num_rows == 0) return {};
   const auto rows = static_cast<unsigned>(c.num_rows);
   const dim3 slices(kDrawSlices, rows);
+  const bool wide =
+      c.vocabulary % 4 == 0 && c.stride % 4 == 0 && reinterpret_cast<uintptr_t>(c.logits) % 16 == 0;
+  const bool one = !c.filters && c.num_rows <= kMostRowsOfOneLaunch;
+  void (*scan)(DrawCall) = wide ? ScanKernel<true, false> : ScanKernel<false, false>;
+  if (one) scan = wide ? ScanKernel<true, true> : ScanKernel<false, true>;
   AISP_RETURN_IF_ERROR(
-      Check(LaunchOverlapped(ScanKernel, slices, kThreads, 0, stream, c), "scanning logits"));
-  AISP_RETURN_IF_ERROR(
-      Check(LaunchOverlapped(CountKernel, slices, kThreads, 0, stream, c), "counting logits"));
-  AISP_RETURN_IF_ERROR(
-      Check(LaunchOverlapped(ListKernel, slices, kThreads, 0, stream, c), "listing logits"));
+      Check(LaunchOverlapped(scan, slices, kThreads, 0, stream, c), "scanning logits"));
+  if (one) return {};
+  if (c.filters) {
+    AISP_RETURN_IF_ERROR(
+        Check(LaunchOverlapped(CountKernel, slices, kThreads, 0, stream, c), "counting logits"));
+    AISP_RETURN_IF_ERROR(
+        Check(LaunchOverlapped(ListKernel, slices, kThreads, 0, stream, c), "listing logits"));
+  }
   return Check(LaunchOverlapped(FinishKernel, rows, kFinishThreads, 0, stream, c),
                "drawing tokens");
 }

@@ -2,6 +2,10 @@
 // logits with the edits applied; greatest score, greatest score plus noise, whether all is finite), count and list (rows with
 // top_k, top_p or min_p: what lies how far below the greatest score, and the tokens near enough to be left, if they are few),
 // finish (one block a row: puts the slices together; a row that filters is decided here, among its list or among all tokens).
+//
+// Where no row filters and rows are few, scan is the only one: the block with a row's last slice waits for the others' and puts them
+// together. A slice's results are words that hold kTokenNothing until they are written (token_words.h), so that this is one store
+// and one load through L2; whoever puts a row together empties them again.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,8 +18,8 @@ inline constexpr int32_t kDrawSlices = 16;
 inline constexpr int32_t kDrawBins = 256;
 inline constexpr int32_t kDrawCandidates = 4096;  // of a row, listed
 
-// What a slice of a row contributes.
-struct DrawSlice {
+// What a slice of a row contributes: two vectors, each written in one piece.
+struct alignas(16) DrawSlice {
   float max_score = 0;  // after edits, before the temperature
   int32_t max_token = 0;
   float best = 0;  // score / temperature + noise
@@ -44,10 +48,11 @@ struct DrawCall {
   const DrawRow* rows = nullptr;
   const TokenEdit* edits = nullptr;
   int32_t num_rows = 0;
+  bool filters = true;  // a row has top_k, top_p or min_p, perhaps
   int32_t* slot_tokens = nullptr;
   DrawnToken* drawn = nullptr;
   float* edited = nullptr;                  // [num_rows, vocabulary]
-  DrawSlice* slices = nullptr;              // [num_rows, kDrawSlices]
+  DrawSlice* slices = nullptr;              // [num_rows, kDrawSlices]; kTokenNothing between calls
   uint32_t* bin_counts = nullptr;           // [num_rows, kDrawSlices, kDrawBins]
   unsigned long long* bin_units = nullptr;  // the same
   DrawList* lists = nullptr;                // [num_rows]
