@@ -142,15 +142,6 @@ struct RaggedBatch {
   const int32_t* block_tables = nullptr;  // concatenated
 };
 
-struct EmbeddingParams {
-  TensorView table;                 // [vocabulary, hidden], f32, bf16 or f16
-  const int32_t* tokens = nullptr;  // [rows]; negative: the token is slot_tokens[slot_of_row[row]]
-  const int32_t* slot_of_row = nullptr;  // [rows]
-  const int32_t* slot_tokens = nullptr;  // [slots]
-  int32_t rows = 0;
-  TensorView hidden;  // f32 [rows, hidden]
-};
-
 struct LinearParams {
   const PackedLinear* weight = nullptr;
   TensorView x;  // [rows, in], the weight's input dtype, dense
@@ -166,6 +157,16 @@ struct RmsNormParams {
   TensorView y;                          // f32 or bf16 [rows, dim]
   int32_t rows = 0;
   float epsilon = 1e-6f;
+};
+
+struct EmbeddingParams {
+  TensorView table;                 // [vocabulary, hidden], f32, bf16 or f16
+  const int32_t* tokens = nullptr;  // [rows]; negative: the token is slot_tokens[slot_of_row[row]]
+  const int32_t* slot_of_row = nullptr;  // [rows]
+  const int32_t* slot_tokens = nullptr;  // [slots]
+  int32_t rows = 0;
+  TensorView hidden;   // f32 [rows, hidden]
+  RmsNormParams norm;  // where its x has data: also the norm of all of `hidden`, which is that x
 };
 
 // A linear layer and, where `norm.x` has data, the norm in front of it, whose y is the layer's x.

@@ -250,10 +250,14 @@ Status LoadedModel::Enqueue(const DeviceBatch& batch, const PagedKvPool& kv,
                             const std::function<void(int32_t layer)>& on_layer, Stream& stream) {
   const TensorView hidden = workspace_.View(Slot::kHidden, DType::kF32, spec_.hidden);
   AISP_RETURN_IF_ERROR(ops_.BeginStep(batch.ragged, stream));
-  AISP_RETURN_IF_ERROR(ops_.Embedding(
-      {embedding_, batch.tokens, batch.slot_of_row, slot_tokens, batch.ragged.rows, hidden},
-      stream));
-  LinearQueue linear(ops_, stream);
+  EmbeddingParams embedding;
+  embedding.table = embedding_;
+  embedding.tokens = batch.tokens;
+  embedding.slot_of_row = batch.slot_of_row;
+  embedding.slot_tokens = slot_tokens;
+  embedding.rows = batch.ragged.rows;
+  embedding.hidden = hidden;
+  LinearQueue linear(ops_, stream, embedding);
   for (size_t i = 0; i < layers_.size(); ++i) {
     const auto index = static_cast<int32_t>(i);
     const StepContext step{ops_, stream, workspace_, linear, batch.ragged, kv.Layer(index)};

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "kernels/ops.h"
 #include "model/layer_plan.h"
@@ -36,10 +37,11 @@ struct LoadContext {
 };
 
 // The linear layers of a step, which wait until an operation of another kind wants what they compute: so layers that follow each
-// other go to the device together, also from one half layer to the next.
+// other go to the device together, also from one half layer to the next. In front of them the embedding waits for the first norm.
 class LinearQueue {
  public:
-  LinearQueue(Ops& ops, Stream& stream) : ops_(ops), stream_(stream) {}
+  LinearQueue(Ops& ops, Stream& stream, const EmbeddingParams& embedding)
+      : ops_(ops), stream_(stream), embedding_(embedding) {}
   // `norm` goes in front of the layer, unless it is empty.
   Status Add(const RmsNormParams& norm, const LinearParams& linear) {
     if (count_ == steps_.size()) AISP_RETURN_IF_ERROR(Flush());
@@ -47,14 +49,27 @@ class LinearQueue {
     return {};
   }
   Status Flush() {
-    const std::span<const LinearStep> steps(steps_.data(), count_);
+    const std::span<LinearStep> steps(steps_.data(), count_);
     count_ = 0;
+    if (embedding_) AISP_RETURN_IF_ERROR(Embed(steps));
     return steps.empty() ? Status{} : ops_.LinearRun(steps, stream_);
   }
 
  private:
+  // With the first layer's norm, if it is of all that is embedded.
+  Status Embed(std::span<LinearStep> steps) {
+    if (!steps.empty() && steps[0].norm.x.data == embedding_->hidden.data &&
+        steps[0].norm.row_indices == nullptr && steps[0].norm.rows == embedding_->rows) {
+      embedding_->norm = std::exchange(steps[0].norm, {});
+    }
+    AISP_RETURN_IF_ERROR(ops_.Embedding(*embedding_, stream_));
+    embedding_.reset();
+    return {};
+  }
+
   Ops& ops_;
   Stream& stream_;
+  std::optional<EmbeddingParams> embedding_;
   std::array<LinearStep, kMaxLinearSteps> steps_;
   size_t count_ = 0;
 };

@@ -66,7 +66,7 @@ Status CpuOps::FillRandom(const TensorView& target, float deviation, uint64_t se
   return {};
 }
 
-Status CpuOps::Embedding(const EmbeddingParams& p, Stream&) {
+Status CpuOps::Embedding(const EmbeddingParams& p, Stream& stream) {
   const int64_t dim = p.table.cols();
   ForRows(p.rows, [&](int64_t row) {
     int32_t token = p.tokens[row];
@@ -74,7 +74,7 @@ Status CpuOps::Embedding(const EmbeddingParams& p, Stream&) {
     AISP_CHECK(token >= 0 && token < p.table.rows());
     ConvertElements(p.table, token * dim, dim, DType::kF32, p.hidden.as<float>() + row * dim);
   });
-  return {};
+  return p.norm.x.data != nullptr ? RmsNorm(p.norm, stream) : Status{};
 }
 
 Status CpuOps::Linear(const LinearParams& p, Stream&) {

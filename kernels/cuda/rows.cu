@@ -16,7 +16,9 @@ constexpr int kThreads = 256;
 __device__ __forceinline__ int32_t TokenOf(const int32_t* tokens, const int32_t* slot_of_row,
                                            const int32_t* slot_tokens, int64_t vocabulary) {
   int32_t token = tokens[blockIdx.x];
-  if (token < 0) token = slot_tokens[slot_of_row[blockIdx.x]];
+  // Both on their way together: each of these loads waits for the one before it.
+  const int32_t slot = slot_of_row != nullptr ? slot_of_row[blockIdx.x] : 0;
+  if (token < 0) token = slot_tokens[slot];
   // A slot whose draw failed holds no token; its row's result is thrown away.
   return token < 0 || token >= vocabulary ? 0 : token;
 }
@@ -74,36 +76,71 @@ __device__ __forceinline__ float4 Times(float4 a, float scale, float4 b) {
 constexpr int kNormVectors = 4;  // of a thread
 constexpr int kNormMostThreads = 1024;
 
-template <typename T>
-__global__ void __launch_bounds__(kNormMostThreads)
-    RmsNormKernel(const float* x, int64_t x_stride, const int32_t* row_indices, const float* weight,
-                  T* y, int64_t y_stride, int dim4, float inverse_dim, float epsilon) {
-  __shared__ float scratch[32];
+__device__ __forceinline__ void LoadGain(const float* weight, int dim4,
+                                         float4 (&gain)[kNormVectors]) {
   const auto* w4 = reinterpret_cast<const float4*>(weight);
-  float4 gain[kNormVectors], kept[kNormVectors];
 #pragma unroll
   for (int j = 0; j < kNormVectors; ++j) {
     const int i = j * blockDim.x + threadIdx.x;
     gain[j] = i < dim4 ? __ldg(w4 + i) : float4{};
   }
-  BeginOverlapped();
-  const int64_t from = row_indices != nullptr ? row_indices[blockIdx.x] : blockIdx.x;
-  const auto* x4 = reinterpret_cast<const float4*>(x + from * x_stride);
+}
+
+// Of a row that the block's threads hold.
+template <typename T>
+__device__ __forceinline__ void StoreNormed(const float4 (&kept)[kNormVectors],
+                                            const float4 (&gain)[kNormVectors], T* row, int dim4,
+                                            float inverse_dim, float epsilon) {
+  __shared__ float scratch[32];
   float sum = 0;
-#pragma unroll
-  for (int j = 0; j < kNormVectors; ++j) {
-    const int i = j * blockDim.x + threadIdx.x;
-    kept[j] = i < dim4 ? x4[i] : float4{};
-  }
 #pragma unroll
   for (const float4& v : kept) sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
   const float scale = rsqrtf(BlockSum(sum, scratch) * inverse_dim + epsilon);
-  T* row = y + blockIdx.x * y_stride;
 #pragma unroll
   for (int j = 0; j < kNormVectors; ++j) {
     const int i = j * blockDim.x + threadIdx.x;
     if (i < dim4) Store4(row + i * 4, Times(kept[j], scale, gain[j]));
   }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kNormMostThreads)
+    RmsNormKernel(const float* x, int64_t x_stride, const int32_t* row_indices, const float* weight,
+                  T* y, int64_t y_stride, int dim4, float inverse_dim, float epsilon) {
+  float4 gain[kNormVectors], kept[kNormVectors];
+  LoadGain(weight, dim4, gain);
+  BeginOverlapped();
+  const int64_t from = row_indices != nullptr ? row_indices[blockIdx.x] : blockIdx.x;
+  const auto* x4 = reinterpret_cast<const float4*>(x + from * x_stride);
+#pragma unroll
+  for (int j = 0; j < kNormVectors; ++j) {
+    const int i = j * blockDim.x + threadIdx.x;
+    kept[j] = i < dim4 ? x4[i] : float4{};
+  }
+  StoreNormed(kept, gain, y + blockIdx.x * y_stride, dim4, inverse_dim, epsilon);
+}
+
+template <typename T, typename Y>
+__global__ void __launch_bounds__(kNormMostThreads)
+    EmbeddingNormKernel(const T* table, int64_t vocabulary, int dim4, const int32_t* tokens,
+                        const int32_t* slot_of_row, const int32_t* slot_tokens, float4* hidden,
+                        const float* weight, Y* y, int64_t y_stride, float inverse_dim,
+                        float epsilon) {
+  float4 gain[kNormVectors], kept[kNormVectors];
+  LoadGain(weight, dim4, gain);
+  BeginOverlapped();
+  const int64_t token = TokenOf(tokens, slot_of_row, slot_tokens, vocabulary);
+#pragma unroll
+  for (int j = 0; j < kNormVectors; ++j) {
+    const int i = j * blockDim.x + threadIdx.x;
+    kept[j] = i < dim4 ? Load4(table + (token * dim4 + i) * 4) : float4{};
+  }
+#pragma unroll
+  for (int j = 0; j < kNormVectors; ++j) {
+    const int i = j * blockDim.x + threadIdx.x;
+    if (i < dim4) hidden[int64_t{blockIdx.x} * dim4 + i] = kept[j];
+  }
+  StoreNormed(kept, gain, y + blockIdx.x * y_stride, dim4, inverse_dim, epsilon);
 }
 
 template <typename T>
@@ -121,16 +158,24 @@ __global__ void OddRmsNormKernel(const float* x, int64_t x_stride, const int32_t
     y[blockIdx.x * y_stride + i] = FromFloat<T>(row[i] * scale * weight[i]);
 }
 
+// Whether a block can hold a row.
+bool NormInRegisters(const RmsNormParams& p) {
+  const int64_t dim = p.weight.shape[0];
+  return dim % 4 == 0 && p.x.strides[0] % 4 == 0 && p.y.strides[0] % 4 == 0 &&
+         reinterpret_cast<uintptr_t>(p.x.data) % 16 == 0 &&
+         dim <= int64_t{4} * kNormVectors * kNormMostThreads;
+}
+unsigned NormThreads(int dim4) {
+  return static_cast<unsigned>((dim4 + 32 * kNormVectors - 1) / (32 * kNormVectors) * 32);
+}
+
 template <typename T>
 Status RmsNorm(const RmsNormParams& p, cudaStream_t stream) {
   const int64_t dim = p.weight.shape[0];
-  const bool aligned = dim % 4 == 0 && p.x.strides[0] % 4 == 0 && p.y.strides[0] % 4 == 0 &&
-                       reinterpret_cast<uintptr_t>(p.x.data) % 16 == 0;
   const auto rows = static_cast<unsigned>(p.rows);
-  if (aligned && dim <= int64_t{4} * kNormVectors * kNormMostThreads) {
+  if (NormInRegisters(p)) {
     const auto dim4 = static_cast<int>(dim / 4);
-    const int threads = (dim4 + 32 * kNormVectors - 1) / (32 * kNormVectors) * 32;
-    return Check(LaunchOverlapped(RmsNormKernel<T>, rows, static_cast<unsigned>(threads), 0, stream,
+    return Check(LaunchOverlapped(RmsNormKernel<T>, rows, NormThreads(dim4), 0, stream,
                                   p.x.as<const float>(), p.x.strides[0], p.row_indices,
                                   p.weight.as<const float>(), static_cast<T*>(p.y.data),
                                   p.y.strides[0], dim4, 1.0f / static_cast<float>(dim), p.epsilon),
@@ -171,13 +216,31 @@ void Convert(const From* from, void* to, DType to_type, int64_t count, cudaStrea
   }
 }
 
+template <typename T, typename Y>
+Status EmbeddingNorm(const EmbeddingParams& p, const T* table, cudaStream_t stream) {
+  const int64_t dim = p.table.cols();
+  const auto dim4 = static_cast<int>(dim / 4);
+  return Check(
+      LaunchOverlapped(EmbeddingNormKernel<T, Y>, static_cast<unsigned>(p.rows), NormThreads(dim4),
+                       0, stream, table, p.table.rows(), dim4, p.tokens, p.slot_of_row,
+                       p.slot_tokens, static_cast<float4*>(p.hidden.data),
+                       p.norm.weight.as<const float>(), static_cast<Y*>(p.norm.y.data),
+                       p.norm.y.strides[0], 1.0f / static_cast<float>(dim), p.norm.epsilon),
+      "embedding and norm");
+}
+
 }  // namespace
 
 Status LaunchEmbedding(const EmbeddingParams& p, cudaStream_t stream) {
   const int64_t dim = p.table.cols();
   const auto rows = static_cast<unsigned>(p.rows);
+  const bool normed = p.norm.x.data != nullptr && NormInRegisters(p.norm);
   const auto launch = [&](auto* table) {
     using T = std::remove_const_t<std::remove_pointer_t<decltype(table)>>;
+    if (normed) {
+      return p.norm.y.dtype == DType::kBF16 ? EmbeddingNorm<T, __nv_bfloat16>(p, table, stream)
+                                            : EmbeddingNorm<T, float>(p, table, stream);
+    }
     if (dim % 4 == 0) {
       return Check(
           LaunchOverlapped(EmbeddingKernel<T>, rows, kThreads, 0, stream, table, p.table.rows(),
@@ -190,14 +253,18 @@ Status LaunchEmbedding(const EmbeddingParams& p, cudaStream_t stream) {
                          dim, p.tokens, p.slot_of_row, p.slot_tokens, p.hidden.as<float>()),
         "embedding");
   };
-  switch (p.table.dtype) {
-    case DType::kBF16:
-      return launch(static_cast<const __nv_bfloat16*>(p.table.data));
-    case DType::kF16:
-      return launch(static_cast<const __half*>(p.table.data));
-    default:
-      return launch(static_cast<const float*>(p.table.data));
-  }
+  const auto embed = [&] {
+    switch (p.table.dtype) {
+      case DType::kBF16:
+        return launch(static_cast<const __nv_bfloat16*>(p.table.data));
+      case DType::kF16:
+        return launch(static_cast<const __half*>(p.table.data));
+      default:
+        return launch(static_cast<const float*>(p.table.data));
+    }
+  };
+  AISP_RETURN_IF_ERROR(embed());
+  return p.norm.x.data == nullptr || normed ? Status{} : LaunchRmsNorm(p.norm, stream);
 }
 
 Status LaunchRmsNorm(const RmsNormParams& p, cudaStream_t stream) {

@@ -115,12 +115,30 @@ TEST_P(GpuEmbedding, ReadsTokensAndSlots) {
                              side(slots).template as<int32_t>(),
                              side(last).template as<int32_t>(),
                              4,
-                             side(hidden)};
+                             side(hidden),
+                             {}};
     };
     ASSERT_TRUE(
         cpu_->Embedding(params([](TwinTensor& t) { return t.host; }), *host_stream_).has_value());
     Done(gpu_.ops->Embedding(params([](TwinTensor& t) { return t.gpu; }), *stream_));
     EXPECT_EQ(hidden.Error(), 0);
+    // With the norm of what was embedded.
+    TwinTensor w = Make(DType::kF32, {dim});
+    w.Randomise(random_);
+    for (const DType out : {DType::kF32, DType::kBF16}) {
+      TwinTensor y = Make(out, {4, dim});
+      hidden.Poison(), y.Poison();
+      const auto normed = [&](auto side) {
+        EmbeddingParams p = params(side);
+        p.norm = {side(hidden), nullptr, side(w), side(y), 4, 1e-5f};
+        return p;
+      };
+      ASSERT_TRUE(
+          cpu_->Embedding(normed([](TwinTensor& t) { return t.host; }), *host_stream_).has_value());
+      Done(gpu_.ops->Embedding(normed([](TwinTensor& t) { return t.gpu; }), *stream_));
+      EXPECT_EQ(hidden.Error(), 0);
+      EXPECT_LT(y.Error(), out == DType::kF32 ? kF32 : kBf16) << dim;
+    }
   }
 }
 
