@@ -24,28 +24,12 @@ std::vector<int32_t> GraphSizes(int32_t max_rows) {
   return sizes;
 }
 
+// Larger batches have graphs for the first place only: what lies between two of their steps is not worth as many again.
+constexpr int32_t kMostRowsOfTwoPlaces = 32;
+
 ModelExecutorOptions Complete(ModelExecutorOptions o) {
   o.model.max_logit_rows = o.model.max_sequences = o.max_slots;
   return o;
-}
-
-DrawRow DrawRowOf(const SampleRow& row) {
-  const SamplingParams& p = *row.params;
-  DrawRow out;
-  out.logit_index = row.logit_index;
-  out.slot = row.slot;
-  out.position = row.position;
-  out.choice = p.choice;
-  out.seed = p.seed;
-  out.temperature = p.temperature;
-  out.top_p = p.top_p;
-  out.min_p = p.min_p;
-  out.top_k = p.top_k;
-  out.presence_penalty = p.presence_penalty;
-  out.frequency_penalty = p.frequency_penalty;
-  out.repetition_penalty = p.repetition_penalty;
-  out.num_logprobs = p.num_logprobs;
-  return out;
 }
 
 bool Filters(const SampleRow& row) {
@@ -59,6 +43,7 @@ AsyncExecutor::AsyncExecutor(const AsyncExecutorOptions& options, Device& device
     : options_{Complete(options.base), options.use_graphs}, device_(device) {}
 
 AsyncExecutor::~AsyncExecutor() {
+  if (upload_stream_ != nullptr) static_cast<void>(device_.Synchronize(*upload_stream_));
   if (stream_ != nullptr) static_cast<void>(device_.Synchronize(*stream_));
 }
 
@@ -81,16 +66,13 @@ Status AsyncExecutor::Start(const std::string& model_directory, Ops& ops) {
   AISP_ASSIGN_OR_RETURN(drawer_, ops.MakeTokenDrawer(base.max_slots, spec.vocabulary));
   AISP_ASSIGN_OR_RETURN(pool_, device_.Allocate(layout_.PoolBytes(), MemoryKind::kShareable));
   AISP_ASSIGN_OR_RETURN(stream_, device_.CreateStream());
+  AISP_ASSIGN_OR_RETURN(upload_stream_, device_.CreateStream());
+  AISP_ASSIGN_OR_RETURN(uploaded_, device_.CreateEvent());
   sampler_.emplace(spec.vocabulary);
   edit_of_token_.assign(static_cast<size_t>(spec.vocabulary), -1);
   AISP_RETURN_IF_ERROR(AllocateFlights());
   AISP_RETURN_IF_ERROR(WarmUp());
   return options_.use_graphs && device_.info().supports_graphs ? CaptureGraphs() : Status{};
-}
-
-size_t AsyncExecutor::MaxEdits() const {
-  constexpr size_t kMostEdits = size_t{1} << 20;
-  return std::min(kMostEdits, static_cast<size_t>(options_.base.max_slots) * edit_of_token_.size());
 }
 
 Status AsyncExecutor::AllocateFlights() {
@@ -100,7 +82,9 @@ Status AsyncExecutor::AllocateFlights() {
   const size_t drawn = slots * sizeof(DrawnToken);
   const auto device = [&](size_t bytes) { return device_.Allocate(bytes, MemoryKind::kDevice); };
   AISP_ASSIGN_OR_RETURN(slot_tokens_, device(slots * sizeof(int32_t)));
-  AISP_ASSIGN_OR_RETURN(draw_rows_, device(rows));
+  for (Buffer& place : draw_rows_) {
+    AISP_ASSIGN_OR_RETURN(place, device(rows));
+  }
   AISP_ASSIGN_OR_RETURN(draw_edits_, device(edits));
   AISP_ASSIGN_OR_RETURN(drawn_, device_.Allocate(kDepth * drawn, MemoryKind::kHost));
   for (Flight& f : flights_) {
@@ -122,15 +106,15 @@ Status AsyncExecutor::AllocateFlights() {
 Status AsyncExecutor::WarmUp() {
   const ModelExecutorOptions& base = options_.base;
   const int32_t largest = std::min(base.max_slots, base.model.max_batch_tokens);
-  AISP_RETURN_IF_ERROR(Compute(model_->Padded(largest), largest, true, nullptr));
+  AISP_RETURN_IF_ERROR(Compute(model_->Padded(largest, 0), {.rows = largest}, nullptr));
   AISP_RETURN_IF_ERROR(device_.Synchronize(*stream_));
   const int32_t most = std::min({base.model.max_batch_tokens, model_->max_context(),
                                  (layout_.num_blocks - 1) * layout_.block_tokens});
   const auto run = [&](int32_t rows, bool decodes) -> Status {
     const WarmUpStep step(rows, decodes, layout_.block_tokens);
     AISP_ASSIGN_OR_RETURN(const DeviceBatch batch,
-                          model_->Upload(step.batch(), layout_.block_tokens, 0, *stream_));
-    AISP_RETURN_IF_ERROR(Compute(batch, 1, false, nullptr));
+                          model_->Upload(step.batch(), layout_.block_tokens, 0, 0, *stream_));
+    AISP_RETURN_IF_ERROR(Compute(batch, {.rows = 1, .filters = false}, nullptr));
     // The next step's arrays take the place of this one's.
     return device_.Synchronize(*stream_);
   };
@@ -157,8 +141,7 @@ PagedKvPool AsyncExecutor::Pool() const {
 }
 
 // Enqueues the operations of a step. `flight` where its layers are to be reported.
-Status AsyncExecutor::Compute(const DeviceBatch& batch, int32_t draws, bool filters,
-                              Flight* flight) {
+Status AsyncExecutor::Compute(const DeviceBatch& batch, const Drawing& drawing, Flight* flight) {
   std::function<void(int32_t)> on_layer;
   Status recorded;
   if (flight != nullptr) {
@@ -170,16 +153,25 @@ Status AsyncExecutor::Compute(const DeviceBatch& batch, int32_t draws, bool filt
   AISP_RETURN_IF_ERROR(model_->Enqueue(
       batch, Pool(), static_cast<const int32_t*>(slot_tokens_.data()), on_layer, *stream_));
   AISP_RETURN_IF_ERROR(recorded);
-  if (draws == 0) return {};
+  if (drawing.rows == 0) return {};
   DrawParams draw;
   draw.logits = model_->logits();
-  draw.rows = static_cast<const DrawRow*>(draw_rows_.data());
+  const Buffer& rows = draw_rows_[static_cast<size_t>(drawing.place)];
+  draw.rows = static_cast<const DrawRow*>(rows.data());
   draw.edits = static_cast<const TokenEdit*>(draw_edits_.data());
-  draw.num_rows = draws;
-  draw.filters = filters;
+  draw.num_rows = drawing.rows;
+  draw.filters = drawing.filters;
   draw.slot_tokens = static_cast<int32_t*>(slot_tokens_.data());
   draw.drawn = static_cast<DrawnToken*>(drawn_.data());
   return drawer_->Draw(draw, *stream_);
+}
+
+Result<std::unique_ptr<Graph>> AsyncExecutor::Capture(const Drawing& drawing) {
+  AISP_RETURN_IF_ERROR(device_.BeginCapture(*stream_));
+  const Status computed = Compute(model_->Padded(drawing.rows, drawing.place), drawing, nullptr);
+  Result<std::unique_ptr<Graph>> graph = device_.EndCapture(*stream_);
+  AISP_RETURN_IF_ERROR(computed);
+  return graph;
 }
 
 Status AsyncExecutor::CaptureGraphs() {
@@ -187,21 +179,21 @@ Status AsyncExecutor::CaptureGraphs() {
   const Instant start = clock.Now();
   AISP_ASSIGN_OR_RETURN(const MemoryInfo before, device_.GetMemoryInfo());
   const int32_t largest = std::min(options_.base.max_slots, options_.base.model.max_batch_tokens);
-  for (int32_t rows : GraphSizes(largest)) {
-    for (const bool filters : {true, false}) {
-      AISP_RETURN_IF_ERROR(device_.BeginCapture(*stream_));
-      const Status computed = Compute(model_->Padded(rows), rows, filters, nullptr);
-      Result<std::unique_ptr<Graph>> graph = device_.EndCapture(*stream_);
-      AISP_RETURN_IF_ERROR(computed);
-      if (!graph) return tl::unexpected(std::move(graph).error());
-      (filters ? graphs_[rows].filtering : graphs_[rows].plain) = std::move(*graph);
+  int64_t count = 0;
+  for (const int32_t rows : GraphSizes(largest)) {
+    const int32_t places = rows <= kMostRowsOfTwoPlaces ? 2 : 1;
+    for (int32_t place = 0; place < places; ++place) {
+      StepGraphs& graphs = graphs_[rows][static_cast<size_t>(place)];
+      AISP_ASSIGN_OR_RETURN(graphs.filtering, Capture({rows, true, place}));
+      AISP_ASSIGN_OR_RETURN(graphs.plain, Capture({rows, false, place}));
+      count += 2;
     }
   }
   AISP_RETURN_IF_ERROR(device_.Synchronize(*stream_));
   AISP_ASSIGN_OR_RETURN(const MemoryInfo after, device_.GetMemoryInfo());
   LogInfo(
       "decode graphs captured",
-      {{"graphs", static_cast<int64_t>(2 * graphs_.size())},
+      {{"graphs", count},
        {"largest_batch", graphs_.rbegin()->first},
        {"ms", ToMs(clock.Now() - start)},
        {"memory", HumanBytes(before.free_bytes - std::min(before.free_bytes, after.free_bytes))}});
@@ -221,90 +213,16 @@ int32_t AsyncExecutor::BucketFor(const StepInput& input) const {
 
 size_t AsyncExecutor::GraphOperations(int32_t rows) const {
   const auto graph = graphs_.lower_bound(rows);
-  return graph == graphs_.end() ? 0 : graph->second.plain->size();
-}
-
-// The row's edits, each token once. False: no room.
-bool AsyncExecutor::AppendEdits(const SampleRow& row, std::span<TokenEdit> room, size_t* used) {
-  const SamplingParams& p = *row.params;
-  const size_t first = *used;
-  const auto at = [&](TokenId token) -> TokenEdit* {
-    const auto t = static_cast<size_t>(token);
-    if (token < 0 || t >= edit_of_token_.size()) return nullptr;
-    if (edit_of_token_[t] < 0) {
-      if (*used == room.size()) return nullptr;
-      edit_of_token_[t] = static_cast<int32_t>(*used);
-      room[*used] = TokenEdit{};
-      room[*used].token = token;
-      ++*used;
-    }
-    return &room[static_cast<size_t>(edit_of_token_[t])];
-  };
-  if (p.repetition_penalty != 1 && p.repetition_penalty > 0) {
-    for (const auto tokens : {row.prompt, row.generated}) {
-      for (TokenId t : tokens) {
-        if (TokenEdit* edit = at(t)) edit->repeated = 1;
-      }
-    }
-  }
-  if (p.presence_penalty != 0 || p.frequency_penalty != 0) {
-    for (TokenId t : row.generated) {
-      if (TokenEdit* edit = at(t)) ++edit->count;
-    }
-  }
-  for (const auto& [token, bias] : p.logit_bias) {
-    if (TokenEdit* edit = at(token)) edit->bias += bias;
-  }
-  for (TokenId t : row.banned) {
-    if (TokenEdit* edit = at(t)) edit->banned = 1;
-  }
-  const bool full = *used == room.size();
-  for (size_t i = first; i < *used; ++i) edit_of_token_[static_cast<size_t>(room[i].token)] = -1;
-  return !full;
-}
-
-// Brings the rows to draw for to the device, padded to `rows`.
-Status AsyncExecutor::UploadDraws(Flight& flight, int32_t rows) {
-  const std::span<const SampleRow> samples = flight.input.samples;
-  auto* draws = static_cast<DrawRow*>(flight.draw_staging.data());
-  auto* edits = reinterpret_cast<TokenEdit*>(static_cast<std::byte*>(flight.draw_staging.data()) +
-                                             draw_rows_.bytes());
-  const std::span<TokenEdit> room(edits, MaxEdits());
-  size_t used = 0;
-  flight.refused.assign(samples.size(), Status{});
-  for (size_t i = 0; i < samples.size(); ++i) {
-    const SampleRow& sample = samples[i];
-    AISP_CHECK(sample.slot >= 0 && sample.slot < options_.base.max_slots);
-    draws[i] = DrawRowOf(sample);
-    draws[i].drawn_at = static_cast<int32_t>(DrawnAt(flight, i));
-    if (!EditsLogits(sample)) continue;
-    const size_t begin = used;
-    if (!AppendEdits(sample, room, &used)) {
-      used = begin;
-      draws[i].logit_index = -1;
-      flight.refused[i] = ResourceExhausted(fmt::format(
-          "the penalties and biases of a step name more than {} tokens; send fewer such requests "
-          "at once",
-          room.size()));
-    }
-    draws[i].edit_begin = static_cast<int32_t>(begin);
-    draws[i].edit_count = static_cast<int32_t>(used - begin);
-  }
-  for (size_t i = samples.size(); i < static_cast<size_t>(rows); ++i) {
-    draws[i] = DrawRow{};
-    draws[i].logit_index = -1;
-  }
-  AISP_RETURN_IF_ERROR(device_.Upload(draw_rows_.data(), draws,
-                                      static_cast<size_t>(rows) * sizeof(DrawRow), *stream_));
-  return device_.Copy(draw_edits_.data(), edits, used * sizeof(TokenEdit), *stream_);
+  return graph == graphs_.end() ? 0 : graph->second[0].plain->size();
 }
 
 // The logits of rows whose likeliest tokens are wanted, to the host.
 Status AsyncExecutor::FetchResults(Flight& flight) {
   const std::span<const SampleRow> samples = flight.input.samples;
-  if (samples.empty()) return {};
   const auto wants = [](const SampleRow& s) { return s.params->num_logprobs > 0; };
   const auto rows = static_cast<size_t>(std::count_if(samples.begin(), samples.end(), wants));
+  flight.fetches = rows > 0;
+  if (rows == 0) return {};
   const TensorView logits = model_->logits();
   const auto row_bytes = static_cast<size_t>(logits.cols()) * sizeof(float);
   if (flight.logits.bytes() < rows * row_bytes) {
@@ -318,7 +236,33 @@ Status AsyncExecutor::FetchResults(Flight& flight) {
         device_.Copy(to, logits.as<float>() + s.logit_index * logits.cols(), row_bytes, *stream_));
     to += row_bytes;
   }
-  return {};
+  return device_.Record(*flight.fetched, *stream_);
+}
+
+AsyncExecutor::Drawing AsyncExecutor::DrawingFor(const StepInput& input, int32_t bucket) const {
+  Drawing drawing;
+  drawing.rows = static_cast<int32_t>(input.samples.size());
+  if (drawing.rows > 0) drawing.rows = std::max(drawing.rows, bucket);
+  drawing.filters = std::any_of(input.samples.begin(), input.samples.end(), Filters);
+  // The place that the last step does not read, if there are graphs for both.
+  if (bucket > 0 && graphs_.at(bucket)[1].plain != nullptr) drawing.place = 1 - place_;
+  return drawing;
+}
+
+// Brings what the host has for a step to the device: beside the step in flight, unless that one reads the same place.
+Result<DeviceBatch> AsyncExecutor::Upload(Flight& flight, const Drawing& drawing, int32_t bucket) {
+  const bool beside = drawing.place != place_;
+  place_ = drawing.place;
+  Stream& stream = beside ? *upload_stream_ : *stream_;
+  AISP_ASSIGN_OR_RETURN(
+      const DeviceBatch batch,
+      model_->Upload(flight.input.batch, layout_.block_tokens, bucket, drawing.place, stream));
+  if (drawing.rows > 0) AISP_RETURN_IF_ERROR(UploadDraws(flight, drawing, stream));
+  if (beside) {
+    AISP_RETURN_IF_ERROR(device_.Record(*uploaded_, stream));
+    AISP_RETURN_IF_ERROR(device_.Wait(*stream_, *uploaded_));
+  }
+  return batch;
 }
 
 Result<Ticket> AsyncExecutor::Launch(const StepInput& input) {
@@ -329,24 +273,20 @@ Result<Ticket> AsyncExecutor::Launch(const StepInput& input) {
   flight.input = input;
   flight.follows = launched_ > collected_;
   const int32_t bucket = BucketFor(input);
-  const auto samples = static_cast<int32_t>(input.samples.size());
-  const bool filters = std::any_of(input.samples.begin(), input.samples.end(), Filters);
-  AISP_ASSIGN_OR_RETURN(const DeviceBatch batch,
-                        model_->Upload(input.batch, layout_.block_tokens, bucket, *stream_));
-  if (samples > 0) AISP_RETURN_IF_ERROR(UploadDraws(flight, std::max(samples, bucket)));
+  const Drawing drawing = DrawingFor(input, bucket);
+  AISP_ASSIGN_OR_RETURN(const DeviceBatch batch, Upload(flight, drawing, bucket));
   Clocking& clocking = clocking_[launched_ % clocking_.size()];
   AISP_RETURN_IF_ERROR(device_.Record(*clocking.begin, *stream_));
   if (bucket > 0) {
-    const StepGraphs& graphs = graphs_.at(bucket);
+    const StepGraphs& graphs = graphs_.at(bucket)[static_cast<size_t>(drawing.place)];
     AISP_RETURN_IF_ERROR(
-        device_.LaunchGraph(filters ? *graphs.filtering : *graphs.plain, *stream_));
+        device_.LaunchGraph(drawing.filters ? *graphs.filtering : *graphs.plain, *stream_));
   } else {
     const bool reports = input.sink != nullptr && !input.slices.empty();
-    AISP_RETURN_IF_ERROR(Compute(batch, samples, filters, reports ? &flight : nullptr));
+    AISP_RETURN_IF_ERROR(Compute(batch, drawing, reports ? &flight : nullptr));
   }
   AISP_RETURN_IF_ERROR(device_.Record(*clocking.end, *stream_));
   AISP_RETURN_IF_ERROR(FetchResults(flight));
-  AISP_RETURN_IF_ERROR(device_.Record(*flight.fetched, *stream_));
   return Ticket{++launched_};
 }
 
@@ -393,8 +333,8 @@ Result<StepResult> AsyncExecutor::Collect(Ticket ticket) {
                  "steps are collected in the order in which they were launched");
   Flight& flight = flights_[collected_ % kDepth];
   AISP_RETURN_IF_ERROR(ReportLayers(flight));
-  AISP_RETURN_IF_ERROR(device_.Synchronize(*flight.fetched));
   const Clocking& clocking = clocking_[collected_ % clocking_.size()];
+  AISP_RETURN_IF_ERROR(device_.Synchronize(flight.fetches ? *flight.fetched : *clocking.end));
   AISP_ASSIGN_OR_RETURN(const double busy_ms, device_.ElapsedMs(*clocking.begin, *clocking.end));
   ++times_.steps;
   times_.busy_ms += busy_ms;

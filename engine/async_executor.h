@@ -1,7 +1,8 @@
 // AsyncExecutor: runs planned steps on a device that computes beside the host, two of them in flight.
 //
 // Launch enqueues a step and returns; the tokens it draws stay on the device for the next one (kTokenOnDevice) and come to the
-// host in Collect. Steps in which every sequence has one row and draws (decoding) are captured graphs, one for each size in a
+// host in Collect. What the host has for a step comes to a place on the device that the step before does not read, while that one
+// runs. Steps in which every sequence has one row and draws (decoding) are captured graphs, one for each size in a
 // list of batch sizes and for rows that filter (top_k, top_p, min_p) or do not; a smaller batch is padded with rows that do nothing.
 // Other steps are launched operation by operation.
 // Layers of prefill-only sequences are reported to the LayerSink in Collect, each as soon as its event is done.
@@ -65,12 +66,20 @@ class AsyncExecutor final : public ServingExecutor {
   // What a step in flight needs until it is collected.
   struct Flight {
     StepInput input;
-    Buffer draw_staging;  // page-locked: DrawRow [max_slots], then edits
-    Buffer logits;        // page-locked: rows whose logprobs are wanted
-    std::unique_ptr<Event> fetched;
+    Buffer draw_staging;             // page-locked: DrawRow [max_slots], then edits
+    Buffer logits;                   // page-locked: rows whose logprobs are wanted
+    bool fetches = false;            // there are such rows
+    std::unique_ptr<Event> fetched;  // then: they are there
     std::vector<std::unique_ptr<Event>> layers;
     std::vector<Status> refused;  // by sample: why it was not drawn at all
     bool follows = false;         // another step was in flight when this one was launched
+  };
+
+  // How a step draws.
+  struct Drawing {
+    int32_t rows = 0;
+    bool filters = true;  // some of them
+    int32_t place = 0;    // of draw_rows_ and of the batch
   };
 
   // A decode step, drawing for rows of which some filter or for others.
@@ -88,8 +97,11 @@ class AsyncExecutor final : public ServingExecutor {
   Status AllocateFlights();
   Status WarmUp();
   Status CaptureGraphs();
-  Status Compute(const DeviceBatch& batch, int32_t draws, bool filters, Flight* flight);
-  Status UploadDraws(Flight& flight, int32_t rows);
+  Status Compute(const DeviceBatch& batch, const Drawing& drawing, Flight* flight);
+  Result<std::unique_ptr<Graph>> Capture(const Drawing& drawing);
+  Drawing DrawingFor(const StepInput& input, int32_t bucket) const;
+  Result<DeviceBatch> Upload(Flight& flight, const Drawing& drawing, int32_t bucket);
+  Status UploadDraws(Flight& flight, const Drawing& drawing, Stream& stream);
   bool AppendEdits(const SampleRow& row, std::span<TokenEdit> room, size_t* used);
   Status FetchResults(Flight& flight);
   int32_t BucketFor(const StepInput& input) const;
@@ -108,12 +120,15 @@ class AsyncExecutor final : public ServingExecutor {
   Device& device_;
   std::unique_ptr<Model> model_;
   KvLayout layout_;
-  Buffer pool_, slot_tokens_, draw_rows_, draw_edits_;
-  Buffer drawn_;  // page-locked, written by the device: DrawnToken [kDepth, max_slots]
-  std::unique_ptr<Stream> stream_;
+  Buffer pool_, slot_tokens_, draw_edits_;
+  std::array<Buffer, 2> draw_rows_;
+  int32_t place_ = 0;  // that the last step reads
+  Buffer drawn_;       // page-locked, written by the device: DrawnToken [kDepth, max_slots]
+  std::unique_ptr<Stream> stream_, upload_stream_;
+  std::unique_ptr<Event> uploaded_;
   std::unique_ptr<TokenDrawer> drawer_;
-  std::optional<Sampler> sampler_;        // logprobs
-  std::map<int32_t, StepGraphs> graphs_;  // by batch size
+  std::optional<Sampler> sampler_;                       // logprobs
+  std::map<int32_t, std::array<StepGraphs, 2>> graphs_;  // by batch size and place
   std::array<Flight, kDepth> flights_;
   std::array<Clocking, kDepth + 1> clocking_;
   uint64_t launched_ = 0;

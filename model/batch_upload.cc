@@ -57,7 +57,9 @@ Result<BatchUpload> BatchUpload::Create(Device& device, const BatchLimits& limit
   for (Buffer& staging : upload.staging_) {
     AISP_ASSIGN_OR_RETURN(staging, device.Allocate(bytes, MemoryKind::kHost));
   }
-  AISP_ASSIGN_OR_RETURN(upload.device_, device.Allocate(bytes, MemoryKind::kDevice));
+  for (Buffer& place : upload.places_) {
+    AISP_ASSIGN_OR_RETURN(place, device.Allocate(bytes, MemoryKind::kDevice));
+  }
   return upload;
 }
 
@@ -121,8 +123,8 @@ Status BatchUpload::Check(const ForwardBatch& b, int32_t vocabulary, int32_t blo
   return {};
 }
 
-DeviceBatch BatchUpload::Padded(int32_t rows) const {
-  Cutter cutter(nullptr, device_.data());
+DeviceBatch BatchUpload::Padded(int32_t rows, int32_t place) const {
+  Cutter cutter(nullptr, places_[static_cast<size_t>(place)].data());
   const auto n = static_cast<size_t>(rows);
   DeviceBatch out;
   out.num_logit_rows = out.ragged.rows = out.ragged.num_sequences = rows;
@@ -137,8 +139,8 @@ DeviceBatch BatchUpload::Padded(int32_t rows) const {
 }
 
 Result<DeviceBatch> BatchUpload::Upload(const ForwardBatch& b, int32_t vocabulary,
-                                        int32_t block_tokens, int32_t pad_to, Device& device,
-                                        Stream& stream) {
+                                        int32_t block_tokens, int32_t pad_to, int32_t place,
+                                        Device& device, Stream& stream) {
   AISP_RETURN_IF_ERROR(Check(b, vocabulary, block_tokens));
   AISP_CHECK(pad_to == 0 ||
              (static_cast<size_t>(pad_to) >= b.tokens.size() &&
@@ -150,7 +152,8 @@ Result<DeviceBatch> BatchUpload::Upload(const ForwardBatch& b, int32_t vocabular
   const bool all = b.logit_rows.size() == b.tokens.size();
   const size_t logit_rows = all ? rows : b.logit_rows.size();
   turn_ ^= 1;
-  Cutter cutter(staging_[turn_].data(), device_.data());
+  const Buffer& target = places_[static_cast<size_t>(place)];
+  Cutter cutter(staging_[turn_].data(), target.data());
   DeviceBatch out;
   out.num_logit_rows = static_cast<int32_t>(logit_rows);
   out.ragged.rows = static_cast<int32_t>(rows);
@@ -187,8 +190,7 @@ Result<DeviceBatch> BatchUpload::Upload(const ForwardBatch& b, int32_t vocabular
     sequences[i] = {static_cast<int32_t>(i), 0, 0, 0};
   std::fill(slots + b.tokens.size(), slots + rows, 0);
   out.ragged.host_sequences = {sequences, sequence_count};
-  AISP_RETURN_IF_ERROR(
-      device.Upload(device_.data(), staging_[turn_].data(), cutter.used(), stream));
+  AISP_RETURN_IF_ERROR(device.Upload(target.data(), staging_[turn_].data(), cutter.used(), stream));
   return out;
 }
 

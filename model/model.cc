@@ -60,8 +60,10 @@ class LoadedModel final : public Model {
   }
   Status Forward(const ForwardInput& input, Stream& stream) override;
   Result<DeviceBatch> Upload(const ForwardBatch& batch, int32_t block_tokens, int32_t pad_to,
-                             Stream& stream) override;
-  DeviceBatch Padded(int32_t rows) const override { return upload_.Padded(rows); }
+                             int32_t place, Stream& stream) override;
+  DeviceBatch Padded(int32_t rows, int32_t place) const override {
+    return upload_.Padded(rows, place);
+  }
   Status Enqueue(const DeviceBatch& batch, const PagedKvPool& kv, const int32_t* slot_tokens,
                  const std::function<void(int32_t layer)>& on_layer, Stream& stream) override;
   size_t weight_bytes() const override { return weight_bytes_ + expert_bytes_; }
@@ -241,8 +243,8 @@ Status LoadedModel::AllocateOutput() {
 }
 
 Result<DeviceBatch> LoadedModel::Upload(const ForwardBatch& batch, int32_t block_tokens,
-                                        int32_t pad_to, Stream& stream) {
-  return upload_.Upload(batch, spec_.vocabulary, block_tokens, pad_to, device_, stream);
+                                        int32_t pad_to, int32_t place, Stream& stream) {
+  return upload_.Upload(batch, spec_.vocabulary, block_tokens, pad_to, place, device_, stream);
 }
 
 Status LoadedModel::Enqueue(const DeviceBatch& batch, const PagedKvPool& kv,
@@ -277,7 +279,7 @@ Status LoadedModel::Enqueue(const DeviceBatch& batch, const PagedKvPool& kv,
 
 Status LoadedModel::Forward(const ForwardInput& input, Stream& stream) {
   AISP_ASSIGN_OR_RETURN(const DeviceBatch batch,
-                        Upload(input.batch, input.kv.first_layer.block_tokens, 0, stream));
+                        Upload(input.batch, input.kv.first_layer.block_tokens, 0, 0, stream));
   return Enqueue(batch, input.kv, input.slot_tokens, input.on_layer, stream);
 }
 

@@ -71,8 +71,8 @@ class Model {
   virtual Status Forward(const ForwardInput& input, Stream& stream) = 0;
   // The two halves of Forward: the arrays to the device (see BatchUpload), and the operations alone, which a graph may capture.
   virtual Result<DeviceBatch> Upload(const ForwardBatch& batch, int32_t block_tokens,
-                                     int32_t pad_to, Stream& stream) = 0;
-  virtual DeviceBatch Padded(int32_t rows) const = 0;
+                                     int32_t pad_to, int32_t place, Stream& stream) = 0;
+  virtual DeviceBatch Padded(int32_t rows, int32_t place) const = 0;
   virtual Status Enqueue(const DeviceBatch& batch, const PagedKvPool& kv,
                          const int32_t* slot_tokens,
                          const std::function<void(int32_t layer)>& on_layer, Stream& stream) = 0;

@@ -1,0 +1,115 @@
+// What AsyncExecutor brings to the device for drawing: a row for each token, and what logits are edited by.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "common/check.h"
+#include "engine/async_executor.h"
+
+namespace aisp {
+namespace {
+
+DrawRow DrawRowOf(const SampleRow& row) {
+  const SamplingParams& p = *row.params;
+  DrawRow out;
+  out.logit_index = row.logit_index;
+  out.slot = row.slot;
+  out.position = row.position;
+  out.choice = p.choice;
+  out.seed = p.seed;
+  out.temperature = p.temperature;
+  out.top_p = p.top_p;
+  out.min_p = p.min_p;
+  out.top_k = p.top_k;
+  out.presence_penalty = p.presence_penalty;
+  out.frequency_penalty = p.frequency_penalty;
+  out.repetition_penalty = p.repetition_penalty;
+  out.num_logprobs = p.num_logprobs;
+  return out;
+}
+
+}  // namespace
+
+size_t AsyncExecutor::MaxEdits() const {
+  constexpr size_t kMostEdits = size_t{1} << 20;
+  return std::min(kMostEdits, static_cast<size_t>(options_.base.max_slots) * edit_of_token_.size());
+}
+
+// The row's edits, each token once. False: no room.
+bool AsyncExecutor::AppendEdits(const SampleRow& row, std::span<TokenEdit> room, size_t* used) {
+  const SamplingParams& p = *row.params;
+  const size_t first = *used;
+  const auto at = [&](TokenId token) -> TokenEdit* {
+    const auto t = static_cast<size_t>(token);
+    if (token < 0 || t >= edit_of_token_.size()) return nullptr;
+    if (edit_of_token_[t] < 0) {
+      if (*used == room.size()) return nullptr;
+      edit_of_token_[t] = static_cast<int32_t>(*used);
+      room[*used] = TokenEdit{};
+      room[*used].token = token;
+      ++*used;
+    }
+    return &room[static_cast<size_t>(edit_of_token_[t])];
+  };
+  if (p.repetition_penalty != 1 && p.repetition_penalty > 0) {
+    for (const auto tokens : {row.prompt, row.generated}) {
+      for (TokenId t : tokens) {
+        if (TokenEdit* edit = at(t)) edit->repeated = 1;
+      }
+    }
+  }
+  if (p.presence_penalty != 0 || p.frequency_penalty != 0) {
+    for (TokenId t : row.generated) {
+      if (TokenEdit* edit = at(t)) ++edit->count;
+    }
+  }
+  for (const auto& [token, bias] : p.logit_bias) {
+    if (TokenEdit* edit = at(token)) edit->bias += bias;
+  }
+  for (TokenId t : row.banned) {
+    if (TokenEdit* edit = at(t)) edit->banned = 1;
+  }
+  const bool full = *used == room.size();
+  for (size_t i = first; i < *used; ++i) edit_of_token_[static_cast<size_t>(room[i].token)] = -1;
+  return !full;
+}
+
+// Brings the rows to draw for to the device, with padding.
+Status AsyncExecutor::UploadDraws(Flight& flight, const Drawing& drawing, Stream& stream) {
+  const Buffer& target = draw_rows_[static_cast<size_t>(drawing.place)];
+  const std::span<const SampleRow> samples = flight.input.samples;
+  auto* draws = static_cast<DrawRow*>(flight.draw_staging.data());
+  auto* edits = reinterpret_cast<TokenEdit*>(static_cast<std::byte*>(flight.draw_staging.data()) +
+                                             target.bytes());
+  const std::span<TokenEdit> room(edits, MaxEdits());
+  size_t used = 0;
+  flight.refused.assign(samples.size(), Status{});
+  for (size_t i = 0; i < samples.size(); ++i) {
+    const SampleRow& sample = samples[i];
+    AISP_CHECK(sample.slot >= 0 && sample.slot < options_.base.max_slots);
+    draws[i] = DrawRowOf(sample);
+    draws[i].drawn_at = static_cast<int32_t>(DrawnAt(flight, i));
+    if (!EditsLogits(sample)) continue;
+    const size_t begin = used;
+    if (!AppendEdits(sample, room, &used)) {
+      used = begin;
+      draws[i].logit_index = -1;
+      flight.refused[i] = ResourceExhausted(fmt::format(
+          "the penalties and biases of a step name more than {} tokens; send fewer such requests "
+          "at once",
+          room.size()));
+    }
+    draws[i].edit_begin = static_cast<int32_t>(begin);
+    draws[i].edit_count = static_cast<int32_t>(used - begin);
+  }
+  for (size_t i = samples.size(); i < static_cast<size_t>(drawing.rows); ++i) {
+    draws[i] = DrawRow{};
+    draws[i].logit_index = -1;
+  }
+  AISP_RETURN_IF_ERROR(device_.Upload(target.data(), draws,
+                                      static_cast<size_t>(drawing.rows) * sizeof(DrawRow), stream));
+  // There is one place for edits, and few steps have any.
+  return device_.Copy(draw_edits_.data(), edits, used * sizeof(TokenEdit), *stream_);
+}
+
+}  // namespace aisp
