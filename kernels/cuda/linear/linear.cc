@@ -26,6 +26,8 @@ constexpr int32_t kTunedLtRows = 32;
 // What a CTA fetches into L2 beside its stages before it may begin, when memory has nothing else to do: this part of its share, at
 // most so many bytes. NVFP4 is bound by instructions and gains nothing.
 constexpr int64_t kPrefetchPart = 20;
+// Of those that are told when that is (stream_linear.cuh).
+constexpr int64_t kPrefetchPartTold = 6;
 constexpr int64_t kMostPrefetched = 48 << 10;
 
 constexpr size_t Align(size_t bytes) { return (bytes + 255) / 256 * 256; }
@@ -70,7 +72,8 @@ size_t OutputBytes(Store store) {
 
 // `share`: bytes of weights of a CTA.
 void SpreadPrefetch(const StreamKernel& kernel, int64_t share, StreamParams* p) {
-  const int64_t wanted = std::min(share / kPrefetchPart, kMostPrefetched);
+  const int64_t part = kernel.tells ? kPrefetchPartTold : kPrefetchPart;
+  const int64_t wanted = std::min(share / part, kMostPrefetched);
   const int64_t units = (wanted + kernel.stage_bytes / 2) / kernel.stage_bytes;
   const int64_t behind_stages = share / kernel.stage_bytes - kernel.stages;
   if (units < 1 || behind_stages < 2 * units) return;
@@ -141,8 +144,10 @@ class LinearKernelsImpl : public LinearKernels {
     AISP_RETURN_IF_ERROR(chains_.SetRegion(workspace_, stream));
     AISP_RETURN_IF_ERROR(one_token_.SetRegion(workspace_ + OneTokenAt(), stream));
     static_assert(kChainNoSum == 0xffffffffu);
-    return FromCuda(cudaMemsetAsync(workspace_ + PartsAt(), 0xff, part_bytes_, stream),
-                    "clearing the workspace");
+    // The words behind the parts only count.
+    return FromCuda(
+        cudaMemsetAsync(workspace_ + PartsAt(), 0xff, SharedPartAt() - PartsAt(), stream),
+        "clearing the workspace");
   }
 
   Status Prepare(const LinearCall& call, cudaStream_t stream) override {
@@ -210,7 +215,9 @@ class LinearKernelsImpl : public LinearKernels {
 
  private:
   // Where the part of the workspace begins that kernels and cuBLASLt share.
-  size_t SharedPartAt() const { return PartsAt() + Align(part_bytes_); }
+  size_t SharedPartAt() const { return WordsAt() + Align(word_bytes()); }
+  size_t WordsAt() const { return PartsAt() + Align(part_bytes_); }
+  size_t word_bytes() const { return static_cast<size_t>(multiprocessors_) * sizeof(uint32_t); }
   size_t PartsAt() const { return OneTokenAt() + Align(one_token_.region_bytes()); }
   size_t OneTokenAt() const { return Align(chains_.region_bytes()); }
   // From this many rows of bf16 cuBLASLt's best algorithm is faster than our kernels, which are faster than its first.
@@ -282,6 +289,7 @@ class LinearKernelsImpl : public LinearKernels {
     p.units = tiles * p.k_units;
     p.scale_columns = DivideUp(w.k, 128);
     p.store = call.store;
+    p.asked_for_all = reinterpret_cast<uint32_t*>(workspace_ + WordsAt());
     if (options_.overlap && w.format != WeightFormat::kNvfp4) {
       SpreadPrefetch(*kernel, static_cast<int64_t>(w.streamed_bytes()) / multiprocessors_, &p);
     }

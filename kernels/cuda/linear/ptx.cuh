@@ -36,6 +36,18 @@ __device__ __forceinline__ void BarrierWait(uint32_t barrier, uint32_t parity) {
       "r"(parity)
       : "memory");
 }
+// Whether it has, without waiting.
+__device__ __forceinline__ bool BarrierTest(uint32_t barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n}"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
 // What was there before. Acquires and releases for the whole device.
 __device__ __forceinline__ uint32_t AtomicIncrement(uint32_t* counter) {
   uint32_t before;
@@ -127,6 +139,10 @@ __device__ __forceinline__ uint2 LoadShared8(uint32_t address) {
   uint2 v;
   asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address) : "memory");
   return v;
+}
+
+__device__ __forceinline__ void AddRelaxed(uint32_t* to, uint32_t n) {
+  asm volatile("red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(to), "r"(n) : "memory");
 }
 
 // ---- programmatic dependent launch ----

@@ -41,6 +41,12 @@ struct StreamConfig {
   static constexpr bool kConvert = kF16 && kTokens <= 32;
   // Hopper adds FP8 products in fewer bits than f32: sums of a stage are added to f32 by ordinary instructions.
   static constexpr bool kPromote = kInput8 || kBlockScales;
+  // FP8 by warp: a stage's operands are taken into registers before they are multiplied.
+  static constexpr bool kFp8Fragments = kByWarp && kF16 && kTokens == 8;
+  // Kernels that tell the next one when they have asked for all of their weights, and prefetch when they are told (stream_linear.cuh).
+  // With more tokens it costs more than it brings.
+  static constexpr bool kTells = kResident > 1 && kTokens == 8 &&
+                                 (kFormat == StreamFormat::kBf16 || kF16);
   static constexpr int kRows = kGroups * kTiles * 64;
   static constexpr int kRowThreads = kGroups * 128;
   static constexpr int kConsumers = kRowThreads * kSplits;

@@ -18,7 +18,7 @@ StreamKernel Instance() {
 std::span<const StreamKernel> Fp8StreamKernels() {
   using enum StreamFormat;
   static const std::array kKernels = {
-      Instance<kFp8, 8, 2, 256, 6, 1, true>(), Instance<kFp8, 16, 2, 256, 5>(),
+      Instance<kFp8, 8, 2, 128, 6, 2, true>(), Instance<kFp8, 16, 2, 256, 5>(),
       Instance<kFp8, 32, 2, 256, 4>(),         Instance<kFp8, 64, 2, 128, 3>(),
       Instance<kFp8, 128, 2, 128, 3>(),        Instance<kFp8Block, 8, 2, 128, 9>(),
       Instance<kFp8Block, 16, 2, 128, 9>(),    Instance<kFp8Block, 32, 2, 128, 8>(),

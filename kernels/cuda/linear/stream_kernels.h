@@ -36,6 +36,8 @@ struct StreamParams {
   int32_t prefetch_units = 0;
   int32_t prefetch_stride = 1;
   Store store = Store::kBf16;
+  // [CTAs]: launches whose CTA of that number had asked for all of its weights.
+  uint32_t* asked_for_all = nullptr;
 };
 
 struct StreamKernel {
@@ -45,6 +47,7 @@ struct StreamKernel {
   int rows = 0;     // of the weight, of a unit of work
   int stage_k = 0;  // of K, of a unit of work
   int stages = 0;
+  bool tells = false;  // counts in asked_for_all
   int stage_bytes = 0;
   int weight_box_k =
       0;  // boxes of the tensor maps: [rows][weight_box_k] (0: no map), [tokens][input_box_k]

@@ -8,8 +8,10 @@
 // order of the CTAs, so that bits do not depend on timing, and puts the words back.
 //
 // Programmatic dependent launch: where two CTAs fit a multiprocessor (kResident), the kernel behind the next one moves in as soon
-// as this one ends. It fills its stages with weights, then has a few more units brought to L2: that is when memory has nothing
-// else to do, for about 4 us.
+// as this one ends. It fills its stages with weights, then has a few more units brought to L2, when memory has nothing else to do.
+// With eight tokens kernels know when that is, for about 2 us: a CTA counts in a word of its number when it has asked for all of its
+// weights, and the one that waits beside it looks. That moves fetches in time and nothing else, so that a word that
+// comes late, or of another kernel, or never, does no harm.
 //
 // Deadlock: an owner waits for the CTAs behind it that share its last tile, and for no others. Alone on the device all are resident
 // at once (the grid is at most one for each multiprocessor, and kernels before this one end without it). Where another worker's
@@ -105,16 +107,29 @@ struct WeightProducer {
   __device__ __forceinline__ void FillStages() {
     for (int32_t left = min(end - unit, C::kStages); left > 0; --left) Load();
   }
-  __device__ __forceinline__ void Rest() {
+  // `told`: the word of this CTA when it began.
+  __device__ __forceinline__ void Rest(uint32_t told) {
     // Every few units one more, into L2: later they come from there while memory serves the others.
-    for (int32_t i = 0, early = unit + p.prefetch_stride / 2; i < p.prefetch_units && early < end;
-         ++i, early += p.prefetch_stride) {
-      PrefetchWeightUnit<C>(early, p, map);
+    if (!C::kTells || (p.prefetch_units > 0 && unit < end && KernelBeforeAskedForAll(told))) {
+      for (int32_t i = 0, early = unit + p.prefetch_stride / 2; i < p.prefetch_units && early < end;
+           ++i, early += p.prefetch_stride) {
+        PrefetchWeightUnit<C>(early, p, map);
+      }
     }
     while (unit < end) {
       BarrierWait(shared.Empty(place.stage), place.parity ^ 1);
       Load();
     }
+    if constexpr (C::kTells) AddRelaxed(p.asked_for_all + blockIdx.x, 1);
+  }
+
+ private:
+  // False if it has ended without a word.
+  __device__ __forceinline__ bool KernelBeforeAskedForAll(uint32_t told) const {
+    while (!BarrierTest(shared.Empty(place.stage), place.parity ^ 1)) {
+      if (LoadWordRelaxed(p.asked_for_all + blockIdx.x) != told) return true;
+    }
+    return false;
   }
 };
 
@@ -151,6 +166,32 @@ __device__ __forceinline__ void ConvertStream(const StreamShared<C>& shared, int
 
 // ---- consumers ----
 
+// Widened FP8 with eight tokens, each warp for itself.
+template <class C>
+__device__ __forceinline__ void MultiplyFp8Fragments(const StreamShared<C>& shared, int32_t k,
+                                                     int32_t k_end, StagePlace<C>& place,
+                                                     float (&sums)[C::kSums]) {
+  const int group = threadIdx.x % C::kRowThreads / 128;
+  const int warp = threadIdx.x / 32 % 4;
+  const int lane = threadIdx.x % 32;
+  float sets[4][C::kSums] = {};
+#pragma unroll 1
+  for (; k < k_end; k += C::kSplits) {
+    Fp8Fragments<C> parts;
+    BarrierWait(shared.FullWeight(place.stage), place.parity);
+    parts.TakeWeights(shared.Weight(place.stage), group, warp, lane);
+    BarrierWait(shared.Ready(place.stage), place.parity);
+    parts.TakeTokens(shared.Input(place.stage), lane);
+    __syncwarp();
+    if (lane == 0) BarrierArrive(shared.Empty(place.stage));
+    parts.Multiply(sets);
+    place.template Advance<C::kSplits>();
+  }
+#pragma unroll
+  for (int j = 0; j < C::kSums; ++j)
+    sums[j] = (sets[0][j] + sets[1][j]) + (sets[2][j] + sets[3][j]);
+}
+
 // Multiplies this warpgroup's units of [k_begin, k_end) of a tile: every kSplits-th from number `turn` on.
 template <class C>
 __device__ __forceinline__ void MultiplyStream(const StreamShared<C>& shared, const StreamParams& p,
@@ -164,6 +205,10 @@ __device__ __forceinline__ void MultiplyStream(const StreamShared<C>& shared, co
   for (int i = 0; i < C::kTiles; ++i) {
 #pragma unroll
     for (int j = 0; j < C::kSums; ++j) sums[i][j] = 0.0f;
+  }
+  if constexpr (C::kFp8Fragments) {
+    MultiplyFp8Fragments(shared, k_begin + turn, k_end, place, sums[0]);
+    return;
   }
   const auto release = [&](int s) {
     if (C::kNvfp4 || lane == 0) BarrierArrive(shared.Empty(s));
@@ -299,10 +344,12 @@ __global__ void __launch_bounds__(StreamShared<C>::kThreads, C::kResident)
   const int32_t end = FirstUnit(blockIdx.x + 1, gridDim.x, p.units);
   const int role = static_cast<int>(threadIdx.x) - C::kConsumers;
   WeightProducer<C> weights(shared, p, &weight, begin, end);
+  uint32_t told = 0;
   if (role == 0) {
     // The first weights are asked for before anybody else begins: until then memory may have nothing to do.
     InitBarriers(shared);
     weights.FillStages();
+    if constexpr (C::kTells) told = LoadWordRelaxed(p.asked_for_all + blockIdx.x);
   }
   if (role == 32) PrefetchMap(&input);
   __syncthreads();
@@ -310,7 +357,7 @@ __global__ void __launch_bounds__(StreamShared<C>::kThreads, C::kResident)
   if (role < 0) {
     Consume(shared, begin, end, p);
   } else if (role < 32) {
-    if (role == 0) weights.Rest();
+    if (role == 0) weights.Rest(told);
   } else if (role < 64) {
     if (role == 32) ProduceInputs(shared, begin, end, p, &input);
   } else if constexpr (C::kConvert) {
@@ -328,6 +375,7 @@ StreamKernel DescribeStreamKernel() {
   kernel.rows = C::kRows;
   kernel.stage_k = C::kStageK;
   kernel.stages = C::kStages;
+  kernel.tells = C::kTells;
   kernel.stage_bytes = C::kStageBytes;
   kernel.weight_box_k = C::kNvfp4 ? 0 : C::kWeightBoxK;
   kernel.input_box_k = C::kInputBoxK;

@@ -50,4 +50,42 @@ __device__ __forceinline__ void MultiplyByWarp(uint32_t weights, uint32_t input,
   }
 }
 
+// The same of FP8 with eight tokens, in two steps: once a warp has its part of a stage in registers, the stage can be given back. Four
+// sums take turns over all of a tile, so that no product waits for the one before it.
+template <class C>
+struct Fp8Fragments {
+  static constexpr int kChunks = C::kStageK / 64;
+  static constexpr int kSets = 4;
+  RawFp8 raw[kChunks];
+  uint32_t tokens[kChunks][2][4];
+
+  __device__ __forceinline__ void TakeWeights(uint32_t weights, int group, int warp, int lane) {
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) LoadRaw<C>(weights, group, c, warp, lane, raw[c]);
+  }
+  __device__ __forceinline__ void TakeTokens(uint32_t input, int lane) {
+    const uint32_t line = input + lane % 8 * 128;
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        LoadMatrix4(tokens[c][h],
+                    line + c * C::kTokens * 128 + ((4 * h + lane / 8) ^ (lane % 8)) * 16);
+      }
+    }
+  }
+  __device__ __forceinline__ void Multiply(float (&sums)[kSets][C::kSums]) const {
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      uint32_t a[4][4];
+      Widen<C::kConvert>(raw[c], a);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        ptx::Mma<C::kConvert>(sums[k], a[k], tokens[c][k / 2][k % 2 * 2],
+                              tokens[c][k / 2][k % 2 * 2 + 1]);
+      }
+    }
+  }
+};
+
 }  // namespace aisp::cuda

@@ -248,6 +248,24 @@ TEST_F(LinearTest, Fp8WeightsAndActivations) {
 TEST_F(LinearTest, Fp8WeightsAndActivationsOddOutputs) {
   CompareStores(WeightFormat::kFp8, InputFormat::kFp8, {333}, 1040, false, false, {1, 20, 64, 200});
 }
+// Up to eight tokens with K as long as models have it, so that several CTAs share a tile and others have many.
+TEST_F(LinearTest, FewTokensLongK) {
+  struct Formats {
+    WeightFormat weight;
+    InputFormat input;
+  };
+  const std::vector<int32_t> rows = {1, 2, 5, 8};
+  for (const Formats f : {Formats{WeightFormat::kFp8, InputFormat::kBf16},
+                          Formats{WeightFormat::kFp8, InputFormat::kFp8},
+                          Formats{WeightFormat::kNvfp4, InputFormat::kBf16}}) {
+    SCOPED_TRACE("format " + std::to_string(static_cast<int>(f.weight)) + ", input " +
+                 std::to_string(static_cast<int>(f.input)));
+    CompareStores(f.weight, f.input, {200, 64, 69}, 2048, true, false, rows);
+    CompareStores(f.weight, f.input, {1400, 1208}, 3968, true, false, rows);
+    CompareStores(f.weight, f.input, {328}, 14336, false, false, rows);
+    CompareStores(f.weight, f.input, {664, 664}, 4096, false, true, rows);
+  }
+}
 TEST_F(LinearTest, Fp8BlocksOddShapes) {
   CompareStores(WeightFormat::kFp8Block, InputFormat::kBf16, {200, 64, 69}, 1296, true, false,
                 kRowCounts);
