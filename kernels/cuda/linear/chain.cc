@@ -132,7 +132,7 @@ bool Chains::Fits(std::span<const ChainStep> steps) const {
     }
     const int64_t units = static_cast<int64_t>(DivideUp(call.weight->n, kernel->rows)) *
                           DivideUp(call.weight->k, kernel->stage_k);
-    if (units > INT32_MAX / 2) return false;
+    if (units > INT32_MAX / multiprocessors_) return false;
     if (i + 1 < steps.size() && !Follows(*kernel, steps[i], steps[i + 1])) return false;
   }
   return true;
@@ -140,7 +140,8 @@ bool Chains::Fits(std::span<const ChainStep> steps) const {
 
 Status Chains::Launch(std::span<const ChainStep> steps, cudaStream_t stream) const {
   const StreamKernel* const kernel = FindKernel(steps[0].call.weight->format, steps[0].call.rows);
-  const auto warps = static_cast<uint32_t>(kernel->rows / 16);
+  // Each warp counts the quads of tokens that it finishes (chain_tile.cuh).
+  const auto arrivals = static_cast<uint32_t>(kernel->rows / 16 * kernel->tokens / 8);
   ChainParams chain;
   chain.count = static_cast<int32_t>(steps.size());
   chain.counters = reinterpret_cast<uint32_t*>(region_);
@@ -158,7 +159,7 @@ Status Chains::Launch(std::span<const ChainStep> steps, cudaStream_t stream) con
     }
     if (i == 0) continue;
     ChainStepParams& before = chain.steps[i - 1];
-    step.input_ready = static_cast<uint32_t>(before.p.units / before.p.k_units) * warps;
+    step.input_ready = static_cast<uint32_t>(before.p.units / before.p.k_units) * arrivals;
     if (steps[i].norm_weight == nullptr) continue;
     before.gain = steps[i].norm_weight;
     before.normed = static_cast<__nv_bfloat16*>(const_cast<void*>(call.x));

@@ -7,12 +7,15 @@
 // - the input warp waits until a step's input is complete (a counter in global memory), then has its part of each stage brought;
 // - with FP8 weights the norm warp and another make f16 of the first step's input (f16_input.h);
 // - the norm warp turns the sums of squares that the step before has left into 1 / rms, for steps with a norm in front;
-// - the consumers multiply. A tile that several CTAs share belongs to the one that has its first unit: that is its last tile in
-//   the step, so the others' parts are mostly there by then. They write their sums over words that say "nothing here yet" and
-//   the owner polls the sums themselves, adds them in the order of the CTAs and puts the words back.
+// - the consumers multiply. A tile that several CTAs share is finished by those for which it is the last one of the step, each of
+//   them some of its tokens: eight at a time, in turn. All leave the sums that others finish over words that say "nothing here yet";
+//   who finishes polls the sums themselves, adds them in the order of the CTAs and puts the words back.
 //
 // A norm in front has no pass of its own: whoever completes a tile of the residual stream writes h * gain in bf16 (in
 // f16 for FP8 weights), and the layer's outputs are multiplied by 1 / rms at its end.
+//
+// Between steps the ring fills, and two more units are brought into L2 where that was seen to help: more of them delay what the step
+// waits for.
 //
 // How much is in flight: the weight warp asks for 64 KiB at a time (48 where blocks of weights have scales), not for the ring. That
 // keeps memory busy; a whole ring of every CTA would be a queue of 4 us in which sums, counters and inputs stand too, and in which
@@ -64,6 +67,13 @@ __device__ __forceinline__ void BringWeights(const ChainShared<C>& shared,
     int32_t tile = share.begin / p.k_units;
     int32_t k = share.begin - tile * p.k_units;
     for (int32_t unit = share.begin; unit < share.end; ++unit) {
+      // The ring is full and memory would stand still until the step's first products.
+      if (s > 0 && unit == share.begin + C::kStages) {
+        const int32_t ahead = min(unit + ChainShared<C>::kUnitsAhead, share.end);
+        for (int32_t i = unit; i < ahead; ++i) {
+          PrefetchWeightUnit<C>(i, p, &chain.steps[s].weight);
+        }
+      }
       BarrierWait(shared.EmptyWeight(place.stage), place.parity ^ 1);
       if (in_flight == ChainShared<C>::kInFlight) {
         BarrierWait(shared.FullWeight(landed.stage), landed.parity);
@@ -166,133 +176,208 @@ __device__ __forceinline__ void BringNorms(const ChainShared<C>& shared, const C
 
 // ---- consumers ----
 
-// Multiplies this warpgroup's of `count` units of a tile: every kSplits-th from number `turn` on. The first of the tile is number
-// k_begin along K; `first`: of the chain's first step.
+// Multiplies this warpgroup's rows of `count` units of a tile whose operands are both read from shared memory, or whose sums are
+// promoted. The first of the tile is number k_begin along K; `first`: of the chain's first step.
 template <class C>
 __device__ __forceinline__ void MultiplyUnits(const ChainShared<C>& shared, const StreamParams& p,
                                               int32_t row0, int32_t k_begin, int32_t count,
-                                              int32_t turn, bool first, ChainPlace<C>& place,
+                                              bool first, ChainPlace<C>& place,
                                               float (&sums)[C::kTiles][C::kSums]) {
-  const int group = threadIdx.x % C::kRowThreads / 128;
+  const int group = threadIdx.x / 128;
   const int warp = threadIdx.x / 32 % 4;
   const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int i = 0; i < C::kTiles; ++i) {
-#pragma unroll
-    for (int j = 0; j < C::kSums; ++j) sums[i][j] = 0.0f;
-  }
-  const auto release = [&](const ChainPlace<C>& of) {
-    if (!C::kNvfp4 && lane != 0) return;
-    BarrierArrive(shared.EmptyWeight(of.weight.stage));
-    if constexpr (!ChainPlace<C>::kOneRing) BarrierArrive(shared.EmptyInput(of.input().stage));
-  };
   ChainPlace<C> previous;
-  previous.weight.stage = -1;
-  const auto release_previous = [&] {
-    if (previous.weight.stage >= 0) release(previous);
-  };
-  for (int32_t k = k_begin + turn; k < k_begin + count; k += C::kSplits) {
-    const int stage = place.weight.stage;
-    const int input_stage = place.input().stage;
-    const uint32_t weight = shared.Weight(stage);
-    const uint32_t input = shared.Input(input_stage);
-    BarrierWait(shared.FullWeight(stage), place.weight.parity);
-    BarrierWait(C::kF16 && first ? shared.Converted(input_stage) : shared.FullInput(input_stage),
-                place.input().parity);
+  for (int32_t k = k_begin; k < k_begin + count; ++k) {
+    const uint32_t weight = shared.Weight(place.weight.stage);
+    const uint32_t input = shared.Input(place.input().stage);
+    shared.AwaitUnit(place, first);
     if constexpr (C::kPromote) {
       float stage_sums[C::kTiles][C::kSums];
       MultiplyWidened<C, C::kF16>(weight, input, group, warp, lane, stage_sums, [] {});
       WgmmaWait<0>();
-      release(place);
+      shared.Release(place, lane);
       AddStage<C>(p, row0 + warp * 16, k, stage_sums, sums);
     } else {
-      if constexpr (C::kFormat == StreamFormat::kBf16) {
-        MultiplyShared<C>(weight, input, group, sums);
-        WgmmaWait<1>();
-        release_previous();
-      } else {
-        MultiplyWidened<C, C::kF16>(weight, input, group, warp, lane, sums, release_previous);
-      }
+      MultiplyShared<C>(weight, input, group, sums);
+      WgmmaWait<1>();
+      if (k > k_begin) shared.Release(previous, lane);
       previous = place;
     }
     place.Advance();
   }
   if constexpr (!C::kPromote) {
     WgmmaWait<0>();
-    release_previous();
+    shared.Release(previous, lane);
+  }
+}
+
+// The same for weights that are widened in registers, 64 of K at a time. Nothing stands still between units: while the last products
+// of one are in flight, the next one is waited for and the first of its weights are fetched.
+template <class C>
+__device__ __forceinline__ void WidenAndMultiplyUnits(const ChainShared<C>& shared, int32_t count,
+                                                      bool first, ChainPlace<C>& place,
+                                                      float (&sums)[C::kTiles][C::kSums]) {
+  using Product = Wgmma<C::kTokens>;
+  using Raw = std::conditional_t<C::kNvfp4, RawNvfp4, RawFp8>;
+  constexpr int kChunks = C::kStageK / 64;
+  static_assert(kChunks % 2 == 0);
+  const int group = threadIdx.x / 128;
+  const int warp = threadIdx.x / 32 % 4;
+  const int lane = threadIdx.x % 32;
+  Raw raw[2];
+  uint32_t a[2][4][4];
+  const auto begin_unit = [&] {
+    shared.AwaitUnit(place, first);
+    LoadRaw<C>(shared.Weight(place.weight.stage), group, 0, warp, lane, raw[0]);
+  };
+  begin_unit();
+  ChainPlace<C> previous;
+  previous.weight.stage = -1;
+  for (int32_t left = count; left > 0; --left) {
+    const uint32_t weight = shared.Weight(place.weight.stage);
+    const uint64_t tokens = SwizzledDescriptor(Uniform(shared.Input(place.input().stage)), 0);
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      if (c + 1 < kChunks) LoadRaw<C>(weight, group, c + 1, warp, lane, raw[(c + 1) % 2]);
+      WgmmaWait<1>();
+      if (c == 1 && previous.weight.stage >= 0) shared.Release(previous, lane);
+      Widen<C::kF16>(raw[c % 2], a[c % 2]);
+      WgmmaFence();
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const uint64_t b = Moved(tokens, c * C::kTokens * 128 + k * 32);
+        if constexpr (C::kF16) {
+          Product::F16(sums[0], a[c % 2][k], b, 1);
+        } else {
+          Product::Bf16(sums[0], a[c % 2][k], b, 1);
+        }
+      }
+      WgmmaCommit();
+    }
+    previous = place;
+    place.Advance();
+    if (left > 1) begin_unit();
+  }
+  WgmmaWait<0>();
+  shared.Release(previous, lane);
+}
+
+// The sums of a tile's units that this CTA has.
+template <class C>
+__device__ __forceinline__ void SumUnits(const ChainShared<C>& shared, const StreamParams& p,
+                                         int32_t row0, int32_t k_begin, int32_t count, bool first,
+                                         ChainPlace<C>& place, float (&sums)[C::kTiles][C::kSums]) {
+#pragma unroll
+  for (int j = 0; j < C::kSums; ++j) sums[0][j] = 0.0f;
+  if constexpr (C::kPromote || C::kFormat == StreamFormat::kBf16) {
+    MultiplyUnits<C>(shared, p, row0, k_begin, count, first, place, sums);
+  } else {
+    WidenAndMultiplyUnits<C>(shared, count, first, place, sums);
   }
   // Keeps what reads the sums behind the wait, which names no register.
 #pragma unroll
-  for (int i = 0; i < C::kTiles; ++i) {
+  for (int j = 0; j < C::kSums; ++j) asm volatile("" : "+f"(sums[0][j]));
+}
+
+// Stores this CTA's quads of a tile: every finishers-th. `complete`: nobody's parts are to be added. How many. A quad at a time: what is kept for all of them at once would not fit registers, and there is no room for it in L1.
+template <class C>
+__device__ __forceinline__ uint32_t FinishQuads(const ChainShared<C>& shared,
+                                                const ChainParams& chain,
+                                                const ChainStepParams& step,
+                                                const TileRows<C>& rows, const TileCtas& ctas,
+                                                int32_t tile, bool complete, int norms, int& summed,
+                                                const float (&sums)[C::kSums]) {
+  constexpr int kQuads = C::kSums / 4;
+  const int32_t first = static_cast<int32_t>(blockIdx.x) - ctas.first;
+  const int lane = threadIdx.x % 32;
+  const int group16 = threadIdx.x / 32;
+  const int32_t group_row = tile * C::kRows + group16 * 16;
+  uint32_t finished = 0;
+  QuadParts<C> parts;
+  if (!complete && first < kQuads) parts.Ask(chain.parts, ctas, first);
+#pragma unroll 1
+  for (int32_t quad = first; quad < kQuads; quad += ctas.finishers) {
+    float own[4] = {sums[0], sums[1], sums[2], sums[3]};
 #pragma unroll
-    for (int j = 0; j < C::kSums; ++j) asm volatile("" : "+f"(sums[i][j]));
+    for (int q = 1; q < kQuads; ++q) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) own[i] = q == quad ? sums[4 * q + i] : own[i];
+    }
+    float old[4];
+    rows.LoadOld(step.p, quad, lane, old);
+    if (!complete) {
+      const int32_t next = quad + ctas.finishers;
+      parts.AddTo(chain.parts, ctas, quad, own);
+      if (next < kQuads) parts.Ask(chain.parts, ctas, next);
+    }
+    if (step.p.store == Store::kAccumulateF32 || step.p.store == Store::kF32) {
+      rows.Store32(shared, step, norms, quad, lane, shared.Squares(summed, group16), old, own);
+      if (step.gain != nullptr) StoreSquares(shared, step, tile, quad * 8, summed++);
+    } else {
+      rows.Store16(shared, step, norms, group_row, quad, lane, own);
+    }
+    ++finished;
   }
+  return finished;
+}
+
+// Finishes a tile as far as this CTA does, and leaves the rest of its sums to those that do. `last`: this CTA's last of the step. How
+// many quads have been finished.
+template <class C>
+__device__ __forceinline__ uint32_t FinishTile(const ChainShared<C>& shared,
+                                               const ChainParams& chain,
+                                               const ChainStepParams& step, const TileRows<C>& rows,
+                                               const TileCtas& ctas, int32_t tile, bool last,
+                                               int norms, int& summed, float (&sums)[C::kSums]) {
+  constexpr int kQuads = C::kSums / 4;
+  const auto cta = static_cast<int32_t>(blockIdx.x);
+  const bool alone = ctas.finishers == 1 && ctas.first == cta;
+  if (alone) {
+    AddAllParts<C>(chain.parts, ctas, sums);
+  } else {
+    WritePart<C>(chain.parts, ctas, last ? cta - ctas.first : -1, sums);
+    if (!last) return 0;
+  }
+  if (step.input_squares != nullptr) BarrierWait(shared.NormReady(), norms & 1);
+  if (alone && (step.p.store == Store::kSiluMulBf16 || step.p.store == Store::kBf16)) {
+    const int32_t group_row = tile * C::kRows + static_cast<int32_t>(threadIdx.x) / 32 * 16;
+#pragma unroll
+    for (int q = 0; q < kQuads; ++q) {
+      rows.Store16(shared, step, norms, group_row, q, threadIdx.x % 32, sums + 4 * q);
+    }
+    return kQuads;
+  }
+  return FinishQuads<C>(shared, chain, step, rows, ctas, tile, alone, norms, summed, sums);
 }
 
 template <class C>
 __device__ __forceinline__ void ConsumeChain(const ChainShared<C>& shared,
                                              const ChainParams& chain) {
-  const int group = threadIdx.x % C::kRowThreads / 128;
-  const int split = threadIdx.x / C::kRowThreads;
-  const int warp = threadIdx.x / 32 % 4;
   const int lane = threadIdx.x % 32;
   ChainPlace<C> place;
-  place.weight.stage = split;
-  place.own_input.stage = split;
-  int32_t turn = split;  // units of the CTA until this warpgroup's next
-  int32_t tiles = 0;     // that the CTA has had a part in
   int norms = 0;
-  int summed = 0;  // tiles with sums of squares
-  constexpr bool kOldEarly = C::kTokens <= 16 && C::kConsumers <= 256;  // where there are registers
+  int summed = 0;  // tiles, or parts of them, with sums of squares
   float sums[C::kTiles][C::kSums];
   WaitForPreviousKernel();
   for (int s = 0; s < chain.count; ++s) {
     const ChainStepParams& step = chain.steps[s];
     const StreamParams& p = step.p;
     const ChainShare share(p.units);
-    uint32_t finished = 0;  // tiles, by this warp
+    uint32_t finished = 0;  // quads, by this warp
     for (int32_t unit = share.begin; unit < share.end;) {
       const int32_t tile = unit / p.k_units;
       const int32_t k_begin = unit - tile * p.k_units;
       const int32_t count = min(p.k_units - k_begin, share.end - unit);
-      const int32_t row0 = tile * C::kRows + group * C::kTiles * 64;
-      TileRows<C> rows[C::kTiles];
-#pragma unroll
-      for (int i = 0; i < C::kTiles; ++i) {
-        rows[i].Load(step, row0 + i * 64 + warp * 16 + lane / 4,
-                     k_begin == 0 && SplitJoin<C>::GoesOn(tiles), s + 1 == chain.count);
-      }
-      // What is added to is complete when the input is there: the steps before are.
-      const bool old_early = kOldEarly && turn < count;
-      if (old_early) {
-        BarrierWait(shared.FullInput(place.input().stage), place.input().parity);
-#pragma unroll
-        for (int i = 0; i < C::kTiles; ++i) rows[i].LoadOld(p, lane);
-      }
-      MultiplyUnits<C>(shared, p, row0, k_begin, count, turn, s == 0, place, sums);
-      turn = ((turn - count) % C::kSplits + C::kSplits) % C::kSplits;
+      const bool last = unit + count == share.end;
+      const TileCtas ctas(share, tile, p.k_units, count == p.k_units);
       unit += count;
-      if (!shared.Join().Add(tiles++, sums)) continue;
-      if (k_begin > 0) {
-        WritePart<C>(chain.parts, sums);
-        continue;
-      }
-      if (!old_early) {
-#pragma unroll
-        for (int i = 0; i < C::kTiles; ++i) rows[i].LoadOld(p, lane);
-      }
-      if (count < p.k_units) {
-        AddParts<C>(chain.parts, share.OwnerOf(tile * p.k_units + p.k_units - 1), sums);
-      }
-      if (step.input_squares != nullptr) BarrierWait(shared.NormReady(), norms & 1);
-#pragma unroll
-      for (int i = 0; i < C::kTiles; ++i) {
-        const int group16 = (group * C::kTiles + i) * 4 + warp;
-        rows[i].Store(shared, step, norms, row0 + i * 64 + warp * 16, lane,
-                      shared.Squares(split, summed, group16), sums[i]);
-      }
-      if (step.gain != nullptr) StoreSquares(shared, step, tile, split, summed++);
-      ++finished;
+      TileRows<C> rows;
+      rows.Load(step, tile * C::kRows + static_cast<int32_t>(threadIdx.x) / 32 * 16 + lane / 4,
+                last || count == p.k_units, s + 1 == chain.count);
+      SumUnits<C>(shared, p, tile * C::kRows + static_cast<int32_t>(threadIdx.x) / 128 * 64,
+                  k_begin, count, s == 0, place, sums);
+      finished +=
+          FinishTile<C>(shared, chain, step, rows, ctas, tile, last, norms, summed, sums[0]);
     }
     // Once for all tiles of the step: the next one needs them all, and a release takes until all that was written has arrived.
     if (finished > 0 && s + 1 < chain.count) {
@@ -335,7 +420,6 @@ __global__ void __launch_bounds__(ChainShared<C>::kThreads, 1)
         BarrierInit(shared.Converted(s), ChainShared<C>::kConverters / 32);
       }
     }
-    shared.Join().Init();
     BarrierInit(shared.NormReady(), 32);
     BarrierInitFence();
   }

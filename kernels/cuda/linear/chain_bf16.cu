@@ -16,8 +16,8 @@ StreamKernel Instance() {
 
 std::span<const StreamKernel> Bf16ChainKernels() {
   static const std::array kKernels = {
-      Instance<8, 1, 128, 9>(),
-      Instance<16, 1, 128, 8>(),
+      Instance<8, 1, 128, 12, 6>(),
+      Instance<16, 1, 128, 11, 6>(),
       Instance<32, 1, 128, 11, 5>(),
       Instance<64, 1, 128, 6>(),
   };

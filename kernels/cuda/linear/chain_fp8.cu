@@ -18,7 +18,7 @@ StreamKernel Instance() {
 std::span<const StreamKernel> Fp8ChainKernels() {
   static const std::array kKernels = {
       Instance<StreamFormat::kFp8, 8, 2, 128, 12, 6>(),
-      Instance<StreamFormat::kFp8, 16, 2, 128, 8>(),
+      Instance<StreamFormat::kFp8, 16, 2, 128, 12, 6>(),
       Instance<StreamFormat::kFp8, 32, 2, 128, 11, 5>(),
       Instance<StreamFormat::kFp8, 64, 2, 128, 5>(),
   };

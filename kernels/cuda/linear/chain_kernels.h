@@ -34,7 +34,7 @@ struct ChainParams {
   ChainStepParams steps[kMaxChainSteps];
   int32_t count = 0;
   // Between launches: all words of `parts` are kChainNoSum, all counters zero.
-  float* parts = nullptr;        // [CTAs][kernel.rows * kernel.tokens]
+  float* parts = nullptr;        // [CTAs][2][kernel.rows * kernel.tokens]
   uint32_t* counters = nullptr;  // [kMaxChainSteps + 1]: of each step, then of CTAs that have ended
 };
 

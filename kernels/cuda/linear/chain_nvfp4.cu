@@ -16,8 +16,8 @@ StreamKernel Instance() {
 
 std::span<const StreamKernel> Nvfp4ChainKernels() {
   static const std::array kKernels = {
-      Instance<8, 3, 256, 6>(),
-      Instance<16, 3, 256, 5>(),
+      Instance<8, 2, 256, 9>(),
+      Instance<16, 2, 256, 8>(),
       Instance<32, 2, 256, 6>(),
       Instance<64, 2, 128, 8>(),
   };

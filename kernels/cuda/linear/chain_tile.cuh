@@ -9,7 +9,6 @@
 #include "kernels/cuda/linear/chain_kernels.h"
 #include "kernels/cuda/linear/f16_input.cuh"
 #include "kernels/cuda/linear/ptx.cuh"
-#include "kernels/cuda/linear/split_join.cuh"
 #include "kernels/cuda/linear/stream_config.cuh"
 
 namespace aisp::cuda {
@@ -32,6 +31,8 @@ struct ChainShared {
   static constexpr int kInFlight = C::kWeightBytes * C::kStages < kInFlightBytes
                                        ? C::kStages
                                        : (kInFlightBytes + C::kWeightBytes - 1) / C::kWeightBytes;
+  // Units brought into L2 between steps, beyond the ring.
+  static constexpr int kUnitsAhead = C::kNvfp4 ? 0 : 2;
   static constexpr int kInputStride = kOneRing ? C::kStageBytes : C::kInputBytes;
   static constexpr int kWeightStride = kOneRing ? C::kStageBytes : C::kWeightBytes;
   static constexpr int kWeightsAt = kOneRing ? C::kInputBytes : kInputStages * C::kInputBytes;
@@ -40,8 +41,8 @@ struct ChainShared {
   static_assert(kOneRing || (C::kInputBytes % 1024 == 0 && C::kWeightBytes % 1024 == 0));
   static constexpr int kNormAt = kBarriersAt + 8 * (kBarriers + kBarriers % 2);
   static constexpr int kSquaresAt = kNormAt + 2 * 4 * C::kTokens;
-  static constexpr int kJoinAt = kSquaresAt + C::kSplits * 2 * 4 * C::kTokens * (C::kRows / 16);
-  static constexpr int kBytes = 1024 + kJoinAt + SplitJoin<C>::kBytes;
+  static constexpr int kBytes = 1024 + kSquaresAt + 2 * 4 * C::kTokens * (C::kRows / 16);
+  static_assert(C::kTiles == 1 && C::kSplits == 1);
 
   uint32_t base;  // 1024-aligned
   __device__ uint32_t Input(int stage) const { return base + stage * kInputStride; }
@@ -55,6 +56,18 @@ struct ChainShared {
   __device__ uint32_t EmptyInput(int stage) const {
     return EmptyWeight(kOneRing ? stage : C::kStages + stage);
   }
+  // Until both operands of a unit are there, asked for at once. `first`: of the first step, whose input has to become f16.
+  __device__ __forceinline__ void AwaitUnit(const ChainPlace<C>& place, bool first) const {
+    const int input = place.input().stage;
+    BarrierWaitBoth(FullWeight(place.weight.stage), place.weight.parity,
+                    C::kF16 && first ? Converted(input) : FullInput(input), place.input().parity);
+  }
+  // Gives a unit's stages back, by all lanes of each consumer warp.
+  __device__ __forceinline__ void Release(const ChainPlace<C>& place, int lane) const {
+    if (!C::kNvfp4 && lane != 0) return;
+    BarrierArrive(EmptyWeight(place.weight.stage));
+    if constexpr (!kOneRing) BarrierArrive(EmptyInput(place.input().stage));
+  }
   __device__ uint32_t NormReady() const { return EmptyWeight(kEmptyBarriers); }
   // The first step's input has become f16.
   __device__ uint32_t Converted(int stage) const { return EmptyWeight(kEmptyBarriers + 1 + stage); }
@@ -62,28 +75,30 @@ struct ChainShared {
   __device__ uint32_t Norm(int norms, int token) const {
     return base + kNormAt + 4 * (norms % 2 * C::kTokens + token);
   }
-  // Sums of squares of a group of 16 rows, one for each token, in a tile that is number `summed` with such sums of a split.
-  __device__ uint32_t Squares(int split, int summed, int group16) const {
-    const int place = (split * 2 + summed % 2) * (C::kRows / 16) + group16;
-    return base + kSquaresAt + 4 * C::kTokens * place;
+  // Sums of squares of a group of 16 rows, one for each token: the CTA's number `summed` of such sums.
+  __device__ uint32_t Squares(int summed, int group16) const {
+    return base + kSquaresAt + 4 * C::kTokens * (summed % 2 * (C::kRows / 16) + group16);
   }
-  __device__ SplitJoin<C> Join() const { return {base + kJoinAt}; }
 };
 
-// This CTA's units of a step. Those that have any are the first ones of the grid.
+// This CTA's units of a step. Those that have any are the first ones of the grid. Units times CTAs fit 32 bits (Chains::Fits): longer
+// divisions would take as long as what they are in the way of.
 struct ChainShare {
-  int32_t units;
-  int32_t ctas;
+  uint32_t units;
+  uint32_t ctas;
   int32_t begin;
   int32_t end;
-  __device__ __forceinline__ explicit ChainShare(int32_t all) : units(all) {
-    const auto cta = static_cast<int32_t>(blockIdx.x);
-    ctas = min(static_cast<int32_t>(gridDim.x), units);
-    begin = cta < ctas ? FirstUnit(cta, ctas, units) : units;
-    end = cta < ctas ? FirstUnit(cta + 1, ctas, units) : units;
+  __device__ __forceinline__ explicit ChainShare(int32_t all)
+      : units(static_cast<uint32_t>(all)), ctas(min(gridDim.x, units)) {
+    begin = blockIdx.x < ctas ? First(blockIdx.x) : all;
+    end = blockIdx.x < ctas ? First(blockIdx.x + 1) : all;
+  }
+  // A CTA's first unit, and the CTA that has a unit.
+  __device__ __forceinline__ int32_t First(uint32_t cta) const {
+    return static_cast<int32_t>(cta * units / ctas);
   }
   __device__ __forceinline__ int32_t OwnerOf(int32_t unit) const {
-    return OwnerOfUnit(unit, ctas, units);
+    return static_cast<int32_t>(((static_cast<uint32_t>(unit) + 1) * ctas - 1) / units);
   }
 };
 
@@ -117,79 +132,129 @@ __device__ __forceinline__ float LoadShared(uint32_t address) {
   return v;
 }
 
-// ---- sums of a tile that several CTAs share ----
-
-template <class C>
-__device__ __forceinline__ uint4* PartOf(float* parts, int32_t cta) {
-  return reinterpret_cast<uint4*>(parts + static_cast<int64_t>(cta) * C::kPartialFloats) +
-         threadIdx.x % C::kRowThreads;
+// 8-aligned.
+__device__ __forceinline__ float2 LoadSharedPair(uint32_t address) {
+  float2 v;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address) : "memory");
+  return v;
 }
 
+// ---- sums of a tile that several CTAs share ----
+
+// The CTAs that share a tile: `first` to `last`. A thread's sums of a tile come in quads, of two rows, 8 apart, and two tokens; quad
+// number q is of the tokens 8 q to 8 q + 7. CTAs whose last tile of the step it is finish it, each every finishers-th quad: they are
+// the first of those that share it. A CTA has one such tile at most, and one more at most that it leaves to others; it leaves what
+// others finish before it waits for anybody, so none waits for ever.
+struct TileCtas {
+  int32_t first;
+  int32_t last;
+  int32_t finishers;
+  // `whole`: one CTA has all of the tile.
+  __device__ __forceinline__ TileCtas(const ChainShare& share, int32_t tile, int32_t k_units,
+                                      bool whole)
+      : first(static_cast<int32_t>(blockIdx.x)), last(first), finishers(1) {
+    if (whole) return;
+    first = share.OwnerOf(tile * k_units);
+    last = share.OwnerOf((tile + 1) * k_units - 1);
+    const bool ends = share.First(static_cast<uint32_t>(last) + 1) == (tile + 1) * k_units;
+    finishers = last - first + (ends ? 1 : 0);
+  }
+  // Where a CTA leaves its sums of the tile: it may do so for two tiles of a step.
+  __device__ __forceinline__ int Slot(int32_t cta) const { return cta - first < finishers ? 1 : 0; }
+};
+
 template <class C>
-__device__ __forceinline__ void WritePart(float* parts, const float (&sums)[C::kTiles][C::kSums]) {
-  uint4* const to = PartOf<C>(parts, blockIdx.x);
+__device__ __forceinline__ uint4* PartOf(float* parts, int32_t cta, int slot) {
+  return reinterpret_cast<uint4*>(parts +
+                                  (static_cast<int64_t>(cta) * 2 + slot) * C::kPartialFloats) +
+         threadIdx.x;
+}
+
+// Leaves this CTA's sums for those that finish the tile, but for the quads that it finishes itself: number `rank` of them; -1: none.
+template <class C>
+__device__ __forceinline__ void WritePart(float* parts, const TileCtas& ctas, int32_t rank,
+                                          const float (&sums)[C::kSums]) {
+  const auto cta = static_cast<int32_t>(blockIdx.x);
+  uint4* const to = PartOf<C>(parts, cta, ctas.Slot(cta));
 #pragma unroll
-  for (int i = 0; i < C::kTiles; ++i) {
-#pragma unroll
-    for (int q = 0; q < C::kSums / 4; ++q) {
-      StoreRelaxed(
-          to + (i * (C::kSums / 4) + q) * C::kRowThreads,
-          make_uint4(__float_as_uint(sums[i][4 * q]), __float_as_uint(sums[i][4 * q + 1]),
-                     __float_as_uint(sums[i][4 * q + 2]), __float_as_uint(sums[i][4 * q + 3])));
-    }
+  for (int q = 0; q < C::kSums / 4; ++q) {
+    if (rank >= 0 && q % ctas.finishers == rank) continue;
+    StoreRelaxed(to + q * C::kConsumers,
+                 make_uint4(__float_as_uint(sums[4 * q]), __float_as_uint(sums[4 * q + 1]),
+                            __float_as_uint(sums[4 * q + 2]), __float_as_uint(sums[4 * q + 3])));
   }
 }
 
-// Adds the parts of the CTAs behind this one, up to `last`.
+__device__ __forceinline__ bool PartIsMissing(const uint4& v) {
+  return v.x == kChainNoSum || v.y == kChainNoSum || v.z == kChainNoSum || v.w == kChainNoSum;
+}
+// Polls a part of which `v` was seen, adds it and puts the words back that say "nothing here yet".
+__device__ __forceinline__ void TakePart(uint4* from, uint4 v, float* sums) {
+#ifdef AISP_CHAIN_SPIN_LIMIT
+  int64_t spins = 0;
+#endif
+  while (PartIsMissing(v)) {
+    v = LoadRelaxed(from);
+#ifdef AISP_CHAIN_SPIN_LIMIT
+    if (++spins > AISP_CHAIN_SPIN_LIMIT) __trap();
+#endif
+  }
+  StoreRelaxed(from, make_uint4(kChainNoSum, kChainNoSum, kChainNoSum, kChainNoSum));
+  sums[0] += __uint_as_float(v.x);
+  sums[1] += __uint_as_float(v.y);
+  sums[2] += __uint_as_float(v.z);
+  sums[3] += __uint_as_float(v.w);
+}
+
+// What the other CTAs of a tile have of a quad, asked for early and then added in the order of the CTAs.
 template <class C>
-__device__ __forceinline__ void AddParts(float* parts, int32_t last,
-                                         float (&sums)[C::kTiles][C::kSums]) {
-  constexpr int kQuads = C::kTiles * C::kSums / 4;
-  // Several at a time, to have more loads in flight.
-  constexpr int kBatch = kQuads >= 8 ? 1 : kQuads == 1 ? 4 : 8 / kQuads;
-  const auto missing = [](const uint4& v) {
-    return v.x == kChainNoSum || v.y == kChainNoSum || v.z == kChainNoSum || v.w == kChainNoSum;
-  };
-  for (int32_t cta = static_cast<int32_t>(blockIdx.x) + 1; cta <= last; cta += kBatch) {
-    uint4 part[kBatch][kQuads];
+struct QuadParts {
+  static constexpr int kAtOnce = 6;  // a tile rarely has more
+  uint4 seen[kAtOnce];
+
+  __device__ __forceinline__ void Ask(float* parts, const TileCtas& ctas, int32_t quad) {
 #pragma unroll
-    for (int b = 0; b < kBatch; ++b) {
-      const uint4* const from = PartOf<C>(parts, min(cta + b, last));
-#pragma unroll
-      for (int q = 0; q < kQuads; ++q) part[b][q] = LoadRelaxed(from + q * C::kRowThreads);
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int32_t cta = ctas.first + i;
+      if (cta > ctas.last || cta == static_cast<int32_t>(blockIdx.x)) continue;
+      seen[i] = LoadRelaxed(PartOf<C>(parts, cta, ctas.Slot(cta)) + quad * C::kConsumers);
     }
+  }
+  __device__ __forceinline__ void AddTo(float* parts, const TileCtas& ctas, int32_t quad,
+                                        float (&sums)[4]) const {
 #pragma unroll
-    for (int b = 0; b < kBatch; ++b) {
-      if (cta + b > last) break;
-      uint4* const from = PartOf<C>(parts, cta + b);
-#pragma unroll
-      for (int q = 0; q < kQuads; ++q) {
-#ifdef AISP_CHAIN_SPIN_LIMIT
-        int64_t spins = 0;
-#endif
-        while (missing(part[b][q])) {
-          part[b][q] = LoadRelaxed(from + q * C::kRowThreads);
-#ifdef AISP_CHAIN_SPIN_LIMIT
-          if (++spins > AISP_CHAIN_SPIN_LIMIT) __trap();
-#endif
-        }
-        StoreRelaxed(from + q * C::kRowThreads,
-                     make_uint4(kChainNoSum, kChainNoSum, kChainNoSum, kChainNoSum));
-        float(&to)[C::kSums] = sums[q / (C::kSums / 4)];
-        const int at = q % (C::kSums / 4) * 4;
-        to[at] += __uint_as_float(part[b][q].x);
-        to[at + 1] += __uint_as_float(part[b][q].y);
-        to[at + 2] += __uint_as_float(part[b][q].z);
-        to[at + 3] += __uint_as_float(part[b][q].w);
-      }
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int32_t cta = ctas.first + i;
+      if (cta > ctas.last || cta == static_cast<int32_t>(blockIdx.x)) continue;
+      TakePart(PartOf<C>(parts, cta, ctas.Slot(cta)) + quad * C::kConsumers, seen[i], sums);
     }
+    for (int32_t cta = ctas.first + kAtOnce; cta <= ctas.last; ++cta) {
+      if (cta == static_cast<int32_t>(blockIdx.x)) continue;
+      uint4* const from = PartOf<C>(parts, cta, ctas.Slot(cta)) + quad * C::kConsumers;
+      TakePart(from, LoadRelaxed(from), sums);
+    }
+  }
+};
+
+// All quads of a tile that this CTA, the first, finishes alone.
+template <class C>
+__device__ __forceinline__ void AddAllParts(float* parts, const TileCtas& ctas,
+                                            float (&sums)[C::kSums]) {
+  constexpr int kQuads = C::kSums / 4;
+  for (int32_t cta = ctas.first + 1; cta <= ctas.last; ++cta) {
+    uint4* const from = PartOf<C>(parts, cta, ctas.Slot(cta));
+    uint4 seen[kQuads];
+#pragma unroll
+    for (int q = 0; q < kQuads; ++q) seen[q] = LoadRelaxed(from + q * C::kConsumers);
+#pragma unroll
+    for (int q = 0; q < kQuads; ++q) TakePart(from + q * C::kConsumers, seen[q], sums + 4 * q);
   }
 }
 
 // ---- a finished tile ----
 
 __device__ __forceinline__ float ChainSiluMul(float gate, float up) {
-  return gate / (1.0f + __expf(-gate)) * up;
+  return __fdividef(gate, 1.0f + __expf(-gate)) * up;
 }
 
 // A thread's two rows of a tile of 64: what it needs beside the sums, fetched ahead.
@@ -201,7 +266,6 @@ struct TileRows {
   float scale[2];
   float bias[2] = {0.0f, 0.0f};
   float gain[2] = {0.0f, 0.0f};
-  float old[C::kSums];
 
   __device__ __forceinline__ void Load(const ChainStepParams& step, int32_t top, bool needed,
                                        bool last) {
@@ -221,56 +285,95 @@ struct TileRows {
   }
 
   // What is added to. Not through L1, where an earlier step may have left older values.
-  __device__ __forceinline__ void LoadOld(const StreamParams& p, int lane) {
+  __device__ __forceinline__ void LoadOld(const StreamParams& p, int32_t quad, int lane,
+                                          float (&old)[4]) const {
     if (p.store != Store::kAccumulateF32) return;
     const float* const y = static_cast<const float*>(p.y);
 #pragma unroll
-    for (int i = 0; i < C::kSums; ++i) {
-      const int32_t token = i / 4 * 8 + 2 * (lane % 4) + i % 2;
-      const int r = i / 2 % 2;
-      old[i] = has[r] && token < p.rows ? __ldcg(y + token * p.y_stride + row[r]) : 0.0f;
+    for (int i = 0; i < 4; ++i) {
+      const int32_t token = Token(quad, lane) + i % 2;
+      old[i] = has[i / 2] && token < p.rows ? __ldcg(y + token * p.y_stride + row[i / 2]) : 0.0f;
     }
   }
 
-  // Scales, adds the bias and stores. `norms`: which norm of the chain is in front of this step; `squares`: shared address for the
-  // sums of squares.
-  __device__ __forceinline__ void Store(const ChainShared<C>& shared, const ChainStepParams& step,
-                                        int norms, int32_t group_row, int lane, uint32_t squares,
-                                        const float (&sums)[C::kSums]) {
+  // Scales, adds the bias and stores a quad as 16-bit values. `norms`: which norm of the chain is in front of this step. Only stores
+  // are conditional: values in branches would be computed one after the other.
+  __device__ __forceinline__ void Store16(const ChainShared<C>& shared, const ChainStepParams& step,
+                                          int norms, int32_t group_row, int32_t quad, int lane,
+                                          const float* sums) const {
     const StreamParams& p = step.p;
-    // All fetched before anything is stored, so that they are fetched at once.
-    float norm[kOwnTokens];
-#pragma unroll
-    for (int i = 0; i < kOwnTokens; ++i) norm[i] = 1.0f;
-    if (step.input_squares != nullptr) {
-#pragma unroll
-      for (int i = 0; i < kOwnTokens; ++i) norm[i] = LoadShared(shared.Norm(norms, Token(i, lane)));
-    }
-    const auto value = [&](int i, int r) {
-      return sums[At(i, r)] * (scale[r] * norm[i]) + bias[r];
-    };
+    const int32_t token = Token(quad, lane);
+    float value[4];
+    Scale(shared, step, norms, token, sums, value);
+    __nv_bfloat16* const y = static_cast<__nv_bfloat16*>(p.y) + token * p.y_stride;
+    const bool there[2] = {token < p.rows, token + 1 < p.rows};
     if (p.store == Store::kSiluMulBf16) {
-      StoreRows(p, lane, [&](__nv_bfloat16* y, int i) {
-        const float v = ChainSiluMul(value(i, 0), value(i, 1));
-        if (has[1]) StoreElement(y, group_row / 2 + lane / 4, v);
-      });
-    } else if (p.store == Store::kBf16) {
-      StoreRows(p, lane, [&](__nv_bfloat16* y, int i) {
-        if (has[0]) StoreElement(y, row[0], value(i, 0));
-        if (has[1]) StoreElement(y, row[1], value(i, 1));
-      });
-    } else {
-      StoreF32(step, lane, squares, value);
+      const float v[2] = {ChainSiluMul(value[0], value[2]), ChainSiluMul(value[1], value[3])};
+#pragma unroll
+      for (int t = 0; t < 2; ++t) {
+        if (has[1] && there[t]) StoreElement(y + t * p.y_stride, group_row / 2 + lane / 4, v[t]);
+      }
+      return;
     }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (has[i / 2] && there[i % 2]) {
+        StoreElement(y + i % 2 * p.y_stride, row[i / 2], value[i]);
+      }
+    }
+  }
+
+  // The same as f32, added to `old` where the step adds, with what the norm behind it needs. `squares`: shared address for the sums of
+  // squares.
+  __device__ __forceinline__ void Store32(const ChainShared<C>& shared, const ChainStepParams& step,
+                                          int norms, int32_t quad, int lane, uint32_t squares_at,
+                                          const float (&old)[4], const float (&sums)[4]) const {
+    const StreamParams& p = step.p;
+    const int32_t token = Token(quad, lane);
+    float v[4];
+    Scale(shared, step, norms, token, sums, v);
+    float* const y = static_cast<float*>(p.y) + token * p.y_stride;
+    const bool there[2] = {token < p.rows, token + 1 < p.rows};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (p.store == Store::kAccumulateF32) v[i] += old[i];
+      if (has[i / 2] && there[i % 2]) y[i % 2 * p.y_stride + row[i / 2]] = v[i];
+    }
+    if (step.gain == nullptr) return;
+    const int64_t n = p.n;
+    float squares[2] = {};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (!has[i / 2] || !there[i % 2]) continue;
+      StoreInner<C>(step.normed + (token + i % 2) * n, row[i / 2], v[i] * gain[i / 2]);
+      squares[i % 2] += v[i] * v[i];
+    }
+#pragma unroll
+    for (int offset = 16; offset > 2; offset /= 2) {
+      squares[0] += __shfl_xor_sync(0xffffffffu, squares[0], offset);
+      squares[1] += __shfl_xor_sync(0xffffffffu, squares[1], offset);
+    }
+    if (lane >= 4) return;
+    StoreShared(squares_at + 4 * token, squares[0]);
+    StoreShared(squares_at + 4 * token + 4, squares[1]);
   }
 
  private:
-  // A thread has sums of these tokens, for its two rows.
-  static constexpr int kOwnTokens = C::kTokens / 4;
-  static __device__ __forceinline__ int32_t Token(int i, int lane) {
-    return i / 2 * 8 + 2 * (lane % 4) + i % 2;
+  // The first of the two that a lane has in a quad.
+  static __device__ __forceinline__ int32_t Token(int32_t quad, int lane) {
+    return quad * 8 + 2 * (lane % 4);
   }
-  static constexpr int At(int i, int r) { return i / 2 * 4 + i % 2 + 2 * r; }
+
+  __device__ __forceinline__ void Scale(const ChainShared<C>& shared, const ChainStepParams& step,
+                                        int norms, int32_t token, const float* sums,
+                                        float (&value)[4]) const {
+    const float2 norm = step.input_squares == nullptr ? make_float2(1.0f, 1.0f)
+                                                      : LoadSharedPair(shared.Norm(norms, token));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      value[i] = sums[i] * (scale[i / 2] * (i % 2 == 0 ? norm.x : norm.y)) + bias[i / 2];
+    }
+  }
 
   __device__ __forceinline__ void StoreElement(__nv_bfloat16* y, int32_t i, float v) const {
     if (C::kF16 && inner) {
@@ -279,74 +382,23 @@ struct TileRows {
       y[i] = __float2bfloat16(v);
     }
   }
-
-  template <class StoreToken>
-  __device__ __forceinline__ void StoreRows(const StreamParams& p, int lane,
-                                            const StoreToken& store) {
-    __nv_bfloat16* const y = static_cast<__nv_bfloat16*>(p.y);
-    const int64_t stride = p.y_stride;
-    const int32_t tokens = p.rows;
-#pragma unroll
-    for (int i = 0; i < kOwnTokens; ++i) {
-      const int32_t token = Token(i, lane);
-      if (token < tokens) store(y + token * stride, i);
-    }
-  }
-
-  template <class Value>
-  __device__ __forceinline__ void StoreF32(const ChainStepParams& step, int lane,
-                                           uint32_t squares_at, const Value& value) {
-    const bool add = step.p.store == Store::kAccumulateF32;
-    const int64_t stride = step.p.y_stride;
-    const int32_t tokens = step.p.rows;
-    const int32_t n = step.p.n;
-    float* const y = static_cast<float*>(step.p.y);
-    __nv_bfloat16* const normed = step.gain != nullptr ? step.normed : nullptr;
-    float squares[kOwnTokens];
-#pragma unroll
-    for (int i = 0; i < kOwnTokens; ++i) {
-      const int32_t token = Token(i, lane);
-      squares[i] = 0.0f;
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        if (token >= tokens || !has[r]) continue;
-        float v = value(i, r);
-        if (add) v += old[At(i, r)];
-        y[token * stride + row[r]] = v;
-        if (normed == nullptr) continue;
-        StoreInner<C>(normed + static_cast<int64_t>(token) * n, row[r], v * gain[r]);
-        squares[i] += v * v;
-      }
-    }
-    if (normed == nullptr) return;
-#pragma unroll
-    for (int offset = 16; offset > 2; offset /= 2) {
-#pragma unroll
-      for (int i = 0; i < kOwnTokens; ++i) {
-        squares[i] += __shfl_xor_sync(0xffffffffu, squares[i], offset);
-      }
-    }
-    if (lane >= 4) return;
-#pragma unroll
-    for (int i = 0; i < kOwnTokens; ++i) StoreShared(squares_at + 4 * Token(i, lane), squares[i]);
-  }
 };
 
-// Adds up what the warps of a split have left of a tile. All of them call; shared memory has two places for the sums, so that one
-// barrier for each tile is enough.
+// Adds up what the warps have left of a tile for eight tokens from number `first` on. All of them call; shared memory has two places
+// for the sums, so that one barrier is enough.
 template <class C>
 __device__ __forceinline__ void StoreSquares(const ChainShared<C>& shared,
-                                             const ChainStepParams& step, int32_t tile, int split,
-                                             int summed) {
-  NamedSync(2 + split, C::kRowThreads);
-  const auto token = static_cast<int>(threadIdx.x) % C::kRowThreads;
-  if (token >= C::kTokens) return;
+                                             const ChainStepParams& step, int32_t tile,
+                                             int32_t first, int summed) {
+  NamedSync(2, C::kConsumers);
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  if (thread >= 8) return;
   float sum = 0.0f;
 #pragma unroll
   for (int i = 0; i < C::kRows / 16; ++i) {
-    sum += LoadShared(shared.Squares(split, summed, i) + 4 * token);
+    sum += LoadShared(shared.Squares(summed, i) + 4 * (first + thread));
   }
-  step.squares[tile * C::kTokens + token] = sum;
+  step.squares[tile * C::kTokens + first + thread] = sum;
 }
 
 }  // namespace aisp::cuda

@@ -24,7 +24,6 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/linear/chain_tile.cuh"
 #include "kernels/cuda/linear/f16_input.cuh"
 #include "kernels/cuda/linear/multiply.cuh"
 #include "kernels/cuda/linear/ptx.cuh"
@@ -32,6 +31,7 @@
 #include "kernels/cuda/linear/stream_config.cuh"
 #include "kernels/cuda/linear/stream_kernels.h"
 #include "kernels/cuda/linear/stream_loads.cuh"
+#include "kernels/cuda/linear/stream_parts.cuh"
 #include "kernels/cuda/linear/stream_tile.cuh"
 #include "kernels/cuda/linear/stream_warp_multiply.cuh"
 #include "kernels/cuda/linear/wgmma.cuh"
