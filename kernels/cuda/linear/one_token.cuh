@@ -106,20 +106,15 @@ __device__ __forceinline__ void LeaveSums(const OneTokenShared<C>& shared, const
   if constexpr (C::kNvfp4) {
     top += sums.v[0][1];
     bottom += sums.v[0][3];
-    // The last two lanes of four go on with the row at the bottom, the others with that at the top.
-    const bool low = lane % 4 >= 2;
-    const float other = __shfl_xor_sync(0xffffffffu, low ? top : bottom, 2);
-    top = (low ? bottom : top) + other;
-    top += __shfl_xor_sync(0xffffffffu, top, 1);
   } else if constexpr (!C::kBlockScales) {
     top += sums.v[1][0];
     bottom += sums.v[1][2];
   }
   BarrierWait(shared.Taken(slot.at), slot.parity ^ 1);
   if constexpr (C::kNvfp4) {
-    if (lane % 2 == 0) {
-      StoreShared4(shared.Sum(slot.at, warp, lane / 4 + lane % 4 * 4), __float_as_uint(top));
-    }
+    // Four lanes have a part of a row each. The finishing warp adds them up: it has the time.
+    StoreShared4(shared.Sum(slot.at, warp, 0) + lane * 4, __float_as_uint(top));
+    StoreShared4(shared.Sum(slot.at, warp, 8) + lane * 4, __float_as_uint(bottom));
   } else if (lane % 4 == 0) {
     StoreShared4(shared.Sum(slot.at, warp, lane / 4), __float_as_uint(top));
     StoreShared4(shared.Sum(slot.at, warp, lane / 4 + 8), __float_as_uint(bottom));
@@ -199,7 +194,7 @@ __device__ __forceinline__ void MultiplyToken(const OneTokenShared<C>& shared,
     } else if (step.gain == nullptr) {
       FetchPairs<C>(step, set, input, warp, lane);
     } else {
-      FetchResidual<C>(step, set, input, shared.Squares(norms++ % 2, warp), warp, lane);
+      FetchResidual<C>(step, set, input, shared.Squares(norms++ % 2, warp, lane), warp, lane);
     }
     TokenSums before;  // of the tile before, left while this one's first block is on its way
     const auto leave = [&] {
@@ -246,15 +241,10 @@ __device__ __forceinline__ TokenRow LoadTokenRow(const OneTokenStep& step, int32
   return r;
 }
 
-// Two neighbours as one word; the upper half is 0 where there is no neighbour.
+// Two neighbours as one word, as the next step multiplies them.
 template <class C>
 __device__ __forceinline__ uint32_t PackToken(float low, float high) {
-  if constexpr (C::kF16) {
-    const __half2 pair = __floats2half2_rn(low * (1.0f / kF16Divisor), high * (1.0f / kF16Divisor));
-    return reinterpret_cast<const uint32_t&>(pair);
-  }
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return reinterpret_cast<const uint32_t&>(pair);
+  return RoundPair<C>(low * kInputFactor<C>, high * kInputFactor<C>);
 }
 
 // `next`: where the words of 16 bits begin that the next step reads, or, of the last step, attention behind; else null. y is stored
@@ -334,6 +324,29 @@ __device__ __forceinline__ void LetAttentionStart(const OneTokenParams& p, uint3
   AllowNextKernel();
 }
 
+// Row r's sum of a slot, in lane r; the whole warp calls.
+template <class C>
+__device__ __forceinline__ float TakeSum(const OneTokenShared<C>& shared, int slot, int lane) {
+  float sum = 0.0f;
+  if constexpr (C::kNvfp4) {
+    // Lanes 16 to 31 add what the second half of the warps has.
+    constexpr int kHalf = C::kWarps / 2;
+#pragma unroll
+    for (int w = 0; w < kHalf; ++w) {
+      const uint4 v = LoadShared16(shared.Sum(slot, lane / 16 * kHalf + w, lane % 16));
+      sum += (__uint_as_float(v.x) + __uint_as_float(v.y)) +
+             (__uint_as_float(v.z) + __uint_as_float(v.w));
+    }
+    sum += __shfl_xor_sync(0xffffffffu, sum, 16);
+  } else {
+#pragma unroll
+    for (int w = 0; w < C::kWarps; ++w) {
+      sum += __uint_as_float(LoadShared4(shared.Sum(slot, w, lane % kTokenRows)));
+    }
+  }
+  return sum;
+}
+
 template <class C>
 __device__ __forceinline__ void FinishToken(const OneTokenShared<C>& shared,
                                             const OneTokenParams& p, uint32_t launches, int lane) {
@@ -362,15 +375,15 @@ __device__ __forceinline__ void FinishToken(const OneTokenShared<C>& shared,
         float squares = 0.0f;
 #pragma unroll
         for (int w = 0; w < C::kWarps; ++w) {
-          squares += __uint_as_float(LoadShared4(shared.Squares(odd, w)));
+          squares += __uint_as_float(LoadShared4(shared.Squares(odd, w, lane)));
+        }
+#pragma unroll
+        for (int offset = 16; offset > 0; offset /= 2) {
+          squares += __shfl_xor_sync(0xffffffffu, squares, offset);
         }
         norm = rsqrtf(squares / static_cast<float>(step.k) + step.epsilon);
       }
-      float sum = 0.0f;
-#pragma unroll
-      for (int w = 0; w < C::kWarps; ++w) {
-        sum += __uint_as_float(LoadShared4(shared.Sum(slot.at, w, lane % kTokenRows)));
-      }
+      const float sum = TakeSum<C>(shared, slot.at, lane);
       BarrierArrive(shared.Taken(slot.at));  // of each lane
       slot.Advance(C::kSlots);
       StoreTokenRow<C>(step, next, last, row, tile, lane, sum * (row.scale * norm) + row.bias);

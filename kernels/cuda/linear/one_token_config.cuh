@@ -36,7 +36,7 @@ struct OneTokenConfig {
   // At most; what they use leaves room beside for a CTA of decode attention's, up to 21.5K of the 64K registers. Each quarter of a
   // multiprocessor has 16K: three warps of these and one of attention's.
   static constexpr int kRegisters = 128;
-  static constexpr int kSlots = 8;  // tiles whose sums wait to be put together
+  static constexpr int kSlots = kNvfp4 ? 4 : 8;  // tiles whose sums wait to be put together
   static_assert(kStageBytes % 1024 == 0);
   // The weight warp tells a stage that has landed by its parity, so none may be a turn of the ring behind.
   static_assert(kInFlight <= kTokenLeastRing);
@@ -45,8 +45,10 @@ struct OneTokenConfig {
 template <class C>
 struct OneTokenShared {
   static constexpr int kBarriers = 2 * kTokenMaxRing + 2 * C::kSlots;
-  static constexpr int kSumBytes = C::kSlots * C::kWarps * kTokenRows * 4;
-  static constexpr int kSquareBytes = C::kWarps * 4;
+  // NVFP4: each of four lanes has a part of a row's.
+  static constexpr int kSumsPerRow = C::kNvfp4 ? 4 : 1;
+  static constexpr int kSumBytes = C::kSlots * C::kWarps * kTokenRows * kSumsPerRow * 4;
+  static constexpr int kSquareBytes = C::kWarps * 32 * 4;
   // With what the alignment of the base may take.
   static constexpr int kFixedBytes = 1024 + 8 * kBarriers + kSumBytes + 2 * kSquareBytes;
 
@@ -69,11 +71,11 @@ struct OneTokenShared {
     return Stage(stage) + C::kWarps * C::kBlockBytes + warp * C::kBlockScaleBytes;
   }
   __device__ uint32_t Sum(int slot, int warp, int row) const {
-    return sums + ((slot * C::kWarps + warp) * kTokenRows + row) * 4;
+    return sums + ((slot * C::kWarps + warp) * kTokenRows + row) * (kSumsPerRow * 4);
   }
-  // Of the squares of a warp's part of the input; of every other norm.
-  __device__ uint32_t Squares(int odd, int warp) const {
-    return sums + kSumBytes + odd * kSquareBytes + warp * 4;
+  // Of the squares of a lane's part of the input; of every other norm.
+  __device__ uint32_t Squares(int odd, int warp, int lane) const {
+    return sums + kSumBytes + odd * kSquareBytes + (warp * 32 + lane) * 4;
   }
   __device__ uint32_t Full(int stage) const { return barriers + 8 * stage; }
   __device__ uint32_t Empty(int stage) const { return Full(kTokenMaxRing + stage); }

@@ -14,6 +14,7 @@
 #include "kernels/cuda/linear/one_token_config.cuh"
 #include "kernels/cuda/linear/ptx.cuh"
 #include "kernels/cuda/linear/quantize.h"
+#include "kernels/cuda/linear/widen.cuh"
 
 namespace aisp::cuda {
 
@@ -33,65 +34,96 @@ __device__ __forceinline__ uint32_t InputAt(int element) {
   return element / 32 * 64 + t * 16 + element / 16 % 2 * 8;
 }
 
-// What the token is multiplied by before it is rounded: FP8 and NVFP4 weights are widened to less or more than they are.
+// What the token is multiplied by before it is rounded: FP8 and NVFP4 weights are widened to less or more than they are. Words that one
+// step leaves for the next have it in them.
 template <class C>
 constexpr float kInputFactor = C::kNvfp4 ? 1152921504606846976.0f  // 2^60: see Nvfp4Piece
                                : C::kF16 ? 1.0f / kF16Divisor
                                          : 1.0f;
 
-// Two elements, multiplied by the factor; `to` as InputAt says. FP8 weights widen in an order of their own: see F16Place.
+// Two elements as 16 bits each; `to` as InputAt says. FP8 weights widen in an order of their own: see F16Place.
 template <class C>
-__device__ __forceinline__ void PutPair(uint32_t to, int half, float a, float b) {
+__device__ __forceinline__ void PutWord(uint32_t to, int half, uint32_t word) {
+  if constexpr (C::kF16) {
+    // Element r of 16 is with lane r % 8 / 2, in the half word r % 2 * 2 + (r < 8).
+    StoreShared2(to + (half == 0 ? 2 : 0), static_cast<uint16_t>(word));
+    StoreShared2(to + (half == 0 ? 6 : 4), static_cast<uint16_t>(word >> 16));
+  } else {
+    StoreShared4(to + half * 4, word);
+  }
+}
+
+template <class C>
+__device__ __forceinline__ uint32_t RoundPair(float a, float b) {
   if constexpr (C::kF16) {
     const __half2 pair = __floats2half2_rn(a, b);
-    const auto bits = reinterpret_cast<const uint32_t&>(pair);
-    // Element r of 16 is with lane r % 8 / 2, in the half word r % 2 * 2 + (r < 8).
-    StoreShared2(to + (half == 0 ? 2 : 0), static_cast<uint16_t>(bits));
-    StoreShared2(to + (half == 0 ? 6 : 4), static_cast<uint16_t>(bits >> 16));
+    return reinterpret_cast<const uint32_t&>(pair);
   } else {
     const __nv_bfloat162 pair = __floats2bfloat162_rn(a, b);
-    StoreShared4(to + half * 4, reinterpret_cast<const uint32_t&>(pair));
+    return reinterpret_cast<const uint32_t&>(pair);
   }
 }
 
-// Elements `element` to `element` + kCount - 1 of a block, kCount 4 or 8, which divides `element`.
+// kCount words of the elements that begin at `element`, to where InputAt says that these are.
 template <class C, int kCount>
-__device__ __forceinline__ void PutPairs(uint32_t block, int element, const float (&v)[kCount]) {
+__device__ __forceinline__ void PutWords(uint32_t to, int element,
+                                         const uint32_t (&words)[kCount]) {
   constexpr int kApart = C::kNvfp4 ? 8 : 16;
-  const uint32_t to = block + InputAt<C>(element);
 #pragma unroll
-  for (int j = 0; j < kCount / 2; ++j) {
-    PutPair<C>(to + j * kApart, element % 16 / 8, v[2 * j], v[2 * j + 1]);
+  for (int j = 0; j < kCount; ++j) PutWord<C>(to + j * kApart, element % 16 / 8, words[j]);
+}
+
+// A pair of bf16, times the factor.
+template <class C>
+__device__ __forceinline__ uint32_t WithFactor(uint32_t two) {
+  if constexpr (C::kNvfp4) {
+    return MulBf16x2(two, 0x5d805d80u);  // 2^60
+  } else if constexpr (C::kF16) {
+    return RoundPair<C>(__uint_as_float(two << 16) * kInputFactor<C>,
+                        __uint_as_float(two & 0xffff0000u) * kInputFactor<C>);
+  } else {
+    return two;
   }
 }
 
-__device__ __forceinline__ float2 WideBf16(uint32_t two) {
-  return make_float2(__uint_as_float(two << 16), __uint_as_float(two & 0xffff0000u));
-}
+// The vectors of kElements elements of a warp's part that a lane takes: 32 lanes side by side, then the next. From one to the next
+// all is a constant: everybody waits while inputs are placed, so that each instruction here counts.
+template <class C, int kElements>
+struct TokenVectors {
+  static constexpr int kAcross = 32 * kElements;
+  static_assert(kAcross % C::kBlockK == 0 || C::kBlockK % kAcross == 0);
 
-// The values of a pair as one step leaves it for the next.
-template <class C>
-__device__ __forceinline__ float2 WidePair(uint32_t two) {
-  if constexpr (C::kF16) {
-    const float2 v = __half22float2(reinterpret_cast<const __half2&>(two));
-    return make_float2(v.x * kF16Divisor, v.y * kF16Divisor);
+  int32_t element;  // of the first, in the warp's part
+  int32_t k;        // of the first
+
+  __device__ __forceinline__ TokenVectors(int warp, int lane) : element(lane * kElements) {
+    const auto first = static_cast<uint32_t>(element);
+    k = static_cast<int32_t>(first / C::kBlockK * C::kStageK + warp * C::kBlockK +
+                             first % C::kBlockK);
   }
-  return WideBf16(two);
-}
-
-// The K of element i of a warp's part.
-template <class C>
-__device__ __forceinline__ int32_t KOf(int32_t i, int warp) {
-  return i / C::kBlockK * C::kStageK + warp * C::kBlockK + i % C::kBlockK;
-}
+  // Of vector i, a constant.
+  static __device__ __forceinline__ constexpr int32_t FurtherK(int i) {
+    if constexpr (kAcross >= C::kBlockK) return i * (kAcross / C::kBlockK) * C::kStageK;
+    constexpr int kInBlock = C::kBlockK / kAcross;
+    return i / kInBlock * C::kStageK + i % kInBlock * kAcross;
+  }
+  // Where the first goes.
+  __device__ __forceinline__ uint32_t At(uint32_t input) const {
+    const auto first = static_cast<uint32_t>(element);
+    return input + first / C::kBlockK * (C::kBlockK * 2) +
+           InputAt<C>(static_cast<int>(first % C::kBlockK));
+  }
+};
 
 // Polls one vector a lane, spread over the warp's part: when these are there, so is nearly all else. What everybody polled
 // everywhere would keep L2 from what it waits for.
 template <class C, int kElements>
 __device__ __forceinline__ void AwaitSome(const OneTokenStep& step, const void* from,
                                           int32_t element_bytes, int warp, int lane) {
-  const int32_t apart = step.stages * C::kBlockK / 32;
-  const int32_t k = KOf<C>(lane * apart / kElements * kElements, warp);
+  const uint32_t apart = static_cast<uint32_t>(step.stages) * C::kBlockK / 32;
+  const uint32_t i = lane * apart / kElements * kElements;
+  const auto k =
+      static_cast<int32_t>(i / C::kBlockK * C::kStageK + warp * C::kBlockK + i % C::kBlockK);
   const void* const at = static_cast<const char*>(from) + static_cast<int64_t>(k) * element_bytes;
 #ifdef AISP_CHAIN_SPIN_LIMIT
   int64_t spins = 0;
@@ -104,26 +136,28 @@ __device__ __forceinline__ void AwaitSome(const OneTokenStep& step, const void* 
   __syncwarp();
 }
 
-// `take(i, vector, beside)` for all vectors of kElements elements of the warp's part, kBatch loads in flight. With `await`
-// `vector` has no empty word; it is zero beyond K. `beside(k, there)` is called before anything is waited for.
+// `take(to, vector, beside)` for all vectors of kElements elements of the warp's part, kBatch loads in flight; `to` is where they
+// go. With `await` `vector` has no empty word; it is zero beyond K. `beside(k, there)` is called before anything is waited for.
 template <class C, int kElements, int kBatch, class Beside, class Take>
 __device__ __forceinline__ void ForVectors(const OneTokenStep& step, const void* from,
-                                           int32_t element_bytes, bool await, int warp, int lane,
-                                           const Beside& beside, const Take& take) {
+                                           int32_t element_bytes, bool await, uint32_t input,
+                                           int warp, int lane, const Beside& beside,
+                                           const Take& take) {
+  using Vectors = TokenVectors<C, kElements>;
+  Vectors first(warp, lane);
+  uint32_t to = first.At(input);
   const int32_t count = step.stages * C::kBlockK;
-  for (int32_t begin = 0; begin < count; begin += 32 * kElements * kBatch) {
-    const int32_t first = begin + lane * kElements;
+  for (int32_t begin = 0; begin < count; begin += Vectors::kAcross * kBatch) {
+    const char* const at =
+        static_cast<const char*>(from) + static_cast<int64_t>(first.k) * element_bytes;
     uint4 v[kBatch];
     bool there[kBatch];
-    const void* at[kBatch];
     decltype(beside(0, true)) more[kBatch];
 #pragma unroll
     for (int b = 0; b < kBatch; ++b) {
-      const int32_t i = first + b * 32 * kElements;
-      const int32_t k = KOf<C>(i, warp);
-      there[b] = i < count && k < step.k;
+      const int32_t k = first.k + Vectors::FurtherK(b);
+      there[b] = first.element + b * Vectors::kAcross < count && k < step.k;
       more[b] = beside(k, there[b]);
-      at[b] = static_cast<const char*>(from) + static_cast<int64_t>(k) * element_bytes;
     }
     if (await && begin == 0) {
       AwaitSome<C, kElements>(step, from, element_bytes, warp, lane);
@@ -131,7 +165,7 @@ __device__ __forceinline__ void ForVectors(const OneTokenStep& step, const void*
 #pragma unroll
     for (int b = 0; b < kBatch; ++b) {
       v[b] = make_uint4(0, 0, 0, 0);
-      if (there[b]) v[b] = LoadRelaxed(at[b]);
+      if (there[b]) v[b] = LoadRelaxed(at + Vectors::FurtherK(b) * element_bytes);
     }
     if (await) {
       // All that is missing is asked for at once, or each would cost a round trip of its own.
@@ -144,7 +178,7 @@ __device__ __forceinline__ void ForVectors(const OneTokenStep& step, const void*
 #pragma unroll
         for (int b = 0; b < kBatch; ++b) {
           if (HasNothing(v[b])) {
-            v[b] = LoadRelaxed(at[b]);
+            v[b] = LoadRelaxed(at + Vectors::FurtherK(b) * element_bytes);
             missing = true;
           }
         }
@@ -155,25 +189,14 @@ __device__ __forceinline__ void ForVectors(const OneTokenStep& step, const void*
     }
 #pragma unroll
     for (int b = 0; b < kBatch; ++b) {
-      const int32_t i = first + b * 32 * kElements;
-      if (i < count) take(i, v[b], more[b]);
+      if (first.element + b * Vectors::kAcross < count) {
+        take(to + b * (Vectors::kAcross * 2), v[b], more[b]);
+      }
     }
+    first.element += kBatch * Vectors::kAcross;
+    first.k += Vectors::FurtherK(kBatch);
+    to += kBatch * (Vectors::kAcross * 2);
   }
-}
-
-// Puts eight elements given as four pairs, widened by `wide`.
-template <class C, class Wide>
-__device__ __forceinline__ void PutEight(uint32_t input, int32_t i, const uint4& v,
-                                         const Wide& wide) {
-  const uint32_t words[4] = {v.x, v.y, v.z, v.w};
-  float wider[8];
-#pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    const float2 pair = wide(words[j]);
-    wider[2 * j] = pair.x * kInputFactor<C>;
-    wider[2 * j + 1] = pair.y * kInputFactor<C>;
-  }
-  PutPairs<C>(input + i / C::kBlockK * (C::kBlockK * 2), i % C::kBlockK, wider);
 }
 
 // The first step's input: bf16, complete, or words with `await`.
@@ -181,46 +204,53 @@ template <class C>
 __device__ __forceinline__ void FetchToken(const OneTokenStep& step, const void* x, bool await,
                                            uint32_t input, int warp, int lane) {
   ForVectors<C, 8, C::kPairBatch>(
-      step, x, 2, await, warp, lane, [](int32_t, bool) { return 0; },
-      [&](int32_t i, const uint4& v, int) { PutEight<C>(input, i, v, WideBf16); });
+      step, x, 2, await, input, warp, lane, [](int32_t, bool) { return 0; },
+      [&](uint32_t to, const uint4& v, int) {
+        const uint32_t words[4] = {WithFactor<C>(v.x), WithFactor<C>(v.y), WithFactor<C>(v.z),
+                                   WithFactor<C>(v.w)};
+        PutWords<C>(to, lane * 8, words);
+      });
   __syncwarp();
 }
 
-// What the step before left, 16 bits an element.
+// What the step before left: 16 bits an element, as they are multiplied.
 template <class C>
 __device__ __forceinline__ void FetchPairs(const OneTokenStep& step, const uint32_t* set,
                                            uint32_t input, int warp, int lane) {
   ForVectors<C, 8, C::kPairBatch>(
-      step, set + step.words, 2, true, warp, lane, [](int32_t, bool) { return 0; },
-      [&](int32_t i, const uint4& v, int) { PutEight<C>(input, i, v, WidePair<C>); });
+      step, set + step.words, 2, true, input, warp, lane, [](int32_t, bool) { return 0; },
+      [&](uint32_t to, const uint4& v, int) {
+        const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+        PutWords<C>(to, lane * 8, words);
+      });
   __syncwarp();
 }
 
-// The residual stream, f32, times the norm's gain; the sum of its squares goes to `squares`. 1 / rms comes later, onto the sums.
+// The residual stream, f32, times the norm's gain; the sum of a lane's squares goes to `squares`, for the finishing warp. 1 / rms comes
+// later, onto the sums.
 template <class C>
 __device__ __forceinline__ void FetchResidual(const OneTokenStep& step, const uint32_t* set,
                                               uint32_t input, uint32_t squares, int warp,
                                               int lane) {
   float sum = 0.0f;
   ForVectors<C, 4, C::kResidualBatch>(
-      step, set + step.words, 4, true, warp, lane,
+      step, set + step.words, 4, true, input, warp, lane,
       [&](int32_t k, bool there) {
         float4 gain = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         if (there) gain = __ldg(reinterpret_cast<const float4*>(step.gain + k));
         return make_float4(gain.x * kInputFactor<C>, gain.y * kInputFactor<C>,
                            gain.z * kInputFactor<C>, gain.w * kInputFactor<C>);
       },
-      [&](int32_t i, const uint4& v, const float4& gain) {
+      [&](uint32_t to, const uint4& v, const float4& gain) {
         const float h[4] = {__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z),
                             __uint_as_float(v.w)};
 #pragma unroll
         for (int j = 0; j < 4; ++j) sum += h[j] * h[j];
-        const float normed[4] = {h[0] * gain.x, h[1] * gain.y, h[2] * gain.z, h[3] * gain.w};
-        PutPairs<C>(input + i / C::kBlockK * (C::kBlockK * 2), i % C::kBlockK, normed);
+        const uint32_t words[2] = {RoundPair<C>(h[0] * gain.x, h[1] * gain.y),
+                                   RoundPair<C>(h[2] * gain.z, h[3] * gain.w)};
+        PutWords<C>(to, lane * 4, words);
       });
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
-  if (lane == 0) StoreShared4(squares, __float_as_uint(sum));
+  StoreShared4(squares, __float_as_uint(sum));
   __syncwarp();
 }
 
