@@ -1,6 +1,7 @@
 #include "kernels/cuda/cuda_error.h"
 #include "kernels/cuda/draw_common.cuh"
 #include "kernels/cuda/draw_kernels.h"
+#include "kernels/cuda/draw_narrow.cuh"
 #include "kernels/cuda/draw_order.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/words.cuh"
@@ -8,42 +9,11 @@
 namespace aisp::cuda {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr int kFinishThreads = 1024;
-constexpr int kFours = 8;  // of a thread, on their way at once
 // A block waits for each, so there have to be many fewer rows than blocks that find room.
 constexpr int kMostRowsOfOneLaunch = 64;
 
 // ---- scan ----
-
-// `take(token, scores)` for four tokens after the other of this thread's part of a slice; beyond the slice scores are -infinity. kWide:
-// rows begin at multiples of 16 bytes and have a multiple of four tokens.
-template <bool kWide, class Take>
-__device__ __forceinline__ void ForFours(const float* scores, const Range& slice,
-                                         const Take& take) {
-  for (int first = slice.begin + 4 * static_cast<int>(threadIdx.x); first < slice.end;
-       first += 4 * kThreads * kFours) {
-    float4 v[kFours];
-#pragma unroll
-    for (int b = 0; b < kFours; ++b) {
-      const int at = first + b * 4 * kThreads;
-      v[b] = make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
-      if constexpr (kWide) {
-        if (at < slice.end) v[b] = __ldcg(reinterpret_cast<const float4*>(scores + at));
-      } else {
-        if (at < slice.end) v[b].x = __ldcg(scores + at);
-        if (at + 1 < slice.end) v[b].y = __ldcg(scores + at + 1);
-        if (at + 2 < slice.end) v[b].z = __ldcg(scores + at + 2);
-        if (at + 3 < slice.end) v[b].w = __ldcg(scores + at + 3);
-      }
-    }
-#pragma unroll
-    for (int b = 0; b < kFours; ++b) {
-      const float four[4] = {v[b].x, v[b].y, v[b].z, v[b].w};
-      take(first + b * 4 * kThreads, four);
-    }
-  }
-}
 
 // The slice's logits with the row's edits applied; by all threads of the block.
 __device__ void EditSlice(const DrawCall& c, const DrawRow& row, const Range& slice) {
@@ -136,7 +106,7 @@ __device__ __forceinline__ void ScanSlice(const DrawCall& c, const DrawRow& row,
     int32_t ignored = 0;
     BlockBest(out.max_logit, ignored, scores, tokens);
     float sum = 0;
-    for (int i = slice.begin + threadIdx.x; i < slice.end; i += kThreads)
+    for (int i = slice.begin + threadIdx.x; i < slice.end; i += kScanThreads)
       sum += expf(logits[i] - out.max_logit);
     __syncthreads();
     out.sum = BlockSum(sum, scores);
@@ -225,7 +195,7 @@ __device__ __forceinline__ void TellToken(const DrawCall& c, const DrawRow& row,
 
 // kFinishes: the block with a row's last slice draws its token.
 template <bool kWide, bool kFinishes>
-__global__ void __launch_bounds__(kThreads) ScanKernel(const __grid_constant__ DrawCall c) {
+__global__ void __launch_bounds__(kScanThreads) ScanKernel(const __grid_constant__ DrawCall c) {
   __shared__ float scores[32];
   __shared__ int32_t tokens[32];
   // What no kernel of this step writes.
@@ -251,138 +221,13 @@ __global__ void __launch_bounds__(kThreads) ScanKernel(const __grid_constant__ D
   }
 }
 
-// ---- narrowing: rows that filter get a list of the few tokens that can be left ----
-
-__device__ bool Narrows(const DrawCall& c, const DrawRow& row) {
-  return row.logit_index >= 0 && !Greedy(row) && Filters(row, c.vocabulary);
-}
-
-__device__ bool CutsByCount(const DrawCall& c, const DrawRow& row) {
-  return row.top_k > 0 && row.top_k < c.vocabulary;
-}
-
-__device__ float MaxOf(const DrawCall& c) {
-  float max = -INFINITY;
-  const DrawSlice* slices = c.slices + int64_t{blockIdx.y} * kDrawSlices;
-  for (int i = 0; i < kDrawSlices; ++i) max = fmaxf(max, slices[i].max_score);
-  return max;
-}
-
-// How many tokens of the slice, and what weight, lie in each of the first level's bins.
-__global__ void __launch_bounds__(kThreads) CountKernel(const __grid_constant__ DrawCall c) {
-  __shared__ unsigned long long units[kBins];
-  __shared__ uint32_t counts[kBins];
-  BeginOverlapped();
-  const DrawRow row = c.rows[blockIdx.y];
-  if (!Narrows(c, row)) return;
-  static_assert(kThreads == kBins);
-  units[threadIdx.x] = 0;
-  counts[threadIdx.x] = 0;
-  __syncthreads();
-  const Range slice = SliceOf(c.vocabulary, static_cast<int>(blockIdx.x));
-  const float* edited = ScoresOf(c, row, blockIdx.y);
-  const float max = __fdiv_rn(MaxOf(c), row.temperature);
-  // Where top_k cuts first, it is the number of tokens that bounds the list.
-  const bool weighs = !CutsByCount(c, row) && row.top_p < 1.0f;
-  for (int i = slice.begin + threadIdx.x; i < slice.end; i += kThreads) {
-    const float score = __fdiv_rn(edited[i], row.temperature);
-    const int bin = FirstBin(max - score);
-    atomicAdd(&counts[bin], 1u);
-    if (weighs) atomicAdd(&units[bin], UnitsOf(expf(score - max)));
-  }
-  __syncthreads();
-  const int64_t at = (int64_t{blockIdx.y} * kDrawSlices + blockIdx.x) * kBins + threadIdx.x;
-  c.bin_counts[at] = counts[threadIdx.x];
-  c.bin_units[at] = units[threadIdx.x];
-}
-
-// Inclusive sums over the block's 256 threads.
-template <typename T>
-__device__ T ScanBlock(T value, T* warps) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-#pragma unroll
-  for (int o = 1; o < 32; o *= 2) {
-    const T other = __shfl_up_sync(~0u, value, o);
-    if (lane >= o) value += other;
-  }
-  __syncthreads();
-  if (lane == 31) warps[warp] = value;
-  __syncthreads();
-  for (int w = 0; w < warp; ++w) value += warps[w];
-  return value;
-}
-
-// Lists the slice's tokens in the bins that matter, behind those of the slices before it.
-__global__ void __launch_bounds__(kThreads) ListKernel(const __grid_constant__ DrawCall c) {
-  __shared__ unsigned long long wide[kThreads / 32];
-  __shared__ int narrow[kThreads / 32];
-  __shared__ unsigned long long all_units;
-  __shared__ int last_bin, entries, first;
-  BeginOverlapped();
-  const DrawRow row = c.rows[blockIdx.y];
-  if (!Narrows(c, row)) return;
-  const int bin = threadIdx.x;
-  int count = 0, earlier = 0;
-  unsigned long long units = 0;
-  for (int s = 0; s < kDrawSlices; ++s) {
-    const int64_t at = (int64_t{blockIdx.y} * kDrawSlices + s) * kBins + bin;
-    const int own = static_cast<int>(c.bin_counts[at]);
-    count += own;
-    if (s < static_cast<int>(blockIdx.x)) earlier += own;
-    units += c.bin_units[at];
-  }
-  const int through = ScanBlock(count, narrow);
-  const unsigned long long units_through = ScanBlock(units, wide);
-  const int earlier_through = ScanBlock(earlier, narrow);
-  if (bin == kBins - 1) {
-    all_units = units_through;
-    last_bin = kBins - 1;
-  }
-  __syncthreads();
-  bool enough = false;
-  if (CutsByCount(c, row)) {
-    enough = through >= row.top_k;
-  } else if (row.top_p < 1.0f) {
-    const double wanted =
-        ceil(static_cast<double>(fmaxf(row.top_p, 0.0f)) * static_cast<double>(all_units));
-    enough = units_through >= static_cast<unsigned long long>(fmax(wanted, 1.0));
-  } else {
-    // A bin more than exact arithmetic would ask for.
-    enough = static_cast<float>(bin - 1) > -8.0f * logf(row.min_p);
-  }
-  if (enough) atomicMin(&last_bin, bin);
-  __syncthreads();
-  if (bin == last_bin) {
-    entries = through;
-    first = earlier_through;
-  }
-  __syncthreads();
-  const bool fits = entries <= kDrawCandidates;
-  if (blockIdx.x == 0 && threadIdx.x == 0) {
-    c.lists[blockIdx.y] = DrawList{fits ? entries : -1, 0, all_units};
-  }
-  if (!fits) return;
-  const Range slice = SliceOf(c.vocabulary, static_cast<int>(blockIdx.x));
-  const float* edited = ScoresOf(c, row, blockIdx.y);
-  const float max = __fdiv_rn(MaxOf(c), row.temperature);
-  DrawCandidate* const list = c.candidates + int64_t{blockIdx.y} * kDrawCandidates;
-  int at = first;
-  for (int begin = slice.begin; begin < slice.end; begin += kThreads) {
-    const int token = begin + threadIdx.x;
-    const float score = token < slice.end ? __fdiv_rn(edited[token], row.temperature) : -INFINITY;
-    const bool taken = token < slice.end && FirstBin(max - score) <= last_bin;
-    const int here = __syncthreads_count(taken);
-    if (here == 0) continue;
-    const int rank = ScanBlock(static_cast<int>(taken), narrow);
-    if (taken) list[at + rank - 1] = {score, token};
-    at += here;
-  }
-}
-
 // ---- finish ----
 
 __global__ void __launch_bounds__(kFinishThreads) FinishKernel(const __grid_constant__ DrawCall c) {
-  __shared__ Bin bins;
+  __shared__ union {
+    Bin bins;
+    FewCandidates few;
+  } memory;
   __shared__ float scores[32];
   __shared__ int32_t tokens[32];
   const DrawRow row = c.rows[blockIdx.x];
@@ -402,7 +247,9 @@ __global__ void __launch_bounds__(kFinishThreads) FinishKernel(const __grid_cons
                      row.temperature,
                      __fdiv_rn(result.max, row.temperature),
                      c.vocabulary};
-    out.token = DrawFiltered(f, row, list.units, &bins, scores, tokens);
+    out.token = listed && list.count <= kFewCandidates
+                    ? DrawFew(f, row, list.units, &memory.few, scores, tokens)
+                    : DrawFiltered(f, row, list.units, &memory.bins, scores, tokens);
   }
   if (threadIdx.x == 0) TellToken(c, row, result, out);
 }
@@ -419,13 +266,15 @@ Status LaunchDraw(const DrawCall& c, cudaStream_t stream) {
   void (*scan)(DrawCall) = wide ? ScanKernel<true, false> : ScanKernel<false, false>;
   if (one) scan = wide ? ScanKernel<true, true> : ScanKernel<false, true>;
   AISP_RETURN_IF_ERROR(
-      Check(LaunchOverlapped(scan, slices, kThreads, 0, stream, c), "scanning logits"));
+      Check(LaunchOverlapped(scan, slices, kScanThreads, 0, stream, c), "scanning logits"));
   if (one) return {};
   if (c.filters) {
+    const auto count = wide ? CountKernel<true> : CountKernel<false>;
+    const auto list = wide ? ListKernel<true> : ListKernel<false>;
     AISP_RETURN_IF_ERROR(
-        Check(LaunchOverlapped(CountKernel, slices, kThreads, 0, stream, c), "counting logits"));
+        Check(LaunchOverlapped(count, slices, kScanThreads, 0, stream, c), "counting logits"));
     AISP_RETURN_IF_ERROR(
-        Check(LaunchOverlapped(ListKernel, slices, kThreads, 0, stream, c), "listing logits"));
+        Check(LaunchOverlapped(list, slices, kScanThreads, 0, stream, c), "listing logits"));
   }
   return Check(LaunchOverlapped(FinishKernel, rows, kFinishThreads, 0, stream, c),
                "drawing tokens");

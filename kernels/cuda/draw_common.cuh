@@ -8,6 +8,9 @@
 
 namespace aisp::cuda {
 
+constexpr int kScanThreads = 256;  // of a block with a slice
+constexpr int kFours = 8;          // of a thread, on their way at once
+
 // ---- common/random.h, word for word ----
 
 __device__ __forceinline__ uint4 Philox(uint64_t key, uint4 c) {
@@ -88,6 +91,42 @@ __device__ __forceinline__ Range SliceOf(int vocabulary, int slice) {
   const int width = (vocabulary + 4 * kDrawSlices - 1) / (4 * kDrawSlices) * 4;
   const int begin = min(vocabulary, slice * width);
   return {begin, min(vocabulary, begin + width)};
+}
+
+// Scores of four tokens from `first` on and of so many more, a block's fours apart; -infinity from `end` on. kWide: rows begin at
+// multiples of 16 bytes and have a multiple of four tokens.
+template <bool kWide>
+__device__ __forceinline__ void LoadFours(const float* scores, int first, int end,
+                                          float4 (&v)[kFours]) {
+#pragma unroll
+  for (int b = 0; b < kFours; ++b) {
+    const int at = first + b * 4 * kScanThreads;
+    v[b] = make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
+    if constexpr (kWide) {
+      if (at < end) v[b] = __ldcg(reinterpret_cast<const float4*>(scores + at));
+    } else {
+      if (at < end) v[b].x = __ldcg(scores + at);
+      if (at + 1 < end) v[b].y = __ldcg(scores + at + 1);
+      if (at + 2 < end) v[b].z = __ldcg(scores + at + 2);
+      if (at + 3 < end) v[b].w = __ldcg(scores + at + 3);
+    }
+  }
+}
+
+// `take(token, scores)` for four tokens after the other of this thread's part of a slice.
+template <bool kWide, class Take>
+__device__ __forceinline__ void ForFours(const float* scores, const Range& slice,
+                                         const Take& take) {
+  for (int first = slice.begin + 4 * static_cast<int>(threadIdx.x); first < slice.end;
+       first += 4 * kScanThreads * kFours) {
+    float4 v[kFours];
+    LoadFours<kWide>(scores, first, slice.end, v);
+#pragma unroll
+    for (int b = 0; b < kFours; ++b) {
+      const float four[4] = {v[b].x, v[b].y, v[b].z, v[b].w};
+      take(first + b * 4 * kScanThreads, four);
+    }
+  }
 }
 
 }  // namespace aisp::cuda

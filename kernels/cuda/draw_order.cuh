@@ -248,4 +248,79 @@ __device__ inline int32_t DrawFiltered(const Filtered& f, const DrawRow& row,
   return best_token;
 }
 
+// ---- a list so short that each thread has a candidate ----
+
+constexpr int kFewCandidates = 512;
+
+struct FewCandidates {
+  alignas(16) float scores[kFewCandidates];
+  unsigned long long units[kFewCandidates];  // in descending order; then the sums of those before
+  unsigned long long warps[32];
+};
+
+// As DrawFiltered, of at most kFewCandidates listed tokens by a block of more threads: a candidate's place in the descending order is
+// how many are before it, and each cut keeps a beginning of that order.
+__device__ inline int32_t DrawFew(const Filtered& f, const DrawRow& row,
+                                  unsigned long long all_units, FewCandidates* few, float* scores,
+                                  int32_t* tokens) {
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
+  const bool mine = thread < f.count;
+  const DrawCandidate candidate = mine ? f.listed[thread] : DrawCandidate{-INFINITY, INT_MAX};
+  const float score = candidate.score;
+  if (thread < kFewCandidates) {
+    few->scores[thread] = score;
+    few->units[thread] = 0;
+  }
+  __syncthreads();
+  int place = 0;
+  if (mine) {
+    // The list is in the order of its tokens.
+    for (int i = 0; i < f.count; i += 4) {
+      const float4 four = *reinterpret_cast<const float4*>(few->scores + i);
+      place += four.x > score || (four.x == score && i < thread) ? 1 : 0;
+      place += four.y > score || (four.y == score && i + 1 < thread) ? 1 : 0;
+      place += four.z > score || (four.z == score && i + 2 < thread) ? 1 : 0;
+      place += four.w > score || (four.w == score && i + 3 < thread) ? 1 : 0;
+    }
+  }
+  const bool counts = row.top_k > 0 && row.top_k < f.vocabulary;
+  bool stays = mine && (!counts || place < row.top_k);
+  const float weight = mine ? expf(score - f.max) : 0.0f;
+  if (row.top_p < 1.0f) {
+    if (stays) few->units[place] = UnitsOf(weight);
+    __syncthreads();
+    const unsigned long long own = thread < kFewCandidates ? few->units[thread] : 0;
+    unsigned long long through = own;
+#pragma unroll
+    for (int o = 1; o < 32; o *= 2) {
+      const unsigned long long other = __shfl_up_sync(~0u, through, o);
+      if (lane >= o) through += other;
+    }
+    if (lane == 31) few->warps[warp] = through;
+    __syncthreads();
+    unsigned long long before = 0, total = 0;
+    for (int w = 0; w < kFewCandidates / 32; ++w) {
+      if (w < warp) before += few->warps[w];
+      total += few->warps[w];
+    }
+    if (thread < kFewCandidates) few->units[thread] = before + through - own;
+    __syncthreads();
+    if (!counts) total = all_units;  // a list has not all of them
+    const double wanted =
+        ceil(static_cast<double>(fmaxf(row.top_p, 0.0f)) * static_cast<double>(total));
+    const auto target = static_cast<unsigned long long>(fmax(wanted, 1.0));
+    stays = stays && few->units[place] < target;
+  }
+  float best = -INFINITY;
+  int32_t best_token = INT_MAX;
+  if (stays && weight != 0.0f && weight >= row.min_p) {
+    const auto id = static_cast<uint32_t>(candidate.token);
+    const uint4 words = Philox(row.seed, {id / 4, row.position, row.choice, 0});
+    best = __fadd_rn(score, GumbelOf(WordOf(words, candidate.token % 4)));
+    best_token = candidate.token;
+  }
+  BlockBest(best, best_token, scores, tokens);
+  return best_token;
+}
+
 }  // namespace aisp::cuda

@@ -139,7 +139,8 @@ Case RandomCase(std::mt19937& random, int32_t vocabulary) {
   p.seed = random();
   p.choice = random() % 4;
   p.temperature = chance(4) ? 0.0f : 0.3f + static_cast<float>(random() % 100) / 60.0f;
-  if (chance(2)) p.top_k = static_cast<int32_t>(1 + random() % 60);
+  // Few and many candidates are drawn from in different ways.
+  if (chance(2)) p.top_k = static_cast<int32_t>(1 + random() % (chance(4) ? 3000 : 60));
   if (chance(2)) p.top_p = 0.05f + static_cast<float>(random() % 95) / 100.0f;
   if (chance(3)) p.min_p = static_cast<float>(random() % 30) / 100.0f;
   if (chance(3)) p.presence_penalty = 0.7f;
