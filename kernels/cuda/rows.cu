@@ -220,6 +220,11 @@ template <typename T, typename Y>
 Status EmbeddingNorm(const EmbeddingParams& p, const T* table, cudaStream_t stream) {
   const int64_t dim = p.table.cols();
   const auto dim4 = static_cast<int>(dim / 4);
+  // The multiprocessor that it runs on is then ready for the layer behind it, which begins beside it and wants shared memory.
+  AISP_RETURN_IF_ERROR(Check(cudaFuncSetAttribute(EmbeddingNormKernel<T, Y>,
+                                                  cudaFuncAttributePreferredSharedMemoryCarveout,
+                                                  cudaSharedmemCarveoutMaxShared),
+                             "asking for shared memory"));
   return Check(
       LaunchOverlapped(EmbeddingNormKernel<T, Y>, static_cast<unsigned>(p.rows), NormThreads(dim4),
                        0, stream, table, p.table.rows(), dim4, p.tokens, p.slot_of_row,
