@@ -30,6 +30,9 @@ constexpr int64_t kPrefetchPart = 20;
 constexpr int64_t kPrefetchPartTold = 6;
 constexpr int64_t kMostPrefetched = 48 << 10;
 
+// Shared memory that is more than half of a multiprocessor's: a head's CTA has one for itself (kHeadRows).
+constexpr int kMoreThanHalf = 118 << 10;
+
 constexpr size_t Align(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
 Status FromCuda(cudaError_t error, const char* what) {
@@ -106,7 +109,7 @@ class LinearKernelsImpl : public LinearKernels {
       for (const StreamKernel& kernel : kernels) {
         AISP_RETURN_IF_ERROR(FromCuda(
             cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 kernel.shared_bytes),
+                                 std::max(kernel.shared_bytes, kMoreThanHalf)),
             "asking for shared memory"));
         // Where two CTAs fit beside each other, the next kernel already sits beside the one that runs.
         AISP_RETURN_IF_ERROR(FromCuda(
@@ -297,7 +300,8 @@ class LinearKernelsImpl : public LinearKernels {
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(static_cast<unsigned>(std::min(multiprocessors_, p.units)));
     config.blockDim = dim3(static_cast<unsigned>(kernel->threads));
-    config.dynamicSmemBytes = static_cast<size_t>(kernel->shared_bytes);
+    config.dynamicSmemBytes = static_cast<size_t>(
+        w.n >= kHeadRows ? std::max(kernel->shared_bytes, kMoreThanHalf) : kernel->shared_bytes);
     config.stream = stream;
     cudaLaunchAttribute overlap = {};
     overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;

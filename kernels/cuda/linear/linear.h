@@ -107,6 +107,10 @@ Result<PackedWeight> PackWeight(const WeightSource& source, void* memory, size_t
 // ---- calls ----
 
 inline constexpr int kMaxChainSteps = 6;
+// Outputs from which on a layer is a head. Its kernels for few rows take so much shared memory that a CTA has a multiprocessor for
+// itself: where the launch before leaves no room beside it (a chain), the first multiprocessors to be free would take two and
+// half of all none.
+inline constexpr int64_t kHeadRows = 65536;
 
 struct LinearCall {
   const PackedWeight* weight = nullptr;

@@ -14,11 +14,9 @@ namespace {
 constexpr size_t kLaunchesBytes = 4096;
 constexpr size_t kSetsBytes = size_t{2} * kTokenSetWords * sizeof(uint32_t);
 // Shared memory of a CTA: of several layers so much that decode attention's fits beside it, of a single one so much that the next
-// launch's does. A head takes what a chain takes: where the launch before it has left no room beside itself, the first multiprocessors to
-// be free would get two of its CTAs and half of all none.
+// launch's does, but for a head's (kHeadRows), which is launched as a chain is.
 constexpr int kSharedOfChain = 174 << 10;
 constexpr int kSharedOfOne = 112 << 10;
-constexpr int64_t kHeadRows = 65536;
 
 int32_t DivideUp(int64_t a, int64_t b) { return static_cast<int32_t>((a + b - 1) / b); }
 

@@ -289,6 +289,15 @@ TEST_F(LinearTest, GatedInEveryFormat) {
                 {1, 16, 64, 300});
 }
 
+// As many outputs as a vocabulary has (kHeadRows).
+TEST_F(LinearTest, HeadsInEveryFormat) {
+  for (const auto format :
+       {WeightFormat::kBf16, WeightFormat::kFp8, WeightFormat::kFp8Block, WeightFormat::kNvfp4}) {
+    SCOPED_TRACE("format " + std::to_string(static_cast<int>(format)));
+    CompareStores(format, InputFormat::kBf16, {kHeadRows + 40}, 256, false, false, {1, 8, 30});
+  }
+}
+
 TEST_F(LinearTest, ARowIsTheSameWhateverTheOthersHold) {
   std::vector<Matrix> matrices{MakeMatrix(WeightFormat::kBf16, 512, 2048, false)};
   Pack(WeightFormat::kBf16, matrices, 2048, false);
