@@ -1,4 +1,4 @@
-// The filters of templates (jinja2/filters.py) and Python's "%" formatting.
+// The filters of templates (jinja2/filters.py).
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -609,64 +609,6 @@ Result<Value> Interpreter::ApplyFilter(const std::string& name, const Value& val
     if (entry.name == name) return entry.filter(*this, value, args);
   }
   return Fail("no filter named '" + Excerpt(name) + "'");
-}
-
-Result<std::string> Interpreter::PercentFormat(std::string_view format, const Value& args) {
-  const Value::List values = args.IsTuple() ? args.AsList() : Value::List{args};
-  std::string out;
-  size_t next = 0;
-  for (size_t i = 0; i < format.size(); ++i) {
-    if (format[i] != '%') {
-      out.push_back(format[i]);
-      continue;
-    }
-    std::string spec = "%";
-    for (++i; i < format.size() &&
-              std::string_view("0123456789.+- #").find(format[i]) != std::string_view::npos;
-         ++i) {
-      spec.push_back(format[i]);
-    }
-    if (i >= format.size()) return Fail("incomplete format");
-    const char type = format[i];
-    if (type == '%') {
-      out.push_back('%');
-      continue;
-    }
-    if (next >= values.size()) return Fail("not enough arguments for format string");
-    const Value& v = values[next++];
-    if (type == 's' || type == 'r') {
-      if (spec.size() > 1) return Fail("format '" + spec + type + "' is not supported");
-      AISP_ASSIGN_OR_RETURN(const std::string text, type == 's' ? Str(v) : Repr(v));
-      out += text;
-      continue;
-    }
-    const bool integer = type == 'd' || type == 'i' || type == 'x' || type == 'X' || type == 'o';
-    if ((!integer && std::string_view("fFeEgG").find(type) == std::string_view::npos) ||
-        spec.size() > 8) {
-      return Fail("format '" + spec + type + "' is not supported");
-    }
-    if (!v.IsNumber())
-      return Fail("%" + std::string(1, type) + " format: a number is required, not " +
-                  std::string(PythonTypeName(v)));
-    const double d = v.IsFloat()  ? v.AsFloat()
-                     : v.IsInt()  ? static_cast<double>(v.AsInt())
-                     : v.AsBool() ? 1
-                                  : 0;
-    if (integer && (!std::isfinite(d) || std::fabs(d) > 9e18))
-      return Fail("number out of range for format");
-    const int64_t n = v.IsInt() ? v.AsInt() : static_cast<int64_t>(d);
-    // Width and precision have at most a few digits (spec is short); longer output is cut by the buffer and refused.
-    char buffer[1024];
-    const std::string c_format = spec + (integer ? "ll" : "") + type;
-    const int size =
-        integer ? std::snprintf(buffer, sizeof(buffer), c_format.c_str(), static_cast<long long>(n))
-                : std::snprintf(buffer, sizeof(buffer), c_format.c_str(), d);
-    if (size < 0 || static_cast<size_t>(size) >= sizeof(buffer))
-      return Fail("format '" + spec + type + "' is too wide");
-    out.append(buffer, static_cast<size_t>(size));
-  }
-  if (next < values.size()) return Fail("not all arguments converted during string formatting");
-  return out;
 }
 
 }  // namespace aisp::jinja

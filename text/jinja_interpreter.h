@@ -178,6 +178,26 @@ class Interpreter {
   int line_ = 1;
 };
 
+// Counts how deep evaluation is, for as long as it lives.
+class Interpreter::DepthGuard {
+ public:
+  explicit DepthGuard(int* depth) : depth_(depth) { ++*depth_; }
+  ~DepthGuard() { --*depth_; }
+  DepthGuard(const DepthGuard&) = delete;
+  DepthGuard& operator=(const DepthGuard&) = delete;
+
+ private:
+  int* depth_;
+};
+
+// Numbers as Python takes them: bools are integers.
+inline double AsDouble(const Value& v) {
+  if (v.IsFloat()) return v.AsFloat();
+  return v.IsBool() ? (v.AsBool() ? 1.0 : 0.0) : static_cast<double>(v.AsInt());
+}
+inline bool IsIntegral(const Value& v) { return v.IsInt() || v.IsBool(); }
+inline int64_t AsInteger(const Value& v) { return v.IsBool() ? (v.AsBool() ? 1 : 0) : v.AsInt(); }
+
 // The builtin functions: range, namespace, dict, joiner, raise_exception, strftime_now.
 Value::Map MakeGlobals();
 
