@@ -1,4 +1,4 @@
-// What AsyncExecutor brings to the device for drawing: a row for each token, and what logits are edited by.
+// How a step of AsyncExecutor draws, and what it brings to the device for that: a row for each token, and what logits are edited by.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -28,7 +28,22 @@ DrawRow DrawRowOf(const SampleRow& row) {
   return out;
 }
 
+bool Filters(const SampleRow& row) {
+  const SamplingParams& p = *row.params;
+  return p.temperature > 0 && (p.top_k > 0 || p.top_p < 1 || p.min_p > 0);
+}
+
 }  // namespace
+
+AsyncExecutor::Drawing AsyncExecutor::DrawingFor(const StepInput& input, int32_t bucket) const {
+  Drawing drawing;
+  drawing.rows = static_cast<int32_t>(input.samples.size());
+  if (drawing.rows > 0) drawing.rows = std::max(drawing.rows, bucket);
+  drawing.filters = std::any_of(input.samples.begin(), input.samples.end(), Filters);
+  // The place that the last step does not read, if there are graphs for both.
+  if (bucket > 0 && graphs_.at(bucket)[1].plain != nullptr) drawing.place = 1 - place_;
+  return drawing;
+}
 
 size_t AsyncExecutor::MaxEdits() const {
   constexpr size_t kMostEdits = size_t{1} << 20;

@@ -32,11 +32,6 @@ ModelExecutorOptions Complete(ModelExecutorOptions o) {
   return o;
 }
 
-bool Filters(const SampleRow& row) {
-  const SamplingParams& p = *row.params;
-  return p.temperature > 0 && (p.top_k > 0 || p.top_p < 1 || p.min_p > 0);
-}
-
 }  // namespace
 
 AsyncExecutor::AsyncExecutor(const AsyncExecutorOptions& options, Device& device)
@@ -237,16 +232,6 @@ Status AsyncExecutor::FetchResults(Flight& flight) {
     to += row_bytes;
   }
   return device_.Record(*flight.fetched, *stream_);
-}
-
-AsyncExecutor::Drawing AsyncExecutor::DrawingFor(const StepInput& input, int32_t bucket) const {
-  Drawing drawing;
-  drawing.rows = static_cast<int32_t>(input.samples.size());
-  if (drawing.rows > 0) drawing.rows = std::max(drawing.rows, bucket);
-  drawing.filters = std::any_of(input.samples.begin(), input.samples.end(), Filters);
-  // The place that the last step does not read, if there are graphs for both.
-  if (bucket > 0 && graphs_.at(bucket)[1].plain != nullptr) drawing.place = 1 - place_;
-  return drawing;
 }
 
 // Brings what the host has for a step to the device: beside the step in flight, unless that one reads the same place.

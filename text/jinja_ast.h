@@ -80,4 +80,16 @@ struct Stmt {
   std::vector<std::pair<std::string, ExprPtr>> parameters;  // with their defaults, or null
 };
 
+// Counts how deep the recursion of parser or interpreter is, for as long as it lives.
+class Nesting {
+ public:
+  explicit Nesting(int* depth) : depth_(depth) { ++*depth_; }
+  ~Nesting() { --*depth_; }
+  Nesting(const Nesting&) = delete;
+  Nesting& operator=(const Nesting&) = delete;
+
+ private:
+  int* depth_;
+};
+
 }  // namespace aisp::jinja

@@ -7,7 +7,7 @@
 namespace aisp::jinja {
 
 Result<Value> Interpreter::Eval(const Expr& e) {
-  const DepthGuard guard(&depth_);
+  const Nesting nesting(&depth_);
   line_ = e.line;
   if (depth_ > kMaxEvalDepth) return Fail("nested deeper than " + std::to_string(kMaxEvalDepth));
   AISP_RETURN_IF_ERROR(Charge(1));

@@ -40,7 +40,7 @@ Result<ExprPtr> ExpressionParser::Binary(Expr::Kind kind, int line, std::string 
 }
 
 Result<ExprPtr> ExpressionParser::Expression(bool with_condition) {
-  const Level level(&level_);
+  const Nesting nesting(&level_);
   if (level_ > kMaxTreeDepth)
     return Fail("expression nested deeper than " + std::to_string(kMaxTreeDepth));
   AISP_ASSIGN_OR_RETURN(ExprPtr e, Or());
@@ -85,7 +85,7 @@ Result<ExprPtr> ExpressionParser::And() {
 Result<ExprPtr> ExpressionParser::Not() {
   int line = Now().line;
   if (!SkipName("not")) return Compare();
-  const Level level(&level_);
+  const Nesting nesting(&level_);
   if (level_ > kMaxTreeDepth)
     return Fail("expression nested deeper than " + std::to_string(kMaxTreeDepth));
   AISP_ASSIGN_OR_RETURN(ExprPtr operand, Not());
@@ -165,7 +165,7 @@ Result<ExprPtr> ExpressionParser::Power() {
 }
 
 Result<ExprPtr> ExpressionParser::Unary(bool with_filter) {
-  const Level level(&level_);
+  const Nesting nesting(&level_);
   if (level_ > kMaxTreeDepth)
     return Fail("expression nested deeper than " + std::to_string(kMaxTreeDepth));
   const int line = Now().line;

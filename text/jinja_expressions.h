@@ -21,18 +21,6 @@ class ExpressionParser {
 
   explicit ExpressionParser(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
 
-  // Counts the nesting of the parser's own recursion.
-  class Level {
-   public:
-    explicit Level(int* depth) : depth_(depth) { ++*depth_; }
-    ~Level() { --*depth_; }
-    Level(const Level&) = delete;
-    Level& operator=(const Level&) = delete;
-
-   private:
-    int* depth_;
-  };
-
   const Token& Now() const { return tokens_[at_]; }
   const Token& Peek() const { return tokens_[std::min(at_ + 1, tokens_.size() - 1)]; }
   void Next() {

@@ -100,7 +100,7 @@ Result<std::string> Interpreter::Capture(const Block& block) {
 }
 
 Result<Interpreter::Flow> Interpreter::Exec(const Block& block) {
-  const DepthGuard guard(&depth_);
+  const Nesting nesting(&depth_);
   if (depth_ > kMaxEvalDepth) return Fail("nested deeper than " + std::to_string(kMaxEvalDepth));
   for (const auto& statement : block) {
     AISP_ASSIGN_OR_RETURN(const Flow flow, ExecOne(*statement));

@@ -138,7 +138,6 @@ class Interpreter {
     void Set(const std::string& name, Value value);
   };
   class Macro;
-  class DepthGuard;
   enum class Flow { kNormal, kBreak, kContinue };
 
   Result<Flow> Exec(const Block& block);
@@ -176,18 +175,6 @@ class Interpreter {
   uint64_t steps_ = 0;
   int depth_ = 0;
   int line_ = 1;
-};
-
-// Counts how deep evaluation is, for as long as it lives.
-class Interpreter::DepthGuard {
- public:
-  explicit DepthGuard(int* depth) : depth_(depth) { ++*depth_; }
-  ~DepthGuard() { --*depth_; }
-  DepthGuard(const DepthGuard&) = delete;
-  DepthGuard& operator=(const DepthGuard&) = delete;
-
- private:
-  int* depth_;
 };
 
 // Numbers as Python takes them: bools are integers.

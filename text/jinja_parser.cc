@@ -22,7 +22,7 @@ class Parser : ExpressionParser {
  private:
   // Statements up to a block tag named in `ends`, whose name is then the current token.
   Result<Block> Body(std::initializer_list<std::string_view> ends) {
-    const Level level(&level_);
+    const Nesting nesting(&level_);
     if (level_ > kMaxTreeDepth)
       return Fail("blocks nested deeper than " + std::to_string(kMaxTreeDepth));
     Block block;
@@ -96,7 +96,7 @@ class Parser : ExpressionParser {
     bool comma = false;
     while (Now().kind == Kind::kName || IsOp("(")) {
       if (SkipOp("(")) {
-        const Level level(&level_);
+        const Nesting nesting(&level_);
         if (level_ > kMaxTreeDepth) return Fail("target nested too deeply");
         AISP_ASSIGN_OR_RETURN(ExprPtr inner, Target());
         AISP_RETURN_IF_ERROR(ExpectOp(")"));
