@@ -16,7 +16,7 @@ StepKind AttentionSet::KindOf(const RaggedBatch& batch) {
 Status AttentionSet::BeginStep(const RaggedBatch& batch, cudaStream_t) {
   batch_ = {batch.sequences, batch.block_tables, batch.num_sequences};
   kind_ = KindOf(batch);
-  for (auto& [shape, instance] : instances_) instance.planned = false;
+  for (auto& [shape, instance] : instances_) instance.planned = instance.decode_planned = false;
   return {};
 }
 
@@ -108,6 +108,11 @@ Status AttentionSet::RunDecode(const RopeAppendParams& r, const AttentionParams&
   call.layer = layer;
   call.words = words;
   const AttentionBatch batch{p.batch.sequences, p.batch.block_tables, p.batch.num_sequences};
+  if (!instance->decode_planned) {
+    AISP_RETURN_IF_ERROR(instance->attention->PlanDecode(batch, rope.positions, rope.rows,
+                                                         instance->workspace.data(), stream));
+    instance->decode_planned = call.after_plan = true;
+  }
   return instance->attention->RunDecode(batch, rope, call, instance->workspace.data(), stream);
 }
 

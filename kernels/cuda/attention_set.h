@@ -1,8 +1,8 @@
 // The attention kernels that a model's layers need, one for each shape, made at the first call of a shape; which is outside any
 // capture, because the first step never is captured. Shapes that attention/ has no kernel for run in the plain one.
 //
-// One stream at a time: the instances' workspaces are of the step that BeginStep announced. A step is planned by the first Run of a
-// shape, so not at all where RunDecode serves it.
+// One stream at a time: the instances' workspaces are of the step that BeginStep announced. A step is planned by a shape's first Run,
+// or its first RunDecode.
 #pragma once
 
 #include <map>
@@ -23,8 +23,8 @@ class AttentionSet {
 
   Status BeginStep(const RaggedBatch& batch, cudaStream_t stream);
   Status Run(const AttentionParams& params, cudaStream_t stream);
-  // RoPE, append and attention of a step whose sequences have at most one row each, in one launch; it uses the batch of `params`
-  // and no plan, so BeginStep may be left out. UNIMPLEMENTED where there is no such kernel: RopeAppend and Run serve.
+  // RoPE, append and attention of a step whose sequences have at most one row each, in one launch; `params` has the batch that
+  // BeginStep announced. UNIMPLEMENTED where there is no such kernel: RopeAppend and Run serve.
   // `words` as in AttentionCall.
   Status RunDecode(const RopeAppendParams& rope, const AttentionParams& params,
                    const TokenWords& words, cudaStream_t stream);
@@ -36,7 +36,8 @@ class AttentionSet {
   struct Instance {
     std::unique_ptr<Attention> attention;  // null: no kernel for this shape
     Buffer workspace;
-    bool planned = false;                   // for the step that BeginStep announced
+    bool planned = false;                   // for the step that BeginStep announced, for Run
+    bool decode_planned = false;            // for RunDecode
     std::map<const void*, KvLayer> layers;  // by the address of the layer's pool
   };
 

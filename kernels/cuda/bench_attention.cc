@@ -102,12 +102,19 @@ class AttentionBench {
     rope.num_heads = o_.num_heads;
     rope.positions = static_cast<const int32_t*>(positions_.data());
     rope.kv_slots = static_cast<const int32_t*>(slots_.data());
+    AISP_RETURN_IF_ERROR(attention_->PlanDecode(batch_, rope.positions, rope.rows,
+                                                workspace_.data(), rig_.stream().handle));
     const auto run = [&](int i) {
       return attention_->RunDecode(batch_, rope, CallOf(load, i), workspace_.data(),
                                    rig_.stream().handle);
     };
-    if (const Status there = run(0); !there && there.error().code == Code::kUnimplemented)
+    AttentionCall first = CallOf(load, 0);
+    first.after_plan = true;
+    if (const Status there =
+            attention_->RunDecode(batch_, rope, first, workspace_.data(), rig_.stream().handle);
+        !there && there.error().code == Code::kUnimplemented) {
       return std::nullopt;
+    }
     return rig_.CallUs(std::max(16, static_cast<int>(layers_.size())), run);
   }
 

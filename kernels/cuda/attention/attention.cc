@@ -214,6 +214,15 @@ class HopperAttention final : public Attention {
     return {};
   }
 
+  Status PlanDecode(const AttentionBatch& batch, const int32_t* positions, int32_t rows,
+                    void* workspace, cudaStream_t stream) const override {
+    if (!fused_ || batch.num_sequences <= 1) return {};
+    AISP_CHECK(batch.num_sequences <= config_.max_sequences);
+    return Check(LaunchFusedPlan(config_.head_dim, fp8(), FusedCtas(batch),
+                                 PlaceArgs(batch, positions, rows, workspace), stream),
+                 "plan decode attention in one launch");
+  }
+
   Status RunDecode(const AttentionBatch& batch, const RopeAppendCall& rope,
                    const AttentionCall& call, void* workspace, cudaStream_t stream) const override {
     if (!fused_ || rope.qkv_type != DType::kBF16) {
@@ -221,10 +230,7 @@ class HopperAttention final : public Attention {
     }
     AISP_CHECK(batch.num_sequences <= config_.max_sequences);
     if (batch.num_sequences == 0) return {};
-    FusedArgs args;
-    args.sequences = batch.sequences;
-    args.block_tables = batch.block_tables;
-    args.positions = rope.positions;
+    FusedArgs args = PlaceArgs(batch, rope.positions, rope.rows, workspace);
     args.kv_slots = rope.kv_slots;
     args.qkv = rope.qkv;
     args.cos_sin = rope.cos_sin;
@@ -239,24 +245,36 @@ class HopperAttention final : public Attention {
     args.device_scales = call.device_scales;
     args.qkv_row_stride = rope.qkv_row_stride;
     args.out_row_stride = call.out_row_stride;
-    args.num_sequences = batch.num_sequences;
-    args.rows = rope.rows;
     args.num_heads = config_.num_heads;
-    args.num_kv_heads = config_.num_kv_heads;
     args.group = group_;
-    args.block_tokens = config_.block_tokens;
-    args.runs_inverse = RunsInverse(static_cast<uint32_t>(config_.block_tokens / 16));
-    args.window = config_.window;
     args.norm_epsilon = rope.norm_epsilon;
     args.scale_log2 = config_.scale * kLog2E;
     args.k_scale = call.k_scale;
     args.v_scale = call.v_scale;
     args.out_is_f32 = config_.out == DType::kF32;
-    return Check(LaunchFused(config_.head_dim, fp8(), FusedCtas(batch), args, stream),
-                 "launch decode attention in one launch");
+    return Check(
+        LaunchFused(config_.head_dim, fp8(), FusedCtas(batch), !call.after_plan, args, stream),
+        "launch decode attention in one launch");
   }
 
  private:
+  // Of a step's sequences, where their keys lie.
+  FusedArgs PlaceArgs(const AttentionBatch& batch, const int32_t* positions, int32_t rows,
+                      void* workspace) const {
+    FusedArgs args;
+    args.sequences = batch.sequences;
+    args.block_tables = batch.block_tables;
+    args.positions = positions;
+    args.plan = static_cast<uint8_t*>(workspace) + fused_plan_at_;
+    args.num_sequences = batch.num_sequences;
+    args.rows = rows;
+    args.num_kv_heads = config_.num_kv_heads;
+    args.block_tokens = config_.block_tokens;
+    args.runs_inverse = RunsInverse(static_cast<uint32_t>(config_.block_tokens / 16));
+    args.window = config_.window;
+    return args;
+  }
+
   // Few sequences are a matter of latency: room for the next kernel counts more than loads in flight.
   int32_t FusedCtas(const AttentionBatch& batch) const {
     const bool quick = batch.num_sequences <= 8 && !batch.long_contexts;
@@ -277,10 +295,10 @@ class HopperAttention final : public Attention {
     partials_at_ = at;
     at += Align(DecodePartialBytes(config_.head_dim, decode_, decode_.max_ranges(ctas_)));
     fused_partials_at_ = at;
-    if (fused_) {
-      at +=
-          Align(FusedPartialBytes(config_.head_dim, group_, ctas_ * FusedCtasPerProcessor(group_)));
-    }
+    const int32_t fused_ctas = ctas_ * FusedCtasPerProcessor(group_);
+    if (fused_) at += Align(FusedPartialBytes(config_.head_dim, group_, fused_ctas));
+    fused_plan_at_ = at;
+    if (fused_) at += Align(FusedPlanBytes(fused_ctas));
     workspace_bytes_ = at;
   }
 
@@ -359,6 +377,7 @@ class HopperAttention final : public Attention {
   int64_t partials_at_ = 0;
   bool fused_ = false;  // RunDecode has a kernel
   int64_t fused_partials_at_ = 0;
+  int64_t fused_plan_at_ = 0;
   int64_t workspace_bytes_ = 0;
 };
 

@@ -6,8 +6,8 @@
 // both read every length and block table from device memory, and their grids depend on the device alone, so that PlanStep and
 // Run can be captured in a CUDA graph and replayed with other contents. Padding: sequences with num_rows == 0.
 //
-// A step in which every sequence has one row at most may instead be one launch per layer: RunDecode() rotates, appends and attends,
-// and needs no PlanStep.
+// A step in which every sequence has one row at most may instead be one launch per layer, after PlanDecode() for all of them:
+// RunDecode() rotates, appends and attends.
 //
 // Ownership: Attention owns nothing on the device; the caller lends `workspace_bytes()` of memory, zeroed once (ZeroWorkspace)
 // before the first PlanStep, and gives it to one stream at a time. No call allocates or waits for the device.
@@ -75,6 +75,8 @@ struct AttentionCall {
   const KvLayer* layer = nullptr;
   // RunDecode of one sequence, bf16 out: q, k and v come as words, not in rope.qkv, and the row is left as words too.
   TokenWords words;
+  // RunDecode: the launch before is this step's PlanDecode, so that this one may not begin before it is complete.
+  bool after_plan = false;
   // FP8 only: the stored value times the scale is the value. Device floats {k, v} if not null, else these.
   const float* device_scales = nullptr;
   float k_scale = 1.0f;
@@ -127,8 +129,12 @@ class Attention {
   virtual Status Run(const AttentionBatch& batch, StepKind kind, const AttentionCall& call,
                      void* workspace, cudaStream_t stream) const = 0;
 
+  // Finds out on the device which keys each of RunDecode's CTAs begins with. Nothing to do for one sequence.
+  virtual Status PlanDecode(const AttentionBatch& batch, const int32_t* positions, int32_t rows,
+                            void* workspace, cudaStream_t stream) const = 0;
   // One launch for a step in which every sequence has at most one row: normalises and rotates q and k, appends k and v to the pool
-  // and attends over all keys, the new one included. Needs no PlanStep; the grid depends on batch.num_sequences alone. call.q is
+  // and attends over all keys, the new one included. After PlanDecode of the same batch, positions and rows on the same stream, for
+  // any number of layers; the grid depends on batch.num_sequences alone. call.q is
   // not read: q comes from rope.qkv, which is left as it is; rope.q_out, rope.kv and rope's scales are not looked at either.
   // Spans, tables, rope.positions, rope.kv_slots and the pool's older rows are read before the kernels before this one in the
   // stream are done: no kernel of the same step may write them (a copy before the step's first kernel may).

@@ -5,7 +5,7 @@
 //
 // What is read before the kernel before this one is known to be done (griddepcontrol.wait), and why that is right. Spans, block
 // tables, positions and slots are copied to the device before the step's first kernel starts, and no kernel of a step writes
-// them. A layer's pool is written by this kernel alone while a step runs, in the slot of the step's own position, which is never
+// them. The plan made of them is complete when the step's first attention starts, which does so in plain stream order. A layer's pool is written by this kernel alone while a step runs, in the slot of the step's own position, which is never
 // copied before the wait (it is zeros in the ring, then what this CTA computed). All older slots were written in earlier steps,
 // by copies, or by the prompt's kernels: a step is a graph of its own, or follows a copy, on the same stream, and neither
 // overlaps with what is before it; early starts (programmatic dependent launch) happen only between kernels of one step. So the
@@ -17,6 +17,7 @@
 #include "kernels/cuda/attention/fused.cuh"
 
 #include "kernels/cuda/attention/fused_parts.cuh"
+#include "kernels/cuda/attention/fused_plan.cuh"
 #include "kernels/cuda/attention/fused_worker.cuh"
 
 namespace aisp::cuda {
@@ -108,23 +109,23 @@ __global__ void __launch_bounds__(kThreads, kRowTiles == 1 ? 3 : 2)
     FusedKernel(const __grid_constant__ FusedArgs a) {
   using S = Shape<kDim, kFp8, kRowTiles>;
   extern __shared__ __align__(1024) uint8_t ring[];
-  __shared__ LineScratch scratch;
   __shared__ MergeScratch merge;
+  __shared__ __align__(16) uint8_t walks[kWarps][sizeof(Walk<S::kStepKeys>)];
   ptx::LetSuccessorStart();
-  const Line line = ScanLine<S::kStepKeys>(a, scratch);
-  const int32_t begin = static_cast<int32_t>(blockIdx.x) * line.share;
-  const int32_t end = min(begin + line.share, line.total);
-  if (begin >= end) {
+  const CtaPlan& plan = static_cast<const CtaPlan*>(a.plan)[blockIdx.x];
+  const PlannedCta cta = LoadPlanned(&plan.cta);
+  const PlannedWarp warp = LoadPlanned(&plan.warps[threadIdx.x / 32]);
+  const uint4 lane = __ldcg(&plan.lanes[threadIdx.x]);
+  if (static_cast<int32_t>(blockIdx.x) * cta.share >= cta.total) {
     ptx::WaitForPredecessor();
     return;
   }
-  __shared__ __align__(16) uint8_t walks[kWarps][sizeof(Walk<S::kStepKeys>)];
-  const Walk<S::kStepKeys> walk(a, line, scratch, begin, end);
+  const auto walk = LoadWalk<S::kStepKeys>(cta.walk);
   auto* feed_walk = reinterpret_cast<Walk<S::kStepKeys>*>(walks[threadIdx.x / 32]);
-  *feed_walk = walk;  // all lanes the same
+  *feed_walk = LoadWalk<S::kStepKeys>(warp.walk);  // all lanes the same
   __syncwarp();
-  Feed<S> feed(a, *feed_walk);
-  PartsInOrder<kDim> parts{a, line.share};
+  Feed<S> feed(a, *feed_walk, {warp.top, warp.left, warp.next_left, lane});
+  PartsInOrder<kDim> parts{a, cta.share};
   Worker<kDim, kFp8, kRowTiles, false, PartsInOrder<kDim>> worker{a, ring, merge, parts};
   worker.Work(walk, feed);
   asm volatile("cp.async.wait_all;" ::: "memory");
@@ -174,8 +175,8 @@ cudaError_t PrepareFused(int32_t head_dim, bool fp8, int32_t group) {
   return cudaSuccess;
 }
 
-cudaError_t LaunchFused(int32_t head_dim, bool fp8, int32_t ctas, const FusedArgs& args,
-                        cudaStream_t stream) {
+cudaError_t LaunchFused(int32_t head_dim, bool fp8, int32_t ctas, bool overlap,
+                        const FusedArgs& args, cudaStream_t stream) {
   // Where every KV head can have CTAs of its own.
   const bool one = args.num_sequences == 1 && args.num_kv_heads <= ctas;
   const void* const kernel =
@@ -192,7 +193,7 @@ cudaError_t LaunchFused(int32_t head_dim, bool fp8, int32_t ctas, const FusedArg
   config.dynamicSmemBytes = fused::kRingBytes;
   config.stream = stream;
   config.attrs = &attribute;
-  config.numAttrs = 1;
+  config.numAttrs = overlap ? 1 : 0;
   FusedArgs copy = args;
   void* arguments[] = {&copy};
   return cudaLaunchKernelExC(&config, kernel, arguments);

@@ -225,6 +225,12 @@ class Walk {
   int32_t begin_;
 };
 
+// How far a warp's copies have looked ahead.
+struct Ahead {
+  int32_t top, left, next_left;
+  uint4 lane;  // place, next place, bounds of both; each lane's own
+};
+
 // Copies a warp's keys and values, step by step, ahead of its walk: K, V, K, V, every unit a group of asynchronous copies.
 template <class S>
 class Feed {
@@ -236,6 +242,24 @@ class Feed {
     const uint32_t lane = threadIdx.x % 32;
     constexpr uint32_t kChunks = S::kRowBytes / 16;
     lane_target_ = S::ChunkOffset(lane / kChunks, lane % kChunks);
+  }
+
+  // As the one was whose State() this is; `walk` as that one's.
+  __device__ __forceinline__ Feed(const FusedArgs& a, Walk<S::kStepKeys>& walk, const Ahead& ahead)
+      : Feed(a, walk) {
+    top_ = ahead.top;
+    left_ = ahead.left;
+    next_left_ = ahead.next_left;
+    place_ = ahead.lane.x;
+    next_place_ = ahead.lane.y;
+    bounds_ = ahead.lane.z & 0xffff;
+    next_bounds_ = ahead.lane.z >> 16;
+  }
+  // After a first Switch().
+  __device__ __forceinline__ Ahead State() const {
+    const uint32_t next_place = PlaceOf(next_place_, next_block_);
+    return {top_, left_, next_left_,
+            make_uint4(place_, next_place, bounds_ | next_bounds_ << 16, 0)};
   }
 
   // The next unit to `slot` (shared address); nothing if there is none. Either way one group more.
@@ -252,7 +276,24 @@ class Feed {
     asm volatile("cp.async.commit_group;" ::: "memory");
   }
 
+  // To the next batch, and looks up the one after it; at the very first both.
+  __device__ __forceinline__ void Switch() {
+    do {
+      place_ = PlaceOf(next_place_, next_block_);
+      bounds_ = next_bounds_;
+      left_ = next_left_;
+      used_ = 0;
+      LookUp();
+    } while (left_ == 0 && next_left_ > 0);
+  }
+
  private:
+  __device__ __forceinline__ uint32_t PlaceOf(uint32_t in_block, int32_t block) const {
+    return in_block + static_cast<uint32_t>(block) *
+                          static_cast<uint32_t>(a_.num_kv_heads * 2 * a_.block_tokens) *
+                          (S::kRowBytes / 16);
+  }
+
   __device__ __forceinline__ void CopyUnit(uint32_t slot) const {
     constexpr int kPer = 16 * S::kRowBytes / 512;  // copies of a run
     constexpr int kRows = 512 / S::kRowBytes;      // of one
@@ -315,19 +356,6 @@ class Feed {
     const int32_t end = min(max(old - run * 16, 0), 16);
     next_bounds_ = static_cast<uint32_t>(begin | end << 8);
     top_ -= kWarps * next_left_;
-  }
-
-  // To the next batch, and looks up the one after it; at the very first both.
-  __device__ __forceinline__ void Switch() {
-    do {
-      place_ = next_place_ + static_cast<uint32_t>(next_block_) *
-                                 static_cast<uint32_t>(a_.num_kv_heads * 2 * a_.block_tokens) *
-                                 (S::kRowBytes / 16);
-      bounds_ = next_bounds_;
-      left_ = next_left_;
-      used_ = 0;
-      LookUp();
-    } while (left_ == 0 && next_left_ > 0);
   }
 
   const FusedArgs& a_;

@@ -371,8 +371,10 @@ void DecodeRunner::Capture() {
   call.v_scale = kVScale;
   cudaGraph_t graph = nullptr;
   cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal);
+  Note(attention_->PlanDecode(batch, rope.positions, rope.rows, workspace_->as<void>(), stream_));
   for (int i = 0; i < launches_; ++i) {
     call.out = out_.as<uint8_t>() + out_bytes_ * Index(i);
+    call.after_plan = i == 0;
     Note(attention_->RunDecode(batch, rope, call, workspace_->as<void>(), stream_));
   }
   if (cudaStreamEndCapture(stream_, &graph) != cudaSuccess ||

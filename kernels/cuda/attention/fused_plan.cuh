@@ -1,0 +1,58 @@
+// Decode attention in one launch, what its CTAs begin with: computed once for a step (fused_plan.cu) and read by every layer's launch
+// (fused.cu). Lengths and tables are the same for all layers, and to find a share's first keys in them takes three round trips to L2
+// one after the other, 2.5 us in which memory stands still; a plan is read in one.
+//
+// A CTA's plan: where its walk begins; for each warp how far its copies have looked ahead; for each lane the places of its first two
+// batches of steps (Feed).
+#pragma once
+
+#include "kernels/cuda/attention/fused_line.cuh"
+
+namespace aisp::cuda::fused {
+
+struct PlannedCta {
+  uint4 walk[3];
+  int32_t share;
+  int32_t total;
+  int32_t unused[2];
+};
+struct PlannedWarp {
+  uint4 walk[3];
+  int32_t top;
+  int32_t left;
+  int32_t next_left;
+  int32_t unused;
+};
+struct alignas(16) CtaPlan {
+  PlannedCta cta;
+  PlannedWarp warps[kWarps];
+  uint4 lanes[kThreads];  // Ahead::lane
+};
+static_assert(sizeof(PlannedCta) == 64 && sizeof(PlannedWarp) == 64);
+
+template <int kStepKeys>
+__device__ __forceinline__ void StoreWalk(const Walk<kStepKeys>& walk, uint4 (&to)[3]) {
+  static_assert(sizeof(walk) == sizeof(to));
+  memcpy(to, &walk, sizeof(to));
+}
+template <int kStepKeys>
+__device__ __forceinline__ Walk<kStepKeys> LoadWalk(const uint4 (&from)[3]) {
+  Walk<kStepKeys> walk{Segment{}};
+  memcpy(&walk, from, sizeof(from));
+  return walk;
+}
+
+// In one round trip, by every thread; not through L1, where an earlier step's plan may be.
+template <class T>
+__device__ __forceinline__ T LoadPlanned(const T* from) {
+  constexpr int kPieces = sizeof(T) / 16;
+  union {
+    uint4 pieces[kPieces];
+    T value;
+  };
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) pieces[i] = __ldcg(reinterpret_cast<const uint4*>(from) + i);
+  return value;
+}
+
+}  // namespace aisp::cuda::fused
