@@ -52,7 +52,7 @@ struct PartsInOrder {
   // after one part's norm.
   __device__ __forceinline__ void AddParts(const Segment& at, int group_row, int chunk,
                                            Piece& piece) const {
-    constexpr int kAtOnce = 16;
+    constexpr int kAtOnce = 4;  // an item rarely has more
     const float nothing = __uint_as_float(~0u);
     const int32_t end = static_cast<int32_t>(blockIdx.x);
     const uint32_t row_lanes =
