@@ -254,9 +254,9 @@ Timing Measure(const Load& load, int repetitions, cudaStream_t stream, How how =
     call.layer = &maps[i % layers];
     rope.kv.layer = call.layer->base;
     if (how == How::kOneLaunch) {
-      call.after_plan = i == 0;
       if (i == 0) {
-        Must(attention->PlanDecode(batch, rope.positions, rope.rows, workspace.data, stream));
+        call.after_plan =
+            Must(attention->PlanDecode(batch, rope.positions, rope.rows, workspace.data, stream));
       }
       Must(attention->RunDecode(batch, rope, call, workspace.data, stream));
       continue;

@@ -78,9 +78,8 @@ void LayerAttention::Run(int layer, void* qkv, void* out, LinearKernels& kernels
         Require(kernels.OfferWords(qkv, rope.qkv_row_stride, out, call.out_row_stride, stream));
   }
   if (layer == 0) {
-    Require(
+    call.after_plan = Require(
         attention_->PlanDecode({spans_, tables_, rows_}, positions_, rows_, workspace_, stream));
-    call.after_plan = true;
   }
   Require(attention_->RunDecode({spans_, tables_, rows_}, rope, call, workspace_, stream));
 }

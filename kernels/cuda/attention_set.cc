@@ -109,9 +109,10 @@ Status AttentionSet::RunDecode(const RopeAppendParams& r, const AttentionParams&
   call.words = words;
   const AttentionBatch batch{p.batch.sequences, p.batch.block_tables, p.batch.num_sequences};
   if (!instance->decode_planned) {
-    AISP_RETURN_IF_ERROR(instance->attention->PlanDecode(batch, rope.positions, rope.rows,
-                                                         instance->workspace.data(), stream));
-    instance->decode_planned = call.after_plan = true;
+    AISP_ASSIGN_OR_RETURN(call.after_plan,
+                          instance->attention->PlanDecode(batch, rope.positions, rope.rows,
+                                                          instance->workspace.data(), stream));
+    instance->decode_planned = true;
   }
   return instance->attention->RunDecode(batch, rope, call, instance->workspace.data(), stream);
 }

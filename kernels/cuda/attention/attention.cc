@@ -214,13 +214,16 @@ class HopperAttention final : public Attention {
     return {};
   }
 
-  Status PlanDecode(const AttentionBatch& batch, const int32_t* positions, int32_t rows,
-                    void* workspace, cudaStream_t stream) const override {
-    if (!fused_ || batch.num_sequences <= 1) return {};
+  Result<bool> PlanDecode(const AttentionBatch& batch, const int32_t* positions, int32_t rows,
+                          void* workspace, cudaStream_t stream) const override {
+    if (!fused_ || batch.num_sequences == 0) return false;
     AISP_CHECK(batch.num_sequences <= config_.max_sequences);
-    return Check(LaunchFusedPlan(config_.head_dim, fp8(), FusedCtas(batch),
-                                 PlaceArgs(batch, positions, rows, workspace), stream),
-                 "plan decode attention in one launch");
+    const FusedArgs args = PlaceArgs(batch, positions, rows, workspace);
+    const int32_t ctas = FusedCtas(batch);
+    if (IsOneSequence(args, ctas)) return false;
+    AISP_RETURN_IF_ERROR(Check(LaunchFusedPlan(config_.head_dim, fp8(), ctas, args, stream),
+                               "plan decode attention in one launch"));
+    return true;
   }
 
   Status RunDecode(const AttentionBatch& batch, const RopeAppendCall& rope,

@@ -129,9 +129,9 @@ class Attention {
   virtual Status Run(const AttentionBatch& batch, StepKind kind, const AttentionCall& call,
                      void* workspace, cudaStream_t stream) const = 0;
 
-  // Finds out on the device which keys each of RunDecode's CTAs begins with. Nothing to do for one sequence.
-  virtual Status PlanDecode(const AttentionBatch& batch, const int32_t* positions, int32_t rows,
-                            void* workspace, cudaStream_t stream) const = 0;
+  // Finds out on the device which keys each of RunDecode's CTAs begins with. False: there is nothing to find out (one sequence).
+  virtual Result<bool> PlanDecode(const AttentionBatch& batch, const int32_t* positions,
+                                  int32_t rows, void* workspace, cudaStream_t stream) const = 0;
   // One launch for a step in which every sequence has at most one row: normalises and rotates q and k, appends k and v to the pool
   // and attends over all keys, the new one included. After PlanDecode of the same batch, positions and rows on the same stream, for
   // any number of layers; the grid depends on batch.num_sequences alone. call.q is

@@ -177,8 +177,7 @@ cudaError_t PrepareFused(int32_t head_dim, bool fp8, int32_t group) {
 
 cudaError_t LaunchFused(int32_t head_dim, bool fp8, int32_t ctas, bool overlap,
                         const FusedArgs& args, cudaStream_t stream) {
-  // Where every KV head can have CTAs of its own.
-  const bool one = args.num_sequences == 1 && args.num_kv_heads <= ctas;
+  const bool one = IsOneSequence(args, ctas);
   const void* const kernel =
       one ? OneSequenceKernelOf(head_dim, fp8, args.group)
           : reinterpret_cast<const void*>(fused::Find(head_dim, fp8, args.group));

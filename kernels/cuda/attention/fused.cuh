@@ -36,7 +36,7 @@ struct FusedArgs {
   uint8_t* pool = nullptr;
   float* partials =
       nullptr;  // [cta][query row of the KV head][head_dim], then float2 [cta][row] {maximum, sum}; all empty between launches
-  void* plan = nullptr;  // fused_plan.cuh; of several sequences
+  void* plan = nullptr;  // fused_plan.cuh; not of IsOneSequence
   const float* device_scales = nullptr;
   int64_t qkv_row_stride = 0;
   int64_t out_row_stride = 0;
@@ -66,8 +66,12 @@ int64_t FusedPartialBytes(int32_t head_dim, int32_t group, int32_t ctas);
 int32_t FusedCtasPerProcessor(int32_t group);
 // (FusedArgs), for args.num_sequences == 1; null for shapes without a kernel.
 const void* OneSequenceKernelOf(int32_t head_dim, bool fp8, int32_t group);
+// One sequence whose KV heads can have CTAs of their own: OneSequenceKernelOf, which needs no plan.
+inline bool IsOneSequence(const FusedArgs& args, int32_t ctas) {
+  return args.num_sequences == 1 && args.num_kv_heads <= ctas;
+}
 int64_t FusedPlanBytes(int32_t ctas);
-// Of args it reads what says where keys are. Before launches of several sequences on as many CTAs.
+// Of args it reads what says where keys are. Before launches of anything else on as many CTAs.
 cudaError_t LaunchFusedPlan(int32_t head_dim, bool fp8, int32_t ctas, const FusedArgs& args,
                             cudaStream_t stream);
 // `overlap`: begins before the launch before it is done. Not right behind the plan, which is read at once.

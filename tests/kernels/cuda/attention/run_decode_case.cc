@@ -371,10 +371,12 @@ void DecodeRunner::Capture() {
   call.v_scale = kVScale;
   cudaGraph_t graph = nullptr;
   cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal);
-  Note(attention_->PlanDecode(batch, rope.positions, rope.rows, workspace_->as<void>(), stream_));
+  const Result<bool> planned =
+      attention_->PlanDecode(batch, rope.positions, rope.rows, workspace_->as<void>(), stream_);
+  if (!planned) error_ = planned.error().ToString();
   for (int i = 0; i < launches_; ++i) {
     call.out = out_.as<uint8_t>() + out_bytes_ * Index(i);
-    call.after_plan = i == 0;
+    call.after_plan = i == 0 && planned && *planned;
     Note(attention_->RunDecode(batch, rope, call, workspace_->as<void>(), stream_));
   }
   if (cudaStreamEndCapture(stream_, &graph) != cudaSuccess ||
