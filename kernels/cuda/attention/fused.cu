@@ -5,11 +5,12 @@
 //
 // What is read before the kernel before this one is known to be done (griddepcontrol.wait), and why that is right. Spans, block
 // tables, positions and slots are copied to the device before the step's first kernel starts, and no kernel of a step writes
-// them. The plan made of them is complete when the step's first attention starts, which does so in plain stream order. A layer's pool is written by this kernel alone while a step runs, in the slot of the step's own position, which is never
-// copied before the wait (it is zeros in the ring, then what this CTA computed). All older slots were written in earlier steps,
-// by copies, or by the prompt's kernels: a step is a graph of its own, or follows a copy, on the same stream, and neither
-// overlaps with what is before it; early starts (programmatic dependent launch) happen only between kernels of one step. So the
-// writer need not be the kernel before: whoever it is, it was complete before this step's first kernel began.
+// them. The plan made of them is complete when the step's first attention starts, which does so in plain stream order. A
+// layer's pool is written by this kernel alone while a step runs, in the slot of the step's own position, which is never
+// copied before the wait (it is zeros in the ring, then what this CTA computed). All older slots were written in earlier
+// steps, by copies, or by the prompt's kernels: a step is a graph of its own, or follows a copy, on the same stream, and
+// neither overlaps with what is before it; early starts (programmatic dependent launch) happen only between kernels of one
+// step. So the writer need not be the kernel before: whoever it is, it was complete before this step's first kernel began.
 // What must not be: a kernel that lets its successors start early and writes older slots, and then the kernels of a step, with no
 // upload, event or start of a graph between them.
 // All else - qkv, and the partials, which the launch before may still be emptying - is touched after the wait. Every CTA waits,

@@ -1,0 +1,31 @@
+// The filters of templates (jinja2/filters.py): the tables of those on text and numbers (jinja_text_filters.cc) and on lists
+// (jinja_list_filters.cc), and how filters look at their arguments.
+//
+// A filter gets what stands in front of it and its arguments. Errors are the interpreter's (Fail), which knows the place.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "text/jinja_interpreter.h"
+
+namespace aisp::jinja {
+
+struct Filter {
+  std::string_view name;
+  Result<Value> (*apply)(Interpreter&, const Value& v, const Args&);
+};
+std::span<const Filter> TextFilters();
+std::span<const Filter> ListFilters();
+
+// Argument number i, or the one with that name; `absent` where there is none.
+bool Flag(Interpreter& in, const Args& args, size_t i, std::string_view name, bool absent = false);
+Result<int64_t> Integer(Interpreter& in, const Args& args, size_t i, std::string_view name,
+                        int64_t absent);
+Result<std::string> Text(Interpreter& in, const Args& args, size_t i, std::string_view name,
+                         std::string_view absent);
+
+}  // namespace aisp::jinja
