@@ -75,7 +75,7 @@ struct AttentionCall {
   const KvLayer* layer = nullptr;
   // RunDecode of one sequence, bf16 out: q, k and v come as words, not in rope.qkv, and the row is left as words too.
   TokenWords words;
-  // RunDecode: the launch before is this step's PlanDecode, so that this one may not begin before it is complete.
+  // RunDecode: the launch before is this step's PlanDecode, so that this one may not begin before that is complete.
   bool after_plan = false;
   // FP8 only: the stored value times the scale is the value. Device floats {k, v} if not null, else these.
   const float* device_scales = nullptr;
@@ -134,8 +134,8 @@ class Attention {
                                   int32_t rows, void* workspace, cudaStream_t stream) const = 0;
   // One launch for a step in which every sequence has at most one row: normalises and rotates q and k, appends k and v to the pool
   // and attends over all keys, the new one included. After PlanDecode of the same batch, positions and rows on the same stream, for
-  // any number of layers; the grid depends on batch.num_sequences alone. call.q is
-  // not read: q comes from rope.qkv, which is left as it is; rope.q_out, rope.kv and rope's scales are not looked at either.
+  // any number of layers, the first with call.after_plan set to what PlanDecode gave; the grid depends on batch.num_sequences alone.
+  // call.q is not read: q comes from rope.qkv, which is left as it is; rope.q_out, rope.kv and rope's scales are not looked at either.
   // Spans, tables, rope.positions, rope.kv_slots and the pool's older rows are read before the kernels before this one in the
   // stream are done: no kernel of the same step may write them (a copy before the step's first kernel may).
   // UNIMPLEMENTED where there is no such kernel: head_dim 256, rows that are not bf16.

@@ -6,6 +6,8 @@
 // batches of steps (Feed).
 #pragma once
 
+#include <cstring>
+
 #include "kernels/cuda/attention/fused_line.cuh"
 
 namespace aisp::cuda::fused {

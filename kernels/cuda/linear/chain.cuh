@@ -279,7 +279,8 @@ __device__ __forceinline__ void SumUnits(const ChainShared<C>& shared, const Str
   for (int j = 0; j < C::kSums; ++j) asm volatile("" : "+f"(sums[0][j]));
 }
 
-// Stores this CTA's quads of a tile: every finishers-th. `complete`: nobody's parts are to be added. How many. A quad at a time: what is kept for all of them at once would not fit registers, and there is no room for it in L1.
+// Stores this CTA's quads of a tile: every finishers-th. `complete`: nobody's parts are to be added. How many. A quad at a time:
+// what is kept for all of them at once would not fit registers, and there is no room for it in L1.
 template <class C>
 __device__ __forceinline__ uint32_t FinishQuads(const ChainShared<C>& shared,
                                                 const ChainParams& chain,
