@@ -1,0 +1,124 @@
+// Automaton: the deterministic automaton of one language, built as far as it is walked. It reads
+// UTF-8 bytes or whole code points and knows no dead states: a step to where nothing can be
+// completed is -1.
+//
+// A state is an id. At a boundary (no UTF-8 sequence is open) it stands for a term of the language;
+// inside a sequence, for what the sequence may still become. Belongs to one compiled grammar, which
+// serialises its callers; `languages` outlives it.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "constrain/language.h"
+
+namespace aisp {
+
+class Automaton {
+ public:
+  static constexpr int32_t kDead = -1;
+  using Row = std::array<int32_t, 256>;
+
+  Automaton(Languages* languages, TermId language);
+
+  // kDead when the language is empty.
+  int32_t start() const { return start_; }
+  int32_t Step(int32_t state, uint8_t byte) { return RowOf(state)[byte]; }
+  // The state's whole row, for loops over many tokens.
+  const Row& RowOf(int32_t state) {
+    State& s = states_[static_cast<size_t>(state)];
+    return s.row ? *s.row : FillRow(state);
+  }
+  bool Accepts(int32_t state) const {
+    const State& s = states_[static_cast<size_t>(state)];
+    return s.need == 0 && terms_[static_cast<size_t>(s.term)].accepts;
+  }
+  bool AtBoundary(int32_t state) const { return states_[static_cast<size_t>(state)].need == 0; }
+  // One code point at a boundary; kDead when it leads nowhere.
+  int32_t StepCodePoint(int32_t state, uint32_t c);
+  // Whether some code point of [lo, hi] leads on from the boundary `state`, and from there, as
+  // CanFinish says, to an end.
+  bool AnyLive(int32_t state, uint32_t lo, uint32_t hi, int32_t min_more = 0,
+               int32_t max_more = -1);
+  // Every text is in the language of this state.
+  bool IsAnyText(int32_t state) const;
+  // Reads a whole text of valid UTF-8; kDead when it leaves the language's prefixes.
+  int32_t Run(std::string_view text);
+  bool Matches(std::string_view text);
+
+  // What follows explores the whole automaton once; false when it has more than kMaxAnalysed
+  // states.
+  static constexpr size_t kMaxAnalysed = 4000;
+  bool Analyse();
+  // Whether the language has no end of texts; else how many there are (saturating) and the
+  // longest's code points.
+  bool IsAnalysed() const { return analysable_; }
+  bool IsInfinite(int32_t state) const { return InfoOf(state).infinite; }
+  uint64_t Count(int32_t state) const { return InfoOf(state).count; }
+  // All texts, when there are at most `limit` of them (after Analyse, finite).
+  std::vector<std::string> Texts(size_t limit);
+  // Makes CanFinish answer for maxima up to `max_length`; false when that table would be too great.
+  bool PrepareLengths(int32_t max_length);
+  // From `state`, some text of the language has between min_more and max_more (-1: no limit)
+  // further code points; an open UTF-8 sequence is one that was counted already.
+  bool CanFinish(int32_t state, int32_t min_more, int32_t max_more);
+
+ private:
+  struct Term {
+    TermId id = 0;
+    bool accepts = false;
+    int8_t live = -1;           // -1: not known
+    std::vector<int32_t> next;  // by class: index into terms_, -1 dead, -2 not computed
+  };
+  struct State {
+    int32_t term = 0;        // resolved: what the open sequence leads to
+    uint8_t need = 0;        // continuation bytes still to come
+    uint8_t lo = 0, hi = 0;  // bounds of the next one
+    bool resolved = true;
+    uint32_t prefix = 0;  // bits read of the open sequence (not resolved)
+    std::unique_ptr<Row> row;
+  };
+  struct Info {
+    bool infinite = false;
+    uint64_t count = 0;
+    int32_t longest = 0;
+  };
+
+  void Partition(TermId language);
+  int32_t ClassOf(uint32_t c) const;
+  size_t IntervalOf(uint32_t c) const;
+  int32_t TermIndex(TermId id);
+  // By class; -1 when dead.
+  int32_t Next(int32_t term, int32_t cls);
+  bool Live(int32_t term);
+  bool AnyLiveTerm(int32_t term, uint32_t lo, uint32_t hi);
+  int32_t Boundary(int32_t term);
+  // The state inside a sequence whose code points are [from, to].
+  int32_t Inside(int32_t term, uint8_t need, uint32_t prefix, uint8_t lo, uint8_t hi);
+  const Row& FillRow(int32_t state);
+  void FillBoundary(int32_t term, Row* row);
+  void FillInside(int32_t state, Row* row);
+  const Info& InfoOf(int32_t state) const;
+  bool Explore();
+
+  Languages& languages_;
+  int32_t start_ = kDead;
+  std::array<uint16_t, 128> ascii_ = {};
+  std::vector<uint32_t> interval_begin_;  // sorted; interval i is [begin_[i], begin_[i+1])
+  std::vector<int32_t> interval_class_;
+  std::vector<uint64_t> class_size_;
+  std::vector<uint32_t> class_sample_;
+  std::vector<Term> terms_;
+  std::unordered_map<TermId, int32_t> term_ids_;
+  std::vector<State> states_;
+  std::unordered_map<uint64_t, int32_t> state_ids_;
+  std::vector<Info> infos_;  // by term, after Analyse
+  bool analysed_ = false, analysable_ = false;
+  std::vector<std::vector<bool>>
+      by_length_;  // [length][term]: a text of exactly so many more code points
+};
+
+}  // namespace aisp

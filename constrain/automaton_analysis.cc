@@ -1,0 +1,133 @@
+// What needs the whole automaton: how many texts there are, and of which lengths.
+#include <algorithm>
+
+#include "constrain/automaton.h"
+
+namespace aisp {
+namespace {
+
+constexpr uint64_t kManyTexts = uint64_t{1} << 40;
+constexpr size_t kMaxLengthTable = 16'000'000;  // bits
+
+}  // namespace
+
+bool Automaton::Explore() {
+  for (size_t t = 0; t < terms_.size(); ++t) {
+    if (terms_.size() > kMaxAnalysed || languages_.Exhausted()) return false;
+    if (!Live(static_cast<int32_t>(t))) continue;
+    for (size_t c = 0; c < class_size_.size(); ++c)
+      Next(static_cast<int32_t>(t), static_cast<int32_t>(c));
+  }
+  for (size_t t = 0; t < terms_.size(); ++t) Live(static_cast<int32_t>(t));
+  return terms_.size() <= kMaxAnalysed;
+}
+
+// Takes away, again and again, terms whose successors are all gone: their texts can be counted.
+// What stays is on a cycle or leads to one.
+bool Automaton::Analyse() {
+  if (analysed_) return analysable_;
+  analysed_ = true;
+  analysable_ = Explore();
+  if (!analysable_) return false;
+  const size_t n = terms_.size();
+  infos_.assign(n, {});
+  std::vector<std::vector<int32_t>> before(n);
+  std::vector<size_t> open(n, 0);
+  std::vector<int32_t> ready;
+  for (size_t t = 0; t < n; ++t) {
+    if (terms_[t].live <= 0) continue;
+    for (const int32_t next : terms_[t].next) {
+      if (next < 0 || terms_[static_cast<size_t>(next)].live <= 0) continue;
+      before[static_cast<size_t>(next)].push_back(static_cast<int32_t>(t));
+      ++open[t];
+    }
+    infos_[t].infinite = true;
+    if (open[t] == 0) ready.push_back(static_cast<int32_t>(t));
+  }
+  for (size_t i = 0; i < ready.size(); ++i) {
+    const auto t = static_cast<size_t>(ready[i]);
+    Info& info = infos_[t];
+    info = {false, terms_[t].accepts ? 1u : 0u, 0};
+    for (size_t c = 0; c < class_size_.size(); ++c) {
+      const int32_t next = terms_[t].next[c];
+      if (next < 0 || terms_[static_cast<size_t>(next)].live <= 0) continue;
+      const Info& after = infos_[static_cast<size_t>(next)];
+      info.count =
+          std::min(kManyTexts, info.count + std::min(kManyTexts, after.count) * class_size_[c]);
+      info.longest = std::max(info.longest, after.longest + 1);
+    }
+    for (const int32_t b : before[t]) {
+      if (--open[static_cast<size_t>(b)] == 0) ready.push_back(b);
+    }
+  }
+  return true;
+}
+
+const Automaton::Info& Automaton::InfoOf(int32_t state) const {
+  return infos_[static_cast<size_t>(states_[static_cast<size_t>(state)].term)];
+}
+
+std::vector<std::string> Automaton::Texts(size_t limit) {
+  std::vector<std::string> out;
+  std::vector<std::pair<int32_t, std::string>> open = {{start_, ""}};
+  while (start_ != kDead && !open.empty() && out.size() <= limit) {
+    const auto [state, text] = std::move(open.back());
+    open.pop_back();
+    if (Accepts(state)) out.push_back(text);
+    for (int byte = 255; byte >= 0; --byte) {
+      const int32_t next = Step(state, static_cast<uint8_t>(byte));
+      if (next != kDead) open.emplace_back(next, text + static_cast<char>(byte));
+    }
+  }
+  return out;
+}
+
+bool Automaton::PrepareLengths(int32_t max_length) {
+  if (start_ == kDead || IsAnyText(start_)) return true;
+  if (!Analyse()) return false;
+  const size_t n = terms_.size();
+  if (max_length < 0) max_length = 0;
+  if (static_cast<size_t>(max_length + 1) * n > kMaxLengthTable) return false;
+  by_length_.assign(static_cast<size_t>(max_length) + 1, std::vector<bool>(n, false));
+  for (size_t t = 0; t < n; ++t) by_length_[0][t] = terms_[t].accepts;
+  for (size_t length = 1; length < by_length_.size(); ++length) {
+    for (size_t t = 0; t < n; ++t) {
+      for (const int32_t next : terms_[t].next) {
+        if (next >= 0 && by_length_[length - 1][static_cast<size_t>(next)]) {
+          by_length_[length][t] = true;
+          break;
+        }
+      }
+    }
+  }
+  return true;
+}
+
+bool Automaton::CanFinish(int32_t state, int32_t min_more, int32_t max_more) {
+  const State& s = states_[static_cast<size_t>(state)];
+  min_more = std::max(min_more, 0);
+  if (max_more >= 0 && max_more < min_more) return false;
+  if (terms_[static_cast<size_t>(s.term)].id == Languages::kAnyText) return true;
+  if (!s.resolved) {
+    // The open code point is not known: any that leads to a term that can.
+    const uint32_t from = ((s.prefix << 6) | (s.lo & 63u)) << (6 * (s.need - 1));
+    const uint32_t to = std::min(
+        (((s.prefix << 6) | (s.hi & 63u)) << (6 * (s.need - 1))) | ((1u << (6 * (s.need - 1))) - 1),
+        kMaxCodePoint);
+    const int32_t term = s.term;
+    for (size_t i = IntervalOf(from); i < interval_begin_.size() && interval_begin_[i] <= to; ++i) {
+      const int32_t next = Next(term, interval_class_[i]);
+      if (next >= 0 && Live(next) && CanFinish(Boundary(next), min_more, max_more)) return true;
+    }
+    return false;
+  }
+  const auto term = static_cast<size_t>(s.term);
+  if (max_more < 0) return infos_[term].infinite || infos_[term].longest >= min_more;
+  const auto last = std::min(static_cast<size_t>(max_more), by_length_.size() - 1);
+  for (auto n = static_cast<size_t>(min_more); n <= last; ++n) {
+    if (by_length_[n][term]) return true;
+  }
+  return false;
+}
+
+}  // namespace aisp

@@ -1,0 +1,201 @@
+// JsonMachine: reads JSON text byte by byte and keeps to what a JsonGrammar allows: after every
+// byte that it takes, the text read so far can be completed to a valid instance.
+//
+// JSON's own structure is deterministic, so there is one stack; each level of it carries all
+// alternatives of the schema that are still possible there, and each alternative the slots of the
+// level below that it would fill. When a value ends, the slots that survived say which alternatives
+// below survive: a deterministic pushdown automaton whose stack symbols are sets (a tree automaton,
+// determinised as it runs).
+//
+// States are immutable and live in an Arena: to go back is to take the old state and to reset the
+// arena. A machine is stateless but for the grammar's automata; one thread at a time.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "constrain/arena.h"
+#include "constrain/json_grammar.h"
+
+namespace aisp {
+
+inline constexpr size_t kMaxSlots = 256;
+
+// A set of slots.
+struct SlotSet {
+  std::array<uint64_t, kMaxSlots / 64> words = {};
+  void Add(size_t i) { words[i / 64] |= uint64_t{1} << (i % 64); }
+  bool Has(size_t i) const { return (words[i / 64] >> (i % 64) & 1) != 0; }
+  void Join(const SlotSet& other) {
+    for (size_t i = 0; i < words.size(); ++i) words[i] |= other.words[i];
+  }
+  bool Empty() const {
+    for (const uint64_t w : words) {
+      if (w != 0) return false;
+    }
+    return true;
+  }
+  friend bool operator==(const SlotSet&, const SlotSet&) = default;
+};
+
+// Text read so far, last byte first.
+struct TextChain {
+  const TextChain* before;
+  uint32_t length;
+  char last;
+};
+
+// A name or an item that must not come again.
+struct SeenText {
+  const SeenText* before;
+  const char* text;
+  uint32_t length;
+};
+
+// An alternative of an open array or object.
+struct ContainerAlt {
+  int32_t shape;
+  uint8_t done;          // obligations fulfilled
+  int32_t missing;       // required names to come
+  const uint64_t* seen;  // bits over the shape's names
+  RuleCounts counts;     // arrays
+  SlotSet slots;         // of the level below
+};
+
+// What a value may be, and what it does for an alternative of its container.
+struct Slot {
+  TypeId type;
+  uint16_t alt;
+  uint8_t done;
+  int32_t name;  // index in the shape, -1: not one of them
+};
+
+struct Level {
+  enum class Kind : uint8_t { kRoot, kObject, kArray };
+  enum class At : uint8_t { kOpen, kName, kColon, kValue, kAfter, kEnd };
+
+  const Level* below;
+  Kind kind;
+  At at;
+  uint16_t num_alts, num_slots;
+  const ContainerAlt* alts;
+  const Slot* slots;  // for the value that is awaited or being read
+  uint32_t count;     // members or items read
+  const SeenText* seen;
+  const TextChain* name;  // of the value that is awaited or being read
+};
+
+struct ScalarAlt {
+  const StringShape* string;    // kString
+  const NumberSpec* number;     // kNumber
+  const NameClass* name_class;  // kName: a class, else the shape's own names [lo, hi)
+  Automaton* automaton;
+  const uint64_t* allowed;  // kName: bits over the shape's names
+  int32_t state;            // of the automaton
+  int32_t lo, hi;
+  int32_t length;  // kString: code points so far
+  uint16_t alt;    // kName: the level's alternative
+  SlotSet slots;   // others: of the level
+};
+
+struct Scalar {
+  enum class Kind : uint8_t { kName, kString, kNumber, kWord };
+  enum class Escape : uint8_t { kNone, kBackslash, kHex, kLowBackslash, kLowU, kLowHex };
+
+  Kind kind;
+  Escape escape;
+  uint8_t digits;       // hexadecimal digits read
+  NumberSyntax syntax;  // kNumber
+  uint8_t word, word_at;
+  bool keeps_text;
+  uint16_t num_alts;
+  uint32_t value, high;   // of an escape
+  const TextChain* text;  // kName, kNumber, and strings that must not come twice
+  const ScalarAlt* alts;
+};
+
+struct JsonState {
+  const Level* top = nullptr;
+  const Scalar* scalar = nullptr;
+  uint16_t spaces = 0;
+};
+
+enum class Whitespace : uint8_t { kFlexible, kCompact };
+// Whitespace bytes in one gap, so that nothing can go on for ever between two tokens.
+inline constexpr uint16_t kMaxSpaces = 256;
+
+class JsonMachine {
+ public:
+  explicit JsonMachine(JsonGrammar* grammar, Whitespace whitespace)
+      : g_(*grammar), whitespace_(whitespace) {}
+
+  JsonState Start(Arena* arena);
+  // False when `byte` may not follow.
+  bool Step(const JsonState& from, uint8_t byte, Arena* arena, JsonState* to);
+  // The text is a whole valid instance.
+  bool IsWhole(const JsonState& state) {
+    JsonState end;
+    return IsWholeWith(state, &end);
+  }
+
+  JsonGrammar& grammar() { return g_; }
+  Whitespace whitespace() const { return whitespace_; }
+
+  // For masks: the state behind the closing quote when only alternative `i` of the scalar is left,
+  // whatever its text was.
+  bool CloseWithout(const JsonState& from, size_t i, Arena* arena, JsonState* to);
+
+ private:
+  friend class JsonMasks;
+
+  bool IsWholeWith(const JsonState& state, JsonState* end);
+  bool StepStructure(const JsonState& from, uint8_t byte, Arena* arena, JsonState* to);
+  bool StepObject(const JsonState& from, uint8_t byte, Arena* arena, JsonState* to);
+  bool StepArray(const JsonState& from, uint8_t byte, Arena* arena, JsonState* to);
+  bool StartValue(const Level& level, uint8_t byte, Arena* arena, JsonState* to);
+  bool Open(const Level& level, bool object, Arena* arena, JsonState* to);
+  bool StartString(const Level& level, Arena* arena, JsonState* to);
+  bool StartNumber(const Level& level, uint8_t byte, Arena* arena, JsonState* to);
+  bool StartWord(const Level& level, uint8_t byte, Arena* arena, JsonState* to);
+  bool StartName(const Level& level, Arena* arena, JsonState* to);
+  bool NextItem(const Level& level, Level* out, Arena* arena);
+  bool CloseContainer(const Level& level, Arena* arena, JsonState* to);
+  bool Complete(const Level& level, const SlotSet& slots, const TextChain* text, char mark,
+                Arena* arena, JsonState* to);
+  ContainerAlt Updated(const Level& level, const Slot& slot, Arena* arena) const;
+
+  bool StepScalar(const JsonState& from, uint8_t byte, Arena* arena, JsonState* to);
+  bool StepText(const JsonState& from, uint8_t byte, Arena* arena, JsonState* to);
+  bool StepEscape(const JsonState& from, uint8_t byte, Arena* arena, JsonState* to);
+  bool KeepAlive(const JsonState& from, Scalar next, uint32_t lo, uint32_t hi, Arena* arena,
+                 JsonState* to);
+  bool TakeCodePoint(const JsonState& from, uint32_t c, Arena* arena, JsonState* to);
+  bool StepNumber(const JsonState& from, uint8_t byte, Arena* arena, JsonState* to);
+  bool StepWord(const JsonState& from, uint8_t byte, Arena* arena, JsonState* to);
+  bool EndText(const JsonState& from, Arena* arena, JsonState* to);
+  bool EndName(const JsonState& from, Arena* arena, JsonState* to);
+  bool EndNumber(const JsonState& from, Arena* arena, JsonState* to);
+  bool AltTakes(const Level& level, const Scalar& scalar, ScalarAlt* alt, const TextChain* text,
+                uint8_t byte, bool lead);
+  bool AltMayTake(const Level& level, const Scalar& scalar, const ScalarAlt& alt, uint32_t lo,
+                  uint32_t hi);
+  bool HasRoom(const Level& level, const Scalar& scalar, const ScalarAlt& alt,
+               const TextChain* text);
+  void AddNameSlots(const Level& level, const ScalarAlt& alt, const std::vector<ValueWay>& ways,
+                    int32_t name, std::vector<Slot>* slots);
+  bool ToColon(const Level& level, const TextChain* name, const std::vector<Slot>& slots,
+               Arena* arena, JsonState* to);
+  const ObjectShape& Object(const ContainerAlt& alt) const {
+    return g_.objects[static_cast<size_t>(alt.shape)];
+  }
+  const ArrayShape& Array(const ContainerAlt& alt) const {
+    return g_.arrays[static_cast<size_t>(alt.shape)];
+  }
+
+  JsonGrammar& g_;
+  Whitespace whitespace_;
+};
+
+std::string TextOf(const TextChain* chain);
+
+}  // namespace aisp

@@ -1,0 +1,71 @@
+// JsonMasks: which tokens may follow a state of a JsonMachine.
+//
+// Inside a string nearly all tokens may follow and which do depends on the automaton's state alone,
+// so that part is computed once for each such state and kept; tokens that close the string are
+// grouped by what they have behind the quote, and only those few suffixes are tried. Elsewhere few
+// tokens may follow, and a walk of the trie finds them, jumping over all that begin with a
+// forbidden byte. The kept part is bounded. One thread at a time.
+#pragma once
+
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "constrain/json_machine.h"
+#include "constrain/token_trie.h"
+
+namespace aisp {
+
+// Computes what all schemas share, so that the first request does not pay for it.
+void WarmUp(const std::shared_ptr<const TokenTrie>& trie);
+
+class JsonMasks {
+ public:
+  JsonMasks(JsonMachine* machine, std::shared_ptr<const TokenTrie> trie);
+
+  // Fills trie.any_text().
+  void WarmUpAnyText();
+  void Compute(const JsonState& state, Arena* arena, TokenMask* mask);
+  size_t bytes() const { return text_masks_.size() * (trie_->vocabulary() / 8 + 16384); }
+
+ private:
+  // One string alternative under limits of length.
+  struct Limits {
+    int32_t min_more = 0, max_more = kNoLimit;  // code points
+  };
+
+  void Walk(const JsonState& state, uint32_t begin, uint32_t end, Arena* arena, TokenMask* mask);
+  void TextTokens(const JsonState& state, Arena* arena, TokenMask* mask);
+  void FreeTokens(const JsonState& state, const ScalarAlt& alt, const Limits& limits, Arena* arena,
+                  TokenMask* mask);
+  void LimitedTokens(const JsonState& state, const ScalarAlt& alt, const Limits& limits,
+                     Arena* arena, TokenMask* mask);
+  // Names of `shape` in [lo, hi), which agree up to `depth`: walks them and the trie together from
+  // `node`, where the machine is in `at`. What is found at their closing quotes replaces what the
+  // mask had there.
+  void NameTokens(const ObjectShape& shape, int32_t lo, int32_t hi, size_t depth, int32_t node,
+                  const JsonState& at, Arena* arena, TokenMask* mask);
+  void KnownNames(const JsonState& state, const ScalarAlt& alt, const std::string& prefix,
+                  Arena* arena, TokenMask* mask);
+  // The tokens that close the string after `rest`: looked at one by one.
+  void Correct(const JsonState& state, std::string_view rest, const std::vector<int32_t>& escaped,
+               Arena* arena, TokenMask* mask);
+  bool Take(const JsonState& state, std::string_view bytes, Arena* arena, JsonState* to);
+  const TextMask& TextMaskOf(Automaton* automaton, int32_t state);
+  void EscapedTokens(Automaton* automaton, int32_t state, uint32_t backslash, TextMask* out);
+  // Which suffixes may follow once the string is closed (by node of the suffix trie).
+  void AllowSuffixes(const JsonState& closed, Arena* arena);
+  void AddClosing(int32_t quote, TokenMask* mask);
+
+  JsonMachine& machine_;
+  std::shared_ptr<const TokenTrie> trie_;
+  std::unordered_map<uint64_t, std::unique_ptr<TextMask>> text_masks_;
+  std::unordered_map<const Automaton*, uint32_t> automaton_ids_;
+  std::vector<uint8_t> suffix_allowed_;
+  Arena scratch_;
+  std::vector<JsonState> walk_states_;
+  std::vector<Arena::Mark> walk_marks_;
+  std::vector<int32_t> text_states_, text_points_;
+};
+
+}  // namespace aisp

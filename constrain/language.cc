@@ -1,0 +1,271 @@
+#include "constrain/language.h"
+
+#include <algorithm>
+
+#include "text/utf8.h"
+
+namespace aisp {
+namespace {
+
+uint64_t Mix(uint64_t h, uint64_t v) {
+  h ^= v + 0x9E3779B97F4A7C15u + (h << 6) + (h >> 2);
+  h *= 0xFF51AFD7ED558CCDu;
+  return h ^ (h >> 32);
+}
+
+}  // namespace
+
+Languages::Languages(size_t max_terms) : max_terms_(max_terms) {
+  Intern({Op::kNothing, false, true, 0, 0, 0, {}});
+  Intern({Op::kEmptyText, true, true, 0, 0, 0, {}});
+  // kAnyText is the repetition of the set of everything; its id is fixed, so it is made before the
+  // set is.
+  sets_.push_back(CharSet::Any());
+  set_ids_[CharSet::Any()] = 0;
+  Intern({Op::kRepeat, true, true, 3, 0, kUnbounded, {}});
+  Intern({Op::kSet, false, true, 0, 0, 0, {}});
+}
+
+TermId Languages::Intern(Term term) {
+  uint64_t hash = Mix(static_cast<uint64_t>(term.op), static_cast<uint32_t>(term.a));
+  hash = Mix(Mix(hash, static_cast<uint32_t>(term.b)), static_cast<uint32_t>(term.c));
+  for (const TermId part : term.parts) hash = Mix(hash, static_cast<uint32_t>(part));
+  if (2 * (terms_.size() + 1) > table_.size()) Grow();
+  size_t at = hash & (table_.size() - 1);
+  for (; table_[at] >= 0; at = (at + 1) & (table_.size() - 1)) {
+    const auto id = static_cast<size_t>(table_[at]);
+    const Term& other = terms_[id];
+    if (hashes_[id] == hash && other.op == term.op && other.a == term.a && other.b == term.b &&
+        other.c == term.c && other.parts == term.parts) {
+      return table_[at];
+    }
+  }
+  if (terms_.size() >= max_terms_) {
+    exhausted_ = true;
+    return kNothing;
+  }
+  table_[at] = static_cast<TermId>(terms_.size());
+  terms_.push_back(std::move(term));
+  hashes_.push_back(hash);
+  return table_[at];
+}
+
+void Languages::Grow() {
+  table_.assign(std::max<size_t>(256, 2 * table_.size()), -1);
+  for (size_t id = 0; id < terms_.size(); ++id) {
+    size_t at = hashes_[id] & (table_.size() - 1);
+    while (table_[at] >= 0) at = (at + 1) & (table_.size() - 1);
+    table_[at] = static_cast<TermId>(id);
+  }
+}
+
+TermId Languages::Set(const CharSet& set) {
+  if (set.empty()) return kNothing;
+  const auto [it, fresh] = set_ids_.try_emplace(set, static_cast<int32_t>(sets_.size()));
+  if (fresh) sets_.push_back(set);
+  return Intern({Op::kSet, false, true, it->second, 0, 0, {}});
+}
+
+TermId Languages::Concat(TermId a, TermId b) {
+  if (a == kNothing || b == kNothing) return kNothing;
+  if (a == kEmptyText) return b;
+  if (b == kEmptyText) return a;
+  if (a == kAnyText && b == kAnyText) return a;
+  const Term& left = terms_[static_cast<size_t>(a)];
+  if (left.op == Op::kConcat) {
+    const TermId head = left.a, tail = left.b;
+    return Concat(head, Concat(tail, b));
+  }
+  const Term& right = terms_[static_cast<size_t>(b)];
+  return Intern(
+      {Op::kConcat, left.nullable && right.nullable, left.plain && right.plain, a, b, 0, {}});
+}
+
+TermId Languages::Make(Op op, std::vector<TermId> parts) {
+  const bool is_union = op == Op::kUnion;
+  std::vector<TermId> flat;
+  CharSet set = is_union ? CharSet() : CharSet::Any();
+  bool any_set = false;
+  for (const TermId part : parts) {
+    const Term& term = terms_[static_cast<size_t>(part)];
+    if (term.op == op) {
+      flat.insert(flat.end(), term.parts.begin(), term.parts.end());
+    } else {
+      flat.push_back(part);
+    }
+  }
+  std::vector<TermId> out;
+  for (const TermId part : flat) {
+    const Term& term = terms_[static_cast<size_t>(part)];
+    if (part == (is_union ? kAnyText : kNothing)) return part;
+    if (part == (is_union ? kNothing : kAnyText)) continue;
+    if (term.op == Op::kSet) {
+      any_set = true;
+      const CharSet& own = sets_[static_cast<size_t>(term.a)];
+      set = is_union ? set.Union(own) : set.Intersect(own);
+    } else {
+      out.push_back(part);
+    }
+  }
+  if (any_set) {
+    const TermId merged = Set(set);
+    if (merged == kNothing && !is_union) return kNothing;
+    out.push_back(merged);
+  }
+  std::sort(out.begin(), out.end());
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  if (out.empty()) return is_union ? kNothing : kAnyText;
+  if (out.size() == 1) return out[0];
+  bool nullable = !is_union, plain = is_union;
+  for (const TermId part : out) {
+    const Term& term = terms_[static_cast<size_t>(part)];
+    nullable = is_union ? nullable || term.nullable : nullable && term.nullable;
+    plain = plain && term.plain;
+    // A text and its opposite.
+    if (term.op == Op::kNot && std::binary_search(out.begin(), out.end(), term.a)) {
+      return is_union ? kAnyText : kNothing;
+    }
+  }
+  if (!is_union && std::binary_search(out.begin(), out.end(), kEmptyText)) {
+    return nullable ? kEmptyText : kNothing;
+  }
+  return Intern({op, nullable, plain, 0, 0, 0, std::move(out)});
+}
+
+TermId Languages::Union(std::vector<TermId> parts) { return Make(Op::kUnion, std::move(parts)); }
+
+TermId Languages::Intersect(std::vector<TermId> parts) {
+  return Make(Op::kIntersect, std::move(parts));
+}
+
+TermId Languages::Not(TermId a) {
+  if (a == kNothing) return kAnyText;
+  if (a == kAnyText) return kNothing;
+  const Term& term = terms_[static_cast<size_t>(a)];
+  if (term.op == Op::kNot) return term.a;
+  return Intern({Op::kNot, !term.nullable, false, a, 0, 0, {}});
+}
+
+TermId Languages::Repeat(TermId a, int32_t min, int32_t max) {
+  if (max == 0) return kEmptyText;
+  if (a == kNothing) return min == 0 ? kEmptyText : kNothing;
+  if (a == kEmptyText || a == kAnyText) return a;
+  const Term& term = terms_[static_cast<size_t>(a)];
+  if (term.nullable) min = 0;
+  if (min == 1 && max == 1) return a;
+  if (term.op == Op::kRepeat && term.b == 0 && term.c == kUnbounded) return a;
+  if (min == 0 && max == kUnbounded && term.op == Op::kSet && term.a == 0) return kAnyText;
+  return Intern({Op::kRepeat, min == 0 || term.nullable, term.plain, a, min, max, {}});
+}
+
+TermId Languages::Literal(std::string_view text) {
+  const std::u32string points = ToUtf32(text);
+  TermId out = kEmptyText;
+  for (size_t i = points.size(); i-- > 0;) out = Concat(Set(CharSet::One(points[i])), out);
+  return out;
+}
+
+TermId Languages::Literals(std::vector<std::u32string> texts) {
+  std::sort(texts.begin(), texts.end());
+  texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
+  return TrieOf(texts, 0, texts.size(), 0);
+}
+
+TermId Languages::TrieOf(const std::vector<std::u32string>& texts, size_t begin, size_t end,
+                         size_t depth) {
+  if (end - begin == 1) {
+    TermId out = kEmptyText;
+    for (size_t i = texts[begin].size(); i-- > depth;) {
+      out = Concat(Set(CharSet::One(texts[begin][i])), out);
+    }
+    return out;
+  }
+  std::vector<TermId> parts;
+  if (begin < end && texts[begin].size() == depth) {
+    parts.push_back(kEmptyText);
+    ++begin;
+  }
+  while (begin < end) {
+    size_t next = begin;
+    while (next < end && texts[next][depth] == texts[begin][depth]) ++next;
+    const TermId head = Set(CharSet::One(texts[begin][depth]));
+    parts.push_back(Concat(head, TrieOf(texts, begin, next, depth + 1)));
+    begin = next;
+  }
+  return Union(std::move(parts));
+}
+
+TermId Languages::Length(int32_t min, int32_t max) { return Repeat(Set(CharSet::Any()), min, max); }
+
+TermId Languages::Derive(TermId t, uint32_t c) {
+  const Term& term = terms_[static_cast<size_t>(t)];
+  switch (term.op) {
+    case Op::kNothing:
+    case Op::kEmptyText:
+      return kNothing;
+    case Op::kSet:
+      return sets_[static_cast<size_t>(term.a)].Contains(c) ? kEmptyText : kNothing;
+    case Op::kConcat: {
+      const TermId head = term.a, tail = term.b;
+      const TermId first = Concat(Derive(head, c), tail);
+      if (!AcceptsEmpty(head)) return first;
+      return Union({first, Derive(tail, c)});
+    }
+    case Op::kNot:
+      return Not(Derive(term.a, c));
+    case Op::kRepeat: {
+      if (t == kAnyText) return t;
+      const TermId body = term.a;
+      const int32_t min = std::max(term.b - 1, 0);
+      const int32_t max = term.c == kUnbounded ? kUnbounded : term.c - 1;
+      return Concat(Derive(body, c), Repeat(body, min, max));
+    }
+    case Op::kUnion:
+    case Op::kIntersect:
+      return DeriveParts(t, c);
+  }
+  return kNothing;
+}
+
+TermId Languages::DeriveParts(TermId t, uint32_t c) {
+  const Op op = terms_[static_cast<size_t>(t)].op;
+  const std::vector<TermId> parts = terms_[static_cast<size_t>(t)].parts;
+  std::vector<TermId> out;
+  out.reserve(parts.size());
+  for (const TermId part : parts) {
+    const TermId next = Derive(part, c);
+    if (op == Op::kIntersect && next == kNothing) return kNothing;
+    if (op == Op::kUnion && next == kNothing) continue;
+    out.push_back(next);
+  }
+  return Make(op, std::move(out));
+}
+
+void Languages::CollectSets(TermId t, std::vector<CharSet>* out) const {
+  std::vector<TermId> open = {t};
+  std::vector<bool> seen(terms_.size(), false);
+  while (!open.empty()) {
+    const TermId id = open.back();
+    open.pop_back();
+    if (seen[static_cast<size_t>(id)]) continue;
+    seen[static_cast<size_t>(id)] = true;
+    const Term& term = terms_[static_cast<size_t>(id)];
+    switch (term.op) {
+      case Op::kSet:
+        out->push_back(sets_[static_cast<size_t>(term.a)]);
+        break;
+      case Op::kConcat:
+        open.push_back(term.a);
+        open.push_back(term.b);
+        break;
+      case Op::kNot:
+      case Op::kRepeat:
+        open.push_back(term.a);
+        break;
+      default:
+        open.insert(open.end(), term.parts.begin(), term.parts.end());
+    }
+  }
+}
+
+}  // namespace aisp

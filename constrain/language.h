@@ -1,0 +1,89 @@
+// Languages: regular languages over Unicode code points as hash-consed terms, closed under union,
+// intersection and complement, with Brzozowski's derivative as the only way forward (Brzozowski
+// 1964; Owens, Reppy, Turon 2009). A pattern, a format, "not this pattern" and "both of them" are
+// terms alike, so strings need no product of automata.
+//
+// Equal terms have equal ids; smart constructors keep them small, which is what bounds the number
+// of derivatives. Owned and called by one thread at a time. The number of terms is bounded: beyond
+// it every constructor gives kNothing and Exhausted() says so.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string_view>
+#include <vector>
+
+#include "constrain/char_set.h"
+
+namespace aisp {
+
+using TermId = int32_t;
+
+class Languages {
+ public:
+  enum class Op : uint8_t {
+    kNothing,
+    kEmptyText,
+    kSet,
+    kConcat,
+    kUnion,
+    kIntersect,
+    kNot,
+    kRepeat
+  };
+  static constexpr TermId kNothing = 0;    // no text at all
+  static constexpr TermId kEmptyText = 1;  // the text of length 0
+  static constexpr TermId kAnyText = 2;    // every text
+  static constexpr int32_t kUnbounded = -1;
+
+  explicit Languages(size_t max_terms = 400'000);
+
+  TermId Set(const CharSet& set);
+  TermId Concat(TermId a, TermId b);
+  TermId Union(std::vector<TermId> parts);
+  TermId Intersect(std::vector<TermId> parts);
+  TermId Not(TermId a);
+  TermId Repeat(TermId a, int32_t min, int32_t max);  // max kUnbounded
+  // Exactly this text (valid UTF-8), or exactly one of these (a trie, so that long lists stay
+  // cheap).
+  TermId Literal(std::string_view text);
+  TermId Literals(std::vector<std::u32string> texts);
+  // Every text of `min` to `max` code points.
+  TermId Length(int32_t min, int32_t max);
+
+  bool AcceptsEmpty(TermId t) const { return terms_[static_cast<size_t>(t)].nullable; }
+  // Built without intersection and complement: every such term but kNothing holds some text.
+  bool IsPlain(TermId t) const { return terms_[static_cast<size_t>(t)].plain; }
+  // What may follow once `c` was read.
+  TermId Derive(TermId t, uint32_t c);
+  // All sets that stand in `t`: code points in the same ones behave alike.
+  void CollectSets(TermId t, std::vector<CharSet>* out) const;
+
+  bool Exhausted() const { return exhausted_; }
+  size_t size() const { return terms_.size(); }
+
+ private:
+  struct Term {
+    Op op = Op::kNothing;
+    bool nullable = false;
+    bool plain = true;
+    int32_t a = 0, b = 0, c = 0;  // children; kSet: index; kRepeat: child, min, max
+    std::vector<TermId> parts;    // kUnion, kIntersect: sorted
+  };
+
+  TermId Intern(Term term);
+  void Grow();
+  TermId Make(Op op, std::vector<TermId> parts);
+  TermId TrieOf(const std::vector<std::u32string>& texts, size_t begin, size_t end, size_t depth);
+  TermId DeriveParts(TermId t, uint32_t c);
+
+  size_t max_terms_;
+  bool exhausted_ = false;
+  std::vector<Term> terms_;
+  std::vector<CharSet> sets_;
+  std::map<CharSet, int32_t> set_ids_;
+  std::vector<TermId> table_;     // open addressing over terms_, -1: free; a power of two
+  std::vector<uint64_t> hashes_;  // of terms_
+};
+
+}  // namespace aisp

@@ -1,0 +1,339 @@
+#include "constrain/number_spec.h"
+
+#include <algorithm>
+
+namespace aisp {
+namespace {
+
+constexpr int kLeastGreatExponent = 16, kGreatestSmallExponent = -5, kLastExponent = 400;
+constexpr int kMaxTries = 200;
+
+__int128 FloorDiv(__int128 a, __int128 b) {
+  const __int128 q = a / b;
+  return a % b != 0 && a < 0 ? q - 1 : q;
+}
+
+__int128 Gcd(__int128 a, __int128 b) {
+  while (b != 0) {
+    const __int128 t = a % b;
+    a = b;
+    b = t;
+  }
+  return a;
+}
+
+bool OnlyZeros(std::string_view digits) {
+  return digits.find_first_not_of('0') == std::string_view::npos;
+}
+
+}  // namespace
+
+// [low, high) or [low, high] or without an end; of one sign, and only as far as `low` and `high`
+// are set.
+struct NumberSpec::Interval {
+  std::optional<Decimal> low, high;
+  bool low_excluded = false, high_excluded = false;
+};
+
+void NumberSpec::LimitLow(const Decimal& bound, bool excluded_bound) {
+  const int c = low ? Compare(bound, *low) : 1;
+  if (c > 0) {
+    low = bound;
+    low_excluded = excluded_bound;
+  } else if (c == 0) {
+    low_excluded = low_excluded || excluded_bound;
+  }
+}
+
+void NumberSpec::LimitHigh(const Decimal& bound, bool excluded_bound) {
+  const int c = high ? Compare(bound, *high) : -1;
+  if (c < 0) {
+    high = bound;
+    high_excluded = excluded_bound;
+  } else if (c == 0) {
+    high_excluded = high_excluded || excluded_bound;
+  }
+}
+
+void NumberSpec::LimitValues(const std::vector<Decimal>& allowed) {
+  if (!values) {
+    values = allowed;
+    return;
+  }
+  std::erase_if(*values, [&](const Decimal& v) {
+    return std::find(allowed.begin(), allowed.end(), v) == allowed.end();
+  });
+}
+
+bool NumberSpec::IsUnbounded() const {
+  return !not_integer && !low && !high && multiples.empty() && not_multiples.empty() && !values &&
+         excluded.empty();
+}
+
+bool NumberSpec::Contains(const Decimal& value) const {
+  if ((integer && !value.IsInteger()) || (not_integer && value.IsInteger())) return false;
+  if (low) {
+    const int c = Compare(value, *low);
+    if (c < 0 || (c == 0 && low_excluded)) return false;
+  }
+  if (high) {
+    const int c = Compare(value, *high);
+    if (c > 0 || (c == 0 && high_excluded)) return false;
+  }
+  for (const Decimal& m : multiples) {
+    if (!IsMultiple(value, m).value_or(false)) return false;
+  }
+  for (const Decimal& m : not_multiples) {
+    if (IsMultiple(value, m).value_or(true)) return false;
+  }
+  if (values && std::find(values->begin(), values->end(), value) == values->end()) return false;
+  return std::find(excluded.begin(), excluded.end(), value) == excluded.end();
+}
+
+// The least common multiple of all that a member is a multiple of; absent without any, 0 when it is
+// too great.
+std::optional<Decimal> NumberSpec::Granularity() const {
+  std::vector<Decimal> all = multiples;
+  if (integer) all.push_back(Decimal::FromInt(1));
+  if (all.empty()) return std::nullopt;
+  int exponent = 0;
+  for (const Decimal& m : all) exponent = std::min(exponent, m.exponent);
+  __int128 lcm = 1;
+  for (const Decimal& m : all) {
+    const auto scaled = ScaleTo(m, exponent);
+    if (!scaled) return Decimal{};
+    const __int128 part = *scaled / Gcd(lcm, *scaled);
+    if (part != 0 && lcm > (__int128{1} << 120) / part) return Decimal{};
+    lcm *= part;
+  }
+  return Decimal::Make(lcm, exponent);
+}
+
+// Whether a member lies in `interval`.
+bool NumberSpec::Meets(const Interval& interval) const {
+  NumberSpec cut = *this;
+  if (interval.low) cut.LimitLow(*interval.low, interval.low_excluded);
+  if (interval.high) cut.LimitHigh(*interval.high, interval.high_excluded);
+  if (cut.values) {
+    return std::any_of(cut.values->begin(), cut.values->end(),
+                       [&](const Decimal& v) { return cut.Contains(v); });
+  }
+  if (cut.low && cut.high) {
+    const int c = Compare(*cut.low, *cut.high);
+    if (c > 0 || (c == 0 && (cut.low_excluded || cut.high_excluded))) return false;
+    if (c == 0) return cut.Contains(*cut.low);
+  }
+  const auto step = cut.Granularity();
+  if (!step) return true;  // a piece of the line: what is excluded is only points of it
+  if (step->mantissa == 0) return false;
+  for (const Decimal& n : not_multiples) {
+    if (IsMultiple(*step, n).value_or(true)) return false;
+  }
+  if (not_integer && step->IsInteger()) return false;
+  // Walks along the multiples from the end that is there (zero when none is).
+  const bool upwards = cut.low.has_value() || !cut.high;
+  const Decimal from = cut.low ? *cut.low : cut.high ? *cut.high : Decimal{};
+  const int scale = std::min(from.exponent, step->exponent);
+  const auto start = ScaleTo(from, scale), stride = ScaleTo(*step, scale);
+  if (!start || !stride) {
+    // Far apart: the interval is wider than many steps, or the step is wider than the interval.
+    return from.exponent > step->exponent && !(cut.low && cut.high && *cut.high < *cut.low);
+  }
+  __int128 k = upwards ? -FloorDiv(-*start, *stride) : FloorDiv(*start, *stride);
+  const auto tries = kMaxTries + static_cast<int>(cut.excluded.size());
+  for (int i = 0; i < tries; ++i, k += upwards ? 1 : -1) {
+    const Decimal candidate = Decimal::Make(k * step->mantissa, step->exponent);
+    if (cut.Contains(candidate)) return true;
+    if (upwards && cut.high && *cut.high < candidate) return false;
+    if (!upwards && cut.low && candidate < *cut.low) return false;
+  }
+  return false;
+}
+
+bool NumberSpec::NotEmpty() const { return Meets({}); }
+
+std::optional<size_t> NumberSpec::Count(size_t limit) const {
+  if (values) {
+    return static_cast<size_t>(std::count_if(values->begin(), values->end(),
+                                             [&](const Decimal& v) { return Contains(v); }));
+  }
+  if (!NotEmpty()) return 0;
+  const auto step = Granularity();
+  if (!low || !high) return std::nullopt;
+  if (Compare(*low, *high) == 0) return 1;
+  if (!step || step->mantissa == 0) return std::nullopt;
+  const int scale = std::min({low->exponent, high->exponent, step->exponent});
+  const auto a = ScaleTo(*low, scale), b = ScaleTo(*high, scale), s = ScaleTo(*step, scale);
+  if (!a || !b || !s || (*b - *a) / *s > static_cast<__int128>(limit)) return std::nullopt;
+  size_t count = 0;
+  for (__int128 k = -FloorDiv(-*a, *s); k * *s <= *b; ++k) {
+    count += Contains(Decimal::Make(k * step->mantissa, step->exponent));
+  }
+  return count;
+}
+
+NumberSyntax NextSyntax(NumberSyntax state, char c) {
+  using S = NumberSyntax;
+  const bool digit = c >= '0' && c <= '9';
+  switch (state) {
+    case S::kStart:
+      if (c == '-') return S::kMinus;
+      [[fallthrough]];
+    case S::kMinus:
+      return c == '0' ? S::kZero : digit ? S::kInteger : S::kInvalid;
+    case S::kInteger:
+      if (digit) return S::kInteger;
+      [[fallthrough]];
+    case S::kZero:
+      return c == '.' ? S::kPoint : (c | 32) == 'e' ? S::kE : S::kInvalid;
+    case S::kPoint:
+      return digit ? S::kFraction : S::kInvalid;
+    case S::kFraction:
+      return digit ? S::kFraction : (c | 32) == 'e' ? S::kE : S::kInvalid;
+    case S::kE:
+      if (c == '+' || c == '-') return S::kSign;
+      [[fallthrough]];
+    case S::kSign:
+    case S::kExponent:
+      return digit ? S::kExponent : S::kInvalid;
+    case S::kInvalid:
+      break;
+  }
+  return S::kInvalid;
+}
+
+bool NumberSpec::CanBegin(std::string_view text) const {
+  if (plain_integer && text.find_first_of(".eE") != std::string_view::npos) return false;
+  const bool unbounded = IsUnbounded();
+  if (unbounded && !integer) return true;
+  const size_t e = text.find_first_of("eE");
+  if (e != std::string_view::npos) return !plain_integer && ExponentCanBegin(text, e);
+  if (unbounded) {
+    const size_t point = text.find('.');
+    return point == std::string_view::npos || OnlyZeros(text.substr(point + 1));
+  }
+  return PlainCanBegin(text) || (!plain_integer && MantissaCanBegin(text));
+}
+
+bool NumberSpec::PlainCanBegin(std::string_view text) const {
+  const bool negative = !text.empty() && text[0] == '-';
+  std::string_view digits = text.substr(negative ? 1 : 0);
+  auto meets = [&](const Decimal& low_end, const std::optional<Decimal>& high_end, bool closed) {
+    Interval interval{low_end, high_end, false, !closed};
+    if (negative) {
+      interval.low.reset();
+      if (high_end) interval.low = high_end->Negated();
+      interval.high = low_end.Negated();
+      interval.low_excluded = !closed;
+      interval.high_excluded = false;
+    }
+    return Meets(interval);
+  };
+  if (digits.empty()) return text.empty() ? Meets({}) : meets(Decimal{}, std::nullopt, true);
+  const size_t point = digits.find('.');
+  const auto value = Decimal::Parse(digits);
+  if (!value) return false;
+  if (point != std::string_view::npos) {
+    const auto places = static_cast<int>(digits.size() - point - 1);
+    if (places > kMaxDecimalDigits) return false;
+    // Whole numbers are written with zeros alone behind the point.
+    const int scale = std::min(-places, value->exponent);
+    const auto scaled = ScaleTo(*value, scale);
+    const auto unit = ScaleTo(Decimal::Make(1, -places), scale);
+    if (!scaled || !unit) return false;
+    return meets(*value, Decimal::Make(*scaled + *unit, scale), false);
+  }
+  if (digits == "0") return meets(Decimal{}, Decimal::FromInt(1), false);
+  // d, d?, d??, ...: [d * 10^k, (d + 1) * 10^k)
+  const auto whole = ScaleTo(*value, 0);
+  if (!whole) return false;
+  for (int k = 0; k + static_cast<int>(digits.size()) < kMaxDecimalDigits; ++k) {
+    const Decimal from = Decimal::Make(*whole, k), to = Decimal::Make(*whole + 1, k);
+    if (meets(from, to, false)) return true;
+    // Beyond the far bound nothing comes any more.
+    if (!negative && high && *high < from) return false;
+    if (negative && low && from.Negated() < *low) return false;
+  }
+  return false;
+}
+
+// `text`: one digit other than 0, perhaps a fraction: it may still get more digits and an exponent.
+bool NumberSpec::MantissaCanBegin(std::string_view text) const {
+  const bool negative = !text.empty() && text[0] == '-';
+  const std::string_view digits = text.substr(negative ? 1 : 0);
+  if (digits.empty() || digits[0] == '0' || (digits.size() > 1 && digits[1] != '.')) return false;
+  const int places = digits.size() > 2 ? static_cast<int>(digits.size()) - 2 : 0;
+  if (integer && places > 0 && !OnlyZeros(digits.substr(2))) return false;
+  const auto base = Decimal::Parse(digits);
+  const auto from = base ? ScaleTo(*base, -places) : std::nullopt;
+  if (!from) return false;
+  // [from, from + 1) * 10^(x - places) for every exponent x; a whole number's mantissa is one
+  // digit.
+  auto meets = [&](int x) {
+    const Decimal near = Decimal::Make(*from, x - places);
+    const Decimal far = integer ? near : Decimal::Make(*from + 1, x - places);
+    if (negative) return Meets({far.Negated(), near.Negated(), !integer, false});
+    return Meets({near, far, false, !integer});
+  };
+  for (int x = kLeastGreatExponent; x <= kLastExponent; ++x) {
+    if (meets(x)) return true;
+    const Decimal near = Decimal::Make(*from, x - places);
+    if (negative ? low && near.Negated() < *low : high && *high < near) break;
+  }
+  for (int x = kGreatestSmallExponent; x >= -kLastExponent && !integer; --x) {
+    if (meets(x)) return true;
+    const Decimal far = Decimal::Make(*from + 1, x - places);
+    if (negative ? high && *high < far.Negated() : low && far < *low) break;
+  }
+  return false;
+}
+
+bool NumberSpec::ExponentCanBegin(std::string_view text, size_t e) const {
+  const std::string_view mantissa = text.substr(0, e);
+  const std::string_view digits = mantissa.substr(mantissa[0] == '-' ? 1 : 0);
+  if (digits.empty() || digits[0] == '0' || (digits.size() > 1 && digits[1] != '.')) return false;
+  if (integer && digits.size() > 2 && !OnlyZeros(digits.substr(2))) return false;
+  const auto base = Decimal::Parse(mantissa);
+  if (!base) return false;
+  std::string_view rest = text.substr(e + 1);
+  const bool minus = !rest.empty() && rest[0] == '-';
+  if (!rest.empty() && (rest[0] == '-' || rest[0] == '+')) rest.remove_prefix(1);
+  const bool sign_open = text.size() == e + 1;
+  while (rest.size() > 1 && rest[0] == '0') rest.remove_prefix(1);
+  if (rest == "0") rest.remove_prefix(1);
+  for (int x = kGreatestSmallExponent; x >= -kLastExponent && (minus || sign_open); --x) {
+    if (std::to_string(-x).starts_with(rest) &&
+        Contains(Decimal::Make(base->mantissa, base->exponent + x))) {
+      return true;
+    }
+  }
+  for (int x = kLeastGreatExponent; x <= kLastExponent && !minus; ++x) {
+    if (std::to_string(x).starts_with(rest) &&
+        Contains(Decimal::Make(base->mantissa, base->exponent + x))) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool NumberSpec::Accepts(std::string_view text) const {
+  if (plain_integer && text.find_first_of(".eE") != std::string_view::npos) return false;
+  const bool unbounded = IsUnbounded();
+  if (unbounded && !integer) return true;
+  const size_t e = text.find_first_of("eE");
+  if (unbounded && e == std::string_view::npos) {
+    const size_t point = text.find('.');
+    return point == std::string_view::npos || OnlyZeros(text.substr(point + 1));
+  }
+  const auto value = Decimal::Parse(text);
+  if (!value || !Contains(*value)) return false;
+  if (e == std::string_view::npos) return true;
+  const std::string_view digits = text.substr(text[0] == '-' ? 1 : 0);
+  if (digits[0] == '0' || (digits[1] != '.' && digits[1] != 'e' && digits[1] != 'E')) return false;
+  const auto exponent = Decimal::Parse(text.substr(e + 1 + (text[e + 1] == '+')));
+  const auto x = exponent ? ScaleTo(*exponent, 0) : std::nullopt;
+  return x && ((*x >= kLeastGreatExponent && *x <= kLastExponent) ||
+               (*x <= kGreatestSmallExponent && *x >= -kLastExponent));
+}
+
+}  // namespace aisp

@@ -1,0 +1,77 @@
+// NumberSpec: a set of numbers as JSON Schema cuts it out, and which beginnings of a JSON number
+// can still become one of them. Exact: decided by interval arithmetic on decimals, no floating
+// point.
+//
+// How a member may be written: plain ("-12.50"), or with one digit other than 0 before the point
+// and an exponent of at least 16 or at most -5, as most JSON writers print great and small numbers;
+// a set without any bound takes every JSON spelling. Plain data and pure functions: any thread.
+#pragma once
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "constrain/decimal.h"
+
+namespace aisp {
+
+struct NumberSpec {
+  bool integer = false;        // whole numbers; 1.0 is one
+  bool plain_integer = false;  // and written without a point (draft 4)
+  bool not_integer = false;
+  std::optional<Decimal> low, high;
+  bool low_excluded = false, high_excluded = false;
+  std::vector<Decimal> multiples;              // positive
+  std::vector<Decimal> not_multiples;          // positive
+  std::optional<std::vector<Decimal>> values;  // one of these
+  std::vector<Decimal> excluded;               // none of these
+
+  // The conjunction, in place.
+  void LimitLow(const Decimal& bound, bool excluded_bound);
+  void LimitHigh(const Decimal& bound, bool excluded_bound);
+  void LimitValues(const std::vector<Decimal>& allowed);
+
+  bool IsUnbounded() const;  // every number, or every integer
+  bool Contains(const Decimal& value) const;
+  // False only if the set is empty.
+  bool NotEmpty() const;
+  // How many there are; absent when more than `limit` or without end.
+  std::optional<size_t> Count(size_t limit) const;
+
+  // `text`: a proper beginning of a JSON number ("" included). Whether some member is spelled with
+  // this beginning.
+  bool CanBegin(std::string_view text) const;
+  // Whether `text`, a whole JSON number, is spelled as allowed and a member.
+  bool Accepts(std::string_view text) const;
+
+  friend bool operator==(const NumberSpec&, const NumberSpec&) = default;
+
+ private:
+  struct Interval;
+  bool Meets(const Interval& interval) const;
+  bool PlainCanBegin(std::string_view text) const;
+  bool ExponentCanBegin(std::string_view text, size_t e) const;
+  bool MantissaCanBegin(std::string_view text) const;
+  std::optional<Decimal> Granularity() const;
+};
+
+// Where a beginning of a JSON number stands in the grammar of RFC 8259.
+enum class NumberSyntax : uint8_t {
+  kStart,
+  kMinus,
+  kZero,
+  kInteger,
+  kPoint,
+  kFraction,
+  kE,
+  kSign,
+  kExponent,
+  kInvalid
+};
+NumberSyntax NextSyntax(NumberSyntax state, char c);
+inline bool IsWhole(NumberSyntax s) {
+  return s == NumberSyntax::kZero || s == NumberSyntax::kInteger || s == NumberSyntax::kFraction ||
+         s == NumberSyntax::kExponent;
+}
+
+}  // namespace aisp

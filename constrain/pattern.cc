@@ -1,0 +1,184 @@
+#include "constrain/pattern.h"
+
+#include <array>
+#include <functional>
+#include <optional>
+
+#include "constrain/pattern_parser.h"
+
+namespace aisp {
+namespace {
+
+using Kind = PatternNode::Kind;
+
+constexpr int32_t kMaxUnrolled = 64;
+
+// What stands before a position, as far as ^ and \b ask.
+enum Before : uint8_t { kStart, kAfterWord, kAfterOther };
+
+bool HasAssertion(const PatternNode& node) {
+  if (node.kind == Kind::kBegin || node.kind == Kind::kEnd || node.kind == Kind::kBoundary ||
+      node.kind == Kind::kLookAhead) {
+    return true;
+  }
+  for (const PatternNode& child : node.children) {
+    if (HasAssertion(child)) return true;
+  }
+  return false;
+}
+
+bool AsksBefore(const PatternNode& node) {
+  if (node.kind == Kind::kBegin || node.kind == Kind::kBoundary) return true;
+  for (const PatternNode& child : node.children) {
+    if (AsksBefore(child)) return true;
+  }
+  return false;
+}
+
+// The rest of the pattern: the language of what may follow, given what stands before. Computed once
+// for each answer.
+struct Rest {
+  bool asks = false;  // the answer depends on what stands before
+  std::function<TermId(Before)> make;
+  std::array<std::optional<TermId>, 3> memo = {};
+
+  TermId Get(Before before) {
+    auto& slot = memo[asks ? before : kStart];
+    if (!slot) slot = make(before);
+    return *slot;
+  }
+};
+
+class Compiler {
+ public:
+  explicit Compiler(Languages* languages) : l_(*languages) {}
+
+  // Texts that `node` matches at a position behind `before`, and then `rest`.
+  TermId Compile(const PatternNode& node, Before before, Rest* rest) {
+    if (!HasAssertion(node)) return Consume(Plain(node), before, rest);
+    switch (node.kind) {
+      case Kind::kSequence:
+        return Sequence(node, 0, before, rest);
+      case Kind::kChoice: {
+        std::vector<TermId> parts;
+        for (const PatternNode& child : node.children) {
+          parts.push_back(Compile(child, before, rest));
+        }
+        return l_.Union(std::move(parts));
+      }
+      case Kind::kRepeat:
+        return Unroll(node, 0, before, rest);
+      case Kind::kBegin:
+        return before == kStart ? rest->Get(before) : Languages::kNothing;
+      case Kind::kEnd:
+        return l_.Intersect({Languages::kEmptyText, rest->Get(before)});
+      case Kind::kBoundary:
+        return l_.Intersect({Boundary(before, node.negated), rest->Get(before)});
+      case Kind::kLookAhead: {
+        Rest anything{false, [](Before) { return Languages::kAnyText; }, {}};
+        const TermId ahead = Compile(node.children[0], before, &anything);
+        return l_.Intersect({node.negated ? l_.Not(ahead) : ahead, rest->Get(before)});
+      }
+      case Kind::kSet:
+        break;
+    }
+    return Languages::kNothing;
+  }
+
+  // `part` and then `rest`, which may want to know how `part` ended.
+  TermId Consume(TermId part, Before before, Rest* rest) {
+    if (!rest->asks) return l_.Concat(part, rest->Get(before));
+    const TermId word = l_.Set(WordCharacters()), other = l_.Set(WordCharacters().Complement());
+    const TermId any = Languages::kAnyText;
+    std::vector<TermId> ways;
+    if (l_.AcceptsEmpty(part)) ways.push_back(rest->Get(before));
+    ways.push_back(l_.Concat(l_.Intersect({part, l_.Concat(any, word)}), rest->Get(kAfterWord)));
+    ways.push_back(l_.Concat(l_.Intersect({part, l_.Concat(any, other)}), rest->Get(kAfterOther)));
+    return l_.Union(std::move(ways));
+  }
+
+  const Status& status() const { return status_; }
+
+ private:
+  TermId Plain(const PatternNode& node) {
+    std::vector<TermId> parts;
+    switch (node.kind) {
+      case Kind::kSet:
+        return l_.Set(node.set);
+      case Kind::kSequence: {
+        TermId out = Languages::kEmptyText;
+        for (size_t i = node.children.size(); i-- > 0;)
+          out = l_.Concat(Plain(node.children[i]), out);
+        return out;
+      }
+      case Kind::kChoice:
+        for (const PatternNode& child : node.children) parts.push_back(Plain(child));
+        return l_.Union(std::move(parts));
+      case Kind::kRepeat:
+        return l_.Repeat(Plain(node.children[0]), node.min, node.max);
+      default:
+        return Languages::kNothing;
+    }
+  }
+
+  TermId Sequence(const PatternNode& node, size_t index, Before before, Rest* rest) {
+    if (index == node.children.size()) return rest->Get(before);
+    bool asks = rest->asks;
+    for (size_t i = index + 1; i < node.children.size(); ++i) {
+      asks = asks || AsksBefore(node.children[i]);
+    }
+    Rest tail{asks, [&](Before b) { return Sequence(node, index + 1, b, rest); }, {}};
+    return Compile(node.children[index], before, &tail);
+  }
+
+  // A repetition with an assertion inside: written out.
+  TermId Unroll(const PatternNode& node, int32_t done, Before before, Rest* rest) {
+    const PatternNode& body = node.children[0];
+    if (node.max < 0 || node.max > kMaxUnrolled) {
+      status_ = Unimplemented("an assertion inside a repetition cannot be enforced");
+      return Languages::kNothing;
+    }
+    if (done == node.max) return rest->Get(before);
+    Rest again{rest->asks || AsksBefore(body),
+               [&](Before b) { return Unroll(node, done + 1, b, rest); },
+               {}};
+    const TermId more = Compile(body, before, &again);
+    if (done < node.min) return more;
+    return l_.Union({more, rest->Get(before)});
+  }
+
+  // What may follow at a word boundary (or, negated, where there is none).
+  TermId Boundary(Before before, bool negated) {
+    const bool word_follows = (before == kAfterWord) == negated;
+    const TermId word = l_.Concat(l_.Set(WordCharacters()), Languages::kAnyText);
+    return word_follows ? word : l_.Not(word);
+  }
+
+  Languages& l_;
+  Status status_;
+};
+
+Result<TermId> CompileWith(std::string_view pattern, bool anywhere, Languages* languages) {
+  AISP_ASSIGN_OR_RETURN(const PatternNode node, ParsePattern(pattern));
+  Compiler compiler(languages);
+  Rest end{
+      false, [&](Before) { return anywhere ? Languages::kAnyText : Languages::kEmptyText; }, {}};
+  Rest body{AsksBefore(node), [&](Before b) { return compiler.Compile(node, b, &end); }, {}};
+  const TermId out =
+      anywhere ? compiler.Consume(Languages::kAnyText, kStart, &body) : body.Get(kStart);
+  if (!compiler.status()) return tl::unexpected(compiler.status().error());
+  if (languages->Exhausted()) return ResourceExhausted("the pattern needs too many states");
+  return out;
+}
+
+}  // namespace
+
+Result<TermId> CompilePattern(std::string_view pattern, Languages* languages) {
+  return CompileWith(pattern, true, languages);
+}
+
+Result<TermId> CompileWholePattern(std::string_view pattern, Languages* languages) {
+  return CompileWith(pattern, false, languages);
+}
+
+}  // namespace aisp

@@ -1,0 +1,426 @@
+#include "constrain/plan_constraint.h"
+
+#include <algorithm>
+
+#include "constrain/plan_tables.h"
+
+namespace aisp {
+namespace {
+
+enum class Phase : uint8_t { kBeforeBody, kThinking, kFree, kLiteral, kArguments, kBody, kEnd };
+
+// A matcher and how many calls of AdvanceBytes it has taken.
+struct Part {
+  std::unique_ptr<Matcher> matcher;
+  size_t calls = 0;
+};
+
+struct Place {
+  Phase phase = Phase::kEnd;
+  bool at_start = true;    // kFree: nothing but blanks was said
+  bool may_think = false;  // kFree
+  const Literals* list = nullptr;
+  size_t low = 0, high = 0, offset = 0;  // kLiteral: the alternatives that are left
+  size_t matched = 0;                    // of a marker: kThinking, kFree
+  size_t opening = 0;                    // of think_open: kFree
+  int64_t thought = 0;                   // tokens
+  std::shared_ptr<Part> part;            // kArguments, kBody
+  size_t calls = 0;                      // of the part, here
+};
+
+class PlanMatcher final : public Matcher {
+ public:
+  explicit PlanMatcher(std::shared_ptr<const PlanTables> shared) : s_(std::move(shared)) {
+    if (s_->plan.think_is_open && !s_->plan.think_close.empty()) {
+      at_.phase = Phase::kThinking;
+    } else if (s_->plan.then == AnswerPlan::Then::kBody && s_->MayThink()) {
+      at_.phase = Phase::kBeforeBody;
+    } else if (s_->plan.then == AnswerPlan::Then::kCalls) {
+      Enter(s_->begin, &at_);
+    } else {
+      AfterThinking(&at_);
+      at_.may_think = s_->MayThink();
+    }
+  }
+
+  bool Advance(TokenId token) override {
+    for (const auto& [id, text] : s_->plan.markers) {
+      if (id == token) return AdvanceBytes(text) == text.size();
+    }
+    if (token < 0 || static_cast<size_t>(token) >= s_->trie->vocabulary()) return false;
+    const std::string& piece = s_->trie->piece(token);
+    return !piece.empty() && AdvanceBytes(piece) == piece.size();
+  }
+
+  size_t AdvanceBytes(std::string_view bytes) override {
+    Place next = at_;
+    const bool thinks = next.phase == Phase::kThinking;
+    size_t done = 0;
+    while (done < bytes.size()) {
+      const size_t taken = Step(&next, bytes.substr(done));
+      if (taken == 0) {
+        Restore();
+        return done;
+      }
+      done += taken;
+    }
+    if (thinks && next.phase == Phase::kThinking) ++next.thought;
+    history_.push_back(std::move(at_));
+    at_ = std::move(next);
+    return bytes.size();
+  }
+
+  void Rewind(size_t count) override {
+    for (; count > 0 && !history_.empty(); --count) {
+      at_ = std::move(history_.back());
+      history_.pop_back();
+      Restore();
+    }
+  }
+
+  bool IsWhole() override {
+    switch (at_.phase) {
+      case Phase::kThinking:
+        return s_->plan.then == AnswerPlan::Then::kFree;
+      case Phase::kFree:
+      case Phase::kEnd:
+        return true;
+      case Phase::kBody:
+        return at_.part->matcher->IsWhole();
+      case Phase::kLiteral:
+        return std::any_of(at_.list->begin() + static_cast<ptrdiff_t>(at_.low),
+                           at_.list->begin() + static_cast<ptrdiff_t>(at_.high),
+                           [this](const Literal& each) {
+                             return each.to == Literal::kEnd && each.text.size() == at_.offset;
+                           });
+      case Phase::kBeforeBody:
+      case Phase::kArguments:
+        break;
+    }
+    return false;
+  }
+
+  void Mask(TokenMask* mask) override {
+    std::fill(mask->words().begin(), mask->words().end(), 0u);
+    switch (at_.phase) {
+      case Phase::kBeforeBody:
+        return BeforeBodyMask(mask);
+      case Phase::kThinking:
+        if (Exhausted(at_)) return LiteralMask(ForcedClose(at_), mask);
+        return FreeMask(mask);
+      case Phase::kFree:
+        return FreeMask(mask);
+      case Phase::kLiteral:
+        return LiteralMask(at_, mask);
+      case Phase::kBody:
+        return at_.part->matcher->Mask(mask);
+      case Phase::kArguments:
+        at_.part->matcher->Mask(mask);
+        for (const PlanTables::Crossing& each : s_->crossings) Judge(each.token, mask);
+        return;
+      case Phase::kEnd:
+        return;
+    }
+  }
+
+  std::string Forced(size_t limit) override {
+    if (at_.phase == Phase::kArguments || at_.phase == Phase::kBody) {
+      return at_.part->matcher->Forced(limit);
+    }
+    const Place place = Exhausted(at_) ? ForcedClose(at_) : at_;
+    if (place.phase != Phase::kLiteral || IsWhole()) return "";
+    const std::string& low = (*place.list)[place.low].text;
+    const std::string& high = (*place.list)[place.high - 1].text;
+    size_t end = place.offset;
+    while (end < low.size() && end < high.size() && low[end] == high[end]) ++end;
+    return low.substr(place.offset, std::min(end - place.offset, limit));
+  }
+
+ private:
+  bool Exhausted(const Place& place) const {
+    return place.phase == Phase::kThinking && s_->plan.think_budget >= 0 &&
+           place.thought >= s_->plan.think_budget;
+  }
+
+  Place ForcedClose(const Place& place) const {
+    Place forced = place;
+    forced.phase = Phase::kLiteral;
+    forced.list = &s_->think_close;
+    forced.low = 0;
+    forced.high = 1;
+    forced.offset = place.matched;
+    return forced;
+  }
+
+  void AfterThinking(Place* place) const {
+    switch (s_->plan.then) {
+      case AnswerPlan::Then::kFree:
+        place->phase = Phase::kFree;
+        place->matched = 0;
+        place->at_start = true;
+        return;
+      case AnswerPlan::Then::kCalls:
+        return Enter(s_->first, place);
+      case AnswerPlan::Then::kBody:
+        place->phase = Phase::kBody;
+        place->part = NewPart(*s_->plan.body);
+        place->calls = 0;
+        return;
+    }
+  }
+
+  static std::shared_ptr<Part> NewPart(Constraint& constraint) {
+    return std::make_shared<Part>(Part{constraint.NewMatcher(), 0});
+  }
+
+  static void Enter(const Literals& list, Place* place) {
+    place->phase = Phase::kLiteral;
+    place->list = &list;
+    place->low = 0;
+    place->high = list.size();
+    place->offset = 0;
+    place->part = nullptr;
+    place->calls = 0;
+  }
+
+  // A part may have gone further than where the sequence is.
+  void Restore() const {
+    if (at_.part == nullptr) return;
+    at_.part->matcher->Rewind(at_.part->calls - at_.calls);
+    at_.part->calls = at_.calls;
+  }
+
+  static bool Feed(Place* place, std::string_view bytes) {
+    if (place->part->matcher->AdvanceBytes(bytes) != bytes.size()) return false;
+    place->calls = ++place->part->calls;
+    return true;
+  }
+
+  // Takes some bytes from the front of `bytes`; 0: they may not follow.
+  size_t Step(Place* place, std::string_view bytes) {
+    if (Exhausted(*place)) *place = ForcedClose(*place);
+    switch (place->phase) {
+      case Phase::kBeforeBody:
+        if (bytes[0] == s_->plan.think_open[0]) {
+          Enter(s_->think_open, place);
+        } else {
+          AfterThinking(place);
+        }
+        return Step(place, bytes);
+      case Phase::kThinking:
+        place->matched = s_->thought.Next(place->matched, bytes[0]);
+        if (place->matched == s_->plan.think_close.size()) AfterThinking(place);
+        return 1;
+      case Phase::kFree:
+        return StepFree(place, bytes[0]);
+      case Phase::kLiteral:
+        return StepLiteral(place, bytes[0]) ? 1 : 0;
+      case Phase::kBody:
+        return Feed(place, bytes) ? bytes.size() : 0;
+      case Phase::kArguments:
+        return StepArguments(place, bytes);
+      case Phase::kEnd:
+        break;
+    }
+    return 0;
+  }
+
+  size_t StepFree(Place* place, char byte) const {
+    const AnswerPlan& plan = s_->plan;
+    const bool blank = byte == ' ' || byte == '\n' || byte == '\t' || byte == '\r';
+    const bool first = place->at_start;
+    if (first && place->may_think) {
+      place->opening = s_->opened.Next(place->opening, byte);
+      if (place->opening == plan.think_open.size()) {
+        place->phase = Phase::kThinking;
+        place->matched = 0;
+        return 1;
+      }
+    }
+    if (!plan.trigger.empty() && (first || !plan.trigger_at_start)) {
+      place->matched = s_->trigger.Next(place->matched, byte);
+      if (place->matched == plan.trigger.size()) {
+        Enter(s_->triggered, place);
+        return 1;
+      }
+    }
+    if (!blank && place->opening == 0 && place->matched == 0) place->at_start = false;
+    return 1;
+  }
+
+  bool StepLiteral(Place* place, char byte) {
+    const Literals& list = *place->list;
+    const size_t at = place->offset;
+    const auto fits = [&](const Literal& each) {
+      return each.text.size() > at && each.text[at] == byte;
+    };
+    while (place->low < place->high && !fits(list[place->low])) ++place->low;
+    while (place->low < place->high && !fits(list[place->high - 1])) --place->high;
+    if (place->low == place->high) return false;
+    ++place->offset;
+    // A literal that is complete stands first of those that go on.
+    const Literal& done = list[place->low];
+    if (done.text.size() != place->offset) return true;
+    if (done.to == Literal::kThinking) {
+      place->phase = Phase::kThinking;
+      place->matched = 0;
+    } else if (done.to == Literal::kAfterThinking) {
+      AfterThinking(place);
+    } else if (done.to >= 0) {
+      place->phase = Phase::kArguments;
+      place->part = NewPart(*s_->plan.tools[static_cast<size_t>(done.to)].arguments);
+      place->calls = 0;
+    } else if (place->low + 1 == place->high) {
+      place->phase = Phase::kEnd;
+    }
+    return true;
+  }
+
+  // Up to the next brace, since an object may end there.
+  size_t StepArguments(Place* place, std::string_view bytes) {
+    const size_t brace = bytes.find('}');
+    const size_t size = brace == std::string_view::npos ? bytes.size() : brace + 1;
+    if (!Feed(place, bytes.substr(0, size))) return 0;
+    if (brace != std::string_view::npos && place->part->matcher->IsWhole()) {
+      Enter(s_->next, place);
+      if (place->list->size() == 1 && place->list->front().text.empty()) place->phase = Phase::kEnd;
+    }
+    return size;
+  }
+
+  // Sets the token when it may follow, else clears it.
+  void Judge(TokenId token, TokenMask* mask) {
+    if (Advance(token)) {
+      Rewind(1);
+      mask->Set(static_cast<size_t>(token));
+    } else {
+      mask->Clear(static_cast<size_t>(token));
+    }
+  }
+
+  // Of tokens in which `marker` ends before they do, what comes behind it decides.
+  void JudgePast(const Marker& marker, size_t matched, const std::vector<TokenId>& tokens,
+                 TokenMask* mask) {
+    for (const TokenId token : tokens) {
+      const std::string& piece = s_->trie->piece(token);
+      size_t at = matched;
+      for (size_t i = 0; i + 1 < piece.size(); ++i) {
+        at = marker.Next(at, piece[i]);
+        if (at != marker.text().size()) continue;
+        Judge(token, mask);
+        break;
+      }
+    }
+  }
+
+  void FreeMask(TokenMask* mask) {
+    mask->Join(s_->any);
+    const bool thinking = at_.phase == Phase::kThinking;
+    if (thinking) {
+      JudgePast(s_->thought, at_.matched, s_->past_thought, mask);
+    } else {
+      JudgePast(s_->trigger, at_.matched, s_->past_trigger, mask);
+      if (at_.may_think && at_.at_start) JudgePast(s_->opened, at_.opening, s_->past_open, mask);
+    }
+    // Of control tokens only those that mean something here.
+    for (const auto& [id, text] : s_->plan.markers) {
+      const bool closes = thinking && text == s_->plan.think_close;
+      const bool opens = !thinking && !s_->plan.trigger.empty() &&
+                         (s_->plan.trigger.starts_with(text) || text == s_->plan.trigger);
+      const bool thinks = !thinking && at_.may_think && at_.at_start && text == s_->plan.think_open;
+      if (closes || opens || thinks || (s_->plan.free_markers && !thinking)) Judge(id, mask);
+    }
+  }
+
+  // Thinking and the body begin with different bytes; where they do not, thinking goes before.
+  void BeforeBodyMask(TokenMask* mask) {
+    Place body = at_;
+    AfterThinking(&body);
+    body.part->matcher->Mask(mask);
+    for (size_t id = 0; id < mask->size(); ++id) {
+      if (!mask->Has(id)) continue;
+      if (s_->trie->piece(static_cast<TokenId>(id))[0] == s_->plan.think_open[0]) mask->Clear(id);
+    }
+    Place open = at_;
+    Enter(s_->think_open, &open);
+    LiteralMask(open, mask);
+  }
+
+  void LiteralMask(const Place& place, TokenMask* mask) {
+    for (size_t i = place.low; i < place.high; ++i) {
+      const Literal& literal = (*place.list)[i];
+      const std::string_view rest = std::string_view(literal.text).substr(place.offset);
+      if (rest.empty() || MarkerMask(rest, mask)) continue;
+      int32_t node = -1;
+      size_t depth = 0;
+      while (depth < rest.size()) {
+        node = s_->trie->Child(node, static_cast<uint8_t>(rest[depth]));
+        if (node < 0) break;
+        ++depth;
+        s_->trie->SetTokens(s_->trie->nodes()[static_cast<size_t>(node)], mask);
+      }
+      if (node >= 0 && depth == rest.size() && literal.to != Literal::kEnd) Beyond(node, mask);
+    }
+  }
+
+  // A control token that the text goes on with.
+  bool MarkerMask(std::string_view rest, TokenMask* mask) const {
+    for (const auto& [id, text] : s_->plan.markers) {
+      if (!rest.starts_with(text)) continue;
+      mask->Set(static_cast<size_t>(id));
+      return true;
+    }
+    return false;
+  }
+
+  // Tokens that go on where the literal ends.
+  void Beyond(int32_t node, TokenMask* mask) {
+    constexpr size_t kMost = 2048;
+    const auto nodes = s_->trie->nodes();
+    const size_t begin = static_cast<size_t>(node) + 1;
+    const size_t end = std::min<size_t>(nodes[static_cast<size_t>(node)].next, begin + kMost);
+    for (size_t i = begin; i < end; ++i) {
+      if (nodes[i].token < 0 || !Advance(nodes[i].token)) continue;
+      Rewind(1);
+      s_->trie->SetTokens(nodes[i], mask);
+    }
+  }
+
+  std::shared_ptr<const PlanTables> s_;
+  Place at_;
+  std::vector<Place> history_;
+};
+
+class PlanConstraint final : public Constraint {
+ public:
+  explicit PlanConstraint(std::shared_ptr<const PlanTables> shared) : shared_(std::move(shared)) {}
+  std::unique_ptr<Matcher> NewMatcher() override { return std::make_unique<PlanMatcher>(shared_); }
+  size_t bytes() const override {
+    size_t bytes =
+        shared_->crossings.size() * sizeof(PlanTables::Crossing) + shared_->any.size() / 8;
+    for (const AnswerPlan::Tool& tool : shared_->plan.tools) bytes += tool.arguments->bytes();
+    if (shared_->plan.body != nullptr) bytes += shared_->plan.body->bytes();
+    return bytes;
+  }
+
+ private:
+  std::shared_ptr<const PlanTables> shared_;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<Constraint>> MakePlanConstraint(AnswerPlan plan,
+                                                       std::shared_ptr<const TokenTrie> trie) {
+  const bool calls = plan.then == AnswerPlan::Then::kCalls || !plan.trigger.empty();
+  if (calls && plan.tools.empty()) return InvalidArgument("calls without a tool to call");
+  if (calls && (plan.before + plan.middle).empty())
+    return InvalidArgument("calls without a text that tells them");
+  if (!(plan.open + plan.before).starts_with(plan.trigger))
+    return InvalidArgument("a trigger that does not begin a call");
+  if (plan.then == AnswerPlan::Then::kBody && plan.body == nullptr)
+    return InvalidArgument("a body without a constraint");
+  return std::make_shared<PlanConstraint>(
+      std::make_shared<const PlanTables>(std::move(plan), std::move(trie)));
+}
+
+}  // namespace aisp

@@ -1,0 +1,54 @@
+// PlanTables: what a PlanConstraint works out once for all of its sequences: the literal texts
+// between the parts, and the tokens that may cross from one part into the next. Immutable.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "constrain/marker.h"
+#include "constrain/plan_constraint.h"
+
+namespace aisp {
+
+// Text that must come, and where it leads. Alternatives of one list stand sorted, so that those
+// that begin alike are neighbours.
+struct Literal {
+  std::string text;
+  int32_t to = 0;  // a tool, or one of these
+  static constexpr int32_t kEnd = -1, kAfterThinking = -2, kThinking = -3;
+};
+using Literals = std::vector<Literal>;
+
+struct PlanTables {
+  AnswerPlan plan;
+  std::shared_ptr<const TokenTrie> trie;
+  // What the answer may begin with, what follows thinking, a trigger, and a call.
+  Literals begin, first, triggered, next, think_open, think_close;
+  Marker trigger, opened, thought;
+  TokenMask any;
+  // Tokens in which an object of arguments ends before the token does.
+  struct Crossing {
+    TokenId token;
+    size_t end;  // behind the brace
+  };
+  std::vector<Crossing> crossings;
+  // Tokens in which a marker may end before the token does.
+  std::vector<TokenId> past_trigger, past_open, past_thought;
+
+  PlanTables(AnswerPlan p, std::shared_ptr<const TokenTrie> t);
+
+  // The answer begins outside of thinking and may go in.
+  bool MayThink() const {
+    return !plan.think_close.empty() && !plan.think_open.empty() && !plan.think_is_open;
+  }
+
+ private:
+  void BuildLiterals();
+  bool MayFollowArguments(std::string_view rest) const;
+  void IndexTokens();
+};
+
+}  // namespace aisp

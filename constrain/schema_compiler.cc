@@ -1,0 +1,30 @@
+#include "constrain/schema_compiler.h"
+
+#include "constrain/schema_types.h"
+
+namespace aisp {
+
+Result<CompiledSchema> CompileSchema(std::string_view schema, const SchemaOptions& options,
+                                     const CompileLimits& limits) {
+  AISP_ASSIGN_OR_RETURN(const auto document, SchemaDocument::Open(schema));
+  CompiledSchema out;
+  out.grammar = std::make_unique<JsonGrammar>();
+  Exprs exprs;
+  SchemaTranslator translator(document.get(), &exprs, &out.grammar->languages, options);
+  const ExprId root = translator.Root();
+  // First every schema that a reference can reach, so that all refusals are told at once.
+  for (size_t i = 0; i < translator.schemas(); ++i) translator.Formula(static_cast<int32_t>(i));
+  if (translator.refusals().empty()) {
+    SchemaTypes types(out.grammar.get(), &exprs, &translator, limits);
+    const bool built = types.Build(root);
+    if (!types.status()) return tl::unexpected(types.status().error());
+    if (built && !out.grammar->types[static_cast<size_t>(out.grammar->root)].inhabited) {
+      translator.Refuse("", "schema", "no value fits it");
+    }
+  }
+  out.refusals = translator.refusals();
+  if (!out.refusals.empty()) out.grammar = nullptr;
+  return out;
+}
+
+}  // namespace aisp

@@ -1,0 +1,32 @@
+// From a JSON Schema to a JsonGrammar: formulas in disjunctive normal form, for each JSON type by
+// itself (a keyword of strings says nothing about numbers), every conjunction merged into one
+// shape. Bounded in time and in size.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "common/result.h"
+#include "constrain/json_grammar.h"
+#include "constrain/schema_translator.h"
+
+namespace aisp {
+
+struct CompileLimits {
+  std::chrono::milliseconds timeout{2000};
+  size_t max_types = 50'000;
+};
+
+struct CompiledSchema {
+  std::unique_ptr<JsonGrammar> grammar;  // null when there are refusals
+  std::vector<Refusal> refusals;
+};
+
+// INVALID_ARGUMENT: not a schema. DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED: beyond `limits`. A schema
+// that no value fits is refused too: nothing could be generated.
+Result<CompiledSchema> CompileSchema(std::string_view schema, const SchemaOptions& options,
+                                     const CompileLimits& limits);
+
+}  // namespace aisp

@@ -1,0 +1,95 @@
+// The work behind CompileSchema: formulas to types. Inside constrain/ only; one compilation, one
+// thread.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <map>
+#include <optional>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include "constrain/json_grammar.h"
+#include "constrain/schema_compiler.h"
+#include "constrain/schema_translator.h"
+
+namespace aisp {
+
+// A conjunction of atoms of one JSON type; sorted.
+using Conjunction = std::vector<AtomId>;
+using Alternatives = std::vector<Conjunction>;
+
+class SchemaTypes {
+ public:
+  SchemaTypes(JsonGrammar* grammar, Exprs* exprs, SchemaTranslator* translator,
+              const CompileLimits& limits);
+
+  // Builds the type of `root` and all that it needs. False: refused (the translator holds why) or
+  // out of bounds (status()).
+  bool Build(ExprId root);
+  const Status& status() const { return status_; }
+
+ private:
+  enum class Answer : uint8_t { kOpen, kNo, kYes };
+
+  TypeId TypeOf(ExprId expr);
+  void BuildType(TypeId id, ExprId expr);
+  void BuildStrings(const Alternatives& ways, JsonTypeShapes* type);
+  // Which conjunctions make up `expr` (or its opposite) for values of `type`.
+  const Alternatives& Expand(ExprId expr, JsonType type, bool negated);
+  Alternatives ExpandAtom(AtomId atom, JsonType type, bool negated);
+  Alternatives ExpandAll(const std::vector<ExprId>& parts, JsonType type, bool negated);
+  Alternatives ExpandAny(const std::vector<ExprId>& parts, JsonType type, bool negated);
+  Alternatives ExpandExactlyOne(const std::vector<ExprId>& parts, JsonType type, bool negated);
+  Alternatives Product(const Alternatives& a, const Alternatives& b, JsonType type);
+  void Simplify(Alternatives* ways);
+
+  // False only if no value fits: a cheap look, which a recursion answers with yes.
+  bool MayHold(ExprId expr);
+  bool MayHold(const Conjunction& all, JsonType type);
+  bool ArrayMayHold(const Conjunction& all);
+  bool ObjectMayHold(const Conjunction& all);
+
+  NumberSpec MergeNumbers(const Conjunction& all) const;
+  std::optional<StringShape> MergeStrings(const Conjunction& all, bool exact);
+  int32_t MergeArrays(const Conjunction& all);
+  std::vector<ValueWay> ItemWays(ExprId item, size_t index, const std::vector<const Atom*>& rules);
+  ExprId ItemAt(const Conjunction& all, size_t index);
+  int32_t MergeObjects(const Conjunction& all);
+  // "Some member ..." where only certain names can be that member: written out, one alternative for
+  // each name.
+  Alternatives WriteOutMembers(const Alternatives& ways);
+  bool MemberCandidates(const Conjunction& all, const Atom& some, std::vector<std::string>* names);
+  ExprId MemberNamed(const Conjunction& all, const std::string& name);
+  bool AddClasses(const Conjunction& all, const std::vector<const Atom*>& obligations,
+                  ObjectShape* shape);
+  std::vector<ValueWay> MemberWays(ExprId value, uint8_t mask,
+                                   const std::vector<const Atom*>& obligations);
+  const Atom& AtomAt(AtomId id) const { return e_.atom(id); }
+
+  void Refuse(const std::string& keyword, const std::string& reason);
+  bool InTime();
+
+  JsonGrammar& g_;
+  Exprs& e_;
+  SchemaTranslator& translator_;
+  CompileLimits limits_;
+  std::chrono::steady_clock::time_point deadline_;
+  Status status_;
+  bool failed_ = false;
+  std::unordered_map<ExprId, TypeId> type_ids_;
+  std::vector<ExprId> open_;
+  std::map<std::tuple<ExprId, JsonType, bool>, Alternatives> expanded_;
+  std::map<std::tuple<ExprId, JsonType, bool>, int> expanding_;  // and how deep in MayHold
+  std::deque<Alternatives> passing_;  // expansions that met one that is being worked on: not kept
+  bool met_itself_ = false;
+  std::vector<int32_t> inside_;  // schemas that are being looked into
+  std::string at_;               // JSON pointer of the last one, for refusals
+  std::unordered_map<ExprId, Answer> may_hold_;
+  std::map<std::pair<JsonType, Conjunction>, bool> conjunction_may_hold_;
+  std::map<Conjunction, int32_t> array_ids_, object_ids_;
+  int depth_ = 0;
+};
+
+}  // namespace aisp

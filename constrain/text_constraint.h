@@ -1,0 +1,20 @@
+// A text of one regular language as a Constraint: guided_regex and guided_choice.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "constrain/constraint.h"
+
+namespace aisp {
+
+// The whole text matches `pattern` from end to end. INVALID_ARGUMENT, UNIMPLEMENTED: as
+// CompileWholePattern says, or no text matches.
+Result<std::shared_ptr<Constraint>> MakePatternConstraint(std::string_view pattern,
+                                                          std::shared_ptr<const TokenTrie> trie);
+// The whole text is one of `choices` (valid UTF-8, at least one).
+Result<std::shared_ptr<Constraint>> MakeChoiceConstraint(const std::vector<std::string>& choices,
+                                                         std::shared_ptr<const TokenTrie> trie);
+
+}  // namespace aisp

@@ -1,0 +1,127 @@
+// TokenTrie: the tokens of a vocabulary by their bytes, laid out for masks: nodes in depth-first
+// order with the size of what lies below, so that a walk that meets a forbidden byte jumps over all
+// tokens that begin so.
+//
+// Also what follows a quote inside a token: many tokens end a string and go on ("\",", "\"}"), few
+// ways of going on exist; those suffixes have a small trie of their own. Immutable after
+// construction: any thread.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/ids.h"
+#include "text/tokenizer.h"
+
+namespace aisp {
+
+// A set of tokens, one bit each; what a draw may choose from.
+class TokenMask {
+ public:
+  TokenMask() = default;
+  explicit TokenMask(size_t tokens) : words_((tokens + 31) / 32, 0), tokens_(tokens) {}
+  void Set(size_t token) { words_[token / 32] |= 1u << (token % 32); }
+  void Clear(size_t token) { words_[token / 32] &= ~(1u << (token % 32)); }
+  bool Has(size_t token) const {
+    return token < tokens_ && (words_[token / 32] >> (token % 32) & 1) != 0;
+  }
+  void Join(const TokenMask& other) {
+    for (size_t i = 0; i < words_.size(); ++i) words_[i] |= other.words_[i];
+  }
+  size_t Count() const;
+  std::span<const uint32_t> words() const { return words_; }
+  std::span<uint32_t> words() { return words_; }
+  size_t size() const { return tokens_; }
+
+ private:
+  std::vector<uint32_t> words_;
+  size_t tokens_ = 0;
+};
+
+// Which tokens may follow inside a string, for one state of the string's automaton.
+struct TextMask {
+  TokenMask inside;                     // tokens that stay in the string
+  std::vector<int32_t> quotes;          // nodes of quotes that may close it
+  std::vector<int32_t> escaped_quotes;  // such nodes behind an escape in the same token
+  std::vector<int32_t> escapes;         // tokens with an escape that stay inside
+};
+
+struct TrieNode {
+  uint32_t next = 0;   // index behind the last node below this one
+  int32_t token = -1;  // the token that ends here; more of the same bytes in TokenTrie::twins
+  uint16_t depth = 0;  // 1 for a first byte
+  uint8_t byte = 0;
+  bool twins = false;
+};
+
+class TokenTrie {
+ public:
+  struct Suffix {
+    int32_t suffix;  // node of the suffix trie, -1: the token ends with the quote
+    int32_t token;
+  };
+
+  // `pieces[id]`: a token's bytes; empty ones are left out.
+  explicit TokenTrie(const std::vector<std::string>& pieces);
+  // All tokens of a tokenizer but the special ones.
+  static std::shared_ptr<const TokenTrie> Of(const Tokenizer& tokenizer, int32_t vocabulary);
+
+  std::span<const TrieNode> nodes() const { return nodes_; }
+  std::span<const TrieNode> suffixes() const { return suffixes_; }
+  size_t vocabulary() const { return vocabulary_; }
+  uint16_t max_depth() const { return max_depth_; }
+  const std::string& piece(TokenId id) const { return pieces_[static_cast<size_t>(id)]; }
+
+  // The child of `node` (-1: the root) for `byte`; -1 when there is none.
+  int32_t Child(int32_t node, uint8_t byte) const;
+  // Sets the token of a node and its twins.
+  void SetTokens(const TrieNode& node, TokenMask* mask) const {
+    if (node.token < 0) return;
+    mask->Set(static_cast<size_t>(node.token));
+    if (node.twins) SetTwins(node.token, mask);
+  }
+  // Takes out all tokens that end at or below `node`.
+  void ClearBelow(int32_t node, TokenMask* mask) const;
+  // For a node whose byte is a quote: every token below it and what it has behind that quote.
+  std::span<const Suffix> BehindQuote(int32_t node) const;
+  // The mask of a string of which any text may follow: the same for every schema, so it is kept
+  // here once it is known.
+  const TextMask* any_text() const { return any_text_.load(std::memory_order_acquire); }
+  const TextMask& KeepAnyText(std::unique_ptr<TextMask> mask) const;
+
+  // Code points of a token as text: bytes that are no UTF-8 continuation (at most 255).
+  uint8_t CodePoints(TokenId id) const { return code_points_[static_cast<size_t>(id)]; }
+  // Takes tokens of more than `points` code points out of the mask.
+  void KeepShort(int32_t points, TokenMask* mask) const;
+
+ private:
+  static void Build(std::vector<std::pair<std::string_view, int32_t>> sorted,
+                    std::vector<TrieNode>* nodes, std::vector<std::pair<int32_t, int32_t>>* twins);
+  void SetTwins(int32_t token, TokenMask* mask) const;
+  void IndexQuotes();
+
+  std::vector<std::string> pieces_;
+  size_t vocabulary_ = 0;
+  uint16_t max_depth_ = 0;
+  std::vector<TrieNode> nodes_, suffixes_;
+  std::vector<std::pair<int32_t, int32_t>> twins_;  // (first token, other token), sorted
+  std::array<int32_t, 256> first_ = {};
+  std::vector<int32_t> quote_nodes_;   // sorted
+  std::vector<uint32_t> quote_begin_;  // into quote_suffixes_, one more than quote_nodes_
+  std::vector<Suffix> quote_suffixes_;
+  mutable std::atomic<const TextMask*> any_text_ = nullptr;
+  mutable std::mutex any_text_mutex_;
+  mutable std::unique_ptr<const TextMask> any_text_owner_;
+  std::vector<uint8_t> code_points_;
+  std::vector<TokenMask> short_;  // [n]: tokens of at most n code points
+  std::vector<int32_t> long_;     // tokens of more than short_.size() - 1, the longest first
+};
+
+}  // namespace aisp

@@ -1,0 +1,150 @@
+#include "tests/constrain/schema_harness.h"
+
+namespace aisp {
+namespace {
+
+using testing::Test;
+
+TEST(JsonSchema, MembersComeInAnyOrderAndOnce) {
+  const char* schema =
+      R"({"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"string"}},"required":["a"]})";
+  EXPECT_TRUE(Allows(schema, R"({"a":1,"b":"x"})"));
+  EXPECT_TRUE(Allows(schema, R"({"b":"x","a":1})"));
+  EXPECT_TRUE(Allows(schema, R"({"other":[null],"a":1})"));
+  EXPECT_FALSE(Allows(schema, R"({"b":"x"})"));
+  EXPECT_FALSE(Allows(schema, R"({"a":1,"a":2})"));
+  EXPECT_FALSE(Allows(schema, R"({"a":1,"c":1,"c":2})"));
+  EXPECT_FALSE(Allows(schema, R"({"a":1,"b":2})"));
+}
+
+TEST(JsonSchema, EscapedSpellingsOfANameAreThatName) {
+  const char* schema =
+      R"({"properties":{"é":{"type":"integer"}},"additionalProperties":false,"type":"object"})";
+  EXPECT_TRUE(Allows(schema, R"({"é":1})"));
+  EXPECT_TRUE(Allows(schema, R"({"\u00e9":1})"));
+  EXPECT_FALSE(Allows(schema, R"({"\u00e8":1})"));
+  EXPECT_FALSE(Allows(schema, R"({"\u00e9":"x"})"));
+}
+
+TEST(JsonSchema, RefusesAtTheFirstByteThatCannotBeCompleted) {
+  const auto constraint = Compile(
+      R"({"type":"object","properties":{"ab":{}},"additionalProperties":false,"maxProperties":1})");
+  const auto matcher = constraint->NewMatcher();
+  EXPECT_EQ(matcher->AdvanceBytes(R"({"x")"), 2u);
+  EXPECT_EQ(matcher->AdvanceBytes(R"({"ab":1)"), 7u);
+  EXPECT_EQ(matcher->AdvanceBytes(","), 0u);  // no member may follow
+  EXPECT_EQ(matcher->AdvanceBytes("}"), 1u);
+  EXPECT_TRUE(matcher->IsWhole());
+}
+
+TEST(JsonSchema, ExactlyOneIsNeitherNoneNorBoth) {
+  const char* schema =
+      R"({"oneOf":[{"type":"number","multipleOf":5},{"type":"number","multipleOf":3}]})";
+  EXPECT_TRUE(Allows(schema, "10"));
+  EXPECT_TRUE(Allows(schema, "9"));
+  EXPECT_FALSE(Allows(schema, "15"));
+  EXPECT_FALSE(Allows(schema, "2"));
+  const char* objects = R"({"type":"object","oneOf":[{"required":["a"]},{"required":["b"]}]})";
+  EXPECT_TRUE(Allows(objects, R"({"a":1})"));
+  EXPECT_FALSE(Allows(objects, R"({"a":1,"b":1})"));
+  EXPECT_FALSE(Allows(objects, R"({})"));
+}
+
+TEST(JsonSchema, ConditionsDecideByTheMemberThatStandsLast) {
+  const char* schema =
+      R"({"type":"object","properties":{"k":{"enum":["n","s"]},"v":{}},"required":["k","v"],
+      "additionalProperties":false,
+      "if":{"properties":{"k":{"const":"n"}}},"then":{"properties":{"v":{"type":"number"}}},
+      "else":{"properties":{"v":{"type":"string"}}}})";
+  EXPECT_TRUE(Allows(schema, R"({"v":1,"k":"n"})"));
+  EXPECT_TRUE(Allows(schema, R"({"v":"x","k":"s"})"));
+  EXPECT_FALSE(Allows(schema, R"({"v":1,"k":"s"})"));
+  EXPECT_FALSE(Allows(schema, R"({"k":"s","v":1})"));
+}
+
+TEST(JsonSchema, RecursionGoesAsDeepAsTheText) {
+  const char* schema =
+      R"({"$defs":{"t":{"type":"object","properties":{"c":{"type":"array","items":{"$ref":"#/$defs/t"}}},
+      "additionalProperties":false}},"$ref":"#/$defs/t"})";
+  EXPECT_TRUE(Allows(schema, R"({"c":[{"c":[{},{"c":[]}]}]})"));
+  EXPECT_FALSE(Allows(schema, R"({"c":[{"c":[{},{"d":[]}]}]})"));
+}
+
+TEST(JsonSchema, AnInstanceThatNeedsAnInfiniteValueIsNoInstance) {
+  const auto refused = RefusalsOf(
+      R"({"$defs":{"t":{"type":"object","required":["n"],"properties":{"n":{"$ref":"#/$defs/t"}}}},"$ref":"#/$defs/t"})");
+  EXPECT_EQ(refused, std::vector<std::string>{"schema at ''"});
+  // Where such a value is optional, its name cannot be opened.
+  EXPECT_FALSE(Allows(
+      R"({"type":"object","properties":{"a":{"$ref":"#"},"b":{"allOf":[{"type":"string"},{"type":"null"}]}}})",
+      R"({"b":null})"));
+}
+
+TEST(JsonSchema, ArraysCountWhatTheyContain) {
+  const char* schema =
+      R"({"type":"array","contains":{"type":"integer"},"minContains":2,"maxContains":3,"maxItems":4})";
+  EXPECT_TRUE(Allows(schema, R"([1,"a",2])"));
+  EXPECT_FALSE(Allows(schema, R"([1,"a","b","c"])"));
+  EXPECT_FALSE(Allows(schema, R"([1,2,3,4])"));
+  EXPECT_FALSE(Allows(schema, R"([1])"));
+}
+
+TEST(JsonSchema, UniqueItemsEndWhenNothingIsLeft) {
+  const auto constraint =
+      Compile(R"({"type":"array","uniqueItems":true,"items":{"enum":["a","b"]}})");
+  const auto matcher = constraint->NewMatcher();
+  ASSERT_EQ(matcher->AdvanceBytes(R"(["a")"), 4u);
+  EXPECT_EQ(matcher->AdvanceBytes(R"(,"a)"), 2u);
+  EXPECT_EQ(matcher->AdvanceBytes(R"(,"b")"), 4u);
+  EXPECT_EQ(matcher->AdvanceBytes(","), 0u);
+}
+
+TEST(JsonSchema, NumbersKeepTheirBoundsInEverySpelling) {
+  const char* schema = R"({"type":"number","minimum":-1.5,"exclusiveMaximum":20,"multipleOf":0.5})";
+  for (const char* good : {"-1.5", "0", "-0", "19.5", "7.50", "19.500"})
+    EXPECT_TRUE(Allows(schema, good)) << good;
+  for (const char* bad : {"-2", "20", "0.25", "19.6", "1e2", "01"})
+    EXPECT_FALSE(Allows(schema, bad)) << bad;
+  EXPECT_TRUE(Allows(R"({"type":"integer"})", "1.0"));
+  EXPECT_TRUE(Allows(R"({"type":"integer"})", "123456789012345678901234567890123456789012345"));
+  EXPECT_FALSE(Allows(R"({"type":"integer"})", "1.5"));
+  EXPECT_TRUE(Allows(R"({"type":"number","minimum":1.2e17,"maximum":1.5e17})", "1.3e+17"));
+  EXPECT_FALSE(Allows(R"({"type":"number","minimum":1.2e17,"maximum":1.5e17})", "1.6e+17"));
+}
+
+TEST(JsonSchema, LengthsCountCodePointsNotBytesAndNotEscapes) {
+  const char* schema = R"({"type":"string","minLength":2,"maxLength":3})";
+  EXPECT_TRUE(Allows(schema, R"("éé")"));
+  EXPECT_TRUE(Allows(schema, R"("\u00e9\ud83d\ude00x")"));
+  EXPECT_FALSE(Allows(schema, R"("é")"));
+  EXPECT_FALSE(Allows(schema, R"("abcd")"));
+  const char* pairs = R"({"type":"string","pattern":"^(ab)*$","minLength":3,"maxLength":5})";
+  EXPECT_TRUE(Allows(pairs, R"("abab")"));
+  EXPECT_FALSE(Allows(pairs, R"("ababa")"));
+}
+
+TEST(JsonSchema, RefusesByKeywordAndPointer) {
+  EXPECT_EQ(RefusalsOf(R"({"properties":{"a":{"pattern":"(a)\\1"},"b":{"format":"regex"}}})"),
+            (std::vector<std::string>{"pattern at '/properties/a'", "format at '/properties/b'"}));
+  EXPECT_EQ(RefusalsOf(R"({"items":{"$ref":"http://example.com/x"}})"),
+            std::vector<std::string>{"$ref at '/items'"});
+  EXPECT_EQ(RefusalsOf(R"({"type":"object","required":true})"),
+            std::vector<std::string>{"required at ''"});
+}
+
+TEST(JsonSchema, ThatRefersToItselfInPlaceIsRefused) {
+  EXPECT_FALSE(RefusalsOf(R"({"$ref":"#"})").empty());
+  EXPECT_FALSE(RefusalsOf(R"({"anyOf":[{"$ref":"#"},{"type":"null"}]})").empty());
+}
+
+TEST(JsonSchema, CompilationEndsByItsDeadline) {
+  CompileLimits limits;
+  limits.timeout = std::chrono::milliseconds(0);
+  const auto compiled =
+      CompileSchema(R"({"type":"object","properties":{"a":{"type":"string"}}})", {}, limits);
+  ASSERT_FALSE(compiled.has_value());
+  EXPECT_EQ(compiled.error().code, Code::kDeadlineExceeded);
+}
+
+}  // namespace
+}  // namespace aisp
