@@ -1,0 +1,34 @@
+// SpeculationConfig: what --speculative-config says, in vLLM's keys. Plain values; any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "common/result.h"
+#include "speculation/ngram_proposer.h"
+#include "speculation/suffix_proposer.h"
+
+namespace aisp {
+
+struct SpeculationConfig {
+  enum class Method : uint8_t { kOff, kNgram, kSuffix, kDraftModel };
+
+  // Rows of one sequence that a step can verify, beside the one that it draws anyway.
+  static constexpr int32_t kMostTokens = 32;
+
+  Method method = Method::kOff;
+  int32_t num_tokens = 8;  // longest draft
+  bool adaptive = true;    // false: every draft is verified as long as it is
+  std::string model;       // draft_model: a checkpoint's folder
+  NgramOptions ngram;
+  SuffixOptions suffix;
+};
+
+std::string_view MethodName(SpeculationConfig::Method method);
+
+// `text`: "off", or a JSON object with `method` and what belongs to it. INVALID_ARGUMENT names the
+// key, its value and what is allowed.
+Result<SpeculationConfig> ParseSpeculationConfig(std::string_view text);
+
+}  // namespace aisp

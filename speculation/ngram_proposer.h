@@ -1,0 +1,41 @@
+// NgramProposer: prompt lookup. What followed the newest earlier place in the sequence where its
+// last n tokens stand, for the greatest n within [min, max] that has one. Engine thread only.
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "speculation/proposer.h"
+
+namespace aisp {
+
+struct NgramOptions {
+  int32_t min = 5;  // tokens, 1 or more
+  int32_t max = 5;  // tokens, min to kLongest
+  static constexpr int32_t kLongest = 32;
+};
+
+class NgramProposer final : public Proposer {
+ public:
+  explicit NgramProposer(const NgramOptions& options) : options_(options) {}
+
+  std::string_view name() const override { return "ngram"; }
+  Status Propose(std::span<const DraftContext> contexts, std::span<TokenDraft> drafts) override;
+  void Ended(const DraftContext& context) override { indexes_.erase(context.sequence); }
+
+  size_t sequences() const { return indexes_.size(); }
+
+ private:
+  struct Index {
+    int32_t size = 0;  // tokens that it knows of; a gram is entered when something follows it
+    std::vector<std::unordered_map<uint64_t, int32_t>> next;  // for each n: what follows begins at
+  };
+
+  void Learn(std::span<const TokenId> tokens, Index* index) const;
+
+  const NgramOptions options_;
+  std::unordered_map<SequenceId, Index> indexes_;
+};
+
+}  // namespace aisp

@@ -1,0 +1,58 @@
+// Proposer: names tokens that are likely to follow a sequence. It cannot change an answer: the
+// target draws every token itself, and a proposed one only stands where it is the one drawn.
+//
+// A proposer owns its state, which follows the tokens of a sequence: they only grow, whatever
+// becomes of the sequence's KV. State of a sequence is bounded by its length, what is shared by
+// options. Engine thread only.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "common/ids.h"
+#include "common/result.h"
+
+namespace aisp {
+
+struct SamplingParams;  // engine/request.h
+
+// A sequence that is about to draw its next token.
+struct DraftContext {
+  SequenceId sequence;
+  std::span<const TokenId> tokens;  // prompt, then what was drawn; valid during the call
+  int32_t prompt_tokens = 0;
+  int32_t limit = 0;       // most tokens that are of use
+  std::string_view scope;  // only sequences of one scope may learn from each other
+  const SamplingParams* sampling = nullptr;  // null in tests
+};
+
+struct TokenDraft {
+  std::vector<TokenId> tokens;
+  // Of each token, given those before it: how sure the proposer is, in [0, 1]. As many as tokens.
+  std::vector<float> confidence;
+
+  void Clear() {
+    tokens.clear();
+    confidence.clear();
+  }
+  void Add(TokenId token, float sure) {
+    tokens.push_back(token);
+    confidence.push_back(sure);
+  }
+};
+
+class Proposer {
+ public:
+  virtual ~Proposer() = default;
+  virtual std::string_view name() const = 0;
+  // Whether a token costs so much that the number of tokens has to be chosen beforehand.
+  virtual bool costly() const { return false; }
+  // One draft for each context, empty ones to begin with. An error is that of all contexts.
+  virtual Status Propose(std::span<const DraftContext> contexts, std::span<TokenDraft> drafts) = 0;
+  // The sequence has ended with these tokens; nothing is asked for it any more.
+  virtual void Ended(const DraftContext& context) = 0;
+};
+
+}  // namespace aisp

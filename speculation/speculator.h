@@ -1,0 +1,94 @@
+// Speculator: what an engine asks before each step. It has a proposer name tokens, decides how many
+// of them the step verifies, and learns from what became of them and from how long steps take.
+//
+// A proposer that fails, or is slow several times running, is not asked again for the sequences it
+// was asked for then; they go on without. Engine thread only; statistics too.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "common/clock.h"
+#include "speculation/draft_chooser.h"
+#include "speculation/proposer.h"
+#include "speculation/verify_cost.h"
+
+namespace aisp {
+
+struct SpeculatorOptions {
+  int32_t num_tokens = 8;  // longest draft
+  bool adaptive = true;    // false: whole drafts are verified
+  // A call of the proposer that takes longer is slow; so many in a row end it.
+  Duration slow = std::chrono::milliseconds(100);
+  int32_t slow_calls = 3;
+};
+
+// A running sequence for the next step.
+struct SpeculativeSequence {
+  DraftContext context;
+  TokenDraft draft;
+  int32_t rows = 0;  // leading tokens of the draft to verify
+};
+
+struct SpeculatorStats {
+  uint64_t failed = 0;     // sequences that lost their proposer because it failed
+  uint64_t slow = 0;       // or because it was slow
+  uint64_t proposals = 0;  // drafts with at least one token, verified or not
+};
+
+class Speculator {
+ public:
+  Speculator(const SpeculatorOptions& options, std::unique_ptr<Proposer> proposer,
+             const Clock* clock);
+
+  // Fills the drafts. What an owner then cuts off them is not proposed.
+  void Propose(std::span<SpeculativeSequence> sequences, const StepShape& shape);
+  // Fills `rows`.
+  void Choose(std::span<SpeculativeSequence> sequences, const StepShape& shape);
+  // Of the draft of the last Choose, `drafted` tokens had rows and `accepted` stood; `next_stood`:
+  // the token drawn behind them is that which the draft has there.
+  void Verified(SequenceId sequence, int32_t drafted, int32_t accepted, bool next_stood);
+  // A step without prompts.
+  void StepTook(int32_t rows, int64_t context_tokens, Duration took);
+  void Ended(const DraftContext& context);
+
+  const SpeculatorStats& stats() const { return stats_; }
+  const VerifyCost& cost() const { return cost_; }
+  std::string_view method() const { return proposer_->name(); }
+  // Those that it remembers something of.
+  size_t sequences() const { return states_.size(); }
+
+ private:
+  struct State {
+    AcceptanceRecord acceptance;
+    std::vector<float> confidence;  // of the draft that is being verified
+    bool off = false;
+  };
+
+  void SwitchOff(std::span<const DraftContext> contexts, uint64_t* count);
+  int32_t LengthFor(const StepShape& shape);
+  void ChooseAll(std::span<SpeculativeSequence> sequences);
+
+  const SpeculatorOptions options_;
+  const std::unique_ptr<Proposer> proposer_;
+  const Clock* const clock_;
+  VerifyCost cost_;
+  Acceptance acceptance_;
+  AcceptanceRecord everybody_;  // of all sequences together, for costly proposers
+  double token_seconds_ = 0;    // of a costly proposer, for a token of all sequences
+  int32_t slow_in_row_ = 0;
+  int32_t idle_steps_ = 0;  // since the last step with drafts
+  std::unordered_map<SequenceId, State> states_;
+  SpeculatorStats stats_;
+
+  std::vector<DraftContext> contexts_;
+  std::vector<TokenDraft> drafts_;
+  std::vector<size_t> asked_;
+  std::vector<DraftCandidate> candidates_;
+};
+
+}  // namespace aisp

@@ -1,0 +1,115 @@
+#include <gtest/gtest.h>
+
+#include "common/random.h"
+#include "speculation/draft_chooser.h"
+
+namespace aisp {
+namespace {
+
+Duration Micros(double us) { return std::chrono::nanoseconds(static_cast<int64_t>(us * 1000)); }
+
+// Steps of base + each * rows microseconds.
+VerifyCost Fitted(double base, double each) {
+  VerifyCost cost;
+  for (int round = 0; round < 10; ++round) {
+    for (const int32_t rows : {1, 2, 4, 8, 16, 32, 64, 128})
+      cost.Add(rows, 100 * rows, Micros(base + each * rows));
+  }
+  return cost;
+}
+
+StepShape Shape(int32_t sequences) {
+  StepShape shape;
+  shape.rows = shape.sequences = sequences;
+  shape.context_tokens = 100 * sequences;
+  shape.max_drafts = 1000;
+  return shape;
+}
+
+std::vector<DraftCandidate> Candidates(int32_t sequences, int32_t length, double stands) {
+  std::vector<DraftCandidate> all;
+  double together = 1;
+  for (int32_t at = 0; at < length; ++at) {
+    together *= stands;
+    for (int32_t s = 0; s < sequences; ++s) all.push_back({s, at, together});
+  }
+  return all;
+}
+
+TEST(VerifyCost, FollowsWhatStepsTook) {
+  const VerifyCost cost = Fitted(1000, 10);
+  for (const int32_t rows : {1, 3, 8, 24, 100})
+    EXPECT_NEAR(cost.Predict(rows, 100 * rows), (1000 + 10 * rows) * 1e-6, 1e-5) << rows;
+}
+
+TEST(VerifyCost, LearnsTheContextBesideTheRows) {
+  VerifyCost cost;
+  for (int i = 0; i < 400; ++i) {
+    const int64_t context = 100 + (i * 37) % 1000;
+    cost.Add(4, context, Micros(500 + 0.2 * static_cast<double>(context)));
+  }
+  EXPECT_NEAR(cost.Predict(4, 3000), 1100e-6, 60e-6);
+}
+
+TEST(VerifyCost, OneStepThatWasHeldUpCountsLittle) {
+  VerifyCost cost = Fitted(1000, 10);
+  cost.Add(4, 400, std::chrono::seconds(5));
+  EXPECT_LT(cost.Predict(4, 400), 1.2e-3);
+}
+
+TEST(ChooseDrafts, TakesAllWhenRowsAreFree) {
+  EXPECT_EQ(ChooseDrafts(Candidates(1, 8, 0.8), Shape(1), Fitted(1000, 1)), 8);
+}
+
+TEST(ChooseDrafts, TakesNoneWhenRowsCostWhatTheyBring) {
+  EXPECT_EQ(ChooseDrafts(Candidates(32, 4, 0.2), Shape(32), Fitted(10, 100)), 0);
+  EXPECT_EQ(ChooseDrafts(Candidates(1, 8, 0.2), Shape(1), Fitted(0, 100)), 0);
+}
+
+TEST(ChooseDrafts, LessIsVerifiedAsRowsBecomeDearer) {
+  int32_t before = 1000;
+  for (const double each : {1.0, 100.0, 300.0, 2000.0}) {
+    const int32_t chosen = ChooseDrafts(Candidates(1, 8, 0.7), Shape(1), Fitted(1000, each));
+    EXPECT_LE(chosen, before) << each;
+    before = chosen;
+  }
+  EXPECT_EQ(before, 0);
+}
+
+TEST(ChooseDrafts, NeverMoreThanThereIsRoomFor) {
+  StepShape shape = Shape(2);
+  shape.max_drafts = 3;
+  EXPECT_EQ(ChooseDrafts(Candidates(2, 8, 0.9), shape, Fitted(1000, 1)), 3);
+}
+
+TEST(ChooseLength, CountsTheProposersTime) {
+  const std::vector<double> stands(8, 0.8);
+  const VerifyCost cost = Fitted(1000, 5);
+  const int32_t cheap = ChooseLength(Shape(1), stands, 10e-6, cost);
+  const int32_t dear = ChooseLength(Shape(1), stands, 300e-6, cost);
+  EXPECT_GT(cheap, dear);
+  EXPECT_GT(dear, 0);
+  EXPECT_EQ(ChooseLength(Shape(1), stands, 5e-3, cost), 0);
+}
+
+TEST(Acceptance, LearnsWhatConfidenceIsWorth) {
+  Acceptance acceptance;
+  AcceptanceRecord record;
+  SplitMix64 random(3);
+  for (int i = 0; i < 4000; ++i) acceptance.Learn(&record, 0, 0.9f, random.Uniform() < 0.3);
+  EXPECT_NEAR(acceptance.Probability({}, 0, 0.9f), 0.3f, 0.08f);
+}
+
+TEST(Acceptance, ASequenceThatDoesBetterIsTrustedMore) {
+  Acceptance acceptance;
+  AcceptanceRecord good, bad;
+  for (int i = 0; i < 50; ++i) {
+    acceptance.Learn(&good, 0, 0.5f, true);
+    acceptance.Learn(&bad, 0, 0.5f, false);
+  }
+  EXPECT_GT(acceptance.Probability(good, 0, 0.5f), 0.75f);
+  EXPECT_LT(acceptance.Probability(bad, 0, 0.5f), 0.25f);
+}
+
+}  // namespace
+}  // namespace aisp

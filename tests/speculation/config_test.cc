@@ -1,0 +1,57 @@
+#include "speculation/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace aisp {
+namespace {
+
+std::string Refusal(std::string_view text) {
+  const auto config = ParseSpeculationConfig(text);
+  EXPECT_FALSE(config.has_value()) << text;
+  return config ? "" : config.error().message;
+}
+
+TEST(SpeculationConfig, ReadsTheKeysOfVllm) {
+  const auto suffix =
+      ParseSpeculationConfig(R"({"method": "suffix", "num_speculative_tokens": 4})");
+  ASSERT_TRUE(suffix.has_value()) << suffix.error().message;
+  EXPECT_EQ(suffix->method, SpeculationConfig::Method::kSuffix);
+  EXPECT_EQ(suffix->num_tokens, 4);
+  const auto ngram = ParseSpeculationConfig(
+      R"({"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 4})");
+  ASSERT_TRUE(ngram.has_value());
+  EXPECT_EQ(ngram->ngram.min, 2);
+  EXPECT_EQ(ngram->ngram.max, 4);
+  const auto draft = ParseSpeculationConfig(R"({"method": "draft_model", "model": "here"})");
+  ASSERT_TRUE(draft.has_value());
+  EXPECT_EQ(draft->model, "here");
+  EXPECT_EQ(ParseSpeculationConfig("off")->method, SpeculationConfig::Method::kOff);
+}
+
+TEST(SpeculationConfig, OneLookupLengthStandsForBoth) {
+  const auto config = ParseSpeculationConfig(R"({"method": "ngram", "prompt_lookup_max": 3})");
+  ASSERT_TRUE(config.has_value());
+  EXPECT_EQ(config->ngram.min, 3);
+  EXPECT_EQ(config->ngram.max, 3);
+}
+
+TEST(SpeculationConfig, RefusalsNameTheValueAndWhatIsAllowed) {
+  using testing::HasSubstr;
+  EXPECT_THAT(Refusal(R"({"method": "eagle9"})"), HasSubstr("\"eagle9\""));
+  EXPECT_THAT(Refusal(R"({"method": "suffix", "num_speculative_tokens": 33})"),
+              testing::AllOf(HasSubstr("33"), HasSubstr("1 to 32")));
+  EXPECT_THAT(Refusal(R"({"method": "suffix", "num_speculative_tokens": 0})"), HasSubstr("is 0"));
+  EXPECT_THAT(Refusal(R"({"method": "suffix", "prompt_lookup_min": 2})"),
+              HasSubstr("no key 'prompt_lookup_min'"));
+  EXPECT_THAT(Refusal(R"({"method": "ngram", "prompt_lookup_min": 4, "prompt_lookup_max": 2})"),
+              testing::AllOf(HasSubstr("4"), HasSubstr("2")));
+  EXPECT_THAT(Refusal(R"({"method": "draft_model"})"), HasSubstr("'model'"));
+  EXPECT_THAT(Refusal(R"({"num_speculative_tokens": 3})"), HasSubstr("no method"));
+  EXPECT_THAT(Refusal("suffix"), HasSubstr("JSON object"));
+  EXPECT_THAT(Refusal(R"({"method": "suffix", "num_speculative_tokens": 1e99})"),
+              HasSubstr("1 to 32"));
+}
+
+}  // namespace
+}  // namespace aisp
