@@ -130,6 +130,8 @@ ApiResult<ChatRequest> ParseChat(const Value::Map& body, const ApiLimits& limits
   ReadConversation(&fields, limits, &out);
   ReadGenerationOptions(&fields, limits, &out);
   ReadLogprobs(&fields, limits, &out);
+  ReadTools(&fields, &out);
+  ReadThinking(&fields, &out);
   RefuseUnsupported(&fields, Endpoint::kChat);
   if (!fields.ok()) return fields.error();
   return out;

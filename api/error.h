@@ -1,4 +1,5 @@
-// How a failure looks to a client of the OpenAI API: the one place where a Code becomes an HTTP status, and the shape
+// How a failure looks to a client of the OpenAI API: the one place where a Code becomes an HTTP
+// status, and the shape
 // {"error":{"message","type","param","code"}}. Pure functions: any thread.
 #pragma once
 
@@ -29,7 +30,8 @@ struct ApiError {
 template <typename T>
 using ApiResult = tl::expected<T, ApiError>;
 
-// INVALID_ARGUMENT -> 400, RESOURCE_EXHAUSTED -> 429, UNAVAILABLE -> 503, DEADLINE_EXCEEDED -> 504, and so on.
+// INVALID_ARGUMENT -> 400, RESOURCE_EXHAUSTED -> 429, UNAVAILABLE -> 503, DEADLINE_EXCEEDED -> 504,
+// and so on.
 int HttpStatus(Code code);
 // "invalid_request_error", "rate_limit_error", "server_error", ...: error.type.
 std::string_view ErrorType(int http_status);

@@ -1,7 +1,7 @@
 // Reading the fields of one JSON object with checks. Inside api/ only.
 //
-// Errors stick: after the first, every further call does nothing, so a parser reads all its fields in a row and asks once.
-// A field that is absent or null leaves its target as it is. One thread.
+// Errors stick: after the first, every further call does nothing, so a parser reads all its fields
+// in a row and asks once. A field that is absent or null leaves its target as it is. One thread.
 #pragma once
 
 #include <cstdint>

@@ -140,6 +140,13 @@ Value::Map BodyOf(const v1::InferenceRequest& request) {
   if (request.stop_token_ids_size() > 0) {
     map.Set("stop_token_ids", ListOfIds(request.stop_token_ids()));
   }
+  if (request.has_structured_outputs()) {
+    const v1::StructuredOutputs& wanted = request.structured_outputs();
+    Value::Map structured = ScalarsOf(wanted);
+    if (wanted.choice_size() > 0) structured.Set("choice", ListOf(wanted.choice()));
+    map.Set("structured_outputs", Value(std::move(structured)));
+  }
+  if (request.has_tool_choice()) map.Set("tool_choice", FromStructValue(request.tool_choice()));
   if (request.has_chat()) AddChat(request.chat(), &map);
   return map;
 }

@@ -1,4 +1,5 @@
-// JSON text to Value, within bounds: the one place of api/ that knows a JSON library. Pure functions: any thread.
+// JSON text to Value, within bounds: the one place of api/ that knows a JSON library. Pure
+// functions: any thread.
 #pragma once
 
 #include <string_view>
@@ -8,12 +9,13 @@
 
 namespace aisp {
 
-// INVALID_ARGUMENT for what RFC 8259 does not allow (NaN, ill-formed UTF-8, numbers beyond a double), and for nesting deeper than
-// `max_depth`. Keys keep their order; of a repeated key the last value counts. Integers beyond 64 bits become floats. Linear in
-// the size of the text.
+// INVALID_ARGUMENT for what RFC 8259 does not allow (NaN, ill-formed UTF-8, numbers beyond a
+// double), and for nesting deeper than `max_depth`. Keys keep their order; of a repeated key the
+// last value counts. Integers beyond 64 bits become floats. Linear in the size of the text.
 Result<Value> ParseJson(std::string_view text, int max_depth);
 
-// `value` as people would name it in a message: a scalar as JSON (strings cut), "a list of 3", "an object".
+// `value` as people would name it in a message: a scalar as JSON (strings cut), "a list of 3", "an
+// object".
 std::string Describe(const Value& value);
 
 }  // namespace aisp

@@ -102,6 +102,7 @@ void ReadGenerationOptions(Fields* fields, const ApiLimits& limits, GenerationOp
   }
   ReadSampling(fields, limits, &out->sampling);
   ReadLengths(fields, out);
+  ReadConstraint(fields, out);
   fields->IntInto("n", 1, limits.max_choices, &out->n);
   fields->Strings("stop", static_cast<size_t>(limits.max_stop_strings),
                   static_cast<size_t>(limits.max_stop_bytes), &out->stop);

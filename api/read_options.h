@@ -18,6 +18,12 @@ inline constexpr size_t kMaxTools = 1024;
 ApiResult<Value> ParseBody(std::string_view body, const ApiLimits& limits);
 // All fields of GenerationOptions but logprobs, which the endpoints spell differently.
 void ReadGenerationOptions(Fields* fields, const ApiLimits& limits, GenerationOptions* out);
+// response_format, guided_json|regex|choice and structured_outputs.
+void ReadConstraint(Fields* fields, GenerationOptions* out);
+// tools, tool_choice, parallel_tool_calls; after the constraint was read.
+void ReadTools(Fields* fields, ChatRequest* out);
+// reasoning_effort, thinking_token_budget, include_reasoning.
+void ReadThinking(Fields* fields, ChatRequest* out);
 // Refuses by name what would change the answer and cannot be honoured.
 void RefuseUnsupported(Fields* fields, Endpoint endpoint);
 // What the chat template is rendered from: messages, template variables, how the prompt ends.

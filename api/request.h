@@ -1,11 +1,12 @@
-// OpenAI's /v1/completions and /v1/chat/completions bodies as plain data, parsed within bounds. Pure: no socket, no
-// tokenizer, no clock; any thread.
+// OpenAI's /v1/completions and /v1/chat/completions bodies as plain data, parsed within bounds.
+// Pure: no socket, no tokenizer, no clock; any thread.
 //
-// Rules: a known field of a wrong type or out of its range is an error that names the field, the value and the limit; null
-// means absent; unknown fields are ignored, except those that change the meaning of the answer and that we cannot honour
-// (response_format json, best_of, suffix, tools, audio, ...; api/unsupported.cc): those are refused by name unless they have
-// the value that they have by default. Of a repeated key the last counts.
-// NaN and Infinity, nesting beyond `max_json_depth` and ill-formed UTF-8 are refused.
+// Rules: a known field of a wrong type or out of its range is an error that names the field, the
+// value and the limit; null means absent; unknown fields are ignored, except those that change the
+// meaning of the answer and that we cannot honour (best_of, suffix,
+// audio, ...; api/unsupported.cc): those are refused by name unless they have the value that they
+// have by default. Of a repeated key the last counts. NaN and Infinity, nesting beyond
+// `max_json_depth` and ill-formed UTF-8 are refused.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "api/error.h"
+#include "api/tools.h"
 #include "common.pb.h"
 #include "common/clock.h"
 #include "common/ids.h"
@@ -24,7 +26,8 @@
 namespace aisp {
 
 struct ApiLimits {
-  // Exclusive upper bound of token ids in prompt, stop_token_ids and logit_bias; 0: not known here, only >= 0 is checked.
+  // Exclusive upper bound of token ids in prompt, stop_token_ids and logit_bias; 0: not known here,
+  // only >= 0 is checked.
   int32_t vocab_size = 0;
   int32_t max_prompts = 64;
   int32_t max_choices = 64;  // prompts * n
@@ -36,8 +39,8 @@ struct ApiLimits {
   int32_t max_logit_bias = 1024;
   int32_t max_json_depth = 64;
   Duration max_timeout = std::chrono::hours(1);
-  // What absent temperature, top_p, top_k, min_p and repetition_penalty become: the checkpoint's generation_config.json.
-  // Unset ones take OpenAI's (temperature 1, top_p 1, the others off).
+  // What absent temperature, top_p, top_k, min_p and repetition_penalty become: the checkpoint's
+  // generation_config.json. Unset ones take OpenAI's (temperature 1, top_p 1, the others off).
   struct SamplingDefaults {
     std::optional<float> temperature;
     std::optional<float> top_p;
@@ -55,7 +58,8 @@ struct GenerationOptions {
   bool include_usage = false;     // stream_options.include_usage
   bool continuous_usage = false;  // stream_options.continuous_usage_stats
 
-  // Seed 0: the client gave none (its own seed 0 becomes kSeedZero). num_logprobs -1: none wanted. repetition_penalty 1: off.
+  // Seed 0: the client gave none (its own seed 0 becomes kSeedZero). num_logprobs -1: none wanted.
+  // repetition_penalty 1: off.
   v1::SamplingParams sampling;
   std::optional<uint32_t> max_tokens;  // max_completion_tokens, else max_tokens
   uint32_t min_tokens = 0;
@@ -84,13 +88,16 @@ struct CompletionRequest : GenerationOptions {
 };
 
 struct ChatRequest : GenerationOptions {
-  // For the chat template: a list of maps {role, content, ...everything else as it was sent}. `content` is text, or null
-  // where the client sent null or none; parts of type "text" have been joined. At least one.
+  // For the chat template: a list of maps {role, content, ...everything else as it was sent}.
+  // `content` is text, or null where the client sent null or none; parts of type "text" have been
+  // joined. At least one.
   Value messages;
-  Value tools;               // a list, or null; only /tokenize takes them
+  Value tools;               // for the template: a list, or null
   Value template_variables;  // chat_template_kwargs: a map, or null
   bool add_generation_prompt = true;
   bool continue_final_message = false;
+  ToolOptions tool_options;
+  ThinkingOptions thinking;
 };
 
 ApiResult<CompletionRequest> ParseCompletion(std::string_view body, const ApiLimits& limits);
@@ -99,7 +106,8 @@ ApiResult<ChatRequest> ParseChat(std::string_view body, const ApiLimits& limits)
 ApiResult<CompletionRequest> ParseCompletion(const Value::Map& body, const ApiLimits& limits);
 ApiResult<ChatRequest> ParseChat(const Value::Map& body, const ApiLimits& limits);
 
-// The header x-request-timeout: seconds as a decimal number, the least of it and of `timeout` counts. "" is zero.
+// The header x-request-timeout: seconds as a decimal number, the least of it and of `timeout`
+// counts. "" is zero.
 ApiResult<Duration> ParseTimeoutHeader(std::string_view value, const ApiLimits& limits);
 
 // Bodies of /tokenize and /detokenize.

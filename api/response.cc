@@ -119,18 +119,37 @@ std::string Head(std::string_view id, std::string_view object, std::string_view 
   return out;
 }
 
+void AppendReasoningAndCalls(const Choice& choice, std::string* out) {
+  if (!choice.reasoning.empty()) {
+    out->append(",\"reasoning_content\":");
+    AppendJsonString(choice.reasoning, out);
+  }
+  if (choice.calls.empty()) return;
+  out->append(",\"tool_calls\":");
+  AppendList(choice.calls, out, [out](const ToolCall& call) {
+    out->append("{\"id\":");
+    AppendJsonString(call.id, out);
+    out->append(",\"type\":\"function\",\"function\":{\"name\":");
+    AppendJsonString(call.name, out);
+    out->append(",\"arguments\":");
+    AppendJsonString(call.arguments, out);
+    out->append("}}");
+  });
+}
+
 }  // namespace
 
 ResponseEncoder::ResponseEncoder(Endpoint endpoint, std::string_view id, std::string_view model,
-                                 int64_t created_s, bool usage_field)
+                                 int64_t created_s, StreamShape stream)
     : endpoint_(endpoint),
+      event_ids_(stream.event_ids),
       head_(Head(id, endpoint == Endpoint::kChat ? "chat.completion" : "text_completion", model,
                  created_s)),
       stream_head_("data: " +
                    Head(id,
                         endpoint == Endpoint::kChat ? "chat.completion.chunk" : "text_completion",
                         model, created_s)),
-      stream_tail_(usage_field ? "],\"usage\":null}\n\n" : "]}\n\n") {}
+      stream_tail_(stream.usage_field ? "],\"usage\":null}\n\n" : "]}\n\n") {}
 
 std::string ResponseEncoder::Whole(std::span<const Choice> choices, const Usage& usage) const {
   std::string out = head_;
@@ -141,7 +160,12 @@ std::string ResponseEncoder::Whole(std::span<const Choice> choices, const Usage&
     AppendNumber(choice.index, &out);
     const bool chat = endpoint_ == Endpoint::kChat;
     out += chat ? ",\"message\":{\"role\":\"assistant\",\"content\":" : ",\"text\":";
-    AppendJsonString(choice.text, &out);
+    if (chat && choice.text.empty() && !choice.calls.empty()) {
+      out += "null";
+    } else {
+      AppendJsonString(choice.text, &out);
+    }
+    if (chat) AppendReasoningAndCalls(choice, &out);
     out += chat ? "},\"logprobs\":" : ",\"logprobs\":";
     if (choice.has_logprobs) {
       AppendLogprobs(endpoint_, choice.logprobs, &out);
@@ -160,11 +184,13 @@ std::string ResponseEncoder::Whole(std::span<const Choice> choices, const Usage&
 }
 
 void ResponseEncoder::Open(uint32_t choice, uint64_t position, std::string* out) const {
-  out->append("id: ");
-  AppendNumber(choice, out);
-  out->push_back(':');
-  AppendNumber(position, out);
-  out->push_back('\n');
+  if (event_ids_) {
+    out->append("id: ");
+    AppendNumber(choice, out);
+    out->push_back(':');
+    AppendNumber(position, out);
+    out->push_back('\n');
+  }
   out->append(stream_head_);
   out->append("{\"index\":");
   AppendNumber(choice, out);
@@ -199,6 +225,39 @@ void ResponseEncoder::Text(uint32_t choice, uint64_t position, std::string_view 
   }
   AppendTokenIds(token_ids, out);
   out->append(",\"finish_reason\":null}");
+  out->append(stream_tail_);
+}
+
+void ResponseEncoder::Reasoning(uint32_t choice, uint64_t position, std::string_view text,
+                                std::string* out) const {
+  Open(choice, position, out);
+  out->append(",\"delta\":{\"reasoning_content\":");
+  AppendJsonString(text, out);
+  out->append("},\"logprobs\":null,\"finish_reason\":null}");
+  out->append(stream_tail_);
+}
+
+void ResponseEncoder::Call(uint32_t choice, uint64_t position, uint32_t call, std::string_view id,
+                           std::string_view name, std::string* out) const {
+  Open(choice, position, out);
+  out->append(",\"delta\":{\"tool_calls\":[{\"index\":");
+  AppendNumber(call, out);
+  out->append(",\"id\":");
+  AppendJsonString(id, out);
+  out->append(",\"type\":\"function\",\"function\":{\"name\":");
+  AppendJsonString(name, out);
+  out->append(",\"arguments\":\"\"}}]},\"logprobs\":null,\"finish_reason\":null}");
+  out->append(stream_tail_);
+}
+
+void ResponseEncoder::CallArguments(uint32_t choice, uint64_t position, uint32_t call,
+                                    std::string_view text, std::string* out) const {
+  Open(choice, position, out);
+  out->append(",\"delta\":{\"tool_calls\":[{\"index\":");
+  AppendNumber(call, out);
+  out->append(",\"function\":{\"arguments\":");
+  AppendJsonString(text, out);
+  out->append("}}]},\"logprobs\":null,\"finish_reason\":null}");
   out->append(stream_tail_);
 }
 

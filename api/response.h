@@ -1,10 +1,14 @@
-// OpenAI's answers: whole objects and SSE events. Pure: text in, text out; any thread (one ResponseEncoder: one thread).
+// OpenAI's answers: whole objects and SSE events. Pure: text in, text out; any thread (one
+// ResponseEncoder: one thread).
 //
-// Order of a stream, per choice: Role (chat), Text..., Finish, once each but Text; after the last choice Usage (when the client
-// asked for it), then Done. After a fault: ErrorEvent, then Done. Every event of a choice carries `id: <choice>:<position>`, where
-// position counts the completion tokens that this event and those before it have brought.
+// Order of a stream, per choice: Role (chat), Text..., Finish, once each but Text; after the last
+// choice Usage (when the client asked for it), then Done. After a fault: ErrorEvent, then Done. An
+// event is exactly one `data: ` line and an empty one: many clients read no other SSE. Only who
+// asks for event ids gets a line `id: <choice>:<position>` in front, where position counts the
+// completion tokens that this event and those before it have brought.
 //
-// Text must be UTF-8; ill-formed bytes become U+FFFD, so that a broken piece cannot break the JSON around it.
+// Text must be UTF-8; ill-formed bytes become U+FFFD, so that a broken piece cannot break the JSON
+// around it.
 #pragma once
 
 #include <cstdint>
@@ -21,11 +25,19 @@ namespace aisp {
 
 enum class Endpoint { kCompletions, kChat };
 
+// What a stream's events bring beside the choices.
+struct StreamShape {
+  // Every event has a usage field, null but in the Usage event (stream_options.include_usage).
+  bool usage_field = false;
+  bool event_ids = false;
+};
+
 struct Usage {
   uint32_t prompt_tokens = 0;
   uint32_t completion_tokens = 0;
   uint32_t cached_tokens = 0;  // of the prompt
-  // A JSON object that stands in `usage` under "aisp" (where the request ran, TTFT and its parts); "": none.
+  // A JSON object that stands in `usage` under "aisp" (where the request ran, TTFT and its parts);
+  // "": none.
   std::string extension;
 };
 
@@ -43,34 +55,46 @@ struct ChoiceLogprob {
   TokenId token = 0;
 };
 
+struct ToolCall {
+  std::string id, name, arguments;
+};
+
 // One choice of a whole answer.
 struct Choice {
   uint32_t index = 0;
   std::string text;
-  std::string_view finish_reason;  // "stop", "length"
+  std::string_view finish_reason;  // "stop", "length", "tool_calls"
   bool has_logprobs = false;
   std::vector<ChoiceLogprob> logprobs;
   std::vector<TokenId> token_ids = {};  // empty: not wanted
+  std::string reasoning = {};           // chat; empty: none
+  std::vector<ToolCall> calls = {};     // chat
 };
 
 // Writes the answers to one request. Append-only functions: `out` is added to.
 class ResponseEncoder {
  public:
-  // `id`: "cmpl-..." or "chatcmpl-..."; `created_s`: Unix time. `usage_field`: every event has a usage field, null but in the
-  // Usage event (stream_options.include_usage).
+  // `id`: "cmpl-..." or "chatcmpl-..."; `created_s`: Unix time.
   ResponseEncoder(Endpoint endpoint, std::string_view id, std::string_view model, int64_t created_s,
-                  bool usage_field = false);
+                  StreamShape stream = {});
 
   // The whole answer of a request that does not stream. Choices in the order of their index.
   std::string Whole(std::span<const Choice> choices, const Usage& usage) const;
 
   // Chat: the first event of a choice. Completions have none: nothing is added.
   void Role(uint32_t choice, std::string* out) const;
-  // New text. `logprobs` empty: the field is null; `token_ids` empty: there is no such field. Cheap: no JSON tree, two appends of prepared text around the escaped one.
+  // New text. `logprobs` empty: the field is null; `token_ids` empty: there is no such field.
+  // Cheap: no JSON tree, two appends of prepared text around the escaped one.
   void Text(uint32_t choice, uint64_t position, std::string_view text, std::string* out) const;
   void Text(uint32_t choice, uint64_t position, std::string_view text,
             std::span<const ChoiceLogprob> logprobs, std::span<const TokenId> token_ids,
             std::string* out) const;
+  // Chat: thinking, the begin of call `call` (from 0), and more text of its arguments.
+  void Reasoning(uint32_t choice, uint64_t position, std::string_view text, std::string* out) const;
+  void Call(uint32_t choice, uint64_t position, uint32_t call, std::string_view id,
+            std::string_view name, std::string* out) const;
+  void CallArguments(uint32_t choice, uint64_t position, uint32_t call, std::string_view text,
+                     std::string* out) const;
   void Finish(uint32_t choice, uint64_t position, std::string_view finish_reason,
               std::string* out) const;
   void UsageEvent(const Usage& usage, std::string* out) const;
@@ -83,6 +107,7 @@ class ResponseEncoder {
   void Open(uint32_t choice, uint64_t position, std::string* out) const;
 
   const Endpoint endpoint_;
+  const bool event_ids_;
   const std::string head_;         // of a whole answer, up to "choices":[
   const std::string stream_head_;  // of an event, from "data: " up to "choices":[
   std::string stream_tail_;        // from the end of the choices to the end of the event

@@ -1,4 +1,5 @@
-// Fields of OpenAI's and vLLM's requests that change the answer and that this server does not honour.
+// Fields of OpenAI's and vLLM's requests that change the answer and that this server does not
+// honour.
 #include <array>
 
 #include "api/json_value.h"
@@ -18,6 +19,7 @@ bool IsDefault(std::string_view name, const Value& value) {
   if (value.IsMap()) return value.AsMap().size() == 0;
   if (value.IsString()) {
     const std::string& word = value.AsString();
+    if (name == "tool_choice") return word == "auto" || word == "none";
     if (name == "service_tier") return word == "auto" || word == "default";
     return word.empty();
   }
@@ -29,18 +31,13 @@ bool IsDefault(std::string_view name, const Value& value) {
 
 constexpr std::array kRefused = {
     "suffix",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
     "guided_grammar",
     "guided_decoding_backend",
-    "structured_outputs",
     "functions",
     "function_call",
     "audio",
     "modalities",
     "prediction",
-    "reasoning_effort",
     "verbosity",
     "web_search_options",
     "store",
@@ -60,21 +57,12 @@ constexpr std::array kRefused = {
     "kv_transfer_params",
 };
 
-void RefuseTools(Fields* fields) {
-  const Value* choice = fields->Find("tool_choice");
-  const bool plain = choice == nullptr || choice->IsString();
-  const std::string word = choice != nullptr && plain ? choice->AsString() : "auto";
-  if (!plain || (word != "auto" && word != "none")) {
-    return fields->Refuse("tool_choice",
-                          "tool_choice can only be \"auto\" or \"none\": this server cannot force "
-                          "a call");
-  }
-  const Value::List* tools = fields->List("tools", kMaxTools);
-  if (tools == nullptr || tools->empty() || word == "none") return;
-  fields->Refuse("tools",
-                 "tools are not supported by this server, which finds no calls in an answer; leave "
-                 "tools out, or send \"tool_choice\": \"none\"");
-}
+constexpr std::array kRefusedForCompletions = {
+    "tools",
+    "tool_choice",
+    "reasoning_effort",
+    "thinking_token_budget",
+};
 
 }  // namespace
 
@@ -84,15 +72,15 @@ void RefuseUnsupported(Fields* fields, Endpoint endpoint) {
     if (value == nullptr || IsDefault(name, *value)) continue;
     fields->Refuse(name, std::string(name) + " is not supported by this server; leave it out");
   }
-  if (endpoint == Endpoint::kChat) RefuseTools(fields);
-  const Value::Map* format = fields->Object("response_format");
-  if (format == nullptr) return;
-  const Value* type = format->Find("type");
-  if (type != nullptr && type->IsString() && type->AsString() == "text") return;
-  fields->Refuse(
-      "response_format",
-      "response_format can only be {\"type\": \"text\"} on this server, but its type is " +
-          (type == nullptr ? "missing" : Describe(*type)));
+  if (endpoint == Endpoint::kChat) return;
+  for (const std::string_view name : kRefusedForCompletions) {
+    const Value* value = fields->Find(name);
+    if (value == nullptr || IsDefault(name, *value)) continue;
+    fields->Refuse(
+        name,
+        std::string(name) +
+            " is not supported by this server for text completions; use /v1/chat/completions");
+  }
 }
 
 }  // namespace aisp

@@ -1,9 +1,11 @@
-// A bounded queue between threads. A full queue is a refusal (TryPush returns false): the caller says so upstream, it
-// never waits. Any number of producers and consumers; every method may be called from any thread.
+// A bounded queue between threads. A full queue is a refusal (TryPush returns false): the caller
+// says so upstream, it never waits. Any number of producers and consumers; every method may be
+// called from any thread.
 //
-// Invariants: size() <= capacity(); items come out in the order in which they went in; after Close() nothing goes in and
-// what is inside can still be taken out. A consumer that sleeps elsewhere (epoll, a device event) passes `on_push`, which
-// runs after each successful push on the producer's thread, outside the lock, and must not block.
+// Invariants: size() <= capacity(); items come out in the order in which they went in; after
+// Close() nothing goes in and what is inside can still be taken out. A consumer that sleeps
+// elsewhere (epoll, a device event) passes `on_push`, which runs after each successful push on the
+// producer's thread, outside the lock, and must not block.
 #pragma once
 
 #include <condition_variable>
@@ -30,7 +32,8 @@ class BoundedQueue {
   BoundedQueue(const BoundedQueue&) = delete;
   BoundedQueue& operator=(const BoundedQueue&) = delete;
 
-  // False when full or closed; `item` is then untouched, so that the caller can answer whoever sent it.
+  // False when full or closed; `item` is then untouched, so that the caller can answer whoever sent
+  // it.
   [[nodiscard]] bool TryPush(T&& item) {
     {
       std::lock_guard lock(mutex_);
@@ -83,11 +86,24 @@ class BoundedQueue {
     ready_.notify_one();
   }
 
-  // No item goes in any more; consumers drain the rest and then get empty at once. May be called twice.
+  // No item goes in any more; consumers drain the rest and then get empty at once. May be called
+  // twice.
   void Close() {
     {
       std::lock_guard lock(mutex_);
       closed_ = true;
+    }
+    ready_.notify_all();
+    if (on_push_) on_push_();
+  }
+
+  // As Close(), and what is inside is thrown away: no consumer gets it any more.
+  void CloseAndClear() {
+    std::deque<T> dropped;
+    {
+      std::lock_guard lock(mutex_);
+      closed_ = true;
+      dropped.swap(items_);
     }
     ready_.notify_all();
     if (on_push_) on_push_();

@@ -1,5 +1,6 @@
-// AISP_CHECK: an invariant of the program itself. Prints file, line, condition and message to stderr, then aborts.
-// Never for input, a peer's message or anything else that can happen to a correct program: those are Result<T>.
+// AISP_CHECK: an invariant of the program itself. Prints file, line, condition and message to
+// stderr, then aborts. Never for input, a peer's message or anything else that can happen to a
+// correct program: those are Result<T>.
 #pragma once
 
 #include <string>

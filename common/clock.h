@@ -1,5 +1,6 @@
-// Time, injected. Roles and engine never read a clock of their own: they are given a Clock, so that the simulation can
-// run the same code under simulated time. Times are nanoseconds on one monotonic clock of the process.
+// Time, injected. Roles and engine never read a clock of their own: they are given a Clock, so that
+// the simulation can run the same code under simulated time. Times are nanoseconds on one monotonic
+// clock of the process.
 #pragma once
 
 #include <chrono>
@@ -8,7 +9,8 @@
 namespace aisp {
 
 using Duration = std::chrono::nanoseconds;
-// Nanoseconds since an arbitrary start (CLOCK_MONOTONIC in production, the simulated now in tests/sim).
+// Nanoseconds since an arbitrary start (CLOCK_MONOTONIC in production, the simulated now in
+// tests/sim).
 struct Instant {
   int64_t ns = 0;
   friend constexpr auto operator<=>(const Instant&, const Instant&) = default;

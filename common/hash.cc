@@ -10,7 +10,8 @@
 
 namespace aisp {
 
-// The chain hashes tokens and parent as they lie in memory; every platform that we build for is little-endian.
+// The chain hashes tokens and parent as they lie in memory; every platform that we build for is
+// little-endian.
 static_assert(std::endian::native == std::endian::little);
 static_assert(sizeof(Hash128) == 16);
 
@@ -18,7 +19,8 @@ namespace {
 
 Hash128 FromXxh(XXH128_hash_t h) { return Hash128{.lo = h.low64, .hi = h.high64}; }
 
-// The longest run that is hashed in one call, from a buffer on the stack: one hash unit of the prefix index is 16.
+// The longest run that is hashed in one call, from a buffer on the stack: one hash unit of the
+// prefix index is 16.
 constexpr size_t kMaxInlineTokens = 64;
 
 }  // namespace

@@ -1,6 +1,6 @@
-// 128-bit hashes for identity across processes: prompt prefixes, weights, templates. XXH3-128 (xxHash 0.8), whose values
-// are the same on every machine. It is not a cryptographic hash: a hit that matters compares what was hashed.
-// Pure functions: any thread.
+// 128-bit hashes for identity across processes: prompt prefixes, weights, templates. XXH3-128
+// (xxHash 0.8), whose values are the same on every machine. It is not a cryptographic hash: a hit
+// that matters compares what was hashed. Pure functions: any thread.
 #pragma once
 
 #include <compare>
@@ -28,8 +28,8 @@ struct Hash128 {
 Hash128 HashBytes(std::span<const std::byte> bytes);
 Hash128 HashBytes(std::string_view bytes);
 
-// The hash of `tokens` that follow what `parent` stands for: XXH3-128(parent.lo, parent.hi, tokens), all little-endian.
-// Chained over the units of a prompt, it identifies a whole prefix.
+// The hash of `tokens` that follow what `parent` stands for: XXH3-128(parent.lo, parent.hi,
+// tokens), all little-endian. Chained over the units of a prompt, it identifies a whole prefix.
 Hash128 HashChain(const Hash128& parent, std::span<const TokenId> tokens);
 
 // A fast 64-bit hash for tables that live in one process.

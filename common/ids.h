@@ -1,4 +1,5 @@
-// Strong ids: one type per kind of number, so that a block id is never passed where a sequence id is meant.
+// Strong ids: one type per kind of number, so that a block id is never passed where a sequence id
+// is meant.
 #pragma once
 
 #include <cstdint>

@@ -120,7 +120,30 @@ void AppendJsonValue(Buffer& out, const LogValue& value) {
   }
 }
 
-void AppendLine(Buffer& out, LogFormat format, std::string_view event, LogFields fields) {
+// Of the calling thread; an empty role: that of the process.
+thread_local LogIdentity thread_identity;
+
+void AppendIdentity(Buffer& out, LogFormat format, const LogIdentity& of_process) {
+  const LogIdentity& who = thread_identity.role.empty() ? of_process : thread_identity;
+  for (const auto& [key, value] :
+       {std::pair<std::string_view, const std::string&>("role", who.role),
+        std::pair<std::string_view, const std::string&>("id", who.id)}) {
+    if (value.empty()) continue;
+    if (format == LogFormat::kJson) {
+      fmt::format_to(std::back_inserter(out), "\"{}\":", key);
+      AppendQuoted(out, value);
+      out.push_back(',');
+    } else {
+      fmt::format_to(std::back_inserter(out), "{}=", key);
+      AppendTextValue(out, value);
+      out.push_back(' ');
+    }
+  }
+}
+
+void AppendLine(Buffer& out, LogFormat format, const LogIdentity& of_process,
+                std::string_view event, LogFields fields) {
+  AppendIdentity(out, format, of_process);
   if (format == LogFormat::kText) {
     Append(out, event);
     for (const LogField& field : fields) {
@@ -137,7 +160,8 @@ void AppendLine(Buffer& out, LogFormat format, std::string_view event, LogFields
   }
 }
 
-// For one write: a reader of our stderr that went away must be an EPIPE, not the end of the process.
+// For one write: a reader of our stderr that went away must be an EPIPE, not the end of the
+// process.
 class SigpipeBlocked {
  public:
   SigpipeBlocked() {
@@ -181,7 +205,8 @@ struct Progress {
   }
 };
 
-// Writes whole lines to a file descriptor, dropping those that it does not take. base_sink's mutex guards the members.
+// Writes whole lines to a file descriptor, dropping those that it does not take. base_sink's mutex
+// guards the members.
 class FdSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   FdSink(int fd, Progress& progress) : fd_(fd), progress_(progress) {}
@@ -255,6 +280,7 @@ struct Writer {
 struct Target {
   std::shared_ptr<spdlog::sinks::sink> sink;
   LogFormat format = LogFormat::kText;
+  std::shared_ptr<const LogIdentity> identity = std::make_shared<LogIdentity>();
   std::shared_ptr<Writer>
       writer;  // null while no session is open: lines are written by whoever logs
 };
@@ -286,6 +312,8 @@ Target CurrentTarget(LogState& state) {
 
 }  // namespace
 
+void SetThreadLogIdentity(LogIdentity identity) { thread_identity = std::move(identity); }
+
 bool LogEnabled(LogLevel level) { return level >= State().level.load(std::memory_order_relaxed); }
 
 void Log(LogLevel level, std::string_view event, LogFields fields) {
@@ -293,7 +321,7 @@ void Log(LogLevel level, std::string_view event, LogFields fields) {
   LogState& state = State();
   const Target target = CurrentTarget(state);
   Buffer line;
-  AppendLine(line, target.format, event, fields);
+  AppendLine(line, target.format, *target.identity, event, fields);
   const spdlog::details::log_msg message("aisp", ToSpdlog(level), {line.data(), line.size()});
   state.progress.submitted.fetch_add(1);
   if (target.writer == nullptr) {
@@ -337,8 +365,10 @@ struct LogSession::Impl {
 
 LogSession::LogSession(const LogOptions& options) : impl_(std::make_unique<Impl>()) {
   LogState& state = State();
-  Target target{
-      .sink = MakeSink(options, state.progress), .format = options.format, .writer = nullptr};
+  Target target{.sink = MakeSink(options, state.progress),
+                .format = options.format,
+                .identity = std::make_shared<LogIdentity>(options.identity),
+                .writer = nullptr};
   target.writer = std::make_shared<Writer>(target.sink, options.queue_lines);
   impl_->level_before = state.level.exchange(options.level);
   const std::lock_guard lock(state.mutex);
@@ -355,7 +385,8 @@ LogSession::~LogSession() {
     ended = std::exchange(state.current, std::move(impl_->before));
   }
   state.level.store(impl_->level_before);
-  // A thread that is just about to log with the old target finds the queue closed: its line counts as dropped.
+  // A thread that is just about to log with the old target finds the queue closed: its line counts
+  // as dropped.
   ended.writer->queue.Close();
   ended.writer->thread.Join();
 }

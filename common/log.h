@@ -2,12 +2,14 @@
 //
 //   LogInfo("request finished", {{"request", id}, {"tokens", n}, {"ttft_ms", ttft}});
 //
-// The event is a constant phrase and what varies is in the fields, so that events can be counted and searched. Any thread
-// may log. There is one log because there is one stderr; main() configures it by owning a LogSession, without which (tests,
-// tools) lines of level info and above are written as text before the call returns.
+// The event is a constant phrase and what varies is in the fields, so that events can be counted
+// and searched. Any thread may log. There is one log because there is one stderr; main() configures
+// it by owning a LogSession, without which (tests, tools) lines of level info and above are written
+// as text before the call returns.
 //
-// Logging never fails and never blocks a serving thread: a LogSession writes on a thread of its own from a bounded queue,
-// and what cannot be written (stderr closed, disk full, a pipe whose reader sleeps) is counted in LogStats and dropped.
+// Logging never fails and never blocks a serving thread: a LogSession writes on a thread of its own
+// from a bounded queue, and what cannot be written (stderr closed, disk full, a pipe whose reader
+// sleeps) is counted in LogStats and dropped.
 #pragma once
 
 #include <cstddef>
@@ -26,6 +28,13 @@ namespace aisp {
 enum class LogLevel { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3 };
 enum class LogFormat { kText, kJson };
 
+// Whose line it is: the first two fields of every line, so that the lines of several processes can
+// share one terminal.
+struct LogIdentity {
+  std::string role;  // "router", "prefill", "decode", "supervisor"; "": left out
+  std::string id;    // "decode-0"
+};
+
 struct LogOptions {
   LogLevel level = LogLevel::kInfo;
   LogFormat format = LogFormat::kText;
@@ -33,7 +42,13 @@ struct LogOptions {
   size_t queue_lines = 8192;
   // Where lines go; not owned.
   int fd = 2;
+  // Of this process, for threads without one of their own.
+  LogIdentity identity = {};
 };
+
+// From now on this thread logs as `identity`: for a worker that shares its process with others.
+// Until the thread ends.
+void SetThreadLogIdentity(LogIdentity identity);
 
 // A field's value; a string is not copied, it must live until the call returns.
 class LogValue {
@@ -85,8 +100,8 @@ inline void LogError(std::string_view event, LogFields fields = {}) {
   Log(LogLevel::kError, event, fields);
 }
 
-// For an event that can come in floods: lets one line through per period and then says how many were suppressed since the
-// last. The owner's thread only.
+// For an event that can come in floods: lets one line through per period and then says how many
+// were suppressed since the last. The owner's thread only.
 class LogThrottle {
  public:
   explicit LogThrottle(Duration period) : period_(period) {}
@@ -105,11 +120,13 @@ struct LogStats {
 };
 LogStats GetLogStats();
 
-// Waits until every line logged so far has been written or dropped, `limit` at most; for what comes before an abort.
+// Waits until every line logged so far has been written or dropped, `limit` at most; for what comes
+// before an abort.
 void FlushLog(Duration limit);
 
-// From construction to destruction the process logs by `options`, asynchronously. The destructor writes what is queued,
-// but does not wait for a reader that is stuck. At most one at a time; main() owns it.
+// From construction to destruction the process logs by `options`, asynchronously. The destructor
+// writes what is queued, but does not wait for a reader that is stuck. At most one at a time;
+// main() owns it.
 class LogSession {
  public:
   explicit LogSession(const LogOptions& options);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <sstream>
@@ -61,10 +62,21 @@ std::vector<double> ExponentialBuckets(double first, double factor, int count) {
   for (double bound = first; count > 0; --count, bound *= factor) bounds.push_back(bound);
   return bounds;
 }
-std::vector<double> LatencyBuckets() { return ExponentialBuckets(0.001, 2, 17); }
-std::vector<double> StepBuckets() { return ExponentialBuckets(0.00025, 2, 15); }
+std::vector<double> LatencyBuckets() {
+  return {0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4,
+          0.5,   0.75,  1,     1.5,  2,    3,    5,    7.5,   10,  15,   20,  30,  60};
+}
+std::vector<double> RequestBuckets() {
+  return {0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1,  2,   3,   5,   7.5,
+          10,   15,   20,   30,  45,  60,  90, 120, 180, 300, 600};
+}
+std::vector<double> StepBuckets() {
+  return {0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.025,
+          0.03,   0.04,   0.05,   0.075, 0.1,   0.15,  0.2,   0.3,    0.5,  0.75,  1,    2};
+}
 
-// prometheus::Registry keeps the values; the map keeps, per name, what Remove needs to find them by label.
+// prometheus::Registry keeps the values; the map keeps, per name, what Remove needs to find them by
+// label.
 struct Metrics::Impl {
   template <typename T>
   struct Series {
@@ -97,6 +109,8 @@ struct Metrics::Impl {
   prometheus::Registry registry;
   std::mutex mutex;
   std::map<std::string, AnySeries> series;
+  std::mutex refresh_mutex;
+  std::vector<std::function<void()>> refreshes;
 };
 
 Metrics::Metrics() : impl_(std::make_unique<Impl>()) {}
@@ -133,7 +147,16 @@ void Metrics::Remove(const std::string& name, const MetricLabels& labels) {
       found->second);
 }
 
+void Metrics::OnRender(std::function<void()> refresh) {
+  const std::lock_guard lock(impl_->refresh_mutex);
+  impl_->refreshes.push_back(std::move(refresh));
+}
+
 std::string Metrics::Render() const {
+  {
+    const std::lock_guard lock(impl_->refresh_mutex);
+    for (const auto& refresh : impl_->refreshes) refresh();
+  }
   std::ostringstream out;
   prometheus::TextSerializer().Serialize(out, impl_->registry.Collect());
   return out.str();

@@ -1,12 +1,14 @@
 // Metrics for Prometheus: counters, gauges and histograms behind cheap handles.
 //
-// A Metrics object owns every value; one per process part that serves /metrics, given to whoever measures. A handle is a
-// pointer into it: fetch it once (it takes a lock), keep it, update it per step rather than per token (one atomic add; a
-// histogram takes a short lock). A default-made handle ignores updates. Any thread may call anything. Handles must not be
-// used after their Metrics is gone, nor after Remove.
+// A Metrics object owns every value; one per process part that serves /metrics, given to whoever
+// measures. A handle is a pointer into it: fetch it once (it takes a lock), keep it, update it per
+// step rather than per token (one atomic add; a histogram takes a short lock). A default-made
+// handle ignores updates. Any thread may call anything. Handles must not be used after their
+// Metrics is gone, nor after Remove.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <span>
@@ -17,7 +19,8 @@
 
 namespace aisp {
 
-// Label name and value; names are constants of the program, and values have a bounded number of variants.
+// Label name and value; names are constants of the program, and values have a bounded number of
+// variants.
 using MetricLabels = std::vector<std::pair<std::string, std::string>>;
 
 // Only grows.
@@ -60,10 +63,11 @@ class Histogram {
 
 // Upper bounds first, first*factor, ... : `count` of them.
 std::vector<double> ExponentialBuckets(double first, double factor, int count);
-// 1 ms to about 65 s by factors of two: for TTFT and whole requests, in seconds.
-std::vector<double> LatencyBuckets();
-// 0.25 ms to about 4 s by factors of two: for TPOT, ITL, steps and transfers, in seconds.
-std::vector<double> StepBuckets();
+// Bounds in seconds. Round numbers, so that a service level such as 500 ms is a bound and its share
+// of the requests exact.
+std::vector<double> LatencyBuckets();  // 1 ms to 60 s: TTFT and its parts
+std::vector<double> RequestBuckets();  // 10 ms to 10 min: whole requests
+std::vector<double> StepBuckets();     // 0.1 ms to 2 s: ITL, TPOT, steps, writes
 
 class Metrics {
  public:
@@ -72,13 +76,18 @@ class Metrics {
   Metrics& operator=(const Metrics&) = delete;
   ~Metrics();
 
-  // The same name and labels give the same value. One name has one kind, one help text and one set of buckets. Names are
-  // Prometheus names with the unit last (aisp_step_seconds, ..._total for counters); a wrong one is a failed check.
+  // The same name and labels give the same value. One name has one kind, one help text and one set
+  // of buckets. Names are Prometheus names with the unit last (aisp_step_seconds, ..._total for
+  // counters); a wrong one is a failed check.
   Counter AddCounter(const std::string& name, const std::string& help,
                      const MetricLabels& labels = {});
   Gauge AddGauge(const std::string& name, const std::string& help, const MetricLabels& labels = {});
   Histogram AddHistogram(const std::string& name, const std::string& help,
                          const std::vector<double>& buckets, const MetricLabels& labels = {});
+
+  // `refresh` runs at the beginning of every Render, on its thread: for values that are read
+  // somewhere rather than counted.
+  void OnRender(std::function<void()> refresh);
 
   // Forgets the values of this name whose labels include all of `labels` (a worker that left).
   void Remove(const std::string& name, const MetricLabels& labels);

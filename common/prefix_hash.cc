@@ -1,5 +1,9 @@
 #include "common/prefix_hash.h"
 
+#include <openssl/sha.h>
+
+#include <array>
+#include <cstring>
 #include <string>
 
 namespace aisp {
@@ -13,7 +17,12 @@ Hash128 PrefixRoot(std::string_view weights_digest, std::string_view kv_dtype,
     bytes.append(reinterpret_cast<const char*>(&length), sizeof(length));
     bytes.append(field);
   }
-  return HashBytes(bytes);
+  // Clients choose bytes of the scope, and XXH3 collides for whoever wants it to.
+  std::array<unsigned char, SHA256_DIGEST_LENGTH> digest;
+  SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), digest.data());
+  Hash128 root;
+  std::memcpy(&root, digest.data(), sizeof(root));
+  return root;
 }
 
 std::vector<Hash128> UnitHashes(const Hash128& root, std::span<const TokenId> tokens) {

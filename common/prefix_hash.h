@@ -1,8 +1,9 @@
 // The identity of a prefix, the same in every process of a cluster.
 //
-// A prompt is cut into units of 16 tokens; unit i's hash is XXH3-128(hash of unit i-1, its 16 tokens), the root being a
-// hash over weights digest, KV dtype, adapter and scope (tenant + cache salt). A block is k whole units. A hash only finds
-// a candidate: a hit compares the tokens. Pure functions: any thread.
+// The root is 128 bits of SHA-256 over weights digest, KV dtype, adapter and scope (tenant + cache
+// salt): nobody finds a scope with another's root. Unit i's hash (16 tokens) is XXH3-128(hash of
+// unit i-1, its tokens), which anybody can make collide: it only finds a candidate, and a hit
+// compares tokens and everything before them up to the root. Pure functions: any thread.
 #pragma once
 
 #include <span>

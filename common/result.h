@@ -1,8 +1,8 @@
 // Result<T>: the one way a function of aisp says that it failed.
 //
-// Untrusted input and likely failures are values of this type; a broken invariant is an AISP_CHECK (common/check.h).
-// Codes are gRPC's canonical ones; each surface maps them to its own status in one place. A message names the value,
-// the limit and the way out. Value types: any thread.
+// Untrusted input and likely failures are values of this type; a broken invariant is an AISP_CHECK
+// (common/check.h). Codes are gRPC's canonical ones; each surface maps them to its own status in
+// one place. A message names the value, the limit and the way out. Value types: any thread.
 #pragma once
 
 #include <string>
@@ -41,7 +41,8 @@ struct Error {
   std::string message;
 
   std::string ToString() const;
-  // The same error with `context: ` before its message; for adding a file name or a tensor name on the way up.
+  // The same error with `context: ` before its message; for adding a file name or a tensor name on
+  // the way up.
   Error WithContext(std::string_view context) const;
 };
 

@@ -32,7 +32,8 @@ constexpr ByteUnit kByteUnits[] = {
     {"TB", 1'000'000'000'000},
 };
 
-// What may follow a UTF-8 lead byte: how many bytes, and the range of the first of them (Unicode, table 3-7).
+// What may follow a UTF-8 lead byte: how many bytes, and the range of the first of them (Unicode,
+// table 3-7).
 struct LeadByte {
   uint8_t continuation_bytes;
   uint8_t second_min;

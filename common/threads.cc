@@ -31,7 +31,8 @@ sigset_t AsynchronousSignals() {
 }  // namespace
 
 Thread::Thread(const std::string& name, std::function<void()> body) {
-  // The mask is inherited: setting it here leaves no moment in which the new thread could take a signal.
+  // The mask is inherited: setting it here leaves no moment in which the new thread could take a
+  // signal.
   const sigset_t block = AsynchronousSignals();
   sigset_t before;
   AISP_CHECK(pthread_sigmask(SIG_BLOCK, &block, &before) == 0);

@@ -10,8 +10,9 @@
 
 namespace aisp {
 
-// A thread that has a name (the first 15 bytes show in top and gdb) and is joined by its destructor, so whatever it runs
-// must already have been told to stop. It takes no signals: those are for the main thread. Move-only; the owner's thread.
+// A thread that has a name (the first 15 bytes show in top and gdb) and is joined by its
+// destructor, so whatever it runs must already have been told to stop. It takes no signals: those
+// are for the main thread. Move-only; the owner's thread.
 class Thread {
  public:
   Thread() = default;
@@ -28,8 +29,9 @@ class Thread {
   std::thread thread_;
 };
 
-// Wakes a thread that sleeps in poll or epoll on fd(). Wakes that nobody has seen yet are merged into one. Wake may be
-// called from any thread and from a signal handler; Drain and Wait belong to the thread that sleeps.
+// Wakes a thread that sleeps in poll or epoll on fd(). Wakes that nobody has seen yet are merged
+// into one. Wake may be called from any thread and from a signal handler; Drain and Wait belong to
+// the thread that sleeps.
 class Waker {
  public:
   static Result<Waker> Create();

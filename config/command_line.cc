@@ -11,25 +11,26 @@
 namespace aisp {
 namespace {
 
-std::string Nearest(std::string_view flag, const std::vector<Setting>& settings,
-                    std::span<const ExtraFlag> extras) {
+// What was probably meant, as "; did you mean --port?".
+std::string Hint(std::string_view flag, const SettingTable& settings,
+                 std::span<const ExtraFlag> extras) {
   std::string best;
   size_t best_distance = 4;
-  auto consider = [&](std::string_view name) {
-    const size_t d = name.empty() ? 99 : EditDistance(flag, name);
-    if (d < best_distance) {
-      best_distance = d;
-      best = std::string(name);
-    }
-  };
-  for (const Setting& s : settings) consider(s.flag);
-  for (const ExtraFlag& e : extras) consider(e.name);
+  for (const ExtraFlag& e : extras) {
+    const size_t d = EditDistance(flag, e.name);
+    if (d >= best_distance) continue;
+    best_distance = d;
+    best = std::string(e.name);
+  }
+  if (const Setting* near = settings.Nearest(flag); best.empty() && near != nullptr) {
+    best = near->LongFlag();
+    if (!near->flag.empty()) best += fmt::format(" ({})", near->flag);
+  }
   return best.empty() ? "" : fmt::format("; did you mean {}?", best);
 }
 
-bool IsSwitch(const Setting& s) { return std::holds_alternative<bool*>(s.field); }
-
-// One pass over the arguments; `apply` false collects only --config, so that the file comes under the flags.
+// One pass over the arguments; `apply` false collects only --config, so that the file comes under
+// the flags.
 class Parser {
  public:
   Parser(std::span<const std::string> args, std::span<const ExtraFlag> extras, CommandLine* out)
@@ -80,12 +81,11 @@ class Parser {
 
   Status SettingFlag(const std::string& name, const std::optional<std::string>& inline_value) {
     for (const Setting& s : settings_) {
-      const bool named = name == s.flag || (name.starts_with("--") && name.substr(2) == s.key);
-      const bool negated =
-          IsSwitch(s) && !s.flag.empty() && name == fmt::format("--no-{}", s.flag.substr(2));
+      const bool named = (!s.flag.empty() && name == s.flag) || name == s.LongFlag();
+      const bool negated = s.IsSwitch() && Negates(name, s);
       if (!named && !negated) continue;
       std::string value = negated ? "false" : "true";
-      if (!IsSwitch(s)) {
+      if (!s.IsSwitch()) {
         AISP_ASSIGN_OR_RETURN(value, Value(name, inline_value));
       } else if (inline_value) {
         if (negated) return InvalidArgument(fmt::format("{} takes no value", name));
@@ -94,7 +94,13 @@ class Parser {
       return apply_ ? SetFromText(s, value, name) : Status();
     }
     return InvalidArgument(
-        fmt::format("unknown flag '{}'{}", Excerpt(name), Nearest(name, settings_, extras_)));
+        fmt::format("unknown flag '{}'{}", Excerpt(name), Hint(name, settings_, extras_)));
+  }
+
+  static bool Negates(std::string_view name, const Setting& s) {
+    if (!name.starts_with("--no-")) return false;
+    name.remove_prefix(5);
+    return name == s.key || (!s.flag.empty() && name == s.flag.substr(2));
   }
 
   Result<std::string> Value(const std::string& name,
@@ -112,7 +118,7 @@ class Parser {
   std::span<const std::string> args_;
   std::span<const ExtraFlag> extras_;
   CommandLine* out_;
-  std::vector<Setting> settings_;
+  const SettingTable settings_;
   size_t index_ = 0;
   bool apply_ = false;
 };
@@ -139,25 +145,57 @@ Result<CommandLine> ParseCommandLine(std::span<const std::string> args,
   return out;
 }
 
+Result<int64_t> CommandLine::ExtraInt(std::string_view name, int64_t fallback, int64_t min,
+                                      int64_t max) const {
+  if (!HasExtra(name)) return fallback;
+  const std::string text = Extra(name);
+  const auto value = ParseInt(text);
+  if (!value) {
+    return InvalidArgument(fmt::format("--{} wants a whole number, got '{}'", name, Excerpt(text)));
+  }
+  if (*value < min || *value > max) {
+    return InvalidArgument(
+        fmt::format("--{} {} is out of range; allowed: {} to {}", name, *value, min, max));
+  }
+  return *value;
+}
+
+Result<double> CommandLine::ExtraNumber(std::string_view name, double fallback, double min,
+                                        double max) const {
+  if (!HasExtra(name)) return fallback;
+  const std::string text = Extra(name);
+  const auto value = ParseDouble(text);
+  if (!value)
+    return InvalidArgument(fmt::format("--{} wants a number, got '{}'", name, Excerpt(text)));
+  if (*value < min || *value > max) {
+    return InvalidArgument(
+        fmt::format("--{} {} is out of range; allowed: {} to {}", name, *value, min, max));
+  }
+  return *value;
+}
+
 std::string HelpForSettings(std::span<const std::string_view> prefixes,
                             std::span<const ExtraFlag> extras) {
   std::string out;
-  auto line = [&](std::string_view flag, std::string_view help) {
-    out += fmt::format("  {:<28} {}\n", flag, help);
+  auto entry = [&](std::string_view flags, std::string_view help) {
+    out += fmt::format("  {}\n      {}\n", flags, help);
   };
-  for (const ExtraFlag& e : extras)
-    line(e.value.empty() ? std::string(e.name) : fmt::format("{} {}", e.name, e.value), e.help);
+  auto with_value = [](std::string_view flag, std::string_view value) {
+    return value.empty() ? std::string(flag) : fmt::format("{} {}", flag, value);
+  };
+  for (const ExtraFlag& e : extras) entry(with_value(e.name, e.value), e.help);
   Config defaults;
   for (const Setting& s : BindSettings(&defaults)) {
     const bool wanted =
         std::any_of(prefixes.begin(), prefixes.end(), [&](auto p) { return s.key.starts_with(p); });
     if (!wanted) continue;
-    std::string help(s.help);
-    if (!s.choices.empty()) help += fmt::format(" One of {}.", fmt::join(s.choices, ", "));
-    line(s.flag.empty() ? fmt::format("--{}", s.key) : std::string(s.flag), help);
+    std::string flags = with_value(s.LongFlag(), s.Kind());
+    if (!s.flag.empty()) flags = fmt::format("{:<34}  {}", flags, s.flag);
+    entry(flags, fmt::format("{}{}{} Default: {}.", s.help, s.Allowed().empty() ? "" : " ",
+                             s.Allowed(), s.Show()));
   }
-  line("--config FILE", "YAML file with any of these settings; flags win over it.");
-  line("--print-config", "Print every setting as it stands, as YAML, and exit.");
+  entry("--config FILE", "YAML file with any of these settings; flags win over it.");
+  entry("--print-config", "Print every setting as it stands, as YAML, and exit.");
   return out;
 }
 

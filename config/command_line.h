@@ -1,4 +1,5 @@
-// The command line: flags over a Config, with help made from the table of settings. Pure; prints nothing.
+// The command line: flags over a Config, with help made from the table of settings. Pure; prints
+// nothing.
 #pragma once
 
 #include <span>
@@ -22,6 +23,10 @@ struct CommandLine {
   // Value of an extra flag, or `fallback`.
   std::string Extra(std::string_view name, std::string_view fallback = "") const;
   bool HasExtra(std::string_view name) const;
+  // The same as a number, `fallback` when it is absent; the error names the flag, the value and
+  // what is allowed.
+  Result<int64_t> ExtraInt(std::string_view name, int64_t fallback, int64_t min, int64_t max) const;
+  Result<double> ExtraNumber(std::string_view name, double fallback, double min, double max) const;
 };
 
 struct ExtraFlag {
@@ -30,8 +35,9 @@ struct ExtraFlag {
   std::string_view help;
 };
 
-// Reads `--config FILE` first, then the flags over it: `--flag value`, `--flag=value`, `--no-x`/`--x` for booleans, or the YAML
-// path (`--engine.block_tokens 32`). Unknown flags are INVALID_ARGUMENT with the nearest known one.
+// Reads `--config FILE` first, then the flags over it: `--flag value`, `--flag=value`,
+// `--no-x`/`--x` for booleans. A flag is a setting's key (`--engine.block_tokens 32`) or its short
+// flag (`--block-size 32`). Unknown flags are INVALID_ARGUMENT with the nearest known one.
 Result<CommandLine> ParseCommandLine(std::span<const std::string> args,
                                      std::span<const ExtraFlag> extras = {});
 

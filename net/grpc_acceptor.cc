@@ -2,15 +2,17 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
+#include <fcntl.h>
+#include <array>
 #include <cerrno>
 #include <cstring>
 
 #include "common/check.h"
 #include "common/log.h"
+#include "net/intake_budget.h"
 
 namespace aisp {
 namespace {
@@ -25,13 +27,30 @@ bool ConnectionBroke(int error) {
   return error == ECONNABORTED || error == EINTR || error == EPROTO || error == ENETDOWN;
 }
 
+constexpr uint64_t kWaker = 0;
+constexpr uint64_t kListener = 1;
+constexpr Duration kWarnInterval = std::chrono::seconds(10);
+
+std::string PartyOf(const sockaddr_storage& peer) {
+  unsigned char v6[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF};
+  if (peer.ss_family == AF_INET6) {
+    std::memcpy(v6, &reinterpret_cast<const sockaddr_in6&>(peer).sin6_addr, sizeof(v6));
+  } else {
+    std::memcpy(v6 + 12, &reinterpret_cast<const sockaddr_in&>(peer).sin_addr, 4);
+  }
+  return AddressParty(v6);
+}
+
 }  // namespace
 
-GrpcAcceptor::GrpcAcceptor(grpc::ServerBuilder* builder, int listen_fd)
+GrpcAcceptor::GrpcAcceptor(grpc::ServerBuilder* builder, int listen_fd,
+                           std::shared_ptr<grpc::ServerCredentials> credentials,
+                           const Limits& limits)
     : server_(builder->experimental().AddExternalConnectionAcceptor(
           grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-          grpc::InsecureServerCredentials())),
-      listen_fd_(listen_fd) {
+          std::move(credentials))),
+      listen_fd_(listen_fd),
+      limits_(limits) {
   Result<Waker> waker = Waker::Create();
   AISP_CHECK_MSG(waker.has_value(), waker ? "" : waker.error().message);
   waker_ = std::move(*waker);
@@ -43,6 +62,15 @@ GrpcAcceptor::~GrpcAcceptor() {
 }
 
 void GrpcAcceptor::Start() {
+  epoll_ = UniqueDescriptor(epoll_create1(EPOLL_CLOEXEC));
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = kWaker;
+  bool ready = epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, waker_->fd(), &event) == 0;
+  event.data.u64 = kListener;
+  ready = ready && epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, listen_fd_, &event) == 0;
+  AISP_CHECK_MSG(ready, std::strerror(errno));
+  last_number_ = kListener;
   thread_ = Thread("grpc-accept", [this] { Run(); });
 }
 
@@ -50,35 +78,79 @@ void GrpcAcceptor::Stop() {
   if (!thread_.joinable()) return;
   waker_->Wake();
   thread_.Join();
+  connections_.clear();
   close(listen_fd_);
   listen_fd_ = -1;
 }
 
 void GrpcAcceptor::Run() {
-  bool pause = false;
+  std::array<epoll_event, 64> events{};
   for (;;) {
-    pollfd fds[2] = {{waker_->fd(), POLLIN, 0}, {listen_fd_, POLLIN, 0}};
-    const int ready = poll(fds, pause ? 1 : 2, pause ? kRetryMs : -1);
-    pause = false;
-    if (ready < 0 && errno != EINTR) LogError("poll failed", {{"error", std::strerror(errno)}});
-    if ((fds[0].revents & POLLIN) != 0) return;
-    if (ready <= 0 || (fds[1].revents & POLLIN) == 0) continue;
-    const int fd = accept4(listen_fd_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (fd < 0) {
-      // Another process that shares the socket may have been faster.
-      if (NothingToAccept(errno) || ConnectionBroke(errno)) continue;
-      LogWarning("a gRPC connection could not be accepted", {{"error", std::strerror(errno)}});
-      pause = true;
-      continue;
+    const int ready = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), -1);
+    if (ready < 0 && errno != EINTR) LogError("epoll failed", {{"error", std::strerror(errno)}});
+    bool accept = false;
+    for (int i = 0; i < ready; ++i) {
+      const uint64_t number = events[static_cast<size_t>(i)].data.u64;
+      if (number == kWaker) return;
+      if (number == kListener) {
+        accept = true;
+      } else {
+        Ended(number);
+      }
     }
-    last_accept_ = SteadyClock().Now();
-    const int yes = 1;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
-    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
-    connection.listener_fd = listen_fd_;
-    connection.fd = fd;
-    server_->HandleNewConnection(&connection);
+    if (accept && !AcceptOne() && waker_->Wait(std::chrono::milliseconds(kRetryMs))) return;
   }
+}
+
+void GrpcAcceptor::Ended(uint64_t number) {
+  const auto it = connections_.find(number);
+  if (it == connections_.end()) return;
+  const auto party = parties_.find(it->second.party);
+  if (--party->second == 0) parties_.erase(party);
+  connections_.erase(it);
+}
+
+bool GrpcAcceptor::Admit(int fd, const std::string& party) {
+  const auto held = parties_.find(party);
+  const bool of_party = held != parties_.end() && held->second >= limits_.per_address;
+  UniqueDescriptor watch(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  epoll_event event{};
+  event.data.u64 = last_number_ + 1;  // events: the end alone, which is always reported
+  const bool full = of_party || connections_.size() >= limits_.connections;
+  if (full || watch.get() < 0 || epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, watch.get(), &event) != 0) {
+    if (const Instant now = SteadyClock().Now(); now >= next_warning_) {
+      next_warning_ = now + kWarnInterval;
+      LogWarning("a gRPC connection was closed: there are too many",
+                 {{"peer", party}, {"connections", connections_.size()}, {"of_peer", of_party}});
+    }
+    close(fd);
+    return false;
+  }
+  connections_.emplace(++last_number_, Connection{std::move(watch), party});
+  ++parties_[party];
+  return true;
+}
+
+bool GrpcAcceptor::AcceptOne() {
+  sockaddr_storage peer{};
+  socklen_t size = sizeof(peer);
+  const int fd =
+      accept4(listen_fd_, reinterpret_cast<sockaddr*>(&peer), &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  if (fd < 0) {
+    // Another process that shares the socket may have been faster.
+    if (NothingToAccept(errno) || ConnectionBroke(errno)) return true;
+    LogWarning("a gRPC connection could not be accepted", {{"error", std::strerror(errno)}});
+    return false;
+  }
+  if (!Admit(fd, PartyOf(peer))) return true;
+  last_accept_ = SteadyClock().Now();
+  const int yes = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
+  grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+  connection.listener_fd = listen_fd_;
+  connection.fd = fd;
+  server_->HandleNewConnection(&connection);
+  return true;
 }
 
 }  // namespace aisp

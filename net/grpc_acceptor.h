@@ -1,24 +1,56 @@
-// GrpcAcceptor: accepts on a listening socket that was handed to this process and gives the connections to a gRPC server,
-// which cannot listen on a descriptor itself. Unlike gRPC's own listener it can stop accepting while streams go on: what is in
-// the queue then is the successor's. Inside net/ only (it brings gRPC).
+// GrpcAcceptor: accepts on a listening socket that was handed to this process and gives the
+// connections to a gRPC server, which cannot listen on a descriptor itself. Unlike gRPC's own
+// listener it can stop accepting while streams go on: what is in the queue then is the successor's.
+// And it bounds connections, which gRPC does not: one beyond a bound is closed at once. To know
+// when one has ended it keeps a second descriptor of each, which reports the end (gRPC shuts a
+// socket down before it closes it) and keeps nothing else alive. Inside net/ only (it brings gRPC).
 //
 // Start and Stop on one thread; the accepting runs on its own.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
+#include <unistd.h>
 
+#include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
 
 #include "common/clock.h"
 #include "common/threads.h"
 
 namespace aisp {
 
+// Closes its descriptor.
+class UniqueDescriptor {
+ public:
+  UniqueDescriptor() = default;
+  explicit UniqueDescriptor(int fd) : fd_(fd) {}
+  UniqueDescriptor(UniqueDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  UniqueDescriptor& operator=(UniqueDescriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~UniqueDescriptor() {
+    if (fd_ >= 0) close(fd_);
+  }
+  int get() const { return fd_; }
+
+ private:
+  int fd_ = -1;
+};
+
 class GrpcAcceptor {
  public:
+  struct Limits {
+    size_t connections = 4096;
+    size_t per_address = 4096;  // of IPv6: per /64
+  };
   // Before BuildAndStart. Takes `listen_fd`, which AdoptListenSocket or ListenOn gave.
-  GrpcAcceptor(grpc::ServerBuilder* builder, int listen_fd);
+  GrpcAcceptor(grpc::ServerBuilder* builder, int listen_fd,
+               std::shared_ptr<grpc::ServerCredentials> credentials, const Limits& limits);
   ~GrpcAcceptor();
   GrpcAcceptor(const GrpcAcceptor&) = delete;
   GrpcAcceptor& operator=(const GrpcAcceptor&) = delete;
@@ -31,12 +63,29 @@ class GrpcAcceptor {
   std::optional<Instant> last_accept() const { return last_accept_; }
 
  private:
+  struct Connection {
+    UniqueDescriptor watch;
+    std::string party;
+  };
+
   void Run();
+  // False: it is to be tried again after a pause.
+  bool AcceptOne();
+  // Whether one more may be served; it is closed if not.
+  bool Admit(int fd, const std::string& party);
+  void Ended(uint64_t number);
 
   const std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> server_;
   int listen_fd_;
   std::optional<Instant> last_accept_;
   std::optional<Waker> waker_;
+  const Limits limits_;
+  // The thread's.
+  UniqueDescriptor epoll_;
+  uint64_t last_number_ = 0;
+  std::unordered_map<uint64_t, Connection> connections_;
+  std::unordered_map<std::string, size_t> parties_;
+  Instant next_warning_;
   Thread thread_;
 };
 

@@ -1,13 +1,14 @@
-// One gRPC stream as a link: the queue of what is to be sent, the pacing of what is received, and the two reactors that tie
-// them to gRPC's callbacks. Inside net/ only (it brings gRPC).
+// One gRPC stream as a link: the queue of what is to be sent, the pacing of what is received, and
+// the two reactors that tie them to gRPC's callbacks. Inside net/ only (it brings gRPC).
 //
-// A GrpcCall is shared by the endpoint's table of links, by the reactor and by posted functions; the reactor belongs to
-// gRPC, deletes itself in OnDone and is reachable from its call only until then (`stream_`, under the mutex). Owner's thread:
-// Send, Close, Consumed. Any thread: Abort. gRPC's threads: the rest. No lock is held while an inbox posts, except where the
-// order of posts depends on it; inboxes never call back into a call under their own lock.
+// A GrpcCall is shared by the endpoint's table of links, by the reactor and by posted functions;
+// the reactor belongs to gRPC, deletes itself in OnDone and is reachable from its call only until
+// then (`stream_`, under the mutex). Owner's thread: Send, Close, Consumed. Any thread: Abort.
+// gRPC's threads: the rest. No lock is held while an inbox posts, except where the order of posts
+// depends on it; inboxes never call back into a call under their own lock.
 //
-// Bounds: queued messages and bytes (over them the link is aborted), and messages received but not yet taken by the owner
-// (over them reading stops and HTTP/2's flow control stops the sender).
+// Bounds: queued messages and bytes (over them the link is aborted), and messages received but not
+// yet taken by the owner (over them reading stops and HTTP/2's flow control stops the sender).
 #pragma once
 
 #include <condition_variable>
@@ -87,7 +88,8 @@ class GrpcCall : public std::enable_shared_from_this<GrpcCall<In, Out>> {
 
   const LinkId id;
 
-  // The stream exists and takes operations. The owner may have spoken before: what it said is done now.
+  // The stream exists and takes operations. The owner may have spoken before: what it said is done
+  // now.
   void Attach(GrpcStream<In, Out>* stream) {
     live_->Add(this->shared_from_this());
     const std::lock_guard lock(mutex_);

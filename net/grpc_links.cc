@@ -9,6 +9,7 @@
 #include "net/grpc_acceptor.h"
 #include "net/grpc_bind.h"
 #include "net/grpc_call.h"
+#include "net/grpc_credentials.h"
 #include "net/grpc_reflection.h"
 #include "net/listen_socket.h"
 #include "worker.grpc.pb.h"
@@ -45,6 +46,17 @@ class Endpoint {
   virtual void CloseAll() = 0;
 };
 
+// A stream that is refused; gRPC owns it.
+template <typename In, typename Out>
+class Refusal final : public grpc::ServerBidiReactor<In, Out> {
+ public:
+  Refusal() {
+    this->Finish(grpc::Status(grpc::StatusCode::UNAUTHENTICATED,
+                              "this port wants the cluster's token (cluster.token_file)"));
+  }
+  void OnDone() override { delete this; }
+};
+
 // The answering side of one kind of link.
 template <typename In, typename Out>
 class ServerEndpoint final : public LinkSender<Out>, public Endpoint {
@@ -59,6 +71,11 @@ class ServerEndpoint final : public LinkSender<Out>, public Endpoint {
 
   // A new stream; gRPC owns the reactor.
   grpc::ServerBidiReactor<In, Out>* Accept(grpc::CallbackServerContext* context) {
+    if (!HasToken(options_.security.get(), *context)) {
+      LogWarning("a peer without the cluster's token was refused",
+                 {{"peer", ReadablePeer(context->peer())}});
+      return new Refusal<In, Out>();
+    }
     const LinkId id(next_id_.fetch_add(1));
     auto call = std::make_shared<Call>(id, options_, inbox_, live_);
     // Before the stream is read, so that Up is posted before its first message.
@@ -148,11 +165,13 @@ class GrpcDialer final : public LinkDialer<Out> {
     const LinkId id(next_id_++);
     auto call = std::make_shared<Call>(id, options_, inbox_, live_);
     inbox_->Expect(id, call);
-    const auto channel =
-        grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), Arguments());
+    grpc::ChannelArguments arguments = Arguments();
+    const auto credentials = LinkChannelCredentials(options_.security.get(), &arguments);
+    const auto channel = grpc::CreateCustomChannel(address, credentials, arguments);
     const auto stub = std::make_unique<Stub>(channel);
     auto* stream = new ClientStream<In, Out>(call, address);
     stream->Start([&](grpc::ClientContext* context, grpc::ClientBidiReactor<Out, In>* reactor) {
+      AddToken(options_.security.get(), context);
       bind_(stub.get(), context, reactor);
     });
     std::erase_if(channels_, [this](const auto& entry) { return !live_->Contains(entry.first); });
@@ -177,12 +196,14 @@ class GrpcDialer final : public LinkDialer<Out> {
     args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Ms(options_.keepalive_timeout));
     args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
     args.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 1 << 20);
-    // A redial must try at once, not wait for the back-off that an earlier link to the same address left behind.
+    // A redial must try at once, not wait for the back-off that an earlier link to the same address
+    // left behind.
     args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectTimeoutMs);
     args.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
     args.SetInt(GRPC_ARG_CLIENT_IDLE_TIMEOUT_MS, 1000);
-    // Links stay inside the cluster: no proxy of the environment, no service configuration from DNS.
+    // Links stay inside the cluster: no proxy of the environment, no service configuration from
+    // DNS.
     args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
     args.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
     return args;
@@ -193,9 +214,10 @@ class GrpcDialer final : public LinkDialer<Out> {
   const std::shared_ptr<Inbox> inbox_;
   const std::shared_ptr<typename Call::Live> live_;
   uint64_t next_id_ = 1;
-  // gRPC 1.51 stops and joins the threads of its callbacks together with the last channel that uses them; when a callback
-  // lets go of that channel, a thread joins itself and the process dies. So a channel is released here, on the owner's thread,
-  // after its stream is gone, and not before another one is in use. Idle ones drop their connection after a second.
+  // gRPC 1.51 stops and joins the threads of its callbacks together with the last channel that uses
+  // them; when a callback lets go of that channel, a thread joins itself and the process dies. So a
+  // channel is released here, on the owner's thread, after its stream is gone, and not before
+  // another one is in use. Idle ones drop their connection after a second.
   Channels channels_;
 };
 
@@ -264,7 +286,8 @@ void GrpcServer::Impl::Configure(grpc::ServerBuilder* builder) const {
 Status GrpcServer::Start(const std::string& address) {
   AISP_CHECK_MSG(!impl_->server, "Start is called once");
   grpc::ServerBuilder builder;
-  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &impl_->port);
+  builder.AddListeningPort(address, LinkServerCredentials(impl_->options.security.get()),
+                           &impl_->port);
   impl_->Configure(&builder);
   impl_->server = builder.BuildAndStart();
   if (impl_->server && impl_->port != 0) return {};
@@ -276,7 +299,9 @@ Status GrpcServer::StartOn(int listen_fd) {
   AISP_CHECK_MSG(!impl_->server, "Start is called once");
   grpc::ServerBuilder builder;
   impl_->port = PortOf(listen_fd);
-  impl_->acceptor = std::make_unique<GrpcAcceptor>(&builder, listen_fd);
+  impl_->acceptor = std::make_unique<GrpcAcceptor>(
+      &builder, listen_fd, LinkServerCredentials(impl_->options.security.get()),
+      GrpcAcceptor::Limits());
   impl_->Configure(&builder);
   impl_->server = builder.BuildAndStart();
   if (!impl_->server) return Unavailable("gRPC did not start on the socket that was handed over");

@@ -1,7 +1,8 @@
-// gRPC behind the LinkSender/LinkDialer/LinkHandler of proto/link.h: one bidirectional stream is one link. Callback API;
-// callbacks only enqueue to `post`, which runs functions in order on the thread that owns the role (IoLoop::Post for the
-// router, the worker loop's inbox for workers). Outgoing queues are bounded in messages and bytes; a link over its bound
-// goes down. Keep-alive pings find dead peers; a link that is closed or lost reports LinkDown once.
+// gRPC behind the LinkSender/LinkDialer/LinkHandler of proto/link.h: one bidirectional stream is
+// one link. Callback API; callbacks only enqueue to `post`, which runs functions in order on the
+// thread that owns the role (IoLoop::Post for the router, the worker loop's inbox for workers).
+// Outgoing queues are bounded in messages and bytes; a link over its bound goes down. Keep-alive
+// pings find dead peers; a link that is closed or lost reports LinkDown once.
 //
 // gRPC types stay in the .cc files.
 #pragma once
@@ -12,6 +13,7 @@
 #include <string>
 
 #include "common/result.h"
+#include "net/link_security.h"
 #include "proto/link.h"
 
 namespace aisp {
@@ -24,11 +26,14 @@ struct GrpcLinkOptions {
   size_t max_message_bytes = 16 << 20;
   std::chrono::milliseconds keepalive_interval{2000};
   std::chrono::milliseconds keepalive_timeout{2000};
+  std::shared_ptr<const LinkSecurity> security =
+      nullptr;  // null: whoever reaches the port is let in
 };
 
-// Keeps gRPC's own threads and timers alive. gRPC 1.51 destroys its event engine with the last channel or server of a process, while
-// a timer of that channel may still be about to cancel itself there ("full table!" in Abseil, then abort). A process that is about to end
-// holds one of these and leaves with _exit.
+// Keeps gRPC's own threads and timers alive. gRPC 1.51 destroys its event engine with the last
+// channel or server of a process, while a timer of that channel may still be about to cancel itself
+// there ("full table!" in Abseil, then abort). A process that is about to end holds one of these
+// and leaves with _exit.
 class GrpcKeeper {
  public:
   GrpcKeeper();
@@ -41,12 +46,14 @@ class GrpcKeeper {
   std::unique_ptr<Impl> impl_;
 };
 
-// A gRPC server of one process; services are added before Start. Listens on "host:port", port 0 picks a free one.
+// A gRPC server of one process; services are added before Start. Listens on "host:port", port 0
+// picks a free one.
 class GrpcServer {
  public:
   GrpcServer();
   ~GrpcServer();
-  // Router side of RouterControl.Attach. Returns the sender for those links; `handler` is called through `post`.
+  // Router side of RouterControl.Attach. Returns the sender for those links; `handler` is called
+  // through `post`.
   LinkSender<v1::RouterMessage>* ServeRouterControl(LinkHandler<v1::WorkerMessage>* handler,
                                                     Poster post, GrpcLinkOptions options = {});
   // Prefill side of KvPeer.Session.

@@ -1,5 +1,6 @@
-// Which gRPC server of this process answers server reflection. gRPC's library adds it to every server that a process starts; only
-// the one for clients shall have it. Inside net/ only (it brings gRPC).
+// Which gRPC server of this process answers server reflection. gRPC's library adds it to every
+// server that a process starts; only the one for clients shall have it. Inside net/ only (it brings
+// gRPC).
 #pragma once
 
 #include <memory>

@@ -3,6 +3,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <openssl/ssl.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -33,10 +34,15 @@ struct HttpClient::Impl {
   enum class Body { kNone, kLength, kChunked, kUntilClose };
 
   ~Impl() {
+    SSL_free(ssl);
     if (fd >= 0) close(fd);
   }
   Status Await(short events) const;
   Status SendAll(std::string_view bytes) const;
+  Status SendAllTls(std::string_view bytes) const;
+  // Waits for what the call of OpenSSL with this answer lacks; an error: it failed.
+  Status AwaitTls(int answer) const;
+  Status Handshake();
   // Appends what arrives to `input`; false at the end of the connection.
   Result<bool> Receive();
   Result<std::string> ReadLine();
@@ -45,6 +51,8 @@ struct HttpClient::Impl {
   std::string Take(size_t limit);
 
   int fd = -1;
+  SSL* ssl = nullptr;                    // of https
+  std::shared_ptr<const TlsDialer> tls;  // it belongs to
   std::string authority;
   Duration timeout{};
   std::string input;  // received, not consumed
@@ -66,7 +74,40 @@ Status HttpClient::Impl::Await(short events) const {
               authority + " did not answer within " + std::to_string(ms) + " ms");
 }
 
+Status HttpClient::Impl::AwaitTls(int answer) const {
+  switch (SSL_get_error(ssl, answer)) {
+    case SSL_ERROR_WANT_READ:
+      return Await(POLLIN);
+    case SSL_ERROR_WANT_WRITE:
+      return Await(POLLOUT);
+    default:
+      return Unavailable("TLS to " + authority +
+                         " failed: " + TlsFailure(ssl, "the connection was closed"));
+  }
+}
+
+Status HttpClient::Impl::Handshake() {
+  for (;;) {
+    const int answer = SSL_connect(ssl);
+    if (answer == 1) return {};
+    AISP_RETURN_IF_ERROR(AwaitTls(answer));
+  }
+}
+
+Status HttpClient::Impl::SendAllTls(std::string_view bytes) const {
+  while (!bytes.empty()) {
+    const int n = SSL_write(ssl, bytes.data(), static_cast<int>(bytes.size()));
+    if (n > 0) {
+      bytes.remove_prefix(static_cast<size_t>(n));
+    } else {
+      AISP_RETURN_IF_ERROR(AwaitTls(n));
+    }
+  }
+  return {};
+}
+
 Status HttpClient::Impl::SendAll(std::string_view bytes) const {
+  if (ssl != nullptr) return SendAllTls(bytes);
   while (!bytes.empty()) {
     const ssize_t n = send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n > 0) {
@@ -82,6 +123,15 @@ Status HttpClient::Impl::SendAll(std::string_view bytes) const {
 
 Result<bool> HttpClient::Impl::Receive() {
   char bytes[64 << 10];
+  while (ssl != nullptr) {
+    const int n = SSL_read(ssl, bytes, sizeof(bytes));
+    if (n > 0) {
+      input.append(bytes, static_cast<size_t>(n));
+      return true;
+    }
+    if (SSL_get_error(ssl, n) == SSL_ERROR_ZERO_RETURN) return false;
+    AISP_RETURN_IF_ERROR(AwaitTls(n));
+  }
   for (;;) {
     AISP_RETURN_IF_ERROR(Await(POLLIN));
     const ssize_t n = recv(fd, bytes, sizeof(bytes), MSG_DONTWAIT);
@@ -182,7 +232,8 @@ HttpClient::HttpClient(HttpClient&& other) noexcept = default;
 HttpClient& HttpClient::operator=(HttpClient&& other) noexcept = default;
 HttpClient::~HttpClient() = default;
 
-Result<HttpClient> HttpClient::Connect(const std::string& host, uint16_t port, Duration timeout) {
+Result<HttpClient> HttpClient::Connect(const std::string& host, uint16_t port, Duration timeout,
+                                       std::shared_ptr<const TlsDialer> tls) {
   auto impl = std::make_unique<Impl>();
   impl->authority = host + ":" + std::to_string(port);
   impl->timeout = timeout;
@@ -210,6 +261,13 @@ Result<HttpClient> HttpClient::Connect(const std::string& host, uint16_t port, D
   AISP_RETURN_IF_ERROR(status);
   const int yes = 1;
   setsockopt(impl->fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
+  if (tls) {
+    impl->ssl = tls->NewConnection(host);
+    if (impl->ssl == nullptr) return Internal("OpenSSL gives no connection");
+    impl->tls = std::move(tls);
+    SSL_set_fd(impl->ssl, impl->fd);
+    AISP_RETURN_IF_ERROR(impl->Handshake());
+  }
   return HttpClient(std::move(impl));
 }
 

@@ -1,5 +1,5 @@
-// HttpClient: a small blocking HTTP/1.1 client over one kept-alive connection: for the demo's story, health checks and tests.
-// Not for load: aisp-loadgen has its own. One thread at a time.
+// HttpClient: a small blocking HTTP/1.1 client over one kept-alive connection: for the demo's
+// story, health checks and tests. Not for load: aisp-loadgen has its own. One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,7 @@
 #include "common/result.h"
 #include "net/http_server.h"
 #include "net/sse_reader.h"
+#include "net/tls_dialer.h"
 
 namespace aisp {
 
@@ -25,18 +26,23 @@ struct HttpAnswer {
 
 class HttpClient {
  public:
-  // `timeout` bounds each wait for the network: connecting, sending, and the next bytes of an answer.
-  static Result<HttpClient> Connect(const std::string& host, uint16_t port, Duration timeout);
+  // `timeout` bounds each wait for the network: connecting, sending, and the next bytes of an
+  // answer.
+  // With `tls`: https.
+  static Result<HttpClient> Connect(const std::string& host, uint16_t port, Duration timeout,
+                                    std::shared_ptr<const TlsDialer> tls = nullptr);
   HttpClient(HttpClient&& other) noexcept;
   HttpClient& operator=(HttpClient&& other) noexcept;
   ~HttpClient();
 
-  // One request and its whole answer. Host and Content-Length are set here. UNAVAILABLE: the connection broke;
-  // DEADLINE_EXCEEDED: the timeout passed; after either the client is of no use any more.
+  // One request and its whole answer. Host and Content-Length are set here. UNAVAILABLE: the
+  // connection broke; DEADLINE_EXCEEDED: the timeout passed; after either the client is of no use
+  // any more.
   Result<HttpAnswer> Request(std::string_view method, std::string_view target,
                              std::string_view body = {}, const HttpHeaders& headers = {});
 
-  // The same, up to the head of the answer; its body is then read by ReadSome, ReadRest or NextEvent.
+  // The same, up to the head of the answer; its body is then read by ReadSome, ReadRest or
+  // NextEvent.
   Result<HttpAnswer> Open(std::string_view method, std::string_view target,
                           std::string_view body = {}, const HttpHeaders& headers = {});
   // The next piece of the body, never empty; nullopt at its end.
@@ -45,7 +51,8 @@ class HttpClient {
   // The next event of an SSE body; comments are skipped. nullopt at the end of the body.
   Result<std::optional<SseEvent>> NextEvent();
 
-  // For tests of the wire itself: bytes as they are, and what comes back until the server closes or `timeout` passes.
+  // For tests of the wire itself: bytes as they are, and what comes back until the server closes or
+  // `timeout` passes.
   Status SendRaw(std::string_view bytes);
   Result<std::string> ReceiveRaw();
   int fd() const;

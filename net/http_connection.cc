@@ -5,21 +5,15 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <boost/beast/http/error.hpp>
-#include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/read.hpp>
-#include <boost/beast/http/string_body.hpp>
 #include <ctime>
 
 #include "common/check.h"
 #include "common/log.h"
-#include "common/strings.h"
 #include "net/http_exchange.h"
 #include "net/http_message.h"
 
 namespace aisp {
 namespace asio = boost::asio;
-namespace http = boost::beast::http;
 using boost::system::error_code;
 
 namespace {
@@ -27,43 +21,12 @@ namespace {
 // One connection may keep the loop busy with so many bytes before the others get a turn.
 constexpr size_t kSendBudget = 256 << 10;
 constexpr size_t kReadChunk = 16 << 10;
+// Smaller answers do not count towards the bound of whole ones.
+constexpr size_t kSmallAnswer = 16 << 10;
 // How long a closing connection waits for the client to have read the last answer.
 constexpr Duration kLingerTime = std::chrono::seconds(1);
 
 auto Into(error_code& ec) { return asio::redirect_error(asio::use_awaitable, ec); }
-
-struct Refusal {
-  int status;
-  std::string message;
-};
-
-Refusal RefusalOf(const error_code& ec, const HttpServerOptions& options) {
-  if (ec == http::error::header_limit || ec == http::error::buffer_overflow) {
-    return {431, "the request's head is larger than " + std::to_string(options.max_header_bytes) +
-                     " bytes"};
-  }
-  if (ec == http::error::body_limit) {
-    return {413, "the request's body is larger than " + std::to_string(options.max_body_bytes) +
-                     " bytes"};
-  }
-  if (ec == http::error::bad_version) return {505, "only HTTP/1.0 and HTTP/1.1 are spoken here"};
-  return {400, "not a valid HTTP request: " + ec.message()};
-}
-
-std::string ToString(boost::beast::string_view text) { return {text.data(), text.size()}; }
-
-// The parsed request as plain data; false when its target or its Host is not what HTTP/1.1 allows.
-template <typename Message>
-bool TakeRequest(Message& message, HttpRequest* request) {
-  request->method = ToString(message.method_string());
-  if (!SplitTarget(ToString(message.target()), &request->path, &request->query)) return false;
-  for (const auto& field : message) {
-    request->headers.emplace_back(ToString(field.name_string()), ToString(field.value()));
-  }
-  if (message.version() >= 11 && message.count(http::field::host) != 1) return false;
-  request->body = std::move(message.body());
-  return true;
-}
 
 asio::awaitable<void> KeepAlive(std::shared_ptr<HttpConnection> connection,
                                 asio::awaitable<void> run) {
@@ -73,19 +36,23 @@ asio::awaitable<void> KeepAlive(std::shared_ptr<HttpConnection> connection,
 
 }  // namespace
 
-HttpConnection::HttpConnection(asio::ip::tcp::socket socket, std::string peer,
-                               std::shared_ptr<HttpServerState> state, bool refuse)
-    : socket_(std::move(socket)),
+HttpConnection::HttpConnection(asio::ip::tcp::socket socket, Peer peer,
+                               std::shared_ptr<HttpServerState> state, std::string refusal)
+    : socket_(std::move(socket), state->tls.get()),
       peer_(std::move(peer)),
       state_(std::move(state)),
-      refuse_(refuse),
+      refusal_(std::move(refusal)),
       buffer_(state_->options.max_header_bytes + kReadChunk) {
   state_->connections.insert(this);
+  if (!refusal_.empty()) ++state_->refusing;
+  CountWaiting();
 }
 
 HttpConnection::~HttpConnection() {
   if (exchange_ != nullptr) exchange_->Detach();
-  ReserveBody(0);
+  known_ = true;
+  CountWaiting();
+  if (!refusal_.empty()) --state_->refusing;
   state_->connections.erase(this);
   if (state_->on_closed && !state_->stopped) state_->on_closed();
 }
@@ -95,12 +62,24 @@ void HttpConnection::Start() {
 }
 
 asio::awaitable<void> HttpConnection::Run() {
-  if (refuse_) {
-    Reject(503, "the server has all the connections that it allows (" +
-                    std::to_string(state_->options.max_connections) + "); try again soon");
+  if (socket_.tls()) {
+    phase_ = Phase::kReading;
+    read_deadline_ = state_->clock.Now() + state_->options.read_timeout;
+    std::string why;
+    const bool greeted = co_await socket_.Handshake(&why);
+    read_deadline_ = kNever;
+    if (!greeted) {
+      LogInfo("TLS handshake failed", {{"peer", peer_.name}, {"why", why}});
+      error_code ignored;
+      socket_.close(ignored);
+      co_return;
+    }
+  }
+  if (!refusal_.empty()) {
+    Reject(503, refusal_);
     co_await AwaitAnswer();
   }
-  while (!dead_ && !refuse_) {
+  while (!dead_ && refusal_.empty()) {
     const bool dispatched = co_await ReadRequest();
     if (!dispatched && !complete_) break;
     co_await AwaitAnswer();
@@ -111,81 +90,8 @@ asio::awaitable<void> HttpConnection::Run() {
   socket_.close(ignored);
 }
 
-// True when the handler has got a request. False with complete_: it was answered with an error; else: the connection ends.
-asio::awaitable<bool> HttpConnection::ReadRequest() {
-  const HttpServerOptions& options = state_->options;
-  complete_ = sent_ = chunked_ = last_chunk_due_ = head_request_ = closing_ = false;
-  request_id_.clear();
-  phase_ = Phase::kIdle;
-  read_deadline_ = state_->clock.Now() + IdleTimeout();
-  while (buffer_.size() == 0) {
-    if (peer_ended_ || timed_out_ || dead_) co_return false;
-    const bool got = co_await AwaitBytes();
-    if (!got) co_return false;
-  }
-  first_request_ = false;
-  phase_ = Phase::kReading;
-  read_deadline_ = state_->clock.Now() + options.read_timeout;
-
-  http::request_parser<http::string_body> parser;
-  parser.header_limit(static_cast<uint32_t>(options.max_header_bytes));
-  parser.body_limit(options.max_body_bytes);
-  error_code ec;
-  co_await http::async_read_header(socket_, buffer_, parser, Into(ec));
-  HttpRequest request;
-  request.received = state_->clock.Now();
-  if (!ec) {
-    NameRequest(ToString(parser.get()["x-request-id"]));
-    const auto expect = ToString(parser.get()[http::field::expect]);
-    if (!expect.empty() && !EqualsIgnoreCaseAscii(expect, "100-continue")) {
-      Reject(417, "the only expectation known here is 100-continue");
-      co_return false;
-    }
-    const size_t most = parser.chunked() ? options.max_body_bytes
-                                         : static_cast<size_t>(parser.content_length().value_or(0));
-    if (!ReserveBody(most)) {
-      Reject(503, "the server holds all the request bodies that it can; try again soon");
-      co_return false;
-    }
-    if (!expect.empty() && !parser.is_done() && buffer_.size() == 0) {
-      out_.append("HTTP/1.1 100 Continue\r\n\r\n");
-      Flush();
-    }
-    co_await http::async_read(socket_, buffer_, parser, Into(ec));
-  }
-  read_deadline_ = kNever;
-  if (dead_) co_return false;
-  if (timed_out_) {
-    Reject(408, "the request was not complete within " +
-                    std::to_string(static_cast<int64_t>(ToMs(options.read_timeout))) + " ms");
-    co_return false;
-  }
-  const bool connection_broke = ec && ec.category() == asio::error::get_system_category();
-  if (ec == http::error::end_of_stream || connection_broke) co_return false;
-  if (ec) {
-    if (request_id_.empty()) NameRequest(ToString(parser.get()["x-request-id"]));
-    const Refusal refusal = RefusalOf(ec, options);
-    Reject(refusal.status, refusal.message);
-    co_return false;
-  }
-  auto message = parser.release();
-  http_1_0_ = message.version() < 11;
-  keep_alive_ = message.keep_alive();
-  head_request_ = message.method() == http::verb::head;
-  if (!TakeRequest(message, &request)) {
-    Reject(400, "the request needs a target that starts with '/' and one Host field");
-    co_return false;
-  }
-  request.peer = peer_;
-  request.id = request_id_;
-  phase_ = Phase::kAnswering;
-  auto exchange = std::make_shared<ServerExchange>(std::move(request), this, state_->loop);
-  exchange_ = exchange.get();
-  state_->handler(std::move(exchange));
-  co_return true;
-}
-
-// One read into buffer_; false when the connection ended, a deadline passed or WakeReader was called.
+// One read into buffer_; false when the connection ended, a deadline passed or WakeReader was
+// called.
 asio::awaitable<bool> HttpConnection::AwaitBytes() {
   error_code ec;
   reader_waits_ = true;
@@ -204,8 +110,9 @@ asio::awaitable<bool> HttpConnection::AwaitBytes() {
   co_return false;
 }
 
-// Until the answer is sent or the client is gone. Meanwhile the socket is watched; what the client sends already belongs to its
-// next request, and more of it than a head may have stays in the kernel.
+// Until the answer is sent or the client is gone. Meanwhile the socket is watched; what the client
+// sends already belongs to its next request, and more of it than a head may have stays in the
+// kernel.
 asio::awaitable<void> HttpConnection::AwaitAnswer() {
   while (!sent_ && !dead_) {
     if (!peer_ended_ && buffer_.size() < state_->options.max_header_bytes) {
@@ -220,13 +127,14 @@ asio::awaitable<void> HttpConnection::AwaitAnswer() {
   }
 }
 
-// Closing while bytes of the client are unread would make the kernel send a reset, which may destroy the answer on its way.
+// Closing while bytes of the client are unread would make the kernel send a reset, which may
+// destroy the answer on its way.
 asio::awaitable<void> HttpConnection::Linger() {
-  phase_ = Phase::kLingering;
+  SetPhase(Phase::kLingering);
   timed_out_ = false;
   read_deadline_ = state_->clock.Now() + kLingerTime;
   error_code ec;
-  socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ec);
+  socket_.ShutdownSend(ec);
   buffer_.clear();
   while (!ec && !timed_out_ && !peer_ended_ && !dead_) {
     co_await socket_.async_read_some(buffer_.prepare(kReadChunk), Into(ec));
@@ -235,13 +143,22 @@ asio::awaitable<void> HttpConnection::Linger() {
 
 void HttpConnection::CheckDeadlines(Instant now) {
   if (dead_) return;
-  if (now >= write_deadline_) {
-    Vanish(HttpExchange::Gone::kSlowReader, true);
-  } else if (now >= read_deadline_) {
-    timed_out_ = true;
-    error_code ignored;
-    socket_.cancel(ignored);
-  }
+  if (now >= write_deadline_ && Trickles()) return Vanish(HttpExchange::Gone::kSlowReader, true);
+  if (now < read_deadline_) return;
+  timed_out_ = true;
+  error_code ignored;
+  socket_.cancel(ignored);
+}
+
+// The kernel takes bytes in lumps of megabytes; what the client took is what it acknowledged.
+bool HttpConnection::Trickles() {
+  const size_t holds = socket_.Unacknowledged();
+  const size_t acknowledged = held_before_ + taken_ - std::min(holds, held_before_ + taken_);
+  if (acknowledged < state_->options.min_taken_bytes) return true;
+  write_deadline_ = state_->clock.Now() + state_->options.write_timeout;
+  held_before_ = holds;
+  taken_ = 0;
+  return false;
 }
 
 Duration HttpConnection::IdleTimeout() const {
@@ -275,13 +192,20 @@ void HttpConnection::Vanish(HttpExchange::Gone why, bool reset) {
   socket_.close(ignored);
 }
 
-// For the request in progress; 0 gives back what the last one had.
-bool HttpConnection::ReserveBody(size_t bytes) {
-  state_->body_bytes -= std::exchange(reserved_body_, 0);
-  if (bytes > state_->options.max_total_body_bytes - state_->body_bytes) return false;
-  reserved_body_ = bytes;
-  state_->body_bytes += bytes;
-  return true;
+void HttpConnection::SetPhase(Phase phase) {
+  phase_ = phase;
+  CountWaiting();
+}
+
+void HttpConnection::CountWaiting() {
+  const bool waits = !known_ && refusal_.empty() && phase_ != Phase::kAnswering;
+  if (waits == std::exchange(waits_, waits)) return;
+  if (waits) {
+    ++state_->waiting[peer_.address];
+    return;
+  }
+  const auto it = state_->waiting.find(peer_.address);
+  if (--it->second == 0) state_->waiting.erase(it);
 }
 
 void HttpConnection::NameRequest(std::string_view given) {
@@ -292,8 +216,8 @@ void HttpConnection::Reject(int status, std::string_view message) {
   keep_alive_ = false;
   if (request_id_.empty()) NameRequest("");
   LogInfo("http request refused",
-          {{"request", request_id_}, {"peer", peer_}, {"status", status}, {"error", message}});
-  phase_ = Phase::kAnswering;
+          {{"request", request_id_}, {"peer", peer_.name}, {"status", status}, {"error", message}});
+  SetPhase(Phase::kAnswering);
   const auto& error_body = state_->options.error_body;
   HttpHeaders headers{{"Content-Type", error_body ? "application/json" : "text/plain"}};
   if (status == 503) headers.emplace_back("Retry-After", "1");
@@ -301,6 +225,10 @@ void HttpConnection::Reject(int status, std::string_view message) {
 }
 
 void HttpConnection::Respond(int status, const HttpHeaders& headers, std::string body) {
+  answer_ = IntakeBudget::Share(&state_->answers, "");
+  // An answer of our own fits always, so this happens once.
+  if (body.size() > kSmallAnswer && answer_.GrowTo(body.size()) != IntakeBudget::Share::Grown::kYes)
+    return Reject(503, "the answers that wait for slow clients fill http.max_total_body");
   HttpHead head;
   head.status = status;
   head.headers = &headers;
@@ -352,7 +280,8 @@ void HttpConnection::CompleteAnswer() {
 }
 
 void HttpConnection::ExchangeDropped(bool streaming) {
-  LogWarning("http_exchange_dropped", {{"peer", peer_}, {"streaming", streaming}});
+  LogWarning("http_exchange_dropped",
+             {{"request", request_id_}, {"peer", peer_.name}, {"streaming", streaming}});
   exchange_ = nullptr;
   if (dead_) return;
   if (streaming) {
@@ -399,7 +328,11 @@ void HttpConnection::Flush() {
     const size_t n = socket_.write_some(asio::buffer(out_.data() + out_sent_, size), ec);
     if (ec == asio::error::would_block || ec == asio::error::try_again) {
       waits_writable_ = true;
-      write_deadline_ = state_->clock.Now() + state_->options.write_timeout;
+      if (write_deadline_ == kNever) {
+        write_deadline_ = state_->clock.Now() + state_->options.write_timeout;
+        held_before_ = socket_.Unacknowledged();
+        taken_ = 0;
+      }
       socket_.async_wait(asio::ip::tcp::socket::wait_write,
                          [self = shared_from_this()](const error_code& wait_ec) {
                            self->waits_writable_ = false;
@@ -409,11 +342,13 @@ void HttpConnection::Flush() {
     }
     if (ec) return Vanish(HttpExchange::Gone::kClosed, false);
     out_sent_ += n;
+    taken_ += n;
     budget -= n;
   }
   write_deadline_ = kNever;
   if (complete_ && !sent_) {
     sent_ = true;
+    answer_ = {};
     WakeReader();
   }
 }

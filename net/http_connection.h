@@ -1,12 +1,13 @@
-// One connection of the HttpServer: reads requests one after the other, hands each to the handler as an HttpExchange, and
-// sends what is answered. Inside net/ only (it brings Asio).
+// One connection of the HttpServer: reads requests one after the other, hands each to the handler
+// as an HttpExchange, and sends what is answered. Inside net/ only (it brings Asio).
 //
-// Ownership: the coroutine Run() and the pending operations own the connection; it ends when they do. Connection and exchange
-// know each other by plain pointers that each clears in its destructor, so a handler may keep an exchange as long as it likes.
-// Loop thread only.
+// Ownership: the coroutine Run() and the pending operations own the connection; it ends when they
+// do. Connection and exchange know each other by plain pointers that each clears in its destructor,
+// so a handler may keep an exchange as long as it likes. Loop thread only.
 //
-// A connection is in one phase: idle -> reading -> answering -> idle ... -> lingering. `read_deadline_` bounds idle, reading and
-// lingering, `write_deadline_` the time without progress of sending; the server sweeps over both.
+// A connection is in one phase: idle -> reading -> answering -> idle ... -> lingering.
+// `read_deadline_` bounds idle, reading and lingering, `write_deadline_` the time in which a client
+// for whom bytes wait must take some; the server sweeps over both.
 #pragma once
 
 #include "net/io_loop_impl.h"
@@ -16,10 +17,13 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "common/clock.h"
 #include "net/http_server.h"
+#include "net/http_socket.h"
+#include "net/intake_budget.h"
 
 namespace aisp {
 
@@ -28,12 +32,22 @@ class ServerExchange;
 
 // What the connections of one server share.
 struct HttpServerState {
+  explicit HttpServerState(HttpServerOptions o)
+      : options(std::move(o)),
+        bodies({options.max_total_body_bytes, options.max_party_body_bytes}),
+        answers({options.max_total_body_bytes, options.max_total_body_bytes}) {}
+
   IoLoop* loop = nullptr;
+  std::shared_ptr<const TlsContext> tls;  // null: plain HTTP
   HttpServerOptions options;
   HttpServer::Handler handler;
   SteadyClock clock;
   std::unordered_set<HttpConnection*> connections;
-  size_t body_bytes = 0;  // what the connections have reserved
+  IntakeBudget bodies;
+  IntakeBudget answers;  // whole ones, while they are sent
+  // By address: connections that wait for a request of somebody unknown.
+  std::unordered_map<std::string, size_t> waiting;
+  size_t refusing = 0;  // connections that are only told why they are refused
   bool draining = false;
   bool stopped = false;  // the server is destroyed
   // The set of connections has shrunk.
@@ -42,17 +56,21 @@ struct HttpServerState {
 
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
-  // `refuse`: the server is full; the connection is told so and ends.
-  HttpConnection(boost::asio::ip::tcp::socket socket, std::string peer,
-                 std::shared_ptr<HttpServerState> state, bool refuse);
+  struct Peer {
+    std::string name;     // host:port
+    std::string address;  // its party while it is unknown
+  };
+  // `refusal`: when not empty the connection is told so (503) and ends.
+  HttpConnection(boost::asio::ip::tcp::socket socket, Peer peer,
+                 std::shared_ptr<HttpServerState> state, std::string refusal);
   ~HttpConnection();
 
   void Start();
   void CheckDeadlines(Instant now);
   // Closes when it stays idle, else after the next answer that begins.
   void Drain();
-  // The client is gone, or shall be: the exchange hears why, the socket closes. `reset`: what the kernel still holds for the
-  // client is thrown away.
+  // The client is gone, or shall be: the exchange hears why, the socket closes. `reset`: what the
+  // kernel still holds for the client is thrown away.
   void Vanish(HttpExchange::Gone why, bool reset);
 
   // For the exchange.
@@ -65,15 +83,28 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
  private:
   enum class Phase { kIdle, kReading, kAnswering, kLingering };
+  struct Intake;  // of the request that is being read (http_intake.cc)
 
   boost::asio::awaitable<void> Run();
+  // http_intake.cc. True when the handler has got a request. False with complete_: it was answered
+  // with an error; else: the connection ends.
   boost::asio::awaitable<bool> ReadRequest();
+  boost::asio::awaitable<bool> ReadHead(Intake* intake);
+  bool AcceptHead(Intake* intake);
+  boost::asio::awaitable<bool> ReadBody(Intake* intake);
+  bool GrowBody(size_t bytes);
+  void RejectIntake(const boost::system::error_code& ec);
+  void Dispatch(HttpRequest request);
+  // Whether the connection counts among those of its address that wait.
+  void CountWaiting();
+  void SetPhase(Phase phase);
   boost::asio::awaitable<void> AwaitAnswer();
   boost::asio::awaitable<void> Linger();
   boost::asio::awaitable<bool> AwaitBytes();
-  bool ReserveBody(size_t bytes);
   void NameRequest(std::string_view given);
   void Reject(int status, std::string_view message);
+  // The client took little since the last look, though bytes waited for it all the time.
+  bool Trickles();
   void WakeReader();
   void CompleteAnswer();
   void ScheduleFlush();
@@ -83,10 +114,10 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool AnnounceClose() { return closing_ = !keep_alive_ || state_->draining; }
   Duration IdleTimeout() const;
 
-  boost::asio::ip::tcp::socket socket_;
-  const std::string peer_;
+  HttpSocket socket_;
+  const Peer peer_;
   const std::shared_ptr<HttpServerState> state_;
-  const bool refuse_;
+  const std::string refusal_;
   Phase phase_ = Phase::kIdle;
   bool dead_ = false;
   bool timed_out_ = false;
@@ -97,7 +128,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   Instant write_deadline_ = kNever;
   boost::beast::flat_buffer buffer_;  // what was read and not parsed yet
 
-  size_t reserved_body_ = 0;
+  IntakeBudget::Share body_;  // of the request in progress
+  bool known_ = false;        // a request for a tenant came this way
+  bool waits_ = false;        // counted in state_->waiting
 
   // The answer in progress.
   std::string request_id_;
@@ -113,6 +146,10 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::string pending_;  // body bytes of a stream, not framed yet
   std::string out_;      // bytes for the socket
   size_t out_sent_ = 0;
+  IntakeBudget::Share answer_;  // of out_, when the answer is a whole one
+  // Since write_deadline_ was set: what the kernel was given, and what of all it held then.
+  size_t taken_ = 0;
+  size_t held_before_ = 0;
   bool flush_posted_ = false;
   bool waits_writable_ = false;
 };

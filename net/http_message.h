@@ -1,5 +1,5 @@
-// What HTTP/1.1 looks like on the wire, without any socket: heads of answers, chunks, and the parts of a request's target.
-// Pure functions: any thread.
+// What HTTP/1.1 looks like on the wire, without any socket: heads of answers, chunks, and the parts
+// of a request's target. Pure functions: any thread.
 #pragma once
 
 #include <ctime>
@@ -15,8 +15,9 @@ std::string_view HttpReason(int status);
 
 enum class BodyFraming { kLength, kChunked, kUntilClose };
 
-// Appends status line, `headers`, Date, framing and an empty line. `close` and `http_1_0` decide on the Connection field.
-// Control bytes in the values become spaces: a value that came from a client cannot end the head.
+// Appends status line, `headers`, Date, framing and an empty line. `close` and `http_1_0` decide on
+// the Connection field. Control bytes in the values become spaces: a value that came from a client
+// cannot end the head.
 struct HttpHead {
   int status = 200;
   const HttpHeaders* headers = nullptr;

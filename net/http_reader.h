@@ -1,6 +1,6 @@
-// HttpReader: the bytes of HTTP/1.1 answers into heads and pieces of bodies, for clients that are called back. Sans I/O: Feed what
-// arrived, then take items until kMore. Interim answers (1xx) are skipped; heads and chunk lines are bounded. One thread at
-// a time.
+// HttpReader: the bytes of HTTP/1.1 answers into heads and pieces of bodies, for clients that are
+// called back. Sans I/O: Feed what arrived, then take items until kMore. Interim answers (1xx) are
+// skipped; heads and chunk lines are bounded. One thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,8 @@ class HttpReader {
   // Forgets the answer before; bytes that were fed and not consumed stay.
   void Begin();
   void Feed(std::string_view bytes);
-  // kHead once, kBody as often as there is some, kEnd once. UNAVAILABLE for what is no HTTP; it stays so.
+  // kHead once, kBody as often as there is some, kEnd once. UNAVAILABLE for what is no HTTP; it
+  // stays so.
   Result<Item> Next();
   // The connection was closed: kEnd if the answer ends so, else an error.
   Result<Item> AtEof();

@@ -17,7 +17,8 @@ using boost::system::error_code;
 
 namespace {
 
-// More connections than allowed are told so; more than this many of those are closed without a word.
+// More connections than allowed are told so; more than this many of those are closed without a
+// word.
 constexpr size_t kMaxRefusing = 64;
 constexpr Duration kAcceptRetry = std::chrono::milliseconds(100);
 
@@ -25,6 +26,29 @@ std::string EndpointName(const tcp::endpoint& endpoint) {
   const std::string host = endpoint.address().to_string();
   const std::string port = std::to_string(endpoint.port());
   return endpoint.address().is_v6() ? "[" + host + "]:" + port : host + ":" + port;
+}
+
+std::string PartyOf(const tcp::endpoint& endpoint) {
+  const auto address = endpoint.address();
+  const auto v6 = address.is_v6() ? address.to_v6()
+                                  : asio::ip::make_address_v6(asio::ip::v4_mapped, address.to_v4());
+  return AddressParty(v6.to_bytes().data());
+}
+
+// Why a connection from there is not served; "" when it is.
+std::string RefusalOf(const HttpServerState& state, const std::string& party) {
+  const HttpServerOptions& options = state.options;
+  if (state.connections.size() >= options.max_connections) {
+    return "the server has all the connections that it allows (" +
+           std::to_string(options.max_connections) + "); try again soon";
+  }
+  const auto waiting = state.waiting.find(party);
+  if (waiting != state.waiting.end() && waiting->second >= options.max_waiting_per_address) {
+    return "your address has " + std::to_string(waiting->second) +
+           " connections here without a running request, as many as one address may; use them or "
+           "close some";
+  }
+  return "";
 }
 
 // The shortest of the timeouts decides how often connections are looked at.
@@ -37,11 +61,11 @@ Duration SweepInterval(const HttpServerOptions& options) {
 }  // namespace
 
 struct HttpServer::Impl : std::enable_shared_from_this<HttpServer::Impl> {
-  explicit Impl(IoLoop* loop)
+  Impl(IoLoop* loop, HttpServerOptions options)
       : acceptor(loop->impl().context),
         accept_retry(loop->impl().context),
         sweep_timer(loop->impl().context),
-        state(std::make_shared<HttpServerState>()) {}
+        state(std::make_shared<HttpServerState>(std::move(options))) {}
 
   Error ListenError(Code code, const error_code& ec) const;
   Status Listen();
@@ -66,17 +90,21 @@ Error HttpServer::Impl::ListenError(Code code, const error_code& ec) const {
   std::string message =
       "cannot listen for HTTP on " + options.address + ":" + port_text + ": " + ec.message();
   if (ec == asio::error::address_in_use) {
-    message += "; another program has port " + port_text +
-               " (`ss -ltnp` shows which), so stop it or choose another port: --port N, or 0 for "
-               "a free one";
+    message +=
+        "; another program has port " + port_text +
+        " (`ss -ltnp` shows which), so stop it or choose another port: " + options.port_flag +
+        ", or 0 for a free one";
   } else if (ec == asio::error::access_denied) {
-    message += "; ports below 1024 need a privilege: choose another with --port N";
+    message += "; ports below 1024 need a privilege: choose another with " + options.port_flag;
   }
   return Error{code, std::move(message)};
 }
 
 Status HttpServer::Impl::Listen() {
   const HttpServerOptions& options = state->options;
+  if (options.tls.on()) {
+    AISP_ASSIGN_OR_RETURN(state->tls, TlsContext::Create(options.tls));
+  }
   error_code ec;
   if (options.listen_fd >= 0) {
     sockaddr_storage bound{};
@@ -111,7 +139,8 @@ void HttpServer::Impl::Accept() {
     if (!self->acceptor.is_open()) return;
     if (!ec) return self->Accept();
     if (ec == asio::error::connection_aborted) return self->Accept();
-    // No file descriptor left, as a rule: those who wait in the backlog are served when one is free again.
+    // No file descriptor left, as a rule: those who wait in the backlog are served when one is free
+    // again.
     LogWarning("http_accept_failed", {{"error", ec.message()}});
     self->accept_retry.expires_after(kAcceptRetry);
     self->accept_retry.async_wait([weak](const error_code& wait_ec) {
@@ -121,7 +150,8 @@ void HttpServer::Impl::Accept() {
   });
 }
 
-// Closing a listening socket resets those who wait in its queue; another holder of the socket would serve them.
+// Closing a listening socket resets those who wait in its queue; another holder of the socket would
+// serve them.
 void HttpServer::Impl::AcceptQueued() {
   if (state->options.listen_fd >= 0 || !acceptor.is_open()) return;
   error_code ec;
@@ -135,8 +165,6 @@ void HttpServer::Impl::AcceptQueued() {
 
 void HttpServer::Impl::OnAccepted(tcp::socket socket) {
   const HttpServerOptions& options = state->options;
-  const size_t open = state->connections.size();
-  if (open >= options.max_connections + kMaxRefusing) return;
   error_code ec;
   const tcp::endpoint peer = socket.remote_endpoint(ec);
   if (!ec) socket.non_blocking(true, ec);
@@ -145,8 +173,12 @@ void HttpServer::Impl::OnAccepted(tcp::socket socket) {
     socket.set_option(asio::socket_base::send_buffer_size(options.send_buffer_bytes), ec);
   }
   if (ec) return;
-  std::make_shared<HttpConnection>(std::move(socket), EndpointName(peer), state,
-                                   open >= options.max_connections)
+  const std::string party = PartyOf(peer);
+  std::string refusal = RefusalOf(*state, party);
+  // Their number is bounded as well: telling it costs a connection for a second.
+  if (!refusal.empty() && state->refusing >= kMaxRefusing) return;
+  std::make_shared<HttpConnection>(
+      std::move(socket), HttpConnection::Peer{EndpointName(peer), party}, state, std::move(refusal))
       ->Start();
   if (!sweeping) Sweep();
 }
@@ -170,11 +202,10 @@ void HttpServer::Impl::CheckDrained() {
 }
 
 HttpServer::HttpServer(IoLoop* loop, HttpServerOptions options, Handler handler)
-    : impl_(std::make_shared<Impl>(loop)) {
+    : impl_(std::make_shared<Impl>(loop, std::move(options))) {
   AISP_CHECK(handler != nullptr);
   HttpServerState& state = *impl_->state;
   state.loop = loop;
-  state.options = std::move(options);
   state.handler = std::move(handler);
   state.on_closed = [impl = impl_.get()] { impl->CheckDrained(); };
 }

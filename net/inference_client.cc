@@ -58,7 +58,8 @@ class Live {
   int count_ = 0;
 };
 
-// What call and reactor share: the reactor as long as gRPC needs it, the call as long as its owner wants to hear.
+// What call and reactor share: the reactor as long as gRPC needs it, the call as long as its owner
+// wants to hear.
 struct Shared {
   IoLoop* loop = nullptr;
   std::shared_ptr<Live> live;

@@ -1,8 +1,9 @@
-// InferenceClient: many streams of aisp.v1.Inference at a time, heard on one IoLoop: the gRPC side of aisp-loadgen.
+// InferenceClient: many streams of aisp.v1.Inference at a time, heard on one IoLoop: the gRPC side
+// of aisp-loadgen.
 //
-// Loop thread: Generate, the listeners, and destroying calls and client. gRPC's own threads only post. A listener must outlive its
-// call; the client must outlive its calls. The destructor waits until gRPC is done with what was abandoned. The two blocking
-// questions need no loop.
+// Loop thread: Generate, the listeners, and destroying calls and client. gRPC's own threads only
+// post. A listener must outlive its call; the client must outlive its calls. The destructor waits
+// until gRPC is done with what was abandoned. The two blocking questions need no loop.
 #pragma once
 
 #include <memory>
@@ -32,7 +33,8 @@ class InferenceListener {
   ~InferenceListener() = default;
 };
 
-// A stream under way; its destructor abandons it, after which the listener hears no more. Not within a callback.
+// A stream under way; its destructor abandons it, after which the listener hears no more. Not
+// within a callback.
 class InferenceCall {
  public:
   virtual ~InferenceCall() = default;

@@ -1,14 +1,16 @@
 #include "net/inference_server.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 
 #include "common/check.h"
 #include "common/log.h"
-#include "inference.grpc.pb.h"
 #include "net/grpc_acceptor.h"
-#include "net/grpc_bind.h"
+#include "net/grpc_credentials.h"
 #include "net/grpc_reflection.h"
 #include "net/health_service.h"
+#include "net/intake_budget.h"
 #include "net/listen_socket.h"
 #include "net/request_id.h"
 #include "net/rpc_reactor.h"
@@ -78,13 +80,36 @@ namespace {
 constexpr int kRetryAfterMs = 1000;
 constexpr int kMaxStreamsPerConnection = 1024;
 constexpr size_t kMaxWatchers = 256;
+constexpr int kMaxMetadataBytes = 64 << 10;
+constexpr int kLookAheadBytes = 64 << 10;
+// Beside messages: what connections and calls themselves take.
+constexpr size_t kQuotaBase = 256 << 20;
+constexpr const char* kChoosePort = "--grpc-port N, 0 for a free one, or --no-grpc";
 constexpr int kKeepAliveMs = 20'000;
 // Between GOAWAY and the last call that a client may have sent before it heard it.
 constexpr Duration kGoodbye = std::chrono::milliseconds(250);
 
-Instant ToInstant(std::chrono::system_clock::time_point deadline, Instant now) {
-  if (deadline == std::chrono::system_clock::time_point::max()) return kNever;
-  return now + std::chrono::duration_cast<Duration>(deadline - std::chrono::system_clock::now());
+constexpr int64_t kTenYearsS = int64_t{10} * 365 * 86'400;
+
+// A client may name a time that no clock here can hold.
+Instant ToInstant(gpr_timespec deadline, Instant now) {
+  const gpr_timespec left = gpr_time_sub(gpr_convert_clock_type(deadline, GPR_CLOCK_REALTIME),
+                                         gpr_now(GPR_CLOCK_REALTIME));
+  if (left.tv_sec > kTenYearsS) return kNever;
+  if (left.tv_sec < 0) return now;
+  return now + std::chrono::seconds(left.tv_sec) + Duration(left.tv_nsec);
+}
+
+// The party of a caller without a key: "ipv4:192.0.2.7:5000", "ipv6:%5B2001:db8::1%5D:5000".
+std::string PartyOf(const std::string& peer) {
+  const size_t begin = peer.starts_with("ipv6:%5B") ? 8 : peer.find(':') + 1;
+  const size_t end = peer.starts_with("ipv6:%5B") ? peer.find("%5D") : peer.rfind(':');
+  if (begin > peer.size() || end == std::string::npos || end <= begin) return peer;
+  std::string host = peer.substr(begin, end - begin);
+  host = host.substr(0, host.find('%'));  // a zone
+  unsigned char v6[16] = {};
+  if (inet_pton(AF_INET6, host.c_str(), v6) != 1) return host;
+  return AddressParty(v6);
 }
 
 RpcInfo InfoOf(const grpc::CallbackServerContext& context, std::string method, Instant now) {
@@ -92,7 +117,7 @@ RpcInfo InfoOf(const grpc::CallbackServerContext& context, std::string method, I
   info.method = std::move(method);
   info.peer = context.peer();
   info.received = now;
-  info.deadline = ToInstant(context.deadline(), now);
+  info.deadline = ToInstant(context.raw_deadline(), now);
   for (const auto& [name, value] : context.client_metadata()) {
     info.metadata.emplace_back(std::string(name.data(), name.size()),
                                std::string(value.data(), value.size()));
@@ -105,9 +130,13 @@ template <typename Interface, typename Request, typename Reactor>
 class RpcHandle : public Interface,
                   public std::enable_shared_from_this<RpcHandle<Interface, Request, Reactor>> {
  public:
-  RpcHandle(RpcInfo info, const Request& request, std::shared_ptr<Reactor> reactor, IoLoop* loop)
-      : info_(std::move(info)), request_(request), reactor_(std::move(reactor)), loop_(loop) {}
+  RpcHandle(RpcInfo info, std::shared_ptr<Reactor> reactor, IoLoop* loop)
+      : info_(std::move(info)), reactor_(std::move(reactor)), loop_(loop) {}
 
+  // Before the handler sees it; null: the message was not read.
+  void SetRequest(std::unique_ptr<Request> request) {
+    if (request != nullptr) request_.Swap(request.get());
+  }
   const RpcInfo& info() const override { return info_; }
   const Request& request() const override { return request_; }
   void AddHeader(std::string_view name, std::string_view value) override {
@@ -142,7 +171,7 @@ class RpcHandle : public Interface,
   }
 
   RpcInfo info_;
-  const Request request_;
+  Request request_;
   const std::shared_ptr<Reactor> reactor_;
   IoLoop* const loop_;
 
@@ -155,9 +184,9 @@ class RpcHandle : public Interface,
 
 template <typename Request, typename Event>
 class StreamHandle final
-    : public RpcHandle<StreamCall<Request, Event>, Request, StreamReactor<Event>> {
+    : public RpcHandle<StreamCall<Request, Event>, Request, StreamReactor<Request, Event>> {
  public:
-  using RpcHandle<StreamCall<Request, Event>, Request, StreamReactor<Event>>::RpcHandle;
+  using RpcHandle<StreamCall<Request, Event>, Request, StreamReactor<Request, Event>>::RpcHandle;
   ~StreamHandle() override { Finish(this->Dropped(), {}); }
 
   void Write(Event event) override { this->reactor_->Send(std::move(event), clock_.Now()); }
@@ -171,9 +200,10 @@ class StreamHandle final
 
 template <typename Request, typename Response>
 class UnaryHandle final
-    : public RpcHandle<UnaryCall<Request, Response>, Request, UnaryReactor<Response>> {
+    : public RpcHandle<UnaryCall<Request, Response>, Request, UnaryReactor<Request, Response>> {
  public:
-  using RpcHandle<UnaryCall<Request, Response>, Request, UnaryReactor<Response>>::RpcHandle;
+  using RpcHandle<UnaryCall<Request, Response>, Request,
+                  UnaryReactor<Request, Response>>::RpcHandle;
   ~UnaryHandle() override { Finish(this->Dropped(), {}); }
 
   Response* response() override { return &response_; }
@@ -185,7 +215,16 @@ class UnaryHandle final
   Response response_;
 };
 
-class ClientService final : public v1::Inference::CallbackService {
+RpcIntake::Limits IntakeLimitsOf(const InferenceServerOptions& o) {
+  const size_t largest = std::max<size_t>(o.max_message_bytes, 1);
+  return {.reading = std::max<size_t>(o.max_total_bytes / largest, 1),
+          .reading_per_party = std::max<size_t>(o.max_client_bytes / largest, 1),
+          .bytes = o.max_total_bytes};
+}
+
+// aisp.v1.Inference. Not the generated class: that one's methods are called when their message has
+// been read (net/rpc_reactor.h). On the wire it is the same.
+class ClientService final : public grpc::Service {
  public:
   ClientService(IoLoop* loop, const InferenceServerOptions& options, InferenceHandler* handler,
                 std::shared_ptr<LiveRpcs> live)
@@ -193,47 +232,50 @@ class ClientService final : public v1::Inference::CallbackService {
         options_(options),
         handler_(handler),
         live_(std::move(live)),
-        ids_(std::make_shared<RequestIds>(options.seed)) {}
-
-  grpc::ServerWriteReactor<v1::InferenceEvent>* Generate(
-      grpc::CallbackServerContext* context, const v1::InferenceRequest* request) override {
-    using Reactor = StreamReactor<v1::InferenceEvent>;
-    auto reactor = std::make_shared<Reactor>(context, live_, options_.max_unsent_bytes,
-                                             options_.write_timeout);
-    return Dispatch<StreamHandle<v1::InferenceRequest, v1::InferenceEvent>>(
-        context, "Generate", request, reactor, &InferenceHandler::Generate);
-  }
-  grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
-                                     const v1::TokenizeRequest* request,
-                                     v1::TokenizeResponse* response) override {
-    return DispatchUnary(context, "Tokenize", request, response, &InferenceHandler::Tokenize);
-  }
-  grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context,
-                                       const v1::DetokenizeRequest* request,
-                                       v1::DetokenizeResponse* response) override {
-    return DispatchUnary(context, "Detokenize", request, response, &InferenceHandler::Detokenize);
-  }
-  grpc::ServerUnaryReactor* ListModels(grpc::CallbackServerContext* context,
-                                       const v1::ListModelsRequest* request,
-                                       v1::ListModelsResponse* response) override {
-    return DispatchUnary(context, "ListModels", request, response, &InferenceHandler::ListModels);
+        intake_(std::make_shared<RpcIntake>(IntakeLimitsOf(options))),
+        ids_(std::make_shared<RequestIds>(options.seed)) {
+    using Stream = StreamReactor<v1::InferenceRequest, v1::InferenceEvent>;
+    constexpr const char* kGenerate = "/aisp.v1.Inference/Generate";
+    Add<v1::InferenceRequest, v1::InferenceEvent>(
+        kGenerate, [this](grpc::CallbackServerContext* context) {
+          auto reactor =
+              std::make_shared<Stream>(context, live_, intake_, Times(), options_.max_unsent_bytes);
+          return Open<StreamHandle<v1::InferenceRequest, v1::InferenceEvent>, v1::InferenceRequest>(
+              context, kGenerate, reactor, &InferenceHandler::Generate);
+        });
+    AddUnary<v1::TokenizeRequest, v1::TokenizeResponse>("/aisp.v1.Inference/Tokenize",
+                                                        &InferenceHandler::Tokenize);
+    AddUnary<v1::DetokenizeRequest, v1::DetokenizeResponse>("/aisp.v1.Inference/Detokenize",
+                                                            &InferenceHandler::Detokenize);
+    AddUnary<v1::ListModelsRequest, v1::ListModelsResponse>("/aisp.v1.Inference/ListModels",
+                                                            &InferenceHandler::ListModels);
   }
 
  private:
+  RpcTimes Times() const {
+    return {options_.read_timeout, options_.write_timeout, options_.min_taken_bytes};
+  }
+  template <typename Request, typename Event, typename Opener>
+  void Add(const char* method, Opener open) {
+    AddMethod(new grpc::internal::RpcServiceMethod(
+        method, grpc::internal::RpcMethod::BIDI_STREAMING, nullptr));
+    MarkMethodCallback(methods_++, new grpc::internal::CallbackBidiHandler<Request, Event>(open));
+  }
   template <typename Request, typename Response, typename Method>
-  grpc::ServerUnaryReactor* DispatchUnary(grpc::CallbackServerContext* context, const char* name,
-                                          const Request* request, Response* response,
-                                          Method method) {
-    auto reactor = std::make_shared<UnaryReactor<Response>>(context, response, live_);
-    return Dispatch<UnaryHandle<Request, Response>>(context, name, request, reactor, method);
+  void AddUnary(const char* name, Method method) {
+    Add<Request, Response>(name, [this, name, method](grpc::CallbackServerContext* context) {
+      auto reactor =
+          std::make_shared<UnaryReactor<Request, Response>>(context, live_, intake_, Times());
+      return Open<UnaryHandle<Request, Response>, Request>(context, name, reactor, method);
+    });
   }
 
-  // Registers the call and posts it to the handler's thread.
+  // The head of a call is here: registers it, and when it may send its message, reads that and
+  // posts both to the handler's thread.
   template <typename Handle, typename Request, typename Reactor, typename Method>
-  Reactor* Dispatch(grpc::CallbackServerContext* context, const char* name, const Request* request,
-                    const std::shared_ptr<Reactor>& reactor, Method method) {
-    RpcInfo info = InfoOf(*context, std::string("/aisp.v1.Inference/") + name, clock_.Now());
-    auto handle = std::make_shared<Handle>(std::move(info), *request, reactor, loop_);
+  Reactor* Open(grpc::CallbackServerContext* context, const char* name,
+                const std::shared_ptr<Reactor>& reactor, Method method) {
+    auto handle = std::make_shared<Handle>(InfoOf(*context, name, clock_.Now()), reactor, loop_);
     reactor->OnGone([loop = loop_, weak = std::weak_ptr(handle)](RpcCall::Gone why) {
       loop->Post([weak, why] {
         if (const auto alive = weak.lock()) alive->Lose(why);
@@ -244,10 +286,22 @@ class ClientService final : public v1::Inference::CallbackService {
       handle->Finish(refused, {{"retry-after-ms", std::to_string(kRetryAfterMs)}});
       return reactor.get();
     }
-    loop_->Post([handle, ids = ids_, handler = handler_, method] {
-      handle->Accept(ids->For(handle->info().Metadata("x-request-id")));
-      (handler->*method)(handle);
-    });
+    auto give = [loop = loop_, handle, ids = ids_, handler = handler_,
+                 method](std::unique_ptr<Request> message) {
+      handle->SetRequest(std::move(message));
+      loop->Post([handle, ids, handler, method] {
+        handle->Accept(ids->For(handle->info().Metadata("x-request-id")));
+        (handler->*method)(handle);
+      });
+    };
+    auto party = options_.party ? options_.party(handle->info().Metadata("authorization"))
+                                : std::optional<std::string>("");
+    if (!party) {
+      give(nullptr);
+    } else {
+      reactor->Read(party->empty() ? PartyOf(handle->info().peer) : "tenant " + *party,
+                    std::move(give));
+    }
     return reactor.get();
   }
 
@@ -255,8 +309,10 @@ class ClientService final : public v1::Inference::CallbackService {
   const InferenceServerOptions options_;
   InferenceHandler* const handler_;
   const std::shared_ptr<LiveRpcs> live_;
+  const std::shared_ptr<RpcIntake> intake_;
   const std::shared_ptr<RequestIds> ids_;  // the loop's
   const SteadyClock clock_;
+  int methods_ = 0;
 };
 
 }  // namespace
@@ -297,38 +353,55 @@ InferenceServer::InferenceServer(IoLoop* loop, const InferenceServerOptions& opt
 
 InferenceServer::~InferenceServer() { Shutdown(std::chrono::milliseconds(500)); }
 
+namespace {
+
+int Millis(Duration d) { return static_cast<int>(ToMs(d)); }
+
+void SetBounds(const InferenceServerOptions& o, grpc::ServerBuilder* builder) {
+  builder->SetMaxReceiveMessageSize(static_cast<int>(o.max_message_bytes));
+  grpc::ResourceQuota quota("clients");
+  quota.Resize(o.max_total_bytes + kQuotaBase);
+  builder->SetResourceQuota(quota);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
+  builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
+  // What a stream may send before its message is asked for.
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kLookAheadBytes);
+  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, Millis(o.read_timeout));
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, Millis(o.idle_timeout));
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, Millis(o.connection_age));
+  // A client that vanished without a word is noticed, and what is computed for it stops.
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepAliveMs);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepAliveMs);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+}
+
+}  // namespace
+
 Status InferenceServer::Start() {
   AISP_CHECK_MSG(!impl_->server, "Start is called once");
+  const InferenceServerOptions& options = impl_->options;
   grpc::ServerBuilder builder;
   builder.SetOption(ReflectionOption(Reflection::kOn));
-  const int listen_fd = impl_->options.listen_fd;
-  if (listen_fd >= 0) {
-    impl_->port = PortOf(listen_fd);
-    impl_->acceptor = std::make_unique<GrpcAcceptor>(&builder, listen_fd);
-  } else {
-    builder.AddListeningPort(impl_->options.address, grpc::InsecureServerCredentials(),
-                             &impl_->port);
+  AISP_ASSIGN_OR_RETURN(auto credentials, ClientServerCredentials(options.tls));
+  int listen_fd = options.listen_fd;
+  if (listen_fd < 0) {
+    AISP_ASSIGN_OR_RETURN(listen_fd, ListenOn(options.address, kChoosePort));
   }
+  impl_->port = PortOf(listen_fd);
+  impl_->acceptor = std::make_unique<GrpcAcceptor>(
+      &builder, listen_fd, std::move(credentials),
+      GrpcAcceptor::Limits{options.max_connections, options.max_connections_per_address});
   builder.RegisterService(&impl_->clients);
   builder.RegisterService(&impl_->health);
-  builder.SetMaxReceiveMessageSize(static_cast<int>(impl_->options.max_message_bytes));
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS,
-                             static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(
-                                                  impl_->options.connection_age)
-                                                  .count()));
-  // A client that vanished without a word is noticed, and what is computed for it stops.
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepAliveMs);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepAliveMs);
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  SetBounds(options, &builder);
   impl_->server = builder.BuildAndStart();
-  if (!impl_->server || impl_->port == 0) {
-    impl_->server.reset();
-    return tl::unexpected(
-        BindError(impl_->options.address, "--grpc-port N, 0 for a free one, or --no-grpc"));
+  if (!impl_->server) {
+    return Unavailable("gRPC could not be started for clients on " + options.address);
   }
+  // On a socket of its own there is nobody to wait for.
+  if (options.listen_fd < 0) impl_->acceptor->Start();
   impl_->loop->Post([weak = std::weak_ptr(impl_)] {
     if (const auto impl = weak.lock()) impl->Sweep();
   });
@@ -336,7 +409,7 @@ Status InferenceServer::Start() {
 }
 
 void InferenceServer::Accept() {
-  if (impl_->acceptor) impl_->acceptor->Start();
+  if (impl_->acceptor && impl_->options.listen_fd >= 0) impl_->acceptor->Start();
 }
 
 uint16_t InferenceServer::port() const { return static_cast<uint16_t>(impl_->port); }
@@ -347,7 +420,7 @@ void InferenceServer::Drain(std::function<void()> done) {
   const auto refuse_and_wait = [live = impl_->live, loop = impl_->loop, done = std::move(done)] {
     live->Drain([loop, done] { loop->Post(done); });
   };
-  if (!impl_->acceptor) return refuse_and_wait();
+  if (!impl_->acceptor || impl_->options.listen_fd < 0) return refuse_and_wait();
   impl_->acceptor->Stop();
   const std::optional<Instant> youngest = impl_->acceptor->last_accept();
   const Instant now = impl_->clock.Now();

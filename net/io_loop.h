@@ -1,5 +1,6 @@
-// IoLoop: the one reactor of a process. HTTP connections, timers and posted work run on its single thread; gRPC callbacks
-// only post to it. The router and everything around it live on this thread, so they need no locks.
+// IoLoop: the one reactor of a process. HTTP connections, timers and posted work run on its single
+// thread; gRPC callbacks only post to it. The router and everything around it live on this thread,
+// so they need no locks.
 #pragma once
 
 #include <functional>
@@ -20,10 +21,11 @@ class IoLoop {
   void Run();
   // Any thread.
   void Stop();
-  // Any thread: runs `fn` on the loop, in order of posting; never inside the call. What was posted and has not run when the
-  // loop stops is dropped with the loop.
+  // Any thread: runs `fn` on the loop, in order of posting; never inside the call. What was posted
+  // and has not run when the loop stops is dropped with the loop.
   void Post(std::function<void()> fn);
-  // Loop thread: runs `fn` once at `when` (steady clock) unless the returned handle is destroyed before; at kNever: never.
+  // Loop thread: runs `fn` once at `when` (steady clock) unless the returned handle is destroyed
+  // before; at kNever: never.
   class Timer;
   std::shared_ptr<Timer> RunAt(Instant when, std::function<void()> fn);
   bool OnLoopThread() const;

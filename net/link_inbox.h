@@ -1,11 +1,14 @@
-// The owner's side of its links, whatever carries them: which are open, and the posting of what arrives to the thread that owns
-// the handler, where what must not be heard any more is dropped. Inside net/ only.
+// The owner's side of its links, whatever carries them: which are open, and the posting of what
+// arrives to the thread that owns the handler, where what must not be heard any more is dropped.
+// Inside net/ only.
 //
-// `Wire` is the carrier's handle of a link (a shared_ptr). Any thread may call Up, Message and Down; for one link their order is
-// the order in which the handler hears them. The rest and the handler belong to the owner's thread. Shared by the
-// endpoint and everything that still has something to report.
+// `Wire` is the carrier's handle of a link (a shared_ptr). Any thread may call Up, Message and
+// Down; for one link their order is the order in which the handler hears them. The rest and the
+// handler belong to the owner's thread. Shared by the endpoint and everything that still has
+// something to report.
 //
-// Invariant: of a link the handler hears [OnLinkUp] OnMessage* [OnLinkDown], each at most once, and nothing after Forget or Stop.
+// Invariant: of a link the handler hears [OnLinkUp] OnMessage* [OnLinkDown], each at most once, and
+// nothing after Forget or Stop.
 #pragma once
 
 #include <functional>
@@ -73,7 +76,8 @@ class LinkInbox : public std::enable_shared_from_this<LinkInbox<In, Wire>> {
     });
   }
 
-  // Nothing is posted and no handler is called any more. Returns what was open. The owner's thread, or any when that has ended.
+  // Nothing is posted and no handler is called any more. Returns what was open. The owner's thread,
+  // or any when that has ended.
   std::vector<Wire> Stop() {
     const std::lock_guard lock(mutex_);
     stopped_ = true;

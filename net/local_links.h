@@ -1,5 +1,6 @@
-// The same links without a network, for roles that live in one process (`aisp serve --role all`): messages are moved from
-// poster to poster. A LocalHub is created by the wiring; nothing is global. Addresses are names given to Listen.
+// The same links without a network, for roles that live in one process (`aisp serve --role all`):
+// messages are moved from poster to poster. A LocalHub is created by the wiring; nothing is global.
+// Addresses are names given to Listen.
 #pragma once
 
 #include <memory>
@@ -10,8 +11,9 @@
 
 namespace aisp {
 
-// Thread-safe: endpoints post to each other's threads. The senders that Serve... returns belong to the hub. Handlers must not
-// be destroyed before the hub (Serve...) or the dialer (Make...); dialers may outlive the hub.
+// Thread-safe: endpoints post to each other's threads. The senders that Serve... returns belong to
+// the hub. Handlers must not be destroyed before the hub (Serve...) or the dialer (Make...);
+// dialers may outlive the hub.
 class LocalHub {
  public:
   // `max_queued_messages`: sent on one link and not yet taken by the other side's thread.
@@ -24,7 +26,8 @@ class LocalHub {
   LinkSender<v1::PrefillToDecode>* ServeKvPeer(const std::string& address,
                                                LinkHandler<v1::DecodeToPrefill>* handler,
                                                Poster post);
-  // Ends what was served at this address, e.g. before its handler is destroyed: the peers' links go down.
+  // Ends what was served at this address, e.g. before its handler is destroyed: the peers' links go
+  // down.
   void StopServing(LinkKind kind, const std::string& address);
   std::unique_ptr<LinkDialer<v1::WorkerMessage>> MakeRouterDialer(
       LinkHandler<v1::RouterMessage>* handler, Poster post);

@@ -1,5 +1,5 @@
-// Request ids: what a client calls its request (x-request-id), or a new id where it gave none that can stand in a header and a
-// log line. One owner, not thread-safe.
+// Request ids: what a client calls its request (x-request-id), or a new id where it gave none that
+// can stand in a header and a log line. One owner, not thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -1,14 +1,17 @@
-// The gRPC side of the calls of an InferenceServer: reactors, and the register of those that are alive. Inside net/ only (it brings
-// gRPC).
+// The gRPC side of the calls of an InferenceServer: reactors, and the register of those that are
+// alive. Inside net/ only (it brings gRPC).
 //
-// A reactor is owned by the register from its creation to OnDone, and by the handle that the handler has. Its state is under its
-// mutex; no lock is held while it posts or tells the register. Invariant: no operation is started after FinishOnce.
+// A reactor is owned by the register from its creation to OnDone, and by the handle that the
+// handler has. Its state is under its mutex; no lock is held while it posts or tells the register.
+// Invariant: no operation is started after FinishOnce.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -18,6 +21,7 @@
 
 #include "common/clock.h"
 #include "net/inference_server.h"
+#include "net/rpc_intake.h"
 
 namespace aisp {
 
@@ -38,7 +42,8 @@ class LiveRpc {
 // Which calls are alive. Any thread.
 class LiveRpcs {
  public:
-  // Owns `rpc` until Remove. Not OK: the call must end with this. `bounded`: is waited for by Drain; the others only watch.
+  // Owns `rpc` until Remove. Not OK: the call must end with this. `bounded`: is waited for by
+  // Drain; the others only watch.
   Error Admit(std::shared_ptr<LiveRpc> rpc, bool bounded, size_t limit);
   void Remove(const std::shared_ptr<LiveRpc>& rpc);
   std::vector<std::shared_ptr<LiveRpc>> All();
@@ -55,7 +60,7 @@ class LiveRpcs {
   std::function<void()> idle_;
 };
 
-// Base: grpc::ServerUnaryReactor or grpc::ServerWriteReactor<Event>.
+// Base: a reactor class of gRPC.
 template <typename Base>
 class RpcReactor : public Base,
                    public LiveRpc,
@@ -111,33 +116,130 @@ class RpcReactor : public Base,
   GoneHandler gone_;
 };
 
-template <typename Response>
-class UnaryReactor final : public RpcReactor<grpc::ServerUnaryReactor> {
+struct RpcTimes {
+  Duration read{};   // for a whole message
+  Duration write{};  // in which min_taken_bytes must be taken of what waits
+  size_t min_taken_bytes = 1;
+};
+
+// A call of which the client sends one message. To gRPC it is a stream in both directions, because
+// only of those the handler is told before the message: nothing of it is read before somebody
+// looked at the head (its key), and how many are on their way is bounded.
+template <typename Request, typename Event>
+class CallReactor : public RpcReactor<grpc::ServerBidiReactor<Request, Event>> {
  public:
-  UnaryReactor(grpc::CallbackServerContext* context, Response* response,
-               std::shared_ptr<LiveRpcs> live)
-      : RpcReactor(context, std::move(live)), response_(response) {}
+  // The whole message; null when it was not asked for.
+  using Taker = std::function<void(std::unique_ptr<Request>)>;
+
+  CallReactor(grpc::CallbackServerContext* context, std::shared_ptr<LiveRpcs> live,
+              std::shared_ptr<RpcIntake> intake, const RpcTimes& times)
+      : RpcReactor<grpc::ServerBidiReactor<Request, Event>>(context, std::move(live)),
+        times_(times),
+        intake_(std::move(intake)) {}
+
+  // Once: `take` is called from a thread of gRPC when the message is whole. When it cannot be read
+  // the call ends by itself.
+  void Read(const std::string& party, Taker take) {
+    const Instant now = clock_.Now();
+    const auto weak = this->weak_from_this();
+    const Status begun = intake_->Begin(number(), party, now, [weak](const Error& why) {
+      if (const auto self = weak.lock()) self->Abort(why);
+    });
+    const std::lock_guard lock(this->mutex_);
+    if (!begun) return this->FinishOnce(ToGrpc(begun.error()));
+    if (this->finished_) return;
+    take_ = std::move(take);
+    message_ = std::make_unique<Request>();
+    reading_since_ = now;
+    this->StartRead(message_.get());
+  }
+
+  void OnReadDone(bool ok) override {
+    Taker take;
+    std::unique_ptr<Request> message;
+    {
+      const std::lock_guard lock(this->mutex_);
+      reading_since_ = kNever;
+      take = std::exchange(take_, nullptr);
+      if (this->finished_) return;
+      if (!ok) {
+        return this->FinishOnce({grpc::StatusCode::INVALID_ARGUMENT,
+                                 "the call has no message; send one request message"});
+      }
+      message = std::move(message_);
+      if (const Status fits = intake_->Whole(number(), message->SpaceUsedLong()); !fits)
+        return this->FinishOnce(ToGrpc(fits.error()));
+    }
+    take(std::move(message));
+  }
+
+  void CheckProgress(Instant now) override {
+    const std::lock_guard lock(this->mutex_);
+    if (this->finished_ || reading_since_ == kNever || now - reading_since_ < times_.read) return;
+    this->FinishOnce({grpc::StatusCode::DEADLINE_EXCEEDED,
+                      "the request message was not whole within " +
+                          std::to_string(ToMs(times_.read)) + " ms (http.read_timeout)"});
+  }
+  void OnDone() override {
+    intake_->End(number());
+    RpcReactor<grpc::ServerBidiReactor<Request, Event>>::OnDone();
+  }
+
+ protected:
+  // In which so many bytes must have been taken.
+  Duration TimeToTake(size_t bytes) const {
+    const size_t least = std::max<size_t>(times_.min_taken_bytes, 1);
+    return times_.write * static_cast<int64_t>(1 + bytes / least);
+  }
+
+  const SteadyClock clock_;
+  const RpcTimes times_;
+
+ private:
+  RpcIntake::Call number() const { return reinterpret_cast<RpcIntake::Call>(this); }
+
+  const std::shared_ptr<RpcIntake> intake_;
+  Instant reading_since_ = kNever;
+  std::unique_ptr<Request> message_;  // gRPC's while reading_since_ is set
+  Taker take_;
+};
+
+template <typename Request, typename Response>
+class UnaryReactor final : public CallReactor<Request, Response> {
+ public:
+  using CallReactor<Request, Response>::CallReactor;
 
   void End(const Error& status, const RpcMetadata& trailers, Response* response) {
-    const std::lock_guard lock(mutex_);
-    if (finished_) return;
-    AddTrailers(trailers);
-    response_->Swap(response);
-    FinishOnce(ToGrpc(status));
+    const std::lock_guard lock(this->mutex_);
+    if (this->finished_) return;
+    this->AddTrailers(trailers);
+    if (status.code != Code::kOk) return this->FinishOnce(ToGrpc(status));
+    response_.Swap(response);
+    this->finished_ = true;
+    sent_ = this->clock_.Now();
+    this->StartWriteAndFinish(&response_, grpc::WriteOptions(), grpc::Status::OK);
+  }
+
+  // A client that takes nothing would keep the answer for ever.
+  void CheckProgress(Instant now) override {
+    CallReactor<Request, Response>::CheckProgress(now);
+    const std::lock_guard lock(this->mutex_);
+    if (sent_ != kNever && now - sent_ >= this->TimeToTake(response_.ByteSizeLong()))
+      this->context_->TryCancel();
   }
 
  private:
-  Response* const response_;  // gRPC's, until OnDone
+  Response response_;  // gRPC's, from End to OnDone
+  Instant sent_ = kNever;
 };
 
-template <typename Event>
-class StreamReactor final : public RpcReactor<grpc::ServerWriteReactor<Event>> {
+template <typename Request, typename Event>
+class StreamReactor final : public CallReactor<Request, Event> {
  public:
   StreamReactor(grpc::CallbackServerContext* context, std::shared_ptr<LiveRpcs> live,
-                size_t max_unsent_bytes, Duration write_timeout)
-      : RpcReactor<grpc::ServerWriteReactor<Event>>(context, std::move(live)),
-        max_unsent_bytes_(max_unsent_bytes),
-        write_timeout_(write_timeout) {}
+                std::shared_ptr<RpcIntake> intake, const RpcTimes& times, size_t max_unsent_bytes)
+      : CallReactor<Request, Event>(context, std::move(live), std::move(intake), times),
+        max_unsent_bytes_(max_unsent_bytes) {}
 
   void Send(Event event, Instant now) {
     bool slow = false;
@@ -148,7 +250,11 @@ class StreamReactor final : public RpcReactor<grpc::ServerWriteReactor<Event>> {
       queue_.emplace_back(std::move(event), bytes);
       queued_bytes_ += bytes;
       slow = queued_bytes_ > max_unsent_bytes_ && queue_.size() > 1;
-      if (!slow && !writing_) WriteNext(now);
+      if (!slow && !writing_) {
+        window_ = now;
+        taken_ = 0;
+        WriteNext();
+      }
     }
     if (slow) this->Lose(RpcCall::Gone::kSlowReader);
   }
@@ -166,39 +272,45 @@ class StreamReactor final : public RpcReactor<grpc::ServerWriteReactor<Event>> {
     const std::lock_guard lock(this->mutex_);
     writing_ = false;
     queued_bytes_ -= queue_.front().second;
+    taken_ += queue_.front().second;
     queue_.pop_front();
     if (this->finished_ || !ok) return;
     if (!queue_.empty()) {
-      WriteNext(clock_.Now());
+      WriteNext();
     } else if (ending_) {
       this->FinishOnce(end_status_);
     }
   }
 
   void CheckProgress(Instant now) override {
+    CallReactor<Request, Event>::CheckProgress(now);
     {
       const std::lock_guard lock(this->mutex_);
-      if (this->finished_ || !writing_ || now - write_since_ < write_timeout_) return;
+      if (this->finished_ || !writing_ || now - window_ < this->times_.write) return;
+      if (taken_ >= std::max<size_t>(this->times_.min_taken_bytes, 1)) {
+        window_ = now;
+        taken_ = 0;
+        return;
+      }
     }
     this->Lose(RpcCall::Gone::kSlowReader);
   }
 
  private:
-  void WriteNext(Instant now) {
+  void WriteNext() {
     writing_ = true;
-    write_since_ = now;
     grpc::WriteOptions options;
     if (queue_.size() > 1) options.set_buffer_hint();
     this->StartWrite(&queue_.front().first, options);
   }
 
   const size_t max_unsent_bytes_;
-  const Duration write_timeout_;
-  const SteadyClock clock_;
   std::deque<std::pair<Event, size_t>> queue_;  // the front is with gRPC while writing_
   size_t queued_bytes_ = 0;
   bool writing_ = false;
-  Instant write_since_;
+  // Something has waited for the client since then; what it took meanwhile.
+  Instant window_;
+  size_t taken_ = 0;
   bool ending_ = false;
   grpc::Status end_status_;
 };

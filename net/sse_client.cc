@@ -2,10 +2,14 @@
 
 #include "net/io_loop_impl.h"
 
+#include <openssl/ssl.h>
 #include <array>
 #include <boost/asio/connect.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ssl/context.hpp>
+#include <boost/asio/ssl/stream.hpp>
 #include <boost/asio/write.hpp>
+#include <optional>
 #include <tuple>
 #include <vector>
 
@@ -27,7 +31,9 @@ class Connection;
 
 struct SseClient::Impl {
   IoLoop* loop = nullptr;
+  std::string host;
   std::string authority;
+  std::optional<boost::asio::ssl::context> tls;  // https
   std::vector<tcp::endpoint> endpoints;
   std::vector<std::shared_ptr<Connection>> idle;
   uint64_t opened = 0;
@@ -45,11 +51,16 @@ struct SseCall::Impl {
 
 namespace {
 
-// A connection reads as long as it lives, so the end of an idle one is noticed at once. Its pending operations own it.
+// A connection reads as long as it lives, so the end of an idle one is noticed at once. Its pending
+// operations own it.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   explicit Connection(std::shared_ptr<SseClient::Impl> client)
-      : client_(std::move(client)), socket_(client_->loop->impl().context) {}
+      : client_(std::move(client)), socket_(client_->loop->impl().context) {
+    if (!client_->tls) return;
+    tls_.emplace(socket_, *client_->tls);
+    SetTlsHost(tls_->native_handle(), client_->host);
+  }
 
   // Sends the request of `call`; the first one also connects.
   void Begin(SseCall::Impl* call);
@@ -67,6 +78,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
  private:
   void Connected(const error_code& ec);
+  void Ready();
   void Write();
   void Read();
   void OnRead(const error_code& ec, size_t bytes);
@@ -79,6 +91,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   std::shared_ptr<SseClient::Impl> client_;
   tcp::socket socket_;
+  std::optional<boost::asio::ssl::stream<tcp::socket&>> tls_;  // over socket_
   SseCall::Impl* call_ = nullptr;
   std::string out_;
   std::array<char, 16 << 10> in_;
@@ -128,25 +141,47 @@ void Connection::Connected(const error_code& ec) {
   if (ec) {
     return Finish(Unavailable("connecting to " + client_->authority + " failed: " + ec.message()));
   }
-  connected_ = true;
   error_code ignored;
   std::ignore = socket_.set_option(tcp::no_delay(true), ignored);
+  if (!tls_) return Ready();
+  tls_->async_handshake(
+      boost::asio::ssl::stream_base::client, [self = shared_from_this()](const error_code& failed) {
+        if (self->call_ == nullptr) return self->Close();
+        if (!failed) return self->Ready();
+        self->Finish(Unavailable("TLS to " + self->client_->authority + " failed: " +
+                                 TlsFailure(self->tls_->native_handle(), failed.message())));
+      });
+}
+
+void Connection::Ready() {
+  connected_ = true;
   Read();
   Write();
 }
 
 void Connection::Write() {
-  // A failed write needs no care: the read that is always pending ends too, and may bring an answer first.
+  // A failed write needs no care: the read that is always pending ends too, and may bring an answer
+  // first.
   writing_ = true;
-  boost::asio::async_write(
-      socket_, boost::asio::buffer(out_),
-      [self = shared_from_this()](const error_code& ec, size_t) { self->writing_ = bool(ec); });
+  auto done = [self = shared_from_this()](const error_code& ec, size_t) {
+    self->writing_ = bool(ec);
+  };
+  if (tls_) {
+    boost::asio::async_write(*tls_, boost::asio::buffer(out_), std::move(done));
+  } else {
+    boost::asio::async_write(socket_, boost::asio::buffer(out_), std::move(done));
+  }
 }
 
 void Connection::Read() {
-  socket_.async_read_some(
-      boost::asio::buffer(in_),
-      [self = shared_from_this()](const error_code& ec, size_t bytes) { self->OnRead(ec, bytes); });
+  auto done = [self = shared_from_this()](const error_code& ec, size_t bytes) {
+    self->OnRead(ec, bytes);
+  };
+  if (tls_) {
+    tls_->async_read_some(boost::asio::buffer(in_), std::move(done));
+  } else {
+    socket_.async_read_some(boost::asio::buffer(in_), std::move(done));
+  }
 }
 
 void Connection::OnRead(const error_code& ec, size_t bytes) {
@@ -254,9 +289,15 @@ SseClient::~SseClient() {
 }
 
 Result<std::unique_ptr<SseClient>> SseClient::Create(IoLoop* loop, const std::string& host,
-                                                     uint16_t port) {
+                                                     uint16_t port,
+                                                     std::shared_ptr<const TlsDialer> tls) {
   auto impl = std::make_shared<Impl>();
   impl->loop = loop;
+  impl->host = host;
+  if (tls) {
+    SSL_CTX_up_ref(tls->native());  // the context of Asio gives one back
+    impl->tls.emplace(tls->native());
+  }
   const bool is_ipv6 = host.find(':') != std::string::npos;
   impl->authority = (is_ipv6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
   tcp::resolver resolver(loop->impl().context);

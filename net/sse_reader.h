@@ -1,9 +1,10 @@
-// SseReader: the bytes of a text/event-stream body into events (WHATWG HTML, "Server-sent events", section "Interpreting an event
-// stream"). Lines end in LF, CRLF or CR, wherever the body was cut; comments and unknown fields are skipped; an event is
-// dispatched at its empty line, so what a cut stream leaves unfinished is never seen.
+// SseReader: the bytes of a text/event-stream body into events (WHATWG HTML, "Server-sent events",
+// section "Interpreting an event stream"). Lines end in LF, CRLF or CR, wherever the body was cut;
+// comments and unknown fields are skipped; an event is dispatched at its empty line, so what a cut
+// stream leaves unfinished is never seen.
 //
-// Differences: an event with an id or a name and no data is handed out too, and ids do not carry over to later events.
-// Sans I/O; one thread at a time.
+// Differences: an event with an id or a name and no data is handed out too, and ids do not carry
+// over to later events. Sans I/O; one thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -25,12 +26,14 @@ struct SseEvent {
 
 class SseReader {
  public:
-  // A line or an event beyond this many bytes is an error: the peer is not to be trusted with our memory.
+  // A line or an event beyond this many bytes is an error: the peer is not to be trusted with our
+  // memory.
   static constexpr size_t kMaxEventBytes = 16u << 20;
   explicit SseReader(size_t max_event_bytes = kMaxEventBytes) : max_event_bytes_(max_event_bytes) {}
 
   void Feed(std::string_view bytes);
-  // The next whole event, nothing when more bytes are needed. RESOURCE_EXHAUSTED: an event is larger than the bound; it stays so.
+  // The next whole event, nothing when more bytes are needed. RESOURCE_EXHAUSTED: an event is
+  // larger than the bound; it stays so.
   Result<std::optional<SseEvent>> Next();
 
  private:

@@ -1,10 +1,11 @@
-// How roles speak to each other without doing I/O: a role is handed a LinkLayer and is told what arrives. net/ implements it
-// with gRPC streams, tests/sim with seeded faults in one thread.
+// How roles speak to each other without doing I/O: a role is handed a LinkLayer and is told what
+// arrives. net/ implements it with gRPC streams, tests/sim with seeded faults in one thread.
 //
-// Contract: messages on one link arrive in order, at most once; nothing arrives after LinkDown. Send never blocks: a link
-// whose outgoing queue is over its bound goes down instead (LinkDown is reported, the peer's requests end). All methods of
-// LinkLayer and all callbacks of LinkHandler run on the thread that owns the role; no callback runs inside a call of Send,
-// Close or Dial.
+// Contract: messages on one link arrive in order, at most once; nothing arrives after LinkDown.
+// Send never blocks: a link whose outgoing queue is over its bound goes down instead (LinkDown is
+// reported, the peer's requests end). Methods of LinkLayer, but for Send where net/ carries it (any
+// thread), and all callbacks of LinkHandler run on the thread that owns the role; no callback runs
+// inside a call of Send, Close or Dial.
 #pragma once
 
 #include <string>
@@ -33,7 +34,8 @@ class LinkSender {
   virtual void Close(LinkId link) = 0;
 };
 
-// The dialling side. The outcome of Dial is reported by OnLinkUp or OnLinkDown; redialling is the role's business.
+// The dialling side. The outcome of Dial is reported by OnLinkUp or OnLinkDown; redialling is the
+// role's business.
 template <typename Out>
 class LinkDialer : public LinkSender<Out> {
  public:

@@ -1,6 +1,6 @@
-// Tokens that are matched in the text before the model sees it: control tokens such as <|im_end|>, and words that were added
-// to a vocabulary. Matching is leftmost-longest over a byte trie, as Hugging Face's AddedVocabulary does it.
-// Immutable after Create: any thread.
+// Tokens that are matched in the text before the model sees it: control tokens such as <|im_end|>,
+// and words that were added to a vocabulary. Matching is leftmost-longest over a byte trie, as
+// Hugging Face's AddedVocabulary does it. Immutable after Create: any thread.
 #pragma once
 
 #include <array>

@@ -198,7 +198,8 @@ void Bpe::MergeByScan(Scratch* scratch) const {
   }
 }
 
-// Symbols are a linked list in place; a candidate is stale when its symbol no longer has a merge of that rank.
+// Symbols are a linked list in place; a candidate is stale when its symbol no longer has a merge of
+// that rank.
 void Bpe::MergeByHeap(Scratch* scratch) const {
   auto& symbols = scratch->symbols;
   auto& heap = scratch->heap;
@@ -236,8 +237,8 @@ void Bpe::MergeByHeap(Scratch* scratch) const {
   std::erase_if(symbols, [](const Scratch::Symbol& s) { return s.id < 0; });
 }
 
-// Models of the SentencePiece kind see a whole text as one word. Where nothing merges across the beginning of a word, cutting
-// there gives the same tokens from short, cheap words.
+// Models of the SentencePiece kind see a whole text as one word. Where nothing merges across the
+// beginning of a word, cutting there gives the same tokens from short, cheap words.
 void Bpe::Encode(std::string_view word, Scratch* scratch, std::vector<TokenId>* out) const {
   if (spec_.ignore_merges || !cut_before_mark_) return EncodeWord(word, scratch, out);
   size_t begin = 0;

@@ -1,8 +1,9 @@
 // Byte-pair encoding of one word: the pieces of a vocabulary and the ranked merges between them.
 //
-// Merging takes the pair of lowest rank, the leftmost of equals, until none is left (Sennrich et al. 2016). Short words scan
-// for it, long ones keep a heap: O(n log n) for any input, so that a megabyte without a space is no denial of service.
-// Immutable after Create: any thread. (Which words are one token is remembered in relaxed atomics; the answer never changes.)
+// Merging takes the pair of lowest rank, the leftmost of equals, until none is left (Sennrich et
+// al. 2016). Short words scan for it, long ones keep a heap: O(n log n) for any input, so that a
+// megabyte without a space is no denial of service. Immutable after Create: any thread. (Which
+// words are one token is remembered in relaxed atomics; the answer never changes.)
 #pragma once
 
 #include <array>
@@ -90,8 +91,8 @@ class Bpe {
   size_t max_piece_bytes_ = 0;
   bool cut_before_mark_ =
       false;  // no piece holds U+2581 behind another character: nothing merges across that border
-  std::array<TokenId, 256>
-      byte_symbol_{};  // the piece of each single byte (ASCII only when symbols are characters), or -1
+  std::array<TokenId, 256> byte_symbol_{};         // the piece of each single byte (ASCII only when
+                                                   // symbols are characters), or -1
   std::vector<PieceSlot> piece_slots_;             // open addressing, power of two
   std::vector<MergeSlot> merge_slots_;             // open addressing, power of two
   std::unique_ptr<std::atomic<uint8_t>[]> whole_;  // Whole, by id

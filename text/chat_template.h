@@ -1,9 +1,11 @@
-// Chat templates: the Jinja program of a model that turns messages into its prompt. Our own interpreter; what it supports is
-// what transformers gives templates (jinja2 3.1 with trim_blocks, lstrip_blocks, loop controls, {% generation %},
-// raise_exception, strftime_now, tojson without HTML escaping).
+// Chat templates: the Jinja program of a model that turns messages into its prompt. Our own
+// interpreter; what it supports is what transformers gives templates (jinja2 3.1 with trim_blocks,
+// lstrip_blocks, loop controls, {% generation %}, raise_exception, strftime_now, tojson without
+// HTML escaping).
 //
-// A ChatTemplate is immutable after Parse: any number of threads may render at the same time. Templates are untrusted: they
-// read only the context, and every rendering is bounded in steps, output and nesting.
+// A ChatTemplate is immutable after Parse: any number of threads may render at the same time.
+// Templates are untrusted: they read only the context, and every rendering is bounded in steps,
+// output and nesting.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +19,8 @@
 namespace aisp {
 
 struct RenderOptions {
-  // What strftime_now() prints: seconds since the epoch, already shifted to the zone that is wanted.
+  // What strftime_now() prints: seconds since the epoch, already shifted to the zone that is
+  // wanted.
   int64_t now_s = 0;
   // Evaluated nodes, and bytes / 64; past it, RESOURCE_EXHAUSTED.
   uint64_t max_steps = 5'000'000;
@@ -28,16 +31,17 @@ class ChatTemplate {
  public:
   // INVALID_ARGUMENT with the line when it does not parse.
   static Result<ChatTemplate> Parse(std::string_view source);
-  // The template of a model folder: chat_template.jinja, else chat_template in tokenizer_config.json (the one named
-  // "default" of several). NOT_FOUND when there is neither.
+  // The template of a model folder: chat_template.jinja, else chat_template in
+  // tokenizer_config.json (the one named "default" of several). NOT_FOUND when there is neither.
   static Result<ChatTemplate> Load(const std::string& model_folder);
 
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
   ~ChatTemplate();
 
-  // `context`: messages, add_generation_prompt, bos_token, eos_token, tools and whatever else the template reads. Strings must be
-  // valid UTF-8. INVALID_ARGUMENT with the line and the template's own words when it raises an exception.
+  // `context`: messages, add_generation_prompt, bos_token, eos_token, tools and whatever else the
+  // template reads. Strings must be valid UTF-8. INVALID_ARGUMENT with the line and the template's
+  // own words when it raises an exception.
   Result<std::string> Render(const Value::Map& context, const RenderOptions& options) const;
 
   const std::string& source() const { return source_; }

@@ -1,5 +1,6 @@
-// What each token of a vocabulary contributes to decoded text. The steps and their order are those of Hugging Face's
-// decoders; whatever concerns one token alone is done once, at load. Immutable after Create: any thread.
+// What each token of a vocabulary contributes to decoded text. The steps and their order are those
+// of Hugging Face's decoders; whatever concerns one token alone is done once, at load. Immutable
+// after Create: any thread.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +42,8 @@ class Decoder {
   static Decoder Create(DecoderSpec spec, const std::vector<std::string>& vocabulary);
 
   size_t size() const { return bytes_.size(); }
-  // The bytes of a token inside a text; `first`: as the first token of one. Empty for ids outside the vocabulary.
+  // The bytes of a token inside a text; `first`: as the first token of one. Empty for ids outside
+  // the vocabulary.
   std::string_view Bytes(TokenId id, bool first) const;
 
   const std::string& leading() const { return spec_.leading; }

@@ -1,6 +1,7 @@
-// Token ids to text, one token at a time: the stream of one choice. What comes out is always whole UTF-8; bytes of a character
-// that is not complete yet are held back. All that Push and Flush give, joined, is Tokenizer::Decode of the same tokens.
-// Costs O(bytes of the token). One owner, not thread-safe; the Tokenizer must outlive it.
+// Token ids to text, one token at a time: the stream of one choice. What comes out is always whole
+// UTF-8; bytes of a character that is not complete yet are held back. All that Push and Flush give,
+// joined, is Tokenizer::Decode of the same tokens. Costs O(bytes of the token). One owner, not
+// thread-safe; the Tokenizer must outlive it.
 #pragma once
 
 #include <string>

@@ -1,5 +1,6 @@
-// The syntax tree of a template. Built by the parser, then never changed: any thread. Every node knows how deep the tree
-// below it is; the parser bounds that, so walking and destroying a tree may recurse.
+// The syntax tree of a template. Built by the parser, then never changed: any thread. Every node
+// knows how deep the tree below it is; the parser bounds that, so walking and destroying a tree may
+// recurse.
 #pragma once
 
 #include <memory>

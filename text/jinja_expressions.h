@@ -1,5 +1,5 @@
-// The expressions of a Jinja template, by recursive descent over its tokens (jinja2/parser.py): what the parser of statements is made
-// of. One use, one thread.
+// The expressions of a Jinja template, by recursive descent over its tokens (jinja2/parser.py):
+// what the parser of statements is made of. One use, one thread.
 #pragma once
 
 #include <algorithm>
@@ -75,7 +75,8 @@ class ExpressionParser {
   // Sets the depth of a finished node and refuses what is too deep.
   Result<ExprPtr> Done(ExprPtr e) const;
 
-  // An expression; INVALID_ARGUMENT with the line for what is none. Without `with_condition` it ends before "if".
+  // An expression; INVALID_ARGUMENT with the line for what is none. Without `with_condition` it
+  // ends before "if".
   Result<ExprPtr> Expression(bool with_condition = true);
   // "a" is a, "a, b" and "a," are tuples, "" before `end` is the empty tuple.
   Result<ExprPtr> TupleUntil(std::string_view end, bool with_condition = true);

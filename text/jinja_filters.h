@@ -1,7 +1,9 @@
-// The filters of templates (jinja2/filters.py): the tables of those on text and numbers (jinja_text_filters.cc) and on lists
-// (jinja_list_filters.cc), and how filters look at their arguments.
+// The filters of templates (jinja2/filters.py): the tables of those on text and numbers
+// (jinja_text_filters.cc) and on lists (jinja_list_filters.cc), and how filters look at their
+// arguments.
 //
-// A filter gets what stands in front of it and its arguments. Errors are the interpreter's (Fail), which knows the place.
+// A filter gets what stands in front of it and its arguments. Errors are the interpreter's (Fail),
+// which knows the place.
 #pragma once
 
 #include <cstddef>

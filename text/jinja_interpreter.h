@@ -1,6 +1,7 @@
-// Runs a parsed template: one Interpreter per rendering, on one thread. Semantics are those of jinja2 3.1's sandbox with plain
-// (unescaped) output; templates cannot change what the caller gave them. Every effort is counted: steps, bytes and nesting
-// have bounds, so that an untrusted template ends with an error instead of hanging.
+// Runs a parsed template: one Interpreter per rendering, on one thread. Semantics are those of
+// jinja2 3.1's sandbox with plain (unescaped) output; templates cannot change what the caller gave
+// them. Every effort is counted: steps, bytes and nesting have bounds, so that an untrusted
+// template ends with an error instead of hanging.
 #pragma once
 
 #include <cstdint>

@@ -101,7 +101,8 @@ class Lexer {
     return Inside(type == '%' ? '%' : '}');
   }
 
-  // Behind a closing tag at `end`: "-" before it takes all white space, a block or comment takes one newline.
+  // Behind a closing tag at `end`: "-" before it takes all white space, a block or comment takes
+  // one newline.
   void FinishTag(size_t end, char sign, bool trim) {
     if (sign == '-') {
       while (end < s_.size() && IsSpace(s_[end])) ++end;

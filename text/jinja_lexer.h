@@ -1,5 +1,6 @@
-// Cuts a Jinja template into tokens, with the settings that Hugging Face's chat templates are written for: trim_blocks and
-// lstrip_blocks on, the last newline of the source dropped (jinja2/lexer.py). Pure function: any thread.
+// Cuts a Jinja template into tokens, with the settings that Hugging Face's chat templates are
+// written for: trim_blocks and lstrip_blocks on, the last newline of the source dropped
+// (jinja2/lexer.py). Pure function: any thread.
 #pragma once
 
 #include <string>

@@ -256,7 +256,8 @@ class Parser : ExpressionParser {
     return s;
   }
 
-  // {% generation %} marks what an assistant said for training; {% autoescape %} changes nothing in plain text.
+  // {% generation %} marks what an assistant said for training; {% autoescape %} changes nothing in
+  // plain text.
   Result<std::unique_ptr<Stmt>> Scope(const std::string& name) {
     auto s = NewStmt(Stmt::Kind::kScope);
     if (name == "autoescape") {

@@ -308,7 +308,8 @@ Result<std::string> Interpreter::PercentFormat(std::string_view format, const Va
     if (integer && (!std::isfinite(d) || std::fabs(d) > 9e18))
       return Fail("number out of range for format");
     const int64_t n = v.IsInt() ? v.AsInt() : static_cast<int64_t>(d);
-    // Width and precision have at most a few digits (spec is short); longer output is cut by the buffer and refused.
+    // Width and precision have at most a few digits (spec is short); longer output is cut by the
+    // buffer and refused.
     char buffer[1024];
     const std::string c_format = spec + (integer ? "ll" : "") + type;
     const int size =

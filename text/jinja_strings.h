@@ -1,4 +1,5 @@
-// Python's string functions that both methods and filters use. Pure functions over valid UTF-8: any thread.
+// Python's string functions that both methods and filters use. Pure functions over valid UTF-8: any
+// thread.
 #pragma once
 
 #include <optional>
@@ -25,7 +26,8 @@ std::vector<std::string> SplitBy(std::string_view s, std::string_view separator,
                                  bool from_right);
 std::vector<std::string> SplitLines(std::string_view s, bool keep_ends);
 
-// Replaces at most `limit` times, always when negative. An empty `from` matches between all characters.
+// Replaces at most `limit` times, always when negative. An empty `from` matches between all
+// characters.
 std::string ReplaceLimited(std::string_view s, std::string_view from, std::string_view to,
                            long limit);
 

@@ -1,5 +1,5 @@
-// Reading untrusted JSON field by field, with errors that name the field. Inside text/ only, and only in .cc files that read
-// files: it brings nlohmann. Value types: any thread.
+// Reading untrusted JSON field by field, with errors that name the field. Inside text/ only, and
+// only in .cc files that read files: it brings nlohmann. Value types: any thread.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,8 @@
 
 namespace aisp {
 
-// A JSON value and the path to it from the root of its file. Points into a document that must outlive it.
+// A JSON value and the path to it from the root of its file. Points into a document that must
+// outlive it.
 class JsonField {
  public:
   JsonField(const nlohmann::json* value, std::string path)

@@ -1,5 +1,5 @@
-// What a tokenizer does to text before it looks at it: Unicode normalisation, replacements, prefixes.
-// Immutable once built: any thread.
+// What a tokenizer does to text before it looks at it: Unicode normalisation, replacements,
+// prefixes. Immutable once built: any thread.
 #pragma once
 
 #include <memory>
@@ -22,11 +22,12 @@ class Normalizer {
       kNfc,
       kNfd,
       kLowercase,
-      kPrepend,       // `content` before any text that is not empty
-      kReplace,       // every `from` by `content`
-      kReplaceRegex,  // every match of `regex` by `content`
-      kStrip,         // white space off the ends that `left` and `right` name
-      kCollapseSpaces,  // runs of U+0020 become one, none at the ends (SentencePiece's remove_extra_whitespaces)
+      kPrepend,         // `content` before any text that is not empty
+      kReplace,         // every `from` by `content`
+      kReplaceRegex,    // every match of `regex` by `content`
+      kStrip,           // white space off the ends that `left` and `right` name
+      kCollapseSpaces,  // runs of U+0020 become one, none at the ends (SentencePiece's
+                        // remove_extra_whitespaces)
     };
     Kind kind = Kind::kNfc;
     std::string from;

@@ -1,5 +1,6 @@
-// Cuts text into the words that the model encodes one by one. The steps and their names are those of Hugging Face's
-// tokenizers (pre_tokenizers/*, SplitDelimiterBehavior). Immutable once built: any thread.
+// Cuts text into the words that the model encodes one by one. The steps and their names are those
+// of Hugging Face's tokenizers (pre_tokenizers/*, SplitDelimiterBehavior). Immutable once built:
+// any thread.
 #pragma once
 
 #include <functional>
@@ -27,7 +28,8 @@ class PreTokenizer {
       kWhitespace,   // white space
       kPrefixSpace,  // one space before every word that has none there
       kByteLevel,    // turns bytes into their alphabet (text/byte_level.h)
-      kMetaspace,  // spaces become `literal`, which is also prepended when asked; then splits before each when `split`
+      kMetaspace,    // spaces become `literal`, which is also prepended when asked; then splits
+                     // before each when `split`
     };
     enum class Prefix { kNever, kFirst, kAlways };
     Kind kind = Kind::kRegex;
@@ -50,7 +52,8 @@ class PreTokenizer {
     std::vector<std::string_view> words;
     std::vector<std::unique_ptr<std::string>> storage;
   };
-  // Cuts `text` (valid UTF-8) into words, none empty. `at_start`: it is the beginning of the whole input.
+  // Cuts `text` (valid UTF-8) into words, none empty. `at_start`: it is the beginning of the whole
+  // input.
   Result<Words> Run(std::string_view text, bool at_start) const;
 
  private:

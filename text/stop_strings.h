@@ -1,5 +1,6 @@
-// Stop strings over a stream of text. What may be the beginning of a stop string is held back until it is clear that it is
-// none, so a client never sees part of one. One owner (one choice), not thread-safe.
+// Stop strings over a stream of text. What may be the beginning of a stop string is held back until
+// it is clear that it is none, so a client never sees part of one. One owner (one choice), not
+// thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +12,8 @@ namespace aisp {
 
 class StopMatcher {
  public:
-  // Empty strings in `stops` are ignored. `include_stop`: the stop string that ends the text is given out too.
+  // Empty strings in `stops` are ignored. `include_stop`: the stop string that ends the text is
+  // given out too.
   explicit StopMatcher(std::vector<std::string> stops, bool include_stop = false);
 
   struct Output {
@@ -19,8 +21,8 @@ class StopMatcher {
     bool stopped = false;  // a stop string was found; everything behind it is dropped
     std::string stop;      // which one
   };
-  // Takes the next text. The earliest end of any stop string decides; of those that end there, the one that begins first.
-  // After `stopped`, further text gives nothing.
+  // Takes the next text. The earliest end of any stop string decides; of those that end there, the
+  // one that begins first. After `stopped`, further text gives nothing.
   Output Push(std::string_view text);
 
   // Ends the stream: what was held back, which turned out to be no stop string.

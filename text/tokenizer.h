@@ -1,8 +1,10 @@
-// Text to token ids and back, from the files of a model folder: tokenizer.json (Hugging Face, BPE) or tokenizer.model
-// (SentencePiece, BPE), with tokenizer_config.json beside it for the names of the control tokens.
+// Text to token ids and back, from the files of a model folder: tokenizer.json (Hugging Face, BPE)
+// or tokenizer.model (SentencePiece, BPE), with tokenizer_config.json beside it for the names of
+// the control tokens.
 //
-// A Tokenizer is immutable after Load and owns all its tables: any number of threads may call any of its functions. Files are
-// untrusted: whatever they hold, Load answers with a Tokenizer or an error that names the file and the field.
+// A Tokenizer is immutable after Load and owns all its tables: any number of threads may call any
+// of its functions. Files are untrusted: whatever they hold, Load answers with a Tokenizer or an
+// error that names the file and the field.
 #pragma once
 
 #include <cstdint>
@@ -33,22 +35,25 @@ class Tokenizer {
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
-  // `add_special`: with what the model wants around every text (a BOS token, as a rule). The text that a chat template
-  // rendered has them already: pass false there. `parse_special`: control tokens that stand in the text as words become
-  // control tokens (false takes them as plain text; use it for text that must not steer the model).
-  // INVALID_ARGUMENT: not UTF-8 or longer than kMaxEncodeBytes. RESOURCE_EXHAUSTED: a pattern of the file ran out of bounds.
+  // `add_special`: with what the model wants around every text (a BOS token, as a rule). The text
+  // that a chat template rendered has them already: pass false there. `parse_special`: control
+  // tokens that stand in the text as words become control tokens (false takes them as plain text;
+  // use it for text that must not steer the model). INVALID_ARGUMENT: not UTF-8 or longer than
+  // kMaxEncodeBytes. RESOURCE_EXHAUSTED: a pattern of the file ran out of bounds.
   Result<std::vector<TokenId>> Encode(std::string_view text, bool add_special = true,
                                       bool parse_special = true) const;
 
-  // The text of `ids`, always valid UTF-8: what is no valid sequence becomes U+FFFD. `skip_special` leaves control tokens
-  // out. Ids outside the vocabulary (a padded embedding has such rows) contribute nothing.
+  // The text of `ids`, always valid UTF-8: what is no valid sequence becomes U+FFFD. `skip_special`
+  // leaves control tokens out. Ids outside the vocabulary (a padded embedding has such rows)
+  // contribute nothing.
   std::string Decode(std::span<const TokenId> ids, bool skip_special) const;
 
   // One more than the highest id.
   int32_t VocabSize() const;
   // The id of a token as the file spells it ("<|im_end|>", "Ġthe").
   std::optional<TokenId> TokenToId(std::string_view token) const;
-  // The bytes that this token contributes inside a text; part of a UTF-8 sequence is possible. Empty for unknown ids.
+  // The bytes that this token contributes inside a text; part of a UTF-8 sequence is possible.
+  // Empty for unknown ids.
   std::string_view IdToPiece(TokenId id) const;
   // A control token, which skip_special leaves out.
   bool IsSpecial(TokenId id) const;
@@ -60,7 +65,8 @@ class Tokenizer {
   const std::string& BosToken() const;
   const std::string& EosToken() const;
 
-  // 32 hexadecimal digits over the contents of the files; equal fingerprints encode and decode alike.
+  // 32 hexadecimal digits over the contents of the files; equal fingerprints encode and decode
+  // alike.
   const std::string& Fingerprint() const;
 
   // For Detokenizer.

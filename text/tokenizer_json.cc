@@ -114,7 +114,8 @@ Result<BpeSpec> ParseModel(const JsonField& model, const Vocabulary& vocabulary,
   if (byte_fallback) spec.byte_tokens = ByteTokens(vocabulary);
   spec.byte_symbols = byte_level;
   AISP_ASSIGN_OR_RETURN(spec.merges, ParseMerges(model.At("merges"), vocabulary));
-  // With ByteLevel, words are bytes, so the pieces are too; a token outside the alphabet never matches text.
+  // With ByteLevel, words are bytes, so the pieces are too; a token outside the alphabet never
+  // matches text.
   spec.pieces.reserve(vocabulary.tokens.size());
   for (const std::string& token : vocabulary.tokens) {
     spec.pieces.push_back(byte_level ? AlphabetToBytes(token).value_or(std::string()) : token);

@@ -1,4 +1,5 @@
-// What a loader makes of a tokenizer file, and the loaders. Inside text/ only. Plain data, immutable once it is in a Tokenizer.
+// What a loader makes of a tokenizer file, and the loaders. Inside text/ only. Plain data,
+// immutable once it is in a Tokenizer.
 #pragma once
 
 #include <memory>

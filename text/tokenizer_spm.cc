@@ -1,6 +1,7 @@
-// Reads tokenizer.model: SentencePiece's ModelProto (sentencepiece_model.proto), BPE models without a character map, as Llama
-// 2 and Mistral have them. The few fields that matter are read from protobuf's wire format here, because libsentencepiece
-// cannot live in one process with libprotobuf.
+// Reads tokenizer.model: SentencePiece's ModelProto (sentencepiece_model.proto), BPE models without
+// a character map, as Llama 2 and Mistral have them. The few fields that matter are read from
+// protobuf's wire format here, because libsentencepiece cannot live in one process with
+// libprotobuf.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -229,8 +230,8 @@ bool MatchesText(PieceType type) {
          type == PieceType::kUnused;
 }
 
-// SentencePiece merges the neighbours whose joined text has the highest score. As pairs of pieces: every way to cut a piece
-// in two pieces is a merge, ranked by the score of the whole.
+// SentencePiece merges the neighbours whose joined text has the highest score. As pairs of pieces:
+// every way to cut a piece in two pieces is a merge, ranked by the score of the whole.
 std::vector<BpeSpec::Merge> MergesOf(const Model& model,
                                      const std::unordered_map<std::string, TokenId>& ids) {
   std::vector<TokenId> order;

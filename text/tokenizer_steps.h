@@ -1,5 +1,5 @@
-// The pipeline parts of a tokenizer.json: normalizer, pre_tokenizer, decoder, post_processor. Inside text/ only.
-// Pure functions: any thread.
+// The pipeline parts of a tokenizer.json: normalizer, pre_tokenizer, decoder, post_processor.
+// Inside text/ only. Pure functions: any thread.
 #pragma once
 
 #include "text/json_fields.h"

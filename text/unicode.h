@@ -1,5 +1,5 @@
-// The parts of the Unicode character database (version 14) that tokenizers and templates ask for. Pure functions over
-// constant tables: any thread.
+// The parts of the Unicode character database (version 14) that tokenizers and templates ask for.
+// Pure functions over constant tables: any thread.
 #pragma once
 
 #include <cstdint>

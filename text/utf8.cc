@@ -14,7 +14,8 @@ struct Sequence {
   bool truncated = false;  // could become whole with more bytes
 };
 
-// Well-formed byte sequences, Unicode 14 table 3-7: the second byte's range depends on the lead byte.
+// Well-formed byte sequences, Unicode 14 table 3-7: the second byte's range depends on the lead
+// byte.
 Sequence Classify(std::string_view s) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(s[i]); };
   const unsigned char lead = byte(0);

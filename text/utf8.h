@@ -1,4 +1,5 @@
-// UTF-8: decoding and the repair of broken sequences (validation is in common/strings.h). Pure functions and one small value type: any thread.
+// UTF-8: decoding and the repair of broken sequences (validation is in common/strings.h). Pure
+// functions and one small value type: any thread.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +16,8 @@ constexpr size_t Utf8Length(unsigned char lead) {
   return lead < 0xC0 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
 }
 
-// Decodes the code point at s[*pos] of valid UTF-8 and moves *pos behind it. Requires *pos < s.size().
+// Decodes the code point at s[*pos] of valid UTF-8 and moves *pos behind it. Requires *pos <
+// s.size().
 char32_t DecodeUtf8(std::string_view s, size_t* pos);
 
 // Appends `c` (at most 0x10FFFF; surrogates become U+FFFD).
@@ -27,13 +29,15 @@ std::string ToUtf8(std::u32string_view s);
 // Number of code points of valid UTF-8.
 size_t CountCodePoints(std::string_view valid_utf8);
 
-// Turns a stream of bytes into a stream of valid UTF-8. Bytes of a sequence that may still become whole are held back
-// (at most three); what can no longer become valid is replaced by U+FFFD. Not thread-safe.
+// Turns a stream of bytes into a stream of valid UTF-8. Bytes of a sequence that may still become
+// whole are held back (at most three); what can no longer become valid is replaced by U+FFFD. Not
+// thread-safe.
 class Utf8Assembler {
  public:
   enum class Repair {
-    kMaximalSubpart,  // one U+FFFD for each maximal subpart of a broken sequence (Unicode 14, section 3.9)
-    kEachByte,  // one U+FFFD for each byte
+    kMaximalSubpart,  // one U+FFFD for each maximal subpart of a broken sequence (Unicode 14,
+                      // section 3.9)
+    kEachByte,        // one U+FFFD for each byte
   };
   explicit Utf8Assembler(Repair repair) : repair_(repair) {}
 
@@ -44,7 +48,8 @@ class Utf8Assembler {
   bool HoldsBack() const { return pending_size_ != 0; }
 
  private:
-  // Takes whole sequences and broken ones off the front of `bytes`; returns how many bytes were consumed.
+  // Takes whole sequences and broken ones off the front of `bytes`; returns how many bytes were
+  // consumed.
   size_t Consume(std::string_view bytes, bool at_end, std::string* out);
   void Replace(size_t count, std::string* out);
 

@@ -1,6 +1,7 @@
-// A value as chat templates see it: JSON's kinds, undefined, and objects of the template interpreter. Strings, lists and maps
-// are shared, so copying a Value is cheap; they are never changed once they are reachable from a template's context.
-// Concurrent reading is safe; building and assigning one Value is not thread-safe.
+// A value as chat templates see it: JSON's kinds, undefined, and objects of the template
+// interpreter. Strings, lists and maps are shared, so copying a Value is cheap; they are never
+// changed once they are reachable from a template's context. Concurrent reading is safe; building
+// and assigning one Value is not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +32,8 @@ class Value {
   class Map;
   class Object;
 
-  // NOLINTBEGIN(google-explicit-constructor): scalars and containers stand for themselves in a context
+  // NOLINTBEGIN(google-explicit-constructor): scalars and containers stand for themselves in a
+  // context
   Value() : v_(None{}) {}  // none
   Value(bool b) : v_(b) {}
   Value(int i) : v_(static_cast<int64_t>(i)) {}
@@ -47,7 +49,8 @@ class Value {
 
   static Value Undefined(std::string message);
   static Value Tuple(List items);
-  // A string that the filters safe and escape made: joined with a plain one by "+", it escapes that one for HTML.
+  // A string that the filters safe and escape made: joined with a plain one by "+", it escapes that
+  // one for HTML.
   static Value Markup(std::string s);
   bool IsMarkup() const {
     return IsString() && std::get<std::shared_ptr<const StringRep>>(v_)->markup;
@@ -83,7 +86,8 @@ class Value {
   bool IsGrowable() const { return IsList() && std::get<std::shared_ptr<ListRep>>(v_)->growable; }
   List& GrowableItems() { return std::get<std::shared_ptr<ListRep>>(v_)->items; }
 
-  // Levels of lists and maps, 0 for a scalar. Bounded by who builds the value: destroying and printing it recurse.
+  // Levels of lists and maps, 0 for a scalar. Bounded by who builds the value: destroying and
+  // printing it recurse.
   uint32_t depth() const;
 
  private:

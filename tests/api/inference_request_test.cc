@@ -87,7 +87,39 @@ TEST(ParseInference, ReadsEveryField) {
 
 // A field that is added to the message but not to this test, or not read, is noticed here.
 TEST(ParseInference, ReadsAllFieldsThatTheMessageHas) {
-  EXPECT_EQ(v1::InferenceRequest::descriptor()->field_count(), 27);
+  EXPECT_EQ(v1::InferenceRequest::descriptor()->field_count(), 32);
+}
+
+TEST(ParseInference, ReadsConstraintCallsAndThinking) {
+  v1::InferenceRequest r;
+  r.set_prompt("p");
+  r.mutable_structured_outputs()->set_regex("a+");
+  EXPECT_EQ(Completion(r).sampling.constraint().kind(), v1::Constraint::REGEX);
+  EXPECT_EQ(Completion(r).sampling.constraint().text(), "a+");
+  r.mutable_structured_outputs()->set_json_object(true);
+  EXPECT_THAT(Refused(r).param, HasSubstr("structured_outputs"));
+
+  v1::InferenceRequest c;
+  v1::ChatMessage* user = c.mutable_chat()->add_messages();
+  user->set_role("user");
+  user->set_content("hi");
+  auto& tool = *c.mutable_chat()->add_tools()->mutable_fields();
+  tool["type"].set_string_value("function");
+  auto& function = *tool["function"].mutable_struct_value()->mutable_fields();
+  function["name"].set_string_value("get_weather");
+  c.mutable_tool_choice()->set_string_value("required");
+  c.set_parallel_tool_calls(false);
+  c.set_reasoning_effort("low");
+  c.set_thinking_token_budget(5);
+  const auto parsed = ParseInference(c, Limits());
+  ASSERT_TRUE(parsed) << parsed.error().message;
+  const auto& chat = std::get<ChatRequest>(*parsed);
+  ASSERT_EQ(chat.tool_options.tools.size(), 1u);
+  EXPECT_EQ(chat.tool_options.tools[0].name, "get_weather");
+  EXPECT_EQ(chat.tool_options.choice, ToolChoice::kRequired);
+  EXPECT_FALSE(chat.tool_options.parallel);
+  EXPECT_EQ(chat.thinking.effort, "low");
+  EXPECT_EQ(chat.thinking.budget, 5u);
 }
 
 TEST(ParseInference, AbsentFieldsTakeTheDefaults) {

@@ -216,9 +216,15 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"\"priority\":\"high\"", "priority", "an integer"},
         Refused{"\"timeout\":0", "timeout", "above 0 and at most 3600"},
         Refused{"\"timeout\":3601", "timeout", "but is 3601"},
-        Refused{"\"response_format\":{\"type\":\"json_object\"}", "response_format", "only"},
+        Refused{"\"response_format\":{\"type\":\"xml\"}", "response_format", "json_schema"},
+        Refused{"\"response_format\":{\"type\":\"json_schema\"}", "response_format", "is missing"},
+        Refused{"\"guided_choice\":[]", "guided_choice", "1 to 4096"},
+        Refused{"\"guided_regex\":\"a\",\"guided_json\":{}", "guided_regex", "give one"},
+        Refused{"\"guided_json\":{},\"min_tokens\":2", "min_tokens", "beside a constraint"},
+        Refused{"\"structured_outputs\":{\"grammar\":\"x\"}", "structured_outputs.grammar",
+                "not supported"},
         Refused{"\"response_format\":\"json\"", "response_format", "an object"},
-        Refused{"\"guided_regex\":\"a\"", "guided_regex", "not supported"},
+        Refused{"\"guided_grammar\":\"a\"", "guided_grammar", "not supported"},
         Refused{"\"functions\":[{}]", "functions", "not supported"},
         Refused{"\"best_of\":3", "best_of", "equal to n"},
         Refused{"\"use_beam_search\":true", "use_beam_search", "not supported"}));
@@ -309,7 +315,9 @@ TEST(ParseChat, ReadsLogprobsAndTemplateVariables) {
                       "{\"enable_thinking\":false}"));
   EXPECT_TRUE(r.tools.IsNone());
   EXPECT_FALSE(r.template_variables.AsMap().Find("enable_thinking")->AsBool());
-  EXPECT_TRUE(ParsedChat(Chat("\"tools\":[{}],\"tool_choice\":\"none\"")).tools.IsNone());
+  EXPECT_TRUE(ParsedChat(Chat("\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],"
+                              "\"tool_choice\":\"none\""))
+                  .tools.IsNone());
   EXPECT_FALSE(ParsedChat(Chat("\"continue_final_message\":true")).add_generation_prompt);
 }
 
@@ -344,7 +352,7 @@ TEST(ParseChat, RefusesWhatOnlyChatHas) {
 
 TEST(ParseCompletion, WhatChangesTheAnswerIsRefusedByNameUnlessItSaysTheDefault) {
   for (const char* name :
-       {"suffix", "guided_json", "audio", "reasoning_effort", "store", "documents"}) {
+       {"suffix", "guided_grammar", "audio", "reasoning_effort", "store", "documents"}) {
     const auto refused =
         ParseCompletion(Completion(std::string("\"") + name + "\":\"x\""), Limits());
     ASSERT_FALSE(refused) << name;
@@ -355,6 +363,51 @@ TEST(ParseCompletion, WhatChangesTheAnswerIsRefusedByNameUnlessItSaysTheDefault)
                              R"("bad_words":[])", R"("service_tier":"auto")"}) {
     EXPECT_TRUE(ParseCompletion(Completion(fields), Limits())) << fields;
   }
+}
+
+constexpr char kTools[] =
+    R"("tools":[{"type":"function","function":{"name":"get_weather","strict":true,"parameters":)"
+    R"({"type":"object"}}},{"type":"function","function":{"name":"now"}}])";
+
+TEST(ParseChat, ToolsAndTheirChoiceAreRead) {
+  ChatRequest r = ParsedChat(Chat(kTools));
+  ASSERT_EQ(r.tool_options.tools.size(), 2u);
+  EXPECT_EQ(r.tool_options.tools[0].name, "get_weather");
+  EXPECT_TRUE(r.tool_options.tools[0].strict);
+  EXPECT_TRUE(r.tool_options.tools[1].parameters.IsNone());
+  EXPECT_EQ(r.tool_options.choice, ToolChoice::kAuto);
+  EXPECT_TRUE(r.tool_options.parallel);
+  EXPECT_EQ(r.tools.AsList().size(), 2u);
+  const std::string tools = kTools;
+  r = ParsedChat(Chat(tools + R"(,"tool_choice":"required","parallel_tool_calls":false)"));
+  EXPECT_EQ(r.tool_options.choice, ToolChoice::kRequired);
+  EXPECT_FALSE(r.tool_options.parallel);
+  r = ParsedChat(Chat(tools + R"(,"tool_choice":{"type":"function","function":{"name":"now"}})"));
+  EXPECT_EQ(r.tool_options.choice, ToolChoice::kNamed);
+  EXPECT_EQ(r.tool_options.named, "now");
+  r = ParsedChat(Chat(R"("reasoning_effort":"low","thinking_token_budget":7,)"
+                      R"("include_reasoning":false)"));
+  EXPECT_EQ(r.thinking.effort, "low");
+  EXPECT_EQ(r.thinking.budget, 7u);
+  EXPECT_FALSE(r.thinking.include);
+}
+
+TEST(ParseChat, ToolsThatCannotBeHadAreRefusedByName) {
+  const std::string tools = kTools;
+  const auto refused = [](const std::string& fields) {
+    const auto parsed = ParseChat(Chat(fields), Limits());
+    return parsed ? std::string() : parsed.error().param + ": " + parsed.error().message;
+  };
+  EXPECT_THAT(refused(tools + R"(,"tool_choice":{"type":"function","function":{"name":"no"}})"),
+              testing::HasSubstr("none of the tools"));
+  EXPECT_THAT(refused(R"("tools":[{"type":"web_search"}])"), testing::HasSubstr("tools[0]"));
+  EXPECT_THAT(refused(R"("tools":[{"type":"function","function":{"name":"a b"}}])"),
+              testing::HasSubstr("64 letters"));
+  EXPECT_THAT(refused(tools + R"(,"guided_regex":"a")"), testing::HasSubstr("constraint"));
+  EXPECT_THAT(refused(R"("reasoning_effort":"huge")"), testing::HasSubstr("one of none"));
+  EXPECT_THAT(refused(R"("tools":[{"type":"function","function":{"name":"f"}},)"
+                      R"({"type":"function","function":{"name":"f"}}])"),
+              testing::HasSubstr("twice"));
 }
 
 TEST(ParseTimeoutHeader, IsSecondsWithinTheLimit) {

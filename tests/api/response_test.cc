@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/strict_sse.h"
+
 namespace aisp {
 namespace {
 
@@ -29,46 +31,42 @@ TEST(ResponseEncoder, ChatStreamIsWrittenAsOpenAiDoes) {
   encoder.Role(0, &out);
   EXPECT_EQ(
       out,
-      "id: 0:0\ndata: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":"
+      "data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":"
       "1700000000,\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\","
       "\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}]}\n\n");
   out.clear();
   encoder.Text(2, 17, "Hi \"you\"", &out);
-  EXPECT_EQ(
-      out,
-      "id: 2:17\ndata: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":"
-      "1700000000,\"model\":\"m\",\"choices\":[{\"index\":2,\"delta\":{\"content\":\"Hi "
-      "\\\"you\\\"\"},\"logprobs\":null,\"finish_reason\":null}]}\n\n");
+  EXPECT_EQ(out,
+            "data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":"
+            "1700000000,\"model\":\"m\",\"choices\":[{\"index\":2,\"delta\":{\"content\":\"Hi "
+            "\\\"you\\\"\"},\"logprobs\":null,\"finish_reason\":null}]}\n\n");
   out.clear();
   encoder.Finish(0, 18, "stop", &out);
-  EXPECT_EQ(
-      out,
-      "id: 0:18\ndata: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":"
-      "1700000000,\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{},\"logprobs\":null,"
-      "\"finish_reason\":\"stop\"}]}\n\n");
+  EXPECT_EQ(out,
+            "data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":"
+            "1700000000,\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{},\"logprobs\":null,"
+            "\"finish_reason\":\"stop\"}]}\n\n");
   out.clear();
   ResponseEncoder::Done(&out);
   EXPECT_EQ(out, "data: [DONE]\n\n");
 }
 
 TEST(ResponseEncoder, CompletionStreamIsWrittenAsOpenAiDoes) {
-  const ResponseEncoder encoder(Endpoint::kCompletions, "cmpl-1", "m", 5, /*usage_field=*/true);
+  const ResponseEncoder encoder(Endpoint::kCompletions, "cmpl-1", "m", 5, {.usage_field = true});
   std::string out;
   encoder.Role(0, &out);
   EXPECT_EQ(out, "");
   encoder.Text(0, 1, "a\n", &out);
-  EXPECT_EQ(
-      out,
-      "id: 0:1\ndata: {\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"created\":5,\"model\":"
-      "\"m\",\"choices\":[{\"index\":0,\"text\":\"a\\n\",\"logprobs\":null,\"finish_reason\":"
-      "null}],\"usage\":null}\n\n");
+  EXPECT_EQ(out,
+            "data: {\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"created\":5,\"model\":"
+            "\"m\",\"choices\":[{\"index\":0,\"text\":\"a\\n\",\"logprobs\":null,\"finish_reason\":"
+            "null}],\"usage\":null}\n\n");
   out.clear();
   encoder.Finish(0, 2, "length", &out);
-  EXPECT_EQ(
-      out,
-      "id: 0:2\ndata: {\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"created\":5,\"model\":"
-      "\"m\",\"choices\":[{\"index\":0,\"text\":\"\",\"logprobs\":null,\"finish_reason\":"
-      "\"length\"}],\"usage\":null}\n\n");
+  EXPECT_EQ(out,
+            "data: {\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"created\":5,\"model\":"
+            "\"m\",\"choices\":[{\"index\":0,\"text\":\"\",\"logprobs\":null,\"finish_reason\":"
+            "\"length\"}],\"usage\":null}\n\n");
   out.clear();
   encoder.UsageEvent({10, 3, 8, ""}, &out);
   EXPECT_EQ(
@@ -76,6 +74,35 @@ TEST(ResponseEncoder, CompletionStreamIsWrittenAsOpenAiDoes) {
       "data: {\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"created\":5,\"model\":\"m\","
       "\"choices\":[],\"usage\":{\"prompt_tokens\":10,\"completion_tokens\":3,\"total_tokens\":"
       "13,\"prompt_tokens_details\":{\"cached_tokens\":8}}}\n\n");
+}
+
+TEST(ResponseEncoder, EveryEventIsOneLineOfDataForTheStrictestReader) {
+  for (const Endpoint endpoint : {Endpoint::kChat, Endpoint::kCompletions}) {
+    ResponseEncoder encoder(endpoint, "c-1", "m", 5, {.usage_field = true});
+    std::string out(kKeepAliveComment);
+    encoder.Role(0, &out);
+    encoder.Text(0, 1, "a\n\r\n\n: b\u2028", &out);
+    encoder.SetRunningUsage({1, 1, 0, ""});
+    encoder.Text(0, 2, "c", &out);
+    encoder.Finish(0, 2, "stop", &out);
+    encoder.UsageEvent({1, 2, 0, "{\"route\":\"x\"}"}, &out);
+    ResponseEncoder::ErrorEvent(ApiError(Code::kInternal, "one\n\ntwo"), &out);
+    ResponseEncoder::Done(&out);
+    const auto events = ReadStrictSse(out);
+    ASSERT_TRUE(events) << events.error().message;
+    EXPECT_EQ(events->size(), endpoint == Endpoint::kChat ? 7u : 6u);
+    for (size_t i = 0; i + 1 < events->size(); ++i)
+      EXPECT_TRUE(Json::accept((*events)[i])) << (*events)[i];
+    EXPECT_EQ(events->back(), "[DONE]");
+  }
+}
+
+TEST(ResponseEncoder, IdsOfEventsAreForThoseWhoAskForThem) {
+  const ResponseEncoder encoder(Endpoint::kChat, "c", "m", 5, {.event_ids = true});
+  std::string out;
+  encoder.Text(2, 17, "Hi", &out);
+  EXPECT_THAT(out, ::testing::StartsWith("id: 2:17\ndata: {"));
+  EXPECT_FALSE(ReadStrictSse(out));
 }
 
 TEST(ResponseEncoder, WholeAnswersCarryChoicesAndUsage) {
@@ -196,7 +223,8 @@ TEST(ModelList, NamesTheModels) {
   EXPECT_EQ(DetokenizeResponse("a\"b"), "{\"prompt\":\"a\\\"b\"}");
 }
 
-// Not a benchmark, but a guard against a JSON tree per token: the target is 2 us, a tree costs far more than 20.
+// Not a benchmark, but a guard against a JSON tree per token: the target is 2 us, a tree costs far
+// more than 20.
 TEST(ResponseEncoder, AChunkCostsMicroseconds) {
   const ResponseEncoder encoder(Endpoint::kChat, "chatcmpl-0123456789abcdef", "some-model-name", 5);
   constexpr int kCount = 20000;

@@ -23,7 +23,8 @@ TEST(HashBytes, SameBytesInBothForms) {
   EXPECT_EQ(HashBytes(text), HashBytes(std::as_bytes(std::span(text))));
 }
 
-// The chain's value is part of the wire between processes: parent.lo, parent.hi, tokens, all little-endian.
+// The chain's value is part of the wire between processes: parent.lo, parent.hi, tokens, all
+// little-endian.
 TEST(HashChain, HashesParentThenTokensForShortAndLongRuns) {
   const Hash128 parent{0x1122334455667788, 0x99aabbccddeeff00};
   for (size_t count : {0u, 1u, 16u, 64u, 65u, 1000u}) {

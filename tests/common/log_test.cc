@@ -91,6 +91,37 @@ TEST(Log, WritesJsonForMachines) {
                              "\"step\":18446744073709551615,\"load\":null}\n"));
 }
 
+std::string LogAs(LogFormat format, const std::function<void()>& log) {
+  const LogPipe pipe;
+  {
+    const LogSession session(
+        {.format = format, .fd = pipe.fd(), .identity = {.role = "decode", .id = "decode-0"}});
+    log();
+  }
+  return pipe.Text();
+}
+
+TEST(Log, SaysWhoseLineItIsInTextAndJson) {
+  const auto log = [] { LogInfo("worker lost", {{"worker", "d0"}}); };
+  EXPECT_THAT(LogAs(LogFormat::kText, log),
+              HasSubstr("Z I role=decode id=decode-0 worker lost worker=d0\n"));
+  EXPECT_THAT(LogAs(LogFormat::kJson, log),
+              HasSubstr(R"("role":"decode","id":"decode-0","event":"worker lost","worker":"d0"})"));
+}
+
+TEST(Log, AThreadOfAnotherRoleSaysItsOwn) {
+  const std::string text = LogAs(LogFormat::kText, [] {
+    Thread other("other", [] {
+      SetThreadLogIdentity({"prefill", "with space"});
+      LogInfo("theirs");
+    });
+    other.Join();
+    LogInfo("ours");
+  });
+  EXPECT_THAT(text, HasSubstr("role=prefill id=\"with space\" theirs\n"));
+  EXPECT_THAT(text, HasSubstr("role=decode id=decode-0 ours\n"));
+}
+
 TEST(Log, CannotBeForgedByAFieldsValue) {
   const std::string line = LogOnce(LogFormat::kText, [] {
     LogInfo("path", {{"path", "/x\nE fake=1"}});

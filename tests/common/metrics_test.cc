@@ -3,12 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "common/threads.h"
 
 namespace aisp {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::IsSupersetOf;
 using ::testing::Not;
 
 TEST(Metrics, RendersPrometheusText) {
@@ -89,10 +92,22 @@ TEST(MetricsDeathTest, AWrongNameOrASecondKindIsABrokenInvariant) {
   EXPECT_DEATH(metrics.AddGauge("no spaces", "X."), "metric no spaces: ");
 }
 
+TEST(Metrics, RefreshesWhatIsReadBeforeEachRendering) {
+  Metrics metrics;
+  const Gauge reads = metrics.AddGauge("aisp_reads", "Reads.");
+  metrics.OnRender([&] { reads.Add(1); });
+  EXPECT_THAT(metrics.Render(), HasSubstr("aisp_reads 1\n"));
+  EXPECT_THAT(metrics.Render(), HasSubstr("aisp_reads 2\n"));
+}
+
 TEST(Buckets, GrowByTheFactor) {
   EXPECT_EQ(ExponentialBuckets(1, 2, 4), (std::vector<double>{1, 2, 4, 8}));
-  EXPECT_EQ(LatencyBuckets().size(), 17u);
-  EXPECT_EQ(StepBuckets().front(), 0.00025);
+  // A service level has to be a bound, so that its share is read and not interpolated.
+  EXPECT_THAT(LatencyBuckets(), IsSupersetOf({0.001, 0.2, 0.5, 1.0, 2.0, 60.0}));
+  EXPECT_THAT(StepBuckets(), IsSupersetOf({0.0001, 0.01, 0.02, 0.025, 0.05, 0.1, 2.0}));
+  EXPECT_THAT(RequestBuckets(), IsSupersetOf({1.0, 10.0, 60.0, 300.0}));
+  for (const auto& bounds : {LatencyBuckets(), StepBuckets(), RequestBuckets()})
+    EXPECT_TRUE(std::is_sorted(bounds.begin(), bounds.end()));
 }
 
 }  // namespace

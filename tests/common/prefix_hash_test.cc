@@ -1,7 +1,10 @@
 #include "common/prefix_hash.h"
 
 #include <gtest/gtest.h>
+#define XXH_INLINE_ALL  // XXH3_kSecret
+#include <xxhash.h>
 
+#include <cstring>
 #include <numeric>
 #include <set>
 #include <vector>
@@ -24,6 +27,45 @@ TEST(PrefixRoot, SeparatesItsFields) {
   };
   EXPECT_EQ(roots.size(), 7u);
   EXPECT_EQ(PrefixRoot("w", "bf16", "a", "t"), PrefixRoot("w", "bf16", "a", "t"));
+}
+
+uint64_t SecretAt(size_t offset) {
+  uint64_t word = 0;
+  std::memcpy(&word, XXH3_kSecret + offset, sizeof(word));
+  return word;
+}
+
+// XXH3 multiplies the halves of (input xor a published secret). A half of zero hides the other, and
+// the input itself is only added up: so a difference between two stripes cancels out.
+std::string Colliding(size_t before, uint64_t difference) {
+  constexpr size_t kStripe = 64, kBytes = 512;
+  std::string all(before + kBytes, 's');
+  const uint64_t first = SecretAt(8) ^ (difference << 32);
+  const uint64_t constant = SecretAt(8) + SecretAt(16);
+  uint64_t second = constant - first;
+  // Its low half has to meet the secret's, or nothing is hidden.
+  EXPECT_EQ(static_cast<uint32_t>(second), static_cast<uint32_t>(SecretAt(16)));
+  std::memcpy(all.data() + kStripe, &first, sizeof(first));
+  std::memcpy(all.data() + 2 * kStripe, &second, sizeof(second));
+  return all.substr(before);
+}
+
+TEST(PrefixRoot, DiffersBetweenScopesThatCollideUnderTheHashOfUnits) {
+  // In front of the scope: four lengths and the other fields. The whole is what was hashed once.
+  constexpr size_t kBefore = 4 * sizeof(uint64_t) + 1 + 4;
+  const std::string mine = Colliding(kBefore, 0x1234), other = Colliding(kBefore, 0x77aa55);
+  ASSERT_NE(mine, other);
+  const auto framed = [](const std::string& scope) {
+    std::string bytes;
+    for (const std::string& field : {std::string("w"), std::string("bf16"), std::string(), scope}) {
+      const uint64_t length = field.size();
+      bytes.append(reinterpret_cast<const char*>(&length), sizeof(length));
+      bytes.append(field);
+    }
+    return bytes;
+  };
+  ASSERT_EQ(HashBytes(framed(mine)), HashBytes(framed(other))) << "the pair does not collide";
+  EXPECT_NE(PrefixRoot("w", "bf16", "", mine), PrefixRoot("w", "bf16", "", other));
 }
 
 TEST(UnitHashes, CoverWholeUnitsOnly) {

@@ -96,7 +96,8 @@ TEST(Utf8, RejectsOverlongSurrogateTooHighCutAndStrayBytes) {
   }
 }
 
-// Against the definition: encode every code point, and compare a decoder-free count of all two-byte strings.
+// Against the definition: encode every code point, and compare a decoder-free count of all two-byte
+// strings.
 TEST(Utf8, AgreesWithTheDefinitionOnAllCodePointsAndAllPairsOfBytes) {
   for (uint32_t point = 0; point <= 0x10FFFF; ++point) {
     std::string encoded;

@@ -2,8 +2,12 @@
 
 #include <gmock/gmock.h>
 
+#include <fmt/format.h>
+
 #include <filesystem>
+#include <fstream>
 #include <set>
+#include <sstream>
 
 #include "config/command_line.h"
 #include "tests/support/temp_files.h"
@@ -37,7 +41,7 @@ TEST(Config, EveryKindOfValueIsReadFromYaml) {
       "worker:\n  routers: [a:1, b:2]\n  transports: tcp,shm\nengine:\n  prefix_cache: false\n");
   EXPECT_EQ(c.role, "decode");
   EXPECT_EQ(c.http.port, 9000);
-  EXPECT_EQ(c.http.max_body.bytes, 2 << 20);
+  EXPECT_EQ(c.http.max_body, 2 << 20);
   EXPECT_EQ(c.http.idle_timeout, std::chrono::milliseconds(1500));
   EXPECT_THAT(c.worker.routers, ::testing::ElementsAre("a:1", "b:2"));
   EXPECT_THAT(c.worker.transports, ::testing::ElementsAre("tcp", "shm"));
@@ -51,6 +55,26 @@ TEST(Config, AnUnknownKeyIsRefusedWithFileAndLine) {
               HasSubstr("test.yaml:1: unknown key 'engin'"));
 }
 
+TEST(Config, AnUnknownKeyNamesTheNearestSettingAndItsShortFlag) {
+  EXPECT_THAT(LoadError("http:\n  prot: 80\n"), HasSubstr("did you mean http.port (--port)?"));
+  // The short flag's name, or the key in another section, is what somebody remembers.
+  EXPECT_THAT(LoadError("max-num-seqs: 8\n"), HasSubstr("engine.max_sequences (--max-num-seqs)"));
+  EXPECT_THAT(LoadError("model:\n  block_tokens: 16\n"), HasSubstr("engine.block_tokens"));
+  EXPECT_THAT(LoadError("zzzzzzzzzzzz: 1\n"), Not(HasSubstr("did you mean")));
+}
+
+TEST(Config, ATabIsNamedWithItsLine) {
+  EXPECT_THAT(LoadError("role: all\nhttp:\n\tport: 80\n"),
+              HasSubstr("test.yaml:3: this line is indented by a tab"));
+}
+
+TEST(Config, AnUnknownTransportIsRefusedByName) {
+  EXPECT_THAT(LoadError("worker:\n  transports: [tcp, tcpp]\n"),
+              HasSubstr("test.yaml:2: worker.transports (--transports) wants one of cuda_ipc, shm, "
+                        "tcp, got 'tcpp'"));
+  EXPECT_THAT(Parse({"--transports", "shm,tcpp"}).error().message, HasSubstr("got 'tcpp'"));
+}
+
 TEST(Config, ARepeatedKeyIsRefused) {
   EXPECT_THAT(LoadError("http:\n  port: 1\n  port: 2\n"),
               HasSubstr("test.yaml:3: key 'http.port' stands here twice"));
@@ -58,11 +82,16 @@ TEST(Config, ARepeatedKeyIsRefused) {
 
 TEST(Config, WrongTypesAndRangesNameTheValueAndWhatIsAllowed) {
   EXPECT_THAT(LoadError("http:\n  port: many\n"),
-              HasSubstr("test.yaml:2: http.port wants a whole number, got 'many'"));
+              HasSubstr("test.yaml:2: http.port (--port) wants a whole number, got 'many'"));
   EXPECT_THAT(LoadError("http:\n  port: 70000\n"), HasSubstr("allowed: 0 to 65535"));
-  EXPECT_THAT(LoadError("drain_timeout: 5\n"), HasSubstr("wants a duration with a unit"));
+  EXPECT_THAT(LoadError("drain_timeout: 5\n"), HasSubstr("wants a time with a unit"));
   EXPECT_THAT(LoadError("role: king\n"), HasSubstr("one of all, split, router, prefill, decode"));
-  EXPECT_THAT(LoadError("http: 3\n"), HasSubstr("unknown key 'http'"));
+  EXPECT_THAT(LoadError("role: all\nhttp: 5\n"),
+              HasSubstr("test.yaml:2: http is a section with keys below it, as http.address; got "
+                        "'5'"));
+  EXPECT_THAT(LoadError("role: {a: b}\n"), HasSubstr("role (--role) is one value"));
+  EXPECT_THAT(LoadError("engine: {block_tokens: 48}\n"), HasSubstr("one of 0, 16, 32, 64, 128"));
+  EXPECT_THAT(LoadError("http:\n  port:\n"), HasSubstr("test.yaml:2: http.port (--port) has no"));
   EXPECT_THAT(LoadError("http:\n  port: [1]\n"), HasSubstr("one value, not a list"));
   EXPECT_THAT(LoadError("a: [1\n"), HasSubstr("test.yaml:"));
 }
@@ -71,7 +100,7 @@ TEST(Config, PrintedConfigLoadsToTheSameConfig) {
   Config changed;
   changed.http.port = 1234;
   changed.worker.routers = {"r1:1", "r2:2"};
-  changed.engine.kv_memory.bytes = 77 << 20;
+  changed.engine.kv_memory = 77 << 20;
   changed.log.format = "json";
   const std::string printed = PrintConfig(changed);
   EXPECT_EQ(PrintConfig(Load(printed)), printed);
@@ -87,16 +116,29 @@ TEST(Config, ApiKeysAreNeitherPrintedNorQuotedButReachTheChildren) {
   EXPECT_THAT(LoadError("http: {api_keys: \"sk-secret,,b\"}\n"), Not(HasSubstr("sk-secret")));
 }
 
+TEST(Config, TheSettingsPageIsUpToDate) {
+  std::ifstream in(AISP_SOURCE_DIR "/docs/config.md");
+  std::ostringstream page;
+  page << in.rdbuf();
+  EXPECT_TRUE(page.str() == SettingsAsMarkdown()) << "docs/config.md is old: run `make docs`";
+}
+
 TEST(Config, EverySettingHasItsOwnKeyAndFlagAndAHelpSentence) {
   Config config;
-  std::set<std::string_view> names;
+  std::set<std::string, std::less<>> names;
   for (const Setting& s : BindSettings(&config)) {
     EXPECT_TRUE(names.insert(s.key).second) << s.key;
-    if (!s.flag.empty()) {
-      EXPECT_TRUE(names.insert(s.flag).second) << s.flag;
-    }
+    EXPECT_TRUE(s.flag.empty() || (s.flag.starts_with("--") && names.emplace(s.flag).second))
+        << s.flag;
     EXPECT_TRUE(s.help.ends_with(".")) << s.key;
     EXPECT_LE(s.min, s.max) << s.key;
+    // What is shown as the default is a value that is allowed.
+    if (!std::holds_alternative<std::string*>(s.field)) {
+      std::string shown = s.Show();
+      std::erase_if(shown, [](char c) { return c == '[' || c == ']' || c == '"'; });
+      const Status set = SetFromText(s, shown, s.key);
+      EXPECT_TRUE(set) << set.error().message;
+    }
   }
 }
 
@@ -118,7 +160,7 @@ TEST(CommandLine, FlagsWinOverTheFileAndTheFileOverDefaults) {
   ASSERT_TRUE(parsed) << parsed.error().message;
   EXPECT_EQ(parsed->config.http.port, 2222);
   EXPECT_EQ(parsed->config.http.address, "0.0.0.0");
-  EXPECT_EQ(parsed->config.engine.block_tokens, 16);
+  EXPECT_EQ(parsed->config.engine.max_waiting, 1024);
 }
 
 TEST(CommandLine, AllSpellingsOfAFlagAreUnderstood) {
@@ -132,16 +174,41 @@ TEST(CommandLine, AllSpellingsOfAFlagAreUnderstood) {
   EXPECT_THAT(parsed->positional, ::testing::ElementsAre("word", "--port"));
 }
 
+TEST(CommandLine, EverySettingIsAFlagByItsKeyAndHelpListsTheShortOneBesideIt) {
+  Config defaults;
+  constexpr std::string_view kAll[] = {""};
+  const std::string help = HelpForSettings(kAll);
+  for (const Setting& s : BindSettings(&defaults)) {
+    std::string text = s.Show();
+    std::erase_if(text, [](char c) { return c == '[' || c == ']' || c == '"'; });
+    const auto parsed = Parse({fmt::format("{}={}", s.LongFlag(), text)});
+    EXPECT_TRUE(parsed) << parsed.error().message;
+    EXPECT_THAT(help, HasSubstr(s.LongFlag()));
+    EXPECT_THAT(help, HasSubstr(std::string(s.flag)));
+  }
+  EXPECT_THAT(PrintConfig(defaults), HasSubstr("block_tokens: 0  # --block-size: "));
+  EXPECT_FALSE(Parse({"--no-engine.prefix_cache"})->config.engine.prefix_cache);
+}
+
 TEST(CommandLine, AnUnknownFlagNamesTheNearestKnownOne) {
   const auto parsed = Parse({"--prot", "80"});
   ASSERT_FALSE(parsed);
-  EXPECT_THAT(parsed.error().message, HasSubstr("did you mean --port?"));
+  EXPECT_THAT(parsed.error().message, HasSubstr("did you mean --http.port (--port)?"));
+  EXPECT_THAT(Parse({"--engine.block_token", "16"}).error().message,
+              HasSubstr("did you mean --engine.block_tokens (--block-size)?"));
+  EXPECT_THAT(Parse({"--block_tokens", "16"}).error().message,
+              HasSubstr("did you mean --engine.block_tokens (--block-size)?"));
 }
 
 TEST(CommandLine, AMissingValueAndAMissingFileAreErrors) {
   EXPECT_THAT(Parse({"--port"}).error().message, HasSubstr("--port wants a value"));
   EXPECT_THAT(Parse({"--config", "/nonexistent.yaml"}).error().message,
               HasSubstr("/nonexistent.yaml"));
+}
+
+TEST(CommandLine, ADirectoryIsNoConfigFile) {
+  EXPECT_THAT(Parse({"--config", AISP_SOURCE_DIR}).error().message,
+              HasSubstr("is a directory; name the YAML file in it"));
 }
 
 TEST(CommandLine, ExtraFlagsOfACommandAreKeptApart) {
@@ -151,6 +218,13 @@ TEST(CommandLine, ExtraFlagsOfACommandAreKeptApart) {
   EXPECT_EQ(parsed->Extra("max-tokens"), "5");
   EXPECT_TRUE(parsed->HasExtra("quiet"));
   EXPECT_THAT(parsed->positional, ::testing::ElementsAre("a prompt"));
+  EXPECT_EQ(*parsed->ExtraInt("max-tokens", 1, 1, 10), 5);
+  EXPECT_EQ(*parsed->ExtraInt("seed", 7, 1, 10), 7);
+  EXPECT_THAT(parsed->ExtraInt("max-tokens", 1, 1, 4).error().message,
+              HasSubstr("--max-tokens 5 is out of range; allowed: 1 to 4"));
+  const auto wrong = Parse({"--max-tokens", "abc"}, extras);
+  EXPECT_THAT(wrong->ExtraInt("max-tokens", 1, 1, 4).error().message,
+              HasSubstr("--max-tokens wants a whole number, got 'abc'"));
 }
 
 }  // namespace

@@ -228,6 +228,51 @@ TEST_F(HttpStreamTest, CutsAReaderThatTakesNothingForTooLong) {
   EXPECT_EQ(AwaitGone(), Gone::kSlowReader);
 }
 
+TEST_F(HttpStreamTest, CutsAReaderThatTakesABitNowAndThen) {
+  options_.write_timeout = std::chrono::milliseconds(300);
+  options_.min_taken_bytes = 64 << 10;
+  options_.send_buffer_bytes = 16 << 10;
+  options_.max_unsent_bytes = 64 << 20;
+  StartStreams();
+  HttpClient client = Client();
+  const int small = 4096;
+  ASSERT_EQ(setsockopt(client.fd(), SOL_SOCKET, SO_RCVBUF, &small, sizeof(small)), 0);
+  ASSERT_TRUE(client.Open("GET", "/"));
+  AwaitRequest();
+  loop_.On([&] { exchange_->Write(std::string(32 << 20, 's')); });
+  auto gone = gone_.get_future();
+  char some[512];
+  size_t taken = 0;
+  while (gone.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready) {
+    const ssize_t n = recv(client.fd(), some, sizeof(some), MSG_DONTWAIT);
+    if (n > 0) taken += static_cast<size_t>(n);
+    ASSERT_LT(taken, 4u << 20) << "a trickling reader is kept";
+  }
+  EXPECT_EQ(gone.get(), Gone::kSlowReader);
+}
+
+TEST_F(HttpServerTest, WholeAnswersThatWaitForTheirClientsAreBounded) {
+  options_.max_total_body_bytes = 48 << 20;
+  options_.send_buffer_bytes = 1 << 20;
+  StartServer([](const Exchange& exchange) {
+    exchange->Respond(200, {{"Content-Type", "text/plain"}}, std::string(32 << 20, 'w'));
+  });
+  HttpClient slow = Client(), other = Client(), third = Client();
+  ASSERT_TRUE(slow.Open("GET", "/"));  // and reads no further
+  const auto refused = other.Request("GET", "/");
+  ASSERT_TRUE(refused) << refused.error().ToString();
+  EXPECT_EQ(refused->status, 503);
+  EXPECT_EQ(refused->Header("Retry-After"), "1");
+  slow.Close();
+  // Room again when the loop has seen that.
+  int status = 0;
+  for (int tries = 0; tries < 1000 && status != 200; ++tries) {
+    HttpClient again = Client();
+    status = again.Request("GET", "/")->status;
+  }
+  EXPECT_EQ(status, 200);
+}
+
 TEST_F(HttpStreamTest, DrainLetsRunningAnswersFinishAndClosesIdleConnections) {
   StartStreams();
   HttpClient idle = Client();

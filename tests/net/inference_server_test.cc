@@ -1,8 +1,12 @@
-// The gRPC port for clients without a router behind it: bounds, slow readers, lost clients and shutdown.
+// The gRPC port for clients without a router behind it: bounds, slow readers, lost clients and
+// shutdown.
 #include "net/inference_server.h"
 
+#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
+#include <poll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <future>
@@ -252,6 +256,187 @@ TEST_F(InferenceServerTest, ShutdownEndsWhatIsLeftAlsoWhenTheLoopHasStopped) {
   loop_.Stop();
   server_->Shutdown(std::chrono::milliseconds(500));
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+// Speaks HTTP/2 far enough to send the head of a call and a part of its message.
+class HalfCall {
+ public:
+  // `authorization` and `timeout` may be empty.
+  HalfCall(uint16_t port, const std::string& authorization, const std::string& timeout = "") {
+    fd_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(port);
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(connect(fd_, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
+    std::string bytes = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    bytes += Frame(4, 0, 0, "");
+    std::string head;
+    const auto add = [&head](const std::string& name, const std::string& value) {
+      head += std::string(1, '\0') + Literal(name) + Literal(value);
+    };
+    add(":method", "POST");
+    add(":scheme", "http");
+    add(":path", "/aisp.v1.Inference/Generate");
+    add(":authority", "t");
+    add("te", "trailers");
+    add("content-type", "application/grpc");
+    if (!authorization.empty()) add("authorization", authorization);
+    if (!timeout.empty()) add("grpc-timeout", timeout);
+    bytes += Frame(1, 4, 1, head);
+    Send(bytes);
+  }
+  ~HalfCall() { close(fd_); }
+  // A gRPC message of `announced` bytes of which `sent` follow.
+  void Announce(uint32_t announced, size_t sent) {
+    std::string data(5, '\0');
+    for (int i = 0; i < 4; ++i) data[4 - i] = static_cast<char>(announced >> (8 * i));
+    Send(Frame(0, 0, 1, data + std::string(sent, 'x')));
+  }
+  // All that comes until the server ends the call or the connection; empty after `limit`.
+  std::string AwaitEnd(std::chrono::milliseconds limit) {
+    std::string got;
+    const auto until = std::chrono::steady_clock::now() + limit;
+    while (got.find("grpc-status") == std::string::npos) {
+      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+          until - std::chrono::steady_clock::now());
+      pollfd state{fd_, POLLIN, 0};
+      if (left.count() <= 0 || poll(&state, 1, static_cast<int>(left.count())) <= 0) return "";
+      char buffer[4096];
+      const ssize_t n = recv(fd_, buffer, sizeof(buffer), 0);
+      if (n <= 0) return got + "closed";
+      got.append(buffer, static_cast<size_t>(n));
+    }
+    return got;
+  }
+
+ private:
+  static std::string Literal(const std::string& text) {
+    return std::string(1, static_cast<char>(text.size())) + text;
+  }
+  static std::string Frame(char type, char flags, uint32_t stream, const std::string& payload) {
+    std::string out;
+    for (int i = 2; i >= 0; --i) out += static_cast<char>(payload.size() >> (8 * i));
+    out += type;
+    out += flags;
+    for (int i = 3; i >= 0; --i) out += static_cast<char>(stream >> (8 * i));
+    return out + payload;
+  }
+  void Send(const std::string& bytes) {
+    EXPECT_EQ(send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(bytes.size()));
+  }
+  int fd_ = -1;
+};
+
+TEST_F(InferenceServerTest, WithoutAKeyNoByteOfTheMessageIsAwaited) {
+  options_.party = [](std::string_view authorization) -> std::optional<std::string> {
+    if (authorization == "Bearer good") return "tenant";
+    return std::nullopt;
+  };
+  // As a service does that asks for keys.
+  handler_.on_generate = [](const auto& call) {
+    call->Finish({Code::kUnauthenticated, "a key, please"}, {});
+  };
+  Serve();
+  HalfCall call(server_->port(), "Bearer bad");
+  EXPECT_THAT(call.AwaitEnd(kLong), HasSubstr("16"));
+  EXPECT_EQ(handler_.arrived.get_future().wait_for(kLong), std::future_status::ready);
+}
+
+TEST_F(InferenceServerTest, AMessageThatDoesNotArriveEndsItsCall) {
+  options_.read_timeout = std::chrono::milliseconds(200);
+  Serve();
+  HalfCall call(server_->port(), "");
+  call.Announce(1 << 20, 100);
+  EXPECT_THAT(call.AwaitEnd(kLong), HasSubstr("http.read_timeout"));
+}
+
+TEST_F(InferenceServerTest, IdleHalvesOfMessagesKeepNobodyOut) {
+  options_.max_message_bytes = 1 << 20;
+  options_.max_total_bytes = 4 << 20;
+  options_.max_client_bytes = 4 << 20;
+  Serve();
+  std::vector<std::unique_ptr<HalfCall>> idle;
+  for (int i = 0; i < 4; ++i) {
+    idle.push_back(std::make_unique<HalfCall>(server_->port(), ""));
+    idle.back()->Announce(1 << 20, 1000);
+  }
+  // Refused while they may still be honest, served when they had their time.
+  grpc::Status status(grpc::StatusCode::UNKNOWN, "not asked");
+  int refused = 0;
+  const auto until = std::chrono::steady_clock::now() + kLong;
+  while (!status.ok() && std::chrono::steady_clock::now() < until) {
+    grpc::ClientContext context;
+    v1::TokenizeResponse tokens;
+    status = stub_->Tokenize(&context, {}, &tokens);
+    if (status.ok()) break;
+    ASSERT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+    ++refused;
+  }
+  EXPECT_TRUE(status.ok());
+  EXPECT_GT(refused, 0);
+  EXPECT_THAT(idle[0]->AwaitEnd(kLong), HasSubstr("8"));
+}
+
+TEST_F(InferenceServerTest, WholeMessagesCountUntilTheirCallsEnd) {
+  options_.max_message_bytes = 1 << 20;
+  options_.max_total_bytes = 1 << 20;
+  Serve();
+  v1::InferenceRequest large;
+  large.set_prompt(std::string(700 << 10, 'x'));
+  grpc::ClientContext first, second;
+  auto reader = stub_->Generate(&first, large);
+  ASSERT_EQ(handler_.arrived.get_future().wait_for(kLong), std::future_status::ready);
+  v1::TokenizeRequest other;
+  other.set_prompt(std::string(700 << 10, 'y'));
+  v1::TokenizeResponse tokens;
+  const grpc::Status refused = stub_->Tokenize(&second, other, &tokens);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(refused.error_message(), HasSubstr("max_total_body"));
+  loop_.On([&] { handler_.calls.front()->Finish({Code::kOk, ""}, {}); });
+  EXPECT_TRUE(reader->Finish().ok());
+  loop_.On([&] { handler_.calls.clear(); });
+  // The client hears of the end before the server has put the call away.
+  grpc::Status served = refused;
+  const auto until = std::chrono::steady_clock::now() + kLong;
+  while (!served.ok() && std::chrono::steady_clock::now() < until) {
+    grpc::ClientContext again;
+    served = stub_->Tokenize(&again, other, &tokens);
+  }
+  EXPECT_TRUE(served.ok()) << served.error_message();
+}
+
+TEST_F(InferenceServerTest, ConnectionsOfOneAddressAreBoundedAndComeBack) {
+  options_.max_connections_per_address = 2;
+  Serve();
+  auto first = std::make_unique<HalfCall>(server_->port(), "");
+  HalfCall second(server_->port(), "");
+  // Answered with nothing but the end.
+  HalfCall third(server_->port(), "");
+  EXPECT_EQ(third.AwaitEnd(kLong), "closed");
+  first.reset();
+  grpc::Status status(grpc::StatusCode::UNKNOWN, "");
+  const auto until = std::chrono::steady_clock::now() + kLong;
+  while (!status.ok() && std::chrono::steady_clock::now() < until) {
+    grpc::ClientContext context;
+    context.set_wait_for_ready(true);
+    context.set_deadline(std::chrono::system_clock::now() + kLong);
+    v1::TokenizeResponse tokens;
+    status = stub_->Tokenize(&context, {}, &tokens);
+  }
+  EXPECT_TRUE(status.ok()) << status.error_message();
+}
+
+TEST_F(InferenceServerTest, ADeadlineBeyondAllClocksIsNone) {
+  Serve();
+  HalfCall call(server_->port(), "", "99999999H");
+  call.Announce(0, 0);
+  ASSERT_EQ(handler_.arrived.get_future().wait_for(kLong), std::future_status::ready);
+  loop_.On([&] {
+    EXPECT_EQ(handler_.calls.front()->info().deadline, kNever);
+    handler_.calls.front()->Finish({Code::kOk, ""}, {});
+  });
 }
 
 }  // namespace

@@ -166,7 +166,8 @@ TEST_F(SseClientTest, ARefusedConnectionWasNotSent) {
   close(fd);
 }
 
-// A server of sockets alone: it answers once on a connection, waits for the second request and closes without a word.
+// A server of sockets alone: it answers once on a connection, waits for the second request and
+// closes without a word.
 class RudeServer {
  public:
   explicit RudeServer(int answered_connections) {

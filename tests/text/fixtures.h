@@ -1,4 +1,5 @@
-// Small things that the tests of text/ share: a temporary model folder, JSON to Value, a tiny tokenizer.
+// Small things that the tests of text/ share: a temporary model folder, JSON to Value, a tiny
+// tokenizer.
 #pragma once
 
 #include <filesystem>

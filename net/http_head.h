@@ -1,0 +1,37 @@
+// HttpHeadScanner: looks at the bytes of a request's head before the parser does, and refuses what
+// two programs could read in two ways (RFC 9112, request smuggling): a bare CR or LF, NUL and other
+// control bytes, folded lines, a space before the colon, a doubled or listed Content-Length, any
+// Transfer-Encoding but one "chunked", and both at once.
+//
+// Sans I/O, one head each. Work is linear however the bytes arrive. One thread at a time.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace aisp {
+
+class HttpHeadScanner {
+ public:
+  // `bytes`: everything that has arrived, the same bytes as the call before and more. The size of
+  // the head with the empty line that ends it; 0 while more is needed or when error() says why it
+  // is refused.
+  size_t Scan(std::string_view bytes);
+  const std::string& error() const { return error_; }
+
+ private:
+  bool ScanLine(std::string_view line);
+  bool ScanField(std::string_view line);
+  bool Refuse(std::string why);
+
+  size_t line_begin_ = 0;  // of the line that is not whole yet
+  size_t scanned_ = 0;     // bytes of it that were looked at
+  bool first_line_ = true;
+  bool http_1_0_ = false;
+  bool has_length_ = false;
+  bool has_encoding_ = false;
+  std::string error_;
+};
+
+}  // namespace aisp

@@ -1,0 +1,241 @@
+// HttpConnection's reading half: a request's head, whether its body is wanted at all, and the body
+// as it arrives.
+#include <utility>  // Asio of Boost 1.74 forgets it
+
+#include <algorithm>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/beast/http/buffer_body.hpp>
+#include <boost/beast/http/error.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/read.hpp>
+
+#include "common/strings.h"
+#include "net/http_connection.h"
+#include "net/http_exchange.h"
+#include "net/http_head.h"
+#include "net/http_message.h"
+
+namespace aisp {
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
+using boost::system::error_code;
+
+namespace {
+
+// A body's buffer grows by so much at first, then by doubling.
+constexpr size_t kBodyChunk = 16 << 10;
+
+auto Into(error_code& ec) { return asio::redirect_error(asio::use_awaitable, ec); }
+
+struct Refusal {
+  int status;
+  std::string message;
+};
+
+Refusal RefusalOf(const error_code& ec, const HttpServerOptions& options) {
+  if (ec == http::error::header_limit || ec == http::error::buffer_overflow) {
+    return {431, "the request's head is larger than " + std::to_string(options.max_header_bytes) +
+                     " bytes"};
+  }
+  if (ec == http::error::body_limit) {
+    return {413, "the request's body is larger than " + std::to_string(options.max_body_bytes) +
+                     " bytes"};
+  }
+  if (ec == http::error::bad_version) return {505, "only HTTP/1.0 and HTTP/1.1 are spoken here"};
+  return {400, "not a valid HTTP request: " + ec.message()};
+}
+
+std::string ToString(boost::beast::string_view text) { return {text.data(), text.size()}; }
+
+// The head as plain data; false when its target or its Host is not what HTTP/1.1 allows.
+template <typename Message>
+bool TakeHead(const Message& message, HttpRequest* request) {
+  request->method = ToString(message.method_string());
+  if (!SplitTarget(ToString(message.target()), &request->path, &request->query)) return false;
+  for (const auto& field : message) {
+    request->headers.emplace_back(ToString(field.name_string()), ToString(field.value()));
+  }
+  return message.version() < 11 || message.count(http::field::host) == 1;
+}
+
+}  // namespace
+
+struct HttpConnection::Intake {
+  http::request_parser<http::buffer_body> parser;
+  HttpRequest request;
+};
+
+asio::awaitable<bool> HttpConnection::ReadRequest() {
+  complete_ = sent_ = chunked_ = last_chunk_due_ = head_request_ = closing_ = false;
+  request_id_.clear();
+  body_ = {};
+  SetPhase(Phase::kIdle);
+  read_deadline_ = state_->clock.Now() + IdleTimeout();
+  while (buffer_.size() == 0) {
+    if (peer_ended_ || timed_out_ || dead_) co_return false;
+    const bool got = co_await AwaitBytes();
+    if (!got) co_return false;
+  }
+  first_request_ = false;
+  SetPhase(Phase::kReading);
+  read_deadline_ = state_->clock.Now() + state_->options.read_timeout;
+
+  Intake intake;
+  const bool has_head = co_await ReadHead(&intake);
+  if (!has_head || !AcceptHead(&intake)) co_return false;
+  HttpIntake wanted;
+  if (state_->options.intake) wanted = state_->options.intake(intake.request);
+  if (!wanted.party.empty()) known_ = true;
+  body_ = IntakeBudget::Share(&state_->bodies,
+                              wanted.party.empty() ? peer_.address : "tenant:" + wanted.party);
+  if (wanted.read_body) {
+    const bool has_body = co_await ReadBody(&intake);
+    if (!has_body) co_return false;
+  } else if (!intake.parser.is_done()) {
+    keep_alive_ = false;
+  }
+  Dispatch(std::move(intake.request));
+  co_return true;
+}
+
+asio::awaitable<bool> HttpConnection::ReadHead(Intake* intake) {
+  const HttpServerOptions& options = state_->options;
+  HttpHeadScanner scanner;
+  const auto arrived = [this] {
+    const auto bytes = buffer_.data();
+    return std::string_view(static_cast<const char*>(bytes.data()), bytes.size());
+  };
+  size_t size = scanner.Scan(arrived());
+  while (size == 0) {
+    if (!scanner.error().empty() || buffer_.size() > options.max_header_bytes) {
+      Reject(scanner.error().empty() ? 431 : 400,
+             scanner.error().empty() ? RefusalOf(http::error::header_limit, options).message
+                                     : scanner.error());
+      co_return false;
+    }
+    const bool got = co_await AwaitBytes();
+    if (!got) {
+      RejectIntake(http::error::partial_message);
+      co_return false;
+    }
+    size = scanner.Scan(arrived());
+  }
+  auto& parser = intake->parser;
+  parser.header_limit(static_cast<uint32_t>(options.max_header_bytes));
+  parser.body_limit(options.max_body_bytes);
+  // Empty lines before the request are the scanner's business.
+  while (arrived().starts_with("\r\n")) {
+    buffer_.consume(2);
+    size -= 2;
+  }
+  error_code ec;
+  const size_t taken = parser.put(asio::const_buffer(buffer_.data().data(), size), ec);
+  buffer_.consume(taken);
+  if (ec && ec != http::error::need_buffer) {
+    // The fields were read before the length that is refused.
+    NameRequest(ToString(parser.get()["x-request-id"]));
+    RejectIntake(ec);
+    co_return false;
+  }
+  co_return true;
+}
+
+// Names the request and takes what the head says; false when it was refused.
+bool HttpConnection::AcceptHead(Intake* intake) {
+  const auto& message = intake->parser.get();
+  HttpRequest& request = intake->request;
+  request.received = state_->clock.Now();
+  NameRequest(ToString(message["x-request-id"]));
+  const auto expect = ToString(message[http::field::expect]);
+  if (!expect.empty() && !EqualsIgnoreCaseAscii(expect, "100-continue")) {
+    Reject(417, "the only expectation known here is 100-continue");
+    return false;
+  }
+  http_1_0_ = message.version() < 11;
+  keep_alive_ = message.keep_alive();
+  head_request_ = message.method() == http::verb::head;
+  if (!TakeHead(message, &request)) {
+    head_request_ = false;
+    Reject(400, "the request needs a target that starts with '/' and one Host field");
+    return false;
+  }
+  request.peer = peer_.name;
+  request.id = request_id_;
+  return true;
+}
+
+asio::awaitable<bool> HttpConnection::ReadBody(Intake* intake) {
+  auto& parser = intake->parser;
+  std::string& body = intake->request.body;
+  if (!parser.is_done() && buffer_.size() == 0 &&
+      EqualsIgnoreCaseAscii(intake->request.Header("expect"), "100-continue")) {
+    out_.append("HTTP/1.1 100 Continue\r\n\r\n");
+    Flush();
+  }
+  while (!parser.is_done()) {
+    const size_t had = body.size();
+    if (body.capacity() - had < kBodyChunk) body.reserve(std::max(had + kBodyChunk, 2 * had));
+    body.resize(had + kBodyChunk);
+    parser.get().body().data = body.data() + had;
+    parser.get().body().size = kBodyChunk;
+    parser.get().body().more = true;
+    error_code ec;
+    co_await http::async_read_some(socket_, buffer_, parser, Into(ec));
+    body.resize(had + kBodyChunk - parser.get().body().size);
+    if (ec == http::error::need_buffer) ec = {};
+    if (ec || dead_ || timed_out_) {
+      RejectIntake(ec);
+      co_return false;
+    }
+    if (!GrowBody(body.size())) co_return false;
+  }
+  if (body.capacity() - body.size() > kBodyChunk) body.shrink_to_fit();
+  body_.Whole();
+  co_return true;
+}
+
+// Tells the client why its request was not read, unless it is gone.
+void HttpConnection::RejectIntake(const error_code& ec) {
+  read_deadline_ = kNever;
+  if (dead_) return;
+  const HttpServerOptions& options = state_->options;
+  if (timed_out_) {
+    Reject(408, "the request was not complete within " +
+                    std::to_string(static_cast<int64_t>(ToMs(options.read_timeout))) + " ms");
+    return;
+  }
+  const bool connection_broke = ec.category() == asio::error::get_system_category();
+  if (connection_broke || ec == http::error::end_of_stream) return;
+  const Refusal refusal = RefusalOf(ec, options);
+  Reject(refusal.status, refusal.message);
+}
+
+// False when the body's next bytes are refused.
+bool HttpConnection::GrowBody(size_t bytes) {
+  switch (body_.GrowTo(bytes)) {
+    case IntakeBudget::Share::Grown::kYes:
+      return true;
+    case IntakeBudget::Share::Grown::kTotalFull:
+      Reject(503, "the server holds all the request bodies that it can (" +
+                      std::to_string(state_->options.max_total_body_bytes) +
+                      " bytes); try again soon");
+      return false;
+    case IntakeBudget::Share::Grown::kPartyFull:
+      Reject(503, "you are sending more request bodies at once than one client may (" +
+                      std::to_string(state_->options.max_party_body_bytes) +
+                      " bytes); send them one after the other");
+      return false;
+  }
+  return false;
+}
+
+void HttpConnection::Dispatch(HttpRequest request) {
+  read_deadline_ = kNever;
+  SetPhase(Phase::kAnswering);
+  auto exchange = std::make_shared<ServerExchange>(std::move(request), this, state_->loop);
+  exchange_ = exchange.get();
+  state_->handler(std::move(exchange));
+}
+
+}  // namespace aisp

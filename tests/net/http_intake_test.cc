@@ -1,0 +1,190 @@
+// What a client may hold of the server before and while its requests are read.
+#include <atomic>
+#include <vector>
+
+#include "tests/net/http_fixture.h"
+
+namespace aisp {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class HttpIntakeTest : public HttpServerTest {
+ protected:
+  // As a server with keys: "authorization: NAME" is the tenant NAME, without it no body is read.
+  void AskForKeys() {
+    options_.intake = [](const HttpRequest& head) -> HttpIntake {
+      return {.read_body = !head.Header("authorization").empty(),
+              .party = std::string(head.Header("authorization"))};
+    };
+  }
+  void AwaitConnections(size_t count) {
+    while (Connections() != count) {
+    }
+  }
+};
+
+std::string Announce(size_t bytes, const std::string& fields = "") {
+  return "POST / HTTP/1.1\r\nHost: x\r\n" + fields + "Content-Length: " + std::to_string(bytes) +
+         "\r\n\r\n";
+}
+
+TEST_F(HttpIntakeTest, AnnouncedBodiesTakeNothingUntilTheyArrive) {
+  options_.max_total_body_bytes = 64 << 10;
+  options_.max_party_body_bytes = 48 << 10;
+  StartServer();
+  std::vector<HttpClient> idle;
+  for (int i = 0; i < 64; ++i) {
+    idle.push_back(Client());
+    ASSERT_TRUE(idle.back().SendRaw(Announce(16 << 20)));
+  }
+  AwaitConnections(64);
+  EXPECT_EQ(Client().Request("POST", "/", std::string(40 << 10, 'x'))->status, 200);
+}
+
+TEST_F(HttpIntakeTest, OneClientsHalfSentBodiesLeaveRoomForOthers) {
+  options_.max_total_body_bytes = 64 << 10;
+  options_.max_party_body_bytes = 32 << 10;
+  AskForKeys();
+  StartServer();
+  std::vector<HttpClient> half;
+  for (int i = 0; i < 2; ++i) {
+    half.push_back(Client());
+    ASSERT_TRUE(half.back().SendRaw(Announce(32 << 10, "authorization: mallory\r\n") +
+                                    std::string(16 << 10, 'x')));
+  }
+  // One of the three is told so, which one depends on what arrives first.
+  HttpClient third = Client();
+  ASSERT_TRUE(
+      third.SendRaw(Announce(32 << 10, "authorization: mallory\r\n") + std::string(20 << 10, 'x')));
+  half.push_back(std::move(third));
+  const auto refused = half.back().ReceiveRaw();
+  ASSERT_TRUE(refused);
+  EXPECT_THAT(*refused, StartsWith("HTTP/1.1 503 "));
+  EXPECT_THAT(*refused, HasSubstr("more request bodies at once than one client may (32768 bytes)"));
+  const auto served =
+      Client().Request("POST", "/", std::string(24 << 10, 'x'), {{"authorization", "alice"}});
+  EXPECT_EQ(served->status, 200);
+}
+
+TEST_F(HttpIntakeTest, TheBodyOfAStrangerIsNotRead) {
+  AskForKeys();
+  std::atomic<size_t> read{0};
+  StartServer([&](const Exchange& exchange) {
+    read += exchange->request().body.size();
+    exchange->Respond(exchange->request().Header("authorization").empty() ? 401 : 200, {}, "");
+  });
+  HttpClient stranger = Client();
+  ASSERT_TRUE(stranger.SendRaw(Announce(16 << 20)));
+  const auto answer = stranger.ReceiveRaw();
+  ASSERT_TRUE(answer);
+  EXPECT_THAT(*answer, StartsWith("HTTP/1.1 401 ")) << "at once, without a byte of the body";
+  EXPECT_THAT(*answer, HasSubstr("Connection: close"));
+  EXPECT_EQ(read, 0u);
+  HttpClient asking = Client();
+  ASSERT_TRUE(asking.SendRaw(Announce(3, "Expect: 100-continue\r\n")));
+  EXPECT_THAT(asking.ReceiveRaw().value_or(""), StartsWith("HTTP/1.1 401 ")) << "no 100 Continue";
+  HttpClient known = Client();
+  EXPECT_EQ(known.Request("POST", "/", "abc", {{"authorization", "alice"}})->status, 200);
+  EXPECT_EQ(read, 3u);
+  // Without a body there is nothing left to read, and the connection goes on.
+  HttpClient get = Client();
+  EXPECT_EQ(get.Request("GET", "/")->status, 401);
+  EXPECT_EQ(get.Request("GET", "/", "", {{"authorization", "alice"}})->status, 200);
+}
+
+TEST_F(HttpIntakeTest, ConnectionsWithoutARequestAreBoundedByAddressAndThoseOfTenantsAreNot) {
+  options_.max_waiting_per_address = 3;
+  AskForKeys();
+  StartServer();
+  std::vector<HttpClient> idle;
+  for (int i = 0; i < 3; ++i) idle.push_back(Client());
+  AwaitConnections(3);
+  const auto refused = Client().Request("GET", "/");
+  ASSERT_TRUE(refused) << refused.error().ToString();
+  EXPECT_EQ(refused->status, 503);
+  EXPECT_THAT(refused->body, HasSubstr("your address has 3 connections"));
+  // A connection that brought a tenant's request may stay.
+  for (HttpClient& client : idle) {
+    EXPECT_EQ(client.Request("GET", "/", "", {{"authorization", "alice"}})->status, 200);
+  }
+  EXPECT_EQ(Client().Request("GET", "/", "", {{"authorization", "bob"}})->status, 200);
+}
+
+TEST_F(HttpIntakeTest, ConnectionsThatRunARequestDoNotCountAsWaiting) {
+  options_.max_waiting_per_address = 2;
+  std::vector<Exchange> held;
+  std::atomic<size_t> count{0};
+  StartServer([&](Exchange exchange) {
+    held.push_back(std::move(exchange));
+    ++count;
+  });
+  std::vector<HttpClient> running;
+  for (size_t i = 0; i < 8; ++i) {
+    running.push_back(Client());
+    ASSERT_TRUE(running.back().SendRaw(Announce(0)));
+    while (count != i + 1) {
+    }
+  }
+  loop_.On([&] {
+    for (const Exchange& exchange : held) exchange->Respond(200, {}, "");
+    held.clear();
+  });
+}
+
+// Ideas of request smuggling, each as one connection: what follows must never be read as a request
+// of its own.
+TEST_F(HttpIntakeTest, NothingIsSmuggledBehindARequest) {
+  std::atomic<int> smuggled{0};
+  StartServer([&](const Exchange& exchange) {
+    if (exchange->request().path == "/smuggled") ++smuggled;
+    Echo(exchange);
+  });
+  const std::string next = "GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n";
+  const std::string post = "POST / HTTP/1.1\r\nHost: x\r\n";
+  const std::string chunked = "Transfer-Encoding: chunked\r\n";
+  for (const std::string& attack : std::vector<std::string>{
+           post + "Content-Length: 4\r\n" + chunked + "\r\n0\r\n\r\n" + next,
+           post + chunked + "Content-Length: 4\r\n\r\n0\r\n\r\n" + next,
+           post + chunked + chunked + "\r\n0\r\n\r\n" + next,
+           post + "Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n" + next,
+           post + "Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n" + next,
+           post +
+               "Transfer-Encoding:\x0b"
+               "chunked\r\n\r\n0\r\n\r\n" +
+               next,
+           post + "Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n" + next,
+           post + "X: y\r\n Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + next,
+           post + "X: y\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + next,
+           post + "Content-Length: 0\r\nContent-Length: 44\r\n\r\n" + next,
+           post + "Content-Length: 0, 44\r\n\r\n" + next,
+           post + std::string("Content-Length: 0\0\r\n\r\n", 23) + next,
+           post + chunked + "\r\n0x0\r\n\r\n" + next,
+           post + chunked + "\r\n-0\r\n\r\n" + next,
+           post + chunked + "\r\n10000000000000000\r\n\r\n" + next,
+           post + chunked + "\r\n1\r\nZZ\r\n0\r\n\r\n" + next,
+           post + chunked + "\r\n\r\n0\r\n\r\n" + next,
+           post + chunked + "\r\n0\n\r\n" + next,
+           post + chunked + "\r\n1\nZ\r\n0\r\n\r\n" + next,
+       }) {
+    const std::string answer = Raw(attack);
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 400 ")) << attack;
+    EXPECT_THAT(answer, HasSubstr("Connection: close")) << attack;
+  }
+  EXPECT_EQ(smuggled, 0);
+}
+
+TEST_F(HttpIntakeTest, FieldsOfATrailerAreNoHeaders) {
+  StartServer([](const Exchange& exchange) {
+    exchange->Respond(200, {}, std::string(exchange->request().Header("authorization")) + "|");
+  });
+  HttpClient client = Client();
+  ASSERT_TRUE(client.SendRaw(
+      "POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+      "3\r\nabc\r\n0\r\nAuthorization: Bearer root\r\n\r\n"));
+  EXPECT_THAT(client.ReceiveRaw().value_or(""), ::testing::EndsWith("\r\n\r\n|"));
+}
+
+}  // namespace
+}  // namespace aisp
