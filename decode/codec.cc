@@ -53,14 +53,11 @@ v1::FinishReason FinishToWire(FinishReason reason) {
   return v1::FINISH_ERROR;
 }
 
-bool IsRetryable(Code code) {
-  return code == Code::kUnavailable || code == Code::kResourceExhausted || code == Code::kAborted;
-}
-
-void ErrorToWire(const Error& error, v1::Error* wire) {
+void ErrorToWire(const Error& error, Fault fault, v1::Error* wire) {
   wire->set_code(static_cast<int>(error.code));
   wire->set_message(error.message);
-  wire->set_retryable(IsRetryable(error.code));
+  wire->set_retryable(MayRetry(fault));
+  wire->set_fault(static_cast<v1::Fault>(fault));
 }
 
 void AppendOutput(const TokenOutput& output, v1::TokenEvent* event) {
@@ -81,7 +78,8 @@ void AppendOutput(const TokenOutput& output, v1::TokenEvent* event) {
   }
   if (output.finish == FinishReason::kNone) return;
   event->set_finish(FinishToWire(output.finish));
-  if (output.finish == FinishReason::kError) ErrorToWire(output.error, event->mutable_error());
+  if (output.finish == FinishReason::kError)
+    ErrorToWire(output.error, output.fault, event->mutable_error());
 }
 
 }  // namespace aisp

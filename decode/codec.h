@@ -15,8 +15,7 @@ SequenceRequest SequenceFromWire(const v1::GenerateRequest& wire);
 v1::FinishReason FinishToWire(FinishReason reason);
 
 // True when another worker may well succeed with the same request.
-bool IsRetryable(Code code);
-void ErrorToWire(const Error& error, v1::Error* wire);
+void ErrorToWire(const Error& error, Fault fault, v1::Error* wire);
 
 // Adds `output` to `event`, which holds earlier tokens of the same sequence or nothing.
 void AppendOutput(const TokenOutput& output, v1::TokenEvent* event);

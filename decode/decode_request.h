@@ -38,6 +38,7 @@ struct DecodeRequest {
   size_t next_target = 0;
   v1::PrefillRequest prefill;  // what is asked, but for the transfer id
   std::string address;         // of the attempt under way
+  Instant began;               // of the attempt under way
   uint64_t transfer_id = 0;    // of the attempt under way, 0 before it was asked
   Instant silent_at = kNever;  // kRequested: the prefill worker counts as silent then
   Epoch epoch;                 // kGranted
@@ -45,6 +46,10 @@ struct DecodeRequest {
   Instant lease_end = kNever;  // kGranted
   RemotePrefill remote;
   bool filled = false;
+  std::vector<FailedAttempt> failed;  // one per target at most
+  // Why the KV did not come from the prefill worker that the router chose; "": it did, or none was
+  // chosen.
+  std::string fallback;
 
   int32_t tokens() const { return prefill.tokens_size(); }
 };

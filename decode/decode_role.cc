@@ -28,7 +28,7 @@ void DecodeRole::Impl::Refuse(LinkId link, const v1::GenerateRequest& wire, cons
   event->set_request_id(wire.request_id());
   event->set_finish(v1::FINISH_ERROR);
   event->set_handed_back(handed_back);
-  ErrorToWire(error, event->mutable_error());
+  ErrorToWire(error, FaultOf(error.code), event->mutable_error());
   shell->Send(link, std::move(message));
 }
 
@@ -51,8 +51,7 @@ std::vector<std::string> DecodeRole::Impl::TargetsOf(const v1::GenerateRequest& 
 }
 
 void DecodeRole::Impl::OnGenerate(LinkId link, const v1::GenerateRequest& wire) {
-  const Instant now = deps.clock->Now();
-  if (Find(link, wire.request_id()) != nullptr) {
+  if (Find(link, wire.request_id()) != nullptr || unguided.contains({link, wire.request_id()})) {
     LogError("a router used a request id twice",
              {{"request_id", wire.request_id()}, {"request", wire.trace_id()}});
     return;
@@ -63,17 +62,26 @@ void DecodeRole::Impl::OnGenerate(LinkId link, const v1::GenerateRequest& wire) 
            /*handed_back=*/true);
     return;
   }
+  if (wire.sampling().constraint().kind() != v1::Constraint::NONE) return AwaitGuide(link, wire);
+  Begin(link, wire, deps.clock->Now(), nullptr);
+}
+
+void DecodeRole::Impl::Begin(LinkId link, const v1::GenerateRequest& wire, Instant received,
+                             std::shared_ptr<DrawGuide> guide) {
   DecodeRequest request;
   request.router = link;
   request.request_id = wire.request_id();
   request.trace_id = wire.trace_id();
-  request.received = now;
+  request.received = received;
   const Duration timeout = std::chrono::milliseconds(wire.timeout_ms());
-  request.deadline = now + (timeout.count() > 0 ? timeout : options.default_timeout);
+  request.deadline = received + (timeout.count() > 0 ? timeout : options.default_timeout);
   request.targets = TargetsOf(wire);
+  if (wire.has_prefill() && request.targets.empty())
+    request.fallback = "the decode worker's own cache holds the prompt, or it has no KV transport";
 
   SequenceRequest sequence = SequenceFromWire(wire);
   sequence.deadline = request.deadline;
+  sequence.guide = std::move(guide);
   sequence.kv_source = request.targets.empty() ? KvSource::kLocal : KvSource::kRemote;
   Result<SequenceId> added = deps.engine->Add(std::move(sequence));
   if (!added) {
@@ -100,6 +108,7 @@ void DecodeRole::Impl::OnGenerate(LinkId link, const v1::GenerateRequest& wire) 
 }
 
 void DecodeRole::Impl::OnCancel(LinkId link, uint64_t request_id) {
+  unguided.erase({link, request_id});
   if (DecodeRequest* request = Find(link, request_id)) Cancel(*request);
 }
 
@@ -118,6 +127,7 @@ void DecodeRole::Impl::Erase(DecodeRequest& request) {
 }
 
 void DecodeRole::Impl::DropRouter(LinkId link) {
+  std::erase_if(unguided, [link](const auto& each) { return each.first.first == link; });
   std::vector<RequestKey> keys;
   for (const auto& [key, request] : requests) {
     if (request.router == link) keys.push_back(key);
@@ -146,18 +156,22 @@ std::string_view FinishName(FinishReason reason) {
 
 void DecodeRole::Impl::SetTiming(DecodeRequest& request, v1::TokenEvent* event) {
   const SequenceTimes times = deps.engine->Times(request.sequence);
-  const v1::Timing timing = request.filled ? RemoteTiming(request.received, times, request.remote)
-                                           : LocalTiming(request.received, times);
+  v1::Timing timing = request.filled ? RemoteTiming(request.received, times, request.remote)
+                                     : LocalTiming(request.received, times);
+  timing.set_fallback(request.fallback);
+  AppendSpans(request.received, times, request.filled ? &request.remote : nullptr, request.failed,
+              options.worker.worker_id, &timing);
   ttft_queue.Observe(ToSeconds(Duration(timing.queue_ns())));
   ttft_prefill.Observe(ToSeconds(Duration(timing.prefill_ns())));
   ttft_transfer.Observe(ToSeconds(Duration(timing.transfer_ns())));
   ttft_first_decode.Observe(ToSeconds(Duration(timing.first_decode_ns())));
-  *event->mutable_timing() = timing;
+  *event->mutable_timing() = std::move(timing);
   request.first_token_sent = true;
 }
 
 void DecodeRole::Impl::Collect() {
   const CollectOutput out = deps.engine->Collect();
+  speculation.Record(out, deps.engine->speculator());
   std::map<LinkId, v1::WorkerMessage> messages;
   v1::TokenEvent* event = nullptr;  // the one being filled; outputs of one sequence stand together
   SequenceId event_of;
@@ -173,16 +187,20 @@ void DecodeRole::Impl::Collect() {
     AppendOutput(output, event);
     if (output.token >= 0) {
       tokens_out.Add();
+      event->set_preemptions(static_cast<uint32_t>(output.preemptions) +
+                             request.remote.preemptions);
       if (!request.first_token_sent) SetTiming(request, event);
     }
     if (output.finish == FinishReason::kNone) continue;
     finished.Add();
-    LogInfo("request done", {{"request", request.trace_id},
-                             {"tokens", output.position + 1},
-                             {"finish", FinishName(output.finish)},
-                             {"error", output.error.message},
-                             {"remote_kv", request.filled},
-                             {"ms", ToMs(deps.clock->Now() - request.received)}});
+    LogInfo("request done",
+            {{"request", request.trace_id},
+             {"tokens", output.position + 1},
+             {"finish", FinishName(output.finish)},
+             {"error", output.error.message},
+             {"fault", output.finish == FinishReason::kError ? FaultName(output.fault) : ""},
+             {"remote_kv", request.filled},
+             {"ms", ToMs(deps.clock->Now() - request.received)}});
     EndAttempt(request);  // a deadline may strike while a prefill worker still writes
     Erase(request);
   }
@@ -211,11 +229,15 @@ void DecodeRole::Impl::TellDraining(bool move) {
     if (it != messages.end() && NotStarted(request))
       it->second.mutable_draining()->add_not_started(request.request_id);
   }
+  for (const auto& [id, waits] : unguided) {
+    const auto it = messages.find(id.first);
+    if (it != messages.end()) it->second.mutable_draining()->add_not_started(id.second);
+  }
   for (auto& [link, message] : messages) shell->Send(link, std::move(message));
 }
 
 bool DecodeRole::Impl::Drained() const {
-  return shell->draining() && requests.empty() && !deps.engine->InFlight();
+  return shell->draining() && requests.empty() && unguided.empty() && !deps.engine->InFlight();
 }
 
 void DecodeRole::Impl::NoteDrained() {
@@ -232,6 +254,7 @@ Instant DecodeRole::Impl::NextTimer() const {
   Instant next = std::min({shell->NextTimer(), peers->NextTimer(), next_fence_poll, move_at});
   // While a step runs its Collect looks at deadlines.
   if (!deps.engine->InFlight()) next = std::min(next, deps.engine->NextDeadline());
+  for (const auto& [id, waits] : unguided) next = std::min(next, waits.deadline);
   for (const auto& [transfer, key] : by_transfer) {
     const DecodeRequest& request = requests.at(key);
     if (request.phase == RequestPhase::kRequested) next = std::min(next, request.silent_at);
@@ -244,6 +267,7 @@ void DecodeRole::Impl::OnTimer(Instant now) {
   shell->OnTimer(now);
   peers->OnTimer(now);
   deps.engine->Expire(now);
+  ExpireUnguided(now);
   std::vector<RequestKey> late;
   for (const auto& [key, request] : requests) {
     const bool silent = request.phase == RequestPhase::kRequested && now >= request.silent_at;
@@ -314,6 +338,9 @@ void DecodeRole::Wire(const DecodeDeps& deps) {
   impl.shell.emplace(worker, profile, deps.engine, deps.clock, deps.routers, deps.metrics);
   PrefillPeers::Options peers;
   peers.hello = MakeHello(impl.options, deps.transports);
+  // The pool may have been sized from the memory there is, long after the fingerprint was made.
+  peers.hello.mutable_fingerprint()->mutable_kv_layout()->set_num_blocks(
+      static_cast<uint32_t>(deps.engine->blocks().layout().num_blocks));
   peers.seed = worker.incarnation;
   peers.attach_limit = impl.options.peer_attach_limit;
   peers.reconnect_min = worker.reconnect_min;
@@ -321,46 +348,59 @@ void DecodeRole::Wire(const DecodeDeps& deps) {
   peers.transports = deps.transports;
   impl.peers.emplace(std::move(peers), deps.clock, deps.peers, deps.death, impl_.get());
   if (deps.metrics == nullptr) return;
-  Metrics& m = *deps.metrics;
-  impl.remote_filled =
-      m.AddCounter("aisp_remote_prefills_total", "Prompts whose KV a prefill worker delivered");
-  impl.remote_failed = m.AddCounter("aisp_remote_prefill_failures_total",
-                                    "Attempts at a remote prefill that failed");
-  impl.local_fallbacks = m.AddCounter("aisp_remote_prefill_fallbacks_total",
-                                      "Prompts that ran here because no prefill worker delivered");
-  impl.grants = m.AddCounter("aisp_kv_grants_total", "Grants of KV blocks to prefill workers");
-  impl.grants_refused = m.AddCounter("aisp_kv_grants_refused_total", "Refusals to grant KV blocks");
-  impl.data_loss = m.AddCounter("aisp_kv_data_loss_total",
-                                "Transfers refused because epoch or token count were wrong");
-  impl.tokens_out = m.AddCounter("aisp_tokens_generated_total", "Tokens drawn for requests");
-  impl.finished = m.AddCounter("aisp_decode_requests_finished_total",
-                               "Requests that ended with a finish event");
-  const auto part = [&m](const char* name) {
-    return m.AddHistogram("aisp_ttft_part_seconds",
+  impl.AddMetrics(*deps.metrics);
+}
+
+void DecodeRole::Impl::AddMetrics(Metrics& m) {
+  const MetricLabels labels = WorkerLabels(v1::ROLE_DECODE, options.worker.worker_id);
+  remote_filled = m.AddCounter("aisp_remote_prefills_total",
+                               "Prompts whose KV a prefill worker delivered", labels);
+  remote_failed = m.AddCounter("aisp_remote_prefill_failures_total",
+                               "Attempts at a remote prefill that failed", labels);
+  local_fallbacks =
+      m.AddCounter("aisp_remote_prefill_fallbacks_total",
+                   "Prompts that ran here because no prefill worker delivered", labels);
+  grants = m.AddCounter("aisp_kv_grants_total", "Grants of KV blocks to prefill workers", labels);
+  grants_refused = m.AddCounter("aisp_kv_grants_refused_total",
+                                "Refusals to grant KV blocks, retries included", labels);
+  data_loss = m.AddCounter("aisp_kv_data_loss_total",
+                           "Transfers refused because epoch or token count were wrong", labels);
+  if (deps.engine->speculator() != nullptr) speculation = SpeculationMetrics(m, labels);
+  tokens_out = m.AddCounter("aisp_tokens_generated_total", "Tokens drawn for requests", labels);
+  finished = m.AddCounter("aisp_decode_requests_finished_total",
+                          "Requests that ended with a finish event", labels);
+  const auto part = [&](const char* name) {
+    return m.AddHistogram("aisp_worker_ttft_part_seconds",
                           "Time to first token on the decode worker, by part; the parts add up",
-                          LatencyBuckets(), {{"part", name}});
+                          LatencyBuckets(), WithLabel(labels, "part", name));
   };
-  impl.ttft_queue = part("queue");
-  impl.ttft_prefill = part("prefill");
-  impl.ttft_transfer = part("transfer");
-  impl.ttft_first_decode = part("first_decode");
+  ttft_queue = part("queue");
+  ttft_prefill = part("prefill");
+  ttft_transfer = part("transfer");
+  ttft_first_decode = part("first_decode");
 }
 
 void DecodeRole::Start() { impl_->shell->Start(); }
+void DecodeRole::SetRouters(const std::vector<std::string>& addresses) {
+  impl_->shell->SetRouters(addresses);
+}
 bool DecodeRole::CanLaunch() const { return impl_->deps.engine->CanLaunch(); }
 
 void DecodeRole::Launch() {
-  // An error is the device's: the engine ends every request with it, the next Collect brings the outputs.
+  // An error is the device's: the engine ends every request with it, the next Collect brings the
+  // outputs.
   if (Status launched = impl_->deps.engine->Launch(); !launched) {
     LogError("step failed", {{"error", launched.error().message}});
   }
 }
 
 bool DecodeRole::InFlight() const { return impl_->deps.engine->InFlight(); }
+bool DecodeRole::StepDone() { return impl_->deps.engine->StepDone(); }
 void DecodeRole::Collect() { impl_->Collect(); }
 
 void DecodeRole::OnTransport() {
-  // The owner's side has no completions to take; a transport without a thread of its own moves on here.
+  // The owner's side has no completions to take; a transport without a thread of its own moves on
+  // here.
   for (KvTransport* transport : impl_->deps.transports) transport->Progress();
 }
 

@@ -1,12 +1,15 @@
-// DecodeRole: the worker that owns a request for its life: it prefills the prompt itself or has a prefill worker write the KV into
-// its pool, then decodes and streams tokens to the router. A state machine without I/O.
+// DecodeRole: the worker that owns a request for its life: it prefills the prompt itself or has a
+// prefill worker write the KV into its pool, then decodes and streams tokens to the router. A state
+// machine without I/O.
 //
-// A remote prefill: session to the prefill worker (dialled on first use, kept), PrefillRequest, NeedBlocks -> Grant (blocks
-// with an epoch and a lease) or GrantRefused, PrefillDone (epoch and token x layer count checked) -> the last token runs as the first
-// decode row. What goes wrong - the lease runs out, the worker fails, falls silent or is lost - ends that attempt: the next
-// fallback is tried, then the prompt runs here. Blocks of a given-up grant come back on the writer's FenceAck, on a
-// transport that fences on this side, or on proof of the writer's death; never by time.
-// A prompt whose uncached part is smaller than a block is not worth the trip and runs here.
+// A remote prefill: session to the prefill worker (dialled on first use, kept), PrefillRequest,
+// NeedBlocks -> Grant (blocks with an epoch and a lease) or GrantRefused, PrefillDone (epoch and
+// token x layer count checked) -> the last token runs as the first decode row. What goes wrong -
+// the lease runs out, the worker fails, falls silent or is lost - ends that attempt: the next
+// fallback is tried, then the prompt runs here. Blocks of a given-up grant come back on the
+// writer's FenceAck, on a transport that fences on this side, or on proof of the writer's death;
+// never by time. A prompt whose uncached part is smaller than a block is not worth the trip and
+// runs here.
 //
 // Every request ends with exactly one finish event, unless its router cancelled it or is gone.
 //
@@ -22,6 +25,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -44,19 +48,28 @@ struct DecodeOptions {
   // A grant's lease: base plus so much per 1000 tokens to be computed.
   Duration lease_base = std::chrono::seconds(5);
   Duration lease_per_1k_tokens = std::chrono::seconds(2);
-  // From PrefillRequest to the first NeedBlocks, and between refusals: then the prefill worker counts as silent.
+  // From PrefillRequest to the first NeedBlocks, and between refusals: then the prefill worker
+  // counts as silent.
   Duration prefill_silence_limit = std::chrono::seconds(10);
   Duration refused_retry_hint = std::chrono::milliseconds(10);
-  // A writer that owes an acknowledgement for longer gets no new grants. It answers between two of its steps.
+  // A writer that owes an acknowledgement for longer gets no new grants. It answers between two of
+  // its steps.
   Duration fence_grace = std::chrono::seconds(1);
-  // Most blocks that one prefill worker holds at a time, quarantined ones included; 0: half of the pool. A single grant is
-  // always possible while it holds none.
+  // Most blocks that one prefill worker holds at a time, quarantined ones included; 0: half of the
+  // pool. A single grant is always possible while it holds none.
   int32_t max_granted_blocks_per_peer = 0;
   // A remote prefill is asked for from so many uncached tokens on; 0: one block.
   int32_t min_remote_tokens = 0;
-  // How often proof of death is looked for, and lost writers are dialled again, while acknowledgements are owed.
+  // How often proof of death is looked for, and lost writers are dialled again, while
+  // acknowledgements are owed.
   Duration fence_poll_interval = std::chrono::milliseconds(20);
   Duration peer_attach_limit = std::chrono::seconds(2);
+  // Makes what a constrained request's draws are guided by; not set: such requests are refused.
+  // Takes no time: what has to be compiled first is null now and comes `later`, on the engine
+  // thread.
+  using OnGuide = std::function<void(Result<std::shared_ptr<DrawGuide>>)>;
+  std::function<Result<std::shared_ptr<DrawGuide>>(const v1::GenerateRequest&, OnGuide later)>
+      guides;
 };
 
 struct DecodeDeps {
@@ -80,9 +93,11 @@ class DecodeRole final : public WorkerRole {
   void Wire(const DecodeDeps& deps);
 
   void Start() override;
+  void SetRouters(const std::vector<std::string>& addresses) override;
   bool CanLaunch() const override;
   void Launch() override;
   bool InFlight() const override;
+  bool StepDone() override;
   void Collect() override;
   void OnTransport() override;
   Instant NextTimer() const override;

@@ -1,5 +1,6 @@
-// The inside of DecodeRole; included by decode/*.cc only. Split over decode_role.cc (routers and the loop), remote_prefill.cc
-// (what is asked of prefill workers and what they say) and fencing.cc (how granted blocks come back).
+// The inside of DecodeRole; included by decode/*.cc only. Split over decode_role.cc (routers and
+// the loop), remote_prefill.cc (what is asked of prefill workers and what they say) and fencing.cc
+// (how granted blocks come back).
 #pragma once
 
 #include <map>
@@ -11,6 +12,7 @@
 #include "decode/decode_role.h"
 #include "decode/lease_book.h"
 #include "decode/prefill_peers.h"
+#include "decode/speculation_metrics.h"
 #include "worker/worker_shell.h"
 
 namespace aisp {
@@ -27,7 +29,11 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   void OnLinkDown(LinkId link, const Error& why) override { peers->OnLinkDown(link, why); }
 
   // --- decode_role.cc ---
+  void AddMetrics(Metrics& metrics);
   void OnGenerate(LinkId link, const v1::GenerateRequest& wire);
+  // It has its guide, or needs none.
+  void Begin(LinkId link, const v1::GenerateRequest& wire, Instant received,
+             std::shared_ptr<DrawGuide> guide);
   void OnCancel(LinkId link, uint64_t request_id);
   void DropRouter(LinkId link);
   // A finish event for a request that never started.
@@ -39,7 +45,8 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   void Cancel(DecodeRequest& request);
   void Erase(DecodeRequest& request);
   DecodeRequest* Find(LinkId router, uint64_t request_id);
-  // Tells every router what it had better place elsewhere: what has not started, or (`move`) everything.
+  // Tells every router what it had better place elsewhere: what has not started, or (`move`)
+  // everything.
   void TellDraining(bool move);
   bool NotStarted(const DecodeRequest& request) const;
   bool Drained() const;
@@ -47,6 +54,19 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   void NoteDrained();
   Instant NextTimer() const;
   void OnTimer(Instant now);
+
+  // --- unguided.cc ---
+  using RouterRequestId = std::pair<LinkId, uint64_t>;
+  // A request that waits for its guide. The engine does not know it yet.
+  struct Unguided {
+    v1::GenerateRequest wire;
+    Instant received;
+    Instant deadline;
+    uint64_t turn = 0;  // an id may come again after it was cancelled
+  };
+  void AwaitGuide(LinkId link, const v1::GenerateRequest& wire);
+  void OnGuide(const RouterRequestId& id, uint64_t turn, Result<std::shared_ptr<DrawGuide>> guide);
+  void ExpireUnguided(Instant now);
 
   // --- remote_prefill.cc ---
   void OnSessionUp(const std::string& address) override;
@@ -63,7 +83,8 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   // The transfer of `address` that is under way under this id.
   DecodeRequest* FindTransfer(const std::string& address, uint64_t transfer_id);
   // Ends the attempt and starts the next one.
-  void FailRemote(DecodeRequest& request, const std::string& reason);
+  // `expected`: nothing is wrong, as when there were no blocks for too long.
+  void FailRemote(DecodeRequest& request, const std::string& reason, bool expected = false);
   // Ends the attempt towards the prefill worker only; a grant is given up.
   void EndAttempt(DecodeRequest& request);
   bool OverCap(const std::string& address, int32_t wanted_blocks) const;
@@ -87,9 +108,13 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   bool told_drained = false;
 
   std::map<RequestKey, DecodeRequest> requests;  // ordered by arrival
+  std::map<RouterRequestId, Unguided> unguided;
+  uint64_t last_turn = 0;
+  // Guides come from elsewhere and may come when this is gone.
+  std::shared_ptr<Impl*> self = std::make_shared<Impl*>(this);
   uint64_t last_request = 0;
   uint64_t last_transfer = 0;
-  std::map<std::pair<LinkId, uint64_t>, RequestKey> by_router_id;
+  std::map<RouterRequestId, RequestKey> by_router_id;
   std::unordered_map<SequenceId, RequestKey> by_sequence;
   std::unordered_map<uint64_t, RequestKey> by_transfer;
 
@@ -99,6 +124,7 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   Counter grants;
   Counter grants_refused;
   Counter data_loss;
+  SpeculationMetrics speculation;
   Counter tokens_out;
   Counter finished;
   Histogram ttft_queue;

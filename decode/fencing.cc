@@ -1,4 +1,5 @@
-// How granted blocks come back: the writer's acknowledgement, a transport that fences on our side, or its proven death.
+// How granted blocks come back: the writer's acknowledgement, a transport that fences on our side,
+// or its proven death.
 #include <algorithm>
 
 #include "common/log.h"
@@ -7,8 +8,8 @@
 namespace aisp {
 
 void DecodeRole::Impl::SendRevoke(const Lease& lease) {
-  // Only the process that was given the blocks may acknowledge: another one at the same address never wrote, and its
-  // acknowledgement would say nothing about the first.
+  // Only the process that was given the blocks may acknowledge: another one at the same address
+  // never wrote, and its acknowledgement would say nothing about the first.
   const Writer* up = peers->Up(lease.writer.address);
   if (up == nullptr || up->incarnation != lease.writer.incarnation) return;
   v1::DecodeToPrefill message;
@@ -66,7 +67,8 @@ void DecodeRole::Impl::PollFences(Instant now) {
       EndLease(lease);
       continue;
     }
-    // The writer may live and only the connection be gone: it cannot acknowledge without one. Want() keeps the backoff.
+    // The writer may live and only the connection be gone: it cannot acknowledge without one.
+    // Want() keeps the backoff.
     if (peers->Up(lease.writer.address) == nullptr)
       static_cast<void>(peers->Want(lease.writer.address));
     next_fence_poll = now + options.fence_poll_interval;

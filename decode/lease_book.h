@@ -1,9 +1,10 @@
 // LeaseBook: every grant of our blocks to a prefill worker that is not over, and who has to say so.
 //
-// A lease is active while its writer may write with our consent, revoked once we gave it up. Only its writer's acknowledgement,
-// a transport that fences on our side, or proof of the writer's death ends a revoked lease: till then its blocks stay in quarantine
-// (kvcache/block_manager.h). The writer is one process: an address and an incarnation.
-// Plain bookkeeping, owned by the engine thread; the decode role acts on it.
+// A lease is active while its writer may write with our consent, revoked once we gave it up. Only
+// its writer's acknowledgement, a transport that fences on our side, or proof of the writer's death
+// ends a revoked lease: till then its blocks stay in quarantine (kvcache/block_manager.h). The
+// writer is one process: an address and an incarnation. Plain bookkeeping, owned by the engine
+// thread; the decode role acts on it.
 #pragma once
 
 #include <cstdint>
@@ -36,6 +37,7 @@ class ScopedWatch {
 // The process that was given blocks.
 struct Writer {
   std::string address;
+  std::string worker_id;
   uint64_t incarnation = 0;
   KvTransport* transport = nullptr;  // the one it writes over
   std::shared_ptr<const ScopedWatch> watch;

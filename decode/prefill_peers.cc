@@ -126,6 +126,7 @@ void PrefillPeers::OnAck(Entry entry, const v1::KvHelloAck& ack) {
   peer.backoff.Reset();
   peer.trouble.clear();
   peer.writer.address = entry->first;
+  peer.writer.worker_id = ack.worker_id();
   peer.writer.incarnation = ack.incarnation();
   peer.writer.transport = *transport;
   peer.writer.watch = std::make_shared<ScopedWatch>(

@@ -1,8 +1,10 @@
-// PrefillPeers: a decode worker's sessions to prefill workers, one per address, dialled when first wanted and kept.
+// PrefillPeers: a decode worker's sessions to prefill workers, one per address, dialled when first
+// wanted and kept.
 //
-// A session is up after the prefill worker accepted our fingerprint and connected to our pool. One that cannot be reached or
-// refuses is left alone for a backoff: Want() says so at once and the request goes elsewhere. A dial or greeting that is not
-// answered within `attach_limit` counts as lost. Owned by the engine thread; no method blocks.
+// A session is up after the prefill worker accepted our fingerprint and connected to our pool. One
+// that cannot be reached or refuses is left alone for a backoff: Want() says so at once and the
+// request goes elsewhere. A dial or greeting that is not answered within `attach_limit` counts as
+// lost. Owned by the engine thread; no method blocks.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +44,8 @@ class PrefillPeers {
   PrefillPeers(Options options, const Clock* clock, LinkDialer<v1::DecodeToPrefill>* dialer,
                PeerDeath* death, Listener* listener);
 
-  // OK: up, or under way (OnSessionUp or OnSessionLost follows). UNAVAILABLE: lost or refused a moment ago, or it drains.
+  // OK: up, or under way (OnSessionUp or OnSessionLost follows). UNAVAILABLE: lost or refused a
+  // moment ago, or it drains.
   Status Want(const std::string& address);
   // The process at the other end, or null while the session is not up.
   const Writer* Up(const std::string& address) const;

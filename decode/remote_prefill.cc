@@ -19,14 +19,19 @@ void DecodeRole::Impl::StartRemote(DecodeRequest& request) {
   const Instant now = deps.clock->Now();
   while (request.next_target < request.targets.size()) {
     const std::string& address = request.targets[request.next_target++];
-    if (leases.Silent(address, now, options.fence_grace)) continue;
+    if (leases.Silent(address, now, options.fence_grace)) {
+      request.fallback = fmt::format("{} owes an acknowledgement", address);
+      continue;
+    }
     if (Status wanted = peers->Want(address); !wanted) {
+      request.fallback = wanted.error().message;
       LogDebug("prefill worker passed over",
                {{"request", request.trace_id}, {"error", wanted.error().message}});
       continue;
     }
     request.address = address;
     request.phase = RequestPhase::kDialling;
+    request.began = now;
     if (peers->Up(address) != nullptr) Ask(request);
     return;
   }
@@ -121,7 +126,8 @@ void DecodeRole::Impl::RefuseGrant(DecodeRequest& request) {
 void DecodeRole::Impl::OnNeed(const std::string& address, uint64_t transfer_id) {
   DecodeRequest* request = FindTransfer(address, transfer_id);
   if (request == nullptr) {
-    // It was cancelled a moment ago; said again so that the prefill worker does not wait for an answer.
+    // It was cancelled a moment ago; said again so that the prefill worker does not wait for an
+    // answer.
     v1::DecodeToPrefill message;
     message.mutable_cancel()->set_transfer_id(transfer_id);
     peers->Send(address, std::move(message));
@@ -149,6 +155,7 @@ void DecodeRole::Impl::OnNeed(const std::string& address, uint64_t transfer_id) 
     // Another sequence brought all of it into our cache meanwhile. Nobody was given the epoch.
     EndAttempt(*request);
     request->phase = RequestPhase::kRunning;
+    request->fallback = "the KV of the prompt came into this worker's own cache meanwhile";
     engine.RemoteFilled(request->sequence);
     return;
   }
@@ -216,7 +223,10 @@ void DecodeRole::Impl::OnDone(const std::string& address, const v1::PrefillDone&
   request->remote.prefill = Duration(done.prefill_ns());
   request->remote.cached_tokens = done.prefill_cached_tokens();
   request->remote.blocks = done.blocks();
+  request->remote.preemptions = done.preemptions();
   request->remote.transport = lease.writer.transport->capabilities().name;
+  request->remote.worker = lease.writer.worker_id;
+  request->remote.its_spans.assign(done.spans().begin(), done.spans().end());
   const Epoch epoch = request->epoch;
   leases.Close(epoch);
   by_transfer.erase(request->transfer_id);
@@ -234,7 +244,11 @@ void DecodeRole::Impl::OnDone(const std::string& address, const v1::PrefillDone&
 
 void DecodeRole::Impl::OnFailed(const std::string& address, const v1::PrefillFailed& failed) {
   DecodeRequest* request = FindTransfer(address, failed.transfer_id());
-  if (request != nullptr) FailRemote(*request, failed.error().message());
+  if (request == nullptr) return;
+  // What this request itself brings about would happen on every prefill worker.
+  if (failed.error().code() != 0 && !failed.error().retryable()) request->targets.clear();
+  const bool no_room = failed.error().code() == static_cast<int>(Code::kResourceExhausted);
+  FailRemote(*request, failed.error().message(), no_room);
 }
 
 void DecodeRole::Impl::EndAttempt(DecodeRequest& request) {
@@ -248,11 +262,15 @@ void DecodeRole::Impl::EndAttempt(DecodeRequest& request) {
   if (request.phase == RequestPhase::kGranted) GiveUpLease(request.epoch);
 }
 
-void DecodeRole::Impl::FailRemote(DecodeRequest& request, const std::string& reason) {
-  Log(peers->Draining(request.address) ? LogLevel::kInfo : LogLevel::kWarning,
-      "remote prefill failed",
+void DecodeRole::Impl::FailRemote(DecodeRequest& request, const std::string& reason,
+                                  bool expected) {
+  const bool quiet = expected || peers->Draining(request.address);
+  Log(quiet ? LogLevel::kInfo : LogLevel::kWarning, "remote prefill failed",
       {{"request", request.trace_id}, {"address", request.address}, {"error", reason}});
   remote_failed.Add();
+  request.fallback = reason;
+  request.failed.push_back({request.began, deps.clock->Now(), request.address, request.fallback});
+  request.remote.asked = kNever;
   if (request.phase == RequestPhase::kGranted)
     deps.engine->RemoteFailed(request.sequence, /*run_locally=*/false);
   EndAttempt(request);

@@ -1,6 +1,7 @@
 #include "decode/ttft.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace aisp {
 namespace {
@@ -18,6 +19,16 @@ int64_t Since(Instant from, Instant to) {
 
 int64_t Whole(Instant received, const SequenceTimes& times) {
   return std::max<int64_t>(0, Since(received, times.first_token));
+}
+
+void AddPart(std::string_view name, int64_t duration_ns, const std::string& worker, int64_t* at_ns,
+             TraceSpans* out) {
+  if (duration_ns <= 0) return;
+  v1::TraceSpan* span = out->Add();
+  span->set_name(std::string(name));
+  span->set_start_ns(std::exchange(*at_ns, *at_ns + duration_ns));
+  span->set_duration_ns(duration_ns);
+  span->set_worker(worker);
 }
 
 }  // namespace
@@ -44,8 +55,32 @@ v1::Timing RemoteTiming(Instant received, const SequenceTimes& times, const Remo
   timing.set_cached_tokens(remote.cached_tokens);
   timing.set_kv_blocks_moved(remote.blocks);
   timing.set_kv_transport(remote.transport);
-  timing.set_preemptions(static_cast<uint32_t>(times.preemptions));
+  timing.set_preemptions(static_cast<uint32_t>(times.preemptions) + remote.preemptions);
+  timing.set_prefill_worker(remote.worker);
   return timing;
+}
+
+void AppendSpans(Instant received, const SequenceTimes& times, const RemotePrefill* remote,
+                 const std::vector<FailedAttempt>& failed, const std::string& worker,
+                 v1::Timing* timing) {
+  TraceSpans* out = timing->mutable_spans();
+  for (const FailedAttempt& attempt : failed) {
+    v1::TraceSpan* span =
+        AddSpan("attempt", received, attempt.began, attempt.failed, attempt.address, out);
+    if (span != nullptr) span->set_note(attempt.why);
+  }
+  const std::string& computed_by = remote != nullptr ? remote->worker : worker;
+  int64_t at_ns = 0;
+  AddPart("queue", timing->queue_ns(), worker, &at_ns, out);
+  AddPart("prefill", timing->prefill_ns(), computed_by, &at_ns, out);
+  AddPart("transfer", timing->transfer_ns(), worker, &at_ns, out);
+  if (timing->transfer_ns() > 0) out->rbegin()->set_note(timing->kv_transport());
+  AddPart("first decode", timing->first_decode_ns(), worker, &at_ns, out);
+  if (remote == nullptr) return AddChunks(received, times, worker, out);
+  for (v1::TraceSpan span : remote->its_spans) {
+    span.set_start_ns(span.start_ns() + std::max<int64_t>(0, Since(received, remote->asked)));
+    *out->Add() = std::move(span);
+  }
 }
 
 }  // namespace aisp

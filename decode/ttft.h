@@ -1,14 +1,25 @@
-// TTFT in parts that add up to what the request saw, all on the decode worker's clock. What a prefill worker reports are
-// durations on its own clock; they are cut so that the parts never exceed the whole. Pure functions: any thread.
+// TTFT in parts that add up to what the request saw, all on the decode worker's clock. What a
+// prefill worker reports are durations on its own clock; they are cut so that the parts never
+// exceed the whole. Pure functions: any thread.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "common.pb.h"
 #include "common/clock.h"
 #include "engine/engine.h"
+#include "worker/trace_spans.h"
 
 namespace aisp {
+
+// An attempt at a remote prefill that failed.
+struct FailedAttempt {
+  Instant began;  // dialling it, or asking
+  Instant failed;
+  std::string address;
+  std::string why;
+};
 
 // What is known of a remote prefill when its KV has arrived.
 struct RemotePrefill {
@@ -18,11 +29,22 @@ struct RemotePrefill {
   Duration prefill{};       // likewise
   uint32_t cached_tokens = 0;
   uint32_t blocks = 0;
+  uint32_t preemptions = 0;
   std::string transport;
+  std::string worker;                    // who computed it
+  std::vector<v1::TraceSpan> its_spans;  // counted from `asked`
 };
 
-// queue + prefill + transfer + first_decode == times.first_token - received, exactly, none negative.
+// queue + prefill + transfer + first_decode == times.first_token - received, exactly, none
+// negative.
 v1::Timing LocalTiming(Instant received, const SequenceTimes& times);
 v1::Timing RemoteTiming(Instant received, const SequenceTimes& times, const RemotePrefill& remote);
+
+// The parts of `timing` as spans, in order and without gaps; below "prefill" the chunks that were
+// computed, by `worker` itself or by the prefill worker; and the attempts that failed. Counted from
+// `received`.
+void AppendSpans(Instant received, const SequenceTimes& times, const RemotePrefill* remote,
+                 const std::vector<FailedAttempt>& failed, const std::string& worker,
+                 v1::Timing* timing);
 
 }  // namespace aisp

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "common/check.h"
 #include "engine/engine_impl.h"
@@ -11,6 +12,16 @@ namespace aisp {
 Status Engine::Impl::Validate(const SequenceRequest& request) const {
   const auto size = static_cast<int64_t>(request.tokens.size());
   if (size == 0) return InvalidArgument("the sequence has no tokens; at least one is needed");
+  // Once here for every way in: clients' ids, a template's, a peer's, those that another worker
+  // drew.
+  const auto outside =
+      std::find_if(request.tokens.begin(), request.tokens.end(),
+                   [this](TokenId t) { return t < 0 || t >= executor->vocabulary(); });
+  if (outside != request.tokens.end()) {
+    return InvalidArgument(
+        fmt::format("token {} at position {} is not in the model's vocabulary of {} ids", *outside,
+                    outside - request.tokens.begin(), executor->vocabulary()));
+  }
   const bool samples = request.kv_source != KvSource::kPrefillOnly;
   if (samples && (request.prompt_tokens < 1 || request.prompt_tokens > size)) {
     return InvalidArgument(
@@ -56,7 +67,21 @@ Result<SequenceId> Engine::Impl::Add(SequenceRequest request) {
         "{} sequences wait or run and the limit is {}; try again later or another worker",
         table.alive(), options.max_sequences_total));
   }
-  const FinishReason finished = FinishedAtStart(request);
+  FinishReason finished = FinishedAtStart(request);
+  if (request.guide) {
+    if (!executor->applies_masks()) {
+      return Unimplemented("this worker's device cannot constrain answers yet; use one on the CPU");
+    }
+    // What was emitted elsewhere is read again.
+    for (size_t i = static_cast<size_t>(request.prompt_tokens); i < request.tokens.size(); ++i) {
+      if (finished != FinishReason::kNone) break;
+      if (!request.guide->Take(request.tokens[i])) {
+        return InvalidArgument(fmt::format(
+            "token {} of the answer so far does not follow its constraint", request.tokens[i]));
+      }
+    }
+    if (finished == FinishReason::kNone && request.guide->AtEnd()) finished = FinishReason::kStop;
+  }
   if (request.kv_source != KvSource::kPrefillOnly) {
     // The executor keeps views of the tokens over a step in which they grow, so they must not move.
     const int64_t longest = std::min<int64_t>(
@@ -67,11 +92,11 @@ Result<SequenceId> Engine::Impl::Add(SequenceRequest request) {
   s.root = RootOf(s.request.cache_scope);
   s.times.added = clock->Now();
   const SamplingParams& sampling = s.request.sampling;
-  s.reads_generated = sampling.presence_penalty != 0 || sampling.frequency_penalty != 0 ||
+  s.reads_generated = s.request.guide != nullptr || sampling.presence_penalty != 0 ||
+                      sampling.frequency_penalty != 0 ||
                       (sampling.repetition_penalty != 1.0f && sampling.repetition_penalty != 0);
   if (s.state == SequenceState::kGated) s.match_hint = LocalMatch(s.id);
   next_deadline = std::min(next_deadline, s.request.deadline);
-  blocked = false;
   const SequenceId id = s.id;
   if (finished != FinishReason::kNone) EndWith(s, finished);
   return id;
@@ -117,20 +142,22 @@ void Engine::Impl::DropBlocks(Sequence& s) {
 }
 
 void Engine::Impl::End(Sequence& s) {
-  if (s.state == SequenceState::kWaiting && !s.blocks.empty()) --waiting_with_blocks;
   std::erase(pending_prefills_done, s.id);
+  if (std::exchange(s.alone, false)) --suspects;
+  TellEnded(s);
   DropBlocks(s);
   table.SetState(s, SequenceState::kEnded);
-  blocked = false;
   if (s.rows_in_flight == 0) table.Erase(s);
 }
 
-void Engine::Impl::EndWith(Sequence& s, FinishReason finish, Error error) {
+void Engine::Impl::EndWith(Sequence& s, FinishReason finish, Error error, Fault fault) {
   TokenOutput output;
   output.sequence = s.id;
   output.position = s.size();
+  output.drafts = s.drafts;
   output.finish = finish;
   output.error = std::move(error);
+  output.fault = fault;
   pending_tokens.push_back(std::move(output));
   End(s);
 }
@@ -144,20 +171,66 @@ bool Engine::Impl::EndIfNeverFits(Sequence& s) {
                 fmt::format("the sequence has grown to {} tokens, which need {} KV blocks, and the "
                             "pool has {} in all; ask "
                             "for fewer tokens or give the worker a larger KV pool",
-                            s.target(), needed, total)});
+                            s.target(), needed, total)},
+          Fault::kPeer);
   return true;
 }
 
 void Engine::Impl::Preempt(Sequence& s) {
   AISP_CHECK(s.rows_in_flight == 0 && s.samples());
-  if (s.state == SequenceState::kWaiting) --waiting_with_blocks;
+  if (std::exchange(s.alone, false)) --suspects;
   DropBlocks(s);
   s.computed = 0;
   s.scheduled = 0;
   s.published_blocks = 0;
+  s.draft.clear();
   ++s.times.preemptions;
   ++preemptions;
   table.SetState(s, SequenceState::kWaiting);
+}
+
+void Engine::Impl::OnStepError(const StepRecord& step, const Error& error, const char* when) {
+  // So many in a row are no request's doing.
+  constexpr int kMostStepFailures = 8;
+  const bool lives =
+      FaultOfStep(error.code) == Fault::kStep && ++step_failures_in_row < kMostStepFailures;
+  if (lives) {
+    std::erase(flight, &step);
+    ++collected;
+    return FailStep(step, error);
+  }
+  FailAll(Error{Code::kUnavailable, fmt::format("the device failed {}: {}", when, error.message)});
+}
+
+// What the step should have computed is planned again, one sequence in a step: who fails alone is
+// the culprit. Who cannot be taken back (rows in another step, slices that a reader was told of)
+// goes on elsewhere.
+void Engine::Impl::FailStep(const StepRecord& step, const Error& error) {
+  const bool alone = step.entries.size() == 1;
+  for (size_t i = 0; i < step.entries.size(); ++i) {
+    const StepRecord::Entry& entry = step.entries[i];
+    Sequence& s = *entry.sequence;
+    --s.rows_in_flight;
+    s.samples_in_flight -= entry.draws;
+    s.drafts_in_flight -= entry.drafts;
+    if (entry.drafts > 0) s.draft.clear();
+    if (s.state == SequenceState::kEnded) {
+      ReleaseHusk(s);
+      continue;
+    }
+    const int32_t rows = step.sequences[i].num_rows;
+    const bool last = s.scheduled == entry.end && s.samples();
+    const bool culprit = alone && error.code != Code::kResourceExhausted;
+    if (alone || !last) {
+      const Error told{
+          culprit ? Code::kInternal : Code::kUnavailable,
+          fmt::format("the step that computed this request failed: {}", error.message)};
+      EndWith(s, FinishReason::kError, told, culprit ? Fault::kRequest : Fault::kStep);
+      continue;
+    }
+    s.scheduled -= rows;
+    if (!std::exchange(s.alone, true)) ++suspects;
+  }
 }
 
 void Engine::Impl::FailAll(const Error& error) {
@@ -166,7 +239,7 @@ void Engine::Impl::FailAll(const Error& error) {
   table.ForEachAlive([&](Sequence& s) { scratch.push_back(&s); });
   std::sort(scratch.begin(), scratch.end(),
             [](const Sequence* a, const Sequence* b) { return a->id < b->id; });
-  for (Sequence* s : scratch) EndWith(*s, FinishReason::kError, error);
+  for (Sequence* s : scratch) EndWith(*s, FinishReason::kError, error, Fault::kDevice);
   for (StepRecord* step : flight) {
     for (const StepRecord::Entry& entry : step->entries) {
       --entry.sequence->rows_in_flight;

@@ -1,4 +1,5 @@
-// How a step of AsyncExecutor draws, and what it brings to the device for that: a row for each token, and what logits are edited by.
+// How a step of AsyncExecutor draws, and what it brings to the device for that: a row for each
+// token, and what logits are edited by.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -47,7 +48,7 @@ AsyncExecutor::Drawing AsyncExecutor::DrawingFor(const StepInput& input, int32_t
 
 size_t AsyncExecutor::MaxEdits() const {
   constexpr size_t kMostEdits = size_t{1} << 20;
-  return std::min(kMostEdits, static_cast<size_t>(options_.base.max_slots) * edit_of_token_.size());
+  return std::min(kMostEdits, static_cast<size_t>(max_draws()) * edit_of_token_.size());
 }
 
 // The row's edits, each token once. False: no room.
@@ -89,6 +90,16 @@ bool AsyncExecutor::AppendEdits(const SampleRow& row, std::span<TokenEdit> room,
   return !full;
 }
 
+void AsyncExecutor::PlaceMask(const SampleRow& sample, Flight& flight, DrawRow* draw,
+                              int32_t* masks) const {
+  if (sample.mask.empty()) return;
+  AISP_CHECK(sample.mask.size() == MaskWords());
+  draw->mask = (*masks)++;
+  auto* const to = static_cast<uint32_t*>(flight.mask_staging.data()) +
+                   static_cast<size_t>(draw->mask) * MaskWords();
+  std::copy(sample.mask.begin(), sample.mask.end(), to);
+}
+
 // Brings the rows to draw for to the device, with padding.
 Status AsyncExecutor::UploadDraws(Flight& flight, const Drawing& drawing, Stream& stream) {
   const Buffer& target = draw_rows_[static_cast<size_t>(drawing.place)];
@@ -98,12 +109,14 @@ Status AsyncExecutor::UploadDraws(Flight& flight, const Drawing& drawing, Stream
                                              target.bytes());
   const std::span<TokenEdit> room(edits, MaxEdits());
   size_t used = 0;
+  int32_t masks = 0;
   flight.refused.assign(samples.size(), Status{});
   for (size_t i = 0; i < samples.size(); ++i) {
     const SampleRow& sample = samples[i];
     AISP_CHECK(sample.slot >= 0 && sample.slot < options_.base.max_slots);
     draws[i] = DrawRowOf(sample);
     draws[i].drawn_at = static_cast<int32_t>(DrawnAt(flight, i));
+    PlaceMask(sample, flight, &draws[i], &masks);
     if (!EditsLogits(sample)) continue;
     const size_t begin = used;
     if (!AppendEdits(sample, room, &used)) {
@@ -123,7 +136,12 @@ Status AsyncExecutor::UploadDraws(Flight& flight, const Drawing& drawing, Stream
   }
   AISP_RETURN_IF_ERROR(device_.Upload(target.data(), draws,
                                       static_cast<size_t>(drawing.rows) * sizeof(DrawRow), stream));
-  // There is one place for edits, and few steps have any.
+  // There is one place for edits and masks, and few steps have any.
+  if (masks > 0) {
+    AISP_RETURN_IF_ERROR(device_.Copy(draw_masks_.data(), flight.mask_staging.data(),
+                                      static_cast<size_t>(masks) * MaskWords() * sizeof(uint32_t),
+                                      *stream_));
+  }
   return device_.Copy(draw_edits_.data(), edits, used * sizeof(TokenEdit), *stream_);
 }
 

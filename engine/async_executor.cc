@@ -10,6 +10,7 @@
 #include "common/log.h"
 #include "common/strings.h"
 #include "engine/warm_up.h"
+#include "model/prepared_steps.h"
 
 namespace aisp {
 namespace {
@@ -24,11 +25,13 @@ std::vector<int32_t> GraphSizes(int32_t max_rows) {
   return sizes;
 }
 
-// Larger batches have graphs for the first place only: what lies between two of their steps is not worth as many again.
+// Larger batches have graphs for the first place only: what lies between two of their steps is not
+// worth as many again.
 constexpr int32_t kMostRowsOfTwoPlaces = 32;
 
 ModelExecutorOptions Complete(ModelExecutorOptions o) {
-  o.model.max_logit_rows = o.model.max_sequences = o.max_slots;
+  o.model.max_sequences = o.max_slots;
+  o.model.max_logit_rows = o.max_slots + o.max_draft_rows;
   return o;
 }
 
@@ -46,6 +49,10 @@ Result<std::unique_ptr<AsyncExecutor>> AsyncExecutor::Create(const std::string& 
                                                              const AsyncExecutorOptions& options,
                                                              Device& device, Ops& ops) {
   if (options.base.max_slots < 1) return InvalidArgument("max_slots has to be positive");
+  if (!ops.DrawsTokens()) {
+    return InvalidArgument(fmt::format(
+        "this executor leaves tokens on the device; {} does not draw them", ops.Describe()));
+  }
   std::unique_ptr<AsyncExecutor> executor(new AsyncExecutor(options, device));
   AISP_RETURN_IF_ERROR(executor->Start(model_directory, ops));
   return executor;
@@ -53,12 +60,10 @@ Result<std::unique_ptr<AsyncExecutor>> AsyncExecutor::Create(const std::string& 
 
 Status AsyncExecutor::Start(const std::string& model_directory, Ops& ops) {
   const ModelExecutorOptions& base = options_.base;
+  ops_ = &ops;
   AISP_ASSIGN_OR_RETURN(model_, Model::Load(model_directory, base.model, device_, ops));
   const ModelSpec& spec = model_->spec();
-  AISP_ASSIGN_OR_RETURN(layout_, MakeKvLayout(spec.kv(), base.block_tokens,
-                                              base.kv_dtype.value_or(model_->compute_dtype()),
-                                              base.num_blocks, base.kv_bytes));
-  AISP_ASSIGN_OR_RETURN(drawer_, ops.MakeTokenDrawer(base.max_slots, spec.vocabulary));
+  AISP_ASSIGN_OR_RETURN(layout_, MakeKvLayout(base, *model_, device_));
   AISP_ASSIGN_OR_RETURN(pool_, device_.Allocate(layout_.PoolBytes(), MemoryKind::kShareable));
   AISP_ASSIGN_OR_RETURN(stream_, device_.CreateStream());
   AISP_ASSIGN_OR_RETURN(upload_stream_, device_.CreateStream());
@@ -66,24 +71,30 @@ Status AsyncExecutor::Start(const std::string& model_directory, Ops& ops) {
   sampler_.emplace(spec.vocabulary);
   edit_of_token_.assign(static_cast<size_t>(spec.vocabulary), -1);
   AISP_RETURN_IF_ERROR(AllocateFlights());
+  AISP_RETURN_IF_ERROR(
+      model_->Bind(KvViews(layout_, pool_.data()), static_cast<int32_t*>(slot_tokens_.data())));
   AISP_RETURN_IF_ERROR(WarmUp());
   return options_.use_graphs && device_.info().supports_graphs ? CaptureGraphs() : Status{};
 }
 
 Status AsyncExecutor::AllocateFlights() {
   const auto slots = static_cast<size_t>(options_.base.max_slots);
-  const size_t rows = Arena::Padded(slots * sizeof(DrawRow)),
+  const auto draws = static_cast<size_t>(max_draws());
+  const size_t rows = Arena::Padded(draws * sizeof(DrawRow)),
                edits = MaxEdits() * sizeof(TokenEdit);
-  const size_t drawn = slots * sizeof(DrawnToken);
+  const size_t drawn = draws * sizeof(DrawnToken);
+  const size_t masks = draws * MaskWords() * sizeof(uint32_t);
   const auto device = [&](size_t bytes) { return device_.Allocate(bytes, MemoryKind::kDevice); };
   AISP_ASSIGN_OR_RETURN(slot_tokens_, device(slots * sizeof(int32_t)));
   for (Buffer& place : draw_rows_) {
     AISP_ASSIGN_OR_RETURN(place, device(rows));
   }
   AISP_ASSIGN_OR_RETURN(draw_edits_, device(edits));
+  AISP_ASSIGN_OR_RETURN(draw_masks_, device(masks));
   AISP_ASSIGN_OR_RETURN(drawn_, device_.Allocate(kDepth * drawn, MemoryKind::kHost));
   for (Flight& f : flights_) {
     AISP_ASSIGN_OR_RETURN(f.draw_staging, device_.Allocate(rows + edits, MemoryKind::kHost));
+    AISP_ASSIGN_OR_RETURN(f.mask_staging, device_.Allocate(masks, MemoryKind::kHost));
     AISP_ASSIGN_OR_RETURN(f.fetched, device_.CreateEvent());
     for (int32_t layer = 0; layer < layout_.num_layers; ++layer) {
       AISP_ASSIGN_OR_RETURN(auto event, device_.CreateEvent());
@@ -97,7 +108,8 @@ Status AsyncExecutor::AllocateFlights() {
   return {};
 }
 
-// Makes everything that operations make at their first call, for steps of decoding, of prompts and of both.
+// Makes everything that operations make at their first call, for steps of decoding, of prompts and
+// of both.
 Status AsyncExecutor::WarmUp() {
   const ModelExecutorOptions& base = options_.base;
   const int32_t largest = std::min(base.max_slots, base.model.max_batch_tokens);
@@ -127,12 +139,19 @@ Status AsyncExecutor::WarmUp() {
   return {};
 }
 
-PagedKvPool AsyncExecutor::Pool() const {
-  PagedKvPool pool;
-  pool.first_layer = {pool_.data(),     layout_.dtype,        layout_.num_kv_heads,
-                      layout_.head_dim, layout_.block_tokens, layout_.num_blocks};
-  pool.layer_bytes = layout_.LayerBlockBytes() * static_cast<size_t>(layout_.num_blocks);
-  return pool;
+StepDraws AsyncExecutor::DrawsOf(const Drawing& drawing) const {
+  StepDraws draws;
+  if (drawing.rows == 0) return draws;
+  draws.part = StepPart::kWhole;
+  const Buffer& rows = draw_rows_[static_cast<size_t>(drawing.place)];
+  draws.params.rows = static_cast<const DrawRow*>(rows.data());
+  draws.params.edits = static_cast<const TokenEdit*>(draw_edits_.data());
+  draws.params.masks = static_cast<const uint32_t*>(draw_masks_.data());
+  draws.params.mask_words = static_cast<int32_t>(MaskWords());
+  draws.params.num_rows = drawing.rows;
+  draws.params.filters = drawing.filters;
+  draws.params.drawn = static_cast<DrawnToken*>(drawn_.data());
+  return draws;
 }
 
 // Enqueues the operations of a step. `flight` where its layers are to be reported.
@@ -145,25 +164,16 @@ Status AsyncExecutor::Compute(const DeviceBatch& batch, const Drawing& drawing, 
       if (!status) recorded = std::move(status);
     };
   }
-  AISP_RETURN_IF_ERROR(model_->Enqueue(
-      batch, Pool(), static_cast<const int32_t*>(slot_tokens_.data()), on_layer, *stream_));
-  AISP_RETURN_IF_ERROR(recorded);
-  if (drawing.rows == 0) return {};
-  DrawParams draw;
-  draw.logits = model_->logits();
-  const Buffer& rows = draw_rows_[static_cast<size_t>(drawing.place)];
-  draw.rows = static_cast<const DrawRow*>(rows.data());
-  draw.edits = static_cast<const TokenEdit*>(draw_edits_.data());
-  draw.num_rows = drawing.rows;
-  draw.filters = drawing.filters;
-  draw.slot_tokens = static_cast<int32_t*>(slot_tokens_.data());
-  draw.drawn = static_cast<DrawnToken*>(drawn_.data());
-  return drawer_->Draw(draw, *stream_);
+  AISP_RETURN_IF_ERROR(model_->Enqueue(batch, DrawsOf(drawing), on_layer, *stream_));
+  return recorded;
 }
 
 Result<std::unique_ptr<Graph>> AsyncExecutor::Capture(const Drawing& drawing) {
+  const DeviceBatch batch = model_->Padded(drawing.rows, drawing.place);
+  const StepDraws draws = DrawsOf(drawing);
+  AISP_RETURN_IF_ERROR(model_->Prepare(BucketOf(batch, draws.part, draws.params)));
   AISP_RETURN_IF_ERROR(device_.BeginCapture(*stream_));
-  const Status computed = Compute(model_->Padded(drawing.rows, drawing.place), drawing, nullptr);
+  const Status computed = Compute(batch, drawing, nullptr);
   Result<std::unique_ptr<Graph>> graph = device_.EndCapture(*stream_);
   AISP_RETURN_IF_ERROR(computed);
   return graph;
@@ -181,6 +191,11 @@ Status AsyncExecutor::CaptureGraphs() {
       StepGraphs& graphs = graphs_[rows][static_cast<size_t>(place)];
       AISP_ASSIGN_OR_RETURN(graphs.filtering, Capture({rows, true, place}));
       AISP_ASSIGN_OR_RETURN(graphs.plain, Capture({rows, false, place}));
+      const StepDraws draws = DrawsOf({rows, false, place});
+      AISP_ASSIGN_OR_RETURN(
+          const PreparedStep* const step,
+          model_->Prepare(BucketOf(model_->Padded(rows, place), draws.part, draws.params)));
+      graphs.slow = step->slow_launches();
       count += 2;
     }
   }
@@ -198,9 +213,9 @@ Status AsyncExecutor::CaptureGraphs() {
 // The size of the graph that runs this step; 0: none does.
 int32_t AsyncExecutor::BucketFor(const StepInput& input) const {
   const size_t rows = input.batch.tokens.size();
-  if (graphs_.empty() || input.samples.size() != rows || input.batch.sequences.size() != rows ||
-      input.batch.logit_rows.size() != rows || input.batch.slot_of_row.size() != rows ||
-      !input.slices.empty())
+  if (graphs_.empty() || input.before_draw || input.samples.size() != rows ||
+      input.batch.sequences.size() != rows || input.batch.logit_rows.size() != rows ||
+      input.batch.slot_of_row.size() != rows || !input.slices.empty())
     return 0;
   const auto graph = graphs_.lower_bound(static_cast<int32_t>(rows));
   return graph == graphs_.end() ? 0 : graph->first;
@@ -234,7 +249,8 @@ Status AsyncExecutor::FetchResults(Flight& flight) {
   return device_.Record(*flight.fetched, *stream_);
 }
 
-// Brings what the host has for a step to the device: beside the step in flight, unless that one reads the same place.
+// Brings what the host has for a step to the device: beside the step in flight, unless that one
+// reads the same place.
 Result<DeviceBatch> AsyncExecutor::Upload(Flight& flight, const Drawing& drawing, int32_t bucket) {
   const bool beside = drawing.place != place_;
   place_ = drawing.place;
@@ -242,7 +258,8 @@ Result<DeviceBatch> AsyncExecutor::Upload(Flight& flight, const Drawing& drawing
   AISP_ASSIGN_OR_RETURN(
       const DeviceBatch batch,
       model_->Upload(flight.input.batch, layout_.block_tokens, bucket, drawing.place, stream));
-  if (drawing.rows > 0) AISP_RETURN_IF_ERROR(UploadDraws(flight, drawing, stream));
+  if (drawing.rows > 0 && !flight.input.before_draw)
+    AISP_RETURN_IF_ERROR(UploadDraws(flight, drawing, stream));
   if (beside) {
     AISP_RETURN_IF_ERROR(device_.Record(*uploaded_, stream));
     AISP_RETURN_IF_ERROR(device_.Wait(*stream_, *uploaded_));
@@ -256,6 +273,7 @@ Result<Ticket> AsyncExecutor::Launch(const StepInput& input) {
     AISP_CHECK(block >= 0 && block < layout_.num_blocks);
   Flight& flight = flights_[launched_ % kDepth];
   flight.input = input;
+  flight.layers_reported = 0;
   flight.follows = launched_ > collected_;
   const int32_t bucket = BucketFor(input);
   const Drawing drawing = DrawingFor(input, bucket);
@@ -266,23 +284,53 @@ Result<Ticket> AsyncExecutor::Launch(const StepInput& input) {
     const StepGraphs& graphs = graphs_.at(bucket)[static_cast<size_t>(drawing.place)];
     AISP_RETURN_IF_ERROR(
         device_.LaunchGraph(drawing.filters ? *graphs.filtering : *graphs.plain, *stream_));
+    for (const size_t slow : graphs.slow) ops_->slow_paths().Count(slow);
   } else {
     const bool reports = input.sink != nullptr && !input.slices.empty();
-    AISP_RETURN_IF_ERROR(Compute(batch, drawing, reports ? &flight : nullptr));
+    const bool cut = input.before_draw && drawing.rows > 0;
+    AISP_RETURN_IF_ERROR(Compute(batch, cut ? Drawing{} : drawing, reports ? &flight : nullptr));
+    if (cut) AISP_RETURN_IF_ERROR(DrawAfterCut(flight, batch, drawing));
   }
   AISP_RETURN_IF_ERROR(device_.Record(*clocking.end, *stream_));
   AISP_RETURN_IF_ERROR(FetchResults(flight));
   return Ticket{++launched_};
 }
 
+// The forward pass is on its way; what the draw needs comes now.
+Status AsyncExecutor::DrawAfterCut(Flight& flight, const DeviceBatch& batch,
+                                   const Drawing& drawing) {
+  flight.input.before_draw();
+  AISP_RETURN_IF_ERROR(UploadDraws(flight, drawing, *stream_));
+  StepDraws draws = DrawsOf(drawing);
+  draws.part = StepPart::kDraw;
+  return model_->Enqueue(batch, draws, {}, *stream_);
+}
+
 Status AsyncExecutor::ReportLayers(Flight& flight) {
   const StepInput& input = flight.input;
   if (input.sink == nullptr || input.slices.empty()) return {};
-  for (size_t layer = 0; layer < flight.layers.size(); ++layer) {
+  for (size_t& layer = flight.layers_reported; layer < flight.layers.size(); ++layer) {
     AISP_RETURN_IF_ERROR(device_.Synchronize(*flight.layers[layer]));
     input.sink->OnLayer(static_cast<int32_t>(layer), input.slices);
   }
   return {};
+}
+
+bool AsyncExecutor::Done(Ticket ticket) {
+  AISP_CHECK_MSG(ticket.value == collected_ + 1 && collected_ < launched_,
+                 "the oldest step in flight is asked for");
+  Flight& flight = flights_[collected_ % kDepth];
+  const StepInput& input = flight.input;
+  if (input.sink != nullptr && !input.slices.empty()) {
+    for (size_t& layer = flight.layers_reported; layer < flight.layers.size(); ++layer) {
+      const Result<bool> finished = device_.Query(*flight.layers[layer]);
+      if (!finished) return true;
+      if (!*finished) return false;
+      input.sink->OnLayer(static_cast<int32_t>(layer), input.slices);
+    }
+  }
+  const Clocking& clocking = clocking_[collected_ % clocking_.size()];
+  return device_.Query(flight.fetches ? *flight.fetched : *clocking.end).value_or(true);
 }
 
 SampledToken AsyncExecutor::TokenOf(Flight& flight, size_t sample, size_t* logit_rows_read) {
@@ -329,8 +377,6 @@ Result<StepResult> AsyncExecutor::Collect(Ticket ticket) {
     times_.idle_ms += idle_ms;
   }
   StepResult result;
-  result.forward =
-      std::chrono::duration_cast<Duration>(std::chrono::duration<double, std::milli>(busy_ms));
   size_t logit_rows_read = 0;
   for (size_t i = 0; i < flight.input.samples.size(); ++i)
     result.tokens.push_back(TokenOf(flight, i, &logit_rows_read));

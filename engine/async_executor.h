@@ -1,15 +1,19 @@
-// AsyncExecutor: runs planned steps on a device that computes beside the host, two of them in flight.
+// AsyncExecutor: runs planned steps on a device that computes beside the host, two of them in
+// flight.
 //
-// Launch enqueues a step and returns; the tokens it draws stay on the device for the next one (kTokenOnDevice) and come to the
-// host in Collect. What the host has for a step comes to a place on the device that the step before does not read, while that one
-// runs. Steps in which every sequence has one row and draws (decoding) are captured graphs, one for each size in a
-// list of batch sizes and for rows that filter (top_k, top_p, min_p) or do not; a smaller batch is padded with rows that do nothing.
-// Other steps are launched operation by operation.
-// Layers of prefill-only sequences are reported to the LayerSink in Collect, each as soon as its event is done.
+// Launch enqueues a step and returns; the tokens it draws stay on the device for the next one
+// (kTokenOnDevice) and come to the host in Collect. What the host has for a step comes to a place
+// on the device that the step before does not read, while that one runs. Steps in which every
+// sequence has one row and draws (decoding) are captured graphs, one for each size in a list of
+// batch sizes and for rows that filter (top_k, top_p, min_p) or do not; a smaller batch is padded
+// with rows that do nothing. Other steps are launched operation by operation. Layers of
+// prefill-only sequences are reported to the LayerSink in Collect, each as soon as its event is
+// done.
 //
-// Tokens are drawn on the device by the rules of engine/sampler.h; only the list of likeliest tokens (logprobs) is made on the
-// host, from logits that are copied for those rows alone.
-// An error of the device ends the executor: the engine turns unready. One engine thread; kv_pool(), kv_layout() from any thread.
+// Tokens are drawn on the device by the rules of engine/sampler.h; only the list of likeliest
+// tokens (logprobs) is made on the host, from logits that are copied for those rows alone. An error
+// of the device ends the executor: the engine turns unready. One engine thread; kv_pool(),
+// kv_layout() from any thread.
 #pragma once
 
 #include <array>
@@ -49,7 +53,13 @@ class AsyncExecutor final : public ServingExecutor {
   int32_t max_context() const override { return model_->max_context(); }
   int32_t max_batch_tokens() const override { return options_.base.model.max_batch_tokens; }
   int32_t max_slots() const override { return options_.base.max_slots; }
+  std::vector<SlowPathCount> slow_paths() const override { return ops_->slow_paths().Snapshot(); }
+  int32_t max_draws() const override {
+    return options_.base.max_slots + options_.base.max_draft_rows;
+  }
+  int32_t vocabulary() const override { return model_->spec().vocabulary; }
   Result<Ticket> Launch(const StepInput& input) override;
+  bool Done(Ticket ticket) override;
   Result<StepResult> Collect(Ticket ticket) override;
 
   const Buffer& kv_pool() const override { return pool_; }
@@ -57,7 +67,8 @@ class AsyncExecutor final : public ServingExecutor {
   // Of the last step: f32 [max_logit_rows, vocabulary], in device memory.
   TensorView logits() const override { return model_->logits(); }
   DeviceTimes times() const { return times_; }
-  // Operations of the graph that runs a decode step of `rows` rows that do not filter; 0 without one.
+  // Operations of the graph that runs a decode step of `rows` rows that do not filter; 0 without
+  // one.
   size_t GraphOperations(int32_t rows) const;
 
  private:
@@ -66,12 +77,14 @@ class AsyncExecutor final : public ServingExecutor {
   // What a step in flight needs until it is collected.
   struct Flight {
     StepInput input;
-    Buffer draw_staging;             // page-locked: DrawRow [max_slots], then edits
+    Buffer draw_staging;             // page-locked: DrawRow [max_draws], then edits
+    Buffer mask_staging;             // page-locked: masks of those rows that have one
     Buffer logits;                   // page-locked: rows whose logprobs are wanted
     bool fetches = false;            // there are such rows
     std::unique_ptr<Event> fetched;  // then: they are there
     std::vector<std::unique_ptr<Event>> layers;
     std::vector<Status> refused;  // by sample: why it was not drawn at all
+    size_t layers_reported = 0;   // to the step's sink
     bool follows = false;         // another step was in flight when this one was launched
   };
 
@@ -85,9 +98,11 @@ class AsyncExecutor final : public ServingExecutor {
   // A decode step, drawing for rows of which some filter or for others.
   struct StepGraphs {
     std::unique_ptr<Graph> filtering, plain;
+    std::vector<size_t> slow;  // PreparedStep::slow_launches
   };
 
-  // When the device began and ended a step. One more than steps in flight, so that the step before the oldest can be read.
+  // When the device began and ended a step. One more than steps in flight, so that the step before
+  // the oldest can be read.
   struct Clocking {
     std::unique_ptr<Event> begin, end;
   };
@@ -109,24 +124,26 @@ class AsyncExecutor final : public ServingExecutor {
   SampledToken TokenOf(Flight& flight, size_t sample, size_t* logit_rows_read);
   // Where the device leaves what it draws for a sample.
   size_t DrawnAt(const Flight& flight, size_t sample) const {
-    return static_cast<size_t>(&flight - flights_.data()) *
-               static_cast<size_t>(options_.base.max_slots) +
+    return static_cast<size_t>(&flight - flights_.data()) * static_cast<size_t>(max_draws()) +
            sample;
   }
-  PagedKvPool Pool() const;
+  StepDraws DrawsOf(const Drawing& drawing) const;
+  Status DrawAfterCut(Flight& flight, const DeviceBatch& batch, const Drawing& drawing);
+  size_t MaskWords() const { return (static_cast<size_t>(model_->spec().vocabulary) + 31) / 32; }
+  void PlaceMask(const SampleRow& sample, Flight& flight, DrawRow* draw, int32_t* masks) const;
   size_t MaxEdits() const;
 
   const AsyncExecutorOptions options_;
   Device& device_;
+  Ops* ops_ = nullptr;
   std::unique_ptr<Model> model_;
   KvLayout layout_;
-  Buffer pool_, slot_tokens_, draw_edits_;
+  Buffer pool_, slot_tokens_, draw_edits_, draw_masks_;
   std::array<Buffer, 2> draw_rows_;
   int32_t place_ = 0;  // that the last step reads
-  Buffer drawn_;       // page-locked, written by the device: DrawnToken [kDepth, max_slots]
+  Buffer drawn_;       // page-locked, written by the device: DrawnToken [kDepth, max_draws]
   std::unique_ptr<Stream> stream_, upload_stream_;
   std::unique_ptr<Event> uploaded_;
-  std::unique_ptr<TokenDrawer> drawer_;
   std::optional<Sampler> sampler_;                       // logprobs
   std::map<int32_t, std::array<StepGraphs, 2>> graphs_;  // by batch size and place
   std::array<Flight, kDepth> flights_;

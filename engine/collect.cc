@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "common/check.h"
 #include "engine/engine_impl.h"
@@ -17,16 +18,22 @@ CollectOutput Engine::Impl::Collect() {
     Result<StepResult> result = executor->Collect(step.ticket);
     const Instant now = clock->Now();
     if (!result) {
-      FailAll(Error{Code::kUnavailable,
-                    fmt::format("the device failed in a step: {}", result.error().message)});
+      OnStepError(step, result.error(), "in a step");
     } else {
       flight.pop_front();
-      blocked = false;
+      step_failures_in_row = 0;
+      ++collected;
       AISP_CHECK(result->tokens.size() == step.samples.size());
       out.tokens.reserve(out.tokens.size() + step.samples.size());
       SampledToken* sampled = result->tokens.data();
-      for (const StepRecord::Entry& entry : step.entries)
-        Absorb(entry, entry.samples ? sampled++ : nullptr, now, &out);
+      for (const StepRecord::Entry& entry : step.entries) {
+        Absorb(step, entry, sampled, now, &out);
+        sampled += entry.draws;
+      }
+      if (options.speculator != nullptr && step.timing.prefill_tokens == 0) {
+        options.speculator->StepTook(step.timing.decode_rows, step.timing.context_tokens,
+                                     now - step.launched);
+      }
     }
     out.timing = step.timing;
     out.timing.duration = now - step.launched;
@@ -39,13 +46,28 @@ CollectOutput Engine::Impl::Collect() {
   return out;
 }
 
-void Engine::Impl::Absorb(const StepRecord::Entry& entry, SampledToken* sampled, Instant now,
-                          CollectOutput* out) {
+// Up to the first token everything that a sequence runs is its prompt.
+void Engine::Impl::NoteChunk(SequenceTimes& times, Instant launched, Instant done, int32_t tokens) {
+  if (times.first_token != kNever || tokens <= 0) return;
+  if (times.chunks.size() < SequenceTimes::kMaxChunks) {
+    times.chunks.push_back({launched, done, tokens});
+  } else {
+    times.chunks.back().done = done;
+    times.chunks.back().tokens += tokens;
+  }
+}
+
+void Engine::Impl::Absorb(const StepRecord& step, const StepRecord::Entry& entry,
+                          SampledToken* sampled, Instant now, CollectOutput* out) {
   Sequence& s = *entry.sequence;
   --s.rows_in_flight;
   if (s.state == SequenceState::kEnded) return ReleaseHusk(s);
-  s.computed = entry.end;
-  if (sampled != nullptr) return AbsorbToken(s, *sampled, now, out);
+  if (std::exchange(s.alone, false)) --suspects;
+  NoteChunk(s.times, step.launched, now, entry.end - entry.drafts - s.computed);
+  s.computed = entry.end - entry.drafts;
+  s.samples_in_flight -= entry.draws;
+  s.drafts_in_flight -= entry.drafts;
+  if (entry.draws > 0) return AbsorbDraws(s, entry, sampled, now, out);
   PublishWholeBlocks(s);
   if (s.times.prefill_done == kNever && s.computed >= s.size() - 1) s.times.prefill_done = now;
   if (!s.samples() && s.computed == s.target()) {
@@ -54,15 +76,42 @@ void Engine::Impl::Absorb(const StepRecord::Entry& entry, SampledToken* sampled,
   }
 }
 
-void Engine::Impl::AbsorbToken(Sequence& s, SampledToken& sampled, Instant now,
+// A proposed token stands when the token that was drawn in its place is the same one; then the
+// token that was drawn behind it stands too. The KV of those that do not is given up: the rows of
+// the next steps are written over it.
+void Engine::Impl::AbsorbDraws(Sequence& s, const StepRecord::Entry& entry, SampledToken* sampled,
+                               Instant now, CollectOutput* out) {
+  const std::vector<TokenId> draft = std::exchange(s.draft, {});
+  s.mask_draws = 0;
+  const auto right = [&](int32_t i) {
+    const auto at = static_cast<size_t>(i);
+    return at < draft.size() && sampled[i].status && sampled[i].token == draft[at];
+  };
+  int32_t accepted = 0;
+  while (accepted < entry.drafts && right(accepted)) ++accepted;
+  NoteVerified(s, draft, entry.drafts, accepted, right(accepted), out);
+  for (int32_t i = 0; i <= accepted; ++i) {
+    if (!AbsorbToken(s, sampled[i], now, out)) return;
+    if (i < accepted) ++s.computed;
+  }
+  if (entry.drafts > 0) s.scheduled = s.computed;
+}
+
+bool Engine::Impl::AbsorbToken(Sequence& s, SampledToken& sampled, Instant now,
                                CollectOutput* out) {
-  --s.samples_in_flight;
   TokenOutput output;
   output.sequence = s.id;
   output.position = s.size();
+  if (sampled.status && (sampled.token < 0 || sampled.token >= executor->vocabulary())) {
+    sampled.status = Internal(fmt::format("token {} was drawn from a vocabulary of {}",
+                                          sampled.token, executor->vocabulary()));
+  }
+  output.preemptions = s.times.preemptions;
+  output.drafts = s.drafts;
   if (!sampled.status) {
     // What made these logits wrong may lie in the KV, so none of this step's blocks is published.
     output.finish = FinishReason::kError;
+    output.fault = FaultOf(sampled.status.error().code);
     output.error = std::move(sampled.status).error();
   } else {
     output.token = sampled.token;
@@ -74,6 +123,13 @@ void Engine::Impl::AbsorbToken(Sequence& s, SampledToken& sampled, Instant now,
     const auto& stops = s.request.stop_token_ids;
     if (std::find(stops.begin(), stops.end(), sampled.token) != stops.end()) {
       output.finish = FinishReason::kStop;
+    } else if (s.request.guide && !s.request.guide->Take(sampled.token)) {
+      output.finish = FinishReason::kError;
+      output.fault = Fault::kRequest;
+      output.error = {Code::kInternal,
+                      fmt::format("token {} was drawn against the constraint", sampled.token)};
+    } else if (s.request.guide && s.request.guide->AtEnd()) {
+      output.finish = FinishReason::kStop;
     } else if (s.generated() >= s.request.max_new_tokens || s.size() >= executor->max_context()) {
       output.finish = FinishReason::kLength;
     }
@@ -81,6 +137,7 @@ void Engine::Impl::AbsorbToken(Sequence& s, SampledToken& sampled, Instant now,
   const bool ends = output.finish != FinishReason::kNone;
   out->tokens.push_back(std::move(output));
   if (ends) End(s);
+  return !ends;
 }
 
 void Engine::Impl::PublishWholeBlocks(Sequence& s) {

@@ -24,7 +24,9 @@ ScheduleLimits EffectiveLimits(const EngineOptions& options, const Executor& exe
   AISP_CHECK_MSG(
       limits.max_batch_tokens > 0 && limits.max_sequences > 0 && limits.max_prefill_chunk > 0,
       "engine limits must be positive");
-  AISP_CHECK(limits.watermark_blocks >= 0);
+  AISP_CHECK(limits.watermark_blocks >= 0 && limits.max_draft_rows >= 0);
+  limits.max_draft_rows =
+      std::clamp(executor.max_draws() - limits.max_sequences, 0, limits.max_draft_rows);
   return limits;
 }
 
@@ -41,6 +43,8 @@ Engine::Impl::Impl(const EngineOptions& engine_options, Executor* engine_executo
       table(limits.max_sequences),
       ring(static_cast<size_t>(engine_executor->max_depth())) {
   AISP_CHECK(executor->max_depth() >= 1);
+  AISP_CHECK_MSG(options.speculator == nullptr || executor->max_depth() == 1,
+                 "a speculator wants every token before the next step");
 }
 
 int32_t Engine::Impl::Watermark() const {
@@ -72,12 +76,16 @@ void Engine::EndLease(Epoch epoch) { impl_->EndLease(epoch); }
 bool Engine::CanLaunch() const { return impl_->CanLaunch(); }
 Status Engine::Launch() { return impl_->Launch(); }
 CollectOutput Engine::Collect() { return impl_->Collect(); }
+void Engine::Propose(SequenceId id, std::span<const TokenId> tokens) { impl_->Propose(id, tokens); }
+void Engine::CheckInvariants() const { impl_->CheckInvariants(); }
 void Engine::Expire(Instant now) { impl_->Expire(now); }
 Instant Engine::NextDeadline() const { return impl_->next_deadline; }
 const Status& Engine::failed() const { return impl_->failed; }
 BlockManager& Engine::blocks() { return impl_->blocks; }
 const BlockManager& Engine::blocks() const { return impl_->blocks; }
 Hash128 Engine::RootOf(const std::string& cache_scope) const { return impl_->RootOf(cache_scope); }
+std::vector<SlowPathCount> Engine::SlowPaths() const { return impl_->executor->slow_paths(); }
+const Speculator* Engine::speculator() const { return impl_->options.speculator.get(); }
 uint64_t Engine::Preemptions() const { return impl_->preemptions; }
 SequenceTimes Engine::Times(SequenceId id) const { return impl_->table.Times(id); }
 bool Engine::Alive(SequenceId id) const { return impl_->table.Find(id) != nullptr; }
@@ -97,6 +105,10 @@ int32_t Engine::ComputedTokens(SequenceId id) const {
 bool Engine::InFlight() const {
   return !impl_->flight.empty() || !impl_->pending_tokens.empty() ||
          !impl_->pending_prefills_done.empty();
+}
+
+bool Engine::StepDone() {
+  return impl_->flight.empty() || impl_->executor->Done(impl_->flight.front()->ticket);
 }
 
 int32_t Engine::NumWaiting() const {

@@ -1,18 +1,22 @@
-// Engine: one device's serving loop. Keeps sequences, blocks and the prefix index; plans steps (PlanStep), launches them on
-// an Executor, collects them, and says what came out. Does no I/O and knows no peer.
+// Engine: one device's serving loop. Keeps sequences, blocks and the prefix index; plans steps
+// (PlanStep), launches them on an Executor, collects them, and says what came out. Does no I/O and
+// knows no peer.
 //
 // Thread: one. No locks. Clock injected. Nothing blocks but the executor.
 // Loop of the owner:   while (engine.CanLaunch()) engine.Launch();  ...  out = engine.Collect();
-// With executor depth 2, step n+1 is launched before step n is collected; a sequence that turns out to have finished in
-// step n leaves at the end of n+1, its extra row is ignored, its blocks stay pinned by the step until then.
+// With executor depth 2, step n+1 is launched before step n is collected; a sequence that turns out
+// to have finished in step n leaves at the end of n+1, its extra row is ignored, its blocks stay
+// pinned by the step until then.
 //
-// Ends that no step brings (a deadline, a sequence that can never fit, a prefill whose KV was cached altogether, a failed
-// device) wait for the next Collect: InFlight() is true while any does, also with no step on the device.
+// Ends that no step brings (a deadline, a sequence that can never fit, a prefill whose KV was
+// cached altogether, a failed device) wait for the next Collect: InFlight() is true while any does,
+// also with no step on the device.
 //
-// Invariants: blocks are reserved before Launch; the blocks of a step in flight stay pinned until it is collected (by their
-// sequence, or by kStep where it ended meanwhile); prefix blocks are published in Collect and RemoteFilled only; every Add
-// ends in exactly one TokenOutput with a finish, unless Cancel or Release ended it (then none follows). Nobody is preempted
-// while a step is in flight: what that step frees may be enough.
+// Invariants: blocks are reserved before Launch; the blocks of a step in flight stay pinned until
+// it is collected (by their sequence, or by kStep where it ended meanwhile); prefix blocks are
+// published in Collect and RemoteFilled only; every Add ends in exactly one TokenOutput with a
+// finish, unless Cancel or Release ended it (then none follows). Nobody is preempted while a step
+// is in flight: what that step frees may be enough.
 #pragma once
 
 #include <cstdint>
@@ -31,11 +35,23 @@
 
 namespace aisp {
 
+class Speculator;  // speculation/speculator.h
+
 struct EngineOptions {
   ScheduleLimits limits;
   bool enable_prefix_cache = true;
   int32_t max_sequences_total = 1024;  // waiting + running; Add refuses beyond (RESOURCE_EXHAUSTED)
   std::string weights_digest;          // for the prefix root
+  // Proposes tokens for running sequences; null: nobody does. Only where steps are collected
+  // before the next is launched (Executor::max_depth() 1).
+  std::shared_ptr<Speculator> speculator;
+};
+
+// One sequence's proposed tokens in one step.
+struct VerifiedDraft {
+  SequenceId sequence;
+  int32_t drafted = 0;
+  int32_t accepted = 0;
 };
 
 struct StepTiming {
@@ -45,16 +61,28 @@ struct StepTiming {
   int64_t context_tokens = 0;
   Duration duration{};  // launch to collect
   Duration overhead{};  // of it, outside the executor (planning, bookkeeping)
+  Duration propose{};   // before it, in proposers
 };
 
 // When a sequence passed its milestones, on the engine's clock; kNever where it has not.
+// A step's share of a prompt's prefill.
+struct PrefillChunk {
+  Instant launched = kNever;
+  Instant done = kNever;
+  int32_t tokens = 0;
+};
+
 struct SequenceTimes {
+  // Beyond so many chunks the last one stands for the rest.
+  static constexpr size_t kMaxChunks = 32;
+
   Instant added = kNever;
   Instant first_scheduled = kNever;
   Instant prefill_done = kNever;  // KV of all but the last token is in the pool
   Instant first_token = kNever;
   int32_t cached_tokens = 0;
   int32_t preemptions = 0;
+  std::vector<PrefillChunk> chunks;  // in order, up to the first token
 };
 
 struct CollectOutput {
@@ -62,6 +90,7 @@ struct CollectOutput {
   std::vector<SequenceId>
       prefills_done;  // prefill-only sequences whose KV is complete; they hold it until Release
   StepTiming timing;
+  std::vector<VerifiedDraft> drafts;  // of this step, those with at least one token
 };
 
 // A grant of blocks for a remote writer, as the decode role passes it on.
@@ -77,22 +106,25 @@ class Engine {
   Engine(const EngineOptions& options, Executor* executor, const Clock* clock, LayerSink* sink);
   ~Engine();
 
-  // INVALID_ARGUMENT: empty, or longer than the context (both numbers) or than the whole pool could ever hold;
-  // RESOURCE_EXHAUSTED: too many sequences.
+  // INVALID_ARGUMENT: empty, or longer than the context (both numbers) or than the whole pool could
+  // ever hold; RESOURCE_EXHAUSTED: too many sequences.
   Result<SequenceId> Add(SequenceRequest request);
-  // Ends a sequence silently, at any moment; drops its pins (a step in flight keeps its own until collected). Like every
-  // call that names a sequence: nothing happens when it has ended already.
+  // Ends a sequence silently, at any moment; drops its pins (a step in flight keeps its own until
+  // collected). Like every call that names a sequence: nothing happens when it has ended already.
   void Cancel(SequenceId id);
 
   // --- prefill-only sequences ---
-  // Gated ones that would be scheduled within the next `horizon_tokens` of prefill work, in the order in which they would run.
+  // Gated ones that would be scheduled within the next `horizon_tokens` of prefill work, in the
+  // order in which they would run.
   std::vector<SequenceId> UpcomingGated(int32_t horizon_tokens) const;
-  // May run from now on. Matches the prefix and takes all blocks at once where they are free, so that the matched part can
-  // be pushed before the first step (ComputedTokens tells how much); else it queues with ComputedTokens 0 and matches when
-  // it starts. Either way the LayerSlices of the sequence cover [ComputedTokens after OpenGate, tokens - 1) without a gap
-  // and without overlap. When all of it is cached, prefills_done of the next Collect reports it. It is never preempted.
+  // May run from now on. Matches the prefix and takes all blocks at once where they are free, so
+  // that the matched part can be pushed before the first step (ComputedTokens tells how much); else
+  // it queues with ComputedTokens 0 and matches when it starts. Either way the LayerSlices of the
+  // sequence cover [ComputedTokens after OpenGate, tokens - 1) without a gap and without overlap.
+  // When all of it is cached, prefills_done of the next Collect reports it. It is never preempted.
   void OpenGate(SequenceId id);
-  // Block table and number of leading tokens whose KV is in the pool (own prefix match included); empty and 0 when it ended.
+  // Block table and number of leading tokens whose KV is in the pool (own prefix match included);
+  // empty and 0 when it ended.
   std::span<const BlockId> BlocksOf(SequenceId id) const;
   int32_t ComputedTokens(SequenceId id) const;
   // The reader has everything: the sequence ends, its blocks stay cached.
@@ -101,36 +133,52 @@ class Engine {
   // --- remote-KV sequences ---
   // Tokens that a grant made now would not need to be sent (whole cached blocks).
   int32_t LocalMatch(SequenceId id) const;
-  // Matches again and reserves; RESOURCE_EXHAUSTED when it would go below the watermark. The blocks carry the
-  // sequence's pins and a lease pin of the returned epoch.
+  // Matches again and reserves; RESOURCE_EXHAUSTED when it would go below the watermark. The blocks
+  // carry the sequence's pins and a lease pin of the returned epoch.
   Result<RemoteGrant> GrantRemote(SequenceId id);
-  // All KV arrived: the lease ends, whole blocks are published, the sequence runs its last token as a decode row.
+  // All KV arrived: the lease ends, whole blocks are published, the sequence runs its last token as
+  // a decode row.
   void RemoteFilled(SequenceId id);
-  // The writer failed or is given up: the sequence drops granted blocks (they stay quarantined until EndLease) and becomes
-  // either a local one (`run_locally`) or awaits another grant.
+  // The writer failed or is given up: the sequence drops granted blocks (they stay quarantined
+  // until EndLease) and becomes either a local one (`run_locally`) or awaits another grant.
   void RemoteFailed(SequenceId id, bool run_locally);
   // The writer of `epoch` acknowledged or is proven dead.
   void EndLease(Epoch epoch);
 
+  // --- proposed tokens ---
+  // What is likely to follow the last token of a running sequence. The next step that runs it
+  // verifies as many as limits.max_draft_rows allows, in rows of the same step: the sequence goes
+  // on with the tokens that it would have drawn one by one, only sooner. Forgotten where a token is
+  // still in flight. Cut off before a stop token and where a constraint forbids or ends. An owner
+  // with a Speculator in the options leaves this to it.
+  void Propose(SequenceId id, std::span<const TokenId> tokens);
+
   // --- the loop ---
   // Something to compute that a Launch could start, and fewer than max_depth steps in flight.
   bool CanLaunch() const;
-  // Plans, reserves, launches. It may turn out that nothing can be launched (no block for anybody): then CanLaunch() is
-  // false until something changes. An error is the device's: see failed().
+  // Plans, reserves, launches. It may turn out that nothing can be launched (no block for anybody):
+  // then CanLaunch() is false until something changes. An error is the device's: see failed().
   Status Launch();
   // Collect has something: a step on the device, or ends that no step brings.
   bool InFlight() const;
+  // Whether Collect would return without waiting. Finished layers go to the sink here too.
+  bool StepDone();
   // Waits for the oldest step in flight; requires InFlight().
   CollectOutput Collect();
 
-  // Ends what is past its deadline, in any state, with DEADLINE_EXCEEDED; the outputs come with the next Collect. Collect
-  // does it too, so a timer needs to call it only while no step runs, at NextDeadline().
+  // Ends what is past its deadline, in any state, with DEADLINE_EXCEEDED; the outputs come with the
+  // next Collect. Collect does it too, so a timer needs to call it only while no step runs, at
+  // NextDeadline().
   void Expire(Instant now);
   // No sequence has an earlier deadline (there may be none at it any more); kNever without any.
   Instant NextDeadline() const;
 
   // Set once the executor failed; every sequence ended with an error output, Add refuses.
   const Status& failed() const;
+
+  // Walks everything and aborts on a violated invariant: sequences and their queues, blocks,
+  // counters, steps in flight. Tests and the simulation call it after every step.
+  void CheckInvariants() const;
 
   SequenceTimes Times(SequenceId id)
       const;  // valid until the sequence's final output was returned and a little after
@@ -140,6 +188,10 @@ class Engine {
   int32_t NumAwaitingKv() const;
   int64_t QueuedPrefillTokens() const;
   uint64_t Preemptions() const;
+  // Null without one.
+  const Speculator* speculator() const;
+  // Of the executor; entries are never taken away, counts only grow.
+  std::vector<SlowPathCount> SlowPaths() const;
   BlockManager& blocks();
   const BlockManager& blocks() const;
   Hash128 RootOf(const std::string& cache_scope) const;

@@ -1,26 +1,31 @@
-// The inside of Engine, in five parts: engine.cc (queries), admission.cc (how sequences come, wait and end), launch.cc (plan,
-// reserve, hand to the executor), collect.cc (what a finished step means), remote.cc (blocks that others fill or read).
-// Engine thread only.
+// The inside of Engine, in seven parts: engine.cc (queries), admission.cc (how sequences come, wait
+// and end), launch.cc (plan, reserve, hand to the executor), collect.cc (what a finished step
+// means), drafts.cc (what is proposed), remote.cc (blocks that others fill or read), invariants.cc
+// (what always holds). Engine thread only.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "engine/engine.h"
 #include "engine/sequence_table.h"
+#include "speculation/speculator.h"
 
 namespace aisp {
 
-// One step on the device: what the executor was given (it may read it until the step is collected) and whom the rows
-// belong to. Kept and reused, so that a step allocates nothing once the vectors have grown.
+// One step on the device: what the executor was given (it may read it until the step is collected)
+// and whom the rows belong to. Kept and reused, so that a step allocates nothing once the vectors
+// have grown.
 struct StepRecord {
   struct Entry {
     Sequence* sequence = nullptr;
-    int32_t end = 0;  // tokens in the KV after this step
-    bool samples = false;
+    int32_t end = 0;     // tokens in the KV after this step, those of drafted rows too
+    int32_t draws = 0;   // 0: none
+    int32_t drafts = 0;  // of its last rows: those that verify a proposed token
   };
 
   uint64_t step = 0;
@@ -53,11 +58,16 @@ struct Engine::Impl {
   void Expire(Instant now);
   // Out of every queue; drops its pins, or turns them into kStep pins while rows are in flight.
   void End(Sequence& s);
-  void EndWith(Sequence& s, FinishReason finish, Error error = {});
+  void EndWith(Sequence& s, FinishReason finish, Error error = {}, Fault fault = Fault::kRequest);
   // Ends with RESOURCE_EXHAUSTED if a pool of its own would not be enough.
   bool EndIfNeverFits(Sequence& s);
   void Preempt(Sequence& s);
   void DropBlocks(Sequence& s);
+  // A step failed that is no longer in `flight`: ends the sequence whose fault it is, or lets those
+  // that may be it run alone.
+  void FailStep(const StepRecord& step, const Error& error);
+  // Why a step failed becomes what happens: FailStep or FailAll.
+  void OnStepError(const StepRecord& step, const Error& error, const char* when);
   // The executor failed: ends everything, forgets the steps in flight.
   void FailAll(const Error& error);
 
@@ -70,29 +80,40 @@ struct Engine::Impl {
   bool Schedulable(const Sequence& s) const;
   SequenceView ViewOf(const Sequence& s) const;
   void ViewMatch(const Sequence& s, SequenceView* view) const;
-  // Whether `leader` is about to compute and publish most of what `s` would compute beyond `cached` tokens.
+  // Whether `leader` is about to compute and publish most of what `s` would compute beyond `cached`
+  // tokens.
   bool Leads(const Sequence& leader, const Sequence& s, int32_t cached) const;
   bool Follows(const Sequence& s, int32_t cached) const;
   bool StartOverStuck();
+  // After a failed step: leaves only one of the suspects in `views`; nobody while a step is in
+  // flight.
+  void IsolateSuspect();
   bool Apply(const PlannedSequence& planned, StepRecord& step);
-  bool Start(Sequence& s);
+  bool Start(Sequence& s, const PlannedSequence& planned);
   bool Grow(Sequence& s, int32_t new_blocks);
-  void AppendRows(Sequence& s, int32_t rows, StepRecord& step);
-  void AppendSample(Sequence& s, StepRecord& step);
-  Status Execute(StepRecord& step, Instant begin);
+  void AppendRows(Sequence& s, const PlannedSequence& planned, StepRecord& step);
+  // Draws the token at `position`, from row `row` of the step; the draw-th of this sequence.
+  void AppendSample(Sequence& s, int32_t position, int32_t row, int32_t draw, StepRecord& step);
+  // False when the step failed; `failed` says whether the device did.
+  bool Execute(StepRecord& step, Instant begin);
 
   // --- collect.cc ---
   CollectOutput Collect();
-  void Absorb(const StepRecord::Entry& entry, SampledToken* sampled, Instant now,
-              CollectOutput* out);
-  void AbsorbToken(Sequence& s, SampledToken& sampled, Instant now, CollectOutput* out);
+  static void NoteChunk(SequenceTimes& times, Instant launched, Instant done, int32_t tokens);
+  void Absorb(const StepRecord& step, const StepRecord::Entry& entry, SampledToken* sampled,
+              Instant now, CollectOutput* out);
+  void AbsorbDraws(Sequence& s, const StepRecord::Entry& entry, SampledToken* sampled, Instant now,
+                   CollectOutput* out);
+  // False: it ended.
+  bool AbsorbToken(Sequence& s, SampledToken& sampled, Instant now, CollectOutput* out);
   void PublishWholeBlocks(Sequence& s);
   void ReleaseHusk(Sequence& s);
 
   // --- remote.cc ---
   std::vector<SequenceId> UpcomingGated(int32_t horizon_tokens) const;
   void OpenGate(SequenceId id);
-  // Matches and reserves all blocks of `s`, or changes nothing. `match_limit` in tokens; `keep_free` blocks are left.
+  // Matches and reserves all blocks of `s`, or changes nothing. `match_limit` in tokens;
+  // `keep_free` blocks are left.
   bool TakeBlocks(Sequence& s, int32_t tokens, int32_t match_limit, int32_t keep_free);
   void Release(SequenceId id);
   int32_t LocalMatch(SequenceId id) const;
@@ -107,6 +128,25 @@ struct Engine::Impl {
   int32_t Watermark() const;
   Hash128 RootOf(const std::string& cache_scope) const;
 
+  // --- drafts.cc ---
+  void Propose(SequenceId id, std::span<const TokenId> tokens);
+  // Cut to what the model knows and the sequence could draw.
+  void SetDraft(Sequence& s, std::span<const TokenId> tokens);
+  bool MayDraft(const Sequence& s) const;
+  // Asks the speculator for every sequence that decodes.
+  void ProposeAll();
+  int32_t DraftsOf(const Sequence& s) const;
+  // What the draws behind proposed tokens read of those before them.
+  void PrepareDraws(Sequence& s, int32_t drafts);
+  // `next`: the token drawn behind the accepted ones is the next proposed one, which had no row.
+  void NoteVerified(Sequence& s, std::span<const TokenId> draft, int32_t drafted, int32_t accepted,
+                    bool next, CollectOutput* out);
+  void TellEnded(const Sequence& s);
+
+  // --- invariants.cc ---
+  void CheckInvariants() const;
+  void CheckSequence(const Sequence& s) const;
+
   const EngineOptions options;
   Executor* const executor;
   const Clock* const clock;
@@ -119,12 +159,25 @@ struct Engine::Impl {
   std::vector<StepRecord> ring;    // max_depth of them
   std::deque<StepRecord*> flight;  // oldest first
   uint64_t next_step = 1;
+  uint64_t launched = 0;  // steps; those that failed to start leave no record
   uint64_t next_epoch = 1;
   uint64_t preemptions = 0;
-  // A plan found nothing to launch, or must not preempt before a Collect; cleared by whatever could change that.
-  bool blocked = false;
+  int suspects = 0;              // sequences that run alone next
+  int step_failures_in_row = 0;  // without a step that succeeded between them
+  // What there was when a plan found nothing to launch, or must not preempt before a Collect.
+  // CanLaunch() is false as long as nothing of it has changed.
+  struct Standstill {
+    uint64_t table = 0;      // SequenceTable::version
+    uint64_t collected = 0;  // steps, those that failed too
+    int32_t available = 0, leased = 0;
+    bool operator==(const Standstill&) const = default;
+  };
+  Standstill Now() const {
+    return {table.version(), collected, blocks.Available(), blocks.LeasedBlocks()};
+  }
+  std::optional<Standstill> blocked;
+  uint64_t collected = 0;
   Instant next_deadline = kNever;
-  int32_t waiting_with_blocks = 0;
 
   std::vector<TokenOutput> pending_tokens;
   std::vector<SequenceId> pending_prefills_done;
@@ -133,6 +186,8 @@ struct Engine::Impl {
   std::vector<SequenceView> views;
   std::vector<const Sequence*> starting;  // while views are built: who may start in this step
   std::vector<Sequence*> scratch;
+  std::vector<SpeculativeSequence> drafting;
+  Duration propose_time{};  // before the next step
 };
 
 }  // namespace aisp

@@ -1,23 +1,25 @@
-// Executor: runs planned steps on one device. The engine plans and keeps the books; the executor computes. Implementations:
-// ModelExecutor (a real model over Ops) and, in tests, provenance and scripted ones.
+// Executor: runs planned steps on one device. The engine plans and keeps the books; the executor
+// computes. Implementations: ModelExecutor (a real model over Ops) and, in tests, provenance and
+// scripted ones.
 //
-// Launch starts a step and returns at once where the device is asynchronous (the CPU computes inside Launch). At most
-// max_depth() steps may be launched and not collected; they are collected in order. Token ids stay on the device between
-// steps: a row with kTokenOnDevice reads what the step before drew for its slot.
-// Forward and sampling are apart: SampleRow names rows of the forward's logits, so that masks may arrive between the two.
-// One engine thread.
+// Launch starts a step and returns at once where the device is asynchronous (the CPU computes
+// inside Launch). At most max_depth() steps may be launched and not collected; they are collected
+// in order. Token ids stay on the device between steps: a row with kTokenOnDevice reads what the
+// step before drew for its slot. Forward and sampling are apart: SampleRow names rows of the
+// forward's logits, so that masks may arrive between the two. One engine thread.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
 
-#include "common/clock.h"
 #include "common/ids.h"
 #include "common/result.h"
 #include "engine/layer_sink.h"
 #include "engine/request.h"
+#include "kernels/slow_paths.h"
 #include "kvcache/layout.h"
 #include "model/forward.h"
 
@@ -31,6 +33,8 @@ struct SampleRow {
   std::span<const TokenId> prompt;     // for repetition penalties
   std::span<const TokenId> generated;  // for presence/frequency penalties
   std::span<const TokenId> banned;     // masked: stop tokens before min_new_tokens
+  // A bit for each token of the vocabulary, 1: may be drawn. Empty: every token may.
+  std::span<const uint32_t> mask;
 };
 
 struct StepInput {
@@ -39,6 +43,9 @@ struct StepInput {
   std::span<const SampleRow> samples;
   std::span<const LayerSlice> slices;  // handed to `sink` after each layer; empty: no sink call
   LayerSink* sink = nullptr;
+  // The cut between forward and draw: called once when the forward pass is enqueued and nothing has
+  // been drawn (on a GPU it computes meanwhile); masks may be written until it returns. Optional.
+  std::function<void()> before_draw;
 };
 
 struct SampledToken {
@@ -49,8 +56,6 @@ struct SampledToken {
 
 struct StepResult {
   std::vector<SampledToken> tokens;  // one per SampleRow
-  Duration forward{};
-  Duration sample{};
 };
 
 using Ticket = StrongId<struct TicketTag, uint64_t>;
@@ -64,9 +69,21 @@ class Executor {
   virtual int32_t max_batch_tokens()
       const = 0;  // rows a step may have; workspaces are sized for it
   virtual int32_t max_slots() const = 0;
-  // An error here is the device's, not a request's: the engine turns unready and fails its sequences as retryable.
+  // Tokens that a step may draw; several of one sequence where proposed tokens are verified.
+  virtual int32_t max_draws() const { return max_slots(); }
+  // Nodes of the model that run in something slower than what is meant for them.
+  virtual std::vector<SlowPathCount> slow_paths() const { return {}; }
+  // SampleRow::mask is honoured; else constrained sequences are refused.
+  virtual bool applies_masks() const { return false; }
+  virtual int32_t vocabulary() const = 0;  // ids below it have an embedding
+  // FaultOfStep (common/fault.h) says by the code whose fault an error is. A step's: nothing of it
+  // was or will be computed, the engine finds the sequence that does it and goes on. The device's:
+  // the engine turns unready and fails its sequences as retryable.
   virtual Result<Ticket> Launch(const StepInput& input) = 0;
   virtual Result<StepResult> Collect(Ticket ticket) = 0;
+  // Whether Collect of the oldest step would return without waiting. Layers that are finished are
+  // handed to the step's sink here too. An error shows in Collect.
+  virtual bool Done(Ticket /*ticket*/) { return true; }
 };
 
 }  // namespace aisp

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "common/check.h"
 #include "engine/engine_impl.h"
@@ -9,7 +10,8 @@
 namespace aisp {
 namespace {
 
-// Each look at a follower (see AddWaitingViews) costs a prefix match; those behind so many wait for the next step.
+// Each look at a follower (see AddWaitingViews) costs a prefix match; those behind so many wait for
+// the next step.
 constexpr int32_t kMaxFollowersPassed = 16;
 
 }  // namespace
@@ -30,7 +32,7 @@ void StepRecord::Clear() {
 
 // Whether a running sequence has a row to compute that will not be thrown away for sure.
 bool Engine::Impl::Schedulable(const Sequence& s) const {
-  if (s.scheduled >= s.target()) return false;
+  if (s.scheduled >= s.target() || s.drafts_in_flight > 0) return false;
   if (s.samples_in_flight == 0) return true;
   const int32_t drawn = s.generated() + s.samples_in_flight;
   return !s.reads_generated && drawn < s.request.max_new_tokens &&
@@ -38,7 +40,8 @@ bool Engine::Impl::Schedulable(const Sequence& s) const {
 }
 
 bool Engine::Impl::CanLaunch() const {
-  if (!failed || blocked || flight.size() >= ring.size()) return false;
+  if (!failed || flight.size() >= ring.size()) return false;
+  if (blocked && *blocked == Now()) return false;
   const auto& running = table.running();
   if (std::any_of(running.begin(), running.end(),
                   [this](const Sequence* s) { return Schedulable(*s); }))
@@ -55,14 +58,15 @@ SequenceView Engine::Impl::ViewOf(const Sequence& s) const {
   view.computed_tokens = s.scheduled;
   view.blocks_held = static_cast<int32_t>(s.blocks.size());
   view.samples = s.samples();
-  view.token_in_flight = s.samples_in_flight > 0;
+  view.draft_tokens = DraftsOf(s);
   view.priority = s.request.priority;
   view.arrival = s.arrival;
   return view;
 }
 
-// At least one token is left to compute: a sequence that samples needs its logits, and a prefill-only one needs a step in
-// which its slices are handed over (OpenGate alone deals with a full match).
+// At least one token is left to compute: a sequence that samples needs its logits, and a
+// prefill-only one needs a step in which its slices are handed over (OpenGate alone deals with a
+// full match).
 void Engine::Impl::ViewMatch(const Sequence& s, SequenceView* view) const {
   view->cached_tokens =
       blocks.MatchLength(s.root, s.request.tokens, s.target() - 1, &view->cached_free_blocks);
@@ -96,17 +100,20 @@ bool Engine::Impl::Follows(const Sequence& s, int32_t cached) const {
          std::any_of(starting.begin(), starting.end(), leads);
 }
 
-// The head of the waiting queue, as far as this step could start it, and whoever holds blocks there. Looking for a match
-// costs time in proportion to the prompt, so it stops at the first sequence that cannot start.
+// The head of the waiting queue, as far as this step could start it, and whoever holds blocks
+// there. Looking for a match costs time in proportion to the prompt, so it stops at the first
+// sequence that cannot start.
 //
-// A sequence whose prefix another one computes right now (choices of one request, a burst with one system prompt) is left
-// out until that prefix is published, instead of computing it a second time; others may start meanwhile. The wait is
-// bounded by the leader's prefill: a leader that ends or is preempted leads nobody any more.
+// A sequence whose prefix another one computes right now (choices of one request, a burst with one
+// system prompt) is left out until that prefix is published, instead of computing it a second time;
+// others may start meanwhile. The wait is bounded by the leader's prefill: a leader that ends or is
+// preempted leads nobody any more.
 void Engine::Impl::AddWaitingViews() {
   int32_t slots = table.free_slots();
   int32_t tokens = limits.max_batch_tokens;
   int32_t spare = blocks.Available();
-  int32_t holders = waiting_with_blocks;
+  auto holders = std::count_if(table.waiting().begin(), table.waiting().end(),
+                               [](const Sequence* s) { return !s->blocks.empty(); });
   int32_t patience = kMaxFollowersPassed;
   starting.clear();
   for (const Sequence* s : table.waiting()) {
@@ -145,11 +152,23 @@ void Engine::Impl::BuildSnapshot() {
   for (Sequence* s : scratch) EndIfNeverFits(*s);
   views.clear();
   AddRunningViews();
+  if (suspects > 0) return IsolateSuspect();
   AddWaitingViews();
+}
+
+void Engine::Impl::IsolateSuspect() {
+  const auto suspect = std::find_if(views.begin(), views.end(), [this](const SequenceView& view) {
+    return table.Find(view.id)->alone && view.target_tokens > view.computed_tokens;
+  });
+  const bool now = flight.empty() && suspect != views.end();
+  for (SequenceView& view : views) {
+    if (!now || view.id != suspect->id) view.target_tokens = view.computed_tokens;
+  }
 }
 
 Status Engine::Impl::Launch() {
   if (!CanLaunch()) return {};
+  ProposeAll();
   const Instant begin = clock->Now();
   // Each round without rows preempted somebody, so the rounds are bounded by the running sequences.
   for (;;) {
@@ -159,20 +178,25 @@ Status Engine::Impl::Launch() {
     if (!plan.preempt.empty() && !flight.empty()) break;
     for (SequenceId id : plan.preempt) Preempt(*table.Find(id));
 
-    StepRecord& step = ring[next_step % ring.size()];
+    StepRecord& step = ring[launched % ring.size()];
     step.Clear();
     for (const PlannedSequence& planned : plan.sequences) Apply(planned, step);
-    if (!step.entries.empty()) return Execute(step, begin);
+    if (!step.entries.empty()) {
+      const bool started = Execute(step, begin);
+      if (started || !failed) return failed;
+      continue;  // what a failed step had is planned again, each alone: as many rounds as it had
+    }
     if (plan.preempt.empty() && !StartOverStuck()) break;
   }
-  blocked = true;
+  blocked = Now();
   return {};
 }
 
-// All blocks can be taken although nobody but the running sequences uses them: one that came with a copy of its own of a
-// prefix that another had published (two grants for one prompt) publishes what follows below the other's blocks, which
-// then cannot be given up as long as it runs, and no sequence that could be preempted holds them. It starts over, with the
-// published blocks instead of its copy, and fits. Only when nothing under way could free a block.
+// All blocks can be taken although nobody but the running sequences uses them: one that came with a
+// copy of its own of a prefix that another had published (two grants for one prompt) publishes what
+// follows below the other's blocks, which then cannot be given up as long as it runs, and no
+// sequence that could be preempted holds them. It starts over, with the published blocks instead of
+// its copy, and fits. Only when nothing under way could free a block.
 bool Engine::Impl::StartOverStuck() {
   if (!flight.empty() || blocks.LeasedBlocks() > 0) return false;
   bool held = false;
@@ -187,26 +211,25 @@ bool Engine::Impl::StartOverStuck() {
   return true;
 }
 
-// False when the blocks that the plan counted on are not there (what was preempted shared its blocks, or a start evicted
-// what another wanted to match): the sequence sits this step out.
+// False when the blocks that the plan counted on are not there (what was preempted shared its
+// blocks, or a start evicted what another wanted to match): the sequence sits this step out.
 bool Engine::Impl::Apply(const PlannedSequence& planned, StepRecord& step) {
   Sequence& s = *table.Find(planned.id);
   if (planned.starts) {
-    if (!Start(s)) return false;
+    if (!Start(s, planned)) return false;
   } else if (!Grow(s, planned.new_blocks)) {
     return false;
   }
-  AppendRows(s, std::min(planned.num_tokens, s.target() - s.scheduled), step);
+  AppendRows(s, planned, step);
   return true;
 }
 
-bool Engine::Impl::Start(Sequence& s) {
+bool Engine::Impl::Start(Sequence& s, const PlannedSequence& planned) {
   if (!s.blocks.empty()) {
-    --waiting_with_blocks;
-  } else if (TakeBlocks(s, s.target(), s.target() - 1, /*keep_free=*/0)) {
-    if (s.times.first_scheduled == kNever) s.times.cached_tokens = s.scheduled;
+    if (!Grow(s, planned.new_blocks)) return false;
   } else {
-    return false;
+    if (!TakeBlocks(s, s.target(), s.target() - 1, /*keep_free=*/0)) return false;
+    if (s.times.first_scheduled == kNever) s.times.cached_tokens = s.scheduled;
   }
   if (s.times.first_scheduled == kNever) s.times.first_scheduled = clock->Now();
   table.SetState(s, SequenceState::kRunning);
@@ -222,11 +245,18 @@ bool Engine::Impl::Grow(Sequence& s, int32_t new_blocks) {
   return true;
 }
 
-void Engine::Impl::AppendRows(Sequence& s, int32_t rows, StepRecord& step) {
+void Engine::Impl::AppendRows(Sequence& s, const PlannedSequence& planned, StepRecord& step) {
+  // A start may find another match than the snapshot saw: blocks were given up for somebody else in
+  // this step, or what it wanted has been published. All else is as it was planned.
+  AISP_CHECK(planned.starts || planned.token_begin == s.scheduled);
   const int32_t begin = s.scheduled;
+  const int32_t drafts = planned.draft_tokens;
+  const int32_t rows = std::min(planned.num_tokens, s.target() - begin + drafts);
   const int32_t end = begin + rows;
   const int32_t table_blocks = BlocksFor(end);
-  AISP_CHECK(rows > 0 && table_blocks <= static_cast<int32_t>(s.blocks.size()));
+  AISP_CHECK(rows > drafts && table_blocks <= static_cast<int32_t>(s.blocks.size()));
+  const bool samples = s.samples() && end - drafts == s.target();
+  AISP_CHECK(planned.starts || samples == planned.samples);
 
   SequenceRows sequence;
   sequence.row_begin = static_cast<int32_t>(step.tokens.size());
@@ -235,7 +265,11 @@ void Engine::Impl::AppendRows(Sequence& s, int32_t rows, StepRecord& step) {
   sequence.table_begin = static_cast<int32_t>(step.block_tables.size());
   step.sequences.push_back(sequence);
   for (int32_t i = begin; i < end; ++i) {
-    step.tokens.push_back(i < s.size() ? s.request.tokens[static_cast<size_t>(i)] : kTokenOnDevice);
+    const auto at = static_cast<size_t>(i);
+    const auto size = static_cast<size_t>(s.size());
+    step.tokens.push_back(at < size    ? s.request.tokens[at]
+                          : drafts > 0 ? s.draft[at - size]
+                                       : kTokenOnDevice);
     step.positions.push_back(i);
     step.slot_of_row.push_back(s.slot);
   }
@@ -244,44 +278,57 @@ void Engine::Impl::AppendRows(Sequence& s, int32_t rows, StepRecord& step) {
   std::transform(s.blocks.begin(), s.blocks.begin() + table_blocks,
                  step.block_tables.end() - table_blocks, [](BlockId block) { return block.value; });
 
-  const bool samples = s.samples() && end == s.target();
-  if (samples) AppendSample(s, step);
+  const int32_t draws = samples ? 1 + drafts : 0;
+  if (drafts > 0) PrepareDraws(s, drafts);
+  for (int32_t i = 0; i < draws; ++i)
+    AppendSample(s, s.target() + i, sequence.row_begin + rows - draws + i, i, step);
   if (!s.samples() && sink != nullptr) {
     step.slices.push_back(LayerSlice{s.id, s.reported, end, s.blocks});
     s.reported = end;
   }
-  step.entries.push_back(StepRecord::Entry{&s, end, samples});
+  step.entries.push_back(StepRecord::Entry{&s, end, draws, drafts});
   step.timing.context_tokens += int64_t{rows} * begin + int64_t{rows} * (rows + 1) / 2;
-  if (samples && rows == 1 && s.generated() + s.samples_in_flight > 0) {
-    ++step.timing.decode_rows;
+  if (samples && rows == 1 + drafts && s.generated() + s.samples_in_flight > 0) {
+    step.timing.decode_rows += rows;
   } else {
     step.timing.prefill_tokens += rows;
   }
   s.scheduled = end;
   ++s.rows_in_flight;
-  if (samples) ++s.samples_in_flight;
+  s.samples_in_flight += draws;
+  s.drafts_in_flight += drafts;
 }
 
-// The token that follows the last row of `step`.
-void Engine::Impl::AppendSample(Sequence& s, StepRecord& step) {
+void Engine::Impl::AppendSample(Sequence& s, int32_t position, int32_t row, int32_t draw,
+                                StepRecord& step) {
   const std::span<const TokenId> tokens = s.request.tokens;
   const auto prompt = static_cast<size_t>(s.request.prompt_tokens);
-  SampleRow row;
-  row.logit_index = static_cast<int32_t>(step.logit_rows.size());
-  row.slot = s.slot;
-  row.position = static_cast<uint32_t>(s.target());
-  row.params = &s.request.sampling;
-  row.prompt = tokens.subspan(0, prompt);
-  row.generated = tokens.subspan(prompt);
-  if (s.target() - s.request.prompt_tokens < s.request.min_new_tokens)
-    row.banned = s.request.stop_token_ids;
-  step.samples.push_back(row);
-  step.logit_rows.push_back(static_cast<int32_t>(step.tokens.size()) - 1);
+  SampleRow sample;
+  sample.logit_index = static_cast<int32_t>(step.logit_rows.size());
+  sample.slot = s.slot;
+  sample.position = static_cast<uint32_t>(position);
+  sample.params = &s.request.sampling;
+  sample.prompt = tokens.subspan(0, prompt);
+  sample.generated = tokens.subspan(prompt);
+  if (position - s.request.prompt_tokens < s.request.min_new_tokens)
+    sample.banned = s.request.stop_token_ids;
+  if (draw > 0 && s.reads_generated)
+    sample.generated =
+        std::span<const TokenId>(s.lookahead).first(static_cast<size_t>(s.generated() + draw));
+  if (s.request.guide) {
+    const size_t words = s.draft_masks.size() / static_cast<size_t>(std::max(1, s.mask_draws));
+    sample.mask = s.mask_draws > 0 ? std::span<const uint32_t>(s.draft_masks)
+                                         .subspan(static_cast<size_t>(draw) * words, words)
+                                   : s.request.guide->Allowed();
+  }
+  step.samples.push_back(sample);
+  step.logit_rows.push_back(row);
 }
 
-Status Engine::Impl::Execute(StepRecord& step, Instant begin) {
+bool Engine::Impl::Execute(StepRecord& step, Instant begin) {
   step.step = next_step++;
   step.timing.step = step.step;
+  step.timing.propose = std::exchange(propose_time, Duration{});
   flight.push_back(&step);
   StepInput input;
   input.step = step.step;
@@ -294,12 +341,12 @@ Status Engine::Impl::Execute(StepRecord& step, Instant begin) {
   step.overhead = step.launched - begin;
   const Result<Ticket> ticket = executor->Launch(input);
   if (!ticket) {
-    FailAll(Error{Code::kUnavailable,
-                  fmt::format("the device failed to start a step: {}", ticket.error().message)});
-    return failed;
+    OnStepError(step, ticket.error(), "to start a step");
+    return false;
   }
   step.ticket = *ticket;
-  return {};
+  ++launched;
+  return true;
 }
 
 }  // namespace aisp

@@ -1,5 +1,6 @@
-// LayerSink: who is told when a layer's KV of a step lies in the pool. The prefill role pushes those blocks to a decode
-// worker while the next layer computes. The engine knows nothing of where they go.
+// LayerSink: who is told when a layer's KV of a step lies in the pool. The prefill role pushes
+// those blocks to a decode worker while the next layer computes. The engine knows nothing of where
+// they go.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +21,10 @@ struct LayerSlice {
 class LayerSink {
  public:
   virtual ~LayerSink() = default;
-  // Layer `layer` of all `slices` may be read from the pool. Called in layer order by the thread that executes the step
-  // (the CPU executor: the engine thread inside Launch; a GPU executor: when the layer's event is done, in Collect or a
-  // poll between). Must not call back into the engine; must not block.
+  // Layer `layer` of all `slices` may be read from the pool. Called in layer order by the thread
+  // that executes the step (the CPU executor: the engine thread inside Launch; a GPU executor: when
+  // the layer's event is done, in Collect or a poll between). Must not call back into the engine;
+  // must not block.
   virtual void OnLayer(int32_t layer, std::span<const LayerSlice> slices) = 0;
 };
 

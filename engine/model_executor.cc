@@ -12,7 +12,8 @@ namespace aisp {
 namespace {
 
 ModelExecutorOptions Complete(ModelExecutorOptions options) {
-  options.model.max_logit_rows = options.model.max_sequences = options.max_slots;
+  options.model.max_sequences = options.max_slots;
+  options.model.max_logit_rows = options.max_slots + options.max_draft_rows;
   return options;
 }
 
@@ -51,6 +52,26 @@ Result<KvLayout> MakeKvLayout(const KvShape& shape, int32_t block_tokens, DType 
   return layout;
 }
 
+Result<KvLayout> MakeKvLayout(const ModelExecutorOptions& options, const Model& model,
+                              const Device& device) {
+  int32_t blocks = options.num_blocks;
+  if (blocks == 0 && options.kv_bytes == 0 && options.choose_blocks) {
+    AISP_ASSIGN_OR_RETURN(const MemoryInfo memory, device.GetMemoryInfo());
+    AISP_ASSIGN_OR_RETURN(blocks, options.choose_blocks(memory));
+  }
+  return MakeKvLayout(model.spec().kv(), options.block_tokens,
+                      options.kv_dtype.value_or(model.compute_dtype()), blocks, options.kv_bytes);
+}
+
+std::vector<PagedKvView> KvViews(const KvLayout& layout, void* pool) {
+  std::vector<PagedKvView> views;
+  for (int32_t layer = 0; layer < layout.num_layers; ++layer) {
+    views.push_back({static_cast<std::byte*>(pool) + layout.Offset(layer, BlockId(0)), layout.dtype,
+                     layout.num_kv_heads, layout.head_dim, layout.block_tokens, layout.num_blocks});
+  }
+  return views;
+}
+
 Result<std::unique_ptr<ModelExecutor>> ModelExecutor::Create(const std::string& model_directory,
                                                              const ModelExecutorOptions& options,
                                                              Device& device, Ops& ops) {
@@ -67,33 +88,29 @@ Result<std::unique_ptr<ModelExecutor>> ModelExecutor::Create(const std::string& 
 }
 
 Status ModelExecutor::Start(const std::string& model_directory, Ops& ops) {
+  ops_ = &ops;
   AISP_ASSIGN_OR_RETURN(model_, Model::Load(model_directory, options_.model, device_, ops));
   const ModelSpec& spec = model_->spec();
-  AISP_ASSIGN_OR_RETURN(layout_, MakeKvLayout(spec.kv(), options_.block_tokens,
-                                              options_.kv_dtype.value_or(model_->compute_dtype()),
-                                              options_.num_blocks, options_.kv_bytes));
+  AISP_ASSIGN_OR_RETURN(layout_, MakeKvLayout(options_, *model_, device_));
   AISP_ASSIGN_OR_RETURN(pool_, device_.Allocate(layout_.PoolBytes(), MemoryKind::kShareable));
   AISP_ASSIGN_OR_RETURN(slot_tokens_,
                         device_.Allocate(static_cast<size_t>(options_.max_slots) * sizeof(int32_t),
                                          MemoryKind::kDevice));
   AISP_ASSIGN_OR_RETURN(stream_, device_.CreateStream());
   sampler_.emplace(spec.vocabulary);
-  return {};
+  return model_->Bind(KvViews(layout_, pool_.data()), static_cast<int32_t*>(slot_tokens_.data()));
 }
 
 Status ModelExecutor::Forward(const StepInput& input) {
-  ForwardInput forward;
-  forward.batch = input.batch;
-  forward.kv.first_layer = {pool_.data(),     layout_.dtype,        layout_.num_kv_heads,
-                            layout_.head_dim, layout_.block_tokens, layout_.num_blocks};
-  forward.kv.layer_bytes = layout_.LayerBlockBytes() * static_cast<size_t>(layout_.num_blocks);
-  forward.slot_tokens = static_cast<const int32_t*>(slot_tokens_.data());
   for (int32_t block : input.batch.block_tables)
     AISP_CHECK(block >= 0 && block < layout_.num_blocks);
+  std::function<void(int32_t)> on_layer;
   if (input.sink != nullptr && !input.slices.empty()) {
-    forward.on_layer = [&input](int32_t layer) { input.sink->OnLayer(layer, input.slices); };
+    on_layer = [&input](int32_t layer) { input.sink->OnLayer(layer, input.slices); };
   }
-  return model_->Forward(forward, *stream_);
+  AISP_ASSIGN_OR_RETURN(const DeviceBatch batch,
+                        model_->Upload(input.batch, layout_.block_tokens, 0, 0, *stream_));
+  return model_->Enqueue(batch, {}, on_layer, *stream_);
 }
 
 void ModelExecutor::DrawTokens(const StepInput& input) {
@@ -114,12 +131,9 @@ void ModelExecutor::DrawTokens(const StepInput& input) {
 
 Result<Ticket> ModelExecutor::Launch(const StepInput& input) {
   AISP_CHECK_MSG(!in_flight_, "a step is launched while another one is not collected");
-  const Instant start = clock_.Now();
   AISP_RETURN_IF_ERROR(Forward(input));
-  const Instant forwarded = clock_.Now();
+  if (input.before_draw) input.before_draw();
   DrawTokens(input);
-  result_.forward = forwarded - start;
-  result_.sample = clock_.Now() - forwarded;
   in_flight_ = true;
   return Ticket{++launched_};
 }

@@ -1,15 +1,16 @@
 // ModelExecutor: runs planned steps of a real model, and draws tokens from its logits.
 //
-// It owns the model and the KV pool; the device and the operations outlive it. The pool is shareable memory (Device::Export), so
-// that another process can map it. On a synchronous device (the CPU) a step is computed inside Launch and max_depth() is 1.
-// One engine thread; kv_pool() and kv_layout() from any thread, they do not change.
+// It owns the model and the KV pool; the device and the operations outlive it. The pool is
+// shareable memory (Device::Export), so that another process can map it. On a synchronous device
+// (the CPU) a step is computed inside Launch and max_depth() is 1. One engine thread; kv_pool() and
+// kv_layout() from any thread, they do not change.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
 
-#include "common/clock.h"
 #include "engine/executor.h"
 #include "engine/sampler.h"
 #include "kernels/device/device.h"
@@ -22,16 +23,26 @@ struct ModelExecutorOptions {
   ModelOptions
       model;  // max_logit_rows and max_sequences follow max_slots, which they must not be below
   int32_t max_slots = 64;
-  int32_t block_tokens = 16;  // 16 to 128, a multiple of 16
-  int32_t num_blocks = 0;     // or, when 0, as many as kv_bytes holds
+  int32_t max_draft_rows = 0;  // rows of a step that verify proposed tokens, and draw too
+  int32_t block_tokens = 16;   // 16 to 128, a multiple of 16
+  int32_t num_blocks = 0;      // or, when 0, as many as kv_bytes holds
   size_t kv_bytes = 0;
+  // Or, when both are 0, as many as this says of the device's memory with the weights in it.
+  std::function<Result<int32_t>(const MemoryInfo& memory)> choose_blocks;
   std::optional<DType> kv_dtype;  // f32, bf16 or (on a GPU) fp8_e4m3; nothing: the compute dtype
 };
 
-// The layout that these options give a model of this shape. INVALID_ARGUMENT: a block size or dtype that no kernel has, no room
-// for a single block.
+// The layout that these options give a model of this shape. INVALID_ARGUMENT: a block size or dtype
+// that no kernel has, no room for a single block.
 Result<KvLayout> MakeKvLayout(const KvShape& shape, int32_t block_tokens, DType dtype,
                               int32_t num_blocks, size_t kv_bytes);
+
+// The same for a model that is loaded, asking choose_blocks where it has to.
+Result<KvLayout> MakeKvLayout(const ModelExecutorOptions& options, const Model& model,
+                              const Device& device);
+
+// The pool of each layer.
+std::vector<PagedKvView> KvViews(const KvLayout& layout, void* pool);
 
 // An executor of a real model, with a pool that other processes can map.
 class ServingExecutor : public Executor {
@@ -53,6 +64,10 @@ class ModelExecutor final : public ServingExecutor {
   int32_t max_context() const override { return model_->max_context(); }
   int32_t max_batch_tokens() const override { return options_.model.max_batch_tokens; }
   int32_t max_slots() const override { return options_.max_slots; }
+  std::vector<SlowPathCount> slow_paths() const override { return ops_->slow_paths().Snapshot(); }
+  int32_t max_draws() const override { return options_.max_slots + options_.max_draft_rows; }
+  bool applies_masks() const override { return true; }
+  int32_t vocabulary() const override { return model_->spec().vocabulary; }
   Result<Ticket> Launch(const StepInput& input) override;
   Result<StepResult> Collect(Ticket ticket) override;
 
@@ -69,13 +84,13 @@ class ModelExecutor final : public ServingExecutor {
 
   const ModelExecutorOptions options_;
   Device& device_;
+  Ops* ops_ = nullptr;
   std::unique_ptr<Model> model_;
   KvLayout layout_;
   Buffer pool_;
   Buffer slot_tokens_;  // int32 [max_slots]: the last token drawn for each
   std::unique_ptr<Stream> stream_;
   std::optional<Sampler> sampler_;
-  SteadyClock clock_;
   StepResult result_;  // of the step in flight
   uint64_t launched_ = 0;
   bool in_flight_ = false;

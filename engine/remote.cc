@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "common/check.h"
 #include "engine/engine_impl.h"
@@ -21,6 +22,10 @@ bool Engine::Impl::TakeBlocks(Sequence& s, int32_t tokens, int32_t match_limit, 
   s.published_blocks = matched;
   s.computed = matched * BlockTokens();
   s.scheduled = s.computed;
+  // Neither a grant that was refused for lack of blocks nor a start after a preemption is another
+  // lookup.
+  if (!std::exchange(s.lookup_counted, true))
+    blocks.CountLookup(std::max(match_limit, s.computed), s.computed);
   return true;
 }
 
@@ -47,9 +52,8 @@ std::vector<SequenceId> Engine::Impl::UpcomingGated(int32_t horizon_tokens) cons
 void Engine::Impl::OpenGate(SequenceId id) {
   Sequence* s = table.Find(id);
   if (s == nullptr || s->state != SequenceState::kGated) return;
-  blocked = false;
-  // Whoever already waits for blocks must not be overtaken by one that comes now, and what a running sequence is computing
-  // anyway is better matched when it is published.
+  // Whoever already waits for blocks must not be overtaken by one that comes now, and what a
+  // running sequence is computing anyway is better matched when it is published.
   const auto& waiting = table.waiting();
   const bool overtakes = std::any_of(waiting.begin(), waiting.end(), [s](const Sequence* w) {
     return w->blocks.empty() && Precedes(*w, *s);
@@ -65,7 +69,6 @@ void Engine::Impl::OpenGate(SequenceId id) {
     return;
   }
   table.SetState(*s, SequenceState::kWaiting);
-  if (!s->blocks.empty()) ++waiting_with_blocks;
 }
 
 void Engine::Impl::Release(SequenceId id) { Cancel(id); }
@@ -118,8 +121,6 @@ void Engine::Impl::RemoteFilled(SequenceId id) {
   s->times.prefill_done = clock->Now();
   PublishWholeBlocks(*s);
   table.SetState(*s, SequenceState::kWaiting);
-  ++waiting_with_blocks;
-  blocked = false;
 }
 
 void Engine::Impl::RemoteFailed(SequenceId id, bool run_locally) {
@@ -135,12 +136,8 @@ void Engine::Impl::RemoteFailed(SequenceId id, bool run_locally) {
     s->request.kv_source = KvSource::kLocal;
     table.SetState(*s, SequenceState::kWaiting);
   }
-  blocked = false;
 }
 
-void Engine::Impl::EndLease(Epoch epoch) {
-  blocks.EndLease(epoch);
-  blocked = false;
-}
+void Engine::Impl::EndLease(Epoch epoch) { blocks.EndLease(epoch); }
 
 }  // namespace aisp

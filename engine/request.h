@@ -2,19 +2,23 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "common/clock.h"
+#include "common/fault.h"
 #include "common/ids.h"
 #include "common/result.h"
+#include "engine/draw_guide.h"
 
 namespace aisp {
 
 // Filters apply in this order: penalties and bias on logits, temperature, top_k, top_p, min_p; then
-// argmax(log p + Gumbel noise keyed by (seed, choice, position, token)) over what is left (common/random.h).
+// argmax(log p + Gumbel noise keyed by (seed, choice, position, token)) over what is left
+// (common/random.h).
 struct SamplingParams {
   float temperature = 1.0f;  // 0: greedy, the filters below do not matter
   int32_t top_k = 0;         // 0: off
@@ -32,8 +36,10 @@ struct SamplingParams {
 // How a sequence's prompt KV comes to be.
 enum class KvSource : uint8_t {
   kLocal,        // this engine computes it in chunks
-  kPrefillOnly,  // this engine computes KV of [match, tokens - 1) for a remote reader, never samples; gated (see Engine)
-  kRemote,  // a remote writer fills granted blocks; the engine runs the last token as the first decode row
+  kPrefillOnly,  // this engine computes KV of [match, tokens - 1) for a remote reader, never
+                 // samples; gated (see Engine)
+  kRemote,  // a remote writer fills granted blocks; the engine runs the last token as the first
+            // decode row
 };
 
 struct SequenceRequest {
@@ -47,6 +53,8 @@ struct SequenceRequest {
   std::string cache_scope;  // part of the prefix root
   int32_t priority = 0;     // greater runs first
   Instant deadline = kNever;
+  std::shared_ptr<DrawGuide> guide;  // null: unconstrained
+  int32_t max_draft_tokens = -1;     // proposed in a step; 0: none, -1: as many as pay
 };
 
 enum class FinishReason : uint8_t { kNone, kStop, kLength, kCancelled, kError };
@@ -56,6 +64,13 @@ struct TokenLogprob {
   std::vector<std::pair<TokenId, float>> top;
 };
 
+// What proposed tokens came to.
+struct DraftCounts {
+  int32_t steps = 0;     // that verified any
+  int32_t drafted = 0;   // tokens that were verified
+  int32_t accepted = 0;  // of them
+};
+
 // A token of a sequence, or its end, or both.
 struct TokenOutput {
   SequenceId sequence;
@@ -63,7 +78,10 @@ struct TokenOutput {
   TokenId token = -1;    // -1: no token, only the end
   std::optional<TokenLogprob> logprob;
   FinishReason finish = FinishReason::kNone;
-  Error error;  // with kError
+  Error error;                    // with kError
+  Fault fault = Fault::kRequest;  // whose, with kError
+  int32_t preemptions = 0;        // of the sequence so far
+  DraftCounts drafts;             // of the sequence so far
 };
 
 }  // namespace aisp

@@ -47,14 +47,14 @@ Error NotFiniteError(uint32_t position) {
 
 Error NothingLeftError() {
   return {Code::kInvalidArgument,
-          "bans and biases leave no token to draw; loosen logit_bias or the stop tokens"};
+          "bans, biases and masks leave no token to draw; loosen logit_bias or the stop tokens"};
 }
 
 bool EditsLogits(const SampleRow& row) {
   const SamplingParams& p = *row.params;
   return p.presence_penalty != 0 || p.frequency_penalty != 0 ||
          (p.repetition_penalty != 1 && p.repetition_penalty > 0) || !p.logit_bias.empty() ||
-         !row.banned.empty();
+         !row.banned.empty() || !row.mask.empty();
 }
 
 Sampler::Sampler(int32_t vocabulary)
@@ -107,6 +107,15 @@ void Sampler::EditLogits(const SampleRow& row) {
     if (t >= 0 && static_cast<size_t>(t) < scores_.size())
       scores_[static_cast<size_t>(t)] = kBanned;
   }
+  if (row.mask.empty()) return;
+  AISP_CHECK(row.mask.size() * 32 >= scores_.size());
+  Constrain(row.mask, scores_);
+}
+
+void Sampler::Constrain(std::span<const uint32_t> mask, std::span<float> scores) {
+  for (size_t t = 0; t < scores.size(); ++t) {
+    if ((mask[t / 32] >> (t % 32) & 1) == 0) scores[t] = kBanned;
+  }
 }
 
 // The first `n` candidates become the heaviest ones, in descending order; equal ones by id.
@@ -130,7 +139,8 @@ void Sampler::Filter(const SamplingParams& p, float max) {
   if (p.top_p < 1.0f) {
     double total = 0;
     for (int32_t t : candidates_) total += weights_[static_cast<size_t>(t)];
-    // The smallest set of the heaviest whose probability reaches top_p; few are enough as a rule, so few are sorted at first.
+    // The smallest set of the heaviest whose probability reaches top_p; few are enough as a rule,
+    // so few are sorted at first.
     size_t sorted = 0, kept = 0;
     double sum = 0;
     while (kept < candidates_.size() && (kept == 0 || sum < static_cast<double>(p.top_p) * total)) {
@@ -149,8 +159,8 @@ void Sampler::Filter(const SamplingParams& p, float max) {
   std::sort(candidates_.begin(), candidates_.end());
 }
 
-// Only few tokens can win, so noise is computed for few: with g = -log(-log u), a token beats `best` iff -log u < exp(score - best),
-// and -log u >= 1 - u, which is at least 2^-24.
+// Only few tokens can win, so noise is computed for few: with g = -log(-log u), a token beats
+// `best` iff -log u < exp(score - best), and -log u >= 1 - u, which is at least 2^-24.
 TokenId Sampler::Draw(const SamplingParams& p, uint32_t position, float max) const {
   TokenId best_token = -1;
   float best = kBanned;
@@ -241,7 +251,15 @@ SampledToken Sampler::Sample(std::span<const float> logits, const SampleRow& row
     }
     out.token = Draw(p, row.position, max);
   }
-  if (p.num_logprobs >= 0) out.logprob = Logprobs(logits, out.token, p.num_logprobs);
+  if (p.num_logprobs >= 0 && !row.mask.empty()) {
+    // Of the model's distribution over what the constraint allows.
+    std::vector<float> constrained(logits.begin(), logits.end());
+    Constrain(row.mask, constrained);
+    out.logprob = Logprobs(constrained, out.token, p.num_logprobs);
+    std::erase_if(out.logprob->top, [](const auto& t) { return std::isinf(t.second); });
+  } else if (p.num_logprobs >= 0) {
+    out.logprob = Logprobs(logits, out.token, p.num_logprobs);
+  }
   return out;
 }
 

@@ -1,8 +1,10 @@
 // Sampler: draws a token from a row of logits on the host, as engine/request.h defines it.
 //
-// Order: repetition penalty, presence and frequency penalties, bias, bans; temperature; top_k, top_p, min_p; then the argmax of
-// log p + Gumbel noise keyed by (seed, choice, position, token) over what is left, so a draw depends on nothing drawn before.
-// Equal scores: the lower token id. Logprobs are of the model's own distribution, before all of this.
+// Order: repetition penalty, presence and frequency penalties, bias, bans, mask; temperature;
+// top_k, top_p, min_p; then the argmax of log p + Gumbel noise keyed by (seed, choice, position,
+// token) over what is left, so a draw depends on nothing drawn before. Equal scores: the lower
+// token id. Logprobs are of the model's own distribution, before all of this; of a
+// row with a mask, of what that allows.
 //
 // Scratch memory is allocated once; one thread at a time.
 #pragma once
@@ -25,8 +27,8 @@ class Sampler {
  public:
   explicit Sampler(int32_t vocabulary);
 
-  // `logits`: [vocabulary]. The token's status is INTERNAL when a logit is NaN or infinite, INVALID_ARGUMENT when bans and
-  // biases leave nothing.
+  // `logits`: [vocabulary]. The token's status is INTERNAL when a logit is NaN or infinite,
+  // INVALID_ARGUMENT when bans and biases leave nothing.
   SampledToken Sample(std::span<const float> logits, const SampleRow& row);
   // Of `token` and of the `count` likeliest tokens, by the model's own distribution.
   TokenLogprob Logprobs(std::span<const float> logits, TokenId token, int32_t count);
@@ -34,6 +36,7 @@ class Sampler {
  private:
   void EditLogits(const SampleRow& row);
   void Penalise(const SampleRow& row);
+  static void Constrain(std::span<const uint32_t> mask, std::span<float> scores);
   // candidates_ := tokens that pass the filters, ascending.
   void Filter(const SamplingParams& params, float max);
   void SortCandidates(size_t n);

@@ -32,6 +32,7 @@ const StepPlan& StepPlanner::Plan(const EngineSnapshot& snapshot, const Schedule
   Sort(snapshot);
   for (int32_t index : running_) PlanRunning(index);
   PlanWaiting();
+  PlanDrafts();
   return plan_;
 }
 
@@ -39,6 +40,7 @@ void StepPlanner::Sort(const EngineSnapshot& snapshot) {
   running_.clear();
   waiting_.clear();
   victims_.clear();
+  verifying_.clear();
   fates_.assign(snapshot.sequences.size(), Fate::kOpen);
   int32_t holding_slots = 0;
   for (size_t i = 0; i < views_.size(); ++i) {
@@ -51,7 +53,8 @@ void StepPlanner::Sort(const EngineSnapshot& snapshot) {
     } else if (!v.gated) {
       waiting_.push_back(index);
     }
-    // A sequence without anything left to compute is about to end: preempting it would waste all of its work.
+    // A sequence without anything left to compute is about to end: preempting it would waste all of
+    // its work.
     if (v.samples && v.blocks_held > 0 && Remaining(v) > 0) victims_.push_back(index);
   }
   free_slots_ = limits_.max_sequences - holding_slots;
@@ -86,10 +89,33 @@ void StepPlanner::PlanRunning(int32_t index) {
     if (!MakeRoom(index, new_blocks)) return;
   }
   AddRows(index, v.computed_tokens, rows, new_blocks, /*starts=*/false);
+  if (v.draft_tokens > 0 && Remaining(v) == 1)
+    verifying_.emplace_back(index, plan_.sequences.size() - 1);
 }
 
-// Preempts from the end of the precedence order until `blocks` are available for views_[index]; preempts nobody when that
-// cannot be reached.
+void StepPlanner::PlanDrafts() {
+  int32_t drafts = limits_.max_draft_rows;
+  for (const auto& [index, at] : verifying_) {
+    const SequenceView& v = views_[static_cast<size_t>(index)];
+    PlannedSequence& planned = plan_.sequences[at];
+    const int32_t held = v.blocks_held + planned.new_blocks;
+    const int32_t end = v.computed_tokens + planned.num_tokens;
+    const int32_t reach = (held + std::max(0, available_)) * block_tokens_ - end;
+    const int32_t rows = std::min({v.draft_tokens, budget_, drafts, reach});
+    if (rows <= 0) continue;
+    const int32_t new_blocks = std::max(0, BlocksFor(end + rows) - held);
+    planned.num_tokens += rows;
+    planned.draft_tokens = rows;
+    planned.new_blocks += new_blocks;
+    plan_.num_tokens += rows;
+    available_ -= new_blocks;
+    budget_ -= rows;
+    drafts -= rows;
+  }
+}
+
+// Preempts from the end of the precedence order until `blocks` are available for views_[index];
+// preempts nobody when that cannot be reached.
 bool StepPlanner::MakeRoom(int32_t index, int32_t blocks) {
   const SequenceView& needy = views_[index];
   const auto may_go = [&](int32_t i) {

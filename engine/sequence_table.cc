@@ -1,6 +1,7 @@
 #include "engine/sequence_table.h"
 
 #include <algorithm>
+#include <set>
 
 #include "common/check.h"
 
@@ -29,6 +30,7 @@ Sequence& SequenceTable::Add(SequenceRequest request) {
   s.request = std::move(request);
   sequences_.emplace(s.id, std::move(owned));
   ++alive_;
+  ++version_;
   switch (s.request.kv_source) {
     case KvSource::kLocal:
       s.state = SequenceState::kWaiting;
@@ -53,6 +55,7 @@ Sequence* SequenceTable::Find(SequenceId id) const {
 void SequenceTable::SetState(Sequence& s, SequenceState state) {
   AISP_CHECK(s.state != SequenceState::kEnded);
   if (s.state == state) return;
+  ++version_;
   Leave(s);
   s.state = state;
   Enter(s);
@@ -115,6 +118,47 @@ void SequenceTable::Enter(Sequence& s) {
     case SequenceState::kEnded:
       return;
   }
+}
+
+void SequenceTable::CheckInvariants() const {
+  size_t waiting = 0, gated = 0, running = 0;
+  int32_t awaiting = 0, alive = 0;
+  std::set<int32_t> slots(free_slots_.begin(), free_slots_.end());
+  AISP_CHECK_MSG(slots.size() == free_slots_.size(), "a slot is free twice");
+  const auto in = [](const Queue& queue, const Sequence* s) {
+    return std::count(queue.begin(), queue.end(), s) == 1;
+  };
+  for (const auto& [id, owned] : sequences_) {
+    const Sequence* const s = owned.get();
+    AISP_CHECK(s->id == id);
+    alive += s->state != SequenceState::kEnded ? 1 : 0;
+    switch (s->state) {
+      case SequenceState::kWaiting:
+        ++waiting;
+        AISP_CHECK_MSG(in(waiting_, s), "a waiting sequence is not in its queue");
+        break;
+      case SequenceState::kGated:
+        ++gated;
+        AISP_CHECK_MSG(in(gated_, s), "a gated sequence is not in its queue");
+        break;
+      case SequenceState::kRunning:
+        ++running;
+        AISP_CHECK_MSG(in(running_, s), "a running sequence is not in its queue");
+        AISP_CHECK_MSG(s->slot >= 0 && slots.insert(s->slot).second,
+                       "two running sequences share a slot, or it is free");
+        break;
+      case SequenceState::kAwaitingKv:
+        ++awaiting;
+        break;
+      case SequenceState::kHolding:
+      case SequenceState::kEnded:
+        break;
+    }
+    if (s->state != SequenceState::kRunning) AISP_CHECK_MSG(s->slot < 0, "a slot without a run");
+  }
+  AISP_CHECK_MSG(waiting == waiting_.size() && gated == gated_.size() &&
+                     running == running_.size() && awaiting == awaiting_ && alive == alive_,
+                 "a queue holds a sequence of another state, or a counter is wrong");
 }
 
 void SequenceTable::InsertByPrecedence(Queue& queue, Sequence& s) {

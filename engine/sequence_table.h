@@ -1,8 +1,8 @@
 // SequenceTable: every sequence of one engine and the queues it stands in. Internal to engine/.
 //
-// Owns the Sequence objects; their addresses are stable. A sequence that ended while rows of it are in flight stays as a
-// husk, out of every queue, until those steps are collected: the executor still reads its tokens and its block table.
-// Engine thread only.
+// Owns the Sequence objects; their addresses are stable. A sequence that ended while rows of it are
+// in flight stays as a husk, out of every queue, until those steps are collected: the executor
+// still reads its tokens and its block table. Engine thread only.
 #pragma once
 
 #include <cstdint>
@@ -45,6 +45,19 @@ struct Sequence {
   int32_t slot = -1;           // while running
   int32_t rows_in_flight = 0;  // steps in flight that contain it
   int32_t samples_in_flight = 0;
+  // Proposed tokens behind the last known one (Engine::Propose), and how many of them rows in
+  // flight verify; until those are collected nothing more of it is scheduled.
+  std::vector<TokenId> draft;
+  int32_t draft_rows = 0;  // of them, how many the next step may verify
+  int32_t drafts_in_flight = 0;
+  // While drafts are in flight: generated and proposed tokens, for penalties, and the masks of all
+  // draws, for constraints.
+  std::vector<TokenId> lookahead;
+  std::vector<uint32_t> draft_masks;
+  int32_t mask_draws = 0;  // in draft_masks
+  DraftCounts drafts;
+  bool alone = false;            // a step with it failed: its next one has nobody else in it
+  bool lookup_counted = false;   // in the statistics of the prefix cache
   bool reads_generated = false;  // its penalties need every token before the next draw on the host
   std::optional<Epoch> lease;
   SequenceTimes times;
@@ -73,9 +86,19 @@ class SequenceTable {
       if (s->state != SequenceState::kEnded) f(*s);
     }
   }
+  // Husks too.
+  template <typename F>
+  void ForEach(F&& f) const {
+    for (const auto& [id, s] : sequences_) f(*s);
+  }
   int32_t alive() const { return alive_; }
+  // Another one after whatever changed which sequences there are and where they stand.
+  uint64_t version() const { return version_; }
+  // Aborts when a queue, a slot or a counter does not say what the sequences do.
+  void CheckInvariants() const;
 
-  // Moves between queues. kRunning takes a slot (there must be a free one), leaving it gives the slot back.
+  // Moves between queues. kRunning takes a slot (there must be a free one), leaving it gives the
+  // slot back.
   void SetState(Sequence& s, SequenceState state);
   // Forgets a husk without rows in flight.
   void Erase(Sequence& s);
@@ -101,6 +124,7 @@ class SequenceTable {
   Queue running_;
   int32_t awaiting_ = 0;
   int32_t alive_ = 0;
+  uint64_t version_ = 0;
   std::vector<int32_t> free_slots_;
   uint64_t next_id_ = 1;
   // The times of the last few ended sequences, for whoever reports them after the final output.

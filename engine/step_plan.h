@@ -1,13 +1,16 @@
-// StepPlan: what one step will compute, as data. PlanStep is a pure function from a snapshot of the engine, so a scheduling
-// decision can be tested, logged and replayed without an engine. It allocates no block: it counts.
+// StepPlan: what one step will compute, as data. PlanStep is a pure function from a snapshot of the
+// engine, so a scheduling decision can be tested, logged and replayed without an engine. It
+// allocates no block: it counts.
 //
-// Order of everything is precedence: greater priority, then earlier arrival. A waiting sequence gets all blocks of its
-// target at once when it starts, so a prefill that has begun never needs another block and two half-done prefills cannot
-// starve each other; only decodes grow, by a block at a time. Any thread; nothing is kept between calls but scratch memory.
+// Order of everything is precedence: greater priority, then earlier arrival. A waiting sequence
+// gets all blocks of its target at once when it starts, so a prefill that has begun never needs
+// another block and two half-done prefills cannot starve each other; only decodes grow, by a block
+// at a time. Any thread; nothing is kept between calls but scratch memory.
 #pragma once
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "common/clock.h"
@@ -16,12 +19,14 @@
 namespace aisp {
 
 enum class SequencePhase : uint8_t {
-  kWaiting,  // no blocks yet, preempted, or (blocks_held > 0) all its blocks are there and it only needs a row
-  kRunning,     // holds blocks; prefilling or decoding
+  kWaiting,  // no blocks yet, preempted, or (blocks_held > 0) all its blocks are there and it only
+             // needs a row
+  kRunning,  // holds blocks; prefilling or decoding
   kAwaitingKv,  // a remote writer fills its blocks; not schedulable
 };
 
-// One sequence as the scheduler sees it. Lengths count tokens that are in flight as if they were there.
+// One sequence as the scheduler sees it. Lengths count tokens that are in flight as if they were
+// there.
 struct SequenceView {
   SequenceId id;
   SequencePhase phase = SequencePhase::kWaiting;
@@ -33,10 +38,10 @@ struct SequenceView {
   int32_t cached_free_blocks =
       0;  // waiting only: how many of the matched blocks count as available now
   int32_t blocks_held = 0;
-  bool samples =
-      true;  // draws a token once computed == target; a sequence that does not is never preempted,
-             // because a remote reader copies from its blocks
-  bool token_in_flight = false;  // its next input token is still on the device
+  bool samples = true;  // draws a token once computed == target; a sequence that does not is never
+                        // preempted, because a remote reader copies from its blocks
+  // Proposed tokens behind the last known one, which rows of the same step may verify. Of decodes.
+  int32_t draft_tokens = 0;
   int32_t priority = 0;
   uint64_t arrival = 0;  // smaller came earlier
 };
@@ -52,6 +57,7 @@ struct ScheduleLimits {
   int32_t max_sequences = 64;       // rows sets in a step = running sequences
   int32_t max_prefill_chunk = 512;  // largest chunk of one sequence
   int32_t watermark_blocks = 1;     // kept free for running sequences when admitting a waiting one
+  int32_t max_draft_rows = 0;       // rows of a step that verify proposed tokens
 };
 
 struct PlannedSequence {
@@ -60,8 +66,10 @@ struct PlannedSequence {
   int32_t num_tokens = 0;
   int32_t new_blocks =
       0;  // to reserve before launch (after the prefix match, for a starting sequence)
-  bool starts = false;   // was waiting: match the prefix first
-  bool samples = false;  // draws a token at the end of these rows
+  bool starts = false;  // was waiting: match the prefix first
+  // Draws a token at the end of these rows; with drafts, one behind each of the last 1 + drafts.
+  bool samples = false;
+  int32_t draft_tokens = 0;  // of num_tokens: those that verify proposed tokens
 };
 
 struct StepPlan {
@@ -71,16 +79,22 @@ struct StepPlan {
   bool empty() const { return sequences.empty() && preempt.empty(); }
 };
 
-// Running decodes first (each one row), then running prefills, then waiting sequences, each group by precedence, within the
-// token budget and the block count. Gated sequences are passed over. Without enough blocks for a waiting sequence, those
-// behind it do not start either (except such as hold all their blocks), so nobody is overtaken for ever; the watermark is
-// waived when nothing runs. When a running sequence cannot get its next block, the last ones by precedence are preempted,
-// never one that is already in the plan, never one that stands before it (so never the oldest); when even that would not
-// give enough, it keeps what it has and waits. A plan that preempts starts no sequence that needs blocks.
-// Pure and deterministic; the order of snapshot.sequences does not matter.
+// Running decodes first (each one row), then running prefills, then waiting sequences, each group
+// by precedence, within the token budget and the block count. Gated sequences are passed over.
+// Without enough blocks for a waiting sequence, those behind it do not start either (except such as
+// hold all their blocks), so nobody is overtaken for ever; the watermark is waived when nothing
+// runs. When a running sequence cannot get its next block, the last ones by precedence are
+// preempted, never one that is already in the plan, never one that stands before it (so never the
+// oldest); when even that would not give enough, it keeps what it has and waits. A plan that
+// preempts starts no sequence that needs blocks. Pure and deterministic; the order of
+// snapshot.sequences does not matter.
+//
+// Rows that verify proposed tokens take what is left of tokens and blocks when all of that is
+// planned; nobody waits or is preempted for them.
 StepPlan PlanStep(const EngineSnapshot& snapshot, const ScheduleLimits& limits);
 
-// The same for a caller that plans in a loop: no allocation once the memory has grown to the number of sequences.
+// The same for a caller that plans in a loop: no allocation once the memory has grown to the number
+// of sequences.
 class StepPlanner {
  public:
   // The plan is valid until the next call.
@@ -92,6 +106,7 @@ class StepPlanner {
   void Sort(const EngineSnapshot& snapshot);
   void PlanRunning(int32_t index);
   void PlanWaiting();
+  void PlanDrafts();
   bool StartWaiting(int32_t index);
   bool MakeRoom(int32_t index, int32_t blocks);
   void AddRows(int32_t index, int32_t begin, int32_t rows, int32_t new_blocks, bool starts);
@@ -107,6 +122,8 @@ class StepPlanner {
   std::vector<int32_t> waiting_;  // by precedence, gated ones left out
   std::vector<int32_t> victims_;  // who may be preempted, by precedence: the last goes first
   std::vector<Fate> fates_;       // of views_[i]
+  // Decodes in the plan with proposed tokens: index of the view, index in the plan.
+  std::vector<std::pair<int32_t, size_t>> verifying_;
   StepPlan plan_;
 };
 

@@ -1,5 +1,6 @@
-// Steps of prompts that an executor runs once before it serves. A kernel's code comes to a GPU at its first call: a first prompt that
-// pays for all of them waits 2 ms longer, and 100 ms where a library's kernels are among them that no tuning has run.
+// Steps of prompts that an executor runs once before it serves. A kernel's code comes to a GPU at
+// its first call: a first prompt that pays for all of them waits 2 ms longer, and 100 ms where a
+// library's kernels are among them that no tuning has run.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,8 @@
 
 namespace aisp {
 
-// Rows of the steps, ascending: kernels are chosen by the number of rows. `most`: what an executor can take.
+// Rows of the steps, ascending: kernels are chosen by the number of rows. `most`: what an executor
+// can take.
 std::vector<int32_t> WarmUpSizes(int32_t most);
 
 // A step whose sequences lie in the pool's first blocks, which nobody may hold.

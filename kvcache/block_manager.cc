@@ -149,10 +149,13 @@ std::vector<BlockId> BlockManager::MatchAndPin(const Hash128& root, std::span<co
     impl_->pool.Pin(block, PinKind::kSequence);
     blocks.push_back(BlockId(block));
   }
-  impl_->queries_tokens +=
-      std::min<uint64_t>(tokens.size(), static_cast<uint64_t>(std::max(max_tokens, 0)));
-  impl_->hits_tokens += blocks.size() * static_cast<uint64_t>(layout().block_tokens);
   return blocks;
+}
+
+void BlockManager::CountLookup(int32_t looked_up, int32_t found) {
+  AISP_CHECK(found >= 0 && looked_up >= found);
+  impl_->queries_tokens += static_cast<uint64_t>(looked_up);
+  impl_->hits_tokens += static_cast<uint64_t>(found);
 }
 
 int32_t BlockManager::MatchLength(const Hash128& root, std::span<const TokenId> tokens,
@@ -167,8 +170,8 @@ int32_t BlockManager::MatchLength(const Hash128& root, std::span<const TokenId> 
   return blocks * layout().block_tokens;
 }
 
-// Where publishing goes on: after blocks[*first - 1], or at the root with *first = 0 when what stood for that block is no
-// longer published.
+// Where publishing goes on: after blocks[*first - 1], or at the root with *first = 0 when what
+// stood for that block is no longer published.
 PrefixIndex::Position BlockManager::Impl::PositionBefore(const Hash128& root,
                                                          std::span<const TokenId> tokens,
                                                          std::span<const BlockId> blocks,

@@ -1,9 +1,11 @@
-// BlockPool: pins, the free list, and the order in which unused blocks are given up. Part of BlockManager.
+// BlockPool: pins, the free list, and the order in which unused blocks are given up. Part of
+// BlockManager.
 //
-// Published blocks form a forest (a block's parent holds the tokens before it). A block is *held* when it has a pin or when
-// a published descendant is held: giving it up would make that descendant unreachable. Published blocks that are not held
-// are cached. They stand in one list, oldest first, in which every child precedes its parent, because a block enters at
-// the end only once all its children are in. So the front is always a leaf, the least recently used one, and giving up a
+// Published blocks form a forest (a block's parent holds the tokens before it). A block is *held*
+// when it has a pin or when a published descendant is held: giving it up would make that descendant
+// unreachable. Published blocks that are not held are cached. They stand in one list, oldest first,
+// in which every child precedes its parent, because a block enters at the end only once all its
+// children are in. So the front is always a leaf, the least recently used one, and giving up a
 // block is O(1). Unpinning a whole chain costs O(its length), whatever the order of the calls.
 //
 // One thread; allocates only in the constructor.
@@ -36,7 +38,8 @@ class BlockPool {
 
   // The block must not be free.
   void Pin(int32_t block, PinKind kind);
-  // The pin must be there. A block without pins is then cached if published (and not held by a descendant), else free.
+  // The pin must be there. A block without pins is then cached if published (and not held by a
+  // descendant), else free.
   void Unpin(int32_t block, PinKind kind);
   // One pin less of `from`, one more of `to`.
   void Repin(int32_t block, PinKind from, PinKind to);

@@ -1,7 +1,9 @@
-// EventLog: what the prefix index changed, numbered, until the owner takes it. Part of BlockManager; one thread.
+// EventLog: what the prefix index changed, numbered, until the owner takes it. Part of
+// BlockManager; one thread.
 //
-// Bounded: when nobody takes events, all pending ones are dropped and their numbers stay used. A reader sees the gap and asks
-// for a snapshot, which costs one pass over the index instead of memory without end.
+// Bounded: when nobody takes events, all pending ones are dropped and their numbers stay used. A
+// reader sees the gap and asks for a snapshot, which costs one pass over the index instead of
+// memory without end.
 #pragma once
 
 #include <cstdint>

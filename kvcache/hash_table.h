@@ -1,7 +1,8 @@
 // HashTable: Hash128 -> int32, a fixed number of slots, no allocation after construction.
 //
-// Open addressing with linear probing at a load of at most one half; erasing shifts back what follows, so there are no
-// tombstones and lookups stay short however long the process runs. The keys are already uniform hashes. One thread.
+// Open addressing with linear probing at a load of at most one half; erasing shifts back what
+// follows, so there are no tombstones and lookups stay short however long the process runs. The
+// keys are already uniform hashes. One thread.
 #pragma once
 
 #include <bit>
@@ -24,7 +25,8 @@ class HashTable {
 
   int32_t Find(const Hash128& key) const { return slots_[Probe(key)].value; }
 
-  // The key's value, for changing it; it is kAbsent when the key is new and must then be set to something >= 0.
+  // The key's value, for changing it; it is kAbsent when the key is new and must then be set to
+  // something >= 0.
   int32_t& FindOrInsert(const Hash128& key) {
     Slot& slot = slots_[Probe(key)];
     if (slot.value == kAbsent) {

@@ -1,7 +1,9 @@
-// KvLayout: where a KV value lies in a pool. One layout per layer group; all layers of it have the same shape.
+// KvLayout: where a KV value lies in a pool. One layout per layer group; all layers of it have the
+// same shape.
 //
-// A pool is [layer][block][kv_head][K|V][slot][head_dim]: a (layer, block) is contiguous, and so is any run of heads inside
-// it, which is what a tensor-parallel peer of another width needs. Pure values: any thread.
+// A pool is [layer][block][kv_head][K|V][slot][head_dim]: a (layer, block) is contiguous, and so is
+// any run of heads inside it, which is what a tensor-parallel peer of another width needs. Pure
+// values: any thread.
 #pragma once
 
 #include <cstddef>

@@ -1,11 +1,12 @@
 // PrefixIndex: which block holds which published prefix. Part of BlockManager; knows no pins.
 //
-// A block is found by the chain hash of its last unit, and is a hit only if its parent is the block that the walk came
-// from, the chain value before it is the same, and its tokens are equal: a colliding hash is a miss, never wrong content.
-// Every published block's parent is published (the pool gives up children first), so a walk from the root sees all.
+// A block is found by the chain hash of its last unit, and is a hit only if its parent is the block
+// that the walk came from, the chain value before it is the same, and its tokens are equal: a
+// colliding hash is a miss, never wrong content. Every published block's parent is published (the
+// pool gives up children first), so a walk from the root sees all.
 //
-// Unit hashes: a block of k units has k of them. Two blocks that differ late share the hashes of their first units, so those
-// are counted, and are reported as gone with their last holder.
+// Unit hashes: a block of k units has k of them. Two blocks that differ late share the hashes of
+// their first units, so those are counted, and are reported as gone with their last holder.
 //
 // One thread; allocates only in the constructor (Erase and HashesOf append to the caller's vector).
 #pragma once
@@ -65,10 +66,12 @@ class PrefixIndex {
   void HashesOf(int32_t block, std::vector<Hash128>* out) const;
   size_t size() const { return by_hash_.size(); }
 
-  // A private block with the content of the published `twin`, so that publishing its successor need not walk from the root.
+  // A private block with the content of the published `twin`, so that publishing its successor need
+  // not walk from the root.
   void SetTwin(int32_t block, int32_t twin);
   void ClearTwin(int32_t block) { nodes_[Index(block)].twin = kNone; }
-  // The published block that stands for `block`: itself, its twin if that is still published, or kNone.
+  // The published block that stands for `block`: itself, its twin if that is still published, or
+  // kNone.
   int32_t Canonical(int32_t block) const;
 
   void CheckInvariants() const;

@@ -133,6 +133,20 @@ bool KvPusher::Complete(PushId id) const {
 const Status& KvPusher::Failure(PushId id) const { return Get(id).failure; }
 const PushTotals& KvPusher::Totals(PushId id) const { return Get(id).totals; }
 
+void KvPusher::Measure(const KvTransport* transport, const Outstanding& done, bool ok,
+                       Instant now) {
+  const auto found = lanes_.find(transport);
+  if (found == lanes_.end()) return;
+  Lane& lane = found->second;
+  // Writes overlap: each adds the part of its time that no earlier one has added.
+  const Instant from = std::max(done.started, lane.accounted);
+  if (now > from) lane.metrics.busy_seconds.Add(ToSeconds(now - from));
+  lane.accounted = std::max(lane.accounted, now);
+  if (!ok) return lane.metrics.failed.Add();
+  lane.metrics.bytes.Add(static_cast<double>(done.write.bytes));
+  lane.metrics.write_seconds.Observe(ToSeconds(now - done.started));
+}
+
 void KvPusher::OnCompletion(KvTransport* transport, const WriteCompletion& completion) {
   auto& writes = outstanding_[transport];
   const auto it = writes.find(completion.id);
@@ -143,12 +157,13 @@ void KvPusher::OnCompletion(KvTransport* transport, const WriteCompletion& compl
   Push& push = Get(done.push);
   --push.outstanding;
   changed_.push_back(done.push);
+  const Instant now = clock_->Now();
+  Measure(transport, done, completion.status.has_value(), now);
   if (!completion.status) {
     // A cancelled write of a stopped push is no news.
     if (!push.stopped) Abort(done.push, push, completion.status.error());
     return;
   }
-  const Instant now = clock_->Now();
   push.totals.token_layers += done.write.tokens;
   push.totals.bytes += done.write.bytes;
   push.totals.last_completion = now;

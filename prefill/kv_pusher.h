@@ -1,11 +1,14 @@
-// KvPusher: the writes of granted transfers. Turns "layer l of a sequence is ready up to token t" into writes to the decode
-// worker's pool, keeps the source blocks pinned until a write has completed, and knows when a push is over.
+// KvPusher: the writes of granted transfers. Turns "layer l of a sequence is ready up to token t"
+// into writes to the decode worker's pool, keeps the source blocks pinned until a write has
+// completed, and knows when a push is over.
 //
-// Invariants: each (layer, block) of a push is written exactly once; a source block of a write that has not completed is pinned
-// (a sequence that is preempted or cancelled meanwhile cannot give it to another); after Stop, and after the lease has
-// expired on this clock, no write starts. A full transport queue keeps writes waiting here, at most the grant itself.
+// Invariants: each (layer, block) of a push is written exactly once; a source block of a write that
+// has not completed is pinned (a sequence that is preempted or cancelled meanwhile cannot give it
+// to another); after Stop, and after the lease has expired on this clock, no write starts. A full
+// transport queue keeps writes waiting here, at most the grant itself.
 //
-// Owned by the engine thread. Ready() may be called from inside a step (LayerSink): it only touches the transport and pins.
+// Owned by the engine thread. Ready() may be called from inside a step (LayerSink): it only touches
+// the transport and pins.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +19,7 @@
 #include <vector>
 
 #include "common/clock.h"
+#include "common/metrics.h"
 #include "kvcache/block_manager.h"
 #include "kvcache/transport/kv_transport.h"
 
@@ -35,6 +39,14 @@ struct PushTarget {
   Instant lease_end = kNever;   // no write starts later
 };
 
+// What is measured of one lane; handles that were never made ignore it.
+struct LaneMetrics {
+  Counter bytes;         // of writes that completed
+  Counter busy_seconds;  // with a write under way
+  Counter failed;
+  Histogram write_seconds;
+};
+
 struct PushTotals {
   uint64_t token_layers = 0;  // completed
   uint64_t bytes = 0;         // completed
@@ -46,8 +58,13 @@ class KvPusher {
  public:
   KvPusher(BlockManager* blocks, const Clock* clock);
 
+  void SetMetrics(const KvTransport* lane, const LaneMetrics& metrics) {
+    lanes_[lane].metrics = metrics;
+  }
+
   PushId Open(PushTarget target);
-  // KV of tokens [0, ready_tokens) of `layer` lies in `local` (the sequence's block table): writes what became whole.
+  // KV of tokens [0, ready_tokens) of `layer` lies in `local` (the sequence's block table): writes
+  // what became whole.
   void Ready(PushId id, int32_t layer, int32_t ready_tokens, std::span<const BlockId> local);
   // No write starts any more; what the transport still queues is cancelled.
   void Stop(PushId id);
@@ -58,14 +75,16 @@ class KvPusher {
   bool Idle(PushId id) const;
   // Everything in [first_token, end_token) of all layers was written and completed.
   bool Complete(PushId id) const;
-  // The first error, if any: of a write, or DEADLINE_EXCEEDED when the lease ran out with writes left to start.
+  // The first error, if any: of a write, or DEADLINE_EXCEEDED when the lease ran out with writes
+  // left to start.
   const Status& Failure(PushId id) const;
   const PushTotals& Totals(PushId id) const;
 
-  // Takes completions of `transports` and starts what waits. Returns the pushes whose Idle or Failure may have changed since
-  // the last call, those changed inside Ready included.
+  // Takes completions of `transports` and starts what waits. Returns the pushes whose Idle or
+  // Failure may have changed since the last call, those changed inside Ready included.
   std::vector<PushId> Progress(std::span<KvTransport* const> transports);
-  // When Progress should be called although no transport woke us: a full queue is tried again, a lease ends.
+  // When Progress should be called although no transport woke us: a full queue is tried again, a
+  // lease ends.
   Instant NextTimer() const;
   // A smoothed rate of single writes, 0 before the first.
   double BytesPerSecond() const { return bytes_per_s_; }
@@ -93,6 +112,12 @@ class KvPusher {
     Instant started;
   };
 
+  struct Lane {
+    LaneMetrics metrics;
+    Instant accounted;  // until when its busy time is counted
+  };
+
+  void Measure(const KvTransport* transport, const Outstanding& done, bool ok, Instant now);
   Push& Get(PushId id);
   const Push& Get(PushId id) const;
   void StartPending(PushId id, Push& push);
@@ -105,6 +130,7 @@ class KvPusher {
   uint64_t last_id_ = 0;
   std::map<PushId, Push> pushes_;  // ordered: the order of retries is the order of grants
   std::unordered_map<KvTransport*, std::unordered_map<WriteId, Outstanding>> outstanding_;
+  std::unordered_map<const KvTransport*, Lane> lanes_;
   std::vector<PushId> changed_;
   Instant retry_at_ = kNever;
   double bytes_per_s_ = 0;

@@ -1,5 +1,6 @@
-// PeerConnector: how a prefill worker reaches a decode worker's KV pool: picks one of the ways that the decode worker offers.
-// Owned by the engine thread; Connect is bounded by the transports' own time limits.
+// PeerConnector: how a prefill worker reaches a decode worker's KV pool: picks one of the ways that
+// the decode worker offers. Owned by the engine thread; Connect is bounded by the transports' own
+// time limits.
 #pragma once
 
 #include <span>
@@ -32,7 +33,8 @@ class PeerConnector {
   virtual std::span<KvTransport* const> transports() const = 0;
 };
 
-// Tries the transports that both sides have, fastest first, with a short measurement over each (kvcache/transport/select.h).
+// Tries the transports that both sides have, fastest first, with a short measurement over each
+// (kvcache/transport/select.h).
 class RankedConnector final : public PeerConnector {
  public:
   RankedConnector(std::vector<KvTransport*> transports, Duration timeout)

@@ -4,6 +4,7 @@
 
 #include "common/log.h"
 #include "prefill/prefill_role_impl.h"
+#include "proto/fingerprint.h"
 #include "worker/fingerprint.h"
 
 namespace aisp {
@@ -69,11 +70,14 @@ void PrefillRole::Impl::OnHello(Reader& reader, const v1::KvHello& hello) {
   if (reader.greeted) return;
   reader.worker_id = hello.worker_id();
   reader.incarnation = hello.incarnation();
-  if (Status fits = MatchFingerprints(options.worker.fingerprint, hello.fingerprint()); !fits) {
+  if (Status fits = CheckFingerprints(options.worker.fingerprint, "this worker",
+                                      hello.fingerprint(), "its peer");
+      !fits) {
     RefuseReader(reader, fits.error().message);
     return;
   }
-  // An earlier link of this worker is stale, whether its process was restarted or only its connection was lost.
+  // An earlier link of this worker is stale, whether its process was restarted or only its
+  // connection was lost.
   std::vector<ReaderId> stale;
   for (const auto& [id, other] : readers.all()) {
     if (id != reader.id && other.up && other.greeted && other.worker_id == reader.worker_id)
@@ -155,7 +159,7 @@ void PrefillRole::Impl::OnPrefill(Reader& reader, const v1::PrefillRequest& requ
                 "a prompt of one token has no KV to prefill; run it on the decode worker")
           : deps.engine->Add(std::move(sequence));
   if (!added) {
-    SendFailed(reader.id, id, added.error(), added.error().code == Code::kResourceExhausted);
+    SendFailed(reader.id, id, added.error(), MayRetry(FaultOf(added.error().code)));
     return;
   }
   Transfer transfer;
@@ -246,7 +250,13 @@ void PrefillRole::Impl::OnGrantRefused(Reader& reader, const v1::GrantRefused& r
                  true);
     return;
   }
-  const Duration hint = std::chrono::milliseconds(refused.retry_after_ms());
+  if (transfer->refusals == 1) {
+    LogInfo("prefill waits for blocks of the decode worker",
+            {{"request", transfer->trace_id}, {"tokens", transfer->tokens}});
+  }
+  // The longer it has waited, the less often it asks: a full pool empties slowly.
+  const Duration hint =
+      std::chrono::milliseconds(refused.retry_after_ms()) * (1 + transfer->refusals / 8);
   transfer->phase = TransferPhase::kRefused;
   transfer->retry_at =
       deps.clock->Now() + std::clamp(hint, options.min_refusal_retry, options.max_refusal_retry);

@@ -7,6 +7,7 @@
 #include "common/check.h"
 #include "common/log.h"
 #include "prefill/prefill_role_impl.h"
+#include "worker/trace_spans.h"
 
 namespace aisp {
 namespace {
@@ -53,7 +54,8 @@ void PrefillRole::Impl::SendFailed(ReaderId reader, uint64_t transfer_id, const 
 void PrefillRole::Impl::SendFence(ReaderId id, Epoch epoch) {
   const Reader* reader = readers.Find(id);
   if (reader == nullptr) return;
-  // The link on which the epoch was granted may be gone and the same decode process be back on another.
+  // The link on which the epoch was granted may be gone and the same decode process be back on
+  // another.
   const Reader* live = reader->up ? reader : readers.FindLive(*reader);
   if (live == nullptr) return;
   v1::PrefillToDecode message;
@@ -186,6 +188,9 @@ void PrefillRole::Impl::FinishTransfer(Transfer& transfer) {
   done->set_transfer_tail_ns(NonNegativeNs(transfer.computed_at, last_write));
   done->set_bytes(totals.bytes);
   done->set_blocks(totals.blocks);
+  const SequenceTimes times = deps.engine->Times(transfer.sequence);
+  done->set_preemptions(static_cast<uint32_t>(times.preemptions));
+  AddChunks(transfer.received, times, options.worker.worker_id, done->mutable_spans());
   SendToReader(transfer.reader, std::move(message));
   LogInfo("prefill done", {{"request", transfer.trace_id},
                            {"tokens", transfer.tokens},
@@ -194,13 +199,14 @@ void PrefillRole::Impl::FinishTransfer(Transfer& transfer) {
                            {"queue_ms", ToMs(started - transfer.received)},
                            {"prefill_ms", ToMs(transfer.computed_at - started)}});
   transfers_done.Add();
-  bytes_pushed.Add(static_cast<double>(totals.bytes));
   if (transfer.sequence_alive) deps.engine->Release(transfer.sequence);
   EraseTransfer(transfer);
 }
 
 void PrefillRole::Impl::FailTransfer(Transfer& transfer, const Error& error, bool retryable) {
-  Log(shell->draining() ? LogLevel::kInfo : LogLevel::kWarning, "prefill failed",
+  // A reader without room is no fault: the request waits where it came from.
+  const bool expected = shell->draining() || error.code == Code::kResourceExhausted;
+  Log(expected ? LogLevel::kInfo : LogLevel::kWarning, "prefill failed",
       {{"request", transfer.trace_id},
        {"transfer", transfer.transfer_id},
        {"error", error.message}});
@@ -377,20 +383,40 @@ void PrefillRole::Wire(const PrefillDeps& deps) {
   impl.shell.emplace(worker, profile, deps.engine, deps.clock, deps.routers, deps.metrics);
   impl.pusher.emplace(&deps.engine->blocks(), deps.clock);
   if (deps.metrics == nullptr) return;
-  Metrics& m = *deps.metrics;
-  impl.transfers_done = m.AddCounter("aisp_prefill_transfers_done_total",
-                                     "Prompts computed and delivered to a decode worker");
-  impl.transfers_failed = m.AddCounter("aisp_prefill_transfers_failed_total",
-                                       "Prompts that a decode worker was told have failed");
-  impl.grants_refused = m.AddCounter("aisp_prefill_grants_refused_total",
-                                     "Times that a decode worker had no blocks to give");
-  impl.bytes_pushed =
-      m.AddCounter("aisp_kv_pushed_bytes_total", "KV bytes delivered to decode workers");
-  impl.leases_expired = m.AddCounter("aisp_prefill_leases_expired_total",
-                                     "Grants that ended before all KV was written");
+  impl.AddMetrics(*deps.metrics);
+}
+
+void PrefillRole::Impl::AddMetrics(Metrics& m) {
+  const MetricLabels labels = WorkerLabels(v1::ROLE_PREFILL, options.worker.worker_id);
+  transfers_done = m.AddCounter("aisp_prefill_transfers_done_total",
+                                "Prompts computed and delivered to a decode worker", labels);
+  transfers_failed = m.AddCounter("aisp_prefill_transfers_failed_total",
+                                  "Prompts that a decode worker was told have failed", labels);
+  grants_refused =
+      m.AddCounter("aisp_prefill_grants_refused_total",
+                   "Times that a decode worker had no blocks to give, retries included", labels);
+  leases_expired = m.AddCounter("aisp_prefill_leases_expired_total",
+                                "Grants that ended before all KV was written", labels);
+  for (const KvTransport* transport : deps.connector->transports()) {
+    const MetricLabels lane = WithLabel(labels, "lane", transport->capabilities().name);
+    LaneMetrics out;
+    out.bytes = m.AddCounter("aisp_kv_transfer_bytes_total",
+                             "KV bytes written into decode workers' pools, by lane", lane);
+    out.busy_seconds = m.AddCounter("aisp_kv_transfer_busy_seconds_total",
+                                    "Time in which a write of the lane was under way", lane);
+    out.failed = m.AddCounter("aisp_kv_write_failures_total",
+                              "Writes that failed or were cut by a fence, by lane", lane);
+    out.write_seconds =
+        m.AddHistogram("aisp_kv_write_seconds", "Start to remote completion of one write, by lane",
+                       StepBuckets(), lane);
+    pusher->SetMetrics(transport, out);
+  }
 }
 
 void PrefillRole::Start() { impl_->shell->Start(); }
+void PrefillRole::SetRouters(const std::vector<std::string>& addresses) {
+  impl_->shell->SetRouters(addresses);
+}
 
 bool PrefillRole::CanLaunch() const { return impl_->deps.engine->CanLaunch(); }
 
@@ -404,6 +430,7 @@ void PrefillRole::Launch() {
 
 bool PrefillRole::InFlight() const { return impl_->deps.engine->InFlight(); }
 
+bool PrefillRole::StepDone() { return impl_->deps.engine->StepDone(); }
 void PrefillRole::Collect() {
   Impl& impl = *impl_;
   const CollectOutput out = impl.deps.engine->Collect();
@@ -412,7 +439,7 @@ void PrefillRole::Collect() {
     if (output.finish == FinishReason::kNone || it == impl.by_sequence.end()) continue;
     Transfer& transfer = impl.transfers.at(it->second);
     transfer.sequence_alive = false;
-    impl.FailTransfer(transfer, output.error, true);
+    impl.FailTransfer(transfer, output.error, MayRetry(output.fault));
   }
   for (const SequenceId sequence : out.prefills_done) impl.OnComputed(sequence);
   impl.shell->RecordStep(out.timing);

@@ -1,14 +1,16 @@
-// PrefillRole: a worker that computes prompts for decode workers and writes the KV into their pools. A state machine without
-// I/O: messages, timers and completions in, messages and writes out.
+// PrefillRole: a worker that computes prompts for decode workers and writes the KV into their
+// pools. A state machine without I/O: messages, timers and completions in, messages and writes out.
 //
 // Life of one transfer:
-//   PrefillRequest -> queued, gated in the engine -> NeedBlocks, within two steps of running (late grant: blocks of the reader
-//   are not reserved while it waits here) -> Grant: the gate opens, the part that is already in our pool is pushed at once, then
-//   each layer's whole blocks as the layer finishes -> PrefillDone after the last remote completion.
-//   GrantRefused: asked again after the hint; others overtake it meanwhile, at most max_overtakes times.
-// Fencing: after Cancel, Revoke, a failure or the end of the lease no write of the epoch starts; FenceAck is sent once those
-// that had started have completed. A Revoke of an epoch that is not known here is acknowledged at once: nothing of it is
-// under way in this process (a reader only revokes from the incarnation to which it granted).
+//   PrefillRequest -> queued, gated in the engine -> NeedBlocks, within two steps of running (late
+//   grant: blocks of the reader are not reserved while it waits here) -> Grant: the gate opens, the
+//   part that is already in our pool is pushed at once, then each layer's whole blocks as the layer
+//   finishes -> PrefillDone after the last remote completion. GrantRefused: asked again after the
+//   hint; others overtake it meanwhile, at most max_overtakes times.
+// Fencing: after Cancel, Revoke, a failure or the end of the lease no write of the epoch starts;
+// FenceAck is sent once those that had started have completed. A Revoke of an epoch that is not
+// known here is acknowledged at once: nothing of it is under way in this process (a reader only
+// revokes from the incarnation to which it granted).
 //
 // Thread: the worker's engine thread. Wiring (the role, the engine and the links need each other):
 //   PrefillRole role(options);
@@ -59,7 +61,8 @@ struct PrefillDeps {
   LinkSender<v1::PrefillToDecode>* readers = nullptr;
   PeerConnector* connector = nullptr;
   Metrics* metrics = nullptr;  // may stay null
-  // Where decode workers dial, known once the server for reader_links() listens; "": as in the options.
+  // Where decode workers dial, known once the server for reader_links() listens; "": as in the
+  // options.
   std::string kv_address;
 };
 
@@ -74,14 +77,17 @@ class PrefillRole final : public WorkerRole {
   void Wire(const PrefillDeps& deps);
 
   void Start() override;
+  void SetRouters(const std::vector<std::string>& addresses) override;
   bool CanLaunch() const override;
   void Launch() override;
   bool InFlight() const override;
+  bool StepDone() override;
   void Collect() override;
   void OnTransport() override;
   Instant NextTimer() const override;
   void OnTimer(Instant now) override;
-  // Transfers that were granted no blocks fail at once, so that their readers go elsewhere; the others finish.
+  // Transfers that were granted no blocks fail at once, so that their readers go elsewhere; the
+  // others finish.
   void BeginDrain() override;
   void MoveStreams() override { BeginDrain(); }
   // No transfer is left, acknowledgements included.

@@ -1,5 +1,5 @@
-// The inside of PrefillRole; included by prefill/*.cc only. Split over prefill_role.cc (the loop, routers, compute) and
-// prefill_readers.cc (what decode workers say).
+// The inside of PrefillRole; included by prefill/*.cc only. Split over prefill_role.cc (the loop,
+// routers, compute) and prefill_readers.cc (what decode workers say).
 #pragma once
 
 #include <map>
@@ -37,6 +37,8 @@ struct PrefillRole::Impl final : public LinkHandler<v1::DecodeToPrefill>, public
   // --- LayerSink ---
   void OnLayer(int32_t layer, std::span<const LayerSlice> slices) override;
 
+  void AddMetrics(Metrics& metrics);
+
   // --- transfers (prefill_role.cc) ---
   Transfer* FindTransfer(ReaderId reader, uint64_t transfer_id);
   Transfer* FindEpoch(const Reader& reader, Epoch epoch);
@@ -55,7 +57,8 @@ struct PrefillRole::Impl final : public LinkHandler<v1::DecodeToPrefill>, public
   void FinishTransfer(Transfer& transfer);
   // Tells the reader, then as Abandon.
   void FailTransfer(Transfer& transfer, const Error& error, bool retryable);
-  // The reader's pool can no longer be written: all its transfers fail, then its link is closed so that it greets anew.
+  // The reader's pool can no longer be written: all its transfers fail, then its link is closed so
+  // that it greets anew.
   void FailReader(ReaderId id, const Error& error);
   // Ends it without a word but FenceAck. The reference dies with the call.
   void Abandon(Transfer& transfer);
@@ -85,7 +88,6 @@ struct PrefillRole::Impl final : public LinkHandler<v1::DecodeToPrefill>, public
   Counter transfers_done;
   Counter transfers_failed;
   Counter grants_refused;
-  Counter bytes_pushed;
   Counter leases_expired;
 };
 

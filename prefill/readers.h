@@ -1,5 +1,6 @@
-// Readers: the decode workers on whose behalf a prefill worker computes, one entry per link. Plain bookkeeping of the prefill
-// role: who greeted with which identity, and how its pool is reached. Owned by the engine thread.
+// Readers: the decode workers on whose behalf a prefill worker computes, one entry per link. Plain
+// bookkeeping of the prefill role: who greeted with which identity, and how its pool is reached.
+// Owned by the engine thread.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +21,8 @@ struct Reader {
   LinkId link;
   bool up = true;        // false: the link is gone, writes that had started are awaited
   bool greeted = false;  // its fingerprint fits and its pool can be written
-  bool closing =
-      false;  // its pool can no longer be written: no new work, the link is closed when nothing is left
+  bool closing = false;  // its pool can no longer be written: no new work, the link is closed when
+                         // nothing is left
   Instant hello_deadline = kNever;
   std::string worker_id;
   uint64_t incarnation = 0;

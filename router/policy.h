@@ -1,26 +1,20 @@
-// RoutingPolicy: where a request should run. Pure: the same summary and views give the same placement; ties are broken by
-// an injected random value, so that several router replicas with the same view do not herd onto one worker.
+// RoutingPolicy: where a request should run. Pure: the same summary and views give the same
+// placement; ties are broken by an injected random value, so that several router replicas with the
+// same view do not herd onto one worker.
 //
-// CostPolicy predicts, for every decode worker D and every prefill worker P or none:
-//
-//   TTFT = wait for a row and blocks on D
-//        + remote: queue on P + uncached prefill on P + exposed transfer + first decode step on D
-//          local:  queue on D + uncached prefill on D (the last chunk draws the first token)
-//   TPOT = one step of D with this request's row and context among the others
-//
-// and takes the least of  TTFT + expected_new_tokens * TPOT + disturbance,  where disturbance is the delay that a local
-// prefill puts on the streams that already decode on D. There is no fixed threshold: local or remote follows from the
-// costs fitted to each worker. KV locality is counted in hash units of 16 tokens.
+// A policy owns the reasons that it gives: they are shown to clients (x-aisp-route) and are the
+// label of aisp_route_decisions_total, so each is one of its small fixed list. KV locality is
+// counted in hash units of 16 tokens. Policies are chosen by name (router/policy_options.h).
 #pragma once
 
-#include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
-#include <string>
 #include <string_view>
 #include <vector>
 
 #include "common/result.h"
+#include "router/policy_options.h"
 #include "router/step_time_model.h"
 
 namespace aisp {
@@ -32,6 +26,8 @@ struct WorkerView {
   bool prefill = false;    // else decode
   bool available = false;  // ready, not draining, not excluded for this request
   StepCost cost;
+  int32_t chunk_tokens =
+      512;  // prompt tokens of one sequence that it computes in a step, as it says
   int64_t queued_prefill_tokens = 0;  // reported, and sent by this router since the report
   int32_t rows = 0;                   // running, waiting and awaiting KV; same two parts
   int32_t max_rows = 1;
@@ -39,11 +35,13 @@ struct WorkerView {
   int32_t free_blocks = 0;     // free or evictable
   int32_t total_blocks = 0;
   int32_t cached_tokens = 0;  // leading tokens of this request whose KV it holds; a multiple of 16
+  double busy_ms = 0;         // until the long step that it is in ends, as it says
   double transfer_bytes_per_s = 0;  // measured on its last transfers; 0: unknown
 };
 
-// Where the client wants its prompt computed: for comparisons and debugging. A wish that cannot be met (no prefill worker, or
-// the whole prompt is cached on the decode worker) falls back to the other way.
+// Where the client wants its prompt computed: for comparisons and debugging. A wish that cannot be
+// met (no prefill worker, or the whole prompt is cached on the decode worker) falls back to the
+// other way.
 enum class PrefillPreference : uint8_t { kAuto, kRemote, kLocal };
 
 struct RequestSummary {
@@ -54,35 +52,33 @@ struct RequestSummary {
   int32_t block_tokens = 16;
   bool takeover = false;
   PrefillPreference preference = PrefillPreference::kAuto;
+  uint64_t ordinal = 0;  // of this router's placements, for policies that take turns
   uint64_t tie_break = 0;
 };
 
-// Shown to clients and the label of aisp_route_decisions_total.
-enum class RouteReason : uint8_t {
-  kRemotePrefill,         // a prefill worker and the transfer are predicted cheaper
-  kLocalCheaper,          // prefilling on the decode worker is predicted cheaper
-  kLocalCached,           // less than one hash unit is left to compute
-  kLocalNoPrefillWorker,  // no prefill worker is available
-  kTakeover,              // replayed after its decode worker was lost
-  kForcedRemote,          // the client asked for it
-  kForcedLocal,
-};
-inline constexpr std::array kRouteReasons = {
-    RouteReason::kRemotePrefill,        RouteReason::kLocalCheaper, RouteReason::kLocalCached,
-    RouteReason::kLocalNoPrefillWorker, RouteReason::kTakeover,     RouteReason::kForcedRemote,
-    RouteReason::kForcedLocal};
-static_assert(kRouteReasons.size() == static_cast<size_t>(RouteReason::kForcedLocal) + 1,
-              "whoever counts by reason has a place for each");
-std::string_view RouteReasonName(RouteReason reason);
+// Reasons that more than one policy gives.
+namespace route_reason {
+// All but less than a hash unit (16 tokens) is cached on the decode worker.
+inline constexpr std::string_view kLocalCached = "local-cached";
+// Nothing is cached, but the whole prompt is less than a hash unit.
+inline constexpr std::string_view kLocalShort = "local-short-prompt";
+inline constexpr std::string_view kLocalNoPrefillWorker = "local-no-prefill-worker";
+// Replayed after its decode worker was lost.
+inline constexpr std::string_view kTakeover = "takeover";
+// The client asked for it.
+inline constexpr std::string_view kForcedRemote = "forced-remote";
+inline constexpr std::string_view kForcedLocal = "forced-local";
+}  // namespace route_reason
 
 struct Placement {
   int decode = -1;             // index into the views
   int prefill = -1;            // -1: the decode worker prefills itself
-  std::vector<int> fallbacks;  // other prefill workers, best first, at most two
-  double ttft_ms = 0;
+  std::vector<int> fallbacks;  // other prefill workers, best first, at most kMaxFallbacks
+  double ttft_ms = 0;          // predicted; 0 by policies that predict nothing
   double tpot_ms = 0;
-  RouteReason reason = RouteReason::kLocalCheaper;
+  std::string_view reason;  // one of Reasons()
 };
+inline constexpr size_t kMaxFallbacks = 2;
 
 class RoutingPolicy {
  public:
@@ -90,46 +86,38 @@ class RoutingPolicy {
   // UNAVAILABLE when no decode worker is available.
   virtual Result<Placement> Pick(const RequestSummary& request,
                                  std::span<const WorkerView> workers) const = 0;
+  // Every reason that Pick can give.
+  virtual std::span<const std::string_view> Reasons() const = 0;
 };
 
-struct CostPolicyOptions {
-  int32_t chunk_tokens = 512;          // prefill tokens of one step, for the number of steps
-  double handoff_ms = 0.5;             // messages of one remote prefill that nothing hides
-  double bytes_per_s_same_host = 5e9;  // until measured
-  double bytes_per_s_other_host = 1e9;
-  double disturbance_weight = 0.25;  // of a delayed stream's millisecond against the new request's
-  double tie_fraction = 0.02;        // scores this close are equal
-};
+// INVALID_ARGUMENT names the known ones.
+Result<std::unique_ptr<RoutingPolicy>> MakeRoutingPolicy(const PolicyOptions& options);
 
-class CostPolicy final : public RoutingPolicy {
+// Tokens of the request that `worker` would compute. The last one is always computed, by the step
+// that draws the first new token.
+int32_t UncachedTokens(const RequestSummary& request, const WorkerView& worker);
+// Why a prompt of which less than a hash unit is uncached stays on the decode worker.
+std::string_view LittleLeftReason(const WorkerView& decode);
+
+// A policy that orders workers: the least decode worker, and where that has enough left to compute
+// and the client does not mind, the least prefill worker.
+class OrderPolicy : public RoutingPolicy {
  public:
-  explicit CostPolicy(const CostPolicyOptions& options = {}) : options_(options) {}
   Result<Placement> Pick(const RequestSummary& request,
-                         std::span<const WorkerView> workers) const override;
+                         std::span<const WorkerView> workers) const final;
+  std::span<const std::string_view> Reasons() const final { return reasons_; }
+
+ protected:
+  // `name` is the reason of what the policy decided itself.
+  explicit OrderPolicy(std::string_view name);
+  // Lower is better; `index` counts the candidates of that role, of which there are `count`.
+  virtual double Order(const RequestSummary& request, const WorkerView& worker, size_t index,
+                       size_t count) const = 0;
 
  private:
-  struct Cost {
-    double ttft_ms = 0;
-    double tpot_ms = 0;
-    double score_ms = 0;
-  };
-  struct Candidate {
-    int decode;
-    int prefill;  // -1: local
-    Cost cost;
-  };
-  static void PreferRemote(std::vector<Candidate>* candidates, double* best_ms);
-  double PrefillMs(const WorkerView& worker, double tokens) const;
-  double AdmissionMs(const RequestSummary& request, const WorkerView& decode, double tpot_ms) const;
-  double ExposedTransferMs(const RequestSummary& request, const WorkerView& decode,
-                           const WorkerView& prefill, double compute_ms) const;
-  Cost Local(const RequestSummary& request, const WorkerView& decode) const;
-  Cost Remote(const RequestSummary& request, const WorkerView& decode,
-              const WorkerView& prefill) const;
-  std::vector<int> Fallbacks(const RequestSummary& request, std::span<const WorkerView> workers,
-                             const Placement& chosen) const;
-
-  const CostPolicyOptions options_;
+  std::vector<int> Ranked(const RequestSummary& request, std::span<const WorkerView> workers,
+                          bool prefill) const;
+  const std::vector<std::string_view> reasons_;
 };
 
 }  // namespace aisp

@@ -1,11 +1,12 @@
-// PrefixView: what the router believes one worker's prefix cache holds, from its KvEventBatches. A hint for placement, never
-// a promise: the worker itself compares tokens.
+// PrefixView: what the router believes one worker's prefix cache holds, from its KvEventBatches. A
+// hint for placement, never a promise: the worker itself compares tokens.
 //
-// Events carry (incarnation, sequence). A gap or an unknown start makes the view blind until a snapshot arrives; what was
-// known stays as a guess. Blindness is visible (blind(), a metric), because a router that is silently blind looks healthy
-// and routes badly.
+// Events carry (incarnation, sequence). A gap or an unknown start makes the view blind until a
+// snapshot arrives; what was known stays as a guess. Blindness is visible (blind(), a metric),
+// because a router that is silently blind looks healthy and routes badly.
 //
-// Memory is bounded by max_units; beyond it new units are counted as dropped and not remembered. One thread.
+// Memory is bounded by max_units; beyond it new units are counted as dropped and not remembered.
+// One thread.
 #pragma once
 
 #include <cstddef>
@@ -36,8 +37,8 @@ class PrefixView {
   uint64_t dropped_units() const { return dropped_; }
   size_t units() const { return units_.size(); }
 
-  // Leading units of the prompt that the worker holds. A worker evicts the deepest units of a chain first, so presence is
-  // monotone along the chain and a binary search finds its end.
+  // Leading units of the prompt that the worker holds. A worker evicts the deepest units of a chain
+  // first, so presence is monotone along the chain and a binary search finds its end.
   int32_t MatchUnits(std::span<const Hash128> unit_hashes) const;
 
  private:

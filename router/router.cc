@@ -13,15 +13,10 @@
 namespace aisp {
 namespace {
 
-double DtypeBytes(const std::string& dtype) {
-  if (dtype == "f32") return 4;
-  if (dtype == "bf16" || dtype == "f16") return 2;
-  return 1;
-}
-
-double KvBytesPerToken(const v1::KvLayoutDesc& layout) {
-  return 2.0 * layout.num_layers() * layout.num_kv_heads() * layout.head_dim() *
-         DtypeBytes(layout.dtype());
+std::unique_ptr<RoutingPolicy> PolicyOf(const PolicyOptions& options) {
+  auto policy = MakeRoutingPolicy(options);
+  AISP_CHECK_MSG(policy.has_value(), "the settings allow known policies only");
+  return std::move(*policy);
 }
 
 }  // namespace
@@ -33,12 +28,12 @@ Router::Impl::Impl(const RouterOptions& opts, const v1::Fingerprint& expected_fi
       expected(expected_fingerprint),
       clock(clk),
       sender(workers_sender),
-      metrics(m, expected_fingerprint.model_name()),
-      policy(opts.policy),
-      random(seed),
-      kv_bytes_per_token(KvBytesPerToken(expected_fingerprint.kv_layout())) {
+      policy(PolicyOf(opts.policy)),
+      metrics(m, expected_fingerprint.model_name(), policy->Reasons()),
+      random(seed) {
   AISP_CHECK(opts.max_inflight > 0);
   AISP_CHECK(opts.max_attempts > 0);
+  metrics.SetSlo(opts.slo_ttft, opts.slo_tpot);
 }
 
 Status Router::Impl::CheckRequest(const RouterRequest& spec) const {
@@ -62,19 +57,21 @@ Status Router::Impl::CheckRequest(const RouterRequest& spec) const {
 Result<RequestId> Router::Impl::Submit(RouterRequest spec, RequestObserver* observer,
                                        Duration* retry_after) {
   *retry_after = Duration{};
-  const auto refuse = [&](Error error, Duration hint) {
+  const auto refuse = [&](Error error, Duration hint, const Counter& reason) {
     *retry_after = hint;
     metrics.CountRequest(RequestStatus::kRefused);
+    reason.Add();
     return tl::unexpected<Error>(std::move(error));
   };
-  if (Status ok = CheckRequest(spec); !ok) return refuse(ok.error(), {});
+  if (Status ok = CheckRequest(spec); !ok) return refuse(ok.error(), {}, metrics.rejected_prompt);
   if (requests.size() >= static_cast<size_t>(options.max_inflight)) {
     return refuse({Code::kResourceExhausted,
                    fmt::format("{} requests are in flight, the limit is {}; retry later",
                                requests.size(), options.max_inflight)},
-                  options.no_worker_retry_after);
+                  options.no_worker_retry_after, metrics.rejected_inflight);
   }
-  if (Status ready = Ready(); !ready) return refuse(ready.error(), options.no_worker_retry_after);
+  if (Status ready = Ready(); !ready)
+    return refuse(ready.error(), options.no_worker_retry_after, metrics.rejected_no_worker);
 
   const Instant now = clock->Now();
   const RequestId id(next_request++);
@@ -94,7 +91,7 @@ Result<RequestId> Router::Impl::Submit(RouterRequest spec, RequestObserver* obse
     request_timers.Erase(id.value);
     requests.erase(id.value);
     metrics.active.Set(static_cast<double>(requests.size()));
-    return refuse(placed.error(), options.no_worker_retry_after);
+    return refuse(placed.error(), options.no_worker_retry_after, metrics.rejected_no_worker);
   }
   metrics.prompt_tokens.Add(
       static_cast<double>(requests.count(id.value) ? requests.at(id.value).prompt_tokens : 0));
@@ -119,7 +116,8 @@ void Router::Impl::Complete(RequestId id) {
   Remove(*request);
 }
 
-// A process that was stopped wakes up with every timer late and every message unread; its workers were not silent.
+// A process that was stopped wakes up with every timer late and every message unread; its workers
+// were not silent.
 void Router::Impl::ForgiveStall(Instant now) {
   const Instant next = link_timers.Next();
   if (next >= now || now - next < options.silence_limit / 4) return;
@@ -165,6 +163,7 @@ void Router::Impl::OnRequestTimer(RequestId id, Instant now) {
     return;
   }
   pending.erase(id);
+  if (Judge(id, now)) return;
   if (Status ok = Place(*request); !ok) {
     MakePending(*request, now + options.retry_backoff);
   }
@@ -257,7 +256,11 @@ Status Router::DrainWorker(const std::string& worker_id, bool move, bool stop) {
 
 std::vector<WorkerStatus> Router::Workers() const {
   std::vector<WorkerStatus> out;
-  for (const auto& [id, worker] : impl_->workers) out.push_back(worker.Describe());
+  for (const auto& [id, worker] : impl_->workers) {
+    out.push_back(worker.Describe());
+    if (const auto link = impl_->links.find(worker.link); link != impl_->links.end())
+      out.back().address = link->second.peer_address;
+  }
   return out;
 }
 
@@ -267,6 +270,8 @@ std::string_view WorkerStateName(WorkerStatus::State state) {
       return "not ready";
     case WorkerStatus::State::kReady:
       return "ready";
+    case WorkerStatus::State::kBusy:
+      return "busy in a long step";
     case WorkerStatus::State::kDraining:
       return "draining";
     case WorkerStatus::State::kDrained:

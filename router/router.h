@@ -1,12 +1,15 @@
-// Router: places requests on workers and owns each request until its terminal status. A state machine without I/O: no
-// socket, no HTTP, no device, no model. It speaks tokens; text is made and unmade around it.
+// Router: places requests on workers and owns each request until its terminal status. A state
+// machine without I/O: no socket, no HTTP, no device, no model. It speaks tokens; text is made and
+// unmade around it.
 //
-// Thread: one (the I/O thread of the router process, or the simulation). Clock and random source injected.
+// Thread: one (the I/O thread of the router process, or the simulation). Clock and random source
+// injected.
 //
-// Life of a request: Submit -> admission (bounded queue; a full one refuses with RESOURCE_EXHAUSTED and a retry hint) ->
-// placement {P, D} or {D} by predicted TTFT/TPOT (router/policy.h) -> tokens from D -> OnFinish, exactly once, by the
-// deadline. A decode worker that dies is replaced: {prompt, emitted ids, seed} go to another one and the observer sees no
-// token lost or doubled. No worker: UNAVAILABLE with a retry hint at once.
+// Life of a request: Submit -> admission (bounded queue; a full one refuses with RESOURCE_EXHAUSTED
+// and a retry hint) -> placement {P, D} or {D} by predicted TTFT/TPOT (router/policy.h) -> tokens
+// from D -> OnFinish, exactly once, by the deadline. A decode worker that dies is replaced:
+// {prompt, emitted ids, seed} go to another one and the observer sees no token lost or doubled. No
+// worker: UNAVAILABLE with a retry hint at once.
 #pragma once
 
 #include <cstdint>
@@ -31,14 +34,21 @@ struct RouterOptions {
   Duration telemetry_interval = std::chrono::milliseconds(50);
   int max_attempts = 4;  // placements of one request
   Duration no_worker_retry_after = std::chrono::seconds(1);
-  // A worker reports a deadline itself; the router waits so much longer for that report, then ends the request.
+  // A worker reports a deadline itself; the router waits so much longer for that report, then ends
+  // the request.
   Duration deadline_grace = std::chrono::milliseconds(250);
   // A request whose worker was lost waits so long for another one to appear.
   Duration takeover_wait = std::chrono::seconds(10);
-  // Before a request goes back to a worker that failed it, because there is no other; doubles with every placement.
+  // Before a request goes back to a worker that failed it, because there is no other; doubles with
+  // every placement.
   Duration retry_backoff = std::chrono::milliseconds(25);
+  // A request with which two workers were lost is held back so long, in case they come back.
+  Duration poison_verdict = std::chrono::seconds(1);
+  // What counts as served well, for the metrics alone.
+  Duration slo_ttft = std::chrono::milliseconds(500);
+  Duration slo_tpot = std::chrono::milliseconds(50);
   size_t max_prefix_units_per_worker = size_t{1} << 20;
-  CostPolicyOptions policy;
+  PolicyOptions policy;
 };
 
 struct RouterRequest {
@@ -73,26 +83,37 @@ class RequestObserver {
   virtual ~RequestObserver() = default;
   // First from inside Submit, again after a takeover.
   virtual void OnRouted(const RouteDecision& route) = 0;
-  // New tokens in order, none lost or repeated, also across a takeover. `event.timing` is set with the first one; its
-  // queue_ns then also counts the router's own share since Submit. The end comes by OnFinish alone.
+  // New tokens in order, none lost or repeated, also across a takeover. `event.timing` is set with
+  // the first one; its queue_ns then also counts the router's own share since Submit. The end comes
+  // by OnFinish alone.
   virtual void OnTokens(const v1::TokenEvent& event) = 0;
   virtual void OnFinish(v1::FinishReason reason, const Error& error, Duration retry_after) = 0;
 };
 
 // A registered worker as the operator sees it.
 struct WorkerStatus {
-  enum class State { kNotReady, kReady, kDraining, kDrained };
+  enum class State { kNotReady, kReady, kBusy, kDraining, kDrained };
   std::string id;
   uint64_t incarnation = 0;
   bool prefill = false;
   State state = State::kNotReady;
   std::string unready_reason;
   std::string host_id;
+  int64_t pid = 0;
+  std::string admin_url;  // "": none was told
+  std::string version;
+  std::string address;   // of its connection
   uint32_t running = 0;  // sequences, of all routers
   uint32_t waiting = 0;  // for blocks, a place in a step or KV
   uint32_t free_blocks = 0;
   uint32_t total_blocks = 0;
-  uint32_t streams = 0;  // requests of this router on it
+  uint32_t streams = 0;      // requests of this router on it
+  uint32_t awaiting_kv = 0;  // of `waiting`: whose KV a prefill worker writes
+  uint32_t quarantined_blocks = 0;
+  uint64_t queued_prefill_tokens = 0;
+  uint64_t steps = 0;
+  uint64_t preemptions = 0;
+  double transfer_bytes_per_s = 0;
 };
 std::string_view WorkerStateName(WorkerStatus::State state);
 
@@ -105,8 +126,8 @@ class Router : public LinkHandler<v1::WorkerMessage> {
          uint64_t seed, LinkSender<v1::RouterMessage>* workers, Metrics* metrics);
   ~Router() override;
 
-  // The observer must live until OnFinish or Cancel. A refusal is the returned error (no OnFinish follows); the retry hint
-  // is in *retry_after.
+  // The observer must live until OnFinish or Cancel. A refusal is the returned error (no OnFinish
+  // follows); the retry hint is in *retry_after.
   Result<RequestId> Submit(RouterRequest request, RequestObserver* observer, Duration* retry_after);
   // Ends the request at once, everywhere; no call of its observer follows.
   void Cancel(RequestId id);
@@ -122,12 +143,13 @@ class Router : public LinkHandler<v1::WorkerMessage> {
 
   // OK when a request could be placed now; else why not.
   Status Ready() const;
-  // This router ends when its requests have: tells the workers, which look for its successor at the same address, and accepts
-  // no registration any more. Requests are still taken. Idle() turns true when the last one finished.
+  // This router ends when its requests have: tells the workers, which look for its successor at the
+  // same address, and accepts no registration any more. Requests are still taken. Idle() turns true
+  // when the last one finished.
   void BeginDrain();
   bool Idle() const;
-  // Asks one worker (by id) to drain; NOT_FOUND names the known ones. `move`: its streams go to other workers at once.
-  // `stop`: its process ends when it is drained.
+  // Asks one worker (by id) to drain; NOT_FOUND names the known ones. `move`: its streams go to
+  // other workers at once. `stop`: its process ends when it is drained.
   Status DrainWorker(const std::string& worker_id, bool move, bool stop);
   // In the order of their names.
   std::vector<WorkerStatus> Workers() const;

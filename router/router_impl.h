@@ -1,11 +1,14 @@
-// The router's state and its parts: router.cc (requests in, timers), router_links.cc (workers come and go),
-// router_requests.cc (placement, tokens, takeover, finish). Private to router/.
+// The router's state and its parts: router.cc (requests in, timers), router_links.cc (workers come
+// and go), router_requests.cc (placement, tokens, takeover, finish). Private to router/.
 //
 // Invariants:
-//  - by_wire_ holds exactly the requests that are placed; each stands in its worker's `attempts` under the same wire id.
-//  - every attempt has a wire id of its own, so that a late token of an earlier attempt finds nobody.
+//  - by_wire_ holds exactly the requests that are placed; each stands in its worker's `attempts`
+//  under the same wire id.
+//  - every attempt has a wire id of its own, so that a late token of an earlier attempt finds
+//  nobody.
 //  - a request is either placed or in pending_; it has one timer.
-//  - observers may call Submit and Cancel from a callback: no reference to a request is used after calling one.
+//  - observers may call Submit and Cancel from a callback: no reference to a request is used after
+//  calling one.
 #pragma once
 
 #include <map>
@@ -29,6 +32,8 @@ struct Router::Impl {
     RequestObserver* observer = nullptr;
     uint32_t prompt_tokens = 0;
     uint32_t emitted = 0;
+    uint32_t preemptions = 0;         // on all workers so far
+    uint32_t preemptions_before = 0;  // of them: on workers that it has left
     std::vector<Hash128> unit_hashes;
     Instant submitted;
     Instant deadline;
@@ -38,12 +43,17 @@ struct Router::Impl {
     double predicted_ttft_ms = 0;
     int placements = 0;
     int moves = 0;  // of the placements: those that followed no failure but a drain
+    // Workers that ended while they had this request and had brought no token of it.
+    std::set<std::pair<std::string, uint64_t>> blamed;  // (worker id, incarnation)
+    Instant verdict = kNever;  // held back until it is clear whether they really ended
+    bool on_trial = false;     // placed only while no other request on trial waits for a token
     std::set<std::pair<std::string, uint64_t>> failed_on;  // (worker id, incarnation)
     Error last_error;
     // Placed: on which worker under which id. Else wire_id is 0.
     std::string worker;
     uint64_t wire_id = 0;
-    // Pending: not again on a worker of failed_on before `not_before`, nowhere at all after `give_up`.
+    // Pending: not again on a worker of failed_on before `not_before`, nowhere at all after
+    // `give_up`.
     Instant not_before;
     Instant give_up;
   };
@@ -73,18 +83,35 @@ struct Router::Impl {
   void OnLinkDown(LinkId link, const Error& why);
   void OnRegister(LinkId link, v1::Register registration);
   Status Admit(const v1::Register& registration) const;
+  bool SaidBefore(const std::string& worker_id, const std::string& reason);
+  // The registered workers', which agree on all that matters; without any, what the router expects.
+  const v1::Fingerprint& PoolFingerprint() const;
   void OnTelemetry(WorkerState& worker, const v1::Telemetry& telemetry);
   void OnKvEvents(WorkerState& worker, const v1::KvEventBatch& batch);
   void AskSnapshot(WorkerState& worker);
   void BeginDrain();
   void OnDraining(WorkerState& worker, const v1::Draining& draining);
-  // Places elsewhere what draining workers would rather not have, where there is somebody to take it.
+  // Places elsewhere what draining workers would rather not have, where there is somebody to take
+  // it.
   void MoveStreams();
   // Removes the worker and moves its requests to others. `close`: ends the link too.
   void Forget(const std::string& worker_id, const Counter& cause, const Error& why, bool close);
   WorkerState* WorkerOf(LinkId link);
   WorkerState* WorkerNamed(const std::string& worker_id);
   void UpdateWorkerGauges();
+  void UpdateLoadGauges();
+
+  // router_poison.cc: requests that end workers
+  // A worker was lost and these were on it.
+  void Blame(const v1::Register& worker, const std::vector<RequestId>& orphans);
+  // It is back, the same process: only the connection was lost.
+  void Unblame(const v1::Register& worker);
+  bool InStorm(Instant now) const;
+  // At the time of its verdict: true when it was refused, else it may be placed again.
+  bool Judge(RequestId id, Instant now);
+  bool WaitsForToken(const Request& request) const;
+  bool AnotherOnTrial(const Request& request) const;
+  void RefusePoison(RequestId id);
 
   // router_requests.cc
   // Where a request could go now, with what the policy was shown.
@@ -121,13 +148,13 @@ struct Router::Impl {
   Request* Find(RequestId id);
 
   const RouterOptions options;
-  const v1::Fingerprint expected;
+  const v1::Fingerprint expected;  // what the router knows itself: see PoolFingerprint
   const Clock* const clock;
   LinkSender<v1::RouterMessage>* const sender;
+  const std::unique_ptr<RoutingPolicy> policy;
   RouterMetrics metrics;
-  CostPolicy policy;
   SplitMix64 random;
-  double kv_bytes_per_token = 0;
+  uint64_t next_placement = 0;
   double mean_new_tokens = 64;  // of finished requests, exponentially forgetting
 
   std::map<LinkId, Link> links;
@@ -138,9 +165,13 @@ struct Router::Impl {
   std::set<RequestId> pending;
   TimerHeap request_timers;  // by RequestId
   TimerHeap link_timers;     // by LinkId: silence, or no registration
+  Instant next_load_gauges;
+  std::map<std::string, std::string> refusals_said;  // by worker: the reason that the log has
   uint64_t next_request = 1;
   uint64_t next_wire = 1;
   bool draining = false;
+  // When a worker last ended that had nothing to blame: workers are being ended from outside.
+  Instant unexplained_end = Instant{INT64_MIN};
 };
 
 }  // namespace aisp

@@ -1,8 +1,11 @@
 // Workers come, report and go.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "common/log.h"
-#include "router/fingerprint.h"
+#include "proto/fingerprint.h"
 #include "router/router_impl.h"
 
 namespace aisp {
@@ -10,6 +13,13 @@ namespace {
 
 // Between two requests for a snapshot of the same worker.
 constexpr Duration kSnapshotInterval = std::chrono::milliseconds(500);
+
+// Workers of which the last refusal is remembered; names come from the network.
+constexpr size_t kMaxRefusalsKept = 256;
+
+// What workers report together is added up so often at most: every worker reports many times a
+// second.
+constexpr Duration kLoadGaugeInterval = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -33,6 +43,8 @@ void Router::Impl::OnMessage(LinkId link, v1::WorkerMessage message) {
   switch (message.body_case()) {
     case v1::WorkerMessage::kTelemetry:
       return OnTelemetry(*worker, message.telemetry());
+    case v1::WorkerMessage::kHeartbeat:
+      return worker->Beat(message.heartbeat(), worker->last_heard);
     case v1::WorkerMessage::kKvEvents:
       return OnKvEvents(*worker, message.kv_events());
     case v1::WorkerMessage::kTokens:
@@ -55,7 +67,14 @@ Status Router::Impl::Admit(const v1::Register& r) const {
     return InvalidArgument(
         "a prefill worker needs a kv_address, where decode workers dial; set one");
   }
-  AISP_RETURN_IF_ERROR(CheckFingerprint(expected, r.fingerprint()));
+  AISP_RETURN_IF_ERROR(CheckFingerprints(expected, "the router", r.fingerprint(), "the worker"));
+  // The registered ones agree with each other: one of them speaks for all.
+  for (const auto& [id, worker] : workers) {
+    if (id == r.worker_id()) continue;
+    AISP_RETURN_IF_ERROR(CheckFingerprints(worker.info.fingerprint(), "worker " + id,
+                                           r.fingerprint(), "this worker"));
+    break;
+  }
   auto it = workers.find(r.worker_id());
   if (it != workers.end() && it->second.info.incarnation() > r.incarnation()) {
     return FailedPrecondition(
@@ -65,11 +84,22 @@ Status Router::Impl::Admit(const v1::Register& r) const {
   return {};
 }
 
+const v1::Fingerprint& Router::Impl::PoolFingerprint() const {
+  return workers.empty() ? expected : workers.begin()->second.info.fingerprint();
+}
+
+// A worker that does not fit comes back every second: the same reason is said once.
+bool Router::Impl::SaidBefore(const std::string& worker_id, const std::string& reason) {
+  if (refusals_said.size() >= kMaxRefusalsKept) refusals_said.clear();
+  return std::exchange(refusals_said[worker_id], reason) == reason;
+}
+
 void Router::Impl::OnRegister(LinkId link_id, v1::Register registration) {
   const std::string id = registration.worker_id();
   if (Status fits = Admit(registration); !fits) {
     metrics.registrations_refused.Add();
-    Log(draining ? LogLevel::kDebug : LogLevel::kWarning, "worker refused",
+    Log(draining || SaidBefore(id, fits.error().message) ? LogLevel::kDebug : LogLevel::kWarning,
+        "worker refused",
         {{"worker", id},
          {"address", links[link_id].peer_address},
          {"reason", fits.error().message}});
@@ -100,7 +130,9 @@ void Router::Impl::OnRegister(LinkId link_id, v1::Register registration) {
            {Code::kUnavailable, fmt::format("worker {} registered again as {}", old_id, id)},
            /*close=*/false);
   }
+  Unblame(registration);
   const Instant now = clock->Now();
+  refusals_said.erase(id);
   links[link_id].worker = id;
   const bool prefill = registration.role() == v1::ROLE_PREFILL;
   LogInfo("worker registered", {{"worker", id},
@@ -125,6 +157,10 @@ void Router::Impl::OnTelemetry(WorkerState& worker, const v1::Telemetry& telemet
   const bool was_ready = worker.Ready();
   if (!worker.Report(telemetry, clock->Now())) return;
   if (worker.prefix.blind()) AskSnapshot(worker);
+  if (const Instant now = clock->Now(); now >= next_load_gauges) {
+    next_load_gauges = now + kLoadGaugeInterval;
+    UpdateLoadGauges();
+  }
   if (worker.Ready() == was_ready) return;
   LogInfo(was_ready ? "worker is not ready" : "worker is ready",
           {{"worker", worker.info.worker_id()}, {"reason", telemetry.unready_reason()}});
@@ -189,6 +225,7 @@ void Router::Impl::MoveStreams() {
 void Router::Impl::BeginDrain() {
   if (draining) return;
   draining = true;
+  metrics.draining.Set(1);
   LogInfo("router drains", {{"requests", requests.size()}});
   v1::RouterMessage message;
   message.mutable_router_draining();
@@ -229,6 +266,9 @@ void Router::Impl::Forget(const std::string& worker_id, const Counter& cause, co
     r.wire_id = 0;
     by_wire.erase(request);
   }
+  const bool died = (&cause == &metrics.forgotten_link || &cause == &metrics.forgotten_silent) &&
+                    !it->second.draining && !it->second.prefill();
+  if (died) Blame(it->second.info, moved);
   workers.erase(it);
   if (auto l = links.find(link); l != links.end()) {
     if (close) {
@@ -239,7 +279,7 @@ void Router::Impl::Forget(const std::string& worker_id, const Counter& cause, co
       l->second.worker.clear();
     }
   }
-  cause.Add();
+  (expected_end ? metrics.forgotten_drained : cause).Add();
   metrics.RemoveWorker(name);
   UpdateWorkerGauges();
   // Observers hear of it only when the books are closed.
@@ -256,6 +296,25 @@ void Router::Impl::UpdateWorkerGauges() {
   for (const auto& [id, worker] : workers) prefill += worker.prefill() ? 1 : 0;
   metrics.prefill_workers.Set(prefill);
   metrics.decode_workers.Set(static_cast<double>(workers.size()) - prefill);
+  UpdateLoadGauges();
+}
+
+void Router::Impl::UpdateLoadGauges() {
+  RouterMetrics::Load load;
+  for (const auto& [id, worker] : workers) {
+    const v1::Telemetry& t = worker.telemetry;
+    if (worker.prefill()) {
+      load.ready_prefill += worker.Ready() ? 1 : 0;
+      continue;
+    }
+    load.ready_decode += worker.Ready() ? 1 : 0;
+    load.running += t.running();
+    load.waiting += t.waiting() + t.awaiting_kv();
+    load.total_blocks += t.total_blocks();
+    load.used_blocks += t.total_blocks() - std::min(t.free_blocks(), t.total_blocks());
+    metrics.SetStreams(id, worker.attempts.size());
+  }
+  metrics.SetLoad(load, expected.kv_layout().block_tokens());
 }
 
 }  // namespace aisp

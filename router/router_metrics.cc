@@ -1,10 +1,16 @@
 #include "router/router_metrics.h"
 
+#include <algorithm>
+#include <string>
+
 namespace aisp {
 namespace {
 
 constexpr std::array<const char*, 5> kStatusNames = {"ok", "error", "deadline", "cancelled",
                                                      "refused"};
+
+constexpr const char* kRejectedMetric = "aisp_requests_rejected_total";
+constexpr const char* kRejectedHelp = "Requests refused before they were placed, by reason";
 
 MetricLabels With(MetricLabels labels, const char* name, std::string value) {
   labels.emplace_back(name, std::move(value));
@@ -13,84 +19,191 @@ MetricLabels With(MetricLabels labels, const char* name, std::string value) {
 
 }  // namespace
 
-RouterMetrics::RouterMetrics(Metrics* m, const std::string& model)
+RouterMetrics::RouterMetrics(Metrics* m, const std::string& model,
+                             std::span<const std::string_view> route_reasons)
     : metrics_(m), labels_({{"role", "router"}, {"model", model}}) {
   if (m == nullptr) return;
+  for (const std::string_view reason : route_reasons) {
+    routes_[reason] = m->AddCounter("aisp_route_decisions_total", "Placements by reason",
+                                    With(labels_, "reason", std::string(reason)));
+  }
+  AddRequestMetrics(m);
+  AddWorkerMetrics(m);
+  AddLatencyMetrics(m);
+}
+
+void RouterMetrics::AddRequestMetrics(Metrics* m) {
   for (size_t i = 0; i < kStatusNames.size(); ++i) {
     requests_[i] = m->AddCounter("aisp_requests_total", "Requests by how they ended at the router",
                                  With(labels_, "status", kStatusNames[i]));
-  }
-  for (RouteReason reason : kRouteReasons) {
-    routes_[static_cast<size_t>(reason)] =
-        m->AddCounter("aisp_route_decisions_total", "Placements by reason",
-                      With(labels_, "reason", std::string(RouteReasonName(reason))));
   }
   const char* success = "aisp_request_success_total";
   const char* success_help = "Requests that ended normally, by finish reason";
   finished_stop = m->AddCounter(success, success_help, With(labels_, "finished_reason", "stop"));
   finished_length =
       m->AddCounter(success, success_help, With(labels_, "finished_reason", "length"));
+  const auto rejected = [&](const char* reason) {
+    return m->AddCounter(kRejectedMetric, kRejectedHelp, With(labels_, "reason", reason));
+  };
+  rejected_prompt = rejected("prompt");
+  rejected_inflight = rejected("max_inflight");
+  rejected_no_worker = rejected("no_worker");
 
   active = m->AddGauge("aisp_active_requests", "Requests submitted and not finished", labels_);
   pending = m->AddGauge("aisp_pending_takeovers",
                         "Requests that wait for a worker after theirs was lost", labels_);
-  const char* workers = "aisp_router_workers";
-  const char* workers_help = "Registered workers";
-  prefill_workers = m->AddGauge(workers, workers_help, With(labels_, "worker_role", "prefill"));
-  decode_workers = m->AddGauge(workers, workers_help, With(labels_, "worker_role", "decode"));
-
   prompt_tokens =
       m->AddCounter("aisp_prompt_tokens_total", "Prompt tokens of accepted requests", labels_);
   generation_tokens =
       m->AddCounter("aisp_generation_tokens_total", "Tokens given to clients", labels_);
   moves = m->AddCounter("aisp_request_moves_total",
                         "Requests placed on another decode worker because theirs drains", labels_);
+  poison = m->AddCounter("aisp_poison_requests_total",
+                         "Requests refused because workers ended when they computed them", labels_);
   takeovers = m->AddCounter("aisp_takeovers_total",
                             "Requests moved off a lost or refusing decode worker", labels_);
   cancelled = m->AddCounter("aisp_cancelled_requests_total", "Requests cancelled before their end",
                             labels_);
+}
+
+void RouterMetrics::AddWorkerMetrics(Metrics* m) {
+  const char* workers = "aisp_router_workers";
+  const char* workers_help = "Registered workers";
+  prefill_workers = m->AddGauge(workers, workers_help, With(labels_, "worker_role", "prefill"));
+  decode_workers = m->AddGauge(workers, workers_help, With(labels_, "worker_role", "decode"));
+  const char* ready = "aisp_router_workers_ready";
+  const char* ready_help = "Registered workers that take new work";
+  ready_prefill_ = m->AddGauge(ready, ready_help, With(labels_, "worker_role", "prefill"));
+  ready_decode_ = m->AddGauge(ready, ready_help, With(labels_, "worker_role", "decode"));
+  draining = m->AddGauge("aisp_router_draining", "1 once this router drains", labels_);
   registrations_refused =
       m->AddCounter("aisp_registrations_refused_total", "Workers that did not fit", labels_);
-  const char* forgotten = "aisp_workers_forgotten_total";
-  const char* forgotten_help = "Workers dropped by the router, by cause";
-  forgotten_link = m->AddCounter(forgotten, forgotten_help, With(labels_, "cause", "link"));
-  forgotten_silent = m->AddCounter(forgotten, forgotten_help, With(labels_, "cause", "silent"));
-  forgotten_replaced = m->AddCounter(forgotten, forgotten_help, With(labels_, "cause", "replaced"));
-  forgotten_fault = m->AddCounter(forgotten, forgotten_help, With(labels_, "cause", "fault"));
+  const auto forgotten = [&](const char* cause) {
+    return m->AddCounter(
+        "aisp_workers_forgotten_total",
+        "Workers dropped by the router; drained and replaced ones were meant to go",
+        With(labels_, "cause", cause));
+  };
+  forgotten_link = forgotten("link");
+  forgotten_silent = forgotten("silent");
+  forgotten_replaced = forgotten("replaced");
+  forgotten_fault = forgotten("fault");
+  forgotten_drained = forgotten("drained");
+
+  requests_running_ = m->AddGauge("aisp_router_requests_running",
+                                  "Sequences that run on all decode workers together", labels_);
+  requests_waiting_ = m->AddGauge(
+      "aisp_router_requests_waiting",
+      "Sequences that wait on all decode workers together: for blocks, a step or KV", labels_);
+  kv_usage_ = m->AddGauge("aisp_router_kv_usage_ratio",
+                          "Part of all decode workers' KV blocks that is in use, 0 to 1", labels_);
 
   looked_up_tokens_ =
       m->AddCounter("aisp_router_lookup_tokens_total", "Tokens of placed requests", labels_);
   cached_tokens_ =
       m->AddCounter("aisp_router_cached_tokens_total",
                     "Of them, expected in the prefix cache where they are computed", labels_);
-  hit_rate_ =
-      m->AddGauge("aisp_router_kv_hit_rate", "Cached over looked up tokens since start", labels_);
   prefix_gaps =
       m->AddCounter("aisp_router_prefix_gaps_total", "Gaps seen in workers' KV events", labels_);
   prefix_snapshots_asked = m->AddCounter("aisp_router_prefix_snapshots_asked_total",
                                          "KV snapshots asked of workers", labels_);
   prefix_units_dropped = m->AddCounter("aisp_router_prefix_units_dropped_total",
                                        "KV units not remembered because the view is full", labels_);
+}
 
-  ttft_s = m->AddHistogram("aisp_time_to_first_token_seconds", "Submit to first token",
-                           LatencyBuckets(), labels_);
-  tpot_s = m->AddHistogram("aisp_request_time_per_output_token_seconds",
-                           "(last token - first token) / (tokens - 1) of one request",
-                           StepBuckets(), labels_);
+void RouterMetrics::AddLatencyMetrics(Metrics* m) {
+  ttft_s_ = m->AddHistogram("aisp_time_to_first_token_seconds", "Submit to first token",
+                            LatencyBuckets(), labels_);
+  const auto part = [&](const char* name) {
+    return m->AddHistogram("aisp_ttft_part_seconds",
+                           "aisp_time_to_first_token_seconds by part; the parts add up to it",
+                           LatencyBuckets(), With(labels_, "part", name));
+  };
+  ttft_queue_ = part("queue");
+  ttft_prefill_ = part("prefill");
+  ttft_transfer_ = part("transfer");
+  ttft_first_decode_ = part("first_decode");
+  ttft_link_ = part("link");
+  tpot_s_ = m->AddHistogram("aisp_request_time_per_output_token_seconds",
+                            "(last token - first token) / (tokens - 1) of one request",
+                            StepBuckets(), labels_);
   itl_s = m->AddHistogram("aisp_inter_token_latency_seconds",
                           "Between two token messages of one request", StepBuckets(), labels_);
-  e2e_s = m->AddHistogram("aisp_e2e_request_latency_seconds", "Submit to finish", LatencyBuckets(),
+  e2e_s = m->AddHistogram("aisp_e2e_request_latency_seconds", "Submit to finish", RequestBuckets(),
                           labels_);
   ttft_error_s = m->AddHistogram("aisp_router_ttft_prediction_error_seconds",
-                                 "|predicted - measured| TTFT", StepBuckets(), labels_);
+                                 "|predicted - measured| TTFT", LatencyBuckets(), labels_);
+}
+
+void RouterMetrics::SetSlo(Duration ttft, Duration tpot) {
+  slo_ttft_ = ttft;
+  slo_tpot_ = tpot;
+  if (metrics_ == nullptr) return;
+  const auto limit = [&](const char* of, Duration value) {
+    metrics_
+        ->AddGauge("aisp_slo_seconds", "What counts as served well: router.slo_ttft and slo_tpot",
+                   With(labels_, "slo", of))
+        .Set(ToSeconds(value));
+    return metrics_->AddCounter(
+        "aisp_requests_in_slo_total",
+        "Requests that ended normally within their limits: ttft, tpot, both",
+        With(labels_, "slo", of));
+  };
+  in_slo_ttft_ = limit("ttft", ttft);
+  in_slo_tpot_ = limit("tpot", tpot);
+  in_slo_both_ =
+      metrics_->AddCounter("aisp_requests_in_slo_total",
+                           "Requests that ended normally within their limits: ttft, tpot, both",
+                           With(labels_, "slo", "both"));
+}
+
+void RouterMetrics::CountServed(Duration ttft, std::optional<Duration> tpot) {
+  if (tpot) tpot_s_.Observe(ToSeconds(*tpot));
+  const bool first = ttft <= slo_ttft_;
+  const bool rest = !tpot || *tpot <= slo_tpot_;
+  if (first) in_slo_ttft_.Add();
+  if (rest) in_slo_tpot_.Add();
+  if (first && rest) in_slo_both_.Add();
 }
 
 void RouterMetrics::CountPrefix(int64_t prompt_tokens_looked_up, int64_t cached_tokens) {
-  looked_up_ += static_cast<double>(prompt_tokens_looked_up);
-  cached_ += static_cast<double>(cached_tokens);
   looked_up_tokens_.Add(static_cast<double>(prompt_tokens_looked_up));
   cached_tokens_.Add(static_cast<double>(cached_tokens));
-  if (looked_up_ > 0) hit_rate_.Set(cached_ / looked_up_);
+}
+
+void RouterMetrics::ObserveFirstToken(Duration whole, const v1::Timing& parts) {
+  ttft_s_.Observe(ToSeconds(whole));
+  // The worker's clock may run otherwise than ours: no part is longer than what is left.
+  int64_t left = whole.count();
+  const auto observe = [&left](const Histogram& part, int64_t ns) {
+    const int64_t taken = std::clamp<int64_t>(ns, 0, left);
+    left -= taken;
+    part.Observe(ToSeconds(Duration(taken)));
+  };
+  observe(ttft_queue_, parts.queue_ns());
+  observe(ttft_prefill_, parts.prefill_ns());
+  observe(ttft_transfer_, parts.transfer_ns());
+  observe(ttft_first_decode_, parts.first_decode_ns());
+  observe(ttft_link_, left);
+}
+
+void RouterMetrics::SetLoad(const Load& load, uint32_t block_tokens) {
+  requests_running_.Set(static_cast<double>(load.running));
+  requests_waiting_.Set(static_cast<double>(load.waiting));
+  ready_decode_.Set(static_cast<double>(load.ready_decode));
+  ready_prefill_.Set(static_cast<double>(load.ready_prefill));
+  kv_usage_.Set(load.total_blocks == 0 ? 0
+                                       : static_cast<double>(load.used_blocks) /
+                                             static_cast<double>(load.total_blocks));
+  if (metrics_ == nullptr || load.total_blocks == told_blocks_) return;
+  told_blocks_ = load.total_blocks;
+  const char* name = "aisp_router_cache_config_info";
+  metrics_->Remove(name, {});
+  metrics_
+      ->AddGauge(name, "Always 1; the labels say how the KV of all decode workers is cut",
+                 With(With(labels_, "block_size", std::to_string(block_tokens)), "num_gpu_blocks",
+                      std::to_string(load.total_blocks)))
+      .Set(1);
 }
 
 void RouterMetrics::SetBlind(const std::string& worker, bool blind) {
@@ -102,8 +215,18 @@ void RouterMetrics::SetBlind(const std::string& worker, bool blind) {
       .Set(blind ? 1 : 0);
 }
 
+void RouterMetrics::SetStreams(const std::string& worker, size_t streams) {
+  if (metrics_ == nullptr) return;
+  metrics_
+      ->AddGauge("aisp_router_worker_streams", "Requests of this router on the decode worker",
+                 With(labels_, "worker", worker))
+      .Set(static_cast<double>(streams));
+}
+
 void RouterMetrics::RemoveWorker(const std::string& worker) {
-  if (metrics_ != nullptr) metrics_->Remove("aisp_router_prefix_view_blind", {{"worker", worker}});
+  if (metrics_ == nullptr) return;
+  for (const char* name : {"aisp_router_prefix_view_blind", "aisp_router_worker_streams"})
+    metrics_->Remove(name, {{"worker", worker}});
 }
 
 }  // namespace aisp

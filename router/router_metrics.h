@@ -1,11 +1,16 @@
-// The router's metrics: handles fetched once. Names are those a dashboard of the field expects, under aisp_.
+// The router's metrics: handles fetched once. Names are those a dashboard of the field expects,
+// under aisp_.
 #pragma once
 
 #include <array>
+#include <map>
+#include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 
+#include "common/clock.h"
 #include "common/metrics.h"
-#include "router/policy.h"
 #include "worker.pb.h"
 
 namespace aisp {
@@ -16,33 +21,66 @@ enum class RequestStatus : uint8_t { kOk, kError, kDeadline, kCancelled, kRefuse
 class RouterMetrics {
  public:
   // `metrics` may be null: nothing is measured then.
-  RouterMetrics(Metrics* metrics, const std::string& model);
+  RouterMetrics(Metrics* metrics, const std::string& model,
+                std::span<const std::string_view> route_reasons);
 
   void CountRequest(RequestStatus status) { requests_[static_cast<size_t>(status)].Add(); }
-  void CountRoute(RouteReason reason) { routes_[static_cast<size_t>(reason)].Add(); }
+  // One of the policy's reasons.
+  void CountRoute(std::string_view reason) {
+    if (const auto it = routes_.find(reason); it != routes_.end()) it->second.Add();
+  }
   // Cached tokens among the prompt tokens of one placement.
   void CountPrefix(int64_t prompt_tokens, int64_t cached_tokens);
-  // Per worker; `worker` labels are removed when it is forgotten.
+  // The time from Submit to the first token, whole and cut into what the decode worker said of it
+  // and the rest, which the messages between took. The parts add up to the whole.
+  void ObserveFirstToken(Duration whole, const v1::Timing& parts);
+  // How fast a request counts as served well, told once; and how one that ended normally kept to
+  // it. One with a single token has no TPOT.
+  void SetSlo(Duration ttft, Duration tpot);
+  void CountServed(Duration ttft, std::optional<Duration> tpot);
+  // Per worker; `worker` labels are removed when it is forgotten, so there are as many as there are
+  // workers.
   void SetBlind(const std::string& worker, bool blind);
+  void SetStreams(const std::string& worker, size_t streams);
   void RemoveWorker(const std::string& worker);
 
-  Gauge active, pending, prefill_workers, decode_workers;
+  // What all decode workers report together.
+  struct Load {
+    uint64_t running = 0;
+    uint64_t waiting = 0;  // for blocks, a place in a step or KV
+    uint64_t used_blocks = 0;
+    uint64_t total_blocks = 0;
+    uint64_t ready_decode = 0;
+    uint64_t ready_prefill = 0;
+  };
+  void SetLoad(const Load& load, uint32_t block_tokens);
+
+  Gauge active, pending, prefill_workers, decode_workers, draining;
   Counter finished_stop, finished_length;
   Counter prompt_tokens, generation_tokens;
-  Counter takeovers, moves, cancelled, registrations_refused;
-  Counter forgotten_link, forgotten_silent, forgotten_replaced, forgotten_fault;
+  Counter takeovers, poison, moves, cancelled, registrations_refused;
+  Counter forgotten_link, forgotten_silent, forgotten_replaced, forgotten_fault, forgotten_drained;
+  // Refusals by Submit, by reason.
+  Counter rejected_prompt, rejected_inflight, rejected_no_worker;
   Counter prefix_gaps, prefix_snapshots_asked, prefix_units_dropped;
-  Histogram ttft_s, tpot_s, itl_s, e2e_s, ttft_error_s;
+  Histogram itl_s, e2e_s, ttft_error_s;
 
  private:
+  void AddRequestMetrics(Metrics* m);
+  void AddWorkerMetrics(Metrics* m);
+  void AddLatencyMetrics(Metrics* m);
+
   Metrics* const metrics_;
   const MetricLabels labels_;
   std::array<Counter, 5> requests_;
-  std::array<Counter, kRouteReasons.size()> routes_;
+  std::map<std::string_view, Counter> routes_;
   Counter looked_up_tokens_, cached_tokens_;
-  Gauge hit_rate_;
-  double looked_up_ = 0;
-  double cached_ = 0;
+  Histogram ttft_s_, tpot_s_;
+  Duration slo_ttft_{}, slo_tpot_{};
+  Counter in_slo_ttft_, in_slo_tpot_, in_slo_both_;
+  Histogram ttft_queue_, ttft_prefill_, ttft_transfer_, ttft_first_decode_, ttft_link_;
+  Gauge requests_running_, requests_waiting_, kv_usage_, ready_decode_, ready_prefill_;
+  uint64_t told_blocks_ = 0;  // in the label of aisp_router_cache_config_info
 };
 
 }  // namespace aisp

@@ -6,12 +6,25 @@
 #include "common/check.h"
 #include "common/log.h"
 #include "common/prefix_hash.h"
+#include "proto/fingerprint.h"
 #include "router/router_impl.h"
 
 namespace aisp {
 namespace {
 
-// A request that is handed back more often than so is taken for one that fails: nobody rolls a cluster over that often.
+double DtypeBytes(const std::string& dtype) {
+  if (dtype == "f32") return 4;
+  if (dtype == "bf16" || dtype == "f16") return 2;
+  return 1;
+}
+
+double KvBytesPerToken(const v1::KvLayoutDesc& layout) {
+  return 2.0 * layout.num_layers() * layout.num_kv_heads() * layout.head_dim() *
+         DtypeBytes(layout.dtype());
+}
+
+// A request that is handed back more often than so is taken for one that fails: nobody rolls a
+// cluster over that often.
 constexpr int kMaxMoves = 100;
 
 }  // namespace
@@ -27,7 +40,7 @@ std::vector<WorkerView> Router::Impl::ViewsFor(const Request& request,
   views.reserve(workers.size());
   const auto most_cached = static_cast<int32_t>((request.spec.tokens.size() - 1) / kHashUnitTokens);
   for (auto& [id, worker] : workers) {
-    WorkerView view = worker.View();
+    WorkerView view = worker.View(clock->Now());
     view.cached_tokens =
         std::min(worker.prefix.MatchUnits(request.unit_hashes), most_cached) * kHashUnitTokens;
     if (!view.prefill && request.failed_on.count({id, worker.info.incarnation()}) != 0)
@@ -43,30 +56,32 @@ std::vector<WorkerView> Router::Impl::ViewsFor(const Request& request,
 }
 
 Result<Router::Impl::Choice> Router::Impl::Choose(Request& request) {
-  const std::string& dtype = expected.kv_layout().dtype();
+  const v1::Fingerprint& pool = PoolFingerprint();
+  const v1::KvLayoutDesc& kv = pool.kv_layout();
   request.unit_hashes =
-      UnitHashes(PrefixRoot(expected.weights_digest(), dtype, "", request.spec.cache_scope),
+      UnitHashes(PrefixRoot(PrefixDigest(pool), kv.dtype(), "", request.spec.cache_scope),
                  request.spec.tokens);
   RequestSummary summary;
   summary.tokens = static_cast<int32_t>(request.spec.tokens.size());
   summary.expected_new_tokens =
       std::min(mean_new_tokens, static_cast<double>(request.spec.max_new_tokens - request.emitted));
-  summary.kv_bytes_per_token = kv_bytes_per_token;
-  summary.num_layers = static_cast<int32_t>(expected.kv_layout().num_layers());
-  summary.block_tokens = static_cast<int32_t>(expected.kv_layout().block_tokens());
+  summary.kv_bytes_per_token = KvBytesPerToken(kv);
+  summary.num_layers = static_cast<int32_t>(kv.num_layers());
+  summary.block_tokens = static_cast<int32_t>(kv.block_tokens());
   summary.takeover = request.placements > 0;
   summary.preference = request.spec.prefill;
+  summary.ordinal = next_placement++;
   summary.tie_break = random.Next();
 
   Choice choice;
   choice.views = ViewsFor(request, &choice.states);
-  Result<Placement> placement = policy.Pick(summary, choice.views);
+  Result<Placement> placement = policy->Pick(summary, choice.views);
   if (!placement && !request.failed_on.empty() && clock->Now() >= request.not_before) {
     // Nobody else is there: a worker that failed this request once may take it after a pause.
     request.failed_on.clear();
     choice.states.clear();
     choice.views = ViewsFor(request, &choice.states);
-    placement = policy.Pick(summary, choice.views);
+    placement = policy->Pick(summary, choice.views);
   }
   if (!placement) return tl::unexpected(placement.error());
   choice.placement = std::move(*placement);
@@ -74,6 +89,10 @@ Result<Router::Impl::Choice> Router::Impl::Choose(Request& request) {
 }
 
 Status Router::Impl::Place(Request& request) {
+  if (request.verdict != kNever) return Unavailable("workers were lost with it; held back");
+  if (request.on_trial && AnotherOnTrial(request)) {
+    return Unavailable("other requests are tried first, one at a time");
+  }
   Result<Choice> choice = Choose(request);
   if (!choice) return tl::unexpected(choice.error());
   Dispatch(request, *choice);
@@ -88,7 +107,8 @@ bool Router::Impl::Move(Request& request) {
                                               {"emitted", request.emitted},
                                               {"reason", "its worker drains"}});
   metrics.moves.Add();
-  // What the old worker says from now on finds nobody; the new one starts from the tokens that were delivered.
+  // What the old worker says from now on finds nobody; the new one starts from the tokens that were
+  // delivered.
   TellCancelled(request);
   Detach(request);
   ++request.moves;
@@ -125,6 +145,7 @@ void Router::Impl::Dispatch(Request& request, const Choice& choice) {
   request.dispatched = now;
   request.wire_id = next_wire++;
   request.worker = decode.info.worker_id();
+  request.preemptions_before = request.preemptions;
   ++request.placements;
   by_wire[request.wire_id] = request.id;
   decode.attempts.insert(request.wire_id);
@@ -134,7 +155,7 @@ void Router::Impl::Dispatch(Request& request, const Choice& choice) {
   const auto tokens = static_cast<int64_t>(request.spec.tokens.size());
   RouteDecision route;
   route.decode_worker = request.worker;
-  route.reason = RouteReasonName(placement.reason);
+  route.reason = placement.reason;
   route.predicted_ttft_ms = placement.ttft_ms;
   route.predicted_tpot_ms = placement.tpot_ms;
   route.cached_tokens_decode = static_cast<uint32_t>(on_decode.cached_tokens);
@@ -215,6 +236,8 @@ void Router::Impl::Deliver(Request& request, const v1::TokenEvent& event, int sk
   out.set_request_id(request.id.value);
   out.set_first_position(event.first_position() + static_cast<uint32_t>(skip));
   out.mutable_tokens()->Add(event.tokens().begin() + skip, event.tokens().end());
+  out.set_preemptions(request.preemptions_before + event.preemptions());
+  request.preemptions = out.preemptions();
   if (event.logprobs_size() == event.tokens_size()) {
     for (int i = skip; i < event.logprobs_size(); ++i) *out.add_logprobs() = event.logprobs(i);
   }
@@ -224,13 +247,16 @@ void Router::Impl::Deliver(Request& request, const v1::TokenEvent& event, int sk
     out.mutable_timing()->set_queue_ns(event.timing().queue_ns() +
                                        (request.dispatched - request.submitted).count());
     const double ttft_s = ToSeconds(now - request.submitted);
-    metrics.ttft_s.Observe(ttft_s);
+    metrics.ObserveFirstToken(now - request.submitted, out.timing());
     if (request.placements == 1)
       metrics.ttft_error_s.Observe(std::abs(ttft_s - request.predicted_ttft_ms * 1e-3));
   } else {
     metrics.itl_s.Observe(ToSeconds(now - request.last_token));
   }
   request.last_token = now;
+  // A worker computed it and lives.
+  request.blamed.clear();
+  request.on_trial = false;
   request.spec.tokens.insert(request.spec.tokens.end(), out.tokens().begin(), out.tokens().end());
   request.emitted += static_cast<uint32_t>(out.tokens_size());
   metrics.generation_tokens.Add(out.tokens_size());
@@ -316,9 +342,12 @@ void Router::Impl::TakeOver(Request& request, const Error& why) {
                                               {"from", request.worker},
                                               {"emitted", request.emitted},
                                               {"reason", why.message}});
-  request.give_up = now + options.takeover_wait;
+  // On trial it waits for its turn, not for a worker.
+  const bool held = request.on_trial || request.verdict != kNever;
+  request.give_up = held ? request.deadline : now + options.takeover_wait;
   const int doublings = std::clamp(request.placements - request.moves - 1, 0, 10);
   request.not_before = now + options.retry_backoff * (int64_t{1} << doublings);
+  if (request.verdict != kNever) request.not_before = request.verdict;
   if (Status placed = Place(request); !placed) MakePending(request, request.not_before);
 }
 
@@ -347,9 +376,11 @@ void Router::Impl::CountSuccess(const Request& request, v1::FinishReason reason)
                                {"ms", ToMs(clock->Now() - request.submitted)}});
   metrics.CountRequest(RequestStatus::kOk);
   (reason == v1::FINISH_STOP ? metrics.finished_stop : metrics.finished_length).Add();
-  if (request.emitted > 1) {
-    metrics.tpot_s.Observe(ToSeconds(request.last_token - request.first_token) /
-                           (request.emitted - 1));
+  if (request.emitted > 0) {
+    std::optional<Duration> tpot;
+    if (request.emitted > 1)
+      tpot = (request.last_token - request.first_token) / (request.emitted - 1);
+    metrics.CountServed(request.first_token - request.submitted, tpot);
   }
   mean_new_tokens += 0.05 * (request.emitted - mean_new_tokens);
 }

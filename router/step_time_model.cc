@@ -6,14 +6,17 @@
 namespace aisp {
 namespace {
 
-// Features are scaled so that typical values are near one; that keeps the covariance well conditioned.
+// Features are scaled so that typical values are near one; that keeps the covariance well
+// conditioned.
 constexpr std::array<double, 4> kScale = {1.0, 100.0, 10.0, 10000.0};
 constexpr uint64_t kMaxDurationNs = 600'000'000'000;
-// Relative to the prior variance, per sample: an old sample's weight halves after a few hundred new ones.
+// Relative to the prior variance, per sample: an old sample's weight halves after a few hundred new
+// ones.
 constexpr double kDrift = 1e-5;
 // A residual counts at most as this many mean absolute residuals.
 constexpr double kHuber = 4.0;
-// Below this many samples every residual counts in full: the prior may be off by orders of magnitude.
+// Below this many samples every residual counts in full: the prior may be off by orders of
+// magnitude.
 constexpr uint64_t kTrustAll = 8;
 
 }  // namespace

@@ -1,11 +1,13 @@
 // What a step of one worker costs, learned online from the StepSamples in its telemetry:
 //
-//   step_ms = base + per_prefill_token * prefill_tokens + per_decode_row * decode_rows + per_context_token * context_tokens
+//   step_ms = base + per_prefill_token * prefill_tokens + per_decode_row * decode_rows +
+//   per_context_token * context_tokens
 //
-// Recursive least squares in its Kalman form (Haykin, "Adaptive Filter Theory", ch. 10 and 14): the parameters are a random
-// walk, which forgets old samples at a bounded rate, and no variance grows above its prior, so that a direction that is
-// not excited (a prefill worker has no decode rows) keeps its prior instead of blowing up. A residual far outside the
-// usual spread (a paused process, a page fault storm) moves the fit only as far as a usual one would (Huber's weight).
+// Recursive least squares in its Kalman form (Haykin, "Adaptive Filter Theory", ch. 10 and 14): the
+// parameters are a random walk, which forgets old samples at a bounded rate, and no variance grows
+// above its prior, so that a direction that is not excited (a prefill worker has no decode rows)
+// keeps its prior instead of blowing up. A residual far outside the usual spread (a paused process,
+// a page fault storm) moves the fit only as far as a usual one would (Huber's weight).
 //
 // Plain values, no allocation. One thread.
 #pragma once

@@ -1,5 +1,5 @@
-// A heap of timers, one per key, with removal: a finished request takes its deadline with it, so the heap is never larger
-// than what is alive. O(log n) each. Not thread-safe; the owner's thread.
+// A heap of timers, one per key, with removal: a finished request takes its deadline with it, so
+// the heap is never larger than what is alive. O(log n) each. Not thread-safe; the owner's thread.
 #pragma once
 
 #include <cstddef>
@@ -46,7 +46,8 @@ class TimerHeap {
   size_t size() const { return heap_.size(); }
   // kNever when empty.
   Instant Next() const { return heap_.empty() ? kNever : heap_.front().when; }
-  // Takes one key whose time has come; false when there is none. Equal times come out in the order of their keys.
+  // Takes one key whose time has come; false when there is none. Equal times come out in the order
+  // of their keys.
   bool PopDue(Instant now, uint64_t* key) {
     if (heap_.empty() || heap_.front().when > now) return false;
     *key = heap_.front().key;

@@ -5,7 +5,8 @@
 namespace aisp {
 namespace {
 
-// A report that arrives this soon after a request was sent may have been written before the request arrived.
+// A report that arrives this soon after a request was sent may have been written before the request
+// arrived.
 constexpr Duration kReportLag = std::chrono::milliseconds(5);
 
 }  // namespace
@@ -16,6 +17,7 @@ bool WorkerState::Report(const v1::Telemetry& report, Instant now) {
   for (const v1::StepSample& s : report.steps()) {
     model.Observe(s.prefill_tokens(), s.decode_rows(), s.context_tokens(), s.duration_ns());
   }
+  step_begin = kNever;
   telemetry = report;
   telemetry.clear_steps();
   draining = draining || report.draining();
@@ -29,6 +31,19 @@ bool WorkerState::Report(const v1::Telemetry& report, Instant now) {
   return true;
 }
 
+void WorkerState::Beat(const v1::Heartbeat& heartbeat, Instant now) {
+  if (heartbeat.incarnation() != info.incarnation()) return;
+  step_begin = now - Duration(static_cast<int64_t>(heartbeat.step_age_ns()));
+  step_expected = Duration(static_cast<int64_t>(heartbeat.step_expected_ns()));
+}
+
+// Where nothing better is known a step takes as long again as it has taken.
+double WorkerState::BusyMs(Instant now) const {
+  if (step_begin == kNever) return 0;
+  const Duration age = now - step_begin;
+  return ToMs(step_expected > age ? step_expected - age : age);
+}
+
 void WorkerState::Charge(Instant now, int64_t prefill_tokens, int64_t context_tokens,
                          int32_t rows) {
   unreported_.push_back({now, prefill_tokens, context_tokens, rows});
@@ -37,13 +52,16 @@ void WorkerState::Charge(Instant now, int64_t prefill_tokens, int64_t context_to
   unreported_rows_ += rows;
 }
 
-WorkerView WorkerState::View() const {
+WorkerView WorkerState::View(Instant now) const {
   WorkerView view;
   view.worker_id = info.worker_id();
   view.host_id = info.host_id();
   view.prefill = prefill();
   view.available = Ready();
   view.cost = model.Cost();
+  // An older worker does not say; then the view's default stands.
+  if (const uint32_t chunk = std::min(info.max_prefill_chunk(), info.max_batch_tokens()); chunk > 0)
+    view.chunk_tokens = static_cast<int32_t>(chunk);
   view.queued_prefill_tokens =
       static_cast<int64_t>(telemetry.queued_prefill_tokens()) + unreported_prefill_;
   view.rows =
@@ -58,6 +76,7 @@ WorkerView WorkerState::View() const {
   view.total_blocks = static_cast<int32_t>(telemetry.total_blocks());
   view.free_blocks = std::max(0, static_cast<int32_t>(telemetry.free_blocks()) -
                                      static_cast<int32_t>(unreported_context_ / block_tokens));
+  view.busy_ms = BusyMs(now);
   view.transfer_bytes_per_s = telemetry.transfer_bytes_per_s();
   return view;
 }
@@ -68,16 +87,25 @@ WorkerStatus WorkerState::Describe() const {
   status.incarnation = info.incarnation();
   status.prefill = prefill();
   status.host_id = info.host_id();
+  status.pid = info.pid();
+  status.admin_url = info.admin_url();
+  status.version = info.version();
   status.running = telemetry.running();
   status.waiting = telemetry.waiting() + telemetry.awaiting_kv();
   status.free_blocks = telemetry.free_blocks();
   status.total_blocks = telemetry.total_blocks();
   status.streams = static_cast<uint32_t>(attempts.size());
+  status.awaiting_kv = telemetry.awaiting_kv();
+  status.quarantined_blocks = telemetry.quarantined_blocks();
+  status.queued_prefill_tokens = telemetry.queued_prefill_tokens();
+  status.steps = telemetry.steps_total();
+  status.preemptions = telemetry.preemptions_total();
+  status.transfer_bytes_per_s = telemetry.transfer_bytes_per_s();
   using State = WorkerStatus::State;
   if (draining) {
     status.state = telemetry.drained() && attempts.empty() ? State::kDrained : State::kDraining;
   } else if (telemetry.ready()) {
-    status.state = State::kReady;
+    status.state = step_begin == kNever ? State::kReady : State::kBusy;
   } else {
     status.unready_reason = telemetry.unready_reason();
   }

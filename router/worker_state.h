@@ -1,5 +1,6 @@
-// What the router knows of one registered worker: its registration, its last telemetry, the fitted cost of its steps, what
-// its prefix cache holds, and which requests of this router run on it. Plain state of the router; its thread.
+// What the router knows of one registered worker: its registration, its last telemetry, the fitted
+// cost of its steps, what its prefix cache holds, and which requests of this router run on it.
+// Plain state of the router; its thread.
 #pragma once
 
 #include <cstdint>
@@ -27,12 +28,15 @@ class WorkerState {
   bool prefill() const { return info.role() == v1::ROLE_PREFILL; }
   bool Ready() const { return telemetry.ready() && !draining; }
 
-  // Ignores another incarnation's report and one that is older than the last. Returns whether it was taken.
+  // Ignores another incarnation's report and one that is older than the last. Returns whether it
+  // was taken.
   bool Report(const v1::Telemetry& report, Instant now);
+  // It is inside a step too long to report anything else.
+  void Beat(const v1::Heartbeat& heartbeat, Instant now);
   // Work sent to this worker that its telemetry cannot show yet.
   void Charge(Instant now, int64_t prefill_tokens, int64_t context_tokens, int32_t rows);
   // Without `cached_tokens` and `available`, which depend on the request.
-  WorkerView View() const;
+  WorkerView View(Instant now) const;
   WorkerStatus Describe() const;
 
   const LinkId link;
@@ -49,7 +53,13 @@ class WorkerState {
   uint64_t prefix_dropped_counted = 0;
   std::set<uint64_t> attempts;  // wire ids of this router's requests, oldest first
 
+  // The long step that it is in, by its last heartbeat; kNever: none.
+  Instant step_begin = kNever;
+  Duration step_expected{};
+
  private:
+  double BusyMs(Instant now) const;
+
   struct Unreported {
     Instant sent;
     int64_t prefill_tokens;

@@ -1,5 +1,6 @@
-// Backoff: how long to wait before the next attempt to reach somebody: doubling between two bounds, spread over the upper half of
-// the interval so that workers that lost the same router do not come back in step. A plain value; one owner.
+// Backoff: how long to wait before the next attempt to reach somebody: doubling between two bounds,
+// spread over the upper half of the interval so that workers that lost the same router do not come
+// back in step. A plain value; one owner.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What must be equal between two workers that exchange KV, and the KV layout in its wire form. Pure functions: any thread.
+// The KV layout in its wire form, as fingerprints carry it. Pure functions: any thread.
 #pragma once
 
 #include "common.pb.h"
@@ -6,9 +6,6 @@
 #include "kvcache/layout.h"
 
 namespace aisp {
-
-// OK, or FAILED_PRECONDITION that names the first field that differs and both values. kv_layout.num_blocks may differ.
-Status MatchFingerprints(const v1::Fingerprint& own, const v1::Fingerprint& peer);
 
 v1::KvLayoutDesc DescribeLayout(const KvLayout& layout);
 

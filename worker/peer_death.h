@@ -1,8 +1,9 @@
-// PeerDeath: proof that another process is gone, so that nothing it had started can still write into our pool.
+// PeerDeath: proof that another process is gone, so that nothing it had started can still write
+// into our pool.
 //
-// A name or a lost connection proves nothing: a stopped process comes back and its writes with it. Production holds a pidfd,
-// opened while the process was known to live (so its pid cannot have been given to another); the simulation knows whom it
-// killed. Owned by the engine thread.
+// A name or a lost connection proves nothing: a stopped process comes back and its writes with it.
+// Production holds a pidfd, opened while the process was known to live (so its pid cannot have been
+// given to another); the simulation knows whom it killed. Owned by the engine thread.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,8 @@ using DeathWatch = StrongId<struct DeathWatchTag, uint64_t>;
 class PeerDeath {
  public:
   virtual ~PeerDeath() = default;
-  // Watches the process behind a link that is up. `pid` as the peer gave it, 0 when it is not on this host.
+  // Watches the process behind a link that is up. `pid` as the peer gave it, 0 when it is not on
+  // this host.
   virtual DeathWatch Watch(const std::string& worker_id, uint64_t incarnation, int64_t pid) = 0;
   // True only with proof. Cheap; asked a few times a second while a writer owes an acknowledgement.
   virtual bool Dead(DeathWatch watch) = 0;

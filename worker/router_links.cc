@@ -12,25 +12,48 @@ namespace {
 
 // A dial or a Register without an answer for so long is given up.
 constexpr Duration kAttachLimit = std::chrono::seconds(5);
+// Between two warnings about the same router.
+constexpr Duration kFirstWarningWait = std::chrono::seconds(1);
+// For the successor of a router that ends in order.
+constexpr Duration kSuccessorTime = std::chrono::seconds(10);
+constexpr Duration kLongestWarningWait = std::chrono::minutes(1);
 
 }  // namespace
 
 RouterLinks::RouterLinks(const WorkerOptions& options, v1::Register hello)
     : options_(options), hello_(std::move(hello)) {
-  for (const std::string& address : options_.router_addresses) {
-    const uint64_t seed = options_.incarnation ^ Hash64(address) ^ Hash64(options_.worker_id);
-    routers_.push_back({.address = address,
-                        .link = {},
-                        .state = State::kWaiting,
-                        .timer = kNever,
-                        .backoff = Backoff(options_.reconnect_min, options_.reconnect_max, seed),
-                        .telemetry_interval = {},
-                        .trouble = "not dialled yet"});
-  }
+  for (const std::string& address : options_.router_addresses) Add(address);
+}
+
+void RouterLinks::Add(const std::string& address) {
+  const uint64_t seed = options_.incarnation ^ Hash64(address) ^ Hash64(options_.worker_id);
+  routers_.push_back({.address = address,
+                      .link = {},
+                      .state = State::kWaiting,
+                      .timer = kNever,
+                      .backoff = Backoff(options_.reconnect_min, options_.reconnect_max, seed),
+                      .telemetry_interval = {},
+                      .trouble = "not dialled yet"});
 }
 
 void RouterLinks::Start(Instant now) {
   for (Router& router : routers_) Dial(router, now);
+}
+
+void RouterLinks::SetAddresses(const std::vector<std::string>& addresses, Instant now) {
+  if (left_) return;
+  for (Router& router : routers_) {
+    router.gone = std::find(addresses.begin(), addresses.end(), router.address) == addresses.end();
+    if (router.gone) LogInfo("router is gone from the name service", {{"router", router.address}});
+  }
+  std::erase_if(routers_, [](const Router& r) { return r.gone && r.state == State::kWaiting; });
+  for (const std::string& address : addresses) {
+    const bool known = std::any_of(routers_.begin(), routers_.end(),
+                                   [&](const Router& r) { return r.address == address; });
+    if (known) continue;
+    Add(address);
+    Dial(routers_.back(), now);
+  }
 }
 
 RouterLinks::Router* RouterLinks::Find(LinkId link) {
@@ -50,6 +73,18 @@ void RouterLinks::Lose(Router& router, std::string why, Instant now) {
   router.state = State::kWaiting;
   router.timer = now + router.backoff.Next();
   router.trouble = std::move(why);
+  ++router.failures;
+}
+
+void RouterLinks::Warn(Router& router, Instant now) {
+  if (now < router.next_warning) return;
+  router.warn_wait = std::clamp(router.warn_wait * 2, kFirstWarningWait, kLongestWarningWait);
+  router.next_warning = now + router.warn_wait;
+  LogWarning("router cannot be reached; trying again",
+             {{"router", router.address},
+              {"error", router.trouble},
+              {"attempts", router.failures},
+              {"next_warning_s", ToSeconds(router.warn_wait)}});
 }
 
 void RouterLinks::OnLinkUp(LinkId link, Instant now) {
@@ -73,9 +108,12 @@ bool RouterLinks::OnLinkDown(LinkId link, const Error& why, Instant now) {
   Router* router = Find(link);
   if (router == nullptr) return false;
   const bool was_attached = router->state == State::kAttached;
-  if (was_attached)
-    LogWarning("router lost", {{"router", router->address}, {"error", why.message}});
   Lose(*router, why.ToString(), now);
+  if (was_attached) {
+    LogWarning("router lost", {{"router", router->address}, {"error", why.message}});
+  } else {
+    Warn(*router, now);
+  }
   return was_attached;
 }
 
@@ -85,6 +123,10 @@ void RouterLinks::OnRegistered(LinkId link, const v1::Registered& accepted) {
   router->state = State::kAttached;
   router->timer = kNever;
   router->trouble.clear();
+  router->refusal.clear();
+  router->failures = 0;
+  router->warn_wait = {};
+  router->next_warning = Instant{INT64_MIN};
   router->backoff.Reset();
   Duration interval = std::chrono::milliseconds(accepted.telemetry_interval_ms());
   // Three messages may be lost or late before the router takes this worker for silent.
@@ -99,10 +141,14 @@ void RouterLinks::OnRefused(LinkId link, const v1::RegisterRefused& refused, Ins
   if (router == nullptr) return;
   dialer_->Close(link);
   if (refused.draining()) return Lose(*router, refused.reason(), now);
-  LogError("router refused this worker",
-           {{"router", router->address}, {"reason", refused.reason()}});
+  const std::string trouble = "refused: " + refused.reason();
+  // It is tried for ever, because the router may be replaced; once said, the same reason is no
+  // news.
+  Log(trouble == router->refusal ? LogLevel::kDebug : LogLevel::kError,
+      "router refused this worker", {{"router", router->address}, {"reason", refused.reason()}});
+  router->refusal = trouble;
   router->backoff.Exhaust();
-  Lose(*router, "refused: " + refused.reason(), now);
+  Lose(*router, trouble, now);
 }
 
 void RouterLinks::OnRouterDraining(LinkId link, Instant now) {
@@ -111,6 +157,7 @@ void RouterLinks::OnRouterDraining(LinkId link, Instant now) {
   LogInfo("router drains; looking for its successor", {{"router", router->address}});
   retiring_.push_back({router->address, link});
   router->backoff.Reset();
+  router->next_warning = now + kSuccessorTime;
   Dial(*router, now);
 }
 
@@ -121,6 +168,7 @@ Instant RouterLinks::NextTimer() const {
 }
 
 void RouterLinks::OnTimer(Instant now) {
+  std::erase_if(routers_, [](const Router& r) { return r.gone && r.state == State::kWaiting; });
   for (Router& router : routers_) {
     if (router.timer > now) continue;
     if (router.state == State::kWaiting) {
@@ -128,6 +176,7 @@ void RouterLinks::OnTimer(Instant now) {
     } else {
       dialer_->Close(router.link);
       Lose(router, fmt::format("no answer within {} ms", ToMs(kAttachLimit)), now);
+      Warn(router, now);
     }
   }
 }
@@ -179,6 +228,7 @@ void RouterLinks::CloseAll() {
   for (const Retiring& router : retiring_) dialer_->Close(router.link);
   routers_.clear();
   retiring_.clear();
+  left_ = true;
 }
 
 }  // namespace aisp

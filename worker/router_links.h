@@ -1,11 +1,13 @@
-// RouterLinks: a worker's links to the routers. Dials every address it was given and keeps dialling (exponential backoff
-// between reconnect_min and reconnect_max), registers on each link, and knows which routers accepted this worker.
+// RouterLinks: a worker's links to the routers. Dials every address it was given and keeps dialling
+// (exponential backoff between reconnect_min and reconnect_max), registers on each link, and knows
+// which routers accepted this worker.
 //
-// Each address is another router replica: the worker attaches to all of them. A refused registration is logged with its reason
-// (it names both values) and tried again at the longest backoff, because the router may be replaced by one that fits.
-// A router that drains keeps its link, which serves its last requests, while its address is dialled again for the successor:
-// one address may have several links, of which at most one is not retiring.
-// Owned by the engine thread; no method blocks. An attempt that is not answered within 5 s is given up.
+// Each address is another router replica: the worker attaches to all of them. A refused
+// registration is logged with its reason (it names both values) and tried again at the longest
+// backoff, because the router may be replaced by one that fits. A router that drains keeps its
+// link, which serves its last requests, while its address is dialled again for the successor: one
+// address may have several links, of which at most one is not retiring. Owned by the engine thread;
+// no method blocks. An attempt that is not answered within 5 s is given up.
 #pragma once
 
 #include <string>
@@ -24,6 +26,9 @@ class RouterLinks {
   // Once, before Start.
   void SetDialer(LinkDialer<v1::WorkerMessage>* dialer) { dialer_ = dialer; }
   void Start(Instant now);
+  // These and no others from now on: new ones are dialled at once; one that is attached and not
+  // among them any more is kept until its link ends, and not dialled again.
+  void SetAddresses(const std::vector<std::string>& addresses, Instant now);
 
   void OnLinkUp(LinkId link, Instant now);
   // True when the link had been attached, so that its requests must end.
@@ -58,7 +63,12 @@ class RouterLinks {
     Instant timer = kNever;  // redial at (kWaiting), give up at (kDialling, kRegistering)
     Backoff backoff;
     Duration telemetry_interval{};
-    std::string trouble;  // why it is not attached
+    std::string trouble;       // why it is not attached
+    std::string refusal = {};  // the last reason of a refusal, until a router accepts
+    bool gone = false;         // no address of a router any more
+    int failures = 0;          // attempts since it was last attached
+    Duration warn_wait{};
+    Instant next_warning{INT64_MIN};
   };
   struct Retiring {
     std::string address;
@@ -66,13 +76,18 @@ class RouterLinks {
   };
 
   Router* Find(LinkId link);
+  void Add(const std::string& address);
   void Dial(Router& router, Instant now);
   void Lose(Router& router, std::string why, Instant now);
+  // Says that a router cannot be reached: at once, then after 1 s, 2 s, 4 s ... a minute, however
+  // often it is dialled.
+  void Warn(Router& router, Instant now);
 
   const WorkerOptions options_;
   const v1::Register hello_;
   LinkDialer<v1::WorkerMessage>* dialer_ = nullptr;
   std::vector<Router> routers_;
+  bool left_ = false;
   std::vector<Retiring> retiring_;  // bounded by the routers' own drain time
 };
 

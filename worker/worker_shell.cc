@@ -10,7 +10,8 @@
 namespace aisp {
 namespace {
 
-// Step samples kept between two telemetry messages; a router fits a line through them, the newest are enough.
+// Step samples kept between two telemetry messages; a router fits a line through them, the newest
+// are enough.
 constexpr size_t kMaxSamples = 64;
 
 v1::Register MakeRegister(const WorkerOptions& options, const WorkerShell::Profile& profile) {
@@ -19,11 +20,16 @@ v1::Register MakeRegister(const WorkerOptions& options, const WorkerShell::Profi
   hello.set_incarnation(options.incarnation);
   hello.set_role(profile.role);
   *hello.mutable_fingerprint() = options.fingerprint;
+  hello.set_max_batch_tokens(static_cast<uint32_t>(options.max_batch_tokens));
+  hello.set_max_prefill_chunk(static_cast<uint32_t>(options.max_prefill_chunk));
   hello.set_kv_address(options.kv_address);
   hello.set_host_id(options.host_id);
   for (const std::string& name : profile.transports) hello.add_transports(name);
   hello.set_max_sequence_tokens(static_cast<uint32_t>(profile.max_sequence_tokens));
   hello.set_max_running(static_cast<uint32_t>(profile.max_running));
+  hello.set_pid(options.pid);
+  hello.set_admin_url(options.admin_url);
+  hello.set_version(options.version);
   return hello;
 }
 
@@ -71,47 +77,11 @@ WorkerShell::WorkerShell(const WorkerOptions& options, const Profile& profile, E
     : options_(options),
       engine_(engine),
       clock_(clock),
-      routers_(options, MakeRegister(options, profile)) {
+      routers_(options, MakeRegister(options, profile)),
+      metrics_(metrics, WorkerLabels(profile.role, options.worker_id), engine->blocks().layout(),
+               clock->Now()) {
   routers_.SetDialer(routers);
   last_progress_ = last_pool_motion_ = clock_->Now();
-  if (metrics != nullptr) AddMetrics(*metrics, profile.role);
-}
-
-void WorkerShell::AddMetrics(Metrics& m, v1::Role role) {
-  // One process may hold workers of both roles.
-  const MetricLabels labels = {{"role", role == v1::ROLE_PREFILL ? "prefill" : "decode"},
-                               {"worker", options_.worker_id}};
-  steps_counter_ = m.AddCounter("aisp_steps_total", "Engine steps collected", labels);
-  prefill_tokens_counter_ =
-      m.AddCounter("aisp_prefill_tokens_total", "Prompt tokens computed here", labels);
-  decode_rows_counter_ =
-      m.AddCounter("aisp_decode_rows_total", "Rows of running decodes computed here", labels);
-  step_seconds_ =
-      m.AddHistogram("aisp_step_seconds", "Launch to collect of one step", StepBuckets(), labels);
-  step_overhead_seconds_ = m.AddHistogram(
-      "aisp_step_overhead_seconds", "Part of a step outside the executor", StepBuckets(), labels);
-  running_gauge_ =
-      m.AddGauge("aisp_num_requests_running", "Sequences that hold blocks and compute", labels);
-  waiting_gauge_ = m.AddGauge("aisp_num_requests_waiting",
-                              "Sequences that wait for blocks or a place in a step", labels);
-  awaiting_kv_gauge_ = m.AddGauge("aisp_num_requests_awaiting_kv",
-                                  "Sequences whose KV a prefill worker writes", labels);
-  free_blocks_gauge_ =
-      m.AddGauge("aisp_kv_blocks_available", "KV blocks that are free or evictable", labels);
-  quarantined_gauge_ =
-      m.AddGauge("aisp_kv_blocks_quarantined",
-                 "KV blocks given up that a remote writer has not acknowledged yet", labels);
-  kv_usage_gauge_ = m.AddGauge("aisp_kv_cache_usage_perc",
-                               "Part of the KV blocks that are pinned, 0 to 1", labels);
-  preemptions_counter_ = m.AddCounter("aisp_num_preemptions_total",
-                                      "Sequences that gave their blocks up to others", labels);
-  prefix_queries_counter_ =
-      m.AddCounter("aisp_prefix_cache_queries_total",
-                   "Prompt tokens that were looked up in the prefix cache", labels);
-  prefix_hits_counter_ =
-      m.AddCounter("aisp_prefix_cache_hits_total",
-                   "Prompt tokens whose KV was found in the prefix cache", labels);
-  ready_gauge_ = m.AddGauge("aisp_worker_ready", "1 when this worker is fit for traffic", labels);
 }
 
 void WorkerShell::Start() {
@@ -152,7 +122,8 @@ void WorkerShell::Attach(LinkId link) {
 }
 
 void WorkerShell::SendSnapshot(LinkId link) {
-  // What happened before the snapshot goes out first, so that every router sees each number once and in order.
+  // What happened before the snapshot goes out first, so that every router sees each number once
+  // and in order.
   PublishKvEvents();
   uint64_t next_sequence = 0;
   const std::vector<KvCacheEvent> events = engine_->blocks().SnapshotEvents(&next_sequence);
@@ -182,11 +153,7 @@ void WorkerShell::RecordStep(const StepTiming& timing) {
   last_progress_ = last_pool_motion_ = clock_->Now();
   if (samples_.size() == kMaxSamples) samples_.pop_front();
   samples_.push_back(timing);
-  steps_counter_.Add();
-  prefill_tokens_counter_.Add(timing.prefill_tokens);
-  decode_rows_counter_.Add(timing.decode_rows);
-  step_seconds_.Observe(ToSeconds(timing.duration));
-  step_overhead_seconds_.Observe(ToSeconds(timing.overhead));
+  metrics_.RecordStep(timing, last_progress_);
 }
 
 void WorkerShell::NoteProgress(Instant now) {
@@ -198,9 +165,11 @@ void WorkerShell::NoteProgress(Instant now) {
 
 void WorkerShell::SendTelemetry(Instant now) {
   next_telemetry_ = now + routers_.TelemetryInterval();
-  UpdateGauges();
+  if (options_.pulse != nullptr) {
+    options_.pulse->SetLinks(routers_.AttachedLinks(), routers_.TelemetryInterval());
+  }
   const Status ready = Ready();
-  ready_gauge_.Set(ready ? 1 : 0);
+  metrics_.Update(*engine_, ready.has_value(), now);
   routers_.Broadcast(MakeTelemetry(ready));
   samples_.clear();
 }
@@ -233,24 +202,6 @@ v1::WorkerMessage WorkerShell::MakeTelemetry(const Status& ready) {
   t->set_steps_total(steps_total_);
   t->set_preemptions_total(engine_->Preemptions());
   return message;
-}
-
-void WorkerShell::UpdateGauges() {
-  running_gauge_.Set(engine_->NumRunning());
-  waiting_gauge_.Set(engine_->NumWaiting());
-  awaiting_kv_gauge_.Set(engine_->NumAwaitingKv());
-  free_blocks_gauge_.Set(engine_->blocks().Available());
-  const BlockStats stats = engine_->blocks().Stats();
-  quarantined_gauge_.Set(stats.quarantined);
-  kv_usage_gauge_.Set(stats.total > 0 ? static_cast<double>(stats.pinned) / stats.total : 0);
-  // The engine counts from its start; the counters take what is new.
-  const auto advance = [](const Counter& counter, uint64_t now, uint64_t* told) {
-    counter.Add(static_cast<double>(now - *told));
-    *told = now;
-  };
-  advance(preemptions_counter_, engine_->Preemptions(), &told_preemptions_);
-  advance(prefix_queries_counter_, stats.queries_tokens, &told_prefix_queries_);
-  advance(prefix_hits_counter_, stats.hits_tokens, &told_prefix_hits_);
 }
 
 bool WorkerShell::BeginDrain() {

@@ -1,8 +1,9 @@
-// WorkerShell: what a prefill and a decode worker do alike beside their work: keep the routers informed (registration,
-// telemetry, KV events with snapshots), and know whether the worker is fit for traffic.
+// WorkerShell: what a prefill and a decode worker do alike beside their work: keep the routers
+// informed (registration, telemetry, KV events with snapshots), and know whether the worker is fit
+// for traffic.
 //
-// A role owns one shell and forwards to it. Owned by the engine thread; never blocks; calls the engine only to read it and to
-// take its KV events.
+// A role owns one shell and forwards to it. Owned by the engine thread; never blocks; calls the
+// engine only to read it and to take its KV events.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +16,7 @@
 #include "engine/engine.h"
 #include "proto/link.h"
 #include "worker/router_links.h"
+#include "worker/worker_metrics.h"
 #include "worker/worker_role.h"
 
 namespace aisp {
@@ -53,10 +55,13 @@ class WorkerShell {
   void PublishKvEvents();
   void SetTransferRate(double bytes_per_s) { transfer_bytes_per_s_ = bytes_per_s; }
 
-  // Makes Telemetry, and the first word to every router that attaches later, say so. What routers are told at once is the role's
-  // business. False when it drains already.
+  // Makes Telemetry, and the first word to every router that attaches later, say so. What routers
+  // are told at once is the role's business. False when it drains already.
   bool BeginDrain();
   bool draining() const { return draining_; }
+  void SetRouters(const std::vector<std::string>& addresses) {
+    routers_.SetAddresses(addresses, clock_->Now());
+  }
   void Leave() { routers_.CloseAll(); }
   void SetDrained(bool drained) { drained_ = drained; }
   std::vector<LinkId> AttachedLinks() const { return routers_.AttachedLinks(); }
@@ -66,12 +71,10 @@ class WorkerShell {
   Status Ready() const;
 
  private:
-  void AddMetrics(Metrics& m, v1::Role role);
   void Attach(LinkId link);
   void SendSnapshot(LinkId link);
   void SendTelemetry(Instant now);
   v1::WorkerMessage MakeTelemetry(const Status& ready);
-  void UpdateGauges();
   void NoteProgress(Instant now);
 
   const WorkerOptions options_;
@@ -87,28 +90,12 @@ class WorkerShell {
   std::deque<StepTiming> samples_;  // since the last telemetry, the newest kMaxSamples
   double transfer_bytes_per_s_ = 0;
 
-  // Readiness: when a step last ended (or there was none to run), and when the pool was last seen to have or to change blocks.
+  // Readiness: when a step last ended (or there was none to run), and when the pool was last seen
+  // to have or to change blocks.
   Instant last_progress_;
   Instant last_pool_motion_;
 
-  Counter steps_counter_;
-  Counter prefill_tokens_counter_;
-  Counter decode_rows_counter_;
-  Histogram step_seconds_;
-  Histogram step_overhead_seconds_;
-  Gauge running_gauge_;
-  Gauge waiting_gauge_;
-  Gauge awaiting_kv_gauge_;
-  Gauge free_blocks_gauge_;
-  Gauge quarantined_gauge_;
-  Gauge kv_usage_gauge_;
-  Gauge ready_gauge_;
-  Counter preemptions_counter_;
-  Counter prefix_queries_counter_;
-  Counter prefix_hits_counter_;
-  uint64_t told_preemptions_ = 0;
-  uint64_t told_prefix_queries_ = 0;
-  uint64_t told_prefix_hits_ = 0;
+  WorkerMetrics metrics_;
 };
 
 }  // namespace aisp

@@ -1,5 +1,6 @@
-// CompletionQueue: the writer's side that all transports share: gives out write ids, bounds how many writes exist between
-// Write and Poll, and carries completions from a progress thread to the engine thread.
+// CompletionQueue: the writer's side that all transports share: gives out write ids, bounds how
+// many writes exist between Write and Poll, and carries completions from a progress thread to the
+// engine thread.
 //
 // Admit, Poll and SetWaker: the engine thread. Complete: any thread.
 #pragma once

@@ -1,5 +1,5 @@
-// Cookies: 128 random bits in a descriptor that tell the process that made it from a successor or a stranger at the same
-// address. Any thread.
+// Cookies: 128 random bits in a descriptor that tell the process that made it from a successor or a
+// stranger at the same address. Any thread.
 #pragma once
 
 #include <string_view>

@@ -101,7 +101,8 @@ bool CopyWorker::Next(Job* job) {
 }
 
 void CopyWorker::Finish(Job job, Status status) {
-  // The completion comes first: who waits in Remove finds every completion of the peer in its place.
+  // The completion comes first: who waits in Remove finds every completion of the peer in its
+  // place.
   completions_->Complete({job.id, job.epoch, std::move(status)});
   job.target.reset();
   job.copies.clear();

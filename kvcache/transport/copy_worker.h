@@ -1,7 +1,8 @@
-// CopyWorker: the progress thread of transports that write by memcpy (inproc, shm). Copies queued writes in order.
+// CopyWorker: the progress thread of transports that write by memcpy (inproc, shm). Copies queued
+// writes in order.
 //
-// Push, Cancel and Remove: the engine thread. After work it spins briefly, because the next layer's write follows soon and
-// waking a sleeper costs more than copying a block; then it sleeps.
+// Push, Cancel and Remove: the engine thread. After work it spins briefly, because the next layer's
+// write follows soon and waking a sleeper costs more than copying a block; then it sleeps.
 #pragma once
 
 #include <atomic>
@@ -45,7 +46,8 @@ class CopyWorker {
             const std::shared_ptr<CopyTarget>& target);
   // Queued writes of the epoch complete in their turn, with CANCELLED and without a byte.
   void Cancel(KvPeerId peer, Epoch epoch);
-  // Waits for the copy under way if it is the peer's; completes its other writes with `why`. Nothing of it lands afterwards.
+  // Waits for the copy under way if it is the peer's; completes its other writes with `why`.
+  // Nothing of it lands afterwards.
   void Remove(KvPeerId peer, const Error& why);
 
  private:

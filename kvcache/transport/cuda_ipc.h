@@ -1,13 +1,15 @@
-// CudaIpcTransport: KV between pools in GPU memory, by processes of one host: on one GPU, or on two that reach each other
-// (NVLink, PCIe). The writer maps the owner's pool (Device::Export and Import) and copies into it on a stream of its own; a write
-// completes when the stream has done it, so its bytes lie in the owner's memory before anybody hears of them.
+// CudaIpcTransport: KV between pools in GPU memory, by processes of one host: on one GPU, or on two
+// that reach each other (NVLink, PCIe). The writer maps the owner's pool (Device::Export and
+// Import) and copies into it on a stream of its own; a write completes when the stream has done it,
+// so its bytes lie in the owner's memory before anybody hears of them.
 //
-// Descriptors, sockets and the check of user and incarnation are those of shm. Nothing here knows CUDA: any Device will do, and the
-// tests run it over the CPU's.
+// Descriptors, sockets and the check of user and incarnation are those of shm. Nothing here knows
+// CUDA: any Device will do, and the tests run it over the CPU's.
 //
-// What dies how: the owner's death shows on the socket; Write then fails with UNAVAILABLE, and Disconnect releases the mapping. A
-// dead writer is proven dead by WatchWriter: the driver ends what a process had enqueued before the process is gone. A stopped one
-// can still write: owner_copies is false and RevokeEpoch returns false.
+// What dies how: the owner's death shows on the socket; Write then fails with UNAVAILABLE, and
+// Disconnect releases the mapping. A dead writer is proven dead by WatchWriter: the driver ends
+// what a process had enqueued before the process is gone. A stopped one can still write:
+// owner_copies is false and RevokeEpoch returns false.
 #pragma once
 
 #include <memory>

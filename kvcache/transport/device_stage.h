@@ -1,5 +1,6 @@
-// DeviceStage: host memory through which the bytes of a pool in a GPU's memory pass on their way to or from a socket: the pieces of one
-// write, one after the other. Without a device it does nothing: the pool itself is host memory. One thread.
+// DeviceStage: host memory through which the bytes of a pool in a GPU's memory pass on their way to
+// or from a socket: the pieces of one write, one after the other. Without a device it does nothing:
+// the pool itself is host memory. One thread.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,8 @@ class DeviceStage {
 
   bool active() const { return pool_.device != nullptr; }
 
-  // A new write of these pieces, given in order: where they lie in the pool. RESOURCE_EXHAUSTED: no room for so many bytes at once.
+  // A new write of these pieces, given in order: where they lie in the pool. RESOURCE_EXHAUSTED: no
+  // room for so many bytes at once.
   void Clear();
   void Add(uint64_t pool_offset, uint64_t bytes);
   Status Reserve();

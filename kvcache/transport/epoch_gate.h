@@ -1,7 +1,8 @@
-// EpochGate: which ranges of a pool writers of which epoch may write, for transports whose owner side copies.
+// EpochGate: which ranges of a pool writers of which epoch may write, for transports whose owner
+// side copies.
 //
-// Not thread-safe: its user holds one lock around Check and the copy that follows, so that a Revoke under the same lock
-// means that nothing of the epoch lands any more.
+// Not thread-safe: its user holds one lock around Check and the copy that follows, so that a Revoke
+// under the same lock means that nothing of the epoch lands any more.
 #pragma once
 
 #include <cstdint>

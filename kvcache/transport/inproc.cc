@@ -25,8 +25,8 @@ class InprocHub::Pool {
     std::memcpy(region_.base + copy.dst_offset, source + copy.src_offset, copy.bytes);
     return {};
   }
-  // Both pools are a GPU's: one by one its copies would take longer to start than to run. Done when it returns, as the caller
-  // says so to the peer.
+  // Both pools are a GPU's: one by one its copies would take longer to start than to run. Done when
+  // it returns, as the caller says so to the peer.
   Status CopyOnDevice(const std::byte* source, std::span<const BlockCopy> copies, Epoch epoch) {
     std::lock_guard lock(mutex_);
     ranges_.clear();

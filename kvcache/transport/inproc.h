@@ -1,7 +1,8 @@
-// The inproc transport: pools of one process. Its peers find each other in an InprocHub, which whoever builds the process
-// gives to all of them and keeps alive longer.
+// The inproc transport: pools of one process. Its peers find each other in an InprocHub, which
+// whoever builds the process gives to all of them and keeps alive longer.
 //
-// The hub holds each pool's epoch gate, and a copy and its check happen under the pool's lock, so RevokeEpoch fences at once.
+// The hub holds each pool's epoch gate, and a copy and its check happen under the pool's lock, so
+// RevokeEpoch fences at once.
 #pragma once
 
 #include <map>

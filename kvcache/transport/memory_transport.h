@@ -1,4 +1,5 @@
-// MemoryTransport: the writer's side of transports that reach a peer's pool as memory (inproc, shm, cuda_ipc).
+// MemoryTransport: the writer's side of transports that reach a peer's pool as memory (inproc, shm,
+// cuda_ipc).
 #pragma once
 
 #include <memory>
@@ -18,7 +19,8 @@ class MemoryTransport : public KvTransport {
    public:
     // Why writes cannot be queued any more, e.g. the owner is gone.
     virtual Status Alive() = 0;
-    // Bytes per second into memory of the peer's side that is not its pool, within `limit` or a copy; 0: cannot tell.
+    // Bytes per second into memory of the peer's side that is not its pool, within `limit` or a
+    // copy; 0: cannot tell.
     virtual Result<double> Measure(Duration limit) = 0;
 
    protected:

@@ -77,7 +77,8 @@ Result<PeerWatch> PeerWatch::OpenSocketPeer(int socket) {
   size = sizeof(peer_fd);
   if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &peer_fd, &size) == 0)
     return PeerWatch(UniqueFd(peer_fd), cred.pid);
-  // An older kernel. The pid is the peer's as long as its end of the socket is open after the pidfd was opened.
+  // An older kernel. The pid is the peer's as long as its end of the socket is open after the pidfd
+  // was opened.
   AISP_ASSIGN_OR_RETURN(UniqueFd fd, PidFd(cred.pid));
   pollfd state{socket, POLLIN | POLLRDHUP, 0};
   if (poll(&state, 1, 0) < 0 || (state.revents & (POLLHUP | POLLRDHUP | POLLERR)) != 0) {

@@ -83,7 +83,8 @@ void PoolListener::Run() {
     waker_.Drain();
     std::lock_guard lock(mutex_);
     const Instant now = clock_.Now();
-    // fds[i + 2] is writers_[i] until Accept adds some at the end. Backwards, because closing one moves those behind it.
+    // fds[i + 2] is writers_[i] until Accept adds some at the end. Backwards, because closing one
+    // moves those behind it.
     for (size_t i = fds.size() - 2; i > 0; --i) {
       Writer& writer = writers_[i - 1];
       const bool keep = fds[i + 1].revents == 0 ? now < writer.hello_by : Serve(writer);

@@ -1,5 +1,6 @@
-// PoolListener: the owner's side of lanes that map a pool: a thread that gives it to writers who know the cookie, and remembers
-// which processes have it. Start and WatchWriter may be called from any one thread.
+// PoolListener: the owner's side of lanes that map a pool: a thread that gives it to writers who
+// know the cookie, and remembers which processes have it. Start and WatchWriter may be called from
+// any one thread.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// The socket over which a writer gets at a pool of this host: addresses, messages, file descriptors. Used by the lanes that map a
-// peer's memory (shm, cuda_ipc).
+// The socket over which a writer gets at a pool of this host: addresses, messages, file
+// descriptors. Used by the lanes that map a peer's memory (shm, cuda_ipc).
 #pragma once
 
 #include <sys/types.h>
@@ -29,8 +29,8 @@ struct PoolHandle {
   uint64_t bytes = 0;
   std::array<std::byte, 64> opaque{};
 };
-// Owner to writer, once. With code 0: the pool and a scratch area that begins with the cookie, as two file descriptors that come
-// along (host memory), as handles (a device's), or as both.
+// Owner to writer, once. With code 0: the pool and a scratch area that begins with the cookie, as
+// two file descriptors that come along (host memory), as handles (a device's), or as both.
 struct PoolReply {
   uint64_t magic = kPoolMagic;
   uint32_t code = 0;
@@ -61,13 +61,15 @@ Result<ReceivedReply> ReceiveReply(int socket);
 // A pool's descriptor: "LANE SOCKET COOKIE".
 std::string PoolDescriptor(std::string_view lane, std::string_view socket, const Hash128& cookie);
 
-// What the owner of a pool gave a writer who asked. The owner keeps its end of `socket` open as long as it serves the pool.
+// What the owner of a pool gave a writer who asked. The owner keeps its end of `socket` open as
+// long as it serves the pool.
 struct GrantedPool {
   UniqueFd socket;
   Hash128 cookie;
   ReceivedReply received;
 };
-// INVALID_ARGUMENT: no descriptor of this lane. PERMISSION_DENIED: another user's, or another incarnation's.
+// INVALID_ARGUMENT: no descriptor of this lane. PERMISSION_DENIED: another user's, or another
+// incarnation's.
 Result<GrantedPool> AskForPool(std::string_view lane, std::string_view descriptor,
                                Duration timeout);
 // UNAVAILABLE once the owner is gone. Does not change the socket: any thread.

@@ -1,8 +1,10 @@
-// TransportSelector: connects a writer to a peer's pool by the fastest lane that works, and says when a faster one should have.
+// TransportSelector: connects a writer to a peer's pool by the fastest lane that works, and says
+// when a faster one should have.
 //
-// A lane works when it connects and a short measurement over it succeeds; the measurement uses memory that is no pool
-// (KvTransport::Measure). Lanes are tried by rank; those that do not cross hosts only between peers of one host. Used by the
-// engine thread; Connect blocks for `timeout` a lane at most.
+// A lane works when it connects and a short measurement over it succeeds; the measurement uses
+// memory that is no pool (KvTransport::Measure). Lanes are tried by rank; those that do not cross
+// hosts only between peers of one host. Used by the engine thread; Connect blocks for `timeout` a
+// lane at most.
 #pragma once
 
 #include <span>
@@ -14,7 +16,8 @@
 
 namespace aisp {
 
-// One way in which a peer's pool can be written, as the peer says: a transport's name and its Descriptor().
+// One way in which a peer's pool can be written, as the peer says: a transport's name and its
+// Descriptor().
 struct LaneOffer {
   std::string_view name;
   std::string_view descriptor;

@@ -158,7 +158,8 @@ Status TcpOwner::Connection::StoreStage() {
   return stage_.ToPool();
 }
 
-// Where the next bytes of the payload go, kChunkBytes at most: in the pool, or in the stage before it.
+// Where the next bytes of the payload go, kChunkBytes at most: in the pool, or in the stage before
+// it.
 size_t TcpOwner::Connection::PayloadTargets(std::array<iovec, 64>& iov) {
   if (stage_.active()) {
     const uint64_t done = header_.payload_bytes - remaining_;

@@ -92,7 +92,8 @@ void TcpOwner::Accept() {
   while (true) {
     UniqueFd socket(accept4(listen_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) {
-      // Out of descriptors: the waiting connection would wake this thread again at once and for ever.
+      // Out of descriptors: the waiting connection would wake this thread again at once and for
+      // ever.
       if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) PauseAccepting(true);
       return;
     }

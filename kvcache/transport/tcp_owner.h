@@ -1,11 +1,12 @@
-// TcpOwner: the owner's side of the tcp transport: a thread that accepts writers, copies what they send into the pool, and
-// acknowledges each write.
+// TcpOwner: the owner's side of the tcp transport: a thread that accepts writers, copies what they
+// send into the pool, and acknowledges each write.
 //
 // Into a pool in a GPU's memory a write goes by way of host memory, once it is there as a whole.
 //
-// A byte lands only under the pool's lock and only while its epoch is allowed, so when Revoke returns nothing of the epoch
-// lands any more; what still arrives is read, dropped and acknowledged with an error. Whatever is not our protocol, has the
-// wrong cookie, or stops in the middle of a message for `stall_timeout` is disconnected.
+// A byte lands only under the pool's lock and only while its epoch is allowed, so when Revoke
+// returns nothing of the epoch lands any more; what still arrives is read, dropped and acknowledged
+// with an error. Whatever is not our protocol, has the wrong cookie, or stops in the middle of a
+// message for `stall_timeout` is disconnected.
 //
 // Allow and Revoke: any thread.
 #pragma once

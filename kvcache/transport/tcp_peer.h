@@ -1,4 +1,5 @@
-// TcpWriter::Peer: one connection to an owner, its writes in order. The writer's thread only, but for Alive.
+// TcpWriter::Peer: one connection to an owner, its writes in order. The writer's thread only, but
+// for Alive.
 #pragma once
 
 #include <sys/uio.h>

@@ -1,4 +1,5 @@
-// TCP sockets for the tcp transport: numeric addresses only, so that nothing waits for a name server.
+// TCP sockets for the tcp transport: numeric addresses only, so that nothing waits for a name
+// server.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +20,8 @@ Result<uint16_t> LocalPort(int socket);
 // Connected and non-blocking; fails within `timeout`.
 Result<UniqueFd> ConnectTcp(const std::string& address, uint16_t port, Duration timeout);
 
-// No delay; keep-alive and, for data that is not acknowledged, a limit of `stall_timeout`: a peer whose host vanished ends the
-// connection instead of holding it half open.
+// No delay; keep-alive and, for data that is not acknowledged, a limit of `stall_timeout`: a peer
+// whose host vanished ends the connection instead of holding it half open.
 void TuneTcp(int socket, Duration stall_timeout);
 
 // All bytes on a non-blocking socket, or an error by `deadline` (of SteadyClock). For handshakes.

@@ -1,7 +1,9 @@
-// What runs over a tcp transport's connection, writer to owner and back. Little-endian, packed by construction.
+// What runs over a tcp transport's connection, writer to owner and back. Little-endian, packed by
+// construction.
 //
-//   writer: TcpHello,                 then for each write: TcpWriteHeader, TcpCopy[copies], payload (the copies' bytes in order)
-//   owner:  TcpHelloReply,            then for each write: TcpAck, in the order of the writes
+//   writer: TcpHello,                 then for each write: TcpWriteHeader, TcpCopy[copies], payload
+//   (the copies' bytes in order) owner:  TcpHelloReply,            then for each write: TcpAck, in
+//   the order of the writes
 #pragma once
 
 #include <bit>

@@ -1,10 +1,13 @@
-// TcpWriter: the writer's side of the tcp transport: a thread that sends queued writes to all peers, straight out of the local
-// pool (by way of host memory where that is a GPU's), and completes each when its owner acknowledged it.
+// TcpWriter: the writer's side of the tcp transport: a thread that sends queued writes to all
+// peers, straight out of the local pool (by way of host memory where that is a GPU's), and
+// completes each when its owner acknowledged it.
 //
-// A peer that takes nothing and acknowledges nothing for `stall_timeout` while writes are under way has failed: all its writes
-// complete with an error and its connection is closed; so does one that breaks the protocol or the connection.
+// A peer that takes nothing and acknowledges nothing for `stall_timeout` while writes are under way
+// has failed: all its writes complete with an error and its connection is closed; so does one that
+// breaks the protocol or the connection.
 //
-// All public methods: one thread (the engine's), which only takes a short lock; the thread shares nothing else with it.
+// All public methods: one thread (the engine's), which only takes a short lock; the thread shares
+// nothing else with it.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,5 @@
-// Ends of requests: cancels at every moment, deadlines, lost peers, drains. Each brings at most one finish and all blocks back.
+// Ends of requests: cancels at every moment, deadlines, lost peers, drains. Each brings at most one
+// finish and all blocks back.
 #include <gtest/gtest.h>
 
 #include "tests/worker/role_rig.h"

@@ -1,5 +1,5 @@
-// Prefill and decode roles wired together: the tokens of a disaggregated request are those of one engine, whatever the block
-// size, chunking and cache hits are, and every block comes back.
+// Prefill and decode roles wired together: the tokens of a disaggregated request are those of one
+// engine, whatever the block size, chunking and cache hits are, and every block comes back.
 #include <gtest/gtest.h>
 
 #include "tests/worker/role_rig.h"
@@ -28,7 +28,8 @@ struct Shape {
 
 class RemotePrefillShapes : public ::testing::TestWithParam<Shape> {};
 
-// Prompt lengths around block and chunk boundaries, with prefixes of many lengths cached on either side.
+// Prompt lengths around block and chunk boundaries, with prefixes of many lengths cached on either
+// side.
 TEST_P(RemotePrefillShapes, TokensEqualTheOracle) {
   const Shape shape = GetParam();
   RigOptions options;
@@ -209,7 +210,8 @@ TEST(RemotePrefill, TimingPartsAddUpToTheFirstToken) {
   const Instant seen = rig.clock.Now();
   const int64_t sum =
       timing.queue_ns() + timing.prefill_ns() + timing.transfer_ns() + timing.first_decode_ns();
-  // The request arrives in the turn in which it is sent; the token was drawn one or two turns before it was seen.
+  // The request arrives in the turn in which it is sent; the token was drawn one or two turns
+  // before it was seen.
   EXPECT_LE(sum, (seen - sent).count());
   EXPECT_GE(sum, (seen - sent - 3 * rig.tick).count());
   EXPECT_GT(timing.prefill_ns(), 0);
@@ -226,16 +228,21 @@ TEST(RemotePrefill, MetricsSayWhatBothSidesDid) {
   rig.ExpectAnswer(1, MakePrompt(100, 1), 4);
   rig.RunFor(std::chrono::milliseconds(60));
   const std::string text = rig.metrics.Render();
+  const std::string decode = "{role=\"decode\",worker=\"d\"}";
   const KvLayout layout = rig.decode->engine->blocks().layout();
   for (const std::string& line :
-       {std::string("aisp_remote_prefills_total 1"),
-        std::string("aisp_remote_prefill_fallbacks_total 0"), std::string("aisp_kv_grants_total 1"),
-        std::string("aisp_tokens_generated_total 4"),
+       {"aisp_remote_prefills_total" + decode + " 1",
+        "aisp_remote_prefill_fallbacks_total" + decode + " 0",
+        "aisp_kv_grants_total" + decode + " 1", "aisp_tokens_generated_total" + decode + " 4",
         std::string("aisp_prefill_tokens_total{role=\"prefill\",worker=\"p0\"} 99"),
         std::string("aisp_decode_rows_total{role=\"decode\",worker=\"d\"} 3"),
         std::string("aisp_worker_ready{role=\"decode\",worker=\"d\"} 1"),
-        std::string("aisp_ttft_part_seconds_count{part=\"transfer\"} 1"),
-        "aisp_kv_pushed_bytes_total " + std::to_string(7 * layout.BlockBytes())}) {
+        std::string("aisp_worker_ttft_part_seconds_count{part=\"transfer\",role=\"decode\","
+                    "worker=\"d\"} 1"),
+        std::string("aisp_prefix_cache_queries_total{role=\"decode\",worker=\"d\"} 99"),
+        std::string("aisp_prefix_cache_queries_total{role=\"prefill\",worker=\"p0\"} 99"),
+        "aisp_kv_transfer_bytes_total{lane=\"manual\",role=\"prefill\",worker=\"p0\"} " +
+            std::to_string(7 * layout.BlockBytes())}) {
     EXPECT_NE(text.find(line + "\n"), std::string::npos) << line;
   }
 }

@@ -1,4 +1,5 @@
-// An engine over a ProvenanceExecutor, and a book of what every sequence brought, held against the oracle. For tests.
+// An engine over a ProvenanceExecutor, and a book of what every sequence brought, held against the
+// oracle. For tests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -45,6 +46,7 @@ struct Outcome {
   bool ended = false;
   FinishReason finish = FinishReason::kNone;
   Error error;
+  Fault fault = Fault::kRequest;
   bool prefill_done = false;
 };
 
@@ -65,7 +67,8 @@ class EngineHarness {
     return *id;
   }
 
-  // One turn of the owner's loop: fills the device, then takes one result. False when there was nothing to do.
+  // One turn of the owner's loop: fills the device, then takes one result. False when there was
+  // nothing to do.
   bool Step() {
     bool moved = false;
     for (int i = 0; engine.CanLaunch(); ++i) {
@@ -74,10 +77,10 @@ class EngineHarness {
       moved = true;
       if (i >= 8) break;
     }
-    engine.blocks().CheckInvariants();
+    engine.CheckInvariants();
     if (!engine.InFlight()) return moved;
     Take(engine.Collect());
-    engine.blocks().CheckInvariants();
+    engine.CheckInvariants();
     clock.Advance(std::chrono::milliseconds(1));
     return true;
   }
@@ -101,6 +104,7 @@ class EngineHarness {
       o.ended = true;
       o.finish = output.finish;
       o.error = std::move(output.error);
+      o.fault = output.fault;
       EXPECT_FALSE(engine.Alive(output.sequence));
     }
     for (SequenceId id : out.prefills_done) {

@@ -12,7 +12,8 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-// Copies what it is told of, as a reader would: the words of each slice at the moment of the call, layer by layer.
+// Copies what it is told of, as a reader would: the words of each slice at the moment of the call,
+// layer by layer.
 class Reader : public LayerSink {
  public:
   struct Seen {

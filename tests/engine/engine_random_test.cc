@@ -1,5 +1,5 @@
-// Everything at once, at random: local, prefill-only and remote sequences, shared prefixes, tiny pools, cancels, writers that
-// fail and scribble late. A failing run prints its seed.
+// Everything at once, at random: local, prefill-only and remote sequences, shared prefixes, tiny
+// pools, cancels, writers that fail and scribble late. A failing run prints its seed.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -10,8 +10,8 @@
 namespace aisp {
 namespace {
 
-// One decode engine and one prefill engine under one random hand. P's finished KV is copied into D's pool block by block
-// at a random later moment, as a transport would.
+// One decode engine and one prefill engine under one random hand. P's finished KV is copied into
+// D's pool block by block at a random later moment, as a transport would.
 class Chaos : public LayerSink {
  public:
   explicit Chaos(uint64_t seed)
@@ -20,7 +20,7 @@ class Chaos : public LayerSink {
         p_(PrefillModel(), RandomOptions(), this),
         d_(model_, RandomOptions()) {
     for (int i = 0; i < 4; ++i)
-      stems_.push_back(RandomTokens(random_, static_cast<int32_t>(random_.Below(90))));
+      stems_.push_back(RandomTokens(random_, static_cast<int32_t>(random_.Below(90)), 200));
   }
 
   void Play(int turns) {

@@ -11,7 +11,8 @@ namespace {
 
 using testing::HasSubstr;
 
-// A prefill engine that pushes into a decode engine's pool, layer by layer, inside the sink: the roles without messages.
+// A prefill engine that pushes into a decode engine's pool, layer by layer, inside the sink: the
+// roles without messages.
 class Pair : public LayerSink {
  public:
   Pair(const ProvenanceOptions& prefill_model, const ProvenanceOptions& decode_model,
@@ -223,8 +224,9 @@ TEST_P(EngineRemote, ACopyOfASharedPrefixDoesNotStarveItsOwner) {
   SequenceRequest urgent = MakeRequest(with_tail(14, 2), 100, 2);
   urgent.priority = 1;
   auto second = pair.Begin(urgent);
-  // Both are granted a whole prompt before either is published, and the one that gives way later publishes first: what
-  // the other adds to its own copy hangs below blocks that nobody holds any more.
+  // Both are granted a whole prompt before either is published, and the one that gives way later
+  // publishes first: what the other adds to its own copy hangs below blocks that nobody holds any
+  // more.
   ASSERT_TRUE(pair.Grant(first));
   while (!pair.p.outcomes[first.on_p].prefill_done) pair.p.Step();
   ASSERT_TRUE(pair.Grant(second));

@@ -62,6 +62,29 @@ double ChiSquare(const std::vector<int>& counts, const std::vector<double>& p) {
 
 const std::vector<float> kTen = {0.3f, -1.0f, 2.0f, 1.9f, 0.0f, -2.5f, 1.0f, 0.7f, -0.4f, 1.5f};
 
+TEST_F(SamplerTest, AMaskLeavesWhatItSays) {
+  std::vector<float> logits(70);
+  for (size_t t = 0; t < logits.size(); ++t) logits[t] = static_cast<float>(t) * 0.1f;
+  std::vector<uint32_t> mask(3);
+  for (const size_t t : {2u, 33u, 65u}) mask[t / 32] |= 1u << (t % 32);
+  Sampler sampler(70);
+  SampleRow row;
+  row.params = &params_;
+  row.mask = mask;
+  std::vector<int> counts(70);
+  for (uint32_t position = 0; position < 2000; ++position) {
+    row.position = position;
+    ++counts[static_cast<size_t>(sampler.Sample(logits, row).token)];
+  }
+  EXPECT_GT(counts[2], 0);
+  EXPECT_GT(counts[33], counts[2]);
+  EXPECT_EQ(counts[2] + counts[33] + counts[65], 2000);
+  params_.temperature = 0;
+  EXPECT_EQ(sampler.Sample(logits, row).token, 65);
+  std::fill(mask.begin(), mask.end(), 0u);
+  EXPECT_EQ(sampler.Sample(logits, row).status.error().code, Code::kInvalidArgument);
+}
+
 TEST_F(SamplerTest, GreedyTakesTheFirstOfTheGreatest) {
   params_.temperature = 0;
   EXPECT_EQ(Sample({1, 3, 2, 3}).token, 1);

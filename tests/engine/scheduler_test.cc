@@ -273,12 +273,37 @@ TEST(Scheduler, AChunkShrinksToTheBlocksThatThereAre) {
   EXPECT_EQ(plan.sequences[0].new_blocks, 2);
 }
 
-TEST(Scheduler, ATokenInFlightIsPlannedLikeAKnownOne) {
-  SequenceView v = Decoding(1, 20);
-  v.token_in_flight = true;
-  const StepPlan plan = Plan({v}, 2);
-  ASSERT_THAT(Ids(plan), ElementsAre(1));
-  EXPECT_EQ(plan.sequences[0].token_begin, 19);
+TEST(Scheduler, ProposedTokensTakeWhatIsLeft) {
+  SequenceView first = Decoding(1, 20), second = Decoding(2, 20);
+  first.draft_tokens = second.draft_tokens = 4;
+  ScheduleLimits limits;
+  limits.max_draft_rows = 6;
+  const std::vector<SequenceView> views = {first, second};
+  const StepPlan plan = PlanStep({views, 8, 16}, limits);
+  ASSERT_THAT(Ids(plan), ElementsAre(1, 2));
+  EXPECT_EQ(plan.sequences[0].draft_tokens, 4);
+  EXPECT_EQ(plan.sequences[0].num_tokens, 5);
+  EXPECT_EQ(plan.sequences[1].draft_tokens, 2);
+  EXPECT_EQ(plan.num_tokens, 8);
+  limits.max_batch_tokens = 3;
+  EXPECT_EQ(PlanStep({views, 8, 16}, limits).sequences[0].draft_tokens, 1);
+  limits.max_draft_rows = 0;
+  EXPECT_EQ(PlanStep({views, 8, 16}, limits).num_tokens, 2);
+}
+
+TEST(Scheduler, ProposedTokensGoAsFarAsTheBlocksThatAreFree) {
+  SequenceView v = Decoding(1, 31);
+  v.blocks_held = 2;
+  v.draft_tokens = 8;
+  ScheduleLimits limits;
+  limits.max_draft_rows = 8;
+  const std::vector<SequenceView> views = {v};
+  const StepPlan none_free = PlanStep({views, 0, 16}, limits);
+  EXPECT_EQ(none_free.sequences[0].draft_tokens, 1);
+  EXPECT_EQ(none_free.sequences[0].new_blocks, 0);
+  const StepPlan one_free = PlanStep({views, 1, 16}, limits);
+  EXPECT_EQ(one_free.sequences[0].draft_tokens, 8);
+  EXPECT_EQ(one_free.sequences[0].new_blocks, 1);
 }
 
 // --- properties over random snapshots ---
@@ -469,7 +494,8 @@ TEST(Scheduler, EverySequenceEndsUnderConstantArrivalsInATinyPool) {
       if (world.done()) continue;
       steps_with_same_oldest = world.oldest() == oldest ? steps_with_same_oldest + 1 : 0;
       oldest = world.oldest();
-      // 180 tokens at most, 16 of a chunk or 1 drawn in each step: the oldest is never held up by others for long.
+      // 180 tokens at most, 16 of a chunk or 1 drawn in each step: the oldest is never held up by
+      // others for long.
       ASSERT_LT(steps_with_same_oldest, 8 + 60 + 8);
     }
     for (int step = 0; step < 100000 && !world.done(); ++step) world.Step();

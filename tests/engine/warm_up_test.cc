@@ -1,4 +1,5 @@
-// The steps that an executor runs before it serves: of sizes that choose different kernels, and whole in themselves.
+// The steps that an executor runs before it serves: of sizes that choose different kernels, and
+// whole in themselves.
 #include "engine/warm_up.h"
 
 #include <gmock/gmock.h>

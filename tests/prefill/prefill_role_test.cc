@@ -59,13 +59,15 @@ class PrefillRoleTest : public ::testing::Test {
       rig_.clock.Advance(rig_.tick);
     }
   }
-  void Hello(uint64_t incarnation = 1) {
+  // `arithmetic` empty: the prefill worker's own.
+  void Hello(uint64_t incarnation = 1, const std::string& arithmetic = "") {
     v1::DecodeToPrefill message;
     v1::KvHello* hello = message.mutable_hello();
     hello->set_worker_id("reader");
     hello->set_incarnation(incarnation);
     *hello->mutable_fingerprint() = rig_.router->registers.at("p0").fingerprint();
     hello->mutable_fingerprint()->mutable_kv_layout()->set_num_blocks(64);
+    if (!arithmetic.empty()) hello->mutable_fingerprint()->set_arithmetic(arithmetic);
     hello->set_host_id("host");
     v1::TransportOffer* offer = hello->add_offers();
     offer->set_name("manual");
@@ -117,6 +119,15 @@ std::vector<BlockId> GrantedBlocks(int n) {
   std::vector<BlockId> blocks;
   for (int i = 0; i < n; ++i) blocks.push_back(BlockId(10 + i));
   return blocks;
+}
+
+TEST_F(PrefillRoleTest, ADecodeWorkerThatComputesInAnotherFormatIsRefusedWithBothValues) {
+  Hello(1, "cuda bf16; weights bf16");
+  Run();
+  ASSERT_TRUE(Last().has_refused());
+  const std::string& reason = Last().refused().reason();
+  EXPECT_NE(reason.find("weights nvfp4"), std::string::npos) << reason;
+  EXPECT_NE(reason.find("weights bf16"), std::string::npos) << reason;
 }
 
 TEST_F(PrefillRoleTest, DeliversThePromptsKvAndSaysHowMuchItWas) {

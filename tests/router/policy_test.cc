@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace aisp {
 namespace {
 
@@ -30,9 +32,95 @@ RequestSummary Request(int32_t tokens) {
   return r;
 }
 
+Result<Placement> Pick(std::string_view policy, const RequestSummary& request,
+                       std::span<const WorkerView> workers) {
+  PolicyOptions options;
+  options.name = policy;
+  return (*MakeRoutingPolicy(options))->Pick(request, workers);
+}
+
+TEST(RoutingPolicy, EveryNameMakesAPolicyThatPlacesAndGivesAReasonOfItsOwnList) {
+  const WorkerView workers[] = {Decode("d0"), Prefill("p0"), Decode("d1"), Prefill("p1")};
+  for (const std::string_view name : kRoutingPolicies) {
+    PolicyOptions options;
+    options.name = name;
+    const auto policy = MakeRoutingPolicy(options);
+    ASSERT_TRUE(policy) << name;
+    for (const int32_t tokens : {1, 100, 5000}) {
+      for (const auto preference :
+           {PrefillPreference::kAuto, PrefillPreference::kRemote, PrefillPreference::kLocal}) {
+        RequestSummary request = Request(tokens);
+        request.preference = preference;
+        const auto placement = (*policy)->Pick(request, workers);
+        ASSERT_TRUE(placement) << name;
+        EXPECT_FALSE(workers[placement->decode].prefill) << name;
+        EXPECT_TRUE(placement->prefill < 0 || workers[placement->prefill].prefill) << name;
+        const auto reasons = (*policy)->Reasons();
+        EXPECT_NE(std::find(reasons.begin(), reasons.end(), placement->reason), reasons.end())
+            << name << ": " << placement->reason;
+        if (preference == PrefillPreference::kLocal) {
+          EXPECT_EQ(placement->prefill, -1) << name;
+        }
+      }
+    }
+    EXPECT_EQ((*policy)->Pick(Request(100), {}).error().code, Code::kUnavailable) << name;
+  }
+}
+
+TEST(RoutingPolicy, AnUnknownNameIsRefusedWithTheKnownOnes) {
+  PolicyOptions options;
+  options.name = "dice";
+  const std::string message = MakeRoutingPolicy(options).error().message;
+  EXPECT_NE(message.find("'dice'"), std::string::npos) << message;
+  EXPECT_NE(message.find("cost, least-loaded, round-robin, prefix"), std::string::npos) << message;
+}
+
+TEST(RoutingPolicy, LeastLoadedTakesTheFreestWorkersOfBothRoles) {
+  WorkerView workers[] = {Decode("d0"), Decode("d1"), Prefill("p0"), Prefill("p1")};
+  workers[0].rows = 5;
+  workers[2].queued_prefill_tokens = 100;
+  const auto placement = Pick("least-loaded", Request(1000), workers);
+  EXPECT_EQ(placement->decode, 1);
+  EXPECT_EQ(placement->prefill, 3);
+  EXPECT_EQ(placement->reason, "least-loaded");
+  ASSERT_EQ(placement->fallbacks.size(), 1u);
+  EXPECT_EQ(placement->fallbacks[0], 2);
+}
+
+TEST(RoutingPolicy, RoundRobinGivesEachDecodeWorkerTheSameNumber) {
+  const WorkerView workers[] = {Decode("d0"), Decode("d1"), Decode("d2")};
+  int counts[3] = {};
+  for (uint64_t i = 0; i < 9; ++i) {
+    RequestSummary request = Request(100);
+    request.ordinal = i;
+    request.tie_break = i * 7;
+    ++counts[Pick("round-robin", request, workers)->decode];
+  }
+  for (const int count : counts) EXPECT_EQ(count, 3);
+}
+
+TEST(RoutingPolicy, PrefixGoesWhereMostOfThePromptIsCachedWhateverTheLoad) {
+  WorkerView workers[] = {Decode("d0"), Decode("d1"), Prefill("p0"), Prefill("p1")};
+  workers[1].cached_tokens = 160;
+  workers[1].rows = 15;
+  workers[3].cached_tokens = 320;
+  workers[3].queued_prefill_tokens = 9000;
+  const auto placement = Pick("prefix", Request(1000), workers);
+  EXPECT_EQ(placement->decode, 1);
+  EXPECT_EQ(placement->prefill, 3);
+}
+
+TEST(CostPolicy, AWorkersOwnChunkSizeDecidesHowManyStepsItsPrefillTakes) {
+  WorkerView workers[] = {Decode("d0"), Decode("d1")};
+  for (WorkerView& w : workers) w.chunk_tokens = 256;
+  workers[1].chunk_tokens = 8192;
+  const auto placement = Pick("cost", Request(8000), workers);
+  EXPECT_EQ(placement->decode, 1);
+}
+
 TEST(CostPolicy, WithoutADecodeWorkerThePlacementIsUnavailable) {
   const WorkerView workers[] = {Prefill("p")};
-  auto placement = CostPolicy().Pick(Request(100), workers);
+  auto placement = Pick("cost", Request(100), workers);
   ASSERT_FALSE(placement);
   EXPECT_EQ(placement.error().code, Code::kUnavailable);
 }
@@ -40,55 +128,62 @@ TEST(CostPolicy, WithoutADecodeWorkerThePlacementIsUnavailable) {
 TEST(CostPolicy, UnavailableWorkersAreNotChosen) {
   WorkerView workers[] = {Decode("d0"), Decode("d1")};
   workers[0].available = false;
-  EXPECT_EQ(CostPolicy().Pick(Request(100), workers)->decode, 1);
+  EXPECT_EQ(Pick("cost", Request(100), workers)->decode, 1);
 }
 
 TEST(CostPolicy, WithoutAPrefillWorkerDecodePrefillsItselfAndSaysWhy) {
   const WorkerView workers[] = {Decode("d")};
-  auto placement = CostPolicy().Pick(Request(1000), workers);
+  auto placement = Pick("cost", Request(1000), workers);
   EXPECT_EQ(placement->prefill, -1);
-  EXPECT_EQ(placement->reason, RouteReason::kLocalNoPrefillWorker);
+  EXPECT_EQ(placement->reason, "local-no-prefill-worker");
 }
 
 TEST(CostPolicy, ABusyDecodeWorkerSendsALongPromptToAnIdlePrefillWorker) {
   WorkerView workers[] = {Decode("d"), Prefill("p")};
   workers[0].rows = 12;
   workers[0].queued_prefill_tokens = 4000;
-  auto placement = CostPolicy().Pick(Request(2000), workers);
+  auto placement = Pick("cost", Request(2000), workers);
   EXPECT_EQ(placement->prefill, 1);
-  EXPECT_EQ(placement->reason, RouteReason::kRemotePrefill);
+  EXPECT_EQ(placement->reason, "remote-prefill");
 }
 
 TEST(CostPolicy, AShortPromptStaysOnAnIdleDecodeWorker) {
   WorkerView workers[] = {Decode("d"), Prefill("p")};
-  auto placement = CostPolicy().Pick(Request(20), workers);
+  auto placement = Pick("cost", Request(20), workers);
   EXPECT_EQ(placement->prefill, -1);
-  EXPECT_EQ(placement->reason, RouteReason::kLocalCheaper);
+  EXPECT_EQ(placement->reason, "local-cheaper");
 }
 
 TEST(CostPolicy, ABusyPrefillWorkerMakesLocalPrefillCheaper) {
   WorkerView workers[] = {Decode("d"), Prefill("p")};
   workers[0].rows = 4;
   workers[1].queued_prefill_tokens = 100000;
-  auto placement = CostPolicy().Pick(Request(2000), workers);
-  EXPECT_EQ(placement->reason, RouteReason::kLocalCheaper);
+  auto placement = Pick("cost", Request(2000), workers);
+  EXPECT_EQ(placement->reason, "local-cheaper");
 }
 
 TEST(CostPolicy, ASlowLinkMakesLocalPrefillCheaper) {
   WorkerView workers[] = {Decode("d"), Prefill("p")};
   workers[0].rows = 8;
-  EXPECT_EQ(CostPolicy().Pick(Request(2000), workers)->prefill, 1);
+  EXPECT_EQ(Pick("cost", Request(2000), workers)->prefill, 1);
   workers[1].transfer_bytes_per_s = 50e6;  // 2000 tokens of 128 KiB take five seconds
-  EXPECT_EQ(CostPolicy().Pick(Request(2000), workers)->prefill, -1);
+  EXPECT_EQ(Pick("cost", Request(2000), workers)->prefill, -1);
 }
 
 TEST(CostPolicy, APromptCachedOnDecodeNeedsNoPrefillWorker) {
   WorkerView workers[] = {Decode("d"), Prefill("p")};
   workers[0].rows = 12;
   workers[0].cached_tokens = 1984;
-  auto placement = CostPolicy().Pick(Request(1995), workers);
+  auto placement = Pick("cost", Request(1995), workers);
   EXPECT_EQ(placement->prefill, -1);
-  EXPECT_EQ(placement->reason, RouteReason::kLocalCached);
+  EXPECT_EQ(placement->reason, "local-cached");
+}
+
+TEST(CostPolicy, AShortPromptIsNotCalledCached) {
+  const WorkerView workers[] = {Decode("d"), Prefill("p")};
+  auto placement = Pick("cost", Request(12), workers);
+  EXPECT_EQ(placement->prefill, -1);
+  EXPECT_EQ(placement->reason, "local-short-prompt");
 }
 
 TEST(CostPolicy, TheDecodeWorkerWithTheLongerCachedPrefixWins) {
@@ -97,7 +192,7 @@ TEST(CostPolicy, TheDecodeWorkerWithTheLongerCachedPrefixWins) {
   for (uint64_t tie = 0; tie < 4; ++tie) {
     RequestSummary request = Request(1500);
     request.tie_break = tie;
-    EXPECT_EQ(CostPolicy().Pick(request, workers)->decode, 1);
+    EXPECT_EQ(Pick("cost", request, workers)->decode, 1);
   }
 }
 
@@ -106,7 +201,7 @@ TEST(CostPolicy, ThePrefillWorkerWithTheLongerCachedPrefixWins) {
   workers[0].rows = 12;
   workers[0].queued_prefill_tokens = 8000;
   workers[2].cached_tokens = 1600;
-  auto placement = CostPolicy().Pick(Request(2000), workers);
+  auto placement = Pick("cost", Request(2000), workers);
   EXPECT_EQ(placement->prefill, 2);
   EXPECT_EQ(placement->fallbacks, std::vector<int>{1});
 }
@@ -115,13 +210,13 @@ TEST(CostPolicy, AFullDecodeWorkerIsAvoided) {
   WorkerView workers[] = {Decode("d0"), Decode("d1")};
   workers[0].rows = 16;
   workers[1].rows = 10;
-  EXPECT_EQ(CostPolicy().Pick(Request(100), workers)->decode, 1);
+  EXPECT_EQ(Pick("cost", Request(100), workers)->decode, 1);
 }
 
 TEST(CostPolicy, ADecodeWorkerWithoutBlocksIsAvoided) {
   WorkerView workers[] = {Decode("d0"), Decode("d1")};
   workers[0].free_blocks = 2;
-  EXPECT_EQ(CostPolicy().Pick(Request(1000), workers)->decode, 1);
+  EXPECT_EQ(Pick("cost", Request(1000), workers)->decode, 1);
 }
 
 TEST(CostPolicy, EqualWorkersAreChosenByTheTieBreakAlone) {
@@ -130,8 +225,8 @@ TEST(CostPolicy, EqualWorkersAreChosenByTheTieBreakAlone) {
   for (uint64_t tie = 0; tie < 30; ++tie) {
     RequestSummary request = Request(100);
     request.tie_break = tie;
-    const int first = CostPolicy().Pick(request, workers)->decode;
-    EXPECT_EQ(CostPolicy().Pick(request, workers)->decode, first) << "Pick is pure";
+    const int first = Pick("cost", request, workers)->decode;
+    EXPECT_EQ(Pick("cost", request, workers)->decode, first) << "Pick is pure";
     ++chosen[first];
   }
   for (int count : chosen) EXPECT_EQ(count, 10);
@@ -144,7 +239,7 @@ TEST(CostPolicy, PredictionsAddUpForAnIdleDecodeWorker) {
             .per_decode_row_ms = 1,
             .per_context_token_ms = 0};
   const WorkerView workers[] = {d};
-  auto placement = CostPolicy().Pick(Request(1000), workers);
+  auto placement = Pick("cost", Request(1000), workers);
   // Two chunks of 512: two bases and a thousand tokens.
   EXPECT_NEAR(placement->ttft_ms, 2 * 10 + 1000 * 0.1, 1e-9);
   EXPECT_NEAR(placement->tpot_ms, 10 + 1, 1e-9);
@@ -153,28 +248,28 @@ TEST(CostPolicy, PredictionsAddUpForAnIdleDecodeWorker) {
 TEST(CostPolicy, AClientsWishDecidesWhereThePromptIsComputed) {
   const WorkerView workers[] = {Decode("d"), Prefill("p")};
   RequestSummary request = Request(40);
-  ASSERT_EQ(CostPolicy().Pick(request, workers)->prefill, -1);
+  ASSERT_EQ(Pick("cost", request, workers)->prefill, -1);
   request.preference = PrefillPreference::kRemote;
-  EXPECT_EQ(CostPolicy().Pick(request, workers)->prefill, 1);
-  EXPECT_EQ(CostPolicy().Pick(request, workers)->reason, RouteReason::kForcedRemote);
+  EXPECT_EQ(Pick("cost", request, workers)->prefill, 1);
+  EXPECT_EQ(Pick("cost", request, workers)->reason, "forced-remote");
   request = Request(100000);
   request.preference = PrefillPreference::kLocal;
-  EXPECT_EQ(CostPolicy().Pick(request, workers)->prefill, -1);
-  EXPECT_EQ(CostPolicy().Pick(request, workers)->reason, RouteReason::kForcedLocal);
+  EXPECT_EQ(Pick("cost", request, workers)->prefill, -1);
+  EXPECT_EQ(Pick("cost", request, workers)->reason, "forced-local");
 }
 
 TEST(CostPolicy, AWishForAPrefillWorkerThatIsNotThereFallsBackToLocal) {
   const WorkerView workers[] = {Decode("d")};
   RequestSummary request = Request(100);
   request.preference = PrefillPreference::kRemote;
-  EXPECT_EQ(CostPolicy().Pick(request, workers)->reason, RouteReason::kLocalNoPrefillWorker);
+  EXPECT_EQ(Pick("cost", request, workers)->reason, "local-no-prefill-worker");
 }
 
 TEST(CostPolicy, ATakeoverIsNamedAsOne) {
   const WorkerView workers[] = {Decode("d")};
   RequestSummary request = Request(100);
   request.takeover = true;
-  EXPECT_EQ(CostPolicy().Pick(request, workers)->reason, RouteReason::kTakeover);
+  EXPECT_EQ(Pick("cost", request, workers)->reason, "takeover");
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// A router with recorded outgoing messages, a clock that stands still, and workers made of messages.
+// A router with recorded outgoing messages, a clock that stands still, and workers made of
+// messages.
 #pragma once
 
 #include <functional>

@@ -212,6 +212,58 @@ TEST(Router, ASilentWorkerIsForgottenAndItsRequestsMove) {
   EXPECT_TRUE(h.HasMetric("aisp_workers_forgotten_total{cause=\"silent\"", "1"));
 }
 
+void Beat(RouterHarness& h, LinkId link, milliseconds age, milliseconds expected) {
+  v1::WorkerMessage message;
+  message.mutable_heartbeat()->set_incarnation(1);
+  message.mutable_heartbeat()->set_step_age_ns(static_cast<uint64_t>(Duration(age).count()));
+  message.mutable_heartbeat()->set_step_expected_ns(
+      static_cast<uint64_t>(Duration(expected).count()));
+  h.router.OnMessage(link, std::move(message));
+}
+
+TEST(Router, AWorkerInALongStepIsKeptItsStreamsStayAndOthersGoAroundIt) {
+  RouterHarness h;
+  const LinkId busy = h.AddDecode("busy");
+  RecordingObserver stays, goes;
+  ASSERT_TRUE(h.Submit(h.Request(10), &stays));
+  const LinkId idle = h.AddDecode("idle");
+  for (int i = 1; i <= 100; ++i) {
+    h.Advance(milliseconds(100));
+    h.Report(idle, h.ReadyTelemetry());
+    Beat(h, busy, milliseconds(100 * i), milliseconds(12000));
+  }
+  EXPECT_EQ(h.sender.closed.count(busy), 0u) << "ten seconds in one step";
+  EXPECT_TRUE(h.Generates(idle).empty()) << "its stream was not moved";
+  EXPECT_EQ(WorkerStateName(h.router.Workers()[0].state), "busy in a long step");
+  for (int i = 0; i < 8; ++i) ASSERT_TRUE(h.Submit(h.Request(10 + i), &goes));
+  EXPECT_EQ(h.Generates(busy).size(), 1u);
+  EXPECT_EQ(h.Generates(idle).size(), 8u);
+  h.Report(busy, h.ReadyTelemetry());
+  EXPECT_EQ(WorkerStateName(h.router.Workers()[0].state), "ready");
+}
+
+TEST(Router, TheOnlyWorkerGetsRequestsInALongStepToo) {
+  RouterHarness h;
+  const LinkId busy = h.AddDecode("busy");
+  Beat(h, busy, milliseconds(5000), milliseconds(0));
+  RecordingObserver seen;
+  ASSERT_TRUE(h.Submit(h.Request(10), &seen));
+  EXPECT_EQ(h.Generates(busy).size(), 1u);
+  EXPECT_GT(seen.routes.back().predicted_ttft_ms, 5000) << "and the wait is foreseen";
+}
+
+TEST(Router, AWorkerWhoseHeartbeatsStopIsForgotten) {
+  RouterHarness h;
+  const LinkId hung = h.AddDecode("hung");
+  for (int i = 1; i <= 30; ++i) {
+    h.Advance(milliseconds(100));
+    Beat(h, hung, milliseconds(100 * i), milliseconds(0));
+  }
+  EXPECT_EQ(h.sender.closed.count(hung), 0u);
+  h.Advance(milliseconds(2100));
+  EXPECT_EQ(h.sender.closed.count(hung), 1u);
+}
+
 TEST(Router, AStalledRouterDoesNotBlameItsWorkers) {
   RouterHarness h;
   const LinkId d = h.AddDecode("d");
@@ -352,6 +404,20 @@ TEST(Router, AWrongFingerprintIsRefusedWithTheFieldAndBothValues) {
   }
 }
 
+TEST(Router, AWorkerOfAnotherArithmeticThanTheRegisteredOnesIsRefusedWithBothValues) {
+  RouterHarness h;
+  v1::Register decode = h.Registration("d", v1::ROLE_DECODE);
+  decode.mutable_fingerprint()->set_arithmetic("cuda bf16; weights bf16");
+  h.Attach(decode);
+  v1::Register prefill = h.Registration("p", v1::ROLE_PREFILL);
+  prefill.mutable_fingerprint()->set_arithmetic("cuda bf16; weights nvfp4");
+  const LinkId link = h.Attach(prefill);
+  ASSERT_EQ(h.Count(link, Kind::kRefused), 1);
+  const std::string reason = h.sender.sent[link][0].refused().reason();
+  for (const char* part : {"worker d", "weights bf16", "weights nvfp4", "--allow-mixed-precision"})
+    EXPECT_NE(reason.find(part), std::string::npos) << reason;
+}
+
 TEST(Router, ThePoolsSizeIsNotPartOfTheFingerprint) {
   RouterHarness h;
   v1::Register r = h.Registration("d", v1::ROLE_DECODE);
@@ -421,6 +487,22 @@ TEST(Router, WhatADrainingWorkerHasNotStartedIsPlacedElsewhereAtOnce) {
   EXPECT_EQ(waiting.finish, v1::FINISH_STOP);
   EXPECT_TRUE(h.HasMetric("aisp_request_moves_total", "1"));
   EXPECT_TRUE(h.HasMetric("aisp_takeovers_total", "0"));
+}
+
+TEST(Router, AWorkerThatDrainedAndWentIsNotCountedAmongTheLost) {
+  RouterHarness h;
+  const LinkId planned = h.AddDecode("planned");
+  const LinkId busy = h.AddDecode("busy");
+  const LinkId killed = h.AddDecode("killed");
+  h.router.OnMessage(planned, DrainingMessage({}, false));
+  h.router.OnLinkDown(planned, {Code::kUnavailable, "closed"});
+  h.router.OnLinkDown(killed, {Code::kUnavailable, "reset"});
+  RecordingObserver seen;
+  ASSERT_TRUE(h.Submit(h.Request(10), &seen));
+  h.router.OnMessage(busy, DrainingMessage({}, false));
+  h.router.OnLinkDown(busy, {Code::kUnavailable, "killed while it drained"});
+  EXPECT_TRUE(h.HasMetric("aisp_workers_forgotten_total{cause=\"drained\"", "1"));
+  EXPECT_TRUE(h.HasMetric("aisp_workers_forgotten_total{cause=\"link\"", "2"));
 }
 
 TEST(Router, RunningStreamsMoveWithoutALostOrDoubledToken) {

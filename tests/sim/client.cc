@@ -110,7 +110,15 @@ void SimClient::OnFinish(v1::FinishReason reason, const Error& error, Duration) 
     if (error.code == Code::kOk) return Fail("an error without a code");
     coverage_->Count(error.code == Code::kDeadlineExceeded ? "deadline exceeded"
                                                            : "request failed");
-    if (error.code != Code::kDeadlineExceeded && error.code != Code::kUnavailable &&
+    // Two workers that ended under one request before its first token: taken for a poisonous one.
+    const uint64_t ended = coverage_->Get("decode worker killed") +
+                           coverage_->Get("decode worker killed during transfer") +
+                           coverage_->Get("decode worker stopped") +
+                           coverage_->Get("device failed") + coverage_->Get("router link broken");
+    const bool poison = error.code == Code::kInternal && ended >= 2 &&
+                        error.message.find("workers ended") != std::string::npos;
+    if (poison) coverage_->Count("request taken for poison");
+    if (!poison && error.code != Code::kDeadlineExceeded && error.code != Code::kUnavailable &&
         error.code != Code::kResourceExhausted) {
       return Fail("an error that faults do not explain: " + outcome_);
     }

@@ -1,5 +1,5 @@
-// SimClient: one request's client. Holds what the request must bring (the provenance oracle) against what it brings, token by
-// token, and that it ends exactly once and in time.
+// SimClient: one request's client. Holds what the request must bring (the provenance oracle)
+// against what it brings, token by token, and that it ends exactly once and in time.
 #pragma once
 
 #include <string>

@@ -87,9 +87,10 @@ SimCluster::SimCluster(uint64_t seed, bool trace)
   shared_.kv_net = &kv_net_;
   shared_.fabric = &fabric_;
   shared_.death = &death_;
-  // Prompts as long as these would always be prefilled locally on a worker that is fast by prior; the simulation wants both.
-  router_options_.policy.disturbance_weight = 4;
-  router_options_.policy.handoff_ms = 0.1;
+  // Prompts as long as these would always be prefilled locally on a worker that is fast by prior;
+  // the simulation wants both.
+  router_options_.policy.cost.disturbance_weight = 4;
+  router_options_.policy.cost.handoff_ms = 0.1;
   for (int i = 0; i < settings_.routers; ++i)
     shared_.router_addresses.push_back(fmt::format("router{}", i));
   WireNetworks();
@@ -296,7 +297,8 @@ bool SimCluster::Run() {
   for (size_t i = 0; i < workers_.size(); ++i) StartWorker(static_cast<int>(i));
   ScheduleLoad();
   ScheduleFaults();
-  // Restarts, redials (at most a second apart) and forgotten workers (two seconds) settle before the probes.
+  // Restarts, redials (at most a second apart) and forgotten workers (two seconds) settle before
+  // the probes.
   const Instant healed =
       world_.Now() + std::chrono::milliseconds(800) + settings_.arrival_span * 3 / 2;
   world_.At(healed, [this] { Heal(); });

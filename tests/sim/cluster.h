@@ -1,5 +1,5 @@
-// SimCluster: routers, prefill and decode workers and their clients in one thread under simulated time, with the faults that a
-// seed decides. What must hold is listed in cluster_checks.cc.
+// SimCluster: routers, prefill and decode workers and their clients in one thread under simulated
+// time, with the faults that a seed decides. What must hold is listed in cluster_checks.cc.
 #pragma once
 
 #include <functional>
@@ -65,7 +65,8 @@ class SimCluster {
   void WireNetworks();
   void StartRouter(int index);
   void PumpRouter(RouterProcess& r);
-  // Where a client's request goes: to the predecessor, on an open connection, while the router has no worker yet.
+  // Where a client's request goes: to the predecessor, on an open connection, while the router has
+  // no worker yet.
   std::shared_ptr<RouterProcess> RouterFor(size_t index);
   void StartWorker(int index);
   void Submit(RouterRequest request, bool must_succeed, Duration cancel_after);

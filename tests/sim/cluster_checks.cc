@@ -1,9 +1,11 @@
 // What must hold in every run:
-//  - every token a client sees is the oracle's (client.cc), none lost or doubled, also across takeovers;
+//  - every token a client sees is the oracle's (client.cc), none lost or doubled, also across
+//  takeovers;
 //  - every request ends exactly once, by its deadline and the router's grace;
 //  - in a calm run, and for requests made after all faults were put right, every request succeeds;
 //  - after that, no router is blind to a worker's prefix cache;
-//  - after the last request every block of every worker is free or cached, and no lease or transfer is left.
+//  - after the last request every block of every worker is free or cached, and no lease or transfer
+//  is left.
 #include <sstream>
 
 #include <fmt/format.h>

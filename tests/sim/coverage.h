@@ -1,4 +1,5 @@
-// What happened in a run, so that a run without faults worth the name does not pass for a test of them.
+// What happened in a run, so that a run without faults worth the name does not pass for a test of
+// them.
 #pragma once
 
 #include <cstdint>

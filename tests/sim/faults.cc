@@ -173,7 +173,8 @@ void SimCluster::UpdateRouter() {
   ReplaceRouter(world_.random.Below(routers_.size()), [] {});
 }
 
-// A successor listens at the address from the moment in which the old router begins to drain, as on a shared socket.
+// A successor listens at the address from the moment in which the old router begins to drain, as on
+// a shared socket.
 void SimCluster::ReplaceRouter(size_t index, std::function<void()> then) {
   const std::shared_ptr<RouterProcess> old = routers_[index];
   if (old->router == nullptr || old->predecessor != nullptr || !old->process->running()) return;
@@ -229,9 +230,10 @@ void SimCluster::FailDevice() {
   });
 }
 
-// A worker that does not answer is taken for dead and replaced under its name and address, as a supervisor on another host
-// would do. It is not dead: later it goes on, writes what it had started, and speaks for its old incarnation. Nothing but its
-// acknowledgement or its end may free what it was granted.
+// A worker that does not answer is taken for dead and replaced under its name and address, as a
+// supervisor on another host would do. It is not dead: later it goes on, writes what it had
+// started, and speaks for its old incarnation. Nothing but its acknowledgement or its end may free
+// what it was granted.
 void SimCluster::MakeZombie() {
   const int index = RandomWorker();
   if (index < 0) return;

@@ -12,7 +12,8 @@ SimSettings SimSettings::Draw(SimWorld& world) {
   s.block_tokens = world.Chance(0.8) ? 16 : 32;
   s.num_layers = static_cast<int32_t>(world.Between(1, 3));
   s.max_context = static_cast<int32_t>(16 * world.Between(8, 24));
-  // A pool must hold the longest sequence; a tiny one holds little more, so that sequences preempt each other.
+  // A pool must hold the longest sequence; a tiny one holds little more, so that sequences preempt
+  // each other.
   const auto longest = (s.max_context + s.block_tokens - 1) / s.block_tokens;
   const auto pool = [&] {
     return static_cast<int32_t>(world.Chance(0.5) ? longest + world.Between(2, 8)

@@ -1,4 +1,5 @@
-// What a seed decides before anything happens: the shape of the cluster, its speeds, the load and how much goes wrong.
+// What a seed decides before anything happens: the shape of the cluster, its speeds, the load and
+// how much goes wrong.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +23,9 @@ struct SimSettings {
   int32_t max_batch_tokens = 64;
   int32_t max_sequences = 8;
   int executor_depth = 1;
+  // Where steps are not launched ahead of their tokens, in half of the runs; this draws nothing of
+  // its own.
+  bool Speculates() const { return executor_depth == 1 && requests % 2 == 0; }
   bool owner_copies = false;  // tcp-like transport: the pool's owner fences at once; else shm-like
   SimLinkDelays link_delays;
   double transfer_ms_per_block = 0.2;

@@ -1,5 +1,6 @@
-// TimedExecutor: gives the steps of another executor a duration in simulated time. The worker's loop asks when the oldest step
-// is done and collects it then; several steps in flight run one after the other, as on one device.
+// TimedExecutor: gives the steps of another executor a duration in simulated time. The worker's
+// loop asks when the oldest step is done and collects it then; several steps in flight run one
+// after the other, as on one device.
 #pragma once
 
 #include <algorithm>
@@ -20,6 +21,8 @@ class TimedExecutor final : public Executor {
   int32_t max_context() const override { return executor_->max_context(); }
   int32_t max_batch_tokens() const override { return executor_->max_batch_tokens(); }
   int32_t max_slots() const override { return executor_->max_slots(); }
+  int32_t max_draws() const override { return executor_->max_draws(); }
+  int32_t vocabulary() const override { return executor_->vocabulary(); }
 
   Result<Ticket> Launch(const StepInput& input) override {
     Result<Ticket> ticket = executor_->Launch(input);
@@ -27,6 +30,8 @@ class TimedExecutor final : public Executor {
     const double ms = base_ms_ + token_ms_ * static_cast<double>(input.batch.tokens.size());
     const Instant start =
         done_at_.empty() ? world_->Now() : std::max(world_->Now(), done_at_.back());
+    for (size_t i = 1; i < input.samples.size(); ++i)
+      drafted_rows_ += input.samples[i].slot == input.samples[i - 1].slot ? 1 : 0;
     done_at_.push_back(start + FromMs(ms * world_->Uniform(0.9, 1.3)));
     return ticket;
   }
@@ -35,6 +40,8 @@ class TimedExecutor final : public Executor {
     return executor_->Collect(ticket);
   }
 
+  // Draws behind another one of the same sequence and step.
+  uint64_t drafted_rows() const { return drafted_rows_; }
   size_t steps_in_flight() const { return done_at_.size(); }
   // When the oldest step in flight is done; kNever without one.
   Instant done_at() const { return done_at_.empty() ? kNever : done_at_.front(); }
@@ -45,6 +52,7 @@ class TimedExecutor final : public Executor {
   const double base_ms_;
   const double token_ms_;
   std::deque<Instant> done_at_;
+  uint64_t drafted_rows_ = 0;
 };
 
 }  // namespace aisp

@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include "common/check.h"
+#include "speculation/speculator.h"
+#include "tests/sim/sim_proposer.h"
 
 namespace aisp {
 namespace {
 
 constexpr int kMaxTurns = 100000;
+constexpr int32_t kDraftRows = 16;
 
 EngineOptions MakeEngineOptions(const SimSettings& s, bool prefill) {
   EngineOptions options;
@@ -15,6 +18,7 @@ EngineOptions MakeEngineOptions(const SimSettings& s, bool prefill) {
   options.limits.max_prefill_chunk = s.max_batch_tokens;
   options.limits.max_sequences = s.max_sequences;
   options.limits.watermark_blocks = 1;
+  options.limits.max_draft_rows = s.Speculates() ? kDraftRows : 0;
   options.max_sequences_total = prefill ? 64 : 128;
   options.weights_digest = "weights";
   return options;
@@ -32,6 +36,7 @@ SimWorker::SimWorker(const SimShared& shared, const std::string& name, bool pref
   const SimSettings& s = *shared.settings;
   ProvenanceOptions model = shared.model;
   model.num_blocks = prefill ? s.prefill_blocks : s.decode_blocks;
+  if (s.Speculates()) model.max_draws = model.max_slots + kDraftRows;
   pool_.resize(ProvenanceExecutor::LayoutOf(model).PoolBytes(), std::byte{0xee});
   model_ = std::make_unique<ProvenanceExecutor>(model, pool_);
   executor_ =
@@ -75,8 +80,15 @@ SimWorker::SimWorker(const SimShared& shared, const std::string& name, bool pref
     d.lease_per_1k_tokens = std::chrono::milliseconds(500);
     d.prefill_silence_limit = s.lease * 4;
     decode_ = std::make_unique<DecodeRole>(d);
-    engine_ = std::make_unique<Engine>(MakeEngineOptions(s, prefill), executor_.get(),
-                                       &shared.world->clock, nullptr);
+    EngineOptions engine = MakeEngineOptions(s, prefill);
+    if (s.Speculates()) {
+      // A quarter of all runs chooses what pays, another verifies whatever is proposed.
+      engine.speculator = std::make_shared<Speculator>(
+          SpeculatorOptions{.num_tokens = 5, .adaptive = s.requests % 4 == 0},
+          std::make_unique<SimProposer>(shared.world, model, shared.coverage),
+          &shared.world->clock);
+    }
+    engine_ = std::make_unique<Engine>(engine, executor_.get(), &shared.world->clock, nullptr);
     router_dialer_ =
         std::make_unique<RouterLinksNet::Dialer>(shared.router_net, process_, decode_.get());
     kv_dialer_ =
@@ -165,12 +177,12 @@ bool SimWorker::PumpOnce() {
   const size_t steps = executor_->steps_in_flight();
   if (r.InFlight() && (steps == 0 || executor_->done_at() <= now)) {
     r.Collect();
-    engine_->blocks().CheckInvariants();
+    engine_->CheckInvariants();
     return true;
   }
   if (r.CanLaunch()) {
     r.Launch();
-    engine_->blocks().CheckInvariants();
+    engine_->CheckInvariants();
     return true;
   }
   return false;
@@ -198,6 +210,9 @@ void SimWorker::Observe() {
   const uint64_t preemptions = engine_->Preemptions();
   if (preemptions > preemptions_seen_) c.Count("preemption", preemptions - preemptions_seen_);
   preemptions_seen_ = preemptions;
+  if (executor_->drafted_rows() > drafted_rows_seen_)
+    c.Count("verified draft token", executor_->drafted_rows() - drafted_rows_seen_);
+  drafted_rows_seen_ = executor_->drafted_rows();
 }
 
 void SimWorker::CheckQuiet() {

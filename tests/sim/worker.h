@@ -1,6 +1,7 @@
-// SimWorker: one worker process of the simulated cluster: the real engine, block manager and role over the provenance
-// executor, and the loop that production runs around them (worker/worker_role.h). Lives from a start to a kill; a restart is
-// another SimWorker with a newer incarnation and an empty pool.
+// SimWorker: one worker process of the simulated cluster: the real engine, block manager and role
+// over the provenance executor, and the loop that production runs around them
+// (worker/worker_role.h). Lives from a start to a kill; a restart is another SimWorker with a newer
+// incarnation and an empty pool.
 #pragma once
 
 #include <memory>
@@ -87,6 +88,7 @@ class SimWorker {
   std::unique_ptr<DecodeRole> decode_;
   Instant wake_at_ = kNever;
   uint64_t preemptions_seen_ = 0;
+  uint64_t drafted_rows_seen_ = 0;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

@@ -1,5 +1,6 @@
-// A KvTransport whose writes happen when the test says so: late, never, with an error, or at once. Memory of one process, one
-// thread. Checks that a write stays inside the peer's pool and, where the owner fences, inside what it allowed.
+// A KvTransport whose writes happen when the test says so: late, never, with an error, or at once.
+// Memory of one process, one thread. Checks that a write stays inside the peer's pool and, where
+// the owner fences, inside what it allowed.
 #pragma once
 
 #include <algorithm>
@@ -42,7 +43,8 @@ class ManualTransport final : public KvTransport {
   }
   size_t queued() const { return queue_.size(); }
   size_t writes_started() const { return writes_started_; }
-  // (epoch, dst offset) of every block-sized piece that was written, to see that none is written twice.
+  // (epoch, dst offset) of every block-sized piece that was written, to see that none is written
+  // twice.
   const std::multiset<std::pair<uint64_t, uint64_t>>& landed() const { return landed_; }
   const KvRegion& region() const { return region_; }
   // What this owner allows now.

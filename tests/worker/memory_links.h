@@ -1,5 +1,6 @@
-// Links in memory for tests of roles: every message waits in an inbox of its receiver until the test delivers it, so a test can
-// stop a process, lose a link or look at a message at any moment. One thread.
+// Links in memory for tests of roles: every message waits in an inbox of its receiver until the
+// test delivers it, so a test can stop a process, lose a link or look at a message at any moment.
+// One thread.
 #pragma once
 
 #include <deque>

@@ -110,6 +110,7 @@ v1::Fingerprint RoleRig::FingerprintOf(const KvLayout& layout) const {
   fingerprint.set_protocol_version(1);
   fingerprint.set_model_name("provenance");
   fingerprint.set_weights_digest("w1");
+  fingerprint.set_arithmetic("cuda bf16; weights nvfp4");
   *fingerprint.mutable_kv_layout() = DescribeLayout(layout);
   return fingerprint;
 }

@@ -1,5 +1,6 @@
-// A cluster of one router stand-in, prefill and decode workers in one thread, for tests of the roles: real engines over the
-// provenance executor, links and transports in memory, time that the test moves.
+// A cluster of one router stand-in, prefill and decode workers in one thread, for tests of the
+// roles: real engines over the provenance executor, links and transports in memory, time that the
+// test moves.
 #pragma once
 
 #include <functional>
@@ -138,7 +139,8 @@ class RoleRig {
   void StartPrefill(size_t i, uint64_t incarnation);
   void KillDecode();
 
-  // One turn of every worker that is not paused: what arrived, timers, at most one step. True when anything happened.
+  // One turn of every worker that is not paused: what arrived, timers, at most one step. True when
+  // anything happened.
   bool Turn();
   // Turns, moving time on by `tick` each, until `done`. False after `turns`.
   bool RunUntil(const std::function<bool()>& done, int turns = 3000);

@@ -1,7 +1,10 @@
 #include <cmath>
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include "common/log.h"
 #include "tests/worker/memory_links.h"
 #include "worker/router_links.h"
 
@@ -56,6 +59,65 @@ TEST(RouterLinks, RedialsWithADoublingBoundedBackoff) {
     EXPECT_GE(waits[i], whole / 2);
     EXPECT_LE(waits[i], whole);
   }
+}
+
+// Everything that is logged while it lives.
+class CapturedLog {
+ public:
+  CapturedLog() : fd_(memfd_create("log", 0)), session_({.fd = fd_}) {}
+  ~CapturedLog() { close(fd_); }
+  int Count(const std::string& phrase) const {
+    FlushLog(std::chrono::seconds(10));
+    std::string text(1 << 16, '\0');
+    text.resize(static_cast<size_t>(pread(fd_, text.data(), text.size(), 0)));
+    int count = 0;
+    for (size_t at = 0; (at = text.find(phrase, at)) != std::string::npos; ++at) ++count;
+    return count;
+  }
+
+ private:
+  const int fd_;
+  const LogSession session_;
+};
+
+TEST(RouterLinks, WarnsAtOnceOfARouterThatCannotBeReachedAndThenEverMoreSeldom) {
+  const CapturedLog log;
+  ScriptedDialer dialer;
+  RouterLinks links(Options({"nowhere:1"}), {});
+  links.SetDialer(&dialer);
+  Instant now{0};
+  links.Start(now);
+  links.OnLinkDown(dialer.last, kGone, now);
+  EXPECT_EQ(log.Count("router cannot be reached"), 1);
+  EXPECT_EQ(log.Count("router=nowhere:1"), 1);
+  while (now < Instant{} + std::chrono::minutes(10)) {
+    now = links.NextTimer();
+    links.OnTimer(now);
+    links.OnLinkDown(dialer.last, kGone, now);
+  }
+  // After 1, 2, 4, 8, 16, 32, 60, 60 ... seconds: of some two thousand attempts.
+  EXPECT_GT(dialer.dialled.size(), 1000u);
+  EXPECT_GE(log.Count("router cannot be reached"), 12);
+  EXPECT_LE(log.Count("router cannot be reached"), 17);
+}
+
+TEST(RouterLinks, SaysARefusalOnceInFullAndThenSeldom) {
+  const CapturedLog log;
+  ScriptedDialer dialer;
+  RouterLinks links(Options({"a"}), {});
+  links.SetDialer(&dialer);
+  Instant now{0};
+  links.Start(now);
+  v1::RegisterRefused refused;
+  refused.set_reason("model_name is x here and y there");
+  for (int i = 0; i < 20; ++i) {
+    links.OnLinkUp(dialer.last, now);
+    links.OnRefused(dialer.last, refused, now);
+    now = links.NextTimer();
+    links.OnTimer(now);
+  }
+  EXPECT_EQ(log.Count("router refused this worker"), 1);
+  EXPECT_LE(log.Count("model_name is x here"), 5);
 }
 
 TEST(RouterLinks, AttachesToEveryRouterAndIsReadyWithOne) {
@@ -143,6 +205,27 @@ TEST(RouterLinks, AnUnansweredDialIsGivenUp) {
   EXPECT_TRUE(dialer.sent.empty());
   links.OnTimer(links.NextTimer());
   EXPECT_EQ(dialer.dialled.size(), 2u);
+}
+
+TEST(RouterLinks, ReplicasThatComeAreDialledAndThoseThatGoAreServedToTheEnd) {
+  ScriptedDialer dialer;
+  RouterLinks links(Options({"a", "b"}), {});
+  links.SetDialer(&dialer);
+  Instant now{0};
+  links.Start(now);
+  links.OnLinkUp(LinkId(1), now);
+  links.OnRegistered(LinkId(1), {});
+  links.OnLinkDown(LinkId(2), kGone, now);
+  links.SetAddresses({"c"}, now);
+  EXPECT_EQ(dialer.dialled, (std::vector<std::string>{"a", "b", "c"}));
+  EXPECT_TRUE(links.Attached(LinkId(1))) << "it may have requests here";
+  EXPECT_TRUE(dialer.closed.empty());
+  EXPECT_TRUE(links.OnLinkDown(LinkId(1), kGone, now));
+  while (links.NextTimer() != kNever && now < Instant{0} + std::chrono::seconds(4)) {
+    now = links.NextTimer();
+    links.OnTimer(now);
+  }
+  for (size_t i = 3; i < dialer.dialled.size(); ++i) EXPECT_EQ(dialer.dialled[i], "c");
 }
 
 }  // namespace

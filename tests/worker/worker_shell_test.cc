@@ -1,4 +1,5 @@
-// What a worker tells routers, and when it calls itself unfit: over whole roles, because that is how it is seen.
+// What a worker tells routers, and when it calls itself unfit: over whole roles, because that is
+// how it is seen.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -49,6 +50,26 @@ TEST(WorkerShell, TelemetryCarriesLoadAndStepSamples) {
   EXPECT_GT(last.context_tokens(), 100u);
   rig.RunFor(std::chrono::milliseconds(60));
   EXPECT_EQ(rig.router->telemetry.at("d").sequence(), t.sequence() + 1);
+}
+
+TEST(WorkerShell, SlowPathsAreCountedByOperationAndReason) {
+  RoleRig rig(NoPrefill());
+  rig.Attach();
+  EXPECT_EQ(rig.metrics.Render().find("aisp_slow_path_total"), std::string::npos);
+  rig.decode->executor->slow = {{"attend", "an odd head size", "layer 0 attend", 3}};
+  rig.RunFor(std::chrono::milliseconds(60));
+  rig.decode->executor->slow.front().count = 7;
+  rig.decode->executor->slow.push_back({"linear", "an odd width", "logits", 2});
+  rig.RunFor(std::chrono::milliseconds(60));
+  const std::string text = rig.metrics.Render();
+  const auto line = [&](const std::string& op, const std::string& reason) -> std::string {
+    const size_t at = text.find("op=\"" + op + "\",reason=\"" + reason + "\"");
+    if (at == std::string::npos) return "none";
+    const size_t end = text.find('\n', at);
+    return text.substr(text.rfind(' ', end) + 1, end - text.rfind(' ', end) - 1);
+  };
+  EXPECT_EQ(line("attend", "an odd head size"), "7") << text;
+  EXPECT_EQ(line("linear", "an odd width"), "2") << text;
 }
 
 // Follows the events as a router does and ends with the same set of units.

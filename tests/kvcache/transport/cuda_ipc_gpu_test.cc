@@ -1,6 +1,8 @@
-// The lane cuda_ipc on real GPUs: two processes on one GPU, and on two where there are two. Skipped where there is none.
+// The lane cuda_ipc on real GPUs: two processes on one GPU, and on two where there are two. Skipped
+// where there is none.
 //
-// A process that has used CUDA must not fork: each test forks its peer first, and CTest runs each in a process of its own.
+// A process that has used CUDA must not fork: each test forks its peer first, and CTest runs each
+// in a process of its own.
 #include <gmock/gmock.h>
 #include <poll.h>
 
@@ -90,7 +92,8 @@ class GpuSide {
   std::unique_ptr<CudaIpcTransport> transport;  // goes first
 };
 
-// Copies whose targets do not overlap, most of them of whole 16-byte words as KV blocks are, some odd.
+// Copies whose targets do not overlap, most of them of whole 16-byte words as KV blocks are, some
+// odd.
 std::vector<BlockCopy> SomeCopies(uint64_t seed) {
   SplitMix64 random(seed);
   std::vector<BlockCopy> copies;
@@ -106,7 +109,8 @@ std::vector<BlockCopy> SomeCopies(uint64_t seed) {
   }
 }
 
-// A writer process: connects to the descriptor it gets, then "write SEED", "time" or "flood" until its pipe closes.
+// A writer process: connects to the descriptor it gets, then "write SEED", "time" or "flood" until
+// its pipe closes.
 int WriterMain(int32_t gpu, Child::Pipe& pipe) {
   const std::string descriptor = pipe.Receive();
   if (descriptor.empty()) return 0;
@@ -206,7 +210,8 @@ TEST_P(CudaIpcOnGpu, NothingLandsAfterTheProofOfAWritersDeath) {
 INSTANTIATE_TEST_SUITE_P(Gpus, CudaIpcOnGpu, testing::Values(0, 1),
                          [](const auto& gpu) { return gpu.param == 0 ? "OneGpu" : "TwoGpus"; });
 
-// An owner process that dies while this one writes: the writer hears of it, and its own GPU goes on working.
+// An owner process that dies while this one writes: the writer hears of it, and its own GPU goes on
+// working.
 TEST(CudaIpcOwner, ItsDeathLeavesTheWriterWorking) {
   Child owner([](Child::Pipe& pipe) {
     if (pipe.Receive() != "start") return 0;

@@ -19,8 +19,9 @@ constexpr size_t kSlot = 64 << 10;
 constexpr Epoch kEpoch{1};
 
 // A writer process: receives a descriptor, connects, says "connected" (or why not), then obeys:
-//   "one <byte>"  writes a slot full of that byte, waits for its completion, answers "done" or the error
-//   "flood"       answers "flooding" once a first round of slots is written, and writes slots without end
+//   "one <byte>"  writes a slot full of that byte, waits for its completion, answers "done" or the
+//   error "flood"       answers "flooding" once a first round of slots is written, and writes slots
+//   without end
 int WriterMain(Lane lane, Child::Pipe& pipe) {
   Side side(lane, nullptr, {.stall_timeout = kPatience});
   const Result<KvPeerId> peer = side.transport().Connect(pipe.Receive(), kPatience);
@@ -65,8 +66,8 @@ class Processes : public testing::TestWithParam<Lane> {
     ASSERT_EQ(child_.pipe().Receive(), "connected");
   }
   bool SlotHolds(char value) {
-    // As an owner does: it reads between the end of one grant and the begin of the next, which also orders what the
-    // transport's thread copies with what this one reads.
+    // As an owner does: it reads between the end of one grant and the begin of the next, which also
+    // orders what the transport's thread copies with what this one reads.
     owner_.transport().RevokeEpoch(kEpoch);
     const std::span<const std::byte> slot = owner_.pool().first(kSlot);
     const bool holds = std::ranges::all_of(

@@ -1,4 +1,5 @@
-// What the transport tests share: transports of every kind over small pools, waiting for completions, child processes.
+// What the transport tests share: transports of every kind over small pools, waiting for
+// completions, child processes.
 #pragma once
 
 #include <sys/types.h>
@@ -18,8 +19,8 @@
 
 namespace aisp {
 
-// kCudaIpc and kTcpDevice (tcp with a pool in a device's memory) run over the CPU's Device here: their own code is the same,
-// whatever the device.
+// kCudaIpc and kTcpDevice (tcp with a pool in a device's memory) run over the CPU's Device here:
+// their own code is the same, whatever the device.
 enum class Lane { kInproc, kShm, kCudaIpc, kTcp, kTcpDevice };
 std::string LaneName(Lane lane);
 
@@ -62,8 +63,8 @@ class Side {
   std::unique_ptr<KvTransport> transport_;
 };
 
-// A child process that runs `body` and exits with its result, and a pipe each way. It must be forked before this process has
-// started threads. Killed and reaped by the destructor.
+// A child process that runs `body` and exits with its result, and a pipe each way. It must be
+// forked before this process has started threads. Killed and reaped by the destructor.
 class Child {
  public:
   class Pipe {

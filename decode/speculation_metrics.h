@@ -1,0 +1,35 @@
+// What speculation brings and costs, under vLLM's names. Handles are fetched once; the engine
+// thread. One without a Metrics counts nothing.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "common/metrics.h"
+#include "engine/engine.h"
+
+namespace aisp {
+
+class SpeculationMetrics {
+ public:
+  SpeculationMetrics() = default;
+  SpeculationMetrics(Metrics& m, const MetricLabels& labels);
+
+  // After every Collect. `speculator` may be null.
+  void Record(const CollectOutput& out, const Speculator* speculator);
+
+ private:
+  // Positions in a draft that are counted apart; the longest draft has no more.
+  static constexpr size_t kPositions = 32;
+
+  struct Handles {
+    Counter drafts, drafted, accepted, seconds, failed, slow;
+    Histogram acceptance_length, chosen_length;
+    std::vector<Counter> accepted_at;
+  };
+  std::optional<Handles> handles_;
+  uint64_t failed_told_ = 0, slow_told_ = 0;
+};
+
+}  // namespace aisp

@@ -1,0 +1,137 @@
+// What is proposed to follow a sequence, and what the draws behind it need.
+#include <algorithm>
+
+#include "engine/engine_impl.h"
+
+namespace aisp {
+namespace {
+
+DraftContext ContextOf(const Sequence& s) {
+  DraftContext context;
+  context.sequence = s.id;
+  context.tokens = s.request.tokens;
+  context.prompt_tokens = s.request.prompt_tokens;
+  context.scope = s.request.cache_scope;
+  context.sampling = &s.request.sampling;
+  return context;
+}
+
+}  // namespace
+
+void Engine::Impl::Propose(SequenceId id, std::span<const TokenId> tokens) {
+  Sequence* const s = table.Find(id);
+  if (s == nullptr || s->state != SequenceState::kRunning || s->samples_in_flight > 0) return;
+  SetDraft(*s, tokens);
+  s->draft_rows = static_cast<int32_t>(s->draft.size());
+}
+
+// A draw behind a stop token or the end of a constraint would be for nothing, and one behind a
+// token that a constraint forbids has no meaning.
+void Engine::Impl::SetDraft(Sequence& s, std::span<const TokenId> tokens) {
+  const auto& stops = s.request.stop_token_ids;
+  size_t length = 0;
+  for (; length < tokens.size(); ++length) {
+    const TokenId t = tokens[length];
+    if (t < 0 || t >= executor->vocabulary()) break;
+    if (std::find(stops.begin(), stops.end(), t) != stops.end()) break;
+  }
+  if (DrawGuide* const guide = s.request.guide.get()) {
+    size_t taken = 0;
+    while (taken < length && guide->Take(tokens[taken])) {
+      ++taken;
+      if (!guide->AtEnd()) continue;
+      guide->Rewind(1);
+      --taken;
+      break;
+    }
+    length = taken;
+    guide->Rewind(taken);
+  }
+  s.draft.assign(tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(length));
+}
+
+// Tokens that may be verified behind the last known one: as many as could be drawn at all.
+int32_t Engine::Impl::DraftsOf(const Sequence& s) const {
+  if (s.draft.empty() || s.samples_in_flight > 0) return 0;
+  return std::max(0, std::min({s.draft_rows, static_cast<int32_t>(s.draft.size()),
+                               s.request.max_new_tokens - s.generated() - 1,
+                               executor->max_context() - s.size() - 1}));
+}
+
+bool Engine::Impl::MayDraft(const Sequence& s) const {
+  return s.samples() && s.samples_in_flight == 0 && s.request.max_draft_tokens != 0 &&
+         s.target() - s.scheduled == 1 && s.request.max_new_tokens - s.generated() > 1;
+}
+
+void Engine::Impl::ProposeAll() {
+  Speculator* const speculator = options.speculator.get();
+  if (speculator == nullptr || limits.max_draft_rows == 0 || !flight.empty() || suspects > 0)
+    return;
+  const Instant begin = clock->Now();
+  StepShape shape;
+  drafting.clear();
+  for (Sequence* s : table.running()) {
+    const int32_t left = s->target() - s->scheduled;
+    shape.rows += std::max(0, left);
+    if (left == 1) ++shape.sequences, shape.context_tokens += s->size();
+    s->draft.clear();
+    if (!MayDraft(*s)) continue;
+    DraftContext context = ContextOf(*s);
+    context.limit = std::min(s->request.max_new_tokens - s->generated() - 1,
+                             executor->max_context() - s->size() - 1);
+    if (s->request.max_draft_tokens > 0)
+      context.limit = std::min(context.limit, s->request.max_draft_tokens);
+    drafting.push_back({context, {}, 0});
+  }
+  if (drafting.empty()) return;
+  shape.rows = std::min(shape.rows, limits.max_batch_tokens);
+  shape.max_drafts = std::min(limits.max_draft_rows, limits.max_batch_tokens - shape.rows);
+  speculator->Propose(drafting, shape);
+  for (SpeculativeSequence& d : drafting) {
+    if (d.draft.tokens.empty()) continue;
+    Sequence& s = *table.Find(d.context.sequence);
+    SetDraft(s, d.draft.tokens);
+    d.draft.tokens.resize(s.draft.size());
+  }
+  speculator->Choose(drafting, shape);
+  for (const SpeculativeSequence& d : drafting) table.Find(d.context.sequence)->draft_rows = d.rows;
+  propose_time += clock->Now() - begin;
+}
+
+void Engine::Impl::PrepareDraws(Sequence& s, int32_t drafts) {
+  const std::span<const TokenId> draft =
+      std::span<const TokenId>(s.draft).first(static_cast<size_t>(drafts));
+  if (s.reads_generated) {
+    s.lookahead.assign(s.request.tokens.begin() + s.request.prompt_tokens, s.request.tokens.end());
+    s.lookahead.insert(s.lookahead.end(), draft.begin(), draft.end());
+  }
+  DrawGuide* const guide = s.request.guide.get();
+  if (guide == nullptr) return;
+  s.draft_masks.clear();
+  size_t taken = 0;
+  for (int32_t draw = 0; draw <= drafts; ++draw) {
+    const std::span<const uint32_t> mask = guide->Allowed();
+    s.draft_masks.insert(s.draft_masks.end(), mask.begin(), mask.end());
+    if (draw < drafts && guide->Take(draft[static_cast<size_t>(draw)])) ++taken;
+  }
+  guide->Rewind(taken);
+  s.mask_draws = drafts + 1;
+}
+
+void Engine::Impl::NoteVerified(Sequence& s, std::span<const TokenId> draft, int32_t drafted,
+                                int32_t accepted, bool next, CollectOutput* out) {
+  if (drafted > 0) {
+    ++s.drafts.steps;
+    s.drafts.drafted += drafted;
+    s.drafts.accepted += accepted;
+    out->drafts.push_back({s.id, drafted, accepted});
+  }
+  if (options.speculator != nullptr && !draft.empty())
+    options.speculator->Verified(s.id, drafted, accepted, next);
+}
+
+void Engine::Impl::TellEnded(const Sequence& s) {
+  if (options.speculator != nullptr && s.samples()) options.speculator->Ended(ContextOf(s));
+}
+
+}  // namespace aisp

@@ -1,0 +1,39 @@
+// The routing policies that there are, and the numbers of the cost policy. Plain data, for config/
+// too.
+//
+// To add a policy: a file router/NAME_policy.cc with its factory, and a line here.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace aisp {
+
+// Name in settings, factory in namespace aisp: std::unique_ptr<RoutingPolicy> F(const
+// PolicyOptions&).
+#define AISP_ROUTING_POLICIES(X)           \
+  X("cost", MakeCostPolicy)                \
+  X("least-loaded", MakeLeastLoadedPolicy) \
+  X("round-robin", MakeRoundRobinPolicy)   \
+  X("prefix", MakePrefixPolicy)
+
+inline constexpr std::string_view kRoutingPolicies[] = {
+#define AISP_POLICY_NAME(name, factory) name,
+    AISP_ROUTING_POLICIES(AISP_POLICY_NAME)
+#undef AISP_POLICY_NAME
+};
+
+struct CostPolicyOptions {
+  double handoff_ms = 0.5;             // messages of one remote prefill that nothing hides
+  double bytes_per_s_same_host = 5e9;  // until measured
+  double bytes_per_s_other_host = 1e9;
+  double disturbance_weight = 0.25;  // of a delayed stream's millisecond against the new request's
+  double tie_fraction = 0.02;        // scores this close are equal
+};
+
+struct PolicyOptions {
+  std::string_view name = "cost";
+  CostPolicyOptions cost;
+};
+
+}  // namespace aisp

@@ -1,0 +1,29 @@
+// The worker whose cache holds most of the prompt; among equals the one with the least work.
+#include "router/policy.h"
+
+namespace aisp {
+namespace {
+
+class PrefixPolicy final : public OrderPolicy {
+ public:
+  PrefixPolicy() : OrderPolicy("prefix") {}
+
+ protected:
+  double Order(const RequestSummary& /*request*/, const WorkerView& worker, size_t /*index*/,
+               size_t /*count*/) const override {
+    const double load =
+        worker.prefill
+            ? static_cast<double>(worker.queued_prefill_tokens) /
+                  (1.0 + static_cast<double>(worker.queued_prefill_tokens))
+            : static_cast<double>(worker.rows) / (1.0 + static_cast<double>(worker.rows));
+    return load - static_cast<double>(worker.cached_tokens);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<RoutingPolicy> MakePrefixPolicy(const PolicyOptions& /*options*/) {
+  return std::make_unique<PrefixPolicy>();
+}
+
+}  // namespace aisp

@@ -1,0 +1,161 @@
+// Whose fault an error is: a request's ends that request alone, a step's finds the request that did
+// it, a device's ends everything as retryable.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+
+#include "tests/engine/engine_harness.h"
+
+namespace aisp {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr TokenId kPoison = 7;
+
+class EngineFaults : public ::testing::TestWithParam<int> {
+ protected:
+  static ProvenanceOptions M() {
+    ProvenanceOptions options;
+    options.max_depth = GetParam();
+    return options;
+  }
+  // Tokens without the poison.
+  static std::vector<TokenId> Clean(int32_t count, uint64_t seed) {
+    std::vector<TokenId> tokens = SomeTokens(count, seed);
+    for (TokenId& token : tokens) token = token == kPoison ? 8 : token;
+    return tokens;
+  }
+  static std::vector<TokenId> Poisoned(int32_t count, uint64_t seed) {
+    std::vector<TokenId> tokens = Clean(count, seed);
+    tokens[tokens.size() / 2] = kPoison;
+    return tokens;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Depth, EngineFaults, ::testing::Values(1, 2));
+
+TEST_P(EngineFaults, AnIdBeyondTheVocabularyIsRefusedByItselfAndNobodyElseNotices) {
+  EngineHarness h(M());
+  const SequenceId good = h.Add(MakeRequest(SomeTokens(33, 1), 8));
+  for (const TokenId wrong : {-1, 1000, INT32_MAX}) {
+    std::vector<TokenId> tokens = SomeTokens(20, 2);
+    tokens[5] = wrong;
+    const auto added = h.engine.Add(MakeRequest(tokens, 8));
+    ASSERT_FALSE(added);
+    EXPECT_EQ(added.error().code, Code::kInvalidArgument);
+    EXPECT_THAT(added.error().message, HasSubstr("token " + std::to_string(wrong)));
+    EXPECT_THAT(added.error().message, HasSubstr("position 5"));
+    EXPECT_THAT(added.error().message, HasSubstr("1000 ids"));
+  }
+  std::vector<TokenId> tokens = SomeTokens(20, 2);
+  tokens[0] = 1000;
+  SequenceRequest gated = MakeRequest(tokens, 8);
+  gated.kv_source = KvSource::kPrefillOnly;
+  EXPECT_FALSE(h.engine.Add(gated)) << "a prefill worker checks too";
+  h.Run();
+  h.ExpectOracle(good);
+  EXPECT_TRUE(h.engine.failed());
+  h.ExpectIdle();
+}
+
+TEST_P(EngineFaults, OneRequestThatFailsItsStepsEndsAloneAndTheOthersGoOn) {
+  EngineHarness h(M());
+  h.executor.poison = kPoison;
+  const SequenceId before = h.Add(MakeRequest(Clean(33, 1), 12, 1));
+  h.Step();
+  const SequenceId bad = h.Add(MakeRequest(Poisoned(40, 2), 12, 2));
+  const SequenceId beside = h.Add(MakeRequest(Clean(50, 3), 12, 3));
+  h.Run();
+  EXPECT_EQ(h.outcomes[bad].finish, FinishReason::kError);
+  EXPECT_EQ(h.outcomes[bad].fault, Fault::kRequest) << "nobody else shall try it";
+  EXPECT_THAT(h.outcomes[bad].error.message, HasSubstr("a poisoned step"));
+  EXPECT_TRUE(h.engine.failed()) << "the device lives";
+  for (const SequenceId good : {before, beside}) {
+    // A token that it drew may be the poison's id; then it is the culprit of a later step.
+    const auto expected = ExpectedOutput(M(), h.outcomes[good].request).tokens;
+    if (std::find(expected.begin(), expected.end(), kPoison) == expected.end()) {
+      h.ExpectOracle(good);
+    }
+  }
+  h.ExpectIdle();
+}
+
+TEST_P(EngineFaults, SeveralPoisonedRequestsAreToldApart) {
+  EngineHarness h(M());
+  h.executor.poison = kPoison;
+  std::vector<SequenceId> good, bad;
+  for (uint64_t i = 0; i < 6; ++i) {
+    good.push_back(h.Add(MakeRequest(Clean(20, 10 + i), 2, i)));
+    if (i % 2 == 0) bad.push_back(h.Add(MakeRequest(Poisoned(20, 20 + i), 2, i)));
+  }
+  h.Run();
+  for (const SequenceId id : bad) {
+    EXPECT_EQ(h.outcomes[id].finish, FinishReason::kError);
+    EXPECT_EQ(h.outcomes[id].fault, Fault::kRequest);
+  }
+  for (const SequenceId id : good) EXPECT_NE(h.outcomes[id].finish, FinishReason::kError);
+  EXPECT_TRUE(h.engine.failed());
+  h.ExpectIdle();
+}
+
+TEST_P(EngineFaults, AStepThatFailsOnceCostsNobodyAnything) {
+  EngineHarness h(M());
+  const SequenceId a = h.Add(MakeRequest(SomeTokens(33, 1), 12));
+  const SequenceId b = h.Add(MakeRequest(SomeTokens(20, 2), 12));
+  h.Step();
+  h.Step();
+  h.executor.fail_next_launch = Error{Code::kInvalidArgument, "an odd step"};
+  h.Run();
+  h.ExpectOracle(a);
+  h.ExpectOracle(b);
+  EXPECT_TRUE(h.engine.failed());
+  h.ExpectIdle();
+}
+
+TEST_P(EngineFaults, MemoryThatIsMissingForAStepIsRetryableElsewhere) {
+  EngineHarness h(M());
+  const SequenceId only = h.Add(MakeRequest(SomeTokens(33, 1), 12));
+  h.executor.fail_next_launch = Error{Code::kResourceExhausted, "no memory for logits"};
+  h.Run();
+  EXPECT_EQ(h.outcomes[only].fault, Fault::kStep);
+  EXPECT_EQ(h.outcomes[only].error.code, Code::kUnavailable);
+  EXPECT_TRUE(h.engine.failed());
+  h.ExpectIdle();
+}
+
+TEST_P(EngineFaults, ADeviceThatFailsEveryStepIsTakenForDead) {
+  EngineHarness h(M());
+  for (uint64_t i = 0; i < 20; ++i) h.Add(MakeRequest(SomeTokens(20, i), 4));
+  h.executor.fail_every_launch = Error{Code::kInvalidArgument, "whatever is asked"};
+  int steps = 0;
+  while (h.engine.failed() && ++steps < 100) {
+    static_cast<void>(h.engine.Launch());
+    if (h.engine.InFlight()) h.Take(h.engine.Collect());
+  }
+  EXPECT_FALSE(h.engine.failed());
+  while (h.engine.InFlight()) h.Take(h.engine.Collect());
+  int retryable = 0;
+  for (const auto& [id, outcome] : h.outcomes) retryable += MayRetry(outcome.fault) ? 1 : 0;
+  EXPECT_GE(retryable, 12) << "few were blamed before the device was";
+  h.ExpectIdle();
+}
+
+TEST_P(EngineFaults, ADeviceThatFailsForGoodEndsEverybodyAsRetryable) {
+  for (const bool in_collect : {false, true}) {
+    EngineHarness h(M());
+    h.Add(MakeRequest(SomeTokens(33, 1), 12));
+    h.Add(MakeRequest(SomeTokens(20, 2), 12));
+    h.Step();
+    auto& fault = in_collect ? h.executor.fail_next_collect : h.executor.fail_next_launch;
+    fault = Error{Code::kUnavailable, "lost the device"};
+    static_cast<void>(h.engine.Launch());
+    while (h.engine.InFlight()) h.Take(h.engine.Collect());
+    EXPECT_FALSE(h.engine.failed());
+    for (const auto& [id, outcome] : h.outcomes) EXPECT_EQ(outcome.fault, Fault::kDevice);
+    h.ExpectIdle();
+  }
+}
+
+}  // namespace
+}  // namespace aisp

@@ -1,0 +1,123 @@
+// A request that ends workers is told from those that were beside it, and from machines that fail.
+#include <gmock/gmock.h>
+
+#include "tests/router/router_harness.h"
+
+namespace aisp {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+
+const Error kLost{Code::kUnavailable, "lost"};
+
+RouterOptions Patient() {
+  RouterOptions options;
+  options.max_attempts = 6;
+  return options;
+}
+
+TEST(Poison, ARequestThatEndedTwoWorkersIsRefusedAndTheThirdLives) {
+  RouterHarness h(Patient());
+  const LinkId first = h.AddDecode("a");
+  RecordingObserver poison;
+  ASSERT_TRUE(h.Submit(h.Request(10), &poison));
+  const LinkId second = h.AddDecode("b");
+  h.router.OnLinkDown(first, kLost);
+  ASSERT_EQ(h.Generates(second).size(), 1u) << "once may be chance";
+  const LinkId third = h.AddDecode("c");
+  h.router.OnLinkDown(second, kLost);
+  h.Advance(milliseconds(1100));
+  EXPECT_TRUE(h.Generates(third).empty());
+  EXPECT_EQ(poison.finishes, 1);
+  EXPECT_EQ(poison.error.code, Code::kInternal);
+  EXPECT_THAT(poison.error.message, HasSubstr("2 workers ended"));
+  EXPECT_TRUE(h.HasMetric("aisp_poison_requests_total", "1"));
+}
+
+TEST(Poison, AWorkerThatComesBackAsTheSameProcessWasNotEnded) {
+  RouterHarness h(Patient());
+  const LinkId first = h.AddDecode("a");
+  RecordingObserver seen;
+  ASSERT_TRUE(h.Submit(h.Request(10), &seen));
+  const LinkId second = h.AddDecode("b");
+  h.router.OnLinkDown(first, kLost);
+  h.router.OnLinkDown(second, kLost);
+  const LinkId back = h.AddDecode("b");  // the same incarnation
+  EXPECT_TRUE(h.Generates(back).empty()) << "not before the verdict";
+  h.Advance(milliseconds(1100));
+  EXPECT_EQ(h.Generates(back).size(), 1u);
+  EXPECT_EQ(seen.finishes, 0);
+}
+
+TEST(Poison, WhoGotTokensFromAWorkerIsNotBlamedForItsEnd) {
+  RouterHarness h(Patient());
+  LinkId at = h.AddDecode("w0");
+  RecordingObserver honest;
+  ASSERT_TRUE(h.Submit(h.Request(10, 40), &honest));
+  for (int i = 0; i < 4; ++i) {
+    const auto sent = h.Generates(at).back();
+    h.Tokens(at, sent.request_id(), 10 + static_cast<uint32_t>(i), {i});
+    const LinkId next = h.AddDecode("w" + std::to_string(i + 1));
+    h.router.OnLinkDown(at, kLost);
+    ASSERT_EQ(h.Generates(next).size(), 1u);
+    at = next;
+  }
+  EXPECT_EQ(honest.finishes, 0);
+}
+
+TEST(Poison, WhereWorkersEndWithNobodyToBlameTwoEndsProveNothing) {
+  RouterHarness h(Patient());
+  LinkId at = h.AddDecode("w0");
+  RecordingObserver unlucky;
+  ASSERT_TRUE(h.Submit(h.Request(10), &unlucky));
+  const LinkId idle = h.AddDecode("idle");
+  h.router.OnLinkDown(idle, kLost);  // somebody kills workers
+  for (int i = 0; i < 3; ++i) {
+    const LinkId next = h.AddDecode("w" + std::to_string(i + 1));
+    h.router.OnLinkDown(at, kLost);
+    ASSERT_EQ(h.Generates(next).size(), 1u) << i;
+    at = next;
+  }
+  EXPECT_EQ(unlucky.finishes, 0);
+}
+
+TEST(Poison, OfSeveralThatWereThereTwiceOnlyTheCulpritIsRefused) {
+  RouterHarness h(Patient());
+  const LinkId first = h.AddDecode("a");
+  RecordingObserver poison, innocent;
+  ASSERT_TRUE(h.Submit(h.Request(10), &poison));
+  ASSERT_TRUE(h.Submit(h.Request(11), &innocent));
+  const LinkId second = h.AddDecode("b");
+  h.router.OnLinkDown(first, kLost);
+  ASSERT_EQ(h.Generates(second).size(), 2u);
+  LinkId at = h.AddDecode("c");
+  h.router.OnLinkDown(second, kLost);
+  // One of the two at a time: whoever brings a token is cleared, whoever ends the worker is not.
+  for (int round = 0; round < 6 && poison.finishes + innocent.finishes < 2; ++round) {
+    ASSERT_LE(h.Generates(at).size(), 2u);
+    for (const v1::GenerateRequest& sent : h.Generates(at)) {
+      if (sent.prompt_tokens() == 11) {
+        if (innocent.finishes == 0)
+          h.Tokens(at, sent.request_id(), 11, {1, 2, 3, 4}, v1::FINISH_LENGTH);
+        continue;
+      }
+      if (poison.finishes > 0) continue;
+      const LinkId next = h.AddDecode("n" + std::to_string(round));
+      h.router.OnLinkDown(at, kLost);
+      at = next;
+      break;
+    }
+    for (int i = 0; i < 4; ++i) {
+      h.Advance(milliseconds(300));
+      h.Report(at, h.ReadyTelemetry());
+    }
+  }
+  EXPECT_EQ(poison.finishes, 1);
+  EXPECT_EQ(poison.error.code, Code::kInternal);
+  EXPECT_EQ(innocent.finishes, 1);
+  EXPECT_EQ(innocent.finish, v1::FINISH_LENGTH) << innocent.error.message;
+}
+
+}  // namespace
+}  // namespace aisp

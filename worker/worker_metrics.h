@@ -1,0 +1,81 @@
+// What every worker measures of itself, whatever its role: steps, load, KV blocks, the prefix
+// cache. Handles are fetched once; a worker's own role adds its own beside these, with the same
+// labels (WorkerLabels).
+//
+// Owned by the WorkerShell; the engine thread. Time is the shell's clock, so that the simulation
+// measures as well.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/metrics.h"
+#include "engine/engine.h"
+#include "worker.pb.h"
+
+namespace aisp {
+
+// One process may hold workers of both roles, so everything that a worker measures carries its role
+// and its name.
+MetricLabels WorkerLabels(v1::Role role, const std::string& worker_id);
+MetricLabels WithLabel(MetricLabels labels, const char* name, std::string value);
+
+class WorkerMetrics {
+ public:
+  // `metrics` may be null: nothing is measured then.
+  WorkerMetrics(Metrics* metrics, const MetricLabels& labels, const KvLayout& layout, Instant now);
+
+  // After every Collect that brought a step.
+  void RecordStep(const StepTiming& timing, Instant now);
+  // Gauges, and what the engine counts itself.
+  void Update(const Engine& engine, bool ready, Instant now);
+
+ private:
+  void AddStepMetrics(Metrics& m, const MetricLabels& labels);
+  void UpdateSlowPaths(const Engine& engine);
+  void AddKvMetrics(Metrics& m, const MetricLabels& labels, const KvLayout& layout);
+
+  // Of each slow path, in the order of Engine::SlowPaths.
+  struct SlowPathCounter {
+    Counter counter;
+    uint64_t told = 0;
+  };
+
+  Metrics* const metrics_;
+  const MetricLabels labels_;
+  std::vector<SlowPathCounter> slow_paths_;
+  Counter steps_;
+  Counter prefill_tokens_;
+  Counter decode_rows_;
+  Counter busy_seconds_;
+  Counter idle_seconds_;
+  Histogram step_seconds_;
+  Histogram step_overhead_seconds_;
+  Gauge running_;
+  Gauge waiting_;
+  Gauge awaiting_kv_;
+  Gauge queued_prefill_tokens_;
+  Gauge ready_;
+  Gauge blocks_available_;
+  Gauge blocks_quarantined_;
+  Gauge blocks_free_;
+  Gauge blocks_cached_;
+  Gauge blocks_pinned_;
+  Gauge kv_usage_;
+  Counter preemptions_;
+  Counter evictions_;
+  Counter prefix_queries_;
+  Counter prefix_hits_;
+
+  // Until when the engine's time is accounted for, as busy or as idle.
+  Instant accounted_;
+  // What the counters that follow the engine's own have been given.
+  uint64_t told_preemptions_ = 0;
+  uint64_t told_evictions_ = 0;
+  uint64_t told_prefix_queries_ = 0;
+  uint64_t told_prefix_hits_ = 0;
+};
+
+}  // namespace aisp
