@@ -10,8 +10,8 @@ namespace {
 
 constexpr int32_t kSmallestBlock = 16;
 
-// Cuts int32 arrays from a piece of memory that exists twice, on the host and on the device. Without host memory only the
-// addresses on the device are told.
+// Cuts int32 arrays from a piece of memory that exists twice, on the host and on the device.
+// Without host memory only the addresses on the device are told.
 class Cutter {
  public:
   Cutter(void* host, void* device)

@@ -1,9 +1,10 @@
 // BatchUpload: brings a step's small arrays (tokens, positions, tables) to the device in one copy.
 //
-// The staging memory is reused: the stream of the step before must have passed the copy, which holds because a step is
-// collected before the one after the next is launched and there are two staging areas. There are two places on the device, too: a
-// step's arrays may come to one while the step before reads the other. Where they lie in it depends on the numbers of rows,
-// sequences and logit rows alone, so a captured step finds later arrays where its own were (Padded).
+// The staging memory is reused: the stream of the step before must have passed the copy, which
+// holds because a step is collected before the one after the next is launched and there are two
+// staging areas. There are two places on the device, too: a step's arrays may come to one while the
+// step before reads the other. Where they lie in it depends on the numbers of rows, sequences and
+// logit rows alone, so a captured step finds later arrays where its own were (Padded).
 #pragma once
 
 #include <array>
@@ -35,9 +36,10 @@ class BatchUpload {
   BatchUpload() = default;
   static Result<BatchUpload> Create(Device& device, const BatchLimits& limits);
 
-  // INVALID_ARGUMENT: what the limits do not allow, a token out of the vocabulary, spans that do not fit each other.
-  // With `pad_to` > 0 every sequence has one row and that row's logits are wanted; rows are added that do nothing. `place`: which of
-  // the two; what read it last is done when `stream` gets there.
+  // INVALID_ARGUMENT: what the limits do not allow, a token out of the vocabulary, spans that do
+  // not fit each other. With `pad_to` > 0 every sequence has one row and that row's logits are
+  // wanted; rows are added that do nothing. `place`: which of the two; what read it last is done
+  // when `stream` gets there.
   Result<DeviceBatch> Upload(const ForwardBatch& batch, int32_t vocabulary, int32_t block_tokens,
                              int32_t pad_to, int32_t place, Device& device, Stream& stream);
   // Where Upload puts a batch that it pads to `rows`, for a capture.

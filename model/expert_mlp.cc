@@ -1,5 +1,5 @@
-// A mixture of experts: a router picks top_k gated MLPs for each row (Mixtral: arXiv:2401.04088; DeepSeek-V3 with groups, a
-// correction bias and a shared expert: arXiv:2412.19437, section 2.1.2).
+// A mixture of experts: a router picks top_k gated MLPs for each row (Mixtral: arXiv:2401.04088;
+// DeepSeek-V3 with groups, a correction bias and a shared expert: arXiv:2412.19437, section 2.1.2).
 #include <fmt/format.h>
 
 #include <optional>
@@ -59,23 +59,20 @@ class ExpertMlpLayer final : public Sublayer {
     return {};
   }
 
-  Status Forward(const StepContext& s) const override {
+  void Emit(ProgrammeBuilder& b, const Workspace& w) const override {
     const MlpSpec& m = plan_.mlp;
-    const int32_t rows = s.batch.rows;
-    const TensorView hidden = s.workspace.View(Slot::kHidden, DType::kF32, plan_.hidden);
-    const TensorView normed = s.workspace.View(Slot::kNormed, dtype_, plan_.hidden);
-    const TensorView logits = s.workspace.View(Slot::kRouter, DType::kF32, m.num_experts);
-    const TensorView exact = dtype_ == DType::kF32
-                                 ? normed
-                                 : s.workspace.View(Slot::kProjected, DType::kF32, plan_.hidden);
-    AISP_RETURN_IF_ERROR(s.linear.Flush());
-    AISP_RETURN_IF_ERROR(
-        s.ops.RmsNorm({hidden, nullptr, norm_.view, normed, rows, plan_.norm_epsilon}, s.stream));
+    const TensorView hidden = w.View(Slot::kHidden, DType::kF32, plan_.hidden);
+    const TensorView normed = w.View(Slot::kNormed, dtype_, plan_.hidden);
+    const TensorView logits = w.View(Slot::kRouter, DType::kF32, m.num_experts);
+    const ValueId before = b.residual();
+    const ValueId x = b.Norm(before, {hidden, nullptr, norm_.view, normed, 0, plan_.norm_epsilon});
+    TensorView exact = normed;
+    ValueId routed = x;
     if (dtype_ != DType::kF32) {
-      AISP_RETURN_IF_ERROR(
-          s.ops.RmsNorm({hidden, nullptr, norm_.view, exact, rows, plan_.norm_epsilon}, s.stream));
+      exact = w.View(Slot::kProjected, DType::kF32, plan_.hidden);
+      routed = b.Norm(before, {hidden, nullptr, norm_.view, exact, 0, plan_.norm_epsilon},
+                      "norm for the router");
     }
-    AISP_RETURN_IF_ERROR(s.ops.Linear({router_.get(), exact, logits, rows}, s.stream));
     SelectExpertsParams select;
     select.logits = logits;
     select.correction_bias = correction_.view;
@@ -85,13 +82,12 @@ class ExpertMlpLayer final : public Sublayer {
     select.top_groups = m.top_groups;
     select.normalise = m.normalise;
     select.scale = m.routed_scale;
-    select.experts = s.workspace.View(Slot::kExperts, DType::kI32, m.top_k);
-    select.weights = s.workspace.View(Slot::kExpertWeights, DType::kF32, m.top_k);
-    select.rows = rows;
-    AISP_RETURN_IF_ERROR(s.ops.SelectExperts(select, s.stream));
-    AISP_RETURN_IF_ERROR(s.ops.ExpertMlp(
-        {experts_.get(), normed, select.experts, select.weights, hidden, rows}, s.stream));
-    return shared_ ? shared_->Forward(s, {}, normed) : Status{};
+    select.experts = w.View(Slot::kExperts, DType::kI32, m.top_k);
+    select.weights = w.View(Slot::kExpertWeights, DType::kF32, m.top_k);
+    const ValueId chosen =
+        b.SelectExperts(b.Linear(routed, {router_.get(), exact, logits}, "router"), select);
+    b.Experts(x, chosen, {experts_.get(), normed, select.experts, select.weights, hidden});
+    if (shared_) shared_->Emit(b, w, x);
   }
 
  private:

@@ -1,8 +1,9 @@
-// ForwardBatch: one ragged step over a model, as the engine hands it down. Views only; the caller keeps the memory alive
-// until the step is collected.
+// ForwardBatch: one ragged step over a model, as the engine hands it down. Views only; the caller
+// keeps the memory alive until the step is collected.
 //
-// Rows are tokens. Sequence s owns rows [row_begin, row_begin + num_rows) with consecutive positions that end at
-// context_len - 1; its KV of positions [0, context_len - num_rows) lies in the pool already, the step appends the rest.
+// Rows are tokens. Sequence s owns rows [row_begin, row_begin + num_rows) with consecutive
+// positions that end at context_len - 1; its KV of positions [0, context_len - num_rows) lies in
+// the pool already, the step appends the rest.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,8 @@ struct SequenceRows {
   int32_t table_begin = 0;  // index of the sequence's first entry in block_tables
 };
 
-// A token whose value the host does not know yet: it is the last one sampled for `slot_of_row` and stays on the device.
+// A token whose value the host does not know yet: it is the last one sampled for `slot_of_row` and
+// stays on the device.
 inline constexpr TokenId kTokenOnDevice = -1;
 
 struct ForwardBatch {

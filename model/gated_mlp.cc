@@ -14,11 +14,11 @@ class GatedMlpLayer final : public Sublayer {
     return mlp_.Load(c, plan_, plan_.mlp_name, plan_.mlp.intermediate);
   }
 
-  Status Forward(const StepContext& s) const override {
-    const TensorView hidden = s.workspace.View(Slot::kHidden, DType::kF32, plan_.hidden);
-    const TensorView normed = s.workspace.View(Slot::kNormed, dtype_, plan_.hidden);
-    return mlp_.Forward(s, {hidden, nullptr, norm_.view, normed, s.batch.rows, plan_.norm_epsilon},
-                        normed);
+  void Emit(ProgrammeBuilder& b, const Workspace& w) const override {
+    const TensorView hidden = w.View(Slot::kHidden, DType::kF32, plan_.hidden);
+    const TensorView normed = w.View(Slot::kNormed, dtype_, plan_.hidden);
+    mlp_.Emit(b, w,
+              b.Norm(b.residual(), {hidden, nullptr, norm_.view, normed, 0, plan_.norm_epsilon}));
   }
 
  private:
@@ -51,20 +51,19 @@ Status GatedMlp::Load(const LoadContext& c, const LayerPlan& plan, const std::st
   return {};
 }
 
-Status GatedMlp::Forward(const StepContext& s, const RmsNormParams& norm,
-                         const TensorView& x) const {
-  const int32_t rows = s.batch.rows;
-  const TensorView hidden = s.workspace.View(Slot::kHidden, DType::kF32, hidden_);
-  const TensorView activation = s.workspace.View(Slot::kMixed, dtype_, intermediate_);
+void GatedMlp::Emit(ProgrammeBuilder& b, const Workspace& w, ValueId x) const {
+  const TensorView hidden = w.View(Slot::kHidden, DType::kF32, hidden_);
+  const TensorView normed = w.View(Slot::kNormed, dtype_, hidden_);
+  const TensorView activation = w.View(Slot::kMixed, dtype_, intermediate_);
+  ValueId inner;
   if (fused_) {
-    AISP_RETURN_IF_ERROR(s.linear.Add(norm, {gate_up_.get(), x, activation, rows}));
+    inner = b.Linear(x, {gate_up_.get(), normed, activation}, "gate_up");
   } else {
-    const TensorView gate_up = s.workspace.View(Slot::kProjected, DType::kF32, 2 * intermediate_);
-    AISP_RETURN_IF_ERROR(s.linear.Add(norm, {gate_up_.get(), x, gate_up, rows}));
-    AISP_RETURN_IF_ERROR(s.linear.Flush());
-    AISP_RETURN_IF_ERROR(s.ops.SiluMul({gate_up, activation, rows}, s.stream));
+    const TensorView gate_up = w.View(Slot::kProjected, DType::kF32, 2 * intermediate_);
+    inner =
+        b.SiluMul(b.Linear(x, {gate_up_.get(), normed, gate_up}, "gate_up"), {gate_up, activation});
   }
-  return s.linear.Add({}, {down_.get(), activation, hidden, rows});
+  b.LinearAdd(inner, {down_.get(), activation, hidden}, "down");
 }
 
 Result<std::unique_ptr<Sublayer>> LoadGatedMlp(const LayerPlan& plan, const LoadContext& context) {

@@ -1,4 +1,5 @@
-// The weights and the flow of one gated MLP (SwiGLU: Shazeer, arXiv:2002.05202); a dense layer's, or the experts' shared one.
+// The weights and the flow of one gated MLP (SwiGLU: Shazeer, arXiv:2002.05202); a dense layer's,
+// or the experts' shared one.
 #pragma once
 
 #include <memory>
@@ -13,8 +14,8 @@ class GatedMlp {
   // `name`: of the MLP, "model.layers.3.mlp".
   Status Load(const LoadContext& context, const LayerPlan& plan, const std::string& name,
               int64_t intermediate);
-  // Queues what adds to kHidden what the MLP makes of `x`, which `norm` writes unless it is empty.
-  Status Forward(const StepContext& step, const RmsNormParams& norm, const TensorView& x) const;
+  // Adds to the residual stream what the MLP makes of `x`, which lies in Slot::kNormed.
+  void Emit(ProgrammeBuilder& programme, const Workspace& workspace, ValueId x) const;
 
  private:
   DType dtype_ = DType::kF32;

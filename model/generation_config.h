@@ -1,4 +1,5 @@
-// GenerationDefaults: what a checkpoint's generation_config.json proposes for sampling, and its end tokens. Plain values.
+// GenerationDefaults: what a checkpoint's generation_config.json proposes for sampling, and its end
+// tokens. Plain values.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,8 @@ struct GenerationDefaults {
   std::optional<float> repetition_penalty;
 };
 
-// `json` may be empty: no file. do_sample = false stands for temperature 0 unless a temperature is given.
+// `json` may be empty: no file. do_sample = false stands for temperature 0 unless a temperature is
+// given.
 Result<GenerationDefaults> ParseGenerationDefaults(std::string_view json, const ModelSpec& spec);
 // A missing generation_config.json is no error.
 Result<GenerationDefaults> LoadGenerationDefaults(const std::string& directory,

@@ -1,4 +1,5 @@
-// Grouped-query attention (Ainslie et al., arXiv:2305.13245) with rotary positions over the paged pool.
+// Grouped-query attention (Ainslie et al., arXiv:2305.13245) with rotary positions over the paged
+// pool.
 #include <fmt/format.h>
 
 #include "model/sublayer.h"
@@ -40,23 +41,22 @@ class GroupedAttention final : public Sublayer {
     return {};
   }
 
-  Status Forward(const StepContext& s) const override {
+  void Emit(ProgrammeBuilder& b, const Workspace& w) const override {
     const AttentionSpec& a = plan_.attention;
-    const int32_t rows = s.batch.rows;
     const int64_t q = int64_t{a.num_heads} * a.head_dim;
-    const TensorView hidden = s.workspace.View(Slot::kHidden, DType::kF32, plan_.hidden);
-    const TensorView normed = s.workspace.View(Slot::kNormed, dtype_, plan_.hidden);
-    const TensorView qkv = s.workspace.View(Slot::kProjected, activation_, qkv_->out_features());
-    const TensorView mixed = s.workspace.View(Slot::kMixed, dtype_, q);
-    AISP_RETURN_IF_ERROR(
-        s.linear.Add({hidden, nullptr, norm_.view, normed, rows, plan_.norm_epsilon},
-                     {qkv_.get(), normed, qkv, rows}));
-    AISP_RETURN_IF_ERROR(s.linear.Flush());
-    AISP_RETURN_IF_ERROR(s.ops.RopeAttention(
-        {qkv, cos_sin_, q_norm_.view, k_norm_.view, plan_.norm_epsilon, a.num_heads, s.batch, s.kv},
-        {qkv, a.head_dim, a.head_dim, a.num_heads, a.scale, a.window, s.batch, s.kv, mixed},
-        s.stream));
-    return s.linear.Add({}, {output_.get(), mixed, hidden, rows});
+    const TensorView hidden = w.View(Slot::kHidden, DType::kF32, plan_.hidden);
+    const TensorView normed = w.View(Slot::kNormed, dtype_, plan_.hidden);
+    const TensorView qkv = w.View(Slot::kProjected, activation_, qkv_->out_features());
+    const TensorView mixed = w.View(Slot::kMixed, dtype_, q);
+    const ValueId x =
+        b.Norm(b.residual(), {hidden, nullptr, norm_.view, normed, 0, plan_.norm_epsilon});
+    const ValueId projected = b.Linear(x, {qkv_.get(), normed, qkv}, "qkv");
+    const ValueId rotated = b.RopeAppend(
+        projected,
+        {qkv, cos_sin_, q_norm_.view, k_norm_.view, plan_.norm_epsilon, a.num_heads, {}, {}});
+    const ValueId attended = b.Attend(
+        rotated, {qkv, a.head_dim, a.head_dim, a.num_heads, a.scale, a.window, {}, {}, mixed});
+    b.LinearAdd(attended, {output_.get(), mixed, hidden}, "o");
   }
 
  private:

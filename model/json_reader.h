@@ -1,4 +1,5 @@
-// Reading numbers out of JSON that somebody else wrote, with errors that name the key. Include in .cc files only (nlohmann).
+// Reading numbers out of JSON that somebody else wrote, with errors that name the key. Include in
+// .cc files only (nlohmann).
 #pragma once
 
 #include <fmt/format.h>

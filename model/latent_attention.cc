@@ -1,5 +1,6 @@
-// Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1) in its expanded form: keys and values of every head are
-// cached, which costs memory but lets the one attention kernel serve it.
+// Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1) in its expanded form:
+// keys and values of every head are cached, which costs memory but lets the one attention kernel
+// serve it.
 #include <fmt/format.h>
 
 #include "model/sublayer.h"
@@ -49,49 +50,45 @@ class LatentAttention final : public Sublayer {
     return {};
   }
 
-  Status Forward(const StepContext& s) const override {
+  void Emit(ProgrammeBuilder& b, const Workspace& w) const override {
     const AttentionSpec& a = plan_.attention;
-    const int32_t rows = s.batch.rows;
-    const TensorView hidden = s.workspace.View(Slot::kHidden, DType::kF32, plan_.hidden);
-    const TensorView normed = s.workspace.View(Slot::kNormed, dtype_, plan_.hidden);
-    const TensorView q = s.workspace.View(Slot::kProjected, DType::kF32, q_up_->out_features());
-    const TensorView latent =
-        s.workspace.View(Slot::kLatent, DType::kF32, kv_down_->out_features());
-    const TensorView kv = s.workspace.View(Slot::kLatentKv, DType::kF32, kv_up_->out_features());
-    const TensorView mixed = s.workspace.View(Slot::kMixed, dtype_, output_->in_features());
-    AISP_RETURN_IF_ERROR(s.linear.Flush());
-    AISP_RETURN_IF_ERROR(
-        s.ops.RmsNorm({hidden, nullptr, norm_.view, normed, rows, plan_.norm_epsilon}, s.stream));
-    AISP_RETURN_IF_ERROR(ProjectQuery(s, normed, q));
-    const TensorView kv_normed = s.workspace.View(Slot::kLatentNormed, dtype_, a.kv_lora_rank);
-    AISP_RETURN_IF_ERROR(s.ops.Linear({kv_down_.get(), normed, latent, rows}, s.stream));
-    AISP_RETURN_IF_ERROR(s.ops.RmsNorm(
-        {latent, nullptr, kv_norm_.view, kv_normed, rows, plan_.norm_epsilon}, s.stream));
-    AISP_RETURN_IF_ERROR(s.ops.Linear({kv_up_.get(), kv_normed, kv, rows}, s.stream));
+    const TensorView hidden = w.View(Slot::kHidden, DType::kF32, plan_.hidden);
+    const TensorView normed = w.View(Slot::kNormed, dtype_, plan_.hidden);
+    const TensorView q = w.View(Slot::kProjected, DType::kF32, q_up_->out_features());
+    const TensorView latent = w.View(Slot::kLatent, DType::kF32, kv_down_->out_features());
+    const TensorView kv = w.View(Slot::kLatentKv, DType::kF32, kv_up_->out_features());
+    const TensorView mixed = w.View(Slot::kMixed, dtype_, output_->in_features());
+    const TensorView kv_normed = w.View(Slot::kLatentNormed, dtype_, a.kv_lora_rank);
+    const float epsilon = plan_.norm_epsilon;
+    const ValueId x = b.Norm(b.residual(), {hidden, nullptr, norm_.view, normed, 0, epsilon});
+    const ValueId query = EmitQuery(b, w, x, normed, q);
+    const ValueId compressed = b.Linear(x, {kv_down_.get(), normed, latent}, "kv_down");
+    const ValueId kv_x =
+        b.Norm(compressed, {latent, nullptr, kv_norm_.view, kv_normed, 0, epsilon}, "kv norm");
+    const ValueId expanded = b.Linear(kv_x, {kv_up_.get(), kv_normed, kv}, "kv_up");
     TensorView k_rope = latent;
     k_rope.data = latent.as<float>() + a.kv_lora_rank;
     k_rope.shape[1] = a.rope_dim;
-    AISP_RETURN_IF_ERROR(s.ops.LatentAppend(
-        {q, kv, k_rope, cos_sin_, a.num_heads, a.nope_dim, a.rope_dim, a.v_dim, s.batch, s.kv},
-        s.stream));
-    AISP_RETURN_IF_ERROR(s.ops.PagedAttention(
-        {q, a.nope_dim + a.rope_dim, a.v_dim, a.num_heads, a.scale, a.window, s.batch, s.kv, mixed},
-        s.stream));
-    return s.linear.Add({}, {output_.get(), mixed, hidden, rows});
+    const ValueId rotated = b.LatentAppend(
+        query, expanded, compressed,
+        {q, kv, k_rope, cos_sin_, a.num_heads, a.nope_dim, a.rope_dim, a.v_dim, {}, {}});
+    const ValueId attended = b.Attend(
+        rotated,
+        {q, a.nope_dim + a.rope_dim, a.v_dim, a.num_heads, a.scale, a.window, {}, {}, mixed});
+    b.LinearAdd(attended, {output_.get(), mixed, hidden}, "o");
   }
 
  private:
-  Status ProjectQuery(const StepContext& s, const TensorView& normed, const TensorView& q) const {
-    const int32_t rows = s.batch.rows;
-    if (q_down_ == nullptr) return s.ops.Linear({q_up_.get(), normed, q, rows}, s.stream);
-    const TensorView latent =
-        s.workspace.View(Slot::kLatent, DType::kF32, plan_.attention.q_lora_rank);
-    const TensorView q_normed =
-        s.workspace.View(Slot::kLatentNormed, dtype_, plan_.attention.q_lora_rank);
-    AISP_RETURN_IF_ERROR(s.ops.Linear({q_down_.get(), normed, latent, rows}, s.stream));
-    AISP_RETURN_IF_ERROR(s.ops.RmsNorm(
-        {latent, nullptr, q_norm_.view, q_normed, rows, plan_.norm_epsilon}, s.stream));
-    return s.ops.Linear({q_up_.get(), q_normed, q, rows}, s.stream);
+  ValueId EmitQuery(ProgrammeBuilder& b, const Workspace& w, ValueId x, const TensorView& normed,
+                    const TensorView& q) const {
+    if (q_down_ == nullptr) return b.Linear(x, {q_up_.get(), normed, q}, "q");
+    const int64_t rank = plan_.attention.q_lora_rank;
+    const TensorView latent = w.View(Slot::kLatent, DType::kF32, rank);
+    const TensorView q_normed = w.View(Slot::kLatentNormed, dtype_, rank);
+    const ValueId compressed = b.Linear(x, {q_down_.get(), normed, latent}, "q_down");
+    const ValueId q_x = b.Norm(
+        compressed, {latent, nullptr, q_norm_.view, q_normed, 0, plan_.norm_epsilon}, "q norm");
+    return b.Linear(q_x, {q_up_.get(), q_normed, q}, "q_up");
   }
 
   const LayerPlan plan_;

@@ -1,5 +1,5 @@
-// LayerPlan: one layer as it will run: the kinds of its two halves, their numbers, and how its tensors are called. Compiled from
-// a ModelSpec at load. Plain values.
+// LayerPlan: one layer as it will run: the kinds of its two halves, their numbers, and how its
+// tensors are called. Compiled from a ModelSpec at load. Plain values.
 #pragma once
 
 #include <string>

@@ -9,10 +9,12 @@
 #include <numeric>
 #include <vector>
 
+#include "common/check.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "model/batch_upload.h"
 #include "model/layer_plan.h"
+#include "model/prepared_steps.h"
 #include "model/rope.h"
 #include "model/safetensors.h"
 #include "model/sublayer.h"
@@ -40,6 +42,12 @@ int64_t CountElements(const Checkpoint& checkpoint) {
   return sum;
 }
 
+uint64_t StoredBytes(const Checkpoint& checkpoint) {
+  uint64_t sum = 0;
+  for (const auto& [name, tensor] : checkpoint.tensors()) sum += tensor.data.size();
+  return sum;
+}
+
 struct Layer {
   std::unique_ptr<Sublayer> attention, mlp;
 };
@@ -58,14 +66,16 @@ class LoadedModel final : public Model {
   size_t workspace_bytes() const override {
     return workspace_.bytes() + output_.bytes() + upload_.bytes();
   }
-  Status Forward(const ForwardInput& input, Stream& stream) override;
+  Status Bind(std::span<const PagedKvView> layers, int32_t* slot_tokens) override;
+  const Programme& programme() const override { return programme_; }
   Result<DeviceBatch> Upload(const ForwardBatch& batch, int32_t block_tokens, int32_t pad_to,
                              int32_t place, Stream& stream) override;
   DeviceBatch Padded(int32_t rows, int32_t place) const override {
     return upload_.Padded(rows, place);
   }
-  Status Enqueue(const DeviceBatch& batch, const PagedKvPool& kv, const int32_t* slot_tokens,
+  Status Enqueue(const DeviceBatch& batch, const StepDraws& draws,
                  const std::function<void(int32_t layer)>& on_layer, Stream& stream) override;
+  Result<PreparedStep*> Prepare(const Bucket& bucket) override { return prepared_->For(bucket); }
   size_t weight_bytes() const override { return weight_bytes_ + expert_bytes_; }
   double StreamedBytes(int32_t rows) const override {
     double share = 1;
@@ -80,11 +90,14 @@ class LoadedModel final : public Model {
 
  private:
   Status CheckOptions() const;
+  // The bytes of all weights; from now on options_.on_progress hears how many have been read.
+  uint64_t WatchProgress(const Checkpoint* checkpoint, WeightReader* reader);
   Status LoadEmbedding(WeightReader& reader, Stream& stream);
   Status LoadLayers(const LoadContext& context);
   Status LoadHead(const LoadContext& context);
   Result<TensorView> LoadRope(Stream& stream);
   Status AllocateOutput();
+  void EmitProgramme();
 
   const ModelSpec spec_;
   ModelOptions options_;
@@ -101,6 +114,9 @@ class LoadedModel final : public Model {
   Workspace workspace_;
   TensorView head_input_, logits_;
   BatchUpload upload_;
+  Programme programme_;
+  int32_t* slot_tokens_ = nullptr;
+  std::optional<PreparedSteps> prepared_;  // from Bind on
 };
 
 Status LoadedModel::CheckOptions() const {
@@ -126,12 +142,14 @@ Status LoadedModel::Load(const std::string& directory) {
                ? *options_.compute_dtype
                : ops_.PreferredComputeDType(
                      spec_.dtype, checkpoint ? CountElements(*checkpoint) : CountElements(spec_));
-  // On a CPU, random weights are made in host memory, as if they had been read; a GPU makes them where they stay.
+  // On a CPU, random weights are made in host memory, as if they had been read; a GPU makes them
+  // where they stay.
   WeightReader reader(checkpoint.get(), spec_.quant);
   if (options_.random_weights) {
     reader.MakeRandom(*options_.random_weights, device_.info().asynchronous ? nullptr : &ops_,
                       stream.get());
   }
+  const uint64_t total_bytes = WatchProgress(checkpoint.get(), &reader);
   const SteadyClock clock;
   const Instant begin = clock.Now();
   AISP_RETURN_IF_ERROR(LoadEmbedding(reader, *stream));
@@ -145,9 +163,11 @@ Status LoadedModel::Load(const std::string& directory) {
   workspace_.Need(Slot::kHidden, DType::kF32, spec_.hidden);
   AISP_RETURN_IF_ERROR(LoadLayers(context));
   AISP_RETURN_IF_ERROR(LoadHead(context));
+  if (options_.on_progress) options_.on_progress(total_bytes, total_bytes);
   const double weights_s = ToSeconds(clock.Now() - begin);
   AISP_RETURN_IF_ERROR(workspace_.Allocate(device_, ops_.RowCapacity(options_.max_batch_tokens)));
   AISP_RETURN_IF_ERROR(AllocateOutput());
+  EmitProgramme();
   AISP_ASSIGN_OR_RETURN(
       upload_, BatchUpload::Create(device_, {options_.max_batch_tokens, options_.max_sequences,
                                              options_.max_logit_rows, options_.max_context}));
@@ -158,6 +178,19 @@ Status LoadedModel::Load(const std::string& directory) {
                            {"weights_s", weights_s},
                            {"workspace_bytes", static_cast<int64_t>(workspace_bytes())}});
   return {};
+}
+
+uint64_t LoadedModel::WatchProgress(const Checkpoint* checkpoint, WeightReader* reader) {
+  const uint64_t total = checkpoint != nullptr ? StoredBytes(*checkpoint)
+                                               : static_cast<uint64_t>(CountElements(spec_)) *
+                                                     DTypeBytes(DType::kBF16);
+  if (!options_.on_progress) return total;
+  reader->Watch([this, total, done = uint64_t{0}](uint64_t bytes) mutable {
+    // A tied embedding is asked for twice.
+    done = std::min(total, done + bytes);
+    options_.on_progress(done, total);
+  });
+  return total;
 }
 
 Status LoadedModel::LoadEmbedding(WeightReader& reader, Stream& stream) {
@@ -247,40 +280,53 @@ Result<DeviceBatch> LoadedModel::Upload(const ForwardBatch& batch, int32_t block
   return upload_.Upload(batch, spec_.vocabulary, block_tokens, pad_to, place, device_, stream);
 }
 
-Status LoadedModel::Enqueue(const DeviceBatch& batch, const PagedKvPool& kv,
-                            const int32_t* slot_tokens,
-                            const std::function<void(int32_t layer)>& on_layer, Stream& stream) {
-  const TensorView hidden = workspace_.View(Slot::kHidden, DType::kF32, spec_.hidden);
-  AISP_RETURN_IF_ERROR(ops_.BeginStep(batch.ragged, stream));
+void LoadedModel::EmitProgramme() {
+  ProgrammeBuilder b;
   EmbeddingParams embedding;
   embedding.table = embedding_;
-  embedding.tokens = batch.tokens;
-  embedding.slot_of_row = batch.slot_of_row;
-  embedding.slot_tokens = slot_tokens;
-  embedding.rows = batch.ragged.rows;
-  embedding.hidden = hidden;
-  LinearQueue linear(ops_, stream, embedding);
+  embedding.hidden = workspace_.View(Slot::kHidden, DType::kF32, spec_.hidden);
+  b.Embed(embedding);
   for (size_t i = 0; i < layers_.size(); ++i) {
-    const auto index = static_cast<int32_t>(i);
-    const StepContext step{ops_, stream, workspace_, linear, batch.ragged, kv.Layer(index)};
-    AISP_RETURN_IF_ERROR(layers_[i].attention->Forward(step));
-    if (on_layer) on_layer(index);
-    AISP_RETURN_IF_ERROR(layers_[i].mlp->Forward(step));
+    b.SetLayer(static_cast<int32_t>(i));
+    layers_[i].attention->Emit(b, workspace_);
+    layers_[i].mlp->Emit(b, workspace_);
   }
-  if (batch.num_logit_rows > 0) {
-    // The layers' last queued one has all rows; the head may follow it only if it has them too.
-    if (batch.logit_rows != nullptr) AISP_RETURN_IF_ERROR(linear.Flush());
-    AISP_RETURN_IF_ERROR(linear.Add({hidden, batch.logit_rows, final_norm_.view, head_input_,
-                                     batch.num_logit_rows, spec_.norm_epsilon},
-                                    {head_.get(), head_input_, logits_, batch.num_logit_rows}));
-  }
-  return linear.Flush();
+  b.SetLayer(-1);
+  const ValueId rows = b.GatherRows();
+  const ValueId x = b.Norm(
+      rows, {embedding.hidden, nullptr, final_norm_.view, head_input_, 0, spec_.norm_epsilon});
+  b.Draw(b.Linear(x, {head_.get(), head_input_, logits_}, "logits"));
+  programme_ = b.Finish();
 }
 
-Status LoadedModel::Forward(const ForwardInput& input, Stream& stream) {
-  AISP_ASSIGN_OR_RETURN(const DeviceBatch batch,
-                        Upload(input.batch, input.kv.first_layer.block_tokens, 0, 0, stream));
-  return Enqueue(batch, input.kv, input.slot_tokens, input.on_layer, stream);
+Status LoadedModel::Bind(std::span<const PagedKvView> layers, int32_t* slot_tokens) {
+  AISP_RETURN_IF_ERROR(programme_.BindKv(layers));
+  slot_tokens_ = slot_tokens;
+  prepared_.emplace(ops_, programme_);
+  // What no kernel serves is refused here.
+  Bucket smallest;
+  smallest.sequences = smallest.rows = smallest.rows_per_sequence = smallest.logit_rows = 1;
+  smallest.all_logits = true;
+  smallest.part = StepPart::kWhole;
+  smallest.draws = 1;
+  AISP_RETURN_IF_ERROR(Prepare(smallest));
+  return {};
+}
+
+Status LoadedModel::Enqueue(const DeviceBatch& batch, const StepDraws& draws,
+                            const std::function<void(int32_t layer)>& on_layer, Stream& stream) {
+  AISP_CHECK_MSG(prepared_, "a step before Bind");
+  AISP_ASSIGN_OR_RETURN(PreparedStep* const step,
+                        prepared_->For(BucketOf(batch, draws.part, draws.params)));
+  StepInputs inputs;
+  inputs.batch = batch.ragged;
+  inputs.tokens = batch.tokens;
+  inputs.slot_of_row = batch.slot_of_row;
+  inputs.slot_tokens = slot_tokens_;
+  inputs.logit_rows = batch.logit_rows;
+  inputs.num_logit_rows = batch.num_logit_rows;
+  inputs.draw = draws.params;
+  return step->Run(inputs, on_layer, stream);
 }
 
 }  // namespace

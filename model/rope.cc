@@ -20,7 +20,8 @@ double ScaleLlama3(const RopeSpec& rope, double frequency) {
   return (1 - smooth) * frequency / rope.factor + smooth * frequency;
 }
 
-// Pairs that turn more than beta_fast times within the original context are kept, less than beta_slow times stretched.
+// Pairs that turn more than beta_fast times within the original context are kept, less than
+// beta_slow times stretched.
 double ScaleYarn(const RopeSpec& rope, int32_t dim, int32_t pair, double frequency) {
   const auto pair_of_turns = [&](double turns) {
     return dim * std::log(rope.original_max_position / (turns * kTwoPi)) /

@@ -8,7 +8,8 @@
 
 namespace aisp {
 
-// Frequencies of the dim/2 pairs, after scaling. llama3: the Llama 3.1 report's smooth ramp; yarn: arXiv:2309.00071.
+// Frequencies of the dim/2 pairs, after scaling. llama3: the Llama 3.1 report's smooth ramp; yarn:
+// arXiv:2309.00071.
 std::vector<float> RopeFrequencies(const RopeSpec& rope, int32_t dim);
 
 // [positions, dim]: dim/2 cosines, then dim/2 sines.

@@ -17,6 +17,7 @@
 #include "common/strings.h"
 #include "model/files.h"
 #include "model/json_reader.h"
+#include "model/safetensors_header.h"
 
 namespace aisp {
 namespace {
@@ -64,8 +65,7 @@ std::optional<uint64_t> AsUnsigned(const Json& v) {
 }
 
 // One entry of the header: {"dtype": .., "shape": [..], "data_offsets": [begin, end]}.
-Result<StoredTensor> ParseEntry(const Json& entry, std::span<const std::byte> data,
-                                Extent* extent) {
+Result<StoredTensor> ParseEntry(const Json& entry, uint64_t data_bytes, Extent* extent) {
   if (!entry.is_object() || !entry.contains("dtype") || !entry["dtype"].is_string() ||
       !entry.contains("shape") || !entry["shape"].is_array() || !entry.contains("data_offsets") ||
       !entry["data_offsets"].is_array() || entry["data_offsets"].size() != 2) {
@@ -87,17 +87,16 @@ Result<StoredTensor> ParseEntry(const Json& entry, std::span<const std::byte> da
   }
   const auto begin = AsUnsigned(entry["data_offsets"][0]),
              end = AsUnsigned(entry["data_offsets"][1]);
-  if (!begin || !end || *begin > *end || *end > data.size()) {
+  if (!begin || !end || *begin > *end || *end > data_bytes) {
     return InvalidArgument(fmt::format(
         "data_offsets {} do not lie within the {} bytes of data; the file may be truncated",
-        Excerpt(entry["data_offsets"].dump()), data.size()));
+        Excerpt(entry["data_offsets"].dump()), data_bytes));
   }
   if (*end - *begin != bytes) {
     return InvalidArgument(fmt::format("{} bytes of data, but {} {} take {}", *end - *begin,
                                        t.dtype, Excerpt(entry["shape"].dump()), bytes));
   }
   *extent = {*begin, *end, {}};
-  t.data = data.subspan(*begin, bytes);
   return t;
 }
 
@@ -138,6 +137,27 @@ Result<Json> ParseHeader(std::string_view text) {
   return header;
 }
 
+// Every tensor that the header names, with its extent and without its data.
+Result<std::vector<std::pair<Extent, StoredTensor>>> ParseEntries(std::string_view text,
+                                                                  uint64_t data_bytes) {
+  AISP_ASSIGN_OR_RETURN(const Json header, ParseHeader(text));
+  std::vector<std::pair<Extent, StoredTensor>> entries;
+  std::vector<Extent> extents;
+  for (const auto& [name, entry] : header.items()) {
+    if (name == "__metadata__") continue;
+    Extent extent{};
+    auto tensor = ParseEntry(entry, data_bytes, &extent);
+    if (!tensor)
+      return tl::unexpected(
+          tensor.error().WithContext(fmt::format("tensor \"{}\"", Excerpt(name))));
+    extent.name = name;
+    extents.push_back(extent);
+    entries.emplace_back(std::move(extent), std::move(*tensor));
+  }
+  AISP_RETURN_IF_ERROR(CheckExtents(std::move(extents), data_bytes));
+  return entries;
+}
+
 Result<std::map<std::string, StoredTensor>> ParseFile(std::span<const std::byte> file) {
   if (file.size() < 8)
     return InvalidArgument(fmt::format("{} bytes; a safetensors file has 8 at least", file.size()));
@@ -149,22 +169,13 @@ Result<std::map<std::string, StoredTensor>> ParseFile(std::span<const std::byte>
         header_bytes, file.size() - 8));
   }
   const std::string_view text(reinterpret_cast<const char*>(file.data()) + 8, header_bytes);
-  AISP_ASSIGN_OR_RETURN(const Json header, ParseHeader(text));
   const auto data = file.subspan(8 + header_bytes);
+  AISP_ASSIGN_OR_RETURN(auto entries, ParseEntries(text, data.size()));
   std::map<std::string, StoredTensor> tensors;
-  std::vector<Extent> extents;
-  for (const auto& [name, entry] : header.items()) {
-    if (name == "__metadata__") continue;
-    Extent extent{};
-    auto tensor = ParseEntry(entry, data, &extent);
-    if (!tensor)
-      return tl::unexpected(
-          tensor.error().WithContext(fmt::format("tensor \"{}\"", Excerpt(name))));
-    extent.name = name;
-    extents.push_back(std::move(extent));
-    tensors.emplace(name, std::move(*tensor));
+  for (auto& [extent, tensor] : entries) {
+    tensor.data = data.subspan(extent.begin, extent.end - extent.begin);
+    tensors.emplace(std::move(extent.name), std::move(tensor));
   }
-  AISP_RETURN_IF_ERROR(CheckExtents(std::move(extents), data.size()));
   return tensors;
 }
 
@@ -234,6 +245,19 @@ Result<std::map<std::string, StoredTensor>> ParseSafetensors(std::span<const std
   auto tensors = ParseFile(file);
   if (!tensors) return tl::unexpected(tensors.error().WithContext(name));
   for (auto& [tensor, stored] : *tensors) stored.file = name;
+  return tensors;
+}
+
+Result<std::map<std::string, StoredTensor>> ParseSafetensorsHeader(std::string_view header,
+                                                                   uint64_t data_bytes,
+                                                                   const std::string& name) {
+  auto entries = ParseEntries(header, data_bytes);
+  if (!entries) return tl::unexpected(entries.error().WithContext(name));
+  std::map<std::string, StoredTensor> tensors;
+  for (auto& [extent, tensor] : *entries) {
+    tensor.file = name;
+    tensors.emplace(std::move(extent.name), std::move(tensor));
+  }
   return tensors;
 }
 

@@ -1,6 +1,6 @@
-// Checkpoint: the tensors of a directory's safetensors files, mapped read-only; one model.safetensors, or several named by
-// model.safetensors.index.json. Files are untrusted: every header is checked before a tensor is handed out, so a view never
-// reaches beyond its file.
+// Checkpoint: the tensors of a directory's safetensors files, mapped read-only; one
+// model.safetensors, or several named by model.safetensors.index.json. Files are untrusted: every
+// header is checked before a tensor is handed out, so a view never reaches beyond its file.
 //
 // Views stay valid as long as the Checkpoint. Immutable after Open: any thread.
 #pragma once
@@ -41,8 +41,9 @@ class MappedFile {
   std::span<const std::byte> bytes_;
 };
 
-// Checks the header of one file and returns its tensors. `name` is for messages. INVALID_ARGUMENT says what is wrong: truncated,
-// not JSON, a tensor named twice, an unknown dtype, a size that is not the shape's, offsets out of the file, overlapping, or with holes.
+// Checks the header of one file and returns its tensors. `name` is for messages. INVALID_ARGUMENT
+// says what is wrong: truncated, not JSON, a tensor named twice, an unknown dtype, a size that is
+// not the shape's, offsets out of the file, overlapping, or with holes.
 Result<std::map<std::string, StoredTensor>> ParseSafetensors(std::span<const std::byte> file,
                                                              const std::string& name);
 
@@ -69,9 +70,10 @@ class Checkpoint {
 // A view of a stored tensor; INVALID_ARGUMENT for a dtype without kernels or a rank above 4.
 Result<TensorView> ViewOf(const StoredTensor& tensor, const std::string& name);
 
-// Identifies a checkpoint without reading all of it: XXH3-128 over config.json and, in the order of their names, every tensor's
-// name, dtype, shape and content: whole up to 4 KiB, else eight evenly spaced pieces of 512 bytes. 32 hexadecimal digits.
-// It tells checkpoints apart that differ by training; it does not find a single flipped byte.
+// Identifies a checkpoint without reading all of it: XXH3-128 over config.json and, in the order of
+// their names, every tensor's name, dtype, shape and content: whole up to 4 KiB, else eight evenly
+// spaced pieces of 512 bytes. 32 hexadecimal digits. It tells checkpoints apart that differ by
+// training; it does not find a single flipped byte.
 Result<std::string> DigestCheckpoint(const std::string& directory);
 
 }  // namespace aisp

@@ -64,7 +64,8 @@ Result<const Family*> FindFamily(const Json& json) {
                   Excerpt(name), KnownArchitectures()));
 }
 
-// New checkpoints: rope_parameters {rope_theta, rope_type, ...}. Older ones: rope_theta beside rope_scaling {type | rope_type}.
+// New checkpoints: rope_parameters {rope_theta, rope_type, ...}. Older ones: rope_theta beside
+// rope_scaling {type | rope_type}.
 Result<RopeSpec> ParseRope(JsonReader& config, int32_t max_position) {
   RopeSpec rope;
   rope.theta = config.NumberOr("rope_theta", 10000.0, 1.0, 1e12);
@@ -249,6 +250,20 @@ void ParseTokenIds(JsonReader& r, const char* key, std::vector<TokenId>* out) {
   }
 }
 
+// Whether an FP8 checkpoint's quantization_config asks for FP8 activations. Scales are made as rows
+// come, also where the checkpoint brings calibrated ones ("static"), which clip what they have not
+// seen.
+bool AsksForFp8Activations(const Json& json, const std::string& method) {
+  if (method != "compressed-tensors") return true;  // fp8 and modelopt: the format is W8A8
+  const auto groups = json.find("config_groups");
+  if (groups == json.end() || !groups->is_object()) return false;
+  return std::any_of(groups->begin(), groups->end(), [](const Json& group) {
+    if (!group.is_object()) return false;
+    const auto input = group.find("input_activations");
+    return input != group.end() && input->is_object() && input->value("num_bits", Json(0)) == 8;
+  });
+}
+
 Result<QuantSpec> ParseQuant(const Json& config) {
   QuantSpec q;
   if (!config.contains("quantization_config") || config["quantization_config"].is_null()) return q;
@@ -282,6 +297,7 @@ Result<QuantSpec> ParseQuant(const Json& config) {
                     "ones are fp8, compressed-tensors float-quantized, modelopt FP8 and NVFP4",
                     Excerpt(method), Excerpt(algorithm), Excerpt(format)));
   }
+  q.fp8_activations = q.format != QuantFormat::kNvfp4 && AsksForFp8Activations(json, method);
   AISP_RETURN_IF_ERROR(r.status());
   return q;
 }

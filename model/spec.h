@@ -1,8 +1,9 @@
-// ModelSpec: what a checkpoint is, as plain data from its config.json. Knows no weights and no device.
+// ModelSpec: what a checkpoint is, as plain data from its config.json. Knows no weights and no
+// device.
 //
-// A model family is a row of a table in spec.cc, not a class: it says which numbers a config.json of that architecture carries
-// and how its tensors are called. An architecture that is not in the table is an error that lists the known ones.
-// Plain values: any thread.
+// A model family is a row of a table in spec.cc, not a class: it says which numbers a config.json
+// of that architecture carries and how its tensors are called. An architecture that is not in the
+// table is an error that lists the known ones. Plain values: any thread.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,8 @@ namespace aisp {
 
 enum class RopeScaling : uint8_t { kNone, kLinear, kLlama3, kYarn };
 
-// Rotary position embedding (Su et al., arXiv:2104.09864) and how its frequencies are stretched for long contexts.
+// Rotary position embedding (Su et al., arXiv:2104.09864) and how its frequencies are stretched for
+// long contexts.
 struct RopeSpec {
   double theta = 10000.0;
   RopeScaling scaling = RopeScaling::kNone;
@@ -90,6 +92,8 @@ enum class QuantFormat : uint8_t {
 
 struct QuantSpec {
   QuantFormat format = QuantFormat::kNone;
+  // The checkpoint means the inputs of its FP8 layers to be rounded to FP8 too (W8A8).
+  bool fp8_activations = false;
   int32_t block_rows = 128;  // kFp8Block
   int32_t block_cols = 128;
 };
@@ -118,10 +122,11 @@ struct ModelSpec {
   KvShape kv() const;
 };
 
-// From the text of a config.json. INVALID_ARGUMENT names the key that is missing, of the wrong type or out of range;
-// UNIMPLEMENTED names what is not supported and what is.
+// From the text of a config.json. INVALID_ARGUMENT names the key that is missing, of the wrong type
+// or out of range; UNIMPLEMENTED names what is not supported and what is.
 Result<ModelSpec> ParseModelSpec(std::string_view config_json);
-// From `directory`/config.json, or from `directory` itself if its name ends with ".json"; NOT_FOUND when it cannot be read.
+// From `directory`/config.json, or from `directory` itself if its name ends with ".json"; NOT_FOUND
+// when it cannot be read.
 Result<ModelSpec> LoadModelSpec(const std::string& directory);
 
 // "LlamaForCausalLM, MistralForCausalLM, ...".

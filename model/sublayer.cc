@@ -22,7 +22,8 @@ Result<DeviceVector> LoadVector(const LoadContext& context, const std::string& n
 
 namespace {
 
-// Fills `source` with the stored quantised parts; false where the weights are not stored so, or the device has no use for it.
+// Fills `source` with the stored quantised parts; false where the weights are not stored so, or the
+// device has no use for it.
 Result<bool> TakeAsStored(const LoadContext& c, const StackedLinear& stacked,
                           std::vector<TensorView>* parts, std::vector<PartScales>* scales,
                           WeightFormat* format) {

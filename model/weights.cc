@@ -89,7 +89,13 @@ uint64_t WeightReader::SeedOf(const std::string& name) const {
   return random_seed_ * 0x9E3779B97F4A7C15u + HashBytes(name).lo;
 }
 
+void WeightReader::Count(const std::string& weight) const {
+  const StoredTensor* stored = on_bytes_ ? checkpoint_->Find(weight) : nullptr;
+  if (stored != nullptr) on_bytes_(stored->data.size());
+}
+
 Result<TensorView> WeightReader::Random(const std::string& name, int64_t out, int64_t in) {
+  if (on_bytes_) on_bytes_(static_cast<uint64_t>(out * in) * DTypeBytes(DType::kBF16));
   TensorView view = TensorView::Dense(nullptr, DType::kBF16, {out, in});
   if (ops_ == nullptr) return view;
   NewMatrix(out, in, &view);
@@ -102,6 +108,7 @@ Result<TensorView> WeightReader::Plain(const std::string& name, int64_t out, int
   if (checkpoint_ == nullptr) return Random(name, out, in);
   const std::array<int64_t, 2> shape = {out, in};
   const std::string weight = name + ".weight";
+  Count(weight);
   AISP_ASSIGN_OR_RETURN(const TensorView view, checkpoint_->Get(weight, shape));
   if (!IsFloat(view.dtype)) {
     return InvalidArgument(fmt::format("{}: {} has dtype {}; f32, bf16 or f16 is expected",
@@ -127,6 +134,7 @@ Result<TensorView> WeightReader::Vector(const std::string& name, int64_t n) {
 Result<TensorView> WeightReader::Matrix(const std::string& name, int64_t out, int64_t in) {
   if (checkpoint_ == nullptr) return Random(name, out, in);
   const std::string weight = name + ".weight";
+  Count(weight);
   const StoredTensor* stored = checkpoint_->Find(weight);
   if (stored != nullptr && stored->dtype == "U8" && quant_.format == QuantFormat::kNvfp4)
     return ExpandNvfp4(name, out, in);
@@ -156,6 +164,7 @@ std::optional<WeightFormat> WeightReader::StoredFormat(const std::string& name) 
 
 Result<StoredMatrix> WeightReader::AsStored(const std::string& name, int64_t out, int64_t in) {
   StoredMatrix matrix;
+  Count(name + ".weight");
   const WeightFormat format = *StoredFormat(name);
   if (format == WeightFormat::kNvfp4) {
     const std::array<int64_t, 2> shape = {out, in / 2};

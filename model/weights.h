@@ -1,11 +1,13 @@
-// WeightReader: weights of a checkpoint by name and expected shape, out of whatever format they are stored in. Quantised
-// weights are expanded to f32 here; everything else is a view of the mapped file.
+// WeightReader: weights of a checkpoint by name and expected shape, out of whatever format they are
+// stored in. Quantised weights are expanded to f32 here; everything else is a view of the mapped
+// file.
 //
 // For loading only; one thread.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,13 +34,16 @@ class WeightReader {
   WeightReader(const Checkpoint* checkpoint, const QuantSpec& quant)
       : checkpoint_(checkpoint), quant_(quant) {}
 
-  // From now on matrices are random: made in host memory by `ops`, or, without it, views without data, which Ops::PackLinear
-  // fills. Vectors are ones (norms) or zeros (biases).
+  // From now on matrices are random: made in host memory by `ops`, or, without it, views without
+  // data, which Ops::PackLinear fills. Vectors are ones (norms) or zeros (biases).
   void MakeRandom(uint64_t seed, Ops* ops, Stream* stream) {
     random_seed_ = seed;
     ops_ = ops;
     stream_ = stream;
   }
+  // `on_bytes` hears the size of each matrix that is asked for, as it is stored; random ones count
+  // as bf16.
+  void Watch(std::function<void(uint64_t bytes)> on_bytes) { on_bytes_ = std::move(on_bytes); }
   // Of the matrix `name`.
   uint64_t SeedOf(const std::string& name) const;
 
@@ -64,6 +69,7 @@ class WeightReader {
   Result<std::vector<float>> Floats(const std::string& name);
   float* NewMatrix(int64_t out, int64_t in, TensorView* view);
   Result<TensorView> Random(const std::string& name, int64_t out, int64_t in);
+  void Count(const std::string& weight) const;
 
   const Checkpoint* const checkpoint_;
   const QuantSpec quant_;
@@ -71,6 +77,7 @@ class WeightReader {
   Ops* ops_ = nullptr;
   Stream* stream_ = nullptr;
   std::deque<std::vector<float>> expanded_;
+  std::function<void(uint64_t bytes)> on_bytes_;
 };
 
 }  // namespace aisp

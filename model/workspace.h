@@ -1,5 +1,6 @@
-// Workspace: the memory of a step's intermediate tensors. Layers say at load how wide they will want each slot; the widest wins,
-// one allocation follows, and on the step path a tensor is only a view.
+// Workspace: the memory of a step's intermediate tensors. Layers say at load how wide they will
+// want each slot; the widest wins, one allocation follows, and on the step path a tensor is only a
+// view.
 //
 // One step at a time.
 #pragma once

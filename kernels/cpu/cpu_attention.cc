@@ -6,7 +6,8 @@
 namespace aisp {
 namespace {
 
-// Query rows times heads that share a tile of keys while it is in the cache; a matter of speed alone.
+// Query rows times heads that share a tile of keys while it is in the cache; a matter of speed
+// alone.
 constexpr int32_t kRowHeads = 64;
 
 }  // namespace

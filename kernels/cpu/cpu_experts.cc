@@ -152,7 +152,8 @@ Status CpuOps::ExpertMlp(const ExpertMlpParams& p, Stream&) {
   const size_t x_bytes = static_cast<size_t>(packed.hidden) * DTypeBytes(packed.dtype);
   const size_t a_bytes = static_cast<size_t>(packed.intermediate) * DTypeBytes(packed.dtype);
   const bool bf16 = packed.dtype == DType::kBF16;
-  // Experts in ascending order, so that a row adds up its experts in the same order whoever else is in the batch.
+  // Experts in ascending order, so that a row adds up its experts in the same order whoever else is
+  // in the batch.
   for (int32_t e = 0; e < packed.num_experts(); ++e) {
     std::vector<int32_t>& members = packed.members;
     members.clear();

@@ -1,4 +1,5 @@
-// The operations of kernels/ops.h on the CPU: oneDNN for matrix products, our own vectorised loops for the rest.
+// The operations of kernels/ops.h on the CPU: oneDNN for matrix products, our own vectorised loops
+// for the rest.
 #pragma once
 
 #include <memory>
@@ -8,7 +9,8 @@
 namespace aisp {
 
 struct CpuOpsOptions {
-  // Threads that share one step, the caller among them. One is best for small models and where processes share cores.
+  // Threads that share one step, the caller among them. One is best for small models and where
+  // processes share cores.
   int threads = 1;
 };
 

@@ -1,4 +1,5 @@
-// CpuOps: the parts that its translation units share (cpu_ops.cc: rows; cpu_attention.cc; cpu_experts.cc).
+// CpuOps: the parts that its translation units share (cpu_ops.cc: rows; cpu_attention.cc;
+// cpu_experts.cc; cpu_programme.cc: the table that says which of them computes a node).
 #pragma once
 
 #include <memory>
@@ -28,13 +29,13 @@ class CpuOps final : public Ops {
   Result<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& source) override;
   Result<std::unique_ptr<PackedExperts>> PackExperts(const ExpertsSource& source) override;
 
-  Result<std::unique_ptr<TokenDrawer>> MakeTokenDrawer(int32_t, int32_t) override {
-    return Unimplemented("the CPU backend draws no tokens; the engine's sampler does");
-  }
+  bool DrawsTokens() const override { return false; }
   Status FillRandom(const TensorView& target, float deviation, uint64_t seed,
                     Stream& stream) override;
 
-  Status BeginStep(const RaggedBatch&, Stream&) override { return {}; }
+  Result<std::unique_ptr<PreparedStep>> Prepare(const Programme& programme,
+                                                const Bucket& bucket) override;
+  Bucket Canonical(const Bucket& bucket) const override;
   Status Embedding(const EmbeddingParams& params, Stream& stream) override;
   Status Linear(const LinearParams& params, Stream& stream) override;
   Status RmsNorm(const RmsNormParams& params, Stream& stream) override;

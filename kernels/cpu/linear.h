@@ -1,9 +1,10 @@
-// Matrix products of the CPU backend, through oneDNN (linear_dnnl.cc is the only file that knows it).
+// Matrix products of the CPU backend, through oneDNN (linear_dnnl.cc is the only file that knows
+// it).
 //
-// A row's result must not depend on how many rows are multiplied at once. oneDNN does not promise that, so it is checked when
-// a weight is packed: for its shape, every tile height is compared bitwise with single rows. Where they differ (AVX2), all products
-// run in tiles of one height. See docs/decisions/003-cpu-matmul.md.
-// Threads: Pack at load; Run by one caller at a time.
+// A row's result must not depend on how many rows are multiplied at once. oneDNN does not promise
+// that, so it is checked when a weight is packed: for its shape, every tile height is compared
+// bitwise with single rows. Where they differ (AVX2), all products run in tiles of one height. See
+// docs/decisions/003-cpu-matmul.md. Threads: Pack at load; Run by one caller at a time.
 #pragma once
 
 #include <memory>

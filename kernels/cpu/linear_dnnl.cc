@@ -48,7 +48,8 @@ struct Product {
 dnnl::matmul::primitive_desc MakeDesc(const ProductKey& key, int64_t rows,
                                       const memory::desc& weights, const dnnl::engine& engine) {
   dnnl::primitive_attr attr;
-  // Scratchpads are ours, one for each thread: the library's own is shared by all primitives of the process.
+  // Scratchpads are ours, one for each thread: the library's own is shared by all primitives of the
+  // process.
   attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   if (key.accumulate) {
     dnnl::post_ops ops;
@@ -73,7 +74,8 @@ struct ProductSet {
   memory::desc weights;
   std::array<Product, kTileRows.size()> products;
   std::string implementation;
-  // In which heights a row's result is the same bits wherever it stands: 0: in all; else in this one.
+  // In which heights a row's result is the same bits wherever it stands: 0: in all; else in this
+  // one.
   int64_t safe_rows = 0;
 
   const Product& For(int64_t rows) const {
@@ -82,7 +84,8 @@ struct ProductSet {
   }
 };
 
-// oneDNN splits a product by OpenMP threads; we split it ourselves, so every thread that calls it has one.
+// oneDNN splits a product by OpenMP threads; we split it ourselves, so every thread that calls it
+// has one.
 void UseOneOpenMpThread() {
   thread_local bool done = false;
   if (!done) {
@@ -101,10 +104,17 @@ class DnnlLinear final : public PackedLinear {
     std::vector<float> bias;
     memory bias_memory;
   };
-  int64_t in_features() const override { return in; }
-  int64_t out_features() const override { return out; }
-  DType input_dtype() const override { return dtype; }
-  DType output_dtype() const override { return DType::kF32; }
+  LinearTraits traits() const override {
+    LinearTraits t;
+    t.input = dtype;
+    t.output = DType::kF32;
+    t.epilogue = accumulate ? Epilogue::kAccumulate : Epilogue::kStore;
+    t.bias = !slices.empty() && !slices.front().bias.empty();
+    t.n = out;
+    t.k = in;
+    t.bytes = bytes();
+    return t;
+  }
   size_t bytes() const override {
     size_t sum = 0;
     for (const Slice& s : slices)
@@ -119,7 +129,8 @@ class DnnlLinear final : public PackedLinear {
   std::vector<Slice> slices;  // by output columns, one for each thread
 };
 
-// Pseudo-random operands in [-1, 1], always the same: enough digits for any change in the order of a sum to show.
+// Pseudo-random operands in [-1, 1], always the same: enough digits for any change in the order of
+// a sum to show.
 struct ProbeData {
   ProbeData(const ProductKey& key, int64_t rows) {
     Fill(key.out * key.in, key.dtype, &weights);
@@ -209,7 +220,8 @@ class DnnlLinearEngine final : public LinearEngine {
     const std::vector<float> bias = StackBiases(source);
     const int64_t width = SliceWidth(packed->out);
     packed->accumulate = source.epilogue == Epilogue::kAccumulate;
-    // Slices are multiplied into memory of their own (see MultiplySlice), which does the accumulation then.
+    // Slices are multiplied into memory of their own (see MultiplySlice), which does the
+    // accumulation then.
     const bool sliced = width < packed->out;
     for (int64_t begin = 0; begin < packed->out; begin += width) {
       const int64_t out = std::min(width, packed->out - begin);
@@ -334,8 +346,9 @@ class DnnlLinearEngine final : public LinearEngine {
     for (std::vector<float>& memory : slice_output_) memory.resize(std::max(memory.size(), floats));
   }
 
-  // Some columns of y. A product writes rows that lie next to each other (oneDNN has no fast path, and no row invariance, for
-  // others), so where threads share a weight each has its own output and copies from it.
+  // Some columns of y. A product writes rows that lie next to each other (oneDNN has no fast path,
+  // and no row invariance, for others), so where threads share a weight each has its own output and
+  // copies from it.
   bool MultiplySlice(const DnnlLinear& w, const DnnlLinear::Slice& slice, int64_t rows,
                      const void* x, float* y, int worker) {
     if (w.slices.size() == 1) return Multiply(*slice.set, rows, slice, x, y, worker);
@@ -392,7 +405,8 @@ class DnnlLinearEngine final : public LinearEngine {
 };
 
 Result<int64_t> DnnlLinearEngine::ProbeRows(const ProductKey& key, const ProductSet& set) {
-  // Large shapes are probed with fewer of the large tiles: a second of load time is what this may cost.
+  // Large shapes are probed with fewer of the large tiles: a second of load time is what this may
+  // cost.
   const int64_t limit = key.in * key.out > (int64_t{1} << 22) ? 32 : kTileRows.back();
   ProbeData data(key, limit);
   DnnlLinear::Slice slice;
@@ -407,7 +421,8 @@ Result<int64_t> DnnlLinearEngine::ProbeRows(const ProductKey& key, const Product
                                engine_, slice.bias.data());
   }
   const size_t row_bytes = static_cast<size_t>(key.in) * DTypeBytes(key.dtype);
-  // `expected` row by row, then the same rows in tiles of each height, and in tiles of the fixed height moved by one.
+  // `expected` row by row, then the same rows in tiles of each height, and in tiles of the fixed
+  // height moved by one.
   std::vector<float> expected, y;
   bool ran = true;
   const auto multiply = [&](int64_t first, int64_t rows, int64_t tile, std::vector<float>* out) {
@@ -441,8 +456,9 @@ Result<int64_t> DnnlLinearEngine::ProbeRows(const ProductKey& key, const Product
 }  // namespace
 
 Result<std::unique_ptr<LinearEngine>> LinearEngine::Create(ThreadPool* pool) {
-  // AMX is left out: it needs the kernel's permission (a sandbox may announce it and deny it: SIGILL), and its tiles sum in another
-  // order than single rows do. The limit is the process's and holds from the first use of the library on.
+  // AMX is left out: it needs the kernel's permission (a sandbox may announce it and deny it:
+  // SIGILL), and its tiles sum in another order than single rows do. The limit is the process's and
+  // holds from the first use of the library on.
   static std::once_flag once;
   std::call_once(once, [] { dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx512_core_bf16); });
   try {

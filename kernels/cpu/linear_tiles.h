@@ -12,7 +12,8 @@ inline constexpr std::array<int64_t, 14> kTileRows = {1,  2,  3,  4,  6,  8,   1
 // The one height that is used where rows are not independent of it.
 inline constexpr int64_t kFixedTileRows = 16;
 
-// The height of the next tile when `left` rows are left: whole large tiles, then one that covers the rest.
+// The height of the next tile when `left` rows are left: whole large tiles, then one that covers
+// the rest.
 constexpr int64_t NextTileRows(int64_t left) {
   int64_t whole = 0;
   for (int64_t rows : kTileRows) {

@@ -1,5 +1,6 @@
-// RowKernels: the vectorised inner loops of the CPU backend, one table for each instruction set. A table is chosen once, at
-// start; results may differ in the last bits between tables, never between calls of one table.
+// RowKernels: the vectorised inner loops of the CPU backend, one table for each instruction set. A
+// table is chosen once, at start; results may differ in the last bits between tables, never between
+// calls of one table.
 //
 // Pure functions over caller's memory: any thread.
 #pragma once
@@ -39,7 +40,8 @@ struct AttendTask {
   float* scratch = nullptr;     // AttendScratchFloats(rows * group, slot_dim, v_dim)
 };
 
-// Running softmax of each row and head (maximum, sum, output), and one tile of keys and values in f32.
+// Running softmax of each row and head (maximum, sum, output), and one tile of keys and values in
+// f32.
 constexpr size_t AttendScratchFloats(int32_t row_heads, int32_t slot_dim, int32_t v_dim) {
   return static_cast<size_t>(row_heads) * static_cast<size_t>(v_dim + 2) +
          static_cast<size_t>(kAttentionTile) * static_cast<size_t>(2 * slot_dim) + 64;

@@ -1,10 +1,12 @@
-// The body of the RowKernels tables: included once by each row_kernels_<isa>.cc, which is compiled for its instruction set and
-// defines AISP_LANES (floats in a vector: 4, 8, 16), AISP_ISA (a namespace).
+// The body of the RowKernels tables: included once by each row_kernels_<isa>.cc, which is compiled
+// for its instruction set and defines AISP_LANES (floats in a vector: 4, 8, 16), AISP_ISA (a
+// namespace).
 //
-// Everything has internal linkage and uses no function of the standard library, so that no code compiled for a wide
-// instruction set can be merged into what every CPU runs.
+// Everything has internal linkage and uses no function of the standard library, so that no code
+// compiled for a wide instruction set can be merged into what every CPU runs.
 //
-// Every loop runs in an order that depends on the row alone: that is what makes the forward pass batch- and chunk-invariant.
+// Every loop runs in an order that depends on the row alone: that is what makes the forward pass
+// batch- and chunk-invariant.
 
 #include <cstddef>
 #include <cstdint>
@@ -72,7 +74,8 @@ inline __attribute__((always_inline)) void StoreVector(void* y, bool bf16, int64
   }
 }
 
-// exp with a relative error of 2e-7: 2^n * p(r), n = round(x / ln 2), r in [-ln2/2, ln2/2]. 0 below -87, e^88 above 88.
+// exp with a relative error of 2e-7: 2^n * p(r), n = round(x / ln 2), r in [-ln2/2, ln2/2]. 0 below
+// -87, e^88 above 88.
 inline __attribute__((always_inline)) V Exp(V x) {
   const V low = Splat(-87.0f);
   const V high = Splat(88.0f);
@@ -109,8 +112,8 @@ inline __attribute__((always_inline)) V Fold(V a, V b) {
   return Pick<h, false>(a, b, std::make_index_sequence<kLanes>()) +
          Pick<h, true>(a, b, std::make_index_sequence<kLanes>());
 }
-// Lane j of the result is the sum of v[j]'s lanes: SumEach<1> takes kLanes vectors. By recursion and not by a loop, because only
-// constant indices let the vectors stay in registers.
+// Lane j of the result is the sum of v[j]'s lanes: SumEach<1> takes kLanes vectors. By recursion
+// and not by a loop, because only constant indices let the vectors stay in registers.
 template <int h>
 inline __attribute__((always_inline)) V SumEach(const V* v) {
   if constexpr (h == kLanes) {
@@ -210,7 +213,8 @@ void FromBf16Row(const uint16_t* x, float* y, int64_t n) {
   for (; i < n; ++i) y[i] = ScalarFromBf16(x[i]);
 }
 
-// ---- attention: running softmax over tiles of 16 positions (Milakov & Gimelshein, arXiv:1805.02867) ----
+// ---- attention: running softmax over tiles of 16 positions (Milakov & Gimelshein,
+// arXiv:1805.02867) ----
 
 constexpr int kTile = kAttentionTile;
 constexpr float kMinusInfinity = -__builtin_inff();
@@ -218,8 +222,8 @@ constexpr float kMinusInfinity = -__builtin_inff();
 inline __attribute__((always_inline)) V LoadKv(const float* p) { return Load(p); }
 inline __attribute__((always_inline)) V LoadKv(const uint16_t* p) { return FromBf16(p); }
 
-// Keys and values of 16 positions, rows `stride` elements apart. Converting bf16 on the way is exact, so whether a tile is
-// converted beforehand or on every load changes no bit.
+// Keys and values of 16 positions, rows `stride` elements apart. Converting bf16 on the way is
+// exact, so whether a tile is converted beforehand or on every load changes no bit.
 template <typename T>
 struct Tile {
   const T* keys;
@@ -255,8 +259,9 @@ inline __attribute__((always_inline)) void Scores(const float* q, const Tile<T>&
   }
 }
 
-// out = out * correction + sum over j < n of weights[j] * value j, for some vectors of out. Even and odd positions have sums of
-// their own where there are registers for it, so that one addition need not wait for the one before.
+// out = out * correction + sum over j < n of weights[j] * value j, for some vectors of out. Even
+// and odd positions have sums of their own where there are registers for it, so that one addition
+// need not wait for the one before.
 template <typename T, size_t... k>
 inline __attribute__((always_inline)) void AccumulateSome(const float* weights, int32_t n,
                                                           const T* values, int64_t stride,
@@ -292,8 +297,8 @@ inline __attribute__((always_inline)) void Accumulate(const float* weights, int3
   }
 }
 
-// Lanes [from, n) of the tile are visible to this row; those from n on may hold anything, NaN included. kDim: the head size and
-// stride where they are known at compile time, else 0.
+// Lanes [from, n) of the tile are visible to this row; those from n on may hold anything, NaN
+// included. kDim: the head size and stride where they are known at compile time, else 0.
 template <typename T, int kDim>
 inline void AttendTile(const float* q, const AttendTask& task, const Tile<T>& tile, int32_t from,
                        int32_t n, RowState* state, float* out) {

@@ -4,6 +4,11 @@
 #include "kernels/cuda/limits.h"
 #include "kernels/cuda/load.h"
 #include "kernels/cuda/measure_kernels.h"
+// A part of the toolkit that some distributions leave out.
+#if __has_include(<nvtx3/nvToolsExt.h>)
+#include <nvtx3/nvToolsExt.h>
+#define AISP_NVTX
+#endif
 
 #define AISP_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -23,6 +28,17 @@ AISP_EXPORT int32_t aisp_cuda_abi() { return aisp::kCudaBackendAbi; }
 AISP_EXPORT void aisp_cuda_open(const aisp::CudaBackendOptions* options,
                                 aisp::Result<aisp::CudaBackend>* backend) {
   *backend = Open(*options);
+}
+
+AISP_EXPORT bool aisp_cuda_ranges(aisp::ProfilerRanges* ranges) {
+#ifdef AISP_NVTX
+  ranges->push = [](const char* name) { nvtxRangePushA(name); };
+  ranges->pop = [] { nvtxRangePop(); };
+  return true;
+#else
+  (void)ranges;
+  return false;
+#endif
 }
 
 AISP_EXPORT void aisp_cuda_limits(int32_t index, aisp::Result<aisp::CudaLimits>* limits) {

@@ -1,4 +1,5 @@
-// Attention over the paged pool: decoding against the bytes of keys and values, prompts against the products that causality leaves.
+// Attention over the paged pool: decoding against the bytes of keys and values, prompts against the
+// products that causality leaves.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -30,7 +31,8 @@ class AttentionBench {
  public:
   explicit AttentionBench(BenchRig& rig) : rig_(rig), o_(rig.options()) {}
 
-  // As the engine runs it: decoding with the rotation and the append in the same launch, where there is a kernel for that.
+  // As the engine runs it: decoding with the rotation and the append in the same launch, where
+  // there is a kernel for that.
   Result<KernelTiming> Measure(const Load& load) {
     AISP_RETURN_IF_ERROR(Prepare(load));
     KernelTiming timing{load.op, FormatOf(load),

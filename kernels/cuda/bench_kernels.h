@@ -1,9 +1,11 @@
-// What each operation of a model's shape takes on a GPU, alone, beside the least it could take and beside the vendor's library
-// where that has the operation. Plain data and one call into libaisp_cuda.so: no CUDA header here, the program does not link CUDA.
+// What each operation of a model's shape takes on a GPU, alone, beside the least it could take and
+// beside the vendor's library where that has the operation. Plain data and one call into
+// libaisp_cuda.so: no CUDA header here, the program does not link CUDA.
 //
-// Method: random data; calls in a CUDA graph, the median of several replays; weights and KV rotate through several times the L2
-// cache. What has few rows is timed before anything that has many, which makes the power limit lower the clocks; and each case of
-// many rows after a rest. The least is the larger of bytes over the read-only stream and operations over the vendor's best matrix
+// Method: random data; calls in a CUDA graph, the median of several replays; weights and KV rotate
+// through several times the L2 cache. What has few rows is timed before anything that has many,
+// which makes the power limit lower the clocks; and each case of many rows after a rest. The least
+// is the larger of bytes over the read-only stream and operations over the vendor's best matrix
 // product, both measured in the same run, and never less than a kernel in a graph costs.
 #pragma once
 
@@ -33,7 +35,8 @@ struct KernelBenchOptions {
   std::vector<int32_t> prefills = {1024, 8192};  // tokens of a prompt whose parts are summed
   std::string only;                              // operations whose name has this in it
   int32_t rest_ms = 100;                         // before a case of many rows
-  // Above 0: each case runs for so long after each of several rests, as a prompt of that length does on an idle card.
+  // Above 0: each case runs for so long after each of several rests, as a prompt of that length
+  // does on an idle card.
   double span_ms = 0;
   std::vector<std::string>
       formats;  // of products and attention, as KernelTiming names them; empty: all
@@ -52,7 +55,8 @@ struct KernelTiming {
   double percent() const { return us > 0 ? 100 * floor_us / us : 0; }
 };
 
-// What a prompt costs if nothing but its matrix products (the faster of ours and the vendor's) and its attention took time.
+// What a prompt costs if nothing but its matrix products (the faster of ours and the vendor's) and
+// its attention took time.
 struct PrefillParts {
   int32_t tokens = 0;
   std::string format;

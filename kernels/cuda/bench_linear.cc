@@ -8,7 +8,7 @@
 
 #include "kernels/cuda/bench_rig.h"
 #include "kernels/cuda/linear/blas_lt.h"
-#include "kernels/cuda/linear/linear.h"
+#include "kernels/cuda/linear/linear_kernels.h"
 #include "kernels/cuda/linear/quantize.h"
 #include "kernels/cuda/random_fill.h"
 #include "kernels/cuda/weights.h"
@@ -70,7 +70,7 @@ class LinearBench {
         if (!shape.head) layer.push_back(std::move(copies));
       }
       for (const int32_t rows : rig_.options().rows) {
-        if (BelongsTo(part_, rows)) AISP_RETURN_IF_ERROR(RunChain(format, layer, rows));
+        if (BelongsTo(part_, rows)) AISP_RETURN_IF_ERROR(MeasureChain(format, layer, rows));
       }
     }
     return {};
@@ -87,7 +87,8 @@ class LinearBench {
             {"lm_head", o.vocabulary, o.hidden, Store::kF32, true}};
   }
 
-  // Rows at which a shape is timed in this part: the listed ones, and those of the prompts. A prompt's head sees its last row alone.
+  // Rows at which a shape is timed in this part: the listed ones, and those of the prompts. A
+  // prompt's head sees its last row alone.
   std::vector<int32_t> RowsOf(const Shape& shape) const {
     std::vector<int32_t> rows = rig_.options().rows;
     rows.insert(rows.end(), rig_.options().prefills.begin(), rig_.options().prefills.end());
@@ -123,7 +124,8 @@ class LinearBench {
     return {};
   }
 
-  // The layers' order of a chain needs shapes_ as they are: o, gate+up, down, and the qkv of the next layer.
+  // The layers' order of a chain needs shapes_ as they are: o, gate+up, down, and the qkv of the
+  // next layer.
   Result<Copies> Pack(const Shape& shape, const Format& format) {
     const auto elements = static_cast<size_t>(shape.n * shape.k);
     AISP_ASSIGN_OR_RETURN(const Buffer plain, rig_.Allocate(elements * 2));
@@ -220,9 +222,7 @@ class LinearBench {
   Result<KernelTiming> Measure(const Shape& shape, const Format& format,
                                const std::vector<PackedWeight>& weights, int32_t rows) {
     AISP_ASSIGN_OR_RETURN(const LinearCall call, CallOf(shape, format, weights[0], rows));
-    const Status prepared = kernels_->Prepare(call, rig_.stream().handle);
-    if (!prepared && prepared.error().code != Code::kUnimplemented)
-      return tl::unexpected(prepared.error());
+    AISP_RETURN_IF_ERROR(kernels_->Prepare(call, rig_.stream().handle));
     KernelTiming timing{shape.name, format.name, std::to_string(rows)};
     const int calls = CallsFor(weights.size(), rows);
     AISP_ASSIGN_OR_RETURN(timing.us, rig_.CallUs(calls, [&](int i) {
@@ -235,7 +235,8 @@ class LinearBench {
     return timing;
   }
 
-  // The library's own product of these operands, bf16 or f32 output as ours, without SiLU; 0 where it takes no such operands.
+  // The library's own product of these operands, bf16 or f32 output as ours, without SiLU; 0 where
+  // it takes no such operands.
   Result<double> VendorUs(const Shape& shape, const Format& format,
                           const std::vector<PackedWeight>& weights, const LinearCall& call,
                           int calls) {
@@ -275,7 +276,7 @@ class LinearBench {
   }
 
   // o, gate+up, down and the next layer's qkv in one launch, where the kernels can.
-  Status RunChain(const Format& format, const std::vector<Copies>& layer, int32_t rows) {
+  Status MeasureChain(const Format& format, const std::vector<Copies>& layer, int32_t rows) {
     constexpr const char* kName = "layer in one launch";
     if (!rig_.Wants(kName) || format.input == InputFormat::kFp8) return {};
     constexpr std::array<size_t, 4> kOrder = {1, 2, 3, 0};
@@ -303,11 +304,12 @@ class LinearBench {
     };
     if (chain_normed_.bytes() == 0) AISP_RETURN_IF_ERROR(AllocateChain());
     fill(0);
-    if (!kernels_->CanChain(steps)) return {};
+    const std::optional<ChainForm> form = FormOf(steps, kernels_->facts());
+    if (!form) return {};
     KernelTiming timing{kName, format.name, std::to_string(rows)};
     AISP_ASSIGN_OR_RETURN(timing.us, rig_.CallUs(16, [&](int i) {
       fill(i);
-      return kernels_->LaunchChain(steps, rig_.stream().handle);
+      return kernels_->LaunchChain(steps, *form, rig_.stream().handle);
     }));
     timing.kernel = "o, gate+up, down, qkv";
     rig_.Add(std::move(timing), bytes_of(0) + bytes_of(1) + bytes_of(2) + bytes_of(3), 0, 1);

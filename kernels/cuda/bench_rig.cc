@@ -36,7 +36,8 @@ Result<Buffer> BenchRig::Random(size_t elements, DType dtype, uint64_t seed) {
     AISP_RETURN_IF_ERROR(device_->Synchronize(*stream_));
     return buffer;
   }
-  // Pieces of one random matrix, quantised: a stretch that repeats after 64 MiB is random enough for a cache of 60.
+  // Pieces of one random matrix, quantised: a stretch that repeats after 64 MiB is random enough
+  // for a cache of 60.
   constexpr int64_t kColumns = 4096, kRows = 16384;
   AISP_ASSIGN_OR_RETURN(const Buffer wide, Random(kRows * kColumns, DType::kBF16, seed));
   AISP_ASSIGN_OR_RETURN(const Buffer scales, Allocate(kRows * sizeof(float)));
@@ -80,8 +81,8 @@ Result<double> BenchRig::CallUs(int calls, const std::function<Status(int)>& cal
     AISP_ASSIGN_OR_RETURN(const double ms, device_->ElapsedMs(*begin, *end));
     return ms / launches;
   };
-  // The first case after allocations and captures reads some percent slower than the next one, so short cases run for a while before
-  // they are timed. Long ones would only draw down the clocks.
+  // The first case after allocations and captures reads some percent slower than the next one, so
+  // short cases run for a while before they are timed. Long ones would only draw down the clocks.
   double once_ms = 0, warm_ms = 0;
   const bool many = part_ == BenchPart::kManyRows;
   for (int i = 0; i < kWarmUps || (!many && warm_ms < kWarmUpMs); ++i) {

@@ -1,4 +1,5 @@
-// What the timings of bench_kernels.h share: a GPU with a stream, random memory, and the time of a call in a graph.
+// What the timings of bench_kernels.h share: a GPU with a stream, random memory, and the time of a
+// call in a graph.
 //
 // One thread. Memory stays alive as long as the Buffers; the rig outlives them.
 #pragma once
@@ -14,7 +15,8 @@
 
 namespace aisp::cuda {
 
-// What is timed together: decoding's cases first, on a card whose clocks no product of many rows has lowered yet.
+// What is timed together: decoding's cases first, on a card whose clocks no product of many rows
+// has lowered yet.
 enum class BenchPart : uint8_t { kFewRows, kManyRows };
 inline constexpr int32_t kFewRows = 128;  // at most
 inline bool BelongsTo(BenchPart part, int32_t rows) {
@@ -45,7 +47,8 @@ class BenchRig {
     const auto& wanted = options_.formats;
     return wanted.empty() || std::find(wanted.begin(), wanted.end(), format) != wanted.end();
   }
-  // Fills in the floor from what the operation has to move and to compute at `peak` operations a second.
+  // Fills in the floor from what the operation has to move and to compute at `peak` operations a
+  // second.
   void Add(KernelTiming timing, double bytes, double flops, double peak);
   std::vector<KernelTiming>& timings() { return timings_; }
 

@@ -1,5 +1,6 @@
-// The operations between the matrix products, through the Ops interface: embedding, norms, rotary positions with the append to
-// the pool, drawing. All are bound by bytes or, with few rows, by what a launch costs.
+// The operations between the matrix products, through the Ops interface: embedding, norms, rotary
+// positions with the append to the pool, drawing. All are bound by bytes or, with few rows, by what
+// a launch costs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 
 #include "kernels/cuda/bench_rig.h"
 #include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/draw.h"
 
 namespace aisp::cuda {
 namespace {
@@ -76,7 +78,7 @@ class RowsBench {
     kv_.layer = pool_.data();
     AISP_ASSIGN_OR_RETURN(logits_, rig_.Random(kFewRows * vocabulary, DType::kF32, 26));
     AISP_ASSIGN_OR_RETURN(drawn_, rig_.Allocate(kFewRows * sizeof(DrawnToken)));
-    AISP_ASSIGN_OR_RETURN(drawer_, ops_->MakeTokenDrawer(kFewRows, o_.vocabulary));
+    AISP_ASSIGN_OR_RETURN(drawer_, MakeCudaTokenDrawer(kFewRows, o_.vocabulary, rig_.device()));
     return {};
   }
 
@@ -144,7 +146,7 @@ class RowsBench {
     p.slot_tokens = static_cast<int32_t*>(normed_.data());
     p.drawn = static_cast<DrawnToken*>(drawn_.data());
     return Measure({"drawing", how, std::to_string(n)}, 4.0 * n * o_.vocabulary,
-                   [&](int) { return drawer_->Draw(p, rig_.stream()); });
+                   [&](int) { return drawer_->Draw(p, {}, rig_.stream().handle); });
   }
 
   BenchRig& rig_;

@@ -23,7 +23,8 @@ Status Check(cublasStatus_t status, const char* what) {
   return Internal(fmt::format("cuBLASLt, {}: {}", what, cublasLtGetStatusString(status)));
 }
 
-// The descriptors of one product: y^T [n, rows] = scale * W [n, k] x^T [k, rows] (+ y^T), column-major to the library.
+// The descriptors of one product: y^T [n, rows] = scale * W [n, k] x^T [k, rows] (+ y^T),
+// column-major to the library.
 struct Plan {
   cublasLtMatmulDesc_t operation = nullptr;
   cublasLtMatrixLayout_t weight = nullptr, x = nullptr, y = nullptr;

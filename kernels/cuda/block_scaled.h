@@ -1,14 +1,17 @@
-// Linear layers in NVFP4 on GPUs whose tensor cores multiply it (10.0, 12.0): weights and activations in e2m1 with an e4m3 scale for
-// each 16 elements, by cuBLASLt's block-scaled mode. Activations are quantised on the way, with a scale of one for the whole.
-// Compiled for those GPUs, never run on one.
+// Linear layers in NVFP4 on GPUs whose tensor cores multiply it (10.0, 12.0): weights and
+// activations in e2m1 with an e4m3 scale for each 16 elements, by cuBLASLt's block-scaled mode.
+// Activations are quantised on the way, with a scale of one for the whole. Compiled for those GPUs,
+// never run on one.
 //
-// Owns the library's handle and scratch memory for activations. One caller at a time, one stream; Pack is for loading.
+// Owns the library's handle and scratch memory for activations. One caller at a time, one stream;
+// Pack is for loading.
 #pragma once
 
 #include <memory>
 #include <vector>
 
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/table/facts.h"
 #include "kernels/ops.h"
 
 namespace aisp::cuda {
@@ -23,10 +26,18 @@ class BlockScaledWeight final : public PackedLinear {
     int64_t n = 0;
   };
 
-  int64_t in_features() const override { return k; }
-  int64_t out_features() const override { return epilogue == Epilogue::kGatedSilu ? n / 2 : n; }
-  DType input_dtype() const override { return DType::kBF16; }
-  DType output_dtype() const override { return output; }
+  LinearTraits traits() const override {
+    LinearTraits t;
+    t.format = WeightFormat::kNvfp4;
+    t.input = DType::kBF16;
+    t.output = output;
+    t.epilogue = epilogue;
+    t.n = n;
+    t.k = k;
+    t.family = static_cast<uint8_t>(LinearFamily::kBlockScaled);
+    t.bytes = bytes();
+    return t;
+  }
   size_t bytes() const override;
 
   std::vector<Part> parts;
@@ -41,7 +52,8 @@ class BlockScaledLinear {
                                                            int32_t max_rows);
   virtual ~BlockScaledLinear() = default;
 
-  // UNIMPLEMENTED, at load: sources that are not stored as NVFP4, biases, sizes or an output that the library has no algorithm for.
+  // UNIMPLEMENTED, at load: sources that are not stored as NVFP4, biases, sizes or an output that
+  // the library has no algorithm for.
   virtual Result<std::unique_ptr<BlockScaledWeight>> Pack(const LinearSource& source) = 0;
   virtual Status Run(const BlockScaledWeight& weight, const LinearParams& params,
                      cudaStream_t stream) = 0;

@@ -1,5 +1,6 @@
-// NVFP4 operands as cuBLASLt's block-scaled products want them: codes two to a byte, row-major, and their e4m3 scales in tiles of
-// 128 rows x 4 groups (cuBLAS documentation, "1D Block Scaling Factors Layout").
+// NVFP4 operands as cuBLASLt's block-scaled products want them: codes two to a byte, row-major, and
+// their e4m3 scales in tiles of 128 rows x 4 groups (cuBLAS documentation, "1D Block Scaling
+// Factors Layout").
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -33,7 +34,8 @@ constexpr int64_t TiledScaleOffset(int64_t row, int64_t group, int64_t k) {
          group % kScaleTileGroups;
 }
 
-// bf16 [rows, k] to codes [rows, k / 2] and tiled scales; k is a multiple of 16. A group's scale is its greatest magnitude / 6.
+// bf16 [rows, k] to codes [rows, k / 2] and tiled scales; k is a multiple of 16. A group's scale is
+// its greatest magnitude / 6.
 Status LaunchQuantizeBlockScaled(const void* x, int32_t rows, int64_t k, uint8_t* codes,
                                  uint8_t* scales, cudaStream_t stream);
 // Scales [rows, k / 16], row-major, to tiles.

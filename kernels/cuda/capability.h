@@ -1,6 +1,6 @@
-// Which GPUs a build has code for. The kernels for Hopper (9.0: H100, H200) are what the backend is about; a release build
-// (AISP_CUDA_RELEASE) also compiles everything that is not written for Hopper's own instructions for 8.x, 10.0 and 12.0. Those
-// builds have been compiled, never run.
+// Which GPUs a build has code for. The kernels for Hopper (9.0: H100, H200) are what the backend is
+// about; a release build (AISP_CUDA_RELEASE) also compiles everything that is not written for
+// Hopper's own instructions for 8.x, 10.0 and 12.0. Those builds have been compiled, never run.
 #pragma once
 
 #include <string>
@@ -35,7 +35,8 @@ constexpr const char* CapabilitiesWithCode() {
 #endif
 }
 
-// Versions as CUDA numbers them: 13000 is 13.0. A build runs with drivers of its own major version and later ones.
+// Versions as CUDA numbers them: 13000 is 13.0. A build runs with drivers of its own major version
+// and later ones.
 inline Status CheckDriver(int driver, int runtime) {
   if (driver / 1000 >= runtime / 1000) return {};
   return FailedPrecondition("the NVIDIA driver knows CUDA " + std::to_string(driver / 1000) + "." +

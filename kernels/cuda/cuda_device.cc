@@ -71,6 +71,13 @@ class CudaDevice final : public Device {
     info_.asynchronous = true;
   }
 
+  Status Start() {
+    AISP_ASSIGN_OR_RETURN(poll_report_, Allocate(sizeof(PollReport), MemoryKind::kHost));
+    return {};
+  }
+  PollReport* poll_report() const { return static_cast<PollReport*>(poll_report_.data()); }
+  void NameNodes(std::vector<std::string> names) { node_names_ = std::move(names); }
+
   const DeviceInfo& info() const override { return info_; }
 
   Result<MemoryInfo> GetMemoryInfo() const override {
@@ -256,7 +263,20 @@ class CudaDevice final : public Device {
     if (code == cudaSuccess) [[likely]]
       return {};
     if (LeavesContextBroken(code)) broken_.store(code, std::memory_order_relaxed);
-    return tl::unexpected(ToError(code, doing));
+    Error error = ToError(code, doing);
+    if (poll_report_.bytes() > 0) error.message += WhoGaveUp();
+    return tl::unexpected(std::move(error));
+  }
+
+  // Of a kernel that waited too long; empty where none has.
+  std::string WhoGaveUp() const {
+    const auto& report = *static_cast<const volatile PollReport*>(poll_report_.data());
+    const uint32_t site = report.site;
+    if (site == 0) return "";
+    const auto node = static_cast<size_t>(report.node);
+    return fmt::format("; {}: {}, and gave up (CTA {})",
+                       node < node_names_.size() ? node_names_[node] : "a kernel",
+                       PollSiteName(site), uint32_t{report.cta});
   }
 
   tl::unexpected<Error> OutOfMemory(size_t bytes, MemoryKind kind) const {
@@ -275,6 +295,8 @@ class CudaDevice final : public Device {
 
   DeviceInfo info_;
   HostUpload upload_;
+  Buffer poll_report_;  // page-locked; kernels write it before they trap
+  std::vector<std::string> node_names_;
   mutable std::atomic<int> broken_ = 0;
 };
 
@@ -320,7 +342,14 @@ Result<std::unique_ptr<Device>> MakeCudaDevice(int32_t index) {
   AISP_RETURN_IF_ERROR(CheckCode(properties.name, {properties.major, properties.minor}));
   AISP_RETURN_IF_ERROR(Check(cudaSetDevice(index), "taking the GPU"));
   AISP_RETURN_IF_ERROR(Check(cudaFree(nullptr), "taking the GPU"));
-  return std::make_unique<CudaDevice>(index, properties);
+  auto device = std::make_unique<CudaDevice>(index, properties);
+  AISP_RETURN_IF_ERROR(device->Start());
+  return device;
+}
+
+PollReport* PollReportOf(Device& device) { return static_cast<CudaDevice&>(device).poll_report(); }
+void NameNodes(Device& device, std::vector<std::string> names) {
+  static_cast<CudaDevice&>(device).NameNodes(std::move(names));
 }
 
 }  // namespace aisp::cuda

@@ -9,8 +9,8 @@
 
 namespace aisp::cuda {
 
-// UNAVAILABLE for everything that leaves the device unusable: retryable elsewhere, not here. RESOURCE_EXHAUSTED for memory,
-// FAILED_PRECONDITION for the driver's version.
+// UNAVAILABLE for everything that leaves the device unusable: retryable elsewhere, not here.
+// RESOURCE_EXHAUSTED for memory, FAILED_PRECONDITION for the driver's version.
 Error ToError(cudaError_t code, std::string_view doing);
 
 inline Status Check(cudaError_t code, std::string_view doing) {

@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
+#include <map>
 
 #include "common/check.h"
 #include "kernels/cuda/attention_set.h"
 #include "kernels/cuda/block_scaled.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/cuda_error.h"
+#include "kernels/cuda/cuda_step.h"
 #include "kernels/cuda/draw.h"
 #include "kernels/cuda/fast_linear.h"
 #include "kernels/cuda/random_fill.h"
@@ -24,8 +27,7 @@ class CudaOps final : public Ops {
       : options_(options),
         device_(device),
         capability_(CapabilityOf(device.info().index)),
-        attention_(device, options.max_rows, options.max_sequences, HasHopperKernels(capability_)) {
-  }
+        attention_(device, options.max_rows, options.max_sequences) {}
 
   Status Start() {
     AISP_ASSIGN_OR_RETURN(auto stream, device_.CreateStream());
@@ -34,25 +36,39 @@ class CudaOps final : public Ops {
       AISP_ASSIGN_OR_RETURN(block_scaled_,
                             BlockScaledLinear::Create(device_, *load_stream_, options_.max_rows));
     }
-    if (!HasHopperKernels(capability_)) return {};
-    AISP_ASSIGN_OR_RETURN(linear_, FastLinear::Create({.max_rows = options_.max_rows,
-                                                       .tuning_cache = options_.tuning_cache,
-                                                       .overlap = true},
-                                                      device_, *load_stream_));
+    if (HasHopperKernels(capability_)) {
+      AISP_ASSIGN_OR_RETURN(linear_,
+                            FastLinear::Create({.max_rows = options_.max_rows,
+                                                .tuning_cache = TuningFile(),
+                                                .fp8_activation_rows = options_.fp8_activation_rows,
+                                                .exclusive = options_.exclusive,
+                                                .overlap = true},
+                                               device_, *load_stream_));
+    }
+    FillParts();
     return {};
+  }
+
+  // A folder holds one file for each kind of GPU.
+  std::string TuningFile() const {
+    std::string file = options_.tuning_cache;
+    if (!file.ends_with('/')) return file;
+    for (const char c : device_.info().name)
+      file += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '-';
+    return file + ".tuning";
   }
 
   std::string Describe() const override {
     return fmt::format("{}; {}", device_.info().name, attention_.Describe());
   }
 
-  // bf16 is what the tensor cores and the memory want. A small f32 checkpoint stays f32: it costs nothing there, and its tokens
-  // are those of the CPU.
+  // bf16 is what the tensor cores and the memory want. A small f32 checkpoint stays f32: it costs
+  // nothing there, and its tokens are those of the CPU.
   DType PreferredComputeDType(DType checkpoint, int64_t elements) const override {
     constexpr int64_t kLargeElements = int64_t{64} << 20;
     return checkpoint != DType::kF32 || elements > kLargeElements ? DType::kBF16 : DType::kF32;
   }
-  int64_t RowCapacity(int64_t rows) const override { return FastLinear::PaddedRows(rows); }
+  int64_t RowCapacity(int64_t rows) const override { return PaddedRows(rows); }
   DType ActivationDType(DType compute) const override { return compute; }
   bool Fuses(Epilogue epilogue, DType compute) const override {
     return epilogue != Epilogue::kGatedSilu || compute == DType::kBF16;
@@ -92,10 +108,7 @@ class CudaOps final : public Ops {
     return packed;
   }
 
-  Result<std::unique_ptr<TokenDrawer>> MakeTokenDrawer(int32_t max_rows,
-                                                       int32_t vocabulary) override {
-    return MakeCudaTokenDrawer(max_rows, vocabulary, device_);
-  }
+  bool DrawsTokens() const override { return true; }
 
   Status FillRandom(const TensorView& target, float deviation, uint64_t seed,
                     Stream& stream) override {
@@ -104,95 +117,81 @@ class CudaOps final : public Ops {
                             HandleOf(stream));
   }
 
-  // A launch goes to the thread's current device.
-  Status BeginStep(const RaggedBatch& batch, Stream& stream) override {
+  Bucket Canonical(const Bucket& bucket) const override { return CanonicalBucket(bucket); }
+
+  Result<std::unique_ptr<PreparedStep>> Prepare(const Programme& programme,
+                                                const Bucket& bucket) override {
     Use();
-    if (linear_ != nullptr && linear_->pending()) AISP_RETURN_IF_ERROR(linear_->FinishPacking());
-    if (linear_ != nullptr) linear_->kernels().ForgetWords();
-    return attention_.BeginStep(batch, HandleOf(stream));
+    AISP_RETURN_IF_ERROR(FinishLoading());
+    AISP_RETURN_IF_ERROR(MakeDrawer(programme));
+    if (named_ != programme.nodes().size()) {
+      std::vector<std::string> names;
+      for (NodeId id = 0; id < static_cast<NodeId>(programme.nodes().size()); ++id)
+        names.push_back(programme.Describe(id));
+      NameNodes(device_, std::move(names));
+      named_ = programme.nodes().size();
+    }
+    FillParts();
+    auto step = PrepareCudaStep(parts_, programme, bucket, load_stream_->handle);
+    AISP_RETURN_IF_ERROR(device_.Synchronize(*load_stream_));
+    return step;
   }
+
   Status Embedding(const EmbeddingParams& p, Stream& stream) override {
     return LaunchEmbedding(p, HandleOf(stream));
   }
   Status Linear(const LinearParams& p, Stream& stream) override {
     AISP_CHECK(p.x.dtype == p.weight->input_dtype() && p.x.cols() == p.weight->in_features());
     AISP_CHECK(p.y.dtype == p.weight->output_dtype() && p.y.cols() == p.weight->out_features());
-    if (const auto* fast = dynamic_cast<const FastWeight*>(p.weight); fast != nullptr)
-      return p.rows == 0 ? Status{} : linear_->Run(*fast, p, HandleOf(stream));
-    if (linear_ != nullptr) linear_->kernels().ForgetWords();
-    if (const auto* scaled = dynamic_cast<const BlockScaledWeight*>(p.weight); scaled != nullptr)
-      return p.rows == 0 ? Status{} : block_scaled_->Run(*scaled, p, HandleOf(stream));
-    const auto& w = static_cast<const PlainWeight&>(*p.weight);
-    PlainLinearCall call;
-    call.weight = w.data.data();
-    call.bias = static_cast<const float*>(w.bias.data());
-    call.x = p.x.data;
-    call.type = w.type;
-    call.y = p.y.data;
-    call.y_type = w.output_type;
-    call.accumulate = w.epilogue == Epilogue::kAccumulate;
-    call.n = w.n;
-    call.k = w.k;
-    call.rows = p.rows;
-    return LaunchPlainLinear(call, HandleOf(stream));
-  }
-  Status LinearRun(std::span<const LinearStep> steps, Stream& stream) override {
-    while (!steps.empty()) {
-      const LinearStep& first = steps.front();
-      if (first.norm.x.data != nullptr) AISP_RETURN_IF_ERROR(RmsNorm(first.norm, stream));
-      size_t done = 0;
-      if (steps.size() > 1 && linear_ != nullptr && options_.exclusive) {
-        AISP_ASSIGN_OR_RETURN(done, linear_->RunChain(steps, HandleOf(stream)));
-      }
-      if (done == 0) {
-        AISP_RETURN_IF_ERROR(Linear(first.linear, stream));
-        done = 1;
-      }
-      steps = steps.subspan(done);
+    if (p.rows == 0) return {};
+    AISP_RETURN_IF_ERROR(FinishLoading());
+    switch (static_cast<LinearFamily>(p.weight->traits().family)) {
+      case LinearFamily::kFast:
+        return linear_->kernels().Launch(
+            FastLinear::CallOf(static_cast<const FastWeight&>(*p.weight), p,
+                               static_cast<int32_t>(PaddedRows(p.rows))),
+            HandleOf(stream));
+      case LinearFamily::kBlockScaled:
+        return block_scaled_->Run(static_cast<const BlockScaledWeight&>(*p.weight), p,
+                                  HandleOf(stream));
+      case LinearFamily::kPlain:
+        break;
     }
-    return {};
+    return RunPlainLinear(p, HandleOf(stream));
   }
   Status RmsNorm(const RmsNormParams& p, Stream& stream) override {
     AISP_CHECK(p.x.dtype == DType::kF32 && p.y.cols() == p.weight.shape[0]);
     return LaunchRmsNorm(p, HandleOf(stream));
   }
   Status RopeAppend(const RopeAppendParams& p, Stream& stream) override {
-    if (p.kv.head_dim != 64 && p.kv.head_dim != 128 && p.kv.head_dim != 256)
-      return LaunchPlainRopeAppend(p, HandleOf(stream));
-    const auto norm = [](const TensorView& v) {
-      return v.data != nullptr ? v.as<const float>() : nullptr;
-    };
-    RopeAppendCall call;
-    call.qkv = p.qkv.data;
-    call.qkv_type = p.qkv.dtype;
-    call.qkv_row_stride = call.q_out_row_stride = p.qkv.strides[0];
-    call.q_out = p.qkv.data;
-    call.cos_sin = p.cos_sin.as<const float>();
-    call.q_norm = norm(p.q_norm);
-    call.k_norm = norm(p.k_norm);
-    call.norm_epsilon = p.norm_epsilon;
-    call.rows = p.batch.rows;
-    call.num_heads = p.num_heads;
-    call.positions = p.batch.positions;
-    call.kv_slots = p.batch.kv_slots;
-    call.kv = p.kv;
-    return cuda::RopeAppend(call, HandleOf(stream));
+    const int32_t dim = p.kv.head_dim;
+    return dim == 64 || dim == 128 || dim == 256 ? RunRopeAppend(p, HandleOf(stream))
+                                                 : LaunchPlainRopeAppend(p, HandleOf(stream));
   }
   Status LatentAppend(const LatentAppendParams& p, Stream& stream) override {
     return LaunchLatentAppend(p, HandleOf(stream));
   }
   Status PagedAttention(const AttentionParams& p, Stream& stream) override {
-    return attention_.Run(p, HandleOf(stream));
-  }
-  Status RopeAttention(const RopeAppendParams& rope, const AttentionParams& p,
-                       Stream& stream) override {
-    if (p.batch.longest_rows <= 1) {
-      AISP_ASSIGN_OR_RETURN(const TokenWords words, OfferWords(rope, p, stream));
-      Status done = attention_.RunDecode(rope, p, words, HandleOf(stream));
-      if (!done && linear_ != nullptr) linear_->kernels().WithdrawWords();
-      if (done || done.error().code != Code::kUnimplemented) return done;
-    }
-    return Ops::RopeAttention(rope, p, stream);
+    if (!AttentionRefusal(p, facts_).empty()) return LaunchPlainAttention(p, HandleOf(stream));
+    AISP_ASSIGN_OR_RETURN(AttentionSet::Instance* const instance,
+                          attention_.For(p, HandleOf(stream)));
+    AISP_ASSIGN_OR_RETURN(const KvLayer layer,
+                          instance->attention->MakeLayer(p.kv.layer, p.kv.num_blocks));
+    const AttentionBatch batch{p.batch.sequences, p.batch.block_tables, p.batch.num_sequences};
+    const bool decodes = std::any_of(p.batch.host_sequences.begin(), p.batch.host_sequences.end(),
+                                     [](const RowSpan& s) { return s.num_rows == 1; });
+    const StepKind kind = p.batch.longest_rows <= 1 ? StepKind::kDecode
+                          : decodes                 ? StepKind::kMixed
+                                                    : StepKind::kPrefill;
+    void* const workspace = instance->workspace.data();
+    AISP_RETURN_IF_ERROR(instance->attention->PlanStep(batch, kind, workspace, HandleOf(stream)));
+    AttentionCall call;
+    call.q = p.q.data;
+    call.q_row_stride = p.q.strides[0];
+    call.out = p.out.data;
+    call.out_row_stride = p.out.strides[0];
+    call.layer = &layer;
+    return instance->attention->Run(batch, kind, call, workspace, HandleOf(stream));
   }
   Status SiluMul(const SiluMulParams& p, Stream& stream) override {
     return LaunchSiluMul(p, HandleOf(stream));
@@ -201,40 +200,58 @@ class CudaOps final : public Ops {
     return LaunchSelectExperts(p, HandleOf(stream));
   }
   Status ExpertMlp(const ExpertMlpParams& p, Stream& stream) override {
-    const auto& e = static_cast<const PlainExperts&>(*p.packed);
-    AISP_CHECK(p.experts.cols() == e.top_k && p.x.dtype == e.type);
-    ExpertsCall call;
-    call.gate_up = e.gate_up.data();
-    call.down = e.down.data();
-    call.type = e.type;
-    call.hidden = e.hidden;
-    call.intermediate = e.intermediate;
-    call.x = p.x.data;
-    call.experts = p.experts.as<const int32_t>();
-    call.weights = p.weights.as<const float>();
-    call.top_k = e.top_k;
-    call.activation = expert_scratch_.data();
-    call.y = p.y.as<float>();
-    call.rows = p.rows;
-    return LaunchExperts(call, HandleOf(stream));
+    return RunExperts(p, expert_scratch_.data(), HandleOf(stream));
   }
 
  private:
-  // One sequence's rows go straight on between attention and the layers around it. Where workers share the device, launches that wait
-  // for each other must not.
-  Result<TokenWords> OfferWords(const RopeAppendParams& rope, const AttentionParams& p,
-                                Stream& stream) {
-    constexpr int32_t kMostKvHeads = 64;  // each has CTAs of its own on any card of this kind
-    if (p.batch.num_sequences != 1 || p.batch.rows != 1 || p.out.dtype != DType::kBF16 ||
-        rope.qkv.dtype != DType::kBF16 || p.kv.num_kv_heads > kMostKvHeads || linear_ == nullptr ||
-        !options_.exclusive) {
-      return TokenWords{};
-    }
-    return linear_->kernels().OfferWords(rope.qkv.data, rope.qkv.cols(), p.out.data, p.out.cols(),
-                                         HandleOf(stream));
+  Status FinishLoading() {
+    return linear_ != nullptr && linear_->pending() ? linear_->FinishPacking() : Status{};
   }
 
-  // On a GPU that the kernels of linear/ are not for. What has no kernel there is an error now, never a slow path later.
+  // Scratch for the most rows that the programme can draw for. What earlier steps use stays.
+  Status MakeDrawer(const Programme& programme) {
+    for (const Node& node : programme.nodes()) {
+      const auto* draw = std::get_if<DrawNodeParams>(&node.params);
+      if (draw == nullptr) continue;
+      const auto rows = static_cast<int32_t>(draw->logits.rows());
+      const auto vocabulary = static_cast<int32_t>(draw->logits.cols());
+      const auto known = drawers_.find(vocabulary);
+      if (known != drawers_.end() && known->second->max_rows() >= rows) continue;
+      AISP_ASSIGN_OR_RETURN(auto drawer, MakeCudaTokenDrawer(rows, vocabulary, device_));
+      drawers_[vocabulary] = drawer.get();
+      all_drawers_.push_back(std::move(drawer));
+    }
+    return {};
+  }
+
+  void FillParts() {
+    facts_.name = device_.info().name;
+    facts_.hopper = linear_ != nullptr;
+    facts_.block_scaled = block_scaled_ != nullptr;
+    facts_.exclusive = options_.exclusive;
+    facts_.max_rows = options_.max_rows;
+    facts_.max_sequences = options_.max_sequences;
+    facts_.bytes_per_us = H200Facts().bytes_per_us;
+    facts_.launch_us = H200Facts().launch_us;
+    parts_.facts = linear_ != nullptr ? linear_->kernels().facts() : ChoiceFacts{};
+    if (linear_ != nullptr) {
+      facts_.multiprocessors = parts_.facts.device->multiprocessors;
+      facts_.fp8_activation_rows = parts_.facts.device->fp8_activation_rows;
+    } else {
+      parts_.facts.profile = &no_profile_;
+    }
+    parts_.facts.device = &facts_;
+    parts_.device = &device_;
+    parts_.attention = &attention_;
+    parts_.linear = linear_ != nullptr ? &linear_->kernels() : nullptr;
+    parts_.block_scaled = block_scaled_.get();
+    parts_.drawers = &drawers_;
+    parts_.expert_scratch = expert_scratch_.data();
+    parts_.slow_paths = &slow_paths_;
+  }
+
+  // On a GPU that the kernels of linear/ are not for. What has no kernel there is an error now,
+  // never a slow path later.
   Result<std::unique_ptr<PackedLinear>> PackElsewhere(const LinearSource& source) {
     const bool plain = source.format == aisp::WeightFormat::kCompute;
     if (plain && source.compute_dtype == DType::kF32 && source.epilogue != Epilogue::kGatedSilu)
@@ -259,7 +276,13 @@ class CudaOps final : public Ops {
   std::unique_ptr<CudaStream> load_stream_;
   std::unique_ptr<FastLinear> linear_;               // on Hopper
   std::unique_ptr<BlockScaledLinear> block_scaled_;  // where the tensor cores have it
-  Buffer expert_scratch_;  // shared by all layers: they run one after the other
+  std::vector<std::unique_ptr<TokenDrawer>> all_drawers_;
+  std::map<int32_t, TokenDrawer*> drawers_;  // by vocabulary
+  Buffer expert_scratch_;                    // shared by all layers: they run one after the other
+  DeviceFacts facts_;
+  const TuningProfile no_profile_;
+  StepParts parts_;   // what steps see of all that
+  size_t named_ = 0;  // nodes of the programme whose names the device knows
 };
 
 }  // namespace

@@ -12,10 +12,6 @@ namespace {
 // Scratch of `rows` rows, one after the other.
 struct Scratch {
   Buffer edited, slices, bin_counts, bin_units, lists, candidates;
-  size_t bytes() const {
-    return edited.bytes() + slices.bytes() + bin_counts.bytes() + bin_units.bytes() +
-           lists.bytes() + candidates.bytes();
-  }
 };
 
 class CudaTokenDrawer final : public TokenDrawer {
@@ -23,9 +19,9 @@ class CudaTokenDrawer final : public TokenDrawer {
   CudaTokenDrawer(Scratch scratch, int32_t max_rows, int32_t vocabulary)
       : scratch_(std::move(scratch)), max_rows_(max_rows), vocabulary_(vocabulary) {}
 
-  size_t bytes() const override { return scratch_.bytes(); }
+  int32_t max_rows() const override { return max_rows_; }
 
-  Status Draw(const DrawParams& p, Stream& stream) override {
+  Status Draw(const DrawParams& p, const PollTag& poll, cudaStream_t stream) override {
     AISP_CHECK(p.num_rows <= max_rows_ && p.logits.cols() == vocabulary_);
     DrawCall call;
     call.logits = p.logits.as<const float>();
@@ -43,7 +39,10 @@ class CudaTokenDrawer final : public TokenDrawer {
     call.bin_units = static_cast<unsigned long long*>(scratch_.bin_units.data());
     call.lists = static_cast<DrawList*>(scratch_.lists.data());
     call.candidates = static_cast<DrawCandidate*>(scratch_.candidates.data());
-    return LaunchDraw(call, HandleOf(stream));
+    call.masks = p.masks;
+    call.mask_words = p.mask_words;
+    call.poll = poll;
+    return LaunchDraw(call, stream);
   }
 
  private:

@@ -4,6 +4,7 @@
 #include "kernels/cuda/draw_narrow.cuh"
 #include "kernels/cuda/draw_order.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/poll.cuh"
 #include "kernels/cuda/words.cuh"
 
 namespace aisp::cuda {
@@ -38,6 +39,12 @@ __device__ void EditSlice(const DrawCall& c, const DrawRow& row, const Range& sl
     to[edit.token] = score;
   }
   __syncthreads();
+  if (row.mask < 0) return;
+  const uint32_t* const mask = c.masks + int64_t{row.mask} * c.mask_words;
+  for (int i = slice.begin + threadIdx.x; i < slice.end; i += blockDim.x) {
+    if ((mask[i / 32] >> (i % 32) & 1) == 0) to[i] = -INFINITY;
+  }
+  __syncthreads();
 }
 
 // A thread's greatest score; its tokens ascend, so the first of equal ones is the lowest.
@@ -69,7 +76,7 @@ template <bool kWide>
 __device__ __forceinline__ void ScanSlice(const DrawCall& c, const DrawRow& row, const Range& slice,
                                           float* scores, int32_t* tokens, DrawSlice& out) {
   const float* logits = c.logits + int64_t{row.logit_index} * c.stride;
-  const bool edits = row.edit_count > 0;
+  const bool edits = Edits(row);
   const bool noise = !Greedy(row) && !Filters(row, c.vocabulary);
   out.max_score = out.best = out.max_logit = -INFINITY;
   out.max_token = out.best_token = INT_MAX;
@@ -124,7 +131,7 @@ struct DrawRowResult {
 
 // By a warp; all lanes get it. With `await` the slices may still be on their way.
 __device__ __forceinline__ DrawRowResult MergeSlices(const DrawSlice* slices, const DrawRow& row,
-                                                     bool await) {
+                                                     bool await, const PollTag& poll) {
   static_assert(kDrawSlices <= 32 && sizeof(DrawSlice) == 2 * sizeof(uint4));
   const int lane = static_cast<int>(threadIdx.x) % 32;
   DrawSlice mine;
@@ -134,9 +141,11 @@ __device__ __forceinline__ DrawRowResult MergeSlices(const DrawSlice* slices, co
   if (lane < kDrawSlices) {
     auto* const to = reinterpret_cast<uint4*>(&mine);
     const auto* from = reinterpret_cast<const uint4*>(slices + lane);
+    PollLimit<PollSite::kDrawSlices> limit;
     do {
       to[0] = LoadRelaxed(from);
       to[1] = LoadRelaxed(from + 1);
+      limit.Count(poll);
     } while (await && (HasNothing(to[0]) || HasNothing(to[1])));
   }
   __syncwarp();
@@ -189,7 +198,7 @@ __device__ __forceinline__ void TellToken(const DrawCall& c, const DrawRow& row,
     out.log_sum = static_cast<float>(result.log_sum);
     out.logprob = static_cast<float>(static_cast<double>(logits[out.token]) - result.log_sum);
   }
-  if (out.token >= 0) c.slot_tokens[row.slot] = out.token;
+  if (out.token >= 0 && row.slot >= 0) c.slot_tokens[row.slot] = out.token;
   *reinterpret_cast<uint4*>(c.drawn + row.drawn_at) = reinterpret_cast<const uint4&>(out);
 }
 
@@ -215,7 +224,7 @@ __global__ void __launch_bounds__(kScanThreads) ScanKernel(const __grid_constant
   if constexpr (kFinishes) {
     if (blockIdx.x + 1 < kDrawSlices || threadIdx.x >= 32) return;
     __syncwarp();
-    const DrawRowResult result = MergeSlices(slices, row, true);
+    const DrawRowResult result = MergeSlices(slices, row, true, c.poll);
     if (threadIdx.x == 0) TellToken(c, row, result, TokenOf(result, row));
     EmptySlices(slices);
   }
@@ -234,7 +243,7 @@ __global__ void __launch_bounds__(kFinishThreads) FinishKernel(const __grid_cons
   BeginOverlapped();
   if (row.logit_index < 0) return;
   DrawSlice* const slices = c.slices + int64_t{blockIdx.x} * kDrawSlices;
-  const DrawRowResult result = MergeSlices(slices, row, false);
+  const DrawRowResult result = MergeSlices(slices, row, false, c.poll);
   __syncthreads();
   if (threadIdx.x < 32) EmptySlices(slices);
   DrawnToken out = TokenOf(result, row);

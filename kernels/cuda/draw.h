@@ -1,11 +1,23 @@
 // Drawing tokens on the device, as engine/sampler.h does on the host: same logits, same token.
 #pragma once
 
+#include <cuda_runtime_api.h>
+
 #include <memory>
 
-#include "kernels/ops.h"
+#include "kernels/cuda/poll.h"
+#include "kernels/device/device.h"
+#include "kernels/params.h"
 
 namespace aisp::cuda {
+
+// Owns the scratch memory for up to so many rows.
+class TokenDrawer {
+ public:
+  virtual ~TokenDrawer() = default;
+  virtual int32_t max_rows() const = 0;
+  virtual Status Draw(const DrawParams& params, const PollTag& poll, cudaStream_t stream) = 0;
+};
 
 Result<std::unique_ptr<TokenDrawer>> MakeCudaTokenDrawer(int32_t max_rows, int32_t vocabulary,
                                                          Device& device);

@@ -1,4 +1,5 @@
-// What the kernels that draw tokens share: the random numbers of common/random.h, comparing scores, and how a row is sliced.
+// What the kernels that draw tokens share: the random numbers of common/random.h, comparing scores,
+// and how a row is sliced.
 #pragma once
 
 #include <climits>
@@ -78,12 +79,18 @@ __device__ __forceinline__ bool Filters(const DrawRow& row, int vocabulary) {
   return (row.top_k > 0 && row.top_k < vocabulary) || row.top_p < 1.0f || row.min_p > 0.0f;
 }
 
-__device__ __forceinline__ const float* ScoresOf(const DrawCall& c, const DrawRow& row, int index) {
-  return row.edit_count > 0 ? c.edited + int64_t{index} * c.vocabulary
-                            : c.logits + int64_t{row.logit_index} * c.stride;
+// Whether the row's logits are copied and changed before the draw.
+__device__ __forceinline__ bool Edits(const DrawRow& row) {
+  return row.edit_count > 0 || row.mask >= 0;
 }
 
-// A slice of a row. Slices begin at multiples of four, so that a Philox draw serves four tokens of one thread.
+__device__ __forceinline__ const float* ScoresOf(const DrawCall& c, const DrawRow& row, int index) {
+  return Edits(row) ? c.edited + int64_t{index} * c.vocabulary
+                    : c.logits + int64_t{row.logit_index} * c.stride;
+}
+
+// A slice of a row. Slices begin at multiples of four, so that a Philox draw serves four tokens of
+// one thread.
 struct Range {
   int begin, end;
 };
@@ -93,8 +100,8 @@ __device__ __forceinline__ Range SliceOf(int vocabulary, int slice) {
   return {begin, min(vocabulary, begin + width)};
 }
 
-// Scores of four tokens from `first` on and of so many more, a block's fours apart; -infinity from `end` on. kWide: rows begin at
-// multiples of 16 bytes and have a multiple of four tokens.
+// Scores of four tokens from `first` on and of so many more, a block's fours apart; -infinity from
+// `end` on. kWide: rows begin at multiples of 16 bytes and have a multiple of four tokens.
 template <bool kWide>
 __device__ __forceinline__ void LoadFours(const float* scores, int first, int end,
                                           float4 (&v)[kFours]) {

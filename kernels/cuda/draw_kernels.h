@@ -1,16 +1,21 @@
-// The launches behind TokenDrawer. Four kernels: scan (slices of each row: rows with penalties, biases or bans get a copy of their
-// logits with the edits applied; greatest score, greatest score plus noise, whether all is finite), count and list (rows with
-// top_k, top_p or min_p: what lies how far below the greatest score, and the tokens near enough to be left, if they are few),
-// finish (one block a row: puts the slices together; a row that filters is decided here, among its list or among all tokens).
+// The launches behind TokenDrawer. Four kernels: scan (slices of each row: rows with penalties,
+// biases or bans get a copy of their logits with the edits applied; greatest score, greatest score
+// plus noise, whether all is finite), count and list (rows with top_k, top_p or min_p: what lies
+// how far below the greatest score, and the tokens near enough to be left, if they are few), finish
+// (one block a row: puts the slices together; a row that filters is decided here, among its list or
+// among all tokens).
 //
-// Where no row filters and rows are few, scan is the only one: the block with a row's last slice waits for the others' and puts them
-// together. A slice's results are words that hold kTokenNothing until they are written (token_words.h), so that this is one store
-// and one load through L2; whoever puts a row together empties them again.
+// Where no row filters and rows are few, scan is the only one: the block with a row's last slice
+// waits for the others' and puts them together. A slice's results are words that hold kTokenNothing
+// until they are written (token_words.h), so that this is one store and one load through L2;
+// whoever puts a row together empties them again.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
-#include "kernels/ops.h"
+#include "common/result.h"
+#include "kernels/cuda/poll.h"
+#include "kernels/params.h"
 
 namespace aisp::cuda {
 
@@ -47,6 +52,8 @@ struct DrawCall {
   int32_t vocabulary = 0;
   const DrawRow* rows = nullptr;
   const TokenEdit* edits = nullptr;
+  const uint32_t* masks = nullptr;  // as DrawParams
+  int32_t mask_words = 0;
   int32_t num_rows = 0;
   bool filters = true;  // a row has top_k, top_p or min_p, perhaps
   int32_t* slot_tokens = nullptr;
@@ -57,6 +64,7 @@ struct DrawCall {
   unsigned long long* bin_units = nullptr;  // the same
   DrawList* lists = nullptr;                // [num_rows]
   DrawCandidate* candidates = nullptr;      // [num_rows, kDrawCandidates]
+  PollTag poll;
 };
 
 Status LaunchDraw(const DrawCall& call, cudaStream_t stream);

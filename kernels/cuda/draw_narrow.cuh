@@ -1,5 +1,6 @@
-// Rows that filter get a list of the few tokens that can be left: two kernels that find out how near to the greatest score a token has
-// to be (eighths of a nat, counted in bins), and put those together in the order of their tokens.
+// Rows that filter get a list of the few tokens that can be left: two kernels that find out how
+// near to the greatest score a token has to be (eighths of a nat, counted in bins), and put those
+// together in the order of their tokens.
 #pragma once
 
 #include "kernels/cuda/draw_common.cuh"
@@ -30,7 +31,8 @@ __device__ __forceinline__ float MaxOf(const DrawCall& c) {
 // How many tokens of the slice, and what weight, lie in each of the first level's bins.
 template <bool kWide>
 __global__ void __launch_bounds__(kScanThreads) CountKernel(const __grid_constant__ DrawCall c) {
-  // Units in three parts of 16 bits: shared memory adds words of 32 bits only. A slice has fewer than 65,536 tokens.
+  // Units in three parts of 16 bits: shared memory adds words of 32 bits only. A slice has fewer
+  // than 65,536 tokens.
   __shared__ uint32_t parts[3][kBins];
   __shared__ uint32_t counts[kBins];
   static_assert(kScanThreads == kBins);

@@ -1,5 +1,5 @@
-// Drawing from a row that top_k, top_p or min_p cut: its descending order is never made, only where it ends, by histograms of the
-// scores. Called by all threads of a block.
+// Drawing from a row that top_k, top_p or min_p cut: its descending order is never made, only where
+// it ends, by histograms of the scores. Called by all threads of a block.
 #pragma once
 
 #include "kernels/cuda/draw_common.cuh"
@@ -15,14 +15,15 @@ __device__ __forceinline__ uint32_t KeyOf(float v) {
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-// Weights relative to the greatest are summed as whole numbers, so that the sum does not depend on the order.
+// Weights relative to the greatest are summed as whole numbers, so that the sum does not depend on
+// the order.
 constexpr float kUnit = 0x1.0p45f;
 __device__ __forceinline__ unsigned long long UnitsOf(float weight) {
   return static_cast<unsigned long long>(weight * kUnit);
 }
 
-// What a row is drawn from: all scores in the order of their tokens or, where `listed`, those of a list in the same order, divided
-// by the temperature already.
+// What a row is drawn from: all scores in the order of their tokens or, where `listed`, those of a
+// list in the same order, divided by the temperature already.
 struct Filtered {
   const float* scores;
   const DrawCandidate* listed;
@@ -42,15 +43,16 @@ struct Bin {
   uint32_t least[kBins], greatest[kBins];
 };
 
-// The descending order by (score, token) is cut where the amount reaches `target`. `key`: of the last one inside; `before`: the
-// amount of all with a greater key.
+// The descending order by (score, token) is cut where the amount reaches `target`. `key`: of the
+// last one inside; `before`: the amount of all with a greater key.
 struct Cut {
   uint32_t key;
   unsigned long long before;
 };
 
-// Which of 256 bins a token falls into at `level`, the greatest scores first: eighths of a nat below the maximum, then 256th
-// parts of the bin, then the bytes of the key. Levels are monotone in the score, so that bins can be taken one after the other.
+// Which of 256 bins a token falls into at `level`, the greatest scores first: eighths of a nat
+// below the maximum, then 256th parts of the bin, then the bytes of the key. Levels are monotone in
+// the score, so that bins can be taken one after the other.
 __device__ __forceinline__ int FirstBin(float below) {
   return min(kBins - 1, static_cast<int>(fminf(below * 8.0f, 1e6f)));
 }
@@ -65,8 +67,9 @@ __device__ __forceinline__ int BinOf(const Filtered& f, float score, uint32_t ke
   return 255 - static_cast<int>(key >> (8 * (5 - level)) & 0xff);
 }
 
-// The bin in which `before` plus the amounts, added from the first bin on, reach the target, or else the last one with anything in
-// it; `before` becomes the amount in front of it. By the first warp, eight bins a lane.
+// The bin in which `before` plus the amounts, added from the first bin on, reach the target, or
+// else the last one with anything in it; `before` becomes the amount in front of it. By the first
+// warp, eight bins a lane.
 __device__ inline int TakeBins(const Bin& bins, unsigned long long target,
                                unsigned long long* before) {
   constexpr int kOwn = kBins / 32;
@@ -103,8 +106,8 @@ __device__ inline int TakeBins(const Bin& bins, unsigned long long target,
   return __shfl_sync(~0u, last, taker);
 }
 
-// Finds the cut among tokens with keys of at least `floor_key`, whose whole amount reaches `target` > 0. All threads of the block
-// call it and get the result.
+// Finds the cut among tokens with keys of at least `floor_key`, whose whole amount reaches `target`
+// > 0. All threads of the block call it and get the result.
 __device__ inline Cut FindCut(const Filtered& f, bool by_weight, unsigned long long target,
                               uint32_t floor_key, Bin* bins) {
   constexpr int kLevels = 6;
@@ -148,7 +151,8 @@ __device__ inline Cut FindCut(const Filtered& f, bool by_weight, unsigned long l
   return cut;
 }
 
-// Where the `count`-th tie with `key` stands, in ascending order of tokens; INT_MAX when there are not more than that.
+// Where the `count`-th tie with `key` stands, in ascending order of tokens; INT_MAX when there are
+// not more than that.
 __device__ inline int32_t TieBound(const Filtered& f, uint32_t key, unsigned long long count) {
   __shared__ int32_t bound;
   __shared__ int warp_ties[32];
@@ -185,7 +189,8 @@ __device__ inline unsigned long long BlockUnits(unsigned long long v) {
   return total;
 }
 
-// top_k, top_p and min_p each keep a beginning of the descending order; the draw is among what is left.
+// top_k, top_p and min_p each keep a beginning of the descending order; the draw is among what is
+// left.
 __device__ inline int32_t DrawFiltered(const Filtered& f, const DrawRow& row,
                                        unsigned long long all_units, Bin* bins, float* scores,
                                        int32_t* tokens) {
@@ -258,8 +263,9 @@ struct FewCandidates {
   unsigned long long warps[32];
 };
 
-// As DrawFiltered, of at most kFewCandidates listed tokens by a block of more threads: a candidate's place in the descending order is
-// how many are before it, and each cut keeps a beginning of that order.
+// As DrawFiltered, of at most kFewCandidates listed tokens by a block of more threads: a
+// candidate's place in the descending order is how many are before it, and each cut keeps a
+// beginning of that order.
 __device__ inline int32_t DrawFew(const Filtered& f, const DrawRow& row,
                                   unsigned long long all_units, FewCandidates* few, float* scores,
                                   int32_t* tokens) {

@@ -11,10 +11,6 @@
 namespace aisp::cuda {
 namespace {
 
-// From so many rows on, prefill of FP8 weights rounds activations to FP8 (linear.h), as such checkpoints specify; it costs 2 to 3 %
-// of precision a layer, which shorter steps, where less time is to be won, keep.
-constexpr int32_t kFp8ActivationRows = 1024;
-
 aisp::cuda::WeightFormat FormatOf(aisp::WeightFormat format) {
   switch (format) {
     case aisp::WeightFormat::kFp8:
@@ -76,7 +72,6 @@ Result<std::unique_ptr<FastLinear>> FastLinear::Create(const LinearOptions& opti
                                                        CudaStream& load_stream) {
   LinearOptions padded = options;
   padded.max_rows = static_cast<int32_t>(PaddedRows(options.max_rows));
-  padded.fp8_activation_rows = kFp8ActivationRows;
   std::unique_ptr<FastLinear> linear(new FastLinear(device, load_stream, padded.max_rows));
   AISP_ASSIGN_OR_RETURN(linear->kernels_, LinearKernels::Create(padded));
   return linear;
@@ -92,8 +87,8 @@ Status FastLinear::GrowWorkspace(size_t bytes) {
   return device_.Synchronize(stream_);
 }
 
-// A part in device memory: random, or a copy of a large one of the host's in `landing`, of which `used` bytes are taken. Small ones
-// are left to PackWeight.
+// A part in device memory: random, or a copy of a large one of the host's in `landing`, of which
+// `used` bytes are taken. Small ones are left to PackWeight.
 Status FastLinear::PlacePart(const LinearSource& source, size_t i, std::byte* landing, size_t* used,
                              std::vector<Buffer>* random, WeightPart* part) {
   const TensorView& view = source.parts[i];
@@ -114,7 +109,8 @@ Status FastLinear::PlacePart(const LinearSource& source, size_t i, std::byte* la
   return {};
 }
 
-// Where large parts land before they are packed: memory that all weights share, or `own` for one that is too large for that.
+// Where large parts land before they are packed: memory that all weights share, or `own` for one
+// that is too large for that.
 Result<std::byte*> FastLinear::Landing(const LinearSource& source, Buffer* own) {
   constexpr size_t kLeast = size_t{4} << 20, kShared = size_t{256} << 20;
   size_t bytes = 0;
@@ -178,8 +174,9 @@ Status FastLinear::FinishPacking() {
   return {};
 }
 
-// Lets linear/ time its candidates where the choice is open: batches of decoding and short prefill steps. Longer ones run in its own
-// kernels unless a size near theirs was measured otherwise. Once for each shape.
+// Lets linear/ time its candidates where the choice is open: batches of decoding and short prefill
+// steps. Longer ones run in its own kernels unless a size near theirs was measured otherwise. Once
+// for each shape.
 Status FastLinear::Tune(const FastWeight& weight) {
   constexpr int64_t kWide = 65536;  // outputs of a head, which sees no prefill rows
   const PackedWeight& w = weight.weight;
@@ -207,74 +204,19 @@ Status FastLinear::Tune(const FastWeight& weight) {
     call.y = y.data();
     call.store = weight.store;
     call.rows = rows;
-    Status prepared = kernels_->Prepare(call, stream_.handle);
-    // A shape that cuBLASLt does not take: Run has another way.
-    if (!prepared && prepared.error().code != Code::kUnimplemented) return prepared;
+    AISP_RETURN_IF_ERROR(kernels_->Prepare(call, stream_.handle));
   }
   return device_.Synchronize(stream_);
 }
 
-Status FastLinear::Run(const FastWeight& weight, const LinearParams& p, cudaStream_t stream) {
-  if (pending_) AISP_RETURN_IF_ERROR(FinishPacking());
+LinearCall FastLinear::CallOf(const FastWeight& weight, const LinearParams& p, int32_t rows) {
   LinearCall call;
   call.weight = &weight.weight;
   call.x = p.x.data;
   call.y = p.y.data;
   call.store = weight.store;
-  call.rows = static_cast<int32_t>(PaddedRows(p.rows));
-  Status done = kernels_->Launch(call, stream);
-  if (done || done.error().code != Code::kUnimplemented) return done;
-  // cuBLASLt refuses odd widths: as many calls of our own kernels as it takes.
-  const int32_t own = kernels_->own_rows(weight.weight, call.input);
-  const int64_t out = weight.out_features();
-  for (int32_t row = 0; row < p.rows; row += own) {
-    LinearCall piece = call;
-    piece.rows = std::min(own, p.rows - row);
-    piece.x = static_cast<const std::byte*>(call.x) +
-              static_cast<size_t>(row * weight.weight.k) * DTypeBytes(DType::kBF16);
-    piece.y = static_cast<std::byte*>(call.y) +
-              static_cast<size_t>(row * out) * DTypeBytes(weight.output_dtype());
-    AISP_RETURN_IF_ERROR(kernels_->Launch(piece, stream));
-  }
-  return {};
-}
-
-Result<size_t> FastLinear::RunChain(std::span<const LinearStep> steps, cudaStream_t stream) {
-  if (pending_) AISP_RETURN_IF_ERROR(FinishPacking());
-  std::array<ChainStep, kMaxLinearSteps> chain;
-  size_t count = 0;
-  for (const LinearStep& step : steps) {
-    const auto* weight = dynamic_cast<const FastWeight*>(step.linear.weight);
-    const bool normed = count > 0 && step.norm.x.data != nullptr;
-    // A norm inside the chain is of what the layer before it has added to.
-    const bool follows = !normed || (step.norm.row_indices == nullptr &&
-                                     step.norm.x.data == chain[count - 1].call.y);
-    if (weight == nullptr || !follows || count == chain.size()) break;
-    ChainStep& to = chain[count++];
-    to.call.weight = &weight->weight;
-    to.call.x = step.linear.x.data;
-    to.call.y = step.linear.y.data;
-    to.call.store = weight->store;
-    to.call.rows = step.linear.rows;
-    if (!normed) continue;
-    to.norm_weight = step.norm.weight.as<const float>();
-    to.norm_epsilon = step.norm.epsilon;
-  }
-  for (; count >= 2; --count) {
-    const std::span<const ChainStep> part(chain.data(), count);
-    if (!kernels_->CanChain(part)) continue;
-    AISP_RETURN_IF_ERROR(kernels_->LaunchChain(part, stream));
-    return count;
-  }
-  return size_t{0};
-}
-
-std::string FastLinear::Describe(const FastWeight& weight, int32_t rows) const {
-  LinearCall call;
-  call.weight = &weight.weight;
-  call.store = weight.store;
   call.rows = rows;
-  return kernels_->Describe(call);
+  return call;
 }
 
 }  // namespace aisp::cuda

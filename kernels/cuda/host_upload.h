@@ -1,7 +1,8 @@
-// Brings large pageable host memory, such as a mapped checkpoint, to a GPU at the speed of the bus: threads copy pieces of it into
-// page-locked memory while earlier pieces travel.
+// Brings large pageable host memory, such as a mapped checkpoint, to a GPU at the speed of the bus:
+// threads copy pieces of it into page-locked memory while earlier pieces travel.
 //
-// It owns its threads, page-locked memory and streams, made at the first use and kept. Any thread may call; calls follow each other.
+// It owns its threads, page-locked memory and streams, made at the first use and kept. Any thread
+// may call; calls follow each other.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -29,8 +30,8 @@ class HostUpload {
   HostUpload(const HostUpload&) = delete;
   HostUpload& operator=(const HostUpload&) = delete;
 
-  // As if enqueued on `stream`; returns when `source` has been read, which may be before it has arrived. The first touch of a
-  // mapped file's pages happens in the threads.
+  // As if enqueued on `stream`; returns when `source` has been read, which may be before it has
+  // arrived. The first touch of a mapped file's pages happens in the threads.
   Status Copy(void* target, const void* source, size_t bytes, cudaStream_t stream);
 
  private:

@@ -1,8 +1,10 @@
-// Launching kernels that begin while the one before them still runs (programmatic dependent launch; CUDA programming guide,
-// "Programmatic Dependent Launch and Synchronization"), and small device helpers.
+// Launching kernels that begin while the one before them still runs (programmatic dependent launch;
+// CUDA programming guide, "Programmatic Dependent Launch and Synchronization"), and small device
+// helpers.
 //
-// Every kernel launched so starts with BeginOverlapped(): the next kernel may be scheduled from then on, and nothing that the
-// kernels before wrote is touched until they are done. That holds along a whole chain only if each kernel waits.
+// Every kernel launched so starts with BeginOverlapped(): the next kernel may be scheduled from
+// then on, and nothing that the kernels before wrote is touched until they are done. That holds
+// along a whole chain only if each kernel waits.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -67,7 +69,8 @@ __device__ __forceinline__ float WarpSum(float v) {
   return v;
 }
 
-// The sum over a block of up to 1024 threads, in a fixed order; everybody gets it. `scratch`: 32 floats of shared memory.
+// The sum over a block of up to 1024 threads, in a fixed order; everybody gets it. `scratch`: 32
+// floats of shared memory.
 __device__ __forceinline__ float BlockSum(float v, float* scratch) {
   v = WarpSum(v);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;

@@ -70,6 +70,13 @@ Result<CudaBackend> OpenCudaBackend(const CudaBackendOptions& options,
   return backend;
 }
 
+Result<ProfilerRanges> FindProfilerRanges(std::span<const std::string> folders) {
+  AISP_ASSIGN_OR_RETURN(void* function, FindFunction(kCudaRangesSymbol, folders));
+  ProfilerRanges ranges;
+  if (reinterpret_cast<CudaRangesFn>(function)(&ranges)) return ranges;
+  return NotFound("the CUDA backend was built without NVTX");
+}
+
 Result<CudaLimits> MeasureCudaLimits(int32_t index, std::span<const std::string> folders) {
   AISP_ASSIGN_OR_RETURN(void* function, FindFunction(kCudaLimitsSymbol, folders));
   Result<CudaLimits> limits = Internal("the CUDA backend did not answer");

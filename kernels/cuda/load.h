@@ -1,7 +1,8 @@
-// Opens the CUDA backend, which is a shared object of its own (libaisp_cuda.so), so that this program starts on hosts without
-// any CUDA library. No CUDA header here.
+// Opens the CUDA backend, which is a shared object of its own (libaisp_cuda.so), so that this
+// program starts on hosts without any CUDA library. No CUDA header here.
 //
-// The object stays open until the process ends; devices and operations may live as long. Any thread.
+// The object stays open until the process ends; devices and operations may live as long. Any
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -25,16 +26,25 @@ struct CudaBackendOptions {
   int32_t index = 0;
   int32_t max_rows = 0;       // of a step
   int32_t max_sequences = 0;  // of a step
-  // Nothing else in this process computes on this GPU. Only then may kernels run all of whose parts wait for all, and so have to
-  // be on the GPU together (linear/chain.cuh, linear/one_token.cuh).
+  // Nothing else in this process computes on this GPU. Only then may kernels run all of whose parts
+  // wait for all, and so have to be on the GPU together (linear/chain.cuh, linear/one_token.cuh).
   bool exclusive = true;
-  // Where the choices among the vendor's matrix kernels are kept between runs; empty: nowhere.
+  // From so many rows of a step on, layers with FP8 weights round their activations to FP8; 0:
+  // never.
+  int32_t fp8_activation_rows = 0;
+  // File in which the choices among the vendor's matrix kernels are kept between runs; a folder,
+  // ending in /: a file named after the GPU in it; empty: nowhere.
   std::string tuning_cache;
 };
 
+// What --fp8-activations auto takes for CudaBackendOptions::fp8_activation_rows: measured on an
+// H200 (docs/performance.md). Weights with a scale for each block have slower kernels for it.
+inline constexpr int32_t kAutoFp8ActivationRows = 65;
+inline constexpr int32_t kAutoFp8BlockActivationRows = 1024;
+
 // Looks for libaisp_cuda.so in `folders`, in order.
-// NOT_FOUND: no driver or no libaisp_cuda.so; FAILED_PRECONDITION: the driver is too old, or another build's backend;
-// UNAVAILABLE: no such GPU, or it does not answer.
+// NOT_FOUND: no driver or no libaisp_cuda.so; FAILED_PRECONDITION: the driver is too old, or
+// another build's backend; UNAVAILABLE: no such GPU, or it does not answer.
 Result<CudaBackend> OpenCudaBackend(const CudaBackendOptions& options,
                                     std::span<const std::string> folders);
 
@@ -53,13 +63,23 @@ struct CudaLimits {
 };
 Result<CudaLimits> MeasureCudaLimits(int32_t index, std::span<const std::string> folders);
 
+// Named ranges of the calling thread on a profiler's timeline (NVTX). Cheap without a profiler.
+struct ProfilerRanges {
+  void (*push)(const char* name) = nullptr;
+  void (*pop)() = nullptr;
+};
+// NOT_FOUND: no driver, no libaisp_cuda.so, or one that was built without NVTX.
+Result<ProfilerRanges> FindProfilerRanges(std::span<const std::string> folders);
+
 // What libaisp_cuda.so exports. Both sides are of one build: `abi` is compared first.
-inline constexpr int32_t kCudaBackendAbi = 3;
+inline constexpr int32_t kCudaBackendAbi = 4;
 inline constexpr const char* kCudaBackendAbiSymbol = "aisp_cuda_abi";
 inline constexpr const char* kCudaBackendOpenSymbol = "aisp_cuda_open";
 using CudaBackendAbiFn = int32_t (*)();
 inline constexpr const char* kCudaLimitsSymbol = "aisp_cuda_limits";
 using CudaLimitsFn = void (*)(int32_t index, Result<CudaLimits>* limits);
+inline constexpr const char* kCudaRangesSymbol = "aisp_cuda_ranges";
+using CudaRangesFn = bool (*)(ProfilerRanges* ranges);
 using CudaBackendOpenFn = void (*)(const CudaBackendOptions* options, Result<CudaBackend>* backend);
 
 }  // namespace aisp

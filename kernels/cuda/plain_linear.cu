@@ -1,5 +1,6 @@
-// Matrix products that need no tensor cores: f32 (small models, routers of experts), odd shapes, and the experts' MLPs. A warp
-// for each output and eight rows; sums in a fixed order, so that a row's result does not depend on the rows beside it.
+// Matrix products that need no tensor cores: f32 (small models, routers of experts), odd shapes,
+// and the experts' MLPs. A warp for each output and eight rows; sums in a fixed order, so that a
+// row's result does not depend on the rows beside it.
 #include "kernels/cuda/cuda_error.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/rows.h"

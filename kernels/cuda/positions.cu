@@ -1,5 +1,5 @@
-// Rotary positions and the append to the paged pool, for every head size and format; and attention likewise. The fast kernels for
-// the usual shapes are in attention/.
+// Rotary positions and the append to the paged pool, for every head size and format; and attention
+// likewise. The fast kernels for the usual shapes are in attention/.
 #include <algorithm>
 
 #include "common/check.h"
@@ -147,7 +147,8 @@ __device__ int SequenceOf(const RowSpan* sequences, int count, int row) {
   return low;
 }
 
-// Each warp takes every eighth key with a softmax of its own (Milakov and Gimelshein, arXiv:1805.02867); the block merges them.
+// Each warp takes every eighth key with a softmax of its own (Milakov and Gimelshein,
+// arXiv:1805.02867); the block merges them.
 template <typename Q, typename Kv, typename Out>
 __global__ void __launch_bounds__(kWarps * 32) PlainAttentionKernel(AttentionArgs<Q, Out> a) {
   __shared__ float part_out[kWarps][kMaxHeadDim];

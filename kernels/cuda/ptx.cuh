@@ -1,6 +1,7 @@
-// Instructions of Hopper that C++ has no names for and that the attention and the matrix kernels have in common: barriers in shared
-// memory, fences, clusters' arrivals, register budgets, groups of matrix products. Device code; each wrapper is one instruction or a
-// short idiom of them. What only one side needs stands in attention/ptx.cuh, linear/ptx.cuh and linear/gemm_ptx.cuh.
+// Instructions of Hopper that C++ has no names for and that the attention and the matrix kernels
+// have in common: barriers in shared memory, fences, clusters' arrivals, register budgets, groups
+// of matrix products. Device code; each wrapper is one instruction or a short idiom of them. What
+// only one side needs stands in attention/ptx.cuh, linear/ptx.cuh and linear/gemm_ptx.cuh.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +27,9 @@ __device__ __forceinline__ void BarrierExpect(uint32_t bar, uint32_t bytes) {
 __device__ __forceinline__ void BarrierArrive(uint32_t bar) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
-// The barrier at the same place in CTA `rank` of the cluster. Orders nothing but this thread's arrival: for giving back what
-// was only read. Releasing to the cluster is a fence of the whole GPU.
+// The barrier at the same place in CTA `rank` of the cluster. Orders nothing but this thread's
+// arrival: for giving back what was only read. Releasing to the cluster is a fence of the whole
+// GPU.
 __device__ __forceinline__ void BarrierArriveAt(uint32_t bar, uint32_t rank) {
   asm volatile(
       "{\n.reg .b32 at;\nmapa.shared::cluster.u32 at, %0, %1;\n"
@@ -45,7 +47,8 @@ __device__ __forceinline__ void NamedSync(int id, int threads) {
 __device__ __forceinline__ void NamedArrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-// Makes this thread's ordinary writes to shared memory visible to the copy engine and to matrix products.
+// Makes this thread's ordinary writes to shared memory visible to the copy engine and to matrix
+// products.
 __device__ __forceinline__ void FenceProxyAsync() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

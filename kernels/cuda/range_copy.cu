@@ -69,7 +69,8 @@ __global__ void __launch_bounds__(kSmallThreads)
     const uint32_t i = k * kSmallThreads + threadIdx.x;
     if (i < words) reinterpret_cast<int4*>(target)[i] = v[k];
   }
-  // A kernel behind this one may read before it has waited: what a copy brings is there once the copy has ended.
+  // A kernel behind this one may read before it has waited: what a copy brings is there once the
+  // copy has ended.
   __threadfence();
 }
 

@@ -71,8 +71,9 @@ __device__ __forceinline__ float4 Times(float4 a, float scale, float4 b) {
   return {a.x * scale * b.x, a.y * scale * b.y, a.z * scale * b.z, a.w * scale * b.w};
 }
 
-// A row stays in registers between the sum and the product. What bounds this is bytes under way: few registers a thread, so that
-// five or more rows are on a multiprocessor, and the weights, which no kernel before this one writes, before the wait for it.
+// A row stays in registers between the sum and the product. What bounds this is bytes under way:
+// few registers a thread, so that five or more rows are on a multiprocessor, and the weights, which
+// no kernel before this one writes, before the wait for it.
 constexpr int kNormVectors = 4;  // of a thread
 constexpr int kNormMostThreads = 1024;
 
@@ -220,7 +221,8 @@ template <typename T, typename Y>
 Status EmbeddingNorm(const EmbeddingParams& p, const T* table, cudaStream_t stream) {
   const int64_t dim = p.table.cols();
   const auto dim4 = static_cast<int>(dim / 4);
-  // The multiprocessor that it runs on is then ready for the layer behind it, which begins beside it and wants shared memory.
+  // The multiprocessor that it runs on is then ready for the layer behind it, which begins beside
+  // it and wants shared memory.
   AISP_RETURN_IF_ERROR(Check(cudaFuncSetAttribute(EmbeddingNormKernel<T, Y>,
                                                   cudaFuncAttributePreferredSharedMemoryCarveout,
                                                   cudaSharedmemCarveoutMaxShared),

@@ -1,11 +1,14 @@
-// The row-wise operations of kernels/ops.h as kernel launches: embedding, norms, rotary positions, activations, routing.
+// The row-wise operations of kernels/ops.h as kernel launches: embedding, norms, rotary positions,
+// activations, routing.
 //
-// Parameters are those of the Ops interface; shapes were checked by the caller. Launches only: nothing waits, nothing allocates.
+// Parameters are those of the Ops interface; shapes were checked by the caller. Launches only:
+// nothing waits, nothing allocates.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
-#include "kernels/ops.h"
+#include "common/result.h"
+#include "kernels/params.h"
 
 namespace aisp::cuda {
 
@@ -22,7 +25,8 @@ Status LaunchPlainAttention(const AttentionParams& params, cudaStream_t stream);
 Status LaunchConvert(const void* from, DType from_type, void* to, DType to_type, int64_t count,
                      cudaStream_t stream);
 
-// y = x W^T + b, row-major and unpacked, for what linear/ has no kernel for: f32, and odd shapes. W as x: f32 or bf16.
+// y = x W^T + b, row-major and unpacked, for what linear/ has no kernel for: f32, and odd shapes. W
+// as x: f32 or bf16.
 struct PlainLinearCall {
   const void* weight = nullptr;  // [n, k]
   const float* bias = nullptr;
@@ -36,7 +40,8 @@ struct PlainLinearCall {
 };
 Status LaunchPlainLinear(const PlainLinearCall& call, cudaStream_t stream);
 
-// The experts' MLP, row by row: every row reads the weights of its experts. Few rows are what this is good for.
+// The experts' MLP, row by row: every row reads the weights of its experts. Few rows are what this
+// is good for.
 struct ExpertsCall {
   const void* gate_up = nullptr;  // [experts, 2 * intermediate, hidden]: gate's rows, then up's
   const void* down = nullptr;     // [experts, hidden, intermediate]

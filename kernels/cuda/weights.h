@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/table/facts.h"
 #include "kernels/ops.h"
 
 namespace aisp::cuda {
@@ -12,10 +13,18 @@ namespace aisp::cuda {
 // Row-major and unpacked, in the compute dtype, for the plain kernels.
 class PlainWeight final : public PackedLinear {
  public:
-  int64_t in_features() const override { return k; }
-  int64_t out_features() const override { return n; }
-  DType input_dtype() const override { return type; }
-  DType output_dtype() const override { return output_type; }
+  LinearTraits traits() const override {
+    LinearTraits t;
+    t.input = type;
+    t.output = output_type;
+    t.epilogue = epilogue;
+    t.bias = bias.bytes() > 0;
+    t.n = n;
+    t.k = k;
+    t.family = static_cast<uint8_t>(LinearFamily::kPlain);
+    t.bytes = data.bytes();
+    return t;
+  }
   size_t bytes() const override { return data.bytes() + bias.bytes(); }
 
   Buffer data, bias;
@@ -37,10 +46,12 @@ class PlainExperts final : public PackedExperts {
   int64_t hidden = 0, intermediate = 0;
 };
 
-// Standard deviation of random weights with `k` inputs: what keeps activations in the range that trained models have.
+// Standard deviation of random weights with `k` inputs: what keeps activations in the range that
+// trained models have.
 float RandomDeviation(int64_t k);
 
-// Copies matrices of any float dtype from host memory to the device, converting there, or makes random ones. Load only.
+// Copies matrices of any float dtype from host memory to the device, converting there, or makes
+// random ones. Load only.
 class WeightLoader {
  public:
   WeightLoader(Device& device, CudaStream& stream) : device_(device), stream_(stream) {}

@@ -1,4 +1,5 @@
-// Words that other multiprocessors read or write at the same time: each is whole, nothing is ordered.
+// Words that other multiprocessors read or write at the same time: each is whole, nothing is
+// ordered.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,7 +1,8 @@
-// Buffer: the one owner of a piece of a device's memory. Arena: hands out parts of a Buffer that all end together.
+// Buffer: the one owner of a piece of a device's memory. Arena: hands out parts of a Buffer that
+// all end together.
 //
-// A Buffer must not outlive the Device that made it. Nothing here is allocated on the step path: workspaces are cut from an
-// Arena at start-up. Owner's thread.
+// A Buffer must not outlive the Device that made it. Nothing here is allocated on the step path:
+// workspaces are cut from an Arena at start-up. Owner's thread.
 #pragma once
 
 #include <cstddef>
@@ -44,8 +45,8 @@ class Buffer {
 
   void* data() const { return data_; }
   size_t bytes() const { return bytes_; }
-  // The file behind a shareable host allocation, which another process may map whole with MAP_SHARED; -1 for any other
-  // memory. Belongs to the Buffer: duplicate it to keep it.
+  // The file behind a shareable host allocation, which another process may map whole with
+  // MAP_SHARED; -1 for any other memory. Belongs to the Buffer: duplicate it to keep it.
   int fd() const { return fd_; }
   explicit operator bool() const { return data_ != nullptr; }
 
@@ -62,7 +63,8 @@ class Arena {
 
   explicit Arena(Buffer buffer) : buffer_(std::move(buffer)) {}
 
-  // `bytes` from the arena, aligned to kAlignment; RESOURCE_EXHAUSTED names what is wanted and what is left.
+  // `bytes` from the arena, aligned to kAlignment; RESOURCE_EXHAUSTED names what is wanted and what
+  // is left.
   Result<void*> Allocate(size_t bytes);
   // A dense tensor from the arena.
   Result<TensorView> AllocateTensor(DType dtype, std::initializer_list<int64_t> shape);

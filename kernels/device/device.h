@@ -1,11 +1,13 @@
-// Device: memory, streams, events, copies, captured graphs and the exchange of memory between processes. No model words.
+// Device: memory, streams, events, copies, captured graphs and the exchange of memory between
+// processes. No model words.
 //
-// One Device is one CPU or one GPU. Work on a Stream runs in order; nothing here waits for the host but Synchronize. On the CPU a
-// stream has no queue of its own: an operation is done when its call returns, events are always complete, and capture is
-// not supported (info().supports_graphs is false, and the calls answer UNIMPLEMENTED).
+// One Device is one CPU or one GPU. Work on a Stream runs in order; nothing here waits for the host
+// but Synchronize. On the CPU a stream has no queue of its own: an operation is done when its call
+// returns, events are always complete, and capture is not supported (info().supports_graphs is
+// false, and the calls answer UNIMPLEMENTED).
 //
-// Threads: allocation, creation, export, import and memory info from any thread; a stream, and what is enqueued on it, from one
-// thread at a time. A Device outlives everything it made.
+// Threads: allocation, creation, export, import and memory info from any thread; a stream, and what
+// is enqueued on it, from one thread at a time. A Device outlives everything it made.
 #pragma once
 
 #include <array>
@@ -54,8 +56,8 @@ struct MemoryInfo {
   size_t free_bytes = 0;
 };
 
-// How another process gets at a shareable Buffer. Plain data, but `fd` is only a number there: it travels over a unix socket
-// (SCM_RIGHTS) or is opened through /proc/<pid>/fd.
+// How another process gets at a shareable Buffer. Plain data, but `fd` is only a number there: it
+// travels over a unix socket (SCM_RIGHTS) or is opened through /proc/<pid>/fd.
 struct MemoryHandle {
   std::string device_kind;
   size_t bytes = 0;
@@ -75,7 +77,8 @@ class Device {
   virtual ~Device() = default;
 
   virtual const DeviceInfo& info() const = 0;
-  // Of the whole device; on the CPU, of the host or of this process's memory limit, whichever is smaller.
+  // Of the whole device; on the CPU, of the host or of this process's memory limit, whichever is
+  // smaller.
   virtual Result<MemoryInfo> GetMemoryInfo() const = 0;
 
   // Zeroed memory, aligned to 256 bytes at least. RESOURCE_EXHAUSTED names the size.
@@ -94,10 +97,12 @@ class Device {
   // Milliseconds between the last Records of two events that are both complete.
   virtual Result<double> ElapsedMs(const Event& from, const Event& to) const = 0;
 
-  // Between any two addresses that this device can reach. The memory stays alive until the stream has done it.
+  // Between any two addresses that this device can reach. The memory stays alive until the stream
+  // has done it.
   virtual Status Copy(void* target, const void* source, size_t bytes, Stream& stream) = 0;
-  // As Copy, of what a step needs to begin: from memory of MemoryKind::kHost to the device. A device may do without the time that its
-  // copy engine takes to start; source and target are aligned to 16.
+  // As Copy, of what a step needs to begin: from memory of MemoryKind::kHost to the device. A
+  // device may do without the time that its copy engine takes to start; source and target are
+  // aligned to 16.
   virtual Status Upload(void* target, const void* source, size_t bytes, Stream& stream) {
     return Copy(target, source, bytes, stream);
   }
@@ -105,14 +110,16 @@ class Device {
   virtual Status CopyRanges(void* target, const void* source, std::span<const CopyRange> ranges,
                             Stream& stream) = 0;
 
-  // Everything enqueued on `stream` between the two becomes a graph instead of running. UNIMPLEMENTED without graphs.
+  // Everything enqueued on `stream` between the two becomes a graph instead of running.
+  // UNIMPLEMENTED without graphs.
   virtual Status BeginCapture(Stream& stream) = 0;
   virtual Result<std::unique_ptr<Graph>> EndCapture(Stream& stream) = 0;
   virtual Status LaunchGraph(Graph& graph, Stream& stream) = 0;
 
   // FAILED_PRECONDITION unless `buffer` was allocated as kShareable.
   virtual Result<MemoryHandle> Export(const Buffer& buffer) const = 0;
-  // Maps another process's memory. The handle's fd (already valid in this process) is duplicated, not taken.
+  // Maps another process's memory. The handle's fd (already valid in this process) is duplicated,
+  // not taken.
   virtual Result<Buffer> Import(const MemoryHandle& handle) = 0;
 };
 

@@ -1,7 +1,8 @@
-// TensorView: where a tensor lies and what shape it has. Owns nothing; whoever made it keeps the memory alive.
+// TensorView: where a tensor lies and what shape it has. Owns nothing; whoever made it keeps the
+// memory alive.
 //
-// Strides count elements, the last dimension's stride is 1 unless said otherwise. The memory may be a device's: only the
-// device's own operations touch it. Plain value: any thread.
+// Strides count elements, the last dimension's stride is 1 unless said otherwise. The memory may be
+// a device's: only the device's own operations touch it. Plain value: any thread.
 #pragma once
 
 #include <array>

@@ -1,10 +1,14 @@
-// ModelExecutor's contract beyond logits: layers in order, tokens that stay in their slots, rows that fail alone.
+// ModelExecutor's contract beyond logits: layers in order, tokens that stay in their slots, rows
+// that fail alone.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
+#include <vector>
 
 #include "tests/model/golden.h"
 
@@ -142,6 +146,65 @@ TEST(ModelLoading, NamesWhatIsWrong) {
   const auto long_context = Model::Load(GoldenDirectory("llama"), options, *device, *ops);
   EXPECT_EQ(long_context.error().code, Code::kInvalidArgument);
   EXPECT_NE(long_context.error().message.find("4096"), std::string::npos);
+}
+
+TEST(ModelLoading, SaysHowFarItIs) {
+  const auto device = MakeTestDevice();
+  const auto ops = MakeTestOps();
+  for (const auto seed : {std::optional<uint64_t>(), std::optional<uint64_t>(1)}) {
+    std::vector<uint64_t> done;
+    uint64_t total = 0;
+    ModelOptions options;
+    options.random_weights = seed;
+    options.on_progress = [&](uint64_t done_bytes, uint64_t total_bytes) {
+      done.push_back(done_bytes);
+      total = total_bytes;
+    };
+    ASSERT_TRUE(Model::Load(GoldenDirectory("llama"), options, *device, *ops));
+    ASSERT_GT(done.size(), 4u);  // matrices, not layers
+    EXPECT_TRUE(std::is_sorted(done.begin(), done.end()));
+    EXPECT_GT(done.front(), 0u);
+    EXPECT_LT(done[done.size() / 2], total);
+    EXPECT_EQ(done.back(), total);
+  }
+}
+
+// Masks come when the forward pass is done: what may be drawn can depend on anything until then.
+TEST_F(ExecutorTest, WhatMayBeDrawnIsSaidBetweenForwardAndDraw) {
+  auto& executor = *rig_.executor;
+  const int32_t vocabulary = executor.model().spec().vocabulary;
+  auto a = rig_.NewSequence({1, 2, 3}, 8);
+  const std::vector<TokenId> tokens = {1, 2, 3};
+  const std::vector<int32_t> positions = {0, 1, 2}, slots = {0, 0, 0}, logit_rows = {1, 2};
+  const std::vector<SequenceRows> sequences = {{0, 3, 3, 0}};
+  SamplingParams params;
+  params.temperature = 0;
+  std::vector<uint32_t> mask(static_cast<size_t>(vocabulary + 31) / 32);
+  // Two draws of one sequence.
+  std::vector<SampleRow> samples(2);
+  for (int32_t i = 0; i < 2; ++i) {
+    samples[static_cast<size_t>(i)].logit_index = i;
+    samples[static_cast<size_t>(i)].position = static_cast<uint32_t>(2 + i);
+    samples[static_cast<size_t>(i)].params = &params;
+  }
+  samples[1].mask = mask;
+  StepInput input;
+  input.step = 1;
+  input.batch = ForwardBatch{tokens, positions, slots, sequences, a.table, logit_rows};
+  input.samples = samples;
+  int calls = 0;
+  input.before_draw = [&] {
+    ++calls;
+    mask[0] = 1u << 7;
+  };
+  const auto ticket = executor.Launch(input);
+  ASSERT_TRUE(ticket.has_value()) << ticket.error().message;
+  const auto result = executor.Collect(*ticket);
+  ASSERT_TRUE(result.has_value());
+  ASSERT_EQ(result->tokens.size(), 2u);
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(result->tokens[0].token, ArgMax(rig_.ReadLogits(0)));
+  EXPECT_EQ(result->tokens[1].token, 7);
 }
 
 }  // namespace

@@ -53,6 +53,12 @@ std::vector<GoldenCase> LoadGolden(const std::string& name) {
 std::unique_ptr<Device> MakeTestDevice() { return MakeCpuDevice(); }
 std::unique_ptr<Ops> MakeTestOps() { return std::move(*MakeCpuOps({})); }
 
+bool CpuComputes(DType dtype) {
+  auto ops = MakeCpuOps({});
+  AISP_CHECK_MSG(ops.has_value(), ops.error().ToString());
+  return (*ops)->PreferredComputeDType(dtype, int64_t{1} << 40) == dtype;
+}
+
 Rig Rig::Open(const std::string& directory, const Options& options) {
   Rig rig;
   rig.device = MakeCpuDevice();

@@ -1,4 +1,5 @@
-// Recorded outputs of Hugging Face transformers, and a small loop that runs an executor the way an engine does.
+// Recorded outputs of Hugging Face transformers, and a small loop that runs an executor the way an
+// engine does.
 #pragma once
 
 #include <memory>
@@ -25,6 +26,9 @@ std::string StoryDirectory(const std::string& name);
 
 std::unique_ptr<Device> MakeTestDevice();
 std::unique_ptr<Ops> MakeTestOps();
+
+// Whether this machine has products in `dtype`: bf16 wants AVX-512 or better.
+bool CpuComputes(DType dtype);
 
 struct Rig {
   std::unique_ptr<Device> device;

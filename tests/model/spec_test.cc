@@ -109,6 +109,23 @@ TEST(ModelSpec, WhatIsMissingOrImpossibleIsNamed) {
   EXPECT_EQ(ParseModelSpec("{").error().code, Code::kInvalidArgument);
 }
 
+TEST(ModelSpec, Fp8CheckpointsSayWhetherActivationsAreRounded) {
+  const auto asks = [](const nlohmann::json& quantization) {
+    auto json = Llama();
+    json["quantization_config"] = quantization;
+    return Parse(json).quant.fp8_activations;
+  };
+  EXPECT_TRUE(asks({{"quant_method", "fp8"}, {"activation_scheme", "dynamic"}}));
+  EXPECT_TRUE(asks({{"quant_method", "modelopt"}, {"quant_algo", "FP8"}}));
+  EXPECT_FALSE(asks({{"quant_method", "modelopt"}, {"quant_algo", "NVFP4"}}));
+  nlohmann::json packed = {{"quant_method", "compressed-tensors"}, {"format", "float-quantized"}};
+  EXPECT_FALSE(asks(packed));
+  packed["config_groups"]["group_0"]["input_activations"] = nullptr;
+  EXPECT_FALSE(asks(packed));
+  packed["config_groups"]["group_0"]["input_activations"] = {{"num_bits", 8}, {"dynamic", true}};
+  EXPECT_TRUE(asks(packed));
+}
+
 TEST(ModelSpec, SlidingWindowsFollowTheFamily) {
   auto json = Llama();
   json["sliding_window"] = 64;

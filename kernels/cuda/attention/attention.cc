@@ -202,10 +202,7 @@ class HopperAttention final : public Attention {
                                  "launch decode attention"));
     }
     if (kind != StepKind::kDecode) {
-      if (prefill_shared_ == 0) {
-        return Unimplemented("CUDA prefill attention has no kernel for head_dim " +
-                             std::to_string(config_.head_dim));
-      }
+      AISP_CHECK(prefill_shared_ > 0);
       std::memcpy(&map, call.layer->tiles, sizeof(map));
       AISP_RETURN_IF_ERROR(
           Check(LaunchPrefill(config_.head_dim, fp8(), ctas_, prefill_cluster_, map, args, stream),
@@ -255,6 +252,7 @@ class HopperAttention final : public Attention {
     args.k_scale = call.k_scale;
     args.v_scale = call.v_scale;
     args.out_is_f32 = config_.out == DType::kF32;
+    args.poll = call.poll;
     return Check(
         LaunchFused(config_.head_dim, fp8(), FusedCtas(batch), !call.after_plan, args, stream),
         "launch decode attention in one launch");
@@ -278,7 +276,8 @@ class HopperAttention final : public Attention {
     return args;
   }
 
-  // Few sequences are a matter of latency: room for the next kernel counts more than loads in flight.
+  // Few sequences are a matter of latency: room for the next kernel counts more than loads in
+  // flight.
   int32_t FusedCtas(const AttentionBatch& batch) const {
     const bool quick = batch.num_sequences <= 8 && !batch.long_contexts;
     const int32_t wanted = config_.decode_ctas > 0 ? config_.decode_ctas : quick ? 1 : 3;
@@ -305,8 +304,9 @@ class HopperAttention final : public Attention {
     workspace_bytes_ = at;
   }
 
-  // The pool as [part = (block, head, K|V)][half of a row][slot][128 bytes], with boxes of 16 slots of a whole
-  // {K, V} pair for the decode kernel, or of box_tokens_ slots of one half of one part for the prefill kernel.
+  // The pool as [part = (block, head, K|V)][half of a row][slot][128 bytes], with boxes of 16 slots
+  // of a whole {K, V} pair for the decode kernel, or of box_tokens_ slots of one half of one part
+  // for the prefill kernel.
   Status Encode(void* base, int64_t parts, bool box_halves, uint64_t (&to)[16]) const {
     const int64_t element = static_cast<int64_t>(DTypeBytes(config_.kv));
     const int64_t row_bytes = config_.head_dim * element;

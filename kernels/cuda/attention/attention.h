@@ -1,20 +1,23 @@
 // Attention on Hopper GPUs over the paged KV pool: decode, prefill, and RoPE with KV append.
 //
-// One Attention serves every layer of one shape {heads, head_dim, page size, formats, window, scale}. Once per step PlanStep()
-// computes on the device who works on what; then Run() is called per layer. Sequences with at most `max_decode_tokens` rows go
-// to the decode kernel (split over the keys, bound by memory), the others to the prefill kernel (bound by the tensor cores);
-// both read every length and block table from device memory, and their grids depend on the device alone, so that PlanStep and
-// Run can be captured in a CUDA graph and replayed with other contents. Padding: sequences with num_rows == 0.
+// One Attention serves every layer of one shape {heads, head_dim, page size, formats, window,
+// scale}. Once per step PlanStep() computes on the device who works on what; then Run() is called
+// per layer. Sequences with at most `max_decode_tokens` rows go to the decode kernel (split over
+// the keys, bound by memory), the others to the prefill kernel (bound by the tensor cores); both
+// read every length and block table from device memory, and their grids depend on the device alone,
+// so that PlanStep and Run can be captured in a CUDA graph and replayed with other contents.
+// Padding: sequences with num_rows == 0.
 //
-// A step in which every sequence has one row at most may instead be one launch per layer, after PlanDecode() for all of them:
-// RunDecode() rotates, appends and attends.
+// A step in which every sequence has one row at most may instead be one launch per layer, after
+// PlanDecode() for all of them: RunDecode() rotates, appends and attends.
 //
-// Ownership: Attention owns nothing on the device; the caller lends `workspace_bytes()` of memory, zeroed once (ZeroWorkspace)
-// before the first PlanStep, and gives it to one stream at a time. No call allocates or waits for the device.
-// Determinism: the same step gives the same bits, run after run. Another mix of sequences may split a context elsewhere and so
-// round differently.
-// Errors: a shape without kernels is an error of Create (UNIMPLEMENTED or INVALID_ARGUMENT), never a slow path; a failed launch
-// is INTERNAL. Threads: Create from any, a given object's calls from one at a time.
+// Ownership: Attention owns nothing on the device; the caller lends `workspace_bytes()` of memory,
+// zeroed once (ZeroWorkspace) before the first PlanStep, and gives it to one stream at a time. No
+// call allocates or waits for the device. Determinism: the same step gives the same bits, run after
+// run. Another mix of sequences may split a context elsewhere and so round differently. Errors: a
+// shape without kernels is an error of Create (UNIMPLEMENTED or INVALID_ARGUMENT), never a slow
+// path; a failed launch is INTERNAL. Threads: Create from any, a given object's calls from one at a
+// time.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -25,9 +28,10 @@
 #include <string>
 
 #include "common/result.h"
+#include "kernels/cuda/poll.h"
 #include "kernels/cuda/token_words.h"
 #include "kernels/device/dtype.h"
-#include "kernels/ops.h"
+#include "kernels/params.h"
 
 namespace aisp::cuda {
 
@@ -44,12 +48,13 @@ struct AttentionConfig {
   int32_t max_sequences = 0;      // of a step, padding included: at most 4096
   int32_t max_rows = 0;           // of a step
   int32_t max_decode_tokens = 1;  // rows of a sequence that the decode kernel takes: 0 (none) to 16
-  // RunDecode's CTAs on a multiprocessor: 1 to 3; 0: by the number of sequences. One leaves room for the next kernel's CTA, three
-  // keep more of the memory busy.
+  // RunDecode's CTAs on a multiprocessor: 1 to 3; 0: by the number of sequences. One leaves room
+  // for the next kernel's CTA, three keep more of the memory busy.
   int32_t decode_ctas = 0;
 };
 
-// The pool of one layer, as the copy engine sees it. A plain value: made once per layer, or per call (under 1 us, no device).
+// The pool of one layer, as the copy engine sees it. A plain value: made once per layer, or per
+// call (under 1 us, no device).
 struct alignas(64) KvLayer {
   uint64_t loads[16] = {};  // the decode kernel's tensor map
   uint64_t tiles[16] = {};  // the prefill kernel's tensor map
@@ -57,13 +62,14 @@ struct alignas(64) KvLayer {
   int64_t num_blocks = 0;
 };
 
-// What the kernels read of a step; all pointers are device memory, rewritten by the caller between steps as it likes.
+// What the kernels read of a step; all pointers are device memory, rewritten by the caller between
+// steps as it likes.
 struct AttentionBatch {
   const RowSpan* sequences = nullptr;
   const int32_t* block_tables = nullptr;  // concatenated, RowSpan::table_begin
   int32_t num_sequences = 0;              // the bucket: padding included
-  // RunDecode with few sequences: the contexts are so long (64k keys together, say) that bytes count and not microseconds. Only a
-  // hint; it fixes a captured grid.
+  // RunDecode with few sequences: the contexts are so long (64k keys together, say) that bytes
+  // count and not microseconds. Only a hint; it fixes a captured grid.
   bool long_contexts = false;
 };
 
@@ -73,11 +79,15 @@ struct AttentionCall {
   void* out = nullptr;         // [rows, heads, head_dim]; 16-byte aligned, as is each row
   int64_t out_row_stride = 0;  // elements
   const KvLayer* layer = nullptr;
-  // RunDecode of one sequence, bf16 out: q, k and v come as words, not in rope.qkv, and the row is left as words too.
+  // RunDecode of one sequence, bf16 out: q, k and v come as words, not in rope.qkv, and the row is
+  // left as words too.
   TokenWords words;
-  // RunDecode: the launch before is this step's PlanDecode, so that this one may not begin before that is complete.
+  PollTag poll;
+  // RunDecode: the launch before is this step's PlanDecode, so that this one may not begin before
+  // that is complete.
   bool after_plan = false;
-  // FP8 only: the stored value times the scale is the value. Device floats {k, v} if not null, else these.
+  // FP8 only: the stored value times the scale is the value. Device floats {k, v} if not null, else
+  // these.
   const float* device_scales = nullptr;
   float k_scale = 1.0f;
   float v_scale = 1.0f;
@@ -105,7 +115,8 @@ struct RopeAppendCall {
   float v_scale = 1.0f;
 };
 
-// Which of the kernels a step needs; the host knows, since it composed the step (or the graph bucket).
+// Which of the kernels a step needs; the host knows, since it composed the step (or the graph
+// bucket).
 enum class StepKind : uint8_t { kDecode, kPrefill, kMixed };
 
 class Attention {
@@ -120,7 +131,8 @@ class Attention {
   virtual size_t workspace_bytes() const = 0;
   virtual Status ZeroWorkspace(void* workspace, cudaStream_t stream) const = 0;
 
-  // The layer's pool: `base` points to its first block and is 128-byte aligned; block ids are below num_blocks.
+  // The layer's pool: `base` points to its first block and is 128-byte aligned; block ids are below
+  // num_blocks.
   virtual Result<KvLayer> MakeLayer(void* base, int64_t num_blocks) const = 0;
 
   virtual Status PlanStep(const AttentionBatch& batch, StepKind kind, void* workspace,
@@ -129,16 +141,20 @@ class Attention {
   virtual Status Run(const AttentionBatch& batch, StepKind kind, const AttentionCall& call,
                      void* workspace, cudaStream_t stream) const = 0;
 
-  // Finds out on the device which keys each of RunDecode's CTAs begins with. False: there is nothing to find out (one sequence).
+  // Finds out on the device which keys each of RunDecode's CTAs begins with. False: there is
+  // nothing to find out (one sequence).
   virtual Result<bool> PlanDecode(const AttentionBatch& batch, const int32_t* positions,
                                   int32_t rows, void* workspace, cudaStream_t stream) const = 0;
-  // One launch for a step in which every sequence has at most one row: normalises and rotates q and k, appends k and v to the pool
-  // and attends over all keys, the new one included. After PlanDecode of the same batch, positions and rows on the same stream, for
-  // any number of layers, the first with call.after_plan set to what PlanDecode gave; the grid depends on batch.num_sequences alone.
-  // call.q is not read: q comes from rope.qkv, which is left as it is; rope.q_out, rope.kv and rope's scales are not looked at either.
-  // Spans, tables, rope.positions, rope.kv_slots and the pool's older rows are read before the kernels before this one in the
-  // stream are done: no kernel of the same step may write them (a copy before the step's first kernel may).
-  // UNIMPLEMENTED where there is no such kernel: head_dim 256, rows that are not bf16.
+  // One launch for a step in which every sequence has at most one row: normalises and rotates q and
+  // k, appends k and v to the pool and attends over all keys, the new one included. After
+  // PlanDecode of the same batch, positions and rows on the same stream, for any number of layers,
+  // the first with call.after_plan set to what PlanDecode gave; the grid depends on
+  // batch.num_sequences alone. call.q is not read: q comes from rope.qkv, which is left as it is;
+  // rope.q_out, rope.kv and rope's scales are not looked at either. Spans, tables, rope.positions,
+  // rope.kv_slots and the pool's older rows are read before the kernels before this one in the
+  // stream are done: no kernel of the same step may write them (a copy before the step's first
+  // kernel may). UNIMPLEMENTED where there is no such kernel: head_dim 256, rows that are not
+  // bf16.
   virtual Status RunDecode(const AttentionBatch& batch, const RopeAppendCall& rope,
                            const AttentionCall& call, void* workspace,
                            cudaStream_t stream) const = 0;

@@ -1,7 +1,8 @@
-// Decode attention. Four producer warps stream key tiles (32 keys and their values) through the copy engine into a ring of
-// stages; four consumer warps take tiles in turn, each with a softmax of its own, so that nothing in the main loop waits for the
-// whole CTA. The query rows of a warp are the {token, head} pairs that share a KV head, packed into 16-row matrix tiles.
-// FP8 values become f16 in registers, exactly; bf16 stays bf16.
+// Decode attention. Four producer warps stream key tiles (32 keys and their values) through the
+// copy engine into a ring of stages; four consumer warps take tiles in turn, each with a softmax of
+// its own, so that nothing in the main loop waits for the whole CTA. The query rows of a warp are
+// the {token, head} pairs that share a KV head, packed into 16-row matrix tiles. FP8 values become
+// f16 in registers, exactly; bf16 stays bf16.
 #include <algorithm>
 
 #include "kernels/cuda/attention/decode_consumer.cuh"
@@ -64,7 +65,8 @@ __global__ void __launch_bounds__((Traits<kDim, kFp8, kRowTiles>::kThreads), 1)
   }
 }
 
-// Adds the parts of the items that were cut up, in their order: one CTA an item and row group, one warp a pair of columns.
+// Adds the parts of the items that were cut up, in their order: one CTA an item and row group, one
+// warp a pair of columns.
 template <int kDim, bool kFp8, int kRowTiles>
 __global__ void __launch_bounds__(kDim * 2) CombineKernel(const __grid_constant__ KernelArgs a) {
   using T = Traits<kDim, kFp8, kRowTiles>;
@@ -93,7 +95,8 @@ __global__ void __launch_bounds__(kDim * 2) CombineKernel(const __grid_constant_
       float top[2] = {-INFINITY, -INFINITY};
       float norms[2] = {};
       float sums[8] = {};
-      // In batches whose loads are all under way at once; what is past the end is the last part again, with no weight.
+      // In batches whose loads are all under way at once; what is past the end is the last part
+      // again, with no weight.
       for (int32_t base = 0; base < count; base += kBatch) {
         float4 norm[kBatch], even[kBatch], odd[kBatch];
         float old[2] = {top[0], top[1]};
@@ -207,8 +210,8 @@ DecodeTuning TuneDecode(int32_t head_dim, bool fp8, int32_t rows, int32_t shared
   if (v == nullptr) return tuning;
   while (tuning.row_groups < v->warps && tuning.chunk_rows() < rows) tuning.row_groups *= 2;
   tuning.splits = v->warps / tuning.row_groups;
-  // A multiple of the warps, so that a stage is always the same warps': only then one that waits for a stage's next filling
-  // cannot mistake the one before the last for it.
+  // A multiple of the warps, so that a stage is always the same warps': only then one that waits
+  // for a stage's next filling cannot mistake the one before the last for it.
   tuning.stages = std::min(kMaxStages, (shared_limit - v->fixed_bytes) / v->stage_bytes);
   tuning.stages -= tuning.stages % v->warps;
   tuning.shared_bytes = v->fixed_bytes + tuning.stages * v->stage_bytes;

@@ -1,4 +1,5 @@
-// Decode attention, a consumer warp: scores, softmax and values of its tiles, and the sum over the warps.
+// Decode attention, a consumer warp: scores, softmax and values of its tiles, and the sum over the
+// warps.
 #pragma once
 
 #include "kernels/cuda/attention/decode_core.cuh"
@@ -14,8 +15,8 @@ struct Consumer {
   const KernelArgs& a;
   Control* control;
   uint32_t ring;
-  float4*
-      states;  // the warps' results, one behind the other; a warp's Q may lie at the place of its own
+  float4* states;  // the warps' results, one behind the other; a warp's Q may lie at the place of
+                   // its own
   int32_t stages, warp, lane, splits, split, row_group, chunk_rows;
   float score_scale = 0.0f, out_scale = 1.0f;
   int32_t first_split = 0;  // which split has the item's first tile
@@ -30,7 +31,8 @@ struct Consumer {
                    head);
   }
 
-  // A row that is not there is a copy of one that is: rows do not mix, and its result is not written.
+  // A row that is not there is a copy of one that is: rows do not mix, and its result is not
+  // written.
   __device__ __forceinline__ void LoadQ(const Walker& w) {
     const int c = lane % 4;
 #pragma unroll
@@ -204,7 +206,8 @@ struct Consumer {
         uint32_t b[4];
         ptx::LoadMatrix4Transposed(b, part + T::ChunkOffset(slot, chunk + (lane >> 4)));
         if constexpr (kFp8) {
-          // A register holds {key, key + 1} x {element, element + 1}; even elements go to one product, odd ones to the next.
+          // A register holds {key, key + 1} x {element, element + 1}; even elements go to one
+          // product, odd ones to the next.
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
             const uint32_t x = __byte_perm(b[2 * h], 0, 0x3120);
@@ -258,7 +261,8 @@ struct Consumer {
 
   __device__ __forceinline__ void SyncConsumers() const { ptx::NamedSync(1, 32 * T::kWarps); }
 
-  // The warps of a row group share out its columns, in pairs of 8; this one's are [PairBegin, PairEnd).
+  // The warps of a row group share out its columns, in pairs of 8; this one's are [PairBegin,
+  // PairEnd).
   __device__ __forceinline__ int PairBegin() const {
     return min(split * PairsPerWarp(), kDim / 16);
   }
@@ -267,8 +271,9 @@ struct Consumer {
   }
   __device__ __forceinline__ int PairsPerWarp() const { return max(1, kDim / 16 / splits); }
 
-  // Adds up the warps' results of row tile `i`, beginning with the warp that had the item's first tile, and hands the columns that
-  // are this warp's to `use(pair, sums, norm)`: sums[8] of the pair's two products. Returns maxima and sums of the rows.
+  // Adds up the warps' results of row tile `i`, beginning with the warp that had the item's first
+  // tile, and hands the columns that are this warp's to `use(pair, sums, norm)`: sums[8] of the
+  // pair's two products. Returns maxima and sums of the rows.
   template <typename Use>
   __device__ __forceinline__ float4 AddUp(int i, const Use& use) const {
     const float4* from = states + row_group * (T::kStateBytes / 16) + lane;
@@ -338,8 +343,8 @@ struct Consumer {
     }
   }
 
-  // Leaves this range's part of an item to the combining kernel. A range has two places: for the item that begins in it and goes
-  // on, and for the one that began before.
+  // Leaves this range's part of an item to the combining kernel. A range has two places: for the
+  // item that begins in it and goes on, and for the one that began before.
   __device__ __forceinline__ void Share(const Walker& w, int32_t range) const {
     const int64_t index = static_cast<int64_t>(range) * 2 + (w.item_begin >= w.range_begin ? 1 : 0);
     float4* to = a.partials + (index * a.row_groups + row_group) * (T::kStateBytes / 16) + lane;

@@ -1,4 +1,5 @@
-// Decode attention, the parts that producers and consumers share: the layout of a stage, the walk over the work, the producers.
+// Decode attention, the parts that producers and consumers share: the layout of a stage, the walk
+// over the work, the producers.
 #pragma once
 
 #include "kernels/cuda/attention/kernel_args.cuh"
@@ -20,13 +21,15 @@ struct Traits {
   static constexpr int kPartBytes = 16 * kDim * kElement;  // K or V of 16 keys
   static constexpr int kGroupBytes = 2 * kPartBytes;
   static constexpr int kStageBytes = 2 * kGroupBytes;
-  // A warp's result: row tiles of kDim / 8 float4 per lane, and one with the maxima and sums of its two rows.
+  // A warp's result: row tiles of kDim / 8 float4 per lane, and one with the maxima and sums of its
+  // two rows.
   static constexpr int kStateVectors = kRowTiles * (kDim / 8 + 1);
   static constexpr int kStateBytes = kStateVectors * 32 * 16;
   static constexpr bool kQInShared = kRowTiles * kDim > 128;  // at the place of the warp's result
   static constexpr int kFixedBytes = kControlBytes + kWarps * kStateBytes;
 
-  // Offset of 16-byte chunk `chunk` of key `slot` (0..15) in a part, as the copy engine swizzles it.
+  // Offset of 16-byte chunk `chunk` of key `slot` (0..15) in a part, as the copy engine swizzles
+  // it.
   static __device__ __forceinline__ uint32_t ChunkOffset(uint32_t slot, uint32_t chunk) {
     constexpr uint32_t kChunks = kRowBytes / 16;
     const uint32_t swizzle = kRowBytes == 128 ? (slot & 7) : ((slot >> 1) & 3);
@@ -97,7 +100,8 @@ __device__ __forceinline__ void NextItem(Walker& w, const KernelArgs& a, int32_t
   }
 }
 
-// The ranges a CTA works on: first the one of its own number, then whatever is left, as its first producer draws it.
+// The ranges a CTA works on: first the one of its own number, then whatever is left, as its first
+// producer draws it.
 class Ranges {
  public:
   __device__ Ranges(Control* control, const KernelArgs& a)
@@ -142,7 +146,8 @@ class Ranges {
   int32_t drawn_ = 0;
 };
 
-// One of the producer warps: loads every kWarps-th tile. A lane knows where its own tile lies; the lanes take turns.
+// One of the producer warps: loads every kWarps-th tile. A lane knows where its own tile lies; the
+// lanes take turns.
 template <class T>
 __device__ __forceinline__ void Produce(const KernelArgs& a, const CUtensorMap* map,
                                         Control* control, uint32_t ring, int32_t stages,

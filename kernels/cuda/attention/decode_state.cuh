@@ -1,4 +1,5 @@
-// Decode attention, what a warp knows of its rows: the running softmax, how query rows are read and results written.
+// Decode attention, what a warp knows of its rows: the running softmax, how query rows are read and
+// results written.
 #pragma once
 
 #include "kernels/cuda/attention/kernel_args.cuh"
@@ -6,8 +7,8 @@
 
 namespace aisp::cuda::decode {
 
-// Running softmax of a warp's rows. Row 8 * j + lane / 4 of row tile i has index 2 * i + j; maxima are in log2 units, and every
-// thread of a row holds its own share of the sum until Finish.
+// Running softmax of a warp's rows. Row 8 * j + lane / 4 of row tile i has index 2 * i + j; maxima
+// are in log2 units, and every thread of a row holds its own share of the sum until Finish.
 template <int kDim, int kRowTiles>
 struct State {
   float o[kRowTiles][kDim / 8][4];
@@ -50,8 +51,9 @@ struct State {
   }
 };
 
-// Four elements of a query row for one thread of a 16-wide step, packed for the matrix instruction: FP8 keys arrive with four
-// neighbouring elements per thread, bf16 ones with two and, eight further, two more.
+// Four elements of a query row for one thread of a 16-wide step, packed for the matrix instruction:
+// FP8 keys arrive with four neighbouring elements per thread, bf16 ones with two and, eight
+// further, two more.
 template <bool kFp8>
 __device__ __forceinline__ uint2 LoadQ4(const void* q, bool is_f32, int64_t offset, int step,
                                         int c) {
@@ -71,7 +73,8 @@ __device__ __forceinline__ uint2 LoadQ4(const void* q, bool is_f32, int64_t offs
                     ptx::Pack2<kFp8>(__uint_as_float(y << 16), __uint_as_float(y & 0xffff0000u)));
 }
 
-// Row `index` of a warp (State) in an item: its token in the sequence and its head; false: there is no such row.
+// Row `index` of a warp (State) in an item: its token in the sequence and its head; false: there is
+// no such row.
 __device__ __forceinline__ bool FindRow(const KernelArgs& a, const RowSpan& span, int32_t item,
                                         int32_t chunk_rows, int32_t first_row, int index, int lane,
                                         int32_t& token, int32_t& head) {
@@ -82,8 +85,9 @@ __device__ __forceinline__ bool FindRow(const KernelArgs& a, const RowSpan& span
   return token < span.num_rows;
 }
 
-// Writes a pair of columns of row `index`, divided by the row's sum. x and y: the row's two elements of either product; FP8
-// interleaves them: the first product has the even elements, the second one the odd ones.
+// Writes a pair of columns of row `index`, divided by the row's sum. x and y: the row's two
+// elements of either product; FP8 interleaves them: the first product has the even elements, the
+// second one the odd ones.
 template <int kDim, bool kFp8>
 __device__ __forceinline__ void WriteRow(const KernelArgs& a, const RowSpan& span, int32_t token,
                                          int32_t head, int pair, const float* x, const float* y,

@@ -1,20 +1,24 @@
-// Decode attention in one launch: normalises and rotates q and k, appends k and v, attends over all keys, adds up what CTAs share.
+// Decode attention in one launch: normalises and rotates q and k, appends k and v, attends over all
+// keys, adds up what CTAs share.
 //
-// A CTA is four warps, each with a ring of its own: it copies, waits and computes alone, and meets the others at an item's end.
-// One CTA keeps to 48 KiB of shared memory and 21.5K registers, so that the next kernel's can sit beside it and fetch its weights.
+// A CTA is four warps, each with a ring of its own: it copies, waits and computes alone, and meets
+// the others at an item's end. One CTA keeps to 48 KiB of shared memory and 21.5K registers, so
+// that the next kernel's can sit beside it and fetch its weights.
 //
-// What is read before the kernel before this one is known to be done (griddepcontrol.wait), and why that is right. Spans, block
-// tables, positions and slots are copied to the device before the step's first kernel starts, and no kernel of a step writes
-// them. The plan made of them is complete when the step's first attention starts, which does so in plain stream order. A
-// layer's pool is written by this kernel alone while a step runs, in the slot of the step's own position, which is never
-// copied before the wait (it is zeros in the ring, then what this CTA computed). All older slots were written in earlier
-// steps, by copies, or by the prompt's kernels: a step is a graph of its own, or follows a copy, on the same stream, and
-// neither overlaps with what is before it; early starts (programmatic dependent launch) happen only between kernels of one
-// step. So the writer need not be the kernel before: whoever it is, it was complete before this step's first kernel began.
-// What must not be: a kernel that lets its successors start early and writes older slots, and then the kernels of a step, with no
-// upload, event or start of a graph between them.
-// All else - qkv, and the partials, which the launch before may still be emptying - is touched after the wait. Every CTA waits,
-// with or without work: the next kernel relies on it.
+// What is read before the kernel before this one is known to be done (griddepcontrol.wait), and why
+// that is right. Spans, block tables, positions and slots are copied to the device before the
+// step's first kernel starts, and no kernel of a step writes them. The plan made of them is
+// complete when the step's first attention starts, which does so in plain stream order. A layer's
+// pool is written by this kernel alone while a step runs, in the slot of the step's own position,
+// which is never copied before the wait (it is zeros in the ring, then what this CTA computed). All
+// older slots were written in earlier steps, by copies, or by the prompt's kernels: a step is a
+// graph of its own, or follows a copy, on the same stream, and neither overlaps with what is before
+// it; early starts (programmatic dependent launch) happen only between kernels of one step. So the
+// writer need not be the kernel before: whoever it is, it was complete before this step's first
+// kernel began. What must not be: a kernel that lets its successors start early and writes older
+// slots, and then the kernels of a step, with no upload, event or start of a graph between them.
+// All else - qkv, and the partials, which the launch before may still be emptying - is touched
+// after the wait. Every CTA waits, with or without work: the next kernel relies on it.
 #include "kernels/cuda/attention/fused.cuh"
 
 #include "kernels/cuda/attention/fused_parts.cuh"
@@ -49,8 +53,8 @@ struct PartsInOrder {
     return reinterpret_cast<float2*>(a.partials + static_cast<int64_t>(gridDim.x) * a.group * kDim);
   }
 
-  // The parts of the item that CTAs before this one have left, in their order, and empties their places. Each lane of a row looks
-  // after one part's norm.
+  // The parts of the item that CTAs before this one have left, in their order, and empties their
+  // places. Each lane of a row looks after one part's norm.
   __device__ __forceinline__ void AddParts(const Segment& at, int group_row, int chunk,
                                            Piece& piece) const {
     constexpr int kAtOnce = 4;  // an item rarely has more
@@ -69,7 +73,7 @@ struct PartsInOrder {
       float2 norm = make_float2(-INFINITY, 0.0f);
       float4 o[kAtOnce] = {};
       uint32_t emptiest;
-      WaitLimit limit;
+      PollLimit<PollSite::kAttentionParts> limit;
       do {
         LoadPart(has_norm, norm_at, norm);
 #pragma unroll
@@ -77,7 +81,7 @@ struct PartsInOrder {
         emptiest = Emptiest(norm);
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) emptiest = max(emptiest, Emptiest(o[i]));
-        limit.Count();
+        limit.Count(a.poll);
       } while (__any_sync(row_lanes, emptiest == ~0u));
       if (has_norm) *norm_at = make_float2(nothing, nothing);
       float top = fmaxf(norm.x, sum.m);
@@ -166,7 +170,8 @@ cudaError_t PrepareFused(int32_t head_dim, bool fp8, int32_t group) {
     if (kernel == nullptr) return cudaErrorInvalidValue;
     cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                             fused::kRingBytes);
-    // All of it shared memory: a multiprocessor cannot change its division while anything runs there, and the next kernel wants much.
+    // All of it shared memory: a multiprocessor cannot change its division while anything runs
+    // there, and the next kernel wants much.
     if (code == cudaSuccess) {
       code = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                   cudaSharedmemCarveoutMaxShared);

@@ -1,20 +1,23 @@
 // Decode attention in one launch: what the host class and the kernel agree on.
 //
-// The keys of a step are cut into tiles of 4 KiB of K and as much of V ("steps"); an item is one {sequence, KV head}; the items'
-// steps form one line, of which every CTA takes an equal share. An item that ends in another CTA than it began in is left in
-// parts in `partials`, and the CTA that has its end adds them up in the order of the keys.
+// The keys of a step are cut into tiles of 4 KiB of K and as much of V ("steps"); an item is one
+// {sequence, KV head}; the items' steps form one line, of which every CTA takes an equal share. An
+// item that ends in another CTA than it began in is left in parts in `partials`, and the CTA that
+// has its end adds them up in the order of the keys.
 //
-// Parts need neither flags nor fences: a place is empty while it holds kEmptyPart, the pattern of a NaN that no arithmetic gives;
-// whoever waits for a part reads it until no word is empty, and empties it for the next launch. A CTA only waits for ones of a
-// lower number, which have started before it, and leaves its own part before it waits. (One sequence alone: see fused_one.cu.)
+// Parts need neither flags nor fences: a place is empty while it holds kEmptyPart, the pattern of a
+// NaN that no arithmetic gives; whoever waits for a part reads it until no word is empty, and
+// empties it for the next launch. A CTA only waits for ones of a lower number, which have started
+// before it, and leaves its own part before it waits. (One sequence alone: see fused_one.cu.)
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
 
+#include "kernels/cuda/poll.h"
 #include "kernels/cuda/token_words.h"
-#include "kernels/ops.h"
+#include "kernels/params.h"
 
 namespace aisp::cuda {
 
@@ -34,9 +37,9 @@ struct FusedArgs {
   void* out = nullptr;
   TokenWords words;  // of the only sequence; qkv is not read then
   uint8_t* pool = nullptr;
-  float* partials =
-      nullptr;  // [cta][query row of the KV head][head_dim], then float2 [cta][row] {maximum, sum}; all empty between launches
-  void* plan = nullptr;  // fused_plan.cuh; not of IsOneSequence
+  float* partials = nullptr;  // [cta][query row of the KV head][head_dim], then float2 [cta][row]
+                              // {maximum, sum}; all empty between launches
+  void* plan = nullptr;       // fused_plan.cuh; not of IsOneSequence
   const float* device_scales = nullptr;
   int64_t qkv_row_stride = 0;
   int64_t out_row_stride = 0;
@@ -53,6 +56,7 @@ struct FusedArgs {
   float k_scale = 1.0f;
   float v_scale = 1.0f;
   bool out_is_f32 = false;
+  PollTag poll;
 };
 
 // n / runs is (n * RunsInverse(runs)) >> 31, for n < 2^28 and runs <= 8.
@@ -74,7 +78,8 @@ int64_t FusedPlanBytes(int32_t ctas);
 // Of args it reads what says where keys are. Before launches of anything else on as many CTAs.
 cudaError_t LaunchFusedPlan(int32_t head_dim, bool fp8, int32_t ctas, const FusedArgs& args,
                             cudaStream_t stream);
-// `overlap`: begins before the launch before it is done. Not right behind the plan, which is read at once.
+// `overlap`: begins before the launch before it is done. Not right behind the plan, which is read
+// at once.
 cudaError_t LaunchFused(int32_t head_dim, bool fp8, int32_t ctas, bool overlap,
                         const FusedArgs& args, cudaStream_t stream);
 

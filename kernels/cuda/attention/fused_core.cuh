@@ -1,8 +1,10 @@
-// Decode attention in one launch, what a warp computes: its query rows, the products of a step, the running softmax.
+// Decode attention in one launch, what a warp computes: its query rows, the products of a step, the
+// running softmax.
 //
-// Everything is transposed against prefill: keys are the rows of the first product (S^T = K Q^T) and elements of V those of the
-// second (O^T = V^T P^T), so that up to eight query rows cost one narrow tile and half the accumulators. A thread (r = lane / 4,
-// c = lane % 4) holds scores of the keys r and r + 8 of a tile for the query rows 2c and 2c + 1.
+// Everything is transposed against prefill: keys are the rows of the first product (S^T = K Q^T)
+// and elements of V those of the second (O^T = V^T P^T), so that up to eight query rows cost one
+// narrow tile and half the accumulators. A thread (r = lane / 4, c = lane % 4) holds scores of the
+// keys r and r + 8 of a tile for the query rows 2c and 2c + 1.
 #pragma once
 
 #include "kernels/cuda/attention/fused_line.cuh"
@@ -17,7 +19,8 @@ __device__ __forceinline__ uint32_t Transpose8x8(uint32_t x) {
   return y;
 }
 
-// An item's query rows as they come from the layer in front, in shared memory, for the warps of a CTA.
+// An item's query rows as they come from the layer in front, in shared memory, for the warps of a
+// CTA.
 template <int kDim, int kRowTiles>
 struct QueryRows {
   static constexpr int kStride = kDim + 8;  // rows in different banks
@@ -28,10 +31,11 @@ struct QueryRows {
   }
   // By one warp; `await`: `from` are words.
   __device__ __forceinline__ void Fetch(const __nv_bfloat16* from, int32_t group, bool await,
-                                        int lane) {
+                                        const PollTag& poll, int lane) {
     constexpr int kVectors = kDim / 8;                    // of a row
     constexpr int kEach = 8 * kRowTiles * kVectors / 32;  // of a lane
     uint4 v[kEach];
+    PollLimit<PollSite::kAttentionRows> limit;
     bool missing = true;
     while (missing) {
       missing = false;
@@ -43,6 +47,7 @@ struct QueryRows {
         missing |= HasNothing(v[i]);
       }
       missing = await && __any_sync(~0u, missing);
+      limit.Count(poll);
     }
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
@@ -52,13 +57,14 @@ struct QueryRows {
   }
 };
 
-// The key and the value that this step adds to an item, as the pool keeps them: two pairs of elements a thread.
+// The key and the value that this step adds to an item, as the pool keeps them: two pairs of
+// elements a thread.
 struct NewKey {
   uint32_t k[2], v[2];
 };
 
-// kOne: a CTA has one item; its query rows are fetched by one warp for all (QueryRows), and with `await` q, k and v are words
-// (token_words.h) that may not be there yet.
+// kOne: a CTA has one item; its query rows are fetched by one warp for all (QueryRows), and with
+// `await` q, k and v are words (token_words.h) that may not be there yet.
 template <int kDim, bool kFp8, int kRowTiles, bool kOne>
 struct Core {
   using S = Shape<kDim, kFp8, kRowTiles>;
@@ -82,8 +88,9 @@ struct Core {
     return 16 * step + (kFp8 ? 4 * (lane % 4) + 2 * pair : 2 * (lane % 4) + 8 * pair);
   }
 
-  // Cosines and sines of a position, for the elements that a thread has of a query row and of the new key. No kernel of the step
-  // writes them, so they are loaded before the kernel before this one is done, as is all that only has to be near then.
+  // Cosines and sines of a position, for the elements that a thread has of a query row and of the
+  // new key. No kernel of the step writes them, so they are loaded before the kernel before this
+  // one is done, as is all that only has to be near then.
   struct Angles {
     float2 c[kHalfSteps][2], s[kHalfSteps][2];
     float2 key_c, key_s;
@@ -105,7 +112,8 @@ struct Core {
     return angles;
   }
 
-  // Normalises and rotates the item's query rows. A row that is not there is a copy of the last one; its result is not used.
+  // Normalises and rotates the item's query rows. A row that is not there is a copy of the last
+  // one; its result is not used.
   __device__ __forceinline__ void LoadQ(const Segment& at, const Angles& angles) {
     const __nv_bfloat16* row = static_cast<const __nv_bfloat16*>(a.qkv) +
                                at.span.row_begin * a.qkv_row_stride +
@@ -319,7 +327,8 @@ struct Core {
       for (int i = 0; i < kPerTile; ++i) {
         const uint32_t(&v)[4] = x[t * kPerTile + i];
         if constexpr (kFp8) {
-          // A register holds {key, key + 1} x {element, element + 1}: even elements become the tile's upper rows, odd ones the lower.
+          // A register holds {key, key + 1} x {element, element + 1}: even elements become the
+          // tile's upper rows, odd ones the lower.
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
             const uint32_t near = __byte_perm(v[2 * h], 0, 0x3120);
@@ -364,6 +373,7 @@ struct Core {
       const __nv_bfloat16* const from = qkv + Head<kDim>::At(0);
       const int64_t half[4] = {key, key + kDim / 2, value, value + kDim / 2};
       uint32_t pairs[4] = {};
+      PollLimit<PollSite::kAttentionRows> limit;
       bool missing;
       do {
         missing = false;
@@ -372,6 +382,7 @@ struct Core {
           if (Head<kDim>::Mine()) pairs[i] = LoadWordRelaxed(from + half[i]);
           missing |= pairs[i] == kTokenNothing;
         }
+        limit.Count(a.poll);
       } while (await && __any_sync(~0u, missing));
       k.low[0] = Wide(pairs[0]);
       k.high[0] = Wide(pairs[1]);

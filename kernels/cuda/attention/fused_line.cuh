@@ -1,8 +1,9 @@
-// Decode attention in one launch, who works on what: the line of steps (fused.cuh), a CTA's walk along its share of it, and the
-// copies of keys and values that run ahead of the walk.
+// Decode attention in one launch, who works on what: the line of steps (fused.cuh), a CTA's walk
+// along its share of it, and the copies of keys and values that run ahead of the walk.
 //
-// A share is walked from its end to its beginning: what other CTAs wait for, the beginning of an item that goes on in the next
-// CTA, comes first, and what this CTA has to wait for, the end of one that began before, last.
+// A share is walked from its end to its beginning: what other CTAs wait for, the beginning of an
+// item that goes on in the next CTA, comes first, and what this CTA has to wait for, the end of one
+// that began before, last.
 #pragma once
 
 #include "kernels/cuda/attention/fused.cuh"
@@ -15,7 +16,8 @@ inline constexpr int kThreads = 32 * kWarps;
 inline constexpr int kUnits = 3;         // of a warp's ring
 inline constexpr int kUnitBytes = 4096;  // K or V of a step
 inline constexpr int kRingBytes = kWarps * kUnits * kUnitBytes;
-// What beginning another item costs a CTA, in steps: items are that much longer on the line, before their first step.
+// What beginning another item costs a CTA, in steps: items are that much longer on the line, before
+// their first step.
 inline constexpr int kItemCost = 2;
 
 template <int kDim, bool kFp8, int kRowTiles>
@@ -26,7 +28,8 @@ struct Shape {
   static constexpr int kGroups = kStepKeys / 16;  // runs of slots that surely lie in one block
   static constexpr int kBatch = 32 / kGroups;     // steps whose places a warp looks up at once
 
-  // What a row's chunk number is combined with, so that eight rows' equal chunks lie in different banks.
+  // What a row's chunk number is combined with, so that eight rows' equal chunks lie in different
+  // banks.
   static __device__ __forceinline__ uint32_t Swizzle(uint32_t row) {
     return kRowBytes == 64 ? (row >> 1) & 3 : row & 7;
   }
@@ -105,7 +108,8 @@ __device__ __forceinline__ Line ScanLine(const FusedArgs& a, LineScratch& s) {
   const int32_t all = s.sums[0] + s.sums[1] + s.sums[2] + s.sums[3];
   line.share = max(kWarps, (all * a.num_kv_heads + ctas - 1) / ctas);
   if (line.per == 1) {
-    // About as much for everybody, if then no CTA has parts of two items; their cost is the same for all then, and left out.
+    // About as much for everybody, if then no CTA has parts of two items; their cost is the same
+    // for all then, and left out.
     const int32_t items = __syncthreads_count(mine > 0);
     const int32_t least =
         max(kWarps, ((all - items * kItemCost) * a.num_kv_heads + ctas - 1) / ctas);
@@ -215,7 +219,8 @@ class Walk {
     return true;
   }
 
-  // A warp takes every fourth step of the line; this is its last one of the segment, below `lo` if it has none.
+  // A warp takes every fourth step of the line; this is its last one of the segment, below `lo` if
+  // it has none.
   __device__ __forceinline__ int32_t Top() const {
     const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32;
     return at.hi - 1 - ((at.place + at.hi - 1 - warp) & (kWarps - 1));
@@ -231,7 +236,8 @@ struct Ahead {
   uint4 lane;  // place, next place, bounds of both; each lane's own
 };
 
-// Copies a warp's keys and values, step by step, ahead of its walk: K, V, K, V, every unit a group of asynchronous copies.
+// Copies a warp's keys and values, step by step, ahead of its walk: K, V, K, V, every unit a group
+// of asynchronous copies.
 template <class S>
 class Feed {
  public:
@@ -323,7 +329,8 @@ class Feed {
     }
   }
 
-  // Where the next steps lie, a lane for each run of 16 slots; the loads come back while the batch before is copied.
+  // Where the next steps lie, a lane for each run of 16 slots; the loads come back while the batch
+  // before is copied.
   __device__ __forceinline__ void LookUp() {
     next_left_ = 0;
     Walk<S::kStepKeys> walk = walk_;

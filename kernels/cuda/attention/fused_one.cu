@@ -1,13 +1,15 @@
-// Decode attention in one launch, of one sequence: what it takes is latency, so that the parts of an item are added up by all
-// CTAs that have some.
+// Decode attention in one launch, of one sequence: what it takes is latency, so that the parts of
+// an item are added up by all CTAs that have some.
 //
-// Every KV head has the same number of CTAs, each a run of its keys. What a CTA has of its rows it leaves in `partials`, as the kernel
-// for many sequences does (fused.cu), and then adds up a slice: some elements of one row, from all CTAs of the head. No CTA
-// waits before it has left its parts, and all are resident: there are no more than multiprocessors (times three).
+// Every KV head has the same number of CTAs, each a run of its keys. What a CTA has of its rows it
+// leaves in `partials`, as the kernel for many sequences does (fused.cu), and then adds up a slice:
+// some elements of one row, from all CTAs of the head. No CTA waits before it has left its parts,
+// and all are resident: there are no more than multiprocessors (times three).
 //
-// Between layers of one token (linear/one_token.cuh) q, k and v come as words and the row is left as words (token_words.h). Then the
-// wait for the kernel before is at the end: what it was for is polled, and that kernel has not let this one start before the
-// attention in front of it was complete, so the partials are empty. What fused.cu's head says of pool, tables and positions
+// Between layers of one token (linear/one_token.cuh) q, k and v come as words and the row is left
+// as words (token_words.h). Then the wait for the kernel before is at the end: what it was for is
+// polled, and that kernel has not let this one start before the attention in front of it was
+// complete, so the partials are empty. What fused.cu's head says of pool, tables and positions
 // holds here too.
 #include "kernels/cuda/attention/fused.cuh"
 #include "kernels/cuda/attention/fused_parts.cuh"
@@ -17,7 +19,8 @@ namespace aisp::cuda {
 namespace fused {
 namespace {
 
-// Slices of a row at most, for each of which a part's {maximum, sum} lies there: whoever reads a place empties it.
+// Slices of a row at most, for each of which a part's {maximum, sum} lies there: whoever reads a
+// place empties it.
 constexpr int kMaxSlices = kFusedSlicesPerRow;
 
 template <int kDim>
@@ -111,11 +114,11 @@ struct PartsInSlices {
     for (int32_t part = begin; part < parts; part += step) {
       float4 o = {};
       float2 norm = {};
-      WaitLimit limit;
+      PollLimit<PollSite::kAttentionParts> limit;
       do {
         LoadPart(true, Values(first + part, row) + chunk, o);
         LoadPart(true, Norms(first + part, row) + slice, norm);
-        limit.Count();
+        limit.Count(a.poll);
       } while (max(Emptiest(o), Emptiest(norm)) == ~0u);
       const float top = fmaxf(sum.m, norm.x);
       const float factor = ptx::Exp2(norm.x - top);

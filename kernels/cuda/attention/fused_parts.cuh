@@ -1,10 +1,12 @@
-// Decode attention in one launch: the places in which CTAs leave parts of an item for each other (fused.cuh).
+// Decode attention in one launch: the places in which CTAs leave parts of an item for each other
+// (fused.cuh).
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
 
+#include "kernels/cuda/poll.cuh"
 #include "kernels/cuda/words.cuh"
 
 namespace aisp::cuda::fused {
@@ -48,17 +50,5 @@ __device__ __forceinline__ uint32_t Emptiest(float4 v) {
   return max(max(__float_as_uint(v.x), __float_as_uint(v.y)),
              max(__float_as_uint(v.z), __float_as_uint(v.w)));
 }
-
-// Makes a wait that would never end a failed launch, where a build asks for it.
-struct WaitLimit {
-#ifdef AISP_ATTENTION_WAIT_LIMIT
-  int32_t left = 1 << 22;
-  __device__ __forceinline__ void Count() {
-    if (--left == 0) __trap();
-  }
-#else
-  __device__ __forceinline__ void Count() {}
-#endif
-};
 
 }  // namespace aisp::cuda::fused

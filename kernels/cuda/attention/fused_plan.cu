@@ -1,5 +1,5 @@
-// Decode attention's plan of a step: each CTA finds its share of the line and looks its first keys up, as the launches of all layers
-// would, and leaves what it has found (fused_plan.cuh).
+// Decode attention's plan of a step: each CTA finds its share of the line and looks its first keys
+// up, as the launches of all layers would, and leaves what it has found (fused_plan.cuh).
 #include "kernels/cuda/attention/fused_plan.cuh"
 
 namespace aisp::cuda {

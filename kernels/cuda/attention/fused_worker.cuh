@@ -1,4 +1,5 @@
-// Decode attention in one launch, what the warps of a CTA do: each goes through its steps of an item, then they add up what they have.
+// Decode attention in one launch, what the warps of a CTA do: each goes through its steps of an
+// item, then they add up what they have.
 #pragma once
 
 #include "kernels/cuda/attention/fused_core.cuh"
@@ -35,7 +36,8 @@ struct Piece {
   }
 };
 
-// Four elements of an item's row, all keys added up: to `out`, and where `left` is not null as words beside it.
+// Four elements of an item's row, all keys added up: to `out`, and where `left` is not null as
+// words beside it.
 template <int kDim, bool kFp8>
 __device__ __forceinline__ void StoreRow(const FusedArgs& a, const Segment& at, int group_row,
                                          int chunk, const Piece& piece, uint32_t* left) {
@@ -54,7 +56,8 @@ __device__ __forceinline__ void StoreRow(const FusedArgs& a, const Segment& at, 
 }
 
 // What the warps of a CTA do together. Kernel: what becomes of an item's rows, or of parts of them:
-//   void Take<kFp8>(const Segment&, int group_row, int chunk, const Piece&): four elements, kDim / 4 threads for a row.
+//   void Take<kFp8>(const Segment&, int group_row, int chunk, const Piece&): four elements, kDim /
+//   4 threads for a row.
 template <int kDim, bool kFp8, int kRowTiles, bool kOne, class Kernel>
 struct Worker {
   using C = Core<kDim, kFp8, kRowTiles, kOne>;
@@ -153,7 +156,7 @@ struct Worker {
       if (static_cast<int32_t>(threadIdx.x) / 32 == at.count % kWarps) {
         rows->Fetch(qkv + at.span.row_begin * a.qkv_row_stride +
                         static_cast<int64_t>(at.head) * a.group * kDim,
-                    a.group, await, core.lane);
+                    a.group, await, a.poll, core.lane);
       }
       __syncthreads();
       core.LoadQ(at, angles);

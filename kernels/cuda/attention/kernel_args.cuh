@@ -57,8 +57,8 @@ cudaError_t LaunchDecode(int32_t head_dim, bool fp8, const DecodeTuning& tuning,
 // shared bytes; 0: no kernel.
 int32_t PrefillSharedBytes(int32_t head_dim, bool fp8);
 cudaError_t PreparePrefill(int32_t head_dim, bool fp8);
-// CTAs that have query tiles side by side and share the keys they load: 2, if `ctas` run at once in pairs, or 1.
-// After PreparePrefill.
+// CTAs that have query tiles side by side and share the keys they load: 2, if `ctas` run at once in
+// pairs, or 1. After PreparePrefill.
 int32_t PrefillCluster(int32_t head_dim, bool fp8, int32_t group, int32_t ctas);
 cudaError_t LaunchPrefill(int32_t head_dim, bool fp8, int32_t ctas, int32_t cluster,
                           const CUtensorMap& map, const KernelArgs& args, cudaStream_t stream);

@@ -100,7 +100,8 @@ __device__ void PlanDecode(const PlanShape& shape, const RowSpan* sequences, int
   const int32_t ctas = max(1, min(min(shape.ctas, wanted), total));
   const int32_t each = total / ctas;
   LineShape line;
-  // Short ranges balance, but every cut through an item costs a partial result: not where a few long items would be many parts.
+  // Short ranges balance, but every cut through an item costs a partial result: not where a few
+  // long items would be many parts.
   const int32_t cuts = items < 3 * ctas / 8 ? 1 : items < 7 * ctas / 8 ? 2 : 3;
   line.Cut(total, ctas, min(min(shape.max_stretches, cuts), each < 96 ? 1 : each < 384 ? 2 : 3));
   if (total == 0) line.ranges = 0;

@@ -1,18 +1,20 @@
-// Who works on what in a step: written once by the plan kernel, read by the attention kernels of every layer.
+// Who works on what in a step: written once by the plan kernel, read by the attention kernels of
+// every layer.
 //
-// Decode: the keys of a step are cut into tiles of 32; an item is one {sequence, kv head, chunk of query rows}; the items'
-// tiles form one line, which is cut into ranges: first a long one for every CTA, then ever shorter ones that CTAs draw when they
-// are done, since multiprocessors differ in how fast they reach the memory. An item that spans ranges is left in parts, which a
-// second kernel adds up in their order: who worked on what does not change a bit of the result.
-// Prefill: a list of {sequence, query tile (or pair of them)}, heaviest first, each for all kv heads; CTAs (or clusters of two)
-// take from it in turns.
+// Decode: the keys of a step are cut into tiles of 32; an item is one {sequence, kv head, chunk of
+// query rows}; the items' tiles form one line, which is cut into ranges: first a long one for every
+// CTA, then ever shorter ones that CTAs draw when they are done, since multiprocessors differ in
+// how fast they reach the memory. An item that spans ranges is left in parts, which a second kernel
+// adds up in their order: who worked on what does not change a bit of the result. Prefill: a list
+// of {sequence, query tile (or pair of them)}, heaviest first, each for all kv heads; CTAs (or
+// clusters of two) take from it in turns.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
 
-#include "kernels/ops.h"
+#include "kernels/params.h"
 
 namespace aisp::cuda {
 

@@ -1,9 +1,9 @@
-// Prefill attention: the kernel, its variants and their launch. A producer warpgroup brings tiles of
-// keys and values into shared memory by the copy engine (FP8: another warpgroup widens them to f16
-// on the way) and the queries by copies of its own; two consumer warpgroups of 64 query rows each
-// multiply them with wgmma. The two take turns in issuing products, so that one's softmax runs under
-// the other's products. This is the schedule of FlashAttention-3 (arXiv:2407.08608), over all items
-// of a CTA without a break.
+// Prefill attention: the kernel, its variants and their launch. A producer warpgroup brings tiles
+// of keys and values into shared memory by the copy engine (FP8: another warpgroup widens them to
+// f16 on the way) and the queries by copies of its own; two consumer warpgroups of 64 query rows
+// each multiply them with wgmma. The two take turns in issuing products, so that one's softmax runs
+// under the other's products. This is the schedule of FlashAttention-3 (arXiv:2407.08608), over all
+// items of a CTA without a break.
 #include "kernels/cuda/attention/prefill_consumer.cuh"
 
 namespace aisp::cuda {

@@ -1,6 +1,6 @@
-// Prefill attention: a warpgroup that multiplies. It goes over its items as one stream of key tiles:
-// the first scores of an item are issued together with the last values of the one before, so that
-// no item's end leaves the tensor cores idle.
+// Prefill attention: a warpgroup that multiplies. It goes over its items as one stream of key
+// tiles: the first scores of an item are issued together with the last values of the one before, so
+// that no item's end leaves the tensor cores idle.
 //
 // The weights of a tile are taken against a reference, the row's maximum when it was last looked
 // for, and not against the maximum so far: what counts is that nothing overflows, since the sums in
@@ -42,7 +42,8 @@ struct Consumer {
   Place<T::kQBuffers> q;
   uint32_t queries[T::kQInRegisters ? T::kDim / 16 : 1][4];
 
-  // The item's queries as the products take them: saves the tensor cores from reading them again for every tile.
+  // The item's queries as the products take them: saves the tensor cores from reading them again
+  // for every tile.
   __device__ __forceinline__ void ReadQueries() {
     const int32_t t = Thread();
     const uint32_t row = group_index * 64 + t / 32 * 16 + t % 16;
@@ -177,7 +178,8 @@ struct Consumer {
     }
   }
 
-  // p = 2^(s * score_scale + offset) as bf16, and the sums over this thread's keys; of part kPart of the tile's keys.
+  // p = 2^(s * score_scale + offset) as bf16, and the sums over this thread's keys; of part kPart
+  // of the tile's keys.
   template <int kPart>
   __device__ __forceinline__ void Weigh(const float (&s)[kScores], const float (&offset)[2],
                                         uint32_t (&p)[kScores / 8][4], float (&sums)[2][2]) const {
@@ -200,9 +202,9 @@ struct Consumer {
                                               uint32_t (&p)[kScores / 8][4], float (&sums)[2][2]) {
     if constexpr (kPart < kGroups) {
       if constexpr (kPart > 0) {
-        // The assembler moves waits up past all that does not depend on them, but not past a branch.
-        // This one is never taken, since no weight is negative: all warps of a warpgroup have to pass
-        // the same waits. Weights that are not finite make the sums fail.
+        // The assembler moves waits up past all that does not depend on them, but not past a
+        // branch. This one is never taken, since no weight is negative: all warps of a warpgroup
+        // have to pass the same waits. Weights that are not finite make the sums fail.
         constexpr int kWords = kScores / 2 / kGroups;
         constexpr int kBegin = (kPart - 1) * kWords;
 #pragma unroll
@@ -229,7 +231,8 @@ struct Consumer {
     }
   }
 
-  // Scores to weights against new references. `first`: of the item, whose o starts from zero with the next product.
+  // Scores to weights against new references. `first`: of the item, whose o starts from zero with
+  // the next product.
   __device__ __forceinline__ void SoftmaxAnew(const float (&s)[kScores],
                                               uint32_t (&p)[kScores / 8][4], bool first) {
     if (first) {
@@ -251,7 +254,8 @@ struct Consumer {
     }
   }
 
-  // Scores to weights against the references there are, under the products of the last values; false: that does not do.
+  // Scores to weights against the references there are, under the products of the last values;
+  // false: that does not do.
   __device__ __forceinline__ bool SoftmaxBehind(float (&s)[kScores],
                                                 uint32_t (&p)[kScores / 8][4]) {
     const float offset[2] = {-m[0], -m[1]};

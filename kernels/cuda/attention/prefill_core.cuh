@@ -1,4 +1,5 @@
-// Prefill attention, the parts that producers and consumers share: shared memory, who works on what, the producers.
+// Prefill attention, the parts that producers and consumers share: shared memory, who works on
+// what, the producers.
 #pragma once
 
 #include "kernels/cuda/attention/kernel_args.cuh"
@@ -36,7 +37,8 @@ struct Traits {
   static constexpr uint32_t kColumnBytes = kKeys * 128;
   static constexpr uint32_t kTileBytes = kColumnBytes * kColumns;
   static constexpr uint32_t kControlBytes = 1024;
-  // As the copy engine brings a tile: rows of up to 128 bytes, longer ones in columns. FP8 is widened from here.
+  // As the copy engine brings a tile: rows of up to 128 bytes, longer ones in columns. FP8 is
+  // widened from here.
   static constexpr uint32_t kElement = kFp8 ? 1 : 2;
   static constexpr uint32_t kRowBytes = kDim * kElement < 128 ? kDim * kElement : 128;
   static constexpr int kCopyColumns = kDim * kElement / kRowBytes;
@@ -49,7 +51,8 @@ struct Traits {
   static constexpr int kConsumerRegisters = kFp8 ? 216 : 232;
 };
 
-// One {sequence, query tile, KV head}. The rows of a tile are {token, head of the group} pairs, token by token.
+// One {sequence, query tile, KV head}. The rows of a tile are {token, head of the group} pairs,
+// token by token.
 struct Work {
   RowSpan span;
   int32_t kv_head;
@@ -66,7 +69,8 @@ struct Control {
   Work work[2];  // of every other item
 };
 
-// The work of a cluster: the list is in order of cost, so clusters take from it in turns, every other round in reverse.
+// The work of a cluster: the list is in order of cost, so clusters take from it in turns, every
+// other round in reverse.
 class Rounds {
  public:
   __device__ explicit Rounds(const KernelArgs& a)
@@ -78,7 +82,8 @@ class Rounds {
     const int32_t cluster = static_cast<int32_t>(blockIdx.x) / size;
     return round_ * clusters + (round_ % 2 == 0 ? cluster : clusters - 1 - cluster);
   }
-  // After the last whole round a CTA may find nothing in its place while others do: it is done all the same.
+  // After the last whole round a CTA may find nothing in its place while others do: it is done all
+  // the same.
   __device__ void Next() { ++round_; }
 
  private:
@@ -168,7 +173,8 @@ __device__ __forceinline__ void CopyAsync16(uint32_t target, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(from) : "memory");
 }
 
-// A query tile to shared memory as bf16 (f16), by kQueryWarps warps. Rows past the tile's end are copies of its last token.
+// A query tile to shared memory as bf16 (f16), by kQueryWarps warps. Rows past the tile's end are
+// copies of its last token.
 template <class T>
 __device__ __forceinline__ void LoadTileOfQueries(const KernelArgs& a, const Work& w, int32_t warp,
                                                   uint32_t divisor, uint32_t target) {
@@ -260,7 +266,8 @@ __device__ __forceinline__ void ProduceQueries(const KernelArgs& a, Control* con
   }
 }
 
-// The loading warp. Consumers want keys from the last tile to the first, and each tile's values one step behind its keys.
+// The loading warp. Consumers want keys from the last tile to the first, and each tile's values one
+// step behind its keys.
 template <class T>
 __device__ __forceinline__ void Produce(const KernelArgs& a, const CUtensorMap* map,
                                         Control* control, uint32_t k_ring, uint32_t v_ring,

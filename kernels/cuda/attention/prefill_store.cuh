@@ -1,5 +1,5 @@
-// Prefill attention: how a consumer's results leave. Row r of a query tile belongs to warp r / 16 of
-// the consumers; `inverse` is what a thread's two rows are to be multiplied with.
+// Prefill attention: how a consumer's results leave. Row r of a query tile belongs to warp r / 16
+// of the consumers; `inverse` is what a thread's two rows are to be multiplied with.
 #pragma once
 
 #include "kernels/cuda/attention/prefill_core.cuh"

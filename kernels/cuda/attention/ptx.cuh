@@ -1,5 +1,5 @@
-// What attention needs beyond kernels/cuda/ptx.cuh: waiting, tiles of four dimensions, products of a warp, conversions.
-// Device code only; each wrapper is one instruction or a short idiom of them.
+// What attention needs beyond kernels/cuda/ptx.cuh: waiting, tiles of four dimensions, products of
+// a warp, conversions. Device code only; each wrapper is one instruction or a short idiom of them.
 #pragma once
 
 #include <cuda.h>

@@ -1,6 +1,7 @@
-// RoPE and KV append: a CTA takes a row, and a few lanes of it a head: they normalise it (where there are norm weights), rotate it, and
-// store it to the query rows or to the pool, 16 bytes at a time. Every element is read once and written once; the angles are read
-// once for all heads of a row.
+// RoPE and KV append: a CTA takes a row, and a few lanes of it a head: they normalise it (where
+// there are norm weights), rotate it, and store it to the query rows or to the pool, 16 bytes at a
+// time. Every element is read once and written once; the angles are read once for all heads of a
+// row.
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/attention/ptx.cuh"
 #include "kernels/cuda/cuda_error.h"

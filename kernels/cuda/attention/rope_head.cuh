@@ -1,5 +1,5 @@
-// One head of one row, spread over a warp, on its way from the fused qkv row to the query rows or to the pool: normalised,
-// rotated, stored. Device code only; collective of a warp.
+// One head of one row, spread over a warp, on its way from the fused qkv row to the query rows or
+// to the pool: normalised, rotated, stored. Device code only; collective of a warp.
 #pragma once
 
 #include "kernels/cuda/attention/ptx.cuh"
@@ -36,7 +36,8 @@ __device__ __forceinline__ void Store2<__nv_fp8_e4m3>(void* base, int64_t at, fl
       __nv_cvt_float2_to_fp8x2(v, __NV_SATFINITE, __NV_E4M3);
 }
 
-// A head's elements as a thread holds them: pairs 2 * lane + 64 * i of the first half, and their partners in the second half.
+// A head's elements as a thread holds them: pairs 2 * lane + 64 * i of the first half, and their
+// partners in the second half.
 template <int kDim>
 struct Head {
   static constexpr int kPairs = kDim / 128 > 0 ? kDim / 128 : 1;

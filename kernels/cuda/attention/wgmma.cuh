@@ -1,5 +1,6 @@
 // Warpgroup matrix products (wgmma) with operands of bf16 or f16 and f32 sums, and the descriptors
-// of their operands in shared memory. An operand lies in rows of 128 bytes, swizzled by the copy engine's 128-byte pattern, in columns of 64 elements.
+// of their operands in shared memory. An operand lies in rows of 128 bytes, swizzled by the copy
+// engine's 128-byte pattern, in columns of 64 elements.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,8 @@ __device__ __forceinline__ uint64_t RowsDescriptor(uint32_t address) {
   return static_cast<uint64_t>((address & 0x3ffff) >> 4) | (1ULL << 16) | (64ULL << 32) |
          (1ULL << 62);
 }
-// Rows run along the contracted dimension (V: keys), columns of 64 elements are `column_bytes` apart.
+// Rows run along the contracted dimension (V: keys), columns of 64 elements are `column_bytes`
+// apart.
 __device__ __forceinline__ uint64_t ColumnsDescriptor(uint32_t address, uint32_t column_bytes) {
   return static_cast<uint64_t>((address & 0x3ffff) >> 4) |
          (static_cast<uint64_t>(column_bytes >> 4) << 16) | (64ULL << 32) | (1ULL << 62);

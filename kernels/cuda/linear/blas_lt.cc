@@ -107,13 +107,15 @@ class BlasLtImpl : public BlasLt {
              cudaStream_t stream) override {
     Plan plan;
     AISP_RETURN_IF_ERROR(plan.Make(product));
-    const std::string key = KeyOf(product);
-    auto choice = choices_.find(key);
-    if (choice == choices_.end()) {
-      AISP_ASSIGN_OR_RETURN(Choice untuned, Untuned(product, plan, workspace_bytes));
-      choice = choices_.emplace(key, std::move(untuned)).first;
-    }
-    return Multiply(product, plan, choice->second.algorithm, workspace, workspace_bytes, stream);
+    AISP_ASSIGN_OR_RETURN(const Choice* const choice, Find(product, plan, workspace_bytes));
+    return Multiply(product, plan, choice->algorithm, workspace, workspace_bytes, stream);
+  }
+
+  Status LookUp(const LtProduct& product, size_t workspace_bytes) override {
+    Plan plan;
+    AISP_RETURN_IF_ERROR(plan.Make(product));
+    AISP_RETURN_IF_ERROR(Find(product, plan, workspace_bytes));
+    return {};
   }
 
   Status Tune(const LtProduct& product, void* workspace, size_t workspace_bytes,
@@ -159,6 +161,16 @@ class BlasLtImpl : public BlasLt {
   }
 
  private:
+  Result<const Choice*> Find(const LtProduct& product, const Plan& plan, size_t workspace_bytes) {
+    const std::string key = KeyOf(product);
+    auto choice = choices_.find(key);
+    if (choice == choices_.end()) {
+      AISP_ASSIGN_OR_RETURN(Choice untuned, Untuned(product, plan, workspace_bytes));
+      choice = choices_.emplace(key, std::move(untuned)).first;
+    }
+    return &choice->second;
+  }
+
   Status Multiply(const LtProduct& p, const Plan& plan, const cublasLtMatmulAlgo_t& algorithm,
                   void* workspace, size_t workspace_bytes, cudaStream_t stream) {
     const float alpha = 1.0f;
@@ -169,7 +181,8 @@ class BlasLtImpl : public BlasLt {
                  "multiplying");
   }
 
-  // What was tuned for the nearest number of rows, where the library takes it for these; else the heuristics' first choice.
+  // What was tuned for the nearest number of rows, where the library takes it for these; else the
+  // heuristics' first choice.
   Result<Choice> Untuned(const LtProduct& p, const Plan& plan, size_t workspace_bytes) {
     const auto tuned = tuned_rows_.find(ShapeOf(p));
     if (tuned != tuned_rows_.end()) {
@@ -209,7 +222,7 @@ class BlasLtImpl : public BlasLt {
         handle_.value, plan.operation.value, plan.weight.value, plan.x.value, plan.y.value,
         plan.y.value, preference.value, most, results.data(), &found);
     if (status != CUBLAS_STATUS_SUCCESS || found == 0) {
-      return Unimplemented("cuBLASLt has no algorithm for " + key);
+      return NotFound("cuBLASLt has no algorithm for " + key);
     }
     results.resize(static_cast<size_t>(found));
     return results;
@@ -240,7 +253,8 @@ class BlasLtImpl : public BlasLt {
     return best_ms * 1000.0f;
   }
 
-  // A line: version of the library, key, note, algorithm in hexadecimal. Lines of other versions are passed over.
+  // A line: version of the library, key, note, algorithm in hexadecimal. Lines of other versions
+  // are passed over.
   void LoadCache() {
     if (cache_.empty()) return;
     std::ifstream file(cache_);

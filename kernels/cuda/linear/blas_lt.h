@@ -1,4 +1,5 @@
-// Products of many rows, by cuBLASLt: y = x W^T (+ y), with the algorithm that was fastest when it was tuned.
+// Products of many rows, by cuBLASLt: y = x W^T (+ y), with the algorithm that was fastest when it
+// was tuned.
 //
 // blas_lt.cc is the only file that knows the library. Threads: one caller at a time.
 #pragma once
@@ -37,7 +38,10 @@ class BlasLt {
   // Takes what was tuned for a number of rows near these, or the heuristics' first choice.
   virtual Status Run(const LtProduct& product, void* workspace, size_t workspace_bytes,
                      cudaStream_t stream) = 0;
-  // Times the heuristics' candidates unless the cache knows the winner; y is overwritten. Synchronises.
+  // Finds what Run would take. NOT_FOUND: the library has no algorithm for the product.
+  virtual Status LookUp(const LtProduct& product, size_t workspace_bytes) = 0;
+  // Times the heuristics' candidates unless the cache knows the winner; y is overwritten.
+  // Synchronises.
   virtual Status Tune(const LtProduct& product, void* workspace, size_t workspace_bytes,
                       cudaStream_t stream) = 0;
   // Whether the choice for such a product was measured, now or in an earlier run.

@@ -36,23 +36,6 @@ const StreamKernel* FindKernel(WeightFormat format, int32_t rows) {
   return nullptr;
 }
 
-bool Dense(const LinearCall& call) {
-  return call.y_stride <= 0 || call.y_stride == call.weight->out_features();
-}
-
-// Whether `next` reads what `step` writes, and nothing else.
-bool Follows(const StreamKernel& kernel, const ChainStep& step, const ChainStep& next) {
-  const LinearCall& call = step.call;
-  if (call.weight->out_features() != next.call.weight->k) return false;
-  if (next.norm_weight == nullptr) {
-    return (call.store == Store::kBf16 || call.store == Store::kSiluMulBf16) && Dense(call) &&
-           next.call.x == call.y;
-  }
-  const auto groups = static_cast<size_t>(DivideUp(call.weight->n, 16));
-  return call.store == Store::kAccumulateF32 && next.call.x != nullptr &&
-         groups * static_cast<size_t>(kernel.tokens) * sizeof(float) <= kSquareBytes;
-}
-
 Status FromCuda(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return {};
   return Internal(std::string("linear layers in one launch: ") + what + ": " +
@@ -75,6 +58,7 @@ StreamParams ParamsOf(const LinearCall& call, const StreamKernel& kernel) {
   p.units = DivideUp(w.n, kernel.rows) * p.k_units;
   p.scale_columns = DivideUp(w.k, 128);
   p.store = call.store;
+  p.poll = call.poll;
   return p;
 }
 
@@ -116,30 +100,10 @@ Status Chains::SetRegion(void* memory, cudaStream_t stream) {
                   "clearing the workspace");
 }
 
-bool Chains::Fits(std::span<const ChainStep> steps) const {
-  if (region_ == nullptr || steps.size() < 2 || steps.size() > kMaxChainSteps) return false;
-  const LinearCall& first = steps[0].call;
-  if (first.weight == nullptr || first.rows < 1 || steps[0].norm_weight != nullptr) return false;
-  const StreamKernel* const kernel = FindKernel(first.weight->format, first.rows);
-  if (kernel == nullptr) return false;
-  for (size_t i = 0; i < steps.size(); ++i) {
-    const LinearCall& call = steps[i].call;
-    if (call.weight == nullptr || call.weight->format != first.weight->format ||
-        call.rows != first.rows || call.input != InputFormat::kBf16 ||
-        (call.store == Store::kSiluMulBf16) != call.weight->gated ||
-        reinterpret_cast<uintptr_t>(call.x) % 16 != 0) {
-      return false;
-    }
-    const int64_t units = static_cast<int64_t>(DivideUp(call.weight->n, kernel->rows)) *
-                          DivideUp(call.weight->k, kernel->stage_k);
-    if (units > INT32_MAX / multiprocessors_) return false;
-    if (i + 1 < steps.size() && !Follows(*kernel, steps[i], steps[i + 1])) return false;
-  }
-  return true;
-}
-
 Status Chains::Launch(std::span<const ChainStep> steps, cudaStream_t stream) const {
   const StreamKernel* const kernel = FindKernel(steps[0].call.weight->format, steps[0].call.rows);
+  if (kernel == nullptr || region_ == nullptr)
+    return Internal("linear layers in one launch that no kernel takes");
   // Each warp counts the quads of tokens that it finishes (chain_tile.cuh).
   const auto arrivals = static_cast<uint32_t>(kernel->rows / 16 * kernel->tokens / 8);
   ChainParams chain;

@@ -1,39 +1,50 @@
-// The kernel for several layers in one launch, for few rows: the weights of all of them stream through a ring of stages,
-// without a pause while a layer's sums are put together and become the next one's input.
+// The kernel for several layers in one launch, for few rows: the weights of all of them stream
+// through a ring of stages, without a pause while a layer's sums are put together and become the
+// next one's input.
 //
-// Every CTA takes its share of each step's units as in stream_linear.cuh. Its warps have one job each (the norm warp may have two),
-// and meet at barriers in shared memory only:
-// - the weight warp fills stages as soon as they are free, through all steps, and waits for no data;
-// - the input warp waits until a step's input is complete (a counter in global memory), then has its part of each stage brought;
+// Every CTA takes its share of each step's units as in stream_linear.cuh. Its warps have one job
+// each (the norm warp may have two), and meet at barriers in shared memory only:
+// - the weight warp fills stages as soon as they are free, through all steps, and waits for no
+// data;
+// - the input warp waits until a step's input is complete (a counter in global memory), then has
+// its part of each stage brought;
 // - with FP8 weights the norm warp and another make f16 of the first step's input (f16_input.h);
-// - the norm warp turns the sums of squares that the step before has left into 1 / rms, for steps with a norm in front;
-// - the consumers multiply. A tile that several CTAs share is finished by those for which it is the last one of the step, each of
-//   them some of its tokens: eight at a time, in turn. All leave the sums that others finish over words that say "nothing here yet";
-//   who finishes polls the sums themselves, adds them in the order of the CTAs and puts the words back.
+// - the norm warp turns the sums of squares that the step before has left into 1 / rms, for steps
+// with a norm in front;
+// - the consumers multiply. A tile that several CTAs share is finished by those for which it is the
+// last one of the step, each of
+//   them some of its tokens: eight at a time, in turn. All leave the sums that others finish over
+//   words that say "nothing here yet"; who finishes polls the sums themselves, adds them in the
+//   order of the CTAs and puts the words back.
 //
-// A norm in front has no pass of its own: whoever completes a tile of the residual stream writes h * gain in bf16 (in
-// f16 for FP8 weights), and the layer's outputs are multiplied by 1 / rms at its end.
+// A norm in front has no pass of its own: whoever completes a tile of the residual stream writes h
+// * gain in bf16 (in f16 for FP8 weights), and the layer's outputs are multiplied by 1 / rms at its
+// end.
 //
-// Between steps the ring fills, and two more units are brought into L2 where that was seen to help: more of them delay what the step
-// waits for.
+// Between steps the ring fills, and two more units are brought into L2 where that was seen to help:
+// more of them delay what the step waits for.
 //
-// How much is in flight: the weight warp asks for 64 KiB at a time (48 where blocks of weights have scales), not for the ring. That
-// keeps memory busy; a whole ring of every CTA would be a queue of 4 us in which sums, counters and inputs stand too, and in which
-// about 25 multiprocessors are served 20 % faster than the rest. So all are served alike, and equal shares are right.
+// How much is in flight: the weight warp asks for 64 KiB at a time (48 where blocks of weights have
+// scales), not for the ring. That keeps memory busy; a whole ring of every CTA would be a queue of
+// 4 us in which sums, counters and inputs stand too, and in which about 25 multiprocessors are
+// served 20 % faster than the rest. So all are served alike, and equal shares are right.
 //
-// Two rings: while a step's sums are put together, memory goes on until the weights' stages are full; what the tokens bring comes from
-// L2 and needs few stages. Where that was seen to be faster, weights have all that is left of shared memory; elsewhere both go round
-// together, in a ring of stages for both.
+// Two rings: while a step's sums are put together, memory goes on until the weights' stages are
+// full; what the tokens bring comes from L2 and needs few stages. Where that was seen to be faster,
+// weights have all that is left of shared memory; elsewhere both go round together, in a ring of
+// stages for both.
 //
-// Order of memory: consumers write, fence towards the copy engine and release the counter, a warp at a time and once a step (a
-// release waits for all that its warp has written, 2 us under load); the input warp acquires the counter, fences, and lets the
-// copy engine read. Everything later in the chain is ordered behind that, so buffers of a step may be written again two steps on,
-// and parts one step on.
+// Order of memory: consumers write, fence towards the copy engine and release the counter, a warp
+// at a time and once a step (a release waits for all that its warp has written, 2 us under load);
+// the input warp acquires the counter, fences, and lets the copy engine read. Everything later in
+// the chain is ordered behind that, so buffers of a step may be written again two steps on, and
+// parts one step on.
 //
-// Deadlock: CTAs wait for each other, so all must be resident at once. The grid is at most one CTA for each multiprocessor and one
-// fits beside whatever small kernel sits there. Kernels before this one end without it, and kernels behind it start only once
-// every CTA of this one runs. But two chains that run at once in two streams could take half of the device each: chains of a
-// device belong to one stream.
+// Deadlock: CTAs wait for each other, so all must be resident at once. The grid is at most one CTA
+// for each multiprocessor and one fits beside whatever small kernel sits there. Kernels before this
+// one end without it, and kernels behind it start only once every CTA of this one runs. But two
+// chains that run at once in two streams could take half of the device each: chains of a device
+// belong to one stream.
 #pragma once
 
 #include <cuda.h>
@@ -103,7 +114,7 @@ __device__ __forceinline__ void BringInputs(const ChainShared<C>& shared,
     const StreamParams& p = chain.steps[s].p;
     const ChainShare share(p.units);
     if (s > 0 && share.begin < share.end) {
-      AwaitCounter(chain.counters + s - 1, chain.steps[s].input_ready);
+      AwaitCounter(chain.counters + s - 1, chain.steps[s].input_ready, chain.steps[s].p.poll);
       GlobalFenceProxyAsync();
     }
     for (int32_t unit = share.begin; unit < share.end; ++unit) {
@@ -116,7 +127,8 @@ __device__ __forceinline__ void BringInputs(const ChainShared<C>& shared,
   }
 }
 
-// Makes f16 of the first step's input, stage by stage, before the products; what follows is written that way.
+// Makes f16 of the first step's input, stage by stage, before the products; what follows is written
+// that way.
 template <class C>
 __device__ __forceinline__ void ConvertInputs(const ChainShared<C>& shared,
                                               const ChainParams& chain, int thread) {
@@ -132,7 +144,8 @@ __device__ __forceinline__ void ConvertInputs(const ChainShared<C>& shared,
   }
 }
 
-// All tokens at once, four a lane, so that one round trip to L2 brings everything. The sum's order depends on nothing but K.
+// All tokens at once, four a lane, so that one round trip to L2 brings everything. The sum's order
+// depends on nothing but K.
 template <class C>
 __device__ __forceinline__ void BringNorms(const ChainShared<C>& shared, const ChainParams& chain,
                                            int lane) {
@@ -142,7 +155,7 @@ __device__ __forceinline__ void BringNorms(const ChainShared<C>& shared, const C
     const ChainStepParams& step = chain.steps[s];
     if (step.input_squares == nullptr) continue;
     if (s > 0) {
-      if (lane == 0) AwaitCounter(chain.counters + s - 1, step.input_ready);
+      if (lane == 0) AwaitCounter(chain.counters + s - 1, step.input_ready, step.p.poll);
       __syncwarp();
     }
     const StreamParams& before = chain.steps[s - 1].p;
@@ -176,8 +189,9 @@ __device__ __forceinline__ void BringNorms(const ChainShared<C>& shared, const C
 
 // ---- consumers ----
 
-// Multiplies this warpgroup's rows of `count` units of a tile whose operands are both read from shared memory, or whose sums are
-// promoted. The first of the tile is number k_begin along K; `first`: of the chain's first step.
+// Multiplies this warpgroup's rows of `count` units of a tile whose operands are both read from
+// shared memory, or whose sums are promoted. The first of the tile is number k_begin along K;
+// `first`: of the chain's first step.
 template <class C>
 __device__ __forceinline__ void MultiplyUnits(const ChainShared<C>& shared, const StreamParams& p,
                                               int32_t row0, int32_t k_begin, int32_t count,
@@ -211,8 +225,9 @@ __device__ __forceinline__ void MultiplyUnits(const ChainShared<C>& shared, cons
   }
 }
 
-// The same for weights that are widened in registers, 64 of K at a time. Nothing stands still between units: while the last products
-// of one are in flight, the next one is waited for and the first of its weights are fetched.
+// The same for weights that are widened in registers, 64 of K at a time. Nothing stands still
+// between units: while the last products of one are in flight, the next one is waited for and the
+// first of its weights are fetched.
 template <class C>
 __device__ __forceinline__ void WidenAndMultiplyUnits(const ChainShared<C>& shared, int32_t count,
                                                       bool first, ChainPlace<C>& place,
@@ -279,8 +294,9 @@ __device__ __forceinline__ void SumUnits(const ChainShared<C>& shared, const Str
   for (int j = 0; j < C::kSums; ++j) asm volatile("" : "+f"(sums[0][j]));
 }
 
-// Stores this CTA's quads of a tile: every finishers-th. `complete`: nobody's parts are to be added. How many. A quad at a time:
-// what is kept for all of them at once would not fit registers, and there is no room for it in L1.
+// Stores this CTA's quads of a tile: every finishers-th. `complete`: nobody's parts are to be
+// added. How many. A quad at a time: what is kept for all of them at once would not fit registers,
+// and there is no room for it in L1.
 template <class C>
 __device__ __forceinline__ uint32_t FinishQuads(const ChainShared<C>& shared,
                                                 const ChainParams& chain,
@@ -308,7 +324,7 @@ __device__ __forceinline__ uint32_t FinishQuads(const ChainShared<C>& shared,
     rows.LoadOld(step.p, quad, lane, old);
     if (!complete) {
       const int32_t next = quad + ctas.finishers;
-      parts.AddTo(chain.parts, ctas, quad, own);
+      parts.AddTo(chain.parts, ctas, quad, step.p.poll, own);
       if (next < kQuads) parts.Ask(chain.parts, ctas, next);
     }
     if (step.p.store == Store::kAccumulateF32 || step.p.store == Store::kF32) {
@@ -322,8 +338,8 @@ __device__ __forceinline__ uint32_t FinishQuads(const ChainShared<C>& shared,
   return finished;
 }
 
-// Finishes a tile as far as this CTA does, and leaves the rest of its sums to those that do. `last`: this CTA's last of the step. How
-// many quads have been finished.
+// Finishes a tile as far as this CTA does, and leaves the rest of its sums to those that do.
+// `last`: this CTA's last of the step. How many quads have been finished.
 template <class C>
 __device__ __forceinline__ uint32_t FinishTile(const ChainShared<C>& shared,
                                                const ChainParams& chain,
@@ -334,7 +350,7 @@ __device__ __forceinline__ uint32_t FinishTile(const ChainShared<C>& shared,
   const auto cta = static_cast<int32_t>(blockIdx.x);
   const bool alone = ctas.finishers == 1 && ctas.first == cta;
   if (alone) {
-    AddAllParts<C>(chain.parts, ctas, sums);
+    AddAllParts<C>(chain.parts, ctas, step.p.poll, sums);
   } else {
     WritePart<C>(chain.parts, ctas, last ? cta - ctas.first : -1, sums);
     if (!last) return 0;
@@ -380,13 +396,15 @@ __device__ __forceinline__ void ConsumeChain(const ChainShared<C>& shared,
       finished +=
           FinishTile<C>(shared, chain, step, rows, ctas, tile, last, norms, summed, sums[0]);
     }
-    // Once for all tiles of the step: the next one needs them all, and a release takes until all that was written has arrived.
+    // Once for all tiles of the step: the next one needs them all, and a release takes until all
+    // that was written has arrived.
     if (finished > 0 && s + 1 < chain.count) {
       GlobalFenceProxyAsync();
       __syncwarp();
       if (lane == 0) ReleaseAdd(chain.counters + s, finished);
     }
-    // Those that finish no tile have to see each norm too: the barrier tells two phases apart, no more.
+    // Those that finish no tile have to see each norm too: the barrier tells two phases apart, no
+    // more.
     if (step.input_squares != nullptr) BarrierWait(shared.NormReady(), norms++ & 1);
   }
 }

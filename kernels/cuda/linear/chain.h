@@ -1,6 +1,7 @@
-// Several layers in one launch, seen from the host: whether steps fit a kernel, and its launch.
+// The launch of several layers at once, seen from the host.
 //
-// Who owns what: the caller owns the region, which belongs to chains alone from SetRegion on. Threads as LinearKernels.
+// Who owns what: the caller owns the region, which belongs to chains alone from SetRegion on.
+// Threads as LinearKernels.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -22,8 +23,7 @@ class Chains {
   size_t region_bytes() const { return region_bytes_; }
   // 256-aligned; cleared here.
   Status SetRegion(void* memory, cudaStream_t stream);
-  bool Fits(std::span<const ChainStep> steps) const;
-  // Of steps that fit.
+  // Of steps that StreamChain (table/linear_choice.h) takes.
   Status Launch(std::span<const ChainStep> steps, cudaStream_t stream) const;
 
  private:

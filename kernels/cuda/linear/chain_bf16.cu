@@ -1,4 +1,5 @@
-// bf16 kernels for several layers in one launch. The sizes were chosen by measurement on an H200 (docs/performance.md).
+// bf16 kernels for several layers in one launch. The sizes were chosen by measurement on an H200
+// (docs/performance.md).
 #include <array>
 
 #include "kernels/cuda/linear/chain.cuh"

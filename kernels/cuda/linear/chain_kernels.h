@@ -18,8 +18,9 @@ struct ChainStepParams {
   CUtensorMap weight;
   CUtensorMap input;
   StreamParams p;  // without partials and counters
-  // Of kAccumulateF32 with a norm behind it: the next layer's input is y * gain (bf16, f16 for FP8 weights), and for each tile of y and each token
-  // the sum of its squares is left for that layer. Null without.
+  // Of kAccumulateF32 with a norm behind it: the next layer's input is y * gain (bf16, f16 for FP8
+  // weights), and for each tile of y and each token the sum of its squares is left for that layer.
+  // Null without.
   const float* gain = nullptr;      // [n]
   __nv_bfloat16* normed = nullptr;  // [rows, n], 16-bit words
   float* squares = nullptr;         // [tiles of n][kernel.tokens]

@@ -1,4 +1,5 @@
-// NVFP4 kernels for several layers in one launch. The sizes were chosen by measurement on an H200 (docs/performance.md).
+// NVFP4 kernels for several layers in one launch. The sizes were chosen by measurement on an H200
+// (docs/performance.md).
 #include <array>
 
 #include "kernels/cuda/linear/chain.cuh"

@@ -1,5 +1,6 @@
-// Parts of the kernel for several layers (chain.cuh): the layout of shared memory, the words by which CTAs tell each other that
-// something is there, and what happens to the sums of a finished tile.
+// Parts of the kernel for several layers (chain.cuh): the layout of shared memory, the words by
+// which CTAs tell each other that something is there, and what happens to the sums of a finished
+// tile.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -10,6 +11,7 @@
 #include "kernels/cuda/linear/f16_input.cuh"
 #include "kernels/cuda/linear/ptx.cuh"
 #include "kernels/cuda/linear/stream_config.cuh"
+#include "kernels/cuda/poll.cuh"
 
 namespace aisp::cuda {
 
@@ -24,8 +26,8 @@ struct ChainShared {
   static constexpr int kEmptyBarriers = C::kStages + (kOneRing ? 0 : kInputStages);
   static constexpr int kBarriers =
       C::kStages + kInputStages + kEmptyBarriers + (C::kF16 ? kInputStages : 0) + 1;
-  // Stages of weights that a CTA has asked for and not got, at most. As many as keep memory busy and no more: whatever else the
-  // chain reads (parts, counters, inputs) stands in the same queue.
+  // Stages of weights that a CTA has asked for and not got, at most. As many as keep memory busy
+  // and no more: whatever else the chain reads (parts, counters, inputs) stands in the same queue.
   static constexpr int kInFlightBytes =
       (C::kFormat == StreamFormat::kBf16 || C::kFormat == StreamFormat::kFp8 ? 64 : 48) << 10;
   static constexpr int kInFlight = C::kWeightBytes * C::kStages < kInFlightBytes
@@ -56,7 +58,8 @@ struct ChainShared {
   __device__ uint32_t EmptyInput(int stage) const {
     return EmptyWeight(kOneRing ? stage : C::kStages + stage);
   }
-  // Until both operands of a unit are there, asked for at once. `first`: of the first step, whose input has to become f16.
+  // Until both operands of a unit are there, asked for at once. `first`: of the first step, whose
+  // input has to become f16.
   __device__ __forceinline__ void AwaitUnit(const ChainPlace<C>& place, bool first) const {
     const int input = place.input().stage;
     BarrierWaitBoth(FullWeight(place.weight.stage), place.weight.parity,
@@ -75,14 +78,15 @@ struct ChainShared {
   __device__ uint32_t Norm(int norms, int token) const {
     return base + kNormAt + 4 * (norms % 2 * C::kTokens + token);
   }
-  // Sums of squares of a group of 16 rows, one for each token: the CTA's number `summed` of such sums.
+  // Sums of squares of a group of 16 rows, one for each token: the CTA's number `summed` of such
+  // sums.
   __device__ uint32_t Squares(int summed, int group16) const {
     return base + kSquaresAt + 4 * C::kTokens * (summed % 2 * (C::kRows / 16) + group16);
   }
 };
 
-// This CTA's units of a step. Those that have any are the first ones of the grid. Units times CTAs fit 32 bits (Chains::Fits): longer
-// divisions would take as long as what they are in the way of.
+// This CTA's units of a step. Those that have any are the first ones of the grid. Units times CTAs
+// fit 32 bits (Chains::Fits): longer divisions would take as long as what they are in the way of.
 struct ChainShare {
   uint32_t units;
   uint32_t ctas;
@@ -104,16 +108,13 @@ struct ChainShare {
 
 // ---- words in global memory ----
 
-__device__ __forceinline__ void AwaitCounter(const uint32_t* counter, uint32_t target) {
+__device__ __forceinline__ void AwaitCounter(const uint32_t* counter, uint32_t target,
+                                             const PollTag& poll) {
   uint32_t seen;
-#ifdef AISP_CHAIN_SPIN_LIMIT
-  int64_t spins = 0;
-#endif
+  PollLimit<PollSite::kChainInput> limit;
   do {
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
-#ifdef AISP_CHAIN_SPIN_LIMIT
-    if (++spins > AISP_CHAIN_SPIN_LIMIT) __trap();
-#endif
+    limit.Count(poll);
   } while (seen < target);
 }
 __device__ __forceinline__ void ReleaseAdd(uint32_t* counter, uint32_t n) {
@@ -141,10 +142,11 @@ __device__ __forceinline__ float2 LoadSharedPair(uint32_t address) {
 
 // ---- sums of a tile that several CTAs share ----
 
-// The CTAs that share a tile: `first` to `last`. A thread's sums of a tile come in quads, of two rows, 8 apart, and two tokens; quad
-// number q is of the tokens 8 q to 8 q + 7. CTAs whose last tile of the step it is finish it, each every finishers-th quad: they are
-// the first of those that share it. A CTA has one such tile at most, and one more at most that it leaves to others; it leaves what
-// others finish before it waits for anybody, so none waits for ever.
+// The CTAs that share a tile: `first` to `last`. A thread's sums of a tile come in quads, of two
+// rows, 8 apart, and two tokens; quad number q is of the tokens 8 q to 8 q + 7. CTAs whose last
+// tile of the step it is finish it, each every finishers-th quad: they are the first of those that
+// share it. A CTA has one such tile at most, and one more at most that it leaves to others; it
+// leaves what others finish before it waits for anybody, so none waits for ever.
 struct TileCtas {
   int32_t first;
   int32_t last;
@@ -170,7 +172,8 @@ __device__ __forceinline__ uint4* PartOf(float* parts, int32_t cta, int slot) {
          threadIdx.x;
 }
 
-// Leaves this CTA's sums for those that finish the tile, but for the quads that it finishes itself: number `rank` of them; -1: none.
+// Leaves this CTA's sums for those that finish the tile, but for the quads that it finishes itself:
+// number `rank` of them; -1: none.
 template <class C>
 __device__ __forceinline__ void WritePart(float* parts, const TileCtas& ctas, int32_t rank,
                                           const float (&sums)[C::kSums]) {
@@ -189,15 +192,11 @@ __device__ __forceinline__ bool PartIsMissing(const uint4& v) {
   return v.x == kChainNoSum || v.y == kChainNoSum || v.z == kChainNoSum || v.w == kChainNoSum;
 }
 // Polls a part of which `v` was seen, adds it and puts the words back that say "nothing here yet".
-__device__ __forceinline__ void TakePart(uint4* from, uint4 v, float* sums) {
-#ifdef AISP_CHAIN_SPIN_LIMIT
-  int64_t spins = 0;
-#endif
+__device__ __forceinline__ void TakePart(uint4* from, uint4 v, const PollTag& poll, float* sums) {
+  PollLimit<PollSite::kChainParts> limit;
   while (PartIsMissing(v)) {
     v = LoadRelaxed(from);
-#ifdef AISP_CHAIN_SPIN_LIMIT
-    if (++spins > AISP_CHAIN_SPIN_LIMIT) __trap();
-#endif
+    limit.Count(poll);
   }
   StoreRelaxed(from, make_uint4(kChainNoSum, kChainNoSum, kChainNoSum, kChainNoSum));
   sums[0] += __uint_as_float(v.x);
@@ -206,7 +205,8 @@ __device__ __forceinline__ void TakePart(uint4* from, uint4 v, float* sums) {
   sums[3] += __uint_as_float(v.w);
 }
 
-// What the other CTAs of a tile have of a quad, asked for early and then added in the order of the CTAs.
+// What the other CTAs of a tile have of a quad, asked for early and then added in the order of the
+// CTAs.
 template <class C>
 struct QuadParts {
   static constexpr int kAtOnce = 6;  // a tile rarely has more
@@ -221,24 +221,24 @@ struct QuadParts {
     }
   }
   __device__ __forceinline__ void AddTo(float* parts, const TileCtas& ctas, int32_t quad,
-                                        float (&sums)[4]) const {
+                                        const PollTag& poll, float (&sums)[4]) const {
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const int32_t cta = ctas.first + i;
       if (cta > ctas.last || cta == static_cast<int32_t>(blockIdx.x)) continue;
-      TakePart(PartOf<C>(parts, cta, ctas.Slot(cta)) + quad * C::kConsumers, seen[i], sums);
+      TakePart(PartOf<C>(parts, cta, ctas.Slot(cta)) + quad * C::kConsumers, seen[i], poll, sums);
     }
     for (int32_t cta = ctas.first + kAtOnce; cta <= ctas.last; ++cta) {
       if (cta == static_cast<int32_t>(blockIdx.x)) continue;
       uint4* const from = PartOf<C>(parts, cta, ctas.Slot(cta)) + quad * C::kConsumers;
-      TakePart(from, LoadRelaxed(from), sums);
+      TakePart(from, LoadRelaxed(from), poll, sums);
     }
   }
 };
 
 // All quads of a tile that this CTA, the first, finishes alone.
 template <class C>
-__device__ __forceinline__ void AddAllParts(float* parts, const TileCtas& ctas,
+__device__ __forceinline__ void AddAllParts(float* parts, const TileCtas& ctas, const PollTag& poll,
                                             float (&sums)[C::kSums]) {
   constexpr int kQuads = C::kSums / 4;
   for (int32_t cta = ctas.first + 1; cta <= ctas.last; ++cta) {
@@ -247,7 +247,8 @@ __device__ __forceinline__ void AddAllParts(float* parts, const TileCtas& ctas,
 #pragma unroll
     for (int q = 0; q < kQuads; ++q) seen[q] = LoadRelaxed(from + q * C::kConsumers);
 #pragma unroll
-    for (int q = 0; q < kQuads; ++q) TakePart(from + q * C::kConsumers, seen[q], sums + 4 * q);
+    for (int q = 0; q < kQuads; ++q)
+      TakePart(from + q * C::kConsumers, seen[q], poll, sums + 4 * q);
   }
 }
 
@@ -296,8 +297,9 @@ struct TileRows {
     }
   }
 
-  // Scales, adds the bias and stores a quad as 16-bit values. `norms`: which norm of the chain is in front of this step. Only stores
-  // are conditional: values in branches would be computed one after the other.
+  // Scales, adds the bias and stores a quad as 16-bit values. `norms`: which norm of the chain is
+  // in front of this step. Only stores are conditional: values in branches would be computed one
+  // after the other.
   __device__ __forceinline__ void Store16(const ChainShared<C>& shared, const ChainStepParams& step,
                                           int norms, int32_t group_row, int32_t quad, int lane,
                                           const float* sums) const {
@@ -323,8 +325,8 @@ struct TileRows {
     }
   }
 
-  // The same as f32, added to `old` where the step adds, with what the norm behind it needs. `squares`: shared address for the sums of
-  // squares.
+  // The same as f32, added to `old` where the step adds, with what the norm behind it needs.
+  // `squares`: shared address for the sums of squares.
   __device__ __forceinline__ void Store32(const ChainShared<C>& shared, const ChainStepParams& step,
                                           int norms, int32_t quad, int lane, uint32_t squares_at,
                                           const float (&old)[4], const float (&sums)[4]) const {
@@ -384,8 +386,8 @@ struct TileRows {
   }
 };
 
-// Adds up what the warps have left of a tile for eight tokens from number `first` on. All of them call; shared memory has two places
-// for the sums, so that one barrier is enough.
+// Adds up what the warps have left of a tile for eight tokens from number `first` on. All of them
+// call; shared memory has two places for the sums, so that one barrier is enough.
 template <class C>
 __device__ __forceinline__ void StoreSquares(const ChainShared<C>& shared,
                                              const ChainStepParams& step, int32_t tile,

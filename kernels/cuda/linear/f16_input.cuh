@@ -1,5 +1,5 @@
-// Making activations of the form in f16_input.h: of bf16 that the copy engine has brought to a stage, for a chain's first step, and of
-// the sums that one step leaves for the next.
+// Making activations of the form in f16_input.h: of bf16 that the copy engine has brought to a
+// stage, for a chain's first step, and of the sums that one step leaves for the next.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -30,8 +30,8 @@ __device__ __forceinline__ uint32_t DividedF16x2(uint32_t low, uint32_t high) {
   return reinterpret_cast<const uint32_t&>(pair);
 }
 
-// A stage's input in place, by `threads` threads of whole warps. In 128-byte lines, swizzled: 16 elements are two neighbours of 16
-// bytes in either order.
+// A stage's input in place, by `threads` threads of whole warps. In 128-byte lines, swizzled: 16
+// elements are two neighbours of 16 bytes in either order.
 template <class C, int kThreads>
 __device__ __forceinline__ void ConvertInput(uint32_t input, int thread) {
   constexpr int kPieces = C::kInputBytes / 32;

@@ -1,9 +1,11 @@
-// The form of activations in a chain with FP8 weights: f16, because e4m3 widens to f16 with one instruction for two weights and to
-// bf16 with nine for four (docs/decisions/011-f16-activations.md).
+// The form of activations in a chain with FP8 weights: f16, because e4m3 widens to f16 with one
+// instruction for two weights and to bf16 with nine for four
+// (docs/decisions/011-f16-activations.md).
 //
-// They are divided by kF16Divisor, which the sums' scales put right: 2^-10 to 1,048,000 then keep f16's 11 bits, errors below stay
-// under 2^-21, larger ones become infinite. Elements are permuted within each 16, so that packed FP8 weights (Fp8Position in
-// quantize.h) widen without moving a byte.
+// They are divided by kF16Divisor, which the sums' scales put right: 2^-10 to 1,048,000 then keep
+// f16's 11 bits, errors below stay under 2^-21, larger ones become infinite. Elements are permuted
+// within each 16, so that packed FP8 weights (Fp8Position in quantize.h) widen without moving a
+// byte.
 #pragma once
 
 #include <cuda_runtime_api.h>  // __host__, __device__
@@ -14,7 +16,8 @@ namespace aisp::cuda {
 
 inline constexpr float kF16Divisor = 16.0f;
 
-// Where element i of a row lies: the tensor core multiplies it with the weight that the conversion leaves there.
+// Where element i of a row lies: the tensor core multiplies it with the weight that the conversion
+// leaves there.
 __host__ __device__ constexpr int32_t F16Place(int32_t i) {
   return i / 16 * 16 + i % 8 / 2 * 2 + i % 2 * 8 + (i % 16 < 8 ? 1 : 0);
 }

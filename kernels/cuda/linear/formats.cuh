@@ -1,4 +1,5 @@
-// FP8 (e4m3) and FP4 (e2m1) conversions that packing, quantising and expanding share. Device functions.
+// FP8 (e4m3) and FP4 (e2m1) conversions that packing, quantising and expanding share. Device
+// functions.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -1,18 +1,19 @@
 #include "kernels/cuda/linear/gemm.h"
 
 #include <algorithm>
+#include <array>
+#include <string>
 #include <vector>
 
+#include "kernels/cuda/linear/linear_kernels.h"
 #include "kernels/cuda/linear/nvfp4_layout.h"
 
 namespace aisp::cuda {
 namespace {
 
-// Tokens whose tiles go through all weight rows together: their activations stay in L2 beside the weight that passes.
+// Tokens whose tiles go through all weight rows together: their activations stay in L2 beside the
+// weight that passes.
 constexpr int kGroupTokens = 2048;
-// Of the estimate: the clock under this load, and what a launch costs beside its stages.
-constexpr double kCyclesPerUs = 1550.0;
-constexpr double kLaunchUs = 4.0;
 
 Status FromCuda(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return {};
@@ -20,21 +21,6 @@ Status FromCuda(cudaError_t error, const char* what) {
 }
 
 int32_t DivideUp(int64_t a, int64_t b) { return static_cast<int32_t>((a + b - 1) / b); }
-
-GemmFormat FormatOf(const LinearCall& call) {
-  const bool x8 = call.input == InputFormat::kFp8;
-  switch (call.weight->format) {
-    case WeightFormat::kFp8:
-      return x8 ? GemmFormat::kFp8 : GemmFormat::kFp8Bf16;
-    case WeightFormat::kFp8Block:
-      return x8 ? GemmFormat::kFp8Block : GemmFormat::kFp8BlockBf16;
-    case WeightFormat::kNvfp4:
-      return GemmFormat::kNvfp4;
-    case WeightFormat::kBf16:
-      break;
-  }
-  return GemmFormat::kBf16;
-}
 
 bool IsF32(Store store) { return store == Store::kF32 || store == Store::kAccumulateF32; }
 
@@ -44,24 +30,6 @@ int64_t StrideOf(const LinearCall& call) {
 
 int32_t StagesOf(const PackedWeight& w, const GemmKernel& kernel) {
   return DivideUp(w.k, kernel.step_k) * (kernel.step_k / kernel.stage_k);
-}
-
-// Measured. The tensor cores take 4 cycles a token; widening and the additions of FP8 do not shrink with the tokens.
-double StageCycles(GemmFormat format, int tokens) {
-  switch (format) {
-    case GemmFormat::kBf16:
-      return 4.0 * tokens + 15;
-    case GemmFormat::kFp8:
-      return 3.6 * tokens + 230;
-    case GemmFormat::kFp8Block:
-      return 4.2 * tokens + 290;
-    case GemmFormat::kFp8Bf16:
-    case GemmFormat::kFp8BlockBf16:
-      return 3.2 * tokens + 260;
-    case GemmFormat::kNvfp4:
-      break;
-  }
-  return 2.5 * tokens + 430;
 }
 
 }  // namespace
@@ -92,6 +60,7 @@ Result<Gemm> Gemm::Create() {
   AISP_RETURN_IF_ERROR(
       FromCuda(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
                "looking at the device"));
+  gemm.multiprocessors_ = multiprocessors;
   gemm.clusters_ = multiprocessors / kGemmCluster;
   for (const GemmKernel& kernel : GemmKernels()) {
     AISP_RETURN_IF_ERROR(
@@ -103,44 +72,41 @@ Result<Gemm> Gemm::Create() {
 }
 
 bool Gemm::Takes(const LinearCall& call) const {
-  const PackedWeight& w = *call.weight;
   const int64_t stride_bytes = StrideOf(call) * (IsF32(call.store) ? 4 : 2);
-  const bool fp8 = w.format == WeightFormat::kFp8 || w.format == WeightFormat::kFp8Block;
+  const bool fp8 =
+      call.weight->format == WeightFormat::kFp8 || call.weight->format == WeightFormat::kFp8Block;
   return (fp8 || call.input == InputFormat::kBf16) && stride_bytes % 16 == 0 &&
          reinterpret_cast<uintptr_t>(call.y) % 16 == 0;
 }
 
 double Gemm::Estimate(const LinearCall& call, int kernel) const {
-  const GemmKernel& k = GemmKernels()[static_cast<size_t>(kernel)];
-  const PackedWeight& w = *call.weight;
-  const int64_t tiles = int64_t{DivideUp(call.rows, k.tokens)} * DivideUp(w.n, 2 * kGemmRows);
-  const int64_t rounds = (tiles + clusters_ - 1) / clusters_;
-  const double stage = StageCycles(k.format, k.tokens);
-  const double epilogue = (IsF32(call.store) ? 22.0 : 11.0) * k.tokens;
-  return static_cast<double>(rounds) * (StagesOf(w, k) * stage + epilogue) / kCyclesPerUs +
-         kLaunchUs;
+  return GemmEstimate(TraitsOf(call), call.rows, kernel, multiprocessors_);
 }
 
 std::vector<int> Gemm::Instances(const LinearCall& call) const {
-  std::vector<int> instances;
-  const auto kernels = GemmKernels();
-  for (size_t i = 0; i < kernels.size(); ++i) {
-    if (kernels[i].format == FormatOf(call)) instances.push_back(static_cast<int>(i));
-  }
-  return instances;
+  return GemmInstancesOf(TraitsOf(call).format, call.input == InputFormat::kFp8);
 }
 
 int Gemm::Choose(const LinearCall& call) const {
-  const std::vector<int> instances = Instances(call);
-  return *std::min_element(instances.begin(), instances.end(),
-                           [&](int a, int b) { return Estimate(call, a) < Estimate(call, b); });
+  return ExpectedGemm(TraitsOf(call), call.rows, call.input == InputFormat::kFp8, multiprocessors_);
 }
 
-int Gemm::WithTokens(const LinearCall& call, int tokens) const {
-  for (const int i : Instances(call)) {
-    if (GemmKernels()[static_cast<size_t>(i)].tokens == tokens) return i;
-  }
-  return Choose(call);
+Status CheckGemmInstances() {
+  const auto same = [](const GemmKernel& kernel, const GemmInstance& instance) {
+    constexpr std::array kOfRows = {GemmFormat::kBf16, GemmFormat::kFp8Bf16,
+                                    GemmFormat::kFp8BlockBf16, GemmFormat::kNvfp4};
+    const auto format = static_cast<size_t>(instance.format);
+    const GemmFormat wanted = !instance.fp8_rows                            ? kOfRows[format]
+                              : instance.format == aisp::WeightFormat::kFp8 ? GemmFormat::kFp8
+                                                                            : GemmFormat::kFp8Block;
+    return kernel.format == wanted && kernel.tokens == instance.tokens &&
+           kernel.stage_k == instance.stage_k && kernel.step_k == instance.step_k;
+  };
+  const auto kernels = GemmKernels();
+  const auto instances = GemmInstances();
+  if (std::equal(kernels.begin(), kernels.end(), instances.begin(), instances.end(), same))
+    return {};
+  return Internal("kernels/cuda/table/instances.cc has other sizes than the kernels for many rows");
 }
 
 Result<CUtensorMap> Gemm::Map(const void* data, CUtensorMapDataType type, int64_t columns,

@@ -1,19 +1,22 @@
-// The kernel for many rows: a persistent, warp-specialised product with everything that follows it in its epilogue.
+// The kernel for many rows: a persistent, warp-specialised product with everything that follows it
+// in its epilogue.
 //
-// A tile is 128 weight rows (the tensor core's A operand: M) x kTokens tokens (B: N), 64 or 128 of K a stage. Two warpgroups of
-// consumers take 64 weight rows each; one thread of a third group keeps kStages stages in flight by the bulk copy engine. Two
-// CTAs of a cluster take neighbouring weight rows and the same tokens: each loads half of the tokens' box into the shared memory
-// of both (multicast), so that a stage costs 32 instead of 48 KiB of L2 traffic. Stages run on across tiles: while a warpgroup
-// stores its tile, the next one's operands arrive, and the other warpgroup, which is free to lag by as many stages as
-// there are, still multiplies.
+// A tile is 128 weight rows (the tensor core's A operand: M) x kTokens tokens (B: N), 64 or 128 of
+// K a stage. Two warpgroups of consumers take 64 weight rows each; one thread of a third group
+// keeps kStages stages in flight by the bulk copy engine. Two CTAs of a cluster take neighbouring
+// weight rows and the same tokens: each loads half of the tokens' box into the shared memory of
+// both (multicast), so that a stage costs 32 instead of 48 KiB of L2 traffic. Stages run on across
+// tiles: while a warpgroup stores its tile, the next one's operands arrive, and the other
+// warpgroup, which is free to lag by as many stages as there are, still multiplies.
 //
-// Epilogue: sums are scaled, biased, gated (rows g and g + 8 of a fragment are gate and up), transposed into shared memory by
-// stmatrix and stored by the copy engine, which also clips at the matrix's edges and adds to f32 rows in L2 (one addition per
-// element: the same bits every time).
+// Epilogue: sums are scaled, biased, gated (rows g and g + 8 of a fragment are gate and up),
+// transposed into shared memory by stmatrix and stored by the copy engine, which also clips at the
+// matrix's edges and adds to f32 rows in L2 (one addition per element: the same bits every time).
 //
-// FP8: Hopper adds FP8 products in fewer bits than f32, so sums of 256 of K (128 where blocks have scales) are added to f32 by
-// ordinary instructions, while the other warpgroup has the tensor cores. NVFP4 and FP8 weights with bf16 activations are widened in
-// registers, under the products of the stage before: exactly, but for FP8's block scales, which are rounded to bf16.
+// FP8: Hopper adds FP8 products in fewer bits than f32, so sums of 256 of K (128 where blocks have
+// scales) are added to f32 by ordinary instructions, while the other warpgroup has the tensor
+// cores. NVFP4 and FP8 weights with bf16 activations are widened in registers, under the products
+// of the stage before: exactly, but for FP8's block scales, which are rounded to bf16.
 #pragma once
 
 #include <cuda.h>
@@ -38,7 +41,8 @@ __device__ __forceinline__ void LoadWeightStage(const GemmShared<C>& shared, int
   if constexpr (C::kNvfp4) {
 #pragma unroll
     for (int g = 0; g < 2; ++g) {
-      // A tile may reach beyond the last row group: its surplus rows are computed from that group and not stored.
+      // A tile may reach beyond the last row group: its surplus rows are computed from that group
+      // and not stored.
       const int64_t group = min(row / kNvfp4GroupRows + g, p.row_groups - 1);
       BulkLoad(shared.Weight(stage) + g * kNvfp4ChunkBytes,
                p.nvfp4 + group * p.group_bytes + static_cast<int64_t>(k_unit) * kNvfp4ChunkBytes,
@@ -49,7 +53,8 @@ __device__ __forceinline__ void LoadWeightStage(const GemmShared<C>& shared, int
   }
 }
 
-// What the tile will be added to, into L2: a box of 32 tokens x 32 columns in each of the last stages (`k` < 0).
+// What the tile will be added to, into L2: a box of 32 tokens x 32 columns in each of the last
+// stages (`k` < 0).
 template <class C>
 __device__ __forceinline__ void PrefetchOutput(const CUtensorMap* output, const GemmTile& tile,
                                                int32_t k) {
@@ -67,7 +72,8 @@ __device__ __forceinline__ void ProduceTiles(const GemmShared<C>& shared, int32_
   const int32_t tiles = p.token_tiles * p.row_pairs;
   const uint32_t half = static_cast<uint32_t>(rank) * (C::kInputBytes / 2);
   const int32_t half_token = rank * (C::kTokens / 2);
-  // All token tiles read a weight tile at about the same time; the activations are read again for the next one.
+  // All token tiles read a weight tile at about the same time; the activations are read again for
+  // the next one.
   const uint64_t weight_policy = EvictFirstPolicy();
   StageCursor<C::kStages> at;
   // Weights of the first stages do not depend on the kernel before this one.

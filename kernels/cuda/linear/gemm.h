@@ -1,6 +1,7 @@
 // Products of many rows by our own kernels (gemm.cuh): which instance, its tensor maps, its launch.
 //
-// Owns nothing but a table; the caller owns all memory. Threads: any, after Create. Launch allocates nothing and can be captured.
+// Owns nothing but a table; the caller owns all memory. Threads: any, after Create. Launch
+// allocates nothing and can be captured.
 #pragma once
 
 #include <cuda.h>
@@ -17,19 +18,21 @@
 
 namespace aisp::cuda {
 
+// INTERNAL: table/instances.h has other sizes than the kernels. Needs no GPU.
+Status CheckGemmInstances();
+
 class Gemm {
  public:
   // For the current device.
   static Result<Gemm> Create();
 
-  // Whether there is an instance for such a call. FP8 weights need FP8 inputs, other weights bf16 ones; rows of y start at
-  // multiples of 16 bytes.
+  // Whether there is an instance for such a call. FP8 weights need FP8 inputs, other weights bf16
+  // ones; rows of y start at multiples of 16 bytes.
   bool Takes(const LinearCall& call) const;
   // The instance (an index into GemmKernels()) that is expected to be the fastest.
   int Choose(const LinearCall& call) const;
-  // The instances for such a call, and the one whose tiles have so many tokens (what Choose says if there is none).
+  // The instances for such a call.
   std::vector<int> Instances(const LinearCall& call) const;
-  int WithTokens(const LinearCall& call, int tokens) const;
   // What Takes accepts, by an instance of the weight's format.
   Status Launch(const LinearCall& call, int kernel, bool overlap, cudaStream_t stream) const;
   // Microseconds, roughly: what Choose goes by.
@@ -43,6 +46,7 @@ class Gemm {
   Result<CUtensorMap> OutputMap(const LinearCall& call) const;
 
   PFN_cuTensorMapEncodeTiled_v12000 encode_ = nullptr;
+  int multiprocessors_ = 0;
   int clusters_ = 0;  // that run at a time
 };
 

@@ -1,4 +1,5 @@
-// What the parts of the kernels for many rows (gemm.cuh) share: an instance's sizes, its shared memory, the order of tiles.
+// What the parts of the kernels for many rows (gemm.cuh) share: an instance's sizes, its shared
+// memory, the order of tiles.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -34,11 +35,13 @@ struct GemmConfig {
   static constexpr int kStagingBytes = 2 * kBuffers * kBufferBytes;
   static constexpr int kSharedBytes = kStages * kStageBytes + kStagingBytes + 1024 + 16 * kStages;
   static constexpr int kSums = kTokens / 2;
-  // FP8: so many parts of the tokens are summed one after the other, so that both sums fit the registers.
+  // FP8: so many parts of the tokens are summed one after the other, so that both sums fit the
+  // registers.
   static constexpr int kParts = kTokens > 192 ? 2 : 1;
   static constexpr int kPartSums = kSums / kParts;
   static constexpr int kAdded = kFormat == GemmFormat::kFp8 ? 2 : 1;  // stages
-  // Arrivals that give a stage back: a lane of each warp of both CTAs; NVFP4: all lanes of this one's (ReleaseStage).
+  // Arrivals that give a stage back: a lane of each warp of both CTAs; NVFP4: all lanes of this
+  // one's (ReleaseStage).
   static constexpr int kStageReleases = kNvfp4 ? 8 * 32 + 8 * (kGemmCluster - 1) : 8 * kGemmCluster;
   static_assert(kTokens % 64 == 0 && kSharedBytes <= 232448);
 };
@@ -89,7 +92,8 @@ __device__ __forceinline__ uint32_t PackBf16Pair(float low, float high) {
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
-// Rows 64 or 128 bytes long, as the copy engine reads and writes them: 16-byte pieces exchanged within 1024 bytes.
+// Rows 64 or 128 bytes long, as the copy engine reads and writes them: 16-byte pieces exchanged
+// within 1024 bytes.
 template <int kRowBytes>
 __device__ __forceinline__ uint32_t Swizzled(uint32_t base, int row, int piece) {
   if constexpr (kRowBytes == 128) return base + row * 128 + ((piece ^ (row % 8)) * 16);

@@ -1,4 +1,5 @@
-// The table of the kernels for many rows (gemm.cuh), as the host sees it: instances by format and number of tokens of a tile.
+// The table of the kernels for many rows (gemm.cuh), as the host sees it: instances by format and
+// number of tokens of a tile.
 //
 // Pure data and functions; any thread.
 #pragma once
@@ -12,7 +13,8 @@
 
 namespace aisp::cuda {
 
-// Formats of the two operands. kFp8, kFp8Block: both e4m3. kNvfp4 and the last two: the weight is widened to bf16 in registers.
+// Formats of the two operands. kFp8, kFp8Block: both e4m3. kNvfp4 and the last two: the weight is
+// widened to bf16 in registers.
 enum class GemmFormat : uint8_t { kBf16, kNvfp4, kFp8, kFp8Block, kFp8Bf16, kFp8BlockBf16 };
 
 constexpr int kGemmRows = 128;  // weight rows of a CTA's tile
@@ -33,9 +35,9 @@ struct GemmParams {
   int32_t k_units = 0;              // stages along K
   int32_t scale_columns = 0;
   int32_t token_tiles = 0;
-  int32_t row_pairs = 0;  // of weight tiles
-  int32_t group_tokens =
-      0;  // token tiles that run through all weight rows together, so that they share the weight in L2
+  int32_t row_pairs = 0;     // of weight tiles
+  int32_t group_tokens = 0;  // token tiles that run through all weight rows together, so that they
+                             // share the weight in L2
   Store store = Store::kBf16;
 };
 
@@ -47,11 +49,12 @@ struct GemmKernel {
   int step_k = 0;   // K is padded with zeros to a multiple of this
   int stages = 0;
   int shared_bytes = 0;
-  int weight_row_bytes =
-      0;  // boxes of the weight: [kGemmRows][64 or 128 bytes], 0: no map; of x: [tokens / 2][128 bytes]
+  int weight_row_bytes = 0;  // boxes of the weight: [kGemmRows][64 or 128 bytes], 0: no map; of x:
+                             // [tokens / 2][128 bytes]
 };
 
-// Tokens of a box of y: 64 of bf16, 32 of f32. A box is 64 columns of bf16, 32 of bf16 for gated weights, 32 of f32.
+// Tokens of a box of y: 64 of bf16, 32 of f32. A box is 64 columns of bf16, 32 of bf16 for gated
+// weights, 32 of f32.
 constexpr int GemmStoreTokens(Store store) {
   return store == Store::kF32 || store == Store::kAccumulateF32 ? 32 : 64;
 }

@@ -1,5 +1,6 @@
-// The main loops of the kernels for many rows (gemm.cuh): a warpgroup multiplies its 64 weight rows with a tile's tokens along all of
-// K. One for operands that both lie in shared memory, one for weights that are widened in registers, one for FP8 sums.
+// The main loops of the kernels for many rows (gemm.cuh): a warpgroup multiplies its 64 weight rows
+// with a tile's tokens along all of K. One for operands that both lie in shared memory, one for
+// weights that are widened in registers, one for FP8 sums.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +14,10 @@
 
 namespace aisp::cuda {
 
-// Gives a stage back. Both CTAs load tokens into this stage of both, so both are told: by one lane, since what it speaks for was
-// read by matrix products, which a warp waits for together. NVFP4's weights, which this CTA brings by itself, are read by each
-// lane, and each lane says so: that costs nothing, and racecheck takes a lane's arrival for that lane's alone.
+// Gives a stage back. Both CTAs load tokens into this stage of both, so both are told: by one lane,
+// since what it speaks for was read by matrix products, which a warp waits for together. NVFP4's
+// weights, which this CTA brings by itself, are read by each lane, and each lane says so: that
+// costs nothing, and racecheck takes a lane's arrival for that lane's alone.
 template <class C>
 __device__ __forceinline__ void ReleaseStage(const GemmShared<C>& shared, int stage, int lane) {
   if constexpr (C::kNvfp4) {
@@ -50,7 +52,8 @@ __device__ __forceinline__ void MultiplyBf16(const GemmShared<C>& shared, const 
   ReleaseStage(shared, previous, lane);
 }
 
-// A lane's part of a group's 64 rows x 64 of K as A fragments of four steps: NVFP4, 16 bytes of elements and 8 of scales.
+// A lane's part of a group's 64 rows x 64 of K as A fragments of four steps: NVFP4, 16 bytes of
+// elements and 8 of scales.
 __device__ __forceinline__ void WidenNvfp4Stage(uint32_t chunk, int warp, int lane,
                                                 uint32_t (&a)[4][4]) {
   WidenNvfp4(LoadShared16(chunk + (warp * 32 + lane) * 16),
@@ -82,7 +85,8 @@ __device__ __forceinline__ uint2 LoadBlockScales(const GemmParams& p, int32_t ro
   return make_uint2(PackBf16Pair(top, top), PackBf16Pair(bottom, bottom));
 }
 
-// The weight widened in registers. Stages in pairs (K is padded), so that the fragments' registers alternate.
+// The weight widened in registers. Stages in pairs (K is padded), so that the fragments' registers
+// alternate.
 template <class C>
 __device__ __forceinline__ void MultiplyWidened(const GemmShared<C>& shared, const GemmParams& p,
                                                 int group, int warp, int lane, int32_t row,

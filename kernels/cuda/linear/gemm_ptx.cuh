@@ -59,7 +59,8 @@ template <int kPending>
 __device__ __forceinline__ void BulkStoreWaitRead() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
-// Four 8 x 8 matrices of 16 bits, each transposed; lane i gives the address of row i % 8 of matrix i / 8.
+// Four 8 x 8 matrices of 16 bits, each transposed; lane i gives the address of row i % 8 of matrix
+// i / 8.
 __device__ __forceinline__ void StoreMatrix4Transposed(uint32_t address, uint32_t a, uint32_t b,
                                                        uint32_t c, uint32_t d) {
   asm volatile(

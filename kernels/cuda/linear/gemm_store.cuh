@@ -1,4 +1,5 @@
-// The epilogue of the kernels for many rows (gemm.cuh): a warpgroup's sums to y, through shared memory and the copy engine.
+// The epilogue of the kernels for many rows (gemm.cuh): a warpgroup's sums to y, through shared
+// memory and the copy engine.
 #pragma once
 
 #include <cuda.h>
@@ -11,8 +12,9 @@
 
 namespace aisp::cuda {
 
-// v = {gate, gate, up, up}. Two quotients share a reciprocal: exponentials and reciprocals come from a unit that is 8 times slower
-// than additions, and bound this epilogue. Below -40 SiLU is 0 to 15 digits.
+// v = {gate, gate, up, up}. Two quotients share a reciprocal: exponentials and reciprocals come
+// from a unit that is 8 times slower than additions, and bound this epilogue. Below -40 SiLU is 0
+// to 15 digits.
 __device__ __forceinline__ uint32_t GatedSilu(const float (&v)[4]) {
   const float a = 1.0f + __expf(-fmaxf(v[0], -40.0f));
   const float b = 1.0f + __expf(-fmaxf(v[1], -40.0f));
@@ -44,8 +46,9 @@ __device__ __forceinline__ void Finish(const GemmParams& p, const RowScales& row
                                        const float* sums, float (&v)[4]) {
   float x_scale[2] = {1.0f, 1.0f};
   if constexpr (C::kFp8) {
+    // Past L1: the kernel before this one may have written them while this one was running already.
 #pragma unroll
-    for (int h = 0; h < 2; ++h) x_scale[h] = __ldg(p.x_scales + min(token + h, p.rows - 1));
+    for (int h = 0; h < 2; ++h) x_scale[h] = __ldcg(p.x_scales + min(token + h, p.rows - 1));
   }
 #pragma unroll
   for (int i = 0; i < 4; ++i) {

@@ -1,36 +1,41 @@
-// Which kernel serves a call, and the launch of those for few rows; many_rows.h has the others.
-#include "kernels/cuda/linear/linear.h"
+// The launch of linear layers as the table says: those of few rows here; many_rows.h has the
+// others.
+#include "kernels/cuda/linear/linear_kernels.h"
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <array>
 #include <string>
+#include <vector>
 
 #include "kernels/cuda/linear/chain.h"
 #include "kernels/cuda/linear/chain_kernels.h"
 #include "kernels/cuda/linear/many_rows.h"
 #include "kernels/cuda/linear/nvfp4_layout.h"
 #include "kernels/cuda/linear/one_token.h"
+#include "kernels/cuda/linear/one_token_kernels.h"
 #include "kernels/cuda/linear/stream_kernels.h"
 #include "kernels/cuda/linear/tensor_map.h"
 
 namespace aisp::cuda {
 namespace {
 
-// The workspace: what chains need (chain.h), partial sums of the kernels for few rows, which these leave as they found them, then
-// what many rows need (many_rows.h). Two kernels never use it at once: even one that started early writes only after the kernel
-// before it has ended.
-constexpr int32_t kTunedLtRows = 32;
+// The workspace: what chains need (chain.h), partial sums of the kernels for few rows, which these
+// leave as they found them, then what many rows need (many_rows.h). Two kernels never use it at
+// once: even one that started early writes only after the kernel before it has ended.
 
-// What a CTA fetches into L2 beside its stages before it may begin, when memory has nothing else to do: this part of its share, at
-// most so many bytes. NVFP4 is bound by instructions and gains nothing.
+// What a CTA fetches into L2 beside its stages before it may begin, when memory has nothing else to
+// do: this part of its share, at most so many bytes. NVFP4 is bound by instructions and gains
+// nothing.
 constexpr int64_t kPrefetchPart = 20;
 // Of those that are told when that is (stream_linear.cuh).
 constexpr int64_t kPrefetchPartTold = 6;
 constexpr int64_t kMostPrefetched = 48 << 10;
 
-// Shared memory that is more than half of a multiprocessor's: a head's CTA has one for itself (kHeadRows).
+// Shared memory that is more than half of a multiprocessor's: a head's CTA has one for itself
+// (kHeadRows).
 constexpr int kMoreThanHalf = 118 << 10;
 
 constexpr size_t Align(size_t bytes) { return (bytes + 255) / 256 * 256; }
@@ -111,7 +116,8 @@ class LinearKernelsImpl : public LinearKernels {
             cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  std::max(kernel.shared_bytes, kMoreThanHalf)),
             "asking for shared memory"));
-        // Where two CTAs fit beside each other, the next kernel already sits beside the one that runs.
+        // Where two CTAs fit beside each other, the next kernel already sits beside the one that
+        // runs.
         AISP_RETURN_IF_ERROR(FromCuda(
             cudaFuncSetAttribute(kernel.function, cudaFuncAttributePreferredSharedMemoryCarveout,
                                  cudaSharedmemCarveoutMaxShared),
@@ -121,14 +127,24 @@ class LinearKernelsImpl : public LinearKernels {
                                                 static_cast<size_t>(kernel.tokens) * sizeof(float));
       }
     }
-    AISP_ASSIGN_OR_RETURN(many_rows_, ManyRows::Create(options_));
-    return {};
+    device_.multiprocessors = multiprocessors_;
+    device_.hopper = true;
+    device_.exclusive = options_.exclusive;
+    device_.overlap = options_.overlap;
+    device_.max_rows = options_.max_rows;
+    device_.fp8_activation_rows = options_.fp8_activation_rows;
+    AISP_ASSIGN_OR_RETURN(many_rows_, ManyRows::Create(options_, multiprocessors_));
+    return CheckInstances();
   }
 
-  int32_t own_rows(const PackedWeight& weight, InputFormat input) const override {
-    // Measured (docs/performance.md): beyond these cuBLASLt is faster where it takes the format as it is.
-    const bool as_it_is = weight.format == WeightFormat::kBf16 || input == InputFormat::kFp8;
-    return as_it_is || weight.format == WeightFormat::kFp8Block ? 64 : 128;
+  ChoiceFacts facts() const override {
+    ChoiceFacts facts;
+    facts.device = &device_;
+    facts.profile = &many_rows_->profile();
+    facts.lt_has = [this](const LinearTraits& w, int32_t rows, bool fp8_rows) {
+      return many_rows_->LtHas(w, rows, fp8_rows);
+    };
+    return facts;
   }
 
   size_t WorkspaceBytes(const PackedWeight& weight) const override {
@@ -155,65 +171,55 @@ class LinearKernelsImpl : public LinearKernels {
 
   Status Prepare(const LinearCall& call, cudaStream_t stream) override {
     AISP_RETURN_IF_ERROR(Check(call));
-    const bool own = call.rows <= own_rows(*call.weight, call.input) && !MayPreferLt(call);
-    if (own || !many_rows_->Takes(call)) return {};
+    const LinearTraits w = TraitsOf(call);
+    const bool fp8_rows = call.input == InputFormat::kFp8;
+    const bool rounds = !fp8_rows && RoundsRows(w, call.rows, device_);
+    const bool own =
+        call.rows <= OwnRows(w.format, fp8_rows || rounds) && !MayPreferLt(w.format, call.rows);
+    if (own || !ManyRowsTake(w, fp8_rows)) return {};
     return many_rows_->Prepare(call, stream);
   }
 
-  Status Launch(const LinearCall& call, cudaStream_t stream) override {
+  Status Launch(const LinearCall& call, const LinearChoice& choice, cudaStream_t stream) override {
     AISP_RETURN_IF_ERROR(Check(call));
     if (call.rows == 0) return {};
-    if (one_token_.Fits(call)) {
-      const ChainStep step{call, nullptr};
-      return one_token_.Launch(std::span(&step, 1), stream);
+    switch (choice.kernel) {
+      case LinearKernel::kOneToken: {
+        const ChainStep step{call, nullptr};
+        return one_token_.Launch(std::span(&step, 1), {true, false, false}, stream);
+      }
+      case LinearKernel::kStream:
+        return LaunchStream(call, stream);
+      case LinearKernel::kGemm:
+        return many_rows_->Launch(call, choice.instance, choice.rounds, stream);
+      case LinearKernel::kCublasLt:
+        return many_rows_->Launch(call, kLt, choice.rounds, stream);
+      case LinearKernel::kStreamPieces:
+        return LaunchPieces(call, stream);
+      case LinearKernel::kPlain:
+      case LinearKernel::kBlockScaled:
+        break;
     }
-    one_token_.Forget();
-    const int32_t own = own_rows(*call.weight, call.input);
-    if (call.rows <= own)
-      return PrefersLt(call) ? many_rows_->Launch(call, stream) : LaunchStream(call, stream);
-    if (many_rows_->Takes(call)) return many_rows_->Launch(call, stream);
-    const int64_t y_stride = call.y_stride > 0 ? call.y_stride : call.weight->out_features();
-    for (int32_t begin = 0; begin < call.rows; begin += own) {
-      LinearCall piece = call;
-      piece.rows = std::min(own, call.rows - begin);
-      piece.x = static_cast<const char*>(call.x) + begin * call.weight->k;
-      piece.x_scales = call.x_scales + begin;
-      piece.y = static_cast<char*>(call.y) +
-                static_cast<size_t>(begin * y_stride) * OutputBytes(call.store);
-      AISP_RETURN_IF_ERROR(LaunchStream(piece, stream));
-    }
-    return {};
+    return Internal("a linear layer of linear/ with a kernel that is not of it");
   }
 
-  bool CanChain(std::span<const ChainStep> steps) const override {
-    return one_token_.Fits(steps) || chains_.Fits(steps);
-  }
-  Status LaunchChain(std::span<const ChainStep> steps, cudaStream_t stream) override {
-    if (one_token_.Fits(steps)) return one_token_.Launch(steps, stream);
-    one_token_.Forget();
-    return chains_.Launch(steps, stream);
+  Status LaunchChain(std::span<const ChainStep> steps, const ChainForm& form,
+                     cudaStream_t stream) override {
+    return form.one_token ? one_token_.Launch(steps, form, stream) : chains_.Launch(steps, stream);
   }
 
-  Result<TokenWords> OfferWords(const void* qkv, int64_t qkv_features, const void* row,
-                                int64_t row_features, cudaStream_t stream) override {
-    return one_token_.Offer(qkv, qkv_features, row, row_features, stream);
-  }
-  void WithdrawWords() override { one_token_.Withdraw(); }
-  void ForgetWords() override { one_token_.Forget(); }
+  TokenWords words() const override { return one_token_.words(); }
 
   std::string Describe(const LinearCall& call) const override {
-    const PackedWeight& w = *call.weight;
-    const StreamFormat format = StreamFormatOf(w.format, call.input);
-    const int32_t own = own_rows(w, call.input);
-    if (one_token_.Fits(call)) return "one token";
-    if ((call.rows <= own && !PrefersLt(call)) || !many_rows_->Takes(call)) {
-      const StreamKernel* const kernel = FindKernel(format, std::min(call.rows, own));
-      if (kernel == nullptr) return "none";
-      return "stream " + std::to_string(kernel->rows) + "x" + std::to_string(kernel->stage_k) +
-             " x " + std::to_string(kernel->tokens) + " tokens, " + std::to_string(kernel->stages) +
-             " stages of " + std::to_string(kernel->stage_bytes / 1024) + " KiB";
+    const LinearChoice choice = ChooseLinear(TraitsOf(call), std::max(1, call.rows),
+                                             call.input == InputFormat::kFp8, facts());
+    if (choice.kernel == LinearKernel::kOneToken) return "one token";
+    if (choice.kernel == LinearKernel::kStream || choice.kernel == LinearKernel::kStreamPieces) {
+      const StreamInstance& kernel = StreamInstances()[static_cast<size_t>(choice.instance)];
+      return "stream " + std::to_string(kernel.rows) + "x" + std::to_string(kernel.stage_k) +
+             " x " + std::to_string(kernel.tokens) + " tokens";
     }
-    return many_rows_->Describe(call);
+    return many_rows_->Describe(call, choice);
   }
 
  private:
@@ -223,15 +229,6 @@ class LinearKernelsImpl : public LinearKernels {
   size_t word_bytes() const { return static_cast<size_t>(multiprocessors_) * sizeof(uint32_t); }
   size_t PartsAt() const { return OneTokenAt() + Align(one_token_.region_bytes()); }
   size_t OneTokenAt() const { return Align(chains_.region_bytes()); }
-  // From this many rows of bf16 cuBLASLt's best algorithm is faster than our kernels, which are faster than its first.
-  static bool MayPreferLt(const LinearCall& call) {
-    return call.weight->format == WeightFormat::kBf16 && call.rows > kTunedLtRows;
-  }
-  bool PrefersLt(const LinearCall& call) const {
-    return MayPreferLt(call) && many_rows_->Prepared(call) &&
-           workspace_bytes_ >= WorkspaceBytes(*call.weight);
-  }
-
   Status Check(const LinearCall& call) const {
     if (call.weight == nullptr || call.rows < 0 || call.rows > options_.max_rows) {
       return InvalidArgument("a linear layer of " + std::to_string(call.rows) + " rows; at most " +
@@ -257,6 +254,22 @@ class LinearKernelsImpl : public LinearKernels {
     return {};
   }
 
+  Status LaunchPieces(const LinearCall& call, cudaStream_t stream) {
+    const int32_t own = OwnRows(TraitsOf(call).format, call.input == InputFormat::kFp8);
+    const int64_t y_stride = call.y_stride > 0 ? call.y_stride : call.weight->out_features();
+    const int64_t x_bytes = call.weight->k * (call.input == InputFormat::kFp8 ? 1 : 2);
+    for (int32_t begin = 0; begin < call.rows; begin += own) {
+      LinearCall piece = call;
+      piece.rows = std::min(own, call.rows - begin);
+      piece.x = static_cast<const char*>(call.x) + begin * x_bytes;
+      if (call.x_scales != nullptr) piece.x_scales = call.x_scales + begin;
+      piece.y = static_cast<char*>(call.y) +
+                static_cast<size_t>(begin * y_stride) * OutputBytes(call.store);
+      AISP_RETURN_IF_ERROR(LinearKernels::Launch(piece, stream));
+    }
+    return {};
+  }
+
   Status LaunchStream(const LinearCall& call, cudaStream_t stream) const {
     const PackedWeight& w = *call.weight;
     const StreamKernel* const kernel = FindKernel(StreamFormatOf(w.format, call.input), call.rows);
@@ -272,10 +285,6 @@ class LinearKernelsImpl : public LinearKernels {
                                               w.n, kernel->weight_box_k, kernel->rows));
     }
     const int32_t tiles = DivideUp(w.n, kernel->rows);
-    if (int64_t{tiles} * DivideUp(w.k, kernel->stage_k) > INT32_MAX / 2) {
-      return Unimplemented("a linear layer of " + std::to_string(w.n) + " x " +
-                           std::to_string(w.k));
-    }
     StreamParams p;
     p.nvfp4 = static_cast<const uint8_t*>(w.data);
     p.scales = w.scales;
@@ -293,6 +302,7 @@ class LinearKernelsImpl : public LinearKernels {
     p.scale_columns = DivideUp(w.k, 128);
     p.store = call.store;
     p.asked_for_all = reinterpret_cast<uint32_t*>(workspace_ + WordsAt());
+    p.poll = call.poll;
     if (options_.overlap && w.format != WeightFormat::kNvfp4) {
       SpreadPrefetch(*kernel, static_cast<int64_t>(w.streamed_bytes()) / multiprocessors_, &p);
     }
@@ -314,6 +324,7 @@ class LinearKernelsImpl : public LinearKernels {
 
   LinearOptions options_;
   int multiprocessors_ = 0;
+  DeviceFacts device_;
   size_t part_bytes_ = 0;
   TensorMaps maps_;
   Chains chains_;
@@ -324,6 +335,82 @@ class LinearKernelsImpl : public LinearKernels {
 };
 
 }  // namespace
+
+LinearTraits TraitsOf(const LinearCall& call) {
+  constexpr std::array kFormats = {aisp::WeightFormat::kCompute, aisp::WeightFormat::kFp8,
+                                   aisp::WeightFormat::kFp8Block, aisp::WeightFormat::kNvfp4};
+  const PackedWeight& w = *call.weight;
+  LinearTraits t;
+  t.format = kFormats[static_cast<size_t>(w.format)];
+  t.input = DType::kBF16;
+  t.output = OutputBytes(call.store) == 4 ? DType::kF32 : DType::kBF16;
+  t.epilogue = w.gated                               ? Epilogue::kGatedSilu
+               : call.store == Store::kAccumulateF32 ? Epilogue::kAccumulate
+                                                     : Epilogue::kStore;
+  t.bias = w.has_bias;
+  t.n = w.n;
+  t.k = w.k;
+  t.family = static_cast<uint8_t>(LinearFamily::kFast);
+  t.bytes = w.streamed_bytes();
+  return t;
+}
+
+std::optional<ChainForm> FormOf(std::span<const ChainStep> steps, const ChoiceFacts& facts) {
+  std::vector<ChainLink> links;
+  for (const ChainStep& step : steps) {
+    links.push_back({TraitsOf(step.call), step.norm_weight != nullptr});
+    if (step.call.rows != steps[0].call.rows) return {};
+  }
+  const int32_t rows = steps[0].call.rows;
+  if (OneTokenChain(links, rows) == links.size()) return ChainForm{true, false, false};
+  if (steps.size() > 1 && StreamChain(links, rows, facts.device->multiprocessors) == links.size())
+    return ChainForm{};
+  return {};
+}
+
+Status LinearKernels::Launch(const LinearCall& call, cudaStream_t stream) {
+  if (call.weight == nullptr) return InvalidArgument("a linear layer without a weight");
+  if (call.rows < 1) return Launch(call, LinearChoice{}, stream);
+  LinearChoice choice =
+      ChooseLinear(TraitsOf(call), call.rows, call.input == InputFormat::kFp8, facts());
+  return Launch(call, choice, stream);
+}
+
+// The table's sizes are those of the kernels.
+Status CheckInstances() {
+  const auto same = [](const StreamKernel& kernel, const StreamInstance& instance) {
+    return kernel.tokens == instance.tokens && kernel.rows == instance.rows &&
+           kernel.stage_k == instance.stage_k &&
+           kernel.format ==
+               StreamFormatOf(static_cast<WeightFormat>(instance.format),
+                              instance.fp8_rows ? InputFormat::kFp8 : InputFormat::kBf16);
+  };
+  const auto differ = [](const std::string& which) {
+    return Internal("kernels/cuda/table/instances.cc has other sizes than the kernels for " +
+                    which);
+  };
+  std::vector<StreamKernel> stream, chain;
+  for (const auto some : {Bf16StreamKernels(), Fp8StreamKernels(), Nvfp4StreamKernels()})
+    stream.insert(stream.end(), some.begin(), some.end());
+  for (const auto some :
+       {Bf16ChainKernels(), Fp8ChainKernels(), Fp8BlockChainKernels(), Nvfp4ChainKernels()})
+    chain.insert(chain.end(), some.begin(), some.end());
+  if (!std::equal(stream.begin(), stream.end(), StreamInstances().begin(), StreamInstances().end(),
+                  same))
+    return differ("few rows");
+  if (!std::equal(chain.begin(), chain.end(), ChainInstances().begin(), ChainInstances().end(),
+                  same))
+    return differ("several layers");
+  for (const WeightFormat format :
+       {WeightFormat::kBf16, WeightFormat::kFp8, WeightFormat::kFp8Block, WeightFormat::kNvfp4}) {
+    const OneTokenKernel kernel = OneTokenKernelOf(format);
+    const OneTokenInstance instance = OneTokenInstanceOf(static_cast<aisp::WeightFormat>(format));
+    if (kernel.warps != instance.warps || kernel.block_k != instance.block_k ||
+        kernel.stage_bytes != instance.stage_bytes || kernel.fixed_bytes != instance.fixed_bytes)
+      return differ("one token");
+  }
+  return CheckGemmInstances();
+}
 
 Result<std::unique_ptr<LinearKernels>> LinearKernels::Create(const LinearOptions& options) {
   auto kernels = std::make_unique<LinearKernelsImpl>(options);

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <fstream>
-#include <sstream>
 
 #include "kernels/cuda/linear/pack_kernels.h"
 #include "kernels/cuda/linear/quantize.h"
@@ -12,19 +10,13 @@
 namespace aisp::cuda {
 namespace {
 
-// The workspace: activations in FP8 and their scales or, in the same place, a part of the weight widened to bf16; gate and up before
-// SiLU; cuBLASLt's own.
+// The workspace: activations in FP8 and their scales or, in the same place, a part of the weight
+// widened to bf16; gate and up before SiLU; cuBLASLt's own.
 constexpr size_t kLtBytes = size_t{32} << 20;
 constexpr size_t kExpandBytes = size_t{96} << 20;
 constexpr int32_t kGatedRows = 2048;  // of a product whose gate and up are stored before SiLU
 constexpr int kTimedRuns = 5;
-// Measured (docs/performance.md): from these rows on ours are expected to be faster, where nothing near was measured.
-constexpr int32_t kOwnRows = 640;
-constexpr int32_t kOwnGatedRows = 256;
-constexpr double kNear = 1.42;  // ratio of numbers of rows
 constexpr const char* kCacheMark = "choice";
-constexpr int kLtTokens =
-    0;  // a choice is the number of tokens of our instance, or this for cuBLASLt
 
 constexpr size_t Align(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
@@ -33,9 +25,7 @@ bool IsFp8(WeightFormat format) {
 }
 
 bool NeedsExpansion(const LinearCall& call) {
-  const WeightFormat format = call.weight->format;
-  return format != WeightFormat::kBf16 &&
-         !(format == WeightFormat::kFp8 && call.input == InputFormat::kFp8);
+  return cuda::NeedsExpansion(TraitsOf(call).format, call.input == InputFormat::kFp8);
 }
 
 size_t OutputBytes(Store store) {
@@ -58,13 +48,8 @@ size_t ExpandBytes(const PackedWeight& weight) {
   return Align(static_cast<size_t>(ExpandedRows(weight)) * static_cast<size_t>(weight.k) * 2);
 }
 
-// What a choice may depend on beside the rows.
 std::string KeyOf(const LinearCall& call) {
-  std::ostringstream key;
-  key << "format" << static_cast<int>(call.weight->format) << "-input"
-      << static_cast<int>(call.input) << "-store" << static_cast<int>(call.store) << "-n"
-      << call.weight->n << "-k" << call.weight->k;
-  return key.str();
+  return TuningProfile::KeyOf(TraitsOf(call), call.input == InputFormat::kFp8);
 }
 
 Status Check(cudaError_t error, const char* what) {
@@ -75,11 +60,15 @@ Status Check(cudaError_t error, const char* what) {
 
 }  // namespace
 
-Result<std::unique_ptr<ManyRows>> ManyRows::Create(const LinearOptions& options) {
-  std::unique_ptr<ManyRows> many(new ManyRows(options));
+Result<std::unique_ptr<ManyRows>> ManyRows::Create(const LinearOptions& options,
+                                                   int multiprocessors) {
+  std::unique_ptr<ManyRows> many(new ManyRows(options, multiprocessors));
   AISP_ASSIGN_OR_RETURN(many->gemm_, Gemm::Create());
   AISP_ASSIGN_OR_RETURN(many->blas_, BlasLt::Create(options.tuning_cache));
-  many->LoadChoices();
+  if (!options.tuning_cache.empty()) {
+    std::ifstream file(options.tuning_cache);
+    many->profile_.Read(file);
+  }
   return many;
 }
 
@@ -106,70 +95,55 @@ void ManyRows::SetWorkspace(void* memory, size_t bytes) {
 
 LinearCall ManyRows::Quantised(const LinearCall& call) const {
   LinearCall quantised = call;
-  if (options_.fp8_activation_rows == 0 || call.rows < options_.fp8_activation_rows ||
-      call.input == InputFormat::kFp8 || !IsFp8(call.weight->format)) {
-    return call;
-  }
   quantised.input = InputFormat::kFp8;
   quantised.x_scales = reinterpret_cast<float*>(workspace_ + kLtBytes);
   quantised.x =
       workspace_ + kLtBytes + Align(static_cast<size_t>(options_.max_rows) * sizeof(float));
-  return gemm_.Takes(quantised) || LtTakes(quantised) ? quantised : call;
+  return quantised;
 }
 
-bool ManyRows::LtTakes(const LinearCall& call) const {
-  return call.input == InputFormat::kBf16 ||
-         (call.weight->format == WeightFormat::kFp8 && call.weight->n % 16 == 0);
-}
-
-bool ManyRows::Takes(const LinearCall& call) const { return LtTakes(call) || gemm_.Takes(call); }
-
-bool ManyRows::Prepared(const LinearCall& call) const {
-  const auto known = measured_.find(KeyOf(Quantised(call)));
-  return known != measured_.end() && known->second.contains(call.rows);
-}
-
-// Of a call that is quantised where it is to be.
-int ManyRows::Choose(const LinearCall& call) const {
-  if (!gemm_.Takes(call)) return kLt;
-  if (!LtTakes(call) || NeedsExpansion(call)) return gemm_.Choose(call);
-  const auto known = measured_.find(KeyOf(call));
-  if (known != measured_.end()) {
-    const auto exact = known->second.find(call.rows);
-    if (exact != known->second.end()) {
-      return exact->second == kLtTokens ? kLt : gemm_.WithTokens(call, exact->second);
-    }
-    const auto distance = [&](const auto& entry) {
-      return std::abs(std::log(static_cast<double>(entry.first) / call.rows));
-    };
-    const auto nearest =
-        std::min_element(known->second.begin(), known->second.end(),
-                         [&](const auto& a, const auto& b) { return distance(a) < distance(b); });
-    if (distance(*nearest) < std::log(kNear)) {
-      return nearest->second == kLtTokens ? kLt : gemm_.Choose(call);
-    }
-  }
-  return call.rows >= (call.weight->gated ? kOwnGatedRows : kOwnRows) ? gemm_.Choose(call) : kLt;
-}
-
-Status ManyRows::Launch(const LinearCall& call, cudaStream_t stream) {
+Status ManyRows::Launch(const LinearCall& call, int kernel, bool rounds, cudaStream_t stream) {
   if (workspace_bytes_ < WorkspaceBytes(*call.weight)) {
     return ResourceExhausted("a linear layer of " + std::to_string(call.rows) + " rows needs " +
                              std::to_string(WorkspaceBytes(*call.weight)) +
                              " bytes of workspace, has " + std::to_string(workspace_bytes_));
   }
+  if (!rounds) return LaunchBy(kernel, call, stream);
   const LinearCall quantised = Quantised(call);
-  if (quantised.input != call.input) {
-    AISP_RETURN_IF_ERROR(QuantizeRows(call.x, const_cast<void*>(quantised.x),
-                                      const_cast<float*>(quantised.x_scales), call.rows,
-                                      call.weight->k, stream));
-  }
-  return LaunchBy(Choose(quantised), quantised, stream, false);
+  AISP_RETURN_IF_ERROR(QuantizeRows(call.x, const_cast<void*>(quantised.x),
+                                    const_cast<float*>(quantised.x_scales), call.rows,
+                                    call.weight->k, stream));
+  return LaunchBy(kernel, quantised, stream);
 }
 
-Status ManyRows::LaunchBy(int choice, const LinearCall& call, cudaStream_t stream, bool tune) {
-  if (choice != kLt) return gemm_.Launch(call, choice, options_.overlap, stream);
-  return LaunchLt(call, stream, tune);
+bool ManyRows::LtHas(const LinearTraits& w, int32_t rows, bool fp8_rows) {
+  const auto key = std::pair(TuningProfile::KeyOf(w, fp8_rows), rows);
+  const auto known = lt_has_.find(key);
+  if (known != lt_has_.end()) return known->second;
+  // Nothing of it is read: the library looks at sizes, and at whether there are scales.
+  PackedWeight weight;
+  weight.data = workspace_;
+  weight.scales = reinterpret_cast<float*>(workspace_);
+  weight.format = static_cast<WeightFormat>(w.format);
+  weight.gated = w.epilogue == Epilogue::kGatedSilu;
+  weight.n = w.n;
+  weight.k = w.k;
+  LinearCall call;
+  call.weight = &weight;
+  call.rows = rows;
+  call.store = static_cast<Store>(StoreOf(w));
+  call.input = fp8_rows ? InputFormat::kFp8 : InputFormat::kBf16;
+  call.x = call.y = workspace_;
+  call.x_scales = reinterpret_cast<float*>(workspace_);
+  weight.has_bias = w.bias;
+  const bool has = LaunchLt(call, nullptr, LtUse::kLookUp).has_value();
+  lt_has_.emplace(key, has);
+  return has;
+}
+
+Status ManyRows::LaunchBy(int kernel, const LinearCall& call, cudaStream_t stream) {
+  if (kernel != kLt) return gemm_.Launch(call, kernel, options_.overlap, stream);
+  return LaunchLt(call, stream, LtUse::kRun);
 }
 
 Result<float> ManyRows::TimeBy(int choice, const LinearCall& call, cudaStream_t stream) {
@@ -179,7 +153,7 @@ Result<float> ManyRows::TimeBy(int choice, const LinearCall& call, cudaStream_t 
     for (auto& event : events) AISP_RETURN_IF_ERROR(Check(cudaEventCreate(&event), "event"));
     for (int i = 0; i <= kTimedRuns; ++i) {
       AISP_RETURN_IF_ERROR(Check(cudaEventRecord(events[0], stream), "recording"));
-      AISP_RETURN_IF_ERROR(LaunchBy(choice, call, stream, false));
+      AISP_RETURN_IF_ERROR(LaunchBy(choice, call, stream));
       AISP_RETURN_IF_ERROR(Check(cudaEventRecord(events[1], stream), "recording"));
       AISP_RETURN_IF_ERROR(Check(cudaEventSynchronize(events[1]), "running"));
       float ms = 0.0f;
@@ -197,14 +171,22 @@ Result<float> ManyRows::TimeBy(int choice, const LinearCall& call, cudaStream_t 
 }
 
 Status ManyRows::Prepare(const LinearCall& call, cudaStream_t stream) {
-  if (workspace_bytes_ < WorkspaceBytes(*call.weight)) return Launch(call, stream);
-  if (Prepared(call)) return {};
-  const LinearCall quantised = Quantised(call);
+  const LinearTraits w = TraitsOf(call);
+  const bool given_fp8 = call.input == InputFormat::kFp8;
+  const bool rounds = !given_fp8 && options_.fp8_activation_rows > 0 &&
+                      call.rows >= options_.fp8_activation_rows && IsFp8(call.weight->format) &&
+                      call.weight->n < kHeadRows && ManyRowsTake(w, true);
+  const bool fp8_rows = given_fp8 || rounds;
+  const LinearCall quantised = rounds ? Quantised(call) : call;
+  const std::string key = KeyOf(quantised);
+  const auto* known = profile_.Of(key);
+  if (known != nullptr && known->contains(call.rows)) return {};
+  if (!LtTakes(w, fp8_rows) || !LtHas(w, call.rows, fp8_rows)) return {};
   // Nothing to choose from but our instances, which the estimate tells apart.
-  if (!gemm_.Takes(quantised)) return LaunchLt(call, stream, true);
-  if (!LtTakes(quantised) || NeedsExpansion(quantised)) return {};
-  AISP_RETURN_IF_ERROR(Launch(call, stream));  // quantises
-  AISP_RETURN_IF_ERROR(LaunchLt(quantised, stream, true));
+  if (!GemmTakes(w, fp8_rows)) return LaunchLt(quantised, stream, LtUse::kTune);
+  if (NeedsExpansion(quantised)) return {};
+  if (rounds) AISP_RETURN_IF_ERROR(Launch(call, kLt, true, stream));  // quantises
+  AISP_RETURN_IF_ERROR(LaunchLt(quantised, stream, LtUse::kTune));
   AISP_ASSIGN_OR_RETURN(float best_us, TimeBy(kLt, quantised, stream));
   int best = kLt;
   const int expected = gemm_.Choose(quantised);
@@ -217,18 +199,17 @@ Status ManyRows::Prepare(const LinearCall& call, cudaStream_t stream) {
       best = kernel;
     }
   }
-  const std::string key = KeyOf(quantised);
-  const int tokens = best == kLt ? kLtTokens : GemmKernels()[static_cast<size_t>(best)].tokens;
-  measured_[key][call.rows] = tokens;
+  const int tokens =
+      best == kLt ? TuningProfile::kLtTokens : GemmKernels()[static_cast<size_t>(best)].tokens;
+  profile_.Add(key, call.rows, tokens);
   SaveChoice(key, call.rows, tokens);
   return {};
 }
 
-std::string ManyRows::Describe(const LinearCall& call) const {
-  const LinearCall quantised = Quantised(call);
-  const std::string prefix = quantised.input != call.input ? "FP8 activations, " : "";
-  const int choice = Choose(quantised);
-  if (choice != kLt) return prefix + gemm_.Describe(choice);
+std::string ManyRows::Describe(const LinearCall& call, const LinearChoice& choice) const {
+  const LinearCall quantised = choice.rounds ? Quantised(call) : call;
+  const std::string prefix = quantised.input == InputFormat::kFp8 ? "FP8 activations, " : "";
+  if (choice.kernel == LinearKernel::kGemm) return prefix + gemm_.Describe(choice.instance);
   const int32_t rows = call.weight->gated ? std::min(call.rows, kGatedRows) : call.rows;
   return prefix + (NeedsExpansion(quantised) ? "widened to bf16, " : "") +
          blas_->Describe(LtCall(quantised, 0, rows));
@@ -262,31 +243,39 @@ LtProduct ManyRows::LtCall(const LinearCall& call, int32_t begin, int32_t rows) 
   return p;
 }
 
-Status ManyRows::LaunchLt(const LinearCall& call, cudaStream_t stream, bool tune) {
+Status ManyRows::LaunchLt(const LinearCall& call, cudaStream_t stream, LtUse use) {
   const PackedWeight& w = *call.weight;
-  if (w.has_bias && !w.gated) {
+  const bool launches = use != LtUse::kLookUp;
+  if (w.has_bias && !w.gated && launches) {
     SpreadBias(w.bias, call.store == Store::kAccumulateF32, OutputBytes(call.store) == 4, call.rows,
                w.n, call.y, StrideOf(call), stream);
   }
   const int32_t step = w.gated ? kGatedRows : call.rows;
   for (int32_t begin = 0; begin < call.rows; begin += step) {
     const LtProduct product = LtCall(call, begin, std::min(step, call.rows - begin));
-    AISP_RETURN_IF_ERROR(MultiplyLt(w, product, NeedsExpansion(call), stream, tune));
-    if (w.gated) {
+    AISP_RETURN_IF_ERROR(MultiplyLt(w, product, NeedsExpansion(call), stream, use));
+    if (w.gated && launches) {
       SiluMulInterleaved(
           product.y, w.bias, product.rows, w.n,
           static_cast<char*>(call.y) + static_cast<size_t>(begin * StrideOf(call)) * 2,
           StrideOf(call), stream);
     }
   }
-  return Check(cudaGetLastError(), "launching");
+  return launches ? Check(cudaGetLastError(), "launching") : Status{};
 }
 
 Status ManyRows::MultiplyLt(const PackedWeight& w, const LtProduct& product, bool expand,
-                            cudaStream_t stream, bool tune) {
+                            cudaStream_t stream, LtUse use) {
   const auto run = [&](const LtProduct& p) {
-    return tune ? blas_->Tune(p, workspace_, kLtBytes, stream)
-                : blas_->Run(p, workspace_, kLtBytes, stream);
+    switch (use) {
+      case LtUse::kTune:
+        return blas_->Tune(p, workspace_, kLtBytes, stream);
+      case LtUse::kLookUp:
+        return blas_->LookUp(p, kLtBytes);
+      case LtUse::kRun:
+        break;
+    }
+    return blas_->Run(p, workspace_, kLtBytes, stream);
   };
   if (!expand) return run(product);
   void* const expanded = workspace_ + kLtBytes;
@@ -296,27 +285,13 @@ Status ManyRows::MultiplyLt(const PackedWeight& w, const LtProduct& product, boo
     piece.n = std::min(step, w.n - begin);
     piece.weight = expanded;
     piece.y = static_cast<char*>(product.y) + static_cast<size_t>(begin) * (product.f32 ? 4 : 2);
-    ExpandRows(w, begin, piece.n, expanded, stream);
+    if (use != LtUse::kLookUp) ExpandRows(w, begin, piece.n, expanded, stream);
     AISP_RETURN_IF_ERROR(run(piece));
   }
   return {};
 }
 
 // ---- the cache: lines of cuBLASLt's (blas_lt.cc) and "choice KEY ROWS TOKENS" ----
-
-void ManyRows::LoadChoices() {
-  if (options_.tuning_cache.empty()) return;
-  std::ifstream file(options_.tuning_cache);
-  std::string line;
-  while (std::getline(file, line)) {
-    std::istringstream in(line);
-    std::string mark;
-    std::string key;
-    int32_t rows = 0;
-    int tokens = 0;
-    if (in >> mark >> key >> rows >> tokens && mark == kCacheMark) measured_[key][rows] = tokens;
-  }
-}
 
 void ManyRows::SaveChoice(const std::string& key, int32_t rows, int tokens) const {
   if (options_.tuning_cache.empty()) return;

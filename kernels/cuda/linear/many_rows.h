@@ -1,9 +1,12 @@
-// Linear layers of many rows: by our own kernels (gemm.h) or by cuBLASLt, whichever was or is expected to be faster.
+// Linear layers of many rows: by our own kernels (gemm.h) or by cuBLASLt, whichever was or is
+// expected to be faster.
 //
-// Ours take every format as it is packed, and finish a call in their epilogue. cuBLASLt takes bf16, and FP8 with FP8 activations;
-// it needs other weights widened to bf16 first, gate and up stored before SiLU, and the bias spread over y.
+// Ours take every format as it is packed, and finish a call in their epilogue. cuBLASLt takes bf16,
+// and FP8 with FP8 activations; it needs other weights widened to bf16 first, gate and up stored
+// before SiLU, and the bias spread over y.
 //
-// Owns cuBLASLt's handle and the table of measured choices; the workspace is the caller's. Threads: one caller at a time.
+// Owns cuBLASLt's handle and the table of measured choices; the workspace is the caller's. Threads:
+// one caller at a time.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,54 +14,60 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "common/result.h"
 #include "kernels/cuda/linear/blas_lt.h"
 #include "kernels/cuda/linear/gemm.h"
-#include "kernels/cuda/linear/linear.h"
+#include "kernels/cuda/linear/linear_kernels.h"
 
 namespace aisp::cuda {
 
 class ManyRows {
  public:
-  static Result<std::unique_ptr<ManyRows>> Create(const LinearOptions& options);
+  static Result<std::unique_ptr<ManyRows>> Create(const LinearOptions& options,
+                                                  int multiprocessors);
 
   // Of a workspace for calls on `weight` of at most options.max_rows rows.
   size_t WorkspaceBytes(const PackedWeight& weight) const;
   void SetWorkspace(void* memory, size_t bytes);
 
-  // Whether Launch serves such calls (FP8 activations with an odd width or stride have only the kernels for few rows).
-  bool Takes(const LinearCall& call) const;
-  Status Launch(const LinearCall& call, cudaStream_t stream);
-  // Measures what could serve the call unless the cache knows the winner. Synchronises; y is overwritten.
+  // By `kernel` of GemmInstances(), or kLt; `rounds`: on its bf16 rows rounded to e4m3.
+  Status Launch(const LinearCall& call, int kernel, bool rounds, cudaStream_t stream);
+  // Measures what could serve the call unless the cache knows the winner. Synchronises; y is
+  // overwritten.
   Status Prepare(const LinearCall& call, cudaStream_t stream);
-  bool Prepared(const LinearCall& call) const;
-  std::string Describe(const LinearCall& call) const;
+  // What was measured, now or in an earlier run.
+  const TuningProfile& profile() const { return profile_; }
+  // Whether cuBLASLt has algorithms for all products that such a call needs.
+  bool LtHas(const LinearTraits& weight, int32_t rows, bool fp8_rows);
+  std::string Describe(const LinearCall& call, const LinearChoice& choice) const;
 
  private:
-  // What serves a call: an instance of our kernels, or cuBLASLt.
-  static constexpr int kLt = -1;
+  // What is done with cuBLASLt's products.
+  enum class LtUse : uint8_t { kRun, kTune, kLookUp };
 
-  explicit ManyRows(const LinearOptions& options) : options_(options) {}
-  // The call with FP8 activations where the options ask for them; not quantised yet.
+  ManyRows(const LinearOptions& options, int multiprocessors) : options_(options) {
+    device_.multiprocessors = multiprocessors;
+  }
+  // The call on FP8 rows, which are to lie in the workspace.
   LinearCall Quantised(const LinearCall& call) const;
-  bool LtTakes(const LinearCall& call) const;
-  int Choose(const LinearCall& call) const;
-  Status LaunchBy(int choice, const LinearCall& call, cudaStream_t stream, bool tune);
+  Status LaunchBy(int choice, const LinearCall& call, cudaStream_t stream);
   Result<float> TimeBy(int choice, const LinearCall& call, cudaStream_t stream);
   LtProduct LtCall(const LinearCall& call, int32_t begin, int32_t rows) const;
-  Status LaunchLt(const LinearCall& call, cudaStream_t stream, bool tune);
+  Status LaunchLt(const LinearCall& call, cudaStream_t stream, LtUse use);
   Status MultiplyLt(const PackedWeight& weight, const LtProduct& product, bool expand,
-                    cudaStream_t stream, bool tune);
+                    cudaStream_t stream, LtUse use);
   size_t GatedBytes(const PackedWeight& weight) const;
   size_t QuantisedBytes(const PackedWeight& weight) const;
-  void LoadChoices();
   void SaveChoice(const std::string& key, int32_t rows, int tokens) const;
 
   LinearOptions options_;
   Gemm gemm_;
   std::unique_ptr<BlasLt> blas_;
-  std::map<std::string, std::map<int32_t, int>> measured_;  // tokens of a tile by product and rows
+  DeviceFacts device_;
+  TuningProfile profile_;
+  std::map<std::pair<std::string, int32_t>, bool> lt_has_;  // by product and rows
   char* workspace_ = nullptr;
   size_t workspace_bytes_ = 0;
 };

@@ -1,8 +1,9 @@
-// The products of one unit of work (rows of the weight x a stage of K) that lies in shared memory, by a warpgroup.
+// The products of one unit of work (rows of the weight x a stage of K) that lies in shared memory,
+// by a warpgroup.
 //
-// `weights` and `input` are the shared addresses of the unit's operands as the copy engine wrote them, C a StreamConfig. The
-// weight is the tensor core's A operand: straight from shared memory (bf16, FP8 activations) or widened in registers, to bf16 or, for
-// activations in f16, to f16.
+// `weights` and `input` are the shared addresses of the unit's operands as the copy engine wrote
+// them, C a StreamConfig. The weight is the tensor core's A operand: straight from shared memory
+// (bf16, FP8 activations) or widened in registers, to bf16 or, for activations in f16, to f16.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +16,15 @@
 
 namespace aisp::cuda {
 
-// The same value, seen by the compiler to be equal in all lanes: what is made from it stays in uniform registers. The whole warp
-// calls.
+// The same value, seen by the compiler to be equal in all lanes: what is made from it stays in
+// uniform registers. The whole warp calls.
 __device__ __forceinline__ uint32_t Uniform(uint32_t v) {
   uint32_t u;
   asm volatile("redux.sync.min.u32 %0, %1, 0xffffffff;" : "=r"(u) : "r"(v));
   return u;
 }
-// A descriptor moved by `bytes`: one addition in uniform registers, where making it anew takes four instructions.
+// A descriptor moved by `bytes`: one addition in uniform registers, where making it anew takes four
+// instructions.
 __device__ __forceinline__ uint64_t Moved(uint64_t descriptor, uint32_t bytes) {
   return descriptor + (bytes >> 4);
 }
@@ -103,8 +105,9 @@ __device__ __forceinline__ void Widen(const RawNvfp4& raw, uint32_t (&a)[4][4]) 
   WidenNvfp4(raw.words, raw.scales, a);
 }
 
-// The weight is widened in registers, to f16 where the input is, 64 of K at a time, while the products of the 64 before are in
-// flight. Whatever of the stage before is still in flight is done when `release_previous` is called.
+// The weight is widened in registers, to f16 where the input is, 64 of K at a time, while the
+// products of the 64 before are in flight. Whatever of the stage before is still in flight is done
+// when `release_previous` is called.
 template <class C, bool kF16 = false, class ReleasePrevious>
 __device__ __forceinline__ void MultiplyWidened(uint32_t weights, uint32_t input, int group,
                                                 int warp, int lane,
@@ -144,8 +147,8 @@ __device__ __forceinline__ void MultiplyWidened(uint32_t weights, uint32_t input
   }
 }
 
-// Adds the sums of one unit, times the scale of its block. `row` is the warp's first; of the parameters it reads n, scales and
-// scale_columns.
+// Adds the sums of one unit, times the scale of its block. `row` is the warp's first; of the
+// parameters it reads n, scales and scale_columns.
 template <class C, class Params>
 __device__ __forceinline__ void AddStage(const Params& p, int32_t row, int32_t k_unit,
                                          const float (&stage_sums)[C::kTiles][C::kSums],

@@ -1,15 +1,17 @@
 // Where the bytes of a packed NVFP4 weight lie. Constants, for host and device.
 //
-// A row group is 64 rows, a chunk 64 of K: 64 * 64 nibbles in the order of the tensor core's registers, then their scales; a
-// group's chunks lie one after the other. Lane l = 4 g + t of warp w owns the 16 bytes at (32 w + l) * 16: one word per 16 of
-// K, which becomes the four registers of a fragment: rows 16 w + g and + 8, elements 2 t + {0, 1}, then the same rows, elements
-// 2 t + {8, 9}. Scales: the eight bytes at 2048 + (8 w + g) * 8 are those of row 16 w + g (blocks 0, 1), row + 8 (0, 1), row
-// (2, 3), row + 8 (2, 3).
+// A row group is 64 rows, a chunk 64 of K: 64 * 64 nibbles in the order of the tensor core's
+// registers, then their scales; a group's chunks lie one after the other. Lane l = 4 g + t of warp
+// w owns the 16 bytes at (32 w + l) * 16: one word per 16 of K, which becomes the four registers of
+// a fragment: rows 16 w + g and + 8, elements 2 t + {0, 1}, then the same rows, elements 2 t + {8,
+// 9}. Scales: the eight bytes at 2048 + (8 w + g) * 8 are those of row 16 w + g (blocks 0, 1), row
+// + 8 (0, 1), row (2, 3), row + 8 (2, 3).
 //
-// Bits of a register's elements within a half word (sign, magnitude 2, 1, 0), the even element in the low half: {15, 8, 7, 6},
-// {12, 5, 4, 3}, {9, 2, 1, 0}: shifts by 0 and 3 and a rotation by 6 put them at bf16's bits 15 and 8..6. The fourth register
-// takes what is left, coded so that one multiplication puts its bits there after the same rotation, and in the other half, since
-// the rotation exchanges the halves for these bits.
+// Bits of a register's elements within a half word (sign, magnitude 2, 1, 0), the even element in
+// the low half: {15, 8, 7, 6}, {12, 5, 4, 3}, {9, 2, 1, 0}: shifts by 0 and 3 and a rotation by 6
+// put them at bf16's bits 15 and 8..6. The fourth register takes what is left, coded so that one
+// multiplication puts its bits there after the same rotation, and in the other half, since the
+// rotation exchanges the halves for these bits.
 #pragma once
 
 #include <cuda_runtime_api.h>  // __host__, __device__
@@ -23,9 +25,11 @@ constexpr int kNvfp4DataBytes = 2048;
 constexpr int kNvfp4ChunkBytes = kNvfp4DataBytes + 256;
 // K is padded to a multiple of this.
 constexpr int kNvfp4PadK = 256;
-// Scale byte: (exponent + 9) * 8 + 3 bits of mantissa: e4m3's range from its smallest subnormal 2^-9 on, without subnormals.
+// Scale byte: (exponent + 9) * 8 + 3 bits of mantissa: e4m3's range from its smallest subnormal
+// 2^-9 on, without subnormals.
 constexpr int kNvfp4ScaleBias = 9;
-// What an element that the kernels widened must still be multiplied by; part of the row's f32 scale.
+// What an element that the kernels widened must still be multiplied by; part of the row's f32
+// scale.
 constexpr float kNvfp4Rescale = 1048576.0f;  // 2^20
 
 constexpr int64_t Nvfp4GroupBytes(int64_t k) {

@@ -1,25 +1,31 @@
-// The kernel for one token: layers that follow each other in one launch, their weights streaming through one ring of stages
-// without a pause while one layer's outputs become the next one's input.
+// The kernel for one token: layers that follow each other in one launch, their weights streaming
+// through one ring of stages without a pause while one layer's outputs become the next one's input.
 //
-// A CTA owns whole rows: its share of a layer's tiles of 16, along all of K, so that no sum is shared between CTAs. Its warps have
-// one job each:
-// - the weight warp fills stages as soon as they are free, through all steps, and waits for no data;
-// - eight warps multiply. Each has its own part of K: the same block of every stage. It fetches that part of a
-//   step's input itself (one_token_input.cuh), goes through the CTA's tiles with it, and leaves its sums of a tile in shared memory;
+// A CTA owns whole rows: its share of a layer's tiles of 16, along all of K, so that no sum is
+// shared between CTAs. Its warps have one job each:
+// - the weight warp fills stages as soon as they are free, through all steps, and waits for no
+// data;
+// - eight warps multiply. Each has its own part of K: the same block of every stage. It fetches
+// that part of a
+//   step's input itself (one_token_input.cuh), goes through the CTA's tiles with it, and leaves its
+//   sums of a tile in shared memory;
 // - the finishing warp adds the warps' sums of a row, scales, adds bias or residual, and stores.
 //
-// Between CTAs there are no counters and no fences. What one step leaves for the next lies in words that say "nothing" until
-// they are written; who needs a word polls it. A residual stream is handed on in f32 and read whole by everybody, so that each CTA
-// makes norm and rounding itself: a norm costs no further meeting. From a step's last product to the next one's first it
-// is one store and one load through L2.
+// Between CTAs there are no counters and no fences. What one step leaves for the next lies in words
+// that say "nothing" until they are written; who needs a word polls it. A residual stream is handed
+// on in f32 and read whole by everybody, so that each CTA makes norm and rounding itself: a norm
+// costs no further meeting. From a step's last product to the next one's first it is one store and
+// one load through L2.
 //
-// The first step's input may come as such words too, from attention in front, and the last step's outputs may be left as words for
-// attention behind: then no end of a launch is waited for. Words are used once a launch. There are two sets: a launch takes the
-// one whose turn it is and empties the other (token_words.h).
+// The first step's input may come as such words too, from attention in front, and the last step's
+// outputs may be left as words for attention behind: then no end of a launch is waited for. Words
+// are used once a launch. There are two sets: a launch takes the one whose turn it is and empties
+// the other (token_words.h).
 //
-// Deadlock: in a launch of several steps CTAs wait for each other, so all must be resident at once; see chain.cuh, which has the
-// same rule: one such launch at a time on a device. In one of a single step no CTA waits for another; if it awaits words, it waits for
-// attention, all of which has started before it.
+// Deadlock: in a launch of several steps CTAs wait for each other, so all must be resident at once;
+// see chain.cuh, which has the same rule: one such launch at a time on a device. In one of a single
+// step no CTA waits for another; if it awaits words, it waits for attention, all of which has
+// started before it.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -35,7 +41,8 @@
 
 namespace aisp::cuda {
 
-// How many launches with words there were before this one. In front of the barrier behind which LetAttentionStart may count.
+// How many launches with words there were before this one. In front of the barrier behind which
+// LetAttentionStart may count.
 __device__ __forceinline__ uint32_t TokenLaunches(const OneTokenParams& p) {
   if (p.sets == nullptr) return 0;
   uint32_t launches;
@@ -235,7 +242,8 @@ __device__ __forceinline__ TokenRow LoadTokenRow(const OneTokenStep& step, int32
   }
   if constexpr (C::kF16) r.scale *= kF16Divisor;
   if (step.bias != nullptr) r.bias = __ldg(step.bias + r.row);
-  // A row of y belongs to this lane in every step that adds to it, so that its own stores are what it reads.
+  // A row of y belongs to this lane in every step that adds to it, so that its own stores are what
+  // it reads.
   if (step.store == Store::kAccumulateF32)
     r.old = __ldcg(static_cast<const float*>(step.y) + r.row);
   return r;
@@ -247,8 +255,8 @@ __device__ __forceinline__ uint32_t PackToken(float low, float high) {
   return RoundPair<C>(low * kInputFactor<C>, high * kInputFactor<C>);
 }
 
-// `next`: where the words of 16 bits begin that the next step reads, or, of the last step, attention behind; else null. y is stored
-// by the last step only.
+// `next`: where the words of 16 bits begin that the next step reads, or, of the last step,
+// attention behind; else null. y is stored by the last step only.
 template <class C>
 __device__ __forceinline__ void StoreToken16(void* y, uint32_t* next, bool last, int32_t i,
                                              bool has, float v) {
@@ -280,8 +288,8 @@ __device__ __forceinline__ void StoreTokenRow(const OneTokenStep& step, uint32_t
   }
 }
 
-// Scales and biases of all this CTA's rows into L2, where nothing else reads them and each tile would wait for memory, and a part of
-// the norms' gains, for which all CTAs would wait.
+// Scales and biases of all this CTA's rows into L2, where nothing else reads them and each tile
+// would wait for memory, and a part of the norms' gains, for which all CTAs would wait.
 template <class C>
 __device__ __forceinline__ void PrefetchTokenRows(const OneTokenParams& p, int lane) {
   constexpr int kLine = 32;  // floats
@@ -307,9 +315,9 @@ __device__ __forceinline__ void PrefetchTokenRows(const OneTokenParams& p, int l
   }
 }
 
-// Before the last step: lets the next kernel start, which may be attention that polls the last step's words. Until then the kernel
-// before is complete, this launch is counted, the other set is empty, and all that is stored here but the last step's outputs
-// can be seen everywhere.
+// Before the last step: lets the next kernel start, which may be attention that polls the last
+// step's words. Until then the kernel before is complete, this launch is counted, the other set is
+// empty, and all that is stored here but the last step's outputs can be seen everywhere.
 __device__ __forceinline__ void LetAttentionStart(const OneTokenParams& p, uint32_t launches,
                                                   int lane) {
   WaitForPreviousKernel();

@@ -17,28 +17,31 @@ struct OneTokenConfig {
   // FP8 weights widen to f16, so the token is in f16 too (f16_input.h).
   static constexpr bool kF16 = kFormat == WeightFormat::kFp8 || kBlockScales;
   static constexpr int kWarps = 8;
-  // A stage is kTokenRows rows x kStageK; each warp has its own block of kBlockK of it: 2 KiB, and NVFP4's scales.
+  // A stage is kTokenRows rows x kStageK; each warp has its own block of kBlockK of it: 2 KiB, and
+  // NVFP4's scales.
   static constexpr int kBlockK = kFormat == WeightFormat::kBf16 ? 64 : kNvfp4 ? 256 : 128;
   static constexpr int kStageK = kWarps * kBlockK;
   static constexpr int kBlockBytes = 2048;
   static constexpr int kBlockScaleBytes = kNvfp4 ? kTokenRows * kBlockK / 16 : 0;
   static constexpr int kStageBytes = kWarps * (kBlockBytes + kBlockScaleBytes);
   static constexpr int kThreads = kWarps * 32 + 64;
-  // Stages asked for and not there yet, at most: as many as keep memory busy. More would be a queue in which the words that CTAs
-  // wait for stand too.
+  // Stages asked for and not there yet, at most: as many as keep memory busy. More would be a queue
+  // in which the words that CTAs wait for stand too.
   static constexpr int kInFlight = DivideUp(64 << 10, kStageBytes);
-  // Of a step's first stages, which are asked for while other CTAs still want those of the step before, and while outputs are on
-  // their way.
+  // Of a step's first stages, which are asked for while other CTAs still want those of the step
+  // before, and while outputs are on their way.
   static constexpr int kInFlightEarly = DivideUp(32 << 10, kStageBytes);
   // Vectors that a lane has on their way: those of a hidden size of 4,096 or so at once.
   static constexpr int kResidualBatch = 32 / kWarps;
   static constexpr int kPairBatch = 64 / kWarps;
-  // At most; what they use leaves room beside for a CTA of decode attention's, up to 21.5K of the 64K registers. Each quarter of a
-  // multiprocessor has 16K: three warps of these and one of attention's.
+  // At most; what they use leaves room beside for a CTA of decode attention's, up to 21.5K of the
+  // 64K registers. Each quarter of a multiprocessor has 16K: three warps of these and one of
+  // attention's.
   static constexpr int kRegisters = 128;
   static constexpr int kSlots = kNvfp4 ? 4 : 8;  // tiles whose sums wait to be put together
   static_assert(kStageBytes % 1024 == 0);
-  // The weight warp tells a stage that has landed by its parity, so none may be a turn of the ring behind.
+  // The weight warp tells a stage that has landed by its parity, so none may be a turn of the ring
+  // behind.
   static_assert(kInFlight <= kTokenLeastRing);
 };
 

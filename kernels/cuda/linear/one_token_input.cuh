@@ -1,8 +1,9 @@
-// How a warp of the kernels for one token gets its part of a step's input into shared memory, in the order of the fragments that
-// it multiplies with.
+// How a warp of the kernels for one token gets its part of a step's input into shared memory, in
+// the order of the fragments that it multiplies with.
 //
-// A warp has its own K: of every stage the same block. It fetches that part itself, from x or from the words in which other CTAs
-// leave their outputs, and waits for no one else: a word that does not say "nothing" is there.
+// A warp has its own K: of every stage the same block. It fetches that part itself, from x or from
+// the words in which other CTAs leave their outputs, and waits for no one else: a word that does
+// not say "nothing" is there.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -15,6 +16,7 @@
 #include "kernels/cuda/linear/ptx.cuh"
 #include "kernels/cuda/linear/quantize.h"
 #include "kernels/cuda/linear/widen.cuh"
+#include "kernels/cuda/poll.cuh"
 
 namespace aisp::cuda {
 
@@ -25,8 +27,9 @@ __device__ __forceinline__ void StoreShared2(uint32_t address, uint16_t v) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(v) : "memory");
 }
 
-// Where the eight bytes of a lane lie in which there is an even element and the next. Lane t of four reads those at 8 t of a step of
-// 16; in bf16 these are its pairs t and t + 4. Two steps are interleaved, so that a lane reads both at once, but for NVFP4.
+// Where the eight bytes of a lane lie in which there is an even element and the next. Lane t of
+// four reads those at 8 t of a step of 16; in bf16 these are its pairs t and t + 4. Two steps are
+// interleaved, so that a lane reads both at once, but for NVFP4.
 template <class C>
 __device__ __forceinline__ uint32_t InputAt(int element) {
   const int t = element % 8 / 2;
@@ -34,14 +37,15 @@ __device__ __forceinline__ uint32_t InputAt(int element) {
   return element / 32 * 64 + t * 16 + element / 16 % 2 * 8;
 }
 
-// What the token is multiplied by before it is rounded: FP8 and NVFP4 weights are widened to less or more than they are. Words that one
-// step leaves for the next have it in them.
+// What the token is multiplied by before it is rounded: FP8 and NVFP4 weights are widened to less
+// or more than they are. Words that one step leaves for the next have it in them.
 template <class C>
 constexpr float kInputFactor = C::kNvfp4 ? 1152921504606846976.0f  // 2^60: see Nvfp4Piece
                                : C::kF16 ? 1.0f / kF16Divisor
                                          : 1.0f;
 
-// Two elements as 16 bits each; `to` as InputAt says. FP8 weights widen in an order of their own: see F16Place.
+// Two elements as 16 bits each; `to` as InputAt says. FP8 weights widen in an order of their own:
+// see F16Place.
 template <class C>
 __device__ __forceinline__ void PutWord(uint32_t to, int half, uint32_t word) {
   if constexpr (C::kF16) {
@@ -86,8 +90,9 @@ __device__ __forceinline__ uint32_t WithFactor(uint32_t two) {
   }
 }
 
-// The vectors of kElements elements of a warp's part that a lane takes: 32 lanes side by side, then the next. From one to the next
-// all is a constant: everybody waits while inputs are placed, so that each instruction here counts.
+// The vectors of kElements elements of a warp's part that a lane takes: 32 lanes side by side, then
+// the next. From one to the next all is a constant: everybody waits while inputs are placed, so
+// that each instruction here counts.
 template <class C, int kElements>
 struct TokenVectors {
   static constexpr int kAcross = 32 * kElements;
@@ -115,8 +120,8 @@ struct TokenVectors {
   }
 };
 
-// Polls one vector a lane, spread over the warp's part: when these are there, so is nearly all else. What everybody polled
-// everywhere would keep L2 from what it waits for.
+// Polls one vector a lane, spread over the warp's part: when these are there, so is nearly all
+// else. What everybody polled everywhere would keep L2 from what it waits for.
 template <class C, int kElements>
 __device__ __forceinline__ void AwaitSome(const OneTokenStep& step, const void* from,
                                           int32_t element_bytes, int warp, int lane) {
@@ -125,19 +130,14 @@ __device__ __forceinline__ void AwaitSome(const OneTokenStep& step, const void* 
   const auto k =
       static_cast<int32_t>(i / C::kBlockK * C::kStageK + warp * C::kBlockK + i % C::kBlockK);
   const void* const at = static_cast<const char*>(from) + static_cast<int64_t>(k) * element_bytes;
-#ifdef AISP_CHAIN_SPIN_LIMIT
-  int64_t spins = 0;
-#endif
-  while (k < step.k && HasNothing(LoadRelaxed(at))) {
-#ifdef AISP_CHAIN_SPIN_LIMIT
-    if (++spins > AISP_CHAIN_SPIN_LIMIT) __trap();
-#endif
-  }
+  PollLimit<PollSite::kTokenWords> limit;
+  while (k < step.k && HasNothing(LoadRelaxed(at))) limit.Count(step.poll);
   __syncwarp();
 }
 
-// `take(to, vector, beside)` for all vectors of kElements elements of the warp's part, kBatch loads in flight; `to` is where they
-// go. With `await` `vector` has no empty word; it is zero beyond K. `beside(k, there)` is called before anything is waited for.
+// `take(to, vector, beside)` for all vectors of kElements elements of the warp's part, kBatch loads
+// in flight; `to` is where they go. With `await` `vector` has no empty word; it is zero beyond K.
+// `beside(k, there)` is called before anything is waited for.
 template <class C, int kElements, int kBatch, class Beside, class Take>
 __device__ __forceinline__ void ForVectors(const OneTokenStep& step, const void* from,
                                            int32_t element_bytes, bool await, uint32_t input,
@@ -169,9 +169,7 @@ __device__ __forceinline__ void ForVectors(const OneTokenStep& step, const void*
     }
     if (await) {
       // All that is missing is asked for at once, or each would cost a round trip of its own.
-#ifdef AISP_CHAIN_SPIN_LIMIT
-      int64_t spins = 0;
-#endif
+      PollLimit<PollSite::kTokenWords> limit;
       bool missing = true;
       while (missing) {
         missing = false;
@@ -182,9 +180,7 @@ __device__ __forceinline__ void ForVectors(const OneTokenStep& step, const void*
             missing = true;
           }
         }
-#ifdef AISP_CHAIN_SPIN_LIMIT
-        if (++spins > AISP_CHAIN_SPIN_LIMIT) __trap();
-#endif
+        limit.Count(step.poll);
       }
     }
 #pragma unroll
@@ -226,8 +222,8 @@ __device__ __forceinline__ void FetchPairs(const OneTokenStep& step, const uint3
   __syncwarp();
 }
 
-// The residual stream, f32, times the norm's gain; the sum of a lane's squares goes to `squares`, for the finishing warp. 1 / rms comes
-// later, onto the sums.
+// The residual stream, f32, times the norm's gain; the sum of a lane's squares goes to `squares`,
+// for the finishing warp. 1 / rms comes later, onto the sums.
 template <class C>
 __device__ __forceinline__ void FetchResidual(const OneTokenStep& step, const uint32_t* set,
                                               uint32_t input, uint32_t squares, int warp,

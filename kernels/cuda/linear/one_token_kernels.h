@@ -1,4 +1,5 @@
-// The kernels for one token (one_token.cuh) as the host sees them: what a launch needs, and the table of instances.
+// The kernels for one token (one_token.cuh) as the host sees them: what a launch needs, and the
+// table of instances.
 //
 // Pure data and functions; any thread.
 #pragma once
@@ -30,16 +31,18 @@ struct OneTokenStep {
   int32_t tiles = 0;   // of kTokenRows rows
   int32_t stages = 0;  // along K
   int32_t scale_columns = 0;
-  // Where in a set the input's words lie: k words of f32 with a norm in front, else k / 2 pairs of 16 bits,
-  // of bf16 for the first step.
+  // Where in a set the input's words lie: k words of f32 with a norm in front, else k / 2 pairs of
+  // 16 bits, of bf16 for the first step.
   int32_t words = 0;
   Store store = Store::kBf16;
+  PollTag poll;
 };
 
 struct OneTokenParams {
   OneTokenStep steps[kMaxChainSteps];
   const __nv_bfloat16* x = nullptr;  // [k of the first step]
-  // Two sets of kTokenSetWords words (token_words.h); null for a launch that uses none: a single step that neither awaits nor leaves.
+  // Two sets of kTokenSetWords words (token_words.h); null for a launch that uses none: a single
+  // step that neither awaits nor leaves.
   uint32_t* sets = nullptr;
   uint32_t* launches = nullptr;  // [CTA], with `sets`
   bool awaits = false;           // x comes as words

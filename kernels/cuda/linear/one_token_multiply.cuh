@@ -1,10 +1,12 @@
 // The products of one token with a warp's block of a stage: 16 rows x C::kBlockK, by mma.sync.
 //
-// The instruction has room for eight tokens where there is one. bf16 and FP8 put it into all eight columns: every column is the
-// sum. NVFP4 makes them the token's eight blocks of 16 of 128 of K. A product of one of these blocks is a sum of its own for each
-// row, with which its scale is multiplied, in the column of the same number; the seven other columns are of blocks that do not
-// belong together, and nobody looks at them. So scales are applied to sums, not to weights, the token needs no zeros, and no
-// product waits for another. Which lanes have the right columns of a product is known beforehand: the others skip the addition.
+// The instruction has room for eight tokens where there is one. bf16 and FP8 put it into all eight
+// columns: every column is the sum. NVFP4 makes them the token's eight blocks of 16 of 128 of K. A
+// product of one of these blocks is a sum of its own for each row, with which its scale is
+// multiplied, in the column of the same number; the seven other columns are of blocks that do not
+// belong together, and nobody looks at them. So scales are applied to sums, not to weights, the
+// token needs no zeros, and no product waits for another. Which lanes have the right columns of a
+// product is known beforehand: the others skip the addition.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +17,8 @@
 
 namespace aisp::cuda {
 
-// ptx::Mma, but the compiler may move it: it mixes a block's products with the widening of what follows.
+// ptx::Mma, but the compiler may move it: it mixes a block's products with the widening of what
+// follows.
 template <bool kF16>
 __device__ __forceinline__ void TokenMma(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0,
                                          uint32_t b1) {
@@ -32,14 +35,14 @@ __device__ __forceinline__ void TokenMma(float (&sums)[4], const uint32_t (&a)[4
   }
 }
 
-// What a warp adds up of a tile: two chains, because products wait for each other; block scales: one, of scaled sums; NVFP4: one
-// sum for each row of the lane and each of its two columns.
+// What a warp adds up of a tile: two chains, because products wait for each other; block scales:
+// one, of scaled sums; NVFP4: one sum for each row of the lane and each of its two columns.
 struct TokenSums {
   float v[2][4] = {};
 };
 
-// A block's operands in registers: everything is asked for before anything is used, and the stage is free when the last of it
-// has been widened.
+// A block's operands in registers: everything is asked for before anything is used, and the stage
+// is free when the last of it has been widened.
 
 // bf16 and FP8: lines of 128 bytes, swizzled, in pieces of 32 bytes.
 struct TokenLines {
@@ -117,7 +120,8 @@ struct Nvfp4Piece {
     return word[block % 4];
   }
 
-  // Elements are left times 2^-126, the token is multiplied by 2^60, scales by 2^46; the rest is in the row's scale.
+  // Elements are left times 2^-126, the token is multiplied by 2^60, scales by 2^46; the rest is in
+  // the row's scale.
   __device__ __forceinline__ void AddTo(TokenSums& sums, int lane) const {
     float scale[4];
 #pragma unroll

@@ -1,4 +1,5 @@
-// Packing of weights at load: checks, where the rows go, staging of host memory. The kernels are in pack_kernels.cu.
+// Packing of weights at load: checks, where the rows go, staging of host memory. The kernels are in
+// pack_kernels.cu.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -98,7 +99,8 @@ struct DeviceFree {
   void operator()(void* p) const { cudaFree(p); }
 };
 
-// Gives device pointers to parts of host memory, copies of them in transient memory. Device memory is passed through.
+// Gives device pointers to parts of host memory, copies of them in transient memory. Device memory
+// is passed through.
 class Staging {
  public:
   explicit Staging(cudaStream_t stream) : stream_(stream) {}

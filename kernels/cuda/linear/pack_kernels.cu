@@ -109,7 +109,8 @@ __global__ void CopyBlockScales(const float* from, int64_t rows, int64_t columns
   to[PackedRow(map, row) / 8 * columns + i % columns] = from[row / 128 * columns + i % columns];
 }
 
-// e4m3's magnitude as a packed scale byte; zero becomes the smallest scale (its block's elements are set to zero).
+// e4m3's magnitude as a packed scale byte; zero becomes the smallest scale (its block's elements
+// are set to zero).
 __device__ __forceinline__ uint8_t PackScale(uint8_t e4m3) {
   const int exponent = e4m3 >> 3 & 15;
   const int mantissa = e4m3 & 7;
@@ -119,7 +120,8 @@ __device__ __forceinline__ uint8_t PackScale(uint8_t e4m3) {
   return static_cast<uint8_t>((shift - 9 + kNvfp4ScaleBias) * 8 + ((mantissa << (3 - shift)) & 7));
 }
 
-// Puts 16 elements and their scale into their places. The words are shared with the row eight below or above.
+// Puts 16 elements and their scale into their places. The words are shared with the row eight below
+// or above.
 __device__ __forceinline__ void PutBlock(const uint8_t (&nibbles)[16], uint8_t e4m3, int64_t row,
                                          int64_t block, uint8_t* to, int64_t group_bytes) {
   uint8_t* const chunk = to + row / 64 * group_bytes + block / 4 * kNvfp4ChunkBytes;

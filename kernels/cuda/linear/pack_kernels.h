@@ -1,5 +1,5 @@
-// The kernels of packing (pack.cc) and of expanding packed weights to bf16 for cuBLASLt. Launch functions only; errors show in
-// cudaGetLastError(). Pointers are device memory.
+// The kernels of packing (pack.cc) and of expanding packed weights to bf16 for cuBLASLt. Launch
+// functions only; errors show in cudaGetLastError(). Pointers are device memory.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -29,7 +29,8 @@ void PackBf16(const SourceRows& from, const RowMap& map, void* to, cudaStream_t 
 // scales[row of the packed weight].
 void PackFp8(const SourceRows& from, const RowMap& map, void* to, float* scales,
              cudaStream_t stream);
-// Block scales are one per 8 packed rows x 128 of K. `from.rows` begins at a multiple of 128 of its part.
+// Block scales are one per 8 packed rows x 128 of K. `from.rows` begins at a multiple of 128 of its
+// part.
 void PackFp8Block(const SourceRows& from, const RowMap& map, void* to, float* scales,
                   cudaStream_t stream);
 // e4m3 rows as they are; row_scales [rows] or null for `scale`.
@@ -49,7 +50,8 @@ void CopyBias(const float* bias, int64_t rows, const RowMap& map, float* to, cud
 // Packed rows [begin, begin + rows) of a quantised weight as bf16 [rows, k], scales applied.
 void ExpandRows(const PackedWeight& weight, int64_t begin, int64_t rows, void* to,
                 cudaStream_t stream);
-// y[:, i] = silu(gate_i) * up_i from x [rows, n], gate and up interleaved by eight columns; bias [n] or null. All bf16.
+// y[:, i] = silu(gate_i) * up_i from x [rows, n], gate and up interleaved by eight columns; bias
+// [n] or null. All bf16.
 void SiluMulInterleaved(const void* x, const float* bias, int32_t rows, int64_t n, void* y,
                         int64_t y_stride, cudaStream_t stream);
 // y = bias, or y += bias where `add`. y: bf16 or f32 [rows, n].

@@ -1,5 +1,6 @@
-// PTX of the kernels of linear layers beyond what they have in common with others (kernels/cuda/ptx.cuh): waiting, the bulk copy
-// engine, shared memory by address, and programmatic dependent launch. One thin function each; see the PTX ISA for their contracts.
+// PTX of the kernels of linear layers beyond what they have in common with others
+// (kernels/cuda/ptx.cuh): waiting, the bulk copy engine, shared memory by address, and programmatic
+// dependent launch. One thin function each; see the PTX ISA for their contracts.
 #pragma once
 
 #include <cuda.h>

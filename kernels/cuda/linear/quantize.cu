@@ -9,7 +9,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// A block per row. A thread takes 16 elements at a time: the unit of the permutation, 32 bytes in and 16 out.
+// A block per row. A thread takes 16 elements at a time: the unit of the permutation, 32 bytes in
+// and 16 out.
 __global__ void __launch_bounds__(kThreads)
     QuantizeRowsKernel(const __nv_bfloat16* x, uint8_t* y, float* scales, int64_t k) {
   AllowNextKernel();

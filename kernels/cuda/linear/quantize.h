@@ -1,6 +1,8 @@
-// Number formats on the device: quantising rows of activations, and filling memory with seeded random weights.
+// Number formats on the device: quantising rows of activations, and filling memory with seeded
+// random weights.
 //
-// Everything is enqueued on the stream and allocates nothing. Pointers are device memory of the caller. Any thread.
+// Everything is enqueued on the stream and allocates nothing. Pointers are device memory of the
+// caller. Any thread.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,20 +13,20 @@
 
 namespace aisp::cuda {
 
-// y[r, :] = e4m3(x[r, :] / scale[r]), scale[r] = max |x[r, :]| / 448 (1 for a row of zeros). Elements are stored permuted
-// within each 16, as packed FP8 weights are, so y is for Store-calls with InputFormat::kFp8 only. x: bf16 [rows, k], k a
-// multiple of 16.
+// y[r, :] = e4m3(x[r, :] / scale[r]), scale[r] = max |x[r, :]| / 448 (1 for a row of zeros).
+// Elements are stored permuted within each 16, as packed FP8 weights are, so y is for Store-calls
+// with InputFormat::kFp8 only. x: bf16 [rows, k], k a multiple of 16.
 Status QuantizeRows(const void* x, void* y, float* scales, int32_t rows, int64_t k,
                     cudaStream_t stream);
 
-// Position of element i (0..15) of a group of 16 in packed FP8 rows: tensor-core fragments then lie in four adjacent bytes,
-// in the order that needs the fewest instructions to widen them to bf16.
+// Position of element i (0..15) of a group of 16 in packed FP8 rows: tensor-core fragments then lie
+// in four adjacent bytes, in the order that needs the fewest instructions to widen them to bf16.
 __host__ __device__ constexpr int Fp8Position(int i) {
   return 4 * (i % 8 / 2) + (i < 8 ? 1 : 0) + 2 * (i % 2);
 }
 
-// Seeded normal values of the given standard deviation, the same for a (seed, index) whatever the format they are packed to
-// later: out[i] is bf16.
+// Seeded normal values of the given standard deviation, the same for a (seed, index) whatever the
+// format they are packed to later: out[i] is bf16.
 Status FillNormalBf16(void* out, int64_t count, float deviation, uint64_t seed,
                       cudaStream_t stream);
 

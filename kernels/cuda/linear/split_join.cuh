@@ -1,9 +1,11 @@
-// Where the warpgroups that share a tile's rows (StreamConfig::kSplits) add their sums: a piece of shared memory at `base`.
+// Where the warpgroups that share a tile's rows (StreamConfig::kSplits) add their sums: a piece of
+// shared memory at `base`.
 //
-// All of them take part at the end of every tile that the CTA works on. They go on with it in turns, so that the others multiply
-// meanwhile. A thread needs the same thread of the other warpgroups only: two barriers a warp, no barrier among all. Every lane
-// arrives for itself: that costs a warp no more than one arrival behind __syncwarp, and racecheck follows it. The order of addition
-// follows from the tile's number in the CTA, so bits do not depend on timing.
+// All of them take part at the end of every tile that the CTA works on. They go on with it in
+// turns, so that the others multiply meanwhile. A thread needs the same thread of the other
+// warpgroups only: two barriers a warp, no barrier among all. Every lane arrives for itself: that
+// costs a warp no more than one arrival behind __syncwarp, and racecheck follows it. The order of
+// addition follows from the tile's number in the CTA, so bits do not depend on timing.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +46,8 @@ struct SplitJoin {
     const int split = threadIdx.x / C::kRowThreads;
     const int after =
         (split + C::kSplits - tiles % C::kSplits) % C::kSplits;  // the one that goes on
-    // The one that goes on waits too: a barrier tells two phases apart, so Full has to be in this tile's.
+    // The one that goes on waits too: a barrier tells two phases apart, so Full has to be in this
+    // tile's.
     if (tiles > 0) BarrierWait(Empty(thread / 32), (tiles - 1) & 1);
     if (after > 0) {
 #pragma unroll

@@ -1,6 +1,8 @@
-// The sizes of one instance of a kernel for few rows: what follows from format, number of tokens and shape of a unit of work.
+// The sizes of one instance of a kernel for few rows: what follows from format, number of tokens
+// and shape of a unit of work.
 //
-// Compile-time constants only; shared by the kernel of a single layer (stream_linear.cuh) and that of several.
+// Compile-time constants only; shared by the kernel of a single layer (stream_linear.cuh) and that
+// of several.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +23,11 @@ struct StreamConfig {
   static constexpr int kTiles = kTilesV;  // tiles of 64 rows per warpgroup
   static constexpr int kStageK = kStageKV;
   static constexpr int kStages = kStagesV;
-  // Chains have a ring of its own for what the tokens bring: it comes from L2 and needs fewer stages.
+  // Chains have a ring of its own for what the tokens bring: it comes from L2 and needs fewer
+  // stages.
   static constexpr int kInputStages = kInputStagesV;
-  // Consumer warpgroups of the same rows: they take the stages in turn and add their sums at the end of a tile.
+  // Consumer warpgroups of the same rows: they take the stages in turn and add their sums at the
+  // end of a tile.
   static constexpr int kSplits = kSplitsV;
   // CTAs of a kernel of a single layer for which a multiprocessor has room.
   static constexpr int kResident = kResidentV;
@@ -39,19 +43,21 @@ struct StreamConfig {
   static constexpr bool kF16 = kFormat == StreamFormat::kFp8 || kFormat == StreamFormat::kFp8Block;
   // In a kernel of a single layer they become that in their stage, if they are few.
   static constexpr bool kConvert = kF16 && kTokens <= 32;
-  // Hopper adds FP8 products in fewer bits than f32: sums of a stage are added to f32 by ordinary instructions.
+  // Hopper adds FP8 products in fewer bits than f32: sums of a stage are added to f32 by ordinary
+  // instructions.
   static constexpr bool kPromote = kInput8 || kBlockScales;
   // FP8 by warp: a stage's operands are taken into registers before they are multiplied.
   static constexpr bool kFp8Fragments = kByWarp && kF16 && kTokens == 8;
-  // Kernels that tell the next one when they have asked for all of their weights, and prefetch when they are told (stream_linear.cuh).
-  // With more tokens it costs more than it brings.
+  // Kernels that tell the next one when they have asked for all of their weights, and prefetch when
+  // they are told (stream_linear.cuh). With more tokens it costs more than it brings.
   static constexpr bool kTells = kResident > 1 && kTokens == 8 &&
                                  (kFormat == StreamFormat::kBf16 || kF16);
   static constexpr int kRows = kGroups * kTiles * 64;
   static constexpr int kRowThreads = kGroups * 128;
   static constexpr int kConsumers = kRowThreads * kSplits;
-  // Arrivals that give a stage back: of a lane of each warp; NVFP4, whose lanes read weights themselves: of every lane, which costs
-  // the same, since racecheck takes an arrival for that lane's alone.
+  // Arrivals that give a stage back: of a lane of each warp; NVFP4, whose lanes read weights
+  // themselves: of every lane, which costs the same, since racecheck takes an arrival for that
+  // lane's alone.
   static constexpr int kReleases = kNvfp4 ? kRowThreads : kRowThreads / 32;
   static constexpr int kSums = kTokens / 2;  // accumulators of a thread per tile of 64 rows
 

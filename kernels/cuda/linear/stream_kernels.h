@@ -1,4 +1,5 @@
-// The table of the kernels for few rows (stream_linear.cuh), as the host sees it: instances by format and number of tokens.
+// The table of the kernels for few rows (stream_linear.cuh), as the host sees it: instances by
+// format and number of tokens.
 //
 // Pure data and functions; any thread.
 #pragma once
@@ -38,6 +39,7 @@ struct StreamParams {
   Store store = Store::kBf16;
   // [CTAs]: launches whose CTA of that number had asked for all of its weights.
   uint32_t* asked_for_all = nullptr;
+  PollTag poll;
 };
 
 struct StreamKernel {

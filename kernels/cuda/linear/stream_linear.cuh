@@ -1,22 +1,28 @@
-// The kernel for few rows: the whole weight streams once through shared memory, evenly over all multiprocessors.
+// The kernel for few rows: the whole weight streams once through shared memory, evenly over all
+// multiprocessors.
 //
-// Work is cut into units of kRows output rows x kStageK of K, numbered along K first. CTA c of G takes units [c U / G,
-// (c + 1) U / G): a few whole row tiles and, at its ends, parts of tiles ("stream-K", arXiv:2301.03598). One warp brings weights,
-// one the tokens; warpgroups of consumers multiply, the weight being the tensor core's A operand so that tokens are its N. A tile
-// that several CTAs share belongs to the one that has its first unit: that is its last tile, so the others' parts are mostly there
-// by then. They write their sums over words that say "nothing here yet"; the owner polls the sums themselves, adds them in the
-// order of the CTAs, so that bits do not depend on timing, and puts the words back.
+// Work is cut into units of kRows output rows x kStageK of K, numbered along K first. CTA c of G
+// takes units [c U / G, (c + 1) U / G): a few whole row tiles and, at its ends, parts of tiles
+// ("stream-K", arXiv:2301.03598). One warp brings weights, one the tokens; warpgroups of consumers
+// multiply, the weight being the tensor core's A operand so that tokens are its N. A tile that
+// several CTAs share belongs to the one that has its first unit: that is its last tile, so the
+// others' parts are mostly there by then. They write their sums over words that say "nothing here
+// yet"; the owner polls the sums themselves, adds them in the order of the CTAs, so that bits do
+// not depend on timing, and puts the words back.
 //
-// Programmatic dependent launch: where two CTAs fit a multiprocessor (kResident), the kernel behind the next one moves in as soon
-// as this one ends. It fills its stages with weights, then has a few more units brought to L2, when memory has nothing else to do.
-// With eight tokens kernels know when that is, for about 2 us: a CTA counts in a word of its number when it has asked for all of its
-// weights, and the one that waits beside it looks. That moves fetches in time and nothing else, so that a word that
-// comes late, or of another kernel, or never, does no harm.
+// Programmatic dependent launch: where two CTAs fit a multiprocessor (kResident), the kernel behind
+// the next one moves in as soon as this one ends. It fills its stages with weights, then has a few
+// more units brought to L2, when memory has nothing else to do. With eight tokens kernels know when
+// that is, for about 2 us: a CTA counts in a word of its number when it has asked for all of its
+// weights, and the one that waits beside it looks. That moves fetches in time and nothing else, so
+// that a word that comes late, or of another kernel, or never, does no harm.
 //
-// Deadlock: an owner waits for the CTAs behind it that share its last tile, and for no others. Alone on the device all are resident
-// at once (the grid is at most one for each multiprocessor, and kernels before this one end without it). Where another worker's
-// kernels take multiprocessors, CTAs start in the order of their numbers, so that of those that run only the last owner can wait for
-// one that does not, and all before it end and make room. So unlike chains these may share a device.
+// Deadlock: an owner waits for the CTAs behind it that share its last tile, and for no others.
+// Alone on the device all are resident at once (the grid is at most one for each multiprocessor,
+// and kernels before this one end without it). Where another worker's kernels take multiprocessors,
+// CTAs start in the order of their numbers, so that of those that run only the last owner can wait
+// for one that does not, and all before it end and make room. So unlike chains these may share a
+// device.
 #pragma once
 
 #include <cuda.h>
@@ -192,7 +198,8 @@ __device__ __forceinline__ void MultiplyFp8Fragments(const StreamShared<C>& shar
     sums[j] = (sets[0][j] + sets[1][j]) + (sets[2][j] + sets[3][j]);
 }
 
-// Multiplies this warpgroup's units of [k_begin, k_end) of a tile: every kSplits-th from number `turn` on.
+// Multiplies this warpgroup's units of [k_begin, k_end) of a tile: every kSplits-th from number
+// `turn` on.
 template <class C>
 __device__ __forceinline__ void MultiplyStream(const StreamShared<C>& shared, const StreamParams& p,
                                                int32_t row0, int32_t k_begin, int32_t k_end,
@@ -311,7 +318,7 @@ __device__ __forceinline__ void Consume(const StreamShared<C>& shared, int32_t b
     if constexpr (!StreamTile<C>::kEarly) load(true);
     if (count < p.k_units) {
       AddParts<C>(p.partials, OwnerOfUnit(tile * p.k_units + p.k_units - 1, gridDim.x, p.units),
-                  sums);
+                  p.poll, sums);
     }
 #pragma unroll
     for (int i = 0; i < C::kTiles; ++i) {
@@ -346,7 +353,8 @@ __global__ void __launch_bounds__(StreamShared<C>::kThreads, C::kResident)
   WeightProducer<C> weights(shared, p, &weight, begin, end);
   uint32_t told = 0;
   if (role == 0) {
-    // The first weights are asked for before anybody else begins: until then memory may have nothing to do.
+    // The first weights are asked for before anybody else begins: until then memory may have
+    // nothing to do.
     InitBarriers(shared);
     weights.FillStages();
     if constexpr (C::kTells) told = LoadWordRelaxed(p.asked_for_all + blockIdx.x);

@@ -1,7 +1,8 @@
-// What the copy engine brings for one unit of work: rows of the weight x a stage of K, and the tokens' part of the same K.
+// What the copy engine brings for one unit of work: rows of the weight x a stage of K, and the
+// tokens' part of the same K.
 //
-// One thread issues. `to` is a shared address, aligned to 1024 bytes; `barrier` counts the bytes. Units are numbered along K
-// first. Beyond the matrix there are zeros.
+// One thread issues. `to` is a shared address, aligned to 1024 bytes; `barrier` counts the bytes.
+// Units are numbered along K first. Beyond the matrix there are zeros.
 #pragma once
 
 #include <cuda.h>
@@ -24,7 +25,8 @@ __device__ __forceinline__ void LoadWeights(uint32_t to, uint32_t barrier, int32
     constexpr int kBytes = C::kStageK / 64 * kNvfp4ChunkBytes;
 #pragma unroll
     for (int g = 0; g < C::kRows / 64; ++g) {
-      // A tile may reach beyond the last row group: its surplus rows are computed from that group and not stored.
+      // A tile may reach beyond the last row group: its surplus rows are computed from that group
+      // and not stored.
       const int64_t group = min(tile * (C::kRows / 64) + g, p.row_groups - 1);
       BulkLoad(to + g * kBytes,
                p.nvfp4 + group * p.group_bytes + static_cast<int64_t>(k_unit) * kBytes, kBytes,

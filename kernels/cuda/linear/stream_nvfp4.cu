@@ -1,4 +1,5 @@
-// NVFP4 kernels for few rows. The sizes were chosen by measurement on an H200 (docs/performance.md).
+// NVFP4 kernels for few rows. The sizes were chosen by measurement on an H200
+// (docs/performance.md).
 #include <array>
 
 #include "kernels/cuda/linear/stream_linear.cuh"

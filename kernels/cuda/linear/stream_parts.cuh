@@ -1,6 +1,6 @@
-// Sums of a tile that several CTAs of a kernel of a single layer share: the one that has the tile's first unit owns it, the others
-// leave theirs over words that say "nothing here yet", and the owner polls the sums themselves, adds them in the order of the CTAs
-// and puts the words back.
+// Sums of a tile that several CTAs of a kernel of a single layer share: the one that has the tile's
+// first unit owns it, the others leave theirs over words that say "nothing here yet", and the owner
+// polls the sums themselves, adds them in the order of the CTAs and puts the words back.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 #include "kernels/cuda/linear/chain_kernels.h"
 #include "kernels/cuda/linear/ptx.cuh"
 #include "kernels/cuda/linear/stream_config.cuh"
+#include "kernels/cuda/poll.cuh"
 
 namespace aisp::cuda {
 
@@ -34,7 +35,7 @@ __device__ __forceinline__ void WritePart(float* parts, const float (&sums)[C::k
 
 // Adds the parts of the CTAs behind this one, up to `last`.
 template <class C>
-__device__ __forceinline__ void AddParts(float* parts, int32_t last,
+__device__ __forceinline__ void AddParts(float* parts, int32_t last, const PollTag& poll,
                                          float (&sums)[C::kTiles][C::kSums]) {
   constexpr int kQuads = C::kTiles * C::kSums / 4;
   // Several at a time, to have more loads in flight.
@@ -56,14 +57,10 @@ __device__ __forceinline__ void AddParts(float* parts, int32_t last,
       uint4* const from = PartOf<C>(parts, cta + b);
 #pragma unroll
       for (int q = 0; q < kQuads; ++q) {
-#ifdef AISP_CHAIN_SPIN_LIMIT
-        int64_t spins = 0;
-#endif
+        PollLimit<PollSite::kStreamParts> limit;
         while (missing(part[b][q])) {
           part[b][q] = LoadRelaxed(from + q * C::kRowThreads);
-#ifdef AISP_CHAIN_SPIN_LIMIT
-          if (++spins > AISP_CHAIN_SPIN_LIMIT) __trap();
-#endif
+          limit.Count(poll);
         }
         StoreRelaxed(from + q * C::kRowThreads,
                      make_uint4(kChainNoSum, kChainNoSum, kChainNoSum, kChainNoSum));

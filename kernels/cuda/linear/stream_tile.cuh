@@ -1,4 +1,5 @@
-// A finished tile of a kernel of a single layer for few rows: scales, bias, SiLU or the sum with what is there, and the store.
+// A finished tile of a kernel of a single layer for few rows: scales, bias, SiLU or the sum with
+// what is there, and the store.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -20,8 +21,8 @@ __device__ __forceinline__ float SiluMul(float gate, float up) {
 template <class C>
 struct StreamTile {
   static constexpr int kOwnTokens = C::kTokens / 4;  // a thread has sums of these, for its two rows
-  // Load fetches all of it, else only what does not depend on tokens. And it may be called before the products: where weights are
-  // widened there are no registers for that.
+  // Load fetches all of it, else only what does not depend on tokens. And it may be called before
+  // the products: where weights are widened there are no registers for that.
   static constexpr bool kHeld = C::kTokens <= 32;
   static constexpr bool kEarly = kHeld && (C::kFormat == StreamFormat::kBf16 || C::kInput8);
 

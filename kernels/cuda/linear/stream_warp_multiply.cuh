@@ -1,7 +1,9 @@
-// The products of one unit of work by each warp for itself, weights widened in registers: mma.sync in place of wgmma.
+// The products of one unit of work by each warp for itself, weights widened in registers: mma.sync
+// in place of wgmma.
 //
-// A warpgroup's product makes four warps wait for each other every 64 of K, and with few tokens it takes a multiple of the time
-// that its operations need. A warp's own product costs two loads of the tokens' fragments for 64 of K instead.
+// A warpgroup's product makes four warps wait for each other every 64 of K, and with few tokens it
+// takes a multiple of the time that its operations need. A warp's own product costs two loads of
+// the tokens' fragments for 64 of K instead.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +15,8 @@
 
 namespace aisp::cuda {
 
-// Adds a stage's products. With eight tokens two sums take turns, so that a product does not wait for the one before it.
+// Adds a stage's products. With eight tokens two sums take turns, so that a product does not wait
+// for the one before it.
 template <class C, bool kF16>
 __device__ __forceinline__ void MultiplyByWarp(uint32_t weights, uint32_t input, int group,
                                                int warp, int lane, float (&sums)[C::kSums]) {
@@ -50,8 +53,9 @@ __device__ __forceinline__ void MultiplyByWarp(uint32_t weights, uint32_t input,
   }
 }
 
-// The same of FP8 with eight tokens, in two steps: once a warp has its part of a stage in registers, the stage can be given back. Four
-// sums take turns over all of a tile, so that no product waits for the one before it.
+// The same of FP8 with eight tokens, in two steps: once a warp has its part of a stage in
+// registers, the stage can be given back. Four sums take turns over all of a tile, so that no
+// product waits for the one before it.
 template <class C>
 struct Fp8Fragments {
   static constexpr int kChunks = C::kStageK / 64;

@@ -17,7 +17,8 @@ namespace aisp::cuda {
 class TensorMaps {
  public:
   static Result<TensorMaps> Find();
-  // A box of a row-major matrix, its rows 128 bytes and swizzled in shared memory. Beyond the matrix there are zeros.
+  // A box of a row-major matrix, its rows 128 bytes and swizzled in shared memory. Beyond the
+  // matrix there are zeros.
   Result<CUtensorMap> Box(const void* data, size_t element_bytes, int64_t columns, int64_t rows,
                           int box_columns, int box_rows) const;
 

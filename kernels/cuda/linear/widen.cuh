@@ -1,9 +1,10 @@
 // Widening FP8 and NVFP4 weights to 16 bits in registers, in the fewest instructions.
 //
-// Both formats become bf16 by moving their bits to bf16's places, which divides the value by a power of two (the exponent
-// biases differ); one multiplication per two elements puts that right, and for NVFP4 applies the block scale in the same
-// instruction. Every step is exact: e4m3 fits bf16, and e2m1 (2 significant bits) times e4m3 (4) needs 6 of bf16's 8. To f16 the
-// hardware converts two e4m3 at a time, also exactly.
+// Both formats become bf16 by moving their bits to bf16's places, which divides the value by a
+// power of two (the exponent biases differ); one multiplication per two elements puts that right,
+// and for NVFP4 applies the block scale in the same instruction. Every step is exact: e4m3 fits
+// bf16, and e2m1 (2 significant bits) times e4m3 (4) needs 6 of bf16's 8. To f16 the hardware
+// converts two e4m3 at a time, also exactly.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -39,8 +40,9 @@ __device__ __forceinline__ void WidenFp8ToF16(uint32_t word, uint32_t& low, uint
       : "r"(word));
 }
 
-// v << shift, plus `more`, as a multiplication, which runs beside the masks and shifts that widening is bound by. Of a constant the
-// compiler would make a shift again; no grid here has a second dimension, but that it does not know.
+// v << shift, plus `more`, as a multiplication, which runs beside the masks and shifts that
+// widening is bound by. Of a constant the compiler would make a shift again; no grid here has a
+// second dimension, but that it does not know.
 __device__ __forceinline__ uint32_t ShiftByMultiplying(uint32_t v, int shift, uint32_t more) {
   uint32_t one;
   asm("mov.u32 %0, %nctaid.y;" : "=r"(one));

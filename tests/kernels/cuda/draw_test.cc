@@ -1,4 +1,5 @@
-// Drawing on the device against the host's sampler: the same token for the same logits, parameters and seed.
+// Drawing on the device against the host's sampler: the same token for the same logits, parameters
+// and seed.
 #include "engine/sampler.h"
 #include "tests/kernels/cuda/gpu.h"
 
@@ -45,9 +46,11 @@ class DrawRig {
  public:
   DrawRig(CudaBackend* gpu, int32_t vocabulary, int32_t rows)
       : gpu_(*gpu), stream_(std::move(*gpu->device->CreateStream())), vocabulary_(vocabulary) {
-    drawer_ = std::move(*gpu->ops->MakeTokenDrawer(rows, vocabulary));
     logits_ = std::make_unique<TwinTensor>(*gpu->device, *stream_, DType::kF32,
                                            std::initializer_list<int64_t>{rows, vocabulary});
+    ProgrammeBuilder b;
+    b.Draw(b.Given(logits_->gpu, RowSet::kLogits));
+    programme_ = b.Finish();
     memory_ = std::move(*gpu->device->Allocate(size_t{64} << 20, MemoryKind::kDevice));
   }
   TwinTensor& logits() { return *logits_; }
@@ -84,7 +87,6 @@ class DrawRig {
     AISP_CHECK(device.Copy(base + kEdits, edits.data(), edits.size() * sizeof(TokenEdit), *stream_)
                    .has_value());
     DrawParams p;
-    p.logits = logits_->gpu;
     p.rows = reinterpret_cast<const DrawRow*>(base);
     p.edits = reinterpret_cast<const TokenEdit*>(base + kEdits);
     p.num_rows = static_cast<int32_t>(rows.size());
@@ -92,14 +94,22 @@ class DrawRig {
       return r.temperature > 0 && (r.top_k > 0 || r.top_p < 1 || r.min_p > 0);
     });
     p.drawn = reinterpret_cast<DrawnToken*>(base + kDrawn);
-    p.slot_tokens = reinterpret_cast<int32_t*>(base + kSlots);
-    const Status drawn = drawer_->Draw(p, *stream_);
+    StepInputs inputs;
+    inputs.draw = p;
+    inputs.slot_tokens = reinterpret_cast<int32_t*>(base + kSlots);
+    Bucket bucket;
+    bucket.part = StepPart::kDraw;
+    bucket.draws = p.num_rows;
+    auto step = gpu_.ops->Prepare(programme_, gpu_.ops->Canonical(bucket));
+    AISP_CHECK_MSG(step.has_value(), step.error().message);
+    const Status drawn = (*step)->Run(inputs, {}, *stream_);
     AISP_CHECK_MSG(drawn.has_value(), drawn.error().message);
     std::vector<DrawnToken> out(rows.size());
     std::vector<int32_t> slots(rows.size());
     AISP_CHECK(
         device.Copy(out.data(), p.drawn, out.size() * sizeof(DrawnToken), *stream_).has_value());
-    AISP_CHECK(device.Copy(slots.data(), p.slot_tokens, slots.size() * 4, *stream_).has_value());
+    AISP_CHECK(
+        device.Copy(slots.data(), inputs.slot_tokens, slots.size() * 4, *stream_).has_value());
     const Status done = device.Synchronize(*stream_);
     AISP_CHECK_MSG(done.has_value(), done.error().message);
     for (size_t i = 0; i < out.size(); ++i) {
@@ -126,8 +136,8 @@ class DrawRig {
   CudaBackend& gpu_;
   std::unique_ptr<Stream> stream_;
   const int32_t vocabulary_;
-  std::unique_ptr<TokenDrawer> drawer_;
   std::unique_ptr<TwinTensor> logits_;
+  Programme programme_;
   Buffer memory_;
   std::optional<Sampler> sampler_;
 };
@@ -193,11 +203,13 @@ TEST(GpuDraw, RandomSettingsGiveTheHostsTokens) {
       }
     }
   }
-  // exp and log of the two differ in the last bit, which may decide a draw or a boundary once in a long while.
+  // exp and log of the two differ in the last bit, which may decide a draw or a boundary once in a
+  // long while.
   EXPECT_LE(different, checked / 200) << "of " << checked;
 }
 
-// Rows that do not filter are drawn in other launches than rows that do, from scratch memory that both use.
+// Rows that do not filter are drawn in other launches than rows that do, from scratch memory that
+// both use.
 TEST(GpuDraw, RowsThatDoNotFilterGiveTheHostsTokensBetweenOthers) {
   AISP_OPEN_GPU(gpu);
   std::mt19937 random(std::random_device{}());

@@ -78,7 +78,8 @@ TEST_P(GpuGolden, Bf16StaysCloseToTheRecordedLogits) {
     const double error = RelativeError(rig.LastLogits(sequence, 256), c.last_logits);
     RecordProperty("relative_error", std::to_string(error));
     printf("%s bf16: %.4f\n", GetParam().c_str(), error);
-    // A router's choice is discrete: where two experts are close, rounding may change it, and with it the logits by more.
+    // A router's choice is discrete: where two experts are close, rounding may change it, and with
+    // it the logits by more.
     const bool routed = GetParam().find("moe") != std::string::npos || GetParam() == "mixtral" ||
                         GetParam() == "deepseek-v3";
     EXPECT_LT(error, routed ? 0.2 : 0.05);
@@ -112,7 +113,8 @@ INSTANTIATE_TEST_SUITE_P(Families, GpuGolden,
                            return name;
                          });
 
-// A step through a graph or operation by operation, alone or beside others: the drawn tokens are the same.
+// A step through a graph or operation by operation, alone or beside others: the drawn tokens are
+// the same.
 
 TEST(GpuExecutor, BatchedGreedyTokensAreThoseOfEachAloneAndOfPlainLaunches) {
   std::vector<std::vector<TokenId>> alone;
@@ -132,7 +134,8 @@ TEST(GpuExecutor, BatchedGreedyTokensAreThoseOfEachAloneAndOfPlainLaunches) {
       greedy.temperature = 0;
       std::vector<std::vector<TokenId>> got(cases.size());
       for (size_t first = 0; first < cases.size(); first += batch) {
-        // Prefill each, then decode all together with two steps in flight and tokens that stay on the device.
+        // Prefill each, then decode all together with two steps in flight and tokens that stay on
+        // the device.
         const size_t n = std::min(batch, cases.size() - first);
         std::vector<int32_t> lengths(n);
         std::vector<std::vector<int32_t>> tables(n);
@@ -228,8 +231,9 @@ Step BestOf(const std::vector<float>& logits) {
   return step;
 }
 
-// Other kernels serve other numbers of rows, and bf16 rounds after each: the greedy token has to be the same wherever its logit
-// leads by more than the rounding can take, and that is nearly everywhere.
+// Other kernels serve other numbers of rows, and bf16 rounds after each: the greedy token has to be
+// the same wherever its logit leads by more than the rounding can take, and that is nearly
+// everywhere.
 TEST(GpuExecutor, Bf16GreedyTokensAloneAndBatchedAreTheSameBeyondAMargin) {
   constexpr float kMargin = 0.25f;
   constexpr size_t kSteps = 40;

@@ -220,7 +220,6 @@ TEST_F(GpuOps, RopeAppendAndAttentionOverThePagedPool) {
         for (size_t i = 0; i < wide.size(); ++i)
           wide[i] = TwinTensor::Get(qkv.host, static_cast<int64_t>(i));
         const TensorView qkv32 = TensorView::Dense(wide.data(), DType::kF32, {n, width});
-        Done(gpu_.ops->BeginStep(on_gpu, *stream_));
         if (append) {
           RopeAppendParams p{qkv32, cos_sin.host, norm.host, norm.host,
                              1e-6f, s.heads,      on_host,   kv_host};
@@ -334,7 +333,8 @@ TEST_F(GpuOps, DeviceMemoryIsZeroedAndRangesAreCopied) {
   EXPECT_TRUE(handle.has_value()) << handle.error().message;
 }
 
-// More ranges than one launch takes, of odd places and lengths among aligned ones, between two pieces of device memory.
+// More ranges than one launch takes, of odd places and lengths among aligned ones, between two
+// pieces of device memory.
 TEST_F(GpuOps, ManyRangesArriveAndNothingElseChanges) {
   constexpr size_t kSource = size_t{8} << 20;
   std::vector<uint8_t> from(kSource);

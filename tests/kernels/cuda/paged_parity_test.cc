@@ -1,5 +1,5 @@
-// What ops_test.cc leaves of the paged pool: FP8 pools, latent attention, rotation and attention together. Every operation against
-// the CPU's on the same, quantised, operands.
+// What ops_test.cc leaves of the paged pool: FP8 pools, latent attention, rotation and attention
+// together. Every operation against the CPU's on the same, quantised, operands.
 #include "tests/kernels/cuda/gpu_ops.h"
 
 namespace aisp {
@@ -102,7 +102,6 @@ TEST_F(GpuPagedParity, RopeAppendInEveryFormatLeavesPaddingAlone) {
         if (norms) p.q_norm = p.k_norm = norm.gpu;
         p.batch = rig.Batch(true, rows);
         p.kv = rig.Pool(pool.gpu.data, kv, kKvHeads, dim);
-        Done(gpu_.ops->BeginStep(p.batch, *stream_));
         Done(gpu_.ops->RopeAppend(p, *stream_));
         for (int64_t i = 0; i < elements; ++i) pool.Set(i, wide_pool[static_cast<size_t>(i)]);
         // The CPU rotated the queries in place; its keys and values it left.
@@ -172,7 +171,6 @@ TEST_F(GpuPagedParity, AttentionOverPoolsOfEveryFormat) {
       for (int64_t i = 0; i < rows * width; ++i) out.Set(i, wide_out[static_cast<size_t>(i)]);
       p.q = q.gpu, p.batch = rig.Batch(true, rows), p.out = out.gpu;
       p.kv = rig.Pool(pool.gpu.data, kv, c.kv_heads, c.dim);
-      Done(gpu_.ops->BeginStep(p.batch, *stream_));
       Done(gpu_.ops->PagedAttention(p, *stream_));
       const double limit = kv == DType::kF32 ? kF32 : kv == DType::kBF16 ? kBf16 : kQuantised;
       EXPECT_LT(out.Error(), limit);
@@ -229,8 +227,22 @@ TEST_F(GpuPagedParity, RopeAndAttentionTogetherAreOneAfterTheOther) {
         rope.batch = p.batch = rig.Batch(true, rows);
         rope.kv = p.kv = rig.Pool(pool.gpu.data, kv, kKvHeads, kDim);
         p.q = qkv.gpu, p.q.shape[1] = width, p.out = out.gpu;
-        Done(gpu_.ops->BeginStep(p.batch, *stream_));
-        Done(gpu_.ops->RopeAttention(rope, p, *stream_));
+        ProgrammeBuilder b;
+        b.SetLayer(0);
+        RopeAppendParams rope_node = rope;
+        AttentionParams attend_node = p;
+        rope_node.batch = attend_node.batch = {};
+        b.Attend(b.RopeAppend(b.Given(qkv.gpu), rope_node), attend_node);
+        Programme programme = b.Finish();
+        ASSERT_TRUE(programme.BindKv(std::span(&p.kv, 1)).has_value());
+        Bucket bucket;
+        bucket.sequences = static_cast<int32_t>(sequences.size());
+        bucket.rows = rows;
+        bucket.rows_per_sequence = p.batch.longest_rows;
+        bucket.mode = p.batch.longest_rows <= 1 ? StepMode::kDecode : StepMode::kMixed;
+        StepInputs inputs;
+        inputs.batch = p.batch;
+        RunOnGpu(programme, bucket, inputs);
         EXPECT_LT(out.Error(), kBf16);
         for (int64_t i = 0; i < pool.host.elements(); ++i)
           pool.Set(i, wide_pool[static_cast<size_t>(i)]);
@@ -262,7 +274,6 @@ TEST_F(GpuPagedParity, LatentAppendAndItsAttention) {
     p.q = q.gpu, p.kv = latent.gpu, p.k_rope = k_rope.gpu, p.cos_sin = cos_sin.gpu;
     p.batch = rig.Batch(true, rows);
     p.pool = rig.Pool(pool.gpu.data, kv, kHeads, kDim);
-    Done(gpu_.ops->BeginStep(p.batch, *stream_));
     Done(gpu_.ops->LatentAppend(p, *stream_));
     EXPECT_LT(q.Error(), kF32);
     for (int64_t i = 0; i < pool.host.elements(); ++i)
@@ -279,7 +290,6 @@ TEST_F(GpuPagedParity, LatentAppendAndItsAttention) {
     ASSERT_TRUE(cpu_->PagedAttention(a, *host_stream_).has_value());
     q.Upload();
     a.q = q.gpu, a.batch = p.batch, a.out = out.gpu, a.kv = p.pool;
-    Done(gpu_.ops->BeginStep(a.batch, *stream_));
     Done(gpu_.ops->PagedAttention(a, *stream_));
     EXPECT_LT(out.Error(), kv == DType::kF32 ? kF32 : kBf16);
   }

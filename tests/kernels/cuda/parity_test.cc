@@ -1,5 +1,6 @@
-// What ops_test.cc leaves of the operations on rows: quantised weights, layers that run together, every setting of routing, copies
-// of large host memory. Every operation against the CPU's on the same, quantised, operands.
+// What ops_test.cc leaves of the operations on rows: quantised weights, layers that run together,
+// every setting of routing, copies of large host memory. Every operation against the CPU's on the
+// same, quantised, operands.
 #include "tests/kernels/cuda/gpu_ops.h"
 
 namespace aisp {
@@ -176,13 +177,22 @@ TEST_F(GpuParity, LayersInARunAreOneAfterTheOther) {
       x.Randomise(random_), hidden.Randomise(random_), y.Poison();
       normed.Poison(), inner.Poison(), normed2.Poison();
       // Norms of the rows beyond `rows` are of anything.
-      const LinearStep steps[] = {{{}, {gpu_o.get(), x.gpu, hidden.gpu, rows}},
-                                  {{hidden.gpu, nullptr, norm.gpu, normed.gpu, rows, 1e-5f},
-                                   {gpu_gate.get(), normed.gpu, inner.gpu, rows}},
-                                  {{}, {gpu_down.get(), inner.gpu, hidden.gpu, rows}},
-                                  {{hidden.gpu, nullptr, norm.gpu, normed2.gpu, rows, 1e-5f},
-                                   {gpu_qkv.get(), normed2.gpu, y.gpu, rows}}};
-      Done(gpu_.ops->LinearRun(steps, *stream_));
+      ProgrammeBuilder b;
+      b.GivenResidual(hidden.gpu);
+      b.LinearAdd(b.Given(x.gpu), {gpu_o.get(), x.gpu, hidden.gpu}, "o");
+      const RmsNormParams norm1{hidden.gpu, nullptr, norm.gpu, normed.gpu, 0, 1e-5f};
+      const ValueId n_mlp = b.Norm(b.residual(), norm1);
+      const ValueId activated = b.Linear(n_mlp, {gpu_gate.get(), normed.gpu, inner.gpu}, "gate_up");
+      b.LinearAdd(activated, {gpu_down.get(), inner.gpu, hidden.gpu}, "down");
+      const RmsNormParams norm2{hidden.gpu, nullptr, norm.gpu, normed2.gpu, 0, 1e-5f};
+      b.Linear(b.Norm(b.residual(), norm2), {gpu_qkv.get(), normed2.gpu, y.gpu}, "qkv");
+      const Programme programme = b.Finish();
+      Bucket bucket;
+      bucket.sequences = bucket.rows = rows;
+      bucket.rows_per_sequence = 1;
+      StepInputs inputs;
+      inputs.batch.rows = inputs.batch.num_sequences = rows;
+      RunOnGpu(programme, bucket, inputs);
 
       std::vector<float> wide, n1(static_cast<size_t>(capacity * kHidden)), n2(n1.size()),
           both(static_cast<size_t>(capacity * 2 * kInner)),

@@ -1,5 +1,6 @@
-// A few whole steps of a small model in every number format, as an engine runs them: a long prompt beside a short one, then decoding
-// with tokens that stay on the device, drawn greedily and at random. Small enough for compute-sanitizer (tools/gpu_sanitize.sh).
+// A few whole steps of a small model in every number format, as an engine runs them: a long prompt
+// beside a short one, then decoding with tokens that stay on the device, drawn greedily and at
+// random. Small enough for compute-sanitizer (tools/gpu_sanitize.sh).
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <ostream>
@@ -33,7 +34,8 @@ struct Told {
   std::vector<float> logits;  // after all of `tokens` but the last
 };
 
-// Prompts from the recorded stories: one of kLongPrompt tokens, one short, the second drawn at random.
+// Prompts from the recorded stories: one of kLongPrompt tokens, one short, the second drawn at
+// random.
 std::vector<Told> Prompts(const std::string& directory) {
   const auto text = ReadTextFile(directory + "/expected.json");
   AISP_CHECK_MSG(text.has_value(), "no expected.json in " + directory);
@@ -116,7 +118,8 @@ class GpuSteps : public testing::TestWithParam<Format> {
     if (directory_.empty()) GTEST_SKIP() << "models/story-7m is not there";
   }
 
-  // The choices among matrix kernels are kept for the next run in the same TEST_TMPDIR: timing them under a sanitizer takes minutes.
+  // The choices among matrix kernels are kept for the next run in the same TEST_TMPDIR: timing them
+  // under a sanitizer takes minutes.
   void Run(bool graphs, size_t sequences, std::vector<Told>* told) {
     auto opened = OpenTestGpu(testing::TempDir() + "/aisp_steps_tuning");
     if (!opened && opened.error().code == Code::kNotFound) GTEST_SKIP() << opened.error().message;
@@ -168,7 +171,8 @@ class GpuSteps : public testing::TestWithParam<Format> {
   std::string directory_;
 };
 
-// Two tests, so that the tool that is slow enough for it has a whole prompt and whole steps of decoding without graphs.
+// Two tests, so that the tool that is slow enough for it has a whole prompt and whole steps of
+// decoding without graphs.
 TEST_P(GpuSteps, LogitsAreTheCpus) {
   std::vector<Told> plain;
   ASSERT_NO_FATAL_FAILURE(Run(false, 2, &plain));

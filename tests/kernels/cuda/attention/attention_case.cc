@@ -37,7 +37,8 @@ float FloatFromE4M3(uint8_t bits) {
 uint8_t E4M3FromFloat(float value) {
   const uint8_t sign = std::signbit(value) ? 0x80 : 0;
   const float magnitude = std::min(std::fabs(value), 448.0f);
-  // To the nearest multiple of the step at this magnitude, ties to even, as the default rounding mode does.
+  // To the nearest multiple of the step at this magnitude, ties to even, as the default rounding
+  // mode does.
   const int exponent = magnitude < 0x1p-6f ? -6 : std::ilogb(magnitude);
   const float steps = std::nearbyint(std::ldexp(magnitude, 3 - exponent));
   const int code = static_cast<int>(steps) +

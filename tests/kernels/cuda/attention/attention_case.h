@@ -1,6 +1,7 @@
 // A step of attention on random data, on the device and in double precision on the host.
 //
-// Whatever the kernels must not look at is NaN: unused blocks, slots past a context, gaps between rows; the output starts as NaN.
+// Whatever the kernels must not look at is NaN: unused blocks, slots past a context, gaps between
+// rows; the output starts as NaN.
 #pragma once
 
 #include <cuda_runtime_api.h>

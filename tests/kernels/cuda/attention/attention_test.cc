@@ -1,4 +1,5 @@
-// Attention on the GPU against double precision on the host, with FP8 against the same quantised keys and values.
+// Attention on the GPU against double precision on the host, with FP8 against the same quantised
+// keys and values.
 #include "kernels/cuda/attention/attention.h"
 
 #include <gtest/gtest.h>
@@ -176,8 +177,8 @@ TEST(CudaPrefillAttention, SlidingWindow) {
   }
 }
 
-// The kernel takes weights against a reference that it seldom looks for anew: scores a few hundred apart must neither overflow nor
-// vanish, whichever tile the largest is in.
+// The kernel takes weights against a reference that it seldom looks for anew: scores a few hundred
+// apart must neither overflow nor vanish, whichever tile the largest is in.
 TEST(CudaPrefillAttention, ScoresFarApart) {
   for (float scale : {12.0f, 60.0f, 400.0f}) {
     for (int32_t dim : {64, 128, 256}) {

@@ -1,5 +1,5 @@
-// Attention of one sequence between layers of one token: rows that go from kernel to kernel as words give the bits of rows that lie
-// in memory when the kernel before has ended.
+// Attention of one sequence between layers of one token: rows that go from kernel to kernel as
+// words give the bits of rows that lie in memory when the kernel before has ended.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -23,7 +23,8 @@ constexpr int32_t kQkv = (kHeads + 2 * kKvHeads) * kDim;
 constexpr int64_t kHidden = 1152;
 constexpr int kLayers = 5;
 
-// Layers of the same weights with a pool each, one after the other as in a decode step: attention, then a chain.
+// Layers of the same weights with a pool each, one after the other as in a decode step: attention,
+// then a chain.
 class HandOver : public testing::Test {
  protected:
   void SetUp() override {
@@ -110,24 +111,18 @@ class HandOver : public testing::Test {
     return call;
   }
 
-  // One step; how many of its layers were handed words.
-  int Step(Half& half, bool words) {
-    int handed = 0;
+  // One step, whose layers and attention hand each other words or rows. The last chain's q, k and v
+  // are nobody's.
+  void Step(Half& half, bool words) {
     const std::vector<ChainStep> steps = half.Steps();
-    EXPECT_TRUE(kernels_->Launch(First(half), stream_));
+    ChainStep first;
+    first.call = First(half);
+    EXPECT_TRUE(kernels_->LaunchChain(std::span(&first, 1), {true, false, words}, stream_));
     for (int layer = 0; layer < kLayers; ++layer) {
-      TokenWords offer;
-      if (words) {
-        const auto offered =
-            kernels_->OfferWords(half.y_data(), kQkv, half.x(), kHeads * kDim, stream_);
-        EXPECT_TRUE(offered);
-        offer = *offered;
-      }
-      if (offer.sets != nullptr) ++handed;
-      Attend(half, layer, offer);
-      EXPECT_TRUE(kernels_->LaunchChain(steps, stream_));
+      Attend(half, layer, words ? kernels_->words() : TokenWords{});
+      const bool leaves = words && layer + 1 < kLayers;
+      EXPECT_TRUE(kernels_->LaunchChain(steps, {true, words, leaves}, stream_));
     }
-    return handed;
   }
 
   std::vector<uint16_t> Outcome(const Half& half) {
@@ -168,17 +163,16 @@ TEST_F(HandOver, WordsGiveTheBitsOfRows) {
                    std::to_string(context));
       Prepare(context);
       Restart(half);
-      ASSERT_EQ(Step(half, false), 0);
+      Step(half, false);
       const std::vector<uint16_t> expected = Outcome(half);
-      // The first offer of all has nothing to hand over yet: the layers learn from it what attention reads.
       Restart(half);
       Step(half, true);
-      const std::vector<uint16_t> plain = Outcome(half);
-      ASSERT_TRUE(plain == expected || context == 0);
+      const std::vector<uint16_t> handed = Outcome(half);
+      ASSERT_TRUE(handed == expected || context == 0);
       cudaGraph_t graph = nullptr;
       cudaGraphExec_t replay = nullptr;
       ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), cudaSuccess);
-      ASSERT_EQ(Step(half, true), kLayers);
+      Step(half, true);
       ASSERT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
       ASSERT_EQ(cudaGraphInstantiate(&replay, graph, 0), cudaSuccess);
       for (int run = 0; run < 50; ++run) {
@@ -193,38 +187,18 @@ TEST_F(HandOver, WordsGiveTheBitsOfRows) {
   }
 }
 
-// A row whose words nobody takes, and q, k and v that something else has written since.
-TEST_F(HandOver, WhatIsNotTakenDoesNoHarm) {
+// Steps with and without words follow each other as they come.
+TEST_F(HandOver, StepsWithWordsAndStepsWithRowsLeaveNothingBehind) {
   Half half(*kernels_, random_, WeightFormat::kFp8, {kHeads * kDim, kHidden, 2944, kQkv, false}, 1);
   Prepare(300);
   Restart(half);
   Step(half, false);
   const std::vector<uint16_t> expected = Outcome(half);
-  Restart(half);
-  ASSERT_GE(Step(half, true), kLayers - 1);
-  ASSERT_TRUE(Outcome(half) == expected);
-  const auto offer = [&] {
-    const auto words = kernels_->OfferWords(half.y_data(), kQkv, half.x(), kHeads * kDim, stream_);
-    EXPECT_TRUE(words);
-    return words->sets != nullptr;
-  };
-  ASSERT_TRUE(kernels_->Launch(First(half), stream_));
-  kernels_->ForgetWords();
-  EXPECT_FALSE(offer()) << "something else has written q, k and v";
-  ASSERT_TRUE(kernels_->Launch(First(half), stream_));
-  EXPECT_TRUE(offer());
-  kernels_->WithdrawWords();
-  EXPECT_FALSE(offer()) << "q, k and v are given once";
-  Restart(half);
-  ASSERT_EQ(Step(half, true), kLayers);
-  ASSERT_TRUE(Outcome(half) == expected);
-  ASSERT_TRUE(kernels_->Launch(First(half), stream_));
-  EXPECT_TRUE(offer());
-  ASSERT_TRUE(kernels_->Launch(First(half), stream_));
-  EXPECT_FALSE(offer()) << "the last row's words were not taken";
-  Restart(half);
-  EXPECT_EQ(Step(half, true), 0) << "nor are any offered again";
-  ASSERT_TRUE(Outcome(half) == expected);
+  for (const bool words : {true, false, true, true, false, false, true}) {
+    Restart(half);
+    Step(half, words);
+    ASSERT_TRUE(Outcome(half) == expected) << words;
+  }
 }
 
 }  // namespace

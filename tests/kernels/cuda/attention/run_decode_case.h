@@ -1,5 +1,6 @@
-// Decode steps in one launch: random steps, the device side that replays them in a graph, and the checks against double precision
-// on the host, of what is appended to the pool and of the attention over what the pool then holds.
+// Decode steps in one launch: random steps, the device side that replays them in a graph, and the
+// checks against double precision on the host, of what is appended to the pool and of the attention
+// over what the pool then holds.
 //
 // Whatever must not be read is NaN; the output starts as NaN.
 #pragma once
@@ -45,7 +46,8 @@ DecodeStep MakeDecodeStep(const DecodeShape& c, const std::vector<int32_t>& cont
 // As many as the contexts need, and some that are never used.
 int64_t BlocksOf(const DecodeShape& c, const std::vector<int32_t>& contexts);
 
-// The device side of steps of one shape and one number of sequences: a graph of launches that is replayed with other contents.
+// The device side of steps of one shape and one number of sequences: a graph of launches that is
+// replayed with other contents.
 class DecodeRunner {
  public:
   DecodeRunner(const DecodeShape& c, int32_t sequences, int32_t max_context, int64_t blocks,
@@ -54,7 +56,8 @@ class DecodeRunner {
   DecodeRunner(const DecodeRunner&) = delete;
   DecodeRunner& operator=(const DecodeRunner&) = delete;
 
-  // Replays the graph on a step; all its launches must give the same bits. Without `check`: those of the step before, too.
+  // Replays the graph on a step; all its launches must give the same bits. Without `check`: those
+  // of the step before, too.
   void Step(const DecodeStep& h, bool check = true);
 
  private:

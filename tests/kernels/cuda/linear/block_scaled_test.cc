@@ -1,5 +1,5 @@
-// The operands of cuBLASLt's block-scaled products. The products themselves need tensor cores that no GPU seen so far has; what goes
-// into them does not.
+// The operands of cuBLASLt's block-scaled products. The products themselves need tensor cores that
+// no GPU seen so far has; what goes into them does not.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -83,7 +83,8 @@ TEST(BlockScaled, RowsAreQuantisedToTheNearestCode) {
       float nearest = 1e9f;
       for (const float magnitude : kCodes)
         nearest = std::min(nearest, std::fabs(std::fabs(values[i]) - magnitude * scale));
-      // Rounding of the scale's inverse may choose the other of two codes that are all but equally near.
+      // Rounding of the scale's inverse may choose the other of two codes that are all but equally
+      // near.
       EXPECT_LE(std::fabs(got - values[i]), nearest * 1.001f + 1e-6f) << row << " " << c;
     }
   }

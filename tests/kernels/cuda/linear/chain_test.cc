@@ -1,6 +1,6 @@
-// Several linear layers in one launch: each step against a double-precision product of what the step before it gave, on fresh random
-// inputs and poisoned outputs (half_layer.h); the same bits every time; in a graph and behind a kernel that is still writing the input.
-// Needs a Hopper GPU.
+// Several linear layers in one launch: each step against a double-precision product of what the
+// step before it gave, on fresh random inputs and poisoned outputs (half_layer.h); the same bits
+// every time; in a graph and behind a kernel that is still writing the input. Needs a Hopper GPU.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/linear/linear.h"
+#include "kernels/cuda/linear/linear_kernels.h"
 #include "tests/kernels/cuda/linear/half_layer.h"
 #include "tests/kernels/cuda/linear/matrices.h"
 
@@ -21,6 +21,12 @@ using test::Half;
 using test::Matrix;
 using test::Shape;
 using test::ToBf16;
+
+// What the table says of kernels is what they are; needs no GPU.
+TEST(KernelInstances, AreThoseOfTheTable) {
+  const Status same = CheckInstances();
+  EXPECT_TRUE(same) << same.error().message;
+}
 
 class ChainTest : public ::testing::Test {
  protected:
@@ -42,8 +48,9 @@ class ChainTest : public ::testing::Test {
 
   void Launch(Half& half, cudaStream_t stream) {
     const std::vector<ChainStep> steps = half.Steps();
-    ASSERT_TRUE(kernels_->CanChain(steps));
-    const Status status = kernels_->LaunchChain(steps, stream);
+    const auto form = FormOf(steps, kernels_->facts());
+    ASSERT_TRUE(form);
+    const Status status = kernels_->LaunchChain(steps, *form, stream);
     ASSERT_TRUE(status) << status.error().ToString();
   }
 
@@ -95,7 +102,8 @@ TEST_F(ChainTest, WideShapes) {
   }
 }
 
-// One token has a kernel of its own where layers are multiples of 128 wide: stages that K does not fill, tiles that rows do not.
+// One token has a kernel of its own where layers are multiples of 128 wide: stages that K does not
+// fill, tiles that rows do not.
 TEST_F(ChainTest, OneTokenTiny) {
   for (const auto format : kFormats) RunAndCheck(format, {128, 128, 128, 40, true}, {1});
 }
@@ -126,7 +134,8 @@ TEST_F(ChainTest, TheSameBitsEveryTime) {
   }
 }
 
-// FP8 weights have activations in f16: far beyond its range the result is not a number, and never a wrong one.
+// FP8 weights have activations in f16: far beyond its range the result is not a number, and never a
+// wrong one.
 TEST_F(ChainTest, ActivationsOfAnySize) {
   for (const auto format : kFormats) {
     for (const int32_t rows : {1, 12, 40}) {
@@ -147,7 +156,8 @@ TEST_F(ChainTest, ActivationsOfAnySize) {
   }
 }
 
-// Three chains back to back add to the same stream, replayed; each starts while the one before it still runs.
+// Three chains back to back add to the same stream, replayed; each starts while the one before it
+// still runs.
 TEST_F(ChainTest, InAGraph) {
   for (const auto& [format, rows] : EveryFormatAnd({1, 4})) {
     Half half(*kernels_, random_, format, {1024, 1024, 2816, 1536, false}, rows);
@@ -230,23 +240,23 @@ TEST_F(ChainTest, ARowIsTheSameWhateverTheOthersHold) {
 TEST_F(ChainTest, WhatDoesNotFollowIsNoChain) {
   Half half(*kernels_, random_, WeightFormat::kBf16, {64, 64, 96, 128, false}, 2);
   const std::vector<ChainStep> good = half.Steps();
-  EXPECT_TRUE(kernels_->CanChain(good));
-  EXPECT_FALSE(kernels_->CanChain(std::span(good).first(1)));
+  const auto chains = [&](std::span<const ChainStep> some) {
+    return FormOf(some, kernels_->facts()).has_value();
+  };
+  EXPECT_TRUE(chains(good));
+  EXPECT_FALSE(chains(std::span(good).first(1)));
   auto steps = good;
   steps[1].call.rows = 1;
-  EXPECT_FALSE(kernels_->CanChain(steps));
-  steps = good;
-  steps[2].call.x = steps[1].call.x;
-  EXPECT_FALSE(kernels_->CanChain(steps));
+  EXPECT_FALSE(chains(steps));
   steps = good;
   steps[1].norm_weight = nullptr;
-  EXPECT_FALSE(kernels_->CanChain(steps));
+  EXPECT_FALSE(chains(steps));
   steps = good;
   steps[0].norm_weight = steps[1].norm_weight;
-  EXPECT_FALSE(kernels_->CanChain(steps));
+  EXPECT_FALSE(chains(steps));
   steps = good;
   for (ChainStep& step : steps) step.call.rows = 65;
-  EXPECT_FALSE(kernels_->CanChain(steps));
+  EXPECT_FALSE(chains(steps));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
-// The kernels for many rows, every instance by itself, against a double-precision product of the same (quantised) operands, on fresh
-// random inputs and poisoned outputs. Needs a Hopper GPU.
+// The kernels for many rows, every instance by itself, against a double-precision product of the
+// same (quantised) operands, on fresh random inputs and poisoned outputs. Needs a Hopper GPU.
 #include "kernels/cuda/linear/gemm.h"
+#include "kernels/cuda/linear/linear_kernels.h"
 
 #include <gtest/gtest.h>
 
@@ -198,8 +199,9 @@ class GemmTest : public ::testing::Test {
                        std::to_string(static_cast<int>(store)));
           const std::vector<float> y = Run(call, kernel, before);
           ASSERT_EQ(y.size(), sum.size());
-          // bf16 results round once; FP8 products are added in fewer bits by the hardware; block scales are rounded to bf16, and with
-          // few blocks along K all of an output errs to one side, gate and up both.
+          // bf16 results round once; FP8 products are added in fewer bits by the hardware; block
+          // scales are rounded to bf16, and with few blocks along K all of an output errs to one
+          // side, gate and up both.
           const bool blocks = weight_.format == WeightFormat::kFp8Block;
           const bool exact = IsF32(store) && input == InputFormat::kBf16 && !blocks;
           const double limit = exact ? 1e-4 : blocks ? 8e-3 : 5e-3;
@@ -242,7 +244,8 @@ TEST_P(GemmFormats, Gated) {
   Compare({5, 128, 300, 2100});
 }
 
-// More tiles than clusters: stages and parities run on from tile to tile, the last pair of weight tiles is half empty.
+// More tiles than clusters: stages and parities run on from tile to tile, the last pair of weight
+// tiles is half empty.
 TEST_P(GemmFormats, ManyTilesPerCluster) {
   MakeWeight(GetParam(), {4224 + 64}, 272, false, false);
   Compare({1000});

@@ -1,5 +1,6 @@
-// The linear layers between two attentions with random weights, all they read and write, and what they should give: each layer's
-// double-precision product of what the layer before it left. Test support; needs a GPU.
+// The linear layers between two attentions with random weights, all they read and write, and what
+// they should give: each layer's double-precision product of what the layer before it left. Test
+// support; needs a GPU.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,7 +14,7 @@
 #include <vector>
 
 #include "kernels/cuda/linear/f16_input.h"
-#include "kernels/cuda/linear/linear.h"
+#include "kernels/cuda/linear/linear_kernels.h"
 #include "tests/kernels/cuda/linear/matrices.h"
 #include "tests/kernels/cuda/linear/reference.h"
 
@@ -135,7 +136,8 @@ class Half {
     }
   }
 
-  // Whether the run left what is between the steps where the caller can see it; one of one token need not.
+  // Whether the run left what is between the steps where the caller can see it; one of one token
+  // need not.
   bool KeepsInner() const {
     const std::vector<uint16_t> bits = act_->Get();
     return std::any_of(bits.begin(), bits.end(), [](uint16_t b) { return b != 0xffff; });
@@ -263,8 +265,9 @@ class Half {
     }
   }
 
-  // Where the reference has rounded what is between the steps itself: one value that goes the other way moves all that come after it by
-  // a part of their size together, so that an element near zero may be off by much of its own.
+  // Where the reference has rounded what is between the steps itself: one value that goes the other
+  // way moves all that come after it by a part of their size together, so that an element near zero
+  // may be off by much of its own.
   static void ExpectNearAsWhole(const std::vector<float>& y, const std::vector<double>& expected,
                                 double limit, const char* what) {
     ASSERT_EQ(y.size(), expected.size()) << what;

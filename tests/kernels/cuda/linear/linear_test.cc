@@ -1,5 +1,6 @@
-// Linear layers against a double-precision product of the same (quantised) operands, on fresh random inputs. Needs a Hopper GPU.
-#include "kernels/cuda/linear/linear.h"
+// Linear layers against a double-precision product of the same (quantised) operands, on fresh
+// random inputs. Needs a Hopper GPU.
+#include "kernels/cuda/linear/linear_kernels.h"
 
 #include <gtest/gtest.h>
 
@@ -212,8 +213,8 @@ class LinearTest : public ::testing::Test {
         const std::vector<float> y = Run(store, input_format, input, rows, before);
         ASSERT_EQ(y.size(), sum.size());
         const bool f32 = store == Store::kF32 || store == Store::kAccumulateF32;
-        // bf16 results round once (2^-9); beyond that FP8 products are added in fewer bits by the hardware, and many rows
-        // of quantised weights go through bf16.
+        // bf16 results round once (2^-9); beyond that FP8 products are added in fewer bits by the
+        // hardware, and many rows of quantised weights go through bf16.
         const double limit = f32 && format == WeightFormat::kBf16 ? 1e-4 : 5e-3;
         EXPECT_LT(RelativeError(y, sum), limit);
       }
@@ -248,7 +249,8 @@ TEST_F(LinearTest, Fp8WeightsAndActivations) {
 TEST_F(LinearTest, Fp8WeightsAndActivationsOddOutputs) {
   CompareStores(WeightFormat::kFp8, InputFormat::kFp8, {333}, 1040, false, false, {1, 20, 64, 200});
 }
-// Up to eight tokens with K as long as models have it, so that several CTAs share a tile and others have many.
+// Up to eight tokens with K as long as models have it, so that several CTAs share a tile and others
+// have many.
 TEST_F(LinearTest, FewTokensLongK) {
   struct Formats {
     WeightFormat weight;

@@ -1,4 +1,5 @@
-// Random matrices in the formats of checkpoints, with their values, and device memory that holds its contents. Test support.
+// Random matrices in the formats of checkpoints, with their values, and device memory that holds
+// its contents. Test support.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -46,7 +47,8 @@ inline uint16_t ToF16(float v) {
   if (std::isnan(v)) return 0x7fff;
   if (m >= 65520.0f) return sign | 0x7c00;
   const int exponent = m < std::ldexp(1.0f, -14) ? -14 : std::ilogb(m);
-  // In units of the last place, 1024 to 2047 but for subnormals; 2048 carries into the exponent by itself.
+  // In units of the last place, 1024 to 2047 but for subnormals; 2048 carries into the exponent by
+  // itself.
   const auto units = static_cast<int>(std::nearbyint(std::ldexp(m, 10 - exponent)));
   return static_cast<uint16_t>(sign | (units + ((exponent + 14) << 10)));
 }

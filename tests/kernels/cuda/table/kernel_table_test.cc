@@ -1,0 +1,201 @@
+// The table of kernels without a GPU: what a resolved programme launches, against what the backend
+// launched before it had a table, and the rules that hold for all of it.
+#include "kernels/cuda/table/kernel_table.h"
+
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+#include "tests/kernels/cuda/table/dispatch_before.h"
+
+namespace aisp::cuda {
+namespace {
+
+struct Weights {
+  const char* name;
+  std::optional<WeightFormat> format;
+  DType dtype;
+  DType kv;
+};
+constexpr Weights kWeights[] = {
+    {"bf16", WeightFormat::kCompute, DType::kBF16, DType::kBF16},
+    {"fp8", WeightFormat::kFp8, DType::kBF16, DType::kF8E4M3},
+    {"fp8-block", WeightFormat::kFp8Block, DType::kBF16, DType::kBF16},
+    {"nvfp4", WeightFormat::kNvfp4, DType::kBF16, DType::kBF16},
+    {"f32", WeightFormat::kCompute, DType::kF32, DType::kF32},
+};
+
+class KernelTableTest : public testing::TestWithParam<std::tuple<const char*, const Weights*>> {
+ protected:
+  void SetUp() override {
+    const auto& [shape, weights] = GetParam();
+    model_ = PlanModel(shape, weights->format, weights->dtype, weights->kv);
+    ASSERT_NE(model_, nullptr);
+  }
+  std::unique_ptr<PlannedModel> model_;
+};
+
+TEST_P(KernelTableTest, DecodeStepsLaunchWhatTheyLaunchedBefore) {
+  for (int32_t rows = 1; rows <= 256; rows = rows < 66 ? rows + 1 : rows + 19) {
+    ASSERT_EQ(LaunchedBefore(*model_, DecodeBucket(rows)), LaunchedNow(*model_, DecodeBucket(rows)))
+        << rows << " rows";
+  }
+}
+
+TEST_P(KernelTableTest, PromptsLaunchWhatTheyLaunchedBefore) {
+  for (const int32_t rows : {2, 17, 64, 65, 100, 128, 129, 300, 640, 1000, 1024, 2048}) {
+    Bucket bucket = PrefillBucket(rows);
+    ASSERT_EQ(LaunchedBefore(*model_, bucket), LaunchedNow(*model_, bucket)) << rows << " rows";
+    bucket.mode = StepMode::kMixed;
+    bucket.sequences = bucket.logit_rows = 2;
+    ASSERT_EQ(LaunchedBefore(*model_, bucket), LaunchedNow(*model_, bucket)) << rows << " mixed";
+  }
+}
+
+TEST_P(KernelTableTest, EveryNodeIsComputedOnceInItsOrder) {
+  for (const Bucket& bucket : {DecodeBucket(1), DecodeBucket(32), PrefillBucket(300)}) {
+    NodeId next = 0;
+    for (const PlannedLaunch& launch : model_->Resolved(bucket)) {
+      for (const NodeId id : launch.covered()) {
+        while (id != next && model_->programme().node(next).kind == NodeKind::kGatherRows) ++next;
+        ASSERT_EQ(id, next);
+        ++next;
+      }
+    }
+    EXPECT_EQ(static_cast<size_t>(next), model_->programme().nodes().size());
+  }
+}
+
+TEST_P(KernelTableTest, WorkersThatShareTheDeviceNeverWaitForEachOther) {
+  model_->facts.exclusive = false;
+  for (const int32_t rows : {1, 8, 64}) {
+    for (const PlannedLaunch& launch : model_->Resolved(DecodeBucket(rows))) {
+      EXPECT_FALSE(launch.row->exclusive) << launch.row->name;
+      EXPECT_FALSE(launch.awaits || launch.leaves);
+      if (launch.row->id == KernelId::kOneToken) {
+        EXPECT_EQ(launch.num_nodes, 1);
+      }
+    }
+  }
+}
+
+TEST_P(KernelTableTest, LaunchesAreDescribed) {
+  const ChoiceFacts facts = model_->choice();
+  for (const Bucket& bucket : {DecodeBucket(1), DecodeBucket(48), PrefillBucket(1024)}) {
+    for (const PlannedLaunch& launch : model_->Resolved(bucket)) {
+      const LaunchInfo info = DescribeLaunch(model_->programme(), bucket, facts, launch, 1024);
+      EXPECT_FALSE(info.nodes.empty());
+      EXPECT_FALSE(info.kernel.empty());
+      EXPECT_GT(info.us, 0) << info.nodes;
+    }
+  }
+}
+
+std::string Name(const testing::TestParamInfo<KernelTableTest::ParamType>& info) {
+  std::string name = std::string(std::get<0>(info.param)) + "_" + std::get<1>(info.param)->name;
+  for (char& c : name) {
+    if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
+  }
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, KernelTableTest,
+                         testing::Combine(testing::Values("llama-3.2-1b", "llama-3.1-8b",
+                                                          "llama-3.1-70b", "qwen3-8b",
+                                                          "mixtral-8x7b", "qwen3-30b-a3b"),
+                                          testing::Values(&kWeights[0], &kWeights[1], &kWeights[2],
+                                                          &kWeights[3], &kWeights[4])),
+                         Name);
+
+TEST(KernelTable, OneSequenceHandsItsRowsOnAsWordsInEveryLayer) {
+  const auto model = PlanModel("llama-3.1-8b", WeightFormat::kFp8, DType::kBF16, DType::kF8E4M3);
+  int32_t attention = 0, awaits = 0, leaves = 0;
+  for (const PlannedLaunch& launch : model->Resolved(DecodeBucket(1))) {
+    if (launch.row->id == KernelId::kFusedDecode) {
+      ++attention;
+      EXPECT_TRUE(launch.awaits && launch.leaves);
+    }
+    awaits += launch.awaits ? 1 : 0;
+    leaves += launch.leaves ? 1 : 0;
+  }
+  EXPECT_EQ(attention, 32);
+  EXPECT_EQ(awaits, 64);
+  EXPECT_EQ(leaves, 64);
+}
+
+TEST(KernelTable, AChainEndsAtAnAllReduce) {
+  const auto model = PlanModel("llama-3.1-8b", WeightFormat::kFp8, DType::kBF16, DType::kBF16);
+  // o and down of a layer, with a sum over devices behind each.
+  const Programme& whole = model->programme();
+  const auto linear = [&](std::string_view name) -> const LinearParams& {
+    for (const Node& node : whole.nodes()) {
+      if (node.layer == 0 && node.name == name) return node.As<LinearParams>();
+    }
+    ADD_FAILURE() << name;
+    return whole.nodes()[2].As<LinearParams>();
+  };
+  for (const bool reduces : {false, true}) {
+    ProgrammeBuilder b;
+    b.SetLayer(0);
+    b.GivenResidual(linear("o").y);
+    b.LinearAdd(b.Given(linear("o").x), linear("o"), "o");
+    if (reduces) b.AllReduce(nullptr);
+    RmsNormParams norm;
+    norm.x = linear("o").y;
+    norm.weight = norm.x;
+    norm.y = linear("gate_up").x;
+    const ValueId x = b.Norm(b.residual(), norm);
+    b.LinearAdd(b.Linear(x, linear("gate_up"), "gate_up"), linear("down"), "down");
+    const Programme programme = b.Finish();
+    const auto launches = Resolve(programme, DecodeBucket(8), model->choice());
+    if (!reduces) {
+      ASSERT_TRUE(launches.has_value());
+      EXPECT_EQ(launches->size(), 1u);
+      continue;
+    }
+    // It has no kernel yet, and says so by its name.
+    ASSERT_FALSE(launches.has_value());
+    EXPECT_EQ(launches.error().code, Code::kUnimplemented);
+    EXPECT_NE(launches.error().message.find("all-reduce"), std::string::npos);
+  }
+}
+
+TEST(KernelTable, AMeasuredChoiceIsTaken) {
+  const auto model = PlanModel("llama-3.1-8b", WeightFormat::kCompute, DType::kBF16, DType::kBF16);
+  const auto kernel_of_qkv = [&](int32_t rows) {
+    for (const PlannedLaunch& launch : model->Resolved(DecodeBucket(rows))) {
+      if (model->programme().node(launch.nodes[0]).name == "qkv")
+        return std::pair(launch.row->id, launch.match.instance);
+    }
+    return std::pair(KernelId::kDraw, -1);
+  };
+  EXPECT_EQ(kernel_of_qkv(128).first, KernelId::kCublasLt);
+  std::istringstream measured(
+      "# a comment\nchoice format0-input0-store0-n6144-k4096 128 192\nother words\n");
+  model->profile.Read(measured);
+  EXPECT_EQ(kernel_of_qkv(128).first, KernelId::kGemm);
+  EXPECT_EQ(GemmInstances()[static_cast<size_t>(kernel_of_qkv(128).second)].tokens, 192);
+}
+
+TEST(KernelTable, WhatNoKernelTakesIsRefusedByName) {
+  auto model = PlanModel("llama-3.1-8b", WeightFormat::kCompute, DType::kBF16, DType::kBF16);
+  model->facts.hopper = false;
+  model->facts.name = "an old card";
+  const auto launches = Resolve(model->programme(), DecodeBucket(4), model->choice());
+  ASSERT_FALSE(launches.has_value());
+  EXPECT_EQ(launches.error().code, Code::kUnimplemented);
+  EXPECT_NE(launches.error().message.find("layer 0 attend"), std::string::npos)
+      << launches.error().message;
+}
+
+TEST(KernelTable, ASlowPathIsNamed) {
+  for (const KernelRow& row : KernelTable()) {
+    EXPECT_EQ(row.id == KernelId::kChain, row.exclusive) << row.name;
+    if (row.id == KernelId::kStreamPieces) {
+      EXPECT_FALSE(row.slow.empty());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace aisp::cuda

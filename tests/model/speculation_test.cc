@@ -1,0 +1,295 @@
+// Speculation over a real model: 500 requests that mix everything a draw depends on bring the same
+// tokens and the same log probabilities with and without it, whoever proposes.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "common/random.h"
+#include "engine/engine.h"
+#include "speculation/ngram_proposer.h"
+#include "speculation/speculator.h"
+#include "speculation/suffix_proposer.h"
+#include "tests/model/golden.h"
+
+namespace aisp {
+namespace {
+
+constexpr int32_t kVocabulary = 64;
+
+// After token t only those may follow whose distance to it is in a set of half of them; a text of
+// `length` tokens is whole.
+class PatternGuide final : public DrawGuide {
+ public:
+  PatternGuide(TokenId first, size_t length, size_t words)
+      : taken_{first}, length_(length), mask_(words) {}
+  std::span<const uint32_t> Allowed() override {
+    std::fill(mask_.begin(), mask_.end(), 0u);
+    for (TokenId t = 0; t < kVocabulary; ++t) {
+      if (Follows(t)) mask_[static_cast<size_t>(t) / 32] |= 1u << (t % 32);
+    }
+    return mask_;
+  }
+  bool Take(TokenId token) override {
+    if (AtEnd() || !Follows(token)) return false;
+    taken_.push_back(token);
+    return true;
+  }
+  void Rewind(size_t count) override {
+    ASSERT_LT(count, taken_.size());
+    taken_.resize(taken_.size() - count);
+  }
+  bool AtEnd() override { return taken_.size() > length_; }
+
+ private:
+  bool Follows(TokenId t) const {
+    return taken_.size() <= length_ && (t * 7 + taken_.back() * 3) % 4 < 2;
+  }
+  std::vector<TokenId> taken_;
+  size_t length_;
+  std::vector<uint32_t> mask_;
+};
+
+// Says any tokens, fails now and then.
+class WildProposer final : public Proposer {
+ public:
+  std::string_view name() const override { return "wild"; }
+  Status Propose(std::span<const DraftContext> contexts, std::span<TokenDraft> drafts) override {
+    if (random_.Below(400) == 0) return Internal("a proposer that fails");
+    for (size_t i = 0; i < contexts.size(); ++i) {
+      // Above the limit and outside the vocabulary too.
+      const uint64_t count = random_.Below(12);
+      for (uint64_t j = 0; j < count; ++j)
+        drafts[i].Add(static_cast<TokenId>(random_.Below(kVocabulary + 2)) - 1, 0.5f);
+    }
+    return {};
+  }
+  void Ended(const DraftContext&) override {}
+
+ private:
+  SplitMix64 random_{5};
+};
+
+// Knows what every sequence drew without speculation, with a mistake now and then.
+class OracleProposer final : public Proposer {
+ public:
+  using Book = std::map<std::vector<TokenId>, std::vector<TokenId>>;
+  explicit OracleProposer(const Book* answers) : answers_(*answers) {}
+  std::string_view name() const override { return "oracle"; }
+  Status Propose(std::span<const DraftContext> contexts, std::span<TokenDraft> drafts) override {
+    for (size_t i = 0; i < contexts.size(); ++i) {
+      const DraftContext& c = contexts[i];
+      const auto& sampling = *c.sampling;
+      std::vector<TokenId> key(c.tokens.begin(), c.tokens.begin() + c.prompt_tokens);
+      key.push_back(static_cast<TokenId>(sampling.seed));
+      key.push_back(static_cast<TokenId>(sampling.choice));
+      const std::vector<TokenId>& answer = answers_.at(key);
+      const size_t done = c.tokens.size() - static_cast<size_t>(c.prompt_tokens);
+      for (size_t at = done; at < answer.size(); ++at) {
+        const bool wrong = random_.Below(5) == 0;
+        drafts[i].Add(wrong ? static_cast<TokenId>(random_.Below(kVocabulary)) : answer[at], 0.8f);
+      }
+    }
+    return {};
+  }
+  void Ended(const DraftContext&) override {}
+
+ private:
+  const Book& answers_;
+  SplitMix64 random_{9};
+};
+
+SequenceRequest RandomRequest(SplitMix64& random, uint64_t seed, const SequenceRequest* before) {
+  SequenceRequest r;
+  if (before != nullptr && random.Below(3) == 0) {
+    r.tokens.assign(before->tokens.begin(), before->tokens.begin() + before->prompt_tokens);
+  }
+  const uint64_t more = 1 + random.Below(30);
+  for (uint64_t i = 0; i < more; ++i)
+    r.tokens.push_back(static_cast<TokenId>(random.Below(random.Below(2) == 0 ? 6 : kVocabulary)));
+  if (r.tokens.size() > 80) r.tokens.resize(80);
+  r.prompt_tokens = static_cast<int32_t>(r.tokens.size());
+  r.max_new_tokens = static_cast<int32_t>(random.Below(40));
+  SamplingParams& p = r.sampling;
+  p.seed = seed;
+  p.choice = static_cast<uint32_t>(random.Below(3));
+  p.temperature = random.Below(3) == 0 ? 0.0f : 0.3f + static_cast<float>(random.Uniform());
+  if (random.Below(3) == 0) p.top_k = static_cast<int32_t>(1 + random.Below(20));
+  if (random.Below(3) == 0) p.top_p = 0.5f + 0.5f * static_cast<float>(random.Uniform());
+  if (random.Below(4) == 0) p.min_p = 0.1f;
+  if (random.Below(3) == 0) p.presence_penalty = static_cast<float>(random.Uniform() * 2 - 1);
+  if (random.Below(3) == 0) p.frequency_penalty = static_cast<float>(random.Uniform() * 2 - 1);
+  if (random.Below(3) == 0) p.repetition_penalty = 0.8f + static_cast<float>(random.Uniform());
+  if (random.Below(3) == 0) p.num_logprobs = static_cast<int32_t>(random.Below(5));
+  if (random.Below(4) == 0) {
+    p.logit_bias.emplace_back(static_cast<TokenId>(random.Below(kVocabulary)), 3.0f);
+    p.logit_bias.emplace_back(static_cast<TokenId>(random.Below(kVocabulary)), -50.0f);
+  }
+  if (random.Below(2) == 0) {
+    r.stop_token_ids = {static_cast<TokenId>(random.Below(kVocabulary)), 3};
+    if (random.Below(2) == 0) r.min_new_tokens = static_cast<int32_t>(random.Below(12));
+  }
+  r.priority = static_cast<int32_t>(random.Below(3));
+  r.cache_scope = random.Below(2) == 0 ? "" : "tenant";
+  if (random.Below(5) == 0) r.max_draft_tokens = static_cast<int32_t>(random.Below(4));
+  return r;
+}
+
+struct Drawn {
+  std::vector<TokenId> tokens;
+  std::vector<float> logprobs;
+  FinishReason finish = FinishReason::kNone;
+  DraftCounts drafts;
+  int32_t preemptions = 0;
+};
+
+struct Answers {
+  std::vector<Drawn> answers;
+  int64_t steps = 0, drafted = 0, accepted = 0;
+  uint64_t preemptions = 0;
+};
+
+class Speculation : public testing::Test {
+ protected:
+  static constexpr int kRequests = 500;
+
+  void SetUp() override {
+    SplitMix64 random(20);
+    for (int i = 0; i < kRequests; ++i) {
+      requests_.push_back(RandomRequest(random, 1000 + static_cast<uint64_t>(i),
+                                        i > 0 ? &requests_[static_cast<size_t>(i) - 1] : nullptr));
+      constrained_.push_back(random.Below(4) == 0);
+      lengths_.push_back(1 + random.Below(30));
+      cancel_.push_back(random.Below(20) == 0);
+    }
+  }
+
+  Answers RunAll(std::unique_ptr<Proposer> proposer, bool adaptive) {
+    auto device = MakeTestDevice();
+    auto ops = MakeTestOps();
+    ModelExecutorOptions options;
+    options.model.compute_dtype = DType::kF32;
+    options.model.max_batch_tokens = 48;
+    options.max_slots = 6;
+    options.max_draft_rows = 16;
+    options.num_blocks = 13;  // so few that sequences are preempted
+    auto executor = ModelExecutor::Create(GoldenDirectory("llama"), options, *device, *ops);
+    EXPECT_TRUE(executor.has_value());
+    const SteadyClock clock;
+    EngineOptions engine_options;
+    engine_options.limits.max_sequences = 6;
+    engine_options.limits.max_batch_tokens = 48;
+    engine_options.limits.max_prefill_chunk = 20;
+    engine_options.limits.max_draft_rows = 16;
+    if (proposer != nullptr) {
+      engine_options.speculator = std::make_shared<Speculator>(
+          SpeculatorOptions{.num_tokens = 6, .adaptive = adaptive}, std::move(proposer), &clock);
+    }
+    Engine engine(engine_options, executor->get(), &clock, nullptr);
+    Answers run;
+    run.answers.resize(requests_.size());
+    std::map<SequenceId, size_t> index;
+    size_t next = 0;
+    while (next < requests_.size() || engine.InFlight() || engine.CanLaunch()) {
+      for (; next < requests_.size() && index.size() < 12; ++next) {
+        SequenceRequest r = requests_[next];
+        if (constrained_[next])
+          r.guide = std::make_shared<PatternGuide>(r.tokens.back(), lengths_[next],
+                                                   (executor->get()->vocabulary() + 31) / 32);
+        const auto id = engine.Add(std::move(r));
+        EXPECT_TRUE(id.has_value()) << id.error().message;
+        index[*id] = next;
+      }
+      EXPECT_TRUE(engine.Launch().has_value());
+      ++run.steps;
+      for (const TokenOutput& o : engine.Collect().tokens) {
+        Drawn& drawn = run.answers[index.at(o.sequence)];
+        if (o.token >= 0) drawn.tokens.push_back(o.token);
+        if (o.logprob) drawn.logprobs.push_back(o.logprob->logprob);
+        drawn.preemptions = o.preemptions;
+        if (o.finish == FinishReason::kNone) continue;
+        drawn.finish = o.finish;
+        run.drafted += o.drafts.drafted;
+        run.accepted += o.drafts.accepted;
+        index.erase(o.sequence);
+      }
+      for (auto it = index.begin(); it != index.end();) {
+        const Drawn& drawn = run.answers[it->second];
+        if (cancel_[it->second] && drawn.tokens.size() >= 5) {
+          engine.Cancel(it->first);
+          it = index.erase(it);
+        } else {
+          ++it;
+        }
+      }
+      engine.CheckInvariants();
+    }
+    run.preemptions = engine.Preemptions();
+    if (engine.speculator() != nullptr) {
+      EXPECT_EQ(engine.speculator()->sequences(), 0u);
+    }
+    EXPECT_EQ(engine.blocks().Stats().pinned, 0);
+    return run;
+  }
+
+  void ExpectEqual(const Answers& plain, const Answers& run, const char* who) {
+    for (size_t i = 0; i < requests_.size(); ++i) {
+      std::vector<TokenId> want = plain.answers[i].tokens, have = run.answers[i].tokens;
+      std::vector<float> want_logprobs = plain.answers[i].logprobs;
+      std::vector<float> have_logprobs = run.answers[i].logprobs;
+      if (cancel_[i]) {  // where it is cut depends on the step
+        want.resize(std::min(want.size(), have.size()));
+        have.resize(want.size());
+        want_logprobs.resize(std::min(want_logprobs.size(), have_logprobs.size()));
+        have_logprobs.resize(want_logprobs.size());
+      } else {
+        ASSERT_EQ(plain.answers[i].finish, run.answers[i].finish) << who << " request " << i;
+      }
+      ASSERT_EQ(want, have) << who << " request " << i;
+      ASSERT_EQ(want_logprobs, have_logprobs) << who << " request " << i;
+    }
+  }
+
+  std::vector<SequenceRequest> requests_;
+  std::vector<bool> constrained_, cancel_;
+  std::vector<size_t> lengths_;
+};
+
+TEST_F(Speculation, ChangesNoTokenWhoeverProposes) {
+  const Answers plain = RunAll(nullptr, false);
+  ASSERT_EQ(plain.drafted, 0);
+  OracleProposer::Book answers;
+  int finished = 0;
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    const SequenceRequest& r = requests_[i];
+    std::vector<TokenId> key(r.tokens);
+    key.push_back(static_cast<TokenId>(r.sampling.seed));
+    key.push_back(static_cast<TokenId>(r.sampling.choice));
+    answers[key] = plain.answers[i].tokens;
+    finished += plain.answers[i].finish == FinishReason::kStop ? 1 : 0;
+  }
+  EXPECT_GT(finished, 50);
+  EXPECT_GT(plain.preemptions, 5u);
+
+  for (const bool adaptive : {false, true}) {
+    const Answers oracle = RunAll(std::make_unique<OracleProposer>(&answers), adaptive);
+    ExpectEqual(plain, oracle, "oracle");
+    const Answers ngram =
+        RunAll(std::make_unique<NgramProposer>(NgramOptions{.min = 1, .max = 4}), adaptive);
+    ExpectEqual(plain, ngram, "ngram");
+    const Answers suffix = RunAll(std::make_unique<SuffixProposer>(SuffixOptions{}), adaptive);
+    ExpectEqual(plain, suffix, "suffix");
+    const Answers wild = RunAll(std::make_unique<WildProposer>(), adaptive);
+    ExpectEqual(plain, wild, "wild");
+    if (adaptive) continue;
+    EXPECT_LT(oracle.steps, plain.steps * 3 / 4);
+    EXPECT_GT(oracle.accepted, 1000);
+    for (const Answers* run : {&oracle, &ngram, &suffix, &wild}) {
+      EXPECT_GT(run->drafted, 200);
+      EXPECT_GT(run->accepted, 0);
+      EXPECT_LT(run->accepted, run->drafted);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace aisp
