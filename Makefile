@@ -11,9 +11,13 @@ JOBS ?= $(shell awk -v cores=$$(nproc) '/^MemAvailable/ { n = int($$2 / 1572864)
 # ThreadSanitizer of g++ 12 wants a narrower address space layout randomisation than recent kernels give.
 NO_ASLR = $(shell setarch $$(uname -m) -R true 2>/dev/null && echo setarch $$(uname -m) -R)
 
+empty :=
+space := $(empty) $(empty)
 NINJA = ninja -j$(JOBS) -C
+# Done, of all, after how many seconds: on a terminal one line that moves.
+export NINJA_STATUS = [%f/%t, %e s]$(space)
 
-.PHONY: help deps run build cuda gpu-build gpu-check gpu-sanitize test bench asan tsan sim-10000 chaos fuzz bundle format tidy check layers format-check ci clean
+.PHONY: help deps run build cuda gpu-build gpu-check gpu-sanitize test bench asan tsan sim-10000 chaos clients loadgen-speed fuzz bundle container-check docs format tidy check layers format-check ci clean
 
 help:
 	@echo 'make run         build and start router, prefill and decode worker with the built-in model'
@@ -23,10 +27,14 @@ help:
 	@echo 'make tsan        the tests without gRPC under ThreadSanitizer'
 	@echo 'make sim-10000   ten thousand seeds of the cluster simulation'
 	@echo 'make chaos       1,000 requests while workers are killed at random'
+	@echo 'make clients     every client of docs/clients.md; GuideLLM brings 6 GB of packages'
+	@echo 'make loadgen-speed  what the load client itself can do, against its replay server'
 	@echo 'make fuzz        every fuzzer for SECONDS=600 under AddressSanitizer'
 	@echo 'make gpu-check   on a GPU: its tests, the sanitizers, the benchmarks'
 	@echo 'make gpu-sanitize  on a GPU: compute-sanitizer over the kernels (ARGS=...)'
 	@echo 'make bundle      a tarball that runs elsewhere: build/aisp-bundle.tar.gz'
+	@echo 'make docs        write the pages that are made from the program (docs/config.md, parts of deploy/)'
+	@echo 'make container-check  runs that tarball as its container image would, in a fresh Debian root'
 	@echo 'make format      format all sources          make tidy   lint all sources'
 	@echo 'make check       layering and formatting      make ci     what CI runs'
 
@@ -38,7 +46,7 @@ $(BUILD)/build.ninja:
 	@cmake --preset cpu -B $(BUILD)
 
 run: deps $(BUILD)/build.ninja
-	@$(NINJA) $(BUILD) --quiet aisp
+	@$(NINJA) $(BUILD) aisp
 	@exec $(BUILD)/bin/aisp up --demo $(ARGS)
 
 build: deps $(BUILD)/build.ninja
@@ -57,9 +65,19 @@ tsan: deps
 	@$(NINJA) build-tsan
 	@$(NO_ASLR) ctest --test-dir build-tsan --output-on-failure -j$(JOBS)
 
+docs: $(BUILD)/build.ninja
+	@$(NINJA) $(BUILD) --quiet aisp_settings_page
+	@$(BUILD)/bin/aisp_settings_page > docs/config.md
+	@tools/render_deploy.py
+	@tools/dashboards.py
+
 # Each benchmark prints its own lines; machine and method stand in docs/performance.md.
 bench: deps $(BUILD)/build.ninja
 	@$(NINJA) $(BUILD) bench
+
+loadgen-speed: deps $(BUILD)/build.ninja
+	@$(NINJA) $(BUILD) --quiet aisp-loadgen
+	@tools/loadgen_speed.sh $(BUILD)/bin/aisp-loadgen
 
 sim-10000: deps $(BUILD)/build.ninja
 	@$(NINJA) $(BUILD) --quiet aisp_sim
@@ -68,6 +86,12 @@ sim-10000: deps $(BUILD)/build.ninja
 chaos: deps $(BUILD)/build.ninja
 	@$(NINJA) $(BUILD) --quiet aisp_chaos
 	@$(BUILD)/bin/aisp_chaos
+
+clients: deps $(BUILD)/build.ninja
+	@$(NINJA) $(BUILD) --quiet aisp
+	@cd $(BUILD) && ctest -L clients --output-on-failure
+	@AISP_INSTALL_LIMIT_S=900 python3 tests/e2e/python_test.py guidellm_client_test.py $(abspath $(BUILD))/bin/aisp \
+	  $(abspath $(BUILD))/tests/venv-guidellm requirements-guidellm.txt
 
 # The CUDA backend alone, lib/libaisp_cuda.so; needs nvcc, and no GPU.
 cuda: deps
@@ -95,6 +119,11 @@ else
 	@$(NINJA) $(BUILD) --quiet aisp aisp-loadgen
 	@tools/bundle.sh $(BUILD) build/aisp-bundle.tar.gz
 endif
+
+# Needs root, and mmdebstrap for the root file system; CI runs the same in a minimal root.
+container-check: bundle
+	@tools/install_deps.sh --container
+	@tools/container_check.py build/aisp-bundle.tar.gz --debian
 
 SECONDS ?= 600
 fuzz:

@@ -1,5 +1,6 @@
-// What the engine costs a step, without model and sampler: planning, reserving, building the batch, taking the tokens in,
-// publishing blocks. The executor here computes nothing; its own time is measured and taken off.
+// What the engine costs a step, without model and sampler: planning, reserving, building the batch,
+// taking the tokens in, publishing blocks. The executor here computes nothing; its own time is
+// measured and taken off.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -23,6 +24,7 @@ class NullExecutor final : public Executor {
   int32_t max_context() const override { return 131072; }
   int32_t max_batch_tokens() const override { return 8192; }
   int32_t max_slots() const override { return 512; }
+  int32_t vocabulary() const override { return INT32_MAX; }
   Result<Ticket> Launch(const StepInput& input) override {
     samples_[input.step % 4] = input.samples.size();
     return Ticket(input.step);

@@ -1,4 +1,5 @@
-// What blocks cost: bookkeeping in the BlockManager, and moving them between two processes over each transport.
+// What blocks cost: bookkeeping in the BlockManager, and moving them between two processes over
+// each transport.
 #include <sys/wait.h>
 #include <unistd.h>
 

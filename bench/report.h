@@ -1,5 +1,6 @@
-// How a benchmark says what it measured: one JSON object a line on stdout, {"name", "value", "unit", "target", "ok"}, so
-// that runs can be collected and compared. `target` is a bound such as "<= 50" where `value` has one; without, it is null.
+// How a benchmark says what it measured: one JSON object a line on stdout, {"name", "value",
+// "unit", "target", "ok"}, so that runs can be collected and compared. `target` is a bound such as
+// "<= 50" where `value` has one; without, it is null.
 #pragma once
 
 #include <fmt/format.h>

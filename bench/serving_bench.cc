@@ -1,6 +1,7 @@
-// What a client sees of the whole house on this machine, as ratios taken in one run: many streams against one, a cached prompt
-// against a cold one, split over two workers against one process, time until ready, and the memory of an idle worker.
-// Real processes of the built binary on the built-in model, over HTTP on loopback.
+// What a client sees of the whole house on this machine, as ratios taken in one run: many streams
+// against one, a cached prompt against a cold one, split over two workers against one process, time
+// until ready, and the memory of an idle worker. Real processes of the built binary on the built-in
+// model, over HTTP on loopback.
 #include <fmt/format.h>
 
 #include <algorithm>

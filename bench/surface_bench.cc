@@ -1,9 +1,11 @@
-// What the house costs beside the engine: CPU per token of router, HTTP and gRPC; tokens/s through the router against the engine
-// alone; requests/s of one-token completions; the latency it adds; and the memory of a stream that waits. Real processes of the built
-// binary on the built-in model, loaded by aisp-loadgen over HTTP on loopback.
+// What the house costs beside the engine: CPU per token of router, HTTP and gRPC; tokens/s through
+// the router against the engine alone; requests/s of one-token completions; the latency it adds;
+// and the memory of a stream that waits. Real processes of the built binary on the built-in model,
+// loaded by aisp-loadgen over HTTP on loopback.
 //
-// CPU is read from the scheduler (/proc/<pid>/task/*/schedstat). The thread of a worker that plans and computes steps is the engine;
-// all other threads of the worker, and all of the router, are the surface.
+// CPU is read from the scheduler (/proc/<pid>/task/*/schedstat). The thread of a worker that plans
+// and computes steps is the engine; all other threads of the worker, and all of the router, are the
+// surface.
 #include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -165,7 +167,8 @@ void OneTokenCompletions() {
   ReportBench("surface.one_token_requests_per_s", result.at("request_throughput"), "requests/s");
 }
 
-// What a client waits beyond prefill and first decode step, on one kept connection, one request at a time.
+// What a client waits beyond prefill and first decode step, on one kept connection, one request at
+// a time.
 void AddedLatency() {
   Cluster cluster(WithStreams(16));
   AISP_CHECK(cluster.AwaitReady());

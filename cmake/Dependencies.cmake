@@ -63,10 +63,13 @@ if(ucx_FOUND)
   aisp_external(ucx PkgConfig::ucx)
 endif()
 
+find_package(OpenSSL REQUIRED)
+aisp_external(openssl OpenSSL::SSL)
+
 # gRPC stays out of the ThreadSanitizer build altogether.
 if(NOT AISP_TSAN)
-  find_package(OpenSSL REQUIRED)
-  aisp_external(openssl OpenSSL::SSL)
+  find_package(CURL REQUIRED)
+  aisp_external(curl CURL::libcurl)
   pkg_check_modules(grpcpp REQUIRED IMPORTED_TARGET grpc++)
   aisp_external(grpc PkgConfig::grpcpp)
   find_library(AISP_GRPC_REFLECTION_LIBRARY grpc++_reflection REQUIRED)

@@ -1,14 +1,17 @@
-// What sends a request and hears its stream: HTTP (http_backend) or gRPC (grpc_backend). Loop thread only.
+// What sends a request and hears its stream: HTTP (http_backend) or gRPC (grpc_backend). Loop
+// thread only.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
 #include "common/clock.h"
 #include "loadgen/prompts.h"
+#include "loadgen/record.h"
 #include "net/io_loop.h"
 
 namespace aisp::loadgen {
@@ -21,12 +24,14 @@ struct Delta {
   size_t choice = 0;
   std::string_view raw_text = {};
   bool escaped = false;  // raw_text has JSON's escapes
+  std::span<const TokenId> token_ids = {};
 };
 
 struct UsageCounts {
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
   int64_t cached_tokens = 0;
+  ServerValues server = {};  // of usage.aisp
 };
 
 // How a request ended.
@@ -51,7 +56,8 @@ class BackendListener {
   ~BackendListener() = default;
 };
 
-// A request under way. Its destructor abandons it, after which the listener hears no more; it must not run within a callback.
+// A request under way. Its destructor abandons it, after which the listener hears no more; it must
+// not run within a callback.
 class BackendCall {
  public:
   virtual ~BackendCall() = default;

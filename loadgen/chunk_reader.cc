@@ -2,10 +2,10 @@
 
 #include <charconv>
 
+#include "loadgen/json_scanner.h"
+
 namespace aisp::loadgen {
 namespace {
-
-constexpr int kMaxDepth = 64;
 
 void AppendUtf8(uint32_t c, std::string* out) {
   if (c < 0x80) {
@@ -34,117 +34,25 @@ std::optional<uint32_t> Hex4(std::string_view text) {
   return value;
 }
 
-// Every function returns false when the text is no JSON; the position is then of no use.
-class Scanner {
- public:
-  explicit Scanner(std::string_view text) : at_(text.data()), end_(text.data() + text.size()) {}
-
-  bool AtEnd() {
-    Space();
-    return at_ == end_;
-  }
-  char Peek() {
-    Space();
-    return at_ == end_ ? '\0' : *at_;
-  }
-  bool Take(char c) {
-    if (Peek() != c) return false;
-    ++at_;
-    return true;
-  }
-
-  // The inside of a string, escapes left as they are.
-  bool String(std::string_view* raw) {
-    if (!Take('"')) return false;
-    const char* from = at_;
-    for (; at_ != end_; ++at_) {
-      if (*at_ == '"') {
-        *raw = {from, static_cast<size_t>(at_ - from)};
-        ++at_;
-        return true;
-      }
-      if (*at_ != '\\') continue;
-      ++at_;
-      if (at_ == end_) return false;
-    }
-    return false;
-  }
-  // A number, true, false or null, as it stands.
-  bool Word(std::string_view* word) {
-    Space();
-    const char* from = at_;
-    while (at_ != end_ &&
-           ((*at_ >= '0' && *at_ <= '9') || (*at_ >= 'a' && *at_ <= 'z') ||
-            (*at_ >= 'A' && *at_ <= 'Z') || *at_ == '-' || *at_ == '+' || *at_ == '.')) {
-      ++at_;
-    }
-    *word = {from, static_cast<size_t>(at_ - from)};
-    return at_ != from;
-  }
-  bool Integer(int64_t* value) {
-    if (Peek() != '-' && (Peek() < '0' || Peek() > '9')) return Skip();
-    std::string_view word;
-    if (!Word(&word)) return false;
-    std::from_chars(word.data(), word.data() + word.size(), *value);
-    return true;
-  }
-  bool Skip(int depth = 0) {
-    std::string_view ignored;
-    if (depth > kMaxDepth) return false;
-    switch (Peek()) {
-      case '"':
-        return String(&ignored);
-      case '{':
-        return Object([&](std::string_view) { return Skip(depth + 1); });
-      case '[':
-        return Array([&] { return Skip(depth + 1); });
-      default:
-        return Word(&ignored);
-    }
-  }
-  // Calls `member` at each value; it must consume it. Anything but an object is skipped.
-  template <typename Fn>
-  bool Object(Fn member) {
-    if (Peek() != '{') return Skip();
-    ++at_;
-    if (Take('}')) return true;
-    do {
-      std::string_view key;
-      if (!String(&key) || !Take(':') || !member(key)) return false;
-    } while (Take(','));
-    return Take('}');
-  }
-  template <typename Fn>
-  bool Array(Fn element) {
-    if (Peek() != '[') return Skip();
-    ++at_;
-    if (Take(']')) return true;
-    do {
-      if (!element()) return false;
-    } while (Take(','));
-    return Take(']');
-  }
-  // A string into `raw`; null and others are skipped.
-  bool Text(std::string_view* raw) { return Peek() == '"' ? String(raw) : Skip(); }
-
- private:
-  void Space() {
-    while (at_ != end_ && (*at_ == ' ' || *at_ == '\n' || *at_ == '\t' || *at_ == '\r')) ++at_;
-  }
-
-  const char* at_;
-  const char* end_;
-};
-
 // A list that is not empty.
-bool ReadPresence(Scanner* scan, bool* present) {
+bool ReadPresence(JsonScanner* scan, bool* present) {
   return scan->Array([&] {
     *present = true;
     return scan->Skip();
   });
 }
 
-bool ReadDelta(Scanner* scan, ChunkChoice* choice) {
+bool ReadIds(JsonScanner* scan, ChunkChoice* choice) {
+  return scan->Array([&] {
+    int64_t id = 0;
+    choice->has_output = true;
+    const bool read = scan->Integer(&id);
+    choice->token_ids.push_back(static_cast<int32_t>(id));
+    return read;
+  });
+}
+
+bool ReadDelta(JsonScanner* scan, ChunkChoice* choice) {
   return scan->Object([&](std::string_view key) {
     if (key == "content") return scan->Text(&choice->raw_text);
     if (key == "reasoning_content" || key == "reasoning") {
@@ -158,27 +66,28 @@ bool ReadDelta(Scanner* scan, ChunkChoice* choice) {
   });
 }
 
-bool ReadChoice(Scanner* scan, Chunk* chunk) {
+bool ReadChoice(JsonScanner* scan, Chunk* chunk) {
   ChunkChoice choice;
   const bool read = scan->Object([&](std::string_view key) {
     if (key == "index") return scan->Integer(&choice.index);
     if (key == "text") return scan->Text(&choice.raw_text);
     if (key == "delta") return ReadDelta(scan, &choice);
     if (key == "finish_reason") return scan->Text(&choice.finish_reason);
-    if (key == "token_ids") return ReadPresence(scan, &choice.has_output);
+    if (key == "token_ids") return ReadIds(scan, &choice);
     return scan->Skip();
   });
   choice.has_output |= !choice.raw_text.empty();
-  chunk->choices.push_back(choice);
+  chunk->choices.push_back(std::move(choice));
   return read;
 }
 
-bool ReadUsage(Scanner* scan, Chunk* chunk) {
+bool ReadUsage(JsonScanner* scan, Chunk* chunk) {
   if (scan->Peek() != '{') return scan->Skip();
   ChunkUsage usage;
   const bool read = scan->Object([&](std::string_view key) {
     if (key == "prompt_tokens") return scan->Integer(&usage.prompt_tokens);
     if (key == "completion_tokens") return scan->Integer(&usage.completion_tokens);
+    if (key == "aisp") return scan->Raw(&usage.raw_aisp);
     if (key != "prompt_tokens_details") return scan->Skip();
     return scan->Object([&](std::string_view detail) {
       return detail == "cached_tokens" ? scan->Integer(&usage.cached_tokens) : scan->Skip();
@@ -188,7 +97,25 @@ bool ReadUsage(Scanner* scan, Chunk* chunk) {
   return read;
 }
 
-bool ReadError(Scanner* scan, Chunk* chunk) {
+bool ReadNumbersOf(JsonScanner* scan, const std::string& prefix, int depth,
+                   std::vector<std::pair<std::string, double>>* out) {
+  return scan->Object([&](std::string_view key) {
+    const char next = scan->Peek();
+    if (next == '{' && depth < kMaxJsonDepth) {
+      return ReadNumbersOf(scan, prefix + std::string(key) + ".", depth + 1, out);
+    }
+    if (next != '-' && (next < '0' || next > '9')) return scan->Skip();
+    std::string_view word;
+    if (!scan->Word(&word)) return false;
+    double value = 0;
+    if (std::from_chars(word.data(), word.data() + word.size(), value).ec == std::errc()) {
+      out->emplace_back(prefix + std::string(key), value);
+    }
+    return true;
+  });
+}
+
+bool ReadError(JsonScanner* scan, Chunk* chunk) {
   if (scan->Peek() == 'n') return scan->Skip();
   chunk->is_error = true;
   if (scan->Peek() == '"') return scan->String(&chunk->raw_error);
@@ -205,7 +132,7 @@ bool ReadChunk(std::string_view json, Chunk* chunk) {
   chunk->is_error = false;
   chunk->raw_error = {};
   std::string_view object, message;
-  Scanner scan(json);
+  JsonScanner scan(json);
   if (scan.Peek() != '{') return false;
   const bool read = scan.Object([&](std::string_view key) {
     if (key == "choices") return scan.Array([&] { return ReadChoice(&scan, chunk); });
@@ -221,6 +148,13 @@ bool ReadChunk(std::string_view json, Chunk* chunk) {
     chunk->raw_error = message;
   }
   return read && scan.AtEnd();
+}
+
+std::vector<std::pair<std::string, double>> ReadNumbers(std::string_view json) {
+  std::vector<std::pair<std::string, double>> out;
+  JsonScanner scan(json);
+  if (!ReadNumbersOf(&scan, "", 0, &out)) out.clear();
+  return out;
 }
 
 std::string UnescapeJson(std::string_view raw) {

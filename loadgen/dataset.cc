@@ -32,12 +32,17 @@ int64_t DrawLength(SplitMix64* random, int64_t length, double ratio) {
 std::vector<WorkItem> MakeRandom(const Options& o, int64_t count) {
   std::vector<WorkItem> items;
   SplitMix64 lengths(SeedOf(o.seed, kLengths, 0));
-  for (int64_t i = 0; i < count; ++i) {
+  for (int64_t i = 0; i < count * o.turns; ++i) {
     WorkItem item;
-    if (o.prefix_len > 0) item.parts.push_back({SeedOf(o.seed, kShared, 0), o.prefix_len});
+    if (o.turns > 1) {
+      item.conversation = i / o.turns;
+      item.turn = i % o.turns;
+    }
+    if (o.prefix_len > 0 && item.turn == 0)
+      item.parts.push_back({SeedOf(o.seed, kShared, 0), o.prefix_len});
     item.parts.push_back({SeedOf(o.seed, kOwn, static_cast<uint64_t>(i)),
                           DrawLength(&lengths, o.input_len, o.range_ratio)});
-    item.input_tokens = o.prefix_len + item.parts.back().tokens;
+    item.input_tokens = item.parts.back().tokens + (item.turn == 0 ? o.prefix_len : 0);
     item.output_tokens = DrawLength(&lengths, o.output_len.value_or(kDefaultOutput), o.range_ratio);
     items.push_back(std::move(item));
   }
@@ -61,6 +66,13 @@ std::vector<WorkItem> MakePrefixRepetition(const Options& o, int64_t count) {
   return items;
 }
 
+// Requests, or conversations with --turns; `otherwise` when nobody said.
+int64_t Wanted(const Options& o, int64_t otherwise) {
+  if (o.num_conversations > 0) return o.num_conversations;
+  if (o.num_prompts > 0) return (o.num_prompts + o.turns - 1) / o.turns;
+  return otherwise;
+}
+
 // From items in the order of a file to the number that is wanted.
 Status FitCount(const Options& o, bool trace, std::vector<WorkItem>* items,
                 std::vector<std::string>* notes) {
@@ -77,34 +89,57 @@ Status FitCount(const Options& o, bool trace, std::vector<WorkItem>* items,
       items->resize(static_cast<size_t>(o.num_prompts));
     return {};
   }
-  const int64_t want = o.num_prompts > 0 ? o.num_prompts : kDefaultPrompts;
-  if (want > have) {
-    notes->push_back(
-        fmt::format("the dataset has {} prompts for {} requests: they are sent again, and prefix "
-                    "caches will hit",
-                    have, want));
+  const std::vector<size_t> first = FirstTurns(*items);  // a conversation is taken whole
+  const auto groups = static_cast<int64_t>(first.size());
+  const int64_t want = Wanted(o, std::min(groups, kDefaultPrompts));
+  if (want > groups) {
+    notes->push_back(fmt::format(
+        "the dataset has {} for {}: they are sent again, and prefix caches will hit",
+        o.turns > 1 ? fmt::format("{} conversations", groups) : fmt::format("{} prompts", groups),
+        o.turns > 1 ? fmt::format("{}", want) : fmt::format("{} requests", want)));
   }
-  for (int64_t i = have; i < want; ++i) items->push_back((*items)[static_cast<size_t>(i % have)]);
-  items->resize(static_cast<size_t>(want));
+  std::vector<WorkItem> out;
+  for (int64_t i = 0; i < want; ++i) {
+    const auto group = static_cast<size_t>(i % groups);
+    const size_t end = group + 1 < first.size() ? first[group + 1] : items->size();
+    for (size_t at = first[group]; at < end; ++at) {
+      out.push_back((*items)[at]);
+      if (out.back().conversation >= 0) out.back().conversation = i;
+    }
+  }
+  *items = std::move(out);
   return {};
+}
+
+// Of every later turn: what was asked and answered before it, as far as it is known now.
+void AddHistoryLengths(std::vector<WorkItem>* items) {
+  for (size_t i = 1; i < items->size(); ++i) {
+    WorkItem& item = (*items)[i];
+    const WorkItem& before = (*items)[i - 1];
+    if (item.turn > 0) item.input_tokens += before.input_tokens + before.output_tokens;
+  }
 }
 
 }  // namespace
 
 Result<std::vector<WorkItem>> LoadDataset(const Options& o, std::vector<std::string>* notes) {
-  const int64_t count = o.num_prompts > 0 ? o.num_prompts : kDefaultPrompts;
-  if (o.dataset == "random") return MakeRandom(o, count);
+  const int64_t count = Wanted(o, (kDefaultPrompts + o.turns - 1) / o.turns);
+  if (o.dataset == "random") {
+    std::vector<WorkItem> items = MakeRandom(o, count);
+    AddHistoryLengths(&items);
+    return items;
+  }
   if (o.dataset == "prefix_repetition") return MakePrefixRepetition(o, count);
   std::ifstream in(o.dataset_path);
   if (!in) return NotFound(fmt::format("--dataset-path {}: cannot be read", o.dataset_path));
-  const bool trace = o.dataset == "trace" || o.dataset == "mooncake" || o.dataset == "azure" ||
-                     o.dataset == "burstgpt";
-  auto items = o.dataset == "sharegpt"                           ? ReadShareGpt(in, o)
-               : o.dataset == "custom"                           ? ReadCustom(in, o)
-               : o.dataset == "azure" || o.dataset == "burstgpt" ? ReadCsvTrace(in, o)
-                                                                 : ReadMooncake(in, o);
+  const bool trace = IsTrace(o.dataset);
+  auto items = o.dataset == "sharegpt"                              ? ReadShareGpt(in, o)
+               : o.dataset == "custom" || o.dataset == "spec_bench" ? ReadCustom(in, o)
+               : o.dataset == "azure" || o.dataset == "burstgpt"    ? ReadCsvTrace(in, o)
+                                                                    : ReadMooncake(in, o);
   if (!items) return tl::unexpected(items.error().WithContext(o.dataset_path));
   AISP_RETURN_IF_ERROR(FitCount(o, trace, &*items, notes));
+  AddHistoryLengths(&*items);
   return items;
 }
 
@@ -139,8 +174,37 @@ void Shorten(WorkItem* item, int64_t tokens) {
 
 }  // namespace
 
+namespace {
+
+// A conversation ends before the turn that the context has no room for: nobody can cut what was
+// said before.
+void EndLongConversations(std::vector<WorkItem>* items, int64_t max_model_len,
+                          std::vector<std::string>* notes) {
+  std::vector<WorkItem> out;
+  std::vector<int64_t> ended;
+  for (WorkItem& item : *items) {
+    const bool over = !ended.empty() && ended.back() == item.conversation;
+    const bool fits = item.input_tokens + item.output_tokens <= max_model_len;
+    if (item.turn > 0 && (over || !fits)) {
+      if (!over) ended.push_back(item.conversation);
+      continue;
+    }
+    out.push_back(std::move(item));
+  }
+  if (!ended.empty()) {
+    notes->push_back(fmt::format(
+        "{} conversations outgrow the model's context of {} tokens and end before: {} turns of {} "
+        "are left out",
+        ended.size(), max_model_len, items->size() - out.size(), items->size()));
+  }
+  *items = std::move(out);
+}
+
+}  // namespace
+
 void ClipToContext(std::vector<WorkItem>* items, int64_t max_model_len, int64_t frame,
                    std::vector<std::string>* notes) {
+  EndLongConversations(items, max_model_len - frame, notes);
   int64_t clipped = 0, input_before = 0, input_after = 0, output_before = 0, output_after = 0;
   for (WorkItem& item : *items) {
     const bool known = item.made_up();
@@ -155,7 +219,8 @@ void ClipToContext(std::vector<WorkItem>* items, int64_t max_model_len, int64_t 
     input_before += input;
     output_before += item.output_tokens;
     if (known) Shorten(&item, kept);
-    // A text cannot be cut by tokens here: the server judges what it does with a prompt that is too long.
+    // A text cannot be cut by tokens here: the server judges what it does with a prompt that is too
+    // long.
     item.output_tokens = output;
     input_after += known ? kept : input;
     output_after += output;

@@ -1,5 +1,6 @@
-// Datasets: which prompts of which lengths, and when. Made up (random, prefix_repetition), prompts from files (sharegpt, custom) or
-// traces that give lengths and times (mooncake, azure, burstgpt). Reads files; otherwise pure.
+// Datasets: which prompts of which lengths, and when. Made up (random, prefix_repetition), prompts
+// from files (sharegpt, custom) or traces that give lengths and times (mooncake, azure, burstgpt).
+// Reads files; otherwise pure.
 #pragma once
 
 #include <istream>
@@ -12,13 +13,15 @@
 
 namespace aisp::loadgen {
 
-// In the order of sending. `notes`: what the user should know (rows left out, prompts used more than once).
+// In the order of sending. `notes`: what the user should know (rows left out, prompts used more
+// than once).
 Result<std::vector<WorkItem>> LoadDataset(const Options& options, std::vector<std::string>* notes);
 
 // Requests that do not count, of the kind of `items`, with prompts that no counted request shares.
 std::vector<WorkItem> WarmupItems(const std::vector<WorkItem>& items, int64_t count, uint64_t seed);
 
-// Shortens what does not fit into `max_model_len` tokens, of which a chat's frame takes `frame`; a note says how much.
+// Shortens what does not fit into `max_model_len` tokens, of which a chat's frame takes `frame`; a
+// note says how much.
 void ClipToContext(std::vector<WorkItem>* items, int64_t max_model_len, int64_t frame,
                    std::vector<std::string>* notes);
 

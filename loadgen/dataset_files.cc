@@ -18,7 +18,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Text in tokens, before a server has counted: of English, within a fifth of what most tokenizers say.
+// Text in tokens, before a server has counted: of English, within a fifth of what most tokenizers
+// say.
 int64_t GuessTokens(std::string_view text) {
   return std::max<int64_t>(1, static_cast<int64_t>(text.size()) / 4);
 }
@@ -88,7 +89,8 @@ Result<std::vector<WorkItem>> ReadMooncake(std::istream& in, const Options& o) {
     for (const Json& id : json.value("hash_ids", Json::array())) {
       if (!id.is_number_integer())
         return InvalidArgument("'hash_ids' has something that is no whole number");
-      // The last block may be a part of one: its id stands for these tokens too, so equal ids are equal prompts.
+      // The last block may be a part of one: its id stands for these tokens too, so equal ids are
+      // equal prompts.
       const int64_t tokens = std::min(left, block);
       if (tokens == 0) break;
       item.parts.push_back(
@@ -186,12 +188,34 @@ Status SetPrompt(const Json& json, bool chat, WorkItem* item) {
 
 constexpr int64_t kCustomOutput = 256;
 
+// The next turn of this conversation, whose turns before are the last of `items`.
+WorkItem Turn(const std::string& text, int64_t output, int64_t conversation,
+              const std::vector<WorkItem>* items) {
+  WorkItem out;
+  out.text = text;
+  out.input_tokens = GuessTokens(text);
+  out.output_tokens = output;
+  out.conversation = conversation;
+  const bool follows = !items->empty() && items->back().conversation == conversation;
+  out.turn = follows ? items->back().turn + 1 : 0;
+  return out;
+}
+
+// The value of one message of ShareGPT.
+std::string Said(const Json& message) {
+  const bool text =
+      message.is_object() && message.contains("value") && message["value"].is_string();
+  return text ? message["value"].get<std::string>() : "";
+}
+
 }  // namespace
 
 Result<std::vector<WorkItem>> ReadCustom(std::istream& in, const Options& o) {
   std::vector<WorkItem> items;
+  int64_t conversations = 0;
   const bool chat = o.kind() != BackendKind::kCompletions;
   const auto read = [&](const Json& json) -> Status {
+    if (!o.category.empty() && json.value("category", Json()) != Json(o.category)) return {};
     WorkItem item;
     AISP_RETURN_IF_ERROR(SetPrompt(json, chat, &item));
     int64_t output = kCustomOutput;
@@ -200,7 +224,18 @@ Result<std::vector<WorkItem>> ReadCustom(std::istream& in, const Options& o) {
       AISP_ASSIGN_OR_RETURN(output, IntField(json, name));
     }
     item.output_tokens = std::max<int64_t>(1, OutputOr(o, output));
-    items.push_back(std::move(item));
+    const auto turns = json.find("turns");
+    if (o.turns == 1 || turns == json.end() || !turns->is_array()) {
+      if (o.turns > 1) item.conversation = conversations++;
+      items.push_back(std::move(item));
+      return {};
+    }
+    for (const Json& text : *turns) {
+      if (!text.is_string()) return InvalidArgument("'turns' has something that is no text");
+      WorkItem turn = Turn(text, item.output_tokens, conversations, &items);
+      if (turn.turn < o.turns) items.push_back(std::move(turn));
+    }
+    ++conversations;
     return {};
   };
   AISP_RETURN_IF_ERROR(ForEachJsonLine(in, read));
@@ -211,25 +246,31 @@ Result<std::vector<WorkItem>> ReadShareGpt(std::istream& in, const Options& o) {
   const std::string text(std::istreambuf_iterator<char>(in), {});
   const Json file = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!file.is_array()) return InvalidArgument("no JSON list of conversations");
-  std::vector<WorkItem> items;
+  std::vector<std::vector<WorkItem>> conversations;
   for (const Json& entry : file) {
     if (!entry.is_object()) continue;
-    const auto turns = entry.find("conversations");
-    if (turns == entry.end() || !turns->is_array() || turns->size() < 2) continue;
-    const Json& ask = (*turns)[0];
-    const Json& answer = (*turns)[1];
-    if (!ask.is_object() || !answer.is_object()) continue;
-    WorkItem item;
-    item.text = ask.contains("value") && ask["value"].is_string() ? ask["value"] : Json("");
-    const std::string said =
-        answer.contains("value") && answer["value"].is_string() ? answer["value"] : Json("");
-    if (item.text.empty() || said.empty()) continue;
-    item.input_tokens = GuessTokens(item.text);
-    item.output_tokens = OutputOr(o, GuessTokens(said));
-    items.push_back(std::move(item));
+    const auto messages = entry.find("conversations");
+    if (messages == entry.end() || !messages->is_array()) continue;
+    std::vector<WorkItem> turns;
+    // Questions and answers by turns; the first pair that is not whole is the end.
+    for (size_t i = 0; i + 1 < messages->size() && i < 2 * static_cast<size_t>(o.turns); i += 2) {
+      const std::string ask = Said((*messages)[i]), answer = Said((*messages)[i + 1]);
+      if (ask.empty() || answer.empty()) break;
+      turns.push_back(Turn(ask, OutputOr(o, GuessTokens(answer)), 0, &turns));
+    }
+    if (!turns.empty()) conversations.push_back(std::move(turns));
   }
   SplitMix64 random(o.seed);
-  for (size_t i = items.size(); i > 1; --i) std::swap(items[i - 1], items[random.Below(i)]);
+  for (size_t i = conversations.size(); i > 1; --i) {
+    std::swap(conversations[i - 1], conversations[random.Below(i)]);
+  }
+  std::vector<WorkItem> items;
+  for (size_t i = 0; i < conversations.size(); ++i) {
+    for (WorkItem& turn : conversations[i]) {
+      turn.conversation = o.turns > 1 ? static_cast<int64_t>(i) : -1;
+      items.push_back(std::move(turn));
+    }
+  }
   return items;
 }
 

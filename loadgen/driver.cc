@@ -16,7 +16,8 @@ constexpr int kLaunchesPerTurn = 32;
 constexpr Duration kFirstBackoff = std::chrono::milliseconds(100);
 constexpr Duration kMaxBackoff = std::chrono::seconds(30);
 
-// The start of the run plus this is the time of arrival 0: setting up is not part of anybody's latency.
+// The start of the run plus this is the time of arrival 0: setting up is not part of anybody's
+// latency.
 constexpr Duration kLeadTime = std::chrono::milliseconds(1);
 
 Instant At(Instant start, double seconds) {
@@ -32,7 +33,11 @@ class Driver::Request final : public BackendListener {
       : driver_(driver),
         index_(index),
         item_((*driver->items_)[index]),
-        record_((*driver->records_)[index]) {}
+        record_((*driver->records_)[index]) {
+    if (item_.conversation < 0) return;
+    item_.history = &driver->histories_[item_.conversation];
+    answer_.asked = &(*driver->items_)[index];
+  }
 
   void Send() {
     if (record_.status != RequestStatus::kPending) return;
@@ -59,6 +64,7 @@ class Driver::Request final : public BackendListener {
     cancel_at_chunk_ = 1 + static_cast<int64_t>(random->Below(chunks));
   }
   void Abort(const std::string& reason) { End(RequestStatus::kCancelled, reason); }
+  SpokenTurn TakeAnswer() { return std::move(answer_); }
 
   void OnResent() override { ++record_.resent; }
   void OnRoute(std::string_view route) override { record_.route = route; }
@@ -68,6 +74,7 @@ class Driver::Request final : public BackendListener {
     record_.input_tokens = usage.prompt_tokens;
     record_.output_tokens = usage.completion_tokens;
     record_.cached_tokens = usage.cached_tokens;
+    record_.server = usage.server;
   }
   void OnEnd(const Ending& ending) override;
 
@@ -78,8 +85,9 @@ class Driver::Request final : public BackendListener {
 
   Driver* driver_;
   const size_t index_;
-  const WorkItem& item_;
+  WorkItem item_;  // with its history
   RequestRecord& record_;
+  SpokenTurn answer_;  // of a conversation
   std::unique_ptr<BackendCall> call_;
   std::shared_ptr<IoLoop::Timer> timeout_, cancel_timer_, retry_timer_;
   int64_t attempts_ = 0;
@@ -100,6 +108,11 @@ void Driver::Request::OnDelta(const Delta& delta) {
   }
   if (delta.finished) record_.finish_reason = delta.finish_reason;
   if (driver_->options_.keep_texts) KeepText(delta);
+  if (item_.conversation >= 0 && delta.choice == 0) {
+    answer_.answer += delta.escaped ? UnescapeJson(delta.raw_text) : std::string(delta.raw_text);
+    answer_.answer_ids.insert(answer_.answer_ids.end(), delta.token_ids.begin(),
+                              delta.token_ids.end());
+  }
   if (!delta.has_output) return;
   ++record_.chunks;
   ++driver_->chunks_;
@@ -152,7 +165,8 @@ Driver::Driver(IoLoop* loop, Backend* backend, const DriverOptions& options,
       options_(options),
       items_(items),
       at_s_(std::move(at_s)),
-      records_(records) {
+      records_(records),
+      first_turns_(FirstTurns(*items)) {
   AISP_CHECK(at_s_.size() == items_->size());
   records_->assign(items_->size(), {});
   live_.resize(items_->size());
@@ -172,15 +186,18 @@ void Driver::Pump() {
   pump_posted_ = false;
   next_timer_.reset();
   const auto limit = static_cast<size_t>(options_.max_concurrency);
-  for (int launched = 0; next_ < items_->size(); ++launched) {
+  for (int launched = 0; next_ < first_turns_.size(); ++launched) {
+    const size_t index = first_turns_[next_];
     // A slot that becomes free calls again.
-    if (limit > 0 && in_flight_ >= limit) return;
-    if (at_s_[next_] > Now()) {
-      next_timer_ = loop_->RunAt(At(start_, at_s_[next_]), [this] { Pump(); });
+    if (limit > 0 && slots_ >= limit) return;
+    if (at_s_[index] > Now()) {
+      next_timer_ = loop_->RunAt(At(start_, at_s_[index]), [this] { Pump(); });
       return;
     }
     if (launched == kLaunchesPerTurn) return PumpSoon();
-    Launch(next_++);
+    ++next_;
+    ++slots_;
+    Launch(index, options_.closed_loop ? Now() : at_s_[index]);
   }
 }
 
@@ -191,9 +208,11 @@ void Driver::PumpSoon() {
   });
 }
 
-void Driver::Launch(size_t index) {
+void Driver::Launch(size_t index, double intended_s) {
   RequestRecord& record = (*records_)[index];
-  record.intended_s = options_.closed_loop ? Now() : at_s_[index];
+  record.intended_s = intended_s;
+  record.conversation = (*items_)[index].conversation;
+  record.turn = (*items_)[index].turn;
   record.asked_input_tokens = (*items_)[index].made_up() ? (*items_)[index].input_tokens : -1;
   record.asked_output_tokens = (*items_)[index].output_tokens;
   ++in_flight_;
@@ -210,11 +229,70 @@ void Driver::Ended(size_t index) {
   loop_->Post([this, alive = alive_, index] {
     if (!*alive) return;
     // Only now its slot is free: an abandoned request's connection has closed.
+    const SpokenTurn answer = live_[index]->TakeAnswer();
     live_[index].reset();
     --in_flight_;
+    if ((*items_)[index].conversation >= 0) {
+      histories_[(*items_)[index].conversation].push_back(answer);
+    }
+    GoOn(index);
     if (options_.max_concurrency > 0) PumpSoon();
     FinishIfAllEnded();
   });
+}
+
+bool Driver::HasNext(size_t index) const {
+  return index + 1 < items_->size() && (*items_)[index + 1].turn > 0;
+}
+
+void Driver::GoOn(size_t index) {
+  const RequestRecord& record = (*records_)[index];
+  const WorkItem& item = (*items_)[index];
+  if (HasNext(index) && (*records_)[index + 1].status == RequestStatus::kPending) {
+    if (record.status != RequestStatus::kCompleted) {
+      GiveUpAfter(index,
+                  fmt::format("turn {} of its conversation was not answered", item.turn + 1));
+    } else if (options_.needs_ids && histories_[item.conversation].back().answer_ids.empty() &&
+               record.output_tokens > 0) {
+      // Not a cancel: the run asked for what this server cannot do.
+      RequestRecord& next = (*records_)[index + 1];
+      next.status = RequestStatus::kFailed;
+      next.reason =
+          "the answer before has no token ids (return_token_ids) to go on from; use chats or "
+          "--prompt-format text";
+      next.end_s = Now();
+      ++failed_;
+      if (++ended_ == items_->size()) end_s_ = Now();
+      GiveUpAfter(index + 1, "its conversation could not go on");
+    } else {
+      const double due_s = record.end_s + options_.turn_delay_s;
+      pauses_[index + 1] = loop_->RunAt(At(start_, due_s), [this, index, due_s] {
+        const size_t next = index + 1;
+        const double due = due_s;  // the timer goes, and with it what it holds
+        pauses_.erase(next);
+        Launch(next, due);
+      });
+      return;
+    }
+  }
+  histories_.erase(item.conversation);
+  --slots_;
+}
+
+void Driver::GiveUpAfter(size_t index, const std::string& reason) {
+  for (size_t next = index; HasNext(next); ++next) SetNotSent(next + 1, reason);
+}
+
+void Driver::SetNotSent(size_t index, const std::string& reason) {
+  RequestRecord& record = (*records_)[index];
+  if (record.status != RequestStatus::kPending) return;
+  record.intended_s = std::max(at_s_[index], 0.0);
+  record.end_s = Now();
+  record.status = RequestStatus::kNotSent;
+  record.reason = reason;
+  record.conversation = (*items_)[index].conversation;
+  record.turn = (*items_)[index].turn;
+  if (++ended_ == items_->size()) end_s_ = Now();
 }
 
 void Driver::FinishIfAllEnded() {
@@ -223,14 +301,10 @@ void Driver::FinishIfAllEnded() {
 
 void Driver::Abort(const std::string& reason) {
   next_timer_.reset();
-  while (next_ < items_->size()) {
-    RequestRecord& record = (*records_)[next_];
-    record.intended_s = at_s_[next_];
-    record.end_s = Now();
-    record.status = RequestStatus::kCancelled;
-    record.reason = reason + " before it was sent";
-    ++ended_;
-    ++next_;
+  pauses_.clear();
+  next_ = first_turns_.size();
+  for (size_t i = 0; i < items_->size(); ++i) {
+    if (!live_[i]) SetNotSent(i, reason + " before it was sent");
   }
   for (size_t i = 0; i < live_.size(); ++i) {
     if (live_[i]) live_[i]->Abort(reason);

@@ -1,4 +1,5 @@
-// The flags of aisp-loadgen, as data: names, what they want, what --help says, and what each does to Options. Pure.
+// The flags of aisp-loadgen, as data: names, what they want, what --help says, and what each does
+// to Options. Pure.
 #pragma once
 
 #include <functional>
@@ -34,6 +35,12 @@ inline constexpr int kMadeUpDatasets = 2;
 // INVALID_ARGUMENT "'x' is not <accepted>" for what is no number or out of [min, max].
 Result<double> ParseNumber(const std::string& text, double min, double max,
                            std::string_view accepted);
+
+// The groups of the table, by file.
+std::vector<FlagGroup> WhatFlags(Options* options);
+std::vector<FlagGroup> WhenFlags(Options* options);
+std::vector<FlagGroup> RunFlags(Options* options);
+std::vector<FlagGroup> ToldFlags(Options* options);
 
 // In the order of --help. The flags write to *options, which must outlive them.
 std::vector<FlagGroup> FlagTable(Options* options);

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <google/protobuf/message.h>
+
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -48,6 +50,28 @@ int HttpStatusOf(Code code) {
   }
 }
 
+// Every number of a message by its name, as usage.aisp has them over HTTP.
+void NumbersOf(const google::protobuf::Message& message, const std::string& prefix,
+               ServerValues* out) {
+  using Field = google::protobuf::FieldDescriptor;
+  const auto* reflection = message.GetReflection();
+  for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
+    const Field* field = message.GetDescriptor()->field(i);
+    if (field->is_repeated()) continue;
+    const std::string name = prefix + field->name();
+    if (field->cpp_type() == Field::CPPTYPE_DOUBLE) {
+      out->emplace_back(name, reflection->GetDouble(message, field));
+    } else if (field->cpp_type() == Field::CPPTYPE_UINT32) {
+      out->emplace_back(name, reflection->GetUInt32(message, field));
+    } else if (field->cpp_type() == Field::CPPTYPE_UINT64) {
+      out->emplace_back(name, static_cast<double>(reflection->GetUInt64(message, field)));
+    } else if (field->cpp_type() == Field::CPPTYPE_MESSAGE &&
+               reflection->HasField(message, field)) {
+      NumbersOf(reflection->GetMessage(message, field), name + ".", out);
+    }
+  }
+}
+
 class GrpcCall final : public BackendCall, public InferenceListener {
  public:
   explicit GrpcCall(BackendListener* listener) : listener_(listener) {}
@@ -63,8 +87,9 @@ class GrpcCall final : public BackendCall, public InferenceListener {
     begun_ = true;
     if (event.has_usage()) {
       const v1::Usage& usage = event.usage();
-      return listener_->OnUsage(
-          {usage.prompt_tokens(), usage.completion_tokens(), usage.cached_tokens()});
+      UsageCounts counts{usage.prompt_tokens(), usage.completion_tokens(), usage.cached_tokens()};
+      NumbersOf(usage.timing(), "", &counts.server);
+      return listener_->OnUsage(counts);
     }
     const v1::ChoiceEvent& choice = event.choice();
     Delta delta;
@@ -73,6 +98,7 @@ class GrpcCall final : public BackendCall, public InferenceListener {
     delta.finish_reason = choice.finish_reason();
     delta.choice = choice.index();
     delta.raw_text = choice.text();
+    delta.token_ids = {choice.token_ids().data(), static_cast<size_t>(choice.token_ids_size())};
     finished_ |= delta.finished;
     listener_->OnDelta(delta);
   }
@@ -127,9 +153,16 @@ class GrpcBackend final : public Backend {
     if (!item.messages_json.empty()) {
       SetMessages(item.messages_json, &request);
     } else if (!item.made_up()) {
-      request.set_prompt(item.text);
+      std::string text;
+      if (item.history != nullptr) {
+        for (const SpokenTurn& turn : *item.history) {
+          text += turn.asked->text + turn.answer + "\n";
+        }
+      }
+      request.set_prompt(text + item.text);
     } else {
-      for (const TokenId id : prompts_->Ids(item.parts)) {
+      if (item.conversation >= 0) request.set_return_token_ids(true);
+      for (const TokenId id : prompts_->LongIds(item)) {
         request.mutable_prompt_token_ids()->add_ids(id);
       }
     }

@@ -133,19 +133,54 @@ RequestBodies::RequestBodies(const Options& o, const std::string& model)
   tail_ = body.dump().substr(1);
 }
 
+namespace {
+
+std::string Quoted(const std::string& text) {
+  return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string TextOf(const WorkItem& item, const PromptMaker& prompts) {
+  return item.made_up() ? prompts.Words(item.parts) : item.text;
+}
+
+// The list of messages, with what was said before.
+std::string Messages(const WorkItem& item, const PromptMaker& prompts) {
+  const auto message = [](const char* role, const std::string& text) {
+    return fmt::format(R"({{"role":"{}","content":{}}})", role, Quoted(text));
+  };
+  std::string out = "[";
+  if (item.history != nullptr) {
+    for (const SpokenTurn& turn : *item.history) {
+      out += message("user", TextOf(*turn.asked, prompts)) + ",";
+      out += message("assistant", turn.answer) + ",";
+    }
+  }
+  return out + message("user", TextOf(item, prompts)) + "]";
+}
+
+std::string LongText(const WorkItem& item, const PromptMaker& prompts) {
+  std::string out;
+  if (item.history != nullptr) {
+    for (const SpokenTurn& turn : *item.history) {
+      out += TextOf(*turn.asked, prompts) + turn.answer + "\n";
+    }
+  }
+  return out + TextOf(item, prompts);
+}
+
+}  // namespace
+
 std::string RequestBodies::Make(const WorkItem& item, const PromptMaker& prompts) const {
   std::string out = "{";
   if (!item.messages_json.empty()) {
     out += "\"messages\":" + item.messages_json;
   } else if (chat_) {
-    const std::string text = item.made_up() ? prompts.Words(item.parts) : item.text;
-    out += "\"messages\":" + Json{{{"role", "user"}, {"content", text}}}.dump(
-                                 -1, ' ', false, Json::error_handler_t::replace);
+    out += "\"messages\":" + Messages(item, prompts);
   } else if (item.made_up() && prompts.ids) {
-    out += fmt::format("\"prompt\":[{}]", fmt::join(prompts.Ids(item.parts), ","));
+    out += fmt::format("\"prompt\":[{}]", fmt::join(prompts.LongIds(item), ","));
+    if (item.conversation >= 0) out += ",\"return_token_ids\":true";
   } else {
-    const std::string text = item.made_up() ? prompts.Words(item.parts) : item.text;
-    out += "\"prompt\":" + Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
+    out += "\"prompt\":" + Quoted(LongText(item, prompts));
   }
   if (sets_max_tokens_) out += fmt::format(",\"max_tokens\":{}", item.output_tokens);
   return out + "," + tail_;
@@ -173,12 +208,14 @@ void StreamReader::OnData(std::string_view data) {
     delta.choice = static_cast<size_t>(std::clamp<int64_t>(choice.index, 0, 1023));
     delta.raw_text = choice.raw_text;
     delta.escaped = true;
+    delta.token_ids = choice.token_ids;
     if (delta.finished && open_ > 0) --open_;
     listener_->OnDelta(delta);
   }
   if (chunk_.usage) {
-    listener_->OnUsage({chunk_.usage->prompt_tokens, chunk_.usage->completion_tokens,
-                        chunk_.usage->cached_tokens});
+    listener_->OnUsage(
+        {chunk_.usage->prompt_tokens, chunk_.usage->completion_tokens, chunk_.usage->cached_tokens,
+         chunk_.usage->raw_aisp.empty() ? ServerValues() : ReadNumbers(chunk_.usage->raw_aisp)});
   }
 }
 
@@ -191,8 +228,9 @@ std::string StreamReader::Problem() const {
 
 Result<std::unique_ptr<Backend>> MakeHttpBackend(IoLoop* loop, const Options& options,
                                                  const Url& url, const std::string& model,
-                                                 const PromptMaker* prompts) {
-  AISP_ASSIGN_OR_RETURN(auto client, SseClient::Create(loop, url.host, url.port));
+                                                 const PromptMaker* prompts,
+                                                 std::shared_ptr<const TlsDialer> tls) {
+  AISP_ASSIGN_OR_RETURN(auto client, SseClient::Create(loop, url.host, url.port, std::move(tls)));
   HttpHeaders headers = {{"Content-Type", "application/json"}, {"Accept", "text/event-stream"}};
   if (!options.api_key.empty()) {
     headers.emplace_back("Authorization", "Bearer " + options.api_key);

@@ -8,13 +8,15 @@
 #include "loadgen/backend.h"
 #include "loadgen/chunk_reader.h"
 #include "loadgen/options.h"
+#include "net/tls_dialer.h"
 
 namespace aisp::loadgen {
 
 // `url`: where the server is. `model`: what requests ask for. `prompts` must outlive the backend.
 Result<std::unique_ptr<Backend>> MakeHttpBackend(IoLoop* loop, const Options& options,
                                                  const Url& url, const std::string& model,
-                                                 const PromptMaker* prompts);
+                                                 const PromptMaker* prompts,
+                                                 std::shared_ptr<const TlsDialer> tls = nullptr);
 
 // The body of one request, without a socket.
 class RequestBodies {
@@ -31,7 +33,8 @@ class RequestBodies {
   std::string tail_;  // the members that all requests share, up to the closing brace
 };
 
-// The data of events into deltas, and whether a stream has ended as it must; for tests without a server.
+// The data of events into deltas, and whether a stream has ended as it must; for tests without a
+// server.
 class StreamReader {
  public:
   StreamReader(BackendListener* listener, size_t choices) : listener_(listener), open_(choices) {}

@@ -16,6 +16,82 @@ bool NeedsFile(const std::string& dataset) {
   return dataset != "random" && dataset != "prefix_repetition";
 }
 
+Status CheckManyRuns(const Options& o) {
+  const int kinds = (o.sweep ? 1 : 0) + (o.sweep_rates.empty() ? 0 : 1) +
+                    (o.sweep_concurrency.empty() ? 0 : 1) + (o.ab_url.empty() ? 0 : 1);
+  if (kinds > 1) {
+    return InvalidArgument("of --sweep, --sweep-rates, --sweep-concurrency and --ab one at a time");
+  }
+  if (o.sweep && !o.goodput.any()) {
+    return InvalidArgument(
+        "--sweep looks for the highest rate that keeps limits: give them as --goodput ttft:500 "
+        "tpot:50");
+  }
+  const bool of_rates = o.sweep || !o.sweep_rates.empty();
+  if (of_rates && (o.request_rate || !o.ramp_up.empty())) {
+    return InvalidArgument("a sweep sets the rate; leave --request-rate and ramps out");
+  }
+  if (!o.sweep_concurrency.empty() && o.max_concurrency > 0) {
+    return InvalidArgument("--sweep-concurrency sets --max-concurrency; leave it out");
+  }
+  if (kinds > 0 && (!o.compare.empty() || o.save_detailed)) {
+    return InvalidArgument("--compare and --save-detailed are of one run, not of a sweep or --ab");
+  }
+  if (!o.ab_gpus.empty() && o.ab_gpus.size() != 2) {
+    return InvalidArgument("--ab-gpus wants two numbers, of A and of B, as 4,4");
+  }
+  if (o.ab_gpus.size() == 2 && o.ab_gpus[0] != o.ab_gpus[1] && !o.ab_unequal) {
+    return InvalidArgument(fmt::format(
+        "A has {:g} GPUs and B {:g}: compare at equal GPUs, or take --ab-unequal and read "
+        "the rows per GPU",
+        o.ab_gpus[0], o.ab_gpus[1]));
+  }
+  if (o.ab_url.empty()) {
+    if (!o.ab_gpus.empty()) return InvalidArgument("--ab-gpus goes with --ab URL");
+    return {};
+  }
+  if (o.kind() == BackendKind::kGrpc) {
+    return InvalidArgument("--ab compares over HTTP; leave --backend aisp-grpc out");
+  }
+  if (!o.csv.empty()) return InvalidArgument("--csv is of one run or a sweep, not of --ab");
+  return ParseUrl(o.ab_url) ? Status() : tl::unexpected(ParseUrl(o.ab_url).error());
+}
+
+Status CheckTurns(const Options& o) {
+  const bool file = o.dataset == "sharegpt" || o.dataset == "custom" || o.dataset == "spec_bench";
+  if (o.turns > 1 && o.dataset != "random" && !file) {
+    return InvalidArgument(fmt::format(
+        "--turns goes with random, sharegpt, custom and spec_bench, not with '{}'", o.dataset));
+  }
+  if (o.turns == 1 && (o.num_conversations > 0 || o.turn_delay_s > 0)) {
+    return InvalidArgument("--num-conversations and --turn-delay need --turns N, at least 2");
+  }
+  if (o.num_conversations > 0 && o.num_prompts > 0) {
+    return InvalidArgument(
+        "--num-conversations and --num-prompts say the same thing; leave one of them out");
+  }
+  if (!o.category.empty() && o.dataset != "custom" && o.dataset != "spec_bench") {
+    return InvalidArgument("--category goes with custom and spec_bench");
+  }
+  return {};
+}
+
+Status CheckTls(const Options& o) {
+  const bool https = o.base_url.starts_with("https://") || o.ab_url.starts_with("https://");
+  if (!https &&
+      (!o.tls_ca.empty() || !o.tls_cert.empty() || !o.tls_key.empty() || o.tls_insecure)) {
+    return InvalidArgument(
+        "--ca, --cert, --key and --insecure go with --base-url https://HOST:PORT");
+  }
+  if (o.tls_cert.empty() != o.tls_key.empty()) {
+    return InvalidArgument("--cert and --key go together");
+  }
+  if (o.tls_insecure && !o.tls_ca.empty()) {
+    return InvalidArgument("--insecure takes any certificate, so --ca says nothing; leave one out");
+  }
+  return {};
+}
+
 Status CheckTogether(const Options& o) {
   if (NeedsFile(o.dataset) && o.dataset_path.empty()) {
     return InvalidArgument(fmt::format("--dataset-name {} needs --dataset-path FILE", o.dataset));
@@ -38,6 +114,17 @@ Status CheckTogether(const Options& o) {
   }
   if (o.cancel_delay_s && o.cancel_rate == 0) {
     return InvalidArgument("--cancel-delay needs --cancel-rate, the share of requests to cancel");
+  }
+  AISP_RETURN_IF_ERROR(CheckManyRuns(o));
+  AISP_RETURN_IF_ERROR(CheckTurns(o));
+  AISP_RETURN_IF_ERROR(CheckTls(o));
+  if (o.fixed_schedule && !IsTrace(o.dataset)) {
+    return InvalidArgument(fmt::format(
+        "--fixed-schedule needs a trace with times (mooncake, azure, burstgpt), not '{}'",
+        o.dataset));
+  }
+  if (o.fixed_schedule && (o.request_rate || !o.ramp_up.empty())) {
+    return InvalidArgument("--fixed-schedule is the trace's; leave --request-rate and ramps out");
   }
   const bool chat_endpoint = o.endpoint.ends_with("/chat/completions");
   if (o.kind() == BackendKind::kGrpc) {
@@ -75,6 +162,11 @@ Status CheckTogether(const Options& o) {
 
 }  // namespace
 
+bool IsTrace(const std::string& dataset) {
+  return dataset == "trace" || dataset.starts_with("mooncake") || dataset == "azure" ||
+         dataset == "burstgpt";
+}
+
 BackendKind Options::kind() const {
   if (backend == "aisp-grpc") return BackendKind::kGrpc;
   if (backend == "openai-chat" || endpoint.ends_with("/chat/completions")) {
@@ -86,6 +178,22 @@ BackendKind Options::kind() const {
 std::string Options::target() const {
   if (!endpoint.empty()) return endpoint;
   return kind() == BackendKind::kChat ? "/v1/chat/completions" : "/v1/completions";
+}
+
+std::vector<std::pair<std::string, double>> Goodput::Limits() const {
+  std::vector<std::pair<std::string, double>> out;
+  if (ttft_ms) out.emplace_back("ttft", *ttft_ms);
+  if (tpot_ms) out.emplace_back("tpot", *tpot_ms);
+  if (e2el_ms) out.emplace_back("e2el", *e2el_ms);
+  return out;
+}
+
+std::string Goodput::ToString() const {
+  std::string out;
+  for (const auto& [name, limit] : Limits()) {
+    out += fmt::format("{}{} <= {:g} ms", out.empty() ? "" : ", ", name, limit);
+  }
+  return out;
 }
 
 Result<Goodput> ParseGoodput(const std::vector<std::string>& pairs) {
@@ -109,16 +217,13 @@ Result<Goodput> ParseGoodput(const std::vector<std::string>& pairs) {
 }
 
 Result<Url> ParseUrl(const std::string& url) {
-  constexpr std::string_view kScheme = "http://";
-  if (url.starts_with("https://")) {
-    return InvalidArgument("'" + Excerpt(url) +
-                           "': https is not supported; go through a local TLS proxy");
-  }
-  if (!url.starts_with(kScheme)) {
-    return InvalidArgument("'" + Excerpt(url) + "' is no URL of the form http://HOST:PORT");
-  }
   Url out;
-  std::string authority = url.substr(kScheme.size());
+  out.tls = url.starts_with("https://");
+  if (!out.tls && !url.starts_with("http://")) {
+    return InvalidArgument("'" + Excerpt(url) +
+                           "' is no URL of the form http://HOST:PORT or https://HOST:PORT");
+  }
+  std::string authority = url.substr(out.tls ? 8 : 7);
   const size_t slash = authority.find('/');
   if (slash != std::string::npos) {
     out.prefix = authority.substr(slash);
@@ -133,12 +238,19 @@ Result<Url> ParseUrl(const std::string& url) {
   if (out.host.starts_with('[') && out.host.ends_with(']')) {
     out.host = out.host.substr(1, out.host.size() - 2);
   }
-  const auto port = has_port ? ParseIntInRange(authority.substr(colon + 1), 1, 65535) : 80;
+  const auto port = has_port ? ParseIntInRange(authority.substr(colon + 1), 1, 65535)
+                             : Result<int64_t>(out.tls ? 443 : 80);
   if (!port || out.host.empty()) {
     return InvalidArgument("'" + Excerpt(url) + "' has no host and port; write http://HOST:PORT");
   }
   out.port = static_cast<uint16_t>(*port);
   return out;
+}
+
+std::string Url::ToString() const {
+  const bool ipv6 = host.find(':') != std::string::npos;
+  return fmt::format("{}://{}{}{}:{}{}", tls ? "https" : "http", ipv6 ? "[" : "", host,
+                     ipv6 ? "]" : "", port, prefix);
 }
 
 Result<Options> ParseOptions(std::span<const std::string> args) {

@@ -1,5 +1,5 @@
-// The command line of aisp-loadgen: one table of flags gives parsing, messages and --help. Names are those of `vllm bench serve`
-// where it has them. Pure; prints nothing.
+// The command line of aisp-loadgen: one table of flags gives parsing, messages and --help. Names
+// are those of `vllm bench serve` where it has them. Pure; prints nothing.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +20,10 @@ enum class BackendKind { kCompletions, kChat, kGrpc };
 struct Goodput {
   std::optional<double> ttft_ms, tpot_ms, e2el_ms;
   bool any() const { return ttft_ms || tpot_ms || e2el_ms; }
+  // Those that are given, in this order.
+  std::vector<std::pair<std::string, double>> Limits() const;
+  // "ttft <= 500 ms, tpot <= 50 ms"
+  std::string ToString() const;
 };
 
 struct Options {
@@ -28,12 +32,15 @@ struct Options {
   std::string base_url;
   std::string host = "127.0.0.1";
   int64_t port = 8080;
+  bool port_given = false;
   std::string endpoint;
   std::string grpc_address;
   std::string model;
   std::string api_key;
   std::vector<std::pair<std::string, std::string>> headers;
   double wait_ready_s = 0;
+  std::string tls_ca, tls_cert, tls_key;  // files, of https
+  bool tls_insecure = false;
 
   // What is asked.
   std::string dataset = "random";
@@ -46,12 +53,17 @@ struct Options {
   int64_t num_prefixes = 10;
   int64_t repetition_prefix_len = 256;
   int64_t repetition_suffix_len = 256;
+  int64_t turns = 1;
+  int64_t num_conversations = 0;  // 0: by num_prompts
+  double turn_delay_s = 0;
+  std::string category;
   double length_scale = 1;
   double time_scale = 1;
   std::string prompt_format = "auto";
   int64_t vocab_size = 0;
   int64_t max_model_len = 0;
   uint64_t seed = 0;
+  bool seed_given = false;  // else the program takes a fresh one
   bool ignore_eos = false;
   std::optional<double> temperature, top_p, min_p, repetition_penalty;
   std::optional<double> frequency_penalty, presence_penalty;
@@ -65,12 +77,35 @@ struct Options {
   std::string ramp_up;          // "", "linear", "exponential"
   double ramp_up_start_rps = 0;
   double ramp_up_end_rps = 0;
+  bool fixed_schedule = false;
   int64_t num_warmups = 0;
   double cancel_rate = 0;
   std::optional<double> cancel_delay_s;
   double request_timeout_s = 600;
   int64_t retries = 0;
   bool latency_from_sent = false;
+
+  // Many runs.
+  bool sweep = false;
+  std::vector<double> sweep_rates, sweep_concurrency;
+  double sweep_duration_s = 30;
+  double sweep_start = 1;
+  double sweep_precision = 0.05;
+  double slo_attainment = 0.9;
+  bool stop_when_hopeless = false;  // of --sweep: end a run that cannot keep its limits any more
+  std::string ab_url;
+  int64_t ab_rounds = 4;
+  std::vector<double> ab_gpus;  // of A and of B; empty: nobody said
+  bool ab_unequal = false;
+
+  // The replay server.
+  bool serve_replay = false;
+  double replay_ttft_ms = 0;
+  double replay_tpot_ms = 0;
+  int64_t replay_chunk_tokens = 1;
+  int64_t replay_max_streams = 0;
+  std::string replay_file;
+  int64_t replay_cut_after = 0;
 
   // What is told.
   std::vector<std::string> percentile_metrics = {"ttft", "tpot", "itl", "e2el"};
@@ -81,6 +116,7 @@ struct Options {
   std::string result_dir;
   std::string result_filename;
   std::string csv;
+  std::string html;
   std::string compare;
   std::vector<std::pair<std::string, std::string>> metadata;
   std::string label;
@@ -93,11 +129,16 @@ struct Options {
   BackendKind kind() const;
   // The path that requests go to.
   std::string target() const;
+  bool many_runs() const { return sweep || !sweep_rates.empty() || !sweep_concurrency.empty(); }
 };
 
-// The flags over the defaults, and what they must be together. INVALID_ARGUMENT names the flag, its value and what is accepted.
+// The flags over the defaults, and what they must be together. INVALID_ARGUMENT names the flag, its
+// value and what is accepted.
 Result<Options> ParseOptions(std::span<const std::string> args);
 std::string HelpText();
+
+// A dataset whose requests have times.
+bool IsTrace(const std::string& dataset);
 
 // "ttft:500" and so on; for tests on its own.
 Result<Goodput> ParseGoodput(const std::vector<std::string>& pairs);
@@ -107,6 +148,8 @@ struct Url {
   std::string host;
   uint16_t port = 0;
   std::string prefix;  // "" or "/prefix"
+  bool tls = false;
+  std::string ToString() const;
 };
 Result<Url> ParseUrl(const std::string& url);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 #include <string_view>
 
 #include "common/check.h"
@@ -42,11 +43,27 @@ std::vector<TokenId> PromptMaker::Ids(const std::vector<PromptPart>& parts) cons
   return out;
 }
 
+std::vector<TokenId> PromptMaker::LongIds(const WorkItem& item) const {
+  std::vector<TokenId> out;
+  const auto add = [&out](const std::vector<TokenId>& more) {
+    out.insert(out.end(), more.begin(), more.end());
+  };
+  if (item.history != nullptr) {
+    for (const SpokenTurn& turn : *item.history) {
+      add(Ids(turn.asked->parts));
+      add(turn.answer_ids);
+    }
+  }
+  add(Ids(item.parts));
+  return out;
+}
+
 std::string PromptMaker::Words(const std::vector<PromptPart>& parts) const {
   std::string out;
   double fraction = 0.5;  // what rounding has left over goes to the next part
   for (size_t p = 0; p < parts.size(); ++p) {
-    // The frame around the words counts too; it is taken from the end, which no other prompt shares.
+    // The frame around the words counts too; it is taken from the end, which no other prompt
+    // shares.
     const double frame = p + 1 == parts.size() ? overhead_tokens : 0;
     const double wanted =
         (static_cast<double>(parts[p].tokens) - frame) / tokens_per_word + fraction;
@@ -59,6 +76,33 @@ std::string PromptMaker::Words(const std::vector<PromptPart>& parts) const {
     }
   }
   return out;
+}
+
+std::vector<size_t> FirstTurns(const std::vector<WorkItem>& items) {
+  std::vector<size_t> out;
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (items[i].turn == 0) out.push_back(i);
+  }
+  return out;
+}
+
+int64_t SharedPrefixTokens(const std::vector<WorkItem>& items) {
+  // A part that was cut short shares with the whole one what it has: the longest seen for each
+  // chain of parts before it.
+  std::map<std::pair<uint64_t, uint64_t>, int64_t> longest;
+  int64_t shared = 0;
+  for (const WorkItem& item : items) {
+    uint64_t chain = 0;
+    bool known = true;
+    for (const PromptPart& part : item.parts) {
+      int64_t& seen = longest[{chain, part.seed}];
+      if (known) shared += std::min(seen, part.tokens);
+      known &= seen >= part.tokens;
+      seen = std::max(seen, part.tokens);
+      chain = SplitMix64(chain ^ part.seed ^ (static_cast<uint64_t>(part.tokens) << 40)).Next();
+    }
+  }
+  return shared;
 }
 
 std::string SampleWords(size_t count) {

@@ -1,20 +1,28 @@
-// What is known about one request: filled in by the driver, read by metrics and reports. Plain data. Times are seconds since the
-// start of the run, on one monotonic clock.
+// What is known about one request: filled in by the driver, read by metrics and reports. Plain
+// data. Times are seconds since the start of the run, on one monotonic clock.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace aisp::loadgen {
 
-enum class RequestStatus { kPending, kCompleted, kFailed, kCancelled };
+// kNotSent: the run was interrupted before its turn.
+enum class RequestStatus { kPending, kCompleted, kFailed, kCancelled, kNotSent };
+
+// Numbers that the server said about one request, by name; "a.b" for a number within an object.
+using ServerValues = std::vector<std::pair<std::string, double>>;
 
 struct RequestRecord {
   RequestStatus status = RequestStatus::kPending;
   std::string reason;  // of a failure or of a cancel
   int http_status = 0;
   std::string finish_reason;
+
+  int64_t conversation = -1;  // -1: none
+  int64_t turn = 0;
 
   double intended_s = 0;       // when it should have been sent
   double sent_s = -1;          // when it was, the last attempt; -1: never
@@ -34,6 +42,7 @@ struct RequestRecord {
   int retries = 0;                 // refused connections and 503s tried again
   int resent = 0;                  // on a new connection, since a kept-alive one was gone
   std::string route;               // x-aisp-route
+  ServerValues server;             // usage.aisp
   std::vector<std::string> texts;  // of each choice, when texts are kept
 
   double ttft_ms(bool from_sent) const {

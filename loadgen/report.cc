@@ -4,25 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
-
-#include "common/strings.h"
 
 namespace aisp::loadgen {
-namespace {
-
-using Json = nlohmann::ordered_json;
-
-constexpr size_t kWidth = 62;
-constexpr double kBusyShare = 0.7;
-constexpr double kBusyPeak = 0.9;
-
-struct Metric {
-  std::string_view name;
-  std::string_view title;
-  std::string_view formula;
-  const Distribution& values;
-};
 
 std::vector<Metric> MetricsOf(const Summary& s) {
   return {{"ttft", "TTFT", "time to first token: first output - start", s.ttft_ms},
@@ -30,6 +13,12 @@ std::vector<Metric> MetricsOf(const Summary& s) {
           {"itl", "ITL", "inter-token latency: between chunks of a stream", s.itl_ms},
           {"e2el", "E2EL", "end-to-end latency: last output - start", s.e2el_ms}};
 }
+
+namespace {
+
+constexpr size_t kWidth = 62;
+constexpr double kBusyShare = 0.7;
+constexpr double kBusyPeak = 0.9;
 
 void Title(std::string_view text, char fill, std::string* out) {
   const std::string title = fmt::format(" {} ", text);
@@ -50,6 +39,7 @@ void CountRows(const Options& o, const Summary& s, std::string* out) {
   Row("Successful requests:", s.completed, out);
   Row("Failed requests:", s.failed, out);
   if (s.cancelled > 0 || o.cancel_rate > 0) Row("Cancelled by this client:", s.cancelled, out);
+  if (s.not_sent > 0) Row("Not sent:", s.not_sent, out);
   if (s.retries > 0 || o.retries > 0) Row("Retries (refused or 503):", s.retries, out);
   if (s.resent > 0) Row("Resent (kept-alive connection was gone):", s.resent, out);
   if (o.max_concurrency > 0) Row("Maximum request concurrency:", o.max_concurrency, out);
@@ -59,12 +49,20 @@ void CountRows(const Options& o, const Summary& s, std::string* out) {
   Row("Benchmark duration (s):", s.duration_s, out);
   Row("Total input tokens:", s.total_input_tokens, out);
   if (s.cached_tokens > 0) Row("  of them from the server's prefix cache:", s.cached_tokens, out);
+  if (s.shareable_tokens > 0) Row("  an earlier prompt began with:", s.shareable_tokens, out);
   Row("Total generated tokens:", s.total_output_tokens, out);
 }
 
-void RateRows(const Summary& s, std::string* out) {
+void RateRows(const Options& o, const Summary& s, std::string* out) {
   Row("Request throughput (req/s):", s.request_throughput, out);
-  if (s.request_goodput >= 0) Row("Request goodput (req/s):", s.request_goodput, out);
+  if (s.request_goodput >= 0) {
+    Row("Request goodput (req/s):", s.request_goodput, out);
+    *out += fmt::format("  within {}\n", o.goodput.ToString());
+    Row("  good requests:", fmt::format("{} of {}", s.good_requests, s.requests), out);
+    for (const auto& [limit, count] : s.missed_limits) {
+      Row(fmt::format("  completed beyond the limit of {}:", limit), count, out);
+    }
+  }
   Row("Output token throughput (tok/s):", s.output_throughput, out);
   Row("Peak output token throughput (tok/s):", s.peak_output_throughput, out);
   Row("Total token throughput (tok/s):", s.total_token_throughput, out);
@@ -88,6 +86,49 @@ void DistributionRows(const Options& o, const Metric& metric, std::string* out) 
   }
 }
 
+// The other start of the two that latencies may have.
+void StartRows(const Summary& s, bool from_sent, std::string* out) {
+  const Distribution& ttft = from_sent ? s.ttft_from_intended_ms : s.ttft_from_sent_ms;
+  const Distribution& e2el = from_sent ? s.e2el_from_intended_ms : s.e2el_from_sent_ms;
+  if (ttft.count == 0) return;
+  Title(from_sent ? "The same from when they should have been sent" : "The same from the sending",
+        '-', out);
+  Row("TTFT, median / P99 (ms):", fmt::format("{:.2f} / {:.2f}", ttft.median, ttft.p99), out);
+  Row("E2EL, median / P99 (ms):", fmt::format("{:.2f} / {:.2f}", e2el.median, e2el.p99), out);
+}
+
+// What the server says about itself; milliseconds as distributions, counts also as totals.
+void ServerRows(const Summary& s, std::string* out) {
+  if (s.server.empty()) return;
+  Title("What the server says (usage.aisp)", '-', out);
+  *out += fmt::format("{:<26}{:>9}{:>9}{:>9}{:>9}\n", "", "mean", "median", "P99", "total");
+  for (const auto& [name, value] : s.server) {
+    const bool time = name.ends_with("_ms");
+    *out += fmt::format("{:<26}{:>9.2f}{:>9.2f}{:>9.2f}{:>9}\n", name, value.values.mean,
+                        value.values.median, value.values.p99,
+                        time ? "" : fmt::format("{:g}", value.total));
+  }
+}
+
+void TurnRows(const Summary& s, std::string* out) {
+  if (s.turns.empty()) return;
+  Title("By turn of the conversation", '-', out);
+  *out += fmt::format("{:<8}{:>8}{:>14}{:>14}{:>10}{:>10}\n", "turn", "done", "input tokens",
+                      "of it cached", "TTFT p50", "p99 (ms)");
+  for (size_t i = 0; i < s.turns.size(); ++i) {
+    const Summary::Turn& turn = s.turns[i];
+    if (turn.completed == 0) continue;
+    const auto share = [&](int64_t part) {
+      return static_cast<double>(part) /
+             static_cast<double>(std::max<int64_t>(turn.input_tokens, 1));
+    };
+    *out +=
+        fmt::format("{:<8}{:>8}{:>14.1f}{:>12.1f} %{:>10.1f}{:>10.1f}\n", i + 1, turn.completed,
+                    static_cast<double>(turn.input_tokens) / static_cast<double>(turn.completed),
+                    100 * share(turn.cached_tokens), turn.ttft_ms.median, turn.ttft_ms.p99);
+  }
+}
+
 void FailureRows(const Summary& s, std::string* out) {
   if (s.failures.empty()) return;
   Title("Failures", '-', out);
@@ -105,84 +146,6 @@ void FailureRows(const Summary& s, std::string* out) {
   }
 }
 
-void AddDistribution(std::string_view name, const Distribution& d,
-                     const std::vector<double>& percentiles, Json* out) {
-  (*out)[fmt::format("mean_{}", name)] = d.mean;
-  (*out)[fmt::format("median_{}", name)] = d.median;
-  (*out)[fmt::format("std_{}", name)] = d.std;
-  for (size_t i = 0; i < percentiles.size(); ++i) {
-    (*out)[fmt::format("{}_{}", PercentileName(percentiles[i]), name)] = d.percentiles[i];
-  }
-  (*out)[fmt::format("p99_{}", name)] = d.p99;
-}
-
-Json RequestJson(const RequestRecord& r, size_t index, bool from_sent) {
-  Json out = {{"index", index},
-              {"status", StatusName(r.status)},
-              {"reason", r.reason},
-              {"http_status", r.http_status},
-              {"finish_reason", r.finish_reason},
-              {"input_tokens", r.input_tokens},
-              {"output_tokens", r.output_tokens},
-              {"cached_tokens", r.cached_tokens},
-              {"intended_s", r.intended_s},
-              {"sent_s", r.sent_s},
-              {"end_s", r.end_s},
-              {"retries", r.retries},
-              {"resent", r.resent},
-              {"route", r.route},
-              {"texts", r.texts}};
-  if (r.first_s >= 0) {
-    out["ttft_ms"] = r.ttft_ms(from_sent);
-    out["e2el_ms"] = r.e2el_ms(from_sent);
-    out["itls_ms"] = r.gaps_ms;
-  }
-  return out;
-}
-
-std::string CsvField(const std::string& text) {
-  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"') out += '"';
-    out += c;
-  }
-  return out + '"';
-}
-
-void AddSettings(const Options& o, const Environment& e, Json* out) {
-  *out = {{"date", e.date},
-          {"backend", o.kind() == BackendKind::kGrpc   ? "aisp-grpc"
-                      : o.kind() == BackendKind::kChat ? "openai-chat"
-                                                       : "openai"},
-          {"endpoint_type", e.target},
-          {"base_url", e.server},
-          {"model_id", e.model},
-          {"max_model_len", e.max_model_len},
-          {"label", o.label},
-          {"client_version", AISP_VERSION},
-          {"client_host", e.client_host},
-          {"command_line", e.command_line},
-          {"dataset_name", o.dataset},
-          {"dataset_path", o.dataset_path},
-          {"seed", o.seed},
-          {"ignore_eos", o.ignore_eos},
-          {"burstiness", o.burstiness},
-          {"max_concurrency", o.max_concurrency > 0 ? Json(o.max_concurrency) : Json()},
-          {"cancel_rate", o.cancel_rate},
-          {"latency_from", o.latency_from_sent ? "sent" : "intended"}};
-  if (o.request_rate && std::isfinite(*o.request_rate)) {
-    (*out)["request_rate"] = *o.request_rate;
-  } else {
-    (*out)["request_rate"] = !o.ramp_up.empty() ? o.ramp_up : e.of_trace ? "trace" : "inf";
-  }
-  if (!o.ramp_up.empty()) {
-    (*out)["ramp_up_start_rps"] = o.ramp_up_start_rps;
-    (*out)["ramp_up_end_rps"] = o.ramp_up_end_rps;
-  }
-  for (const auto& [key, value] : o.metadata) (*out)[key] = value;
-}
-
 }  // namespace
 
 std::string_view StatusName(RequestStatus status) {
@@ -195,6 +158,8 @@ std::string_view StatusName(RequestStatus status) {
       return "failed";
     case RequestStatus::kCancelled:
       return "cancelled";
+    case RequestStatus::kNotSent:
+      return "not sent";
   }
   return "";
 }
@@ -205,18 +170,24 @@ std::string Table(const Options& o, const Summary& s, const Environment& e) {
   std::string out;
   Title("Serving Benchmark Result", '=', &out);
   CountRows(o, s, &out);
-  RateRows(s, &out);
+  RateRows(o, s, &out);
   for (const Metric& metric : MetricsOf(s)) {
     const auto& wanted = o.percentile_metrics;
     if (std::find(wanted.begin(), wanted.end(), metric.name) != wanted.end()) {
       DistributionRows(o, metric, &out);
     }
   }
+  StartRows(s, o.latency_from_sent, &out);
+  TurnRows(s, &out);
+  ServerRows(s, &out);
   FailureRows(s, &out);
   Title("This client", '-', &out);
   Row("Schedule lag, mean (sent - intended, ms):", s.lag_ms.mean, &out);
   Row("Schedule lag, P99 (ms):", s.lag_ms.p99, &out);
   Row("CPU of its I/O thread (% of a core):", 100 * e.cpu_share, &out);
+  Row("  in its busiest second (%):", 100 * e.peak_cpu_share, &out);
+  Row("Its timers came late by, P99 / worst (ms):",
+      fmt::format("{:.2f} / {:.2f}", e.loop_lag_p99_ms, e.loop_lag_max_ms), &out);
   out += std::string(kWidth, '=') + "\n";
   if (!o.latency_from_sent) {
     out += "start: when a request should have been sent (--latency-from intended)\n";
@@ -244,6 +215,13 @@ std::string ClientWarnings(const Options& o, const Summary& s, const Environment
         "much as the server's.\n         Run several clients with a part of the load each.\n",
         100 * e.cpu_share, 100 * e.peak_cpu_share);
   }
+  constexpr double kLateLoopMs = 20;
+  if (e.loop_lag_p99_ms > kLateLoopMs) {
+    out += fmt::format(
+        "WARNING: this client got its turn on a core up to {:.0f} ms late (P99): the machine is "
+        "too busy for it, or it for itself.\n",
+        e.loop_lag_p99_ms);
+  }
   const bool open_loop = o.max_concurrency == 0;
   constexpr double kLateMs = 20;
   if (open_loop && s.lag_ms.p99 > kLateMs) {
@@ -260,140 +238,6 @@ std::string ClientWarnings(const Options& o, const Summary& s, const Environment
         s.lag_ms.p99);
   }
   return out;
-}
-
-std::string ResultJson(const Options& o, const Summary& s, const Environment& e,
-                       const std::vector<RequestRecord>& records) {
-  Json out;
-  AddSettings(o, e, &out);
-  out["num_prompts"] = s.requests;
-  out["duration"] = s.duration_s;
-  out["completed"] = s.completed;
-  out["failed"] = s.failed;
-  out["cancelled"] = s.cancelled;
-  out["total_input_tokens"] = s.total_input_tokens;
-  out["total_output_tokens"] = s.total_output_tokens;
-  out["total_cached_tokens"] = s.cached_tokens;
-  out["cancelled_output_tokens"] = s.cancelled_output_tokens;
-  out["tokens_counted_as_chunks"] = s.without_usage;
-  out["request_throughput"] = s.request_throughput;
-  out["request_goodput"] = s.request_goodput >= 0 ? Json(s.request_goodput) : Json();
-  out["good_requests"] = s.request_goodput >= 0 ? Json(s.good_requests) : Json();
-  out["output_throughput"] = s.output_throughput;
-  out["total_token_throughput"] = s.total_token_throughput;
-  out["max_output_tokens_per_s"] = s.peak_output_throughput;
-  out["max_concurrent_requests"] = s.peak_concurrency;
-  for (const Metric& metric : MetricsOf(s)) {
-    AddDistribution(fmt::format("{}_ms", metric.name), metric.values, o.percentiles, &out);
-  }
-  AddDistribution("output_throughput_per_user", s.per_user_tps, o.percentiles, &out);
-  AddDistribution("schedule_lag_ms", s.lag_ms, o.percentiles, &out);
-  out["retries"] = s.retries;
-  out["resent"] = s.resent;
-  out["failures"] = s.failures;
-  for (const auto& [status, count] : s.failed_by_status) {
-    out["failed_by_http_status"][std::to_string(status)] = count;
-  }
-  out["finish_reasons"] = s.finishes;
-  out["routes"] = s.routes;
-  out["client_cpu_share"] = e.cpu_share;
-  out["client_peak_cpu_share"] = e.peak_cpu_share;
-  out["client_process_cpu_s"] = e.process_cpu_s;
-  out["notes"] = e.notes;
-  if (o.save_detailed) {
-    out["requests"] = Json::array();
-    for (size_t i = 0; i < records.size(); ++i) {
-      out["requests"].push_back(RequestJson(records[i], i, o.latency_from_sent));
-    }
-  }
-  return out.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-}
-
-std::string RequestsCsv(const std::vector<RequestRecord>& records, bool from_sent) {
-  std::string out =
-      "index,status,reason,http_status,finish_reason,input_tokens,output_tokens,cached_tokens,"
-      "asked_input_tokens,"
-      "asked_output_tokens,intended_s,sent_s,end_s,ttft_ms,tpot_ms,e2el_ms,chunks,retries,resent,"
-      "route\n";
-  for (size_t i = 0; i < records.size(); ++i) {
-    const RequestRecord& r = records[i];
-    out +=
-        fmt::format("{},{},{},{},{},{},{},{},{},{},{:.6f},{:.6f},{:.6f},", i, StatusName(r.status),
-                    CsvField(r.reason), r.http_status, CsvField(r.finish_reason), r.input_tokens,
-                    r.output_tokens, r.cached_tokens, r.asked_input_tokens, r.asked_output_tokens,
-                    r.intended_s, r.sent_s, r.end_s);
-    if (r.first_s >= 0) {
-      out += fmt::format("{:.3f},{:.3f},{:.3f}", r.ttft_ms(from_sent), r.tpot_ms(),
-                         r.e2el_ms(from_sent));
-    } else {
-      out += ",,";
-    }
-    out += fmt::format(",{},{},{},{}\n", r.chunks, r.retries, r.resent, CsvField(r.route));
-  }
-  return out;
-}
-
-namespace {
-
-// Where two texts part, with what stands there.
-std::string Difference(const std::string& a, const std::string& b) {
-  const auto at = static_cast<size_t>(
-      std::mismatch(a.begin(), a.begin() + static_cast<ptrdiff_t>(std::min(a.size(), b.size())),
-                    b.begin())
-          .first -
-      a.begin());
-  const size_t from = at > 20 ? at - 20 : 0;
-  return fmt::format("from byte {} on: '{}' there, '{}' now", at, Excerpt(a.substr(from), 60),
-                     Excerpt(b.substr(from), 60));
-}
-
-// What is wrong with request `index`, "" if nothing; counts it in `compared` if it was compared.
-std::string CompareOne(const Json& then, const RequestRecord& now, size_t index, size_t* compared) {
-  if (then.value("status", "") == "cancelled" || now.status == RequestStatus::kCancelled) return "";
-  if (then.value("status", "") != "completed") return "";
-  if (now.status != RequestStatus::kCompleted) {
-    return fmt::format("request {} failed now: {}", index, now.reason);
-  }
-  ++*compared;
-  const auto texts = then.value("texts", std::vector<std::string>());
-  if (texts == now.texts) return "";
-  for (size_t c = 0; c < std::min(texts.size(), now.texts.size()); ++c) {
-    if (texts[c] != now.texts[c]) {
-      return fmt::format("request {} differs {}", index, Difference(texts[c], now.texts[c]));
-    }
-  }
-  return fmt::format("request {} had {} texts and has {} now", index, texts.size(),
-                     now.texts.size());
-}
-
-}  // namespace
-
-Result<std::string> CompareTexts(const std::string& baseline_json,
-                                 const std::vector<RequestRecord>& records) {
-  const Json baseline = Json::parse(baseline_json, nullptr, /*allow_exceptions=*/false);
-  if (!baseline.is_object() || !baseline.contains("requests") || !baseline["requests"].is_array()) {
-    return InvalidArgument("it is no result of --save-detailed: there is no list 'requests'");
-  }
-  const Json& requests = baseline["requests"];
-  if (requests.size() != records.size()) {
-    return InvalidArgument(fmt::format(
-        "it has {} requests, this run {}: compare runs of the same dataset, seed and --num-prompts",
-        requests.size(), records.size()));
-  }
-  size_t compared = 0, wrong = 0;
-  std::string first;
-  for (size_t i = 0; i < records.size(); ++i) {
-    const std::string problem = CompareOne(requests[i], records[i], i, &compared);
-    if (problem.empty()) continue;
-    ++wrong;
-    if (first.empty()) first = problem;
-  }
-  if (wrong > 0) {
-    return Fail(Code::kDataLoss, fmt::format("{} of {} requests differ; the first: {}", wrong,
-                                             records.size(), first));
-  }
-  if (compared == 0) return InvalidArgument("no request was completed in both runs");
-  return fmt::format("{} of {} texts compared, all equal", compared, records.size());
 }
 
 }  // namespace aisp::loadgen

@@ -35,8 +35,9 @@ class Prober {
  private:
   // A new connection each time: the server may restart while we wait for it.
   Result<HttpAnswer> Ask(std::string_view method, const std::string& path, const Json& body = {}) {
-    AISP_ASSIGN_OR_RETURN(HttpClient client,
-                          HttpClient::Connect(target_->url.host, target_->url.port, kTimeout));
+    AISP_ASSIGN_OR_RETURN(
+        HttpClient client,
+        HttpClient::Connect(target_->url.host, target_->url.port, kTimeout, target_->tls));
     HttpHeaders headers = {{"Content-Type", "application/json"}};
     if (!options_.api_key.empty())
       headers.emplace_back("Authorization", "Bearer " + options_.api_key);
@@ -51,9 +52,9 @@ class Prober {
     if (!answer) {
       return tl::unexpected(
           Error{answer.error().code,
-                fmt::format("{}; is a server running at http://{}:{}? (--base-url names another, "
+                fmt::format("{}; is a server running at {}? (--base-url names another, "
                             "--wait-ready S waits)",
-                            answer.error().message, target_->url.host, target_->url.port)});
+                            answer.error().message, target_->url.ToString())});
     }
     if (answer->status != 503) return {};
     return Unavailable(fmt::format("the server is not ready (--wait-ready S waits): {}",
@@ -207,6 +208,12 @@ Result<Target> AskServer(const Options& options, bool made_up) {
                         options.host, options.port)
           : options.base_url;
   AISP_ASSIGN_OR_RETURN(target.url, ParseUrl(url));
+  if (target.url.tls) {
+    AISP_ASSIGN_OR_RETURN(target.tls, TlsDialer::Create({.ca_file = options.tls_ca,
+                                                         .cert_file = options.tls_cert,
+                                                         .key_file = options.tls_key,
+                                                         .insecure = options.tls_insecure}));
+  }
   AISP_RETURN_IF_ERROR(Prober(options, &target).Run(made_up));
   return target;
 }

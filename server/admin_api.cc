@@ -7,33 +7,61 @@
 #include <optional>
 
 #include "api/error.h"
-#include "api/response.h"
 #include "common/log.h"
 #include "common/strings.h"
+#include "net/link_security.h"
 #include "server/frontend.h"
+#include "server/overview_json.h"
+#include "server/trace_json.h"
 
 namespace aisp {
 namespace {
 
-constexpr std::string_view kPrefix = "/admin/workers";
+constexpr size_t kTracesListed = 100;
 constexpr Duration kLongestWait = std::chrono::seconds(30);
 constexpr Duration kLookAgain = std::chrono::milliseconds(50);
 
 HttpHeaders Json() { return {{"content-type", "application/json"}, {"cache-control", "no-store"}}; }
 
-// "[::1]:51234", "127.0.0.1:80"
-bool IsLoopback(std::string_view peer) {
-  return peer.starts_with("127.") || peer.starts_with("[::1]") || peer.starts_with("[::ffff:127.");
+// As addresses are written in settings.
+bool IsLoopback(std::string_view address) {
+  const bool numbers = address.find_first_not_of("0123456789.") == std::string_view::npos;
+  return address == "localhost" || address == "::1" || address == "[::1]" ||
+         (numbers && address.starts_with("127."));
 }
 
-// Takes as long for a wrong key as for the right one.
-bool SameKey(std::string_view a, std::string_view b) {
-  unsigned difference = a.size() == b.size() ? 0 : 1;
-  for (size_t i = 0; i < a.size(); ++i) {
-    const char other = b.empty() ? '\0' : b[i % b.size()];
-    difference |= static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(other);
+// A browser that was led here under a name of its own choice (DNS rebinding) says that name.
+bool NamesThisHost(std::string_view host) {
+  const size_t colon = host.rfind(':');
+  if (colon != std::string_view::npos && host.find(']', colon) == std::string_view::npos)
+    host = host.substr(0, colon);
+  const bool numbers = host.find_first_not_of("0123456789.") == std::string_view::npos;
+  return host == "localhost" || host == "[::1]" || (numbers && host.starts_with("127."));
+}
+
+// "%2F" as "/". What is no valid escape stays as it is.
+std::string PercentDecoded(std::string_view text) {
+  const auto digit = [](char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    const char lower = static_cast<char>(c | 0x20);
+    return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
+  };
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool escape =
+        text[i] == '%' && i + 2 < text.size() && digit(text[i + 1]) >= 0 && digit(text[i + 2]) >= 0;
+    out += escape ? static_cast<char>(digit(text[i + 1]) * 16 + digit(text[i + 2])) : text[i];
+    if (escape) i += 2;
   }
-  return difference == 0;
+  return out;
+}
+
+// The rest of `path` below `prefix`: "" for itself, "/x" for a child; nothing when it is neither.
+std::optional<std::string_view> Below(std::string_view path, std::string_view prefix) {
+  if (!path.starts_with(prefix)) return std::nullopt;
+  path.remove_prefix(prefix.size());
+  if (!path.empty() && path.front() != '/') return std::nullopt;
+  return path;
 }
 
 std::optional<std::string_view> QueryValue(std::string_view query, std::string_view name) {
@@ -48,18 +76,6 @@ std::optional<std::string_view> QueryValue(std::string_view query, std::string_v
 bool QueryFlag(std::string_view query, std::string_view name) {
   const auto value = QueryValue(query, name);
   return value && (*value == "1" || *value == "true");
-}
-
-std::string JsonOf(const WorkerStatus& w) {
-  std::string id, host, reason;
-  AppendJsonString(w.id, &id);
-  AppendJsonString(w.host_id, &host);
-  AppendJsonString(w.unready_reason, &reason);
-  return fmt::format(
-      R"({{"id":{},"role":"{}","state":"{}","reason":{},"incarnation":"{:016x}","host":{},"running":{},)"
-      R"("waiting":{},"streams":{},"free_blocks":{},"total_blocks":{}}})",
-      id, w.prefill ? "prefill" : "decode", WorkerStateName(w.state), reason, w.incarnation, host,
-      w.running, w.waiting, w.streams, w.free_blocks, w.total_blocks);
 }
 
 void Refuse(HttpExchange& exchange, int status, const std::string& message) {
@@ -82,9 +98,17 @@ std::string UnknownWorker(const std::vector<WorkerStatus>& workers, const std::s
 
 }  // namespace
 
-Result<std::unique_ptr<AdminApi>> AdminApi::Create(const Config& config, Router* router,
-                                                   IoLoop* loop, const Clock* clock) {
+Result<std::unique_ptr<AdminApi>> AdminApi::Create(const Config& config,
+                                                   const AdminSources& sources) {
   std::string key;
+  const std::string& address = config.router.admin_address;
+  if (config.router.admin == "loopback" && !IsLoopback(address)) {
+    return InvalidArgument(fmt::format(
+        "router.admin_address is '{}', which other machines may reach, and router.admin is "
+        "'loopback'; set router.admin to 'key' with a router.admin_key_file, or the address to "
+        "127.0.0.1",
+        address));
+  }
   if (config.router.admin == "key") {
     const std::string& path = config.router.admin_key_file;
     std::ifstream in(path);
@@ -97,90 +121,95 @@ Result<std::unique_ptr<AdminApi>> AdminApi::Create(const Config& config, Router*
           path));
     }
   }
-  return std::unique_ptr<AdminApi>(
-      new AdminApi(config.router.admin, std::move(key), router, loop, clock));
+  return std::unique_ptr<AdminApi>(new AdminApi(config.router.admin, std::move(key), sources));
 }
 
 Status AdminApi::Allowed(const HttpRequest& request) const {
-  if (mode_ == "off")
-    return Fail(Code::kPermissionDenied, "router.admin is 'off'; this router takes no orders");
   if (mode_ == "key") {
     constexpr std::string_view kBearer = "Bearer ";
     const std::string_view header = request.Header("authorization");
-    if (header.starts_with(kBearer) && SameKey(header.substr(kBearer.size()), key_)) return {};
+    if (header.starts_with(kBearer) && SameSecret(header.substr(kBearer.size()), key_)) return {};
     return Fail(Code::kUnauthenticated,
                 "this router wants its admin key: Authorization: Bearer KEY");
   }
-  const bool passed_on =
-      !request.Header("forwarded").empty() || !request.Header("x-forwarded-for").empty();
-  if (!IsLoopback(request.peer) || passed_on || !request.Header("origin").empty()) {
+  const bool browser = request.Header("user-agent").starts_with("Mozilla/");
+  const bool led_here = browser && !NamesThisHost(request.Header("host"));
+  if (led_here || !request.Header("origin").empty()) {
     return Fail(Code::kPermissionDenied,
-                "only programs on the router's own machine may call /admin; set router.admin to "
-                "'key' for others");
+                "pages of other sites may not call /admin; set router.admin to 'key' for others");
   }
   return {};
 }
 
 bool AdminApi::Handle(const std::shared_ptr<HttpExchange>& exchange) {
   const HttpRequest& request = exchange->request();
-  std::string_view path = request.path;
-  if (path != kPrefix && !path.starts_with(fmt::format("{}/", kPrefix))) return false;
+  const auto workers = Below(request.path, "/admin/workers");
+  const auto trace = Below(request.path, "/admin/trace");
+  const bool overview = request.path == "/admin/overview";
+  if (!workers && !trace && !overview) return false;
   if (const Status allowed = Allowed(request); !allowed) {
     const int status = allowed.error().code == Code::kUnauthenticated ? 401 : 403;
     Refuse(*exchange, status, allowed.error().message);
-    return true;
+  } else if (workers) {
+    Workers(exchange, *workers);
+  } else if (request.method != "GET") {
+    AnswerUnknown(*exchange, {"GET"});
+  } else if (trace) {
+    Trace(*exchange, *trace);
+  } else {
+    exchange->Respond(
+        200, Json(),
+        OverviewJson(from_.model, from_.router->Ready(), *from_.stats, from_.router->Workers()));
   }
-  path.remove_prefix(kPrefix.size());
+  return true;
+}
+
+void AdminApi::Trace(HttpExchange& exchange, std::string_view path) const {
+  const Instant now = from_.clock->Now();
+  if (path.size() < 2)
+    return exchange.Respond(200, Json(), TraceListJson(*from_.traces, now, kTracesListed));
+  const std::string id = PercentDecoded(path.substr(1));
+  if (const RequestTrace* found = from_.traces->Find(id); found != nullptr)
+    return exchange.Respond(200, Json(), TraceJson(*found, now));
+  Refuse(exchange, 404,
+         fmt::format("no request '{}' is among the last {} of this router (trace.buffer {}); its "
+                     "id is the x-request-id of its answer",
+                     Excerpt(id), from_.traces->size(), from_.traces->capacity()));
+}
+
+void AdminApi::Workers(const std::shared_ptr<HttpExchange>& exchange, std::string_view path) {
+  const HttpRequest& request = exchange->request();
   constexpr std::string_view kDrain = "/drain";
   const bool drain = path.size() > kDrain.size() && path.ends_with(kDrain);
   if (drain) path.remove_suffix(kDrain.size());
   if (request.method != (drain ? "POST" : "GET")) {
     AnswerUnknown(*exchange, {drain ? "POST" : "GET"});
-    return true;
+    return;
   }
-  if (path.empty()) {
-    List(*exchange);
-    return true;
-  }
+  if (path.empty()) return exchange->Respond(200, Json(), WorkersJson(from_.router->Workers()));
   const std::string id(path.substr(1));
-  if (drain) {
-    Drain(*exchange, id);
-    return true;
-  }
+  if (drain) return Drain(*exchange, id);
   Duration wait{};
   if (const auto text = QueryValue(request.query, "wait_ms")) {
     const auto ms = ParseIntInRange(*text, 0, kLongestWait.count() / 1'000'000);
-    if (!ms) {
-      Refuse(*exchange, 400, "wait_ms: " + ms.error().message);
-      return true;
-    }
+    if (!ms) return Refuse(*exchange, 400, "wait_ms: " + ms.error().message);
     wait = std::chrono::milliseconds(*ms);
   }
-  Describe(exchange, id, clock_->Now() + wait);
-  return true;
-}
-
-void AdminApi::List(HttpExchange& exchange) const {
-  std::string body;
-  for (const WorkerStatus& worker : router_->Workers()) {
-    if (!body.empty()) body += ',';
-    body += JsonOf(worker);
-  }
-  exchange.Respond(200, Json(), fmt::format(R"({{"workers":[{}]}})", body));
+  Describe(exchange, id, from_.clock->Now() + wait);
 }
 
 void AdminApi::Describe(const std::shared_ptr<HttpExchange>& exchange, const std::string& id,
                         Instant deadline) {
   if (!exchange->alive()) return;
-  const std::vector<WorkerStatus> workers = router_->Workers();
+  const std::vector<WorkerStatus> workers = from_.router->Workers();
   const WorkerStatus* worker = Find(workers, id);
   if (worker == nullptr) return Refuse(*exchange, 404, UnknownWorker(workers, id));
-  const Instant now = clock_->Now();
+  const Instant now = from_.clock->Now();
   if (worker->state == WorkerStatus::State::kDrained || now >= deadline)
-    return exchange->Respond(200, Json(), JsonOf(*worker));
+    return exchange->Respond(200, Json(), WorkerJson(*worker));
   const uint64_t wait = ++last_wait_;
   waits_[wait] =
-      loop_->RunAt(std::min(deadline, now + kLookAgain), [this, exchange, id, deadline, wait] {
+      from_.loop->RunAt(std::min(deadline, now + kLookAgain), [this, exchange, id, deadline, wait] {
         const auto fired = waits_.extract(wait);
         Describe(exchange, id, deadline);
       });
@@ -190,12 +219,12 @@ void AdminApi::Drain(HttpExchange& exchange, const std::string& id) {
   const std::string& query = exchange.request().query;
   const bool move = QueryFlag(query, "move");
   const bool stop = QueryFlag(query, "stop");
-  if (const Status asked = router_->DrainWorker(id, move, stop); !asked)
+  if (const Status asked = from_.router->DrainWorker(id, move, stop); !asked)
     return Refuse(exchange, 404, asked.error().message);
   LogInfo("an operator drains a worker",
           {{"worker", id}, {"move", move}, {"stop", stop}, {"peer", exchange.request().peer}});
-  const std::vector<WorkerStatus> workers = router_->Workers();
-  exchange.Respond(202, Json(), JsonOf(*Find(workers, id)));
+  const std::vector<WorkerStatus> workers = from_.router->Workers();
+  exchange.Respond(202, Json(), WorkerJson(*Find(workers, id)));
 }
 
 }  // namespace aisp

@@ -1,7 +1,9 @@
 #include "server/admin_service.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <array>
 #include <utility>
 
 #include "api/error.h"
@@ -53,6 +55,18 @@ class AdminServiceImpl final : public AdminService {
 };
 
 }  // namespace
+
+std::string AdvertisedAdminUrl(const Config& config, const std::string& address) {
+  const size_t colon = address.rfind(':');
+  std::string host = address.substr(0, colon);
+  if (host == "0.0.0.0" || host == "::" || host == "[::]") {
+    const std::string& told = config.worker.kv_advertise;
+    host = told.substr(0, told.rfind(':'));
+    std::array<char, 256> name{};
+    if (host.empty() && gethostname(name.data(), name.size() - 1) == 0) host = name.data();
+  }
+  return fmt::format("http://{}{}", host, address.substr(colon));
+}
 
 Result<std::unique_ptr<AdminService>> AdminService::Start(const Config& config,
                                                           const Metrics* metrics,

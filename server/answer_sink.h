@@ -1,6 +1,7 @@
-// AnswerSink: where the answer to one request for text goes, whatever the client speaks. A GenerationJob owns one and tells it, in
-// order: OnPrepared, then OnProgress as often as there is something new, then one of OnDone and OnFailed, which is the last
-// call. OnFailed may come at any moment, also first. The I/O thread.
+// AnswerSink: where the answer to one request for text goes, whatever the client speaks. A
+// GenerationJob owns one and tells it, in order: OnPrepared, then OnProgress as often as there is
+// something new, then one of OnDone and OnFailed, which is the last call. OnFailed may come at any
+// moment, also first. The I/O thread.
 #pragma once
 
 #include <memory>
@@ -19,7 +20,10 @@ struct AnswerUsage {
   uint32_t prompt_tokens = 0;
   uint32_t completion_tokens = 0;
   uint32_t cached_tokens = 0;
-  std::string route;  // x-aisp-route
+  std::string route;         // x-aisp-route
+  std::string route_taken;   // where it ran after all; "" before the first token
+  std::string fallback;      // why that differs from the route; "": it does not
+  uint32_t preemptions = 0;  // of all choices
   bool timed = false;
   // The parts add up to ttft_ms: what the workers measured, and what is left for the frontend.
   double ttft_ms = 0;
@@ -30,6 +34,8 @@ struct AnswerUsage {
 class AnswerSink {
  public:
   virtual ~AnswerSink() = default;
+  // First of all: the answer's traceparent; "" when requests are not traced.
+  virtual void OnTraced(const std::string& traceparent) = 0;
   // `prepared` outlives the sink. The choices have been submitted.
   virtual void OnPrepared(const PreparedRequest& prepared) = 0;
   virtual void OnRouted(const std::string& route) = 0;

@@ -3,16 +3,23 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "common/log.h"
 #include "common/strings.h"
+#include "config/user_folders.h"
 #include "engine/async_executor.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cuda/load.h"
+#include "proto/fingerprint.h"
 #include "server/device_defaults.h"
+#include "server/kv_pool.h"
+#include "server/loading_progress.h"
 #include "server/memory_plan.h"
 #include "server/process.h"
+#include "server/range_executor.h"
+#include "server/speculation.h"
 
 namespace aisp {
 namespace {
@@ -26,8 +33,9 @@ ModelExecutorOptions ExecutorOptionsOf(const Config& config, const ServedModel& 
   o.max_slots = static_cast<int32_t>(engine.max_sequences);
   o.model.max_logit_rows = o.max_slots;
   o.model.max_sequences = o.max_slots;
+  o.max_draft_rows = MaxDraftRows(engine);
   o.block_tokens = served.kv_layout.block_tokens;
-  o.num_blocks = served.kv_layout.num_blocks;
+  o.num_blocks = served.kv_layout.num_blocks;  // 0: choose_blocks
   o.kv_dtype = served.kv_layout.dtype;
   return o;
 }
@@ -43,17 +51,19 @@ Result<int32_t> CudaIndexOf(const std::string& device) {
       fmt::format("model.device = '{}'; auto, cpu, cuda and cuda:N are possible", device));
 }
 
-std::optional<WeightFormat> WeightFormatOf(const Config& config) {
-  if (config.model.quantization == "none") return WeightFormat::kCompute;
-  if (config.model.quantization == "fp8") return WeightFormat::kFp8;
-  if (config.model.quantization == "nvfp4") return WeightFormat::kNvfp4;
-  return std::nullopt;
+// A cache folder that cannot be made costs the tuning at every start, nothing else.
+std::string TuningCacheOf(const Config& config) {
+  if (config.model.tuning_cache != "auto") return config.model.tuning_cache;
+  const std::string folder = UserCacheFolder();
+  std::error_code error;
+  if (!folder.empty()) std::filesystem::create_directories(folder, error);
+  return folder.empty() || error ? "" : folder + "/";
 }
 
 Status CheckMemory(const Config& config, const ServedModel& served, const Device& device) {
   AISP_ASSIGN_OR_RETURN(const MemoryInfo memory, device.GetMemoryInfo());
   if (device.info().asynchronous) return CheckGpuMemory(config, served, device.info(), memory);
-  const KvLayout& kv = served.kv_layout;
+  const KvLayout& kv = served.kv_layout;  // no bytes where the pool is chosen later
   if (kv.PoolBytes() <= memory.free_bytes) return {};
   return ResourceExhausted(
       fmt::format("the KV pool wants {} ({} blocks), {} are free; lower --kv-memory or --kv-blocks",
@@ -62,7 +72,14 @@ Status CheckMemory(const Config& config, const ServedModel& served, const Device
 
 }  // namespace
 
-Result<ComputeDevice> OpenComputeDevice(const Config& config) {
+std::optional<WeightFormat> WeightFormatOf(const Config& config) {
+  if (config.model.quantization == "none") return WeightFormat::kCompute;
+  if (config.model.quantization == "fp8") return WeightFormat::kFp8;
+  if (config.model.quantization == "nvfp4") return WeightFormat::kNvfp4;
+  return std::nullopt;
+}
+
+Result<ComputeDevice> OpenComputeDevice(const Config& config, const ServedModel& served) {
   const std::string& wanted = config.model.device;
   if (wanted != "cpu") {
     const Config::Engine engine = EngineSettingsOf(config);
@@ -70,7 +87,8 @@ Result<ComputeDevice> OpenComputeDevice(const Config& config) {
     AISP_ASSIGN_OR_RETURN(options.index, CudaIndexOf(wanted));
     options.max_rows = static_cast<int32_t>(engine.max_batch_tokens);
     options.max_sequences = static_cast<int32_t>(engine.max_sequences);
-    options.tuning_cache = config.model.tuning_cache;
+    options.tuning_cache = TuningCacheOf(config);
+    options.fp8_activation_rows = served.fp8_activation_rows;
     options.exclusive = config.role != "split";  // there, two workers share it
     const std::string here = ExecutableFolder();
     const std::string folders[] = {here + "/../lib", here};
@@ -100,7 +118,7 @@ Result<std::optional<uint64_t>> RandomWeightsSeed(const Config& config) {
 Result<Backend> MakeBackend(const Config& config, const ServedModel& served) {
   Backend backend;
   {
-    AISP_ASSIGN_OR_RETURN(ComputeDevice opened, OpenComputeDevice(config));
+    AISP_ASSIGN_OR_RETURN(ComputeDevice opened, OpenComputeDevice(config, served));
     backend.device = std::move(opened.device);
     backend.ops = std::move(opened.ops);
   }
@@ -108,6 +126,13 @@ Result<Backend> MakeBackend(const Config& config, const ServedModel& served) {
   ModelExecutorOptions options = ExecutorOptionsOf(config, served);
   AISP_ASSIGN_OR_RETURN(options.model.random_weights, RandomWeightsSeed(config));
   options.model.weight_format = WeightFormatOf(config);
+  options.model.on_progress = WeightsProgress(config);
+  KvPoolPlan pool{served.kv_layout.num_blocks, "as configured"};
+  options.choose_blocks = [&](const MemoryInfo& memory) -> Result<int32_t> {
+    AISP_ASSIGN_OR_RETURN(pool,
+                          PlanKvPool(config, served, memory, backend.device->info().asynchronous));
+    return pool.blocks;
+  };
   if (backend.device->info().asynchronous) {
     AISP_ASSIGN_OR_RETURN(backend.executor,
                           AsyncExecutor::Create(served.path, {.base = options, .use_graphs = true},
@@ -116,26 +141,32 @@ Result<Backend> MakeBackend(const Config& config, const ServedModel& served) {
     AISP_ASSIGN_OR_RETURN(backend.executor, ModelExecutor::Create(served.path, options,
                                                                   *backend.device, *backend.ops));
   }
+  if (config.trace.nvtx && backend.device->info().asynchronous) {
+    const std::string here = ExecutableFolder();
+    const std::string folders[] = {here + "/../lib", here};
+    AISP_ASSIGN_OR_RETURN(const ProfilerRanges ranges, FindProfilerRanges(folders));
+    backend.executor = WithProfilerRanges(std::move(backend.executor), ranges);
+  }
   const KvLayout& kv = backend.executor->kv_layout();
   LogInfo("model loaded", {{"model", served.name},
                            {"device", backend.device->info().name},
                            {"dtype", DTypeName(backend.executor->model().compute_dtype())},
-                           {"kv_dtype", DTypeName(kv.dtype)},
-                           {"kv_blocks", kv.num_blocks},
-                           {"kv_pool", HumanBytes(kv.PoolBytes())}});
+                           {"kv_dtype", DTypeName(kv.dtype)}});
+  LogKvPool(config, served, kv, pool.why);
   return backend;
 }
 
-EngineOptions EngineOptionsOf(const Config& config, const ServedModel& served) {
+EngineOptions EngineOptionsOf(const Config& config, const v1::Fingerprint& fingerprint) {
   const Config::Engine engine = EngineSettingsOf(config);
   EngineOptions o;
   o.limits.max_batch_tokens = static_cast<int32_t>(engine.max_batch_tokens);
   o.limits.max_sequences = static_cast<int32_t>(engine.max_sequences);
   o.limits.max_prefill_chunk = static_cast<int32_t>(engine.max_prefill_chunk);
   o.limits.watermark_blocks = static_cast<int32_t>(engine.watermark_blocks);
+  o.limits.max_draft_rows = MaxDraftRows(engine);
   o.enable_prefix_cache = engine.prefix_cache;
   o.max_sequences_total = static_cast<int32_t>(engine.max_waiting);
-  o.weights_digest = served.fingerprint.weights_digest();
+  o.weights_digest = PrefixDigest(fingerprint);
   return o;
 }
 

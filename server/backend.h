@@ -1,4 +1,5 @@
-// Backend: the one place that chooses what a worker computes on, and builds the executor of a model on it.
+// Backend: the one place that chooses what a worker computes on, and builds the executor of a model
+// on it.
 #pragma once
 
 #include <cstdint>
@@ -26,16 +27,23 @@ struct Backend {
   std::unique_ptr<ServingExecutor> executor;
 };
 
-// Opens what model.device names; `auto` takes a GPU if one answers and says in the log why not otherwise.
-// INVALID_ARGUMENT: no such device name; with cuda, whatever keeps the GPU from being used.
-Result<ComputeDevice> OpenComputeDevice(const Config& config);
+// Opens what model.device names; `auto` takes a GPU if one answers and says in the log why not
+// otherwise. INVALID_ARGUMENT: no such device name; with cuda, whatever keeps the GPU from being
+// used.
+Result<ComputeDevice> OpenComputeDevice(const Config& config, const ServedModel& served);
 
-// The seed of model.weights; nothing: the checkpoint's own weights. INVALID_ARGUMENT: neither "" nor random:SEED.
+// What model.quantization asks for; nothing: as the checkpoint has it.
+std::optional<WeightFormat> WeightFormatOf(const Config& config);
+
+// The seed of model.weights; nothing: the checkpoint's own weights. INVALID_ARGUMENT: neither ""
+// nor random:SEED.
 Result<std::optional<uint64_t>> RandomWeightsSeed(const Config& config);
 
-// Loads the weights and allocates the KV pool. Errors name the file and tensor, or what is needed and what there is.
+// Loads the weights and allocates the KV pool. Errors name the file and tensor, or what is needed
+// and what there is.
 Result<Backend> MakeBackend(const Config& config, const ServedModel& served);
 
-EngineOptions EngineOptionsOf(const Config& config, const ServedModel& served);
+// `fingerprint` roots the prefix cache: a worker's own where it exchanges KV (server/arithmetic.h).
+EngineOptions EngineOptionsOf(const Config& config, const v1::Fingerprint& fingerprint);
 
 }  // namespace aisp

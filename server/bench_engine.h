@@ -1,6 +1,7 @@
-// Measures an engine with a real executor: how long single prompts of one length take, how long a decode step takes at one batch
-// size, and how far that is from what the memory allows; and the engine as a server uses it, in a closed loop: so many requests at
-// a time, each followed by another, prompts and all. What aisp-loadgen sees over HTTP is to be held against that.
+// Measures an engine with a real executor: how long single prompts of one length take, how long a
+// decode step takes at one batch size, and how far that is from what the memory allows; and the
+// engine as a server uses it, in a closed loop: so many requests at a time, each followed by
+// another, prompts and all. What aisp-loadgen sees over HTTP is to be held against that.
 #pragma once
 
 #include <chrono>
@@ -23,7 +24,8 @@ struct EngineBenchOptions {
   double read_bytes_per_s = 0;
   double kernel_s = 0;
   bool greedy = true;
-  // Of the closed loop: requests that each of the `batch` streams sends one after the other; 0: it is not run.
+  // Of the closed loop: requests that each of the `batch` streams sends one after the other; 0: it
+  // is not run.
   int32_t rounds = 0;
   EngineOptions serving;  // as a server with these settings would have them
 };
@@ -31,12 +33,14 @@ struct EngineBenchOptions {
 struct PromptBenchOptions {
   int32_t tokens = 1024;
   int32_t count = 6;  // of rested prompts, and of those back to back; two or more
-  // Between rested prompts: matrix work draws down the clocks of a GPU for a while, and a prompt alone finds them high.
+  // Between rested prompts: matrix work draws down the clocks of a GPU for a while, and a prompt
+  // alone finds them high.
   std::chrono::milliseconds rest{300};
   uint64_t seed = 1;
 };
 
-// Prompts of one length, one at a time, each of other random tokens: from handing one to the engine until its first token is there.
+// Prompts of one length, one at a time, each of other random tokens: from handing one to the engine
+// until its first token is there.
 struct PromptTimes {
   int32_t tokens = 0;
   int32_t count = 0;
@@ -56,7 +60,8 @@ struct ClosedLoopResult {
   uint64_t steps = 0;
   double mixed_percent = 0;  // of the steps, those with prompt tokens
   double step_ms = 0;        // mean
-  // What the host does in a step, mean: planning and bookkeeping, and handing the step to the device.
+  // What the host does in a step, mean: planning and bookkeeping, and handing the step to the
+  // device.
   double overhead_us = 0;
   double launch_us = 0;
   double idle_percent = 0;  // of the device between steps; 0 on a CPU

@@ -1,5 +1,5 @@
-// `aisp bench kernels`: the operations of a model's shape on a GPU, each beside what the memory or the tensor cores allow and
-// beside cuBLASLt (kernels/cuda/bench_kernels.h), as a table or as JSON.
+// `aisp bench kernels`: the operations of a model's shape on a GPU, each beside what the memory or
+// the tensor cores allow and beside cuBLASLt (kernels/cuda/bench_kernels.h), as a table or as JSON.
 #pragma once
 
 #include <span>
@@ -10,7 +10,8 @@
 
 namespace aisp {
 
-// The first layer's shape. UNIMPLEMENTED: a shape whose layers are not grouped attention with a gated MLP.
+// The first layer's shape. UNIMPLEMENTED: a shape whose layers are not grouped attention with a
+// gated MLP.
 Result<KernelBenchOptions> KernelBenchOptionsOf(const ModelSpec& spec);
 
 // A table with the environment above it; it ends with a line break.

@@ -1,5 +1,6 @@
-// `aisp bench quality`: the mean negative log-likelihood of a fixed text under a model, token by token (teacher forcing), so that
-// number formats of weights and KV can be compared: the text decides every token, nothing is drawn.
+// `aisp bench quality`: the mean negative log-likelihood of a fixed text under a model, token by
+// token (teacher forcing), so that number formats of weights and KV can be compared: the text
+// decides every token, nothing is drawn.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +19,10 @@ struct QualityResult {
   double mean_nll = 0;  // nats
 };
 
-// Each text is cut into windows of the model's context, each a sequence of its own, computed `rows` tokens a step: 1 goes through
-// the kernels of decoding, more through those of prompts. `rows` is at most the executor's slots. INVALID_ARGUMENT: nothing to
-// score. INTERNAL: logits that are not finite.
+// Each text is cut into windows of the model's context, each a sequence of its own, computed `rows`
+// tokens a step: 1 goes through the kernels of decoding, more through those of prompts. `rows` is
+// at most the executor's slots. INVALID_ARGUMENT: nothing to score. INTERNAL: logits that are not
+// finite.
 Result<QualityResult> MeasureQuality(std::span<const std::vector<TokenId>> texts, int32_t rows,
                                      ServingExecutor& executor, Device& device);
 

@@ -51,7 +51,8 @@ std::string ExitText(int status) {
   return fmt::format("wait status {}", status);
 }
 
-// Own process groups: Ctrl-C in the terminal reaches only the supervisor, which stops its children in order.
+// Own process groups: Ctrl-C in the terminal reaches only the supervisor, which stops its children
+// in order.
 void SetAttributes(posix_spawnattr_t* attributes) {
   posix_spawnattr_init(attributes);
   posix_spawnattr_setflags(attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK);
@@ -81,7 +82,12 @@ Status ChildProcess::Spawn(int lifeline_fd, Instant now) {
     close(announce[1]);
     return Internal(fmt::format("memfd_create: {}", strerror(errno)));
   }
-  std::vector<std::string> args = {"aisp", "serve", fmt::format("--config=/dev/fd/{}", kConfigFd),
+  // Role and name first: what `ps` shows of a long command line is its beginning.
+  std::vector<std::string> args = {"aisp",
+                                   "serve",
+                                   "--role=" + config_.role,
+                                   "--name=" + name_,
+                                   fmt::format("--config=/dev/fd/{}", kConfigFd),
                                    fmt::format("--announce-fd={}", kAnnounceFd),
                                    fmt::format("--lifeline-fd={}", kLifelineFd)};
   posix_spawn_file_actions_t actions;

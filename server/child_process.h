@@ -1,5 +1,6 @@
-// ChildProcess: one process of aisp as its supervisor sees it: started with a configuration, a pipe on which it announces itself
-// and perhaps listening sockets, watched through a pidfd. Kills and reaps it when destroyed. One thread; Linux.
+// ChildProcess: one process of aisp as its supervisor sees it: started with a configuration, a pipe
+// on which it announces itself and perhaps listening sockets, watched through a pidfd. Kills and
+// reaps it when destroyed. One thread; Linux.
 #pragma once
 
 #include <sys/types.h>
@@ -24,7 +25,8 @@ class ChildProcess {
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
 
-  // `aisp serve` with the configuration; the child ends when the last writer of `lifeline_fd`'s pipe does.
+  // `aisp serve` with the configuration; the child ends when the last writer of `lifeline_fd`'s
+  // pipe does.
   Status Spawn(int lifeline_fd, Instant now);
   void Signal(int signal) const;
   // True once it has ended; says how.

@@ -1,5 +1,7 @@
 #include "server/choice_stream.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -14,28 +16,57 @@ size_t CodePoints(std::string_view text) {
 
 }  // namespace
 
-ChoiceStream::ChoiceStream(const Tokenizer* tokenizer, const Options& options, Listener* listener)
+ChoiceStream::ChoiceStream(const Tokenizer* tokenizer, Options options, Listener* listener)
     : tokenizer_(tokenizer),
-      options_(options),
+      options_(std::move(options)),
       listener_(listener),
-      stops_(options.stop, options.include_stop) {
-  if (tokenizer_ != nullptr) detokenizer_.emplace(*tokenizer_, options.skip_special_tokens);
+      stops_(options_.stop, options_.include_stop) {
+  if (tokenizer_ == nullptr) return;
+  detokenizer_.emplace(*tokenizer_, options_.skip_special_tokens && !parses());
 }
 
-void ChoiceStream::OnRouted(const RouteDecision& route) { listener_->OnChoiceRouted(*this, route); }
+bool ChoiceStream::Hidden(TokenId token) const {
+  return parses() && options_.skip_special_tokens && tokenizer_->IsSpecial(token) &&
+         !std::binary_search(options_.shown.begin(), options_.shown.end(), token);
+}
+
+void ChoiceStream::Parse(bool ended) {
+  if (!parses()) return;
+  options_.parser->Push(std::exchange(text_, {}), &parts_);
+  if (ended) options_.parser->Finish(&parts_);
+  called_ = called_ || std::any_of(parts_.begin(), parts_.end(), [](const AnswerPart& part) {
+              return part.kind == AnswerPart::Kind::kCall;
+            });
+  if (finish_reason_ == "stop" && called_) finish_reason_ = "tool_calls";
+}
+
+void ChoiceStream::OnRouted(const RouteDecision& route) {
+  decode_worker_ = route.decode_worker;
+  listener_->OnChoiceRouted(*this, route);
+}
+
+std::string ChoiceStream::RouteTaken() const {
+  if (!timing_) return "";
+  const std::string& prefill = timing_->prefill_worker();
+  return fmt::format("decode={} prefill={}", decode_worker_, prefill.empty() ? "local" : prefill);
+}
 
 void ChoiceStream::OnTokens(const v1::TokenEvent& event) {
   if (ended()) return;
   if (event.has_timing() && !timing_) timing_ = event.timing();
+  preemptions_ = std::max(preemptions_, event.preemptions());
   bool stopped = false;
   for (int i = 0; i < event.tokens_size() && !stopped; ++i) {
     ++completion_tokens_;
     if (i < event.logprobs_size()) AddLogprob(event.tokens(i), event.logprobs(i));
     if (options_.keep_token_ids) token_ids_.push_back(event.tokens(i));
-    if (detokenizer_) stopped = AddText(detokenizer_->Push(event.tokens(i)));
+    said_bytes_ += options_.keep_token_ids ? sizeof(TokenId) : 0;
+    if (detokenizer_ && !Hidden(event.tokens(i)))
+      stopped = AddText(detokenizer_->Push(event.tokens(i)));
   }
+  if (stopped) finish_reason_ = "stop";
+  Parse(stopped);
   if (stopped) {
-    finish_reason_ = "stop";
     listener_->OnChoiceStopped(*this);
   }
   listener_->OnChoiceAdvanced(*this);
@@ -52,6 +83,7 @@ void ChoiceStream::OnFinish(v1::FinishReason reason, const Error& error, Duratio
       text_ += rest;
     }
     finish_reason_ = stopped || reason == v1::FINISH_STOP ? "stop" : "length";
+    Parse(/*ended=*/true);
   } else if (reason == v1::FINISH_CANCELLED) {
     error_ = ApiError(Code::kCancelled,
                       error.message.empty() ? "the request was cancelled" : error.message);
@@ -79,10 +111,12 @@ void ChoiceStream::AddLogprob(TokenId token, const v1::TokenLogprobs& values) {
   for (int i = 0; i < std::min(count, options_.num_logprobs); ++i) {
     out.top.push_back({PieceOf(values.top_ids(i)), values.top_logprobs(i), values.top_ids(i)});
   }
+  said_bytes_ += sizeof(out) + out.top.size() * sizeof(out.top[0]);
   logprobs_.push_back(std::move(out));
 }
 
 bool ChoiceStream::AddText(std::string_view text) {
+  said_bytes_ += text.size();
   // As vLLM: what was said before min_tokens is not looked at.
   if (completion_tokens_ < options_.min_tokens) {
     text_code_points_ += CodePoints(text);

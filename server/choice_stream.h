@@ -1,15 +1,20 @@
-// ChoiceStream: one choice of one request, between the router's tokens and the answer's text: detokenizes, finds stop strings,
-// counts, and ends in exactly one of finish or error. Knows neither HTTP nor JSON.
+// ChoiceStream: one choice of one request, between the router's tokens and the answer's text:
+// detokenizes, finds stop strings, counts, and ends in exactly one of finish or error. Knows
+// neither HTTP nor JSON.
 //
-// The router's thread. The owner (GenerationJob) outlives it and is told of progress after every change.
+// The router's thread. The owner (GenerationJob) outlives it and is told of progress after every
+// change.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "answer/parser.h"
 #include "api/error.h"
 #include "api/response.h"
 #include "router/router.h"
@@ -28,6 +33,10 @@ class ChoiceStream final : public RequestObserver {
     int32_t num_logprobs = -1;
     bool keep_token_ids = false;
     uint32_t min_tokens = 0;  // the text of so many tokens ends no stream
+    // Null: the text is content as it comes. With a parser the control tokens of `shown` (sorted)
+    // are a part of the text whatever skip_special_tokens says.
+    std::unique_ptr<AnswerParser> parser = nullptr;
+    std::span<const TokenId> shown = {};
   };
 
   // What is told of a choice; `Advanced` may be the last call that the choice survives.
@@ -41,7 +50,7 @@ class ChoiceStream final : public RequestObserver {
   };
 
   // Without a tokenizer (null) there is no text, only tokens.
-  ChoiceStream(const Tokenizer* tokenizer, const Options& options, Listener* listener);
+  ChoiceStream(const Tokenizer* tokenizer, Options options, Listener* listener);
 
   void OnRouted(const RouteDecision& route) override;
   void OnTokens(const v1::TokenEvent& event) override;
@@ -49,37 +58,58 @@ class ChoiceStream final : public RequestObserver {
 
   uint32_t index() const { return options_.index; }
   bool ended() const { return error_.has_value() || !finish_reason_.empty(); }
-  // "stop" or "length" once ended without an error.
+  // "stop", "length" or "tool_calls" once ended without an error.
   std::string_view finish_reason() const { return finish_reason_; }
   const std::optional<ApiError>& error() const { return error_; }
   Duration retry_after() const { return retry_after_; }
   uint32_t completion_tokens() const { return completion_tokens_; }
   const std::optional<v1::Timing>& timing() const { return timing_; }
+  // So far, on all workers that it ran on.
+  uint32_t preemptions() const { return preemptions_; }
+  // Where it runs now.
+  const std::string& decode_worker() const { return decode_worker_; }
+  // "decode=decode-0 prefill=local": where it has run after all; "" before the first token.
+  std::string RouteTaken() const;
 
   // Text and logprobs that were not taken yet.
   std::string TakeText() { return std::exchange(text_, {}); }
   std::vector<ChoiceLogprob> TakeLogprobs() { return std::exchange(logprobs_, {}); }
   std::vector<TokenId> TakeTokenIds() { return std::exchange(token_ids_, {}); }
-  bool HasNews() const { return !text_.empty() || !logprobs_.empty() || !token_ids_.empty(); }
+  // Bytes that were kept of all that it said, taken or not; an estimate.
+  size_t said_bytes() const { return said_bytes_; }
+  // With a parser: the text told apart; TakeText gives nothing then.
+  std::vector<AnswerPart> TakeParts() { return std::exchange(parts_, {}); }
+  bool parses() const { return options_.parser != nullptr; }
+  bool HasNews() const {
+    return !text_.empty() || !parts_.empty() || !logprobs_.empty() || !token_ids_.empty();
+  }
 
   RequestId request;
 
  private:
   std::string PieceOf(TokenId token) const;
+  // A control token that is no part of the text.
+  bool Hidden(TokenId token) const;
   void AddLogprob(TokenId token, const v1::TokenLogprobs& values);
+  void Parse(bool ended);
   // Appends what the stop matcher lets through; true when a stop string was found.
   bool AddText(std::string_view text);
 
   const Tokenizer* const tokenizer_;
-  const Options options_;
+  Options options_;
   Listener* const listener_;
   std::optional<Detokenizer> detokenizer_;
   StopMatcher stops_;
   std::string text_;
+  std::vector<AnswerPart> parts_;
+  bool called_ = false;
   std::vector<ChoiceLogprob> logprobs_;
   std::vector<TokenId> token_ids_;
   size_t text_code_points_ = 0;
+  size_t said_bytes_ = 0;
   uint32_t completion_tokens_ = 0;
+  uint32_t preemptions_ = 0;
+  std::string decode_worker_;
   std::optional<v1::Timing> timing_;
   std::string_view finish_reason_;
   std::optional<ApiError> error_;

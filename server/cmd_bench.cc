@@ -1,5 +1,5 @@
-// `aisp bench`: what this machine can do, and how near kernels and engine come. What it prints on stdout is one JSON object, but
-// for the tables of `kernels` and `prefill`.
+// `aisp bench`: what this machine can do, and how near kernels and engine come. What it prints on
+// stdout is one JSON object, but for the tables of `kernels` and `prefill`.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,6 +19,7 @@
 #include "server/bench_prefill.h"
 #include "server/bench_quality.h"
 #include "server/commands.h"
+#include "server/device_defaults.h"
 #include "server/process.h"
 #include "server/served_model.h"
 
@@ -69,16 +70,16 @@ Result<std::vector<int32_t>> ListOf(const CommandLine& line, std::string_view na
   std::string_view text = list;
   while (!text.empty()) {
     const size_t comma = std::min(text.find(','), text.size());
-    AISP_ASSIGN_OR_RETURN(const int64_t n, ParseIntInRange(text.substr(0, comma), 1, most));
-    numbers.push_back(static_cast<int32_t>(n));
+    const auto n = ParseIntInRange(text.substr(0, comma), 1, most);
+    if (!n) return InvalidArgument(fmt::format("--{}: {}", name, n.error().message));
+    numbers.push_back(static_cast<int32_t>(*n));
     text.remove_prefix(std::min(comma + 1, text.size()));
   }
   return numbers;
 }
 
 Result<int32_t> NumberOf(const CommandLine& line, std::string_view name, int32_t otherwise) {
-  if (!line.HasExtra(name)) return otherwise;
-  AISP_ASSIGN_OR_RETURN(const int64_t n, ParseIntInRange(line.Extra(name), 1, 1 << 20));
+  AISP_ASSIGN_OR_RETURN(const int64_t n, line.ExtraInt(name, otherwise, 0, 1 << 20));
   return static_cast<int32_t>(n);
 }
 
@@ -176,11 +177,12 @@ void FitConfig(const EngineBenchOptions& o, Config* config) {
   config->engine.max_batch_tokens =
       std::max(config->engine.max_batch_tokens, std::max<int64_t>(batch, 2048));
   config->model.max_model_len = tokens;
-  config->engine.kv_blocks =
-      batch * ((tokens + config->engine.block_tokens - 1) / config->engine.block_tokens + 1);
+  const int64_t block = EngineSettingsOf(*config).block_tokens;
+  config->engine.kv_blocks = batch * ((tokens + block - 1) / block + 1);
 }
 
-// Prompts of one length by an engine of its own, so that the first is the first after a start, then their parts.
+// Prompts of one length by an engine of its own, so that the first is the first after a start, then
+// their parts.
 Result<PrefillComparison> ComparePrefill(CommandLine line, const PromptBenchOptions& prompts,
                                          KernelBenchOptions kernels, GpuEnvironment* environment) {
   EngineBenchOptions fitted;
@@ -238,11 +240,11 @@ Status RunEngine(CommandLine line) {
   AISP_ASSIGN_OR_RETURN(options.rounds, NumberOf(line, "rounds", 0));
   FitConfig(options, &line.config);
   AISP_ASSIGN_OR_RETURN(const auto served, LoadServedModel(line.config));
-  options.serving = EngineOptionsOf(line.config, *served);
+  options.serving = EngineOptionsOf(line.config, served->fingerprint);
   const SteadyClock clock;
   const Instant begin = clock.Now();
   if (line.HasExtra("read-tbps")) {
-    AISP_ASSIGN_OR_RETURN(const double tbps, ParseDouble(line.Extra("read-tbps")));
+    AISP_ASSIGN_OR_RETURN(const double tbps, line.ExtraNumber("read-tbps", 0, 0.001, 1000));
     options.read_bytes_per_s = tbps * 1e12;
     options.kernel_s = 0.52e-6;
   } else if (const auto limits = MeasureCudaLimits(0, BackendFolders());

@@ -1,16 +1,16 @@
-// `aisp drain`: takes workers out of service without a failed request, by way of the router's admin endpoint.
+// `aisp drain`: takes workers out of service without a failed request, by way of the router's admin
+// endpoint.
 #include <fmt/format.h>
 
 #include <array>
 #include <cstdio>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "common/clock.h"
 #include "common/strings.h"
 #include "config/command_line.h"
-#include "net/http_client.h"
+#include "server/admin_client.h"
 #include "server/commands.h"
 
 namespace aisp {
@@ -19,18 +19,17 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int64_t kLongPollMs = 2000;
-constexpr Duration kHttpTimeout = std::chrono::seconds(10);
 // A router that is being replaced is not there for a moment.
 constexpr Duration kRouterAway = std::chrono::seconds(15);
 
 constexpr std::array<ExtraFlag, 7> kExtras = {{
-    {"--router", "URL", "The router to ask (default http://127.0.0.1:8080)."},
+    kRouterFlag,
     {"--all", "", "Drain every worker that is registered."},
     {"--list", "", "Only list the workers."},
     {"--move", "", "Running streams go to other decode workers at once."},
     {"--stop", "", "The worker's process ends when it is drained."},
     {"--timeout", "SECONDS", "Give up waiting after this time (default 600)."},
-    {"--key-file", "FILE", "File with the router's admin key."},
+    kKeyFileFlag,
 }};
 
 std::string Help() {
@@ -47,64 +46,16 @@ std::string Help() {
          HelpForSettings(std::span<const std::string_view>(), kExtras);
 }
 
-class AdminClient {
- public:
-  static Result<AdminClient> Create(std::string_view url, const std::string& key_file) {
-    AdminClient client;
-    constexpr std::string_view kHttp = "http://";
-    if (url.starts_with(kHttp)) url.remove_prefix(kHttp.size());
-    while (url.ends_with('/')) url.remove_suffix(1);
-    const size_t colon = url.rfind(':');
-    const auto port = colon == std::string_view::npos
-                          ? Result<int64_t>(80)
-                          : ParseIntInRange(url.substr(colon + 1), 1, UINT16_MAX);
-    if (!port || url.empty())
-      return InvalidArgument(fmt::format("--router '{}' is no URL such as http://host:8080", url));
-    client.host_ = std::string(url.substr(0, colon));
-    client.port_ = static_cast<uint16_t>(*port);
-    if (key_file.empty()) return client;
-    std::ifstream in(key_file);
-    std::string key;
-    if (!std::getline(in, key))
-      return NotFound(fmt::format("cannot read a key from '{}'", key_file));
-    client.headers_.emplace_back("authorization", fmt::format("Bearer {}", Trim(key)));
-    return client;
-  }
-
-  struct Answer {
-    int status = 0;
-    Json body;
-    // What an error answer says.
-    std::string message;
-  };
-  // UNAVAILABLE: nobody answers there.
-  Result<Answer> Ask(std::string_view method, const std::string& target) const {
-    AISP_ASSIGN_OR_RETURN(HttpClient http, HttpClient::Connect(host_, port_, kHttpTimeout));
-    AISP_ASSIGN_OR_RETURN(const HttpAnswer answer, http.Request(method, target, "", headers_));
-    Answer out;
-    out.status = answer.status;
-    out.body = Json::parse(answer.body, nullptr, /*allow_exceptions=*/false);
-    if (!out.body.is_object())
-      return Fail(Code::kUnavailable,
-                  fmt::format("{}:{} answers {} without JSON; is it a router of aisp?", host_,
-                              port_, answer.status));
-    if (out.body.contains("error")) out.message = out.body["error"].value("message", "");
-    return out;
-  }
-
- private:
-  std::string host_;
-  uint16_t port_ = 0;
-  HttpHeaders headers_;
-};
-
 std::string Line(const Json& w) {
   std::string line =
       fmt::format("{}: {} {}", w.value("id", ""), w.value("role", ""), w.value("state", ""));
   const std::string reason = w.value("reason", "");
   if (!reason.empty()) line += fmt::format(" ({})", reason);
-  return line +
-         fmt::format(", {} running, {} waiting", w.value("running", 0), w.value("waiting", 0));
+  line += fmt::format(", {} running, {} waiting", w.value("running", 0), w.value("waiting", 0));
+  if (const int64_t pid = w.value("pid", int64_t{0}); pid != 0)
+    line += fmt::format(", pid {}", pid);
+  if (const std::string url = w.value("admin_url", ""); !url.empty()) line += ", " + url;
+  return line;
 }
 
 void Say(const std::string& line) {
@@ -184,10 +135,9 @@ int RunDrain(const std::vector<std::string>& args) {
     return ReportUsageError("drain",
                             "which worker? give ids, or --all; --list shows those that there are");
   }
-  const auto timeout = ParseIntInRange(line->Extra("timeout", "600"), 1, 1 << 20);
-  if (!timeout) return ReportUsageError("drain", "--timeout: " + timeout.error().message);
-  const auto client =
-      AdminClient::Create(line->Extra("router", "http://127.0.0.1:8080"), line->Extra("key-file"));
+  const auto timeout = line->ExtraInt("timeout", 600, 1, 1 << 20);
+  if (!timeout) return ReportUsageError("drain", timeout.error().message);
+  const auto client = AdminClient::FromFlags(*line);
   if (!client) return ReportUsageError("drain", client.error().message);
   const Status done = list
                           ? List(*client, nullptr)

@@ -1,4 +1,5 @@
-// `aisp generate "PROMPT"`: one answer on the terminal from an engine in this process; no router, no sockets.
+// `aisp generate "PROMPT"`: one answer on the terminal from an engine in this process; no router,
+// no sockets.
 #include <fmt/format.h>
 
 #include <array>
@@ -12,6 +13,7 @@
 #include "config/command_line.h"
 #include "server/backend.h"
 #include "server/commands.h"
+#include "server/model_source.h"
 #include "server/process.h"
 #include "text/detokenizer.h"
 
@@ -20,7 +22,7 @@ namespace {
 
 constexpr std::array<ExtraFlag, 6> kExtras = {{
     {"--max-tokens", "N", "Tokens to generate at most; without it, what is left of the context."},
-    {"--temperature", "T", "0 is greedy; without it, the model's own (1)."},
+    {"--temperature", "T", "0 (greedy) to 2; without it, the model's own (1)."},
     {"--seed", "N", "The same seed gives the same answer; without it, a new one every time."},
     {"--raw", "", "Continue the prompt as plain text, without the chat template."},
     {"--token-ids", "", "The prompt is token ids, \"1,5,9\", and so is the answer."},
@@ -69,24 +71,17 @@ Result<SequenceRequest> RequestOf(const CommandLine& line, const ServedModel& mo
   r.sampling.top_p = defaults.top_p.value_or(1.0f);
   r.sampling.top_k = defaults.top_k.value_or(0);
   r.sampling.min_p = defaults.min_p.value_or(0.0f);
-  if (line.HasExtra("temperature")) {
-    AISP_ASSIGN_OR_RETURN(const double t, ParseDouble(line.Extra("temperature")));
-    if (t < 0 || t > 100)
-      return InvalidArgument(fmt::format("--temperature {} is out of range; allowed: 0 to 100", t));
-    r.sampling.temperature = static_cast<float>(t);
-  }
+  AISP_ASSIGN_OR_RETURN(const double temperature,
+                        line.ExtraNumber("temperature", r.sampling.temperature, 0, 2));
+  r.sampling.temperature = static_cast<float>(temperature);
   std::random_device device;
-  r.sampling.seed = (uint64_t{device()} << 32) | device();
-  if (line.HasExtra("seed")) {
-    AISP_ASSIGN_OR_RETURN(const int64_t seed, ParseInt(line.Extra("seed")));
-    r.sampling.seed = static_cast<uint64_t>(seed);
-  }
-  r.max_new_tokens = std::max(1, model.max_model_len - r.prompt_tokens);
-  if (line.HasExtra("max-tokens")) {
-    AISP_ASSIGN_OR_RETURN(const int64_t n,
-                          ParseIntInRange(line.Extra("max-tokens"), 1, r.max_new_tokens));
-    r.max_new_tokens = static_cast<int32_t>(n);
-  }
+  const uint64_t drawn = (uint64_t{device()} << 32) | device();
+  AISP_ASSIGN_OR_RETURN(const int64_t seed,
+                        line.ExtraInt("seed", static_cast<int64_t>(drawn), INT64_MIN, INT64_MAX));
+  r.sampling.seed = static_cast<uint64_t>(seed);
+  const int64_t left = std::max(1, model.max_model_len - r.prompt_tokens);
+  AISP_ASSIGN_OR_RETURN(const int64_t most, line.ExtraInt("max-tokens", left, 1, left));
+  r.max_new_tokens = static_cast<int32_t>(most);
   r.stop_token_ids = model.eos;
   return r;
 }
@@ -102,7 +97,11 @@ class Printer {
                stdout);
     std::fflush(stdout);
   }
-  void End() { fmt::print("{}\n", detokenizer_ ? detokenizer_->Flush() : ""); }
+  // Flushed, since statistics may follow on stderr.
+  void End() {
+    fmt::print("{}\n", detokenizer_ ? detokenizer_->Flush() : "");
+    std::fflush(stdout);
+  }
 
  private:
   std::optional<Detokenizer> detokenizer_;
@@ -111,7 +110,7 @@ class Printer {
 void PrintStats(const SequenceTimes& times, Instant end, int32_t prompt_tokens, int32_t tokens) {
   const double ttft = ToMs(times.first_token - times.added);
   const double tpot = tokens > 1 ? ToMs(end - times.first_token) / (tokens - 1) : 0;
-  fmt::print(stderr, "{} prompt tokens, {} generated; TTFT {:.1f} ms, TPOT {:.2f} ms\n",
+  fmt::print(stderr, "\n{} prompt tokens, {} generated; TTFT {:.1f} ms, TPOT {:.2f} ms\n",
              prompt_tokens, tokens, ttft, tpot);
 }
 
@@ -120,7 +119,8 @@ Status Generate(const CommandLine& line, const std::function<bool()>& stop) {
   AISP_ASSIGN_OR_RETURN(SequenceRequest request, RequestOf(line, *model));
   AISP_ASSIGN_OR_RETURN(const Backend backend, MakeBackend(line.config, *model));
   const SteadyClock clock;
-  Engine engine(EngineOptionsOf(line.config, *model), backend.executor.get(), &clock, nullptr);
+  Engine engine(EngineOptionsOf(line.config, model->fingerprint), backend.executor.get(), &clock,
+                nullptr);
   const int32_t prompt_tokens = request.prompt_tokens;
   AISP_ASSIGN_OR_RETURN(const SequenceId id, engine.Add(std::move(request)));
   Printer printer(*model, line.HasExtra("token-ids"));
@@ -157,7 +157,9 @@ int RunGenerate(const std::vector<std::string>& args) {
   }
   LogSession log({.level = LogLevel::kWarning});
   StopSignals signals(-1);
-  const Status done = Generate(*line, [&] { return !signals.WaitFor(0).empty(); });
+  const auto stop = [&] { return !signals.WaitFor(0).empty(); };
+  Status done = BringModelHere(&line->config, stop);
+  if (done) done = Generate(*line, stop);
   if (!done) return ReportFailure(done.error().message);
   return 0;
 }

@@ -1,4 +1,5 @@
-// `aisp serve`: one process with one role, with a router and a worker that does everything (all), or with all three roles (split).
+// `aisp serve`: one process with one role, with a router and a worker that does everything (all),
+// or with all three roles (split).
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -15,20 +16,26 @@
 #include "net/listen_socket.h"
 #include "server/admin_service.h"
 #include "server/commands.h"
+#include "server/invitation.h"
+#include "server/log_setup.h"
+#include "server/model_source.h"
 #include "server/process.h"
+#include "server/process_metrics.h"
 #include "server/router_service.h"
 #include "server/worker_service.h"
 
 namespace aisp {
 namespace {
 
-constexpr std::array<ExtraFlag, 5> kExtras = {{
+constexpr std::array<ExtraFlag, 7> kExtras = {{
+    {"--name", "NAME", "Name of this process in its log lines; default: worker.id, else ROLE-PID."},
     {"--announce-fd", "N",
      "Write key=value lines about this process to this descriptor (used by aisp up)."},
     {"--lifeline-fd", "N", "Stop when this descriptor closes (used by aisp up)."},
     {"--http-fd", "N", "Router: serve HTTP on this listening socket instead of http.port."},
     {"--workers-fd", "N", "Router: workers attach on this one instead of router.listen."},
     {"--grpc-fd", "N", "Router: gRPC clients come to this one instead of http.grpc_port."},
+    {"--admin-fd", "N", "Router: the admin port is this one instead of router.admin_port."},
 }};
 
 constexpr std::string_view kSignals =
@@ -42,8 +49,8 @@ constexpr std::string_view kSignals =
     "granted blocks for. A second signal: exit at once.\n";
 
 std::string Help() {
-  constexpr std::array<std::string_view, 7> kPrefixes = {"role",    "model.",  "http.", "router.",
-                                                         "worker.", "engine.", "log."};
+  constexpr std::array<std::string_view, 8> kPrefixes = {"role",    "model.",  "http.",  "router.",
+                                                         "worker.", "engine.", "trace.", "log."};
   return "aisp serve [--role all|split|router|prefill|decode] [--config FILE] [flags]\n\n"
          "all: a router and one worker that prefills and decodes; the weights are loaded once.\n"
          "split: a router, a prefill and a decode worker, each with its own weights, in one "
@@ -54,10 +61,12 @@ std::string Help() {
 // Everything that runs in this process, in the order in which it is started.
 class Process {
  public:
-  Process(const Config& config, const RouterSockets& sockets, Announcer* announcer)
-      : config_(config), sockets_(sockets), announcer_(announcer) {}
+  Process(const Config& config, const std::string& name, const RouterSockets& sockets,
+          Announcer* announcer)
+      : config_(config), name_(name), sockets_(sockets), announcer_(announcer) {}
 
   Status Start() {
+    AddProcessMetrics(&metrics_, config_.role);
     AISP_ASSIGN_OR_RETURN(served_, LoadServedModel(config_));
     if (OneProcess() || config_.role == "router") AISP_RETURN_IF_ERROR(StartRouter());
     if (!OneProcess() && config_.role != "router") AISP_RETURN_IF_ERROR(StartAdmin());
@@ -69,7 +78,8 @@ class Process {
   // Router first, so that nothing new comes in while the workers finish what runs.
   void Stop(const std::function<bool()>& haste) {
     if (router_) router_->DrainAndStop(config_.drain_timeout, haste);
-    // With a router elsewhere, streams that nobody else could take are finished here: each has a deadline.
+    // With a router elsewhere, streams that nobody else could take are finished here: each has a
+    // deadline.
     const Duration more = router_ ? Duration{} : config_.router.default_timeout;
     for (auto& worker : workers_) worker->DrainAndStop(config_.drain_timeout + more, haste);
     if (admin_) admin_->Stop();
@@ -89,7 +99,7 @@ class Process {
   std::string IdOf(const std::string& role) const {
     if (Split()) return role;
     if (!config_.worker.id.empty()) return config_.worker.id;
-    return OneProcess() ? "worker" : fmt::format("{}-{}", role, getpid());
+    return OneProcess() ? "worker" : name_;
   }
 
   Status StartRouter() {
@@ -98,11 +108,15 @@ class Process {
     AISP_RETURN_IF_ERROR(router_->Start());
     announcer_->Say("http", router_->http_address());
     announcer_->Say("grpc", router_->grpc_address());
+    announcer_->Say("admin", router_->admin_address());
     announcer_->Say("workers", router_->workers_address());
-    LogInfo("serving", {{"url", "http://" + router_->http_address()},
-                        {"grpc", router_->grpc_address()},
-                        {"model", served_->name},
-                        {"workers", router_->workers_address()}});
+    announcer_->Say("asked-by", std::string(!served_->tokenizer       ? kAskedByIds
+                                            : !served_->chat_template ? kAskedByText
+                                                                      : kAskedByMessages));
+    LogInfo("listening; requests are served once a worker has loaded the model",
+            {{"url", SchemeOf(config_) + router_->http_address()},
+             {"grpc", router_->grpc_address()},
+             {"workers", router_->workers_address()}});
     return {};
   }
 
@@ -127,6 +141,7 @@ class Process {
     host_.metrics = &metrics_;
     host_.local = OneProcess() ? &hub_ : nullptr;
     host_.inproc = Split() ? &inproc_ : nullptr;
+    if (admin_) host_.admin_url = AdvertisedAdminUrl(config_, admin_->address());
     const std::string id = IdOf(role);
     AISP_ASSIGN_OR_RETURN(auto worker, WorkerService::Create(host_, role, id));
     const auto on_ready = [this, id, role] {
@@ -140,6 +155,7 @@ class Process {
   }
 
   const Config config_;
+  const std::string name_;
   const RouterSockets sockets_;
   Announcer* const announcer_;
   SteadyClock clock_;
@@ -155,8 +171,7 @@ class Process {
 };
 
 Result<int> FdOf(const CommandLine& line, std::string_view name) {
-  if (!line.HasExtra(name)) return -1;
-  AISP_ASSIGN_OR_RETURN(int64_t fd, ParseIntInRange(line.Extra(name), 0, 1 << 20));
+  AISP_ASSIGN_OR_RETURN(const int64_t fd, line.ExtraInt(name, -1, 0, 1 << 20));
   return static_cast<int>(fd);
 }
 
@@ -165,7 +180,7 @@ Result<RouterSockets> SocketsOf(const CommandLine& line) {
   RouterSockets out;
   AISP_ASSIGN_OR_RETURN(const auto activated, TakeActivationSockets());
   const std::pair<const char*, int*> wanted[] = {
-      {"http", &out.http}, {"workers", &out.workers}, {"grpc", &out.grpc}};
+      {"http", &out.http}, {"workers", &out.workers}, {"grpc", &out.grpc}, {"admin", &out.admin}};
   for (const auto& [name, fd] : wanted) {
     AISP_ASSIGN_OR_RETURN(*fd, FdOf(line, fmt::format("{}-fd", name)));
     if (*fd < 0 && activated.count(name) != 0) *fd = activated.at(name);
@@ -174,20 +189,20 @@ Result<RouterSockets> SocketsOf(const CommandLine& line) {
   return out;
 }
 
-LogOptions LogOptionsOf(const Config& config) {
-  LogOptions o;
-  const std::string& level = config.log.level;
-  o.level = level == "debug"     ? LogLevel::kDebug
-            : level == "warning" ? LogLevel::kWarning
-            : level == "error"   ? LogLevel::kError
-                                 : LogLevel::kInfo;
-  o.format = config.log.format == "json" ? LogFormat::kJson : LogFormat::kText;
-  return o;
+std::string NameOf(const CommandLine& line) {
+  const Config& config = line.config;
+  const std::string fallback = config.worker.id.empty() || config.role == "router"
+                                   ? fmt::format("{}-{}", config.role, getpid())
+                                   : config.worker.id;
+  return line.Extra("name", fallback);
 }
 
-Status ServeUntilStopped(const Config& config, const RouterSockets& sockets, Announcer* announcer,
-                         StopSignals* signals) {
-  Process process(config, sockets, announcer);
+Status ServeUntilStopped(Config config, const std::string& name, const RouterSockets& sockets,
+                         Announcer* announcer, StopSignals* signals) {
+  const Status here = BringModelHere(&config, [signals] { return !signals->WaitFor(0).empty(); });
+  if (!here && here.error().code == Code::kCancelled) return {};
+  AISP_RETURN_IF_ERROR(here);
+  Process process(config, name, sockets, announcer);
   AISP_RETURN_IF_ERROR(process.Start());
   const std::string why = signals->Wait();
   LogInfo("stopping", {{"why", why}});
@@ -205,18 +220,20 @@ int RunServe(const std::vector<std::string>& args) {
   if (!line->positional.empty()) return ReportUnexpectedArgument("serve", line->positional[0]);
   const auto announce_fd = FdOf(*line, "announce-fd");
   const auto lifeline_fd = FdOf(*line, "lifeline-fd");
-  if (!announce_fd || !lifeline_fd)
-    return ReportUsageError("serve", "a descriptor is a small whole number");
+  for (const auto* fd : {&announce_fd, &lifeline_fd})
+    if (!*fd) return ReportUsageError("serve", fd->error().message);
 
   const auto sockets = SocketsOf(*line);
   if (!sockets) return ReportUsageError("serve", sockets.error().message);
 
-  LogSession log(LogOptionsOf(line->config));
+  const std::string name = NameOf(*line);
+  LogSession log(LogOptionsOf(line->config, line->config.role, name));
   Announcer announcer(*announce_fd);
   StopSignals signals(*lifeline_fd);
   const GrpcKeeper grpc;
   int exit_code = 0;
-  if (const Status ran = ServeUntilStopped(line->config, *sockets, &announcer, &signals); !ran) {
+  if (const Status ran = ServeUntilStopped(line->config, name, *sockets, &announcer, &signals);
+      !ran) {
     FlushLog(std::chrono::seconds(1));
     exit_code = ReportFailure(ran.error().message);
   } else {

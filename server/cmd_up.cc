@@ -1,4 +1,4 @@
-// `aisp up`: the whole house on one machine, as separate processes.
+// `aisp up`: a whole cluster on one machine, as separate processes.
 #include <fmt/format.h>
 
 #include <array>
@@ -6,10 +6,12 @@
 
 #include "common/clock.h"
 #include "common/log.h"
-#include "common/strings.h"
 #include "config/command_line.h"
 #include "server/commands.h"
 #include "server/demo.h"
+#include "server/invitation.h"
+#include "server/log_setup.h"
+#include "server/model_source.h"
 #include "server/process.h"
 #include "server/supervisor.h"
 
@@ -24,23 +26,13 @@ constexpr std::array<ExtraFlag, 1> kExtras = {{
 }};
 
 std::string Help() {
-  constexpr std::array<std::string_view, 7> kPrefixes = {"up.",     "model.",  "http.", "router.",
-                                                         "worker.", "engine.", "log."};
+  constexpr std::array<std::string_view, 8> kPrefixes = {"up.",     "model.",  "http.",  "router.",
+                                                         "worker.", "engine.", "trace.", "log."};
   return "aisp up [--prefill N] [--decode N] [--demo] [--config FILE] [flags]\n\n"
          "Starts one router, N prefill and N decode workers, restarts what dies, and stops all of "
          "them on Ctrl-C or SIGTERM.\nSIGHUP replaces every process by a new one, one by one, "
          "without a failed request.\n\n" +
          HelpForSettings(kPrefixes, kExtras);
-}
-
-void PrintInvitation(const std::string& address, const std::string& grpc) {
-  fmt::print(
-      "\nServing on http://{0}{1} (Ctrl-C stops everything). Try:\n\n"
-      "  curl -N http://{0}/v1/chat/completions -H 'content-type: application/json' \\\n"
-      "    -d '{{\"stream\": true, \"messages\": [{{\"role\": \"user\", \"content\": \"Tell me a "
-      "story about a duck.\"}}]}}'\n\n",
-      address, grpc.empty() ? "" : " and gRPC on " + grpc);
-  std::fflush(stdout);
 }
 
 }  // namespace
@@ -50,21 +42,29 @@ int RunUp(const std::vector<std::string>& args) {
   if (!line) return ReportUsageError("up", line.error().message);
   if (AnswerCommonFlags(*line, Help())) return 0;
   if (!line->positional.empty()) return ReportUnexpectedArgument("up", line->positional[0]);
-  const auto announce_fd = ParseIntInRange(line->Extra("announce-fd", "-1"), -1, 1 << 20);
-  if (!announce_fd) return ReportUsageError("up", "--announce-fd: a small whole number");
+  const auto announce_fd = line->ExtraInt("announce-fd", -1, -1, 1 << 20);
+  if (!announce_fd) return ReportUsageError("up", announce_fd.error().message);
   Config config = line->config;
-  // A story with log lines in it is no story: with --demo, only what is wrong is logged unless somebody asked for more.
+  // A story with log lines in it is no story: with --demo, only what is wrong is logged unless
+  // somebody asked for more.
   if (config.up.demo && config.log.level == Config().log.level) config.log.level = "warning";
 
+  if (config.up.demo && config.http.tls.on())
+    return ReportUsageError("up", "--demo speaks plain HTTP; leave one of --demo and TLS out");
+  const LogSession log(LogOptionsOf(config, "supervisor", "up"));
   const SteadyClock clock;
   const Instant begin = clock.Now();
   StopSignals signals(-1, /*reload=*/true);
+  // Once for all processes, which then serve the same commit.
+  const Status here = BringModelHere(&config, [&signals] { return !signals.WaitFor(0).empty(); });
+  if (!here) return here.error().code == Code::kCancelled ? 0 : ReportFailure(here.error().message);
   Announcer announcer(static_cast<int>(*announce_fd));
   Supervisor supervisor(config, &announcer);
   if (const Status started = supervisor.Start(&signals, kStartTimeout); !started) {
     supervisor.Stop(&signals);
     return started.error().code == Code::kCancelled ? 0 : ReportFailure(started.error().message);
   }
+  if (!supervisor.admin_address().empty()) announcer.Say("admin", supervisor.admin_address());
   announcer.Say("http", supervisor.http_address());
   if (!supervisor.grpc_address().empty()) announcer.Say("grpc", supervisor.grpc_address());
   fmt::print("aisp {}: router, {} prefill and {} decode workers ready in {:.2f} s\n", Version(),
@@ -76,7 +76,9 @@ int RunUp(const std::vector<std::string>& args) {
       exit_code = 1;
     }
   }
-  PrintInvitation(supervisor.http_address(), supervisor.grpc_address());
+  fmt::print("{}", Invitation(config, supervisor.http_address(), supervisor.grpc_address(),
+                              supervisor.admin_address(), supervisor.asked_by()));
+  std::fflush(stdout);
   const auto why = supervisor.Watch(&signals);
   if (!why) exit_code = ReportFailure(why.error().message);
   supervisor.Stop(&signals);

@@ -17,7 +17,8 @@ using Json = nlohmann::json;
 constexpr const char* kPrompt = "Tell me a story about a fox, a bridge and a lantern.";
 constexpr Duration kTimeout = std::chrono::seconds(60);
 
-// The prompt is short, so the router would rather prefill on the decode worker; a demonstration shows the whole way.
+// The prompt is short, so the router would rather prefill on the decode worker; a demonstration
+// shows the whole way.
 const HttpHeaders kHeaders = {{"content-type", "application/json"}, {"x-aisp-prefill", "remote"}};
 
 struct Story {

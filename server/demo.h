@@ -1,5 +1,5 @@
-// The story that `aisp up --demo` tells when everything is ready: one streamed chat request against the running router, with
-// where it ran, TTFT and its parts, TPOT, and the KV blocks that moved.
+// The story that `aisp up --demo` tells when everything is ready: one streamed chat request against
+// the running router, with where it ran, TTFT and its parts, TPOT, and the KV blocks that moved.
 #pragma once
 
 #include <string>

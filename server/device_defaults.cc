@@ -20,6 +20,7 @@ Config::Engine EngineSettingsOf(const Config& config) {
   const auto choose = [gpu](int64_t* value, int64_t on_cpu, int64_t on_gpu) {
     if (*value == 0) *value = gpu ? on_gpu : on_cpu;
   };
+  choose(&e.block_tokens, 16, 64);
   choose(&e.max_batch_tokens, 512, 2048);
   choose(&e.max_prefill_chunk, 256, 2048);
   choose(&e.max_sequences, 64, 256);

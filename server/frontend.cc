@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <utility>
 
-#include "common/log.h"
 #include "common/strings.h"
 #include "server/commands.h"
 #include "server/text_service.h"
@@ -56,19 +56,6 @@ const Frontend::Route* Frontend::Find(std::string_view path) {
   return nullptr;
 }
 
-namespace {
-
-// A log that cannot be written cannot say so itself.
-std::string LogMetrics() {
-  const LogStats stats = GetLogStats();
-  return fmt::format(
-      "# HELP aisp_log_lines_dropped_total Log lines that could not be written\n"
-      "# TYPE aisp_log_lines_dropped_total counter\naisp_log_lines_dropped_total {}\n",
-      stats.lines_dropped);
-}
-
-}  // namespace
-
 bool AnswerAdmin(HttpExchange& exchange, const std::function<Status()>& ready,
                  const Metrics& metrics) {
   const std::string& path = exchange.request().path;
@@ -80,7 +67,7 @@ bool AnswerAdmin(HttpExchange& exchange, const std::function<Status()>& ready,
     exchange.Respond(200, Json(), R"({"status":"alive"})");
   } else if (path == "/metrics") {
     exchange.Respond(200, {{"content-type", "text/plain; version=0.0.4; charset=utf-8"}},
-                     metrics.Render() + LogMetrics());
+                     metrics.Render());
   } else if (const Status status = ready(); status) {
     exchange.Respond(200, Json(), R"({"status":"ready"})");
   } else {
@@ -120,6 +107,14 @@ int AnswerUnknown(HttpExchange& exchange, const std::vector<std::string>& allowe
   return 405;
 }
 
+HttpIntake Frontend::Intake(const HttpRequest& head) const {
+  const Route* route = Find(head.path);
+  if (route == nullptr || head.method != route->method) return {.read_body = false, .party = ""};
+  auto tenant = context_->tenants->Authenticate(head.Header("authorization"));
+  if (!tenant) return {.read_body = false, .party = ""};
+  return {.read_body = true, .party = std::move(*tenant)};
+}
+
 void Frontend::Handle(const std::shared_ptr<HttpExchange>& exchange) {
   const HttpRequest& request = exchange->request();
   Caller caller{Caller::Surface::kHttp, request.id, "", request.method, "", request.received};
@@ -141,7 +136,10 @@ void Frontend::Handle(const std::shared_ptr<HttpExchange>& exchange) {
     return Log(caller, AnswerUnknown(*exchange, allowed));
   }
   auto tenant = context_->tenants->Authenticate(request.Header("authorization"));
-  if (!tenant) return Respond(*exchange, caller, tl::unexpected(tenant.error()));
+  if (!tenant) {
+    context_->metrics.Count(Rejection::kUnauthenticated);
+    return Respond(*exchange, caller, tl::unexpected(tenant.error()));
+  }
   caller.tenant = std::move(*tenant);
   (this->*route->handler)(exchange, caller);
 }
@@ -161,7 +159,11 @@ void Frontend::Generate(const std::shared_ptr<HttpExchange>& exchange, const Cal
   auto timeout = ParseTimeoutHeader(request.Header("x-request-timeout"), model->limits);
   if (!timeout) return Respond(*exchange, caller, tl::unexpected(timeout.error()));
   GenerationJob::Request job{
-      caller, *timeout, PrefillPreferenceOf(request.Header("x-aisp-prefill")),
+      caller,
+      *timeout,
+      PrefillPreferenceOf(request.Header("x-aisp-prefill")),
+      request.body.size(),
+      {std::string(request.Header("traceparent")), std::string(request.Header("tracestate"))},
       [exchange, model, endpoint]() -> ApiResult<PreparedRequest> {
         const std::string& body = exchange->request().body;
         if (endpoint == Endpoint::kChat) {
@@ -172,7 +174,7 @@ void Frontend::Generate(const std::shared_ptr<HttpExchange>& exchange, const Cal
         return Prepare(*model, std::move(text));
       }};
   const auto started = GenerationJob::Start(context_, std::move(job),
-                                            std::make_unique<HttpAnswer>(context_, exchange));
+                                            std::make_unique<HttpTextAnswer>(context_, exchange));
   exchange->OnDisconnect([weak = std::weak_ptr(started)](HttpExchange::Gone why) {
     if (const auto alive = weak.lock()) alive->Abandon(GoneText(why));
   });
@@ -219,13 +221,28 @@ void Frontend::Version(const std::shared_ptr<HttpExchange>& exchange, const Call
 
 void Frontend::OnPool(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller,
                       std::function<ApiResult<std::string>()> work) {
-  // The pool may outlive us by what it has queued; the loop runs nothing for us then.
+  // A place of the tenant's, as for any other request.
+  auto entered = context_->tenants->Enter(caller.tenant, context_->clock->Now());
+  if (!entered) {
+    const auto& [error, retry_after] = entered.error();
+    return Log(caller, RespondError(*exchange, error, retry_after), error.message);
+  }
+  auto slot = std::make_shared<Tenants::Slot>(std::move(*entered));
+  const auto gone = std::make_shared<std::atomic<bool>>(false);
+  exchange->OnDisconnect([gone](HttpExchange::Gone) { *gone = true; });
+  // The pool may outlive us by what it runs; the loop runs nothing for us then.
   IoLoop* const loop = context_->loop;
-  const bool taken =
-      context_->pool->TrySubmit([this, loop, exchange, caller, work = std::move(work)] {
-        loop->Post([this, exchange, caller, body = work()] { Respond(*exchange, caller, body); });
+  const bool taken = context_->pool->TrySubmit(
+      exchange->request().body.size(),
+      [this, loop, exchange, caller, slot, gone, work = std::move(work)]() mutable {
+        ApiResult<std::string> body = tl::unexpected(ApiError(Code::kCancelled, "the client left"));
+        if (!*gone) body = work();
+        loop->Post([this, exchange, caller, slot = std::move(slot), body = std::move(body)] {
+          Respond(*exchange, caller, body);
+        });
       });
   if (taken) return;
+  context_->metrics.Count(Rejection::kTokenizerQueue);
   Respond(*exchange, caller,
           tl::unexpected(ApiError(Code::kResourceExhausted,
                                   "too many requests are being tokenized; try again shortly")));

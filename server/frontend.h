@@ -1,6 +1,6 @@
-// Frontend: which path of the HTTP surface is answered by whom. Requests for text become GenerationJobs; tokenizing goes to the
-// pool; models, version, health, readiness and metrics are answered here; everything else gets OpenAI-shaped 401, 404 and 405.
-// The I/O thread.
+// Frontend: which path of the HTTP surface is answered by whom. Requests for text become
+// GenerationJobs; tokenizing goes to the pool; models, version, health, readiness and metrics are
+// answered here; everything else gets OpenAI-shaped 401, 404 and 405. The I/O thread.
 #pragma once
 
 #include <functional>
@@ -13,8 +13,8 @@
 
 namespace aisp {
 
-// Answers GET /health, /ready and /metrics; the whole surface of a worker, and a part of the router's. False when the path is not
-// one of them.
+// Answers GET /health, /ready and /metrics; the whole surface of a worker, and a part of the
+// router's. False when the path is not one of them.
 bool AnswerAdmin(HttpExchange& exchange, const std::function<Status()>& ready,
                  const Metrics& metrics);
 
@@ -25,6 +25,9 @@ class Frontend {
  public:
   Frontend(FrontendContext* context, Metrics* metrics) : context_(context), metrics_(metrics) {}
   void Handle(const std::shared_ptr<HttpExchange>& exchange);
+  // By its head: whose request it is, and that nobody's body is read for a path or a key that is
+  // refused anyway.
+  HttpIntake Intake(const HttpRequest& head) const;
 
  private:
   struct Route;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 #include <utility>
 
 namespace aisp {
@@ -51,23 +52,48 @@ std::shared_ptr<GenerationJob> GenerationJob::Start(FrontendContext* context, Re
 
 GenerationJob::GenerationJob(FrontendContext* context, Request request,
                              std::unique_ptr<AnswerSink> sink)
-    : context_(context), request_(std::move(request)), sink_(std::move(sink)) {}
+    : context_(context),
+      request_(std::move(request)),
+      sink_(std::move(sink)),
+      trace_(context->traces, context->clock, request_.caller, request_.trace) {}
 
 void GenerationJob::Begin() {
-  auto slot = context_->tenants->Enter(request_.caller.tenant);
-  if (!slot) return Fail(slot.error(), kBusyRetry);
+  context_->stats->Started();
+  sink_->OnTraced(trace_.Traceparent());
+  trace_.Preparing();
+  auto slot = context_->tenants->Enter(request_.caller.tenant, context_->clock->Now());
+  if (!slot) return Reject(Rejection::kKeyLimit, slot.error().error, slot.error().retry_after);
   slot_ = std::move(*slot);
-  const bool taken = context_->pool->TrySubmit([job = shared_from_this()] {
-    auto prepared = std::make_shared<ApiResult<PreparedRequest>>(job->request_.prepare());
-    job->context_->loop->Post([job, prepared] { job->OnPrepared(std::move(*prepared)); });
-  });
-  if (!taken) Fail(BusyError(), kBusyRetry);
+  const bool taken =
+      context_->pool->TrySubmit(request_.bytes, [job = shared_from_this()]() mutable {
+        auto prepared = std::make_shared<ApiResult<PreparedRequest>>(job->PrepareInTime());
+        // The job's last owner has to be the loop.
+        IoLoop* const loop = job->context_->loop;
+        loop->Post([job = std::move(job), prepared] { job->OnPrepared(std::move(*prepared)); });
+      });
+  if (!taken) Reject(Rejection::kTokenizerQueue, BusyError(), kBusyRetry);
+}
+
+ApiResult<PreparedRequest> GenerationJob::PrepareInTime() const {
+  if (over_) return tl::unexpected(ApiError(Code::kCancelled, "nobody waits for it"));
+  const Duration limit =
+      request_.timeout > Duration{} ? request_.timeout : context_->default_timeout;
+  if (context_->clock->Now() >= request_.caller.received + limit) {
+    return tl::unexpected(
+        ApiError(Code::kDeadlineExceeded,
+                 "the request's time was over before its prompt was tokenized; allow more time"));
+  }
+  return request_.prepare();
 }
 
 void GenerationJob::OnPrepared(ApiResult<PreparedRequest> prepared) {
   if (closed_) return;
-  if (!prepared) return Fail(prepared.error(), {});
+  if (!prepared) {
+    const bool late = prepared.error().code == Code::kDeadlineExceeded;
+    return Reject(late ? Rejection::kDeadline : Rejection::kBadRequest, prepared.error());
+  }
   prepared_ = std::move(*prepared);
+  trace_.Prepared(MakeUsage(), prepared_.choices());
   SubmitAll();
 }
 
@@ -107,7 +133,11 @@ RouterRequest GenerationJob::MakeRequest(uint32_t choice) const {
 
 void GenerationJob::SubmitAll() {
   const GenerationOptions& o = prepared_.options;
+  counted_.assign(prepared_.choices(), 0);
+  held_of_.assign(prepared_.choices(), 0);
   sink_->OnPrepared(prepared_);
+  context_->metrics.frontend_s.Observe(
+      ToSeconds(context_->clock->Now() - request_.caller.received));
   for (uint32_t index = 0; index < prepared_.choices() && !closed_; ++index) {
     choices_.push_back(std::make_unique<ChoiceStream>(
         context_->model->tokenizer.get(),
@@ -117,18 +147,23 @@ void GenerationJob::SubmitAll() {
                               .skip_special_tokens = o.skip_special_tokens,
                               .num_logprobs = o.sampling.num_logprobs(),
                               .keep_token_ids = o.return_token_ids,
-                              .min_tokens = o.min_tokens},
+                              .min_tokens = o.min_tokens,
+                              .parser = prepared_.Parses() && context_->model->tokenizer
+                                            ? MakeAnswerParser(prepared_.parse)
+                                            : nullptr,
+                              .shown = context_->model->markers},
         this));
     RouterRequest request = MakeRequest(index);
     request.timeout = TimeLeft();
     if (request.timeout == Duration{}) {
       choices_.pop_back();
-      return Fail(
+      return Reject(
+          Rejection::kDeadline,
           ApiError(Code::kDeadlineExceeded,
-                   "the request's time was over before it could be placed; allow more time"),
-          {});
+                   "the request's time was over before it could be placed; allow more time"));
     }
     Duration retry_after{};
+    trace_.Submitting(index);
     auto id = context_->router->Submit(std::move(request), choices_.back().get(), &retry_after);
     if (!id) {
       choices_.pop_back();
@@ -140,7 +175,7 @@ void GenerationJob::SubmitAll() {
 
 void GenerationJob::Abandon(std::string_view why) {
   if (closed_) return;
-  context_->disconnected.Add();
+  context_->metrics.disconnected.Add();
   Outcome outcome;
   outcome.code = Code::kCancelled;
   outcome.error = fmt::format("the client went away: {}", why);
@@ -148,6 +183,7 @@ void GenerationJob::Abandon(std::string_view why) {
 }
 
 void GenerationJob::OnChoiceRouted(ChoiceStream& choice, const RouteDecision& route) {
+  trace_.Routed(choice.index(), route);
   if (choice.index() != 0 || !route_.empty()) return;
   route_ = RouteText(route);
   sink_->OnRouted(route_);
@@ -160,20 +196,51 @@ void GenerationJob::OnChoiceStopped(ChoiceStream& choice) {
 
 void GenerationJob::OnChoiceAdvanced(ChoiceStream& choice) {
   if (closed_) return;
-  if (first_token_ == kNever && choice.completion_tokens() > 0)
-    first_token_ = context_->clock->Now();
+  CountTokens(choice);
+  if (const auto too_much = HoldAnswer(choice)) return Fail(*too_much, {});
   if (choice.error()) {
     choice.request = {};
     return Fail(*choice.error(), choice.retry_after());
   }
   if (choice.ended()) {
     choice.request = {};
+    trace_.ChoiceEnded(choice);
     ++ended_;
   }
   if (choice.HasNews() || choice.ended()) sink_->OnProgress(choice);
   if (ended_ < prepared_.choices()) return;
   sink_->OnDone(choices_, MakeUsage());
   Close({});
+}
+
+std::optional<ApiError> GenerationJob::HoldAnswer(const ChoiceStream& choice) {
+  // A stream, and every answer of gRPC, goes out as it is made.
+  if (prepared_.options.stream || request_.caller.surface != Caller::Surface::kHttp)
+    return std::nullopt;
+  const size_t said = choice.said_bytes();
+  const size_t more = said - std::exchange(held_of_[choice.index()], said);
+  held_ += more;
+  context_->answers_bytes += more;
+  if (held_ > context_->max_answer_bytes) {
+    return ApiError(
+        Code::kOutOfRange,
+        fmt::format("the answer takes more than {} bytes, the limit of one that is not streamed "
+                    "(http.max_answer); set \"stream\": true, or ask for fewer tokens, choices or "
+                    "logprobs",
+                    context_->max_answer_bytes));
+  }
+  if (context_->answers_bytes > context_->max_answers_bytes) {
+    return ApiError(Code::kResourceExhausted,
+                    fmt::format("the answers that are not streamed take {} bytes, the limit "
+                                "(http.max_total_body); set \"stream\": true or try again",
+                                context_->max_answers_bytes));
+  }
+  return std::nullopt;
+}
+
+void GenerationJob::Reject(Rejection reason, const ApiError& error, Duration retry_after) {
+  context_->metrics.Count(reason);
+  Fail(error, retry_after);
 }
 
 void GenerationJob::Fail(const ApiError& error, Duration retry_after) {
@@ -188,21 +255,61 @@ void GenerationJob::Fail(const ApiError& error, Duration retry_after) {
 void GenerationJob::Close(Outcome outcome) {
   if (closed_) return;
   closed_ = true;
+  over_ = true;
+  context_->answers_bytes -= std::exchange(held_, 0);
   for (auto& choice : choices_) {
     if (choice->request != RequestId{})
       context_->router->Cancel(std::exchange(choice->request, RequestId{}));
   }
   slot_ = {};
   const AnswerUsage usage = MakeUsage();
+  // What was refused before it was placed has cost nothing.
+  if (!choices_.empty()) {
+    context_->tenants->Charge(request_.caller.tenant,
+                              int64_t{usage.prompt_tokens} + usage.completion_tokens,
+                              context_->clock->Now());
+  }
   outcome.http_status = HttpStatus(outcome.code);
-  outcome.prompt_tokens = usage.prompt_tokens;
-  outcome.cached_tokens = usage.cached_tokens;
-  outcome.completion_tokens = usage.completion_tokens;
+  outcome.usage = &usage;
+  outcome.choices = static_cast<uint32_t>(choices_.size());
   if (first_token_ != kNever) outcome.ttft = first_token_ - request_.caller.received;
-  outcome.route = route_;
+  outcome.trace_id = trace_.trace_id();
+  trace_.Close(outcome);
+  CountEnd(outcome);
   context_->log->Finished(request_.caller, outcome);
   // The caller may be one of our choices, or our sink: let the loop's next turn end us.
   context_->loop->Post([self = std::move(self_)] {});
+}
+
+void GenerationJob::CountTokens(const ChoiceStream& choice) {
+  if (choice.completion_tokens() == 0) return;
+  last_token_ = context_->clock->Now();
+  const uint32_t before = std::exchange(counted_[choice.index()], choice.completion_tokens());
+  if (before == 0) trace_.FirstToken(choice.index(), choice.timing() ? &*choice.timing() : nullptr);
+  if (first_token_ == kNever) {
+    first_token_ = last_token_;
+    first_choice_ = choice.index();
+  }
+  context_->stats->Tokens(choice.completion_tokens() - before);
+}
+
+void GenerationJob::CountEnd(const Outcome& outcome) {
+  LiveStats::Ended ended;
+  ended.ok = outcome.code == Code::kOk;
+  ended.cancelled = outcome.code == Code::kCancelled;
+  if (outcome.ttft) ended.ttft_ms = ToMs(*outcome.ttft);
+  // As vLLM's: of one choice; several speak at the same time.
+  const uint64_t all = std::accumulate(counted_.begin(), counted_.end(), uint64_t{0});
+  const uint64_t tokens = all / std::max<size_t>(1, counted_.size());
+  if (tokens > 1)
+    ended.tpot_ms = ToMs(last_token_ - first_token_) / static_cast<double>(tokens - 1);
+  context_->stats->Finished(ended);
+  for (const auto& choice : choices_) {
+    if (!choice->timing() || choice->timing()->kv_blocks_moved() == 0) continue;
+    const v1::Timing& t = *choice->timing();
+    context_->stats->Moved(t.prefill_worker(), choice->decode_worker(), t.kv_transport(),
+                           t.kv_blocks_moved());
+  }
 }
 
 AnswerUsage GenerationJob::MakeUsage() const {
@@ -211,13 +318,18 @@ AnswerUsage GenerationJob::MakeUsage() const {
     usage.prompt_tokens += static_cast<uint32_t>(prompt.size());
   for (const auto& choice : choices_) {
     usage.completion_tokens += choice->completion_tokens();
+    usage.preemptions += choice->preemptions();
     if (choice->timing())
       usage.cached_tokens = std::max(usage.cached_tokens, choice->timing()->cached_tokens());
   }
   usage.route = route_;
-  if (choices_.empty() || !choices_.front()->timing() || first_token_ == kNever) return usage;
+  if (first_token_ == kNever || !choices_[first_choice_]->timing()) return usage;
+  // Of the choice that spoke first: the client's time to the first token is that one's.
+  const ChoiceStream& first = *choices_[first_choice_];
   usage.timed = true;
-  usage.timing = *choices_.front()->timing();
+  usage.timing = *first.timing();
+  usage.route_taken = first.RouteTaken();
+  usage.fallback = usage.timing.fallback();
   const v1::Timing& t = usage.timing;
   usage.ttft_ms = ToMs(first_token_ - request_.caller.received);
   usage.frontend_ms =

@@ -18,14 +18,16 @@ double NsToMs(int64_t ns) { return static_cast<double>(ns) * 1e-6; }
 std::string TimingJson(const AnswerUsage& usage) {
   if (!usage.timed) return "";
   const v1::Timing& t = usage.timing;
-  std::string route;
+  std::string route, taken, fallback;
   AppendJsonString(usage.route, &route);
+  AppendJsonString(usage.route_taken, &taken);
+  AppendJsonString(usage.fallback, &fallback);
   return fmt::format(
-      R"({{"route":{},"ttft_ms":{:.3f},"frontend_ms":{:.3f},"queue_ms":{:.3f},"prefill_ms":{:.3f},)"
+      R"({{"route":{},"route_taken":{},"fallback":{},"ttft_ms":{:.3f},"frontend_ms":{:.3f},"queue_ms":{:.3f},"prefill_ms":{:.3f},)"
       R"("transfer_ms":{:.3f},"first_decode_ms":{:.3f},"kv_blocks_moved":{},"kv_transport":"{}","preemptions":{}}})",
-      route, usage.ttft_ms, usage.frontend_ms, NsToMs(t.queue_ns()), NsToMs(t.prefill_ns()),
-      NsToMs(t.transfer_ns()), NsToMs(t.first_decode_ns()), t.kv_blocks_moved(), t.kv_transport(),
-      t.preemptions());
+      route, taken, fallback, usage.ttft_ms, usage.frontend_ms, NsToMs(t.queue_ns()),
+      NsToMs(t.prefill_ns()), NsToMs(t.transfer_ns()), NsToMs(t.first_decode_ns()),
+      t.kv_blocks_moved(), t.kv_transport(), usage.preemptions);
 }
 
 Usage UsageOf(const AnswerUsage& usage) {
@@ -45,26 +47,28 @@ int RespondError(HttpExchange& exchange, const ApiError& error, Duration retry_a
   return status;
 }
 
-HttpAnswer::HttpAnswer(FrontendContext* context, std::shared_ptr<HttpExchange> exchange)
+HttpTextAnswer::HttpTextAnswer(FrontendContext* context, std::shared_ptr<HttpExchange> exchange)
     : context_(context), exchange_(std::move(exchange)) {}
 
-void HttpAnswer::OnPrepared(const PreparedRequest& prepared) {
+void HttpTextAnswer::OnPrepared(const PreparedRequest& prepared) {
   prepared_ = &prepared;
   const GenerationOptions& o = prepared.options;
   const std::string id = fmt::format(
       "{}-{}", prepared.endpoint == Endpoint::kChat ? "chatcmpl" : "cmpl", exchange_->request().id);
+  const StreamShape shape{.usage_field = o.include_usage,
+                          .event_ids = exchange_->request().Header("x-aisp-event-ids") == "true"};
   encoder_ = std::make_unique<ResponseEncoder>(prepared.endpoint, id, context_->model->name,
-                                               UnixTimeS(), o.include_usage);
+                                               UnixTimeS(), shape);
   opened_.assign(prepared.choices(), false);
   last_write_ = context_->clock->Now();
   if (o.stream) ArmKeepAlive();
 }
 
-std::string HttpAnswer::EchoOf(uint32_t choice) const {
+std::string HttpTextAnswer::EchoOf(uint32_t choice) const {
   return prepared_->echoes.empty() ? "" : prepared_->echoes[choice / prepared_->options.n];
 }
 
-void HttpAnswer::Open(ChoiceStream& choice) {
+void HttpTextAnswer::Open(ChoiceStream& choice) {
   if (opened_[choice.index()]) return;
   opened_[choice.index()] = true;
   encoder_->Role(choice.index(), &out_);
@@ -73,7 +77,8 @@ void HttpAnswer::Open(ChoiceStream& choice) {
   }
 }
 
-void HttpAnswer::OnProgress(ChoiceStream& choice) {
+void HttpTextAnswer::OnProgress(ChoiceStream& choice) {
+  if (taken_.empty()) taken_ = choice.RouteTaken();
   if (!prepared_->options.stream) return;
   BeginStream();
   if (prepared_->options.continuous_usage) {
@@ -82,7 +87,9 @@ void HttpAnswer::OnProgress(ChoiceStream& choice) {
                                choice.timing() ? choice.timing()->cached_tokens() : 0, ""});
   }
   Open(choice);
-  if (choice.HasNews()) {
+  if (choice.HasNews() && choice.parses()) {
+    TellParts(choice);
+  } else if (choice.HasNews()) {
     const auto logprobs = choice.TakeLogprobs();
     const auto token_ids = choice.TakeTokenIds();
     encoder_->Text(choice.index(), choice.completion_tokens(), choice.TakeText(), logprobs,
@@ -94,8 +101,40 @@ void HttpAnswer::OnProgress(ChoiceStream& choice) {
   Flush();
 }
 
-void HttpAnswer::OnDone(std::span<const std::unique_ptr<ChoiceStream>> choices,
-                        const AnswerUsage& usage) {
+std::string HttpTextAnswer::CallId(uint32_t choice, uint32_t call) const {
+  return MakeCallId(exchange_->request().id, choice, call, prepared_->parse.calls);
+}
+
+void HttpTextAnswer::TellParts(ChoiceStream& choice) {
+  auto logprobs = choice.TakeLogprobs();
+  auto token_ids = choice.TakeTokenIds();
+  const uint32_t index = choice.index();
+  const uint64_t position = choice.completion_tokens();
+  for (const AnswerPart& part : choice.TakeParts()) {
+    switch (part.kind) {
+      case AnswerPart::Kind::kContent:
+        encoder_->Text(index, position, part.text, logprobs, token_ids, &out_);
+        logprobs.clear();
+        token_ids.clear();
+        break;
+      case AnswerPart::Kind::kReasoning:
+        if (prepared_->include_reasoning) encoder_->Reasoning(index, position, part.text, &out_);
+        break;
+      case AnswerPart::Kind::kCall:
+        encoder_->Call(index, position, part.call, CallId(index, part.call), part.text, &out_);
+        break;
+      case AnswerPart::Kind::kArguments:
+        encoder_->CallArguments(index, position, part.call, part.text, &out_);
+        break;
+    }
+  }
+  // They are of all that the model wrote, whatever became of it.
+  if (!logprobs.empty() || !token_ids.empty())
+    encoder_->Text(index, position, "", logprobs, token_ids, &out_);
+}
+
+void HttpTextAnswer::OnDone(std::span<const std::unique_ptr<ChoiceStream>> choices,
+                            const AnswerUsage& usage) {
   keepalive_.reset();
   if (!prepared_->options.stream) return AnswerWhole(choices, UsageOf(usage));
   if (prepared_->options.include_usage) encoder_->UsageEvent(UsageOf(usage), &out_);
@@ -104,8 +143,8 @@ void HttpAnswer::OnDone(std::span<const std::unique_ptr<ChoiceStream>> choices,
   exchange_->End();
 }
 
-void HttpAnswer::AnswerWhole(std::span<const std::unique_ptr<ChoiceStream>> choices,
-                             const Usage& usage) {
+void HttpTextAnswer::AnswerWhole(std::span<const std::unique_ptr<ChoiceStream>> choices,
+                                 const Usage& usage) {
   std::vector<Choice> out;
   for (const auto& choice : choices) {
     Choice c;
@@ -115,16 +154,32 @@ void HttpAnswer::AnswerWhole(std::span<const std::unique_ptr<ChoiceStream>> choi
     c.has_logprobs = prepared_->options.sampling.num_logprobs() >= 0;
     c.logprobs = choice->TakeLogprobs();
     c.token_ids = choice->TakeTokenIds();
+    for (AnswerPart& part : choice->TakeParts()) {
+      switch (part.kind) {
+        case AnswerPart::Kind::kContent:
+          c.text += part.text;
+          break;
+        case AnswerPart::Kind::kReasoning:
+          if (prepared_->include_reasoning) c.reasoning += part.text;
+          break;
+        case AnswerPart::Kind::kCall:
+          c.calls.push_back({CallId(c.index, part.call), std::move(part.text), ""});
+          break;
+        case AnswerPart::Kind::kArguments:
+          c.calls.back().arguments += part.text;
+          break;
+      }
+    }
     out.push_back(std::move(c));
   }
   exchange_->Respond(200, Headers(kJsonContentType), encoder_->Whole(out, usage));
 }
 
-void HttpAnswer::OnFailed(const ApiError& error, Duration retry_after) {
+void HttpTextAnswer::OnFailed(const ApiError& error, Duration retry_after) {
   keepalive_.reset();
   if (!streaming_) {
     HttpHeaders headers;
-    if (!route_.empty()) headers.emplace_back("x-aisp-route", route_);
+    AddOwnHeaders(&headers);
     RespondError(*exchange_, error, retry_after, std::move(headers));
     return;
   }
@@ -134,7 +189,7 @@ void HttpAnswer::OnFailed(const ApiError& error, Duration retry_after) {
   exchange_->End();
 }
 
-void HttpAnswer::BeginStream() {
+void HttpTextAnswer::BeginStream() {
   if (streaming_) return;
   streaming_ = true;
   HttpHeaders headers = Headers(kSseContentType);
@@ -142,14 +197,14 @@ void HttpAnswer::BeginStream() {
   exchange_->BeginStream(200, std::move(headers));
 }
 
-void HttpAnswer::Flush() {
+void HttpTextAnswer::Flush() {
   if (out_.empty()) return;
   exchange_->Write(out_);
   out_.clear();
   last_write_ = context_->clock->Now();
 }
 
-void HttpAnswer::ArmKeepAlive() {
+void HttpTextAnswer::ArmKeepAlive() {
   const Instant now = context_->clock->Now();
   Instant next = last_write_ + context_->keepalive_comment;
   if (next <= now) {
@@ -161,10 +216,16 @@ void HttpAnswer::ArmKeepAlive() {
   keepalive_ = context_->loop->RunAt(next, [this] { ArmKeepAlive(); });
 }
 
-HttpHeaders HttpAnswer::Headers(std::string_view content_type) const {
+HttpHeaders HttpTextAnswer::Headers(std::string_view content_type) const {
   HttpHeaders headers{{"content-type", std::string(content_type)}};
-  if (!route_.empty()) headers.emplace_back("x-aisp-route", route_);
+  AddOwnHeaders(&headers);
   return headers;
+}
+
+void HttpTextAnswer::AddOwnHeaders(HttpHeaders* headers) const {
+  if (!traceparent_.empty()) headers->emplace_back("traceparent", traceparent_);
+  if (!route_.empty()) headers->emplace_back("x-aisp-route", route_);
+  if (!taken_.empty()) headers->emplace_back("x-aisp-route-taken", taken_);
 }
 
 }  // namespace aisp

@@ -1,5 +1,5 @@
-// HttpAnswer: the answer to a request for text over HTTP: OpenAI's JSON at the end, or its SSE events as tokens come. Also the
-// small helpers that every HTTP answer shares. The I/O thread.
+// HttpTextAnswer: the answer to a request for text over HTTP: OpenAI's JSON at the end, or its SSE
+// events as tokens come. Also the small helpers that every HTTP answer shares. The I/O thread.
 #pragma once
 
 #include <memory>
@@ -11,14 +11,16 @@
 
 namespace aisp {
 
-// Answers `error` in OpenAI's shape, with Retry-After where trying again makes sense. Returns the status.
+// Answers `error` in OpenAI's shape, with Retry-After where trying again makes sense. Returns the
+// status.
 int RespondError(HttpExchange& exchange, const ApiError& error, Duration retry_after = {},
                  HttpHeaders headers = {});
 
-class HttpAnswer final : public AnswerSink {
+class HttpTextAnswer final : public AnswerSink {
  public:
-  HttpAnswer(FrontendContext* context, std::shared_ptr<HttpExchange> exchange);
+  HttpTextAnswer(FrontendContext* context, std::shared_ptr<HttpExchange> exchange);
 
+  void OnTraced(const std::string& traceparent) override { traceparent_ = traceparent; }
   void OnPrepared(const PreparedRequest& prepared) override;
   void OnRouted(const std::string& route) override { route_ = route; }
   void OnProgress(ChoiceStream& choice) override;
@@ -29,9 +31,13 @@ class HttpAnswer final : public AnswerSink {
  private:
   void BeginStream();
   void Open(ChoiceStream& choice);
+  std::string CallId(uint32_t choice, uint32_t call) const;
   void AnswerWhole(std::span<const std::unique_ptr<ChoiceStream>> choices, const Usage& usage);
-  // A stream that is silent, before its first token too, gets a comment, so that no proxy takes it for dead.
+  // A stream that is silent, before its first token too, gets a comment, so that no proxy takes it
+  // for dead.
   void ArmKeepAlive();
+  // The parts of a parsed choice, as events.
+  void TellParts(ChoiceStream& choice);
   // Writes what has gathered in `out_`.
   void Flush();
   HttpHeaders Headers(std::string_view content_type) const;
@@ -42,7 +48,12 @@ class HttpAnswer final : public AnswerSink {
   const PreparedRequest* prepared_ = nullptr;
   std::unique_ptr<ResponseEncoder> encoder_;
   std::vector<bool> opened_;  // choices whose first event is out
+  // Of the route and the trace, as far as they are known.
+  void AddOwnHeaders(HttpHeaders* headers) const;
+
+  std::string traceparent_;
   std::string route_;
+  std::string taken_;       // "" when the head went out before the first token
   bool streaming_ = false;  // the head is out
   Instant last_write_;
   std::string out_;

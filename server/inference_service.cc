@@ -56,6 +56,9 @@ class GrpcAnswer final : public AnswerSink {
  public:
   explicit GrpcAnswer(std::shared_ptr<GenerateCall> call) : call_(std::move(call)) {}
 
+  void OnTraced(const std::string& traceparent) override {
+    if (!traceparent.empty()) call_->AddHeader("traceparent", traceparent);
+  }
   void OnPrepared(const PreparedRequest& prepared) override {
     prepared_ = &prepared;
     echoed_.assign(prepared.choices(), prepared.echoes.empty());
@@ -73,6 +76,7 @@ class GrpcAnswer final : public AnswerSink {
       text = prepared_->echoes[choice.index() / prepared_->options.n];
     }
     text += choice.TakeText();
+    for (AnswerPart& part : choice.TakeParts()) AddPart(choice.index(), &part, &text, out);
     out->set_text(std::move(text));
     for (const TokenId token : choice.TakeTokenIds()) out->add_token_ids(token);
     AddLogprobs(choice.TakeLogprobs(), out);
@@ -97,6 +101,33 @@ class GrpcAnswer final : public AnswerSink {
   }
 
  private:
+  void AddPart(uint32_t choice, AnswerPart* part, std::string* text, v1::ChoiceEvent* out) const {
+    switch (part->kind) {
+      case AnswerPart::Kind::kContent:
+        *text += part->text;
+        return;
+      case AnswerPart::Kind::kReasoning:
+        if (prepared_->include_reasoning) out->mutable_reasoning_content()->append(part->text);
+        return;
+      case AnswerPart::Kind::kCall: {
+        v1::ToolCallDelta* call = out->add_tool_calls();
+        call->set_index(part->call);
+        call->set_id(
+            MakeCallId(call_->info().request_id, choice, part->call, prepared_->parse.calls));
+        call->set_name(std::move(part->text));
+        return;
+      }
+      case AnswerPart::Kind::kArguments: {
+        const int last = out->tool_calls_size() - 1;
+        const bool known = last >= 0 && out->tool_calls(last).index() == part->call;
+        v1::ToolCallDelta* call = known ? out->mutable_tool_calls(last) : out->add_tool_calls();
+        call->set_index(part->call);
+        call->mutable_arguments()->append(part->text);
+        return;
+      }
+    }
+  }
+
   static void FillTiming(const AnswerUsage& usage, v1::RequestTiming* out) {
     const v1::Timing& t = usage.timing;
     out->set_route(usage.route);
@@ -108,7 +139,9 @@ class GrpcAnswer final : public AnswerSink {
     out->set_first_decode_ms(NsToMs(t.first_decode_ns()));
     out->set_kv_blocks_moved(t.kv_blocks_moved());
     out->set_kv_transport(t.kv_transport());
-    out->set_preemptions(t.preemptions());
+    out->set_preemptions(usage.preemptions);
+    out->set_route_taken(usage.route_taken);
+    out->set_fallback(usage.fallback);
   }
 
   const std::shared_ptr<GenerateCall> call_;
@@ -123,6 +156,7 @@ std::optional<Caller> InferenceService::Admit(RpcCall& call) {
   Caller caller{Caller::Surface::kGrpc, info.request_id, "", "", info.method, info.received};
   auto tenant = context_->tenants->Authenticate(info.Metadata("authorization"));
   if (!tenant) {
+    context_->metrics.Count(Rejection::kUnauthenticated);
     Finish(call, caller, tenant.error());
     return std::nullopt;
   }
@@ -143,9 +177,14 @@ void InferenceService::Generate(std::shared_ptr<GenerateCall> call) {
   if (!caller) return;
   const RpcInfo& info = call->info();
   GenerationJob::Request job;
-  if (info.deadline != kNever) job.timeout = std::max(Duration(1), info.deadline - info.received);
+  if (info.deadline != kNever) {
+    job.timeout =
+        std::clamp(info.deadline - info.received, Duration(1), context_->model->limits.max_timeout);
+  }
   job.prefill = PrefillPreferenceOf(info.Metadata("x-aisp-prefill"));
   job.caller = std::move(*caller);
+  job.bytes = call->request().ByteSizeLong();
+  job.trace = {std::string(info.Metadata("traceparent")), std::string(info.Metadata("tracestate"))};
   job.prepare = [call, model = context_->model]() -> ApiResult<PreparedRequest> {
     AISP_ASSIGN_OR_RETURN(ClientRequest request, ParseInference(call->request(), model->limits));
     return std::visit([model](auto& each) { return Prepare(*model, std::move(each)); }, request);
@@ -163,13 +202,17 @@ void InferenceService::OnPool(const std::shared_ptr<Call>& call, const Caller& c
                               const Work& work, const Fill& fill) {
   // The pool may outlive us by what it has queued; the loop runs nothing for us then.
   IoLoop* const loop = context_->loop;
-  const bool taken = context_->pool->TrySubmit([this, loop, call, caller, work, fill] {
-    loop->Post([this, call, caller, result = work(), fill] {
-      if (!result) return Finish(*call, caller, result.error());
-      fill(*result, call->response());
-      Finish(*call, caller, ApiError(Code::kOk, ""));
-    });
-  });
+  auto entered = context_->tenants->Enter(caller.tenant, context_->clock->Now());
+  if (!entered) return Finish(*call, caller, entered.error().error);
+  auto slot = std::make_shared<Tenants::Slot>(std::move(*entered));
+  const bool taken = context_->pool->TrySubmit(
+      call->request().ByteSizeLong(), [this, loop, call, caller, slot, work, fill]() mutable {
+        loop->Post([this, call, caller, slot = std::move(slot), result = work(), fill] {
+          if (!result) return Finish(*call, caller, result.error());
+          fill(*result, call->response());
+          Finish(*call, caller, ApiError(Code::kOk, ""));
+        });
+      });
   if (taken) return;
   Finish(*call, caller,
          ApiError(Code::kResourceExhausted,

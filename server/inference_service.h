@@ -1,5 +1,5 @@
-// InferenceService: aisp.v1.Inference on top of the same jobs as HTTP. Requests for text become GenerationJobs whose sink writes
-// events; the rest is answered from the pool. The I/O thread.
+// InferenceService: aisp.v1.Inference on top of the same jobs as HTTP. Requests for text become
+// GenerationJobs whose sink writes events; the rest is answered from the pool. The I/O thread.
 #pragma once
 
 #include <functional>

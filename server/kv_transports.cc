@@ -17,8 +17,9 @@
 namespace aisp {
 namespace {
 
-// The tcp transport takes numbers only: a peer must not depend on its own name service for where KV goes. A name from the
-// configuration becomes a number here, once, of the family that data_address binds.
+// The tcp transport takes numbers only: a peer must not depend on its own name service for where KV
+// goes. A name from the configuration becomes a number here, once, of the family that data_address
+// binds.
 Result<std::string> NumericAddress(const std::string& host, const std::string& bind_address) {
   if (host.empty()) return host;
   addrinfo hints{};
@@ -55,6 +56,7 @@ Result<std::unique_ptr<KvTransport>> Make(const Config& config, const std::strin
   if (name == "tcp") {
     TcpTransport::Options o;
     o.bind_address = config.worker.data_address;
+    o.port = static_cast<uint16_t>(config.worker.data_port);
     AISP_ASSIGN_OR_RETURN(o.advertise_address,
                           NumericAddress(config.worker.data_advertise, config.worker.data_address));
     return std::make_unique<TcpTransport>(o);

@@ -13,8 +13,13 @@ constexpr const char* kHelp = R"(aisp: a disaggregated LLM inference server
   aisp up                      router, prefill and decode workers as separate processes on this machine
   aisp serve [--role ROLE]     one process: all (default), router, prefill or decode
   aisp drain WORKER_ID...      take workers out of service without a failed request
+  aisp top | status            workers, queues, KV and latency of a running router, live or once
+  aisp trace [REQUEST_ID]      where the time of one request went
+  aisp doctor                  what of this machine stands in the way of serving, and what to do
   aisp generate "PROMPT"       one answer on the terminal, no server
+  aisp pull org/name[@rev]     downloads a model from the Hugging Face hub into its cache
   aisp info [MODEL]            shape of a checkpoint, KV bytes per token, largest context that fits
+  aisp constrain --schema FILE which of a JSON Schema can be enforced, and whether instances are allowed token by token
   aisp bench limits|engine     what this machine can do, and how near the engine comes
 
   aisp COMMAND --help          the flags of a command
@@ -36,9 +41,15 @@ int main(int argc, char** argv) {
   if (command == "serve") return aisp::RunServe(rest);
   if (command == "up") return aisp::RunUp(rest);
   if (command == "drain") return aisp::RunDrain(rest);
+  if (command == "top") return aisp::RunTop(rest);
+  if (command == "status") return aisp::RunStatus(rest);
+  if (command == "trace") return aisp::RunTrace(rest);
+  if (command == "doctor") return aisp::RunDoctor(rest);
   if (command == "generate") return aisp::RunGenerate(rest);
+  if (command == "pull") return aisp::RunPull(rest);
   if (command == "info") return aisp::RunInfo(rest);
   if (command == "bench") return aisp::RunBench(rest);
+  if (command == "constrain") return aisp::RunConstrain(rest);
   if (command == "--help" || command == "-h" || command == "help") {
     std::fputs(kHelp, stdout);
     return 0;
@@ -46,5 +57,8 @@ int main(int argc, char** argv) {
   // `aisp --version` and `aisp --print-config` are those of serve.
   if (command.starts_with("--")) return aisp::RunServe(args);
   return aisp::ReportUsageError(
-      "", "unknown command '" + command + "'; known: up, serve, generate, drain, info, bench");
+      "",
+      "unknown command '" + command +
+          "'; known: up, serve, generate, pull, drain, top, status, trace, doctor, info, bench, "
+          "constrain");
 }

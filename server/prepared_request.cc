@@ -2,7 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <span>
 #include <utility>
+
+#include "server/answer_plan.h"
 
 namespace aisp {
 namespace {
@@ -43,11 +47,14 @@ ApiResult<void> CheckLength(const PreparedRequest& request, int64_t length, int6
   return {};
 }
 
-size_t ContentBytes(const Value& messages) {
+// All text that a template may repeat: contents, names, tools, variables.
+size_t TextBytes(const Value& value) {
+  if (value.IsString()) return value.AsString().size();
   size_t bytes = 0;
-  for (const Value& message : messages.AsList()) {
-    const Value* content = message.AsMap().Find("content");
-    if (content != nullptr && content->IsString()) bytes += content->AsString().size();
+  if (value.IsList()) {
+    for (const Value& item : value.AsList()) bytes += TextBytes(item);
+  } else if (value.IsMap()) {
+    for (const auto& [key, item] : value.AsMap()) bytes += TextBytes(item);
   }
   return bytes;
 }
@@ -56,6 +63,19 @@ ApiResult<PreparedRequest> Checked(const ServedModel& model, PreparedRequest req
   for (const auto& prompt : request.prompts) {
     AISP_RETURN_IF_ERROR(
         CheckLength(request, static_cast<int64_t>(prompt.size()), model.max_model_len));
+  }
+  const v1::Constraint& constraint = request.options.sampling.constraint();
+  if (constraint.kind() != v1::Constraint::NONE) {
+    if (model.constraints == nullptr) {
+      return tl::unexpected(ApiError(Code::kInvalidArgument,
+                                     "answers cannot be constrained without a tokenizer",
+                                     "response_format"));
+    }
+    const auto compiled = model.constraints->Get(constraint);
+    if (!compiled) {
+      return tl::unexpected(ApiError(Code::kInvalidArgument, compiled.error().message,
+                                     request.parse.calls != nullptr ? "tools" : "response_format"));
+    }
   }
   return request;
 }
@@ -78,14 +98,89 @@ ApiResult<PreparedRequest> Prepare(const ServedModel& model, CompletionRequest r
   return Checked(model, std::move(out));
 }
 
+namespace {
+
+bool PromptEndsInThinking(const ServedModel& model, const std::vector<TokenId>& tokens) {
+  constexpr size_t kTail = 16;
+  const std::span<const TokenId> all(tokens);
+  const std::string end =
+      model.tokenizer->Decode(all.last(std::min(all.size(), kTail)), /*skip_special=*/false);
+  return EndsInThinking(end, *model.think_format);
+}
+
+ApiResult<void> CheckAnswer(const ServedModel& model, const ChatRequest& request) {
+  if (request.tool_options.CallsPossible() && model.call_format == nullptr) {
+    return tl::unexpected(
+        ApiError(Code::kInvalidArgument,
+                 "this model's chat template tells of no tool calls that this server can read; "
+                 "start it with --tool-call-parser, leave tools out, or send \"tool_choice\": "
+                 "\"none\"",
+                 "tools"));
+  }
+  const std::string_view source =
+      model.chat_template ? std::string_view(model.chat_template->source()) : "";
+  const bool knows_effort = source.find("reasoning_effort") != std::string_view::npos ||
+                            source.find("enable_thinking") != std::string_view::npos;
+  if (!request.thinking.effort.empty() && !knows_effort) {
+    return tl::unexpected(ApiError(Code::kInvalidArgument,
+                                   "reasoning_effort is not supported: this model's chat template "
+                                   "reads neither it nor enable_thinking; leave it out",
+                                   "reasoning_effort"));
+  }
+  if (request.thinking.budget && model.think_format == nullptr) {
+    return tl::unexpected(ApiError(Code::kInvalidArgument,
+                                   "thinking_token_budget is not supported: this model is not "
+                                   "known to think; start the server with --reasoning-parser",
+                                   "thinking_token_budget"));
+  }
+  return {};
+}
+
+// What the answer may look like, and how it is told apart.
+ApiResult<void> PlanAnswer(const ServedModel& model, const ChatRequest& request,
+                           PreparedRequest* out) {
+  const bool calls = request.tool_options.CallsPossible();
+  out->include_reasoning = request.thinking.include;
+  out->parse.calls = calls ? model.call_format : nullptr;
+  out->parse.think = model.think_format;
+  out->parse.in_thinking =
+      model.think_format != nullptr && PromptEndsInThinking(model, out->prompts.front());
+  auto parameters = std::make_shared<Value::Map>();
+  for (const ToolSpec& tool : request.tool_options.tools)
+    parameters->Set(tool.name, tool.parameters);
+  out->parse.parameters = parameters;
+  PlanRequest plan;
+  plan.tools = &request.tool_options;
+  plan.calls = out->parse.calls;
+  plan.think = out->parse.think;
+  plan.in_thinking = out->parse.in_thinking;
+  plan.think_budget = request.thinking.budget;
+  plan.body = &request.sampling.constraint();
+  if (plan.think == nullptr && plan.calls == nullptr) return {};
+  const auto constraint = WritePlan(plan);
+  if (!constraint) {
+    return tl::unexpected(ApiError(Code::kInvalidArgument, constraint.error().message,
+                                   calls ? "tools" : "thinking_token_budget"));
+  }
+  if (constraint->kind() != v1::Constraint::NONE)
+    *out->options.sampling.mutable_constraint() = *constraint;
+  return {};
+}
+
+}  // namespace
+
 ApiResult<PreparedRequest> Prepare(const ServedModel& model, ChatRequest request) {
   PreparedRequest out;
   out.endpoint = Endpoint::kChat;
   AISP_RETURN_IF_ERROR(model.CheckName(request.model));
-  AISP_RETURN_IF_ERROR(model.CheckTextSize(ContentBytes(request.messages), "messages"));
+  AISP_RETURN_IF_ERROR(model.CheckTextSize(TextBytes(request.messages) + TextBytes(request.tools) +
+                                               TextBytes(request.template_variables),
+                                           "messages"));
+  AISP_RETURN_IF_ERROR(CheckAnswer(model, request));
   AISP_ASSIGN_OR_RETURN(std::vector<TokenId> tokens, model.RenderChat(request));
   out.prompts.push_back(std::move(tokens));
-  out.options = std::move(static_cast<GenerationOptions&>(request));
+  out.options = static_cast<const GenerationOptions&>(request);
+  AISP_RETURN_IF_ERROR(PlanAnswer(model, request, &out));
   return Checked(model, std::move(out));
 }
 

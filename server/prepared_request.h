@@ -1,10 +1,11 @@
-// PreparedRequest: a client's request for text as the router takes it: parsed, rendered, tokenized and checked against the context.
-// Made on a pool thread; plain data.
+// PreparedRequest: a client's request for text as the router takes it: parsed, rendered, tokenized
+// and checked against the context. Made on a pool thread; plain data.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "answer/parser.h"
 #include "api/inference_request.h"
 #include "api/response.h"
 #include "server/served_model.h"
@@ -17,7 +18,11 @@ struct PreparedRequest {
   std::vector<std::vector<TokenId>> prompts;  // at least one, none empty
   // One per prompt when the prompt's text is wanted back, else empty.
   std::vector<std::string> echoes;
+  // How the answer is told apart; without calls and thinking it is content as it comes.
+  AnswerParserOptions parse;
+  bool include_reasoning = true;
 
+  bool Parses() const { return parse.calls != nullptr || parse.think != nullptr; }
   size_t choices() const { return prompts.size() * options.n; }
   const std::vector<TokenId>& PromptOf(uint32_t choice) const {
     return prompts[choice / options.n];

@@ -46,7 +46,8 @@ void Announcer::Say(std::string_view key, std::string_view value) {
   line += '=';
   line += value;
   line += '\n';
-  // Lines are far below PIPE_BUF, so a write is whole or fails; a supervisor that is gone shows on the lifeline.
+  // Lines are far below PIPE_BUF, so a write is whole or fails; a supervisor that is gone shows on
+  // the lifeline.
   [[maybe_unused]] const ssize_t written = write(fd_, line.data(), line.size());
 }
 

@@ -1,5 +1,5 @@
-// What a process of aisp does with its parent and with the operating system: where it lies, how it says that it is ready,
-// how it learns that it shall stop. Linux only.
+// What a process of aisp does with its parent and with the operating system: where it lies, how it
+// says that it is ready, how it learns that it shall stop. Linux only.
 #pragma once
 
 #include <string>
@@ -16,7 +16,8 @@ std::string ExecutableFolder();
 // The machine's boot id: equal for all processes that can share memory. "" where it cannot be read.
 std::string BootId();
 
-// Says "key=value" to the supervisor that started us, over an inherited pipe; fd -1: nobody listens. Any thread.
+// Says "key=value" to the supervisor that started us, over an inherited pipe; fd -1: nobody
+// listens. Any thread.
 class Announcer {
  public:
   explicit Announcer(int fd);
@@ -29,13 +30,15 @@ class Announcer {
   int fd_;
 };
 
-// Blocks SIGINT, SIGTERM and SIGCHLD in this and all later threads and ignores SIGPIPE; they are then read by StopSignals. Call first.
+// Blocks SIGINT, SIGTERM and SIGCHLD in this and all later threads and ignores SIGPIPE; they are
+// then read by StopSignals. Call first.
 void BlockSignals();
 
 // Ends this process as SIGTERM from outside would. Any thread.
 void StopThisProcess();
 
-// Waits for SIGINT, SIGTERM or the end of the supervisor (its end of `lifeline_fd` closes; -1: none). Main thread.
+// Waits for SIGINT, SIGTERM or the end of the supervisor (its end of `lifeline_fd` closes; -1:
+// none). Main thread.
 class StopSignals {
  public:
   // `reload`: SIGHUP is waited for too, instead of ending the process.

@@ -1,6 +1,6 @@
-// ProcessDeath: PeerDeath by pidfds of writers that have this process's pool mapped. A writer that cannot be watched (another
-// host, another transport) is never proven dead; its transport must fence by itself.
-// The engine thread.
+// ProcessDeath: PeerDeath by pidfds of writers that have this process's pool mapped. A writer that
+// cannot be watched (another host, another transport) is never proven dead; its transport must
+// fence by itself. The engine thread.
 #pragma once
 
 #include <unordered_map>

@@ -1,4 +1,5 @@
-// RequestLog: one line and one count for every finished request of a client, on any surface. The I/O thread.
+// RequestLog: one line and one count for every finished request of a client, on any surface. The
+// I/O thread.
 #pragma once
 
 #include <map>
@@ -7,8 +8,10 @@
 #include <utility>
 
 #include "common/clock.h"
+#include "common/log.h"
 #include "common/metrics.h"
 #include "common/result.h"
+#include "server/answer_sink.h"
 
 namespace aisp {
 
@@ -27,11 +30,11 @@ struct Caller {
 struct Outcome {
   int http_status = 200;
   Code code = Code::kOk;
-  uint32_t prompt_tokens = 0;
-  uint32_t cached_tokens = 0;
-  uint32_t completion_tokens = 0;
+  // Of a request for text; null: it was none, or it failed before it had tokens.
+  const AnswerUsage* usage = nullptr;
+  uint32_t choices = 0;
   std::optional<Duration> ttft;
-  std::string route;
+  std::string trace_id;
   std::string error;
 };
 
@@ -43,6 +46,8 @@ class RequestLog {
   void Finished(const Caller& caller, const Outcome& outcome, bool quiet = false);
 
  private:
+  void LogText(LogLevel level, const Caller& caller, const Outcome& outcome,
+               const AnswerUsage& usage) const;
   Counter& CounterOf(const Caller& caller, const std::string& status);
 
   Metrics* const metrics_;

@@ -15,11 +15,17 @@
 #include "net/http_server.h"
 #include "net/inference_server.h"
 #include "net/io_loop.h"
+#include "net/otlp_exporter.h"
 #include "net/request_id.h"
 #include "server/admin_api.h"
+#include "server/commands.h"
+#include "server/cors.h"
 #include "server/device_defaults.h"
 #include "server/frontend.h"
 #include "server/inference_service.h"
+#include "server/invitation.h"
+#include "server/otlp_spans.h"
+#include "server/page.h"
 #include "server/work_pool.h"
 
 namespace aisp {
@@ -30,6 +36,8 @@ constexpr size_t kQueuedPerTokenizer = 256;
 
 // A router on a handed-over socket answers requests without any worker after this time only.
 constexpr Duration kAcceptWithoutWorkers = std::chrono::seconds(10);
+// The last requests' spans have so long to reach their collector.
+constexpr Duration kLastSpans = std::chrono::milliseconds(500);
 constexpr Duration kLookForWorkers = std::chrono::milliseconds(5);
 
 uint64_t DrawSeed() {
@@ -45,25 +53,44 @@ RouterOptions RouterOptionsOf(const Config& config, bool alone) {
   o.default_timeout = config.router.default_timeout;
   o.silence_limit = config.router.silence_limit;
   o.telemetry_interval = config.router.telemetry_interval;
+  o.slo_ttft = config.router.slo_ttft;
+  o.slo_tpot = config.router.slo_tpot;
   o.max_attempts = static_cast<int>(config.router.max_attempts);
-  const Config::Engine engine = EngineSettingsOf(config);
-  o.policy.chunk_tokens =
-      static_cast<int32_t>(std::min(engine.max_prefill_chunk, engine.max_batch_tokens));
+  o.policy.name = config.router.policy;
   return o;
+}
+
+// `asked`: a port, 0 or -1; the latter: `beside` http.port, a free one where nobody chose that.
+int64_t PortBeside(const Config& config, int64_t asked, int64_t beside, int http_fd) {
+  if (asked >= 0) return asked;
+  const int64_t http = config.http.port;
+  return http != 0 && http + beside <= UINT16_MAX && http_fd < 0 ? http + beside : 0;
+}
+
+// In http.write_timeout.
+size_t MinTakenBytes(const Config& config) {
+  const double bytes =
+      static_cast<double>(config.http.min_read_rate) * ToSeconds(config.http.write_timeout);
+  return std::max<size_t>(1, static_cast<size_t>(bytes));
 }
 
 HttpServerOptions HttpOptionsOf(const Config& config, int listen_fd) {
   HttpServerOptions o;
   o.listen_fd = listen_fd;
+  o.tls = config.http.tls;
   o.address = config.http.address;
   o.port = static_cast<uint16_t>(config.http.port);
-  o.max_header_bytes = static_cast<size_t>(config.http.max_header.bytes);
-  o.max_body_bytes = static_cast<size_t>(config.http.max_body.bytes);
+  o.max_header_bytes = static_cast<size_t>(config.http.max_header);
+  o.max_body_bytes = static_cast<size_t>(config.http.max_body);
+  o.max_total_body_bytes = static_cast<size_t>(config.http.max_total_body);
+  o.max_party_body_bytes = static_cast<size_t>(config.http.max_client_body);
   o.max_connections = static_cast<size_t>(config.http.max_connections);
-  o.max_unsent_bytes = static_cast<size_t>(config.http.max_unsent.bytes);
+  o.max_waiting_per_address = static_cast<size_t>(config.http.max_waiting_per_address);
+  o.max_unsent_bytes = static_cast<size_t>(config.http.max_unsent);
   o.read_timeout = config.http.read_timeout;
   o.idle_timeout = config.http.idle_timeout;
   o.write_timeout = config.http.write_timeout;
+  o.min_taken_bytes = MinTakenBytes(config);
   o.request_id = [ids = std::make_shared<RequestIds>(DrawSeed())](std::string_view given) {
     return ids->For(given);
   };
@@ -74,26 +101,39 @@ HttpServerOptions HttpOptionsOf(const Config& config, int listen_fd) {
 // host:port of the gRPC server for clients.
 std::string ClientGrpcAddress(const Config& config, const RouterSockets& sockets) {
   const Config::Http& http = config.http;
-  int64_t port = http.grpc_port;
-  if (port < 0) {
-    // Beside an HTTP port that nobody chose, none is expected either.
-    const bool chosen = http.port != 0 && http.port < 65535 && sockets.http < 0;
-    port = chosen ? http.port + 1 : 0;
-  }
+  const int64_t port = PortBeside(config, http.grpc_port, 1, sockets.http);
   return fmt::format("{}:{}", http.grpc_address.empty() ? http.address : http.grpc_address, port);
+}
+
+// The admin port's. Without TLS on loopback, where whoever could listen could read our memory.
+HttpServerOptions AdminOptionsOf(const Config& config, const RouterSockets& sockets) {
+  HttpServerOptions o = HttpOptionsOf(config, sockets.admin);
+  o.address = config.router.admin_address;
+  o.port = static_cast<uint16_t>(PortBeside(config, config.router.admin_port, 2, sockets.http));
+  o.port_flag = "--router-admin-port N";
+  if (config.router.admin == "loopback") o.tls = {};
+  return o;
 }
 
 InferenceServerOptions InferenceOptionsOf(const Config& config, const RouterSockets& sockets) {
   InferenceServerOptions o;
   o.address = ClientGrpcAddress(config, sockets);
   o.listen_fd = sockets.grpc;
+  o.tls = config.http.tls;
   // A drain has to outlast it.
   o.connection_age = std::clamp<Duration>(config.drain_timeout / 4, std::chrono::seconds(1),
                                           std::chrono::seconds(10));
-  o.max_message_bytes = static_cast<size_t>(config.http.max_body.bytes);
+  o.max_message_bytes = static_cast<size_t>(config.http.max_body);
   o.max_calls = static_cast<size_t>(config.http.max_connections);
-  o.max_unsent_bytes = static_cast<size_t>(config.http.max_unsent.bytes);
+  o.max_unsent_bytes = static_cast<size_t>(config.http.max_unsent);
   o.write_timeout = config.http.write_timeout;
+  o.min_taken_bytes = MinTakenBytes(config);
+  o.max_connections = static_cast<size_t>(config.http.max_connections);
+  o.max_connections_per_address = static_cast<size_t>(config.http.max_waiting_per_address);
+  o.read_timeout = config.http.read_timeout;
+  o.idle_timeout = config.http.idle_timeout;
+  o.max_total_bytes = static_cast<size_t>(config.http.max_total_body);
+  o.max_client_bytes = static_cast<size_t>(config.http.max_client_body);
   o.seed = DrawSeed();
   return o;
 }
@@ -101,13 +141,15 @@ InferenceServerOptions InferenceOptionsOf(const Config& config, const RouterSock
 class RouterServiceImpl final : public RouterService {
  public:
   RouterServiceImpl(const Config& config, const ServedModel* model, const Clock* clock,
-                    Metrics* metrics, LocalHub* local, const RouterSockets& sockets)
+                    Metrics* metrics, LocalHub* local, const RouterSockets& sockets,
+                    std::shared_ptr<const LinkSecurity> security)
       : config_(config),
         sockets_(sockets),
         clock_(clock),
         local_(local),
         links_(this),
         log_(metrics, clock),
+        stats_(clock),
         pool_("tokenizer", static_cast<int>(config.router.tokenizer_threads),
               kQueuedPerTokenizer * static_cast<size_t>(config.router.tokenizer_threads)) {
     const Poster post = [this](std::function<void()> fn) { loop_.Post(std::move(fn)); };
@@ -115,7 +157,7 @@ class RouterServiceImpl final : public RouterService {
       sender_ = local->ServeRouterControl(kLocalRouterAddress, &links_, post);
     } else {
       grpc_ = std::make_unique<GrpcServer>();
-      sender_ = grpc_->ServeRouterControl(&links_, post);
+      sender_ = grpc_->ServeRouterControl(&links_, post, {.security = std::move(security)});
     }
     router_ = std::make_unique<Router>(RouterOptionsOf(config, local != nullptr),
                                        model->fingerprint, clock, DrawSeed(), sender_, metrics);
@@ -123,21 +165,65 @@ class RouterServiceImpl final : public RouterService {
     frontend_ = std::make_unique<Frontend>(&context_, metrics);
     if (config.http.grpc) {
       inference_ = std::make_unique<InferenceService>(&context_, [this] { ArmTimer(); });
-      client_grpc_ = std::make_unique<InferenceServer>(&loop_, InferenceOptionsOf(config, sockets),
-                                                       inference_.get());
+      InferenceServerOptions grpc = InferenceOptionsOf(config, sockets);
+      grpc.party = [this](std::string_view authorization) -> std::optional<std::string> {
+        auto tenant = tenants_->Authenticate(authorization);
+        if (!tenant) return std::nullopt;
+        return std::move(*tenant);
+      };
+      client_grpc_ = std::make_unique<InferenceServer>(&loop_, std::move(grpc), inference_.get());
     }
-    http_ = std::make_unique<HttpServer>(&loop_, HttpOptionsOf(config, sockets.http),
-                                         [this](const std::shared_ptr<HttpExchange>& exchange) {
-                                           if (!admin_->Handle(exchange))
-                                             frontend_->Handle(exchange);
-                                           ArmTimer();
-                                         });
+    HttpServerOptions http = HttpOptionsOf(config, sockets.http);
+    http.intake = [this](const HttpRequest& head) { return frontend_->Intake(head); };
+    http_ = std::make_unique<HttpServer>(
+        &loop_, std::move(http),
+        [this](const std::shared_ptr<HttpExchange>& exchange) { Answer(cors_.Admit(exchange)); });
+    if (config.router.admin == "off") return;
+    HttpServerOptions admin = AdminOptionsOf(config, sockets);
+    admin.intake = [this](const HttpRequest& head) { return frontend_->Intake(head); };
+    admin_http_ = std::make_unique<HttpServer>(
+        &loop_, std::move(admin),
+        [this](const std::shared_ptr<HttpExchange>& exchange) { AnswerAdminPort(exchange); });
+  }
+
+  Status MakeTraces(Metrics* metrics) {
+    Traces::Options options;
+    options.capacity = static_cast<size_t>(config_.trace.buffer);
+    options.sample_percent = static_cast<int>(config_.trace.sample_percent);
+    Traces::Export to;
+    if (!config_.trace.otlp_endpoint.empty()) {
+      OtlpOptions otlp;
+      otlp.endpoint = config_.trace.otlp_endpoint;
+      otlp.version = std::string(Version());
+      otlp.resource = {{"service.name", config_.trace.service_name},
+                       {"service.version", otlp.version},
+                       {"aisp.model", context_.model->name}};
+      AISP_ASSIGN_OR_RETURN(otlp_, OtlpExporter::Create(otlp, metrics));
+      to = [this](const RequestTrace& trace) { otlp_->Send(OtlpSpansOf(trace)); };
+    }
+    traces_ = std::make_unique<Traces>(options, clock_, DrawSeed(), std::move(to));
+    context_.traces = traces_.get();
+    return {};
   }
 
   Status MakeAdmin() {
-    AISP_ASSIGN_OR_RETURN(admin_, AdminApi::Create(config_, router_.get(), &loop_, clock_));
+    AdminSources sources;
+    sources.router = router_.get();
+    sources.loop = &loop_;
+    sources.clock = clock_;
+    sources.stats = &stats_;
+    sources.traces = &traces_->ring();
+    sources.model = context_.model->name;
+    AISP_ASSIGN_OR_RETURN(admin_, AdminApi::Create(config_, sources));
     AISP_ASSIGN_OR_RETURN(tenants_, Tenants::Load(config_));
     context_.tenants = tenants_.get();
+    AISP_ASSIGN_OR_RETURN(cors_, Cors::Create(config_.http.cors_origins));
+    const TlsServerOptions& tls = config_.http.tls;
+    if (!tls.on() && (!tls.key_file.empty() || !tls.client_ca_file.empty())) {
+      return InvalidArgument(
+          "http.tls_cert_file (--tls-cert) is empty, but a key or a client authority is given: "
+          "without a certificate nothing would be encrypted");
+    }
     return {};
   }
 
@@ -148,6 +234,7 @@ class RouterServiceImpl final : public RouterService {
 
   Status Start() override {
     AISP_RETURN_IF_ERROR(http_->Listen());
+    if (admin_http_) AISP_RETURN_IF_ERROR(admin_http_->Listen());
     if (grpc_ && sockets_.workers >= 0) {
       AISP_RETURN_IF_ERROR(grpc_->StartOn(sockets_.workers));
     } else if (grpc_) {
@@ -155,6 +242,8 @@ class RouterServiceImpl final : public RouterService {
     }
     if (client_grpc_) AISP_RETURN_IF_ERROR(client_grpc_->Start());
     thread_ = Thread("router", [this] {
+      // Beside workers in one process their lines and ours must be told apart.
+      if (local_ != nullptr) SetThreadLogIdentity({"router", "router"});
       ArmTimer();
       AcceptWhenReady(clock_->Now() + kAcceptWithoutWorkers);
       loop_.Run();
@@ -165,6 +254,11 @@ class RouterServiceImpl final : public RouterService {
 
   std::string http_address() const override {
     return fmt::format("{}:{}", config_.http.address, http_->port());
+  }
+
+  std::string admin_address() const override {
+    if (!admin_http_) return "";
+    return fmt::format("{}:{}", config_.router.admin_address, admin_http_->port());
   }
 
   std::string grpc_address() const override {
@@ -185,11 +279,13 @@ class RouterServiceImpl final : public RouterService {
     loop_.Stop();
     thread_.Join();
     if (client_grpc_) client_grpc_->Shutdown(std::chrono::milliseconds(500));
+    if (otlp_) otlp_->Stop(kLastSpans);
     if (grpc_) grpc_->Shutdown(std::chrono::milliseconds(500));
   }
 
  private:
-  // Passes what arrives to the router and looks after its timer, which every message may have moved.
+  // Passes what arrives to the router and looks after its timer, which every message may have
+  // moved.
   class Links final : public LinkHandler<v1::WorkerMessage> {
    public:
     explicit Links(RouterServiceImpl* service) : service_(service) {}
@@ -210,6 +306,17 @@ class RouterServiceImpl final : public RouterService {
     RouterServiceImpl* const service_;
   };
 
+  // Null: answered already.
+  void Answer(const std::shared_ptr<HttpExchange>& exchange) {
+    if (exchange != nullptr) frontend_->Handle(exchange);
+    ArmTimer();
+  }
+
+  void AnswerAdminPort(const std::shared_ptr<HttpExchange>& exchange) {
+    if (!ServePage(*exchange) && !admin_->Handle(exchange)) frontend_->Handle(exchange);
+    ArmTimer();
+  }
+
   void FillContext(const ServedModel* model, Metrics* metrics) {
     context_.model = model;
     context_.router = router_.get();
@@ -217,18 +324,26 @@ class RouterServiceImpl final : public RouterService {
     context_.loop = &loop_;
     context_.clock = clock_;
     context_.log = &log_;
+    context_.stats = &stats_;
     context_.keepalive_comment = config_.http.keepalive_comment;
+    context_.max_answer_bytes = static_cast<size_t>(config_.http.max_answer);
+    context_.max_answers_bytes = static_cast<size_t>(config_.http.max_total_body);
     context_.default_timeout = config_.router.default_timeout;
     context_.started_unix_s = UnixTimeS();
     const MetricLabels labels{{"role", "router"}, {"model", model->name}};
-    context_.disconnected =
-        metrics->AddCounter("aisp_disconnected_clients_total",
-                            "Clients that went away before their answer was complete.", labels);
+    context_.metrics = FrontendMetrics(metrics, labels);
   }
 
   // After everything that the router was told.
   void ArmTimer() {
-    if (client_grpc_) client_grpc_->SetServing(router_->Ready().has_value());
+    const bool ready = router_->Ready().has_value();
+    if (client_grpc_) client_grpc_->SetServing(ready);
+    if (ready && !std::exchange(said_serving_, true)) {
+      LogInfo("serving", {{"url", SchemeOf(config_) + http_address()},
+                          {"grpc", grpc_address()},
+                          {"admin", admin_address()},
+                          {"model", context_.model->name}});
+    }
     const Instant next = router_->NextTimer();
     if (next == armed_for_) return;
     armed_for_ = next;
@@ -244,6 +359,7 @@ class RouterServiceImpl final : public RouterService {
     if (stopping_) return;
     if (sockets_.http < 0 || now >= deadline || router_->Ready()) {
       http_->Accept();
+      if (admin_http_) admin_http_->Accept();
       if (client_grpc_) client_grpc_->Accept();
       return;
     }
@@ -260,6 +376,7 @@ class RouterServiceImpl final : public RouterService {
     };
     auto drained = std::make_shared<Drained>();
     if (client_grpc_) ++drained->surfaces;
+    if (admin_http_) ++drained->surfaces;
     loop_.Post([this, drained] {
       stopping_ = true;
       // Before the workers hear of it: those that dial again must find the successor.
@@ -271,6 +388,7 @@ class RouterServiceImpl final : public RouterService {
         drained->changed.notify_all();
       };
       http_->Drain(one_drained);
+      if (admin_http_) admin_http_->Drain(one_drained);
       if (client_grpc_) {
         client_grpc_->SetServing(false);
         client_grpc_->Drain(one_drained);
@@ -293,8 +411,12 @@ class RouterServiceImpl final : public RouterService {
   IoLoop loop_;
   Links links_;
   RequestLog log_;
+  LiveStats stats_;
+  std::unique_ptr<OtlpExporter> otlp_;
+  std::unique_ptr<Traces> traces_;
   FrontendContext context_;
   std::unique_ptr<Tenants> tenants_;
+  Cors cors_;
   WorkPool pool_;
   std::unique_ptr<GrpcServer> grpc_;
   LinkSender<v1::RouterMessage>* sender_ = nullptr;
@@ -304,9 +426,11 @@ class RouterServiceImpl final : public RouterService {
   std::unique_ptr<InferenceService> inference_;
   std::unique_ptr<InferenceServer> client_grpc_;
   std::unique_ptr<HttpServer> http_;
+  std::unique_ptr<HttpServer> admin_http_;
   std::shared_ptr<IoLoop::Timer> timer_;
   std::shared_ptr<IoLoop::Timer> accept_timer_;
   bool stopping_ = false;
+  bool said_serving_ = false;
   Instant armed_for_ = kNever;
   Thread thread_;
   bool started_ = false;
@@ -323,7 +447,10 @@ Result<std::unique_ptr<RouterService>> RouterService::Create(const Config& confi
     return InvalidArgument(
         fmt::format("router.listen is '{}'; it wants host:port", config.router.listen));
   }
-  auto service = std::make_unique<RouterServiceImpl>(config, model, clock, metrics, local, sockets);
+  AISP_ASSIGN_OR_RETURN(auto security, LinkSecurity::Load(config.cluster));
+  auto service = std::make_unique<RouterServiceImpl>(config, model, clock, metrics, local, sockets,
+                                                     std::move(security));
+  AISP_RETURN_IF_ERROR(service->MakeTraces(metrics));
   AISP_RETURN_IF_ERROR(service->MakeAdmin());
   return service;
 }

@@ -4,29 +4,24 @@
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 #include <utility>
 
 #include "common/hash.h"
+#include "common/log.h"
 #include "common/strings.h"
+#include "kernels/cuda/load.h"
 #include "model/files.h"
 #include "model/generation_config.h"
 #include "model/safetensors.h"
 #include "server/device_defaults.h"
-#include "server/process.h"
+#include "server/kv_pool.h"
+#include "server/model_source.h"
 #include "text/plain_tokenizer.h"
 
 namespace aisp {
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr uint32_t kProtocolVersion = 1;
-constexpr const char* kBuiltInModel = "story-7m";
-constexpr int64_t kDefaultPoolLimit = int64_t{1} << 30;
-constexpr int64_t kDefaultGpuPoolLimit = int64_t{32} << 30;
-constexpr int32_t kDefaultPoolContexts = 4;
-
 DType KvDType(const Config& config, const ModelSpec& spec) {
   const std::string& name =
       config.model.kv_dtype != "auto" ? config.model.kv_dtype : config.model.dtype;
@@ -42,26 +37,8 @@ Result<KvLayout> LayoutOf(const Config& config, const ModelSpec& spec, int32_t m
   layout.num_kv_heads = shape.num_kv_heads;
   layout.head_dim = shape.head_dim;
   layout.dtype = KvDType(config, spec);
-  layout.block_tokens = static_cast<int32_t>(config.engine.block_tokens);
-  if (layout.block_tokens % 16 != 0 || (layout.block_tokens & (layout.block_tokens - 1)) != 0) {
-    return InvalidArgument(fmt::format(
-        "engine.block_tokens = {}; a block has 16, 32, 64 or 128 tokens", layout.block_tokens));
-  }
-  const int64_t contexts = int64_t{kDefaultPoolContexts} * layout.BlocksFor(max_model_len);
-  const auto block_bytes = static_cast<int64_t>(layout.BlockBytes());
-  int64_t blocks = config.engine.kv_blocks;
-  if (blocks == 0 && config.engine.kv_memory.bytes > 0)
-    blocks = config.engine.kv_memory.bytes / block_bytes;
-  if (blocks == 0) {
-    const int64_t limit = WantsGpu(config) ? kDefaultGpuPoolLimit : kDefaultPoolLimit;
-    blocks = std::min(contexts, limit / block_bytes);
-  }
-  if (blocks < 1 || blocks > INT32_MAX) {
-    return InvalidArgument(fmt::format(
-        "the KV pool would have {} blocks of {}; set engine.kv_memory or engine.kv_blocks", blocks,
-        HumanBytes(layout.BlockBytes())));
-  }
-  layout.num_blocks = static_cast<int32_t>(blocks);
+  layout.block_tokens = static_cast<int32_t>(EngineSettingsOf(config).block_tokens);
+  AISP_ASSIGN_OR_RETURN(layout.num_blocks, ConfiguredKvBlocks(config, layout, max_model_len));
   return layout;
 }
 
@@ -95,10 +72,27 @@ Status LoadTemplate(const Config& config, ServedModel* model) {
   return {};
 }
 
+// After the template and the tokenizer.
+void ChooseFormats(const Config& config, ServedModel* model) {
+  const std::string_view source =
+      model->chat_template ? std::string_view(model->chat_template->source()) : "";
+  const std::string& calls = config.model.tool_call_parser;
+  const std::string& think = config.model.reasoning_parser;
+  model->call_format = calls == "auto" ? DetectCallFormat(source) : FindCallFormat(calls);
+  model->think_format = think == "auto" ? DetectThinkFormat(source) : FindThinkFormat(think);
+  if (!model->tokenizer) return;
+  for (const std::string& marker : MarkersOf(model->call_format, model->think_format)) {
+    const auto id = model->tokenizer->TokenToId(marker);
+    if (id && model->tokenizer->IsSpecial(*id)) model->markers.push_back(*id);
+  }
+  std::sort(model->markers.begin(), model->markers.end());
+}
+
 Status LoadTokenizer(const Config& config, ServedModel* model) {
   auto loaded = Tokenizer::Load(model->path);
   const bool none = !loaded && loaded.error().code == Code::kNotFound;
-  // A shape has no tokenizer, but shall be served like any model; with fewer than 256 ids it is asked by ids alone.
+  // A shape has no tokenizer, but shall be served like any model; with fewer than 256 ids it is
+  // asked by ids alone.
   if (none && !config.model.weights.empty()) loaded = MakePlainTokenizer(model->spec.vocabulary);
   if (!loaded && !none) return tl::unexpected(loaded.error());
   if (loaded) model->tokenizer = std::move(*loaded);
@@ -113,6 +107,18 @@ ApiError NoTokenizer(const std::string& model, const char* param) {
                   param);
 }
 
+// From --fp8-activations and what the weights will be kept in.
+int32_t Fp8ActivationRows(const Config& config, const QuantSpec& quant) {
+  const bool made_here = config.model.quantization == "fp8";
+  const bool block = quant.format == QuantFormat::kFp8Block;
+  const bool stored = block || quant.format == QuantFormat::kFp8Channel;
+  const bool fp8 = made_here || (stored && config.model.quantization == "auto");
+  if (!fp8 || config.model.fp8_activations == "off") return 0;
+  if (config.model.fp8_activations == "on") return 1;
+  if (!made_here && !quant.fp8_activations) return 0;
+  return block ? kAutoFp8BlockActivationRows : kAutoFp8ActivationRows;
+}
+
 Status FillFingerprint(const Config& config, ServedModel* model) {
   v1::Fingerprint& f = model->fingerprint;
   f.set_protocol_version(kProtocolVersion);
@@ -121,17 +127,19 @@ Status FillFingerprint(const Config& config, ServedModel* model) {
   if (weights.empty()) {
     AISP_ASSIGN_OR_RETURN(weights, DigestCheckpoint(model->path));
   }
-  // Workers that multiply in different formats give different KV for the same weights.
-  f.set_weights_digest(weights + "-" + config.model.dtype);
+  f.set_weights_digest(weights);
+  f.set_mixed_precision(config.model.allow_mixed_precision);
   f.set_tokenizer_digest(model->tokenizer ? model->tokenizer->Fingerprint() : "");
   f.set_template_digest(model->chat_template ? DigestOf(model->chat_template->source()) : "");
   v1::KvLayoutDesc* kv = f.mutable_kv_layout();
   kv->set_num_layers(static_cast<uint32_t>(model->kv_layout.num_layers));
   kv->set_num_kv_heads(static_cast<uint32_t>(model->kv_layout.num_kv_heads));
   kv->set_head_dim(static_cast<uint32_t>(model->kv_layout.head_dim));
-  kv->set_block_tokens(static_cast<uint32_t>(model->kv_layout.block_tokens));
-  kv->set_dtype(std::string(DTypeName(model->kv_layout.dtype)));
-  kv->set_num_blocks(static_cast<uint32_t>(model->kv_layout.num_blocks));
+  // Block size, KV dtype and arithmetic are the workers' (server/arithmetic.h), unless they are
+  // settings: a router opens no device to see what it would choose.
+  kv->set_block_tokens(static_cast<uint32_t>(config.engine.block_tokens));
+  if (config.model.kv_dtype != "auto")
+    kv->set_dtype(std::string(DTypeName(model->kv_layout.dtype)));
   return {};
 }
 
@@ -144,6 +152,22 @@ size_t MaxTextBytes(const Tokenizer& tokenizer, int32_t max_model_len) {
   return 4 * longest * static_cast<size_t>(max_model_len);
 }
 
+// A checkpoint whose tokenizer knows tokens without an embedding: requests that bring one are
+// refused.
+void WarnOfTokensBeyond(const ServedModel& model) {
+  const TokenId known = model.tokenizer->VocabSize();
+  int64_t count = 0;
+  std::string first;
+  for (TokenId id = model.spec.vocabulary; id < known; ++id) {
+    const auto piece = model.tokenizer->IdToPiece(id);
+    if (piece.empty()) continue;
+    if (count++ == 0) first = piece;
+  }
+  if (count == 0) return;
+  LogWarning("the tokenizer has tokens beyond the model's vocabulary; requests with them get 400",
+             {{"tokens", count}, {"vocabulary", model.spec.vocabulary}, {"first", first}});
+}
+
 int64_t LocalTimeS() {
   const auto now = std::chrono::system_clock::now();
   const std::time_t t = std::chrono::system_clock::to_time_t(now);
@@ -151,41 +175,6 @@ int64_t LocalTimeS() {
   localtime_r(&t, &local);
   return static_cast<int64_t>(t) + local.tm_gmtoff;
 }
-
-}  // namespace
-
-Result<std::string> ResolveModelPath(const Config& config) {
-  if (!config.model.path.empty()) {
-    std::error_code error;
-    if (fs::is_directory(config.model.path, error)) return config.model.path;
-    // With random weights a shape is enough: a config.json alone, by its path or by the name of a shipped one.
-    std::vector<std::string> shapes = {config.model.path};
-    for (const char* relative : {"../config/models", "../../config/models", "../share/aisp/shapes"})
-      shapes.push_back(
-          fmt::format("{}/{}/{}.json", ExecutableFolder(), relative, config.model.path));
-    for (const std::string& shape : shapes) {
-      if (!config.model.weights.empty() && shape.ends_with(".json") && fs::exists(shape, error))
-        return fs::path(shape).lexically_normal().string();
-    }
-    return NotFound(fmt::format(
-        "model.path '{}' is not a folder; it wants a folder with config.json and safetensors, or, "
-        "with --weights random:SEED, the name of a shape (llama-3.1-8b)",
-        config.model.path));
-  }
-  const fs::path here = ExecutableFolder();
-  std::vector<std::string> tried;
-  for (const char* relative : {"../models", "../../models", "../share/aisp/models"}) {
-    const fs::path folder = (here / relative / kBuiltInModel).lexically_normal();
-    std::error_code error;
-    if (fs::exists(folder / "config.json", error)) return folder.string();
-    tried.push_back(folder.string());
-  }
-  return NotFound(fmt::format(
-      "the built-in model is not beside the program (looked for {}); give --model FOLDER",
-      Join(tried, ", ")));
-}
-
-namespace {
 
 // The answer goes on where the last message ends: what the template wrote behind it is taken off.
 ApiResult<std::string> CutAfterLastMessage(std::string text, const Value& messages) {
@@ -209,25 +198,33 @@ ApiResult<std::string> CutAfterLastMessage(std::string text, const Value& messag
 Result<std::unique_ptr<ServedModel>> LoadServedModel(const Config& config) {
   auto model = std::make_unique<ServedModel>();
   AISP_ASSIGN_OR_RETURN(model->path, ResolveModelPath(config));
-  model->name = config.model.served_name;
-  if (model->name.empty())
-    model->name = fs::path(model->path).lexically_normal().filename().string();
-  if (model->name.empty()) model->name = fs::path(model->path).parent_path().filename().string();
-  if (model->name.ends_with(".json")) model->name.resize(model->name.size() - 5);
+  model->name = ServedNameOf(config, model->path);
   AISP_ASSIGN_OR_RETURN(model->spec, LoadModelSpec(model->path));
   AISP_ASSIGN_OR_RETURN(model->max_model_len, ContextOf(config, model->spec));
   AISP_ASSIGN_OR_RETURN(model->kv_layout, LayoutOf(config, model->spec, model->max_model_len));
   AISP_RETURN_IF_ERROR(LoadTokenizer(config, model.get()));
   if (model->tokenizer) {
     model->max_text_bytes = MaxTextBytes(*model->tokenizer, model->max_model_len);
+    WarnOfTokensBeyond(*model);
+  }
+  if (model->tokenizer) {
+    model->constraints = std::make_shared<ConstraintPool>(
+        model->tokenizer.get(), model->spec.vocabulary,
+        ConstraintPool::Limits{.compile_timeout = config.router.grammar_compile_timeout});
   }
   AISP_RETURN_IF_ERROR(LoadTemplate(config, model.get()));
+  ChooseFormats(config, model.get());
   AISP_ASSIGN_OR_RETURN(const GenerationDefaults defaults,
                         LoadGenerationDefaults(model->path, model->spec));
-  model->eos = defaults.eos;
+  // One that the model cannot draw ends nothing, and workers refuse ids without an embedding.
+  for (const TokenId id : defaults.eos) {
+    if (id >= 0 && id < model->spec.vocabulary) model->eos.push_back(id);
+  }
+  model->max_answer_bytes = static_cast<size_t>(config.http.max_answer);
   model->limits.vocab_size = model->spec.vocabulary;
   model->limits.sampling_defaults = {defaults.temperature, defaults.top_p, defaults.top_k,
                                      defaults.min_p, defaults.repetition_penalty};
+  model->fp8_activation_rows = Fp8ActivationRows(config, model->spec.quant);
   AISP_RETURN_IF_ERROR(FillFingerprint(config, model.get()));
   return model;
 }
@@ -256,6 +253,10 @@ ApiResult<std::vector<TokenId>> ServedModel::RenderChat(const ChatRequest& reque
   context.Set("bos_token", Value(tokenizer->BosToken()));
   context.Set("eos_token", Value(tokenizer->EosToken()));
   if (!request.tools.IsNone()) context.Set("tools", request.tools);
+  if (!request.thinking.effort.empty()) {
+    context.Set("reasoning_effort", Value(request.thinking.effort));
+    context.Set("enable_thinking", Value(request.thinking.effort != "none"));
+  }
   if (request.template_variables.IsMap()) {
     for (const auto& [key, value] : request.template_variables.AsMap()) context.Set(key, value);
   }
@@ -267,17 +268,22 @@ ApiResult<std::vector<TokenId>> ServedModel::RenderChat(const ChatRequest& reque
   auto tokens = tokenizer->Encode(*text, add_special, /*parse_special=*/true);
   if (!tokens)
     return tl::unexpected(ApiError(tokens.error().code, tokens.error().message, "messages"));
+  AISP_RETURN_IF_ERROR(CheckIds(*tokens, "messages"));
   return std::move(*tokens);
 }
 
 ApiResult<std::vector<TokenId>> ServedModel::EncodePrompt(const Prompt& prompt,
                                                           bool add_special) const {
-  if (const auto* ids = std::get_if<std::vector<TokenId>>(&prompt)) return *ids;
+  if (const auto* ids = std::get_if<std::vector<TokenId>>(&prompt)) {
+    AISP_RETURN_IF_ERROR(CheckIds(*ids, "prompt"));
+    return *ids;
+  }
   if (!tokenizer) return tl::unexpected(NoTokenizer(name, "prompt"));
   auto tokens = tokenizer->Encode(std::get<std::string>(prompt), add_special,
                                   /*parse_special=*/true);
   if (!tokens)
     return tl::unexpected(ApiError(tokens.error().code, tokens.error().message, "prompt"));
+  AISP_RETURN_IF_ERROR(CheckIds(*tokens, "prompt"));
   return std::move(*tokens);
 }
 
@@ -285,6 +291,21 @@ std::string ServedModel::TextOf(const Prompt& prompt) const {
   if (const auto* text = std::get_if<std::string>(&prompt)) return *text;
   if (!tokenizer) return "";
   return tokenizer->Decode(std::get<std::vector<TokenId>>(prompt), /*skip_special=*/true);
+}
+
+ApiResult<void> ServedModel::CheckIds(const std::vector<TokenId>& tokens,
+                                      const std::string& param) const {
+  const auto beyond = std::find_if(tokens.begin(), tokens.end(),
+                                   [this](TokenId t) { return t < 0 || t >= spec.vocabulary; });
+  if (beyond == tokens.end()) return {};
+  std::string piece;
+  if (tokenizer && *beyond >= 0 && *beyond < tokenizer->VocabSize())
+    piece = fmt::format(" ('{}')", Excerpt(tokenizer->IdToPiece(*beyond)));
+  return tl::unexpected(ApiError(
+      Code::kInvalidArgument,
+      fmt::format("the prompt holds token {}{}, and this model has {} tokens only; leave it out",
+                  *beyond, piece, spec.vocabulary),
+      param));
 }
 
 ApiResult<void> ServedModel::CheckTextSize(size_t bytes, const std::string& param) const {

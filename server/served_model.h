@@ -1,5 +1,6 @@
-// ServedModel: the text side of a checkpoint, and its identity: tokenizer, chat template, what generation_config.json says,
-// the context limit, and the fingerprint that routers and workers compare. No weights.
+// ServedModel: the text side of a checkpoint, and its identity: tokenizer, chat template, what
+// generation_config.json says, the context limit, and the fingerprint that routers and workers
+// compare. No weights.
 //
 // Immutable after Load; any thread.
 #pragma once
@@ -9,12 +10,14 @@
 #include <string>
 #include <vector>
 
+#include "answer/format.h"
 #include "api/request.h"
 #include "api/response.h"
 #include "common.pb.h"
 #include "config/config.h"
 #include "kvcache/layout.h"
 #include "model/spec.h"
+#include "server/constraint_pool.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -25,15 +28,26 @@ struct ServedModel {
   std::string name;
   int32_t max_model_len = 0;
   ModelSpec spec;
-  KvLayout kv_layout;  // num_blocks as this config would make it
+  // Rows of a step from which on a GPU rounds the inputs of layers with FP8 weights to FP8; 0:
+  // never.
+  int32_t fp8_activation_rows = 0;
+  KvLayout kv_layout;  // num_blocks is 0 unless configured: the worker chooses
   v1::Fingerprint fingerprint;
-  std::unique_ptr<Tokenizer>
-      tokenizer;  // null: the checkpoint has none; prompts are token ids then. A shape has a plain one
+  std::unique_ptr<Tokenizer> tokenizer;  // null: the checkpoint has none; prompts are token ids
+                                         // then. A shape has a plain one
   std::unique_ptr<ChatTemplate> chat_template;  // null: the checkpoint has none
+  // How it writes calls and thinking; null: not at all, or in no way that is known here.
+  const CallFormat* call_format = nullptr;
+  const ThinkFormat* think_format = nullptr;
+  // Control tokens that these formats write: shown to who reads the answer, sorted.
+  std::vector<TokenId> markers;
   std::vector<TokenId> eos;
-  // More text than this cannot fit the context whatever it says, so it is not tokenized to find out; 0: not known.
+  std::shared_ptr<ConstraintPool> constraints;  // null: without a tokenizer nothing is constrained
+  // More text than this cannot fit the context whatever it says, so it is not tokenized to find
+  // out; 0: not known.
   size_t max_text_bytes = 0;
-  ApiLimits limits;  // with the checkpoint's own sampling defaults
+  size_t max_answer_bytes = 64 << 20;  // of a text that is answered whole (http.max_answer)
+  ApiLimits limits;                    // with the checkpoint's own sampling defaults
 
   // NOT_FOUND when a client names another model; "" is this one.
   ApiResult<void> CheckName(const std::string& requested) const;
@@ -42,14 +56,21 @@ struct ServedModel {
                                              bool add_special = false) const;
   ApiResult<std::vector<TokenId>> EncodePrompt(const Prompt& prompt, bool add_special = true) const;
   std::string TextOf(const Prompt& prompt) const;
+  // INVALID_ARGUMENT names the first token that the model has no embedding for: a tokenizer may
+  // know more than its model.
+  ApiResult<void> CheckIds(const std::vector<TokenId>& tokens, const std::string& param) const;
   // INVALID_ARGUMENT (context_length_exceeded) for so much text.
   ApiResult<void> CheckTextSize(size_t bytes, const std::string& param) const;
   // Without max_tokens: completions get OpenAI's 16, a chat what is left of the context.
   uint32_t DefaultMaxTokens(Endpoint endpoint, uint32_t room) const;
 };
 
-// The folder that `config.model.path` names, or the built-in model's; NOT_FOUND lists where it was looked for.
+// The folder that `config.model.path` names, or the built-in model's; NOT_FOUND lists where it was
+// looked for.
 Result<std::string> ResolveModelPath(const Config& config);
+
+// Names of the shipped shapes, which --weights random:SEED serves without a checkpoint.
+std::vector<std::string> ShapeNames();
 
 // Reads everything but the weights. Errors name the file.
 Result<std::unique_ptr<ServedModel>> LoadServedModel(const Config& config);

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <map>
 
 #include "common/log.h"
 #include "net/listen_socket.h"
@@ -18,7 +19,8 @@
 namespace aisp {
 namespace {
 
-// A process that died is started again after this, doubled each time, until it has lived for kSettled.
+// A process that died is started again after this, doubled each time, until it has lived for
+// kSettled.
 constexpr Duration kFirstRestartDelay = std::chrono::milliseconds(100);
 constexpr int kMaxQuickDeaths = 6;
 constexpr Duration kSettled = std::chrono::seconds(10);
@@ -27,7 +29,7 @@ constexpr Duration kReplaceTimeout = std::chrono::minutes(10);
 // Beyond the drain time: until then a process that drains ends by itself.
 constexpr Duration kPatience = std::chrono::seconds(10);
 
-// One place in the house: a router, prefill-0, decode-1.
+// One place in the cluster: a router, prefill-0, decode-1.
 struct Slot {
   std::string name;
   Config config;
@@ -52,6 +54,7 @@ struct Supervisor::Impl {
 
   Status OpenSockets();
   Status OpenClientGrpc();
+  Status OpenAdmin();
   void AddSlots();
   std::unique_ptr<ChildProcess> MakeChild(const Slot& slot) const;
   Status SpawnIn(Slot& slot);
@@ -61,8 +64,8 @@ struct Supervisor::Impl {
   // Reaps and restarts.
   Status Tend();
   Status OnDeath(Slot& slot, const std::string& how);
-  // Tends until `done`. An error: Tend's, DEADLINE_EXCEEDED, or CANCELLED with the signal's name. A reload asked for meanwhile is
-  // remembered.
+  // Tends until `done`. An error: Tend's, DEADLINE_EXCEEDED, or CANCELLED with the signal's name. A
+  // reload asked for meanwhile is remembered.
   Status Await(StopSignals* signals, Instant deadline, const std::function<bool()>& done,
                std::string_view what);
   Status ReplaceAll(StopSignals* signals);
@@ -76,8 +79,10 @@ struct Supervisor::Impl {
   int http_fd = -1;
   int workers_fd = -1;
   int grpc_fd = -1;  // clients'
+  int admin_fd = -1;
   std::string http;
   std::string grpc;
+  std::string admin;
   std::string workers;
   bool starting = true;  // a death is then an error
   bool reload = false;
@@ -90,13 +95,18 @@ Supervisor::Supervisor(const Config& config, Announcer* announcer)
 Supervisor::~Supervisor() {
   impl_->slots.clear();
   for (const int fd : {impl_->lifeline[0], impl_->lifeline[1], impl_->http_fd, impl_->workers_fd,
-                       impl_->grpc_fd}) {
+                       impl_->grpc_fd, impl_->admin_fd}) {
     if (fd >= 0) close(fd);
   }
 }
 
 const std::string& Supervisor::http_address() const { return impl_->http; }
 const std::string& Supervisor::grpc_address() const { return impl_->grpc; }
+const std::string& Supervisor::admin_address() const { return impl_->admin; }
+std::string Supervisor::asked_by() const {
+  const auto& router = impl_->slots.front()->child;
+  return router == nullptr ? "" : router->Said("asked-by");
+}
 
 Status Supervisor::Impl::OpenSockets() {
   if (pipe2(lifeline, O_CLOEXEC) != 0) return Internal(fmt::format("pipe: {}", strerror(errno)));
@@ -104,6 +114,7 @@ Status Supervisor::Impl::OpenSockets() {
       http_fd, ListenOn(config.http.address, static_cast<uint16_t>(config.http.port), "--port N"));
   http = fmt::format("{}:{}", config.http.address, PortOf(http_fd));
   AISP_RETURN_IF_ERROR(OpenClientGrpc());
+  AISP_RETURN_IF_ERROR(OpenAdmin());
   // A fixed port only where somebody asked for one: two `aisp up` on one machine shall not meet.
   const bool asked = config.router.listen != Config().router.listen;
   const std::string listen = asked ? config.router.listen : "127.0.0.1:0";
@@ -124,6 +135,17 @@ Status Supervisor::Impl::OpenClientGrpc() {
   return {};
 }
 
+Status Supervisor::Impl::OpenAdmin() {
+  const Config::Router& r = config.router;
+  if (r.admin == "off") return {};
+  const int64_t http_port = config.http.port;
+  const int64_t beside = http_port > 0 && http_port + 2 <= UINT16_MAX ? http_port + 2 : 0;
+  const auto port = static_cast<uint16_t>(r.admin_port < 0 ? beside : r.admin_port);
+  AISP_ASSIGN_OR_RETURN(admin_fd, ListenOn(r.admin_address, port, "--router-admin-port N"));
+  admin = fmt::format("{}:{}", r.admin_address, PortOf(admin_fd));
+  return {};
+}
+
 void Supervisor::Impl::AddSlots() {
   const auto add = [this](const std::string& role, const std::string& name) {
     auto slot = std::make_unique<Slot>();
@@ -136,14 +158,24 @@ void Supervisor::Impl::AddSlots() {
       slot->config.model.device = devices[(slots.size() - 1) % devices.size()];
     slots.push_back(std::move(slot));
   };
+  // Workers that compute on the same device share what it has of memory.
+  const auto share = [this] {
+    std::map<std::string, int64_t> workers_on;
+    for (const auto& slot : slots)
+      if (!slot->router()) ++workers_on[slot->config.model.device];
+    for (const auto& slot : slots)
+      if (!slot->router()) slot->config.engine.pool_sharers = workers_on[slot->config.model.device];
+  };
   add("router", "router");
   for (int64_t i = 0; i < config.up.prefill_workers; ++i)
     add("prefill", fmt::format("prefill-{}", i));
   for (int64_t i = 0; i < config.up.decode_workers; ++i) add("decode", fmt::format("decode-{}", i));
+  share();
 }
 
 std::unique_ptr<ChildProcess> Supervisor::Impl::MakeChild(const Slot& slot) const {
-  // A worker and its successor are registered side by side for a while: each generation has a name of its own.
+  // A worker and its successor are registered side by side for a while: each generation has a name
+  // of its own.
   const std::string name =
       slot.generation == 0 ? slot.name : fmt::format("{}.{}", slot.name, slot.generation);
   Config child = slot.config;
@@ -151,6 +183,7 @@ std::unique_ptr<ChildProcess> Supervisor::Impl::MakeChild(const Slot& slot) cons
   std::vector<std::pair<std::string, int>> sockets;
   if (slot.router()) sockets = {{"http-fd", http_fd}, {"workers-fd", workers_fd}};
   if (slot.router() && grpc_fd >= 0) sockets.emplace_back("grpc-fd", grpc_fd);
+  if (slot.router() && admin_fd >= 0) sockets.emplace_back("admin-fd", admin_fd);
   return std::make_unique<ChildProcess>(name, std::move(child), std::move(sockets));
 }
 

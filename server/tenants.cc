@@ -2,9 +2,10 @@
 
 #include <fmt/format.h>
 #include <openssl/crypto.h>
-#include <openssl/sha.h>
 
 #include <algorithm>
+#include <chrono>
+#include <ctime>
 #include <fstream>
 
 #include "common/strings.h"
@@ -12,36 +13,52 @@
 namespace aisp {
 namespace {
 
-constexpr std::string_view kUnnamed = "key-";
-constexpr size_t kDigestDigits = 16;
-constexpr size_t kMaxNameBytes = 64;
+int64_t UnixNow() { return static_cast<int64_t>(std::time(nullptr)); }
 
-bool IsNameChar(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
-         c == '_' || c == '.';
+// "2027-01-31T12:00:00Z", `left` from now.
+std::string TimeOfDay(Duration left) {
+  const std::time_t when = std::time(nullptr) + (left.count() + 999'999'999) / 1'000'000'000;
+  std::tm t{};
+  gmtime_r(&when, &t);
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z", t.tm_year + 1900, t.tm_mon + 1,
+                     t.tm_mday, t.tm_hour, t.tm_min, t.tm_sec);
 }
-bool IsKeyChar(char c) { return c > 0x20 && c < 0x7F; }
 
-std::string Hex(const unsigned char* bytes, size_t digits) {
-  std::string out;
-  for (size_t i = 0; out.size() < digits; ++i) out += fmt::format("{:02x}", bytes[i]);
-  return out;
+std::string ShowRate(const Rate& rate) {
+  const double s = ToSeconds(rate.period);
+  return fmt::format("{} in {}", rate.count,
+                     s < 60       ? "a second"
+                     : s < 3600   ? "a minute"
+                     : s < 86'400 ? "an hour"
+                                  : "a day");
+}
+
+Result<TenantLimits> DefaultsOf(const Config::Http& http) {
+  TenantLimits limits;
+  limits.inflight = http.max_inflight_per_key;
+  const std::pair<std::pair<const char*, const std::string*>, std::optional<Rate>*> rates[] = {
+      {{"http.requests_per_key (--requests-per-key)", &http.requests_per_key}, &limits.requests},
+      {{"http.tokens_per_key (--tokens-per-key)", &http.tokens_per_key}, &limits.tokens}};
+  for (const auto& [setting, out] : rates) {
+    if (setting.second->empty()) continue;
+    const auto rate = ParseRate(*setting.second);
+    if (!rate) {
+      return InvalidArgument(fmt::format("{} = '{}'; it wants {}", setting.first, *setting.second,
+                                         rate.error().message));
+    }
+    *out = *rate;
+  }
+  return limits;
 }
 
 }  // namespace
 
-Tenants::Digest Tenants::DigestOf(std::string_view key) {
-  Digest digest;
-  SHA256(reinterpret_cast<const unsigned char*>(key.data()), key.size(), digest.data());
-  return digest;
-}
-
 Result<std::unique_ptr<Tenants>> Tenants::Load(const Config& config) {
   auto out = std::make_unique<Tenants>();
-  out->max_inflight_ = config.http.max_inflight_per_key;
+  AISP_ASSIGN_OR_RETURN(const TenantLimits defaults, DefaultsOf(config.http));
   for (size_t i = 0; i < config.http.api_keys.size(); ++i) {
     AISP_RETURN_IF_ERROR(
-        out->Add(config.http.api_keys[i], fmt::format("http.api_keys, entry {}", i + 1)));
+        out->Add(config.http.api_keys[i], fmt::format("http.api_keys, entry {}", i + 1), defaults));
   }
   const std::string& path = config.http.api_keys_file;
   if (path.empty()) return out;
@@ -52,7 +69,7 @@ Result<std::unique_ptr<Tenants>> Tenants::Load(const Config& config) {
     ++number;
     const std::string_view entry = Trim(line);
     if (entry.empty() || entry.front() == '#') continue;
-    AISP_RETURN_IF_ERROR(out->Add(entry, fmt::format("{}:{}", path, number)));
+    AISP_RETURN_IF_ERROR(out->Add(entry, fmt::format("{}:{}", path, number), defaults));
   }
   if (file.bad()) return Unavailable(fmt::format("reading http.api_keys_file '{}' failed", path));
   // A file that was meant to close the door and holds no key must not leave it open.
@@ -62,35 +79,36 @@ Result<std::unique_ptr<Tenants>> Tenants::Load(const Config& config) {
   return out;
 }
 
-Status Tenants::Add(std::string_view entry, const std::string& where) {
-  const size_t colon = entry.find(':');
-  const bool named = colon != std::string_view::npos;
-  const std::string_view name = named ? entry.substr(0, colon) : "";
-  const std::string_view key = named ? entry.substr(colon + 1) : entry;
-  if (named && (name.empty() || name.size() > kMaxNameBytes || name.starts_with(kUnnamed) ||
-                !std::all_of(name.begin(), name.end(), IsNameChar))) {
-    return InvalidArgument(fmt::format(
-        "{}: the name before the ':' wants 1 to {} letters, digits, '.', '_' or '-', and "
-        "not '{}' at its start",
-        where, kMaxNameBytes, kUnnamed));
-  }
-  if (key.empty() || !std::all_of(key.begin(), key.end(), IsKeyChar)) {
-    return InvalidArgument(where + ": a key is one or more visible ASCII characters");
-  }
-  Key added{DigestOf(key), std::string(name)};
-  if (!named) added.tenant = std::string(kUnnamed) + Hex(added.digest.data(), kDigestDigits);
-  for (const Key& known : keys_) {
+Status Tenants::Add(std::string_view entry, const std::string& where,
+                    const TenantLimits& defaults) {
+  AISP_ASSIGN_OR_RETURN(ApiKey added, ParseApiKey(entry, where, defaults));
+  for (const ApiKey& known : keys_) {
     if (known.digest == added.digest) {
       return InvalidArgument(
           fmt::format("{}: this key stands there twice (tenant '{}')", where, known.tenant));
     }
   }
-  inflight_.try_emplace(added.tenant, 0);
+  const auto [it, is_new] = states_.try_emplace(added.tenant);
+  State& state = it->second;
+  if (is_new) {
+    state.limits = added.limits;
+    if (state.limits.requests)
+      state.requests_left = static_cast<double>(state.limits.requests->count);
+  } else if (state.limits != added.limits) {
+    return InvalidArgument(
+        fmt::format("{}: tenant '{}' has another key with other limits; all keys of a name share "
+                    "one allowance, so write the same for each",
+                    where, added.tenant));
+  }
   keys_.push_back(std::move(added));
   return {};
 }
 
 ApiResult<std::string> Tenants::Authenticate(std::string_view authorization) const {
+  return Authenticate(authorization, UnixNow());
+}
+
+ApiResult<std::string> Tenants::Authenticate(std::string_view authorization, int64_t unix_s) const {
   if (keys_.empty()) return std::string();
   constexpr std::string_view kScheme = "bearer ";
   const auto refuse = [](std::string message) {
@@ -104,24 +122,76 @@ ApiResult<std::string> Tenants::Authenticate(std::string_view authorization) con
       !EqualsIgnoreCaseAscii(authorization.substr(0, kScheme.size()), kScheme)) {
     return refuse("the Authorization header must be \"Bearer YOUR_KEY\"");
   }
-  const Digest given = DigestOf(Trim(authorization.substr(kScheme.size())));
-  const Key* found = nullptr;
-  for (const Key& key : keys_) {
+  const KeyDigest given = DigestOfKey(Trim(authorization.substr(kScheme.size())));
+  const ApiKey* found = nullptr;
+  for (const ApiKey& key : keys_) {
     if (CRYPTO_memcmp(given.data(), key.digest.data(), given.size()) == 0) found = &key;
   }
   if (found == nullptr) return refuse("the API key is not known here; ask the operator for one");
+  if (unix_s >= found->expires_unix_s) {
+    return refuse(
+        fmt::format("the API key has expired ({}); ask the operator for another", found->expires));
+  }
   return found->tenant;
 }
 
-ApiResult<Tenants::Slot> Tenants::Enter(const std::string& tenant) {
-  int64_t& count = inflight_[tenant];
-  if (max_inflight_ > 0 && !tenant.empty() && count >= max_inflight_) {
-    return tl::unexpected(
-        ApiError(Code::kResourceExhausted,
-                 fmt::format("this API key has {} requests in flight, the limit is {}; retry later",
-                             count, max_inflight_)));
+void Tenants::Refill(State& state, Instant now) {
+  if (state.limits.requests) {
+    const Rate& rate = *state.limits.requests;
+    const auto most = static_cast<double>(rate.count);
+    const double share = ToSeconds(now - state.refilled) / ToSeconds(rate.period);
+    // The first time there is nothing to go by: it is full.
+    state.requests_left =
+        state.refilled == Instant{0} ? most : std::min(most, state.requests_left + most * share);
+    state.refilled = now;
   }
-  return Slot(&count);
+  if (state.limits.tokens && state.window_begin != kNever &&
+      now >= state.window_begin + state.limits.tokens->period) {
+    state.window_begin = kNever;
+    state.tokens_used = 0;
+  }
+}
+
+tl::expected<Tenants::Slot, Tenants::Refusal> Tenants::Enter(const std::string& tenant,
+                                                             Instant now) {
+  State& s = states_[tenant];
+  if (tenant.empty()) return Slot(&s.inflight);
+  Refill(s, now);
+  const auto refuse = [](std::string message, Duration wait) {
+    return tl::unexpected(Refusal{ApiError(Code::kResourceExhausted, std::move(message)), wait});
+  };
+  if (s.limits.inflight > 0 && s.inflight >= s.limits.inflight) {
+    return refuse(
+        fmt::format("this API key has {} requests in flight, the limit is {}; retry later",
+                    s.inflight, s.limits.inflight),
+        std::chrono::seconds(1));
+  }
+  if (s.limits.tokens && s.tokens_used >= s.limits.tokens->count) {
+    const Duration left = s.window_begin + s.limits.tokens->period - now;
+    return refuse(fmt::format("this API key has used {} tokens, it may have {}; there are new ones "
+                              "at {}",
+                              s.tokens_used, ShowRate(*s.limits.tokens), TimeOfDay(left)),
+                  left);
+  }
+  if (s.limits.requests && s.requests_left < 1) {
+    const Rate& rate = *s.limits.requests;
+    const double part = (1 - s.requests_left) / static_cast<double>(rate.count);
+    const auto left = FromMs(part * ToMs(rate.period));
+    return refuse(fmt::format("this API key may send {} requests; the next one at {}",
+                              ShowRate(rate), TimeOfDay(left)),
+                  left);
+  }
+  if (s.limits.requests) s.requests_left -= 1;
+  return Slot(&s.inflight);
+}
+
+void Tenants::Charge(const std::string& tenant, int64_t tokens, Instant now) {
+  const auto it = states_.find(tenant);
+  if (it == states_.end() || !it->second.limits.tokens || tokens <= 0) return;
+  State& s = it->second;
+  Refill(s, now);
+  if (s.window_begin == kNever) s.window_begin = now;
+  s.tokens_used += tokens;
 }
 
 std::string CacheScope(std::string_view tenant, std::string_view salt) {

@@ -1,11 +1,11 @@
-// Tenants: who may ask, by API key, and how much at once.
+// Tenants: who may ask, by API key, and how much: requests at once, requests in a time, tokens in a
+// time.
 //
-// A tenant is the name of a key (NAME:KEY), or for a key without a name the first digits of its SHA-256. Keys themselves are kept
-// as SHA-256 only and compared in constant time. What is logged is the tenant, never the key. Immutable after Load but for the
-// counts, which belong to the I/O thread.
+// A tenant is the name of a key (server/api_keys.h). Digests are compared in constant time. What is
+// logged is the tenant, never the key. Keys and limits do not change after Load; what is counted
+// belongs to the I/O thread, which alone may call Enter and Charge.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -16,6 +16,7 @@
 
 #include "api/error.h"
 #include "config/config.h"
+#include "server/api_keys.h"
 
 namespace aisp {
 
@@ -24,10 +25,13 @@ class Tenants {
   // Reads http.api_keys and http.api_keys_file. Errors name the line, never what stands in it.
   static Result<std::unique_ptr<Tenants>> Load(const Config& config);
 
-  // The tenant of an Authorization header; "" when no keys are asked for. UNAUTHENTICATED says what to send.
+  // The tenant of an Authorization header; "" when no keys are asked for. UNAUTHENTICATED says what
+  // to send, or that the key has expired. `unix_s`: now, for tests.
   ApiResult<std::string> Authenticate(std::string_view authorization) const;
+  ApiResult<std::string> Authenticate(std::string_view authorization, int64_t unix_s) const;
 
-  // One request of a tenant in flight; gives its place back when destroyed. Tenants outlive their slots.
+  // One request of a tenant in flight; gives its place back when destroyed. Tenants outlive their
+  // slots.
   class Slot {
    public:
     Slot() = default;
@@ -45,25 +49,34 @@ class Tenants {
     explicit Slot(int64_t* count) : count_(count) { ++*count_; }
     int64_t* count_ = nullptr;
   };
-  // RESOURCE_EXHAUSTED when the tenant has all the requests that http.max_inflight_per_key allows.
-  ApiResult<Slot> Enter(const std::string& tenant);
+  struct Refusal {
+    ApiError error;  // RESOURCE_EXHAUSTED: which bound, and when there is room again
+    Duration retry_after{};
+  };
+  // A request begins.
+  tl::expected<Slot, Refusal> Enter(const std::string& tenant, Instant now);
+  // A request ended after so many tokens, prompt and answer together. Its last request may take a
+  // tenant beyond its quota: what it will generate is not known before.
+  void Charge(const std::string& tenant, int64_t tokens, Instant now);
 
  private:
-  using Digest = std::array<unsigned char, 32>;
-  struct Key {
-    Digest digest;
-    std::string tenant;
+  struct State {
+    TenantLimits limits;
+    int64_t inflight = 0;
+    double requests_left = 0;  // refilled all the time, at most limits.requests->count
+    Instant refilled = Instant{0};
+    int64_t tokens_used = 0;  // since window_begin
+    Instant window_begin = kNever;
   };
+  Status Add(std::string_view entry, const std::string& where, const TenantLimits& defaults);
+  static void Refill(State& state, Instant now);
 
-  static Digest DigestOf(std::string_view key);
-  Status Add(std::string_view entry, const std::string& where);
-
-  std::vector<Key> keys_;
-  int64_t max_inflight_ = 0;
-  std::map<std::string, int64_t> inflight_;  // one for each tenant
+  std::vector<ApiKey> keys_;
+  std::map<std::string, State> states_;  // one for each tenant
 };
 
-// What salts the prefix cache: KV is shared only where this is equal. Different pairs give different scopes.
+// What salts the prefix cache: KV is shared only where this is equal. Different pairs give
+// different scopes.
 std::string CacheScope(std::string_view tenant, std::string_view salt);
 
 }  // namespace aisp

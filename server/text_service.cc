@@ -25,6 +25,16 @@ ApiResult<std::string> Detokenize(const ServedModel& model, const DetokenizeRequ
         Code::kFailedPrecondition,
         "the model '" + model.name + "' has no tokenizer: its tokens have no text", "tokens"));
   }
+  size_t bytes = 0;
+  for (const TokenId token : request.tokens) bytes += model.tokenizer->IdToPiece(token).size();
+  if (bytes > model.max_answer_bytes) {
+    return tl::unexpected(
+        ApiError(Code::kOutOfRange,
+                 "the text of these tokens takes up to " + std::to_string(bytes) +
+                     " bytes, more than the " + std::to_string(model.max_answer_bytes) +
+                     " that an answer may have (http.max_answer); send them in parts",
+                 "tokens"));
+  }
   return model.tokenizer->Decode(request.tokens, /*skip_special=*/false);
 }
 

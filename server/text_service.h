@@ -1,4 +1,5 @@
-// What /tokenize and /detokenize answer, for any surface. Pure but for the model that they read: any thread, made for the pool's.
+// What /tokenize and /detokenize answer, for any surface. Pure but for the model that they read:
+// any thread, made for the pool's.
 #pragma once
 
 #include <string>

@@ -6,19 +6,26 @@
 
 namespace aisp {
 
-WorkPool::WorkPool(const std::string& name, int threads, size_t max_queued) : queue_(max_queued) {
-  for (int i = 0; i < threads; ++i) {
-    threads_.emplace_back(fmt::format("{}-{}", name, i), [this] {
-      while (auto job = queue_.Pop()) (*job)();
-    });
-  }
+WorkPool::WorkPool(const std::string& name, int threads, size_t max_queued)
+    : small_(max_queued), large_(max_queued) {
+  for (int i = 0; i < threads; ++i) StartThread(fmt::format("{}-{}", name, i), &small_);
+  StartThread(fmt::format("{}-large", name), &large_);
 }
 
 WorkPool::~WorkPool() {
-  queue_.Close();
+  small_.CloseAndClear();
+  large_.CloseAndClear();
   for (Thread& thread : threads_) thread.Join();
 }
 
-bool WorkPool::TrySubmit(std::function<void()> job) { return queue_.TryPush(std::move(job)); }
+void WorkPool::StartThread(const std::string& name, Queue* queue) {
+  threads_.emplace_back(name, [queue] {
+    while (auto job = queue->Pop()) (*job)();
+  });
+}
+
+bool WorkPool::TrySubmit(size_t bytes, std::function<void()> job) {
+  return (bytes > kLargeBytes ? large_ : small_).TryPush(std::move(job));
+}
 
 }  // namespace aisp

@@ -1,6 +1,7 @@
-// WorkPool: a few threads for work that is too long for the I/O thread, such as tokenizing a prompt. The queue is bounded: a
-// full one is a refusal, never a wait.
-// Submit from any thread; jobs run on the pool's threads and post their result where it belongs.
+// WorkPool: a few threads for work that is too long for the I/O thread, such as tokenizing a
+// prompt. Work on a large text has a thread and a queue of its own, so that it delays no small one.
+// The queues are bounded: a full one is a refusal, never a wait. Submit from any thread; jobs run
+// on the pool's threads and post their result where it belongs.
 #pragma once
 
 #include <functional>
@@ -14,17 +15,24 @@ namespace aisp {
 
 class WorkPool {
  public:
+  // More text than this is large.
+  static constexpr size_t kLargeBytes = 64 << 10;
+
+  // `threads` for small work, and one for large.
   WorkPool(const std::string& name, int threads, size_t max_queued);
-  // Runs what is queued, then joins.
+  // Finishes what runs and throws away what is queued: there is nobody left to answer.
   ~WorkPool();
   WorkPool(const WorkPool&) = delete;
   WorkPool& operator=(const WorkPool&) = delete;
 
-  // False when the queue is full; the job was not taken.
-  [[nodiscard]] bool TrySubmit(std::function<void()> job);
+  // False when the queue is full; the job was not taken. `bytes` of the text that it works on.
+  [[nodiscard]] bool TrySubmit(size_t bytes, std::function<void()> job);
 
  private:
-  BoundedQueue<std::function<void()>> queue_;
+  using Queue = BoundedQueue<std::function<void()>>;
+  void StartThread(const std::string& name, Queue* queue);
+
+  Queue small_, large_;
   std::vector<Thread> threads_;
 };
 

@@ -83,15 +83,29 @@ void WorkerLoop::Advance() {
       break;
     }
   }
-  if (role_->InFlight()) {
+  if (role_->InFlight() && role_->StepDone()) {
     role_->Collect();
     changed = true;
   }
   if (changed && on_step_) on_step_();
 }
 
+bool WorkerLoop::HasNews() {
+  std::lock_guard lock(mutex_);
+  return stop_ || transport_ready_ || !posted_.empty();
+}
+
+void WorkerLoop::AwaitStep() {
+  const Instant timer = role_->NextTimer();
+  while (!role_->StepDone()) {
+    if (HasNews() || (timer != kNever && clock_->Now() >= timer)) return;
+    std::this_thread::yield();
+  }
+}
+
 void WorkerLoop::SleepUntilWork() {
-  if (role_->InFlight() || (role_->CanLaunch() && !starved_)) return;
+  if (role_->CanLaunch() && !starved_) return;
+  if (role_->InFlight()) return AwaitStep();
   const Instant timer = role_->NextTimer();
   std::unique_lock lock(mutex_);
   auto ready = [&] { return stop_ || transport_ready_ || !posted_.empty(); };

@@ -1,8 +1,10 @@
-// WorkerLoop: the engine thread of one worker. It owns the role from Start to Stop and runs its loop (worker/worker_role.h):
-// what others want done arrives as posted functions, in order; it sleeps only when there is nothing to compute.
+// WorkerLoop: the engine thread of one worker. It owns the role from Start to Stop and runs its
+// loop (worker/worker_role.h): what others want done arrives as posted functions, in order; it
+// sleeps only when there is nothing to compute. While a step computes on a device it goes on doing
+// what is posted, and watches for the end of the step without sleeping.
 //
-// Threads: Post, Wake, Stop from any thread; `role` and what it uses are touched by the loop's thread alone, from the first
-// posted function on.
+// Threads: Post, Wake, Stop from any thread; `role` and what it uses are touched by the loop's
+// thread alone, from the first posted function on.
 #pragma once
 
 #include <condition_variable>
@@ -37,6 +39,9 @@ class WorkerLoop {
   bool RunPosted();
   void Advance();
   void SleepUntilWork();
+  // A step computes on a device: ends with it, or as soon as something else is to be done.
+  void AwaitStep();
+  bool HasNews();
 
   const std::string name_;
   const Clock* const clock_;

@@ -13,34 +13,54 @@
 #include "common/strings.h"
 #include "decode/decode_role.h"
 #include "prefill/prefill_role.h"
+#include "server/arithmetic.h"
 #include "server/backend.h"
+#include "server/commands.h"
 #include "server/device_defaults.h"
+#include "server/gpu_metrics.h"
 #include "server/kv_transports.h"
 #include "server/process.h"
 #include "server/process_death.h"
+#include "server/pulse_thread.h"
+#include "server/router_resolver.h"
 #include "server/router_service.h"
+#include "server/speculation.h"
 
 namespace aisp {
 namespace {
 
-WorkerOptions WorkerOptionsOf(const WorkerHost& host, const std::string& id) {
-  const Config& config = *host.config;
+uint64_t DrawIncarnation() {
   std::random_device device;
+  return (uint64_t{device()} << 32) | device();
+}
+
+WorkerOptions WorkerOptionsOf(const WorkerHost& host, const std::string& id, Pulse* pulse,
+                              const v1::Fingerprint& fingerprint) {
+  const Config& config = *host.config;
   WorkerOptions o;
   o.worker_id = id;
-  o.incarnation = (uint64_t{device()} << 32) | device();
+  o.incarnation = pulse->incarnation();
+  o.pulse = pulse;
+  o.pid = getpid();
+  o.admin_url = host.admin_url;
+  o.version = std::string(Version());
   o.host_id = config.worker.host_id.empty() ? BootId() : config.worker.host_id;
+  // The others follow when their names have been looked up.
   o.router_addresses = host.local != nullptr
                            ? std::vector<std::string>{RouterService::kLocalRouterAddress}
-                           : config.worker.routers;
-  o.fingerprint = host.served->fingerprint;
+                           : RouterResolver::WithoutNames(config.worker.routers);
+  o.fingerprint = fingerprint;
+  const Config::Engine engine = EngineSettingsOf(config);
+  o.max_batch_tokens = static_cast<int32_t>(engine.max_batch_tokens);
+  o.max_prefill_chunk = static_cast<int32_t>(engine.max_prefill_chunk);
   o.telemetry_interval = config.router.telemetry_interval;
   o.step_stall_limit = config.worker.step_stall_limit;
   o.drain_timeout = config.drain_timeout;
   return o;
 }
 
-// "host:port" that others dial: the host of `advertise` (and its port, when it has one) over what was bound.
+// "host:port" that others dial: the host of `advertise` (and its port, when it has one) over what
+// was bound.
 std::string AdvertisedAddress(const std::string& advertise, const std::string& listen,
                               uint16_t port) {
   const std::string& host = advertise.empty() ? listen : advertise;
@@ -55,6 +75,9 @@ class WorkerServiceImpl final : public WorkerService {
       : host_(host),
         role_name_(std::move(role)),
         id_(std::move(id)),
+        pulse_({.incarnation = DrawIncarnation(),
+                .least_limit = host.config->worker.step_stall_limit,
+                .most_limit = host.config->worker.step_limit}),
         loop_("engine-" + role_name_, host.clock, [this] { OnStep(); }) {}
 
   ~WorkerServiceImpl() override {
@@ -65,9 +88,17 @@ class WorkerServiceImpl final : public WorkerService {
 
   Status Build() {
     const Config& config = *host_.config;
+    AISP_ASSIGN_OR_RETURN(links_.security, LinkSecurity::Load(config.cluster));
     AISP_ASSIGN_OR_RETURN(backend_, MakeBackend(config, *host_.served));
+    fingerprint_ = WorkerFingerprint(config, *host_.served, backend_);
+    LogInfo("computing", {{"worker", id_}, {"in", fingerprint_.arithmetic()}});
     if (host_.replace_executor)
       backend_.executor = host_.replace_executor(std::move(backend_.executor));
+    backend_.executor =
+        std::make_unique<PulseExecutor>(std::move(backend_.executor), &pulse_, host_.clock);
+    const DeviceInfo& device = backend_.device->info();
+    if (device.kind == "cuda")
+      gpu_metrics_ = GpuMetrics::Start({.ordinals = {device.index}}, host_.metrics);
     const bool alone = host_.local != nullptr && host_.inproc == nullptr;
     if (!alone) {
       AISP_ASSIGN_OR_RETURN(transports_, MakeKvTransports(config, host_.inproc, *backend_.device,
@@ -83,13 +114,22 @@ class WorkerServiceImpl final : public WorkerService {
     on_stop_ = std::move(on_stop);
     touched_ = host_.clock->Now();
     started_ = true;
+    loop_.Post([this] { SetThreadLogIdentity({role_name_, id_}); });
     loop_.Start(role_.get());
+    heart_ = std::make_unique<PulseThread>(&pulse_, routers_.get(), host_.clock);
+    if (host_.local != nullptr || !RouterResolver::Needed(host_.config->worker.routers)) return;
+    resolver_ = std::make_unique<RouterResolver>(
+        host_.config->worker.routers, [this](const std::vector<std::string>& addresses) {
+          loop_.Post([this, addresses] { role_->SetRouters(addresses); });
+        });
   }
 
   Status Ready() const override {
+    // Inside a step only Pulse knows whether it still moves.
+    AISP_RETURN_IF_ERROR(pulse_.Moves(host_.clock->Now()));
     std::lock_guard lock(mutex_);
     const Duration silent = host_.clock->Now() - touched_;
-    if (silent > host_.config->worker.step_stall_limit) {
+    if (silent > host_.config->worker.step_stall_limit && !pulse_.InStep()) {
       return Unavailable(
           fmt::format("the engine of {} has made no step for {:.1f} s", id_, ToSeconds(silent)));
     }
@@ -115,8 +155,10 @@ class WorkerServiceImpl final : public WorkerService {
       }
       if (!drained_) LogWarning("worker stops with work left", {{"worker", id_}});
     }
+    resolver_.reset();
     loop_.Post([this] { role_->Leave(); });
     loop_.Stop();
+    heart_.reset();
     if (grpc_) grpc_->Shutdown(std::chrono::milliseconds(500));
   }
 
@@ -126,7 +168,7 @@ class WorkerServiceImpl final : public WorkerService {
   Status BuildPrefill() {
     const Config& config = *host_.config;
     PrefillOptions o;
-    o.worker = WorkerOptionsOf(host_, id_);
+    o.worker = WorkerOptionsOf(host_, id_, &pulse_, fingerprint_);
     const Config::Engine engine = EngineSettingsOf(config);
     o.horizon_tokens = 2 * static_cast<int32_t>(engine.max_batch_tokens);
     o.max_transfers = static_cast<int32_t>(config.engine.max_waiting);
@@ -134,7 +176,7 @@ class WorkerServiceImpl final : public WorkerService {
     o.max_running = static_cast<int32_t>(engine.max_sequences);
     o.pid = getpid();
     auto role = std::make_unique<PrefillRole>(o);
-    engine_ = std::make_unique<Engine>(EngineOptionsOf(config, *host_.served),
+    engine_ = std::make_unique<Engine>(EngineOptionsOf(config, fingerprint_),
                                        backend_.executor.get(), host_.clock, role->layer_sink());
     connector_ = std::make_unique<RankedConnector>(transports_.ranked, kConnectTimeout);
 
@@ -149,7 +191,7 @@ class WorkerServiceImpl final : public WorkerService {
       serves_locally_ = true;
     } else {
       grpc_ = std::make_unique<GrpcServer>();
-      deps.readers = grpc_->ServeKvPeer(role->reader_links(), post_);
+      deps.readers = grpc_->ServeKvPeer(role->reader_links(), post_, links_);
       AISP_RETURN_IF_ERROR(grpc_->Start(config.worker.kv_listen));
       deps.kv_address =
           AdvertisedAddress(config.worker.kv_advertise, config.worker.kv_listen, grpc_->port());
@@ -164,17 +206,29 @@ class WorkerServiceImpl final : public WorkerService {
   Status BuildDecode() {
     const Config& config = *host_.config;
     DecodeOptions o;
-    o.worker = WorkerOptionsOf(host_, id_);
+    o.worker = WorkerOptionsOf(host_, id_, &pulse_, fingerprint_);
     o.max_sequence_tokens = host_.served->max_model_len;
     o.max_running = static_cast<int32_t>(EngineSettingsOf(config).max_sequences);
     o.default_timeout = config.router.default_timeout;
     o.lease_base = config.worker.lease;
+    if (host_.served->constraints != nullptr) {
+      o.guides = [pool = host_.served->constraints, post = post_](
+                     const v1::GenerateRequest& request, DecodeOptions::OnGuide later) {
+        return pool->Guide(request, [post, later = std::move(later)](auto guide) {
+          post([later, guide = std::move(guide)] { later(guide); });
+        });
+      };
+    }
     auto role = std::make_unique<DecodeRole>(o);
-    engine_ = std::make_unique<Engine>(EngineOptionsOf(config, *host_.served),
-                                       backend_.executor.get(), host_.clock, nullptr);
+    EngineOptions engine_options = EngineOptionsOf(config, fingerprint_);
+    AISP_ASSIGN_OR_RETURN(
+        engine_options.speculator,
+        MakeSpeculator(config, backend_.device->info().asynchronous, host_.clock));
+    engine_ =
+        std::make_unique<Engine>(engine_options, backend_.executor.get(), host_.clock, nullptr);
     death_ = std::make_unique<ProcessDeath>(transports_.watchers);
     peers_ = host_.local != nullptr ? host_.local->MakeKvPeerDialer(role->peer_links(), post_)
-                                    : MakeKvPeerDialer(role->peer_links(), post_);
+                                    : MakeKvPeerDialer(role->peer_links(), post_, links_);
     DialRouters(role.get());
 
     DecodeDeps deps;
@@ -194,7 +248,7 @@ class WorkerServiceImpl final : public WorkerService {
 
   void DialRouters(LinkHandler<v1::RouterMessage>* handler) {
     routers_ = host_.local != nullptr ? host_.local->MakeRouterDialer(handler, post_)
-                                      : MakeRouterDialer(handler, post_);
+                                      : MakeRouterDialer(handler, post_, links_);
   }
 
   // On the loop's thread, after every step and timer.
@@ -226,13 +280,18 @@ class WorkerServiceImpl final : public WorkerService {
   const WorkerHost host_;
   const std::string role_name_;
   const std::string id_;
+  Pulse pulse_;
 
-  // Before, and so destroyed after, all that posts to it from threads of its own until it ends: links, transports, watchers.
+  // Before, and so destroyed after, all that posts to it from threads of its own until it ends:
+  // links, transports, watchers.
   WorkerLoop loop_;
   Poster post_;
 
   // Destroyed from the last to the first: the role before all that it was wired to.
+  GrpcLinkOptions links_;
   Backend backend_;
+  v1::Fingerprint fingerprint_;
+  std::unique_ptr<GpuMetrics> gpu_metrics_;
   KvTransports transports_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<PeerConnector> connector_;
@@ -241,6 +300,8 @@ class WorkerServiceImpl final : public WorkerService {
   std::unique_ptr<LinkDialer<v1::WorkerMessage>> routers_;
   std::unique_ptr<LinkDialer<v1::DecodeToPrefill>> peers_;
   std::unique_ptr<WorkerRole> role_;
+  std::unique_ptr<PulseThread> heart_;
+  std::unique_ptr<RouterResolver> resolver_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes a relocatable tarball of a built tree: bin/, lib/ with every library but glibc's and CUDA's, config/, models/. Unpacked on
+# Makes a relocatable tarball of a built tree: bin/, lib/ with every library but glibc's and CUDA's, config/, models/, deploy/, the
+# documents, and the licences of all of it. Unpacked on
 # another x86-64 Linux with glibc 2.36 or newer it runs as it is; CUDA libraries, where there are any, are found at run time.
 #   tools/bundle.sh BUILD OUT.tar.gz            the programs
 #   tools/bundle.sh BUILD OUT.tar.gz --tests    also the GPU tests with what they read, in tests/
@@ -25,7 +26,7 @@ mkdir -p "$root/bin" "$root/lib" "$root/config" "$root/models"
 DESTDIR='' cmake --install "$build" --prefix "$root" --strip >/dev/null
 git ls-files -z config | grep -zE '\.(ya?ml|json)$' | xargs -0 cp --parents -t "$root"
 git ls-files -z models | xargs -0 cp --parents -t "$root"
-cp README.md "$root/"
+git ls-files -z LICENSE '*.md' ':!tests' docs deploy proto/inference.proto | xargs -0 cp --parents -t "$root"
 if [ -n "$tests" ]; then
   mkdir -p "$root/tests" "$root/tools"
   cp tools/gpu_check.sh tools/gpu_sanitize.sh tools/gpu_serve.sh "$root/tools/"
@@ -40,9 +41,27 @@ for program in $programs; do ldd "$program" 2>/dev/null || true; done |
   awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }' | sort -u |
   while read -r soname path; do
     if [[ $soname =~ $not_ours ]]; then continue; fi
-    [ -e "$root/lib/$soname" ] || cp -L "$path" "$root/lib/$soname"
+    [ -e "$root/lib/$soname" ] && continue
+    cp -L "$path" "$root/lib/$soname"
+    echo "$soname $path" >> "$stage/libraries"
   done
 strip --strip-unneeded "$root"/lib/*.so* 2>/dev/null || true
+
+# The licence of each library: the copyright file of the package that it comes from. One without any is not passed on.
+mkdir -p "$root/licenses"
+touch "$stage/libraries"
+while read -r soname path; do
+  # Where /lib is a link to /usr/lib, the package may know the file by either name.
+  real=$(readlink -f "$path")
+  package=$(dpkg-query -S "$real" "${real#/usr}" 2>/dev/null | head -n1 | cut -d: -f1 || true)
+  if [ -z "$package" ] || [ ! -e "/usr/share/doc/$package/copyright" ]; then
+    echo "bundle.sh: no package with a copyright file holds $path" >&2
+    exit 1
+  fi
+  cp "/usr/share/doc/$package/copyright" "$root/licenses/$package"
+  printf '%-40s %s\n' "lib/$soname" "licenses/$package" >> "$stage/licenses"
+done < "$stage/libraries"
+if [ -e "$stage/licenses" ]; then sort "$stage/licenses" > "$root/licenses/README"; fi
 
 # Every library must now come from the bundle or be the system's own.
 missing=$(for program in "$root"/bin/*; do

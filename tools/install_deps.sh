@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # Installs what building aisp needs, on Debian 12 and Ubuntu 24.04. Does nothing, and quickly, when all of it is there.
 #   tools/install_deps.sh          to build, test and run
-#   tools/install_deps.sh --dev    also what formats and lints
+#   tools/install_deps.sh --dev    also what formats and lints, and a browser for the test of the page
 #   tools/install_deps.sh --fuzz   also the compiler of the fuzzers
+#   tools/install_deps.sh --container    also what makes a root file system
+#   tools/install_deps.sh --monitoring   also Prometheus, for the tests of deploy/ (its package starts a service where there is systemd)
 set -euo pipefail
 
 packages=(
-  g++ cmake ninja-build ccache pkg-config make git python3
-  protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libgrpc++-dev libssl-dev
+  g++ cmake ninja-build ccache pkg-config make git python3 python3-jsonschema
+  protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libgrpc++-dev libssl-dev libcurl4-openssl-dev
   libspdlog-dev libfmt-dev prometheus-cpp-dev libyaml-cpp-dev nlohmann-json3-dev
   libdnnl-dev libboost-dev libpcre2-dev libexpected-dev libxxhash-dev libucx-dev
   libgtest-dev libgmock-dev
@@ -15,9 +17,17 @@ packages=(
 for argument in "$@"; do
   case "$argument" in
     # One version of each on both systems, so that both say the same.
-    --dev) packages+=(clang-format-14 clang-tidy-19 libomp-19-dev) ;;
+    --dev)
+      packages+=(clang-format-14 clang-tidy-19 libomp-19-dev)
+      # For the test of the page. Ubuntu's chromium is a snap, which CI machines lack.
+      if grep -q '^ID=debian' /etc/os-release 2>/dev/null; then
+        packages+=(chromium chromium-driver fonts-dejavu-core)
+      fi
+      ;;
     --fuzz) packages+=(clang-19 libclang-rt-19-dev) ;;
-    *) echo "install_deps.sh: unknown argument '$argument'; --dev and --fuzz are known" >&2; exit 2 ;;
+    --container) packages+=(mmdebstrap iproute2) ;;
+    --monitoring) packages+=(prometheus) ;;
+    *) echo "install_deps.sh: unknown argument '$argument'; --dev, --fuzz, --container and --monitoring are known" >&2; exit 2 ;;
   esac
 done
 

@@ -1,9 +1,12 @@
-// What attention costs on one GPU: decode against the read-only memory stream that the same run measures, prefill against the
-// tensor cores. Random data; launches in CUDA graphs; layers rotate through more memory than the L2 holds.
+// What attention costs on one GPU: decode against the read-only memory stream that the same run
+// measures, prefill against the tensor cores. Random data; launches in CUDA graphs; layers rotate
+// through more memory than the L2 holds.
 //
-//   attention_bench [decode|prefill|all] [repetitions] [part of a load's name] [CTAs a multiprocessor in RunDecode]
+//   attention_bench [decode|prefill|all] [repetitions] [part of a load's name] [CTAs a
+//   multiprocessor in RunDecode]
 //
-// Decode is timed three ways: the attention of a planned step alone; RoPE with append and that; RunDecode, which is all of it.
+// Decode is timed three ways: the attention of a planned step alone; RoPE with append and that;
+// RunDecode, which is all of it.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -111,7 +114,8 @@ double Time(cudaStream_t stream, int repetitions, const std::function<void()>& w
 }
 
 #ifdef AISP_ATTENTION_TRACE
-// When the CTAs of the last launch passed: entry, predecessor done, first tile there, last tile done, splits merged, end.
+// When the CTAs of the last launch passed: entry, predecessor done, first tile there, last tile
+// done, splits merged, end.
 void PrintTrace() {
   static uint64_t trace[512][8];
   Must(ReadDecodeTrace(trace), "trace");
@@ -191,7 +195,8 @@ Timing Measure(const Load& load, int repetitions, cudaStream_t stream, How how =
   const size_t q_bytes = static_cast<size_t>(rows * row) * 2;
   Memory pool(layers * layer_bytes), q(q_bytes), out(q_bytes),
       workspace(attention->workspace_bytes());
-  // Where the rows of a step in which every sequence has one are, and the angles up to the longest context.
+  // Where the rows of a step in which every sequence has one are, and the angles up to the longest
+  // context.
   std::vector<int32_t> slots;
   for (size_t s = 0; s < spans.size(); ++s) {
     slots.push_back(tables[spans[s].table_begin + positions[s] / load.block_tokens] *

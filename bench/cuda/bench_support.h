@@ -1,4 +1,5 @@
-// What the benches of the linear layers share: ending on errors, device memory, timing by CUDA graphs. Host code; one thread.
+// What the benches of the linear layers share: ending on errors, device memory, timing by CUDA
+// graphs. Host code; one thread.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -80,7 +81,8 @@ class Captured {
   std::vector<float> times_;
 };
 
-// Microseconds of one of `count` calls: the median of `runs` replays of a graph of them, after one that is not counted.
+// Microseconds of one of `count` calls: the median of `runs` replays of a graph of them, after one
+// that is not counted.
 inline double Time(int count, cudaStream_t stream, int runs, const std::function<void(int)>& call) {
   Captured captured(count, stream, call);
   for (int i = 0; i <= runs; ++i) captured.Run();

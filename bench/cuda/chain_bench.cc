@@ -1,26 +1,31 @@
-// aisp_bench_cuda_chain: the linear layers between two attentions (o, gate+up, down, the next qkv) in one launch, beside the same
-// layers in four launches and beside what a read-only pass over memory takes for their bytes in the same run.
+// aisp_bench_cuda_chain: the linear layers between two attentions (o, gate+up, down, the next qkv)
+// in one launch, beside the same layers in four launches and beside what a read-only pass over
+// memory takes for their bytes in the same run.
 //
-//   aisp_bench_cuda_chain [format=bf16|fp8|fp8block|nvfp4|all] [rows=1,8,32] [model=8b|1b] [layers=32] [gap=0]
+//   aisp_bench_cuda_chain [format=bf16|fp8|fp8block|nvfp4|all] [rows=1,8,32] [model=8b|1b]
+//   [layers=32] [gap=0]
 //                         [attention=0]
 //
-// Every layer has weights of its own (copies of random ones), so that the L2 cache holds none; a CUDA graph holds all layers, the
-// median of seven replays is taken. The four launches have no norms in front: those would be kernels of their own.
-// With gap=7 a small kernel of 7 us lies in front of each layer, as attention does; its time is in the figures. With attention=1024
-// it is decode attention over so many keys of each row's sequence, which reads the q, k and v of the layer before.
+// Every layer has weights of its own (copies of random ones), so that the L2 cache holds none; a
+// CUDA graph holds all layers, the median of seven replays is taken. The four launches have no
+// norms in front: those would be kernels of their own. With gap=7 a small kernel of 7 us lies in
+// front of each layer, as attention does; its time is in the figures. With attention=1024 it is
+// decode attention over so many keys of each row's sequence, which reads the q, k and v of the
+// layer before.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "bench/cuda/bench_support.h"
 #include "bench/cuda/layer_attention.h"
 #include "bench/cuda/linear_bench_stream.h"
-#include "kernels/cuda/linear/linear.h"
+#include "kernels/cuda/linear/linear_kernels.h"
 #include "kernels/cuda/linear/quantize.h"
 
 namespace aisp::cuda {
@@ -91,21 +96,28 @@ class ChainBench {
           heads, (static_cast<int32_t>(model_.qkv / 128) - heads) / 2, context_, rows, layers_,
           stream_);
     }
-    const auto before = [&](int layer) {
+    const auto before = [&](int layer, bool words) {
       if (gap_ > 0) Require(WaitOnDevice(gap_, 132, stream_), "gap");
-      if (attention) attention->Run(layer, buffers_[4], buffers_[0], *kernels_, stream_);
+      if (!attention) return;
+      attention->Run(layer, buffers_[4], buffers_[0], words ? kernels_->words() : TokenWords{},
+                     stream_);
     };
     const double chain = Time(layers_, stream_, kRuns, [&](int layer) {
-      before(layer);
       const auto steps = Steps(layer, rows);
-      if (!kernels_->CanChain(steps)) {
+      std::optional<ChainForm> form = FormOf(steps, kernels_->facts());
+      if (!form) {
         std::fprintf(stderr, "no chain\n");
         std::exit(1);
       }
-      Require(kernels_->LaunchChain(steps, stream_));
+      // One token's rows are handed on as words from the second layer on.
+      const bool words = attention != nullptr && form->one_token && gap_ == 0;
+      before(layer, words && layer > 0);
+      form->awaits = words && layer > 0;
+      form->leaves = words && layer + 1 < layers_;
+      Require(kernels_->LaunchChain(steps, *form, stream_));
     });
     const double single = Time(layers_, stream_, kRuns, [&](int layer) {
-      before(layer);
+      before(layer, false);
       for (const ChainStep& step : Steps(layer, rows)) {
         Require(kernels_->Launch(step.call, stream_));
       }

@@ -1,10 +1,13 @@
-// aisp-gemm-bench: products of many rows in Llama-3.1-8B's shapes on one GPU: our kernels, an instance each, beside cuBLASLt's best
-// with the passes that it needs (SiLU(gate) * up as a kernel of its own; beta = 1 for the residual).
+// aisp-gemm-bench: products of many rows in Llama-3.1-8B's shapes on one GPU: our kernels, an
+// instance each, beside cuBLASLt's best with the passes that it needs (SiLU(gate) * up as a kernel
+// of its own; beta = 1 for the residual).
 //
-//   aisp-gemm-bench [format=bf16|fp8|fp8block|fp8x8|fp8blockx8|nvfp4|all] [rows=256,512,1024,2048,4096,8192]
+//   aisp-gemm-bench [format=bf16|fp8|fp8block|fp8x8|fp8blockx8|nvfp4|all]
+//   [rows=256,512,1024,2048,4096,8192]
 //
-// Random weights and activations; calls rotate over copies of the weight; a CUDA graph holds all calls of a measurement; the graphs
-// of a line take turns, and the median of seven runs is taken. Each instance's results are compared with sampled sums on the host before it is timed.
+// Random weights and activations; calls rotate over copies of the weight; a CUDA graph holds all
+// calls of a measurement; the graphs of a line take turns, and the median of seven runs is taken.
+// Each instance's results are compared with sampled sums on the host before it is timed.
 #include <cuda_bf16.h>
 #include <cuda_fp8.h>
 #include <cuda_runtime_api.h>

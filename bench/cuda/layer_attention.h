@@ -1,5 +1,6 @@
-// Decode attention in front of a layer's chain, as the engine runs it: random keys and values of `rows` sequences for each layer, one
-// launch a layer, and, for one sequence, words between it and the layers. Host code; one thread.
+// Decode attention in front of a layer's chain, as the engine runs it: random keys and values of
+// `rows` sequences for each layer, one launch a layer, and, for one sequence, words between it and
+// the layers. Host code; one thread.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,7 +9,7 @@
 #include <memory>
 
 #include "kernels/cuda/attention/attention.h"
-#include "kernels/cuda/linear/linear.h"
+#include "kernels/cuda/linear/linear_kernels.h"
 
 namespace aisp::cuda {
 
@@ -18,8 +19,9 @@ class LayerAttention {
   LayerAttention(int32_t heads, int32_t kv_heads, int32_t context, int32_t rows, int layers,
                  cudaStream_t stream);
 
-  // From qkv [rows, (heads + 2 kv_heads) * 128] to out [rows, heads * 128], both bf16.
-  void Run(int layer, void* qkv, void* out, LinearKernels& kernels, cudaStream_t stream) const;
+  // From qkv [rows, (heads + 2 kv_heads) * 128] to out [rows, heads * 128], both bf16; with `words`
+  // as AttentionCall.
+  void Run(int layer, void* qkv, void* out, const TokenWords& words, cudaStream_t stream) const;
 
  private:
   AttentionConfig config_;

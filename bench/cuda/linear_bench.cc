@@ -1,10 +1,11 @@
-// aisp-linear-bench: linear layers of Llama-3.1-8B's shapes on one GPU, ours beside cuBLASLt's best, as a share of what a
-// read-only pass over memory reaches in the same run.
+// aisp-linear-bench: linear layers of Llama-3.1-8B's shapes on one GPU, ours beside cuBLASLt's
+// best, as a share of what a read-only pass over memory reaches in the same run.
 //
 //   aisp-linear-bench [format=bf16|fp8|fp8x8|nvfp4|all] [rows=1,8,16,32,64,128] [lm_head=0|1]
 //
-// Weights are normal random numbers; calls rotate over enough copies of one to exceed 1 GB, so that the L2 cache holds none;
-// a CUDA graph holds all calls of a measurement, and the median of five replays is taken.
+// Weights are normal random numbers; calls rotate over enough copies of one to exceed 1 GB, so that
+// the L2 cache holds none; a CUDA graph holds all calls of a measurement, and the median of five
+// replays is taken.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -17,7 +18,7 @@
 #include "bench/cuda/bench_support.h"
 #include "bench/cuda/linear_bench_stream.h"
 #include "kernels/cuda/linear/blas_lt.h"
-#include "kernels/cuda/linear/linear.h"
+#include "kernels/cuda/linear/linear_kernels.h"
 #include "kernels/cuda/linear/quantize.h"
 
 namespace aisp::cuda {

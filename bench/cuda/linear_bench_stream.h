@@ -10,7 +10,8 @@ namespace aisp::cuda {
 // Reads `bytes` (a multiple of 16) with `blocks` blocks; `sink` is four bytes that it may write.
 void ReadOnlyPass(const void* data, size_t bytes, int blocks, void* sink, cudaStream_t stream);
 
-// A kernel of `blocks` small CTAs that takes a few microseconds, reads nothing and lets the next one start beside it.
+// A kernel of `blocks` small CTAs that takes a few microseconds, reads nothing and lets the next
+// one start beside it.
 cudaError_t WaitOnDevice(int microseconds, int blocks, cudaStream_t stream);
 
 }  // namespace aisp::cuda

@@ -1,5 +1,6 @@
-// The load client against a cluster whose workers are killed and started again, and whose every process is replaced: each request
-// has one end, what completes is what the undisturbed run said, and no block stays behind. AISP_CHAOS_REQUESTS as in chaos_test.cc.
+// The load client against a cluster whose workers are killed and started again, and whose every
+// process is replaced: each request has one end, what completes is what the undisturbed run said,
+// and no block stays behind. AISP_CHAOS_REQUESTS as in chaos_test.cc.
 #include <gmock/gmock.h>
 
 #include <future>
@@ -23,8 +24,8 @@ std::string Arguments(const std::string& http, int requests) {
          "--max-concurrency 16 ";
 }
 
-// Kills workers at random, one whenever the clients have seen another `every` tokens, and starts each again at once, until
-// `done`; how many.
+// Kills workers at random, one whenever the clients have seen another `every` tokens, and starts
+// each again at once, until `done`; how many.
 int KillWorkers(Cluster& cluster, double every, const std::function<bool()>& done) {
   std::mt19937_64 random(20261121);
   const double before = Metric(cluster.http(), "aisp_generation_tokens_total");
@@ -84,7 +85,8 @@ TEST(ChaosLoadgen, EveryRequestEndsOnceWithTheUndisturbedTextWhileWorkersAreKill
   EXPECT_TRUE(Eventually([&] { return Metric(cluster.http(), "aisp_active_requests") == 0; }));
 }
 
-// Replaces every process of an `aisp up` while the load client asks over `surface`: nobody may notice.
+// Replaces every process of an `aisp up` while the load client asks over `surface`: nobody may
+// notice.
 void RollUnderLoad(const std::string& surface) {
   const TempFile log(surface + "_up.log"), calm(surface + "_before.json"),
       rolled(surface + "_rolled.json");

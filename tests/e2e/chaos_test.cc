@@ -1,6 +1,7 @@
-// Workers are killed and started again at random while clients ask and sometimes leave. Whatever happens: every request has one end,
-// what is completed is right to the letter, and when it is over no block is missing anywhere. AISP_CHAOS_REQUESTS (a compile
-// definition) says how many; `make chaos` runs the long one.
+// Workers are killed and started again at random while clients ask and sometimes leave. Whatever
+// happens: every request has one end, what is completed is right to the letter, and when it is over
+// no block is missing anywhere. AISP_CHAOS_REQUESTS (a compile definition) says how many; `make
+// chaos` runs the long one.
 #include <gmock/gmock.h>
 
 #include <atomic>
@@ -81,7 +82,8 @@ TEST(Chaos, EveryRequestHasOneEndAndNoBlockIsLostWhileWorkersAreKilledAtRandom) 
       }
     });
   }
-  // Another worker dies whenever so many requests have ended; a moment later it is back under its name.
+  // Another worker dies whenever so many requests have ended; a moment later it is back under its
+  // name.
   std::mt19937_64 random(kSeed);
   int kills = 0;
   for (int at = 20; at < AISP_CHAOS_REQUESTS - 10; at += 25) {
@@ -116,8 +118,9 @@ TEST(Chaos, EveryRequestHasOneEndAndNoBlockIsLostWhileWorkersAreKilledAtRandom) 
   EXPECT_EQ(Metric(cluster.http(), "aisp_active_requests"), 0);
 }
 
-// What a takeover must carry over besides the tokens: penalties that count emitted tokens apart from the prompt, the choices'
-// own noise, a stop string of which one half came before and one after, and log probabilities.
+// What a takeover must carry over besides the tokens: penalties that count emitted tokens apart
+// from the prompt, the choices' own noise, a stop string of which one half came before and one
+// after, and log probabilities.
 TEST(Chaos, ATakeoverOfThreeChoicesWithPenaltiesStopStringsAndLogprobsChangesNothing) {
   Cluster cluster({.decode = 2, .flags = {"--dtype=f32"}, .router_flags = {"--log-level=error"}});
   ASSERT_TRUE(cluster.AwaitReady());

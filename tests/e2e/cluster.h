@@ -1,5 +1,6 @@
-// A real cluster for tests: router, prefill and decode workers as separate processes of the built binary, on free ports of
-// loopback, each with a pipe on which it announces itself. Everything is killed by the destructor.
+// A real cluster for tests: router, prefill and decode workers as separate processes of the built
+// binary, on free ports of loopback, each with a pipe on which it announces itself. Everything is
+// killed by the destructor.
 #pragma once
 
 #include <signal.h>
@@ -17,15 +18,16 @@ namespace aisp::e2e {
 // One process of the binary under test.
 class Process {
  public:
-  // `args` without the program; --announce-fd is added. `log`: a file for its stdout and stderr instead of ours. `sockets`: flag ("http-fd")
-  // and listening socket, which stays the caller's.
+  // `args` without the program; --announce-fd is added. `log`: a file for its stdout and stderr
+  // instead of ours. `sockets`: flag ("http-fd") and listening socket, which stays the caller's.
   explicit Process(std::vector<std::string> args, const std::string& log = "",
                    const std::vector<std::pair<std::string, int>>& sockets = {});
   ~Process();
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
-  // Waits until the process has announced `key`; its value, or "" when it ended or `timeout` passed.
+  // Waits until the process has announced `key`; its value, or "" when it ended or `timeout`
+  // passed.
   std::string Await(const std::string& key,
                     std::chrono::milliseconds timeout = std::chrono::seconds(30));
   void Signal(int signal) const;
@@ -80,7 +82,8 @@ class Cluster {
   std::string workers_;
 };
 
-// Waits until `done()`; false after `timeout`. Asks at short intervals, for conditions that only another process knows.
+// Waits until `done()`; false after `timeout`. Asks at short intervals, for conditions that only
+// another process knows.
 bool Eventually(const std::function<bool()>& done,
                 std::chrono::milliseconds timeout = std::chrono::seconds(20));
 

@@ -1,4 +1,5 @@
-// The commands as a person types them: help, version, one-off answers, what goes wrong and what is then said.
+// The commands as a person types them: help, version, one-off answers, what goes wrong and what is
+// then said.
 #include <gmock/gmock.h>
 #include <sys/wait.h>
 
@@ -28,11 +29,34 @@ TEST(Commands, HelpVersionAndConfigAnswerWithoutStartingAnything) {
 TEST(Commands, AWrongCommandLineIsExitCodeTwoAndNamesWhatIsWrong) {
   const Ran unknown = RunAisp("sever");
   EXPECT_EQ(unknown.code, 2);
-  EXPECT_THAT(unknown.output, HasSubstr("known: up, serve, generate, drain, info"));
+  EXPECT_THAT(unknown.output,
+              HasSubstr("known: up, serve, generate, pull, drain, top, status, trace, doctor"));
   const Ran flag = RunAisp("serve --prot 1");
   EXPECT_EQ(flag.code, 2);
-  EXPECT_THAT(flag.output, HasSubstr("did you mean --port?"));
+  EXPECT_THAT(flag.output, HasSubstr("did you mean --http.port (--port)?"));
   EXPECT_EQ(RunAisp("generate").code, 2);
+  const auto refused = [](const std::string& arguments, const std::string& why) {
+    const Ran ran = RunAisp(arguments);
+    EXPECT_NE(ran.code, 0) << arguments;
+    EXPECT_THAT(ran.output, HasSubstr(why)) << arguments;
+  };
+  refused("serve --config " AISP_SOURCE_DIR, "is a directory");
+  refused("serve --transports tcpp", "got 'tcpp'");
+  refused("generate --max-tokens abc hi", "--max-tokens wants a whole number, got 'abc'");
+  refused("generate --temperature 9 hi", "--temperature 9 is out of range; allowed: 0 to 2");
+  refused("generate --kv-blocks 1 hi", "engine.kv_blocks (--kv-blocks) = 1");
+}
+
+TEST(Commands, TheMapOfAStepNeedsNoGpu) {
+  const Ran map = RunAisp("info --programme --model llama-3.1-8b --quantization fp8 --batch 32");
+  EXPECT_EQ(map.code, 0);
+  EXPECT_THAT(map.output, HasSubstr("resolved without a GPU"));
+  EXPECT_THAT(map.output, HasSubstr("chain 32 tokens"));
+  EXPECT_THAT(map.output, HasSubstr("69 launches"));
+  const Ran one = RunAisp("info --programme --model llama-3.1-8b --quantization nvfp4 --batch 1");
+  EXPECT_THAT(one.output, HasSubstr("one token, takes words, leaves words"));
+  const Ran prompt = RunAisp("info --programme --model llama-3.1-8b --rows 1024");
+  EXPECT_THAT(prompt.output, HasSubstr("gemm 256x"));
 }
 
 TEST(Commands, GenerateTellsTheRecordedStory) {
@@ -41,6 +65,24 @@ TEST(Commands, GenerateTellsTheRecordedStory) {
   const Ran ran = RunAisp("generate --dtype=f32 --temperature 0 \"" + prompt + "\"");
   EXPECT_EQ(ran.code, 0);
   EXPECT_EQ(ran.output, story.text + "\n");
+}
+
+TEST(Commands, StatsStandOnALineOfTheirOwnBelowTheAnswer) {
+  const Ran ran = RunAisp("generate --stats --seed 1 --max-tokens 5 \"Tell me a story.\"");
+  EXPECT_EQ(ran.code, 0);
+  EXPECT_THAT(ran.output, HasSubstr("\n\n"));
+  EXPECT_THAT(ran.output.substr(ran.output.rfind("\n\n")), HasSubstr("5 generated; TTFT"));
+}
+
+TEST(Commands, ServingIsSaidOnlyOnceRequestsCanBeServed) {
+  const TempFile log("serving.log");
+  Process router({"serve", "--role=router", "--port=0", "--router-listen=127.0.0.1:0"}, log.path());
+  const std::string workers = router.Await("workers");
+  ASSERT_NE(workers, "");
+  EXPECT_TRUE(Eventually([&] { return log.Read().find("listening") != std::string::npos; }));
+  EXPECT_EQ(log.Read().find("serving"), std::string::npos);
+  Process worker({"serve", "--role=decode", "--routers=" + workers, "--log-level=warning"});
+  EXPECT_TRUE(Eventually([&] { return log.Read().find("serving") != std::string::npos; }));
 }
 
 TEST(Commands, ACheckpointWithoutATokenizerIsAskedByTokenIds) {
@@ -73,6 +115,14 @@ TEST(Commands, InfoShowsShapeAndKvBytes) {
   EXPECT_EQ(ran.code, 0);
   EXPECT_THAT(ran.output, HasSubstr("LlamaForCausalLM"));
   EXPECT_THAT(ran.output, HasSubstr("4 KiB (bf16)"));
+  EXPECT_THAT(ran.output, HasSubstr("quantisation           none"));
+  EXPECT_THAT(ran.output, HasSubstr("on this CPU"));
+  EXPECT_THAT(ran.output, HasSubstr("tokenizer"));
+  EXPECT_THAT(ran.output, HasSubstr("llama-3.1-8b, "));
+  const Ran shape = RunAisp("info llama-3.1-8b --quantization fp8");
+  EXPECT_EQ(shape.code, 0) << shape.output;
+  EXPECT_THAT(shape.output, HasSubstr("none; served as fp8"));
+  EXPECT_THAT(shape.output, HasSubstr("128 KiB (bf16)"));
   EXPECT_THAT(RunAisp("info /nonexistent").output, HasSubstr("/nonexistent"));
   EXPECT_EQ(RunAisp("info /nonexistent").code, 1);
 }
@@ -123,8 +173,35 @@ TEST(Commands, UpStartsEveryProcessTellsAStoryAndStopsAllOfThem) {
   EXPECT_TRUE(Eventually([&] { return kill(shell_pid, 0) != 0; }));
   const std::string address = text().substr(text().find("http://") + 7);
   const auto port = std::stoi(address.substr(address.find(':') + 1));
-  EXPECT_FALSE(
-      HttpClient::Connect("127.0.0.1", static_cast<uint16_t>(port), std::chrono::seconds(1)));
+  // Another test's server may have been given the port meanwhile; it does not keep it for long.
+  EXPECT_TRUE(Eventually([&] {
+    return !HttpClient::Connect("127.0.0.1", static_cast<uint16_t>(port), std::chrono::seconds(1));
+  }));
+}
+
+// What `up` prints is what a person pastes: with keys, and for a model without a chat template.
+TEST(Commands, TheCurlThatUpPrintsIsAnswered) {
+  const TempFolder model;
+  ASSERT_EQ(std::system(("cp -r " AISP_SOURCE_DIR "/models/story-7m/. " + model.path() + " && cd " +
+                         model.path() +
+                         " && rm -f chat_template.jinja && sed -i "
+                         "'s/\"chat_template\"/\"no_template\"/' tokenizer_config.json")
+                            .c_str()),
+            0);
+  const TempFile keys("keys.txt", "team:sk-printed-curl\n");
+  const TempFile log("curl.log");
+  Process up({"up", "--port=0", "--prefill=0", "--decode=1", "--model=" + model.path(),
+              "--api-keys-file=" + keys.path(), "--log-level=warning"},
+             log.path());
+  ASSERT_TRUE(Eventually([&] { return log.Read().find("curl -N") != std::string::npos; }))
+      << log.Read();
+  const std::string text = log.Read();
+  const size_t begin = text.find("curl -N");
+  const std::string curl = text.substr(begin, text.find("\n\n", begin) - begin);
+  const TempFile script("curl.sh", "AISP_API_KEY=sk-printed-curl\n" + curl + "\n");
+  const TempFile answer("curl.out");
+  EXPECT_EQ(std::system(("sh " + script.path() + " > " + answer.path() + " 2>&1").c_str()), 0);
+  EXPECT_THAT(answer.Read(), HasSubstr("data: [DONE]")) << curl;
 }
 
 TEST(Commands, UpGivesItsWorkersDevicesInTurn) {

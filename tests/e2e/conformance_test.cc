@@ -1,5 +1,5 @@
-// OpenAI's API against real processes: every parameter has the effect that its name promises, and every wrong request is told
-// what is wrong with it.
+// OpenAI's API against real processes: every parameter has the effect that its name promises, and
+// every wrong request is told what is wrong with it.
 #include <gmock/gmock.h>
 
 #include <functional>
@@ -8,6 +8,7 @@
 
 #include "tests/e2e/client.h"
 #include "tests/e2e/cluster.h"
+#include "tests/support/strict_sse.h"
 #include "tests/support/temp_files.h"
 
 namespace aisp::e2e {
@@ -71,12 +72,23 @@ class Api {
     EXPECT_EQ(out.status, 200) << changes << " " << out.message();
     return out;
   }
-  std::vector<SseEvent> Stream(const std::string& path, Json body) const {
-    body["stream"] = true;
+  // As the strictest client reads it: an event is one line of data.
+  std::vector<SseEvent> Stream(const std::string& path, const Json& body) const {
     HttpClient client = Connect(address_);
-    HttpHeaders headers;
-    if (!key_.empty()) headers.emplace_back("authorization", "Bearer " + key_);
-    const auto head = client.Open("POST", path, body.dump(), headers);
+    const auto head = OpenStream(client, path, body, {});
+    EXPECT_TRUE(head && head->status == 200);
+    std::vector<SseEvent> events;
+    const auto raw = client.ReadRest();
+    const auto read = ReadStrictSse(raw ? *raw : "");
+    EXPECT_TRUE(raw && read) << (read ? "" : read.error().message);
+    for (const std::string& data : read ? *read : std::vector<std::string>())
+      events.push_back({"", "", data});
+    return events;
+  }
+  // With the ids that a client has asked for.
+  std::vector<SseEvent> StreamWithIds(const std::string& path, const Json& body) const {
+    HttpClient client = Connect(address_);
+    const auto head = OpenStream(client, path, body, {{"x-aisp-event-ids", "true"}});
     EXPECT_TRUE(head && head->status == 200);
     std::vector<SseEvent> events;
     for (auto event = client.NextEvent(); event && *event; event = client.NextEvent())
@@ -85,6 +97,13 @@ class Api {
   }
 
  private:
+  Result<HttpAnswer> OpenStream(HttpClient& client, const std::string& path, Json body,
+                                HttpHeaders headers) const {
+    body["stream"] = true;
+    if (!key_.empty()) headers.emplace_back("authorization", "Bearer " + key_);
+    return client.Open("POST", path, body.dump(), headers);
+  }
+
   const std::string address_;
   const std::string key_;
 };
@@ -147,7 +166,8 @@ TEST(Conformance, BiasesForceAndBanTokens) {
   for (const Json& id : banned["token_ids"]) EXPECT_NE(id, ids[0]);
 }
 
-// Logprobs are those of the model, before penalties: so what the penalties make of them can be computed here.
+// Logprobs are those of the model, before penalties: so what the penalties make of them can be
+// computed here.
 TEST(Conformance, PenaltiesChangeOutputsAsComputed) {
   Cluster cluster({.prefill = 0});
   ASSERT_TRUE(cluster.AwaitReady());
@@ -215,7 +235,8 @@ TEST(Conformance, LengthsAndStopsEndAnAnswerWhereTheySay) {
   EXPECT_EQ(by_id.choice()["finish_reason"], "stop");
   EXPECT_LE(by_id.tokens(), 5);
 
-  // Stop strings of every length at every place: across the borders of tokens, whole and streamed, nothing leaks.
+  // Stop strings of every length at every place: across the borders of tokens, whole and streamed,
+  // nothing leaks.
   const std::string text = plain.text();
   for (size_t at = 3; at + 12 < text.size(); at += 7) {
     const std::string stop = text.substr(at, 2 + at % 9);
@@ -342,8 +363,10 @@ TEST(Conformance, AStreamHasOneShape) {
       {"seed", 4},
       {"max_tokens", 20},
       {"stream_options", {{"include_usage", true}, {"continuous_usage_stats", true}}}};
-  const auto events = api.Stream(kChat, body);
+  const auto events = api.StreamWithIds(kChat, body);
   ASSERT_GT(events.size(), 4u);
+  const auto plain = api.Stream(kChat, body);
+  EXPECT_GT(plain.size(), 4u) << "without ids, as every client can read it";
   EXPECT_EQ(events.back().data, "[DONE]");
   std::map<int, int> events_of, finishes;
   std::map<int, uint64_t> position;
@@ -455,12 +478,11 @@ std::vector<Wrong> WrongRequests() {
   field("priority", {"0.5", "\"high\"", "1e12"}, "an integer");
   field("timeout", {"0", "-1", "\"x\"", "1e9"}, "above 0 and at most 3600");
   field("stream_options", {"{\"include_usage\":true}"}, "stream");
-  field("response_format",
-        {R"({"type":"json_object"})", R"({"type":"json_schema"})", "{}", "\"text\""},
+  field("response_format", {R"({"type":"xml"})", R"({"type":"json_schema"})", "{}", "\"text\""},
         "response_format");
   field("best_of", {"3"}, "best_of is not supported");
   for (const char* unsupported :
-       {"suffix", "guided_regex", "reasoning_effort", "prompt_logprobs", "chat_template"})
+       {"suffix", "guided_grammar", "reasoning_effort", "prompt_logprobs", "chat_template"})
     field(unsupported, {"\"abc\""}, "is not supported by this server");
   field("use_beam_search", {"true"}, "is not supported by this server");
   field("prompt", {"5", "{}", "[]", "null"}, "prompt");
@@ -496,8 +518,8 @@ std::vector<Wrong> WrongRequests() {
        "messages[0].content[0]", "text only");
   chat("{" + hi + R"(,"top_logprobs":2})", "top_logprobs", "needs \"logprobs\": true");
   chat("{" + hi + R"(,"logprobs":2})", "logprobs", "true or false");
-  chat("{" + hi + R"(,"tools":[{"type":"function"}]})", "tools", "not supported");
-  chat("{" + hi + R"(,"tool_choice":"required"})", "tool_choice", "cannot force a call");
+  chat("{" + hi + R"(,"tools":[{"type":"function"}]})", "tools", "tools[0] must be");
+  chat("{" + hi + R"(,"tool_choice":"required"})", "tool_choice", "there are no tools");
   chat("{" + hi + R"(,"modalities":["audio"]})", "modalities", "not supported");
 
   const auto text = [&](const std::string& body, const std::string& message) {
@@ -626,7 +648,8 @@ TEST(Conformance, KeysSeparateTenantsAndNeverShow) {
   EXPECT_EQ(wrong.status, 401);
   EXPECT_THAT(wrong.message(), Not(HasSubstr("sk-fox")));
 
-  // Two keys of one tenant share its prefixes; another tenant, or a salt that looks like one, does not.
+  // Two keys of one tenant share its prefixes; another tenant, or a salt that looks like one, does
+  // not.
   const Json prompt = {{"prompt", Prose(120, 8)}, {"max_tokens", 2}};
   Json salted = prompt;
   salted["cache_salt"] = "3:fox";

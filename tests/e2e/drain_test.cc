@@ -1,4 +1,5 @@
-// Taking workers out of service: by signal and by `aisp drain`, under load, with and without somebody to take over.
+// Taking workers out of service: by signal and by `aisp drain`, under load, with and without
+// somebody to take over.
 #include <gmock/gmock.h>
 
 #include <fstream>
@@ -86,7 +87,7 @@ TEST(Drain, TheCommandDrainsEveryRoleUnderLoadAndTheWorkerStaysUntilItIsTold) {
                    .flags = {"--dtype=f32"},
                    .worker_flags = {"--drain-timeout=300ms"}});
   ASSERT_TRUE(cluster.AwaitReady());
-  const std::string router = "--router=http://" + cluster.http();
+  const std::string router = "--router=http://" + cluster.router->Await("admin");
   StoryLoad load(cluster.http(), 8);
   ASSERT_TRUE(Eventually([&] { return load.completed() >= 8; }));
 
@@ -114,7 +115,7 @@ TEST(Drain, TheCommandDrainsEveryRoleUnderLoadAndTheWorkerStaysUntilItIsTold) {
 TEST(Drain, TheCommandSaysWhatIsWrong) {
   Cluster cluster({});
   ASSERT_TRUE(cluster.AwaitReady());
-  const Ran unknown = RunAisp("drain decode-7 --router=http://" + cluster.http());
+  const Ran unknown = RunAisp("drain decode-7 --router=http://" + cluster.router->Await("admin"));
   EXPECT_EQ(unknown.code, 1);
   EXPECT_THAT(unknown.output,
               HasSubstr("no worker 'decode-7' is registered; known: decode-0, prefill-0"));
@@ -128,14 +129,14 @@ TEST(Drain, TheAdminEndpointIsForThisMachineOrForWhoeverHasTheKey) {
   const auto status = [](const std::string& address, const HttpHeaders& headers) {
     return Connect(address).Request("GET", "/admin/workers", "", headers)->status;
   };
-  EXPECT_EQ(status(cluster.http(), {}), 200);
-  EXPECT_EQ(status(cluster.http(), {{"x-forwarded-for", "10.0.0.1"}}), 403);
-  EXPECT_EQ(status(cluster.http(), {{"origin", "http://example.com"}}), 403);
+  EXPECT_EQ(status(cluster.router->Await("admin"), {}), 200);
+  EXPECT_EQ(status(cluster.router->Await("admin"), {{"origin", "http://example.com"}}), 403);
+  EXPECT_EQ(status(cluster.http(), {}), 404);
 
   const TempFile key("admin_key", "open-sesame\n");
   Process keyed({"serve", "--role=router", "--port=0", "--router-listen=127.0.0.1:0", "--no-grpc",
                  "--admin=key", "--admin-key-file=" + key.path(), "--log-level=error"});
-  const std::string http = keyed.Await("http");
+  const std::string http = keyed.Await("admin");
   ASSERT_NE(http, "");
   EXPECT_EQ(status(http, {}), 401);
   EXPECT_EQ(status(http, {{"authorization", "Bearer open"}}), 401);
@@ -143,7 +144,12 @@ TEST(Drain, TheAdminEndpointIsForThisMachineOrForWhoeverHasTheKey) {
   EXPECT_EQ(RunAisp("drain --list --key-file=" + key.path() + " --router=http://" + http).code, 0);
   Process off({"serve", "--role=router", "--port=0", "--router-listen=127.0.0.1:0", "--no-grpc",
                "--admin=off", "--log-level=error"});
-  EXPECT_EQ(status(off.Await("http"), {}), 403);
+  ASSERT_NE(off.Await("http"), "");
+  EXPECT_EQ(off.Await("admin"), "");
+  EXPECT_EQ(status(off.Await("http"), {}), 404);
+  const Ran open = RunAisp("serve --role=router --port=0 --router-admin-host=0.0.0.0 --no-grpc");
+  EXPECT_EQ(open.code, 1);
+  EXPECT_THAT(open.output, HasSubstr("router.admin_key_file"));
 }
 
 // One id tells the life of a request in every process's log.

@@ -1,5 +1,5 @@
-// Processes that die or stop under load: every stream ends with the right story or a clear error by its deadline, nothing is
-// leaked, and a worker that comes back is used again.
+// Processes that die or stop under load: every stream ends with the right story or a clear error by
+// its deadline, nothing is leaked, and a worker that comes back is used again.
 #include <gmock/gmock.h>
 
 #include <future>
@@ -13,7 +13,8 @@ namespace {
 
 constexpr int kStreams = 16;
 
-// Starts streams and lets `fault` strike when every one of them has its first event; returns how they ended.
+// Starts streams and lets `fault` strike when every one of them has its first event; returns how
+// they ended.
 std::vector<Reply> RunStreams(const Cluster& cluster, const std::vector<Recorded>& stories,
                               const std::string& route, const std::function<void()>& fault) {
   std::vector<std::promise<void>> started(kStreams);

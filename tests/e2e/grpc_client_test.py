@@ -5,6 +5,7 @@ request from them and reads the answer; then health, a deadline and a cancelled 
 Usage: grpc_client_test.py BINARY          (run by CTest through tests/e2e/python_test.py)
 """
 
+import json
 import sys
 import time
 import unittest
@@ -55,6 +56,26 @@ class GrpcClient(unittest.TestCase):
         self.assertEqual(events[-2].choice.finish_reason, "length")
         list_models, nothing = self.method("ListModels")
         self.assertEqual(list_models(nothing()).models[0].id, "story-7m")
+
+    def test_constraints_are_carried(self):
+        generate, request = self.method("Generate")
+        wanted = request(max_tokens=200, seed=5)
+        wanted.chat.messages.add(role="user", content="Tell me a story about a duck.")
+        wanted.structured_outputs.disable_any_whitespace = True
+        wanted.structured_outputs.json = '{"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"],' \
+                                         '"additionalProperties": false}'
+        text = "".join(e.choice.text for e in generate(wanted) if e.WhichOneof("event") == "choice")
+        age = json.loads(text)["age"]
+        self.assertEqual(age, int(age), "9.0 is an integer in JSON Schema, 9.5 is none")
+        wanted.structured_outputs.regex = "a+"
+        with self.assertRaises(grpc.RpcError) as caught:
+            list(generate(wanted))
+        self.assertEqual(caught.exception.code(), grpc.StatusCode.INVALID_ARGUMENT)
+        tools = request(max_tokens=200, seed=5, prompt="once")
+        tools.tool_choice.string_value = "required"
+        with self.assertRaises(grpc.RpcError) as caught:
+            list(generate(tools))
+        self.assertIn(("error-param", "tool_choice"), tuple(caught.exception.trailing_metadata()))
 
     def test_errors_come_with_code_words_and_metadata(self):
         generate, request = self.method("Generate")

@@ -1,5 +1,5 @@
-// The gRPC surface with real processes: the same words as HTTP, errors by canonical code, health that follows readiness, and
-// nothing left behind by cancelled calls and deadlines.
+// The gRPC surface with real processes: the same words as HTTP, errors by canonical code, health
+// that follows readiness, and nothing left behind by cancelled calls and deadlines.
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 

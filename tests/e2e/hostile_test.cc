@@ -1,4 +1,5 @@
-// Clients that misbehave and machines that are full, against real processes; the finer cases stand in tests/net.
+// Clients that misbehave and machines that are full, against real processes; the finer cases stand
+// in tests/net.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/socket.h>
@@ -20,6 +21,27 @@ void ExpectServes(const std::string& http, const char* route = "") {
   const Reply reply = Chat(http, story.messages, story.completion_tokens, route, true);
   EXPECT_EQ(reply.error, "");
   EXPECT_EQ(reply.text, story.text);
+}
+
+TEST(Hostile, AWholeAnswerThatGrowsBeyondItsBoundEndsAndAStreamDoesNot) {
+  Cluster cluster({.prefill = 0, .router_flags = {"--http.max_answer=64KiB"}});
+  ASSERT_TRUE(cluster.AwaitReady());
+  Json body = {{"prompt", "Once upon a time"}, {"max_tokens", 200}, {"n", 8}, {"logprobs", 5},
+               {"ignore_eos", true},           {"temperature", 1}};
+  const auto refused = Connect(cluster.http()).Request("POST", "/v1/completions", body.dump());
+  ASSERT_TRUE(refused) << refused.error().message;
+  EXPECT_EQ(refused->status, 400) << refused->body;
+  EXPECT_THAT(refused->body, HasSubstr("http.max_answer"));
+  body["stream"] = true;
+  HttpClient client = Connect(cluster.http());
+  const auto head = client.Open("POST", "/v1/completions", body.dump());
+  ASSERT_TRUE(head);
+  const Reply reply = ReadStream(client, *head);
+  EXPECT_EQ(reply.error, "");
+  EXPECT_TRUE(reply.done);
+  // What was held is given back: the next whole answer of a modest size is served.
+  body = {{"prompt", "Once upon a time"}, {"max_tokens", 8}};
+  EXPECT_EQ(Connect(cluster.http()).Request("POST", "/v1/completions", body.dump())->status, 200);
 }
 
 TEST(Hostile, AThousandAbandonedStreamsLeaveNothingBehind) {

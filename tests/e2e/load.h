@@ -1,5 +1,6 @@
-// StoryLoad: clients that ask for recorded stories one after the other, on kept-alive connections as a real client would, and hold every answer
-// against the record. For tests of what must not be noticed from outside.
+// StoryLoad: clients that ask for recorded stories one after the other, on kept-alive connections
+// as a real client would, and hold every answer against the record. For tests of what must not be
+// noticed from outside.
 #pragma once
 
 #include <atomic>

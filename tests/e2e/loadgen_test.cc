@@ -1,5 +1,5 @@
-// The load client as a user runs it, against a real cluster: counts that add up, files with what they promise, nothing left in
-// the pools.
+// The load client as a user runs it, against a real cluster: counts that add up, files with what
+// they promise, nothing left in the pools.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -124,6 +124,31 @@ TEST(Loadgen, ChatsAndSharedPrefixesWorkToo) {
                  " --endpoint /v1/chat/completions --num-prompts 6 --input-len 64 "
                  "--output-len 8 --ignore-eos --num-warmups 2");
   EXPECT_EQ(chat.code, 0) << chat.output;
+}
+
+TEST(Loadgen, ConversationsGoOnFromTheRealAnswersAndFindThemCached) {
+  Cluster cluster({});
+  ASSERT_TRUE(cluster.AwaitReady());
+  for (const std::string flags :
+       {"--endpoint /v1/completions", "--endpoint /v1/chat/completions"}) {
+    const TempFile result("turns.json");
+    const LoadgenRun ran = RunLoadgen(
+        "--base-url http://" + cluster.http() + " " + flags +
+        " --wait-ready 20 --turns 4 --num-conversations 6 --max-concurrency 3 --input-len 40 "
+        "--output-len 16 --ignore-eos --save-result --result-filename " +
+        result.path());
+    ASSERT_EQ(ran.code, 0) << ran.output;
+    EXPECT_THAT(ran.output, HasSubstr("By turn of the conversation"));
+    const Json json = ReadJson(result);
+    EXPECT_EQ(json["completed"], 24);
+    ASSERT_EQ(json["turns"].size(), 4u);
+    for (size_t turn = 1; turn < 4; ++turn) {
+      const double input = json["turns"][turn]["input_tokens"];
+      // Each asks with the 56 tokens of every turn before; most of them lie in a cache.
+      EXPECT_GT(input, json["turns"][turn - 1]["input_tokens"].get<double>() + 6 * 40);
+      EXPECT_GT(json["turns"][turn]["cached_tokens"].get<double>(), 0.3 * input) << flags;
+    }
+  }
 }
 
 TEST(Loadgen, TheSameTextsComeByGrpc) {

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Runs a Python test of this folder against the built binary, in a virtual environment that it makes when it is not there yet.
 
-Usage: python_test.py TEST.py BINARY VENV_FOLDER
+Usage: python_test.py TEST.py BINARY VENV_FOLDER [REQUIREMENTS]
 
-Exits 77 (CTest: skipped) with the reason when the packages of requirements.txt cannot be had; trying takes at most two minutes.
+REQUIREMENTS: requirements.txt, or another file of this folder. Exits 77 (CTest: skipped) with the reason when the packages cannot
+be had; trying takes at most AISP_INSTALL_LIMIT_S seconds (120) a step.
 """
 
 import fcntl
@@ -13,8 +14,7 @@ import sys
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-REQUIREMENTS = os.path.join(HERE, "requirements.txt")
-INSTALL_LIMIT_S = 120
+INSTALL_LIMIT_S = int(os.environ.get("AISP_INSTALL_LIMIT_S", "120"))
 TRY_AGAIN_S = 3600
 SKIPPED = 77
 
@@ -37,9 +37,9 @@ def run(command, what):
     return None if done.returncode == 0 else f"{what} failed: {last[0]}"
 
 
-def install(folder):
+def install(folder, requirements):
     """Makes the environment unless one for these requirements is there; why not, or None."""
-    with open(REQUIREMENTS, encoding="utf-8") as file:
+    with open(requirements, encoding="utf-8") as file:
         wanted = file.read()
     for name, use in (("installed", lambda text, age: (text == wanted, None)),
                       ("failed", lambda text, age: (age < TRY_AGAIN_S, text))):
@@ -53,8 +53,11 @@ def install(folder):
             pass
     python = os.path.join(folder, "bin", "python")
     why = run([sys.executable, "-m", "venv", "--clear", os.path.join(folder)], "making a virtual environment")
+    # uv: pip takes minutes to choose versions where there are many packages.
     why = why or run([python, "-m", "pip", "install", "--quiet", "--only-binary=:all:", "--timeout=10", "--retries=1",
-                      "--disable-pip-version-check", "-r", REQUIREMENTS], "installing requirements.txt")
+                      "--disable-pip-version-check", "uv"], "installing uv")
+    why = why or run([python, "-m", "uv", "pip", "install", "--quiet", "--python", python, "--only-binary=:all:",
+                      "-r", requirements], "installing " + os.path.basename(requirements))
     os.makedirs(folder, exist_ok=True)
     with open(os.path.join(folder, "failed" if why else "installed"), "w", encoding="utf-8") as file:
         file.write(why or wanted)
@@ -62,11 +65,12 @@ def install(folder):
 
 
 def main():
-    test, binary, folder = sys.argv[1:]
+    test, binary, folder = sys.argv[1:4]
+    requirements = os.path.join(HERE, sys.argv[4] if len(sys.argv) > 4 else "requirements.txt")
     os.makedirs(os.path.dirname(folder), exist_ok=True)
     with open(folder + ".lock", "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # CTest may run several of these at once
-        why = install(folder)
+        why = install(folder, requirements)
     if why:
         skip(why)
     python = os.path.join(folder, "bin", "python")

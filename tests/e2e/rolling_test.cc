@@ -156,7 +156,7 @@ TEST(Rolling, AStoppedRouterGoesOnWhereItWas) {
 TEST(Rolling, UpReplacesEveryProcessOnSighupAndRestartsAKilledRouter) {
   const TempFile log("rolling_up.log");
   Process up({"up", "--port=0", "--prefill=1", "--decode=1", "--dtype=f32", "--no-grpc",
-              "--drain-timeout=5s"},
+              "--drain-timeout=20s"},
              log.path());
   const auto text = [&] { return log.Read(); };
   const std::string http = up.Await("http", seconds(60));

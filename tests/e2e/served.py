@@ -1,30 +1,29 @@
-"""One process of the binary under test that does everything, on free ports, for the Python tests."""
+"""The binary under test, on free ports, for the Python tests."""
 
 import os
 import subprocess
 import urllib.request
 
 
-class Served:
-    """`http` and `grpc` are host:port. Ready to serve once constructed."""
+class Running:
+    """A process of the binary under test; `said`: what it has announced when it has announced `until`."""
 
-    def __init__(self, binary, *flags):
+    def __init__(self, binary, *arguments, until):
         read, write = os.pipe()
         os.set_inheritable(write, True)
         self.process = subprocess.Popen(
-            [binary, "serve", "--role=all", "--port=0", "--log-level=warning", f"--announce-fd={write}", *flags],
-            pass_fds=[write])
+            [binary, *arguments, "--port=0", "--log-level=warning", f"--announce-fd={write}"], pass_fds=[write])
         os.close(write)
         said = {}
         with os.fdopen(read) as lines:
             for line in lines:
                 key, _, value = line.strip().partition("=")
                 said.setdefault(key, []).append(value)
-                if "ready" in said:
+                if until in said:
                     break
-        if "ready" not in said:
+        if until not in said:
             raise RuntimeError(f"the server did not start; it said {said}")
-        self.http, self.grpc = said["http"][0], said["grpc"][0]
+        self.said = said
 
     def stop(self):
         self.process.terminate()
@@ -33,6 +32,22 @@ class Served:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+
+class Served(Running):
+    """`http` and `grpc` are host:port. Ready to serve once constructed."""
+
+    def __init__(self, binary, *flags):
+        super().__init__(binary, "serve", "--role=all", *flags, until="ready")
+        self.http, self.grpc = self.said["http"][0], self.said["grpc"][0]
+
+
+class House(Running):
+    """`aisp up`: router, one prefill and one decode worker as processes. All are registered once constructed."""
+
+    def __init__(self, binary, *flags):
+        super().__init__(binary, "up", *flags, until="http")
+        self.http, self.admin = self.said["http"][0], self.said["admin"][0]
 
 
 def metric(http, name):

@@ -1,5 +1,5 @@
-// The main job over HTTP, with real processes: the same greedy story whatever way it takes, errors that help, and
-// nothing left behind.
+// The main job over HTTP, with real processes: the same greedy story whatever way it takes, errors
+// that help, and nothing left behind.
 #include <gmock/gmock.h>
 
 #include "tests/e2e/client.h"
@@ -10,7 +10,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// f32: the recorded stories were made with float32 arithmetic, so the texts are equal to the letter.
+// f32: the recorded stories were made with float32 arithmetic, so the texts are equal to the
+// letter.
 const std::vector<std::string> kExact = {"--dtype=f32"};
 
 TEST(Serving, EveryRecordedStoryIsToldLetterByLetterOnBothRoutes) {
@@ -39,7 +40,8 @@ struct Split {
 
 class SplitTest : public ::testing::TestWithParam<Split> {};
 
-// bf16 as shipped, without a prefix cache, so that both routes compute everything: equal to the letter all the same.
+// bf16 as shipped, without a prefix cache, so that both routes compute everything: equal to the
+// letter all the same.
 TEST_P(SplitTest, ASplitRequestSaysTheSameAsOneWorkerAlone) {
   const Split& p = GetParam();
   Cluster cluster({.flags = {"--no-prefix-cache", std::string("--block-size=") + p.block_size,
@@ -68,7 +70,8 @@ INSTANTIATE_TEST_SUITE_P(All, SplitTest,
                                   param.param.block_size + "_chunk_" + param.param.chunk;
                          });
 
-// With the prefix cache on, every part of the prompt that both workers know already is moved and computed by nobody.
+// With the prefix cache on, every part of the prompt that both workers know already is moved and
+// computed by nobody.
 TEST(Serving, PrefixHitsOfEveryKindLeaveTheTextAsItIs) {
   Cluster cluster({});
   ASSERT_TRUE(cluster.AwaitReady());
@@ -136,7 +139,8 @@ TEST_P(OneProcessTest, TellsTheSameStoryOnBothRoutes) {
     EXPECT_EQ(Chat(http, story.messages, story.completion_tokens, route, true).text, story.text)
         << route;
     const bool remote = split && std::string(route) == "remote";
-    // Split, the prefill worker registers on its own; until then its share is done by the decode worker.
+    // Split, the prefill worker registers on its own; until then its share is done by the decode
+    // worker.
     const auto went_there = [&] {
       const Json usage = Complete(http, prompt, 1, route).usage;
       return (usage["aisp"]["kv_transport"] == "inproc") == remote;

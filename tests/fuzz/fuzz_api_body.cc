@@ -1,5 +1,6 @@
-// Bodies of the OpenAI API. The first byte chooses the endpoint. What parses must keep the limits that it was parsed under;
-// what does not must give an error that is itself valid JSON and names something.
+// Bodies of the OpenAI API. The first byte chooses the endpoint. What parses must keep the limits
+// that it was parsed under; what does not must give an error that is itself valid JSON and names
+// something.
 #include <nlohmann/json.hpp>
 
 #include "api/error.h"

@@ -1,5 +1,5 @@
-// One fuzz target: a program with FuzzOne. Built twice: with libFuzzer (preset fuzz), and with replay_main.cc as a test that runs
-// every file of the target's corpus.
+// One fuzz target: a program with FuzzOne. Built twice: with libFuzzer (preset fuzz), and with
+// replay_main.cc as a test that runs every file of the target's corpus.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,5 @@
-// Runs a target over every file below the folders that are named: the corpus as a test, and a finding under a debugger.
+// Runs a target over every file below the folders that are named: the corpus as a test, and a
+// finding under a debugger.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>

@@ -302,6 +302,84 @@ TEST(Prompts, WordsComeAsManyAsTheServersCountSays) {
   EXPECT_NE(text, other);
 }
 
+TEST(Turns, AreMadeUpAsManyAsWereAskedAndLengthsAddUp) {
+  Options options;
+  options.turns = 8;
+  options.num_conversations = 64;
+  options.input_len = 30;
+  options.output_len = 10;
+  options.prefix_len = 5;
+  std::vector<std::string> notes;
+  auto items = *LoadDataset(options, &notes);
+  ASSERT_EQ(items.size(), 64u * 8);
+  EXPECT_EQ(FirstTurns(items).size(), 64u);
+  EXPECT_EQ(items[8].conversation, 1);
+  EXPECT_EQ(items[8].turn, 0);
+  EXPECT_EQ(items[0].input_tokens, 35);
+  EXPECT_EQ(items[1].input_tokens, 35 + 10 + 30);
+  EXPECT_EQ(items[7].input_tokens, 35 + 7 * 40);
+  EXPECT_EQ(items[1].parts.size(), 1u);
+  // Where the context ends, so does the conversation: 35 + 10, 75 + 10, 115 + 10 fit into 130.
+  ClipToContext(&items, 130, 0, &notes);
+  EXPECT_EQ(items.size(), 64u * 3);
+  EXPECT_EQ(FirstTurns(items).size(), 64u);
+  EXPECT_THAT(notes.back(), HasSubstr("64 conversations outgrow"));
+}
+
+TEST(Turns, OfFilesAreTheirOwn) {
+  Options options;
+  options.turns = 2;
+  options.dataset = "spec_bench";
+  options.category = "writing";
+  std::istringstream in(R"({"question_id":1,"category":"writing","turns":["a a a a a a","b","c"]})"
+                        "\n"
+                        R"({"question_id":2,"category":"math","turns":["no"]})"
+                        "\n"
+                        R"({"question_id":3,"category":"writing","turns":["d"]})"
+                        "\n");
+  const auto items = *ReadCustom(in, options);
+  ASSERT_EQ(items.size(), 3u);
+  EXPECT_EQ(items[1].text, "b");
+  EXPECT_EQ(items[1].turn, 1);
+  EXPECT_EQ(items[2].turn, 0);
+  EXPECT_NE(items[2].conversation, items[1].conversation);
+  std::istringstream talk(R"([{"conversations":[{"from":"human","value":"one"},
+      {"from":"gpt","value":"two"},{"from":"human","value":"three"},{"from":"gpt","value":"four"},
+      {"from":"human","value":"five"},{"from":"gpt","value":"six"}]}])");
+  const auto shared = *ReadShareGpt(talk, options);
+  ASSERT_EQ(shared.size(), 2u);
+  EXPECT_EQ(shared[1].text, "three");
+  EXPECT_EQ(shared[1].turn, 1);
+}
+
+TEST(Turns, ConversationsAreTakenWholeAndTwiceWhenThereAreTooFew) {
+  const TempFile file("talks.jsonl", "{\"turns\":[\"a\",\"b\"]}\n{\"turns\":[\"c\",\"d\"]}\n");
+  Options options;
+  options.dataset = "custom";
+  options.dataset_path = file.path();
+  options.turns = 2;
+  options.num_conversations = 3;
+  std::vector<std::string> notes;
+  const auto items = *LoadDataset(options, &notes);
+  ASSERT_EQ(items.size(), 6u);
+  EXPECT_EQ(items[4].text, "a");
+  EXPECT_EQ(items[4].conversation, 2);
+  EXPECT_THAT(notes.back(), HasSubstr("2 conversations for 3"));
+}
+
+TEST(SharedPrefixTokens, CountsWhatAnEarlierPromptBeganWith) {
+  const auto item = [](std::vector<PromptPart> parts) {
+    WorkItem out;
+    out.parts = std::move(parts);
+    return out;
+  };
+  EXPECT_EQ(SharedPrefixTokens({item({{1, 100}, {2, 50}}), item({{3, 100}, {2, 50}})}), 0);
+  EXPECT_EQ(SharedPrefixTokens({item({{1, 100}, {2, 50}}), item({{1, 100}, {3, 50}})}), 100);
+  EXPECT_EQ(SharedPrefixTokens({item({{1, 100}, {2, 50}}), item({{1, 100}, {2, 80}})}), 150);
+  // What is behind a part that was longer before is not where it was.
+  EXPECT_EQ(SharedPrefixTokens({item({{1, 100}, {2, 50}}), item({{1, 60}, {2, 50}})}), 60);
+}
+
 TEST(Warmups, ShareNoPromptWithTheRun) {
   Options options;
   options.num_prompts = 3;

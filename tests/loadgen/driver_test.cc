@@ -1,4 +1,5 @@
-// The driver against a server that is only a script: every request ends once, whatever happens to it.
+// The driver against a server that is only a script: every request ends once, whatever happens to
+// it.
 #include "loadgen/driver.h"
 
 #include <gmock/gmock.h>
@@ -9,6 +10,7 @@
 namespace aisp::loadgen {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // Answers each request with what `script` does to its listener, from the loop.
@@ -21,7 +23,12 @@ class ScriptedBackend final : public Backend {
   using Script = std::function<void(const Sent&)>;
   ScriptedBackend(IoLoop* loop, Script script) : loop_(loop), script_(std::move(script)) {}
 
-  std::unique_ptr<BackendCall> Start(const WorkItem&, BackendListener* listener) override {
+  std::unique_ptr<BackendCall> Start(const WorkItem& item, BackendListener* listener) override {
+    std::string asked;
+    if (item.history != nullptr) {
+      for (const SpokenTurn& turn : *item.history) asked += turn.asked->text + turn.answer;
+    }
+    asked_.push_back(asked + item.text);
     auto call = std::make_unique<Call>();
     call->backend = this;
     ++open_;
@@ -34,6 +41,8 @@ class ScriptedBackend final : public Backend {
   int open() const { return open_; }
   int most_open() const { return most_open_; }
   size_t starts() const { return starts_; }
+  // With what was said before.
+  const std::vector<std::string>& asked() const { return asked_; }
 
  private:
   struct Call final : BackendCall {
@@ -47,6 +56,7 @@ class ScriptedBackend final : public Backend {
   IoLoop* loop_;
   Script script_;
   size_t starts_ = 0;
+  std::vector<std::string> asked_;
   int open_ = 0;
   int most_open_ = 0;
 };
@@ -65,7 +75,7 @@ class DriverTest : public ::testing::Test {
  protected:
   void Run(size_t count, const DriverOptions& options, ScriptedBackend::Script script,
            std::vector<double> at_s = {}, const std::function<void(Driver*)>& during = {}) {
-    items_.resize(count);
+    if (items_.empty()) items_.resize(count);
     for (WorkItem& item : items_) item.output_tokens = 8;
     if (at_s.empty()) at_s.assign(count, 0.0);
     backend_ = std::make_unique<ScriptedBackend>(&loop_, std::move(script));
@@ -190,13 +200,98 @@ TEST_F(DriverTest, SilenceEndsAtTheTimeout) {
 }
 
 TEST_F(DriverTest, AnAbortedRunStillHasOneStatusForEach) {
+  Driver* running = nullptr;
   Run(
-      40, {.max_concurrency = 5, .closed_loop = true}, [](const auto&) {}, {},
-      [this](Driver* driver) {
-        loop_.Post([this, driver] { loop_.Post([driver] { driver->Abort("interrupted"); }); });
-      });
-  EXPECT_EQ(Counts()[RequestStatus::kCancelled], 40);
+      40, {.max_concurrency = 5, .closed_loop = true},
+      [&](const auto& sent) {
+        if (sent.number != 4) return;
+        loop_.Post([&] { running->Abort("interrupted"); });
+      },
+      {}, [&](Driver* driver) { running = driver; });
+  // Five were under way; nobody heard of the others.
+  EXPECT_EQ(Counts()[RequestStatus::kCancelled], 5);
+  EXPECT_EQ(Counts()[RequestStatus::kNotSent], 35);
   EXPECT_EQ(backend_->open(), 0);
+}
+
+// Conversations of so many turns each; what is asked is "Q0 " and so on.
+std::vector<WorkItem> Talks(const std::vector<int>& turns) {
+  std::vector<WorkItem> out;
+  for (size_t c = 0; c < turns.size(); ++c) {
+    for (int t = 0; t < turns[c]; ++t) {
+      WorkItem item;
+      item.conversation = static_cast<int64_t>(c);
+      item.turn = t;
+      item.text = "Q" + std::to_string(t) + " ";
+      out.push_back(item);
+    }
+  }
+  return out;
+}
+
+TEST_F(DriverTest, EachTurnAsksWithWhatWasReallyAnsweredBefore) {
+  items_ = Talks({3, 1, 2});
+  Run(6, {.max_concurrency = 1, .closed_loop = true}, [](const auto& sent) {
+    sent.listener->OnDelta(Token("A" + std::to_string(sent.number) + " "));
+    sent.listener->OnDelta(Last());
+    sent.listener->OnEnd({.completed = true, .http_status = 200});
+  });
+  EXPECT_THAT(backend_->asked(),
+              ElementsAre("Q0 ", "Q0 A0 Q1 ", "Q0 A0 Q1 A1 Q2 ", "Q0 ", "Q0 ", "Q0 A4 Q1 "));
+  EXPECT_EQ(Counts()[RequestStatus::kCompleted], 6);
+  for (size_t i : {1u, 2u, 5u}) {
+    EXPECT_GE(records_[i].intended_s, records_[i - 1].end_s);
+    EXPECT_EQ(records_[i].turn, items_[i].turn);
+  }
+}
+
+TEST_F(DriverTest, AConversationKeepsItsSlotAndItsPauses) {
+  items_ = Talks({4, 4, 4, 4, 4});
+  Run(20, {.max_concurrency = 2, .closed_loop = true, .turn_delay_s = 0.01},
+      [](const auto& sent) { Answer(sent.listener, 1); });
+  EXPECT_LE(backend_->most_open(), 2);
+  EXPECT_EQ(Counts()[RequestStatus::kCompleted], 20);
+  // While the first two conversations pause nobody else begins.
+  EXPECT_GE(records_[8].intended_s, std::min(records_[3].end_s, records_[7].end_s));
+  EXPECT_GE(records_[1].intended_s, records_[0].end_s + 0.0099);
+}
+
+TEST_F(DriverTest, AFailedTurnEndsItsConversationAndNoOther) {
+  items_ = Talks({3, 3});
+  Run(6, {.max_concurrency = 1, .closed_loop = true}, [](const auto& sent) {
+    if (sent.number == 1) {
+      sent.listener->OnEnd({.reason = "HTTP 500", .http_status = 500});
+    } else {
+      Answer(sent.listener, 1);
+    }
+  });
+  EXPECT_EQ(Counts()[RequestStatus::kCompleted], 4);
+  EXPECT_EQ(records_[1].status, RequestStatus::kFailed);
+  EXPECT_EQ(records_[2].status, RequestStatus::kNotSent);
+  EXPECT_THAT(records_[2].reason, HasSubstr("turn 2 of its conversation"));
+}
+
+TEST_F(DriverTest, AnAnswerWithoutTheTokenIdsThatTheNextTurnNeedsIsAFailure) {
+  items_ = Talks({3});
+  Run(3, {.needs_ids = true}, [](const auto& sent) { Answer(sent.listener, 2); });
+  EXPECT_EQ(records_[1].status, RequestStatus::kFailed);
+  EXPECT_THAT(records_[1].reason, HasSubstr("return_token_ids"));
+  EXPECT_EQ(records_[2].status, RequestStatus::kNotSent);
+}
+
+TEST_F(DriverTest, AnAbortInAPauseEndsTheRun) {
+  items_ = Talks({3, 3});
+  Driver* running = nullptr;
+  Run(
+      6, {.turn_delay_s = 3600},
+      [&](const auto& sent) {
+        Answer(sent.listener, 1);
+        if (sent.number == 1)
+          loop_.Post([&] { loop_.Post([&] { running->Abort("interrupted"); }); });
+      },
+      {}, [&](Driver* driver) { running = driver; });
+  EXPECT_EQ(Counts()[RequestStatus::kCompleted], 2);
+  EXPECT_EQ(Counts()[RequestStatus::kNotSent], 4);
 }
 
 TEST_F(DriverTest, WithoutUsageTokensAreChunks) {

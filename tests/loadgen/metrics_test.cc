@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include "common/random.h"
+
 namespace aisp::loadgen {
 namespace {
 
@@ -53,7 +55,8 @@ TEST(Describe, GivesMeanMedianAndDeviationOfThePopulation) {
   EXPECT_DOUBLE_EQ(d.max, 8);
 }
 
-// By hand: due at 1.0, sent at 1.1, first token at 1.3, then 50, 150 and 100 ms: TTFT 300, E2EL 600, TPOT 300 / 3.
+// By hand: due at 1.0, sent at 1.1, first token at 1.3, then 50, 150 and 100 ms: TTFT 300, E2EL
+// 600, TPOT 300 / 3.
 TEST(Summarize, LatenciesStartWhenTheRequestWasDue) {
   const std::vector<RequestRecord> records = {Completed(1.0, 1.1, 1.3, {50, 150, 100}, 4)};
   MetricOptions options;
@@ -124,6 +127,75 @@ TEST(Goodput, CountsRequestsThatKeepAllLimits) {
   EXPECT_DOUBLE_EQ(Summarize(records, options).request_goodput, 1);
   options.goodput = *ParseGoodput({"e2el:119"});
   EXPECT_DOUBLE_EQ(Summarize(records, options).request_goodput, 0);
+}
+
+TEST(Goodput, SaysWhichLimitWasNotKept) {
+  MetricOptions options = Lasting(1);
+  options.goodput = *ParseGoodput({"ttft:500", "tpot:50"});
+  const Summary s = Summarize({Completed(0, 0, 0.6, {90, 90}, 3), Completed(0, 0, 0.1, {90}, 2),
+                               Completed(0, 0, 0.1, {10}, 2)},
+                              options);
+  EXPECT_THAT(s.missed_limits, ElementsAre(Pair("tpot", 2), Pair("ttft", 1)));
+  EXPECT_EQ(s.good_requests, 1);
+}
+
+TEST(Summarize, GivesTheLatenciesFromBothStarts) {
+  // Due at 1.0 and sent at 3.0, since the client was stuck: the server was quick, the user waited.
+  const Summary s = Summarize({Completed(1, 3, 3.1, {100}, 2)}, Lasting(4));
+  EXPECT_NEAR(s.ttft_from_intended_ms.p99, 2100, 1e-6);
+  EXPECT_NEAR(s.ttft_from_sent_ms.p99, 100, 1e-6);
+  EXPECT_NEAR(s.e2el_from_intended_ms.median, 2200, 1e-3);
+  EXPECT_NEAR(s.e2el_from_sent_ms.median, 200, 1e-3);
+  EXPECT_NEAR(s.ttft_ms.mean, 2100, 1e-6);
+}
+
+TEST(Summarize, WhatWasNeverSentIsNotCancelled) {
+  std::vector<RequestRecord> records(3, Completed(0, 0, 0.1, {10}, 2));
+  records[1].status = RequestStatus::kNotSent;
+  records[2].status = RequestStatus::kCancelled;
+  const Summary s = Summarize(records, Lasting(1));
+  EXPECT_EQ(s.not_sent, 1);
+  EXPECT_EQ(s.cancelled, 1);
+  EXPECT_TRUE(s.adds_up());
+}
+
+TEST(Summarize, WhatTheServerSaysIsGatheredByName) {
+  auto a = Completed(0, 0, 0.1, {10}, 2), b = a;
+  a.server = {{"queue_ms", 2}, {"spec.accepted", 30}};
+  b.server = {{"queue_ms", 4}};
+  const Summary s = Summarize({a, b}, Lasting(1));
+  EXPECT_NEAR(s.server.at("queue_ms").values.mean, 3, 1e-9);
+  EXPECT_EQ(s.server.at("spec.accepted").values.count, 1u);
+  EXPECT_NEAR(s.server.at("spec.accepted").total, 30, 1e-9);
+}
+
+TEST(PeakOutputThroughput, IsNeverBelowTheAverage) {
+  // 100 tokens at the start and 100 at the end of 1.5 s: each single second has 100, the run 133 a
+  // second.
+  const std::vector<RequestRecord> ends = {Completed(0, 0, 0.0, {}, 100),
+                                           Completed(0, 0, 1.5, {}, 100)};
+  EXPECT_NEAR(PeakOutputThroughput(ends, 1.5), 200 / 1.5, 1e-9);
+  // A run of a tenth of a second.
+  EXPECT_NEAR(PeakOutputThroughput({Completed(0, 0, 0.0, {50, 50}, 3)}, 0.1), 30, 1e-6);
+  SplitMix64 random(1);
+  for (int run = 0; run < 200; ++run) {
+    const double duration_s = 0.01 + 5 * random.Uniform();
+    std::vector<RequestRecord> records;
+    double tokens = 0;
+    for (int i = 0; i < 20; ++i) {
+      const auto count = static_cast<int64_t>(1 + random.Below(30));
+      records.push_back(Completed(0, 0, duration_s * random.Uniform(), {}, count));
+      tokens += static_cast<double>(count);
+    }
+    EXPECT_GE(PeakOutputThroughput(records, duration_s), tokens / duration_s * (1 - 1e-9)) << run;
+  }
+}
+
+TEST(PeakOutputThroughput, FindsTheBestSecondWhereverItBegins) {
+  // Ten tokens a tenth of a second apart from 2.55 s on, in a run of ten seconds.
+  std::vector<RequestRecord> burst;
+  for (int i = 0; i < 10; ++i) burst.push_back(Completed(0, 0, 2.55 + 0.1 * i, {}, 1));
+  EXPECT_NEAR(PeakOutputThroughput(burst, 10), 10, 1e-9);
 }
 
 TEST(PeakConcurrency, CountsOverlapsAndNotNeighbours) {

@@ -93,8 +93,40 @@ TEST(Options, WhatDoesNotGoTogetherIsRefused) {
   EXPECT_EQ(Parse({"--backend", "aisp-grpc", "--port", "90"})->grpc_address, "127.0.0.1:91");
   EXPECT_THAT(ErrorOf({"--backend", "openai", "--endpoint", "/v1/chat/completions"}),
               HasSubstr("openai-chat"));
-  EXPECT_THAT(ErrorOf({"--base-url", "https://h:1"}), HasSubstr("https is not supported"));
+  EXPECT_THAT(ErrorOf({"--ca", "ca.pem"}), HasSubstr("https://HOST:PORT"));
+  EXPECT_THAT(ErrorOf({"--base-url", "https://h:1", "--cert", "c"}), HasSubstr("--key"));
+  EXPECT_THAT(ErrorOf({"--base-url", "https://h:1", "--ca", "c", "--insecure"}),
+              HasSubstr("leave one out"));
   EXPECT_THAT(ErrorOf({"--cancel-delay", "1"}), HasSubstr("--cancel-rate"));
+}
+
+TEST(Options, ManyRunsAreOneKindAtATime) {
+  EXPECT_THAT(ErrorOf({"--sweep"}), HasSubstr("--goodput ttft:500"));
+  EXPECT_THAT(ErrorOf({"--sweep-rates", "1,2", "--request-rate", "3"}), HasSubstr("sets the rate"));
+  EXPECT_THAT(ErrorOf({"--sweep-rates", "1,0"}), HasSubstr("'0'"));
+  EXPECT_THAT(ErrorOf({"--sweep-rates", "1", "--ab", "http://h:1"}), HasSubstr("one at a time"));
+  EXPECT_THAT(ErrorOf({"--sweep-rates", "1", "--compare", "f"}), HasSubstr("of one run"));
+  EXPECT_THAT(ErrorOf({"--ab", "http://h:1", "--ab-gpus", "4,8"}),
+              AllOf(HasSubstr("A has 4 GPUs and B 8"), HasSubstr("--ab-unequal")));
+  EXPECT_THAT(ErrorOf({"--ab", "http://h:1", "--ab-gpus", "4"}), HasSubstr("two numbers"));
+  EXPECT_EQ(ErrorOf({"--ab", "http://h:1", "--ab-gpus", "4,8", "--ab-unequal"}), "no error");
+  EXPECT_THAT(Parse({"--sweep-rates", "1,2,4"})->sweep_rates, ElementsAre(1, 2, 4));
+  EXPECT_TRUE(Parse({"--sweep", "--goodput", "ttft:500", "--slo-attainment", "0.99"}));
+}
+
+TEST(Options, TurnsGoWithWhatHasTurns) {
+  EXPECT_THAT(ErrorOf({"--turns", "3", "--dataset-name", "prefix_repetition"}),
+              HasSubstr("--turns"));
+  EXPECT_THAT(ErrorOf({"--num-conversations", "3"}), HasSubstr("--turns N"));
+  EXPECT_THAT(ErrorOf({"--turns", "2", "--num-conversations", "3", "--num-prompts", "6"}),
+              HasSubstr("leave one of them out"));
+  EXPECT_THAT(ErrorOf({"--fixed-schedule"}), HasSubstr("a trace with times"));
+  EXPECT_EQ(Parse({"--turns", "8", "--num-conversations", "64"})->num_conversations, 64);
+}
+
+TEST(Options, ASeedThatWasGivenIsKnownAsSuch) {
+  EXPECT_TRUE(Parse({"--seed", "0"})->seed_given);
+  EXPECT_FALSE(Parse({})->seed_given);
 }
 
 TEST(Options, EveryFlagStandsInTheHelp) {
@@ -123,6 +155,9 @@ TEST(Goodput, IsReadOrRefusedWithAnExample) {
 TEST(Url, IsSplitIntoHostPortAndPrefix) {
   EXPECT_EQ(ParseUrl("http://h:81")->host, "h");
   EXPECT_EQ(ParseUrl("http://h:81")->port, 81);
+  EXPECT_TRUE(ParseUrl("https://h")->tls);
+  EXPECT_EQ(ParseUrl("https://h")->port, 443);
+  EXPECT_EQ(ParseUrl("https://[::1]:8443/x")->ToString(), "https://[::1]:8443/x");
   EXPECT_EQ(ParseUrl("http://h")->port, 80);
   EXPECT_EQ(ParseUrl("http://h:81/a/b/")->prefix, "/a/b");
   EXPECT_EQ(ParseUrl("http://[::1]:81")->host, "::1");

@@ -66,13 +66,28 @@ TEST(Report, TheTableSaysWhatTheNumbersAre) {
   EXPECT_THAT(table, AllOf(HasSubstr("Successful requests:"), HasSubstr("Mean TTFT (ms):"),
                            HasSubstr("(E2EL-TTFT)/(tokens-1)"), HasSubstr("P99 ITL (ms):"),
                            HasSubstr("1 x HTTP 503: busy"), HasSubstr("Request goodput")));
+  EXPECT_THAT(table, AllOf(HasSubstr("within ttft <= 50 ms"), HasSubstr("beyond the limit of ttft"),
+                           HasSubstr("The same from the sending")));
   options.percentile_metrics = {"ttft"};
   EXPECT_THAT(Table(options, summary, {}), Not(HasSubstr("E2EL (ms)")));
+}
+
+TEST(Report, WhatTheServerSaysStandsInTableAndJson) {
+  auto records = Records();
+  records[0].server = {{"queue_ms", 12.5}, {"speculation.accepted_tokens", 7}};
+  const auto summary = Summarize(records, {.duration_s = 1});
+  EXPECT_THAT(Table({}, summary, {}),
+              AllOf(HasSubstr("usage.aisp"), HasSubstr("queue_ms"), HasSubstr("12.50"),
+                    HasSubstr("speculation.accepted_tokens")));
+  const auto json = nlohmann::json::parse(ResultJson({}, summary, {}, records));
+  EXPECT_EQ(json["server"]["speculation.accepted_tokens"]["total"], 7);
+  EXPECT_THAT(Table({}, Summarize(Records(), {.duration_s = 1}), {}), Not(HasSubstr("usage.aisp")));
 }
 
 TEST(Report, ABusyClientIsWarnedAbout) {
   EXPECT_THAT(ClientWarnings({}, {}, {.cpu_share = 0.85}), HasSubstr("85 % of a core"));
   EXPECT_EQ(ClientWarnings({}, {}, {.cpu_share = 0.2}), "");
+  EXPECT_THAT(ClientWarnings({}, {}, {.loop_lag_p99_ms = 90}), HasSubstr("90 ms late"));
   Summary late;
   late.lag_ms.p99 = 80;
   EXPECT_THAT(ClientWarnings({}, late, {}), HasSubstr("sent late"));

@@ -37,7 +37,8 @@ constexpr const char* kCompletion =
     "\\ud83e\\udd8a\",\"finish_reason\":null}]}\r\n\r\n"
     "data:{\"choices\":[{\"text\":\"\",\"index\":0,\"finish_reason\":\"length\"}]}\n\n"
     "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":5,"
-    "\"prompt_tokens_details\":{\"cached_tokens\":3}}}\n\n"
+    "\"prompt_tokens_details\":{\"cached_tokens\":3},"
+    "\"aisp\":{\"route\":\"decode=a\",\"queue_ms\":1.5,\"draft\":{\"accepted\":9}}}}\n\n"
     "data: [DONE]\n\n";
 
 TEST(Stream, IsReadAlikeWhereverItIsCut) {
@@ -61,6 +62,7 @@ TEST(Stream, IsReadAlikeWhereverItIsCut) {
     ASSERT_EQ(heard.finish, "length");
     ASSERT_EQ(heard.usage.completion_tokens, 5);
     ASSERT_EQ(heard.usage.cached_tokens, 3);
+    ASSERT_EQ(heard.usage.server, (ServerValues{{"queue_ms", 1.5}, {"draft.accepted", 9}}));
   }
 }
 
@@ -128,6 +130,14 @@ TEST(ChunkReader, AgreesWithAFullParserOnEveryPrefixOfAChunk) {
   EXPECT_FALSE(ReadChunk("[]", &chunk));
   EXPECT_FALSE(ReadChunk(std::string(1000, '['), &chunk));
   EXPECT_FALSE(ReadChunk("{\"a\":" + std::string(1000, '[') + "}", &chunk));
+}
+
+TEST(ChunkReader, TakesTheNumbersOfAnObjectAndWhatIsWithin) {
+  EXPECT_EQ(
+      ReadNumbers(R"({"a":1,"b":"2","c":{"d":-3.5,"e":{"f":1e3}},"g":[4],"h":null,"i":true})"),
+      (ServerValues{{"a", 1}, {"c.d", -3.5}, {"c.e.f", 1000}}));
+  EXPECT_TRUE(ReadNumbers("{\"a\":1").empty());
+  EXPECT_TRUE(ReadNumbers("7").empty());
 }
 
 TEST(ChunkReader, UnescapesAsAFullParserDoes) {

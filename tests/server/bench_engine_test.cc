@@ -26,7 +26,7 @@ class BenchEngineTest : public ::testing::Test {
     options_.prompt_tokens = 24;
     options_.output_tokens = 16;
     options_.batches = {3};
-    options_.serving = EngineOptionsOf(config_, *served_);
+    options_.serving = EngineOptionsOf(config_, served_->fingerprint);
   }
 
   Config config_;

@@ -38,7 +38,7 @@ TEST(MemoryPlan, ARefusalNamesNeedRoomAndWayOut) {
   Config config;
   config.model.weights = "random:1";
   config.model.path = AISP_SOURCE_DIR "/config/models/llama-3.1-8b.json";
-  config.engine.kv_memory.bytes = 20 * kGiB;
+  config.engine.kv_memory = 20 * kGiB;
   const auto served = LoadServedModel(config);
   ASSERT_TRUE(served) << served.error().message;
   const DeviceInfo device{.kind = "cuda", .name = "NVIDIA H200"};

@@ -12,6 +12,8 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
+constexpr Instant kNow{1'000'000'000'000};
+
 std::unique_ptr<Tenants> With(std::vector<std::string> keys, int64_t max_inflight = 0) {
   Config config;
   config.http.api_keys = std::move(keys);
@@ -83,20 +85,91 @@ TEST(Tenants, AFileHoldsOneKeyALineAndMustHoldOne) {
 
 TEST(Tenants, EachHasItsOwnBoundAndGetsItsPlacesBack) {
   const auto tenants = With({"a:1", "b:2"}, 2);
-  auto first = tenants->Enter("a");
+  auto first = tenants->Enter("a", kNow);
   {
-    const auto second = tenants->Enter("a");
+    const auto second = tenants->Enter("a", kNow);
     ASSERT_TRUE(first && second);
-    const auto third = tenants->Enter("a");
+    const auto third = tenants->Enter("a", kNow);
     ASSERT_FALSE(third);
-    EXPECT_EQ(third.error().code, Code::kResourceExhausted);
-    EXPECT_TRUE(tenants->Enter("b"));
+    EXPECT_EQ(third.error().error.code, Code::kResourceExhausted);
+    EXPECT_TRUE(tenants->Enter("b", kNow));
   }
-  EXPECT_TRUE(tenants->Enter("a"));
+  EXPECT_TRUE(tenants->Enter("a", kNow));
   Tenants::Slot moved = std::move(*first);
-  const auto again = tenants->Enter("a");
+  const auto again = tenants->Enter("a", kNow);
   EXPECT_TRUE(again);
-  EXPECT_FALSE(tenants->Enter("a"));
+  EXPECT_FALSE(tenants->Enter("a", kNow));
+}
+
+TEST(Tenants, AKeyMayStandInTheFileAsItsDigestOnly) {
+  std::string digest = "sha256:";
+  for (const unsigned char byte : DigestOfKey("sk-1")) {
+    constexpr const char* kDigits = "0123456789abcdef";
+    digest += {kDigits[byte >> 4], kDigits[byte & 15]};
+  }
+  const auto tenants = With({"fox:" + digest});
+  EXPECT_EQ(*tenants->Authenticate("Bearer sk-1"), "fox");
+  EXPECT_FALSE(tenants->Authenticate("Bearer " + digest));
+  EXPECT_EQ(With({digest})->Authenticate("Bearer sk-1")->size(), 20u);
+  EXPECT_THAT(LoadError({"fox:sha256:12"}), HasSubstr("64 hexadecimal digits"));
+}
+
+TEST(Tenants, AnExpiredKeyIsRefusedWithItsDate) {
+  const auto tenants =
+      With({"fox:sk-1 expires=2027-01-31", "owl:sk-2 expires=2027-01-31T12:00:00Z"});
+  constexpr int64_t kNoon = 1'801'396'800;  // 2027-01-31T12:00:00Z
+  EXPECT_TRUE(tenants->Authenticate("Bearer sk-1", kNoon));
+  EXPECT_TRUE(tenants->Authenticate("Bearer sk-2", kNoon - 1));
+  const auto refused = tenants->Authenticate("Bearer sk-2", kNoon);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kUnauthenticated);
+  EXPECT_THAT(refused.error().message, HasSubstr("expired (2027-01-31T12:00:00Z)"));
+  EXPECT_FALSE(tenants->Authenticate("Bearer sk-1", kNoon + 43'200));
+  EXPECT_THAT(LoadError({"fox:sk-1 expires=tomorrow"}), HasSubstr("expires wants a date"));
+}
+
+TEST(Tenants, ARateIsRefilledAllTheTimeAndTheRefusalSaysWhenTheNextMayCome) {
+  const auto tenants = With({"fox:sk-1 requests=2/m", "owl:sk-2"});
+  EXPECT_TRUE(tenants->Enter("fox", kNow));
+  EXPECT_TRUE(tenants->Enter("fox", kNow));
+  const auto refused = tenants->Enter("fox", kNow + std::chrono::seconds(10));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().error.code, Code::kResourceExhausted);
+  EXPECT_EQ(refused.error().retry_after, std::chrono::seconds(20));
+  EXPECT_THAT(refused.error().error.message, HasSubstr("2 in a minute"));
+  EXPECT_THAT(refused.error().error.message, HasSubstr("the next one at 2"));
+  EXPECT_TRUE(tenants->Enter("fox", kNow + std::chrono::seconds(31)));
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(tenants->Enter("owl", kNow));
+}
+
+TEST(Tenants, ASpentTokenQuotaIsRefusedUntilItsTimeIsOver) {
+  const auto tenants = With({"fox:sk-1 tokens=100/h"});
+  EXPECT_TRUE(tenants->Enter("fox", kNow));
+  tenants->Charge("fox", 99, kNow);
+  EXPECT_TRUE(tenants->Enter("fox", kNow));
+  tenants->Charge("fox", 30, kNow + std::chrono::minutes(10));
+  const auto refused = tenants->Enter("fox", kNow + std::chrono::minutes(20));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().retry_after, std::chrono::minutes(40));
+  EXPECT_THAT(refused.error().error.message,
+              HasSubstr("used 129 tokens, it may have 100 in an hour"));
+  EXPECT_TRUE(tenants->Enter("fox", kNow + std::chrono::minutes(60)));
+}
+
+TEST(Tenants, DefaultsHoldForEveryKeyThatSaysNothingElse) {
+  Config config;
+  config.http.api_keys = {"fox:sk-1", "owl:sk-2 requests=5/s"};
+  config.http.requests_per_key = "1/h";
+  const auto tenants = std::move(*Tenants::Load(config));
+  EXPECT_TRUE(tenants->Enter("fox", kNow));
+  EXPECT_FALSE(tenants->Enter("fox", kNow));
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(tenants->Enter("owl", kNow));
+  EXPECT_FALSE(tenants->Enter("owl", kNow));
+  config.http.requests_per_key = "often";
+  EXPECT_THAT(Tenants::Load(config).error().message,
+              HasSubstr("http.requests_per_key (--requests-per-key) = 'often'"));
+  EXPECT_THAT(LoadError({"fox:sk-1 requests=1/s", "fox:sk-2 requests=2/s"}),
+              HasSubstr("other limits"));
 }
 
 TEST(CacheScope, DifferentPairsAreDifferentScopes) {

@@ -1,5 +1,5 @@
-// A device that dies under its worker: the requests end with something that may be retried, the worker turns unready and asks for
-// the end of its process, once.
+// A device that dies under its worker: the requests end with something that may be retried, the
+// worker turns unready and asks for the end of its process, once.
 #include <gmock/gmock.h>
 
 #include <atomic>
@@ -18,7 +18,8 @@ using ::testing::HasSubstr;
 constexpr Duration kPatience = std::chrono::seconds(20);
 constexpr const char* kBroken = "CUDA, a step on the GPU: an illegal memory access was encountered";
 
-// Computes until its fuse is burnt down; then every call says what a GPU says whose context is broken.
+// Computes until its fuse is burnt down; then every call says what a GPU says whose context is
+// broken.
 class FailingExecutor final : public ServingExecutor {
  public:
   FailingExecutor(std::unique_ptr<ServingExecutor> real, int good_steps, bool in_collect)
@@ -28,6 +29,7 @@ class FailingExecutor final : public ServingExecutor {
   int32_t max_context() const override { return real_->max_context(); }
   int32_t max_batch_tokens() const override { return real_->max_batch_tokens(); }
   int32_t max_slots() const override { return real_->max_slots(); }
+  int32_t vocabulary() const override { return real_->vocabulary(); }
   const Buffer& kv_pool() const override { return real_->kv_pool(); }
   const Model& model() const override { return real_->model(); }
   TensorView logits() const override { return real_->logits(); }

@@ -162,6 +162,10 @@ ProvenanceExecutor::ProvenanceExecutor(const ProvenanceOptions& options, std::sp
 
 Result<Ticket> ProvenanceExecutor::Launch(const StepInput& input) {
   if (fail_next_launch) return tl::unexpected(*std::exchange(fail_next_launch, std::nullopt));
+  if (fail_every_launch) return tl::unexpected(*fail_every_launch);
+  const auto& tokens = input.batch.tokens;
+  if (poison && std::find(tokens.begin(), tokens.end(), *poison) != tokens.end())
+    return InvalidArgument("a poisoned step");
   AISP_CHECK(static_cast<int>(pending_.size()) < options_.max_depth);
   AISP_CHECK(input.step > last_step_);
   last_step_ = input.step;

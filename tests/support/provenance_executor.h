@@ -1,14 +1,17 @@
 // ProvenanceExecutor: a deterministic model whose every token proves where its KV came from.
 //
-// Each KV slot (layer, head, position) holds a 64-bit hash of its token, its position, its layer and, through the layer
-// below, of all KV before it; it lies in a real paged pool and is written and read through the block tables that the engine
-// hands down, when the step executes. A drawn token is a hash over all slots of positions [0, context) as they are read. So
-// a stale, foreign, missing or misplaced slot changes the tokens that come out. The values do not depend on how a prompt
-// is cut into chunks, batched or laid out in blocks, and ExpectedOutput computes them without any of that.
+// Each KV slot (layer, head, position) holds a 64-bit hash of its token, its position, its layer
+// and, through the layer below, of all KV before it; it lies in a real paged pool and is written
+// and read through the block tables that the engine hands down, when the step executes. A drawn
+// token is a hash over all slots of positions [0, context) as they are read. So a stale, foreign,
+// missing or misplaced slot changes the tokens that come out. The values do not depend on how a
+// prompt is cut into chunks, batched or laid out in blocks, and ExpectedOutput computes them
+// without any of that.
 //
-// The executor also checks what the engine hands down (rows, positions, slots, tables, hazards inside one step) and aborts
-// on a violation. With depth 2 a step executes when it is collected, so that whatever was freed or moved too early shows.
-// Used by the engine's tests and by the simulation. One thread.
+// The executor also checks what the engine hands down (rows, positions, slots, tables, hazards
+// inside one step) and aborts on a violation. With depth 2 a step executes when it is collected, so
+// that whatever was freed or moved too early shows. Used by the engine's tests and by the
+// simulation. One thread.
 #pragma once
 
 #include <cstddef>
@@ -32,6 +35,7 @@ struct ProvenanceOptions {
   int32_t max_context = 4096;
   int32_t max_batch_tokens = 512;
   int32_t max_slots = 64;
+  int32_t max_draws = 0;  // of a step; 0: one for each slot
   int32_t max_depth = 1;
   int32_t vocabulary = 1000;
   uint64_t weights = 1;  // another value is another model
@@ -50,7 +54,8 @@ std::vector<TokenId> ExpectedTokens(const ProvenanceOptions& options,
 
 class ProvenanceExecutor final : public Executor {
  public:
-  // `pool`: memory of layout.PoolBytes() that lives elsewhere (shared with a transport); empty: the executor's own.
+  // `pool`: memory of layout.PoolBytes() that lives elsewhere (shared with a transport); empty: the
+  // executor's own.
   explicit ProvenanceExecutor(const ProvenanceOptions& options, std::span<std::byte> pool = {});
 
   int max_depth() const override { return options_.max_depth; }
@@ -58,20 +63,33 @@ class ProvenanceExecutor final : public Executor {
   int32_t max_context() const override { return options_.max_context; }
   int32_t max_batch_tokens() const override { return options_.max_batch_tokens; }
   int32_t max_slots() const override { return options_.max_slots; }
+  int32_t max_draws() const override {
+    return options_.max_draws > 0 ? options_.max_draws : options_.max_slots;
+  }
+  int32_t vocabulary() const override { return options_.vocabulary; }
   Result<Ticket> Launch(const StepInput& input) override;
   Result<StepResult> Collect(Ticket ticket) override;
 
   static KvLayout LayoutOf(const ProvenanceOptions& options);
   std::byte* pool_base() { return pool_.data(); }
   size_t pool_bytes() const { return pool_.size(); }
-  // Whether the pool holds, at every layer and head, what positions [begin, end) of `tokens` must hold.
+  // Whether the pool holds, at every layer and head, what positions [begin, end) of `tokens` must
+  // hold.
   bool Holds(std::span<const TokenId> tokens, std::span<const BlockId> blocks, int32_t begin,
              int32_t end) const;
 
-  // Faults. The next call fails with this error; a row fails with the status that row_fault gives for it.
+  // What slow_paths() says.
+  std::vector<SlowPathCount> slow;
+  std::vector<SlowPathCount> slow_paths() const override { return slow; }
+
+  // Faults. The next call fails with this error; a row fails with the status that row_fault gives
+  // for it.
   std::optional<Error> fail_next_launch;
+  std::optional<Error> fail_every_launch;
   std::optional<Error> fail_next_collect;
   std::function<Status(const SampleRow&)> row_fault;
+  // A launch that holds this token fails as InvalidArgument, as a poisoned one would.
+  std::optional<TokenId> poison;
 
   uint64_t steps() const { return steps_; }
   uint64_t rows_computed() const { return rows_computed_; }

@@ -169,7 +169,8 @@ void SimFabric::Kill(const std::string& process) {
   transports_.erase(process);
   std::erase_if(lanes_, [&](const LanePtr& lane) {
     if (lane->writer != process) return false;
-    // With owner_copies one piece may already be on the wire; the event that carries it keeps the lane alive.
+    // With owner_copies one piece may already be on the wire; the event that carries it keeps the
+    // lane alive.
     lane->closed = !options_.owner_copies || !lane->moving || world_->Chance(0.5);
     return true;
   });

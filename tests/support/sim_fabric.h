@@ -1,13 +1,17 @@
 // SimFabric: KvTransports between simulated processes, with the ways in which real ones go wrong.
 //
 // Two kinds, as TransportCapabilities::owner_copies tells them apart:
-//  - like shm and CUDA IPC (false): the writer's process copies into a mapping that nobody can revoke. A writer that is
-//    stopped in the middle finishes its copy when it goes on, however late. Pieces land until its death, never after. A pool
-//    whose owner died stays mapped: writes into it succeed and mean nothing.
-//  - like tcp (true): bytes travel, then the owner's side checks the epoch and copies; what was sent before the writer died
+//  - like shm and CUDA IPC (false): the writer's process copies into a mapping that nobody can
+//  revoke. A writer that is
+//    stopped in the middle finishes its copy when it goes on, however late. Pieces land until its
+//    death, never after. A pool whose owner died stays mapped: writes into it succeed and mean
+//    nothing.
+//  - like tcp (true): bytes travel, then the owner's side checks the epoch and copies; what was
+//  sent before the writer died
 //    may still arrive. A stopped owner copies when it goes on.
-// A write is split into pieces that land one after the other, read from the source only when their turn comes, so that torn,
-// stale and foreign content shows. The queue to a peer is bounded. Everything is seeded; one thread.
+// A write is split into pieces that land one after the other, read from the source only when their
+// turn comes, so that torn, stale and foreign content shows. The queue to a peer is bounded.
+// Everything is seeded; one thread.
 #pragma once
 
 #include <deque>
@@ -31,7 +35,8 @@ class SimFabric {
  public:
   SimFabric(SimWorld* world, const SimFabricOptions& options) : world_(world), options_(options) {}
 
-  // One per process, named as the process. Must outlive no call of the fabric: Kill comes before its destruction.
+  // One per process, named as the process. Must outlive no call of the fabric: Kill comes before
+  // its destruction.
   std::unique_ptr<KvTransport> MakeTransport(const std::string& process);
   void Pause(const std::string& process);
   void Resume(const std::string& process);

@@ -1,9 +1,10 @@
-// SimLinks: the link layer of proto/link.h under simulated time, with faults. One object carries all links of one kind:
-// `Up` goes from the dialling side to the listening one, `Down` back.
+// SimLinks: the link layer of proto/link.h under simulated time, with faults. One object carries
+// all links of one kind: `Up` goes from the dialling side to the listening one, `Down` back.
 //
-// Messages of a link arrive in order with seeded delays. A link can break (both ends hear of it, each in its own time; what is
-// under way is lost, or is read first, as from a socket's buffer), stall (nothing arrives for a while), or be closed by an
-// end; a process that dies breaks all of its links. A link with too much under way breaks, as the contract says.
+// Messages of a link arrive in order with seeded delays. A link can break (both ends hear of it,
+// each in its own time; what is under way is lost, or is read first, as from a socket's buffer),
+// stall (nothing arrives for a while), or be closed by an end; a process that dies breaks all of
+// its links. A link with too much under way breaks, as the contract says.
 #pragma once
 
 #include <algorithm>

@@ -1,7 +1,9 @@
-// SimWorld: simulated time, one seeded random source and the processes of a simulated cluster, in one thread.
+// SimWorld: simulated time, one seeded random source and the processes of a simulated cluster, in
+// one thread.
 //
-// Everything that happens is an event at a time; equal times run in the order in which they were scheduled. Nothing reads a
-// real clock, an address or a hash of a pointer, so a seed replays exactly.
+// Everything that happens is an event at a time; equal times run in the order in which they were
+// scheduled. Nothing reads a real clock, an address or a hash of a pointer, so a seed replays
+// exactly.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +27,8 @@ class SimWorld {
   void After(Duration delay, std::function<void()> what) {
     At(clock.Now() + delay, std::move(what));
   }
-  // Runs the next event if it is not later than `end`; false (and the time is `end`) when there is none.
+  // Runs the next event if it is not later than `end`; false (and the time is `end`) when there is
+  // none.
   bool Step(Instant end);
 
   Instant Now() const { return clock.Now(); }
@@ -70,8 +73,8 @@ class SimWorld {
   std::string failure_;
 };
 
-// A process as the rest of the world sees it. What reaches a stopped process (SIGSTOP) waits and is handled in order when it
-// goes on; what reaches a dead one is lost.
+// A process as the rest of the world sees it. What reaches a stopped process (SIGSTOP) waits and is
+// handled in order when it goes on; what reaches a dead one is lost.
 class SimProcess {
  public:
   SimProcess(std::string process_name, std::function<void()> after_each)

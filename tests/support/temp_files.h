@@ -1,4 +1,5 @@
-// Files and folders that live as long as a test. Names are the process's own, so that two runs on one machine do not meet.
+// Files and folders that live as long as a test. Names are the process's own, so that two runs on
+// one machine do not meet.
 #pragma once
 
 #include <gtest/gtest.h>

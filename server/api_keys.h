@@ -1,0 +1,50 @@
+// One line of http.api_keys: who may ask, until when and how much. Keys are kept as SHA-256 only;
+// no error repeats what stands in a line. Pure functions: any thread.
+//
+//   [NAME:]KEY             [expires=2027-01-31] [requests=60/m] [tokens=100000/d] [inflight=4]
+//   [NAME:]sha256:DIGEST   the same, without the key itself in the file
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "common/clock.h"
+#include "common/result.h"
+
+namespace aisp {
+
+using KeyDigest = std::array<unsigned char, 32>;
+KeyDigest DigestOfKey(std::string_view key);
+
+// So many in each period: "60/m".
+struct Rate {
+  int64_t count = 0;
+  Duration period{};
+  friend bool operator==(const Rate&, const Rate&) = default;
+};
+// COUNT/s, /m, /h or /d.
+Result<Rate> ParseRate(std::string_view text);
+
+struct TenantLimits {
+  std::optional<Rate> requests;
+  std::optional<Rate> tokens;
+  int64_t inflight = 0;  // 0: no bound
+  friend bool operator==(const TenantLimits&, const TenantLimits&) = default;
+};
+
+struct ApiKey {
+  KeyDigest digest;
+  std::string tenant;  // NAME, else "key-" and the first digits of the digest
+  int64_t expires_unix_s = INT64_MAX;
+  std::string expires;  // as it was written
+  TenantLimits limits;  // `defaults`, and over them what the line says
+};
+
+// `where` is named in errors.
+Result<ApiKey> ParseApiKey(std::string_view line, const std::string& where,
+                           const TenantLimits& defaults);
+
+}  // namespace aisp

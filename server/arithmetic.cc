@@ -1,0 +1,64 @@
+#include "server/arithmetic.h"
+
+#include <fmt/format.h>
+
+#include "worker/fingerprint.h"
+
+namespace aisp {
+namespace {
+
+struct StoredFormat {
+  std::string_view name;
+  WeightFormat format;
+};
+
+// As the checkpoint has its weights, or as --quantization wants them.
+StoredFormat WantedFormat(const Config& config, const QuantSpec& stored) {
+  const std::string& wanted = config.model.quantization;
+  if (wanted == "fp8") return {"fp8", WeightFormat::kFp8};
+  if (wanted == "nvfp4") return {"nvfp4", WeightFormat::kNvfp4};
+  if (wanted == "none") return {"", WeightFormat::kCompute};
+  switch (stored.format) {
+    case QuantFormat::kNone:
+      return {"", WeightFormat::kCompute};
+    case QuantFormat::kFp8Channel:
+      return {"fp8", WeightFormat::kFp8};
+    case QuantFormat::kFp8Block:
+      return {"fp8 in blocks", WeightFormat::kFp8Block};
+    case QuantFormat::kNvfp4:
+      return {"nvfp4", WeightFormat::kNvfp4};
+  }
+  return {"", WeightFormat::kCompute};
+}
+
+}  // namespace
+
+std::string ArithmeticOf(const Config& config, const ServedModel& served, const Backend& backend) {
+  const Model& model = backend.executor->model();
+  const DType compute = model.compute_dtype();
+  const StoredFormat wanted = WantedFormat(config, model.spec().quant);
+  // What the device cannot multiply is widened at load; that it was rounded before still shows.
+  const bool kept = backend.ops->Supports(wanted.format, compute);
+  std::string weights(DTypeName(compute));
+  if (!wanted.name.empty()) {
+    weights =
+        kept ? std::string(wanted.name) : fmt::format("{} widened to {}", wanted.name, weights);
+  }
+  const DType kv = backend.executor->kv_layout().dtype;
+  std::string activations(DTypeName(backend.ops->ActivationDType(compute)));
+  // Steps of so many rows round the inputs of layers with FP8 weights.
+  if (served.fp8_activation_rows > 0)
+    activations += fmt::format(", fp8 from {} rows", served.fp8_activation_rows);
+  return fmt::format("{} {}; weights {}; activations {}; kv {}", backend.device->info().kind,
+                     DTypeName(compute), weights, activations, DTypeName(kv));
+}
+
+v1::Fingerprint WorkerFingerprint(const Config& config, const ServedModel& served,
+                                  const Backend& backend) {
+  v1::Fingerprint f = served.fingerprint;
+  *f.mutable_kv_layout() = DescribeLayout(backend.executor->kv_layout());
+  f.set_arithmetic(ArithmeticOf(config, served, backend));
+  return f;
+}
+
+}  // namespace aisp

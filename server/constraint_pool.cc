@@ -1,0 +1,191 @@
+#include "server/constraint_pool.h"
+
+#include "constrain/json_constraint.h"
+#include "constrain/json_masks.h"
+#include "constrain/schema_compiler.h"
+#include "constrain/text_constraint.h"
+#include "server/answer_plan.h"
+
+namespace aisp {
+namespace {
+
+class MatcherGuide : public DrawGuide {
+ public:
+  MatcherGuide(std::shared_ptr<Constraint> constraint, size_t vocabulary,
+               std::vector<TokenId> stops)
+      : constraint_(std::move(constraint)),
+        matcher_(constraint_->NewMatcher()),
+        mask_(vocabulary),
+        stops_(std::move(stops)) {}
+
+  std::span<const uint32_t> Allowed() override {
+    matcher_->Mask(&mask_);
+    for (const TokenId stop : stops_) {
+      if (stop < 0 || static_cast<size_t>(stop) >= mask_.size()) continue;
+      if (matcher_->IsWhole()) {
+        mask_.Set(static_cast<size_t>(stop));
+      } else {
+        mask_.Clear(static_cast<size_t>(stop));
+      }
+    }
+    return mask_.words();
+  }
+  bool Take(TokenId token) override { return matcher_->Advance(token); }
+  void Rewind(size_t count) override { matcher_->Rewind(count); }
+  bool AtEnd() override {
+    if (!matcher_->IsWhole()) return false;
+    matcher_->Mask(&mask_);
+    return mask_.Count() == 0;
+  }
+
+ private:
+  std::shared_ptr<Constraint> constraint_;
+  std::unique_ptr<Matcher> matcher_;
+  TokenMask mask_;
+  std::vector<TokenId> stops_;
+};
+
+std::string Told(const std::vector<Refusal>& refusals) {
+  std::string out = "the JSON Schema cannot be enforced:";
+  for (size_t i = 0; i < refusals.size() && i < 8; ++i) {
+    const Refusal& r = refusals[i];
+    out += (i > 0 ? "; " : " ") + r.keyword + " at '" + r.pointer + "': " + r.reason;
+  }
+  return out + ". \"strict\": false leaves out what can be left out";
+}
+
+}  // namespace
+
+ConstraintPool::ConstraintPool(const Tokenizer* tokenizer, int32_t vocabulary, const Limits& limits)
+    : tokenizer_(*tokenizer),
+      vocabulary_(vocabulary),
+      limits_(limits),
+      waiting_(limits.max_waiting) {}
+
+ConstraintPool::~ConstraintPool() {
+  waiting_.CloseAndClear();
+  if (thread_.joinable()) thread_.Join();
+}
+
+std::shared_ptr<const TokenTrie> ConstraintPool::Trie() {
+  std::call_once(trie_once_, [this] {
+    // Rows of the model's logits are its vocabulary: tokens beyond it cannot be drawn, rows without
+    // a token must not be.
+    std::vector<std::string> pieces(static_cast<size_t>(vocabulary_));
+    for (int32_t id = 0; id < std::min(vocabulary_, tokenizer_.VocabSize()); ++id) {
+      if (!tokenizer_.IsSpecial(id))
+        pieces[static_cast<size_t>(id)] = std::string(tokenizer_.IdToPiece(id));
+    }
+    trie_ = std::make_shared<const TokenTrie>(pieces);
+    WarmUp(trie_);
+  });
+  return trie_;
+}
+
+Result<std::shared_ptr<Constraint>> ConstraintPool::Compile(const v1::Constraint& constraint) {
+  switch (constraint.kind()) {
+    case v1::Constraint::REGEX:
+      return MakePatternConstraint(constraint.text(), Trie());
+    case v1::Constraint::CHOICE:
+      return MakeChoiceConstraint({constraint.choices().begin(), constraint.choices().end()},
+                                  Trie());
+    case v1::Constraint::CALLS: {
+      auto plan = ReadPlan(constraint.text(), tokenizer_,
+                           [this](const v1::Constraint& part) { return Get(part); });
+      if (!plan) return tl::unexpected(plan.error());
+      return MakePlanConstraint(std::move(*plan), Trie());
+    }
+    case v1::Constraint::JSON_SCHEMA:
+    case v1::Constraint::JSON_OBJECT:
+      break;
+    default:
+      return InvalidArgument("a kind of constraint that this server does not know");
+  }
+  const bool object = constraint.kind() == v1::Constraint::JSON_OBJECT;
+  SchemaOptions rules;
+  rules.relaxed.assign(constraint.relaxed().begin(), constraint.relaxed().end());
+  CompileLimits limits;
+  limits.timeout = std::chrono::duration_cast<std::chrono::milliseconds>(limits_.compile_timeout);
+  auto compiled = CompileSchema(object ? R"({"type":"object"})" : constraint.text(), rules, limits);
+  if (!compiled) return InvalidArgument(compiled.error().message);
+  if (compiled->grammar == nullptr) return InvalidArgument(Told(compiled->refusals));
+  return MakeJsonConstraint(std::move(compiled->grammar),
+                            constraint.compact() ? Whitespace::kCompact : Whitespace::kFlexible,
+                            Trie());
+}
+
+std::shared_ptr<Constraint> ConstraintPool::Find(const Hash128& key, const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  const auto known = by_key_.find(key);
+  if (known == by_key_.end() || known->second->text != text) return nullptr;
+  kept_.splice(kept_.begin(), kept_, known->second);
+  return known->second->constraint;
+}
+
+// What is kept grows as it is walked, so its size is asked for anew each time.
+void ConstraintPool::Trim() {
+  size_t count = 0, bytes = 0;
+  for (auto it = kept_.begin(); it != kept_.end();) {
+    bytes += it->text.size() + it->constraint->bytes();
+    if (++count == 1 || (count <= limits_.max_kept && bytes <= limits_.max_bytes)) {
+      ++it;
+      continue;
+    }
+    by_key_.erase(it->key);
+    it = kept_.erase(it);
+  }
+}
+
+Result<std::shared_ptr<Constraint>> ConstraintPool::Get(const v1::Constraint& constraint) {
+  const std::string text = constraint.SerializeAsString();
+  const Hash128 key = HashBytes(text);
+  if (auto known = Find(key, text)) return known;
+  AISP_ASSIGN_OR_RETURN(std::shared_ptr<Constraint> compiled, Compile(constraint));
+  const std::lock_guard lock(mutex_);
+  const auto known = by_key_.find(key);
+  if (known != by_key_.end()) {
+    if (known->second->text == text) return known->second->constraint;
+    return compiled;  // another text of the same hash is kept
+  }
+  kept_.push_front({key, text, compiled});
+  by_key_[key] = kept_.begin();
+  Trim();
+  return compiled;
+}
+
+std::shared_ptr<DrawGuide> ConstraintPool::MakeGuide(std::shared_ptr<Constraint> constraint,
+                                                     const std::vector<TokenId>& stops) const {
+  return std::make_shared<MatcherGuide>(std::move(constraint), static_cast<size_t>(vocabulary_),
+                                        stops);
+}
+
+Result<std::shared_ptr<DrawGuide>> ConstraintPool::Guide(const v1::GenerateRequest& request,
+                                                         OnGuide later) {
+  const v1::Constraint& wanted = request.sampling().constraint();
+  std::vector<TokenId> stops(request.stop_token_ids().begin(), request.stop_token_ids().end());
+  const std::string text = wanted.SerializeAsString();
+  if (auto known = Find(HashBytes(text), text)) return MakeGuide(std::move(known), stops);
+  std::call_once(thread_once_, [this] {
+    thread_ = Thread("grammars", [this] {
+      while (auto job = waiting_.Pop()) (*job)();
+    });
+  });
+  const bool taken = waiting_.TryPush(
+      [this, wanted, stops = std::move(stops), later = std::move(later)]() mutable {
+        auto compiled = Get(wanted);
+        if (!compiled) return later(tl::unexpected(compiled.error()));
+        later(MakeGuide(std::move(*compiled), stops));
+      });
+  if (!taken) {
+    return ResourceExhausted(std::to_string(limits_.max_waiting) +
+                             " constraints wait to be compiled; try again shortly");
+  }
+  return std::shared_ptr<DrawGuide>();
+}
+
+size_t ConstraintPool::kept() const {
+  const std::lock_guard lock(mutex_);
+  return kept_.size();
+}
+
+}  // namespace aisp

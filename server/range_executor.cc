@@ -1,0 +1,66 @@
+#include "server/range_executor.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace aisp {
+namespace {
+
+class Range {
+ public:
+  Range(const ProfilerRanges& ranges, const char* name) : ranges_(ranges) { ranges_.push(name); }
+  Range(const Range&) = delete;
+  Range& operator=(const Range&) = delete;
+  ~Range() { ranges_.pop(); }
+
+ private:
+  const ProfilerRanges& ranges_;
+};
+
+class RangeExecutor final : public ServingExecutor {
+ public:
+  RangeExecutor(std::unique_ptr<ServingExecutor> inner, const ProfilerRanges& ranges)
+      : inner_(std::move(inner)), ranges_(ranges) {}
+
+  int max_depth() const override { return inner_->max_depth(); }
+  const KvLayout& kv_layout() const override { return inner_->kv_layout(); }
+  int32_t max_context() const override { return inner_->max_context(); }
+  int32_t max_batch_tokens() const override { return inner_->max_batch_tokens(); }
+  int32_t max_slots() const override { return inner_->max_slots(); }
+  int32_t max_draws() const override { return inner_->max_draws(); }
+  std::vector<SlowPathCount> slow_paths() const override { return inner_->slow_paths(); }
+  int32_t vocabulary() const override { return inner_->vocabulary(); }
+  const Buffer& kv_pool() const override { return inner_->kv_pool(); }
+  const Model& model() const override { return inner_->model(); }
+  TensorView logits() const override { return inner_->logits(); }
+
+  Result<Ticket> Launch(const StepInput& input) override {
+    size_t decode_rows = 0;
+    for (const SequenceRows& rows : input.batch.sequences)
+      decode_rows += rows.num_rows == 1 ? 1 : 0;
+    fmt::memory_buffer name;
+    fmt::format_to(std::back_inserter(name), "step {}+{}", input.batch.tokens.size() - decode_rows,
+                   decode_rows);
+    name.push_back('\0');
+    const Range range(ranges_, name.data());
+    return inner_->Launch(input);
+  }
+  Result<StepResult> Collect(Ticket ticket) override {
+    const Range range(ranges_, "collect");
+    return inner_->Collect(ticket);
+  }
+
+ private:
+  const std::unique_ptr<ServingExecutor> inner_;
+  const ProfilerRanges ranges_;
+};
+
+}  // namespace
+
+std::unique_ptr<ServingExecutor> WithProfilerRanges(std::unique_ptr<ServingExecutor> executor,
+                                                    const ProfilerRanges& ranges) {
+  return std::make_unique<RangeExecutor>(std::move(executor), ranges);
+}
+
+}  // namespace aisp

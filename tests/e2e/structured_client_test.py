@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""Constrained answers of a real server, before PyPI's jsonschema.
+
+Usage: structured_client_test.py BINARY          (run by CTest through tests/e2e/python_test.py)
+AISP_GENERATIONS: how many answers are drawn (30 in CI; 1000 for the long run).
+"""
+
+import json
+import os
+import random
+import re
+import sys
+import unittest
+import urllib.error
+import urllib.request
+
+import jsonschema
+
+from served import Served
+
+SERVER = None
+
+
+def post(body, path="/v1/chat/completions"):
+    request = urllib.request.Request(f"http://{SERVER.http}{path}", json.dumps(
+        {"model": "story-7m", "messages": [{"role": "user", "content": "A story."}], **body}).encode(),
+        {"content-type": "application/json"})
+    try:
+        with urllib.request.urlopen(request) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+def random_schema(draw, depth=0):
+    """A schema of a few members; every one has a finite instance."""
+    kind = draw.choice(["integer", "boolean", "enum", "string", "number"] + ["object", "array"] * (depth < 2))
+    if kind == "integer":
+        low = draw.randint(-50, 50)
+        return {"type": "integer", "minimum": low, "maximum": low + draw.randint(0, 500)}
+    if kind == "number":
+        return {"type": "number", "minimum": 0, "exclusiveMaximum": draw.randint(1, 99)}
+    if kind == "enum":
+        return {"enum": draw.sample(["duck", "fox", None, 3, True, "a \"word\"", 2.5], draw.randint(1, 4))}
+    if kind == "string":
+        return draw.choice([{"type": "string", "maxLength": draw.randint(1, 12)},
+                            {"type": "string", "pattern": "^[a-z]{2,6}( [a-z]{1,5})?$"}])
+    if kind == "array":
+        return {"type": "array", "items": random_schema(draw, depth + 1), "minItems": draw.randint(0, 2), "maxItems": 3}
+    if kind == "object":
+        names = draw.sample(["name", "age", "home", "é", "x-y"], draw.randint(1, 4))
+        return {"type": "object", "properties": {n: random_schema(draw, depth + 1) for n in names},
+                "required": draw.sample(names, draw.randint(0, len(names))), "additionalProperties": False}
+    return {"type": "boolean"}
+
+
+class Structured(unittest.TestCase):
+    def test_random_generations_validate(self):
+        draw = random.Random(7)
+        whole = 0
+        count = int(os.environ.get("AISP_GENERATIONS", "30"))
+        for i in range(count):
+            schema = random_schema(draw)
+            status, answer = post({"temperature": 1.5, "seed": i + 1, "max_tokens": 300, "response_format": {
+                "type": "json_schema", "json_schema": {"name": "s", "strict": True, "schema": schema}}})
+            self.assertEqual(status, 200, (schema, answer))
+            choice = answer["choices"][0]
+            if choice["finish_reason"] == "length":
+                continue
+            whole += 1
+            value = json.loads(choice["message"]["content"])
+            self.assertTrue(jsonschema.Draft202012Validator(schema).is_valid(value), (schema, value))
+        self.assertGreater(whole, count // 2)
+
+    def test_pattern_choice_and_object(self):
+        text = post({"guided_regex": "\\d{3}-[a-f]{2}", "temperature": 1})[1]["choices"][0]["message"]["content"]
+        self.assertRegex(text, re.compile("^\\d{3}-[a-f]{2}$"))
+        text = post({"guided_choice": ["yes", "no"]})[1]["choices"][0]
+        self.assertIn(text["message"]["content"], ("yes", "no"))
+        self.assertEqual(text["finish_reason"], "stop")
+        two = post({"structured_outputs": {"choice": ["a b", "c"]}, "n": 2, "logprobs": True, "top_logprobs": 3})[1]
+        for choice in two["choices"]:
+            self.assertIn(choice["message"]["content"], ("a b", "c"))
+
+    def test_refusals_name_keyword_and_path(self):
+        status, answer = post({"guided_json": {"type": "object", "properties": {"a": {"pattern": "(x)\\1"}}}})
+        self.assertEqual(status, 400)
+        self.assertIn("pattern at '/properties/a'", answer["error"]["message"])
+        status, answer = post({"guided_regex": "("})
+        self.assertEqual(status, 400)
+
+
+if __name__ == "__main__":
+    SERVER = Served(sys.argv.pop(1))
+    try:
+        unittest.main()
+    finally:
+        SERVER.stop()

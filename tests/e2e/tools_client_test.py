@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+"""Tools and thinking, with OpenAI's own Python client against a real server. The model is small and was taught neither: what makes its
+calls right is the constraint alone.
+
+Usage: tools_client_test.py BINARY          (run by CTest through tests/e2e/python_test.py)
+"""
+
+import json
+import os
+import sys
+import unittest
+
+import jsonschema
+import openai
+
+from served import Served
+
+SERVER = None
+MODEL = "story-7m"
+ASK = [{"role": "user", "content": "What is the weather in Oslo?"}]
+WEATHER = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 12}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+           "required": ["city", "days"], "additionalProperties": False}
+COLOUR = {"type": "object", "properties": {"colour": {"enum": ["red", "green"]}}, "required": ["colour"], "additionalProperties": False}
+SCHEMAS = {"get_weather": WEATHER, "set_colour": COLOUR}
+TOOLS = [{"type": "function", "function": {"name": name, "description": "It does.", "strict": True, "parameters": schema}}
+         for name, schema in SCHEMAS.items()]
+NO_THOUGHT = {"chat_template_kwargs": {"enable_thinking": False}}
+
+
+class Tools(unittest.TestCase):
+    def setUp(self):
+        self.client = openai.OpenAI(base_url=f"http://{SERVER.http}/v1", api_key="none", max_retries=0)
+        self.addCleanup(self.client.close)
+
+    def chat(self, **options):
+        return self.client.chat.completions.create(
+            **{"model": MODEL, "messages": ASK, "max_tokens": 200, "seed": 3, "extra_body": NO_THOUGHT, **options})
+
+    def check(self, calls):
+        self.assertGreater(len(calls), 0)
+        for call in calls:
+            self.assertTrue(call.id.startswith("call_"))
+            jsonschema.validate(json.loads(call.function.arguments), SCHEMAS[call.function.name])
+        self.assertEqual(len({call.id for call in calls}), len(calls))
+
+    def test_required_calls_are_valid(self):
+        for seed in range(1, 9):
+            choice = self.chat(tools=TOOLS, tool_choice="required", seed=seed, temperature=1.3, parallel_tool_calls=False).choices[0]
+            self.assertEqual(choice.finish_reason, "tool_calls")
+            self.assertIsNone(choice.message.content)
+            self.assertEqual(len(choice.message.tool_calls), 1)
+            self.check(choice.message.tool_calls)
+
+    def test_a_named_tool_is_the_one_that_is_called(self):
+        for name in SCHEMAS:
+            answer = self.chat(tools=TOOLS, tool_choice={"type": "function", "function": {"name": name}})
+            self.assertEqual([call.function.name for call in answer.choices[0].message.tool_calls], [name])
+            self.check(answer.choices[0].message.tool_calls)
+
+    def test_parallel_calls_and_choices(self):
+        answer = self.chat(tools=TOOLS, tool_choice="required", n=4, temperature=1.5, max_tokens=600)
+        for choice in answer.choices:
+            calls = choice.message.tool_calls
+            if choice.finish_reason == "length":  # the last one was cut off
+                calls = calls[:-1]
+            self.check(calls or answer.choices[0].message.tool_calls)
+
+    def test_streamed_deltas_add_up_to_the_whole(self):
+        options = {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False, "temperature": 1}
+        whole = self.chat(**options).choices[0].message.tool_calls[0]
+        chunks = [c.choices[0] for c in self.chat(stream=True, **options)]
+        deltas = [d for c in chunks for d in c.delta.tool_calls or []]
+        self.assertEqual(deltas[0].function.name, whole.function.name)
+        self.assertTrue(deltas[0].id)
+        self.assertEqual({d.index for d in deltas}, {0})
+        self.assertTrue(all(d.id is None and d.function.name is None for d in deltas[1:]))
+        self.assertGreater(len(deltas), 2, "the arguments came at once")
+        self.assertEqual("".join(d.function.arguments or "" for d in deltas), whole.function.arguments)
+        self.assertEqual([c.finish_reason for c in chunks if c.finish_reason], ["tool_calls"])
+
+    def test_stream_helper(self):
+        with self.client.chat.completions.stream(model=MODEL, messages=ASK, tools=TOOLS, tool_choice="required", max_tokens=400,
+                                                 parallel_tool_calls=False, extra_body=NO_THOUGHT) as stream:
+            names = [event.type for event in stream]
+            final = stream.get_final_completion()
+        self.assertIn("tool_calls.function.arguments.done", names)
+        self.check(final.choices[0].message.tool_calls)
+
+    def test_auto_without_a_call_is_content(self):
+        plain = self.chat(temperature=0, max_tokens=30)
+        auto = self.chat(temperature=0, max_tokens=30, tools=TOOLS, tool_choice="none")
+        self.assertEqual(auto.choices[0].message.content, plain.choices[0].message.content)
+        auto = self.chat(temperature=0, max_tokens=30, tools=TOOLS)
+        self.assertIsNone(auto.choices[0].message.tool_calls)
+        self.assertGreater(len(auto.choices[0].message.content), 10)
+
+    def test_results_go_back(self):
+        call = self.chat(tools=TOOLS, tool_choice="required", parallel_tool_calls=False).choices[0].message
+        answer = self.chat(tools=TOOLS, max_tokens=20, messages=ASK + [
+            call.model_dump(exclude_none=True), {"role": "tool", "tool_call_id": call.tool_calls[0].id, "content": "Rain."}])
+        self.assertGreater(answer.usage.completion_tokens, 0)
+
+    def test_cut_off_calls_say_length(self):
+        choice = self.chat(tools=TOOLS, tool_choice="required", max_tokens=6).choices[0]
+        self.assertEqual(choice.finish_reason, "length")
+
+    def test_thinking_has_a_budget_and_a_field_of_its_own(self):
+        body = {"thinking_token_budget": 12}
+        body["structured_outputs"] = {"json": WEATHER, "disable_any_whitespace": True}
+        options = {"extra_body": body}
+        whole = self.chat(**options).choices[0]
+        self.assertEqual(whole.finish_reason, "stop")
+        jsonschema.validate(json.loads(whole.message.content), WEATHER)
+        self.assertGreater(len(whole.message.reasoning_content), 3)
+        chunks = [c.choices[0].delta for c in self.chat(stream=True, **options)]
+        thought = "".join(getattr(d, "reasoning_content", None) or "" for d in chunks)
+        self.assertEqual(thought, whole.message.reasoning_content)
+        self.assertEqual("".join(d.content or "" for d in chunks), whole.message.content)
+        hidden = self.chat(**{**options, "extra_body": {**body, "include_reasoning": False}}).choices[0]
+        self.assertFalse(hasattr(hidden.message, "reasoning_content"))
+        self.assertEqual(hidden.message.content, whole.message.content)
+
+    def test_thinking_before_a_call(self):
+        choice = self.chat(tools=TOOLS, tool_choice="required", parallel_tool_calls=False,
+                           extra_body={"thinking_token_budget": 8}).choices[0]
+        self.check(choice.message.tool_calls)
+        self.assertGreater(len(choice.message.reasoning_content), 1)
+
+    def test_effort_reaches_the_template(self):
+        self.assertFalse(hasattr(self.chat(extra_body={}, reasoning_effort="none", max_tokens=8).choices[0].message,
+                                 "reasoning_content"))
+        self.assertTrue(self.chat(extra_body={}, reasoning_effort="low", max_tokens=8).choices[0].message.reasoning_content)
+
+    def test_what_cannot_be_had_is_refused_by_name(self):
+        bad = [({"type": "function", "function": {"name": "f", "strict": True, "parameters": {
+            "type": "object", "properties": {"a": {"type": "string", "pattern": "(x)\\1"}}}}}, "pattern"),
+               ({"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}, "object")]
+        for tool, word in bad:
+            with self.assertRaises(openai.BadRequestError) as refused:
+                self.chat(tools=[tool], tool_choice="required")
+            self.assertEqual(refused.exception.param, "tools")
+            self.assertIn(word, refused.exception.message)
+
+
+if __name__ == "__main__":
+    HERE = os.path.dirname(os.path.abspath(__file__))
+    SERVER = Served(sys.argv.pop(1), f"--chat-template={HERE}/templates/hermes.jinja")
+    try:
+        unittest.main()
+    finally:
+        SERVER.stop()

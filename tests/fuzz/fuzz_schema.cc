@@ -1,0 +1,41 @@
+// JSON Schemas: the first line is a schema, the rest a text. What compiles must keep the promise
+// that an allowed beginning can be completed as far as one more byte shows: every byte that the
+// mask has, the matcher takes, and no other.
+#include "common/check.h"
+#include "constrain/json_constraint.h"
+#include "constrain/schema_compiler.h"
+#include "tests/fuzz/fuzz_target.h"
+
+namespace aisp {
+
+void FuzzOne(std::string_view input) {
+  const size_t line = input.find('\n');
+  const std::string_view schema = input.substr(0, line);
+  const std::string_view text = line == std::string_view::npos ? "" : input.substr(line + 1);
+  CompileLimits limits;
+  limits.timeout = std::chrono::milliseconds(200);
+  auto compiled = CompileSchema(schema, {}, limits);
+  if (!compiled) {
+    AISP_CHECK(!compiled.error().message.empty());
+    return;
+  }
+  if (compiled->grammar == nullptr) {
+    AISP_CHECK(!compiled->refusals.empty());
+    return;
+  }
+  std::vector<std::string> bytes;
+  for (int b = 0; b < 256; ++b) bytes.emplace_back(1, static_cast<char>(b));
+  const auto constraint = MakeJsonConstraint(std::move(compiled->grammar), Whitespace::kFlexible,
+                                             std::make_shared<const TokenTrie>(bytes));
+  const auto matcher = constraint->NewMatcher();
+  TokenMask mask(256);
+  for (const char c : text.substr(0, 256)) {
+    matcher->Mask(&mask);
+    AISP_CHECK(mask.Count() > 0 || matcher->IsWhole());
+    const auto byte = static_cast<uint8_t>(c);
+    AISP_CHECK(mask.Has(byte) == matcher->Advance(byte));
+  }
+  matcher->Forced(64);
+}
+
+}  // namespace aisp

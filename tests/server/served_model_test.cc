@@ -1,0 +1,124 @@
+// A tokenizer that knows more tokens than its model: text that holds one is refused by name.
+#include "server/served_model.h"
+
+#include <gmock/gmock.h>
+
+#include "server/arithmetic.h"
+#include "server/backend.h"
+#include "server/prepared_request.h"
+#include "server/text_service.h"
+
+namespace aisp {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(ServedModel, TextOfTokensIsRefusedBeforeItFillsTheMemory) {
+  Config config;
+  config.model.path = AISP_SOURCE_DIR "/models/story-7m";
+  config.http.max_answer = 64 << 10;
+  const auto model = LoadServedModel(config);
+  ASSERT_TRUE(model) << model.error().message;
+  TokenId longest = 0;
+  for (TokenId id = 0; id < (*model)->limits.vocab_size; ++id) {
+    if ((*model)->tokenizer->IdToPiece(id).size() > (*model)->tokenizer->IdToPiece(longest).size())
+      longest = id;
+  }
+  const size_t bytes = (*model)->tokenizer->IdToPiece(longest).size();
+  DetokenizeRequest request;
+  request.tokens.assign((64 << 10) / bytes, longest);
+  EXPECT_TRUE(Detokenize(**model, request));
+  request.tokens.resize(request.tokens.size() + 1 + 64, longest);
+  const auto refused = Detokenize(**model, request);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, HasSubstr("http.max_answer"));
+}
+
+// Where activations become FP8 follows the flags, and workers that differ in it are not peers.
+TEST(ServedModel, Fp8ActivationsFollowTheirFlagAndAreInTheFingerprint) {
+  const auto load = [](const char* quantization, const char* activations) {
+    Config config;
+    config.model.path = AISP_SOURCE_DIR "/models/story-7m";
+    config.model.quantization = quantization;
+    config.model.fp8_activations = activations;
+    auto loaded = LoadServedModel(config);
+    EXPECT_TRUE(loaded);
+    return std::move(*loaded);
+  };
+  EXPECT_EQ(load("auto", "auto")->fp8_activation_rows, 0);
+  EXPECT_EQ(load("auto", "on")->fp8_activation_rows, 0);  // no FP8 weights
+  EXPECT_EQ(load("fp8", "on")->fp8_activation_rows, 1);
+  EXPECT_EQ(load("fp8", "off")->fp8_activation_rows, 0);
+  EXPECT_GT(load("fp8", "auto")->fp8_activation_rows, 1);
+  const auto arithmetic = [&load](const char* activations) {
+    Config config;
+    config.model.path = AISP_SOURCE_DIR "/models/story-7m";
+    config.model.quantization = "fp8";
+    config.model.fp8_activations = activations;
+    config.model.device = "cpu";
+    config.engine.kv_blocks = 256;
+    const auto served = load("fp8", activations);
+    auto backend = MakeBackend(config, *served);
+    EXPECT_TRUE(backend);
+    return WorkerFingerprint(config, *served, *backend).arithmetic();
+  };
+  EXPECT_NE(arithmetic("on"), arithmetic("auto"));
+  EXPECT_NE(arithmetic("off"), arithmetic("auto"));
+}
+
+class TokensBeyond : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    Config config;
+    config.model.path = AISP_SOURCE_DIR "/models/story-7m";
+    auto loaded = LoadServedModel(config);
+    ASSERT_TRUE(loaded) << loaded.error().message;
+    model_ = std::move(*loaded);
+    const auto ids = model_->EncodePrompt(Prompt(std::string("Once upon a time there was a fox")));
+    ASSERT_TRUE(ids);
+    greatest_ = *std::max_element(ids->begin(), ids->end());
+    piece_ = std::string(model_->tokenizer->IdToPiece(greatest_));
+    // As a checkpoint whose embedding ends just below it.
+    model_->spec.vocabulary = greatest_;
+  }
+
+  std::unique_ptr<ServedModel> model_;
+  TokenId greatest_ = 0;
+  std::string piece_;
+};
+
+TEST_F(TokensBeyond, APromptWithOneIsRefusedAndTheTokenNamed) {
+  CompletionRequest request;
+  request.prompts = {Prompt(std::string("Once upon a time there was a fox"))};
+  const auto prepared = Prepare(*model_, std::move(request));
+  ASSERT_FALSE(prepared);
+  EXPECT_EQ(prepared.error().code, Code::kInvalidArgument);
+  EXPECT_EQ(prepared.error().param, "prompt");
+  EXPECT_THAT(prepared.error().message, HasSubstr(piece_));
+  EXPECT_THAT(prepared.error().message, HasSubstr(std::to_string(greatest_)));
+}
+
+TEST_F(TokensBeyond, AChatWithOneIsRefusedToo) {
+  model_->spec.vocabulary = 1;
+  ChatRequest request;
+  Value::Map message;
+  message.Set("role", Value(std::string("user")));
+  message.Set("content", Value(std::string("a fox")));
+  request.messages = Value(Value::List{Value(std::move(message))});
+  const auto prepared = Prepare(*model_, std::move(request));
+  ASSERT_FALSE(prepared);
+  EXPECT_EQ(prepared.error().code, Code::kInvalidArgument);
+  EXPECT_EQ(prepared.error().param, "messages");
+}
+
+TEST_F(TokensBeyond, IdsOfTheClientAreCheckedAsWell) {
+  CompletionRequest request;
+  request.prompts = {Prompt(std::vector<TokenId>{0, greatest_})};
+  // The parser refuses them by the served vocabulary; whatever comes past it is refused here.
+  const auto prepared = Prepare(*model_, std::move(request));
+  ASSERT_FALSE(prepared);
+  EXPECT_THAT(prepared.error().message, HasSubstr(std::to_string(greatest_)));
+}
+
+}  // namespace
+}  // namespace aisp

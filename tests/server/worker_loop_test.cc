@@ -1,0 +1,109 @@
+// The engine thread's loop over a device that computes beside it.
+#include "server/worker_loop.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <vector>
+
+namespace aisp {
+namespace {
+
+// Two steps deep, like a GPU. A step ends when the test says so; requests are numbers, and a step
+// takes up all that arrived before it was planned.
+class FakeRole final : public WorkerRole {
+ public:
+  void Start() override {}
+  void SetRouters(const std::vector<std::string>& /*addresses*/) override {}
+  bool CanLaunch() const override { return launched_ - collected_ < 2 && requests_ > 0; }
+  void Launch() override {
+    const std::lock_guard lock(mutex_);
+    steps_.push_back(requests_);
+    ++launched_;
+    changed_.notify_all();
+  }
+  bool InFlight() const override { return launched_ > collected_; }
+  bool StepDone() override { return done_ > collected_; }
+  void Collect() override {
+    AISP_CHECK(StepDone());
+    ++collected_;
+  }
+  void OnTransport() override {}
+  Instant NextTimer() const override { return kNever; }
+  void OnTimer(Instant /*now*/) override {}
+  void BeginDrain() override {}
+  void MoveStreams() override {}
+  bool Drained() const override { return false; }
+  bool StopWanted() const override { return false; }
+  void Leave() override {}
+  Status Ready() const override { return {}; }
+  const Engine& engine() const override { std::abort(); }
+  void OnLinkUp(LinkId /*link*/, const std::string& /*peer*/) override {}
+  void OnMessage(LinkId /*link*/, v1::RouterMessage /*message*/) override {}
+  void OnLinkDown(LinkId /*link*/, const Error& /*why*/) override {}
+
+  // On the loop's thread.
+  void Arrive() {
+    const std::lock_guard lock(mutex_);
+    ++requests_;
+    changed_.notify_all();
+  }
+  // From the test: the device ends its oldest step.
+  void EndStep() { ++done_; }
+  bool AwaitSteps(size_t count) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(20),
+                             [&] { return steps_.size() >= count; });
+  }
+  bool AwaitRequests(int count) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(20), [&] { return requests_ >= count; });
+  }
+  // How many requests had arrived when each step was planned.
+  std::vector<int> steps() {
+    const std::lock_guard lock(mutex_);
+    return steps_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<int> steps_;
+  int requests_ = 0;
+  int launched_ = 0;
+  int collected_ = 0;
+  std::atomic<int> done_{0};
+};
+
+TEST(WorkerLoop, AnArrivalDuringAStepIsTakenInAtOnceAndIsInTheNextStepThatIsPlanned) {
+  const SteadyClock clock;
+  FakeRole role;
+  WorkerLoop loop("test", &clock, nullptr);
+  loop.Start(&role);
+  loop.Post([&] { role.Arrive(); });
+  ASSERT_TRUE(role.AwaitSteps(2));  // one computes, one waits behind it
+  // Nothing of the device has ended; what is posted is done all the same.
+  loop.Post([&] { role.Arrive(); });
+  ASSERT_TRUE(role.AwaitRequests(2));
+  EXPECT_EQ(role.steps(), (std::vector<int>{1, 1}));
+  role.EndStep();
+  ASSERT_TRUE(role.AwaitSteps(3));
+  // Of the two steps that were launched before it arrived one had ended: one was ahead of it.
+  EXPECT_EQ(role.steps(), (std::vector<int>{1, 1, 2}));
+  loop.Stop();
+}
+
+TEST(WorkerLoop, StoppingDoesNotWaitForAStepThatNeverEnds) {
+  const SteadyClock clock;
+  FakeRole role;
+  WorkerLoop loop("test", &clock, nullptr);
+  loop.Start(&role);
+  loop.Post([&] { role.Arrive(); });
+  ASSERT_TRUE(role.AwaitSteps(2));
+  loop.Stop();
+}
+
+}  // namespace
+}  // namespace aisp

@@ -1,0 +1,38 @@
+// A reader of SSE as strict as the narrowest client in use: it splits at empty lines, skips what
+// begins with ':', and takes every other event as `data: ` and one line. What a browser would also
+// take (id:, event:, several data lines) is an error here.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/result.h"
+
+namespace aisp {
+
+// What stands behind `data: ` in each event of a whole body.
+inline Result<std::vector<std::string>> ReadStrictSse(std::string_view body) {
+  constexpr std::string_view kEnd = "\n\n";
+  constexpr std::string_view kData = "data: ";
+  std::vector<std::string> events;
+  while (!body.empty()) {
+    const size_t end = body.find(kEnd);
+    if (end == std::string_view::npos) {
+      return InvalidArgument("the stream ends inside an event: '" + std::string(body) + "'");
+    }
+    const std::string_view event = body.substr(0, end);
+    body.remove_prefix(end + kEnd.size());
+    if (event.starts_with(':')) continue;
+    if (!event.starts_with(kData)) {
+      return InvalidArgument("an event does not begin with 'data: ': '" + std::string(event) + "'");
+    }
+    if (event.find_first_of("\r\n") != std::string_view::npos) {
+      return InvalidArgument("an event has more than one line: '" + std::string(event) + "'");
+    }
+    events.emplace_back(event.substr(kData.size()));
+  }
+  return events;
+}
+
+}  // namespace aisp

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# What aisp-loadgen itself can do: against its own replay server on loopback, so that no model is in the way. Three loads: requests,
+# tokens as events of their own, and tokens as fast as they come. Prints what was reached and what share of a core it took.
+#
+# Usage: tools/loadgen_speed.sh [PATH OF aisp-loadgen]
+set -euo pipefail
+loadgen=${1:-build/bin/aisp-loadgen}
+server=''
+# Ends the server; its last line says what it did and what CPU that took.
+stop() {
+  [ -n "$server" ] || return 0
+  kill -INT "$server"
+  sed 's/^/replay server: /' <&3
+  server=''
+}
+trap stop EXIT
+
+serve() {
+  exec 3< <(exec "$loadgen" --serve-replay "$@")
+  server=$!
+  local first
+  read -r first <&3
+  url=$(grep -o 'http://[^;]*' <<<"$first")
+}
+
+load() {
+  local what=$1
+  shift
+  echo "== $what"
+  "$loadgen" --base-url "$url" --disable-tqdm --input-len 64 "$@" |
+    grep -E 'Successful|Failed|Request throughput|Output token throughput|CPU of|busiest|timers|WARNING'
+}
+
+serve --replay-ttft-ms 5
+load '2,000 requests/s of 10 tokens' --num-prompts 10000 --request-rate 2000 --output-len 10 --num-warmups 64
+stop
+serve --replay-ttft-ms 5 --replay-tpot-ms 5
+load '20,000 tokens/s, each an event: 160 streams of up to 200 tokens/s' --num-prompts 640 --max-concurrency 160 --output-len 200
+stop
+serve
+load 'as fast as it goes, 64 streams' --num-prompts 4000 --max-concurrency 64 --output-len 200
+stop
