@@ -55,6 +55,17 @@ bool AllBlocksBack(const std::string& admin, double idle) {
          Metric(admin, "aisp_kv_blocks_quarantined") == 0;
 }
 
+// Whether the prefill worker gets a prompt that asks for it. Each call brings another prompt, from
+// its first word on: one that the decode worker has computed before is not prefilled remotely.
+bool PrefillsAPrompt(const Cluster& cluster) {
+  static int calls = 0;
+  const std::string text =
+      std::to_string(++calls) + " times: tell me a story about a crow, a well and a coin.";
+  const Json prompt = {{{"role", "user"}, {"content", text}}};
+  const Reply reply = Chat(cluster.http(), prompt, 4, "remote", true);
+  return reply.route.find("prefill=prefill-0") != std::string::npos;
+}
+
 TEST(Faults, AKilledPrefillWorkerCostsNoStreamItsStory) {
   Cluster cluster({.flags = {"--dtype=f32"}});
   ASSERT_TRUE(cluster.AwaitReady());
@@ -68,12 +79,7 @@ TEST(Faults, AKilledPrefillWorkerCostsNoStreamItsStory) {
 
   cluster.prefill[0] = cluster.StartWorker("prefill", "prefill-0");
   ASSERT_NE(cluster.prefill[0]->Await("ready"), "");
-  const Json fresh = {
-      {{"role", "user"}, {"content", "Tell me a story about a crow, a well and a coin."}}};
-  EXPECT_TRUE(Eventually([&] {
-    return Chat(cluster.http(), fresh, 4, "remote", true).route.find("prefill=prefill-0") !=
-           std::string::npos;
-  }));
+  EXPECT_TRUE(Eventually([&] { return PrefillsAPrompt(cluster); }));
 }
 
 TEST(Faults, AKilledDecodeWorkerIsReplacedAndTheStreamsGoOn) {
@@ -121,12 +127,7 @@ TEST(Faults, AStoppedPrefillWorkerDelaysButNeverCorruptsAndIsUsedAgain) {
   EXPECT_EQ(CountRight(replies, stories), kStreams);
   cluster.prefill[0]->Signal(SIGCONT);
   EXPECT_TRUE(Eventually([&] { return AllBlocksBack(admin, idle); }));
-  const Json fresh = {
-      {{"role", "user"}, {"content", "Tell me a story about a goat, a hill and a drum."}}};
-  EXPECT_TRUE(Eventually([&] {
-    return Chat(cluster.http(), fresh, 4, "remote", true).route.find("prefill=prefill-0") !=
-           std::string::npos;
-  }));
+  EXPECT_TRUE(Eventually([&] { return PrefillsAPrompt(cluster); }));
 }
 
 TEST(Faults, AStoppedDecodeWorkerIsReplacedAndWhatItSaysLaterIsIgnored) {
