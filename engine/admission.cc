@@ -92,8 +92,7 @@ Result<SequenceId> Engine::Impl::Add(SequenceRequest request) {
   s.root = RootOf(s.request.cache_scope);
   s.times.added = clock->Now();
   const SamplingParams& sampling = s.request.sampling;
-  s.reads_generated = s.request.guide != nullptr || sampling.presence_penalty != 0 ||
-                      sampling.frequency_penalty != 0 ||
+  s.reads_generated = sampling.presence_penalty != 0 || sampling.frequency_penalty != 0 ||
                       (sampling.repetition_penalty != 1.0f && sampling.repetition_penalty != 0);
   if (s.state == SequenceState::kGated) s.match_hint = LocalMatch(s.id);
   next_deadline = std::min(next_deadline, s.request.deadline);

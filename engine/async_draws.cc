@@ -100,6 +100,19 @@ void AsyncExecutor::PlaceMask(const SampleRow& sample, Flight& flight, DrawRow* 
   std::copy(sample.mask.begin(), sample.mask.end(), to);
 }
 
+std::span<const uint32_t> AsyncExecutor::MaskOf(const Flight& flight, size_t sample) const {
+  const int32_t mask = static_cast<const DrawRow*>(flight.draw_staging.data())[sample].mask;
+  if (mask < 0) return {};
+  const auto* const masks = static_cast<const uint32_t*>(flight.mask_staging.data());
+  return {masks + static_cast<size_t>(mask) * MaskWords(), MaskWords()};
+}
+
+// The device knows the log-probability of the drawn token alone, and among all tokens.
+bool AsyncExecutor::ReadsLogits(const Flight& flight, size_t sample) const {
+  const int32_t logprobs = flight.input.samples[sample].params->num_logprobs;
+  return logprobs > 0 || (logprobs == 0 && !MaskOf(flight, sample).empty());
+}
+
 // Brings the rows to draw for to the device, with padding.
 Status AsyncExecutor::UploadDraws(Flight& flight, const Drawing& drawing, Stream& stream) {
   const Buffer& target = draw_rows_[static_cast<size_t>(drawing.place)];

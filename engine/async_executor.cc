@@ -168,8 +168,8 @@ Status AsyncExecutor::Compute(const DeviceBatch& batch, const Drawing& drawing, 
   return recorded;
 }
 
-Result<std::unique_ptr<Graph>> AsyncExecutor::Capture(const Drawing& drawing) {
-  const DeviceBatch batch = model_->Padded(drawing.rows, drawing.place);
+Result<std::unique_ptr<Graph>> AsyncExecutor::Capture(int32_t rows, const Drawing& drawing) {
+  const DeviceBatch batch = model_->Padded(rows, drawing.place);
   const StepDraws draws = DrawsOf(drawing);
   AISP_RETURN_IF_ERROR(model_->Prepare(BucketOf(batch, draws.part, draws.params)));
   AISP_RETURN_IF_ERROR(device_.BeginCapture(*stream_));
@@ -189,8 +189,8 @@ Status AsyncExecutor::CaptureGraphs() {
     const int32_t places = rows <= kMostRowsOfTwoPlaces ? 2 : 1;
     for (int32_t place = 0; place < places; ++place) {
       StepGraphs& graphs = graphs_[rows][static_cast<size_t>(place)];
-      AISP_ASSIGN_OR_RETURN(graphs.filtering, Capture({rows, true, place}));
-      AISP_ASSIGN_OR_RETURN(graphs.plain, Capture({rows, false, place}));
+      AISP_ASSIGN_OR_RETURN(graphs.filtering, Capture(rows, {rows, true, place}));
+      AISP_ASSIGN_OR_RETURN(graphs.plain, Capture(rows, {rows, false, place}));
       const StepDraws draws = DrawsOf({rows, false, place});
       AISP_ASSIGN_OR_RETURN(
           const PreparedStep* const step,
@@ -210,12 +210,22 @@ Status AsyncExecutor::CaptureGraphs() {
   return {};
 }
 
+Result<Graph*> AsyncExecutor::GraphFor(int32_t bucket, const Drawing& drawing, bool cut) {
+  StepGraphs& graphs = graphs_.at(bucket)[static_cast<size_t>(drawing.place)];
+  if (!cut) return (drawing.filters ? graphs.filtering : graphs.plain).get();
+  if (graphs.forward == nullptr) {
+    AISP_ASSIGN_OR_RETURN(graphs.forward,
+                          Capture(bucket, {.rows = 0, .filters = false, .place = drawing.place}));
+  }
+  return graphs.forward.get();
+}
+
 // The size of the graph that runs this step; 0: none does.
 int32_t AsyncExecutor::BucketFor(const StepInput& input) const {
   const size_t rows = input.batch.tokens.size();
-  if (graphs_.empty() || input.before_draw || input.samples.size() != rows ||
-      input.batch.sequences.size() != rows || input.batch.logit_rows.size() != rows ||
-      input.batch.slot_of_row.size() != rows || !input.slices.empty())
+  if (graphs_.empty() || input.samples.size() != rows || input.batch.sequences.size() != rows ||
+      input.batch.logit_rows.size() != rows || input.batch.slot_of_row.size() != rows ||
+      !input.slices.empty())
     return 0;
   const auto graph = graphs_.lower_bound(static_cast<int32_t>(rows));
   return graph == graphs_.end() ? 0 : graph->first;
@@ -229,8 +239,8 @@ size_t AsyncExecutor::GraphOperations(int32_t rows) const {
 // The logits of rows whose likeliest tokens are wanted, to the host.
 Status AsyncExecutor::FetchResults(Flight& flight) {
   const std::span<const SampleRow> samples = flight.input.samples;
-  const auto wants = [](const SampleRow& s) { return s.params->num_logprobs > 0; };
-  const auto rows = static_cast<size_t>(std::count_if(samples.begin(), samples.end(), wants));
+  size_t rows = 0;
+  for (size_t i = 0; i < samples.size(); ++i) rows += ReadsLogits(flight, i) ? 1 : 0;
   flight.fetches = rows > 0;
   if (rows == 0) return {};
   const TensorView logits = model_->logits();
@@ -240,10 +250,10 @@ Status AsyncExecutor::FetchResults(Flight& flight) {
     AISP_ASSIGN_OR_RETURN(flight.logits, device_.Allocate(rows * row_bytes, MemoryKind::kHost));
   }
   auto* to = static_cast<std::byte*>(flight.logits.data());
-  for (const SampleRow& s : samples) {
-    if (!wants(s)) continue;
-    AISP_RETURN_IF_ERROR(
-        device_.Copy(to, logits.as<float>() + s.logit_index * logits.cols(), row_bytes, *stream_));
+  for (size_t i = 0; i < samples.size(); ++i) {
+    if (!ReadsLogits(flight, i)) continue;
+    const float* const row = logits.as<float>() + samples[i].logit_index * logits.cols();
+    AISP_RETURN_IF_ERROR(device_.Copy(to, row, row_bytes, *stream_));
     to += row_bytes;
   }
   return device_.Record(*flight.fetched, *stream_);
@@ -280,17 +290,17 @@ Result<Ticket> AsyncExecutor::Launch(const StepInput& input) {
   AISP_ASSIGN_OR_RETURN(const DeviceBatch batch, Upload(flight, drawing, bucket));
   Clocking& clocking = clocking_[launched_ % clocking_.size()];
   AISP_RETURN_IF_ERROR(device_.Record(*clocking.begin, *stream_));
+  const bool cut = input.before_draw && drawing.rows > 0;
   if (bucket > 0) {
+    AISP_ASSIGN_OR_RETURN(Graph* const graph, GraphFor(bucket, drawing, cut));
+    AISP_RETURN_IF_ERROR(device_.LaunchGraph(*graph, *stream_));
     const StepGraphs& graphs = graphs_.at(bucket)[static_cast<size_t>(drawing.place)];
-    AISP_RETURN_IF_ERROR(
-        device_.LaunchGraph(drawing.filters ? *graphs.filtering : *graphs.plain, *stream_));
     for (const size_t slow : graphs.slow) ops_->slow_paths().Count(slow);
   } else {
     const bool reports = input.sink != nullptr && !input.slices.empty();
-    const bool cut = input.before_draw && drawing.rows > 0;
     AISP_RETURN_IF_ERROR(Compute(batch, cut ? Drawing{} : drawing, reports ? &flight : nullptr));
-    if (cut) AISP_RETURN_IF_ERROR(DrawAfterCut(flight, batch, drawing));
   }
+  if (cut) AISP_RETURN_IF_ERROR(DrawAfterCut(flight, batch, drawing));
   AISP_RETURN_IF_ERROR(device_.Record(*clocking.end, *stream_));
   AISP_RETURN_IF_ERROR(FetchResults(flight));
   return Ticket{++launched_};
@@ -338,7 +348,7 @@ SampledToken AsyncExecutor::TokenOf(Flight& flight, size_t sample, size_t* logit
   const DrawnToken& drawn = static_cast<const DrawnToken*>(drawn_.data())[DrawnAt(flight, sample)];
   SampledToken out;
   const float* logits = nullptr;
-  if (row.params->num_logprobs > 0) {
+  if (ReadsLogits(flight, sample)) {
     logits = static_cast<const float*>(flight.logits.data()) +
              static_cast<int64_t>((*logit_rows_read)++) * model_->spec().vocabulary;
   }
@@ -352,8 +362,9 @@ SampledToken AsyncExecutor::TokenOf(Flight& flight, size_t sample, size_t* logit
     AISP_CHECK(drawn.token >= 0 && drawn.token < model_->spec().vocabulary);
     out.token = drawn.token;
     if (logits != nullptr) {
-      out.logprob = sampler_->Logprobs({logits, static_cast<size_t>(model_->spec().vocabulary)},
-                                       out.token, row.params->num_logprobs);
+      const std::span<const float> all(logits, static_cast<size_t>(model_->spec().vocabulary));
+      out.logprob =
+          sampler_->LogprobsUnder(MaskOf(flight, sample), all, out.token, row.params->num_logprobs);
     } else if (row.params->num_logprobs == 0) {
       out.logprob = TokenLogprob{.logprob = drawn.logprob, .top = {}};
     }

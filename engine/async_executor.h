@@ -6,12 +6,14 @@
 // on the device that the step before does not read, while that one runs. Steps in which every
 // sequence has one row and draws (decoding) are captured graphs, one for each size in a list of
 // batch sizes and for rows that filter (top_k, top_p, min_p) or do not; a smaller batch is padded
-// with rows that do nothing. Other steps are launched operation by operation. Layers of
+// with rows that do nothing. Other steps are launched operation by operation, and so are the draws
+// of a decode step whose masks come late: its forward pass has a graph of its own. Layers of
 // prefill-only sequences are reported to the LayerSink in Collect, each as soon as its event is
 // done.
 //
 // Tokens are drawn on the device by the rules of engine/sampler.h; only the list of likeliest
-// tokens (logprobs) is made on the host, from logits that are copied for those rows alone. An error
+// tokens and the log-probabilities under a mask are made on the host, from logits that are copied
+// for those rows alone. An error
 // of the device ends the executor: the engine turns unready. One engine thread; kv_pool(),
 // kv_layout() from any thread.
 #pragma once
@@ -57,6 +59,7 @@ class AsyncExecutor final : public ServingExecutor {
   int32_t max_draws() const override {
     return options_.base.max_slots + options_.base.max_draft_rows;
   }
+  bool applies_masks() const override { return true; }
   int32_t vocabulary() const override { return model_->spec().vocabulary; }
   Result<Ticket> Launch(const StepInput& input) override;
   bool Done(Ticket ticket) override;
@@ -98,7 +101,8 @@ class AsyncExecutor final : public ServingExecutor {
   // A decode step, drawing for rows of which some filter or for others.
   struct StepGraphs {
     std::unique_ptr<Graph> filtering, plain;
-    std::vector<size_t> slow;  // PreparedStep::slow_launches
+    std::unique_ptr<Graph> forward;  // without draws; captured when it is first wanted
+    std::vector<size_t> slow;        // PreparedStep::slow_launches
   };
 
   // When the device began and ended a step. One more than steps in flight, so that the step before
@@ -113,7 +117,9 @@ class AsyncExecutor final : public ServingExecutor {
   Status WarmUp();
   Status CaptureGraphs();
   Status Compute(const DeviceBatch& batch, const Drawing& drawing, Flight* flight);
-  Result<std::unique_ptr<Graph>> Capture(const Drawing& drawing);
+  // A decode step of `rows` rows.
+  Result<std::unique_ptr<Graph>> Capture(int32_t rows, const Drawing& drawing);
+  Result<Graph*> GraphFor(int32_t bucket, const Drawing& drawing, bool cut);
   Drawing DrawingFor(const StepInput& input, int32_t bucket) const;
   Result<DeviceBatch> Upload(Flight& flight, const Drawing& drawing, int32_t bucket);
   Status UploadDraws(Flight& flight, const Drawing& drawing, Stream& stream);
@@ -122,6 +128,10 @@ class AsyncExecutor final : public ServingExecutor {
   int32_t BucketFor(const StepInput& input) const;
   Status ReportLayers(Flight& flight);
   SampledToken TokenOf(Flight& flight, size_t sample, size_t* logit_rows_read);
+  // Whether the host reads the logits of a sample. When its draws are uploaded or later.
+  bool ReadsLogits(const Flight& flight, size_t sample) const;
+  // The mask that a sample was drawn with; empty: none.
+  std::span<const uint32_t> MaskOf(const Flight& flight, size_t sample) const;
   // Where the device leaves what it draws for a sample.
   size_t DrawnAt(const Flight& flight, size_t sample) const {
     return static_cast<size_t>(&flight - flights_.data()) * static_cast<size_t>(max_draws()) +

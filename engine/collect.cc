@@ -15,7 +15,8 @@ CollectOutput Engine::Impl::Collect() {
   out.prefills_done.swap(pending_prefills_done);
   if (!flight.empty()) {
     StepRecord& step = *flight.front();
-    Result<StepResult> result = executor->Collect(step.ticket);
+    Result<StepResult> result =
+        step.result ? *std::exchange(step.result, std::nullopt) : executor->Collect(step.ticket);
     const Instant now = clock->Now();
     if (!result) {
       OnStepError(step, result.error(), "in a step");
@@ -123,7 +124,7 @@ bool Engine::Impl::AbsorbToken(Sequence& s, SampledToken& sampled, Instant now,
     const auto& stops = s.request.stop_token_ids;
     if (std::find(stops.begin(), stops.end(), sampled.token) != stops.end()) {
       output.finish = FinishReason::kStop;
-    } else if (s.request.guide && !s.request.guide->Take(sampled.token)) {
+    } else if (s.request.guide && !TakeToken(s, sampled.token)) {
       output.finish = FinishReason::kError;
       output.fault = Fault::kRequest;
       output.error = {Code::kInternal,
@@ -138,6 +139,11 @@ bool Engine::Impl::AbsorbToken(Sequence& s, SampledToken& sampled, Instant now,
   out->tokens.push_back(std::move(output));
   if (ends) End(s);
   return !ends;
+}
+
+bool Engine::Impl::TakeToken(Sequence& s, TokenId token) {
+  const std::optional<bool> taken = std::exchange(s.taken_early, std::nullopt);
+  return taken ? *taken : s.request.guide->Take(token);
 }
 
 void Engine::Impl::PublishWholeBlocks(Sequence& s) {

@@ -108,7 +108,8 @@ bool Engine::InFlight() const {
 }
 
 bool Engine::StepDone() {
-  return impl_->flight.empty() || impl_->executor->Done(impl_->flight.front()->ticket);
+  return impl_->flight.empty() || impl_->flight.front()->result ||
+         impl_->executor->Done(impl_->flight.front()->ticket);
 }
 
 int32_t Engine::NumWaiting() const {

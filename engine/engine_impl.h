@@ -27,6 +27,13 @@ struct StepRecord {
     int32_t draws = 0;   // 0: none
     int32_t drafts = 0;  // of its last rows: those that verify a proposed token
   };
+  // A draw whose mask depends on the token that the step before still draws: the mask is made
+  // between this step's forward pass and its draws.
+  struct LateMask {
+    Sequence* sequence = nullptr;
+    size_t sample = 0;  // of this step
+    size_t before = 0;  // the sequence's sample of the step before
+  };
 
   uint64_t step = 0;
   Ticket ticket;
@@ -41,6 +48,8 @@ struct StepRecord {
   std::vector<int32_t> logit_rows;
   std::vector<SampleRow> samples;
   std::vector<LayerSlice> slices;
+  std::vector<LateMask> late_masks;
+  std::optional<Result<StepResult>> result;  // there already, for the late masks of the step after
   StepTiming timing;
 
   void Clear();
@@ -96,6 +105,8 @@ struct Engine::Impl {
   void AppendSample(Sequence& s, int32_t position, int32_t row, int32_t draw, StepRecord& step);
   // False when the step failed; `failed` says whether the device did.
   bool Execute(StepRecord& step, Instant begin);
+  // Waits for the step before `step` and makes the masks that depend on its tokens.
+  void MakeLateMasks(StepRecord& step);
 
   // --- collect.cc ---
   CollectOutput Collect();
@@ -106,6 +117,8 @@ struct Engine::Impl {
                    CollectOutput* out);
   // False: it ended.
   bool AbsorbToken(Sequence& s, SampledToken& sampled, Instant now, CollectOutput* out);
+  // False: the sequence's constraint does not allow the token.
+  static bool TakeToken(Sequence& s, TokenId token);
   void PublishWholeBlocks(Sequence& s);
   void ReleaseHusk(Sequence& s);
 

@@ -44,7 +44,8 @@ struct StepInput {
   std::span<const LayerSlice> slices;  // handed to `sink` after each layer; empty: no sink call
   LayerSink* sink = nullptr;
   // The cut between forward and draw: called once when the forward pass is enqueued and nothing has
-  // been drawn (on a GPU it computes meanwhile); masks may be written until it returns. Optional.
+  // been drawn (on a GPU it computes meanwhile); masks may be written until it returns. It may
+  // collect the steps before. Optional.
   std::function<void()> before_draw;
 };
 

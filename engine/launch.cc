@@ -26,6 +26,8 @@ void StepRecord::Clear() {
   logit_rows.clear();
   samples.clear();
   slices.clear();
+  late_masks.clear();
+  result.reset();
   timing = {};
   overhead = {};
 }
@@ -34,6 +36,8 @@ void StepRecord::Clear() {
 bool Engine::Impl::Schedulable(const Sequence& s) const {
   if (s.scheduled >= s.target() || s.drafts_in_flight > 0) return false;
   if (s.samples_in_flight == 0) return true;
+  // A mask is made of every token before it but the one that the step in flight draws.
+  if (s.request.guide && flight.size() > 1) return false;
   const int32_t drawn = s.generated() + s.samples_in_flight;
   return !s.reads_generated && drawn < s.request.max_new_tokens &&
          s.size() + s.samples_in_flight < executor->max_context();
@@ -282,6 +286,7 @@ void Engine::Impl::AppendRows(Sequence& s, const PlannedSequence& planned, StepR
   if (drafts > 0) PrepareDraws(s, drafts);
   for (int32_t i = 0; i < draws; ++i)
     AppendSample(s, s.target() + i, sequence.row_begin + rows - draws + i, i, step);
+  if (draws > 0) s.last_sample = step.samples.size() - 1;
   if (!s.samples() && sink != nullptr) {
     step.slices.push_back(LayerSlice{s.id, s.reported, end, s.blocks});
     s.reported = end;
@@ -315,7 +320,9 @@ void Engine::Impl::AppendSample(Sequence& s, int32_t position, int32_t row, int3
   if (draw > 0 && s.reads_generated)
     sample.generated =
         std::span<const TokenId>(s.lookahead).first(static_cast<size_t>(s.generated() + draw));
-  if (s.request.guide) {
+  if (s.request.guide && s.samples_in_flight > 0) {
+    step.late_masks.push_back({&s, step.samples.size(), s.last_sample});
+  } else if (s.request.guide) {
     const size_t words = s.draft_masks.size() / static_cast<size_t>(std::max(1, s.mask_draws));
     sample.mask = s.mask_draws > 0 ? std::span<const uint32_t>(s.draft_masks)
                                          .subspan(static_cast<size_t>(draw) * words, words)
@@ -337,6 +344,7 @@ bool Engine::Impl::Execute(StepRecord& step, Instant begin) {
   input.samples = step.samples;
   input.slices = step.slices;
   input.sink = step.slices.empty() ? nullptr : sink;
+  if (!step.late_masks.empty()) input.before_draw = [this, &step] { MakeLateMasks(step); };
   step.launched = clock->Now();
   step.overhead = step.launched - begin;
   const Result<Ticket> ticket = executor->Launch(input);
@@ -347,6 +355,25 @@ bool Engine::Impl::Execute(StepRecord& step, Instant begin) {
   step.ticket = *ticket;
   ++launched;
   return true;
+}
+
+// A sequence that ends with the token before, or failed there, draws for nothing and needs no mask.
+void Engine::Impl::MakeLateMasks(StepRecord& step) {
+  AISP_CHECK(flight.size() >= 2);
+  StepRecord& before = *flight[flight.size() - 2];
+  if (!before.result) before.result = executor->Collect(before.ticket);
+  if (!*before.result) return;  // told when that step is collected
+  for (const StepRecord::LateMask& late : step.late_masks) {
+    Sequence& s = *late.sequence;
+    const SampledToken& sampled = (*before.result)->tokens[late.before];
+    const auto& stops = s.request.stop_token_ids;
+    const bool stopped = std::find(stops.begin(), stops.end(), sampled.token) != stops.end();
+    const bool known = sampled.token >= 0 && sampled.token < executor->vocabulary();
+    if (!sampled.status || !known || stopped) continue;
+    s.taken_early = s.request.guide->Take(sampled.token);
+    if (*s.taken_early && !s.request.guide->AtEnd())
+      step.samples[late.sample].mask = s.request.guide->Allowed();
+  }
 }
 
 }  // namespace aisp

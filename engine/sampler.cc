@@ -251,15 +251,17 @@ SampledToken Sampler::Sample(std::span<const float> logits, const SampleRow& row
     }
     out.token = Draw(p, row.position, max);
   }
-  if (p.num_logprobs >= 0 && !row.mask.empty()) {
-    // Of the model's distribution over what the constraint allows.
-    std::vector<float> constrained(logits.begin(), logits.end());
-    Constrain(row.mask, constrained);
-    out.logprob = Logprobs(constrained, out.token, p.num_logprobs);
-    std::erase_if(out.logprob->top, [](const auto& t) { return std::isinf(t.second); });
-  } else if (p.num_logprobs >= 0) {
-    out.logprob = Logprobs(logits, out.token, p.num_logprobs);
-  }
+  if (p.num_logprobs >= 0) out.logprob = LogprobsUnder(row.mask, logits, out.token, p.num_logprobs);
+  return out;
+}
+
+TokenLogprob Sampler::LogprobsUnder(std::span<const uint32_t> mask, std::span<const float> logits,
+                                    TokenId token, int32_t count) {
+  if (mask.empty()) return Logprobs(logits, token, count);
+  std::vector<float> constrained(logits.begin(), logits.end());
+  Constrain(mask, constrained);
+  TokenLogprob out = Logprobs(constrained, token, count);
+  std::erase_if(out.top, [](const auto& t) { return std::isinf(t.second); });
   return out;
 }
 

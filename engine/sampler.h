@@ -32,6 +32,9 @@ class Sampler {
   SampledToken Sample(std::span<const float> logits, const SampleRow& row);
   // Of `token` and of the `count` likeliest tokens, by the model's own distribution.
   TokenLogprob Logprobs(std::span<const float> logits, TokenId token, int32_t count);
+  // The same over the tokens that `mask` allows; empty: over all.
+  TokenLogprob LogprobsUnder(std::span<const uint32_t> mask, std::span<const float> logits,
+                             TokenId token, int32_t count);
 
  private:
   void EditLogits(const SampleRow& row);

@@ -55,6 +55,9 @@ struct Sequence {
   std::vector<TokenId> lookahead;
   std::vector<uint32_t> draft_masks;
   int32_t mask_draws = 0;  // in draft_masks
+  size_t last_sample = 0;  // of the last step with draws of it, its last
+  // The constraint has seen a token that is not collected yet; whether it allowed it.
+  std::optional<bool> taken_early;
   DraftCounts drafts;
   bool alone = false;            // a step with it failed: its next one has nobody else in it
   bool lookup_counted = false;   // in the statistics of the prefix cache

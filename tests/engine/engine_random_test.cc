@@ -129,6 +129,9 @@ class Chaos : public LayerSink {
     if (Chance(3)) request.min_new_tokens = static_cast<int32_t>(random_.Below(20));
     if (Chance(5)) request.sampling.presence_penalty = 0.3f;
     if (Chance(4)) request.sampling.temperature = 0;
+    if (Chance(4)) {
+      request.guide = std::make_shared<HashGuide>(random_.Next(), 200, 1 + random_.Below(40));
+    }
     if (Chance(6)) request.cache_scope = "scope";
     if (Chance(8)) {
       const auto ms = static_cast<int64_t>(random_.Below(100));

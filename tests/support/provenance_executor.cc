@@ -43,7 +43,8 @@ bool UsesGenerated(const SamplingParams& p) {
 
 SampledToken Draw(const ProvenanceOptions& o, uint64_t state, uint32_t position,
                   const SamplingParams& params, std::span<const TokenId> prompt,
-                  std::span<const TokenId> generated, std::span<const TokenId> banned) {
+                  std::span<const TokenId> generated, std::span<const TokenId> banned,
+                  std::span<const uint32_t> mask) {
   uint64_t h = Mix(state, position);
   if (params.temperature != 0) h = Mix(Mix(h, params.seed), params.choice);
   if (UsesGenerated(params)) {
@@ -52,7 +53,13 @@ SampledToken Draw(const ProvenanceOptions& o, uint64_t state, uint32_t position,
   }
   SampledToken out;
   out.token = static_cast<TokenId>(h % static_cast<uint64_t>(o.vocabulary));
-  while (std::find(banned.begin(), banned.end(), out.token) != banned.end()) {
+  const auto allowed = [&](TokenId t) {
+    const auto at = static_cast<size_t>(t);
+    const bool masked = !mask.empty() && (mask[at / 32] >> (at % 32) & 1) == 0;
+    return !masked && std::find(banned.begin(), banned.end(), t) == banned.end();
+  };
+  for (int32_t tried = 0; !allowed(out.token); ++tried) {
+    AISP_CHECK_MSG(tried < o.vocabulary, "no token is left to draw");
     out.token = (out.token + 1) % o.vocabulary;
   }
   if (params.num_logprobs >= 0) out.logprob = TokenLogprob{-static_cast<float>(h >> 56), {}};
@@ -97,7 +104,10 @@ class PlainModel {
 
 }  // namespace
 
-ExpectedEnd ExpectedOutput(const ProvenanceOptions& options, const SequenceRequest& request) {
+namespace {
+
+// Takes with the request's guide what is drawn; `taken`: how many tokens.
+ExpectedEnd Draw(const ProvenanceOptions& options, const SequenceRequest& request, size_t* taken) {
   PlainModel model(options);
   for (TokenId t : request.tokens) model.Append(t);
   std::vector<TokenId> tokens = request.tokens;
@@ -109,14 +119,25 @@ ExpectedEnd ExpectedOutput(const ProvenanceOptions& options, const SequenceReque
     const auto generated = static_cast<int32_t>(tokens.size() - prompt);
     std::span<const TokenId> banned;
     if (generated < request.min_new_tokens) banned = stops;
-    const TokenId token = Draw(options, model.state(), static_cast<uint32_t>(tokens.size()),
-                               request.sampling, all.first(prompt), all.subspan(prompt), banned)
-                              .token;
+    std::span<const uint32_t> mask;
+    if (request.guide) mask = request.guide->Allowed();
+    const TokenId token =
+        Draw(options, model.state(), static_cast<uint32_t>(tokens.size()), request.sampling,
+             all.first(prompt), all.subspan(prompt), banned, mask)
+            .token;
     tokens.push_back(token);
     end.tokens.push_back(token);
     if (std::find(stops.begin(), stops.end(), token) != stops.end()) {
       end.finish = FinishReason::kStop;
       return end;
+    }
+    if (request.guide) {
+      AISP_CHECK(request.guide->Take(token));
+      ++*taken;
+      if (request.guide->AtEnd()) {
+        end.finish = FinishReason::kStop;
+        return end;
+      }
     }
     if (generated + 1 >= request.max_new_tokens ||
         static_cast<int32_t>(tokens.size()) >= options.max_context) {
@@ -125,6 +146,15 @@ ExpectedEnd ExpectedOutput(const ProvenanceOptions& options, const SequenceReque
     }
     model.Append(token);
   }
+}
+
+}  // namespace
+
+ExpectedEnd ExpectedOutput(const ProvenanceOptions& options, const SequenceRequest& request) {
+  size_t taken = 0;
+  ExpectedEnd end = Draw(options, request, &taken);
+  if (request.guide) request.guide->Rewind(taken);
+  return end;
 }
 
 std::vector<TokenId> ExpectedTokens(const ProvenanceOptions& options,
@@ -173,7 +203,9 @@ Result<Ticket> ProvenanceExecutor::Launch(const StepInput& input) {
   Pending& pending = pending_.emplace_back();
   pending.ticket = Ticket(next_ticket_++);
   pending.input = input;
-  if (options_.max_depth == 1) pending.result = Execute(input);
+  if (input.before_draw) input.before_draw();
+  for (const SampleRow& s : input.samples) pending.masks.emplace_back(s.mask.begin(), s.mask.end());
+  if (options_.max_depth == 1) pending.result = Execute(pending);
   return pending.ticket;
 }
 
@@ -182,7 +214,7 @@ Result<StepResult> ProvenanceExecutor::Collect(Ticket ticket) {
   AISP_CHECK(!pending_.empty() && pending_.front().ticket == ticket);
   Pending pending = std::move(pending_.front());
   pending_.pop_front();
-  if (!pending.result) pending.result = Execute(pending.input);
+  if (!pending.result) pending.result = Execute(pending);
   return std::move(*pending.result);
 }
 
@@ -239,7 +271,8 @@ TokenId ProvenanceExecutor::TokenOfRow(const StepInput& input, int32_t row) {
   return slot.token;
 }
 
-StepResult ProvenanceExecutor::Execute(const StepInput& input) {
+StepResult ProvenanceExecutor::Execute(const Pending& pending) {
+  const StepInput& input = pending.input;
   const ForwardBatch& b = input.batch;
   std::vector<uint64_t> x(b.tokens.size());
   for (size_t row = 0; row < x.size(); ++row) {
@@ -270,7 +303,7 @@ StepResult ProvenanceExecutor::Execute(const StepInput& input) {
   for (size_t i = 0; i < input.samples.size(); ++i) {
     const SampleRow& s = input.samples[i];
     SampledToken sampled = Draw(options_, x[static_cast<size_t>(b.logit_rows[i])], s.position,
-                                *s.params, s.prompt, s.generated, s.banned);
+                                *s.params, s.prompt, s.generated, s.banned, pending.masks[i]);
     slots_[static_cast<size_t>(s.slot)] = SlotToken{sampled.token, input.step};
     if (row_fault) sampled.status = row_fault(s);
     result.tokens.push_back(std::move(sampled));

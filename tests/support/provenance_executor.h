@@ -11,7 +11,7 @@
 // The executor also checks what the engine hands down (rows, positions, slots, tables, hazards
 // inside one step) and aborts on a violation. With depth 2 a step executes when it is collected, so
 // that whatever was freed or moved too early shows. Used by the engine's tests and by the
-// simulation. One thread.
+// simulation. A masked draw takes the next token that is allowed. One thread.
 #pragma once
 
 #include <cstddef>
@@ -67,6 +67,7 @@ class ProvenanceExecutor final : public Executor {
     return options_.max_draws > 0 ? options_.max_draws : options_.max_slots;
   }
   int32_t vocabulary() const override { return options_.vocabulary; }
+  bool applies_masks() const override { return true; }
   Result<Ticket> Launch(const StepInput& input) override;
   Result<StepResult> Collect(Ticket ticket) override;
 
@@ -99,11 +100,13 @@ class ProvenanceExecutor final : public Executor {
   struct Pending {
     Ticket ticket;
     StepInput input;
+    // A copy of each sample's mask, as it was when Launch returned; empty: none.
+    std::vector<std::vector<uint32_t>> masks;
     std::optional<StepResult> result;
   };
 
   void CheckInput(const StepInput& input);
-  StepResult Execute(const StepInput& input);
+  StepResult Execute(const Pending& pending);
   TokenId TokenOfRow(const StepInput& input, int32_t row);
   uint64_t Load(int32_t layer, int32_t block, int32_t head, int32_t part, int32_t slot) const;
   void Store(int32_t layer, int32_t block, int32_t head, int32_t part, int32_t slot, uint64_t word);
