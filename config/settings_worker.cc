@@ -106,7 +106,7 @@ void BindEngineSettings(Config::Engine& e, SettingTable& t) {
       .Flag("--prefix-cache");
   t.Add("speculative_config", &e.speculative_config,
         "Speculative decoding, in vLLM's keys: {\"method\": \"suffix\", "
-        "\"num_speculative_tokens\": 8}; off: none. Methods: ngram, suffix. On a CPU.")
+        "\"num_speculative_tokens\": 8}; off: none. Methods: ngram, suffix.")
       .Flag("--speculative-config")
       .Json();
 }

@@ -32,9 +32,11 @@ CollectOutput Engine::Impl::Collect() {
         sampled += entry.draws;
       }
       if (options.speculator != nullptr && step.timing.prefill_tokens == 0) {
+        // A step that was launched behind another began when that one had ended.
         options.speculator->StepTook(step.timing.decode_rows, step.timing.context_tokens,
-                                     now - step.launched);
+                                     now - std::max(step.launched, last_collected));
       }
+      last_collected = now;
     }
     out.timing = step.timing;
     out.timing.duration = now - step.launched;

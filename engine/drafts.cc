@@ -6,6 +6,10 @@
 namespace aisp {
 namespace {
 
+// Steps that are launched without waiting for the last one, after proposals that were not worth a
+// row.
+constexpr int32_t kPlainSteps = 16;
+
 DraftContext ContextOf(const Sequence& s) {
   DraftContext context;
   context.sequence = s.id;
@@ -63,10 +67,21 @@ bool Engine::Impl::MayDraft(const Sequence& s) const {
          s.target() - s.scheduled == 1 && s.request.max_new_tokens - s.generated() > 1;
 }
 
+bool Engine::Impl::AwaitsTokens() const {
+  if (options.speculator == nullptr || limits.max_draft_rows == 0 || flight.empty()) return false;
+  if (plain_steps > 0 || suspects > 0) return false;
+  const auto& running = table.running();
+  return std::any_of(running.begin(), running.end(), [](const Sequence* s) {
+    const int32_t left = s->request.max_new_tokens - s->generated() - s->samples_in_flight;
+    return s->samples_in_flight > 0 && s->request.max_draft_tokens != 0 && left > 1;
+  });
+}
+
 void Engine::Impl::ProposeAll() {
   Speculator* const speculator = options.speculator.get();
   if (speculator == nullptr || limits.max_draft_rows == 0 || !flight.empty() || suspects > 0)
     return;
+  plain_steps = kPlainSteps;
   const Instant begin = clock->Now();
   StepShape shape;
   drafting.clear();
@@ -94,7 +109,10 @@ void Engine::Impl::ProposeAll() {
     d.draft.tokens.resize(s.draft.size());
   }
   speculator->Choose(drafting, shape);
-  for (const SpeculativeSequence& d : drafting) table.Find(d.context.sequence)->draft_rows = d.rows;
+  for (const SpeculativeSequence& d : drafting) {
+    table.Find(d.context.sequence)->draft_rows = d.rows;
+    if (d.rows > 0) plain_steps = 0;
+  }
   propose_time += clock->Now() - begin;
 }
 

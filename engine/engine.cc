@@ -43,8 +43,6 @@ Engine::Impl::Impl(const EngineOptions& engine_options, Executor* engine_executo
       table(limits.max_sequences),
       ring(static_cast<size_t>(engine_executor->max_depth())) {
   AISP_CHECK(executor->max_depth() >= 1);
-  AISP_CHECK_MSG(options.speculator == nullptr || executor->max_depth() == 1,
-                 "a speculator wants every token before the next step");
 }
 
 int32_t Engine::Impl::Watermark() const {

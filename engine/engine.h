@@ -42,8 +42,9 @@ struct EngineOptions {
   bool enable_prefix_cache = true;
   int32_t max_sequences_total = 1024;  // waiting + running; Add refuses beyond (RESOURCE_EXHAUSTED)
   std::string weights_digest;          // for the prefix root
-  // Proposes tokens for running sequences; null: nobody does. Only where steps are collected
-  // before the next is launched (Executor::max_depth() 1).
+  // Proposes tokens for running sequences; null: nobody does. Where steps are launched before the
+  // tokens of the last one are known, those with proposed tokens are not, and a few plain ones go
+  // by before the next proposal when none was worth a row.
   std::shared_ptr<Speculator> speculator;
 };
 

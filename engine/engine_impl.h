@@ -148,6 +148,8 @@ struct Engine::Impl {
   bool MayDraft(const Sequence& s) const;
   // Asks the speculator for every sequence that decodes.
   void ProposeAll();
+  // Whether the next step may hold proposed tokens, so that the one in flight is collected first.
+  bool AwaitsTokens() const;
   int32_t DraftsOf(const Sequence& s) const;
   // What the draws behind proposed tokens read of those before them.
   void PrepareDraws(Sequence& s, int32_t drafts);
@@ -200,7 +202,9 @@ struct Engine::Impl {
   std::vector<const Sequence*> starting;  // while views are built: who may start in this step
   std::vector<Sequence*> scratch;
   std::vector<SpeculativeSequence> drafting;
-  Duration propose_time{};  // before the next step
+  Duration propose_time{};   // before the next step
+  int32_t plain_steps = 0;   // to launch before proposals are made again
+  Instant last_collected{};  // when the last step was
 };
 
 }  // namespace aisp

@@ -46,6 +46,7 @@ bool Engine::Impl::Schedulable(const Sequence& s) const {
 bool Engine::Impl::CanLaunch() const {
   if (!failed || flight.size() >= ring.size()) return false;
   if (blocked && *blocked == Now()) return false;
+  if (AwaitsTokens()) return false;
   const auto& running = table.running();
   if (std::any_of(running.begin(), running.end(),
                   [this](const Sequence* s) { return Schedulable(*s); }))
@@ -336,6 +337,7 @@ bool Engine::Impl::Execute(StepRecord& step, Instant begin) {
   step.step = next_step++;
   step.timing.step = step.step;
   step.timing.propose = std::exchange(propose_time, Duration{});
+  plain_steps = std::max(0, plain_steps - 1);
   flight.push_back(&step);
   StepInput input;
   input.step = step.step;

@@ -18,6 +18,7 @@
 #include "server/bench_kernels.h"
 #include "server/bench_prefill.h"
 #include "server/bench_quality.h"
+#include "server/bench_speculation.h"
 #include "server/commands.h"
 #include "server/device_defaults.h"
 #include "server/process.h"
@@ -26,7 +27,7 @@
 namespace aisp {
 namespace {
 
-constexpr std::array<ExtraFlag, 10> kExtras = {{
+constexpr std::array<ExtraFlag, 12> kExtras = {{
     {"--isl", "N",
      "Prompt tokens of each sequence (engine); 1024 without it. A list (prefill): 1024,8000."},
     {"--prompts", "N",
@@ -39,18 +40,24 @@ constexpr std::array<ExtraFlag, 10> kExtras = {{
     {"--text", "FILE", "What is scored (quality)."},
     {"--rows", "N", "Tokens a step (quality): 1 as decoding, more as prompts; 256 without it."},
     {"--only", "NAME", "Operations with this in their name (kernels)."},
-    {"--json", "", "JSON instead of a table (kernels, prefill)."},
+    {"--drafts", "LIST", "Proposed tokens of a step (spec), as 2,4,8; 4 without it."},
+    {"--acceptance", "LIST",
+     "Probability that a proposed token stands, by position (spec); 0.8,0.77,0.75,0.72,0.7 without "
+     "it."},
+    {"--json", "", "JSON instead of a table (kernels, prefill, spec)."},
     {"--read-tbps", "X", "TB/s that the GPU reads at most; measured without it."},
 }};
 
 std::string Help() {
   constexpr std::array<std::string_view, 2> kPrefixes = {"model.", "engine."};
-  return "aisp bench limits|kernels|prefill|engine|quality [flags]\n\n"
+  return "aisp bench limits|kernels|prefill|engine|quality|spec [flags]\n\n"
          "limits: what the GPU reads, copies and multiplies at most.\n"
          "kernels: each operation of --model SHAPE on the GPU, beside its floor and cuBLASLt.\n"
          "prefill: a prompt of --model SHAPE on the GPU beside the sum of its parts, each timed "
          "alone.\n"
          "quality: the mean negative log-likelihood of a text.\n"
+         "spec: tokens per second with proposed tokens and without, where as many stand as "
+         "--acceptance says.\n"
          "engine: time of prompts and of decode steps; with --weights random:SEED --model SHAPE, "
          "of "
          "any shape in config/models.\n\n" +
@@ -275,6 +282,42 @@ Status RunEngine(CommandLine line) {
   return {};
 }
 
+Status RunSpeculation(CommandLine line) {
+  SpeculationBenchOptions options;
+  AISP_ASSIGN_OR_RETURN(options.prompt_tokens, NumberOf(line, "isl", options.prompt_tokens));
+  AISP_ASSIGN_OR_RETURN(options.output_tokens, NumberOf(line, "osl", options.output_tokens));
+  AISP_ASSIGN_OR_RETURN(options.batches, ListOf(line, "batch", 4096, {1}));
+  AISP_ASSIGN_OR_RETURN(options.lengths, ListOf(line, "drafts", 64, {4}));
+  if (line.HasExtra("acceptance")) {
+    options.acceptance.clear();
+    for (const std::string_view text : Split(line.Extra("acceptance"), ',')) {
+      const auto p = ParseDouble(text);
+      if (!p) return InvalidArgument(fmt::format("--acceptance: {}", p.error().message));
+      options.acceptance.push_back(*p);
+    }
+  }
+  EngineBenchOptions fitted;
+  fitted.prompt_tokens = options.prompt_tokens;
+  fitted.output_tokens = options.output_tokens;
+  fitted.batches = options.batches;
+  FitConfig(fitted, &line.config);
+  // Room for rows that verify.
+  line.config.engine.speculative_config = "{\"method\": \"ngram\", \"num_speculative_tokens\": 4}";
+  AISP_ASSIGN_OR_RETURN(const auto served, LoadServedModel(line.config));
+  AISP_ASSIGN_OR_RETURN(const Backend backend, MakeBackend(line.config, *served));
+  AISP_ASSIGN_OR_RETURN(const auto rows, BenchSpeculation(options, *backend.executor));
+  if (!line.HasExtra("json")) {
+    fmt::print("{}", ToTable(rows));
+    return {};
+  }
+  fmt::print(
+      "{{\"bench\": \"spec\", \"version\": \"{}\", \"model\": \"{}\", \"device\": \"{}\", "
+      "\"quantization\": \"{}\", \"isl\": {}, \"osl\": {}, \"rows\": {}}}\n",
+      Version(), served->name, backend.device->info().name, line.config.model.quantization,
+      options.prompt_tokens, options.output_tokens, ToJson(rows));
+  return {};
+}
+
 }  // namespace
 
 int RunBench(const std::vector<std::string>& args) {
@@ -294,8 +337,11 @@ int RunBench(const std::vector<std::string>& args) {
     done = RunEngine(*line);
   } else if (what == "quality") {
     done = RunQuality(*line);
+  } else if (what == "spec") {
+    done = RunSpeculation(*line);
   } else {
-    return ReportUsageError("bench", "wants one of: limits, kernels, prefill, engine, quality");
+    return ReportUsageError("bench",
+                            "wants one of: limits, kernels, prefill, engine, quality, spec");
   }
   if (!done) return ReportFailure(done.error().message);
   return 0;

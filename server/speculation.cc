@@ -18,16 +18,10 @@ int32_t MaxDraftRows(const Config::Engine& engine) {
       std::clamp<int64_t>(engine.max_batch_tokens - engine.max_sequences, 0, kMost));
 }
 
-Result<SpeculationConfig> SpeculationConfigOf(const Config& config, bool asynchronous) {
+Result<SpeculationConfig> SpeculationConfigOf(const Config& config) {
   const std::string& text = config.engine.speculative_config;
   AISP_ASSIGN_OR_RETURN(const SpeculationConfig parsed, ParseSpeculationConfig(text));
   if (parsed.method == SpeculationConfig::Method::kOff) return parsed;
-  if (asynchronous) {
-    return Unimplemented(fmt::format(
-        "--speculative-config asks for {} and this worker computes on a GPU, whose steps are "
-        "launched before the tokens of the last one are known; leave it out, or use --device cpu",
-        MethodName(parsed.method)));
-  }
   if (parsed.method == SpeculationConfig::Method::kDraftModel) {
     return Unimplemented(
         "--speculative-config asks for draft_model, which no worker can do yet; use suffix or "
@@ -43,9 +37,8 @@ Result<SpeculationConfig> SpeculationConfigOf(const Config& config, bool asynchr
   return parsed;
 }
 
-Result<std::shared_ptr<Speculator>> MakeSpeculator(const Config& config, bool asynchronous,
-                                                   const Clock* clock) {
-  AISP_ASSIGN_OR_RETURN(const SpeculationConfig chosen, SpeculationConfigOf(config, asynchronous));
+Result<std::shared_ptr<Speculator>> MakeSpeculator(const Config& config, const Clock* clock) {
+  AISP_ASSIGN_OR_RETURN(const SpeculationConfig chosen, SpeculationConfigOf(config));
   std::unique_ptr<Proposer> proposer;
   switch (chosen.method) {
     case SpeculationConfig::Method::kNgram:

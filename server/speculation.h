@@ -15,11 +15,10 @@ namespace aisp {
 int32_t MaxDraftRows(const Config::Engine& engine);
 
 // INVALID_ARGUMENT: what speculation/config.h refuses, or longer drafts than a
-// step has rows for, with both values. UNIMPLEMENTED: a device that runs ahead of its tokens.
-Result<SpeculationConfig> SpeculationConfigOf(const Config& config, bool asynchronous);
+// step has rows for, with both values. UNIMPLEMENTED: a method that is not there yet.
+Result<SpeculationConfig> SpeculationConfigOf(const Config& config);
 
 // Null where speculation is off.
-Result<std::shared_ptr<Speculator>> MakeSpeculator(const Config& config, bool asynchronous,
-                                                   const Clock* clock);
+Result<std::shared_ptr<Speculator>> MakeSpeculator(const Config& config, const Clock* clock);
 
 }  // namespace aisp

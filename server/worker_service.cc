@@ -221,9 +221,7 @@ class WorkerServiceImpl final : public WorkerService {
     }
     auto role = std::make_unique<DecodeRole>(o);
     EngineOptions engine_options = EngineOptionsOf(config, fingerprint_);
-    AISP_ASSIGN_OR_RETURN(
-        engine_options.speculator,
-        MakeSpeculator(config, backend_.device->info().asynchronous, host_.clock));
+    AISP_ASSIGN_OR_RETURN(engine_options.speculator, MakeSpeculator(config, host_.clock));
     engine_ =
         std::make_unique<Engine>(engine_options, backend_.executor.get(), host_.clock, nullptr);
     death_ = std::make_unique<ProcessDeath>(transports_.watchers);

@@ -111,6 +111,7 @@ class EngineHarness {
       o.fault = output.fault;
       EXPECT_FALSE(engine.Alive(output.sequence));
     }
+    for (const VerifiedDraft& draft : out.drafts) accepted += static_cast<uint64_t>(draft.accepted);
     for (SequenceId id : out.prefills_done) {
       EXPECT_FALSE(outcomes[id].prefill_done);
       outcomes[id].prefill_done = true;
@@ -161,6 +162,7 @@ class EngineHarness {
   Engine& engine;
   std::map<SequenceId, Outcome> outcomes;
   StepTiming last_timing;
+  uint64_t accepted = 0;  // proposed tokens that stood
 };
 
 }  // namespace aisp

@@ -5,10 +5,38 @@
 #include <cstring>
 #include <list>
 
+#include "speculation/speculator.h"
 #include "tests/engine/engine_harness.h"
 
 namespace aisp {
 namespace {
+
+// Proposes what the model will draw, with mistakes.
+class ProvenanceProposer final : public Proposer {
+ public:
+  ProvenanceProposer(const ProvenanceOptions& model, uint64_t seed)
+      : model_(model), random_(seed) {}
+  std::string_view name() const override { return "provenance"; }
+  Status Propose(std::span<const DraftContext> contexts, std::span<TokenDraft> drafts) override {
+    for (size_t i = 0; i < contexts.size(); ++i) {
+      SequenceRequest request;
+      request.tokens.assign(contexts[i].tokens.begin(), contexts[i].tokens.end());
+      request.prompt_tokens = contexts[i].prompt_tokens;
+      request.sampling = *contexts[i].sampling;
+      const auto drawn = static_cast<int32_t>(request.tokens.size()) - request.prompt_tokens;
+      request.max_new_tokens = drawn + static_cast<int32_t>(random_.Below(4));
+      if (request.max_new_tokens == drawn) continue;
+      for (TokenId t : ExpectedOutput(model_, request).tokens)
+        drafts[i].Add(random_.Below(4) == 0 ? 7 : t, 0.7f);
+    }
+    return {};
+  }
+  void Ended(const DraftContext&) override {}
+
+ private:
+  const ProvenanceOptions model_;
+  SplitMix64 random_;
+};
 
 // One decode engine and one prefill engine under one random hand. P's finished KV is copied into
 // D's pool block by block at a random later moment, as a transport would.
@@ -18,7 +46,7 @@ class Chaos : public LayerSink {
       : random_(seed),
         model_(RandomModel()),
         p_(PrefillModel(), RandomOptions(), this),
-        d_(model_, RandomOptions()) {
+        d_(model_, DecodeOptions()) {
     for (int i = 0; i < 4; ++i)
       stems_.push_back(RandomTokens(random_, static_cast<int32_t>(random_.Below(90)), 200));
   }
@@ -74,6 +102,7 @@ class Chaos : public LayerSink {
 
   size_t ended() const { return expected_.size(); }
   uint64_t preemptions() const { return d_.engine.Preemptions(); }
+  uint64_t accepted() const { return d_.accepted; }
 
  private:
   enum class Stage { kAsk, kPrefill, kDone };
@@ -94,6 +123,7 @@ class Chaos : public LayerSink {
   ProvenanceOptions RandomModel() {
     ProvenanceOptions model;
     model.max_depth = static_cast<int32_t>(1 + random_.Below(2));
+    model.max_draws = 40;
     model.block_tokens = Chance(3) ? 32 : 16;
     model.num_blocks = static_cast<int32_t>(14 + random_.Below(30));
     model.max_slots = static_cast<int32_t>(2 + random_.Below(12));
@@ -114,6 +144,15 @@ class Chaos : public LayerSink {
     options.limits.max_sequences = static_cast<int32_t>(1 + random_.Below(12));
     options.limits.watermark_blocks = static_cast<int32_t>(random_.Below(3));
     options.enable_prefix_cache = !Chance(5);
+    return options;
+  }
+  EngineOptions DecodeOptions() {
+    EngineOptions options = RandomOptions();
+    if (!Chance(3)) return options;
+    options.limits.max_draft_rows = static_cast<int32_t>(1 + random_.Below(20));
+    options.speculator = std::make_shared<Speculator>(
+        SpeculatorOptions{.num_tokens = 4, .adaptive = Chance(2)},
+        std::make_unique<ProvenanceProposer>(model_, random_.Next()), &speculation_clock_);
     return options;
   }
   SequenceRequest RandomRequest() {
@@ -261,6 +300,7 @@ class Chaos : public LayerSink {
   }
 
   SplitMix64 random_;
+  const ManualClock speculation_clock_;
   const ProvenanceOptions model_;
   EngineHarness p_;
   EngineHarness d_;
@@ -274,7 +314,7 @@ class Chaos : public LayerSink {
 
 TEST(EngineRandom, EveryScheduleBringsTheOraclesTokensAndEveryBlockComesBack) {
   size_t ended = 0;
-  uint64_t preemptions = 0;
+  uint64_t preemptions = 0, accepted = 0;
   for (uint64_t seed = 1; seed <= 150; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Chaos chaos(seed);
@@ -282,10 +322,12 @@ TEST(EngineRandom, EveryScheduleBringsTheOraclesTokensAndEveryBlockComesBack) {
     chaos.Finish();
     ended += chaos.ended();
     preemptions += chaos.preemptions();
+    accepted += chaos.accepted();
     if (HasFailure()) FAIL() << "seed " << seed;
   }
   EXPECT_GT(ended, 3000u);
   EXPECT_GT(preemptions, 100u);
+  EXPECT_GT(accepted, 1000u);
 }
 
 }  // namespace

@@ -1,0 +1,46 @@
+// Measures what speculation brings an engine with a real executor: tokens per second with proposed
+// tokens and without, where so many of them as asked for stand.
+//
+// Acceptance is imposed: a bias on one token makes every draw known, and a proposer names that
+// token with the wanted probability at each position. The bias changes logits in both runs.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/result.h"
+#include "engine/model_executor.h"
+
+namespace aisp {
+
+struct SpeculationBenchOptions {
+  int32_t prompt_tokens = 1024;
+  int32_t output_tokens = 192;
+  std::vector<int32_t> batches = {1};
+  std::vector<int32_t> lengths = {4};  // proposed tokens of a sequence and step, at most
+  // By position, each given that those before it stood; the last one counts for all behind it.
+  std::vector<double> acceptance = {0.8, 0.77, 0.75, 0.72, 0.7};
+};
+
+struct SpeculationBenchRow {
+  int32_t batch = 0;
+  int32_t length = 0;
+  bool adaptive = false;   // as many as pay are verified; false: all
+  double plain_per_s = 0;  // output tokens per second without proposed tokens
+  double per_s = 0;        // and with them
+  double speedup = 0;
+  double tokens_per_step = 0;  // of a sequence, where any of its tokens were verified
+  double step_ms = 0;          // mean
+  double plain_step_ms = 0;
+};
+
+// Rows by batch, length, and whether lengths are chosen. INVALID_ARGUMENT: a probability out of
+// [0, 1], a batch or length below 1.
+Result<std::vector<SpeculationBenchRow>> BenchSpeculation(const SpeculationBenchOptions& options,
+                                                          ServingExecutor& executor);
+std::string ToTable(const std::vector<SpeculationBenchRow>& rows);
+// A JSON array.
+std::string ToJson(const std::vector<SpeculationBenchRow>& rows);
+
+}  // namespace aisp

@@ -1,0 +1,155 @@
+// Constrained sequences and proposed tokens on the GPU, as an engine runs them: with two steps in
+// flight, masks that are made while a forward pass runs, and plain sequences beside them.
+#include <map>
+
+#include "engine/async_executor.h"
+#include "engine/engine.h"
+#include "speculation/speculator.h"
+#include "tests/kernels/cuda/gpu.h"
+#include "tests/model/golden.h"
+#include "tests/support/hash_guide.h"
+
+namespace aisp {
+namespace {
+
+struct Told {
+  std::vector<TokenId> tokens;
+  std::vector<TokenLogprob> logprobs;
+  FinishReason finish = FinishReason::kNone;
+};
+
+std::vector<SequenceRequest> Requests(uint64_t seed, int32_t vocabulary) {
+  SplitMix64 random(seed);
+  std::vector<SequenceRequest> out;
+  for (int i = 0; i < 12; ++i) {
+    SequenceRequest r;
+    const auto length = 3 + random.Below(40);
+    for (uint64_t t = 0; t < length; ++t)
+      r.tokens.push_back(
+          static_cast<TokenId>(4 + random.Below(static_cast<uint64_t>(vocabulary - 4))));
+    r.prompt_tokens = static_cast<int32_t>(length);
+    r.max_new_tokens = static_cast<int32_t>(2 + random.Below(30));
+    r.sampling.seed = random.Next();
+    r.sampling.temperature = i % 3 == 0 ? 0.0f : 0.8f;
+    if (i % 4 == 1) r.sampling.top_p = 0.8f;
+    if (i % 5 == 2) r.sampling.presence_penalty = 0.5f;
+    r.sampling.num_logprobs = i % 4 - 1;
+    if (i % 3 != 2)
+      r.guide = std::make_shared<HashGuide>(random.Next(), vocabulary, 1 + random.Below(25));
+    out.push_back(std::move(r));
+  }
+  return out;
+}
+
+// Proposes what the sequences of `answers` drew, with mistakes.
+class RecordedProposer final : public Proposer {
+ public:
+  using Book = std::map<uint64_t, std::vector<TokenId>>;  // by seed
+  explicit RecordedProposer(Book answers) : answers_(std::move(answers)) {}
+  std::string_view name() const override { return "recorded"; }
+  Status Propose(std::span<const DraftContext> contexts, std::span<TokenDraft> drafts) override {
+    for (size_t i = 0; i < contexts.size(); ++i) {
+      const DraftContext& c = contexts[i];
+      const std::vector<TokenId>& answer = answers_.at(c.sampling->seed);
+      for (size_t at = c.tokens.size() - static_cast<size_t>(c.prompt_tokens); at < answer.size();
+           ++at)
+        drafts[i].Add(random_.Below(5) == 0 ? 9 : answer[at], 0.8f);
+    }
+    return {};
+  }
+  void Ended(const DraftContext&) override {}
+
+ private:
+  const Book answers_;
+  SplitMix64 random_{3};
+};
+
+std::vector<Told> RunAll(Executor& executor, std::vector<SequenceRequest> requests,
+                         std::shared_ptr<Speculator> speculator = nullptr) {
+  const SteadyClock clock;
+  EngineOptions options;
+  options.speculator = std::move(speculator);
+  options.limits.max_draft_rows = executor.max_draws() - executor.max_slots();
+  options.limits.max_prefill_chunk = 64;
+  options.limits.max_sequences = 8;
+  Engine engine(options, &executor, &clock, nullptr);
+  std::map<SequenceId, size_t> ids;
+  std::vector<Told> told(requests.size());
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const auto id = engine.Add(std::move(requests[i]));
+    AISP_CHECK_MSG(id.has_value(), id.error().message);
+    ids[*id] = i;
+  }
+  while (engine.CanLaunch() || engine.InFlight()) {
+    while (engine.CanLaunch()) {
+      const Status launched = engine.Launch();
+      AISP_CHECK_MSG(launched.has_value(), launched.error().message);
+    }
+    for (TokenOutput& output : engine.Collect().tokens) {
+      Told& t = told[ids.at(output.sequence)];
+      if (output.token >= 0) t.tokens.push_back(output.token);
+      if (output.logprob) t.logprobs.push_back(std::move(*output.logprob));
+      EXPECT_NE(output.finish, FinishReason::kError) << output.error.message;
+      t.finish = output.finish;
+    }
+    engine.CheckInvariants();
+  }
+  return told;
+}
+
+void ExpectSame(const std::vector<Told>& got, const std::vector<Told>& want) {
+  for (size_t i = 0; i < want.size(); ++i) {
+    SCOPED_TRACE(testing::Message() << "sequence " << i);
+    EXPECT_EQ(got[i].tokens, want[i].tokens);
+    EXPECT_EQ(got[i].finish, want[i].finish);
+    ASSERT_EQ(got[i].logprobs.size(), want[i].logprobs.size());
+    for (size_t t = 0; t < want[i].logprobs.size(); ++t) {
+      EXPECT_NEAR(got[i].logprobs[t].logprob, want[i].logprobs[t].logprob, 2e-3);
+      ASSERT_EQ(got[i].logprobs[t].top.size(), want[i].logprobs[t].top.size());
+    }
+  }
+}
+
+TEST(GpuEngine, ConstraintsAndProposedTokensGiveWhatTheCpuDraws) {
+  const std::string directory = StoryDirectory("story-7m");
+  if (directory.empty()) GTEST_SKIP() << "no models/story-7m here";
+  ModelExecutorOptions base;
+  base.model.compute_dtype = DType::kF32;
+  base.max_slots = 8;
+  base.max_draft_rows = 16;
+  base.num_blocks = 64;
+  const std::unique_ptr<Device> device = MakeTestDevice();
+  const std::unique_ptr<Ops> ops = MakeTestOps();
+  auto cpu = ModelExecutor::Create(directory, base, *device, *ops);
+  ASSERT_TRUE(cpu.has_value()) << cpu.error().message;
+  const int32_t vocabulary = (*cpu)->vocabulary();
+  constexpr uint64_t kSeeds = 6;
+  std::vector<std::vector<Told>> expected;
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed)
+    expected.push_back(RunAll(**cpu, Requests(seed, vocabulary)));
+  for (const bool graphs : {true, false}) {
+    AISP_OPEN_GPU(gpu);
+    auto made = AsyncExecutor::Create(directory, {.base = base, .use_graphs = graphs}, *gpu.device,
+                                      *gpu.ops);
+    ASSERT_TRUE(made.has_value()) << made.error().message;
+    for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+      SCOPED_TRACE(testing::Message() << "seed " << seed << (graphs ? " graphs" : ""));
+      ExpectSame(RunAll(**made, Requests(seed, vocabulary)), expected[seed - 1]);
+      if (HasFailure()) return;
+      RecordedProposer::Book answers;
+      const auto requests = Requests(seed, vocabulary);
+      for (size_t i = 0; i < requests.size(); ++i)
+        answers[requests[i].sampling.seed] = expected[seed - 1][i].tokens;
+      const SteadyClock clock;
+      const auto speculator = std::make_shared<Speculator>(
+          SpeculatorOptions{.num_tokens = 5, .adaptive = seed % 2 == 0},
+          std::make_unique<RecordedProposer>(std::move(answers)), &clock);
+      SCOPED_TRACE("with proposed tokens");
+      ExpectSame(RunAll(**made, Requests(seed, vocabulary), speculator), expected[seed - 1]);
+      EXPECT_GT(speculator->stats().proposals, 10u);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace aisp
