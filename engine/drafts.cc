@@ -81,7 +81,7 @@ void Engine::Impl::ProposeAll() {
   Speculator* const speculator = options.speculator.get();
   if (speculator == nullptr || limits.max_draft_rows == 0 || !flight.empty() || suspects > 0)
     return;
-  plain_steps = kPlainSteps;
+  plain_steps = 0;
   const Instant begin = clock->Now();
   StepShape shape;
   drafting.clear();
@@ -99,6 +99,7 @@ void Engine::Impl::ProposeAll() {
     drafting.push_back({context, {}, 0});
   }
   if (drafting.empty()) return;
+  plain_steps = kPlainSteps;
   shape.rows = std::min(shape.rows, limits.max_batch_tokens);
   shape.max_drafts = std::min(limits.max_draft_rows, limits.max_batch_tokens - shape.rows);
   speculator->Propose(drafting, shape);

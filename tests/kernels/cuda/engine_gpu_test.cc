@@ -128,6 +128,7 @@ TEST(GpuEngine, ConstraintsAndProposedTokensGiveWhatTheCpuDraws) {
   for (uint64_t seed = 1; seed <= kSeeds; ++seed)
     expected.push_back(RunAll(**cpu, Requests(seed, vocabulary)));
   for (const bool graphs : {true, false}) {
+    uint64_t proposals = 0;
     AISP_OPEN_GPU(gpu);
     auto made = AsyncExecutor::Create(directory, {.base = base, .use_graphs = graphs}, *gpu.device,
                                       *gpu.ops);
@@ -146,8 +147,9 @@ TEST(GpuEngine, ConstraintsAndProposedTokensGiveWhatTheCpuDraws) {
           std::make_unique<RecordedProposer>(std::move(answers)), &clock);
       SCOPED_TRACE("with proposed tokens");
       ExpectSame(RunAll(**made, Requests(seed, vocabulary), speculator), expected[seed - 1]);
-      EXPECT_GT(speculator->stats().proposals, 10u);
+      proposals += speculator->stats().proposals;
     }
+    EXPECT_GT(proposals, 100u);
   }
 }
 
