@@ -72,9 +72,10 @@ Result<Measured> Measure(const SpeculationBenchOptions& o, ServingExecutor& exec
   EngineOptions options = OptionsFor(executor, batch);
   options.speculator = std::move(speculator);
   Engine engine(options, &executor, &clock, nullptr);
-  for (int32_t i = 0; i < batch; ++i) {
-    AISP_RETURN_IF_ERROR(engine.Add(
-        RequestOf(o, executor.model().spec().vocabulary, 100 + static_cast<uint64_t>(i))));
+  const int32_t vocabulary = executor.model().spec().vocabulary;
+  std::vector<SequenceId> ids(static_cast<size_t>(batch));
+  for (size_t i = 0; i < ids.size(); ++i) {
+    AISP_ASSIGN_OR_RETURN(ids[i], engine.Add(RequestOf(o, vocabulary, 100 + i)));
   }
   std::set<SequenceId> started;
   Instant begin = kNever, end{};
@@ -98,6 +99,9 @@ Result<Measured> Measure(const SpeculationBenchOptions& o, ServingExecutor& exec
       begin = end;
     }
   }
+  // What is in flight belongs to this engine, and the executor to the next one too.
+  for (const SequenceId id : ids) engine.Cancel(id);
+  while (engine.InFlight()) static_cast<void>(engine.Collect());
   if (steps < 8) return InvalidArgument("too few decode steps to measure; give a greater --osl");
   Measured m;
   m.per_s = static_cast<double>(tokens) / ToSeconds(end - begin);
