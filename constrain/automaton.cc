@@ -160,14 +160,19 @@ bool Automaton::IsAnyText(int32_t state) const {
 
 int32_t Automaton::Boundary(int32_t term) { return Inside(term, 0, 0, 0, 0); }
 
+std::pair<uint32_t, uint32_t> Automaton::RangeOf(uint32_t prefix, uint8_t need, uint8_t lo,
+                                                 uint8_t hi) {
+  const uint32_t open = 6u * (need - 1u);
+  const uint32_t from = ((prefix << 6) | (lo & 63u)) << open;
+  const uint32_t to = (((prefix << 6) | (hi & 63u)) << open) | ((1u << open) - 1);
+  return {from, std::min(to, kMaxCodePoint)};
+}
+
 int32_t Automaton::Inside(int32_t term, uint8_t need, uint32_t prefix, uint8_t lo, uint8_t hi) {
   bool resolved = need == 0;
   int32_t target = term;
   if (need > 0) {
-    uint32_t from = ((prefix << 6) | (lo & 63u)) << (6 * (need - 1));
-    uint32_t to =
-        (((prefix << 6) | (hi & 63u)) << (6 * (need - 1))) | ((1u << (6 * (need - 1))) - 1);
-    to = std::min(to, kMaxCodePoint);
+    const auto [from, to] = RangeOf(prefix, need, lo, hi);
     if (IntervalOf(from) == IntervalOf(to)) {
       target = Next(term, interval_class_[IntervalOf(from)]);
       if (target < 0 || !Live(target)) return kDead;

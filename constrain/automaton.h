@@ -9,6 +9,7 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -58,6 +59,11 @@ class Automaton {
   bool IsAnalysed() const { return analysable_; }
   bool IsInfinite(int32_t state) const { return InfoOf(state).infinite; }
   uint64_t Count(int32_t state) const { return InfoOf(state).count; }
+  // How many texts go on from the boundary `state` with a code point of [lo, hi]; absent: no end.
+  std::optional<uint64_t> CountWithin(int32_t state, uint32_t lo, uint32_t hi) const {
+    const Info info = InfoWithin(states_[static_cast<size_t>(state)].term, lo, hi);
+    return info.infinite ? std::nullopt : std::optional(info.count);
+  }
   // All texts, when there are at most `limit` of them (after Analyse, finite).
   std::vector<std::string> Texts(size_t limit);
   // Makes CanFinish answer for maxima up to `max_length`; false when that table would be too great.
@@ -101,7 +107,11 @@ class Automaton {
   const Row& FillRow(int32_t state);
   void FillBoundary(int32_t term, Row* row);
   void FillInside(int32_t state, Row* row);
-  const Info& InfoOf(int32_t state) const;
+  Info InfoOf(int32_t state) const;
+  Info InfoWithin(int32_t term, uint32_t lo, uint32_t hi) const;
+  // The code points that an open sequence may still become.
+  static std::pair<uint32_t, uint32_t> RangeOf(uint32_t prefix, uint8_t need, uint8_t lo,
+                                               uint8_t hi);
   bool Explore();
 
   Languages& languages_;

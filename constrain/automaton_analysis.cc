@@ -63,8 +63,29 @@ bool Automaton::Analyse() {
   return true;
 }
 
-const Automaton::Info& Automaton::InfoOf(int32_t state) const {
-  return infos_[static_cast<size_t>(states_[static_cast<size_t>(state)].term)];
+Automaton::Info Automaton::InfoOf(int32_t state) const {
+  const State& s = states_[static_cast<size_t>(state)];
+  if (s.resolved) return infos_[static_cast<size_t>(s.term)];
+  const auto [from, to] = RangeOf(s.prefix, s.need, s.lo, s.hi);
+  return InfoWithin(s.term, from, to);
+}
+
+Automaton::Info Automaton::InfoWithin(int32_t term, uint32_t lo, uint32_t hi) const {
+  Info out;
+  for (size_t i = IntervalOf(lo); i < interval_begin_.size() && interval_begin_[i] <= hi; ++i) {
+    if (interval_begin_[i] == 0xD800) continue;
+    const auto cls = static_cast<size_t>(interval_class_[i]);
+    const int32_t next = terms_[static_cast<size_t>(term)].next[cls];
+    if (next < 0 || terms_[static_cast<size_t>(next)].live <= 0) continue;
+    const uint32_t end =
+        i + 1 < interval_begin_.size() ? interval_begin_[i + 1] - 1 : kMaxCodePoint;
+    const uint64_t points = std::min(hi, end) - std::max(lo, interval_begin_[i]) + 1;
+    const Info& after = infos_[static_cast<size_t>(next)];
+    out.infinite = out.infinite || after.infinite;
+    out.count = std::min(kManyTexts, out.count + after.count * points);
+    out.longest = std::max(out.longest, after.longest + 1);
+  }
+  return out;
 }
 
 std::vector<std::string> Automaton::Texts(size_t limit) {
@@ -110,10 +131,7 @@ bool Automaton::CanFinish(int32_t state, int32_t min_more, int32_t max_more) {
   if (terms_[static_cast<size_t>(s.term)].id == Languages::kAnyText) return true;
   if (!s.resolved) {
     // The open code point is not known: any that leads to a term that can.
-    const uint32_t from = ((s.prefix << 6) | (s.lo & 63u)) << (6 * (s.need - 1));
-    const uint32_t to = std::min(
-        (((s.prefix << 6) | (s.hi & 63u)) << (6 * (s.need - 1))) | ((1u << (6 * (s.need - 1))) - 1),
-        kMaxCodePoint);
+    const auto [from, to] = RangeOf(s.prefix, s.need, s.lo, s.hi);
     const int32_t term = s.term;
     for (size_t i = IntervalOf(from); i < interval_begin_.size() && interval_begin_[i] <= to; ++i) {
       const int32_t next = Next(term, interval_class_[i]);

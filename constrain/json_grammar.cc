@@ -157,16 +157,19 @@ void JsonGrammar::Drop(ArrayShape* shape) {
   const bool closed = room < shape->prefix.size() || shape->rest.empty();
   const auto limit = static_cast<int32_t>(room);
   if (closed && (shape->max == kNoLimit || shape->max > limit)) shape->max = limit;
-  if (shape->unique && !shape->rest.empty()) {
-    const auto count = CountValues(types[static_cast<size_t>(shape->rest[0].type)], 100'000);
-    if (count && (shape->max == kNoLimit || static_cast<uint64_t>(shape->max) > *count)) {
-      shape->max = static_cast<int32_t>(*count);
-    }
-    if (shape->max != kNoLimit && shape->max < shape->min) shape->inhabited = false;
+}
+
+// Unique items end when every value was used; they are scalars, so nothing else has to be known.
+void JsonGrammar::LimitUnique(ArrayShape* shape) const {
+  if (!shape->unique || shape->rest.empty()) return;
+  const auto count = CountValues(types[static_cast<size_t>(shape->rest[0].type)], 100'000);
+  if (count && (shape->max == kNoLimit || static_cast<uint64_t>(shape->max) > *count)) {
+    shape->max = static_cast<int32_t>(*count);
   }
 }
 
 void JsonGrammar::KeepInhabited() {
+  for (ArrayShape& shape : arrays) LimitUnique(&shape);
   bool more = true;
   while (more) {
     more = false;

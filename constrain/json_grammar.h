@@ -94,6 +94,8 @@ struct JsonGrammar {
   std::deque<ArrayShape> arrays;
   TypeId root = 0;
 
+  // False when no value fits the schema at all: a text could never end.
+  bool HasValues() const { return types[static_cast<size_t>(root)].inhabited; }
   Automaton* AutomatonOf(TermId language);
   // Whether an array that has `index` items and these counts can still be completed.
   bool ArrayCanFinish(const ArrayShape& shape, size_t index, const RuleCounts& counts) const;
@@ -107,6 +109,7 @@ struct JsonGrammar {
   std::optional<uint64_t> CountValues(const JsonTypeShapes& type, uint64_t limit) const;
   void Drop(ObjectShape* shape);
   void Drop(ArrayShape* shape);
+  void LimitUnique(ArrayShape* shape) const;
 };
 
 }  // namespace aisp

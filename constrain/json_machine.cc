@@ -65,12 +65,12 @@ bool JsonMachine::Step(const JsonState& from, uint8_t byte, Arena* arena, JsonSt
 bool JsonMachine::StepStructure(const JsonState& from, uint8_t byte, Arena* arena, JsonState* to) {
   const Level& level = *from.top;
   if (IsSpace(byte)) {
-    if (whitespace_ == Whitespace::kCompact || level.at == Level::At::kEnd ||
-        from.spaces >= kMaxSpaces) {
+    const int spaces = from.spaces + (byte == '\n' ? kNewlineSpaces : 1);
+    if (whitespace_ == Whitespace::kCompact || level.at == Level::At::kEnd || spaces > kMaxSpaces) {
       return false;
     }
     *to = from;
-    ++to->spaces;
+    to->spaces = static_cast<uint16_t>(spaces);
     return true;
   }
   if (level.at == Level::At::kEnd) return false;

@@ -121,8 +121,9 @@ struct JsonState {
 };
 
 enum class Whitespace : uint8_t { kFlexible, kCompact };
-// Whitespace bytes in one gap, so that nothing can go on for ever between two tokens.
-inline constexpr uint16_t kMaxSpaces = 256;
+// Whitespace in one gap, so that nothing can go on for long between two tokens: a newline counts
+// as many, which leaves room for an empty line or for one and its indentation.
+inline constexpr int kMaxSpaces = 256, kNewlineSpaces = 128;
 
 class JsonMachine {
  public:
@@ -179,8 +180,12 @@ class JsonMachine {
                 uint8_t byte, bool lead);
   bool AltMayTake(const Level& level, const Scalar& scalar, const ScalarAlt& alt, uint32_t lo,
                   uint32_t hi);
+  // Code points from `lo` to `hi`: an escape that is not read to its end.
+  struct PointRange {
+    uint32_t lo, hi;
+  };
   bool HasRoom(const Level& level, const Scalar& scalar, const ScalarAlt& alt,
-               const TextChain* text);
+               const TextChain* text, const PointRange* open = nullptr);
   void AddNameSlots(const Level& level, const ScalarAlt& alt, const std::vector<ValueWay>& ways,
                     int32_t name, std::vector<Slot>* slots);
   bool ToColon(const Level& level, const TextChain* name, const std::vector<Slot>& slots,

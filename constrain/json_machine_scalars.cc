@@ -115,15 +115,36 @@ bool JsonMachine::AltTakes(const Level& level, const Scalar& scalar, ScalarAlt* 
 // Where only finitely many texts are left: whether one of them is neither known by another name nor
 // used up.
 bool JsonMachine::HasRoom(const Level& level, const Scalar& scalar, const ScalarAlt& alt,
-                          const TextChain* text) {
+                          const TextChain* text, const PointRange* open) {
   if (scalar.kind == Scalar::Kind::kString && !scalar.keeps_text) return true;
   Automaton& automaton = *alt.automaton;
-  if (automaton.IsAnyText(alt.state)) return true;
-  if (!automaton.Analyse() || automaton.IsInfinite(alt.state)) return true;
+  uint64_t left = 0;
+  const bool any = automaton.IsAnyText(alt.state);
+  if (any) {
+    // Few texts are left only at a limit of length.
+    if (alt.string == nullptr || alt.string->max == kNoLimit) return true;
+    if (alt.string->max - alt.length > (open != nullptr ? 1 : 0)) return true;
+    left = open != nullptr ? open->hi - open->lo + 1 : 1;
+  } else if (!automaton.Analyse()) {
+    return true;
+  } else if (open != nullptr) {
+    const auto count = automaton.CountWithin(alt.state, open->lo, open->hi);
+    if (!count) return true;
+    left = *count;
+  } else {
+    if (automaton.IsInfinite(alt.state)) return true;
+    left = automaton.Count(alt.state);
+  }
   const std::string prefix = TextOf(text);
-  uint64_t left = automaton.Count(alt.state);
   auto used = [&](std::string_view other) {
-    if (other.starts_with(prefix) && automaton.Matches(other) && left > 0) --left;
+    if (!other.starts_with(prefix) || left == 0) return;
+    size_t at = prefix.size();
+    if (open != nullptr) {
+      if (at == other.size()) return;
+      const uint32_t c = DecodeUtf8(other, &at);
+      if (c < open->lo || c > open->hi) return;
+    }
+    if (any ? at == other.size() : automaton.Matches(other)) --left;
   };
   const bool is_name = scalar.kind == Scalar::Kind::kName;
   for (const SeenText* s = level.seen; s != nullptr; s = s->before) {
@@ -151,11 +172,16 @@ bool JsonMachine::AltMayTake(const Level& level, const Scalar& scalar, const Sca
   if (lo > hi) return false;
   if (alt.automaton != nullptr) {
     if (!alt.automaton->AtBoundary(alt.state)) return false;
-    if (alt.string == nullptr) return alt.automaton->AnyLive(alt.state, lo, hi);
+    const PointRange open{lo, hi};
+    if (alt.string == nullptr) {
+      return alt.automaton->AnyLive(alt.state, lo, hi) &&
+             HasRoom(level, scalar, alt, scalar.text, &open);
+    }
     const StringShape& shape = *alt.string;
     if (shape.max != kNoLimit && alt.length >= shape.max) return false;
     return alt.automaton->AnyLive(alt.state, lo, hi, shape.min - alt.length - 1,
-                                  shape.max == kNoLimit ? kNoLimit : shape.max - alt.length - 1);
+                                  shape.max == kNoLimit ? kNoLimit : shape.max - alt.length - 1) &&
+           HasRoom(level, scalar, alt, scalar.text, &open);
   }
   const ObjectShape& shape = Object(level.alts[alt.alt]);
   const size_t depth = scalar.text == nullptr ? 0 : scalar.text->length;

@@ -75,8 +75,6 @@ bool JsonMasks::Take(const JsonState& state, std::string_view bytes, Arena* aren
 
 void JsonMasks::TextTokens(const JsonState& state, Arena* arena, TokenMask* mask) {
   const Scalar& scalar = *state.scalar;
-  std::vector<std::string> rests;  // texts that may not follow as others do
-  std::vector<int32_t> escaped;
   const std::string prefix = scalar.keeps_text ? TextOf(scalar.text) : std::string();
   for (size_t i = 0; i < scalar.num_alts; ++i) {
     const ScalarAlt& alt = scalar.alts[i];
@@ -98,7 +96,6 @@ void JsonMasks::TextTokens(const JsonState& state, Arena* arena, TokenMask* mask
       LimitedTokens(state, alt, limits, arena, mask);
     } else {
       FreeTokens(state, alt, limits, arena, mask);
-      if (scalar.keeps_text) escaped = TextMaskOf(alt.automaton, alt.state).escaped_quotes;
     }
   }
   if (!scalar.keeps_text) return;
@@ -108,13 +105,36 @@ void JsonMasks::TextTokens(const JsonState& state, Arena* arena, TokenMask* mask
       if (text.empty() || text[0] != '"') continue;
       text.remove_prefix(1);
     }
-    if (text.starts_with(prefix)) Correct(state, text.substr(prefix.size()), escaped, arena, mask);
+    if (text.starts_with(prefix)) Correct(state, text.substr(prefix.size()), arena, mask);
   }
-  if (scalar.kind != Scalar::Kind::kName) return;
-  for (size_t i = 0; i < scalar.num_alts; ++i) {
+  const bool name = scalar.kind == Scalar::Kind::kName;
+  for (size_t i = 0; i < scalar.num_alts && name; ++i) {
     // Names of a shape once, at its first alternative.
     if (i > 0 && scalar.alts[i].alt == scalar.alts[i - 1].alt) continue;
     KnownNames(state, scalar.alts[i], prefix, arena, mask);
+  }
+  for (const SpelledToken& open : trie_->Spelled(256)) Ask(state, open.token, arena, mask);
+  // Behind a comma the text itself matters: it may not come again.
+  for (const int32_t token : name ? trie_->BeyondNames() : trie_->BeyondValues())
+    Ask(state, token, arena, mask);
+}
+
+void JsonMasks::Ask(const JsonState& state, int32_t token, Arena* arena, TokenMask* mask) {
+  const Arena::Mark mark = arena->mark();
+  JsonState after;
+  if (Take(state, trie_->piece(token), arena, &after)) {
+    mask->Set(static_cast<size_t>(token));
+  } else {
+    mask->Clear(static_cast<size_t>(token));
+  }
+  arena->Reset(mark);
+}
+
+void JsonMasks::CorrectSpelled(const JsonState& state, std::string_view rest, Arena* arena,
+                               TokenMask* mask) {
+  if (rest.empty()) return;
+  for (const SpelledToken& s : trie_->Spelled(static_cast<uint8_t>(rest[0]))) {
+    if (s.closes ? s.text == rest : rest.starts_with(s.text)) Ask(state, s.token, arena, mask);
   }
 }
 
@@ -128,6 +148,9 @@ void JsonMasks::KnownNames(const JsonState& state, const ScalarAlt& alt, const s
       std::partition_point(lo, end, [&](const NameSlot& n) { return n.text.starts_with(prefix); });
   NameTokens(shape, static_cast<int32_t>(lo - begin), static_cast<int32_t>(hi - begin),
              prefix.size(), -1, state, arena, mask);
+  for (auto name = lo; name != hi; ++name) {
+    CorrectSpelled(state, std::string_view(name->text).substr(prefix.size()), arena, mask);
+  }
 }
 
 void JsonMasks::NameTokens(const ObjectShape& shape, int32_t lo, int32_t hi, size_t depth,
@@ -170,8 +193,8 @@ void JsonMasks::NameTokens(const ObjectShape& shape, int32_t lo, int32_t hi, siz
   }
 }
 
-void JsonMasks::Correct(const JsonState& state, std::string_view rest,
-                        const std::vector<int32_t>& escaped, Arena* arena, TokenMask* mask) {
+void JsonMasks::Correct(const JsonState& state, std::string_view rest, Arena* arena,
+                        TokenMask* mask) {
   const auto nodes = trie_->nodes();
   const Arena::Mark mark = arena->mark();
   int32_t node = -1;
@@ -191,13 +214,7 @@ void JsonMasks::Correct(const JsonState& state, std::string_view rest,
     trie_->ClearBelow(quote, mask);
     Walk(at, static_cast<uint32_t>(quote), nodes[static_cast<size_t>(quote)].next, arena, mask);
   }
-  // Tokens that spell the text with an escape: few.
-  for (const int32_t q : escaped) {
-    for (const auto& [suffix, token] : trie_->BehindQuote(q)) {
-      if (!mask->Has(static_cast<size_t>(token))) continue;
-      if (!Take(state, trie_->piece(token), arena, &after)) mask->Clear(static_cast<size_t>(token));
-    }
-  }
+  CorrectSpelled(state, rest, arena, mask);
   arena->Reset(mark);
 }
 

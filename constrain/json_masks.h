@@ -47,9 +47,12 @@ class JsonMasks {
                   const JsonState& at, Arena* arena, TokenMask* mask);
   void KnownNames(const JsonState& state, const ScalarAlt& alt, const std::string& prefix,
                   Arena* arena, TokenMask* mask);
-  // The tokens that close the string after `rest`: looked at one by one.
-  void Correct(const JsonState& state, std::string_view rest, const std::vector<int32_t>& escaped,
-               Arena* arena, TokenMask* mask);
+  // The tokens that spell `rest`, which is used up or has rules of its own, or a part of it: looked
+  // at one by one.
+  void Correct(const JsonState& state, std::string_view rest, Arena* arena, TokenMask* mask);
+  void CorrectSpelled(const JsonState& state, std::string_view rest, Arena* arena, TokenMask* mask);
+  // What the machine says of this token.
+  void Ask(const JsonState& state, int32_t token, Arena* arena, TokenMask* mask);
   bool Take(const JsonState& state, std::string_view bytes, Arena* arena, JsonState* to);
   const TextMask& TextMaskOf(Automaton* automaton, int32_t state);
   void EscapedTokens(Automaton* automaton, int32_t state, uint32_t backslash, TextMask* out);

@@ -5,7 +5,10 @@
 namespace aisp {
 namespace {
 
-constexpr int kLeastGreatExponent = 16, kGreatestSmallExponent = -5, kLastExponent = 400;
+constexpr int kLeastGreatExponent = 16, kGreatestSmallExponent = -5, kLastExponent = 308;
+// Readers keep what is written with an exponent or a point as a double: the greatest one.
+constexpr Decimal kGreatestDouble{17976931348623157, 292};
+constexpr size_t kMaxDoubleDigits = 308;
 constexpr int kMaxTries = 200;
 
 __int128 FloorDiv(__int128 a, __int128 b) {
@@ -20,6 +23,10 @@ __int128 Gcd(__int128 a, __int128 b) {
     b = t;
   }
   return a;
+}
+
+bool FitsDouble(const Decimal& value) {
+  return Compare(value.Sign() < 0 ? value.Negated() : value, kGreatestDouble) <= 0;
 }
 
 bool OnlyZeros(std::string_view digits) {
@@ -152,6 +159,12 @@ bool NumberSpec::Meets(const Interval& interval) const {
 
 bool NumberSpec::NotEmpty() const { return Meets({}); }
 
+bool NumberSpec::CanBeWritten() const {
+  static constexpr std::string_view kFirst = "-0123456789";
+  return std::any_of(kFirst.begin(), kFirst.end(),
+                     [&](char c) { return CanBegin(std::string_view(&c, 1)); });
+}
+
 std::optional<size_t> NumberSpec::Count(size_t limit) const {
   if (values) {
     return static_cast<size_t>(std::count_if(values->begin(), values->end(),
@@ -210,7 +223,8 @@ bool NumberSpec::CanBegin(std::string_view text) const {
   if (e != std::string_view::npos) return !plain_integer && ExponentCanBegin(text, e);
   if (unbounded) {
     const size_t point = text.find('.');
-    return point == std::string_view::npos || OnlyZeros(text.substr(point + 1));
+    return point == std::string_view::npos ||
+           (point <= kMaxDoubleDigits && OnlyZeros(text.substr(point + 1)));
   }
   return PlainCanBegin(text) || (!plain_integer && MantissaCanBegin(text));
 }
@@ -269,11 +283,18 @@ bool NumberSpec::MantissaCanBegin(std::string_view text) const {
   if (!from) return false;
   // [from, from + 1) * 10^(x - places) for every exponent x; a whole number's mantissa is one
   // digit.
+  const auto step = Granularity();
   auto meets = [&](int x) {
     const Decimal near = Decimal::Make(*from, x - places);
-    const Decimal far = integer ? near : Decimal::Make(*from + 1, x - places);
-    if (negative) return Meets({far.Negated(), near.Negated(), !integer, false});
-    return Meets({near, far, false, !integer});
+    // A multiple that is found so far down has more digits than can be written.
+    if (!integer && step && x - step->exponent >= kMaxDecimalDigits)
+      return Contains(near) && FitsDouble(near);
+    Decimal far = integer ? near : Decimal::Make(*from + 1, x - places);
+    if (!FitsDouble(near)) return false;
+    const bool open = !integer && FitsDouble(far);
+    if (!FitsDouble(far)) far = kGreatestDouble;
+    if (negative) return Meets({far.Negated(), near.Negated(), open, false});
+    return Meets({near, far, false, open});
   };
   for (int x = kLeastGreatExponent; x <= kLastExponent; ++x) {
     if (meets(x)) return true;
@@ -308,10 +329,8 @@ bool NumberSpec::ExponentCanBegin(std::string_view text, size_t e) const {
     }
   }
   for (int x = kLeastGreatExponent; x <= kLastExponent && !minus; ++x) {
-    if (std::to_string(x).starts_with(rest) &&
-        Contains(Decimal::Make(base->mantissa, base->exponent + x))) {
-      return true;
-    }
+    const Decimal value = Decimal::Make(base->mantissa, base->exponent + x);
+    if (std::to_string(x).starts_with(rest) && Contains(value) && FitsDouble(value)) return true;
   }
   return false;
 }
@@ -323,7 +342,8 @@ bool NumberSpec::Accepts(std::string_view text) const {
   const size_t e = text.find_first_of("eE");
   if (unbounded && e == std::string_view::npos) {
     const size_t point = text.find('.');
-    return point == std::string_view::npos || OnlyZeros(text.substr(point + 1));
+    return point == std::string_view::npos ||
+           (point <= kMaxDoubleDigits && OnlyZeros(text.substr(point + 1)));
   }
   const auto value = Decimal::Parse(text);
   if (!value || !Contains(*value)) return false;
@@ -332,8 +352,9 @@ bool NumberSpec::Accepts(std::string_view text) const {
   if (digits[0] == '0' || (digits[1] != '.' && digits[1] != 'e' && digits[1] != 'E')) return false;
   const auto exponent = Decimal::Parse(text.substr(e + 1 + (text[e + 1] == '+')));
   const auto x = exponent ? ScaleTo(*exponent, 0) : std::nullopt;
-  return x && ((*x >= kLeastGreatExponent && *x <= kLastExponent) ||
-               (*x <= kGreatestSmallExponent && *x >= -kLastExponent));
+  return x && FitsDouble(*value) &&
+         ((*x >= kLeastGreatExponent && *x <= kLastExponent) ||
+          (*x <= kGreatestSmallExponent && *x >= -kLastExponent));
 }
 
 }  // namespace aisp

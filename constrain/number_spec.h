@@ -35,6 +35,8 @@ struct NumberSpec {
   bool Contains(const Decimal& value) const;
   // False only if the set is empty.
   bool NotEmpty() const;
+  // False when no member has a spelling below.
+  bool CanBeWritten() const;
   // How many there are; absent when more than `limit` or without end.
   std::optional<size_t> Count(size_t limit) const;
 

@@ -131,14 +131,20 @@ int32_t SchemaTypes::MergeArrays(const Conjunction& all) {
                          Expand(rest, JsonType::kObject, false).empty() &&
                          Expand(rest, JsonType::kNumber, false).empty();
     const Alternatives& strings = Expand(rest, JsonType::kString, false);
-    bool limited = false;
+    bool limited = false, few = strings.size() > 1;
     for (const Conjunction& conjunction : strings) {
       for (const AtomId id : conjunction) {
-        limited = limited || AtomAt(id).kind != Atom::Kind::kLanguage;
+        const Atom& atom = AtomAt(id);
+        const bool language = atom.kind == Atom::Kind::kLanguage;
+        limited = limited || !language;
+        few = few || language || (atom.kind == Atom::Kind::kMaxLength && atom.count == 0);
       }
     }
-    if (prefix > 0 || !rules.empty() || !scalars || (limited && strings.size() > 1)) {
+    if (prefix > 0 || !rules.empty() || !scalars) {
       Refuse("uniqueItems", "only of items that are strings, booleans or null");
+    } else if (limited && few) {
+      // What is left can be counted only where the limits are part of the language.
+      counted_.emplace(TypeOf(rest), rest);
     }
   } else {
     shape.unique = false;

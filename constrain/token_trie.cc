@@ -2,9 +2,56 @@
 
 #include <algorithm>
 #include <bit>
+#include <charconv>
 #include <map>
+#include <optional>
+
+#include "text/utf8.h"
 
 namespace aisp {
+namespace {
+
+// What `piece` spells inside a string, up to a quote, its end or an escape that it leaves open;
+// absent when an escape is none of JSON's.
+std::optional<SpelledToken> Spell(std::string_view piece, int32_t token) {
+  static constexpr std::string_view kFrom = "\"\\/bfnrt", kTo = "\"\\/\b\f\n\r\t";
+  SpelledToken out{"", token, false};
+  size_t i = 0;
+  bool broken = false;
+  auto unit = [&](size_t at, uint32_t* value) {
+    const std::string_view escape = piece.substr(at, 6);
+    const char* end = escape.data() + escape.size();
+    broken = !std::string_view("\\u").starts_with(escape.substr(0, 2)) ||
+             (escape.size() > 2 && std::from_chars(escape.data() + 2, end, *value, 16).ptr != end);
+    return !broken && escape.size() == 6;
+  };
+  while (i < piece.size() && piece[i] != '"') {
+    if (piece[i] != '\\') {
+      out.text += piece[i++];
+      continue;
+    }
+    if (i + 1 == piece.size()) return out;
+    const size_t known = kFrom.find(piece[i + 1]);
+    if (known != std::string_view::npos) {
+      out.text += kTo[known];
+      i += 2;
+      continue;
+    }
+    uint32_t c = 0, low = 0;
+    if (!unit(i, &c)) return broken ? std::nullopt : std::optional(out);
+    i += 6;
+    if (c >= 0xD800 && c < 0xDC00) {
+      if (!unit(i, &low)) return broken ? std::nullopt : std::optional(out);
+      i += 6;
+      c = 0x10000 + ((c - 0xD800) << 10) + (low - 0xDC00);
+    }
+    AppendUtf8(c, &out.text);
+  }
+  out.closes = i < piece.size();
+  return out;
+}
+
+}  // namespace
 
 size_t TokenMask::Count() const {
   size_t count = 0;
@@ -65,6 +112,7 @@ TokenTrie::TokenTrie(const std::vector<std::string>& pieces)
   for (uint32_t i = 0; i < nodes_.size(); i = nodes_[i].next)
     first_[nodes_[i].byte] = static_cast<int32_t>(i);
   IndexQuotes();
+  IndexTexts();
   constexpr size_t kShort = 17;
   short_.assign(kShort, TokenMask(vocabulary_));
   for (size_t i = 0; i < pieces_.size(); ++i) {
@@ -171,6 +219,26 @@ void TokenTrie::IndexQuotes() {
     }
   }
   quote_begin_.push_back(static_cast<uint32_t>(quote_suffixes_.size()));
+}
+
+void TokenTrie::IndexTexts() {
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    const std::string_view piece = pieces_[i];
+    const size_t mark = piece.find_first_of("\"\\");
+    if (mark == std::string_view::npos) continue;
+    const auto token = static_cast<int32_t>(i);
+    size_t quote = mark;
+    if (piece[mark] == '\\') {
+      auto spelled = Spell(piece, token);
+      if (!spelled) continue;
+      const size_t first = spelled->text.empty() ? 256 : static_cast<uint8_t>(spelled->text[0]);
+      spelled_[first].push_back(std::move(*spelled));
+      while (quote < piece.size() && piece[quote] != '"') quote += piece[quote] == '\\' ? 2 : 1;
+    }
+    if (quote >= piece.size() || piece.find(',', quote) == std::string_view::npos) continue;
+    const size_t next = piece.find_first_not_of(" \t\r\n", quote + 1);
+    (piece[next] == ':' ? beyond_names_ : beyond_values_).push_back(token);
+  }
 }
 
 std::span<const TokenTrie::Suffix> TokenTrie::BehindQuote(int32_t node) const {

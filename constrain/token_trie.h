@@ -61,6 +61,13 @@ struct TrieNode {
   bool twins = false;
 };
 
+// A token that spells text with an escape: the text up to its quote or its end.
+struct SpelledToken {
+  std::string text;
+  int32_t token = -1;
+  bool closes = false;  // a quote follows the text
+};
+
 class TokenTrie {
  public:
   struct Suffix {
@@ -91,6 +98,13 @@ class TokenTrie {
   void ClearBelow(int32_t node, TokenMask* mask) const;
   // For a node whose byte is a quote: every token below it and what it has behind that quote.
   std::span<const Suffix> BehindQuote(int32_t node) const;
+  // Inside a string: tokens that begin with text and an escape, by the first byte of what they
+  // spell; [256] spell nothing yet.
+  std::span<const SpelledToken> Spelled(size_t first) const { return spelled_[first]; }
+  // Tokens that close a string and go on behind a comma: for names (a colon follows the quote), and
+  // for values.
+  std::span<const int32_t> BeyondNames() const { return beyond_names_; }
+  std::span<const int32_t> BeyondValues() const { return beyond_values_; }
   // The mask of a string of which any text may follow: the same for every schema, so it is kept
   // here once it is known.
   const TextMask* any_text() const { return any_text_.load(std::memory_order_acquire); }
@@ -106,6 +120,7 @@ class TokenTrie {
                     std::vector<TrieNode>* nodes, std::vector<std::pair<int32_t, int32_t>>* twins);
   void SetTwins(int32_t token, TokenMask* mask) const;
   void IndexQuotes();
+  void IndexTexts();
 
   std::vector<std::string> pieces_;
   size_t vocabulary_ = 0;
@@ -116,6 +131,8 @@ class TokenTrie {
   std::vector<int32_t> quote_nodes_;   // sorted
   std::vector<uint32_t> quote_begin_;  // into quote_suffixes_, one more than quote_nodes_
   std::vector<Suffix> quote_suffixes_;
+  std::array<std::vector<SpelledToken>, 257> spelled_;
+  std::vector<int32_t> beyond_names_, beyond_values_;
   mutable std::atomic<const TextMask*> any_text_ = nullptr;
   mutable std::mutex any_text_mutex_;
   mutable std::unique_ptr<const TextMask> any_text_owner_;

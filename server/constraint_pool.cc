@@ -109,6 +109,9 @@ Result<std::shared_ptr<Constraint>> ConstraintPool::Compile(const v1::Constraint
   auto compiled = CompileSchema(object ? R"({"type":"object"})" : constraint.text(), rules, limits);
   if (!compiled) return InvalidArgument(compiled.error().message);
   if (compiled->grammar == nullptr) return InvalidArgument(Told(compiled->refusals));
+  if (!compiled->grammar->HasValues()) {
+    return InvalidArgument("no value fits the JSON Schema; relax what contradicts itself in it");
+  }
   return MakeJsonConstraint(std::move(compiled->grammar),
                             constraint.compact() ? Whitespace::kCompact : Whitespace::kFlexible,
                             Trie());

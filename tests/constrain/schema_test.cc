@@ -1,3 +1,5 @@
+#include <gmock/gmock.h>
+
 #include "tests/constrain/schema_harness.h"
 
 namespace aisp {
@@ -144,6 +146,30 @@ TEST(JsonSchema, CompilationEndsByItsDeadline) {
       CompileSchema(R"({"type":"object","properties":{"a":{"type":"string"}}})", {}, limits);
   ASSERT_FALSE(compiled.has_value());
   EXPECT_EQ(compiled.error().code, Code::kDeadlineExceeded);
+}
+
+TEST(JsonSchema, WholeNumbersStayWithinADouble) {
+  EXPECT_TRUE(Allows(R"({"type":"integer"})", "2e307"));
+  EXPECT_FALSE(Allows(R"({"type":"integer"})", "2e351"));
+  EXPECT_FALSE(Allows(R"({"type":"integer"})", "-2e308"));
+  EXPECT_TRUE(Allows(R"({"type":"number","minimum":1e308})", "1.7e308"));
+  EXPECT_FALSE(Allows(R"({"type":"number","minimum":1e308})", "1.8e308"));
+  EXPECT_THAT(RefusalsOf(R"({"type":"number","minimum":1e310})"), testing::SizeIs(1));
+}
+
+TEST(JsonSchema, UniqueStringsOfLimitedLengthEndWhenNothingIsLeft) {
+  const char* schema = R"({"type":"array","uniqueItems":true,"minItems":2,
+                           "items":{"type":"string","maxLength":1,"pattern":"^(na|a|x)$"}})";
+  EXPECT_TRUE(Allows(schema, R"(["x","a"])"));
+  EXPECT_FALSE(Allows(schema, R"(["x","na"])"));
+  EXPECT_EQ(Compile(schema)->NewMatcher()->AdvanceBytes(R"(["x","\u007)"), 10u);
+}
+
+TEST(JsonSchema, AGapHasRoomForOneEmptyLineAndIndentation) {
+  EXPECT_TRUE(Allows(R"({"type":"array"})", "[\n" + std::string(128, ' ') + "1]"));
+  EXPECT_TRUE(Allows(R"({"type":"array"})", "[\n\n1\n\n]"));
+  EXPECT_FALSE(Allows(R"({"type":"array"})", "[\n\n\n1]"));
+  EXPECT_FALSE(Allows(R"({"type":"array"})", "[\n" + std::string(129, ' ') + "1]"));
 }
 
 }  // namespace
