@@ -146,6 +146,7 @@ Value::Map BodyOf(const v1::InferenceRequest& request) {
     if (wanted.choice_size() > 0) structured.Set("choice", ListOf(wanted.choice()));
     map.Set("structured_outputs", Value(std::move(structured)));
   }
+  if (request.has_speculation()) map.Set("speculation", FromStructValue(request.speculation()));
   if (request.has_tool_choice()) map.Set("tool_choice", FromStructValue(request.tool_choice()));
   if (request.has_chat()) AddChat(request.chat(), &map);
   return map;

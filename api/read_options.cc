@@ -43,6 +43,26 @@ void ReadLogitBias(Fields* fields, const ApiLimits& limits, v1::SamplingParams* 
   }
 }
 
+// "auto", "off" or {"num_speculative_tokens": n}.
+void ReadSpeculation(Fields* fields, v1::SamplingParams* sampling) {
+  constexpr int64_t kMostDraftTokens = 64;
+  const Value* value = fields->Find("speculation");
+  if (value == nullptr) return;
+  const bool word = value->IsString();
+  if (word && value->AsString() == "auto") return;
+  if (word && value->AsString() == "off") return sampling->set_max_draft_tokens(0);
+  if (!value->IsMap() || value->AsMap().size() != 1 ||
+      value->AsMap().Find("num_speculative_tokens") == nullptr) {
+    return fields->Wrong("speculation", *value,
+                         "\"auto\", \"off\" or {\"num_speculative_tokens\": n}");
+  }
+  uint32_t tokens = 0;
+  Fields each(&value->AsMap(), "speculation.");
+  each.IntInto("num_speculative_tokens", 0, kMostDraftTokens, &tokens);
+  if (!each.ok()) return fields->SetError(each.error().value());
+  sampling->set_max_draft_tokens(tokens);
+}
+
 void ReadSampling(Fields* fields, const ApiLimits& limits, v1::SamplingParams* sampling) {
   const ApiLimits::SamplingDefaults& absent = limits.sampling_defaults;
   float temperature = absent.temperature.value_or(1);
@@ -68,6 +88,7 @@ void ReadSampling(Fields* fields, const ApiLimits& limits, v1::SamplingParams* s
   sampling->set_repetition_penalty(repetition);
   sampling->set_num_logprobs(-1);
   ReadSeed(fields, sampling);
+  ReadSpeculation(fields, sampling);
   ReadLogitBias(fields, limits, sampling);
 }
 

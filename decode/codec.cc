@@ -34,6 +34,8 @@ SequenceRequest SequenceFromWire(const v1::GenerateRequest& wire) {
   request.stop_token_ids.assign(wire.stop_token_ids().begin(), wire.stop_token_ids().end());
   request.cache_scope = wire.cache_salt();
   request.priority = wire.priority();
+  if (wire.sampling().has_max_draft_tokens())
+    request.max_draft_tokens = static_cast<int32_t>(wire.sampling().max_draft_tokens());
   return request;
 }
 
@@ -58,6 +60,12 @@ void ErrorToWire(const Error& error, Fault fault, v1::Error* wire) {
   wire->set_message(error.message);
   wire->set_retryable(MayRetry(fault));
   wire->set_fault(static_cast<v1::Fault>(fault));
+}
+
+void DraftsToWire(const DraftCounts& drafts, v1::DraftCounts* wire) {
+  wire->set_steps(static_cast<uint32_t>(drafts.steps));
+  wire->set_drafted(static_cast<uint32_t>(drafts.drafted));
+  wire->set_accepted(static_cast<uint32_t>(drafts.accepted));
 }
 
 void AppendOutput(const TokenOutput& output, v1::TokenEvent* event) {

@@ -18,6 +18,7 @@ v1::FinishReason FinishToWire(FinishReason reason);
 void ErrorToWire(const Error& error, Fault fault, v1::Error* wire);
 
 // Adds `output` to `event`, which holds earlier tokens of the same sequence or nothing.
+void DraftsToWire(const DraftCounts& drafts, v1::DraftCounts* wire);
 void AppendOutput(const TokenOutput& output, v1::TokenEvent* event);
 
 }  // namespace aisp

@@ -189,6 +189,7 @@ void DecodeRole::Impl::Collect() {
       tokens_out.Add();
       event->set_preemptions(static_cast<uint32_t>(output.preemptions) +
                              request.remote.preemptions);
+      if (output.drafts.steps > 0) DraftsToWire(output.drafts, event->mutable_drafts());
       if (!request.first_token_sent) SetTiming(request, event);
     }
     if (output.finish == FinishReason::kNone) continue;

@@ -12,6 +12,14 @@
 namespace aisp {
 namespace {
 
+v1::DraftCounts Sum(const v1::DraftCounts& a, const v1::DraftCounts& b) {
+  v1::DraftCounts sum;
+  sum.set_steps(a.steps() + b.steps());
+  sum.set_drafted(a.drafted() + b.drafted());
+  sum.set_accepted(a.accepted() + b.accepted());
+  return sum;
+}
+
 double DtypeBytes(const std::string& dtype) {
   if (dtype == "f32") return 4;
   if (dtype == "bf16" || dtype == "f16") return 2;
@@ -146,6 +154,7 @@ void Router::Impl::Dispatch(Request& request, const Choice& choice) {
   request.wire_id = next_wire++;
   request.worker = decode.info.worker_id();
   request.preemptions_before = request.preemptions;
+  request.drafts_before = request.drafts;
   ++request.placements;
   by_wire[request.wire_id] = request.id;
   decode.attempts.insert(request.wire_id);
@@ -238,6 +247,8 @@ void Router::Impl::Deliver(Request& request, const v1::TokenEvent& event, int sk
   out.mutable_tokens()->Add(event.tokens().begin() + skip, event.tokens().end());
   out.set_preemptions(request.preemptions_before + event.preemptions());
   request.preemptions = out.preemptions();
+  if (event.has_drafts()) request.drafts = Sum(request.drafts_before, event.drafts());
+  if (request.drafts.steps() > 0) *out.mutable_drafts() = request.drafts;
   if (event.logprobs_size() == event.tokens_size()) {
     for (int i = skip; i < event.logprobs_size(); ++i) *out.add_logprobs() = event.logprobs(i);
   }

@@ -24,6 +24,11 @@ struct AnswerUsage {
   std::string route_taken;   // where it ran after all; "" before the first token
   std::string fallback;      // why that differs from the route; "": it does not
   uint32_t preemptions = 0;  // of all choices
+  // Likewise: steps that verified proposed tokens, how many tokens, and those that stood.
+  uint32_t draft_steps = 0, drafted = 0, accepted = 0;
+  double mean_acceptance_length() const {
+    return draft_steps == 0 ? 0 : 1 + static_cast<double>(accepted) / draft_steps;
+  }
   bool timed = false;
   // The parts add up to ttft_ms: what the workers measured, and what is left for the frontend.
   double ttft_ms = 0;

@@ -55,6 +55,7 @@ void ChoiceStream::OnTokens(const v1::TokenEvent& event) {
   if (ended()) return;
   if (event.has_timing() && !timing_) timing_ = event.timing();
   preemptions_ = std::max(preemptions_, event.preemptions());
+  if (event.has_drafts()) drafts_ = event.drafts();
   bool stopped = false;
   for (int i = 0; i < event.tokens_size() && !stopped; ++i) {
     ++completion_tokens_;

@@ -66,6 +66,7 @@ class ChoiceStream final : public RequestObserver {
   const std::optional<v1::Timing>& timing() const { return timing_; }
   // So far, on all workers that it ran on.
   uint32_t preemptions() const { return preemptions_; }
+  const v1::DraftCounts& drafts() const { return drafts_; }
   // Where it runs now.
   const std::string& decode_worker() const { return decode_worker_; }
   // "decode=decode-0 prefill=local": where it has run after all; "" before the first token.
@@ -109,6 +110,7 @@ class ChoiceStream final : public RequestObserver {
   size_t said_bytes_ = 0;
   uint32_t completion_tokens_ = 0;
   uint32_t preemptions_ = 0;
+  v1::DraftCounts drafts_;
   std::string decode_worker_;
   std::optional<v1::Timing> timing_;
   std::string_view finish_reason_;

@@ -319,6 +319,9 @@ AnswerUsage GenerationJob::MakeUsage() const {
   for (const auto& choice : choices_) {
     usage.completion_tokens += choice->completion_tokens();
     usage.preemptions += choice->preemptions();
+    usage.draft_steps += choice->drafts().steps();
+    usage.drafted += choice->drafts().drafted();
+    usage.accepted += choice->drafts().accepted();
     if (choice->timing())
       usage.cached_tokens = std::max(usage.cached_tokens, choice->timing()->cached_tokens());
   }

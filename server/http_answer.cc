@@ -18,16 +18,22 @@ double NsToMs(int64_t ns) { return static_cast<double>(ns) * 1e-6; }
 std::string TimingJson(const AnswerUsage& usage) {
   if (!usage.timed) return "";
   const v1::Timing& t = usage.timing;
+  std::string speculation;
+  if (usage.draft_steps > 0) {
+    speculation = fmt::format(
+        R"(,"speculation":{{"drafted":{},"accepted":{},"mean_acceptance_length":{:.3f}}})",
+        usage.drafted, usage.accepted, usage.mean_acceptance_length());
+  }
   std::string route, taken, fallback;
   AppendJsonString(usage.route, &route);
   AppendJsonString(usage.route_taken, &taken);
   AppendJsonString(usage.fallback, &fallback);
   return fmt::format(
       R"({{"route":{},"route_taken":{},"fallback":{},"ttft_ms":{:.3f},"frontend_ms":{:.3f},"queue_ms":{:.3f},"prefill_ms":{:.3f},)"
-      R"("transfer_ms":{:.3f},"first_decode_ms":{:.3f},"kv_blocks_moved":{},"kv_transport":"{}","preemptions":{}}})",
+      R"("transfer_ms":{:.3f},"first_decode_ms":{:.3f},"kv_blocks_moved":{},"kv_transport":"{}","preemptions":{}{}}})",
       route, taken, fallback, usage.ttft_ms, usage.frontend_ms, NsToMs(t.queue_ns()),
       NsToMs(t.prefill_ns()), NsToMs(t.transfer_ns()), NsToMs(t.first_decode_ns()),
-      t.kv_blocks_moved(), t.kv_transport(), usage.preemptions);
+      t.kv_blocks_moved(), t.kv_transport(), usage.preemptions, speculation);
 }
 
 Usage UsageOf(const AnswerUsage& usage) {

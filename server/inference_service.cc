@@ -92,6 +92,12 @@ class GrpcAnswer final : public AnswerSink {
     out->set_total_tokens(usage.prompt_tokens + usage.completion_tokens);
     out->set_cached_tokens(usage.cached_tokens);
     if (usage.timed) FillTiming(usage, out->mutable_timing());
+    if (usage.draft_steps > 0) {
+      v1::SpeculationUsage* speculation = out->mutable_speculation();
+      speculation->set_drafted(usage.drafted);
+      speculation->set_accepted(usage.accepted);
+      speculation->set_mean_acceptance_length(usage.mean_acceptance_length());
+    }
     call_->Write(std::move(event));
     call_->Finish({Code::kOk, ""}, {});
   }

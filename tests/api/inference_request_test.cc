@@ -87,7 +87,7 @@ TEST(ParseInference, ReadsEveryField) {
 
 // A field that is added to the message but not to this test, or not read, is noticed here.
 TEST(ParseInference, ReadsAllFieldsThatTheMessageHas) {
-  EXPECT_EQ(v1::InferenceRequest::descriptor()->field_count(), 32);
+  EXPECT_EQ(v1::InferenceRequest::descriptor()->field_count(), 33);
 }
 
 TEST(ParseInference, ReadsConstraintCallsAndThinking) {
@@ -120,6 +120,19 @@ TEST(ParseInference, ReadsConstraintCallsAndThinking) {
   EXPECT_FALSE(chat.tool_options.parallel);
   EXPECT_EQ(chat.thinking.effort, "low");
   EXPECT_EQ(chat.thinking.budget, 5u);
+}
+
+TEST(ParseInference, ReadsHowManyTokensMayBeProposed) {
+  v1::InferenceRequest r;
+  r.set_prompt("p");
+  EXPECT_FALSE(Completion(r).sampling.has_max_draft_tokens());
+  r.mutable_speculation()->set_string_value("off");
+  EXPECT_EQ(Completion(r).sampling.max_draft_tokens(), 0u);
+  auto& fields = *r.mutable_speculation()->mutable_struct_value()->mutable_fields();
+  fields["num_speculative_tokens"].set_number_value(3);
+  EXPECT_EQ(Completion(r).sampling.max_draft_tokens(), 3u);
+  fields["k"].set_number_value(3);
+  EXPECT_EQ(Refused(r).param, "speculation");
 }
 
 TEST(ParseInference, AbsentFieldsTakeTheDefaults) {
