@@ -57,6 +57,8 @@ class LangChain(unittest.TestCase):
         Weather(**called.tool_calls[0]["args"])
         by_call = chat.with_structured_output(Weather, method="function_calling", strict=True).invoke("The weather in Oslo?")
         self.assertIn(by_call.days, range(1, 10))
+        by_schema = chat.with_structured_output(Weather, method="json_schema", strict=True).invoke("The weather in Oslo?")
+        self.assertIn(by_schema.days, range(1, 10))
 
 
 if __name__ == "__main__":

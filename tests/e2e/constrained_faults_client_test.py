@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""Constraints survive what befalls a request: a constrained answer under preemption, prefill elsewhere and the death of its worker is
+the answer of an undisturbed server, and valid before PyPI's jsonschema.
+
+Usage: constrained_faults_client_test.py BINARY          (run by CTest through tests/e2e/python_test.py)
+"""
+
+import concurrent.futures
+import json
+import os
+import signal
+import sys
+import unittest
+import urllib.request
+
+import jsonschema
+
+from served import House, Served, metric
+
+BINARY = None
+# Long enough that something can befall it; strings of a limited length, since the model is small and ends few of its own accord.
+SCHEMA = {"type": "array", "minItems": 6, "maxItems": 7, "items": {
+    "type": "object", "properties": {"name": {"type": "string", "maxLength": 10}, "age": {"type": "integer", "minimum": 0, "maximum": 99},
+                                     "kind": {"enum": ["duck", "fox", None]}},
+    "required": ["name", "age", "kind"], "additionalProperties": False}}
+
+PROMPT = "Tell me a story about a duck, a fox and a lantern. " * 16  # long enough to be prefilled elsewhere
+
+
+def body(seed, **more):
+    return json.dumps({
+        "model": "story-7m", "messages": [{"role": "user", "content": PROMPT}], "temperature": 1, "seed": seed,
+        "max_tokens": 500, "structured_outputs": {"json": SCHEMA, "disable_any_whitespace": True}, **more}).encode()
+
+
+def ask(http, seed, **headers):
+    request = urllib.request.Request(f"http://{http}/v1/chat/completions", body(seed), {"content-type": "application/json", **headers})
+    with urllib.request.urlopen(request) as answer:
+        return answer.headers, json.loads(answer.read())["choices"][0]
+
+
+class ConstrainedFaults(unittest.TestCase):
+    SEEDS = range(1, 5)
+
+    @classmethod
+    def setUpClass(cls):
+        server = Served(BINARY)
+        cls.addClassCleanup(server.stop)
+        cls.undisturbed = {}
+        for seed in cls.SEEDS:
+            choice = ask(server.http, seed)[1]
+            cls.undisturbed[seed] = choice["message"]["content"]
+            assert choice["finish_reason"] == "stop", choice
+
+    def check(self, seed, text):
+        self.assertEqual(text, self.undisturbed[seed])
+        jsonschema.Draft202012Validator(SCHEMA).validate(json.loads(text))
+
+    def test_under_preemption(self):
+        server = Served(BINARY, "--kv-blocks=48", "--block-size=16")
+        self.addCleanup(server.stop)
+        with concurrent.futures.ThreadPoolExecutor(len(self.SEEDS)) as pool:
+            answers = list(pool.map(lambda seed: ask(server.http, seed)[1], self.SEEDS))
+        self.assertGreater(metric(server.http, "aisp_num_preemptions_total"), 0)
+        for seed, choice in zip(self.SEEDS, answers, strict=True):
+            self.check(seed, choice["message"]["content"])
+
+    def test_prefilled_elsewhere(self):
+        house = House(BINARY, "--prefill=1", "--decode=1")
+        self.addCleanup(house.stop)
+        # The first request of its prompt: later ones find it cached where they decode.
+        headers, choice = ask(house.http, 1, **{"x-aisp-prefill": "remote"})
+        self.assertIn("prefill=prefill-0", headers["x-aisp-route"])
+        self.check(1, choice["message"]["content"])
+
+    def test_taken_over_when_its_worker_dies(self):
+        house = House(BINARY, "--prefill=0", "--decode=2")
+        self.addCleanup(house.stop)
+        request = urllib.request.Request(f"http://{house.http}/v1/chat/completions", body(1, stream=True), {"content-type": "application/json"})
+        text, events = "", 0
+        with urllib.request.urlopen(request) as answer:
+            worker = answer.headers["x-aisp-route"].split("decode=")[1].split()[0]
+            for line in answer:
+                if not line.startswith(b"data: {"):
+                    continue
+                text += json.loads(line[6:])["choices"][0]["delta"].get("content") or ""
+                events += 1
+                if events == 5:
+                    self.kill(house, worker)
+        self.check(1, text)
+        self.assertGreater(metric(house.http, "aisp_takeovers_total"), 0)
+
+    def kill(self, house, worker):
+        with urllib.request.urlopen(f"http://{house.admin}/admin/workers") as answer:
+            pids = [w["pid"] for w in json.loads(answer.read())["workers"] if w["id"] == worker]
+        self.assertEqual(len(pids), 1, worker)
+        os.kill(pids[0], signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    BINARY = sys.argv.pop(1)
+    unittest.main()
