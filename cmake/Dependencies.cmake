@@ -38,15 +38,6 @@ aisp_external(xxhash PkgConfig::libxxhash)
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
 aisp_external(pcre2 PkgConfig::pcre2)
 
-# oneDNN 2.x (Debian 12) or 3.x (Ubuntu 24.04), by header and library: its CMake package also asks for OpenCL, which the
-# CPU engine does not use.
-find_path(AISP_DNNL_INCLUDE dnnl.hpp REQUIRED)
-find_library(AISP_DNNL_LIBRARY dnnl REQUIRED)
-add_library(aisp_found_dnnl INTERFACE)
-target_include_directories(aisp_found_dnnl SYSTEM INTERFACE "${AISP_DNNL_INCLUDE}")
-target_link_libraries(aisp_found_dnnl INTERFACE "${AISP_DNNL_LIBRARY}")
-aisp_external(dnnl aisp_found_dnnl)
-
 # Header-only: nlohmann-json, Boost (Beast, Asio), tl::expected. They lie in the system include path.
 find_path(AISP_EXPECTED_INCLUDE tl/expected.hpp REQUIRED)
 find_path(AISP_JSON_INCLUDE nlohmann/json.hpp REQUIRED)

@@ -66,7 +66,7 @@ class Ops {
  public:
   virtual ~Ops() = default;
 
-  // Which kernels were chosen, for the log: "avx512; oneDNN 2.6.0 bf16 brg:avx512_core_bf16".
+  // Which kernels were chosen, for the log: "avx512 row kernels; avx512 products in panels of 64".
   virtual std::string Describe() const = 0;
   // The dtype in which `elements` weights of `checkpoint` dtype are best computed here: f32 or
   // bf16.

@@ -56,12 +56,11 @@ CONFINED = [
     ("libcurl", re.compile(r"^curl/"), re.compile(r"^hub/http\.cc$")),
     ("spdlog", re.compile(r"^spdlog/"), re.compile(r"^common/log\.cc$")),
     ("prometheus-cpp", re.compile(r"^prometheus/"), re.compile(r"^common/metrics\.cc$")),
-    ("oneDNN", re.compile(r"^(dnnl|oneapi/dnnl)"), re.compile(r"^kernels/cpu/")),
     ("UCX", re.compile(r"^(ucp|ucs|uct)/"), re.compile(r"^kvcache/transport/")),
     ("yaml-cpp", re.compile(r"^yaml-cpp/"), re.compile(r"^config/")),
 ]
 # Headers that cost seconds to compile: no header that another folder gets to see may include them.
-HEAVY = re.compile(r"^(boost/(asio|beast)|nlohmann/json\.hpp|spdlog/|grpc(pp)?/|dnnl|oneapi/dnnl|yaml-cpp/|prometheus/)")
+HEAVY = re.compile(r"^(boost/(asio|beast)|nlohmann/json\.hpp|spdlog/|grpc(pp)?/|yaml-cpp/|prometheus/)")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
 GETENV = re.compile(r"\b(secure_)?getenv\b")

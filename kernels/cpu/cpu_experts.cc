@@ -123,9 +123,9 @@ Result<std::unique_ptr<PackedExperts>> CpuOps::PackExperts(const ExpertsSource& 
     const TensorView gate_up[] = {e.gate, e.up};
     const TensorView down[] = {e.down};
     AISP_ASSIGN_OR_RETURN(expert.gate_up,
-                          linear_->Pack({gate_up, {}, source.compute_dtype, Epilogue::kStore}));
+                          linear_.Pack({gate_up, {}, source.compute_dtype, Epilogue::kStore}));
     AISP_ASSIGN_OR_RETURN(expert.down,
-                          linear_->Pack({down, {}, source.compute_dtype, Epilogue::kStore}));
+                          linear_.Pack({down, {}, source.compute_dtype, Epilogue::kStore}));
     if (expert.gate_up->out_features() != 2 * packed->intermediate ||
         expert.gate_up->in_features() != packed->hidden ||
         expert.down->in_features() != packed->intermediate ||
@@ -134,7 +134,7 @@ Result<std::unique_ptr<PackedExperts>> CpuOps::PackExperts(const ExpertsSource& 
     }
     packed->experts.push_back(std::move(expert));
   }
-  const auto rows = static_cast<size_t>(LinearRowCapacity(source.max_rows));
+  const auto rows = static_cast<size_t>(source.max_rows);
   const auto hidden = static_cast<size_t>(packed->hidden),
              intermediate = static_cast<size_t>(packed->intermediate);
   packed->x.resize(rows * hidden * DTypeBytes(packed->dtype));
@@ -169,15 +169,13 @@ Status CpuOps::ExpertMlp(const ExpertMlpParams& p, Stream&) {
                   x_bytes);
     }
     const CpuExperts::Expert& expert = packed.experts[static_cast<size_t>(e)];
-    AISP_RETURN_IF_ERROR(
-        linear_->Run(*expert.gate_up, packed.x.data(), packed.gate_up.data(), rows));
+    linear_.Run(*expert.gate_up, packed.x.data(), packed.gate_up.data(), rows);
     ForRows(rows, [&](int64_t i) {
       kernels_.silu_mul(packed.gate_up.data() + i * 2 * packed.intermediate,
                         packed.activation.data() + static_cast<size_t>(i) * a_bytes, bf16,
                         packed.intermediate);
     });
-    AISP_RETURN_IF_ERROR(
-        linear_->Run(*expert.down, packed.activation.data(), packed.y.data(), rows));
+    linear_.Run(*expert.down, packed.activation.data(), packed.y.data(), rows);
     ForRows(rows, [&](int64_t i) {
       const int32_t member = members[static_cast<size_t>(i)];
       kernels_.add_scaled(p.y.as<float>() + member / top_k * packed.hidden,

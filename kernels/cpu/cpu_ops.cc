@@ -23,13 +23,12 @@ Result<std::unique_ptr<CpuOps>> CpuOps::Create(const CpuOpsOptions& options) {
         fmt::format("{} compute threads; 1 to 256 are possible", options.threads));
   }
   std::unique_ptr<CpuOps> ops(new CpuOps(options.threads));
-  AISP_ASSIGN_OR_RETURN(ops->linear_, LinearEngine::Create(&ops->pool_));
   ops->attend_scratch_.resize(static_cast<size_t>(options.threads));
   return ops;
 }
 
 std::string CpuOps::Describe() const {
-  return fmt::format("{} row kernels; {}; {} thread{}", kernels_.isa, linear_->Describe(),
+  return fmt::format("{} row kernels; {}; {} thread{}", kernels_.isa, linear_.Describe(),
                      pool_.threads(), pool_.threads() == 1 ? "" : "s");
 }
 
@@ -38,13 +37,13 @@ std::string CpuOps::Describe() const {
 // without bf16.
 DType CpuOps::PreferredComputeDType(DType checkpoint, int64_t elements) const {
   constexpr int64_t kLargeElements = int64_t{64} << 20;
-  return checkpoint == DType::kBF16 && elements > kLargeElements && linear_->SupportsBf16()
+  return checkpoint == DType::kBF16 && elements > kLargeElements && linear_.SupportsBf16()
              ? DType::kBF16
              : DType::kF32;
 }
 
 Result<std::unique_ptr<PackedLinear>> CpuOps::PackLinear(const LinearSource& source) {
-  return linear_->Pack(source);
+  return linear_.Pack(source);
 }
 
 Status CpuOps::FillRandom(const TensorView& target, float deviation, uint64_t seed, Stream&) {
@@ -82,8 +81,9 @@ Status CpuOps::Linear(const LinearParams& p, Stream&) {
   if (p.rows == 0) return {};
   AISP_CHECK(p.x.dtype == p.weight->input_dtype() && p.x.cols() == p.weight->in_features());
   AISP_CHECK(p.y.dtype == DType::kF32 && p.y.cols() == p.weight->out_features());
-  AISP_CHECK(p.x.rows() >= LinearRowCapacity(p.rows) && p.y.rows() >= LinearRowCapacity(p.rows));
-  return linear_->Run(*p.weight, p.x.data, p.y.as<float>(), p.rows);
+  AISP_CHECK(p.x.rows() >= p.rows && p.y.rows() >= p.rows);
+  linear_.Run(*p.weight, p.x.data, p.y.as<float>(), p.rows);
+  return {};
 }
 
 Status CpuOps::RmsNorm(const RmsNormParams& p, Stream&) {

@@ -1,5 +1,5 @@
-// The operations of kernels/ops.h on the CPU: oneDNN for matrix products, our own vectorised loops
-// for the rest.
+// The operations of kernels/ops.h on the CPU: vectorised loops, for the instruction set that is
+// there.
 #pragma once
 
 #include <memory>

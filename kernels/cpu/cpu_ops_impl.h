@@ -19,7 +19,7 @@ class CpuOps final : public Ops {
 
   std::string Describe() const override;
   DType PreferredComputeDType(DType checkpoint, int64_t elements) const override;
-  int64_t RowCapacity(int64_t rows) const override { return LinearRowCapacity(rows); }
+  int64_t RowCapacity(int64_t rows) const override { return rows; }
   DType ActivationDType(DType) const override { return DType::kF32; }
   bool Fuses(Epilogue epilogue, DType) const override { return epilogue != Epilogue::kGatedSilu; }
   bool Supports(WeightFormat format, DType) const override {
@@ -55,7 +55,7 @@ class CpuOps final : public Ops {
     int32_t rows = 0;
   };
 
-  explicit CpuOps(int threads) : pool_(threads), kernels_(BestRowKernels()) {}
+  explicit CpuOps(int threads) : pool_(threads), kernels_(BestRowKernels()), linear_(&pool_) {}
   void PlanAttention(const AttentionParams& params);
   // Body over row ranges, several rows at a time so that threads do not fetch work for each.
   template <typename Body>
@@ -69,7 +69,7 @@ class CpuOps final : public Ops {
 
   ThreadPool pool_;
   const RowKernels& kernels_;
-  std::unique_ptr<LinearEngine> linear_;
+  LinearEngine linear_;
   std::vector<AttentionTask> tasks_;                // of the call that runs; capacity is kept
   std::vector<std::vector<float>> attend_scratch_;  // one for each worker
 };

@@ -121,7 +121,7 @@ constexpr Row kTable[] = {
     {"embedding", NodeKind::kEmbed, {}, Always, Embed},
     {"rms norm of gathered rows", NodeKind::kGatherRows, NodeKind::kNorm, Always, GatherNorm},
     {"rms norm", NodeKind::kNorm, {}, Always, Norm},
-    {"oneDNN product", NodeKind::kLinear, {}, LinearFits, Linear},
+    {"product of panels", NodeKind::kLinear, {}, LinearFits, Linear},
     {"rope + append", NodeKind::kRopeAppend, {}, Always, RopeAppend},
     {"latent append", NodeKind::kLatentAppend, {}, Always, LatentAppend},
     {"attention over tiles of keys", NodeKind::kAttend, {}, AttendFits, Attend},

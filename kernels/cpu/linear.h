@@ -1,15 +1,14 @@
-// Matrix products of the CPU backend, through oneDNN (linear_dnnl.cc is the only file that knows
-// it).
+// Matrix products of the CPU backend. Weights are packed once, in the panels of linear_kernels.h.
 //
-// A row's result must not depend on how many rows are multiplied at once. oneDNN does not promise
-// that, so it is checked when a weight is packed: for its shape, every tile height is compared
-// bitwise with single rows. Where they differ (AVX2), all products run in tiles of one height. See
-// docs/decisions/003-cpu-matmul.md. Threads: Pack at load; Run by one caller at a time.
+// A row's result is the same bits whatever is multiplied beside it, and whatever the number of
+// threads: each output is one sum in one order. See docs/decisions/003-cpu-matmul.md.
+// Threads: Pack at load; Run by one caller at a time.
 #pragma once
 
 #include <memory>
 #include <string>
 
+#include "kernels/cpu/linear_kernels.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/ops.h"
 
@@ -17,22 +16,24 @@ namespace aisp {
 
 class LinearEngine {
  public:
-  // The pool is used by Run and outlives the engine.
-  static Result<std::unique_ptr<LinearEngine>> Create(ThreadPool* pool);
-  virtual ~LinearEngine() = default;
+  // The pool is used by Run and outlives the engine; so do the kernels.
+  explicit LinearEngine(ThreadPool* pool, const PanelKernels& kernels = BestPanelKernels())
+      : pool_(pool), kernels_(kernels) {}
+  LinearEngine(const LinearEngine&) = delete;
+  LinearEngine& operator=(const LinearEngine&) = delete;
 
-  virtual std::string Describe() const = 0;
+  std::string Describe() const;
   // Whether bf16 products run on this CPU.
-  virtual bool SupportsBf16() const = 0;
-  virtual Result<std::unique_ptr<PackedLinear>> Pack(const LinearSource& source) = 0;
-  // y has `rows` rows of memory up to LinearRowCapacity(rows); x too.
-  virtual Status Run(const PackedLinear& weight, const void* x, float* y, int64_t rows) = 0;
-};
+  bool SupportsBf16() const { return kernels_.bf16 != nullptr; }
+  Result<std::unique_ptr<PackedLinear>> Pack(const LinearSource& source);
+  // x and y are dense, with `rows` rows.
+  void Run(const PackedLinear& weight, const void* x, float* y, int64_t rows);
 
-// Rows of memory for up to `rows` rows: enough for every tiling.
-constexpr int64_t LinearRowCapacity(int64_t rows) {
-  const int64_t tile = rows <= 64 ? 16 : 64;
-  return (rows + tile - 1) / tile * tile;
-}
+ private:
+  Status CheckSource(const LinearSource& source) const;
+
+  ThreadPool* const pool_;
+  const PanelKernels& kernels_;
+};
 
 }  // namespace aisp

@@ -1,6 +1,7 @@
 // Products against plain code, and their row independence.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -9,7 +10,7 @@
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/cpu_ops.h"
-#include "kernels/cpu/linear_tiles.h"
+#include "kernels/cpu/linear.h"
 
 namespace aisp {
 namespace {
@@ -113,12 +114,92 @@ TEST_P(LinearTest, PartsThatDoNotFitAreRefused) {
 
 INSTANTIATE_TEST_SUITE_P(Threads, LinearTest, testing::Values(1, 2, 3));
 
-TEST(LinearTiles, CoverTheRowsWithoutLeavingTheCapacity) {
-  for (int64_t rows = 1; rows < 1200; ++rows) {
-    int64_t covered = 0;
-    while (covered < rows) covered += NextTileRows(rows - covered);
-    EXPECT_LE(covered, rows <= 64 ? (rows + 15) / 16 * 16 : (rows + 63) / 64 * 64) << rows;
+// Each table that this CPU runs, straight.
+class PanelTest : public testing::TestWithParam<const PanelKernels*> {
+ protected:
+  static std::vector<float> Multiply(const PanelKernels& kernels, int threads, DType dtype,
+                                     const std::vector<float>& w, const std::vector<float>& x,
+                                     int64_t rows, int64_t in, int64_t out) {
+    ThreadPool pool(threads);
+    LinearEngine engine(&pool, kernels);
+    const TensorView parts[] = {
+        TensorView::Dense(const_cast<float*>(w.data()), DType::kF32, {out, in})};
+    const auto packed = engine.Pack({parts, {}, dtype, Epilogue::kStore});
+    EXPECT_TRUE(packed.has_value());
+    std::vector<std::byte> input(static_cast<size_t>(rows * in) * DTypeBytes(dtype));
+    ConvertElements(TensorView::Dense(const_cast<float*>(x.data()), DType::kF32, {rows * in}), 0,
+                    rows * in, dtype, input.data());
+    std::vector<float> y(static_cast<size_t>(rows * out), 7.0f);
+    engine.Run(**packed, input.data(), y.data(), rows);
+    return y;
   }
+};
+
+TEST_P(PanelTest, EveryShapeAgreesWithPlainCodeOnAnyNumberOfThreads) {
+  if (GetParam() == nullptr) GTEST_SKIP() << "this CPU does not run it";
+  std::vector<DType> dtypes = {DType::kF32};
+  if (GetParam()->bf16 != nullptr) dtypes.push_back(DType::kBF16);
+  for (const auto& [rows, in, out] : std::vector<std::array<int64_t, 3>>{{1, 16, 1},
+                                                                         {1, 300, 515},
+                                                                         {2, 600, 129},
+                                                                         {3, 258, 64},
+                                                                         {5, 1024, 200},
+                                                                         {13, 770, 65},
+                                                                         {37, 512, 96},
+                                                                         {250, 514, 66}}) {
+    const auto w = Normal(out * in, 7), x = Normal(rows * in, 8);
+    for (DType dtype : dtypes) {
+      const auto y = Multiply(*GetParam(), 1, dtype, w, x, rows, in, out);
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t n = 0; n < out; ++n) {
+          double sum = 0, size = 0;
+          for (int64_t k = 0; k < in; ++k) {
+            const double product = static_cast<double>(x[static_cast<size_t>(r * in + k)]) *
+                                   w[static_cast<size_t>(n * in + k)];
+            sum += product;
+            size += product * product;
+          }
+          const double tolerance = (dtype == DType::kF32 ? 1e-5 : 2e-2) * (1 + std::sqrt(size));
+          ASSERT_NEAR(y[static_cast<size_t>(r * out + n)], sum, tolerance)
+              << DTypeName(dtype) << " " << rows << "x" << in << "x" << out << ": " << r << ","
+              << n;
+        }
+      }
+      for (int threads : {2, 3}) {
+        const auto shared = Multiply(*GetParam(), threads, dtype, w, x, rows, in, out);
+        ASSERT_EQ(std::memcmp(shared.data(), y.data(), y.size() * sizeof(float)), 0) << threads;
+      }
+    }
+  }
+}
+
+std::string TableName(const testing::TestParamInfo<const PanelKernels*>& info) {
+  constexpr const char* kNames[] = {"Baseline", "Avx2", "Avx512", "Avx512Bf16"};
+  return kNames[info.index];
+}
+
+INSTANTIATE_TEST_SUITE_P(Tables, PanelTest,
+                         testing::Values(&BaselinePanelKernels(), Avx2PanelKernels(),
+                                         Avx512PanelKernels(), Avx512Bf16PanelKernels()),
+                         TableName);
+
+TEST(PanelKernels, AvxAndAvx512GiveTheSameBits) {
+  if (Avx2PanelKernels() == nullptr || Avx512PanelKernels() == nullptr)
+    GTEST_SKIP() << "this CPU has not both";
+  const auto w = Normal(200 * 700, 9), x = Normal(19 * 700, 10);
+  ThreadPool pool(1);
+  std::vector<float> results[2];
+  const PanelKernels* const tables[] = {Avx2PanelKernels(), Avx512PanelKernels()};
+  for (size_t i = 0; i < 2; ++i) {
+    LinearEngine engine(&pool, *tables[i]);
+    const TensorView parts[] = {
+        TensorView::Dense(const_cast<float*>(w.data()), DType::kF32, {200, 700})};
+    const auto packed = engine.Pack({parts, {}, DType::kF32, Epilogue::kStore});
+    ASSERT_TRUE(packed.has_value());
+    results[i].resize(19 * 200);
+    engine.Run(**packed, x.data(), results[i].data(), 19);
+  }
+  EXPECT_EQ(results[0], results[1]);
 }
 
 TEST(CpuOpsOptions, ThreadsHaveToBeSensible) {
