@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <mutex>
 
 #include "common/strings.h"
@@ -73,6 +74,7 @@ struct HubHttp::Impl {
   Status said;  // by a callback
   size_t header_bytes = 0;
   bool head_given = false;
+  std::array<char, CURL_ERROR_SIZE> reason{};  // of curl's error, in its words
 };
 
 bool HubHttp::Impl::OnHeader(std::string_view line) {
@@ -117,6 +119,8 @@ curl_slist* HubHttp::Impl::SetOptions(const HubQuery& q, const std::string& url)
   curl_easy_setopt(curl, CURLOPT_LOW_SPEED_TIME, static_cast<long>(options.timeout_s));
   curl_easy_setopt(curl, CURLOPT_USERAGENT, "aisp");
   curl_easy_setopt(curl, CURLOPT_BUFFERSIZE, 512L * 1024);
+  reason[0] = 0;
+  curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, reason.data());
   if (!options.ca_file.empty()) curl_easy_setopt(curl, CURLOPT_CAINFO, options.ca_file.c_str());
   // A callback of curl is a plain function: these take `this`.
   curl_easy_setopt(curl, CURLOPT_HEADERDATA, this);
@@ -167,6 +171,13 @@ Result<HubReply> HubHttp::Impl::Once(const HubQuery& q, const std::string& url) 
     return Fail(Code::kDeadlineExceeded,
                 fmt::format("{}: less than {} bytes a second for {} s (HF_HUB_DOWNLOAD_TIMEOUT)",
                             Shown(url), kSlowBytesPerSecond, options.timeout_s));
+  }
+  if (code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE) {
+    return FailedPrecondition(fmt::format(
+        "{}: its certificate is not trusted ({}); SSL_CERT_FILE names a PEM file of authorities to "
+        "trust instead of {}",
+        Shown(url), reason.data(),
+        options.ca_file.empty() ? "the system's" : "'" + options.ca_file + "'"));
   }
   if (code != CURLE_OK)
     return Unavailable(fmt::format("{}: {}", Shown(url), curl_easy_strerror(code)));

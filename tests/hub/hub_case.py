@@ -25,7 +25,7 @@ class HubTest(unittest.TestCase):
         self.addCleanup(self.hub.close)
 
     def environment(self, **more):
-        env = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "HUGGING"))}
+        env = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "HUGGING", "SSL_CERT_"))}
         env.update({"HF_HOME": self.home, "HF_ENDPOINT": self.hub.endpoint, "no_proxy": "127.0.0.1", **more})
         return env
 

@@ -4,6 +4,7 @@ origin). What goes wrong is said by `faults`: functions that are asked before an
 import hashlib
 import http.server
 import json
+import ssl
 import struct
 import threading
 import time
@@ -83,7 +84,13 @@ class Server(http.server.ThreadingHTTPServer):
 
 
 class StubHub:
-    def __init__(self, repos=None):
+    def __init__(self, repos=None, certificate=None):
+        """`certificate`: paths of a PEM certificate and of its key; both servers then speak TLS."""
+        self.scheme = "https" if certificate else "http"
+        self.tls = None
+        if certificate:
+            self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self.tls.load_cert_chain(*certificate)
         self.repos = dict(repos or {})
         self.faults = []  # functions of a Request that return a Fault or None; the first that says something counts
         self.requests = []
@@ -95,7 +102,7 @@ class StubHub:
 
     @property
     def endpoint(self):
-        return f"http://127.0.0.1:{self.hub.server_address[1]}"
+        return f"{self.scheme}://127.0.0.1:{self.hub.server_address[1]}"
 
     def close(self):
         self.closing.set()
@@ -117,6 +124,17 @@ class StubHub:
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+
+            def setup(self):
+                if stub.tls:
+                    # In the connection's own thread: a client that refuses the certificate stops nobody else.
+                    self.request = stub.tls.wrap_socket(self.request, server_side=True)
+                super().setup()
+
+            def finish(self):
+                super().finish()
+                if stub.tls:
+                    self.request.close()
 
             def do_GET(self):
                 stub._answer(self, where)
@@ -150,7 +168,7 @@ class StubHub:
             return self._plain(handler, 404, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": repo.commit})
         if where == "hub" and repo.lfs(name):
             return self._plain(handler, 302, {
-                "Location": f"http://127.0.0.1:{self.cdn.server_address[1]}{request.path}?signature=secret",
+                "Location": f"{self.scheme}://127.0.0.1:{self.cdn.server_address[1]}{request.path}?signature=secret",
                 "X-Linked-Etag": f'"{repo.hash(name)}"', "X-Linked-Size": len(repo.files[name]), "X-Repo-Commit": repo.commit,
                 "ETag": '"of-the-redirect"'})
         return self._file(handler, request, repo, name, fault)
