@@ -67,6 +67,13 @@ class Reader {
     out_.set_text(value.AsString());
   }
 
+  void Grammar(std::string_view name, const Value& value) {
+    if (!Begin(name, v1::Constraint::GRAMMAR)) return;
+    if (!value.IsString())
+      return fields_.Wrong(name, value, "a grammar (GBNF, or Lark's notation)");
+    out_.set_text(value.AsString());
+  }
+
   void Choice(std::string_view name, const Value& value) {
     if (!Begin(name, v1::Constraint::CHOICE)) return;
     const bool list =
@@ -117,14 +124,16 @@ class Reader {
         Regex(name, value);
       } else if (key == "choice") {
         Choice(name, value);
+      } else if (key == "grammar") {
+        Grammar(name, value);
       } else if (key == "json_object") {
         Begin(name, v1::Constraint::JSON_OBJECT);
       } else if (key == "disable_any_whitespace") {
         out_.set_compact(true);
       } else {
         fields_.Refuse(name, name +
-                                 " is not supported by this server; json, json_object, regex and "
-                                 "choice are");
+                                 " is not supported by this server; json, json_object, regex, "
+                                 "choice and grammar are");
       }
     }
   }
@@ -152,6 +161,8 @@ void ReadConstraint(Fields* fields, GenerationOptions* out) {
   if (const Value* schema = fields->Find("guided_json")) reader.Schema("guided_json", *schema);
   if (const Value* regex = fields->Find("guided_regex")) reader.Regex("guided_regex", *regex);
   if (const Value* choice = fields->Find("guided_choice")) reader.Choice("guided_choice", *choice);
+  if (const Value* grammar = fields->Find("guided_grammar"))
+    reader.Grammar("guided_grammar", *grammar);
   if (const Value::Map* map = fields->Object("structured_outputs")) reader.StructuredOutputs(*map);
   if (!fields->ok() || constraint.kind() == v1::Constraint::NONE) return;
   if (out->min_tokens > 0) {

@@ -31,7 +31,6 @@ bool IsDefault(std::string_view name, const Value& value) {
 
 constexpr std::array kRefused = {
     "suffix",
-    "guided_grammar",
     "guided_decoding_backend",
     "functions",
     "function_call",

@@ -1,5 +1,6 @@
 #include "server/constraint_pool.h"
 
+#include "constrain/grammar_constraint.h"
 #include "constrain/json_constraint.h"
 #include "constrain/json_masks.h"
 #include "constrain/schema_compiler.h"
@@ -89,6 +90,8 @@ Result<std::shared_ptr<Constraint>> ConstraintPool::Compile(const v1::Constraint
     case v1::Constraint::CHOICE:
       return MakeChoiceConstraint({constraint.choices().begin(), constraint.choices().end()},
                                   Trie());
+    case v1::Constraint::GRAMMAR:
+      return MakeGrammarConstraint(constraint.text(), Trie());
     case v1::Constraint::CALLS: {
       auto plan = ReadPlan(constraint.text(), tokenizer_,
                            [this](const v1::Constraint& part) { return Get(part); });

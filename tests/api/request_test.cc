@@ -225,10 +225,10 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"\"guided_choice\":[]", "guided_choice", "1 to 4096"},
         Refused{"\"guided_regex\":\"a\",\"guided_json\":{}", "guided_regex", "give one"},
         Refused{"\"guided_json\":{},\"min_tokens\":2", "min_tokens", "beside a constraint"},
-        Refused{"\"structured_outputs\":{\"grammar\":\"x\"}", "structured_outputs.grammar",
-                "not supported"},
+        Refused{"\"structured_outputs\":{\"structural_tag\":\"x\"}",
+                "structured_outputs.structural_tag", "not supported"},
         Refused{"\"response_format\":\"json\"", "response_format", "an object"},
-        Refused{"\"guided_grammar\":\"a\"", "guided_grammar", "not supported"},
+        Refused{"\"guided_grammar\":1", "guided_grammar", "a grammar"},
         Refused{"\"functions\":[{}]", "functions", "not supported"},
         Refused{"\"best_of\":3", "best_of", "equal to n"},
         Refused{"\"use_beam_search\":true", "use_beam_search", "not supported"}));
@@ -355,8 +355,7 @@ TEST(ParseChat, RefusesWhatOnlyChatHas) {
 }
 
 TEST(ParseCompletion, WhatChangesTheAnswerIsRefusedByNameUnlessItSaysTheDefault) {
-  for (const char* name :
-       {"suffix", "guided_grammar", "audio", "reasoning_effort", "store", "documents"}) {
+  for (const char* name : {"suffix", "audio", "reasoning_effort", "store", "documents"}) {
     const auto refused =
         ParseCompletion(Completion(std::string("\"") + name + "\":\"x\""), Limits());
     ASSERT_FALSE(refused) << name;

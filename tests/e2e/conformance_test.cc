@@ -480,9 +480,10 @@ std::vector<Wrong> WrongRequests() {
   field("stream_options", {"{\"include_usage\":true}"}, "stream");
   field("response_format", {R"({"type":"xml"})", R"({"type":"json_schema"})", "{}", "\"text\""},
         "response_format");
+  field("guided_grammar", {"1", "\"root ::= (\""}, "grammar");
   field("best_of", {"3"}, "best_of is not supported");
   for (const char* unsupported :
-       {"suffix", "guided_grammar", "reasoning_effort", "prompt_logprobs", "chat_template"})
+       {"suffix", "reasoning_effort", "prompt_logprobs", "chat_template"})
     field(unsupported, {"\"abc\""}, "is not supported by this server");
   field("use_beam_search", {"true"}, "is not supported by this server");
   field("prompt", {"5", "{}", "[]", "null"}, "prompt");

@@ -83,6 +83,19 @@ class Structured(unittest.TestCase):
         for choice in two["choices"]:
             self.assertIn(choice["message"]["content"], ("a b", "c"))
 
+    def test_grammars_in_both_notations(self):
+        for seed in range(1, 6):
+            options = {"temperature": 1.5, "seed": seed, "max_tokens": 60}
+            text = post({"guided_grammar": 'root ::= pair ("," pair){1,2}\npair ::= [a-z]{2,4} "=" [0-9]{1,3}', **options})[1]
+            self.assertRegex(text["choices"][0]["message"]["content"], "^[a-z]{2,4}=[0-9]{1,3}(,[a-z]{2,4}=[0-9]{1,3}){1,2}$")
+            lark = 'start: "(" start ")" | INT "+" INT\n%import common.INT'
+            choice = post({"structured_outputs": {"grammar": lark}, **options})[1]["choices"][0]
+            if choice["finish_reason"] == "stop":
+                self.assertRegex(choice["message"]["content"], "^\\(*[0-9]+\\+[0-9]+\\)*$")
+        status, answer = post({"guided_grammar": "root ::= other"})
+        self.assertEqual(status, 400)
+        self.assertIn("rule 'other'", answer["error"]["message"])
+
     def test_refusals_name_keyword_and_path(self):
         status, answer = post({"guided_json": {"type": "object", "properties": {"a": {"pattern": "(x)\\1"}}}})
         self.assertEqual(status, 400)

@@ -1,0 +1,234 @@
+#include "constrain/grammar.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "constrain/grammar_text.h"
+
+namespace aisp {
+namespace {
+
+using Kind = GrammarNode::Kind;
+
+constexpr size_t kMaxProductions = 50'000;
+constexpr int kMaxDepth = 500;
+constexpr TermId kUnknown = -1, kOpen = -2, kNotRegular = -3;
+
+class Compiler {
+ public:
+  Compiler(GrammarText text, Grammar* out) : text_(std::move(text)), g_(*out) {}
+
+  Status Compile() {
+    for (const auto& [name, body] : text_.rules) {
+      regular_[name] = kUnknown;
+      rules_[name] = NewRule();
+    }
+    spaced_ = !text_.ignored.empty();
+    if (spaced_) MakeGap();
+    for (const auto& [name, body] : text_.rules) {
+      const int32_t rule = rules_[name];
+      // What may stand between terminals of a rule stands in none of a terminal's own.
+      in_terminal_ = spaced_ && IsTerminalName(name);
+      if (const auto language = RegularRule(name, 0)) {
+        Add(rule, {Terminal(*language)});
+      } else {
+        AddBody(rule, body, 0);
+      }
+      if (!error_.empty()) return InvalidArgument("the grammar: " + error_);
+      if (g_.languages.Exhausted() || g_.productions.size() > kMaxProductions)
+        return ResourceExhausted("the grammar needs more productions or states than one may have");
+    }
+    g_.root = rules_[text_.root];
+    if (spaced_) {
+      const int32_t start = NewRule();
+      Add(start, {Rule(gap_), Rule(g_.root)});
+      g_.root = start;
+    }
+    return Reduce();
+  }
+
+ private:
+  static GrammarSymbol Rule(int32_t rule) { return {false, rule}; }
+  static bool IsTerminalName(const std::string& name) {
+    return std::none_of(name.begin(), name.end(), [](char c) { return c >= 'a' && c <= 'z'; }) ||
+           name.starts_with('%');
+  }
+  int32_t NewRule() {
+    g_.of_rule.emplace_back();
+    return static_cast<int32_t>(g_.of_rule.size()) - 1;
+  }
+  void Add(int32_t rule, std::vector<GrammarSymbol> symbols) {
+    g_.of_rule[static_cast<size_t>(rule)].push_back(static_cast<int32_t>(g_.productions.size()));
+    g_.productions.push_back({rule, std::move(symbols)});
+  }
+
+  GrammarSymbol Terminal(TermId language) {
+    const auto [it, fresh] =
+        terminals_.try_emplace(language, static_cast<int32_t>(g_.terminals.size()));
+    if (fresh) g_.terminals.push_back(std::make_unique<Automaton>(&g_.languages, language));
+    return {true, it->second};
+  }
+
+  // What is ignored, any number of times.
+  void MakeGap() {
+    gap_ = NewRule();
+    Add(gap_, {});
+    for (const std::string& name : text_.ignored) Add(gap_, {Rule(gap_), Rule(rules_[name])});
+  }
+
+  std::optional<TermId> RegularRule(const std::string& name, int depth) {
+    const auto known = regular_.find(name);
+    if (known == regular_.end()) {
+      if (error_.empty()) error_ = "rule '" + name + "' is used and not defined";
+      return std::nullopt;
+    }
+    if (spaced_ && !IsTerminalName(name)) return std::nullopt;
+    if (known->second == kUnknown && depth < kMaxDepth) {
+      known->second = kOpen;
+      const auto language = Regular(text_.rules[name], depth + 1);
+      regular_[name] = language.value_or(kNotRegular);
+    }
+    const TermId language = regular_[name];
+    return language >= 0 ? std::optional(language) : std::nullopt;
+  }
+
+  std::optional<TermId> Regular(const GrammarNode& node, int depth) {
+    if (node.kind == Kind::kLanguage) return node.language;
+    if (node.kind == Kind::kRule) return RegularRule(node.name, depth);
+    std::vector<TermId> parts;
+    for (const GrammarNode& child : node.children) {
+      const auto part = Regular(child, depth + 1);
+      if (!part) return std::nullopt;
+      parts.push_back(*part);
+    }
+    if (node.kind == Kind::kChoice) return g_.languages.Union(std::move(parts));
+    if (node.kind == Kind::kRepeat) return g_.languages.Repeat(parts[0], node.min, node.max);
+    TermId all = Languages::kEmptyText;
+    for (size_t i = parts.size(); i > 0; --i) all = g_.languages.Concat(parts[i - 1], all);
+    return all;
+  }
+
+  GrammarSymbol Lower(const GrammarNode& node, int depth) {
+    const bool leaf = node.kind == Kind::kLanguage || node.kind == Kind::kRule;
+    if (leaf || !spaced_ || in_terminal_) {
+      if (const auto language = Regular(node, depth)) {
+        const GrammarSymbol terminal = Terminal(*language);
+        if (!spaced_ || in_terminal_) return terminal;
+        const int32_t rule = NewRule();
+        Add(rule, {terminal, Rule(gap_)});
+        return Rule(rule);
+      }
+    }
+    if (node.kind == Kind::kRule) return Rule(rules_[node.name]);
+    const int32_t rule = NewRule();
+    AddBody(rule, node, depth + 1);
+    return Rule(rule);
+  }
+
+  void AddBody(int32_t rule, const GrammarNode& node, int depth) {
+    if (g_.productions.size() > kMaxProductions || !error_.empty()) return;
+    switch (node.kind) {
+      case Kind::kChoice:
+        for (const GrammarNode& child : node.children) AddBody(rule, child, depth);
+        break;
+      case Kind::kSequence: {
+        std::vector<GrammarSymbol> symbols;
+        for (const GrammarNode& child : node.children) symbols.push_back(Lower(child, depth));
+        Add(rule, std::move(symbols));
+        break;
+      }
+      case Kind::kRepeat:
+        AddRepeat(rule, node, depth);
+        break;
+      default:
+        Add(rule, {Lower(node, depth)});
+    }
+  }
+
+  void AddRepeat(int32_t rule, const GrammarNode& node, int depth) {
+    const GrammarSymbol item = Lower(node.children[0], depth);
+    std::vector<GrammarSymbol> symbols(static_cast<size_t>(node.min), item);
+    int32_t more = NewRule();
+    symbols.push_back(Rule(more));
+    Add(rule, std::move(symbols));
+    Add(more, {});
+    if (node.max < 0) {
+      Add(more, {Rule(more), item});
+      return;
+    }
+    for (int32_t i = node.min; i < node.max; ++i) {
+      const int32_t next = NewRule();
+      Add(more, {item, Rule(next)});
+      Add(next, {});
+      more = next;
+    }
+  }
+
+  // The rules of which some production has only symbols that hold: terminals by `holds`, rules by
+  // what was found so far. Each symbol is looked at once.
+  template <typename Holds>
+  std::vector<bool> RulesThat(const Holds& holds) const {
+    std::vector<bool> out(g_.of_rule.size(), false);
+    std::vector<size_t> open(g_.productions.size(), 0);
+    std::vector<std::vector<size_t>> awaiting(g_.of_rule.size());
+    std::vector<size_t> ready;
+    for (size_t p = 0; p < g_.productions.size(); ++p) {
+      for (const GrammarSymbol& s : g_.productions[p].symbols) {
+        if (s.terminal && holds(*g_.terminals[static_cast<size_t>(s.index)])) continue;
+        ++open[p];
+        if (!s.terminal) awaiting[static_cast<size_t>(s.index)].push_back(p);
+      }
+      if (open[p] == 0) ready.push_back(p);
+    }
+    for (size_t i = 0; i < ready.size(); ++i) {
+      const auto rule = static_cast<size_t>(g_.productions[ready[i]].rule);
+      if (out[rule]) continue;
+      out[rule] = true;
+      for (const size_t p : awaiting[rule]) {
+        if (--open[p] == 0) ready.push_back(p);
+      }
+    }
+    return out;
+  }
+
+  // Drops what can never be completed; finds what may be empty.
+  Status Reduce() {
+    auto live = [](const Automaton& a) { return a.start() != Automaton::kDead; };
+    const std::vector<bool> finite = RulesThat(live);
+    g_.nullable = RulesThat([&](const Automaton& a) { return live(a) && a.Accepts(a.start()); });
+    auto completes = [&](const GrammarSymbol& s) {
+      const auto i = static_cast<size_t>(s.index);
+      return s.terminal ? live(*g_.terminals[i]) : finite[i];
+    };
+    for (auto& productions : g_.of_rule) {
+      std::erase_if(productions, [&](int32_t i) {
+        const auto& symbols = g_.productions[static_cast<size_t>(i)].symbols;
+        return !std::all_of(symbols.begin(), symbols.end(), completes);
+      });
+    }
+    if (!finite[static_cast<size_t>(g_.root)]) return InvalidArgument("no text fits the grammar");
+    return {};
+  }
+
+  GrammarText text_;
+  Grammar& g_;
+  std::map<std::string, TermId> regular_;
+  std::map<std::string, int32_t> rules_;
+  std::map<TermId, int32_t> terminals_;
+  int32_t gap_ = 0;
+  bool spaced_ = false, in_terminal_ = false;
+  std::string error_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Grammar>> CompileGrammar(std::string_view text) {
+  auto out = std::make_unique<Grammar>();
+  AISP_ASSIGN_OR_RETURN(GrammarText read, ReadGrammar(text, &out->languages));
+  if (auto done = Compiler(std::move(read), out.get()).Compile(); !done)
+    return tl::unexpected(done.error());
+  return out;
+}
+
+}  // namespace aisp

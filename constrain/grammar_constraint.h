@@ -1,0 +1,15 @@
+// A text of a context-free grammar as a Constraint: guided_grammar.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "constrain/constraint.h"
+
+namespace aisp {
+
+// Errors as CompileGrammar's.
+Result<std::shared_ptr<Constraint>> MakeGrammarConstraint(std::string_view grammar,
+                                                          std::shared_ptr<const TokenTrie> trie);
+
+}  // namespace aisp

@@ -1,0 +1,54 @@
+// Readers of tool calls and thinking: the first byte chooses the format, the rest is what a model
+// writes. A text that comes byte by byte must be told apart as the same text at once.
+#include "answer/format.h"
+#include "answer/parser.h"
+#include "common/check.h"
+#include "tests/fuzz/fuzz_target.h"
+
+namespace aisp {
+namespace {
+
+struct Told {
+  std::string content, reasoning;
+  std::vector<std::string> calls;
+  bool operator==(const Told&) const = default;
+};
+
+Told Read(const AnswerParserOptions& options, std::string_view text, size_t piece) {
+  const auto parser = MakeAnswerParser(options);
+  std::vector<AnswerPart> parts;
+  for (size_t at = 0; at < text.size(); at += piece) parser->Push(text.substr(at, piece), &parts);
+  parser->Finish(&parts);
+  Told out;
+  for (const AnswerPart& part : parts) {
+    if (part.kind == AnswerPart::Kind::kContent) out.content += part.text;
+    if (part.kind == AnswerPart::Kind::kReasoning) out.reasoning += part.text;
+    if (part.kind == AnswerPart::Kind::kCall) {
+      AISP_CHECK(part.call == out.calls.size());
+      out.calls.push_back(part.text + "\n");
+    }
+    if (part.kind == AnswerPart::Kind::kArguments) {
+      AISP_CHECK(part.call < out.calls.size());
+      out.calls[part.call] += part.text;
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+void FuzzOne(std::string_view input) {
+  if (input.empty()) return;
+  const auto choice = static_cast<uint8_t>(input[0]);
+  const std::string_view text = input.substr(1, 2048);
+  AnswerParserOptions options;
+  options.calls = &CallFormats()[choice % CallFormats().size()];
+  const size_t think = choice / CallFormats().size() % (ThinkFormats().size() + 1);
+  if (think < ThinkFormats().size()) options.think = &ThinkFormats()[think];
+  options.in_thinking = options.think != nullptr && choice >= 128;
+  const Told whole = Read(options, text, text.size() + 1);
+  AISP_CHECK(Read(options, text, 1) == whole);
+  AISP_CHECK(Read(options, text, 3) == whole);
+}
+
+}  // namespace aisp
