@@ -42,6 +42,8 @@ class Scorer {
         AISP_ASSIGN_OR_RETURN(const double nll,
                               NllOf(row, window[static_cast<size_t>(done + i + 1)]));
         sum_ += nll;
+        result->likeliest.push_back(
+            static_cast<TokenId>(std::max_element(row.begin(), row.end()) - row.begin()));
       }
       result->scored += scored;
     }
@@ -93,6 +95,14 @@ class Scorer {
 };
 
 }  // namespace
+
+double Agreement(const QualityResult& a, const QualityResult& b) {
+  const size_t count = std::min(a.likeliest.size(), b.likeliest.size());
+  if (count == 0) return 0;
+  size_t equal = 0;
+  for (size_t i = 0; i < count; ++i) equal += a.likeliest[i] == b.likeliest[i] ? 1 : 0;
+  return static_cast<double>(equal) / static_cast<double>(count);
+}
 
 Result<QualityResult> MeasureQuality(std::span<const std::vector<TokenId>> texts, int32_t rows,
                                      ServingExecutor& executor, Device& device) {

@@ -15,9 +15,13 @@ namespace aisp {
 
 struct QualityResult {
   int64_t tokens = 0;
-  int64_t scored = 0;   // all but the first of each window
-  double mean_nll = 0;  // nats
+  int64_t scored = 0;              // all but the first of each window
+  double mean_nll = 0;             // nats
+  std::vector<TokenId> likeliest;  // at each scored position
 };
+
+// The share of positions at which both hold the same token likeliest, in [0, 1].
+double Agreement(const QualityResult& a, const QualityResult& b);
 
 // Each text is cut into windows of the model's context, each a sequence of its own, computed `rows`
 // tokens a step: 1 goes through the kernels of decoding, more through those of prompts. `rows` is

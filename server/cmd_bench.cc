@@ -27,7 +27,7 @@
 namespace aisp {
 namespace {
 
-constexpr std::array<ExtraFlag, 12> kExtras = {{
+constexpr std::array<ExtraFlag, 13> kExtras = {{
     {"--isl", "N",
      "Prompt tokens of each sequence (engine); 1024 without it. A list (prefill): 1024,8000."},
     {"--prompts", "N",
@@ -39,6 +39,9 @@ constexpr std::array<ExtraFlag, 12> kExtras = {{
      "server's settings."},
     {"--text", "FILE", "What is scored (quality)."},
     {"--rows", "N", "Tokens a step (quality): 1 as decoding, more as prompts; 256 without it."},
+    {"--against", "DTYPE",
+     "Also with weights and KV in this format (quality), as bf16: how often both hold the same "
+     "token likeliest."},
     {"--only", "NAME", "Operations with this in their name (kernels)."},
     {"--drafts", "LIST", "Proposed tokens of a step (spec), as 2,4,8; 4 without it."},
     {"--acceptance", "LIST",
@@ -148,6 +151,20 @@ Result<std::vector<std::vector<TokenId>>> TokensOf(std::string_view file,
   return texts;
 }
 
+// The same model in one plain format.
+Result<QualityResult> PlainQuality(Config config, std::string_view dtype,
+                                   std::span<const std::vector<TokenId>> texts, int32_t rows) {
+  if (dtype != "f32" && dtype != "bf16")
+    return InvalidArgument(fmt::format("--against is '{}'; it wants f32 or bf16", dtype));
+  const Config plain;
+  config.model.dtype = dtype;
+  config.model.quantization = plain.model.quantization;
+  config.model.kv_dtype = plain.model.kv_dtype;
+  AISP_ASSIGN_OR_RETURN(const auto served, LoadServedModel(config));
+  AISP_ASSIGN_OR_RETURN(const Backend backend, MakeBackend(config, *served));
+  return MeasureQuality(texts, rows, *backend.executor, *backend.device);
+}
+
 Status RunQuality(CommandLine line) {
   if (!line.HasExtra("text")) return InvalidArgument("quality wants --text FILE");
   AISP_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(line.Extra("text")));
@@ -161,6 +178,10 @@ Status RunQuality(CommandLine line) {
         fmt::format("'{}' has no tokenizer, so no text can be scored", served->name));
   }
   AISP_ASSIGN_OR_RETURN(const auto texts, TokensOf(text, *served->tokenizer));
+  std::optional<QualityResult> plain;
+  if (line.HasExtra("against")) {
+    AISP_ASSIGN_OR_RETURN(plain, PlainQuality(config, line.Extra("against"), texts, rows));
+  }
   AISP_ASSIGN_OR_RETURN(const Backend backend, MakeBackend(config, *served));
   AISP_ASSIGN_OR_RETURN(const QualityResult result,
                         MeasureQuality(texts, rows, *backend.executor, *backend.device));
@@ -168,11 +189,15 @@ Status RunQuality(CommandLine line) {
       "{{\"bench\": \"quality\", \"version\": \"{}\", \"model\": \"{}\", \"device\": \"{}\", "
       "\"compute_dtype\": \"{}\", \"quantization\": \"{}\", \"kv_dtype\": \"{}\", "
       "\"rows_per_step\": {}, \"tokens\": {}, \"scored\": {}, \"mean_nll\": {:.5f}, "
-      "\"perplexity\": {:.4f}}}\n",
+      "\"perplexity\": {:.4f}{}}}\n",
       Version(), served->name, backend.device->info().name,
       DTypeName(backend.executor->model().compute_dtype()), config.model.quantization,
       DTypeName(backend.executor->kv_layout().dtype), rows, result.tokens, result.scored,
-      result.mean_nll, std::exp(result.mean_nll));
+      result.mean_nll, std::exp(result.mean_nll),
+      plain ? fmt::format(
+                  ", \"against\": \"{}\", \"against_nll\": {:.5f}, \"top1_agreement\": {:.5f}",
+                  line.Extra("against"), plain->mean_nll, Agreement(*plain, result))
+            : "");
   return {};
 }
 
