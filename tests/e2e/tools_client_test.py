@@ -9,9 +9,11 @@ import json
 import os
 import sys
 import unittest
+from typing import Literal
 
 import jsonschema
 import openai
+import pydantic
 
 from served import Served
 
@@ -77,6 +79,19 @@ class Tools(unittest.TestCase):
         self.assertGreater(len(deltas), 2, "the arguments came at once")
         self.assertEqual("".join(d.function.arguments or "" for d in deltas), whole.function.arguments)
         self.assertEqual([c.finish_reason for c in chunks if c.finish_reason], ["tool_calls"])
+
+    def test_parse_gives_objects_of_the_class_that_was_asked_for(self):
+        class Weather(pydantic.BaseModel):
+            city: str = pydantic.Field(max_length=12)
+            days: int = pydantic.Field(ge=1, le=9)
+            kind: Literal["sun", "rain"]
+
+        for parse in (self.client.chat.completions.parse, self.client.beta.chat.completions.parse):
+            choice = parse(model=MODEL, messages=ASK, max_tokens=400, seed=5, temperature=1, response_format=Weather,
+                           extra_body=NO_THOUGHT).choices[0]
+            self.assertEqual(choice.finish_reason, "stop")
+            self.assertIsInstance(choice.message.parsed, Weather)
+            self.assertIn(choice.message.parsed.kind, ("sun", "rain"))
 
     def test_stream_helper(self):
         with self.client.chat.completions.stream(model=MODEL, messages=ASK, tools=TOOLS, tool_choice="required", max_tokens=400,
