@@ -127,6 +127,27 @@ const EarleySet* Earley::Step(const EarleySet& from, uint8_t byte) {
   return nullptr;
 }
 
+void Earley::Identify() {
+  struct Entry {
+    int64_t production, dot, state, own;
+    Hash128 origin;
+  };
+  for (; identified_ < used_; ++identified_) {
+    EarleySet& set = *sets_[identified_];
+    std::vector<std::string> entries;
+    for (const EarleyItem& item : set.items) {
+      const bool own = item.origin == &set;
+      const Entry entry{item.production, item.dot, item.state, own ? 1 : 0,
+                        own ? Hash128{} : item.origin->id};
+      entries.emplace_back(reinterpret_cast<const char*>(&entry), sizeof(entry));
+    }
+    std::sort(entries.begin(), entries.end());
+    std::string all(1, set.whole ? '1' : '0');
+    for (const std::string& entry : entries) all += entry;
+    set.id = HashBytes(all);
+  }
+}
+
 Earley::Open Earley::OpenOf(const EarleySet& from) const {
   Open out;
   for (const EarleyItem& item : from.items) {

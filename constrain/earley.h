@@ -6,10 +6,12 @@
 // Sets are a stack: going back is dropping the last ones. One thread at a time.
 #pragma once
 
+#include <algorithm>
 #include <bitset>
 #include <memory>
 #include <vector>
 
+#include "common/hash.h"
 #include "constrain/grammar.h"
 #include "constrain/token_trie.h"
 
@@ -29,6 +31,7 @@ struct EarleySet {
   std::vector<EarleyItem> items;
   std::bitset<256> first;  // bytes that may follow
   bool whole = false;      // the text may end here
+  Hash128 id;              // once Identify was called: equal for sets that allow the same texts
 };
 
 class Earley {
@@ -46,8 +49,14 @@ class Earley {
     Walk(from, trie, 0, static_cast<uint32_t>(trie.nodes().size()), mask);
   }
 
+  // Gives every set its id: a hash of its items and of the ids of their origins.
+  void Identify();
+
   size_t size() const { return used_; }
-  void Reset(size_t size) { used_ = size; }
+  void Reset(size_t size) {
+    used_ = size;
+    identified_ = std::min(identified_, size);
+  }
 
  private:
   // The terminals that a walk of the trie goes on in: items in the same state of the same one walk
@@ -75,7 +84,7 @@ class Earley {
 
   Grammar& g_;
   std::vector<std::unique_ptr<EarleySet>> sets_;
-  size_t used_ = 0;
+  size_t used_ = 0, identified_ = 0;  // the first `identified_` sets have an id
   const EarleySet* start_ = nullptr;
   std::vector<uint32_t> predicted_;  // by rule: the closure that predicted it last
   uint32_t closure_ = 0;

@@ -2,14 +2,18 @@
 
 #include <algorithm>
 #include <mutex>
+#include <unordered_map>
 
 #include "constrain/earley.h"
 
 namespace aisp {
 namespace {
 
+constexpr size_t kMaxMasks = 256;
+
 struct Shared {
   std::unique_ptr<Grammar> grammar;
+  std::unordered_map<Hash128, TokenMask> masks;  // by set; bounded
   std::shared_ptr<const TokenTrie> trie;
   std::mutex mutex;
 };
@@ -56,8 +60,16 @@ class GrammarMatcher : public Matcher {
 
   void Mask(TokenMask* mask) override {
     const std::lock_guard lock(shared_->mutex);
+    earley_.Identify();
+    const auto known = shared_->masks.find(at_->id);
+    if (known != shared_->masks.end()) {
+      *mask = known->second;
+      return;
+    }
     std::fill(mask->words().begin(), mask->words().end(), 0);
     earley_.Mask(*at_, *shared_->trie, mask);
+    if (shared_->masks.size() >= kMaxMasks) shared_->masks.clear();
+    shared_->masks.emplace(at_->id, *mask);
   }
 
   std::string Forced(size_t limit) override {
@@ -95,7 +107,8 @@ class GrammarConstraint : public Constraint {
   }
   size_t bytes() const override {
     const std::lock_guard lock(shared_->mutex);
-    return shared_->grammar->languages.size() * 200 + shared_->grammar->productions.size() * 100;
+    return shared_->masks.size() * shared_->trie->vocabulary() / 8 +
+           shared_->grammar->languages.size() * 200 + shared_->grammar->productions.size() * 100;
   }
 
  private:

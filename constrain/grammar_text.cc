@@ -323,7 +323,8 @@ class Reader {
     const size_t begin = ++at_;
     while (at_ < text_.size() && text_[at_] != '/' && text_[at_] != '\n')
       at_ += text_[at_] == '\\' ? 2 : 1;
-    if (at_ >= text_.size() || text_[at_] != '/') return Wrong("a pattern is not closed");
+    at_ = std::min(at_, text_.size());
+    if (at_ == text_.size() || text_[at_] != '/') return Wrong("a pattern is not closed");
     const std::string_view pattern = text_.substr(begin, at_ - begin);
     ++at_;
     const bool flag =
