@@ -138,6 +138,9 @@ class Reader {
     }
   }
 
+  // That which brought the constraint.
+  const std::string& field() const { return field_; }
+
  private:
   bool Begin(std::string_view name, v1::Constraint::Kind kind) {
     if (out_.kind() != v1::Constraint::NONE) {
@@ -145,11 +148,13 @@ class Reader {
       return false;
     }
     out_.set_kind(kind);
+    field_ = name;
     return true;
   }
 
   Fields& fields_;
   v1::Constraint& out_;
+  std::string field_;
 };
 
 }  // namespace
@@ -169,6 +174,7 @@ void ReadConstraint(Fields* fields, GenerationOptions* out) {
     return fields->Refuse(
         "min_tokens", "min_tokens cannot be promised beside a constraint, which may end earlier");
   }
+  out->constraint_field = reader.field();
   *out->sampling.mutable_constraint() = std::move(constraint);
 }
 

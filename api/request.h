@@ -61,6 +61,7 @@ struct GenerationOptions {
   // Seed 0: the client gave none (its own seed 0 becomes kSeedZero). num_logprobs -1: none wanted.
   // repetition_penalty 1: off.
   v1::SamplingParams sampling;
+  std::string constraint_field;        // which field brought sampling.constraint, for errors
   std::optional<uint32_t> max_tokens;  // max_completion_tokens, else max_tokens
   uint32_t min_tokens = 0;
   uint32_t n = 1;

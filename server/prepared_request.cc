@@ -69,12 +69,13 @@ ApiResult<PreparedRequest> Checked(const ServedModel& model, PreparedRequest req
     if (model.constraints == nullptr) {
       return tl::unexpected(ApiError(Code::kInvalidArgument,
                                      "answers cannot be constrained without a tokenizer",
-                                     "response_format"));
+                                     request.options.constraint_field));
     }
     const auto compiled = model.constraints->Get(constraint);
     if (!compiled) {
-      return tl::unexpected(ApiError(Code::kInvalidArgument, compiled.error().message,
-                                     request.parse.calls != nullptr ? "tools" : "response_format"));
+      return tl::unexpected(
+          ApiError(Code::kInvalidArgument, compiled.error().message,
+                   request.parse.calls != nullptr ? "tools" : request.options.constraint_field));
     }
   }
   return request;
