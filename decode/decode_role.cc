@@ -277,9 +277,11 @@ void DecodeRole::Impl::OnTimer(Instant now) {
   }
   for (const RequestKey key : late) {
     DecodeRequest& request = requests.at(key);
-    FailRemote(request, request.phase == RequestPhase::kGranted
-                            ? "the lease ended before the KV was complete"
-                            : "the prefill worker did not ask for blocks in time");
+    if (request.phase == RequestPhase::kGranted) {
+      FailRemote(request, "the lease ended before the KV was complete");
+    } else {
+      FailUnasked(request);
+    }
   }
   PollFences(now);
   if (now >= move_at) {

@@ -87,6 +87,9 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   void FailRemote(DecodeRequest& request, const std::string& reason, bool expected = false);
   // Ends the attempt towards the prefill worker only; a grant is given up.
   void EndAttempt(DecodeRequest& request);
+  // The prefill worker did not ask for blocks: it has others before this one, or says nothing at
+  // all.
+  void FailUnasked(DecodeRequest& request);
   bool OverCap(const std::string& address, int32_t wanted_blocks) const;
   Duration LeaseFor(int32_t tokens) const;
 
@@ -102,6 +105,12 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   std::optional<WorkerShell> shell;
   std::optional<PrefillPeers> peers;
   LeaseBook leases;
+  // When a prefill worker last said anything, and whether its silence since then has been logged.
+  struct Speaker {
+    std::optional<Instant> last;
+    bool warned = false;
+  };
+  std::map<std::string, Speaker> speakers;  // by address, while the session lasts
   Instant next_fence_poll = kNever;
   Instant move_at = kNever;  // while draining: running streams shall go elsewhere
   bool stop_wanted = false;

@@ -76,6 +76,7 @@ void DecodeRole::Impl::OnSessionLost(const std::string& address, const Error& wh
   }
   for (const RequestKey key : keys)
     FailRemote(requests.at(key), "prefill worker lost: " + why.message);
+  speakers.erase(address);
 }
 
 void DecodeRole::Impl::OnMessage(LinkId link, v1::PrefillToDecode message) {
@@ -83,6 +84,7 @@ void DecodeRole::Impl::OnMessage(LinkId link, v1::PrefillToDecode message) {
 }
 
 void DecodeRole::Impl::OnPeer(const std::string& address, const v1::PrefillToDecode& message) {
+  speakers[address] = {.last = deps.clock->Now(), .warned = false};
   switch (message.body_case()) {
     case v1::PrefillToDecode::kNeed:
       OnNeed(address, message.need().transfer_id());
@@ -260,6 +262,19 @@ void DecodeRole::Impl::EndAttempt(DecodeRequest& request) {
     request.transfer_id = 0;
   }
   if (request.phase == RequestPhase::kGranted) GiveUpLease(request.epoch);
+}
+
+// A long queue is a wait that the request ends, and no fault. Silence is one, said once.
+void DecodeRole::Impl::FailUnasked(DecodeRequest& request) {
+  Speaker& speaker = speakers[request.address];
+  const bool busy =
+      speaker.last && deps.clock->Now() - *speaker.last < options.prefill_silence_limit;
+  const bool expected = busy || speaker.warned;
+  if (!busy) speaker.warned = true;
+  FailRemote(request,
+             fmt::format("the prefill worker did not ask for blocks in time: {}",
+                         busy ? "it has others before this one" : "it says nothing"),
+             expected);
 }
 
 void DecodeRole::Impl::FailRemote(DecodeRequest& request, const std::string& reason,

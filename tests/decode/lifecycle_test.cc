@@ -1,11 +1,15 @@
 // Ends of requests: cancels at every moment, deadlines, lost peers, drains. Each brings at most one
 // finish and all blocks back.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/worker/role_rig.h"
 
 namespace aisp {
 namespace {
+
+using testing::HasSubstr;
+using testing::Not;
 
 // Cancels after every possible number of turns, so in every state of the protocol.
 TEST(Lifecycle, ACancelAtAnyMomentGivesEveryBlockBack) {
@@ -154,8 +158,29 @@ TEST(Lifecycle, APrefillWorkerThatSaysNothingIsGivenUp) {
   rig.router->Generate("d", rig.MakeRequest(2, MakePrompt(100, 2), 2));
   rig.ExpectAnswer(2, MakePrompt(100, 2), 2);
   EXPECT_EQ(rig.router->answers[2].timings[0].kv_transport(), "");
+  EXPECT_THAT(rig.router->answers[2].timings[0].fallback(), HasSubstr("it says nothing"));
   rig.prefills[0]->paused = false;
   rig.RunFor(std::chrono::milliseconds(10));
+  rig.ExpectAllBlocksBack();
+}
+
+TEST(Lifecycle, APrefillWorkerWithALongQueueIsBusyAndNotSilent) {
+  RigOptions options;
+  options.decode.prefill_silence_limit = std::chrono::milliseconds(5);
+  options.limits.max_sequences = 1;
+  RoleRig rig(options);
+  rig.Attach();
+  constexpr uint64_t kRequests = 40;
+  for (uint64_t id = 1; id <= kRequests; ++id)
+    rig.router->Generate("d", rig.MakeRequest(id, MakePrompt(100, id), 2));
+  int busy = 0;
+  for (uint64_t id = 1; id <= kRequests; ++id) {
+    rig.ExpectAnswer(id, MakePrompt(100, id), 2);
+    const std::string& why = rig.router->answers[id].timings[0].fallback();
+    EXPECT_THAT(why, Not(HasSubstr("it says nothing"))) << id;
+    if (why.find("it has others before this one") != std::string::npos) ++busy;
+  }
+  EXPECT_GT(busy, 0);
   rig.ExpectAllBlocksBack();
 }
 
