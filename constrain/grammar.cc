@@ -15,6 +15,11 @@ constexpr size_t kMaxProductions = 50'000;
 constexpr int kMaxDepth = 500;
 constexpr TermId kUnknown = -1, kOpen = -2, kNotRegular = -3;
 
+tl::unexpected<Error> TooSlow() {
+  return ResourceExhausted(
+      "the grammar takes longer to compile than --grammar-compile-timeout allows; simplify it");
+}
+
 class Compiler {
  public:
   Compiler(GrammarText text, Grammar* out) : text_(std::move(text)), g_(*out) {}
@@ -36,6 +41,7 @@ class Compiler {
         AddBody(rule, body, 0);
       }
       if (!error_.empty()) return InvalidArgument("the grammar: " + error_);
+      if (g_.languages.TimedOut()) return TooSlow();
       if (g_.languages.Exhausted() || g_.productions.size() > kMaxProductions)
         return ResourceExhausted("the grammar needs more productions or states than one may have");
     }
@@ -223,11 +229,15 @@ class Compiler {
 
 }  // namespace
 
-Result<std::unique_ptr<Grammar>> CompileGrammar(std::string_view text) {
+Result<std::unique_ptr<Grammar>> CompileGrammar(std::string_view text,
+                                                std::chrono::milliseconds timeout) {
   auto out = std::make_unique<Grammar>();
+  out->languages.SetDeadline(std::chrono::steady_clock::now() + timeout);
   AISP_ASSIGN_OR_RETURN(GrammarText read, ReadGrammar(text, &out->languages));
   if (auto done = Compiler(std::move(read), out.get()).Compile(); !done)
     return tl::unexpected(done.error());
+  if (out->languages.TimedOut()) return TooSlow();
+  out->languages.SetDeadline(Languages::TimePoint::max());
   return out;
 }
 

@@ -6,6 +6,7 @@
 // are serialised by whoever owns it.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -34,7 +35,9 @@ struct Grammar {
   int32_t root = 0;
 };
 
-// INVALID_ARGUMENT: not a grammar, or no text matches. RESOURCE_EXHAUSTED: too large.
-Result<std::unique_ptr<Grammar>> CompileGrammar(std::string_view text);
+// INVALID_ARGUMENT: not a grammar, or no text matches. RESOURCE_EXHAUSTED: too large, or not
+// compiled within `timeout`.
+Result<std::unique_ptr<Grammar>> CompileGrammar(
+    std::string_view text, std::chrono::milliseconds timeout = std::chrono::seconds(2));
 
 }  // namespace aisp

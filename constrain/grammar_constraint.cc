@@ -118,9 +118,10 @@ class GrammarConstraint : public Constraint {
 }  // namespace
 
 Result<std::shared_ptr<Constraint>> MakeGrammarConstraint(std::string_view grammar,
-                                                          std::shared_ptr<const TokenTrie> trie) {
+                                                          std::shared_ptr<const TokenTrie> trie,
+                                                          std::chrono::milliseconds timeout) {
   auto shared = std::make_shared<Shared>();
-  AISP_ASSIGN_OR_RETURN(shared->grammar, CompileGrammar(grammar));
+  AISP_ASSIGN_OR_RETURN(shared->grammar, CompileGrammar(grammar, timeout));
   shared->trie = std::move(trie);
   return std::make_shared<GrammarConstraint>(std::move(shared));
 }

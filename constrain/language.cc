@@ -26,7 +26,16 @@ Languages::Languages(size_t max_terms) : max_terms_(max_terms) {
   Intern({Op::kSet, false, true, 0, 0, 0, {}});
 }
 
+bool Languages::Late() {
+  constexpr uint32_t kBetweenLooks = 256;
+  if (timed_out_ || deadline_ == TimePoint::max() || ++asked_ % kBetweenLooks != 0)
+    return timed_out_;
+  if (std::chrono::steady_clock::now() > deadline_) timed_out_ = exhausted_ = true;
+  return timed_out_;
+}
+
 TermId Languages::Intern(Term term) {
+  if (Late()) return kNothing;
   uint64_t hash = Mix(static_cast<uint64_t>(term.op), static_cast<uint32_t>(term.a));
   hash = Mix(Mix(hash, static_cast<uint32_t>(term.b)), static_cast<uint32_t>(term.c));
   for (const TermId part : term.parts) hash = Mix(hash, static_cast<uint32_t>(part));
@@ -198,6 +207,38 @@ TermId Languages::TrieOf(const std::vector<std::u32string>& texts, size_t begin,
 TermId Languages::Length(int32_t min, int32_t max) { return Repeat(Set(CharSet::Any()), min, max); }
 
 TermId Languages::Derive(TermId t, uint32_t c) {
+  ++derivation_;
+  if (derivation_ == 0) {  // the numbers begin again
+    std::fill(derivation_of_.begin(), derivation_of_.end(), 0);
+    ++derivation_;
+  }
+  return DeriveBelow(t, c);
+}
+
+// Terms share their parts: without a memory the time would be that of the tree, which may be
+// exponential in the number of terms.
+TermId Languages::DeriveBelow(TermId t, uint32_t c) {
+  if (Late()) return kNothing;
+  const auto at = static_cast<size_t>(t);
+  if (at < derivation_of_.size() && derivation_of_[at] == derivation_) return derived_[at];
+  constexpr int32_t kMaxDepth = 5000;  // of the stack
+  if (depth_ >= kMaxDepth) {
+    exhausted_ = true;
+    return kNothing;
+  }
+  ++depth_;
+  const TermId out = DeriveTerm(t, c);
+  --depth_;
+  if (at >= derivation_of_.size()) {
+    derivation_of_.resize(terms_.size(), 0);
+    derived_.resize(terms_.size(), kNothing);
+  }
+  derivation_of_[at] = derivation_;
+  derived_[at] = out;
+  return out;
+}
+
+TermId Languages::DeriveTerm(TermId t, uint32_t c) {
   const Term& term = terms_[static_cast<size_t>(t)];
   switch (term.op) {
     case Op::kNothing:
@@ -207,18 +248,18 @@ TermId Languages::Derive(TermId t, uint32_t c) {
       return sets_[static_cast<size_t>(term.a)].Contains(c) ? kEmptyText : kNothing;
     case Op::kConcat: {
       const TermId head = term.a, tail = term.b;
-      const TermId first = Concat(Derive(head, c), tail);
+      const TermId first = Concat(DeriveBelow(head, c), tail);
       if (!AcceptsEmpty(head)) return first;
-      return Union({first, Derive(tail, c)});
+      return Union({first, DeriveBelow(tail, c)});
     }
     case Op::kNot:
-      return Not(Derive(term.a, c));
+      return Not(DeriveBelow(term.a, c));
     case Op::kRepeat: {
       if (t == kAnyText) return t;
       const TermId body = term.a;
       const int32_t min = std::max(term.b - 1, 0);
       const int32_t max = term.c == kUnbounded ? kUnbounded : term.c - 1;
-      return Concat(Derive(body, c), Repeat(body, min, max));
+      return Concat(DeriveBelow(body, c), Repeat(body, min, max));
     }
     case Op::kUnion:
     case Op::kIntersect:
@@ -233,7 +274,7 @@ TermId Languages::DeriveParts(TermId t, uint32_t c) {
   std::vector<TermId> out;
   out.reserve(parts.size());
   for (const TermId part : parts) {
-    const TermId next = Derive(part, c);
+    const TermId next = DeriveBelow(part, c);
     if (op == Op::kIntersect && next == kNothing) return kNothing;
     if (op == Op::kUnion && next == kNothing) continue;
     out.push_back(next);

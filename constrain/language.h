@@ -5,9 +5,10 @@
 //
 // Equal terms have equal ids; smart constructors keep them small, which is what bounds the number
 // of derivatives. Owned and called by one thread at a time. The number of terms is bounded: beyond
-// it every constructor gives kNothing and Exhausted() says so.
+// it every constructor gives kNothing and Exhausted() says so, and so it is beyond a deadline.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <string_view>
@@ -54,12 +55,16 @@ class Languages {
   bool AcceptsEmpty(TermId t) const { return terms_[static_cast<size_t>(t)].nullable; }
   // Built without intersection and complement: every such term but kNothing holds some text.
   bool IsPlain(TermId t) const { return terms_[static_cast<size_t>(t)].plain; }
-  // What may follow once `c` was read.
+  // What may follow once `c` was read. Takes time in proportion to the terms below `t`.
   TermId Derive(TermId t, uint32_t c);
   // All sets that stand in `t`: code points in the same ones behave alike.
   void CollectSets(TermId t, std::vector<CharSet>* out) const;
 
   bool Exhausted() const { return exhausted_; }
+  // From now on terms are made until then; time_point::max(): as long as one likes.
+  using TimePoint = std::chrono::steady_clock::time_point;
+  void SetDeadline(TimePoint deadline) { deadline_ = deadline; }
+  bool TimedOut() const { return timed_out_; }
   size_t size() const { return terms_.size(); }
 
  private:
@@ -75,10 +80,22 @@ class Languages {
   void Grow();
   TermId Make(Op op, std::vector<TermId> parts);
   TermId TrieOf(const std::vector<std::u32string>& texts, size_t begin, size_t end, size_t depth);
+  // Derive, below what was asked for: terms that were met before are not derived again.
+  TermId DeriveBelow(TermId t, uint32_t c);
+  TermId DeriveTerm(TermId t, uint32_t c);
   TermId DeriveParts(TermId t, uint32_t c);
+  bool Late();
 
   size_t max_terms_;
   bool exhausted_ = false;
+  bool timed_out_ = false;
+  TimePoint deadline_ = TimePoint::max();
+  uint32_t asked_ = 0;  // calls of Late
+  // Of the derivation under way: by term, and of which derivation an entry is.
+  std::vector<TermId> derived_;
+  std::vector<uint32_t> derivation_of_;
+  uint32_t derivation_ = 0;
+  int32_t depth_ = 0;
   std::vector<Term> terms_;
   std::vector<CharSet> sets_;
   std::map<CharSet, int32_t> set_ids_;

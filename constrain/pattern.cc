@@ -3,6 +3,7 @@
 #include <array>
 #include <functional>
 #include <optional>
+#include <vector>
 
 #include "constrain/pattern_parser.h"
 
@@ -12,6 +13,7 @@ namespace {
 using Kind = PatternNode::Kind;
 
 constexpr int32_t kMaxUnrolled = 64;
+constexpr int32_t kMaxDepth = 2000;
 
 // What stands before a position, as far as ^ and \b ask.
 enum Before : uint8_t { kStart, kAfterWord, kAfterOther };
@@ -55,10 +57,17 @@ class Compiler {
 
   // Texts that `node` matches at a position behind `before`, and then `rest`.
   TermId Compile(const PatternNode& node, Before before, Rest* rest) {
+    if (!status_ || l_.Exhausted()) return Languages::kNothing;
+    const Nested nested(&depth_);
+    if (depth_ > kMaxDepth) {
+      status_ = ResourceExhausted(
+          "the pattern's assertions stand too deep in repetitions; repeat less, or leave them out");
+      return Languages::kNothing;
+    }
     if (!HasAssertion(node)) return Consume(Plain(node), before, rest);
     switch (node.kind) {
       case Kind::kSequence:
-        return Sequence(node, 0, before, rest);
+        return Sequence(node, before, rest);
       case Kind::kChoice: {
         std::vector<TermId> parts;
         for (const PatternNode& child : node.children) {
@@ -67,7 +76,7 @@ class Compiler {
         return l_.Union(std::move(parts));
       }
       case Kind::kRepeat:
-        return Unroll(node, 0, before, rest);
+        return Unroll(node, before, rest);
       case Kind::kBegin:
         return before == kStart ? rest->Get(before) : Languages::kNothing;
       case Kind::kEnd:
@@ -121,30 +130,38 @@ class Compiler {
     }
   }
 
-  TermId Sequence(const PatternNode& node, size_t index, Before before, Rest* rest) {
-    if (index == node.children.size()) return rest->Get(before);
-    bool asks = rest->asks;
-    for (size_t i = index + 1; i < node.children.size(); ++i) {
-      asks = asks || AsksBefore(node.children[i]);
+  // What follows each child is one Rest: the children before it ask for it again and again.
+  TermId Sequence(const PatternNode& node, Before before, Rest* rest) {
+    const size_t count = node.children.size();
+    std::vector<Rest> from(count + 1);  // the children from there on, and `rest`
+    from[count] = {rest->asks, [rest](Before b) { return rest->Get(b); }, {}};
+    for (size_t i = count; i-- > 0;) {
+      from[i] = {from[i + 1].asks || AsksBefore(node.children[i]),
+                 [&, i](Before b) { return Compile(node.children[i], b, &from[i + 1]); },
+                 {}};
     }
-    Rest tail{asks, [&](Before b) { return Sequence(node, index + 1, b, rest); }, {}};
-    return Compile(node.children[index], before, &tail);
+    return from[0].Get(before);
   }
 
   // A repetition with an assertion inside: written out.
-  TermId Unroll(const PatternNode& node, int32_t done, Before before, Rest* rest) {
+  TermId Unroll(const PatternNode& node, Before before, Rest* rest) {
     const PatternNode& body = node.children[0];
     if (node.max < 0 || node.max > kMaxUnrolled) {
       status_ = Unimplemented("an assertion inside a repetition cannot be enforced");
       return Languages::kNothing;
     }
-    if (done == node.max) return rest->Get(before);
-    Rest again{rest->asks || AsksBefore(body),
-               [&](Before b) { return Unroll(node, done + 1, b, rest); },
-               {}};
-    const TermId more = Compile(body, before, &again);
-    if (done < node.min) return more;
-    return l_.Union({more, rest->Get(before)});
+    const auto max = static_cast<size_t>(node.max), min = static_cast<size_t>(node.min);
+    std::vector<Rest> from(max + 1);  // so many are done
+    from[max] = {rest->asks, [rest](Before b) { return rest->Get(b); }, {}};
+    for (size_t i = max; i-- > 0;) {
+      from[i] = {from[i + 1].asks || AsksBefore(body),
+                 [&, i](Before b) {
+                   const TermId more = Compile(body, b, &from[i + 1]);
+                   return i < min ? more : l_.Union({more, rest->Get(b)});
+                 },
+                 {}};
+    }
+    return from[0].Get(before);
   }
 
   // What may follow at a word boundary (or, negated, where there is none).
@@ -154,8 +171,15 @@ class Compiler {
     return word_follows ? word : l_.Not(word);
   }
 
+  struct Nested {
+    explicit Nested(int32_t* depth) : depth_(depth) { ++*depth_; }
+    ~Nested() { --*depth_; }
+    int32_t* depth_;
+  };
+
   Languages& l_;
   Status status_;
+  int32_t depth_ = 0;  // calls of Compile under way: bounds the stack
 };
 
 Result<TermId> CompileWith(std::string_view pattern, bool anywhere, Languages* languages) {
@@ -167,6 +191,10 @@ Result<TermId> CompileWith(std::string_view pattern, bool anywhere, Languages* l
   const TermId out =
       anywhere ? compiler.Consume(Languages::kAnyText, kStart, &body) : body.Get(kStart);
   if (!compiler.status()) return tl::unexpected(compiler.status().error());
+  if (languages->TimedOut()) {
+    return ResourceExhausted(
+        "the pattern takes longer to compile than --grammar-compile-timeout allows; simplify it");
+  }
   if (languages->Exhausted()) return ResourceExhausted("the pattern needs too many states");
   return out;
 }

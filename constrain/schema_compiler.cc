@@ -9,6 +9,8 @@ Result<CompiledSchema> CompileSchema(std::string_view schema, const SchemaOption
   AISP_ASSIGN_OR_RETURN(const auto document, SchemaDocument::Open(schema));
   CompiledSchema out;
   out.grammar = std::make_unique<JsonGrammar>();
+  Languages& languages = out.grammar->languages;
+  languages.SetDeadline(std::chrono::steady_clock::now() + limits.timeout);
   Exprs exprs;
   SchemaTranslator translator(document.get(), &exprs, &out.grammar->languages, options);
   const ExprId root = translator.Root();
@@ -22,6 +24,13 @@ Result<CompiledSchema> CompileSchema(std::string_view schema, const SchemaOption
       translator.Refuse("", "schema", "no value fits it");
     }
   }
+  if (languages.TimedOut()) {
+    return tl::unexpected(Error{Code::kDeadlineExceeded,
+                                "the schema did not compile within " +
+                                    std::to_string(limits.timeout.count()) +
+                                    " ms (--grammar-compile-timeout); simplify its patterns"});
+  }
+  languages.SetDeadline(Languages::TimePoint::max());
   out.refusals = translator.refusals();
   if (!out.refusals.empty()) out.grammar = nullptr;
   return out;

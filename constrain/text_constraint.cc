@@ -82,7 +82,12 @@ class TextMatcher : public Matcher {
 
   void Mask(TokenMask* mask) override {
     const std::lock_guard lock(shared_->mutex);
+    // States are made as they are met, on the thread that everybody's steps wait for. Beyond the
+    // time nothing may follow, and this request alone ends.
+    constexpr std::chrono::seconds kMost{1};
+    shared_->languages.SetDeadline(std::chrono::steady_clock::now() + kMost);
     *mask = shared_->MaskOf(state_);
+    shared_->languages.SetDeadline(Languages::TimePoint::max());
   }
 
   std::string Forced(size_t limit) override {
@@ -123,6 +128,12 @@ class TextConstraint : public Constraint {
 
 Result<std::shared_ptr<Constraint>> Finish(std::shared_ptr<Shared> shared, TermId language) {
   shared->automaton = std::make_unique<Automaton>(&shared->languages, language);
+  if (shared->languages.TimedOut()) {
+    return ResourceExhausted(
+        "the constraint takes longer to compile than --grammar-compile-timeout allows; simplify "
+        "it");
+  }
+  shared->languages.SetDeadline(Languages::TimePoint::max());
   if (shared->automaton->start() == Automaton::kDead) return InvalidArgument("no text matches");
   return std::make_shared<TextConstraint>(std::move(shared));
 }
@@ -130,8 +141,10 @@ Result<std::shared_ptr<Constraint>> Finish(std::shared_ptr<Shared> shared, TermI
 }  // namespace
 
 Result<std::shared_ptr<Constraint>> MakePatternConstraint(std::string_view pattern,
-                                                          std::shared_ptr<const TokenTrie> trie) {
+                                                          std::shared_ptr<const TokenTrie> trie,
+                                                          std::chrono::milliseconds timeout) {
   auto shared = std::make_shared<Shared>(std::move(trie));
+  shared->languages.SetDeadline(std::chrono::steady_clock::now() + timeout);
   AISP_ASSIGN_OR_RETURN(const TermId language, CompileWholePattern(pattern, &shared->languages));
   return Finish(std::move(shared), language);
 }

@@ -1,6 +1,7 @@
 // A text of one regular language as a Constraint: guided_regex and guided_choice.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,9 +11,11 @@
 namespace aisp {
 
 // The whole text matches `pattern` from end to end. INVALID_ARGUMENT, UNIMPLEMENTED: as
-// CompileWholePattern says, or no text matches.
-Result<std::shared_ptr<Constraint>> MakePatternConstraint(std::string_view pattern,
-                                                          std::shared_ptr<const TokenTrie> trie);
+// CompileWholePattern says, or no text matches. RESOURCE_EXHAUSTED: too large, or not compiled
+// within `timeout`.
+Result<std::shared_ptr<Constraint>> MakePatternConstraint(
+    std::string_view pattern, std::shared_ptr<const TokenTrie> trie,
+    std::chrono::milliseconds timeout = std::chrono::seconds(2));
 // The whole text is one of `choices` (valid UTF-8, at least one).
 Result<std::shared_ptr<Constraint>> MakeChoiceConstraint(const std::vector<std::string>& choices,
                                                          std::shared_ptr<const TokenTrie> trie);

@@ -84,14 +84,16 @@ std::shared_ptr<const TokenTrie> ConstraintPool::Trie() {
 }
 
 Result<std::shared_ptr<Constraint>> ConstraintPool::Compile(const v1::Constraint& constraint) {
+  const auto timeout =
+      std::chrono::duration_cast<std::chrono::milliseconds>(limits_.compile_timeout);
   switch (constraint.kind()) {
     case v1::Constraint::REGEX:
-      return MakePatternConstraint(constraint.text(), Trie());
+      return MakePatternConstraint(constraint.text(), Trie(), timeout);
     case v1::Constraint::CHOICE:
       return MakeChoiceConstraint({constraint.choices().begin(), constraint.choices().end()},
                                   Trie());
     case v1::Constraint::GRAMMAR:
-      return MakeGrammarConstraint(constraint.text(), Trie());
+      return MakeGrammarConstraint(constraint.text(), Trie(), timeout);
     case v1::Constraint::CALLS: {
       auto plan = ReadPlan(constraint.text(), tokenizer_,
                            [this](const v1::Constraint& part) { return Get(part); });
@@ -108,7 +110,7 @@ Result<std::shared_ptr<Constraint>> ConstraintPool::Compile(const v1::Constraint
   SchemaOptions rules;
   rules.relaxed.assign(constraint.relaxed().begin(), constraint.relaxed().end());
   CompileLimits limits;
-  limits.timeout = std::chrono::duration_cast<std::chrono::milliseconds>(limits_.compile_timeout);
+  limits.timeout = timeout;
   auto compiled = CompileSchema(object ? R"({"type":"object"})" : constraint.text(), rules, limits);
   if (!compiled) return InvalidArgument(compiled.error().message);
   if (compiled->grammar == nullptr) return InvalidArgument(Told(compiled->refusals));

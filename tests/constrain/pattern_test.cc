@@ -80,5 +80,22 @@ TEST(TextConstraint, ChoicesEndWhereNothingElseCanFollow) {
   EXPECT_EQ(matcher->Forced(20), "erday");
 }
 
+// Assertions in repetitions and sequences share what follows them, and derivatives share terms:
+// written out as trees these would have up to 2^60 nodes.
+TEST(Pattern, AssertionsInRepetitionsTakeNoTimeWithoutEnd) {
+  for (const char* pattern :
+       {"(?:\\b[^x]){2,60}", "(?:(?:\\b|b)){0,20}(?:.{3,20}){2,5}", "(a?){64}a{64}$b?(\\b|c){30}",
+        "(?:[a-z]*\\b[0-9]*$|x){30}", "(?:(?:(?:a|b|$|c){20}){20}){20}"}) {
+    const auto begin = std::chrono::steady_clock::now();
+    const auto made =
+        MakePatternConstraint(pattern, Vocabulary({"a", "b", "c"}), std::chrono::milliseconds(500));
+    if (!made) {
+      EXPECT_EQ(made.error().code, Code::kResourceExhausted) << made.error().message;
+    }
+    // Far more than the limit: a busy machine is no failure.
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20)) << pattern;
+  }
+}
+
 }  // namespace
 }  // namespace aisp
