@@ -32,8 +32,8 @@ struct Router::Impl {
     RequestObserver* observer = nullptr;
     uint32_t prompt_tokens = 0;
     uint32_t emitted = 0;
-    uint32_t preemptions = 0;         // on all workers so far
-    uint32_t preemptions_before = 0;  // of them: on workers that it has left
+    uint32_t preemptions = 0;               // on all workers so far
+    uint32_t preemptions_before = 0;        // of them: on workers that it has left
     v1::DraftCounts drafts, drafts_before;  // likewise
     std::vector<Hash128> unit_hashes;
     Instant submitted;

@@ -482,8 +482,7 @@ std::vector<Wrong> WrongRequests() {
         "response_format");
   field("guided_grammar", {"1", "\"root ::= (\""}, "grammar");
   field("best_of", {"3"}, "best_of is not supported");
-  for (const char* unsupported :
-       {"suffix", "reasoning_effort", "prompt_logprobs", "chat_template"})
+  for (const char* unsupported : {"suffix", "reasoning_effort", "prompt_logprobs", "chat_template"})
     field(unsupported, {"\"abc\""}, "is not supported by this server");
   field("use_beam_search", {"true"}, "is not supported by this server");
   field("prompt", {"5", "{}", "[]", "null"}, "prompt");
