@@ -108,7 +108,7 @@ class Compiler {
       if (!part) return std::nullopt;
       parts.push_back(*part);
     }
-    if (node.kind == Kind::kChoice) return g_.languages.Union(std::move(parts));
+    if (node.kind == Kind::kChoice) return g_.languages.Union(parts);
     if (node.kind == Kind::kRepeat) return g_.languages.Repeat(parts[0], node.min, node.max);
     TermId all = Languages::kEmptyText;
     for (size_t i = parts.size(); i > 0; --i) all = g_.languages.Concat(parts[i - 1], all);
@@ -140,6 +140,7 @@ class Compiler {
         break;
       case Kind::kSequence: {
         std::vector<GrammarSymbol> symbols;
+        symbols.reserve(node.children.size());
         for (const GrammarNode& child : node.children) symbols.push_back(Lower(child, depth));
         Add(rule, std::move(symbols));
         break;

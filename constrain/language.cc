@@ -90,7 +90,7 @@ TermId Languages::Concat(TermId a, TermId b) {
       {Op::kConcat, left.nullable && right.nullable, left.plain && right.plain, a, b, 0, {}});
 }
 
-TermId Languages::Make(Op op, std::vector<TermId> parts) {
+TermId Languages::Make(Op op, const std::vector<TermId>& parts) {
   const bool is_union = op == Op::kUnion;
   std::vector<TermId> flat;
   CharSet set = is_union ? CharSet() : CharSet::Any();
@@ -141,10 +141,10 @@ TermId Languages::Make(Op op, std::vector<TermId> parts) {
   return Intern({op, nullable, plain, 0, 0, 0, std::move(out)});
 }
 
-TermId Languages::Union(std::vector<TermId> parts) { return Make(Op::kUnion, std::move(parts)); }
+TermId Languages::Union(const std::vector<TermId>& parts) { return Make(Op::kUnion, parts); }
 
-TermId Languages::Intersect(std::vector<TermId> parts) {
-  return Make(Op::kIntersect, std::move(parts));
+TermId Languages::Intersect(const std::vector<TermId>& parts) {
+  return Make(Op::kIntersect, parts);
 }
 
 TermId Languages::Not(TermId a) {
@@ -201,7 +201,7 @@ TermId Languages::TrieOf(const std::vector<std::u32string>& texts, size_t begin,
     parts.push_back(Concat(head, TrieOf(texts, begin, next, depth + 1)));
     begin = next;
   }
-  return Union(std::move(parts));
+  return Union(parts);
 }
 
 TermId Languages::Length(int32_t min, int32_t max) { return Repeat(Set(CharSet::Any()), min, max); }
@@ -279,7 +279,7 @@ TermId Languages::DeriveParts(TermId t, uint32_t c) {
     if (op == Op::kUnion && next == kNothing) continue;
     out.push_back(next);
   }
-  return Make(op, std::move(out));
+  return Make(op, out);
 }
 
 void Languages::CollectSets(TermId t, std::vector<CharSet>* out) const {

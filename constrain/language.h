@@ -41,8 +41,8 @@ class Languages {
 
   TermId Set(const CharSet& set);
   TermId Concat(TermId a, TermId b);
-  TermId Union(std::vector<TermId> parts);
-  TermId Intersect(std::vector<TermId> parts);
+  TermId Union(const std::vector<TermId>& parts);
+  TermId Intersect(const std::vector<TermId>& parts);
   TermId Not(TermId a);
   TermId Repeat(TermId a, int32_t min, int32_t max);  // max kUnbounded
   // Exactly this text (valid UTF-8), or exactly one of these (a trie, so that long lists stay
@@ -78,7 +78,7 @@ class Languages {
 
   TermId Intern(Term term);
   void Grow();
-  TermId Make(Op op, std::vector<TermId> parts);
+  TermId Make(Op op, const std::vector<TermId>& parts);
   TermId TrieOf(const std::vector<std::u32string>& texts, size_t begin, size_t end, size_t depth);
   // Derive, below what was asked for: terms that were met before are not derived again.
   TermId DeriveBelow(TermId t, uint32_t c);

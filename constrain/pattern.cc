@@ -70,10 +70,11 @@ class Compiler {
         return Sequence(node, before, rest);
       case Kind::kChoice: {
         std::vector<TermId> parts;
+        parts.reserve(node.children.size());
         for (const PatternNode& child : node.children) {
           parts.push_back(Compile(child, before, rest));
         }
-        return l_.Union(std::move(parts));
+        return l_.Union(parts);
       }
       case Kind::kRepeat:
         return Unroll(node, before, rest);
@@ -103,7 +104,7 @@ class Compiler {
     if (l_.AcceptsEmpty(part)) ways.push_back(rest->Get(before));
     ways.push_back(l_.Concat(l_.Intersect({part, l_.Concat(any, word)}), rest->Get(kAfterWord)));
     ways.push_back(l_.Concat(l_.Intersect({part, l_.Concat(any, other)}), rest->Get(kAfterOther)));
-    return l_.Union(std::move(ways));
+    return l_.Union(ways);
   }
 
   const Status& status() const { return status_; }
@@ -122,7 +123,7 @@ class Compiler {
       }
       case Kind::kChoice:
         for (const PatternNode& child : node.children) parts.push_back(Plain(child));
-        return l_.Union(std::move(parts));
+        return l_.Union(parts);
       case Kind::kRepeat:
         return l_.Repeat(Plain(node.children[0]), node.min, node.max);
       default:

@@ -243,7 +243,7 @@ ExprId Exprs::OppositeOfProperties(const Atom& atom, Languages* languages) {
     has(pattern, Not(value));
     others.push_back(languages->Not(pattern));
   }
-  if (atom.rest != kTrue) has(languages->Intersect(std::move(others)), Not(atom.rest));
+  if (atom.rest != kTrue) has(languages->Intersect(others), Not(atom.rest));
   return Or(std::move(ways));
 }
 

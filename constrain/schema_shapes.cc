@@ -43,7 +43,7 @@ std::optional<StringShape> SchemaTypes::MergeStrings(const Conjunction& all, boo
     }
   }
   if (shape.max != kNoLimit && shape.min > shape.max) return std::nullopt;
-  shape.automaton = g_.AutomatonOf(g_.languages.Intersect(std::move(parts)));
+  shape.automaton = g_.AutomatonOf(g_.languages.Intersect(parts));
   if (shape.automaton->start() == Automaton::kDead) return std::nullopt;
   if (!exact || (shape.min == 0 && shape.max == kNoLimit)) return shape;
   if (!shape.automaton->PrepareLengths(shape.max)) {
@@ -356,7 +356,7 @@ bool SchemaTypes::AddClasses(const Conjunction& all, const std::vector<const Ato
   }
   for (auto& [key, languages] : merged) {
     NameClass c;
-    c.automaton = g_.AutomatonOf(g_.languages.Union(std::move(languages)));
+    c.automaton = g_.AutomatonOf(g_.languages.Union(languages));
     if (c.automaton->start() == Automaton::kDead) continue;
     const bool known = !c.automaton->IsAnyText(c.automaton->start()) && c.automaton->Analyse();
     c.infinite = !known || c.automaton->IsInfinite(c.automaton->start());

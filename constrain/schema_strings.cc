@@ -33,9 +33,9 @@ class Strings {
         return l_.Not(language);
       }
       case Exprs::Op::kAnd:
-        return l_.Intersect(std::move(parts));
+        return l_.Intersect(parts);
       case Exprs::Op::kOr:
-        return l_.Union(std::move(parts));
+        return l_.Union(parts);
       case Exprs::Op::kExactlyOne:
         return ExactlyOne(parts);
     }
@@ -67,9 +67,9 @@ class Strings {
       for (size_t j = 0; j < parts.size(); ++j) {
         if (j != i) all.push_back(l_.Not(parts[j]));
       }
-      ways.push_back(l_.Intersect(std::move(all)));
+      ways.push_back(l_.Intersect(all));
     }
-    return l_.Union(std::move(ways));
+    return l_.Union(ways);
   }
 
   Exprs& e_;

@@ -108,13 +108,13 @@ void SchemaTypes::BuildStrings(const Alternatives& ways, JsonTypeShapes* type) {
       if (atom.kind == Atom::Kind::kLanguage) parts.push_back(atom.language);
     }
     if (!limited) {
-      plain.push_back(g_.languages.Intersect(std::move(parts)));
+      plain.push_back(g_.languages.Intersect(parts));
     } else if (auto shape = MergeStrings(all, true)) {
       type->strings.push_back(*shape);
     }
   }
   if (plain.empty()) return;
-  Automaton* automaton = g_.AutomatonOf(g_.languages.Union(std::move(plain)));
+  Automaton* automaton = g_.AutomatonOf(g_.languages.Union(plain));
   if (automaton->start() != Automaton::kDead) type->strings.push_back({automaton, 0, kNoLimit});
 }
 
@@ -139,11 +139,10 @@ void SchemaTypes::BuildCountedStrings(const Alternatives& ways, JsonTypeShapes* 
       return;
     }
     parts.push_back(g_.languages.Length(min, max));
-    if (max == Languages::kUnbounded || min <= max)
-      all.push_back(g_.languages.Intersect(std::move(parts)));
+    if (max == Languages::kUnbounded || min <= max) all.push_back(g_.languages.Intersect(parts));
   }
   if (all.empty()) return;
-  Automaton* automaton = g_.AutomatonOf(g_.languages.Union(std::move(all)));
+  Automaton* automaton = g_.AutomatonOf(g_.languages.Union(all));
   if (automaton->start() != Automaton::kDead) type->strings.push_back({automaton, 0, kNoLimit});
 }
 

@@ -135,7 +135,8 @@ void ConstraintPool::Trim() {
   size_t count = 0, bytes = 0;
   for (auto it = kept_.begin(); it != kept_.end();) {
     bytes += it->text.size() + it->constraint->bytes();
-    if (++count == 1 || (count <= limits_.max_kept && bytes <= limits_.max_bytes)) {
+    ++count;
+    if (count == 1 || (count <= limits_.max_kept && bytes <= limits_.max_bytes)) {
       ++it;
       continue;
     }
