@@ -1,0 +1,46 @@
+#include "common/fair_share.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "common/check.h"
+
+namespace aisp {
+
+double FairShare::Floor() const {
+  double least = std::numeric_limits<double>::infinity();
+  for (const auto& [name, account] : accounts_) {
+    if (account.work > 0) least = std::min(least, account.service);
+  }
+  return least;
+}
+
+FairShare::Account* FairShare::Enter(const TenantShare& tenant) {
+  const auto [it, is_new] = accounts_.try_emplace(tenant.name);
+  Account& account = it->second;
+  if (is_new) account.name = tenant.name;
+  account.weight = std::max(1u, tenant.weight);
+  if (account.work == 0) {
+    if (active_ > 0) account.service = std::max(account.service, Floor());
+    ++active_;
+  }
+  ++account.work;
+  return &account;
+}
+
+void FairShare::Leave(Account* account) {
+  AISP_CHECK(account->work > 0);
+  if (--account->work > 0) return;
+  --active_;
+  Forget();
+}
+
+// Who is behind everybody with work would be lifted anyway.
+void FairShare::Forget() {
+  const double floor = Floor();
+  std::erase_if(accounts_, [&](const auto& entry) {
+    return entry.second.work == 0 && (active_ == 0 || entry.second.service <= floor);
+  });
+}
+
+}  // namespace aisp

@@ -1,0 +1,63 @@
+// FairShare: which of several tenants is next, by what each was given so far. Weighted fair
+// queueing in virtual time: a tenant's service is the tokens computed for it over its weight, and
+// the tenant with the least service goes first.
+//
+// Only tenants with work compete. One that comes, or comes back, starts where the least served of
+// them stands: nobody saves up a claim while idle. One that leaves ahead of the others is
+// remembered until they have caught up, so that coming back is no way to start anew. When nobody
+// has work all is forgotten. One thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+
+namespace aisp {
+
+// On whose behalf something runs, and how it stands against the others'.
+struct TenantShare {
+  std::string name;     // "": everybody without a key
+  uint32_t weight = 1;  // at least 1
+  int32_t rank = 0;     // greater goes before every smaller one, of whatever tenant
+};
+
+class FairShare {
+ public:
+  struct Account {
+    std::string name;
+    double weight = 1;
+    double service = 0;  // tokens over weight
+    int64_t work = 0;    // pieces that have entered and not left
+    int32_t index = -1;  // scratch of whoever lists the accounts of a moment
+  };
+
+  // One more piece of work. The account stays where it is until its last piece has left. The newest
+  // weight counts.
+  Account* Enter(const TenantShare& tenant);
+  void Leave(Account* account);
+  static void Charge(Account* account, int64_t tokens) {
+    account->service += static_cast<double>(tokens) / account->weight;
+  }
+
+  // Tenants with work.
+  size_t active() const { return active_; }
+  // Those that are only remembered too.
+  size_t known() const { return accounts_.size(); }
+
+ private:
+  // The least service of a tenant with work.
+  double Floor() const;
+  void Forget();
+
+  std::map<std::string, Account> accounts_;
+  size_t active_ = 0;
+};
+
+// Least service first; where it is equal, by name. A strict order of different accounts.
+inline bool Precedes(const FairShare::Account& a, const FairShare::Account& b) {
+  if (a.service != b.service) return a.service < b.service;
+  return a.name < b.name;
+}
+
+}  // namespace aisp
