@@ -7,10 +7,12 @@
 // gRPC's threads: the rest. No lock is held while an inbox posts, except where the order of posts
 // depends on it; inboxes never call back into a call under their own lock.
 //
-// Bounds: queued messages and bytes (over them the link is aborted), and messages received but not
+// Bounds: queued messages and bytes (over them the link is aborted; over half of them an offered
+// message is refused), and messages received but not
 // yet taken by the owner (over them reading stops and HTTP/2's flow control stops the sender).
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <memory>
@@ -113,31 +115,16 @@ class GrpcCall : public std::enable_shared_from_this<GrpcCall<In, Out>> {
   void Retire() { live_->Remove(this->shared_from_this()); }
 
   void Send(Out message) {
-    const size_t bytes = message.ByteSizeLong();
-    Error why;
-    {
-      const std::lock_guard lock(mutex_);
-      if (ended_ || closing_) return;
-      if (bytes > options_.max_message_bytes) {
-        why = Error{Code::kResourceExhausted, "a message of " + std::to_string(bytes) +
-                                                  " bytes is larger than the limit of " +
-                                                  std::to_string(options_.max_message_bytes)};
-      } else if (queue_.size() >= options_.max_queued_messages ||
-                 queued_bytes_ + bytes > options_.max_queued_bytes) {
-        why = Error{Code::kResourceExhausted,
-                    "the peer does not read: " + std::to_string(queue_.size()) + " messages and " +
-                        std::to_string(queued_bytes_) + " bytes were waiting for it (limits " +
-                        std::to_string(options_.max_queued_messages) + " and " +
-                        std::to_string(options_.max_queued_bytes) + ")"};
-      } else {
-        queue_.push_back({std::move(message), bytes});
-        queued_bytes_ += bytes;
-        if (!writing_ && stream_ != nullptr) WriteNext();
-        return;
-      }
-    }
-    inbox_->Down(id, why);
-    Abort(why);
+    const Status queued =
+        Queue(std::move(message), options_.max_queued_messages, options_.max_queued_bytes);
+    if (queued) return;
+    inbox_->Down(id, queued.error());
+    Abort(queued.error());
+  }
+  // What begins a request leaves room for what ends it.
+  Status Offer(Out message) {
+    return Queue(std::move(message), options_.max_queued_messages / 2,
+                 options_.max_queued_bytes / 2);
   }
 
   // What was sent before goes out first.
@@ -206,6 +193,26 @@ class GrpcCall : public std::enable_shared_from_this<GrpcCall<In, Out>> {
     size_t bytes;
   };
 
+  Status Queue(Out message, size_t most_messages, size_t most_bytes) {
+    const size_t bytes = message.ByteSizeLong();
+    const std::lock_guard lock(mutex_);
+    if (ended_ || closing_) return {};
+    if (const size_t most = std::min(options_.max_message_bytes, most_bytes); bytes > most) {
+      return Fail(Code::kOutOfRange, "a message of " + std::to_string(bytes) +
+                                         " bytes is larger than the limit of " +
+                                         std::to_string(most));
+    }
+    if (queue_.size() >= most_messages || queued_bytes_ + bytes > most_bytes) {
+      return ResourceExhausted(
+          "the peer does not read: " + std::to_string(queue_.size()) + " messages and " +
+          std::to_string(queued_bytes_) + " bytes were waiting for it (limits " +
+          std::to_string(most_messages) + " and " + std::to_string(most_bytes) + ")");
+    }
+    queue_.push_back({std::move(message), bytes});
+    queued_bytes_ += bytes;
+    if (!writing_ && stream_ != nullptr) WriteNext();
+    return {};
+  }
   void WriteNext() {
     writing_ = true;
     stream_->Write(&queue_.front().message, queue_.size() > 1);

@@ -91,6 +91,10 @@ class ServerEndpoint final : public LinkSender<Out>, public Endpoint {
   void Send(LinkId link, Out message) override {
     if (const auto call = inbox_->Find(link)) call->Send(std::move(message));
   }
+  Status Offer(LinkId link, Out message) override {
+    const auto call = inbox_->Find(link);
+    return call ? call->Offer(std::move(message)) : Status();
+  }
   void Close(LinkId link) override {
     if (const auto call = inbox_->Forget(link)) call->Close();
   }
@@ -181,6 +185,10 @@ class GrpcDialer final : public LinkDialer<Out> {
   void Send(LinkId link, Out message) override {
     if (const auto call = inbox_->Find(link)) call->Send(std::move(message));
   }
+  Status Offer(LinkId link, Out message) override {
+    const auto call = inbox_->Find(link);
+    return call ? call->Offer(std::move(message)) : Status();
+  }
   void Close(LinkId link) override {
     if (const auto call = inbox_->Forget(link)) call->Close();
   }
@@ -257,13 +265,14 @@ GrpcServer::GrpcServer() : impl_(std::make_unique<Impl>()) {}
 GrpcServer::~GrpcServer() { Shutdown(kFlushLimit); }
 
 LinkSender<v1::RouterMessage>* GrpcServer::ServeRouterControl(
-    LinkHandler<v1::WorkerMessage>* handler, Poster post, GrpcLinkOptions options) {
+    LinkHandler<v1::WorkerMessage>* handler, Poster post, const GrpcLinkOptions& options) {
   return impl_->Add<RouterControlService>(
       new RouterControlService::Links(handler, std::move(post), options), options);
 }
 
 LinkSender<v1::PrefillToDecode>* GrpcServer::ServeKvPeer(LinkHandler<v1::DecodeToPrefill>* handler,
-                                                         Poster post, GrpcLinkOptions options) {
+                                                         Poster post,
+                                                         const GrpcLinkOptions& options) {
   return impl_->Add<KvPeerService>(new KvPeerService::Links(handler, std::move(post), options),
                                    options);
 }
@@ -325,7 +334,7 @@ void GrpcServer::Shutdown(std::chrono::milliseconds deadline) {
 }
 
 std::unique_ptr<LinkDialer<v1::WorkerMessage>> MakeRouterDialer(
-    LinkHandler<v1::RouterMessage>* handler, Poster post, GrpcLinkOptions options) {
+    LinkHandler<v1::RouterMessage>* handler, Poster post, const GrpcLinkOptions& options) {
   using Stub = v1::RouterControl::Stub;
   return std::make_unique<GrpcDialer<Stub, v1::RouterMessage, v1::WorkerMessage>>(
       handler, std::move(post), options,
@@ -336,7 +345,7 @@ std::unique_ptr<LinkDialer<v1::WorkerMessage>> MakeRouterDialer(
 }
 
 std::unique_ptr<LinkDialer<v1::DecodeToPrefill>> MakeKvPeerDialer(
-    LinkHandler<v1::PrefillToDecode>* handler, Poster post, GrpcLinkOptions options) {
+    LinkHandler<v1::PrefillToDecode>* handler, Poster post, const GrpcLinkOptions& options) {
   using Stub = v1::KvPeer::Stub;
   return std::make_unique<GrpcDialer<Stub, v1::PrefillToDecode, v1::DecodeToPrefill>>(
       handler, std::move(post), options,

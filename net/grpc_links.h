@@ -55,10 +55,11 @@ class GrpcServer {
   // Router side of RouterControl.Attach. Returns the sender for those links; `handler` is called
   // through `post`.
   LinkSender<v1::RouterMessage>* ServeRouterControl(LinkHandler<v1::WorkerMessage>* handler,
-                                                    Poster post, GrpcLinkOptions options = {});
+                                                    Poster post,
+                                                    const GrpcLinkOptions& options = {});
   // Prefill side of KvPeer.Session.
   LinkSender<v1::PrefillToDecode>* ServeKvPeer(LinkHandler<v1::DecodeToPrefill>* handler,
-                                               Poster post, GrpcLinkOptions options = {});
+                                               Poster post, const GrpcLinkOptions& options = {});
   Status Start(const std::string& address);
   // On a socket that others may hold too, e.g. this process's successor.
   Status StartOn(int listen_fd);
@@ -74,8 +75,8 @@ class GrpcServer {
 };
 
 std::unique_ptr<LinkDialer<v1::WorkerMessage>> MakeRouterDialer(
-    LinkHandler<v1::RouterMessage>* handler, Poster post, GrpcLinkOptions options = {});
+    LinkHandler<v1::RouterMessage>* handler, Poster post, const GrpcLinkOptions& options = {});
 std::unique_ptr<LinkDialer<v1::DecodeToPrefill>> MakeKvPeerDialer(
-    LinkHandler<v1::PrefillToDecode>* handler, Poster post, GrpcLinkOptions options = {});
+    LinkHandler<v1::PrefillToDecode>* handler, Poster post, const GrpcLinkOptions& options = {});
 
 }  // namespace aisp

@@ -21,6 +21,8 @@ namespace {
 // One connection may keep the loop busy with so many bytes before the others get a turn.
 constexpr size_t kSendBudget = 256 << 10;
 constexpr size_t kReadChunk = 16 << 10;
+// Where nothing is expected but the client's end: thousands of streams wait so.
+constexpr size_t kWatchChunk = 512;
 // Smaller answers do not count towards the bound of whole ones.
 constexpr size_t kSmallAnswer = 16 << 10;
 // How long a closing connection waits for the client to have read the last answer.
@@ -95,7 +97,8 @@ asio::awaitable<void> HttpConnection::Run() {
 asio::awaitable<bool> HttpConnection::AwaitBytes() {
   error_code ec;
   reader_waits_ = true;
-  const size_t n = co_await socket_.async_read_some(buffer_.prepare(kReadChunk), Into(ec));
+  const size_t room = phase_ == Phase::kAnswering ? kWatchChunk : kReadChunk;
+  const size_t n = co_await socket_.async_read_some(buffer_.prepare(room), Into(ec));
   reader_waits_ = false;
   if (!ec) {
     buffer_.commit(n);
@@ -114,6 +117,10 @@ asio::awaitable<bool> HttpConnection::AwaitBytes() {
 // sends already belongs to its next request, and more of it than a head may have stays in the
 // kernel.
 asio::awaitable<void> HttpConnection::AwaitAnswer() {
+  if (buffer_.size() == 0) {
+    buffer_.clear();
+    buffer_.shrink_to_fit();
+  }
   while (!sent_ && !dead_) {
     if (!peer_ended_ && buffer_.size() < state_->options.max_header_bytes) {
       co_await AwaitBytes();
@@ -224,7 +231,7 @@ void HttpConnection::Reject(int status, std::string_view message) {
   Respond(status, headers, error_body ? error_body(status, message) : std::string(message) + "\n");
 }
 
-void HttpConnection::Respond(int status, const HttpHeaders& headers, std::string body) {
+void HttpConnection::Respond(int status, const HttpHeaders& headers, const std::string& body) {
   answer_ = IntakeBudget::Share(&state_->answers, "");
   // An answer of our own fits always, so this happens once.
   if (body.size() > kSmallAnswer && answer_.GrowTo(body.size()) != IntakeBudget::Share::Grown::kYes)

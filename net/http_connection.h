@@ -74,7 +74,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void Vanish(HttpExchange::Gone why, bool reset);
 
   // For the exchange.
-  void Respond(int status, const HttpHeaders& headers, std::string body);
+  void Respond(int status, const HttpHeaders& headers, const std::string& body);
   void BeginStream(int status, const HttpHeaders& headers);
   void Write(std::string_view bytes);
   void End();

@@ -190,7 +190,9 @@ asio::awaitable<bool> HttpConnection::ReadBody(Intake* intake) {
     }
     if (!GrowBody(body.size())) co_return false;
   }
-  if (body.capacity() - body.size() > kBodyChunk) body.shrink_to_fit();
+  // It is kept until the answer has been sent.
+  constexpr size_t kSlack = 1024;
+  if (body.capacity() - body.size() > kSlack) body.shrink_to_fit();
   body_.Whole();
   co_return true;
 }

@@ -49,8 +49,8 @@ class HttpSocket {
   void ShutdownSend(error_code& ec);
   // Bytes that the kernel holds and the client has not acknowledged.
   size_t Unacknowledged();
-  void cancel(error_code& ec) { socket_.cancel(ec); }
-  void close(error_code& ec) { socket_.close(ec); }
+  void cancel(error_code& ec) { ec = socket_.cancel(ec); }
+  void close(error_code& ec) { ec = socket_.close(ec); }
   template <typename Option>
   void set_option(const Option& option, error_code& ec) {
     socket_.set_option(option, ec);

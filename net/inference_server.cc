@@ -251,6 +251,8 @@ class ClientService final : public grpc::Service {
                                                             &InferenceHandler::ListModels);
   }
 
+  size_t reading() const { return intake_->reading(); }
+
  private:
   RpcTimes Times() const {
     return {options_.read_timeout, options_.write_timeout, options_.min_taken_bytes};
@@ -413,6 +415,7 @@ void InferenceServer::Accept() {
 }
 
 uint16_t InferenceServer::port() const { return static_cast<uint16_t>(impl_->port); }
+size_t InferenceServer::reading() const { return impl_->clients.reading(); }
 
 void InferenceServer::SetServing(bool serving) { impl_->health.SetServing(serving); }
 

@@ -129,6 +129,8 @@ class InferenceServer {
   // to do for a socket of its own, which Start opens.
   void Accept();
   uint16_t port() const;
+  // Calls whose message has begun and not arrived whole. Any thread.
+  size_t reading() const;
   // What Health says; NOT_SERVING until the first call. Cheap when nothing changes.
   void SetServing(bool serving);
   // `done` runs on the loop when the last call has ended. With a handed-over socket no call fails:

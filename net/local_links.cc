@@ -57,6 +57,14 @@ struct LocalSwitch {
     own->Down(link->id, why);
   }
 
+  // What begins a request leaves room for what ends it.
+  Status RoomFor(size_t queued) const {
+    if (queued < max_queued_messages / 2) return {};
+    return ResourceExhausted("the peer does not read: " + std::to_string(queued) +
+                             " messages were waiting for it (limit " +
+                             std::to_string(max_queued_messages / 2) + ")");
+  }
+
   const size_t max_queued_messages;
   std::mutex mutex;
   std::map<std::string, std::shared_ptr<ServerInbox>> served;
@@ -92,6 +100,12 @@ class LocalServer final : public LinkSender<ToClient> {
     const auto link = inbox_->Find(id);
     if (!link) return;
     hub_->Send(link, &Link::queued_to_client, link->client, link->server, std::move(message));
+  }
+  Status Offer(LinkId id, ToClient message) override {
+    const auto link = inbox_->Find(id);
+    if (link) AISP_RETURN_IF_ERROR(hub_->RoomFor(link->queued_to_client.load()));
+    Send(id, std::move(message));
+    return {};
   }
   void Close(LinkId id) override {
     const auto link = inbox_->Forget(id);
@@ -143,6 +157,12 @@ class LocalDialer final : public LinkDialer<ToServer> {
     const auto link = inbox_->Find(id);
     if (!link || !link->server) return;
     hub_->Send(link, &Link::queued_to_server, link->server, link->client, std::move(message));
+  }
+  Status Offer(LinkId id, ToServer message) override {
+    const auto link = inbox_->Find(id);
+    if (link) AISP_RETURN_IF_ERROR(hub_->RoomFor(link->queued_to_server.load()));
+    Send(id, std::move(message));
+    return {};
   }
   void Close(LinkId id) override {
     const auto link = inbox_->Forget(id);

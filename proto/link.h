@@ -3,12 +3,14 @@
 //
 // Contract: messages on one link arrive in order, at most once; nothing arrives after LinkDown.
 // Send never blocks: a link whose outgoing queue is over its bound goes down instead (LinkDown is
-// reported, the peer's requests end). Methods of LinkLayer, but for Send where net/ carries it (any
-// thread), and all callbacks of LinkHandler run on the thread that owns the role; no callback runs
-// inside a call of Send, Close or Dial.
+// reported, the peer's requests end). What begins a request is offered and fills a part of the
+// queue only, so that no number of requests takes a link down. Methods of LinkLayer, but for Send
+// where net/ carries it (any thread), and all callbacks of LinkHandler run on the thread that owns
+// the role; no callback runs inside a call of Send, Close or Dial.
 #pragma once
 
 #include <string>
+#include <utility>
 
 #include "common/ids.h"
 #include "common/result.h"
@@ -30,6 +32,13 @@ class LinkSender {
  public:
   virtual ~LinkSender() = default;
   virtual void Send(LinkId link, Out message) = 0;
+  // As Send, for a message that begins a request: one that does not fit into what the link may
+  // queue is not sent, and the link stays as it is. OUT_OF_RANGE when it never fits,
+  // RESOURCE_EXHAUSTED when it does not now. A carrier without bounds takes everything.
+  virtual Status Offer(LinkId link, Out message) {
+    Send(link, std::move(message));
+    return {};
+  }
   // Ends the link; LinkDown is not reported for it any more.
   virtual void Close(LinkId link) = 0;
 };

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <future>
+#include <thread>
 
 #include "inference.grpc.pb.h"
 #include "net/listen_socket.h"
@@ -362,10 +363,13 @@ TEST_F(InferenceServerTest, IdleHalvesOfMessagesKeepNobodyOut) {
     idle.push_back(std::make_unique<HalfCall>(server_->port(), ""));
     idle.back()->Announce(1 << 20, 1000);
   }
+  const auto until = std::chrono::steady_clock::now() + kLong;
+  while (server_->reading() < idle.size() && std::chrono::steady_clock::now() < until)
+    std::this_thread::yield();
+  ASSERT_EQ(server_->reading(), idle.size());
   // Refused while they may still be honest, served when they had their time.
   grpc::Status status(grpc::StatusCode::UNKNOWN, "not asked");
   int refused = 0;
-  const auto until = std::chrono::steady_clock::now() + kLong;
   while (!status.ok() && std::chrono::steady_clock::now() < until) {
     grpc::ClientContext context;
     v1::TokenizeResponse tokens;

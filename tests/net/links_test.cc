@@ -263,6 +263,41 @@ TEST_P(Links, AFullQueueTakesTheLinkDownInsteadOfWaiting) {
   EXPECT_EQ(router_.log().downs.size(), 1u);
 }
 
+TEST_P(Links, WhatIsOfferedIsRefusedWhereItDoesNotFitAndTheLinkStays) {
+  Connect();
+  worker_.Block(true);
+  const std::string text(8000, 'x');
+  Status offered;
+  size_t taken = 0;
+  for (int i = 0; i < 20000 && offered; ++i) {
+    OnRouter([&] { offered = sender_->Offer(down_link_, RouterText(text)); });
+    taken += offered ? 1 : 0;
+  }
+  ASSERT_FALSE(offered);
+  EXPECT_EQ(offered.error().code, Code::kResourceExhausted) << offered.error().ToString();
+  // What ends a request still finds room.
+  OnRouter([&] { sender_->Send(down_link_, RouterText("cancel")); });
+  worker_.Block(false);
+  ASSERT_TRUE(worker_.AwaitMessages(taken + 1));
+  EXPECT_EQ(worker_.log().messages.back().second, "cancel");
+  EXPECT_TRUE(router_.log().downs.empty());
+  EXPECT_TRUE(worker_.log().downs.empty());
+}
+
+TEST_P(Links, AnOfferedMessageLargerThanALinkTakesIsRefusedForGood) {
+  Connect();
+  Status offered;
+  OnRouter([&] { offered = sender_->Offer(down_link_, RouterText(std::string(300 << 10, 'x'))); });
+  if (GetParam().name == "Grpc") {
+    ASSERT_FALSE(offered);
+    EXPECT_EQ(offered.error().code, Code::kOutOfRange) << offered.error().ToString();
+  }
+  OnRouter([&] { sender_->Send(down_link_, RouterText("still there")); });
+  ASSERT_TRUE(worker_.AwaitMessages(offered ? 2 : 1));
+  EXPECT_EQ(worker_.log().messages.back().second, "still there");
+  EXPECT_TRUE(router_.log().downs.empty());
+}
+
 TEST_P(Links, ASlowWorkerTakesOnlyItsOwnLinkDown) {
   Connect();
   LoopThread other_loop;

@@ -1,0 +1,62 @@
+// Prompts that several requests of one link begin with (the choices of one request), sent once:
+// what the sender has told, and what the receiver has been told. One object for each end of each
+// link, which dies with the link. The thread of the role that owns the link.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+
+#include "common.pb.h"
+#include "common/result.h"
+#include "common/shared_tokens.h"
+
+namespace aisp {
+
+class SharedPromptsOut {
+ public:
+  struct Use {
+    uint64_t id = 0;
+    bool first =
+        false;  // the other end does not know it yet: MakeMessage goes ahead of the request
+  };
+  // One more request names the prompt; copies of one SharedTokens have one id.
+  Use Take(const SharedTokens& prompt);
+  // One request less. True when no request names it any more: DropPrompt is due. Ids that are not
+  // known (0, or from before Clear) change nothing.
+  bool Release(uint64_t id);
+  // The link is gone. Ids are never given twice.
+  void Clear();
+  size_t size() const { return entries_.size(); }
+
+  static v1::SharedPrompt MakeMessage(uint64_t id, const SharedTokens& prompt);
+
+ private:
+  struct Entry {
+    SharedTokens prompt;
+    uint64_t uses = 0;
+  };
+  std::map<uint64_t, Entry> entries_;
+  std::map<const void*, uint64_t> ids_;
+  uint64_t last_id_ = 0;
+};
+
+class SharedPromptsIn {
+ public:
+  // Of one link; a peer that shares more is out of order.
+  static constexpr size_t kMaxPrompts = 4096;
+  static constexpr size_t kMaxTokens = size_t{64} << 20;
+
+  // RESOURCE_EXHAUSTED beyond the bounds, INVALID_ARGUMENT for an id that is 0 or known: it is not
+  // kept, and the requests that name it are refused one by one.
+  Status Keep(const v1::SharedPrompt& message);
+  void Drop(uint64_t id);
+  std::optional<SharedTokens> Find(uint64_t id) const;
+  size_t size() const { return prompts_.size(); }
+
+ private:
+  std::map<uint64_t, SharedTokens> prompts_;
+  size_t tokens_ = 0;
+};
+
+}  // namespace aisp
