@@ -48,10 +48,11 @@ Status CopyNow(Device& device, void* target, const void* source, size_t bytes) {
 // A peer's pool, mapped here.
 class IpcPeer final : public MemoryTransport::Peer {
  public:
-  IpcPeer(Device& device, UniqueFd socket, Buffer pool, Buffer scratch,
+  IpcPeer(Device& device, UniqueFd socket, const Hash128& token, Buffer pool, Buffer scratch,
           std::unique_ptr<Stream> stream)
       : device_(device),
         socket_(std::move(socket)),
+        token_(token.ToHex()),
         pool_(std::move(pool)),
         scratch_(std::move(scratch)),
         stream_(std::move(stream)) {}
@@ -72,6 +73,7 @@ class IpcPeer final : public MemoryTransport::Peer {
   }
 
   Status Alive() override { return OwnerAlive(socket_.get()); }
+  std::string token() const override { return token_; }
 
   // With memory and a stream of its own: the progress thread may be copying.
   Result<double> Measure(Duration limit) override {
@@ -98,6 +100,7 @@ class IpcPeer final : public MemoryTransport::Peer {
  private:
   Device& device_;
   const UniqueFd socket_;
+  const std::string token_;
   const Buffer pool_;
   const Buffer scratch_;
   const std::unique_ptr<Stream> stream_;  // the progress thread's
@@ -138,14 +141,15 @@ Result<std::string> CudaIpcTransport::Descriptor() {
   offer.reply.pool_bytes = region().bytes;
   offer.pool_fd = region().buffer->fd();
   offer.scratch_fd = scratch_.fd();
+  offer.processes_only = true;  // the driver may still write when its connection has ended
   AISP_ASSIGN_OR_RETURN(listener_, PoolListener::Start(offer, options_.max_writers));
   return listener_->descriptor();
 }
 
-Result<PeerWatch> CudaIpcTransport::WatchWriter(pid_t pid) {
+Result<PeerWatch> CudaIpcTransport::WatchWriter(std::string_view token) {
   if (listener_ == nullptr)
     return NotFound("this pool is not offered, so nobody is connected to it");
-  return listener_->WatchWriter(pid);
+  return listener_->WatchWriter(token);
 }
 
 Result<std::shared_ptr<MemoryTransport::Peer>> CudaIpcTransport::Open(std::string_view descriptor,
@@ -167,8 +171,8 @@ Result<std::shared_ptr<MemoryTransport::Peer>> CudaIpcTransport::Open(std::strin
   if (cookie != granted.cookie)
     return DataLoss("the mapped memory is not the owner's: its cookie differs");
   AISP_ASSIGN_OR_RETURN(auto stream, device.CreateStream());
-  return std::make_shared<IpcPeer>(device, std::move(granted.socket), std::move(pool),
-                                   std::move(scratch), std::move(stream));
+  return std::make_shared<IpcPeer>(device, std::move(granted.socket), received.reply.token,
+                                   std::move(pool), std::move(scratch), std::move(stream));
 }
 
 }  // namespace aisp

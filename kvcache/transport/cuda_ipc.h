@@ -38,7 +38,7 @@ class CudaIpcTransport final : public MemoryTransport, public WriterWatcher {
   // A mapped pool cannot be fenced from here.
   void AllowEpoch(Epoch, std::span<const BlockCopy>) override {}
   bool RevokeEpoch(Epoch) override { return false; }
-  Result<PeerWatch> WatchWriter(pid_t pid) override;
+  Result<PeerWatch> WatchWriter(std::string_view token) override;
 
  protected:
   Result<std::shared_ptr<Peer>> Open(std::string_view descriptor, Duration timeout) override;

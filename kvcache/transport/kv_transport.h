@@ -4,9 +4,10 @@
 // (prefill) connects and writes. Implementations: inproc (same process), shm (same host), cuda_ipc
 // (GPUs of one host), tcp (any host).
 //
-// Threads: all methods are called by the one engine thread of the process side that uses the
-// object; an implementation may own a progress thread. Nothing blocks longer than a memcpy of what
-// it was given, except Connect (bounded, see below).
+// Threads: all methods but Reach are called by the one engine thread of the process side that uses
+// the object; an implementation may own a progress thread. Nothing blocks longer than a memcpy of
+// what it was given, except Reach and what it gives (bounded, see below), which belong elsewhere: a
+// peer that cannot be reached must not hold up the others.
 //
 // Completion means remote completion: when Poll reports a write, its bytes lie in the peer's pool
 // and no later write of that id can land. Writes of one peer complete in order.
@@ -77,9 +78,27 @@ class KvTransport {
   // that is needed.
   virtual Result<std::string> Descriptor() = 0;
 
-  // Writer: reaches a peer's pool. Fails within `timeout` with the reason (another host, no
-  // permission, gone).
-  virtual Result<KvPeerId> Connect(std::string_view descriptor, Duration timeout) = 0;
+  // Writer: a peer's pool that was reached (mapped, or its owner greeted) and belongs to nobody
+  // yet.
+  class Reached {
+   public:
+    virtual ~Reached() = default;
+    // Bytes per second towards the peer's host, measured with memory that is no pool; 0 where a
+    // transport cannot tell. Blocks at most `timeout`; an error means that the lane does not work.
+    virtual Result<double> Measure(Duration /*timeout*/) { return 0.0; }
+    // What the owner called this connection, where it maps memory (WriterWatcher); else "".
+    virtual std::string token() const { return ""; }
+  };
+  // Writer: fails within `timeout` with the reason (another host, no permission, gone). Changes
+  // nothing of this object: any thread, several at a time, as long as this lives.
+  virtual Result<std::unique_ptr<Reached>> Reach(std::string_view descriptor, Duration timeout) = 0;
+  // Writer: takes in what this transport reached; it can be written from now on.
+  virtual KvPeerId Add(std::unique_ptr<Reached> reached) = 0;
+  // Both; blocks.
+  Result<KvPeerId> Connect(std::string_view descriptor, Duration timeout) {
+    AISP_ASSIGN_OR_RETURN(std::unique_ptr<Reached> reached, Reach(descriptor, timeout));
+    return Add(std::move(reached));
+  }
   // Writer: forgets the peer; its uncompleted writes complete with an error first.
   virtual void Disconnect(KvPeerId peer) = 0;
 
@@ -100,10 +119,6 @@ class KvTransport {
   // Returns true when no write of `epoch` can land after the call (owner_copies), else false (await
   // ack or death).
   virtual bool RevokeEpoch(Epoch epoch) = 0;
-
-  // Writer: bytes per second towards the peer's host, measured with memory that is no pool; 0 where
-  // a transport cannot tell. Blocks at most `timeout`; an error means that the lane does not work.
-  virtual Result<double> Measure(KvPeerId /*peer*/, Duration /*timeout*/) { return 0.0; }
 
   // Makes progress on the calling thread where an implementation has no thread of its own.
   virtual void Progress() = 0;

@@ -21,15 +21,30 @@ Status MemoryTransport::Register(const KvRegion& region) {
   return {};
 }
 
-Result<KvPeerId> MemoryTransport::Connect(std::string_view descriptor, Duration timeout) {
+class MemoryTransport::ReachedPeer final : public KvTransport::Reached {
+ public:
+  explicit ReachedPeer(std::shared_ptr<Peer> of) : peer(std::move(of)) {}
+  Result<double> Measure(Duration timeout) override {
+    return peer->Measure(std::min<Duration>(timeout, std::chrono::milliseconds(2)));
+  }
+  std::string token() const override { return peer->token(); }
+  const std::shared_ptr<Peer> peer;
+};
+
+Result<std::unique_ptr<KvTransport::Reached>> MemoryTransport::Reach(std::string_view descriptor,
+                                                                     Duration timeout) {
   if (region_.base == nullptr)
     return FailedPrecondition("register a pool before connecting: writes come from it");
   AISP_ASSIGN_OR_RETURN(std::shared_ptr<Peer> peer, Open(descriptor, timeout));
+  return std::make_unique<ReachedPeer>(std::move(peer));
+}
+
+KvPeerId MemoryTransport::Add(std::unique_ptr<Reached> reached) {
   if (worker_ == nullptr) {
     worker_ = std::make_unique<CopyWorker>("kv-" + capabilities_.name, region_.base, &completions_);
   }
   const KvPeerId id(++last_peer_);
-  peers_.emplace(id, std::move(peer));
+  peers_.emplace(id, static_cast<ReachedPeer&>(*reached).peer);
   return id;
 }
 
@@ -57,11 +72,6 @@ Result<WriteId> MemoryTransport::Write(KvPeerId peer, std::span<const BlockCopy>
 
 void MemoryTransport::CancelWrites(KvPeerId peer, Epoch epoch) {
   if (worker_ != nullptr) worker_->Cancel(peer, epoch);
-}
-
-Result<double> MemoryTransport::Measure(KvPeerId peer, Duration timeout) {
-  AISP_ASSIGN_OR_RETURN(const std::shared_ptr<Peer> target, Find(peer));
-  return target->Measure(std::min<Duration>(timeout, std::chrono::milliseconds(2)));
 }
 
 double MemoryTransport::Peer::MeasureMemcpy(std::span<std::byte> scratch, Duration limit) {

@@ -22,6 +22,8 @@ class MemoryTransport : public KvTransport {
     // Bytes per second into memory of the peer's side that is not its pool, within `limit` or a
     // copy; 0: cannot tell.
     virtual Result<double> Measure(Duration limit) = 0;
+    // As KvTransport::Reached.
+    virtual std::string token() const { return ""; }
 
    protected:
     // By memcpy into `scratch`; the best of several rounds.
@@ -30,23 +32,25 @@ class MemoryTransport : public KvTransport {
 
   const TransportCapabilities& capabilities() const override { return capabilities_; }
   Status Register(const KvRegion& region) override;
-  Result<KvPeerId> Connect(std::string_view descriptor, Duration timeout) override;
+  Result<std::unique_ptr<Reached>> Reach(std::string_view descriptor, Duration timeout) override;
+  KvPeerId Add(std::unique_ptr<Reached> reached) override;
   void Disconnect(KvPeerId peer) override;
   Result<WriteId> Write(KvPeerId peer, std::span<const BlockCopy> copies, Epoch epoch) override;
   void CancelWrites(KvPeerId peer, Epoch epoch) override;
   void Progress() override {}
   size_t Poll(std::span<WriteCompletion> out) override { return completions_.Poll(out); }
   void SetWaker(std::function<void()> wake) override { completions_.SetWaker(std::move(wake)); }
-  Result<double> Measure(KvPeerId peer, Duration timeout) override;
 
  protected:
   MemoryTransport(TransportCapabilities capabilities, size_t max_writes);
+  // Any thread, as Reach.
   virtual Result<std::shared_ptr<Peer>> Open(std::string_view descriptor, Duration timeout) = 0;
   const KvRegion& region() const { return region_; }
   // Ends the progress thread; for the destructors of derived classes.
   void StopWriting() { worker_.reset(); }
 
  private:
+  class ReachedPeer;
   Result<std::shared_ptr<Peer>> Find(KvPeerId peer) const;
 
   const TransportCapabilities capabilities_;

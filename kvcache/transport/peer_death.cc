@@ -88,6 +88,12 @@ Result<PeerWatch> PeerWatch::OpenSocketPeer(int socket) {
   return PeerWatch(std::move(fd), cred.pid);
 }
 
+Result<PeerWatch> PeerWatch::OfConnection(int socket) {
+  UniqueFd fd(fcntl(socket, F_DUPFD_CLOEXEC, 0));
+  if (!fd) return tl::unexpected(Errno("duplicating a connection"));
+  return PeerWatch(std::move(fd), 0);
+}
+
 Result<PeerWatch> PeerWatch::Duplicate() const {
   UniqueFd fd(fcntl(fd_.get(), F_DUPFD_CLOEXEC, 0));
   if (!fd) return tl::unexpected(Errno("duplicating a pidfd"));
@@ -95,8 +101,10 @@ Result<PeerWatch> PeerWatch::Duplicate() const {
 }
 
 bool PeerWatch::Dead() const {
-  pollfd state{fd_.get(), POLLIN, 0};
-  return poll(&state, 1, 0) == 1 && (state.revents & (POLLIN | POLLHUP)) != 0;
+  // A connection is readable for what was said on it, too.
+  const short gone = pid_ != 0 ? POLLIN | POLLHUP : POLLHUP | POLLRDHUP | POLLERR;
+  pollfd state{fd_.get(), static_cast<short>(pid_ != 0 ? POLLIN : POLLRDHUP), 0};
+  return poll(&state, 1, 0) == 1 && (state.revents & gone) != 0;
 }
 
 }  // namespace aisp

@@ -47,12 +47,13 @@ PoolListener::~PoolListener() {
   thread_.Join();
 }
 
-Result<PeerWatch> PoolListener::WatchWriter(pid_t pid) {
+Result<PeerWatch> PoolListener::WatchWriter(std::string_view token) {
+  AISP_ASSIGN_OR_RETURN(const Hash128 wanted, ParseCookie(token));
   std::lock_guard lock(mutex_);
   for (const Writer& writer : writers_) {
-    if (writer.watch != nullptr && writer.watch->pid() == pid) return writer.watch->Duplicate();
+    if (writer.watch != nullptr && writer.token == wanted) return writer.watch->Duplicate();
   }
-  return NotFound(fmt::format("no process {} is connected to this pool", pid));
+  return NotFound("no writer of this pool has this token (any more)");
 }
 
 int PoolListener::PollTimeoutMs(Instant now) const {
@@ -109,7 +110,7 @@ void PoolListener::Accept(Instant now) {
       LogWarning("a KV writer was refused", {{"reason", user.error().message}});
       continue;
     }
-    writers_.push_back({std::move(socket), now + kHelloLimit, nullptr});
+    writers_.push_back({std::move(socket), now + kHelloLimit, nullptr, {}});
   }
 }
 
@@ -128,14 +129,20 @@ bool PoolListener::Serve(Writer& writer) {
     return false;
   }
   Result<PeerWatch> watch = PeerWatch::OpenSocketPeer(writer.socket.get());
-  if (watch) {
-    writer.watch = std::make_unique<PeerWatch>(std::move(*watch));
-  } else {
-    LogWarning("a KV writer's death cannot be watched", {{"reason", watch.error().message}});
+  if (!watch && !offer_.processes_only) watch = PeerWatch::OfConnection(writer.socket.get());
+  PoolReply reply = offer_.reply;
+  if (!watch) {
+    LogWarning("a KV writer is refused: its death could not be proven",
+               {{"lane", offer_.lane}, {"reason", watch.error().message}});
+    reply = PoolReply{};
+    reply.code = static_cast<uint32_t>(Code::kFailedPrecondition);
+    static_cast<void>(SendReply(writer.socket.get(), reply, -1, -1));
+    return false;
   }
+  writer.watch = std::make_unique<PeerWatch>(std::move(*watch));
+  writer.token = reply.token = NewCookie();
   writer.hello_by = kNever;
-  return SendReply(writer.socket.get(), offer_.reply, offer_.pool_fd, offer_.scratch_fd)
-      .has_value();
+  return SendReply(writer.socket.get(), reply, offer_.pool_fd, offer_.scratch_fd).has_value();
 }
 
 }  // namespace aisp

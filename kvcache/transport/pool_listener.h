@@ -21,6 +21,8 @@ struct PoolOffer {
   PoolReply reply;
   int pool_fd = -1;
   int scratch_fd = -1;
+  // Only a process that can be watched gets it; else its connection will do (PeerWatch).
+  bool processes_only = false;
 };
 
 class PoolListener {
@@ -29,13 +31,14 @@ class PoolListener {
   ~PoolListener();
 
   const std::string& descriptor() const { return descriptor_; }
-  Result<PeerWatch> WatchWriter(pid_t pid);
+  Result<PeerWatch> WatchWriter(std::string_view token);
 
  private:
   struct Writer {
     UniqueFd socket;
     Instant hello_by;                  // kNever once it said hello
-    std::unique_ptr<PeerWatch> watch;  // from its hello on; null if it cannot be watched
+    std::unique_ptr<PeerWatch> watch;  // from its hello on
+    Hash128 token;
   };
 
   PoolListener(UniqueFd listen, Waker waker, const PoolOffer& offer, const std::string& name,

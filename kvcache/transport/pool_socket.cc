@@ -162,6 +162,10 @@ Result<GrantedPool> AskForPool(std::string_view lane, std::string_view descripto
     return tl::unexpected(SocketError("greeting the pool's owner"));
   }
   AISP_ASSIGN_OR_RETURN(granted.received, ReceiveReply(granted.socket.get()));
+  if (granted.received.reply.code == static_cast<uint32_t>(Code::kFailedPrecondition)) {
+    return FailedPrecondition(
+        "the pool's owner cannot know of this process's death (another PID namespace?)");
+  }
   if (granted.received.reply.code != 0) {
     return Fail(Code::kPermissionDenied,
                 "the pool's owner refused the descriptor's cookie: it is another incarnation's");

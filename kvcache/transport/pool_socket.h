@@ -16,7 +16,7 @@
 
 namespace aisp {
 
-inline constexpr uint64_t kPoolMagic = 0x32304c4f4f504941;  // "AIPOOL02"
+inline constexpr uint64_t kPoolMagic = 0x33304c4f4f504941;  // "AIPOOL03"
 
 // Writer to owner, once.
 struct PoolHello {
@@ -36,6 +36,7 @@ struct PoolReply {
   uint32_t code = 0;
   uint32_t reserved = 0;
   uint64_t pool_bytes = 0;
+  Hash128 token;  // of this connection: the writer names it to the owner's role, which watches it
   PoolHandle pool;
   PoolHandle scratch;
 };
@@ -69,7 +70,7 @@ struct GrantedPool {
   ReceivedReply received;
 };
 // INVALID_ARGUMENT: no descriptor of this lane. PERMISSION_DENIED: another user's, or another
-// incarnation's.
+// incarnation's. FAILED_PRECONDITION: the owner could not know of this process's death.
 Result<GrantedPool> AskForPool(std::string_view lane, std::string_view descriptor,
                                Duration timeout);
 // UNAVAILABLE once the owner is gone. Does not change the socket: any thread.

@@ -6,15 +6,10 @@
 namespace aisp {
 namespace {
 
-Result<SelectedLane> TryLane(KvTransport* transport, std::string_view descriptor,
-                             Duration timeout) {
-  AISP_ASSIGN_OR_RETURN(const KvPeerId peer, transport->Connect(descriptor, timeout));
-  const Result<double> rate = transport->Measure(peer, timeout);
-  if (!rate) {
-    transport->Disconnect(peer);
-    return tl::unexpected(rate.error());
-  }
-  return SelectedLane{transport, peer, *rate, {}};
+Result<ReachedLane> TryLane(KvTransport* transport, std::string_view descriptor, Duration timeout) {
+  AISP_ASSIGN_OR_RETURN(auto pool, transport->Reach(descriptor, timeout));
+  AISP_ASSIGN_OR_RETURN(const double rate, pool->Measure(timeout));
+  return ReachedLane{transport, std::move(pool), rate, {}};
 }
 
 }  // namespace
@@ -25,14 +20,20 @@ TransportSelector::TransportSelector(std::vector<KvTransport*> transports)
                            [](const KvTransport* t) { return t->capabilities().rank; });
 }
 
-Result<SelectedLane> TransportSelector::Connect(std::span<const LaneOffer> offers, bool same_host,
-                                                Duration timeout) {
+SelectedLane TransportSelector::Add(ReachedLane lane) {
+  std::string token = lane.pool->token();
+  return {lane.transport, lane.transport->Add(std::move(lane.pool)), lane.bytes_per_s,
+          std::move(token), std::move(lane.warning)};
+}
+
+Result<ReachedLane> TransportSelector::Reach(std::span<const LaneOffer> offers, bool same_host,
+                                             Duration timeout) const {
   std::string troubles;
   for (KvTransport* transport : transports_) {
     const TransportCapabilities& lane = transport->capabilities();
     const auto offer = std::ranges::find(offers, lane.name, &LaneOffer::name);
     if (offer == offers.end() || (!same_host && !lane.crosses_host)) continue;
-    Result<SelectedLane> selected = TryLane(transport, offer->descriptor, timeout);
+    Result<ReachedLane> selected = TryLane(transport, offer->descriptor, timeout);
     if (!selected) {
       troubles += (troubles.empty() ? "" : "; ") + lane.name + ": " + selected.error().message;
       continue;

@@ -2,11 +2,11 @@
 // when a faster one should have.
 //
 // A lane works when it connects and a short measurement over it succeeds; the measurement uses
-// memory that is no pool (KvTransport::Measure). Lanes are tried by rank; those that do not cross
-// hosts only between peers of one host. Used by the engine thread; Connect blocks for `timeout` a
-// lane at most.
+// memory that is no pool. Lanes are tried by rank; those that do not cross
+// hosts only between peers of one host.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -27,7 +27,16 @@ struct SelectedLane {
   KvTransport* transport = nullptr;
   KvPeerId peer;
   double bytes_per_s = 0;  // 0: the transport cannot measure
+  std::string token;       // KvTransport::Reached::token
   // Not empty when a faster lane than this one was offered and failed: which, and why.
+  std::string warning;
+};
+
+// The same, before it is somebody's.
+struct ReachedLane {
+  KvTransport* transport = nullptr;
+  std::unique_ptr<KvTransport::Reached> pool;
+  double bytes_per_s = 0;
   std::string warning;
 };
 
@@ -36,8 +45,12 @@ class TransportSelector {
   // `transports` are not owned; any order.
   explicit TransportSelector(std::vector<KvTransport*> transports);
 
-  // UNAVAILABLE when no offer works; the message says why for each.
-  Result<SelectedLane> Connect(std::span<const LaneOffer> offers, bool same_host, Duration timeout);
+  // UNAVAILABLE when no offer works; the message says why for each. Any thread, several at a time;
+  // blocks for twice `timeout` a lane at most.
+  Result<ReachedLane> Reach(std::span<const LaneOffer> offers, bool same_host,
+                            Duration timeout) const;
+  // The engine thread: the lane that was reached can be written.
+  static SelectedLane Add(ReachedLane lane);
 
   // Fastest first.
   std::span<KvTransport* const> transports() const { return transports_; }

@@ -42,8 +42,11 @@ class Mapping {
 
 class ShmPeer final : public MemoryTransport::Peer {
  public:
-  ShmPeer(UniqueFd socket, Mapping pool, Mapping scratch)
-      : socket_(std::move(socket)), pool_(std::move(pool)), scratch_(std::move(scratch)) {}
+  ShmPeer(UniqueFd socket, const Hash128& token, Mapping pool, Mapping scratch)
+      : socket_(std::move(socket)),
+        token_(token.ToHex()),
+        pool_(std::move(pool)),
+        scratch_(std::move(scratch)) {}
 
   uint64_t bytes() const override { return pool_.bytes().size(); }
 
@@ -56,13 +59,15 @@ class ShmPeer final : public MemoryTransport::Peer {
   }
 
   Status Alive() override { return OwnerAlive(socket_.get()); }
+  std::string token() const override { return token_; }
 
   Result<double> Measure(Duration limit) override {
     return MeasureMemcpy(scratch_.bytes().subspan(4096), limit);  // behind the cookie
   }
 
  private:
-  const UniqueFd socket_;
+  const UniqueFd socket_;  // closes last: the owner takes that for the end of the mapping
+  const std::string token_;
   const Mapping pool_;
   const Mapping scratch_;
 };
@@ -130,10 +135,10 @@ Result<std::string> ShmTransport::Descriptor() {
   return listener_->descriptor();
 }
 
-Result<PeerWatch> ShmTransport::WatchWriter(pid_t pid) {
+Result<PeerWatch> ShmTransport::WatchWriter(std::string_view token) {
   if (listener_ == nullptr)
     return NotFound("this pool is not offered, so nobody is connected to it");
-  return listener_->WatchWriter(pid);
+  return listener_->WatchWriter(token);
 }
 
 Result<std::shared_ptr<MemoryTransport::Peer>> ShmTransport::Open(std::string_view descriptor,
@@ -146,7 +151,8 @@ Result<std::shared_ptr<MemoryTransport::Peer>> ShmTransport::Open(std::string_vi
   if (std::memcmp(scratch.bytes().data(), &granted.cookie, sizeof(granted.cookie)) != 0) {
     return DataLoss("the mapped memory is not the owner's: its cookie differs");
   }
-  return std::make_shared<ShmPeer>(std::move(granted.socket), std::move(pool), std::move(scratch));
+  return std::make_shared<ShmPeer>(std::move(granted.socket), received.reply.token, std::move(pool),
+                                   std::move(scratch));
 }
 
 Result<SharedPool> SharedPool::Create(size_t bytes) {

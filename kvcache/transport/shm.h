@@ -37,7 +37,7 @@ class ShmTransport final : public MemoryTransport, public WriterWatcher {
   void AllowEpoch(Epoch, std::span<const BlockCopy>) override {}
   bool RevokeEpoch(Epoch) override { return false; }
 
-  Result<PeerWatch> WatchWriter(pid_t pid) override;
+  Result<PeerWatch> WatchWriter(std::string_view token) override;
 
  protected:
   Result<std::shared_ptr<Peer>> Open(std::string_view descriptor, Duration timeout) override;

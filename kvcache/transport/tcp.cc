@@ -53,6 +53,9 @@ Status TcpTransport::Register(const KvRegion& region) {
     return FailedPrecondition("a pool is already registered with this transport");
   if (region.base == nullptr || region.bytes == 0)
     return InvalidArgument("the pool to register is empty");
+  AISP_ASSIGN_OR_RETURN(writer_, TcpWriter::Start(region, &completions_,
+                                                  {.stall_timeout = options_.stall_timeout,
+                                                   .checksum = options_.checksum}));
   region_ = region;
   return {};
 }
@@ -74,7 +77,44 @@ Result<std::string> TcpTransport::Descriptor() {
   return fmt::format("tcp1 {} {} {}", address, owner_->port(), owner_->cookie().ToHex());
 }
 
-Result<KvPeerId> TcpTransport::Connect(std::string_view descriptor, Duration timeout) {
+class TcpTransport::ReachedPool final : public KvTransport::Reached {
+ public:
+  ReachedPool(UniqueFd connection, uint64_t pool)
+      : socket(std::move(connection)), pool_bytes(pool) {}
+
+  Result<double> Measure(Duration timeout) override {
+    const std::vector<std::byte> bytes(kProbeBytes, std::byte{0x5a});
+    const SteadyClock clock;
+    const Instant deadline = clock.Now() + timeout;
+    Duration best = Duration::max();
+    // The congestion window opens during the first rounds.
+    for (int round = 0; round < 4; ++round) {
+      const Instant start = clock.Now();
+      AISP_RETURN_IF_ERROR(Echo(bytes, deadline));
+      best = std::min(best, std::max(clock.Now() - start, Duration(1)));
+    }
+    return static_cast<double>(kProbeBytes) / ToSeconds(best);
+  }
+
+  UniqueFd socket;
+  const uint64_t pool_bytes;
+
+ private:
+  // Sends what the owner drops, and waits for its word that it has.
+  Status Echo(std::span<const std::byte> bytes, Instant deadline) {
+    TcpWriteHeader header{.flags = kTcpProbe, .payload_bytes = bytes.size()};
+    AISP_RETURN_IF_ERROR(SendAll(socket.get(), BytesOf(header), deadline));
+    AISP_RETURN_IF_ERROR(SendAll(socket.get(), bytes, deadline));
+    TcpAck ack;
+    AISP_RETURN_IF_ERROR(ReceiveAll(socket.get(), BytesOf(ack), deadline));
+    if (ack.magic != kTcpAckMagic || ack.id != header.id || ack.code != 0)
+      return FailedPrecondition("the pool's owner did not acknowledge a measurement");
+    return {};
+  }
+};
+
+Result<std::unique_ptr<KvTransport::Reached>> TcpTransport::Reach(std::string_view descriptor,
+                                                                  Duration timeout) {
   if (region_.base == nullptr)
     return FailedPrecondition("register a pool before connecting: writes come from it");
   AISP_ASSIGN_OR_RETURN(const Endpoint endpoint, ParseDescriptor(descriptor));
@@ -90,14 +130,14 @@ Result<KvPeerId> TcpTransport::Connect(std::string_view descriptor, Duration tim
     return Fail(Code::kPermissionDenied,
                 "the pool's owner refused the descriptor's cookie: it is another incarnation's");
   }
-  if (writer_ == nullptr) {
-    AISP_ASSIGN_OR_RETURN(writer_, TcpWriter::Start(region_, &completions_,
-                                                    {.stall_timeout = options_.stall_timeout,
-                                                     .checksum = options_.checksum}));
-  }
+  return std::make_unique<ReachedPool>(std::move(socket), reply.pool_bytes);
+}
+
+KvPeerId TcpTransport::Add(std::unique_ptr<Reached> reached) {
+  auto& pool = static_cast<ReachedPool&>(*reached);
   const KvPeerId peer(++last_peer_);
-  pool_bytes_.emplace(peer, reply.pool_bytes);
-  writer_->Add(peer, std::move(socket));
+  pool_bytes_.emplace(peer, pool.pool_bytes);
+  writer_->Add(peer, std::move(pool.socket));
   return peer;
 }
 
@@ -137,22 +177,6 @@ void TcpTransport::AllowEpoch(Epoch epoch, std::span<const BlockCopy> allowed) {
 bool TcpTransport::RevokeEpoch(Epoch epoch) {
   if (owner_ != nullptr) owner_->Revoke(epoch);
   return true;
-}
-
-Result<double> TcpTransport::Measure(KvPeerId peer, Duration timeout) {
-  if (!pool_bytes_.contains(peer))
-    return NotFound(fmt::format("tcp peer {} is not connected", peer.value));
-  const std::vector<std::byte> bytes(kProbeBytes, std::byte{0x5a});
-  const SteadyClock clock;
-  const Instant deadline = clock.Now() + timeout;
-  Duration best = Duration::max();
-  // The congestion window opens during the first rounds.
-  for (int round = 0; round < 4; ++round) {
-    AISP_ASSIGN_OR_RETURN(const Duration taken,
-                          writer_->Probe(peer, bytes, deadline - clock.Now()));
-    best = std::min(best, std::max(taken, Duration(1)));
-  }
-  return static_cast<double>(kProbeBytes) / ToSeconds(best);
 }
 
 }  // namespace aisp

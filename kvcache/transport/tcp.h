@@ -36,18 +36,19 @@ class TcpTransport final : public KvTransport {
   const TransportCapabilities& capabilities() const override { return capabilities_; }
   Status Register(const KvRegion& region) override;
   Result<std::string> Descriptor() override;
-  Result<KvPeerId> Connect(std::string_view descriptor, Duration timeout) override;
+  Result<std::unique_ptr<Reached>> Reach(std::string_view descriptor, Duration timeout) override;
+  KvPeerId Add(std::unique_ptr<Reached> reached) override;
   void Disconnect(KvPeerId peer) override;
   Result<WriteId> Write(KvPeerId peer, std::span<const BlockCopy> copies, Epoch epoch) override;
   void CancelWrites(KvPeerId peer, Epoch epoch) override;
   void AllowEpoch(Epoch epoch, std::span<const BlockCopy> allowed) override;
   bool RevokeEpoch(Epoch epoch) override;
-  Result<double> Measure(KvPeerId peer, Duration timeout) override;
   void Progress() override {}
   size_t Poll(std::span<WriteCompletion> out) override { return completions_.Poll(out); }
   void SetWaker(std::function<void()> wake) override { completions_.SetWaker(std::move(wake)); }
 
  private:
+  class ReachedPool;
   const TransportCapabilities capabilities_;
   const Options options_;
   KvRegion region_;
@@ -55,7 +56,7 @@ class TcpTransport final : public KvTransport {
   std::unordered_map<KvPeerId, uint64_t> pool_bytes_;  // of connected peers
   uint64_t last_peer_ = 0;
   std::unique_ptr<TcpOwner> owner_;    // from the first Descriptor on
-  std::unique_ptr<TcpWriter> writer_;  // from the first Connect on
+  std::unique_ptr<TcpWriter> writer_;  // from Register on
 };
 
 }  // namespace aisp

@@ -79,8 +79,7 @@ void TcpWriter::Peer::Cancel(Epoch epoch) {
   for (size_t i = next_; i < entries_.size(); ++i) {
     Entry& entry = entries_[i];
     const bool begun = i == next_ && message_bytes_ > 0;
-    if (!begun && entry.job.epoch == epoch && entry.job.probe == nullptr)
-      entry.state = State::kCancelled;
+    if (!begun && entry.job.epoch == epoch) entry.state = State::kCancelled;
   }
   CompleteCancelled();
 }
@@ -117,11 +116,7 @@ void TcpWriter::Peer::CompleteFront(Status status) {
   WriteJob job = std::move(entries_.front().job);
   entries_.pop_front();
   if (next_ > 0) --next_;
-  if (job.probe != nullptr) {
-    job.probe->Done(std::move(status));
-  } else {
-    writer_->completions_->Complete({job.id, job.epoch, std::move(status)});
-  }
+  writer_->completions_->Complete({job.id, job.epoch, std::move(status)});
 }
 
 void TcpWriter::Peer::CompleteCancelled() {
@@ -140,10 +135,6 @@ Status TcpWriter::Peer::BeginMessage(const WriteJob& job) {
                         .copies = static_cast<uint32_t>(job.copies.size())};
   head_.resize(sizeof(header) + job.copies.size() * sizeof(TcpCopy));
   auto* list = head_.data() + sizeof(header);
-  if (job.probe != nullptr) {
-    header.flags = kTcpProbe;
-    header.payload_bytes = job.probe_bytes.size();
-  }
   if (stage_.active()) {
     stage_.Clear();
     for (const BlockCopy& copy : job.copies) stage_.Add(copy.src_offset, copy.bytes);
@@ -181,7 +172,6 @@ size_t TcpWriter::Peer::MessageParts(const WriteJob& job, std::array<iovec, 64>&
     }
   };
   add(head_.data(), head_.size());
-  if (job.probe != nullptr) add(job.probe_bytes.data(), job.probe_bytes.size());
   if (stage_.active()) {
     if (!job.copies.empty()) add(stage_.data(), stage_.bytes());
     return count;

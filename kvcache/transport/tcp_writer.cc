@@ -75,24 +75,10 @@ void TcpWriter::Remove(KvPeerId peer, const Error& why) {
 }
 
 void TcpWriter::Write(WriteId id, KvPeerId peer, Epoch epoch, std::span<const BlockCopy> copies) {
-  Post({peer, WriteJob{id, epoch, {copies.begin(), copies.end()}, nullptr, {}}});
+  Post({peer, WriteJob{id, epoch, {copies.begin(), copies.end()}}});
 }
 
 void TcpWriter::Cancel(KvPeerId peer, Epoch epoch) { Post({peer, CancelEpoch{epoch}}); }
-
-Result<Duration> TcpWriter::Probe(KvPeerId peer, std::span<const std::byte> bytes,
-                                  Duration timeout) {
-  auto waiter = std::make_shared<Waiter>();
-  const Instant start = clock_.Now();
-  Post({peer, WriteJob{WriteId(0), Epoch(0), {}, waiter, {bytes.begin(), bytes.end()}}});
-  std::unique_lock lock(waiter->mutex);
-  if (!waiter->done_cv.wait_for(lock, timeout, [&] { return waiter->done; })) {
-    return Fail(Code::kDeadlineExceeded,
-                "the pool's owner did not acknowledge a measurement in time");
-  }
-  AISP_RETURN_IF_ERROR(waiter->status);
-  return clock_.Now() - start;
-}
 
 Status TcpWriter::Alive(KvPeerId peer) const {
   const auto it = peers_.find(peer);

@@ -45,8 +45,6 @@ class TcpWriter {
   void Write(WriteId id, KvPeerId peer, Epoch epoch, std::span<const BlockCopy> copies);
   // Writes of the epoch of which no byte was sent complete in their turn with CANCELLED.
   void Cancel(KvPeerId peer, Epoch epoch);
-  // Sends `bytes` that the owner drops and waits for the acknowledgement; how long that took.
-  Result<Duration> Probe(KvPeerId peer, std::span<const std::byte> bytes, Duration timeout);
   // UNAVAILABLE once the peer has failed.
   Status Alive(KvPeerId peer) const;
 
@@ -64,9 +62,6 @@ class TcpWriter {
     WriteId id;
     Epoch epoch;
     std::vector<BlockCopy> copies;
-    std::shared_ptr<Waiter>
-        probe;  // a probe, if set; it has no completion and its bytes are `probe_bytes`
-    std::vector<std::byte> probe_bytes;
   };
   struct AddPeer {
     std::shared_ptr<Peer> peer;

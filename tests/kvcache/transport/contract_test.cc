@@ -307,12 +307,15 @@ TEST_P(TransportContract, TwoWritersShareOnePool) {
 }
 
 TEST_P(TransportContract, MeasuringTouchesNoPool) {
-  const KvPeerId peer = ConnectAndAllow();
-  const Result<double> rate = writer_.transport().Measure(peer, kPatience);
+  auto reached = writer_.transport().Reach(*owner_.transport().Descriptor(), kPatience);
+  ASSERT_TRUE(reached.has_value()) << reached.error().ToString();
+  const Result<double> rate = (*reached)->Measure(kPatience);
   ASSERT_TRUE(rate.has_value()) << rate.error().ToString();
   EXPECT_GT(*rate, 1e6);
   EXPECT_EQ(std::count(owner_.pool().begin(), owner_.pool().end(), std::byte{0}),
             static_cast<ptrdiff_t>(owner_.pool().size()));
+  const KvPeerId peer = writer_.transport().Add(std::move(*reached));
+  Allow(Epoch(1));
   ASSERT_TRUE(Write(peer, {0, 0, 128}).has_value());
   EXPECT_TRUE(writer_.Await(1).at(0).status.has_value());
 }

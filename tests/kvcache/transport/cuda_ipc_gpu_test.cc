@@ -115,14 +115,20 @@ int WriterMain(int32_t gpu, Child::Pipe& pipe) {
   const std::string descriptor = pipe.Receive();
   if (descriptor.empty()) return 0;
   auto side = GpuSide::Open(gpu);
-  const auto peer = side ? (*side)->transport->Connect(descriptor, kPatience)
-                         : Result<KvPeerId>(tl::unexpected(side.error()));
-  pipe.Send(peer ? "connected" : peer.error().ToString());
-  if (!peer) return 1;
+  auto reached = side ? (*side)->transport->Reach(descriptor, kPatience)
+                      : Result<std::unique_ptr<KvTransport::Reached>>(tl::unexpected(side.error()));
+  pipe.Send(reached ? "connected" : reached.error().ToString());
+  if (!reached) return 1;
+  const std::string token = (*reached)->token();
+  const std::optional<KvPeerId> peer = (*side)->transport->Add(std::move(*reached));
   (*side)->Fill(1);
   for (std::string order = pipe.Receive(); !order.empty(); order = pipe.Receive()) {
     Status status;
     std::string answer = "done";
+    if (order == "token") {
+      pipe.Send(token);
+      continue;
+    }
     if (order == "flood") {
       pipe.Send("flooding");
       while ((*side)->WriteAndWait(*peer, {{0, 0, kPoolBytes}})) {
@@ -140,7 +146,9 @@ int WriterMain(int32_t gpu, Child::Pipe& pipe) {
       const Instant then = clock.Now();
       for (int i = 0; i < 8 && status; ++i) status = (*side)->WriteAndWait(*peer, blocks);
       const double many = 8.0 * (64u << 20) / ToSeconds(clock.Now() - then);
-      const auto measured = (*side)->transport->Measure(*peer, kPatience);
+      auto again = (*side)->transport->Reach(descriptor, kPatience);
+      const Result<double> measured =
+          again ? (*again)->Measure(kPatience) : tl::unexpected(again.error());
       answer = "whole " + std::to_string(one * 1e-9) + " GB/s, 64 KiB blocks " +
                std::to_string(many * 1e-9) + " GB/s, measured " +
                std::to_string(measured ? *measured * 1e-9 : -1.0) + " GB/s";
@@ -193,9 +201,10 @@ TEST_P(CudaIpcOnGpu, BytesArriveExactlyWhereTheyShould) {
 }
 
 TEST_P(CudaIpcOnGpu, NothingLandsAfterTheProofOfAWritersDeath) {
+  child_.pipe().Send("token");
+  auto watch = owner_->transport->WatchWriter(child_.pipe().Receive());
   child_.pipe().Send("flood");
   ASSERT_EQ(child_.pipe().Receive(), "flooding");
-  auto watch = owner_->transport->WatchWriter(child_.pid());
   ASSERT_TRUE(watch) << watch.error().message;
   EXPECT_FALSE(watch->Dead());
   child_.Signal(SIGKILL);

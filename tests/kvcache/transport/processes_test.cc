@@ -2,12 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <csignal>
 #include <cstring>
+#include <optional>
 
 #include "kvcache/transport/peer_death.h"
 #include "tests/kvcache/transport/rig.h"
@@ -19,15 +21,22 @@ constexpr size_t kSlot = 64 << 10;
 constexpr Epoch kEpoch{1};
 
 // A writer process: receives a descriptor, connects, says "connected" (or why not), then obeys:
+//   "token"       answers what the owner called the connection
 //   "one <byte>"  writes a slot full of that byte, waits for its completion, answers "done" or the
 //   error "flood"       answers "flooding" once a first round of slots is written, and writes slots
 //   without end
 int WriterMain(Lane lane, Child::Pipe& pipe) {
   Side side(lane, nullptr, {.stall_timeout = kPatience});
-  const Result<KvPeerId> peer = side.transport().Connect(pipe.Receive(), kPatience);
-  pipe.Send(peer ? "connected" : peer.error().ToString());
-  if (!peer) return 1;
+  auto reached = side.transport().Reach(pipe.Receive(), kPatience);
+  pipe.Send(reached ? "connected" : reached.error().ToString());
+  if (!reached) return 1;
+  const std::string token = (*reached)->token();
+  const std::optional<KvPeerId> peer = side.transport().Add(std::move(*reached));
   for (std::string order = pipe.Receive(); !order.empty(); order = pipe.Receive()) {
+    if (order == "token") {
+      pipe.Send(token);
+      continue;
+    }
     if (order == "flood") {
       for (uint64_t i = 0;; ++i) {
         side.FillWith(static_cast<std::byte>(i));
@@ -148,13 +157,18 @@ bool AwaitDeath(const PeerWatch& watch) {
 class MappingProcess : public Processes {
  protected:
   WriterWatcher& watcher() { return dynamic_cast<WriterWatcher&>(owner_.transport()); }
+  std::string Token() {
+    child_.pipe().Send("token");
+    return child_.pipe().Receive();
+  }
 };
 
 TEST_P(MappingProcess, OwnerWatchesItsWriterAndAStoppedOneIsAlive) {
   WriterWatcher& lane = watcher();
-  EXPECT_FALSE(lane.WatchWriter(child_.pid()).has_value()) << "it has not connected yet";
+  EXPECT_FALSE(lane.WatchWriter(std::string(32, 'a')).has_value()) << "nobody was given this";
+  EXPECT_FALSE(lane.WatchWriter("4711").has_value()) << "a pid proves nothing";
   Connect();
-  Result<PeerWatch> watch = lane.WatchWriter(child_.pid());
+  Result<PeerWatch> watch = lane.WatchWriter(Token());
   ASSERT_TRUE(watch.has_value()) << watch.error().ToString();
   EXPECT_EQ(watch->pid(), child_.pid());
   EXPECT_FALSE(watch->Dead());
@@ -176,12 +190,13 @@ TEST_P(MappingProcess, OwnerWatchesItsWriterAndAStoppedOneIsAlive) {
 TEST_P(MappingProcess, DeadWriterIsForgottenByTheOwner) {
   Connect();
   WriterWatcher& lane = watcher();
-  const Result<PeerWatch> watch = lane.WatchWriter(child_.pid());
+  const std::string token = Token();
+  const Result<PeerWatch> watch = lane.WatchWriter(token);
   ASSERT_TRUE(watch.has_value());
   child_.Signal(SIGKILL);
   child_.Join();
   // The owner hears of it by its socket; a new writer takes the place.
-  while (lane.WatchWriter(child_.pid()).has_value()) sched_yield();
+  while (lane.WatchWriter(token).has_value()) sched_yield();
   EXPECT_TRUE(watch->Dead());
 }
 
@@ -230,6 +245,22 @@ TEST(PeerWatch, ZombieIsDeadAndItsPidProvesNothingAboutASuccessor) {
   const Result<PeerWatch> gone = PeerWatch::Open(child.pid());
   ASSERT_FALSE(gone.has_value());
   EXPECT_EQ(gone.error().code, Code::kNotFound);
+}
+
+TEST(PeerWatch, AConnectionProvesThatItsOtherEndIsGoneAndNothingElse) {
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+  const UniqueFd own(ends[0]);
+  UniqueFd other(ends[1]);
+  const Result<PeerWatch> watch = PeerWatch::OfConnection(own.get());
+  ASSERT_TRUE(watch.has_value());
+  EXPECT_FALSE(watch->Dead());
+  ASSERT_EQ(send(other.get(), "x", 1, 0), 1);
+  EXPECT_FALSE(watch->Dead()) << "something to read is no end";
+  const Result<PeerWatch> second = watch->Duplicate();
+  other.Reset();
+  EXPECT_TRUE(watch->Dead());
+  EXPECT_TRUE(second->Dead());
 }
 
 TEST(PeerWatch, OwnProcessIsAlive) {

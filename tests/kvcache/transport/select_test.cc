@@ -11,6 +11,12 @@ namespace {
 using testing::HasSubstr;
 using testing::IsEmpty;
 
+Result<SelectedLane> Connect(const TransportSelector& selector, std::span<const LaneOffer> offers,
+                             bool same_host, Duration timeout) {
+  AISP_ASSIGN_OR_RETURN(ReachedLane reached, selector.Reach(offers, same_host, timeout));
+  return TransportSelector::Add(std::move(reached));
+}
+
 class TransportSelection : public testing::Test {
  protected:
   static std::string Descriptor(Side& side) { return *side.transport().Descriptor(); }
@@ -27,7 +33,7 @@ class TransportSelection : public testing::Test {
 
 TEST_F(TransportSelection, FastestLaneIsTakenAndMeasured) {
   const std::vector<LaneOffer> offers{{"tcp", tcp_offer_}, {"shm", shm_offer_}};
-  const Result<SelectedLane> lane = selector_.Connect(offers, true, kPatience);
+  const Result<SelectedLane> lane = Connect(selector_, offers, true, kPatience);
   ASSERT_TRUE(lane.has_value());
   EXPECT_EQ(lane->transport, &shm_.transport());
   EXPECT_GT(lane->bytes_per_s, 1e6);
@@ -38,7 +44,7 @@ TEST_F(TransportSelection, FastestLaneIsTakenAndMeasured) {
 
 TEST_F(TransportSelection, BetweenHostsOnlyWhatCrossesThemIsTried) {
   const std::vector<LaneOffer> offers{{"shm", shm_offer_}, {"tcp", tcp_offer_}};
-  const Result<SelectedLane> lane = selector_.Connect(offers, false, kPatience);
+  const Result<SelectedLane> lane = Connect(selector_, offers, false, kPatience);
   ASSERT_TRUE(lane.has_value());
   EXPECT_EQ(lane->transport, &tcp_.transport());
   EXPECT_GT(lane->bytes_per_s, 1e6);
@@ -48,7 +54,7 @@ TEST_F(TransportSelection, BetweenHostsOnlyWhatCrossesThemIsTried) {
 TEST_F(TransportSelection, WarnsWhenAFasterLaneFailedAndSaysWhy) {
   owner_shm_.Close();
   const std::vector<LaneOffer> offers{{"shm", shm_offer_}, {"tcp", tcp_offer_}};
-  const Result<SelectedLane> lane = selector_.Connect(offers, true, kPatience);
+  const Result<SelectedLane> lane = Connect(selector_, offers, true, kPatience);
   ASSERT_TRUE(lane.has_value());
   EXPECT_EQ(lane->transport, &tcp_.transport());
   EXPECT_THAT(lane->warning, HasSubstr("faster lane than tcp"));
@@ -57,7 +63,7 @@ TEST_F(TransportSelection, WarnsWhenAFasterLaneFailedAndSaysWhy) {
 
 TEST_F(TransportSelection, NothingInCommonOrNothingThatWorksIsAnError) {
   const std::vector<LaneOffer> strange{{"ucx", "abc"}};
-  Result<SelectedLane> lane = selector_.Connect(strange, true, kPatience);
+  Result<SelectedLane> lane = Connect(selector_, strange, true, kPatience);
   ASSERT_FALSE(lane.has_value());
   EXPECT_EQ(lane.error().code, Code::kUnavailable);
   EXPECT_THAT(lane.error().message, HasSubstr("in common"));
@@ -65,7 +71,7 @@ TEST_F(TransportSelection, NothingInCommonOrNothingThatWorksIsAnError) {
   owner_shm_.Close();
   owner_tcp_.Close();
   const std::vector<LaneOffer> dead{{"shm", shm_offer_}, {"tcp", tcp_offer_}};
-  lane = selector_.Connect(dead, true, kPatience);
+  lane = Connect(selector_, dead, true, kPatience);
   ASSERT_FALSE(lane.has_value());
   EXPECT_THAT(lane.error().message, HasSubstr("shm: "));
   EXPECT_THAT(lane.error().message, HasSubstr("tcp: "));
@@ -77,7 +83,13 @@ class DeafTransport final : public KvTransport {
   const TransportCapabilities& capabilities() const override { return capabilities_; }
   Status Register(const KvRegion&) override { return {}; }
   Result<std::string> Descriptor() override { return std::string(); }
-  Result<KvPeerId> Connect(std::string_view, Duration) override {
+  struct Pool final : Reached {
+    Result<double> Measure(Duration) override { return Fail(Code::kDeadlineExceeded, "no echo"); }
+  };
+  Result<std::unique_ptr<Reached>> Reach(std::string_view, Duration) override {
+    return std::make_unique<Pool>();
+  }
+  KvPeerId Add(std::unique_ptr<Reached>) override {
     ++connected;
     return KvPeerId(1);
   }
@@ -88,9 +100,6 @@ class DeafTransport final : public KvTransport {
   void CancelWrites(KvPeerId, Epoch) override {}
   void AllowEpoch(Epoch, std::span<const BlockCopy>) override {}
   bool RevokeEpoch(Epoch) override { return false; }
-  Result<double> Measure(KvPeerId, Duration) override {
-    return Fail(Code::kDeadlineExceeded, "no echo");
-  }
   void Progress() override {}
   size_t Poll(std::span<WriteCompletion>) override { return 0; }
   void SetWaker(std::function<void()>) override {}
@@ -109,7 +118,7 @@ TEST_F(TransportSelection, LaneThatConnectsButCarriesNothingIsLeftForTheNext) {
   DeafTransport deaf;
   TransportSelector selector({&deaf, &tcp_.transport()});
   const std::vector<LaneOffer> offers{{"deaf", ""}, {"tcp", tcp_offer_}};
-  const Result<SelectedLane> lane = selector.Connect(offers, false, kPatience);
+  const Result<SelectedLane> lane = Connect(selector, offers, false, kPatience);
   ASSERT_TRUE(lane.has_value());
   EXPECT_EQ(lane->transport, &tcp_.transport());
   EXPECT_THAT(lane->warning, HasSubstr("deaf: no echo"));
