@@ -159,19 +159,20 @@ void BenchWriter(const std::string& name, KvTransport& writer, const std::string
   const SharedPool pool = std::move(*SharedPool::Create(kPoolBytes));
   std::memset(pool.region().base, 1, kPoolBytes);
   AISP_CHECK(writer.Register(pool.region()).has_value());
-  const Result<KvPeerId> peer = writer.Connect(descriptor, kPatience);
-  AISP_CHECK(peer.has_value());
-  ReportBench(name + "/measured", *writer.Measure(*peer, kPatience) * 1e-9, "GB/s");
-  Stream(writer, *peer, 1 << 20, kPoolBytes >> 20, 16);  // pages mapped, windows open
+  auto reached = writer.Reach(descriptor, kPatience);
+  AISP_CHECK(reached.has_value());
+  ReportBench(name + "/measured", *(*reached)->Measure(kPatience) * 1e-9, "GB/s");
+  const KvPeerId peer = writer.Add(std::move(*reached));
+  Stream(writer, peer, 1 << 20, kPoolBytes >> 20, 16);  // pages mapped, windows open
   for (const size_t kib : {64, 256, 1024}) {
     const size_t bytes = kib << 10;
     const size_t count = 4 * kPoolBytes / bytes;
-    const Duration taken = Stream(writer, *peer, bytes, count, 16);
+    const Duration taken = Stream(writer, peer, bytes, count, 16);
     ReportBench(fmt::format("{}/stream_{}KiB", name, kib),
                 static_cast<double>(count * bytes) / ToSeconds(taken) * 1e-9, "GB/s");
   }
   constexpr size_t kPings = 2000;
-  ReportBench(name + "/one_64KiB", ToMs(Stream(writer, *peer, 64 << 10, kPings, 1)) * 1e3 / kPings,
+  ReportBench(name + "/one_64KiB", ToMs(Stream(writer, peer, 64 << 10, kPings, 1)) * 1e3 / kPings,
               "us");
 }
 

@@ -382,12 +382,14 @@ Result<StepResult> AsyncExecutor::Collect(Ticket ticket) {
   AISP_ASSIGN_OR_RETURN(const double busy_ms, device_.ElapsedMs(*clocking.begin, *clocking.end));
   ++times_.steps;
   times_.busy_ms += busy_ms;
+  StepResult result;
+  result.device_time = FromMs(busy_ms);
   if (flight.follows) {
     const Clocking& before = clocking_[(collected_ - 1) % clocking_.size()];
     AISP_ASSIGN_OR_RETURN(const double idle_ms, device_.ElapsedMs(*before.end, *clocking.begin));
     times_.idle_ms += idle_ms;
+    result.device_time += FromMs(idle_ms);
   }
-  StepResult result;
   size_t logit_rows_read = 0;
   for (size_t i = 0; i < flight.input.samples.size(); ++i)
     result.tokens.push_back(TokenOf(flight, i, &logit_rows_read));

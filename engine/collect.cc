@@ -18,6 +18,8 @@ CollectOutput Engine::Impl::Collect() {
     Result<StepResult> result =
         step.result ? *std::exchange(step.result, std::nullopt) : executor->Collect(step.ticket);
     const Instant now = clock->Now();
+    // A step that was launched behind another began when that one had ended.
+    step.timing.device = now - std::max(step.launched, last_collected);
     if (!result) {
       OnStepError(step, result.error(), "in a step");
     } else {
@@ -32,10 +34,10 @@ CollectOutput Engine::Impl::Collect() {
         sampled += entry.draws;
       }
       if (options.speculator != nullptr && step.timing.prefill_tokens == 0) {
-        // A step that was launched behind another began when that one had ended.
-        options.speculator->StepTook(step.timing.decode_rows, step.timing.context_tokens,
-                                     now - std::max(step.launched, last_collected));
+        options.speculator->StepTook(step.timing.decode_rows, step.timing.decode_context,
+                                     step.timing.device);
       }
+      if (result->device_time > Duration{}) step.timing.device = result->device_time;
       last_collected = now;
     }
     out.timing = step.timing;

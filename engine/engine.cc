@@ -114,16 +114,24 @@ int32_t Engine::NumWaiting() const {
   return static_cast<int32_t>(impl_->table.waiting().size() + impl_->table.gated().size());
 }
 
-int64_t Engine::QueuedPrefillTokens() const {
-  int64_t tokens = 0;
+PromptWork Engine::QueuedPrefill() const {
+  PromptWork work;
+  const auto add = [&](const Sequence& s) {
+    work += PromptWork::Of(s.computed, s.target() - s.computed);
+  };
   for (const auto* queue : {&impl_->table.waiting(), &impl_->table.gated()}) {
-    for (const Sequence* s : *queue) tokens += std::max(0, s->target() - s->scheduled);
+    for (const Sequence* s : *queue) add(*s);
   }
   for (const Sequence* s : impl_->table.running()) {
-    const int32_t left = s->target() - s->scheduled;
-    if (left > 1 || s->generated() == 0) tokens += std::max(0, left);
+    const int32_t decoding = 1 + s->samples_in_flight + s->drafts_in_flight;
+    if (s->target() - s->computed > decoding || s->generated() == 0) add(*s);
   }
-  return tokens;
+  return work;
+}
+
+Duration Engine::PrefillAge() const {
+  if (impl_->flight.empty() || impl_->flight.front()->timing.prefill_tokens == 0) return {};
+  return impl_->clock->Now() - std::max(impl_->flight.front()->launched, impl_->last_collected);
 }
 
 }  // namespace aisp

@@ -27,6 +27,7 @@
 #include "common/clock.h"
 #include "common/ids.h"
 #include "common/prefix_hash.h"
+#include "common/prompt_work.h"
 #include "common/result.h"
 #include "engine/executor.h"
 #include "engine/request.h"
@@ -59,8 +60,11 @@ struct StepTiming {
   uint64_t step = 0;
   int32_t prefill_tokens = 0;
   int32_t decode_rows = 0;
-  int64_t context_tokens = 0;
-  Duration duration{};  // launch to collect
+  // Positions whose KV is read, summed over the rows of prompts and over those that decode.
+  int64_t prefill_context = 0;
+  int64_t decode_context = 0;
+  Duration duration{};  // launch to collect: holds the rest of a step before that was in flight
+  Duration device{};    // of this step alone; by the executor, else from when it could begin
   Duration overhead{};  // of it, outside the executor (planning, bookkeeping)
   Duration propose{};   // before it, in proposers
 };
@@ -187,7 +191,9 @@ class Engine {
   int32_t NumRunning() const;
   int32_t NumWaiting() const;
   int32_t NumAwaitingKv() const;
-  int64_t QueuedPrefillTokens() const;
+  PromptWork QueuedPrefill() const;  // of waiting and running sequences, not computed yet
+  // Since when the device works at the oldest step, where that holds rows of prompts; else zero.
+  Duration PrefillAge() const;
   uint64_t Preemptions() const;
   // Null without one.
   const Speculator* speculator() const;

@@ -87,12 +87,15 @@ struct Engine::Impl {
   void AddRunningViews();
   void AddWaitingViews();
   bool Schedulable(const Sequence& s) const;
-  SequenceView ViewOf(const Sequence& s) const;
+  SequenceView ViewOf(const Sequence& s);
+  // Where it stands in `tenants`; it is listed with the first sequence that has it.
+  int32_t TenantOf(FairShare::Account& account);
   void ViewMatch(const Sequence& s, SequenceView* view) const;
   // Whether `leader` is about to compute and publish most of what `s` would compute beyond `cached`
   // tokens.
   bool Leads(const Sequence& leader, const Sequence& s, int32_t cached) const;
   bool Follows(const Sequence& s, int32_t cached) const;
+  static bool GoesBefore(const Sequence& a, const Sequence& b);
   bool StartOverStuck();
   // After a failed step: leaves only one of the suspects in `views`; nobody while a step is in
   // flight.
@@ -199,7 +202,9 @@ struct Engine::Impl {
 
   StepPlanner planner;
   std::vector<SequenceView> views;
-  std::vector<const Sequence*> starting;  // while views are built: who may start in this step
+  std::vector<TenantView> tenants;
+  std::vector<FairShare::Account*> listed;  // in the order of `tenants`
+  std::vector<const Sequence*> starting;    // while views are built: who may start in this step
   std::vector<Sequence*> scratch;
   std::vector<SpeculativeSequence> drafting;
   Duration propose_time{};   // before the next step

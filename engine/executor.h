@@ -57,6 +57,9 @@ struct SampledToken {
 
 struct StepResult {
   std::vector<SampledToken> tokens;  // one per SampleRow
+  // By the device's own clock: from the step's begin to its end, and the device's idle time before
+  // it where the step before was in flight at its launch. 0: not measured.
+  Duration device_time{};
 };
 
 using Ticket = StrongId<struct TicketTag, uint64_t>;

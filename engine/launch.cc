@@ -6,6 +6,7 @@
 
 #include "common/check.h"
 #include "engine/engine_impl.h"
+#include "engine/fair_order.h"
 
 namespace aisp {
 namespace {
@@ -54,7 +55,16 @@ bool Engine::Impl::CanLaunch() const {
   return !table.waiting().empty() && table.free_slots() > 0;
 }
 
-SequenceView Engine::Impl::ViewOf(const Sequence& s) const {
+int32_t Engine::Impl::TenantOf(FairShare::Account& account) {
+  if (account.index < 0) {
+    account.index = static_cast<int32_t>(tenants.size());
+    tenants.push_back({account.service, account.weight});
+    listed.push_back(&account);
+  }
+  return account.index;
+}
+
+SequenceView Engine::Impl::ViewOf(const Sequence& s) {
   SequenceView view;
   view.id = s.id;
   view.phase =
@@ -64,6 +74,8 @@ SequenceView Engine::Impl::ViewOf(const Sequence& s) const {
   view.blocks_held = static_cast<int32_t>(s.blocks.size());
   view.samples = s.samples();
   view.draft_tokens = DraftsOf(s);
+  view.tenant = TenantOf(*s.account);
+  view.rank = s.request.tenant.rank;
   view.priority = s.request.priority;
   view.arrival = s.arrival;
   return view;
@@ -121,7 +133,8 @@ void Engine::Impl::AddWaitingViews() {
                                [](const Sequence* s) { return !s->blocks.empty(); });
   int32_t patience = kMaxFollowersPassed;
   starting.clear();
-  for (const Sequence* s : table.waiting()) {
+  FairOrder order(table.shares(), table.waiting());
+  while (const Sequence* s = order.Next()) {
     const bool may_start = slots > 0 && tokens > 0 && spare >= 0 && patience > 0;
     if (!may_start && holders == 0) break;
     if (s->blocks.empty() && !may_start) continue;
@@ -134,11 +147,13 @@ void Engine::Impl::AddWaitingViews() {
       }
       spare -= BlocksFor(view.target_tokens) - BlocksFor(view.cached_tokens);
       spare -= view.cached_free_blocks;
-      tokens -= view.target_tokens - view.cached_tokens;
     } else {
       --holders;
-      tokens -= view.target_tokens - view.computed_tokens;
     }
+    // As the planner shares them: a long prompt takes half.
+    const int32_t left =
+        view.target_tokens - (s->blocks.empty() ? view.cached_tokens : view.computed_tokens);
+    tokens -= left > tokens ? std::max(tokens / 2, BlockTokens()) : left;
     --slots;
     starting.push_back(s);
     views.push_back(view);
@@ -156,9 +171,14 @@ void Engine::Impl::BuildSnapshot() {
   }
   for (Sequence* s : scratch) EndIfNeverFits(*s);
   views.clear();
+  tenants.clear();
   AddRunningViews();
-  if (suspects > 0) return IsolateSuspect();
-  AddWaitingViews();
+  if (suspects > 0) {
+    IsolateSuspect();
+  } else {
+    AddWaitingViews();
+  }
+  for (FairShare::Account* account : std::exchange(listed, {})) account->index = -1;
 }
 
 void Engine::Impl::IsolateSuspect() {
@@ -179,7 +199,7 @@ Status Engine::Impl::Launch() {
   for (;;) {
     BuildSnapshot();
     const StepPlan& plan =
-        planner.Plan(EngineSnapshot{views, blocks.Available(), BlockTokens()}, limits);
+        planner.Plan(EngineSnapshot{views, blocks.Available(), BlockTokens(), tenants}, limits);
     if (!plan.preempt.empty() && !flight.empty()) break;
     for (SequenceId id : plan.preempt) Preempt(*table.Find(id));
 
@@ -197,6 +217,12 @@ Status Engine::Impl::Launch() {
   return {};
 }
 
+// As the planner orders running sequences.
+bool Engine::Impl::GoesBefore(const Sequence& a, const Sequence& b) {
+  const bool own = a.account == b.account || a.request.tenant.rank != b.request.tenant.rank;
+  return own ? Precedes(a, b) : Precedes(*a.account, *b.account);
+}
+
 // All blocks can be taken although nobody but the running sequences uses them: one that came with a
 // copy of its own of a prefix that another had published (two grants for one prompt) publishes what
 // follows below the other's blocks, which then cannot be given up as long as it runs, and no
@@ -209,7 +235,7 @@ bool Engine::Impl::StartOverStuck() {
   if (held) return false;
   Sequence* last = nullptr;
   for (Sequence* s : table.running()) {
-    if (s->samples() && (last == nullptr || Precedes(*last, *s))) last = s;
+    if (s->samples() && (last == nullptr || GoesBefore(*last, *s))) last = s;
   }
   if (last == nullptr) return false;
   Preempt(*last);
@@ -292,12 +318,15 @@ void Engine::Impl::AppendRows(Sequence& s, const PlannedSequence& planned, StepR
     step.slices.push_back(LayerSlice{s.id, s.reported, end, s.blocks});
     s.reported = end;
   }
+  FairShare::Charge(s.account, rows - drafts);
   step.entries.push_back(StepRecord::Entry{&s, end, draws, drafts});
-  step.timing.context_tokens += int64_t{rows} * begin + int64_t{rows} * (rows + 1) / 2;
+  const int64_t context = PromptWork::Of(begin, rows).context;
   if (samples && rows == 1 + drafts && s.generated() + s.samples_in_flight > 0) {
     step.timing.decode_rows += rows;
+    step.timing.decode_context += context;
   } else {
     step.timing.prefill_tokens += rows;
+    step.timing.prefill_context += context;
   }
   s.scheduled = end;
   ++s.rows_in_flight;
@@ -319,8 +348,8 @@ void Engine::Impl::AppendSample(Sequence& s, int32_t position, int32_t row, int3
   if (position - s.request.prompt_tokens < s.request.min_new_tokens)
     sample.banned = s.request.stop_token_ids;
   if (draw > 0 && s.reads_generated)
-    sample.generated =
-        std::span<const TokenId>(s.lookahead).first(static_cast<size_t>(s.generated() + draw));
+    sample.generated = std::span<const TokenId>(s.lookahead)
+                           .first(static_cast<size_t>(s.generated()) + static_cast<size_t>(draw));
   if (s.request.guide && s.samples_in_flight > 0) {
     step.late_masks.push_back({&s, step.samples.size(), s.last_sample});
   } else if (s.request.guide) {

@@ -65,6 +65,7 @@ Result<KvLayout> MakeKvLayout(const ModelExecutorOptions& options, const Model& 
 
 std::vector<PagedKvView> KvViews(const KvLayout& layout, void* pool) {
   std::vector<PagedKvView> views;
+  views.reserve(static_cast<size_t>(layout.num_layers));
   for (int32_t layer = 0; layer < layout.num_layers; ++layer) {
     views.push_back({static_cast<std::byte*>(pool) + layout.Offset(layer, BlockId(0)), layout.dtype,
                      layout.num_kv_heads, layout.head_dim, layout.block_tokens, layout.num_blocks});
@@ -131,9 +132,12 @@ void ModelExecutor::DrawTokens(const StepInput& input) {
 
 Result<Ticket> ModelExecutor::Launch(const StepInput& input) {
   AISP_CHECK_MSG(!in_flight_, "a step is launched while another one is not collected");
+  const SteadyClock clock;
+  const Instant begin = clock.Now();
   AISP_RETURN_IF_ERROR(Forward(input));
   if (input.before_draw) input.before_draw();
   DrawTokens(input);
+  result_.device_time = clock.Now() - begin;
   in_flight_ = true;
   return Ticket{++launched_};
 }

@@ -6,6 +6,7 @@
 
 #include "common/check.h"
 #include "engine/engine_impl.h"
+#include "engine/fair_order.h"
 
 namespace aisp {
 
@@ -32,19 +33,23 @@ bool Engine::Impl::TakeBlocks(Sequence& s, int32_t tokens, int32_t match_limit, 
 // --- prefill-only ---
 
 std::vector<SequenceId> Engine::Impl::UpcomingGated(int32_t horizon_tokens) const {
-  int64_t before = 0;
+  // A prompt longer than the horizon leaves half of it to those behind, as it does in every step.
+  int32_t room = horizon_tokens;
+  const auto take = [&](int32_t tokens) {
+    room -= tokens > horizon_tokens ? std::max(room / 2, BlockTokens()) : tokens;
+  };
   for (const Sequence* s : table.running()) {
-    if (const int32_t left = s->target() - s->scheduled; left > 1) before += left;
+    if (const int32_t left = s->target() - s->scheduled; left > 1) take(left);
   }
   std::vector<SequenceId> upcoming;
-  auto waiting = table.waiting().begin();
-  for (const Sequence* s : table.gated()) {
-    for (; waiting != table.waiting().end() && Precedes(**waiting, *s); ++waiting) {
-      before += (*waiting)->target() - (*waiting)->scheduled;
+  FairOrder order(table.shares(), table.waiting(), table.gated());
+  for (const Sequence* s = order.Next(); s != nullptr && room > 0; s = order.Next()) {
+    if (s->state == SequenceState::kGated) {
+      upcoming.push_back(s->id);
+      take(std::max(0, s->target() - s->match_hint));
+    } else {
+      take(s->target() - s->scheduled);
     }
-    if (before >= horizon_tokens) break;
-    upcoming.push_back(s->id);
-    before += std::max(0, s->target() - s->match_hint);
   }
   return upcoming;
 }

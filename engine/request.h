@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/clock.h"
+#include "common/fair_share.h"
 #include "common/fault.h"
 #include "common/ids.h"
 #include "common/result.h"
@@ -51,7 +52,8 @@ struct SequenceRequest {
   int32_t min_new_tokens = 0;   // stop tokens are masked before it
   std::vector<TokenId> stop_token_ids;
   std::string cache_scope;  // part of the prefix root
-  int32_t priority = 0;     // greater runs first
+  TenantShare tenant;
+  int32_t priority = 0;  // greater runs first, of one tenant's
   Instant deadline = kNever;
   std::shared_ptr<DrawGuide> guide;  // null: unconstrained
   int32_t max_draft_tokens = -1;     // proposed in a step; 0: none, -1: as many as pay

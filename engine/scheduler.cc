@@ -1,17 +1,14 @@
 #include <algorithm>
+#include <numeric>
 
 #include "engine/step_plan.h"
 
 namespace aisp {
 namespace {
 
-bool Precedes(const SequenceView& a, const SequenceView& b) {
-  if (a.priority != b.priority) return a.priority > b.priority;
-  if (a.arrival != b.arrival) return a.arrival < b.arrival;
-  return a.id < b.id;
-}
-
 int32_t Remaining(const SequenceView& v) { return v.target_tokens - v.computed_tokens; }
+
+bool Runs(const SequenceView& v) { return v.phase == SequencePhase::kRunning; }
 
 }  // namespace
 
@@ -26,19 +23,45 @@ const StepPlan& StepPlanner::Plan(const EngineSnapshot& snapshot, const Schedule
   block_tokens_ = snapshot.block_tokens;
   available_ = snapshot.available_blocks;
   budget_ = limits.max_batch_tokens;
+  blocked_ = false;
   plan_.preempt.clear();
   plan_.sequences.clear();
   plan_.num_tokens = 0;
+  order_.clear();
+  tenants_.assign(snapshot.tenants.begin(), snapshot.tenants.end());
+  if (tenants_.empty()) tenants_.emplace_back();
+  RankTenants();
   Sort(snapshot);
-  for (int32_t index : running_) PlanRunning(index);
-  PlanWaiting();
+  for (int32_t index : decodes_) PlanRunning(index, 1);
+  PlanPrefills();
   PlanDrafts();
   return plan_;
 }
 
+void StepPlanner::RankTenants() {
+  std::vector<int32_t>& order = scratch_;
+  order.resize(tenants_.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [this](int32_t a, int32_t b) {
+    return tenants_[a].service < tenants_[b].service;
+  });
+  tenant_place_.resize(tenants_.size());
+  for (size_t i = 0; i < order.size(); ++i) tenant_place_[order[i]] = static_cast<int32_t>(i);
+}
+
+bool StepPlanner::Precedes(int32_t i, int32_t j) const {
+  const SequenceView& a = views_[i];
+  const SequenceView& b = views_[j];
+  if (a.rank != b.rank) return a.rank > b.rank;
+  if (a.tenant != b.tenant) return tenant_place_[a.tenant] < tenant_place_[b.tenant];
+  if (a.priority != b.priority) return a.priority > b.priority;
+  if (a.arrival != b.arrival) return a.arrival < b.arrival;
+  return a.id < b.id;
+}
+
 void StepPlanner::Sort(const EngineSnapshot& snapshot) {
-  running_.clear();
-  waiting_.clear();
+  decodes_.clear();
+  prefills_.clear();
   victims_.clear();
   verifying_.clear();
   fates_.assign(snapshot.sequences.size(), Fate::kOpen);
@@ -47,38 +70,36 @@ void StepPlanner::Sort(const EngineSnapshot& snapshot) {
     const SequenceView& v = views_[i];
     const auto index = static_cast<int32_t>(i);
     if (v.phase == SequencePhase::kAwaitingKv) continue;
-    if (v.phase == SequencePhase::kRunning) {
+    if (Runs(v)) {
       ++holding_slots;
-      if (Remaining(v) > 0) running_.push_back(index);
+      if (Remaining(v) > 0) (Remaining(v) == 1 ? decodes_ : prefills_).push_back(index);
     } else if (!v.gated) {
-      waiting_.push_back(index);
+      prefills_.push_back(index);
     }
     // A sequence without anything left to compute is about to end: preempting it would waste all of
     // its work.
     if (v.samples && v.blocks_held > 0 && Remaining(v) > 0) victims_.push_back(index);
   }
   free_slots_ = limits_.max_sequences - holding_slots;
-  const auto by_precedence = [this](int32_t a, int32_t b) {
-    return Precedes(views_[a], views_[b]);
-  };
-  std::sort(running_.begin(), running_.end(), [this](int32_t a, int32_t b) {
-    const bool decode_a = Remaining(views_[a]) == 1;
-    const bool decode_b = Remaining(views_[b]) == 1;
-    if (decode_a != decode_b) return decode_a;
-    return Precedes(views_[a], views_[b]);
-  });
-  std::sort(waiting_.begin(), waiting_.end(), by_precedence);
+  const auto by_precedence = [this](int32_t a, int32_t b) { return Precedes(a, b); };
+  std::sort(decodes_.begin(), decodes_.end(), by_precedence);
   std::sort(victims_.begin(), victims_.end(), by_precedence);
+  std::sort(prefills_.begin(), prefills_.end(), [this](int32_t a, int32_t b) {
+    const SequenceView& u = views_[a];
+    const SequenceView& v = views_[b];
+    const bool own = u.rank == v.rank && u.tenant == v.tenant;
+    return own && Runs(u) != Runs(v) ? Runs(u) : Precedes(a, b);
+  });
 }
 
 int32_t StepPlanner::BlocksFor(int32_t tokens) const {
   return (tokens + block_tokens_ - 1) / block_tokens_;
 }
 
-void StepPlanner::PlanRunning(int32_t index) {
+void StepPlanner::PlanRunning(int32_t index, int32_t most_rows) {
   const SequenceView& v = views_[index];
   if (fates_[index] != Fate::kOpen || budget_ <= 0) return;
-  int32_t rows = std::min({Remaining(v), budget_, limits_.max_prefill_chunk});
+  int32_t rows = std::min({Remaining(v), budget_, limits_.max_prefill_chunk, most_rows});
   int32_t new_blocks = std::max(0, BlocksFor(v.computed_tokens + rows) - v.blocks_held);
   if (new_blocks > available_) {
     // A chunk shrinks to the blocks that there are, down to one row.
@@ -117,9 +138,8 @@ void StepPlanner::PlanDrafts() {
 // Preempts from the end of the precedence order until `blocks` are available for views_[index];
 // preempts nobody when that cannot be reached.
 bool StepPlanner::MakeRoom(int32_t index, int32_t blocks) {
-  const SequenceView& needy = views_[index];
   const auto may_go = [&](int32_t i) {
-    return i != index && fates_[i] == Fate::kOpen && Precedes(needy, views_[i]);
+    return i != index && fates_[i] == Fate::kOpen && Precedes(index, i);
   };
   int32_t reachable = available_;
   for (int32_t i : victims_) {
@@ -135,38 +155,94 @@ bool StepPlanner::MakeRoom(int32_t index, int32_t blocks) {
   return true;
 }
 
-void StepPlanner::PlanWaiting() {
-  bool blocked = !plan_.preempt.empty();
-  for (int32_t index : waiting_) {
-    if (budget_ <= 0 || free_slots_ <= 0) return;
+int32_t StepPlanner::NextPrefill() {
+  // Each tenant's next stands before its others; those that are done are marked by -1.
+  int32_t best = -1;
+  size_t at = 0;
+  for (size_t i = 0; i < prefills_.size(); ++i) {
+    const int32_t index = prefills_[i];
+    if (index < 0) continue;
+    if (best >= 0 && views_[index].rank < views_[best].rank) break;
+    const double mine = tenants_[views_[index].tenant].service;
+    if (best >= 0 && mine >= tenants_[views_[best].tenant].service) continue;
+    best = index;
+    at = i;
+  }
+  if (best >= 0) prefills_[at] = -1;
+  return best;
+}
+
+int32_t StepPlanner::Share(int32_t remaining, size_t behind) const {
+  const int32_t whole = std::min(budget_, limits_.max_prefill_chunk);
+  if (remaining <= whole || behind == 0) return std::min(remaining, whole);
+  return std::min(whole, std::max(budget_ / 2, block_tokens_));
+}
+
+void StepPlanner::PlanPrefills() {
+  const size_t first = plan_.sequences.size();
+  size_t behind = prefills_.size();
+  for (int32_t index = NextPrefill(); index >= 0 && budget_ > 0; index = NextPrefill()) {
+    --behind;
     if (fates_[index] != Fate::kOpen) continue;
     const SequenceView& v = views_[index];
-    if (v.blocks_held > 0) {
-      const int32_t rows = std::min({Remaining(v), budget_, limits_.max_prefill_chunk});
-      const int32_t new_blocks = std::max(0, BlocksFor(v.target_tokens) - v.blocks_held);
-      if (rows <= 0 || new_blocks > available_) continue;
-      --free_slots_;
-      AddRows(index, v.computed_tokens, rows, new_blocks, /*starts=*/true);
-    } else if (!blocked) {
-      blocked = !StartWaiting(index);
+    const int32_t before = plan_.num_tokens;
+    if (Runs(v)) {
+      PlanRunning(index, Share(Remaining(v), behind));
+    } else {
+      PlanWaiting(index, behind);
     }
+    tenants_[v.tenant].service += (plan_.num_tokens - before) / tenants_[v.tenant].weight;
+  }
+  ExtendPrefills(first);
+}
+
+void StepPlanner::PlanWaiting(int32_t index, size_t behind) {
+  if (free_slots_ <= 0) return;
+  const SequenceView& v = views_[index];
+  blocked_ = blocked_ || !plan_.preempt.empty();
+  if (v.blocks_held > 0) {
+    const int32_t rows = Share(Remaining(v), behind);
+    const int32_t new_blocks = std::max(0, BlocksFor(v.target_tokens) - v.blocks_held);
+    if (rows <= 0 || new_blocks > available_) return;
+    --free_slots_;
+    AddRows(index, v.computed_tokens, rows, new_blocks, /*starts=*/true);
+  } else if (!blocked_) {
+    blocked_ = !StartWaiting(index, behind);
   }
 }
 
 // False when the blocks do not suffice.
-bool StepPlanner::StartWaiting(int32_t index) {
+bool StepPlanner::StartWaiting(int32_t index, size_t behind) {
   const SequenceView& v = views_[index];
   const int32_t new_blocks = BlocksFor(v.target_tokens) - BlocksFor(v.cached_tokens);
   const bool alone = free_slots_ == limits_.max_sequences;
   const int32_t spare = available_ - (alone ? 0 : limits_.watermark_blocks);
   if (new_blocks + v.cached_free_blocks > spare) return false;
-  const int32_t rows =
-      std::min({v.target_tokens - v.cached_tokens, budget_, limits_.max_prefill_chunk});
+  const int32_t rows = Share(v.target_tokens - v.cached_tokens, behind);
   if (rows <= 0) return true;
   --free_slots_;
   available_ -= v.cached_free_blocks;
   AddRows(index, v.cached_tokens, rows, new_blocks, /*starts=*/true);
   return true;
+}
+
+// All of them have the blocks of their whole prompt by now, but for a running one that was cut to
+// the blocks that there are.
+void StepPlanner::ExtendPrefills(size_t first) {
+  for (size_t i = first; i < plan_.sequences.size() && budget_ > 0; ++i) {
+    PlannedSequence& planned = plan_.sequences[i];
+    const SequenceView& v = views_[order_[i]];
+    const int32_t end = planned.token_begin + planned.num_tokens;
+    const int32_t held = planned.starts ? BlocksFor(v.target_tokens) : v.blocks_held;
+    const int32_t reach = std::max(held * block_tokens_, end) - end;
+    const int32_t more = std::min(
+        {v.target_tokens - end, budget_, reach, limits_.max_prefill_chunk - planned.num_tokens});
+    if (more <= 0) continue;
+    planned.num_tokens += more;
+    planned.samples = v.samples && end + more == v.target_tokens;
+    plan_.num_tokens += more;
+    budget_ -= more;
+  }
 }
 
 void StepPlanner::AddRows(int32_t index, int32_t begin, int32_t rows, int32_t new_blocks,
@@ -184,6 +260,7 @@ void StepPlanner::AddRows(int32_t index, int32_t begin, int32_t rows, int32_t ne
   planned.starts = starts;
   planned.samples = v.samples && begin + rows == v.target_tokens;
   plan_.sequences.push_back(planned);
+  order_.push_back(index);
 }
 
 }  // namespace aisp

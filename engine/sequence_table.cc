@@ -13,6 +13,8 @@ constexpr size_t kEndedTimesKept = 4096;
 }  // namespace
 
 bool Precedes(const Sequence& a, const Sequence& b) {
+  if (a.request.tenant.rank != b.request.tenant.rank)
+    return a.request.tenant.rank > b.request.tenant.rank;
   if (a.request.priority != b.request.priority) return a.request.priority > b.request.priority;
   return a.arrival < b.arrival;
 }
@@ -28,6 +30,7 @@ Sequence& SequenceTable::Add(SequenceRequest request) {
   s.arrival = next_id_;
   ++next_id_;
   s.request = std::move(request);
+  s.account = shares_.Enter(s.request.tenant);
   sequences_.emplace(s.id, std::move(owned));
   ++alive_;
   ++version_;
@@ -61,6 +64,7 @@ void SequenceTable::SetState(Sequence& s, SequenceState state) {
   Enter(s);
   if (state != SequenceState::kEnded) return;
   --alive_;
+  shares_.Leave(std::exchange(s.account, nullptr));
   ended_times_[s.id] = s.times;
   ended_order_.push_back(s.id);
   if (ended_order_.size() > kEndedTimesKept) {
@@ -155,6 +159,8 @@ void SequenceTable::CheckInvariants() const {
         break;
     }
     if (s->state != SequenceState::kRunning) AISP_CHECK_MSG(s->slot < 0, "a slot without a run");
+    AISP_CHECK_MSG((s->account == nullptr) == (s->state == SequenceState::kEnded),
+                   "a sequence that lives has its tenant's account, a husk has none");
   }
   AISP_CHECK_MSG(waiting == waiting_.size() && gated == gated_.size() &&
                      running == running_.size() && awaiting == awaiting_ && alive == alive_,

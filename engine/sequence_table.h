@@ -63,6 +63,7 @@ struct Sequence {
   bool lookup_counted = false;   // in the statistics of the prefix cache
   bool reads_generated = false;  // its penalties need every token before the next draw on the host
   std::optional<Epoch> lease;
+  FairShare::Account* account = nullptr;  // of its tenant, until it ends
   SequenceTimes times;
 
   int32_t size() const { return static_cast<int32_t>(request.tokens.size()); }
@@ -72,7 +73,7 @@ struct Sequence {
   int32_t target() const { return samples() ? size() + samples_in_flight : size() - 1; }
 };
 
-// Greater priority first, then who came first.
+// One tenant's order: greater rank, then greater priority, then who came first.
 bool Precedes(const Sequence& a, const Sequence& b);
 
 class SequenceTable {
@@ -106,6 +107,9 @@ class SequenceTable {
   // Forgets a husk without rows in flight.
   void Erase(Sequence& s);
 
+  // What the tenants of all sequences that have not ended were given.
+  const FairShare& shares() const { return shares_; }
+
   // By precedence.
   const std::vector<Sequence*>& waiting() const { return waiting_; }
   const std::vector<Sequence*>& gated() const { return gated_; }
@@ -121,6 +125,7 @@ class SequenceTable {
   static void InsertByPrecedence(Queue& queue, Sequence& s);
   static void Remove(Queue& queue, Sequence& s);
 
+  FairShare shares_;
   std::unordered_map<SequenceId, std::unique_ptr<Sequence>> sequences_;
   Queue waiting_;
   Queue gated_;

@@ -2,7 +2,9 @@
 // engine, so a scheduling decision can be tested, logged and replayed without an engine. It
 // allocates no block: it counts.
 //
-// Order of everything is precedence: greater priority, then earlier arrival. A waiting sequence
+// Order of everything is precedence: greater rank; then the tenant to which less was given, so that
+// one with many or long requests keeps none of the others from theirs; then, of one tenant's,
+// greater priority and earlier arrival. A waiting sequence
 // gets all blocks of its target at once when it starts, so a prefill that has begun never needs
 // another block and two half-done prefills cannot starve each other; only decodes grow, by a block
 // at a time. Any thread; nothing is kept between calls but scratch memory.
@@ -42,14 +44,24 @@ struct SequenceView {
                         // preempted, because a remote reader copies from its blocks
   // Proposed tokens behind the last known one, which rows of the same step may verify. Of decodes.
   int32_t draft_tokens = 0;
+  int32_t tenant = 0;  // index into EngineSnapshot::tenants
+  int32_t rank = 0;    // greater goes first, of whatever tenant
   int32_t priority = 0;
   uint64_t arrival = 0;  // smaller came earlier
+};
+
+// What a tenant was given so far, over its weight (common/fair_share.h).
+struct TenantView {
+  double service = 0;
+  double weight = 1;
 };
 
 struct EngineSnapshot {
   std::span<const SequenceView> sequences;  // any order
   int32_t available_blocks = 0;
   int32_t block_tokens = 16;
+  // Ties in service go to the smaller index. Empty: all sequences are of one tenant.
+  std::span<const TenantView> tenants = {};
 };
 
 struct ScheduleLimits {
@@ -74,20 +86,23 @@ struct PlannedSequence {
 
 struct StepPlan {
   std::vector<SequenceId> preempt;  // drop their blocks first, newest and lowest priority first
-  std::vector<PlannedSequence> sequences;  // decodes first, then prefill chunks
+  std::vector<PlannedSequence> sequences;  // decodes first, then prefill chunks and who starts
   int32_t num_tokens = 0;
   bool empty() const { return sequences.empty() && preempt.empty(); }
 };
 
-// Running decodes first (each one row), then running prefills, then waiting sequences, each group
-// by precedence, within the token budget and the block count. Gated sequences are passed over.
-// Without enough blocks for a waiting sequence, those behind it do not start either (except such as
-// hold all their blocks), so nobody is overtaken for ever; the watermark is waived when nothing
-// runs. When a running sequence cannot get its next block, the last ones by precedence are
-// preempted, never one that is already in the plan, never one that stands before it (so never the
-// oldest); when even that would not give enough, it keeps what it has and waits. A plan that
-// preempts starts no sequence that needs blocks. Pure and deterministic; the order of
-// snapshot.sequences does not matter.
+// Running decodes first (each one row), by precedence. What they leave of the token budget goes to
+// prefills: the next one is always of the tenant to which least was given, this step's rows
+// counted, and of a tenant the running ones go before those that wait. A prefill that cannot end in
+// this step gets half of what is left while others stand behind it, and what they do not need in
+// the end: a long prompt takes twice as long beside others at most, and they hardly longer than
+// without it. Gated sequences are passed over. Without enough blocks for a waiting sequence, those
+// behind it do not start either (except such as hold all their blocks), so nobody is overtaken for
+// ever; the watermark is waived when nothing runs. When a running sequence cannot get its next
+// block, the last ones by precedence are preempted, never one that is already in the plan, never
+// one that stands before it (so never the oldest); when even that would not give enough, it keeps
+// what it has and waits. A plan that preempts starts no sequence that needs blocks. Pure and
+// deterministic; the order of snapshot.sequences does not matter.
 //
 // Rows that verify proposed tokens take what is left of tokens and blocks when all of that is
 // planned; nobody waits or is preempted for them.
@@ -104,10 +119,19 @@ class StepPlanner {
   enum class Fate : uint8_t { kOpen, kPlanned, kPreempted };
 
   void Sort(const EngineSnapshot& snapshot);
-  void PlanRunning(int32_t index);
-  void PlanWaiting();
+  bool Precedes(int32_t a, int32_t b) const;
+  void RankTenants();
+  void PlanRunning(int32_t index, int32_t most_rows);
+  void PlanPrefills();
+  // The next candidate of the tenant to which least was given; -1: none is left.
+  int32_t NextPrefill();
+  // At most so many rows now, with `behind` other candidates.
+  int32_t Share(int32_t remaining, size_t behind) const;
+  void PlanWaiting(int32_t index, size_t behind);
+  // What was left over, to prefills that were cut.
+  void ExtendPrefills(size_t first);
   void PlanDrafts();
-  bool StartWaiting(int32_t index);
+  bool StartWaiting(int32_t index, size_t behind);
   bool MakeRoom(int32_t index, int32_t blocks);
   void AddRows(int32_t index, int32_t begin, int32_t rows, int32_t new_blocks, bool starts);
   int32_t BlocksFor(int32_t tokens) const;
@@ -118,12 +142,18 @@ class StepPlanner {
   int32_t available_ = 0;         // blocks not promised to anybody in this plan
   int32_t budget_ = 0;            // tokens
   int32_t free_slots_ = 0;        // sequences that may still start
-  std::vector<int32_t> running_;  // indices into views_ by precedence; decodes before prefills
-  std::vector<int32_t> waiting_;  // by precedence, gated ones left out
-  std::vector<int32_t> victims_;  // who may be preempted, by precedence: the last goes first
-  std::vector<Fate> fates_;       // of views_[i]
+  bool blocked_ = false;          // nobody without blocks may start any more
+  std::vector<int32_t> decodes_;  // indices into views_ by precedence
+  // Who has more than a row to compute or may start. By rank, then a tenant's own order.
+  std::vector<int32_t> prefills_;
+  std::vector<TenantView> tenants_;    // of the snapshot, with what this plan gives
+  std::vector<int32_t> tenant_place_;  // of each tenant in the order by service as it was
+  std::vector<int32_t> victims_;       // who may be preempted, by precedence: the last goes first
+  std::vector<Fate> fates_;            // of views_[i]
   // Decodes in the plan with proposed tokens: index of the view, index in the plan.
   std::vector<std::pair<int32_t, size_t>> verifying_;
+  std::vector<int32_t> order_;  // indices into views_ of plan_.sequences
+  std::vector<int32_t> scratch_;
   StepPlan plan_;
 };
 

@@ -75,7 +75,7 @@ TEST_P(EnginePrefill, NothingRunsBeforeTheGateOpens) {
   const SequenceId id = h.Add(Prefill(SomeTokens(40, 1)));
   EXPECT_FALSE(h.engine.CanLaunch());
   EXPECT_EQ(h.engine.NumWaiting(), 1);
-  EXPECT_EQ(h.engine.QueuedPrefillTokens(), 39);
+  EXPECT_EQ(h.engine.QueuedPrefill().tokens, 39);
   h.engine.OpenGate(id);
   EXPECT_TRUE(h.engine.CanLaunch());
   h.Run();

@@ -2,61 +2,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <map>
-#include <set>
 
-#include "common/random.h"
-#include "engine/step_plan.h"
+#include "tests/engine/scheduler_views.h"
 
 namespace aisp {
 namespace {
 
 using testing::ElementsAre;
 using testing::IsEmpty;
-
-constexpr int32_t kBlock = 16;
-
-int32_t BlocksFor(int32_t tokens) { return (tokens + kBlock - 1) / kBlock; }
-
-SequenceView Waiting(uint64_t arrival, int32_t tokens) {
-  SequenceView v;
-  v.id = SequenceId(arrival);
-  v.arrival = arrival;
-  v.target_tokens = tokens;
-  return v;
-}
-
-SequenceView Prefilling(uint64_t arrival, int32_t tokens, int32_t computed) {
-  SequenceView v = Waiting(arrival, tokens);
-  v.phase = SequencePhase::kRunning;
-  v.computed_tokens = computed;
-  v.blocks_held = BlocksFor(tokens);
-  return v;
-}
-
-// Its next token goes to position `tokens - 1`.
-SequenceView Decoding(uint64_t arrival, int32_t tokens) {
-  SequenceView v = Prefilling(arrival, tokens, tokens - 1);
-  v.blocks_held = BlocksFor(tokens - 1);
-  return v;
-}
-
-StepPlan Plan(std::vector<SequenceView> views, int32_t available,
-              const ScheduleLimits& limits = {}) {
-  return PlanStep(EngineSnapshot{views, available, kBlock}, limits);
-}
-
-std::vector<uint64_t> Ids(const StepPlan& plan) {
-  std::vector<uint64_t> ids;
-  for (const auto& s : plan.sequences) ids.push_back(s.id.value);
-  return ids;
-}
-std::vector<uint64_t> Preempted(const StepPlan& plan) {
-  std::vector<uint64_t> ids;
-  for (SequenceId id : plan.preempt) ids.push_back(id.value);
-  return ids;
-}
-
 TEST(Scheduler, NothingToDoIsAnEmptyPlan) {
   EXPECT_TRUE(Plan({}, 10).empty());
   SequenceView done = Decoding(1, 20);
@@ -93,8 +46,54 @@ TEST(Scheduler, OneSequenceTakesAtMostAChunkAndLeavesTheRestToOthers) {
   const StepPlan plan = Plan({Waiting(1, 100), Waiting(2, 100), Waiting(3, 100)}, 100, limits);
   ASSERT_THAT(Ids(plan), ElementsAre(1, 2, 3));
   EXPECT_EQ(plan.sequences[0].num_tokens, 40);
-  EXPECT_EQ(plan.sequences[1].num_tokens, 40);
-  EXPECT_EQ(plan.sequences[2].num_tokens, 20);
+  EXPECT_EQ(plan.sequences[1].num_tokens, 30) << "half of what is left";
+  EXPECT_EQ(plan.sequences[2].num_tokens, 30);
+}
+
+TEST(Scheduler, ALongPromptLeavesHalfOfTheStepToThoseBehindIt) {
+  const ScheduleLimits limits{.max_batch_tokens = 128};
+  const StepPlan plan =
+      Plan({Prefilling(1, 100000, 512), Waiting(2, 30), Waiting(3, 30)}, 100, limits);
+  ASSERT_THAT(Ids(plan), ElementsAre(1, 2, 3));
+  EXPECT_EQ(plan.sequences[0].num_tokens, 68) << "its half, and what the others left of theirs";
+  EXPECT_EQ(plan.sequences[1].num_tokens, 30);
+  EXPECT_TRUE(plan.sequences[1].samples);
+  EXPECT_EQ(plan.sequences[2].num_tokens, 30);
+  EXPECT_EQ(plan.num_tokens, 128);
+  EXPECT_EQ(Plan({Prefilling(1, 100000, 512)}, 100, limits).num_tokens, 128) << "alone it gets all";
+  // One that ends in this step is not cut: those behind would gain nothing by it.
+  const StepPlan whole = Plan({Prefilling(1, 612, 512), Waiting(2, 100)}, 100, limits);
+  EXPECT_EQ(whole.sequences[0].num_tokens, 100);
+  EXPECT_EQ(whole.sequences[1].num_tokens, 28);
+}
+
+TEST(Scheduler, TheTenantToWhichLessWasGivenGoesFirst) {
+  SequenceView attacker = Prefilling(1, 5000, 1000);
+  attacker.priority = 100;
+  SequenceView other = Waiting(2, 3000);
+  SequenceView victim = Waiting(3, 40);
+  victim.tenant = 1;
+  const std::vector<SequenceView> views = {attacker, other, victim};
+  const std::vector<TenantView> tenants = {{.service = 9000, .weight = 1},
+                                           {.service = 100, .weight = 1}};
+  const ScheduleLimits limits{.max_batch_tokens = 128};
+  const StepPlan plan = PlanStep({views, 1000, kBlock, tenants}, limits);
+  ASSERT_THAT(Ids(plan), ElementsAre(3, 1, 2));
+  EXPECT_EQ(plan.sequences[0].num_tokens, 40);
+  EXPECT_EQ(plan.num_tokens, 128);
+}
+
+TEST(Scheduler, WhoPreemptsIsDecidedByTenantThenByPriority) {
+  SequenceView attacker = Decoding(1, 17);
+  attacker.priority = 100;
+  SequenceView victim = Decoding(2, 17);
+  victim.tenant = 1;
+  std::vector<SequenceView> views = {attacker, victim};
+  const std::vector<TenantView> tenants = {{.service = 900, .weight = 1},
+                                           {.service = 100, .weight = 1}};
+  EXPECT_THAT(Preempted(PlanStep({views, 0, kBlock, tenants}, {})), ElementsAre(1));
+  views[0].rank = 1;
+  EXPECT_THAT(Preempted(PlanStep({views, 0, kBlock, tenants}, {})), ElementsAre(2));
 }
 
 TEST(Scheduler, AStartingSequenceGetsAllBlocksOfItsTargetEvenWhenOnlyAChunkFits) {
@@ -307,201 +306,6 @@ TEST(Scheduler, ProposedTokensGoAsFarAsTheBlocksThatAreFree) {
 }
 
 // --- properties over random snapshots ---
-
-std::vector<SequenceView> RandomViews(SplitMix64& random) {
-  std::vector<SequenceView> views;
-  const auto count = static_cast<int>(random.Below(24));
-  for (int i = 0; i < count; ++i) {
-    const auto arrival = static_cast<uint64_t>(i + 1);
-    const auto tokens = static_cast<int32_t>(2 + random.Below(200));
-    SequenceView v;
-    switch (random.Below(5)) {
-      case 0:
-        v = Waiting(arrival, tokens);
-        v.gated = random.Below(4) == 0;
-        v.cached_tokens =
-            static_cast<int32_t>(random.Below(static_cast<uint64_t>((tokens - 1) / kBlock) + 1)) *
-            kBlock;
-        v.cached_free_blocks =
-            static_cast<int32_t>(random.Below(static_cast<uint64_t>(v.cached_tokens / kBlock) + 1));
-        break;
-      case 1:
-        v = Prefilling(arrival, tokens,
-                       static_cast<int32_t>(random.Below(static_cast<uint64_t>(tokens))));
-        break;
-      case 2:
-        v = Waiting(arrival, tokens);
-        v.phase = SequencePhase::kAwaitingKv;
-        v.blocks_held = BlocksFor(tokens);
-        break;
-      case 3:
-        v = Waiting(arrival, tokens);
-        v.computed_tokens = tokens - 1;
-        v.blocks_held = BlocksFor(tokens);
-        break;
-      default:
-        v = Decoding(arrival, tokens);
-    }
-    v.priority = static_cast<int32_t>(random.Below(3));
-    v.samples = v.phase == SequencePhase::kRunning ? random.Below(8) != 0 : true;
-    views.push_back(v);
-  }
-  return views;
-}
-
-ScheduleLimits RandomLimits(SplitMix64& random) {
-  ScheduleLimits limits;
-  limits.max_batch_tokens = static_cast<int32_t>(1 + random.Below(300));
-  limits.max_sequences = static_cast<int32_t>(24 + random.Below(16));
-  limits.max_prefill_chunk = static_cast<int32_t>(1 + random.Below(300));
-  limits.watermark_blocks = static_cast<int32_t>(random.Below(4));
-  return limits;
-}
-
-// What every plan must be, recomputed from the views alone.
-void ExpectValid(const std::vector<SequenceView>& views, int32_t available,
-                 const ScheduleLimits& limits, const StepPlan& plan) {
-  std::map<uint64_t, SequenceView> by_id;
-  for (const auto& v : views) by_id[v.id.value] = v;
-  int32_t blocks = available;
-  std::set<uint64_t> gone;
-  for (SequenceId id : plan.preempt) {
-    const SequenceView& v = by_id.at(id.value);
-    EXPECT_TRUE(v.samples);
-    EXPECT_GT(v.blocks_held, 0);
-    EXPECT_TRUE(gone.insert(id.value).second);
-    blocks += v.blocks_held;
-  }
-  int32_t tokens = 0;
-  int32_t running = 0;
-  for (const auto& v : views)
-    running += v.phase == SequencePhase::kRunning && !gone.contains(v.id.value) ? 1 : 0;
-  for (const auto& p : plan.sequences) {
-    const SequenceView& v = by_id.at(p.id.value);
-    EXPECT_TRUE(gone.insert(p.id.value).second) << "planned twice, or preempted too";
-    EXPECT_NE(v.phase, SequencePhase::kAwaitingKv);
-    EXPECT_FALSE(v.gated);
-    EXPECT_EQ(p.starts, v.phase == SequencePhase::kWaiting);
-    const bool matches = p.starts && v.blocks_held == 0;
-    EXPECT_EQ(p.token_begin, matches ? v.cached_tokens : v.computed_tokens);
-    EXPECT_GT(p.num_tokens, 0);
-    EXPECT_LE(p.num_tokens, limits.max_prefill_chunk);
-    EXPECT_LE(p.token_begin + p.num_tokens, v.target_tokens);
-    EXPECT_EQ(p.samples, v.samples && p.token_begin + p.num_tokens == v.target_tokens);
-    EXPECT_GE(p.new_blocks + v.blocks_held + (matches ? v.cached_tokens / kBlock : 0),
-              BlocksFor(p.token_begin + p.num_tokens));
-    blocks -= p.new_blocks + (matches ? v.cached_free_blocks : 0);
-    tokens += p.num_tokens;
-    running += p.starts ? 1 : 0;
-  }
-  EXPECT_GE(blocks, 0);
-  EXPECT_EQ(tokens, plan.num_tokens);
-  EXPECT_LE(tokens, limits.max_batch_tokens);
-  EXPECT_LE(running, limits.max_sequences);
-}
-
-TEST(Scheduler, EveryPlanOfARandomSnapshotIsValidAndDoesNotDependOnTheOrderOfTheSequences) {
-  SplitMix64 random(20260101);
-  for (int round = 0; round < 3000; ++round) {
-    SCOPED_TRACE(round);
-    std::vector<SequenceView> views = RandomViews(random);
-    const ScheduleLimits limits = RandomLimits(random);
-    const auto available = static_cast<int32_t>(random.Below(40));
-    const StepPlan plan = Plan(views, available, limits);
-    ExpectValid(views, available, limits, plan);
-    for (size_t i = views.size(); i > 1; --i) std::swap(views[i - 1], views[random.Below(i)]);
-    const StepPlan again = Plan(views, available, limits);
-    ASSERT_EQ(Ids(again), Ids(plan));
-    ASSERT_EQ(Preempted(again), Preempted(plan));
-    for (size_t i = 0; i < plan.sequences.size(); ++i) {
-      ASSERT_EQ(again.sequences[i].num_tokens, plan.sequences[i].num_tokens);
-      ASSERT_EQ(again.sequences[i].new_blocks, plan.sequences[i].new_blocks);
-    }
-    if (HasFailure()) FAIL() << "seed 20260101, round " << round;
-  }
-}
-
-// A closed world around PlanStep: sequences arrive, run as planned and end. Everyone must end.
-class World {
- public:
-  World(int32_t blocks, const ScheduleLimits& limits, uint64_t seed)
-      : free_(blocks), limits_(limits), random_(seed) {}
-
-  void Arrive(int32_t prompt, int32_t to_draw) {
-    SequenceView v = Waiting(++arrivals_, prompt);
-    views_.push_back(v);
-    left_[v.id.value] = to_draw;
-  }
-  void Step() {
-    const StepPlan plan = Plan(views_, free_, limits_);
-    ExpectValid(views_, free_, limits_, plan);
-    for (SequenceId id : plan.preempt) {
-      SequenceView& v = Of(id);
-      free_ += v.blocks_held;
-      v.blocks_held = v.computed_tokens = 0;
-      v.phase = SequencePhase::kWaiting;
-    }
-    for (const auto& p : plan.sequences) Run(p);
-    std::erase_if(views_, [this](const SequenceView& v) {
-      if (left_[v.id.value] > 0) return false;
-      free_ += v.blocks_held;
-      return true;
-    });
-  }
-  bool done() const { return views_.empty(); }
-  size_t size() const { return views_.size(); }
-  uint64_t oldest() const { return views_.front().arrival; }
-
- private:
-  SequenceView& Of(SequenceId id) {
-    return *std::find_if(views_.begin(), views_.end(),
-                         [id](const SequenceView& v) { return v.id == id; });
-  }
-  void Run(const PlannedSequence& p) {
-    SequenceView& v = Of(p.id);
-    v.phase = SequencePhase::kRunning;
-    v.blocks_held += p.new_blocks;
-    free_ -= p.new_blocks;
-    v.computed_tokens = p.token_begin + p.num_tokens;
-    if (p.samples) {
-      ++v.target_tokens;
-      --left_[v.id.value];
-    }
-  }
-  int32_t free_;
-  ScheduleLimits limits_;
-  SplitMix64 random_;
-  uint64_t arrivals_ = 0;
-  std::vector<SequenceView> views_;
-  std::map<uint64_t, int32_t> left_;
-};
-
-TEST(Scheduler, EverySequenceEndsUnderConstantArrivalsInATinyPool) {
-  for (uint64_t seed = 1; seed <= 20; ++seed) {
-    SCOPED_TRACE(seed);
-    SplitMix64 random(seed);
-    const ScheduleLimits limits{
-        .max_batch_tokens = 24, .max_sequences = 6, .max_prefill_chunk = 16};
-    World world(/*blocks=*/12, limits, seed);
-    int steps_with_same_oldest = 0;
-    uint64_t oldest = 0;
-    for (int step = 0; step < 1500; ++step) {
-      if (random.Below(3) == 0 && world.size() < 30) {
-        world.Arrive(static_cast<int32_t>(1 + random.Below(120)),
-                     static_cast<int32_t>(1 + random.Below(60)));
-      }
-      world.Step();
-      if (world.done()) continue;
-      steps_with_same_oldest = world.oldest() == oldest ? steps_with_same_oldest + 1 : 0;
-      oldest = world.oldest();
-      // 180 tokens at most, 16 of a chunk or 1 drawn in each step: the oldest is never held up by
-      // others for long.
-      ASSERT_LT(steps_with_same_oldest, 8 + 60 + 8);
-    }
-    for (int step = 0; step < 100000 && !world.done(); ++step) world.Step();
-    EXPECT_TRUE(world.done());
-  }
-}
 
 }  // namespace
 }  // namespace aisp
