@@ -54,6 +54,9 @@ struct Config {
     Duration write_timeout = std::chrono::seconds(30);
     int64_t min_read_rate = 1024;   // bytes per second
     int64_t max_answer = 64 << 20;  // bytes
+    int64_t max_stored_responses = 1000;
+    int64_t max_stored_bytes = 64 << 20;
+    int64_t max_total_stored = 256 << 20;  // bytes
     Duration keepalive_comment = std::chrono::seconds(15);
     bool grpc = true;
     std::string grpc_address;  // "": as `address`

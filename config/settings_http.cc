@@ -12,14 +12,16 @@ namespace {
 void BindKeySettings(Config::Http& h, SettingTable& t) {
   t.Add("api_keys", &h.api_keys,
         "Keys that clients must send one of, each [NAME:]KEY or [NAME:]sha256:DIGEST, then what it "
-        "may: expires=2027-01-31 requests=60/m tokens=100000/d inflight=4. Empty: everybody is "
+        "may: expires=2027-01-31 requests=60/m tokens=100000/d inflight=4 weight=2 priority=all. "
+        "Empty: everybody is "
         "served. Never printed; a flag shows them in `ps`, so prefer a file.")
       .Secret();
   t.Add("api_keys_file", &h.api_keys_file,
         "File with one such key a line, beside http.api_keys; # begins a comment.")
       .Flag("--api-keys-file");
   t.Add("max_inflight_per_key", &h.max_inflight_per_key,
-        "Requests of one key's tenant that may run or wait at once (429 beyond); 0: no bound.")
+        "Choices of one key's tenant, of all its requests, that may run or wait at once (429 "
+        "beyond); 0: no bound but its share of router.max_inflight.")
       .Flag("--max-inflight-per-key")
       .Range(0, 1 << 20);
   t.Add("requests_per_key", &h.requests_per_key,
@@ -80,12 +82,25 @@ void BindHttpSettings(Config::Http& h, SettingTable& t) {
         "slower one is cut.")
       .Bytes()
       .Range(1, kGiB);
-  t.Add(
-       "max_answer", &h.max_answer,
-       "Memory that one whole (unstreamed) answer may take while it is made; beyond it the request "
-       "ends with 400. All of them together: max_total_body.")
+  t.Add("max_answer", &h.max_answer,
+        "Memory that one whole (unstreamed) answer, or one of /v1/responses, may take while it is "
+        "made; beyond it the request "
+        "ends with 400. All of them together: max_total_body.")
       .Bytes()
       .Range(64 * kKiB, 64 * kGiB);
+  t.Add("max_stored_responses", &h.max_stored_responses,
+        "Responses of a tenant that are kept in memory for previous_response_id and GET; beyond it "
+        "the one used least lately is forgotten. 0: none is kept, as with \"store\": false.")
+      .Flag("--max-stored-responses")
+      .Range(0, 1 << 24);
+  t.Add("max_stored_bytes", &h.max_stored_bytes,
+        "Bytes of the responses that are kept for one tenant.")
+      .Bytes()
+      .Range(kKiB, 64 * kGiB);
+  t.Add("max_total_stored", &h.max_total_stored,
+        "Bytes of the responses that are kept for all tenants together.")
+      .Bytes()
+      .Range(kKiB, 64 * kGiB);
   t.Add("keepalive_comment", &h.keepalive_comment,
         "A silent stream gets an SSE comment this often.")
       .Range(100ms, 24h);

@@ -30,8 +30,8 @@ void BindRouterSettings(Config::Router& r, SettingTable& t) {
   t.Add("max_attempts", &r.max_attempts, "Placements of one request when workers die under it.")
       .Range(1, 100);
   t.Add("slo_ttft", &r.slo_ttft,
-        "Time to the first token within which a request counts as served well, in the metrics "
-        "(goodput); nothing is refused for it.")
+        "Time to the first token within which a request counts as served well: for the metrics "
+        "(goodput) and for placements, which prefer what keeps it; nothing is refused for it.")
       .Range(0ms, 24h);
   t.Add("slo_tpot", &r.slo_tpot,
         "Time per output token within which a request counts as served well.")

@@ -8,7 +8,11 @@ using namespace std::chrono_literals;  // 100ms, 24h
 
 void BindWorkerSettings(Config::Worker& w, SettingTable& t) {
   t.Section("worker", "A prefill or decode worker as its peers see it.");
-  t.Add("id", &w.id, "Name of this worker; empty: role and process id.").Flag("--worker-id");
+  t.Add("id", &w.id,
+        "Name of this worker; empty: role, host and random digits. Two processes under one name: "
+        "the "
+        "second is refused.")
+      .Flag("--worker-id");
   t.Add("routers", &w.routers,
         "Routers to register with, host:port,host:port; dns:host:port is every address that the "
         "name has (a headless Service), looked up again every few seconds.")

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "proto/tenant.h"
+
 namespace aisp {
 
 SamplingParams SamplingFromWire(const v1::SamplingParams& wire, uint32_t choice) {
@@ -22,11 +24,12 @@ SamplingParams SamplingFromWire(const v1::SamplingParams& wire, uint32_t choice)
   return params;
 }
 
-SequenceRequest SequenceFromWire(const v1::GenerateRequest& wire) {
+SequenceRequest SequenceFromWire(const v1::GenerateRequest& wire, const SharedTokens& shared) {
   SequenceRequest request;
-  request.tokens.assign(wire.tokens().begin(), wire.tokens().end());
-  request.prompt_tokens = static_cast<int32_t>(
-      wire.prompt_tokens() > 0 ? wire.prompt_tokens() : static_cast<uint32_t>(wire.tokens_size()));
+  request.tokens = shared;
+  request.tokens.insert(request.tokens.end(), wire.tokens().begin(), wire.tokens().end());
+  request.prompt_tokens =
+      static_cast<int32_t>(wire.prompt_tokens() > 0 ? wire.prompt_tokens() : request.tokens.size());
   if (wire.has_sampling()) request.sampling = SamplingFromWire(wire.sampling(), wire.choice());
   request.sampling.choice = wire.choice();
   request.max_new_tokens = static_cast<int32_t>(wire.max_new_tokens());
@@ -34,6 +37,7 @@ SequenceRequest SequenceFromWire(const v1::GenerateRequest& wire) {
   request.stop_token_ids.assign(wire.stop_token_ids().begin(), wire.stop_token_ids().end());
   request.cache_scope = wire.cache_salt();
   request.priority = wire.priority();
+  request.tenant = TenantFromWire(wire.tenant());
   if (wire.sampling().has_max_draft_tokens())
     request.max_draft_tokens = static_cast<int32_t>(wire.sampling().max_draft_tokens());
   return request;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/result.h"
+#include "common/shared_tokens.h"
 #include "engine/request.h"
 #include "worker.pb.h"
 
@@ -10,7 +11,8 @@ namespace aisp {
 SamplingParams SamplingFromWire(const v1::SamplingParams& wire, uint32_t choice);
 
 // Without deadline and KV source, which are the role's decisions.
-SequenceRequest SequenceFromWire(const v1::GenerateRequest& wire);
+// `shared`: the tokens that go before those of the message.
+SequenceRequest SequenceFromWire(const v1::GenerateRequest& wire, const SharedTokens& shared);
 
 v1::FinishReason FinishToWire(FinishReason reason);
 

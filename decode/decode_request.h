@@ -8,6 +8,7 @@
 
 #include "common/clock.h"
 #include "common/ids.h"
+#include "common/shared_tokens.h"
 #include "decode/ttft.h"
 #include "proto/link.h"
 
@@ -36,7 +37,11 @@ struct DecodeRequest {
   // The remote prefill. Attempts: one per target, in order.
   std::vector<std::string> targets;  // addresses
   size_t next_target = 0;
-  v1::PrefillRequest prefill;  // what is asked, but for the transfer id
+  v1::PrefillRequest prefill;  // what is asked, but for its tokens and the transfer id
+  SharedTokens prompt;         // of the tokens: what it has in common with other requests, else all
+  std::vector<TokenId> rest;   // what follows it
+  bool shares_prompt = false;
+  uint64_t prompt_id = 0;      // of the attempt under way, where the prompt is shared
   std::string address;         // of the attempt under way
   Instant began;               // of the attempt under way
   uint64_t transfer_id = 0;    // of the attempt under way, 0 before it was asked
@@ -51,7 +56,7 @@ struct DecodeRequest {
   // chosen.
   std::string fallback;
 
-  int32_t tokens() const { return prefill.tokens_size(); }
+  int32_t tokens() const { return static_cast<int32_t>(prompt.size() + rest.size()); }
 };
 
 }  // namespace aisp

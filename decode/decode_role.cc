@@ -32,12 +32,12 @@ void DecodeRole::Impl::Refuse(LinkId link, const v1::GenerateRequest& wire, cons
   shell->Send(link, std::move(message));
 }
 
-std::vector<std::string> DecodeRole::Impl::TargetsOf(const v1::GenerateRequest& wire) const {
+std::vector<std::string> DecodeRole::Impl::TargetsOf(const v1::GenerateRequest& wire,
+                                                     std::span<const TokenId> tokens) const {
   std::vector<std::string> targets;
   if (deps.transports.empty() || !wire.has_prefill()) return targets;
   const Engine& engine = *deps.engine;
-  const std::vector<TokenId> tokens(wire.tokens().begin(), wire.tokens().end());
-  const int32_t wanted = wire.tokens_size() - 1;
+  const auto wanted = static_cast<int32_t>(tokens.size()) - 1;
   const int32_t match =
       engine.blocks().MatchLength(engine.RootOf(wire.cache_salt()), tokens, std::max(0, wanted));
   const int32_t worthwhile = options.min_remote_tokens > 0 ? options.min_remote_tokens
@@ -68,6 +68,18 @@ void DecodeRole::Impl::OnGenerate(LinkId link, const v1::GenerateRequest& wire) 
 
 void DecodeRole::Impl::Begin(LinkId link, const v1::GenerateRequest& wire, Instant received,
                              std::shared_ptr<DrawGuide> guide) {
+  SharedTokens shared;
+  if (wire.prompt_id() != 0) {
+    const auto known = prompts[link].Find(wire.prompt_id());
+    if (!known) {
+      return Refuse(link, wire,
+                    Error{Code::kUnavailable,
+                          fmt::format("shared prompt {} is not known here", wire.prompt_id())},
+                    /*handed_back=*/false);
+    }
+    shared = *known;
+  }
+  SequenceRequest sequence = SequenceFromWire(wire, shared);
   DecodeRequest request;
   request.router = link;
   request.request_id = wire.request_id();
@@ -75,11 +87,15 @@ void DecodeRole::Impl::Begin(LinkId link, const v1::GenerateRequest& wire, Insta
   request.received = received;
   const Duration timeout = std::chrono::milliseconds(wire.timeout_ms());
   request.deadline = received + (timeout.count() > 0 ? timeout : options.default_timeout);
-  request.targets = TargetsOf(wire);
+  request.targets = TargetsOf(wire, sequence.tokens);
   if (wire.has_prefill() && request.targets.empty())
     request.fallback = "the decode worker's own cache holds the prompt, or it has no KV transport";
 
-  SequenceRequest sequence = SequenceFromWire(wire);
+  if (!request.targets.empty()) {
+    request.shares_prompt = wire.prompt_id() != 0;
+    request.prompt = request.shares_prompt ? shared : SharedTokens(sequence.tokens);
+    if (request.shares_prompt) request.rest.assign(wire.tokens().begin(), wire.tokens().end());
+  }
   sequence.deadline = request.deadline;
   sequence.guide = std::move(guide);
   sequence.kv_source = request.targets.empty() ? KvSource::kLocal : KvSource::kRemote;
@@ -90,7 +106,7 @@ void DecodeRole::Impl::Begin(LinkId link, const v1::GenerateRequest& wire, Insta
   }
   LogDebug("request accepted", {{"request", wire.trace_id()},
                                 {"choice", wire.choice()},
-                                {"tokens", wire.tokens_size()},
+                                {"tokens", shared.size() + static_cast<size_t>(wire.tokens_size())},
                                 {"prompt_tokens", wire.prompt_tokens()},
                                 {"prefill_targets", request.targets.size()}});
   request.sequence = *added;
@@ -100,10 +116,10 @@ void DecodeRole::Impl::Begin(LinkId link, const v1::GenerateRequest& wire, Insta
   DecodeRequest& stored = requests.emplace(request.key, std::move(request)).first->second;
   // A sequence that was complete as it came needs no KV.
   if (stored.targets.empty() || !deps.engine->Alive(stored.sequence)) return;
-  *stored.prefill.mutable_tokens() = wire.tokens();
   stored.prefill.set_trace_id(wire.trace_id());
   stored.prefill.set_cache_salt(wire.cache_salt());
   stored.prefill.set_priority(wire.priority());
+  *stored.prefill.mutable_tenant() = wire.tenant();
   StartRemote(stored);
 }
 
@@ -126,7 +142,13 @@ void DecodeRole::Impl::Erase(DecodeRequest& request) {
   requests.erase(RequestKey(request.key));
 }
 
+void DecodeRole::Impl::KeepPrompt(LinkId link, const v1::SharedPrompt& prompt) {
+  if (Status kept = prompts[link].Keep(prompt); !kept)
+    LogError("a shared prompt is not kept", {{"error", kept.error().message}});
+}
+
 void DecodeRole::Impl::DropRouter(LinkId link) {
+  prompts.erase(link);
   std::erase_if(unguided, [link](const auto& each) { return each.first.first == link; });
   std::vector<RequestKey> keys;
   for (const auto& [key, request] : requests) {
@@ -209,44 +231,6 @@ void DecodeRole::Impl::Collect() {
   shell->RecordStep(out.timing);
   shell->PublishKvEvents();
   NoteDrained();
-}
-
-// --- draining ---
-
-// Nothing was computed for it and nobody writes for it.
-bool DecodeRole::Impl::NotStarted(const DecodeRequest& request) const {
-  if (request.phase == RequestPhase::kDialling || request.phase == RequestPhase::kRequested)
-    return true;
-  return request.phase == RequestPhase::kRunning && !request.filled &&
-         deps.engine->Times(request.sequence).first_scheduled == kNever;
-}
-
-void DecodeRole::Impl::TellDraining(bool move) {
-  std::map<LinkId, v1::WorkerMessage> messages;
-  for (const LinkId link : shell->AttachedLinks())
-    messages[link].mutable_draining()->set_move(move);
-  for (const auto& [key, request] : requests) {
-    const auto it = messages.find(request.router);
-    if (it != messages.end() && NotStarted(request))
-      it->second.mutable_draining()->add_not_started(request.request_id);
-  }
-  for (const auto& [id, waits] : unguided) {
-    const auto it = messages.find(id.first);
-    if (it != messages.end()) it->second.mutable_draining()->add_not_started(id.second);
-  }
-  for (auto& [link, message] : messages) shell->Send(link, std::move(message));
-}
-
-bool DecodeRole::Impl::Drained() const {
-  return shell->draining() && requests.empty() && unguided.empty() && !deps.engine->InFlight();
-}
-
-void DecodeRole::Impl::NoteDrained() {
-  if (told_drained || !Drained()) return;
-  told_drained = true;
-  LogInfo("drained", {{"worker", options.worker.worker_id}});
-  shell->SetDrained(true);
-  shell->Report();
 }
 
 // --- timers ---
@@ -427,7 +411,9 @@ void DecodeRole::MoveStreams() {
 }
 bool DecodeRole::Drained() const { return impl_->Drained(); }
 void DecodeRole::Leave() { impl_->shell->Leave(); }
-bool DecodeRole::StopWanted() const { return impl_->stop_wanted && impl_->Drained(); }
+bool DecodeRole::StopWanted() const {
+  return !impl_->shell->Ousted() || (impl_->stop_wanted && impl_->Drained());
+}
 Status DecodeRole::Ready() const { return impl_->shell->Ready(); }
 const Engine& DecodeRole::engine() const { return *impl_->deps.engine; }
 size_t DecodeRole::num_requests() const { return impl_->requests.size(); }
@@ -439,10 +425,22 @@ void DecodeRole::OnLinkUp(LinkId link, const std::string& /*peer_address*/) {
 
 void DecodeRole::OnMessage(LinkId link, v1::RouterMessage message) {
   Impl& impl = *impl_;
-  if (impl.shell->OnMessage(link, message) || !impl.shell->Attached(link)) return;
+  const bool attached = impl.shell->Attached(link);
+  if (impl.shell->OnMessage(link, message)) {
+    // A router that refuses us after all takes no more tokens.
+    if (attached && !impl.shell->Attached(link)) impl.DropRouter(link);
+    return impl.NoteDrained();
+  }
+  if (!attached) return;
   switch (message.body_case()) {
     case v1::RouterMessage::kGenerate:
       impl.OnGenerate(link, message.generate());
+      break;
+    case v1::RouterMessage::kSharedPrompt:
+      impl.KeepPrompt(link, message.shared_prompt());
+      break;
+    case v1::RouterMessage::kDropPrompt:
+      impl.prompts[link].Drop(message.drop_prompt().prompt_id());
       break;
     case v1::RouterMessage::kCancel:
       impl.OnCancel(link, message.cancel().request_id());

@@ -1,11 +1,12 @@
 // The inside of DecodeRole; included by decode/*.cc only. Split over decode_role.cc (routers and
-// the loop), remote_prefill.cc (what is asked of prefill workers and what they say) and fencing.cc
-// (how granted blocks come back).
+// the loop), remote_prefill.cc (what is asked of prefill workers and what they say), draining.cc
+// and fencing.cc (how granted blocks come back).
 #pragma once
 
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <unordered_map>
 
 #include "decode/decode_request.h"
@@ -13,6 +14,7 @@
 #include "decode/lease_book.h"
 #include "decode/prefill_peers.h"
 #include "decode/speculation_metrics.h"
+#include "proto/shared_prompts.h"
 #include "worker/worker_shell.h"
 
 namespace aisp {
@@ -38,7 +40,10 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   void DropRouter(LinkId link);
   // A finish event for a request that never started.
   void Refuse(LinkId link, const v1::GenerateRequest& wire, const Error& error, bool handed_back);
-  std::vector<std::string> TargetsOf(const v1::GenerateRequest& wire) const;
+  std::vector<std::string> TargetsOf(const v1::GenerateRequest& wire,
+                                     std::span<const TokenId> tokens) const;
+  // Its requests that name it will be refused where it is too much to keep.
+  void KeepPrompt(LinkId link, const v1::SharedPrompt& prompt);
   void Collect();
   void SetTiming(DecodeRequest& request, v1::TokenEvent* event);
   // The router wants it no more: everything of it ends, here and on the prefill worker.
@@ -75,6 +80,11 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   // Asks the next target that can be reached, else runs the prompt here.
   void StartRemote(DecodeRequest& request);
   void Ask(DecodeRequest& request);
+  // The request with its tokens, or with what the session has in common, told first where it is
+  // new.
+  Status SendPrefill(DecodeRequest& request, v1::PrefillRequest prefill);
+  // The attempt under way names it no more.
+  void ReleasePrompt(DecodeRequest& request);
   void OnNeed(const std::string& address, uint64_t transfer_id);
   void RefuseGrant(DecodeRequest& request);
   void SendGrant(DecodeRequest& request, const RemoteGrant& grant, const Writer& writer);
@@ -105,6 +115,8 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   std::optional<WorkerShell> shell;
   std::optional<PrefillPeers> peers;
   LeaseBook leases;
+  std::map<LinkId, SharedPromptsIn> prompts;            // by router
+  std::map<std::string, SharedPromptsOut> prompts_out;  // by address of the prefill worker
   // When a prefill worker last said anything, and whether its silence since then has been logged.
   struct Speaker {
     std::optional<Instant> last;

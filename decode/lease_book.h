@@ -28,6 +28,7 @@ class ScopedWatch {
   ScopedWatch& operator=(const ScopedWatch&) = delete;
   ~ScopedWatch() { oracle_->Forget(watch_); }
   bool Dead() const { return oracle_->Dead(watch_); }
+  bool CanProve() const { return watch_ != DeathWatch(); }
 
  private:
   PeerDeath* const oracle_;
@@ -66,6 +67,12 @@ class LeaseBook {
     int32_t blocks = 0;
     for (const auto& [epoch, lease] : leases_)
       blocks += lease.writer.address == address ? lease.blocks : 0;
+    return blocks;
+  }
+  // Of leases that were given up and are not over: the quarantine, of all peers.
+  int32_t BlocksRevoked() const {
+    int32_t blocks = 0;
+    for (const auto& [epoch, lease] : leases_) blocks += lease.revoked ? lease.blocks : 0;
     return blocks;
   }
   // It owes an acknowledgement for longer than `grace`: it gets no new grants.

@@ -45,7 +45,8 @@ Status PrefillPeers::Want(const std::string& address) {
                .backoff = backoff,
                .trouble = {},
                .writer = {},
-               .draining = false};
+               .draining = false,
+               .without_proof = {}};
     it = peers_.emplace(address, std::move(fresh)).first;
   }
   Peer& peer = it->second;
@@ -73,6 +74,13 @@ bool PrefillPeers::Send(const std::string& address, v1::DecodeToPrefill message)
   return true;
 }
 
+Status PrefillPeers::Offer(const std::string& address, v1::DecodeToPrefill message) {
+  const auto it = peers_.find(address);
+  if (it == peers_.end() || it->second.state != State::kUp)
+    return Unavailable(fmt::format("there is no session to the prefill worker at {}", address));
+  return dialer_->Offer(it->second.link, std::move(message));
+}
+
 bool PrefillPeers::Draining(const std::string& address) const {
   const auto it = peers_.find(address);
   return it != peers_.end() && it->second.draining;
@@ -84,7 +92,12 @@ void PrefillPeers::OnLinkUp(LinkId link) {
   entry->second.state = State::kGreeting;
   entry->second.timer = clock_->Now() + options_.attach_limit;
   v1::DecodeToPrefill message;
-  *message.mutable_hello() = options_.hello;
+  v1::KvHello* hello = message.mutable_hello();
+  *hello = options_.hello;
+  hello->clear_offers();
+  for (const v1::TransportOffer& offer : options_.hello.offers()) {
+    if (!entry->second.without_proof.contains(offer.name())) *hello->add_offers() = offer;
+  }
   dialer_->Send(link, std::move(message));
 }
 
@@ -121,6 +134,18 @@ void PrefillPeers::OnAck(Entry entry, const v1::KvHelloAck& ack) {
          true);
     return;
   }
+  auto watch = std::make_shared<ScopedWatch>(
+      death_, death_->Watch(ack.worker_id(), ack.incarnation(), ack.lane_token()));
+  const TransportCapabilities& lane = (*transport)->capabilities();
+  if (lane.crosses_process && !lane.owner_copies && !watch->CanProve()) {
+    // What it was granted could come back by its acknowledgement alone. Another lane will do.
+    LogWarning("KV lane is not used: its writer's death could not be proven",
+               {{"worker", ack.worker_id()}, {"address", entry->first}, {"transport", lane.name}});
+    peer.without_proof.insert(lane.name);
+    Lose(entry, Error{Code::kFailedPrecondition, "no proof of death over " + lane.name}, true);
+    peer.backoff.Reset();
+    return;
+  }
   peer.state = State::kUp;
   peer.timer = kNever;
   peer.backoff.Reset();
@@ -129,8 +154,7 @@ void PrefillPeers::OnAck(Entry entry, const v1::KvHelloAck& ack) {
   peer.writer.worker_id = ack.worker_id();
   peer.writer.incarnation = ack.incarnation();
   peer.writer.transport = *transport;
-  peer.writer.watch = std::make_shared<ScopedWatch>(
-      death_, death_->Watch(ack.worker_id(), ack.incarnation(), ack.pid()));
+  peer.writer.watch = std::move(watch);
   if (ack.measured_bytes_per_s() > 0) measured_bytes_per_s_ = ack.measured_bytes_per_s();
   LogInfo("prefill worker connected",
           {{"worker", ack.worker_id()}, {"address", entry->first}, {"transport", ack.transport()}});

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,8 @@ class PrefillPeers {
   const Writer* Up(const std::string& address) const;
   // False when the session is not up.
   bool Send(const std::string& address, v1::DecodeToPrefill message);
+  // As LinkSender::Offer; UNAVAILABLE when the session is not up.
+  Status Offer(const std::string& address, v1::DecodeToPrefill message);
   bool Draining(const std::string& address) const;
   double MeasuredBytesPerSecond() const { return measured_bytes_per_s_; }
 
@@ -70,6 +73,8 @@ class PrefillPeers {
     std::string trouble;
     Writer writer;          // kUp
     bool draining = false;  // kUp: it takes no new request
+    // Lanes over which its death could not be proven; they are not offered to it again.
+    std::set<std::string> without_proof;
   };
   using Entry = std::map<std::string, Peer>::iterator;
 

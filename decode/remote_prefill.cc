@@ -48,14 +48,48 @@ void DecodeRole::Impl::Ask(DecodeRequest& request) {
   request.silent_at = now + options.prefill_silence_limit;
   request.remote.asked = now;
   by_transfer[request.transfer_id] = request.key;
-  v1::DecodeToPrefill message;
-  v1::PrefillRequest* prefill = message.mutable_prefill();
-  *prefill = request.prefill;
-  prefill->set_transfer_id(request.transfer_id);
-  prefill->set_decode_match_tokens(
-      static_cast<uint32_t>(deps.engine->LocalMatch(request.sequence)));
+  v1::PrefillRequest prefill = request.prefill;
+  prefill.set_transfer_id(request.transfer_id);
+  prefill.set_decode_match_tokens(static_cast<uint32_t>(deps.engine->LocalMatch(request.sequence)));
   // Rounded up: 0 would mean the prefill worker's default.
-  prefill->set_timeout_ms(std::max<int64_t>(1, (request.deadline - now).count() / 1'000'000));
+  prefill.set_timeout_ms(std::max<int64_t>(1, (request.deadline - now).count() / 1'000'000));
+  if (Status sent = SendPrefill(request, std::move(prefill)); !sent) {
+    // Nobody there has heard of it.
+    by_transfer.erase(std::exchange(request.transfer_id, 0));
+    FailRemote(request, sent.error().message, /*expected=*/true);
+  }
+}
+
+Status DecodeRole::Impl::SendPrefill(DecodeRequest& request, v1::PrefillRequest prefill) {
+  v1::DecodeToPrefill message;
+  if (request.shares_prompt) {
+    const SharedPromptsOut::Use use = prompts_out[request.address].Take(request.prompt);
+    request.prompt_id = use.id;
+    if (use.first) {
+      *message.mutable_shared_prompt() = SharedPromptsOut::MakeMessage(use.id, request.prompt);
+      if (Status sent = peers->Offer(request.address, std::move(message)); !sent) {
+        prompts_out[request.address].Release(std::exchange(request.prompt_id, 0));
+        return sent;
+      }
+      message.Clear();
+    }
+    prefill.set_prompt_id(use.id);
+  } else {
+    prefill.mutable_tokens()->Add(request.prompt.begin(), request.prompt.end());
+  }
+  prefill.mutable_tokens()->Add(request.rest.begin(), request.rest.end());
+  *message.mutable_prefill() = std::move(prefill);
+  Status sent = peers->Offer(request.address, std::move(message));
+  if (!sent) ReleasePrompt(request);
+  return sent;
+}
+
+void DecodeRole::Impl::ReleasePrompt(DecodeRequest& request) {
+  const uint64_t id = std::exchange(request.prompt_id, 0);
+  const auto told = prompts_out.find(request.address);
+  if (id == 0 || told == prompts_out.end() || !told->second.Release(id)) return;
+  v1::DecodeToPrefill message;
+  message.mutable_drop_prompt()->set_prompt_id(id);
   peers->Send(request.address, std::move(message));
 }
 
@@ -70,6 +104,7 @@ void DecodeRole::Impl::OnSessionUp(const std::string& address) {
 }
 
 void DecodeRole::Impl::OnSessionLost(const std::string& address, const Error& why) {
+  prompts_out.erase(address);
   std::vector<RequestKey> keys;
   for (const auto& [key, request] : requests) {
     if (request.phase != RequestPhase::kRunning && request.address == address) keys.push_back(key);
@@ -109,7 +144,10 @@ bool DecodeRole::Impl::OverCap(const std::string& address, int32_t wanted_blocks
   const int32_t cap =
       options.max_granted_blocks_per_peer > 0 ? options.max_granted_blocks_per_peer : total / 2;
   const int32_t out = leases.BlocksOut(address);
-  return out > 0 && out + wanted_blocks > cap;
+  if (out > 0 && out + wanted_blocks > cap) return true;
+  // What writers may still write to after we gave it up is at most half of the pool, of all of
+  // them.
+  return leases.BlocksRevoked() > 0 && leases.BlocksRevoked() + wanted_blocks > total / 2;
 }
 
 Duration DecodeRole::Impl::LeaseFor(int32_t tokens) const {
@@ -233,6 +271,7 @@ void DecodeRole::Impl::OnDone(const std::string& address, const v1::PrefillDone&
   leases.Close(epoch);
   by_transfer.erase(request->transfer_id);
   request->transfer_id = 0;
+  ReleasePrompt(*request);
   LogDebug("KV arrived", {{"request", request->trace_id},
                           {"address", address},
                           {"blocks", done.blocks()},
@@ -261,6 +300,7 @@ void DecodeRole::Impl::EndAttempt(DecodeRequest& request) {
     by_transfer.erase(request.transfer_id);
     request.transfer_id = 0;
   }
+  ReleasePrompt(request);
   if (request.phase == RequestPhase::kGranted) GiveUpLease(request.epoch);
 }
 

@@ -5,6 +5,7 @@
 #include "common/log.h"
 #include "prefill/prefill_role_impl.h"
 #include "proto/fingerprint.h"
+#include "proto/tenant.h"
 #include "worker/fingerprint.h"
 
 namespace aisp {
@@ -25,6 +26,15 @@ void PrefillRole::Impl::OnMessage(LinkId link, v1::DecodeToPrefill message) {
     case v1::DecodeToPrefill::kPrefill:
       OnPrefill(*reader, message.prefill());
       break;
+    case v1::DecodeToPrefill::kSharedPrompt:
+      if (Status kept = reader->prompts.Keep(message.shared_prompt()); !kept) {
+        LogError("a shared prompt is not kept",
+                 {{"worker", reader->worker_id}, {"error", kept.error().message}});
+      }
+      return;
+    case v1::DecodeToPrefill::kDropPrompt:
+      reader->prompts.Drop(message.drop_prompt().prompt_id());
+      return;
     case v1::DecodeToPrefill::kGrant:
       OnGrant(*reader, message.grant());
       break;
@@ -67,7 +77,7 @@ void PrefillRole::Impl::RefuseReader(Reader& reader, const std::string& reason) 
 }
 
 void PrefillRole::Impl::OnHello(Reader& reader, const v1::KvHello& hello) {
-  if (reader.greeted) return;
+  if (reader.greeted || reader.connecting != 0) return;
   reader.worker_id = hello.worker_id();
   reader.incarnation = hello.incarnation();
   if (Status fits = CheckFingerprints(options.worker.fingerprint, "this worker",
@@ -76,12 +86,14 @@ void PrefillRole::Impl::OnHello(Reader& reader, const v1::KvHello& hello) {
     RefuseReader(reader, fits.error().message);
     return;
   }
-  // An earlier link of this worker is stale, whether its process was restarted or only its
-  // connection was lost.
+  // An earlier link of this process is stale. One of another process under the same name is not
+  // ours to judge: of two the router ends one, and a dead one's link ends by itself.
   std::vector<ReaderId> stale;
   for (const auto& [id, other] : readers.all()) {
-    if (id != reader.id && other.up && other.greeted && other.worker_id == reader.worker_id)
+    if (id != reader.id && other.up && (other.greeted || other.connecting != 0) &&
+        other.worker_id == reader.worker_id && other.incarnation == reader.incarnation) {
       stale.push_back(id);
+    }
   }
   for (const ReaderId id : stale) {
     Reader& old = *readers.Find(id);
@@ -90,17 +102,28 @@ void PrefillRole::Impl::OnHello(Reader& reader, const v1::KvHello& hello) {
     DropReader(old);
   }
   const bool same_host = hello.host_id() == options.worker.host_id;
-  const std::vector<const v1::TransportOffer*> offers(hello.offers().pointer_begin(),
-                                                      hello.offers().pointer_end());
-  Result<PeerPool> pool = deps.connector->Connect(offers, same_host);
-  if (!pool) {
-    RefuseReader(reader, pool.error().message);
-    return;
-  }
+  // Elsewhere: a pool that cannot be reached holds up nobody else's transfers. The outcome may come
+  // before Connect returns.
+  const auto over = std::make_shared<bool>(false);
+  const uint64_t attempt =
+      deps.connector->Connect({hello.offers().begin(), hello.offers().end()}, same_host,
+                              [this, over, id = reader.id, same_host,
+                               layout = hello.fingerprint().kv_layout()](Result<PeerPool> pool) {
+                                *over = true;
+                                OnPool(id, same_host, layout, std::move(pool));
+                              });
+  if (!*over) reader.connecting = attempt;
+}
+
+void PrefillRole::Impl::OnPool(ReaderId id, bool same_host, const v1::KvLayoutDesc& layout,
+                               Result<PeerPool> pool) {
+  Reader& reader = *readers.Find(id);  // one that goes cancels its attempt
+  reader.connecting = 0;
+  if (!pool) return RefuseReader(reader, pool.error().message);
   reader.greeted = true;
   reader.hello_deadline = kNever;
   reader.pool = std::move(*pool);
-  reader.layout = PeerLayout(deps.engine->blocks().layout(), hello.fingerprint().kv_layout());
+  reader.layout = PeerLayout(deps.engine->blocks().layout(), layout);
 
   const std::string& lane = reader.pool.transport->capabilities().name;
   LogInfo("decode worker connected", {{"worker", reader.worker_id},
@@ -116,6 +139,7 @@ void PrefillRole::Impl::OnHello(Reader& reader, const v1::KvHello& hello) {
   ack->set_measured_bytes_per_s(reader.pool.measured_bytes_per_s);
   ack->set_warning(reader.pool.warning);
   ack->set_pid(same_host ? options.pid : 0);
+  ack->set_lane_token(reader.pool.token);
   SendToReader(reader.id, std::move(message));
   if (!shell->draining()) return;
   v1::PrefillToDecode draining;
@@ -133,7 +157,8 @@ void PrefillRole::Impl::OnPrefill(Reader& reader, const v1::PrefillRequest& requ
   }
   LogDebug("prefill requested", {{"request", request.trace_id()},
                                  {"worker", reader.worker_id},
-                                 {"tokens", request.tokens_size()}});
+                                 {"tokens", request.tokens_size()},
+                                 {"shared_prompt", request.prompt_id()}});
   if (shell->draining()) {
     SendFailed(reader.id, id,
                Error{Code::kUnavailable, "this prefill worker is draining; use another"}, true);
@@ -148,13 +173,26 @@ void PrefillRole::Impl::OnPrefill(Reader& reader, const v1::PrefillRequest& requ
     return;
   }
   SequenceRequest sequence;
-  sequence.tokens.assign(request.tokens().begin(), request.tokens().end());
-  sequence.prompt_tokens = request.tokens_size();
+  if (request.prompt_id() != 0) {
+    const auto shared = reader.prompts.Find(request.prompt_id());
+    if (!shared) {
+      SendFailed(reader.id, id,
+                 Error{Code::kUnavailable,
+                       fmt::format("shared prompt {} is not known here", request.prompt_id())},
+                 true);
+      return;
+    }
+    sequence.tokens = *shared;
+  }
+  sequence.tokens.insert(sequence.tokens.end(), request.tokens().begin(), request.tokens().end());
+  const auto num_tokens = static_cast<int32_t>(sequence.tokens.size());
+  sequence.prompt_tokens = num_tokens;
   sequence.kv_source = KvSource::kPrefillOnly;
   sequence.cache_scope = request.cache_salt();
   sequence.priority = request.priority();
+  sequence.tenant = TenantFromWire(request.tenant());
   Result<SequenceId> added =
-      request.tokens_size() < 2
+      num_tokens < 2
           ? InvalidArgument(
                 "a prompt of one token has no KV to prefill; run it on the decode worker")
           : deps.engine->Add(std::move(sequence));
@@ -168,7 +206,7 @@ void PrefillRole::Impl::OnPrefill(Reader& reader, const v1::PrefillRequest& requ
   transfer.transfer_id = id;
   transfer.trace_id = request.trace_id();
   transfer.sequence = *added;
-  transfer.tokens = request.tokens_size();
+  transfer.tokens = num_tokens;
   transfer.received = now;
   const Duration timeout = std::chrono::milliseconds(request.timeout_ms());
   transfer.deadline = now + (timeout.count() > 0 ? timeout : options.default_timeout);
@@ -278,6 +316,7 @@ void PrefillRole::Impl::OnRevoke(Reader& reader, Epoch epoch) {
 
 void PrefillRole::Impl::DropReader(Reader& reader) {
   const ReaderId id = reader.id;
+  if (reader.connecting != 0) deps.connector->Cancel(std::exchange(reader.connecting, 0));
   std::vector<TransferKey> keys;
   for (const auto& [key, transfer] : transfers) {
     if (transfer.reader == id && transfer.phase != TransferPhase::kFencing) keys.push_back(key);

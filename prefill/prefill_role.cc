@@ -457,7 +457,9 @@ void PrefillRole::OnTimer(Instant now) { impl_->OnTimer(now); }
 void PrefillRole::BeginDrain() { impl_->BeginDrain(); }
 bool PrefillRole::Drained() const { return impl_->Drained(); }
 void PrefillRole::Leave() { impl_->shell->Leave(); }
-bool PrefillRole::StopWanted() const { return impl_->stop_wanted && impl_->Drained(); }
+bool PrefillRole::StopWanted() const {
+  return !impl_->shell->Ousted() || (impl_->stop_wanted && impl_->Drained());
+}
 Status PrefillRole::Ready() const { return impl_->shell->Ready(); }
 const Engine& PrefillRole::engine() const { return *impl_->deps.engine; }
 size_t PrefillRole::num_transfers() const { return impl_->transfers.size(); }

@@ -23,6 +23,8 @@ struct PrefillRole::Impl final : public LinkHandler<v1::DecodeToPrefill>, public
   void OnMessage(LinkId link, v1::DecodeToPrefill message) override;
   void OnLinkDown(LinkId link, const Error& why) override;
   void OnHello(Reader& reader, const v1::KvHello& hello);
+  // Its pool was reached, or not.
+  void OnPool(ReaderId id, bool same_host, const v1::KvLayoutDesc& layout, Result<PeerPool> pool);
   void RefuseReader(Reader& reader, const std::string& reason);
   void OnPrefill(Reader& reader, const v1::PrefillRequest& request);
   void OnGrant(Reader& reader, const v1::Grant& grant);

@@ -11,6 +11,7 @@
 #include "kvcache/layout.h"
 #include "prefill/peer_connector.h"
 #include "proto/link.h"
+#include "proto/shared_prompts.h"
 
 namespace aisp {
 
@@ -19,14 +20,16 @@ using ReaderId = StrongId<struct ReaderTag, uint64_t>;
 struct Reader {
   ReaderId id;
   LinkId link;
-  bool up = true;        // false: the link is gone, writes that had started are awaited
-  bool greeted = false;  // its fingerprint fits and its pool can be written
+  bool up = true;           // false: the link is gone, writes that had started are awaited
+  bool greeted = false;     // its fingerprint fits and its pool can be written
+  uint64_t connecting = 0;  // the attempt at its pool that is under way; 0: none
   bool closing = false;  // its pool can no longer be written: no new work, the link is closed when
                          // nothing is left
   Instant hello_deadline = kNever;
   std::string worker_id;
   uint64_t incarnation = 0;
   KvLayout layout;
+  SharedPromptsIn prompts;
   PeerPool pool;
   int32_t transfers = 0;
 

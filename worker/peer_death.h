@@ -19,9 +19,10 @@ using DeathWatch = StrongId<struct DeathWatchTag, uint64_t>;
 class PeerDeath {
  public:
   virtual ~PeerDeath() = default;
-  // Watches the process behind a link that is up. `pid` as the peer gave it, 0 when it is not on
-  // this host.
-  virtual DeathWatch Watch(const std::string& worker_id, uint64_t incarnation, int64_t pid) = 0;
+  // Watches the process behind a link that is up. `lane_token` as our pool gave it to the writer;
+  // "": its lane maps nothing, there is nothing to prove.
+  virtual DeathWatch Watch(const std::string& worker_id, uint64_t incarnation,
+                           const std::string& lane_token) = 0;
   // True only with proof. Cheap; asked a few times a second while a writer owes an acknowledgement.
   virtual bool Dead(DeathWatch watch) = 0;
   virtual void Forget(DeathWatch watch) = 0;
@@ -30,7 +31,7 @@ class PeerDeath {
 // Where no process can be watched (peers on other hosts only).
 class NoPeerDeath final : public PeerDeath {
  public:
-  DeathWatch Watch(const std::string&, uint64_t, int64_t) override { return {}; }
+  DeathWatch Watch(const std::string&, uint64_t, const std::string&) override { return {}; }
   bool Dead(DeathWatch) override { return false; }
   void Forget(DeathWatch) override {}
 };

@@ -141,6 +141,12 @@ void RouterLinks::OnRefused(LinkId link, const v1::RegisterRefused& refused, Ins
   if (router == nullptr) return;
   dialer_->Close(link);
   if (refused.draining()) return Lose(*router, refused.reason(), now);
+  if (refused.ousted() && ousted_) {
+    ousted_ = Fail(Code::kAborted, refused.reason());
+    LogError("this process is ousted and ends", {{"worker", options_.worker_id},
+                                                 {"router", router->address},
+                                                 {"reason", refused.reason()}});
+  }
   const std::string trouble = "refused: " + refused.reason();
   // It is tried for ever, because the router may be replaced; once said, the same reason is no
   // news.

@@ -48,6 +48,8 @@ class RouterLinks {
   Duration TelemetryInterval() const;
   // OK when at least one router accepted this worker.
   Status Ready() const;
+  // ABORTED once a router has accepted another process under this worker's name after this one.
+  const Status& Ousted() const { return ousted_; }
 
   void Send(LinkId link, v1::WorkerMessage message) { dialer_->Send(link, std::move(message)); }
   void Broadcast(const v1::WorkerMessage& message);
@@ -88,6 +90,7 @@ class RouterLinks {
   LinkDialer<v1::WorkerMessage>* dialer_ = nullptr;
   std::vector<Router> routers_;
   bool left_ = false;
+  Status ousted_;
   std::vector<Retiring> retiring_;  // bounded by the routers' own drain time
 };
 

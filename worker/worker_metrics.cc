@@ -115,7 +115,7 @@ void WorkerMetrics::Update(const Engine& engine, bool ready, Instant now) {
   running_.Set(engine.NumRunning());
   waiting_.Set(engine.NumWaiting());
   awaiting_kv_.Set(engine.NumAwaitingKv());
-  queued_prefill_tokens_.Set(static_cast<double>(engine.QueuedPrefillTokens()));
+  queued_prefill_tokens_.Set(static_cast<double>(engine.QueuedPrefill().tokens));
   ready_.Set(ready ? 1 : 0);
   const BlockStats stats = engine.blocks().Stats();
   blocks_available_.Set(engine.blocks().Available());

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,7 @@ struct WorkerOptions {
   int64_t pid = 0;
   std::string admin_url;
   std::string version;
+  std::optional<v1::LastExit> last_exit;  // of the process that this one replaces
   Duration telemetry_interval = std::chrono::milliseconds(50);
   Duration reconnect_min = std::chrono::milliseconds(20);
   Duration reconnect_max = std::chrono::seconds(1);
@@ -81,7 +83,8 @@ class WorkerRole : public LinkHandler<v1::RouterMessage> {
   // Closes the links to the routers after what was sent on them; nothing works after it. Before the
   // process ends, so that the last tokens are not lost with it.
   virtual void Leave() = 0;
-  // A router asked for the end of this process, and it is drained.
+  // A router asked for the end of this process, and it is drained; or another process has this
+  // worker's name now.
   virtual bool StopWanted() const = 0;
 
   // OK, or why the worker must not get traffic (no step progress, pool empty, device failed, no

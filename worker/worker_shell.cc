@@ -30,6 +30,7 @@ v1::Register MakeRegister(const WorkerOptions& options, const WorkerShell::Profi
   hello.set_pid(options.pid);
   hello.set_admin_url(options.admin_url);
   hello.set_version(options.version);
+  if (options.last_exit) *hello.mutable_last_exit() = *options.last_exit;
   return hello;
 }
 
@@ -102,6 +103,12 @@ bool WorkerShell::OnMessage(LinkId link, const v1::RouterMessage& message) {
     case v1::RouterMessage::kRouterDraining:
       routers_.OnRouterDraining(link, clock_->Now());
       return true;
+    case v1::RouterMessage::kProbe: {
+      v1::WorkerMessage answer;
+      answer.mutable_probe_answer()->set_nonce(message.probe().nonce());
+      Send(link, std::move(answer));
+      return true;
+    }
     case v1::RouterMessage::kKvSnapshot:
       if (Attached(link)) SendSnapshot(link);
       return true;
@@ -183,7 +190,10 @@ v1::WorkerMessage WorkerShell::MakeTelemetry(const Status& ready) {
   t->set_running(static_cast<uint32_t>(engine_->NumRunning()));
   t->set_waiting(static_cast<uint32_t>(engine_->NumWaiting()));
   t->set_awaiting_kv(static_cast<uint32_t>(engine_->NumAwaitingKv()));
-  t->set_queued_prefill_tokens(static_cast<uint64_t>(engine_->QueuedPrefillTokens()));
+  const PromptWork queued = engine_->QueuedPrefill();
+  t->set_queued_prefill_tokens(static_cast<uint64_t>(queued.tokens));
+  t->set_queued_prefill_context(static_cast<uint64_t>(queued.context));
+  t->set_prefill_age_ns(static_cast<uint64_t>(std::max<int64_t>(0, engine_->PrefillAge().count())));
   t->set_free_blocks(static_cast<uint32_t>(engine_->blocks().Available()));
   t->set_total_blocks(static_cast<uint32_t>(stats.total));
   t->set_quarantined_blocks(static_cast<uint32_t>(stats.quarantined));
@@ -191,8 +201,9 @@ v1::WorkerMessage WorkerShell::MakeTelemetry(const Status& ready) {
     v1::StepSample* sample = t->add_steps();
     sample->set_prefill_tokens(static_cast<uint32_t>(step.prefill_tokens));
     sample->set_decode_rows(static_cast<uint32_t>(step.decode_rows));
-    sample->set_context_tokens(static_cast<uint64_t>(step.context_tokens));
-    sample->set_duration_ns(static_cast<uint64_t>(step.duration.count()));
+    sample->set_prefill_context(static_cast<uint64_t>(step.prefill_context));
+    sample->set_decode_context(static_cast<uint64_t>(step.decode_context));
+    sample->set_duration_ns(static_cast<uint64_t>(step.device.count()));
   }
   t->set_transfer_bytes_per_s(transfer_bytes_per_s_);
   t->set_ready(ready.has_value());

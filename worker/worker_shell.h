@@ -69,6 +69,7 @@ class WorkerShell {
   void Report() { SendTelemetry(clock_->Now()); }
 
   Status Ready() const;
+  const Status& Ousted() const { return routers_.Ousted(); }
 
  private:
   void Attach(LinkId link);

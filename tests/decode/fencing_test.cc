@@ -261,5 +261,27 @@ TEST(Fencing, ADecodeWorkerThatDiesLeavesNothingOnThePrefillWorker) {
   rig.ExpectAllBlocksBack();
 }
 
+TEST(Fencing, ALaneWithoutAProofOfDeathIsNotUsed) {
+  RoleRig rig({});
+  rig.death.blind = true;
+  rig.Attach();
+  int offers = -1;
+  rig.kv_links.on_up = [&](v1::DecodeToPrefill& message) {
+    if (message.has_hello()) offers = message.hello().offers_size();
+    return true;
+  };
+  const auto prompt = MakePrompt(100, 1);
+  rig.router->Generate("d", rig.MakeRequest(1, prompt, 4));
+  rig.ExpectAnswer(1, prompt, 4);
+  EXPECT_EQ(rig.decode->executor->rows_computed(), 103u) << "it computed the prompt itself";
+  EXPECT_EQ(offers, 1);
+  rig.RunFor(std::chrono::milliseconds(50));
+  rig.router->Generate("d", rig.MakeRequest(2, MakePrompt(100, 2), 4));
+  rig.ExpectAnswer(2, MakePrompt(100, 2), 4);
+  EXPECT_EQ(offers, 0) << "the lane is not offered again; there is no other";
+  rig.RunFor(std::chrono::milliseconds(5));
+  rig.ExpectAllBlocksBack();
+}
+
 }  // namespace
 }  // namespace aisp

@@ -19,6 +19,65 @@ TEST(RemotePrefill, KvComesFromThePrefillWorker) {
   rig.ExpectAllBlocksBack();
 }
 
+TEST(RemotePrefill, ChoicesThatShareAPromptShareItWithThePrefillWorkerToo) {
+  RigOptions options;
+  options.decode_blocks = options.prefill_blocks = 96;
+  RoleRig rig(options);
+  size_t shared = 0, dropped = 0, bytes = 0;
+  rig.kv_links.on_up = [&](v1::DecodeToPrefill& message) {
+    shared += message.has_shared_prompt() ? 1 : 0;
+    dropped += message.has_drop_prompt() ? 1 : 0;
+    if (message.has_shared_prompt() || message.has_prefill()) bytes += message.ByteSizeLong();
+    return true;
+  };
+  rig.Attach();
+  const auto prompt = MakePrompt(400, 9);
+  v1::RouterMessage told;
+  told.mutable_shared_prompt()->set_prompt_id(5);
+  *told.mutable_shared_prompt()->mutable_tokens() = {prompt.begin(), prompt.end()};
+  rig.router->Send("d", told);
+  constexpr uint64_t kChoices = 6;
+  for (uint64_t id = 1; id <= kChoices; ++id) {
+    v1::GenerateRequest request = rig.MakeRequest(id, prompt, 8);
+    request.clear_tokens();
+    request.set_prompt_id(5);
+    rig.router->Generate("d", request);
+  }
+  // Its answers so far follow what is shared.
+  const ExpectedEnd before = ExpectedOutput(rig.options.model, [&] {
+    SequenceRequest s;
+    s.tokens = prompt;
+    s.prompt_tokens = 400;
+    s.sampling.seed = 77;
+    s.max_new_tokens = 8;
+    return s;
+  }());
+  v1::GenerateRequest moved = rig.MakeRequest(77, prompt, 8);
+  moved.set_prompt_id(5);
+  *moved.mutable_tokens() = {before.tokens.begin(), before.tokens.begin() + 3};
+  rig.router->Generate("d", moved);
+  for (uint64_t id = 1; id <= kChoices; ++id) rig.ExpectAnswer(id, prompt, 8);
+  ASSERT_TRUE(rig.RunUntil([&] { return rig.Finished(77); }));
+  const auto& rest = rig.router->answers[77].tokens;
+  EXPECT_EQ(rest, (std::vector<TokenId>{before.tokens.begin() + 3, before.tokens.end()}));
+  EXPECT_EQ(shared, 1u);
+  EXPECT_EQ(dropped, 1u);
+  EXPECT_LT(bytes, 3 * 400 + 200 * (kChoices + 1));
+  rig.RunFor(std::chrono::milliseconds(5));
+  rig.ExpectAllBlocksBack();
+}
+
+TEST(RemotePrefill, ARequestThatNamesAnUnknownPromptIsRefusedAndMayGoElsewhere) {
+  RoleRig rig({});
+  rig.Attach();
+  v1::GenerateRequest request = rig.MakeRequest(1, MakePrompt(40, 1), 8);
+  request.clear_tokens();
+  request.set_prompt_id(9);
+  rig.router->Generate("d", request);
+  ASSERT_TRUE(rig.RunUntil([&] { return rig.Finished(1); }));
+  EXPECT_TRUE(rig.router->answers[1].error.retryable());
+}
+
 struct Shape {
   int block_tokens;
   int chunk;
@@ -123,8 +182,8 @@ TEST(RemotePrefill, BlocksAreAskedForOnlyShortlyBeforeThePrefillRuns) {
   rig.prefills[0]->paused = false;
   rig.Turn();
   rig.Turn();
-  // Two steps are 64 tokens, less than the first prompt: the second one is not asked for yet.
-  EXPECT_EQ(needs, 1);
+  // Two steps are 64 tokens. Half of them are for the first prompt, and two share the rest.
+  EXPECT_EQ(needs, 3);
   for (uint64_t id = 1; id <= 6; ++id) rig.ExpectAnswer(id, MakePrompt(100, id), 2);
 }
 

@@ -28,6 +28,7 @@ class ManualTransport final : public KvTransport {
       : fabric_(fabric), name_(std::move(name)) {
     capabilities_.name = "manual";
     capabilities_.owner_copies = owner_copies;
+    capabilities_.crosses_process = true;
     capabilities_.crosses_host = true;
     (*fabric_)[name_] = this;
   }
@@ -58,10 +59,17 @@ class ManualTransport final : public KvTransport {
     return {};
   }
   Result<std::string> Descriptor() override { return name_; }
-  Result<KvPeerId> Connect(std::string_view descriptor, Duration) override {
+  struct Pool final : Reached {
+    explicit Pool(std::string_view of) : name(of) {}
+    const std::string name;
+  };
+  Result<std::unique_ptr<Reached>> Reach(std::string_view descriptor, Duration) override {
     if (fabric_->find(descriptor) == fabric_->end()) return Unavailable("no pool of that name");
+    return std::make_unique<Pool>(descriptor);
+  }
+  KvPeerId Add(std::unique_ptr<Reached> reached) override {
     const KvPeerId id(++last_peer_);
-    peers_[id] = std::string(descriptor);
+    peers_[id] = static_cast<Pool&>(*reached).name;
     return id;
   }
   void Disconnect(KvPeerId peer) override {

@@ -157,7 +157,7 @@ void RoleRig::StartPrefill(size_t i, uint64_t incarnation) {
   p->routers =
       std::make_unique<RouterLinksInMemory::Dialer>(&router_links, p->prefill.get(), &p->inbox);
   p->connector = std::make_unique<RankedConnector>(std::vector<KvTransport*>{p->transport.get()},
-                                                   std::chrono::seconds(1));
+                                                   std::chrono::seconds(1), options.run_connects);
   PrefillDeps deps;
   deps.engine = p->engine.get();
   deps.clock = &clock;

@@ -67,13 +67,20 @@ class RigDeath final : public PeerDeath {
   std::map<std::string, bool> dead;  // by "worker_id/incarnation"
   int watches = 0;
 
-  DeathWatch Watch(const std::string& worker_id, uint64_t incarnation, int64_t) override {
+  bool blind = false;  // nothing can be watched
+
+  DeathWatch Watch(const std::string& worker_id, uint64_t incarnation,
+                   const std::string&) override {
+    if (blind) return {};
     ++watches;
     watched_[++last_] = worker_id + "/" + std::to_string(incarnation);
     return DeathWatch(last_);
   }
-  bool Dead(DeathWatch watch) override { return dead[watched_.at(watch.value)]; }
+  bool Dead(DeathWatch watch) override {
+    return watch != DeathWatch() && dead[watched_.at(watch.value)];
+  }
   void Forget(DeathWatch watch) override {
+    if (watch == DeathWatch()) return;
     --watches;
     watched_.erase(watch.value);
   }
@@ -92,6 +99,7 @@ struct RigOptions {
   ScheduleLimits limits;
   PrefillOptions prefill;
   DecodeOptions decode;
+  RankedConnector::Runner run_connects = RankedConnector::RunHere;
 };
 
 // What both kinds of worker have.

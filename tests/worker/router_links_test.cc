@@ -228,5 +228,26 @@ TEST(RouterLinks, ReplicasThatComeAreDialledAndThoseThatGoAreServedToTheEnd) {
   for (size_t i = 3; i < dialer.dialled.size(); ++i) EXPECT_EQ(dialer.dialled[i], "c");
 }
 
+TEST(RouterLinks, AnOustedWorkerKnowsThatItHasToEnd) {
+  ScriptedDialer dialer;
+  RouterLinks links(Options({"a"}), {});
+  links.SetDialer(&dialer);
+  const Instant now{0};
+  links.Start(now);
+  links.OnLinkUp(dialer.last, now);
+  links.OnRegistered(dialer.last, {});
+  v1::RegisterRefused refused;
+  refused.set_reason("the name is given to two");
+  links.OnRefused(dialer.last, refused, now);
+  EXPECT_TRUE(links.Ousted()) << "it may be accepted later";
+  refused.set_reason("another process was accepted");
+  refused.set_ousted(true);
+  links.OnTimer(now + std::chrono::seconds(2));
+  links.OnLinkUp(dialer.last, now);
+  links.OnRefused(dialer.last, refused, now);
+  ASSERT_FALSE(links.Ousted());
+  EXPECT_EQ(links.Ousted().error().code, Code::kAborted);
+}
+
 }  // namespace
 }  // namespace aisp

@@ -47,7 +47,7 @@ TEST(WorkerShell, TelemetryCarriesLoadAndStepSamples) {
   ASSERT_GT(t.steps_size(), 0);
   const v1::StepSample& last = t.steps(t.steps_size() - 1);
   EXPECT_EQ(last.decode_rows(), 1u);
-  EXPECT_GT(last.context_tokens(), 100u);
+  EXPECT_GT(last.decode_context(), 100u);
   rig.RunFor(std::chrono::milliseconds(60));
   EXPECT_EQ(rig.router->telemetry.at("d").sequence(), t.sequence() + 1);
 }
