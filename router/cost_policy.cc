@@ -5,8 +5,10 @@
 //          local:  queue on D + uncached prefill on D (the last chunk draws the first token)
 //   TPOT = one step of D with this request's row and context among the others
 //
-// and takes the least of  TTFT + expected_new_tokens * TPOT + disturbance,  where disturbance is
-// the delay that a local prefill puts on the streams that already decode on D. There is no fixed
+// both corrected by what the last predictions for D were wrong by. Placements that meet the
+// request's objective and keep the running streams' come first; among them, and where there are
+// none, it takes the least of  TTFT + expected_new_tokens * TPOT + disturbance,  where disturbance
+// is the delay that a local prefill puts on the streams that already decode on D. There is no fixed
 // threshold: local or remote follows from the costs fitted to each worker.
 #include <algorithm>
 #include <cmath>
@@ -28,9 +30,21 @@ constexpr std::string_view kReasons[] = {kRemotePrefill,
                                          route_reason::kForcedRemote,
                                          route_reason::kForcedLocal};
 
-double TpotMs(const RequestSummary& request, const WorkerView& decode) {
+// A step of D with this request among the others.
+double StepWithMs(const RequestSummary& request, const WorkerView& decode) {
   const int32_t rows = std::min(decode.rows + 1, std::max(1, decode.max_rows));
-  return decode.cost.StepMs(0, rows, static_cast<double>(decode.context_tokens + request.tokens));
+  return decode.cost.StepMs({0, 0, static_cast<double>(rows),
+                             static_cast<double>(decode.context_tokens + request.tokens)});
+}
+
+double PromptMs(const WorkerView& worker, const PromptWork& work) {
+  return worker.cost.PromptMs(work, worker.chunk_tokens, worker.RunningBeside());
+}
+
+// Tokens that `worker` would compute and have read.
+PromptWork WorkFor(const RequestSummary& request, const WorkerView& worker, int32_t more) {
+  const int32_t tokens = UncachedTokens(request, worker);
+  return PromptWork::Of(request.tokens - tokens - 1, tokens + more);
 }
 
 std::string_view ReasonOf(const RequestSummary& request, const WorkerView& decode, bool remote,
@@ -55,16 +69,24 @@ class CostPolicy final : public RoutingPolicy {
  private:
   struct Cost {
     double ttft_ms = 0;
+    double ttft_offset_ms = 0;
+    double step_ms = 0;
     double tpot_ms = 0;
     double score_ms = 0;
+    bool meets = false;         // the request's objective
+    bool spares_others = true;  // the running streams keep theirs
   };
   struct Candidate {
     int decode;
     int prefill;  // -1: local
     Cost cost;
   };
-  static void PreferRemote(std::vector<Candidate>* candidates, double* best_ms);
-  double PrefillMs(const WorkerView& worker, double tokens) const;
+  static void PreferRemote(std::vector<Candidate>* candidates);
+  static void KeepBest(std::vector<Candidate>* candidates);
+  static double FirstDecodeMs(const WorkerView& decode, double ready_ms, double step_ms);
+  static Cost Begin(const RequestSummary& request, const WorkerView& decode);
+  static void End(const RequestSummary& request, const WorkerView& decode, double offset_ms,
+                  double ttft_ms, Cost* cost);
   double AdmissionMs(const RequestSummary& request, const WorkerView& decode, double tpot_ms) const;
   double ExposedTransferMs(const RequestSummary& request, const WorkerView& decode,
                            const WorkerView& prefill, double compute_ms) const;
@@ -76,14 +98,6 @@ class CostPolicy final : public RoutingPolicy {
 
   const CostPolicyOptions options_;
 };
-
-// Chunked prefill of `tokens` beside the worker's decodes.
-double CostPolicy::PrefillMs(const WorkerView& worker, double tokens) const {
-  const double steps = std::ceil(tokens / std::max(1, worker.chunk_tokens));
-  const double rows = worker.prefill ? 0 : std::min(worker.rows, worker.max_rows);
-  const double context = worker.prefill ? 0 : static_cast<double>(worker.context_tokens);
-  return steps * worker.cost.StepMs(0, rows, context) + tokens * worker.cost.per_prefill_token_ms;
-}
 
 // Until D has a row and the blocks for it: both come back as running requests end, at the rate at
 // which they end.
@@ -119,48 +133,84 @@ double CostPolicy::ExposedTransferMs(const RequestSummary& request, const Worker
   return options_.handoff_ms + std::max(last_layer_ms, total_ms - compute_ms);
 }
 
-CostPolicy::Cost CostPolicy::Local(const RequestSummary& request, const WorkerView& decode) const {
+CostPolicy::Cost CostPolicy::Begin(const RequestSummary& request, const WorkerView& decode) {
   Cost cost;
-  cost.tpot_ms = TpotMs(request, decode);
-  const double queue_ms =
-      decode.busy_ms + PrefillMs(decode, static_cast<double>(decode.queued_prefill_tokens));
-  const double compute_ms = PrefillMs(decode, UncachedTokens(request, decode) + 1);
-  cost.ttft_ms = AdmissionMs(request, decode, cost.tpot_ms) + queue_ms + compute_ms;
-  const double streams = std::min(decode.rows, decode.max_rows);
-  const double disturbance_ms =
-      UncachedTokens(request, decode) * decode.cost.per_prefill_token_ms * streams;
-  cost.score_ms = cost.ttft_ms + request.expected_new_tokens * cost.tpot_ms +
-                  options_.disturbance_weight * disturbance_ms;
+  cost.step_ms = StepWithMs(request, decode);
+  cost.tpot_ms = cost.step_ms * decode.tpot_factor;
   return cost;
+}
+
+void CostPolicy::End(const RequestSummary& request, const WorkerView& decode, double offset_ms,
+                     double ttft_ms, Cost* cost) {
+  // However wrong earlier predictions were: what has to be computed takes its time.
+  cost->ttft_offset_ms = std::max(offset_ms, -0.9 * ttft_ms);
+  cost->ttft_ms = ttft_ms + cost->ttft_offset_ms;
+  cost->score_ms += cost->ttft_ms + request.expected_new_tokens * cost->tpot_ms;
+  cost->meets = !decode.known || request.objective.MetBy(cost->ttft_ms, cost->tpot_ms);
+}
+
+CostPolicy::Cost CostPolicy::Local(const RequestSummary& request, const WorkerView& decode) const {
+  Cost cost = Begin(request, decode);
+  const double queue_ms = decode.busy_ms + decode.backlog_ms;
+  const PromptWork work = WorkFor(request, decode, 1);
+  const double compute_ms = PromptMs(decode, work);
+  const StepShape running = decode.RunningBeside();
+  if (running.decode_rows > 0) {
+    // The steps that its chunks are in would have been steps of decodes alone.
+    const double steps =
+        std::ceil(static_cast<double>(work.tokens) / std::max(1, decode.chunk_tokens));
+    const double delay_ms = std::max(0.0, compute_ms - steps * decode.cost.StepMs(running));
+    cost.score_ms = options_.disturbance_weight * delay_ms * running.decode_rows;
+    // Spread over as many tokens as a stream has, on average.
+    const double others_ms = cost.tpot_ms + delay_ms / std::max(1.0, request.expected_new_tokens);
+    cost.spares_others = request.others.MetBy(0, others_ms);
+  }
+  End(request, decode, decode.local_ttft_offset_ms,
+      AdmissionMs(request, decode, cost.tpot_ms) + queue_ms + compute_ms, &cost);
+  return cost;
+}
+
+// From `ready_ms` from now, when its KV is there, to its first token: the rest of the step under
+// way, half of one on average, and its own. While D still computes prompts those are steps of
+// prompts.
+double CostPolicy::FirstDecodeMs(const WorkerView& decode, double ready_ms, double step_ms) {
+  const double plain_ms = (decode.rows > 0 ? 1.5 : 1.0) * step_ms;
+  const double left_ms = decode.backlog_ms - ready_ms;
+  if (left_ms <= 0) return plain_ms;
+  const double chunk_ms = PromptMs(decode, PromptWork::Of(0, decode.chunk_tokens));
+  return std::min(left_ms + plain_ms, std::max(1.5 * chunk_ms, plain_ms));
 }
 
 CostPolicy::Cost CostPolicy::Remote(const RequestSummary& request, const WorkerView& decode,
                                     const WorkerView& prefill) const {
-  Cost cost;
-  cost.tpot_ms = TpotMs(request, decode);
-  const double queue_ms =
-      prefill.busy_ms + PrefillMs(prefill, static_cast<double>(prefill.queued_prefill_tokens));
-  const double compute_ms = PrefillMs(prefill, UncachedTokens(request, prefill));
+  Cost cost = Begin(request, decode);
+  const double queue_ms = prefill.busy_ms + prefill.backlog_ms;
+  const double compute_ms = PromptMs(prefill, WorkFor(request, prefill, 0));
   const double transfer_ms = ExposedTransferMs(request, decode, prefill, compute_ms);
-  // The step of D that is under way when the KV arrives is, on average, half done.
-  const double first_decode_ms = 1.5 * cost.tpot_ms;
   // Waiting on D and prefilling on P overlap: P asks for D's blocks when it is about to run.
   const double before_ms =
       std::max(decode.busy_ms + AdmissionMs(request, decode, cost.tpot_ms), queue_ms);
-  cost.ttft_ms = before_ms + compute_ms + transfer_ms + first_decode_ms;
-  cost.score_ms = cost.ttft_ms + request.expected_new_tokens * cost.tpot_ms;
+  const double ready_ms = before_ms + compute_ms + transfer_ms;
+  End(request, decode, decode.remote_ttft_offset_ms,
+      ready_ms + FirstDecodeMs(decode, ready_ms, cost.step_ms), &cost);
   return cost;
 }
 
 // Drops the local candidates where there are remote ones.
-void CostPolicy::PreferRemote(std::vector<Candidate>* candidates, double* best_ms) {
-  double best_remote_ms = INFINITY;
-  for (const Candidate& c : *candidates) {
-    if (c.prefill >= 0) best_remote_ms = std::min(best_remote_ms, c.cost.score_ms);
-  }
-  if (best_remote_ms == INFINITY) return;
-  std::erase_if(*candidates, [](const Candidate& c) { return c.prefill < 0; });
-  *best_ms = best_remote_ms;
+void CostPolicy::PreferRemote(std::vector<Candidate>* candidates) {
+  const auto local = [](const Candidate& c) { return c.prefill < 0; };
+  if (!std::all_of(candidates->begin(), candidates->end(), local))
+    std::erase_if(*candidates, local);
+}
+
+// Those that meet the request's objective and spare the others, else that meet it, else all.
+void CostPolicy::KeepBest(std::vector<Candidate>* candidates) {
+  const auto rank = [](const Candidate& c) {
+    return !c.cost.meets ? 2 : c.cost.spares_others ? 0 : 1;
+  };
+  int best = 2;
+  for (const Candidate& c : *candidates) best = std::min(best, rank(c));
+  std::erase_if(*candidates, [&](const Candidate& c) { return rank(c) != best; });
 }
 
 Result<Placement> CostPolicy::Pick(const RequestSummary& request,
@@ -168,10 +218,8 @@ Result<Placement> CostPolicy::Pick(const RequestSummary& request,
   std::vector<Candidate> candidates;
   bool any_prefill = false;
   for (const WorkerView& w : workers) any_prefill = any_prefill || (w.prefill && w.available);
-  double best_ms = INFINITY;
   const auto consider = [&](size_t d, int p, const Cost& cost) {
     candidates.push_back({static_cast<int>(d), p, cost});
-    best_ms = std::min(best_ms, cost.score_ms);
   };
   for (size_t d = 0; d < workers.size(); ++d) {
     if (workers[d].prefill || !workers[d].available) continue;
@@ -184,8 +232,11 @@ Result<Placement> CostPolicy::Pick(const RequestSummary& request,
     }
   }
   if (candidates.empty()) return Unavailable("no decode worker is ready; retry later");
-  if (request.preference == PrefillPreference::kRemote) PreferRemote(&candidates, &best_ms);
+  if (request.preference == PrefillPreference::kRemote) PreferRemote(&candidates);
+  KeepBest(&candidates);
 
+  double best_ms = INFINITY;
+  for (const Candidate& c : candidates) best_ms = std::min(best_ms, c.cost.score_ms);
   const double limit_ms = best_ms + options_.tie_fraction * std::abs(best_ms);
   std::erase_if(candidates, [&](const Candidate& c) { return c.cost.score_ms > limit_ms; });
   const Candidate& chosen = candidates[request.tie_break % candidates.size()];
@@ -195,6 +246,9 @@ Result<Placement> CostPolicy::Pick(const RequestSummary& request,
   placement.prefill = chosen.prefill;
   placement.ttft_ms = chosen.cost.ttft_ms;
   placement.tpot_ms = chosen.cost.tpot_ms;
+  placement.ttft_offset_ms = chosen.cost.ttft_offset_ms;
+  placement.step_ms = chosen.cost.step_ms;
+  placement.meets = chosen.cost.meets;
   placement.reason = ReasonOf(request, workers[chosen.decode], chosen.prefill >= 0, any_prefill);
   if (placement.prefill >= 0) placement.fallbacks = Fallbacks(request, workers, placement);
   return placement;
@@ -214,6 +268,7 @@ std::vector<int> CostPolicy::Fallbacks(const RequestSummary& request,
   std::partial_sort(others.begin(), others.begin() + static_cast<std::ptrdiff_t>(kept),
                     others.end());
   std::vector<int> out;
+  out.reserve(kept);
   for (size_t i = 0; i < kept; ++i) out.push_back(others[i].second);
   return out;
 }

@@ -12,7 +12,7 @@ class LeastLoadedPolicy final : public OrderPolicy {
  protected:
   double Order(const RequestSummary& /*request*/, const WorkerView& worker, size_t /*index*/,
                size_t /*count*/) const override {
-    if (worker.prefill) return static_cast<double>(worker.queued_prefill_tokens);
+    if (worker.prefill) return static_cast<double>(worker.queued_prefill.tokens);
     return static_cast<double>(worker.rows) / worker.max_rows;
   }
 };

@@ -7,12 +7,14 @@
 // counted in hash units of 16 tokens. Policies are chosen by name (router/policy_options.h).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
 
+#include "common/prompt_work.h"
 #include "common/result.h"
 #include "router/policy_options.h"
 #include "router/step_time_model.h"
@@ -28,15 +30,39 @@ struct WorkerView {
   StepCost cost;
   int32_t chunk_tokens =
       512;  // prompt tokens of one sequence that it computes in a step, as it says
-  int64_t queued_prefill_tokens = 0;  // reported, and sent by this router since the report
-  int32_t rows = 0;                   // running, waiting and awaiting KV; same two parts
+  PromptWork queued_prefill;  // reported, and sent by this router since the report
+  int32_t rows = 0;           // running, waiting and awaiting KV; same two parts
   int32_t max_rows = 1;
   int64_t context_tokens = 0;  // KV tokens that a decode step reads
   int32_t free_blocks = 0;     // free or evictable
   int32_t total_blocks = 0;
   int32_t cached_tokens = 0;  // leading tokens of this request whose KV it holds; a multiple of 16
   double busy_ms = 0;         // until the long step that it is in ends, as it says
+  double backlog_ms = 0;      // until the prompts that it has are computed, as predicted
   double transfer_bytes_per_s = 0;  // measured on its last transfers; 0: unknown
+  // Decode workers: by how much predictions were wrong lately (router/correction.h).
+  double local_ttft_offset_ms = 0;
+  double remote_ttft_offset_ms = 0;
+  double tpot_factor = 1;
+  // It has run enough steps for a prediction to be held against it.
+  bool known = false;
+
+  // What its steps hold beside rows of prompts.
+  StepShape RunningBeside() const {
+    if (prefill) return {};
+    return {0, 0, static_cast<double>(std::min(rows, max_rows)),
+            static_cast<double>(context_tokens)};
+  }
+};
+
+// What a request is served well within; 0: no limit.
+struct Objective {
+  double ttft_ms = 0;
+  double tpot_ms = 0;
+  bool any() const { return ttft_ms > 0 || tpot_ms > 0; }
+  bool MetBy(double ttft, double tpot) const {
+    return (ttft_ms <= 0 || ttft <= ttft_ms) && (tpot_ms <= 0 || tpot <= tpot_ms);
+  }
 };
 
 // Where the client wants its prompt computed: for comparisons and debugging. A wish that cannot be
@@ -52,6 +78,8 @@ struct RequestSummary {
   int32_t block_tokens = 16;
   bool takeover = false;
   PrefillPreference preference = PrefillPreference::kAuto;
+  Objective objective;   // of this request
+  Objective others;      // of the streams that run already
   uint64_t ordinal = 0;  // of this router's placements, for policies that take turns
   uint64_t tie_break = 0;
 };
@@ -76,7 +104,10 @@ struct Placement {
   std::vector<int> fallbacks;  // other prefill workers, best first, at most kMaxFallbacks
   double ttft_ms = 0;          // predicted; 0 by policies that predict nothing
   double tpot_ms = 0;
-  std::string_view reason;  // one of Reasons()
+  double ttft_offset_ms = 0;  // of ttft_ms: the correction of its worker
+  double step_ms = 0;         // tpot_ms without its worker's factor
+  bool meets = true;          // the request's objective, as far as was predicted
+  std::string_view reason;    // one of Reasons()
 };
 inline constexpr size_t kMaxFallbacks = 2;
 

@@ -13,8 +13,8 @@ class PrefixPolicy final : public OrderPolicy {
                size_t /*count*/) const override {
     const double load =
         worker.prefill
-            ? static_cast<double>(worker.queued_prefill_tokens) /
-                  (1.0 + static_cast<double>(worker.queued_prefill_tokens))
+            ? static_cast<double>(worker.queued_prefill.tokens) /
+                  (1.0 + static_cast<double>(worker.queued_prefill.tokens))
             : static_cast<double>(worker.rows) / (1.0 + static_cast<double>(worker.rows));
     return load - static_cast<double>(worker.cached_tokens);
   }

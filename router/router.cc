@@ -73,12 +73,18 @@ Result<RequestId> Router::Impl::Submit(RouterRequest spec, RequestObserver* obse
   if (Status ready = Ready(); !ready)
     return refuse(ready.error(), options.no_worker_retry_after, metrics.rejected_no_worker);
 
+  FairShare::Account* const account = shares.Enter(spec.tenant);
+  if (Status share = CheckShare(*account); !share) {
+    shares.Leave(account);
+    return refuse(share.error(), options.no_worker_retry_after, metrics.rejected_share);
+  }
   const Instant now = clock->Now();
   const RequestId id(next_request++);
   Request& request = requests[id.value];
   request.id = id;
   request.spec = std::move(spec);
   request.observer = observer;
+  request.account = account;
   request.prompt_tokens = static_cast<uint32_t>(request.spec.tokens.size());
   request.submitted = now;
   const Duration timeout =
@@ -88,10 +94,16 @@ Result<RequestId> Router::Impl::Submit(RouterRequest spec, RequestObserver* obse
   request_timers.Set(id.value, request.deadline + options.deadline_grace);
   metrics.active.Set(static_cast<double>(requests.size()));
   if (Status placed = Place(request); !placed) {
+    const bool link_refused = !request.last_error.message.empty();
     request_timers.Erase(id.value);
+    shares.Leave(account);
     requests.erase(id.value);
     metrics.active.Set(static_cast<double>(requests.size()));
-    return refuse(placed.error(), options.no_worker_retry_after, metrics.rejected_no_worker);
+    const bool busy = placed.error().code != Code::kUnavailable;
+    return refuse(placed.error(), options.no_worker_retry_after,
+                  link_refused ? metrics.rejected_link
+                  : busy       ? metrics.rejected_objective
+                               : metrics.rejected_no_worker);
   }
   metrics.prompt_tokens.Add(
       static_cast<double>(requests.count(id.value) ? requests.at(id.value).prompt_tokens : 0));
@@ -125,6 +137,10 @@ void Router::Impl::ForgiveStall(Instant now) {
   for (auto& [id, worker] : workers) {
     worker.last_heard = now;
     link_timers.Set(worker.link.value, now + options.silence_limit);
+  }
+  for (auto& [link, contender] : contenders) {
+    contender.until = now + options.probe_limit;
+    link_timers.Set(link.value, contender.until);
   }
 }
 
@@ -172,6 +188,13 @@ void Router::Impl::OnRequestTimer(RequestId id, Instant now) {
 void Router::Impl::OnLinkTimer(LinkId link_id, Instant now) {
   auto it = links.find(link_id);
   if (it == links.end()) return;
+  if (const auto contender = contenders.find(link_id); contender != contenders.end()) {
+    if (now < contender->second.until) {
+      link_timers.Set(link_id.value, contender->second.until);
+      return;
+    }
+    return EndContest(link_id);
+  }
   WorkerState* worker = WorkerNamed(it->second.worker);
   if (worker == nullptr) {
     // It never registered, or was refused and did not leave.

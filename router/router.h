@@ -19,8 +19,10 @@
 #include <vector>
 
 #include "common/clock.h"
+#include "common/fair_share.h"
 #include "common/metrics.h"
 #include "common/random.h"
+#include "common/shared_tokens.h"
 #include "proto/link.h"
 #include "router/policy.h"
 
@@ -31,6 +33,8 @@ struct RouterOptions {
   Duration default_timeout = std::chrono::seconds(300);
   Duration silence_limit =
       std::chrono::seconds(2);  // a worker that says nothing for so long is forgotten
+  // A worker whose name another process wants too answers within this time, or loses it.
+  Duration probe_limit = std::chrono::seconds(1);
   Duration telemetry_interval = std::chrono::milliseconds(50);
   int max_attempts = 4;  // placements of one request
   Duration no_worker_retry_after = std::chrono::seconds(1);
@@ -44,7 +48,8 @@ struct RouterOptions {
   Duration retry_backoff = std::chrono::milliseconds(25);
   // A request with which two workers were lost is held back so long, in case they come back.
   Duration poison_verdict = std::chrono::seconds(1);
-  // What counts as served well, for the metrics alone.
+  // What counts as served well: in the metrics, and for placements, which prefer what keeps it.
+  // Nothing is refused for it.
   Duration slo_ttft = std::chrono::milliseconds(500);
   Duration slo_tpot = std::chrono::milliseconds(50);
   size_t max_prefix_units_per_worker = size_t{1} << 20;
@@ -53,17 +58,23 @@ struct RouterOptions {
 
 struct RouterRequest {
   std::string trace_id;
-  std::vector<TokenId> tokens;
+  SharedTokens tokens;
+  // More requests come with copies of these `tokens` (the choices of one request): they travel to a
+  // worker once.
+  bool shares_tokens = false;
   v1::SamplingParams sampling;  // seed 0: the router draws one
   uint32_t choice = 0;
   uint32_t max_new_tokens = 16;
   uint32_t min_new_tokens = 0;
   std::vector<TokenId> stop_token_ids;
   Duration timeout{};  // zero: the default
-  int32_t priority = 0;
+  TenantShare tenant;
+  int32_t priority = 0;     // greater goes first, of one tenant's
   std::string cache_scope;  // tenant and salt combined
   PrefillPreference prefill =
       PrefillPreference::kAuto;  // the policy's reason is then `forced-remote` / `forced-local`
+  // The client's own. Where no placement is predicted to meet it, the request is refused at once.
+  Objective objective;
 };
 
 // Where a request was placed and why; shown to clients as x-aisp-route.

@@ -1,5 +1,8 @@
 // The router's state and its parts: router.cc (requests in, timers), router_links.cc (workers come
-// and go), router_requests.cc (placement, tokens, takeover, finish). Private to router/.
+// and go), router_placement.cc (where requests go), router_requests.cc (tokens, takeover, finish),
+// router_poison.cc (requests that end workers), router_tenants.cc (shares of tenants),
+// router_names.cc (who holds a worker's name). Private to
+// router/.
 //
 // Invariants:
 //  - by_wire_ holds exactly the requests that are placed; each stands in its worker's `attempts`
@@ -11,6 +14,7 @@
 //  calling one.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <set>
 #include <string>
@@ -28,8 +32,10 @@ namespace aisp {
 struct Router::Impl {
   struct Request {
     RequestId id;
-    RouterRequest spec;  // spec.tokens: the prompt, then what was emitted
+    RouterRequest spec;
+    std::vector<TokenId> answer;  // what was emitted
     RequestObserver* observer = nullptr;
+    FairShare::Account* account = nullptr;  // of its tenant
     uint32_t prompt_tokens = 0;
     uint32_t emitted = 0;
     uint32_t preemptions = 0;               // on all workers so far
@@ -41,7 +47,8 @@ struct Router::Impl {
     Instant dispatched;
     Instant first_token = kNever;
     Instant last_token = kNever;
-    double predicted_ttft_ms = 0;
+    Placement placed;                          // the last one
+    std::vector<std::string> prefill_workers;  // of it: the one asked first, then fallbacks
     int placements = 0;
     int moves = 0;  // of the placements: those that followed no failure but a drain
     // Workers that ended while they had this request and had brought no token of it.
@@ -53,10 +60,15 @@ struct Router::Impl {
     // Placed: on which worker under which id. Else wire_id is 0.
     std::string worker;
     uint64_t wire_id = 0;
+    uint64_t prompt_id = 0;  // of the prompt that its worker's link shares; 0: it shares none
     // Pending: not again on a worker of failed_on before `not_before`, nowhere at all after
     // `give_up`.
     Instant not_before;
     Instant give_up;
+
+    // The prompt and what was emitted.
+    size_t length() const { return spec.tokens.size() + answer.size(); }
+    std::vector<TokenId> Sequence() const;
   };
 
   struct Link {
@@ -84,6 +96,9 @@ struct Router::Impl {
   void OnLinkDown(LinkId link, const Error& why);
   void OnRegister(LinkId link, v1::Register registration);
   Status Admit(const v1::Register& registration) const;
+  void RefuseRegistration(LinkId link, const std::string& worker_id, const Error& why, bool ousted);
+  // Whoever held the name holds it no more.
+  void Accept(LinkId link, v1::Register&& registration);
   bool SaidBefore(const std::string& worker_id, const std::string& reason);
   // The registered workers', which agree on all that matters; without any, what the router expects.
   const v1::Fingerprint& PoolFingerprint() const;
@@ -102,19 +117,40 @@ struct Router::Impl {
   void UpdateWorkerGauges();
   void UpdateLoadGauges();
 
+  // router_names.cc: who holds a worker's name
+  bool Ousted(const v1::Register& registration) const;
+  static Error OustedError(const std::string& worker_id);
+  // Asks the holder of the name, and waits.
+  void Contend(LinkId link, v1::Register registration);
+  // Its time is over: the contender gets the name, or asks whoever has it now.
+  void EndContest(LinkId link);
+  // The worker of `link` is there: whoever wants its name is refused.
+  void OnHolderSpoke(LinkId link);
+  // Who waits for the name is accepted by the next timer.
+  void OnNameFree(const std::string& worker_id);
+  void NoteHolder(const v1::Register& registration);
+
   // router_poison.cc: requests that end workers
   // A worker was lost and these were on it.
   void Blame(const v1::Register& worker, const std::vector<RequestId>& orphans);
-  // It is back, the same process: only the connection was lost.
+  // It is back: the same process, of which only the connection was lost, or the successor of one
+  // that ended in good order.
   void Unblame(const v1::Register& worker);
   bool InStorm(Instant now) const;
   // At the time of its verdict: true when it was refused, else it may be placed again.
   bool Judge(RequestId id, Instant now);
   bool WaitsForToken(const Request& request) const;
+  // A request that waits for a token was sent to that prefill worker, or may be as a fallback.
+  bool MayPrefillOn(const std::string& worker) const;
   bool AnotherOnTrial(const Request& request) const;
   void RefusePoison(RequestId id);
 
-  // router_requests.cc
+  // router_tenants.cc
+  // RESOURCE_EXHAUSTED when the tenant's last request is one more than its share.
+  Status CheckShare(const FairShare::Account& tenant) const;
+  std::vector<RequestId> PendingInTurn();
+
+  // router_placement.cc
   // Where a request could go now, with what the policy was shown.
   struct Choice {
     std::vector<WorkerState*> states;
@@ -122,13 +158,20 @@ struct Router::Impl {
     Placement placement;
   };
   Result<Choice> Choose(Request& request);
-  // Places the request and tells its worker; UNAVAILABLE when no worker can take it now.
+  // Places the request and tells its worker. UNAVAILABLE when no worker can take it now,
+  // RESOURCE_EXHAUSTED when their links are full, OUT_OF_RANGE when it is larger than a link takes.
   Status Place(Request& request);
   // From a draining worker to another one; false when there is none.
   bool Move(Request& request);
   std::vector<WorkerView> ViewsFor(const Request& request, std::vector<WorkerState*>* states);
-  void Dispatch(Request& request, const Choice& choice);
+  // An error says why the worker's link did not take it; nothing has happened then.
+  Status Dispatch(Request& request, const Choice& choice);
+  Status Offer(Request& request, WorkerState& worker, v1::GenerateRequest generate);
+  // One attempt less names it.
+  void ReleasePrompt(WorkerState& worker, uint64_t prompt_id);
   v1::GenerateRequest MakeGenerate(const Request& request) const;
+
+  // router_requests.cc
   void OnTokenBatch(LinkId link, const v1::TokenBatch& batch);
   // False when the worker broke the protocol.
   bool OnTokenEvent(uint64_t wire_id, const v1::TokenEvent& event);
@@ -142,10 +185,12 @@ struct Router::Impl {
   // Takes the request off its worker's books.
   void Detach(Request& request);
   void TellCancelled(const Request& request);
-  void Finish(Request& request, v1::FinishReason reason, const Error& error, Duration retry_after);
+  void Finish(Request& request, v1::FinishReason reason, Error error, Duration retry_after);
   // Off all books; `request` is gone after it.
   void Remove(Request& request);
   void CountSuccess(const Request& request, v1::FinishReason reason);
+  void LearnFromFirstToken(const Request& request, const v1::Timing& timing);
+  void LearnFromEnd(const Request& request, Duration tpot);
   Request* Find(RequestId id);
 
   const RouterOptions options;
@@ -156,6 +201,7 @@ struct Router::Impl {
   RouterMetrics metrics;
   SplitMix64 random;
   uint64_t next_placement = 0;
+  StepTimeModel pool_steps;     // of all workers: for those that have hardly run such a step
   double mean_new_tokens = 64;  // of finished requests, exponentially forgetting
 
   std::map<LinkId, Link> links;
@@ -164,9 +210,22 @@ struct Router::Impl {
   std::unordered_map<uint64_t, Request> requests;
   std::unordered_map<uint64_t, RequestId> by_wire;
   std::set<RequestId> pending;
+  FairShare shares;          // of the tenants of `requests`
   TimerHeap request_timers;  // by RequestId
   TimerHeap link_timers;     // by LinkId: silence, or no registration
   Instant next_load_gauges;
+  // Registrations under a name whose holder is being asked.
+  struct Contender {
+    v1::Register registration;
+    uint64_t asked = 0;  // the holder's incarnation
+    Instant until;
+  };
+  std::map<LinkId, Contender> contenders;
+  struct Name {
+    uint64_t holder = 0;          // the incarnation that was accepted last
+    std::deque<uint64_t> ousted;  // those before it
+  };
+  std::map<std::string, Name> names;
   std::map<std::string, std::string> refusals_said;  // by worker: the reason that the log has
   uint64_t next_request = 1;
   uint64_t next_wire = 1;

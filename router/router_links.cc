@@ -40,6 +40,11 @@ void Router::Impl::OnMessage(LinkId link, v1::WorkerMessage message) {
   if (worker == nullptr)
     return;  // refused, or speaking before registering: the link's timer ends it
   worker->last_heard = clock->Now();
+  if (!contenders.empty()) {
+    OnHolderSpoke(link);
+    worker = WorkerOf(link);
+    if (worker == nullptr) return;
+  }
   switch (message.body_case()) {
     case v1::WorkerMessage::kTelemetry:
       return OnTelemetry(*worker, message.telemetry());
@@ -75,12 +80,6 @@ Status Router::Impl::Admit(const v1::Register& r) const {
                                            r.fingerprint(), "this worker"));
     break;
   }
-  auto it = workers.find(r.worker_id());
-  if (it != workers.end() && it->second.info.incarnation() > r.incarnation()) {
-    return FailedPrecondition(
-        fmt::format("worker {} is registered with incarnation {}, which is newer than {}",
-                    r.worker_id(), it->second.info.incarnation(), r.incarnation()));
-  }
   return {};
 }
 
@@ -94,32 +93,51 @@ bool Router::Impl::SaidBefore(const std::string& worker_id, const std::string& r
   return std::exchange(refusals_said[worker_id], reason) == reason;
 }
 
-void Router::Impl::OnRegister(LinkId link_id, v1::Register registration) {
-  const std::string id = registration.worker_id();
-  if (Status fits = Admit(registration); !fits) {
-    metrics.registrations_refused.Add();
-    Log(draining || SaidBefore(id, fits.error().message) ? LogLevel::kDebug : LogLevel::kWarning,
-        "worker refused",
-        {{"worker", id},
-         {"address", links[link_id].peer_address},
-         {"reason", fits.error().message}});
-    if (WorkerState* old = WorkerOf(link_id); old != nullptr) {
-      const std::string old_id = old->info.worker_id();
-      Forget(old_id, metrics.forgotten_fault, fits.error(), /*close=*/false);
-      links[link_id] = Link{"", "", clock->Now()};
-    }
-    v1::RouterMessage refusal;
-    refusal.mutable_refused()->set_reason(fits.error().message);
-    refusal.mutable_refused()->set_draining(draining);
-    sender->Send(link_id, std::move(refusal));
-    // The worker hangs up when it has read why; the link's timer does, if it does not.
-    link_timers.Set(link_id.value, clock->Now() + options.silence_limit);
-    return;
+void Router::Impl::RefuseRegistration(LinkId link, const std::string& worker_id, const Error& why,
+                                      bool ousted) {
+  metrics.registrations_refused.Add();
+  Log(draining || SaidBefore(worker_id, why.message) ? LogLevel::kDebug : LogLevel::kWarning,
+      "worker refused",
+      {{"worker", worker_id}, {"address", links[link].peer_address}, {"reason", why.message}});
+  if (WorkerState* old = WorkerOf(link); old != nullptr) {
+    const std::string old_id = old->info.worker_id();
+    Forget(old_id, metrics.forgotten_fault, why, /*close=*/false);
+    links[link] = Link{"", "", clock->Now()};
   }
+  v1::RouterMessage refusal;
+  refusal.mutable_refused()->set_reason(why.message);
+  refusal.mutable_refused()->set_draining(draining);
+  refusal.mutable_refused()->set_ousted(ousted);
+  sender->Send(link, std::move(refusal));
+  // The worker hangs up when it has read why; the link's timer does, if it does not.
+  link_timers.Set(link.value, clock->Now() + options.silence_limit);
+}
+
+void Router::Impl::OnRegister(LinkId link, v1::Register registration) {
+  const std::string id = registration.worker_id();
+  if (Status fits = Admit(registration); !fits)
+    return RefuseRegistration(link, id, fits.error(), /*ousted=*/false);
+  if (Ousted(registration)) return RefuseRegistration(link, id, OustedError(id), /*ousted=*/true);
+  if (const WorkerState* old = WorkerNamed(id); old != nullptr) {
+    const bool same = old->info.incarnation() == registration.incarnation();
+    if (old->link == link && same) return;  // said twice
+    // One that said that it is done is about to end: nobody waits for its answer.
+    const bool leaves = old->draining && old->telemetry.drained();
+    if (old->link != link && !same && !leaves) return Contend(link, std::move(registration));
+  }
+  Accept(link, std::move(registration));
+}
+
+void Router::Impl::Accept(LinkId link_id, v1::Register&& registration) {
+  const std::string id = registration.worker_id();
   if (WorkerState* old = WorkerNamed(id); old != nullptr) {
-    if (old->link == link_id && old->info.incarnation() == registration.incarnation())
-      return;  // said twice
     const bool other_link = old->link != link_id;
+    if (old->info.incarnation() != registration.incarnation()) {
+      v1::RouterMessage told;
+      told.mutable_refused()->set_reason(OustedError(id).message);
+      told.mutable_refused()->set_ousted(true);
+      sender->Send(old->link, std::move(told));
+    }
     Forget(id, metrics.forgotten_replaced,
            {Code::kUnavailable, fmt::format("worker {} was replaced by a newer connection", id)},
            other_link);
@@ -131,6 +149,7 @@ void Router::Impl::OnRegister(LinkId link_id, v1::Register registration) {
            /*close=*/false);
   }
   Unblame(registration);
+  NoteHolder(registration);
   const Instant now = clock->Now();
   refusals_said.erase(id);
   links[link_id].worker = id;
@@ -155,7 +174,7 @@ void Router::Impl::OnRegister(LinkId link_id, v1::Register registration) {
 
 void Router::Impl::OnTelemetry(WorkerState& worker, const v1::Telemetry& telemetry) {
   const bool was_ready = worker.Ready();
-  if (!worker.Report(telemetry, clock->Now())) return;
+  if (!worker.Report(telemetry, clock->Now(), &pool_steps)) return;
   if (worker.prefix.blind()) AskSnapshot(worker);
   if (const Instant now = clock->Now(); now >= next_load_gauges) {
     next_load_gauges = now + kLoadGaugeInterval;
@@ -230,6 +249,10 @@ void Router::Impl::BeginDrain() {
   v1::RouterMessage message;
   message.mutable_router_draining();
   for (const auto& [id, worker] : workers) sender->Send(worker.link, message);
+  for (auto& [link, contender] : contenders) {
+    contender.until = clock->Now();
+    link_timers.Set(link.value, contender.until);
+  }
 }
 
 void Router::Impl::OnLinkDown(LinkId link, const Error& why) {
@@ -238,6 +261,7 @@ void Router::Impl::OnLinkDown(LinkId link, const Error& why) {
   const std::string worker_id = it->second.worker;
   links.erase(it);
   link_timers.Erase(link.value);
+  contenders.erase(link);
   if (worker_id.empty()) return;
   Forget(worker_id, metrics.forgotten_link,
          {Code::kUnavailable,
@@ -249,7 +273,8 @@ void Router::Impl::Forget(const std::string& worker_id, const Counter& cause, co
                           bool close) {
   auto it = workers.find(worker_id);
   if (it == workers.end()) return;
-  const std::string name = worker_id;  // the argument may live in what goes away
+  // The argument may live in what goes away.
+  const std::string name = worker_id;  // NOLINT(performance-unnecessary-copy-initialization)
   const LinkId link = it->second.link;
   const std::set<uint64_t> orphans = std::move(it->second.attempts);
   // One that said that it would leave and has nothing left to do is missed by nobody.
@@ -264,12 +289,18 @@ void Router::Impl::Forget(const std::string& worker_id, const Counter& cause, co
     Request& r = requests.at(request->second.value);
     r.failed_on.insert({name, it->second.info.incarnation()});
     r.wire_id = 0;
+    r.prompt_id = 0;
     by_wire.erase(request);
   }
   const bool died = (&cause == &metrics.forgotten_link || &cause == &metrics.forgotten_silent) &&
-                    !it->second.draining && !it->second.prefill();
-  if (died) Blame(it->second.info, moved);
+                    !it->second.draining;
+  if (died && it->second.prefill()) {
+    if (!MayPrefillOn(name)) unexplained_end = clock->Now();
+  } else if (died) {
+    Blame(it->second.info, moved);
+  }
   workers.erase(it);
+  OnNameFree(name);
   if (auto l = links.find(link); l != links.end()) {
     if (close) {
       links.erase(l);

@@ -48,6 +48,9 @@ void RouterMetrics::AddRequestMetrics(Metrics* m) {
   rejected_prompt = rejected("prompt");
   rejected_inflight = rejected("max_inflight");
   rejected_no_worker = rejected("no_worker");
+  rejected_objective = rejected("objective");
+  rejected_link = rejected("link");
+  rejected_share = rejected("tenant_share");
 
   active = m->AddGauge("aisp_active_requests", "Requests submitted and not finished", labels_);
   pending = m->AddGauge("aisp_pending_takeovers",
@@ -133,6 +136,13 @@ void RouterMetrics::AddLatencyMetrics(Metrics* m) {
                           labels_);
   ttft_error_s = m->AddHistogram("aisp_router_ttft_prediction_error_seconds",
                                  "|predicted - measured| TTFT", LatencyBuckets(), labels_);
+  const std::vector<double> parts = {0.01, 0.02, 0.05, 0.1, 0.15, 0.25, 0.5, 1, 2, 5};
+  ttft_error_ratio =
+      m->AddHistogram("aisp_router_ttft_prediction_error_ratio",
+                      "|predicted - measured| TTFT over the measured one", parts, labels_);
+  tpot_error_ratio =
+      m->AddHistogram("aisp_router_tpot_prediction_error_ratio",
+                      "|predicted - measured| TPOT over the measured one", parts, labels_);
 }
 
 void RouterMetrics::SetSlo(Duration ttft, Duration tpot) {

@@ -25,6 +25,14 @@ bool Router::Impl::WaitsForToken(const Request& request) const {
   return request.first_token == kNever || request.last_token < request.dispatched;
 }
 
+bool Router::Impl::MayPrefillOn(const std::string& worker) const {
+  return std::any_of(requests.begin(), requests.end(), [&](const auto& entry) {
+    const Request& r = entry.second;
+    return WaitsForToken(r) && std::find(r.prefill_workers.begin(), r.prefill_workers.end(),
+                                         worker) != r.prefill_workers.end();
+  });
+}
+
 bool Router::Impl::AnotherOnTrial(const Request& request) const {
   return std::any_of(requests.begin(), requests.end(), [&](const auto& entry) {
     const Request& other = entry.second;
@@ -60,8 +68,14 @@ void Router::Impl::Blame(const v1::Register& worker, const std::vector<RequestId
 }
 
 void Router::Impl::Unblame(const v1::Register& worker) {
-  for (auto& [id, request] : requests)
-    request.blamed.erase({worker.worker_id(), worker.incarnation()});
+  const v1::LastExit& last = worker.last_exit();
+  const bool ended_well = worker.has_last_exit() && last.signal() == 0 && last.exit_code() == 0;
+  for (auto& [id, request] : requests) {
+    std::erase_if(request.blamed, [&](const auto& blamed) {
+      return blamed.first == worker.worker_id() &&
+             (ended_well || blamed.second == worker.incarnation());
+    });
+  }
 }
 
 bool Router::Impl::Judge(RequestId id, Instant now) {

@@ -1,12 +1,10 @@
-// One request: placement, tokens, takeover, finish.
+// One request: tokens, takeover, finish.
 #include <algorithm>
 
 #include <fmt/format.h>
 
 #include "common/check.h"
 #include "common/log.h"
-#include "common/prefix_hash.h"
-#include "proto/fingerprint.h"
 #include "router/router_impl.h"
 
 namespace aisp {
@@ -20,17 +18,6 @@ v1::DraftCounts Sum(const v1::DraftCounts& a, const v1::DraftCounts& b) {
   return sum;
 }
 
-double DtypeBytes(const std::string& dtype) {
-  if (dtype == "f32") return 4;
-  if (dtype == "bf16" || dtype == "f16") return 2;
-  return 1;
-}
-
-double KvBytesPerToken(const v1::KvLayoutDesc& layout) {
-  return 2.0 * layout.num_layers() * layout.num_kv_heads() * layout.head_dim() *
-         DtypeBytes(layout.dtype());
-}
-
 // A request that is handed back more often than so is taken for one that fails: nobody rolls a
 // cluster over that often.
 constexpr int kMaxMoves = 100;
@@ -40,169 +27,6 @@ constexpr int kMaxMoves = 100;
 Router::Impl::Request* Router::Impl::Find(RequestId id) {
   auto it = requests.find(id.value);
   return it == requests.end() ? nullptr : &it->second;
-}
-
-std::vector<WorkerView> Router::Impl::ViewsFor(const Request& request,
-                                               std::vector<WorkerState*>* states) {
-  std::vector<WorkerView> views;
-  views.reserve(workers.size());
-  const auto most_cached = static_cast<int32_t>((request.spec.tokens.size() - 1) / kHashUnitTokens);
-  for (auto& [id, worker] : workers) {
-    WorkerView view = worker.View(clock->Now());
-    view.cached_tokens =
-        std::min(worker.prefix.MatchUnits(request.unit_hashes), most_cached) * kHashUnitTokens;
-    if (!view.prefill && request.failed_on.count({id, worker.info.incarnation()}) != 0)
-      view.available = false;
-    if (!view.prefill &&
-        request.spec.tokens.size() >= std::max(1u, worker.info.max_sequence_tokens())) {
-      view.available = false;
-    }
-    views.push_back(view);
-    states->push_back(&worker);
-  }
-  return views;
-}
-
-Result<Router::Impl::Choice> Router::Impl::Choose(Request& request) {
-  const v1::Fingerprint& pool = PoolFingerprint();
-  const v1::KvLayoutDesc& kv = pool.kv_layout();
-  request.unit_hashes =
-      UnitHashes(PrefixRoot(PrefixDigest(pool), kv.dtype(), "", request.spec.cache_scope),
-                 request.spec.tokens);
-  RequestSummary summary;
-  summary.tokens = static_cast<int32_t>(request.spec.tokens.size());
-  summary.expected_new_tokens =
-      std::min(mean_new_tokens, static_cast<double>(request.spec.max_new_tokens - request.emitted));
-  summary.kv_bytes_per_token = KvBytesPerToken(kv);
-  summary.num_layers = static_cast<int32_t>(kv.num_layers());
-  summary.block_tokens = static_cast<int32_t>(kv.block_tokens());
-  summary.takeover = request.placements > 0;
-  summary.preference = request.spec.prefill;
-  summary.ordinal = next_placement++;
-  summary.tie_break = random.Next();
-
-  Choice choice;
-  choice.views = ViewsFor(request, &choice.states);
-  Result<Placement> placement = policy->Pick(summary, choice.views);
-  if (!placement && !request.failed_on.empty() && clock->Now() >= request.not_before) {
-    // Nobody else is there: a worker that failed this request once may take it after a pause.
-    request.failed_on.clear();
-    choice.states.clear();
-    choice.views = ViewsFor(request, &choice.states);
-    placement = policy->Pick(summary, choice.views);
-  }
-  if (!placement) return tl::unexpected(placement.error());
-  choice.placement = std::move(*placement);
-  return choice;
-}
-
-Status Router::Impl::Place(Request& request) {
-  if (request.verdict != kNever) return Unavailable("workers were lost with it; held back");
-  if (request.on_trial && AnotherOnTrial(request)) {
-    return Unavailable("other requests are tried first, one at a time");
-  }
-  Result<Choice> choice = Choose(request);
-  if (!choice) return tl::unexpected(choice.error());
-  Dispatch(request, *choice);
-  return {};
-}
-
-bool Router::Impl::Move(Request& request) {
-  Result<Choice> choice = Choose(request);
-  if (!choice) return false;
-  LogInfo("request moves to another worker", {{"request", request.spec.trace_id},
-                                              {"from", request.worker},
-                                              {"emitted", request.emitted},
-                                              {"reason", "its worker drains"}});
-  metrics.moves.Add();
-  // What the old worker says from now on finds nobody; the new one starts from the tokens that were
-  // delivered.
-  TellCancelled(request);
-  Detach(request);
-  ++request.moves;
-  Dispatch(request, *choice);
-  return true;
-}
-
-v1::GenerateRequest Router::Impl::MakeGenerate(const Request& request) const {
-  v1::GenerateRequest out;
-  const RouterRequest& spec = request.spec;
-  out.set_request_id(request.wire_id);
-  out.set_trace_id(spec.trace_id);
-  out.set_choice(spec.choice);
-  out.mutable_tokens()->Add(spec.tokens.begin(), spec.tokens.end());
-  out.set_prompt_tokens(request.prompt_tokens);
-  *out.mutable_sampling() = spec.sampling;
-  out.set_max_new_tokens(spec.max_new_tokens);
-  out.set_min_new_tokens(spec.min_new_tokens);
-  out.mutable_stop_token_ids()->Add(spec.stop_token_ids.begin(), spec.stop_token_ids.end());
-  const auto left =
-      std::chrono::duration_cast<std::chrono::milliseconds>(request.deadline - request.dispatched);
-  out.set_timeout_ms(std::max<int64_t>(1, left.count()));
-  out.set_priority(spec.priority);
-  out.set_cache_salt(spec.cache_scope);
-  return out;
-}
-
-void Router::Impl::Dispatch(Request& request, const Choice& choice) {
-  const Placement& placement = choice.placement;
-  const std::vector<WorkerView>& views = choice.views;
-  const std::vector<WorkerState*>& states = choice.states;
-  const Instant now = clock->Now();
-  WorkerState& decode = *states[placement.decode];
-  request.dispatched = now;
-  request.wire_id = next_wire++;
-  request.worker = decode.info.worker_id();
-  request.preemptions_before = request.preemptions;
-  request.drafts_before = request.drafts;
-  ++request.placements;
-  by_wire[request.wire_id] = request.id;
-  decode.attempts.insert(request.wire_id);
-  request_timers.Set(request.id.value, request.deadline + options.deadline_grace);
-
-  const WorkerView& on_decode = views[placement.decode];
-  const auto tokens = static_cast<int64_t>(request.spec.tokens.size());
-  RouteDecision route;
-  route.decode_worker = request.worker;
-  route.reason = placement.reason;
-  route.predicted_ttft_ms = placement.ttft_ms;
-  route.predicted_tpot_ms = placement.tpot_ms;
-  route.cached_tokens_decode = static_cast<uint32_t>(on_decode.cached_tokens);
-  int64_t cached = on_decode.cached_tokens;
-
-  v1::RouterMessage message;
-  *message.mutable_generate() = MakeGenerate(request);
-  const auto describe = [&](int index, v1::PrefillTarget* target) {
-    const v1::Register& info = states[index]->info;
-    target->set_worker_id(info.worker_id());
-    target->set_incarnation(info.incarnation());
-    target->set_kv_address(info.kv_address());
-  };
-  if (placement.prefill >= 0) {
-    const WorkerView& on_prefill = views[placement.prefill];
-    describe(placement.prefill, message.mutable_generate()->mutable_prefill());
-    for (int other : placement.fallbacks)
-      describe(other, message.mutable_generate()->add_prefill_fallbacks());
-    route.prefill_worker = on_prefill.worker_id;
-    route.cached_tokens_prefill = static_cast<uint32_t>(on_prefill.cached_tokens);
-    cached = std::max<int64_t>(cached, on_prefill.cached_tokens);
-    states[placement.prefill]->Charge(now, tokens - 1 - on_prefill.cached_tokens, 0, 0);
-    decode.Charge(now, 0, tokens, 1);
-  } else {
-    decode.Charge(now, tokens - on_decode.cached_tokens, tokens, 1);
-  }
-  request.predicted_ttft_ms = placement.ttft_ms;
-  metrics.CountRoute(placement.reason);
-  metrics.CountPrefix(tokens, cached);
-  RequestObserver* observer = request.observer;
-  LogInfo("request placed", {{"request", request.spec.trace_id},
-                             {"choice", request.spec.choice},
-                             {"decode", route.decode_worker},
-                             {"prefill", route.prefill_worker},
-                             {"reason", route.reason},
-                             {"tokens", tokens}});
-  sender->Send(decode.link, std::move(message));
-  observer->OnRouted(route);
 }
 
 void Router::Impl::OnTokenBatch(LinkId link, const v1::TokenBatch& batch) {
@@ -223,7 +47,7 @@ void Router::Impl::OnTokenBatch(LinkId link, const v1::TokenBatch& batch) {
 bool Router::Impl::OnTokenEvent(uint64_t wire_id, const v1::TokenEvent& event) {
   const RequestId id = by_wire.at(wire_id);
   Request& request = requests.at(id.value);
-  const auto next = static_cast<uint32_t>(request.spec.tokens.size());
+  const auto next = static_cast<uint32_t>(request.length());
   int skip = 0;
   if (event.tokens_size() > 0) {
     if (event.first_position() > next) return false;  // tokens are missing
@@ -257,10 +81,8 @@ void Router::Impl::Deliver(Request& request, const v1::TokenEvent& event, int sk
     *out.mutable_timing() = event.timing();
     out.mutable_timing()->set_queue_ns(event.timing().queue_ns() +
                                        (request.dispatched - request.submitted).count());
-    const double ttft_s = ToSeconds(now - request.submitted);
     metrics.ObserveFirstToken(now - request.submitted, out.timing());
-    if (request.placements == 1)
-      metrics.ttft_error_s.Observe(std::abs(ttft_s - request.predicted_ttft_ms * 1e-3));
+    LearnFromFirstToken(request, event.timing());
   } else {
     metrics.itl_s.Observe(ToSeconds(now - request.last_token));
   }
@@ -268,10 +90,40 @@ void Router::Impl::Deliver(Request& request, const v1::TokenEvent& event, int sk
   // A worker computed it and lives.
   request.blamed.clear();
   request.on_trial = false;
-  request.spec.tokens.insert(request.spec.tokens.end(), out.tokens().begin(), out.tokens().end());
+  request.answer.insert(request.answer.end(), out.tokens().begin(), out.tokens().end());
   request.emitted += static_cast<uint32_t>(out.tokens_size());
+  FairShare::Charge(request.account, out.tokens_size());
   metrics.generation_tokens.Add(out.tokens_size());
   request.observer->OnTokens(out);
+}
+
+// Only from requests that went as they were placed: nothing was predicted for another way.
+void Router::Impl::LearnFromFirstToken(const Request& request, const v1::Timing& timing) {
+  const Placement& placed = request.placed;
+  WorkerState* worker = WorkerNamed(request.worker);
+  const bool as_placed =
+      timing.fallback().empty() && timing.prefill_worker().empty() == (placed.prefill < 0);
+  if (request.placements != 1 || !as_placed || worker == nullptr || placed.ttft_ms <= 0) return;
+  const double measured_ms = ToMs(request.first_token - request.dispatched);
+  const double error_ms = std::abs(measured_ms - placed.ttft_ms);
+  metrics.ttft_error_s.Observe(error_ms * 1e-3);
+  if (measured_ms > 0) metrics.ttft_error_ratio.Observe(error_ms / measured_ms);
+  RunningMean& offset =
+      placed.prefill < 0 ? worker->correction.local_ttft_ms : worker->correction.remote_ttft_ms;
+  offset.Add(measured_ms - (placed.ttft_ms - placed.ttft_offset_ms));
+}
+
+// Of answers that are long enough to have a time per token.
+void Router::Impl::LearnFromEnd(const Request& request, Duration tpot) {
+  constexpr uint32_t kEnough = 8;
+  const Placement& placed = request.placed;
+  WorkerState* worker = WorkerNamed(request.worker);
+  if (request.placements != 1 || request.emitted < kEnough || worker == nullptr ||
+      placed.step_ms <= 0 || tpot <= Duration{})
+    return;
+  const double measured_ms = ToMs(tpot);
+  metrics.tpot_error_ratio.Observe(std::abs(measured_ms - placed.tpot_ms) / measured_ms);
+  worker->correction.tpot_factor.Add(std::clamp(measured_ms / placed.step_ms, 0.1, 10.0));
 }
 
 void Router::Impl::OnAttemptEnded(Request& request, const v1::TokenEvent& event) {
@@ -313,7 +165,9 @@ void Router::Impl::Detach(Request& request) {
   if (WorkerState* worker = WorkerNamed(request.worker); worker != nullptr) {
     worker->attempts.erase(request.wire_id);
     worker->not_started.erase(request.wire_id);
+    ReleasePrompt(*worker, request.prompt_id);
   }
+  request.prompt_id = 0;
   by_wire.erase(request.wire_id);
   request.wire_id = 0;
 }
@@ -370,8 +224,7 @@ void Router::Impl::MakePending(Request& request, Instant not_before) {
 }
 
 void Router::Impl::PlacePending() {
-  const std::vector<RequestId> waiting(pending.begin(), pending.end());
-  for (RequestId id : waiting) {
+  for (RequestId id : PendingInTurn()) {
     if (pending.erase(id) == 0) continue;
     Request& request = requests.at(id.value);
     if (Status placed = Place(request); !placed) MakePending(request, request.not_before);
@@ -392,6 +245,7 @@ void Router::Impl::CountSuccess(const Request& request, v1::FinishReason reason)
     if (request.emitted > 1)
       tpot = (request.last_token - request.first_token) / (request.emitted - 1);
     metrics.CountServed(request.first_token - request.submitted, tpot);
+    if (tpot) LearnFromEnd(request, *tpot);
   }
   mean_new_tokens += 0.05 * (request.emitted - mean_new_tokens);
 }
@@ -401,12 +255,13 @@ void Router::Impl::Remove(Request& request) {
   Detach(request);
   pending.erase(id);
   request_timers.Erase(id.value);
+  shares.Leave(request.account);
   requests.erase(id.value);
   metrics.active.Set(static_cast<double>(requests.size()));
   metrics.pending.Set(static_cast<double>(pending.size()));
 }
 
-void Router::Impl::Finish(Request& request, v1::FinishReason reason, const Error& error,
+void Router::Impl::Finish(Request& request, v1::FinishReason reason, Error error,
                           Duration retry_after) {
   RequestObserver* observer = request.observer;
   if (reason == v1::FINISH_STOP || reason == v1::FINISH_LENGTH) {
@@ -420,9 +275,8 @@ void Router::Impl::Finish(Request& request, v1::FinishReason reason, const Error
     metrics.CountRequest(late ? RequestStatus::kDeadline : RequestStatus::kError);
   }
   metrics.e2e_s.Observe(ToSeconds(clock->Now() - request.submitted));
-  const Error reported = error;  // the argument may live in the request
   Remove(request);
-  observer->OnFinish(reason, reported, retry_after);
+  observer->OnFinish(reason, error, retry_after);
 }
 
 }  // namespace aisp

@@ -6,89 +6,58 @@
 namespace aisp {
 namespace {
 
-// Features are scaled so that typical values are near one; that keeps the covariance well
-// conditioned.
-constexpr std::array<double, 4> kScale = {1.0, 100.0, 10.0, 10000.0};
 constexpr uint64_t kMaxDurationNs = 600'000'000'000;
-// Relative to the prior variance, per sample: an old sample's weight halves after a few hundred new
-// ones.
-constexpr double kDrift = 1e-5;
-// A residual counts at most as this many mean absolute residuals.
-constexpr double kHuber = 4.0;
-// Below this many samples every residual counts in full: the prior may be off by orders of
-// magnitude.
-constexpr uint64_t kTrustAll = 8;
+// So many samples say more than what other workers' do.
+constexpr uint64_t kEnough = 8;
 
 }  // namespace
 
-StepTimeModel::StepTimeModel(const StepCost& prior) {
-  const std::array<double, kDim> coefficients = {prior.base_ms, prior.per_prefill_token_ms,
-                                                 prior.per_decode_row_ms,
-                                                 prior.per_context_token_ms};
-  for (int i = 0; i < kDim; ++i) {
-    theta_[i] = coefficients[i] * kScale[i];
-    // A prior off by a factor of thirty is still within one standard deviation.
-    const double deviation = 30.0 * std::max(theta_[i], 0.1);
-    prior_variance_[i] = deviation * deviation;
-    covariance_[i][i] = prior_variance_[i];
+double StepCost::StepMs(const StepShape& shape) const {
+  if (shape.prefill_tokens <= 0) {
+    return decode.base_ms + decode.per_row_ms * shape.decode_rows +
+           decode.per_context_ms * shape.decode_context;
   }
+  return prefill.base_ms + prefill.per_token_ms * shape.prefill_tokens +
+         prefill.per_prefill_context_ms * shape.prefill_context +
+         prefill.per_row_ms * shape.decode_rows + prefill.per_context_ms * shape.decode_context;
 }
 
-void StepTimeModel::Drift() {
-  for (int i = 0; i < kDim; ++i) {
-    covariance_[i][i] += kDrift * prior_variance_[i];
-    if (covariance_[i][i] <= prior_variance_[i]) continue;
-    // Scaling a row and its column by the same factor keeps the matrix positive definite.
-    const double factor = std::sqrt(prior_variance_[i] / covariance_[i][i]);
-    for (int j = 0; j < kDim; ++j) {
-      covariance_[i][j] *= factor;
-      covariance_[j][i] *= factor;
-    }
-  }
+double StepCost::PromptMs(const PromptWork& work, int32_t chunk, const StepShape& beside) const {
+  if (work.tokens <= 0) return 0;
+  const auto tokens = static_cast<double>(work.tokens);
+  const double steps = std::ceil(tokens / std::max(1, chunk));
+  StepShape mean = beside;
+  mean.prefill_tokens = tokens / steps;
+  mean.prefill_context = static_cast<double>(work.context) / steps;
+  return steps * StepMs(mean);
 }
 
-void StepTimeModel::Observe(uint32_t prefill_tokens, uint32_t decode_rows, uint64_t context_tokens,
-                            uint64_t duration_ns) {
+StepTimeModel::StepTimeModel(const StepCost& prior)
+    : decode_({prior.decode.base_ms, prior.decode.per_row_ms, prior.decode.per_context_ms},
+              {1.0, 10.0, 10'000.0}),
+      prefill_(
+          {prior.prefill.base_ms, prior.prefill.per_token_ms, prior.prefill.per_prefill_context_ms,
+           prior.prefill.per_row_ms, prior.prefill.per_context_ms},
+          {1.0, 100.0, 100'000.0, 10.0, 10'000.0}) {}
+
+void StepTimeModel::Observe(const StepShape& shape, uint64_t duration_ns) {
   if (duration_ns == 0 || duration_ns > kMaxDurationNs) return;
-  if (prefill_tokens == 0 && decode_rows == 0) return;
-  const Vector x = {1.0, prefill_tokens / kScale[1], decode_rows / kScale[2],
-                    static_cast<double>(context_tokens) / kScale[3]};
-  Drift();
-
-  const double measured_ms = static_cast<double>(duration_ns) * 1e-6;
-  double predicted_ms = 0;
-  for (int i = 0; i < kDim; ++i) predicted_ms += theta_[i] * x[i];
-  double residual = measured_ms - predicted_ms;
-  const double limit = kHuber * std::max(spread_ms_, 0.02 * measured_ms);
-  if (samples_ >= kTrustAll) residual = std::clamp(residual, -limit, limit);
-  const double weight = samples_ < kTrustAll ? 0.3 : 0.05;
-  spread_ms_ += weight * (std::abs(residual) - spread_ms_);
-  ++samples_;
-
-  Vector gain{};
-  double innovation = std::max(spread_ms_ * spread_ms_, 1e-6);
-  for (int i = 0; i < kDim; ++i) {
-    for (int j = 0; j < kDim; ++j) gain[i] += covariance_[i][j] * x[j];
-    innovation += gain[i] * x[i];
-  }
-  for (int i = 0; i < kDim; ++i) theta_[i] += gain[i] / innovation * residual;
-  for (int i = 0; i < kDim; ++i) {
-    for (int j = i; j < kDim; ++j) {
-      covariance_[i][j] -= gain[i] * gain[j] / innovation;
-      covariance_[j][i] = covariance_[i][j];
-    }
-    // Rounding must not make a variance vanish or turn negative.
-    covariance_[i][i] = std::max(covariance_[i][i], 1e-12 * prior_variance_[i]);
+  const double ms = static_cast<double>(duration_ns) * 1e-6;
+  if (shape.prefill_tokens > 0) {
+    prefill_.Observe(
+        {1.0, shape.prefill_tokens, shape.prefill_context, shape.decode_rows, shape.decode_context},
+        ms);
+  } else if (shape.decode_rows > 0) {
+    decode_.Observe({1.0, shape.decode_rows, shape.decode_context}, ms);
   }
 }
 
-StepCost StepTimeModel::Cost() const {
-  StepCost cost;
-  cost.base_ms = std::max(0.0, theta_[0]) / kScale[0];
-  cost.per_prefill_token_ms = std::max(0.0, theta_[1]) / kScale[1];
-  cost.per_decode_row_ms = std::max(0.0, theta_[2]) / kScale[2];
-  cost.per_context_token_ms = std::max(0.0, theta_[3]) / kScale[3];
-  return cost;
+StepCost StepTimeModel::Cost() const { return CostWith(*this); }
+
+StepCost StepTimeModel::CostWith(const StepTimeModel& others) const {
+  const auto& d = (decode_.samples() < kEnough ? others : *this).decode_.Coefficients();
+  const auto& p = (prefill_.samples() < kEnough ? others : *this).prefill_.Coefficients();
+  return {{d[0], d[1], d[2]}, {p[0], p[1], p[2], p[3], p[4]}};
 }
 
 }  // namespace aisp

@@ -1,33 +1,48 @@
-// What a step of one worker costs, learned online from the StepSamples in its telemetry:
+// What a step of one worker costs, learnt online from the StepSamples in its telemetry. Steps that
+// hold rows of prompts and steps that do not are fitted apart, because on a GPU they are bound by
+// different things (arithmetic; reading the weights):
 //
-//   step_ms = base + per_prefill_token * prefill_tokens + per_decode_row * decode_rows +
-//   per_context_token * context_tokens
+//   decode:       base + per row + per position of context that is read
+//   with prompts: base + per token + per position that prompts read + the two terms of its decodes
 //
-// Recursive least squares in its Kalman form (Haykin, "Adaptive Filter Theory", ch. 10 and 14): the
-// parameters are a random walk, which forgets old samples at a bounded rate, and no variance grows
-// above its prior, so that a direction that is not excited (a prefill worker has no decode rows)
-// keeps its prior instead of blowing up. A residual far outside the usual spread (a paused process,
-// a page fault storm) moves the fit only as far as a usual one would (Huber's weight).
-//
+// The context terms are attention: of a prompt of n tokens it reads n (n + 1) / 2 positions.
 // Plain values, no allocation. One thread.
 #pragma once
 
-#include <array>
 #include <cstdint>
+
+#include "common/prompt_work.h"
+#include "router/linear_fit.h"
 
 namespace aisp {
 
-// The fitted coefficients, never negative.
-struct StepCost {
-  double base_ms = 2.0;
-  double per_prefill_token_ms = 0.05;
-  double per_decode_row_ms = 0.05;
-  double per_context_token_ms = 1e-5;
+// What a step holds. Doubles, because predictions are made for averages.
+struct StepShape {
+  double prefill_tokens = 0;
+  double prefill_context = 0;  // positions whose KV the rows of prompts read, in sum
+  double decode_rows = 0;
+  double decode_context = 0;  // likewise of the rows that decode
+};
 
-  double StepMs(double prefill_tokens, double decode_rows, double context_tokens) const {
-    return base_ms + per_prefill_token_ms * prefill_tokens + per_decode_row_ms * decode_rows +
-           per_context_token_ms * context_tokens;
-  }
+// The fitted coefficients in ms, never negative.
+struct StepCost {
+  struct Decode {
+    double base_ms = 2.0;
+    double per_row_ms = 0.05;
+    double per_context_ms = 1e-5;
+  } decode;
+  struct Prefill {
+    double base_ms = 2.0;
+    double per_token_ms = 0.05;
+    double per_prefill_context_ms = 1e-6;
+    double per_row_ms = 0.05;
+    double per_context_ms = 1e-5;
+  } prefill;
+
+  double StepMs(const StepShape& shape) const;
+  // All steps of that work in chunks of at most `chunk` tokens, each beside the decodes of
+  // `beside`.
+  double PromptMs(const PromptWork& work, int32_t chunk, const StepShape& beside) const;
 };
 
 class StepTimeModel {
@@ -36,22 +51,15 @@ class StepTimeModel {
   explicit StepTimeModel(const StepCost& prior);
 
   // A sample without work or with a duration outside (0, 10 minutes) is ignored.
-  void Observe(uint32_t prefill_tokens, uint32_t decode_rows, uint64_t context_tokens,
-               uint64_t duration_ns);
+  void Observe(const StepShape& shape, uint64_t duration_ns);
   StepCost Cost() const;
-  uint64_t samples() const { return samples_; }
+  // Of a kind of steps that it has hardly seen, what `others` knows.
+  StepCost CostWith(const StepTimeModel& others) const;
+  uint64_t samples() const { return decode_.samples() + prefill_.samples(); }
 
  private:
-  static constexpr int kDim = 4;
-  using Vector = std::array<double, kDim>;
-
-  void Drift();
-
-  Vector theta_{};  // coefficients of the scaled features
-  std::array<Vector, kDim> covariance_{};
-  Vector prior_variance_{};
-  double spread_ms_ = 0;  // running mean of |residual|
-  uint64_t samples_ = 0;
+  LinearFit<3> decode_;
+  LinearFit<5> prefill_;
 };
 
 }  // namespace aisp

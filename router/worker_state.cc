@@ -9,21 +9,29 @@ namespace {
 // arrived.
 constexpr Duration kReportLag = std::chrono::milliseconds(5);
 
+// Steps that tell what a worker costs.
+constexpr uint64_t kKnown = 32;
+
 }  // namespace
 
-bool WorkerState::Report(const v1::Telemetry& report, Instant now) {
+bool WorkerState::Report(const v1::Telemetry& report, Instant now, StepTimeModel* pool) {
   if (report.incarnation() != info.incarnation()) return false;
   if (report.sequence() < telemetry.sequence()) return false;
   for (const v1::StepSample& s : report.steps()) {
-    model.Observe(s.prefill_tokens(), s.decode_rows(), s.context_tokens(), s.duration_ns());
+    const StepShape shape = {
+        static_cast<double>(s.prefill_tokens()), static_cast<double>(s.prefill_context()),
+        static_cast<double>(s.decode_rows()), static_cast<double>(s.decode_context())};
+    model.Observe(shape, s.duration_ns());
+    pool->Observe(shape, s.duration_ns());
   }
   step_begin = kNever;
+  reported = now;
   telemetry = report;
   telemetry.clear_steps();
   draining = draining || report.draining();
   while (!unreported_.empty() && unreported_.front().sent + kReportLag <= now) {
     const Unreported& seen = unreported_.front();
-    unreported_prefill_ -= seen.prefill_tokens;
+    unreported_prefill_ -= seen.prefill;
     unreported_context_ -= seen.context_tokens;
     unreported_rows_ -= seen.rows;
     unreported_.pop_front();
@@ -44,26 +52,48 @@ double WorkerState::BusyMs(Instant now) const {
   return ToMs(step_expected > age ? step_expected - age : age);
 }
 
-void WorkerState::Charge(Instant now, int64_t prefill_tokens, int64_t context_tokens,
+void WorkerState::Charge(Instant now, const PromptWork& prefill, int64_t context_tokens,
                          int32_t rows) {
-  unreported_.push_back({now, prefill_tokens, context_tokens, rows});
-  unreported_prefill_ += prefill_tokens;
+  unreported_.push_back({now, prefill, context_tokens, rows});
+  unreported_prefill_ += prefill;
   unreported_context_ += context_tokens;
   unreported_rows_ += rows;
 }
 
-WorkerView WorkerState::View(Instant now) const {
+double WorkerState::BacklogMs(Instant now, const WorkerView& view) const {
+  const StepShape beside = view.RunningBeside();
+  const auto ms = [&](const PromptWork& work) {
+    return view.cost.PromptMs(work, view.chunk_tokens, beside);
+  };
+  double backlog = std::max(0.0, ms({static_cast<int64_t>(telemetry.queued_prefill_tokens()),
+                                     static_cast<int64_t>(telemetry.queued_prefill_context())}) -
+                                     static_cast<double>(telemetry.prefill_age_ns()) * 1e-6);
+  Instant at = reported == kNever ? now : reported;
+  const auto advance = [&](Instant to) {
+    if (to > at) backlog = std::max(0.0, backlog - ToMs(to - at));
+    at = std::max(at, to);
+  };
+  for (const Unreported& sent : unreported_) {
+    advance(sent.sent);
+    backlog += ms(sent.prefill);
+  }
+  advance(now);
+  return backlog;
+}
+
+WorkerView WorkerState::View(Instant now, const StepTimeModel& pool) const {
   WorkerView view;
   view.worker_id = info.worker_id();
   view.host_id = info.host_id();
   view.prefill = prefill();
   view.available = Ready();
-  view.cost = model.Cost();
+  view.cost = model.CostWith(pool);
   // An older worker does not say; then the view's default stands.
   if (const uint32_t chunk = std::min(info.max_prefill_chunk(), info.max_batch_tokens()); chunk > 0)
     view.chunk_tokens = static_cast<int32_t>(chunk);
-  view.queued_prefill_tokens =
-      static_cast<int64_t>(telemetry.queued_prefill_tokens()) + unreported_prefill_;
+  view.queued_prefill = {static_cast<int64_t>(telemetry.queued_prefill_tokens()),
+                         static_cast<int64_t>(telemetry.queued_prefill_context())};
+  view.queued_prefill += unreported_prefill_;
   view.rows =
       static_cast<int32_t>(telemetry.running() + telemetry.waiting() + telemetry.awaiting_kv()) +
       unreported_rows_;
@@ -77,7 +107,12 @@ WorkerView WorkerState::View(Instant now) const {
   view.free_blocks = std::max(0, static_cast<int32_t>(telemetry.free_blocks()) -
                                      static_cast<int32_t>(unreported_context_ / block_tokens));
   view.busy_ms = BusyMs(now);
+  view.backlog_ms = BacklogMs(now, view);
   view.transfer_bytes_per_s = telemetry.transfer_bytes_per_s();
+  view.local_ttft_offset_ms = correction.local_ttft_ms.value();
+  view.remote_ttft_offset_ms = correction.remote_ttft_ms.value();
+  view.tpot_factor = correction.tpot_factor.value();
+  view.known = model.samples() >= kKnown;
   return view;
 }
 

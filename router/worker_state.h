@@ -10,6 +10,8 @@
 
 #include "common/clock.h"
 #include "proto/link.h"
+#include "proto/shared_prompts.h"
+#include "router/correction.h"
 #include "router/policy.h"
 #include "router/prefix_view.h"
 #include "router/router.h"
@@ -29,20 +31,22 @@ class WorkerState {
   bool Ready() const { return telemetry.ready() && !draining; }
 
   // Ignores another incarnation's report and one that is older than the last. Returns whether it
-  // was taken.
-  bool Report(const v1::Telemetry& report, Instant now);
+  // was taken; then `pool` has its steps too.
+  bool Report(const v1::Telemetry& report, Instant now, StepTimeModel* pool);
   // It is inside a step too long to report anything else.
   void Beat(const v1::Heartbeat& heartbeat, Instant now);
   // Work sent to this worker that its telemetry cannot show yet.
-  void Charge(Instant now, int64_t prefill_tokens, int64_t context_tokens, int32_t rows);
-  // Without `cached_tokens` and `available`, which depend on the request.
-  WorkerView View(Instant now) const;
+  void Charge(Instant now, const PromptWork& prefill, int64_t context_tokens, int32_t rows);
+  // Without `cached_tokens` and `available`, which depend on the request. `pool` is learnt from all
+  // workers' steps.
+  WorkerView View(Instant now, const StepTimeModel& pool) const;
   WorkerStatus Describe() const;
 
   const LinkId link;
   const v1::Register info;
   v1::Telemetry telemetry;
   StepTimeModel model;
+  Correction correction;  // decode workers
   PrefixView prefix;
   bool draining = false;
   bool move_all = false;           // it wants its streams placed elsewhere
@@ -52,22 +56,27 @@ class WorkerState {
   uint64_t prefix_gaps_counted = 0;
   uint64_t prefix_dropped_counted = 0;
   std::set<uint64_t> attempts;  // wire ids of this router's requests, oldest first
+  SharedPromptsOut prompts;     // that its link has in common
 
+  Instant reported = kNever;  // its last telemetry came
   // The long step that it is in, by its last heartbeat; kNever: none.
   Instant step_begin = kNever;
   Duration step_expected{};
 
  private:
   double BusyMs(Instant now) const;
+  // How long the prompts that it has take from `now`: those of its last report, less what it has
+  // computed since, and those that were sent to it later.
+  double BacklogMs(Instant now, const WorkerView& view) const;
 
   struct Unreported {
     Instant sent;
-    int64_t prefill_tokens;
+    PromptWork prefill;
     int64_t context_tokens;
     int32_t rows;
   };
   std::deque<Unreported> unreported_;
-  int64_t unreported_prefill_ = 0;
+  PromptWork unreported_prefill_;
   int64_t unreported_context_ = 0;
   int32_t unreported_rows_ = 0;
 };

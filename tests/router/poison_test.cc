@@ -50,6 +50,23 @@ TEST(Poison, AWorkerThatComesBackAsTheSameProcessWasNotEnded) {
   EXPECT_EQ(seen.finishes, 0);
 }
 
+TEST(Poison, AWorkerThatEndedInGoodOrderWasNotEndedByARequest) {
+  RouterHarness h(Patient());
+  const LinkId first = h.AddDecode("a");
+  RecordingObserver seen;
+  ASSERT_TRUE(h.Submit(h.Request(10), &seen));
+  const LinkId second = h.AddDecode("b");
+  h.router.OnLinkDown(first, kLost);
+  h.router.OnLinkDown(second, kLost);
+  v1::Register successor = h.Registration("b", v1::ROLE_DECODE, 2);
+  successor.mutable_last_exit()->set_pid(7);
+  const LinkId back = h.Attach(successor);
+  h.Report(back, h.ReadyTelemetry(2));
+  h.Advance(milliseconds(1100));
+  EXPECT_EQ(h.Generates(back).size(), 1u);
+  EXPECT_EQ(seen.finishes, 0);
+}
+
 TEST(Poison, WhoGotTokensFromAWorkerIsNotBlamedForItsEnd) {
   RouterHarness h(Patient());
   LinkId at = h.AddDecode("w0");
@@ -80,6 +97,21 @@ TEST(Poison, WhereWorkersEndWithNobodyToBlameTwoEndsProveNothing) {
     at = next;
   }
   EXPECT_EQ(unlucky.finishes, 0);
+}
+
+TEST(Poison, AnIdlePrefillWorkerThatEndsHasNobodyToBlameEither) {
+  RouterHarness h(Patient());
+  const LinkId idle = h.AddPrefill("p");
+  const LinkId first = h.AddDecode("a");
+  RecordingObserver honest;
+  ASSERT_TRUE(h.Submit(h.Request(10), &honest)) << "too short for a prefill worker";
+  h.router.OnLinkDown(idle, kLost);
+  const LinkId second = h.AddDecode("b");
+  h.router.OnLinkDown(first, kLost);
+  const LinkId third = h.AddDecode("c");
+  h.router.OnLinkDown(second, kLost);
+  EXPECT_EQ(h.Generates(third).size(), 1u);
+  EXPECT_EQ(honest.finishes, 0);
 }
 
 TEST(Poison, OfSeveralThatWereThereTwiceOnlyTheCulpritIsRefused) {

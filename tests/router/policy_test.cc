@@ -78,7 +78,7 @@ TEST(RoutingPolicy, AnUnknownNameIsRefusedWithTheKnownOnes) {
 TEST(RoutingPolicy, LeastLoadedTakesTheFreestWorkersOfBothRoles) {
   WorkerView workers[] = {Decode("d0"), Decode("d1"), Prefill("p0"), Prefill("p1")};
   workers[0].rows = 5;
-  workers[2].queued_prefill_tokens = 100;
+  workers[2].queued_prefill.tokens = 100;
   const auto placement = Pick("least-loaded", Request(1000), workers);
   EXPECT_EQ(placement->decode, 1);
   EXPECT_EQ(placement->prefill, 3);
@@ -104,7 +104,7 @@ TEST(RoutingPolicy, PrefixGoesWhereMostOfThePromptIsCachedWhateverTheLoad) {
   workers[1].cached_tokens = 160;
   workers[1].rows = 15;
   workers[3].cached_tokens = 320;
-  workers[3].queued_prefill_tokens = 9000;
+  workers[3].queued_prefill.tokens = 9000;
   const auto placement = Pick("prefix", Request(1000), workers);
   EXPECT_EQ(placement->decode, 1);
   EXPECT_EQ(placement->prefill, 3);
@@ -141,7 +141,7 @@ TEST(CostPolicy, WithoutAPrefillWorkerDecodePrefillsItselfAndSaysWhy) {
 TEST(CostPolicy, ABusyDecodeWorkerSendsALongPromptToAnIdlePrefillWorker) {
   WorkerView workers[] = {Decode("d"), Prefill("p")};
   workers[0].rows = 12;
-  workers[0].queued_prefill_tokens = 4000;
+  workers[0].backlog_ms = 216;
   auto placement = Pick("cost", Request(2000), workers);
   EXPECT_EQ(placement->prefill, 1);
   EXPECT_EQ(placement->reason, "remote-prefill");
@@ -157,7 +157,7 @@ TEST(CostPolicy, AShortPromptStaysOnAnIdleDecodeWorker) {
 TEST(CostPolicy, ABusyPrefillWorkerMakesLocalPrefillCheaper) {
   WorkerView workers[] = {Decode("d"), Prefill("p")};
   workers[0].rows = 4;
-  workers[1].queued_prefill_tokens = 100000;
+  workers[1].backlog_ms = 5400;
   auto placement = Pick("cost", Request(2000), workers);
   EXPECT_EQ(placement->reason, "local-cheaper");
 }
@@ -199,7 +199,7 @@ TEST(CostPolicy, TheDecodeWorkerWithTheLongerCachedPrefixWins) {
 TEST(CostPolicy, ThePrefillWorkerWithTheLongerCachedPrefixWins) {
   WorkerView workers[] = {Decode("d"), Prefill("p0"), Prefill("p1")};
   workers[0].rows = 12;
-  workers[0].queued_prefill_tokens = 8000;
+  workers[0].backlog_ms = 432;
   workers[2].cached_tokens = 1600;
   auto placement = Pick("cost", Request(2000), workers);
   EXPECT_EQ(placement->prefill, 2);
@@ -234,10 +234,12 @@ TEST(CostPolicy, EqualWorkersAreChosenByTheTieBreakAlone) {
 
 TEST(CostPolicy, PredictionsAddUpForAnIdleDecodeWorker) {
   WorkerView d = Decode("d");
-  d.cost = {.base_ms = 10,
-            .per_prefill_token_ms = 0.1,
-            .per_decode_row_ms = 1,
-            .per_context_token_ms = 0};
+  d.cost.decode = {.base_ms = 10, .per_row_ms = 1, .per_context_ms = 0};
+  d.cost.prefill = {.base_ms = 10,
+                    .per_token_ms = 0.1,
+                    .per_prefill_context_ms = 0,
+                    .per_row_ms = 1,
+                    .per_context_ms = 0};
   const WorkerView workers[] = {d};
   auto placement = Pick("cost", Request(1000), workers);
   // Two chunks of 512: two bases and a thousand tokens.
@@ -256,6 +258,65 @@ TEST(CostPolicy, AClientsWishDecidesWhereThePromptIsComputed) {
   request.preference = PrefillPreference::kLocal;
   EXPECT_EQ(Pick("cost", request, workers)->prefill, -1);
   EXPECT_EQ(Pick("cost", request, workers)->reason, "forced-local");
+}
+
+TEST(CostPolicy, WhatMeetsTheObjectiveComesBeforeWhatIsCheaper) {
+  // The remote placement is slower in all, because its prefill worker has a queue, but the local
+  // one would hold up streams that want a token every 20 ms.
+  WorkerView workers[] = {Decode("d"), Prefill("p")};
+  workers[0].rows = 2;
+  workers[0].known = true;
+  workers[1].backlog_ms = 108;
+  RequestSummary request = Request(2000);
+  ASSERT_EQ(Pick("cost", request, workers)->prefill, -1);
+  request.objective = request.others = {.ttft_ms = 1000, .tpot_ms = 3};
+  EXPECT_EQ(Pick("cost", request, workers)->prefill, 1);
+  // A time to the first token that the queue does not allow: the others have to wait.
+  request.objective.ttft_ms = 200;
+  const auto placement = Pick("cost", request, workers);
+  EXPECT_EQ(placement->prefill, -1);
+  EXPECT_TRUE(placement->meets);
+}
+
+TEST(CostPolicy, AnObjectiveThatNobodyMeetsIsSaidToBeMissedWhereThatIsKnown) {
+  WorkerView workers[] = {Decode("d")};
+  RequestSummary request = Request(10000);
+  request.objective.ttft_ms = 50;
+  EXPECT_TRUE(Pick("cost", request, workers)->meets) << "nothing has been measured yet";
+  workers[0].known = true;
+  EXPECT_FALSE(Pick("cost", request, workers)->meets);
+  request.objective.ttft_ms = 5000;
+  EXPECT_TRUE(Pick("cost", request, workers)->meets);
+}
+
+TEST(CostPolicy, ARemotePromptsFirstStepWaitsForPromptsThatItsDecodeWorkerStillComputes) {
+  WorkerView workers[] = {Decode("d"), Prefill("p")};
+  workers[0].rows = 4;
+  RequestSummary request = Request(1000);
+  request.preference = PrefillPreference::kRemote;
+  const double free_ms = Pick("cost", request, workers)->ttft_ms;
+  workers[0].backlog_ms = 10;  // over before the KV comes
+  EXPECT_DOUBLE_EQ(Pick("cost", request, workers)->ttft_ms, free_ms);
+  workers[0].backlog_ms = 500;
+  // A step with 512 tokens of a prompt takes 2 + 512 * 0.05 ms and more, one of decodes 2.3.
+  EXPECT_GT(Pick("cost", request, workers)->ttft_ms, free_ms + 25);
+  EXPECT_LT(Pick("cost", request, workers)->ttft_ms, free_ms + 60);
+}
+
+TEST(CostPolicy, WhatPredictionsWereWrongByIsAddedToThem) {
+  WorkerView workers[] = {Decode("d"), Prefill("p")};
+  RequestSummary request = Request(1000);
+  const double before_ms = Pick("cost", request, workers)->ttft_ms;
+  const double tpot_ms = Pick("cost", request, workers)->tpot_ms;
+  request.preference = PrefillPreference::kLocal;
+  workers[0].local_ttft_offset_ms = 7;
+  workers[0].tpot_factor = 1.5;
+  const auto placement = Pick("cost", request, workers);
+  EXPECT_NEAR(placement->ttft_ms, before_ms + 7, 1e-9);
+  EXPECT_NEAR(placement->ttft_offset_ms, 7, 1e-9);
+  EXPECT_NEAR(placement->tpot_ms, 1.5 * tpot_ms, 1e-9);
+  workers[0].local_ttft_offset_ms = -1e9;
+  EXPECT_GT(Pick("cost", request, workers)->ttft_ms, 0);
 }
 
 TEST(CostPolicy, AWishForAPrefillWorkerThatIsNotThereFallsBackToLocal) {

@@ -101,8 +101,9 @@ void RouterHarness::Store(LinkId link, const std::vector<TokenId>& tokens, uint6
 RouterRequest RouterHarness::Request(int prompt_tokens, uint32_t max_new_tokens) const {
   RouterRequest request;
   request.trace_id = "trace";
-  request.tokens.resize(static_cast<size_t>(prompt_tokens));
-  std::iota(request.tokens.begin(), request.tokens.end(), 100);
+  std::vector<TokenId> prompt(static_cast<size_t>(prompt_tokens));
+  std::iota(prompt.begin(), prompt.end(), 100);
+  request.tokens = std::move(prompt);
   request.max_new_tokens = max_new_tokens;
   return request;
 }

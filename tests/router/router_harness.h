@@ -18,10 +18,17 @@ class RecordingSender final : public LinkSender<v1::RouterMessage> {
   void Send(LinkId link, v1::RouterMessage message) override {
     sent[link].push_back(std::move(message));
   }
+  Status Offer(LinkId link, v1::RouterMessage message) override {
+    const auto full = refuses.find(link);
+    if (full != refuses.end()) return tl::unexpected(full->second);
+    Send(link, std::move(message));
+    return {};
+  }
   void Close(LinkId link) override { closed.insert(link); }
 
   std::map<LinkId, std::vector<v1::RouterMessage>> sent;
   std::set<LinkId> closed;
+  std::map<LinkId, Error> refuses;  // what is offered on these links
 };
 
 class RecordingObserver final : public RequestObserver {

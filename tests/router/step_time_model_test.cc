@@ -5,60 +5,109 @@
 #include <gtest/gtest.h>
 
 #include "common/random.h"
+#include "router/correction.h"
 
 namespace aisp {
 namespace {
 
+// A worker with known costs, some of them different where prompts are in the step.
 struct Truth {
-  double base, prefill, row, context;
-  double Ms(uint32_t p, uint32_t r, uint64_t c) const {
-    return base + prefill * p + row * r + context * static_cast<double>(c);
+  double base, token, prompt_context, row, context;
+  double Ms(const StepShape& s) const {
+    return base + token * s.prefill_tokens + prompt_context * s.prefill_context +
+           row * s.decode_rows + context * s.decode_context;
   }
 };
+
+StepShape RandomShape(SplitMix64& random) {
+  StepShape s;
+  s.decode_rows = static_cast<double>(1 + random.Below(32));
+  s.decode_context = s.decode_rows * static_cast<double>(random.Below(2000));
+  if (random.Below(2) == 0) return s;
+  const auto tokens = static_cast<int64_t>(1 + random.Below(512));
+  const PromptWork work = PromptWork::Of(static_cast<int64_t>(random.Below(4000)), tokens);
+  s.prefill_tokens = static_cast<double>(tokens);
+  s.prefill_context = static_cast<double>(work.context);
+  return s;
+}
 
 void Feed(StepTimeModel& model, const Truth& truth, int samples, uint64_t seed, double noise = 0.02,
           double outliers = 0) {
   SplitMix64 random(seed);
   for (int i = 0; i < samples; ++i) {
-    const auto p = static_cast<uint32_t>(random.Below(2) * random.Below(512));
-    const auto r = static_cast<uint32_t>(1 + random.Below(32));
-    const uint64_t c = r * random.Below(2000);
-    double ms = truth.Ms(p, r, c) * (1 + noise * (2 * random.Uniform() - 1));
+    const StepShape shape = RandomShape(random);
+    double ms = truth.Ms(shape) * (1 + noise * (2 * random.Uniform() - 1));
     if (random.Uniform() < outliers) ms += 5000;
-    model.Observe(p, r, c, static_cast<uint64_t>(ms * 1e6));
+    model.Observe(shape, static_cast<uint64_t>(ms * 1e6));
   }
 }
 
 void ExpectClose(const StepTimeModel& model, const Truth& truth, double tolerance) {
-  for (uint32_t p : {0u, 100u, 512u}) {
-    for (uint32_t r : {1u, 16u, 32u}) {
-      const double want = truth.Ms(p, r, r * 500);
-      EXPECT_NEAR(model.Cost().StepMs(p, r, r * 500), want, tolerance * want) << p << " " << r;
-    }
+  SplitMix64 random(99);
+  for (int i = 0; i < 50; ++i) {
+    const StepShape shape = RandomShape(random);
+    const double want = truth.Ms(shape);
+    EXPECT_NEAR(model.Cost().StepMs(shape), want, tolerance * want)
+        << shape.prefill_tokens << " tokens, " << shape.decode_rows << " rows";
   }
 }
 
 TEST(StepTimeModel, LearnsTheCostsOfAFastAndOfASlowWorker) {
-  const Truth fast{0.8, 0.002, 0.01, 1e-6};
+  const Truth fast{0.8, 0.002, 2e-7, 0.01, 1e-6};
   StepTimeModel a;
-  Feed(a, fast, 300, 1);
-  ExpectClose(a, fast, 0.1);
-  const Truth slow{40, 1.5, 2, 1e-4};
+  Feed(a, fast, 400, 1);
+  ExpectClose(a, fast, 0.05);
+  const Truth slow{40, 1.5, 1e-4, 2, 1e-4};
   StepTimeModel b;
-  Feed(b, slow, 300, 2);
-  ExpectClose(b, slow, 0.1);
+  Feed(b, slow, 400, 2);
+  ExpectClose(b, slow, 0.05);
+}
+
+TEST(StepTimeModel, StepsWithPromptsMayHaveABaseOfTheirOwn) {
+  StepTimeModel model;
+  SplitMix64 random(11);
+  const auto truth = [](const StepShape& s) {
+    return s.prefill_tokens > 0 ? 12 + 0.01 * s.prefill_tokens : 3 + 0.02 * s.decode_rows;
+  };
+  for (int i = 0; i < 600; ++i) {
+    const StepShape shape = RandomShape(random);
+    model.Observe(shape, static_cast<uint64_t>(truth(shape) * 1e6));
+  }
+  const StepShape decode{0, 0, 16, 16000}, prompt{400, 80200, 0, 0};
+  EXPECT_NEAR(model.Cost().StepMs(decode), truth(decode), 0.02 * truth(decode));
+  EXPECT_NEAR(model.Cost().StepMs(prompt), truth(prompt), 0.02 * truth(prompt));
+}
+
+TEST(StepTimeModel, TheQuadraticPartOfALongPromptIsLearnt) {
+  // 4 us a token and 1 ns a position read: at 32,768 tokens attention is four fifths of the time.
+  StepTimeModel model;
+  SplitMix64 random(12);
+  const auto truth_ms = [](const PromptWork& w) {
+    return 1 + 4e-3 * static_cast<double>(w.tokens) + 1e-6 * static_cast<double>(w.context);
+  };
+  for (int i = 0; i < 800; ++i) {
+    const auto begin = static_cast<int64_t>(random.Below(16) * 1024);
+    const PromptWork work = PromptWork::Of(begin, 1024);
+    model.Observe({1024, static_cast<double>(work.context), 0, 0},
+                  static_cast<uint64_t>(truth_ms(work) * 1e6));
+  }
+  double want = 0;
+  for (int64_t begin = 0; begin < 32768; begin += 1024)
+    want += truth_ms(PromptWork::Of(begin, 1024));
+  const double predicted = model.Cost().PromptMs(PromptWork::Of(0, 32768), 1024, {});
+  EXPECT_NEAR(predicted, want, 0.05 * want);
 }
 
 TEST(StepTimeModel, FollowsAWorkerThatBecomesSlower) {
   StepTimeModel model;
-  Feed(model, {5, 0.1, 0.2, 1e-5}, 500, 3);
-  const Truth slower{10, 0.2, 0.4, 2e-5};
+  Feed(model, {5, 0.1, 1e-6, 0.2, 1e-5}, 500, 3);
+  const Truth slower{10, 0.2, 2e-6, 0.4, 2e-5};
   Feed(model, slower, 2000, 4);
   ExpectClose(model, slower, 0.15);
 }
 
 TEST(StepTimeModel, OutliersDoNotMoveTheFitFar) {
-  const Truth truth{5, 0.1, 0.2, 1e-5};
+  const Truth truth{5, 0.1, 1e-6, 0.2, 1e-5};
   StepTimeModel model;
   Feed(model, truth, 500, 5);
   Feed(model, truth, 500, 6, 0.02, 0.02);
@@ -67,17 +116,30 @@ TEST(StepTimeModel, OutliersDoNotMoveTheFitFar) {
 
 TEST(StepTimeModel, DirectionsThatAreNeverSeenKeepThePrior) {
   StepTimeModel model;
-  for (int i = 0; i < 20000; ++i) model.Observe(256, 0, 0, 20'000'000);
+  const StepShape prompt{256, 256 * 257 / 2.0, 0, 0};
+  for (int i = 0; i < 20000; ++i) model.Observe(prompt, 20'000'000);
   const StepCost cost = model.Cost();
-  EXPECT_DOUBLE_EQ(cost.per_decode_row_ms, StepCost{}.per_decode_row_ms);
-  EXPECT_NEAR(cost.StepMs(256, 0, 0), 20, 0.5);
+  EXPECT_DOUBLE_EQ(cost.prefill.per_row_ms, StepCost{}.prefill.per_row_ms);
+  EXPECT_DOUBLE_EQ(cost.decode.base_ms, StepCost{}.decode.base_ms);
+  EXPECT_NEAR(cost.StepMs(prompt), 20, 0.5);
+}
+
+TEST(StepTimeModel, AKindThatAWorkerHasNotRunIsTakenFromTheOthers) {
+  const Truth truth{3, 0.01, 1e-7, 0.02, 1e-6};
+  StepTimeModel pool, own;
+  Feed(pool, truth, 400, 7);
+  for (int i = 0; i < 100; ++i) own.Observe({0, 0, 4, 4000}, 9'000'000);
+  const StepCost cost = own.CostWith(pool);
+  const StepShape prompt{300, 300 * 301 / 2.0, 4, 4000};
+  EXPECT_NEAR(cost.StepMs(prompt), truth.Ms(prompt), 0.1 * truth.Ms(prompt));
+  EXPECT_NEAR(cost.StepMs({0, 0, 4, 4000}), 9, 0.2) << "what it ran itself is its own";
 }
 
 TEST(StepTimeModel, NonsenseSamplesAreIgnored) {
   StepTimeModel model;
-  model.Observe(0, 0, 0, 1000);
-  model.Observe(10, 1, 100, 0);
-  model.Observe(10, 1, 100, UINT64_MAX);
+  model.Observe({}, 1000);
+  model.Observe({10, 55, 1, 100}, 0);
+  model.Observe({10, 55, 1, 100}, UINT64_MAX);
   EXPECT_EQ(model.samples(), 0u);
 }
 
@@ -85,16 +147,33 @@ TEST(StepTimeModel, CostsAreNeverNegative) {
   StepTimeModel model;
   SplitMix64 random(9);
   for (int i = 0; i < 5000; ++i) {
-    model.Observe(static_cast<uint32_t>(random.Below(100)),
-                  static_cast<uint32_t>(random.Below(100)), random.Below(100000),
-                  1 + random.Below(1'000'000'000));
+    model.Observe(RandomShape(random), 1 + random.Below(1'000'000'000));
     const StepCost cost = model.Cost();
-    ASSERT_GE(cost.base_ms, 0);
-    ASSERT_GE(cost.per_prefill_token_ms, 0);
-    ASSERT_GE(cost.per_decode_row_ms, 0);
-    ASSERT_GE(cost.per_context_token_ms, 0);
-    ASSERT_TRUE(std::isfinite(cost.StepMs(512, 64, 100000)));
+    for (const double c :
+         {cost.decode.base_ms, cost.decode.per_row_ms, cost.decode.per_context_ms,
+          cost.prefill.base_ms, cost.prefill.per_token_ms, cost.prefill.per_prefill_context_ms,
+          cost.prefill.per_row_ms, cost.prefill.per_context_ms}) {
+      ASSERT_GE(c, 0);
+      ASSERT_TRUE(std::isfinite(c));
+    }
   }
+}
+
+TEST(RunningMean, FollowsAndIsNotCarriedAwayByOneValue) {
+  RunningMean mean(0);
+  for (int i = 0; i < 200; ++i) mean.Add(i % 2 == 0 ? 9 : 11);
+  EXPECT_NEAR(mean.value(), 10, 0.5);
+  mean.Add(1e6);
+  EXPECT_NEAR(mean.value(), 10, 1);
+  for (int i = 0; i < 500; ++i) mean.Add(i % 2 == 0 ? 29 : 31);
+  EXPECT_NEAR(mean.value(), 30, 1);
+}
+
+TEST(RunningMean, LeavesAValueThatWasAlwaysTheSame) {
+  RunningMean mean(0);
+  for (int i = 0; i < 1000; ++i) mean.Add(0);
+  for (int i = 0; i < 300; ++i) mean.Add(5);
+  EXPECT_NEAR(mean.value(), 5, 0.5);
 }
 
 }  // namespace

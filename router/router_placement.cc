@@ -1,0 +1,276 @@
+// Where a request goes, and how it gets there.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "common/log.h"
+#include "common/prefix_hash.h"
+#include "proto/fingerprint.h"
+#include "proto/tenant.h"
+#include "router/router_impl.h"
+
+namespace aisp {
+namespace {
+
+double DtypeBytes(const std::string& dtype) {
+  if (dtype == "f32") return 4;
+  if (dtype == "bf16" || dtype == "f16") return 2;
+  return 1;
+}
+
+double KvBytesPerToken(const v1::KvLayoutDesc& layout) {
+  return 2.0 * layout.num_layers() * layout.num_kv_heads() * layout.head_dim() *
+         DtypeBytes(layout.dtype());
+}
+
+// What the client asks for, and of what it does not name, the router's own.
+Objective ObjectiveOf(const Objective& asked, const Objective& usual) {
+  return {asked.ttft_ms > 0 ? asked.ttft_ms : usual.ttft_ms,
+          asked.tpot_ms > 0 ? asked.tpot_ms : usual.tpot_ms};
+}
+
+Error BeyondObjective(const Objective& asked, const Placement& best) {
+  std::vector<std::string> parts;
+  if (asked.ttft_ms > 0)
+    parts.push_back(fmt::format("TTFT {:.0f} ms against {:.0f}", best.ttft_ms, asked.ttft_ms));
+  if (asked.tpot_ms > 0)
+    parts.push_back(fmt::format("TPOT {:.1f} ms against {:.1f}", best.tpot_ms, asked.tpot_ms));
+  return {Code::kResourceExhausted,
+          fmt::format("no worker is predicted to keep what the request asks for: {}; ask for less "
+                      "or retry later",
+                      fmt::join(parts, ", "))};
+}
+
+}  // namespace
+
+std::vector<TokenId> Router::Impl::Request::Sequence() const {
+  std::vector<TokenId> all = spec.tokens;
+  all.insert(all.end(), answer.begin(), answer.end());
+  return all;
+}
+
+std::vector<WorkerView> Router::Impl::ViewsFor(const Request& request,
+                                               std::vector<WorkerState*>* states) {
+  std::vector<WorkerView> views;
+  views.reserve(workers.size());
+  const auto most_cached = static_cast<int32_t>((request.length() - 1) / kHashUnitTokens);
+  for (auto& [id, worker] : workers) {
+    WorkerView view = worker.View(clock->Now(), pool_steps);
+    view.cached_tokens =
+        std::min(worker.prefix.MatchUnits(request.unit_hashes), most_cached) * kHashUnitTokens;
+    if (!view.prefill && request.failed_on.count({id, worker.info.incarnation()}) != 0)
+      view.available = false;
+    if (!view.prefill && request.length() >= std::max(1u, worker.info.max_sequence_tokens())) {
+      view.available = false;
+    }
+    views.push_back(view);
+    states->push_back(&worker);
+  }
+  return views;
+}
+
+Result<Router::Impl::Choice> Router::Impl::Choose(Request& request) {
+  const v1::Fingerprint& pool = PoolFingerprint();
+  const v1::KvLayoutDesc& kv = pool.kv_layout();
+  request.unit_hashes = UnitHashes(
+      PrefixRoot(PrefixDigest(pool), kv.dtype(), "", request.spec.cache_scope), request.Sequence());
+  RequestSummary summary;
+  summary.tokens = static_cast<int32_t>(request.length());
+  summary.expected_new_tokens =
+      std::min(mean_new_tokens, static_cast<double>(request.spec.max_new_tokens - request.emitted));
+  summary.kv_bytes_per_token = KvBytesPerToken(kv);
+  summary.num_layers = static_cast<int32_t>(kv.num_layers());
+  summary.block_tokens = static_cast<int32_t>(kv.block_tokens());
+  summary.takeover = request.placements > 0;
+  summary.preference = request.spec.prefill;
+  summary.others = {ToMs(options.slo_ttft), ToMs(options.slo_tpot)};
+  summary.objective = ObjectiveOf(request.spec.objective, summary.others);
+  summary.ordinal = next_placement++;
+  summary.tie_break = random.Next();
+
+  Choice choice;
+  choice.views = ViewsFor(request, &choice.states);
+  Result<Placement> placement = policy->Pick(summary, choice.views);
+  if (!placement && !request.failed_on.empty() && clock->Now() >= request.not_before) {
+    // Nobody else is there: a worker that failed this request once may take it after a pause.
+    request.failed_on.clear();
+    choice.states.clear();
+    choice.views = ViewsFor(request, &choice.states);
+    placement = policy->Pick(summary, choice.views);
+  }
+  if (!placement) return tl::unexpected(placement.error());
+  choice.placement = std::move(*placement);
+  return choice;
+}
+
+Status Router::Impl::Place(Request& request) {
+  if (request.verdict != kNever) return Unavailable("workers were lost with it; held back");
+  if (request.on_trial && AnotherOnTrial(request)) {
+    return Unavailable("other requests are tried first, one at a time");
+  }
+  Status sent;
+  for (size_t tried = 0; tried < workers.size(); ++tried) {
+    Result<Choice> choice = Choose(request);
+    if (!choice) return tl::unexpected(sent ? choice.error() : sent.error());
+    if (request.placements == 0 && request.spec.objective.any() && !choice->placement.meets)
+      return tl::unexpected(BeyondObjective(request.spec.objective, choice->placement));
+    sent = Dispatch(request, *choice);
+    if (sent) return sent;
+    request.last_error = sent.error();
+    if (sent.error().code != Code::kResourceExhausted) return sent;
+    // Another worker's link may have room.
+    const v1::Register& full = choice->states[choice->placement.decode]->info;
+    request.failed_on.insert({full.worker_id(), full.incarnation()});
+  }
+  return sent ? Status(Unavailable("no decode worker is registered")) : sent;
+}
+
+bool Router::Impl::Move(Request& request) {
+  Result<Choice> choice = Choose(request);
+  if (!choice) return false;
+  LogInfo("request moves to another worker", {{"request", request.spec.trace_id},
+                                              {"from", request.worker},
+                                              {"emitted", request.emitted},
+                                              {"reason", "its worker drains"}});
+  metrics.moves.Add();
+  // What the old worker says from now on finds nobody; the new one starts from the tokens that were
+  // delivered.
+  TellCancelled(request);
+  Detach(request);
+  ++request.moves;
+  if (Status sent = Dispatch(request, *choice); !sent) {
+    const Instant now = clock->Now();
+    request.last_error = sent.error();
+    request.give_up = now + options.takeover_wait;
+    MakePending(request, now + options.retry_backoff);
+  }
+  return true;
+}
+
+v1::GenerateRequest Router::Impl::MakeGenerate(const Request& request) const {
+  v1::GenerateRequest out;
+  const RouterRequest& spec = request.spec;
+  out.set_request_id(request.wire_id);
+  out.set_trace_id(spec.trace_id);
+  out.set_choice(spec.choice);
+  if (!spec.shares_tokens) out.mutable_tokens()->Add(spec.tokens.begin(), spec.tokens.end());
+  out.mutable_tokens()->Add(request.answer.begin(), request.answer.end());
+  out.set_prompt_tokens(request.prompt_tokens);
+  *out.mutable_sampling() = spec.sampling;
+  out.set_max_new_tokens(spec.max_new_tokens);
+  out.set_min_new_tokens(spec.min_new_tokens);
+  out.mutable_stop_token_ids()->Add(spec.stop_token_ids.begin(), spec.stop_token_ids.end());
+  const auto left =
+      std::chrono::duration_cast<std::chrono::milliseconds>(request.deadline - request.dispatched);
+  out.set_timeout_ms(std::max<int64_t>(1, left.count()));
+  out.set_priority(spec.priority);
+  TenantToWire(spec.tenant, out.mutable_tenant());
+  out.set_cache_salt(spec.cache_scope);
+  return out;
+}
+
+Status Router::Impl::Offer(Request& request, WorkerState& worker, v1::GenerateRequest generate) {
+  v1::RouterMessage message;
+  uint64_t prompt_id = 0;
+  if (request.spec.shares_tokens) {
+    const SharedPromptsOut::Use use = worker.prompts.Take(request.spec.tokens);
+    prompt_id = use.id;
+    if (use.first) {
+      *message.mutable_shared_prompt() = SharedPromptsOut::MakeMessage(use.id, request.spec.tokens);
+      if (Status sent = sender->Offer(worker.link, std::move(message)); !sent) {
+        worker.prompts.Release(use.id);
+        return sent;
+      }
+      message.Clear();
+    }
+    generate.set_prompt_id(prompt_id);
+  }
+  *message.mutable_generate() = std::move(generate);
+  Status sent = sender->Offer(worker.link, std::move(message));
+  if (sent) {
+    request.prompt_id = prompt_id;
+  } else {
+    ReleasePrompt(worker, prompt_id);
+  }
+  return sent;
+}
+
+void Router::Impl::ReleasePrompt(WorkerState& worker, uint64_t prompt_id) {
+  if (!worker.prompts.Release(prompt_id)) return;
+  v1::RouterMessage message;
+  message.mutable_drop_prompt()->set_prompt_id(prompt_id);
+  sender->Send(worker.link, std::move(message));
+}
+
+Status Router::Impl::Dispatch(Request& request, const Choice& choice) {
+  const Placement& placement = choice.placement;
+  const std::vector<WorkerView>& views = choice.views;
+  const std::vector<WorkerState*>& states = choice.states;
+  const Instant now = clock->Now();
+  WorkerState& decode = *states[placement.decode];
+  request.dispatched = now;
+  request.wire_id = next_wire;
+  v1::GenerateRequest generate = MakeGenerate(request);
+  request.prefill_workers.clear();
+  const auto describe = [&](int index, v1::PrefillTarget* target) {
+    const v1::Register& info = states[index]->info;
+    request.prefill_workers.push_back(info.worker_id());
+    target->set_worker_id(info.worker_id());
+    target->set_incarnation(info.incarnation());
+    target->set_kv_address(info.kv_address());
+  };
+  if (placement.prefill >= 0) {
+    describe(placement.prefill, generate.mutable_prefill());
+    for (int other : placement.fallbacks) describe(other, generate.add_prefill_fallbacks());
+  }
+  if (Status sent = Offer(request, decode, std::move(generate)); !sent) {
+    request.wire_id = 0;
+    return sent;
+  }
+  ++next_wire;
+  request.worker = decode.info.worker_id();
+  request.preemptions_before = request.preemptions;
+  request.drafts_before = request.drafts;
+  ++request.placements;
+  by_wire[request.wire_id] = request.id;
+  FairShare::Charge(request.account, static_cast<int64_t>(request.length()));
+  decode.attempts.insert(request.wire_id);
+  request_timers.Set(request.id.value, request.deadline + options.deadline_grace);
+
+  const WorkerView& on_decode = views[placement.decode];
+  const auto tokens = static_cast<int64_t>(request.length());
+  RouteDecision route;
+  route.decode_worker = request.worker;
+  route.reason = placement.reason;
+  route.predicted_ttft_ms = placement.ttft_ms;
+  route.predicted_tpot_ms = placement.tpot_ms;
+  route.cached_tokens_decode = static_cast<uint32_t>(on_decode.cached_tokens);
+  int64_t cached = on_decode.cached_tokens;
+
+  if (placement.prefill >= 0) {
+    const WorkerView& on_prefill = views[placement.prefill];
+    route.prefill_worker = on_prefill.worker_id;
+    route.cached_tokens_prefill = static_cast<uint32_t>(on_prefill.cached_tokens);
+    cached = std::max<int64_t>(cached, on_prefill.cached_tokens);
+    states[placement.prefill]->Charge(
+        now, PromptWork::Of(on_prefill.cached_tokens, tokens - 1 - on_prefill.cached_tokens), 0, 0);
+    decode.Charge(now, {}, tokens, 1);
+  } else {
+    decode.Charge(now, PromptWork::Of(on_decode.cached_tokens, tokens - on_decode.cached_tokens),
+                  tokens, 1);
+  }
+  request.placed = placement;
+  metrics.CountRoute(placement.reason);
+  metrics.CountPrefix(tokens, cached);
+  RequestObserver* observer = request.observer;
+  LogInfo("request placed", {{"request", request.spec.trace_id},
+                             {"choice", request.spec.choice},
+                             {"decode", route.decode_worker},
+                             {"prefill", route.prefill_worker},
+                             {"reason", route.reason},
+                             {"tokens", tokens}});
+  observer->OnRouted(route);
+  return {};
+}
+
+}  // namespace aisp

@@ -1,0 +1,100 @@
+// What a request asks for in time, and what the router learns from how it went.
+#include <gtest/gtest.h>
+
+#include "tests/router/router_harness.h"
+
+namespace aisp {
+namespace {
+
+// A worker of which a step with `tokens` tokens of a prompt takes a millisecond for each.
+v1::Telemetry SlowSteps(RouterHarness& h) {
+  v1::Telemetry t = h.ReadyTelemetry();
+  for (uint32_t i = 0; i < 40; ++i) {
+    v1::StepSample* sample = t.add_steps();
+    const uint32_t tokens = 10 + 5 * i;
+    sample->set_prefill_tokens(tokens);
+    sample->set_prefill_context(uint64_t{tokens} * (tokens + 1) / 2);
+    sample->set_duration_ns(tokens * 1'000'000ull);
+  }
+  return t;
+}
+
+TEST(Objective, ARequestThatNobodyCanServeInTimeIsRefusedAtOnceWithBothTimes) {
+  RouterHarness h;
+  const LinkId d = h.AddDecode("d");
+  h.Report(d, SlowSteps(h));
+  RecordingObserver observer;
+  RouterRequest request = h.Request(200);
+  request.objective.ttft_ms = 50;
+  const auto refused = h.Submit(request, &observer);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kResourceExhausted);
+  EXPECT_NE(refused.error().message.find("against 50"), std::string::npos)
+      << refused.error().message;
+  EXPECT_GT(h.retry_after, Duration{});
+  EXPECT_TRUE(h.Generates(d).empty());
+  EXPECT_TRUE(h.HasMetric("aisp_requests_rejected_total{model=\"story\",reason=\"objective\"", "1"))
+      << h.metrics.Render();
+
+  request.objective.ttft_ms = 5000;
+  EXPECT_TRUE(h.Submit(request, &observer));
+  EXPECT_EQ(h.Generates(d).size(), 1u);
+}
+
+TEST(Objective, NothingIsRefusedOnAGuess) {
+  RouterHarness h;
+  h.AddDecode("d");
+  RecordingObserver observer;
+  RouterRequest request = h.Request(200);
+  request.objective.ttft_ms = 0.001;
+  EXPECT_TRUE(h.Submit(request, &observer)) << "no step of this worker has been seen";
+}
+
+TEST(Objective, TheNextPredictionKnowsByHowMuchTheLastOnesWereWrong) {
+  RouterHarness h;
+  const LinkId d = h.AddDecode("d");
+  h.Report(d, SlowSteps(h));
+  double first_ms = 0, last_ms = 0;
+  for (int i = 0; i < 40; ++i) {
+    RecordingObserver observer;
+    const auto id = h.Submit(h.Request(100), &observer);
+    ASSERT_TRUE(id);
+    (i == 0 ? first_ms : last_ms) = observer.routes.back().predicted_ttft_ms;
+    // It always takes 30 ms longer than the steps that were reported say.
+    h.Advance(std::chrono::milliseconds(130));
+    h.Tokens(d, h.Generates(d).back().request_id(), 100, {1, 2, 3, 4}, v1::FINISH_LENGTH);
+    h.Report(d, h.ReadyTelemetry());
+  }
+  EXPECT_NEAR(first_ms, 100, 10);
+  EXPECT_NEAR(last_ms, 130, 3);
+}
+
+// Predicted TTFT of a prompt of 100 tokens that is sent now.
+double PredictedMs(RouterHarness& h) {
+  RecordingObserver observer;
+  const auto id = h.Submit(h.Request(100), &observer);
+  EXPECT_TRUE(id);
+  if (!id) return 0;
+  h.router.Cancel(*id);
+  return observer.routes.back().predicted_ttft_ms;
+}
+
+TEST(Objective, WhatAWorkerHasComputedSinceItsReportIsNotWaitedForAgain) {
+  RouterHarness h;
+  const LinkId d = h.AddDecode("d");
+  h.Report(d, SlowSteps(h));
+  v1::Telemetry busy = h.ReadyTelemetry();
+  busy.set_queued_prefill_tokens(400);
+  busy.set_queued_prefill_context(400 * 401 / 2);
+  busy.set_prefill_age_ns(50'000'000);
+  h.Report(d, busy);
+  // 400 ms of prompts, 50 of them done at the report; Cancel does not take back what was sent.
+  EXPECT_NEAR(PredictedMs(h), 350 + 100, 25);
+  h.Advance(std::chrono::milliseconds(300));
+  EXPECT_NEAR(PredictedMs(h), 350 + 100 - 300 + 100, 25);
+  h.Advance(std::chrono::milliseconds(1000));
+  EXPECT_NEAR(PredictedMs(h), 100, 15);
+}
+
+}  // namespace
+}  // namespace aisp
