@@ -168,10 +168,12 @@ class ObjectCalls final : public CallReader {
 
   // The call's name once it is known, then its arguments as they come.
   void Tell(std::vector<AnswerPart>* out) {
-    // Objects can be given out while they grow.
+    // Objects can be given out while they grow; blanks only with what follows them, for those at
+    // the value's end are none of it.
     if (in_value_ && IsArguments() && !has_arguments_ && value_.starts_with('{')) {
-      arguments_.append(value_, given_);
-      given_ = value_.size();
+      const size_t sure = value_.find_last_not_of(kBlanks) + 1;
+      arguments_.append(value_, given_, sure - given_);
+      given_ = sure;
     }
     if (!told_ && !name_.empty()) {
       told_ = true;

@@ -46,6 +46,9 @@ class Automaton {
                int32_t max_more = -1);
   // Every text is in the language of this state.
   bool IsAnyText(int32_t state) const;
+  // The shortest text, in bytes, that leads from `state` to an end and has `min_more` further code
+  // points at least; absent when a bounded search does not find it.
+  std::optional<std::string> Shortest(int32_t state, int32_t min_more);
   // Reads a whole text of valid UTF-8; kDead when it leaves the language's prefixes.
   int32_t Run(std::string_view text);
   bool Matches(std::string_view text);
@@ -125,7 +128,8 @@ class Automaton {
   std::unordered_map<TermId, int32_t> term_ids_;
   std::vector<State> states_;
   std::unordered_map<uint64_t, int32_t> state_ids_;
-  std::vector<Info> infos_;  // by term, after Analyse
+  std::vector<Info> infos_;                                            // by term, after Analyse
+  std::unordered_map<uint64_t, std::optional<std::string>> shortest_;  // by state and min_more
   bool analysed_ = false, analysable_ = false;
   std::vector<std::vector<bool>>
       by_length_;  // [length][term]: a text of exactly so many more code points

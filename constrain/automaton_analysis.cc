@@ -1,5 +1,8 @@
 // What needs the whole automaton: how many texts there are, and of which lengths.
 #include <algorithm>
+#include <array>
+#include <numeric>
+#include <unordered_set>
 
 #include "constrain/automaton.h"
 
@@ -8,6 +11,22 @@ namespace {
 
 constexpr uint64_t kManyTexts = uint64_t{1} << 40;
 constexpr size_t kMaxLengthTable = 16'000'000;  // bits
+constexpr size_t kMaxShortestSearch = 4000;     // places looked at
+constexpr size_t kMaxShortestKept = 4096;
+
+// Bytes in the order in which a text is made of them: letters first, what JSON escapes last.
+std::array<uint8_t, 256> BytesByTaste() {
+  std::array<uint8_t, 256> bytes{};
+  const auto taste = [](int byte) {
+    if (byte >= 'a' && byte <= 'z') return 0;
+    if ((byte >= 'A' && byte <= 'Z') || (byte >= '0' && byte <= '9')) return 1;
+    return byte < 0x20 || byte == '"' || byte == '\\' ? 3 : 2;
+  };
+  std::iota(bytes.begin(), bytes.end(), uint8_t{0});
+  std::stable_sort(bytes.begin(), bytes.end(),
+                   [&taste](uint8_t a, uint8_t b) { return taste(a) < taste(b); });
+  return bytes;
+}
 
 }  // namespace
 
@@ -100,6 +119,48 @@ std::vector<std::string> Automaton::Texts(size_t limit) {
       if (next != kDead) open.emplace_back(next, text + static_cast<char>(byte));
     }
   }
+  return out;
+}
+
+// Breadth first over places: a state, and how many code points are still needed there.
+std::optional<std::string> Automaton::Shortest(int32_t state, int32_t min_more) {
+  min_more = std::max(min_more, 0);
+  if (IsAnyText(state)) return std::string(static_cast<size_t>(min_more), 'a');
+  const auto key_of = [](int32_t at, int32_t more) {
+    return static_cast<uint64_t>(at) << 32 | static_cast<uint32_t>(more);
+  };
+  const auto known = shortest_.find(key_of(state, min_more));
+  if (known != shortest_.end()) return known->second;
+  static const std::array<uint8_t, 256> kBytes = BytesByTaste();
+  struct Place {
+    int32_t state, more, before;
+    uint8_t byte;
+  };
+  std::vector<Place> places = {{state, min_more, -1, 0}};
+  std::unordered_set<uint64_t> met = {key_of(state, min_more)};
+  std::optional<std::string> out;
+  for (size_t i = 0; i < places.size() && places.size() < kMaxShortestSearch; ++i) {
+    const Place at = places[i];
+    if (at.more == 0 && Accepts(at.state)) {
+      out.emplace();
+      for (auto p = static_cast<int32_t>(i); places[static_cast<size_t>(p)].before >= 0;
+           p = places[static_cast<size_t>(p)].before)
+        out->push_back(static_cast<char>(places[static_cast<size_t>(p)].byte));
+      std::reverse(out->begin(), out->end());
+      break;
+    }
+    const Row row = RowOf(at.state);
+    for (const uint8_t byte : kBytes) {
+      const int32_t next = row[byte];
+      if (next == kDead) continue;
+      const bool lead = (byte & 0xC0) != 0x80;
+      const int32_t more = lead ? std::max(at.more - 1, 0) : at.more;
+      if (met.insert(key_of(next, more)).second)
+        places.push_back({next, more, static_cast<int32_t>(i), byte});
+    }
+  }
+  if (shortest_.size() >= kMaxShortestKept) shortest_.clear();
+  shortest_[key_of(state, min_more)] = out;
   return out;
 }
 

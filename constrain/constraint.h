@@ -10,6 +10,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,6 +39,16 @@ class Matcher {
   virtual void Mask(TokenMask* mask) = 0;
   // The bytes that must come next whatever is chosen, at most `limit`.
   virtual std::string Forced(size_t limit) = 0;
+
+  // One way to make the text whole, as short as is known: what an answer that runs out of tokens
+  // ends with.
+  struct Ending {
+    std::vector<TokenId> tokens;  // empty: it is whole
+    // By how many tokens the ending may grow, about, when some other token is taken first.
+    size_t growth = 0;
+  };
+  // Absent: none of at most `limit` bytes is known, which says nothing of the text.
+  virtual std::optional<Ending> FindEnding(size_t /*limit*/) { return std::nullopt; }
 };
 
 class Constraint {

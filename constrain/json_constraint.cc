@@ -2,7 +2,9 @@
 
 #include <mutex>
 
+#include "constrain/json_endings.h"
 #include "constrain/json_masks.h"
+#include "constrain/time_bound.h"
 
 namespace aisp {
 namespace {
@@ -12,13 +14,15 @@ struct Shared {
   std::shared_ptr<const TokenTrie> trie;
   JsonMachine machine;
   JsonMasks masks;
+  JsonEndings endings;
   std::mutex mutex;
 
   Shared(std::unique_ptr<JsonGrammar> g, Whitespace whitespace, std::shared_ptr<const TokenTrie> t)
       : grammar(std::move(g)),
         trie(std::move(t)),
         machine(grammar.get(), whitespace),
-        masks(&machine, trie) {}
+        masks(&machine, trie),
+        endings(&machine, trie) {}
 };
 
 class JsonMatcher : public Matcher {
@@ -36,6 +40,7 @@ class JsonMatcher : public Matcher {
 
   size_t AdvanceBytes(std::string_view bytes) override {
     const std::lock_guard lock(shared_->mutex);
+    const TimeBound bound(&shared_->grammar->languages);
     const Before before{state_, arena_.mark()};
     for (size_t i = 0; i < bytes.size(); ++i) {
       const JsonState from = state_;
@@ -63,7 +68,14 @@ class JsonMatcher : public Matcher {
 
   void Mask(TokenMask* mask) override {
     const std::lock_guard lock(shared_->mutex);
+    const TimeBound bound(&shared_->grammar->languages);
     shared_->masks.Compute(state_, &arena_, mask);
+  }
+
+  std::optional<Ending> FindEnding(size_t limit) override {
+    const std::lock_guard lock(shared_->mutex);
+    const TimeBound bound(&shared_->grammar->languages);
+    return shared_->endings.Find(state_, limit);
   }
 
   std::string Forced(size_t limit) override {

@@ -147,6 +147,7 @@ class JsonMachine {
   bool CloseWithout(const JsonState& from, size_t i, Arena* arena, JsonState* to);
 
  private:
+  friend class JsonEndings;
   friend class JsonMasks;
 
   bool IsWholeWith(const JsonState& state, JsonState* end);

@@ -123,6 +123,21 @@ class PlanMatcher final : public Matcher {
     }
   }
 
+  std::optional<Ending> FindEnding(size_t limit) override {
+    const bool body = s_->plan.then == AnswerPlan::Then::kBody;
+    switch (at_.phase) {
+      case Phase::kBody:
+        return at_.part->matcher->FindEnding(limit);
+      case Phase::kThinking:
+      case Phase::kBeforeBody:
+        return body ? EndingOfBody(limit) : std::nullopt;
+      case Phase::kEnd:
+        return Ending{};
+      default:
+        return std::nullopt;
+    }
+  }
+
   std::string Forced(size_t limit) override {
     if (at_.phase == Phase::kArguments || at_.phase == Phase::kBody) {
       return at_.part->matcher->Forced(limit);
@@ -137,6 +152,23 @@ class PlanMatcher final : public Matcher {
   }
 
  private:
+  // Thinking is closed, and what follows it is as short as can be.
+  std::optional<Ending> EndingOfBody(size_t limit) const {
+    auto out = s_->plan.body->NewMatcher()->FindEnding(limit);
+    if (!out || at_.phase != Phase::kThinking) return out;
+    std::string_view close = std::string_view(s_->plan.think_close).substr(at_.matched);
+    std::vector<TokenId> tokens;
+    for (const auto& [id, text] : s_->plan.markers) {
+      if (at_.matched > 0 || !close.starts_with(text)) continue;
+      tokens.push_back(id);
+      close.remove_prefix(text.size());
+      break;
+    }
+    if (!s_->trie->SpellOut(close, &tokens)) return std::nullopt;
+    out->tokens.insert(out->tokens.begin(), tokens.begin(), tokens.end());
+    return out;
+  }
+
   bool Exhausted(const Place& place) const {
     return place.phase == Phase::kThinking && s_->plan.think_budget >= 0 &&
            place.thought >= s_->plan.think_budget;

@@ -69,7 +69,7 @@ ExprId SchemaTypes::ItemAt(const Conjunction& all, size_t index) {
 std::vector<ValueWay> SchemaTypes::ItemWays(ExprId item, size_t index,
                                             const std::vector<const Atom*>& rules) {
   std::vector<ValueWay> ways;
-  for (uint8_t done = 0; done < (1u << rules.size()); ++done) {
+  for (unsigned done = 0; done < (1u << rules.size()); ++done) {
     std::vector<ExprId> parts = {item};
     bool possible = true;
     for (size_t r = 0; r < rules.size(); ++r) {
@@ -83,7 +83,8 @@ std::vector<ValueWay> SchemaTypes::ItemWays(ExprId item, size_t index,
       }
     }
     const ExprId value = e_.And(std::move(parts));
-    if (possible && value != Exprs::kFalse) ways.push_back({done, TypeOf(value)});
+    if (possible && value != Exprs::kFalse)
+      ways.push_back({static_cast<uint8_t>(done), TypeOf(value)});
   }
   return ways;
 }
@@ -122,6 +123,7 @@ int32_t SchemaTypes::MergeArrays(const Conjunction& all) {
     return index;
   }
   std::vector<const Atom*> rules;
+  rules.reserve(held.size());
   for (const Atom& atom : held) rules.push_back(&atom);
   for (size_t i = 0; i < prefix; ++i) shape.prefix.push_back(ItemWays(ItemAt(all, i), i, rules));
   const ExprId rest = ItemAt(all, prefix);
@@ -184,14 +186,14 @@ ExprId SchemaTypes::MemberNamed(const Conjunction& all, const std::string& name)
 std::vector<ValueWay> SchemaTypes::MemberWays(ExprId value, uint8_t mask,
                                               const std::vector<const Atom*>& obligations) {
   std::vector<ValueWay> ways;
-  for (uint8_t done = 0; done < (1u << obligations.size()); ++done) {
+  for (unsigned done = 0; done < (1u << obligations.size()); ++done) {
     if ((done & ~mask) != 0) continue;
     std::vector<ExprId> parts = {value};
     for (size_t o = 0; o < obligations.size(); ++o) {
       if ((done >> o & 1) != 0) parts.push_back(obligations[o]->rest);
     }
     const ExprId both = e_.And(std::move(parts));
-    if (both != Exprs::kFalse) ways.push_back({done, TypeOf(both)});
+    if (both != Exprs::kFalse) ways.push_back({static_cast<uint8_t>(done), TypeOf(both)});
   }
   return ways;
 }
@@ -286,6 +288,7 @@ int32_t SchemaTypes::MergeObjects(const Conjunction& all) {
     return index;
   }
   std::vector<const Atom*> obligations;
+  obligations.reserve(held.size());
   for (const Atom& atom : held) obligations.push_back(&atom);
   shape.obligations = static_cast<uint8_t>((1u << held.size()) - 1);
   shape.required = static_cast<int32_t>(required.size());

@@ -255,8 +255,7 @@ Alternatives SchemaTypes::ExpandExactlyOne(const std::vector<ExprId>& parts, Jso
   }
   Alternatives out;
   if (negated) {
-    std::vector<ExprId> none(parts);
-    out = ExpandAll(none, type, true);
+    out = ExpandAll(parts, type, true);
   }
   for (const size_t i : live) {
     Alternatives own = each[i];

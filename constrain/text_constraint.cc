@@ -6,6 +6,7 @@
 #include "common/strings.h"
 #include "constrain/automaton.h"
 #include "constrain/pattern.h"
+#include "constrain/time_bound.h"
 #include "text/utf8.h"
 
 namespace aisp {
@@ -82,12 +83,21 @@ class TextMatcher : public Matcher {
 
   void Mask(TokenMask* mask) override {
     const std::lock_guard lock(shared_->mutex);
-    // States are made as they are met, on the thread that everybody's steps wait for. Beyond the
-    // time nothing may follow, and this request alone ends.
-    constexpr std::chrono::seconds kMost{1};
-    shared_->languages.SetDeadline(std::chrono::steady_clock::now() + kMost);
+    const TimeBound bound(&shared_->languages);
     *mask = shared_->MaskOf(state_);
-    shared_->languages.SetDeadline(Languages::TimePoint::max());
+  }
+
+  std::optional<Ending> FindEnding(size_t limit) override {
+    const std::lock_guard lock(shared_->mutex);
+    const TimeBound bound(&shared_->languages);
+    const auto text = shared_->automaton->Shortest(state_, 0);
+    Ending out;
+    if (!text || text->size() > limit || !shared_->trie->SpellOut(*text, &out.tokens))
+      return std::nullopt;
+    // Where another branch of the pattern leads is not known before it is taken.
+    constexpr size_t kGrowth = 8;
+    out.growth = kGrowth;
+    return out;
   }
 
   std::string Forced(size_t limit) override {

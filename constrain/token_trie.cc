@@ -61,7 +61,7 @@ size_t TokenMask::Count() const {
 
 // `sorted` by text. A stack of open nodes; a node's `next` is known when the first text comes that
 // is not below it.
-void TokenTrie::Build(std::vector<std::pair<std::string_view, int32_t>> sorted,
+void TokenTrie::Build(const std::vector<std::pair<std::string_view, int32_t>>& sorted,
                       std::vector<TrieNode>* nodes,
                       std::vector<std::pair<int32_t, int32_t>>* twins) {
   std::vector<uint32_t> open;
@@ -106,7 +106,7 @@ TokenTrie::TokenTrie(const std::vector<std::string>& pieces)
     code_points_[i] = static_cast<uint8_t>(std::min<size_t>(points, 255));
   }
   std::sort(sorted.begin(), sorted.end());
-  Build(std::move(sorted), &nodes_, &twins_);
+  Build(sorted, &nodes_, &twins_);
   std::sort(twins_.begin(), twins_.end());
   first_.fill(-1);
   for (uint32_t i = 0; i < nodes_.size(); i = nodes_[i].next)
@@ -158,6 +158,26 @@ void TokenTrie::SetTwins(int32_t token, TokenMask* mask) const {
   for (; it != twins_.end() && it->first == token; ++it) mask->Set(static_cast<size_t>(it->second));
 }
 
+bool TokenTrie::SpellOut(std::string_view text, std::vector<TokenId>* out) const {
+  while (!text.empty()) {
+    TokenId longest = -1;
+    size_t length = 0;
+    int32_t node = -1;
+    for (size_t i = 0; i < text.size(); ++i) {
+      node = Child(node, static_cast<uint8_t>(text[i]));
+      if (node < 0) break;
+      const TrieNode& at = nodes_[static_cast<size_t>(node)];
+      if (at.token < 0) continue;
+      longest = at.token;
+      length = i + 1;
+    }
+    if (longest < 0) return false;
+    out->push_back(longest);
+    text.remove_prefix(length);
+  }
+  return true;
+}
+
 void TokenTrie::ClearBelow(int32_t node, TokenMask* mask) const {
   for (auto i = static_cast<uint32_t>(node); i < nodes_[static_cast<size_t>(node)].next; ++i) {
     if (nodes_[i].token < 0) continue;
@@ -193,9 +213,10 @@ void TokenTrie::IndexQuotes() {
   std::sort(texts.begin(), texts.end());
   texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
   std::vector<std::pair<std::string_view, int32_t>> sorted;
+  sorted.reserve(texts.size());
   for (size_t i = 0; i < texts.size(); ++i) sorted.emplace_back(texts[i], static_cast<int32_t>(i));
   std::vector<std::pair<int32_t, int32_t>> none;
-  Build(std::move(sorted), &suffixes_, &none);
+  Build(sorted, &suffixes_, &none);
   std::vector<int32_t> node_of(texts.size());
   for (size_t n = 0; n < suffixes_.size(); ++n) {
     if (suffixes_[n].token >= 0)

@@ -88,6 +88,8 @@ class TokenTrie {
 
   // The child of `node` (-1: the root) for `byte`; -1 when there is none.
   int32_t Child(int32_t node, uint8_t byte) const;
+  // The text in tokens, each the longest that fits; false when some byte has no token.
+  bool SpellOut(std::string_view text, std::vector<TokenId>* out) const;
   // Sets the token of a node and its twins.
   void SetTokens(const TrieNode& node, TokenMask* mask) const {
     if (node.token < 0) return;
@@ -116,7 +118,7 @@ class TokenTrie {
   void KeepShort(int32_t points, TokenMask* mask) const;
 
  private:
-  static void Build(std::vector<std::pair<std::string_view, int32_t>> sorted,
+  static void Build(const std::vector<std::pair<std::string_view, int32_t>>& sorted,
                     std::vector<TrieNode>* nodes, std::vector<std::pair<int32_t, int32_t>>* twins);
   void SetTwins(int32_t token, TokenMask* mask) const;
   void IndexQuotes();

@@ -89,6 +89,18 @@ TEST(AnswerParser, LlamaWritesBareObjects) {
   EXPECT_EQ(Parsed(o, "It is {4}."), "c:It is {4}.|r:");
 }
 
+TEST(AnswerParser, BlanksBehindArgumentsAreNoneOfThem) {
+  const auto o = Calls("llama3_json");
+  EXPECT_EQ(Parsed(o, "{\"name\": \"f\", \"parameters\": {\"a\": 1} }"), "c:|r:|f {\"a\": 1}");
+  EXPECT_EQ(Parsed(o, "{\"name\": \"f\", \"parameters\": {\"a\": 1}\n\t , \"x\": 2}"),
+            "c:|r:|f {\"a\": 1}");
+  EXPECT_EQ(Parsed(o, "{\"name\": \"f\", \"parameters\": {\"a\": \" b  \" } \n}"),
+            "c:|r:|f {\"a\": \" b  \" }");
+  // Brackets that do not match end an object all the same.
+  EXPECT_EQ(Parsed(o, "{\"name\": \"f\", \"parameters\": {\"a\": [1,:}} ]2"),
+            "c:2|r:|f {\"a\": [1,:}}");
+}
+
 TEST(AnswerParser, MistralWritesAList) {
   const auto o = Calls("mistral");
   EXPECT_EQ(Parsed(o,

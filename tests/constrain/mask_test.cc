@@ -1,4 +1,7 @@
 // A mask must say of every token what Advance says of it, in every state.
+#include <chrono>
+#include <random>
+
 #include "tests/constrain/mask_harness.h"
 
 namespace aisp {
@@ -50,6 +53,26 @@ TEST(Mask, ForcedTextIsWhatMustComeNext) {
   const auto constraint = Compile(
       R"({"type":"object","properties":{"name":{"const":"fox"}},"required":["name"],"additionalProperties":false})");
   EXPECT_EQ(constraint->NewMatcher()->Forced(100), R"({"name":"fox"})");
+}
+
+// An automaton of a million states and tokens that walk it: beyond a second nothing may follow, and
+// nobody's step waits for longer.
+TEST(Mask, APatternInASchemaHasASecond) {
+  std::mt19937 random(5);
+  std::vector<std::string> pieces;
+  for (int i = 0; i < 60'000; ++i) {
+    std::string& piece = pieces.emplace_back();
+    for (int c = 0; c < 60; ++c) piece.push_back(random() % 2 == 0 ? 'a' : 'b');
+  }
+  const auto constraint =
+      Compile(R"({"type": "string", "pattern": "a.{120}(ab|b.a){30}"})", pieces);
+  ASSERT_NE(constraint, nullptr);
+  const auto matcher = constraint->NewMatcher();
+  ASSERT_EQ(matcher->AdvanceBytes("\"ab"), 3u);
+  TokenMask mask(256 + pieces.size());
+  const auto begin = std::chrono::steady_clock::now();
+  matcher->Mask(&mask);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(4));
 }
 
 }  // namespace

@@ -1,10 +1,12 @@
-// Bodies of the OpenAI API. The first byte chooses the endpoint. What parses must keep the limits
+// Bodies of the APIs. The first byte chooses the endpoint. What parses must keep the limits
 // that it was parsed under; what does not must give an error that is itself valid JSON and names
 // something.
 #include <nlohmann/json.hpp>
 
 #include "api/error.h"
+#include "api/messages_request.h"
 #include "api/request.h"
+#include "api/responses_request.h"
 #include "common/check.h"
 #include "tests/fuzz/fuzz_target.h"
 
@@ -28,6 +30,28 @@ void CheckOptions(const GenerationOptions& options, const ApiLimits& limits) {
   for (const TokenId id : options.stop_token_ids) AISP_CHECK(id >= 0 && id < limits.vocab_size);
 }
 
+void CheckChat(const ChatRequest& request, const ApiLimits& limits) {
+  CheckOptions(request, limits);
+  AISP_CHECK(request.messages.IsList() && !request.messages.AsList().empty());
+  // Translations add what stands around a message: the depth of its own is that of the body.
+  AISP_CHECK(request.messages.depth() <= static_cast<uint32_t>(limits.max_json_depth) + 8);
+}
+
+// What a response says of its request must be JSON, and its items must be input again.
+void FuzzResponses(std::string_view body, const ApiLimits& limits) {
+  const Value::List none;
+  const auto request = ParseResponses(
+      body, limits, [&none](const std::string&) -> ApiResult<Value::List> { return none; });
+  if (!request) return CheckError(request.error());
+  CheckChat(request->chat, limits);
+  AISP_CHECK(nlohmann::json::accept("{" + request->echo + "}"));
+  const auto again = ParseResponses(
+      R"({"input": "x", "previous_response_id": "r"})", limits,
+      [&request](const std::string&) -> ApiResult<Value::List> { return request->items; });
+  // One item more may be one too many.
+  AISP_CHECK(again || request->items.size() >= static_cast<size_t>(limits.max_messages));
+}
+
 }  // namespace
 
 void FuzzOne(std::string_view input) {
@@ -35,6 +59,12 @@ void FuzzOne(std::string_view input) {
   ApiLimits limits;
   limits.vocab_size = 4096;
   const std::string_view body = input.substr(1);
+  if (input[0] == 'R') return FuzzResponses(body, limits);
+  if (input[0] == 'M') {
+    const auto request = ParseMessages(body, limits, MessagesUse::kAnswer);
+    if (!request) return CheckError(request.error());
+    return CheckChat(*request, limits);
+  }
   switch (input[0] % 4) {
     case 0: {
       const auto request = ParseCompletion(body, limits);
