@@ -1,8 +1,6 @@
 // What an answer must follow, as clients say it: OpenAI's response_format, vLLM's guided_* and
 // structured_outputs.
-#include <charconv>
-#include <cmath>
-
+#include "api/json_text.h"
 #include "api/json_value.h"
 #include "api/read_options.h"
 
@@ -10,40 +8,6 @@ namespace aisp {
 namespace {
 
 constexpr size_t kMaxChoices = 4096;
-
-void AppendJson(const Value& value, std::string* out) {
-  if (value.IsBool()) {
-    *out += value.AsBool() ? "true" : "false";
-  } else if (value.IsInt()) {
-    *out += std::to_string(value.AsInt());
-  } else if (value.IsFloat()) {
-    char text[64];
-    const auto end = std::to_chars(text, text + sizeof(text), value.AsFloat());
-    out->append(text, end.ptr);
-  } else if (value.IsString()) {
-    AppendJsonString(value.AsString(), out);
-  } else if (value.IsList()) {
-    out->push_back('[');
-    for (const Value& item : value.AsList()) {
-      if (out->back() != '[') out->push_back(',');
-      AppendJson(item, out);
-    }
-    out->push_back(']');
-  } else if (value.IsMap()) {
-    out->push_back('{');
-    bool first = true;
-    for (const auto& [name, member] : value.AsMap()) {
-      if (!first) out->push_back(',');
-      first = false;
-      AppendJsonString(name, out);
-      out->push_back(':');
-      AppendJson(member, out);
-    }
-    out->push_back('}');
-  } else {
-    *out += "null";
-  }
-}
 
 class Reader {
  public:
@@ -130,6 +94,8 @@ class Reader {
         Begin(name, v1::Constraint::JSON_OBJECT);
       } else if (key == "disable_any_whitespace") {
         out_.set_compact(true);
+      } else if (key == "force_finish") {
+        out_.set_force_finish(true);
       } else {
         fields_.Refuse(name, name +
                                  " is not supported by this server; json, json_object, regex, "
@@ -169,6 +135,11 @@ void ReadConstraint(Fields* fields, GenerationOptions* out) {
   if (const Value* grammar = fields->Find("guided_grammar"))
     reader.Grammar("guided_grammar", *grammar);
   if (const Value::Map* map = fields->Object("structured_outputs")) reader.StructuredOutputs(*map);
+  bool force_finish = constraint.force_finish();
+  fields->Bool("force_finish", &force_finish);
+  constraint.set_force_finish(force_finish);
+  if (force_finish && constraint.kind() == v1::Constraint::NONE)
+    fields->Refuse("force_finish", "force_finish is for answers with a constraint; give one");
   if (!fields->ok() || constraint.kind() == v1::Constraint::NONE) return;
   if (out->min_tokens > 0) {
     return fields->Refuse(

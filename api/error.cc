@@ -1,6 +1,6 @@
 #include "api/error.h"
 
-#include "api/response.h"
+#include "api/json_text.h"
 
 namespace aisp {
 namespace {

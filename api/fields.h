@@ -51,6 +51,7 @@ class Fields {
   void Wrong(std::string_view name, const Value& value, std::string_view what);
   void Refuse(std::string_view name, std::string message);
   bool ok() const { return !error_; }
+  const std::string& prefix() const { return prefix_; }
   tl::unexpected<ApiError> error() const { return tl::unexpected(*error_); }
   void SetError(const ApiError& error) {
     if (!error_) error_ = error;

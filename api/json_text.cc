@@ -1,7 +1,7 @@
-// Writing JSON text by hand: what a stream needs per token.
+#include "api/json_text.h"
+
 #include <array>
 
-#include "api/response.h"
 #include "common/strings.h"
 #include "text/utf8.h"
 
@@ -57,6 +57,32 @@ void AppendJsonString(std::string_view text, std::string* out) {
   out->push_back('"');
   AppendJsonEscaped(text, out);
   out->push_back('"');
+}
+
+void AppendJson(const Value& value, std::string* out) {
+  if (value.IsBool()) {
+    *out += value.AsBool() ? "true" : "false";
+  } else if (value.IsInt()) {
+    AppendNumber(value.AsInt(), out);
+  } else if (value.IsFloat()) {
+    AppendNumber(value.AsFloat(), out);
+  } else if (value.IsString()) {
+    AppendJsonString(value.AsString(), out);
+  } else if (value.IsList()) {
+    AppendList(value.AsList(), out, [out](const Value& item) { AppendJson(item, out); });
+  } else if (value.IsMap()) {
+    out->push_back('{');
+    bool first = true;
+    for (const auto& [name, member] : value.AsMap()) {
+      if (!std::exchange(first, false)) out->push_back(',');
+      AppendJsonString(name, out);
+      out->push_back(':');
+      AppendJson(member, out);
+    }
+    out->push_back('}');
+  } else {
+    *out += "null";
+  }
 }
 
 }  // namespace aisp

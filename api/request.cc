@@ -146,4 +146,17 @@ ApiResult<Duration> ParseTimeoutHeader(std::string_view value, const ApiLimits& 
       "x-request-timeout"));
 }
 
+ApiResult<double> ParseTargetHeader(std::string_view name, std::string_view value) {
+  constexpr double kMostMs = 86'400'000;
+  if (value.empty()) return 0.0;
+  const auto ms = ParseDouble(value);
+  if (ms && *ms > 0 && *ms <= kMostMs) return *ms;
+  const std::string header(name);
+  return tl::unexpected(ApiError(
+      Code::kInvalidArgument,
+      "the header " + header + " must be a number of milliseconds above 0 and at most 86400000, " +
+          "but is \"" + Excerpt(value, 40) + "\"",
+      header));
+}
+
 }  // namespace aisp

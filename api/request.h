@@ -39,6 +39,7 @@ struct ApiLimits {
   int32_t max_logit_bias = 1024;
   int32_t max_json_depth = 64;
   Duration max_timeout = std::chrono::hours(1);
+  bool keeps_responses = true;  // false: `store` of a response is as good as false
   // What absent temperature, top_p, top_k, min_p and repetition_penalty become: the checkpoint's
   // generation_config.json. Unset ones take OpenAI's (temperature 1, top_p 1, the others off).
   struct SamplingDefaults {
@@ -110,6 +111,10 @@ ApiResult<ChatRequest> ParseChat(const Value::Map& body, const ApiLimits& limits
 // The header x-request-timeout: seconds as a decimal number, the least of it and of `timeout`
 // counts. "" is zero.
 ApiResult<Duration> ParseTimeoutHeader(std::string_view value, const ApiLimits& limits);
+
+// The headers x-slo-ttft-ms and x-slo-tpot-ms: milliseconds as a decimal number, above 0 and at
+// most a day. "" is zero: none.
+ApiResult<double> ParseTargetHeader(std::string_view name, std::string_view value);
 
 // Bodies of /tokenize and /detokenize.
 struct TokenizeRequest {

@@ -1,17 +1,11 @@
 #include "api/response.h"
 
-#include <charconv>
 #include <cmath>
 
 namespace aisp {
 namespace {
 
-template <typename T>
-void AppendNumber(T number, std::string* out) {
-  char digits[40];
-  const auto end = std::to_chars(digits, digits + sizeof(digits), number).ptr;
-  out->append(digits, end);
-}
+constexpr std::string_view kDone = "data: [DONE]\n\n";
 
 // JSON has no infinity; -9999 is what other servers write for a token that cannot be drawn.
 void AppendLogprob(float logprob, std::string* out) {
@@ -28,20 +22,13 @@ void AppendUsage(const Usage& usage, std::string* out) {
   out->append(",\"prompt_tokens_details\":{\"cached_tokens\":");
   AppendNumber(usage.cached_tokens, out);
   out->push_back('}');
+  if (usage.reasoning_tokens > 0) {
+    out->append(",\"completion_tokens_details\":{\"reasoning_tokens\":");
+    AppendNumber(usage.reasoning_tokens, out);
+    out->push_back('}');
+  }
   if (!usage.extension.empty()) out->append(",\"aisp\":").append(usage.extension);
   out->push_back('}');
-}
-
-// Calls `each` for the elements with commas between them.
-template <typename Range, typename Fn>
-void AppendList(const Range& range, std::string* out, Fn each) {
-  out->push_back('[');
-  bool first = true;
-  for (const auto& element : range) {
-    if (!std::exchange(first, false)) out->push_back(',');
-    each(element);
-  }
-  out->push_back(']');
 }
 
 void AppendBytes(std::string_view bytes, std::string* out) {
@@ -59,15 +46,7 @@ void AppendChatToken(std::string_view bytes, float logprob, std::string* out) {
 
 void AppendChatLogprobs(std::span<const ChoiceLogprob> tokens, std::string* out) {
   out->append("{\"content\":");
-  AppendList(tokens, out, [out](const ChoiceLogprob& token) {
-    AppendChatToken(token.bytes, token.logprob, out);
-    out->append(",\"top_logprobs\":");
-    AppendList(token.top, out, [out](const TopLogprob& top) {
-      AppendChatToken(top.bytes, top.logprob, out);
-      out->push_back('}');
-    });
-    out->push_back('}');
-  });
+  AppendTokenLogprobs(tokens, out);
   out->push_back('}');
 }
 
@@ -139,9 +118,22 @@ void AppendReasoningAndCalls(const Choice& choice, std::string* out) {
 
 }  // namespace
 
+void AppendTokenLogprobs(std::span<const ChoiceLogprob> tokens, std::string* out) {
+  AppendList(tokens, out, [out](const ChoiceLogprob& token) {
+    AppendChatToken(token.bytes, token.logprob, out);
+    out->append(",\"top_logprobs\":");
+    AppendList(token.top, out, [out](const TopLogprob& top) {
+      AppendChatToken(top.bytes, top.logprob, out);
+      out->push_back('}');
+    });
+    out->push_back('}');
+  });
+}
+
 ResponseEncoder::ResponseEncoder(Endpoint endpoint, std::string_view id, std::string_view model,
                                  int64_t created_s, StreamShape stream)
     : endpoint_(endpoint),
+      usage_field_(stream.usage_field),
       event_ids_(stream.event_ids),
       head_(Head(id, endpoint == Endpoint::kChat ? "chat.completion" : "text_completion", model,
                  created_s)),
@@ -151,7 +143,7 @@ ResponseEncoder::ResponseEncoder(Endpoint endpoint, std::string_view id, std::st
                         model, created_s)),
       stream_tail_(stream.usage_field ? "],\"usage\":null}\n\n" : "]}\n\n") {}
 
-std::string ResponseEncoder::Whole(std::span<const Choice> choices, const Usage& usage) const {
+std::string ResponseEncoder::Whole(std::span<const Choice> choices, const Usage& usage) {
   std::string out = head_;
   bool first = true;
   for (const Choice& choice : choices) {
@@ -183,7 +175,7 @@ std::string ResponseEncoder::Whole(std::span<const Choice> choices, const Usage&
   return out;
 }
 
-void ResponseEncoder::Open(uint32_t choice, uint64_t position, std::string* out) const {
+void ResponseEncoder::Begin(uint32_t choice, uint64_t position, std::string* out) const {
   if (event_ids_) {
     out->append("id: ");
     AppendNumber(choice, out);
@@ -196,9 +188,9 @@ void ResponseEncoder::Open(uint32_t choice, uint64_t position, std::string* out)
   AppendNumber(choice, out);
 }
 
-void ResponseEncoder::Role(uint32_t choice, std::string* out) const {
+void ResponseEncoder::Open(uint32_t choice, const Usage& /*so_far*/, std::string* out) {
   if (endpoint_ != Endpoint::kChat) return;
-  Open(choice, 0, out);
+  Begin(choice, 0, out);
   out->append(
       ",\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
       "\"finish_reason\":null}");
@@ -206,15 +198,10 @@ void ResponseEncoder::Role(uint32_t choice, std::string* out) const {
 }
 
 void ResponseEncoder::Text(uint32_t choice, uint64_t position, std::string_view text,
-                           std::string* out) const {
-  Text(choice, position, text, {}, {}, out);
-}
-
-void ResponseEncoder::Text(uint32_t choice, uint64_t position, std::string_view text,
                            std::span<const ChoiceLogprob> logprobs,
-                           std::span<const TokenId> token_ids, std::string* out) const {
+                           std::span<const TokenId> token_ids, std::string* out) {
   const bool chat = endpoint_ == Endpoint::kChat;
-  Open(choice, position, out);
+  Begin(choice, position, out);
   out->append(chat ? ",\"delta\":{\"content\":\"" : ",\"text\":\"");
   AppendJsonEscaped(text, out);
   out->append(chat ? "\"},\"logprobs\":" : "\",\"logprobs\":");
@@ -229,8 +216,8 @@ void ResponseEncoder::Text(uint32_t choice, uint64_t position, std::string_view 
 }
 
 void ResponseEncoder::Reasoning(uint32_t choice, uint64_t position, std::string_view text,
-                                std::string* out) const {
-  Open(choice, position, out);
+                                std::string* out) {
+  Begin(choice, position, out);
   out->append(",\"delta\":{\"reasoning_content\":");
   AppendJsonString(text, out);
   out->append("},\"logprobs\":null,\"finish_reason\":null}");
@@ -238,8 +225,8 @@ void ResponseEncoder::Reasoning(uint32_t choice, uint64_t position, std::string_
 }
 
 void ResponseEncoder::Call(uint32_t choice, uint64_t position, uint32_t call, std::string_view id,
-                           std::string_view name, std::string* out) const {
-  Open(choice, position, out);
+                           std::string_view name, std::string* out) {
+  Begin(choice, position, out);
   out->append(",\"delta\":{\"tool_calls\":[{\"index\":");
   AppendNumber(call, out);
   out->append(",\"id\":");
@@ -251,8 +238,8 @@ void ResponseEncoder::Call(uint32_t choice, uint64_t position, uint32_t call, st
 }
 
 void ResponseEncoder::CallArguments(uint32_t choice, uint64_t position, uint32_t call,
-                                    std::string_view text, std::string* out) const {
-  Open(choice, position, out);
+                                    std::string_view text, std::string* out) {
+  Begin(choice, position, out);
   out->append(",\"delta\":{\"tool_calls\":[{\"index\":");
   AppendNumber(call, out);
   out->append(",\"function\":{\"arguments\":");
@@ -261,21 +248,24 @@ void ResponseEncoder::CallArguments(uint32_t choice, uint64_t position, uint32_t
   out->append(stream_tail_);
 }
 
-void ResponseEncoder::Finish(uint32_t choice, uint64_t position, std::string_view finish_reason,
-                             std::string* out) const {
-  Open(choice, position, out);
+void ResponseEncoder::Finish(uint32_t choice, uint64_t position, const ChoiceEnd& end,
+                             std::string* out) {
+  Begin(choice, position, out);
   out->append(endpoint_ == Endpoint::kChat ? ",\"delta\":{}" : ",\"text\":\"\"");
   out->append(",\"logprobs\":null,\"finish_reason\":");
-  AppendJsonString(finish_reason, out);
+  AppendJsonString(end.reason, out);
   out->push_back('}');
   out->append(stream_tail_);
 }
 
-void ResponseEncoder::UsageEvent(const Usage& usage, std::string* out) const {
-  out->append(stream_head_);
-  out->append("],\"usage\":");
-  AppendUsage(usage, out);
-  out->append("}\n\n");
+void ResponseEncoder::End(const Usage& usage, std::string* out) {
+  if (usage_field_) {
+    out->append(stream_head_);
+    out->append("],\"usage\":");
+    AppendUsage(usage, out);
+    out->append("}\n\n");
+  }
+  out->append(kDone);
 }
 
 void ResponseEncoder::SetRunningUsage(const Usage& usage) {
@@ -284,13 +274,12 @@ void ResponseEncoder::SetRunningUsage(const Usage& usage) {
   stream_tail_ += "}\n\n";
 }
 
-void ResponseEncoder::ErrorEvent(const ApiError& error, std::string* out) {
+void ResponseEncoder::Fail(const ApiError& error, std::string* out) {
   out->append("data: ");
   out->append(ErrorBody(error));
   out->append("\n\n");
+  out->append(kDone);
 }
-
-void ResponseEncoder::Done(std::string* out) { out->append("data: [DONE]\n\n"); }
 
 std::string ModelObject(const ModelInfo& model) {
   std::string out = "{\"id\":";

@@ -193,7 +193,7 @@ Result<std::string> HubHttp::Impl::Redirect(const HubQuery& q) {
   curl_easy_getinfo(curl, CURLINFO_REDIRECT_URL, &where);
   if (where == nullptr || reply.status < 300 || reply.status > 399) return std::string();
   if (q.head && !reply.Header("x-linked-etag").empty()) return std::string();
-  const std::string to = where;
+  std::string to = where;
   const std::string target = OriginOf(to);
   const bool downgrade = reply.url.starts_with("https:") && !target.starts_with("https:");
   if (target.empty() || downgrade) {

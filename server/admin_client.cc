@@ -35,9 +35,19 @@ Result<AdminClient> AdminClient::FromFlags(const CommandLine& line) {
   return Create(line.Extra("router", "http://127.0.0.1:8082"), line.Extra("key-file"));
 }
 
+Result<HttpClient> AdminClient::Connect() const {
+  Result<HttpClient> http = HttpClient::Connect(host_, port_, timeout_);
+  if (http) return http;
+  return Fail(
+      http.error().code,
+      fmt::format("no router answers at its admin port {} ({}); name the port with --router "
+                  "URL, the router's log has it",
+                  address(), http.error().message));
+}
+
 Result<AdminClient::Answer> AdminClient::Ask(std::string_view method,
                                              const std::string& target) const {
-  AISP_ASSIGN_OR_RETURN(HttpClient http, HttpClient::Connect(host_, port_, timeout_));
+  AISP_ASSIGN_OR_RETURN(HttpClient http, Connect());
   AISP_ASSIGN_OR_RETURN(const HttpAnswer answer, http.Request(method, target, "", headers_));
   Answer out;
   out.status = answer.status;
@@ -52,7 +62,7 @@ Result<AdminClient::Answer> AdminClient::Ask(std::string_view method,
 }
 
 Result<int64_t> AdminClient::Date() const {
-  AISP_ASSIGN_OR_RETURN(HttpClient http, HttpClient::Connect(host_, port_, timeout_));
+  AISP_ASSIGN_OR_RETURN(HttpClient http, Connect());
   AISP_ASSIGN_OR_RETURN(const HttpAnswer answer, http.Request("GET", "/health"));
   std::tm date{};
   const std::string text(answer.Header("date"));

@@ -42,6 +42,8 @@ class AdminClient {
   void set_timeout(Duration timeout) { timeout_ = timeout; }
 
  private:
+  Result<HttpClient> Connect() const;
+
   std::string host_;
   uint16_t port_ = 0;
   HttpHeaders headers_;

@@ -107,6 +107,7 @@ Result<v1::Constraint> WritePlan(const PlanRequest& request) {
   }
   if (plan.empty()) return out;
   out.set_kind(v1::Constraint::CALLS);
+  out.set_force_finish(body && request.body->force_finish());
   out.set_text(plan.dump(-1, ' ', false, Json::error_handler_t::replace));
   return out;
 }

@@ -20,6 +20,7 @@ struct AnswerUsage {
   uint32_t prompt_tokens = 0;
   uint32_t completion_tokens = 0;
   uint32_t cached_tokens = 0;
+  uint32_t reasoning_tokens = 0;
   std::string route;         // x-aisp-route
   std::string route_taken;   // where it ran after all; "" before the first token
   std::string fallback;      // why that differs from the route; "": it does not

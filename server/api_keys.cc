@@ -15,6 +15,7 @@ constexpr std::string_view kUnnamed = "key-";
 constexpr std::string_view kHashed = "sha256:";
 constexpr size_t kDigestDigits = 16;
 constexpr size_t kMaxNameBytes = 64;
+constexpr int64_t kMostWeight = 1000;
 constexpr int64_t kMostOfARate = int64_t{1} << 40;
 
 bool IsNameChar(char c) {
@@ -78,10 +79,21 @@ Status ParseOption(std::string_view option, const std::string& where, ApiKey* ke
     const auto count = ParseIntInRange(value, 1, 1 << 20);
     if (!count) return InvalidArgument(where + ": inflight wants a number from 1 to 1048576");
     key->limits.inflight = *count;
+  } else if (name == "weight") {
+    const auto weight = ParseIntInRange(value, 1, kMostWeight);
+    if (!weight) {
+      return InvalidArgument(
+          fmt::format("{}: weight wants a number from 1 to {}", where, kMostWeight));
+    }
+    key->limits.weight = *weight;
+  } else if (name == "priority") {
+    if (value != "own" && value != "all")
+      return InvalidArgument(where + ": priority wants own (its requests among themselves) or all");
+    key->limits.ranks = value == "all";
   } else {
     return InvalidArgument(where +
-                           ": behind the key only expires=, requests=, tokens= and inflight= may "
-                           "stand, with spaces between them");
+                           ": behind the key only expires=, requests=, tokens=, inflight=, "
+                           "weight= and priority= may stand, with spaces between them");
   }
   return {};
 }

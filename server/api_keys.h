@@ -2,6 +2,7 @@
 // no error repeats what stands in a line. Pure functions: any thread.
 //
 //   [NAME:]KEY             [expires=2027-01-31] [requests=60/m] [tokens=100000/d] [inflight=4]
+//                          [weight=2] [priority=all]
 //   [NAME:]sha256:DIGEST   the same, without the key itself in the file
 #pragma once
 
@@ -32,6 +33,9 @@ struct TenantLimits {
   std::optional<Rate> requests;
   std::optional<Rate> tokens;
   int64_t inflight = 0;  // 0: no bound
+  int64_t weight = 1;    // of its share, against other tenants'
+  // Its requests' priority also goes before and behind other tenants', not only its own.
+  bool ranks = false;
   friend bool operator==(const TenantLimits&, const TenantLimits&) = default;
 };
 

@@ -112,7 +112,7 @@ Result<EngineBenchResult> BenchBatch(const EngineBenchOptions& o, ServingExecuto
     if (full) {
       if (steps_ms.size() == 2) device_begin = TimesOf(executor);
       steps_ms.push_back(ToMs(now - last));
-      contexts += static_cast<double>(out.timing.context_tokens) / batch;
+      contexts += static_cast<double>(out.timing.decode_context) / batch;
       device_end = TimesOf(executor);
     }
     last = now;

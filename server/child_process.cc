@@ -73,7 +73,7 @@ ChildProcess::~ChildProcess() {
   CloseFd(announce_fd_);
 }
 
-Status ChildProcess::Spawn(int lifeline_fd, Instant now) {
+Status ChildProcess::Spawn(int lifeline_fd, const std::string& last_exit, Instant now) {
   int announce[2];
   if (pipe2(announce, O_CLOEXEC) != 0) return Internal(fmt::format("pipe: {}", strerror(errno)));
   int config_fd = ConfigFile(config_);
@@ -90,6 +90,7 @@ Status ChildProcess::Spawn(int lifeline_fd, Instant now) {
                                    fmt::format("--config=/dev/fd/{}", kConfigFd),
                                    fmt::format("--announce-fd={}", kAnnounceFd),
                                    fmt::format("--lifeline-fd={}", kLifelineFd)};
+  if (!last_exit.empty()) args.push_back("--last-exit=" + last_exit);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   // dup2 onto another number also clears close-on-exec.
@@ -134,9 +135,11 @@ void ChildProcess::Signal(int signal) const {
   if (running()) kill(pid_, signal);
 }
 
-bool ChildProcess::Reap(std::string* how) {
+bool ChildProcess::Reap(std::string* how, std::string* last_exit) {
   int status = 0;
   if (!running() || waitpid(pid_, &status, WNOHANG) != pid_) return false;
+  *last_exit = fmt::format("{}:{}:{}", pid_, WIFSIGNALED(status) ? WTERMSIG(status) : 0,
+                           WIFEXITED(status) ? WEXITSTATUS(status) : 0);
   pid_ = -1;
   CloseFd(pidfd_);
   ReadAnnouncements();

@@ -27,10 +27,12 @@ class ChildProcess {
 
   // `aisp serve` with the configuration; the child ends when the last writer of `lifeline_fd`'s
   // pipe does.
-  Status Spawn(int lifeline_fd, Instant now);
+  // `last_exit`: how the process that it replaces ended, as --last-exit wants it; "": it replaces
+  // none.
+  Status Spawn(int lifeline_fd, const std::string& last_exit, Instant now);
   void Signal(int signal) const;
-  // True once it has ended; says how.
-  bool Reap(std::string* how);
+  // True once it has ended; says how, for people and as `last_exit` of its successor.
+  bool Reap(std::string* how, std::string* last_exit);
   // Takes what it has announced.
   void ReadAnnouncements();
 

@@ -32,11 +32,21 @@ bool ChoiceStream::Hidden(TokenId token) const {
 
 void ChoiceStream::Parse(bool ended) {
   if (!parses()) return;
+  // The last part may grow instead of a new one being there.
+  size_t from = parts_.size();
+  const size_t last_bytes = parts_.empty() ? 0 : parts_.back().text.size();
   options_.parser->Push(std::exchange(text_, {}), &parts_);
   if (ended) options_.parser->Finish(&parts_);
-  called_ = called_ || std::any_of(parts_.begin(), parts_.end(), [](const AnswerPart& part) {
-              return part.kind == AnswerPart::Kind::kCall;
-            });
+  if (from > 0 && parts_[from - 1].text.size() > last_bytes) --from;
+  for (; from < parts_.size(); ++from) {
+    const AnswerPart::Kind kind = parts_[from].kind;
+    called_ = called_ || kind == AnswerPart::Kind::kCall;
+    if (kind != AnswerPart::Kind::kReasoning) {
+      thought_over_ = true;
+    } else if (!thought_over_) {
+      reasoning_tokens_ = completion_tokens_;
+    }
+  }
   if (finish_reason_ == "stop" && called_) finish_reason_ = "tool_calls";
 }
 
@@ -124,9 +134,10 @@ bool ChoiceStream::AddText(std::string_view text) {
     text_ += text;
     return false;
   }
-  const StopMatcher::Output safe = stops_.Push(text);
+  StopMatcher::Output safe = stops_.Push(text);
   text_code_points_ += CodePoints(safe.text);
   text_ += safe.text;
+  if (safe.stopped) stop_ = std::move(safe.stop);
   return safe.stopped;
 }
 

@@ -60,9 +60,13 @@ class ChoiceStream final : public RequestObserver {
   bool ended() const { return error_.has_value() || !finish_reason_.empty(); }
   // "stop", "length" or "tool_calls" once ended without an error.
   std::string_view finish_reason() const { return finish_reason_; }
+  // The stop string that ended it; "": none did.
+  const std::string& stop() const { return stop_; }
   const std::optional<ApiError>& error() const { return error_; }
   Duration retry_after() const { return retry_after_; }
   uint32_t completion_tokens() const { return completion_tokens_; }
+  // With a parser: those until thinking was over, its markers among them, to the step.
+  uint32_t reasoning_tokens() const { return reasoning_tokens_; }
   const std::optional<v1::Timing>& timing() const { return timing_; }
   // So far, on all workers that it ran on.
   uint32_t preemptions() const { return preemptions_; }
@@ -104,6 +108,8 @@ class ChoiceStream final : public RequestObserver {
   std::string text_;
   std::vector<AnswerPart> parts_;
   bool called_ = false;
+  bool thought_over_ = false;
+  uint32_t reasoning_tokens_ = 0;
   std::vector<ChoiceLogprob> logprobs_;
   std::vector<TokenId> token_ids_;
   size_t text_code_points_ = 0;
@@ -114,6 +120,7 @@ class ChoiceStream final : public RequestObserver {
   std::string decode_worker_;
   std::optional<v1::Timing> timing_;
   std::string_view finish_reason_;
+  std::string stop_;
   std::optional<ApiError> error_;
   Duration retry_after_{};
 };

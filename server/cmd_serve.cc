@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <optional>
 #include <thread>
 
 #include "common/log.h"
@@ -27,11 +28,14 @@
 namespace aisp {
 namespace {
 
-constexpr std::array<ExtraFlag, 7> kExtras = {{
-    {"--name", "NAME", "Name of this process in its log lines; default: worker.id, else ROLE-PID."},
+constexpr std::array<ExtraFlag, 8> kExtras = {{
+    {"--name", "NAME",
+     "Name of this process in its log lines; default: worker.id, else one of its own."},
     {"--announce-fd", "N",
      "Write key=value lines about this process to this descriptor (used by aisp up)."},
     {"--lifeline-fd", "N", "Stop when this descriptor closes (used by aisp up)."},
+    {"--last-exit", "PID:SIGNAL:CODE",
+     "How the worker that this one replaces ended (used by aisp up)."},
     {"--http-fd", "N", "Router: serve HTTP on this listening socket instead of http.port."},
     {"--workers-fd", "N", "Router: workers attach on this one instead of router.listen."},
     {"--grpc-fd", "N", "Router: gRPC clients come to this one instead of http.grpc_port."},
@@ -62,8 +66,10 @@ std::string Help() {
 class Process {
  public:
   Process(const Config& config, const std::string& name, const RouterSockets& sockets,
-          Announcer* announcer)
-      : config_(config), name_(name), sockets_(sockets), announcer_(announcer) {}
+          const std::optional<v1::LastExit>& last_exit, Announcer* announcer)
+      : config_(config), name_(name), sockets_(sockets), announcer_(announcer) {
+    host_.last_exit = last_exit;
+  }
 
   Status Start() {
     AddProcessMetrics(&metrics_, config_.role);
@@ -175,6 +181,26 @@ Result<int> FdOf(const CommandLine& line, std::string_view name) {
   return static_cast<int>(fd);
 }
 
+// "PID:SIGNAL:CODE"; absent without the flag.
+Result<std::optional<v1::LastExit>> LastExitOf(const CommandLine& line) {
+  const std::string text = line.Extra("last-exit", "");
+  if (text.empty()) return std::nullopt;
+  const std::vector<std::string_view> parts = Split(text, ':');
+  std::array<int64_t, 3> numbers{};
+  bool ok = parts.size() == numbers.size();
+  for (size_t i = 0; ok && i < numbers.size(); ++i) {
+    const auto number = ParseIntInRange(parts[i], 0, INT32_MAX);
+    ok = number.has_value();
+    if (ok) numbers[i] = *number;
+  }
+  if (!ok) return InvalidArgument(fmt::format("--last-exit '{}' is not PID:SIGNAL:CODE", text));
+  v1::LastExit exit;
+  exit.set_pid(numbers[0]);
+  exit.set_signal(static_cast<int32_t>(numbers[1]));
+  exit.set_exit_code(static_cast<int32_t>(numbers[2]));
+  return exit;
+}
+
 // From the flags, else from the environment.
 Result<RouterSockets> SocketsOf(const CommandLine& line) {
   RouterSockets out;
@@ -191,18 +217,21 @@ Result<RouterSockets> SocketsOf(const CommandLine& line) {
 
 std::string NameOf(const CommandLine& line) {
   const Config& config = line.config;
-  const std::string fallback = config.worker.id.empty() || config.role == "router"
-                                   ? fmt::format("{}-{}", config.role, getpid())
-                                   : config.worker.id;
+  const std::string fallback =
+      config.worker.id.empty() || config.role == "router"
+          ? UniqueName(config.role,
+                       config.worker.host_id.empty() ? BootId() : config.worker.host_id)
+          : config.worker.id;
   return line.Extra("name", fallback);
 }
 
 Status ServeUntilStopped(Config config, const std::string& name, const RouterSockets& sockets,
-                         Announcer* announcer, StopSignals* signals) {
+                         const std::optional<v1::LastExit>& last_exit, Announcer* announcer,
+                         StopSignals* signals) {
   const Status here = BringModelHere(&config, [signals] { return !signals->WaitFor(0).empty(); });
   if (!here && here.error().code == Code::kCancelled) return {};
   AISP_RETURN_IF_ERROR(here);
-  Process process(config, name, sockets, announcer);
+  Process process(config, name, sockets, last_exit, announcer);
   AISP_RETURN_IF_ERROR(process.Start());
   const std::string why = signals->Wait();
   LogInfo("stopping", {{"why", why}});
@@ -225,6 +254,8 @@ int RunServe(const std::vector<std::string>& args) {
 
   const auto sockets = SocketsOf(*line);
   if (!sockets) return ReportUsageError("serve", sockets.error().message);
+  const auto last_exit = LastExitOf(*line);
+  if (!last_exit) return ReportUsageError("serve", last_exit.error().message);
 
   const std::string name = NameOf(*line);
   LogSession log(LogOptionsOf(line->config, line->config.role, name));
@@ -232,7 +263,8 @@ int RunServe(const std::vector<std::string>& args) {
   StopSignals signals(*lifeline_fd);
   const GrpcKeeper grpc;
   int exit_code = 0;
-  if (const Status ran = ServeUntilStopped(line->config, name, *sockets, &announcer, &signals);
+  if (const Status ran =
+          ServeUntilStopped(line->config, name, *sockets, *last_exit, &announcer, &signals);
       !ran) {
     FlushLog(std::chrono::seconds(1));
     exit_code = ReportFailure(ran.error().message);

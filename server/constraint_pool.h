@@ -23,6 +23,9 @@
 
 namespace aisp {
 
+// Bytes of an ending that an answer may be held to (force_finish).
+inline constexpr size_t kLongestEnding = 16 << 10;
+
 class ConstraintPool {
  public:
   struct Limits {
@@ -59,7 +62,7 @@ class ConstraintPool {
 
   std::shared_ptr<Constraint> Find(const Hash128& key, const std::string& text);
   std::shared_ptr<DrawGuide> MakeGuide(std::shared_ptr<Constraint> constraint,
-                                       const std::vector<TokenId>& stops) const;
+                                       const std::vector<TokenId>& stops, size_t most) const;
   void Trim();
 
   Result<std::shared_ptr<Constraint>> Compile(const v1::Constraint& constraint);

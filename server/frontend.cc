@@ -9,14 +9,25 @@
 
 #include "common/strings.h"
 #include "server/commands.h"
+#include "server/messages_service.h"
+#include "server/responses_service.h"
 #include "server/text_service.h"
 
 namespace aisp {
 namespace {
 
 constexpr std::string_view kModelsPath = "/v1/models";
+constexpr std::string_view kResponsesPath = "/v1/responses";
 
 HttpHeaders Json() { return {{"content-type", std::string(kJsonContentType)}}; }
+
+// Anthropic's clients send the key in a header of its own.
+std::string CredentialOf(const HttpRequest& request) {
+  const std::string_view authorization = request.Header("authorization");
+  const std::string_view key = request.Header("x-api-key");
+  if (!authorization.empty() || key.empty()) return std::string(authorization);
+  return fmt::format("Bearer {}", key);
+}
 
 std::string GoneText(HttpExchange::Gone why) {
   switch (why) {
@@ -32,26 +43,48 @@ std::string GoneText(HttpExchange::Gone why) {
 
 }  // namespace
 
-struct Frontend::Route {
-  std::string_view path;
+struct Frontend::Verb {
   std::string_view method;
   void (Frontend::*handler)(const std::shared_ptr<HttpExchange>&, const Caller&);
-  bool with_children = false;  // also path/...
+};
+
+struct Frontend::Route {
+  std::string_view path;
+  enum class Scope : uint8_t { kPath, kPathAndChildren, kChildren } scope;
+  std::array<Verb, 2> verbs;  // of one method: the second is empty
+
+  bool Holds(std::string_view other) const {
+    if (other == path) return scope != Scope::kChildren;
+    return scope != Scope::kPath && other.size() > path.size() && other.starts_with(path) &&
+           other[path.size()] == '/';
+  }
 };
 
 const Frontend::Route* Frontend::Find(std::string_view path) {
-  static constexpr std::array<Route, 6> kRoutes = {{
-      {"/v1/chat/completions", "POST", &Frontend::Chat},
-      {"/v1/completions", "POST", &Frontend::Completions},
-      {kModelsPath, "GET", &Frontend::Models, /*with_children=*/true},
-      {"/tokenize", "POST", &Frontend::Tokenize},
-      {"/detokenize", "POST", &Frontend::Detokenize},
-      {"/version", "GET", &Frontend::Version},
+  using enum Route::Scope;
+  static constexpr std::array<Route, 10> kRoutes = {{
+      {"/v1/chat/completions", kPath, {{{"POST", &Frontend::Chat}}}},
+      {"/v1/completions", kPath, {{{"POST", &Frontend::Completions}}}},
+      {kResponsesPath, kPath, {{{"POST", &Frontend::CreateResponse}}}},
+      {kResponsesPath,
+       kChildren,
+       {{{"GET", &Frontend::GetResponse}, {"DELETE", &Frontend::DeleteResponse}}}},
+      {"/v1/messages", kPath, {{{"POST", &Frontend::CreateMessage}}}},
+      {"/v1/messages/count_tokens", kPath, {{{"POST", &Frontend::CountMessageTokens}}}},
+      {kModelsPath, kPathAndChildren, {{{"GET", &Frontend::Models}}}},
+      {"/tokenize", kPath, {{{"POST", &Frontend::Tokenize}}}},
+      {"/detokenize", kPath, {{{"POST", &Frontend::Detokenize}}}},
+      {"/version", kPath, {{{"GET", &Frontend::Version}}}},
   }};
-  for (const Route& route : kRoutes) {
-    const bool child = route.with_children && path.size() > route.path.size() &&
-                       path.starts_with(route.path) && path[route.path.size()] == '/';
-    if (path == route.path || child) return &route;
+  const auto found = std::find_if(kRoutes.begin(), kRoutes.end(),
+                                  [path](const Route& route) { return route.Holds(path); });
+  return found == kRoutes.end() ? nullptr : &*found;
+}
+
+const Frontend::Verb* Frontend::Find(const Route& route, std::string_view method) {
+  for (const Verb& verb : route.verbs) {
+    if (verb.handler == nullptr) continue;
+    if (verb.method == method || (verb.method == "GET" && method == "HEAD")) return &verb;
   }
   return nullptr;
 }
@@ -87,10 +120,11 @@ int AnswerUnknown(HttpExchange& exchange, const std::vector<std::string>& allowe
   if (allowed_methods.empty()) {
     exchange.Respond(
         404, std::move(headers),
-        ErrorBody(404, fmt::format("unknown path '{}'; known: /v1/chat/completions, "
-                                   "/v1/completions, /v1/models, /tokenize, /detokenize, /version, "
-                                   "/health, /ready, /metrics",
-                                   Excerpt(request.path))));
+        ErrorBodyFor(request, 404,
+                     fmt::format("unknown path '{}'; known: /v1/chat/completions, "
+                                 "/v1/completions, /v1/responses, /v1/messages, /v1/models, "
+                                 "/tokenize, /detokenize, /version, /health, /ready, /metrics",
+                                 Excerpt(request.path))));
     return 404;
   }
   const std::string allowed = Join(allowed_methods, ", ");
@@ -102,15 +136,17 @@ int AnswerUnknown(HttpExchange& exchange, const std::vector<std::string>& allowe
   }
   exchange.Respond(
       405, std::move(headers),
-      ErrorBody(405, fmt::format("method {} is not allowed on {}; use {}",
-                                 Excerpt(request.method, 16), Excerpt(request.path), allowed)));
+      ErrorBodyFor(request, 405,
+                   fmt::format("method {} is not allowed on {}; use {}",
+                               Excerpt(request.method, 16), Excerpt(request.path), allowed)));
   return 405;
 }
 
 HttpIntake Frontend::Intake(const HttpRequest& head) const {
   const Route* route = Find(head.path);
-  if (route == nullptr || head.method != route->method) return {.read_body = false, .party = ""};
-  auto tenant = context_->tenants->Authenticate(head.Header("authorization"));
+  if (route == nullptr || Find(*route, head.method) == nullptr)
+    return {.read_body = false, .party = ""};
+  auto tenant = context_->tenants->Authenticate(CredentialOf(head));
   if (!tenant) return {.read_body = false, .party = ""};
   return {.read_body = true, .party = std::move(*tenant)};
 }
@@ -129,50 +165,91 @@ void Frontend::Handle(const std::shared_ptr<HttpExchange>& exchange) {
   if (route == nullptr) {
     return Log(caller, AnswerUnknown(*exchange, {}), "unknown path");
   }
-  const bool get = route->method == "GET";
-  if (request.method != route->method && !(get && request.method == "HEAD")) {
-    const std::vector<std::string> allowed =
-        get ? std::vector<std::string>{"GET", "HEAD"} : std::vector<std::string>{"POST"};
+  const Verb* verb = Find(*route, request.method);
+  if (verb == nullptr) {
+    std::vector<std::string> allowed;
+    for (const Verb& each : route->verbs) {
+      if (each.handler != nullptr) allowed.emplace_back(each.method);
+      if (each.handler != nullptr && each.method == "GET") allowed.emplace_back("HEAD");
+    }
     return Log(caller, AnswerUnknown(*exchange, allowed));
   }
-  auto tenant = context_->tenants->Authenticate(request.Header("authorization"));
+  auto tenant = context_->tenants->Authenticate(CredentialOf(request));
   if (!tenant) {
     context_->metrics.Count(Rejection::kUnauthenticated);
     return Respond(*exchange, caller, tl::unexpected(tenant.error()));
   }
   caller.tenant = std::move(*tenant);
-  (this->*route->handler)(exchange, caller);
+  (this->*verb->handler)(exchange, caller);
 }
 
 void Frontend::Chat(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller) {
-  Generate(exchange, caller, Endpoint::kChat);
+  Generate(exchange, caller, [exchange, model = context_->model]() -> ApiResult<PreparedRequest> {
+    AISP_ASSIGN_OR_RETURN(auto chat, ParseChat(exchange->request().body, model->limits));
+    return Prepare(*model, std::move(chat));
+  });
 }
 
 void Frontend::Completions(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller) {
-  Generate(exchange, caller, Endpoint::kCompletions);
+  Generate(exchange, caller, [exchange, model = context_->model]() -> ApiResult<PreparedRequest> {
+    AISP_ASSIGN_OR_RETURN(auto text, ParseCompletion(exchange->request().body, model->limits));
+    return Prepare(*model, std::move(text));
+  });
+}
+
+void Frontend::CreateResponse(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller) {
+  Generate(exchange, caller,
+           [exchange, model = context_->model, store = context_->responses,
+            tenant = caller.tenant]() -> ApiResult<PreparedRequest> {
+             return PrepareResponse(*model, store, tenant, exchange->request().body);
+           });
+}
+
+void Frontend::GetResponse(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller) {
+  if (exchange->request().query.find("stream=true") != std::string::npos) {
+    return Respond(*exchange, caller,
+                   tl::unexpected(ApiError(Code::kInvalidArgument,
+                                           "stream is not supported for a response that is kept; "
+                                           "leave it out",
+                                           "stream")));
+  }
+  const std::string id = exchange->request().path.substr(kResponsesPath.size() + 1);
+  Respond(*exchange, caller, StoredResponseBody(*context_->responses, caller.tenant, id));
+}
+
+void Frontend::DeleteResponse(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller) {
+  const std::string id = exchange->request().path.substr(kResponsesPath.size() + 1);
+  Respond(*exchange, caller, aisp::DeleteResponse(*context_->responses, caller.tenant, id));
+}
+
+void Frontend::CreateMessage(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller) {
+  Generate(exchange, caller, [exchange, model = context_->model] {
+    return PrepareMessage(*model, exchange->request().body, exchange->request().id);
+  });
+}
+
+void Frontend::CountMessageTokens(const std::shared_ptr<HttpExchange>& exchange,
+                                  const Caller& caller) {
+  OnPool(exchange, caller, [exchange, model = context_->model] {
+    return CountTokens(*model, exchange->request().body);
+  });
 }
 
 void Frontend::Generate(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller,
-                        Endpoint endpoint) {
+                        std::function<ApiResult<PreparedRequest>()> prepare) {
   const HttpRequest& request = exchange->request();
-  const ServedModel* model = context_->model;
-  auto timeout = ParseTimeoutHeader(request.Header("x-request-timeout"), model->limits);
+  auto timeout = ParseTimeoutHeader(request.Header("x-request-timeout"), context_->model->limits);
   if (!timeout) return Respond(*exchange, caller, tl::unexpected(timeout.error()));
+  auto objective = ObjectiveOf(request.Header("x-slo-ttft-ms"), request.Header("x-slo-tpot-ms"));
+  if (!objective) return Respond(*exchange, caller, tl::unexpected(objective.error()));
   GenerationJob::Request job{
       caller,
       *timeout,
       PrefillPreferenceOf(request.Header("x-aisp-prefill")),
+      *objective,
       request.body.size(),
       {std::string(request.Header("traceparent")), std::string(request.Header("tracestate"))},
-      [exchange, model, endpoint]() -> ApiResult<PreparedRequest> {
-        const std::string& body = exchange->request().body;
-        if (endpoint == Endpoint::kChat) {
-          AISP_ASSIGN_OR_RETURN(auto chat, ParseChat(body, model->limits));
-          return Prepare(*model, std::move(chat));
-        }
-        AISP_ASSIGN_OR_RETURN(auto text, ParseCompletion(body, model->limits));
-        return Prepare(*model, std::move(text));
-      }};
+      std::move(prepare)};
   const auto started = GenerationJob::Start(context_, std::move(job),
                                             std::make_unique<HttpTextAnswer>(context_, exchange));
   exchange->OnDisconnect([weak = std::weak_ptr(started)](HttpExchange::Gone why) {

@@ -31,13 +31,22 @@ class Frontend {
 
  private:
   struct Route;
+  struct Verb;
   // Null when the path is none of ours.
   static const Route* Find(std::string_view path);
+  // Null when the path knows no such method.
+  static const Verb* Find(const Route& route, std::string_view method);
 
+  // `prepare` runs on the pool.
   void Generate(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller,
-                Endpoint endpoint);
+                std::function<ApiResult<PreparedRequest>()> prepare);
   void Chat(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller);
   void Completions(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller);
+  void CreateResponse(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller);
+  void GetResponse(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller);
+  void DeleteResponse(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller);
+  void CreateMessage(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller);
+  void CountMessageTokens(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller);
   void Tokenize(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller);
   void Detokenize(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller);
   void Models(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller);

@@ -29,16 +29,17 @@ double NsToMs(int64_t ns) { return static_cast<double>(ns) * 1e-6; }
 
 }  // namespace
 
-int64_t UnixTimeS() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
-
 PrefillPreference PrefillPreferenceOf(std::string_view header) {
   if (header == "remote") return PrefillPreference::kRemote;
   if (header == "local") return PrefillPreference::kLocal;
   return PrefillPreference::kAuto;
+}
+
+ApiResult<Objective> ObjectiveOf(std::string_view ttft, std::string_view tpot) {
+  Objective out;
+  AISP_ASSIGN_OR_RETURN(out.ttft_ms, ParseTargetHeader("x-slo-ttft-ms", ttft));
+  AISP_ASSIGN_OR_RETURN(out.tpot_ms, ParseTargetHeader("x-slo-tpot-ms", tpot));
+  return out;
 }
 
 std::shared_ptr<GenerationJob> GenerationJob::Start(FrontendContext* context, Request request,
@@ -94,6 +95,9 @@ void GenerationJob::OnPrepared(ApiResult<PreparedRequest> prepared) {
   }
   prepared_ = std::move(*prepared);
   trace_.Prepared(MakeUsage(), prepared_.choices());
+  const auto room = context_->tenants->Widen(request_.caller.tenant, &slot_,
+                                             static_cast<int64_t>(prepared_.choices()));
+  if (!room) return Reject(Rejection::kKeyLimit, room.error().error, room.error().retry_after);
   SubmitAll();
 }
 
@@ -111,6 +115,7 @@ RouterRequest GenerationJob::MakeRequest(uint32_t choice) const {
   RouterRequest r;
   r.trace_id = request_.caller.request_id;
   r.tokens = prepared_.PromptOf(choice);
+  r.shares_tokens = o.n > 1;
   r.sampling = o.sampling;
   r.choice = choice % o.n;
   const auto room =
@@ -126,8 +131,10 @@ RouterRequest GenerationJob::MakeRequest(uint32_t choice) const {
                             context_->model->eos.end());
   }
   r.priority = -std::max(o.priority, -INT32_MAX);  // clients: lower first; inside: greater first
+  r.tenant = context_->tenants->ShareOf(request_.caller.tenant, r.priority);
   r.cache_scope = CacheScope(request_.caller.tenant, o.cache_salt);
   r.prefill = request_.prefill;
+  r.objective = request_.objective;
   return r;
 }
 
@@ -215,25 +222,26 @@ void GenerationJob::OnChoiceAdvanced(ChoiceStream& choice) {
 
 std::optional<ApiError> GenerationJob::HoldAnswer(const ChoiceStream& choice) {
   // A stream, and every answer of gRPC, goes out as it is made.
-  if (prepared_.options.stream || request_.caller.surface != Caller::Surface::kHttp)
-    return std::nullopt;
+  const bool stream = prepared_.options.stream;
+  const bool gathered = prepared_.gathers_answer || !stream;
+  if (!gathered || request_.caller.surface != Caller::Surface::kHttp) return std::nullopt;
   const size_t said = choice.said_bytes();
   const size_t more = said - std::exchange(held_of_[choice.index()], said);
   held_ += more;
   context_->answers_bytes += more;
   if (held_ > context_->max_answer_bytes) {
-    return ApiError(
-        Code::kOutOfRange,
-        fmt::format("the answer takes more than {} bytes, the limit of one that is not streamed "
-                    "(http.max_answer); set \"stream\": true, or ask for fewer tokens, choices or "
-                    "logprobs",
-                    context_->max_answer_bytes));
+    return ApiError(Code::kOutOfRange,
+                    fmt::format("the answer takes more than {} bytes, the limit of one that is {} "
+                                "(http.max_answer); {}ask for fewer tokens, choices or logprobs",
+                                context_->max_answer_bytes, stream ? "gathered" : "not streamed",
+                                prepared_.gathers_answer ? "" : "set \"stream\": true, or "));
   }
   if (context_->answers_bytes > context_->max_answers_bytes) {
     return ApiError(Code::kResourceExhausted,
-                    fmt::format("the answers that are not streamed take {} bytes, the limit "
-                                "(http.max_total_body); set \"stream\": true or try again",
-                                context_->max_answers_bytes));
+                    fmt::format("the answers that are gathered take {} bytes, the limit "
+                                "(http.max_total_body); {}try again",
+                                context_->max_answers_bytes,
+                                prepared_.gathers_answer ? "" : "set \"stream\": true or "));
   }
   return std::nullopt;
 }
@@ -318,6 +326,7 @@ AnswerUsage GenerationJob::MakeUsage() const {
     usage.prompt_tokens += static_cast<uint32_t>(prompt.size());
   for (const auto& choice : choices_) {
     usage.completion_tokens += choice->completion_tokens();
+    usage.reasoning_tokens += choice->reasoning_tokens();
     usage.preemptions += choice->preemptions();
     usage.draft_steps += choice->drafts().steps();
     usage.drafted += choice->drafts().drafted();

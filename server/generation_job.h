@@ -16,11 +16,13 @@
 #include <vector>
 
 #include "net/io_loop.h"
+#include "server/answer_ids.h"
 #include "server/answer_sink.h"
 #include "server/frontend_metrics.h"
 #include "server/job_trace.h"
 #include "server/live_stats.h"
 #include "server/request_log.h"
+#include "server/response_store.h"
 #include "server/tenants.h"
 #include "server/work_pool.h"
 
@@ -36,6 +38,7 @@ struct FrontendContext {
   Tenants* tenants = nullptr;
   RequestLog* log = nullptr;
   LiveStats* stats = nullptr;
+  std::shared_ptr<ResponseStore> responses;
   Traces* traces = nullptr;  // null: requests are not traced
   Duration keepalive_comment = std::chrono::seconds(15);
   Duration default_timeout = std::chrono::seconds(300);
@@ -47,8 +50,6 @@ struct FrontendContext {
   FrontendMetrics metrics;
 };
 
-int64_t UnixTimeS();
-
 class GenerationJob final : public std::enable_shared_from_this<GenerationJob>,
                             public ChoiceStream::Listener {
  public:
@@ -58,6 +59,7 @@ class GenerationJob final : public std::enable_shared_from_this<GenerationJob>,
     // none.
     Duration timeout{};
     PrefillPreference prefill = PrefillPreference::kAuto;
+    Objective objective;
     size_t bytes = 0;  // of the request as it came
     TraceHeaders trace;
     // Runs on a pool thread.
@@ -118,5 +120,7 @@ class GenerationJob final : public std::enable_shared_from_this<GenerationJob>,
 
 // "remote" and "local" of x-aisp-prefill; anything else leaves it to the router.
 PrefillPreference PrefillPreferenceOf(std::string_view header);
+// x-slo-ttft-ms and x-slo-tpot-ms.
+ApiResult<Objective> ObjectiveOf(std::string_view ttft, std::string_view tpot);
 
 }  // namespace aisp

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "api/messages_encoder.h"
+
 namespace aisp {
 namespace {
 
@@ -37,10 +39,28 @@ std::string TimingJson(const AnswerUsage& usage) {
 }
 
 Usage UsageOf(const AnswerUsage& usage) {
-  return {usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, TimingJson(usage)};
+  return {usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.reasoning_tokens,
+          TimingJson(usage)};
+}
+
+Usage UsageSoFar(const PreparedRequest& prepared, const ChoiceStream& choice) {
+  return {static_cast<uint32_t>(prepared.PromptOf(choice.index()).size()),
+          choice.completion_tokens(), choice.timing() ? choice.timing()->cached_tokens() : 0};
+}
+
+bool IsMessages(const HttpRequest& request) { return request.path.starts_with("/v1/messages"); }
+
+// Where Anthropic's clients look for the request's name.
+void NameRequest(const HttpRequest& request, HttpHeaders* headers) {
+  if (IsMessages(request)) headers->emplace_back("request-id", request.id);
 }
 
 }  // namespace
+
+std::string ErrorBodyFor(const HttpRequest& request, int status, std::string_view message) {
+  if (IsMessages(request)) return MessagesErrorBody(status, message, request.id);
+  return ErrorBody(status, message);
+}
 
 int RespondError(HttpExchange& exchange, const ApiError& error, Duration retry_after,
                  HttpHeaders headers) {
@@ -49,25 +69,33 @@ int RespondError(HttpExchange& exchange, const ApiError& error, Duration retry_a
   if (status == 401) headers.emplace_back("www-authenticate", "Bearer");
   if (status == 429 || status == 503)
     headers.emplace_back("retry-after", std::to_string(RetrySeconds(retry_after)));
-  exchange.Respond(status, std::move(headers), ErrorBody(error));
+  const HttpRequest& request = exchange.request();
+  NameRequest(request, &headers);
+  exchange.Respond(status, std::move(headers),
+                   IsMessages(request) ? MessagesErrorBody(error, request.id) : ErrorBody(error));
   return status;
 }
 
 HttpTextAnswer::HttpTextAnswer(FrontendContext* context, std::shared_ptr<HttpExchange> exchange)
     : context_(context), exchange_(std::move(exchange)) {}
 
+std::unique_ptr<AnswerEncoder> HttpTextAnswer::MakeEncoder() const {
+  if (prepared_->make_encoder) return prepared_->make_encoder();
+  const HttpRequest& request = exchange_->request();
+  const bool chat = prepared_->endpoint == Endpoint::kChat;
+  const StreamShape shape{.usage_field = prepared_->options.include_usage,
+                          .event_ids = request.Header("x-aisp-event-ids") == "true"};
+  return std::make_unique<ResponseEncoder>(
+      prepared_->endpoint, fmt::format("{}-{}", chat ? "chatcmpl" : "cmpl", request.id),
+      context_->model->name, UnixTimeS(), shape);
+}
+
 void HttpTextAnswer::OnPrepared(const PreparedRequest& prepared) {
   prepared_ = &prepared;
-  const GenerationOptions& o = prepared.options;
-  const std::string id = fmt::format(
-      "{}-{}", prepared.endpoint == Endpoint::kChat ? "chatcmpl" : "cmpl", exchange_->request().id);
-  const StreamShape shape{.usage_field = o.include_usage,
-                          .event_ids = exchange_->request().Header("x-aisp-event-ids") == "true"};
-  encoder_ = std::make_unique<ResponseEncoder>(prepared.endpoint, id, context_->model->name,
-                                               UnixTimeS(), shape);
+  encoder_ = MakeEncoder();
   opened_.assign(prepared.choices(), false);
   last_write_ = context_->clock->Now();
-  if (o.stream) ArmKeepAlive();
+  if (prepared.options.stream) ArmKeepAlive();
 }
 
 std::string HttpTextAnswer::EchoOf(uint32_t choice) const {
@@ -77,9 +105,9 @@ std::string HttpTextAnswer::EchoOf(uint32_t choice) const {
 void HttpTextAnswer::Open(ChoiceStream& choice) {
   if (opened_[choice.index()]) return;
   opened_[choice.index()] = true;
-  encoder_->Role(choice.index(), &out_);
+  encoder_->Open(choice.index(), UsageSoFar(*prepared_, choice), &out_);
   if (const std::string echo = EchoOf(choice.index()); !echo.empty()) {
-    encoder_->Text(choice.index(), 0, echo, &out_);
+    encoder_->Text(choice.index(), 0, echo, {}, {}, &out_);
   }
 }
 
@@ -87,11 +115,8 @@ void HttpTextAnswer::OnProgress(ChoiceStream& choice) {
   if (taken_.empty()) taken_ = choice.RouteTaken();
   if (!prepared_->options.stream) return;
   BeginStream();
-  if (prepared_->options.continuous_usage) {
-    encoder_->SetRunningUsage({static_cast<uint32_t>(prepared_->PromptOf(choice.index()).size()),
-                               choice.completion_tokens(),
-                               choice.timing() ? choice.timing()->cached_tokens() : 0, ""});
-  }
+  if (prepared_->options.continuous_usage)
+    encoder_->SetRunningUsage(UsageSoFar(*prepared_, choice));
   Open(choice);
   if (choice.HasNews() && choice.parses()) {
     TellParts(choice);
@@ -102,13 +127,16 @@ void HttpTextAnswer::OnProgress(ChoiceStream& choice) {
                    token_ids, &out_);
   }
   if (choice.ended()) {
-    encoder_->Finish(choice.index(), choice.completion_tokens(), choice.finish_reason(), &out_);
+    encoder_->Finish(choice.index(), choice.completion_tokens(),
+                     {choice.finish_reason(), choice.stop()}, &out_);
   }
   Flush();
 }
 
 std::string HttpTextAnswer::CallId(uint32_t choice, uint32_t call) const {
-  return MakeCallId(exchange_->request().id, choice, call, prepared_->parse.calls);
+  const std::string& seed = prepared_->call_seed;
+  return MakeCallId(seed.empty() ? exchange_->request().id : seed, choice, call,
+                    prepared_->parse.calls);
 }
 
 void HttpTextAnswer::TellParts(ChoiceStream& choice) {
@@ -143,8 +171,7 @@ void HttpTextAnswer::OnDone(std::span<const std::unique_ptr<ChoiceStream>> choic
                             const AnswerUsage& usage) {
   keepalive_.reset();
   if (!prepared_->options.stream) return AnswerWhole(choices, UsageOf(usage));
-  if (prepared_->options.include_usage) encoder_->UsageEvent(UsageOf(usage), &out_);
-  ResponseEncoder::Done(&out_);
+  encoder_->End(UsageOf(usage), &out_);
   Flush();
   exchange_->End();
 }
@@ -157,6 +184,7 @@ void HttpTextAnswer::AnswerWhole(std::span<const std::unique_ptr<ChoiceStream>> 
     c.index = choice->index();
     c.text = EchoOf(choice->index()) + choice->TakeText();
     c.finish_reason = choice->finish_reason();
+    c.stop = choice->stop();
     c.has_logprobs = prepared_->options.sampling.num_logprobs() >= 0;
     c.logprobs = choice->TakeLogprobs();
     c.token_ids = choice->TakeTokenIds();
@@ -189,8 +217,7 @@ void HttpTextAnswer::OnFailed(const ApiError& error, Duration retry_after) {
     RespondError(*exchange_, error, retry_after, std::move(headers));
     return;
   }
-  ResponseEncoder::ErrorEvent(error, &out_);
-  ResponseEncoder::Done(&out_);
+  encoder_->Fail(error, &out_);
   Flush();
   exchange_->End();
 }
@@ -224,6 +251,7 @@ void HttpTextAnswer::ArmKeepAlive() {
 
 HttpHeaders HttpTextAnswer::Headers(std::string_view content_type) const {
   HttpHeaders headers{{"content-type", std::string(content_type)}};
+  NameRequest(exchange_->request(), &headers);
   AddOwnHeaders(&headers);
   return headers;
 }

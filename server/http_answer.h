@@ -1,5 +1,6 @@
-// HttpTextAnswer: the answer to a request for text over HTTP: OpenAI's JSON at the end, or its SSE
-// events as tokens come. Also the small helpers that every HTTP answer shares. The I/O thread.
+// HttpTextAnswer: the answer to a request for text over HTTP: a JSON object at the end, or SSE
+// events as tokens come, in the shape that the request's encoder writes (api/answer_encoder.h).
+// Also the small helpers that every HTTP answer shares. The I/O thread.
 #pragma once
 
 #include <memory>
@@ -11,7 +12,10 @@
 
 namespace aisp {
 
-// Answers `error` in OpenAI's shape, with Retry-After where trying again makes sense. Returns the
+// The JSON of an error in the shape that a path's clients read: /v1/messages has its own.
+std::string ErrorBodyFor(const HttpRequest& request, int status, std::string_view message);
+
+// Answers `error` in that shape, with Retry-After where trying again makes sense. Returns the
 // status.
 int RespondError(HttpExchange& exchange, const ApiError& error, Duration retry_after = {},
                  HttpHeaders headers = {});
@@ -31,6 +35,7 @@ class HttpTextAnswer final : public AnswerSink {
  private:
   void BeginStream();
   void Open(ChoiceStream& choice);
+  std::unique_ptr<AnswerEncoder> MakeEncoder() const;
   std::string CallId(uint32_t choice, uint32_t call) const;
   void AnswerWhole(std::span<const std::unique_ptr<ChoiceStream>> choices, const Usage& usage);
   // A stream that is silent, before its first token too, gets a comment, so that no proxy takes it
@@ -46,7 +51,7 @@ class HttpTextAnswer final : public AnswerSink {
   FrontendContext* const context_;
   const std::shared_ptr<HttpExchange> exchange_;
   const PreparedRequest* prepared_ = nullptr;
-  std::unique_ptr<ResponseEncoder> encoder_;
+  std::unique_ptr<AnswerEncoder> encoder_;
   std::vector<bool> opened_;  // choices whose first event is out
   // Of the route and the trace, as far as they are known.
   void AddOwnHeaders(HttpHeaders* headers) const;

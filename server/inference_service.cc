@@ -188,6 +188,9 @@ void InferenceService::Generate(std::shared_ptr<GenerateCall> call) {
         std::clamp(info.deadline - info.received, Duration(1), context_->model->limits.max_timeout);
   }
   job.prefill = PrefillPreferenceOf(info.Metadata("x-aisp-prefill"));
+  auto objective = ObjectiveOf(info.Metadata("x-slo-ttft-ms"), info.Metadata("x-slo-tpot-ms"));
+  if (!objective) return Finish(*call, *caller, objective.error());
+  job.objective = *objective;
   job.caller = std::move(*caller);
   job.bytes = call->request().ByteSizeLong();
   job.trace = {std::string(info.Metadata("traceparent")), std::string(info.Metadata("tracestate"))};

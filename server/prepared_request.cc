@@ -59,6 +59,32 @@ size_t TextBytes(const Value& value) {
   return bytes;
 }
 
+// An answer that shall end whole has room for its shortest form at least.
+ApiResult<void> CheckEnding(const ServedModel& model, const PreparedRequest& request,
+                            Constraint& compiled) {
+  const auto ending = compiled.NewMatcher()->FindEnding(kLongestEnding);
+  if (!ending) {
+    return tl::unexpected(ApiError(Code::kInvalidArgument,
+                                   "force_finish: no way is known to end an answer of this "
+                                   "constraint at any moment; leave it out",
+                                   "force_finish"));
+  }
+  for (const auto& prompt : request.prompts) {
+    const int64_t room = model.max_model_len - static_cast<int64_t>(prompt.size());
+    const int64_t most = request.options.max_tokens.value_or(
+        model.DefaultMaxTokens(request.endpoint, static_cast<uint32_t>(room)));
+    const auto need = static_cast<int64_t>(ending->tokens.size()) + 1;
+    if (most >= need) continue;
+    return tl::unexpected(
+        ApiError(Code::kInvalidArgument,
+                 fmt::format("force_finish needs max_tokens of {} at least for the shortest answer "
+                             "that follows the constraint, but there are {}",
+                             need, most),
+                 "max_tokens"));
+  }
+  return {};
+}
+
 ApiResult<PreparedRequest> Checked(const ServedModel& model, PreparedRequest request) {
   for (const auto& prompt : request.prompts) {
     AISP_RETURN_IF_ERROR(
@@ -77,6 +103,7 @@ ApiResult<PreparedRequest> Checked(const ServedModel& model, PreparedRequest req
           ApiError(Code::kInvalidArgument, compiled.error().message,
                    request.parse.calls != nullptr ? "tools" : request.options.constraint_field));
     }
+    if (constraint.force_finish()) AISP_RETURN_IF_ERROR(CheckEnding(model, request, **compiled));
   }
   return request;
 }
@@ -156,7 +183,7 @@ ApiResult<void> PlanAnswer(const ServedModel& model, const ChatRequest& request,
   plan.think = out->parse.think;
   plan.in_thinking = out->parse.in_thinking;
   plan.think_budget = request.thinking.budget;
-  plan.body = &request.sampling.constraint();
+  plan.body = &out->options.sampling.constraint();
   if (plan.think == nullptr && plan.calls == nullptr) return {};
   const auto constraint = WritePlan(plan);
   if (!constraint) {
@@ -180,7 +207,7 @@ ApiResult<PreparedRequest> Prepare(const ServedModel& model, ChatRequest request
   AISP_RETURN_IF_ERROR(CheckAnswer(model, request));
   AISP_ASSIGN_OR_RETURN(std::vector<TokenId> tokens, model.RenderChat(request));
   out.prompts.push_back(std::move(tokens));
-  out.options = static_cast<const GenerationOptions&>(request);
+  out.options = std::move(static_cast<GenerationOptions&>(request));
   AISP_RETURN_IF_ERROR(PlanAnswer(model, request, &out));
   return Checked(model, std::move(out));
 }

@@ -2,12 +2,16 @@
 // and checked against the context. Made on a pool thread; plain data.
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "answer/parser.h"
+#include "api/answer_encoder.h"
 #include "api/inference_request.h"
 #include "api/response.h"
+#include "common/shared_tokens.h"
 #include "server/served_model.h"
 
 namespace aisp {
@@ -15,18 +19,22 @@ namespace aisp {
 struct PreparedRequest {
   Endpoint endpoint = Endpoint::kCompletions;
   GenerationOptions options;
-  std::vector<std::vector<TokenId>> prompts;  // at least one, none empty
+  std::vector<SharedTokens> prompts;  // at least one, none empty
   // One per prompt when the prompt's text is wanted back, else empty.
   std::vector<std::string> echoes;
   // How the answer is told apart; without calls and thinking it is content as it comes.
   AnswerParserOptions parse;
   bool include_reasoning = true;
+  // Over HTTP, in which shape it is answered; empty: that of its endpoint.
+  std::function<std::unique_ptr<AnswerEncoder>()> make_encoder = {};
+  // Its encoder gathers the answer even where it streams it.
+  bool gathers_answer = false;
+  // What ids of its calls are made of; "": the request's id.
+  std::string call_seed = {};
 
   bool Parses() const { return parse.calls != nullptr || parse.think != nullptr; }
   size_t choices() const { return prompts.size() * options.n; }
-  const std::vector<TokenId>& PromptOf(uint32_t choice) const {
-    return prompts[choice / options.n];
-  }
+  const SharedTokens& PromptOf(uint32_t choice) const { return prompts[choice / options.n]; }
 };
 
 ApiResult<PreparedRequest> Prepare(const ServedModel& model, CompletionRequest request);

@@ -6,9 +6,12 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <fmt/format.h>
+
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <random>
 
 #include "common/check.h"
 #include "common/strings.h"
@@ -30,6 +33,12 @@ std::string BootId() {
   std::string id;
   std::getline(in, id);
   return id;
+}
+
+std::string UniqueName(std::string_view role, std::string_view host_id) {
+  constexpr size_t kHostDigits = 8;
+  std::random_device device;
+  return fmt::format("{}-{}-{:08x}", role, host_id.substr(0, kHostDigits), device());
 }
 
 Announcer::Announcer(int fd) : fd_(fd) {

@@ -15,6 +15,9 @@ std::string ExecutableFolder();
 
 // The machine's boot id: equal for all processes that can share memory. "" where it cannot be read.
 std::string BootId();
+// A name that no process on any host or in any container has: the role, the host (cut short) and
+// random digits.
+std::string UniqueName(std::string_view role, std::string_view host_id);
 
 // Says "key=value" to the supervisor that started us, over an inherited pipe; fd -1: nobody
 // listens. Any thread.

@@ -7,18 +7,18 @@
 namespace aisp {
 
 DeathWatch ProcessDeath::Watch(const std::string& worker_id, uint64_t /*incarnation*/,
-                               int64_t pid) {
-  if (pid <= 0) return {};
+                               const std::string& lane_token) {
+  if (lane_token.empty()) return {};
   std::string why = "no lane maps this pool";
   for (WriterWatcher* watcher : watchers_) {
-    auto watch = watcher->WatchWriter(static_cast<pid_t>(pid));
+    auto watch = watcher->WatchWriter(lane_token);
     if (watch) {
       watches_.emplace(++last_, std::move(*watch));
       return DeathWatch(last_);
     }
     why = watch.error().message;
   }
-  LogDebug("no proof of death can be had", {{"worker", worker_id}, {"pid", pid}, {"why", why}});
+  LogDebug("no proof of death can be had", {{"worker", worker_id}, {"why", why}});
   return {};
 }
 

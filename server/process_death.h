@@ -1,6 +1,6 @@
-// ProcessDeath: PeerDeath by pidfds of writers that have this process's pool mapped. A writer that
-// cannot be watched (another host, another transport) is never proven dead; its transport must
-// fence by itself. The engine thread.
+// ProcessDeath: PeerDeath by watches of the writers that have this process's pool mapped
+// (kvcache/transport/peer_death.h). A writer that cannot be watched is never proven dead; its
+// transport must fence by itself. The engine thread.
 #pragma once
 
 #include <unordered_map>
@@ -15,7 +15,8 @@ class ProcessDeath final : public PeerDeath {
  public:
   // They outlive this.
   explicit ProcessDeath(std::vector<WriterWatcher*> watchers) : watchers_(std::move(watchers)) {}
-  DeathWatch Watch(const std::string& worker_id, uint64_t incarnation, int64_t pid) override;
+  DeathWatch Watch(const std::string& worker_id, uint64_t incarnation,
+                   const std::string& lane_token) override;
   bool Dead(DeathWatch watch) override;
   void Forget(DeathWatch watch) override;
 

@@ -332,6 +332,16 @@ class RouterServiceImpl final : public RouterService {
     context_.started_unix_s = UnixTimeS();
     const MetricLabels labels{{"role", "router"}, {"model", model->name}};
     context_.metrics = FrontendMetrics(metrics, labels);
+    context_.responses = std::make_shared<ResponseStore>(
+        ResponseStore::Limits{static_cast<size_t>(config_.http.max_stored_responses),
+                              static_cast<size_t>(config_.http.max_stored_bytes),
+                              static_cast<size_t>(config_.http.max_total_stored)},
+        ResponseStore::Meters{
+            metrics->AddGauge("aisp_stored_responses",
+                              "Responses that are kept for previous_response_id", labels),
+            metrics->AddGauge("aisp_stored_responses_bytes", "Bytes that they take, about", labels),
+            metrics->AddCounter("aisp_stored_responses_forgotten_total",
+                                "Responses that had to make room for others", labels)});
   }
 
   // After everything that the router was told.

@@ -222,6 +222,7 @@ Result<std::unique_ptr<ServedModel>> LoadServedModel(const Config& config) {
   }
   model->max_answer_bytes = static_cast<size_t>(config.http.max_answer);
   model->limits.vocab_size = model->spec.vocabulary;
+  model->limits.keeps_responses = config.http.max_stored_responses > 0;
   model->limits.sampling_defaults = {defaults.temperature, defaults.top_p, defaults.top_k,
                                      defaults.min_p, defaults.repetition_penalty};
   model->fp8_activation_rows = Fp8ActivationRows(config, model->spec.quant);

@@ -38,7 +38,8 @@ struct Slot {
   std::unique_ptr<ChildProcess> successor;  // while it is replaced
   Instant restart_at = kNever;
   int quick_deaths = 0;
-  bool leaving = false;  // `child` was told to end
+  bool leaving = false;   // `child` was told to end
+  std::string last_exit;  // of a child that ended by itself
 
   bool router() const { return config.role == "router"; }
 };
@@ -194,7 +195,8 @@ Status Supervisor::Impl::SpawnIn(Slot& slot) {
 }
 
 Status Supervisor::Impl::Spawn(const Slot& slot, ChildProcess& child) {
-  AISP_RETURN_IF_ERROR(child.Spawn(lifeline[0], clock.Now()));
+  const std::string last_exit = slot.router() ? "" : slot.last_exit;
+  AISP_RETURN_IF_ERROR(child.Spawn(lifeline[0], last_exit, clock.Now()));
   if (slot.router()) announcer->Say("router-pid", std::to_string(child.pid()));
   return {};
 }
@@ -242,10 +244,12 @@ Status Supervisor::Impl::OnDeath(Slot& slot, const std::string& how) {
 Status Supervisor::Impl::Tend() {
   AISP_RETURN_IF_ERROR(fatal);
   for (auto& slot : slots) {
-    std::string how;
-    if (slot->child && slot->child->Reap(&how) && !slot->leaving)
+    std::string how, last_exit;
+    if (slot->child && slot->child->Reap(&how, &last_exit) && !slot->leaving) {
+      slot->last_exit = last_exit;
       AISP_RETURN_IF_ERROR(OnDeath(*slot, how));
-    if (slot->successor) slot->successor->Reap(&how);
+    }
+    if (slot->successor) slot->successor->Reap(&how, &last_exit);
     if (slot->restart_at != kNever && clock.Now() >= slot->restart_at)
       AISP_RETURN_IF_ERROR(SpawnIn(*slot));
   }

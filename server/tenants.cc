@@ -116,7 +116,9 @@ ApiResult<std::string> Tenants::Authenticate(std::string_view authorization, int
         ApiError(Code::kUnauthenticated, std::move(message), "", "invalid_api_key"));
   };
   if (authorization.empty()) {
-    return refuse("no API key was sent; send the header \"Authorization: Bearer YOUR_KEY\"");
+    return refuse(
+        "no API key was sent; send the header \"Authorization: Bearer YOUR_KEY\" (or, over HTTP, "
+        "\"x-api-key: YOUR_KEY\")");
   }
   if (authorization.size() < kScheme.size() ||
       !EqualsIgnoreCaseAscii(authorization.substr(0, kScheme.size()), kScheme)) {
@@ -161,10 +163,9 @@ tl::expected<Tenants::Slot, Tenants::Refusal> Tenants::Enter(const std::string& 
     return tl::unexpected(Refusal{ApiError(Code::kResourceExhausted, std::move(message)), wait});
   };
   if (s.limits.inflight > 0 && s.inflight >= s.limits.inflight) {
-    return refuse(
-        fmt::format("this API key has {} requests in flight, the limit is {}; retry later",
-                    s.inflight, s.limits.inflight),
-        std::chrono::seconds(1));
+    return refuse(fmt::format("this API key has {} choices in flight, the limit is {}; retry later",
+                              s.inflight, s.limits.inflight),
+                  std::chrono::seconds(1));
   }
   if (s.limits.tokens && s.tokens_used >= s.limits.tokens->count) {
     const Duration left = s.window_begin + s.limits.tokens->period - now;
@@ -183,6 +184,43 @@ tl::expected<Tenants::Slot, Tenants::Refusal> Tenants::Enter(const std::string& 
   }
   if (s.limits.requests) s.requests_left -= 1;
   return Slot(&s.inflight);
+}
+
+tl::expected<void, Tenants::Refusal> Tenants::Widen(const std::string& tenant, Slot* slot,
+                                                    int64_t choices) {
+  const auto it = states_.find(tenant);
+  const int64_t more = choices - slot->places_;
+  if (it == states_.end() || slot->count_ == nullptr || more <= 0) return {};
+  const State& s = it->second;
+  const int64_t limit = tenant.empty() ? 0 : s.limits.inflight;
+  if (limit > 0 && choices > limit) {
+    return tl::unexpected(Refusal{
+        ApiError(Code::kInvalidArgument,
+                 fmt::format("the request has {} choices, and this API key may have {} in flight; "
+                             "ask for fewer prompts or a smaller n",
+                             choices, limit)),
+        {}});
+  }
+  if (limit > 0 && s.inflight + more > limit) {
+    return tl::unexpected(Refusal{
+        ApiError(Code::kResourceExhausted,
+                 fmt::format("this API key has {} choices in flight beside the {} of this request, "
+                             "the limit is {}; retry later",
+                             s.inflight - slot->places_, choices, limit)),
+        std::chrono::seconds(1)});
+  }
+  slot->Take(more);
+  return {};
+}
+
+TenantShare Tenants::ShareOf(const std::string& tenant, int32_t priority) const {
+  TenantShare share;
+  share.name = tenant;
+  const auto it = states_.find(tenant);
+  if (tenant.empty() || it == states_.end()) return share;
+  share.weight = static_cast<uint32_t>(it->second.limits.weight);
+  if (it->second.limits.ranks) share.rank = priority;
+  return share;
 }
 
 void Tenants::Charge(const std::string& tenant, int64_t tokens, Instant now) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "api/error.h"
+#include "common/fair_share.h"
 #include "config/config.h"
 #include "server/api_keys.h"
 
@@ -30,31 +31,42 @@ class Tenants {
   ApiResult<std::string> Authenticate(std::string_view authorization) const;
   ApiResult<std::string> Authenticate(std::string_view authorization, int64_t unix_s) const;
 
-  // One request of a tenant in flight; gives its place back when destroyed. Tenants outlive their
-  // slots.
+  // A request's places among those of its tenant in flight, one for each of its choices; gives them
+  // back when destroyed. Tenants outlive their slots.
   class Slot {
    public:
     Slot() = default;
-    Slot(Slot&& other) noexcept : count_(std::exchange(other.count_, nullptr)) {}
+    Slot(Slot&& other) noexcept
+        : count_(std::exchange(other.count_, nullptr)), places_(std::exchange(other.places_, 0)) {}
     Slot& operator=(Slot&& other) noexcept {
       std::swap(count_, other.count_);
+      std::swap(places_, other.places_);
       return *this;
     }
     ~Slot() {
-      if (count_ != nullptr) --*count_;
+      if (count_ != nullptr) *count_ -= places_;
     }
 
    private:
     friend class Tenants;
-    explicit Slot(int64_t* count) : count_(count) { ++*count_; }
+    explicit Slot(int64_t* count) : count_(count) { Take(1); }
+    void Take(int64_t places) {
+      *count_ += places;
+      places_ += places;
+    }
     int64_t* count_ = nullptr;
+    int64_t places_ = 0;
   };
   struct Refusal {
     ApiError error;  // RESOURCE_EXHAUSTED: which bound, and when there is room again
     Duration retry_after{};
   };
-  // A request begins.
+  // What it gets beside other tenants; a request of it has this priority (greater goes first).
+  TenantShare ShareOf(const std::string& tenant, int32_t priority) const;
+  // A request begins, with one choice as far as is known.
   tl::expected<Slot, Refusal> Enter(const std::string& tenant, Instant now);
+  // The request has so many choices. INVALID_ARGUMENT when the tenant may never have so many.
+  tl::expected<void, Refusal> Widen(const std::string& tenant, Slot* slot, int64_t choices);
   // A request ended after so many tokens, prompt and answer together. Its last request may take a
   // tenant beyond its quota: what it will generate is not known before.
   void Charge(const std::string& tenant, int64_t tokens, Instant now);

@@ -25,13 +25,15 @@
 #include "server/router_resolver.h"
 #include "server/router_service.h"
 #include "server/speculation.h"
+#include "server/work_pool.h"
+#include "worker/incarnation.h"
 
 namespace aisp {
 namespace {
 
-uint64_t DrawIncarnation() {
+uint64_t NewIncarnation() {
   std::random_device device;
-  return (uint64_t{device()} << 32) | device();
+  return DrawIncarnation([&device] { return (uint64_t{device()} << 32) | device(); });
 }
 
 WorkerOptions WorkerOptionsOf(const WorkerHost& host, const std::string& id, Pulse* pulse,
@@ -44,6 +46,7 @@ WorkerOptions WorkerOptionsOf(const WorkerHost& host, const std::string& id, Pul
   o.pid = getpid();
   o.admin_url = host.admin_url;
   o.version = std::string(Version());
+  o.last_exit = host.last_exit;
   o.host_id = config.worker.host_id.empty() ? BootId() : config.worker.host_id;
   // The others follow when their names have been looked up.
   o.router_addresses = host.local != nullptr
@@ -75,7 +78,7 @@ class WorkerServiceImpl final : public WorkerService {
       : host_(host),
         role_name_(std::move(role)),
         id_(std::move(id)),
-        pulse_({.incarnation = DrawIncarnation(),
+        pulse_({.incarnation = NewIncarnation(),
                 .least_limit = host.config->worker.step_stall_limit,
                 .most_limit = host.config->worker.step_limit}),
         loop_("engine-" + role_name_, host.clock, [this] { OnStep(); }) {}
@@ -178,7 +181,15 @@ class WorkerServiceImpl final : public WorkerService {
     auto role = std::make_unique<PrefillRole>(o);
     engine_ = std::make_unique<Engine>(EngineOptionsOf(config, fingerprint_),
                                        backend_.executor.get(), host_.clock, role->layer_sink());
-    connector_ = std::make_unique<RankedConnector>(transports_.ranked, kConnectTimeout);
+    connects_ = std::make_unique<WorkPool>("connect", kConnectThreads, kMaxConnects);
+    connector_ = std::make_unique<RankedConnector>(
+        transports_.ranked, kConnectTimeout,
+        [this](std::function<void()> work, std::function<void()> then) {
+          return connects_->TrySubmit(0, [this, work = std::move(work), then = std::move(then)] {
+            work();
+            post_(then);
+          });
+        });
 
     PrefillDeps deps;
     deps.engine = engine_.get();
@@ -274,6 +285,8 @@ class WorkerServiceImpl final : public WorkerService {
   }
 
   static constexpr Duration kConnectTimeout = std::chrono::milliseconds(500);
+  static constexpr int kConnectThreads = 4;
+  static constexpr size_t kMaxConnects = 256;  // that wait
 
   const WorkerHost host_;
   const std::string role_name_;
@@ -293,6 +306,7 @@ class WorkerServiceImpl final : public WorkerService {
   KvTransports transports_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<PeerConnector> connector_;
+  std::unique_ptr<WorkPool> connects_;  // what it runs
   std::unique_ptr<ProcessDeath> death_;
   std::unique_ptr<GrpcServer> grpc_;
   std::unique_ptr<LinkDialer<v1::WorkerMessage>> routers_;

@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,8 @@ struct WorkerHost {
   InprocHub* inproc = nullptr;
   // Of this process's /health, /ready and /metrics, as operators reach it; "": there is none.
   std::string admin_url;
+  // How the process that this one replaces ended, where its supervisor says so.
+  std::optional<v1::LastExit> last_exit;
   // For tests: what computes in place of the model's executor, which it is given.
   std::function<std::unique_ptr<ServingExecutor>(std::unique_ptr<ServingExecutor>)>
       replace_executor;

@@ -413,6 +413,16 @@ TEST(ParseChat, ToolsThatCannotBeHadAreRefusedByName) {
               testing::HasSubstr("twice"));
 }
 
+TEST(ParseTargetHeader, IsMillisecondsWithinADay) {
+  EXPECT_EQ(*ParseTargetHeader("x-slo-ttft-ms", ""), 0);
+  EXPECT_EQ(*ParseTargetHeader("x-slo-ttft-ms", "12.5"), 12.5);
+  for (const char* bad : {"0", "-1", "soon", "nan", "inf", "1e9", "5ms"}) {
+    const auto refused = ParseTargetHeader("x-slo-tpot-ms", bad);
+    ASSERT_FALSE(refused) << bad;
+    EXPECT_EQ(refused.error().param, "x-slo-tpot-ms");
+  }
+}
+
 TEST(ParseTimeoutHeader, IsSecondsWithinTheLimit) {
   EXPECT_EQ(*ParseTimeoutHeader("", Limits()), Duration());
   EXPECT_EQ(*ParseTimeoutHeader("1.5", Limits()), std::chrono::milliseconds(1500));

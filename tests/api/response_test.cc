@@ -26,88 +26,87 @@ Json EventJson(const std::string& event) {
 }
 
 TEST(ResponseEncoder, ChatStreamIsWrittenAsOpenAiDoes) {
-  const ResponseEncoder encoder(Endpoint::kChat, "chatcmpl-1", "m", 1700000000);
+  ResponseEncoder encoder(Endpoint::kChat, "chatcmpl-1", "m", 1700000000);
   std::string out;
-  encoder.Role(0, &out);
+  encoder.Open(0, {}, &out);
   EXPECT_EQ(
       out,
       "data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":"
       "1700000000,\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\","
       "\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}]}\n\n");
   out.clear();
-  encoder.Text(2, 17, "Hi \"you\"", &out);
+  encoder.Text(2, 17, "Hi \"you\"", {}, {}, &out);
   EXPECT_EQ(out,
             "data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":"
             "1700000000,\"model\":\"m\",\"choices\":[{\"index\":2,\"delta\":{\"content\":\"Hi "
             "\\\"you\\\"\"},\"logprobs\":null,\"finish_reason\":null}]}\n\n");
   out.clear();
-  encoder.Finish(0, 18, "stop", &out);
+  encoder.Finish(0, 18, {"stop"}, &out);
   EXPECT_EQ(out,
             "data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":"
             "1700000000,\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{},\"logprobs\":null,"
             "\"finish_reason\":\"stop\"}]}\n\n");
   out.clear();
-  ResponseEncoder::Done(&out);
+  encoder.End({}, &out);
   EXPECT_EQ(out, "data: [DONE]\n\n");
 }
 
 TEST(ResponseEncoder, CompletionStreamIsWrittenAsOpenAiDoes) {
-  const ResponseEncoder encoder(Endpoint::kCompletions, "cmpl-1", "m", 5, {.usage_field = true});
+  ResponseEncoder encoder(Endpoint::kCompletions, "cmpl-1", "m", 5, {.usage_field = true});
   std::string out;
-  encoder.Role(0, &out);
+  encoder.Open(0, {}, &out);
   EXPECT_EQ(out, "");
-  encoder.Text(0, 1, "a\n", &out);
+  encoder.Text(0, 1, "a\n", {}, {}, &out);
   EXPECT_EQ(out,
             "data: {\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"created\":5,\"model\":"
             "\"m\",\"choices\":[{\"index\":0,\"text\":\"a\\n\",\"logprobs\":null,\"finish_reason\":"
             "null}],\"usage\":null}\n\n");
   out.clear();
-  encoder.Finish(0, 2, "length", &out);
+  encoder.Finish(0, 2, {"length"}, &out);
   EXPECT_EQ(out,
             "data: {\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"created\":5,\"model\":"
             "\"m\",\"choices\":[{\"index\":0,\"text\":\"\",\"logprobs\":null,\"finish_reason\":"
             "\"length\"}],\"usage\":null}\n\n");
   out.clear();
-  encoder.UsageEvent({10, 3, 8, ""}, &out);
+  encoder.End({10, 3, 8}, &out);
   EXPECT_EQ(
       out,
       "data: {\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"created\":5,\"model\":\"m\","
       "\"choices\":[],\"usage\":{\"prompt_tokens\":10,\"completion_tokens\":3,\"total_tokens\":"
-      "13,\"prompt_tokens_details\":{\"cached_tokens\":8}}}\n\n");
+      "13,\"prompt_tokens_details\":{\"cached_tokens\":8}}}\n\ndata: [DONE]\n\n");
 }
 
 TEST(ResponseEncoder, EveryEventIsOneLineOfDataForTheStrictestReader) {
   for (const Endpoint endpoint : {Endpoint::kChat, Endpoint::kCompletions}) {
     ResponseEncoder encoder(endpoint, "c-1", "m", 5, {.usage_field = true});
     std::string out(kKeepAliveComment);
-    encoder.Role(0, &out);
-    encoder.Text(0, 1, "a\n\r\n\n: b\u2028", &out);
-    encoder.SetRunningUsage({1, 1, 0, ""});
-    encoder.Text(0, 2, "c", &out);
-    encoder.Finish(0, 2, "stop", &out);
-    encoder.UsageEvent({1, 2, 0, "{\"route\":\"x\"}"}, &out);
-    ResponseEncoder::ErrorEvent(ApiError(Code::kInternal, "one\n\ntwo"), &out);
-    ResponseEncoder::Done(&out);
+    encoder.Open(0, {}, &out);
+    encoder.Text(0, 1, "a\n\r\n\n: b\u2028", {}, {}, &out);
+    encoder.SetRunningUsage({1, 1, 0});
+    encoder.Text(0, 2, "c", {}, {}, &out);
+    encoder.Finish(0, 2, {"stop"}, &out);
+    encoder.End({1, 2, 0, 0, "{\"route\":\"x\"}"}, &out);
+    encoder.Fail(ApiError(Code::kInternal, "one\n\ntwo"), &out);
     const auto events = ReadStrictSse(out);
     ASSERT_TRUE(events) << events.error().message;
-    EXPECT_EQ(events->size(), endpoint == Endpoint::kChat ? 7u : 6u);
-    for (size_t i = 0; i + 1 < events->size(); ++i)
-      EXPECT_TRUE(Json::accept((*events)[i])) << (*events)[i];
+    EXPECT_EQ(events->size(), endpoint == Endpoint::kChat ? 8u : 7u);
+    for (const std::string& event : *events)
+      EXPECT_TRUE(event == "[DONE]" || Json::accept(event)) << event;
     EXPECT_EQ(events->back(), "[DONE]");
   }
 }
 
 TEST(ResponseEncoder, IdsOfEventsAreForThoseWhoAskForThem) {
-  const ResponseEncoder encoder(Endpoint::kChat, "c", "m", 5, {.event_ids = true});
+  ResponseEncoder encoder(Endpoint::kChat, "c", "m", 5, {.event_ids = true});
   std::string out;
-  encoder.Text(2, 17, "Hi", &out);
+  encoder.Text(2, 17, "Hi", {}, {}, &out);
   EXPECT_THAT(out, ::testing::StartsWith("id: 2:17\ndata: {"));
   EXPECT_FALSE(ReadStrictSse(out));
 }
 
 TEST(ResponseEncoder, WholeAnswersCarryChoicesAndUsage) {
-  Usage usage{4, 2, 0, "{\"route\":\"local\"}"};
-  const ResponseEncoder chat(Endpoint::kChat, "chatcmpl-1", "m", 5);
+  Usage usage{4, 2, 0, 0, "{\"route\":\"local\"}"};
+  ResponseEncoder chat(Endpoint::kChat, "chatcmpl-1", "m", 5);
   const std::vector<Choice> choices = {{0, "one", "stop", false, {}},
                                        {1, "two", "length", false, {}}};
   EXPECT_EQ(chat.Whole(choices, usage),
@@ -118,7 +117,7 @@ TEST(ResponseEncoder, WholeAnswersCarryChoicesAndUsage) {
             "\"usage\":{\"prompt_tokens\":4,\"completion_tokens\":2,\"total_tokens\":6,"
             "\"prompt_tokens_details\":{\"cached_tokens\":0},\"aisp\":{\"route\":\"local\"}}}");
   usage.extension.clear();
-  const ResponseEncoder completions(Endpoint::kCompletions, "cmpl-1", "m", 5);
+  ResponseEncoder completions(Endpoint::kCompletions, "cmpl-1", "m", 5);
   EXPECT_EQ(
       completions.Whole(std::span(choices).first(1), usage),
       "{\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"created\":5,\"model\":\"m\","
@@ -133,7 +132,7 @@ const std::vector<ChoiceLogprob> kLogprobs = {
 };
 
 TEST(ResponseEncoder, ChatLogprobsHaveTokensBytesAndAlternatives) {
-  const ResponseEncoder encoder(Endpoint::kChat, "c", "m", 5);
+  ResponseEncoder encoder(Endpoint::kChat, "c", "m", 5);
   std::string out;
   encoder.Text(0, 2, "Hi", kLogprobs, {}, &out);
   EXPECT_THAT(
@@ -146,7 +145,7 @@ TEST(ResponseEncoder, ChatLogprobsHaveTokensBytesAndAlternatives) {
 }
 
 TEST(ResponseEncoder, CompletionLogprobsAreParallelLists) {
-  const ResponseEncoder encoder(Endpoint::kCompletions, "c", "m", 5);
+  ResponseEncoder encoder(Endpoint::kCompletions, "c", "m", 5);
   const std::vector<Choice> choices = {{0, "Hi", "stop", true, kLogprobs}};
   const Json whole = Json::parse(encoder.Whole(choices, {}));
   const Json& logprobs = whole["choices"][0]["logprobs"];
@@ -173,9 +172,9 @@ TEST(ResponseEncoder, EveryByteInTextAndModelStaysInsideItsString) {
   std::string all;
   for (int c = 0; c < 256; ++c) all.push_back(static_cast<char>(c));
   for (const Endpoint endpoint : {Endpoint::kChat, Endpoint::kCompletions}) {
-    const ResponseEncoder encoder(endpoint, all, all, 5);
+    ResponseEncoder encoder(endpoint, all, all, 5);
     std::string out;
-    encoder.Text(0, 1, all, &out);
+    encoder.Text(0, 1, all, {}, {}, &out);
     const Json event = EventJson(out);
     ASSERT_TRUE(event.is_object());
     const Json& choice = event["choices"][0];
@@ -207,7 +206,10 @@ TEST(ErrorBody, HasOpenAisShapeAndTheStatusOfItsCode) {
   EXPECT_EQ(ErrorType(429), "rate_limit_error");
   EXPECT_EQ(ErrorType(500), "server_error");
   std::string event;
-  ResponseEncoder::ErrorEvent(ApiError(Error{Code::kUnavailable, "worker\nlost"}), &event);
+  ResponseEncoder encoder(Endpoint::kChat, "c", "m", 5);
+  encoder.Fail(ApiError(Error{Code::kUnavailable, "worker\nlost"}), &event);
+  ASSERT_THAT(event, ::testing::EndsWith("data: [DONE]\n\n"));
+  event.resize(event.size() - std::string_view("data: [DONE]\n\n").size());
   const Json json = EventJson(event);
   EXPECT_EQ(json["error"]["message"], "worker\nlost");
   EXPECT_EQ(json["error"]["code"], "service_unavailable");
@@ -226,13 +228,13 @@ TEST(ModelList, NamesTheModels) {
 // Not a benchmark, but a guard against a JSON tree per token: the target is 2 us, a tree costs far
 // more than 20.
 TEST(ResponseEncoder, AChunkCostsMicroseconds) {
-  const ResponseEncoder encoder(Endpoint::kChat, "chatcmpl-0123456789abcdef", "some-model-name", 5);
+  ResponseEncoder encoder(Endpoint::kChat, "chatcmpl-0123456789abcdef", "some-model-name", 5);
   constexpr int kCount = 20000;
   std::string out;
   const auto start = std::chrono::steady_clock::now();
   for (int i = 0; i < kCount; ++i) {
     out.clear();
-    encoder.Text(0, static_cast<uint64_t>(i), " token", &out);
+    encoder.Text(0, static_cast<uint64_t>(i), " token", {}, {}, &out);
   }
   const auto elapsed = std::chrono::steady_clock::now() - start;
   const double us = std::chrono::duration<double, std::micro>(elapsed).count() / kCount;
@@ -241,7 +243,7 @@ TEST(ResponseEncoder, AChunkCostsMicroseconds) {
 }
 
 TEST(ResponseEncoder, TokenIdsStandBesideTheTextWhenTheyAreWanted) {
-  const ResponseEncoder encoder(Endpoint::kCompletions, "cmpl-1", "m", 7);
+  ResponseEncoder encoder(Endpoint::kCompletions, "cmpl-1", "m", 7);
   std::string out;
   const std::vector<TokenId> ids = {5, 9};
   encoder.Text(0, 2, "Hi", {}, ids, &out);

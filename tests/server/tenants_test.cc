@@ -182,5 +182,47 @@ TEST(CacheScope, DifferentPairsAreDifferentScopes) {
   EXPECT_EQ(CacheScope("", ""), "");
 }
 
+TEST(Tenants, ASlotCountsTheChoicesOfItsRequest) {
+  const auto tenants = With({"fox:sk-1 inflight=4"});
+  {
+    auto wide = tenants->Enter("fox", kNow);
+    ASSERT_TRUE(wide);
+    ASSERT_TRUE(tenants->Widen("fox", &*wide, 3));
+    auto second = tenants->Enter("fox", kNow);
+    ASSERT_TRUE(second) << "one place is left";
+    const auto wider = tenants->Widen("fox", &*second, 2);
+    ASSERT_FALSE(wider);
+    EXPECT_EQ(wider.error().error.code, Code::kResourceExhausted);
+    EXPECT_GT(wider.error().retry_after, Duration{});
+    EXPECT_FALSE(tenants->Enter("fox", kNow));
+  }
+  auto again = tenants->Enter("fox", kNow);
+  ASSERT_TRUE(again) << "all places came back";
+  EXPECT_TRUE(tenants->Widen("fox", &*again, 4));
+}
+
+TEST(Tenants, MoreChoicesThanATenantMayEverHaveAreNoMatterOfTime) {
+  const auto tenants = With({"fox:sk-1 inflight=4"});
+  auto slot = tenants->Enter("fox", kNow);
+  const auto wide = tenants->Widen("fox", &*slot, 5);
+  ASSERT_FALSE(wide);
+  EXPECT_EQ(wide.error().error.code, Code::kInvalidArgument);
+  EXPECT_THAT(wide.error().error.message, HasSubstr("5 choices"));
+  EXPECT_TRUE(With({})->Widen("", &*slot, 1000)) << "everybody without a key has no such bound";
+}
+
+TEST(Tenants, PriorityIsATenantsOwnUnlessItsKeySaysOtherwise) {
+  const auto tenants =
+      With({"fox:sk-1 weight=3", "owl:sk-2 priority=all", "hen:sk-3 priority=own"});
+  EXPECT_EQ(tenants->ShareOf("fox", 7).weight, 3u);
+  EXPECT_EQ(tenants->ShareOf("fox", 7).rank, 0);
+  EXPECT_EQ(tenants->ShareOf("owl", 7).rank, 7);
+  EXPECT_EQ(tenants->ShareOf("owl", -7).rank, -7);
+  EXPECT_EQ(tenants->ShareOf("hen", 7).rank, 0);
+  EXPECT_EQ(tenants->ShareOf("", 7).rank, 0);
+  EXPECT_THAT(LoadError({"fox:sk-1 weight=0"}), HasSubstr("weight wants"));
+  EXPECT_THAT(LoadError({"fox:sk-1 priority=mine"}), HasSubstr("priority wants"));
+}
+
 }  // namespace
 }  // namespace aisp

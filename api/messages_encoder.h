@@ -1,0 +1,61 @@
+// MessagesEncoder: answers in the shape of Anthropic's Messages API (/v1/messages): a message with
+// a list of content blocks, and its events. Pure; one thread.
+//
+// A stream is message_start; per block content_block_start, deltas, content_block_stop; then
+// message_delta (why it ended, and the usage) and message_stop. After a fault: an event `error`.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "api/answer_encoder.h"
+
+namespace aisp {
+
+// {"type":"error","error":{"type","message"},"request_id"}.
+std::string MessagesErrorBody(const ApiError& error, std::string_view request_id);
+std::string MessagesErrorBody(int http_status, std::string_view message,
+                              std::string_view request_id);
+// {"input_tokens":n}.
+std::string TokenCountBody(size_t tokens);
+
+class MessagesEncoder final : public AnswerEncoder {
+ public:
+  // `id`: "msg_..."; `request`: the id of the request, for errors.
+  MessagesEncoder(std::string id, std::string model, std::string request);
+
+  std::string Whole(std::span<const Choice> choices, const Usage& usage) override;
+  void Open(uint32_t choice, const Usage& so_far, std::string* out) override;
+  void Text(uint32_t choice, uint64_t position, std::string_view text,
+            std::span<const ChoiceLogprob> logprobs, std::span<const TokenId> token_ids,
+            std::string* out) override;
+  void Reasoning(uint32_t choice, uint64_t position, std::string_view text,
+                 std::string* out) override;
+  void Call(uint32_t choice, uint64_t position, uint32_t call, std::string_view id,
+            std::string_view name, std::string* out) override;
+  void CallArguments(uint32_t choice, uint64_t position, uint32_t call, std::string_view text,
+                     std::string* out) override;
+  void Finish(uint32_t choice, uint64_t position, const ChoiceEnd& end, std::string* out) override;
+  void End(const Usage& usage, std::string* out) override;
+  void Fail(const ApiError& error, std::string* out) override;
+
+ private:
+  enum class Block : uint8_t { kNone, kText, kThinking, kCall };
+
+  // Opens a block of this kind, whose JSON is `start`, unless it is the open one.
+  void Enter(Block block, std::string_view start, std::string* out);
+  void Leave(std::string* out);
+  // One delta of the open block: {"type":`type`,`member`:`text`}.
+  void Delta(std::string_view type, std::string_view member, std::string_view text,
+             std::string* out) const;
+  // {"id":...,"type":"message",... up to "content":[
+  std::string Head() const;
+
+  const std::string id_, model_, request_;
+  Block block_ = Block::kNone;
+  size_t blocks_ = 0;  // that were opened
+  std::string end_;    // "stop_reason":...,"stop_sequence":...
+};
+
+}  // namespace aisp
