@@ -17,7 +17,7 @@ NINJA = ninja -j$(JOBS) -C
 # Done, of all, after how many seconds: on a terminal one line that moves.
 export NINJA_STATUS = [%f/%t, %e s]$(space)
 
-.PHONY: help deps run build cuda gpu-build gpu-check gpu-sanitize test bench asan tsan sim-10000 chaos clients loadgen-speed fuzz bundle container-check docs format tidy check layers format-check ci clean
+.PHONY: help deps run build cuda gpu-build gpu-check gpu-sanitize test bench asan tsan sim-10000 mutants chaos clients loadgen-speed fuzz bundle container-check docs format tidy check layers format-check ci clean
 
 help:
 	@echo 'make run         build and start router, prefill and decode worker with the built-in model'
@@ -26,6 +26,7 @@ help:
 	@echo 'make asan        all tests under AddressSanitizer and UndefinedBehaviorSanitizer'
 	@echo 'make tsan        the tests without gRPC under ThreadSanitizer'
 	@echo 'make sim-10000   ten thousand seeds of the cluster simulation'
+	@echo 'make mutants     promises broken one at a time: the simulation must notice each'
 	@echo 'make chaos       1,000 requests while workers are killed at random'
 	@echo 'make clients     every client of docs/clients.md; GuideLLM brings 6 GB of packages'
 	@echo 'make loadgen-speed  what the load client itself can do, against its replay server'
@@ -82,6 +83,10 @@ loadgen-speed: deps $(BUILD)/build.ninja
 sim-10000: deps $(BUILD)/build.ninja
 	@$(NINJA) $(BUILD) --quiet aisp_sim
 	@$(BUILD)/bin/aisp_sim --seeds=1..10000 --jobs=$(JOBS)
+
+mutants: deps $(BUILD)/build.ninja
+	@$(NINJA) $(BUILD) --quiet aisp_sim
+	@tests/sim/mutants.py --build $(BUILD) --jobs $(JOBS)
 
 chaos: deps $(BUILD)/build.ninja
 	@$(NINJA) $(BUILD) --quiet aisp_chaos

@@ -114,12 +114,17 @@ void SimClient::OnFinish(v1::FinishReason reason, const Error& error, Duration) 
     const uint64_t ended = coverage_->Get("decode worker killed") +
                            coverage_->Get("decode worker killed during transfer") +
                            coverage_->Get("decode worker stopped") +
-                           coverage_->Get("device failed") + coverage_->Get("router link broken");
+                           coverage_->Get("device failed") + coverage_->Get("router link broken") +
+                           coverage_->Get("router link half open") + coverage_->Get("zombie") +
+                           coverage_->Get("registered worker ousted");
     const bool poison = error.code == Code::kInternal && ended >= 2 &&
                         error.message.find("workers ended") != std::string::npos;
     if (poison) coverage_->Count("request taken for poison");
-    if (!poison && error.code != Code::kDeadlineExceeded && error.code != Code::kUnavailable &&
-        error.code != Code::kResourceExhausted) {
+    const bool row = error.code == Code::kInternal &&
+                     error.message.find("this row cannot be drawn") != std::string::npos;
+    if (row) coverage_->Count("request ended by its row");
+    if (!poison && !row && error.code != Code::kDeadlineExceeded &&
+        error.code != Code::kUnavailable && error.code != Code::kResourceExhausted) {
       return Fail("an error that faults do not explain: " + outcome_);
     }
     return;

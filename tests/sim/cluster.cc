@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "common/check.h"
+#include "worker/incarnation.h"
 
 namespace aisp {
 namespace {
@@ -31,8 +32,8 @@ bool IsChatter(const v1::WorkerMessage& m) { return m.has_telemetry() || m.has_k
 }  // namespace
 
 DeathWatch SimCluster::Death::Watch(const std::string& worker_id, uint64_t incarnation,
-                                    int64_t pid) {
-  if (pid == 0) return {};
+                                    const std::string& lane_token) {
+  if (lane_token.empty()) return {};
   const DeathWatch watch(next_++);
   watched_[watch] = {worker_id, incarnation};
   return watch;
@@ -87,13 +88,20 @@ SimCluster::SimCluster(uint64_t seed, bool trace)
   shared_.kv_net = &kv_net_;
   shared_.fabric = &fabric_;
   shared_.death = &death_;
+  shared_.on_stop = [this](SimWorker* worker) { OnStopWanted(worker); };
   // Prompts as long as these would always be prefilled locally on a worker that is fast by prior;
   // the simulation wants both.
   router_options_.policy.cost.disturbance_weight = 4;
   router_options_.policy.cost.handoff_ms = 0.1;
   for (int i = 0; i < settings_.routers; ++i)
     shared_.router_addresses.push_back(fmt::format("router{}", i));
+  shared_.faults_over = &faults_over_;
+  SetLinkRoom(settings_.link_room);
   WireNetworks();
+}
+
+void SimCluster::SetLinkRoom(int messages) {
+  router_net_.max_offered = kv_net_.max_offered = messages;
 }
 
 SimCluster::~SimCluster() {
@@ -104,6 +112,8 @@ SimCluster::~SimCluster() {
 }
 
 void SimCluster::WireNetworks() {
+  router_net_.on_refused = [this] { coverage_.Count("request refused by a full router link"); };
+  kv_net_.on_refused = [this] { coverage_.Count("request refused by a full kv link"); };
   const auto log = [this](const SimProcess& from, const SimProcess& to,
                           const google::protobuf::Message& m) {
     world_.Trace(from.name, fmt::format("-> {}: {}", to.name, Brief(m)));
@@ -122,10 +132,17 @@ void SimCluster::WireNetworks() {
   router_net_.on_down = [this, log](const SimProcess& from, const SimProcess& to,
                                     const v1::RouterMessage& m) {
     if (world_.tracing()) log(from, to, m);
+    if (m.has_shared_prompt()) coverage_.Count("prompt shared with a decode worker");
+    if (m.has_probe()) coverage_.Count("name probed");
+    if (m.has_registered()) NoteRegistered(from, to);
+    if (m.has_refused() && m.refused().ousted()) coverage_.Count("worker told that it is ousted");
+    if (m.has_refused() && m.refused().reason().find("answers") != std::string::npos)
+      coverage_.Count("duplicate name refused");
   };
   kv_net_.on_up = [this, log](const SimProcess& from, const SimProcess& to,
                               const v1::DecodeToPrefill& m) {
     if (world_.tracing()) log(from, to, m);
+    if (m.has_shared_prompt()) coverage_.Count("prompt shared with a prefill worker");
     if (m.has_grant()) coverage_.Count("grant");
     if (m.has_refused()) coverage_.Count("grant refused");
     if (m.has_revoke()) coverage_.Count("revoke");
@@ -140,6 +157,16 @@ void SimCluster::WireNetworks() {
   };
 }
 
+void SimCluster::NoteRegistered(const SimProcess& router, const SimProcess& worker) {
+  const std::string name = worker.name.substr(0, worker.name.find('#'));
+  std::vector<std::string>& holders = accepted_[{&router, name}];
+  if (!holders.empty() && holders.back() == worker.name) return;
+  if (std::find(holders.begin(), holders.end(), worker.name) != holders.end())
+    world_.Fail(
+        fmt::format("{} gave {} its name back from its successor", router.name, worker.name));
+  holders.push_back(worker.name);
+}
+
 void SimCluster::StartRouter(int index) {
   auto& slot = routers_[static_cast<size_t>(index)];
   slot = std::make_shared<RouterProcess>();
@@ -150,6 +177,7 @@ void SimCluster::StartRouter(int index) {
   r.metrics = std::make_unique<Metrics>();
   r.router = std::make_unique<Router>(router_options_, shared_.fingerprint, &world_.clock,
                                       world_.random.Next(), r.sender.get(), r.metrics.get());
+  std::erase_if(accepted_, [&](const auto& a) { return a.first.first == r.process.get(); });
   router_net_.Listen(address, r.process, r.router.get());
   world_.Trace(address, "starts");
 }
@@ -174,8 +202,10 @@ void SimCluster::PumpRouter(RouterProcess& r) {
 void SimCluster::StartWorker(int index) {
   WorkerSlot& slot = workers_[static_cast<size_t>(index)];
   AISP_CHECK(slot.worker == nullptr);
-  ++slot.incarnation;
-  slot.worker = std::make_unique<SimWorker>(shared_, slot.name, slot.prefill, slot.incarnation);
+  ++slot.starts;
+  slot.incarnation = DrawIncarnation([this] { return world_.random.Next(); });
+  slot.worker = std::make_unique<SimWorker>(shared_, slot.name, slot.prefill, slot.incarnation,
+                                            slot.last_exit);
   world_.Trace(slot.worker->process().name, "starts");
   slot.worker->Start();
 }
@@ -189,9 +219,9 @@ RouterRequest SimCluster::MakeRequest(bool storm) {
       static_cast<size_t>(world_.Chance(0.2) ? world_.Between(1, 20) : world_.Between(1, longest));
   const size_t shared =
       world_.Chance(0.2) ? length : static_cast<size_t>(world_.random.Below(length + 1));
-  request.tokens.assign(family.begin(), family.begin() + static_cast<std::ptrdiff_t>(shared));
-  while (request.tokens.size() < length)
-    request.tokens.push_back(static_cast<TokenId>(world_.random.Below(1000)));
+  std::vector<TokenId> prompt(family.begin(), family.begin() + static_cast<std::ptrdiff_t>(shared));
+  while (prompt.size() < length) prompt.push_back(static_cast<TokenId>(world_.random.Below(1000)));
+  request.tokens = std::move(prompt);
   request.max_new_tokens =
       static_cast<uint32_t>(world_.Chance(0.1) ? world_.Between(1, 400) : world_.Between(1, 40));
   request.sampling.set_temperature(world_.Chance(0.3) ? 0.0f : 1.0f);
@@ -205,6 +235,12 @@ RouterRequest SimCluster::MakeRequest(bool storm) {
   request.min_new_tokens = std::min(request.min_new_tokens, request.max_new_tokens);
   request.priority = static_cast<int32_t>(world_.Chance(0.2) ? world_.Between(-1, 2) : 0);
   request.cache_scope = world_.Chance(0.2) ? "tenant" : "";
+  if (s.tenants) {
+    const int64_t tenant = world_.Between(0, 3);
+    request.tenant = {fmt::format("tenant{}", tenant), static_cast<uint32_t>(1 + tenant),
+                      world_.Chance(0.1) ? 1 : 0};
+    coverage_.Count("request of a tenant");
+  }
   request.timeout = storm    ? world_.Ms(1, 400)
                     : s.calm ? std::chrono::seconds(300)
                              : world_.Ms(8000, 40000);
@@ -263,7 +299,10 @@ void SimCluster::ScheduleLoad() {
       const bool storm = world_.Chance(settings_.short_deadline_chance);
       const Duration cancel =
           world_.Chance(settings_.cancel_chance) ? world_.Ms(0, 600) : Duration{};
-      Submit(MakeRequest(storm), settings_.calm, cancel);
+      RouterRequest request = MakeRequest(storm);
+      const auto choices = static_cast<uint32_t>(world_.Chance(0.15) ? world_.Between(2, 4) : 1);
+      request.shares_tokens = choices > 1;
+      for (; request.choice < choices; ++request.choice) Submit(request, settings_.calm, cancel);
     });
   }
 }
@@ -291,9 +330,9 @@ bool SimCluster::Run() {
   routers_.resize(static_cast<size_t>(settings_.routers));
   for (int i = 0; i < settings_.routers; ++i) StartRouter(i);
   for (int i = 0; i < settings_.prefill_workers; ++i)
-    workers_.push_back({fmt::format("p{}", i), true, 0, nullptr});
+    workers_.push_back({fmt::format("p{}", i), true, 0, 0, nullptr});
   for (int i = 0; i < settings_.decode_workers; ++i)
-    workers_.push_back({fmt::format("d{}", i), false, 0, nullptr});
+    workers_.push_back({fmt::format("d{}", i), false, 0, 0, nullptr});
   for (size_t i = 0; i < workers_.size(); ++i) StartWorker(static_cast<int>(i));
   ScheduleLoad();
   ScheduleFaults();
@@ -302,8 +341,10 @@ bool SimCluster::Run() {
   const Instant healed =
       world_.Now() + std::chrono::milliseconds(800) + settings_.arrival_span * 3 / 2;
   world_.At(healed, [this] { Heal(); });
-  world_.At(healed + std::chrono::seconds(6), [this] { ScheduleProbes(); });
-  const Instant probed = healed + std::chrono::seconds(8);
+  // Of a half-open link its ends hear after six seconds at most, and a drain may wait for that.
+  const Duration settle = std::chrono::seconds(settings_.half_opens > 0 ? 14 : 6);
+  world_.At(healed + settle, [this] { ScheduleProbes(); });
+  const Instant probed = healed + settle + std::chrono::seconds(2);
   const Instant end = probed + std::chrono::seconds(400);
   Instant quiet_at = kNever;
   for (Instant check = world_.Now(); world_.Now() < end && !world_.failed();) {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -44,14 +45,17 @@ class SimCluster {
   struct WorkerSlot {
     std::string name;
     bool prefill = false;
-    uint64_t incarnation = 0;
+    uint64_t incarnation = 0;           // of the worker, drawn as in production
+    uint64_t starts = 0;                // so far
     std::unique_ptr<SimWorker> worker;  // null while down
+    std::optional<v1::LastExit> last_exit = std::nullopt;
   };
   // The simulation knows whom it killed.
   class Death final : public PeerDeath {
    public:
     explicit Death(SimCluster* cluster) : cluster_(cluster) {}
-    DeathWatch Watch(const std::string& worker_id, uint64_t incarnation, int64_t pid) override;
+    DeathWatch Watch(const std::string& worker_id, uint64_t incarnation,
+                     const std::string& lane_token) override;
     bool Dead(DeathWatch watch) override;
     void Forget(DeathWatch watch) override { watched_.erase(watch); }
 
@@ -63,6 +67,8 @@ class SimCluster {
 
   // cluster.cc
   void WireNetworks();
+  // Fails the run when the worker was accepted under its name before another one was.
+  void NoteRegistered(const SimProcess& router, const SimProcess& worker);
   void StartRouter(int index);
   void PumpRouter(RouterProcess& r);
   // Where a client's request goes: to the predecessor, on an open connection, while the router has
@@ -79,15 +85,18 @@ class SimCluster {
   void ScheduleFaults();
   void Schedule(double expected, void (SimCluster::*fault)());
   void CrashWorker();
-  void KillWorker(int index, const std::string& why);
+  void KillWorker(int index, const std::string& why, int signal = 9);
   void Bury(std::unique_ptr<SimWorker> worker, double notice_ms);
   void PauseWorker();
   void BreakLink();
+  void HalfOpenLink();
   void StallLink();
+  void SetLinkRoom(int messages);
   void DrainWorker();
   void AwaitDrained(int index, uint64_t incarnation);
   void RollingUpdate(size_t index);
-  void AwaitUpdated(size_t index, uint64_t incarnation);
+  void AwaitUpdated(size_t index, uint64_t starts);
+  bool Serves(const WorkerSlot& slot) const;
   void CrashRouter();
   void UpdateRouter();
   void ReplaceRouter(size_t index, std::function<void()> then);
@@ -97,6 +106,11 @@ class SimCluster {
   void FailTransfer();
   void FailDevice();
   void MakeZombie();
+  // A second process under the name of one that lives.
+  void DuplicateName();
+  void EndZombie(const SimWorker* zombie, const std::string& why);
+  // The worker's process wants to end: it was told that another one has its name.
+  void OnStopWanted(SimWorker* worker);
   void PauseRouter();
   void Heal();
   int RandomWorker();  // that runs; -1 when there is none
@@ -104,6 +118,7 @@ class SimCluster {
   // cluster_checks.cc
   void CheckQuiet();
   void CheckNotBlind(const RouterProcess& router);
+  void CheckNames(const RouterProcess& router);
   void CheckClients(bool at_end);
 
   SimWorld world_;
@@ -118,8 +133,10 @@ class SimCluster {
   std::vector<std::vector<TokenId>> families_;
   std::vector<std::shared_ptr<RouterProcess>> routers_;
   int retiring_routers_ = 0;
+  // By router and name: the processes that were accepted, in order.
+  std::map<std::pair<const SimProcess*, std::string>, std::vector<std::string>> accepted_;
   std::vector<WorkerSlot> workers_;
-  std::vector<std::unique_ptr<SimWorker>> zombies_;  // alive, but replaced
+  std::vector<std::unique_ptr<SimWorker>> zombies_;  // alive, but replaced or a duplicate
   // (client, its router); clients outlive their requests.
   std::vector<std::pair<std::unique_ptr<SimClient>, std::shared_ptr<RouterProcess>>> clients_;
   bool faults_over_ = false;

@@ -1,11 +1,14 @@
 // What must hold in every run:
 //  - every token a client sees is the oracle's (client.cc), none lost or doubled, also across
 //  takeovers;
+//  - no process gets a name back from its successor (cluster.cc);
 //  - every request ends exactly once, by its deadline and the router's grace;
 //  - in a calm run, and for requests made after all faults were put right, every request succeeds;
+//  - after that, every name is held by the process that serves under it;
 //  - after that, no router is blind to a worker's prefix cache;
 //  - after the last request every block of every worker is free or cached, and no lease or transfer
 //  is left.
+#include <algorithm>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -40,6 +43,17 @@ void SimCluster::CheckNotBlind(const RouterProcess& router) {
         fmt::format("{} knows {} of {} workers", router.process->name, seen, workers_.size()));
 }
 
+// A name is held by the process that serves under it, not by one that was replaced.
+void SimCluster::CheckNames(const RouterProcess& router) {
+  for (const WorkerStatus& status : router.router->Workers()) {
+    const auto slot = std::find_if(workers_.begin(), workers_.end(),
+                                   [&](const WorkerSlot& w) { return w.name == status.id; });
+    if (slot == workers_.end() || slot->incarnation == status.incarnation) continue;
+    world_.Fail(
+        fmt::format("{}: the name {} is held by another process", router.process->name, status.id));
+  }
+}
+
 void SimCluster::CheckQuiet() {
   CheckClients(/*at_end=*/true);
   if (retiring_routers_ > 0) world_.Fail("a drained router did not end");
@@ -49,6 +63,7 @@ void SimCluster::CheckQuiet() {
     if (Status ready = r.router->Ready(); !ready)
       world_.Fail(r.process->name + ": " + ready.error().message);
     CheckNotBlind(r);
+    CheckNames(r);
   }
   for (WorkerSlot& slot : workers_) {
     if (slot.worker == nullptr) {

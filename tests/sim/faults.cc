@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "tests/sim/cluster.h"
+#include "worker/incarnation.h"
 
 namespace aisp {
 
@@ -32,6 +33,8 @@ void SimCluster::ScheduleFaults() {
   Schedule(settings_.device_failures, &SimCluster::FailDevice);
   Schedule(settings_.zombies, &SimCluster::MakeZombie);
   Schedule(settings_.router_pauses, &SimCluster::PauseRouter);
+  Schedule(settings_.duplicates, &SimCluster::DuplicateName);
+  Schedule(settings_.half_opens, &SimCluster::HalfOpenLink);
 }
 
 int SimCluster::RandomWorker() {
@@ -58,10 +61,11 @@ void SimCluster::CrashWorker() {
   KillWorker(index, "killed");
 }
 
-void SimCluster::KillWorker(int index, const std::string& why) {
+void SimCluster::KillWorker(int index, const std::string& why, int signal) {
   WorkerSlot& slot = workers_[static_cast<size_t>(index)];
   world_.Trace(slot.worker->process().name, why);
   Bury(std::move(slot.worker), world_.Chance(0.2) ? 1500 : 50);
+  slot.last_exit.emplace().set_signal(signal);
   world_.After(world_.Ms(10, 1500), [this, index] {
     if (workers_[static_cast<size_t>(index)].worker == nullptr) StartWorker(index);
   });
@@ -102,6 +106,12 @@ void SimCluster::BreakLink() {
     coverage_.Count(kv ? "kv link broken" : "router link broken");
 }
 
+void SimCluster::HalfOpenLink() {
+  const bool kv = world_.Chance(0.6);
+  if (kv ? kv_net_.HalfOpenOne() : router_net_.HalfOpenOne())
+    coverage_.Count(kv ? "kv link half open" : "router link half open");
+}
+
 void SimCluster::StallLink() {
   const Duration time = world_.Ms(5, 3000);
   if (world_.Chance(0.6) ? kv_net_.StallOne(time) : router_net_.StallOne(time))
@@ -126,7 +136,7 @@ void SimCluster::AwaitDrained(int index, uint64_t incarnation) {
     if (!slot.worker->process().running() || !slot.worker->role().Drained())
       return AwaitDrained(index, incarnation);
     coverage_.Count("drained");
-    KillWorker(index, "drained, exits");
+    KillWorker(index, "drained, exits", 0);
   });
 }
 
@@ -139,16 +149,26 @@ void SimCluster::RollingUpdate(size_t index) {
   coverage_.Count("rolling update of a worker");
   slot.worker->BeginDrain();
   AwaitDrained(static_cast<int>(index), slot.incarnation);
-  AwaitUpdated(index, slot.incarnation + 1);
+  AwaitUpdated(index, slot.starts + 1);
 }
 
-void SimCluster::AwaitUpdated(size_t index, uint64_t incarnation) {
-  world_.After(std::chrono::milliseconds(100), [this, index, incarnation] {
+// Every router has heard that it is ready: the word may take a while.
+bool SimCluster::Serves(const WorkerSlot& slot) const {
+  if (slot.worker == nullptr || !slot.worker->role().Ready()) return false;
+  return std::all_of(routers_.begin(), routers_.end(), [&](const auto& r) {
+    if (r->router == nullptr) return true;
+    const std::vector<WorkerStatus> known = r->router->Workers();
+    return std::any_of(known.begin(), known.end(), [&](const WorkerStatus& status) {
+      return status.incarnation == slot.incarnation && status.state == WorkerStatus::State::kReady;
+    });
+  });
+}
+
+void SimCluster::AwaitUpdated(size_t index, uint64_t starts) {
+  world_.After(std::chrono::milliseconds(100), [this, index, starts] {
     const WorkerSlot& slot = workers_[index];
-    const bool serves =
-        slot.worker != nullptr && slot.incarnation == incarnation && slot.worker->role().Ready();
-    if (serves) return RollingUpdate(index + 1);
-    AwaitUpdated(index, incarnation);
+    if (slot.starts == starts && Serves(slot)) return RollingUpdate(index + 1);
+    AwaitUpdated(index, starts);
   });
 }
 
@@ -243,6 +263,7 @@ void SimCluster::MakeZombie() {
   coverage_.Count("zombie");
   if (slot.worker->InTransfer()) coverage_.Count("zombie in transfer");
   slot.worker->Pause();
+  slot.last_exit.reset();
   SimWorker* zombie = zombies_.emplace_back(std::move(slot.worker)).get();
   StartWorker(index);
   const auto is_it = [zombie](const auto& z) { return z.get() == zombie; };
@@ -251,14 +272,43 @@ void SimCluster::MakeZombie() {
     world_.Trace(zombie->process().name, "goes on, although replaced");
     zombie->Resume();
   });
-  world_.After(world_.Ms(2500, 5000), [this, is_it] {
-    auto it = std::find_if(zombies_.begin(), zombies_.end(), is_it);
-    if (it == zombies_.end()) return;
-    std::unique_ptr<SimWorker> dead = std::move(*it);
-    zombies_.erase(it);
-    world_.Trace(dead->process().name, "killed at last");
-    Bury(std::move(dead), 50);
-  });
+  world_.After(world_.Ms(2500, 5000), [this, zombie] { EndZombie(zombie, "killed at last"); });
+}
+
+void SimCluster::DuplicateName() {
+  const auto index = world_.random.Below(workers_.size());
+  const WorkerSlot& slot = workers_[index];
+  if (slot.worker == nullptr || !slot.worker->process().running()) return;
+  coverage_.Count("duplicate name");
+  SimWorker* twin = zombies_
+                        .emplace_back(std::make_unique<SimWorker>(
+                            shared_, slot.name, slot.prefill,
+                            DrawIncarnation([this] { return world_.random.Next(); }), std::nullopt,
+                            slot.name + ":twin"))
+                        .get();
+  world_.Trace(twin->process().name, "starts under a name that is taken");
+  twin->Start();
+  world_.After(world_.Ms(300, 3000), [this, twin] { EndZombie(twin, "killed at last"); });
+}
+
+void SimCluster::EndZombie(const SimWorker* zombie, const std::string& why) {
+  const auto it = std::find_if(zombies_.begin(), zombies_.end(),
+                               [zombie](const auto& z) { return z.get() == zombie; });
+  if (it == zombies_.end()) return;
+  std::unique_ptr<SimWorker> dead = std::move(*it);
+  zombies_.erase(it);
+  world_.Trace(dead->process().name, why);
+  Bury(std::move(dead), 50);
+}
+
+void SimCluster::OnStopWanted(SimWorker* worker) {
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    if (workers_[i].worker.get() != worker) continue;
+    coverage_.Count("registered worker ousted");
+    return KillWorker(static_cast<int>(i), "was ousted, exits");
+  }
+  coverage_.Count("zombie ousted");
+  EndZombie(worker, "was ousted, exits");
 }
 
 void SimCluster::PauseRouter() {
@@ -278,6 +328,7 @@ void SimCluster::Heal() {
   world_.Trace("cluster", "all faults are put right");
   faults_over_ = true;
   fabric_.set_connect_fail_chance(0);
+  SetLinkRoom(SimSettings().link_room);
   for (size_t i = 0; i < routers_.size(); ++i) {
     routers_[i]->process->Resume();
     if (routers_[i]->router == nullptr) StartRouter(static_cast<int>(i));

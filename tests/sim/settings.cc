@@ -39,6 +39,8 @@ SimSettings SimSettings::Draw(SimWorld& world) {
   s.requests = static_cast<int>(world.Between(15, 50));
   s.arrival_span = world.Ms(500, 4000);
   s.prompt_families = static_cast<int>(world.Between(1, 6));
+  s.tenants = world.Chance(0.5);
+  s.blocking_steps = s.executor_depth == 1 && world.Chance(0.4);
   s.calm = world.Chance(0.1);
   s.rolling_update = s.calm && s.decode_workers > 1 && world.Chance(0.6);
   if (s.calm) return s;
@@ -60,6 +62,12 @@ SimSettings SimSettings::Draw(SimWorld& world) {
   s.transfer_faults = some(0.4, 6);
   s.router_updates = some(0.3, 2);
   s.device_failures = some(0.15, 1.5);
+  s.duplicates = some(0.2, 2);
+  s.half_opens = some(0.3, 3);
+  if (world.Chance(0.3)) s.link_room = static_cast<int>(world.Between(2, 8));
+  s.row_failure_chance = world.Chance(0.15) ? world.Uniform(0.0002, 0.005) : 0;
+  // A role that is blocked for seconds has a thread that says so, which this world has not.
+  s.long_step_chance = s.blocking_steps ? 0 : world.Chance(0.2) ? world.Uniform(0.0005, 0.005) : 0;
   return s;
 }
 
@@ -72,13 +80,16 @@ std::string SimSettings::ToString() const {
       "pauses={:.1f} breaks={:.1f} "
       "stalls={:.1f} drains={:.1f} router_crashes={:.1f} transfer_faults={:.1f} devices={:.1f} "
       "zombies={:.1f} "
-      "router_pauses={:.1f} connect_fails={:.2f}",
+      "router_pauses={:.1f} connect_fails={:.2f} duplicates={:.1f} half_opens={:.1f} room={} "
+      "row_failures={:.4f} "
+      "long_steps={:.4f} tenants={} blocking={}",
       routers, prefill_workers, decode_workers, block_tokens, num_layers, prefill_blocks,
       decode_blocks, max_context, max_batch_tokens, max_sequences, executor_depth,
       owner_copies ? "tcp-like" : "shm-like", transfer_ms_per_block, step_base_ms, step_token_ms,
       ToMs(lease), requests, ToMs(arrival_span), calm, rolling_update, crashes, pauses, link_breaks,
       link_stalls, drains, router_crashes, transfer_faults, device_failures, zombies, router_pauses,
-      connect_fail_chance);
+      connect_fail_chance, duplicates, half_opens, link_room, row_failure_chance, long_step_chance,
+      tenants, blocking_steps);
 }
 
 }  // namespace aisp

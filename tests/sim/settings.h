@@ -26,6 +26,7 @@ struct SimSettings {
   // Where steps are not launched ahead of their tokens, in half of the runs; this draws nothing of
   // its own.
   bool Speculates() const { return executor_depth == 1 && requests % 2 == 0; }
+  bool blocking_steps = false;  // a role hears nothing while it computes, as on the CPU
   bool owner_copies = false;  // tcp-like transport: the pool's owner fences at once; else shm-like
   SimLinkDelays link_delays;
   double transfer_ms_per_block = 0.2;
@@ -55,6 +56,12 @@ struct SimSettings {
   double device_failures = 0;
   double zombies = 0;  // a stopped worker is taken for dead, replaced, and goes on later
   double router_pauses = 0;
+  double half_opens = 0;          // links that carry nothing, unnoticed
+  int link_room = 1024;           // messages on their way, for what is offered
+  double row_failure_chance = 0;  // of a drawn token
+  double long_step_chance = 0;    // of a step
+  bool tenants = false;           // requests are of several, with weights and ranks
+  double duplicates = 0;          // processes under the name of one that lives
   double connect_fail_chance = 0;
 
   static SimSettings Draw(SimWorld& world);

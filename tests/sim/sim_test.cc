@@ -56,6 +56,18 @@ TEST_F(Simulation, FiveHundredSeedsKeepEveryPromiseAndCoverTheFaults) {
                            "zombie in transfer",
                            "rolling update of a worker",
                            "router stopped",
+                           "duplicate name refused",
+                           "kv link half open",
+                           "router link half open",
+                           "request refused by a full router link",
+                           "request refused by a full kv link",
+                           "request of a tenant",
+                           "request ended by its row",
+                           "long step",
+                           "step that blocks its role",
+                           "zombie ousted",
+                           "prompt shared with a decode worker",
+                           "prompt shared with a prefill worker",
                            "piece landed after its grant was revoked",
                            "piece fenced by the pool's owner"}) {
     EXPECT_GT(report.coverage.Get(what), 0u)

@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <deque>
+#include <functional>
+#include <map>
+#include <string>
 
 #include "engine/executor.h"
 #include "tests/support/sim_world.h"
@@ -32,13 +35,27 @@ class TimedExecutor final : public Executor {
         done_at_.empty() ? world_->Now() : std::max(world_->Now(), done_at_.back());
     for (size_t i = 1; i < input.samples.size(); ++i)
       drafted_rows_ += input.samples[i].slot == input.samples[i - 1].slot ? 1 : 0;
-    done_at_.push_back(start + FromMs(ms * world_->Uniform(0.9, 1.3)));
+    const bool is_long = Happens(long_step_chance, "long step");
+    done_at_.push_back(start + FromMs(ms * world_->Uniform(0.9, 1.3)) +
+                       (is_long ? world_->Ms(500, 4000) : Duration{}));
     return ticket;
   }
   Result<StepResult> Collect(Ticket ticket) override {
     done_at_.pop_front();
-    return executor_->Collect(ticket);
+    Result<StepResult> result = executor_->Collect(ticket);
+    if (!result) return result;
+    for (SampledToken& token : result->tokens) {
+      if (Happens(row_failure_chance, "row failed"))
+        token.status = Internal("this row cannot be drawn");
+    }
+    return result;
   }
+
+  // While `faults` says so: that the draw of one row fails, and that a step takes seconds.
+  std::function<bool()> faults = [] { return false; };
+  double row_failure_chance = 0;
+  double long_step_chance = 0;
+  std::map<std::string, uint64_t> happened;
 
   // Draws behind another one of the same sequence and step.
   uint64_t drafted_rows() const { return drafted_rows_; }
@@ -47,6 +64,12 @@ class TimedExecutor final : public Executor {
   Instant done_at() const { return done_at_.empty() ? kNever : done_at_.front(); }
 
  private:
+  bool Happens(double chance, const std::string& what) {
+    if (chance <= 0 || !faults() || !world_->Chance(chance)) return false;
+    ++happened[what];
+    return true;
+  }
+
   SimWorld* const world_;
   Executor* const executor_;
   const double base_ms_;

@@ -27,11 +27,12 @@ EngineOptions MakeEngineOptions(const SimSettings& s, bool prefill) {
 }  // namespace
 
 SimWorker::SimWorker(const SimShared& shared, const std::string& name, bool prefill,
-                     uint64_t incarnation)
+                     uint64_t incarnation, const std::optional<v1::LastExit>& last_exit,
+                     const std::string& kv_address)
     : shared_(shared),
       name_(name),
       incarnation_(incarnation),
-      process_(std::make_shared<SimProcess>(fmt::format("{}#{}", name, incarnation),
+      process_(std::make_shared<SimProcess>(fmt::format("{}#{:08x}", name, incarnation >> 32),
                                             [this] { Pump(); })) {
   const SimSettings& s = *shared.settings;
   ProvenanceOptions model = shared.model;
@@ -41,25 +42,28 @@ SimWorker::SimWorker(const SimShared& shared, const std::string& name, bool pref
   model_ = std::make_unique<ProvenanceExecutor>(model, pool_);
   executor_ =
       std::make_unique<TimedExecutor>(shared.world, model_.get(), s.step_base_ms, s.step_token_ms);
+  executor_->faults = [this] { return !*shared_.faults_over; };
+  executor_->row_failure_chance = s.row_failure_chance;
+  executor_->long_step_chance = s.long_step_chance;
   transport_ = shared.fabric->MakeTransport(process_->name);
   AISP_CHECK(transport_->Register({pool_.data(), pool_.size(), -1}));
 
   WorkerOptions options;
   options.worker_id = name;
   options.incarnation = incarnation;
+  options.last_exit = last_exit;
   options.host_id = "host";
   options.router_addresses = shared.router_addresses;
   options.drain_timeout = s.drain_timeout;
   options.fingerprint = shared.fingerprint;
   options.fingerprint.mutable_kv_layout()->set_num_blocks(static_cast<uint32_t>(model.num_blocks));
   if (prefill) {
-    options.kv_address = name + ":kv";
+    options.kv_address = kv_address.empty() ? name + ":kv" : kv_address;
     PrefillOptions p;
     p.worker = options;
     p.horizon_tokens = 2 * s.max_batch_tokens;
     p.max_sequence_tokens = s.max_context;
     p.max_running = s.max_sequences;
-    p.pid = s.owner_copies ? 0 : static_cast<int64_t>(incarnation);
     prefill_ = std::make_unique<PrefillRole>(p);
     engine_ = std::make_unique<Engine>(MakeEngineOptions(s, prefill), executor_.get(),
                                        &shared.world->clock, prefill_->layer_sink());
@@ -164,6 +168,10 @@ void SimWorker::Pump() {
   if (!process_->running()) return;
   Observe();
   ScheduleWake();
+  if (role().StopWanted() && !std::exchange(stop_told_, true))
+    shared_.world->After(Duration{}, [this, alive = std::weak_ptr<bool>(alive_)] {
+      if (alive.lock() != nullptr) shared_.on_stop(this);
+    });
 }
 
 // One turn of the loop in worker/worker_role.h; false when there is nothing to do now.
@@ -183,9 +191,16 @@ bool SimWorker::PumpOnce() {
   if (r.CanLaunch()) {
     r.Launch();
     engine_->CheckInvariants();
+    if (shared_.settings->blocking_steps && executor_->steps_in_flight() > 0) BlockUntilStepDone();
     return true;
   }
   return false;
+}
+
+void SimWorker::BlockUntilStepDone() {
+  shared_.coverage->Count("step that blocks its role");
+  process_->Block();
+  shared_.world->At(executor_->done_at(), [process = process_] { process->Unblock(); });
 }
 
 void SimWorker::ScheduleWake() {
@@ -213,6 +228,9 @@ void SimWorker::Observe() {
   if (executor_->drafted_rows() > drafted_rows_seen_)
     c.Count("verified draft token", executor_->drafted_rows() - drafted_rows_seen_);
   drafted_rows_seen_ = executor_->drafted_rows();
+  for (auto& [what, n] : executor_->happened) {
+    if (n > 0) c.Count(what, std::exchange(n, 0));
+  }
 }
 
 void SimWorker::CheckQuiet() {

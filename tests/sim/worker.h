@@ -4,6 +4,7 @@
 // incarnation and an empty pool.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,6 +26,8 @@ namespace aisp {
 using RouterLinksNet = SimLinks<v1::WorkerMessage, v1::RouterMessage>;
 using KvLinksNet = SimLinks<v1::DecodeToPrefill, v1::PrefillToDecode>;
 
+class SimWorker;
+
 // What the workers of one cluster share.
 struct SimShared {
   SimWorld* world = nullptr;
@@ -35,13 +38,19 @@ struct SimShared {
   SimFabric* fabric = nullptr;
   PeerDeath* death = nullptr;
   std::vector<std::string> router_addresses;
+  const bool* faults_over = nullptr;  // from then on all goes well
+  // A process wants to end (WorkerRole::StopWanted); once for each.
+  std::function<void(SimWorker*)> on_stop;
   v1::Fingerprint fingerprint;
   ProvenanceOptions model;
 };
 
 class SimWorker {
  public:
-  SimWorker(const SimShared& shared, const std::string& name, bool prefill, uint64_t incarnation);
+  // `last_exit`: how the process before it ended, where its supervisor knows. `kv_address`: where a
+  // prefill worker listens; "": at its name.
+  SimWorker(const SimShared& shared, const std::string& name, bool prefill, uint64_t incarnation,
+            const std::optional<v1::LastExit>& last_exit, const std::string& kv_address = "");
   ~SimWorker();
 
   void Start();
@@ -68,6 +77,8 @@ class SimWorker {
  private:
   void Pump();
   bool PumpOnce();
+  // As an executor that computes inside Launch.
+  void BlockUntilStepDone();
   void ScheduleWake();
   void Observe();
 
@@ -89,6 +100,7 @@ class SimWorker {
   Instant wake_at_ = kNever;
   uint64_t preemptions_seen_ = 0;
   uint64_t drafted_rows_seen_ = 0;
+  bool stop_told_ = false;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

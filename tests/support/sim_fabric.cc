@@ -31,11 +31,21 @@ class SimFabric::Transport final : public KvTransport {
   }
   Result<std::string> Descriptor() override { return process_; }
 
-  Result<KvPeerId> Connect(std::string_view descriptor, Duration) override {
+  struct Pool final : Reached {
+    Pool(std::string of, bool maps) : owner(std::move(of)), mapped(maps) {}
+    std::string token() const override { return mapped ? "a writer of " + owner : ""; }
+    const std::string owner;
+    const bool mapped;
+  };
+  Result<std::unique_ptr<Reached>> Reach(std::string_view descriptor, Duration) override {
     const std::string owner(descriptor);
     if (fabric_->Find(owner) == nullptr) return Unavailable("the pool of " + owner + " is gone");
     if (fabric_->world_->Chance(fabric_->connect_fail_chance_))
       return Unavailable("the pool cannot be mapped");
+    return std::make_unique<Pool>(owner, !capabilities().owner_copies);
+  }
+  KvPeerId Add(std::unique_ptr<Reached> reached) override {
+    const std::string& owner = static_cast<Pool&>(*reached).owner;
     auto lane = std::make_shared<Lane>();
     lane->writer = process_;
     lane->owner = owner;

@@ -50,6 +50,11 @@ class SimLinks {
       return links_->Dial(process_, handler_, address);
     }
     void Send(LinkId link, Up message) override { links_->SendUp(link, std::move(message)); }
+    Status Offer(LinkId link, Up message) override {
+      AISP_RETURN_IF_ERROR(links_->RoomFor(link, &Connection::listener));
+      Send(link, std::move(message));
+      return {};
+    }
     void Close(LinkId link) override { links_->Close(link); }
 
    private:
@@ -61,6 +66,11 @@ class SimLinks {
    public:
     explicit Listener(SimLinks* links) : links_(links) {}
     void Send(LinkId link, Down message) override { links_->SendDown(link, std::move(message)); }
+    Status Offer(LinkId link, Down message) override {
+      AISP_RETURN_IF_ERROR(links_->RoomFor(link, &Connection::dialer));
+      Send(link, std::move(message));
+      return {};
+    }
     void Close(LinkId link) override { links_->Close(link); }
 
    private:
@@ -88,6 +98,22 @@ class SimLinks {
     end.last_arrival = std::max(end.last_arrival, world_->Now() + time);
     return true;
   }
+  // One random link carries nothing any more, and its ends hear of it only after seconds, each in
+  // its own time.
+  bool HalfOpenOne() {
+    const std::vector<ConnectionPtr> some = Open(nullptr);
+    if (some.empty()) return false;
+    const ConnectionPtr& c = some[world_->random.Below(some.size())];
+    world_->Trace("net", "link " + c->dialer.process->name + " - " + c->listener.process->name +
+                             " carries nothing any more");
+    c->broken = true;
+    for (End Connection::*which : {&Connection::dialer, &Connection::listener})
+      DownAfter(c, which, world_->Ms(500, 6000));
+    return true;
+  }
+  // Messages on their way to one end beyond which what is offered is refused.
+  int max_offered = kMaxUnderWay / 2;
+  std::function<void()> on_refused;
   // The process is gone; its peers hear of it after up to `notice_ms`.
   void OnDeath(const SimProcess* process, double notice_ms) {
     std::erase_if(listeners_, [&](const auto& l) { return l.second.process.get() == process; });
@@ -187,6 +213,12 @@ class SimLinks {
       if (c->dialer.open) c->dialer_handler->OnMessage(c->dialer.id, std::move(message));
     });
   }
+  Status RoomFor(LinkId id, End Connection::*towards) {
+    const ConnectionPtr c = Find(id);
+    if (c == nullptr || ((*c).*towards).under_way < max_offered) return {};
+    if (on_refused) on_refused();
+    return ResourceExhausted("the peer does not read");
+  }
   bool Count(const ConnectionPtr& c, End Connection::*towards) {
     if (((*c).*towards).under_way++ < kMaxUnderWay) return true;
     Break(c, 1);
@@ -229,12 +261,15 @@ class SimLinks {
         TellDown(c, which, {Code::kUnavailable, "connection reset after the last message"});
         continue;
       }
-      world_->After(world_->Ms(0, notice_ms), [this, c, which] {
-        ((*c).*which).process->Deliver([this, c, which] {
-          Down_(c, which, {Code::kUnavailable, "connection reset"});
-        });
-      });
+      DownAfter(c, which, world_->Ms(0, notice_ms));
     }
+  }
+  void DownAfter(const ConnectionPtr& c, End Connection::*which, Duration time) {
+    world_->After(time, [this, c, which] {
+      ((*c).*which).process->Deliver([this, c, which] {
+        Down_(c, which, {Code::kUnavailable, "connection reset"});
+      });
+    });
   }
 
   std::vector<ConnectionPtr> Open(const SimProcess* process) {

@@ -47,7 +47,7 @@ void SimWorld::Trace(const std::string& who, const std::string& what) {
 
 void SimProcess::Deliver(std::function<void()> what) {
   if (!alive_) return;
-  if (paused_) {
+  if (!running()) {
     backlog_.push_back(std::move(what));
     return;
   }
@@ -58,6 +58,20 @@ void SimProcess::Deliver(std::function<void()> what) {
 void SimProcess::Resume() {
   if (!alive_ || !paused_) return;
   paused_ = false;
+  CatchUp();
+}
+
+void SimProcess::Unblock() {
+  if (!alive_ || !blocked_) return;
+  blocked_ = false;
+  if (!running()) return;
+  // A loop hears what has arrived before it begins the next long thing.
+  for (auto waited = std::exchange(backlog_, {}); const auto& what : waited) what();
+  after_each_();
+}
+
+void SimProcess::CatchUp() {
+  if (!running()) return;
   after_each_();  // timers come first: what a stopped process missed has not been read yet
   while (!backlog_.empty() && running()) {
     std::function<void()> what = std::move(backlog_.front());

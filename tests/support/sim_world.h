@@ -84,18 +84,24 @@ class SimProcess {
   void Deliver(std::function<void()> what);
   void Pause() { paused_ = true; }
   void Resume();
+  // Its one thread is inside something long: what arrives waits, timers are late.
+  void Block() { blocked_ = true; }
+  void Unblock();
   void Kill();
   bool alive() const { return alive_; }
   bool paused() const { return paused_; }
-  bool running() const { return alive_ && !paused_; }
+  bool running() const { return alive_ && !paused_ && !blocked_; }
 
   const std::string name;
 
  private:
+  void CatchUp();
+
   std::function<void()> after_each_;
   std::deque<std::function<void()>> backlog_;
   bool alive_ = true;
   bool paused_ = false;
+  bool blocked_ = false;
 };
 
 }  // namespace aisp

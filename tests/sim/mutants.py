@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""Does the simulation notice when a promise is broken? Breaks one at a time and runs seeds until one fails.
+
+A mutant is a product source with a few lines exchanged: it is compiled with the flags of the build, linked in front of the
+libraries and run; nothing of the tree or of the build changes. A mutant that no seed catches is a hole in the simulation: exits 1.
+A text that is not found any more is an error too: say the mutant in the words of the source as it is.
+
+Usage: mutants.py --build DIR [--seeds N] [--jobs N] [--sample N] [--list] [NAME ...]
+  --sample N: N of them, others each day, for CI.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+
+# (name, the promise, source, text, what stands there instead)
+MUTANTS = [
+    ("reuse-before-acknowledgement", "granted blocks are not reused before their writer acknowledged or is dead",
+     "decode/fencing.cc",
+     "  if (lease->writer.transport->RevokeEpoch(epoch)) {\n",
+     "  if (lease->writer.transport->RevokeEpoch(epoch) || true) {\n"),
+    ("silence-is-death", "a writer that says nothing is not taken for dead",
+     "decode/fencing.cc",
+     "    if (lease.writer.watch->Dead()) {\n",
+     "    if (true) {\n"),
+    ("done-before-written", "PrefillDone follows the last remote completion",
+     "prefill/kv_pusher.cc",
+     "  if (!push.failure || push.stopped || !Idle(id)) return false;\n",
+     "  if (!push.failure || push.stopped) return false;\n"),
+    ("pins-leak", "every block comes back",
+     "prefill/kv_pusher.cc",
+     "  for (const PendingWrite& write : push.pending) blocks_->Unpin(write.sources, PinKind::kStep);\n",
+     ""),
+    ("no-word-on-unknown-grants", "a grant that nobody uses any more comes back",
+     "prefill/prefill_readers.cc",
+     "  if (transfer == nullptr) {\n    SendFence(reader.id, epoch);\n",
+     "  if (transfer == nullptr) {\n"),
+    ("prefill-goes-on-after-cancel", "cancelling a stream ends all of it",
+     "decode/remote_prefill.cc",
+     "    message.mutable_cancel()->set_transfer_id(request.transfer_id);\n",
+     "    message.mutable_cancel()->set_transfer_id(request.transfer_id + 1000000);\n"),
+    ("takeover-draws-anew", "a takeover goes on with the tokens that would have come",
+     "router/router_placement.cc",
+     "  *out.mutable_sampling() = spec.sampling;\n",
+     "  *out.mutable_sampling() = spec.sampling;\n"
+     "  out.mutable_sampling()->set_seed(spec.sampling.seed() + static_cast<uint64_t>(request.placements));\n"),
+    ("takeover-counts-anew", "max_new_tokens and penalties hold over a takeover",
+     "decode/codec.cc",
+     "wire.prompt_tokens() > 0 ? wire.prompt_tokens() : request.tokens.size());\n",
+     "request.tokens.size());\n"),
+    ("choices-draw-alike", "each choice draws its own tokens",
+     "router/router_placement.cc",
+     "  out.set_choice(spec.choice);\n",
+     "  out.set_choice(0);\n"),
+    ("one-prompt-for-all", "a shared prompt is the prompt of its request",
+     "proto/shared_prompts.cc",
+     "ids_.try_emplace(prompt.identity(), last_id_ + 1);\n",
+     "ids_.try_emplace(nullptr, last_id_ + 1);\n"),
+    ("deadlines-pass", "a request ends by its deadline and the router's grace",
+     "router/router_placement.cc",
+     "  request_timers.Set(request.id.value, request.deadline + options.deadline_grace);\n",
+     "  request_timers.Set(request.id.value, request.deadline + options.deadline_grace * 1000);\n"),
+    ("blind-for-good", "a router knows what every worker's prefix cache holds",
+     "worker/worker_shell.cc",
+     "SendSnapshot(link);\n",
+     "static_cast<void>(link);\n"),
+    ("router-leaves-silently", "workers find the successor of a router that drains",
+     "router/router_links.cc",
+     "  for (const auto& [id, worker] : workers) sender->Send(worker.link, message);\n",
+     ""),
+    ("zombies-displace", "a resumed process never displaces its successor",
+     "router/router_names.cc",
+     "  return std::find(ousted.begin(), ousted.end(), r.incarnation()) != ousted.end();\n",
+     "  return false;\n"),
+]
+
+
+def fail(message):
+    print(f"mutants: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+class Build:
+    def __init__(self, folder):
+        self.folder = os.path.abspath(folder)
+        try:
+            with open(os.path.join(self.folder, "compile_commands.json"), encoding="utf-8") as f:
+                entries = json.load(f)
+        except OSError as error:
+            fail(f"{error}; configure the build first")
+        self.commands = {entry["file"]: entry["command"] for entry in entries}
+        with open(os.path.join(self.folder, "CMakeCache.txt"), encoding="utf-8") as f:
+            self.root = re.search(r"^CMAKE_HOME_DIRECTORY:INTERNAL=(.*)$", f.read(), re.M).group(1)
+        listed = subprocess.run(["ninja", "-C", self.folder, "-t", "commands", "bin/aisp_sim"],
+                                capture_output=True, text=True, check=True).stdout.splitlines()
+        self.link = re.sub(r"^: && (.*) && :$", r"\1", listed[-1])
+
+    def make(self, source, text, instead, scratch):
+        """The simulation with the mutant in it."""
+        path = os.path.join(self.root, source)
+        with open(path, encoding="utf-8") as f:
+            original = f.read()
+        if text not in original:
+            fail(f"{source} does not say any more: {text.strip()}")
+        mutant = os.path.join(scratch, "mutant.cc")
+        with open(mutant, "w", encoding="utf-8") as f:
+            f.write(original.replace(text, instead))
+        compile_ = shlex.split(self.commands[path])
+        compile_[compile_.index("-c") + 1] = mutant
+        compile_[compile_.index("-o") + 1] = mutant + ".o"
+        subprocess.run(compile_ + ["-w"], cwd=self.folder, check=True)
+        link = shlex.split(self.link)
+        program = os.path.join(scratch, "aisp_sim")
+        link[link.index("-o") + 1] = program
+        link.insert(link.index("-o"), mutant + ".o")
+        subprocess.run(link, cwd=self.folder, check=True)
+        return program
+
+
+def caught_by(program, seeds, jobs):
+    """How the first seed that fails says so, or None. Runs growing ranges, so that most end at once."""
+    first, count = 1, 25
+    while first <= seeds:
+        last = min(seeds, first + count - 1)
+        try:
+            run = subprocess.run([program, f"--seeds={first}..{last}", f"--jobs={jobs}"], capture_output=True,
+                                 text=True, timeout=300, check=False)
+        except subprocess.TimeoutExpired:
+            return f"seeds {first} to {last} do not end"
+        if run.returncode != 0:
+            said = [line for line in (run.stdout + run.stderr).splitlines() if "seed" in line]
+            return said[0][:150] if said else f"exit code {run.returncode}"
+        first, count = last + 1, count * 2
+    return None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", default="build")
+    parser.add_argument("--seeds", type=int, default=2000)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--sample", type=int, default=0)
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("names", nargs="*")
+    options = parser.parse_args()
+    chosen = [m for m in MUTANTS if not options.names or m[0] in options.names]
+    if unknown := set(options.names) - {m[0] for m in MUTANTS}:
+        fail(f"no mutant is called {', '.join(sorted(unknown))}; see --list")
+    if options.list:
+        for name, promise, source, _, _ in chosen:
+            print(f"{name:<30} {source:<28} {promise}")
+        return 0
+    build = Build(options.build)
+    if options.sample > 0:
+        start = datetime.date.today().toordinal() * options.sample
+        chosen = [chosen[(start + i) % len(chosen)] for i in range(min(options.sample, len(chosen)))]
+    missed = 0
+    for name, promise, source, text, instead in chosen:
+        with tempfile.TemporaryDirectory() as scratch:
+            how = caught_by(build.make(source, text, instead, scratch), options.seeds, options.jobs)
+        print(f"{'caught' if how else 'MISSED':<7} {name:<30} {how or promise}", flush=True)
+        missed += how is None
+    print(f"{len(chosen) - missed} of {len(chosen)} mutants caught")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
