@@ -32,7 +32,7 @@ load() {
 }
 
 serve --replay-ttft-ms 5
-load '2,000 requests/s of 10 tokens' --num-prompts 10000 --request-rate 2000 --output-len 10 --num-warmups 64
+load "as many requests of 10 tokens as 64 connections give" --num-prompts 20000 --max-concurrency 64 --output-len 10 --num-warmups 64
 stop
 serve --replay-ttft-ms 5 --replay-tpot-ms 5
 load '20,000 tokens/s, each an event: 160 streams of up to 200 tokens/s' --num-prompts 640 --max-concurrency 160 --output-len 200

@@ -28,13 +28,15 @@ PROMPT = "Tell me a story about a duck, a fox and a lantern. " * 16  # long enou
 
 
 def body(seed, **more):
+    if seed % 2 == 0:  # cut short, and whole all the same
+        more = {"max_tokens": 220, "force_finish": True, **more}
     return json.dumps({
         "model": "story-7m", "messages": [{"role": "user", "content": PROMPT}], "temperature": 1, "seed": seed,
         "max_tokens": 500, "structured_outputs": {"json": SCHEMA, "disable_any_whitespace": True}, **more}).encode()
 
 
-def ask(http, seed, **headers):
-    request = urllib.request.Request(f"http://{http}/v1/chat/completions", body(seed), {"content-type": "application/json", **headers})
+def ask(http, seed, headers=None, **more):
+    request = urllib.request.Request(f"http://{http}/v1/chat/completions", body(seed, **more), {"content-type": "application/json", **(headers or {})})
     with urllib.request.urlopen(request) as answer:
         return answer.headers, json.loads(answer.read())["choices"][0]
 
@@ -51,6 +53,8 @@ class ConstrainedFaults(unittest.TestCase):
             choice = ask(server.http, seed)[1]
             cls.undisturbed[seed] = choice["message"]["content"]
             assert choice["finish_reason"] == "stop", choice
+        # The even ones would have been longer.
+        assert cls.undisturbed[2] != ask(server.http, 2, max_tokens=500)[1]["message"]["content"]
 
     def check(self, seed, text):
         self.assertEqual(text, self.undisturbed[seed])
@@ -69,14 +73,19 @@ class ConstrainedFaults(unittest.TestCase):
         house = House(BINARY, "--prefill=1", "--decode=1")
         self.addCleanup(house.stop)
         # The first request of its prompt: later ones find it cached where they decode.
-        headers, choice = ask(house.http, 1, **{"x-aisp-prefill": "remote"})
+        headers, choice = ask(house.http, 1, headers={"x-aisp-prefill": "remote"})
         self.assertIn("prefill=prefill-0", headers["x-aisp-route"])
         self.check(1, choice["message"]["content"])
 
     def test_taken_over_when_its_worker_dies(self):
+        for seed in (1, 2):
+            with self.subTest(seed=seed):
+                self.take_over(seed)
+
+    def take_over(self, seed):
         house = House(BINARY, "--prefill=0", "--decode=2")
         self.addCleanup(house.stop)
-        request = urllib.request.Request(f"http://{house.http}/v1/chat/completions", body(1, stream=True), {"content-type": "application/json"})
+        request = urllib.request.Request(f"http://{house.http}/v1/chat/completions", body(seed, stream=True), {"content-type": "application/json"})
         text, events = "", 0
         with urllib.request.urlopen(request) as answer:
             worker = answer.headers["x-aisp-route"].split("decode=")[1].split()[0]
@@ -87,8 +96,14 @@ class ConstrainedFaults(unittest.TestCase):
                 events += 1
                 if events == 5:
                     self.kill(house, worker)
-        self.check(1, text)
+        self.check(seed, text)
         self.assertGreater(metric(house.http, "aisp_takeovers_total"), 0)
+
+    def test_with_proposed_tokens(self):
+        server = Served(BINARY, "--speculative-config", '{"method": "ngram", "num_speculative_tokens": 4}')
+        self.addCleanup(server.stop)
+        for seed in self.SEEDS:
+            self.check(seed, ask(server.http, seed)[1]["message"]["content"])
 
     def kill(self, house, worker):
         with urllib.request.urlopen(f"http://{house.admin}/admin/workers") as answer:

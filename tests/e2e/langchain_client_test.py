@@ -34,6 +34,14 @@ class LangChain(unittest.TestCase):
         self.assertEqual("".join(part.content for part in parts), whole.content)
         self.assertEqual(sum(p.usage_metadata["output_tokens"] for p in parts if p.usage_metadata), 24)
 
+    def test_responses_go_on_from_one_another(self):
+        chat = ChatOpenAI(**options(use_responses_api=True, use_previous_response_id=True))
+        whole = chat.invoke(STORY)
+        self.assertEqual(whole.usage_metadata["output_tokens"], 24)
+        self.assertEqual("".join(part.text for part in chat.stream(STORY)), whole.text)
+        longer = chat.invoke([("user", STORY), whole, ("user", "And then?")])
+        self.assertGreater(longer.usage_metadata["input_tokens"], whole.usage_metadata["input_tokens"] + 24)
+
     def test_completions_streamed_say_the_same_as_whole(self):
         llm = OpenAI(**options())
         self.assertEqual("".join(llm.stream("Once upon a time")), llm.invoke("Once upon a time"))

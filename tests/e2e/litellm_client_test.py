@@ -31,6 +31,14 @@ class LiteLlm(unittest.TestCase):
         self.assertEqual("".join(p.choices[0].delta.content or "" for p in parts if p.choices), whole.choices[0].message.content)
         self.assertEqual(parts[-1].usage.completion_tokens, 24)
 
+    def test_messages_say_the_same_as_a_chat(self):
+        chat = litellm.completion(model="openai/story-7m", messages=STORY, **options()).choices[0].message.content
+        message = litellm.completion(model="anthropic/story-7m", messages=STORY, **options(api_base=f"http://{SERVER.http}"))
+        self.assertEqual(message.choices[0].message.content, chat)
+        self.assertEqual(message.usage.completion_tokens, 24)
+        streamed = litellm.completion(model="anthropic/story-7m", messages=STORY, stream=True, **options(api_base=f"http://{SERVER.http}"))
+        self.assertEqual("".join(p.choices[0].delta.content or "" for p in streamed), chat)
+
     def test_completions_streamed_say_the_same_as_whole(self):
         ask = {"model": "text-completion-openai/story-7m", "prompt": "Once upon a time"}
         whole = litellm.text_completion(**ask, **options()).choices[0].text

@@ -73,6 +73,39 @@ class Structured(unittest.TestCase):
         print(f"{whole} of {count} answers were whole, all of them valid", file=sys.stderr)
         self.assertGreater(whole, count // 2)
 
+    def test_answers_that_shall_end_whole_do_so_within_their_tokens(self):
+        draw = random.Random(9)
+        bounded = 0
+        for i in range(25):
+            schema = random_schema(draw)
+            body = {"temperature": 1.5, "seed": i + 1, "max_tokens": draw.randint(1, 60), "force_finish": True, "response_format": {
+                "type": "json_schema", "json_schema": {"name": "s", "strict": True, "schema": schema}}}
+            status, answer = post(body)
+            if status == 400:  # no room for the shortest instance: as many as are needed, then
+                self.assertEqual(answer["error"]["param"], "max_tokens")
+                body["max_tokens"] = int(re.search(r"max_tokens of (\d+)", answer["error"]["message"])[1])
+                self.assertGreater(body["max_tokens"], 1)
+                bounded += 1
+                status, answer = post(body)
+            self.assertEqual(status, 200, (schema, answer))
+            choice = answer["choices"][0]
+            self.assertEqual(choice["finish_reason"], "stop", (schema, choice))
+            self.assertLessEqual(answer["usage"]["completion_tokens"], body["max_tokens"])
+            self.assertTrue(jsonschema.Draft202012Validator(schema).is_valid(json.loads(choice["message"]["content"])), (schema, choice))
+        self.assertGreater(bounded, 0)
+        for seed in range(1, 6):
+            options = {"temperature": 1.5, "seed": seed, "max_tokens": 14}
+            text = post({"structured_outputs": {"regex": "[a-z]+(=[0-9]{4})?;", "force_finish": True}, **options})[1]["choices"][0]
+            self.assertRegex(text["message"]["content"], re.compile("^[a-z]+(=[0-9]{4})?;$"))
+        # The same answer, streamed or not, when there is room enough.
+        schema = {"type": "object", "properties": {"age": {"type": "integer", "maximum": 99}}, "required": ["age"], "additionalProperties": False}
+        body = {"seed": 3, "max_tokens": 200, "guided_json": schema}
+        self.assertEqual(post(body)[1]["choices"], post({**body, "force_finish": True})[1]["choices"])
+        for refused, param in [({"force_finish": True}, "force_finish"),
+                               ({"force_finish": True, "guided_grammar": 'root ::= "a" root | "b"'}, "force_finish")]:
+            status, answer = post(refused)
+            self.assertEqual((status, answer["error"]["param"]), (400, param))
+
     def test_pattern_choice_and_object(self):
         text = post({"guided_regex": "\\d{3}-[a-f]{2}", "temperature": 1})[1]["choices"][0]["message"]["content"]
         self.assertRegex(text, re.compile("^\\d{3}-[a-f]{2}$"))

@@ -135,6 +135,14 @@ class Tools(unittest.TestCase):
         self.assertFalse(hasattr(hidden.message, "reasoning_content"))
         self.assertEqual(hidden.message.content, whole.message.content)
 
+    def test_thinking_leaves_room_for_an_answer_that_shall_end_whole(self):
+        for seed in range(1, 5):
+            choice = self.chat(max_tokens=160, seed=seed, temperature=1, extra_body={
+                "force_finish": True, "structured_outputs": {"json": WEATHER, "disable_any_whitespace": True}}).choices[0]
+            self.assertEqual(choice.finish_reason, "stop")
+            jsonschema.validate(json.loads(choice.message.content), WEATHER)
+            self.assertGreater(len(choice.message.reasoning_content), 3)
+
     def test_thinking_before_a_call(self):
         choice = self.chat(tools=TOOLS, tool_choice="required", parallel_tool_calls=False,
                            extra_body={"thinking_token_budget": 8}).choices[0]
