@@ -38,8 +38,9 @@ void BindRouterSettings(Config::Router& r, SettingTable& t) {
       .Range(0ms, 1h);
   t.Add("tokenizer_threads", &r.tokenizer_threads, "Threads that tokenize prompts.").Range(1, 256);
   t.Add("policy", &r.policy,
-        "Where requests run: cost (least predicted TTFT and TPOT), least-loaded, round-robin, or "
-        "prefix (most of the prompt cached).")
+        "Where requests run: cost (least predicted TTFT and TPOT), least-loaded, round-robin, "
+        "power-of-two (the less loaded of two workers by chance), or prefix (most of the prompt "
+        "cached).")
       .Flag("--router-policy")
       .OneOf({std::begin(kRoutingPolicies), std::end(kRoutingPolicies)});
   t.Add("admin", &r.admin,

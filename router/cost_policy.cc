@@ -30,6 +30,12 @@ constexpr std::string_view kReasons[] = {kRemotePrefill,
                                          route_reason::kForcedRemote,
                                          route_reason::kForcedLocal};
 
+// A prediction counts as kept when it is with so many mean errors on top: at exactly the limit half
+// of all requests would miss it.
+constexpr double kMargin = 2.0;
+// An error counts at most as this part of the limit, or a bad hour would have everything refused.
+constexpr double kMostSpread = 0.1;
+
 // A step of D with this request among the others.
 double StepWithMs(const RequestSummary& request, const WorkerView& decode) {
   const int32_t rows = std::min(decode.rows + 1, std::max(1, decode.max_rows));
@@ -72,6 +78,7 @@ class CostPolicy final : public RoutingPolicy {
     double ttft_offset_ms = 0;
     double step_ms = 0;
     double tpot_ms = 0;
+    double tpot_high_ms = 0;  // what it rarely exceeds
     double score_ms = 0;
     bool meets = false;         // the request's objective
     bool spares_others = true;  // the running streams keep theirs
@@ -85,8 +92,8 @@ class CostPolicy final : public RoutingPolicy {
   static void KeepBest(std::vector<Candidate>* candidates);
   static double FirstDecodeMs(const WorkerView& decode, double ready_ms, double step_ms);
   static Cost Begin(const RequestSummary& request, const WorkerView& decode);
-  static void End(const RequestSummary& request, const WorkerView& decode, double offset_ms,
-                  double ttft_ms, Cost* cost);
+  static void End(const RequestSummary& request, const WorkerView& decode,
+                  const WorkerView::Learnt& offset, double ttft_ms, Cost* cost);
   double AdmissionMs(const RequestSummary& request, const WorkerView& decode, double tpot_ms) const;
   double ExposedTransferMs(const RequestSummary& request, const WorkerView& decode,
                            const WorkerView& prefill, double compute_ms) const;
@@ -136,17 +143,26 @@ double CostPolicy::ExposedTransferMs(const RequestSummary& request, const Worker
 CostPolicy::Cost CostPolicy::Begin(const RequestSummary& request, const WorkerView& decode) {
   Cost cost;
   cost.step_ms = StepWithMs(request, decode);
-  cost.tpot_ms = cost.step_ms * decode.tpot_factor;
+  cost.tpot_ms = cost.step_ms * decode.tpot_factor.value;
+  // A row more is a longer step for all of them.
+  cost.tpot_high_ms = cost.step_ms * (decode.tpot_factor.value +
+                                      kMargin * std::min(decode.tpot_factor.spread, kMostSpread));
+  cost.spares_others = !decode.known || request.others.MetBy(0, cost.tpot_high_ms);
   return cost;
 }
 
-void CostPolicy::End(const RequestSummary& request, const WorkerView& decode, double offset_ms,
-                     double ttft_ms, Cost* cost) {
+void CostPolicy::End(const RequestSummary& request, const WorkerView& decode,
+                     const WorkerView::Learnt& offset, double ttft_ms, Cost* cost) {
   // However wrong earlier predictions were: what has to be computed takes its time.
-  cost->ttft_offset_ms = std::max(offset_ms, -0.9 * ttft_ms);
+  cost->ttft_offset_ms = std::max(offset.value, -0.9 * ttft_ms);
   cost->ttft_ms = ttft_ms + cost->ttft_offset_ms;
   cost->score_ms += cost->ttft_ms + request.expected_new_tokens * cost->tpot_ms;
-  cost->meets = !decode.known || request.objective.MetBy(cost->ttft_ms, cost->tpot_ms);
+  // What waits behind much is off by a part of it.
+  const double high_ms =
+      cost->ttft_ms +
+      std::max(kMargin * std::min(offset.spread, kMostSpread * request.objective.ttft_ms),
+               kMostSpread * cost->ttft_ms);
+  cost->meets = !decode.known || request.objective.MetBy(high_ms, cost->tpot_high_ms);
 }
 
 CostPolicy::Cost CostPolicy::Local(const RequestSummary& request, const WorkerView& decode) const {
@@ -163,9 +179,10 @@ CostPolicy::Cost CostPolicy::Local(const RequestSummary& request, const WorkerVi
     cost.score_ms = options_.disturbance_weight * delay_ms * running.decode_rows;
     // Spread over as many tokens as a stream has, on average.
     const double others_ms = cost.tpot_ms + delay_ms / std::max(1.0, request.expected_new_tokens);
-    cost.spares_others = request.others.MetBy(0, others_ms);
+    cost.spares_others =
+        cost.spares_others && (!decode.known || request.others.MetBy(0, others_ms));
   }
-  End(request, decode, decode.local_ttft_offset_ms,
+  End(request, decode, decode.local_ttft,
       AdmissionMs(request, decode, cost.tpot_ms) + queue_ms + compute_ms, &cost);
   return cost;
 }
@@ -191,8 +208,8 @@ CostPolicy::Cost CostPolicy::Remote(const RequestSummary& request, const WorkerV
   const double before_ms =
       std::max(decode.busy_ms + AdmissionMs(request, decode, cost.tpot_ms), queue_ms);
   const double ready_ms = before_ms + compute_ms + transfer_ms;
-  End(request, decode, decode.remote_ttft_offset_ms,
-      ready_ms + FirstDecodeMs(decode, ready_ms, cost.step_ms), &cost);
+  End(request, decode, decode.remote_ttft, ready_ms + FirstDecodeMs(decode, ready_ms, cost.step_ms),
+      &cost);
   return cost;
 }
 

@@ -41,9 +41,13 @@ struct WorkerView {
   double backlog_ms = 0;      // until the prompts that it has are computed, as predicted
   double transfer_bytes_per_s = 0;  // measured on its last transfers; 0: unknown
   // Decode workers: by how much predictions were wrong lately (router/correction.h).
-  double local_ttft_offset_ms = 0;
-  double remote_ttft_offset_ms = 0;
-  double tpot_factor = 1;
+  struct Learnt {
+    double value = 0;
+    double spread = 0;  // mean distance from it
+  };
+  Learnt local_ttft;   // ms to add
+  Learnt remote_ttft;  // likewise, of prompts that a prefill worker computes
+  Learnt tpot_factor = {1, 0};
   // It has run enough steps for a prediction to be held against it.
   bool known = false;
 

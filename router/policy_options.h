@@ -15,6 +15,7 @@ namespace aisp {
   X("cost", MakeCostPolicy)                \
   X("least-loaded", MakeLeastLoadedPolicy) \
   X("round-robin", MakeRoundRobinPolicy)   \
+  X("power-of-two", MakePowerOfTwoPolicy)  \
   X("prefix", MakePrefixPolicy)
 
 inline constexpr std::string_view kRoutingPolicies[] = {

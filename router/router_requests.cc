@@ -110,7 +110,7 @@ void Router::Impl::LearnFromFirstToken(const Request& request, const v1::Timing&
   if (measured_ms > 0) metrics.ttft_error_ratio.Observe(error_ms / measured_ms);
   RunningMean& offset =
       placed.prefill < 0 ? worker->correction.local_ttft_ms : worker->correction.remote_ttft_ms;
-  offset.Add(measured_ms - (placed.ttft_ms - placed.ttft_offset_ms));
+  offset.Add(measured_ms - (placed.ttft_ms - placed.ttft_offset_ms), clock->Now());
 }
 
 // Of answers that are long enough to have a time per token.
@@ -123,7 +123,8 @@ void Router::Impl::LearnFromEnd(const Request& request, Duration tpot) {
     return;
   const double measured_ms = ToMs(tpot);
   metrics.tpot_error_ratio.Observe(std::abs(measured_ms - placed.tpot_ms) / measured_ms);
-  worker->correction.tpot_factor.Add(std::clamp(measured_ms / placed.step_ms, 0.1, 10.0));
+  worker->correction.tpot_factor.Add(std::clamp(measured_ms / placed.step_ms, 0.1, 10.0),
+                                     clock->Now());
 }
 
 void Router::Impl::OnAttemptEnded(Request& request, const v1::TokenEvent& event) {

@@ -109,9 +109,9 @@ WorkerView WorkerState::View(Instant now, const StepTimeModel& pool) const {
   view.busy_ms = BusyMs(now);
   view.backlog_ms = BacklogMs(now, view);
   view.transfer_bytes_per_s = telemetry.transfer_bytes_per_s();
-  view.local_ttft_offset_ms = correction.local_ttft_ms.value();
-  view.remote_ttft_offset_ms = correction.remote_ttft_ms.value();
-  view.tpot_factor = correction.tpot_factor.value();
+  view.local_ttft = {correction.local_ttft_ms.Value(now), correction.local_ttft_ms.Spread(now)};
+  view.remote_ttft = {correction.remote_ttft_ms.Value(now), correction.remote_ttft_ms.Spread(now)};
+  view.tpot_factor = {correction.tpot_factor.Value(now), correction.tpot_factor.Spread(now)};
   view.known = model.samples() >= kKnown;
   return view;
 }

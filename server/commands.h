@@ -20,6 +20,7 @@ int RunGenerate(const std::vector<std::string>& args);
 int RunPull(const std::vector<std::string>& args);
 int RunInfo(const std::vector<std::string>& args);
 int RunBench(const std::vector<std::string>& args);
+int RunSimulate(const std::vector<std::string>& args);
 int RunConstrain(const std::vector<std::string>& args);
 int RunDrain(const std::vector<std::string>& args);
 int RunTop(const std::vector<std::string>& args);

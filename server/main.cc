@@ -20,6 +20,7 @@ constexpr const char* kHelp = R"(aisp: a disaggregated LLM inference server
   aisp pull org/name[@rev]     downloads a model from the Hugging Face hub into its cache
   aisp info [MODEL]            shape of a checkpoint, KV bytes per token, largest context that fits
   aisp constrain --schema FILE which of a JSON Schema can be enforced, and whether instances are allowed token by token
+  aisp simulate --workers SPEC what so many workers would serve in time, without any: the router in simulated time
   aisp bench limits|engine     what this machine can do, and how near the engine comes
 
   aisp COMMAND --help          the flags of a command
@@ -50,6 +51,7 @@ int main(int argc, char** argv) {
   if (command == "info") return aisp::RunInfo(rest);
   if (command == "bench") return aisp::RunBench(rest);
   if (command == "constrain") return aisp::RunConstrain(rest);
+  if (command == "simulate") return aisp::RunSimulate(rest);
   if (command == "--help" || command == "-h" || command == "help") {
     std::fputs(kHelp, stdout);
     return 0;
@@ -60,5 +62,5 @@ int main(int argc, char** argv) {
       "",
       "unknown command '" + command +
           "'; known: up, serve, generate, pull, drain, top, status, trace, doctor, info, bench, "
-          "constrain");
+          "simulate, constrain");
 }

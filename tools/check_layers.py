@@ -37,7 +37,8 @@ LAYERS = {
     "config": ["common"],
     "hub": ["common"],
     "loadgen": ["net", "proto"],
-    "server": ["prefill", "decode", "router", "api", "answer", "constrain", "net", "tracing", "config", "hub", "kernels/cpu", "kernels/cuda",
+    "simulate": ["router", "loadgen"],
+    "server": ["prefill", "decode", "router", "api", "answer", "constrain", "net", "tracing", "config", "hub", "simulate", "kernels/cpu", "kernels/cuda",
                "kernels/collective"],
 }
 UNCHECKED = ("tests", "tools", "docs", "deploy", "cmake", "bench")

@@ -127,7 +127,8 @@ TEST(Loadgen, ChatsAndSharedPrefixesWorkToo) {
 }
 
 TEST(Loadgen, ConversationsGoOnFromTheRealAnswersAndFindThemCached) {
-  Cluster cluster({});
+  // One worker: where prompts are computed is the router's choice, and caches are each worker's own.
+  Cluster cluster({.prefill = 0, .decode = 1});
   ASSERT_TRUE(cluster.AwaitReady());
   for (const std::string flags :
        {"--endpoint /v1/completions", "--endpoint /v1/chat/completions"}) {

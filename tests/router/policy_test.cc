@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "common/random.h"
+
 namespace aisp {
 namespace {
 
@@ -72,7 +74,9 @@ TEST(RoutingPolicy, AnUnknownNameIsRefusedWithTheKnownOnes) {
   options.name = "dice";
   const std::string message = MakeRoutingPolicy(options).error().message;
   EXPECT_NE(message.find("'dice'"), std::string::npos) << message;
-  EXPECT_NE(message.find("cost, least-loaded, round-robin, prefix"), std::string::npos) << message;
+  EXPECT_NE(message.find("cost, least-loaded, round-robin, power-of-two, prefix"),
+            std::string::npos)
+      << message;
 }
 
 TEST(RoutingPolicy, LeastLoadedTakesTheFreestWorkersOfBothRoles) {
@@ -97,6 +101,20 @@ TEST(RoutingPolicy, RoundRobinGivesEachDecodeWorkerTheSameNumber) {
     ++counts[Pick("round-robin", request, workers)->decode];
   }
   for (const int count : counts) EXPECT_EQ(count, 3);
+}
+
+TEST(RoutingPolicy, PowerOfTwoTakesTheLessLoadedOfTwoAndReachesAll) {
+  WorkerView workers[] = {Decode("d0"), Decode("d1"), Decode("d2"), Decode("d3")};
+  workers[3].rows = 15;
+  int counts[4] = {};
+  for (uint64_t i = 0; i < 4096; ++i) {
+    RequestSummary request = Request(100);
+    request.tie_break = SplitMix64(i).Next();
+    ++counts[Pick("power-of-two", request, workers)->decode];
+  }
+  // The busy one never wins against another; the others share what is left.
+  EXPECT_EQ(counts[3], 0);
+  for (int i = 0; i < 3; ++i) EXPECT_GT(counts[i], 1000);
 }
 
 TEST(RoutingPolicy, PrefixGoesWhereMostOfThePromptIsCachedWhateverTheLoad) {
@@ -309,13 +327,13 @@ TEST(CostPolicy, WhatPredictionsWereWrongByIsAddedToThem) {
   const double before_ms = Pick("cost", request, workers)->ttft_ms;
   const double tpot_ms = Pick("cost", request, workers)->tpot_ms;
   request.preference = PrefillPreference::kLocal;
-  workers[0].local_ttft_offset_ms = 7;
-  workers[0].tpot_factor = 1.5;
+  workers[0].local_ttft.value = 7;
+  workers[0].tpot_factor.value = 1.5;
   const auto placement = Pick("cost", request, workers);
   EXPECT_NEAR(placement->ttft_ms, before_ms + 7, 1e-9);
   EXPECT_NEAR(placement->ttft_offset_ms, 7, 1e-9);
   EXPECT_NEAR(placement->tpot_ms, 1.5 * tpot_ms, 1e-9);
-  workers[0].local_ttft_offset_ms = -1e9;
+  workers[0].local_ttft.value = -1e9;
   EXPECT_GT(Pick("cost", request, workers)->ttft_ms, 0);
 }
 

@@ -160,20 +160,38 @@ TEST(StepTimeModel, CostsAreNeverNegative) {
 }
 
 TEST(RunningMean, FollowsAndIsNotCarriedAwayByOneValue) {
+  const Instant now{1'000'000};
   RunningMean mean(0);
-  for (int i = 0; i < 200; ++i) mean.Add(i % 2 == 0 ? 9 : 11);
-  EXPECT_NEAR(mean.value(), 10, 0.5);
-  mean.Add(1e6);
-  EXPECT_NEAR(mean.value(), 10, 1);
-  for (int i = 0; i < 500; ++i) mean.Add(i % 2 == 0 ? 29 : 31);
-  EXPECT_NEAR(mean.value(), 30, 1);
+  for (int i = 0; i < 200; ++i) mean.Add(i % 2 == 0 ? 9 : 11, now);
+  EXPECT_NEAR(mean.Value(now), 10, 0.5);
+  mean.Add(1e6, now);
+  EXPECT_NEAR(mean.Value(now), 10, 1);
+  for (int i = 0; i < 500; ++i) mean.Add(i % 2 == 0 ? 29 : 31, now);
+  EXPECT_NEAR(mean.Value(now), 30, 1);
 }
 
 TEST(RunningMean, LeavesAValueThatWasAlwaysTheSame) {
+  const Instant now{1'000'000};
   RunningMean mean(0);
-  for (int i = 0; i < 1000; ++i) mean.Add(0);
-  for (int i = 0; i < 300; ++i) mean.Add(5);
-  EXPECT_NEAR(mean.value(), 5, 0.5);
+  for (int i = 0; i < 1000; ++i) mean.Add(0, now);
+  for (int i = 0; i < 300; ++i) mean.Add(5, now);
+  EXPECT_NEAR(mean.Value(now), 5, 0.5);
+}
+
+TEST(RunningMean, FadesToItsStartWithoutValues) {
+  using std::chrono::seconds;
+  Instant now{1'000'000};
+  RunningMean mean(1);
+  for (int i = 0; i < 100; ++i) mean.Add(i % 2 == 0 ? 4 : 6, now);
+  EXPECT_NEAR(mean.Value(now + seconds(1)), 5, 0.3);
+  EXPECT_NEAR(mean.Spread(now + seconds(1)), 1, 0.3);
+  EXPECT_NEAR(mean.Value(now + seconds(4)), 3, 0.3);
+  EXPECT_NEAR(mean.Value(now + seconds(60)), 1, 1e-3);
+  EXPECT_NEAR(mean.Spread(now + seconds(60)), 0, 1e-3);
+  // It goes on from there.
+  now = now + seconds(60);
+  mean.Add(1, now);
+  EXPECT_NEAR(mean.Value(now), 1, 0.1);
 }
 
 }  // namespace

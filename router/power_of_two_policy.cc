@@ -1,0 +1,34 @@
+// Two workers by chance, and of them the one with less work (Mitzenmacher, "The Power of Two
+// Choices in Randomized Load Balancing", 2001): nearly as even as asking all, and routers that know
+// the same do not herd.
+#include "router/policy.h"
+
+namespace aisp {
+namespace {
+
+class PowerOfTwoPolicy final : public OrderPolicy {
+ public:
+  PowerOfTwoPolicy() : OrderPolicy("power-of-two") {}
+
+ protected:
+  double Order(const RequestSummary& request, const WorkerView& worker, size_t index,
+               size_t count) const override {
+    // The two roles draw from different bits.
+    const uint64_t draw = worker.prefill ? request.tie_break >> 32 : request.tie_break & 0xFFFFFFFF;
+    const size_t first = draw % count;
+    const size_t second = count > 1 ? (first + 1 + draw / count % (count - 1)) % count : first;
+    const double load = worker.prefill ? static_cast<double>(worker.queued_prefill.tokens)
+                                       : static_cast<double>(worker.rows) / worker.max_rows;
+    // Nobody else, as long as these two are there.
+    constexpr double kLast = 1e18;
+    return index == first || index == second ? load : kLast;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<RoutingPolicy> MakePowerOfTwoPolicy(const PolicyOptions& /*options*/) {
+  return std::make_unique<PowerOfTwoPolicy>();
+}
+
+}  // namespace aisp

@@ -1,0 +1,167 @@
+// Worker: one prefill or decode worker in simulated time. It batches, chunks, caches prefixes and
+// preempts as the engine does (engine/scheduler.h), but computes nothing: a step takes what its
+// profile's cost says. What it tells the router are the messages of a real one. One thread.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/random.h"
+#include "proto/link.h"
+#include "simulate/block_cache.h"
+#include "simulate/profile.h"
+
+namespace aisp::simulate {
+
+class Worker;
+
+// A request on a decode worker.
+struct Sequence {
+  uint64_t wire_id = 0;
+  Worker* decode = nullptr;
+  Worker* prefill = nullptr;   // null: the decode worker's own work
+  std::vector<Hash128> units;  // prefix hashes of the prompt
+  int32_t prompt = 0;          // tokens
+  int32_t emitted = 0;
+  int32_t max_new = 0;
+  int32_t computed = 0;  // tokens whose KV is on the decode worker
+  size_t shared = 0;     // leading blocks in use in its cache
+  int64_t private_blocks = 0;
+  bool told_first = false;  // the router has its first token
+  bool granted = false;     // its blocks wait for a prefill worker's KV
+
+  int32_t length() const { return prompt + emitted; }
+};
+
+// What a worker needs of the world around it.
+class World {
+ public:
+  virtual ~World() = default;
+  virtual Instant Now() const = 0;
+  virtual void SendToRouter(Worker& from, v1::WorkerMessage message) = 0;
+  // Worker::OnStepEnd, Worker::OnKv and Worker::OnJob.
+  virtual void StepEndsAt(Worker& worker, Instant at) = 0;
+  virtual void KvArrivesAt(Worker& decode, uint64_t wire_id, Instant at) = 0;
+  virtual void JobArrivesAt(Worker& prefill, Worker& decode, uint64_t wire_id, Instant at) = 0;
+  virtual Worker* Named(const std::string& id) = 0;
+};
+
+class Worker {
+ public:
+  // `fingerprint`: of the whole pool, for the registration and the names of prefixes.
+  Worker(std::string id, bool prefill, const WorkerProfile& profile,
+         const v1::Fingerprint& fingerprint, LinkId link, uint64_t seed, World* world);
+
+  v1::Register Registration(uint32_t max_tokens) const;
+  void OnRouterMessage(const v1::RouterMessage& message);
+  void OnJob(Worker& decode, uint64_t wire_id);
+  void OnKv(uint64_t wire_id);
+  void OnStepEnd();
+  // Every interval; inside a step it is said when the step ends.
+  void OnTelemetryTimer();
+
+  const std::string& id() const { return id_; }
+  LinkId link() const { return link_; }
+  bool prefill() const { return prefill_; }
+  Duration busy() const { return busy_; }
+  uint64_t steps() const { return steps_; }
+  uint64_t preemptions() const { return preemptions_; }
+  int64_t computed_prompt_tokens() const { return computed_prompt_tokens_; }
+
+ private:
+  // A prompt, or the part of one that a prefill worker computes.
+  struct Job {
+    Worker* decode = nullptr;
+    uint64_t wire_id = 0;
+    std::vector<Hash128> units;
+    int32_t tokens = 0;
+    int32_t computed = 0;
+    size_t shared = 0;
+    int64_t private_blocks = 0;
+    double compute_ms = 0;
+    bool started = false;
+  };
+  struct Chunk {
+    uint64_t wire_id;
+    Worker* decode;
+    int32_t tokens;
+  };
+  struct Step {
+    bool running = false;
+    Instant begin;
+    Duration duration{};
+    StepShape shape;
+    std::vector<uint64_t> rows;  // wire ids of those that decode
+    std::vector<Chunk> chunks;
+  };
+
+  void OnGenerate(const v1::GenerateRequest& generate);
+  void OnCancel(uint64_t wire_id);
+  // Begins the next step if there is something to do and none is under way.
+  void Plan();
+  void PlanDecode();
+  void PlanPrompts();
+  void PlanJobs();
+  void BeginStep();
+  void EndRows();
+  void EndChunks();
+  void EndJobs();
+  bool Admit(Sequence& sequence);
+  bool Grow(Sequence& sequence, size_t place);
+  void Preempt(uint64_t wire_id);
+  void GiveBack(Sequence& sequence);
+  void PublishPrompt(Sequence& sequence);
+  void Emit(Sequence& sequence);
+  void Forget(uint64_t wire_id);
+  // Of a sequence whose KV comes from elsewhere: its blocks here, if there are any.
+  bool Grant(uint64_t wire_id);
+  bool StartJob(Job& job);
+  void FinishJob(Job& job);
+  // Room came back: prefill workers that wait for it may go on.
+  void WakePrefills();
+  void SendTokens();
+  void SendKvEvents();
+  void SendTelemetry();
+  Sequence* Find(uint64_t wire_id);
+  size_t PromptBlocks(int32_t tokens) const { return static_cast<size_t>(tokens / block_); }
+  std::vector<Hash128> BlockNames(const std::vector<Hash128>& units, size_t count) const;
+  std::span<const Hash128> UnitsOfBlock(const std::vector<Hash128>& units, size_t block) const;
+  double Jitter();
+
+  const std::string id_;
+  const bool prefill_;
+  const WorkerProfile& profile_;
+  const v1::Fingerprint& fingerprint_;
+  const LinkId link_;
+  World* const world_;
+  const int32_t block_;
+  SplitMix64 random_;
+  BlockCache cache_;
+  std::unordered_map<uint64_t, std::unique_ptr<Sequence>> sequences_;
+  std::deque<uint64_t> waiting_;   // prompts to be computed here
+  std::deque<uint64_t> kv_ready_;  // their prompts' KV is here, they have no row yet
+  std::vector<uint64_t> running_;  // with a row, in the order of their coming
+  std::set<uint64_t> awaiting_;    // a prefill worker's KV
+  std::deque<Job> jobs_;           // of a prefill worker; the started ones first
+  Step step_;
+  Instant link_free_;  // of a prefill worker: when its last transfer is through
+
+  v1::TokenBatch tokens_;
+  std::vector<Hash128> stored_;
+  uint64_t kv_sequence_ = 0;
+  std::vector<v1::StepSample> samples_;
+  uint64_t telemetry_sequence_ = 0;
+  bool telemetry_due_ = false;
+  Duration busy_{};
+  uint64_t steps_ = 0;
+  uint64_t preemptions_ = 0;
+  int64_t computed_prompt_tokens_ = 0;
+};
+
+}  // namespace aisp::simulate

@@ -1,0 +1,193 @@
+#include "simulate/cluster.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "simulate/report.h"
+
+namespace aisp::simulate {
+namespace {
+
+using loadgen::WorkItem;
+
+// Steps of round numbers without chance, so that times can be told beforehand.
+WorkerProfile Plain() {
+  WorkerProfile p;
+  p.name = "plain";
+  p.cost.decode = {10, 0, 0};
+  p.cost.prefill = {5, 0.1, 0, 0, 0};
+  p.chunk_tokens = 512;
+  p.max_batch_tokens = 512;
+  p.message_ms = 1;
+  p.frontend_ms = 2;
+  p.handoff_ms = 3;
+  p.transfer_bytes_per_s = 131072e3;  // a token in a millisecond... of 32 layers' 131,072 bytes
+  p.step_jitter = 0;
+  return p;
+}
+
+ClusterOptions With(int prefill, int decode, std::string_view policy = "cost") {
+  ClusterOptions options;
+  options.fleets = {{Plain(), prefill, decode}};
+  options.router.max_inflight = 100'000;
+  options.router.policy.name = policy;
+  return options;
+}
+
+WorkItem Item(uint64_t seed, int64_t input, int64_t output) {
+  WorkItem item;
+  item.parts = {{seed, input}};
+  item.input_tokens = input;
+  item.output_tokens = output;
+  return item;
+}
+
+Outcome Play(const ClusterOptions& options, const std::vector<WorkItem>& items,
+             const std::vector<double>& at_s, const Objective& limits = {}) {
+  auto outcome = simulate::Run(options, items, at_s, limits, /*hopeless=*/1);
+  EXPECT_TRUE(outcome) << outcome.error().message;
+  return outcome ? std::move(*outcome) : Outcome{};
+}
+
+TEST(Cluster, ALocalPromptTakesItsStepsAndItsMessages) {
+  const Outcome o = Play(With(0, 1), {Item(1, 100, 5)}, {0});
+  ASSERT_EQ(o.requests.size(), 1u);
+  const Served& r = o.requests[0];
+  EXPECT_EQ(r.end, Served::End::kDone);
+  EXPECT_EQ(r.output_tokens, 5);
+  // Frontend, message, one step of 5 + 100 * 0.1, message.
+  EXPECT_NEAR(r.ttft_ms, 2 + 1 + 15 + 1, 1e-3);
+  EXPECT_NEAR(r.tpot_ms, 10, 1e-3);
+  EXPECT_EQ(o.computed_prompt_tokens, 100);
+}
+
+TEST(Cluster, LongPromptsAreCutIntoChunks) {
+  const Outcome o = Play(With(0, 1), {Item(1, 1100, 2)}, {0});
+  EXPECT_NEAR(o.requests[0].ttft_ms, 2 + 1 + 3 * 5 + 110 + 1, 1e-3);
+}
+
+TEST(Cluster, ARemotePromptAlsoTakesItsTransferAndAFirstStep) {
+  // Least-loaded always asks a prefill worker.
+  const Outcome o = Play(With(1, 1, "least-loaded"), {Item(1, 101, 5)}, {0});
+  const Served& r = o.requests[0];
+  // Frontend, message to D, message to P, a step of 100 tokens; 100 ms of transfer, of which the
+  // step hides 15, and the hand-off; the first step on D, message.
+  EXPECT_NEAR(r.ttft_ms, 2 + 1 + 1 + 100 + 3 + 10 + 1, 1e-2);
+  EXPECT_EQ(o.computed_prompt_tokens, 100);
+  EXPECT_EQ(o.reasons.at("least-loaded"), 1);
+}
+
+TEST(Cluster, ASecondPromptFindsTheFirstOnesBlocks) {
+  std::vector<WorkItem> items = {Item(1, 640, 2), Item(1, 640, 2)};
+  items[1].parts.push_back({9, 64});
+  items[1].input_tokens += 64;
+  const Outcome o = Play(With(0, 1), items, {0, 1});
+  // Nine whole blocks of 64: the tenth holds the last token of the first prompt.
+  EXPECT_EQ(o.computed_prompt_tokens, 640 + 64);
+  EXPECT_LT(o.requests[1].ttft_ms, 2 + 1 + 5 + 6.4 + 1 + 1e-3);
+}
+
+TEST(Cluster, PromptsGoWhereTheirPrefixIs) {
+  // Four prefixes, each asked for again and again: on four workers each is computed once or twice.
+  std::vector<WorkItem> items;
+  std::vector<double> at_s;
+  for (int i = 0; i < 80; ++i) {
+    items.push_back(Item(1000 + static_cast<uint64_t>(i % 4), 1280, 2));
+    items.back().parts.push_back({static_cast<uint64_t>(i), 16});
+    items.back().input_tokens += 16;
+    at_s.push_back(i * 0.3);
+  }
+  const int64_t all = 80 * 1296;
+  for (const std::string_view policy : {"cost", "prefix"}) {
+    EXPECT_LT(Play(With(0, 4, policy), items, at_s).computed_prompt_tokens, all / 5) << policy;
+  }
+}
+
+TEST(Cluster, EveryRequestEndsAlsoWhenThePoolIsShort) {
+  ClusterOptions options = With(1, 2);
+  options.fleets[0].profile.blocks = 24;  // three requests at a time, before they grow
+  std::vector<WorkItem> items;
+  std::vector<double> at_s;
+  for (int i = 0; i < 200; ++i) {
+    items.push_back(Item(static_cast<uint64_t>(i), 300 + i, 200));
+    at_s.push_back(i * 0.01);
+  }
+  for (const std::string_view policy : kRoutingPolicies) {
+    options.router.policy.name = policy;
+    const Outcome o = Play(options, items, at_s);
+    for (const Served& r : o.requests) {
+      EXPECT_EQ(r.end, Served::End::kDone) << policy;
+      EXPECT_EQ(r.output_tokens, 200) << policy;
+      EXPECT_GE(r.tpot_ms, 10 - 1e-3) << policy;
+    }
+    EXPECT_GT(o.preemptions, 0) << policy;
+    EXPECT_LE(o.decode_busy, 1) << policy;
+  }
+}
+
+TEST(Cluster, ARunIsAFunctionOfItsSeed) {
+  ClusterOptions options = With(1, 2);
+  options.fleets[0].profile.step_jitter = 0.1;
+  std::vector<WorkItem> items;
+  std::vector<double> at_s;
+  for (int i = 0; i < 100; ++i) {
+    items.push_back(Item(static_cast<uint64_t>(i % 7), 200, 20));
+    at_s.push_back(i * 0.02);
+  }
+  const auto ttfts = [&](uint64_t seed) {
+    options.seed = seed;
+    std::vector<double> out;
+    for (const Served& r : Play(options, items, at_s).requests) out.push_back(r.ttft_ms);
+    return out;
+  };
+  EXPECT_EQ(ttfts(1), ttfts(1));
+  EXPECT_NE(ttfts(1), ttfts(2));
+}
+
+TEST(Cluster, WhatCannotBeServedInTimeIsRefusedAtOnce) {
+  ClusterOptions options = With(0, 1);
+  const Objective limits{500, 0};
+  options.router.slo_ttft = FromMs(500);
+  std::vector<WorkItem> items;
+  std::vector<double> at_s;
+  // A prompt of 400 tokens takes 45 ms: they come three times as fast as that.
+  for (int i = 0; i < 1200; ++i) {
+    items.push_back(Item(static_cast<uint64_t>(i), 400, 2));
+    at_s.push_back(i * 0.015);
+  }
+  EXPECT_LT(Attainment(Play(options, items, at_s, limits), limits), 0.1);
+  options.objectives = true;
+  const Outcome careful = Play(options, items, at_s, limits);
+  int64_t late = 0, good = 0;
+  for (const Served& r : careful.requests) {
+    // At first nobody knows how fast the worker is.
+    if (r.arrived_s < 9 || r.end != Served::End::kDone) continue;
+    ++(r.Within(limits) ? good : late);
+  }
+  // Nine seconds, of which all but the last have work.
+  EXPECT_GT(good, 0.9 * 9 / 0.045 * 0.9);
+  EXPECT_LT(late, 0.05 * static_cast<double>(good));
+}
+
+TEST(Cluster, AHopelessRunEndsEarly) {
+  std::vector<WorkItem> items;
+  std::vector<double> at_s;
+  for (int i = 0; i < 400; ++i) {
+    items.push_back(Item(static_cast<uint64_t>(i), 400, 2));
+    at_s.push_back(i * 0.001);
+  }
+  const auto outcome = simulate::Run(With(0, 1), items, at_s, {100, 0}, /*hopeless=*/0.1);
+  ASSERT_TRUE(outcome);
+  EXPECT_TRUE(outcome->given_up);
+  EXPECT_LT(Attainment(*outcome, {100, 0}), 0.9);
+}
+
+TEST(Cluster, APromptThatNoPoolHoldsIsAnErrorThatNamesBoth) {
+  const auto outcome = simulate::Run(With(0, 1), {Item(1, 300'000, 5)}, {0}, {}, 1);
+  ASSERT_FALSE(outcome);
+  EXPECT_THAT(outcome.error().message, ::testing::HasSubstr("a prompt of 300000 tokens"));
+  EXPECT_THAT(outcome.error().message, ::testing::HasSubstr("262144"));
+}
+
+}  // namespace
+}  // namespace aisp::simulate
