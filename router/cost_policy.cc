@@ -36,6 +36,25 @@ constexpr double kMargin = 2.0;
 // An error counts at most as this part of the limit, or a bad hour would have everything refused.
 constexpr double kMostSpread = 0.1;
 
+// As many pairs of workers are predicted in full: kMostEach of either kind, where there are more.
+constexpr size_t kMostPairs = 16;
+constexpr size_t kMostEach = 4;
+// Puts what misses a target behind all that does not.
+constexpr double kMissed = 1e12;
+
+// The kMostEach least of `workers` by `value`, in order.
+template <typename Value>
+void KeepLeast(std::vector<int>* workers, const Value& value) {
+  std::vector<std::pair<double, int>> valued;
+  valued.reserve(workers->size());
+  for (const int worker : *workers) valued.emplace_back(value(worker), worker);
+  const size_t kept = std::min(kMostEach, valued.size());
+  std::partial_sort(valued.begin(), valued.begin() + static_cast<std::ptrdiff_t>(kept),
+                    valued.end());
+  workers->clear();
+  for (size_t i = 0; i < kept; ++i) workers->push_back(valued[i].second);
+}
+
 // A step of D with this request among the others.
 double StepWithMs(const RequestSummary& request, const WorkerView& decode) {
   const int32_t rows = std::min(decode.rows + 1, std::max(1, decode.max_rows));
@@ -100,6 +119,8 @@ class CostPolicy final : public RoutingPolicy {
   Cost Local(const RequestSummary& request, const WorkerView& decode) const;
   Cost Remote(const RequestSummary& request, const WorkerView& decode,
               const WorkerView& prefill) const;
+  std::vector<Candidate> RemoteCandidates(const RequestSummary& request,
+                                          std::span<const WorkerView> workers) const;
   std::vector<int> Fallbacks(const RequestSummary& request, std::span<const WorkerView> workers,
                              const Placement& chosen) const;
 
@@ -230,23 +251,56 @@ void CostPolicy::KeepBest(std::vector<Candidate>* candidates) {
   std::erase_if(*candidates, [&](const Candidate& c) { return rank(c) != best; });
 }
 
+// Pairs of a decode worker D and a prefill worker P that are predicted in full. Where there are
+// more, those of the P that would have computed the prompt first and of the D that are best with
+// the first of these.
+std::vector<CostPolicy::Candidate> CostPolicy::RemoteCandidates(
+    const RequestSummary& request, std::span<const WorkerView> workers) const {
+  std::vector<int> decodes, prefills;
+  for (size_t i = 0; i < workers.size(); ++i) {
+    if (!workers[i].available) continue;
+    if (workers[i].prefill) {
+      prefills.push_back(static_cast<int>(i));
+    } else if (UncachedTokens(request, workers[i]) >= kHashUnitTokens) {
+      decodes.push_back(static_cast<int>(i));
+    }
+  }
+  if (decodes.empty() || prefills.empty()) return {};
+  if (decodes.size() * prefills.size() > kMostPairs) {
+    KeepLeast(&prefills, [&](int p) {
+      const WorkerView& worker = workers[static_cast<size_t>(p)];
+      return worker.busy_ms + worker.backlog_ms + PromptMs(worker, WorkFor(request, worker, 0));
+    });
+    const WorkerView& first = workers[static_cast<size_t>(prefills.front())];
+    KeepLeast(&decodes, [&](int d) {
+      const Cost cost = Remote(request, workers[static_cast<size_t>(d)], first);
+      return cost.score_ms + (cost.meets && cost.spares_others ? 0 : kMissed);
+    });
+  }
+  std::vector<Candidate> candidates;
+  for (const int d : decodes) {
+    for (const int p : prefills) {
+      candidates.push_back(
+          {d, p,
+           Remote(request, workers[static_cast<size_t>(d)], workers[static_cast<size_t>(p)])});
+    }
+  }
+  return candidates;
+}
+
 Result<Placement> CostPolicy::Pick(const RequestSummary& request,
                                    std::span<const WorkerView> workers) const {
   std::vector<Candidate> candidates;
   bool any_prefill = false;
-  for (const WorkerView& w : workers) any_prefill = any_prefill || (w.prefill && w.available);
-  const auto consider = [&](size_t d, int p, const Cost& cost) {
-    candidates.push_back({static_cast<int>(d), p, cost});
-  };
-  for (size_t d = 0; d < workers.size(); ++d) {
-    if (workers[d].prefill || !workers[d].available) continue;
-    consider(d, -1, Local(request, workers[d]));
-    if (UncachedTokens(request, workers[d]) < kHashUnitTokens) continue;
-    if (request.preference == PrefillPreference::kLocal) continue;
-    for (size_t p = 0; p < workers.size(); ++p) {
-      if (!workers[p].prefill || !workers[p].available) continue;
-      consider(d, static_cast<int>(p), Remote(request, workers[d], workers[p]));
-    }
+  for (size_t i = 0; i < workers.size(); ++i) {
+    if (!workers[i].available) continue;
+    any_prefill = any_prefill || workers[i].prefill;
+    if (!workers[i].prefill)
+      candidates.push_back({static_cast<int>(i), -1, Local(request, workers[i])});
+  }
+  if (request.preference != PrefillPreference::kLocal) {
+    const std::vector<Candidate> remote = RemoteCandidates(request, workers);
+    candidates.insert(candidates.end(), remote.begin(), remote.end());
   }
   if (candidates.empty()) return Unavailable("no decode worker is ready; retry later");
   if (request.preference == PrefillPreference::kRemote) PreferRemote(&candidates);

@@ -14,11 +14,29 @@ bool ParseHash(const std::string& bytes, Hash128* out) {
 
 }  // namespace
 
+PrefixView::PrefixView(uint64_t incarnation, size_t max_units, PrefixDirectory* directory)
+    : incarnation_(incarnation),
+      max_units_(max_units),
+      directory_(directory),
+      slot_(directory != nullptr ? directory->TakeSlot() : std::nullopt) {}
+
+PrefixView::~PrefixView() {
+  Clear();
+  if (slot_) directory_->FreeSlot(*slot_);
+}
+
+void PrefixView::Clear() {
+  if (slot_) {
+    for (const Hash128& unit : units_) directory_->Remove(unit, *slot_);
+  }
+  units_.clear();
+}
+
 PrefixView::Applied PrefixView::Apply(const v1::KvEventBatch& batch) {
   if (batch.incarnation() != incarnation_) return Applied::kIgnored;
   if (batch.snapshot()) {
     // first_sequence of a snapshot is the number of the event after it.
-    units_.clear();
+    Clear();
     for (const v1::KvEvent& event : batch.events()) {
       if (!ApplyEvent(event)) {
         blind_ = true;
@@ -51,16 +69,16 @@ PrefixView::Applied PrefixView::Apply(const v1::KvEventBatch& batch) {
 
 bool PrefixView::ApplyEvent(const v1::KvEvent& event) {
   if (event.kind() == v1::KvEvent::CLEARED) {
-    units_.clear();
+    Clear();
     return true;
   }
   Hash128 hash;
   for (const std::string& bytes : event.unit_hashes()) {
     if (!ParseHash(bytes, &hash)) return false;
     if (event.kind() == v1::KvEvent::REMOVED) {
-      units_.erase(hash);
+      if (units_.erase(hash) > 0 && slot_) directory_->Remove(hash, *slot_);
     } else if (units_.size() < max_units_) {
-      units_.insert(hash);
+      if (units_.insert(hash).second && slot_) directory_->Add(hash, *slot_);
     } else if (units_.count(hash) == 0) {
       ++dropped_;
     }

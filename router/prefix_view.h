@@ -11,18 +11,23 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <unordered_set>
 
 #include "common/hash.h"
+#include "router/prefix_directory.h"
 #include "worker.pb.h"
 
 namespace aisp {
 
 class PrefixView {
  public:
-  PrefixView(uint64_t incarnation, size_t max_units)
-      : incarnation_(incarnation), max_units_(max_units) {}
+  // What it knows is in `directory` too, which must outlive it; null: nowhere else.
+  PrefixView(uint64_t incarnation, size_t max_units, PrefixDirectory* directory);
+  ~PrefixView();
+  PrefixView(const PrefixView&) = delete;
+  PrefixView& operator=(const PrefixView&) = delete;
 
   enum class Applied {
     kOk,
@@ -37,15 +42,21 @@ class PrefixView {
   uint64_t dropped_units() const { return dropped_; }
   size_t units() const { return units_.size(); }
 
+  // Where the directory counts this worker; absent without one, or when it is full.
+  std::optional<uint16_t> slot() const { return slot_; }
+
   // Leading units of the prompt that the worker holds. A worker evicts the deepest units of a chain
   // first, so presence is monotone along the chain and a binary search finds its end.
   int32_t MatchUnits(std::span<const Hash128> unit_hashes) const;
 
  private:
   bool ApplyEvent(const v1::KvEvent& event);
+  void Clear();
 
   const uint64_t incarnation_;
   const size_t max_units_;
+  PrefixDirectory* const directory_;
+  const std::optional<uint16_t> slot_;
   std::unordered_set<Hash128> units_;
   uint64_t next_sequence_ = 0;
   bool blind_ = true;

@@ -204,6 +204,8 @@ struct Router::Impl {
   StepTimeModel pool_steps;     // of all workers: for those that have hardly run such a step
   double mean_new_tokens = 64;  // of finished requests, exponentially forgetting
 
+  PrefixDirectory directory;        // of all workers' prefixes
+  std::vector<int32_t> units_held;  // its last answer
   std::map<LinkId, Link> links;
   std::map<std::string, WorkerState>
       workers;  // in the order of their names, so that a run can be replayed

@@ -159,7 +159,7 @@ void Router::Impl::Accept(LinkId link_id, v1::Register&& registration) {
                                 {"incarnation", registration.incarnation()},
                                 {"host", registration.host_id()}});
   workers.try_emplace(id, link_id, std::move(registration), options.max_prefix_units_per_worker,
-                      now);
+                      &directory, now);
   link_timers.Set(link_id.value, now + options.silence_limit);
   UpdateWorkerGauges();
   v1::RouterMessage reply;

@@ -54,10 +54,12 @@ std::vector<WorkerView> Router::Impl::ViewsFor(const Request& request,
   std::vector<WorkerView> views;
   views.reserve(workers.size());
   const auto most_cached = static_cast<int32_t>((request.length() - 1) / kHashUnitTokens);
+  directory.Match(request.unit_hashes, &units_held);
   for (auto& [id, worker] : workers) {
     WorkerView view = worker.View(clock->Now(), pool_steps);
-    view.cached_tokens =
-        std::min(worker.prefix.MatchUnits(request.unit_hashes), most_cached) * kHashUnitTokens;
+    const auto slot = worker.prefix.slot();
+    const int32_t units = slot ? units_held[*slot] : worker.prefix.MatchUnits(request.unit_hashes);
+    view.cached_tokens = std::min(units, most_cached) * kHashUnitTokens;
     if (!view.prefill && request.failed_on.count({id, worker.info.incarnation()}) != 0)
       view.available = false;
     if (!view.prefill && request.length() >= std::max(1u, worker.info.max_sequence_tokens())) {

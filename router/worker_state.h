@@ -21,10 +21,11 @@ namespace aisp {
 
 class WorkerState {
  public:
-  WorkerState(LinkId on_link, v1::Register registration, size_t max_prefix_units, Instant now)
+  WorkerState(LinkId on_link, v1::Register registration, size_t max_prefix_units,
+              PrefixDirectory* directory, Instant now)
       : link(on_link),
         info(std::move(registration)),
-        prefix(info.incarnation(), max_prefix_units),
+        prefix(info.incarnation(), max_prefix_units, directory),
         last_heard(now) {}
 
   bool prefill() const { return info.role() == v1::ROLE_PREFILL; }

@@ -136,6 +136,37 @@ TEST(CostPolicy, AWorkersOwnChunkSizeDecidesHowManyStepsItsPrefillTakes) {
   EXPECT_EQ(placement->decode, 1);
 }
 
+TEST(CostPolicy, InALargeClusterItFindsTheWorkersThatAreBest) {
+  std::vector<std::string> names;
+  for (int i = 0; i < 128; ++i) names.push_back("w" + std::to_string(i));
+  std::vector<WorkerView> workers;
+  for (int i = 0; i < 64; ++i) {
+    workers.push_back(Decode(names[static_cast<size_t>(i)]));
+    workers.back().rows = 8;
+    workers.back().context_tokens = 8000;
+  }
+  for (int i = 64; i < 128; ++i) {
+    workers.push_back(Prefill(names[static_cast<size_t>(i)]));
+    workers.back().backlog_ms = 50;
+  }
+  workers[37].rows = 1;
+  workers[37].context_tokens = 1000;
+  workers[99].backlog_ms = 0;
+  RequestSummary request = Request(4000);
+  request.preference = PrefillPreference::kRemote;
+  auto placement = Pick("cost", request, workers);
+  ASSERT_TRUE(placement);
+  EXPECT_EQ(placement->decode, 37);
+  EXPECT_EQ(placement->prefill, 99);
+  EXPECT_EQ(placement->fallbacks.size(), kMaxFallbacks);
+  // A prefill worker that holds nearly all of the prompt.
+  workers[70].cached_tokens = 3984;
+  EXPECT_EQ(Pick("cost", request, workers)->prefill, 70);
+  // And one that cannot be had.
+  workers[70].available = false;
+  EXPECT_EQ(Pick("cost", request, workers)->prefill, 99);
+}
+
 TEST(CostPolicy, WithoutADecodeWorkerThePlacementIsUnavailable) {
   const WorkerView workers[] = {Prefill("p")};
   auto placement = Pick("cost", Request(100), workers);

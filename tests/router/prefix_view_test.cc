@@ -42,7 +42,7 @@ constexpr auto kRemoved = v1::KvEvent::REMOVED;
 using Applied = PrefixView::Applied;
 
 TEST(PrefixView, FollowsStoreAndRemoveFromTheFirstEvent) {
-  PrefixView view(5, 1000);
+  PrefixView view(5, 1000, nullptr);
   EXPECT_TRUE(view.blind());
   EXPECT_EQ(view.Apply(Batch(0, {{kStored, {1, 2, 3}}, {kRemoved, {3}}})), Applied::kOk);
   EXPECT_FALSE(view.blind());
@@ -52,7 +52,7 @@ TEST(PrefixView, FollowsStoreAndRemoveFromTheFirstEvent) {
 }
 
 TEST(PrefixView, AGapMakesItBlindUntilASnapshot) {
-  PrefixView view(5, 1000);
+  PrefixView view(5, 1000, nullptr);
   view.Apply(Batch(0, {{kStored, {1}}}));
   EXPECT_EQ(view.Apply(Batch(3, {{kStored, {2}}})), Applied::kNeedsSnapshot);
   EXPECT_TRUE(view.blind());
@@ -66,7 +66,7 @@ TEST(PrefixView, AGapMakesItBlindUntilASnapshot) {
 }
 
 TEST(PrefixView, RepeatedEventsAreAppliedOnce) {
-  PrefixView view(5, 1000);
+  PrefixView view(5, 1000, nullptr);
   view.Apply(Batch(0, {{kStored, {1}}, {kRemoved, {1}}}));
   EXPECT_EQ(view.Apply(Batch(0, {{kStored, {1}}})), Applied::kIgnored);
   EXPECT_EQ(view.MatchUnits(Chain(1)), 0);
@@ -75,13 +75,13 @@ TEST(PrefixView, RepeatedEventsAreAppliedOnce) {
 }
 
 TEST(PrefixView, AnotherIncarnationsEventsAreIgnored) {
-  PrefixView view(6, 1000);
+  PrefixView view(6, 1000, nullptr);
   EXPECT_EQ(view.Apply(Batch(0, {{kStored, {1}}})), Applied::kIgnored);
   EXPECT_EQ(view.units(), 0u);
 }
 
 TEST(PrefixView, AMalformedHashAsksForASnapshot) {
-  PrefixView view(5, 1000);
+  PrefixView view(5, 1000, nullptr);
   v1::KvEventBatch batch = Batch(0, {{kStored, {1}}});
   batch.mutable_events(0)->add_unit_hashes("short");
   EXPECT_EQ(view.Apply(batch), Applied::kNeedsSnapshot);
@@ -89,7 +89,7 @@ TEST(PrefixView, AMalformedHashAsksForASnapshot) {
 }
 
 TEST(PrefixView, MemoryIsBoundedAndDropsAreCounted) {
-  PrefixView view(5, 2);
+  PrefixView view(5, 2, nullptr);
   view.Apply(Batch(0, {{kStored, {1, 2, 3, 4}}}));
   EXPECT_EQ(view.units(), 2u);
   EXPECT_EQ(view.dropped_units(), 2u);
