@@ -125,6 +125,15 @@ struct WorkerStatus {
   uint64_t steps = 0;
   uint64_t preemptions = 0;
   double transfer_bytes_per_s = 0;
+  // What its steps cost, as fitted, from so many of them; and what it said of its steps and blocks.
+  StepCost cost;
+  uint64_t fitted_steps = 0;
+  uint32_t chunk_tokens = 0;
+  uint32_t max_batch_tokens = 0;
+  uint32_t max_running = 0;
+  uint32_t block_tokens = 0;
+  uint32_t num_layers = 0;
+  double kv_bytes_per_token = 0;
 };
 std::string_view WorkerStateName(WorkerStatus::State state);
 

@@ -12,17 +12,6 @@
 namespace aisp {
 namespace {
 
-double DtypeBytes(const std::string& dtype) {
-  if (dtype == "f32") return 4;
-  if (dtype == "bf16" || dtype == "f16") return 2;
-  return 1;
-}
-
-double KvBytesPerToken(const v1::KvLayoutDesc& layout) {
-  return 2.0 * layout.num_layers() * layout.num_kv_heads() * layout.head_dim() *
-         DtypeBytes(layout.dtype());
-}
-
 // What the client asks for, and of what it does not name, the router's own.
 Objective ObjectiveOf(const Objective& asked, const Objective& usual) {
   return {asked.ttft_ms > 0 ? asked.ttft_ms : usual.ttft_ms,

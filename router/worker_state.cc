@@ -12,7 +12,18 @@ constexpr Duration kReportLag = std::chrono::milliseconds(5);
 // Steps that tell what a worker costs.
 constexpr uint64_t kKnown = 32;
 
+double DtypeBytes(const std::string& dtype) {
+  if (dtype == "f32") return 4;
+  if (dtype == "bf16" || dtype == "f16") return 2;
+  return 1;
+}
+
 }  // namespace
+
+double KvBytesPerToken(const v1::KvLayoutDesc& layout) {
+  return 2.0 * layout.num_layers() * layout.num_kv_heads() * layout.head_dim() *
+         DtypeBytes(layout.dtype());
+}
 
 bool WorkerState::Report(const v1::Telemetry& report, Instant now, StepTimeModel* pool) {
   if (report.incarnation() != info.incarnation()) return false;
@@ -116,7 +127,7 @@ WorkerView WorkerState::View(Instant now, const StepTimeModel& pool) const {
   return view;
 }
 
-WorkerStatus WorkerState::Describe() const {
+WorkerStatus WorkerState::Describe(const StepTimeModel& pool) const {
   WorkerStatus status;
   status.id = info.worker_id();
   status.incarnation = info.incarnation();
@@ -136,6 +147,14 @@ WorkerStatus WorkerState::Describe() const {
   status.steps = telemetry.steps_total();
   status.preemptions = telemetry.preemptions_total();
   status.transfer_bytes_per_s = telemetry.transfer_bytes_per_s();
+  status.cost = model.CostWith(pool);
+  status.fitted_steps = model.samples();
+  status.chunk_tokens = info.max_prefill_chunk();
+  status.max_batch_tokens = info.max_batch_tokens();
+  status.max_running = info.max_running();
+  status.block_tokens = info.fingerprint().kv_layout().block_tokens();
+  status.num_layers = info.fingerprint().kv_layout().num_layers();
+  status.kv_bytes_per_token = KvBytesPerToken(info.fingerprint().kv_layout());
   using State = WorkerStatus::State;
   if (draining) {
     status.state = telemetry.drained() && attempts.empty() ? State::kDrained : State::kDraining;

@@ -19,6 +19,9 @@
 
 namespace aisp {
 
+// Of one token in all layers, keys and values.
+double KvBytesPerToken(const v1::KvLayoutDesc& layout);
+
 class WorkerState {
  public:
   WorkerState(LinkId on_link, v1::Register registration, size_t max_prefix_units,
@@ -41,7 +44,7 @@ class WorkerState {
   // Without `cached_tokens` and `available`, which depend on the request. `pool` is learnt from all
   // workers' steps.
   WorkerView View(Instant now, const StepTimeModel& pool) const;
-  WorkerStatus Describe() const;
+  WorkerStatus Describe(const StepTimeModel& pool) const;
 
   const LinkId link;
   const v1::Register info;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <random>
 
 #include "common/log.h"
@@ -11,6 +12,7 @@
 #include "loadgen/arrivals.h"
 #include "loadgen/dataset.h"
 #include "loadgen/sweep.h"
+#include "server/admin_client.h"
 #include "server/commands.h"
 #include "server/process.h"
 #include "simulate/cluster.h"
@@ -33,6 +35,8 @@ routing policy serves more of it in time? No server and no GPU is needed.
   --find-rate         the highest rate at which enough requests keep the --goodput limits, for each policy
   --objectives        requests ask for the --goodput limits: what is not predicted to keep them is refused at once
   --max-inflight N    requests that the router has at a time; more are refused (default 1000000)
+  --learn URL         writes a profile: what the router at this admin URL has learnt of its workers (--key-file FILE
+                      where it wants a key); nothing is simulated then
   --json              one JSON object for each policy, with the points of the latencies' distributions
 
 The load is described by the flags of aisp-loadgen (see its --help): --dataset-name, --dataset-path, --num-prompts,
@@ -42,7 +46,7 @@ prompts that no worker computed; us/place: wall-clock microseconds that the rout
 )";
 
 struct SimulateFlags {
-  std::string workers;
+  std::string workers, learn, key_file;
   std::string policies = "cost";
   bool find_rate = false, objectives = false, json = false, help = false;
   int64_t max_inflight = 1'000'000;
@@ -70,6 +74,10 @@ Result<SimulateFlags> ParseFlags(const std::vector<std::string>& args) {
       flags.json = true;
     } else if (name == "--workers") {
       AISP_ASSIGN_OR_RETURN(flags.workers, value());
+    } else if (name == "--learn") {
+      AISP_ASSIGN_OR_RETURN(flags.learn, value());
+    } else if (name == "--key-file") {
+      AISP_ASSIGN_OR_RETURN(flags.key_file, value());
     } else if (name == "--policy") {
       AISP_ASSIGN_OR_RETURN(flags.policies, value());
     } else if (name == "--max-inflight") {
@@ -86,7 +94,7 @@ Result<SimulateFlags> ParseFlags(const std::vector<std::string>& args) {
       flags.load.push_back(args[i]);
     }
   }
-  if (flags.workers.empty() && !flags.help)
+  if (flags.workers.empty() && flags.learn.empty() && !flags.help)
     return InvalidArgument("--workers is needed, as in --workers h200-llama-3.1-8b-fp8:2P2D");
   return flags;
 }
@@ -214,6 +222,55 @@ Result<std::vector<simulate::Row>> Play(Simulator* simulator,
   return rows;
 }
 
+using Json = nlohmann::json;
+
+// Of those of a role the worker from most of whose steps something was learnt; null: of none.
+const Json* MostLearnt(const Json& workers, std::string_view role) {
+  const Json* best = nullptr;
+  for (const Json& worker : workers) {
+    if (worker["role"] != role || !worker["cost"].is_object()) continue;
+    if (best == nullptr || worker["cost"]["steps"] > (*best)["cost"]["steps"]) best = &worker;
+  }
+  return best;
+}
+
+// Steps of decodes come from a decode worker; those of prompts from a prefill worker, which runs
+// nothing else, where there is one.
+Result<std::string> Learn(const std::string& url, const std::string& key_file) {
+  AISP_ASSIGN_OR_RETURN(const AdminClient client, AdminClient::Create(url, key_file));
+  AISP_ASSIGN_OR_RETURN(const Json answer, client.Get("/admin/workers"));
+  const Json* decode = MostLearnt(answer["workers"], "decode");
+  if (decode == nullptr)
+    return Unavailable(
+        "the router has seen no step of a decode worker yet; send some requests first");
+  const Json* prefill = MostLearnt(answer["workers"], "prefill");
+  const Json& cost = (*decode)["cost"];
+  Json prompt_step = cost["prompt_step_ms"];
+  if (prefill != nullptr) {
+    for (const char* key : {"base", "per_token", "per_position_read"})
+      prompt_step[key] = (*prefill)["cost"]["prompt_step_ms"][key];
+  }
+  Json json = Json::parse(simulate::ProfileToJson({}));
+  json["decode_step_ms"] = cost["decode_step_ms"];
+  json["prompt_step_ms"] = prompt_step;
+  for (const char* key : {"chunk_tokens", "max_batch_tokens", "max_running", "block_tokens",
+                          "num_layers", "kv_bytes_per_token"})
+    json[key] = (*decode)[key];
+  json["blocks"] = (*decode)["total_blocks"];
+  const Json* sender = prefill != nullptr ? prefill : decode;
+  if ((*sender)["transfer_bytes_per_s"] > 1e3)
+    json["transfer_bytes_per_s"] = (*sender)["transfer_bytes_per_s"];
+  json["about"] = fmt::format(
+      "learnt from {} steps of {}{}", cost["steps"].get<uint64_t>(),
+      (*decode)["id"].get<std::string>(),
+      prefill == nullptr ? ""
+                         : fmt::format(" and {} of {}", (*prefill)["cost"]["steps"].get<uint64_t>(),
+                                       (*prefill)["id"].get<std::string>()));
+  // What is out of range says that too little was seen.
+  AISP_RETURN_IF_ERROR(simulate::ParseProfile(json.dump(), "learnt"));
+  return json.dump(2) + "\n";
+}
+
 Result<Simulator> MakeSimulator(const SimulateFlags& flags) {
   AISP_ASSIGN_OR_RETURN(loadgen::Options load, loadgen::ParseOptions(flags.load));
   if (!load.seed_given) load.seed = std::random_device{}();
@@ -239,6 +296,12 @@ int RunSimulate(const std::vector<std::string>& args) {
   if (!flags) return ReportUsageError("simulate", flags.error().message);
   if (flags->help) {
     std::fputs(kHelp, stdout);
+    return 0;
+  }
+  if (!flags->learn.empty()) {
+    const auto profile = Learn(flags->learn, flags->key_file);
+    if (!profile) return ReportFailure(profile.error().message);
+    std::fputs(profile->c_str(), stdout);
     return 0;
   }
   const auto policies = ParsePolicies(flags->policies);

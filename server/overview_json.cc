@@ -66,6 +66,19 @@ std::string MovesJson(const LiveStats& stats) {
   return "[" + out + "]";
 }
 
+// Milliseconds of steps; null where nothing has been measured.
+std::string CostJson(const WorkerStatus& w) {
+  if (w.fitted_steps == 0) return "null";
+  const StepCost::Decode& d = w.cost.decode;
+  const StepCost::Prefill& p = w.cost.prefill;
+  return fmt::format(
+      R"({{"steps":{},"decode_step_ms":{{"base":{:.6g},"per_row":{:.6g},"per_context_token":{:.6g}}},)"
+      R"("prompt_step_ms":{{"base":{:.6g},"per_token":{:.6g},"per_position_read":{:.6g},)"
+      R"("per_row":{:.6g},"per_context_token":{:.6g}}}}})",
+      w.fitted_steps, d.base_ms, d.per_row_ms, d.per_context_ms, p.base_ms, p.per_token_ms,
+      p.per_prefill_context_ms, p.per_row_ms, p.per_context_ms);
+}
+
 }  // namespace
 
 std::string WorkerJson(const WorkerStatus& w) {
@@ -73,12 +86,14 @@ std::string WorkerJson(const WorkerStatus& w) {
       R"({{"id":{},"role":"{}","state":"{}","reason":{},"incarnation":"{:016x}","host":{},"address":{},)"
       R"("pid":{},"admin_url":{},"version":{},"running":{},"waiting":{},"awaiting_kv":{},"streams":{},)"
       R"("free_blocks":{},"total_blocks":{},"quarantined_blocks":{},"queued_prefill_tokens":{},)"
-      R"("steps":{},"preemptions":{},"transfer_bytes_per_s":{:.0f}}})",
+      R"("steps":{},"preemptions":{},"transfer_bytes_per_s":{:.0f},"chunk_tokens":{},"max_batch_tokens":{},"max_running":{},)"
+      R"("block_tokens":{},"num_layers":{},"kv_bytes_per_token":{:.0f},"cost":{}}})",
       Quoted(w.id), w.prefill ? "prefill" : "decode", WorkerStateName(w.state),
       Quoted(w.unready_reason), w.incarnation, Quoted(w.host_id), Quoted(w.address), w.pid,
       Quoted(w.admin_url), Quoted(w.version), w.running, w.waiting, w.awaiting_kv, w.streams,
       w.free_blocks, w.total_blocks, w.quarantined_blocks, w.queued_prefill_tokens, w.steps,
-      w.preemptions, w.transfer_bytes_per_s);
+      w.preemptions, w.transfer_bytes_per_s, w.chunk_tokens, w.max_batch_tokens, w.max_running,
+      w.block_tokens, w.num_layers, w.kv_bytes_per_token, CostJson(w));
 }
 
 std::string WorkersJson(const std::vector<WorkerStatus>& workers) {

@@ -9,11 +9,13 @@
 
 #include "tests/e2e/client.h"
 #include "tests/e2e/cluster.h"
+#include "tests/e2e/loadgen_run.h"
 #include "tests/support/temp_files.h"
 
 namespace aisp::e2e {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 TEST(Commands, HelpVersionAndConfigAnswerWithoutStartingAnything) {
@@ -57,6 +59,47 @@ TEST(Commands, TheMapOfAStepNeedsNoGpu) {
   EXPECT_THAT(one.output, HasSubstr("one token, takes words, leaves words"));
   const Ran prompt = RunAisp("info --programme --model llama-3.1-8b --rows 1024");
   EXPECT_THAT(prompt.output, HasSubstr("gemm 256x"));
+}
+
+TEST(Commands, SimulateComparesPoliciesWithoutAServer) {
+  const Ran ran = RunAisp(
+      "simulate --workers h200-llama-3.1-8b-fp8:1P1D --policy cost,round-robin --num-prompts 200 "
+      "--input-len 512 --output-len 32 --request-rate 20 --goodput ttft:500 tpot:20 --seed 1");
+  EXPECT_EQ(ran.code, 0) << ran.output;
+  EXPECT_THAT(ran.output,
+              AllOf(HasSubstr("cost "), HasSubstr("round-robin "), HasSubstr("100.0%")));
+  const auto refused = [](const std::string& arguments, const std::string& why) {
+    const Ran failed = RunAisp("simulate " + arguments);
+    EXPECT_EQ(failed.code, 2) << arguments;
+    EXPECT_THAT(failed.output, HasSubstr(why)) << arguments;
+  };
+  refused("", "--workers is needed");
+  refused("--workers mine:2D", "h200-llama-3.1-8b-fp8");
+  refused("--workers h200-llama-3.1-8b-fp8:2D --policy dice", "'dice' is no routing policy");
+  refused("--workers h200-llama-3.1-8b-fp8:2D --num-promts 5", "did you mean --num-prompts?");
+  refused("--workers h200-llama-3.1-8b-fp8:2D --find-rate", "--find-rate needs limits");
+}
+
+TEST(Commands, SimulateLearnsWhatWorkersCostFromARouter) {
+  Cluster cluster({.prefill = 0, .decode = 1});
+  ASSERT_TRUE(cluster.AwaitReady());
+  const std::string admin = cluster.router->Await("admin");
+  ASSERT_NE(admin, "");
+  const LoadgenRun load = RunLoadgen("--base-url http://" + cluster.http() +
+                                     " --wait-ready 20 --num-prompts 20 --input-len 200 "
+                                     "--output-len 40 --ignore-eos --max-concurrency 4");
+  ASSERT_EQ(load.code, 0) << load.output;
+  // What the last steps were comes with the next report.
+  Ran learnt;
+  ASSERT_TRUE(Eventually([&] {
+    learnt = RunAisp("simulate --learn http://" + admin);
+    return learnt.code == 0;
+  })) << learnt.output;
+  const TempFile profile("mine.json", learnt.output);
+  const Ran ran = RunAisp("simulate --workers " + profile.path() +
+                          ":2D --num-prompts 50 --input-len 200 --output-len 40 --request-rate 5");
+  EXPECT_EQ(ran.code, 0) << ran.output;
+  EXPECT_THAT(ran.output, HasSubstr("local-no-prefill-worker 50"));
 }
 
 TEST(Commands, GenerateTellsTheRecordedStory) {
