@@ -175,6 +175,7 @@ class Simulator {
   std::vector<double> OwnTimes() const {
     if (!load_.request_rate && !items_.empty() && items_.front().at_s >= 0) {
       std::vector<double> times;
+      times.reserve(items_.size());
       for (const loadgen::WorkItem& item : items_) times.push_back(item.at_s);
       return times;
     }

@@ -88,6 +88,7 @@ std::string ErrorsText(const Outcome& outcome) {
 
 std::string ReasonsText(const Outcome& outcome) {
   std::vector<std::string> parts;
+  parts.reserve(outcome.reasons.size());
   for (const auto& [reason, count] : outcome.reasons)
     parts.push_back(fmt::format("{} {}", reason, count));
   return fmt::format("{}", fmt::join(parts, ", "));

@@ -19,7 +19,7 @@ std::vector<Hash128> Chain(uint64_t chain, uint64_t n) {
   return out;
 }
 
-v1::KvEventBatch Event(uint64_t number, v1::KvEvent::Kind kind, std::vector<Hash128> units) {
+v1::KvEventBatch Event(uint64_t number, v1::KvEvent::Kind kind, const std::vector<Hash128>& units) {
   v1::KvEventBatch batch;
   batch.set_incarnation(1);
   batch.set_first_sequence(number);

@@ -16,14 +16,14 @@ std::string Bytes(const Hash128& h) {
   return out;
 }
 
-v1::KvEventBatch Batch(uint64_t first,
-                       std::vector<std::pair<v1::KvEvent::Kind, std::vector<uint64_t>>> events,
-                       bool snapshot = false) {
+v1::KvEventBatch Batch(
+    uint64_t first, const std::vector<std::pair<v1::KvEvent::Kind, std::vector<uint64_t>>>& events,
+    bool snapshot = false) {
   v1::KvEventBatch batch;
   batch.set_incarnation(5);
   batch.set_first_sequence(first);
   batch.set_snapshot(snapshot);
-  for (auto& [kind, units] : events) {
+  for (const auto& [kind, units] : events) {
     v1::KvEvent& e = *batch.add_events();
     e.set_kind(kind);
     for (uint64_t u : units) e.add_unit_hashes(Bytes(Unit(u)));
