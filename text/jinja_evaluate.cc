@@ -10,7 +10,7 @@ Result<Value> Interpreter::Eval(const Expr& e) {
   const Nesting nesting(&depth_);
   line_ = e.line;
   if (depth_ > kMaxEvalDepth) return Fail("nested deeper than " + std::to_string(kMaxEvalDepth));
-  AISP_RETURN_IF_ERROR(Charge(1));
+  AISP_RETURN_IF_ERROR(Charge(1 + e.name.size() / kBytesPerStep));
   return EvalKind(e);
 }
 
@@ -81,14 +81,22 @@ Result<Value> Interpreter::EvalKind(const Expr& e) {
   }
 }
 
-Result<Value> Interpreter::EvalName(const Expr& e) {
+const Value* Interpreter::Lookup(const std::string& name, size_t* seen) const {
   for (const Scope* scope = scope_.get(); scope != nullptr; scope = scope->parent.get()) {
-    for (const auto& [name, value] : scope->variables) {
-      if (name == e.name) return value;
+    *seen += 1 + scope->variables.size();
+    for (const auto& [key, value] : scope->variables) {
+      if (key == name) return &value;
     }
   }
-  if (const Value* value = context_.Find(e.name)) return *value;
-  if (const Value* value = globals_.Find(e.name)) return *value;
+  if (const Value* value = context_.Find(name)) return value;
+  return globals_.Find(name);
+}
+
+Result<Value> Interpreter::EvalName(const Expr& e) {
+  size_t seen = 0;
+  const Value* value = Lookup(e.name, &seen);
+  AISP_RETURN_IF_ERROR(Charge(seen / 16));
+  if (value != nullptr) return *value;
   return Value::Undefined("'" + e.name + "' is undefined");
 }
 
@@ -122,6 +130,7 @@ Result<Value> Interpreter::EvalItems(const Expr& e) {
     AISP_ASSIGN_OR_RETURN(Value value, Eval(*item));
     if (e.kind == Expr::Kind::kConcat) {
       AISP_ASSIGN_OR_RETURN(const std::string text, Str(value));
+      AISP_RETURN_IF_ERROR(Fits(joined.size() + text.size()));
       joined += text;
     } else {
       items.push_back(std::move(value));
@@ -214,9 +223,10 @@ Result<Value> Interpreter::LoopAttr(const std::shared_ptr<Loop>& loop, const std
   if (name == "changed") {
     return function(
         [weak = std::weak_ptr<Loop>(loop)](Interpreter& in, const Args& args) -> Result<Value> {
+          // What a loop kept after its end could hold the loop itself, and would never be freed.
           const auto self = weak.lock();
-          if (!self) return in.Fail("the loop is over");
-          Value now = Value::Tuple(args.positional);
+          if (!self || self->items == nullptr) return in.Fail("the loop is over");
+          AISP_ASSIGN_OR_RETURN(Value now, in.Checked(Value::Tuple(args.positional)));
           bool same = false;
           if (self->changed) {
             AISP_ASSIGN_OR_RETURN(same, in.Equal(*self->changed, now));

@@ -1,6 +1,7 @@
 #include "text/jinja_filters.h"
 
 #include "common/strings.h"
+#include "text/jinja_strings.h"
 
 namespace aisp::jinja {
 
@@ -22,6 +23,16 @@ Result<std::string> Text(Interpreter& in, const Args& args, size_t i, std::strin
   const Value* v = args.Find(i, name);
   if (v == nullptr) return std::string(absent);
   return in.Str(*v);
+}
+
+Result<Value> Replaced(Interpreter& in, const std::string& s, const std::string& from,
+                       const std::string& to, int64_t limit) {
+  AISP_RETURN_IF_ERROR(in.ChargeSearch(s.size(), from.size()));
+  // A short `from` can multiply the text: its size is known before it is made.
+  const uint64_t places = CountText(s, from, static_cast<long>(limit));
+  AISP_RETURN_IF_ERROR(in.Charge(places));
+  AISP_RETURN_IF_ERROR(in.Fits(s.size() - places * from.size() + places * to.size()));
+  return in.Checked(Value(ReplaceLimited(s, from, to, static_cast<long>(limit))));
 }
 
 Result<Value> Interpreter::ApplyFilter(const std::string& name, const Value& value,

@@ -30,4 +30,8 @@ Result<int64_t> Integer(Interpreter& in, const Args& args, size_t i, std::string
 Result<std::string> Text(Interpreter& in, const Args& args, size_t i, std::string_view name,
                          std::string_view absent);
 
+// str.replace, at most `limit` times unless that is negative.
+Result<Value> Replaced(Interpreter& in, const std::string& s, const std::string& from,
+                       const std::string& to, int64_t limit);
+
 }  // namespace aisp::jinja

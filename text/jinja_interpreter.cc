@@ -6,6 +6,12 @@
 
 namespace aisp::jinja {
 
+namespace {
+
+constexpr size_t kNamesPerStep = 16;  // names compared that count as one step
+
+}  // namespace
+
 const Value* Args::Find(size_t position, std::string_view name) const {
   if (position < positional.size()) return &positional[position];
   for (const auto& [key, value] : named) {
@@ -46,7 +52,10 @@ Interpreter::~Interpreter() {
 }
 
 tl::unexpected<Error> Interpreter::Fail(std::string_view message) const {
-  return TemplateError(line_, message);
+  size_t size = std::min(message.size(), kMaxErrorBytes);
+  // Not within a character.
+  while (size > 0 && size < message.size() && (message[size] & 0xC0) == 0x80) --size;
+  return TemplateError(line_, message.substr(0, size));
 }
 
 Status Interpreter::Charge(uint64_t steps) {
@@ -56,9 +65,33 @@ Status Interpreter::Charge(uint64_t steps) {
                            std::to_string(options_.max_steps) + " steps");
 }
 
+Status Interpreter::ChargeSearch(size_t text_bytes, size_t what_bytes) {
+  // FindText is linear, but for a factor that grows with short needles.
+  return Charge(text_bytes / kBytesPerStep * (1 + std::min<size_t>(what_bytes, 256) / 32) +
+                what_bytes / kBytesPerStep);
+}
+
+Status Interpreter::ChargeKeys(const Value::Map& map) {
+  AISP_RETURN_IF_ERROR(Charge(map.size()));
+  size_t bytes = 0;
+  for (const auto& entry : map) bytes += entry.first.size();
+  return ChargeBytes(bytes);
+}
+
+Status Interpreter::Fits(uint64_t bytes) const {
+  if (bytes <= options_.max_output_bytes) return {};
+  return ResourceExhausted("chat template, line " + std::to_string(line_) + ": a text of " +
+                           std::to_string(bytes) + " bytes; the limit is " +
+                           std::to_string(options_.max_output_bytes));
+}
+
 Result<Value> Interpreter::Checked(Value value) {
-  if (value.IsString()) AISP_RETURN_IF_ERROR(ChargeBytes(value.AsString().size()));
+  if (value.IsString()) {
+    AISP_RETURN_IF_ERROR(Fits(value.AsString().size()));
+    AISP_RETURN_IF_ERROR(ChargeBytes(value.AsString().size()));
+  }
   if (value.IsList()) AISP_RETURN_IF_ERROR(Charge(value.AsList().size()));
+  if (value.IsMap()) AISP_RETURN_IF_ERROR(Charge(value.AsMap().size()));
   if (value.depth() > kMaxValueDepth)
     return Fail("value nested deeper than " + std::to_string(kMaxValueDepth));
   return value;
@@ -67,6 +100,17 @@ Result<Value> Interpreter::Checked(Value value) {
 std::shared_ptr<Namespace> Interpreter::NewNamespace() {
   namespaces_.push_back(std::make_shared<Namespace>());
   return namespaces_.back();
+}
+
+Status Interpreter::EnterScope(std::shared_ptr<Scope> parent) {
+  // A recursive loop that is called through macros may nest scopes without nesting evaluations.
+  if (parent->depth >= kMaxEvalDepth)
+    return Fail("scopes nested deeper than " + std::to_string(kMaxEvalDepth));
+  auto scope = std::make_shared<Scope>();
+  scope->depth = parent->depth + 1;
+  scope->parent = std::move(parent);
+  scope_ = std::move(scope);
+  return {};
 }
 
 Result<std::string> Interpreter::Run(const Block& block) {
@@ -87,13 +131,12 @@ Status Interpreter::Write(std::string_view text) {
 }
 
 Result<std::string> Interpreter::Capture(const Block& block) {
+  const std::shared_ptr<Scope> outer_scope = scope_;
+  AISP_RETURN_IF_ERROR(EnterScope(outer_scope));
   std::string text;
   std::string* const outer = std::exchange(out_, &text);
-  auto scope = std::make_shared<Scope>();
-  scope->parent = scope_;
-  scope_ = scope;
   const auto flow = Exec(block);
-  scope_ = scope->parent;
+  scope_ = outer_scope;
   out_ = outer;
   if (!flow) return tl::unexpected(flow.error());
   return text;
@@ -194,8 +237,7 @@ Status Interpreter::ExecFor(const Stmt& s, const Value& iterable, int64_t depth0
   const std::shared_ptr<Scope> outer = scope_;
   const auto loop = std::make_shared<Loop>();
   const auto enter = [&](const Value& item) -> Status {
-    scope_ = std::make_shared<Scope>();
-    scope_->parent = outer;
+    AISP_RETURN_IF_ERROR(EnterScope(outer));
     return Assign(*s.target, item);
   };
   const auto run = [&]() -> Status {
@@ -239,21 +281,25 @@ Status Interpreter::ExecCall(const Stmt& s) {
 }
 
 Status Interpreter::ExecWith(const Stmt& s) {
-  auto scope = std::make_shared<Scope>();
-  scope->parent = scope_;
-  for (const auto& [name, expr] : s.parameters) {
-    AISP_ASSIGN_OR_RETURN(Value value, Eval(*expr));
-    scope->Set(name, std::move(value));
+  AISP_RETURN_IF_ERROR(Charge(s.parameters.size() * s.parameters.size() / kNamesPerStep));
+  std::vector<Value> values;
+  for (const auto& parameter : s.parameters) {
+    AISP_ASSIGN_OR_RETURN(Value value, Eval(*parameter.second));
+    values.push_back(std::move(value));
   }
-  scope_ = scope;
+  const std::shared_ptr<Scope> outer = scope_;
+  AISP_RETURN_IF_ERROR(EnterScope(outer));
+  for (size_t i = 0; i < values.size(); ++i)
+    scope_->Set(s.parameters[i].first, std::move(values[i]));
   auto flow = Exec(s.body);
-  scope_ = scope->parent;
+  scope_ = outer;
   if (!flow) return tl::unexpected(std::move(flow).error());
   return {};
 }
 
 Status Interpreter::Assign(const Expr& target, const Value& value) {
   if (target.kind == Expr::Kind::kName) {
+    AISP_RETURN_IF_ERROR(Charge(scope_->variables.size() / kNamesPerStep));
     scope_->Set(target.name, value);
     return {};
   }
@@ -286,9 +332,11 @@ Result<Value> Interpreter::CallMacro(const Macro& macro, const Args& args) {
     return Fail("macro '" + macro.name + "' takes not more than " +
                 std::to_string(parameters.size()) + " argument(s)");
   }
-  auto scope = std::make_shared<Scope>();
-  scope->parent = macro.scope;
-  const std::shared_ptr<Scope> outer = std::exchange(scope_, scope);
+  AISP_RETURN_IF_ERROR(
+      Charge(parameters.size() * (parameters.size() + args.named.size()) / kNamesPerStep));
+  const std::shared_ptr<Scope> outer = scope_;
+  AISP_RETURN_IF_ERROR(EnterScope(macro.scope));
+  const std::shared_ptr<Scope> scope = scope_;
   std::string text;
   std::string* const outer_out = std::exchange(out_, &text);
   const int line = line_;

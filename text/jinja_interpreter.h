@@ -23,8 +23,9 @@ namespace aisp::jinja {
 inline constexpr uint32_t kMaxValueDepth = 100;  // lists in lists, maps in maps
 inline constexpr int kMaxEvalDepth =
     1200;  // tree nodes under evaluation at one time, macro calls included
-inline constexpr int64_t kMaxRange = 100'000;  // jinja2.sandbox.MAX_RANGE
-inline constexpr size_t kBytesPerStep = 64;    // bytes made or read that count as one step
+inline constexpr int64_t kMaxRange = 100'000;   // jinja2.sandbox.MAX_RANGE
+inline constexpr size_t kBytesPerStep = 64;     // bytes made or read that count as one step
+inline constexpr size_t kMaxErrorBytes = 4096;  // of a message, which may quote what clients sent
 
 struct Args {
   std::vector<Value> positional;
@@ -40,8 +41,11 @@ class Interpreter;
 class Function final : public Value::Object {
  public:
   using Body = std::function<Result<Value>(Interpreter&, const Args&)>;
-  Function(std::string name, Body body) : name_(std::move(name)), body_(std::move(body)) {}
+  // `depth`: 1 more than that of what the body holds.
+  Function(std::string name, Body body, uint32_t depth = 1)
+      : name_(std::move(name)), body_(std::move(body)), depth_(depth) {}
   std::string_view TypeName() const override { return "function"; }
+  uint32_t depth() const override { return depth_; }
   const std::string& name() const { return name_; }
   Result<Value> Call(Interpreter& interpreter, const Args& args) const {
     return body_(interpreter, args);
@@ -50,6 +54,7 @@ class Function final : public Value::Object {
  private:
   std::string name_;
   Body body_;
+  uint32_t depth_;
 };
 
 // What namespace() makes: the one thing whose members {% set ns.x = ... %} changes.
@@ -100,7 +105,13 @@ class Interpreter {
   // Counts effort; RESOURCE_EXHAUSTED when it is spent.
   Status Charge(uint64_t steps);
   Status ChargeBytes(size_t bytes) { return Charge(bytes / kBytesPerStep); }
-  // A list, tuple or string result, within bounds.
+  // The effort of looking for `what` anywhere in a text, at worst.
+  Status ChargeSearch(size_t text_bytes, size_t what_bytes);
+  // The effort of copying a map's keys.
+  Status ChargeKeys(const Value::Map& map);
+  // RESOURCE_EXHAUSTED for a text longer than the whole output may be; asked before it is made.
+  Status Fits(uint64_t bytes) const;
+  // A result of any kind, within bounds.
   Result<Value> Checked(Value value);
 
   Result<std::string> Str(const Value& value);
@@ -135,11 +146,17 @@ class Interpreter {
   // Variables of one block. Macros keep the scope they were defined in.
   struct Scope {
     std::shared_ptr<Scope> parent;
+    int depth = 0;  // bounded, since scopes are destroyed recursively
     std::vector<std::pair<std::string, Value>> variables;
     void Set(const std::string& name, Value value);
   };
   class Macro;
   enum class Flow { kNormal, kBreak, kContinue };
+
+  // A scope below `parent` that names are looked up in from now on.
+  Status EnterScope(std::shared_ptr<Scope> parent);
+  // Null where there is no such name.
+  const Value* Lookup(const std::string& name, size_t* seen) const;
 
   Result<Flow> Exec(const Block& block);
   Result<Flow> ExecOne(const Stmt& s);

@@ -29,6 +29,7 @@ Result<Value> Join_(Interpreter& in, const Value& v, const Args& args) {
     }
     AISP_ASSIGN_OR_RETURN(const std::string text, in.Str(item));
     AISP_RETURN_IF_ERROR(in.ChargeBytes(separator.size()));
+    AISP_RETURN_IF_ERROR(in.Fits(out.size() + separator.size() + text.size()));
     if (i > 0) out += separator;
     out += text;
   }
@@ -43,14 +44,17 @@ Result<Value> ListFilter(Interpreter& in, const Value& v, const Args&) {
 Result<Value> Items(Interpreter& in, const Value& v, const Args&) {
   if (v.IsUndefined()) return GeneratorOf({});
   if (!v.IsMap()) return in.Fail("Can only get item pairs from a mapping.");
+  AISP_RETURN_IF_ERROR(in.ChargeKeys(v.AsMap()));
   Value::List items;
   for (const auto& [key, value] : v.AsMap()) items.push_back(Value::Tuple({Value(key), value}));
   return GeneratorOf(std::move(items));
 }
 
 // A sort key: strings without regard to case unless asked.
-Value SortKey(const Value& v, bool case_sensitive) {
-  return v.IsString() && !case_sensitive ? Value(Lower(v.AsString())) : v;
+Result<Value> SortKey(Interpreter& in, const Value& v, bool case_sensitive) {
+  if (!v.IsString() || case_sensitive) return v;
+  AISP_RETURN_IF_ERROR(in.ChargeBytes(v.AsString().size()));
+  return Value(Lower(v.AsString()));
 }
 
 // Sorts by keys that `key` makes; an order that does not exist is an error.
@@ -90,12 +94,14 @@ Result<Value> DictSort(Interpreter& in, const Value& v, const Args& args) {
   const bool case_sensitive = Flag(in, args, 0, "case_sensitive");
   AISP_ASSIGN_OR_RETURN(const std::string by, Text(in, args, 1, "by", "key"));
   if (by != "key" && by != "value") return in.Fail("dictsort: by must be 'key' or 'value'");
+  AISP_RETURN_IF_ERROR(in.ChargeKeys(v.AsMap()));
   Value::List items;
   for (const auto& [key, value] : v.AsMap()) items.push_back(Value::Tuple({Value(key), value}));
   AISP_ASSIGN_OR_RETURN(Value::List sorted,
                         Sorted(in, std::move(items), Flag(in, args, 2, "reverse"),
                                [&](const Value& item) -> Result<Value> {
-                                 return SortKey(item.AsList()[by == "key" ? 0 : 1], case_sensitive);
+                                 return SortKey(in, item.AsList()[by == "key" ? 0 : 1],
+                                                case_sensitive);
                                }));
   return Value(std::move(sorted));
 }
@@ -107,7 +113,7 @@ Result<Value> KeyOf(Interpreter& in, const Value& item, const Value* attribute,
   if (attribute != nullptr && !attribute->IsNone()) {
     AISP_ASSIGN_OR_RETURN(key, in.GetPath(item, *attribute));
   }
-  return SortKey(key, case_sensitive);
+  return SortKey(in, key, case_sensitive);
 }
 
 Result<Value> Sort(Interpreter& in, const Value& v, const Args& args) {

@@ -3,7 +3,7 @@
 #include <array>
 #include <ctime>
 
-#include "text/jinja_interpreter.h"
+#include "text/jinja_filters.h"
 #include "text/jinja_strings.h"
 #include "text/unicode.h"
 #include "text/utf8.h"
@@ -32,6 +32,7 @@ Result<std::string> StringArg(Interpreter& in, const Args& args, size_t i, std::
   if (!v->IsString())
     return in.Fail("argument '" + std::string(name) + "' must be str, not " +
                    std::string(PythonTypeName(*v)));
+  AISP_RETURN_IF_ERROR(in.ChargeBytes(v->AsString().size()));
   return v->AsString();
 }
 
@@ -52,6 +53,7 @@ Result<Value> StrStrip(Interpreter& in, const Value& self, const Args& args) {
   if (chars == nullptr || chars->IsNone())
     return Value(StripChars(self.AsString(), std::nullopt, kSide));
   if (!chars->IsString()) return in.Fail("strip arg must be None or str");
+  AISP_RETURN_IF_ERROR(in.Charge(chars->AsString().size() / 8));
   return Value(StripChars(self.AsString(), chars->AsString(), kSide));
 }
 
@@ -60,15 +62,19 @@ Result<Value> StrSplit(Interpreter& in, const Value& self, const Args& args) {
   AISP_ASSIGN_OR_RETURN(const int64_t limit, IntArg(in, args, 1, "maxsplit", -1));
   const Value* separator = args.Find(0, "sep");
   if (separator == nullptr || separator->IsNone()) {
+    AISP_RETURN_IF_ERROR(in.Charge(CountWords(self.AsString())));
     return in.Checked(ListOf(SplitSpaces(self.AsString(), static_cast<long>(limit), kRight)));
   }
   AISP_ASSIGN_OR_RETURN(const std::string sep, StringArg(in, args, 0, "sep"));
   if (sep.empty()) return in.Fail("empty separator");
+  AISP_RETURN_IF_ERROR(in.ChargeSearch(self.AsString().size(), sep.size()));
+  AISP_RETURN_IF_ERROR(in.Charge(CountText(self.AsString(), sep, static_cast<long>(limit))));
   return in.Checked(ListOf(SplitBy(self.AsString(), sep, static_cast<long>(limit), kRight)));
 }
 
 Result<Value> StrSplitLines(Interpreter& in, const Value& self, const Args& args) {
   const Value* keep = args.Find(0, "keepends");
+  AISP_RETURN_IF_ERROR(in.Charge(CountLines(self.AsString())));
   return in.Checked(ListOf(SplitLines(self.AsString(), keep != nullptr && in.Truthy(*keep))));
 }
 
@@ -82,6 +88,7 @@ Result<Value> StrStartsWith(Interpreter& in, const Value& self, const Args& args
     if (!candidate.IsString())
       return in.Fail("startswith first arg must be str or a tuple of str, not " +
                      std::string(PythonTypeName(candidate)));
+    AISP_RETURN_IF_ERROR(in.Charge(1 + candidate.AsString().size() / kBytesPerStep));
     const std::string& s = self.AsString();
     if (kEnd ? s.ends_with(candidate.AsString()) : s.starts_with(candidate.AsString()))
       return Value(true);
@@ -93,10 +100,7 @@ Result<Value> StrReplace(Interpreter& in, const Value& self, const Args& args) {
   AISP_ASSIGN_OR_RETURN(const std::string from, StringArg(in, args, 0, "old"));
   AISP_ASSIGN_OR_RETURN(const std::string to, StringArg(in, args, 1, "new"));
   AISP_ASSIGN_OR_RETURN(const int64_t limit, IntArg(in, args, 2, "count", -1));
-  // An empty or short `old` can multiply the text: pay for the worst before making it.
-  const size_t matches = self.AsString().size() / std::max<size_t>(from.size(), 1) + 1;
-  AISP_RETURN_IF_ERROR(in.Charge(matches / 16 * (to.size() / kBytesPerStep + 1)));
-  return in.Checked(Value(ReplaceLimited(self.AsString(), from, to, static_cast<long>(limit))));
+  return Replaced(in, self.AsString(), from, to, limit);
 }
 
 template <std::string (*kMap)(std::string_view)>
@@ -108,7 +112,8 @@ template <bool kRight, bool kMustFind>
 Result<Value> StrFind(Interpreter& in, const Value& self, const Args& args) {
   AISP_ASSIGN_OR_RETURN(const std::string what, StringArg(in, args, 0, "sub"));
   const std::string& s = self.AsString();
-  const size_t at = kRight ? s.rfind(what) : s.find(what);
+  AISP_RETURN_IF_ERROR(in.ChargeSearch(s.size(), what.size()));
+  const size_t at = kRight ? FindTextFromRight(s, what) : FindText(s, what);
   if (at == std::string::npos && kMustFind) return in.Fail("substring not found");
   if (at == std::string::npos) return Value(int64_t{-1});
   return Value(static_cast<int64_t>(CountCodePoints(std::string_view(s).substr(0, at))));
@@ -116,11 +121,8 @@ Result<Value> StrFind(Interpreter& in, const Value& self, const Args& args) {
 
 Result<Value> StrCount(Interpreter& in, const Value& self, const Args& args) {
   AISP_ASSIGN_OR_RETURN(const std::string what, StringArg(in, args, 0, "sub"));
-  const std::string& s = self.AsString();
-  if (what.empty()) return Value(static_cast<int64_t>(CountCodePoints(s) + 1));
-  int64_t count = 0;
-  for (size_t at = 0; (at = s.find(what, at)) != std::string::npos; at += what.size()) ++count;
-  return Value(count);
+  AISP_RETURN_IF_ERROR(in.ChargeSearch(self.AsString().size(), what.size()));
+  return Value(static_cast<int64_t>(CountText(self.AsString(), what, -1)));
 }
 
 Result<Value> StrJoin(Interpreter& in, const Value& self, const Args& args) {
@@ -132,7 +134,9 @@ Result<Value> StrJoin(Interpreter& in, const Value& self, const Args& args) {
     if (!items[i].IsString())
       return in.Fail("sequence item " + std::to_string(i) + ": expected str instance, " +
                      std::string(PythonTypeName(items[i])) + " found");
-    AISP_RETURN_IF_ERROR(in.ChargeBytes(items[i].AsString().size() + self.AsString().size()));
+    const size_t more = items[i].AsString().size() + self.AsString().size();
+    AISP_RETURN_IF_ERROR(in.ChargeBytes(more));
+    AISP_RETURN_IF_ERROR(in.Fits(out.size() + more));
     if (i > 0) out += self.AsString();
     out += items[i].AsString();
   }
@@ -166,6 +170,7 @@ Result<Value> StrFormat(Interpreter& in, const Value& self, const Args& args) {
     if (v == nullptr)
       return in.Fail("format field '{" + name + "}' has no argument or is not supported");
     AISP_ASSIGN_OR_RETURN(const std::string text, in.Str(*v));
+    AISP_RETURN_IF_ERROR(in.Fits(out.size() + text.size()));
     out += text;
     i = end;
   }
@@ -215,9 +220,9 @@ Result<Value> StrPad(Interpreter& in, const Value& self, const Args& args) {
   if (fill != nullptr && (!fill->IsString() || CountCodePoints(fill->AsString()) != 1)) {
     return in.Fail("the fill character must be exactly one character long");
   }
-  AISP_RETURN_IF_ERROR(in.ChargeBytes(static_cast<size_t>(std::max<int64_t>(width, 0))));
-  return Value(Pad(self.AsString(), static_cast<size_t>(std::max<int64_t>(width, 0)), kAlign,
-                   fill != nullptr ? std::string_view(fill->AsString()) : " "));
+  AISP_RETURN_IF_ERROR(in.Fits(static_cast<uint64_t>(std::max<int64_t>(width, 0))));
+  return in.Checked(Value(Pad(self.AsString(), static_cast<size_t>(std::max<int64_t>(width, 0)),
+                              kAlign, fill != nullptr ? std::string_view(fill->AsString()) : " ")));
 }
 
 template <bool kRight>
@@ -225,7 +230,8 @@ Result<Value> StrPartition(Interpreter& in, const Value& self, const Args& args)
   AISP_ASSIGN_OR_RETURN(const std::string sep, StringArg(in, args, 0, "sep"));
   if (sep.empty()) return in.Fail("empty separator");
   const std::string& s = self.AsString();
-  const size_t at = kRight ? s.rfind(sep) : s.find(sep);
+  AISP_RETURN_IF_ERROR(in.ChargeSearch(s.size(), sep.size()));
+  const size_t at = kRight ? FindTextFromRight(s, sep) : FindText(s, sep);
   if (at == std::string::npos)
     return Value::Tuple(kRight ? Value::List{"", "", self} : Value::List{self, "", ""});
   return Value::Tuple({Value(s.substr(0, at)), Value(sep), Value(s.substr(at + sep.size()))});
@@ -312,6 +318,7 @@ constexpr Entry kListMethods[] = {
 enum class Part { kKeys, kValues, kItems };
 template <Part kPart>
 Result<Value> DictParts(Interpreter& in, const Value& self, const Args&) {
+  AISP_RETURN_IF_ERROR(in.ChargeKeys(self.AsMap()));
   Value::List items;
   for (const auto& [key, value] : self.AsMap()) {
     if (kPart == Part::kKeys) items.emplace_back(key);
@@ -324,6 +331,7 @@ Result<Value> DictParts(Interpreter& in, const Value& self, const Args&) {
 Result<Value> DictGet(Interpreter& in, const Value& self, const Args& args) {
   const Value* key = args.Find(0, "key");
   if (key == nullptr) return in.Fail("get needs a key");
+  if (key->IsString()) AISP_RETURN_IF_ERROR(in.ChargeBytes(key->AsString().size()));
   const Value* found = key->IsString() ? self.AsMap().Find(key->AsString()) : nullptr;
   if (found != nullptr) return *found;
   const Value* fallback = args.Find(1, "default");
@@ -370,6 +378,7 @@ Result<Value> MakeNamespace(Interpreter& in, const Args& args) {
   auto ns = in.NewNamespace();
   for (const Value& v : args.positional) {
     if (!v.IsMap()) return in.Fail("namespace takes a dict and named members");
+    AISP_RETURN_IF_ERROR(in.ChargeKeys(v.AsMap()));
     for (const auto& [key, value] : v.AsMap()) ns->members.Set(key, value);
   }
   for (const auto& [key, value] : args.named) ns->members.Set(key, value);
@@ -380,6 +389,7 @@ Result<Value> Dict(Interpreter& in, const Args& args) {
   Value::Map map;
   for (const Value& v : args.positional) {
     if (!v.IsMap()) return in.Fail("dict takes a dict and named members");
+    AISP_RETURN_IF_ERROR(in.ChargeKeys(v.AsMap()));
     map = v.AsMap();
   }
   for (const auto& [key, value] : args.named) map.Set(key, value);
@@ -410,8 +420,8 @@ Result<Value> Joiner(Interpreter& in, const Args& args) {
   if (const Value* given = args.Find(0, "sep")) separator = *given;
   AISP_ASSIGN_OR_RETURN(const std::string text, in.Str(separator));
   auto used = std::make_shared<bool>(false);
-  auto body = [used, text](Interpreter&, const Args&) -> Result<Value> {
-    return std::exchange(*used, true) ? Value(text) : Value("");
+  auto body = [used, text = Value(text)](Interpreter&, const Args&) -> Result<Value> {
+    return std::exchange(*used, true) ? text : Value("");
   };
   return Value(std::static_pointer_cast<Value::Object>(std::make_shared<Function>("joiner", body)));
 }
@@ -423,10 +433,12 @@ std::shared_ptr<Function> FindMethod(const Value& self, const std::string& name)
     for (const Entry& entry : table) {
       if (entry.name != name) continue;
       return std::make_shared<Function>(
-          name, [self, method = entry.method](Interpreter& in, const Args& args) -> Result<Value> {
+          name,
+          [self, method = entry.method](Interpreter& in, const Args& args) -> Result<Value> {
             if (self.IsString()) AISP_RETURN_IF_ERROR(in.ChargeBytes(self.AsString().size()));
             return method(in, self, args);
-          });
+          },
+          self.depth() + 1);
     }
     return nullptr;
   };

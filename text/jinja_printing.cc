@@ -99,13 +99,18 @@ class JsonWriter {
 
   Status Write(const Value& v, int level) {
     AISP_RETURN_IF_ERROR(in_.Charge(1));
-    const size_t before = out_.size();
     AISP_RETURN_IF_ERROR(WriteOne(v, level));
-    if (!v.IsList() && !v.IsMap()) AISP_RETURN_IF_ERROR(in_.ChargeBytes(out_.size() - before));
-    return {};
+    return Pay();
   }
 
  private:
+  // Charges what was written since the last time: separators and indents may be of any length.
+  Status Pay() {
+    AISP_RETURN_IF_ERROR(in_.Fits(out_.size()));
+    const size_t steps = (out_.size() - paid_) / kBytesPerStep;
+    paid_ += steps * kBytesPerStep;
+    return in_.Charge(steps);
+  }
   Status WriteOne(const Value& v, int level) {
     switch (v.kind()) {
       case Value::Kind::kNone:
@@ -134,19 +139,21 @@ class JsonWriter {
                         " is not JSON serializable");
     }
   }
-  void Break(int level) {
-    if (!indented) return;
+  Status Break(int level) {
+    if (!indented) return {};
+    AISP_RETURN_IF_ERROR(in_.Fits(out_.size() + static_cast<size_t>(level) * indent.size()));
     out_.push_back('\n');
     for (int i = 0; i < level; ++i) out_ += indent;
+    return {};
   }
   Status WriteList(const Value::List& items, int level) {
     out_.push_back('[');
     for (size_t i = 0; i < items.size(); ++i) {
       if (i > 0) out_ += item_separator;
-      Break(level + 1);
+      AISP_RETURN_IF_ERROR(Break(level + 1));
       AISP_RETURN_IF_ERROR(Write(items[i], level + 1));
     }
-    if (!items.empty()) Break(level);
+    if (!items.empty()) AISP_RETURN_IF_ERROR(Break(level));
     out_.push_back(']');
     return {};
   }
@@ -159,18 +166,19 @@ class JsonWriter {
     out_.push_back('{');
     for (size_t i = 0; i < entries.size(); ++i) {
       if (i > 0) out_ += item_separator;
-      Break(level + 1);
+      AISP_RETURN_IF_ERROR(Break(level + 1));
       AppendJsonString(entries[i]->first, ascii, &out_);
       out_ += key_separator;
       AISP_RETURN_IF_ERROR(Write(entries[i]->second, level + 1));
     }
-    if (!entries.empty()) Break(level);
+    if (!entries.empty()) AISP_RETURN_IF_ERROR(Break(level));
     out_.push_back('}');
     return {};
   }
 
   Interpreter& in_;
   std::string& out_;
+  size_t paid_ = 0;
 };
 
 }  // namespace
@@ -205,6 +213,7 @@ Result<std::string> Interpreter::Repr(const Value& v) {
       out = v.IsTuple() ? "(" : "[";
       for (size_t i = 0; i < v.AsList().size(); ++i) {
         AISP_ASSIGN_OR_RETURN(const std::string item, Repr(v.AsList()[i]));
+        AISP_RETURN_IF_ERROR(Fits(out.size() + item.size()));
         out += (i > 0 ? ", " : "") + item;
       }
       if (v.IsTuple() && v.AsList().size() == 1) out += ",";
@@ -215,6 +224,7 @@ Result<std::string> Interpreter::Repr(const Value& v) {
       out = "{";
       for (const auto& [key, value] : v.AsMap()) {
         AISP_ASSIGN_OR_RETURN(const std::string item, Repr(value));
+        AISP_RETURN_IF_ERROR(Fits(out.size() + key.size() + item.size()));
         out += (out.size() > 1 ? ", " : "") + ReprString(key) + ": " + item;
       }
       out += "}";
@@ -286,6 +296,7 @@ Result<std::string> Interpreter::PercentFormat(std::string_view format, const Va
       continue;
     }
     if (next >= values.size()) return Fail("not enough arguments for format string");
+    AISP_RETURN_IF_ERROR(Fits(out.size()));
     const Value& v = values[next++];
     if (type == 's' || type == 'r') {
       if (spec.size() > 1) return Fail("format '" + spec + type + "' is not supported");

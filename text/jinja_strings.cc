@@ -1,18 +1,25 @@
 #include "text/jinja_strings.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "text/unicode.h"
 #include "text/utf8.h"
 
 namespace aisp::jinja {
+namespace {
+
+std::string Reversed(std::string_view s) { return std::string(s.rbegin(), s.rend()); }
+
+}  // namespace
 
 std::string StripChars(std::string_view s, std::optional<std::string_view> chars, StripSide side) {
   const std::u32string text = ToUtf32(s);
-  const std::u32string set = chars ? ToUtf32(*chars) : std::u32string();
+  std::u32string set = chars ? ToUtf32(*chars) : std::u32string();
+  std::sort(set.begin(), set.end());
   const auto strip = [&](char32_t c) {
     // Python also strips the four separators U+001C to U+001F.
-    return chars ? set.find(c) != std::u32string::npos
+    return chars ? std::binary_search(set.begin(), set.end(), c)
                  : IsWhitespace(c) || (c >= 0x1C && c <= 0x1F);
   };
   size_t begin = 0, end = text.size();
@@ -90,15 +97,63 @@ std::vector<std::string> SplitSpaces(std::string_view s, long limit, bool from_r
 std::vector<std::string> SplitBy(std::string_view s, std::string_view separator, long limit,
                                  bool from_right) {
   std::vector<std::string> out;
+  if (from_right) {
+    // Bytes in reverse are split from the left.
+    out = SplitBy(Reversed(s), Reversed(separator), limit, false);
+    for (std::string& piece : out) piece = Reversed(piece);
+    std::reverse(out.begin(), out.end());
+    return out;
+  }
   while (limit < 0 || static_cast<long>(out.size()) < limit) {
-    const size_t at = from_right ? s.rfind(separator) : s.find(separator);
+    const size_t at = FindText(s, separator);
     if (at == std::string_view::npos) break;
-    out.emplace_back(from_right ? s.substr(at + separator.size()) : s.substr(0, at));
-    s = from_right ? s.substr(0, at) : s.substr(at + separator.size());
+    out.emplace_back(s.substr(0, at));
+    s = s.substr(at + separator.size());
   }
   out.emplace_back(s);
-  if (from_right) std::reverse(out.begin(), out.end());
   return out;
+}
+
+size_t CountWords(std::string_view s) {
+  size_t words = 0;
+  bool inside = false;
+  for (size_t i = 0; i < s.size();) {
+    const bool space = IsWhitespace(DecodeUtf8(s, &i));
+    words += !space && !inside ? 1 : 0;
+    inside = !space;
+  }
+  return words;
+}
+
+size_t CountLines(std::string_view s) {
+  return 1 + static_cast<size_t>(std::count_if(s.begin(), s.end(), [](char c) {
+           return c == '\n' || c == '\r' || c == '\v' || c == '\f';
+         }));
+}
+
+size_t FindText(std::string_view s, std::string_view what, size_t from) {
+  if (from > s.size()) return std::string_view::npos;
+  if (what.empty()) return from;
+  const void* at = memmem(s.data() + from, s.size() - from, what.data(), what.size());
+  return at == nullptr ? std::string_view::npos
+                       : static_cast<size_t>(static_cast<const char*>(at) - s.data());
+}
+
+size_t FindTextFromRight(std::string_view s, std::string_view what) {
+  if (what.size() <= 16) return s.rfind(what);
+  const size_t at = FindText(Reversed(s), Reversed(what));
+  return at == std::string_view::npos ? at : s.size() - at - what.size();
+}
+
+size_t CountText(std::string_view s, std::string_view what, long limit) {
+  size_t count = 0;
+  if (what.empty()) {
+    count = CountCodePoints(s) + 1;
+  } else {
+    for (size_t at = 0; (at = FindText(s, what, at)) != std::string_view::npos; at += what.size())
+      ++count;
+  }
+  return limit < 0 ? count : std::min(count, static_cast<size_t>(limit));
 }
 
 std::vector<std::string> SplitLines(std::string_view s, bool keep_ends) {
@@ -130,7 +185,7 @@ std::string ReplaceLimited(std::string_view s, std::string_view from, std::strin
     return out;
   }
   size_t done = 0;
-  for (size_t at; more() && (at = s.find(from, done)) != std::string_view::npos;
+  for (size_t at; more() && (at = FindText(s, from, done)) != std::string_view::npos;
        done = at + from.size(), ++count) {
     out.append(s.substr(done, at - done)).append(to);
   }

@@ -26,6 +26,18 @@ std::vector<std::string> SplitBy(std::string_view s, std::string_view separator,
                                  bool from_right);
 std::vector<std::string> SplitLines(std::string_view s, bool keep_ends);
 
+// How many pieces the functions above make, at most.
+size_t CountWords(std::string_view s);
+size_t CountLines(std::string_view s);
+
+// The first or last place of `what`, npos where there is none. In linear time, unlike
+// std::string's: no text makes a search slow.
+size_t FindText(std::string_view s, std::string_view what, size_t from = 0);
+size_t FindTextFromRight(std::string_view s, std::string_view what);
+// How often str.replace would replace `what`: places that do not overlap, at most `limit` unless
+// that is negative; an empty `what` stands between all characters.
+size_t CountText(std::string_view s, std::string_view what, long limit);
+
 // Replaces at most `limit` times, always when negative. An empty `from` matches between all
 // characters.
 std::string ReplaceLimited(std::string_view s, std::string_view from, std::string_view to,

@@ -90,9 +90,7 @@ Result<Value> Replace(Interpreter& in, const Value& v, const Args& args) {
   AISP_ASSIGN_OR_RETURN(const std::string from, Text(in, args, 0, "old", ""));
   AISP_ASSIGN_OR_RETURN(const std::string to, Text(in, args, 1, "new", ""));
   AISP_ASSIGN_OR_RETURN(const int64_t count, Integer(in, args, 2, "count", -1));
-  const size_t matches = s.size() / std::max<size_t>(from.size(), 1) + 1;
-  AISP_RETURN_IF_ERROR(in.Charge(matches / 16 * (to.size() / kBytesPerStep + 1)));
-  return Value(ReplaceLimited(s, from, to, static_cast<long>(count)));
+  return Replaced(in, s, from, to, count);
 }
 
 Result<Value> Indent(Interpreter& in, const Value& v, const Args& args) {
@@ -105,8 +103,10 @@ Result<Value> Indent(Interpreter& in, const Value& v, const Args& args) {
     indent.assign(static_cast<size_t>(std::clamp<int64_t>(n, 0, 1024)), ' ');
   }
   const bool first = Flag(in, args, 1, "first"), blank = Flag(in, args, 2, "blank");
-  std::vector<std::string> lines = SplitLines(s + "\n", false);
-  AISP_RETURN_IF_ERROR(in.Charge(lines.size() * (indent.size() / kBytesPerStep + 1)));
+  const size_t count = CountLines(s);
+  AISP_RETURN_IF_ERROR(in.Charge(count * (indent.size() / kBytesPerStep + 1)));
+  AISP_RETURN_IF_ERROR(in.Fits(s.size() + count * indent.size()));
+  const std::vector<std::string> lines = SplitLines(s + "\n", false);
   std::string out;
   for (size_t i = 0; i < lines.size(); ++i) {
     if (i > 0) out.push_back('\n');
@@ -125,6 +125,7 @@ Result<Value> Int(Interpreter& in, const Value& v, const Args& args) {
   double d = NAN;
   if (v.IsFloat()) d = v.AsFloat();
   if (v.IsString()) {
+    AISP_RETURN_IF_ERROR(in.ChargeBytes(v.AsString().size()));
     const std::string s = StripChars(v.AsString(), std::nullopt, StripSide::kBoth);
     const std::string digits = s.starts_with('+') ? s.substr(1) : s;
     if (base == 10) {
@@ -139,11 +140,12 @@ Result<Value> Int(Interpreter& in, const Value& v, const Args& args) {
   return std::isfinite(d) && std::fabs(d) < 9e18 ? Value(static_cast<int64_t>(d)) : fallback;
 }
 
-Result<Value> Float(Interpreter&, const Value& v, const Args& args) {
+Result<Value> Float(Interpreter& in, const Value& v, const Args& args) {
   if (v.IsFloat()) return v;
   if (v.IsInt()) return Value(static_cast<double>(v.AsInt()));
   if (v.IsBool()) return Value(v.AsBool() ? 1.0 : 0.0);
   if (v.IsString()) {
+    AISP_RETURN_IF_ERROR(in.ChargeBytes(v.AsString().size()));
     const std::string s = StripChars(v.AsString(), std::nullopt, StripSide::kBoth);
     if (const auto parsed = ParseDouble(s.starts_with('+') ? s.substr(1) : s))
       return Value(*parsed);
@@ -205,7 +207,7 @@ Result<Value> Truncate(Interpreter& in, const Value& v, const Args& args) {
 Result<Value> Center(Interpreter& in, const Value& v, const Args& args) {
   AISP_ASSIGN_OR_RETURN(const std::string s, in.Str(v));
   AISP_ASSIGN_OR_RETURN(const int64_t width, Integer(in, args, 0, "width", 80));
-  AISP_RETURN_IF_ERROR(in.ChargeBytes(static_cast<size_t>(std::max<int64_t>(width, 0))));
+  AISP_RETURN_IF_ERROR(in.Fits(static_cast<uint64_t>(std::max<int64_t>(width, 0))));
   return Value(Pad(s, static_cast<size_t>(std::max<int64_t>(width, 0)), 'c', " "));
 }
 

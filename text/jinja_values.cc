@@ -63,11 +63,12 @@ Result<Value::List> Interpreter::Iterate(const Value& v) {
       out = v.AsList();
       break;
     case Value::Kind::kMap:
+      AISP_RETURN_IF_ERROR(ChargeKeys(v.AsMap()));
       for (const auto& [key, value] : v.AsMap()) out.emplace_back(key);
       break;
     case Value::Kind::kString: {
       const std::string& s = v.AsString();
-      AISP_RETURN_IF_ERROR(Charge(s.size()));
+      AISP_RETURN_IF_ERROR(Charge(2 * s.size()));  // a character is a value of its own
       for (size_t i = 0; i < s.size();) {
         const size_t begin = i;
         DecodeUtf8(s, &i);
@@ -127,6 +128,7 @@ Result<bool> Interpreter::Equal(const Value& a, const Value& b) {
     case Value::Kind::kMap: {
       if (a.AsMap().size() != b.AsMap().size()) return false;
       for (const auto& [key, value] : a.AsMap()) {
+        AISP_RETURN_IF_ERROR(ChargeBytes(key.size()));
         const Value* other = b.AsMap().Find(key);
         if (other == nullptr) return false;
         AISP_ASSIGN_OR_RETURN(const bool same, Equal(value, *other));
@@ -173,11 +175,14 @@ Result<bool> Interpreter::Contains(const Value& container, const Value& item) {
       return Fail("'in <string>' requires string as left operand, not " +
                   std::string(PythonTypeName(item)));
     }
-    AISP_RETURN_IF_ERROR(ChargeBytes(container.AsString().size()));
-    return container.AsString().find(item.AsString()) != std::string::npos;
+    AISP_RETURN_IF_ERROR(ChargeSearch(container.AsString().size(), item.AsString().size()));
+    return FindText(container.AsString(), item.AsString()) != std::string::npos;
   }
-  if (container.IsMap())
-    return item.IsString() && container.AsMap().Find(item.AsString()) != nullptr;
+  if (container.IsMap()) {
+    if (!item.IsString()) return false;
+    AISP_RETURN_IF_ERROR(ChargeBytes(item.AsString().size()));
+    return container.AsMap().Find(item.AsString()) != nullptr;
+  }
   if (!container.IsList() && !container.IsUndefined() && !container.IsObject()) {
     return Fail("argument of type '" + std::string(PythonTypeName(container)) +
                 "' is not iterable");
@@ -262,11 +267,12 @@ Result<Value> Interpreter::Arithmetic(std::string_view op, const Value& a, const
   }
   if (op == "+" && a.IsString() && b.IsString()) {
     AISP_RETURN_IF_ERROR(ChargeBytes(a.AsString().size() + b.AsString().size()));
+    AISP_RETURN_IF_ERROR(Fits(a.AsString().size() + b.AsString().size()));
     if (a.IsMarkup() || b.IsMarkup()) {
       const auto escaped = [](const Value& v) {
         return v.IsMarkup() ? v.AsString() : EscapeHtml(v.AsString());
       };
-      return Value::Markup(escaped(a) + escaped(b));
+      return Checked(Value::Markup(escaped(a) + escaped(b)));
     }
     return Value(a.AsString() + b.AsString());
   }
@@ -284,6 +290,7 @@ Result<Value> Interpreter::Arithmetic(std::string_view op, const Value& a, const
                                               : sequence.AsList().size();
     AISP_RETURN_IF_ERROR(Charge(
         size != 0 && times > options_.max_steps / size ? options_.max_steps + 1 : size * times));
+    if (sequence.IsString()) AISP_RETURN_IF_ERROR(Fits(sequence.AsString().size() * times));
     std::string text;
     Value::List items;
     for (uint64_t i = 0; i < times && size != 0; ++i) {
@@ -304,6 +311,7 @@ Result<Value> Interpreter::Arithmetic(std::string_view op, const Value& a, const
 
 Result<Value> Interpreter::GetItem(const Value& object, const Value& key) {
   if (object.IsUndefined()) return Fail(object.UndefinedMessage());
+  if (key.IsString()) AISP_RETURN_IF_ERROR(ChargeBytes(key.AsString().size()));
   if (object.IsMap() && key.IsString()) {
     if (const Value* member = object.AsMap().Find(key.AsString())) return *member;
   }
@@ -364,6 +372,7 @@ Result<Value> Interpreter::GetPath(const Value& object, const Value& path) {
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find('.', begin), text.size());
     const std::string part = text.substr(begin, end - begin);
+    AISP_RETURN_IF_ERROR(Charge(1));
     const bool number = !part.empty() && part.size() < 10 &&
                         part.find_first_not_of("0123456789") == std::string::npos;
     AISP_ASSIGN_OR_RETURN(

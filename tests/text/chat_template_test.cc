@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+
+#include "common/strings.h"
 #include "tests/text/fixtures.h"
 
 namespace aisp {
@@ -140,6 +143,92 @@ TEST(ChatTemplate, HostileTemplatesEndWithAnError) {
     EXPECT_TRUE(out.starts_with("ERROR") || out.starts_with("PARSE"))
         << source.substr(0, 80) << " -> " << out.substr(0, 80);
   }
+}
+
+// Each of these was unbounded once: it ran for hours, took all memory, or overflowed the stack when
+// its values were destroyed.
+TEST(ChatTemplate, NoValueGrowsOrWorksBeyondItsBound) {
+  const std::string big = "{% set big = 'ab' * 5000000 %}";
+  const std::string hostile[] = {
+      // Bound methods hold what they are bound to.
+      "{% set ns = namespace(v=[]) %}{% for i in range(100000) %}{% set ns.v = [ns.v].copy %}"
+      "{% endfor %}",
+      "{% set ns = namespace(v='') %}{% for i in range(100000) %}{% set ns.v = [ns.v.upper].copy "
+      "%}{% set ns.v = {'upper': ns.v} %}{% endfor %}",
+      // Scopes below scopes, without anything nested while it runs.
+      "{% set ns = namespace() %}{% for x in [1] recursive %}{% macro m() %}{{ loop([1]) }}"
+      "{% endmacro %}{% set ns.f = m %}{% endfor %}{% for i in range(90000) %}{{ ns.f() }}"
+      "{% endfor %}",
+      // A loop that keeps loops after its end.
+      "{% set ns = namespace() %}{% for x in [1] %}{% set ns.f = loop.changed %}{% set ns.l = loop "
+      "%}{% endfor %}{{ ns.f(ns.l) }}",
+      // Texts whose size is known before they are made.
+      big + "{{ 'aaaaaaaaaaaaaaa'.replace('a', big) }}",
+      big + "{{ 'aaaaaaaaaaaaaaa' | replace('', big) }}",
+      big + "{{ range(1000) | list | tojson(indent=big) }}",
+      big + "{{ range(1000) | list | tojson(separators=[big, big]) }}",
+      big + "{{ ('\\n' * 1000) | indent(big, true, true) }}",
+      big + "{{ [big, big, big] | string }}",
+      big + "{{ big ~ big ~ big }}",
+      "{{ 'a'.center(9223372036854775807) }}{{ 'a' | center(9223372036854775807) }}",
+      "{{ 'a a ' * 4000000 }}{{ ('a ' * 8000000).split() }}",
+      "{{ ('a\\n' * 8000000).splitlines() }}",
+      // Searches that would be quadratic.
+      "{% set s = 'a' * 8000000 %}{% set w = 'a' * 4000000 ~ 'b' %}{% for i in range(100000) %}"
+      "{% set x = w in s or s.find(w) > 0 or s.rfind('b' ~ w) > 0 or s.count(w) > 0 %}{% endfor %}",
+      "{% set c = 'b' * 200000 %}{% for i in range(100000) %}{% set x = ('a' * 9).strip(c) %}"
+      "{% endfor %}",
+      "{% set t = (range(90000) | map('string') | list) + [] %}{% for i in range(100000) %}"
+      "{% set x = t | sort | first %}{% endfor %}",
+      // Work without a step of its own.
+      big + "{% for i in range(100000) %}{% set x = 'a'.find(big) %}{% endfor %}",
+      big +
+          "{% for i in range(100000) %}{% set x = big | int %}{% set x = big | float %}{% endfor "
+          "%}",
+      big +
+          "{% for i in range(100000) %}{% set x = {}[big] %}{% set x = {}.get(big) %}{% endfor %}",
+      big + "{% set l = [big] * 100000 %}{{ l | sort | length }}",
+      big +
+          "{% set j = joiner(big) %}{{ j() }}{% for i in range(1000000) %}{% set x = j() ~ '' %}"
+          "{% endfor %}",
+      "{% set ns = namespace() %}{% set ns.a = ns %}{% set p = 'a.' * 4000000 %}"
+      "{% for i in range(100) %}{% set x = [ns] | map(attribute=p) | list %}{% endfor %}",
+      "{% for i in range(100000) %}{% set x = 'b'.startswith(('a',) * 9) %}{% set y = m | items %}"
+      "{% set z = dict(m, a=1) %}{% set z = namespace(m) %}{% endfor %}",
+  };
+  std::string context = R"({"m": {"0": 0)";
+  for (int i = 1; i < 5000; ++i) context += ", \"" + std::to_string(i) + "\": 0";
+  context += "}}";
+  for (const std::string& source : hostile) {
+    const auto begin = std::chrono::steady_clock::now();
+    const std::string out = Render(source, context.c_str());
+    EXPECT_TRUE(out.starts_with("ERROR")) << source.substr(0, 200) << " -> " << out.substr(0, 80);
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10)) << source;
+    EXPECT_LT(out.size(), 8192u);
+  }
+}
+
+TEST(ChatTemplate, WhatATemplateSaysInAnErrorIsCut) {
+  const std::string out = Render("{{ raise_exception('é' * 100000) }}");
+  EXPECT_TRUE(out.starts_with("ERROR"));
+  EXPECT_LT(out.size(), 8192u);
+  EXPECT_TRUE(IsValidUtf8(out));
+}
+
+// The functions that search do it another way than std::string: as Python has it, all the same.
+TEST(ChatTemplate, SearchesAgreeWithPython) {
+  EXPECT_EQ(
+      Render("{{ 'aXbXc'.rsplit('X', 1) }} {{ 'aaaa'.split('aa') }} {{ 'aaa'.rsplit('aa') }}"),
+      "['aXb', 'c'] ['', '', ''] ['a', '']");
+  EXPECT_EQ(
+      Render("{{ 'hé-hé-hé'.rsplit('-hé', 1) }} {{ 'aaa'.count('aa') }} {{ 'abc'.count('') }}"),
+      "['hé-hé', ''] 1 4");
+  EXPECT_EQ(Render("{{ ('ab' * 40).rfind('ab' * 20) }} {{ ('ab' * 40).find('ab' * 20) }} "
+                   "{{ ('ab' * 40).rfind('ba' * 20) }} {{ 'abc'.find('') }}"),
+            "40 0 39 0");
+  EXPECT_EQ(Render("{{ 'aaaa'.replace('aa', 'b', 1) }} {{ 'abc'.replace('', '-', 2) }} "
+                   "{{ 'x'.replace('', '-') }} {{ 'zyxyz'.strip('zy') }}"),
+            "baa -a-bc -x- x");
 }
 
 TEST(ChatTemplate, ANamespaceThatHoldsItselfIsFreed) {
