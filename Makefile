@@ -27,7 +27,7 @@ help:
 	@echo 'make tsan        the tests without gRPC under ThreadSanitizer'
 	@echo 'make sim-10000   ten thousand seeds of the cluster simulation'
 	@echo 'make mutants     promises broken one at a time: the simulation must notice each'
-	@echo 'make chaos       1,000 requests while workers are killed at random'
+	@echo 'make chaos       thousands of requests while workers are killed and stopped, and beside hostile clients'
 	@echo 'make clients     every client of docs/clients.md; GuideLLM brings 6 GB of packages'
 	@echo 'make loadgen-speed  what the load client itself can do, against its replay server'
 	@echo 'make fuzz        every fuzzer for SECONDS=600 under AddressSanitizer'

@@ -221,7 +221,10 @@ void Router::Impl::OnDraining(WorkerState& worker, const v1::Draining& message) 
   }
   worker.draining = true;
   worker.move_all = worker.move_all || message.move();
-  worker.not_started.insert(message.not_started().begin(), message.not_started().end());
+  // Only what it has: a list from the network grows nothing here.
+  for (const uint64_t wire_id : message.not_started()) {
+    if (worker.attempts.count(wire_id) != 0) worker.not_started.insert(wire_id);
+  }
   MoveStreams();
 }
 

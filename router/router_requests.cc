@@ -18,6 +18,13 @@ v1::DraftCounts Sum(const v1::DraftCounts& a, const v1::DraftCounts& b) {
   return sum;
 }
 
+// A worker's word for what went wrong; a number that is no error's is its own fault.
+Code CodeOf(const v1::Error& error) {
+  const bool known = error.code() > static_cast<int>(Code::kOk) &&
+                     error.code() <= static_cast<int>(Code::kUnauthenticated);
+  return known ? static_cast<Code>(error.code()) : Code::kInternal;
+}
+
 // A request that is handed back more often than so is taken for one that fails: nobody rolls a
 // cluster over that often.
 constexpr int kMaxMoves = 100;
@@ -51,6 +58,8 @@ bool Router::Impl::OnTokenEvent(uint64_t wire_id, const v1::TokenEvent& event) {
   int skip = 0;
   if (event.tokens_size() > 0) {
     if (event.first_position() > next) return false;  // tokens are missing
+    // No id at all: what would go to the client's text, and to the next worker after a takeover.
+    if (*std::min_element(event.tokens().begin(), event.tokens().end()) < 0) return false;
     skip = static_cast<int>(std::min<uint32_t>(next - event.first_position(),
                                                static_cast<uint32_t>(event.tokens_size())));
     const uint32_t fresh = static_cast<uint32_t>(event.tokens_size() - skip);
@@ -79,8 +88,9 @@ void Router::Impl::Deliver(Request& request, const v1::TokenEvent& event, int sk
   if (request.first_token == kNever) {
     request.first_token = now;
     *out.mutable_timing() = event.timing();
-    out.mutable_timing()->set_queue_ns(event.timing().queue_ns() +
-                                       (request.dispatched - request.submitted).count());
+    const auto queued =
+        std::clamp<int64_t>(event.timing().queue_ns(), 0, (now - request.dispatched).count());
+    out.mutable_timing()->set_queue_ns(queued + (request.dispatched - request.submitted).count());
     metrics.ObserveFirstToken(now - request.submitted, out.timing());
     LearnFromFirstToken(request, event.timing());
   } else {
@@ -132,7 +142,7 @@ void Router::Impl::OnAttemptEnded(Request& request, const v1::TokenEvent& event)
     Finish(request, event.finish(), {Code::kOk, ""}, {});
     return;
   }
-  Error error{static_cast<Code>(event.error().code()), event.error().message()};
+  Error error{CodeOf(event.error()), event.error().message()};
   if (event.handed_back() && request.moves < kMaxMoves) return OnHandedBack(request, error);
   // Nobody here asked for a cancellation: the worker gave the request up for reasons of its own.
   const bool given_up = event.finish() == v1::FINISH_CANCELLED;

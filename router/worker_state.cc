@@ -1,6 +1,7 @@
 #include "router/worker_state.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace aisp {
 namespace {
@@ -18,6 +19,34 @@ double DtypeBytes(const std::string& dtype) {
   return 1;
 }
 
+// Beyond these a number from the network is no report: sums of a few of them stay far from the ends
+// of their types.
+constexpr uint32_t kMostSequences = 1u << 20;
+constexpr uint32_t kMostTokensOfAStep = 1u << 24;
+constexpr uint64_t kMostTokens = uint64_t{1} << 40;
+constexpr uint64_t kMostPositions = uint64_t{1} << 50;
+constexpr uint64_t kLongestNs = uint64_t{3600} * 1'000'000'000;
+
+v1::Telemetry Bounded(v1::Telemetry t) {
+  t.set_running(std::min(t.running(), kMostSequences));
+  t.set_waiting(std::min(t.waiting(), kMostSequences));
+  t.set_awaiting_kv(std::min(t.awaiting_kv(), kMostSequences));
+  t.set_queued_prefill_tokens(std::min(t.queued_prefill_tokens(), kMostTokens));
+  t.set_queued_prefill_context(std::min(t.queued_prefill_context(), kMostPositions));
+  t.set_prefill_age_ns(std::min(t.prefill_age_ns(), kLongestNs));
+  t.set_total_blocks(std::min<uint32_t>(t.total_blocks(), INT32_MAX));
+  t.set_free_blocks(std::min(t.free_blocks(), t.total_blocks()));
+  const double speed = t.transfer_bytes_per_s();
+  t.set_transfer_bytes_per_s(std::isfinite(speed) && speed > 0 ? speed : 0);
+  return t;
+}
+
+bool Plausible(const v1::StepSample& s) {
+  return s.prefill_tokens() <= kMostTokensOfAStep && s.decode_rows() <= kMostSequences &&
+         s.prefill_context() <= kMostPositions && s.decode_context() <= kMostPositions &&
+         s.duration_ns() <= kLongestNs;
+}
+
 }  // namespace
 
 double KvBytesPerToken(const v1::KvLayoutDesc& layout) {
@@ -29,6 +58,7 @@ bool WorkerState::Report(const v1::Telemetry& report, Instant now, StepTimeModel
   if (report.incarnation() != info.incarnation()) return false;
   if (report.sequence() < telemetry.sequence()) return false;
   for (const v1::StepSample& s : report.steps()) {
+    if (!Plausible(s)) continue;
     const StepShape shape = {
         static_cast<double>(s.prefill_tokens()), static_cast<double>(s.prefill_context()),
         static_cast<double>(s.decode_rows()), static_cast<double>(s.decode_context())};
@@ -37,7 +67,7 @@ bool WorkerState::Report(const v1::Telemetry& report, Instant now, StepTimeModel
   }
   step_begin = kNever;
   reported = now;
-  telemetry = report;
+  telemetry = Bounded(report);
   telemetry.clear_steps();
   draining = draining || report.draining();
   while (!unreported_.empty() && unreported_.front().sent + kReportLag <= now) {
@@ -52,8 +82,11 @@ bool WorkerState::Report(const v1::Telemetry& report, Instant now, StepTimeModel
 
 void WorkerState::Beat(const v1::Heartbeat& heartbeat, Instant now) {
   if (heartbeat.incarnation() != info.incarnation()) return;
-  step_begin = now - Duration(static_cast<int64_t>(heartbeat.step_age_ns()));
-  step_expected = Duration(static_cast<int64_t>(heartbeat.step_expected_ns()));
+  const auto bounded = [](uint64_t ns) {
+    return Duration(static_cast<int64_t>(std::min(ns, kLongestNs)));
+  };
+  step_begin = now - bounded(heartbeat.step_age_ns());
+  step_expected = bounded(heartbeat.step_expected_ns());
 }
 
 // Where nothing better is known a step takes as long again as it has taken.
@@ -100,7 +133,9 @@ WorkerView WorkerState::View(Instant now, const StepTimeModel& pool) const {
   view.available = Ready();
   view.cost = model.CostWith(pool);
   // An older worker does not say; then the view's default stands.
-  if (const uint32_t chunk = std::min(info.max_prefill_chunk(), info.max_batch_tokens()); chunk > 0)
+  if (const uint32_t chunk =
+          std::min({info.max_prefill_chunk(), info.max_batch_tokens(), kMostTokensOfAStep});
+      chunk > 0)
     view.chunk_tokens = static_cast<int32_t>(chunk);
   view.queued_prefill = {static_cast<int64_t>(telemetry.queued_prefill_tokens()),
                          static_cast<int64_t>(telemetry.queued_prefill_context())};

@@ -112,6 +112,7 @@ TEST(Router, TheRoutersOwnShareIsPartOfTheQueueTime) {
   event.set_first_position(10);
   event.add_tokens(1);
   event.mutable_timing()->set_queue_ns(1000);
+  h.Advance(milliseconds(1));
   h.router.OnMessage(d1, message);
   EXPECT_EQ(seen.first_timing.queue_ns(), 300'000'000 + 1000);
 }
