@@ -262,7 +262,12 @@ ApiResult<std::vector<TokenId>> ServedModel::RenderChat(const ChatRequest& reque
     for (const auto& [key, value] : request.template_variables.AsMap()) context.Set(key, value);
   }
   auto text = chat_template->Render(context, RenderOptions{.now_s = LocalTimeS()});
-  if (!text) return tl::unexpected(ApiError(text.error().code, text.error().message, "messages"));
+  if (!text) {
+    // What this request makes of the template is beyond its bounds each time: nothing to try again.
+    const Code code =
+        text.error().code == Code::kResourceExhausted ? Code::kInvalidArgument : text.error().code;
+    return tl::unexpected(ApiError(code, text.error().message, "messages"));
+  }
   if (request.continue_final_message) {
     AISP_ASSIGN_OR_RETURN(*text, CutAfterLastMessage(std::move(*text), request.messages));
   }

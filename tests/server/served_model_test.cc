@@ -7,6 +7,7 @@
 #include "server/backend.h"
 #include "server/prepared_request.h"
 #include "server/text_service.h"
+#include "tests/support/temp_files.h"
 
 namespace aisp {
 namespace {
@@ -32,6 +33,23 @@ TEST(ServedModel, TextOfTokensIsRefusedBeforeItFillsTheMemory) {
   const auto refused = Detokenize(**model, request);
   ASSERT_FALSE(refused);
   EXPECT_THAT(refused.error().message, HasSubstr("http.max_answer"));
+}
+
+TEST(ServedModel, MessagesThatATemplateCannotRenderInItsBoundsAreARequestsFault) {
+  const TempFile file("endless.jinja",
+                      "{% for a in range(90000) %}{% for b in messages %}{% for c in range(90000) "
+                      "%}{% endfor %}{% endfor %}{% endfor %}");
+  Config config;
+  config.model.path = AISP_SOURCE_DIR "/models/story-7m";
+  config.model.chat_template = file.path();
+  const auto model = LoadServedModel(config);
+  ASSERT_TRUE(model) << model.error().message;
+  ChatRequest request;
+  request.messages = Value(Value::List{Value(Value::Map{{"role", "user"}, {"content", "a"}})});
+  const auto refused = (*model)->RenderChat(request, true);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kInvalidArgument);
+  EXPECT_THAT(refused.error().message, HasSubstr("steps"));
 }
 
 // Where activations become FP8 follows the flags, and workers that differ in it are not peers.
