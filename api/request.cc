@@ -1,5 +1,7 @@
 #include "api/request.h"
 
+#include <algorithm>
+
 #include "api/read_options.h"
 #include "common/strings.h"
 
@@ -157,6 +159,19 @@ ApiResult<double> ParseTargetHeader(std::string_view name, std::string_view valu
       "the header " + header + " must be a number of milliseconds above 0 and at most 86400000, " +
           "but is \"" + Excerpt(value, 40) + "\"",
       header));
+}
+
+ApiResult<std::string> ParseIdempotencyKey(std::string_view value) {
+  constexpr size_t kLongest = 255;
+  const bool visible =
+      std::all_of(value.begin(), value.end(), [](char c) { return c > ' ' && c < 127; });
+  if (value.size() <= kLongest && visible) return std::string(value);
+  return tl::unexpected(ApiError(Code::kInvalidArgument,
+                                 "the header idempotency-key must be at most 255 visible ASCII "
+                                 "characters without blanks, but is \"" +
+                                     Excerpt(value, 40) + "\" (" + std::to_string(value.size()) +
+                                     " bytes)",
+                                 "idempotency-key"));
 }
 
 }  // namespace aisp

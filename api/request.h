@@ -116,6 +116,9 @@ ApiResult<Duration> ParseTimeoutHeader(std::string_view value, const ApiLimits& 
 // most a day. "" is zero: none.
 ApiResult<double> ParseTargetHeader(std::string_view name, std::string_view value);
 
+// The header idempotency-key: at most 255 visible ASCII characters. "": none.
+ApiResult<std::string> ParseIdempotencyKey(std::string_view value);
+
 // Bodies of /tokenize and /detokenize.
 struct TokenizeRequest {
   std::string model;

@@ -242,11 +242,14 @@ void Frontend::Generate(const std::shared_ptr<HttpExchange>& exchange, const Cal
   if (!timeout) return Respond(*exchange, caller, tl::unexpected(timeout.error()));
   auto objective = ObjectiveOf(request.Header("x-slo-ttft-ms"), request.Header("x-slo-tpot-ms"));
   if (!objective) return Respond(*exchange, caller, tl::unexpected(objective.error()));
+  auto key = ParseIdempotencyKey(request.Header("idempotency-key"));
+  if (!key) return Respond(*exchange, caller, tl::unexpected(key.error()));
   GenerationJob::Request job{
       caller,
       *timeout,
       PrefillPreferenceOf(request.Header("x-aisp-prefill")),
       *objective,
+      std::move(*key),
       request.body.size(),
       {std::string(request.Header("traceparent")), std::string(request.Header("tracestate"))},
       std::move(prepare)};

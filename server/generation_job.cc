@@ -7,6 +7,8 @@
 #include <numeric>
 #include <utility>
 
+#include "common/hash.h"
+
 namespace aisp {
 namespace {
 
@@ -23,6 +25,12 @@ std::string RouteText(const RouteDecision& route) {
       "cached-tokens={}",
       route.decode_worker, route.prefill_worker.empty() ? "local" : route.prefill_worker,
       route.reason, route.predicted_ttft_ms, route.predicted_tpot_ms, route.cached_tokens_decode);
+}
+
+// The same on every router, so that a request that is sent again under its key draws the same
+// tokens wherever it goes. Never 0, which would be none.
+uint64_t SeedOfKey(std::string_view tenant, std::string_view key) {
+  return HashBytes(fmt::format("{} {} {}", tenant.size(), tenant, key)).lo | 1;
 }
 
 double NsToMs(int64_t ns) { return static_cast<double>(ns) * 1e-6; }
@@ -117,6 +125,8 @@ RouterRequest GenerationJob::MakeRequest(uint32_t choice) const {
   r.tokens = prepared_.PromptOf(choice);
   r.shares_tokens = o.n > 1;
   r.sampling = o.sampling;
+  if (r.sampling.seed() == 0 && !request_.idempotency_key.empty())
+    r.sampling.set_seed(SeedOfKey(request_.caller.tenant, request_.idempotency_key));
   r.choice = choice % o.n;
   const auto room =
       static_cast<uint32_t>(context_->model->max_model_len - static_cast<int64_t>(r.tokens.size()));

@@ -191,6 +191,9 @@ void InferenceService::Generate(std::shared_ptr<GenerateCall> call) {
   auto objective = ObjectiveOf(info.Metadata("x-slo-ttft-ms"), info.Metadata("x-slo-tpot-ms"));
   if (!objective) return Finish(*call, *caller, objective.error());
   job.objective = *objective;
+  auto key = ParseIdempotencyKey(info.Metadata("idempotency-key"));
+  if (!key) return Finish(*call, *caller, key.error());
+  job.idempotency_key = std::move(*key);
   job.caller = std::move(*caller);
   job.bytes = call->request().ByteSizeLong();
   job.trace = {std::string(info.Metadata("traceparent")), std::string(info.Metadata("tracestate"))};

@@ -216,6 +216,33 @@ TEST(Conformance, PathsAndMethodsAndTimeouts) {
       504);
 }
 
+TEST(Conformance, ARequestThatIsSentAgainUnderItsKeyGetsTheSameAnswerFromAnyRouter) {
+  const std::string body = With(R"("max_tokens":24,"temperature":1.2,"n":2,"ignore_eos":true)");
+  const auto texts = [&](const Api& at, const std::string& key) {
+    HttpHeaders headers;
+    if (!key.empty()) headers.push_back({"idempotency-key", key});
+    const Answer answer = at.Send("POST", kCompletions, body, headers);
+    EXPECT_EQ(answer.status, 200) << answer.body.dump();
+    std::vector<std::string> out;
+    for (const auto& choice : answer.body["choices"]) out.push_back(choice["text"]);
+    return out;
+  };
+  // Two clusters that know nothing of each other.
+  Cluster first_cluster({.prefill = 0, .decode = 1}), second_cluster({.prefill = 0, .decode = 1});
+  ASSERT_TRUE(first_cluster.AwaitReady());
+  ASSERT_TRUE(second_cluster.AwaitReady());
+  const Api one(first_cluster.http()), other(second_cluster.http());
+  const auto first = texts(one, "order-66");
+  EXPECT_NE(first[0], first[1]);
+  EXPECT_EQ(texts(one, "order-66"), first);
+  EXPECT_EQ(texts(other, "order-66"), first);
+  EXPECT_NE(texts(one, "order-67"), first);
+  EXPECT_NE(texts(one, ""), first);
+  const Answer bad = one.Send("POST", kCompletions, body, {{"idempotency-key", "two words"}});
+  EXPECT_EQ(bad.status, 400);
+  EXPECT_EQ(bad.body["error"]["param"], "idempotency-key");
+}
+
 TEST(Conformance, KeysSeparateTenantsAndNeverShow) {
   const TempFile log("keys.log");
   const TempFile keys("keys", "fox:sk-fox-1\nfox:sk-fox-2\nsk-unnamed\n");
