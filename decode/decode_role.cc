@@ -389,6 +389,7 @@ void DecodeRole::OnTransport() {
   // The owner's side has no completions to take; a transport without a thread of its own moves on
   // here.
   for (KvTransport* transport : impl_->deps.transports) transport->Progress();
+  impl_->deps.engine->PollTiers();
 }
 
 Instant DecodeRole::NextTimer() const { return impl_->NextTimer(); }

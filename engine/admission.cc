@@ -97,7 +97,11 @@ Result<SequenceId> Engine::Impl::Add(SequenceRequest request) {
   if (s.state == SequenceState::kGated) s.match_hint = LocalMatch(s.id);
   next_deadline = std::min(next_deadline, s.request.deadline);
   const SequenceId id = s.id;
-  if (finished != FinishReason::kNone) EndWith(s, finished);
+  if (finished != FinishReason::kNone) {
+    EndWith(s, finished);
+  } else {
+    AskTiers(s);
+  }
   return id;
 }
 
@@ -107,6 +111,7 @@ void Engine::Impl::Cancel(SequenceId id) {
 }
 
 void Engine::Impl::Expire(Instant now) {
+  ExpireTierWaits(now);
   if (now < next_deadline) return;
   scratch.clear();
   Instant next = kNever;

@@ -38,6 +38,7 @@ CollectOutput Engine::Impl::Collect() {
                                      step.timing.device);
       }
       if (result->device_time > Duration{}) step.timing.device = result->device_time;
+      NotePrefillRate(step.timing);
       last_collected = now;
     }
     out.timing = step.timing;
@@ -158,6 +159,7 @@ void Engine::Impl::PublishWholeBlocks(Sequence& s) {
       s.root,
       std::span<const TokenId>(s.request.tokens).first(count * static_cast<size_t>(BlockTokens())),
       std::span<const BlockId>(s.blocks).first(count), s.published_blocks);
+  OfferToTiers(s, s.published_blocks, whole);
   s.published_blocks = whole;
 }
 

@@ -42,6 +42,8 @@ Engine::Impl::Impl(const EngineOptions& engine_options, Executor* engine_executo
       blocks(BlockOptions(engine_options, *engine_executor)),
       table(limits.max_sequences),
       ring(static_cast<size_t>(engine_executor->max_depth())) {
+  if (options.tiers.io != nullptr && options.enable_prefix_cache)
+    tiers.emplace(options.tiers, &blocks, clock);
   AISP_CHECK(executor->max_depth() >= 1);
 }
 
@@ -77,7 +79,11 @@ CollectOutput Engine::Collect() { return impl_->Collect(); }
 void Engine::Propose(SequenceId id, std::span<const TokenId> tokens) { impl_->Propose(id, tokens); }
 void Engine::CheckInvariants() const { impl_->CheckInvariants(); }
 void Engine::Expire(Instant now) { impl_->Expire(now); }
-Instant Engine::NextDeadline() const { return impl_->next_deadline; }
+Instant Engine::NextDeadline() const {
+  return std::min(impl_->next_deadline, impl_->tier_deadline);
+}
+void Engine::PollTiers() { impl_->PollTiers(); }
+const KvTiers* Engine::tiers() const { return impl_->tiers ? &*impl_->tiers : nullptr; }
 const Status& Engine::failed() const { return impl_->failed; }
 BlockManager& Engine::blocks() { return impl_->blocks; }
 const BlockManager& Engine::blocks() const { return impl_->blocks; }

@@ -33,6 +33,7 @@
 #include "engine/request.h"
 #include "engine/step_plan.h"
 #include "kvcache/block_manager.h"
+#include "kvcache/tiers/kv_tiers.h"
 
 namespace aisp {
 
@@ -47,6 +48,8 @@ struct EngineOptions {
   // tokens of the last one are known, those with proposed tokens are not, and a few plain ones go
   // by before the next proposal when none was worth a row.
   std::shared_ptr<Speculator> speculator;
+  // Where prefix blocks go and come from beside the pool; without TierOptions::io nowhere.
+  TierOptions tiers;
 };
 
 // One sequence's proposed tokens in one step.
@@ -158,6 +161,13 @@ class Engine {
   // with a Speculator in the options leaves this to it.
   void Propose(SequenceId id, std::span<const TokenId> tokens);
 
+  // --- tiers ---
+  // What TierIo has finished: blocks come back, sequences that waited for them may start. To be
+  // called after each wake of TierIo.
+  void PollTiers();
+  // Null without any.
+  const KvTiers* tiers() const;
+
   // --- the loop ---
   // Something to compute that a Launch could start, and fewer than max_depth steps in flight.
   bool CanLaunch() const;
@@ -175,7 +185,8 @@ class Engine {
   // next Collect. Collect does it too, so a timer needs to call it only while no step runs, at
   // NextDeadline().
   void Expire(Instant now);
-  // No sequence has an earlier deadline (there may be none at it any more); kNever without any.
+  // No sequence has an earlier deadline, nor stops waiting for a tier before (there may be none at
+  // it any more); kNever without any.
   Instant NextDeadline() const;
 
   // Set once the executor failed; every sequence ended with an error output, Add refuses.

@@ -1,7 +1,7 @@
-// The inside of Engine, in seven parts: engine.cc (queries), admission.cc (how sequences come, wait
+// The inside of Engine, in eight parts: engine.cc (queries), admission.cc (how sequences come, wait
 // and end), launch.cc (plan, reserve, hand to the executor), collect.cc (what a finished step
-// means), drafts.cc (what is proposed), remote.cc (blocks that others fill or read), invariants.cc
-// (what always holds). Engine thread only.
+// means), drafts.cc (what is proposed), remote.cc (blocks that others fill or read), tiered.cc
+// (blocks from lower tiers), invariants.cc (what always holds). Engine thread only.
 #pragma once
 
 #include <cstdint>
@@ -138,6 +138,14 @@ struct Engine::Impl {
   void RemoteFailed(SequenceId id, bool run_locally);
   void EndLease(Epoch epoch);
 
+  // --- tiered.cc ---
+  // Starts to fetch what lower tiers hold of its prompt; it waits for that, where it is worth it.
+  void AskTiers(Sequence& s);
+  void OfferToTiers(Sequence& s, int32_t first, int32_t whole);
+  void PollTiers();
+  void ExpireTierWaits(Instant now);
+  void NotePrefillRate(const StepTiming& timing);
+
   int32_t MaxSequences() const { return limits.max_sequences; }
   int32_t BlockTokens() const { return executor->kv_layout().block_tokens; }
   int32_t BlocksFor(int32_t tokens) const { return executor->kv_layout().BlocksFor(tokens); }
@@ -187,15 +195,20 @@ struct Engine::Impl {
   struct Standstill {
     uint64_t table = 0;      // SequenceTable::version
     uint64_t collected = 0;  // steps, those that failed too
+    uint64_t tier_waits = 0;
     int32_t available = 0, leased = 0;
     bool operator==(const Standstill&) const = default;
   };
   Standstill Now() const {
-    return {table.version(), collected, blocks.Available(), blocks.LeasedBlocks()};
+    return {table.version(), collected, tier_waits_ended, blocks.Available(),
+            blocks.LeasedBlocks()};
   }
   std::optional<Standstill> blocked;
   uint64_t collected = 0;
   Instant next_deadline = kNever;
+  std::optional<KvTiers> tiers;
+  Instant tier_deadline = kNever;  // no sequence stops waiting for a tier before
+  uint64_t tier_waits_ended = 0;
 
   std::vector<TokenOutput> pending_tokens;
   std::vector<SequenceId> pending_prefills_done;

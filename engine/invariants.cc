@@ -42,6 +42,7 @@ void Engine::Impl::CheckSequence(const Sequence& s) const {
 void Engine::Impl::CheckInvariants() const {
   blocks.CheckInvariants();
   table.CheckInvariants();
+  if (tiers) tiers->CheckInvariants();
   struct InFlight {
     int32_t rows = 0, draws = 0, drafts = 0;
   };

@@ -137,6 +137,7 @@ void Engine::Impl::AddWaitingViews() {
   while (const Sequence* s = order.Next()) {
     const bool may_start = slots > 0 && tokens > 0 && spare >= 0 && patience > 0;
     if (!may_start && holders == 0) break;
+    if (s->promotion != 0) continue;
     if (s->blocks.empty() && !may_start) continue;
     SequenceView view = ViewOf(*s);
     if (s->blocks.empty()) {
@@ -230,6 +231,7 @@ bool Engine::Impl::GoesBefore(const Sequence& a, const Sequence& b) {
 // its copy, and fits. Only when nothing under way could free a block.
 bool Engine::Impl::StartOverStuck() {
   if (!flight.empty() || blocks.LeasedBlocks() > 0) return false;
+  if (tiers && tiers->Busy()) return false;
   bool held = false;
   table.ForEachAlive([&](const Sequence& s) { held |= s.state == SequenceState::kHolding; });
   if (held) return false;

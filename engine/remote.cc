@@ -63,7 +63,8 @@ void Engine::Impl::OpenGate(SequenceId id) {
   const bool overtakes = std::any_of(waiting.begin(), waiting.end(), [s](const Sequence* w) {
     return w->blocks.empty() && Precedes(*w, *s);
   });
-  const bool queue = s->target() > 0 && (overtakes || Follows(*s, s->match_hint));
+  const bool queue =
+      s->target() > 0 && (overtakes || s->promotion != 0 || Follows(*s, s->match_hint));
   const bool taken = !queue && TakeBlocks(*s, s->target(), s->target(), Watermark());
   s->reported = s->computed;
   s->times.cached_tokens = s->computed;

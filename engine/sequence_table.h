@@ -63,6 +63,11 @@ struct Sequence {
   bool lookup_counted = false;   // in the statistics of the prefix cache
   bool reads_generated = false;  // its penalties need every token before the next draw on the host
   std::optional<Epoch> lease;
+  // Names of its whole blocks in the lower tiers, where there are any; and while blocks of it are
+  // fetched from one: what it waits for (0: nothing) and until when.
+  std::vector<Hash128> tier_keys;
+  uint64_t promotion = 0;
+  Instant promotion_until = kNever;
   FairShare::Account* account = nullptr;  // of its tenant, until it ends
   SequenceTimes times;
 

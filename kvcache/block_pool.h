@@ -13,6 +13,7 @@
 
 #include <array>
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 #include "kvcache/pin_kind.h"
@@ -72,7 +73,7 @@ class BlockPool {
     bool published = false;
     bool free = true;
 
-    uint32_t TotalPins() const { return pins[0] + pins[1] + pins[2] + pins[3]; }
+    uint32_t TotalPins() const { return std::accumulate(pins.begin(), pins.end(), 0u); }
     bool Held() const { return TotalPins() > 0 || held_children > 0; }
     bool Quarantined() const {
       const uint32_t leases = pins[static_cast<size_t>(PinKind::kLease)];

@@ -6,7 +6,7 @@
 
 namespace aisp {
 
-enum class PinKind : uint8_t { kSequence, kStep, kReservation, kLease };
-inline constexpr size_t kPinKinds = 4;
+enum class PinKind : uint8_t { kSequence, kStep, kReservation, kLease, kTier };
+inline constexpr size_t kPinKinds = 5;
 
 }  // namespace aisp

@@ -311,6 +311,8 @@ void PrefillRole::Impl::AfterStep() {
 
 Instant PrefillRole::Impl::NextTimer() const {
   Instant next = std::min(shell->NextTimer(), pusher->NextTimer());
+  // While a step runs its Collect looks at deadlines.
+  if (!deps.engine->InFlight()) next = std::min(next, deps.engine->NextDeadline());
   for (const auto& [id, reader] : readers.all()) {
     if (reader.up) next = std::min(next, reader.hello_deadline);
   }
@@ -325,6 +327,7 @@ Instant PrefillRole::Impl::NextTimer() const {
 
 void PrefillRole::Impl::OnTimer(Instant now) {
   shell->OnTimer(now);
+  deps.engine->Expire(now);
   std::vector<TransferKey> late;
   for (auto& [key, transfer] : transfers) {
     if (transfer.phase == TransferPhase::kFencing) continue;
@@ -447,6 +450,7 @@ void PrefillRole::Collect() {
 }
 
 void PrefillRole::OnTransport() {
+  impl_->deps.engine->PollTiers();
   impl_->Settle();
   impl_->AskForBlocks();
   impl_->NoteDrained();

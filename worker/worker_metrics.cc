@@ -16,7 +16,7 @@ MetricLabels WithLabel(MetricLabels labels, const char* name, std::string value)
 
 WorkerMetrics::WorkerMetrics(Metrics* metrics, const MetricLabels& labels, const KvLayout& layout,
                              Instant now)
-    : metrics_(metrics), labels_(labels), accounted_(now) {
+    : metrics_(metrics), labels_(labels), layout_(layout), accounted_(now) {
   if (metrics == nullptr) return;
   AddStepMetrics(*metrics, labels);
   AddKvMetrics(*metrics, labels, layout);
@@ -133,6 +133,7 @@ void WorkerMetrics::Update(const Engine& engine, bool ready, Instant now) {
   advance(prefix_queries_, stats.queries_tokens, &told_prefix_queries_);
   advance(prefix_hits_, stats.hits_tokens, &told_prefix_hits_);
   UpdateSlowPaths(engine);
+  UpdateTiers(engine);
   if (engine.InFlight() || now <= accounted_) return;
   idle_seconds_.Add(ToSeconds(now - accounted_));
   accounted_ = now;

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/clock.h"
@@ -36,6 +37,8 @@ class WorkerMetrics {
   void AddStepMetrics(Metrics& m, const MetricLabels& labels);
   void UpdateSlowPaths(const Engine& engine);
   void AddKvMetrics(Metrics& m, const MetricLabels& labels, const KvLayout& layout);
+  // Of host memory and the disk, where the engine has them.
+  void UpdateTiers(const Engine& engine);
 
   // Of each slow path, in the order of Engine::SlowPaths.
   struct SlowPathCounter {
@@ -43,9 +46,23 @@ class WorkerMetrics {
     uint64_t told = 0;
   };
 
+  // One tier below the pool.
+  struct TierMetrics {
+    Gauge used, free, bytes;
+    Counter hits, misses, evictions, stored, loaded, store_seconds, load_seconds, corrupt, dropped,
+        errors;
+    TierStats told;
+  };
+  TierMetrics AddTier(const std::string& tier);
+
   Metrics* const metrics_;
   const MetricLabels labels_;
+  const KvLayout layout_;
   std::vector<SlowPathCounter> slow_paths_;
+  std::vector<std::pair<TierPlace, TierMetrics>> tiers_;
+  Counter promotions_;
+  Counter promotions_declined_;
+  PromotionStats told_promotions_;
   Counter steps_;
   Counter prefill_tokens_;
   Counter decode_rows_;

@@ -68,7 +68,7 @@ class WorkerRole : public LinkHandler<v1::RouterMessage> {
   virtual bool StepDone() = 0;
   virtual void Collect() = 0;
 
-  // Completions of KvTransport writes may be polled.
+  // Completions of KvTransport writes, and of copies between tiers, may be polled.
   virtual void OnTransport() = 0;
   virtual Instant NextTimer() const = 0;
   virtual void OnTimer(Instant now) = 0;

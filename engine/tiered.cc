@@ -1,0 +1,70 @@
+// Prefix blocks in the tiers below the device pool: when they are fetched, and who waits for them.
+#include <algorithm>
+#include <utility>
+
+#include "engine/engine_impl.h"
+
+namespace aisp {
+namespace {
+
+// A step of fewer prompt tokens says more of what a step costs than of what its tokens do.
+constexpr int32_t kLeastMeasuredTokens = 64;
+
+}  // namespace
+
+// One whose KV another worker computes is not looked up: that one has tiers of its own.
+void Engine::Impl::AskTiers(Sequence& s) {
+  if (!tiers || s.request.kv_source == KvSource::kRemote) return;
+  tiers->ExtendKeys(s.root, s.request.tokens, &s.tier_keys);
+  const KvTiers::Waiting waiting =
+      tiers->Promote(s.root, s.request.tokens, s.samples() ? s.target() - 1 : s.target(),
+                     s.tier_keys, Watermark());
+  s.promotion = waiting.promotion;
+  if (s.promotion == 0) return;
+  s.promotion_until = waiting.until;
+  tier_deadline = std::min(tier_deadline, waiting.until);
+}
+
+void Engine::Impl::OfferToTiers(Sequence& s, int32_t first, int32_t whole) {
+  if (!tiers) return;
+  tiers->ExtendKeys(s.root, s.request.tokens, &s.tier_keys);
+  const auto count = static_cast<size_t>(whole);
+  tiers->Store(std::span<const Hash128>(s.tier_keys).first(count),
+               std::span<const BlockId>(s.blocks).first(count), first);
+}
+
+void Engine::Impl::PollTiers() {
+  if (!tiers || !tiers->Poll()) return;
+  for (const auto* queue : {&table.waiting(), &table.gated()}) {
+    for (Sequence* s : *queue) {
+      if (s->promotion == 0 || tiers->UnderWay(s->promotion)) continue;
+      s->promotion = 0;
+      ++tier_waits_ended;
+    }
+  }
+}
+
+// The promotion goes on without it.
+void Engine::Impl::ExpireTierWaits(Instant now) {
+  if (now < tier_deadline) return;
+  tier_deadline = kNever;
+  for (const auto* queue : {&table.waiting(), &table.gated()}) {
+    for (Sequence* s : *queue) {
+      if (s->promotion == 0) continue;
+      if (s->promotion_until <= now) {
+        s->promotion = 0;
+        ++tier_waits_ended;
+      } else {
+        tier_deadline = std::min(tier_deadline, s->promotion_until);
+      }
+    }
+  }
+}
+
+void Engine::Impl::NotePrefillRate(const StepTiming& timing) {
+  const int32_t tokens = timing.prefill_tokens;
+  if (!tiers || tokens < kLeastMeasuredTokens || tokens < 4 * timing.decode_rows) return;
+  tiers->NotePrefill(tokens, timing.device * tokens / (tokens + timing.decode_rows));
+}
+
+}  // namespace aisp

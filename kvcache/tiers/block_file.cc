@@ -1,0 +1,64 @@
+#include "kvcache/tiers/block_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace aisp {
+namespace {
+
+Code CodeOf(int error) {
+  const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
+  return full ? Code::kResourceExhausted : Code::kUnavailable;
+}
+
+tl::unexpected<Error> FailedTo(const std::string& what, int error) {
+  return Fail(CodeOf(error), fmt::format("{}: {}", what, std::strerror(error)));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<PosixBlockFile>> PosixBlockFile::Open(const std::string& path,
+                                                             uint64_t bytes) {
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (fd < 0) return FailedTo("cannot open " + path, errno);
+  std::unique_ptr<PosixBlockFile> file(new PosixBlockFile(fd));
+  if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return FailedTo("cannot lock " + path, errno);
+    return Fail(Code::kAlreadyExists, path + " is in use by another process");
+  }
+  // What lies in it was prompts: an old file of wider mode is narrowed.
+  if (fchmod(fd, 0600) != 0) return FailedTo("cannot set the mode of " + path, errno);
+  if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) return FailedTo("cannot size " + path, errno);
+  if (const int error = posix_fallocate(fd, 0, static_cast<off_t>(bytes)); error != 0)
+    return FailedTo(fmt::format("cannot get {} bytes for {}", bytes, path), error);
+  // The host tier is the cache of this file: pages of the kernel's would hold the same bytes again.
+  const int flags = fcntl(fd, F_GETFL);
+  file->direct_ = flags >= 0 && fcntl(fd, F_SETFL, flags | O_DIRECT) == 0;
+  return file;
+}
+
+PosixBlockFile::~PosixBlockFile() { close(fd_); }
+
+Result<size_t> PosixBlockFile::ReadAt(uint64_t offset, std::span<std::byte> into) {
+  for (;;) {
+    const ssize_t n = pread(fd_, into.data(), into.size(), static_cast<off_t>(offset));
+    if (n >= 0) return static_cast<size_t>(n);
+    if (errno != EINTR) return FailedTo(fmt::format("cannot read at {}", offset), errno);
+  }
+}
+
+Result<size_t> PosixBlockFile::WriteAt(uint64_t offset, std::span<const std::byte> from) {
+  for (;;) {
+    const ssize_t n = pwrite(fd_, from.data(), from.size(), static_cast<off_t>(offset));
+    if (n >= 0) return static_cast<size_t>(n);
+    if (errno != EINTR) return FailedTo(fmt::format("cannot write at {}", offset), errno);
+  }
+}
+
+}  // namespace aisp

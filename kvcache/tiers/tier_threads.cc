@@ -1,0 +1,177 @@
+#include "kvcache/tiers/tier_threads.h"
+
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "common/check.h"
+#include "common/threads.h"
+
+namespace aisp {
+
+struct TierThreads::Shared {
+  std::mutex mutex;
+  std::vector<TierDone> done;
+};
+
+// One thread and what waits for it: loads before stores, each in order.
+class TierThreads::Lane {
+ public:
+  using Copy = std::function<Status(const TierJob&)>;
+  Lane(const std::string& name, size_t max_jobs, Copy copy, std::function<void(TierDone)> finish)
+      : max_jobs_(max_jobs),
+        copy_(std::move(copy)),
+        finish_(std::move(finish)),
+        thread_(name, [this] { Run(); }) {}
+  ~Lane() {
+    {
+      std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    wake_.notify_one();
+  }
+
+  bool Submit(const TierJob& job) {
+    {
+      std::lock_guard lock(mutex_);
+      std::deque<TierJob>& queue = job.to.place == TierPlace::kPool ? loads_ : stores_;
+      if (stop_ || queue.size() >= max_jobs_) return false;
+      queue.push_back(job);
+    }
+    wake_.notify_one();
+    return true;
+  }
+
+ private:
+  std::optional<TierJob> Next() {
+    std::unique_lock lock(mutex_);
+    wake_.wait(lock, [this] { return stop_ || !loads_.empty() || !stores_.empty(); });
+    if (stop_) return std::nullopt;
+    std::deque<TierJob>& queue = loads_.empty() ? stores_ : loads_;
+    const TierJob job = queue.front();
+    queue.pop_front();
+    return job;
+  }
+
+  void Run() {
+    const SteadyClock clock;
+    while (const std::optional<TierJob> job = Next()) {
+      const Instant begin = clock.Now();
+      Status status = copy_(*job);
+      finish_({job->id, std::move(status), clock.Now() - begin});
+    }
+  }
+
+  const size_t max_jobs_;
+  const Copy copy_;
+  const std::function<void(TierDone)> finish_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<TierJob> loads_;
+  std::deque<TierJob> stores_;
+  bool stop_ = false;
+  Thread thread_;  // last: it uses all the others
+};
+
+TierThreads::TierThreads(Options options, Device& device)
+    : options_(std::move(options)), device_(device), shared_(std::make_unique<Shared>()) {}
+
+TierThreads::~TierThreads() = default;
+
+Result<std::unique_ptr<TierThreads>> TierThreads::Start(Options options, Device& device) {
+  std::unique_ptr<TierThreads> threads(new TierThreads(std::move(options), device));
+  AISP_RETURN_IF_ERROR(threads->Begin());
+  return threads;
+}
+
+Status TierThreads::Begin() {
+  const auto finish = [this](TierDone done) {
+    {
+      std::lock_guard lock(shared_->mutex);
+      shared_->done.push_back(std::move(done));
+    }
+    if (options_.on_done) options_.on_done();
+  };
+  if (options_.host_slots > 0) {
+    const size_t bytes = options_.layout.BlockBytes() * static_cast<size_t>(options_.host_slots);
+    AISP_ASSIGN_OR_RETURN(host_, device_.Allocate(bytes, MemoryKind::kHost));
+    AISP_ASSIGN_OR_RETURN(std::shared_ptr<Stream> stream, device_.CreateStream());
+    host_lane_ = std::make_unique<Lane>(
+        "kv-host", options_.max_jobs,
+        [this, stream](const TierJob& job) { return CopyHost(job, *stream); }, finish);
+  }
+  if (options_.disk == nullptr) return {};
+  constexpr size_t kAlign = BlockFile::kAlignment;
+  const size_t slot = options_.disk->slot_bytes();
+  AISP_ASSIGN_OR_RETURN(bounce_memory_, device_.Allocate(slot + kAlign, MemoryKind::kHost));
+  const auto address = reinterpret_cast<uintptr_t>(bounce_memory_.data());
+  const size_t skip = (kAlign - address % kAlign) % kAlign;
+  bounce_ = {static_cast<std::byte*>(bounce_memory_.data()) + skip, slot};
+  AISP_ASSIGN_OR_RETURN(std::shared_ptr<Stream> stream, device_.CreateStream());
+  disk_lane_ = std::make_unique<Lane>(
+      "kv-disk", options_.max_jobs,
+      [this, stream](const TierJob& job) { return CopyDisk(job, *stream); }, finish);
+  return {};
+}
+
+bool TierThreads::Submit(const TierJob& job) {
+  const bool disk = job.from.place == TierPlace::kDisk || job.to.place == TierPlace::kDisk;
+  Lane* lane = disk ? disk_lane_.get() : host_lane_.get();
+  return lane != nullptr && lane->Submit(job);
+}
+
+void TierThreads::TakeDone(std::vector<TierDone>* done) {
+  std::lock_guard lock(shared_->mutex);
+  for (TierDone& d : shared_->done) done->push_back(std::move(d));
+  shared_->done.clear();
+}
+
+std::byte* TierThreads::HostSlot(int32_t slot) const {
+  return static_cast<std::byte*>(host_.data()) +
+         options_.layout.BlockBytes() * static_cast<size_t>(slot);
+}
+
+Status TierThreads::Gather(int32_t block, std::byte* bytes, Stream& stream) {
+  const KvLayout& kv = options_.layout;
+  std::vector<CopyRange> ranges;
+  for (int32_t layer = 0; layer < kv.num_layers; ++layer)
+    ranges.push_back({kv.Offset(layer, BlockId(block)),
+                      kv.LayerBlockBytes() * static_cast<size_t>(layer), kv.LayerBlockBytes()});
+  AISP_RETURN_IF_ERROR(device_.CopyRanges(bytes, options_.pool, ranges, stream));
+  return device_.Synchronize(stream);
+}
+
+Status TierThreads::Scatter(const std::byte* bytes, int32_t block, Stream& stream) {
+  const KvLayout& kv = options_.layout;
+  std::vector<CopyRange> ranges;
+  for (int32_t layer = 0; layer < kv.num_layers; ++layer)
+    ranges.push_back({kv.LayerBlockBytes() * static_cast<size_t>(layer),
+                      kv.Offset(layer, BlockId(block)), kv.LayerBlockBytes()});
+  AISP_RETURN_IF_ERROR(device_.CopyRanges(options_.pool, bytes, ranges, stream));
+  return device_.Synchronize(stream);
+}
+
+Status TierThreads::CopyHost(const TierJob& job, Stream& stream) {
+  if (job.to.place == TierPlace::kPool)
+    return Scatter(HostSlot(job.from.index), job.to.index, stream);
+  return Gather(job.from.index, HostSlot(job.to.index), stream);
+}
+
+Status TierThreads::CopyDisk(const TierJob& job, Stream& stream) {
+  std::byte* payload = bounce_.data() + DiskStore::kHeaderBytes;
+  if (job.to.place == TierPlace::kPool) {
+    AISP_RETURN_IF_ERROR(options_.disk->Read(job.from.index, job.key, bounce_));
+    return Scatter(payload, job.to.index, stream);
+  }
+  if (job.from.place == TierPlace::kHost) {
+    std::memcpy(payload, HostSlot(job.from.index), options_.layout.BlockBytes());
+  } else {
+    AISP_RETURN_IF_ERROR(Gather(job.from.index, payload, stream));
+  }
+  return options_.disk->Write({job.to.index, job.key, job.parent, job.position}, bounce_);
+}
+
+}  // namespace aisp

@@ -1,0 +1,592 @@
+#include "tests/kvcache/model/handoff_model.h"
+
+#include <algorithm>
+#include <sstream>
+#include <unordered_set>
+
+#include "common/check.h"
+
+namespace aisp {
+namespace {
+
+constexpr Hash128 kRoot = {1, 2};
+constexpr uint64_t kNothing = 0;
+
+struct EventName {
+  HandoffModel::Event::Kind kind;
+  const char* name;
+};
+using Kind = HandoffModel::Event::Kind;
+constexpr EventName kNames[] = {{Kind::kAsk, "ask"},
+                                {Kind::kCancel, "cancel"},
+                                {Kind::kExpire, "lease over"},
+                                {Kind::kFinish, "finish"},
+                                {Kind::kLocal, "compute locally"},
+                                {Kind::kToWriter, "message to writer"},
+                                {Kind::kToReader, "message to reader"},
+                                {Kind::kWrite, "write starts"},
+                                {Kind::kLand, "write lands"},
+                                {Kind::kBreak, "link breaks"},
+                                {Kind::kConnect, "link comes up"},
+                                {Kind::kWriterDies, "writer dies"},
+                                {Kind::kWriterReplaced, "writer replaced"},
+                                {Kind::kDeathProven, "death proven"},
+                                {Kind::kReaderDies, "reader dies"},
+                                {Kind::kStored, "copied to host"},
+                                {Kind::kLoad, "fetch from host"},
+                                {Kind::kLoaded, "fetched"}};
+
+}  // namespace
+
+const char* BugName(ProtocolBug bug) {
+  switch (bug) {
+    case ProtocolBug::kNone:
+      return "none";
+    case ProtocolBug::kLeaseEndsWithItsTime:
+      return "blocks are reused when the lease is over";
+    case ProtocolBug::kAnyoneAcknowledges:
+      return "another process acknowledges";
+    case ProtocolBug::kAckBeforeWrite:
+      return "acknowledged while a write is under way";
+    case ProtocolBug::kLostLinkIsDeath:
+      return "a lost link is taken for a death";
+    case ProtocolBug::kDoneUncounted:
+      return "done without counting";
+    case ProtocolBug::kCopyWithoutPin:
+      return "copied without a pin";
+    case ProtocolBug::kAckToSuccessor:
+      return "acknowledged to the reader's successor";
+    case ProtocolBug::kPromotionUnfinished:
+      return "published before it is there";
+  }
+  return "";
+}
+
+std::string HandoffModel::ToString(const Event& event) {
+  for (const EventName& each : kNames) {
+    if (each.kind == event.kind) return each.name + (" " + std::to_string(event.which));
+  }
+  return "?";
+}
+
+HandoffModel::HandoffModel(const HandoffConfig& config)
+    : config_(config), requests_(static_cast<size_t>(config.requests)) {
+  StartReader();
+  writers_.push_back({next_incarnation_++, true, true, {}});
+}
+
+void HandoffModel::StartReader() {
+  BlockManager::Options options;
+  options.layout.num_layers = kLayers;
+  options.layout.num_kv_heads = 1;
+  options.layout.head_dim = 1;
+  options.layout.num_blocks = config_.blocks;
+  blocks_ = std::make_unique<BlockManager>(options);
+  leases_ = {};
+  ++pool_;
+  next_epoch_ = 1;  // epochs start over: a writer of the old pool must not matter
+  memory_.assign(static_cast<size_t>(config_.blocks), {kNothing, kNothing});
+  store_.reset();
+  load_.reset();
+  host_.reset();
+}
+
+std::vector<TokenId> HandoffModel::Prompt(int request) const {
+  return std::vector<TokenId>(16, static_cast<TokenId>(request + 1));
+}
+
+HandoffModel::WriterProcess* HandoffModel::Linked() {
+  for (WriterProcess& p : writers_) {
+    if (p.linked && p.alive && link_) return &p;
+  }
+  return nullptr;
+}
+const HandoffModel::WriterProcess* HandoffModel::Linked() const {
+  return const_cast<HandoffModel*>(this)->Linked();
+}
+
+std::vector<HandoffModel::Event> HandoffModel::Possible() const {
+  std::vector<Event> events;
+  const auto add = [&](Kind kind, int which = 0) { events.push_back({kind, which}); };
+  for (int i = 0; i < config_.requests; ++i) {
+    const Request& r = requests_[static_cast<size_t>(i)];
+    const bool idle = r.phase == Phase::kIdle && !r.promoting;
+    if (idle && r.attempts < config_.attempts && Linked() != nullptr) add(Kind::kAsk, i);
+    if (idle && blocks_->Available() > 0) add(Kind::kLocal, i);
+    const bool cached = blocks_->MatchLength(kRoot, Prompt(i), 16) > 0;
+    if (idle && host_ && host_->first == i && !load_ && !cached && blocks_->Available() > 0)
+      add(Kind::kLoad, i);
+    if (r.phase != Phase::kGone) add(Kind::kCancel, i);
+    if (r.phase == Phase::kGranted) add(Kind::kExpire, i);
+    if (r.phase == Phase::kRunning) add(Kind::kFinish, i);
+  }
+  if (link_ && !to_writer_.empty() && Linked() != nullptr) add(Kind::kToWriter);
+  if (link_ && !to_reader_.empty()) add(Kind::kToReader);
+  int job = 0;
+  for (const WriterProcess& p : writers_) {
+    for (const WriteJob& j : p.jobs) {
+      if (p.alive && j.writing) add(Kind::kLand, job);
+      if (p.alive && !j.writing && !j.stopped && !j.told && j.landed < kLayers)
+        add(Kind::kWrite, job);
+      ++job;
+    }
+  }
+  if (link_ && link_breaks_ < config_.link_breaks) add(Kind::kBreak);
+  if (!link_) add(Kind::kConnect);
+  if (writer_ends_ < config_.writer_ends) {
+    add(Kind::kWriterDies);
+    add(Kind::kWriterReplaced);
+  }
+  if (reader_ends_ < config_.reader_ends) add(Kind::kReaderDies);
+  for (size_t i = 0; i < writers_.size(); ++i) {
+    const bool owes = std::ranges::any_of(leases_.Revoked(), [&](Epoch epoch) {
+      return const_cast<LeaseBook&>(leases_).Find(epoch)->writer.incarnation ==
+             writers_[i].incarnation;
+    });
+    if (!writers_[i].alive && owes) add(Kind::kDeathProven, static_cast<int>(i));
+    // One that was replaced is killed some time.
+    if (writers_[i].alive && !writers_[i].linked) add(Kind::kWriterDies, static_cast<int>(i) + 1);
+  }
+  if (store_) add(Kind::kStored);
+  if (load_) add(Kind::kLoaded);
+  return events;
+}
+
+// ---- The decode role (remote_prefill.cc, fencing.cc) ----
+
+void HandoffModel::Publish(Request& r, int request) {
+  blocks_->Publish(kRoot, Prompt(request), r.blocks, 0);
+  r.phase = Phase::kRunning;
+  if (!config_.tiers || store_ || (host_ && host_->first == request)) return;
+  const bool pinned = config_.bug != ProtocolBug::kCopyWithoutPin;
+  store_ = Store{request, r.blocks[0], pinned};
+  if (pinned) blocks_->Pin(r.blocks, PinKind::kTier);
+}
+
+void HandoffModel::Compute(int request) {
+  Request& r = requests_[static_cast<size_t>(request)];
+  r.blocks = blocks_->MatchAndPin(kRoot, Prompt(request), 16);
+  if (r.blocks.empty()) {
+    r.blocks = blocks_->Reserve(1)->Take(PinKind::kSequence);
+    memory_[static_cast<size_t>(r.blocks[0].value)].fill(Tag(request));
+  }
+  Publish(r, request);
+}
+
+void HandoffModel::Grant(int request) {
+  Request& r = requests_[static_cast<size_t>(request)];
+  r.blocks = blocks_->MatchAndPin(kRoot, Prompt(request), 16);
+  if (!r.blocks.empty()) return Publish(r, request);  // it came into the cache meanwhile
+  if (blocks_->Available() == 0) {
+    r.phase = Phase::kIdle;
+    return;
+  }
+  r.blocks = blocks_->Reserve(1)->Take(PinKind::kSequence);
+  r.epoch = Epoch(next_epoch_++);
+  blocks_->BeginLease(r.epoch, r.blocks);
+  Lease lease;
+  lease.epoch = r.epoch;
+  lease.writer.address = "p";
+  lease.writer.incarnation = Linked()->incarnation;
+  lease.blocks = 1;
+  lease.transfer_id = r.transfer;
+  leases_.Open(lease);
+  r.phase = Phase::kGranted;
+  to_writer_.push_back(
+      {Message::Kind::kGrant, request, r.transfer, r.epoch.value, r.blocks[0].value, 0});
+}
+
+void HandoffModel::EndLease(Epoch epoch) {
+  leases_.Close(epoch);
+  blocks_->EndLease(epoch);
+}
+
+void HandoffModel::GiveUp(Request& r) {
+  blocks_->Unpin(r.blocks, PinKind::kSequence);
+  r.blocks.clear();
+  Lease* lease = leases_.Find(r.epoch);
+  AISP_CHECK(lease != nullptr);
+  lease->revoked = true;
+  if (config_.bug == ProtocolBug::kLeaseEndsWithItsTime) return EndLease(r.epoch);
+  const WriterProcess* up = Linked();
+  if (up != nullptr && up->incarnation == lease->writer.incarnation)
+    to_writer_.push_back({Message::Kind::kRevoke, 0, 0, r.epoch.value, 0, 0});
+}
+
+void HandoffModel::DropRequest(int request) {
+  Request& r = requests_[static_cast<size_t>(request)];
+  if (r.phase == Phase::kGranted) GiveUp(r);
+  if (r.phase == Phase::kRunning) blocks_->Unpin(r.blocks, PinKind::kSequence);
+  r.blocks.clear();
+  r.phase = Phase::kGone;
+}
+
+void HandoffModel::LoseLink() {
+  to_writer_.clear();
+  to_reader_.clear();
+  for (Request& r : requests_) {
+    if (r.phase == Phase::kGranted) GiveUp(r);
+    if (r.phase == Phase::kGranted || r.phase == Phase::kRequested) r.phase = Phase::kIdle;
+  }
+  to_writer_.clear();  // what was said to a link that is gone
+  if (config_.bug != ProtocolBug::kLostLinkIsDeath) return;
+  for (const Epoch epoch : leases_.Revoked()) EndLease(epoch);
+}
+
+void HandoffModel::OnReader(const Message& m) {
+  const auto by_transfer = [&](uint64_t transfer) -> Request* {
+    for (Request& r : requests_) {
+      const bool under_way = r.phase == Phase::kRequested || r.phase == Phase::kGranted;
+      if (under_way && r.transfer == transfer) return &r;
+    }
+    return nullptr;
+  };
+  Request* r = by_transfer(m.transfer);
+  if (m.kind == Message::Kind::kNeed) {
+    if (r != nullptr && r->phase == Phase::kRequested) Grant(m.request);
+    return;
+  }
+  if (m.kind == Message::Kind::kDone) {
+    if (r == nullptr || r->phase != Phase::kGranted) return;
+    const bool epoch = m.epoch == r->epoch.value;
+    const bool count = m.layers == kLayers || config_.bug == ProtocolBug::kDoneUncounted;
+    if (!epoch || !count) {
+      GiveUp(*r);
+      r->phase = Phase::kIdle;
+      return;
+    }
+    EndLease(r->epoch);
+    return Publish(*r, m.request);
+  }
+  Lease* lease = leases_.Find(Epoch(m.epoch));
+  const WriterProcess* up = Linked();
+  if (lease == nullptr || up == nullptr) return;
+  if (lease->writer.incarnation != up->incarnation &&
+      config_.bug != ProtocolBug::kAnyoneAcknowledges)
+    return;
+  for (Request& each : requests_) {
+    if (each.phase != Phase::kGranted || each.epoch.value != m.epoch) continue;
+    blocks_->Unpin(each.blocks, PinKind::kSequence);
+    each.blocks.clear();
+    each.phase = Phase::kIdle;
+  }
+  EndLease(Epoch(m.epoch));
+}
+
+// ---- The prefill role (kv_pusher.cc) ----
+
+void HandoffModel::OnWriter(const Message& m) {
+  WriterProcess& p = *Linked();
+  if (m.kind == Message::Kind::kPrefill) {
+    to_reader_.push_back({Message::Kind::kNeed, m.request, m.transfer, 0, 0, 0});
+    return;
+  }
+  if (m.kind == Message::Kind::kGrant) {
+    p.jobs.push_back({pool_, m.epoch, m.request, m.transfer, m.block, 0, false, false, false});
+    return;
+  }
+  for (WriteJob& job : p.jobs) {
+    if (job.pool != pool_ || job.epoch != m.epoch || job.told) continue;
+    job.stopped = true;
+    return MaybeTell(p, job);
+  }
+  // Nothing was written, or all of it has landed.
+  to_reader_.push_back({Message::Kind::kFence, 0, 0, m.epoch, 0, 0});
+}
+
+// "Done" after the last write has landed, the acknowledgement of a revoked grant after the one that
+// was under way.
+void HandoffModel::MaybeTell(WriterProcess& p, WriteJob& job) {
+  if (job.told) return;
+  const bool idle = !job.writing || config_.bug == ProtocolBug::kAckBeforeWrite;
+  const bool done =
+      job.landed == kLayers || (config_.bug == ProtocolBug::kDoneUncounted && job.landed > 0);
+  if (!(job.stopped ? idle : done)) return;
+  job.told = true;
+  if (!p.linked || !link_) return;
+  // The reader that granted it is gone; its successor counts its epochs anew.
+  if (job.pool != pool_ && config_.bug != ProtocolBug::kAckToSuccessor) return;
+  if (job.stopped) {
+    to_reader_.push_back({Message::Kind::kFence, 0, 0, job.epoch, 0, 0});
+  } else {
+    to_reader_.push_back(
+        {Message::Kind::kDone, job.request, job.transfer, job.epoch, 0, job.landed});
+  }
+}
+
+void HandoffModel::Land(WriterProcess& p, WriteJob& job) {
+  job.writing = false;
+  const int layer = job.landed++;
+  if (job.pool == pool_) {  // else it is the memory of a process that is gone
+    const Lease* lease = leases_.Find(Epoch(job.epoch));
+    if (lease == nullptr || lease->writer.incarnation != p.incarnation)
+      Fail("a write landed in a block that was not granted to its writer any more");
+    memory_[static_cast<size_t>(job.block)][static_cast<size_t>(layer)] = Tag(job.request);
+  }
+  MaybeTell(p, job);
+}
+
+// ---- Events ----
+
+void HandoffModel::Do(const Event& event) {
+  const auto at = static_cast<size_t>(event.which);
+  switch (event.kind) {
+    case Kind::kAsk: {
+      Request& r = requests_[at];
+      ++r.attempts;
+      r.transfer = next_transfer_++;
+      r.phase = Phase::kRequested;
+      to_writer_.push_back({Message::Kind::kPrefill, event.which, r.transfer, 0, 0, 0});
+      break;
+    }
+    case Kind::kCancel:
+      DropRequest(event.which);
+      break;
+    case Kind::kFinish:
+      DropRequest(event.which);
+      if (requests_[at].rounds++ == 0) requests_[at].phase = Phase::kIdle;
+      break;
+    case Kind::kExpire:
+      GiveUp(requests_[at]);
+      requests_[at].phase = Phase::kIdle;
+      break;
+    case Kind::kLocal:
+      Compute(event.which);
+      break;
+    case Kind::kToWriter: {
+      const Message m = to_writer_.front();
+      to_writer_.pop_front();
+      OnWriter(m);
+      break;
+    }
+    case Kind::kToReader: {
+      const Message m = to_reader_.front();
+      to_reader_.pop_front();
+      OnReader(m);
+      break;
+    }
+    case Kind::kWrite:
+    case Kind::kLand: {
+      int job = 0;
+      for (WriterProcess& p : writers_) {
+        for (WriteJob& j : p.jobs) {
+          if (job++ != event.which) continue;
+          if (event.kind == Kind::kLand) {
+            Land(p, j);
+          } else {
+            j.writing = true;
+          }
+        }
+      }
+      break;
+    }
+    case Kind::kBreak:
+      ++link_breaks_;
+      link_ = false;
+      LoseLink();
+      break;
+    case Kind::kConnect: {
+      link_ = true;
+      // What the process behind the link still owes is asked for again.
+      const WriterProcess* up = Linked();
+      for (const Epoch epoch : leases_.Revoked()) {
+        if (up == nullptr) break;
+        const bool its = leases_.Find(epoch)->writer.incarnation == up->incarnation;
+        if (its || config_.bug == ProtocolBug::kAnyoneAcknowledges)
+          to_writer_.push_back({Message::Kind::kRevoke, 0, 0, epoch.value, 0, 0});
+      }
+      break;
+    }
+    case Kind::kWriterDies:
+      if (event.which > 0) {  // one that was replaced
+        writers_[at - 1].alive = false;
+        writers_[at - 1].jobs.clear();
+        break;
+      }
+      [[fallthrough]];
+    case Kind::kWriterReplaced: {
+      ++writer_ends_;
+      for (WriterProcess& p : writers_) {
+        if (!p.linked) continue;
+        p.linked = false;
+        if (event.kind == Kind::kWriterDies) {
+          p.alive = false;
+          p.jobs.clear();
+        }
+      }
+      link_ = false;
+      LoseLink();
+      writers_.push_back({next_incarnation_++, true, true, {}});
+      break;
+    }
+    case Kind::kDeathProven:
+      for (const Epoch epoch : leases_.Revoked()) {
+        if (leases_.Find(epoch)->writer.incarnation == writers_[at].incarnation) EndLease(epoch);
+      }
+      break;
+    case Kind::kReaderDies:
+      ++reader_ends_;
+      LoseLink();
+      for (Request& r : requests_) r = {};
+      StartReader();
+      for (WriterProcess& p : writers_) {
+        if (!p.linked) continue;
+        // Grants of a link that is gone are stopped; what lands is the old process's memory.
+        for (WriteJob& job : p.jobs) job.stopped = true;
+      }
+      link_ = false;
+      break;
+    case Kind::kStored: {
+      const auto& content = memory_[static_cast<size_t>(store_->block.value)];
+      for (const uint64_t word : content) {
+        if (word != Tag(store_->request)) Fail("host memory has another prompt's KV");
+      }
+      host_ = {store_->request, content[0]};
+      if (store_->pinned) blocks_->Unpin({&store_->block, 1}, PinKind::kTier);
+      store_.reset();
+      break;
+    }
+    case Kind::kLoad: {
+      auto reserved = blocks_->Reserve(1)->Take(PinKind::kTier);
+      load_ = Load{event.which, reserved[0]};
+      requests_[at].promoting = true;
+      memory_[static_cast<size_t>(reserved[0].value)].fill(kNothing);
+      if (config_.bug == ProtocolBug::kPromotionUnfinished)
+        blocks_->Publish(kRoot, Prompt(event.which), reserved, 0);
+      break;
+    }
+    case Kind::kLoaded: {
+      memory_[static_cast<size_t>(load_->block.value)].fill(Tag(load_->request));
+      if (config_.bug != ProtocolBug::kPromotionUnfinished)
+        blocks_->Publish(kRoot, Prompt(load_->request), {&load_->block, 1}, 0);
+      blocks_->Unpin({&load_->block, 1}, PinKind::kTier);
+      requests_[static_cast<size_t>(load_->request)].promoting = false;
+      load_.reset();
+      break;
+    }
+  }
+  blocks_->CheckInvariants();
+  CheckContent();
+}
+
+// Whoever reads a block finds what it is meant to hold.
+void HandoffModel::CheckContent() {
+  for (int i = 0; i < config_.requests; ++i) {
+    const Request& r = requests_[static_cast<size_t>(i)];
+    std::vector<BlockId> read = r.phase == Phase::kRunning ? r.blocks : std::vector<BlockId>();
+    const std::vector<BlockId> found = blocks_->MatchAndPin(kRoot, Prompt(i), 16);
+    blocks_->Unpin(found, PinKind::kSequence);
+    read.insert(read.end(), found.begin(), found.end());
+    for (const BlockId block : read) {
+      for (const uint64_t word : memory_[static_cast<size_t>(block.value)]) {
+        if (word != Tag(i)) Fail("a request reads KV that is not its prompt's");
+      }
+    }
+  }
+}
+
+std::string HandoffModel::Digest() const {
+  std::ostringstream out;
+  const BlockStats stats = blocks_->Stats();
+  out << stats.free << ',' << stats.cached << ',' << stats.quarantined << ',' << pool_ << ';';
+  for (const auto& block : memory_) out << block[0] << '/' << block[1] << ' ';
+  for (int i = 0; i < config_.requests; ++i) {
+    const Request& r = requests_[static_cast<size_t>(i)];
+    out << '|' << static_cast<int>(r.phase) << ',' << r.attempts << ',' << r.rounds << ','
+        << r.transfer << ',' << r.epoch.value << ',' << r.promoting << ','
+        << (r.blocks.empty() ? -1 : r.blocks[0].value) << ','
+        << blocks_->MatchLength(kRoot, Prompt(i), 16);
+  }
+  for (uint64_t epoch = 1; epoch < next_epoch_; ++epoch) {
+    const Lease* lease = const_cast<LeaseBook&>(leases_).Find(Epoch(epoch));
+    if (lease != nullptr) out << 'L' << epoch << lease->revoked << lease->writer.incarnation;
+  }
+  for (const WriterProcess& p : writers_) {
+    out << 'W' << p.incarnation << p.alive << p.linked;
+    for (const WriteJob& j : p.jobs)
+      out << '(' << j.pool << ',' << j.epoch << ',' << j.block << ',' << j.landed << j.writing
+          << j.stopped << j.told << ')';
+  }
+  for (const auto* queue : {&to_writer_, &to_reader_}) {
+    out << 'Q';
+    for (const Message& m : *queue)
+      out << static_cast<int>(m.kind) << m.request << ',' << m.transfer << ',' << m.epoch << ','
+          << m.block << ',' << m.layers << ' ';
+  }
+  out << link_ << writer_ends_ << reader_ends_ << link_breaks_ << next_epoch_ << ','
+      << next_transfer_;
+  if (store_) out << 'S' << store_->request << ',' << store_->block.value;
+  if (load_) out << 'D' << load_->request << ',' << load_->block.value;
+  if (host_) out << 'H' << host_->first;
+  return out.str();
+}
+
+void HandoffModel::Quiesce() {
+  for (int turn = 0; turn < 200 && violation_.empty(); ++turn) {
+    const std::vector<Event> events = Possible();
+    const auto next = std::ranges::find_if(events, [&](const Event& e) {
+      switch (e.kind) {
+        case Kind::kCancel:
+        case Kind::kToWriter:
+        case Kind::kToReader:
+        case Kind::kLand:
+        case Kind::kConnect:
+        case Kind::kDeathProven:
+        case Kind::kStored:
+        case Kind::kLoaded:
+          return true;
+        case Kind::kWriterDies:
+          return e.which > 0;
+        default:
+          return false;
+      }
+    });
+    if (next == events.end()) break;
+    Do(*next);
+  }
+  const BlockStats stats = blocks_->Stats();
+  if (stats.pinned > 0 || leases_.size() > 0) Fail("blocks do not come back");
+}
+
+Exploration Explore(const HandoffConfig& config, uint64_t max_states) {
+  using Path = std::vector<HandoffModel::Event>;
+  const auto play = [&](const Path& path) {
+    auto model = std::make_unique<HandoffModel>(config);
+    for (const auto& event : path) model->Do(event);
+    return model;
+  };
+  Exploration result;
+  const auto violated = [&](const HandoffModel& model, const Path& path) {
+    if (model.violation().empty()) return false;
+    result.violation = model.violation();
+    for (const auto& event : path) result.path.push_back(HandoffModel::ToString(event));
+    return true;
+  };
+  std::unordered_set<std::string> seen;
+  std::deque<Path> queue;
+  queue.push_back({});
+  seen.insert(play({})->Digest());
+  while (!queue.empty()) {
+    const Path path = std::move(queue.front());
+    queue.pop_front();
+    ++result.states;
+    result.depth = static_cast<int>(path.size());
+    const auto here = play(path);
+    for (const auto& event : here->Possible()) {
+      Path longer = path;
+      longer.push_back(event);
+      const auto next = play(longer);
+      ++result.transitions;
+      if (violated(*next, longer)) return result;
+      if (!seen.insert(next->Digest()).second) continue;
+      queue.push_back(longer);
+      next->Quiesce();
+      if (violated(*next, longer)) return result;
+      if (seen.size() >= max_states) return result;
+    }
+  }
+  result.complete = true;
+  return result;
+}
+
+}  // namespace aisp

@@ -1,0 +1,53 @@
+#include "tests/kvcache/model/handoff_model.h"
+
+#include <gtest/gtest.h>
+
+namespace aisp {
+namespace {
+
+std::string Shown(const Exploration& e) {
+  std::string text = e.violation;
+  for (const std::string& step : e.path) text += "\n  " + step;
+  return text;
+}
+
+TEST(HandoffModel, EveryOrderOfEventsKeepsTheInvariants) {
+  HandoffConfig config;
+  config.requests = 1;
+  config.blocks = 1;
+  config.link_breaks = 0;
+  config.attempts = 1;
+  const Exploration e = Explore(config, 200'000);
+  std::printf("%lu states, %lu transitions, %d deep\n", e.states, e.transitions, e.depth);
+  EXPECT_EQ(e.violation, "") << Shown(e);
+  EXPECT_TRUE(e.complete);
+  EXPECT_GT(e.states, 1000u);
+}
+
+TEST(HandoffModel, TwoRequestsUpToABoundKeepTheInvariants) {
+  HandoffConfig config;
+  config.link_breaks = 0;
+  config.reader_ends = 0;
+  const Exploration e = Explore(config, 20'000);
+  std::printf("%lu states, %lu transitions, %d deep\n", e.states, e.transitions, e.depth);
+  EXPECT_EQ(e.violation, "") << Shown(e);
+  EXPECT_GT(e.states, 1000u);
+}
+
+TEST(HandoffModel, FindsEverySeededBug) {
+  for (const ProtocolBug bug : kAllBugs) {
+    HandoffConfig config;
+    config.blocks = 1;
+    config.bug = bug;
+    if (bug == ProtocolBug::kAckToSuccessor) {  // takes one request, but many events
+      config.requests = 1;
+      config.link_breaks = 0;
+    }
+    const Exploration e = Explore(config, 20'000);
+    std::printf("%s: %lu states, %s\n", BugName(bug), e.states, Shown(e).c_str());
+    EXPECT_NE(e.violation, "") << BugName(bug);
+  }
+}
+
+}  // namespace
+}  // namespace aisp

@@ -1,0 +1,183 @@
+#include "kvcache/tiers/disk_store.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <utility>
+
+#include "common/random.h"
+#include "tests/kvcache/tiers/faulty_file.h"
+#include "tests/support/temp_files.h"
+
+namespace aisp {
+namespace {
+
+constexpr size_t kPayload = 10000;
+constexpr int32_t kSlots = 6;
+constexpr Hash128 kModel = {11, 12};
+
+Hash128 Key(uint64_t n) { return {n, ~n}; }
+
+class DiskStoreTest : public ::testing::Test {
+ protected:
+  DiskStoreTest() { disk.bytes.resize(DiskStore::SlotBytes(kPayload) * kSlots); }
+
+  DiskStore Open(const Hash128& model = kModel) {
+    return DiskStore({model, kPayload, 1000}, std::make_unique<FaultyFile>(&disk), kSlots);
+  }
+  std::vector<std::byte> Block(uint64_t seed) const {
+    std::vector<std::byte> slot(DiskStore::SlotBytes(kPayload));
+    SplitMix64 random(seed);
+    for (size_t i = 0; i < kPayload; ++i)
+      slot[DiskStore::kHeaderBytes + i] = static_cast<std::byte>(random.Next());
+    return slot;
+  }
+  Status Write(DiskStore& store, int32_t slot, uint64_t key, uint64_t parent = 0) {
+    std::vector<std::byte> buffer = Block(key);
+    return store.Write({slot, Key(key), Key(parent), 16 * slot}, buffer);
+  }
+  // The payload must be right whenever Read says so.
+  Status Read(DiskStore& store, int32_t slot, uint64_t key) {
+    std::vector<std::byte> buffer(store.slot_bytes());
+    Status status = store.Read(slot, Key(key), buffer);
+    const std::vector<std::byte> right = Block(key);
+    if (status) {
+      EXPECT_TRUE(std::equal(right.begin() + DiskStore::kHeaderBytes,
+                             right.begin() + DiskStore::kHeaderBytes + kPayload,
+                             buffer.begin() + DiskStore::kHeaderBytes));
+    }
+    return status;
+  }
+  static std::vector<TierEntry> Scan(DiskStore& store) {
+    std::vector<std::byte> scratch(DiskStore::kHeaderBytes);
+    return store.Scan(scratch);
+  }
+
+  FaultyDisk disk;
+};
+
+TEST_F(DiskStoreTest, WhatIsWrittenIsReadAgainAfterARestart) {
+  DiskStore before = Open();
+  ASSERT_TRUE(Write(before, 3, 30));
+  ASSERT_TRUE(Write(before, 1, 10, 30));
+  DiskStore after = Open();
+  const auto found = Scan(after);
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_EQ(found[0].slot, 3) << "the older first";
+  EXPECT_EQ(found[1].slot, 1);
+  EXPECT_EQ(found[1].key, Key(10));
+  EXPECT_EQ(found[1].parent, Key(30));
+  EXPECT_EQ(found[1].position, 16);
+  EXPECT_TRUE(Read(after, 3, 30));
+  EXPECT_TRUE(Read(after, 1, 10));
+  EXPECT_EQ(Read(after, 1, 30).error().code, Code::kDataLoss) << "another block";
+  EXPECT_EQ(Read(after, 0, 10).error().code, Code::kDataLoss) << "never written";
+}
+
+TEST_F(DiskStoreTest, OfTwoWithOneKeyTheNewerCounts) {
+  DiskStore store = Open();
+  ASSERT_TRUE(Write(store, 0, 5));
+  ASSERT_TRUE(Write(store, 4, 5));
+  DiskStore after = Open();
+  const auto found = Scan(after);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].slot, 4);
+  // And what is written now is newer than all of it.
+  ASSERT_TRUE(Write(after, 2, 5));
+  DiskStore last = Open();
+  ASSERT_EQ(Scan(last).size(), 1u);
+  EXPECT_EQ(Scan(last)[0].slot, 2);
+}
+
+TEST_F(DiskStoreTest, BlocksOfAnotherModelAreNotFound) {
+  DiskStore store = Open();
+  ASSERT_TRUE(Write(store, 0, 5));
+  DiskStore other = Open({99, 12});
+  EXPECT_TRUE(Scan(other).empty());
+  EXPECT_EQ(Read(other, 0, 5).error().code, Code::kDataLoss);
+}
+
+TEST_F(DiskStoreTest, ShortReadsAndWritesAreCarriedOn) {
+  disk.longest = 4096;
+  DiskStore store = Open();
+  ASSERT_TRUE(Write(store, 2, 7));
+  EXPECT_TRUE(Read(store, 2, 7));
+}
+
+TEST_F(DiskStoreTest, AWriteCutAnywhereIsFoundOut) {
+  for (size_t cut = 0; cut < DiskStore::SlotBytes(kPayload); cut += 512) {
+    FaultyDisk fresh;
+    fresh.bytes.resize(disk.bytes.size());
+    std::swap(disk, fresh);
+    DiskStore store = Open();
+    ASSERT_TRUE(Write(store, 2, 7));
+    disk.power_is_lost = cut;
+    ASSERT_TRUE(Write(store, 2, 8));
+    DiskStore after = Open();
+    const bool old_is_whole = cut == 0;
+    // Where only padding is missing, nothing is.
+    const bool new_is_whole = cut >= DiskStore::kHeaderBytes + kPayload;
+    EXPECT_EQ(Read(after, 2, 7).has_value(), old_is_whole) << cut;
+    EXPECT_EQ(Read(after, 2, 8).has_value(), new_is_whole) << cut;
+  }
+}
+
+TEST_F(DiskStoreTest, AFlippedBitIsFoundOutWhereverItIs) {
+  DiskStore store = Open();
+  ASSERT_TRUE(Write(store, 2, 7));
+  const size_t begin = 2 * DiskStore::SlotBytes(kPayload);
+  constexpr size_t kHeaderUsed = 112;
+  SplitMix64 random(3);
+  for (int i = 0; i < 3000; ++i) {
+    size_t at = random.Below(kHeaderUsed + kPayload);
+    if (at >= kHeaderUsed) at += DiskStore::kHeaderBytes - kHeaderUsed;
+    const auto bit = static_cast<std::byte>(1u << random.Below(8));
+    disk.bytes[begin + at] ^= bit;
+    ASSERT_EQ(Read(store, 2, 7).error().code, Code::kDataLoss) << at;
+    disk.bytes[begin + at] ^= bit;
+  }
+  EXPECT_TRUE(Read(store, 2, 7));
+}
+
+TEST_F(DiskStoreTest, ErrorsOfTheDiskAreValues) {
+  DiskStore store = Open();
+  ASSERT_TRUE(Write(store, 0, 5));
+  disk.fail_reads = Error{Code::kUnavailable, "input/output error"};
+  EXPECT_EQ(Read(store, 0, 5).error().code, Code::kUnavailable);
+  EXPECT_TRUE(Scan(store).empty());
+  disk.fail_reads.reset();
+  disk.fail_writes = Error{Code::kResourceExhausted, "no space left on device"};
+  EXPECT_EQ(Write(store, 1, 6).error().code, Code::kResourceExhausted);
+  disk.fail_writes.reset();
+  disk.bytes.resize(DiskStore::SlotBytes(kPayload) / 2);
+  EXPECT_EQ(Read(store, 0, 5).error().code, Code::kDataLoss) << "the file was cut";
+}
+
+TEST(PosixBlockFile, IsPrivatePreallocatedAndLocked) {
+  TempFolder folder;
+  const std::string path = folder.path() + "/blocks";
+  auto file = PosixBlockFile::Open(path, 64 << 10);
+  ASSERT_TRUE(file) << file.error().message;
+  struct stat st {};
+  ASSERT_EQ(stat(path.c_str(), &st), 0);
+  EXPECT_EQ(st.st_mode & 0777, 0600u);
+  EXPECT_EQ(st.st_size, 64 << 10);
+  EXPECT_GE(st.st_blocks * 512, 64 << 10) << "the disk cannot be full later";
+  auto second = PosixBlockFile::Open(path, 64 << 10);
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().code, Code::kAlreadyExists);
+  file->reset();
+  ASSERT_EQ(chmod(path.c_str(), 0644), 0);
+  ASSERT_TRUE(PosixBlockFile::Open(path, 64 << 10));
+  ASSERT_EQ(stat(path.c_str(), &st), 0);
+  EXPECT_EQ(st.st_mode & 0777, 0600u) << "an old file of wider mode is narrowed";
+}
+
+TEST(PosixBlockFile, SaysWhatKeepsItFromBeingOpened) {
+  const auto file = PosixBlockFile::Open("/nowhere/at/all", 4096);
+  ASSERT_FALSE(file);
+  EXPECT_NE(file.error().message.find("/nowhere/at/all"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace aisp
