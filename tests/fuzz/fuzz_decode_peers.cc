@@ -24,7 +24,12 @@ class Play {
  public:
   explicit Play(std::string_view input) : bytes_(input), rig_(Options()) {
     rig_.router_links.on_up = [this](v1::WorkerMessage& m) { return FromWorker(&m); };
-    rig_.kv_links.on_down = [this](v1::PrefillToDecode& m) { return FromPrefill(&m); };
+    rig_.kv_links.on_down = [this](v1::PrefillToDecode& m) {
+      const bool kept = FromPrefill(&m);
+      if (m.has_hello())
+        writers_.insert(m.hello().worker_id() + "/" + std::to_string(m.hello().incarnation()));
+      return kept;
+    };
     rig_.Attach();
   }
 
@@ -35,8 +40,7 @@ class Play {
     for (const uint64_t id : ids_) Cancel(id);
     for (int i = 0; i < 20; ++i) rig_.Turn();
     // A writer that is dead and proven so holds nothing.
-    for (uint64_t incarnation = 1; incarnation < 10; ++incarnation)
-      rig_.death.dead["p0/" + std::to_string(incarnation)] = true;
+    for (const std::string& writer : writers_) rig_.death.dead[writer] = true;
     if (rig_.prefills[0] != nullptr) rig_.KillPrefill(0, true);
     rig_.tick = milliseconds(50);
     // Longer than a lease and the longest timeout that a request of this play has.
@@ -309,6 +313,7 @@ class Play {
   RoleRig rig_;
   bool hostile_ = false;
   std::set<uint64_t> ids_, untold_;
+  std::set<std::string> writers_;  // who said hello, under whatever name
   uint64_t last_id_ = 0, incarnation_ = 1;
 };
 
