@@ -123,6 +123,12 @@ struct Config {
     std::string speculative_config = "off";
   } engine;
 
+  struct Kv {
+    int64_t host_memory = 0;  // bytes
+    std::string disk_path;
+    int64_t disk_bytes = int64_t{8} << 30;
+  } kv;
+
   struct Up {
     int64_t prefill_workers = 1;
     int64_t decode_workers = 1;

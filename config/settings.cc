@@ -73,6 +73,7 @@ SettingTable BindSettings(Config* config) {
   BindClusterSettings(config->cluster, t);
   BindWorkerSettings(config->worker, t);
   BindEngineSettings(config->engine, t);
+  BindKvSettings(config->kv, t);
   BindUp(config->up, t);
   BindTrace(config->trace, t);
   BindLog(config->log, t);

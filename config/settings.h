@@ -12,5 +12,6 @@ void BindRouterSettings(Config::Router& r, SettingTable& t);
 void BindClusterSettings(ClusterOptions& c, SettingTable& t);
 void BindWorkerSettings(Config::Worker& w, SettingTable& t);
 void BindEngineSettings(Config::Engine& e, SettingTable& t);
+void BindKvSettings(Config::Kv& k, SettingTable& t);
 
 }  // namespace aisp

@@ -115,4 +115,21 @@ void BindEngineSettings(Config::Engine& e, SettingTable& t) {
       .Json();
 }
 
+void BindKvSettings(Config::Kv& k, SettingTable& t) {
+  t.Section("kv", "Where a worker keeps prefixes that its KV pool has no room for.");
+  t.Add("host_memory", &k.host_memory,
+        "Bytes of host memory for prefix blocks, of each worker (pinned, on a GPU); 0: none.")
+      .Flag("--kv-host-memory")
+      .Bytes()
+      .Range(0, 65536 * kGiB);
+  t.Add("disk_path", &k.disk_path,
+        "Folder where each worker keeps prefix blocks in a file of its own, mode 0600, which it "
+        "finds again after a restart; empty: none.")
+      .Flag("--kv-disk-path");
+  t.Add("disk_bytes", &k.disk_bytes, "Bytes of that file, taken at the first start.")
+      .Flag("--kv-disk-bytes")
+      .Bytes()
+      .Range(1 << 20, 65536 * kGiB);
+}
+
 }  // namespace aisp

@@ -61,7 +61,7 @@ class GenerationJob final : public std::enable_shared_from_this<GenerationJob>,
     PrefillPreference prefill = PrefillPreference::kAuto;
     Objective objective;
     std::string idempotency_key;  // "": none
-    size_t bytes = 0;  // of the request as it came
+    size_t bytes = 0;             // of the request as it came
     TraceHeaders trace;
     // Runs on a pool thread.
     std::function<ApiResult<PreparedRequest>()> prepare;

@@ -18,6 +18,7 @@
 #include "server/commands.h"
 #include "server/device_defaults.h"
 #include "server/gpu_metrics.h"
+#include "server/kv_tiers.h"
 #include "server/kv_transports.h"
 #include "server/process.h"
 #include "server/process_death.h"
@@ -108,6 +109,8 @@ class WorkerServiceImpl final : public WorkerService {
                                                           backend_.executor->kv_pool(),
                                                           [this] { loop_.WakeTransport(); }));
     }
+    AISP_ASSIGN_OR_RETURN(tiers_, OpenTiers(config, fingerprint_, role_name_, backend_,
+                                            [this] { loop_.WakeTransport(); }));
     post_ = [this](std::function<void()> fn) { loop_.Post(std::move(fn)); };
     return role_name_ == "prefill" ? BuildPrefill() : BuildDecode();
   }
@@ -179,8 +182,10 @@ class WorkerServiceImpl final : public WorkerService {
     o.max_running = static_cast<int32_t>(engine.max_sequences);
     o.pid = getpid();
     auto role = std::make_unique<PrefillRole>(o);
-    engine_ = std::make_unique<Engine>(EngineOptionsOf(config, fingerprint_),
-                                       backend_.executor.get(), host_.clock, role->layer_sink());
+    EngineOptions engine_options = EngineOptionsOf(config, fingerprint_);
+    engine_options.tiers = std::move(tiers_.options);
+    engine_ = std::make_unique<Engine>(engine_options, backend_.executor.get(), host_.clock,
+                                       role->layer_sink());
     connects_ = std::make_unique<WorkPool>("connect", kConnectThreads, kMaxConnects);
     connector_ = std::make_unique<RankedConnector>(
         transports_.ranked, kConnectTimeout,
@@ -233,6 +238,7 @@ class WorkerServiceImpl final : public WorkerService {
     auto role = std::make_unique<DecodeRole>(o);
     EngineOptions engine_options = EngineOptionsOf(config, fingerprint_);
     AISP_ASSIGN_OR_RETURN(engine_options.speculator, MakeSpeculator(config, host_.clock));
+    engine_options.tiers = std::move(tiers_.options);
     engine_ =
         std::make_unique<Engine>(engine_options, backend_.executor.get(), host_.clock, nullptr);
     death_ = std::make_unique<ProcessDeath>(transports_.watchers);
@@ -304,6 +310,7 @@ class WorkerServiceImpl final : public WorkerService {
   v1::Fingerprint fingerprint_;
   std::unique_ptr<GpuMetrics> gpu_metrics_;
   KvTransports transports_;
+  WorkerTiers tiers_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<PeerConnector> connector_;
   std::unique_ptr<WorkPool> connects_;  // what it runs

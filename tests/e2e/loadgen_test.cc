@@ -127,7 +127,8 @@ TEST(Loadgen, ChatsAndSharedPrefixesWorkToo) {
 }
 
 TEST(Loadgen, ConversationsGoOnFromTheRealAnswersAndFindThemCached) {
-  // One worker: where prompts are computed is the router's choice, and caches are each worker's own.
+  // One worker: where prompts are computed is the router's choice, and caches are each worker's
+  // own.
   Cluster cluster({.prefill = 0, .decode = 1});
   ASSERT_TRUE(cluster.AwaitReady());
   for (const std::string flags :
