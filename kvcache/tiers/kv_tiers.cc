@@ -316,7 +316,7 @@ bool KvTiers::Poll() {
   for (const TierDone& done : done_) {
     const auto it = jobs_.find(done.id);
     AISP_CHECK_MSG(it != jobs_.end(), "a tier's job ended twice");
-    const Job job = std::move(it->second);
+    const Job job = it->second;
     jobs_.erase(it);
     changed |= job.promotion != 0 ? OnLoaded(job, done) : OnStored(job, done);
   }

@@ -137,6 +137,7 @@ std::byte* TierThreads::HostSlot(int32_t slot) const {
 Status TierThreads::Gather(int32_t block, std::byte* bytes, Stream& stream) {
   const KvLayout& kv = options_.layout;
   std::vector<CopyRange> ranges;
+  ranges.reserve(static_cast<size_t>(kv.num_layers));
   for (int32_t layer = 0; layer < kv.num_layers; ++layer)
     ranges.push_back({kv.Offset(layer, BlockId(block)),
                       kv.LayerBlockBytes() * static_cast<size_t>(layer), kv.LayerBlockBytes()});
@@ -147,6 +148,7 @@ Status TierThreads::Gather(int32_t block, std::byte* bytes, Stream& stream) {
 Status TierThreads::Scatter(const std::byte* bytes, int32_t block, Stream& stream) {
   const KvLayout& kv = options_.layout;
   std::vector<CopyRange> ranges;
+  ranges.reserve(static_cast<size_t>(kv.num_layers));
   for (int32_t layer = 0; layer < kv.num_layers; ++layer)
     ranges.push_back({kv.LayerBlockBytes() * static_cast<size_t>(layer),
                       kv.Offset(layer, BlockId(block)), kv.LayerBlockBytes()});
