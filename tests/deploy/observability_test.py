@@ -149,7 +149,8 @@ class Truth(unittest.TestCase):
         for component in ("prefill", "decode"):
             text = CLUSTER.scrape(component)
             blocks = live.families(text)["aisp_cache_config_info"].values["num_gpu_blocks"].pop()
-            self.assertEqual(live.total(text, "aisp_kv_blocks"), int(blocks))
+            self.assertEqual(live.total(text, "aisp_kv_blocks", tier="device"), int(blocks))
+            self.assertEqual(live.total(text, "aisp_kv_blocks", tier="host") * live.total(text, "aisp_kv_block_bytes"), 64 << 20)
 
     def test_no_client_makes_a_series(self):
         complete("warm")
@@ -427,7 +428,8 @@ class Scraped(unittest.TestCase):
 
 if __name__ == "__main__":
     BINARY = os.path.abspath(sys.argv.pop())
-    CLUSTER = live.Cluster(BINARY)
+    # With every tier that needs no disk, so that all of the page is there.
+    CLUSTER = live.Cluster(BINARY, ["--kv.host_memory=64MiB"])
     try:
         unittest.main()
     finally:

@@ -41,7 +41,7 @@ TEST(Tiers, ARestartKeepsTheDisksPrefixes) {
     EXPECT_EQ(Cached(first), 0);
     text = first.text;
     // Every whole block of the prompt at least.
-    const double blocks = static_cast<int>(first.usage["prompt_tokens"]) / 16;
+    const int blocks = first.usage["prompt_tokens"].get<int>() / 16;
     ASSERT_TRUE(
         Eventually([&] { return Metric(http, "aisp_kv_tier_stored_blocks_total") >= 2 * blocks; },
                    seconds(20)));
