@@ -56,8 +56,8 @@ void SuffixProposer::ProposeOne(const DraftContext& context, TokenDraft* draft) 
     together *= sure;
     if (together < options_.min_probability) break;
     draft->Add(best, sure);
-    std::erase_if(places_, [best = best](Place& p) {
-      if (p.text->tokens()[static_cast<size_t>(p.next)] != best) return true;
+    std::erase_if(places_, [token = best](Place& p) {
+      if (p.text->tokens()[static_cast<size_t>(p.next)] != token) return true;
       ++p.next;
       return p.next >= p.text->size() ||
              p.text->tokens()[static_cast<size_t>(p.next)] == TokenChains::kBreak;
