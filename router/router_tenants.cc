@@ -35,16 +35,16 @@ std::vector<RequestId> Router::Impl::PendingInTurn() {
     const Request& request = requests.at(id.value);
     lanes[request.account].push_back(&request);
   }
-  using Turn = std::tuple<int32_t, double, std::string_view, size_t, RequestId>;
+  using Turn = std::tuple<int64_t, double, std::string_view, size_t, RequestId>;
   std::vector<Turn> turns;
   for (auto& [account, lane] : lanes) {
     std::stable_sort(lane.begin(), lane.end(), [](const Request* a, const Request* b) {
       const RouterRequest &x = a->spec, &y = b->spec;
-      return std::tuple(-x.tenant.rank, -x.priority) < std::tuple(-y.tenant.rank, -y.priority);
+      return std::tuple(x.tenant.rank, x.priority) > std::tuple(y.tenant.rank, y.priority);
     });
     double start = account->service;
     for (size_t i = 0; i < lane.size(); ++i) {
-      turns.emplace_back(-lane[i]->spec.tenant.rank, start, account->name, i, lane[i]->id);
+      turns.emplace_back(-int64_t{lane[i]->spec.tenant.rank}, start, account->name, i, lane[i]->id);
       start += static_cast<double>(lane[i]->length()) / account->weight;
     }
   }
