@@ -52,7 +52,12 @@ void DecodeRole::Impl::OnFence(const std::string& address, Epoch epoch) {
     lease = leases.Find(epoch);
     if (lease == nullptr) return;
   }
-  lease->writer.transport->RevokeEpoch(epoch);
+  const bool fenced = lease->writer.transport->RevokeEpoch(epoch);
+  // Where our side copies, only our side knows when its copies have ended.
+  if (!fenced && lease->writer.transport->capabilities().owner_copies) {
+    GiveUpLease(epoch);
+    return;
+  }
   EndLease(*lease);
 }
 
@@ -61,6 +66,11 @@ void DecodeRole::Impl::PollFences(Instant now) {
   next_fence_poll = kNever;
   for (const Epoch epoch : leases.Revoked()) {
     Lease& lease = *leases.Find(epoch);
+    const bool ours = lease.writer.transport->capabilities().owner_copies;
+    if (ours && lease.writer.transport->RevokeEpoch(epoch)) {
+      EndLease(lease);
+      continue;
+    }
     if (lease.writer.watch->Dead()) {
       LogInfo("a prefill worker is dead; its grant comes back",
               {{"address", lease.writer.address}, {"epoch", epoch.value}});
@@ -69,7 +79,7 @@ void DecodeRole::Impl::PollFences(Instant now) {
     }
     // The writer may live and only the connection be gone: it cannot acknowledge without one.
     // Want() keeps the backoff.
-    if (peers->Up(lease.writer.address) == nullptr)
+    if (!ours && peers->Up(lease.writer.address) == nullptr)
       static_cast<void>(peers->Want(lease.writer.address));
     next_fence_poll = now + options.fence_poll_interval;
   }

@@ -257,7 +257,14 @@ void DecodeRole::Impl::OnDone(const std::string& address, const v1::PrefillDone&
     return;
   }
   const Lease& lease = *leases.Find(request->epoch);
-  lease.writer.transport->RevokeEpoch(request->epoch);  // nothing more may come
+  // Nothing more may come. What our side copies has been acknowledged, so none of it is under way.
+  const bool fenced = lease.writer.transport->RevokeEpoch(request->epoch);
+  if (!fenced && lease.writer.transport->capabilities().owner_copies) {
+    data_loss.Add();
+    FailRemote(*request, fmt::format("data loss: epoch {} was reported done while it was written",
+                                     done.epoch()));
+    return;
+  }
   request->remote.filled = deps.clock->Now();
   request->remote.queue = Duration(done.queue_ns());
   request->remote.prefill = Duration(done.prefill_ns());

@@ -26,6 +26,7 @@ LAYERS = {
     "kvcache": ["kernels/device"],
     "kvcache/tiers": ["kvcache"],
     "kvcache/transport": ["kvcache"],
+    "kvcache/ucx": ["kvcache/transport"],
     "model": ["kernels"],
     "speculation": ["common"],
     "engine": ["model", "kvcache/tiers", "speculation"],
@@ -58,7 +59,7 @@ CONFINED = [
     ("libcurl", re.compile(r"^curl/"), re.compile(r"^hub/http\.cc$")),
     ("spdlog", re.compile(r"^spdlog/"), re.compile(r"^common/log\.cc$")),
     ("prometheus-cpp", re.compile(r"^prometheus/"), re.compile(r"^common/metrics\.cc$")),
-    ("UCX", re.compile(r"^(ucp|ucs|uct)/"), re.compile(r"^kvcache/transport/")),
+    ("UCX", re.compile(r"^(ucp|ucs|uct)/"), re.compile(r"^kvcache/ucx/")),
     ("yaml-cpp", re.compile(r"^yaml-cpp/"), re.compile(r"^config/")),
 ]
 # Headers that cost seconds to compile: no header that another folder gets to see may include them.

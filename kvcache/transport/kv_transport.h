@@ -2,7 +2,7 @@
 //
 // The owner of a pool (decode) registers it once and offers Descriptor() to its peers; the writer
 // (prefill) connects and writes. Implementations: inproc (same process), shm (same host), cuda_ipc
-// (GPUs of one host), tcp (any host).
+// (GPUs of one host), tcp (any host), ucx (what UCX has between the two).
 //
 // Threads: all methods but Reach are called by the one engine thread of the process side that uses
 // the object; an implementation may own a progress thread. Nothing blocks longer than a memcpy of
@@ -59,9 +59,9 @@ struct TransportCapabilities {
   std::string name;  // "inproc", "shm", "tcp", ...
   bool crosses_process = false;
   bool crosses_host = false;
-  // True when the owner's side performs the copy and checks the epoch, so that
-  // AllowEpoch/RevokeEpoch fence at once. False: a write that was started can land until the writer
-  // acknowledges or is dead.
+  // True when the owner's side performs the copy and checks the epoch, so that RevokeEpoch alone
+  // fences, at once or soon, whatever the writer does. False: a write that was started can land
+  // until the writer acknowledges or is dead.
   bool owner_copies = false;
   int rank = 0;  // greater is faster by design; select.h tries them in this order
 };
@@ -116,8 +116,8 @@ class KvTransport {
   virtual void AllowEpoch(Epoch epoch, std::span<const BlockCopy> allowed) = 0;
   // Owner: when the grant is given up, and when the writer has said that all is written, before the
   // bytes are read (it also makes what a thread of the transport copied visible to this one).
-  // Returns true when no write of `epoch` can land after the call (owner_copies), else false (await
-  // ack or death).
+  // Returns true when no write of `epoch` can land after the call. False with owner_copies: a copy
+  // is under way on this side, ask again soon; without: await the writer's word or its death.
   virtual bool RevokeEpoch(Epoch epoch) = 0;
 
   // Makes progress on the calling thread where an implementation has no thread of its own.

@@ -184,6 +184,42 @@ TEST(Fencing, ATransportThatFencesOnTheOwnersSideGivesBlocksBackAtOnce) {
   EXPECT_EQ(rig.decode->transport->allowed_epochs(), 0u);
 }
 
+TEST(Fencing, AnOwnerThatFetchesKeepsBlocksUntilItsFetchesHaveEnded) {
+  RigOptions options = ShortLeases();
+  options.owner_copies = true;
+  RoleRig rig(options);
+  rig.Attach();
+  const auto prompt = MakePrompt(100, 1);
+  rig.decode->transport->fetching = true;
+  HangWrites(rig, 1, prompt);
+  rig.ExpectAnswer(1, prompt, 6);
+  EXPECT_EQ(Quarantined(rig), 7);
+  // The writer's word that it has stopped says nothing about our fetches.
+  rig.prefills[0]->transport->hold = false;
+  rig.RunFor(std::chrono::milliseconds(500));
+  EXPECT_EQ(Quarantined(rig), 7);
+  rig.decode->transport->fetching = false;
+  rig.RunFor(std::chrono::milliseconds(500));
+  EXPECT_EQ(rig.decode->decode->num_leases(), 0u);
+  rig.ExpectAllBlocksBack();
+}
+
+TEST(Fencing, WhoReportsDoneWhileItsBytesAreFetchedIsNotBelieved) {
+  RigOptions options;
+  options.owner_copies = true;
+  RoleRig rig(options);
+  rig.Attach();
+  rig.decode->transport->fetching = true;
+  const auto prompt = MakePrompt(100, 1);
+  rig.router->Generate("d", rig.MakeRequest(1, prompt, 6));
+  rig.ExpectAnswer(1, prompt, 6);
+  EXPECT_EQ(rig.router->answers[1].timings[0].kv_transport(), "") << "the prompt ran here";
+  EXPECT_GT(Quarantined(rig), 0);
+  rig.decode->transport->fetching = false;
+  rig.RunFor(std::chrono::milliseconds(500));
+  rig.ExpectAllBlocksBack();
+}
+
 TEST(Fencing, AWrongTokenCountIsDataLossAndItsBlocksAreNeverUsed) {
   RoleRig rig({});
   rig.Attach();

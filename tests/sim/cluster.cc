@@ -22,6 +22,7 @@ SimFabricOptions FabricOptions(const SimSettings& s) {
   model.block_tokens = s.block_tokens;
   SimFabricOptions options;
   options.owner_copies = s.owner_copies;
+  options.fetches = s.fetches;
   options.bytes_per_ms = static_cast<double>(ProvenanceExecutor::LayoutOf(model).BlockBytes()) /
                          s.transfer_ms_per_block;
   return options;

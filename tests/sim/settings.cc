@@ -24,7 +24,8 @@ SimSettings SimSettings::Draw(SimWorld& world) {
   s.max_batch_tokens = static_cast<int32_t>(16 * world.Between(1, 8));
   s.max_sequences = static_cast<int32_t>(world.Between(3, 12));
   s.executor_depth = world.Chance(0.4) ? 2 : 1;
-  s.owner_copies = world.Chance(0.4);
+  s.owner_copies = world.Chance(0.6);
+  s.fetches = s.owner_copies && world.Chance(0.5);
   s.link_delays.base_ms = world.Uniform(0.02, 1.0);
   s.link_delays.jitter_ms = world.Uniform(0.0, 2.0);
   s.link_delays.spike_chance = world.Chance(0.5) ? 0.01 : 0;
@@ -85,11 +86,13 @@ std::string SimSettings::ToString() const {
       "long_steps={:.4f} tenants={} blocking={}",
       routers, prefill_workers, decode_workers, block_tokens, num_layers, prefill_blocks,
       decode_blocks, max_context, max_batch_tokens, max_sequences, executor_depth,
-      owner_copies ? "tcp-like" : "shm-like", transfer_ms_per_block, step_base_ms, step_token_ms,
-      ToMs(lease), requests, ToMs(arrival_span), calm, rolling_update, crashes, pauses, link_breaks,
-      link_stalls, drains, router_crashes, transfer_faults, device_failures, zombies, router_pauses,
-      connect_fail_chance, duplicates, half_opens, link_room, row_failure_chance, long_step_chance,
-      tenants, blocking_steps);
+      fetches        ? "ucx-like"
+      : owner_copies ? "tcp-like"
+                     : "shm-like",
+      transfer_ms_per_block, step_base_ms, step_token_ms, ToMs(lease), requests, ToMs(arrival_span),
+      calm, rolling_update, crashes, pauses, link_breaks, link_stalls, drains, router_crashes,
+      transfer_faults, device_failures, zombies, router_pauses, connect_fail_chance, duplicates,
+      half_opens, link_room, row_failure_chance, long_step_chance, tenants, blocking_steps);
 }
 
 }  // namespace aisp

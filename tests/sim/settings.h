@@ -28,6 +28,7 @@ struct SimSettings {
   bool Speculates() const { return executor_depth == 1 && requests % 2 == 0; }
   bool blocking_steps = false;  // a role hears nothing while it computes, as on the CPU
   bool owner_copies = false;  // tcp-like transport: the pool's owner fences at once; else shm-like
+  bool fetches = false;       // with it: ucx-like, the owner fences when its fetches have ended
   SimLinkDelays link_delays;
   double transfer_ms_per_block = 0.2;
   double step_base_ms = 2;

@@ -13,7 +13,9 @@ class SimFabric::Transport final : public KvTransport {
  public:
   Transport(SimFabric* fabric, std::string process)
       : fabric_(fabric), process_(std::move(process)) {
-    capabilities_.name = fabric->options_.owner_copies ? "sim-tcp" : "sim-shm";
+    capabilities_.name = fabric->options_.fetches        ? "sim-ucx"
+                         : fabric->options_.owner_copies ? "sim-tcp"
+                                                         : "sim-shm";
     capabilities_.crosses_process = true;
     capabilities_.crosses_host = fabric->options_.owner_copies;
     capabilities_.owner_copies = fabric->options_.owner_copies;
@@ -60,6 +62,7 @@ class SimFabric::Transport final : public KvTransport {
     const LanePtr lane = it->second;
     peers_.erase(it);
     lane->closed = true;
+    if (lane->arrived) fabric_->EndFetch(lane);
     for (PendingWrite& w : lane->queue) Complete(w, Unavailable("disconnected"));
     lane->queue.clear();
     std::erase(fabric_->lanes_, lane);
@@ -105,7 +108,7 @@ class SimFabric::Transport final : public KvTransport {
   bool RevokeEpoch(Epoch epoch) override {
     allowed_.erase(epoch);
     revoked_.insert(epoch);
-    return capabilities_.owner_copies;
+    return capabilities_.owner_copies && !fetching_.contains(epoch);
   }
 
   void Progress() override {}
@@ -136,6 +139,7 @@ class SimFabric::Transport final : public KvTransport {
   KvRegion region_;
   std::map<Epoch, std::vector<BlockCopy>> allowed_;
   std::set<Epoch> revoked_;
+  std::map<Epoch, int> fetching_;  // pieces under way into this pool
 
  private:
   SimFabric* const fabric_;
@@ -182,6 +186,7 @@ void SimFabric::Kill(const std::string& process) {
     // With owner_copies one piece may already be on the wire; the event that carries it keeps the
     // lane alive.
     lane->closed = !options_.owner_copies || !lane->moving || world_->Chance(0.5);
+    if (lane->arrived) EndFetch(lane);
     return true;
   });
   const std::vector<LanePtr> lanes = lanes_;
@@ -202,7 +207,9 @@ void SimFabric::Kick(const LanePtr& lane) {
   write.started = true;
   if (write.pieces.empty()) return CompleteFront(lane);
   lane->moving = true;
-  if (options_.owner_copies) {
+  if (options_.fetches) {
+    BeginFetch(lane);
+  } else if (options_.owner_copies) {
     const std::byte* source = writer->region_.base + write.pieces.front().src_offset;
     lane->wire.assign(source, source + write.pieces.front().bytes);
   }
@@ -210,8 +217,30 @@ void SimFabric::Kick(const LanePtr& lane) {
   world_->After(FromMs(ms * world_->Uniform(0.7, 1.6)), [this, lane] { Arrive(lane); });
 }
 
+void SimFabric::BeginFetch(const LanePtr& lane) {
+  Transport* owner = Find(lane->owner);
+  const PendingWrite& write = lane->queue.front();
+  // A stopped owner looks at the piece when it goes on: as if it had just arrived.
+  if (owner == nullptr || owner->paused_ || !owner->Allowed(write.epoch, write.pieces.front()))
+    return;
+  lane->fetching = write.epoch;
+  ++owner->fetching_[write.epoch];
+}
+
+bool SimFabric::EndFetch(const LanePtr& lane) {
+  const Epoch epoch = std::exchange(lane->fetching, Epoch());
+  if (epoch == Epoch()) return false;
+  if (Transport* owner = Find(lane->owner)) {
+    if (--owner->fetching_[epoch] == 0) owner->fetching_.erase(epoch);
+  }
+  return true;
+}
+
 void SimFabric::Arrive(const LanePtr& lane) {
-  if (lane->closed) return;
+  if (lane->closed) {
+    EndFetch(lane);
+    return;
+  }
   const Transport* stopper = Find(options_.owner_copies ? lane->owner : lane->writer);
   lane->arrived = stopper != nullptr && stopper->paused_;
   if (!lane->arrived) Land(lane);
@@ -219,6 +248,7 @@ void SimFabric::Arrive(const LanePtr& lane) {
 
 void SimFabric::Land(const LanePtr& lane) {
   lane->moving = false;
+  const bool fetched = EndFetch(lane);
   if (lane->queue.empty()) return;
   PendingWrite& write = lane->queue.front();
   Transport* writer = Find(lane->writer);
@@ -227,10 +257,12 @@ void SimFabric::Land(const LanePtr& lane) {
   write.pieces.pop_front();
   if (owner == nullptr) {
     if (options_.owner_copies) write.status = Unavailable("the peer is gone");
-  } else if (options_.owner_copies && !owner->Allowed(write.epoch, piece)) {
+  } else if (options_.fetches && writer == nullptr) {
+    return;  // its memory is gone
+  } else if (options_.owner_copies && !fetched && !owner->Allowed(write.epoch, piece)) {
     ++fenced_pieces_;
     write.status = Fail(Code::kPermissionDenied, "the epoch is not allowed");
-  } else if (options_.owner_copies) {
+  } else if (options_.owner_copies && !options_.fetches) {
     std::memcpy(owner->region_.base + piece.dst_offset, lane->wire.data(), piece.bytes);
   } else {
     if (owner->revoked_.count(write.epoch) != 0) ++late_pieces_;

@@ -1,6 +1,6 @@
 // SimFabric: KvTransports between simulated processes, with the ways in which real ones go wrong.
 //
-// Two kinds, as TransportCapabilities::owner_copies tells them apart:
+// Three kinds, two of them with TransportCapabilities::owner_copies:
 //  - like shm and CUDA IPC (false): the writer's process copies into a mapping that nobody can
 //  revoke. A writer that is
 //    stopped in the middle finishes its copy when it goes on, however late. Pieces land until its
@@ -9,6 +9,9 @@
 //  - like tcp (true): bytes travel, then the owner's side checks the epoch and copies; what was
 //  sent before the writer died
 //    may still arrive. A stopped owner copies when it goes on.
+//  - like ucx (true, and `fetches`): the owner fetches a piece that it has admitted, straight from
+//  the writer's memory. Revoking the epoch does not stop a fetch under way; the owner knows when it
+//  has ended.
 // A write is split into pieces that land one after the other, read from the source only when their
 // turn comes, so that torn, stale and foreign content shows. The queue to a peer is bounded.
 // Everything is seeded; one thread.
@@ -27,6 +30,7 @@ namespace aisp {
 
 struct SimFabricOptions {
   bool owner_copies = false;
+  bool fetches = false;  // with owner_copies
   double bytes_per_ms = 1000;
   size_t max_queued_writes = 16;
 };
@@ -46,7 +50,7 @@ class SimFabric {
   void set_connect_fail_chance(double p) { connect_fail_chance_ = p; }
   // A write under way ends with an error, some of it landed; false when there is none.
   bool FailOneWrite();
-  // Pieces that landed although their epoch had been revoked before (not with owner_copies).
+  // Pieces that landed although their epoch had been revoked before (with owner_copies: fetches).
   uint64_t late_pieces() const { return late_pieces_; }
   uint64_t fenced_pieces() const { return fenced_pieces_; }
 
@@ -69,6 +73,7 @@ class SimFabric {
     bool arrived = false;         // it waits for a stopped process
     std::vector<std::byte> wire;  // owner_copies: the bytes of the piece under way
     bool closed = false;
+    Epoch fetching;  // of the piece that the owner fetches; value 0: none
   };
   using LanePtr = std::shared_ptr<Lane>;
 
@@ -76,6 +81,9 @@ class SimFabric {
   void Kick(const LanePtr& lane);
   void Arrive(const LanePtr& lane);
   void Land(const LanePtr& lane);
+  void BeginFetch(const LanePtr& lane);
+  // True when the piece was one that the owner fetched.
+  bool EndFetch(const LanePtr& lane);
   void CompleteFront(const LanePtr& lane);
 
   SimWorld* const world_;

@@ -36,6 +36,7 @@ class ManualTransport final : public KvTransport {
 
   // --- the test's hand ---
   bool hold = false;              // writes wait for Land
+  bool fetching = false;          // a copy of this owner is under way: it cannot fence yet
   size_t queue_limit = SIZE_MAX;  // Write refuses beyond
   Status fail_next_write;         // the next write that is carried out completes with this error
   // Carries out the oldest `n` writes that are held.
@@ -101,7 +102,7 @@ class ManualTransport final : public KvTransport {
   }
   bool RevokeEpoch(Epoch epoch) override {
     allowed_.erase(epoch);
-    return capabilities_.owner_copies;
+    return capabilities_.owner_copies && !fetching;
   }
   void Progress() override {
     if (!hold) Land();

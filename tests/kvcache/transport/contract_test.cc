@@ -1,6 +1,7 @@
 // The contract of KvTransport, for every implementation.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <array>
@@ -230,7 +231,8 @@ TEST_P(TransportContract, GarbageDescriptorsAreErrors) {
        {std::string(), std::string("x"), std::string(5000, 'a'), std::string("tcp1 localhost 1 2"),
         std::string("tcp1 127.0.0.1 99999 00000000000000000000000000000000"), std::string("shm1  "),
         std::string("shm1 nobody 00000000000000000000000000000000"), std::string("cudaipc1  "),
-        std::string("cudaipc1 nobody 00000000000000000000000000000000"), good + "0",
+        std::string("cudaipc1 nobody 00000000000000000000000000000000"), std::string("ucx1  "),
+        std::string("ucx1 localhost 1 00000000000000000000000000000000"), good + "0",
         good.substr(0, good.size() - 1), std::string("\0\0\0\0", 4)}) {
     EXPECT_FALSE(writer_.transport().Connect(descriptor, kPatience).has_value()) << descriptor;
   }
@@ -245,6 +247,10 @@ TEST_P(TransportContract, UseBeforeRegisterIsAnError) {
     bare = std::make_unique<CudaIpcTransport>(CudaIpcTransport::Options());
   if (GetParam() == Lane::kTcp || GetParam() == Lane::kTcpDevice)
     bare = std::make_unique<TcpTransport>(TcpTransport::Options());
+  if (GetParam() == Lane::kUcx) {
+    const std::string folders[] = {std::string(AISP_BINARY_DIR) + "/lib"};
+    bare = std::move(*OpenUcxTransport(UcxOptions(), folders));
+  }
   EXPECT_FALSE(bare->Descriptor().has_value());
   EXPECT_FALSE(bare->Connect(*owner_.transport().Descriptor(), kPatience).has_value());
   EXPECT_FALSE(bare->Register({}).has_value());
@@ -258,7 +264,8 @@ TEST_P(TransportContract, RevokedEpochNeverLandsWhereTheOwnerCopies) {
   }
   for (int i = 0; i < 64; ++i) ASSERT_TRUE(Write(peer, {0, 0, owner_.pool().size()}).has_value());
   writer_.Await(2);  // in full swing
-  EXPECT_TRUE(owner_.transport().RevokeEpoch(Epoch(1)));
+  // A transport that fetches waits for what is under way, and no longer.
+  while (!owner_.transport().RevokeEpoch(Epoch(1))) sched_yield();
   owner_.FillWith(std::byte{0xee});
   ASSERT_TRUE(Write(peer, {0, 0, 8}).has_value());
   const std::vector<WriteCompletion> done = writer_.Await(63);
@@ -320,9 +327,25 @@ TEST_P(TransportContract, MeasuringTouchesNoPool) {
   EXPECT_TRUE(writer_.Await(1).at(0).status.has_value());
 }
 
+TEST(UcxLane, IsAmongTheLanes) {
+  if (const std::string why = WhyNot(Lane::kUcx); !why.empty()) GTEST_SKIP() << why;
+  const std::string folders[] = {std::string(AISP_BINARY_DIR) + "/lib"};
+  const auto opened = OpenUcxTransport(UcxOptions(), folders);
+  ASSERT_TRUE(opened.has_value()) << opened.error().ToString();
+  EXPECT_EQ((*opened)->capabilities().name, "ucx");
+}
+
+TEST(UcxLane, AMissingLibraryIsAnErrorThatSaysWhatToDo) {
+  const std::string folders[] = {"/nowhere"};
+  const auto opened = OpenUcxTransport(UcxOptions(), folders);
+  ASSERT_FALSE(opened.has_value());
+  EXPECT_EQ(opened.error().code, Code::kNotFound);
+  EXPECT_THAT(opened.error().message, HasSubstr("worker.transports"));
+}
+
 INSTANTIATE_TEST_SUITE_P(Lanes, TransportContract,
-                         testing::Values(Lane::kInproc, Lane::kShm, Lane::kCudaIpc, Lane::kTcp,
-                                         Lane::kTcpDevice),
+                         testing::ValuesIn(Built({Lane::kInproc, Lane::kShm, Lane::kCudaIpc,
+                                                  Lane::kTcp, Lane::kTcpDevice, Lane::kUcx})),
                          [](const auto& lane) { return LaneName(lane.param); });
 
 }  // namespace

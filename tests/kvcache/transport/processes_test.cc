@@ -145,7 +145,8 @@ TEST_P(Processes, StoppedWriterGoesOnWhereItWas) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Lanes, Processes,
-                         testing::Values(Lane::kShm, Lane::kCudaIpc, Lane::kTcp, Lane::kTcpDevice),
+                         testing::ValuesIn(Built({Lane::kShm, Lane::kCudaIpc, Lane::kTcp,
+                                                  Lane::kTcpDevice, Lane::kUcx})),
                          [](const auto& lane) { return LaneName(lane.param); });
 
 bool AwaitDeath(const PeerWatch& watch) {

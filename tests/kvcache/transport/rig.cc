@@ -8,6 +8,7 @@
 #include <array>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
 
 #include "common/check.h"
 #include "common/random.h"
@@ -27,8 +28,22 @@ std::string LaneName(Lane lane) {
       return "Tcp";
     case Lane::kTcpDevice:
       return "TcpDevice";
+    case Lane::kUcx:
+      return "Ucx";
   }
   return "";
+}
+
+std::string WhyNot(Lane lane) {
+  if (lane != Lane::kUcx) return {};
+  const std::string folder = std::string(AISP_BINARY_DIR) + "/lib";
+  const bool built = std::filesystem::exists(folder + "/libaisp_ucx.so");
+  return built ? "" : "libaisp_ucx.so was not built: UCX's headers are not there";
+}
+
+std::vector<Lane> Built(std::vector<Lane> lanes) {
+  std::erase_if(lanes, [](Lane lane) { return !WhyNot(lane).empty(); });
+  return lanes;
 }
 
 namespace {
@@ -53,6 +68,17 @@ std::unique_ptr<KvTransport> MakeTransport(Lane lane, InprocHub* hub,
       tcp.stall_timeout = options.stall_timeout;
       tcp.checksum = options.checksum;
       return std::make_unique<TcpTransport>(tcp);
+    }
+    case Lane::kUcx: {
+      UcxOptions ucx;
+      ucx.max_writes = options.max_writes;
+      ucx.max_writers = 8;
+      ucx.stall_timeout = options.stall_timeout;
+      ucx.checksum = options.checksum;
+      const std::string folders[] = {std::string(AISP_BINARY_DIR) + "/lib"};
+      auto transport = OpenUcxTransport(ucx, folders);
+      AISP_CHECK(transport.has_value());
+      return std::move(*transport);
     }
   }
   return nullptr;

@@ -16,13 +16,18 @@
 #include "kvcache/transport/kv_transport.h"
 #include "kvcache/transport/shm.h"
 #include "kvcache/transport/tcp.h"
+#include "kvcache/transport/ucx_open.h"
 
 namespace aisp {
 
 // kCudaIpc and kTcpDevice (tcp with a pool in a device's memory) run over the CPU's Device here:
 // their own code is the same, whatever the device.
-enum class Lane { kInproc, kShm, kCudaIpc, kTcp, kTcpDevice };
+enum class Lane { kInproc, kShm, kCudaIpc, kTcp, kTcpDevice, kUcx };
 std::string LaneName(Lane lane);
+// Empty, or why this build does not have the lane.
+std::string WhyNot(Lane lane);
+// Those of them that this build has.
+std::vector<Lane> Built(std::vector<Lane> lanes);
 
 // Long enough for a busy machine under a sanitizer; nothing that works waits for it.
 inline constexpr Duration kPatience = std::chrono::seconds(20);

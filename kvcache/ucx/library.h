@@ -1,0 +1,71 @@
+// UCX as this transport uses it: one context and one worker, endpoints, messages. Every call on a
+// worker belongs to one thread, the transport's.
+#pragma once
+
+#include <ucp/api/ucp.h>
+
+#include <array>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "common/result.h"
+
+namespace aisp::ucx {
+
+// UNAVAILABLE with UCX's words for it.
+Error UcxError(const std::string& what, ucs_status_t status);
+
+class Worker {
+ public:
+  static Result<std::unique_ptr<Worker>> Open();
+  ~Worker();
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  ucp_worker_h get() const { return worker_; }
+  // Readable when there is something to do, once Arm said that it may be waited for.
+  int fd() const { return fd_; }
+  // False: there is something to do already.
+  bool Arm();
+  // Does what there is to do; true if there was anything.
+  bool Progress();
+
+  // Ends the connection at once, whatever is under way; the callbacks of its sends and receives
+  // come with an error. The handle must not be used any more.
+  void Close(ucp_ep_h endpoint);
+  // Connections that are not wholly closed yet.
+  size_t closing() const { return closing_.size(); }
+
+ private:
+  Worker() = default;
+  ucp_context_h context_ = nullptr;
+  ucp_worker_h worker_ = nullptr;
+  int fd_ = -1;
+  std::vector<void*> closing_;
+};
+
+// Where the peer answers to what this message says.
+inline constexpr uint32_t kWithReply = UCP_AM_SEND_FLAG_REPLY;
+
+// Sends `bytes` of header without a payload; they are copied.
+Status SendHeader(ucp_ep_h endpoint, unsigned id, const void* header, size_t bytes);
+
+template <typename Message>
+Status Send(ucp_ep_h endpoint, unsigned id, const Message& message) {
+  static_assert(std::is_trivially_copyable_v<Message>);
+  return SendHeader(endpoint, id, &message, sizeof(message));
+}
+
+// Whether a received header is a Message; copies it out (headers are not aligned).
+template <typename Message>
+bool Read(const void* header, size_t bytes, Message* message) {
+  static_assert(std::is_trivially_copyable_v<Message>);
+  if (bytes != sizeof(Message)) return false;
+  std::memcpy(message, header, sizeof(Message));
+  return true;
+}
+
+}  // namespace aisp::ucx

@@ -1,0 +1,258 @@
+#include "kvcache/ucx/owner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "kvcache/transport/cookie.h"
+#include "kvcache/ucx/address.h"
+
+namespace aisp::ucx {
+
+// One receive by rendezvous, until its callback.
+struct Owner::Fetch {
+  Owner* owner = nullptr;
+  std::shared_ptr<Connection> from;
+  Piece piece;
+  bool probe = false;
+  std::byte* target = nullptr;
+};
+
+Owner::Owner(Worker* worker, const KvRegion& region, const Options& options)
+    : worker_(worker),
+      region_(region),
+      options_(options),
+      cookie_(NewCookie()),
+      waste_(kMostProbeBytes) {}
+
+Owner::~Owner() {
+  if (listener_ != nullptr) ucp_listener_destroy(listener_);
+}
+
+Result<uint16_t> Owner::Listen(const std::string& address, uint16_t port) {
+  AISP_ASSIGN_OR_RETURN(SocketAddress socket, ParseAddress(address, port));
+  ucp_listener_params_t params{};
+  params.field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER;
+  params.sockaddr = socket.ucs();
+  params.conn_handler = {&Owner::OnConnection, this};
+  ucs_status_t status = ucp_listener_create(worker_->get(), &params, &listener_);
+  if (status != UCS_OK) {
+    return tl::unexpected(UcxError(fmt::format("listening at {} port {}", address, port), status));
+  }
+  ucp_listener_attr_t attributes{};
+  attributes.field_mask = UCP_LISTENER_ATTR_FIELD_SOCKADDR;
+  status = ucp_listener_query(listener_, &attributes);
+  if (status != UCS_OK) return tl::unexpected(UcxError("asking for the port", status));
+  return PortOf(attributes.sockaddr);
+}
+
+void Owner::OnConnection(ucp_conn_request_h request, void* self) {
+  auto* owner = static_cast<Owner*>(self);
+  if (owner->connections_.size() >= owner->options_.max_writers) {
+    static_cast<void>(ucp_listener_reject(owner->listener_, request));
+    return;
+  }
+  ucp_ep_params_t params{};
+  params.field_mask = UCP_EP_PARAM_FIELD_CONN_REQUEST | UCP_EP_PARAM_FIELD_ERR_HANDLER |
+                      UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE;
+  params.conn_request = request;
+  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+  params.err_handler = {[](void* arg, ucp_ep_h endpoint, ucs_status_t) {
+                          static_cast<Owner*>(arg)->OnBroken(endpoint);
+                        },
+                        owner};
+  ucp_ep_h endpoint = nullptr;
+  if (ucp_ep_create(owner->worker_->get(), &params, &endpoint) != UCS_OK) return;
+  auto connection = std::make_shared<Connection>();
+  connection->endpoint = endpoint;
+  // Whoever does not greet does not stay.
+  connection->deadline = owner->clock_.Now() + owner->options_.stall_timeout;
+  owner->connections_.insert_or_assign(endpoint, std::move(connection));
+}
+
+std::shared_ptr<Owner::Connection> Owner::Find(ucp_ep_h endpoint) {
+  const auto it = connections_.find(endpoint);
+  return it == connections_.end() || it->second->broken ? nullptr : it->second;
+}
+
+void Owner::OnBroken(ucp_ep_h endpoint) {
+  if (const auto connection = Find(endpoint)) connection->broken = true;
+}
+
+void Owner::OnHello(ucp_ep_h from, const void* header, size_t bytes) {
+  const std::shared_ptr<Connection> connection = Find(from);
+  if (connection == nullptr) return;
+  Hello hello;
+  const bool ours = Read(header, bytes, &hello) && hello.magic == kMagic;
+  HelloReply reply{.pool_bytes = region_.bytes};
+  if (!ours || hello.cookie != cookie_) {
+    reply.code = static_cast<uint32_t>(Code::kPermissionDenied);
+    reply.pool_bytes = 0;
+  }
+  // Who was refused leaves by itself, or when its time to greet is over.
+  connection->greeted = reply.code == 0;
+  if (connection->greeted) connection->deadline = kNever;
+  if (!Send(from, kHelloReply, reply)) connection->broken = true;
+}
+
+// ---- Pieces ----
+
+bool Owner::Admit(Connection& connection, const Piece& piece, size_t bytes) {
+  if (!connection.greeted || piece.bytes != bytes || bytes == 0 || bytes > kMostPieceBytes)
+    return false;
+  if (piece.pieces == 0 || piece.pieces > kMostPieces) return false;
+  if (connection.fetching >= kMostPiecesUnderWay) return false;
+  const auto [write, first] = connection.writes.try_emplace(piece.write);
+  if (first) write->second.pieces = piece.pieces;
+  // A writer has no more writes open than pieces under way, and the one that it begins.
+  return connection.writes.size() <= kMostPiecesUnderWay;
+}
+
+ucs_status_t Owner::OnPiece(ucp_ep_h from, const void* header, size_t header_bytes, void* data,
+                            size_t bytes, bool rendezvous) {
+  const std::shared_ptr<Connection> connection = Find(from);
+  if (connection == nullptr) return UCS_ERR_CANCELED;
+  auto fetch = std::make_unique<Fetch>();
+  fetch->owner = this;
+  fetch->from = connection;
+  Piece& piece = fetch->piece;
+  if (!rendezvous || !Read(header, header_bytes, &piece) || !Admit(*connection, piece, bytes)) {
+    connection->broken = true;
+    return UCS_ERR_INVALID_PARAM;
+  }
+  {
+    std::lock_guard lock(mutex_);
+    const Status allowed = gate_.Check(Epoch(piece.epoch), piece.offset, piece.bytes);
+    if (!allowed) {
+      PieceEnded(*connection, piece, allowed.error().code);
+      return UCS_OK;  // dropped
+    }
+    ++under_way_[Epoch(piece.epoch)];
+  }
+  fetch->target = region_.base + piece.offset;
+  return Start(std::move(fetch), data);
+}
+
+ucs_status_t Owner::OnProbe(ucp_ep_h from, const void* header, size_t header_bytes, void* data,
+                            size_t bytes, bool rendezvous) {
+  const std::shared_ptr<Connection> connection = Find(from);
+  if (connection == nullptr) return UCS_ERR_CANCELED;
+  Probe probe;
+  if (!rendezvous || !Read(header, header_bytes, &probe) || !connection->greeted ||
+      bytes != probe.bytes || bytes > waste_.size() || connection->fetching > 0) {
+    connection->broken = true;
+    return UCS_ERR_INVALID_PARAM;
+  }
+  auto fetch = std::make_unique<Fetch>();
+  fetch->owner = this;
+  fetch->from = connection;
+  fetch->probe = true;
+  fetch->piece.bytes = bytes;
+  fetch->target = waste_.data();
+  return Start(std::move(fetch), data);
+}
+
+ucs_status_t Owner::Start(std::unique_ptr<Fetch> fetch, void* data) {
+  ++fetching_;
+  ++fetch->from->fetching;
+  fetch->from->deadline = clock_.Now() + options_.stall_timeout;
+  ucp_request_param_t param{};
+  param.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  param.memory_type = UCS_MEMORY_TYPE_HOST;
+  param.user_data = fetch.get();
+  param.cb.recv_am = [](void* request, ucs_status_t status, size_t, void* arg) {
+    std::unique_ptr<Fetch> ended(static_cast<Fetch*>(arg));
+    ucp_request_free(request);
+    Owner* owner = ended->owner;
+    owner->Ended(std::move(ended), status);
+  };
+  ucs_status_ptr_t request =
+      ucp_am_recv_data_nbx(worker_->get(), data, fetch->target, fetch->piece.bytes, &param);
+  if (UCS_PTR_IS_PTR(request)) {
+    static_cast<void>(fetch.release());  // the callback's
+    return UCS_INPROGRESS;
+  }
+  Ended(std::move(fetch), UCS_PTR_STATUS(request));
+  return UCS_OK;
+}
+
+Code Owner::Verdict(const Fetch& fetch, ucs_status_t status) {
+  if (status != UCS_OK) return Code::kUnavailable;
+  if (fetch.piece.checksummed == 0) return Code::kOk;
+  const std::string_view landed(reinterpret_cast<const char*>(fetch.target), fetch.piece.bytes);
+  return Hash64(landed) == fetch.piece.checksum ? Code::kOk : Code::kDataLoss;
+}
+
+void Owner::Ended(std::unique_ptr<Fetch> fetch, ucs_status_t status) {
+  --fetching_;
+  const Piece& piece = fetch->piece;
+  const Code code = Verdict(*fetch, status);
+  if (!fetch->probe) {
+    // After the checksum was taken: from here on the bytes may be given to somebody else.
+    std::lock_guard lock(mutex_);
+    const auto it = under_way_.find(Epoch(piece.epoch));
+    if (--it->second == 0) under_way_.erase(it);
+  }
+  Connection& connection = *fetch->from;
+  --connection.fetching;
+  if (connection.broken) return;
+  connection.deadline = connection.fetching == 0 ? kNever : clock_.Now() + options_.stall_timeout;
+  if (!fetch->probe) {
+    PieceEnded(connection, piece, code);
+  } else if (!Send(connection.endpoint, kProbeReply, ProbeReply{piece.bytes})) {
+    connection.broken = true;
+  }
+}
+
+void Owner::PieceEnded(Connection& connection, const Piece& piece, Code code) {
+  const auto it = connection.writes.find(piece.write);
+  OpenWrite& write = it->second;
+  if (write.code == Code::kOk) write.code = code;
+  if (--write.pieces > 0) return;
+  const Ack ack{.write = piece.write, .code = static_cast<uint32_t>(write.code)};
+  connection.writes.erase(it);
+  if (!Send(connection.endpoint, kAck, ack)) connection.broken = true;
+}
+
+// ---- Epochs ----
+
+void Owner::Allow(Epoch epoch, std::span<const BlockCopy> allowed) {
+  std::lock_guard lock(mutex_);
+  gate_.Allow(epoch, allowed);
+}
+
+bool Owner::Revoke(Epoch epoch) {
+  std::lock_guard lock(mutex_);
+  gate_.Revoke(epoch);
+  return !under_way_.contains(epoch);
+}
+
+// ---- Ends ----
+
+void Owner::Serve() {
+  const Instant now = clock_.Now();
+  std::erase_if(connections_, [&](auto& entry) {
+    Connection& connection = *entry.second;
+    if (!connection.broken && now < connection.deadline) return false;
+    connection.broken = true;
+    worker_->Close(connection.endpoint);
+    return true;
+  });
+}
+
+Instant Owner::deadline() const {
+  Instant first = kNever;
+  for (const auto& [endpoint, connection] : connections_)
+    first = std::min(first, connection->broken ? Instant() : connection->deadline);
+  return first;
+}
+
+void Owner::CloseAll() {
+  if (listener_ != nullptr) ucp_listener_destroy(std::exchange(listener_, nullptr));
+  for (const auto& [endpoint, connection] : connections_) connection->broken = true;
+  Serve();
+}
+
+}  // namespace aisp::ucx

@@ -1,0 +1,86 @@
+// The ucx transport: KvTransport over UCX (https://openucx.org), by whatever it has between the two
+// hosts: RDMA, shared memory, tcp (UCX_TLS and its other variables choose).
+//
+// Descriptor: "ucx1 <address> <port> <cookie>". The cookie is random for every owner: a descriptor
+// of a process that is gone is refused by a successor on the same port. The owner fetches each
+// piece from the writer's memory (owner_copies), so no proof of a writer's death is needed; but a
+// fetch under way cannot be stopped, so RevokeEpoch may be false for a moment (kv_transport.h).
+//
+// Pools in host memory only. Payload is not encrypted: the KV network must be a trusted one.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "common/threads.h"
+#include "kvcache/transport/completion_queue.h"
+#include "kvcache/transport/kv_transport.h"
+#include "kvcache/transport/ucx_open.h"
+#include "kvcache/ucx/library.h"
+#include "kvcache/ucx/owner.h"
+#include "kvcache/ucx/writer.h"
+
+namespace aisp::ucx {
+
+class UcxTransport final : public KvTransport {
+ public:
+  static Result<std::unique_ptr<KvTransport>> Open(const UcxOptions& options);
+  ~UcxTransport() override;
+
+  const TransportCapabilities& capabilities() const override { return capabilities_; }
+  Status Register(const KvRegion& region) override;
+  Result<std::string> Descriptor() override;
+  Result<std::unique_ptr<Reached>> Reach(std::string_view descriptor, Duration timeout) override;
+  KvPeerId Add(std::unique_ptr<Reached> reached) override;
+  void Disconnect(KvPeerId peer) override;
+  Result<WriteId> Write(KvPeerId peer, std::span<const BlockCopy> copies, Epoch epoch) override;
+  void CancelWrites(KvPeerId peer, Epoch epoch) override;
+  void AllowEpoch(Epoch epoch, std::span<const BlockCopy> allowed) override;
+  bool RevokeEpoch(Epoch epoch) override;
+  void Progress() override {}
+  size_t Poll(std::span<WriteCompletion> out) override { return completions_.Poll(out); }
+  void SetWaker(std::function<void()> wake) override { completions_.SetWaker(std::move(wake)); }
+
+ private:
+  class ReachedPool;
+  struct Connected {
+    Writer::PeerPtr handle;
+    uint64_t pool_bytes = 0;
+  };
+  UcxTransport(const UcxOptions& options, std::unique_ptr<Worker> worker, Waker waker);
+  void SetHandlers();
+  // A connection that was made and is not wanted.
+  void Forget(Writer::PeerPtr peer);
+  // Runs `what` on the transport's thread, soon.
+  void Post(std::function<void()> what);
+  // The same, and waits for its end.
+  void Call(const std::function<void()>& what);
+  void Run();
+  void RunPosted();
+  void Sleep();
+  void Shut();
+
+  const TransportCapabilities capabilities_;
+  const UcxOptions options_;
+  const std::unique_ptr<Worker> worker_;
+  const Waker waker_;
+  const SteadyClock clock_;
+  CompletionQueue completions_;
+  KvRegion region_;
+  std::unique_ptr<Owner> owner_;  // from Register on, as the next; used by the thread
+  std::unique_ptr<Writer> writer_;
+  std::string descriptor_;
+  std::unordered_map<KvPeerId, Connected> peers_;
+  uint64_t last_peer_ = 0;
+  std::mutex mutex_;
+  std::vector<std::function<void()>> posted_;
+  std::atomic<bool> stop_{false};
+  Thread thread_;  // from Register on
+};
+
+}  // namespace aisp::ucx

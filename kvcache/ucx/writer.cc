@@ -1,0 +1,308 @@
+#include "kvcache/ucx/writer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace aisp::ucx {
+namespace {
+
+Error Broken(const std::string& what) {
+  return {Code::kUnavailable, "the connection to the pool's owner broke: " + what};
+}
+
+Status Verdict(Code code, Epoch epoch) {
+  switch (code) {
+    case Code::kOk:
+      return {};
+    case Code::kFailedPrecondition:
+      return FailedPrecondition(
+          fmt::format("the pool's owner does not accept epoch {} (any more)", epoch.value));
+    case Code::kOutOfRange:
+      return Fail(
+          code, fmt::format("the pool's owner did not grant these bytes to epoch {}", epoch.value));
+    case Code::kDataLoss:
+      return DataLoss("the bytes arrived damaged: their checksum differs");
+    default:
+      return Fail(Code::kInternal, fmt::format("the pool's owner refused a write with code {}",
+                                               static_cast<int>(code)));
+  }
+}
+
+// In pieces that one message may carry; empty copies need none.
+std::vector<BlockCopy> Split(const std::vector<BlockCopy>& copies) {
+  std::vector<BlockCopy> pieces;
+  pieces.reserve(copies.size());
+  for (BlockCopy rest : copies) {
+    while (rest.bytes > 0) {
+      const uint64_t bytes = std::min(rest.bytes, kMostPieceBytes);
+      pieces.push_back({rest.src_offset, rest.dst_offset, bytes});
+      rest = {rest.src_offset + bytes, rest.dst_offset + bytes, rest.bytes - bytes};
+    }
+  }
+  return pieces;
+}
+
+}  // namespace
+
+// One payload by rendezvous, until its callback.
+struct Writer::Sending {
+  Writer* writer = nullptr;
+  PeerPtr peer;
+  WriteId write;  // value 0: a measurement
+  Piece piece;
+  Probe probe;
+};
+
+Writer::Writer(Worker* worker, const KvRegion& source, CompletionQueue* completions,
+               const Options& options)
+    : worker_(worker), source_(source), completions_(completions), options_(options) {}
+
+Writer::~Writer() = default;
+
+Writer::PeerPtr Writer::Find(ucp_ep_h endpoint) const {
+  const auto it = std::ranges::find_if(
+      peers_, [endpoint](const PeerPtr& peer) { return peer->endpoint == endpoint; });
+  return it == peers_.end() ? nullptr : *it;
+}
+
+void Writer::Moved(Peer& peer) const {
+  const bool waits = peer.under_way > 0 || !peer.entries.empty() || peer.measured != nullptr;
+  peer.deadline = waits ? clock_.Now() + options_.stall_timeout : kNever;
+}
+
+// ---- Connections ----
+
+Writer::PeerPtr Writer::Connect(const SocketAddress& address, const Hash128& cookie,
+                                std::function<void(Result<uint64_t>)> greeted) {
+  auto peer = std::make_shared<Peer>();
+  peer->greeted = std::move(greeted);
+  peers_.push_back(peer);
+  ucp_ep_params_t params{};
+  params.field_mask = UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR |
+                      UCP_EP_PARAM_FIELD_ERR_HANDLER | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE;
+  params.flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER;
+  params.sockaddr = address.ucs();
+  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+  params.err_handler = {[](void* self, ucp_ep_h endpoint, ucs_status_t status) {
+                          static_cast<Writer*>(self)->OnBroken(endpoint, status);
+                        },
+                        this};
+  const ucs_status_t status = ucp_ep_create(worker_->get(), &params, &peer->endpoint);
+  if (status != UCS_OK) {
+    peer->Break(UcxError("connecting", status));
+  } else if (const Status sent = Send(peer->endpoint, kHello, Hello{.cookie = cookie}); !sent) {
+    peer->Break(sent.error());
+  }
+  return peer;
+}
+
+void Writer::OnHelloReply(ucp_ep_h from, const void* header, size_t bytes) {
+  const PeerPtr peer = Find(from);
+  if (peer == nullptr || peer->greeted == nullptr) return;
+  HelloReply reply;
+  const auto greeted = std::exchange(peer->greeted, nullptr);
+  if (!Read(header, bytes, &reply) || reply.magic != kMagic) {
+    greeted(FailedPrecondition("the peer speaks another protocol or version"));
+  } else if (reply.code != 0) {
+    greeted(Fail(Code::kPermissionDenied,
+                 "the pool's owner refused the descriptor's cookie: it is another incarnation's"));
+  } else {
+    greeted(reply.pool_bytes);
+  }
+}
+
+void Writer::OnBroken(ucp_ep_h endpoint, ucs_status_t status) {
+  if (const PeerPtr peer = Find(endpoint)) peer->Break(Broken(ucs_status_string(status)));
+}
+
+void Writer::Remove(const PeerPtr& peer, const Error& why, std::function<void()> done) {
+  peer->Break(why);
+  peer->removed = true;
+  peer->done = std::move(done);
+  if (std::ranges::find(peers_, peer) == peers_.end()) peers_.push_back(peer);
+}
+
+void Writer::RemoveAll(const Error& why) {
+  for (const PeerPtr& peer : peers_) {
+    peer->Break(why);
+    peer->removed = true;
+  }
+}
+
+// ---- Writes ----
+
+void Writer::Measure(const PeerPtr& peer, uint64_t bytes, std::function<void(Status)> done) {
+  peer->measured = std::move(done);
+  if (!peer->Alive()) return;  // Serve says so
+  peer->probe.assign(bytes, std::byte{0x5a});
+  auto sending = std::make_unique<Sending>();
+  sending->peer = peer;
+  sending->probe.bytes = bytes;
+  const Probe* header = &sending->probe;
+  const Status sent =
+      SendPayload(std::move(sending), kProbe, header, sizeof(Probe), peer->probe.data(), bytes);
+  if (!sent) peer->Break(sent.error());
+  Moved(*peer);
+}
+
+void Writer::OnProbeReply(ucp_ep_h from) {
+  const PeerPtr peer = Find(from);
+  if (peer == nullptr || peer->measured == nullptr) return;
+  std::exchange(peer->measured, nullptr)({});
+  Moved(*peer);
+}
+
+void Writer::Enqueue(const PeerPtr& peer, WriteJob job) {
+  Entry entry;
+  entry.id = job.id;
+  entry.epoch = job.epoch;
+  entry.pieces = Split(job.copies);
+  entry.over = entry.pieces.empty();
+  const bool idle = peer->entries.empty();
+  peer->entries.push_back(std::move(entry));
+  if (idle) Moved(*peer);
+}
+
+void Writer::Cancel(const PeerPtr& peer, Epoch epoch) {
+  for (Entry& entry : peer->entries) {
+    if (entry.epoch != epoch || entry.offered > 0 || entry.over) continue;
+    entry.over = true;
+    entry.verdict = Fail(Code::kCancelled, "the epoch was cancelled before this write began");
+  }
+}
+
+void Writer::Offer(const PeerPtr& peer) {
+  for (Entry& entry : peer->entries) {
+    while (!entry.over && entry.offered < entry.pieces.size()) {
+      if (peer->under_way >= kPiecesUnderWay) return;
+      if (const Status sent = OfferPiece(peer, entry); !sent) {
+        peer->Break(sent.error());
+        return;
+      }
+    }
+  }
+}
+
+Status Writer::OfferPiece(const PeerPtr& peer, Entry& entry) {
+  const BlockCopy& copy = entry.pieces[entry.offered++];
+  const std::byte* payload = source_.base + copy.src_offset;
+  auto sending = std::make_unique<Sending>();
+  sending->peer = peer;
+  sending->write = entry.id;
+  sending->piece = {.write = entry.id.value,
+                    .epoch = entry.epoch.value,
+                    .offset = copy.dst_offset,
+                    .bytes = copy.bytes,
+                    .pieces = static_cast<uint32_t>(entry.pieces.size()),
+                    .checksummed = options_.checksum ? 1U : 0U};
+  if (options_.checksum) {
+    sending->piece.checksum =
+        Hash64(std::string_view(reinterpret_cast<const char*>(payload), copy.bytes));
+  }
+  ++entry.under_way;
+  const Piece* header = &sending->piece;
+  return SendPayload(std::move(sending), kPiece, header, sizeof(Piece), payload, copy.bytes);
+}
+
+Status Writer::SendPayload(std::unique_ptr<Sending> sending, unsigned id, const void* header,
+                           size_t header_bytes, const std::byte* payload, uint64_t bytes) {
+  sending->writer = this;
+  ++sending->peer->under_way;
+  ucp_request_param_t param{};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
+                       UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  param.flags = kWithReply | UCP_AM_SEND_FLAG_RNDV;
+  param.memory_type = UCS_MEMORY_TYPE_HOST;
+  param.user_data = sending.get();
+  param.cb.send = [](void* request, ucs_status_t status, void* arg) {
+    const std::unique_ptr<Sending> ended(static_cast<Sending*>(arg));
+    ucp_request_free(request);
+    ended->writer->Sent(*ended, status);
+  };
+  ucs_status_ptr_t request =
+      ucp_am_send_nbx(sending->peer->endpoint, id, header, header_bytes, payload, bytes, &param);
+  if (UCS_PTR_IS_PTR(request)) {
+    static_cast<void>(sending.release());  // the callback's
+    return {};
+  }
+  Sent(*sending, UCS_PTR_STATUS(request));
+  return {};
+}
+
+void Writer::Sent(Sending& sending, ucs_status_t status) {
+  Peer& peer = *sending.peer;
+  --peer.under_way;
+  if (status != UCS_OK) peer.Break(Broken(ucs_status_string(status)));
+  const auto entry = std::ranges::find(peer.entries, sending.write, &Entry::id);
+  if (entry != peer.entries.end()) --entry->under_way;
+  Moved(peer);
+}
+
+void Writer::OnAck(ucp_ep_h from, const void* header, size_t bytes) {
+  const PeerPtr peer = Find(from);
+  if (peer == nullptr) return;
+  Ack ack;
+  if (!Read(header, bytes, &ack)) {
+    peer->Break(Broken("it sent an acknowledgement of another size"));
+    return;
+  }
+  const auto entry = std::ranges::find(peer->entries, WriteId(ack.write), &Entry::id);
+  if (entry == peer->entries.end() || entry->over || entry->offered < entry->pieces.size()) {
+    peer->Break(Broken("it acknowledged a write that was not sent"));
+    return;
+  }
+  entry->over = true;
+  entry->verdict = Verdict(static_cast<Code>(ack.code), entry->epoch);
+  Moved(*peer);
+}
+
+// ---- Progress ----
+
+void Writer::CompleteFinished(Peer& peer) {
+  const Status alive = peer.Alive();
+  while (!peer.entries.empty()) {
+    Entry& front = peer.entries.front();
+    if ((!front.over && alive.has_value()) || front.under_way > 0) return;
+    Status status = front.over ? std::move(front.verdict) : alive;
+    completions_->Complete({front.id, front.epoch, std::move(status)});
+    peer.entries.pop_front();
+    Moved(peer);
+  }
+}
+
+bool Writer::Finish(Peer& peer) {
+  const Status alive = peer.Alive();
+  if (alive) return false;
+  if (peer.endpoint != nullptr) worker_->Close(std::exchange(peer.endpoint, nullptr));
+  peer.deadline = kNever;
+  if (peer.greeted != nullptr) std::exchange(peer.greeted, nullptr)(tl::unexpected(alive.error()));
+  if (peer.measured != nullptr) std::exchange(peer.measured, nullptr)(alive);
+  CompleteFinished(peer);
+  if (!peer.removed || peer.under_way > 0 || !peer.entries.empty()) return false;
+  if (peer.done != nullptr) std::exchange(peer.done, nullptr)();
+  return true;
+}
+
+void Writer::Serve() {
+  const Instant now = clock_.Now();
+  for (const PeerPtr& peer : peers_) {
+    if (now >= peer->deadline) {
+      peer->Break({Code::kUnavailable,
+                   fmt::format("the pool's owner took and acknowledged nothing for {:.1f} s",
+                               ToSeconds(options_.stall_timeout))});
+    }
+    if (peer->Alive()) Offer(peer);
+    CompleteFinished(*peer);
+  }
+  std::erase_if(peers_, [this](const PeerPtr& peer) { return Finish(*peer); });
+}
+
+Instant Writer::deadline() const {
+  Instant first = kNever;
+  for (const PeerPtr& peer : peers_) first = std::min(first, peer->deadline);
+  return first;
+}
+
+}  // namespace aisp::ucx

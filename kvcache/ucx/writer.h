@@ -1,0 +1,127 @@
+// Writer: the writer's side of the ucx transport. It offers queued writes to their pools' owners,
+// piece by piece, and completes each when its owner has acknowledged it and UCX is done with the
+// source bytes.
+//
+// A peer that takes and acknowledges nothing for `stall_timeout` while something is under way has
+// failed: all its writes complete with an error and its connection is closed; so does one that
+// breaks the protocol or the connection. The transport's thread, but for Peer::Alive.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "common/clock.h"
+#include "kvcache/transport/completion_queue.h"
+#include "kvcache/transport/kv_transport.h"
+#include "kvcache/ucx/address.h"
+#include "kvcache/ucx/library.h"
+#include "kvcache/ucx/wire.h"
+
+namespace aisp::ucx {
+
+struct WriteJob {
+  WriteId id;
+  Epoch epoch;
+  std::vector<BlockCopy> copies;
+};
+
+class Writer {
+ public:
+  struct Options {
+    Duration stall_timeout = std::chrono::seconds(10);
+    bool checksum = true;
+  };
+  class Peer;
+  using PeerPtr = std::shared_ptr<Peer>;
+
+  Writer(Worker* worker, const KvRegion& source, CompletionQueue* completions,
+         const Options& options);
+  ~Writer();
+
+  // `greeted` is called once: with the size of the peer's pool, or why there is none.
+  PeerPtr Connect(const SocketAddress& address, const Hash128& cookie,
+                  std::function<void(Result<uint64_t>)> greeted);
+  // Sends what the owner drops; `done` is called once. One at a time, before any write.
+  void Measure(const PeerPtr& peer, uint64_t bytes, std::function<void(Status)> done);
+  void Enqueue(const PeerPtr& peer, WriteJob job);
+  // Writes of the epoch of which nothing was offered yet complete in their turn with CANCELLED.
+  void Cancel(const PeerPtr& peer, Epoch epoch);
+  // All its writes complete with `why`; then `done` is called.
+  void Remove(const PeerPtr& peer, const Error& why, std::function<void()> done);
+
+  void OnHelloReply(ucp_ep_h from, const void* header, size_t bytes);
+  void OnAck(ucp_ep_h from, const void* header, size_t bytes);
+  void OnProbeReply(ucp_ep_h from);
+  void OnBroken(ucp_ep_h endpoint, ucs_status_t status);
+
+  // Offers, completes and closes what it can. Not from within UCX's callbacks.
+  void Serve();
+  Instant deadline() const;
+  void RemoveAll(const Error& why);
+  bool empty() const { return peers_.empty(); }
+
+ private:
+  struct Entry {
+    WriteId id;
+    Epoch epoch;
+    std::vector<BlockCopy> pieces;
+    size_t offered = 0;
+    uint32_t under_way = 0;
+    bool over = false;  // acknowledged, cancelled, or nothing to write
+    Status verdict;
+  };
+  struct Sending;
+
+  PeerPtr Find(ucp_ep_h endpoint) const;
+  void Moved(Peer& peer) const;
+  void Offer(const PeerPtr& peer);
+  Status OfferPiece(const PeerPtr& peer, Entry& entry);
+  Status SendPayload(std::unique_ptr<Sending> sending, unsigned id, const void* header,
+                     size_t header_bytes, const std::byte* payload, uint64_t bytes);
+  void Sent(Sending& sending, ucs_status_t status);
+  void CompleteFinished(Peer& peer);
+  // True when nothing of the peer is left.
+  bool Finish(Peer& peer);
+
+  Worker* const worker_;
+  const KvRegion source_;
+  CompletionQueue* const completions_;
+  const Options options_;
+  const SteadyClock clock_;
+  std::vector<PeerPtr> peers_;
+};
+
+// Of a connected owner. The engine thread holds it as a handle and asks Alive.
+class Writer::Peer {
+ public:
+  // UNAVAILABLE once it has failed.
+  Status Alive() const {
+    std::lock_guard lock(mutex_);
+    return failure_;
+  }
+
+ private:
+  friend class Writer;
+  void Break(const Error& why) {
+    std::lock_guard lock(mutex_);
+    if (failure_) failure_ = tl::unexpected(why);
+  }
+
+  ucp_ep_h endpoint = nullptr;  // null once it is closed
+  std::function<void(Result<uint64_t>)> greeted;
+  std::function<void(Status)> measured;
+  std::deque<Entry> entries;  // in order of Write
+  uint32_t under_way = 0;     // sends that UCX has not ended
+  std::vector<std::byte> probe;
+  Instant deadline = kNever;
+  bool removed = false;
+  std::function<void()> done;
+  mutable std::mutex mutex_;
+  Status failure_;
+};
+
+}  // namespace aisp::ucx
