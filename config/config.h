@@ -97,6 +97,7 @@ struct Config {
     std::string kv_advertise;
     std::string data_address = "127.0.0.1";
     int64_t data_port = 0;
+    int64_t ucx_port = 0;
     std::string data_advertise;
     std::vector<std::string> transports{"cuda_ipc", "shm", "tcp"};
     std::string host_id;

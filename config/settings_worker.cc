@@ -30,14 +30,20 @@ void BindWorkerSettings(Config::Worker& w, SettingTable& t) {
         "NetworkPolicy stands between the workers.")
       .Flag("--data-port")
       .Range(0, 65535);
+  t.Add("ucx_port", &w.ucx_port,
+        "Decode: port at data_address where the ucx transport is asked for KV connections; 0: a "
+        "free one. UCX may open others beside it (UCX_TLS and its other variables).")
+      .Flag("--ucx-port")
+      .Range(0, 65535);
   t.Add("data_advertise", &w.data_advertise,
         "Decode: host under which prefill workers reach data_address; empty: the same.")
       .Flag("--data-advertise");
   t.Add("transports", &w.transports,
-        "KV transports that may be used: cuda_ipc (between GPUs of one host), shm, tcp; those that "
-        "cannot reach this worker's memory are left out.")
+        "KV transports that may be used: cuda_ipc (between GPUs of one host), shm, ucx (RDMA and "
+        "whatever else UCX finds; needs UCX), tcp; those that cannot reach this worker's memory "
+        "are left out.")
       .Flag("--transports")
-      .OneOf({"cuda_ipc", "shm", "tcp"});
+      .OneOf({"cuda_ipc", "shm", "ucx", "tcp"});
   t.Add("host_id", &w.host_id,
         "Equal on workers that can share memory; empty: the machine's boot id.")
       .Flag("--host-id");

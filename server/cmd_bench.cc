@@ -16,6 +16,7 @@
 #include "server/backend.h"
 #include "server/bench_engine.h"
 #include "server/bench_kernels.h"
+#include "server/bench_kv.h"
 #include "server/bench_prefill.h"
 #include "server/bench_quality.h"
 #include "server/bench_speculation.h"
@@ -27,7 +28,7 @@
 namespace aisp {
 namespace {
 
-constexpr std::array<ExtraFlag, 13> kExtras = {{
+constexpr std::array<ExtraFlag, 14> kExtras = {{
     {"--isl", "N",
      "Prompt tokens of each sequence (engine); 1024 without it. A list (prefill): 1024,8000."},
     {"--prompts", "N",
@@ -47,13 +48,14 @@ constexpr std::array<ExtraFlag, 13> kExtras = {{
     {"--acceptance", "LIST",
      "Probability that a proposed token stands, by position (spec); 0.8,0.77,0.75,0.72,0.7 without "
      "it."},
-    {"--json", "", "JSON instead of a table (kernels, prefill, spec)."},
+    {"--lanes", "LIST", "KV lanes (kv); shm,ucx,tcp without it."},
+    {"--json", "", "JSON instead of a table (kernels, prefill, spec, kv)."},
     {"--read-tbps", "X", "TB/s that the GPU reads at most; measured without it."},
 }};
 
 std::string Help() {
   constexpr std::array<std::string_view, 2> kPrefixes = {"model.", "engine."};
-  return "aisp bench limits|kernels|prefill|engine|quality|spec [flags]\n\n"
+  return "aisp bench limits|kernels|prefill|engine|quality|spec|kv [flags]\n\n"
          "limits: what the GPU reads, copies and multiplies at most.\n"
          "kernels: each operation of --model SHAPE on the GPU, beside its floor and cuBLASLt.\n"
          "prefill: a prompt of --model SHAPE on the GPU beside the sum of its parts, each timed "
@@ -61,6 +63,8 @@ std::string Help() {
          "quality: the mean negative log-likelihood of a text.\n"
          "spec: tokens per second with proposed tokens and without, where as many stand as "
          "--acceptance says.\n"
+         "kv: what the KV lanes carry between two processes of this machine, beside memcpy and a "
+         "bare socket.\n"
          "engine: time of prompts and of decode steps; with --weights random:SEED --model SHAPE, "
          "of "
          "any shape in config/models.\n\n" +
@@ -343,16 +347,46 @@ Status RunSpeculation(CommandLine line) {
   return {};
 }
 
+Status RunKv(const CommandLine& line) {
+  KvBenchOptions options;
+  options.owner = {ExecutableFolder() + "/aisp", "bench", "kv-owner"};
+  if (line.HasExtra("lanes")) {
+    options.lanes.clear();
+    for (const std::string_view lane : Split(line.Extra("lanes"), ','))
+      options.lanes.emplace_back(lane);
+  }
+  AISP_ASSIGN_OR_RETURN(const KvBench bench, BenchKv(options));
+  if (!line.HasExtra("json")) {
+    fmt::print("{}", ToTable(bench));
+    return {};
+  }
+  fmt::print("{{\"bench\": \"kv\", \"version\": \"{}\", \"rows\": {}}}\n", Version(),
+             ToJson(bench));
+  return {};
+}
+
+// The other process of `kv`: lane and bytes of its pool.
+Status RunKvOwner(const CommandLine& line) {
+  AISP_ASSIGN_OR_RETURN(const int64_t bytes,
+                        ParseIntInRange(line.positional[2], 1, int64_t{1} << 40));
+  return ServeKvBench(line.positional[1], static_cast<uint64_t>(bytes));
+}
+
 }  // namespace
 
 int RunBench(const std::vector<std::string>& args) {
   auto line = ParseCommandLine(args, kExtras);
   if (!line) return ReportUsageError("bench", line.error().message);
   if (AnswerCommonFlags(*line, Help())) return 0;
+  const bool owner = line->positional.size() == 3 && line->positional[0] == "kv-owner";
   const std::string what = line->positional.size() == 1 ? line->positional[0] : "";
   LogSession log({.level = LogLevel::kWarning});
   Status done;
-  if (what == "limits") {
+  if (owner) {
+    done = RunKvOwner(*line);
+  } else if (what == "kv") {
+    done = RunKv(*line);
+  } else if (what == "limits") {
     done = RunLimits();
   } else if (what == "kernels") {
     done = RunKernels(*line);
@@ -366,7 +400,7 @@ int RunBench(const std::vector<std::string>& args) {
     done = RunSpeculation(*line);
   } else {
     return ReportUsageError("bench",
-                            "wants one of: limits, kernels, prefill, engine, quality, spec");
+                            "wants one of: limits, kernels, prefill, engine, quality, spec, kv");
   }
   if (!done) return ReportFailure(done.error().message);
   return 0;

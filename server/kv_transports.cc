@@ -13,6 +13,8 @@
 #include "kvcache/transport/inproc.h"
 #include "kvcache/transport/shm.h"
 #include "kvcache/transport/tcp.h"
+#include "kvcache/transport/ucx_open.h"
+#include "server/process.h"
 
 namespace aisp {
 namespace {
@@ -61,8 +63,18 @@ Result<std::unique_ptr<KvTransport>> Make(const Config& config, const std::strin
                           NumericAddress(config.worker.data_advertise, config.worker.data_address));
     return std::make_unique<TcpTransport>(o);
   }
+  if (name == "ucx") {
+    UcxOptions o;
+    o.bind_address = config.worker.data_address;
+    o.port = static_cast<uint16_t>(config.worker.ucx_port);
+    AISP_ASSIGN_OR_RETURN(o.advertise_address,
+                          NumericAddress(config.worker.data_advertise, config.worker.data_address));
+    const std::string here = ExecutableFolder();
+    const std::string folders[] = {here + "/../lib", here};
+    return OpenUcxTransport(o, folders);
+  }
   return InvalidArgument(
-      fmt::format("worker.transports: '{}' is unknown; known: cuda_ipc, shm, tcp", name));
+      fmt::format("worker.transports: '{}' is unknown; known: cuda_ipc, shm, ucx, tcp", name));
 }
 
 }  // namespace

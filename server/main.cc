@@ -21,7 +21,7 @@ constexpr const char* kHelp = R"(aisp: a disaggregated LLM inference server
   aisp info [MODEL]            shape of a checkpoint, KV bytes per token, largest context that fits
   aisp constrain --schema FILE which of a JSON Schema can be enforced, and whether instances are allowed token by token
   aisp simulate --workers SPEC what so many workers would serve in time, without any: the router in simulated time
-  aisp bench limits|engine     what this machine can do, and how near the engine comes
+  aisp bench limits|engine|kv  what this machine can do, and how near engine and KV lanes come
 
   aisp COMMAND --help          the flags of a command
   aisp --print-config          every setting with its default and meaning, as YAML

@@ -14,8 +14,9 @@ fi
 build=$1 out=$2 tests=${3:-}
 [ -x "$build/bin/aisp" ] || { echo "bundle.sh: no $build/bin/aisp; build first" >&2; exit 1; }
 
-# The system's own: the loader and glibc's libraries, and what belongs to a driver or a toolkit.
-not_ours='^(ld-linux.*|libc|libm|libpthread|libdl|librt|libresolv|libanl|libnsl|libutil|libcuda|libcudart|libcublas|libcublasLt|libcudnn.*|libnccl|libnvrtc.*|libnvidia.*)\.so'
+# The system's own: the loader and glibc's libraries, what belongs to a driver or a toolkit, and UCX, which loads modules for the
+# network cards of its host.
+not_ours='^(ld-linux.*|libc|libm|libpthread|libdl|librt|libresolv|libanl|libnsl|libutil|libcuda|libcudart|libcublas|libcublasLt|libcudnn.*|libnccl|libnvrtc.*|libnvidia.*|libuc[mpst]|libucs_signal)\.so'
 
 stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "kvcache/transport/cookie.h"
@@ -171,7 +172,7 @@ ucs_status_t Owner::Start(std::unique_ptr<Fetch> fetch, void* data) {
   ucs_status_ptr_t request =
       ucp_am_recv_data_nbx(worker_->get(), data, fetch->target, fetch->piece.bytes, &param);
   if (UCS_PTR_IS_PTR(request)) {
-    static_cast<void>(fetch.release());  // the callback's
+    std::ignore = fetch.release();  // the callback's
     return UCS_INPROGRESS;
   }
   Ended(std::move(fetch), UCS_PTR_STATUS(request));

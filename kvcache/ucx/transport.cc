@@ -21,6 +21,8 @@ constexpr Duration kShutTime = std::chrono::seconds(5);
 // How often UCX is looked at though nothing woke this thread, while there are connections: so that
 // what it does by time (keep-alive) is done.
 constexpr int kIdleMs = 500;
+// The same while connections are being closed.
+constexpr int kClosingMs = 5;
 
 struct Endpoint {
   SocketAddress address;
@@ -267,8 +269,8 @@ Result<WriteId> UcxTransport::Write(KvPeerId peer, std::span<const BlockCopy> co
   AISP_RETURN_IF_ERROR(it->second.handle->Alive());
   AISP_ASSIGN_OR_RETURN(const WriteId id, completions_.Admit());
   Post([this, handle = it->second.handle,
-        job = WriteJob{id, epoch, {copies.begin(), copies.end()}}]() mutable {
-    writer_->Enqueue(handle, std::move(job));
+        job = WriteJob{id, epoch, {copies.begin(), copies.end()}}] {
+    writer_->Enqueue(handle, job);
   });
   return id;
 }
@@ -339,10 +341,15 @@ void UcxTransport::Sleep() {
   }
   if (!worker_->Arm()) return;
   const Instant deadline = std::min(owner_->deadline(), writer_->deadline());
-  int timeout_ms = writer_->empty() && owner_->empty() && worker_->closing() == 0 ? -1 : kIdleMs;
+  int timeout_ms = kIdleMs;
+  if (worker_->closing() > 0) {
+    timeout_ms = kClosingMs;
+  } else if (writer_->empty() && owner_->empty() && owner_->fetching() == 0) {
+    timeout_ms = -1;
+  }
   if (deadline != kNever) {
     const double ms = std::clamp(ToMs(deadline - clock_.Now()), 0.0, 1.0 * kIdleMs);
-    timeout_ms = static_cast<int>(ms) + 1;
+    timeout_ms = std::min(timeout_ms, static_cast<int>(ms) + 1);
   }
   pollfd sets[2] = {{worker_->fd(), POLLIN, 0}, {waker_.fd(), POLLIN, 0}};
   static_cast<void>(poll(sets, 2, timeout_ms));

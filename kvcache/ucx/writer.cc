@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 namespace aisp::ucx {
@@ -154,7 +155,7 @@ void Writer::OnProbeReply(ucp_ep_h from) {
   Moved(*peer);
 }
 
-void Writer::Enqueue(const PeerPtr& peer, WriteJob job) {
+void Writer::Enqueue(const PeerPtr& peer, const WriteJob& job) {
   Entry entry;
   entry.id = job.id;
   entry.epoch = job.epoch;
@@ -224,7 +225,7 @@ Status Writer::SendPayload(std::unique_ptr<Sending> sending, unsigned id, const 
   ucs_status_ptr_t request =
       ucp_am_send_nbx(sending->peer->endpoint, id, header, header_bytes, payload, bytes, &param);
   if (UCS_PTR_IS_PTR(request)) {
-    static_cast<void>(sending.release());  // the callback's
+    std::ignore = sending.release();  // the callback's
     return {};
   }
   Sent(*sending, UCS_PTR_STATUS(request));
@@ -265,7 +266,8 @@ void Writer::CompleteFinished(Peer& peer) {
   while (!peer.entries.empty()) {
     Entry& front = peer.entries.front();
     if ((!front.over && alive.has_value()) || front.under_way > 0) return;
-    Status status = front.over ? std::move(front.verdict) : alive;
+    Status status = alive;
+    if (front.over) status = std::move(front.verdict);
     completions_->Complete({front.id, front.epoch, std::move(status)});
     peer.entries.pop_front();
     Moved(peer);

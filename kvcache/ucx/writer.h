@@ -47,7 +47,7 @@ class Writer {
                   std::function<void(Result<uint64_t>)> greeted);
   // Sends what the owner drops; `done` is called once. One at a time, before any write.
   void Measure(const PeerPtr& peer, uint64_t bytes, std::function<void(Status)> done);
-  void Enqueue(const PeerPtr& peer, WriteJob job);
+  void Enqueue(const PeerPtr& peer, const WriteJob& job);
   // Writes of the epoch of which nothing was offered yet complete in their turn with CANCELLED.
   void Cancel(const PeerPtr& peer, Epoch epoch);
   // All its writes complete with `why`; then `done` is called.

@@ -25,6 +25,11 @@ MUTANTS = [
      "decode/fencing.cc",
      "  if (lease->writer.transport->RevokeEpoch(epoch)) {\n",
      "  if (lease->writer.transport->RevokeEpoch(epoch) || true) {\n"),
+    ("fetches-end-at-once", "blocks that our side still fetches into are not reused",
+     "decode/fencing.cc",
+     "  if (lease->writer.transport->RevokeEpoch(epoch)) {\n",
+     "  const bool copies = lease->writer.transport->capabilities().owner_copies;\n"
+     "  if (lease->writer.transport->RevokeEpoch(epoch) || copies) {\n"),
     ("silence-is-death", "a writer that says nothing is not taken for dead",
      "decode/fencing.cc",
      "    if (lease.writer.watch->Dead()) {\n",

@@ -224,15 +224,23 @@ void SimFabric::BeginFetch(const LanePtr& lane) {
   if (owner == nullptr || owner->paused_ || !owner->Allowed(write.epoch, write.pieces.front()))
     return;
   lane->fetching = write.epoch;
+  lane->piece = write.pieces.front();
   ++owner->fetching_[write.epoch];
 }
 
 bool SimFabric::EndFetch(const LanePtr& lane) {
   const Epoch epoch = std::exchange(lane->fetching, Epoch());
   if (epoch == Epoch()) return false;
-  if (Transport* owner = Find(lane->owner)) {
-    if (--owner->fetching_[epoch] == 0) owner->fetching_.erase(epoch);
-  }
+  Transport* owner = Find(lane->owner);
+  const Transport* writer = Find(lane->writer);
+  if (owner == nullptr) return true;
+  if (--owner->fetching_[epoch] == 0) owner->fetching_.erase(epoch);
+  // Of a writer that is dead nothing more can be read. One that closed the connection has perhaps
+  // other bytes there by now.
+  if (writer == nullptr) return true;
+  if (owner->revoked_.count(epoch) != 0) ++late_pieces_;
+  std::memcpy(owner->region_.base + lane->piece.dst_offset,
+              writer->region_.base + lane->piece.src_offset, lane->piece.bytes);
   return true;
 }
 
@@ -264,7 +272,7 @@ void SimFabric::Land(const LanePtr& lane) {
     write.status = Fail(Code::kPermissionDenied, "the epoch is not allowed");
   } else if (options_.owner_copies && !options_.fetches) {
     std::memcpy(owner->region_.base + piece.dst_offset, lane->wire.data(), piece.bytes);
-  } else {
+  } else if (!fetched) {
     if (owner->revoked_.count(write.epoch) != 0) ++late_pieces_;
     std::memcpy(owner->region_.base + piece.dst_offset, writer->region_.base + piece.src_offset,
                 piece.bytes);

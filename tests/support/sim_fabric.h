@@ -73,7 +73,8 @@ class SimFabric {
     bool arrived = false;         // it waits for a stopped process
     std::vector<std::byte> wire;  // owner_copies: the bytes of the piece under way
     bool closed = false;
-    Epoch fetching;  // of the piece that the owner fetches; value 0: none
+    Epoch fetching;   // of the piece that the owner fetches; value 0: none
+    BlockCopy piece;  // and the piece
   };
   using LanePtr = std::shared_ptr<Lane>;
 
@@ -82,7 +83,7 @@ class SimFabric {
   void Arrive(const LanePtr& lane);
   void Land(const LanePtr& lane);
   void BeginFetch(const LanePtr& lane);
-  // True when the piece was one that the owner fetched.
+  // The bytes land, from wherever they are now. True when the owner fetched this piece.
   bool EndFetch(const LanePtr& lane);
   void CompleteFront(const LanePtr& lane);
 

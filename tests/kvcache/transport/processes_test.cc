@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -142,6 +143,42 @@ TEST_P(Processes, StoppedWriterGoesOnWhereItWas) {
   child_.Signal(SIGCONT);
   EXPECT_EQ(child_.pipe().Receive(), "done");
   EXPECT_TRUE(SlotHolds('b'));
+}
+
+// A fetch from a process that is stopped in the middle cannot be called back, but it ends in time.
+TEST(UcxProcesses, AStoppedWritersEpochIsFencedWhenItsTimeIsOver) {
+  if (const std::string why = WhyNot(Lane::kUcx); !why.empty()) GTEST_SKIP() << why;
+  for (int round = 0; round < 5; ++round) {
+    Child child([](Child::Pipe& pipe) { return WriterMain(Lane::kUcx, pipe); });
+    Side owner(Lane::kUcx, nullptr, {.stall_timeout = std::chrono::milliseconds(300)});
+    const BlockCopy all{0, 0, owner.pool().size()};
+    owner.transport().AllowEpoch(kEpoch, {&all, 1});
+    child.pipe().Send(*owner.transport().Descriptor());
+    ASSERT_EQ(child.pipe().Receive(), "connected");
+    child.pipe().Send("flood");
+    ASSERT_EQ(child.pipe().Receive(), "flooding");
+    child.Stop();
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    while (!owner.transport().RevokeEpoch(kEpoch)) {
+      ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+      sched_yield();
+    }
+    owner.FillWith(std::byte{0xee});
+    child.Signal(SIGCONT);
+    // It is cut off, or refused, while others write.
+    Side other(Lane::kUcx, nullptr);
+    other.FillWith(std::byte{0xdd});
+    owner.transport().AllowEpoch(Epoch(2), {&all, 1});
+    const KvPeerId peer = *other.transport().Connect(*owner.transport().Descriptor(), kPatience);
+    const BlockCopy slot{0, 0, kSlot};
+    for (int i = 0; i < 50; ++i) {
+      ASSERT_TRUE(other.transport().Write(peer, {&slot, 1}, Epoch(2)).has_value());
+      EXPECT_TRUE(other.Await(1).at(0).status.has_value());
+    }
+    EXPECT_TRUE(owner.transport().RevokeEpoch(Epoch(2)));
+    EXPECT_TRUE(std::ranges::all_of(owner.pool().subspan(kSlot),
+                                    [](std::byte b) { return b == std::byte{0xee}; }));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Lanes, Processes,
