@@ -1,7 +1,6 @@
 // What arrives at the HTTP server's port. The scanner of heads says the same however the bytes
 // arrive; a server that gets them answers nothing but HTTP, hands on no body beyond its bounds, and
 // is done with the connection when its client is.
-#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -15,6 +14,7 @@
 #include "net/http_head.h"
 #include "net/http_reader.h"
 #include "net/http_server.h"
+#include "tests/fuzz/await_readable.h"
 #include "tests/fuzz/byte_source.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/net/loop_thread.h"
@@ -139,8 +139,7 @@ void FuzzOne(std::string_view input) {
   shutdown(fd, SHUT_WR);
   std::string answers;
   for (char buffer[4096];;) {
-    pollfd wait{fd, POLLIN, 0};
-    AISP_CHECK(poll(&wait, 1, 20'000) > 0);
+    AISP_CHECK(AwaitReadable(fd, 20'000));
     const ssize_t n = recv(fd, buffer, sizeof(buffer), 0);
     if (n < 0) return;  // reset: the server had not read all of it
     if (n == 0) break;

@@ -1,7 +1,6 @@
 // The owner of a pool among writers that send anything: greetings, headers, copies and payloads
 // that a grammar makes of the input's bytes, cut anywhere. No byte lands outside what was allowed,
 // none after it was revoked, and an honest writer is served afterwards.
-#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 #include "common/strings.h"
 #include "kvcache/transport/tcp_owner.h"
 #include "kvcache/transport/tcp_socket.h"
+#include "tests/fuzz/await_readable.h"
 #include "tests/fuzz/byte_source.h"
 #include "tests/fuzz/fuzz_target.h"
 
@@ -103,8 +103,7 @@ void FuzzOne(std::string_view input) {
   // Its last word, or its end: nothing of this connection is under way any more.
   char answer[4096];
   for (;;) {
-    pollfd wait{socket->get(), POLLIN, 0};
-    AISP_CHECK(poll(&wait, 1, 10'000) > 0);
+    AISP_CHECK(AwaitReadable(socket->get(), 10'000));
     if (recv(socket->get(), answer, sizeof(answer), 0) <= 0) break;
   }
   o.owner->Revoke(Epoch(1));
