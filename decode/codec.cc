@@ -24,6 +24,32 @@ SamplingParams SamplingFromWire(const v1::SamplingParams& wire, uint32_t choice)
   return params;
 }
 
+namespace {
+
+Pooling PoolingFromWire(v1::Pooling pooling) {
+  switch (pooling) {
+    case v1::POOL_MEAN:
+      return Pooling::kMean;
+    case v1::POOL_LAST:
+      return Pooling::kLast;
+    case v1::POOL_FIRST:
+      return Pooling::kFirst;
+    default:
+      return Pooling::kNone;
+  }
+}
+
+void LogprobToWire(const TokenLogprob& logprob, v1::TokenLogprobs* wire) {
+  wire->set_logprob(logprob.logprob);
+  wire->set_rank(static_cast<uint32_t>(logprob.rank));
+  for (const auto& [token, value] : logprob.top) {
+    wire->add_top_ids(token);
+    wire->add_top_logprobs(value);
+  }
+}
+
+}  // namespace
+
 SequenceRequest SequenceFromWire(const v1::GenerateRequest& wire, const SharedTokens& shared) {
   SequenceRequest request;
   request.tokens = shared;
@@ -40,6 +66,10 @@ SequenceRequest SequenceFromWire(const v1::GenerateRequest& wire, const SharedTo
   request.tenant = TenantFromWire(wire.tenant());
   if (wire.sampling().has_max_draft_tokens())
     request.max_draft_tokens = static_cast<int32_t>(wire.sampling().max_draft_tokens());
+  request.pooling = PoolingFromWire(wire.pooling());
+  if (wire.has_prompt_logprobs())
+    request.prompt_logprobs = static_cast<int32_t>(wire.prompt_logprobs());
+  request.prompt_logprobs_from = std::max(1, static_cast<int32_t>(wire.prompt_logprobs_from()));
   return request;
 }
 
@@ -73,18 +103,19 @@ void DraftsToWire(const DraftCounts& drafts, v1::DraftCounts* wire) {
 }
 
 void AppendOutput(const TokenOutput& output, v1::TokenEvent* event) {
+  if (!output.prompt_logprobs.empty()) {
+    v1::PromptLogprobs* prompt = event->mutable_prompt_logprobs();
+    if (prompt->logprobs_size() == 0)
+      prompt->set_first_position(static_cast<uint32_t>(output.prompt_logprobs_from));
+    for (const TokenLogprob& each : output.prompt_logprobs)
+      LogprobToWire(each, prompt->add_logprobs());
+  }
+  event->mutable_embedding()->Add(output.embedding.begin(), output.embedding.end());
   if (output.token >= 0) {
     if (event->tokens_size() == 0)
       event->set_first_position(static_cast<uint32_t>(output.position));
     event->add_tokens(output.token);
-    if (output.logprob) {
-      v1::TokenLogprobs* logprobs = event->add_logprobs();
-      logprobs->set_logprob(output.logprob->logprob);
-      for (const auto& [token, logprob] : output.logprob->top) {
-        logprobs->add_top_ids(token);
-        logprobs->add_top_logprobs(logprob);
-      }
-    }
+    if (output.logprob) LogprobToWire(*output.logprob, event->add_logprobs());
   } else if (event->tokens_size() == 0) {
     event->set_first_position(static_cast<uint32_t>(output.position));
   }

@@ -12,6 +12,16 @@
 
 namespace aisp {
 
+namespace {
+
+// Of its prompt: more than KV, which is all that a prefill worker brings.
+bool WantsEveryRow(const v1::GenerateRequest& wire) {
+  return wire.has_prompt_logprobs() || wire.pooling() == v1::POOL_MEAN ||
+         wire.pooling() == v1::POOL_FIRST;
+}
+
+}  // namespace
+
 // --- requests ---
 
 DecodeRequest* DecodeRole::Impl::Find(LinkId router, uint64_t request_id) {
@@ -35,7 +45,7 @@ void DecodeRole::Impl::Refuse(LinkId link, const v1::GenerateRequest& wire, cons
 std::vector<std::string> DecodeRole::Impl::TargetsOf(const v1::GenerateRequest& wire,
                                                      std::span<const TokenId> tokens) const {
   std::vector<std::string> targets;
-  if (deps.transports.empty() || !wire.has_prefill()) return targets;
+  if (deps.transports.empty() || !wire.has_prefill() || WantsEveryRow(wire)) return targets;
   const Engine& engine = *deps.engine;
   const auto wanted = static_cast<int32_t>(tokens.size()) - 1;
   const int32_t match =
@@ -89,7 +99,10 @@ void DecodeRole::Impl::Begin(LinkId link, const v1::GenerateRequest& wire, Insta
   request.deadline = received + (timeout.count() > 0 ? timeout : options.default_timeout);
   request.targets = TargetsOf(wire, sequence.tokens);
   if (wire.has_prefill() && request.targets.empty())
-    request.fallback = "the decode worker's own cache holds the prompt, or it has no KV transport";
+    request.fallback = WantsEveryRow(wire)
+                           ? "outputs of every position of the prompt are wanted"
+                           : "the decode worker's own cache holds the prompt, or it has no KV "
+                             "transport";
 
   if (!request.targets.empty()) {
     request.shares_prompt = wire.prompt_id() != 0;
@@ -212,8 +225,9 @@ void DecodeRole::Impl::Collect() {
       event->set_preemptions(static_cast<uint32_t>(output.preemptions) +
                              request.remote.preemptions);
       if (output.drafts.steps > 0) DraftsToWire(output.drafts, event->mutable_drafts());
-      if (!request.first_token_sent) SetTiming(request, event);
     }
+    const bool answers = output.token >= 0 || !output.embedding.empty();
+    if (answers && !request.first_token_sent) SetTiming(request, event);
     if (output.finish == FinishReason::kNone) continue;
     finished.Add();
     LogInfo("request done",

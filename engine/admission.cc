@@ -27,13 +27,14 @@ Status Engine::Impl::Validate(const SequenceRequest& request) const {
     return InvalidArgument(
         fmt::format("prompt_tokens is {} and must be within [1, {}]", request.prompt_tokens, size));
   }
+  AISP_RETURN_IF_ERROR(ValidateOutputs(request));
   // A drawn token needs a position too, though its KV may never be computed.
   const int64_t context = executor->max_context();
-  if (size + (samples ? 1 : 0) > context) {
-    return InvalidArgument(
-        fmt::format("the sequence has {} tokens and the model's context is {}, one kept for the "
-                    "answer; shorten the prompt",
-                    size, context));
+  const bool draws = Draws(request);
+  if (size + (draws ? 1 : 0) > context) {
+    return InvalidArgument(fmt::format(
+        "the sequence has {} tokens and the model's context is {}{}; shorten the prompt", size,
+        context, draws ? ", one kept for the answer" : ""));
   }
   const int32_t needed = BlocksFor(static_cast<int32_t>(samples ? size : size - 1));
   const int32_t total = blocks.layout().num_blocks;
@@ -47,8 +48,31 @@ Status Engine::Impl::Validate(const SequenceRequest& request) const {
   return {};
 }
 
+// What is wanted of the prompt's rows. Those that another worker computes bring KV alone.
+Status Engine::Impl::ValidateOutputs(const SequenceRequest& request) const {
+  const bool pools = request.pooling != Pooling::kNone;
+  if (pools && executor->hidden_size() == 0) {
+    return Unimplemented(
+        "embeddings are not supported by this worker's device; use one on the CPU");
+  }
+  if (request.prompt_logprobs >= 0 && executor->max_scored_rows() == 0) {
+    return Unimplemented(
+        "logprobs of the prompt are not supported by this worker's device; use one on the CPU");
+  }
+  const bool every_row =
+      request.prompt_logprobs >= 0 || (pools && request.pooling != Pooling::kLast);
+  if (every_row && request.kv_source != KvSource::kLocal) {
+    return InvalidArgument(
+        "outputs of a prompt's rows are wanted where another worker computes them");
+  }
+  return {};
+}
+
 FinishReason Engine::Impl::FinishedAtStart(const SequenceRequest& request) {
-  if (request.kv_source == KvSource::kPrefillOnly) return FinishReason::kNone;
+  if (request.kv_source == KvSource::kPrefillOnly || request.pooling != Pooling::kNone)
+    return FinishReason::kNone;
+  if (request.prompt_logprobs >= 0 && request.prompt_logprobs_from < request.prompt_tokens)
+    return FinishReason::kNone;
   const auto size = static_cast<int32_t>(request.tokens.size());
   const int32_t generated = size - request.prompt_tokens;
   const auto& stops = request.stop_token_ids;
@@ -67,6 +91,7 @@ Result<SequenceId> Engine::Impl::Add(SequenceRequest request) {
         "{} sequences wait or run and the limit is {}; try again later or another worker",
         table.alive(), options.max_sequences_total));
   }
+  if (request.pooling != Pooling::kNone) request.max_new_tokens = 0;
   FinishReason finished = FinishedAtStart(request);
   if (request.guide) {
     if (!executor->applies_masks()) {
@@ -187,6 +212,7 @@ void Engine::Impl::Preempt(Sequence& s) {
   s.computed = 0;
   s.scheduled = 0;
   s.published_blocks = 0;
+  s.pooled.clear();
   s.draft.clear();
   ++s.times.preemptions;
   ++preemptions;

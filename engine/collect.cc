@@ -26,12 +26,17 @@ CollectOutput Engine::Impl::Collect() {
       flight.pop_front();
       step_failures_in_row = 0;
       ++collected;
-      AISP_CHECK(result->tokens.size() == step.samples.size());
+      AISP_CHECK(result->tokens.size() == step.samples.size() &&
+                 result->scores.size() == step.scored.size());
+      const auto hidden = static_cast<size_t>(executor->hidden_size());
+      AISP_CHECK(result->hidden.size() == step.hidden_rows.size() * hidden);
       out.tokens.reserve(out.tokens.size() + step.samples.size());
-      SampledToken* sampled = result->tokens.data();
+      Brought brought{result->tokens.data(), result->scores.data(), result->hidden.data()};
       for (const StepRecord::Entry& entry : step.entries) {
-        Absorb(step, entry, sampled, now, &out);
-        sampled += entry.draws;
+        Absorb(step, entry, brought, now, &out);
+        brought.sampled += entry.draws;
+        brought.scores += entry.scored;
+        brought.hidden += static_cast<size_t>(entry.hidden) * hidden;
       }
       if (options.speculator != nullptr && step.timing.prefill_tokens == 0) {
         options.speculator->StepTook(step.timing.decode_rows, step.timing.decode_context,
@@ -64,7 +69,7 @@ void Engine::Impl::NoteChunk(SequenceTimes& times, Instant launched, Instant don
 }
 
 void Engine::Impl::Absorb(const StepRecord& step, const StepRecord::Entry& entry,
-                          SampledToken* sampled, Instant now, CollectOutput* out) {
+                          const Brought& brought, Instant now, CollectOutput* out) {
   Sequence& s = *entry.sequence;
   --s.rows_in_flight;
   if (s.state == SequenceState::kEnded) return ReleaseHusk(s);
@@ -73,9 +78,13 @@ void Engine::Impl::Absorb(const StepRecord& step, const StepRecord::Entry& entry
   s.computed = entry.end - entry.drafts;
   s.samples_in_flight -= entry.draws;
   s.drafts_in_flight -= entry.drafts;
-  if (entry.draws > 0) return AbsorbDraws(s, entry, sampled, now, out);
+  const auto scored = static_cast<size_t>(entry.scored);
+  if (scored > 0 && !AbsorbScores(s, {brought.scores, scored}, out)) return;
+  if (entry.hidden > 0) AbsorbHidden(s, brought.hidden, entry.hidden);
+  if (entry.draws > 0) return AbsorbDraws(s, entry, brought.sampled, now, out);
   PublishWholeBlocks(s);
   if (s.times.prefill_done == kNever && s.computed >= s.size() - 1) s.times.prefill_done = now;
+  if (s.samples() && !s.draws() && s.computed == s.target()) return FinishOutputs(s, now, out);
   if (!s.samples() && s.computed == s.target()) {
     table.SetState(s, SequenceState::kHolding);
     out->prefills_done.push_back(s.id);
@@ -153,7 +162,7 @@ bool Engine::Impl::TakeToken(Sequence& s, TokenId token) {
 
 void Engine::Impl::PublishWholeBlocks(Sequence& s) {
   const int32_t whole = s.computed / BlockTokens();
-  if (whole <= s.published_blocks) return;
+  if (whole <= s.published_blocks || !s.publishes) return;
   const auto count = static_cast<size_t>(whole);
   blocks.Publish(
       s.root,

@@ -25,6 +25,7 @@ ScheduleLimits EffectiveLimits(const EngineOptions& options, const Executor& exe
       limits.max_batch_tokens > 0 && limits.max_sequences > 0 && limits.max_prefill_chunk > 0,
       "engine limits must be positive");
   AISP_CHECK(limits.watermark_blocks >= 0 && limits.max_draft_rows >= 0);
+  limits.max_scored_rows = executor.max_scored_rows();
   limits.max_draft_rows =
       std::clamp(executor.max_draws() - limits.max_sequences, 0, limits.max_draft_rows);
   return limits;

@@ -1,7 +1,8 @@
-// The inside of Engine, in eight parts: engine.cc (queries), admission.cc (how sequences come, wait
+// The inside of Engine, in nine parts: engine.cc (queries), admission.cc (how sequences come, wait
 // and end), launch.cc (plan, reserve, hand to the executor), collect.cc (what a finished step
-// means), drafts.cc (what is proposed), remote.cc (blocks that others fill or read), tiered.cc
-// (blocks from lower tiers), invariants.cc (what always holds). Engine thread only.
+// means), outputs.cc (what rows bring beside draws), drafts.cc (what is proposed), remote.cc
+// (blocks that others fill or read), tiered.cc (blocks from lower tiers), invariants.cc (what
+// always holds). Engine thread only.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +27,8 @@ struct StepRecord {
     int32_t end = 0;     // tokens in the KV after this step, those of drafted rows too
     int32_t draws = 0;   // 0: none
     int32_t drafts = 0;  // of its last rows: those that verify a proposed token
+    int32_t scored = 0;  // rows that are scored
+    int32_t hidden = 0;  // rows whose hidden states are wanted
   };
   // A draw whose mask depends on the token that the step before still draws: the mask is made
   // between this step's forward pass and its draws.
@@ -47,6 +50,8 @@ struct StepRecord {
   std::vector<int32_t> block_tables;
   std::vector<int32_t> logit_rows;
   std::vector<SampleRow> samples;
+  std::vector<ScoredRow> scored;
+  std::vector<int32_t> hidden_rows;
   std::vector<LayerSlice> slices;
   std::vector<LateMask> late_masks;
   std::optional<Result<StepResult>> result;  // there already, for the late masks of the step after
@@ -61,6 +66,7 @@ struct Engine::Impl {
   // --- admission.cc ---
   Result<SequenceId> Add(SequenceRequest request);
   Status Validate(const SequenceRequest& request) const;
+  Status ValidateOutputs(const SequenceRequest& request) const;
   // True when the request is complete as it came (a takeover with nothing left to draw).
   static FinishReason FinishedAtStart(const SequenceRequest& request);
   void Cancel(SequenceId id);
@@ -106,6 +112,9 @@ struct Engine::Impl {
   void AppendRows(Sequence& s, const PlannedSequence& planned, StepRecord& step);
   // Draws the token at `position`, from row `row` of the step; the draw-th of this sequence.
   void AppendSample(Sequence& s, int32_t position, int32_t row, int32_t draw, StepRecord& step);
+  // What is wanted of rows beside draws: `entry` counts them.
+  static void AppendOutputs(const Sequence& s, const SequenceRows& rows, StepRecord& step,
+                            StepRecord::Entry* entry);
   // False when the step failed; `failed` says whether the device did.
   bool Execute(StepRecord& step, Instant begin);
   // Waits for the step before `step` and makes the masks that depend on its tokens.
@@ -114,8 +123,19 @@ struct Engine::Impl {
   // --- collect.cc ---
   CollectOutput Collect();
   static void NoteChunk(SequenceTimes& times, Instant launched, Instant done, int32_t tokens);
-  void Absorb(const StepRecord& step, const StepRecord::Entry& entry, SampledToken* sampled,
+  // What a step brought, as it is handed to its sequences one after the other.
+  struct Brought {
+    SampledToken* sampled;
+    RowScore* scores;
+    const float* hidden;
+  };
+  void Absorb(const StepRecord& step, const StepRecord::Entry& entry, const Brought& brought,
               Instant now, CollectOutput* out);
+  // outputs.cc. False: it ended.
+  bool AbsorbScores(Sequence& s, std::span<RowScore> scores, CollectOutput* out);
+  void AbsorbHidden(Sequence& s, const float* hidden, int32_t rows);
+  // All its rows are done and nothing is drawn.
+  void FinishOutputs(Sequence& s, Instant now, CollectOutput* out);
   void AbsorbDraws(Sequence& s, const StepRecord::Entry& entry, SampledToken* sampled, Instant now,
                    CollectOutput* out);
   // False: it ended.

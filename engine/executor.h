@@ -37,9 +37,19 @@ struct SampleRow {
   std::span<const uint32_t> mask;
 };
 
+// A row whose logits say how likely the token behind it is, which is known.
+struct ScoredRow {
+  int32_t logit_index = 0;  // index into ForwardBatch::logit_rows
+  TokenId token = 0;
+  int32_t num_top = 0;    // so many likeliest tokens beside it
+  uint32_t position = 0;  // of `token`
+};
+
 struct StepInput {
   uint64_t step = 0;
   ForwardBatch batch;
+  std::span<const ScoredRow> scored;     // at most max_scored_rows
+  std::span<const int32_t> hidden_rows;  // of the batch, ascending: whose hidden states are wanted
   std::span<const SampleRow> samples;
   std::span<const LayerSlice> slices;  // handed to `sink` after each layer; empty: no sink call
   LayerSink* sink = nullptr;
@@ -55,8 +65,16 @@ struct SampledToken {
   Status status;  // e.g. NaN in this row's logits: this request fails, the batch goes on
 };
 
+struct RowScore {
+  TokenLogprob logprob;
+  Status status;  // as of SampledToken
+};
+
 struct StepResult {
   std::vector<SampledToken> tokens;  // one per SampleRow
+  std::vector<RowScore> scores;      // one per ScoredRow
+  // f32 [hidden_rows, hidden_size], after the model's final norm.
+  std::vector<float> hidden;
   // By the device's own clock: from the step's begin to its end, and the device's idle time before
   // it where the step before was in flight at its launch. 0: not measured.
   Duration device_time{};
@@ -80,6 +98,10 @@ class Executor {
   // SampleRow::mask is honoured; else constrained sequences are refused.
   virtual bool applies_masks() const { return false; }
   virtual int32_t vocabulary() const = 0;  // ids below it have an embedding
+  // Rows that a step may score; 0: prompt logprobs are refused.
+  virtual int32_t max_scored_rows() const { return 0; }
+  // Elements of a hidden state; 0: none is given out, and embeddings are refused.
+  virtual int32_t hidden_size() const { return 0; }
   // FaultOfStep (common/fault.h) says by the code whose fault an error is. A step's: nothing of it
   // was or will be computed, the engine finds the sequence that does it and goes on. The device's:
   // the engine turns unready and fails its sequences as retryable.

@@ -26,6 +26,8 @@ void StepRecord::Clear() {
   block_tables.clear();
   logit_rows.clear();
   samples.clear();
+  scored.clear();
+  hidden_rows.clear();
   slices.clear();
   late_masks.clear();
   result.reset();
@@ -74,6 +76,7 @@ SequenceView Engine::Impl::ViewOf(const Sequence& s) {
   view.blocks_held = static_cast<int32_t>(s.blocks.size());
   view.samples = s.samples();
   view.draft_tokens = DraftsOf(s);
+  view.scores = s.scores();
   view.tenant = TenantOf(*s.account);
   view.rank = s.request.tenant.rank;
   view.priority = s.request.priority;
@@ -85,8 +88,9 @@ SequenceView Engine::Impl::ViewOf(const Sequence& s) {
 // prefill-only one needs a step in which its slices are handed over (OpenGate alone deals with a
 // full match).
 void Engine::Impl::ViewMatch(const Sequence& s, SequenceView* view) const {
+  const int32_t limit = std::min(s.target() - 1, s.match_limit());
   view->cached_tokens =
-      blocks.MatchLength(s.root, s.request.tokens, s.target() - 1, &view->cached_free_blocks);
+      blocks.MatchLength(s.root, s.request.tokens, limit, &view->cached_free_blocks);
 }
 
 void Engine::Impl::AddRunningViews() {
@@ -100,7 +104,8 @@ void Engine::Impl::AddRunningViews() {
 bool Engine::Impl::Leads(const Sequence& leader, const Sequence& s, int32_t cached) const {
   const int32_t unit = BlockTokens();
   const int32_t known = leader.target() - leader.samples_in_flight;
-  const int32_t limit = std::min(known, s.target() - 1) / unit * unit;
+  const int32_t limit = std::min({known, s.target() - 1, s.match_limit()}) / unit * unit;
+  if (!leader.publishes) return false;
   if (limit <= leader.published_blocks * unit || leader.root != s.root) return false;
   const int32_t worth = std::max(unit, (s.target() - cached) / 2);
   if (limit - cached < worth) return false;
@@ -261,7 +266,8 @@ bool Engine::Impl::Start(Sequence& s, const PlannedSequence& planned) {
   if (!s.blocks.empty()) {
     if (!Grow(s, planned.new_blocks)) return false;
   } else {
-    if (!TakeBlocks(s, s.target(), s.target() - 1, /*keep_free=*/0)) return false;
+    const int32_t limit = std::min(s.target() - 1, s.match_limit());
+    if (!TakeBlocks(s, s.target(), limit, /*keep_free=*/0)) return false;
     if (s.times.first_scheduled == kNever) s.times.cached_tokens = s.scheduled;
   }
   if (s.times.first_scheduled == kNever) s.times.first_scheduled = clock->Now();
@@ -311,7 +317,9 @@ void Engine::Impl::AppendRows(Sequence& s, const PlannedSequence& planned, StepR
   std::transform(s.blocks.begin(), s.blocks.begin() + table_blocks,
                  step.block_tables.end() - table_blocks, [](BlockId block) { return block.value; });
 
-  const int32_t draws = samples ? 1 + drafts : 0;
+  StepRecord::Entry entry{.sequence = &s, .end = end};
+  AppendOutputs(s, sequence, step, &entry);
+  const int32_t draws = samples && s.draws() ? 1 + drafts : 0;
   if (drafts > 0) PrepareDraws(s, drafts);
   for (int32_t i = 0; i < draws; ++i)
     AppendSample(s, s.target() + i, sequence.row_begin + rows - draws + i, i, step);
@@ -321,7 +329,9 @@ void Engine::Impl::AppendRows(Sequence& s, const PlannedSequence& planned, StepR
     s.reported = end;
   }
   FairShare::Charge(s.account, rows - drafts);
-  step.entries.push_back(StepRecord::Entry{&s, end, draws, drafts});
+  entry.draws = draws;
+  entry.drafts = drafts;
+  step.entries.push_back(entry);
   const int64_t context = PromptWork::Of(begin, rows).context;
   if (samples && rows == 1 + drafts && s.generated() + s.samples_in_flight > 0) {
     step.timing.decode_rows += rows;
@@ -375,6 +385,8 @@ bool Engine::Impl::Execute(StepRecord& step, Instant begin) {
   input.batch = ForwardBatch{step.tokens,    step.positions,    step.slot_of_row,
                              step.sequences, step.block_tables, step.logit_rows};
   input.samples = step.samples;
+  input.scored = step.scored;
+  input.hidden_rows = step.hidden_rows;
   input.slices = step.slices;
   input.sink = step.slices.empty() ? nullptr : sink;
   if (!step.late_masks.empty()) input.before_draw = [this, &step] { MakeLateMasks(step); };

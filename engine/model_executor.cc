@@ -13,7 +13,8 @@ namespace {
 
 ModelExecutorOptions Complete(ModelExecutorOptions options) {
   options.model.max_sequences = options.max_slots;
-  options.model.max_logit_rows = options.max_slots + options.max_draft_rows;
+  options.model.max_logit_rows =
+      options.max_slots + options.max_draft_rows + options.max_scored_rows;
   return options;
 }
 
@@ -130,6 +131,24 @@ void ModelExecutor::DrawTokens(const StepInput& input) {
   }
 }
 
+void ModelExecutor::ScoreRows(const StepInput& input) {
+  const TensorView logits = model_->logits();
+  const auto vocabulary = static_cast<size_t>(logits.cols());
+  result_.scores.clear();
+  for (const ScoredRow& row : input.scored) {
+    AISP_CHECK(row.logit_index >= 0 &&
+               static_cast<size_t>(row.logit_index) < input.batch.logit_rows.size());
+    const std::span<const float> values(
+        logits.as<float>() + static_cast<size_t>(row.logit_index) * vocabulary, vocabulary);
+    result_.scores.push_back(sampler_->Score(values, row));
+  }
+}
+
+Status ModelExecutor::ReadHidden(const StepInput& input) {
+  result_.hidden.resize(input.hidden_rows.size() * static_cast<size_t>(hidden_size()));
+  return model_->HiddenStates(input.hidden_rows, result_.hidden, *stream_);
+}
+
 Result<Ticket> ModelExecutor::Launch(const StepInput& input) {
   AISP_CHECK_MSG(!in_flight_, "a step is launched while another one is not collected");
   const SteadyClock clock;
@@ -137,6 +156,8 @@ Result<Ticket> ModelExecutor::Launch(const StepInput& input) {
   AISP_RETURN_IF_ERROR(Forward(input));
   if (input.before_draw) input.before_draw();
   DrawTokens(input);
+  ScoreRows(input);
+  AISP_RETURN_IF_ERROR(ReadHidden(input));
   result_.device_time = clock.Now() - begin;
   in_flight_ = true;
   return Ticket{++launched_};

@@ -23,9 +23,10 @@ struct ModelExecutorOptions {
   ModelOptions
       model;  // max_logit_rows and max_sequences follow max_slots, which they must not be below
   int32_t max_slots = 64;
-  int32_t max_draft_rows = 0;  // rows of a step that verify proposed tokens, and draw too
-  int32_t block_tokens = 16;   // 16 to 128, a multiple of 16
-  int32_t num_blocks = 0;      // or, when 0, as many as kv_bytes holds
+  int32_t max_draft_rows = 0;    // rows of a step that verify proposed tokens, and draw too
+  int32_t max_scored_rows = 64;  // rows of a step that score known tokens; on the CPU
+  int32_t block_tokens = 16;     // 16 to 128, a multiple of 16
+  int32_t num_blocks = 0;        // or, when 0, as many as kv_bytes holds
   size_t kv_bytes = 0;
   // Or, when both are 0, as many as this says of the device's memory with the weights in it.
   std::function<Result<int32_t>(const MemoryInfo& memory)> choose_blocks;
@@ -67,6 +68,8 @@ class ModelExecutor final : public ServingExecutor {
   std::vector<SlowPathCount> slow_paths() const override { return ops_->slow_paths().Snapshot(); }
   int32_t max_draws() const override { return options_.max_slots + options_.max_draft_rows; }
   bool applies_masks() const override { return true; }
+  int32_t max_scored_rows() const override { return options_.max_scored_rows; }
+  int32_t hidden_size() const override { return model_->spec().hidden; }
   int32_t vocabulary() const override { return model_->spec().vocabulary; }
   Result<Ticket> Launch(const StepInput& input) override;
   Result<StepResult> Collect(Ticket ticket) override;
@@ -81,6 +84,8 @@ class ModelExecutor final : public ServingExecutor {
   Status Start(const std::string& model_directory, Ops& ops);
   Status Forward(const StepInput& input);
   void DrawTokens(const StepInput& input);
+  void ScoreRows(const StepInput& input);
+  Status ReadHidden(const StepInput& input);
 
   const ModelExecutorOptions options_;
   Device& device_;

@@ -13,6 +13,11 @@ namespace aisp {
 bool Engine::Impl::TakeBlocks(Sequence& s, int32_t tokens, int32_t match_limit, int32_t keep_free) {
   AISP_CHECK(s.blocks.empty());
   s.blocks = blocks.MatchAndPin(s.root, s.request.tokens, std::max(0, match_limit));
+  // A copy of what others have published is not published below theirs, which then could not be
+  // given up as long as it runs.
+  const int32_t whole = tokens - 1;
+  s.publishes =
+      match_limit >= whole || blocks.MatchLength(s.root, s.request.tokens, whole) <= match_limit;
   const auto matched = static_cast<int32_t>(s.blocks.size());
   const int32_t needed = BlocksFor(tokens) - matched;
   if ((needed > 0 && needed + keep_free > blocks.Available()) || !Grow(s, needed)) {

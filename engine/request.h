@@ -43,6 +43,9 @@ enum class KvSource : uint8_t {
             // decode row
 };
 
+// What becomes of the hidden states of a prompt's positions, after the model's final norm.
+enum class Pooling : uint8_t { kNone, kMean, kLast, kFirst };
+
 struct SequenceRequest {
   std::vector<TokenId> tokens;  // prompt, then tokens already emitted (takeover); never empty
   int32_t prompt_tokens = 0;    // how many of `tokens` are prompt
@@ -57,6 +60,12 @@ struct SequenceRequest {
   Instant deadline = kNever;
   std::shared_ptr<DrawGuide> guide;  // null: unconstrained
   int32_t max_draft_tokens = -1;     // proposed in a step; 0: none, -1: as many as pay
+  // Not kNone: nothing is drawn, the sequence ends with kStop and an embedding.
+  Pooling pooling = Pooling::kNone;
+  // -1: none. Else the logprob of each prompt token but the first, with so many alternatives; those
+  // before position `prompt_logprobs_from` are known.
+  int32_t prompt_logprobs = -1;
+  int32_t prompt_logprobs_from = 1;
 };
 
 enum class FinishReason : uint8_t { kNone, kStop, kLength, kCancelled, kError };
@@ -64,6 +73,7 @@ enum class FinishReason : uint8_t { kNone, kStop, kLength, kCancelled, kError };
 struct TokenLogprob {
   float logprob = 0;
   std::vector<std::pair<TokenId, float>> top;
+  int32_t rank = 0;  // 1: no token is likelier; 0: not known. Of the prompt's tokens
 };
 
 // What proposed tokens came to.
@@ -84,6 +94,10 @@ struct TokenOutput {
   Fault fault = Fault::kRequest;  // whose, with kError
   int32_t preemptions = 0;        // of the sequence so far
   DraftCounts drafts;             // of the sequence so far
+  // Of the prompt's tokens from this position on; each position comes once.
+  int32_t prompt_logprobs_from = 0;
+  std::vector<TokenLogprob> prompt_logprobs;
+  std::vector<float> embedding;  // [hidden], of norm 1; with the end of a pooled sequence
 };
 
 }  // namespace aisp

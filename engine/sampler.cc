@@ -215,6 +215,15 @@ TokenLogprob Sampler::Logprobs(std::span<const float> logits, TokenId token, int
   return out;
 }
 
+RowScore Sampler::Score(std::span<const float> logits, const ScoredRow& row) {
+  if (!AllFinite(logits)) return {{}, tl::unexpected(NotFiniteError(row.position))};
+  RowScore out{Logprobs(logits, row.token, row.num_top), {}};
+  const float own = logits[static_cast<size_t>(row.token)];
+  out.logprob.rank = 1 + static_cast<int32_t>(std::count_if(logits.begin(), logits.end(),
+                                                            [own](float l) { return l > own; }));
+  return out;
+}
+
 SampledToken Sampler::Sample(std::span<const float> logits, const SampleRow& row) {
   AISP_CHECK(logits.size() == scores_.size() && row.params != nullptr);
   const SamplingParams& p = *row.params;

@@ -35,6 +35,8 @@ class Sampler {
   // The same over the tokens that `mask` allows; empty: over all.
   TokenLogprob LogprobsUnder(std::span<const uint32_t> mask, std::span<const float> logits,
                              TokenId token, int32_t count);
+  // Of the token of a row that is not drawn; INTERNAL when a logit is NaN or infinite.
+  RowScore Score(std::span<const float> logits, const ScoredRow& row);
 
  private:
   void EditLogits(const SampleRow& row);

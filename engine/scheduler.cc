@@ -23,6 +23,7 @@ const StepPlan& StepPlanner::Plan(const EngineSnapshot& snapshot, const Schedule
   block_tokens_ = snapshot.block_tokens;
   available_ = snapshot.available_blocks;
   budget_ = limits.max_batch_tokens;
+  scored_ = limits.max_scored_rows;
   blocked_ = false;
   plan_.preempt.clear();
   plan_.sequences.clear();
@@ -98,8 +99,8 @@ int32_t StepPlanner::BlocksFor(int32_t tokens) const {
 
 void StepPlanner::PlanRunning(int32_t index, int32_t most_rows) {
   const SequenceView& v = views_[index];
-  if (fates_[index] != Fate::kOpen || budget_ <= 0) return;
-  int32_t rows = std::min({Remaining(v), budget_, limits_.max_prefill_chunk, most_rows});
+  if (fates_[index] != Fate::kOpen || Room(v) <= 0) return;
+  int32_t rows = std::min({Remaining(v), Room(v), limits_.max_prefill_chunk, most_rows});
   int32_t new_blocks = std::max(0, BlocksFor(v.computed_tokens + rows) - v.blocks_held);
   if (new_blocks > available_) {
     // A chunk shrinks to the blocks that there are, down to one row.
@@ -172,8 +173,8 @@ int32_t StepPlanner::NextPrefill() {
   return best;
 }
 
-int32_t StepPlanner::Share(int32_t remaining, size_t behind) const {
-  const int32_t whole = std::min(budget_, limits_.max_prefill_chunk);
+int32_t StepPlanner::Share(const SequenceView& view, int32_t remaining, size_t behind) const {
+  const int32_t whole = std::min(Room(view), limits_.max_prefill_chunk);
   if (remaining <= whole || behind == 0) return std::min(remaining, whole);
   return std::min(whole, std::max(budget_ / 2, block_tokens_));
 }
@@ -187,7 +188,7 @@ void StepPlanner::PlanPrefills() {
     const SequenceView& v = views_[index];
     const int32_t before = plan_.num_tokens;
     if (Runs(v)) {
-      PlanRunning(index, Share(Remaining(v), behind));
+      PlanRunning(index, Share(v, Remaining(v), behind));
     } else {
       PlanWaiting(index, behind);
     }
@@ -201,7 +202,7 @@ void StepPlanner::PlanWaiting(int32_t index, size_t behind) {
   const SequenceView& v = views_[index];
   blocked_ = blocked_ || !plan_.preempt.empty();
   if (v.blocks_held > 0) {
-    const int32_t rows = Share(Remaining(v), behind);
+    const int32_t rows = Share(v, Remaining(v), behind);
     const int32_t new_blocks = std::max(0, BlocksFor(v.target_tokens) - v.blocks_held);
     if (rows <= 0 || new_blocks > available_) return;
     --free_slots_;
@@ -218,7 +219,7 @@ bool StepPlanner::StartWaiting(int32_t index, size_t behind) {
   const bool alone = free_slots_ == limits_.max_sequences;
   const int32_t spare = available_ - (alone ? 0 : limits_.watermark_blocks);
   if (new_blocks + v.cached_free_blocks > spare) return false;
-  const int32_t rows = Share(v.target_tokens - v.cached_tokens, behind);
+  const int32_t rows = Share(v, v.target_tokens - v.cached_tokens, behind);
   if (rows <= 0) return true;
   --free_slots_;
   available_ -= v.cached_free_blocks;
@@ -236,8 +237,9 @@ void StepPlanner::ExtendPrefills(size_t first) {
     const int32_t held = planned.starts ? BlocksFor(v.target_tokens) : v.blocks_held;
     const int32_t reach = std::max(held * block_tokens_, end) - end;
     const int32_t more = std::min(
-        {v.target_tokens - end, budget_, reach, limits_.max_prefill_chunk - planned.num_tokens});
+        {v.target_tokens - end, Room(v), reach, limits_.max_prefill_chunk - planned.num_tokens});
     if (more <= 0) continue;
+    if (v.scores) scored_ -= more;
     planned.num_tokens += more;
     planned.samples = v.samples && end + more == v.target_tokens;
     plan_.num_tokens += more;
@@ -251,6 +253,7 @@ void StepPlanner::AddRows(int32_t index, int32_t begin, int32_t rows, int32_t ne
   fates_[index] = Fate::kPlanned;
   available_ -= new_blocks;
   budget_ -= rows;
+  if (v.scores) scored_ -= rows;
   plan_.num_tokens += rows;
   PlannedSequence planned;
   planned.id = v.id;

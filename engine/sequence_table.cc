@@ -19,6 +19,11 @@ bool Precedes(const Sequence& a, const Sequence& b) {
   return a.arrival < b.arrival;
 }
 
+int32_t Sequence::match_limit() const {
+  if (request.pooling == Pooling::kMean || request.pooling == Pooling::kFirst) return 0;
+  return scores() ? scored - 1 : INT32_MAX;
+}
+
 SequenceTable::SequenceTable(int32_t max_slots) {
   for (int32_t slot = max_slots - 1; slot >= 0; --slot) free_slots_.push_back(slot);
 }
@@ -30,6 +35,7 @@ Sequence& SequenceTable::Add(SequenceRequest request) {
   s.arrival = next_id_;
   ++next_id_;
   s.request = std::move(request);
+  s.scored = std::max(1, s.request.prompt_logprobs_from);
   s.account = shares_.Enter(s.request.tenant);
   sequences_.emplace(s.id, std::move(owned));
   ++alive_;

@@ -28,6 +28,12 @@ enum class SequenceState : uint8_t {
   kEnded,       // a husk
 };
 
+// Whether tokens are drawn for it at all.
+inline bool Draws(const SequenceRequest& request) {
+  return request.kv_source != KvSource::kPrefillOnly && request.pooling == Pooling::kNone &&
+         request.max_new_tokens > 0;
+}
+
 struct Sequence {
   SequenceId id;
   SequenceRequest
@@ -62,6 +68,11 @@ struct Sequence {
   bool alone = false;            // a step with it failed: its next one has nobody else in it
   bool lookup_counted = false;   // in the statistics of the prefix cache
   bool reads_generated = false;  // its penalties need every token before the next draw on the host
+  // What its prompt's rows brought beside KV: the first position without a logprob, and the sum of
+  // hidden states that were pooled.
+  int32_t scored = 1;
+  std::vector<double> pooled;
+  bool publishes = true;  // its whole blocks, for others to match
   std::optional<Epoch> lease;
   // Names of its whole blocks in the lower tiers, where there are any; and while blocks of it are
   // fetched from one: what it waits for (0: nothing) and until when.
@@ -74,6 +85,11 @@ struct Sequence {
   int32_t size() const { return static_cast<int32_t>(request.tokens.size()); }
   int32_t generated() const { return size() - request.prompt_tokens; }
   bool samples() const { return request.kv_source != KvSource::kPrefillOnly; }
+  // Whether tokens are drawn at its end; else it ends with its last row.
+  bool draws() const { return Draws(request); }
+  bool scores() const { return request.prompt_logprobs >= 0 && scored < request.prompt_tokens; }
+  // KV of positions before it may come from a cache: no other row's outputs are wanted.
+  int32_t match_limit() const;
   // Tokens whose KV is wanted, those counted that steps in flight will draw.
   int32_t target() const { return samples() ? size() + samples_in_flight : size() - 1; }
 };

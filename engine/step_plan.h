@@ -10,6 +10,7 @@
 // at a time. Any thread; nothing is kept between calls but scratch memory.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <utility>
@@ -44,8 +45,9 @@ struct SequenceView {
                         // preempted, because a remote reader copies from its blocks
   // Proposed tokens behind the last known one, which rows of the same step may verify. Of decodes.
   int32_t draft_tokens = 0;
-  int32_t tenant = 0;  // index into EngineSnapshot::tenants
-  int32_t rank = 0;    // greater goes first, of whatever tenant
+  bool scores = false;  // its next rows are scored, and a step has few of those
+  int32_t tenant = 0;   // index into EngineSnapshot::tenants
+  int32_t rank = 0;     // greater goes first, of whatever tenant
   int32_t priority = 0;
   uint64_t arrival = 0;  // smaller came earlier
 };
@@ -70,6 +72,7 @@ struct ScheduleLimits {
   int32_t max_prefill_chunk = 512;  // largest chunk of one sequence
   int32_t watermark_blocks = 1;     // kept free for running sequences when admitting a waiting one
   int32_t max_draft_rows = 0;       // rows of a step that verify proposed tokens
+  int32_t max_scored_rows = 0;      // rows of a step of sequences that score theirs
 };
 
 struct PlannedSequence {
@@ -126,7 +129,11 @@ class StepPlanner {
   // The next candidate of the tenant to which least was given; -1: none is left.
   int32_t NextPrefill();
   // At most so many rows now, with `behind` other candidates.
-  int32_t Share(int32_t remaining, size_t behind) const;
+  int32_t Share(const SequenceView& view, int32_t remaining, size_t behind) const;
+  // Rows that `view` may have beside what is planned, by the budgets of the step.
+  int32_t Room(const SequenceView& view) const {
+    return view.scores ? std::min(budget_, scored_) : budget_;
+  }
   void PlanWaiting(int32_t index, size_t behind);
   // What was left over, to prefills that were cut.
   void ExtendPrefills(size_t first);
@@ -141,6 +148,7 @@ class StepPlanner {
   int32_t block_tokens_ = 16;
   int32_t available_ = 0;         // blocks not promised to anybody in this plan
   int32_t budget_ = 0;            // tokens
+  int32_t scored_ = 0;            // rows that may still be scored
   int32_t free_slots_ = 0;        // sequences that may still start
   bool blocked_ = false;          // nobody without blocks may start any more
   std::vector<int32_t> decodes_;  // indices into views_ by precedence

@@ -16,9 +16,10 @@ constexpr int32_t kLeastMeasuredTokens = 64;
 void Engine::Impl::AskTiers(Sequence& s) {
   if (!tiers || s.request.kv_source == KvSource::kRemote) return;
   tiers->ExtendKeys(s.root, s.request.tokens, &s.tier_keys);
+  const int32_t limit = std::min(s.samples() ? s.target() - 1 : s.target(), s.match_limit());
+  if (limit <= 0) return;
   const KvTiers::Waiting waiting =
-      tiers->Promote(s.root, s.request.tokens, s.samples() ? s.target() - 1 : s.target(),
-                     s.tier_keys, Watermark());
+      tiers->Promote(s.root, s.request.tokens, limit, s.tier_keys, Watermark());
   s.promotion = waiting.promotion;
   if (s.promotion == 0) return;
   s.promotion_until = waiting.until;

@@ -87,6 +87,7 @@ class LoadedModel final : public Model {
     return static_cast<double>(weight_bytes_) + share * static_cast<double>(expert_bytes_);
   }
   TensorView logits() const override { return logits_; }
+  Status HiddenStates(std::span<const int32_t> rows, std::span<float> out, Stream& stream) override;
 
  private:
   Status CheckOptions() const;
@@ -327,6 +328,24 @@ Status LoadedModel::Enqueue(const DeviceBatch& batch, const StepDraws& draws,
   inputs.num_logit_rows = batch.num_logit_rows;
   inputs.draw = draws.params;
   return step->Run(inputs, on_layer, stream);
+}
+
+// The residual stream of a step stays where it is until the next one.
+Status LoadedModel::HiddenStates(std::span<const int32_t> rows, std::span<float> out,
+                                 Stream& stream) {
+  if (device_.info().asynchronous)
+    return Unimplemented(fmt::format("hidden states on a {} device", device_.info().kind));
+  const auto count = static_cast<int64_t>(rows.size());
+  AISP_CHECK(out.size() == rows.size() * static_cast<size_t>(spec_.hidden));
+  if (count == 0) return {};
+  RmsNormParams norm;
+  norm.x = workspace_.View(Slot::kHidden, DType::kF32, spec_.hidden);
+  norm.row_indices = rows.data();
+  norm.weight = final_norm_.view;
+  norm.y = TensorView::Dense(out.data(), DType::kF32, {count, spec_.hidden});
+  norm.rows = static_cast<int32_t>(count);
+  norm.epsilon = spec_.norm_epsilon;
+  return ops_.RmsNorm(norm, stream);
 }
 
 }  // namespace

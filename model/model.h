@@ -85,6 +85,10 @@ class Model {
   virtual double StreamedBytes(int32_t rows) const = 0;
   // f32 [max_logit_rows, vocabulary]: row i is of batch.logit_rows[i] of the last step.
   virtual TensorView logits() const = 0;
+  // Hidden states of `rows` of the last step after the final norm: `out` is f32 [rows, hidden] in
+  // host memory. UNIMPLEMENTED where steps run beside the host. Not on the path of other steps.
+  virtual Status HiddenStates(std::span<const int32_t> rows, std::span<float> out,
+                              Stream& stream) = 0;
 };
 
 }  // namespace aisp

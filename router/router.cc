@@ -38,13 +38,12 @@ Router::Impl::Impl(const RouterOptions& opts, const v1::Fingerprint& expected_fi
 
 Status Router::Impl::CheckRequest(const RouterRequest& spec) const {
   if (spec.tokens.empty()) return InvalidArgument("the prompt has no token; give at least one");
-  if (spec.max_new_tokens == 0)
-    return InvalidArgument("max_new_tokens is 0; ask for at least one token");
+  const size_t answer = spec.max_new_tokens > 0 ? 1 : 0;
   uint32_t longest = 0;
   for (const auto& [id, worker] : workers) {
     if (!worker.prefill()) longest = std::max(longest, worker.info.max_sequence_tokens());
   }
-  if (longest > 0 && spec.tokens.size() >= longest) {
+  if (longest > 0 && spec.tokens.size() + answer > longest) {
     return InvalidArgument(
         fmt::format("the prompt has {} tokens and the longest sequence that a worker takes has {}, "
                     "one of them to be generated; "

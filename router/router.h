@@ -64,8 +64,13 @@ struct RouterRequest {
   bool shares_tokens = false;
   v1::SamplingParams sampling;  // seed 0: the router draws one
   uint32_t choice = 0;
-  uint32_t max_new_tokens = 16;
+  uint32_t max_new_tokens = 16;  // 0: nothing is drawn
   uint32_t min_new_tokens = 0;
+  // Not POOL_NONE: the answer is an embedding (OnEmbedding), no token; max_new_tokens is 0 then.
+  v1::Pooling pooling = v1::POOL_NONE;
+  // -1: none. Else logprobs of the prompt's tokens but the first, with so many alternatives
+  // (OnPromptLogprobs).
+  int32_t prompt_logprobs = -1;
   std::vector<TokenId> stop_token_ids;
   Duration timeout{};  // zero: the default
   TenantShare tenant;
@@ -99,6 +104,10 @@ class RequestObserver {
   // by OnFinish alone.
   virtual void OnTokens(const v1::TokenEvent& event) = 0;
   virtual void OnFinish(v1::FinishReason reason, const Error& error, Duration retry_after) = 0;
+  // Of the prompt's positions, in order and each once, also across a takeover; before the tokens.
+  virtual void OnPromptLogprobs(const v1::PromptLogprobs& /*logprobs*/) {}
+  // Before OnFinish. With the event's timing.
+  virtual void OnEmbedding(const v1::TokenEvent& /*event*/) {}
 };
 
 // A registered worker as the operator sees it.

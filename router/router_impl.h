@@ -38,6 +38,7 @@ struct Router::Impl {
     FairShare::Account* account = nullptr;  // of its tenant
     uint32_t prompt_tokens = 0;
     uint32_t emitted = 0;
+    uint32_t prompt_scored = 1;             // prompt positions before it need no logprob any more
     uint32_t preemptions = 0;               // on all workers so far
     uint32_t preemptions_before = 0;        // of them: on workers that it has left
     v1::DraftCounts drafts, drafts_before;  // likewise
@@ -176,6 +177,9 @@ struct Router::Impl {
   // False when the worker broke the protocol.
   bool OnTokenEvent(uint64_t wire_id, const v1::TokenEvent& event);
   void Deliver(Request& request, const v1::TokenEvent& event, int skip);
+  // What came of its prompt's rows. False when the worker broke the protocol.
+  bool DeliverPrompt(Request& request, const v1::TokenEvent& event);
+  void DeliverEmbedding(Request& request, const v1::TokenEvent& event);
   void OnAttemptEnded(Request& request, const v1::TokenEvent& event);
   void TakeOver(Request& request, const Error& why);
   // Its worker gave it back untouched.

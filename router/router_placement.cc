@@ -156,6 +156,11 @@ v1::GenerateRequest Router::Impl::MakeGenerate(const Request& request) const {
   out.set_timeout_ms(std::max<int64_t>(1, left.count()));
   out.set_priority(spec.priority);
   TenantToWire(spec.tenant, out.mutable_tenant());
+  out.set_pooling(spec.pooling);
+  if (spec.prompt_logprobs >= 0) {
+    out.set_prompt_logprobs(static_cast<uint32_t>(spec.prompt_logprobs));
+    out.set_prompt_logprobs_from(request.prompt_scored);
+  }
   out.set_cache_salt(spec.cache_scope);
   return out;
 }

@@ -53,6 +53,11 @@ void Router::Impl::OnTokenBatch(LinkId link, const v1::TokenBatch& batch) {
 
 bool Router::Impl::OnTokenEvent(uint64_t wire_id, const v1::TokenEvent& event) {
   const RequestId id = by_wire.at(wire_id);
+  if (event.has_prompt_logprobs()) {
+    if (!DeliverPrompt(requests.at(id.value), event)) return false;
+    const Request* const asking = Find(id);  // the observer may have cancelled it
+    if (asking == nullptr || asking->wire_id != wire_id) return true;
+  }
   Request& request = requests.at(id.value);
   const auto next = static_cast<uint32_t>(request.length());
   int skip = 0;
@@ -67,9 +72,39 @@ bool Router::Impl::OnTokenEvent(uint64_t wire_id, const v1::TokenEvent& event) {
     if (fresh > 0) Deliver(request, event, skip);
   }
   if (event.finish() == v1::FINISH_NONE) return true;
+  if (event.embedding_size() > 0 && event.tokens_size() == 0) DeliverEmbedding(request, event);
   Request* left = Find(id);  // the observer may have cancelled it
   if (left != nullptr && left->wire_id == wire_id) OnAttemptEnded(*left, event);
   return true;
+}
+
+bool Router::Impl::DeliverPrompt(Request& request, const v1::TokenEvent& event) {
+  const v1::PromptLogprobs& came = event.prompt_logprobs();
+  const uint32_t next = request.prompt_scored;
+  const auto count = static_cast<uint32_t>(came.logprobs_size());
+  if (request.spec.prompt_logprobs < 0) return false;
+  if (came.first_position() < 1 || came.first_position() > next) return false;
+  if (count > request.prompt_tokens || came.first_position() > request.prompt_tokens - count)
+    return false;
+  const uint32_t skip = std::min(next - came.first_position(), count);
+  if (skip == count) return true;
+  v1::PromptLogprobs fresh;
+  fresh.set_first_position(next);
+  fresh.mutable_logprobs()->Add(came.logprobs().begin() + static_cast<int>(skip),
+                                came.logprobs().end());
+  request.prompt_scored = next + count - skip;
+  request.observer->OnPromptLogprobs(fresh);
+  return true;
+}
+
+void Router::Impl::DeliverEmbedding(Request& request, const v1::TokenEvent& event) {
+  if (request.spec.pooling == v1::POOL_NONE) return;
+  v1::TokenEvent out = event;
+  out.set_request_id(request.id.value);
+  const auto queued = std::clamp<int64_t>(event.timing().queue_ns(), 0,
+                                          (clock->Now() - request.dispatched).count());
+  out.mutable_timing()->set_queue_ns(queued + (request.dispatched - request.submitted).count());
+  request.observer->OnEmbedding(out);
 }
 
 void Router::Impl::Deliver(Request& request, const v1::TokenEvent& event, int skip) {
@@ -196,7 +231,10 @@ void Router::Impl::TakeOver(Request& request, const Error& why) {
   AISP_CHECK(request.wire_id == 0);
   const Instant now = clock->Now();
   request.last_error = why;
-  if (request.emitted >= request.spec.max_new_tokens) {
+  const bool scored =
+      request.spec.prompt_logprobs < 0 || request.prompt_scored >= request.prompt_tokens;
+  if (request.spec.pooling == v1::POOL_NONE && scored &&
+      request.emitted >= request.spec.max_new_tokens) {
     // Its last token arrived, the word that it was the last one did not.
     Finish(request, v1::FINISH_LENGTH, {Code::kOk, ""}, {});
     return;

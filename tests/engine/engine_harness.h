@@ -49,6 +49,8 @@ struct Outcome {
   Error error;
   Fault fault = Fault::kRequest;
   bool prefill_done = false;
+  std::vector<float> prompt_logprobs;  // from the second position on
+  std::vector<float> embedding;
 };
 
 class EngineHarness {
@@ -104,7 +106,13 @@ class EngineHarness {
         EXPECT_EQ(output.position, static_cast<int32_t>(o.request.tokens.size() + o.drawn.size()));
         o.drawn.push_back(output.token);
       }
+      if (!output.prompt_logprobs.empty()) {
+        EXPECT_EQ(output.prompt_logprobs_from, static_cast<int32_t>(o.prompt_logprobs.size()) + 1);
+      }
+      for (const TokenLogprob& each : output.prompt_logprobs)
+        o.prompt_logprobs.push_back(each.logprob);
       if (output.finish == FinishReason::kNone) continue;
+      o.embedding = std::move(output.embedding);
       o.ended = true;
       o.finish = output.finish;
       o.error = std::move(output.error);

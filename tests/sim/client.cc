@@ -16,6 +16,8 @@ SequenceRequest AsSequence(const RouterRequest& request) {
   s.max_new_tokens = static_cast<int32_t>(request.max_new_tokens);
   s.min_new_tokens = static_cast<int32_t>(request.min_new_tokens);
   s.stop_token_ids = request.stop_token_ids;
+  s.pooling = static_cast<Pooling>(request.pooling);
+  s.prompt_logprobs = request.prompt_logprobs;
   return s;
 }
 
@@ -27,8 +29,18 @@ SimClient::SimClient(SimWorld* world, SimCoverage* coverage, std::string name,
       coverage_(coverage),
       name_(std::move(name)),
       request_(std::move(request)),
-      grace_(grace),
-      expected_(ExpectedOutput(model, AsSequence(request_))) {}
+      grace_(grace) {
+  const SequenceRequest sequence = AsSequence(request_);
+  if (request_.pooling != v1::POOL_NONE) {
+    expected_embedding_ = ExpectedEmbedding(model, sequence);
+    expected_.finish = FinishReason::kStop;
+  } else if (request_.max_new_tokens > 0) {
+    expected_ = ExpectedOutput(model, sequence);
+  } else {
+    expected_.finish = FinishReason::kLength;
+  }
+  if (request_.prompt_logprobs >= 0) expected_logprobs_ = ExpectedPromptLogprobs(model, sequence);
+}
 
 void SimClient::Fail(const std::string& what) { world_->Fail(fmt::format("{}: {}", name_, what)); }
 
@@ -97,6 +109,32 @@ void SimClient::OnTokens(const v1::TokenEvent& event) {
   }
 }
 
+void SimClient::OnPromptLogprobs(const v1::PromptLogprobs& logprobs) {
+  if (state_ != State::kWaiting) return Fail("prompt logprobs without a request that waits");
+  if (!received_.empty()) return Fail("prompt logprobs after the first token");
+  if (logprobs.first_position() != logprobs_.size() + 1) {
+    return Fail(fmt::format("prompt logprobs from position {}, expected {}",
+                            logprobs.first_position(), logprobs_.size() + 1));
+  }
+  if (routes_ > 1 && !logprobs_.empty()) coverage_->Count("takeover in mid-prompt");
+  for (const v1::TokenLogprobs& each : logprobs.logprobs()) logprobs_.push_back(each.logprob());
+}
+
+void SimClient::OnEmbedding(const v1::TokenEvent& event) {
+  if (state_ != State::kWaiting) return Fail("an embedding without a request that waits");
+  embedding_.assign(event.embedding().begin(), event.embedding().end());
+}
+
+void SimClient::CheckOutputs() {
+  if (embedding_ != expected_embedding_) return Fail("another embedding than the oracle's");
+  if (logprobs_ != expected_logprobs_) {
+    return Fail(fmt::format("{} prompt logprobs that are not the oracle's {}", logprobs_.size(),
+                            expected_logprobs_.size()));
+  }
+  if (!embedding_.empty()) coverage_->Count("embedding");
+  if (!logprobs_.empty()) coverage_->Count("prompt logprobs");
+}
+
 void SimClient::OnFinish(v1::FinishReason reason, const Error& error, Duration) {
   if (++finishes_ > 1) return Fail("finished twice");
   if (state_ == State::kGone) return Fail("finished after the client left");
@@ -131,6 +169,7 @@ void SimClient::OnFinish(v1::FinishReason reason, const Error& error, Duration) 
   }
   ok_ = true;
   coverage_->Count("request ok");
+  CheckOutputs();
   const bool stopped = expected_.finish == FinishReason::kStop;
   if (stopped != (reason == v1::FINISH_STOP))
     return Fail("wrong finish reason: " + v1::FinishReason_Name(reason));

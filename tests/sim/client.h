@@ -21,6 +21,8 @@ class SimClient final : public RequestObserver {
   void OnRouted(const RouteDecision& route) override;
   void OnTokens(const v1::TokenEvent& event) override;
   void OnFinish(v1::FinishReason reason, const Error& error, Duration retry_after) override;
+  void OnPromptLogprobs(const v1::PromptLogprobs& logprobs) override;
+  void OnEmbedding(const v1::TokenEvent& event) override;
 
   // The outcome of Submit, at the time of the call.
   void Submitted(const Result<RequestId>& id);
@@ -44,6 +46,8 @@ class SimClient final : public RequestObserver {
   enum class State { kNew, kWaiting, kDone, kGone };
 
   void Fail(const std::string& what);
+  // What a request brought beside tokens when it ended well.
+  void CheckOutputs();
 
   SimWorld* const world_;
   SimCoverage* const coverage_;
@@ -51,6 +55,8 @@ class SimClient final : public RequestObserver {
   const RouterRequest request_;
   const Duration grace_;
   ExpectedEnd expected_;
+  std::vector<float> expected_embedding_, expected_logprobs_;
+  std::vector<float> embedding_, logprobs_;
   State state_ = State::kNew;
   bool ok_ = false;
   std::string outcome_;

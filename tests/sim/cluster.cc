@@ -234,6 +234,13 @@ RouterRequest SimCluster::MakeRequest(bool storm) {
     request.stop_token_ids.push_back(static_cast<TokenId>(world_.random.Below(1000)));
   if (world_.Chance(0.2)) request.min_new_tokens = static_cast<uint32_t>(world_.Between(1, 10));
   request.min_new_tokens = std::min(request.min_new_tokens, request.max_new_tokens);
+  if (world_.Chance(0.1)) {
+    request.pooling = static_cast<v1::Pooling>(world_.Between(1, 3));
+    request.max_new_tokens = request.min_new_tokens = 0;
+  } else if (world_.Chance(0.1)) {
+    request.prompt_logprobs = 0;
+    if (world_.Chance(0.3)) request.max_new_tokens = request.min_new_tokens = 0;
+  }
   request.priority = static_cast<int32_t>(world_.Chance(0.2) ? world_.Between(-1, 2) : 0);
   request.cache_scope = world_.Chance(0.2) ? "tenant" : "";
   if (s.tenants) {

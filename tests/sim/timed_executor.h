@@ -26,6 +26,8 @@ class TimedExecutor final : public Executor {
   int32_t max_slots() const override { return executor_->max_slots(); }
   int32_t max_draws() const override { return executor_->max_draws(); }
   int32_t vocabulary() const override { return executor_->vocabulary(); }
+  int32_t max_scored_rows() const override { return executor_->max_scored_rows(); }
+  int32_t hidden_size() const override { return executor_->hidden_size(); }
 
   Result<Ticket> Launch(const StepInput& input) override {
     Result<Ticket> ticket = executor_->Launch(input);

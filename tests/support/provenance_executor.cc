@@ -1,7 +1,9 @@
 #include "tests/support/provenance_executor.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <functional>
 #include <set>
 #include <utility>
 
@@ -64,6 +66,15 @@ SampledToken Draw(const ProvenanceOptions& o, uint64_t state, uint32_t position,
   }
   if (params.num_logprobs >= 0) out.logprob = TokenLogprob{-static_cast<float>(h >> 56), {}};
   return out;
+}
+
+// From -1 to 1, so that sums of them are hardly ever zero.
+float HiddenElement(uint64_t state, int32_t i) {
+  return static_cast<float>(static_cast<int64_t>(Mix(state, static_cast<uint64_t>(i) + 99))) *
+         0x1p-63f;
+}
+float ScoreOf(uint64_t state, TokenId token) {
+  return -static_cast<float>(Mix(state, static_cast<uint64_t>(token) + 77) >> 50);
 }
 
 // The model over plain arrays: KV of every position of one sequence, and the state above the last.
@@ -167,6 +178,37 @@ std::vector<TokenId> ExpectedTokens(const ProvenanceOptions& options,
   return ExpectedOutput(options, request).tokens;
 }
 
+std::vector<float> ExpectedEmbedding(const ProvenanceOptions& options,
+                                     const SequenceRequest& request) {
+  constexpr size_t kSize = ProvenanceExecutor::kHidden;
+  PlainModel model(options);
+  std::vector<double> sum(kSize);
+  for (size_t p = 0; p < request.tokens.size(); ++p) {
+    model.Append(request.tokens[p]);
+    const bool wanted = request.pooling == Pooling::kMean ||
+                        (request.pooling == Pooling::kFirst && p == 0) ||
+                        (request.pooling == Pooling::kLast && p + 1 == request.tokens.size());
+    for (size_t i = 0; wanted && i < kSize; ++i)
+      sum[i] += static_cast<double>(HiddenElement(model.state(), static_cast<int32_t>(i)));
+  }
+  double square = 0;
+  for (const double x : sum) square += x * x;
+  std::vector<float> out;
+  for (const double x : sum) out.push_back(static_cast<float>(x / std::sqrt(square)));
+  return out;
+}
+
+std::vector<float> ExpectedPromptLogprobs(const ProvenanceOptions& options,
+                                          const SequenceRequest& request) {
+  PlainModel model(options);
+  std::vector<float> out;
+  for (int32_t p = 0; p + 1 < request.prompt_tokens; ++p) {
+    model.Append(request.tokens[static_cast<size_t>(p)]);
+    out.push_back(ScoreOf(model.state(), request.tokens[static_cast<size_t>(p) + 1]));
+  }
+  return out;
+}
+
 KvLayout ProvenanceExecutor::LayoutOf(const ProvenanceOptions& options) {
   KvLayout layout;
   layout.num_layers = options.num_layers;
@@ -223,7 +265,8 @@ void ProvenanceExecutor::CheckInput(const StepInput& input) {
   const auto rows = static_cast<int32_t>(b.tokens.size());
   AISP_CHECK(rows > 0 && rows <= options_.max_batch_tokens);
   AISP_CHECK(b.positions.size() == b.tokens.size() && b.slot_of_row.size() == b.tokens.size());
-  AISP_CHECK(input.samples.size() == b.logit_rows.size());
+  AISP_CHECK(input.samples.size() + input.scored.size() == b.logit_rows.size());
+  AISP_CHECK(static_cast<int32_t>(input.scored.size()) <= options_.max_scored_rows);
   std::set<int32_t> slots;
   std::set<int32_t> written;
   int32_t next_row = 0;
@@ -253,11 +296,28 @@ void ProvenanceExecutor::CheckInput(const StepInput& input) {
   AISP_CHECK(next_row == rows);
   for (size_t i = 0; i < input.samples.size(); ++i) {
     const SampleRow& sample = input.samples[i];
-    AISP_CHECK(sample.logit_index == static_cast<int32_t>(i) && sample.params != nullptr);
-    AISP_CHECK(i == 0 || b.logit_rows[i] > b.logit_rows[i - 1]);
-    const auto row = static_cast<size_t>(b.logit_rows[i]);
+    const auto at = static_cast<size_t>(sample.logit_index);
+    AISP_CHECK(at < b.logit_rows.size() && sample.params != nullptr);
+    AISP_CHECK(i == 0 || sample.logit_index > input.samples[i - 1].logit_index);
+    const auto row = static_cast<size_t>(b.logit_rows[at]);
     AISP_CHECK(sample.slot == b.slot_of_row[row]);
     AISP_CHECK(sample.position == static_cast<uint32_t>(b.positions[row] + 1));
+  }
+  AISP_CHECK(std::is_sorted(b.logit_rows.begin(), b.logit_rows.end(), std::less_equal<>()));
+  AISP_CHECK(std::is_sorted(input.hidden_rows.begin(), input.hidden_rows.end()));
+}
+
+void ProvenanceExecutor::ReadRows(const StepInput& input, std::span<const uint64_t> states,
+                                  StepResult* result) {
+  for (const ScoredRow& row : input.scored) {
+    const int32_t at = input.batch.logit_rows[static_cast<size_t>(row.logit_index)];
+    RowScore score;
+    score.logprob.logprob = ScoreOf(states[static_cast<size_t>(at)], row.token);
+    result->scores.push_back(std::move(score));
+  }
+  for (const int32_t row : input.hidden_rows) {
+    for (int32_t i = 0; i < kHidden; ++i)
+      result->hidden.push_back(HiddenElement(states[static_cast<size_t>(row)], i));
   }
 }
 
@@ -302,12 +362,14 @@ StepResult ProvenanceExecutor::Execute(const Pending& pending) {
   StepResult result;
   for (size_t i = 0; i < input.samples.size(); ++i) {
     const SampleRow& s = input.samples[i];
-    SampledToken sampled = Draw(options_, x[static_cast<size_t>(b.logit_rows[i])], s.position,
-                                *s.params, s.prompt, s.generated, s.banned, pending.masks[i]);
+    const int32_t row = b.logit_rows[static_cast<size_t>(s.logit_index)];
+    SampledToken sampled = Draw(options_, x[static_cast<size_t>(row)], s.position, *s.params,
+                                s.prompt, s.generated, s.banned, pending.masks[i]);
     slots_[static_cast<size_t>(s.slot)] = SlotToken{sampled.token, input.step};
     if (row_fault) sampled.status = row_fault(s);
     result.tokens.push_back(std::move(sampled));
   }
+  ReadRows(input, x, &result);
   ++steps_;
   rows_computed_ += x.size();
   return result;

@@ -36,6 +36,7 @@ struct ProvenanceOptions {
   int32_t max_batch_tokens = 512;
   int32_t max_slots = 64;
   int32_t max_draws = 0;  // of a step; 0: one for each slot
+  int32_t max_scored_rows = 16;
   int32_t max_depth = 1;
   int32_t vocabulary = 1000;
   uint64_t weights = 1;  // another value is another model
@@ -51,6 +52,13 @@ ExpectedEnd ExpectedOutput(const ProvenanceOptions& options, const SequenceReque
 // The first `count` tokens after `prompt` without any stop token.
 std::vector<TokenId> ExpectedTokens(const ProvenanceOptions& options,
                                     std::span<const TokenId> prompt, int32_t count, uint64_t seed);
+
+// What the request's pooling must bring, and the logprobs of its prompt's tokens from the second
+// on.
+std::vector<float> ExpectedEmbedding(const ProvenanceOptions& options,
+                                     const SequenceRequest& request);
+std::vector<float> ExpectedPromptLogprobs(const ProvenanceOptions& options,
+                                          const SequenceRequest& request);
 
 class ProvenanceExecutor final : public Executor {
  public:
@@ -68,6 +76,9 @@ class ProvenanceExecutor final : public Executor {
   }
   int32_t vocabulary() const override { return options_.vocabulary; }
   bool applies_masks() const override { return true; }
+  int32_t max_scored_rows() const override { return options_.max_scored_rows; }
+  int32_t hidden_size() const override { return kHidden; }
+  static constexpr int32_t kHidden = 4;
   Result<Ticket> Launch(const StepInput& input) override;
   Result<StepResult> Collect(Ticket ticket) override;
 
@@ -107,6 +118,9 @@ class ProvenanceExecutor final : public Executor {
 
   void CheckInput(const StepInput& input);
   StepResult Execute(const Pending& pending);
+  // What is wanted of rows beside draws. `states`: [rows], above the last layer.
+  static void ReadRows(const StepInput& input, std::span<const uint64_t> states,
+                       StepResult* result);
   TokenId TokenOfRow(const StepInput& input, int32_t row);
   uint64_t Load(int32_t layer, int32_t block, int32_t head, int32_t part, int32_t slot) const;
   void Store(int32_t layer, int32_t block, int32_t head, int32_t part, int32_t slot, uint64_t word);
