@@ -43,6 +43,8 @@ struct ChoiceLogprob {
   size_t text_offset =
       0;  // completions: where the token starts in the choice's text, in code points
   TokenId token = 0;
+  bool known = true;  // false: the first token of a prompt, which nothing goes before
+  uint32_t rank = 0;  // 1: no token is likelier; 0: not known. Of prompts
 };
 
 struct ToolCall {
@@ -66,6 +68,8 @@ struct Choice {
   std::string reasoning = {};           // empty: none
   std::vector<ToolCall> calls = {};
   std::string_view stop = {};  // as ChoiceEnd::stop
+  // Of every token of the prompt, the first one without; empty: not wanted.
+  std::vector<ChoiceLogprob> prompt_logprobs = {};
 };
 
 class AnswerEncoder {

@@ -100,6 +100,8 @@ void ReadLogprobs(Fields* fields, const ApiLimits& limits, ChatRequest* out) {
     fields->Refuse("top_logprobs", "top_logprobs needs \"logprobs\": true");
   }
   out->sampling.set_num_logprobs(wanted ? top : -1);
+  fields->IntInto("prompt_logprobs", 0, limits.max_logprobs, &out->prompt_logprobs);
+  RefusePromptLogprobsInStream(fields, *out);
 }
 
 }  // namespace

@@ -276,7 +276,7 @@ void ReadOutputConfig(Fields* fields, Value::Map* chat) {
 void RefuseMessagesFields(Fields* fields) {
   RefuseChatNames(fields, Names());
   for (const std::string_view name : {"container", "mcp_servers", "context_management", "logprobs",
-                                      "top_logprobs", "return_token_ids"}) {
+                                      "top_logprobs", "prompt_logprobs", "return_token_ids"}) {
     const Value* value = fields->Find(name);
     if (value == nullptr || (value->IsBool() && !value->AsBool())) continue;
     fields->Refuse(name, std::string(name) + " is not supported by this server; leave it out");

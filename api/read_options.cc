@@ -92,11 +92,11 @@ void ReadSampling(Fields* fields, const ApiLimits& limits, v1::SamplingParams* s
   ReadLogitBias(fields, limits, sampling);
 }
 
-void ReadLengths(Fields* fields, GenerationOptions* out) {
+void ReadLengths(Fields* fields, GenerationOptions* out, int64_t least) {
   uint32_t tokens = 0;
   for (const std::string_view name : {"max_completion_tokens", "max_tokens"}) {
     if (fields->Find(name) == nullptr) continue;
-    fields->IntInto(name, 1, kMaxTokens, &tokens);
+    fields->IntInto(name, least, kMaxTokens, &tokens);
     if (!out->max_tokens) out->max_tokens = tokens;
   }
   fields->IntInto("min_tokens", 0, kMaxTokens, &out->min_tokens);
@@ -109,8 +109,25 @@ void ReadLengths(Fields* fields, GenerationOptions* out) {
 
 }  // namespace
 
-void ReadGenerationOptions(Fields* fields, const ApiLimits& limits, GenerationOptions* out) {
+void ReadCallerOptions(Fields* fields, const ApiLimits& limits, GenerationOptions* out) {
   fields->String("model", kMaxNameBytes, &out->model);
+  fields->String("user", kMaxNameBytes, &out->user);
+  fields->String("cache_salt", kMaxNameBytes, &out->cache_salt);
+  fields->IntInto("priority", INT32_MIN, INT32_MAX, &out->priority);
+  double timeout_s = 0;
+  fields->Number("timeout", 0, ToSeconds(limits.max_timeout), /*min_excluded=*/true, &timeout_s);
+  out->timeout = Duration(static_cast<int64_t>(timeout_s * 1e9));
+}
+
+void RefusePromptLogprobsInStream(Fields* fields, const GenerationOptions& options) {
+  if (!options.stream || options.prompt_logprobs < 0) return;
+  fields->Refuse("prompt_logprobs",
+                 "prompt_logprobs is not supported in a stream; leave \"stream\" out");
+}
+
+void ReadGenerationOptions(Fields* fields, const ApiLimits& limits, GenerationOptions* out,
+                           int64_t least_tokens) {
+  ReadCallerOptions(fields, limits, out);
   fields->Bool("stream", &out->stream);
   if (const Value::Map* options = fields->Object("stream_options")) {
     Fields each(options, "stream_options.");
@@ -122,7 +139,7 @@ void ReadGenerationOptions(Fields* fields, const ApiLimits& limits, GenerationOp
     }
   }
   ReadSampling(fields, limits, &out->sampling);
-  ReadLengths(fields, out);
+  ReadLengths(fields, out, least_tokens);
   ReadConstraint(fields, out);
   fields->IntInto("n", 1, limits.max_choices, &out->n);
   fields->Strings("stop", static_cast<size_t>(limits.max_stop_strings),
@@ -133,12 +150,6 @@ void ReadGenerationOptions(Fields* fields, const ApiLimits& limits, GenerationOp
   fields->Bool("ignore_eos", &out->ignore_eos);
   fields->Bool("skip_special_tokens", &out->skip_special_tokens);
   fields->Bool("return_token_ids", &out->return_token_ids);
-  fields->String("user", kMaxNameBytes, &out->user);
-  fields->String("cache_salt", kMaxNameBytes, &out->cache_salt);
-  fields->IntInto("priority", INT32_MIN, INT32_MAX, &out->priority);
-  double timeout_s = 0;
-  fields->Number("timeout", 0, ToSeconds(limits.max_timeout), /*min_excluded=*/true, &timeout_s);
-  out->timeout = Duration(static_cast<int64_t>(timeout_s * 1e9));
   uint32_t best_of = out->n;
   fields->IntInto("best_of", 1, kMaxTokens, &best_of);
   if (best_of != out->n) {

@@ -16,8 +16,15 @@ inline constexpr size_t kMaxTools = 1024;
 
 // The body as a JSON object.
 ApiResult<Value> ParseBody(std::string_view body, const ApiLimits& limits);
-// All fields of GenerationOptions but logprobs, which the endpoints spell differently.
-void ReadGenerationOptions(Fields* fields, const ApiLimits& limits, GenerationOptions* out);
+// Who asks, how urgently, and what KV may be shared: model, user, cache_salt, priority, timeout.
+void ReadCallerOptions(Fields* fields, const ApiLimits& limits, GenerationOptions* out);
+// A string, a list of strings, a list of token ids, or a list of such lists.
+void ReadPrompts(Fields* fields, std::string_view name, int32_t max_prompts, int32_t vocab_size,
+                 std::vector<Prompt>* out);
+// All fields of GenerationOptions but logprobs, which the endpoints spell differently. `least`: the
+// smallest max_tokens.
+void ReadGenerationOptions(Fields* fields, const ApiLimits& limits, GenerationOptions* out,
+                           int64_t least_tokens = 1);
 // response_format, guided_json|regex|choice and structured_outputs.
 void ReadConstraint(Fields* fields, GenerationOptions* out);
 // tools, tool_choice, parallel_tool_calls; after the constraint was read.
@@ -28,6 +35,8 @@ void ReadThinking(Fields* fields, ChatRequest* out);
 void RefuseUnsupported(Fields* fields, Endpoint endpoint);
 // What the chat template is rendered from: messages, template variables, how the prompt ends.
 void ReadConversation(Fields* fields, const ApiLimits& limits, ChatRequest* out);
+// vLLM's prompt_logprobs has no place in a stream.
+void RefusePromptLogprobsInStream(Fields* fields, const GenerationOptions& options);
 // A list of token ids; false with an error in `fields` when it is none.
 bool ReadPromptTokens(Fields* fields, std::string_view name, const Value::List& list,
                       int32_t vocab_size, std::vector<TokenId>* out);

@@ -22,39 +22,80 @@ bool ReadPromptTokens(Fields* fields, std::string_view name, const Value::List& 
   return true;
 }
 
-namespace {
-
-void ReadPrompts(Fields* fields, const ApiLimits& limits, std::vector<Prompt>* out) {
+void ReadPrompts(Fields* fields, std::string_view name, int32_t max_prompts, int32_t vocab_size,
+                 std::vector<Prompt>* out) {
   constexpr std::string_view kWhat =
       "a string, a list of strings, a list of token ids or a list of such lists";
-  const Value* prompt = fields->Find("prompt");
-  if (prompt == nullptr)
-    return fields->Refuse("prompt", "prompt is missing: " + std::string(kWhat));
+  const Value* prompt = fields->Find(name);
+  if (prompt == nullptr) {
+    return fields->Refuse(name, std::string(name) + " is missing: " + std::string(kWhat));
+  }
   if (prompt->IsString()) return void(out->emplace_back(prompt->AsString()));
-  if (!prompt->IsList() || prompt->AsList().empty()) return fields->Wrong("prompt", *prompt, kWhat);
+  if (!prompt->IsList() || prompt->AsList().empty()) return fields->Wrong(name, *prompt, kWhat);
   const Value::List& list = prompt->AsList();
   std::vector<TokenId> tokens;
   if (list[0].IsInt()) {
-    if (ReadPromptTokens(fields, "prompt", list, limits.vocab_size, &tokens)) {
+    if (ReadPromptTokens(fields, name, list, vocab_size, &tokens)) {
       out->emplace_back(std::move(tokens));
     }
     return;
   }
-  if (list.size() > static_cast<size_t>(limits.max_prompts)) {
-    return fields->Wrong("prompt", *prompt,
-                         "at most " + std::to_string(limits.max_prompts) + " prompts");
+  if (list.size() > static_cast<size_t>(max_prompts)) {
+    return fields->Refuse(name, std::string(name) + " must have at most " +
+                                    std::to_string(max_prompts) + " entries, but has " +
+                                    std::to_string(list.size()));
   }
   for (size_t i = 0; i < list.size(); ++i) {
-    const std::string name = "prompt[" + std::to_string(i) + "]";
+    const std::string each = std::string(name) + "[" + std::to_string(i) + "]";
     if (list[i].IsString()) {
       out->emplace_back(list[i].AsString());
     } else if (list[i].IsList() && !list[i].AsList().empty()) {
       tokens.clear();
-      if (!ReadPromptTokens(fields, name, list[i].AsList(), limits.vocab_size, &tokens)) return;
+      if (!ReadPromptTokens(fields, each, list[i].AsList(), vocab_size, &tokens)) return;
       out->emplace_back(std::move(tokens));
     } else {
-      return fields->Wrong(name, list[i], "a string or a list of token ids that is not empty");
+      return fields->Wrong(each, list[i], "a string or a list of token ids that is not empty");
     }
+  }
+}
+
+namespace {
+
+// An empty one is as good as none.
+void ReadSuffix(Fields* fields, CompletionRequest* out) {
+  std::string suffix;
+  fields->String("suffix", kAnyLength, &suffix);
+  if (suffix.empty()) return;
+  if (out->echo) {
+    return fields->Refuse("suffix", "suffix together with echo is not supported; leave one out");
+  }
+  for (const Prompt& prompt : out->prompts) {
+    if (std::holds_alternative<std::string>(prompt)) continue;
+    return fields->Refuse("suffix", "suffix needs a prompt that is text, but it is token ids");
+  }
+  out->suffix = std::move(suffix);
+}
+
+// Logprobs of the prompt: vLLM's prompt_logprobs, and OpenAI's echo with logprobs.
+void ReadPromptLogprobs(Fields* fields, const ApiLimits& limits, CompletionRequest* out) {
+  fields->IntInto("prompt_logprobs", 0, limits.max_logprobs, &out->prompt_logprobs);
+  const bool echoes = out->echo && out->sampling.num_logprobs() >= 0;
+  if (!fields->ok()) return;
+  if (out->prompt_logprobs >= 0 && echoes) {
+    return fields->Refuse("prompt_logprobs",
+                          "prompt_logprobs together with echo and logprobs is not supported: echo "
+                          "brings the prompt's logprobs already; leave one of them out");
+  }
+  RefusePromptLogprobsInStream(fields, *out);
+  if (echoes && out->stream && out->n > 1) {
+    fields->Refuse(
+        "n", "n must be 1 in a stream with echo and logprobs, but is " + std::to_string(out->n));
+  }
+  const bool nothing = out->max_tokens == 0u && !out->echo && out->prompt_logprobs < 0;
+  if (nothing) {
+    fields->Refuse("max_tokens",
+                   "max_tokens must be at least 1 unless the prompt is asked for (echo or "
+                   "prompt_logprobs), but is 0");
   }
 }
 
@@ -68,16 +109,15 @@ ApiResult<CompletionRequest> ParseCompletion(std::string_view body, const ApiLim
 ApiResult<CompletionRequest> ParseCompletion(const Value::Map& body, const ApiLimits& limits) {
   Fields fields(&body);
   CompletionRequest out;
-  ReadPrompts(&fields, limits, &out.prompts);
-  ReadGenerationOptions(&fields, limits, &out);
+  ReadPrompts(&fields, "prompt", limits.max_prompts, limits.vocab_size, &out.prompts);
+  ReadGenerationOptions(&fields, limits, &out, /*least_tokens=*/0);
   fields.Bool("echo", &out.echo);
   RefuseUnsupported(&fields, Endpoint::kCompletions);
   int32_t logprobs = -1;
   fields.IntInto("logprobs", 0, limits.max_logprobs, &logprobs);
   out.sampling.set_num_logprobs(logprobs);
-  if (out.echo && logprobs >= 0) {
-    fields.Refuse("logprobs", "logprobs together with echo is not supported: the prompt has none");
-  }
+  ReadPromptLogprobs(&fields, limits, &out);
+  ReadSuffix(&fields, &out);
   if (fields.ok() && out.prompts.size() * out.n > static_cast<size_t>(limits.max_choices)) {
     fields.Refuse("n", "prompts times n must be at most " + std::to_string(limits.max_choices) +
                            ", but is " + std::to_string(out.prompts.size() * out.n));

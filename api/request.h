@@ -3,7 +3,7 @@
 //
 // Rules: a known field of a wrong type or out of its range is an error that names the field, the
 // value and the limit; null means absent; unknown fields are ignored, except those that change the
-// meaning of the answer and that we cannot honour (best_of, suffix,
+// meaning of the answer and that we cannot honour (best_of,
 // audio, ...; api/unsupported.cc): those are refused by name unless they have the value that they
 // have by default. Of a repeated key the last counts. NaN and Infinity, nesting beyond
 // `max_json_depth` and ill-formed UTF-8 are refused.
@@ -30,6 +30,7 @@ struct ApiLimits {
   // only >= 0 is checked.
   int32_t vocab_size = 0;
   int32_t max_prompts = 64;
+  int32_t max_embedding_inputs = 2048;  // also documents to rank, and pairs to score
   int32_t max_choices = 64;  // prompts * n
   int32_t max_messages = 4096;
   int32_t max_stop_strings = 16;
@@ -72,6 +73,7 @@ struct GenerationOptions {
   bool ignore_eos = false;
   bool skip_special_tokens = true;
   bool return_token_ids = false;  // choices carry `token_ids`; of use without a tokenizer
+  int32_t prompt_logprobs = -1;   // alternatives of each token of the prompt; -1: not wanted
 
   std::string user;
   std::string cache_salt;
@@ -86,7 +88,8 @@ using Prompt = std::variant<std::string, std::vector<TokenId>>;
 
 struct CompletionRequest : GenerationOptions {
   std::vector<Prompt> prompts;  // at least one; choice index = prompt index * n + i
-  bool echo = false;  // the text of the prompt comes before the generated text; not with logprobs
+  bool echo = false;  // the text of the prompt comes before the generated text
+  std::optional<std::string> suffix;  // what follows the text that is wanted
 };
 
 struct ChatRequest : GenerationOptions {

@@ -54,9 +54,13 @@ void AppendCompletionLogprobs(std::span<const ChoiceLogprob> tokens, std::string
   out->append("{\"tokens\":");
   AppendList(tokens, out, [out](const ChoiceLogprob& t) { AppendJsonString(t.bytes, out); });
   out->append(",\"token_logprobs\":");
-  AppendList(tokens, out, [out](const ChoiceLogprob& t) { AppendLogprob(t.logprob, out); });
+  AppendList(tokens, out, [out](const ChoiceLogprob& t) {
+    if (!t.known) return void(out->append("null"));
+    AppendLogprob(t.logprob, out);
+  });
   out->append(",\"top_logprobs\":");
   AppendList(tokens, out, [out](const ChoiceLogprob& t) {
+    if (!t.known) return void(out->append("null"));
     out->push_back('{');
     bool first = true;
     for (const TopLogprob& top : t.top) {
@@ -96,6 +100,38 @@ std::string Head(std::string_view id, std::string_view object, std::string_view 
   AppendJsonString(model, &out);
   out += ",\"choices\":[";
   return out;
+}
+
+void AppendPromptToken(TokenId token, float logprob, uint32_t rank, std::string_view bytes,
+                       std::string* out) {
+  out->push_back('"');
+  AppendNumber(token, out);
+  out->append("\":{\"logprob\":");
+  AppendLogprob(logprob, out);
+  out->append(",\"rank\":");
+  AppendNumber(rank, out);
+  out->append(",\"decoded_token\":");
+  AppendJsonString(bytes, out);
+  out->push_back('}');
+}
+
+// As vLLM: for each token an object by token id, of the token itself and of the likeliest ones.
+void AppendPromptLogprobs(std::span<const ChoiceLogprob> tokens, std::string* out) {
+  if (tokens.empty()) return;
+  out->append(",\"prompt_logprobs\":");
+  AppendList(tokens, out, [out](const ChoiceLogprob& t) {
+    if (!t.known) return void(out->append("null"));
+    out->push_back('{');
+    AppendPromptToken(t.token, t.logprob, t.rank, t.bytes, out);
+    uint32_t rank = 0;
+    for (const TopLogprob& top : t.top) {
+      ++rank;
+      if (top.token == t.token) continue;
+      out->push_back(',');
+      AppendPromptToken(top.token, top.logprob, rank, top.bytes, out);
+    }
+    out->push_back('}');
+  });
 }
 
 void AppendReasoningAndCalls(const Choice& choice, std::string* out) {
@@ -165,12 +201,16 @@ std::string ResponseEncoder::Whole(std::span<const Choice> choices, const Usage&
       out += "null";
     }
     AppendTokenIds(choice.token_ids, &out);
+    if (!chat) AppendPromptLogprobs(choice.prompt_logprobs, &out);
     out += ",\"finish_reason\":";
     AppendJsonString(choice.finish_reason, &out);
     out.push_back('}');
   }
   out += "],\"usage\":";
   AppendUsage(usage, &out);
+  // A chat has one prompt.
+  if (endpoint_ == Endpoint::kChat && !choices.empty())
+    AppendPromptLogprobs(choices.front().prompt_logprobs, &out);
   out.push_back('}');
   return out;
 }

@@ -271,7 +271,7 @@ void CheckMetadata(Fields* fields) {
 void RefuseResponsesFields(Fields* fields) {
   constexpr std::array kRefused = {"background", "conversation",   "context_management",
                                    "image",      "max_tool_calls", "moderation",
-                                   "prompt"};
+                                   "prompt",     "prompt_logprobs"};
   for (const std::string_view name : kRefused) {
     const Value* value = fields->Find(name);
     if (value == nullptr || (value->IsBool() && !value->AsBool())) continue;

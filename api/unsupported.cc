@@ -30,7 +30,6 @@ bool IsDefault(std::string_view name, const Value& value) {
 }
 
 constexpr std::array kRefused = {
-    "suffix",
     "guided_decoding_backend",
     "functions",
     "function_call",
@@ -44,7 +43,6 @@ constexpr std::array kRefused = {
     "use_beam_search",
     "length_penalty",
     "early_stopping",
-    "prompt_logprobs",
     "truncate_prompt_tokens",
     "bad_words",
     "allowed_token_ids",
@@ -54,6 +52,10 @@ constexpr std::array kRefused = {
     "documents",
     "mm_processor_kwargs",
     "kv_transfer_params",
+};
+
+constexpr std::array kRefusedForChats = {
+    "suffix",
 };
 
 constexpr std::array kRefusedForCompletions = {
@@ -71,7 +73,15 @@ void RefuseUnsupported(Fields* fields, Endpoint endpoint) {
     if (value == nullptr || IsDefault(name, *value)) continue;
     fields->Refuse(name, std::string(name) + " is not supported by this server; leave it out");
   }
-  if (endpoint == Endpoint::kChat) return;
+  if (endpoint == Endpoint::kChat) {
+    for (const std::string_view name : kRefusedForChats) {
+      const Value* value = fields->Find(name);
+      if (value == nullptr || IsDefault(name, *value)) continue;
+      fields->Refuse(name, std::string(name) +
+                               " is not supported by this server for chats; use /v1/completions");
+    }
+    return;
+  }
   for (const std::string_view name : kRefusedForCompletions) {
     const Value* value = fields->Find(name);
     if (value == nullptr || IsDefault(name, *value)) continue;

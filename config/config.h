@@ -29,6 +29,7 @@ struct Config {
     std::string chat_template;
     std::string tool_call_parser = "auto";
     std::string reasoning_parser = "auto";
+    std::string pooling = "auto";
     int64_t max_model_len = 0;
     int64_t threads = 1;
     std::string device = "auto";

@@ -34,6 +34,11 @@ void BindModelSettings(Config::Model& m, SettingTable& t) {
         "is content.")
       .Flag("--reasoning-parser")
       .OneOf({"auto", "none", "think", "mistral", "openai"});
+  t.Add("pooling", &m.pooling,
+        "What an embedding is made of: the mean of all positions' hidden states, the last one's or "
+        "the first one's (cls); auto: as the checkpoint's 1_Pooling/config.json says, else last.")
+      .Flag("--pooling")
+      .OneOf({"auto", "mean", "last", "cls"});
   t.Add("max_model_len", &m.max_model_len,
         "Longest prompt plus answer in tokens; 0: what the model was made for.")
       .Flag("--max-model-len")

@@ -21,8 +21,15 @@ ChoiceStream::ChoiceStream(const Tokenizer* tokenizer, Options options, Listener
       options_(std::move(options)),
       listener_(listener),
       stops_(options_.stop, options_.include_stop) {
-  if (tokenizer_ == nullptr) return;
-  detokenizer_.emplace(*tokenizer_, options_.skip_special_tokens && !parses());
+  if (tokenizer_ != nullptr)
+    detokenizer_.emplace(*tokenizer_, options_.skip_special_tokens && !parses());
+  if (options_.prompt_logprobs < 0) return;
+  if (tokenizer_ != nullptr) prompt_text_.emplace(*tokenizer_, options_.skip_special_tokens);
+  ChoiceLogprob first;
+  first.known = false;
+  first.token = options_.prompt.get().front();
+  first.bytes = PieceOf(first.token);
+  AddPromptToken(std::move(first));
 }
 
 bool ChoiceStream::Hidden(TokenId token) const {
@@ -83,9 +90,43 @@ void ChoiceStream::OnTokens(const v1::TokenEvent& event) {
   listener_->OnChoiceAdvanced(*this);
 }
 
+void ChoiceStream::OnPromptLogprobs(const v1::PromptLogprobs& logprobs) {
+  if (ended() || options_.prompt_logprobs < 0) return;
+  for (const v1::TokenLogprobs& values : logprobs.logprobs()) {
+    const size_t position = prompt_logprobs_.size();
+    if (position >= options_.prompt.size()) break;
+    AddPromptToken(MakeLogprob(options_.prompt.get()[position], values, options_.prompt_logprobs));
+  }
+  listener_->OnChoiceAdvanced(*this);
+}
+
+void ChoiceStream::AddPromptToken(ChoiceLogprob logprob) {
+  logprob.text_offset = prompt_code_points_;
+  if (prompt_text_) {
+    prompt_code_points_ += CodePoints(prompt_text_->Push(logprob.token));
+    if (prompt_logprobs_.size() + 1 == options_.prompt.size())
+      prompt_code_points_ += CodePoints(prompt_text_->Flush());
+  }
+  said_bytes_ += sizeof(logprob) + logprob.top.size() * sizeof(TopLogprob);
+  prompt_logprobs_.push_back(std::move(logprob));
+}
+
+void ChoiceStream::OnEmbedding(const v1::TokenEvent& event) {
+  if (ended()) return;
+  // What an element takes as text, roughly.
+  constexpr size_t kBytes = 12;
+  if (event.has_timing()) timing_ = event.timing();
+  preemptions_ = std::max(preemptions_, event.preemptions());
+  embedding_.assign(event.embedding().begin(), event.embedding().end());
+  said_bytes_ += embedding_.size() * kBytes;
+}
+
 void ChoiceStream::OnFinish(v1::FinishReason reason, const Error& error, Duration retry_after) {
   if (ended()) return;
-  if (reason == v1::FINISH_STOP || reason == v1::FINISH_LENGTH) {
+  const bool whole = reason == v1::FINISH_STOP || reason == v1::FINISH_LENGTH;
+  if (whole && options_.pooled && embedding_.empty()) {
+    error_ = ApiError(Code::kInternal, "the worker ended the request without an embedding");
+  } else if (whole) {
     // What was held back for an unfinished character or a possible stop string is text after all.
     const bool stopped = detokenizer_ && AddText(detokenizer_->Flush());
     if (!stopped) {
@@ -111,17 +152,23 @@ std::string ChoiceStream::PieceOf(TokenId token) const {
   return std::string(tokenizer_->IdToPiece(token));
 }
 
-void ChoiceStream::AddLogprob(TokenId token, const v1::TokenLogprobs& values) {
-  if (options_.num_logprobs < 0) return;
+ChoiceLogprob ChoiceStream::MakeLogprob(TokenId token, const v1::TokenLogprobs& values,
+                                        int32_t most) const {
   ChoiceLogprob out;
   out.token = token;
   out.bytes = PieceOf(token);
   out.logprob = values.logprob();
-  out.text_offset = text_code_points_;
-  const int count = std::min(values.top_ids_size(), values.top_logprobs_size());
-  for (int i = 0; i < std::min(count, options_.num_logprobs); ++i) {
+  out.rank = values.rank();
+  const int count = std::min({values.top_ids_size(), values.top_logprobs_size(), most});
+  for (int i = 0; i < count; ++i)
     out.top.push_back({PieceOf(values.top_ids(i)), values.top_logprobs(i), values.top_ids(i)});
-  }
+  return out;
+}
+
+void ChoiceStream::AddLogprob(TokenId token, const v1::TokenLogprobs& values) {
+  if (options_.num_logprobs < 0) return;
+  ChoiceLogprob out = MakeLogprob(token, values, options_.num_logprobs);
+  out.text_offset = text_code_points_;
   said_bytes_ += sizeof(out) + out.top.size() * sizeof(out.top[0]);
   logprobs_.push_back(std::move(out));
 }

@@ -17,6 +17,7 @@
 #include "answer/parser.h"
 #include "api/error.h"
 #include "api/response.h"
+#include "common/shared_tokens.h"
 #include "router/router.h"
 #include "text/detokenizer.h"
 #include "text/stop_strings.h"
@@ -37,6 +38,10 @@ class ChoiceStream final : public RequestObserver {
     // are a part of the text whatever skip_special_tokens says.
     std::unique_ptr<AnswerParser> parser = nullptr;
     std::span<const TokenId> shown = {};
+    // With prompt logprobs: the prompt, and so many alternatives; -1: none.
+    SharedTokens prompt = {};
+    int32_t prompt_logprobs = -1;
+    bool pooled = false;  // ends with an embedding
   };
 
   // What is told of a choice; `Advanced` may be the last call that the choice survives.
@@ -55,6 +60,8 @@ class ChoiceStream final : public RequestObserver {
   void OnRouted(const RouteDecision& route) override;
   void OnTokens(const v1::TokenEvent& event) override;
   void OnFinish(v1::FinishReason reason, const Error& error, Duration retry_after) override;
+  void OnPromptLogprobs(const v1::PromptLogprobs& logprobs) override;
+  void OnEmbedding(const v1::TokenEvent& event) override;
 
   uint32_t index() const { return options_.index; }
   bool ended() const { return error_.has_value() || !finish_reason_.empty(); }
@@ -80,6 +87,11 @@ class ChoiceStream final : public RequestObserver {
   std::string TakeText() { return std::exchange(text_, {}); }
   std::vector<ChoiceLogprob> TakeLogprobs() { return std::exchange(logprobs_, {}); }
   std::vector<TokenId> TakeTokenIds() { return std::exchange(token_ids_, {}); }
+  // Of every token of the prompt, the first one without a value; text offsets are in the prompt.
+  const std::vector<ChoiceLogprob>& prompt_logprobs() const { return prompt_logprobs_; }
+  // Code points of the prompt's text, with prompt logprobs.
+  size_t prompt_code_points() const { return prompt_code_points_; }
+  std::vector<float> TakeEmbedding() { return std::exchange(embedding_, {}); }
   // Bytes that were kept of all that it said, taken or not; an estimate.
   size_t said_bytes() const { return said_bytes_; }
   // With a parser: the text told apart; TakeText gives nothing then.
@@ -96,6 +108,9 @@ class ChoiceStream final : public RequestObserver {
   // A control token that is no part of the text.
   bool Hidden(TokenId token) const;
   void AddLogprob(TokenId token, const v1::TokenLogprobs& values);
+  ChoiceLogprob MakeLogprob(TokenId token, const v1::TokenLogprobs& values, int32_t most) const;
+  // The prompt's next token, with its place in the prompt's text.
+  void AddPromptToken(ChoiceLogprob logprob);
   void Parse(bool ended);
   // Appends what the stop matcher lets through; true when a stop string was found.
   bool AddText(std::string_view text);
@@ -111,6 +126,10 @@ class ChoiceStream final : public RequestObserver {
   bool thought_over_ = false;
   uint32_t reasoning_tokens_ = 0;
   std::vector<ChoiceLogprob> logprobs_;
+  std::vector<ChoiceLogprob> prompt_logprobs_;
+  std::optional<Detokenizer> prompt_text_;
+  size_t prompt_code_points_ = 0;
+  std::vector<float> embedding_;
   std::vector<TokenId> token_ids_;
   size_t text_code_points_ = 0;
   size_t said_bytes_ = 0;

@@ -9,6 +9,8 @@
 
 #include "common/strings.h"
 #include "server/commands.h"
+#include "server/embedding_answer.h"
+#include "server/embedding_service.h"
 #include "server/messages_service.h"
 #include "server/responses_service.h"
 #include "server/text_service.h"
@@ -62,9 +64,12 @@ struct Frontend::Route {
 
 const Frontend::Route* Frontend::Find(std::string_view path) {
   using enum Route::Scope;
-  static constexpr std::array<Route, 10> kRoutes = {{
+  static constexpr std::array<Route, 13> kRoutes = {{
       {"/v1/chat/completions", kPath, {{{"POST", &Frontend::Chat}}}},
       {"/v1/completions", kPath, {{{"POST", &Frontend::Completions}}}},
+      {"/v1/embeddings", kPath, {{{"POST", &Frontend::Embeddings}}}},
+      {"/v1/score", kPath, {{{"POST", &Frontend::Score}}}},
+      {"/v1/rerank", kPath, {{{"POST", &Frontend::Rerank}}}},
       {kResponsesPath, kPath, {{{"POST", &Frontend::CreateResponse}}}},
       {kResponsesPath,
        kChildren,
@@ -122,8 +127,9 @@ int AnswerUnknown(HttpExchange& exchange, const std::vector<std::string>& allowe
         404, std::move(headers),
         ErrorBodyFor(request, 404,
                      fmt::format("unknown path '{}'; known: /v1/chat/completions, "
-                                 "/v1/completions, /v1/responses, /v1/messages, /v1/models, "
-                                 "/tokenize, /detokenize, /version, /health, /ready, /metrics",
+                                 "/v1/completions, /v1/responses, /v1/messages, /v1/embeddings, "
+                                 "/v1/score, /v1/rerank, /v1/models, /tokenize, /detokenize, "
+                                 "/version, /health, /ready, /metrics",
                                  Excerpt(request.path))));
     return 404;
   }
@@ -197,6 +203,24 @@ void Frontend::Completions(const std::shared_ptr<HttpExchange>& exchange, const 
   });
 }
 
+void Frontend::Embeddings(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller) {
+  Embed(exchange, caller, [exchange, model = context_->model] {
+    return PrepareEmbedding(*model, exchange->request().body);
+  });
+}
+
+void Frontend::Score(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller) {
+  Embed(exchange, caller, [exchange, model = context_->model] {
+    return PrepareScore(*model, exchange->request().body);
+  });
+}
+
+void Frontend::Rerank(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller) {
+  Embed(exchange, caller, [exchange, model = context_->model] {
+    return PrepareRerank(*model, exchange->request().body);
+  });
+}
+
 void Frontend::CreateResponse(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller) {
   Generate(exchange, caller,
            [exchange, model = context_->model, store = context_->responses,
@@ -237,6 +261,19 @@ void Frontend::CountMessageTokens(const std::shared_ptr<HttpExchange>& exchange,
 
 void Frontend::Generate(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller,
                         std::function<ApiResult<PreparedRequest>()> prepare) {
+  StartJob(exchange, caller, std::move(prepare),
+           std::make_unique<HttpTextAnswer>(context_, exchange));
+}
+
+void Frontend::Embed(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller,
+                     std::function<ApiResult<PreparedRequest>()> prepare) {
+  StartJob(exchange, caller, std::move(prepare),
+           std::make_unique<EmbeddingAnswer>(context_, exchange));
+}
+
+void Frontend::StartJob(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller,
+                        std::function<ApiResult<PreparedRequest>()> prepare,
+                        std::unique_ptr<AnswerSink> sink) {
   const HttpRequest& request = exchange->request();
   auto timeout = ParseTimeoutHeader(request.Header("x-request-timeout"), context_->model->limits);
   if (!timeout) return Respond(*exchange, caller, tl::unexpected(timeout.error()));
@@ -253,8 +290,7 @@ void Frontend::Generate(const std::shared_ptr<HttpExchange>& exchange, const Cal
       request.body.size(),
       {std::string(request.Header("traceparent")), std::string(request.Header("tracestate"))},
       std::move(prepare)};
-  const auto started = GenerationJob::Start(context_, std::move(job),
-                                            std::make_unique<HttpTextAnswer>(context_, exchange));
+  const auto started = GenerationJob::Start(context_, std::move(job), std::move(sink));
   exchange->OnDisconnect([weak = std::weak_ptr(started)](HttpExchange::Gone why) {
     if (const auto alive = weak.lock()) alive->Abandon(GoneText(why));
   });

@@ -40,8 +40,17 @@ class Frontend {
   // `prepare` runs on the pool.
   void Generate(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller,
                 std::function<ApiResult<PreparedRequest>()> prepare);
+  // The same, answered through prepared.vectors.
+  void Embed(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller,
+             std::function<ApiResult<PreparedRequest>()> prepare);
+  void StartJob(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller,
+                std::function<ApiResult<PreparedRequest>()> prepare,
+                std::unique_ptr<AnswerSink> sink);
   void Chat(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller);
   void Completions(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller);
+  void Embeddings(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller);
+  void Score(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller);
+  void Rerank(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller);
   void CreateResponse(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller);
   void GetResponse(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller);
   void DeleteResponse(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller);

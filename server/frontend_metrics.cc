@@ -15,6 +15,10 @@ FrontendMetrics::FrontendMetrics(Metrics* metrics, const MetricLabels& labels) {
   disconnected =
       metrics->AddCounter("aisp_disconnected_clients_total",
                           "Clients that went away before their answer was complete", labels);
+  embedded_inputs =
+      metrics->AddCounter("aisp_embedded_inputs_total", "Inputs that became embeddings", labels);
+  embedded_tokens = metrics->AddCounter("aisp_embedded_tokens_total",
+                                        "Tokens of inputs that became embeddings", labels);
   frontend_s = metrics->AddHistogram(
       "aisp_frontend_seconds",
       "A request received to handed to the router: reading JSON, chat template, tokenizing",

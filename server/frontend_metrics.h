@@ -26,6 +26,7 @@ class FrontendMetrics {
   void Count(Rejection reason) const { rejected_[static_cast<size_t>(reason)].Add(); }
 
   Counter disconnected;
+  Counter embedded_inputs, embedded_tokens;
   Histogram frontend_s;  // received to handed to the router
 
  private:

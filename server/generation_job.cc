@@ -13,6 +13,8 @@ namespace aisp {
 namespace {
 
 constexpr Duration kBusyRetry = std::chrono::seconds(1);
+// Inputs of one request that are embedded at the same time.
+constexpr size_t kMostEmbeddedAtOnce = 64;
 
 ApiError BusyError() {
   return ApiError(Code::kResourceExhausted,
@@ -103,8 +105,8 @@ void GenerationJob::OnPrepared(ApiResult<PreparedRequest> prepared) {
   }
   prepared_ = std::move(*prepared);
   trace_.Prepared(MakeUsage(), prepared_.choices());
-  const auto room = context_->tenants->Widen(request_.caller.tenant, &slot_,
-                                             static_cast<int64_t>(prepared_.choices()));
+  const auto room =
+      context_->tenants->Widen(request_.caller.tenant, &slot_, static_cast<int64_t>(MostAtOnce()));
   if (!room) return Reject(Rejection::kKeyLimit, room.error().error, room.error().retry_after);
   SubmitAll();
 }
@@ -143,51 +145,72 @@ RouterRequest GenerationJob::MakeRequest(uint32_t choice) const {
   r.priority = -std::max(o.priority, -INT32_MAX);  // clients: lower first; inside: greater first
   r.tenant = context_->tenants->ShareOf(request_.caller.tenant, r.priority);
   r.cache_scope = CacheScope(request_.caller.tenant, o.cache_salt);
-  r.prefill = request_.prefill;
+  r.pooling = prepared_.pooling;
+  r.prompt_logprobs = prepared_.ScoresPrompt(choice) ? prepared_.prompt_logprobs : -1;
+  // A prefill worker brings KV, and not what else its rows would give.
+  r.prefill = prepared_.WantsEveryPosition() ? PrefillPreference::kLocal : request_.prefill;
   r.objective = request_.objective;
   return r;
 }
 
+size_t GenerationJob::MostAtOnce() const {
+  const size_t all = prepared_.choices();
+  return prepared_.pooling == v1::POOL_NONE ? all : std::min(all, kMostEmbeddedAtOnce);
+}
+
+void GenerationJob::SubmitMore() {
+  while (!closed_ && choices_.size() < prepared_.choices() &&
+         choices_.size() - ended_ < MostAtOnce()) {
+    SubmitOne(static_cast<uint32_t>(choices_.size()));
+  }
+}
+
 void GenerationJob::SubmitAll() {
-  const GenerationOptions& o = prepared_.options;
   counted_.assign(prepared_.choices(), 0);
   held_of_.assign(prepared_.choices(), 0);
   sink_->OnPrepared(prepared_);
   context_->metrics.frontend_s.Observe(
       ToSeconds(context_->clock->Now() - request_.caller.received));
-  for (uint32_t index = 0; index < prepared_.choices() && !closed_; ++index) {
-    choices_.push_back(std::make_unique<ChoiceStream>(
-        context_->model->tokenizer.get(),
-        ChoiceStream::Options{.index = index,
-                              .stop = o.stop,
-                              .include_stop = o.include_stop_in_output,
-                              .skip_special_tokens = o.skip_special_tokens,
-                              .num_logprobs = o.sampling.num_logprobs(),
-                              .keep_token_ids = o.return_token_ids,
-                              .min_tokens = o.min_tokens,
-                              .parser = prepared_.Parses() && context_->model->tokenizer
-                                            ? MakeAnswerParser(prepared_.parse)
-                                            : nullptr,
-                              .shown = context_->model->markers},
-        this));
-    RouterRequest request = MakeRequest(index);
-    request.timeout = TimeLeft();
-    if (request.timeout == Duration{}) {
-      choices_.pop_back();
-      return Reject(
-          Rejection::kDeadline,
-          ApiError(Code::kDeadlineExceeded,
-                   "the request's time was over before it could be placed; allow more time"));
-    }
-    Duration retry_after{};
-    trace_.Submitting(index);
-    auto id = context_->router->Submit(std::move(request), choices_.back().get(), &retry_after);
-    if (!id) {
-      choices_.pop_back();
-      return Fail(ApiError(id.error()), retry_after);
-    }
-    choices_.back()->request = *id;
+  SubmitMore();
+}
+
+void GenerationJob::SubmitOne(uint32_t index) {
+  const GenerationOptions& o = prepared_.options;
+  const bool scores = prepared_.ScoresPrompt(index);
+  choices_.push_back(std::make_unique<ChoiceStream>(
+      context_->model->tokenizer.get(),
+      ChoiceStream::Options{.index = index,
+                            .stop = o.stop,
+                            .include_stop = o.include_stop_in_output,
+                            .skip_special_tokens = o.skip_special_tokens,
+                            .num_logprobs = o.sampling.num_logprobs(),
+                            .keep_token_ids = o.return_token_ids,
+                            .min_tokens = o.min_tokens,
+                            .parser = prepared_.Parses() && context_->model->tokenizer
+                                          ? MakeAnswerParser(prepared_.parse)
+                                          : nullptr,
+                            .shown = context_->model->markers,
+                            .prompt = scores ? prepared_.PromptOf(index) : SharedTokens(),
+                            .prompt_logprobs = scores ? prepared_.prompt_logprobs : -1,
+                            .pooled = prepared_.pooling != v1::POOL_NONE},
+      this));
+  RouterRequest request = MakeRequest(index);
+  request.timeout = TimeLeft();
+  if (request.timeout == Duration{}) {
+    choices_.pop_back();
+    return Reject(
+        Rejection::kDeadline,
+        ApiError(Code::kDeadlineExceeded,
+                 "the request's time was over before it could be placed; allow more time"));
   }
+  Duration retry_after{};
+  trace_.Submitting(index);
+  auto id = context_->router->Submit(std::move(request), choices_.back().get(), &retry_after);
+  if (!id) {
+    choices_.pop_back();
+    return Fail(ApiError(id.error()), retry_after);
+  }
+  choices_.back()->request = *id;
 }
 
 void GenerationJob::Abandon(std::string_view why) {
@@ -225,16 +248,21 @@ void GenerationJob::OnChoiceAdvanced(ChoiceStream& choice) {
     ++ended_;
   }
   if (choice.HasNews() || choice.ended()) sink_->OnProgress(choice);
-  if (ended_ < prepared_.choices()) return;
+  SubmitMore();
+  if (closed_ || ended_ < prepared_.choices()) return;
   sink_->OnDone(choices_, MakeUsage());
   Close({});
 }
 
 std::optional<ApiError> GenerationJob::HoldAnswer(const ChoiceStream& choice) {
-  // A stream, and every answer of gRPC, goes out as it is made.
-  const bool stream = prepared_.options.stream;
-  const bool gathered = prepared_.gathers_answer || !stream;
-  if (!gathered || request_.caller.surface != Caller::Surface::kHttp) return std::nullopt;
+  // A stream, and every answer of gRPC, goes out as it is made, but for logprobs of the prompt:
+  // those are kept until the first event.
+  const bool http = request_.caller.surface == Caller::Surface::kHttp;
+  const bool stream = prepared_.options.stream || !http;
+  const bool scores = prepared_.prompt_logprobs >= 0;
+  const bool gathers = http && prepared_.gathers_answer;
+  const bool may_stream = !gathers && !scores && prepared_.pooling == v1::POOL_NONE;
+  if (stream && !gathers && !scores) return std::nullopt;
   const size_t said = choice.said_bytes();
   const size_t more = said - std::exchange(held_of_[choice.index()], said);
   held_ += more;
@@ -242,16 +270,17 @@ std::optional<ApiError> GenerationJob::HoldAnswer(const ChoiceStream& choice) {
   if (held_ > context_->max_answer_bytes) {
     return ApiError(Code::kOutOfRange,
                     fmt::format("the answer takes more than {} bytes, the limit of one that is {} "
-                                "(http.max_answer); {}ask for fewer tokens, choices or logprobs",
+                                "(http.max_answer); {}ask for fewer tokens, choices, logprobs or "
+                                "inputs",
                                 context_->max_answer_bytes, stream ? "gathered" : "not streamed",
-                                prepared_.gathers_answer ? "" : "set \"stream\": true, or "));
+                                may_stream ? "set \"stream\": true, or " : ""));
   }
   if (context_->answers_bytes > context_->max_answers_bytes) {
-    return ApiError(Code::kResourceExhausted,
-                    fmt::format("the answers that are gathered take {} bytes, the limit "
-                                "(http.max_total_body); {}try again",
-                                context_->max_answers_bytes,
-                                prepared_.gathers_answer ? "" : "set \"stream\": true or "));
+    return ApiError(
+        Code::kResourceExhausted,
+        fmt::format("the answers that are gathered take {} bytes, the limit "
+                    "(http.max_total_body); {}try again",
+                    context_->max_answers_bytes, may_stream ? "set \"stream\": true or " : ""));
   }
   return std::nullopt;
 }

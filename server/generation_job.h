@@ -85,6 +85,10 @@ class GenerationJob final : public std::enable_shared_from_this<GenerationJob>,
   ApiResult<PreparedRequest> PrepareInTime() const;
   void OnPrepared(ApiResult<PreparedRequest> prepared);
   void SubmitAll();
+  // As many choices as may be under way at once; the others when those end.
+  void SubmitMore();
+  void SubmitOne(uint32_t index);
+  size_t MostAtOnce() const;
   // What a whole answer holds since the last look; an error when that is too much.
   std::optional<ApiError> HoldAnswer(const ChoiceStream& choice);
   // What is left until the deadline; zero when it has passed.

@@ -107,8 +107,23 @@ void HttpTextAnswer::Open(ChoiceStream& choice) {
   opened_[choice.index()] = true;
   encoder_->Open(choice.index(), UsageSoFar(*prepared_, choice), &out_);
   if (const std::string echo = EchoOf(choice.index()); !echo.empty()) {
-    encoder_->Text(choice.index(), 0, echo, {}, {}, &out_);
+    const std::span<const ChoiceLogprob> logprobs =
+        EchoesLogprobs() ? std::span<const ChoiceLogprob>(choice.prompt_logprobs())
+                         : std::span<const ChoiceLogprob>();
+    echo_code_points_ = EchoesLogprobs() ? choice.prompt_code_points() : 0;
+    encoder_->Text(choice.index(), 0, echo, logprobs, {}, &out_);
   }
+}
+
+bool HttpTextAnswer::EchoesLogprobs() const {
+  return prepared_->prompt_logprobs >= 0 && !prepared_->echoes.empty() &&
+         prepared_->options.sampling.num_logprobs() >= 0;
+}
+
+const std::vector<ChoiceLogprob>& HttpTextAnswer::PromptLogprobs(
+    std::span<const std::unique_ptr<ChoiceStream>> choices, uint32_t choice) const {
+  const uint32_t n = prepared_->options.n;
+  return choices[choice / n * n]->prompt_logprobs();
 }
 
 void HttpTextAnswer::OnProgress(ChoiceStream& choice) {
@@ -121,7 +136,8 @@ void HttpTextAnswer::OnProgress(ChoiceStream& choice) {
   if (choice.HasNews() && choice.parses()) {
     TellParts(choice);
   } else if (choice.HasNews()) {
-    const auto logprobs = choice.TakeLogprobs();
+    auto logprobs = choice.TakeLogprobs();
+    for (ChoiceLogprob& each : logprobs) each.text_offset += echo_code_points_;
     const auto token_ids = choice.TakeTokenIds();
     encoder_->Text(choice.index(), choice.completion_tokens(), choice.TakeText(), logprobs,
                    token_ids, &out_);
@@ -187,6 +203,17 @@ void HttpTextAnswer::AnswerWhole(std::span<const std::unique_ptr<ChoiceStream>> 
     c.stop = choice->stop();
     c.has_logprobs = prepared_->options.sampling.num_logprobs() >= 0;
     c.logprobs = choice->TakeLogprobs();
+    if (prepared_->prompt_logprobs >= 0) {
+      const auto& prompt = PromptLogprobs(choices, choice->index());
+      if (EchoesLogprobs()) {
+        const uint32_t n = prepared_->options.n;
+        const size_t before = choices[choice->index() / n * n]->prompt_code_points();
+        for (ChoiceLogprob& each : c.logprobs) each.text_offset += before;
+        c.logprobs.insert(c.logprobs.begin(), prompt.begin(), prompt.end());
+      } else {
+        c.prompt_logprobs = prompt;
+      }
+    }
     c.token_ids = choice->TakeTokenIds();
     for (AnswerPart& part : choice->TakeParts()) {
       switch (part.kind) {

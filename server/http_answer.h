@@ -47,6 +47,12 @@ class HttpTextAnswer final : public AnswerSink {
   void Flush();
   HttpHeaders Headers(std::string_view content_type) const;
   std::string EchoOf(uint32_t choice) const;
+  // Of the choice's prompt: the first choice of each prompt brought them.
+  const std::vector<ChoiceLogprob>& PromptLogprobs(
+      std::span<const std::unique_ptr<ChoiceStream>> choices, uint32_t choice) const;
+  // With echo and logprobs: code points of the echo, which go before each token's place.
+  bool EchoesLogprobs() const;
+  size_t echo_code_points_ = 0;  // of a stream
 
   FrontendContext* const context_;
   const std::shared_ptr<HttpExchange> exchange_;

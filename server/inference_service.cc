@@ -36,12 +36,15 @@ std::string GoneText(RpcCall::Gone why) {
   return why == RpcCall::Gone::kSlowReader ? "slow reader" : "cancelled, closed or out of time";
 }
 
-void AddLogprobs(std::span<const ChoiceLogprob> from, v1::ChoiceEvent* to) {
+void AddLogprobs(std::span<const ChoiceLogprob> from,
+                 google::protobuf::RepeatedPtrField<v1::TokenLogprob>* to) {
   for (const ChoiceLogprob& logprob : from) {
-    v1::TokenLogprob* out = to->add_logprobs();
+    if (!logprob.known) continue;
+    v1::TokenLogprob* out = to->Add();
     out->set_token(logprob.bytes);
     out->set_token_id(logprob.token);
     out->set_logprob(logprob.logprob);
+    out->set_rank(logprob.rank);
     for (const TopLogprob& top : logprob.top) {
       v1::TopLogprob* entry = out->add_top();
       entry->set_token(top.bytes);
@@ -61,7 +64,7 @@ class GrpcAnswer final : public AnswerSink {
   }
   void OnPrepared(const PreparedRequest& prepared) override {
     prepared_ = &prepared;
-    echoed_.assign(prepared.choices(), prepared.echoes.empty());
+    begun_.assign(prepared.choices(), false);
   }
   void OnRouted(const std::string& route) override { call_->AddHeader("x-aisp-route", route); }
 
@@ -71,15 +74,17 @@ class GrpcAnswer final : public AnswerSink {
     out->set_index(choice.index());
     out->set_position(choice.completion_tokens());
     std::string text;
-    if (!echoed_[choice.index()]) {
-      echoed_[choice.index()] = true;
-      text = prepared_->echoes[choice.index() / prepared_->options.n];
+    if (!begun_[choice.index()]) {
+      begun_[choice.index()] = true;
+      if (!prepared_->echoes.empty())
+        text = prepared_->echoes[choice.index() / prepared_->options.n];
+      AddLogprobs(choice.prompt_logprobs(), out->mutable_prompt_logprobs());
     }
     text += choice.TakeText();
     for (AnswerPart& part : choice.TakeParts()) AddPart(choice.index(), &part, &text, out);
     out->set_text(std::move(text));
     for (const TokenId token : choice.TakeTokenIds()) out->add_token_ids(token);
-    AddLogprobs(choice.TakeLogprobs(), out);
+    AddLogprobs(choice.TakeLogprobs(), out->mutable_logprobs());
     if (choice.ended()) out->set_finish_reason(std::string(choice.finish_reason()));
     call_->Write(std::move(event));
   }
@@ -152,7 +157,7 @@ class GrpcAnswer final : public AnswerSink {
 
   const std::shared_ptr<GenerateCall> call_;
   const PreparedRequest* prepared_ = nullptr;
-  std::vector<bool> echoed_;  // the prompt's text is out, or not wanted
+  std::vector<bool> begun_;  // choices whose first event is out, with what is said of the prompt
 };
 
 }  // namespace

@@ -7,17 +7,29 @@
 #include <utility>
 
 #include "server/answer_plan.h"
+#include "text/fill_in_middle.h"
 
 namespace aisp {
 namespace {
 
 ApiResult<void> CheckLength(const PreparedRequest& request, int64_t length, int64_t limit) {
-  const std::string param = request.endpoint == Endpoint::kChat ? "messages" : "prompt";
+  const bool pools = request.pooling != v1::POOL_NONE;
+  const std::string param = pools                                 ? "input"
+                            : request.endpoint == Endpoint::kChat ? "messages"
+                                                                  : "prompt";
   if (length == 0) {
     return tl::unexpected(
         ApiError(Code::kInvalidArgument, "the prompt has no tokens; give at least one", param));
   }
-  if (length >= limit) {
+  const bool draws = !pools && request.options.max_tokens != 0u;
+  if (!draws && length > limit) {
+    return tl::unexpected(ApiError(
+        Code::kInvalidArgument,
+        fmt::format("the {} has {} tokens, and this model's context is {} tokens; shorten it",
+                    param, length, limit),
+        param, "context_length_exceeded"));
+  }
+  if (draws && length >= limit) {
     return tl::unexpected(ApiError(
         Code::kInvalidArgument,
         fmt::format("the prompt has {} tokens, and this model's context is {} tokens, of which the "
@@ -85,6 +97,8 @@ ApiResult<void> CheckEnding(const ServedModel& model, const PreparedRequest& req
   return {};
 }
 
+}  // namespace
+
 ApiResult<PreparedRequest> Checked(const ServedModel& model, PreparedRequest request) {
   for (const auto& prompt : request.prompts) {
     AISP_RETURN_IF_ERROR(
@@ -108,6 +122,34 @@ ApiResult<PreparedRequest> Checked(const ServedModel& model, PreparedRequest req
   return request;
 }
 
+namespace {
+
+// The tokens of the text between a prompt and its suffix, asked for as the model was trained.
+ApiResult<std::vector<TokenId>> EncodeMiddle(const ServedModel& model, const Prompt& prompt,
+                                             const std::string& suffix,
+                                             std::vector<TokenId>* stop_token_ids) {
+  const FillInMiddle* const format = model.tokenizer ? FindFillInMiddle(*model.tokenizer) : nullptr;
+  if (format == nullptr) {
+    return tl::unexpected(ApiError(
+        Code::kInvalidArgument,
+        fmt::format("suffix is not supported: the tokenizer of '{}' has none of the tokens "
+                    "by which models are known to fill in the middle ({})",
+                    model.name, FillInMiddleNames()),
+        "suffix"));
+  }
+  AISP_RETURN_IF_ERROR(model.CheckTextSize(suffix.size(), "suffix"));
+  auto tokens =
+      EncodeFillInMiddle(*model.tokenizer, *format, std::get<std::string>(prompt), suffix);
+  if (!tokens) {
+    return tl::unexpected(ApiError(Code::kInvalidArgument, tokens.error().message, "suffix"));
+  }
+  AISP_RETURN_IF_ERROR(model.CheckIds(*tokens, "suffix"));
+  for (const TokenId id : EndsOfMiddle(*model.tokenizer, *format)) {
+    if (id < model.spec.vocabulary) stop_token_ids->push_back(id);
+  }
+  return std::move(*tokens);
+}
+
 }  // namespace
 
 ApiResult<PreparedRequest> Prepare(const ServedModel& model, CompletionRequest request) {
@@ -118,11 +160,22 @@ ApiResult<PreparedRequest> Prepare(const ServedModel& model, CompletionRequest r
     if (const auto* text = std::get_if<std::string>(&prompt)) {
       AISP_RETURN_IF_ERROR(model.CheckTextSize(text->size(), "prompt"));
     }
-    AISP_ASSIGN_OR_RETURN(std::vector<TokenId> tokens, model.EncodePrompt(prompt));
+    std::vector<TokenId> tokens;
+    if (request.suffix) {
+      std::vector<TokenId> ends;
+      AISP_ASSIGN_OR_RETURN(tokens, EncodeMiddle(model, prompt, *request.suffix, &ends));
+      if (out.prompts.empty())
+        request.stop_token_ids.insert(request.stop_token_ids.end(), ends.begin(), ends.end());
+    } else {
+      AISP_ASSIGN_OR_RETURN(tokens, model.EncodePrompt(prompt));
+    }
     if (request.echo) out.echoes.push_back(model.TextOf(prompt));
     out.prompts.push_back(std::move(tokens));
   }
   out.options = std::move(static_cast<GenerationOptions&>(request));
+  const int32_t logprobs = out.options.sampling.num_logprobs();
+  const bool echoes_logprobs = request.echo && logprobs >= 0;
+  out.prompt_logprobs = echoes_logprobs ? logprobs : out.options.prompt_logprobs;
   return Checked(model, std::move(out));
 }
 
@@ -208,6 +261,7 @@ ApiResult<PreparedRequest> Prepare(const ServedModel& model, ChatRequest request
   AISP_ASSIGN_OR_RETURN(std::vector<TokenId> tokens, model.RenderChat(request));
   out.prompts.push_back(std::move(tokens));
   out.options = std::move(static_cast<GenerationOptions&>(request));
+  out.prompt_logprobs = out.options.prompt_logprobs;
   AISP_RETURN_IF_ERROR(PlanAnswer(model, request, &out));
   return Checked(model, std::move(out));
 }

@@ -11,8 +11,10 @@
 #include "api/answer_encoder.h"
 #include "api/inference_request.h"
 #include "api/response.h"
+#include "api/vector_encoder.h"
 #include "common/shared_tokens.h"
 #include "server/served_model.h"
+#include "worker.pb.h"
 
 namespace aisp {
 
@@ -31,13 +33,28 @@ struct PreparedRequest {
   bool gathers_answer = false;
   // What ids of its calls are made of; "": the request's id.
   std::string call_seed = {};
+  // Not POOL_NONE: every prompt becomes a vector, which this encoder takes; nothing is drawn.
+  v1::Pooling pooling = v1::POOL_NONE;
+  std::shared_ptr<VectorEncoder> vectors = {};
+  // Alternatives of each token of the prompts; -1: none are wanted. With `echoes` they stand before
+  // the answer's own logprobs, else beside the choices.
+  int32_t prompt_logprobs = -1;
 
   bool Parses() const { return parse.calls != nullptr || parse.think != nullptr; }
   size_t choices() const { return prompts.size() * options.n; }
+  // The first choice of each prompt brings its logprobs; the others have the same prompt.
+  bool ScoresPrompt(uint32_t choice) const {
+    return prompt_logprobs >= 0 && choice % options.n == 0;
+  }
+  bool WantsEveryPosition() const {
+    return prompt_logprobs >= 0 || (pooling != v1::POOL_NONE && pooling != v1::POOL_LAST);
+  }
   const SharedTokens& PromptOf(uint32_t choice) const { return prompts[choice / options.n]; }
 };
 
 ApiResult<PreparedRequest> Prepare(const ServedModel& model, CompletionRequest request);
 ApiResult<PreparedRequest> Prepare(const ServedModel& model, ChatRequest request);
+// The last step of them: lengths and constraint.
+ApiResult<PreparedRequest> Checked(const ServedModel& model, PreparedRequest request);
 
 }  // namespace aisp

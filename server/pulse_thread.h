@@ -28,6 +28,8 @@ class PulseExecutor final : public ServingExecutor {
   std::vector<SlowPathCount> slow_paths() const override { return real_->slow_paths(); }
   bool applies_masks() const override { return real_->applies_masks(); }
   int32_t vocabulary() const override { return real_->vocabulary(); }
+  int32_t max_scored_rows() const override { return real_->max_scored_rows(); }
+  int32_t hidden_size() const override { return real_->hidden_size(); }
   const Buffer& kv_pool() const override { return real_->kv_pool(); }
   const Model& model() const override { return real_->model(); }
   TensorView logits() const override { return real_->logits(); }

@@ -31,6 +31,8 @@ class RangeExecutor final : public ServingExecutor {
   int32_t max_draws() const override { return inner_->max_draws(); }
   std::vector<SlowPathCount> slow_paths() const override { return inner_->slow_paths(); }
   int32_t vocabulary() const override { return inner_->vocabulary(); }
+  int32_t max_scored_rows() const override { return inner_->max_scored_rows(); }
+  int32_t hidden_size() const override { return inner_->hidden_size(); }
   const Buffer& kv_pool() const override { return inner_->kv_pool(); }
   const Model& model() const override { return inner_->model(); }
   TensorView logits() const override { return inner_->logits(); }

@@ -12,6 +12,7 @@
 #include "kernels/cuda/load.h"
 #include "model/files.h"
 #include "model/generation_config.h"
+#include "model/pooling_config.h"
 #include "model/safetensors.h"
 #include "server/device_defaults.h"
 #include "server/kv_pool.h"
@@ -55,6 +56,31 @@ Result<int32_t> ContextOf(const Config& config, const ModelSpec& spec) {
 std::string DigestOf(std::string_view text) {
   const Hash128 hash = HashBytes(text);
   return fmt::format("{:016x}{:016x}", hash.hi, hash.lo);
+}
+
+// A checkpoint whose embeddings are made otherwise still writes text.
+void ChoosePooling(const Config& config, ServedModel* model) {
+  std::string mode = config.model.pooling;
+  if (mode == "auto") {
+    const Result<std::string> said = LoadPoolingMode(model->path);
+    if (!said) {
+      model->no_embeddings = said.error().message;
+      return;
+    }
+    mode = said->empty() ? "last" : *said;
+  }
+  if (mode == "mean") {
+    model->pooling = v1::POOL_MEAN;
+  } else if (mode == "last") {
+    model->pooling = v1::POOL_LAST;
+  } else if (mode == "cls") {
+    model->pooling = v1::POOL_FIRST;
+  } else {
+    model->no_embeddings = fmt::format(
+        "embeddings of '{}' are not supported: its 1_Pooling/config.json says {}; mean_tokens, "
+        "lasttoken and cls_token are (--pooling overrides it)",
+        model->name, mode);
+  }
 }
 
 Status LoadTemplate(const Config& config, ServedModel* model) {
@@ -220,6 +246,7 @@ Result<std::unique_ptr<ServedModel>> LoadServedModel(const Config& config) {
   for (const TokenId id : defaults.eos) {
     if (id >= 0 && id < model->spec.vocabulary) model->eos.push_back(id);
   }
+  ChoosePooling(config, model.get());
   model->max_answer_bytes = static_cast<size_t>(config.http.max_answer);
   model->limits.vocab_size = model->spec.vocabulary;
   model->limits.keeps_responses = config.http.max_stored_responses > 0;

@@ -20,6 +20,7 @@
 #include "server/constraint_pool.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
+#include "worker.pb.h"
 
 namespace aisp {
 
@@ -42,6 +43,9 @@ struct ServedModel {
   // Control tokens that these formats write: shown to who reads the answer, sorted.
   std::vector<TokenId> markers;
   std::vector<TokenId> eos;
+  // What embeddings are made of, and why there are none where it is POOL_NONE.
+  v1::Pooling pooling = v1::POOL_NONE;
+  std::string no_embeddings;
   std::shared_ptr<ConstraintPool> constraints;  // null: without a tokenizer nothing is constrained
   // More text than this cannot fit the context whatever it says, so it is not tokenized to find
   // out; 0: not known.

@@ -172,7 +172,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"\"stream\":true,\"stream_options\":{\"include_usage\":1}",
                 "stream_options.include_usage", "must be true or false, but is 1"},
         Refused{"\"stream_options\":{}", "stream_options", "needs \"stream\": true"},
-        Refused{"\"max_tokens\":0", "max_tokens", "an integer from 1 to 2147483647, but is 0"},
+        Refused{"\"max_tokens\":0", "max_tokens", "1"},
         Refused{"\"max_tokens\":1.5", "max_tokens", "but is 1.5"},
         Refused{"\"max_tokens\":\"5\"", "max_tokens", "but is \"5\""},
         Refused{"\"max_completion_tokens\":-1", "max_completion_tokens", "but is -1"},
@@ -249,8 +249,15 @@ TEST(ParseCompletion, RefusesWhatOnlyCompletionsHave) {
   EXPECT_EQ(param("{\"prompt\":[[1],[1,2.5]]}"), "prompt[1][1]");
   EXPECT_EQ(param("{\"prompt\":[\"a\",{}]}"), "prompt[1]");
   EXPECT_EQ(param(Completion("\"echo\":1")), "echo");
-  EXPECT_EQ(param(Completion("\"echo\":true,\"logprobs\":0")), "logprobs");
-  EXPECT_EQ(param(Completion("\"suffix\":\"x\"")), "suffix");
+  EXPECT_EQ(param(Completion("\"suffix\":3")), "suffix");
+  EXPECT_EQ(param(Completion("\"suffix\":\"x\",\"echo\":true")), "suffix");
+  EXPECT_EQ(param(Completion("\"max_tokens\":0")), "max_tokens");
+  EXPECT_EQ(param(Completion("\"max_tokens\":0,\"logprobs\":2")), "max_tokens");
+  EXPECT_EQ(param(Completion("\"prompt_logprobs\":21")), "prompt_logprobs");
+  EXPECT_EQ(param(Completion("\"prompt_logprobs\":1,\"stream\":true")), "prompt_logprobs");
+  EXPECT_EQ(param(Completion("\"prompt_logprobs\":1,\"echo\":true,\"logprobs\":1")),
+            "prompt_logprobs");
+  EXPECT_EQ(param(Completion("\"echo\":true,\"logprobs\":1,\"stream\":true,\"n\":2")), "n");
   EXPECT_EQ(param(Completion("\"logprobs\":21")), "logprobs");
   EXPECT_EQ(param(Completion("\"logprobs\":true")), "logprobs");
   EXPECT_EQ(param("{\"prompt\":[\"a\",\"b\",\"c\"],\"n\":22}"), "n");
@@ -355,7 +362,7 @@ TEST(ParseChat, RefusesWhatOnlyChatHas) {
 }
 
 TEST(ParseCompletion, WhatChangesTheAnswerIsRefusedByNameUnlessItSaysTheDefault) {
-  for (const char* name : {"suffix", "audio", "reasoning_effort", "store", "documents"}) {
+  for (const char* name : {"audio", "reasoning_effort", "store", "documents"}) {
     const auto refused =
         ParseCompletion(Completion(std::string("\"") + name + "\":\"x\""), Limits());
     ASSERT_FALSE(refused) << name;
@@ -366,6 +373,17 @@ TEST(ParseCompletion, WhatChangesTheAnswerIsRefusedByNameUnlessItSaysTheDefault)
                              R"("bad_words":[])", R"("service_tier":"auto")"}) {
     EXPECT_TRUE(ParseCompletion(Completion(fields), Limits())) << fields;
   }
+}
+
+TEST(ParseCompletion, ThePromptMayBeAllThatIsAskedFor) {
+  for (const char* fields :
+       {R"("max_tokens":0,"echo":true)", R"("max_tokens":0,"echo":true,"logprobs":3)",
+        R"("max_tokens":0,"prompt_logprobs":0)"}) {
+    const auto request = ParseCompletion(Completion(fields), Limits());
+    ASSERT_TRUE(request) << request.error().message;
+    EXPECT_EQ(request->max_tokens, 0u);
+  }
+  EXPECT_EQ(ParseCompletion(Completion(R"("suffix":"x")"), Limits())->suffix, "x");
 }
 
 constexpr char kTools[] =

@@ -57,6 +57,22 @@ class GrpcClient(unittest.TestCase):
         list_models, nothing = self.method("ListModels")
         self.assertEqual(list_models(nothing()).models[0].id, "story-7m")
 
+    def test_logprobs_of_the_prompt_come_with_the_first_event(self):
+        generate, request = self.method("Generate")
+        for asked in ({"prompt_logprobs": 2}, {"echo": True, "logprobs": 2}):
+            wanted = request(prompt="Once upon a time there was a duck.", max_tokens=2, temperature=0, **asked)
+            events = list(generate(wanted))
+            first = events[0].choice
+            self.assertEqual(len(first.prompt_logprobs), events[-1].usage.prompt_tokens - 1)
+            for token in first.prompt_logprobs:
+                self.assertLessEqual(token.logprob, 0)
+                self.assertEqual(len(token.top), 2)
+                self.assertGreaterEqual(token.rank, 1)
+            self.assertFalse(any(e.choice.prompt_logprobs for e in events[1:-1]))
+        with self.assertRaises(grpc.RpcError) as refused:
+            list(generate(request(prompt="a", suffix="b", max_tokens=2)))
+        self.assertEqual(refused.exception.code(), grpc.StatusCode.INVALID_ARGUMENT)
+
     def test_constraints_are_carried(self):
         generate, request = self.method("Generate")
         wanted = request(max_tokens=200, seed=5)

@@ -1,0 +1,63 @@
+#include "server/embedding_service.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace aisp {
+namespace {
+
+ApiResult<PreparedRequest> PrepareInputs(const ServedModel& model, GenerationOptions options,
+                                         const std::vector<Prompt>& inputs) {
+  AISP_RETURN_IF_ERROR(model.CheckName(options.model));
+  if (model.pooling == v1::POOL_NONE)
+    return tl::unexpected(ApiError(Code::kUnimplemented, model.no_embeddings));
+  PreparedRequest out;
+  out.pooling = model.pooling;
+  out.options = std::move(options);
+  for (const Prompt& input : inputs) {
+    if (const auto* text = std::get_if<std::string>(&input))
+      AISP_RETURN_IF_ERROR(model.CheckTextSize(text->size(), "input"));
+    AISP_ASSIGN_OR_RETURN(std::vector<TokenId> tokens, model.EncodePrompt(input));
+    out.prompts.push_back(std::move(tokens));
+  }
+  return Checked(model, std::move(out));
+}
+
+}  // namespace
+
+ApiResult<PreparedRequest> PrepareEmbedding(const ServedModel& model, std::string_view body) {
+  AISP_ASSIGN_OR_RETURN(EmbeddingRequest request, ParseEmbedding(body, model.limits));
+  const auto size = static_cast<uint32_t>(model.spec.hidden);
+  if (request.dimensions && *request.dimensions > size) {
+    return tl::unexpected(ApiError(
+        Code::kInvalidArgument,
+        fmt::format("dimensions must be at most {}, which this model's embeddings have, but is {}",
+                    size, *request.dimensions),
+        "dimensions"));
+  }
+  AISP_ASSIGN_OR_RETURN(PreparedRequest out, PrepareInputs(model, request, request.inputs));
+  out.vectors =
+      MakeEmbeddingsEncoder(model.name, request.inputs.size(), request.base64, request.dimensions);
+  return out;
+}
+
+ApiResult<PreparedRequest> PrepareScore(const ServedModel& model, std::string_view body) {
+  AISP_ASSIGN_OR_RETURN(const ScoreRequest request, ParseScore(body, model.limits));
+  std::vector<Prompt> inputs(request.first.begin(), request.first.end());
+  inputs.insert(inputs.end(), request.second.begin(), request.second.end());
+  AISP_ASSIGN_OR_RETURN(PreparedRequest out, PrepareInputs(model, request, inputs));
+  out.vectors = MakeScoresEncoder(model.name, request.first.size(), request.second.size());
+  return out;
+}
+
+ApiResult<PreparedRequest> PrepareRerank(const ServedModel& model, std::string_view body) {
+  AISP_ASSIGN_OR_RETURN(RerankRequest request, ParseRerank(body, model.limits));
+  std::vector<Prompt> inputs = {request.query};
+  inputs.insert(inputs.end(), request.documents.begin(), request.documents.end());
+  AISP_ASSIGN_OR_RETURN(PreparedRequest out, PrepareInputs(model, request, inputs));
+  out.vectors = MakeRerankEncoder(model.name, std::move(request));
+  return out;
+}
+
+}  // namespace aisp

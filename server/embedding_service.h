@@ -1,0 +1,16 @@
+// What /v1/embeddings, /v1/score and /v1/rerank do with a request: it becomes prompts whose hidden
+// states are pooled (a GenerationJob without tokens), and an encoder of what came out. On a pool
+// thread; pure but for the model.
+#pragma once
+
+#include <string_view>
+
+#include "server/prepared_request.h"
+
+namespace aisp {
+
+ApiResult<PreparedRequest> PrepareEmbedding(const ServedModel& model, std::string_view body);
+ApiResult<PreparedRequest> PrepareScore(const ServedModel& model, std::string_view body);
+ApiResult<PreparedRequest> PrepareRerank(const ServedModel& model, std::string_view body);
+
+}  // namespace aisp
