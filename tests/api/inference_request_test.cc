@@ -87,7 +87,17 @@ TEST(ParseInference, ReadsEveryField) {
 
 // A field that is added to the message but not to this test, or not read, is noticed here.
 TEST(ParseInference, ReadsAllFieldsThatTheMessageHas) {
-  EXPECT_EQ(v1::InferenceRequest::descriptor()->field_count(), 33);
+  EXPECT_EQ(v1::InferenceRequest::descriptor()->field_count(), 35);
+}
+
+TEST(ParseInference, ReadsWhatIsAskedOfThePrompt) {
+  v1::InferenceRequest r;
+  r.set_prompt("p");
+  r.set_suffix("s");
+  r.set_prompt_logprobs(2);
+  const CompletionRequest c = Completion(r);
+  EXPECT_EQ(c.suffix, "s");
+  EXPECT_EQ(c.prompt_logprobs, 2);
 }
 
 TEST(ParseInference, ReadsConstraintCallsAndThinking) {

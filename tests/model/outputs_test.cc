@@ -41,7 +41,9 @@ class Runner {
   }
   void Run() {
     while (engine_.CanLaunch() || engine_.InFlight()) {
-      if (engine_.CanLaunch()) EXPECT_TRUE(engine_.Launch().has_value());
+      if (engine_.CanLaunch()) {
+        EXPECT_TRUE(engine_.Launch().has_value());
+      }
       if (!engine_.InFlight()) continue;
       for (TokenOutput& out : engine_.Collect().tokens) {
         Outcome& outcome = outcomes[out.sequence];
