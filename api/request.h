@@ -31,7 +31,7 @@ struct ApiLimits {
   int32_t vocab_size = 0;
   int32_t max_prompts = 64;
   int32_t max_embedding_inputs = 2048;  // also documents to rank, and pairs to score
-  int32_t max_choices = 64;  // prompts * n
+  int32_t max_choices = 64;             // prompts * n
   int32_t max_messages = 4096;
   int32_t max_stop_strings = 16;
   int32_t max_stop_bytes = 1024;  // of one stop string
@@ -87,8 +87,8 @@ inline constexpr uint64_t kSeedZero = 0x9E3779B97F4A7C15;
 using Prompt = std::variant<std::string, std::vector<TokenId>>;
 
 struct CompletionRequest : GenerationOptions {
-  std::vector<Prompt> prompts;  // at least one; choice index = prompt index * n + i
-  bool echo = false;  // the text of the prompt comes before the generated text
+  std::vector<Prompt> prompts;        // at least one; choice index = prompt index * n + i
+  bool echo = false;                  // the text of the prompt comes before the generated text
   std::optional<std::string> suffix;  // what follows the text that is wanted
 };
 
