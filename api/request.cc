@@ -93,9 +93,11 @@ void ReadPromptLogprobs(Fields* fields, const ApiLimits& limits, CompletionReque
   }
   const bool nothing = out->max_tokens == 0u && !out->echo && out->prompt_logprobs < 0;
   if (nothing) {
-    fields->Refuse("max_tokens",
-                   "max_tokens must be at least 1 unless the prompt is asked for (echo or "
-                   "prompt_logprobs), but is 0");
+    const std::string name =
+        fields->Find("max_completion_tokens") != nullptr ? "max_completion_tokens" : "max_tokens";
+    fields->Refuse(name, name +
+                             " must be at least 1 unless the prompt is asked for (echo or "
+                             "prompt_logprobs), but is 0");
   }
 }
 

@@ -71,7 +71,7 @@ TEST(Config, ATabIsNamedWithItsLine) {
 TEST(Config, AnUnknownTransportIsRefusedByName) {
   EXPECT_THAT(LoadError("worker:\n  transports: [tcp, tcpp]\n"),
               HasSubstr("test.yaml:2: worker.transports (--transports) wants one of cuda_ipc, shm, "
-                        "tcp, got 'tcpp'"));
+                        "ucx, tcp, got 'tcpp'"));
   EXPECT_THAT(Parse({"--transports", "shm,tcpp"}).error().message, HasSubstr("got 'tcpp'"));
 }
 

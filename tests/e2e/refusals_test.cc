@@ -39,8 +39,11 @@ std::vector<Wrong> WrongRequests() {
       all.push_back({kCompletions, With(pair), 400, name, "", message});
     }
   };
-  field("max_tokens", {"0", "-1", "1.5", "\"4\"", "[]", "1e30"}, "from 1 to");
-  field("max_completion_tokens", {"0", "true"}, "from 1 to");
+  // None is a possible number where the prompt is asked for (echo).
+  for (const char* most : {"max_tokens", "max_completion_tokens"}) {
+    field(most, {"-1", "1.5", "\"4\"", "[]", "true", "1e30"}, "from 0 to");
+    field(most, {"0"}, "at least 1 unless the prompt is asked for");
+  }
   field("min_tokens", {"-1", "\"1\"", "10"}, "min_tokens");
   field("n", {"0", "-3", "100000", "0.5", "\"2\""}, "from 1 to 64");
   field("temperature", {"-0.1", "2.5", "\"hot\"", "[1]"}, "from 0 to 2");
@@ -68,8 +71,10 @@ std::vector<Wrong> WrongRequests() {
         "response_format");
   field("guided_grammar", {"1", "\"root ::= (\""}, "grammar");
   field("best_of", {"3"}, "best_of is not supported");
-  for (const char* unsupported : {"suffix", "reasoning_effort", "prompt_logprobs", "chat_template"})
+  for (const char* unsupported : {"reasoning_effort", "chat_template"})
     field(unsupported, {"\"abc\""}, "is not supported by this server");
+  field("suffix", {"\"abc\""}, "the tokenizer of 'story-7m' has none of the tokens");
+  field("prompt_logprobs", {"\"abc\"", "-2", "21", "1.5"}, "prompt_logprobs must be");
   field("use_beam_search", {"true"}, "is not supported by this server");
   field("prompt", {"5", "{}", "[]", "null"}, "prompt");
   all.push_back({kCompletions, R"({"prompt":[[]]})", 400, "prompt[0]", "", "not empty"});
@@ -186,7 +191,7 @@ TEST(Conformance, PathsAndMethodsAndTimeouts) {
   Cluster cluster({.prefill = 0});
   ASSERT_TRUE(cluster.AwaitReady());
   const Api api(cluster.http());
-  const Answer lost = api.Send("POST", "/v1/embeddings", "{}");
+  const Answer lost = api.Send("POST", "/v1/images/generations", "{}");
   EXPECT_EQ(lost.status, 404);
   EXPECT_THAT(lost.message(), HasSubstr("/v1/chat/completions"));
   for (const char* path : {kCompletions, kChat, "/tokenize", "/detokenize"}) {
