@@ -17,7 +17,7 @@ NINJA = ninja -j$(JOBS) -C
 # Done, of all, after how many seconds: on a terminal one line that moves.
 export NINJA_STATUS = [%f/%t, %e s]$(space)
 
-.PHONY: help deps run build cuda gpu-build gpu-check gpu-sanitize test bench asan tsan sim-10000 mutants chaos clients loadgen-speed fuzz bundle container-check docs format tidy check layers format-check ci clean
+.PHONY: help deps run build cuda gpu-build gpu-check gpu-sanitize test bench asan tsan sim-10000 mutants chaos planner-follows clients loadgen-speed fuzz bundle container-check docs format tidy check layers format-check ci clean
 
 help:
 	@echo 'make run         build and start router, prefill and decode worker with the built-in model'
@@ -30,6 +30,7 @@ help:
 	@echo 'make chaos       thousands of requests while workers are killed and stopped, and beside hostile clients'
 	@echo 'make clients     every client of docs/clients.md; GuideLLM brings 6 GB of packages'
 	@echo 'make loadgen-speed  what the load client itself can do, against its replay server'
+	@echo 'make planner-follows  the planner on a real cluster whose load changes; wants a quiet machine'
 	@echo 'make fuzz        every fuzzer for SECONDS=600 under AddressSanitizer'
 	@echo 'make gpu-check   on a GPU: its tests, the sanitizers, the benchmarks'
 	@echo 'make gpu-sanitize  on a GPU: compute-sanitizer over the kernels (ARGS=...)'
@@ -124,6 +125,9 @@ else
 	@$(NINJA) $(BUILD) --quiet aisp aisp-loadgen
 	@tools/bundle.sh $(BUILD) build/aisp-bundle.tar.gz
 endif
+
+planner-follows: build
+	@build/tests/e2e_test --gtest_also_run_disabled_tests --gtest_filter='Planner.*Follows*'
 
 # Needs root, and mmdebstrap for the root file system; CI runs the same in a minimal root.
 container-check: bundle

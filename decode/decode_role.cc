@@ -1,6 +1,7 @@
 #include "decode/decode_role.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -348,8 +349,6 @@ void DecodeRole::Wire(const DecodeDeps& deps) {
   peers.reconnect_max = worker.reconnect_max;
   peers.transports = deps.transports;
   impl.peers.emplace(std::move(peers), deps.clock, deps.peers, deps.death, impl_.get());
-  if (deps.metrics == nullptr) return;
-  impl.AddMetrics(*deps.metrics);
 }
 
 void DecodeRole::Impl::AddMetrics(Metrics& m) {
@@ -381,7 +380,21 @@ void DecodeRole::Impl::AddMetrics(Metrics& m) {
   ttft_first_decode = part("first_decode");
 }
 
-void DecodeRole::Start() { impl_->shell->Start(); }
+void DecodeRole::Start() { TakeUp(1); }
+void DecodeRole::TakeUp(uint64_t role_epoch) {
+  // A process that never has this role shows none of its metrics.
+  if (impl_->deps.metrics != nullptr && !std::exchange(impl_->metrics_added, true))
+    impl_->AddMetrics(*impl_->deps.metrics);
+  impl_->told_drained = impl_->stop_wanted = false;
+  impl_->move_at = kNever;
+  impl_->shell->TakeUp(role_epoch);
+}
+void DecodeRole::StandBy() { impl_->shell->StandBy(); }
+void DecodeRole::CallOffDrain() {
+  impl_->told_drained = false;
+  impl_->move_at = kNever;
+  impl_->shell->CallOffDrain();
+}
 void DecodeRole::SetRouters(const std::vector<std::string>& addresses) {
   impl_->shell->SetRouters(addresses);
 }

@@ -107,6 +107,9 @@ class DecodeRole final : public WorkerRole {
   // No request is left.
   bool Drained() const override;
   bool StopWanted() const override;
+  void CallOffDrain() override;
+  void StandBy() override;
+  void TakeUp(uint64_t role_epoch) override;
   void Leave() override;
   Status Ready() const override;
   const Engine& engine() const override;

@@ -127,6 +127,7 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   Instant move_at = kNever;  // while draining: running streams shall go elsewhere
   bool stop_wanted = false;
   bool told_drained = false;
+  bool metrics_added = false;
 
   std::map<RequestKey, DecodeRequest> requests;  // ordered by arrival
   std::map<RouterRequestId, Unguided> unguided;

@@ -106,8 +106,9 @@ void PrefillPeers::OnMessage(LinkId link, const v1::PrefillToDecode& message) {
   if (entry == peers_.end()) return;
   Peer& peer = entry->second;
   if (peer.state == State::kUp && message.body_case() == v1::PrefillToDecode::kDraining) {
-    LogInfo("prefill worker drains", {{"address", entry->first}});
-    peer.draining = true;
+    peer.draining = !message.draining().over();
+    LogInfo(peer.draining ? "prefill worker drains" : "prefill worker takes work again",
+            {{"address", entry->first}});
   } else if (peer.state == State::kUp) {
     listener_->OnPeer(entry->first, message);
   } else if (peer.state == State::kGreeting && message.body_case() == v1::PrefillToDecode::kHello) {

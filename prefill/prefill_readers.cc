@@ -141,7 +141,7 @@ void PrefillRole::Impl::OnPool(ReaderId id, bool same_host, const v1::KvLayoutDe
   ack->set_pid(same_host ? options.pid : 0);
   ack->set_lane_token(reader.pool.token);
   SendToReader(reader.id, std::move(message));
-  if (!shell->draining()) return;
+  if (!shell->draining() && !standing_by) return;
   v1::PrefillToDecode draining;
   draining.mutable_draining();
   SendToReader(reader.id, std::move(draining));
@@ -159,9 +159,10 @@ void PrefillRole::Impl::OnPrefill(Reader& reader, const v1::PrefillRequest& requ
                                  {"worker", reader.worker_id},
                                  {"tokens", request.tokens_size()},
                                  {"shared_prompt", request.prompt_id()}});
-  if (shell->draining()) {
-    SendFailed(reader.id, id,
-               Error{Code::kUnavailable, "this prefill worker is draining; use another"}, true);
+  if (shell->draining() || standing_by) {
+    const char* why = standing_by ? "this worker does not prefill now; use another"
+                                  : "this prefill worker is draining; use another";
+    SendFailed(reader.id, id, Error{Code::kUnavailable, why}, true);
     return;
   }
   if (reader.closing || transfers.size() >= static_cast<size_t>(options.max_transfers)) {

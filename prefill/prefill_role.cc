@@ -1,6 +1,7 @@
 #include "prefill/prefill_role.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -262,6 +263,18 @@ void PrefillRole::Impl::OnEngineFailed(const Error& error) {
   for (const TransferKey key : keys) FailTransfer(transfers.at(key), error, true);
 }
 
+void PrefillRole::Impl::TellReadersDraining(bool over) {
+  std::vector<ReaderId> greeted;
+  for (const auto& [id, reader] : readers.all()) {
+    if (reader.up && reader.greeted) greeted.push_back(id);
+  }
+  for (const ReaderId id : greeted) {
+    v1::PrefillToDecode message;
+    message.mutable_draining()->set_over(over);
+    SendToReader(id, std::move(message));
+  }
+}
+
 void PrefillRole::Impl::BeginDrain() {
   if (!shell->BeginDrain()) return;
   for (const LinkId link : shell->AttachedLinks()) {
@@ -269,15 +282,7 @@ void PrefillRole::Impl::BeginDrain() {
     message.mutable_draining();
     shell->Send(link, std::move(message));
   }
-  std::vector<ReaderId> greeted;
-  for (const auto& [id, reader] : readers.all()) {
-    if (reader.up && reader.greeted) greeted.push_back(id);
-  }
-  for (const ReaderId id : greeted) {
-    v1::PrefillToDecode message;
-    message.mutable_draining();
-    SendToReader(id, std::move(message));
-  }
+  TellReadersDraining(/*over=*/false);
   std::vector<TransferKey> queued;
   for (const auto& [key, transfer] : transfers) {
     if (transfer.gated()) queued.push_back(key);
@@ -385,8 +390,6 @@ void PrefillRole::Wire(const PrefillDeps& deps) {
   if (!deps.kv_address.empty()) worker.kv_address = deps.kv_address;
   impl.shell.emplace(worker, profile, deps.engine, deps.clock, deps.routers, deps.metrics);
   impl.pusher.emplace(&deps.engine->blocks(), deps.clock);
-  if (deps.metrics == nullptr) return;
-  impl.AddMetrics(*deps.metrics);
 }
 
 void PrefillRole::Impl::AddMetrics(Metrics& m) {
@@ -416,7 +419,23 @@ void PrefillRole::Impl::AddMetrics(Metrics& m) {
   }
 }
 
-void PrefillRole::Start() { impl_->shell->Start(); }
+void PrefillRole::Start() { TakeUp(1); }
+void PrefillRole::TakeUp(uint64_t role_epoch) {
+  // A process that never has this role shows none of its metrics.
+  if (impl_->deps.metrics != nullptr && !std::exchange(impl_->metrics_added, true))
+    impl_->AddMetrics(*impl_->deps.metrics);
+  impl_->told_drained = impl_->stop_wanted = impl_->standing_by = false;
+  impl_->shell->TakeUp(role_epoch);
+  impl_->TellReadersDraining(/*over=*/true);
+}
+void PrefillRole::StandBy() {
+  impl_->standing_by = true;
+  impl_->shell->StandBy();
+}
+void PrefillRole::CallOffDrain() {
+  impl_->told_drained = false;
+  if (impl_->shell->CallOffDrain()) impl_->TellReadersDraining(/*over=*/true);
+}
 void PrefillRole::SetRouters(const std::vector<std::string>& addresses) {
   impl_->shell->SetRouters(addresses);
 }

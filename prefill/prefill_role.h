@@ -93,6 +93,9 @@ class PrefillRole final : public WorkerRole {
   // No transfer is left, acknowledgements included.
   bool Drained() const override;
   bool StopWanted() const override;
+  void CallOffDrain() override;
+  void StandBy() override;
+  void TakeUp(uint64_t role_epoch) override;
   void Leave() override;
   Status Ready() const override;
   const Engine& engine() const override;

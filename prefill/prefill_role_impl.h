@@ -67,6 +67,8 @@ struct PrefillRole::Impl final : public LinkHandler<v1::DecodeToPrefill>, public
   void EraseTransfer(Transfer& transfer);
   void OnEngineFailed(const Error& error);
   void BeginDrain();
+  // That it drains, or (`over`) that it takes work again.
+  void TellReadersDraining(bool over);
   bool Drained() const;
   void NoteDrained();
   void AfterStep();
@@ -83,6 +85,9 @@ struct PrefillRole::Impl final : public LinkHandler<v1::DecodeToPrefill>, public
   uint64_t last_transfer = 0;
   bool stop_wanted = false;
   bool told_drained = false;
+  bool metrics_added = false;
+  // The process has another role, or has not started: no new transfer.
+  bool standing_by = true;
   std::unordered_map<SequenceId, TransferKey> by_sequence;
   std::unordered_map<PushId, TransferKey> by_push;
   std::map<std::pair<ReaderId, uint64_t>, TransferKey> by_wire_id;

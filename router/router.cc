@@ -7,7 +7,6 @@
 #include "common/check.h"
 #include "common/log.h"
 #include "common/prefix_hash.h"
-#include "common/strings.h"
 #include "router/router_impl.h"
 
 namespace aisp {
@@ -41,7 +40,7 @@ Status Router::Impl::CheckRequest(const RouterRequest& spec) const {
   const size_t answer = spec.max_new_tokens > 0 ? 1 : 0;
   uint32_t longest = 0;
   for (const auto& [id, worker] : workers) {
-    if (!worker.prefill()) longest = std::max(longest, worker.info.max_sequence_tokens());
+    if (worker.decode()) longest = std::max(longest, worker.info.max_sequence_tokens());
   }
   if (longest > 0 && spec.tokens.size() + answer > longest) {
     return InvalidArgument(
@@ -63,6 +62,8 @@ Result<RequestId> Router::Impl::Submit(RouterRequest spec, RequestObserver* obse
     return tl::unexpected<Error>(std::move(error));
   };
   if (Status ok = CheckRequest(spec); !ok) return refuse(ok.error(), {}, metrics.rejected_prompt);
+  ++totals.requests;
+  totals.prompt_tokens += spec.tokens.size();
   if (requests.size() >= static_cast<size_t>(options.max_inflight)) {
     return refuse({Code::kResourceExhausted,
                    fmt::format("{} requests are in flight, the limit is {}; retry later",
@@ -148,6 +149,7 @@ void Router::Impl::OnTimer(Instant now) {
   uint64_t key = 0;
   while (request_timers.PopDue(now, &key)) OnRequestTimer(RequestId(key), now);
   while (link_timers.PopDue(now, &key)) OnLinkTimer(LinkId(key), now);
+  while (role_timers.PopDue(now, &key)) OnRoleTimer(key);
 }
 
 void Router::Impl::OnRequestTimer(RequestId id, Instant now) {
@@ -215,7 +217,7 @@ void Router::Impl::OnLinkTimer(LinkId link_id, Instant now) {
 Status Router::Impl::Ready() const {
   int registered = 0;
   for (const auto& [id, worker] : workers) {
-    if (worker.prefill()) continue;
+    if (!worker.decode()) continue;
     if (worker.Ready()) return {};
     ++registered;
   }
@@ -248,7 +250,8 @@ void Router::OnMessage(LinkId link, v1::WorkerMessage message) {
 void Router::OnLinkDown(LinkId link, const Error& why) { impl_->OnLinkDown(link, why); }
 
 Instant Router::NextTimer() const {
-  return std::min(impl_->request_timers.Next(), impl_->link_timers.Next());
+  return std::min(
+      {impl_->request_timers.Next(), impl_->link_timers.Next(), impl_->role_timers.Next()});
 }
 void Router::OnTimer(Instant now) { impl_->OnTimer(now); }
 
@@ -261,12 +264,7 @@ bool Router::Idle() const { return impl_->requests.empty(); }
 
 Status Router::DrainWorker(const std::string& worker_id, bool move, bool stop) {
   WorkerState* worker = impl_->WorkerNamed(worker_id);
-  if (worker == nullptr) {
-    std::vector<std::string> known;
-    for (const auto& [id, state] : impl_->workers) known.push_back(id);
-    return NotFound(fmt::format("no worker '{}' is registered; known: {}", Excerpt(worker_id),
-                                known.empty() ? "none" : Join(known, ", ")));
-  }
+  if (worker == nullptr) return tl::unexpected(impl_->NoSuchWorker(worker_id));
   // It gets nothing new from now on; it says itself what shall go elsewhere.
   worker->draining = true;
   v1::RouterMessage message;
@@ -286,6 +284,8 @@ std::vector<WorkerStatus> Router::Workers() const {
   return out;
 }
 
+const RouterTotals& Router::Totals() const { return impl_->totals; }
+
 std::string_view WorkerStateName(WorkerStatus::State state) {
   switch (state) {
     case WorkerStatus::State::kNotReady:
@@ -298,6 +298,8 @@ std::string_view WorkerStateName(WorkerStatus::State state) {
       return "draining";
     case WorkerStatus::State::kDrained:
       return "drained";
+    case WorkerStatus::State::kParked:
+      return "parked";
   }
   return "unknown";
 }

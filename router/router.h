@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -110,12 +111,25 @@ class RequestObserver {
   virtual void OnEmbedding(const v1::TokenEvent& /*event*/) {}
 };
 
+// What a worker shall become; see SetRole in worker.proto.
+struct RoleWish {
+  v1::Role to = v1::ROLE_UNSPECIFIED;
+  v1::Role expected = v1::ROLE_UNSPECIFIED;  // UNSPECIFIED: any
+  uint64_t expected_epoch = 0;               // 0: any
+  Duration move_after = std::chrono::seconds(2);
+  Duration deadline = std::chrono::seconds(30);
+};
+
 // A registered worker as the operator sees it.
 struct WorkerStatus {
-  enum class State { kNotReady, kReady, kBusy, kDraining, kDrained };
+  enum class State { kNotReady, kReady, kBusy, kDraining, kDrained, kParked };
   std::string id;
   uint64_t incarnation = 0;
-  bool prefill = false;
+  v1::Role role = v1::ROLE_UNSPECIFIED;
+  uint64_t role_epoch = 0;
+  std::vector<v1::Role> roles;               // that it can take without a restart
+  v1::Role becoming = v1::ROLE_UNSPECIFIED;  // by this router's word
+  bool prefill() const { return role == v1::ROLE_PREFILL; }
   State state = State::kNotReady;
   std::string unready_reason;
   std::string host_id;
@@ -145,6 +159,16 @@ struct WorkerStatus {
   double kv_bytes_per_token = 0;
 };
 std::string_view WorkerStateName(WorkerStatus::State state);
+
+// What was asked of this router and what came of it, since its start.
+struct RouterTotals {
+  uint64_t requests = 0;  // that were well-formed, refused ones included
+  uint64_t prompt_tokens = 0;
+  uint64_t placed_tokens = 0;    // prompts of those that were placed, once each
+  uint64_t uncached_tokens = 0;  // of them: what no worker of their placement had in its cache
+  uint64_t finished = 0;         // that ended well
+  uint64_t new_tokens = 0;       // of those
+};
 
 using RequestId = StrongId<struct RequestTag, uint64_t>;
 
@@ -180,8 +204,19 @@ class Router : public LinkHandler<v1::WorkerMessage> {
   // Asks one worker (by id) to drain; NOT_FOUND names the known ones. `move`: its streams go to
   // other workers at once. `stop`: its process ends when it is drained.
   Status DrainWorker(const std::string& worker_id, bool move, bool stop);
+  // Asks a worker to take another role; `done` hears once, from the router's thread, whether it has
+  // begun to (Workers() shows when it has it), with what the worker is then. NOT_FOUND: no such
+  // worker. FAILED_PRECONDITION: role or epoch are not the expected ones, or no decode worker would
+  // be left. ABORTED: it is changing already. UNAVAILABLE: it is gone or says nothing.
+  struct RoleState {
+    v1::Role role = v1::ROLE_UNSPECIFIED;
+    uint64_t epoch = 0;
+  };
+  using OnRole = std::function<void(Result<RoleState>)>;
+  void SetWorkerRole(const std::string& worker_id, const RoleWish& wish, OnRole done);
   // In the order of their names.
   std::vector<WorkerStatus> Workers() const;
+  const RouterTotals& Totals() const;
 
  private:
   struct Impl;

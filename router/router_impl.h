@@ -1,7 +1,7 @@
 // The router's state and its parts: router.cc (requests in, timers), router_links.cc (workers come
 // and go), router_placement.cc (where requests go), router_requests.cc (tokens, takeover, finish),
 // router_poison.cc (requests that end workers), router_tenants.cc (shares of tenants),
-// router_names.cc (who holds a worker's name). Private to
+// router_names.cc (who holds a worker's name), router_roles.cc (who takes another role). Private to
 // router/.
 //
 // Invariants:
@@ -131,6 +131,18 @@ struct Router::Impl {
   void OnNameFree(const std::string& worker_id);
   void NoteHolder(const v1::Register& registration);
 
+  // router_roles.cc: workers that take another role
+  void SetWorkerRole(const std::string& worker_id, const RoleWish& wish, OnRole done);
+  // FAILED_PRECONDITION when no other decode worker would be left.
+  Status CheckDecodeLeft(const WorkerState& worker, v1::Role to) const;
+  void OnRoleAnswer(LinkId link, const v1::RoleAnswer& answer);
+  void OnRoleTimer(uint64_t nonce);
+  // It has the role already that some wait for: its answer is on another link, and late.
+  void EndRoleWaits(const v1::Register& back);
+  // Whoever waits for an answer of that worker hears that there is none.
+  void EndRoleWaits(const std::string& worker_id, const Error& why);
+  Error NoSuchWorker(const std::string& worker_id) const;
+
   // router_poison.cc: requests that end workers
   // A worker was lost and these were on it.
   void Blame(const v1::Register& worker, const std::vector<RequestId>& orphans);
@@ -219,6 +231,16 @@ struct Router::Impl {
   FairShare shares;          // of the tenants of `requests`
   TimerHeap request_timers;  // by RequestId
   TimerHeap link_timers;     // by LinkId: silence, or no registration
+  // Who waits for a worker's answer to SetRole, by nonce; each has a timer.
+  struct RoleWait {
+    std::string worker;
+    LinkId link;
+    v1::Role to = v1::ROLE_UNSPECIFIED;
+    OnRole done;
+  };
+  std::map<uint64_t, RoleWait> role_waits;
+  TimerHeap role_timers;
+  uint64_t next_role_nonce = 1;
   Instant next_load_gauges;
   // Registrations under a name whose holder is being asked.
   struct Contender {
@@ -233,6 +255,7 @@ struct Router::Impl {
   };
   std::map<std::string, Name> names;
   std::map<std::string, std::string> refusals_said;  // by worker: the reason that the log has
+  RouterTotals totals;
   uint64_t next_request = 1;
   uint64_t next_wire = 1;
   bool draining = false;

@@ -6,6 +6,7 @@
 
 #include "common/log.h"
 #include "proto/fingerprint.h"
+#include "proto/role.h"
 #include "router/router_impl.h"
 
 namespace aisp {
@@ -56,6 +57,8 @@ void Router::Impl::OnMessage(LinkId link, v1::WorkerMessage message) {
       return OnTokenBatch(link, message.tokens());
     case v1::WorkerMessage::kDraining:
       return OnDraining(*worker, message.draining());
+    case v1::WorkerMessage::kRoleAnswer:
+      return OnRoleAnswer(link, message.role_answer());
     default:
       return;
   }
@@ -64,9 +67,9 @@ void Router::Impl::OnMessage(LinkId link, v1::WorkerMessage message) {
 Status Router::Impl::Admit(const v1::Register& r) const {
   if (draining) return Unavailable("this router is draining; its successor accepts workers");
   if (r.worker_id().empty()) return InvalidArgument("worker_id is empty; give the worker a name");
-  if (r.role() != v1::ROLE_PREFILL && r.role() != v1::ROLE_DECODE) {
+  if (RoleNamed(RoleName(r.role())) == v1::ROLE_UNSPECIFIED) {
     return InvalidArgument(
-        fmt::format("role {} is neither prefill nor decode", static_cast<int>(r.role())));
+        fmt::format("role {} is none of prefill, decode and parked", static_cast<int>(r.role())));
   }
   if (r.role() == v1::ROLE_PREFILL && r.kv_address().empty()) {
     return InvalidArgument(
@@ -130,6 +133,7 @@ void Router::Impl::OnRegister(LinkId link, v1::Register registration) {
 
 void Router::Impl::Accept(LinkId link_id, v1::Register&& registration) {
   const std::string id = registration.worker_id();
+  EndRoleWaits(registration);
   if (WorkerState* old = WorkerNamed(id); old != nullptr) {
     const bool other_link = old->link != link_id;
     if (old->info.incarnation() != registration.incarnation()) {
@@ -153,9 +157,8 @@ void Router::Impl::Accept(LinkId link_id, v1::Register&& registration) {
   const Instant now = clock->Now();
   refusals_said.erase(id);
   links[link_id].worker = id;
-  const bool prefill = registration.role() == v1::ROLE_PREFILL;
   LogInfo("worker registered", {{"worker", id},
-                                {"role", prefill ? "prefill" : "decode"},
+                                {"role", RoleName(registration.role())},
                                 {"incarnation", registration.incarnation()},
                                 {"host", registration.host_id()}});
   workers.try_emplace(id, link_id, std::move(registration), options.max_prefix_units_per_worker,
@@ -213,6 +216,13 @@ void Router::Impl::AskSnapshot(WorkerState& worker) {
 }
 
 void Router::Impl::OnDraining(WorkerState& worker, const v1::Draining& message) {
+  if (message.over()) {
+    LogInfo("worker takes work again", {{"worker", worker.info.worker_id()}});
+    worker.draining = worker.move_all = false;
+    worker.becoming = v1::ROLE_UNSPECIFIED;
+    worker.not_started.clear();
+    return PlacePending();
+  }
   if (!worker.draining || message.move()) {
     LogInfo("worker drains", {{"worker", worker.info.worker_id()},
                               {"streams", worker.attempts.size()},
@@ -231,7 +241,7 @@ void Router::Impl::OnDraining(WorkerState& worker, const v1::Draining& message) 
 void Router::Impl::MoveStreams() {
   std::vector<RequestId> leaving;
   for (const auto& [id, worker] : workers) {
-    if (!worker.draining || worker.prefill()) continue;
+    if (!worker.draining || !worker.decode()) continue;
     for (uint64_t wire_id : worker.attempts) {
       if (worker.move_all || worker.not_started.count(wire_id) != 0)
         leaving.push_back(by_wire.at(wire_id));
@@ -303,6 +313,7 @@ void Router::Impl::Forget(const std::string& worker_id, const Counter& cause, co
     Blame(it->second.info, moved);
   }
   workers.erase(it);
+  EndRoleWaits(name, why);
   OnNameFree(name);
   if (auto l = links.find(link); l != links.end()) {
     if (close) {
@@ -327,9 +338,14 @@ void Router::Impl::Forget(const std::string& worker_id, const Counter& cause, co
 
 void Router::Impl::UpdateWorkerGauges() {
   int prefill = 0;
-  for (const auto& [id, worker] : workers) prefill += worker.prefill() ? 1 : 0;
+  int parked = 0;
+  for (const auto& [id, worker] : workers) {
+    prefill += worker.prefill() ? 1 : 0;
+    parked += worker.parked() ? 1 : 0;
+  }
   metrics.prefill_workers.Set(prefill);
-  metrics.decode_workers.Set(static_cast<double>(workers.size()) - prefill);
+  metrics.parked_workers.Set(parked);
+  metrics.decode_workers.Set(static_cast<double>(workers.size()) - prefill - parked);
   UpdateLoadGauges();
 }
 
@@ -341,6 +357,7 @@ void Router::Impl::UpdateLoadGauges() {
       load.ready_prefill += worker.Ready() ? 1 : 0;
       continue;
     }
+    if (worker.parked()) continue;
     load.ready_decode += worker.Ready() ? 1 : 0;
     load.running += t.running();
     load.waiting += t.waiting() + t.awaiting_kv();

@@ -74,6 +74,7 @@ void RouterMetrics::AddWorkerMetrics(Metrics* m) {
   const char* workers_help = "Registered workers";
   prefill_workers = m->AddGauge(workers, workers_help, With(labels_, "worker_role", "prefill"));
   decode_workers = m->AddGauge(workers, workers_help, With(labels_, "worker_role", "decode"));
+  parked_workers = m->AddGauge(workers, workers_help, With(labels_, "worker_role", "parked"));
   const char* ready = "aisp_router_workers_ready";
   const char* ready_help = "Registered workers that take new work";
   ready_prefill_ = m->AddGauge(ready, ready_help, With(labels_, "worker_role", "prefill"));

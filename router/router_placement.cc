@@ -258,6 +258,10 @@ Status Router::Impl::Dispatch(Request& request, const Choice& choice) {
   request.placed = placement;
   metrics.CountRoute(placement.reason);
   metrics.CountPrefix(tokens, cached);
+  if (request.placements == 1) {
+    totals.placed_tokens += static_cast<uint64_t>(tokens);
+    totals.uncached_tokens += static_cast<uint64_t>(std::max<int64_t>(0, tokens - cached));
+  }
   RequestObserver* observer = request.observer;
   LogInfo("request placed", {{"request", request.spec.trace_id},
                              {"choice", request.spec.choice},

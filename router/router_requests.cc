@@ -288,6 +288,8 @@ void Router::Impl::CountSuccess(const Request& request, v1::FinishReason reason)
                                {"finish", reason == v1::FINISH_STOP ? "stop" : "length"},
                                {"ms", ToMs(clock->Now() - request.submitted)}});
   metrics.CountRequest(RequestStatus::kOk);
+  ++totals.finished;
+  totals.new_tokens += request.emitted;
   (reason == v1::FINISH_STOP ? metrics.finished_stop : metrics.finished_length).Add();
   if (request.emitted > 0) {
     std::optional<Duration> tpot;

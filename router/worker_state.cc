@@ -166,7 +166,10 @@ WorkerStatus WorkerState::Describe(const StepTimeModel& pool) const {
   WorkerStatus status;
   status.id = info.worker_id();
   status.incarnation = info.incarnation();
-  status.prefill = prefill();
+  status.role = info.role();
+  status.role_epoch = info.role_epoch();
+  for (const int role : info.roles()) status.roles.push_back(static_cast<v1::Role>(role));
+  status.becoming = becoming;
   status.host_id = info.host_id();
   status.pid = info.pid();
   status.admin_url = info.admin_url();
@@ -193,6 +196,8 @@ WorkerStatus WorkerState::Describe(const StepTimeModel& pool) const {
   using State = WorkerStatus::State;
   if (draining) {
     status.state = telemetry.drained() && attempts.empty() ? State::kDrained : State::kDraining;
+  } else if (telemetry.ready() && parked()) {
+    status.state = State::kParked;
   } else if (telemetry.ready()) {
     status.state = step_begin == kNever ? State::kReady : State::kBusy;
   } else {

@@ -32,7 +32,9 @@ class WorkerState {
         last_heard(now) {}
 
   bool prefill() const { return info.role() == v1::ROLE_PREFILL; }
-  bool Ready() const { return telemetry.ready() && !draining; }
+  bool decode() const { return info.role() == v1::ROLE_DECODE; }
+  bool parked() const { return info.role() == v1::ROLE_PARKED; }
+  bool Ready() const { return telemetry.ready() && !draining && !parked(); }
 
   // Ignores another incarnation's report and one that is older than the last. Returns whether it
   // was taken; then `pool` has its steps too.
@@ -53,8 +55,9 @@ class WorkerState {
   Correction correction;  // decode workers
   PrefixView prefix;
   bool draining = false;
-  bool move_all = false;           // it wants its streams placed elsewhere
-  std::set<uint64_t> not_started;  // or at least these, by wire id
+  v1::Role becoming = v1::ROLE_UNSPECIFIED;  // it drains for that, by this router's word
+  bool move_all = false;                     // it wants its streams placed elsewhere
+  std::set<uint64_t> not_started;            // or at least these, by wire id
   Instant last_heard;
   Instant snapshot_asked = Instant{INT64_MIN};
   uint64_t prefix_gaps_counted = 0;

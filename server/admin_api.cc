@@ -3,13 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <fstream>
 #include <optional>
 
 #include "api/error.h"
+#include "api/json_value.h"
 #include "common/log.h"
 #include "common/strings.h"
 #include "net/link_security.h"
+#include "proto/role.h"
 #include "server/frontend.h"
 #include "server/overview_json.h"
 #include "server/trace_json.h"
@@ -96,6 +99,55 @@ std::string UnknownWorker(const std::vector<WorkerStatus>& workers, const std::s
                      known.empty() ? "none" : Join(known, ", "));
 }
 
+Result<v1::Role> ReadRole(const Value& body, std::string_view key, bool required) {
+  const Value* value = body.AsMap().Find(key);
+  if (value == nullptr && !required) return v1::ROLE_UNSPECIFIED;
+  const v1::Role role =
+      value != nullptr && value->IsString() ? RoleNamed(value->AsString()) : v1::ROLE_UNSPECIFIED;
+  if (role != v1::ROLE_UNSPECIFIED) return role;
+  return InvalidArgument(fmt::format(R"("{}" is {}; give one of "prefill", "decode", "parked")",
+                                     key, value == nullptr ? "missing" : Describe(*value)));
+}
+
+Result<int64_t> ReadWhole(const Value& body, std::string_view key, int64_t fallback, int64_t least,
+                          int64_t most) {
+  const Value* value = body.AsMap().Find(key);
+  if (value == nullptr) return fallback;
+  if (value->IsInt() && value->AsInt() >= least && value->AsInt() <= most) return value->AsInt();
+  return InvalidArgument(fmt::format(R"("{}" is {}; give a whole number from {} to {})", key,
+                                     Describe(*value), least, most));
+}
+
+Result<RoleWish> ReadRoleWish(const std::string& text) {
+  AISP_ASSIGN_OR_RETURN(const Value body, ParseJson(text, 4));
+  if (!body.IsMap()) return InvalidArgument(R"(the body is no object such as {"role": "prefill"})");
+  for (const auto& [key, value] : body.AsMap()) {
+    constexpr std::array<std::string_view, 5> kKnown = {"role", "expected", "expected_epoch",
+                                                        "move_after_ms", "deadline_ms"};
+    if (std::find(kKnown.begin(), kKnown.end(), key) == kKnown.end())
+      return InvalidArgument(
+          fmt::format(R"("{}" is not known; known: {})", Excerpt(key), fmt::join(kKnown, ", ")));
+  }
+  RoleWish wish;
+  AISP_ASSIGN_OR_RETURN(wish.to, ReadRole(body, "role", true));
+  AISP_ASSIGN_OR_RETURN(wish.expected, ReadRole(body, "expected", false));
+  AISP_ASSIGN_OR_RETURN(const int64_t epoch, ReadWhole(body, "expected_epoch", 0, 1, INT64_MAX));
+  AISP_ASSIGN_OR_RETURN(const int64_t move, ReadWhole(body, "move_after_ms", 2000, 0, 3'600'000));
+  AISP_ASSIGN_OR_RETURN(const int64_t most, ReadWhole(body, "deadline_ms", 30'000, 1, 3'600'000));
+  wish.expected_epoch = static_cast<uint64_t>(epoch);
+  wish.move_after = std::chrono::milliseconds(move);
+  wish.deadline = std::chrono::milliseconds(most);
+  return wish;
+}
+
+int RoleStatus(Code code) {
+  if (code == Code::kNotFound) return 404;
+  if (code == Code::kInvalidArgument) return 400;
+  const bool conflict =
+      code == Code::kFailedPrecondition || code == Code::kAborted || code == Code::kUnimplemented;
+  return conflict ? 409 : 503;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<AdminApi>> AdminApi::Create(const Config& config,
@@ -141,6 +193,11 @@ Status AdminApi::Allowed(const HttpRequest& request) const {
   return {};
 }
 
+bool AdminApi::WantsBody(const HttpRequest& head) const {
+  return head.method == "POST" && head.path.starts_with("/admin/workers/") &&
+         head.path.ends_with("/role") && Allowed(head);
+}
+
 bool AdminApi::Handle(const std::shared_ptr<HttpExchange>& exchange) {
   const HttpRequest& request = exchange->request();
   const auto workers = Below(request.path, "/admin/workers");
@@ -179,16 +236,25 @@ void AdminApi::Trace(HttpExchange& exchange, std::string_view path) const {
 
 void AdminApi::Workers(const std::shared_ptr<HttpExchange>& exchange, std::string_view path) {
   const HttpRequest& request = exchange->request();
-  constexpr std::string_view kDrain = "/drain";
-  const bool drain = path.size() > kDrain.size() && path.ends_with(kDrain);
-  if (drain) path.remove_suffix(kDrain.size());
-  if (request.method != (drain ? "POST" : "GET")) {
-    AnswerUnknown(*exchange, {drain ? "POST" : "GET"});
+  const auto take = [&path](std::string_view verb) {
+    const bool is = path.size() > verb.size() && path.ends_with(verb);
+    if (is) path.remove_suffix(verb.size());
+    return is;
+  };
+  const bool drain = take("/drain");
+  const bool role = !drain && take("/role");
+  const char* method = drain || role ? "POST" : "GET";
+  if (request.method != method) {
+    AnswerUnknown(*exchange, {method});
     return;
   }
-  if (path.empty()) return exchange->Respond(200, Json(), WorkersJson(from_.router->Workers()));
+  if (path.empty()) {
+    return exchange->Respond(200, Json(),
+                             WorkersJson(from_.router->Workers(), from_.router->Totals()));
+  }
   const std::string id(path.substr(1));
   if (drain) return Drain(*exchange, id);
+  if (role) return SetRole(exchange, id);
   Duration wait{};
   if (const auto text = QueryValue(request.query, "wait_ms")) {
     const auto ms = ParseIntInRange(*text, 0, kLongestWait.count() / 1'000'000);
@@ -213,6 +279,23 @@ void AdminApi::Describe(const std::shared_ptr<HttpExchange>& exchange, const std
         const auto fired = waits_.extract(wait);
         Describe(exchange, id, deadline);
       });
+}
+
+void AdminApi::SetRole(const std::shared_ptr<HttpExchange>& exchange, const std::string& id) {
+  const Result<RoleWish> wish = ReadRoleWish(exchange->request().body);
+  if (!wish) return Refuse(*exchange, 400, wish.error().message);
+  LogInfo("a worker shall take another role", {{"worker", id},
+                                               {"role", RoleName(wish->to)},
+                                               {"expected", RoleName(wish->expected)},
+                                               {"peer", exchange->request().peer}});
+  from_.router->SetWorkerRole(id, *wish, [this, exchange, id](Result<Router::RoleState> begun) {
+    if (!exchange->alive()) return;
+    if (!begun) return Refuse(*exchange, RoleStatus(begun.error().code), begun.error().message);
+    const std::vector<WorkerStatus> workers = from_.router->Workers();
+    const WorkerStatus* worker = Find(workers, id);
+    if (worker == nullptr) return Refuse(*exchange, 404, UnknownWorker(workers, id));
+    exchange->Respond(202, Json(), WorkerJson(*worker));
+  });
 }
 
 void AdminApi::Drain(HttpExchange& exchange, const std::string& id) {

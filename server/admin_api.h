@@ -6,6 +6,11 @@
 //   GET  /admin/workers/ID?wait_ms=N          one of them; with wait_ms (30 s at most) answers
 //                                             when it is drained or gone, or after that time
 //   POST /admin/workers/ID/drain?move=1&stop=1   asks it to drain; answers what GET says
+//   POST /admin/workers/ID/role               {"role": "prefill|decode|parked"}, with "expected",
+//                                             "expected_epoch", "move_after_ms", "deadline_ms"
+//                                             where wanted: it takes another role without a
+//                                             restart; 202: it has begun, 409: it is not as
+//                                             expected
 //   GET  /admin/trace                         the last requests
 //   GET  /admin/trace/ID                      the life of one, by request id or trace id
 //
@@ -46,6 +51,8 @@ class AdminApi {
   // without one.
   static Result<std::unique_ptr<AdminApi>> Create(const Config& config,
                                                   const AdminSources& sources);
+  // Whether a request is to be read with its body: the one kind that has any, of who may call.
+  bool WantsBody(const HttpRequest& head) const;
   // False when the path is not one of these.
   bool Handle(const std::shared_ptr<HttpExchange>& exchange);
 
@@ -60,6 +67,7 @@ class AdminApi {
   void Describe(const std::shared_ptr<HttpExchange>& exchange, const std::string& id,
                 Instant deadline);
   void Drain(HttpExchange& exchange, const std::string& id);
+  void SetRole(const std::shared_ptr<HttpExchange>& exchange, const std::string& id);
   // What follows /admin/trace.
   void Trace(HttpExchange& exchange, std::string_view path) const;
 

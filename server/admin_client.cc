@@ -45,10 +45,10 @@ Result<HttpClient> AdminClient::Connect() const {
                   address(), http.error().message));
 }
 
-Result<AdminClient::Answer> AdminClient::Ask(std::string_view method,
-                                             const std::string& target) const {
+Result<AdminClient::Answer> AdminClient::Ask(std::string_view method, const std::string& target,
+                                             const std::string& body) const {
   AISP_ASSIGN_OR_RETURN(HttpClient http, Connect());
-  AISP_ASSIGN_OR_RETURN(const HttpAnswer answer, http.Request(method, target, "", headers_));
+  AISP_ASSIGN_OR_RETURN(const HttpAnswer answer, http.Request(method, target, body, headers_));
   Answer out;
   out.status = answer.status;
   out.body = nlohmann::json::parse(answer.body, nullptr, /*allow_exceptions=*/false);

@@ -31,7 +31,8 @@ class AdminClient {
     std::string message;  // what an error answer says
   };
   // UNAVAILABLE: nobody answers there, or not with JSON.
-  Result<Answer> Ask(std::string_view method, const std::string& target) const;
+  Result<Answer> Ask(std::string_view method, const std::string& target,
+                     const std::string& body = "") const;
   // As Ask, and an error answer is an error.
   Result<nlohmann::json> Get(const std::string& target) const;
   // The router's clock, seconds since 1970, from the Date of an answer. UNAVAILABLE: nobody is

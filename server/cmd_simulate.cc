@@ -34,6 +34,8 @@ routing policy serves more of it in time? No server and no GPU is needed.
   --trace FILE        a Mooncake trace (.jsonl) or an Azure or BurstGPT one (.csv), at its own times
   --find-rate         the highest rate at which enough requests keep the --goodput limits, for each policy
   --objectives        requests ask for the --goodput limits: what is not predicted to keep them is refused at once
+  --planner           workers change their roles as `aisp planner` would have them, decided once a second
+  --budget N          with --planner: at most so many workers prefill or decode at a time, the others are parked
   --max-inflight N    requests that the router has at a time; more are refused (default 1000000)
   --learn URL         writes a profile: what the router at this admin URL has learnt of its workers (--key-file FILE
                       where it wants a key); nothing is simulated then
@@ -48,7 +50,8 @@ prompts that no worker computed; us/place: wall-clock microseconds that the rout
 struct SimulateFlags {
   std::string workers, learn, key_file;
   std::string policies = "cost";
-  bool find_rate = false, objectives = false, json = false, help = false;
+  bool find_rate = false, objectives = false, planner = false, json = false, help = false;
+  int64_t budget = 0;
   int64_t max_inflight = 1'000'000;
   std::vector<std::string> load;  // the flags of aisp-loadgen
 };
@@ -70,6 +73,13 @@ Result<SimulateFlags> ParseFlags(const std::vector<std::string>& args) {
       flags.find_rate = true;
     } else if (name == "--objectives") {
       flags.objectives = true;
+    } else if (name == "--planner") {
+      flags.planner = true;
+    } else if (name == "--budget") {
+      AISP_ASSIGN_OR_RETURN(const std::string text, value());
+      const auto number = ParseIntInRange(text, 1, 1'000'000);
+      if (!number) return InvalidArgument("--budget: " + number.error().message);
+      flags.budget = *number;
     } else if (name == "--json") {
       flags.json = true;
     } else if (name == "--workers") {
@@ -94,6 +104,7 @@ Result<SimulateFlags> ParseFlags(const std::vector<std::string>& args) {
       flags.load.push_back(args[i]);
     }
   }
+  if (flags.budget > 0 && !flags.planner) return InvalidArgument("--budget needs --planner");
   if (flags.workers.empty() && flags.learn.empty() && !flags.help)
     return InvalidArgument("--workers is needed, as in --workers h200-llama-3.1-8b-fp8:2P2D");
   return flags;
@@ -138,6 +149,8 @@ class Simulator {
     cluster_.seed = load_.seed;
     cluster_.router.slo_ttft = FromMs(limits_.ttft_ms > 0 ? limits_.ttft_ms : 500);
     cluster_.router.slo_tpot = FromMs(limits_.tpot_ms > 0 ? limits_.tpot_ms : 50);
+    if (cluster_.planner)
+      cluster_.planner->limits = {ToMs(cluster_.router.slo_ttft), ToMs(cluster_.router.slo_tpot)};
   }
   const Objective& limits() const { return limits_; }
 
@@ -280,6 +293,7 @@ Result<Simulator> MakeSimulator(const SimulateFlags& flags) {
   simulate::ClusterOptions cluster;
   AISP_ASSIGN_OR_RETURN(cluster.fleets, simulate::ParseFleets(flags.workers, ShippedWorkers()));
   cluster.objectives = flags.objectives;
+  if (flags.planner) cluster.planner.emplace().max_workers = static_cast<int>(flags.budget);
   cluster.router.max_inflight = static_cast<int32_t>(flags.max_inflight);
   std::vector<std::string> notes;
   AISP_ASSIGN_OR_RETURN(std::vector<loadgen::WorkItem> items, loadgen::LoadDataset(load, &notes));

@@ -23,6 +23,8 @@ int RunBench(const std::vector<std::string>& args);
 int RunSimulate(const std::vector<std::string>& args);
 int RunConstrain(const std::vector<std::string>& args);
 int RunDrain(const std::vector<std::string>& args);
+int RunRole(const std::vector<std::string>& args);
+int RunPlanner(const std::vector<std::string>& args);
 int RunTop(const std::vector<std::string>& args);
 int RunStatus(const std::vector<std::string>& args);
 int RunTrace(const std::vector<std::string>& args);

@@ -13,6 +13,8 @@ constexpr const char* kHelp = R"(aisp: a disaggregated LLM inference server
   aisp up                      router, prefill and decode workers as separate processes on this machine
   aisp serve [--role ROLE]     one process: all (default), router, prefill or decode
   aisp drain WORKER_ID...      take workers out of service without a failed request
+  aisp role WORKER_ID ROLE     a running worker becomes prefill, decode or parked, its weights stay loaded
+  aisp planner                 moves workers between the roles as the load changes
   aisp top | status            workers, queues, KV and latency of a running router, live or once
   aisp trace [REQUEST_ID]      where the time of one request went
   aisp doctor                  what of this machine stands in the way of serving, and what to do
@@ -42,6 +44,8 @@ int main(int argc, char** argv) {
   if (command == "serve") return aisp::RunServe(rest);
   if (command == "up") return aisp::RunUp(rest);
   if (command == "drain") return aisp::RunDrain(rest);
+  if (command == "role") return aisp::RunRole(rest);
+  if (command == "planner") return aisp::RunPlanner(rest);
   if (command == "top") return aisp::RunTop(rest);
   if (command == "status") return aisp::RunStatus(rest);
   if (command == "trace") return aisp::RunTrace(rest);
@@ -58,9 +62,8 @@ int main(int argc, char** argv) {
   }
   // `aisp --version` and `aisp --print-config` are those of serve.
   if (command.starts_with("--")) return aisp::RunServe(args);
-  return aisp::ReportUsageError(
-      "",
-      "unknown command '" + command +
-          "'; known: up, serve, generate, pull, drain, top, status, trace, doctor, info, bench, "
-          "simulate, constrain");
+  return aisp::ReportUsageError("", "unknown command '" + command +
+                                        "'; known: up, serve, generate, pull, drain, role, "
+                                        "planner, top, status, trace, doctor, info, bench, "
+                                        "simulate, constrain");
 }

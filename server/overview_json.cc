@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "api/response.h"
+#include "proto/role.h"
 #include "server/commands.h"
 
 namespace aisp {
@@ -79,37 +80,56 @@ std::string CostJson(const WorkerStatus& w) {
       p.per_prefill_context_ms, p.per_row_ms, p.per_context_ms);
 }
 
+std::string RolesJson(const std::vector<v1::Role>& roles) {
+  std::string out;
+  for (const v1::Role role : roles)
+    out += fmt::format(R"({}"{}")", out.empty() ? "" : ",", RoleName(role));
+  return "[" + out + "]";
+}
+
 }  // namespace
 
 std::string WorkerJson(const WorkerStatus& w) {
   return fmt::format(
-      R"({{"id":{},"role":"{}","state":"{}","reason":{},"incarnation":"{:016x}","host":{},"address":{},)"
+      R"({{"id":{},"role":"{}","role_epoch":{},"roles":{},"becoming":{},"state":"{}","reason":{},"incarnation":"{:016x}","host":{},"address":{},)"
       R"("pid":{},"admin_url":{},"version":{},"running":{},"waiting":{},"awaiting_kv":{},"streams":{},)"
       R"("free_blocks":{},"total_blocks":{},"quarantined_blocks":{},"queued_prefill_tokens":{},)"
       R"("steps":{},"preemptions":{},"transfer_bytes_per_s":{:.0f},"chunk_tokens":{},"max_batch_tokens":{},"max_running":{},)"
       R"("block_tokens":{},"num_layers":{},"kv_bytes_per_token":{:.0f},"cost":{}}})",
-      Quoted(w.id), w.prefill ? "prefill" : "decode", WorkerStateName(w.state),
-      Quoted(w.unready_reason), w.incarnation, Quoted(w.host_id), Quoted(w.address), w.pid,
-      Quoted(w.admin_url), Quoted(w.version), w.running, w.waiting, w.awaiting_kv, w.streams,
-      w.free_blocks, w.total_blocks, w.quarantined_blocks, w.queued_prefill_tokens, w.steps,
-      w.preemptions, w.transfer_bytes_per_s, w.chunk_tokens, w.max_batch_tokens, w.max_running,
-      w.block_tokens, w.num_layers, w.kv_bytes_per_token, CostJson(w));
+      Quoted(w.id), RoleName(w.role), w.role_epoch, RolesJson(w.roles),
+      w.becoming == v1::ROLE_UNSPECIFIED ? "null" : Quoted(RoleName(w.becoming)),
+      WorkerStateName(w.state), Quoted(w.unready_reason), w.incarnation, Quoted(w.host_id),
+      Quoted(w.address), w.pid, Quoted(w.admin_url), Quoted(w.version), w.running, w.waiting,
+      w.awaiting_kv, w.streams, w.free_blocks, w.total_blocks, w.quarantined_blocks,
+      w.queued_prefill_tokens, w.steps, w.preemptions, w.transfer_bytes_per_s, w.chunk_tokens,
+      w.max_batch_tokens, w.max_running, w.block_tokens, w.num_layers, w.kv_bytes_per_token,
+      CostJson(w));
 }
 
-std::string WorkersJson(const std::vector<WorkerStatus>& workers) {
+namespace {
+
+std::string ListJson(const std::vector<WorkerStatus>& workers) {
   std::string out;
   for (const WorkerStatus& worker : workers) {
     if (!out.empty()) out += ',';
     out += WorkerJson(worker);
   }
-  return fmt::format(R"({{"workers":[{}]}})", out);
+  return "\"workers\":[" + out + "]";
+}
+
+}  // namespace
+
+std::string WorkersJson(const std::vector<WorkerStatus>& workers, const RouterTotals& totals) {
+  return fmt::format(R"({{{},"totals":{{"requests":{},"prompt_tokens":{},"placed_tokens":{},)"
+                     R"("uncached_tokens":{},"finished":{},"new_tokens":{}}}}})",
+                     ListJson(workers), totals.requests, totals.prompt_tokens, totals.placed_tokens,
+                     totals.uncached_tokens, totals.finished, totals.new_tokens);
 }
 
 std::string OverviewJson(std::string_view model, const Status& ready, const LiveStats& stats,
                          const std::vector<WorkerStatus>& workers) {
   const LiveStats::Rates now = stats.Over(kNowSeconds);
-  std::string list = WorkersJson(workers);
-  list = list.substr(1, list.size() - 2);
+  const std::string list = ListJson(workers);
   return fmt::format(
       R"({{"model":{},"version":"{}","ready":{},"reason":{},"uptime_s":{:.0f},"active":{},)"
       R"("now":{{"seconds":{},"tokens_per_s":{:.6g},"requests_per_s":{:.6g},"errors_per_s":{:.6g},)"

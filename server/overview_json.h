@@ -13,8 +13,8 @@ namespace aisp {
 
 std::string WorkerJson(const WorkerStatus& worker);
 
-// {"workers":[...]}
-std::string WorkersJson(const std::vector<WorkerStatus>& workers);
+// {"workers":[...],"totals":{"requests",...}}, the totals since the router's start.
+std::string WorkersJson(const std::vector<WorkerStatus>& workers, const RouterTotals& totals);
 
 // {"model","version","ready","reason","uptime_s","active",
 //  "now":{rates and percentiles of the last 10 s},

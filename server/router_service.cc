@@ -180,7 +180,10 @@ class RouterServiceImpl final : public RouterService {
         [this](const std::shared_ptr<HttpExchange>& exchange) { Answer(cors_.Admit(exchange)); });
     if (config.router.admin == "off") return;
     HttpServerOptions admin = AdminOptionsOf(config, sockets);
-    admin.intake = [this](const HttpRequest& head) { return frontend_->Intake(head); };
+    admin.intake = [this](const HttpRequest& head) {
+      return admin_ != nullptr && admin_->WantsBody(head) ? HttpIntake{true, "admin"}
+                                                          : frontend_->Intake(head);
+    };
     admin_http_ = std::make_unique<HttpServer>(
         &loop_, std::move(admin),
         [this](const std::shared_ptr<HttpExchange>& exchange) { AnswerAdminPort(exchange); });

@@ -13,6 +13,7 @@
 #include "common/strings.h"
 #include "decode/decode_role.h"
 #include "prefill/prefill_role.h"
+#include "proto/role.h"
 #include "server/arithmetic.h"
 #include "server/backend.h"
 #include "server/commands.h"
@@ -28,6 +29,8 @@
 #include "server/speculation.h"
 #include "server/work_pool.h"
 #include "worker/incarnation.h"
+#include "worker/parked_role.h"
+#include "worker/role_switch.h"
 
 namespace aisp {
 namespace {
@@ -112,7 +115,7 @@ class WorkerServiceImpl final : public WorkerService {
     AISP_ASSIGN_OR_RETURN(tiers_, OpenTiers(config, fingerprint_, role_name_, backend_,
                                             [this] { loop_.WakeTransport(); }));
     post_ = [this](std::function<void()> fn) { loop_.Post(std::move(fn)); };
-    return role_name_ == "prefill" ? BuildPrefill() : BuildDecode();
+    return BuildRoles(alone);
   }
 
   void Start(std::function<void()> on_ready, std::function<void()> on_stop) override {
@@ -121,12 +124,12 @@ class WorkerServiceImpl final : public WorkerService {
     touched_ = host_.clock->Now();
     started_ = true;
     loop_.Post([this] { SetThreadLogIdentity({role_name_, id_}); });
-    loop_.Start(role_.get());
+    loop_.Start(switch_.get());
     heart_ = std::make_unique<PulseThread>(&pulse_, routers_.get(), host_.clock);
     if (host_.local != nullptr || !RouterResolver::Needed(host_.config->worker.routers)) return;
     resolver_ = std::make_unique<RouterResolver>(
         host_.config->worker.routers, [this](const std::vector<std::string>& addresses) {
-          loop_.Post([this, addresses] { role_->SetRouters(addresses); });
+          loop_.Post([this, addresses] { switch_->SetRouters(addresses); });
         });
   }
 
@@ -150,7 +153,7 @@ class WorkerServiceImpl final : public WorkerService {
   void DrainAndStop(Duration limit, const std::function<bool()>& haste) override {
     if (!std::exchange(started_, false)) return;
     loop_.Post([this] {
-      role_->BeginDrain();
+      switch_->BeginDrain();
       OnStep();
     });
     const Instant deadline = host_.clock->Now() + limit;
@@ -162,7 +165,7 @@ class WorkerServiceImpl final : public WorkerService {
       if (!drained_) LogWarning("worker stops with work left", {{"worker", id_}});
     }
     resolver_.reset();
-    loop_.Post([this] { role_->Leave(); });
+    loop_.Post([this] { switch_->Leave(); });
     loop_.Stop();
     heart_.reset();
     if (grpc_) grpc_->Shutdown(std::chrono::milliseconds(500));
@@ -171,58 +174,65 @@ class WorkerServiceImpl final : public WorkerService {
   const std::string& id() const override { return id_; }
 
  private:
-  Status BuildPrefill() {
+  // Every role that this process can take, over one engine; the first is the one that it begins
+  // with.
+  Status BuildRoles(bool alone) {
     const Config& config = *host_.config;
-    PrefillOptions o;
-    o.worker = WorkerOptionsOf(host_, id_, &pulse_, fingerprint_);
-    const Config::Engine engine = EngineSettingsOf(config);
-    o.horizon_tokens = 2 * static_cast<int32_t>(engine.max_batch_tokens);
-    o.max_transfers = static_cast<int32_t>(config.engine.max_waiting);
-    o.max_sequence_tokens = host_.served->max_model_len;
-    o.max_running = static_cast<int32_t>(engine.max_sequences);
-    o.pid = getpid();
-    auto role = std::make_unique<PrefillRole>(o);
-    EngineOptions engine_options = EngineOptionsOf(config, fingerprint_);
-    engine_options.tiers = std::move(tiers_.options);
-    engine_ = std::make_unique<Engine>(engine_options, backend_.executor.get(), host_.clock,
-                                       role->layer_sink());
-    connects_ = std::make_unique<WorkPool>("connect", kConnectThreads, kMaxConnects);
-    connector_ = std::make_unique<RankedConnector>(
-        transports_.ranked, kConnectTimeout,
-        [this](std::function<void()> work, std::function<void()> then) {
-          return connects_->TrySubmit(0, [this, work = std::move(work), then = std::move(then)] {
-            work();
-            post_(then);
-          });
-        });
-
-    PrefillDeps deps;
-    deps.engine = engine_.get();
-    deps.clock = host_.clock;
-    deps.connector = connector_.get();
-    deps.metrics = host_.metrics;
-    if (host_.local != nullptr) {
-      deps.kv_address = LocalKvAddress();
-      deps.readers = host_.local->ServeKvPeer(deps.kv_address, role->reader_links(), post_);
-      serves_locally_ = true;
-    } else {
-      grpc_ = std::make_unique<GrpcServer>();
-      deps.readers = grpc_->ServeKvPeer(role->reader_links(), post_, links_);
-      AISP_RETURN_IF_ERROR(grpc_->Start(config.worker.kv_listen));
-      deps.kv_address =
-          AdvertisedAddress(config.worker.kv_advertise, config.worker.kv_listen, grpc_->port());
+    const bool decodes_first = role_name_ == "decode";
+    WorkerOptions worker = WorkerOptionsOf(host_, id_, &pulse_, fingerprint_);
+    const Status listens = alone ? Status() : ListenForReaders();
+    // Another process may have its port: it decodes all the same.
+    if (!listens && !decodes_first) return listens;
+    if (!listens) {
+      LogWarning("this worker can never prefill for others: it cannot listen for them",
+                 {{"worker", id_}, {"error", listens.error().message}});
     }
-    DialRouters(role.get());
-    deps.routers = routers_.get();
-    role->Wire(deps);
-    role_ = std::move(role);
+    const bool prefills = !alone && listens;
+    worker.roles = {v1::ROLE_DECODE, v1::ROLE_PARKED};
+    if (prefills) worker.roles.insert(worker.roles.begin(), v1::ROLE_PREFILL);
+
+    switch_ = std::make_unique<RoleSwitch>(
+        RoleSwitch::Options{id_,
+                            [this](v1::Role role) {
+                              SetThreadLogIdentity({std::string(RoleName(role)), id_});
+                            }},
+        host_.clock);
+    routers_ = host_.local != nullptr ? host_.local->MakeRouterDialer(switch_.get(), post_)
+                                      : MakeRouterDialer(switch_.get(), post_, links_);
+    switch_->SetDialer(routers_.get());
+    if (prefills) prefill_ = std::make_unique<PrefillRole>(PrefillOptionsOf(worker));
+    decode_ = std::make_unique<DecodeRole>(DecodeOptionsOf(worker));
+    parked_ = std::make_unique<ParkedRole>(worker);
+
+    EngineOptions options = EngineOptionsOf(config, fingerprint_);
+    AISP_ASSIGN_OR_RETURN(options.speculator, MakeSpeculator(config, host_.clock));
+    options.tiers = std::move(tiers_.options);
+    engine_ = std::make_unique<Engine>(options, backend_.executor.get(), host_.clock,
+                                       prefills ? prefill_->layer_sink() : nullptr);
+    if (!decodes_first) WirePrefill();
+    WireDecode();
+    if (decodes_first && prefills) WirePrefill();
+    parked_->Wire(engine_.get(), host_.clock, switch_->DialerOf(v1::ROLE_PARKED));
+    switch_->Add(v1::ROLE_PARKED, parked_.get());
     return {};
   }
 
-  Status BuildDecode() {
+  PrefillOptions PrefillOptionsOf(const WorkerOptions& worker) const {
+    const Config::Engine engine = EngineSettingsOf(*host_.config);
+    PrefillOptions o;
+    o.worker = worker;
+    o.horizon_tokens = 2 * static_cast<int32_t>(engine.max_batch_tokens);
+    o.max_transfers = static_cast<int32_t>(host_.config->engine.max_waiting);
+    o.max_sequence_tokens = host_.served->max_model_len;
+    o.max_running = static_cast<int32_t>(engine.max_sequences);
+    o.pid = getpid();
+    return o;
+  }
+
+  DecodeOptions DecodeOptionsOf(const WorkerOptions& worker) const {
     const Config& config = *host_.config;
     DecodeOptions o;
-    o.worker = WorkerOptionsOf(host_, id_, &pulse_, fingerprint_);
+    o.worker = worker;
     o.max_sequence_tokens = host_.served->max_model_len;
     o.max_running = static_cast<int32_t>(EngineSettingsOf(config).max_sequences);
     o.default_timeout = config.router.default_timeout;
@@ -235,41 +245,73 @@ class WorkerServiceImpl final : public WorkerService {
         });
       };
     }
-    auto role = std::make_unique<DecodeRole>(o);
-    EngineOptions engine_options = EngineOptionsOf(config, fingerprint_);
-    AISP_ASSIGN_OR_RETURN(engine_options.speculator, MakeSpeculator(config, host_.clock));
-    engine_options.tiers = std::move(tiers_.options);
-    engine_ =
-        std::make_unique<Engine>(engine_options, backend_.executor.get(), host_.clock, nullptr);
-    death_ = std::make_unique<ProcessDeath>(transports_.watchers);
-    peers_ = host_.local != nullptr ? host_.local->MakeKvPeerDialer(role->peer_links(), post_)
-                                    : MakeKvPeerDialer(role->peer_links(), post_, links_);
-    DialRouters(role.get());
+    return o;
+  }
 
+  // Binds the address at which decode workers dial; what they say goes to the prefill role.
+  Status ListenForReaders() {
+    if (host_.local != nullptr) return {};
+    const Config::Worker& worker = host_.config->worker;
+    grpc_ = std::make_unique<GrpcServer>();
+    readers_ = grpc_->ServeKvPeer(&reader_links_, post_, links_);
+    if (Status started = grpc_->Start(worker.kv_listen); !started) {
+      grpc_.reset();
+      return started;
+    }
+    kv_address_ = AdvertisedAddress(worker.kv_advertise, worker.kv_listen, grpc_->port());
+    return {};
+  }
+
+  void WirePrefill() {
+    connects_ = std::make_unique<WorkPool>("connect", kConnectThreads, kMaxConnects);
+    connector_ = std::make_unique<RankedConnector>(
+        transports_.ranked, kConnectTimeout,
+        [this](std::function<void()> work, std::function<void()> then) {
+          return connects_->TrySubmit(0, [this, work = std::move(work), then = std::move(then)] {
+            work();
+            post_(then);
+          });
+        });
+    reader_links_.role = prefill_->reader_links();
+    if (host_.local != nullptr) {
+      kv_address_ = LocalKvAddress();
+      readers_ = host_.local->ServeKvPeer(kv_address_, &reader_links_, post_);
+      serves_locally_ = true;
+    }
+    PrefillDeps deps;
+    deps.engine = engine_.get();
+    deps.clock = host_.clock;
+    deps.routers = switch_->DialerOf(v1::ROLE_PREFILL);
+    deps.readers = readers_;
+    deps.connector = connector_.get();
+    deps.metrics = host_.metrics;
+    deps.kv_address = kv_address_;
+    prefill_->Wire(deps);
+    switch_->Add(v1::ROLE_PREFILL, prefill_.get());
+  }
+
+  void WireDecode() {
+    death_ = std::make_unique<ProcessDeath>(transports_.watchers);
+    peers_ = host_.local != nullptr ? host_.local->MakeKvPeerDialer(decode_->peer_links(), post_)
+                                    : MakeKvPeerDialer(decode_->peer_links(), post_, links_);
     DecodeDeps deps;
     deps.engine = engine_.get();
     deps.clock = host_.clock;
-    deps.routers = routers_.get();
+    deps.routers = switch_->DialerOf(v1::ROLE_DECODE);
     deps.peers = peers_.get();
     deps.transports = transports_.ranked;
     deps.death = death_.get();
     deps.metrics = host_.metrics;
-    role->Wire(deps);
-    role_ = std::move(role);
-    return {};
+    decode_->Wire(deps);
+    switch_->Add(v1::ROLE_DECODE, decode_.get());
   }
 
   std::string LocalKvAddress() const { return "local:" + id_; }
 
-  void DialRouters(LinkHandler<v1::RouterMessage>* handler) {
-    routers_ = host_.local != nullptr ? host_.local->MakeRouterDialer(handler, post_)
-                                      : MakeRouterDialer(handler, post_, links_);
-  }
-
   // On the loop's thread, after every step and timer.
   void OnStep() {
-    const Status ready = role_->Ready();
-    const bool drained = role_->Drained();
+    const Status ready = switch_->Ready();
+    const bool drained = switch_->Drained();
     // In flight are, then, only the answers of the requests that ended with it.
     const bool failed = !engine_->failed() && !engine_->InFlight();
     {
@@ -281,7 +323,7 @@ class WorkerServiceImpl final : public WorkerService {
     }
     if (drained) changed_.notify_all();
     if (ready && on_ready_) std::exchange(on_ready_, nullptr)();
-    if (on_stop_ && (failed || role_->StopWanted())) {
+    if (on_stop_ && (failed || switch_->StopWanted())) {
       if (failed) {
         LogError("the device has failed; this process ends",
                  {{"worker", id_}, {"error", engine_->failed().error().message}});
@@ -316,9 +358,26 @@ class WorkerServiceImpl final : public WorkerService {
   std::unique_ptr<WorkPool> connects_;  // what it runs
   std::unique_ptr<ProcessDeath> death_;
   std::unique_ptr<GrpcServer> grpc_;
+  LinkSender<v1::PrefillToDecode>* readers_ = nullptr;
+  std::string kv_address_;
   std::unique_ptr<LinkDialer<v1::WorkerMessage>> routers_;
   std::unique_ptr<LinkDialer<v1::DecodeToPrefill>> peers_;
-  std::unique_ptr<WorkerRole> role_;
+  // Sits between the listener, which comes first, and the role.
+  struct ReaderLinks final : LinkHandler<v1::DecodeToPrefill> {
+    LinkHandler<v1::DecodeToPrefill>* role = nullptr;
+    void OnLinkUp(LinkId link, const std::string& peer_address) override {
+      role->OnLinkUp(link, peer_address);
+    }
+    void OnMessage(LinkId link, v1::DecodeToPrefill message) override {
+      role->OnMessage(link, std::move(message));
+    }
+    void OnLinkDown(LinkId link, const Error& why) override { role->OnLinkDown(link, why); }
+  };
+  ReaderLinks reader_links_;
+  std::unique_ptr<PrefillRole> prefill_;  // null: this process can never prefill for others
+  std::unique_ptr<DecodeRole> decode_;
+  std::unique_ptr<ParkedRole> parked_;
+  std::unique_ptr<RoleSwitch> switch_;
   std::unique_ptr<PulseThread> heart_;
   std::unique_ptr<RouterResolver> resolver_;
 

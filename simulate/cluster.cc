@@ -16,6 +16,7 @@ namespace {
 
 constexpr Instant kStart{1'000'000'000};
 constexpr Duration kTelemetryInterval = std::chrono::milliseconds(50);
+constexpr Duration kPlanInterval = std::chrono::seconds(1);
 // A request that has not ended by then has failed.
 constexpr Duration kTimeout = std::chrono::hours(2);
 // Prompts are ids below this: enough that two that share nothing differ in their first unit.
@@ -44,15 +45,34 @@ class Simulation final : public World, private LinkSender<v1::RouterMessage> {
   void JobArrivesAt(Worker& prefill, Worker& decode, uint64_t wire_id, Instant at) override {
     Schedule(at, {Event::kJob, &prefill, &decode, wire_id});
   }
+  void JobRefusedAt(Worker& decode, uint64_t wire_id, Instant at) override {
+    Schedule(at, {Event::kJobRefused, &decode, nullptr, wire_id});
+  }
+  void RoleTimerAt(Worker& worker, Instant at) override {
+    Schedule(at, {Event::kRoleTimer, &worker, nullptr, 0});
+  }
+  void Rejoin(Worker& worker) override;
   Worker* Named(const std::string& id) override { return by_name_.at(id); }
 
  private:
   struct Event {
-    enum Kind : uint8_t { kArrival, kStepEnd, kKv, kJob, kToWorker, kToRouter, kTelemetry };
+    enum Kind : uint8_t {
+      kArrival,
+      kStepEnd,
+      kKv,
+      kJob,
+      kJobRefused,
+      kToWorker,
+      kToRouter,
+      kTelemetry,
+      kRoleTimer,
+      kPlan
+    };
     Kind kind = kArrival;
     Worker* worker = nullptr;
     Worker* other = nullptr;
     uint64_t value = 0;  // a request's index, a wire id or a message's place
+    LinkId link = {};    // on which the message was sent
     int64_t at_ns = 0;
     uint64_t order = 0;
     bool operator>(const Event& e) const {
@@ -88,11 +108,14 @@ class Simulation final : public World, private LinkSender<v1::RouterMessage> {
   }
   void Send(LinkId link, v1::RouterMessage message) override;
   void Close(LinkId link) override {
-    AISP_CHECK(false && link.value > 0);  // simulated workers keep the protocol
+    AISP_CHECK(link.value > 0);  // of a role that its worker has left
   }
   template <typename Message>
   static uint64_t Park(std::vector<Message>* parked, std::vector<uint64_t>* free, Message message);
   void AddWorkers(const ClusterOptions& options);
+  LinkId NewLink(Worker* worker);
+  void Register(Worker& worker);
+  void Plan();
   void Handle(const Event& event);
   void ScheduleArrival(size_t index);
   void Arrive(size_t index);
@@ -111,6 +134,8 @@ class Simulation final : public World, private LinkSender<v1::RouterMessage> {
   loadgen::PromptMaker prompts_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::map<std::string, Worker*> by_name_;
+  std::vector<Worker*> by_link_;
+  std::unique_ptr<planner::Planner> planner_;
   Router router_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   uint64_t next_order_ = 0;
@@ -162,16 +187,65 @@ Simulation::Simulation(const ClusterOptions& options, const std::vector<loadgen:
   outcome_.requests.resize(items.size());
   outcome_.decisions_us.reserve(items.size());
   AddWorkers(options);
+  if (!options.planner) return;
+  planner_ = std::make_unique<planner::Planner>(*options.planner);
+  Schedule(kStart + kPlanInterval, {Event::kPlan});
+}
+
+LinkId Simulation::NewLink(Worker* worker) {
+  by_link_.push_back(worker);
+  return LinkId(by_link_.size());
+}
+
+void Simulation::Register(Worker& worker) {
+  const WorkerProfile& profile = worker.profile();
+  const auto most = static_cast<uint32_t>(std::min<int64_t>(profile.blocks * profile.block_tokens,
+                                                            std::numeric_limits<int32_t>::max()));
+  v1::WorkerMessage message;
+  *message.mutable_register_() = worker.Registration(most);
+  SendToRouter(worker, std::move(message));
+}
+
+void Simulation::Rejoin(Worker& worker) {
+  worker.set_link(NewLink(&worker));
+  router_.OnLinkUp(worker.link(), worker.id());
+  Register(worker);
+}
+
+void Simulation::Plan() {
+  Schedule(Now() + kPlanInterval, {Event::kPlan});
+  const planner::Plan plan = planner_->Decide(Now(), {router_.Workers(), router_.Totals()});
+  Outcome::Roles roles;
+  roles.at_s = ToSeconds(Now() - kStart);
+  for (const auto& worker : workers_) {
+    if (worker->changing()) {
+      ++roles.changing;
+    } else if (worker->role() == v1::ROLE_PARKED) {
+      ++roles.parked;
+    } else {
+      ++(worker->prefill() ? roles.prefill : roles.decode);
+    }
+  }
+  outcome_.roles.push_back(roles);
+  for (const planner::Change& change : plan.changes) {
+    router_.SetWorkerRole(change.worker, change.wish,
+                          [this, id = change.worker](const Result<Router::RoleState>& begun) {
+                            if (begun) {
+                              ++outcome_.role_changes;
+                            } else {
+                              planner_->Refused(Now(), id);
+                            }
+                          });
+  }
 }
 
 void Simulation::AddWorkers(const ClusterOptions& options) {
-  uint64_t link = 0;
   SplitMix64 random(options.seed ^ 0x57A66E12);
   const auto add = [&](const WorkerProfile& profile, bool prefill, const std::string& id) {
-    ++link;
-    workers_.push_back(std::make_unique<Worker>(id, prefill, profile, fingerprint_, LinkId(link),
+    workers_.push_back(std::make_unique<Worker>(id, prefill, profile, fingerprint_, LinkId(),
                                                 random.Next(), this));
     Worker& worker = *workers_.back();
+    worker.set_link(NewLink(&worker));
     by_name_[id] = &worker;
     const auto most = static_cast<uint32_t>(std::min<int64_t>(profile.blocks * profile.block_tokens,
                                                               std::numeric_limits<int32_t>::max()));
@@ -206,14 +280,14 @@ uint64_t Simulation::Park(std::vector<Message>* parked, std::vector<uint64_t>* f
 }
 
 void Simulation::Send(LinkId link, v1::RouterMessage message) {
-  Worker* worker = workers_.at(link.value - 1).get();
+  Worker* worker = by_link_.at(link.value - 1);
   const uint64_t place = Park(&to_workers_, &free_to_workers_, std::move(message));
   Schedule(Now() + message_, {Event::kToWorker, worker, nullptr, place});
 }
 
 void Simulation::SendToRouter(Worker& from, v1::WorkerMessage message) {
   const uint64_t place = Park(&to_router_, &free_to_router_, std::move(message));
-  Schedule(Now() + message_, {Event::kToRouter, &from, nullptr, place});
+  Schedule(Now() + message_, {Event::kToRouter, &from, nullptr, place, from.link()});
 }
 
 void Simulation::Handle(const Event& event) {
@@ -234,8 +308,14 @@ void Simulation::Handle(const Event& event) {
     case Event::kToRouter: {
       v1::WorkerMessage message = std::move(to_router_[event.value]);
       free_to_router_.push_back(event.value);
-      return router_.OnMessage(event.worker->link(), std::move(message));
+      return router_.OnMessage(event.link, std::move(message));
     }
+    case Event::kJobRefused:
+      return event.worker->OnJobRefused(event.value);
+    case Event::kRoleTimer:
+      return event.worker->OnRoleTimer();
+    case Event::kPlan:
+      return Plan();
     case Event::kTelemetry:
       event.worker->OnTelemetryTimer();
       return Schedule(Now() + kTelemetryInterval, {Event::kTelemetry, event.worker, nullptr, 0});

@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "loadgen/prompts.h"
+#include "planner/planner.h"
 #include "router/router.h"
 #include "simulate/profile.h"
 
@@ -20,6 +22,8 @@ struct ClusterOptions {
   // Each request asks for what the router counts as served well, so that one that nobody is
   // predicted to serve in time is refused at once.
   bool objectives = false;
+  // Plans once a second, as `aisp planner` does over running workers.
+  std::optional<planner::PlannerOptions> planner;
   uint64_t seed = 1;
 };
 
@@ -53,6 +57,16 @@ struct Outcome {
   int64_t preemptions = 0;
   // Wall-clock time that the router needed to take and place each request, sorted.
   std::vector<float> decisions_us;
+  // With a planner: what the workers were, each second.
+  struct Roles {
+    double at_s = 0;
+    int prefill = 0;
+    int decode = 0;
+    int parked = 0;
+    int changing = 0;
+  };
+  std::vector<Roles> roles;
+  int64_t role_changes = 0;
   bool given_up = false;  // the run was ended early: see Run
 };
 

@@ -94,6 +94,25 @@ std::string ReasonsText(const Outcome& outcome) {
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
+// When the workers' roles were others, at most the first few times.
+std::string RolesText(const Outcome& outcome) {
+  constexpr size_t kMost = 12;
+  std::vector<std::string> parts;
+  std::string last;
+  for (const Outcome::Roles& r : outcome.roles) {
+    if (r.changing > 0) continue;
+    std::string now = fmt::format("{}P{}D", r.prefill, r.decode);
+    if (r.parked > 0) now += fmt::format(" and {} parked", r.parked);
+    if (now == last) continue;
+    parts.push_back(fmt::format("{} at {:.0f} s", now, r.at_s));
+    last = std::move(now);
+  }
+  const bool more = parts.size() > kMost;
+  if (more) parts.resize(kMost);
+  return fmt::format("{} changes of roles: {}{}", outcome.role_changes, fmt::join(parts, ", "),
+                     more ? " ..." : "");
+}
+
 Json Distribution(const std::vector<double>& sorted, int points) {
   Json json = {{"p50", Percentile(sorted, 50)},
                {"p90", Percentile(sorted, 90)},
@@ -133,6 +152,7 @@ std::string Table(const std::vector<Row>& rows, const Objective& limits) {
       out += fmt::format("  {} of {} have no answer{}\n", failed, o.requests.size(),
                          o.given_up ? ": the run was ended early" : "");
     out += "  " + ReasonsText(o) + ErrorsText(o) + "\n";
+    if (!o.roles.empty()) out += "  " + RolesText(o) + "\n";
   }
   return out;
 }
@@ -168,6 +188,9 @@ std::string ToJson(const std::vector<Row>& rows, const Objective& limits, int po
         Distribution(Errors(o, &Served::ttft_ms, &Served::predicted_ttft_ms), /*points=*/0);
     json["tpot_error"] =
         Distribution(Errors(o, &Served::tpot_ms, &Served::predicted_tpot_ms), /*points=*/0);
+    for (const Outcome::Roles& r : o.roles)
+      json["roles"].push_back({r.at_s, r.prefill, r.decode, r.parked, r.changing});
+    if (!o.roles.empty()) json["role_changes"] = o.role_changes;
     json["decision_us"] = {{"mean", MeanDecision(o)},
                            {"p50", Decision(o, 50)},
                            {"p99", Decision(o, 99)},

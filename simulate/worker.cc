@@ -1,4 +1,5 @@
-// What every worker does: messages, jobs, what it tells. worker_steps.cc plans and ends steps.
+// What every worker does: messages, jobs, what it tells. worker_steps.cc plans and ends steps,
+// worker_roles.cc takes other roles.
 #include "simulate/worker.h"
 
 #include <fmt/format.h>
@@ -34,7 +35,7 @@ void AddUnits(const std::vector<Hash128>& units, v1::KvEvent::Kind kind, v1::KvE
 Worker::Worker(std::string id, bool prefill, const WorkerProfile& profile,
                const v1::Fingerprint& fingerprint, LinkId link, uint64_t seed, World* world)
     : id_(std::move(id)),
-      prefill_(prefill),
+      role_(prefill ? v1::ROLE_PREFILL : v1::ROLE_DECODE),
       profile_(profile),
       fingerprint_(fingerprint),
       link_(link),
@@ -47,9 +48,12 @@ v1::Register Worker::Registration(uint32_t max_tokens) const {
   v1::Register r;
   r.set_worker_id(id_);
   r.set_incarnation(kIncarnation);
-  r.set_role(prefill_ ? v1::ROLE_PREFILL : v1::ROLE_DECODE);
+  r.set_role(role_);
+  r.set_role_epoch(role_epoch_);
+  for (const v1::Role role : {v1::ROLE_PREFILL, v1::ROLE_DECODE, v1::ROLE_PARKED})
+    r.add_roles(role);
   *r.mutable_fingerprint() = fingerprint_;
-  if (prefill_) r.set_kv_address(id_);
+  r.set_kv_address(id_);
   r.set_host_id("simulated");
   r.set_max_sequence_tokens(max_tokens);
   r.set_max_running(static_cast<uint32_t>(profile_.max_running));
@@ -61,6 +65,7 @@ v1::Register Worker::Registration(uint32_t max_tokens) const {
 void Worker::OnRouterMessage(const v1::RouterMessage& message) {
   if (message.has_generate()) return OnGenerate(message.generate());
   if (message.has_cancel()) return OnCancel(message.cancel().request_id());
+  if (message.has_set_role()) return OnSetRole(message.set_role());
   v1::WorkerMessage answer;
   if (message.has_probe()) {
     answer.mutable_probe_answer()->set_nonce(message.probe().nonce());
@@ -76,6 +81,9 @@ void Worker::OnRouterMessage(const v1::RouterMessage& message) {
 }
 
 void Worker::OnGenerate(const v1::GenerateRequest& generate) {
+  // It was sent before the router heard of the drain.
+  if (role_ != v1::ROLE_DECODE || becoming_ != v1::ROLE_UNSPECIFIED)
+    return HandBack(generate.request_id());
   auto owned = std::make_unique<Sequence>();
   Sequence& sequence = *owned;
   sequence.wire_id = generate.request_id();
@@ -104,6 +112,7 @@ void Worker::OnCancel(uint64_t wire_id) {
   Forget(wire_id);
   WakePrefills();
   Plan();
+  MaybeRejoin();
 }
 
 // Also what a step under way still has of it: EndRows and EndChunks look it up again.
@@ -160,6 +169,7 @@ bool Worker::Grant(uint64_t wire_id) {
 void Worker::OnJob(Worker& decode, uint64_t wire_id) {
   const Sequence* asked = decode.Find(wire_id);
   if (asked == nullptr) return;
+  if (!prefill() || becoming_ != v1::ROLE_UNSPECIFIED) return RefuseJob(decode, wire_id);
   Job job;
   job.decode = &decode;
   job.wire_id = wire_id;
@@ -233,19 +243,22 @@ void Worker::WakePrefills() {
 
 void Worker::Emit(Sequence& sequence) {
   ++sequence.emitted;
-  const bool first = !sequence.told_first;
+  // What lies between the first and the last token is told with the last one, or when it drains.
+  if (sequence.told == 0 || sequence.emitted == sequence.max_new) Tell(sequence);
+}
+
+void Worker::Tell(Sequence& sequence) {
+  const int32_t fresh = sequence.emitted - sequence.told;
+  if (fresh == 0) return;
   const bool last = sequence.emitted == sequence.max_new;
-  if (!first && !last) return;
-  // What lies between the first and the last token is told with the last one.
   v1::TokenEvent& event = *tokens_.add_events();
   event.set_request_id(sequence.wire_id);
-  const int32_t fresh = first ? sequence.emitted : sequence.emitted - 1;
   event.set_first_position(static_cast<uint32_t>(sequence.length() - fresh));
   for (int32_t i = 0; i < fresh; ++i) event.add_tokens(0);
   if (last) event.set_finish(v1::FINISH_LENGTH);
-  if (first && sequence.prefill != nullptr)
+  if (sequence.told == 0 && sequence.prefill != nullptr)
     event.mutable_timing()->set_prefill_worker(sequence.prefill->id());
-  sequence.told_first = true;
+  sequence.told = sequence.emitted;
   if (last) Forget(sequence.wire_id);
 }
 
@@ -285,7 +298,8 @@ void Worker::SendTelemetry() {
   t.set_incarnation(kIncarnation);
   t.set_sequence(++telemetry_sequence_);
   t.set_ready(true);
-  t.set_running(static_cast<uint32_t>(prefill_ ? jobs_.size() : running_.size()));
+  t.set_running(static_cast<uint32_t>(prefill() ? jobs_.size() : running_.size()));
+  t.set_draining(becoming_ != v1::ROLE_UNSPECIFIED);
   t.set_waiting(static_cast<uint32_t>(waiting_.size() + kv_ready_.size()));
   t.set_awaiting_kv(static_cast<uint32_t>(awaiting_.size()));
   PromptWork queued;
@@ -304,7 +318,7 @@ void Worker::SendTelemetry() {
     t.set_prefill_age_ns(static_cast<uint64_t>((world_->Now() - step_.begin).count()));
   t.set_free_blocks(static_cast<uint32_t>(cache_.available()));
   t.set_total_blocks(static_cast<uint32_t>(cache_.total()));
-  if (prefill_) t.set_transfer_bytes_per_s(profile_.transfer_bytes_per_s);
+  if (prefill()) t.set_transfer_bytes_per_s(profile_.transfer_bytes_per_s);
   t.set_steps_total(steps_);
   t.set_preemptions_total(preemptions_);
   for (v1::StepSample& sample : samples_) *t.add_steps() = std::move(sample);
@@ -331,7 +345,7 @@ void Worker::OnStepEnd() {
     sample.set_decode_context(static_cast<uint64_t>(step_.shape.decode_context));
     sample.set_duration_ns(static_cast<uint64_t>(step_.duration.count()));
   }
-  if (prefill_) {
+  if (prefill()) {
     EndJobs();
   } else {
     EndRows();
@@ -342,6 +356,7 @@ void Worker::OnStepEnd() {
   SendTokens();
   Plan();
   if (telemetry_due_) SendTelemetry();
+  MaybeRejoin();
 }
 
 }  // namespace aisp::simulate

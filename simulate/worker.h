@@ -33,8 +33,8 @@ struct Sequence {
   int32_t computed = 0;  // tokens whose KV is on the decode worker
   size_t shared = 0;     // leading blocks in use in its cache
   int64_t private_blocks = 0;
-  bool told_first = false;  // the router has its first token
-  bool granted = false;     // its blocks wait for a prefill worker's KV
+  int32_t told = 0;      // of `emitted`: tokens that the router has
+  bool granted = false;  // its blocks wait for a prefill worker's KV
 
   int32_t length() const { return prompt + emitted; }
 };
@@ -49,6 +49,12 @@ class World {
   virtual void StepEndsAt(Worker& worker, Instant at) = 0;
   virtual void KvArrivesAt(Worker& decode, uint64_t wire_id, Instant at) = 0;
   virtual void JobArrivesAt(Worker& prefill, Worker& decode, uint64_t wire_id, Instant at) = 0;
+  // Worker::OnJobRefused.
+  virtual void JobRefusedAt(Worker& decode, uint64_t wire_id, Instant at) = 0;
+  // Worker::OnRoleTimer.
+  virtual void RoleTimerAt(Worker& worker, Instant at) = 0;
+  // Registers anew, on a link of its own, which becomes the worker's.
+  virtual void Rejoin(Worker& worker) = 0;
   virtual Worker* Named(const std::string& id) = 0;
 };
 
@@ -62,13 +68,20 @@ class Worker {
   void OnRouterMessage(const v1::RouterMessage& message);
   void OnJob(Worker& decode, uint64_t wire_id);
   void OnKv(uint64_t wire_id);
+  void OnJobRefused(uint64_t wire_id);
   void OnStepEnd();
   // Every interval; inside a step it is said when the step ends.
   void OnTelemetryTimer();
+  // Streams that still run shall go elsewhere, or the change of roles is called off.
+  void OnRoleTimer();
 
   const std::string& id() const { return id_; }
   LinkId link() const { return link_; }
-  bool prefill() const { return prefill_; }
+  void set_link(LinkId link) { link_ = link; }
+  bool prefill() const { return role_ == v1::ROLE_PREFILL; }
+  v1::Role role() const { return role_; }
+  bool changing() const { return becoming_ != v1::ROLE_UNSPECIFIED; }
+  const WorkerProfile& profile() const { return profile_; }
   Duration busy() const { return busy_; }
   uint64_t steps() const { return steps_; }
   uint64_t preemptions() const { return preemptions_; }
@@ -103,6 +116,14 @@ class Worker {
 
   void OnGenerate(const v1::GenerateRequest& generate);
   void OnCancel(uint64_t wire_id);
+  // worker_roles.cc
+  void OnSetRole(const v1::SetRole& wanted);
+  void TellDraining(bool move, bool over);
+  void HandBack(uint64_t wire_id);
+  // Nothing is left of the old role: the new one.
+  void MaybeRejoin();
+  // It was to be computed for `decode`, and is not.
+  void RefuseJob(Worker& decode, uint64_t wire_id);
   // Begins the next step if there is something to do and none is under way.
   void Plan();
   void PlanDecode();
@@ -118,6 +139,8 @@ class Worker {
   void GiveBack(Sequence& sequence);
   void PublishPrompt(Sequence& sequence);
   void Emit(Sequence& sequence);
+  // The tokens that the router has not got yet.
+  void Tell(Sequence& sequence);
   void Forget(uint64_t wire_id);
   // Of a sequence whose KV comes from elsewhere: its blocks here, if there are any.
   bool Grant(uint64_t wire_id);
@@ -135,10 +158,14 @@ class Worker {
   double Jitter();
 
   const std::string id_;
-  const bool prefill_;
+  v1::Role role_;
+  uint64_t role_epoch_ = 1;
+  v1::Role becoming_ = v1::ROLE_UNSPECIFIED;
+  Instant move_at_ = kNever;
+  Instant give_up_at_ = kNever;
   const WorkerProfile& profile_;
   const v1::Fingerprint& fingerprint_;
-  const LinkId link_;
+  LinkId link_;
   World* const world_;
   const int32_t block_;
   SplitMix64 random_;

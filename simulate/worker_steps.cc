@@ -15,7 +15,7 @@ constexpr int kLookAhead = 16;
 void Worker::Plan() {
   if (step_.running) return;
   step_ = Step{};
-  if (prefill_) {
+  if (prefill()) {
     PlanJobs();
   } else {
     PlanDecode();

@@ -39,7 +39,8 @@ LAYERS = {
     "config": ["common"],
     "hub": ["common"],
     "loadgen": ["net", "proto"],
-    "simulate": ["router", "loadgen"],
+    "planner": ["router"],
+    "simulate": ["planner", "loadgen"],
     "server": ["prefill", "decode", "router", "api", "answer", "constrain", "net", "tracing", "config", "hub", "simulate", "kernels/cpu", "kernels/cuda",
                "kernels/collective"],
 }

@@ -37,7 +37,24 @@ void RouterLinks::Add(const std::string& address) {
 }
 
 void RouterLinks::Start(Instant now) {
-  for (Router& router : routers_) Dial(router, now);
+  standing_by_ = false;
+  for (Router& router : routers_) {
+    router.backoff.Reset();
+    Dial(router, now);
+  }
+}
+
+void RouterLinks::StandBy() {
+  standing_by_ = true;
+  for (Router& router : routers_) {
+    if (router.state == State::kAttached) {
+      retiring_.push_back({router.address, router.link});
+    } else if (router.state != State::kWaiting) {
+      dialer_->Close(router.link);
+    }
+    router.state = State::kWaiting;
+    router.timer = kNever;
+  }
 }
 
 void RouterLinks::SetAddresses(const std::vector<std::string>& addresses, Instant now) {
@@ -52,7 +69,7 @@ void RouterLinks::SetAddresses(const std::vector<std::string>& addresses, Instan
                                    [&](const Router& r) { return r.address == address; });
     if (known) continue;
     Add(address);
-    Dial(routers_.back(), now);
+    if (!standing_by_) Dial(routers_.back(), now);
   }
 }
 

@@ -26,6 +26,10 @@ class RouterLinks {
   // Once, before Start.
   void SetDialer(LinkDialer<v1::WorkerMessage>* dialer) { dialer_ = dialer; }
   void Start(Instant now);
+  // Dials no more. Attached links stay until the routers end them, the others are closed. Start
+  // dials again, under `role_epoch`.
+  void StandBy();
+  void SetRoleEpoch(uint64_t role_epoch) { hello_.set_role_epoch(role_epoch); }
   // These and no others from now on: new ones are dialled at once; one that is attached and not
   // among them any more is kept until its link ends, and not dialled again.
   void SetAddresses(const std::vector<std::string>& addresses, Instant now);
@@ -86,10 +90,11 @@ class RouterLinks {
   void Warn(Router& router, Instant now);
 
   const WorkerOptions options_;
-  const v1::Register hello_;
+  v1::Register hello_;
   LinkDialer<v1::WorkerMessage>* dialer_ = nullptr;
   std::vector<Router> routers_;
   bool left_ = false;
+  bool standing_by_ = false;
   Status ousted_;
   std::vector<Retiring> retiring_;  // bounded by the routers' own drain time
 };

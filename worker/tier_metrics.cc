@@ -51,8 +51,8 @@ void WorkerMetrics::UpdateTiers(const Engine& engine) {
     promotions_declined_ =
         metrics_->AddCounter(name, help, WithLabel(labels_, "decision", "compute"));
   }
-  const auto advance = [](const Counter& counter, auto total, auto told) {
-    counter.Add(static_cast<double>(total - told));
+  const auto advance = [this](const Counter& counter, auto total, auto told) {
+    Advance(counter, static_cast<double>(total - told));
   };
   for (auto& [place, t] : tiers_) {
     const TierStats s = tiers->Stats(place);

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "proto/role.h"
+
 namespace aisp {
 
 MetricLabels WorkerLabels(v1::Role role, const std::string& worker_id) {
-  return {{"role", role == v1::ROLE_PREFILL ? "prefill" : "decode"}, {"worker", worker_id}};
+  return {{"role", std::string(RoleName(role))}, {"worker", worker_id}};
 }
 
 MetricLabels WithLabel(MetricLabels labels, const char* name, std::string value) {
@@ -106,7 +108,7 @@ void WorkerMetrics::UpdateSlowPaths(const Engine& engine) {
                                 labels),
            0});
     }
-    slow_paths_[i].counter.Add(static_cast<double>(slow[i].count - slow_paths_[i].told));
+    Advance(slow_paths_[i].counter, static_cast<double>(slow[i].count - slow_paths_[i].told));
     slow_paths_[i].told = slow[i].count;
   }
 }
@@ -124,8 +126,8 @@ void WorkerMetrics::Update(const Engine& engine, bool ready, Instant now) {
   blocks_cached_.Set(stats.cached);
   blocks_pinned_.Set(stats.pinned);
   kv_usage_.Set(stats.total > 0 ? static_cast<double>(stats.pinned) / stats.total : 0);
-  const auto advance = [](const Counter& counter, uint64_t total, uint64_t* told) {
-    counter.Add(static_cast<double>(total - *told));
+  const auto advance = [this](const Counter& counter, uint64_t total, uint64_t* told) {
+    Advance(counter, static_cast<double>(total - *told));
     *told = total;
   };
   advance(preemptions_, engine.Preemptions(), &told_preemptions_);
@@ -135,8 +137,26 @@ void WorkerMetrics::Update(const Engine& engine, bool ready, Instant now) {
   UpdateSlowPaths(engine);
   UpdateTiers(engine);
   if (engine.InFlight() || now <= accounted_) return;
-  idle_seconds_.Add(ToSeconds(now - accounted_));
+  if (!rebasing_) idle_seconds_.Add(ToSeconds(now - accounted_));
   accounted_ = now;
+}
+
+void WorkerMetrics::Rebase(const Engine& engine, Instant now) {
+  rebasing_ = true;
+  Update(engine, /*ready=*/false, now);
+  rebasing_ = false;
+}
+
+void WorkerMetrics::Retire() {
+  for (const Gauge* gauge :
+       {&running_, &waiting_, &awaiting_kv_, &queued_prefill_tokens_, &ready_, &blocks_available_,
+        &blocks_quarantined_, &blocks_free_, &blocks_cached_, &blocks_pinned_, &kv_usage_})
+    gauge->Set(0);
+  for (auto& [place, tier] : tiers_) {
+    tier.used.Set(0);
+    tier.free.Set(0);
+    tier.bytes.Set(0);
+  }
 }
 
 }  // namespace aisp

@@ -32,6 +32,10 @@ class WorkerMetrics {
   void RecordStep(const StepTiming& timing, Instant now);
   // Gauges, and what the engine counts itself.
   void Update(const Engine& engine, bool ready, Instant now);
+  // What the engine has counted so far is not this role's.
+  void Rebase(const Engine& engine, Instant now);
+  // The process has another role now: nothing runs in this one, and it holds nothing.
+  void Retire();
 
  private:
   void AddStepMetrics(Metrics& m, const MetricLabels& labels);
@@ -39,6 +43,10 @@ class WorkerMetrics {
   void AddKvMetrics(Metrics& m, const MetricLabels& labels, const KvLayout& layout);
   // Of host memory and the disk, where the engine has them.
   void UpdateTiers(const Engine& engine);
+  // A counter that follows one of the engine's own.
+  void Advance(const Counter& counter, double more) const {
+    if (!rebasing_) counter.Add(more);
+  }
 
   // Of each slow path, in the order of Engine::SlowPaths.
   struct SlowPathCounter {
@@ -88,6 +96,8 @@ class WorkerMetrics {
 
   // Until when the engine's time is accounted for, as busy or as idle.
   Instant accounted_;
+  // What the engine has counted is noted, and given to no counter.
+  bool rebasing_ = false;
   // What the counters that follow the engine's own have been given.
   uint64_t told_preemptions_ = 0;
   uint64_t told_evictions_ = 0;

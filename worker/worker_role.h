@@ -41,6 +41,7 @@ struct WorkerOptions {
   std::string admin_url;
   std::string version;
   std::optional<v1::LastExit> last_exit;  // of the process that this one replaces
+  std::vector<v1::Role> roles;            // told to routers: those that this process can take
   Duration telemetry_interval = std::chrono::milliseconds(50);
   Duration reconnect_min = std::chrono::milliseconds(20);
   Duration reconnect_max = std::chrono::seconds(1);
@@ -80,6 +81,14 @@ class WorkerRole : public LinkHandler<v1::RouterMessage> {
   virtual void BeginDrain() = 0;
   virtual void MoveStreams() = 0;
   virtual bool Drained() const = 0;
+  // A drain is called off: routers and peers may send work again.
+  virtual void CallOffDrain() = 0;
+  // Of a drained role in a process that takes another one (worker/role_switch.h): it registers
+  // nowhere any more. Its links to routers stay until those end them; peers are answered for good,
+  // so that what is owed to them is paid.
+  virtual void StandBy() = 0;
+  // As Start, and again after StandBy. `role_epoch` counts the roles that the process has had.
+  virtual void TakeUp(uint64_t role_epoch) = 0;
   // Closes the links to the routers after what was sent on them; nothing works after it. Before the
   // process ends, so that the last tokens are not lost with it.
   virtual void Leave() = 0;

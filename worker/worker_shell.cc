@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -31,6 +32,8 @@ v1::Register MakeRegister(const WorkerOptions& options, const WorkerShell::Profi
   hello.set_admin_url(options.admin_url);
   hello.set_version(options.version);
   if (options.last_exit) *hello.mutable_last_exit() = *options.last_exit;
+  hello.set_role_epoch(1);
+  for (const v1::Role role : options.roles) hello.add_roles(role);
   return hello;
 }
 
@@ -76,19 +79,39 @@ WorkerShell::WorkerShell(const WorkerOptions& options, const Profile& profile, E
                          const Clock* clock, LinkDialer<v1::WorkerMessage>* routers,
                          Metrics* metrics)
     : options_(options),
+      role_(profile.role),
       engine_(engine),
       clock_(clock),
       routers_(options, MakeRegister(options, profile)),
-      metrics_(metrics, WorkerLabels(profile.role, options.worker_id), engine->blocks().layout(),
-               clock->Now()) {
+      metrics_registry_(metrics) {
   routers_.SetDialer(routers);
   last_progress_ = last_pool_motion_ = clock_->Now();
 }
 
 void WorkerShell::Start() {
   const Instant now = clock_->Now();
+  if (!metrics_)
+    metrics_.emplace(metrics_registry_, WorkerLabels(role_, options_.worker_id),
+                     engine_->blocks().layout(), now);
+  // What was counted before is another role's.
+  metrics_->Rebase(*engine_, now);
+  last_progress_ = last_pool_motion_ = now;
   next_telemetry_ = now + options_.telemetry_interval;
   routers_.Start(now);
+}
+
+void WorkerShell::StandBy() {
+  standing_by_ = true;
+  next_telemetry_ = kNever;
+  routers_.StandBy();
+  if (metrics_) metrics_->Retire();
+}
+
+void WorkerShell::TakeUp(uint64_t role_epoch) {
+  standing_by_ = draining_ = drained_ = false;
+  samples_.clear();
+  routers_.SetRoleEpoch(role_epoch);
+  Start();
 }
 
 bool WorkerShell::OnMessage(LinkId link, const v1::RouterMessage& message) {
@@ -110,7 +133,8 @@ bool WorkerShell::OnMessage(LinkId link, const v1::RouterMessage& message) {
       return true;
     }
     case v1::RouterMessage::kKvSnapshot:
-      if (Attached(link)) SendSnapshot(link);
+      // Its cache is told by the role that the process has now.
+      if (Attached(link) && !standing_by_) SendSnapshot(link);
       return true;
     default:
       return false;
@@ -138,6 +162,7 @@ void WorkerShell::SendSnapshot(LinkId link) {
 }
 
 void WorkerShell::PublishKvEvents() {
+  if (standing_by_) return;
   uint64_t first_sequence = 0;
   const std::vector<KvCacheEvent> events = engine_->blocks().TakeEvents(&first_sequence);
   if (events.empty()) return;
@@ -160,7 +185,7 @@ void WorkerShell::RecordStep(const StepTiming& timing) {
   last_progress_ = last_pool_motion_ = clock_->Now();
   if (samples_.size() == kMaxSamples) samples_.pop_front();
   samples_.push_back(timing);
-  metrics_.RecordStep(timing, last_progress_);
+  if (metrics_) metrics_->RecordStep(timing, last_progress_);
 }
 
 void WorkerShell::NoteProgress(Instant now) {
@@ -171,12 +196,13 @@ void WorkerShell::NoteProgress(Instant now) {
 }
 
 void WorkerShell::SendTelemetry(Instant now) {
+  if (standing_by_) return;
   next_telemetry_ = now + routers_.TelemetryInterval();
   if (options_.pulse != nullptr) {
     options_.pulse->SetLinks(routers_.AttachedLinks(), routers_.TelemetryInterval());
   }
   const Status ready = Ready();
-  metrics_.Update(*engine_, ready.has_value(), now);
+  if (metrics_) metrics_->Update(*engine_, ready.has_value(), now);
   routers_.Broadcast(MakeTelemetry(ready));
   samples_.clear();
 }
@@ -219,6 +245,17 @@ bool WorkerShell::BeginDrain() {
   if (draining_) return false;
   draining_ = true;
   LogInfo("draining", {{"worker", options_.worker_id}});
+  return true;
+}
+
+bool WorkerShell::CallOffDrain() {
+  if (!std::exchange(draining_, false)) return false;
+  drained_ = false;
+  LogInfo("the drain is called off", {{"worker", options_.worker_id}});
+  v1::WorkerMessage message;
+  message.mutable_draining()->set_over(true);
+  routers_.Broadcast(message);
+  Report();
   return true;
 }
 

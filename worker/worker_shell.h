@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,9 @@ class WorkerShell {
               const Clock* clock, LinkDialer<v1::WorkerMessage>* routers, Metrics* metrics);
 
   void Start();
+  // See WorkerRole.
+  void StandBy();
+  void TakeUp(uint64_t role_epoch);
 
   void OnLinkUp(LinkId link) { routers_.OnLinkUp(link, clock_->Now()); }
   // True when requests of that router must end.
@@ -59,6 +63,8 @@ class WorkerShell {
   // are told at once is the role's business. False when it drains already.
   bool BeginDrain();
   bool draining() const { return draining_; }
+  // False when it does not drain.
+  bool CallOffDrain();
   void SetRouters(const std::vector<std::string>& addresses) {
     routers_.SetAddresses(addresses, clock_->Now());
   }
@@ -79,10 +85,12 @@ class WorkerShell {
   void NoteProgress(Instant now);
 
   const WorkerOptions options_;
+  const v1::Role role_;
   Engine* const engine_;
   const Clock* const clock_;
   RouterLinks routers_;
 
+  bool standing_by_ = false;
   bool draining_ = false;
   bool drained_ = false;
   Instant next_telemetry_ = kNever;
@@ -96,7 +104,8 @@ class WorkerShell {
   Instant last_progress_;
   Instant last_pool_motion_;
 
-  WorkerMetrics metrics_;
+  Metrics* const metrics_registry_;
+  std::optional<WorkerMetrics> metrics_;  // from the first Start on
 };
 
 }  // namespace aisp

@@ -148,7 +148,7 @@ TEST(Router, ItsWorkersCanBeListedWithTheirStateAndLoad) {
   EXPECT_EQ(workers[0].streams, 1u);
   EXPECT_EQ(WorkerStateName(workers[0].state), "draining");
   EXPECT_EQ(WorkerStateName(workers[1].state), "ready");
-  EXPECT_TRUE(workers[1].prefill);
+  EXPECT_TRUE(workers[1].prefill());
   h.Tokens(d, h.Generates(d)[0].request_id(), 10, {1}, v1::FINISH_STOP);
   v1::Telemetry drained = h.ReadyTelemetry();
   drained.set_draining(true);

@@ -21,6 +21,7 @@ TEST(StatusText, ShowsWorkersLatencyAndMoves) {
   clock.Advance(std::chrono::seconds(1));
   WorkerStatus worker;
   worker.id = "decode-0";
+  worker.role = v1::ROLE_DECODE;
   worker.state = WorkerStatus::State::kReady;
   worker.running = 3;
   worker.free_blocks = 25;

@@ -36,6 +36,9 @@ class FakeRole final : public WorkerRole {
   void BeginDrain() override {}
   void MoveStreams() override {}
   bool Drained() const override { return false; }
+  void CallOffDrain() override {}
+  void StandBy() override {}
+  void TakeUp(uint64_t /*role_epoch*/) override {}
   bool StopWanted() const override { return false; }
   void Leave() override {}
   Status Ready() const override { return {}; }

@@ -113,6 +113,16 @@ class SimCluster {
   void OnStopWanted(SimWorker* worker);
   void PauseRouter();
   void Heal();
+
+  // role_changes.cc
+  void ScheduleRoleChanges();
+  // Of any worker to any role, by way of a router or at the worker itself.
+  void ChangeRole();
+  void AskForRole(size_t index, const RoleWish& wish);
+  // One change after the other, each when the last one is over, of workers that can be missed.
+  void ChangeRolesInTurn(int left);
+  // Until every worker has the role that it was started with.
+  void GoHome(size_t index);
   int RandomWorker();  // that runs; -1 when there is none
 
   // cluster_checks.cc

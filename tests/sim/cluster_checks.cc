@@ -4,6 +4,7 @@
 //  - no process gets a name back from its successor (cluster.cc);
 //  - every request ends exactly once, by its deadline and the router's grace;
 //  - in a calm run, and for requests made after all faults were put right, every request succeeds;
+//  - after that, every worker has the role that it was started with;
 //  - after that, every name is held by the process that serves under it;
 //  - after that, no router is blind to a worker's prefix cache;
 //  - after the last request every block of every worker is free or cached, and no lease or transfer
@@ -70,6 +71,8 @@ void SimCluster::CheckQuiet() {
       world_.Fail(slot.name + " did not come back");
     } else {
       slot.worker->CheckQuiet();
+      if (slot.worker->prefill() != slot.prefill)
+        world_.Fail(slot.name + " did not get the role back that it was started with");
     }
   }
 }

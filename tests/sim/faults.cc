@@ -35,6 +35,7 @@ void SimCluster::ScheduleFaults() {
   Schedule(settings_.router_pauses, &SimCluster::PauseRouter);
   Schedule(settings_.duplicates, &SimCluster::DuplicateName);
   Schedule(settings_.half_opens, &SimCluster::HalfOpenLink);
+  ScheduleRoleChanges();
 }
 
 int SimCluster::RandomWorker() {
@@ -159,7 +160,10 @@ bool SimCluster::Serves(const WorkerSlot& slot) const {
     if (r->router == nullptr) return true;
     const std::vector<WorkerStatus> known = r->router->Workers();
     return std::any_of(known.begin(), known.end(), [&](const WorkerStatus& status) {
-      return status.incarnation == slot.incarnation && status.state == WorkerStatus::State::kReady;
+      return status.incarnation == slot.incarnation &&
+             status.role_epoch == slot.worker->roles().epoch() &&
+             (status.state == WorkerStatus::State::kReady ||
+              status.state == WorkerStatus::State::kParked);
     });
   });
 }
@@ -339,6 +343,7 @@ void SimCluster::Heal() {
     } else {
       workers_[i].worker->Resume();
     }
+    GoHome(i);
   }
 }
 

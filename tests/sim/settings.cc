@@ -44,6 +44,9 @@ SimSettings SimSettings::Draw(SimWorld& world) {
   s.blocking_steps = s.executor_depth == 1 && world.Chance(0.4);
   s.calm = world.Chance(0.1);
   s.rolling_update = s.calm && s.decode_workers > 1 && world.Chance(0.6);
+  s.role_deadline = world.Chance(0.7) ? world.Ms(500, 10000) : world.Ms(5, 300);
+  if (s.calm && !s.rolling_update && s.decode_workers + s.prefill_workers > 2)
+    s.role_changes = world.Chance(0.7) ? world.Uniform(1, 8) : 0;
   if (s.calm) return s;
   s.short_deadline_chance = world.Chance(0.3) ? world.Uniform(0.1, 0.7) : 0.02;
   s.cancel_chance = world.Chance(0.5) ? world.Uniform(0.05, 0.4) : 0.02;
@@ -69,6 +72,7 @@ SimSettings SimSettings::Draw(SimWorld& world) {
   s.row_failure_chance = world.Chance(0.15) ? world.Uniform(0.0002, 0.005) : 0;
   // A role that is blocked for seconds has a thread that says so, which this world has not.
   s.long_step_chance = s.blocking_steps ? 0 : world.Chance(0.2) ? world.Uniform(0.0005, 0.005) : 0;
+  s.role_changes = some(0.5, 8);
   return s;
 }
 
@@ -83,7 +87,7 @@ std::string SimSettings::ToString() const {
       "zombies={:.1f} "
       "router_pauses={:.1f} connect_fails={:.2f} duplicates={:.1f} half_opens={:.1f} room={} "
       "row_failures={:.4f} "
-      "long_steps={:.4f} tenants={} blocking={}",
+      "long_steps={:.4f} tenants={} blocking={} role_changes={:.1f}",
       routers, prefill_workers, decode_workers, block_tokens, num_layers, prefill_blocks,
       decode_blocks, max_context, max_batch_tokens, max_sequences, executor_depth,
       fetches        ? "ucx-like"
@@ -92,7 +96,8 @@ std::string SimSettings::ToString() const {
       transfer_ms_per_block, step_base_ms, step_token_ms, ToMs(lease), requests, ToMs(arrival_span),
       calm, rolling_update, crashes, pauses, link_breaks, link_stalls, drains, router_crashes,
       transfer_faults, device_failures, zombies, router_pauses, connect_fail_chance, duplicates,
-      half_opens, link_room, row_failure_chance, long_step_chance, tenants, blocking_steps);
+      half_opens, link_room, row_failure_chance, long_step_chance, tenants, blocking_steps,
+      role_changes);
 }
 
 }  // namespace aisp

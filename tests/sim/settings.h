@@ -64,6 +64,8 @@ struct SimSettings {
   bool tenants = false;           // requests are of several, with weights and ranks
   double duplicates = 0;          // processes under the name of one that lives
   double connect_fail_chance = 0;
+  double role_changes = 0;   // in a calm run one after the other: nobody may notice
+  Duration role_deadline{};  // then a change is called off
 
   static SimSettings Draw(SimWorld& world);
   std::string ToString() const;

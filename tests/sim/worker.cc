@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "common/check.h"
+#include "proto/role.h"
 #include "speculation/speculator.h"
 #include "tests/sim/sim_proposer.h"
 
@@ -38,6 +39,7 @@ SimWorker::SimWorker(const SimShared& shared, const std::string& name, bool pref
   ProvenanceOptions model = shared.model;
   model.num_blocks = prefill ? s.prefill_blocks : s.decode_blocks;
   if (s.Speculates()) model.max_draws = model.max_slots + kDraftRows;
+  model_options_ = model;
   pool_.resize(ProvenanceExecutor::LayoutOf(model).PoolBytes(), std::byte{0xee});
   model_ = std::make_unique<ProvenanceExecutor>(model, pool_);
   executor_ =
@@ -57,54 +59,9 @@ SimWorker::SimWorker(const SimShared& shared, const std::string& name, bool pref
   options.drain_timeout = s.drain_timeout;
   options.fingerprint = shared.fingerprint;
   options.fingerprint.mutable_kv_layout()->set_num_blocks(static_cast<uint32_t>(model.num_blocks));
-  if (prefill) {
-    options.kv_address = kv_address.empty() ? name + ":kv" : kv_address;
-    PrefillOptions p;
-    p.worker = options;
-    p.horizon_tokens = 2 * s.max_batch_tokens;
-    p.max_sequence_tokens = s.max_context;
-    p.max_running = s.max_sequences;
-    prefill_ = std::make_unique<PrefillRole>(p);
-    engine_ = std::make_unique<Engine>(MakeEngineOptions(s, prefill), executor_.get(),
-                                       &shared.world->clock, prefill_->layer_sink());
-    router_dialer_ =
-        std::make_unique<RouterLinksNet::Dialer>(shared.router_net, process_, prefill_.get());
-    kv_listener_ = std::make_unique<KvLinksNet::Listener>(shared.kv_net);
-    connector_ = std::make_unique<RankedConnector>(std::vector<KvTransport*>{transport_.get()},
-                                                   std::chrono::seconds(1));
-    prefill_->Wire({engine_.get(), &shared.world->clock, router_dialer_.get(), kv_listener_.get(),
-                    connector_.get(), nullptr, ""});
-    shared.kv_net->Listen(options.kv_address, process_, prefill_->reader_links());
-  } else {
-    DecodeOptions d;
-    d.worker = options;
-    d.max_sequence_tokens = s.max_context;
-    d.max_running = s.max_sequences;
-    d.lease_base = s.lease;
-    d.lease_per_1k_tokens = std::chrono::milliseconds(500);
-    d.prefill_silence_limit = s.lease * 4;
-    decode_ = std::make_unique<DecodeRole>(d);
-    EngineOptions engine = MakeEngineOptions(s, prefill);
-    if (s.Speculates()) {
-      // A quarter of all runs chooses what pays, another verifies whatever is proposed.
-      engine.speculator = std::make_shared<Speculator>(
-          SpeculatorOptions{.num_tokens = 5, .adaptive = s.requests % 4 == 0},
-          std::make_unique<SimProposer>(shared.world, model, shared.coverage),
-          &shared.world->clock);
-    }
-    engine_ = std::make_unique<Engine>(engine, executor_.get(), &shared.world->clock, nullptr);
-    router_dialer_ =
-        std::make_unique<RouterLinksNet::Dialer>(shared.router_net, process_, decode_.get());
-    kv_dialer_ =
-        std::make_unique<KvLinksNet::Dialer>(shared.kv_net, process_, decode_->peer_links());
-    decode_->Wire({engine_.get(),
-                   &shared.world->clock,
-                   router_dialer_.get(),
-                   kv_dialer_.get(),
-                   {transport_.get()},
-                   shared.death,
-                   nullptr});
-  }
+  options.kv_address = kv_address.empty() ? name + ":kv" : kv_address;
+  options.roles = {v1::ROLE_PREFILL, v1::ROLE_DECODE, v1::ROLE_PARKED};
+  BuildRoles(prefill, options);
   // The wake comes from a transport's own thread: later, and only while this process lives.
   transport_->SetWaker([this, alive = std::weak_ptr<bool>(alive_)] {
     shared_.world->After(Duration{}, [this, alive] {
@@ -115,13 +72,61 @@ SimWorker::SimWorker(const SimShared& shared, const std::string& name, bool pref
 
 SimWorker::~SimWorker() { process_->Kill(); }
 
-WorkerRole& SimWorker::role() {
-  if (prefill_ != nullptr) return *prefill_;
-  return *decode_;
-}
-const WorkerRole& SimWorker::role() const {
-  if (prefill_ != nullptr) return *prefill_;
-  return *decode_;
+void SimWorker::BuildRoles(bool prefill, const WorkerOptions& options) {
+  const SimSettings& s = *shared_.settings;
+  const Clock* clock = &shared_.world->clock;
+  switch_ = std::make_unique<RoleSwitch>(
+      RoleSwitch::Options{name_,
+                          [this](v1::Role role) {
+                            shared_.coverage->Count("worker became " + std::string(RoleName(role)));
+                          }},
+      clock);
+  router_dialer_ =
+      std::make_unique<RouterLinksNet::Dialer>(shared_.router_net, process_, switch_.get());
+  switch_->SetDialer(router_dialer_.get());
+  PrefillOptions p;
+  p.worker = options;
+  p.horizon_tokens = 2 * s.max_batch_tokens;
+  p.max_sequence_tokens = s.max_context;
+  p.max_running = s.max_sequences;
+  prefill_ = std::make_unique<PrefillRole>(p);
+  DecodeOptions d;
+  d.worker = options;
+  d.max_sequence_tokens = s.max_context;
+  d.max_running = s.max_sequences;
+  d.lease_base = s.lease;
+  d.lease_per_1k_tokens = std::chrono::milliseconds(500);
+  d.prefill_silence_limit = s.lease * 4;
+  decode_ = std::make_unique<DecodeRole>(d);
+  parked_ = std::make_unique<ParkedRole>(options);
+  EngineOptions engine = MakeEngineOptions(s, prefill);
+  if (s.Speculates()) {
+    // A quarter of all runs chooses what pays, another verifies whatever is proposed.
+    engine.speculator = std::make_shared<Speculator>(
+        SpeculatorOptions{.num_tokens = 5, .adaptive = s.requests % 4 == 0},
+        std::make_unique<SimProposer>(shared_.world, model_options_, shared_.coverage), clock);
+  }
+  engine_ = std::make_unique<Engine>(engine, executor_.get(), clock, prefill_->layer_sink());
+  kv_listener_ = std::make_unique<KvLinksNet::Listener>(shared_.kv_net);
+  connector_ = std::make_unique<RankedConnector>(std::vector<KvTransport*>{transport_.get()},
+                                                 std::chrono::seconds(1));
+  prefill_->Wire({engine_.get(), clock, switch_->DialerOf(v1::ROLE_PREFILL), kv_listener_.get(),
+                  connector_.get(), nullptr, ""});
+  shared_.kv_net->Listen(options.kv_address, process_, prefill_->reader_links());
+  kv_dialer_ =
+      std::make_unique<KvLinksNet::Dialer>(shared_.kv_net, process_, decode_->peer_links());
+  decode_->Wire({engine_.get(),
+                 clock,
+                 switch_->DialerOf(v1::ROLE_DECODE),
+                 kv_dialer_.get(),
+                 {transport_.get()},
+                 shared_.death,
+                 nullptr});
+  parked_->Wire(engine_.get(), clock, switch_->DialerOf(v1::ROLE_PARKED));
+  if (prefill) switch_->Add(v1::ROLE_PREFILL, prefill_.get());
+  switch_->Add(v1::ROLE_DECODE, decode_.get());
+  if (!prefill) switch_->Add(v1::ROLE_PREFILL, prefill_.get());
+  switch_->Add(v1::ROLE_PARKED, parked_.get());
 }
 
 void SimWorker::Start() {
@@ -157,7 +162,7 @@ void SimWorker::FailDevice() {
 }
 
 bool SimWorker::InTransfer() const {
-  return prefill_ != nullptr ? prefill_->num_transfers() > 0 : decode_->num_leases() > 0;
+  return prefill_->num_transfers() > 0 || decode_->num_leases() > 0;
 }
 
 void SimWorker::Pump() {
@@ -228,6 +233,9 @@ void SimWorker::Observe() {
   if (executor_->drafted_rows() > drafted_rows_seen_)
     c.Count("verified draft token", executor_->drafted_rows() - drafted_rows_seen_);
   drafted_rows_seen_ = executor_->drafted_rows();
+  if (switch_->called_off() > called_off_seen_)
+    c.Count("role change called off", switch_->called_off() - called_off_seen_);
+  called_off_seen_ = switch_->called_off();
   for (auto& [what, n] : executor_->happened) {
     if (n > 0) c.Count(what, std::exchange(n, 0));
   }
@@ -249,12 +257,9 @@ void SimWorker::CheckQuiet() {
     fail(fmt::format("{} running, {} waiting, {} awaiting KV", engine_->NumRunning(),
                      engine_->NumWaiting(), engine_->NumAwaitingKv()));
   }
-  if (prefill_ != nullptr && prefill_->num_transfers() != 0)
-    fail(fmt::format("{} transfers", prefill_->num_transfers()));
-  if (decode_ != nullptr && decode_->num_requests() != 0)
-    fail(fmt::format("{} requests", decode_->num_requests()));
-  if (decode_ != nullptr && decode_->num_leases() != 0)
-    fail(fmt::format("{} leases", decode_->num_leases()));
+  if (prefill_->num_transfers() != 0) fail(fmt::format("{} transfers", prefill_->num_transfers()));
+  if (decode_->num_requests() != 0) fail(fmt::format("{} requests", decode_->num_requests()));
+  if (decode_->num_leases() != 0) fail(fmt::format("{} leases", decode_->num_leases()));
   if (Status ready = role().Ready(); !ready) fail("it is not ready: " + ready.error().message);
 }
 

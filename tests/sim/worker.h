@@ -19,7 +19,9 @@
 #include "tests/support/sim_fabric.h"
 #include "tests/support/sim_links.h"
 #include "tests/support/sim_world.h"
+#include "worker/parked_role.h"
 #include "worker/peer_death.h"
+#include "worker/role_switch.h"
 
 namespace aisp {
 
@@ -62,12 +64,15 @@ class SimWorker {
   // The device fails at its next step.
   void FailDevice();
 
-  bool prefill() const { return prefill_ != nullptr; }
+  // The role that it has now.
+  bool prefill() const { return switch_->current() == v1::ROLE_PREFILL; }
+  RoleSwitch& roles() { return *switch_; }
+  const RoleSwitch& roles() const { return *switch_; }
   const std::string& name() const { return name_; }
   uint64_t incarnation() const { return incarnation_; }
   SimProcess& process() { return *process_; }
-  WorkerRole& role();
-  const WorkerRole& role() const;
+  WorkerRole& role() { return *switch_; }
+  const WorkerRole& role() const { return *switch_; }
   const Engine& engine() const { return *engine_; }
   // KV of some request is on its way into or out of this process.
   bool InTransfer() const;
@@ -81,12 +86,14 @@ class SimWorker {
   void BlockUntilStepDone();
   void ScheduleWake();
   void Observe();
+  void BuildRoles(bool prefill, const WorkerOptions& options);
 
   const SimShared shared_;
   const std::string name_;
   const uint64_t incarnation_;
   std::shared_ptr<SimProcess> process_;
   std::vector<std::byte> pool_;
+  ProvenanceOptions model_options_;
   std::unique_ptr<ProvenanceExecutor> model_;
   std::unique_ptr<TimedExecutor> executor_;
   std::unique_ptr<KvTransport> transport_;
@@ -97,9 +104,12 @@ class SimWorker {
   std::unique_ptr<KvLinksNet::Listener> kv_listener_;
   std::unique_ptr<PrefillRole> prefill_;
   std::unique_ptr<DecodeRole> decode_;
+  std::unique_ptr<ParkedRole> parked_;
+  std::unique_ptr<RoleSwitch> switch_;
   Instant wake_at_ = kNever;
   uint64_t preemptions_seen_ = 0;
   uint64_t drafted_rows_seen_ = 0;
+  uint64_t called_off_seen_ = 0;
   bool stop_told_ = false;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

@@ -1,0 +1,117 @@
+#include "planner/capacity.h"
+
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+
+namespace aisp::planner {
+namespace {
+
+// The 90th percentile of a wait over its mean, and of a stream's time per token over the mean of
+// all: limits are kept by nine of ten requests.
+constexpr double kSlowWait = 2.3;
+constexpr double kSlowStream = 1.1;
+// A queue beyond this is taken for endless.
+constexpr double kBusiest = 0.95;
+constexpr double kLeast = 1.0 / 64;
+// More splits than that are not tried one by one.
+constexpr int kMostSplits = 33;
+
+// Mean wait of an M/D/1 queue in which each takes `service`.
+double QueueMs(double busy, double service) { return service * busy / (2 * (1 - busy)); }
+
+struct Decoding {
+  bool ok = false;
+  double tpot_ms = 0;
+  double busy = 0;       // with prompts
+  double prompt_ms = 0;  // of one beside the streams
+};
+
+// One decode worker that gets `rate` requests a second and computes the part `local` of their
+// prompts itself.
+Decoding Decode(const Load& load, const Machine& m, double rate, double local) {
+  const double context = load.prompt_tokens + load.new_tokens / 2;
+  const PromptWork work =
+      PromptWork::Of(static_cast<int64_t>(load.prompt_tokens - load.uncached_tokens),
+                     static_cast<int64_t>(load.uncached_tokens));
+  const double chunks = std::ceil(std::max(1.0, load.uncached_tokens) / m.chunk_tokens);
+  const double prompts_per_ms = rate * local * 1e-3;
+  Decoding out;
+  double rows = 1;
+  // The rows that run decide the step, and the step how many run.
+  for (int i = 0; i < 40; ++i) {
+    const StepShape shape{0, 0, rows, rows * context};
+    const double step = m.cost.StepMs(shape);
+    out.prompt_ms = local > 0 ? m.cost.PromptMs(work, m.chunk_tokens, shape) : 0;
+    out.busy = prompts_per_ms * out.prompt_ms;
+    if (out.busy >= kBusiest) return out;
+    const double tokens_per_ms = prompts_per_ms * chunks + (1 - out.busy) / step;
+    out.tpot_ms = 1 / tokens_per_ms;
+    const double wanted = std::max(1.0, rate * 1e-3 * load.new_tokens * out.tpot_ms);
+    if (std::abs(wanted - rows) < 0.01 * rows) break;
+    rows = wanted;
+    if (rows > m.max_running || rows * context > m.kv_tokens) return out;
+  }
+  out.ok = rows <= m.max_running && rows * context <= m.kv_tokens;
+  return out;
+}
+
+bool Keeps(const Load& load, const Machine& m, const Split& split, const Objective& limits,
+           double remote) {
+  const double rate = load.requests_per_s;
+  const Decoding d = Decode(load, m, rate / split.decode, 1 - remote);
+  if (!d.ok) return false;
+  if (limits.tpot_ms > 0 && d.tpot_ms * kSlowStream > limits.tpot_ms) return false;
+  const auto in_time = [&](double ms) { return limits.ttft_ms <= 0 || ms <= limits.ttft_ms; };
+  if (remote < 1 && !in_time(d.prompt_ms + kSlowWait * QueueMs(d.busy, d.prompt_ms))) return false;
+  if (remote <= 0) return true;
+  const PromptWork work =
+      PromptWork::Of(static_cast<int64_t>(load.prompt_tokens - load.uncached_tokens),
+                     static_cast<int64_t>(load.uncached_tokens));
+  const double prompt_ms = m.cost.PromptMs(work, m.chunk_tokens, {});
+  const double busy = rate * 1e-3 * remote * prompt_ms / split.prefill;
+  if (busy >= kBusiest) return false;
+  // The router sends to the shortest queue: with more servers a wait is shorter than alone.
+  const double wait = kSlowWait * QueueMs(busy, prompt_ms) / std::sqrt(split.prefill);
+  return in_time(wait + prompt_ms + m.handoff_ms + d.tpot_ms);
+}
+
+bool Serves(const Load& load, const Machine& m, const Split& split, const Objective& limits,
+            double factor) {
+  Load more = load;
+  more.requests_per_s *= factor;
+  if (split.prefill == 0) return Keeps(more, m, split, limits, 0);
+  for (const double remote : {1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0}) {
+    if (Keeps(more, m, split, limits, remote)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+double Headroom(const Load& load, const Machine& machine, const Split& split,
+                const Objective& limits) {
+  if (split.decode <= 0) return 0;
+  if (load.requests_per_s <= 0) return kPlenty;
+  double low = std::log(kLeast);
+  double high = std::log(kPlenty);
+  if (Serves(load, machine, split, limits, kPlenty)) return kPlenty;
+  for (int i = 0; i < 14; ++i) {
+    const double middle = (low + high) / 2;
+    (Serves(load, machine, split, limits, std::exp(middle)) ? low : high) = middle;
+  }
+  return std::exp(low);
+}
+
+Best BestSplit(const Load& load, const Machine& machine, int workers, const Objective& limits) {
+  Best best{{0, workers}, Headroom(load, machine, {0, workers}, limits)};
+  const int stride = std::max(1, workers / kMostSplits);
+  for (int prefill = stride; prefill < workers; prefill += stride) {
+    const Split split{prefill, workers - prefill};
+    const double headroom = Headroom(load, machine, split, limits);
+    if (headroom > best.headroom * 1.001) best = {split, headroom};
+  }
+  return best;
+}
+
+}  // namespace aisp::planner

@@ -1,0 +1,265 @@
+#include "planner/planner.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "proto/role.h"
+
+namespace aisp::planner {
+namespace {
+
+constexpr size_t kMaxSamples = 256;
+// A forecast goes no further than so much above what is.
+constexpr double kMostGrowth = 2;
+// Where the headroom is ample, only a far better split is worth a change.
+constexpr double kAmple = 2;
+constexpr double kFarBetter = 1.25;
+// Workers that change at a time: one in so many.
+constexpr int kChangeOneIn = 4;
+constexpr size_t kMaxRefused = 1024;
+
+uint64_t Less(uint64_t now, uint64_t before) { return now > before ? now - before : 0; }
+
+std::string Text(const Split& split) { return fmt::format("{}P{}D", split.prefill, split.decode); }
+
+bool CanTakeAnyRole(const WorkerStatus& worker) {
+  const auto has = [&](v1::Role role) {
+    return std::find(worker.roles.begin(), worker.roles.end(), role) != worker.roles.end();
+  };
+  return has(v1::ROLE_PREFILL) && has(v1::ROLE_DECODE) && has(v1::ROLE_PARKED);
+}
+
+}  // namespace
+
+// The workers by what they do now.
+struct Planner::Fleet {
+  std::vector<const WorkerStatus*> prefill, decode, parked;
+  int changing = 0;
+  Machine machine;
+
+  explicit Fleet(const std::vector<WorkerStatus>& workers) {
+    const WorkerStatus* learnt_decode = nullptr;
+    const WorkerStatus* learnt_prefill = nullptr;
+    const auto better = [](const WorkerStatus& w, const WorkerStatus*& best) {
+      if (best == nullptr || w.fitted_steps > best->fitted_steps) best = &w;
+    };
+    for (const WorkerStatus& w : workers) {
+      using State = WorkerStatus::State;
+      if (w.state == State::kParked) {
+        parked.push_back(&w);
+      } else if (w.state == State::kDraining) {
+        ++changing;
+      } else if (w.state != State::kReady && w.state != State::kBusy) {
+        continue;  // not to be counted on
+      } else if (w.prefill()) {
+        prefill.push_back(&w);
+        better(w, learnt_prefill);
+      } else {
+        decode.push_back(&w);
+        better(w, learnt_decode);
+      }
+    }
+    const WorkerStatus* any = learnt_decode != nullptr ? learnt_decode : learnt_prefill;
+    if (any == nullptr) return;
+    machine.cost = any->cost;
+    // Steps of prompts alone are known best by who runs nothing else.
+    if (learnt_prefill != nullptr && learnt_prefill->fitted_steps > 0) {
+      machine.cost.prefill.base_ms = learnt_prefill->cost.prefill.base_ms;
+      machine.cost.prefill.per_token_ms = learnt_prefill->cost.prefill.per_token_ms;
+      machine.cost.prefill.per_prefill_context_ms =
+          learnt_prefill->cost.prefill.per_prefill_context_ms;
+    }
+    if (any->chunk_tokens > 0) machine.chunk_tokens = static_cast<int32_t>(any->chunk_tokens);
+    if (any->max_running > 0) machine.max_running = static_cast<int32_t>(any->max_running);
+    if (any->total_blocks > 0)
+      machine.kv_tokens = static_cast<double>(any->total_blocks) * any->block_tokens;
+  }
+  Split split() const {
+    return {static_cast<int>(prefill.size()), static_cast<int>(decode.size())};
+  }
+  int total() const { return split().workers() + static_cast<int>(parked.size()) + changing; }
+};
+
+// --- the load ---
+
+void Planner::Remember(Instant now, const RouterTotals& totals) {
+  // A router that was restarted counts from zero: what was known is of another one.
+  if (!samples_.empty() && totals.requests < samples_.back().totals.requests) samples_.clear();
+  samples_.push_back({now, totals});
+  while (samples_.size() > kMaxSamples ||
+         (samples_.size() > 2 && now - samples_[1].at >= options_.window))
+    samples_.pop_front();
+  if (samples_.size() < 2) return;
+  const RouterTotals& first = samples_.front().totals;
+  const uint64_t finished = Less(totals.finished, first.finished);
+  if (finished > 0) {
+    new_tokens_ = std::max(1.0, static_cast<double>(Less(totals.new_tokens, first.new_tokens)) /
+                                    static_cast<double>(finished));
+  }
+}
+
+Load Planner::Between(const Sample& from, const Sample& to) const {
+  Load load;
+  load.new_tokens = new_tokens_;
+  const double seconds = ToSeconds(to.at - from.at);
+  const auto requests = static_cast<double>(Less(to.totals.requests, from.totals.requests));
+  if (seconds <= 0 || requests == 0) return load;
+  load.requests_per_s = requests / seconds;
+  load.prompt_tokens =
+      static_cast<double>(Less(to.totals.prompt_tokens, from.totals.prompt_tokens)) / requests;
+  const auto placed = static_cast<double>(Less(to.totals.placed_tokens, from.totals.placed_tokens));
+  const auto uncached =
+      static_cast<double>(Less(to.totals.uncached_tokens, from.totals.uncached_tokens));
+  load.uncached_tokens = load.prompt_tokens * (placed > 0 ? std::min(1.0, uncached / placed) : 1);
+  return load;
+}
+
+// The shape of the newer half of the window, at a rate that goes on growing as it grew.
+Load Planner::Forecast() const {
+  if (samples_.size() < 2) return {};
+  const Sample& first = samples_.front();
+  const Sample& last = samples_.back();
+  const Instant half = first.at + (last.at - first.at) / 2;
+  const auto middle = std::find_if(samples_.begin(), samples_.end() - 1,
+                                   [&](const Sample& s) { return s.at >= half; });
+  const Load whole = Between(first, last);
+  if (middle == samples_.begin() || middle + 1 == samples_.end()) return whole;
+  const Load before = Between(first, *middle);
+  Load load = Between(*middle, last);
+  const double rate = load.requests_per_s;
+  if (rate == 0) return whole;
+  const double seconds = ToSeconds(last.at - first.at) / 2;
+  const double growth = (rate - before.requests_per_s) / std::max(seconds, 1e-3);
+  // Noise of a Poisson process is no trend.
+  const double noise = 2 * std::sqrt((rate + before.requests_per_s) / std::max(seconds, 1e-3));
+  const bool grows = rate - before.requests_per_s > noise;
+  load.requests_per_s = grows
+                            ? std::min(rate + growth * ToSeconds(options_.lead), kMostGrowth * rate)
+                            : std::max(rate, whole.requests_per_s);
+  return load;
+}
+
+// --- how many of what ---
+
+Split Planner::Wanted(const Load& load, const Machine& machine, int most) const {
+  const int least = std::clamp(options_.min_workers, 1, std::max(1, most));
+  if (load.requests_per_s <= 0) return {0, least};
+  Best best;
+  for (int workers = least; workers <= std::max(1, most); ++workers) {
+    best = BestSplit(load, machine, workers, options_.limits);
+    if (best.headroom >= options_.shrink_above) break;
+  }
+  return best.split;
+}
+
+int Planner::Working(Instant now, const Fleet& fleet, const Split& wanted) {
+  const int now_working = fleet.split().workers();
+  const int budget =
+      options_.max_workers > 0 ? std::min(options_.max_workers, fleet.total()) : fleet.total();
+  const int most = std::max(1, budget - fleet.changing);
+  if (now_working > budget) return most;
+  const int asked = options_.park ? std::min(wanted.workers(), most) : most;
+  if (asked >= now_working) {
+    low_since_ = kNever;
+    return asked;
+  }
+  if (low_since_ == kNever) low_since_ = now;
+  return now - low_since_ >= options_.shrink_after ? now_working - 1 : now_working;
+}
+
+Plan Planner::Decide(Instant now, const Observation& seen) {
+  Remember(now, seen.totals);
+  Plan plan;
+  const Fleet fleet(seen.workers);
+  plan.current = fleet.split();
+  plan.load = Forecast();
+  plan.headroom = Headroom(plan.load, fleet.machine, plan.current, options_.limits);
+  const int budget = options_.max_workers > 0 ? options_.max_workers : fleet.total();
+  plan.wanted = Wanted(plan.load, fleet.machine, budget);
+  const int working = Working(now, fleet, plan.wanted);
+  Best best = BestSplit(plan.load, fleet.machine, working, options_.limits);
+  const bool same_size = working == plan.current.workers();
+  // Without a load any split is as good as the one that there is.
+  if (same_size && plan.load.requests_per_s <= 0) best = {plan.current, kPlenty};
+  const double needed = plan.headroom >= kAmple ? kFarBetter : options_.gain;
+  const bool better = best.headroom >= plan.headroom * needed;
+  const Split target = same_size && !better ? plan.current : best.split;
+  const std::string at = fmt::format(
+      "{:.1f} requests/s of {:.0f} ({:.0f} uncached) / {:.0f} tokens; {} has room for {:.2f} of "
+      "it, {} for {:.2f}",
+      plan.load.requests_per_s, plan.load.prompt_tokens, plan.load.uncached_tokens,
+      plan.load.new_tokens, Text(plan.current), plan.headroom, Text(best.split), best.headroom);
+  if (target == plan.current) {
+    agreed_ = 0;
+    plan.reason = "stays: " + at;
+    return plan;
+  }
+  agreed_ = target == candidate_ ? agreed_ + 1 : 1;
+  candidate_ = target;
+  if (fleet.changing > 0 || now < rest_until_) {
+    plan.reason = "waits for a change that is under way: " + at;
+    return plan;
+  }
+  // A budget that is exceeded, and a load beyond all that works, wait for nothing.
+  const bool urgent = plan.current.workers() > budget || plan.current.decode == 0;
+  if (agreed_ < options_.decisions && !urgent) {
+    plan.reason =
+        fmt::format("{} of {} decisions for {}: {}", agreed_, options_.decisions, Text(target), at);
+    return plan;
+  }
+  plan.reason = fmt::format("goes to {}: {}", Text(target), at);
+  Changes(now, fleet, target, &plan);
+  return plan;
+}
+
+void Planner::Changes(Instant now, const Fleet& fleet, const Split& target, Plan* plan) {
+  std::erase_if(refused_, [now](const auto& r) { return now >= r.second; });
+  int more_prefill = target.prefill - static_cast<int>(fleet.prefill.size());
+  int more_decode = target.decode - static_cast<int>(fleet.decode.size());
+  int left = std::max(1, fleet.total() / kChangeOneIn);
+  // The last decode worker is asked for nothing: its router would refuse.
+  int decode_left = static_cast<int>(fleet.decode.size());
+  const auto take = [&](std::vector<const WorkerStatus*> from, v1::Role to, int* missing,
+                        int* surplus) {
+    std::erase_if(from, [&](const WorkerStatus* w) {
+      return !CanTakeAnyRole(*w) || refused_.contains(w->id);
+    });
+    // Those with the least to finish first.
+    std::stable_sort(from.begin(), from.end(), [](const WorkerStatus* a, const WorkerStatus* b) {
+      return a->running + a->waiting < b->running + b->waiting;
+    });
+    for (const WorkerStatus* worker : from) {
+      if (left == 0 || *missing <= 0 || (surplus != nullptr && *surplus >= 0)) return;
+      if (worker->role == v1::ROLE_DECODE && decode_left-- <= 1) return;
+      Change change;
+      change.worker = worker->id;
+      change.wish = {to, worker->role, worker->role_epoch, options_.move_after, options_.deadline};
+      change.reason = fmt::format("{} becomes {}", worker->id, RoleName(to));
+      plan->changes.push_back(std::move(change));
+      --left;
+      --*missing;
+      if (surplus != nullptr) ++*surplus;
+    }
+  };
+  take(fleet.parked, v1::ROLE_DECODE, &more_decode, nullptr);
+  take(fleet.prefill, v1::ROLE_DECODE, &more_decode, &more_prefill);
+  take(fleet.decode, v1::ROLE_PREFILL, &more_prefill, &more_decode);
+  // Whoever came by the lines above counts twice here only if it is still parked.
+  if (plan->changes.empty()) take(fleet.parked, v1::ROLE_PREFILL, &more_prefill, nullptr);
+  if (plan->changes.empty()) {
+    int to_park = std::max(0, plan->current.workers() - target.workers());
+    take(fleet.prefill, v1::ROLE_PARKED, &to_park, &more_prefill);
+    take(fleet.decode, v1::ROLE_PARKED, &to_park, &more_decode);
+  }
+  if (plan->changes.empty()) return;
+  agreed_ = 0;
+  rest_until_ = now + options_.rest;
+}
+
+void Planner::Refused(Instant now, const std::string& worker) {
+  if (refused_.size() < kMaxRefused) refused_[worker] = now + 2 * options_.rest;
+}
+
+}  // namespace aisp::planner

@@ -1,0 +1,105 @@
+// Planner: how many workers shall prefill, decode and be parked, from what routers report. A state
+// machine without I/O: Decide is called about once a second with what is known and answers with
+// role changes to ask for; whoever calls asks for them. The same code plans for running workers
+// (`aisp planner`) and for simulated ones (`aisp simulate --planner`).
+//
+// What is wanted is the split whose headroom for the load (planner/capacity.h) is largest. It is
+// left only when another one is clearly better, for some decisions in a row, and never while a
+// change is under way. Fewer workers than there are: the others are parked, late; more: parked
+// ones come back, at once, up to the budget. A change is a compare-and-set at the worker, so that
+// what a second planner has done in the meantime is not undone by a decision made without it.
+//
+// One thread. No clock of its own: `now` is given and never goes back.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "common/clock.h"
+#include "planner/capacity.h"
+#include "router/router.h"
+
+namespace aisp::planner {
+
+struct PlannerOptions {
+  Objective limits = {500, 50};
+  int max_workers = 0;  // that prefill or decode at a time; 0: all that there are
+  int min_workers = 1;
+  bool park = true;
+  // Of the load: seconds that a rate is taken over; a growing one is seen so far ahead.
+  Duration window = std::chrono::seconds(8);
+  Duration lead = std::chrono::seconds(4);
+  // Another split must be better by so much, for so many decisions.
+  double gain = 1.08;
+  int decisions = 3;
+  // Below this headroom more workers are wanted; one is parked where the rest keep the second for
+  // so long.
+  double grow_below = 1.1;
+  double shrink_above = 1.6;
+  Duration shrink_after = std::chrono::seconds(60);
+  // No new decision for so long after a change; one that was refused is not asked for again sooner.
+  Duration rest = std::chrono::seconds(3);
+  Duration move_after = std::chrono::seconds(2);
+  Duration deadline = std::chrono::seconds(30);
+};
+
+// What was seen at one moment, of all routers together.
+struct Observation {
+  std::vector<WorkerStatus> workers;
+  RouterTotals totals;
+};
+
+struct Change {
+  std::string worker;
+  RoleWish wish;
+  std::string reason;
+};
+
+struct Plan {
+  std::vector<Change> changes;
+  // What the load would need, whatever there is: for autoscalers. Within the budget.
+  Split wanted;
+  Split current;
+  double headroom = 0;  // of what there is now
+  Load load;            // as forecast
+  std::string reason;   // of this decision, for people
+};
+
+class Planner {
+ public:
+  explicit Planner(const PlannerOptions& options) : options_(options) {}
+
+  Plan Decide(Instant now, const Observation& seen);
+  // A change that was asked for was refused: its worker is left alone for a moment.
+  void Refused(Instant now, const std::string& worker);
+
+ private:
+  struct Sample {
+    Instant at;
+    RouterTotals totals;
+  };
+  struct Fleet;
+
+  void Remember(Instant now, const RouterTotals& totals);
+  // Requests a second and their shape, of the samples from `from` on.
+  Load Between(const Sample& from, const Sample& to) const;
+  Load Forecast() const;
+  Split Wanted(const Load& load, const Machine& machine, int most) const;
+  // How many shall work now: the wanted, but for those that may not be parked yet.
+  int Working(Instant now, const Fleet& fleet, const Split& wanted);
+  void Changes(Instant now, const Fleet& fleet, const Split& target, Plan* plan);
+
+  const PlannerOptions options_;
+  std::deque<Sample> samples_;  // over the window
+  double new_tokens_ = 64;      // of a request, the last that was known
+  Split candidate_;
+  int agreed_ = 0;  // decisions in a row for it
+  Instant rest_until_;
+  Instant low_since_ = kNever;
+  std::map<std::string, Instant> refused_;  // until when a worker is left alone
+};
+
+}  // namespace aisp::planner

@@ -1,0 +1,268 @@
+#include "planner/planner.h"
+
+#include <gmock/gmock.h>
+
+#include <functional>
+
+#include "common/random.h"
+
+namespace aisp::planner {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// About a card: a prompt of 1,024 tokens takes 15 ms, a step of 32 rows 3.6.
+Machine Card() {
+  Machine m;
+  m.cost.decode = {2.9, 0.01, 1e-5};
+  m.cost.prefill = {3.0, 0.011, 1e-6, 0.01, 1e-5};
+  m.chunk_tokens = 2048;
+  m.max_running = 256;
+  m.kv_tokens = 400'000;
+  return m;
+}
+
+Load LoadOf(double rate, double prompt, double output) { return {rate, prompt, prompt, output}; }
+
+constexpr Objective kLimits = {300, 12};
+
+TEST(Capacity, GrowsWithWorkersAndShrinksWithTheLoad) {
+  const Machine card = Card();
+  const Load load = LoadOf(40, 1024, 256);
+  const double four = Headroom(load, card, {0, 4}, kLimits);
+  EXPECT_GT(four, 1);
+  EXPECT_GT(Headroom(load, card, {0, 8}, kLimits), 1.9 * four);
+  EXPECT_NEAR(Headroom(LoadOf(80, 1024, 256), card, {0, 4}, kLimits), four / 2, four * 0.02);
+  EXPECT_EQ(Headroom(load, card, {4, 0}, kLimits), 0) << "nobody decodes";
+  EXPECT_EQ(Headroom({}, card, {1, 1}, kLimits), kPlenty);
+}
+
+TEST(Capacity, LongPromptsWantMorePrefillWorkersThanLongAnswers) {
+  const Machine card = Card();
+  const Split prompts = BestSplit(LoadOf(10, 6000, 128), card, 8, {1500, 12}).split;
+  const Split answers = BestSplit(LoadOf(10, 256, 1024), card, 8, {1500, 12}).split;
+  EXPECT_GT(prompts.prefill, answers.prefill);
+  EXPECT_EQ(prompts.workers(), 8);
+  EXPECT_GT(answers.decode, 0);
+}
+
+TEST(Capacity, WhatIsCachedNeedsNoPrefill) {
+  const Machine card = Card();
+  Load cached = LoadOf(10, 6000, 128);
+  cached.uncached_tokens = 200;
+  EXPECT_GT(Headroom(cached, card, {0, 4}, {1500, 12}),
+            2 * Headroom(LoadOf(10, 6000, 128), card, {0, 4}, {1500, 12}));
+}
+
+// Workers that do what they are asked, some time later.
+class Fleet {
+ public:
+  Fleet(int prefill, int decode, int parked = 0) {
+    for (int i = 0; i < prefill; ++i) Add("p", i, v1::ROLE_PREFILL);
+    for (int i = 0; i < decode; ++i) Add("d", i, v1::ROLE_DECODE);
+    for (int i = 0; i < parked; ++i) Add("x", i, v1::ROLE_PARKED);
+  }
+  Observation seen;
+  Duration takes = seconds(2);
+  int working_at_most = 0;
+  int changes = 0;
+
+  // `rate` requests a second arrive for `time`; the planner decides every second.
+  void Run(Planner* planner, const Load& load, Duration time) {
+    for (Duration t{}; t < time; t += seconds(1)) {
+      now_ = now_ + seconds(1);
+      for (auto& [at, change] : under_way_) {
+        if (at <= now_) Finish(change);
+      }
+      std::erase_if(under_way_, [&](const auto& u) { return u.first <= now_; });
+      Arrive(load);
+      last = planner->Decide(now_, seen);
+      working_at_most = std::max(working_at_most, Working());
+      for (const Change& change : last.changes) Begin(change);
+    }
+  }
+  Split split() const {
+    Split s;
+    for (const WorkerStatus& w : seen.workers) {
+      if (w.state != WorkerStatus::State::kReady) continue;
+      ++(w.role == v1::ROLE_PREFILL ? s.prefill : s.decode);
+    }
+    return s;
+  }
+  int Parked() const {
+    return static_cast<int>(std::count_if(
+        seen.workers.begin(), seen.workers.end(),
+        [](const WorkerStatus& w) { return w.state == WorkerStatus::State::kParked; }));
+  }
+  Instant now() const { return now_; }
+  Plan last;
+
+ private:
+  void Add(const char* kind, int i, v1::Role role) {
+    WorkerStatus w;
+    w.id = kind + std::to_string(i);
+    w.role = role;
+    w.role_epoch = 1;
+    w.roles = {v1::ROLE_PREFILL, v1::ROLE_DECODE, v1::ROLE_PARKED};
+    w.state = role == v1::ROLE_PARKED ? WorkerStatus::State::kParked : WorkerStatus::State::kReady;
+    const Machine card = Card();
+    w.cost = card.cost;
+    w.fitted_steps = 1000;
+    w.chunk_tokens = 2048;
+    w.max_running = 256;
+    w.block_tokens = 16;
+    w.total_blocks = 25'000;
+    seen.workers.push_back(w);
+  }
+  // On its way it may still do some of its work, or already.
+  int Working() const { return static_cast<int>(seen.workers.size()) - Parked(); }
+  void Arrive(const Load& load) {
+    const auto n = static_cast<uint64_t>(load.requests_per_s * (0.9 + 0.2 * random_.Uniform()));
+    seen.totals.requests += n;
+    seen.totals.finished += n;
+    seen.totals.prompt_tokens += static_cast<uint64_t>(static_cast<double>(n) * load.prompt_tokens);
+    seen.totals.placed_tokens += static_cast<uint64_t>(static_cast<double>(n) * load.prompt_tokens);
+    seen.totals.uncached_tokens +=
+        static_cast<uint64_t>(static_cast<double>(n) * load.uncached_tokens);
+    seen.totals.new_tokens += static_cast<uint64_t>(static_cast<double>(n) * load.new_tokens);
+  }
+  WorkerStatus& Named(const std::string& id) {
+    return *std::find_if(seen.workers.begin(), seen.workers.end(),
+                         [&](const WorkerStatus& w) { return w.id == id; });
+  }
+  void Begin(const Change& change) {
+    WorkerStatus& w = Named(change.worker);
+    EXPECT_EQ(change.wish.expected, w.role);
+    EXPECT_EQ(change.wish.expected_epoch, w.role_epoch);
+    if (w.state != WorkerStatus::State::kParked) w.state = WorkerStatus::State::kDraining;
+    under_way_.emplace_back(now_ + takes, change);
+    ++changes;
+  }
+  void Finish(const Change& change) {
+    WorkerStatus& w = Named(change.worker);
+    w.role = change.wish.to;
+    ++w.role_epoch;
+    w.state =
+        w.role == v1::ROLE_PARKED ? WorkerStatus::State::kParked : WorkerStatus::State::kReady;
+  }
+
+  Instant now_{1'000'000'000};
+  SplitMix64 random_{7};
+  std::vector<std::pair<Instant, Change>> under_way_;
+};
+
+PlannerOptions Options() {
+  PlannerOptions o;
+  o.limits = {1500, 12};
+  o.park = false;
+  return o;
+}
+
+constexpr double kMany = 80;
+
+TEST(Planner, FollowsAChangeOfTheMixWithinHalfAMinuteAndComesBack) {
+  Fleet fleet(2, 2);
+  Planner planner(Options());
+  const Load answers = LoadOf(180, 256, 512);
+  const Load prompts = LoadOf(26, 6000, 128);
+  fleet.Run(&planner, answers, seconds(60));
+  const Split before = fleet.split();
+  EXPECT_LE(before.prefill, 1) << fleet.last.reason;
+  EXPECT_GT(fleet.changes, 0);
+  fleet.Run(&planner, prompts, seconds(30));
+  EXPECT_GT(fleet.split().prefill, before.prefill) << fleet.last.reason;
+  fleet.Run(&planner, answers, seconds(30));
+  EXPECT_EQ(fleet.split(), before) << fleet.last.reason;
+  EXPECT_EQ(fleet.working_at_most, 4);
+}
+
+TEST(Planner, ASteadyLoadIsLeftAlone) {
+  Fleet fleet(2, 6);
+  Planner planner(Options());
+  fleet.Run(&planner, LoadOf(kMany, 1024, 256), seconds(60));
+  const int settled = fleet.changes;
+  fleet.Run(&planner, LoadOf(kMany, 1024, 256), seconds(600));
+  EXPECT_EQ(fleet.changes, settled) << "it must not swing: " << fleet.last.reason;
+}
+
+TEST(Planner, WithoutALoadNothingChangesAndWithParkingOneWorkerIsLeft) {
+  Fleet fleet(2, 2);
+  Planner planner(Options());
+  fleet.Run(&planner, {}, seconds(100));
+  EXPECT_EQ(fleet.changes, 0);
+  PlannerOptions options = Options();
+  options.park = true;
+  options.shrink_after = seconds(10);
+  Planner parks(options);
+  fleet.Run(&parks, {}, seconds(100));
+  EXPECT_EQ(fleet.split(), (Split{0, 1}));
+  EXPECT_EQ(fleet.Parked(), 3);
+  // They come back for a load, faster than they went.
+  fleet.Run(&parks, LoadOf(kMany, 1024, 256), seconds(30));
+  EXPECT_GE(fleet.split().workers(), 2) << fleet.last.reason;
+  EXPECT_GE(fleet.last.wanted.workers(), fleet.split().workers());
+}
+
+TEST(Planner, TheBudgetIsNeverExceededAndWhatIsBeyondItIsParkedAtOnce) {
+  Fleet fleet(2, 2, 4);
+  PlannerOptions options = Options();
+  options.max_workers = 4;
+  Planner planner(options);
+  fleet.Run(&planner, LoadOf(1000, 1024, 256), seconds(120));
+  EXPECT_EQ(fleet.working_at_most, 4);
+  EXPECT_LE(fleet.last.wanted.workers(), 4);
+  Fleet more(3, 3);
+  Planner shrinks(options);
+  more.Run(&shrinks, LoadOf(1000, 1024, 256), seconds(20));
+  EXPECT_EQ(more.split().workers(), 4);
+}
+
+TEST(Planner, AGrowingLoadIsSeenAheadAndNoiseIsNone) {
+  Fleet fleet(0, 4);
+  Planner planner(Options());
+  for (int i = 1; i <= 20; ++i) fleet.Run(&planner, LoadOf(20 * i, 64, 16), seconds(1));
+  EXPECT_GT(fleet.last.load.requests_per_s, 400);
+  EXPECT_LE(fleet.last.load.requests_per_s, 800);
+  fleet.Run(&planner, LoadOf(400, 64, 16), seconds(20));
+  EXPECT_NEAR(fleet.last.load.requests_per_s, 400, 40);
+}
+
+TEST(Planner, ARefusedWorkerIsLeftAloneAndARestartedRouterIsNoLoad) {
+  Fleet fleet(3, 1);
+  Planner planner(Options());
+  // Until it wants something; then it is refused.
+  for (int i = 0; i < 60 && fleet.changes == 0; ++i)
+    fleet.Run(&planner, LoadOf(kMany, 64, 1024), seconds(1));
+  ASSERT_EQ(fleet.changes, 1) << fleet.last.reason;
+  const std::string worker = fleet.last.changes[0].worker;
+  Planner again(Options());
+  Fleet same(3, 1);
+  same.takes = seconds(1000);
+  same.Run(&again, LoadOf(kMany, 64, 1024), seconds(9));
+  same.seen.totals = {};
+  same.Run(&again, LoadOf(kMany, 64, 1024), seconds(2));
+  EXPECT_LE(same.last.load.requests_per_s, 1.3 * kMany);
+}
+
+TEST(Planner, WhoCannotTakeAnotherRoleIsAskedForNothing) {
+  Fleet fleet(3, 1);
+  for (WorkerStatus& w : fleet.seen.workers) w.roles = {};
+  Planner planner(Options());
+  fleet.Run(&planner, LoadOf(kMany, 64, 1024), seconds(60));
+  EXPECT_EQ(fleet.changes, 0);
+  EXPECT_THAT(fleet.last.reason, HasSubstr("3P1D"));
+}
+
+TEST(Planner, NothingIsDecidedWhileAChangeIsUnderWay) {
+  Fleet fleet(3, 1);
+  fleet.takes = seconds(40);
+  Planner planner(Options());
+  fleet.Run(&planner, LoadOf(kMany, 64, 1024), seconds(35));
+  EXPECT_EQ(fleet.changes, 1) << "one of four at a time";
+}
+
+}  // namespace
+}  // namespace aisp::planner

@@ -1,0 +1,149 @@
+// The planner over simulated workers: what `aisp planner` would do to real ones.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "common/log.h"
+#include "simulate/cluster.h"
+#include "simulate/report.h"
+
+namespace aisp::simulate {
+namespace {
+
+using loadgen::WorkItem;
+
+// A card that serves Llama-3.1-8B's shape in FP8, as config/workers has it, without chance.
+WorkerProfile Card() {
+  WorkerProfile p;
+  p.name = "card";
+  p.cost.decode = {2.01, 0.028, 2.83e-5};
+  p.cost.prefill = {1.5, 0.01228, 6.2e-7, 0.028, 2.83e-5};
+  p.chunk_tokens = 2048;
+  p.max_batch_tokens = 2048;
+  p.max_running = 256;
+  p.blocks = 13'600;
+  p.block_tokens = 64;
+  p.transfer_bytes_per_s = 2e11;
+  p.handoff_ms = 0.5;
+  p.message_ms = 0.15;
+  p.frontend_ms = 0.5;
+  p.step_jitter = 0;
+  return p;
+}
+
+struct Traffic {
+  std::vector<WorkItem> items;
+  std::vector<double> at_s;
+  // Evenly spaced requests that share nothing.
+  void Add(double rate, double seconds, int64_t input, int64_t output) {
+    const double begin = end;
+    for (double t = 0; t < seconds; t += 1 / rate) {
+      WorkItem item;
+      item.parts = {{items.size() + 1, input}};
+      item.input_tokens = input;
+      item.output_tokens = output;
+      items.push_back(std::move(item));
+      at_s.push_back(begin + t);
+    }
+    end = begin + seconds;
+  }
+  double end = 0;
+};
+
+ClusterOptions With(int prefill, int decode, const Objective& limits) {
+  ClusterOptions options;
+  options.fleets = {{Card(), prefill, decode}};
+  options.router.max_inflight = 100'000;
+  options.router.slo_ttft = FromMs(limits.ttft_ms);
+  options.router.slo_tpot = FromMs(limits.tpot_ms);
+  options.planner.emplace().limits = limits;
+  options.planner->park = false;
+  return options;
+}
+
+Outcome Play(const ClusterOptions& options, const Traffic& traffic, const Objective& limits) {
+  auto outcome = Run(options, traffic.items, traffic.at_s, limits, /*hopeless=*/1);
+  EXPECT_TRUE(outcome) << outcome.error().message;
+  return outcome ? std::move(*outcome) : Outcome{};
+}
+
+// The roles at that second or at the last one before, at which nobody changed.
+Outcome::Roles RolesAt(const Outcome& outcome, double at_s) {
+  Outcome::Roles at;
+  for (const Outcome::Roles& r : outcome.roles) {
+    if (r.at_s <= at_s && r.changing == 0) at = r;
+  }
+  return at;
+}
+
+std::string RolesOf(const Outcome& outcome) {
+  std::string out;
+  for (const Outcome::Roles& r : outcome.roles)
+    out += std::to_string(r.prefill) + "P" + std::to_string(r.decode) + "D ";
+  return out;
+}
+
+class Planned : public testing::Test {
+ protected:
+  // The router's own lines would be two for each request.
+  LogSession log_{{.level = LogLevel::kError}};
+};
+
+constexpr Objective kLimits = {1000, 12};
+// Prompts beside streams cost too much of this one.
+constexpr Objective kTight = {1000, 8};
+
+TEST_F(Planned, TheWorkersFollowAChangeOfTheMixWithinHalfAMinuteAndComeBack) {
+  Traffic traffic;
+  traffic.Add(95, 45, 1024, 256);
+  traffic.Add(28, 45, 6000, 128);
+  traffic.Add(95, 45, 1024, 256);
+  const Outcome o = Play(With(2, 2, kTight), traffic, kTight);
+  const int before = RolesAt(o, 45).prefill;
+  EXPECT_GT(RolesAt(o, 75).prefill, before) << RolesOf(o);
+  EXPECT_EQ(RolesAt(o, 120).prefill, before) << RolesOf(o);
+  for (const Outcome::Roles& r : o.roles)
+    EXPECT_LE(r.prefill + r.decode + r.changing, 4) << "at " << r.at_s;
+  for (const Served& request : o.requests)
+    ASSERT_EQ(request.end, Served::End::kDone) << "a change of roles loses nothing";
+  for (size_t i = 0; i < o.requests.size(); ++i)
+    ASSERT_EQ(o.requests[i].output_tokens, traffic.items[i].output_tokens) << i;
+}
+
+TEST_F(Planned, ASplitFleetServesAsMuchAsOneThatDoesEverything) {
+  const struct {
+    double rate;
+    int64_t input, output;
+  } loads[] = {{108, 1024, 256}, {24, 6000, 128}, {95, 256, 512}};
+  for (const auto& load : loads) {
+    Traffic traffic;
+    traffic.Add(load.rate, 60, load.input, load.output);
+    ClusterOptions aggregated = With(0, 4, kLimits);
+    aggregated.planner.reset();
+    const double alone = Attainment(Play(aggregated, traffic, kLimits), kLimits);
+    const Outcome planned = Play(With(2, 2, kLimits), traffic, kLimits);
+    EXPECT_GE(Attainment(planned, kLimits), 0.99 * alone)
+        << load.rate << "/s of " << load.input << "/" << load.output << ": " << RolesOf(planned);
+  }
+}
+
+TEST_F(Planned, TheBudgetHoldsAndWhatIsNotNeededIsParked) {
+  Traffic traffic;
+  traffic.Add(20, 150, 1024, 64);
+  ClusterOptions options = With(3, 5, kLimits);
+  options.planner->park = true;
+  options.planner->max_workers = 4;
+  options.planner->shrink_after = std::chrono::seconds(10);
+  const Outcome o = Play(options, traffic, kLimits);
+  const Outcome::Roles end = o.roles.back();
+  EXPECT_GE(end.parked, 5) << RolesOf(o);
+  EXPECT_GE(end.decode, 1);
+  for (const Outcome::Roles& r : o.roles) {
+    if (r.at_s <= 30) continue;
+    EXPECT_LE(r.prefill + r.decode + r.changing, 4) << r.at_s;
+  }
+  EXPECT_GE(Attainment(o, kLimits), 0.99);
+}
+
+}  // namespace
+}  // namespace aisp::simulate
