@@ -31,8 +31,10 @@ TEST(Commands, HelpVersionAndConfigAnswerWithoutStartingAnything) {
 TEST(Commands, AWrongCommandLineIsExitCodeTwoAndNamesWhatIsWrong) {
   const Ran unknown = RunAisp("sever");
   EXPECT_EQ(unknown.code, 2);
-  EXPECT_THAT(unknown.output,
-              HasSubstr("known: up, serve, generate, pull, drain, top, status, trace, doctor"));
+  EXPECT_THAT(
+      unknown.output,
+      HasSubstr(
+          "known: up, serve, generate, pull, drain, role, planner, top, status, trace, doctor"));
   const Ran flag = RunAisp("serve --prot 1");
   EXPECT_EQ(flag.code, 2);
   EXPECT_THAT(flag.output, HasSubstr("did you mean --http.port (--port)?"));
