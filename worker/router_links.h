@@ -30,8 +30,8 @@ class RouterLinks {
   // dials again, under `role_epoch`.
   void StandBy();
   void SetRoleEpoch(uint64_t role_epoch) { hello_.set_role_epoch(role_epoch); }
-  // These and no others from now on: new ones are dialled at once; one that is attached and not
-  // among them any more is kept until its link ends, and not dialled again.
+  // These and no others from now on: new ones are dialled at once, or by Start; one that is
+  // attached and not among them any more is kept until its link ends, and not dialled again.
   void SetAddresses(const std::vector<std::string>& addresses, Instant now);
 
   void OnLinkUp(LinkId link, Instant now);
@@ -94,7 +94,7 @@ class RouterLinks {
   LinkDialer<v1::WorkerMessage>* dialer_ = nullptr;
   std::vector<Router> routers_;
   bool left_ = false;
-  bool standing_by_ = false;
+  bool standing_by_ = true;  // until Start
   Status ousted_;
   std::vector<Retiring> retiring_;  // bounded by the routers' own drain time
 };

@@ -228,6 +228,23 @@ TEST(RouterLinks, ReplicasThatComeAreDialledAndThoseThatGoAreServedToTheEnd) {
   for (size_t i = 3; i < dialer.dialled.size(); ++i) EXPECT_EQ(dialer.dialled[i], "c");
 }
 
+// A role that the process does not have now must not register beside the one that it has.
+TEST(RouterLinks, NobodyIsDialledBeforeTheStartOrWhileItStandsBy) {
+  ScriptedDialer dialer;
+  RouterLinks links(Options({}), {});
+  links.SetDialer(&dialer);
+  const Instant now{0};
+  links.SetAddresses({"a", "b"}, now);
+  EXPECT_TRUE(dialer.dialled.empty());
+  links.Start(now);
+  EXPECT_EQ(dialer.dialled, (std::vector<std::string>{"a", "b"}));
+  links.StandBy();
+  links.SetAddresses({"a", "b", "c"}, now);
+  EXPECT_EQ(dialer.dialled.size(), 2u);
+  links.Start(now);
+  EXPECT_EQ(dialer.dialled.size(), 5u);
+}
+
 TEST(RouterLinks, AnOustedWorkerKnowsThatItHasToEnd) {
   ScriptedDialer dialer;
   RouterLinks links(Options({"a"}), {});
