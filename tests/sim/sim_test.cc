@@ -71,6 +71,16 @@ TEST_F(Simulation, FiveHundredSeedsKeepEveryPromiseAndCoverTheFaults) {
                            "zombie ousted",
                            "prompt shared with a decode worker",
                            "prompt shared with a prefill worker",
+                           "role change begun",
+                           "role change called off",
+                           "role change during another",
+                           "role change during transfer",
+                           "role change of the last decode worker refused",
+                           "role change refused: not as expected",
+                           "role change that nobody may notice",
+                           "worker became prefill",
+                           "worker became decode",
+                           "worker became parked",
                            "piece landed after its grant was revoked",
                            "piece fenced by the pool's owner"}) {
     EXPECT_GT(report.coverage.Get(what), 0u)
