@@ -38,6 +38,7 @@ void RouterLinks::Add(const std::string& address) {
 
 void RouterLinks::Start(Instant now) {
   standing_by_ = false;
+  std::erase_if(routers_, [](const Router& r) { return r.gone && r.state == State::kWaiting; });
   for (Router& router : routers_) {
     router.backoff.Reset();
     Dial(router, now);

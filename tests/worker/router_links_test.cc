@@ -245,6 +245,20 @@ TEST(RouterLinks, NobodyIsDialledBeforeTheStartOrWhileItStandsBy) {
   EXPECT_EQ(dialer.dialled.size(), 5u);
 }
 
+TEST(RouterLinks, ARouterThatWentWhileItStoodByIsNotDialledAgain) {
+  ScriptedDialer dialer;
+  RouterLinks links(Options({"a"}), {});
+  links.SetDialer(&dialer);
+  const Instant now{0};
+  links.Start(now);
+  links.OnLinkUp(LinkId(1), now);
+  links.OnRegistered(LinkId(1), {});
+  links.SetAddresses({"b"}, now);  // "a" is kept until its link ends
+  links.StandBy();
+  links.Start(now);
+  EXPECT_EQ(dialer.dialled, (std::vector<std::string>{"a", "b", "b"}));
+}
+
 TEST(RouterLinks, AnOustedWorkerKnowsThatItHasToEnd) {
   ScriptedDialer dialer;
   RouterLinks links(Options({"a"}), {});
