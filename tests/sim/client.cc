@@ -149,12 +149,14 @@ void SimClient::OnFinish(v1::FinishReason reason, const Error& error, Duration) 
     coverage_->Count(error.code == Code::kDeadlineExceeded ? "deadline exceeded"
                                                            : "request failed");
     // Two workers that ended under one request before its first token: taken for a poisonous one.
-    const uint64_t ended = coverage_->Get("decode worker killed") +
-                           coverage_->Get("decode worker killed during transfer") +
-                           coverage_->Get("decode worker stopped") +
-                           coverage_->Get("device failed") + coverage_->Get("router link broken") +
-                           coverage_->Get("router link half open") + coverage_->Get("zombie") +
-                           coverage_->Get("registered worker ousted");
+    // One that began as a prefill worker may decode by now.
+    const uint64_t ended =
+        coverage_->Get("decode worker killed") + coverage_->Get("prefill worker killed") +
+        coverage_->Get("prefill worker stopped") +
+        coverage_->Get("decode worker killed during transfer") +
+        coverage_->Get("decode worker stopped") + coverage_->Get("device failed") +
+        coverage_->Get("router link broken") + coverage_->Get("router link half open") +
+        coverage_->Get("zombie") + coverage_->Get("registered worker ousted");
     const bool poison = error.code == Code::kInternal && ended >= 2 &&
                         error.message.find("workers ended") != std::string::npos;
     if (poison) coverage_->Count("request taken for poison");
