@@ -392,33 +392,6 @@ void PrefillRole::Wire(const PrefillDeps& deps) {
   impl.pusher.emplace(&deps.engine->blocks(), deps.clock);
 }
 
-void PrefillRole::Impl::AddMetrics(Metrics& m) {
-  const MetricLabels labels = WorkerLabels(v1::ROLE_PREFILL, options.worker.worker_id);
-  transfers_done = m.AddCounter("aisp_prefill_transfers_done_total",
-                                "Prompts computed and delivered to a decode worker", labels);
-  transfers_failed = m.AddCounter("aisp_prefill_transfers_failed_total",
-                                  "Prompts that a decode worker was told have failed", labels);
-  grants_refused =
-      m.AddCounter("aisp_prefill_grants_refused_total",
-                   "Times that a decode worker had no blocks to give, retries included", labels);
-  leases_expired = m.AddCounter("aisp_prefill_leases_expired_total",
-                                "Grants that ended before all KV was written", labels);
-  for (const KvTransport* transport : deps.connector->transports()) {
-    const MetricLabels lane = WithLabel(labels, "lane", transport->capabilities().name);
-    LaneMetrics out;
-    out.bytes = m.AddCounter("aisp_kv_transfer_bytes_total",
-                             "KV bytes written into decode workers' pools, by lane", lane);
-    out.busy_seconds = m.AddCounter("aisp_kv_transfer_busy_seconds_total",
-                                    "Time in which a write of the lane was under way", lane);
-    out.failed = m.AddCounter("aisp_kv_write_failures_total",
-                              "Writes that failed or were cut by a fence, by lane", lane);
-    out.write_seconds =
-        m.AddHistogram("aisp_kv_write_seconds", "Start to remote completion of one write, by lane",
-                       StepBuckets(), lane);
-    pusher->SetMetrics(transport, out);
-  }
-}
-
 void PrefillRole::Start() { TakeUp(1); }
 void PrefillRole::TakeUp(uint64_t role_epoch) {
   // A process that never has this role shows none of its metrics.

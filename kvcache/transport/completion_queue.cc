@@ -69,4 +69,22 @@ Status CheckCopies(std::span<const BlockCopy> copies, uint64_t source_bytes,
   return {};
 }
 
+Status OwnersVerdict(Code code, Epoch epoch) {
+  switch (code) {
+    case Code::kOk:
+      return {};
+    case Code::kFailedPrecondition:
+      return FailedPrecondition(
+          fmt::format("the pool's owner does not accept epoch {} (any more)", epoch.value));
+    case Code::kOutOfRange:
+      return Fail(
+          code, fmt::format("the pool's owner did not grant these bytes to epoch {}", epoch.value));
+    case Code::kDataLoss:
+      return DataLoss("the bytes arrived damaged: their checksum differs");
+    default:
+      return Fail(Code::kInternal, fmt::format("the pool's owner refused a write with code {}",
+                                               static_cast<int>(code)));
+  }
+}
+
 }  // namespace aisp

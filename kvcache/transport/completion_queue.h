@@ -38,4 +38,7 @@ class CompletionQueue {
 // OUT_OF_RANGE unless every copy lies inside both regions.
 Status CheckCopies(std::span<const BlockCopy> copies, uint64_t source_bytes, uint64_t target_bytes);
 
+// What the word of an owner that copies says of a write of this epoch, as its completion has it.
+Status OwnersVerdict(Code code, Epoch epoch);
+
 }  // namespace aisp

@@ -18,25 +18,6 @@ Error Broken(const char* what) {
   return {Code::kUnavailable, fmt::format("the connection to the pool's owner broke: {}", what)};
 }
 
-Status Verdict(const TcpAck& ack, Epoch epoch) {
-  const Code code = static_cast<Code>(ack.code);
-  switch (code) {
-    case Code::kOk:
-      return {};
-    case Code::kFailedPrecondition:
-      return FailedPrecondition(
-          fmt::format("the pool's owner does not accept epoch {} (any more)", epoch.value));
-    case Code::kOutOfRange:
-      return Fail(
-          code, fmt::format("the pool's owner did not grant these bytes to epoch {}", epoch.value));
-    case Code::kDataLoss:
-      return DataLoss("the bytes arrived damaged: their checksum differs");
-    default:
-      return Fail(Code::kInternal,
-                  fmt::format("the pool's owner refused a write with code {}", ack.code));
-  }
-}
-
 }  // namespace
 
 TcpWriter::Peer::Peer(TcpWriter* writer, KvPeerId id, UniqueFd socket)
@@ -236,7 +217,7 @@ Status TcpWriter::Peer::OnAck(const TcpAck& ack) {
       entries_.front().job.id.value != ack.id) {
     return tl::unexpected(Broken("it acknowledged a write that was not sent"));
   }
-  CompleteFront(Verdict(ack, entries_.front().job.epoch));
+  CompleteFront(OwnersVerdict(static_cast<Code>(ack.code), entries_.front().job.epoch));
   CompleteCancelled();
   Moved();
   return {};

@@ -107,7 +107,6 @@ Status UcxTransport::Register(const KvRegion& region) {
 }
 
 void UcxTransport::SetHandlers() {
-  // One handler for all; UCX gives it what kind it is for by its argument.
   const auto set = [this](MessageId id, ucp_am_recv_callback_t handler) {
     ucp_am_handler_param_t param{};
     param.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |

@@ -6,6 +6,9 @@
 // piece from the writer's memory (owner_copies), so no proof of a writer's death is needed; but a
 // fetch under way cannot be stopped, so RevokeEpoch may be false for a moment (kv_transport.h).
 //
+// Threads: as KvTransport says. Owner and Writer, and all of UCX, belong to the thread kv-ucx; the
+// others post to it, but for epochs, which have a lock of their own (owner.h).
+//
 // Pools in host memory only. Payload is not encrypted: the KV network must be a trusted one.
 #pragma once
 

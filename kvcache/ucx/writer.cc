@@ -13,24 +13,6 @@ Error Broken(const std::string& what) {
   return {Code::kUnavailable, "the connection to the pool's owner broke: " + what};
 }
 
-Status Verdict(Code code, Epoch epoch) {
-  switch (code) {
-    case Code::kOk:
-      return {};
-    case Code::kFailedPrecondition:
-      return FailedPrecondition(
-          fmt::format("the pool's owner does not accept epoch {} (any more)", epoch.value));
-    case Code::kOutOfRange:
-      return Fail(
-          code, fmt::format("the pool's owner did not grant these bytes to epoch {}", epoch.value));
-    case Code::kDataLoss:
-      return DataLoss("the bytes arrived damaged: their checksum differs");
-    default:
-      return Fail(Code::kInternal, fmt::format("the pool's owner refused a write with code {}",
-                                               static_cast<int>(code)));
-  }
-}
-
 // In pieces that one message may carry; empty copies need none.
 std::vector<BlockCopy> Split(const std::vector<BlockCopy>& copies) {
   std::vector<BlockCopy> pieces;
@@ -255,7 +237,7 @@ void Writer::OnAck(ucp_ep_h from, const void* header, size_t bytes) {
     return;
   }
   entry->over = true;
-  entry->verdict = Verdict(static_cast<Code>(ack.code), entry->epoch);
+  entry->verdict = OwnersVerdict(static_cast<Code>(ack.code), entry->epoch);
   Moved(*peer);
 }
 
