@@ -74,32 +74,59 @@ void GrpcAcceptor::Start() {
   thread_ = Thread("grpc-accept", [this] { Run(); });
 }
 
+void GrpcAcceptor::Retire(std::function<void()> ended) {
+  AISP_CHECK_MSG(thread_.joinable() && !retire_, "Retire is called once, after Start");
+  all_ended_ = std::move(ended);
+  retire_ = true;
+  waker_->Wake();
+}
+
 void GrpcAcceptor::Stop() {
   if (!thread_.joinable()) return;
+  stop_ = true;
   waker_->Wake();
   thread_.Join();
   connections_.clear();
-  close(listen_fd_);
+  CloseListener();
+}
+
+void GrpcAcceptor::CloseListener() {
+  if (listen_fd_ >= 0) close(listen_fd_);
   listen_fd_ = -1;
 }
 
 void GrpcAcceptor::Run() {
-  std::array<epoll_event, 64> events{};
-  for (;;) {
-    const int ready = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), -1);
-    if (ready < 0 && errno != EINTR) LogError("epoll failed", {{"error", std::strerror(errno)}});
-    bool accept = false;
-    for (int i = 0; i < ready; ++i) {
-      const uint64_t number = events[static_cast<size_t>(i)].data.u64;
-      if (number == kWaker) return;
-      if (number == kListener) {
-        accept = true;
-      } else {
-        Ended(number);
-      }
-    }
-    if (accept && !AcceptOne() && waker_->Wait(std::chrono::milliseconds(kRetryMs))) return;
+  while (Serve()) {
   }
+}
+
+bool GrpcAcceptor::Serve() {
+  std::array<epoll_event, 64> events{};
+  const int ready = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), -1);
+  if (ready < 0 && errno != EINTR) LogError("epoll failed", {{"error", std::strerror(errno)}});
+  bool accept = false;
+  for (int i = 0; i < ready; ++i) {
+    const uint64_t number = events[static_cast<size_t>(i)].data.u64;
+    if (number == kWaker) {
+      waker_->Drain();
+    } else if (number == kListener) {
+      accept = true;
+    } else {
+      Ended(number);
+    }
+  }
+  if (stop_) return false;
+  if (retire_) {
+    // Other processes may hold the socket too, so closing it does not take it out of the set.
+    if (listen_fd_ >= 0) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listen_fd_, nullptr);
+    CloseListener();
+    if (!connections_.empty()) return true;
+    all_ended_();
+    return false;
+  }
+  // A wake during the pause is for the next round.
+  if (accept && !AcceptOne() && waker_->Wait(std::chrono::milliseconds(kRetryMs))) waker_->Wake();
+  return true;
 }
 
 void GrpcAcceptor::Ended(uint64_t number) {
@@ -143,7 +170,6 @@ bool GrpcAcceptor::AcceptOne() {
     return false;
   }
   if (!Admit(fd, PartyOf(peer))) return true;
-  last_accept_ = SteadyClock().Now();
   const int yes = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
   grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;

@@ -5,13 +5,15 @@
 // when one has ended it keeps a second descriptor of each, which reports the end (gRPC shuts a
 // socket down before it closes it) and keeps nothing else alive. Inside net/ only (it brings gRPC).
 //
-// Start and Stop on one thread; the accepting runs on its own.
+// Start, Retire and Stop on one thread; the accepting runs on its own.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -57,10 +59,11 @@ class GrpcAcceptor {
 
   // After BuildAndStart.
   void Start();
-  // Nothing is accepted after it; the socket is closed here. Idempotent.
+  // Accepts no more; `ended` runs on the accepting thread when the last connection has ended, at
+  // once if there is none, never after Stop. Once, after Start.
+  void Retire(std::function<void()> ended);
+  // Nothing is accepted and nothing watched after it; the socket is closed here. Idempotent.
   void Stop();
-  // When the youngest connection was accepted, by the steady clock. After Stop.
-  std::optional<Instant> last_accept() const { return last_accept_; }
 
  private:
   struct Connection {
@@ -69,16 +72,22 @@ class GrpcAcceptor {
   };
 
   void Run();
+  // Closes the socket: what waits in its queue is the successor's.
+  void CloseListener();
   // False: it is to be tried again after a pause.
   bool AcceptOne();
   // Whether one more may be served; it is closed if not.
   bool Admit(int fd, const std::string& party);
   void Ended(uint64_t number);
+  // One round of events. False: the thread is done.
+  bool Serve();
 
   const std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> server_;
   int listen_fd_;
-  std::optional<Instant> last_accept_;
   std::optional<Waker> waker_;
+  std::atomic<bool> stop_{false};
+  std::function<void()> all_ended_;  // set before retire_
+  std::atomic<bool> retire_{false};
   const Limits limits_;
   // The thread's.
   UniqueDescriptor epoll_;

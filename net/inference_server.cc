@@ -28,7 +28,7 @@ Error LiveRpcs::Admit(std::shared_ptr<LiveRpc> rpc, bool bounded, size_t limit) 
   const std::lock_guard lock(mutex_);
   auto& set = bounded ? bounded_ : watching_;
   set.insert(std::move(rpc));
-  if (stopped_ || draining_) {
+  if (stopped_ || draining_ || (watching_ended_ && !bounded)) {
     return {Code::kUnavailable, "this router is draining; use another one"};
   }
   if (set.size() > limit) {
@@ -62,6 +62,17 @@ void LiveRpcs::Stop() {
   idle_ = nullptr;
 }
 
+void LiveRpcs::EndWatching() {
+  std::vector<std::shared_ptr<LiveRpc>> watching;
+  {
+    const std::lock_guard lock(mutex_);
+    watching_ended_ = true;
+    watching.assign(watching_.begin(), watching_.end());
+  }
+  for (const auto& rpc : watching)
+    rpc->Abort({Code::kUnavailable, "this router is draining; use another one"});
+}
+
 void LiveRpcs::Drain(std::function<void()> idle) {
   {
     const std::lock_guard lock(mutex_);
@@ -86,8 +97,6 @@ constexpr int kLookAheadBytes = 64 << 10;
 constexpr size_t kQuotaBase = 256 << 20;
 constexpr const char* kChoosePort = "--grpc-port N, 0 for a free one, or --no-grpc";
 constexpr int kKeepAliveMs = 20'000;
-// Between GOAWAY and the last call that a client may have sent before it heard it.
-constexpr Duration kGoodbye = std::chrono::milliseconds(250);
 
 constexpr int64_t kTenYearsS = int64_t{10} * 365 * 86'400;
 
@@ -345,7 +354,8 @@ struct InferenceServer::Impl : std::enable_shared_from_this<InferenceServer::Imp
   ClientService clients;
   std::unique_ptr<grpc::Server> server;
   std::unique_ptr<GrpcAcceptor> acceptor;
-  std::shared_ptr<IoLoop::Timer> timer, drain_timer;
+  std::shared_ptr<IoLoop::Timer> timer;
+  bool accepting = false;  // on a handed-over socket
   int port = 0;
 };
 
@@ -411,7 +421,9 @@ Status InferenceServer::Start() {
 }
 
 void InferenceServer::Accept() {
-  if (impl_->acceptor && impl_->options.listen_fd >= 0) impl_->acceptor->Start();
+  if (!impl_->acceptor || impl_->options.listen_fd < 0) return;
+  impl_->acceptor->Start();
+  impl_->accepting = true;
 }
 
 uint16_t InferenceServer::port() const { return static_cast<uint16_t>(impl_->port); }
@@ -423,14 +435,14 @@ void InferenceServer::Drain(std::function<void()> done) {
   const auto refuse_and_wait = [live = impl_->live, loop = impl_->loop, done = std::move(done)] {
     live->Drain([loop, done] { loop->Post(done); });
   };
-  if (!impl_->acceptor || impl_->options.listen_fd < 0) return refuse_and_wait();
-  impl_->acceptor->Stop();
-  const std::optional<Instant> youngest = impl_->acceptor->last_accept();
-  const Instant now = impl_->clock.Now();
-  // gRPC spreads the age by 10 %.
-  const Duration longest = impl_->options.connection_age * 9 / 8 + kGoodbye;
-  if (!youngest || now - *youngest >= longest) return refuse_and_wait();
-  impl_->drain_timer = impl_->loop->RunAt(*youngest + longest, refuse_and_wait);
+  // Who holds a connection may call until it ends, and it ends by its age. By a clock alone a call
+  // sent before the client heard of it would be refused on a busy machine.
+  if (impl_->acceptor && impl_->accepting && impl_->options.listen_fd >= 0) {
+    impl_->acceptor->Retire(refuse_and_wait);
+    impl_->live->EndWatching();
+  } else {
+    refuse_and_wait();
+  }
 }
 
 void InferenceServer::Shutdown(std::chrono::milliseconds limit) {

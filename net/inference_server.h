@@ -134,9 +134,10 @@ class InferenceServer {
   // What Health says; NOT_SERVING until the first call. Cheap when nothing changes.
   void SetServing(bool serving);
   // `done` runs on the loop when the last call has ended. With a handed-over socket no call fails:
-  // nothing is accepted any more, calls are served until the youngest connection is connection_age
-  // old, when gRPC has told every client to go elsewhere (GOAWAY). With a socket of its own, which
-  // no successor has, new calls get UNAVAILABLE at once.
+  // nothing is accepted any more, and calls are served until the last connection has ended: gRPC
+  // tells the client of each that is connection_age old to go elsewhere (GOAWAY), and closes it
+  // after its last call. With a socket of its own, which no successor has, new calls get
+  // UNAVAILABLE at once.
   void Drain(std::function<void()> done);
   // Ends what is left (UNAVAILABLE) and stops; the loop may have ended before. Idempotent.
   void Shutdown(std::chrono::milliseconds limit);

@@ -48,6 +48,8 @@ class LiveRpcs {
   void Remove(const std::shared_ptr<LiveRpc>& rpc);
   std::vector<std::shared_ptr<LiveRpc>> All();
   void Stop();
+  // Ends those that only watch, which would keep their connections open, and admits no more.
+  void EndWatching();
   // `idle` is called once, when no bounded call is left; maybe from inside.
   void Drain(std::function<void()> idle);
 
@@ -56,6 +58,7 @@ class LiveRpcs {
   std::unordered_set<std::shared_ptr<LiveRpc>> bounded_;
   std::unordered_set<std::shared_ptr<LiveRpc>> watching_;
   bool stopped_ = false;
+  bool watching_ended_ = false;
   bool draining_ = false;
   std::function<void()> idle_;
 };
