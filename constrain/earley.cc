@@ -198,8 +198,8 @@ std::bitset<256> Earley::Behind(const Open& open, const std::vector<bool>& ended
 void Earley::Walk(const EarleySet& from, const TokenTrie& trie, uint32_t begin, uint32_t end,
                   TokenMask* mask) {
   const auto nodes = trie.nodes();
-  if (begin >= end) return;
   const Open open = OpenOf(from);
+  if (begin >= end || open.states.empty()) return;
   const size_t n = open.states.size(), base = nodes[begin].depth - 1u, before = used_;
   std::vector<int32_t> states(n * (trie.max_depth() + 2u - base), Automaton::kDead);
   std::copy(open.states.begin(), open.states.end(), states.begin());
