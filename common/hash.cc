@@ -54,4 +54,8 @@ Hash128 HashChain(const Hash128& parent, std::span<const TokenId> tokens) {
 
 uint64_t Hash64(std::string_view bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
 
+uint64_t Hash64(std::span<const std::byte> bytes, uint64_t seed) {
+  return XXH3_64bits_withSeed(bytes.data(), bytes.size(), seed);
+}
+
 }  // namespace aisp

@@ -34,6 +34,8 @@ Hash128 HashChain(const Hash128& parent, std::span<const TokenId> tokens);
 
 // A fast 64-bit hash for tables that live in one process.
 uint64_t Hash64(std::string_view bytes);
+// XXH3-64 with a seed, the same on every machine: for checks of what was copied.
+uint64_t Hash64(std::span<const std::byte> bytes, uint64_t seed);
 
 }  // namespace aisp
 

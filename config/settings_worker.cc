@@ -122,7 +122,15 @@ void BindEngineSettings(Config::Engine& e, SettingTable& t) {
 }
 
 void BindKvSettings(Config::Kv& k, SettingTable& t) {
-  t.Section("kv", "Where a worker keeps prefixes that its KV pool has no room for.");
+  t.Section(
+      "kv",
+      "Checks of KV that comes from other workers, and where a worker keeps prefixes that its "
+      "KV pool has no room for.");
+  t.Add("verify", &k.verify,
+        "Check every block that a prefill worker wrote before it is used; one that is not what was "
+        "written is computed again. auto: where the pool is in host memory (on a CPU).")
+      .Flag("--kv-verify")
+      .OneOf({"auto", "on", "off"});
   t.Add("host_memory", &k.host_memory,
         "Bytes of host memory for prefix blocks, of each worker (pinned, on a GPU); 0: none.")
       .Flag("--kv-host-memory")

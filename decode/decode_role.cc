@@ -343,6 +343,7 @@ void DecodeRole::Wire(const DecodeDeps& deps) {
   // The pool may have been sized from the memory there is, long after the fingerprint was made.
   peers.hello.mutable_fingerprint()->mutable_kv_layout()->set_num_blocks(
       static_cast<uint32_t>(deps.engine->blocks().layout().num_blocks));
+  peers.hello.set_verify(deps.host_pool != nullptr);
   peers.seed = worker.incarnation;
   peers.attach_limit = impl.options.peer_attach_limit;
   peers.reconnect_min = worker.reconnect_min;
@@ -363,8 +364,13 @@ void DecodeRole::Impl::AddMetrics(Metrics& m) {
   grants = m.AddCounter("aisp_kv_grants_total", "Grants of KV blocks to prefill workers", labels);
   grants_refused = m.AddCounter("aisp_kv_grants_refused_total",
                                 "Refusals to grant KV blocks, retries included", labels);
-  data_loss = m.AddCounter("aisp_kv_data_loss_total",
-                           "Transfers refused because epoch or token count were wrong", labels);
+  data_loss = m.AddCounter(
+      "aisp_kv_data_loss_total",
+      "Transfers refused because epoch, token count or the check of a block were wrong", labels);
+  verified = m.AddCounter("aisp_kv_verified_blocks_total",
+                          "Blocks that came over a lane and were what had been written", labels);
+  corrupt = m.AddCounter("aisp_kv_corrupt_transfers_total",
+                         "Transfers of which a block was not what had been written", labels);
   if (deps.engine->speculator() != nullptr) speculation = SpeculationMetrics(m, labels);
   tokens_out = m.AddCounter("aisp_tokens_generated_total", "Tokens drawn for requests", labels);
   finished = m.AddCounter("aisp_decode_requests_finished_total",

@@ -81,6 +81,9 @@ struct DecodeDeps {
       transports;  // offered to prefill workers; may be empty: everything runs locally
   PeerDeath* death = nullptr;
   Metrics* metrics = nullptr;  // may stay null
+  // This worker's pool where the host can read it: what arrives in it is verified. Null: nothing
+  // is.
+  const std::byte* host_pool = nullptr;
 };
 
 class DecodeRole final : public WorkerRole {

@@ -89,6 +89,8 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   void RefuseGrant(DecodeRequest& request);
   void SendGrant(DecodeRequest& request, const RemoteGrant& grant, const Writer& writer);
   void OnDone(const std::string& address, const v1::PrefillDone& done);
+  // DATA_LOSS: what lies in the pool is not what the writer sent.
+  Status Verify(const DecodeRequest& request, const v1::PrefillDone& done);
   void OnFailed(const std::string& address, const v1::PrefillFailed& failed);
   // The transfer of `address` that is under way under this id.
   DecodeRequest* FindTransfer(const std::string& address, uint64_t transfer_id);
@@ -146,6 +148,7 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   Counter grants;
   Counter grants_refused;
   Counter data_loss;
+  Counter verified, corrupt;
   SpeculationMetrics speculation;
   Counter tokens_out;
   Counter finished;

@@ -5,6 +5,7 @@
 
 #include "common/log.h"
 #include "decode/decode_role_impl.h"
+#include "kvcache/block_check.h"
 
 namespace aisp {
 
@@ -241,6 +242,31 @@ void DecodeRole::Impl::SendGrant(DecodeRequest& request, const RemoteGrant& gran
   peers->Send(request.address, std::move(message));
 }
 
+Status DecodeRole::Impl::Verify(const DecodeRequest& request, const v1::PrefillDone& done) {
+  // A writer that sends none is one of before there were any, or has no pool that it can read.
+  if (deps.host_pool == nullptr || done.block_checks().empty()) return {};
+  const KvLayout& layout = deps.engine->blocks().layout();
+  const auto pushed =
+      static_cast<size_t>(layout.BlocksFor(request.tokens() - 1 - request.first_token));
+  const auto first = static_cast<size_t>(request.first_token / layout.block_tokens);
+  const std::span<const BlockId> blocks = deps.engine->BlocksOf(request.sequence);
+  // Its deadline struck a moment ago: nobody reads them.
+  if (blocks.empty()) return {};
+  if (static_cast<size_t>(done.block_checks_size()) != pushed) {
+    return DataLoss(
+        fmt::format("data loss: {} checks came for {} blocks", done.block_checks_size(), pushed));
+  }
+  for (size_t i = 0; i < pushed; ++i) {
+    if (BlockCheck(layout, deps.host_pool, blocks[first + i]) ==
+        done.block_checks(static_cast<int>(i)))
+      continue;
+    corrupt.Add();
+    return DataLoss(fmt::format("data loss: block {} of {} is not what was written", i, pushed));
+  }
+  verified.Add(static_cast<double>(pushed));
+  return {};
+}
+
 void DecodeRole::Impl::OnDone(const std::string& address, const v1::PrefillDone& done) {
   DecodeRequest* request = FindTransfer(address, done.transfer_id());
   if (request == nullptr || request->phase != RequestPhase::kGranted) return;
@@ -263,6 +289,11 @@ void DecodeRole::Impl::OnDone(const std::string& address, const v1::PrefillDone&
     data_loss.Add();
     FailRemote(*request, fmt::format("data loss: epoch {} was reported done while it was written",
                                      done.epoch()));
+    return;
+  }
+  if (Status whole = Verify(*request, done); !whole) {
+    data_loss.Add();
+    FailRemote(*request, whole.error().message);
     return;
   }
   request->remote.filled = deps.clock->Now();

@@ -80,6 +80,7 @@ void PrefillRole::Impl::OnHello(Reader& reader, const v1::KvHello& hello) {
   if (reader.greeted || reader.connecting != 0) return;
   reader.worker_id = hello.worker_id();
   reader.incarnation = hello.incarnation();
+  reader.verify = hello.verify();
   if (Status fits = CheckFingerprints(options.worker.fingerprint, "this worker",
                                       hello.fingerprint(), "its peer");
       !fits) {

@@ -7,6 +7,7 @@
 
 #include "common/check.h"
 #include "common/log.h"
+#include "kvcache/block_check.h"
 #include "prefill/prefill_role_impl.h"
 #include "worker/trace_spans.h"
 
@@ -172,6 +173,18 @@ void PrefillRole::Impl::SettleTransfer(Transfer& transfer) {
   if (transfer.computed && pusher->Complete(transfer.push)) FinishTransfer(transfer);
 }
 
+// Once all is written, not from layer to layer: there it made each step wait.
+void PrefillRole::Impl::AddBlockChecks(const Transfer& transfer, v1::PrefillDone* done) {
+  if (deps.host_pool == nullptr || !readers.Find(transfer.reader)->verify) return;
+  const KvLayout& layout = deps.engine->blocks().layout();
+  const std::span<const BlockId> local = deps.engine->BlocksOf(transfer.sequence);
+  const int32_t end =
+      std::min(layout.BlocksFor(transfer.tokens - 1), static_cast<int32_t>(local.size()));
+  for (int32_t i = transfer.first_token / layout.block_tokens; i < end; ++i) {
+    done->add_block_checks(BlockCheck(layout, deps.host_pool, local[static_cast<size_t>(i)]));
+  }
+}
+
 void PrefillRole::Impl::FinishTransfer(Transfer& transfer) {
   const PushTotals& totals = pusher->Totals(transfer.push);
   const Instant started =
@@ -189,6 +202,7 @@ void PrefillRole::Impl::FinishTransfer(Transfer& transfer) {
   done->set_transfer_tail_ns(NonNegativeNs(transfer.computed_at, last_write));
   done->set_bytes(totals.bytes);
   done->set_blocks(totals.blocks);
+  AddBlockChecks(transfer, done);
   const SequenceTimes times = deps.engine->Times(transfer.sequence);
   done->set_preemptions(static_cast<uint32_t>(times.preemptions));
   AddChunks(transfer.received, times, options.worker.worker_id, done->mutable_spans());

@@ -64,6 +64,9 @@ struct PrefillDeps {
   // Where decode workers dial, known once the server for reader_links() listens; "": as in the
   // options.
   std::string kv_address;
+  // This worker's pool where the host can read it: checks are sent to readers that want them. Null:
+  // none are.
+  const std::byte* host_pool = nullptr;
 };
 
 class PrefillRole final : public WorkerRole {

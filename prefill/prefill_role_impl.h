@@ -57,6 +57,7 @@ struct PrefillRole::Impl final : public LinkHandler<v1::DecodeToPrefill>, public
   void Settle();
   void SettleTransfer(Transfer& transfer);
   void FinishTransfer(Transfer& transfer);
+  void AddBlockChecks(const Transfer& transfer, v1::PrefillDone* done);
   // Tells the reader, then as Abandon.
   void FailTransfer(Transfer& transfer, const Error& error, bool retryable);
   // The reader's pool can no longer be written: all its transfers fail, then its link is closed so

@@ -29,6 +29,7 @@ struct Reader {
   std::string worker_id;
   uint64_t incarnation = 0;
   KvLayout layout;
+  bool verify = false;  // wants checks of blocks
   SharedPromptsIn prompts;
   PeerPool pool;
   int32_t transfers = 0;

@@ -106,6 +106,7 @@ class WorkerServiceImpl final : public WorkerService {
     const DeviceInfo& device = backend_.device->info();
     if (device.kind == "cuda")
       gpu_metrics_ = GpuMetrics::Start({.ordinals = {device.index}}, host_.metrics);
+    AISP_ASSIGN_OR_RETURN(verified_pool_, VerifiedPool());
     const bool alone = host_.local != nullptr && host_.inproc == nullptr;
     if (!alone) {
       AISP_ASSIGN_OR_RETURN(transports_, MakeKvTransports(config, host_.inproc, *backend_.device,
@@ -174,6 +175,20 @@ class WorkerServiceImpl final : public WorkerService {
   const std::string& id() const override { return id_; }
 
  private:
+  // The pool if kv.verify is to check what arrives in it, else null.
+  Result<const std::byte*> VerifiedPool() const {
+    const std::string& verify = host_.config->kv.verify;
+    const DeviceInfo& device = backend_.device->info();
+    if (verify == "off" || (verify == "auto" && device.asynchronous)) return nullptr;
+    if (device.asynchronous) {
+      return InvalidArgument(fmt::format(
+          "kv.verify is on and the KV pool is in the memory of a {} device, which the host cannot "
+          "read; use --kv-verify auto or off",
+          device.kind));
+    }
+    return static_cast<const std::byte*>(backend_.executor->kv_pool().data());
+  }
+
   // Every role that this process can take, over one engine; the first is the one that it begins
   // with.
   Status BuildRoles(bool alone) {
@@ -286,6 +301,7 @@ class WorkerServiceImpl final : public WorkerService {
     deps.connector = connector_.get();
     deps.metrics = host_.metrics;
     deps.kv_address = kv_address_;
+    deps.host_pool = verified_pool_;
     prefill_->Wire(deps);
     switch_->Add(v1::ROLE_PREFILL, prefill_.get());
   }
@@ -302,6 +318,7 @@ class WorkerServiceImpl final : public WorkerService {
     deps.transports = transports_.ranked;
     deps.death = death_.get();
     deps.metrics = host_.metrics;
+    deps.host_pool = verified_pool_;
     decode_->Wire(deps);
     switch_->Add(v1::ROLE_DECODE, decode_.get());
   }
@@ -351,6 +368,7 @@ class WorkerServiceImpl final : public WorkerService {
   Backend backend_;
   v1::Fingerprint fingerprint_;
   std::unique_ptr<GpuMetrics> gpu_metrics_;
+  const std::byte* verified_pool_ = nullptr;  // see VerifiedPool
   KvTransports transports_;
   WorkerTiers tiers_;
   std::unique_ptr<Engine> engine_;

@@ -306,6 +306,60 @@ TEST(RemotePrefill, MetricsSayWhatBothSidesDid) {
   }
 }
 
+// What a spoiled block holds would show: the executor of these tests checks all that it reads.
+TEST(RemotePrefill, ABlockThatIsNotWhatWasWrittenIsNeverRead) {
+  RoleRig rig({});
+  rig.Attach();
+  // The last block is a part of one: 100 tokens, of which the last is computed here.
+  const auto prompt = MakePrompt(100, 1);
+  rig.prefills[0]->transport->spoil = 1;
+  rig.router->Generate("d", rig.MakeRequest(1, prompt, 8));
+  rig.ExpectAnswer(1, prompt, 8);
+  EXPECT_EQ(rig.decode->executor->rows_computed(), 107u);
+  rig.RunFor(std::chrono::milliseconds(5));
+  rig.ExpectAllBlocksBack();
+  const std::string labels = "{role=\"decode\",worker=\"d\"} ";
+  std::string text = rig.metrics.Render();
+  for (const char* line : {"aisp_kv_corrupt_transfers_total", "aisp_kv_data_loss_total",
+                           "aisp_remote_prefill_fallbacks_total"}) {
+    EXPECT_NE(text.find(line + labels + "1\n"), std::string::npos) << line;
+  }
+  // Nothing is wrong with the next one.
+  const auto other = MakePrompt(100, 2);
+  rig.router->Generate("d", rig.MakeRequest(2, other, 8));
+  rig.ExpectAnswer(2, other, 8);
+  text = rig.metrics.Render();
+  EXPECT_NE(text.find("aisp_kv_verified_blocks_total" + labels + "7\n"), std::string::npos);
+}
+
+TEST(RemotePrefill, ChecksThatDoNotFitTheBlocksAreDataLoss) {
+  RoleRig rig({});
+  rig.kv_links.on_down = [](v1::PrefillToDecode& message) {
+    if (message.has_done()) message.mutable_done()->mutable_block_checks()->RemoveLast();
+    return true;
+  };
+  rig.Attach();
+  const auto prompt = MakePrompt(100, 1);
+  rig.router->Generate("d", rig.MakeRequest(1, prompt, 8));
+  rig.ExpectAnswer(1, prompt, 8);
+  EXPECT_EQ(rig.decode->executor->rows_computed(), 107u);
+  rig.RunFor(std::chrono::milliseconds(5));
+  rig.ExpectAllBlocksBack();
+}
+
+TEST(RemotePrefill, AWriterOfBeforeThereWereChecksIsReadAsItWas) {
+  RoleRig rig({});
+  rig.kv_links.on_down = [](v1::PrefillToDecode& message) {
+    if (message.has_done()) message.mutable_done()->clear_block_checks();
+    return true;
+  };
+  rig.Attach();
+  const auto prompt = MakePrompt(100, 1);
+  rig.router->Generate("d", rig.MakeRequest(1, prompt, 8));
+  rig.ExpectAnswer(1, prompt, 8);
+  EXPECT_EQ(rig.decode->executor->rows_computed(), 8u);
+}
+
 TEST(RemotePrefill, ATakeoverGoesOnWhereTheOtherWorkerStopped) {
   RoleRig rig({});
   rig.Attach();

@@ -111,7 +111,7 @@ void SimWorker::BuildRoles(bool prefill, const WorkerOptions& options) {
   connector_ = std::make_unique<RankedConnector>(std::vector<KvTransport*>{transport_.get()},
                                                  std::chrono::seconds(1));
   prefill_->Wire({engine_.get(), clock, switch_->DialerOf(v1::ROLE_PREFILL), kv_listener_.get(),
-                  connector_.get(), nullptr, ""});
+                  connector_.get(), nullptr, "", pool_.data()});
   shared_.kv_net->Listen(options.kv_address, process_, prefill_->reader_links());
   kv_dialer_ =
       std::make_unique<KvLinksNet::Dialer>(shared_.kv_net, process_, decode_->peer_links());
@@ -121,7 +121,8 @@ void SimWorker::BuildRoles(bool prefill, const WorkerOptions& options) {
                  kv_dialer_.get(),
                  {transport_.get()},
                  shared_.death,
-                 nullptr});
+                 nullptr,
+                 pool_.data()});
   parked_->Wire(engine_.get(), clock, switch_->DialerOf(v1::ROLE_PARKED));
   if (prefill) switch_->Add(v1::ROLE_PREFILL, prefill_.get());
   switch_->Add(v1::ROLE_DECODE, decode_.get());

@@ -39,6 +39,7 @@ class ManualTransport final : public KvTransport {
   bool fetching = false;          // a copy of this owner is under way: it cannot fence yet
   size_t queue_limit = SIZE_MAX;  // Write refuses beyond
   Status fail_next_write;         // the next write that is carried out completes with this error
+  size_t spoil = 0;               // of so many writes one bit lands other than it was sent
   // Carries out the oldest `n` writes that are held.
   void Land(size_t n = SIZE_MAX) {
     for (; n > 0 && !queue_.empty(); --n) LandOne();
@@ -160,6 +161,11 @@ class ManualTransport final : public KvTransport {
       std::memcpy(target.region_.base + copy.dst_offset, region_.base + copy.src_offset,
                   copy.bytes);
       landed_.emplace(write.epoch.value, copy.dst_offset);
+    }
+    if (spoil > 0) {
+      --spoil;
+      const BlockCopy& last = write.copies.back();
+      target.region_.base[last.dst_offset + last.bytes / 2] ^= std::byte{4};
     }
     done_.push_back({write.id, write.epoch, {}});
   }

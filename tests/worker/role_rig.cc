@@ -165,6 +165,7 @@ void RoleRig::StartPrefill(size_t i, uint64_t incarnation) {
   deps.readers = &kv_sender_;
   deps.connector = p->connector.get();
   deps.metrics = &metrics;
+  deps.host_pool = p->executor->pool_base();
   p->prefill->Wire(deps);
   kv_links.Listen(p->name, p->prefill->reader_links(), &p->inbox);
   p->prefill->Start();
@@ -193,7 +194,8 @@ void RoleRig::StartDecode() {
                    d->peers.get(),
                    {d->transport.get()},
                    &death,
-                   &metrics});
+                   &metrics,
+                   d->executor->pool_base()});
   d->decode->Start();
   decode = std::move(d);
 }
