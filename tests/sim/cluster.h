@@ -104,6 +104,7 @@ class SimCluster {
                     std::function<void()> then);
   void RollingRouterUpdate(size_t index);
   void FailTransfer();
+  void SpoilWrite();
   void FailDevice();
   void MakeZombie();
   // A second process under the name of one that lives.

@@ -4,6 +4,7 @@
 //  - no process gets a name back from its successor (cluster.cc);
 //  - every request ends exactly once, by its deadline and the router's grace;
 //  - in a calm run, and for requests made after all faults were put right, every request succeeds;
+//  - no worker lays a role down with work in it, or drains for nobody (worker.cc);
 //  - after that, every worker has the role that it was started with;
 //  - after that, every name is held by the process that serves under it;
 //  - after that, no router is blind to a worker's prefix cache;

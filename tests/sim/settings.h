@@ -29,6 +29,8 @@ struct SimSettings {
   bool blocking_steps = false;  // a role hears nothing while it computes, as on the CPU
   bool owner_copies = false;  // tcp-like transport: the pool's owner fences at once; else shm-like
   bool fetches = false;       // with it: ucx-like, the owner fences when its fetches have ended
+  // Blocks that arrive are checked, and lanes spoil some. Without it a wrong one would be read.
+  bool verify = false;
   SimLinkDelays link_delays;
   double transfer_ms_per_block = 0.2;
   double step_base_ms = 2;
@@ -54,6 +56,7 @@ struct SimSettings {
   double router_crashes = 0;
   double router_updates = 0;  // replaced by a successor at the same address
   double transfer_faults = 0;
+  double spoils = 0;  // a bit of a block lands other than it was sent
   double device_failures = 0;
   double zombies = 0;  // a stopped worker is taken for dead, replaced, and goes on later
   double router_pauses = 0;

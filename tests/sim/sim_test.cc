@@ -52,6 +52,7 @@ TEST_F(Simulation, FiveHundredSeedsKeepEveryPromiseAndCoverTheFaults) {
                            "router replaced",
                            "router drained",
                            "write failed",
+                           "block spoiled on its way",
                            "device failed",
                            "zombie in transfer",
                            "rolling update of a worker",

@@ -79,6 +79,7 @@ void SimWorker::BuildRoles(bool prefill, const WorkerOptions& options) {
       RoleSwitch::Options{name_,
                           [this](v1::Role role) {
                             shared_.coverage->Count("worker became " + std::string(RoleName(role)));
+                            CheckLaidDown(role);
                           }},
       clock);
   router_dialer_ =
@@ -111,7 +112,7 @@ void SimWorker::BuildRoles(bool prefill, const WorkerOptions& options) {
   connector_ = std::make_unique<RankedConnector>(std::vector<KvTransport*>{transport_.get()},
                                                  std::chrono::seconds(1));
   prefill_->Wire({engine_.get(), clock, switch_->DialerOf(v1::ROLE_PREFILL), kv_listener_.get(),
-                  connector_.get(), nullptr, "", pool_.data()});
+                  connector_.get(), nullptr, "", s.verify ? pool_.data() : nullptr});
   shared_.kv_net->Listen(options.kv_address, process_, prefill_->reader_links());
   kv_dialer_ =
       std::make_unique<KvLinksNet::Dialer>(shared_.kv_net, process_, decode_->peer_links());
@@ -122,7 +123,7 @@ void SimWorker::BuildRoles(bool prefill, const WorkerOptions& options) {
                  {transport_.get()},
                  shared_.death,
                  nullptr,
-                 pool_.data()});
+                 s.verify ? pool_.data() : nullptr});
   parked_->Wire(engine_.get(), clock, switch_->DialerOf(v1::ROLE_PARKED));
   if (prefill) switch_->Add(v1::ROLE_PREFILL, prefill_.get());
   switch_->Add(v1::ROLE_DECODE, decode_.get());
@@ -173,6 +174,7 @@ void SimWorker::Pump() {
   }
   if (!process_->running()) return;
   Observe();
+  CheckNotStranded();
   ScheduleWake();
   if (role().StopWanted() && !std::exchange(stop_told_, true))
     shared_.world->After(Duration{}, [this, alive = std::weak_ptr<bool>(alive_)] {
@@ -240,6 +242,24 @@ void SimWorker::Observe() {
   for (auto& [what, n] : executor_->happened) {
     if (n > 0) c.Count(what, std::exchange(n, 0));
   }
+}
+
+// No role is laid down with work in it.
+void SimWorker::CheckLaidDown(v1::Role now) {
+  const size_t requests = now == v1::ROLE_DECODE ? 0 : decode_->num_requests();
+  const size_t transfers = now == v1::ROLE_PREFILL ? 0 : prefill_->num_transfers();
+  if (requests + transfers == 0) return;
+  shared_.world->Fail(fmt::format("{} became {} with {} requests and {} transfers", name_,
+                                  RoleName(now), requests, transfers));
+}
+
+// A worker that is drained leaves or takes another role; one of which the change was called off
+// serves on.
+void SimWorker::CheckNotStranded() {
+  if (switch_->changing() || switch_->Drained()) return;
+  const bool drained = (switch_->current() == v1::ROLE_DECODE && decode_->Drained()) ||
+                       (switch_->current() == v1::ROLE_PREFILL && prefill_->Drained());
+  if (drained) shared_.world->Fail(name_ + " drains and nobody wants it to");
 }
 
 void SimWorker::CheckQuiet() {

@@ -86,6 +86,8 @@ class SimWorker {
   void BlockUntilStepDone();
   void ScheduleWake();
   void Observe();
+  void CheckLaidDown(v1::Role now);
+  void CheckNotStranded();
   void BuildRoles(bool prefill, const WorkerOptions& options);
 
   const SimShared shared_;

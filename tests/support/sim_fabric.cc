@@ -239,8 +239,8 @@ bool SimFabric::EndFetch(const LanePtr& lane) {
   // other bytes there by now.
   if (writer == nullptr) return true;
   if (owner->revoked_.count(epoch) != 0) ++late_pieces_;
-  std::memcpy(owner->region_.base + lane->piece.dst_offset,
-              writer->region_.base + lane->piece.src_offset, lane->piece.bytes);
+  Copy(*lane, owner->region_.base + lane->piece.dst_offset,
+       writer->region_.base + lane->piece.src_offset, lane->piece.bytes);
   return true;
 }
 
@@ -271,16 +271,22 @@ void SimFabric::Land(const LanePtr& lane) {
     ++fenced_pieces_;
     write.status = Fail(Code::kPermissionDenied, "the epoch is not allowed");
   } else if (options_.owner_copies && !options_.fetches) {
-    std::memcpy(owner->region_.base + piece.dst_offset, lane->wire.data(), piece.bytes);
+    Copy(*lane, owner->region_.base + piece.dst_offset, lane->wire.data(), piece.bytes);
   } else if (!fetched) {
     if (owner->revoked_.count(write.epoch) != 0) ++late_pieces_;
-    std::memcpy(owner->region_.base + piece.dst_offset, writer->region_.base + piece.src_offset,
-                piece.bytes);
+    Copy(*lane, owner->region_.base + piece.dst_offset, writer->region_.base + piece.src_offset,
+         piece.bytes);
   }
   if (writer == nullptr) return;
   if (!write.status) write.pieces.clear();
   if (write.pieces.empty()) return CompleteFront(lane);
   Kick(lane);
+}
+
+void SimFabric::Copy(Lane& lane, std::byte* to, const std::byte* from, uint64_t bytes) {
+  std::memcpy(to, from, bytes);
+  if (bytes == 0 || !std::exchange(lane.spoil, false)) return;
+  to[world_->random.Below(bytes)] ^= static_cast<std::byte>(1u << world_->random.Below(8));
 }
 
 void SimFabric::CompleteFront(const LanePtr& lane) {
@@ -301,6 +307,16 @@ bool SimFabric::FailOneWrite() {
   write.status = DataLoss("the wire ate it");
   // The piece under way still lands; the rest does not.
   if (write.pieces.size() > 1) write.pieces.resize(1);
+  return true;
+}
+
+bool SimFabric::SpoilOneWrite() {
+  std::vector<Lane*> busy;
+  for (const LanePtr& lane : lanes_) {
+    if (!lane->queue.empty() && !lane->closed) busy.push_back(lane.get());
+  }
+  if (busy.empty()) return false;
+  busy[world_->random.Below(busy.size())]->spoil = true;
   return true;
 }
 

@@ -50,6 +50,8 @@ class SimFabric {
   void set_connect_fail_chance(double p) { connect_fail_chance_ = p; }
   // A write under way ends with an error, some of it landed; false when there is none.
   bool FailOneWrite();
+  // One bit of the piece that lands next on some lane is turned; false when nothing is under way.
+  bool SpoilOneWrite();
   // Pieces that landed although their epoch had been revoked before (with owner_copies: fetches).
   uint64_t late_pieces() const { return late_pieces_; }
   uint64_t fenced_pieces() const { return fenced_pieces_; }
@@ -71,6 +73,7 @@ class SimFabric {
     std::deque<PendingWrite> queue;
     bool moving = false;          // a piece is under way
     bool arrived = false;         // it waits for a stopped process
+    bool spoil = false;           // its next piece
     std::vector<std::byte> wire;  // owner_copies: the bytes of the piece under way
     bool closed = false;
     Epoch fetching;   // of the piece that the owner fetches; value 0: none
@@ -85,6 +88,7 @@ class SimFabric {
   void BeginFetch(const LanePtr& lane);
   // The bytes land, from wherever they are now. True when the owner fetched this piece.
   bool EndFetch(const LanePtr& lane);
+  void Copy(Lane& lane, std::byte* to, const std::byte* from, uint64_t bytes);
   void CompleteFront(const LanePtr& lane);
 
   SimWorld* const world_;
