@@ -21,8 +21,8 @@ from served import Served
 SERVER = None
 
 
-def post(body, path="/v1/chat/completions"):
-    request = urllib.request.Request(f"http://{SERVER.http}{path}", json.dumps(
+def post(body, path="/v1/chat/completions", server=None):
+    request = urllib.request.Request(f"http://{(server or SERVER).http}{path}", json.dumps(
         {"model": "story-7m", "messages": [{"role": "user", "content": "A story."}], **body}).encode(),
         {"content-type": "application/json"})
     try:
@@ -55,14 +55,15 @@ def random_schema(draw, depth=0):
 
 
 class Structured(unittest.TestCase):
-    def test_random_generations_validate(self):
+    def generations(self, server, what):
+        """Draws answers under random schemas; every finished one must be valid, and most must finish."""
         draw = random.Random(7)
         whole = 0
         count = int(os.environ.get("AISP_GENERATIONS", "30"))
         for i in range(count):
             schema = random_schema(draw)
             status, answer = post({"temperature": 1.5, "seed": i + 1, "max_tokens": 300, "response_format": {
-                "type": "json_schema", "json_schema": {"name": "s", "strict": True, "schema": schema}}})
+                "type": "json_schema", "json_schema": {"name": "s", "strict": True, "schema": schema}}}, server=server)
             self.assertEqual(status, 200, (schema, answer))
             choice = answer["choices"][0]
             if choice["finish_reason"] == "length":
@@ -70,8 +71,20 @@ class Structured(unittest.TestCase):
             whole += 1
             value = json.loads(choice["message"]["content"])
             self.assertTrue(jsonschema.Draft202012Validator(schema).is_valid(value), (schema, value))
-        print(f"{whole} of {count} answers were whole, all of them valid", file=sys.stderr)
+        print(f"{what}: {whole} of {count} answers were whole, all of them valid", file=sys.stderr)
         self.assertGreater(whole, count // 2)
+
+    def test_random_generations_validate(self):
+        self.generations(SERVER, "story-7m")
+
+    def test_random_generations_of_random_weights_validate(self):
+        """Weights that know no language: nothing but the constraint makes a text end, or be JSON."""
+        server = Served(BINARY, "--weights=random:1")
+        self.addCleanup(server.stop)
+        free = post({"temperature": 1.5, "seed": 1, "max_tokens": 20}, server=server)[1]["choices"][0]["message"]["content"]
+        told = post({"temperature": 1.5, "seed": 1, "max_tokens": 20})[1]["choices"][0]["message"]["content"]
+        self.assertNotEqual(free, told)
+        self.generations(server, "random weights")
 
     def test_answers_that_shall_end_whole_do_so_within_their_tokens(self):
         draw = random.Random(9)
@@ -138,7 +151,8 @@ class Structured(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    SERVER = Served(sys.argv.pop(1))
+    BINARY = sys.argv.pop(1)
+    SERVER = Served(BINARY)
     try:
         unittest.main()
     finally:
