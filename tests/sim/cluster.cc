@@ -174,9 +174,10 @@ void SimCluster::StartRouter(int index) {
   RouterProcess& r = *slot;
   const std::string& address = shared_.router_addresses[static_cast<size_t>(index)];
   r.process = std::make_shared<SimProcess>(address, [this, raw = &r] { PumpRouter(*raw); });
+  r.clock.emplace(settings_.MakeClock(world_));
   r.sender = std::make_unique<RouterLinksNet::Listener>(&router_net_);
   r.metrics = std::make_unique<Metrics>();
-  r.router = std::make_unique<Router>(router_options_, shared_.fingerprint, &world_.clock,
+  r.router = std::make_unique<Router>(router_options_, shared_.fingerprint, &*r.clock,
                                       world_.random.Next(), r.sender.get(), r.metrics.get());
   std::erase_if(accepted_, [&](const auto& a) { return a.first.first == r.process.get(); });
   router_net_.Listen(address, r.process, r.router.get());
@@ -191,8 +192,8 @@ std::shared_ptr<SimCluster::RouterProcess> SimCluster::RouterFor(size_t index) {
 
 void SimCluster::PumpRouter(RouterProcess& r) {
   const Instant now = world_.Now();
-  if (r.router->NextTimer() <= now) r.router->OnTimer(now);
-  const Instant next = r.router->NextTimer();
+  if (const Instant its = r.clock->Now(); r.router->NextTimer() <= its) r.router->OnTimer(its);
+  const Instant next = r.clock->ToWorld(r.router->NextTimer());
   if (next == kNever || (r.wake_at <= next && r.wake_at > now)) return;
   r.wake_at = next;
   world_.At(std::max(next, now), [process = r.process] {
@@ -329,7 +330,10 @@ void SimCluster::ScheduleProbes() {
 Duration SimCluster::ClientGrace() const {
   // A router that is stopped cannot end anything before it goes on.
   const Duration stopped = settings_.router_pauses > 0 ? kLongestRouterPause * 3 : Duration{};
-  return router_options_.deadline_grace + std::chrono::milliseconds(1) + stopped;
+  // A clock that goes slowly ends the longest request (ScheduleLoad) so much later.
+  const Duration drift =
+      settings_.skewed_clocks ? FromMs(300'000 * 2 * SimClock::kMostDrift) : Duration{};
+  return router_options_.deadline_grace + std::chrono::milliseconds(1) + stopped + drift;
 }
 
 bool SimCluster::Run() {

@@ -36,6 +36,7 @@ class SimCluster {
  private:
   struct RouterProcess {
     std::shared_ptr<SimProcess> process;
+    std::optional<SimClock> clock;
     std::unique_ptr<RouterLinksNet::Listener> sender;
     std::unique_ptr<Metrics> metrics;
     std::unique_ptr<Router> router;
@@ -104,6 +105,7 @@ class SimCluster {
                     std::function<void()> then);
   void RollingRouterUpdate(size_t index);
   void FailTransfer();
+  void FallLane();
   void SpoilWrite();
   void FailDevice();
   void MakeZombie();

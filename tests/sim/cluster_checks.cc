@@ -4,6 +4,7 @@
 //  - no process gets a name back from its successor (cluster.cc);
 //  - every request ends exactly once, by its deadline and the router's grace;
 //  - in a calm run, and for requests made after all faults were put right, every request succeeds;
+//  - after that, nobody writes over a lane that fell;
 //  - no worker lays a role down with work in it, or drains for nobody (worker.cc);
 //  - after that, every worker has the role that it was started with;
 //  - after that, every name is held by the process that serves under it;
@@ -58,6 +59,7 @@ void SimCluster::CheckNames(const RouterProcess& router) {
 
 void SimCluster::CheckQuiet() {
   CheckClients(/*at_end=*/true);
+  if (fabric_.AnyFallen()) world_.Fail("a lane that fell was not replaced");
   if (retiring_routers_ > 0) world_.Fail("a drained router did not end");
   for (const auto& running : routers_) {
     const RouterProcess& r = *running;

@@ -35,6 +35,7 @@ void SimCluster::ScheduleFaults() {
   Schedule(settings_.router_pauses, &SimCluster::PauseRouter);
   Schedule(settings_.duplicates, &SimCluster::DuplicateName);
   Schedule(settings_.half_opens, &SimCluster::HalfOpenLink);
+  Schedule(settings_.lane_falls, &SimCluster::FallLane);
   Schedule(settings_.spoils, &SimCluster::SpoilWrite);
   ScheduleRoleChanges();
 }
@@ -106,6 +107,10 @@ void SimCluster::BreakLink() {
   const bool kv = world_.Chance(0.6);
   if (kv ? kv_net_.BreakOne() : router_net_.BreakOne())
     coverage_.Count(kv ? "kv link broken" : "router link broken");
+}
+
+void SimCluster::FallLane() {
+  if (fabric_.FallOneLane()) coverage_.Count("lane fell");
 }
 
 void SimCluster::SpoilWrite() {

@@ -48,6 +48,7 @@ SimSettings SimSettings::Draw(SimWorld& world) {
   if (s.calm && !s.rolling_update && s.decode_workers + s.prefill_workers > 2)
     s.role_changes = world.Chance(0.7) ? world.Uniform(1, 8) : 0;
   s.verify = world.Chance(0.4);
+  s.skewed_clocks = world.Chance(0.5);
   if (s.calm) return s;
   s.short_deadline_chance = world.Chance(0.3) ? world.Uniform(0.1, 0.7) : 0.02;
   s.cancel_chance = world.Chance(0.5) ? world.Uniform(0.05, 0.4) : 0.02;
@@ -74,8 +75,15 @@ SimSettings SimSettings::Draw(SimWorld& world) {
   // A role that is blocked for seconds has a thread that says so, which this world has not.
   s.long_step_chance = s.blocking_steps ? 0 : world.Chance(0.2) ? world.Uniform(0.0005, 0.005) : 0;
   s.role_changes = some(0.5, 8);
+  s.lane_falls = some(0.3, 4);
   s.spoils = s.verify ? some(0.7, 6) : 0;
   return s;
+}
+
+SimClock SimSettings::MakeClock(SimWorld& world) const {
+  if (!skewed_clocks) return {&world.clock, Duration{}, 0};
+  const Duration offset = world.Ms(0, 1e9);
+  return {&world.clock, offset, world.Uniform(-SimClock::kMostDrift, SimClock::kMostDrift)};
 }
 
 std::string SimSettings::ToString() const {
@@ -89,7 +97,8 @@ std::string SimSettings::ToString() const {
       "zombies={:.1f} "
       "router_pauses={:.1f} connect_fails={:.2f} duplicates={:.1f} half_opens={:.1f} room={} "
       "row_failures={:.4f} "
-      "long_steps={:.4f} tenants={} blocking={} role_changes={:.1f} verify={} spoils={:.1f}",
+      "long_steps={:.4f} tenants={} blocking={} role_changes={:.1f} verify={} spoils={:.1f} "
+      "skewed={} lane_falls={:.1f}",
       routers, prefill_workers, decode_workers, block_tokens, num_layers, prefill_blocks,
       decode_blocks, max_context, max_batch_tokens, max_sequences, executor_depth,
       fetches        ? "ucx-like"
@@ -99,7 +108,7 @@ std::string SimSettings::ToString() const {
       calm, rolling_update, crashes, pauses, link_breaks, link_stalls, drains, router_crashes,
       transfer_faults, device_failures, zombies, router_pauses, connect_fail_chance, duplicates,
       half_opens, link_room, row_failure_chance, long_step_chance, tenants, blocking_steps,
-      role_changes, verify, spoils);
+      role_changes, verify, spoils, skewed_clocks, lane_falls);
 }
 
 }  // namespace aisp

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "common/clock.h"
+#include "tests/sim/sim_clock.h"
 #include "tests/support/sim_links.h"
 #include "tests/support/sim_world.h"
 
@@ -27,8 +28,10 @@ struct SimSettings {
   // its own.
   bool Speculates() const { return executor_depth == 1 && requests % 2 == 0; }
   bool blocking_steps = false;  // a role hears nothing while it computes, as on the CPU
-  bool owner_copies = false;  // tcp-like transport: the pool's owner fences at once; else shm-like
-  bool fetches = false;       // with it: ucx-like, the owner fences when its fetches have ended
+  bool owner_copies = false;   // tcp-like transport: the pool's owner fences at once; else shm-like
+  bool fetches = false;        // with it: ucx-like, the owner fences when its fetches have ended
+  bool skewed_clocks = false;  // each process has a time of its own
+  SimClock MakeClock(SimWorld& world) const;
   // Blocks that arrive are checked, and lanes spoil some. Without it a wrong one would be read.
   bool verify = false;
   SimLinkDelays link_delays;
@@ -56,6 +59,7 @@ struct SimSettings {
   double router_crashes = 0;
   double router_updates = 0;  // replaced by a successor at the same address
   double transfer_faults = 0;
+  double lane_falls = 0;
   double spoils = 0;  // a bit of a block lands other than it was sent
   double device_failures = 0;
   double zombies = 0;  // a stopped worker is taken for dead, replaced, and goes on later

@@ -53,6 +53,7 @@ TEST_F(Simulation, FiveHundredSeedsKeepEveryPromiseAndCoverTheFaults) {
                            "router drained",
                            "write failed",
                            "block spoiled on its way",
+                           "lane fell",
                            "device failed",
                            "zombie in transfer",
                            "rolling update of a worker",

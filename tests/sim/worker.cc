@@ -34,7 +34,8 @@ SimWorker::SimWorker(const SimShared& shared, const std::string& name, bool pref
       name_(name),
       incarnation_(incarnation),
       process_(std::make_shared<SimProcess>(fmt::format("{}#{:08x}", name, incarnation >> 32),
-                                            [this] { Pump(); })) {
+                                            [this] { Pump(); })),
+      clock_(shared.settings->MakeClock(*shared.world)) {
   const SimSettings& s = *shared.settings;
   ProvenanceOptions model = shared.model;
   model.num_blocks = prefill ? s.prefill_blocks : s.decode_blocks;
@@ -74,7 +75,7 @@ SimWorker::~SimWorker() { process_->Kill(); }
 
 void SimWorker::BuildRoles(bool prefill, const WorkerOptions& options) {
   const SimSettings& s = *shared_.settings;
-  const Clock* clock = &shared_.world->clock;
+  const Clock* clock = &clock_;
   switch_ = std::make_unique<RoleSwitch>(
       RoleSwitch::Options{name_,
                           [this](v1::Role role) {
@@ -186,8 +187,8 @@ void SimWorker::Pump() {
 bool SimWorker::PumpOnce() {
   const Instant now = shared_.world->Now();
   WorkerRole& r = role();
-  if (r.NextTimer() <= now) {
-    r.OnTimer(now);
+  if (const Instant its = clock_.Now(); r.NextTimer() <= its) {
+    r.OnTimer(its);
     return true;
   }
   const size_t steps = executor_->steps_in_flight();
@@ -214,7 +215,7 @@ void SimWorker::BlockUntilStepDone() {
 void SimWorker::ScheduleWake() {
   // A failed device never finishes what it had started.
   const Instant step_done = role().InFlight() ? executor_->done_at() : kNever;
-  const Instant next = std::min(role().NextTimer(), step_done);
+  const Instant next = std::min(clock_.ToWorld(role().NextTimer()), step_done);
   if (next == kNever || (wake_at_ <= next && wake_at_ > shared_.world->Now())) return;
   wake_at_ = next;
   shared_.world->At(next, [this, next, alive = std::weak_ptr<bool>(alive_)] {

@@ -94,6 +94,7 @@ class SimWorker {
   const std::string name_;
   const uint64_t incarnation_;
   std::shared_ptr<SimProcess> process_;
+  const SimClock clock_;
   std::vector<std::byte> pool_;
   ProvenanceOptions model_options_;
   std::unique_ptr<ProvenanceExecutor> model_;

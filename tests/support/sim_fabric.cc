@@ -72,6 +72,7 @@ class SimFabric::Transport final : public KvTransport {
     auto it = peers_.find(peer);
     if (it == peers_.end()) return Unavailable("no such peer");
     Lane& lane = *it->second;
+    if (lane.fallen) return Unavailable("the lane fell");
     if (lane.queue.size() >= fabric_->options_.max_queued_writes)
       return ResourceExhausted("the queue is full");
     PendingWrite write;
@@ -297,26 +298,52 @@ void SimFabric::CompleteFront(const LanePtr& lane) {
   Kick(lane);
 }
 
-bool SimFabric::FailOneWrite() {
+SimFabric::LanePtr SimFabric::RandomBusyLane() {
   std::vector<LanePtr> busy;
   for (const LanePtr& lane : lanes_) {
     if (!lane->queue.empty() && !lane->closed) busy.push_back(lane);
   }
-  if (busy.empty()) return false;
-  PendingWrite& write = busy[world_->random.Below(busy.size())]->queue.front();
+  return busy.empty() ? nullptr : busy[world_->random.Below(busy.size())];
+}
+
+bool SimFabric::FailOneWrite() {
+  const LanePtr lane = RandomBusyLane();
+  if (lane == nullptr) return false;
+  PendingWrite& write = lane->queue.front();
   write.status = DataLoss("the wire ate it");
   // The piece under way still lands; the rest does not.
   if (write.pieces.size() > 1) write.pieces.resize(1);
   return true;
 }
 
-bool SimFabric::SpoilOneWrite() {
-  std::vector<Lane*> busy;
-  for (const LanePtr& lane : lanes_) {
-    if (!lane->queue.empty() && !lane->closed) busy.push_back(lane.get());
+bool SimFabric::FallOneLane() {
+  const LanePtr lane = RandomBusyLane();
+  if (lane == nullptr) return false;
+  lane->fallen = true;
+  Transport* writer = Find(lane->writer);
+  // Complete may call back into the lane.
+  std::deque<PendingWrite> behind;
+  while (lane->queue.size() > 1) {
+    behind.push_front(std::move(lane->queue.back()));
+    lane->queue.pop_back();
   }
-  if (busy.empty()) return false;
-  busy[world_->random.Below(busy.size())]->spoil = true;
+  PendingWrite& write = lane->queue.front();
+  write.status = Unavailable("the lane fell");
+  if (write.pieces.size() > 1) write.pieces.resize(1);
+  if (writer == nullptr) return true;
+  for (const PendingWrite& w : behind) writer->Complete(w, Unavailable("the lane fell"));
+  return true;
+}
+
+bool SimFabric::AnyFallen() const {
+  return std::any_of(lanes_.begin(), lanes_.end(),
+                     [](const LanePtr& lane) { return lane->fallen && !lane->closed; });
+}
+
+bool SimFabric::SpoilOneWrite() {
+  const LanePtr lane = RandomBusyLane();
+  if (lane == nullptr) return false;
+  lane->spoil = true;
   return true;
 }
 

@@ -50,6 +50,11 @@ class SimFabric {
   void set_connect_fail_chance(double p) { connect_fail_chance_ = p; }
   // A write under way ends with an error, some of it landed; false when there is none.
   bool FailOneWrite();
+  // A lane with writes under way carries nothing any more, until its writer connects anew; false
+  // when there is none. The piece under way still lands.
+  bool FallOneLane();
+  // Some writer keeps to a lane that fell.
+  bool AnyFallen() const;
   // One bit of the piece that lands next on some lane is turned; false when nothing is under way.
   bool SpoilOneWrite();
   // Pieces that landed although their epoch had been revoked before (with owner_copies: fetches).
@@ -71,9 +76,10 @@ class SimFabric {
     std::string writer;
     std::string owner;
     std::deque<PendingWrite> queue;
-    bool moving = false;          // a piece is under way
-    bool arrived = false;         // it waits for a stopped process
-    bool spoil = false;           // its next piece
+    bool moving = false;   // a piece is under way
+    bool arrived = false;  // it waits for a stopped process
+    bool spoil = false;    // its next piece
+    bool fallen = false;
     std::vector<std::byte> wire;  // owner_copies: the bytes of the piece under way
     bool closed = false;
     Epoch fetching;   // of the piece that the owner fetches; value 0: none
@@ -82,6 +88,8 @@ class SimFabric {
   using LanePtr = std::shared_ptr<Lane>;
 
   Transport* Find(const std::string& process);
+  // One with writes under way; null: there is none.
+  LanePtr RandomBusyLane();
   void Kick(const LanePtr& lane);
   void Arrive(const LanePtr& lane);
   void Land(const LanePtr& lane);

@@ -1,0 +1,39 @@
+// SimClock: a process's own clock in simulated time. It began elsewhere than those of others and
+// goes a little faster or slower, as clocks of different machines do. Time stamps that crossed a
+// process boundary would show at once; what crosses must be a duration.
+#pragma once
+
+#include <cmath>
+
+#include "common/clock.h"
+
+namespace aisp {
+
+class SimClock final : public Clock {
+ public:
+  static constexpr double kMostDrift = 2e-4;  // of the time: 200 ppm, more than quartz has
+
+  SimClock(const Clock* world, Duration offset, double drift)
+      : world_(world), offset_(offset), rate_(1 + drift) {}
+
+  Instant Now() const override { return Local(world_->Now()); }
+  // The first moment of the world at which this clock shows `local` or more.
+  Instant ToWorld(Instant local) const {
+    if (local == kNever) return kNever;
+    const double estimate = static_cast<double>((local - Instant{} - offset_).count()) / rate_;
+    Instant world{static_cast<int64_t>(estimate) - 2};
+    while (Local(world) < local) world = world + Duration(1);
+    return world;
+  }
+
+ private:
+  Instant Local(Instant world) const {
+    return Instant{std::llround(static_cast<double>(world.ns) * rate_)} + offset_;
+  }
+
+  const Clock* const world_;
+  const Duration offset_;
+  const double rate_;
+};
+
+}  // namespace aisp
