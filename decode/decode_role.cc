@@ -352,40 +352,6 @@ void DecodeRole::Wire(const DecodeDeps& deps) {
   impl.peers.emplace(std::move(peers), deps.clock, deps.peers, deps.death, impl_.get());
 }
 
-void DecodeRole::Impl::AddMetrics(Metrics& m) {
-  const MetricLabels labels = WorkerLabels(v1::ROLE_DECODE, options.worker.worker_id);
-  remote_filled = m.AddCounter("aisp_remote_prefills_total",
-                               "Prompts whose KV a prefill worker delivered", labels);
-  remote_failed = m.AddCounter("aisp_remote_prefill_failures_total",
-                               "Attempts at a remote prefill that failed", labels);
-  local_fallbacks =
-      m.AddCounter("aisp_remote_prefill_fallbacks_total",
-                   "Prompts that ran here because no prefill worker delivered", labels);
-  grants = m.AddCounter("aisp_kv_grants_total", "Grants of KV blocks to prefill workers", labels);
-  grants_refused = m.AddCounter("aisp_kv_grants_refused_total",
-                                "Refusals to grant KV blocks, retries included", labels);
-  data_loss = m.AddCounter(
-      "aisp_kv_data_loss_total",
-      "Transfers refused because epoch, token count or the check of a block were wrong", labels);
-  verified = m.AddCounter("aisp_kv_verified_blocks_total",
-                          "Blocks that came over a lane and were what had been written", labels);
-  corrupt = m.AddCounter("aisp_kv_corrupt_transfers_total",
-                         "Transfers of which a block was not what had been written", labels);
-  if (deps.engine->speculator() != nullptr) speculation = SpeculationMetrics(m, labels);
-  tokens_out = m.AddCounter("aisp_tokens_generated_total", "Tokens drawn for requests", labels);
-  finished = m.AddCounter("aisp_decode_requests_finished_total",
-                          "Requests that ended with a finish event", labels);
-  const auto part = [&](const char* name) {
-    return m.AddHistogram("aisp_worker_ttft_part_seconds",
-                          "Time to first token on the decode worker, by part; the parts add up",
-                          LatencyBuckets(), WithLabel(labels, "part", name));
-  };
-  ttft_queue = part("queue");
-  ttft_prefill = part("prefill");
-  ttft_transfer = part("transfer");
-  ttft_first_decode = part("first_decode");
-}
-
 void DecodeRole::Start() { TakeUp(1); }
 void DecodeRole::TakeUp(uint64_t role_epoch) {
   // A process that never has this role shows none of its metrics.

@@ -6,7 +6,7 @@
 //  - in a calm run, and for requests made after all faults were put right, every request succeeds;
 //  - after that, nobody writes over a lane that fell;
 //  - no worker lays a role down with work in it, or drains for nobody (worker.cc);
-//  - after that, every worker has the role that it was started with;
+//  - after that, every worker has the role that it was started with, and routers place work on it;
 //  - after that, every name is held by the process that serves under it;
 //  - after that, no router is blind to a worker's prefix cache;
 //  - after the last request every block of every worker is free or cached, and no lease or transfer
@@ -74,6 +74,7 @@ void SimCluster::CheckQuiet() {
       world_.Fail(slot.name + " did not come back");
     } else {
       slot.worker->CheckQuiet();
+      if (!Serves(slot)) world_.Fail(slot.name + " serves and a router does not take it so");
       if (slot.worker->prefill() != slot.prefill)
         world_.Fail(slot.name + " did not get the role back that it was started with");
     }

@@ -54,6 +54,7 @@ TEST_F(Simulation, FiveHundredSeedsKeepEveryPromiseAndCoverTheFaults) {
                            "write failed",
                            "block spoiled on its way",
                            "lane fell",
+                           "process with a time of its own",
                            "device failed",
                            "zombie in transfer",
                            "rolling update of a worker",

@@ -37,6 +37,7 @@ SimWorker::SimWorker(const SimShared& shared, const std::string& name, bool pref
                                             [this] { Pump(); })),
       clock_(shared.settings->MakeClock(*shared.world)) {
   const SimSettings& s = *shared.settings;
+  if (s.skewed_clocks) shared.coverage->Count("process with a time of its own");
   ProvenanceOptions model = shared.model;
   model.num_blocks = prefill ? s.prefill_blocks : s.decode_blocks;
   if (s.Speculates()) model.max_draws = model.max_slots + kDraftRows;

@@ -72,7 +72,10 @@ class SimFabric::Transport final : public KvTransport {
     auto it = peers_.find(peer);
     if (it == peers_.end()) return Unavailable("no such peer");
     Lane& lane = *it->second;
-    if (lane.fallen) return Unavailable("the lane fell");
+    if (lane.fallen) {
+      lane.told = true;
+      return Unavailable("the lane fell");
+    }
     if (lane.queue.size() >= fabric_->options_.max_queued_writes)
       return ResourceExhausted("the queue is full");
     PendingWrite write;
@@ -337,7 +340,7 @@ bool SimFabric::FallOneLane() {
 
 bool SimFabric::AnyFallen() const {
   return std::any_of(lanes_.begin(), lanes_.end(),
-                     [](const LanePtr& lane) { return lane->fallen && !lane->closed; });
+                     [](const LanePtr& lane) { return lane->told && !lane->closed; });
 }
 
 bool SimFabric::SpoilOneWrite() {

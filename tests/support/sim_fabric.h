@@ -53,7 +53,7 @@ class SimFabric {
   // A lane with writes under way carries nothing any more, until its writer connects anew; false
   // when there is none. The piece under way still lands.
   bool FallOneLane();
-  // Some writer keeps to a lane that fell.
+  // Some writer keeps to a lane of which it was told that it fell.
   bool AnyFallen() const;
   // One bit of the piece that lands next on some lane is turned; false when nothing is under way.
   bool SpoilOneWrite();
@@ -80,6 +80,7 @@ class SimFabric {
     bool arrived = false;  // it waits for a stopped process
     bool spoil = false;    // its next piece
     bool fallen = false;
+    bool told = false;            // its writer wanted to write again
     std::vector<std::byte> wire;  // owner_copies: the bytes of the piece under way
     bool closed = false;
     Epoch fetching;   // of the piece that the owner fetches; value 0: none

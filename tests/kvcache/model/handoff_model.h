@@ -93,6 +93,7 @@ class HandoffModel {
   static std::string ToString(const Event& event);
 
  private:
+  static constexpr Hash128 kRoot = {1, 2};
   static constexpr int kLayers = 2;
   enum class Phase : uint8_t { kIdle, kRequested, kGranted, kRunning, kGone };
   struct Request {
