@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/clock.h"
 #include "common/ids.h"
 #include "common/result.h"
 
@@ -51,6 +52,9 @@ class Proposer {
   virtual bool costly() const { return false; }
   // One draft for each context, empty ones to begin with. An error is that of all contexts.
   virtual Status Propose(std::span<const DraftContext> contexts, std::span<TokenDraft> drafts) = 0;
+  // Of the last Propose: time that went into taking up tokens which it had not seen, a prompt above
+  // all, and not into proposing.
+  virtual Duration catch_up() const { return {}; }
   // The sequence has ended with these tokens; nothing is asked for it any more.
   virtual void Ended(const DraftContext& context) = 0;
 };

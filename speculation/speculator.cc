@@ -71,7 +71,7 @@ void Speculator::Propose(std::span<SpeculativeSequence> sequences, const StepSha
     longest = std::max(longest, static_cast<int32_t>(draft.tokens.size()));
   }
   if (longest > 0) {
-    const double each = ToSeconds(took) / longest;
+    const double each = std::max(0.0, ToSeconds(took - proposer_->catch_up())) / longest;
     token_seconds_ = token_seconds_ == 0 ? each : token_seconds_ + 0.1 * (each - token_seconds_);
   }
 }
@@ -107,7 +107,10 @@ void Speculator::Choose(std::span<SpeculativeSequence> sequences, const StepShap
               return a.sequence < b.sequence;
             });
   int32_t chosen = ChooseDrafts(candidates_, shape, cost_);
-  if (chosen == 0 && !candidates_.empty() && ++idle_steps_ > kProbeSteps)
+  // A costly proposer that was not asked has no candidates: its idle steps count all the same, or
+  // it would never be asked again.
+  const bool idle = chosen == 0 && (!candidates_.empty() || proposer_->costly());
+  if (idle && ++idle_steps_ > kProbeSteps)
     chosen = std::min({kProbeRows, static_cast<int32_t>(candidates_.size()), shape.max_drafts});
   if (chosen > 0) idle_steps_ = 0;
   for (int32_t i = 0; i < chosen; ++i)
