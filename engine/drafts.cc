@@ -17,6 +17,7 @@ DraftContext ContextOf(const Sequence& s) {
   context.prompt_tokens = s.request.prompt_tokens;
   context.scope = s.request.cache_scope;
   context.sampling = &s.request.sampling;
+  context.request = &s.request;
   return context;
 }
 

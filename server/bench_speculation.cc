@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
-#include <set>
 
 #include "common/clock.h"
 #include "common/random.h"
@@ -49,37 +49,55 @@ EngineOptions OptionsFor(const ServingExecutor& executor, int32_t batch) {
   return options;
 }
 
-SequenceRequest RequestOf(const SpeculationBenchOptions& o, int32_t vocabulary, uint64_t seed) {
+SequenceRequest RequestOf(const SpeculationBenchOptions& o, int32_t vocabulary, size_t which) {
   SequenceRequest request;
-  SplitMix64 random(seed);
+  request.max_new_tokens = o.output_tokens;
+  if (!o.prompts.empty()) {
+    request.tokens = o.prompts[which % o.prompts.size()];
+    request.prompt_tokens = static_cast<int32_t>(request.tokens.size());
+    request.sampling.temperature = o.temperature;
+    request.sampling.seed = which;
+    return request;
+  }
+  SplitMix64 random(100 + which);
   for (int32_t i = 0; i < o.prompt_tokens; ++i)
     request.tokens.push_back(static_cast<TokenId>(random.Below(static_cast<uint64_t>(vocabulary))));
   request.prompt_tokens = o.prompt_tokens;
-  request.max_new_tokens = o.output_tokens;
   request.sampling.temperature = 0;
   request.sampling.logit_bias = {{kDrawn, 1e4f}};
   return request;
 }
 
 struct Measured {
-  double per_s = 0, step_ms = 0, tokens_per_step = 1;
+  int64_t tokens = 0, steps = 0, accepted = 0, drafted = 0, verified = 0;
+  double seconds = 0;
+  std::vector<std::vector<TokenId>> answers;
+
+  double per_s() const { return static_cast<double>(tokens) / seconds; }
+  double step_ms() const { return seconds * 1e3 / static_cast<double>(steps); }
+  double tokens_per_step() const {
+    return 1 + static_cast<double>(accepted) / static_cast<double>(std::max<int64_t>(1, verified));
+  }
+  double acceptance() const {
+    return static_cast<double>(accepted) / static_cast<double>(std::max<int64_t>(1, drafted));
+  }
 };
 
-// From when every sequence has begun to decode until the first one ends.
-Result<Measured> Measure(const SpeculationBenchOptions& o, ServingExecutor& executor, int32_t batch,
-                         std::shared_ptr<Speculator> speculator) {
+// From when every sequence has begun to decode until the first one ends; adds to `m`.
+Status MeasureRound(const SpeculationBenchOptions& o, ServingExecutor& executor, int32_t batch,
+                    const std::shared_ptr<Speculator>& speculator, size_t first, Measured* m) {
   const SteadyClock clock;
   EngineOptions options = OptionsFor(executor, batch);
-  options.speculator = std::move(speculator);
+  options.speculator = speculator;
   Engine engine(options, &executor, &clock, nullptr);
   const int32_t vocabulary = executor.model().spec().vocabulary;
   std::vector<SequenceId> ids(static_cast<size_t>(batch));
   for (size_t i = 0; i < ids.size(); ++i) {
-    AISP_ASSIGN_OR_RETURN(ids[i], engine.Add(RequestOf(o, vocabulary, 100 + i)));
+    AISP_ASSIGN_OR_RETURN(ids[i], engine.Add(RequestOf(o, vocabulary, first + i)));
   }
-  std::set<SequenceId> started;
+  std::map<SequenceId, std::vector<TokenId>> started;
   Instant begin = kNever, end{};
-  int64_t tokens = 0, steps = 0, accepted = 0, verified = 0;
+  const int64_t steps_before = m->steps;
   bool ended = false;
   while (!ended) {
     while (engine.CanLaunch()) AISP_RETURN_IF_ERROR(engine.Launch());
@@ -88,13 +106,17 @@ Result<Measured> Measure(const SpeculationBenchOptions& o, ServingExecutor& exec
     for (const TokenOutput& token : out.tokens) {
       if (token.finish == FinishReason::kError) return tl::unexpected(token.error);
       ended |= token.finish != FinishReason::kNone;
-      started.insert(token.sequence);
+      if (token.token >= 0) started[token.sequence].push_back(token.token);
     }
     end = clock.Now();
     if (begin != kNever) {
-      tokens += static_cast<int64_t>(out.tokens.size());
-      ++steps;
-      for (const VerifiedDraft& draft : out.drafts) accepted += draft.accepted, ++verified;
+      m->tokens += static_cast<int64_t>(out.tokens.size());
+      ++m->steps;
+      for (const VerifiedDraft& draft : out.drafts) {
+        m->accepted += draft.accepted;
+        m->drafted += draft.drafted;
+        ++m->verified;
+      }
     } else if (static_cast<int32_t>(started.size()) == batch && out.timing.prefill_tokens == 0) {
       begin = end;
     }
@@ -102,13 +124,38 @@ Result<Measured> Measure(const SpeculationBenchOptions& o, ServingExecutor& exec
   // What is in flight belongs to this engine, and the executor to the next one too.
   for (const SequenceId id : ids) engine.Cancel(id);
   while (engine.InFlight()) static_cast<void>(engine.Collect());
-  if (steps < 8) return InvalidArgument("too few decode steps to measure; give a greater --osl");
+  if (m->steps - steps_before < 4)
+    return InvalidArgument("too few decode steps to measure; give a greater --osl");
+  m->seconds += ToSeconds(end - begin);
+  for (const SequenceId id : ids) m->answers.push_back(std::move(started[id]));
+  return {};
+}
+
+Result<Measured> Measure(const SpeculationBenchOptions& o, ServingExecutor& executor, int32_t batch,
+                         const std::shared_ptr<Speculator>& speculator) {
   Measured m;
-  m.per_s = static_cast<double>(tokens) / ToSeconds(end - begin);
-  m.step_ms = ToMs(end - begin) / static_cast<double>(steps);
-  if (verified > 0)
-    m.tokens_per_step = 1 + static_cast<double>(accepted) / static_cast<double>(verified);
+  for (int32_t round = 0; round < (o.prompts.empty() ? 1 : o.rounds); ++round) {
+    AISP_RETURN_IF_ERROR(MeasureRound(o, executor, batch, speculator,
+                                      static_cast<size_t>(round) * static_cast<size_t>(batch), &m));
+  }
   return m;
+}
+
+// Sequences are at different places when the first one ends; as far as both go they are equal.
+Status SameAnswers(const Measured& plain, const Measured& with) {
+  for (size_t i = 0; i < plain.answers.size(); ++i) {
+    const auto& a = plain.answers[i];
+    const auto& b = with.answers[i];
+    const size_t both = std::min(a.size(), b.size());
+    const auto differs =
+        std::mismatch(a.begin(), a.begin() + static_cast<ptrdiff_t>(both), b.begin());
+    if (differs.first == a.begin() + static_cast<ptrdiff_t>(both)) continue;
+    return Internal(
+        fmt::format("answer {} differs with proposed tokens, from its token {} on: {} "
+                    "instead of {}",
+                    i, differs.first - a.begin(), *differs.second, *differs.first));
+  }
+  return {};
 }
 
 }  // namespace
@@ -121,19 +168,25 @@ Result<std::vector<SpeculationBenchRow>> BenchSpeculation(const SpeculationBench
   }
   if (options.acceptance.empty()) return InvalidArgument("no acceptance is given");
   const SteadyClock clock;
+  const auto imposed = [&](int32_t length, bool adaptive) -> Result<std::shared_ptr<Speculator>> {
+    const SpeculatorOptions with{.num_tokens = length, .adaptive = adaptive};
+    return std::make_shared<Speculator>(with, std::make_unique<ImposedProposer>(options.acceptance),
+                                        &clock);
+  };
   std::vector<SpeculationBenchRow> rows;
   for (const int32_t batch : options.batches) {
     AISP_ASSIGN_OR_RETURN(const Measured plain, Measure(options, executor, batch, nullptr));
     for (const int32_t length : options.lengths) {
       for (const bool adaptive : {false, true}) {
-        const SpeculatorOptions with{.num_tokens = length, .adaptive = adaptive};
         AISP_ASSIGN_OR_RETURN(
-            const Measured m,
-            Measure(options, executor, batch,
-                    std::make_shared<Speculator>(
-                        with, std::make_unique<ImposedProposer>(options.acceptance), &clock)));
-        rows.push_back({batch, length, adaptive, plain.per_s, m.per_s, m.per_s / plain.per_s,
-                        m.tokens_per_step, m.step_ms, plain.step_ms});
+            const std::shared_ptr<Speculator> speculator,
+            options.prompts.empty() ? imposed(length, adaptive) : options.make(length, adaptive));
+        AISP_ASSIGN_OR_RETURN(const Measured m, Measure(options, executor, batch, speculator));
+        if (!options.prompts.empty() && executor.max_depth() == 1)
+          AISP_RETURN_IF_ERROR(SameAnswers(plain, m));
+        rows.push_back({batch, length, adaptive, plain.per_s(), m.per_s(),
+                        m.per_s() / plain.per_s(), m.tokens_per_step(), m.acceptance(), m.step_ms(),
+                        plain.step_ms()});
       }
     }
   }
@@ -141,14 +194,14 @@ Result<std::vector<SpeculationBenchRow>> BenchSpeculation(const SpeculationBench
 }
 
 std::string ToTable(const std::vector<SpeculationBenchRow>& rows) {
-  std::string out = fmt::format("{:>6} {:>4} {:>7} {:>12} {:>12} {:>8} {:>12} {:>9} {:>9}\n",
+  std::string out = fmt::format("{:>6} {:>4} {:>7} {:>12} {:>12} {:>8} {:>12} {:>9} {:>9} {:>9}\n",
                                 "batch", "k", "length", "plain tok/s", "with tok/s", "speed-up",
-                                "tokens/step", "plain ms", "step ms");
+                                "tokens/step", "accepted", "plain ms", "step ms");
   for (const SpeculationBenchRow& r : rows) {
-    out +=
-        fmt::format("{:>6} {:>4} {:>7} {:>12.1f} {:>12.1f} {:>8.3f} {:>12.2f} {:>9.3f} {:>9.3f}\n",
-                    r.batch, r.length, r.adaptive ? "chosen" : "all", r.plain_per_s, r.per_s,
-                    r.speedup, r.tokens_per_step, r.plain_step_ms, r.step_ms);
+    out += fmt::format(
+        "{:>6} {:>4} {:>7} {:>12.1f} {:>12.1f} {:>8.3f} {:>12.2f} {:>9.3f} {:>9.3f} {:>9.3f}\n",
+        r.batch, r.length, r.adaptive ? "chosen" : "all", r.plain_per_s, r.per_s, r.speedup,
+        r.tokens_per_step, r.acceptance, r.plain_step_ms, r.step_ms);
   }
   return out;
 }
@@ -159,9 +212,10 @@ std::string ToJson(const std::vector<SpeculationBenchRow>& rows) {
     out += fmt::format(
         "{}{{\"batch\": {}, \"length\": {}, \"adaptive\": {}, \"plain_tokens_per_s\": {:.1f}, "
         "\"tokens_per_s\": {:.1f}, \"speedup\": {:.4f}, \"tokens_per_step\": {:.3f}, "
+        "\"acceptance\": {:.4f}, "
         "\"plain_step_ms\": {:.4f}, \"step_ms\": {:.4f}}}",
         out.size() > 1 ? ", " : "", r.batch, r.length, r.adaptive, r.plain_per_s, r.per_s,
-        r.speedup, r.tokens_per_step, r.plain_step_ms, r.step_ms);
+        r.speedup, r.tokens_per_step, r.acceptance, r.plain_step_ms, r.step_ms);
   }
   return out + "]";
 }

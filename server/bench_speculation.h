@@ -1,16 +1,20 @@
 // Measures what speculation brings an engine with a real executor: tokens per second with proposed
 // tokens and without, where so many of them as asked for stand.
 //
-// Acceptance is imposed: a bias on one token makes every draw known, and a proposer names that
-// token with the wanted probability at each position. The bias changes logits in both runs.
+// Either a real proposer speaks, over prompts that are given, or acceptance is imposed: a bias on
+// one token makes every draw known, and a proposer names that token with the wanted probability at
+// each position. The bias changes logits in both runs.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "common/result.h"
 #include "engine/model_executor.h"
+#include "speculation/speculator.h"
 
 namespace aisp {
 
@@ -21,6 +25,12 @@ struct SpeculationBenchOptions {
   std::vector<int32_t> lengths = {4};  // proposed tokens of a sequence and step, at most
   // By position, each given that those before it stood; the last one counts for all behind it.
   std::vector<double> acceptance = {0.8, 0.77, 0.75, 0.72, 0.7};
+  // Not empty: acceptance is not imposed. Each run begins with a fresh Speculator, and sequence i
+  // of it with prompt i, from the front again behind the last.
+  std::vector<std::vector<TokenId>> prompts;
+  std::function<Result<std::shared_ptr<Speculator>>(int32_t length, bool adaptive)> make;
+  float temperature = 0;  // of real prompts
+  int32_t rounds = 1;     // of each run with them, every one with the prompts that follow
 };
 
 struct SpeculationBenchRow {
@@ -31,12 +41,14 @@ struct SpeculationBenchRow {
   double per_s = 0;        // and with them
   double speedup = 0;
   double tokens_per_step = 0;  // of a sequence, where any of its tokens were verified
+  double acceptance = 0;       // of the tokens that were verified, those that stood
   double step_ms = 0;          // mean
   double plain_step_ms = 0;
 };
 
 // Rows by batch, length, and whether lengths are chosen. INVALID_ARGUMENT: a probability out of
-// [0, 1], a batch or length below 1.
+// [0, 1], a batch or length below 1. INTERNAL: an answer to a real prompt was another one with
+// proposed tokens than without on the CPU.
 Result<std::vector<SpeculationBenchRow>> BenchSpeculation(const SpeculationBenchOptions& options,
                                                           ServingExecutor& executor);
 std::string ToTable(const std::vector<SpeculationBenchRow>& rows);

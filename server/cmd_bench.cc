@@ -24,11 +24,12 @@
 #include "server/device_defaults.h"
 #include "server/process.h"
 #include "server/served_model.h"
+#include "server/speculation.h"
 
 namespace aisp {
 namespace {
 
-constexpr std::array<ExtraFlag, 14> kExtras = {{
+constexpr std::array<ExtraFlag, 15> kExtras = {{
     {"--isl", "N",
      "Prompt tokens of each sequence (engine); 1024 without it. A list (prefill): 1024,8000."},
     {"--prompts", "N",
@@ -37,8 +38,10 @@ constexpr std::array<ExtraFlag, 14> kExtras = {{
     {"--batch", "LIST", "Batch sizes (engine), as 1,8,32; 1 without it."},
     {"--rounds", "N",
      "Also a closed loop (engine): the batch's requests at a time, N from each, with the "
-     "server's settings."},
-    {"--text", "FILE", "What is scored (quality)."},
+     "server's settings. So many batches of --text, one after the other (spec)."},
+    {"--text", "FILE",
+     "What is scored (quality). Prompts (spec), for the proposer of --speculative-config."},
+    {"--temperature", "X", "Of answers to --text (spec); 0 without it."},
     {"--rows", "N", "Tokens a step (quality): 1 as decoding, more as prompts; 256 without it."},
     {"--against", "DTYPE",
      "Also with weights and KV in this format (quality), as bf16: how often both hold the same "
@@ -62,7 +65,7 @@ std::string Help() {
          "alone.\n"
          "quality: the mean negative log-likelihood of a text.\n"
          "spec: tokens per second with proposed tokens and without, where as many stand as "
-         "--acceptance says.\n"
+         "--acceptance says, or, with --text and --speculative-config, as do.\n"
          "kv: what the KV lanes carry between two processes of this machine, beside memcpy and a "
          "bare socket.\n"
          "engine: time of prompts and of decode steps; with --weights random:SEED --model SHAPE, "
@@ -311,6 +314,27 @@ Status RunEngine(CommandLine line) {
   return {};
 }
 
+// Prompts of --text for a real proposer; none without it.
+Status ReadPrompts(const CommandLine& line, const ServedModel& served,
+                   SpeculationBenchOptions* options) {
+  if (!line.HasExtra("text")) return {};
+  if (!served.tokenizer) {
+    return FailedPrecondition(
+        fmt::format("'{}' has no tokenizer, so no text can be a prompt", served.name));
+  }
+  AISP_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(line.Extra("text")));
+  AISP_ASSIGN_OR_RETURN(options->prompts, TokensOf(text, *served.tokenizer));
+  AISP_ASSIGN_OR_RETURN(options->rounds, NumberOf(line, "rounds", 1));
+  AISP_ASSIGN_OR_RETURN(const double temperature, line.ExtraNumber("temperature", 0, 0, 2));
+  options->temperature = static_cast<float>(temperature);
+  for (const std::vector<TokenId>& prompt : options->prompts) {
+    if (static_cast<int32_t>(prompt.size()) <= options->prompt_tokens) continue;
+    return InvalidArgument(fmt::format("a text of {} has {} tokens, and --isl is {}; give more",
+                                       line.Extra("text"), prompt.size(), options->prompt_tokens));
+  }
+  return {};
+}
+
 Status RunSpeculation(CommandLine line) {
   SpeculationBenchOptions options;
   AISP_ASSIGN_OR_RETURN(options.prompt_tokens, NumberOf(line, "isl", options.prompt_tokens));
@@ -330,10 +354,21 @@ Status RunSpeculation(CommandLine line) {
   fitted.output_tokens = options.output_tokens;
   fitted.batches = options.batches;
   FitConfig(fitted, &line.config);
-  // Room for rows that verify.
-  line.config.engine.speculative_config = "{\"method\": \"ngram\", \"num_speculative_tokens\": 4}";
+  std::string& method = line.config.engine.speculative_config;
+  if (line.HasExtra("text") != (method != "off"))
+    return InvalidArgument("spec wants both of --text and --speculative-config, or neither");
+  if (method == "off")  // room for rows that verify
+    method = "{\"method\": \"ngram\", \"num_speculative_tokens\": 4}";
   AISP_ASSIGN_OR_RETURN(const auto served, LoadServedModel(line.config));
+  AISP_RETURN_IF_ERROR(ReadPrompts(line, *served, &options));
   AISP_ASSIGN_OR_RETURN(const Backend backend, MakeBackend(line.config, *served));
+  const SteadyClock clock;
+  options.make = [&](int32_t length, bool adaptive) -> Result<std::shared_ptr<Speculator>> {
+    AISP_ASSIGN_OR_RETURN(SpeculationConfig chosen, SpeculationConfigOf(line.config));
+    chosen.num_tokens = length;
+    chosen.adaptive = adaptive;
+    return MakeSpeculator(chosen, *served, backend, &clock);
+  };
   AISP_ASSIGN_OR_RETURN(const auto rows, BenchSpeculation(options, *backend.executor));
   if (!line.HasExtra("json")) {
     fmt::print("{}", ToTable(rows));

@@ -3,8 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <utility>
 
 #include "common/log.h"
+#include "common/strings.h"
+#include "engine/draft_model.h"
 #include "server/device_defaults.h"
 #include "speculation/ngram_proposer.h"
 #include "speculation/suffix_proposer.h"
@@ -22,11 +26,6 @@ Result<SpeculationConfig> SpeculationConfigOf(const Config& config) {
   const std::string& text = config.engine.speculative_config;
   AISP_ASSIGN_OR_RETURN(const SpeculationConfig parsed, ParseSpeculationConfig(text));
   if (parsed.method == SpeculationConfig::Method::kOff) return parsed;
-  if (parsed.method == SpeculationConfig::Method::kDraftModel) {
-    return Unimplemented(
-        "--speculative-config asks for draft_model, which no worker can do yet; use suffix or "
-        "ngram");
-  }
   const int32_t rows = MaxDraftRows(EngineSettingsOf(config));
   if (parsed.num_tokens > rows) {
     return InvalidArgument(fmt::format(
@@ -37,8 +36,85 @@ Result<SpeculationConfig> SpeculationConfigOf(const Config& config) {
   return parsed;
 }
 
-Result<std::shared_ptr<Speculator>> MakeSpeculator(const Config& config, const Clock* clock) {
+Status CheckDraftModel(const std::string& draft, int32_t draft_vocabulary,
+                       const std::string& draft_tokenizer, const ServedModel& served) {
+  if (draft_vocabulary != served.spec.vocabulary) {
+    return InvalidArgument(fmt::format(
+        "speculative_config: the draft model '{}' has a vocabulary of {} tokens and '{}' one of "
+        "{}; a draft needs the same",
+        draft, draft_vocabulary, served.name, served.spec.vocabulary));
+  }
+  const std::string own = served.tokenizer ? served.tokenizer->Fingerprint() : "";
+  if (draft_tokenizer == own) return {};
+  const auto shown = [](const std::string& digest) { return digest.empty() ? "none" : digest; };
+  return InvalidArgument(fmt::format(
+      "speculative_config: the tokenizer of the draft model '{}' is {} and that of '{}' is {}; a "
+      "draft needs the same",
+      draft, shown(draft_tokenizer), served.name, shown(own)));
+}
+
+std::string DraftModelFolder(const std::string& named, const ServedModel& served) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (fs::is_directory(named, error) || named.find('/') != std::string::npos) return named;
+  const fs::path beside = fs::path(served.path).parent_path() / named;
+  return fs::is_directory(beside, error) ? beside.string() : named;
+}
+
+namespace {
+
+// As many tokens as all slots can hold, and no more than the target's pool has.
+int32_t DraftBlocks(const ServedModel& served, const Backend& backend) {
+  const KvLayout& kv = backend.executor->kv_layout();
+  const int64_t most = int64_t{backend.executor->max_slots()} * kv.BlocksFor(served.max_model_len);
+  return static_cast<int32_t>(std::min<int64_t>(kv.num_blocks, most));
+}
+
+Result<std::unique_ptr<Proposer>> LoadDraftModel(const std::string& named,
+                                                 const ServedModel& served, const Backend& backend,
+                                                 const Clock* clock) {
+  if (backend.device->info().asynchronous) {
+    return Unimplemented(fmt::format(
+        "speculative_config: draft_model runs on the CPU so far, and this worker computes on {}; "
+        "use suffix or ngram",
+        backend.device->info().name));
+  }
+  const std::string folder = DraftModelFolder(named, served);
+  AISP_ASSIGN_OR_RETURN(const ModelSpec spec, LoadModelSpec(folder));
+  auto tokenizer = Tokenizer::Load(folder);
+  const bool none = !tokenizer && tokenizer.error().code == Code::kNotFound;
+  if (!tokenizer && !none) return tl::unexpected(tokenizer.error());
+  AISP_RETURN_IF_ERROR(
+      CheckDraftModel(folder, spec.vocabulary, none ? "" : (*tokenizer)->Fingerprint(), served));
+  const DraftModelOptions draft;
+  ModelExecutorOptions options;
+  options.model.compute_dtype = backend.executor->model().compute_dtype();
+  options.model.max_context = std::min(served.max_model_len, spec.max_position);
+  options.max_slots = backend.executor->max_slots();
+  options.max_scored_rows = 0;
+  options.model.max_batch_tokens =
+      std::max(draft.catch_up_tokens, DraftModelProposer::kTailRows * options.max_slots);
+  options.block_tokens = backend.executor->kv_layout().block_tokens;
+  options.num_blocks = DraftBlocks(served, backend);
+  AISP_ASSIGN_OR_RETURN(auto executor,
+                        ModelExecutor::Create(folder, options, *backend.device, *backend.ops));
+  const KvLayout& kv = executor->kv_layout();
+  LogInfo("draft model loaded",
+          {{"model", folder}, {"kv_blocks", kv.num_blocks}, {"kv", HumanBytes(kv.PoolBytes())}});
+  return std::make_unique<DraftModelProposer>(draft, std::move(executor), clock);
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Speculator>> MakeSpeculator(const Config& config, const ServedModel& served,
+                                                   const Backend& backend, const Clock* clock) {
   AISP_ASSIGN_OR_RETURN(const SpeculationConfig chosen, SpeculationConfigOf(config));
+  return MakeSpeculator(chosen, served, backend, clock);
+}
+
+Result<std::shared_ptr<Speculator>> MakeSpeculator(const SpeculationConfig& chosen,
+                                                   const ServedModel& served,
+                                                   const Backend& backend, const Clock* clock) {
   std::unique_ptr<Proposer> proposer;
   switch (chosen.method) {
     case SpeculationConfig::Method::kNgram:
@@ -47,8 +123,11 @@ Result<std::shared_ptr<Speculator>> MakeSpeculator(const Config& config, const C
     case SpeculationConfig::Method::kSuffix:
       proposer = std::make_unique<SuffixProposer>(chosen.suffix);
       break;
+    case SpeculationConfig::Method::kDraftModel: {
+      AISP_ASSIGN_OR_RETURN(proposer, LoadDraftModel(chosen.model, served, backend, clock));
+      break;
+    }
     case SpeculationConfig::Method::kOff:
-    case SpeculationConfig::Method::kDraftModel:
       return std::shared_ptr<Speculator>();
   }
   LogInfo("speculation", {{"method", MethodName(chosen.method)}, {"tokens", chosen.num_tokens}});

@@ -5,6 +5,8 @@
 
 #include "common/clock.h"
 #include "config/config.h"
+#include "server/backend.h"
+#include "server/served_model.h"
 #include "speculation/config.h"
 #include "speculation/speculator.h"
 
@@ -15,10 +17,23 @@ namespace aisp {
 int32_t MaxDraftRows(const Config::Engine& engine);
 
 // INVALID_ARGUMENT: what speculation/config.h refuses, or longer drafts than a
-// step has rows for, with both values. UNIMPLEMENTED: a method that is not there yet.
+// step has rows for, with both values.
 Result<SpeculationConfig> SpeculationConfigOf(const Config& config);
 
-// Null where speculation is off.
-Result<std::shared_ptr<Speculator>> MakeSpeculator(const Config& config, const Clock* clock);
+// OK, or INVALID_ARGUMENT that names the first of vocabulary and tokenizer in which the draft
+// differs from the target, and both values. `*_tokenizer`: fingerprints, "" without a tokenizer.
+Status CheckDraftModel(const std::string& draft, int32_t draft_vocabulary,
+                       const std::string& draft_tokenizer, const ServedModel& served);
+
+// The folder of a draft model: one that is there, or the name of one beside the served model.
+std::string DraftModelFolder(const std::string& named, const ServedModel& served);
+
+// Null where speculation is off. A draft model is loaded on the backend's device, which outlives
+// the Speculator; UNIMPLEMENTED on a GPU.
+Result<std::shared_ptr<Speculator>> MakeSpeculator(const SpeculationConfig& chosen,
+                                                   const ServedModel& served,
+                                                   const Backend& backend, const Clock* clock);
+Result<std::shared_ptr<Speculator>> MakeSpeculator(const Config& config, const ServedModel& served,
+                                                   const Backend& backend, const Clock* clock);
 
 }  // namespace aisp

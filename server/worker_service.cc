@@ -220,7 +220,8 @@ class WorkerServiceImpl final : public WorkerService {
     parked_ = std::make_unique<ParkedRole>(worker);
 
     EngineOptions options = EngineOptionsOf(config, fingerprint_);
-    AISP_ASSIGN_OR_RETURN(options.speculator, MakeSpeculator(config, host_.clock));
+    AISP_ASSIGN_OR_RETURN(options.speculator,
+                          MakeSpeculator(config, *host_.served, backend_, host_.clock));
     options.tiers = std::move(tiers_.options);
     engine_ = std::make_unique<Engine>(options, backend_.executor.get(), host_.clock,
                                        prefills ? prefill_->layer_sink() : nullptr);

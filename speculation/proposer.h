@@ -17,7 +17,8 @@
 
 namespace aisp {
 
-struct SamplingParams;  // engine/request.h
+struct SamplingParams;   // engine/request.h
+struct SequenceRequest;  // engine/request.h
 
 // A sequence that is about to draw its next token.
 struct DraftContext {
@@ -27,6 +28,7 @@ struct DraftContext {
   int32_t limit = 0;       // most tokens that are of use
   std::string_view scope;  // only sequences of one scope may learn from each other
   const SamplingParams* sampling = nullptr;  // null in tests
+  const SequenceRequest* request = nullptr;  // all that its draws depend on; null in tests
 };
 
 struct TokenDraft {

@@ -119,7 +119,10 @@ class EngineHarness {
       o.fault = output.fault;
       EXPECT_FALSE(engine.Alive(output.sequence));
     }
-    for (const VerifiedDraft& draft : out.drafts) accepted += static_cast<uint64_t>(draft.accepted);
+    for (const VerifiedDraft& draft : out.drafts) {
+      drafted += static_cast<uint64_t>(draft.drafted);
+      accepted += static_cast<uint64_t>(draft.accepted);
+    }
     for (SequenceId id : out.prefills_done) {
       EXPECT_FALSE(outcomes[id].prefill_done);
       outcomes[id].prefill_done = true;
@@ -170,7 +173,7 @@ class EngineHarness {
   Engine& engine;
   std::map<SequenceId, Outcome> outcomes;
   StepTiming last_timing;
-  uint64_t accepted = 0;  // proposed tokens that stood
+  uint64_t drafted = 0, accepted = 0;  // proposed tokens that were verified, and that stood
 };
 
 }  // namespace aisp

@@ -2,9 +2,11 @@
 // tokens and the same log probabilities with and without it, whoever proposes.
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <map>
 
 #include "common/random.h"
+#include "engine/draft_model.h"
 #include "engine/engine.h"
 #include "speculation/ngram_proposer.h"
 #include "speculation/speculator.h"
@@ -98,10 +100,18 @@ class OracleProposer final : public Proposer {
   SplitMix64 random_{9};
 };
 
+// As n > 1 makes it: all is the same but the choice.
+SequenceRequest AnotherChoice(const SequenceRequest& before) {
+  SequenceRequest r = before;
+  ++r.sampling.choice;
+  return r;
+}
+
 SequenceRequest RandomRequest(SplitMix64& random, uint64_t seed, const SequenceRequest* before) {
   SequenceRequest r;
   if (before != nullptr && random.Below(3) == 0) {
     r.tokens.assign(before->tokens.begin(), before->tokens.begin() + before->prompt_tokens);
+    if (random.Below(2) == 0) return AnotherChoice(*before);
   }
   const uint64_t more = 1 + random.Below(30);
   for (uint64_t i = 0; i < more; ++i)
@@ -163,7 +173,29 @@ class Speculation : public testing::Test {
     }
   }
 
-  Answers RunAll(std::unique_ptr<Proposer> proposer, bool adaptive) {
+  // Null: nobody proposes.
+  using MakeProposer = std::function<std::unique_ptr<Proposer>(Device&, Ops&)>;
+  template <typename P, typename... Args>
+  static MakeProposer Of(Args... args) {
+    return [args...](Device&, Ops&) { return std::make_unique<P>(args...); };
+  }
+  // `blocks`: of the draft's pool.
+  static MakeProposer DraftModel(const std::string& golden, int32_t blocks, int32_t catch_up) {
+    return [=](Device& device, Ops& ops) {
+      static const SteadyClock clock;
+      ModelExecutorOptions options;
+      options.model.compute_dtype = DType::kF32;
+      options.model.max_batch_tokens = 48;
+      options.max_slots = 6;
+      options.num_blocks = blocks;
+      auto executor = ModelExecutor::Create(GoldenDirectory(golden), options, device, ops);
+      EXPECT_TRUE(executor.has_value());
+      return std::make_unique<DraftModelProposer>(DraftModelOptions{.catch_up_tokens = catch_up},
+                                                  std::move(*executor), &clock);
+    };
+  }
+
+  Answers RunAll(const MakeProposer& make, bool adaptive) {
     auto device = MakeTestDevice();
     auto ops = MakeTestOps();
     ModelExecutorOptions options;
@@ -180,9 +212,12 @@ class Speculation : public testing::Test {
     engine_options.limits.max_batch_tokens = 48;
     engine_options.limits.max_prefill_chunk = 20;
     engine_options.limits.max_draft_rows = 16;
-    if (proposer != nullptr) {
-      engine_options.speculator = std::make_shared<Speculator>(
-          SpeculatorOptions{.num_tokens = 6, .adaptive = adaptive}, std::move(proposer), &clock);
+    if (make) {
+      // A machine that is held up shall not end a proposer.
+      const SpeculatorOptions speculation{
+          .num_tokens = 6, .adaptive = adaptive, .slow = std::chrono::seconds(10)};
+      engine_options.speculator =
+          std::make_shared<Speculator>(speculation, make(*device, *ops), &clock);
     }
     Engine engine(engine_options, executor->get(), &clock, nullptr);
     Answers run;
@@ -271,19 +306,25 @@ TEST_F(Speculation, ChangesNoTokenWhoeverProposes) {
   EXPECT_GT(plain.preemptions, 5u);
 
   for (const bool adaptive : {false, true}) {
-    const Answers oracle = RunAll(std::make_unique<OracleProposer>(&answers), adaptive);
+    const Answers oracle = RunAll(Of<OracleProposer>(&answers), adaptive);
     ExpectEqual(plain, oracle, "oracle");
-    const Answers ngram =
-        RunAll(std::make_unique<NgramProposer>(NgramOptions{.min = 1, .max = 4}), adaptive);
+    const Answers ngram = RunAll(Of<NgramProposer>(NgramOptions{.min = 1, .max = 4}), adaptive);
     ExpectEqual(plain, ngram, "ngram");
-    const Answers suffix = RunAll(std::make_unique<SuffixProposer>(SuffixOptions{}), adaptive);
+    const Answers suffix = RunAll(Of<SuffixProposer>(SuffixOptions{}), adaptive);
     ExpectEqual(plain, suffix, "suffix");
-    const Answers wild = RunAll(std::make_unique<WildProposer>(), adaptive);
+    const Answers wild = RunAll(Of<WildProposer>(), adaptive);
     ExpectEqual(plain, wild, "wild");
+    // The target as its own draft, and another model in a pool of too few blocks.
+    const Answers twin = RunAll(DraftModel("llama", 64, 16), adaptive);
+    ExpectEqual(plain, twin, "its own draft");
+    const Answers other = RunAll(DraftModel("llama3-rope", 9, 16), adaptive);
+    ExpectEqual(plain, other, "another model");
     if (adaptive) continue;
     EXPECT_LT(oracle.steps, plain.steps * 3 / 4);
     EXPECT_GT(oracle.accepted, 1000);
-    for (const Answers* run : {&oracle, &ngram, &suffix, &wild}) {
+    EXPECT_GT(twin.drafted, 1000);
+    EXPECT_EQ(twin.accepted, twin.drafted);
+    for (const Answers* run : {&oracle, &ngram, &suffix, &wild, &other}) {
       EXPECT_GT(run->drafted, 200);
       EXPECT_GT(run->accepted, 0);
       EXPECT_LT(run->accepted, run->drafted);
