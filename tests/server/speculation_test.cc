@@ -1,0 +1,61 @@
+#include "server/speculation.h"
+
+#include <gmock/gmock.h>
+
+namespace aisp {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+Config StoryConfig(const std::string& speculative) {
+  Config config;
+  config.model.path = AISP_SOURCE_DIR "/models/story-7m";
+  config.model.device = "cpu";
+  config.engine.kv_blocks = 300;
+  config.engine.speculative_config = speculative;
+  return config;
+}
+
+Result<std::shared_ptr<Speculator>> Start(const Config& config) {
+  static const SteadyClock clock;
+  AISP_ASSIGN_OR_RETURN(const auto served, LoadServedModel(config));
+  AISP_ASSIGN_OR_RETURN(const Backend backend, MakeBackend(config, *served));
+  return MakeSpeculator(config, *served, backend, &clock);
+}
+
+TEST(MakeSpeculator, LoadsADraftModelThatStandsBesideTheServedOne) {
+  const auto made = Start(StoryConfig(R"({"method": "draft_model", "model": "story-draft-1m"})"));
+  ASSERT_TRUE(made) << made.error().message;
+  EXPECT_EQ((*made)->method(), "draft_model");
+}
+
+TEST(MakeSpeculator, RefusesADraftOfAnotherVocabularyWithBothValues) {
+  const auto made = Start(StoryConfig(R"({"method": "draft_model", "model": ")" AISP_SOURCE_DIR
+                                      R"(/tests/data/goldens/llama"})"));
+  ASSERT_FALSE(made);
+  EXPECT_EQ(made.error().code, Code::kInvalidArgument);
+  EXPECT_THAT(made.error().message, AllOf(HasSubstr("512"), HasSubstr("4096")));
+}
+
+TEST(MakeSpeculator, RefusesADraftOfAnotherTokenizerWithBothValues) {
+  const auto served = LoadServedModel(StoryConfig("off"));
+  ASSERT_TRUE(served) << served.error().message;
+  const std::string own = (*served)->tokenizer->Fingerprint();
+  EXPECT_TRUE(CheckDraftModel("d", 4096, own, **served));
+  const Status other = CheckDraftModel("d", 4096, "abcdef", **served);
+  ASSERT_FALSE(other);
+  EXPECT_THAT(other.error().message, AllOf(HasSubstr("abcdef"), HasSubstr(own)));
+  const Status none = CheckDraftModel("d", 4096, "", **served);
+  ASSERT_FALSE(none);
+  EXPECT_THAT(none.error().message, HasSubstr("none"));
+}
+
+TEST(MakeSpeculator, NamesADraftThatIsNotThere) {
+  const auto made = Start(StoryConfig(R"({"method": "draft_model", "model": "no-such-model"})"));
+  ASSERT_FALSE(made);
+  EXPECT_THAT(made.error().message, HasSubstr("no-such-model"));
+}
+
+}  // namespace
+}  // namespace aisp
