@@ -104,7 +104,11 @@ ApiResult<EmbeddingRequest> ParseEmbedding(const Value::Map& body, const ApiLimi
 
 ApiResult<ScoreRequest> ParseScore(std::string_view body, const ApiLimits& limits) {
   AISP_ASSIGN_OR_RETURN(const Value value, ParseBody(body, limits));
-  Fields fields(&value.AsMap());
+  return ParseScore(value.AsMap(), limits);
+}
+
+ApiResult<ScoreRequest> ParseScore(const Value::Map& body, const ApiLimits& limits) {
+  Fields fields(&body);
   ScoreRequest out;
   ReadCommon(&fields, limits, &out);
   const int32_t most = limits.max_embedding_inputs / 2;
@@ -121,7 +125,11 @@ ApiResult<ScoreRequest> ParseScore(std::string_view body, const ApiLimits& limit
 
 ApiResult<RerankRequest> ParseRerank(std::string_view body, const ApiLimits& limits) {
   AISP_ASSIGN_OR_RETURN(const Value value, ParseBody(body, limits));
-  Fields fields(&value.AsMap());
+  return ParseRerank(value.AsMap(), limits);
+}
+
+ApiResult<RerankRequest> ParseRerank(const Value::Map& body, const ApiLimits& limits) {
+  Fields fields(&body);
   RerankRequest out;
   ReadCommon(&fields, limits, &out);
   if (const Value* query = fields.Find("query"); query == nullptr) {

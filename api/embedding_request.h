@@ -34,6 +34,8 @@ struct RerankRequest : GenerationOptions {
 ApiResult<EmbeddingRequest> ParseEmbedding(std::string_view body, const ApiLimits& limits);
 ApiResult<EmbeddingRequest> ParseEmbedding(const Value::Map& body, const ApiLimits& limits);
 ApiResult<ScoreRequest> ParseScore(std::string_view body, const ApiLimits& limits);
+ApiResult<ScoreRequest> ParseScore(const Value::Map& body, const ApiLimits& limits);
 ApiResult<RerankRequest> ParseRerank(std::string_view body, const ApiLimits& limits);
+ApiResult<RerankRequest> ParseRerank(const Value::Map& body, const ApiLimits& limits);
 
 }  // namespace aisp

@@ -186,6 +186,36 @@ ApiResult<ClientRequest> ParseInference(const v1::InferenceRequest& request,
   return ClientRequest(std::move(*completion));
 }
 
+ApiResult<EmbeddingRequest> ParseEmbedding(const v1::EmbedRequest& request,
+                                           const ApiLimits& limits) {
+  Value::Map map = ScalarsOf(request);
+  if (request.input_size() > 0 && request.input_token_ids_size() > 0) {
+    return tl::unexpected(ApiError(Code::kInvalidArgument,
+                                   "give input or input_token_ids, not both", "input_token_ids"));
+  }
+  if (request.input_size() > 0) map.Set("input", ListOf(request.input()));
+  if (request.input_token_ids_size() > 0) {
+    Value::List lists;
+    for (const v1::TokenIds& each : request.input_token_ids())
+      lists.push_back(ListOfIds(each.ids()));
+    map.Set("input", Value(std::move(lists)));
+  }
+  return ParseEmbedding(map, limits);
+}
+
+ApiResult<ScoreRequest> ParseScore(const v1::ScoreRequest& request, const ApiLimits& limits) {
+  Value::Map map = ScalarsOf(request);
+  if (request.text_1_size() > 0) map.Set("text_1", ListOf(request.text_1()));
+  if (request.text_2_size() > 0) map.Set("text_2", ListOf(request.text_2()));
+  return ParseScore(map, limits);
+}
+
+ApiResult<RerankRequest> ParseRerank(const v1::RerankRequest& request, const ApiLimits& limits) {
+  Value::Map map = ScalarsOf(request);
+  if (request.documents_size() > 0) map.Set("documents", ListOf(request.documents()));
+  return ParseRerank(map, limits);
+}
+
 ApiResult<TokenizeRequest> ParseTokenize(const v1::TokenizeRequest& request,
                                          const ApiLimits& limits) {
   Value::Map map = ScalarsOf(request);

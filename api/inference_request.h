@@ -5,6 +5,7 @@
 
 #include <variant>
 
+#include "api/embedding_request.h"
 #include "api/request.h"
 #include "inference.pb.h"
 
@@ -14,6 +15,10 @@ using ClientRequest = std::variant<CompletionRequest, ChatRequest>;
 
 ApiResult<ClientRequest> ParseInference(const v1::InferenceRequest& request,
                                         const ApiLimits& limits);
+ApiResult<EmbeddingRequest> ParseEmbedding(const v1::EmbedRequest& request,
+                                           const ApiLimits& limits);
+ApiResult<ScoreRequest> ParseScore(const v1::ScoreRequest& request, const ApiLimits& limits);
+ApiResult<RerankRequest> ParseRerank(const v1::RerankRequest& request, const ApiLimits& limits);
 ApiResult<TokenizeRequest> ParseTokenize(const v1::TokenizeRequest& request,
                                          const ApiLimits& limits);
 ApiResult<DetokenizeRequest> ParseDetokenize(const v1::DetokenizeRequest& request,

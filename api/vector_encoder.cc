@@ -107,16 +107,15 @@ class ScoresEncoder final : public VectorEncoder {
 
   std::string Finish(const std::string& id, int64_t created_s, uint32_t prompt_tokens) override {
     std::string out = Head("score-", id, created_s, model_);
-    out += ",\"data\":[";
-    for (size_t i = 0; first_ + i < vectors_.size(); ++i) {
-      if (i > 0) out.push_back(',');
+    out += ",\"data\":";
+    size_t index = 0;
+    AppendList(PairScores(vectors_, first_), &out, [&](double score) {
       out += "{\"index\":";
-      AppendNumber(i, &out);
+      AppendNumber(index++, &out);
       out += ",\"object\":\"score\",\"score\":";
-      AppendNumber(Cosine(vectors_[first_ == 1 ? 0 : i], vectors_[first_ + i]), &out);
+      AppendNumber(score, &out);
       out.push_back('}');
-    }
-    out.push_back(']');
+    });
     AppendUsage(prompt_tokens, &out);
     out.push_back('}');
     return out;
@@ -141,27 +140,22 @@ class RerankEncoder final : public VectorEncoder {
 
   std::string Finish(const std::string& id, int64_t /*created_s*/,
                      uint32_t prompt_tokens) override {
-    std::vector<std::pair<double, size_t>> order;  // negated, so that equal ones keep their order
-    for (size_t i = 1; i < vectors_.size(); ++i)
-      order.emplace_back(-Cosine(vectors_[0], vectors_[i]), i - 1);
-    std::sort(order.begin(), order.end());
-    if (request_.top_n > 0 && request_.top_n < order.size()) order.resize(request_.top_n);
     std::string out = "{\"id\":";
     AppendJsonString("rerank-" + id, &out);
     out += ",\"model\":";
     AppendJsonString(model_, &out);
     AppendUsage(prompt_tokens, &out);
     out += ",\"results\":";
-    AppendList(order, &out, [&](const auto& each) {
+    AppendList(RankDocuments(vectors_, request_.top_n), &out, [&](const RankedDocument& each) {
       out += "{\"index\":";
-      AppendNumber(each.second, &out);
+      AppendNumber(each.index, &out);
       if (request_.return_documents) {
         out += ",\"document\":{\"text\":";
-        AppendJsonString(request_.documents[each.second], &out);
+        AppendJsonString(request_.documents[each.index], &out);
         out.push_back('}');
       }
       out += ",\"relevance_score\":";
-      AppendNumber(-each.first, &out);
+      AppendNumber(each.score, &out);
       out.push_back('}');
     });
     out.push_back('}');
@@ -175,6 +169,25 @@ class RerankEncoder final : public VectorEncoder {
 };
 
 }  // namespace
+
+std::vector<double> PairScores(const std::vector<std::vector<float>>& vectors, size_t first) {
+  std::vector<double> scores;
+  for (size_t i = 0; first + i < vectors.size(); ++i)
+    scores.push_back(Cosine(vectors[first == 1 ? 0 : i], vectors[first + i]));
+  return scores;
+}
+
+std::vector<RankedDocument> RankDocuments(const std::vector<std::vector<float>>& vectors,
+                                          uint32_t top_n) {
+  std::vector<RankedDocument> order;
+  for (size_t i = 1; i < vectors.size(); ++i)
+    order.push_back({i - 1, Cosine(vectors[0], vectors[i])});
+  // Equal ones keep their order.
+  std::stable_sort(order.begin(), order.end(),
+                   [](const auto& a, const auto& b) { return a.score > b.score; });
+  if (top_n > 0 && top_n < order.size()) order.resize(top_n);
+  return order;
+}
 
 std::vector<float> CutVector(std::vector<float> vector, uint32_t dimensions) {
   if (dimensions >= vector.size()) return vector;

@@ -1,6 +1,6 @@
-// VectorEncoder: answers that are made of embeddings: /v1/embeddings, /v1/score and /v1/rerank. It
-// takes each input's vector as it comes, in any order, and keeps of it what the body needs; vectors
-// have norm 1. Pure; one encoder: one thread.
+// VectorEncoder: answers that are made of embeddings: /v1/embeddings, /v1/score and /v1/rerank, and
+// the same of gRPC (api/vector_message.h). It takes each input's vector as it comes, in any order,
+// and keeps of it what the body needs; vectors have norm 1. Pure; one encoder: one thread.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +31,17 @@ std::unique_ptr<VectorEncoder> MakeScoresEncoder(std::string model, size_t first
 // Jina's and Cohere's results, the most similar first. The inputs are the query, then the
 // documents.
 std::unique_ptr<VectorEncoder> MakeRerankEncoder(std::string model, RerankRequest request);
+
+// The cosine of each pair; of one `first` all pairs are made. `vectors`: first, then second.
+std::vector<double> PairScores(const std::vector<std::vector<float>>& vectors, size_t first);
+
+struct RankedDocument {
+  size_t index = 0;
+  double score = 0;
+};
+// The most similar first, at most `top_n` (0: all). `vectors`: the query's, then the documents'.
+std::vector<RankedDocument> RankDocuments(const std::vector<std::vector<float>>& vectors,
+                                          uint32_t top_n);
 
 // Cut to its first elements and of norm 1 again; all zero stays so.
 std::vector<float> CutVector(std::vector<float> vector, uint32_t dimensions);

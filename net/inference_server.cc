@@ -252,6 +252,12 @@ class ClientService final : public grpc::Service {
           return Open<StreamHandle<v1::InferenceRequest, v1::InferenceEvent>, v1::InferenceRequest>(
               context, kGenerate, reactor, &InferenceHandler::Generate);
         });
+    AddUnary<v1::EmbedRequest, v1::EmbedResponse>("/aisp.v1.Inference/Embed",
+                                                  &InferenceHandler::Embed);
+    AddUnary<v1::ScoreRequest, v1::ScoreResponse>("/aisp.v1.Inference/Score",
+                                                  &InferenceHandler::Score);
+    AddUnary<v1::RerankRequest, v1::RerankResponse>("/aisp.v1.Inference/Rerank",
+                                                    &InferenceHandler::Rerank);
     AddUnary<v1::TokenizeRequest, v1::TokenizeResponse>("/aisp.v1.Inference/Tokenize",
                                                         &InferenceHandler::Tokenize);
     AddUnary<v1::DetokenizeRequest, v1::DetokenizeResponse>("/aisp.v1.Inference/Detokenize",

@@ -76,6 +76,9 @@ class UnaryCall : public RpcCall {
 };
 
 using GenerateCall = StreamCall<v1::InferenceRequest, v1::InferenceEvent>;
+using EmbedCall = UnaryCall<v1::EmbedRequest, v1::EmbedResponse>;
+using ScoreCall = UnaryCall<v1::ScoreRequest, v1::ScoreResponse>;
+using RerankCall = UnaryCall<v1::RerankRequest, v1::RerankResponse>;
 using TokenizeCall = UnaryCall<v1::TokenizeRequest, v1::TokenizeResponse>;
 using DetokenizeCall = UnaryCall<v1::DetokenizeRequest, v1::DetokenizeResponse>;
 using ListModelsCall = UnaryCall<v1::ListModelsRequest, v1::ListModelsResponse>;
@@ -83,6 +86,9 @@ using ListModelsCall = UnaryCall<v1::ListModelsRequest, v1::ListModelsResponse>;
 class InferenceHandler {
  public:
   virtual void Generate(std::shared_ptr<GenerateCall> call) = 0;
+  virtual void Embed(std::shared_ptr<EmbedCall> call) = 0;
+  virtual void Score(std::shared_ptr<ScoreCall> call) = 0;
+  virtual void Rerank(std::shared_ptr<RerankCall> call) = 0;
   virtual void Tokenize(std::shared_ptr<TokenizeCall> call) = 0;
   virtual void Detokenize(std::shared_ptr<DetokenizeCall> call) = 0;
   virtual void ListModels(std::shared_ptr<ListModelsCall> call) = 0;

@@ -42,6 +42,8 @@ Status CheckFingerprints(const v1::Fingerprint& own, std::string_view own_name,
       s.Same("tokenizer_digest", own.tokenizer_digest(), peer.tokenizer_digest(), kSameModel));
   AISP_RETURN_IF_ERROR(
       s.Same("template_digest", own.template_digest(), peer.template_digest(), kSameModel));
+  AISP_RETURN_IF_ERROR(s.Same("adapters", own.adapters(), peer.adapters(),
+                              "give all processes the same --lora, with the same files"));
   AISP_RETURN_IF_ERROR(s.Same("mixed_precision", own.mixed_precision(), peer.mixed_precision(),
                               "give --allow-mixed-precision to all processes or to none"));
   if (!own.mixed_precision()) {

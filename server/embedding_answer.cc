@@ -6,14 +6,16 @@
 
 namespace aisp {
 
-// Written as it comes: nothing is left to do for all of them at the end.
-void EmbeddingAnswer::OnProgress(ChoiceStream& choice) {
+void TakeVector(FrontendContext* context, const PreparedRequest& prepared, ChoiceStream& choice) {
   if (!choice.ended()) return;
-  context_->metrics.embedded_inputs.Add();
-  context_->metrics.embedded_tokens.Add(
-      static_cast<double>(prepared_->PromptOf(choice.index()).get().size()));
-  prepared_->vectors->Add(choice.index(), choice.TakeEmbedding());
+  context->metrics.embedded_inputs.Add();
+  context->metrics.embedded_tokens.Add(
+      static_cast<double>(prepared.PromptOf(choice.index()).get().size()));
+  prepared.vectors->Add(choice.index(), choice.TakeEmbedding());
 }
+
+// Written as it comes: nothing is left to do for all of them at the end.
+void EmbeddingAnswer::OnProgress(ChoiceStream& choice) { TakeVector(context_, *prepared_, choice); }
 
 void EmbeddingAnswer::OnDone(std::span<const std::unique_ptr<ChoiceStream>> /*choices*/,
                              const AnswerUsage& usage) {

@@ -10,6 +10,9 @@
 
 namespace aisp {
 
+// Hands the vector of a choice that has ended to the encoder, and counts it.
+void TakeVector(FrontendContext* context, const PreparedRequest& prepared, ChoiceStream& choice);
+
 class EmbeddingAnswer final : public AnswerSink {
  public:
   EmbeddingAnswer(FrontendContext* context, std::shared_ptr<HttpExchange> exchange)

@@ -4,6 +4,9 @@
 
 #include <utility>
 
+#include "api/inference_request.h"
+#include "api/vector_message.h"
+
 namespace aisp {
 namespace {
 
@@ -24,10 +27,10 @@ ApiResult<PreparedRequest> PrepareInputs(const ServedModel& model, GenerationOpt
   return Checked(model, std::move(out));
 }
 
-}  // namespace
+enum class Form { kJson, kMessage };
 
-ApiResult<PreparedRequest> PrepareEmbedding(const ServedModel& model, std::string_view body) {
-  AISP_ASSIGN_OR_RETURN(EmbeddingRequest request, ParseEmbedding(body, model.limits));
+ApiResult<PreparedRequest> Embedding(const ServedModel& model, const EmbeddingRequest& request,
+                                     Form form) {
   const auto size = static_cast<uint32_t>(model.spec.hidden);
   if (request.dimensions && *request.dimensions > size) {
     return tl::unexpected(ApiError(
@@ -37,27 +40,62 @@ ApiResult<PreparedRequest> PrepareEmbedding(const ServedModel& model, std::strin
         "dimensions"));
   }
   AISP_ASSIGN_OR_RETURN(PreparedRequest out, PrepareInputs(model, request, request.inputs));
-  out.vectors =
-      MakeEmbeddingsEncoder(model.name, request.inputs.size(), request.base64, request.dimensions);
+  const size_t inputs = request.inputs.size();
+  out.vectors = form == Form::kJson
+                    ? MakeEmbeddingsEncoder(model.name, inputs, request.base64, request.dimensions)
+                    : MakeEmbedMessageEncoder(model.name, inputs, request.dimensions);
   return out;
 }
 
-ApiResult<PreparedRequest> PrepareScore(const ServedModel& model, std::string_view body) {
-  AISP_ASSIGN_OR_RETURN(const ScoreRequest request, ParseScore(body, model.limits));
+ApiResult<PreparedRequest> Score(const ServedModel& model, const ScoreRequest& request, Form form) {
   std::vector<Prompt> inputs(request.first.begin(), request.first.end());
   inputs.insert(inputs.end(), request.second.begin(), request.second.end());
   AISP_ASSIGN_OR_RETURN(PreparedRequest out, PrepareInputs(model, request, inputs));
-  out.vectors = MakeScoresEncoder(model.name, request.first.size(), request.second.size());
+  const auto make = form == Form::kJson ? MakeScoresEncoder : MakeScoreMessageEncoder;
+  out.vectors = make(model.name, request.first.size(), request.second.size());
   return out;
+}
+
+ApiResult<PreparedRequest> Rerank(const ServedModel& model, RerankRequest request, Form form) {
+  std::vector<Prompt> inputs = {request.query};
+  inputs.insert(inputs.end(), request.documents.begin(), request.documents.end());
+  AISP_ASSIGN_OR_RETURN(PreparedRequest out, PrepareInputs(model, request, inputs));
+  const auto make = form == Form::kJson ? MakeRerankEncoder : MakeRerankMessageEncoder;
+  out.vectors = make(model.name, std::move(request));
+  return out;
+}
+
+}  // namespace
+
+ApiResult<PreparedRequest> PrepareEmbedding(const ServedModel& model, std::string_view body) {
+  AISP_ASSIGN_OR_RETURN(EmbeddingRequest request, ParseEmbedding(body, model.limits));
+  return Embedding(model, std::move(request), Form::kJson);
+}
+
+ApiResult<PreparedRequest> PrepareEmbedding(const ServedModel& model,
+                                            const v1::EmbedRequest& body) {
+  AISP_ASSIGN_OR_RETURN(EmbeddingRequest request, ParseEmbedding(body, model.limits));
+  return Embedding(model, std::move(request), Form::kMessage);
+}
+
+ApiResult<PreparedRequest> PrepareScore(const ServedModel& model, std::string_view body) {
+  AISP_ASSIGN_OR_RETURN(ScoreRequest request, ParseScore(body, model.limits));
+  return Score(model, std::move(request), Form::kJson);
+}
+
+ApiResult<PreparedRequest> PrepareScore(const ServedModel& model, const v1::ScoreRequest& body) {
+  AISP_ASSIGN_OR_RETURN(ScoreRequest request, ParseScore(body, model.limits));
+  return Score(model, std::move(request), Form::kMessage);
 }
 
 ApiResult<PreparedRequest> PrepareRerank(const ServedModel& model, std::string_view body) {
   AISP_ASSIGN_OR_RETURN(RerankRequest request, ParseRerank(body, model.limits));
-  std::vector<Prompt> inputs = {request.query};
-  inputs.insert(inputs.end(), request.documents.begin(), request.documents.end());
-  AISP_ASSIGN_OR_RETURN(PreparedRequest out, PrepareInputs(model, request, inputs));
-  out.vectors = MakeRerankEncoder(model.name, std::move(request));
-  return out;
+  return Rerank(model, std::move(request), Form::kJson);
+}
+
+ApiResult<PreparedRequest> PrepareRerank(const ServedModel& model, const v1::RerankRequest& body) {
+  AISP_ASSIGN_OR_RETURN(RerankRequest request, ParseRerank(body, model.limits));
+  return Rerank(model, std::move(request), Form::kMessage);
 }
 
 }  // namespace aisp

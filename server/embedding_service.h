@@ -1,6 +1,6 @@
-// What /v1/embeddings, /v1/score and /v1/rerank do with a request: it becomes prompts whose hidden
-// states are pooled (a GenerationJob without tokens), and an encoder of what came out. On a pool
-// thread; pure but for the model.
+// What /v1/embeddings, /v1/score and /v1/rerank, and their like over gRPC, do with a request: it
+// becomes prompts whose hidden states are pooled (a GenerationJob without tokens), and an encoder
+// of what came out. On a pool thread; pure but for the model.
 #pragma once
 
 #include <string_view>
@@ -12,5 +12,11 @@ namespace aisp {
 ApiResult<PreparedRequest> PrepareEmbedding(const ServedModel& model, std::string_view body);
 ApiResult<PreparedRequest> PrepareScore(const ServedModel& model, std::string_view body);
 ApiResult<PreparedRequest> PrepareRerank(const ServedModel& model, std::string_view body);
+// Answered with the message that the encoder serializes.
+ApiResult<PreparedRequest> PrepareEmbedding(const ServedModel& model,
+                                            const v1::EmbedRequest& request);
+ApiResult<PreparedRequest> PrepareScore(const ServedModel& model, const v1::ScoreRequest& request);
+ApiResult<PreparedRequest> PrepareRerank(const ServedModel& model,
+                                         const v1::RerankRequest& request);
 
 }  // namespace aisp

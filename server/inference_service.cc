@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/check.h"
+#include "server/answer_ids.h"
+#include "server/embedding_answer.h"
+#include "server/embedding_service.h"
 #include "server/text_service.h"
 
 namespace aisp {
@@ -160,6 +164,34 @@ class GrpcAnswer final : public AnswerSink {
   std::vector<bool> begun_;  // choices whose first event is out, with what is said of the prompt
 };
 
+// Writes the answer to inputs that become vectors: one message, which the encoder has serialized.
+template <typename Request, typename Response>
+class VectorAnswer final : public AnswerSink {
+ public:
+  VectorAnswer(FrontendContext* context, std::shared_ptr<UnaryCall<Request, Response>> call)
+      : context_(context), call_(std::move(call)) {}
+
+  void OnTraced(const std::string& traceparent) override {
+    if (!traceparent.empty()) call_->AddHeader("traceparent", traceparent);
+  }
+  void OnPrepared(const PreparedRequest& prepared) override { prepared_ = &prepared; }
+  void OnRouted(const std::string& route) override { call_->AddHeader("x-aisp-route", route); }
+  void OnProgress(ChoiceStream& choice) override { TakeVector(context_, *prepared_, choice); }
+  void OnDone(std::span<const std::unique_ptr<ChoiceStream>>, const AnswerUsage& usage) override {
+    AISP_CHECK(call_->response()->ParseFromString(
+        prepared_->vectors->Finish("", UnixTimeS(), usage.prompt_tokens)));
+    call_->Finish({Code::kOk, ""}, {});
+  }
+  void OnFailed(const ApiError& error, Duration retry_after) override {
+    call_->Finish({error.code, error.message}, TrailersOf(error, retry_after));
+  }
+
+ private:
+  FrontendContext* const context_;
+  const std::shared_ptr<UnaryCall<Request, Response>> call_;
+  const PreparedRequest* prepared_ = nullptr;
+};
+
 }  // namespace
 
 std::optional<Caller> InferenceService::Admit(RpcCall& call) {
@@ -183,7 +215,9 @@ void InferenceService::Finish(RpcCall& call, const Caller& caller, const ApiErro
   context_->log->Finished(caller, outcome);
 }
 
-void InferenceService::Generate(std::shared_ptr<GenerateCall> call) {
+template <typename Call, typename Prepare>
+void InferenceService::Start(const std::shared_ptr<Call>& call, Prepare prepare,
+                             std::unique_ptr<AnswerSink> sink) {
   auto caller = Admit(*call);
   if (!caller) return;
   const RpcInfo& info = call->info();
@@ -202,16 +236,38 @@ void InferenceService::Generate(std::shared_ptr<GenerateCall> call) {
   job.caller = std::move(*caller);
   job.bytes = call->request().ByteSizeLong();
   job.trace = {std::string(info.Metadata("traceparent")), std::string(info.Metadata("tracestate"))};
-  job.prepare = [call, model = context_->model]() -> ApiResult<PreparedRequest> {
-    AISP_ASSIGN_OR_RETURN(ClientRequest request, ParseInference(call->request(), model->limits));
-    return std::visit([model](auto& each) { return Prepare(*model, std::move(each)); }, request);
+  job.prepare = [call, model = context_->model, prepare]() -> ApiResult<PreparedRequest> {
+    return prepare(*model, call->request());
   };
-  const auto started =
-      GenerationJob::Start(context_, std::move(job), std::make_unique<GrpcAnswer>(call));
+  const auto started = GenerationJob::Start(context_, std::move(job), std::move(sink));
   call->OnGone([weak = std::weak_ptr(started)](RpcCall::Gone why) {
     if (const auto alive = weak.lock()) alive->Abandon(GoneText(why));
   });
   after_();
+}
+
+template <typename Request, typename Response>
+void InferenceService::StartVectors(const std::shared_ptr<UnaryCall<Request, Response>>& call,
+                                    ApiResult<PreparedRequest> (*prepare)(const ServedModel&,
+                                                                          const Request&)) {
+  Start(call, prepare, std::make_unique<VectorAnswer<Request, Response>>(context_, call));
+}
+
+void InferenceService::Generate(std::shared_ptr<GenerateCall> call) {
+  const auto prepare = [](const ServedModel& model,
+                          const v1::InferenceRequest& wire) -> ApiResult<PreparedRequest> {
+    AISP_ASSIGN_OR_RETURN(ClientRequest request, ParseInference(wire, model.limits));
+    return std::visit([&model](auto& each) { return Prepare(model, std::move(each)); }, request);
+  };
+  Start(call, prepare, std::make_unique<GrpcAnswer>(call));
+}
+
+void InferenceService::Embed(std::shared_ptr<EmbedCall> call) {
+  StartVectors(call, &PrepareEmbedding);
+}
+void InferenceService::Score(std::shared_ptr<ScoreCall> call) { StartVectors(call, &PrepareScore); }
+void InferenceService::Rerank(std::shared_ptr<RerankCall> call) {
+  StartVectors(call, &PrepareRerank);
 }
 
 template <typename Call, typename Work, typename Fill>

@@ -18,6 +18,9 @@ class InferenceService final : public InferenceHandler {
       : context_(context), after_(std::move(after)) {}
 
   void Generate(std::shared_ptr<GenerateCall> call) override;
+  void Embed(std::shared_ptr<EmbedCall> call) override;
+  void Score(std::shared_ptr<ScoreCall> call) override;
+  void Rerank(std::shared_ptr<RerankCall> call) override;
   void Tokenize(std::shared_ptr<TokenizeCall> call) override;
   void Detokenize(std::shared_ptr<DetokenizeCall> call) override;
   void ListModels(std::shared_ptr<ListModelsCall> call) override;
@@ -25,6 +28,13 @@ class InferenceService final : public InferenceHandler {
  private:
   // Who calls; nothing when the call has been refused for lack of a key.
   std::optional<Caller> Admit(RpcCall& call);
+  // Starts a job for the call: `prepare` makes the request of it on a pool thread, `sink` answers.
+  template <typename Call, typename Prepare>
+  void Start(const std::shared_ptr<Call>& call, Prepare prepare, std::unique_ptr<AnswerSink> sink);
+  // Likewise, of inputs that become vectors.
+  template <typename Request, typename Response>
+  void StartVectors(const std::shared_ptr<UnaryCall<Request, Response>>& call,
+                    ApiResult<PreparedRequest> (*prepare)(const ServedModel&, const Request&));
   // Runs `work` on the pool, then fills the response with `fill`.
   template <typename Call, typename Work, typename Fill>
   void OnPool(const std::shared_ptr<Call>& call, const Caller& caller, const Work& work,

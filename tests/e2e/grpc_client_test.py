@@ -9,6 +9,8 @@ import json
 import sys
 import time
 import unittest
+import urllib.error
+import urllib.request
 
 import grpc
 from google.protobuf import descriptor_pool, message_factory
@@ -72,6 +74,86 @@ class GrpcClient(unittest.TestCase):
         with self.assertRaises(grpc.RpcError) as refused:
             list(generate(request(prompt="a", suffix="b", max_tokens=2)))
         self.assertEqual(refused.exception.code(), grpc.StatusCode.INVALID_ARGUMENT)
+
+    def http(self, path, body):
+        """(status, answer) of the same question over HTTP."""
+        request = urllib.request.Request(f"http://{SERVER.http}{path}", json.dumps(body).encode(),
+                                         {"content-type": "application/json"})
+        try:
+            with urllib.request.urlopen(request) as answer:
+                return answer.status, json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())
+
+    def test_embeddings_scores_and_ranks_are_those_of_http(self):
+        texts = ["A duck swam.", "The fox slept all day in the sun.", "Tom and his red ball"]
+        embed, request = self.method("Embed")
+        call = embed.with_call(request(input=texts), metadata=[("x-request-id", "by-reflection")])
+        got, metadata = call[0], dict(call[1].initial_metadata())
+        self.assertEqual(metadata["x-request-id"], "by-reflection")
+        self.assertIn("prefill=", metadata["x-aisp-route"])
+        expected = self.http("/v1/embeddings", {"input": texts})[1]
+        self.assertEqual([each.index for each in got.data], [0, 1, 2])
+        self.assertEqual((got.model, got.prompt_tokens), (expected["model"], expected["usage"]["prompt_tokens"]))
+        for mine, theirs in zip(got.data, expected["data"]):
+            self.assertEqual(len(mine.embedding), len(theirs["embedding"]))
+            for a, b in zip(mine.embedding, theirs["embedding"]):
+                self.assertAlmostEqual(a, b, places=6)
+        cut = request(dimensions=5)
+        for ids in ([5, 6, 7], [9]):
+            cut.input_token_ids.add(ids=ids)
+        expected = self.http("/v1/embeddings", {"input": [[5, 6, 7], [9]], "dimensions": 5})[1]["data"]
+        for mine, theirs in zip(embed(cut).data, expected):
+            self.assertEqual(len(mine.embedding), 5)
+            for a, b in zip(mine.embedding, theirs["embedding"]):
+                self.assertAlmostEqual(a, b, places=6)
+
+        score, request = self.method("Score")
+        for first in (texts[:1], texts):
+            got = score(request(text_1=first, text_2=texts))
+            expected = self.http("/v1/score", {"text_1": first, "text_2": texts})[1]
+            self.assertEqual(got.prompt_tokens, expected["usage"]["prompt_tokens"])
+            self.assertEqual(len(got.scores), 3)
+            for a, b in zip(got.scores, expected["data"]):
+                self.assertAlmostEqual(a, b["score"], places=6)
+
+        rerank, request = self.method("Rerank")
+        for options in ({}, {"top_n": 2}, {"return_documents": False}):
+            asked = {"query": "a fox", "documents": texts, **options}
+            got, expected = rerank(request(**asked)), self.http("/v1/rerank", asked)[1]
+            self.assertEqual([each.index for each in got.results], [each["index"] for each in expected["results"]])
+            for a, b in zip(got.results, expected["results"]):
+                self.assertAlmostEqual(a.relevance_score, b["relevance_score"], places=6)
+                self.assertEqual(a.HasField("document"), "document" in b)
+                self.assertEqual(a.document, b.get("document", {"text": ""})["text"])
+
+    def test_refusals_of_vectors_are_those_of_http(self):
+        codes = {400: grpc.StatusCode.INVALID_ARGUMENT, 404: grpc.StatusCode.NOT_FOUND}
+        for name, path, asked in (
+                ("Embed", "/v1/embeddings", {}),
+                ("Embed", "/v1/embeddings", {"input": ["a"], "dimensions": 0}),
+                ("Embed", "/v1/embeddings", {"input": ["a"], "dimensions": 100000}),
+                ("Embed", "/v1/embeddings", {"input": ["a"], "model": "another"}),
+                ("Embed", "/v1/embeddings", {"input": ["a"] * 5000}),
+                ("Score", "/v1/score", {"text_1": ["a"]}),
+                ("Score", "/v1/score", {"text_1": ["a", "b"], "text_2": ["a", "b", "c"]}),
+                ("Rerank", "/v1/rerank", {"documents": ["a"]}),
+                ("Rerank", "/v1/rerank", {"query": "a"}),
+                ("Rerank", "/v1/rerank", {"query": "a", "documents": ["a"], "top_n": -1})):
+            call, request = self.method(name)
+            status, answer = self.http(path, asked)
+            with self.assertRaises(grpc.RpcError) as caught:
+                call(request(**asked))
+            error = caught.exception
+            self.assertEqual(error.code(), codes[status], (name, asked))
+            self.assertEqual(error.details(), answer["error"]["message"])
+            self.assertEqual(dict(error.trailing_metadata()).get("error-param"), answer["error"]["param"])
+        embed, request = self.method("Embed")
+        both = request(input=["a"])
+        both.input_token_ids.add(ids=[1])
+        with self.assertRaises(grpc.RpcError) as caught:
+            embed(both)
+        self.assertIn(("error-param", "input_token_ids"), tuple(caught.exception.trailing_metadata()))
 
     def test_constraints_are_carried(self):
         generate, request = self.method("Generate")

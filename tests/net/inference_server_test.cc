@@ -37,6 +37,9 @@ class Handler final : public InferenceHandler {
     call->response()->set_count(count);
     call->Finish({Code::kOk, ""}, {});
   }
+  void Embed(std::shared_ptr<EmbedCall>) override {}
+  void Score(std::shared_ptr<ScoreCall>) override {}
+  void Rerank(std::shared_ptr<RerankCall>) override {}
   void Detokenize(std::shared_ptr<DetokenizeCall>) override {}  // dropped
   void ListModels(std::shared_ptr<ListModelsCall> call) override {
     call->Finish({Code::kUnavailable, "no"}, {{"retry-after-ms", "250"}});

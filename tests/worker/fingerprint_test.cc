@@ -50,6 +50,7 @@ TEST(Fingerprint, EveryFieldCountsAndTheMessageNamesItWithBothValues) {
   refused([](auto& f) { f.set_weights_digest("x"); }, "weights_digest");
   refused([](auto& f) { f.set_tokenizer_digest("x"); }, "tokenizer_digest");
   refused([](auto& f) { f.set_template_digest("x"); }, "template_digest");
+  refused([](auto& f) { f.set_adapters("a=1"); }, "adapters");
   refused([](auto& f) { f.mutable_kv_layout()->set_num_layers(9); }, "num_layers");
   refused([](auto& f) { f.mutable_kv_layout()->set_num_kv_heads(9); }, "num_kv_heads");
   refused([](auto& f) { f.mutable_kv_layout()->set_head_dim(9); }, "head_dim");
