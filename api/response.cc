@@ -328,6 +328,10 @@ std::string ModelObject(const ModelInfo& model) {
   AppendNumber(model.created_s, &out);
   out += ",\"owned_by\":\"aisp\",\"max_model_len\":";
   AppendNumber(model.max_model_len, &out);
+  if (!model.parent.empty()) {
+    out += ",\"parent\":";
+    AppendJsonString(model.parent, &out);
+  }
   out.push_back('}');
   return out;
 }

@@ -81,6 +81,7 @@ struct ModelInfo {
   std::string id;
   int64_t created_s = 0;
   int64_t max_model_len = 0;
+  std::string parent = {};  // of an adapter: the model that it changes
 };
 // GET /v1/models and GET /v1/models/{id}.
 std::string ModelList(std::span<const ModelInfo> models);

@@ -69,6 +69,17 @@ void BindModelSettings(Config::Model& m, SettingTable& t) {
         "--quantization fp8 asks for it.")
       .Flag("--fp8-activations")
       .OneOf({"auto", "on", "off"});
+  t.Add("lora_modules", &m.lora_modules,
+        "LoRA adapters in PEFT's layout that are served beside the model, each NAME=FOLDER; a "
+        "request names one as its model. On the CPU. Equal on all processes.")
+      .Flag("--lora");
+  t.Add("max_loras", &m.max_loras, "Adapters that may be served; more are refused at start.")
+      .Flag("--max-loras")
+      .Range(1, 1024);
+  t.Add("max_lora_rank", &m.max_lora_rank,
+        "Greatest rank of an adapter; one above is refused at start.")
+      .Flag("--max-lora-rank")
+      .Range(1, 4096);
   t.Add("allow_mixed_precision", &m.allow_mixed_precision,
         "Workers that compute in different formats may serve together, taking each other's KV for "
         "their own; else a worker that differs is refused. Equal on all processes.")

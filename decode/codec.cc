@@ -62,6 +62,7 @@ SequenceRequest SequenceFromWire(const v1::GenerateRequest& wire, const SharedTo
   request.min_new_tokens = static_cast<int32_t>(wire.min_new_tokens());
   request.stop_token_ids.assign(wire.stop_token_ids().begin(), wire.stop_token_ids().end());
   request.cache_scope = wire.cache_salt();
+  request.adapter = wire.adapter();
   request.priority = wire.priority();
   request.tenant = TenantFromWire(wire.tenant());
   if (wire.sampling().has_max_draft_tokens())

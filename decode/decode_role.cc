@@ -49,8 +49,8 @@ std::vector<std::string> DecodeRole::Impl::TargetsOf(const v1::GenerateRequest& 
   if (deps.transports.empty() || !wire.has_prefill() || WantsEveryRow(wire)) return targets;
   const Engine& engine = *deps.engine;
   const auto wanted = static_cast<int32_t>(tokens.size()) - 1;
-  const int32_t match =
-      engine.blocks().MatchLength(engine.RootOf(wire.cache_salt()), tokens, std::max(0, wanted));
+  const int32_t match = engine.blocks().MatchLength(
+      engine.RootOf(wire.cache_salt(), wire.adapter()), tokens, std::max(0, wanted));
   const int32_t worthwhile = options.min_remote_tokens > 0 ? options.min_remote_tokens
                                                            : engine.blocks().layout().block_tokens;
   if (wanted - match < worthwhile) return targets;
@@ -132,6 +132,7 @@ void DecodeRole::Impl::Begin(LinkId link, const v1::GenerateRequest& wire, Insta
   if (stored.targets.empty() || !deps.engine->Alive(stored.sequence)) return;
   stored.prefill.set_trace_id(wire.trace_id());
   stored.prefill.set_cache_salt(wire.cache_salt());
+  stored.prefill.set_adapter(wire.adapter());
   stored.prefill.set_priority(wire.priority());
   *stored.prefill.mutable_tenant() = wire.tenant();
   StartRemote(stored);

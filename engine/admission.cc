@@ -28,6 +28,12 @@ Status Engine::Impl::Validate(const SequenceRequest& request) const {
         fmt::format("prompt_tokens is {} and must be within [1, {}]", request.prompt_tokens, size));
   }
   AISP_RETURN_IF_ERROR(ValidateOutputs(request));
+  if (!request.adapter.empty() && executor->FindAdapter(request.adapter) < 0) {
+    return NotFound(
+        fmt::format("this worker has no LoRA adapter with the digest {}; give all "
+                    "processes the same --lora",
+                    request.adapter));
+  }
   // A drawn token needs a position too, though its KV may never be computed.
   const int64_t context = executor->max_context();
   const bool draws = Draws(request);
@@ -114,7 +120,8 @@ Result<SequenceId> Engine::Impl::Add(SequenceRequest request) {
     request.tokens.reserve(static_cast<size_t>(std::max<int64_t>(longest, 0)) + 1);
   }
   Sequence& s = table.Add(std::move(request));
-  s.root = RootOf(s.request.cache_scope);
+  s.root = RootOf(s.request.cache_scope, s.request.adapter);
+  if (!s.request.adapter.empty()) s.adapter = executor->FindAdapter(s.request.adapter);
   s.times.added = clock->Now();
   const SamplingParams& sampling = s.request.sampling;
   s.reads_generated = sampling.presence_penalty != 0 || sampling.frequency_penalty != 0 ||

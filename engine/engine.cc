@@ -52,8 +52,8 @@ int32_t Engine::Impl::Watermark() const {
   return table.running().empty() && table.awaiting() == 0 ? 0 : limits.watermark_blocks;
 }
 
-Hash128 Engine::Impl::RootOf(const std::string& cache_scope) const {
-  return PrefixRoot(options.weights_digest, DTypeName(executor->kv_layout().dtype), /*adapter=*/"",
+Hash128 Engine::Impl::RootOf(const std::string& cache_scope, const std::string& adapter) const {
+  return PrefixRoot(options.weights_digest, DTypeName(executor->kv_layout().dtype), adapter,
                     cache_scope);
 }
 
@@ -88,7 +88,9 @@ const KvTiers* Engine::tiers() const { return impl_->tiers ? &*impl_->tiers : nu
 const Status& Engine::failed() const { return impl_->failed; }
 BlockManager& Engine::blocks() { return impl_->blocks; }
 const BlockManager& Engine::blocks() const { return impl_->blocks; }
-Hash128 Engine::RootOf(const std::string& cache_scope) const { return impl_->RootOf(cache_scope); }
+Hash128 Engine::RootOf(const std::string& cache_scope, const std::string& adapter) const {
+  return impl_->RootOf(cache_scope, adapter);
+}
 std::vector<SlowPathCount> Engine::SlowPaths() const { return impl_->executor->slow_paths(); }
 const Speculator* Engine::speculator() const { return impl_->options.speculator.get(); }
 uint64_t Engine::Preemptions() const { return impl_->preemptions; }

@@ -212,7 +212,8 @@ class Engine {
   std::vector<SlowPathCount> SlowPaths() const;
   BlockManager& blocks();
   const BlockManager& blocks() const;
-  Hash128 RootOf(const std::string& cache_scope) const;
+  // `adapter`: as in SequenceRequest; its KV is of use to no other.
+  Hash128 RootOf(const std::string& cache_scope, const std::string& adapter = "") const;
 
  private:
   struct Impl;

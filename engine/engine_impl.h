@@ -46,6 +46,8 @@ struct StepRecord {
   std::vector<TokenId> tokens;
   std::vector<int32_t> positions;
   std::vector<int32_t> slot_of_row;
+  std::vector<int32_t> adapter_of_row;
+  bool adapts = false;  // some row has an adapter
   std::vector<SequenceRows> sequences;
   std::vector<int32_t> block_tables;
   std::vector<int32_t> logit_rows;
@@ -170,7 +172,7 @@ struct Engine::Impl {
   int32_t BlockTokens() const { return executor->kv_layout().block_tokens; }
   int32_t BlocksFor(int32_t tokens) const { return executor->kv_layout().BlocksFor(tokens); }
   int32_t Watermark() const;
-  Hash128 RootOf(const std::string& cache_scope) const;
+  Hash128 RootOf(const std::string& cache_scope, const std::string& adapter) const;
 
   // --- drafts.cc ---
   void Propose(SequenceId id, std::span<const TokenId> tokens);

@@ -13,6 +13,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "common/ids.h"
@@ -102,6 +103,9 @@ class Executor {
   virtual int32_t max_scored_rows() const { return 0; }
   // Elements of a hidden state; 0: none is given out, and embeddings are refused.
   virtual int32_t hidden_size() const { return 0; }
+  // The index (ForwardBatch::adapter_of_row) of the LoRA adapter with this digest; -1: it has none
+  // such.
+  virtual int32_t FindAdapter(std::string_view /*digest*/) const { return -1; }
   // FaultOfStep (common/fault.h) says by the code whose fault an error is. A step's: nothing of it
   // was or will be computed, the engine finds the sequence that does it and goes on. The device's:
   // the engine turns unready and fails its sequences as retryable.

@@ -22,6 +22,8 @@ void StepRecord::Clear() {
   tokens.clear();
   positions.clear();
   slot_of_row.clear();
+  adapter_of_row.clear();
+  adapts = false;
   sequences.clear();
   block_tables.clear();
   logit_rows.clear();
@@ -311,7 +313,9 @@ void Engine::Impl::AppendRows(Sequence& s, const PlannedSequence& planned, StepR
                                        : kTokenOnDevice);
     step.positions.push_back(i);
     step.slot_of_row.push_back(s.slot);
+    step.adapter_of_row.push_back(s.adapter);
   }
+  step.adapts |= s.adapter >= 0;
   // The longest copy of a step: a whole table for each sequence.
   step.block_tables.resize(step.block_tables.size() + static_cast<size_t>(table_blocks));
   std::transform(s.blocks.begin(), s.blocks.begin() + table_blocks,
@@ -384,6 +388,7 @@ bool Engine::Impl::Execute(StepRecord& step, Instant begin) {
   input.step = step.step;
   input.batch = ForwardBatch{step.tokens,    step.positions,    step.slot_of_row,
                              step.sequences, step.block_tables, step.logit_rows};
+  if (step.adapts) input.batch.adapter_of_row = step.adapter_of_row;
   input.samples = step.samples;
   input.scored = step.scored;
   input.hidden_rows = step.hidden_rows;

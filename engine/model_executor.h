@@ -71,6 +71,7 @@ class ModelExecutor final : public ServingExecutor {
   int32_t max_scored_rows() const override { return options_.max_scored_rows; }
   int32_t hidden_size() const override { return model_->spec().hidden; }
   int32_t vocabulary() const override { return model_->spec().vocabulary; }
+  int32_t FindAdapter(std::string_view digest) const override;
   Result<Ticket> Launch(const StepInput& input) override;
   Result<StepResult> Collect(Ticket ticket) override;
 

@@ -55,6 +55,7 @@ struct SequenceRequest {
   int32_t min_new_tokens = 0;   // stop tokens are masked before it
   std::vector<TokenId> stop_token_ids;
   std::string cache_scope;  // part of the prefix root
+  std::string adapter;      // digest of the LoRA adapter that it runs with; "": none
   TenantShare tenant;
   int32_t priority = 0;  // greater runs first, of one tenant's
   Instant deadline = kNever;

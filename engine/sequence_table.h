@@ -39,6 +39,7 @@ struct Sequence {
   SequenceRequest
       request;  // tokens grow as they are drawn; never reallocated (capacity is taken in Add)
   Hash128 root;
+  int32_t adapter = -1;  // as the executor counts them
   uint64_t arrival = 0;
   SequenceState state = SequenceState::kWaiting;
   std::vector<BlockId> blocks;   // block table; pinned with kSequence (a husk's: kStep)

@@ -12,6 +12,8 @@
 
 namespace aisp {
 
+struct AdaptedLinear;  // kernels/adapters.h
+
 // ---- weights ----
 
 enum class Epilogue : uint8_t {
@@ -144,6 +146,7 @@ struct LinearParams {
   TensorView x;  // [rows, in], the weight's input dtype, dense
   TensorView y;  // [rows, out], the weight's output dtype, dense
   int32_t rows = 0;
+  const AdaptedLinear* adapters = nullptr;  // null: none changes this matrix
 };
 
 // y[i] = x[row_indices ? row_indices[i] : i] / rms(x) * weight

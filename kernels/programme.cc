@@ -39,6 +39,15 @@ std::string Programme::Describe(NodeId id) const {
   return n.layer < 0 ? std::string(name) : fmt::format("layer {} {}", n.layer, name);
 }
 
+void Programme::BindAdapters(const std::function<const AdaptedLinear*(const PackedLinear*)>& find) {
+  for (Node& node : nodes_) {
+    auto* linear = std::get_if<LinearParams>(&node.params);
+    if (linear == nullptr) continue;
+    linear->adapters = find(linear->weight);
+    AISP_CHECK(linear->adapters == nullptr || value(node.output).rows == RowSet::kStep);
+  }
+}
+
 Status Programme::BindKv(std::span<const PagedKvView> layers) {
   if (layers.size() != static_cast<size_t>(num_layers_)) {
     return InvalidArgument(

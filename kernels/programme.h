@@ -14,6 +14,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -140,6 +141,9 @@ class Programme {
   // Before the first Ops::Prepare.
   Status BindKv(std::span<const PagedKvView> layers);
   bool kv_bound() const { return kv_bound_; }
+  // What changes the matrix of each linear node of all rows; null of those that none changes.
+  // Before the first Ops::Prepare.
+  void BindAdapters(const std::function<const AdaptedLinear*(const PackedLinear*)>& find);
 
   std::string Describe(NodeId id) const;  // "layer 3 qkv"
 
@@ -235,6 +239,8 @@ struct StepInputs {
   int32_t* slot_tokens = nullptr;
   const int32_t* logit_rows = nullptr;  // null: all rows
   int32_t num_logit_rows = 0;
+  // [rows]: index of the adapter that the row runs with, -1: none. Null: no row has one.
+  const int32_t* adapter_of_row = nullptr;
   DrawParams draw;  // without logits and slot_tokens
 };
 

@@ -51,9 +51,9 @@ Result<BatchUpload> BatchUpload::Create(Device& device, const BatchLimits& limit
              sequences = static_cast<size_t>(limits.max_sequences);
   const size_t table =
       (static_cast<size_t>(limits.max_context) + kSmallestBlock - 1) / kSmallestBlock + 1;
-  const size_t numbers = 4 * rows + sequences * (sizeof(RowSpan) / sizeof(int32_t)) +
+  const size_t numbers = 5 * rows + sequences * (sizeof(RowSpan) / sizeof(int32_t)) +
                          static_cast<size_t>(limits.max_logit_rows) + sequences * table;
-  const size_t bytes = numbers * sizeof(int32_t) + 8 * 16;
+  const size_t bytes = numbers * sizeof(int32_t) + 9 * 16;
   for (Buffer& staging : upload.staging_) {
     AISP_ASSIGN_OR_RETURN(staging, device.Allocate(bytes, MemoryKind::kHost));
   }
@@ -69,6 +69,7 @@ Status BatchUpload::Check(const ForwardBatch& b, int32_t vocabulary, int32_t blo
     return InvalidArgument(fmt::format("a step of {} rows; 1 to {} are possible (max_batch_tokens)",
                                        rows, limits_.max_rows));
   }
+  AISP_CHECK(b.adapter_of_row.empty() || b.adapter_of_row.size() == rows);
   if (b.positions.size() != rows || (!b.slot_of_row.empty() && b.slot_of_row.size() != rows)) {
     return InvalidArgument(fmt::format("{} tokens, {} positions, {} slots in a step", rows,
                                        b.positions.size(), b.slot_of_row.size()));
@@ -164,6 +165,7 @@ Result<DeviceBatch> BatchUpload::Upload(const ForwardBatch& b, int32_t vocabular
   if (!all) out.logit_rows = cutter.Put(b.logit_rows, logit_rows, 0);
   RowSpan* sequences = cutter.Take<RowSpan>(sequence_count, &out.ragged.sequences);
   int32_t* slots = cutter.Take<int32_t>(rows, &out.ragged.kv_slots);
+  if (!b.adapter_of_row.empty()) out.adapter_of_row = cutter.Put(b.adapter_of_row, rows, -1);
   // Only the tables of this step are copied, each cut to its sequence's length.
   size_t table_entries = 0;
   const auto block = static_cast<size_t>(block_tokens);

@@ -29,6 +29,7 @@ struct DeviceBatch {
   const int32_t* slot_of_row = nullptr;
   const int32_t* logit_rows = nullptr;  // null: all of them
   int32_t num_logit_rows = 0;
+  const int32_t* adapter_of_row = nullptr;  // null: no row has an adapter
 };
 
 class BatchUpload {

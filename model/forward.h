@@ -31,6 +31,8 @@ struct ForwardBatch {
   std::span<const SequenceRows> sequences;  // [sequences]
   std::span<const int32_t> block_tables;    // concatenated tables of block ids
   std::span<const int32_t> logit_rows;      // rows whose logits are wanted, ascending
+  // [rows]: index of each row's adapter, -1: none. Empty: no row has one.
+  std::span<const int32_t> adapter_of_row = {};
 };
 
 }  // namespace aisp

@@ -12,6 +12,7 @@
 #include "common/check.h"
 #include "common/clock.h"
 #include "common/log.h"
+#include "model/adapter_table.h"
 #include "model/batch_upload.h"
 #include "model/layer_plan.h"
 #include "model/prepared_steps.h"
@@ -55,7 +56,11 @@ struct Layer {
 class LoadedModel final : public Model {
  public:
   LoadedModel(ModelSpec spec, const ModelOptions& options, Device& device, Ops& ops)
-      : spec_(std::move(spec)), options_(options), device_(device), ops_(ops) {
+      : spec_(std::move(spec)),
+        options_(options),
+        device_(device),
+        ops_(ops),
+        adapters_(options.adapters) {
     if (options_.max_context == 0) options_.max_context = spec_.max_position;
   }
 
@@ -115,6 +120,7 @@ class LoadedModel final : public Model {
   Workspace workspace_;
   TensorView head_input_, logits_;
   BatchUpload upload_;
+  AdapterTable adapters_;
   Programme programme_;
   int32_t* slot_tokens_ = nullptr;
   std::optional<PreparedSteps> prepared_;  // from Bind on
@@ -124,6 +130,12 @@ Status LoadedModel::CheckOptions() const {
   if (options_.max_context < 1 || options_.max_context > spec_.max_position) {
     return InvalidArgument(fmt::format("a context of {} tokens; this model knows {} positions",
                                        options_.max_context, spec_.max_position));
+  }
+  if (!options_.adapters.empty() && device_.info().asynchronous) {
+    return Unimplemented(
+        fmt::format("LoRA adapters are not supported on a {} device; serve them with --device cpu, "
+                    "or leave --lora out",
+                    device_.info().kind));
   }
   if (options_.max_batch_tokens < 1 || options_.max_logit_rows < 1 || options_.max_sequences < 1) {
     return InvalidArgument(
@@ -160,15 +172,18 @@ Status LoadedModel::Load(const std::string& directory) {
   context.activation_dtype = ops_.ActivationDType(dtype_);
   context.weight_format = options_.weight_format;
   context.weight_bytes = &weight_bytes_;
+  context.adapters = &adapters_;
   context.expert_bytes = &expert_bytes_;
   workspace_.Need(Slot::kHidden, DType::kF32, spec_.hidden);
   AISP_RETURN_IF_ERROR(LoadLayers(context));
+  context.adapters = nullptr;  // of rows whose logits are wanted, not of all
   AISP_RETURN_IF_ERROR(LoadHead(context));
   if (options_.on_progress) options_.on_progress(total_bytes, total_bytes);
   const double weights_s = ToSeconds(clock.Now() - begin);
   AISP_RETURN_IF_ERROR(workspace_.Allocate(device_, ops_.RowCapacity(options_.max_batch_tokens)));
   AISP_RETURN_IF_ERROR(AllocateOutput());
   EmitProgramme();
+  AISP_RETURN_IF_ERROR(adapters_.Bind(&programme_));
   AISP_ASSIGN_OR_RETURN(
       upload_, BatchUpload::Create(device_, {options_.max_batch_tokens, options_.max_sequences,
                                              options_.max_logit_rows, options_.max_context}));
@@ -177,6 +192,8 @@ Status LoadedModel::Load(const std::string& directory) {
                            {"compute_dtype", DTypeName(dtype_)},
                            {"kernels", ops_.Describe()},
                            {"weights_s", weights_s},
+                           {"adapters", static_cast<int64_t>(options_.adapters.size())},
+                           {"adapter_bytes", static_cast<int64_t>(adapters_.bytes())},
                            {"workspace_bytes", static_cast<int64_t>(workspace_bytes())}});
   return {};
 }
@@ -326,6 +343,7 @@ Status LoadedModel::Enqueue(const DeviceBatch& batch, const StepDraws& draws,
   inputs.slot_tokens = slot_tokens_;
   inputs.logit_rows = batch.logit_rows;
   inputs.num_logit_rows = batch.num_logit_rows;
+  inputs.adapter_of_row = batch.adapter_of_row;
   inputs.draw = draws.params;
   return step->Run(inputs, on_layer, stream);
 }

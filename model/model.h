@@ -13,11 +13,13 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "common/result.h"
 #include "kernels/ops.h"
 #include "model/batch_upload.h"
 #include "model/forward.h"
+#include "model/lora_adapter.h"
 #include "model/spec.h"
 
 namespace aisp {
@@ -37,6 +39,8 @@ struct ModelOptions {
   // How the layers' matrices are kept; nothing: as the checkpoint has them where the device can,
   // else in the compute dtype.
   std::optional<WeightFormat> weight_format;
+  // Served beside the weights, by index; on the CPU. They outlive the model.
+  std::vector<std::shared_ptr<const LoraAdapter>> adapters;
   // Hears, while Load reads, how many bytes of how many weights have been taken up.
   std::function<void(uint64_t done_bytes, uint64_t total_bytes)> on_progress;
 };

@@ -11,6 +11,7 @@
 
 #include "kernels/ops.h"
 #include "kernels/programme.h"
+#include "model/adapter_table.h"
 #include "model/layer_plan.h"
 #include "model/weights.h"
 #include "model/workspace.h"
@@ -35,6 +36,7 @@ struct LoadContext {
   // Sums.
   size_t* weight_bytes = nullptr;
   size_t* expert_bytes = nullptr;
+  AdapterTable* adapters = nullptr;  // null: nobody's
 };
 
 class Sublayer {
@@ -58,10 +60,6 @@ struct DeviceVector {
 };
 Result<DeviceVector> LoadVector(const LoadContext& context, const std::string& name, int64_t n);
 // Matrices stacked along their output, each [out, in], with biases (`name`.bias) if there are.
-struct StackedPart {
-  std::string name;  // without ".weight"
-  int64_t out = 0;
-};
 struct StackedLinear {
   std::span<const StackedPart> parts;
   int64_t in = 0;

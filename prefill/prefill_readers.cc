@@ -191,6 +191,7 @@ void PrefillRole::Impl::OnPrefill(Reader& reader, const v1::PrefillRequest& requ
   sequence.prompt_tokens = num_tokens;
   sequence.kv_source = KvSource::kPrefillOnly;
   sequence.cache_scope = request.cache_salt();
+  sequence.adapter = request.adapter();
   sequence.priority = request.priority();
   sequence.tenant = TenantFromWire(request.tenant());
   Result<SequenceId> added =

@@ -77,6 +77,7 @@ struct RouterRequest {
   TenantShare tenant;
   int32_t priority = 0;     // greater goes first, of one tenant's
   std::string cache_scope;  // tenant and salt combined
+  std::string adapter;      // digest of a LoRA adapter; "": none
   PrefillPreference prefill =
       PrefillPreference::kAuto;  // the policy's reason is then `forced-remote` / `forced-local`
   // The client's own. Where no placement is predicted to meet it, the request is refused at once.

@@ -64,7 +64,8 @@ Result<Router::Impl::Choice> Router::Impl::Choose(Request& request) {
   const v1::Fingerprint& pool = PoolFingerprint();
   const v1::KvLayoutDesc& kv = pool.kv_layout();
   request.unit_hashes = UnitHashes(
-      PrefixRoot(PrefixDigest(pool), kv.dtype(), "", request.spec.cache_scope), request.Sequence());
+      PrefixRoot(PrefixDigest(pool), kv.dtype(), request.spec.adapter, request.spec.cache_scope),
+      request.Sequence());
   RequestSummary summary;
   summary.tokens = static_cast<int32_t>(request.length());
   summary.expected_new_tokens =
@@ -162,6 +163,7 @@ v1::GenerateRequest Router::Impl::MakeGenerate(const Request& request) const {
     out.set_prompt_logprobs_from(request.prompt_scored);
   }
   out.set_cache_salt(spec.cache_scope);
+  out.set_adapter(spec.adapter);
   return out;
 }
 

@@ -126,6 +126,7 @@ Result<Backend> MakeBackend(const Config& config, const ServedModel& served) {
   ModelExecutorOptions options = ExecutorOptionsOf(config, served);
   AISP_ASSIGN_OR_RETURN(options.model.random_weights, RandomWeightsSeed(config));
   options.model.weight_format = WeightFormatOf(config);
+  options.model.adapters = served.adapters;
   options.model.on_progress = WeightsProgress(config);
   KvPoolPlan pool{served.kv_layout.num_blocks, "as configured"};
   options.choose_blocks = [&](const MemoryInfo& memory) -> Result<int32_t> {

@@ -41,9 +41,10 @@ ApiResult<PreparedRequest> Embedding(const ServedModel& model, const EmbeddingRe
   }
   AISP_ASSIGN_OR_RETURN(PreparedRequest out, PrepareInputs(model, request, request.inputs));
   const size_t inputs = request.inputs.size();
-  out.vectors = form == Form::kJson
-                    ? MakeEmbeddingsEncoder(model.name, inputs, request.base64, request.dimensions)
-                    : MakeEmbedMessageEncoder(model.name, inputs, request.dimensions);
+  out.vectors =
+      form == Form::kJson
+          ? MakeEmbeddingsEncoder(out.model_name, inputs, request.base64, request.dimensions)
+          : MakeEmbedMessageEncoder(out.model_name, inputs, request.dimensions);
   return out;
 }
 
@@ -52,7 +53,7 @@ ApiResult<PreparedRequest> Score(const ServedModel& model, const ScoreRequest& r
   inputs.insert(inputs.end(), request.second.begin(), request.second.end());
   AISP_ASSIGN_OR_RETURN(PreparedRequest out, PrepareInputs(model, request, inputs));
   const auto make = form == Form::kJson ? MakeScoresEncoder : MakeScoreMessageEncoder;
-  out.vectors = make(model.name, request.first.size(), request.second.size());
+  out.vectors = make(out.model_name, request.first.size(), request.second.size());
   return out;
 }
 
@@ -61,7 +62,7 @@ ApiResult<PreparedRequest> Rerank(const ServedModel& model, RerankRequest reques
   inputs.insert(inputs.end(), request.documents.begin(), request.documents.end());
   AISP_ASSIGN_OR_RETURN(PreparedRequest out, PrepareInputs(model, request, inputs));
   const auto make = form == Form::kJson ? MakeRerankEncoder : MakeRerankMessageEncoder;
-  out.vectors = make(model.name, std::move(request));
+  out.vectors = make(out.model_name, std::move(request));
   return out;
 }
 

@@ -316,9 +316,11 @@ void Frontend::Detokenize(const std::shared_ptr<HttpExchange>& exchange, const C
 
 void Frontend::Models(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller) {
   const ServedModel& model = *context_->model;
-  const ModelInfo info{model.name, context_->started_unix_s, model.max_model_len};
+  std::vector<ModelInfo> all{{model.name, context_->started_unix_s, model.max_model_len}};
+  for (const auto& adapter : model.adapters)
+    all.push_back({adapter->name(), context_->started_unix_s, model.max_model_len, model.name});
   const std::string& path = exchange->request().path;
-  if (path == kModelsPath) return Respond(*exchange, caller, ModelList({&info, 1}));
+  if (path == kModelsPath) return Respond(*exchange, caller, ModelList(all));
   const std::string name = path.substr(kModelsPath.size() + 1);
   if (auto known = model.CheckName(name); !known) {
     return Respond(*exchange, caller, tl::unexpected(known.error()));
@@ -328,7 +330,9 @@ void Frontend::Models(const std::shared_ptr<HttpExchange>& exchange, const Calle
                    tl::unexpected(ApiError(Code::kNotFound, "no model is named ''", "model",
                                            "model_not_found")));
   }
-  Respond(*exchange, caller, ModelObject(info));
+  const auto found =
+      std::find_if(all.begin(), all.end(), [&](const ModelInfo& each) { return each.id == name; });
+  Respond(*exchange, caller, ModelObject(*found));
 }
 
 void Frontend::Version(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller) {

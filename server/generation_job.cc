@@ -145,6 +145,7 @@ RouterRequest GenerationJob::MakeRequest(uint32_t choice) const {
   r.priority = -std::max(o.priority, -INT32_MAX);  // clients: lower first; inside: greater first
   r.tenant = context_->tenants->ShareOf(request_.caller.tenant, r.priority);
   r.cache_scope = CacheScope(request_.caller.tenant, o.cache_salt);
+  r.adapter = prepared_.adapter;
   r.pooling = prepared_.pooling;
   r.prompt_logprobs = prepared_.ScoresPrompt(choice) ? prepared_.prompt_logprobs : -1;
   // A prefill worker brings KV, and not what else its rows would give.
@@ -168,6 +169,7 @@ void GenerationJob::SubmitMore() {
 void GenerationJob::SubmitAll() {
   counted_.assign(prepared_.choices(), 0);
   held_of_.assign(prepared_.choices(), 0);
+  if (!prepared_.adapter.empty()) lora_ = context_->loras->Enter(prepared_.model_name);
   sink_->OnPrepared(prepared_);
   context_->metrics.frontend_s.Observe(
       ToSeconds(context_->clock->Now() - request_.caller.received));
@@ -309,6 +311,7 @@ void GenerationJob::Close(Outcome outcome) {
       context_->router->Cancel(std::exchange(choice->request, RequestId{}));
   }
   slot_ = {};
+  lora_ = {};
   const AnswerUsage usage = MakeUsage();
   // What was refused before it was placed has cost nothing.
   if (!choices_.empty()) {
@@ -336,6 +339,7 @@ void GenerationJob::CountTokens(const ChoiceStream& choice) {
   if (first_token_ == kNever) {
     first_token_ = last_token_;
     first_choice_ = choice.index();
+    lora_.Running();
   }
   context_->stats->Tokens(choice.completion_tokens() - before);
 }

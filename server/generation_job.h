@@ -21,6 +21,7 @@
 #include "server/frontend_metrics.h"
 #include "server/job_trace.h"
 #include "server/live_stats.h"
+#include "server/lora_requests.h"
 #include "server/request_log.h"
 #include "server/response_store.h"
 #include "server/tenants.h"
@@ -48,6 +49,7 @@ struct FrontendContext {
   size_t answers_bytes = 0;
   int64_t started_unix_s = 0;
   FrontendMetrics metrics;
+  LoraRequests* loras = nullptr;
 };
 
 class GenerationJob final : public std::enable_shared_from_this<GenerationJob>,
@@ -109,6 +111,7 @@ class GenerationJob final : public std::enable_shared_from_this<GenerationJob>,
   JobTrace trace_;
   Tenants::Slot slot_;
   PreparedRequest prepared_;
+  LoraRequests::Use lora_;
   std::vector<std::unique_ptr<ChoiceStream>> choices_;
   size_t ended_ = 0;
   std::string route_;

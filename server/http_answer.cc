@@ -87,7 +87,7 @@ std::unique_ptr<AnswerEncoder> HttpTextAnswer::MakeEncoder() const {
                           .event_ids = request.Header("x-aisp-event-ids") == "true"};
   return std::make_unique<ResponseEncoder>(
       prepared_->endpoint, fmt::format("{}-{}", chat ? "chatcmpl" : "cmpl", request.id),
-      context_->model->name, UnixTimeS(), shape);
+      prepared_->model_name, UnixTimeS(), shape);
 }
 
 void HttpTextAnswer::OnPrepared(const PreparedRequest& prepared) {

@@ -328,10 +328,16 @@ void InferenceService::Detokenize(std::shared_ptr<DetokenizeCall> call) {
 void InferenceService::ListModels(std::shared_ptr<ListModelsCall> call) {
   const auto caller = Admit(*call);
   if (!caller) return;
-  v1::Model* model = call->response()->add_models();
-  model->set_id(context_->model->name);
-  model->set_created_s(context_->started_unix_s);
-  model->set_max_model_len(static_cast<uint32_t>(context_->model->max_model_len));
+  const ServedModel& served = *context_->model;
+  const auto add = [&](const std::string& id) {
+    v1::Model* model = call->response()->add_models();
+    model->set_id(id);
+    model->set_created_s(context_->started_unix_s);
+    model->set_max_model_len(static_cast<uint32_t>(served.max_model_len));
+    return model;
+  };
+  add(served.name);
+  for (const auto& adapter : served.adapters) add(adapter->name())->set_parent(served.name);
   Finish(*call, *caller, ApiError(Code::kOk, ""));
 }
 

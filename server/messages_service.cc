@@ -15,7 +15,7 @@ ApiResult<PreparedRequest> PrepareMessage(const ServedModel& model, const std::s
   if (!prepared) return tl::unexpected(InMessagesWords(std::move(prepared).error()));
   const std::string id = NewAnswerId("msg_");
   prepared->call_seed = id;
-  prepared->make_encoder = [id, name = model.name, request_id] {
+  prepared->make_encoder = [id, name = prepared->model_name, request_id] {
     return std::make_unique<MessagesEncoder>(id, name, request_id);
   };
   return std::move(*prepared);

@@ -100,6 +100,11 @@ ApiResult<void> CheckEnding(const ServedModel& model, const PreparedRequest& req
 }  // namespace
 
 ApiResult<PreparedRequest> Checked(const ServedModel& model, PreparedRequest request) {
+  request.model_name = model.name;
+  if (const LoraAdapter* adapter = model.FindAdapter(request.options.model)) {
+    request.model_name = adapter->name();
+    request.adapter = adapter->digest();
+  }
   for (const auto& prompt : request.prompts) {
     AISP_RETURN_IF_ERROR(
         CheckLength(request, static_cast<int64_t>(prompt.size()), model.max_model_len));

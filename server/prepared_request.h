@@ -21,6 +21,9 @@ namespace aisp {
 struct PreparedRequest {
   Endpoint endpoint = Endpoint::kCompletions;
   GenerationOptions options;
+  // As clients see it: the model or one of its adapters; and the digest of that, "": none.
+  std::string model_name = {};
+  std::string adapter = {};
   std::vector<SharedTokens> prompts;  // at least one, none empty
   // One per prompt when the prompt's text is wanted back, else empty.
   std::vector<std::string> echoes;
@@ -54,7 +57,7 @@ struct PreparedRequest {
 
 ApiResult<PreparedRequest> Prepare(const ServedModel& model, CompletionRequest request);
 ApiResult<PreparedRequest> Prepare(const ServedModel& model, ChatRequest request);
-// The last step of them: lengths and constraint.
+// The last step of them: the adapter, lengths and constraint.
 ApiResult<PreparedRequest> Checked(const ServedModel& model, PreparedRequest request);
 
 }  // namespace aisp

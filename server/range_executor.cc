@@ -33,6 +33,9 @@ class RangeExecutor final : public ServingExecutor {
   int32_t vocabulary() const override { return inner_->vocabulary(); }
   int32_t max_scored_rows() const override { return inner_->max_scored_rows(); }
   int32_t hidden_size() const override { return inner_->hidden_size(); }
+  int32_t FindAdapter(std::string_view digest) const override {
+    return inner_->FindAdapter(digest);
+  }
   const Buffer& kv_pool() const override { return inner_->kv_pool(); }
   const Model& model() const override { return inner_->model(); }
   TensorView logits() const override { return inner_->logits(); }

@@ -37,7 +37,7 @@ ApiResult<PreparedRequest> PrepareResponse(const ServedModel& model,
   if (!prepared) return tl::unexpected(InResponsesWords(std::move(prepared).error()));
   ResponsesHead head;
   head.id = NewAnswerId("resp_");
-  head.model = model.name;
+  head.model = prepared->model_name;
   head.created_s = UnixTimeS();
   head.echo = std::move(request.echo);
   if (request.store) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <utility>
 
@@ -24,6 +25,7 @@
 #include "server/frontend.h"
 #include "server/inference_service.h"
 #include "server/invitation.h"
+#include "server/lora_requests.h"
 #include "server/otlp_spans.h"
 #include "server/page.h"
 #include "server/work_pool.h"
@@ -335,6 +337,9 @@ class RouterServiceImpl final : public RouterService {
     context_.started_unix_s = UnixTimeS();
     const MetricLabels labels{{"role", "router"}, {"model", model->name}};
     context_.metrics = FrontendMetrics(metrics, labels);
+    const bool adapts = !model->adapters.empty();
+    loras_.emplace(metrics, labels, adapts ? static_cast<size_t>(config_.model.max_loras) : 0);
+    context_.loras = &*loras_;
     context_.responses = std::make_shared<ResponseStore>(
         ResponseStore::Limits{static_cast<size_t>(config_.http.max_stored_responses),
                               static_cast<size_t>(config_.http.max_stored_bytes),
@@ -428,6 +433,7 @@ class RouterServiceImpl final : public RouterService {
   std::unique_ptr<OtlpExporter> otlp_;
   std::unique_ptr<Traces> traces_;
   FrontendContext context_;
+  std::optional<LoraRequests> loras_;
   std::unique_ptr<Tenants> tenants_;
   Cors cors_;
   WorkPool pool_;

@@ -145,6 +145,44 @@ int32_t Fp8ActivationRows(const Config& config, const QuantSpec& quant) {
   return block ? kAutoFp8BlockActivationRows : kAutoFp8ActivationRows;
 }
 
+// From --lora: "name=folder" each.
+Status LoadAdapters(const Config& config, ServedModel* model) {
+  const auto most = static_cast<size_t>(config.model.max_loras);
+  if (config.model.lora_modules.size() > most) {
+    return InvalidArgument(
+        fmt::format("{} adapters are given with --lora, and at most {} are "
+                    "allowed; raise --max-loras",
+                    config.model.lora_modules.size(), most));
+  }
+  for (const std::string& each : config.model.lora_modules) {
+    const size_t at = each.find('=');
+    const std::string name = each.substr(0, at);
+    if (at == std::string::npos || name.empty() || at + 1 == each.size()) {
+      return InvalidArgument(
+          fmt::format("--lora wants NAME=FOLDER, as in --lora sql=/models/sql-lora, but has '{}'",
+                      Excerpt(each)));
+    }
+    if (name == model->name || model->FindAdapter(name) != nullptr) {
+      return InvalidArgument(
+          fmt::format("--lora: the name '{}' is taken already; give each adapter its own", name));
+    }
+    AISP_ASSIGN_OR_RETURN(auto adapter,
+                          LoraAdapter::Load(name, each.substr(at + 1),
+                                            static_cast<int32_t>(config.model.max_lora_rank)));
+    model->adapters.push_back(std::move(adapter));
+  }
+  return {};
+}
+
+// "name=digest" of each, in the order of their names.
+std::string AdaptersText(const ServedModel& model) {
+  std::vector<std::string> texts;
+  for (const auto& adapter : model.adapters)
+    texts.push_back(fmt::format("{}={}", adapter->name(), adapter->digest()));
+  std::sort(texts.begin(), texts.end());
+  return Join(texts, ",");
+}
+
 Status FillFingerprint(const Config& config, ServedModel* model) {
   v1::Fingerprint& f = model->fingerprint;
   f.set_protocol_version(kProtocolVersion);
@@ -154,6 +192,7 @@ Status FillFingerprint(const Config& config, ServedModel* model) {
     AISP_ASSIGN_OR_RETURN(weights, DigestCheckpoint(model->path));
   }
   f.set_weights_digest(weights);
+  f.set_adapters(AdaptersText(*model));
   f.set_mixed_precision(config.model.allow_mixed_precision);
   f.set_tokenizer_digest(model->tokenizer ? model->tokenizer->Fingerprint() : "");
   f.set_template_digest(model->chat_template ? DigestOf(model->chat_template->source()) : "");
@@ -253,16 +292,29 @@ Result<std::unique_ptr<ServedModel>> LoadServedModel(const Config& config) {
   model->limits.sampling_defaults = {defaults.temperature, defaults.top_p, defaults.top_k,
                                      defaults.min_p, defaults.repetition_penalty};
   model->fp8_activation_rows = Fp8ActivationRows(config, model->spec.quant);
+  AISP_RETURN_IF_ERROR(LoadAdapters(config, model.get()));
   AISP_RETURN_IF_ERROR(FillFingerprint(config, model.get()));
   return model;
 }
 
 ApiResult<void> ServedModel::CheckName(const std::string& requested) const {
-  if (requested.empty() || requested == name) return {};
+  if (requested.empty() || requested == name || FindAdapter(requested) != nullptr) return {};
+  std::string served = fmt::format("'{}' is", name);
+  if (!adapters.empty()) {
+    std::vector<std::string> names;
+    for (const auto& adapter : adapters) names.push_back(fmt::format("'{}'", adapter->name()));
+    served = fmt::format("'{}' is, and its adapters {}", name, Join(names, ", "));
+  }
   return tl::unexpected(
       ApiError(Code::kNotFound,
-               fmt::format("the model '{}' is not served here; '{}' is", Excerpt(requested), name),
+               fmt::format("the model '{}' is not served here; {}", Excerpt(requested), served),
                "model", "model_not_found"));
+}
+
+const LoraAdapter* ServedModel::FindAdapter(const std::string& wanted) const {
+  const auto found = std::find_if(adapters.begin(), adapters.end(),
+                                  [&](const auto& each) { return each->name() == wanted; });
+  return found == adapters.end() ? nullptr : found->get();
 }
 
 ApiResult<std::vector<TokenId>> ServedModel::RenderChat(const ChatRequest& request,

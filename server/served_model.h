@@ -16,6 +16,7 @@
 #include "common.pb.h"
 #include "config/config.h"
 #include "kvcache/layout.h"
+#include "model/lora_adapter.h"
 #include "model/spec.h"
 #include "server/constraint_pool.h"
 #include "text/chat_template.h"
@@ -43,6 +44,8 @@ struct ServedModel {
   // Control tokens that these formats write: shown to who reads the answer, sorted.
   std::vector<TokenId> markers;
   std::vector<TokenId> eos;
+  // LoRA adapters that are served beside it, by their names.
+  std::vector<std::shared_ptr<const LoraAdapter>> adapters;
   // What embeddings are made of, and why there are none where it is POOL_NONE.
   v1::Pooling pooling = v1::POOL_NONE;
   std::string no_embeddings;
@@ -53,7 +56,9 @@ struct ServedModel {
   size_t max_answer_bytes = 64 << 20;  // of a text that is answered whole (http.max_answer)
   ApiLimits limits;                    // with the checkpoint's own sampling defaults
 
-  // NOT_FOUND when a client names another model; "" is this one.
+  // Null: none has this name.
+  const LoraAdapter* FindAdapter(const std::string& name) const;
+  // NOT_FOUND when a client names another model than this one ("" too) and its adapters.
   ApiResult<void> CheckName(const std::string& requested) const;
   // `add_special`: beside what the template brings.
   ApiResult<std::vector<TokenId>> RenderChat(const ChatRequest& request,

@@ -38,6 +38,8 @@ class CpuOps final : public Ops {
   Bucket Canonical(const Bucket& bucket) const override;
   Status Embedding(const EmbeddingParams& params, Stream& stream) override;
   Status Linear(const LinearParams& params, Stream& stream) override;
+  // Adds to `p.y` what the rows' adapters make of `p.x`.
+  void AddAdapters(const LinearParams& p, const int32_t* adapter_of_row);
   Status RmsNorm(const RmsNormParams& params, Stream& stream) override;
   Status RopeAppend(const RopeAppendParams& params, Stream& stream) override;
   Status LatentAppend(const LatentAppendParams& params, Stream& stream) override;
@@ -70,8 +72,9 @@ class CpuOps final : public Ops {
   ThreadPool pool_;
   const RowKernels& kernels_;
   LinearEngine linear_;
-  std::vector<AttentionTask> tasks_;                // of the call that runs; capacity is kept
-  std::vector<std::vector<float>> attend_scratch_;  // one for each worker
+  std::vector<AttentionTask> tasks_;                 // of the call that runs; capacity is kept
+  std::vector<std::vector<float>> attend_scratch_;   // one for each worker
+  std::vector<std::vector<float>> adapter_scratch_;  // likewise: a row in f32
 };
 
 // Writes head_dim values to a slot of the pool, converting.

@@ -57,7 +57,10 @@ Status GatherNorm(const Call& c) {
 Status Linear(const Call& c) {
   LinearParams p = c.Params<LinearParams>();
   p.rows = c.rows();
-  return c.ops.Linear(p, c.stream);
+  AISP_RETURN_IF_ERROR(c.ops.Linear(p, c.stream));
+  if (p.adapters != nullptr && c.in.adapter_of_row != nullptr)
+    c.ops.AddAdapters(p, c.in.adapter_of_row);
+  return {};
 }
 Status RopeAppend(const Call& c) {
   RopeAppendParams p = c.Params<RopeAppendParams>();

@@ -68,6 +68,7 @@ Rig Rig::Open(const std::string& directory, const Options& options) {
   ModelExecutorOptions o;
   o.model.compute_dtype = options.compute_dtype;
   o.model.max_batch_tokens = options.max_batch_tokens;
+  o.model.adapters = options.adapters;
   o.max_slots = std::max(options.max_slots, 1);
   o.block_tokens = options.block_tokens;
   o.num_blocks = options.num_blocks;
@@ -93,7 +94,8 @@ Rig::Sequence Rig::NewSequence(std::vector<TokenId> tokens, int32_t max_tokens) 
 
 std::vector<std::vector<float>> Rig::Step(const std::vector<Rows>& rows, LayerSink* sink) {
   std::vector<TokenId> tokens;
-  std::vector<int32_t> positions, slots, tables, logit_rows;
+  std::vector<int32_t> positions, slots, tables, logit_rows, adapters;
+  bool adapts = false;
   std::vector<SequenceRows> sequences;
   std::vector<LayerSlice> slices;
   for (const Rows& r : rows) {
@@ -107,12 +109,15 @@ std::vector<std::vector<float>> Rig::Step(const std::vector<Rows>& rows, LayerSi
       tokens.push_back(s.tokens.at(static_cast<size_t>(s.computed + i)));
       positions.push_back(s.computed + i);
       slots.push_back(0);
+      adapters.push_back(s.adapter);
     }
     tables.insert(tables.end(), s.table.begin(), s.table.end());
     s.computed += r.count;
+    adapts |= s.adapter >= 0;
   }
   StepInput input;
   input.batch = {tokens, positions, slots, sequences, tables, logit_rows};
+  if (adapts) input.batch.adapter_of_row = adapters;
   input.sink = sink;
   if (sink != nullptr) input.slices = slices;
   auto ticket = executor->Launch(input);

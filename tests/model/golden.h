@@ -43,6 +43,7 @@ struct Rig {
     int32_t max_batch_tokens = 256;
     int32_t max_slots = 16;
     int threads = 1;
+    std::vector<std::shared_ptr<const LoraAdapter>> adapters = {};
   };
   static Rig Open(const std::string& directory, const Options& options);
   // On another device; `made` holds what it needs.
@@ -55,6 +56,7 @@ struct Rig {
     int32_t computed = 0;
     std::vector<int32_t> table;
     std::vector<BlockId> blocks;
+    int32_t adapter = -1;
   };
   Sequence NewSequence(std::vector<TokenId> tokens, int32_t max_tokens);
 

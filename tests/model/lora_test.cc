@@ -1,0 +1,306 @@
+// LoRA adapters beside a checkpoint against checkpoints into which they are merged; what is
+// refused; and whose KV serves whom.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+
+#include "engine/engine.h"
+#include "tests/model/golden.h"
+#include "tests/model/lora_files.h"
+#include "tests/support/temp_files.h"
+
+namespace aisp {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr double kTolerance = 2e-3;
+const std::vector<std::string> kAll = {
+    "q_proj",    "k_proj",   "v_proj",   "o_proj",    "gate_proj",          "up_proj",
+    "down_proj", "q_a_proj", "q_b_proj", "kv_b_proj", "kv_a_proj_with_mqa",
+};
+
+std::shared_ptr<const LoraAdapter> Open(const std::string& name, const std::string& folder) {
+  auto adapter = LoraAdapter::Load(name, folder, 128);
+  EXPECT_TRUE(adapter.has_value()) << adapter.error().message;
+  return *adapter;
+}
+
+double Worst(const std::vector<float>& a, const std::vector<float>& b) {
+  double worst = 0;
+  for (size_t i = 0; i < a.size(); ++i)
+    worst = std::max(worst, std::fabs(double{a[i]} - double{b[i]}));
+  return worst;
+}
+
+class Lora : public testing::TestWithParam<std::string> {};
+
+TEST_P(Lora, RowsOfTwoAdaptersAndOfNoneInOneBatchAreThoseOfMergedWeights) {
+  const std::string base = GoldenDirectory(GetParam());
+  TestAdapter one = RandomAdapter(base, kAll, 4, 1);
+  TestAdapter two = RandomAdapter(base, {"q_proj", "q_b_proj", "o_proj", "down_proj"}, 16, 2);
+  two.by_root = true;
+  const TempFolder folder;
+  one.Write(folder.path() + "/one");
+  two.Write(folder.path() + "/two");
+  WriteMerged(base, one, folder.path() + "/merged one");
+  WriteMerged(base, two, folder.path() + "/merged two");
+  Rig::Options options;
+  options.adapters = {Open("one", folder.path() + "/one"), Open("two", folder.path() + "/two")};
+  Rig rig = Rig::Open(base, options);
+  std::vector<TokenId> prompt = LoadGolden(GetParam()).back().prompt;
+  prompt.resize(40);
+  const auto last = [&](const std::string& directory) {
+    Rig alone = Rig::Open(directory, {});
+    auto sequence = alone.NewSequence(prompt, 40);
+    return alone.LastLogits(sequence, 40);
+  };
+  const std::vector<std::vector<float>> expected = {last(base), last(folder.path() + "/merged one"),
+                                                    last(folder.path() + "/merged two")};
+  EXPECT_GT(Worst(expected[0], expected[1]), 20 * kTolerance);
+  EXPECT_GT(Worst(expected[0], expected[2]), 20 * kTolerance);
+  EXPECT_GT(Worst(expected[1], expected[2]), 20 * kTolerance);
+
+  // In chunks that differ, beside each other, some rows of a step alone.
+  std::vector<Rig::Sequence> sequences;
+  for (int32_t adapter : {-1, 0, 1, 0}) {
+    sequences.push_back(rig.NewSequence(prompt, 40));
+    sequences.back().adapter = adapter;
+  }
+  std::vector<std::vector<float>> mixed(sequences.size());
+  for (int32_t step = 0; step < 40; ++step) {
+    std::vector<Rig::Rows> rows;
+    std::vector<size_t> whose;
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      const int32_t count =
+          std::min<int32_t>(3 + 5 * static_cast<int32_t>(i), 40 - sequences[i].computed);
+      if (count == 0) continue;
+      rows.push_back({&sequences[i], count});
+      whose.push_back(i);
+    }
+    if (rows.empty()) break;
+    const auto logits = rig.Step(rows);
+    for (size_t i = 0; i < whose.size(); ++i) mixed[whose[i]] = logits[i];
+  }
+  EXPECT_EQ(mixed[0], expected[0]);  // bit for bit
+  EXPECT_LT(Worst(mixed[1], expected[1]), kTolerance);
+  EXPECT_LT(Worst(mixed[2], expected[2]), kTolerance);
+  EXPECT_EQ(mixed[3], mixed[1]);
+
+  auto alone = rig.NewSequence(prompt, 40);
+  alone.adapter = 1;
+  EXPECT_EQ(rig.LastLogits(alone, 40), mixed[2]);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, Lora,
+                         testing::Values("llama", "qwen2", "qwen3", "mixtral", "deepseek-v3"),
+                         [](const auto& each) {
+                           std::string name = each.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+TEST(LoraBf16, RowsStayCloseToTheF32Ones) {
+  if (!CpuComputes(DType::kBF16)) GTEST_SKIP() << "this CPU has no bf16 products";
+  const std::string base = GoldenDirectory("llama");
+  const TempFolder folder;
+  RandomAdapter(base, kAll, 4, 1).Write(folder.path());
+  std::vector<std::vector<float>> logits;
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    Rig::Options options;
+    options.compute_dtype = dtype;
+    options.adapters = {Open("one", folder.path())};
+    Rig rig = Rig::Open(base, options);
+    for (const int32_t adapter : {0, -1}) {
+      auto sequence = rig.NewSequence(LoadGolden("llama")[2].prompt, 64);
+      sequence.adapter = adapter;
+      logits.push_back(rig.LastLogits(sequence, 16));
+    }
+  }
+  EXPECT_LT(Worst(logits[0], logits[2]), 0.1);
+  EXPECT_GT(Worst(logits[0], logits[1]), 0.3);
+}
+
+// ---- what is refused ----
+
+struct Refusal {
+  const char* what;
+  std::function<void(TestAdapter*, std::string* config)> change;
+  const char* named;
+};
+
+void Replace(std::string* text, const std::string& from, const std::string& to) {
+  ASSERT_NE(text->find(from), std::string::npos);
+  text->replace(text->find(from), from.size(), to);
+}
+
+TEST(LoraFiles, WhatIsNotAppliedIsRefusedByName) {
+  const std::string q = "base_model.model.model.layers.0.self_attn.q_proj";
+  const Refusal refusals[] = {
+      {"DoRA", [](auto*, auto* c) { Replace(c, "\"use_dora\":false", "\"use_dora\":true"); },
+       "use_dora"},
+      {"biases", [](auto*, auto* c) { Replace(c, "\"none\"", "\"lora_only\""); }, "\"bias\""},
+      {"whole modules", [](auto*, auto* c) { Replace(c, "save\":null", "save\":[\"lm_head\"]"); },
+       "modules_to_save"},
+      {"ranks by pattern",
+       [](auto*, auto* c) { Replace(c, "rank_pattern\":{}", "rank_pattern\":{\"q\":2}"); },
+       "rank_pattern"},
+      {"another kind", [](auto*, auto* c) { Replace(c, "\"LORA\"", "\"IA3\""); }, "IA3"},
+      {"changed base weights",
+       [](auto*, auto* c) { Replace(c, "weights\":true", "weights\":\"pissa\""); },
+       "init_lora_weights"},
+      {"a rank over the limit", [](auto*, auto* c) { Replace(c, "\"r\":4", "\"r\":256"); },
+       "at most 128"},
+      {"no rank", [](auto*, auto* c) { Replace(c, "\"r\":4", "\"rr\":4"); }, "\"r\" is missing"},
+      {"no JSON", [](auto*, auto* c) { c->resize(9); }, "not valid JSON"},
+      {"another rank than configured", [](auto*, auto* c) { Replace(c, "\"r\":4", "\"r\":5"); },
+       "configured rank of 5"},
+      {"a half", [&](auto* a, auto*) { a->tensors.erase(q + ".lora_B.weight"); }, "no lora_B"},
+      {"a tensor of another kind",
+       [&](auto* a, auto*) {
+         a->tensors[q + ".lora_magnitude_vector"] = {{1}, {1}};
+       },
+       "lora_magnitude_vector"},
+  };
+  for (const Refusal& refusal : refusals) {
+    SCOPED_TRACE(refusal.what);
+    TestAdapter adapter = RandomAdapter(GoldenDirectory("llama"), kAll, 4, 1);
+    std::string config = adapter.ConfigJson();
+    refusal.change(&adapter, &config);
+    const TempFolder folder;
+    adapter.Write(folder.path());
+    folder.Write("adapter_config.json", config);
+    const auto loaded = LoraAdapter::Load("one", folder.path(), 128);
+    ASSERT_FALSE(loaded.has_value());
+    EXPECT_THAT(loaded.error().message, HasSubstr(refusal.named));
+    EXPECT_THAT(loaded.error().message, HasSubstr(folder.path()));
+  }
+}
+
+TEST(LoraFiles, ModulesThatCannotBeChangedAndShapesOfAnotherModelAreRefusedByName) {
+  const auto refused = [](const std::string& base, const std::string& model,
+                          const std::string& target) {
+    const TempFolder folder;
+    RandomAdapter(GoldenDirectory(base), {target}, 4, 1).Write(folder.path());
+    const auto device = MakeTestDevice();
+    const auto ops = MakeTestOps();
+    ModelOptions options;
+    options.adapters = {Open("one", folder.path())};
+    const auto loaded = Model::Load(GoldenDirectory(model), options, *device, *ops);
+    EXPECT_FALSE(loaded.has_value());
+    return loaded ? "" : loaded.error().message;
+  };
+  EXPECT_THAT(refused("llama", "llama", "embed_tokens"), HasSubstr("changes model.embed_tokens"));
+  EXPECT_THAT(refused("llama", "mixtral", "gate_proj"), HasSubstr("mlp.gate_proj"));
+  EXPECT_THAT(refused("llama-mha-hd128", "llama", "q_proj"), HasSubstr("made for another model"));
+}
+
+TEST(LoraFiles, TheDigestIsOfBothFilesAndNotOfTheName) {
+  const TempFolder folder;
+  TestAdapter adapter = RandomAdapter(GoldenDirectory("llama"), {"q_proj"}, 4, 1);
+  adapter.Write(folder.path() + "/a");
+  adapter.alpha = 9;
+  adapter.Write(folder.path() + "/b");
+  EXPECT_EQ(Open("one", folder.path() + "/a")->digest(),
+            Open("two", folder.path() + "/a")->digest());
+  EXPECT_NE(Open("one", folder.path() + "/a")->digest(),
+            Open("one", folder.path() + "/b")->digest());
+}
+
+// ---- the engine ----
+
+struct Answer {
+  std::vector<TokenId> tokens;
+  int32_t cached = 0;
+};
+
+class Runner {
+ public:
+  explicit Runner(Rig rig)
+      : rig_(std::move(rig)), engine_(Options(), rig_.executor.get(), &clock_, nullptr) {}
+
+  Result<SequenceId> Add(const std::vector<TokenId>& prompt, const std::string& adapter) {
+    SequenceRequest request;
+    request.tokens = prompt;
+    request.prompt_tokens = static_cast<int32_t>(prompt.size());
+    request.sampling.temperature = 0;
+    request.max_new_tokens = 12;
+    request.adapter = adapter;
+    return engine_.Add(std::move(request));
+  }
+  std::map<SequenceId, Answer> Run() {
+    std::map<SequenceId, Answer> answers;
+    while (engine_.CanLaunch() || engine_.InFlight()) {
+      if (engine_.CanLaunch()) {
+        EXPECT_TRUE(engine_.Launch().has_value());
+      }
+      if (!engine_.InFlight()) continue;
+      for (const TokenOutput& out : engine_.Collect().tokens) {
+        EXPECT_EQ(out.error.message, "");
+        if (out.token >= 0) answers[out.sequence].tokens.push_back(out.token);
+        answers[out.sequence].cached = engine_.Times(out.sequence).cached_tokens;
+      }
+    }
+    return answers;
+  }
+  Answer Ask(const std::vector<TokenId>& prompt, const std::string& adapter) {
+    const auto id = Add(prompt, adapter);
+    EXPECT_TRUE(id.has_value());
+    return Run()[*id];
+  }
+
+ private:
+  static EngineOptions Options() {
+    EngineOptions options;
+    options.limits.max_batch_tokens = 64;
+    options.limits.max_prefill_chunk = 16;
+    return options;
+  }
+  SteadyClock clock_;
+  Rig rig_;
+  Engine engine_;
+};
+
+TEST(LoraEngine, KvOfOneAdapterNeverServesAnother) {
+  const std::string base = GoldenDirectory("llama");
+  const TempFolder folder;
+  RandomAdapter(base, kAll, 4, 1).Write(folder.path() + "/one");
+  RandomAdapter(base, kAll, 8, 2).Write(folder.path() + "/two");
+  Rig::Options options;
+  options.adapters = {Open("one", folder.path() + "/one"), Open("two", folder.path() + "/two")};
+  const std::string digests[] = {"", options.adapters[0]->digest(), options.adapters[1]->digest()};
+  const std::vector<TokenId> prompt = LoadGolden("llama").back().prompt;
+
+  Runner runner(Rig::Open(base, options));
+  std::vector<Answer> first;
+  for (const std::string& digest : digests) {
+    first.push_back(runner.Ask(prompt, digest));
+    EXPECT_EQ(first.back().cached, 0) << digest;
+  }
+  EXPECT_NE(first[0].tokens, first[1].tokens);
+  EXPECT_NE(first[0].tokens, first[2].tokens);
+  EXPECT_NE(first[1].tokens, first[2].tokens);
+  for (size_t i = 0; i < 3; ++i) {
+    const Answer again = runner.Ask(prompt, digests[i]);
+    EXPECT_GT(again.cached, 100);
+    EXPECT_EQ(again.tokens, first[i].tokens);
+  }
+  // All at once in another engine, whose cache is empty.
+  Runner other(Rig::Open(base, options));
+  std::vector<SequenceId> ids;
+  for (const std::string& digest : digests) ids.push_back(*other.Add(prompt, digest));
+  auto answers = other.Run();
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(answers[ids[i]].tokens, first[i].tokens);
+    EXPECT_EQ(answers[ids[i]].cached, 0);
+  }
+  const auto unknown = runner.Add(prompt, "0123");
+  ASSERT_FALSE(unknown.has_value());
+  EXPECT_EQ(unknown.error().code, Code::kNotFound);
+  EXPECT_THAT(unknown.error().message, HasSubstr("0123"));
+}
+
+}  // namespace
+}  // namespace aisp
