@@ -130,7 +130,7 @@ struct Config {
 
   struct Kv {
     std::string verify = "auto";  // auto, on, off
-    int64_t host_memory = 0;  // bytes
+    int64_t host_memory = 0;      // bytes
     std::string disk_path;
     int64_t disk_bytes = int64_t{8} << 30;
   } kv;
