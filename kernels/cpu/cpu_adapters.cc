@@ -35,7 +35,7 @@ void CpuOps::AddAdapters(const LinearParams& p, const int32_t* adapter_of_row) {
     AISP_CHECK(static_cast<size_t>(adapter) < p.adapters->adapters.size());
     const auto& parts = p.adapters->adapters[static_cast<size_t>(adapter)];
     if (parts.empty()) return;
-    const float* x = p.x.as<float>() + (bf16 ? 0 : row * in);
+    const float* x = bf16 ? nullptr : p.x.as<float>() + row * in;
     if (bf16) {
       std::vector<float>& wide = adapter_scratch_[static_cast<size_t>(thread)];
       wide.resize(std::max(wide.size(), static_cast<size_t>(in)));

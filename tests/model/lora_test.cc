@@ -119,7 +119,8 @@ TEST(LoraBf16, RowsStayCloseToTheF32Ones) {
       logits.push_back(rig.LastLogits(sequence, 16));
     }
   }
-  EXPECT_LT(Worst(logits[0], logits[2]), 0.1);
+  // As close as rows without an adapter are.
+  EXPECT_LT(Worst(logits[0], logits[2]), 2 * Worst(logits[1], logits[3]));
   EXPECT_GT(Worst(logits[0], logits[1]), 0.3);
 }
 
