@@ -49,8 +49,9 @@ struct ScoredRow {
 struct StepInput {
   uint64_t step = 0;
   ForwardBatch batch;
-  std::span<const ScoredRow> scored;     // at most max_scored_rows
-  std::span<const int32_t> hidden_rows;  // of the batch, ascending: whose hidden states are wanted
+  std::span<const ScoredRow> scored;      // at most max_scored_rows
+  std::span<const int32_t> hidden_rows;   // of the batch, ascending: whose hidden states are wanted
+  std::span<const int32_t> feature_rows;  // of the batch, ascending: whose features are wanted
   std::span<const SampleRow> samples;
   std::span<const LayerSlice> slices;  // handed to `sink` after each layer; empty: no sink call
   LayerSink* sink = nullptr;
@@ -76,6 +77,7 @@ struct StepResult {
   std::vector<RowScore> scores;      // one per ScoredRow
   // f32 [hidden_rows, hidden_size], after the model's final norm.
   std::vector<float> hidden;
+  std::vector<float> features;  // f32 [feature_rows, feature_size]
   // By the device's own clock: from the step's begin to its end, and the device's idle time before
   // it where the step before was in flight at its launch. 0: not measured.
   Duration device_time{};
@@ -103,6 +105,8 @@ class Executor {
   virtual int32_t max_scored_rows() const { return 0; }
   // Elements of a hidden state; 0: none is given out, and embeddings are refused.
   virtual int32_t hidden_size() const { return 0; }
+  // Elements of a row's features, the residual streams of chosen layers; 0: none are given out.
+  virtual int32_t feature_size() const { return 0; }
   // The index (ForwardBatch::adapter_of_row) of the LoRA adapter with this digest; -1: it has none
   // such.
   virtual int32_t FindAdapter(std::string_view /*digest*/) const { return -1; }

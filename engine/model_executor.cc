@@ -156,6 +156,16 @@ Status ModelExecutor::ReadHidden(const StepInput& input) {
   return model_->HiddenStates(input.hidden_rows, result_.hidden, *stream_);
 }
 
+void ModelExecutor::ReadFeatures(const StepInput& input) {
+  const TensorView features = model_->features();
+  const auto size = static_cast<size_t>(feature_size());
+  result_.features.resize(input.feature_rows.size() * size);
+  for (size_t i = 0; i < input.feature_rows.size(); ++i) {
+    const float* const row = features.as<float>() + input.feature_rows[i] * features.strides[0];
+    std::copy(row, row + size, result_.features.data() + i * size);
+  }
+}
+
 Result<Ticket> ModelExecutor::Launch(const StepInput& input) {
   AISP_CHECK_MSG(!in_flight_, "a step is launched while another one is not collected");
   const SteadyClock clock;
@@ -165,6 +175,7 @@ Result<Ticket> ModelExecutor::Launch(const StepInput& input) {
   DrawTokens(input);
   ScoreRows(input);
   AISP_RETURN_IF_ERROR(ReadHidden(input));
+  ReadFeatures(input);
   result_.device_time = clock.Now() - begin;
   in_flight_ = true;
   return Ticket{++launched_};

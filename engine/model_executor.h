@@ -70,6 +70,9 @@ class ModelExecutor final : public ServingExecutor {
   bool applies_masks() const override { return true; }
   int32_t max_scored_rows() const override { return options_.max_scored_rows; }
   int32_t hidden_size() const override { return model_->spec().hidden; }
+  int32_t feature_size() const override {
+    return static_cast<int32_t>(model_->features().shape[1]);
+  }
   int32_t vocabulary() const override { return model_->spec().vocabulary; }
   int32_t FindAdapter(std::string_view digest) const override;
   Result<Ticket> Launch(const StepInput& input) override;
@@ -87,6 +90,7 @@ class ModelExecutor final : public ServingExecutor {
   void DrawTokens(const StepInput& input);
   void ScoreRows(const StepInput& input);
   Status ReadHidden(const StepInput& input);
+  void ReadFeatures(const StepInput& input);
 
   const ModelExecutorOptions options_;
   Device& device_;

@@ -10,8 +10,9 @@ namespace aisp {
 
 std::string_view NodeKindName(NodeKind kind) {
   constexpr std::array<std::string_view, kNodeKinds> kNames = {
-      "embed",  "gather rows", "norm",           "linear",  "rope + append", "latent append",
-      "attend", "silu mul",    "select experts", "experts", "all-reduce",    "draw"};
+      "embed",         "gather rows", "norm",     "linear",         "rope + append",
+      "latent append", "attend",      "silu mul", "select experts", "experts",
+      "all-reduce",    "tap",         "draw"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -177,6 +178,10 @@ void ProgrammeBuilder::AllReduce(Collective* collective) {
   params.x = programme_.values_[static_cast<size_t>(residual_)].memory;
   params.collective = collective;
   residual_ = Make(Add(NodeKind::kAllReduce, "all-reduce", params, {residual_}), params.x, true);
+}
+
+void ProgrammeBuilder::Tap(const TapParams& params) {
+  Add(NodeKind::kTap, "tap", params, {residual_});
 }
 
 ValueId ProgrammeBuilder::GatherRows() {

@@ -41,6 +41,7 @@ enum class NodeKind : uint8_t {
   kSelectExperts,
   kExperts,
   kAllReduce,
+  kTap,
   kDraw,
 };
 inline constexpr size_t kNodeKinds = static_cast<size_t>(NodeKind::kDraw) + 1;
@@ -64,6 +65,11 @@ struct AllReduceParams {
 
 struct GatherRowsParams {};
 
+// Keeps what the residual stream holds here. Both f32; rows of `to` may be strided.
+struct TapParams {
+  TensorView from, to;
+};
+
 // Masks, edits and draws; the rows come with the step.
 struct DrawNodeParams {
   TensorView logits;  // f32 [rows, vocabulary]
@@ -73,7 +79,7 @@ struct DrawNodeParams {
 using NodeParams =
     std::variant<EmbeddingParams, GatherRowsParams, RmsNormParams, LinearParams, RopeAppendParams,
                  LatentAppendParams, AttentionParams, SiluMulParams, SelectExpertsParams,
-                 ExpertMlpParams, AllReduceParams, DrawNodeParams>;
+                 ExpertMlpParams, AllReduceParams, TapParams, DrawNodeParams>;
 
 // The forms in which an output may come to its reader; any number of them.
 enum HandOver : uint8_t {
@@ -185,6 +191,8 @@ class ProgrammeBuilder {
   void Experts(ValueId x, ValueId chosen, const ExpertMlpParams& params);
   // Of the residual stream.
   void AllReduce(Collective* collective);
+  // Copies the residual stream as it is here.
+  void Tap(const TapParams& params);
   // From here on values have the rows whose logits are wanted.
   ValueId GatherRows();
   void Draw(ValueId logits);

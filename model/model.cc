@@ -69,7 +69,7 @@ class LoadedModel final : public Model {
   DType compute_dtype() const override { return dtype_; }
   int32_t max_context() const override { return options_.max_context; }
   size_t workspace_bytes() const override {
-    return workspace_.bytes() + output_.bytes() + upload_.bytes();
+    return workspace_.bytes() + output_.bytes() + feature_memory_.bytes() + upload_.bytes();
   }
   Status Bind(std::span<const PagedKvView> layers, int32_t* slot_tokens) override;
   const Programme& programme() const override { return programme_; }
@@ -92,6 +92,8 @@ class LoadedModel final : public Model {
     return static_cast<double>(weight_bytes_) + share * static_cast<double>(expert_bytes_);
   }
   TensorView logits() const override { return logits_; }
+  TensorView features() const override { return features_; }
+  TensorView embedding() const override { return embedding_; }
   Status HiddenStates(std::span<const int32_t> rows, std::span<float> out, Stream& stream) override;
 
  private:
@@ -103,6 +105,8 @@ class LoadedModel final : public Model {
   Status LoadHead(const LoadContext& context);
   Result<TensorView> LoadRope(Stream& stream);
   Status AllocateOutput();
+  Status AllocateFeatures();
+  void EmitTaps(ProgrammeBuilder& b, int32_t layer) const;
   void EmitProgramme();
 
   const ModelSpec spec_;
@@ -112,8 +116,8 @@ class LoadedModel final : public Model {
   DType dtype_ = DType::kF32;
   size_t weight_bytes_ = 0;  // without the experts'
   size_t expert_bytes_ = 0;
-  Buffer embedding_memory_, rope_memory_, output_;
-  TensorView embedding_;
+  Buffer embedding_memory_, rope_memory_, output_, feature_memory_;
+  TensorView embedding_, features_;
   std::vector<Layer> layers_;
   DeviceVector final_norm_;
   std::unique_ptr<PackedLinear> head_;
@@ -137,6 +141,14 @@ Status LoadedModel::CheckOptions() const {
                     "or leave --lora out",
                     device_.info().kind));
   }
+  const auto layers = static_cast<int32_t>(spec_.layers.size());
+  for (const int32_t layer : options_.feature_layers) {
+    if (layer >= 0 && layer <= layers) continue;
+    return InvalidArgument(
+        fmt::format("features in front of layer {}; this model has {} layers", layer, layers));
+  }
+  if (!options_.feature_layers.empty() && device_.info().asynchronous)
+    return Unimplemented(fmt::format("features of layers on a {} device", device_.info().kind));
   if (options_.max_batch_tokens < 1 || options_.max_logit_rows < 1 || options_.max_sequences < 1) {
     return InvalidArgument(
         "max_batch_tokens, max_logit_rows and max_sequences have to be positive");
@@ -182,6 +194,7 @@ Status LoadedModel::Load(const std::string& directory) {
   const double weights_s = ToSeconds(clock.Now() - begin);
   AISP_RETURN_IF_ERROR(workspace_.Allocate(device_, ops_.RowCapacity(options_.max_batch_tokens)));
   AISP_RETURN_IF_ERROR(AllocateOutput());
+  AISP_RETURN_IF_ERROR(AllocateFeatures());
   EmitProgramme();
   AISP_RETURN_IF_ERROR(adapters_.Bind(&programme_));
   AISP_ASSIGN_OR_RETURN(
@@ -293,6 +306,28 @@ Status LoadedModel::AllocateOutput() {
   return {};
 }
 
+Status LoadedModel::AllocateFeatures() {
+  const auto size = static_cast<int64_t>(options_.feature_layers.size()) * spec_.hidden;
+  if (size == 0) return {};
+  const int64_t rows = ops_.RowCapacity(options_.max_batch_tokens);
+  AISP_ASSIGN_OR_RETURN(
+      feature_memory_,
+      device_.Allocate(static_cast<size_t>(rows * size) * sizeof(float), MemoryKind::kDevice));
+  features_ = TensorView::Dense(feature_memory_.data(), DType::kF32, {rows, size});
+  return {};
+}
+
+void LoadedModel::EmitTaps(ProgrammeBuilder& b, int32_t layer) const {
+  for (size_t i = 0; i < options_.feature_layers.size(); ++i) {
+    if (options_.feature_layers[i] != layer) continue;
+    TapParams tap;
+    tap.from = workspace_.View(Slot::kHidden, DType::kF32, spec_.hidden);
+    tap.to = features_;
+    tap.to.data = features_.as<float>() + i * static_cast<size_t>(spec_.hidden);
+    b.Tap(tap);
+  }
+}
+
 Result<DeviceBatch> LoadedModel::Upload(const ForwardBatch& batch, int32_t block_tokens,
                                         int32_t pad_to, int32_t place, Stream& stream) {
   return upload_.Upload(batch, spec_.vocabulary, block_tokens, pad_to, place, device_, stream);
@@ -306,10 +341,12 @@ void LoadedModel::EmitProgramme() {
   b.Embed(embedding);
   for (size_t i = 0; i < layers_.size(); ++i) {
     b.SetLayer(static_cast<int32_t>(i));
+    EmitTaps(b, static_cast<int32_t>(i));
     layers_[i].attention->Emit(b, workspace_);
     layers_[i].mlp->Emit(b, workspace_);
   }
   b.SetLayer(-1);
+  EmitTaps(b, static_cast<int32_t>(layers_.size()));
   const ValueId rows = b.GatherRows();
   const ValueId x = b.Norm(
       rows, {embedding.hidden, nullptr, final_norm_.view, head_input_, 0, spec_.norm_epsilon});

@@ -31,6 +31,7 @@ class PulseExecutor final : public ServingExecutor {
   int32_t max_scored_rows() const override { return real_->max_scored_rows(); }
   int32_t FindAdapter(std::string_view digest) const override { return real_->FindAdapter(digest); }
   int32_t hidden_size() const override { return real_->hidden_size(); }
+  int32_t feature_size() const override { return real_->feature_size(); }
   const Buffer& kv_pool() const override { return real_->kv_pool(); }
   const Model& model() const override { return real_->model(); }
   TensorView logits() const override { return real_->logits(); }

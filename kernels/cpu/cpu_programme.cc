@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "common/check.h"
 #include "kernels/cpu/cpu_ops_impl.h"
@@ -97,6 +98,16 @@ Status AllReduce(const Call& c) {
   return p.collective->AllReduceOnHost(p.x.as<float>(), c.rows() * p.x.cols());
 }
 
+Status Tap(const Call& c) {
+  const auto& p = c.Params<TapParams>();
+  const auto size = static_cast<size_t>(p.from.cols());
+  for (int64_t row = 0; row < c.rows(); ++row) {
+    std::memcpy(p.to.as<float>() + row * p.to.strides[0],
+                p.from.as<float>() + row * p.from.strides[0], size * sizeof(float));
+  }
+  return {};
+}
+
 bool Always(const Node&) { return true; }
 bool LinearFits(const Node& n) {
   const LinearTraits t = n.As<LinearParams>().weight->traits();
@@ -132,6 +143,7 @@ constexpr Row kTable[] = {
     {"select experts", NodeKind::kSelectExperts, {}, Always, SelectExperts},
     {"experts one by one", NodeKind::kExperts, {}, Always, Experts},
     {"all-reduce in host memory", NodeKind::kAllReduce, {}, ReduceFits, AllReduce},
+    {"copy of rows", NodeKind::kTap, {}, Always, Tap},
     {"the engine's sampler", NodeKind::kDraw, {}, Always, nullptr},
 };
 

@@ -28,6 +28,7 @@ class TimedExecutor final : public Executor {
   int32_t vocabulary() const override { return executor_->vocabulary(); }
   int32_t max_scored_rows() const override { return executor_->max_scored_rows(); }
   int32_t hidden_size() const override { return executor_->hidden_size(); }
+  int32_t feature_size() const override { return executor_->feature_size(); }
 
   Result<Ticket> Launch(const StepInput& input) override {
     Result<Ticket> ticket = executor_->Launch(input);
