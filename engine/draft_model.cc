@@ -1,18 +1,12 @@
 #include "engine/draft_model.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "common/check.h"
 
 namespace aisp {
 namespace {
-
-bool ReadsGenerated(const SamplingParams& p) {
-  return p.presence_penalty != 0 || p.frequency_penalty != 0 ||
-         (p.repetition_penalty != 1 && p.repetition_penalty != 0);
-}
 
 // Tokens of the sequence whose KV the draft lacks; the last one always counts, its row draws.
 int32_t Behind(const DraftContext& context, int32_t computed) {
@@ -42,8 +36,7 @@ DraftModelProposer::State& DraftModelProposer::Confirm(const DraftContext& conte
   const auto [it, added] = states_.try_emplace(context.sequence);
   State& state = it->second;
   if (added) {
-    state.sampling = *context.sampling;
-    state.sampling.num_logprobs = 0;  // the confidence
+    state.sampling = DraftSampling(*context.sampling);
   }
   const auto size = static_cast<int32_t>(context.tokens.size());
   for (const TokenId token : state.ahead) {
@@ -157,33 +150,17 @@ void DraftModelProposer::Begin(std::span<const DraftContext> contexts,
     const auto size = static_cast<int32_t>(context.tokens.size());
     const int32_t limit = std::min(context.limit, executor_->max_context() - size);
     if (limit <= 0 || !Reserve(state, size + limit - 1)) continue;
-    if (ReadsGenerated(state.sampling))
-      state.generated.assign(context.tokens.begin() + context.prompt_tokens, context.tokens.end());
-    drafting_.push_back({&context, &state, &drafts[i], limit});
+    Running& d = drafting_.emplace_back();
+    d.context = &context;
+    d.sampling = &state.sampling;
+    d.draft = &drafts[i];
+    d.limit = limit;
+    d.state = &state;
+    d.Begin();
   }
 }
 
-void DraftModelProposer::AppendSample(const Drafting& d, int32_t slot) {
-  const DraftContext& context = *d.context;
-  const auto prompt = static_cast<size_t>(context.prompt_tokens);
-  const auto drawn = static_cast<int32_t>(context.tokens.size() - prompt + d.draft->tokens.size());
-  SampleRow row;
-  row.logit_index = static_cast<int32_t>(logit_rows_.size());
-  row.slot = slot;
-  row.position = static_cast<uint32_t>(context.prompt_tokens + drawn);
-  row.params = &d.state->sampling;
-  row.prompt = context.tokens.first(prompt);
-  row.generated = ReadsGenerated(d.state->sampling) ? std::span<const TokenId>(d.state->generated)
-                                                    : context.tokens.subspan(prompt);
-  if (context.request != nullptr) {
-    if (drawn < context.request->min_new_tokens) row.banned = context.request->stop_token_ids;
-    if (context.request->guide != nullptr) row.mask = context.request->guide->Allowed();
-  }
-  samples_.push_back(row);
-  logit_rows_.push_back(static_cast<int32_t>(tokens_.size()) - 1);
-}
-
-void DraftModelProposer::AppendRows(const Drafting& d) {
+void DraftModelProposer::AppendRows(const Running& d) {
   State& state = *d.state;
   const auto slot = static_cast<int32_t>(samples_.size());
   if (d.draft->tokens.empty()) {
@@ -195,37 +172,15 @@ void DraftModelProposer::AppendRows(const Drafting& d) {
     state.ahead.push_back(d.draft->tokens.back());
     AppendSequence(state, slot, begin, std::span<const TokenId>(state.ahead).last(1));
   }
-  AppendSample(d, slot);
-}
-
-// A draft ends in front of a stop token and of what a constraint ends with: the target verifies
-// neither.
-void DraftModelProposer::Take(Drafting& d, const SampledToken& sampled) const {
-  d.done = true;
-  if (!sampled.status || sampled.token < 0) return;
-  if (const SequenceRequest* const request = d.context->request; request != nullptr) {
-    const auto& stops = request->stop_token_ids;
-    if (std::find(stops.begin(), stops.end(), sampled.token) != stops.end()) return;
-    if (DrawGuide* const guide = request->guide.get(); guide != nullptr) {
-      if (!guide->Take(sampled.token)) return;
-      ++d.taken;
-      if (guide->AtEnd()) return;
-    }
-  }
-  const float sure =
-      sampled.logprob ? std::clamp(std::exp(sampled.logprob->logprob), 0.0f, 1.0f) : 0.5f;
-  d.draft->Add(sampled.token, sure);
-  if (ReadsGenerated(d.state->sampling)) d.state->generated.push_back(sampled.token);
-  d.together *= sure;
-  d.done = static_cast<int32_t>(d.draft->tokens.size()) >= d.limit ||
-           d.together < options_.min_probability;
+  samples_.push_back(d.Draw(static_cast<int32_t>(logit_rows_.size()), slot));
+  logit_rows_.push_back(static_cast<int32_t>(tokens_.size()) - 1);
 }
 
 Status DraftModelProposer::DraftAll() {
-  std::vector<Drafting*> going;
+  std::vector<Running*> going;
   for (;;) {
     going.clear();
-    for (Drafting& d : drafting_) {
+    for (Running& d : drafting_) {
       if (d.done) continue;
       AppendRows(d);
       going.push_back(&d);
@@ -233,7 +188,8 @@ Status DraftModelProposer::DraftAll() {
     if (going.empty()) return {};
     AISP_ASSIGN_OR_RETURN(const StepResult result, Run());
     AISP_CHECK(result.tokens.size() == going.size());
-    for (size_t i = 0; i < going.size(); ++i) Take(*going[i], result.tokens[i]);
+    for (size_t i = 0; i < going.size(); ++i)
+      going[i]->Take(result.tokens[i], options_.min_probability);
   }
 }
 
@@ -246,9 +202,7 @@ Status DraftModelProposer::Propose(std::span<const DraftContext> contexts,
   if (done) {
     Begin(contexts, drafts);
     done = DraftAll();
-    for (const Drafting& d : drafting_) {
-      if (d.taken > 0) d.context->request->guide->Rewind(static_cast<size_t>(d.taken));
-    }
+    for (Running& d : drafting_) d.End();
   }
   if (!done) {
     for (const DraftContext& context : contexts) Forget(context.sequence);

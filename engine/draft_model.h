@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "common/clock.h"
+#include "engine/drafting.h"
 #include "engine/executor.h"
 #include "engine/request.h"
 #include "speculation/proposer.h"
@@ -59,16 +60,9 @@ class DraftModelProposer final : public Proposer {
     std::vector<TokenId> ahead;
     uint64_t call = 0;  // the last one that asked for it
     SamplingParams sampling;
-    std::vector<TokenId> generated;  // with what is proposed, where penalties read it
   };
-  struct Drafting {
-    const DraftContext* context = nullptr;
+  struct Running : Drafting {
     State* state = nullptr;
-    TokenDraft* draft = nullptr;
-    int32_t limit = 0;
-    int32_t taken = 0;  // by its guide, to be taken back
-    float together = 1;
-    bool done = false;
   };
 
   void Forget(SequenceId id);
@@ -79,9 +73,7 @@ class DraftModelProposer final : public Proposer {
   Status CatchUp(std::span<const DraftContext> contexts);
   void Begin(std::span<const DraftContext> contexts, std::span<TokenDraft> drafts);
   Status DraftAll();
-  void AppendRows(const Drafting& d);
-  void AppendSample(const Drafting& d, int32_t slot);
-  void Take(Drafting& d, const SampledToken& sampled) const;
+  void AppendRows(const Running& d);
   void AppendSequence(const State& state, int32_t slot, int32_t begin,
                       std::span<const TokenId> tokens);
   Result<StepResult> Run();
@@ -93,7 +85,7 @@ class DraftModelProposer final : public Proposer {
   std::unordered_map<SequenceId, State> states_;
   uint64_t call_ = 0, step_ = 0;
   Duration catch_up_{};
-  std::vector<Drafting> drafting_;
+  std::vector<Running> drafting_;
 
   // Of the step that is being built.
   std::vector<TokenId> tokens_;

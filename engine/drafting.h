@@ -1,0 +1,40 @@
+// What proposers that draw have in common: a draft that grows token by token, each drawn as the
+// target will draw it (engine/sampler.h): same parameters, penalties, bans and masks, same noise
+// keyed by seed, choice, position and token. Engine thread only.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "engine/executor.h"
+#include "engine/request.h"
+#include "speculation/proposer.h"
+
+namespace aisp {
+
+// The parameters of a sequence's draws, whatever is asked of its logprobs: one is wanted, the
+// proposer's confidence.
+SamplingParams DraftSampling(const SamplingParams& target);
+
+struct Drafting {
+  const DraftContext* context = nullptr;
+  const SamplingParams* sampling = nullptr;
+  TokenDraft* draft = nullptr;
+  int32_t limit = 0;
+  int32_t taken = 0;  // by its guide, to be taken back
+  float together = 1;
+  bool done = false;
+  // What was generated, with what is proposed, where penalties read it.
+  std::vector<TokenId> generated;
+
+  void Begin();
+  // The draw of its next token from logits `logit_index`. Valid until it changes.
+  SampleRow Draw(int32_t logit_index, int32_t slot) const;
+  // Ends it in front of a stop token and of what a constraint ends with, for the target verifies
+  // neither, and where all of it became less likely than `min_probability`.
+  void Take(const SampledToken& sampled, float min_probability);
+  // Its guide is as it was.
+  void End();
+};
+
+}  // namespace aisp
