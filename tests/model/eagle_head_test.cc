@@ -1,0 +1,243 @@
+// An EAGLE-3 head: the logits that PyTorch gets (tools/train/eagle3.py), and what is refused.
+#include "model/eagle_head.h"
+
+#include <gmock/gmock.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "model/files.h"
+#include "model/json_reader.h"
+#include "tests/model/golden.h"
+
+namespace aisp {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int32_t kBlockTokens = 16;
+
+ModelSpec Target() {
+  auto spec = LoadModelSpec(GoldenDirectory("llama"));
+  EXPECT_TRUE(spec.has_value());
+  return *spec;
+}
+
+// What the training script recorded.
+class Recorded {
+ public:
+  Recorded() : file_(*MappedFile::Open(GoldenDirectory("llama-eagle3") + "/expected.safetensors")) {
+    tensors_ = *ParseSafetensors(file_.bytes(), "expected");
+  }
+  template <typename T>
+  std::vector<T> Values(const std::string& name) const {
+    const std::span<const std::byte> data = tensors_.at(name).data;
+    std::vector<T> out(data.size() / sizeof(T));
+    std::memcpy(out.data(), data.data(), data.size());
+    return out;
+  }
+
+ private:
+  const MappedFile file_;
+  std::map<std::string, StoredTensor> tensors_;
+};
+
+// The golden head over the embeddings of its target, with a pool and one sequence in it.
+struct HeadRig {
+  explicit HeadRig(DType dtype) {
+    target = Rig::Open(GoldenDirectory("llama"), {.compute_dtype = dtype});
+    const Model& model = target.executor->model();
+    const auto spec = LoadEagleSpec(GoldenDirectory("llama-eagle3"), model.spec());
+    EXPECT_TRUE(spec.has_value()) << spec.error().message;
+    auto made = EagleHead::Load(GoldenDirectory("llama-eagle3"), *spec, model.embedding(),
+                                {.compute_dtype = dtype, .max_rows = 32, .max_sequences = 24},
+                                *target.device, *target.ops);
+    EXPECT_TRUE(made.has_value()) << made.error().message;
+    head = std::move(*made);
+    const KvShape shape = spec->layer.kv();
+    layout = *MakeKvLayout(shape, kBlockTokens, dtype, 8, 0);
+    pool = *target.device->Allocate(layout.PoolBytes(), MemoryKind::kDevice);
+    std::memset(pool.data(), 0xff, pool.bytes());  // NaN: nothing of it may be read
+  }
+
+  // Rows [begin, begin + count) of the sequence; `all`: logits of each, else of the last.
+  Status Run(int32_t begin, int32_t count, bool all, std::span<const TokenId> tokens,
+             std::span<const float> features) {
+    std::vector<int32_t> positions, logit_rows;
+    for (int32_t i = 0; i < count; ++i) {
+      positions.push_back(begin + i);
+      if (all || i == count - 1) logit_rows.push_back(i);
+    }
+    const SequenceRows rows{0, count, begin + count, 0};
+    const std::vector<int32_t> table = {5, 2, 7, 0};
+    const ForwardBatch batch{
+        tokens.subspan(static_cast<size_t>(begin) + 1, static_cast<size_t>(count)),
+        positions,
+        {},
+        {&rows, 1},
+        table,
+        logit_rows};
+    const PagedKvView kv = KvViews(layout, pool.data()).front();
+    const int32_t last = 0;
+    if (features.empty()) return head->StepOn(batch, {&last, 1}, kv);
+    const auto size = static_cast<size_t>(head->feature_size());
+    return head->Step(
+        batch,
+        features.subspan(static_cast<size_t>(begin) * size, static_cast<size_t>(count) * size), kv);
+  }
+  std::vector<float> Logits(int32_t rows) const {
+    const TensorView logits = head->logits();
+    const float* const first = logits.as<float>();
+    return {first, first + rows * logits.cols()};
+  }
+
+  Rig target;
+  std::unique_ptr<EagleHead> head;
+  KvLayout layout;
+  Buffer pool;
+};
+
+void ExpectNear(const std::vector<float>& have, std::span<const float> want, float tolerance) {
+  ASSERT_EQ(have.size(), want.size());
+  for (size_t i = 0; i < have.size(); ++i) ASSERT_NEAR(have[i], want[i], tolerance) << i;
+}
+
+// All rows of the target's features, then three of the head's own, which go on behind the last one.
+void ExpectGolden(DType dtype, float tolerance) {
+  const Recorded recorded;
+  const std::vector<int64_t> ids = recorded.Values<int64_t>("tokens");
+  const std::vector<TokenId> tokens(ids.begin(), ids.end());
+  const std::vector<float> features = recorded.Values<float>("features");
+  const std::vector<float> logits = recorded.Values<float>("logits");
+  HeadRig rig(dtype);
+  constexpr int32_t kRows = 21;
+  ASSERT_EQ(features.size(), static_cast<size_t>(kRows * rig.head->feature_size()));
+  ASSERT_TRUE(rig.Run(0, kRows, /*all=*/true, tokens, features));
+  const auto width = static_cast<size_t>(rig.head->logits().cols());
+  const std::span<const float> want = logits;
+  ExpectNear(rig.Logits(kRows), want.first(kRows * width), tolerance);
+  // In pieces the last row is the same, bit for bit.
+  const std::vector<float> whole = rig.Logits(kRows);
+  ASSERT_TRUE(rig.Run(0, 10, false, tokens, features));
+  ASSERT_TRUE(rig.Run(10, 3, false, tokens, features));
+  ASSERT_TRUE(rig.Run(13, 8, false, tokens, features));
+  EXPECT_EQ(rig.Logits(1),
+            std::vector<float>(whole.end() - static_cast<ptrdiff_t>(width), whole.end()));
+  for (int32_t step = 1; step < 3; ++step) {
+    ASSERT_TRUE(rig.Run(kRows - 1 + step, 1, false, tokens, {}));
+    ExpectNear(rig.Logits(1), want.subspan(static_cast<size_t>(kRows - 1 + step) * width, width),
+               tolerance);
+  }
+}
+
+TEST(EagleHead, HasTheLogitsOfPyTorch) { ExpectGolden(DType::kF32, 2e-4f); }
+
+TEST(EagleHead, HasTheLogitsOfPyTorchInBf16) {
+  if (!CpuComputes(DType::kBF16)) GTEST_SKIP() << "this machine has no products in bf16";
+  ExpectGolden(DType::kBF16, 0.15f);
+}
+
+TEST(EagleSpec, ReadsThreeLayersWhereTheConfigNamesNone) {
+  ModelSpec target = Target();
+  target.layers.resize(32, target.layers.front());
+  const std::string config = R"({"hidden_size": 128, "intermediate_size": 64, "vocab_size": 512,
+      "num_hidden_layers": 1, "num_attention_heads": 4, "max_position_embeddings": 64)";
+  const auto spec = ParseEagleSpec(config + "}", target);
+  ASSERT_TRUE(spec.has_value()) << spec.error().message;
+  EXPECT_THAT(spec->feature_layers, ElementsAre(2, 16, 29));
+  EXPECT_EQ(spec->draft_vocabulary, 512);
+  const auto named = ParseEagleSpec(
+      config + R"(, "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 32]}})", target);
+  ASSERT_TRUE(named.has_value()) << named.error().message;
+  EXPECT_THAT(named->feature_layers, ElementsAre(1, 32));
+}
+
+// A copy of the golden head with one thing changed.
+class ChangedHead : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = testing::TempDir() + "/changed-head-" +
+              testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::filesystem::remove_all(folder_);
+    std::filesystem::copy(GoldenDirectory("llama-eagle3"), folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  void SetConfig(const std::string& key, const Json& value) {
+    Json json = Json::parse(*ReadTextFile(folder_ + "/config.json"));
+    json[key] = value;
+    std::ofstream(folder_ + "/config.json") << json.dump();
+  }
+  // Where the tensor's bytes begin in the file.
+  size_t Place(const std::string& tensor) {
+    const auto file = MappedFile::Open(folder_ + "/model.safetensors");
+    const auto tensors = ParseSafetensors(file->bytes(), "changed");
+    return static_cast<size_t>(tensors->at(tensor).data.data() - file->bytes().data());
+  }
+  void Write(size_t at, std::string_view bytes) {
+    std::fstream file(folder_ + "/model.safetensors",
+                      std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(at));
+    file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  }
+  std::string Refusal() {
+    const auto spec = LoadEagleSpec(folder_, Target());
+    if (!spec) return spec.error().message;
+    const Rig rig = Rig::Open(GoldenDirectory("llama"), {});
+    const auto head = EagleHead::Load(folder_, *spec, rig.executor->model().embedding(), {},
+                                      *rig.device, *rig.ops);
+    return head ? "" : head.error().message;
+  }
+
+  std::string folder_;
+};
+
+TEST_F(ChangedHead, IsTakenAsItWas) { EXPECT_EQ(Refusal(), ""); }
+
+TEST_F(ChangedHead, OfAnotherHiddenSizeIsRefusedWithBothValues) {
+  SetConfig("target_hidden_size", 256);
+  EXPECT_THAT(Refusal(),
+              AllOf(HasSubstr("target_hidden_size"), HasSubstr("256"), HasSubstr("128")));
+  SetConfig("hidden_size", 64);
+  EXPECT_THAT(Refusal(), AllOf(HasSubstr("hidden_size"), HasSubstr("64"), HasSubstr("128")));
+}
+
+TEST_F(ChangedHead, OfAnotherVocabularyIsRefusedWithBothValues) {
+  SetConfig("vocab_size", 1000);
+  EXPECT_THAT(Refusal(), AllOf(HasSubstr("1000"), HasSubstr("512")));
+}
+
+TEST_F(ChangedHead, ThatReadsALayerBeyondTheTargetsIsRefused) {
+  SetConfig("eagle_aux_hidden_state_layer_ids", Json::array({0, 1, 3}));
+  EXPECT_THAT(Refusal(), AllOf(HasSubstr("3"), HasSubstr("2 layers")));
+}
+
+TEST_F(ChangedHead, WithAMapOutOfTheVocabularyIsRefused) {
+  const int64_t far = 512 - 7;
+  Write(Place("d2t") + 7 * sizeof(far),
+        std::string_view(reinterpret_cast<const char*>(&far), sizeof(far)));
+  EXPECT_THAT(Refusal(), AllOf(HasSubstr("d2t[7]"), HasSubstr("505"), HasSubstr("512")));
+  const int64_t below = -8;
+  Write(Place("d2t") + 7 * sizeof(below),
+        std::string_view(reinterpret_cast<const char*>(&below), sizeof(below)));
+  EXPECT_THAT(Refusal(), HasSubstr("d2t[7]"));
+}
+
+TEST_F(ChangedHead, WithoutATensorIsRefusedByName) {
+  for (const std::string tensor : {"midlayer.hidden_norm.weight", "fc.weight", "d2t"}) {
+    const std::string text = *ReadTextFile(folder_ + "/model.safetensors");
+    const size_t at = text.find("\"" + tensor + "\"");
+    ASSERT_NE(at, std::string::npos);
+    Write(at + 1, "X");
+    EXPECT_THAT(Refusal(), HasSubstr(tensor));
+    Write(at + 1, tensor.substr(0, 1));
+  }
+  SetConfig("draft_vocab_size", 100);
+  EXPECT_THAT(Refusal(), AllOf(HasSubstr("d2t"), HasSubstr("128"), HasSubstr("100")));
+}
+
+}  // namespace
+}  // namespace aisp
