@@ -30,14 +30,22 @@ CollectOutput Engine::Impl::Collect() {
                  result->scores.size() == step.scored.size());
       const auto hidden = static_cast<size_t>(executor->hidden_size());
       AISP_CHECK(result->hidden.size() == step.hidden_rows.size() * hidden);
+      const auto feature_size = static_cast<size_t>(executor->feature_size());
+      AISP_CHECK(result->features.size() == step.feature_rows.size() * feature_size);
       out.tokens.reserve(out.tokens.size() + step.samples.size());
-      Brought brought{result->tokens.data(), result->scores.data(), result->hidden.data()};
+      Brought brought{result->tokens.data(), result->scores.data(), result->hidden.data(),
+                      result->features.data()};
+      computed_rows.clear();
       for (const StepRecord::Entry& entry : step.entries) {
+        const SequenceId id = entry.sequence->id;
         Absorb(step, entry, brought, now, &out);
+        if (entry.features > 0) NoteFeatures(id, entry, brought.features);
         brought.sampled += entry.draws;
         brought.scores += entry.scored;
         brought.hidden += static_cast<size_t>(entry.hidden) * hidden;
+        brought.features += static_cast<size_t>(entry.features) * feature_size;
       }
+      if (!computed_rows.empty()) options.speculator->Computed(computed_rows);
       if (options.speculator != nullptr && step.timing.prefill_tokens == 0) {
         options.speculator->StepTook(step.timing.decode_rows, step.timing.decode_context,
                                      step.timing.device);

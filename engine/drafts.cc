@@ -150,6 +150,23 @@ void Engine::Impl::NoteVerified(Sequence& s, std::span<const TokenId> draft, int
     options.speculator->Verified(s.id, drafted, accepted, next);
 }
 
+bool Engine::Impl::GivesFeatures(const Sequence& s) const {
+  return options.speculator != nullptr && limits.max_draft_rows > 0 && s.samples() && s.draws() &&
+         s.request.max_draft_tokens != 0 && options.speculator->feature_size() > 0;
+}
+
+void Engine::Impl::NoteFeatures(SequenceId id, const StepRecord::Entry& entry,
+                                const float* features) {
+  const Sequence* const s = table.Find(id);
+  if (s == nullptr) return;
+  const int32_t begin = entry.end - entry.features;
+  // Behind the last one a token has to be known: not yet where another step draws it.
+  const int32_t stand = std::min(s->computed, s->size() - 1) - begin;
+  if (stand <= 0) return;
+  const auto size = static_cast<size_t>(executor->feature_size());
+  computed_rows.push_back({ContextOf(*s), begin, {features, static_cast<size_t>(stand) * size}});
+}
+
 void Engine::Impl::TellEnded(const Sequence& s) {
   if (options.speculator != nullptr && s.samples()) options.speculator->Ended(ContextOf(s));
 }

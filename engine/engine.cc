@@ -46,6 +46,9 @@ Engine::Impl::Impl(const EngineOptions& engine_options, Executor* engine_executo
   if (options.tiers.io != nullptr && options.enable_prefix_cache)
     tiers.emplace(options.tiers, &blocks, clock);
   AISP_CHECK(executor->max_depth() >= 1);
+  const int32_t wanted = options.speculator != nullptr ? options.speculator->feature_size() : 0;
+  AISP_CHECK_MSG(wanted == 0 || wanted == executor->feature_size(),
+                 "the speculator wants other features than the executor gives");
 }
 
 int32_t Engine::Impl::Watermark() const {

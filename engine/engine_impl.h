@@ -24,11 +24,12 @@ namespace aisp {
 struct StepRecord {
   struct Entry {
     Sequence* sequence = nullptr;
-    int32_t end = 0;     // tokens in the KV after this step, those of drafted rows too
-    int32_t draws = 0;   // 0: none
-    int32_t drafts = 0;  // of its last rows: those that verify a proposed token
-    int32_t scored = 0;  // rows that are scored
-    int32_t hidden = 0;  // rows whose hidden states are wanted
+    int32_t end = 0;       // tokens in the KV after this step, those of drafted rows too
+    int32_t draws = 0;     // 0: none
+    int32_t drafts = 0;    // of its last rows: those that verify a proposed token
+    int32_t scored = 0;    // rows that are scored
+    int32_t hidden = 0;    // rows whose hidden states are wanted
+    int32_t features = 0;  // rows whose features are wanted: all, or none
   };
   // A draw whose mask depends on the token that the step before still draws: the mask is made
   // between this step's forward pass and its draws.
@@ -54,6 +55,7 @@ struct StepRecord {
   std::vector<SampleRow> samples;
   std::vector<ScoredRow> scored;
   std::vector<int32_t> hidden_rows;
+  std::vector<int32_t> feature_rows;
   std::vector<LayerSlice> slices;
   std::vector<LateMask> late_masks;
   std::optional<Result<StepResult>> result;  // there already, for the late masks of the step after
@@ -130,6 +132,7 @@ struct Engine::Impl {
     SampledToken* sampled;
     RowScore* scores;
     const float* hidden;
+    const float* features;
   };
   void Absorb(const StepRecord& step, const StepRecord::Entry& entry, const Brought& brought,
               Instant now, CollectOutput* out);
@@ -189,6 +192,11 @@ struct Engine::Impl {
   // `next`: the token drawn behind the accepted ones is the next proposed one, which had no row.
   void NoteVerified(Sequence& s, std::span<const TokenId> draft, int32_t drafted, int32_t accepted,
                     bool next, CollectOutput* out);
+  // Whether the speculator wants the features of its rows.
+  bool GivesFeatures(const Sequence& s) const;
+  // Of the rows that an entry had, those that stand; `features` is where theirs begin. The sequence
+  // may have ended.
+  void NoteFeatures(SequenceId id, const StepRecord::Entry& entry, const float* features);
   void TellEnded(const Sequence& s);
 
   // --- invariants.cc ---
@@ -242,9 +250,10 @@ struct Engine::Impl {
   std::vector<const Sequence*> starting;    // while views are built: who may start in this step
   std::vector<Sequence*> scratch;
   std::vector<SpeculativeSequence> drafting;
-  Duration propose_time{};   // before the next step
-  int32_t plain_steps = 0;   // to launch before proposals are made again
-  Instant last_collected{};  // when the last step was
+  std::vector<ComputedRows> computed_rows;  // while a step is collected
+  Duration propose_time{};                  // before the next step
+  int32_t plain_steps = 0;                  // to launch before proposals are made again
+  Instant last_collected{};                 // when the last step was
 };
 
 }  // namespace aisp

@@ -30,6 +30,7 @@ void StepRecord::Clear() {
   samples.clear();
   scored.clear();
   hidden_rows.clear();
+  feature_rows.clear();
   slices.clear();
   late_masks.clear();
   result.reset();
@@ -323,6 +324,10 @@ void Engine::Impl::AppendRows(Sequence& s, const PlannedSequence& planned, StepR
 
   StepRecord::Entry entry{.sequence = &s, .end = end};
   AppendOutputs(s, sequence, step, &entry);
+  if (GivesFeatures(s)) {
+    for (int32_t i = 0; i < rows; ++i) step.feature_rows.push_back(sequence.row_begin + i);
+    entry.features = rows;
+  }
   const int32_t draws = samples && s.draws() ? 1 + drafts : 0;
   if (drafts > 0) PrepareDraws(s, drafts);
   for (int32_t i = 0; i < draws; ++i)
@@ -392,6 +397,7 @@ bool Engine::Impl::Execute(StepRecord& step, Instant begin) {
   input.samples = step.samples;
   input.scored = step.scored;
   input.hidden_rows = step.hidden_rows;
+  input.feature_rows = step.feature_rows;
   input.slices = step.slices;
   input.sink = step.slices.empty() ? nullptr : sink;
   if (!step.late_masks.empty()) input.before_draw = [this, &step] { MakeLateMasks(step); };

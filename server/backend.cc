@@ -139,6 +139,8 @@ Result<Backend> MakeBackend(const Config& config, const ServedModel& served) {
                           AsyncExecutor::Create(served.path, {.base = options, .use_graphs = true},
                                                 *backend.device, *backend.ops));
   } else {
+    AISP_ASSIGN_OR_RETURN(const SpeculationConfig speculation, SpeculationConfigOf(config));
+    AISP_ASSIGN_OR_RETURN(options.model.feature_layers, FeatureLayersOf(speculation, served));
     AISP_ASSIGN_OR_RETURN(backend.executor, ModelExecutor::Create(served.path, options,
                                                                   *backend.device, *backend.ops));
   }

@@ -9,6 +9,8 @@
 #include "common/log.h"
 #include "common/strings.h"
 #include "engine/draft_model.h"
+#include "engine/eagle.h"
+#include "engine/model_draft_head.h"
 #include "server/device_defaults.h"
 #include "speculation/ngram_proposer.h"
 #include "speculation/suffix_proposer.h"
@@ -73,12 +75,6 @@ int32_t DraftBlocks(const ServedModel& served, const Backend& backend) {
 Result<std::unique_ptr<Proposer>> LoadDraftModel(const std::string& named,
                                                  const ServedModel& served, const Backend& backend,
                                                  const Clock* clock) {
-  if (backend.device->info().asynchronous) {
-    return Unimplemented(fmt::format(
-        "speculative_config: draft_model runs on the CPU so far, and this worker computes on {}; "
-        "use suffix or ngram",
-        backend.device->info().name));
-  }
   const std::string folder = DraftModelFolder(named, served);
   AISP_ASSIGN_OR_RETURN(const ModelSpec spec, LoadModelSpec(folder));
   auto tokenizer = Tokenizer::Load(folder);
@@ -104,7 +100,45 @@ Result<std::unique_ptr<Proposer>> LoadDraftModel(const std::string& named,
   return std::make_unique<DraftModelProposer>(draft, std::move(executor), clock);
 }
 
+Result<std::unique_ptr<Proposer>> LoadEagle(const std::string& named, const ServedModel& served,
+                                            const Backend& backend) {
+  const std::string folder = DraftModelFolder(named, served);
+  const Model& model = backend.executor->model();
+  AISP_ASSIGN_OR_RETURN(const EagleSpec spec, LoadEagleSpec(folder, model.spec()));
+  DraftHeadOptions options;
+  options.head.compute_dtype = model.compute_dtype();
+  options.head.max_sequences = backend.executor->max_slots();
+  options.head.max_rows = std::max(backend.executor->max_batch_tokens(),
+                                   EagleProposer::kWaiting * options.head.max_sequences);
+  options.head.max_context = std::min(served.max_model_len, spec.layer.max_position);
+  options.block_tokens = backend.executor->kv_layout().block_tokens;
+  options.num_blocks = DraftBlocks(served, backend);
+  AISP_ASSIGN_OR_RETURN(auto head, ModelDraftHead::Create(folder, spec, model.embedding(), options,
+                                                          *backend.device, *backend.ops));
+  const KvLayout& kv = head->kv_layout();
+  LogInfo("draft head loaded",
+          {{"model", folder}, {"kv_blocks", kv.num_blocks}, {"kv", HumanBytes(kv.PoolBytes())}});
+  return std::make_unique<EagleProposer>(EagleOptions{}, std::move(head));
+}
+
+// Neither has graphs, nor a place in a GPU's memory plan.
+Status CheckDevice(SpeculationConfig::Method method, const Backend& backend) {
+  if (!backend.device->info().asynchronous) return {};
+  return Unimplemented(fmt::format(
+      "speculative_config: {} runs on the CPU so far, and this worker computes on {}; use suffix "
+      "or ngram",
+      MethodName(method), backend.device->info().name));
+}
+
 }  // namespace
+
+Result<std::vector<int32_t>> FeatureLayersOf(const SpeculationConfig& chosen,
+                                             const ServedModel& served) {
+  if (chosen.method != SpeculationConfig::Method::kEagle3) return std::vector<int32_t>();
+  AISP_ASSIGN_OR_RETURN(EagleSpec spec,
+                        LoadEagleSpec(DraftModelFolder(chosen.model, served), served.spec));
+  return std::move(spec.feature_layers);
+}
 
 Result<std::shared_ptr<Speculator>> MakeSpeculator(const Config& config, const ServedModel& served,
                                                    const Backend& backend, const Clock* clock) {
@@ -124,7 +158,13 @@ Result<std::shared_ptr<Speculator>> MakeSpeculator(const SpeculationConfig& chos
       proposer = std::make_unique<SuffixProposer>(chosen.suffix);
       break;
     case SpeculationConfig::Method::kDraftModel: {
+      AISP_RETURN_IF_ERROR(CheckDevice(chosen.method, backend));
       AISP_ASSIGN_OR_RETURN(proposer, LoadDraftModel(chosen.model, served, backend, clock));
+      break;
+    }
+    case SpeculationConfig::Method::kEagle3: {
+      AISP_RETURN_IF_ERROR(CheckDevice(chosen.method, backend));
+      AISP_ASSIGN_OR_RETURN(proposer, LoadEagle(chosen.model, served, backend));
       break;
     }
     case SpeculationConfig::Method::kOff:

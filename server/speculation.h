@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "common/clock.h"
 #include "config/config.h"
@@ -25,11 +27,18 @@ Result<SpeculationConfig> SpeculationConfigOf(const Config& config);
 Status CheckDraftModel(const std::string& draft, int32_t draft_vocabulary,
                        const std::string& draft_tokenizer, const ServedModel& served);
 
-// The folder of a draft model: one that is there, or the name of one beside the served model.
+// The residual streams that the chosen proposer reads (ModelOptions::feature_layers); none where it
+// reads none. Errors are those of the head's config.json, or its not fitting the served model.
+Result<std::vector<int32_t>> FeatureLayersOf(const SpeculationConfig& chosen,
+                                             const ServedModel& served);
+
+// The folder of a draft model or head: one that is there, or the name of one beside the served
+// model.
 std::string DraftModelFolder(const std::string& named, const ServedModel& served);
 
-// Null where speculation is off. A draft model is loaded on the backend's device, which outlives
-// the Speculator; UNIMPLEMENTED on a GPU.
+// Null where speculation is off. A draft model or head is loaded on the backend's device, which
+// outlives the Speculator; UNIMPLEMENTED on a GPU. A head reads the embeddings of the backend's
+// model, which then outlives the Speculator too.
 Result<std::shared_ptr<Speculator>> MakeSpeculator(const SpeculationConfig& chosen,
                                                    const ServedModel& served,
                                                    const Backend& backend, const Clock* clock);

@@ -37,14 +37,19 @@ Status ReadNumber(const Json& value, std::string_view key, double least, double 
 }
 
 Status ReadMethod(const Json& value, Method* out) {
-  for (const Method method : {Method::kNgram, Method::kSuffix, Method::kDraftModel}) {
+  for (const Method method :
+       {Method::kNgram, Method::kSuffix, Method::kDraftModel, Method::kEagle3}) {
     if (value.is_string() && value.get_ref<const std::string&>() == MethodName(method)) {
       *out = method;
       return {};
     }
   }
   return tl::unexpected(
-      Wrong("method", value, "\"ngram\", \"suffix\" and \"draft_model\" are possible"));
+      Wrong("method", value, "\"ngram\", \"suffix\", \"draft_model\" and \"eagle3\" are possible"));
+}
+
+bool NeedsModel(Method method) {
+  return method == Method::kDraftModel || method == Method::kEagle3;
 }
 
 // Keys of one method are refused with another.
@@ -69,7 +74,7 @@ Status ReadKey(const std::string& key, const Json& value, SpeculationConfig* c) 
     return ReadNumber(value, key, 0.1, 100, &c->suffix.max_factor);
   if (key == "suffix_decoding_min_token_prob" && suffix)
     return ReadNumber(value, key, 0, 1, &c->suffix.min_probability);
-  if (key == "model" && c->method == Method::kDraftModel) {
+  if (key == "model" && NeedsModel(c->method)) {
     if (!value.is_string() || value.get_ref<const std::string&>().empty())
       return tl::unexpected(Wrong(key, value, "the folder of a checkpoint is wanted"));
     c->model = value.get<std::string>();
@@ -91,6 +96,8 @@ std::string_view MethodName(Method method) {
       return "suffix";
     case Method::kDraftModel:
       return "draft_model";
+    case Method::kEagle3:
+      return "eagle3";
   }
   return "off";
 }
@@ -117,8 +124,10 @@ Result<SpeculationConfig> ParseSpeculationConfig(std::string_view text) {
     return InvalidArgument(fmt::format("{}: prompt_lookup_min is {} and prompt_lookup_max {}",
                                        kWhat, config.ngram.min, config.ngram.max));
   }
-  if (config.method == Method::kDraftModel && config.model.empty())
-    return InvalidArgument(fmt::format("{}: method draft_model needs the key 'model'", kWhat));
+  if (NeedsModel(config.method) && config.model.empty()) {
+    return InvalidArgument(
+        fmt::format("{}: method {} needs the key 'model'", kWhat, MethodName(config.method)));
+  }
   return config;
 }
 

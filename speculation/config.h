@@ -12,7 +12,7 @@
 namespace aisp {
 
 struct SpeculationConfig {
-  enum class Method : uint8_t { kOff, kNgram, kSuffix, kDraftModel };
+  enum class Method : uint8_t { kOff, kNgram, kSuffix, kDraftModel, kEagle3 };
 
   // Rows of one sequence that a step can verify, beside the one that it draws anyway.
   static constexpr int32_t kMostTokens = 32;
@@ -20,7 +20,7 @@ struct SpeculationConfig {
   Method method = Method::kOff;
   int32_t num_tokens = 8;  // longest draft
   bool adaptive = true;    // false: every draft is verified as long as it is
-  std::string model;       // draft_model: a checkpoint's folder
+  std::string model;       // draft_model, eagle3: a checkpoint's folder
   NgramOptions ngram;
   SuffixOptions suffix;
 };

@@ -46,6 +46,14 @@ struct TokenDraft {
   }
 };
 
+// What a step has made known of a sequence: the target's features (engine/executor.h) of positions
+// whose tokens stand. The token behind the last of them is known.
+struct ComputedRows {
+  DraftContext context;
+  int32_t begin = 0;                // the first of the positions
+  std::span<const float> features;  // [positions, feature_size]
+};
+
 class Proposer {
  public:
   virtual ~Proposer() = default;
@@ -54,6 +62,12 @@ class Proposer {
   virtual bool costly() const { return false; }
   // One draft for each context, empty ones to begin with. An error is that of all contexts.
   virtual Status Propose(std::span<const DraftContext> contexts, std::span<TokenDraft> drafts) = 0;
+  // Elements of the features that it wants of every position that is computed; 0: none.
+  virtual int32_t feature_size() const { return 0; }
+  // Comes behind every step, where it wants features. Positions may come again, and some never
+  // come: their KV was found in a cache, or came from another worker. An error is that of all
+  // sequences.
+  virtual Status Computed(std::span<const ComputedRows> /*rows*/) { return {}; }
   // Of the last Propose: time that went into taking up tokens which it had not seen, a prompt above
   // all, and not into proposing.
   virtual Duration catch_up() const { return {}; }

@@ -30,6 +30,23 @@ int32_t Speculator::LengthFor(const StepShape& shape) {
   return length == 0 && idle_steps_ >= kProbeSteps ? 1 : length;
 }
 
+void Speculator::Computed(std::span<const ComputedRows> rows) {
+  computed_.clear();
+  contexts_.clear();
+  for (const ComputedRows& each : rows) {
+    const auto it = states_.find(each.context.sequence);
+    if (it != states_.end() && it->second.off) continue;
+    computed_.push_back(each);
+    contexts_.push_back(each.context);
+  }
+  if (computed_.empty()) return;
+  const Status taken = proposer_->Computed(computed_);
+  if (taken) return;
+  LogWarning("a proposer failed; its sequences go on without",
+             {{"method", proposer_->name()}, {"error", taken.error().message}});
+  SwitchOff(contexts_, &stats_.failed);
+}
+
 void Speculator::Propose(std::span<SpeculativeSequence> sequences, const StepShape& shape) {
   const int32_t length = LengthFor(shape);
   contexts_.clear();

@@ -45,6 +45,9 @@ class Speculator {
   Speculator(const SpeculatorOptions& options, std::unique_ptr<Proposer> proposer,
              const Clock* clock);
 
+  // Elements of the features that Computed wants; 0: it need not be called.
+  int32_t feature_size() const { return proposer_->feature_size(); }
+  void Computed(std::span<const ComputedRows> rows);
   // Fills the drafts. What an owner then cuts off them is not proposed.
   void Propose(std::span<SpeculativeSequence> sequences, const StepShape& shape);
   // Fills `rows`.
@@ -85,6 +88,7 @@ class Speculator {
   std::unordered_map<SequenceId, State> states_;
   SpeculatorStats stats_;
 
+  std::vector<ComputedRows> computed_;
   std::vector<DraftContext> contexts_;
   std::vector<TokenDraft> drafts_;
   std::vector<size_t> asked_;

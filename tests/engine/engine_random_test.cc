@@ -6,8 +6,10 @@
 #include <list>
 
 #include "engine/draft_model.h"
+#include "engine/eagle.h"
 #include "speculation/speculator.h"
 #include "tests/engine/engine_harness.h"
+#include "tests/support/provenance_head.h"
 
 namespace aisp {
 namespace {
@@ -76,7 +78,7 @@ class Chaos : public LayerSink {
     }
     EXPECT_TRUE(transfers_.empty());
     if (never_wrong_) {
-      EXPECT_EQ(d_.accepted, d_.drafted);
+      EXPECT_EQ(d_.accepted, d_.drafted) << (head_ ? "a head" : "a draft model");
     }
     for (SequenceId id : expected_) {
       const Outcome& o = d_.outcomes[id];
@@ -107,7 +109,8 @@ class Chaos : public LayerSink {
   size_t ended() const { return expected_.size(); }
   uint64_t preemptions() const { return d_.engine.Preemptions(); }
   uint64_t accepted() const { return never_wrong_ ? 0 : d_.accepted; }
-  uint64_t accepted_of_model() const { return never_wrong_ ? d_.accepted : 0; }
+  uint64_t accepted_of_model() const { return never_wrong_ && !head_ ? d_.accepted : 0; }
+  uint64_t accepted_of_head() const { return head_ ? d_.accepted : 0; }
 
  private:
   enum class Stage { kAsk, kPrefill, kDone };
@@ -134,6 +137,7 @@ class Chaos : public LayerSink {
     model.max_slots = static_cast<int32_t>(2 + random_.Below(12));
     model.num_kv_heads = static_cast<int32_t>(1 + random_.Below(2));
     model.vocabulary = 200;
+    model.gives_features = true;
     return model;
   }
   ProvenanceOptions PrefillModel() {
@@ -157,10 +161,15 @@ class Chaos : public LayerSink {
     options.limits.max_draft_rows = static_cast<int32_t>(1 + random_.Below(20));
     const SpeculatorOptions speculation{.num_tokens = 4, .adaptive = Chance(2)};
     std::unique_ptr<Proposer> proposer;
-    if (Chance(2)) {
-      proposer = std::make_unique<ProvenanceProposer>(model_, random_.Next());
-    } else {
-      proposer = RandomDraftModel();
+    switch (random_.Below(3)) {
+      case 0:
+        proposer = std::make_unique<ProvenanceProposer>(model_, random_.Next());
+        break;
+      case 1:
+        proposer = RandomDraftModel();
+        break;
+      default:
+        proposer = RandomHead();
     }
     options.speculator =
         std::make_shared<Speculator>(speculation, std::move(proposer), &speculation_clock_);
@@ -178,6 +187,18 @@ class Chaos : public LayerSink {
     options.min_probability = 0;
     return std::make_unique<DraftModelProposer>(
         options, std::make_unique<ProvenanceExecutor>(model), &speculation_clock_);
+  }
+  // Exact, unless its KV or its features are not those of the sequence.
+  std::unique_ptr<Proposer> RandomHead() {
+    never_wrong_ = head_ = true;
+    ProvenanceHeadOptions options;
+    options.num_blocks = static_cast<int32_t>(4 + random_.Below(60));
+    options.block_tokens = Chance(2) ? 32 : 16;
+    options.max_sequences = model_.max_slots;
+    options.max_rows = EagleProposer::kWaiting * model_.max_slots;
+    if (Chance(3)) options.max_context = static_cast<int32_t>(20 + random_.Below(100));
+    return std::make_unique<EagleProposer>(EagleOptions{.min_probability = 0},
+                                           std::make_unique<ProvenanceHead>(model_, options));
   }
   SequenceRequest RandomRequest() {
     const std::vector<TokenId>& stem = stems_[random_.Below(stems_.size())];
@@ -324,7 +345,8 @@ class Chaos : public LayerSink {
   }
 
   SplitMix64 random_;
-  bool never_wrong_ = false;
+  bool never_wrong_ = false;  // whoever proposes
+  bool head_ = false;
   const ManualClock speculation_clock_;
   const ProvenanceOptions model_;
   EngineHarness p_;
@@ -339,8 +361,8 @@ class Chaos : public LayerSink {
 
 TEST(EngineRandom, EveryScheduleBringsTheOraclesTokensAndEveryBlockComesBack) {
   size_t ended = 0;
-  uint64_t preemptions = 0, accepted = 0, accepted_of_model = 0;
-  for (uint64_t seed = 1; seed <= 150; ++seed) {
+  uint64_t preemptions = 0, accepted = 0, accepted_of_model = 0, accepted_of_head = 0;
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Chaos chaos(seed);
     chaos.Play(250);
@@ -349,12 +371,14 @@ TEST(EngineRandom, EveryScheduleBringsTheOraclesTokensAndEveryBlockComesBack) {
     preemptions += chaos.preemptions();
     accepted += chaos.accepted();
     accepted_of_model += chaos.accepted_of_model();
+    accepted_of_head += chaos.accepted_of_head();
     if (HasFailure()) FAIL() << "seed " << seed;
   }
   EXPECT_GT(ended, 3000u);
   EXPECT_GT(preemptions, 100u);
   EXPECT_GT(accepted, 500u);
   EXPECT_GT(accepted_of_model, 500u);
+  EXPECT_GT(accepted_of_head, 500u);
 }
 
 }  // namespace

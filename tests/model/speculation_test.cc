@@ -7,7 +7,9 @@
 
 #include "common/random.h"
 #include "engine/draft_model.h"
+#include "engine/eagle.h"
 #include "engine/engine.h"
+#include "engine/model_draft_head.h"
 #include "speculation/ngram_proposer.h"
 #include "speculation/speculator.h"
 #include "speculation/suffix_proposer.h"
@@ -174,14 +176,14 @@ class Speculation : public testing::Test {
   }
 
   // Null: nobody proposes.
-  using MakeProposer = std::function<std::unique_ptr<Proposer>(Device&, Ops&)>;
+  using MakeProposer = std::function<std::unique_ptr<Proposer>(const Model&, Device&, Ops&)>;
   template <typename P, typename... Args>
   static MakeProposer Of(Args... args) {
-    return [args...](Device&, Ops&) { return std::make_unique<P>(args...); };
+    return [args...](const Model&, Device&, Ops&) { return std::make_unique<P>(args...); };
   }
   // `blocks`: of the draft's pool.
   static MakeProposer DraftModel(const std::string& golden, int32_t blocks, int32_t catch_up) {
-    return [=](Device& device, Ops& ops) {
+    return [=](const Model&, Device& device, Ops& ops) {
       static const SteadyClock clock;
       ModelExecutorOptions options;
       options.model.compute_dtype = DType::kF32;
@@ -195,6 +197,24 @@ class Speculation : public testing::Test {
     };
   }
 
+  // A head of random weights, which reads the residual streams in front of these layers.
+  static constexpr int32_t kHeadLayers[] = {0, 1, 1};
+  static MakeProposer Head(int32_t blocks, int32_t context) {
+    return [=](const Model& model, Device& device, Ops& ops) {
+      const std::string folder = GoldenDirectory("llama-eagle3");
+      const auto spec = LoadEagleSpec(folder, model.spec());
+      EXPECT_TRUE(spec.has_value()) << spec.error().message;
+      DraftHeadOptions options;
+      options.head.max_sequences = 6;
+      options.head.max_rows = 6 * EagleProposer::kWaiting;
+      options.head.max_context = context;
+      options.num_blocks = blocks;
+      auto head = ModelDraftHead::Create(folder, *spec, model.embedding(), options, device, ops);
+      EXPECT_TRUE(head.has_value()) << head.error().message;
+      return std::make_unique<EagleProposer>(EagleOptions{}, std::move(*head));
+    };
+  }
+
   Answers RunAll(const MakeProposer& make, bool adaptive) {
     auto device = MakeTestDevice();
     auto ops = MakeTestOps();
@@ -204,6 +224,7 @@ class Speculation : public testing::Test {
     options.max_slots = 6;
     options.max_draft_rows = 16;
     options.num_blocks = 13;  // so few that sequences are preempted
+    options.model.feature_layers.assign(std::begin(kHeadLayers), std::end(kHeadLayers));
     auto executor = ModelExecutor::Create(GoldenDirectory("llama"), options, *device, *ops);
     EXPECT_TRUE(executor.has_value());
     const SteadyClock clock;
@@ -216,8 +237,8 @@ class Speculation : public testing::Test {
       // A machine that is held up shall not end a proposer.
       const SpeculatorOptions speculation{
           .num_tokens = 6, .adaptive = adaptive, .slow = std::chrono::seconds(10)};
-      engine_options.speculator =
-          std::make_shared<Speculator>(speculation, make(*device, *ops), &clock);
+      engine_options.speculator = std::make_shared<Speculator>(
+          speculation, make(executor->get()->model(), *device, *ops), &clock);
     }
     Engine engine(engine_options, executor->get(), &clock, nullptr);
     Answers run;
@@ -319,12 +340,16 @@ TEST_F(Speculation, ChangesNoTokenWhoeverProposes) {
     ExpectEqual(plain, twin, "its own draft");
     const Answers other = RunAll(DraftModel("llama3-rope", 9, 16), adaptive);
     ExpectEqual(plain, other, "another model");
+    const Answers head = RunAll(Head(64, 256), adaptive);
+    ExpectEqual(plain, head, "a head");
+    const Answers small_head = RunAll(Head(9, 48), adaptive);
+    ExpectEqual(plain, small_head, "a head without room");
     if (adaptive) continue;
     EXPECT_LT(oracle.steps, plain.steps * 3 / 4);
     EXPECT_GT(oracle.accepted, 1000);
     EXPECT_GT(twin.drafted, 1000);
     EXPECT_EQ(twin.accepted, twin.drafted);
-    for (const Answers* run : {&oracle, &ngram, &suffix, &wild, &other}) {
+    for (const Answers* run : {&oracle, &ngram, &suffix, &wild, &other, &head, &small_head}) {
       EXPECT_GT(run->drafted, 200);
       EXPECT_GT(run->accepted, 0);
       EXPECT_LT(run->accepted, run->drafted);

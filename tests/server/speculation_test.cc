@@ -51,6 +51,22 @@ TEST(MakeSpeculator, RefusesADraftOfAnotherTokenizerWithBothValues) {
   EXPECT_THAT(none.error().message, HasSubstr("none"));
 }
 
+TEST(MakeSpeculator, LoadsAHeadThatStandsBesideTheServedModel) {
+  const auto made = Start(StoryConfig(R"({"method": "eagle3", "model": "story-7m-eagle3"})"));
+  ASSERT_TRUE(made) << made.error().message;
+  EXPECT_EQ((*made)->method(), "eagle3");
+  EXPECT_EQ((*made)->feature_size(), 3 * 256);
+}
+
+TEST(MakeSpeculator, RefusesAHeadOfAnotherModelWithBothValues) {
+  const auto made = Start(StoryConfig(R"({"method": "eagle3", "model": ")" AISP_SOURCE_DIR
+                                      R"(/tests/data/goldens/llama-eagle3"})"));
+  ASSERT_FALSE(made);
+  EXPECT_EQ(made.error().code, Code::kInvalidArgument);
+  EXPECT_THAT(made.error().message,
+              AllOf(HasSubstr("hidden_size"), HasSubstr("128"), HasSubstr("256")));
+}
+
 TEST(MakeSpeculator, NamesADraftThatIsNotThere) {
   const auto made = Start(StoryConfig(R"({"method": "draft_model", "model": "no-such-model"})"));
   ASSERT_FALSE(made);

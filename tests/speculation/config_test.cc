@@ -47,6 +47,7 @@ TEST(SpeculationConfig, RefusalsNameTheValueAndWhatIsAllowed) {
   EXPECT_THAT(Refusal(R"({"method": "ngram", "prompt_lookup_min": 4, "prompt_lookup_max": 2})"),
               testing::AllOf(HasSubstr("4"), HasSubstr("2")));
   EXPECT_THAT(Refusal(R"({"method": "draft_model"})"), HasSubstr("'model'"));
+  EXPECT_THAT(Refusal(R"({"method": "eagle3"})"), HasSubstr("'model'"));
   EXPECT_THAT(Refusal(R"({"num_speculative_tokens": 3})"), HasSubstr("no method"));
   EXPECT_THAT(Refusal("suffix"), HasSubstr("JSON object"));
   EXPECT_THAT(Refusal(R"({"method": "suffix", "num_speculative_tokens": 1e99})"),

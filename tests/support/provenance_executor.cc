@@ -209,6 +209,35 @@ std::vector<float> ExpectedPromptLogprobs(const ProvenanceOptions& options,
   return out;
 }
 
+std::array<float, kProvenanceFeatures> FeaturesOf(uint64_t state) {
+  std::array<float, kProvenanceFeatures> out{};
+  for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<float>(state >> (16 * i) & 0xffffu);
+  return out;
+}
+
+uint64_t StateOf(std::span<const float> features) {
+  uint64_t state = 0;
+  for (size_t i = 0; i < kProvenanceFeatures; ++i)
+    state |= static_cast<uint64_t>(features[i]) << (16 * i);
+  return state;
+}
+
+std::vector<uint64_t> ExpectedStates(const ProvenanceOptions& options,
+                                     std::span<const TokenId> tokens) {
+  PlainModel model(options);
+  std::vector<uint64_t> out;
+  for (const TokenId token : tokens) {
+    model.Append(token);
+    out.push_back(model.state());
+  }
+  return out;
+}
+
+SampledToken ExpectedDraw(const ProvenanceOptions& options, uint64_t state, const SampleRow& row) {
+  return Draw(options, state, row.position, *row.params, row.prompt, row.generated, row.banned,
+              row.mask);
+}
+
 KvLayout ProvenanceExecutor::LayoutOf(const ProvenanceOptions& options) {
   KvLayout layout;
   layout.num_layers = options.num_layers;
@@ -305,6 +334,8 @@ void ProvenanceExecutor::CheckInput(const StepInput& input) {
   }
   AISP_CHECK(std::is_sorted(b.logit_rows.begin(), b.logit_rows.end(), std::less_equal<>()));
   AISP_CHECK(std::is_sorted(input.hidden_rows.begin(), input.hidden_rows.end()));
+  AISP_CHECK(std::is_sorted(input.feature_rows.begin(), input.feature_rows.end()));
+  AISP_CHECK(input.feature_rows.empty() || options_.gives_features);
 }
 
 void ProvenanceExecutor::ReadRows(const StepInput& input, std::span<const uint64_t> states,
@@ -314,6 +345,10 @@ void ProvenanceExecutor::ReadRows(const StepInput& input, std::span<const uint64
     RowScore score;
     score.logprob.logprob = ScoreOf(states[static_cast<size_t>(at)], row.token);
     result->scores.push_back(std::move(score));
+  }
+  for (const int32_t row : input.feature_rows) {
+    for (const float f : FeaturesOf(states[static_cast<size_t>(row)]))
+      result->features.push_back(f);
   }
   for (const int32_t row : input.hidden_rows) {
     for (int32_t i = 0; i < kHidden; ++i)

@@ -14,6 +14,7 @@
 // simulation. A masked draw takes the next token that is allowed. One thread.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -40,6 +41,7 @@ struct ProvenanceOptions {
   int32_t max_depth = 1;
   int32_t vocabulary = 1000;
   uint64_t weights = 1;  // another value is another model
+  bool gives_features = false;
 };
 
 struct ExpectedEnd {
@@ -60,6 +62,16 @@ std::vector<float> ExpectedEmbedding(const ProvenanceOptions& options,
 std::vector<float> ExpectedPromptLogprobs(const ProvenanceOptions& options,
                                           const SequenceRequest& request);
 
+// What a position's features must be: the state above the last layer, in pieces that a float holds.
+constexpr int32_t kProvenanceFeatures = 4;
+std::array<float, kProvenanceFeatures> FeaturesOf(uint64_t state);
+uint64_t StateOf(std::span<const float> features);
+// The states behind each of `tokens`.
+std::vector<uint64_t> ExpectedStates(const ProvenanceOptions& options,
+                                     std::span<const TokenId> tokens);
+// What the row must draw from this state.
+SampledToken ExpectedDraw(const ProvenanceOptions& options, uint64_t state, const SampleRow& row);
+
 class ProvenanceExecutor final : public Executor {
  public:
   // `pool`: memory of layout.PoolBytes() that lives elsewhere (shared with a transport); empty: the
@@ -79,6 +91,9 @@ class ProvenanceExecutor final : public Executor {
   int32_t max_scored_rows() const override { return options_.max_scored_rows; }
   int32_t hidden_size() const override { return kHidden; }
   static constexpr int32_t kHidden = 4;
+  int32_t feature_size() const override {
+    return options_.gives_features ? kProvenanceFeatures : 0;
+  }
   Result<Ticket> Launch(const StepInput& input) override;
   Result<StepResult> Collect(Ticket ticket) override;
 

@@ -1,0 +1,223 @@
+// A head that is exact is never wrong: a token of it that does not stand was drawn from KV or
+// features that are missing, stale or somebody else's.
+#include "engine/eagle.h"
+
+#include <gtest/gtest.h>
+
+#include "speculation/speculator.h"
+#include "tests/engine/engine_harness.h"
+#include "tests/support/provenance_head.h"
+
+namespace aisp {
+namespace {
+
+constexpr int32_t kSlots = 4;
+
+ProvenanceOptions Model(int32_t blocks) {
+  ProvenanceOptions model;
+  model.num_blocks = blocks;
+  model.max_slots = kSlots;
+  model.max_draws = 40;
+  model.gives_features = true;
+  return model;
+}
+
+struct RigOptions {
+  int32_t target_blocks = 64;
+  int32_t head_blocks = 64;
+  int32_t head_context = 4096;
+  int32_t num_tokens = 4;
+  int32_t max_prefill_chunk = 64;
+};
+
+// An engine whose sequences all have their drafts verified whole.
+struct Rig {
+  explicit Rig(const RigOptions& o = {}) {
+    auto made_head = std::make_unique<ProvenanceHead>(
+        Model(o.target_blocks), ProvenanceHeadOptions{.num_blocks = o.head_blocks,
+                                                      .max_context = o.head_context,
+                                                      .max_rows = 50,
+                                                      .max_sequences = kSlots});
+    head = made_head.get();
+    auto made =
+        std::make_unique<EagleProposer>(EagleOptions{.min_probability = 0}, std::move(made_head));
+    proposer = made.get();
+    EngineOptions options;
+    options.limits.max_sequences = kSlots;
+    options.limits.max_batch_tokens = 64;
+    options.limits.max_prefill_chunk = o.max_prefill_chunk;
+    options.limits.max_draft_rows = 32;
+    options.speculator = std::make_shared<Speculator>(
+        SpeculatorOptions{.num_tokens = o.num_tokens, .adaptive = false}, std::move(made), &clock);
+    harness.emplace(Model(o.target_blocks), options);
+  }
+
+  ManualClock clock;
+  ProvenanceHead* head = nullptr;
+  EagleProposer* proposer = nullptr;
+  std::optional<EngineHarness> harness;
+};
+
+TEST(Eagle, OfAnExactHeadEveryTokenStands) {
+  Rig rig;
+  const SequenceId id = rig.harness->Add(MakeRequest(SomeTokens(30, 1), 61));
+  rig.harness->Run();
+  rig.harness->ExpectOracle(id);
+  EXPECT_EQ(rig.harness->accepted, rig.harness->drafted);
+  EXPECT_EQ(rig.harness->accepted, 48u);  // of 60 behind the first: 12 steps of 4 and 1
+  EXPECT_EQ(rig.head->longest_context, 30 + 60 - 2);
+  EXPECT_EQ(rig.proposer->sequences(), 0u);
+  EXPECT_EQ(rig.proposer->free_blocks(), 64);
+}
+
+TEST(Eagle, ALongPromptIsTakenUpAsItIsComputed) {
+  Rig rig({.max_prefill_chunk = 23});
+  rig.harness->Add(MakeRequest(SomeTokens(420, 2), 30));
+  rig.harness->Run();
+  rig.harness->ExpectAllOracle();
+  EXPECT_LE(rig.head->longest_step, 50);
+  EXPECT_EQ(rig.head->shortest_context, 420);  // the first draft sees all of it
+  EXPECT_GT(rig.harness->accepted, 20u);
+  EXPECT_EQ(rig.harness->accepted, rig.harness->drafted);
+}
+
+TEST(Eagle, LongDraftsLeaveMoreThanWaitsForTheNextOne) {
+  Rig rig({.num_tokens = 24});
+  rig.harness->Add(MakeRequest(SomeTokens(30, 3), 101));
+  rig.harness->Run();
+  rig.harness->ExpectAllOracle();
+  EXPECT_EQ(rig.harness->accepted, rig.harness->drafted);
+  EXPECT_EQ(rig.harness->accepted, 96u);  // four steps of 24 and 1
+}
+
+TEST(Eagle, BehindACachedPrefixItBeginsWithWhatIsComputed) {
+  Rig rig;
+  rig.harness->Add(MakeRequest(SomeTokens(150, 4), 4, 1));
+  rig.harness->Run();
+  const uint64_t before = rig.harness->accepted;
+  rig.head->shortest_context = -1;
+  rig.harness->Add(MakeRequest(SomeTokens(150, 4), 31, 2));
+  rig.harness->Run();
+  rig.harness->ExpectAllOracle();
+  EXPECT_LT(rig.head->shortest_context, 10);  // 144 of 150 tokens were found
+  EXPECT_EQ(rig.harness->accepted - before, 24u);
+  EXPECT_EQ(rig.harness->accepted, rig.harness->drafted);
+}
+
+TEST(Eagle, WhatIsPreemptedIsNotTakenUpTwice) {
+  Rig rig({.target_blocks = 10});
+  for (uint64_t seed = 1; seed <= 8; ++seed)
+    rig.harness->Add(MakeRequest(SomeTokens(30, seed), 60, seed));
+  rig.harness->Run();
+  rig.harness->ExpectAllOracle();
+  EXPECT_GT(rig.harness->engine.Preemptions(), 0u);
+  EXPECT_EQ(rig.head->shortest_context, 30);
+  EXPECT_EQ(rig.harness->accepted, rig.harness->drafted);
+  EXPECT_GT(rig.harness->accepted, 200u);
+}
+
+TEST(Eagle, AFullPoolTakesFromWhoWasNotAskedForLongest) {
+  Rig rig({.target_blocks = 128, .head_blocks = 6});
+  for (uint64_t seed = 1; seed <= 12; ++seed)
+    rig.harness->Add(MakeRequest(SomeTokens(40, seed), 30, seed));
+  rig.harness->Run();
+  rig.harness->ExpectAllOracle();
+  EXPECT_GT(rig.harness->accepted, 30u);
+  EXPECT_EQ(rig.harness->accepted, rig.harness->drafted);
+  EXPECT_EQ(rig.proposer->free_blocks(), 6);
+}
+
+TEST(Eagle, BeyondItsContextItBeginsAgain) {
+  Rig rig({.head_context = 48});
+  rig.harness->Add(MakeRequest(SomeTokens(40, 5), 120));
+  rig.harness->Run();
+  rig.harness->ExpectAllOracle();
+  EXPECT_EQ(rig.head->longest_context, 48);
+  EXPECT_GT(rig.harness->accepted, 50u);
+  EXPECT_EQ(rig.harness->accepted, rig.harness->drafted);
+}
+
+TEST(Eagle, ThatFailsIsSwitchedOffAndTheRequestsGoOn) {
+  Rig rig;
+  for (uint64_t seed = 1; seed <= 3; ++seed)
+    rig.harness->Add(MakeRequest(SomeTokens(20, seed), 40, seed));
+  for (int i = 0; i < 5; ++i) rig.harness->Step();
+  rig.head->fail = true;
+  rig.harness->Add(MakeRequest(SomeTokens(40, 9), 40, 9));
+  rig.harness->Run();
+  rig.harness->ExpectAllOracle();
+  EXPECT_EQ(rig.harness->engine.speculator()->stats().failed, 4u);
+  EXPECT_EQ(rig.proposer->sequences(), 0u);
+  EXPECT_EQ(rig.proposer->free_blocks(), 64);
+}
+
+TEST(Eagle, WhoWantsNoDraftsGivesNoFeatures) {
+  Rig rig;
+  SequenceRequest request = MakeRequest(SomeTokens(30, 1), 20);
+  request.max_draft_tokens = 0;
+  rig.harness->Add(request);
+  rig.harness->Run();
+  rig.harness->ExpectAllOracle();
+  EXPECT_EQ(rig.head->rows_computed, 0u);
+}
+
+TEST(Eagle, PenaltiesMasksAndStopTokensAreTheTargets) {
+  Rig rig;
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    SequenceRequest request =
+        MakeRequest(SomeTokens(10 + static_cast<int32_t>(seed), seed), 40, seed);
+    if (seed % 2 == 0) request.sampling.presence_penalty = 0.5f;
+    if (seed % 3 == 0) request.guide = std::make_shared<HashGuide>(seed, 1000, 5 + seed);
+    if (seed % 5 == 0) {
+      for (TokenId t = 0; t < 100; ++t) request.stop_token_ids.push_back(t);
+      request.min_new_tokens = 12;
+    }
+    request.sampling.choice = static_cast<uint32_t>(seed % 3);
+    rig.harness->Add(request);
+  }
+  rig.harness->Run();
+  rig.harness->ExpectAllOracle();
+  EXPECT_GT(rig.harness->accepted, 500u);
+  EXPECT_EQ(rig.harness->accepted, rig.harness->drafted);
+}
+
+// Drafts of a state that was kept through steps are those of one that begins with all features.
+TEST(Eagle, AKeptStateDraftsWhatAFreshOneDoes) {
+  const ProvenanceOptions model = Model(64);
+  SequenceRequest request = MakeRequest(SomeTokens(30, 3), 200);
+  const std::vector<TokenId> all = ExpectedTokens(model, request.tokens, 150, 1);
+  request.tokens.reserve(400);
+  Rig kept;
+  int32_t told = 0;
+  DraftContext context;
+  context.sequence = SequenceId(5);
+  context.prompt_tokens = 30;
+  context.limit = 3;
+  context.sampling = &request.sampling;
+  context.request = &request;
+  const auto propose = [&](EagleProposer& proposer, int32_t from) {
+    context.tokens = request.tokens;
+    std::vector<float> features;
+    const std::vector<uint64_t> states = ExpectedStates(model, request.tokens);
+    for (size_t i = static_cast<size_t>(from); i + 1 < states.size(); ++i) {
+      for (const float f : FeaturesOf(states[i])) features.push_back(f);
+    }
+    const ComputedRows rows{context, from, features};
+    EXPECT_TRUE(proposer.Computed({&rows, 1}).has_value());
+    TokenDraft draft;
+    EXPECT_TRUE(proposer.Propose({&context, 1}, {&draft, 1}).has_value());
+    return draft.tokens;
+  };
+  for (const size_t count : {1, 0, 2, 3, 4, 5, 6, 17, 40}) {
+    for (size_t i = 0; i < count; ++i) request.tokens.push_back(all[request.tokens.size() - 30]);
+    const std::vector<TokenId> drafted = propose(*kept.proposer, std::max(0, told - 2));
+    told = static_cast<int32_t>(request.tokens.size()) - 1;
+    const auto from = all.begin() + static_cast<ptrdiff_t>(request.tokens.size()) - 30;
+    EXPECT_EQ(drafted, std::vector<TokenId>(from, from + 3)) << count;
+    Rig fresh;
+    EXPECT_EQ(propose(*fresh.proposer, 0), drafted) << count;
+  }
+}
+
+}  // namespace
+}  // namespace aisp

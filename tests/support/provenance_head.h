@@ -1,0 +1,54 @@
+// ProvenanceHead: a head that is never wrong, unless its KV is. Each slot of its pool holds the
+// token of a row and the features that the row had; the pool begins as garbage. A draw looks at
+// every slot of its sequence: when each holds what the target makes of the very tokens that the row
+// stands behind, it draws what the target will, else another token. One thread.
+#pragma once
+
+#include <vector>
+
+#include "engine/draft_head.h"
+#include "tests/support/provenance_executor.h"
+
+namespace aisp {
+
+struct ProvenanceHeadOptions {
+  int32_t block_tokens = 16;
+  int32_t num_blocks = 64;
+  int32_t max_context = 4096;
+  int32_t max_rows = 512;
+  int32_t max_sequences = 16;
+};
+
+class ProvenanceHead final : public DraftHead {
+ public:
+  ProvenanceHead(const ProvenanceOptions& target, const ProvenanceHeadOptions& options);
+
+  const KvLayout& kv_layout() const override { return layout_; }
+  int32_t feature_size() const override { return kProvenanceFeatures; }
+  int32_t max_context() const override { return options_.max_context; }
+  int32_t max_rows() const override { return options_.max_rows; }
+  int32_t max_sequences() const override { return options_.max_sequences; }
+  Result<std::vector<SampledToken>> Run(const HeadStep& step) override;
+
+  bool fail = false;  // every step
+  uint64_t rows_computed = 0;
+  int32_t longest_step = 0;       // in rows
+  int32_t longest_context = 0;    // of a draw
+  int32_t shortest_context = -1;  // of a draw
+
+ private:
+  struct Slot {
+    uint64_t state = 0;
+    TokenId token = 0;
+  };
+  Slot& At(const HeadStep& step, const SequenceRows& rows, int32_t position);
+  SampledToken Draw(const HeadStep& step, const SequenceRows& rows, const SampleRow& row);
+
+  const ProvenanceOptions target_;
+  const ProvenanceHeadOptions options_;
+  KvLayout layout_;
+  std::vector<Slot> pool_;
+  std::vector<uint64_t> outputs_, drawn_;  // of the step before, and of this one
+};
+
+}  // namespace aisp
