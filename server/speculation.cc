@@ -26,7 +26,7 @@ int32_t MaxDraftRows(const Config::Engine& engine) {
 
 Result<SpeculationConfig> SpeculationConfigOf(const Config& config) {
   const std::string& text = config.engine.speculative_config;
-  AISP_ASSIGN_OR_RETURN(const SpeculationConfig parsed, ParseSpeculationConfig(text));
+  AISP_ASSIGN_OR_RETURN(SpeculationConfig parsed, ParseSpeculationConfig(text));
   if (parsed.method == SpeculationConfig::Method::kOff) return parsed;
   const int32_t rows = MaxDraftRows(EngineSettingsOf(config));
   if (parsed.num_tokens > rows) {

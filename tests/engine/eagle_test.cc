@@ -151,6 +151,19 @@ TEST(Eagle, ThatFailsIsSwitchedOffAndTheRequestsGoOn) {
   EXPECT_EQ(rig.proposer->free_blocks(), 64);
 }
 
+TEST(Eagle, OfATakeoverItSeesWhatWasEmitted) {
+  Rig rig;
+  SequenceRequest request = MakeRequest(SomeTokens(30, 1), 61);
+  for (const TokenId token : ExpectedTokens(Model(64), request.tokens, 20, 1))
+    request.tokens.push_back(token);
+  const SequenceId id = rig.harness->Add(request);
+  rig.harness->Run();
+  rig.harness->ExpectOracle(id);
+  EXPECT_EQ(rig.head->shortest_context, 50);
+  EXPECT_EQ(rig.harness->accepted, 32u);  // of 40 behind the first: 8 steps of 4
+  EXPECT_EQ(rig.harness->accepted, rig.harness->drafted);
+}
+
 TEST(Eagle, WhoWantsNoDraftsGivesNoFeatures) {
   Rig rig;
   SequenceRequest request = MakeRequest(SomeTokens(30, 1), 20);
@@ -181,41 +194,100 @@ TEST(Eagle, PenaltiesMasksAndStopTokensAreTheTargets) {
   EXPECT_EQ(rig.harness->accepted, rig.harness->drafted);
 }
 
-// Drafts of a state that was kept through steps are those of one that begins with all features.
-TEST(Eagle, AKeptStateDraftsWhatAFreshOneDoes) {
-  const ProvenanceOptions model = Model(64);
-  SequenceRequest request = MakeRequest(SomeTokens(30, 3), 200);
-  const std::vector<TokenId> all = ExpectedTokens(model, request.tokens, 150, 1);
-  request.tokens.reserve(400);
-  Rig kept;
-  int32_t told = 0;
-  DraftContext context;
-  context.sequence = SequenceId(5);
-  context.prompt_tokens = 30;
-  context.limit = 3;
-  context.sampling = &request.sampling;
-  context.request = &request;
-  const auto propose = [&](EagleProposer& proposer, int32_t from) {
+// Sequences without an engine: what their proposer is told and asked is up to the test.
+struct Told {
+  Told(uint64_t id, int32_t prompt, uint64_t seed) {
+    request = MakeRequest(SomeTokens(prompt, seed), 200);
+    all = ExpectedTokens(Model(64), request.tokens, 150, 1);
+    request.tokens.reserve(400);
+    context.sequence = SequenceId(id);
+    context.prompt_tokens = prompt;
+    context.limit = 3;
+    context.sampling = &request.sampling;
+    context.request = &request;
+  }
+  void Draw(size_t count) {
+    for (size_t i = 0; i < count; ++i) request.tokens.push_back(all[drawn()]);
+  }
+  size_t drawn() const {
+    return request.tokens.size() - static_cast<size_t>(request.prompt_tokens);
+  }
+  // Of positions [from, size - 1).
+  ComputedRows Rows(int32_t from) {
     context.tokens = request.tokens;
-    std::vector<float> features;
-    const std::vector<uint64_t> states = ExpectedStates(model, request.tokens);
+    features.clear();
+    const std::vector<uint64_t> states = ExpectedStates(Model(64), request.tokens);
     for (size_t i = static_cast<size_t>(from); i + 1 < states.size(); ++i) {
       for (const float f : FeaturesOf(states[i])) features.push_back(f);
     }
-    const ComputedRows rows{context, from, features};
-    EXPECT_TRUE(proposer.Computed({&rows, 1}).has_value());
+    return {context, from, features};
+  }
+  std::vector<TokenId> Propose(EagleProposer& proposer) {
+    context.tokens = request.tokens;
     TokenDraft draft;
     EXPECT_TRUE(proposer.Propose({&context, 1}, {&draft, 1}).has_value());
     return draft.tokens;
-  };
+  }
+  std::vector<TokenId> Expected() const {
+    const auto from = all.begin() + static_cast<ptrdiff_t>(drawn());
+    return {from, from + 3};
+  }
+
+  SequenceRequest request;
+  std::vector<TokenId> all;
+  DraftContext context;
+  std::vector<float> features;
+};
+
+std::vector<TokenId> TellAndPropose(EagleProposer& proposer, Told& told, int32_t from) {
+  const ComputedRows rows = told.Rows(from);
+  EXPECT_TRUE(proposer.Computed({&rows, 1}).has_value());
+  return told.Propose(proposer);
+}
+
+// Drafts of a state that was kept through steps are those of one that begins with all features.
+TEST(Eagle, AKeptStateDraftsWhatAFreshOneDoes) {
+  Rig kept;
+  Told told(5, 30, 3);
+  int32_t known = 0;
   for (const size_t count : {1, 0, 2, 3, 4, 5, 6, 17, 40}) {
-    for (size_t i = 0; i < count; ++i) request.tokens.push_back(all[request.tokens.size() - 30]);
-    const std::vector<TokenId> drafted = propose(*kept.proposer, std::max(0, told - 2));
-    told = static_cast<int32_t>(request.tokens.size()) - 1;
-    const auto from = all.begin() + static_cast<ptrdiff_t>(request.tokens.size()) - 30;
-    EXPECT_EQ(drafted, std::vector<TokenId>(from, from + 3)) << count;
+    told.Draw(count);
+    const std::vector<TokenId> drafted =
+        TellAndPropose(*kept.proposer, told, std::max(0, known - 2));
+    known = static_cast<int32_t>(told.request.tokens.size()) - 1;
+    EXPECT_EQ(drafted, told.Expected()) << count;
     Rig fresh;
-    EXPECT_EQ(propose(*fresh.proposer, 0), drafted) << count;
+    EXPECT_EQ(TellAndPropose(*fresh.proposer, told, 0), drafted) << count;
+  }
+}
+
+TEST(Eagle, BehindAGapItBeginsAgain) {
+  Rig rig;
+  Told told(5, 60, 4);
+  EXPECT_EQ(TellAndPropose(*rig.proposer, told, 0), told.Expected());
+  told.Draw(20);
+  EXPECT_EQ(TellAndPropose(*rig.proposer, told, 70), told.Expected());
+  EXPECT_EQ(rig.head->shortest_context, 9);
+  told.Draw(30);
+  EXPECT_TRUE(told.Propose(*rig.proposer).empty());  // of the last 30 it knows nothing
+  EXPECT_EQ(TellAndPropose(*rig.proposer, told, 79), told.Expected());
+}
+
+// Two prompts in one step, and room for one: neither has the other's blocks while it computes.
+TEST(Eagle, PromptsOfOneStepTakeNoBlocksFromEachOther) {
+  Rig rig({.head_blocks = 3});
+  Told one(1, 40, 1), two(2, 40, 2), three(3, 40, 3);
+  for (int turn = 0; turn < 4; ++turn) {
+    const ComputedRows rows[] = {one.Rows(turn == 0 ? 0 : 39), two.Rows(0), three.Rows(0)};
+    ASSERT_TRUE(rig.proposer->Computed(rows).has_value());
+    int drafted = 0;
+    for (Told* each : {&one, &two, &three}) {
+      const std::vector<TokenId> draft = each->Propose(*rig.proposer);
+      if (draft.empty()) continue;
+      EXPECT_EQ(draft, each->Expected());
+      ++drafted;
+    }
+    EXPECT_GT(drafted, 0);
   }
 }
 

@@ -43,25 +43,38 @@ class EagleStory : public testing::Test {
     }
   }
 
-  // Of every token but the last one.
-  std::vector<float> Features(const std::vector<TokenId>& tokens) {
+  // Of every token but the last one, computed in steps of `chunk` rows.
+  std::vector<float> Features(const std::vector<TokenId>& tokens, int32_t chunk = 512) {
     const auto rows = static_cast<int32_t>(tokens.size()) - 1;
-    std::vector<int32_t> positions, table;
-    for (int32_t i = 0; i < rows; ++i) positions.push_back(i);
-    for (int32_t i = 0; i < executor_->kv_layout().BlocksFor(rows); ++i) table.push_back(i);
+    std::vector<float> out;
+    for (int32_t begin = 0; begin < rows; begin += chunk) {
+      const StepResult step = Step(tokens, begin, std::min(rows, begin + chunk));
+      out.insert(out.end(), step.features.begin(), step.features.end());
+    }
+    return out;
+  }
+  StepResult Step(const std::vector<TokenId>& tokens, int32_t begin, int32_t end) {
+    std::vector<int32_t> positions, table, rows;
+    for (int32_t i = begin; i < end; ++i) {
+      positions.push_back(i);
+      rows.push_back(i - begin);
+    }
+    for (int32_t i = 0; i < executor_->kv_layout().BlocksFor(end); ++i) table.push_back(i);
     const std::vector<int32_t> slots(positions.size(), 0);
-    const SequenceRows sequence{0, rows, rows, 0};
+    const SequenceRows sequence{0, end - begin, end, 0};
     StepInput input;
-    input.batch = ForwardBatch{std::span<const TokenId>(tokens).first(positions.size()),
-                               positions,
-                               slots,
-                               {&sequence, 1},
-                               table,
-                               {}};
-    input.feature_rows = positions;
+    input.batch = ForwardBatch{
+        std::span<const TokenId>(tokens).subspan(static_cast<size_t>(begin), positions.size()),
+        positions,
+        slots,
+        {&sequence, 1},
+        table,
+        {}};
+    input.feature_rows = rows;
+    input.hidden_rows = rows;
     const auto ticket = executor_->Launch(input);
     EXPECT_TRUE(ticket.has_value()) << ticket.error().message;
-    return executor_->Collect(*ticket)->features;
+    return *executor_->Collect(*ticket);
   }
 
   std::unique_ptr<EagleProposer> NewProposer() {
@@ -120,6 +133,14 @@ TEST_F(EagleStory, DraftsAreThoseOfPyTorch) {
     ++compared;
   }
   EXPECT_GT(compared, 8);
+}
+
+TEST_F(EagleStory, FeaturesDoNotDependOnHowAPromptIsCut) {
+  const std::vector<TokenId>& tokens = cases_.back().tokens;
+  const std::vector<float> whole = Features(tokens);
+  ASSERT_EQ(whole.size(), (tokens.size() - 1) * static_cast<size_t>(executor_->feature_size()));
+  EXPECT_EQ(Features(tokens, 7), whole);
+  EXPECT_EQ(Features(tokens, 1), whole);
 }
 
 // Bit for bit, the confidences too: a row of a draft that stayed behind would show in them.

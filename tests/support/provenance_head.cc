@@ -26,11 +26,10 @@ ProvenanceHead::ProvenanceHead(const ProvenanceOptions& target,
 
 ProvenanceHead::Slot& ProvenanceHead::At(const HeadStep& step, const SequenceRows& rows,
                                          int32_t position) {
-  const int32_t block =
-      step.batch
-          .block_tables[static_cast<size_t>(rows.table_begin + position / options_.block_tokens)];
-  return pool_.at(
-      static_cast<size_t>(block * options_.block_tokens + position % options_.block_tokens));
+  const int32_t entry = rows.table_begin + position / options_.block_tokens;
+  const int32_t block = step.batch.block_tables[static_cast<size_t>(entry)];
+  const int32_t slot = block * options_.block_tokens + position % options_.block_tokens;
+  return pool_.at(static_cast<size_t>(slot));
 }
 
 Result<std::vector<SampledToken>> ProvenanceHead::Run(const HeadStep& step) {
@@ -48,7 +47,7 @@ Result<std::vector<SampledToken>> ProvenanceHead::Run(const HeadStep& step) {
   for (const SequenceRows& s : b.sequences) {
     AISP_CHECK(s.context_len <= options_.max_context);
     for (int32_t i = 0; i < s.num_rows; ++i) {
-      const auto row = static_cast<size_t>(s.row_begin + i);
+      const size_t row = static_cast<size_t>(s.row_begin) + static_cast<size_t>(i);
       AISP_CHECK(b.positions[row] == s.context_len - s.num_rows + i);
       const uint64_t state = step.features.empty()
                                  ? outputs_.at(static_cast<size_t>(step.goes_on[row]))
@@ -78,7 +77,7 @@ SampledToken ProvenanceHead::Draw(const HeadStep& step, const SequenceRows& s,
   bool right = first >= 0;
   for (int32_t i = 0; right && i < s.context_len; ++i) {
     const Slot& slot = At(step, s, i);
-    const auto position = static_cast<size_t>(first + i);
+    const size_t position = static_cast<size_t>(first) + static_cast<size_t>(i);
     right = slot.token == tokens[position + 1] && slot.state == states[position];
   }
   longest_context = std::max(longest_context, s.context_len);
