@@ -13,6 +13,9 @@
 #include <map>
 #include <string>
 
+#include "common/clock.h"
+#include "common/service_class.h"
+
 namespace aisp {
 
 // On whose behalf something runs, and how it stands against the others'.
@@ -20,6 +23,12 @@ struct TenantShare {
   std::string name;     // "": everybody without a key
   uint32_t weight = 1;  // at least 1
   int32_t rank = 0;     // greater goes before every smaller one, of whatever tenant
+  ServiceClass service_class = ServiceClass::kInteractive;  // counts before the rank
+  // So long after a worker has got it, it counts as interactive there; zero: never.
+  Duration patience{};
+
+  // Class and rank in one number: greater goes before every smaller one.
+  int64_t Standing() const { return rank - (static_cast<int64_t>(service_class) << 33); }
 };
 
 class FairShare {

@@ -128,6 +128,7 @@ Result<SequenceId> Engine::Impl::Add(SequenceRequest request) {
                       (sampling.repetition_penalty != 1.0f && sampling.repetition_penalty != 0);
   if (s.state == SequenceState::kGated) s.match_hint = LocalMatch(s.id);
   next_deadline = std::min(next_deadline, s.request.deadline);
+  next_aging = std::min(next_aging, s.ages_at());
   const SequenceId id = s.id;
   if (finished != FinishReason::kNone) {
     EndWith(s, finished);
@@ -142,7 +143,22 @@ void Engine::Impl::Cancel(SequenceId id) {
   if (Sequence* s = table.Find(id)) End(*s);
 }
 
+void Engine::Impl::Age(Instant now) {
+  if (now < next_aging) return;
+  scratch.clear();
+  next_aging = kNever;
+  table.ForEachAlive([&](Sequence& s) {
+    if (s.ages_at() <= now) {
+      scratch.push_back(&s);
+    } else {
+      next_aging = std::min(next_aging, s.ages_at());
+    }
+  });
+  for (Sequence* s : scratch) table.Promote(*s);
+}
+
 void Engine::Impl::Expire(Instant now) {
+  Age(now);
   ExpireTierWaits(now);
   if (now < next_deadline) return;
   scratch.clear();

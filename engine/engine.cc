@@ -60,6 +60,22 @@ Hash128 Engine::Impl::RootOf(const std::string& cache_scope, const std::string& 
                     cache_scope);
 }
 
+template <typename Counts>
+PromptWork Engine::Impl::QueuedPrefill(const Counts& counts) const {
+  PromptWork work;
+  const auto add = [&](const Sequence& s) {
+    if (counts(s)) work += PromptWork::Of(s.computed, s.target() - s.computed);
+  };
+  for (const auto* queue : {&table.waiting(), &table.gated()}) {
+    for (const Sequence* s : *queue) add(*s);
+  }
+  for (const Sequence* s : table.running()) {
+    const int32_t decoding = 1 + s->samples_in_flight + s->drafts_in_flight;
+    if (s->target() - s->computed > decoding || s->generated() == 0) add(*s);
+  }
+  return work;
+}
+
 Engine::Engine(const EngineOptions& options, Executor* executor, const Clock* clock,
                LayerSink* sink)
     : impl_(std::make_unique<Impl>(options, executor, clock, sink)) {}
@@ -127,18 +143,22 @@ int32_t Engine::NumWaiting() const {
 }
 
 PromptWork Engine::QueuedPrefill() const {
-  PromptWork work;
-  const auto add = [&](const Sequence& s) {
-    work += PromptWork::Of(s.computed, s.target() - s.computed);
+  return impl_->QueuedPrefill([](const Sequence&) { return true; });
+}
+
+YieldingWork Engine::Yielding() const {
+  const auto yields = [](const Sequence& s) {
+    return Yields(s.request.tenant.service_class) && s.state != SequenceState::kHolding;
   };
-  for (const auto* queue : {&impl_->table.waiting(), &impl_->table.gated()}) {
-    for (const Sequence* s : *queue) add(*s);
-  }
-  for (const Sequence* s : impl_->table.running()) {
-    const int32_t decoding = 1 + s->samples_in_flight + s->drafts_in_flight;
-    if (s->target() - s->computed > decoding || s->generated() == 0) add(*s);
-  }
-  return work;
+  YieldingWork out;
+  out.prefill = impl_->QueuedPrefill(yields);
+  impl_->table.ForEachAlive([&](const Sequence& s) {
+    if (!yields(s)) return;
+    ++out.rows;
+    if (s.state == SequenceState::kRunning && s.samples())
+      out.blocks += static_cast<int32_t>(s.blocks.size());
+  });
+  return out;
 }
 
 Duration Engine::PrefillAge() const {

@@ -72,6 +72,13 @@ struct StepTiming {
   Duration propose{};   // before it, in proposers
 };
 
+// What belongs to sequences that give way to interactive ones.
+struct YieldingWork {
+  int32_t rows = 0;    // running, waiting and awaiting KV
+  int32_t blocks = 0;  // that would come back
+  PromptWork prefill;  // of waiting and running ones, not computed yet
+};
+
 // When a sequence passed its milestones, on the engine's clock; kNever where it has not.
 // A step's share of a prompt's prefill.
 struct PrefillChunk {
@@ -203,6 +210,7 @@ class Engine {
   int32_t NumWaiting() const;
   int32_t NumAwaitingKv() const;
   PromptWork QueuedPrefill() const;  // of waiting and running sequences, not computed yet
+  YieldingWork Yielding() const;     // of all these
   // Since when the device works at the oldest step, where that holds rows of prompts; else zero.
   Duration PrefillAge() const;
   uint64_t Preemptions() const;

@@ -75,6 +75,8 @@ struct Engine::Impl {
   static FinishReason FinishedAtStart(const SequenceRequest& request);
   void Cancel(SequenceId id);
   void Expire(Instant now);
+  // Who has waited long enough for its class counts as interactive from now on.
+  void Age(Instant now);
   // Out of every queue; drops its pins, or turns them into kStep pins while rows are in flight.
   void End(Sequence& s);
   void EndWith(Sequence& s, FinishReason finish, Error error = {}, Fault fault = Fault::kRequest);
@@ -175,6 +177,9 @@ struct Engine::Impl {
   int32_t BlockTokens() const { return executor->kv_layout().block_tokens; }
   int32_t BlocksFor(int32_t tokens) const { return executor->kv_layout().BlocksFor(tokens); }
   int32_t Watermark() const;
+  // Of sequences that `counts` (engine.cc).
+  template <typename Counts>
+  PromptWork QueuedPrefill(const Counts& counts) const;
   Hash128 RootOf(const std::string& cache_scope, const std::string& adapter) const;
 
   // --- drafts.cc ---
@@ -236,6 +241,7 @@ struct Engine::Impl {
   std::optional<Standstill> blocked;
   uint64_t collected = 0;
   Instant next_deadline = kNever;
+  Instant next_aging = kNever;
   std::optional<KvTiers> tiers;
   Instant tier_deadline = kNever;  // no sequence stops waiting for a tier before
   uint64_t tier_waits_ended = 0;

@@ -18,8 +18,8 @@ void FairOrder::FillLanes() {
     lane.sequences.clear();
     lane.next = 0;
   }
-  const int32_t rank = all_[at_]->request.tenant.rank;
-  for (; at_ < all_.size() && all_[at_]->request.tenant.rank == rank; ++at_) {
+  const int64_t standing = all_[at_]->standing();
+  for (; at_ < all_.size() && all_[at_]->standing() == standing; ++at_) {
     const FairShare::Account* const account = all_[at_]->account;
     auto lane = std::find_if(lanes_.begin(), lanes_.end(),
                              [&](const Lane& l) { return l.account == account; });

@@ -1,6 +1,7 @@
-// FairOrder: the order in which sequences that wait would start. Greater rank first; then always
-// one of the tenant to which least was given, those counted that stand before it; of one tenant's
-// by precedence. Internal to engine/; valid as long as the queues do not change.
+// FairOrder: the order in which sequences that wait would start. Smaller class and greater rank
+// first; then always one of the tenant to which least was given, those counted that stand before
+// it; of one tenant's by precedence. Internal to engine/; valid as long as the queues do not
+// change.
 #pragma once
 
 #include <span>
@@ -25,7 +26,7 @@ class FairOrder {
     std::vector<const Sequence*> sequences;
     size_t next = 0;
   };
-  // Sorts what follows of one rank into lanes.
+  // Sorts what follows of one class and rank into lanes.
   void FillLanes();
 
   std::vector<const Sequence*> all_;

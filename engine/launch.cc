@@ -81,7 +81,8 @@ SequenceView Engine::Impl::ViewOf(const Sequence& s) {
   view.draft_tokens = DraftsOf(s);
   view.scores = s.scores();
   view.tenant = TenantOf(*s.account);
-  view.rank = s.request.tenant.rank;
+  view.rank = s.standing();
+  view.service_class = s.request.tenant.service_class;
   view.priority = s.request.priority;
   view.arrival = s.arrival;
   return view;
@@ -137,6 +138,15 @@ void Engine::Impl::AddWaitingViews() {
   int32_t slots = table.free_slots();
   int32_t tokens = limits.max_batch_tokens;
   int32_t spare = blocks.Available();
+  if (!table.waiting().empty()) {
+    // What would give way to the first of them.
+    const ServiceClass first = table.waiting().front()->request.tenant.service_class;
+    for (const Sequence* s : table.running()) {
+      if (!s->samples() || s->request.tenant.service_class <= first) continue;
+      ++slots;
+      spare += static_cast<int32_t>(s->blocks.size());
+    }
+  }
   auto holders = std::count_if(table.waiting().begin(), table.waiting().end(),
                                [](const Sequence* s) { return !s->blocks.empty(); });
   int32_t patience = kMaxFollowersPassed;
@@ -228,7 +238,7 @@ Status Engine::Impl::Launch() {
 
 // As the planner orders running sequences.
 bool Engine::Impl::GoesBefore(const Sequence& a, const Sequence& b) {
-  const bool own = a.account == b.account || a.request.tenant.rank != b.request.tenant.rank;
+  const bool own = a.account == b.account || a.standing() != b.standing();
   return own ? Precedes(a, b) : Precedes(*a.account, *b.account);
 }
 

@@ -33,6 +33,7 @@ const StepPlan& StepPlanner::Plan(const EngineSnapshot& snapshot, const Schedule
   if (tenants_.empty()) tenants_.emplace_back();
   RankTenants();
   Sort(snapshot);
+  MakeWay();
   for (int32_t index : decodes_) PlanRunning(index, 1);
   PlanPrefills();
   PlanDrafts();
@@ -154,6 +155,56 @@ bool StepPlanner::MakeRoom(int32_t index, int32_t blocks) {
     plan_.preempt.push_back(views_[*it].id);
   }
   return true;
+}
+
+int32_t StepPlanner::BlocksWanted(const SequenceView& view) const {
+  const int32_t target = BlocksFor(view.target_tokens);
+  if (view.blocks_held > 0) return std::max(0, target - view.blocks_held);
+  return target - BlocksFor(view.cached_tokens) + view.cached_free_blocks +
+         limits_.watermark_blocks;
+}
+
+bool StepPlanner::Displace(ServiceClass waiting, int32_t blocks) {
+  const auto may_go = [&](int32_t i) {
+    return fates_[i] == Fate::kOpen && Runs(views_[i]) && views_[i].service_class > waiting;
+  };
+  int32_t slots = free_slots_, reachable = available_;
+  for (int32_t i : victims_) {
+    if (!may_go(i)) continue;
+    ++slots;
+    reachable += views_[i].blocks_held;
+  }
+  if (slots < 1 || reachable < blocks) return false;
+  for (auto it = victims_.rbegin(); it != victims_.rend(); ++it) {
+    if (free_slots_ >= 1 && available_ >= blocks) break;
+    if (!may_go(*it)) continue;
+    fates_[*it] = Fate::kPreempted;
+    ++free_slots_;
+    available_ += views_[*it].blocks_held;
+    plan_.preempt.push_back(views_[*it].id);
+  }
+  return true;
+}
+
+// Decodes are planned first, so whoever shall give way does so before them. What is made free here
+// is planned for by the plans that follow.
+void StepPlanner::MakeWay() {
+  if (victims_.empty()) return;
+  const ServiceClass least = views_[victims_.back()].service_class;
+  int32_t slots = 0, blocks = 0;
+  for (int32_t index : prefills_) {
+    const SequenceView& v = views_[index];
+    if (v.service_class >= least) break;
+    if (Runs(v)) continue;
+    const int32_t wanted = BlocksWanted(v);
+    if (!Displace(v.service_class, wanted)) break;
+    --free_slots_;
+    available_ -= wanted;
+    ++slots;
+    blocks += wanted;
+  }
+  free_slots_ += slots;
+  available_ += blocks;
 }
 
 int32_t StepPlanner::NextPrefill() {

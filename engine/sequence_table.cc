@@ -13,8 +13,8 @@ constexpr size_t kEndedTimesKept = 4096;
 }  // namespace
 
 bool Precedes(const Sequence& a, const Sequence& b) {
-  if (a.request.tenant.rank != b.request.tenant.rank)
-    return a.request.tenant.rank > b.request.tenant.rank;
+  const int64_t mine = a.standing(), other = b.standing();
+  if (mine != other) return mine > other;
   if (a.request.priority != b.request.priority) return a.request.priority > b.request.priority;
   return a.arrival < b.arrival;
 }
@@ -77,6 +77,14 @@ void SequenceTable::SetState(Sequence& s, SequenceState state) {
     ended_times_.erase(ended_order_.front());
     ended_order_.pop_front();
   }
+}
+
+void SequenceTable::Promote(Sequence& s) {
+  const bool queued = s.state == SequenceState::kWaiting || s.state == SequenceState::kGated;
+  if (queued) Leave(s);
+  s.request.tenant.service_class = ServiceClass::kInteractive;
+  if (queued) Enter(s);
+  ++version_;
 }
 
 void SequenceTable::Erase(Sequence& s) {

@@ -85,6 +85,13 @@ struct Sequence {
 
   int32_t size() const { return static_cast<int32_t>(request.tokens.size()); }
   int32_t generated() const { return size() - request.prompt_tokens; }
+  int64_t standing() const { return request.tenant.Standing(); }
+  // When it no longer gives way to interactive ones; kNever: not by waiting.
+  Instant ages_at() const {
+    const TenantShare& tenant = request.tenant;
+    const bool ages = Yields(tenant.service_class) && tenant.patience > Duration{};
+    return ages ? times.added + tenant.patience : kNever;
+  }
   bool samples() const { return request.kv_source != KvSource::kPrefillOnly; }
   // Whether tokens are drawn at its end; else it ends with its last row.
   bool draws() const { return Draws(request); }
@@ -95,7 +102,7 @@ struct Sequence {
   int32_t target() const { return samples() ? size() + samples_in_flight : size() - 1; }
 };
 
-// One tenant's order: greater rank, then greater priority, then who came first.
+// One tenant's order: smaller class, greater rank, then greater priority, then who came first.
 bool Precedes(const Sequence& a, const Sequence& b);
 
 class SequenceTable {
@@ -126,6 +133,8 @@ class SequenceTable {
   // Moves between queues. kRunning takes a slot (there must be a free one), leaving it gives the
   // slot back.
   void SetState(Sequence& s, SequenceState state);
+  // Counts as interactive from now on.
+  void Promote(Sequence& s);
   // Forgets a husk without rows in flight.
   void Erase(Sequence& s);
 

@@ -18,6 +18,7 @@
 
 #include "common/clock.h"
 #include "common/ids.h"
+#include "common/service_class.h"
 
 namespace aisp {
 
@@ -47,7 +48,9 @@ struct SequenceView {
   int32_t draft_tokens = 0;
   bool scores = false;  // its next rows are scored, and a step has few of those
   int32_t tenant = 0;   // index into EngineSnapshot::tenants
-  int32_t rank = 0;     // greater goes first, of whatever tenant
+  // Greater goes first, of whatever tenant: its class and rank (TenantShare::Standing).
+  int64_t rank = 0;
+  ServiceClass service_class = ServiceClass::kInteractive;
   int32_t priority = 0;
   uint64_t arrival = 0;  // smaller came earlier
 };
@@ -104,8 +107,10 @@ struct StepPlan {
 // ever; the watermark is waived when nothing runs. When a running sequence cannot get its next
 // block, the last ones by precedence are preempted, never one that is already in the plan, never
 // one that stands before it (so never the oldest); when even that would not give enough, it keeps
-// what it has and waits. A plan that preempts starts no sequence that needs blocks. Pure and
-// deterministic; the order of snapshot.sequences does not matter.
+// what it has and waits. Before all that, whoever waits for a place or for blocks gets those of
+// running sequences of a lesser class, the last ones first, where these are enough. A plan that
+// preempts starts no sequence that needs blocks. Pure and deterministic; the order of
+// snapshot.sequences does not matter.
 //
 // Rows that verify proposed tokens take what is left of tokens and blocks when all of that is
 // planned; nobody waits or is preempted for them.
@@ -122,6 +127,12 @@ class StepPlanner {
   enum class Fate : uint8_t { kOpen, kPlanned, kPreempted };
 
   void Sort(const EngineSnapshot& snapshot);
+  // Preempts for those that wait, of lesser classes.
+  void MakeWay();
+  // Makes one place and so many blocks free; preempts nobody when that cannot be reached.
+  bool Displace(ServiceClass waiting, int32_t blocks);
+  // Free blocks that a waiting sequence would want.
+  int32_t BlocksWanted(const SequenceView& view) const;
   bool Precedes(int32_t a, int32_t b) const;
   void RankTenants();
   void PlanRunning(int32_t index, int32_t most_rows);

@@ -219,6 +219,11 @@ v1::WorkerMessage WorkerShell::MakeTelemetry(const Status& ready) {
   const PromptWork queued = engine_->QueuedPrefill();
   t->set_queued_prefill_tokens(static_cast<uint64_t>(queued.tokens));
   t->set_queued_prefill_context(static_cast<uint64_t>(queued.context));
+  const YieldingWork yielding = engine_->Yielding();
+  t->set_yielding_rows(static_cast<uint32_t>(yielding.rows));
+  t->set_yielding_blocks(static_cast<uint32_t>(yielding.blocks));
+  t->set_yielding_prefill_tokens(static_cast<uint64_t>(yielding.prefill.tokens));
+  t->set_yielding_prefill_context(static_cast<uint64_t>(yielding.prefill.context));
   t->set_prefill_age_ns(static_cast<uint64_t>(std::max<int64_t>(0, engine_->PrefillAge().count())));
   t->set_free_blocks(static_cast<uint32_t>(engine_->blocks().Available()));
   t->set_total_blocks(static_cast<uint32_t>(stats.total));

@@ -1,0 +1,36 @@
+// Classes of service: how soon an answer is wanted. Interactive requests keep their targets or are
+// refused; the others wait for room that interactive ones leave, and give way to them.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace aisp {
+
+// What is of a smaller class goes before all of a greater one.
+enum class ServiceClass : uint8_t { kInteractive, kBatch, kBestEffort };
+
+// As clients write them, in that order.
+inline constexpr std::array<std::string_view, 3> kServiceClassNames = {"interactive", "batch",
+                                                                       "best-effort"};
+
+inline constexpr std::string_view ServiceClassName(ServiceClass service_class) {
+  return kServiceClassNames[static_cast<size_t>(service_class)];
+}
+
+inline constexpr std::optional<ServiceClass> ServiceClassNamed(std::string_view name) {
+  for (size_t i = 0; i < kServiceClassNames.size(); ++i) {
+    if (kServiceClassNames[i] == name) return static_cast<ServiceClass>(i);
+  }
+  return std::nullopt;
+}
+
+// Whether it gives way to interactive requests.
+inline constexpr bool Yields(ServiceClass service_class) {
+  return service_class != ServiceClass::kInteractive;
+}
+
+}  // namespace aisp
