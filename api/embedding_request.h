@@ -12,7 +12,7 @@
 
 namespace aisp {
 
-// Of the options: model, user, cache_salt, priority and timeout; max_tokens is 0.
+// Of the options: model, user, cache_salt, priority, service_class and timeout; max_tokens is 0.
 struct EmbeddingRequest : GenerationOptions {
   std::vector<Prompt> inputs;  // at least one
   bool base64 = false;

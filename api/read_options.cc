@@ -114,6 +114,15 @@ void ReadCallerOptions(Fields* fields, const ApiLimits& limits, GenerationOption
   fields->String("user", kMaxNameBytes, &out->user);
   fields->String("cache_salt", kMaxNameBytes, &out->cache_salt);
   fields->IntInto("priority", INT32_MIN, INT32_MAX, &out->priority);
+  std::string service_class;
+  fields->String("service_class", kMaxNameBytes, &service_class);
+  if (fields->ok() && !service_class.empty()) {
+    out->service_class = ServiceClassNamed(service_class);
+    if (!out->service_class) {
+      fields->Wrong("service_class", *fields->Find("service_class"),
+                    "\"interactive\", \"batch\" or \"best-effort\"");
+    }
+  }
   double timeout_s = 0;
   fields->Number("timeout", 0, ToSeconds(limits.max_timeout), /*min_excluded=*/true, &timeout_s);
   out->timeout = Duration(static_cast<int64_t>(timeout_s * 1e9));

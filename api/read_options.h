@@ -16,7 +16,8 @@ inline constexpr size_t kMaxTools = 1024;
 
 // The body as a JSON object.
 ApiResult<Value> ParseBody(std::string_view body, const ApiLimits& limits);
-// Who asks, how urgently, and what KV may be shared: model, user, cache_salt, priority, timeout.
+// Who asks, how urgently, and what KV may be shared: model, user, cache_salt, priority,
+// service_class, timeout.
 void ReadCallerOptions(Fields* fields, const ApiLimits& limits, GenerationOptions* out);
 // A string, a list of strings, a list of token ids, or a list of such lists.
 void ReadPrompts(Fields* fields, std::string_view name, int32_t max_prompts, int32_t vocab_size,

@@ -203,6 +203,16 @@ ApiResult<double> ParseTargetHeader(std::string_view name, std::string_view valu
       header));
 }
 
+ApiResult<std::optional<ServiceClass>> ParseClassHeader(std::string_view value) {
+  if (value.empty()) return std::nullopt;
+  if (const auto named = ServiceClassNamed(value)) return named;
+  return tl::unexpected(ApiError(Code::kInvalidArgument,
+                                 "the header x-aisp-class must be interactive, batch or "
+                                 "best-effort, but is \"" +
+                                     Excerpt(value, 40) + "\"",
+                                 "x-aisp-class"));
+}
+
 ApiResult<std::string> ParseIdempotencyKey(std::string_view value) {
   constexpr size_t kLongest = 255;
   const bool visible =

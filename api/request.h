@@ -21,6 +21,7 @@
 #include "common.pb.h"
 #include "common/clock.h"
 #include "common/ids.h"
+#include "common/service_class.h"
 #include "text/value.h"
 
 namespace aisp {
@@ -77,8 +78,9 @@ struct GenerationOptions {
 
   std::string user;
   std::string cache_salt;
-  int32_t priority = 0;  // lower runs earlier, as in vLLM
-  Duration timeout{};    // `timeout`, seconds; zero: the server's default
+  int32_t priority = 0;                       // lower runs earlier, as in vLLM
+  Duration timeout{};                         // `timeout`, seconds; zero: the server's default
+  std::optional<ServiceClass> service_class;  // none: the header's, the key's, else interactive
 };
 
 // What a client's seed of 0 becomes, since 0 means "draw one" inside.
@@ -118,6 +120,9 @@ ApiResult<Duration> ParseTimeoutHeader(std::string_view value, const ApiLimits& 
 // The headers x-slo-ttft-ms and x-slo-tpot-ms: milliseconds as a decimal number, above 0 and at
 // most a day. "" is zero: none.
 ApiResult<double> ParseTargetHeader(std::string_view name, std::string_view value);
+
+// The header x-aisp-class: interactive, batch or best-effort. "": none.
+ApiResult<std::optional<ServiceClass>> ParseClassHeader(std::string_view value);
 
 // The header idempotency-key: at most 255 visible ASCII characters. "": none.
 ApiResult<std::string> ParseIdempotencyKey(std::string_view value);

@@ -83,6 +83,9 @@ struct Config {
     Duration telemetry_interval = std::chrono::milliseconds(50);
     Duration slo_ttft = std::chrono::milliseconds(500);
     Duration slo_tpot = std::chrono::milliseconds(50);
+    int64_t max_queued = 1024;
+    Duration batch_patience = std::chrono::minutes(1);
+    Duration best_effort_patience = std::chrono::minutes(3);
     int64_t max_attempts = 4;
     int64_t tokenizer_threads = 1;
     std::string policy = "cost";

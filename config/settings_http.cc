@@ -12,7 +12,8 @@ namespace {
 void BindKeySettings(Config::Http& h, SettingTable& t) {
   t.Add("api_keys", &h.api_keys,
         "Keys that clients must send one of, each [NAME:]KEY or [NAME:]sha256:DIGEST, then what it "
-        "may: expires=2027-01-31 requests=60/m tokens=100000/d inflight=4 weight=2 priority=all. "
+        "may: expires=2027-01-31 requests=60/m tokens=100000/d inflight=4 weight=2 priority=all "
+        "class=batch. "
         "Empty: everybody is "
         "served. Never printed; a flag shows them in `ps`, so prefer a file.")
       .Secret();

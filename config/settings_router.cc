@@ -36,6 +36,17 @@ void BindRouterSettings(Config::Router& r, SettingTable& t) {
   t.Add("slo_tpot", &r.slo_tpot,
         "Time per output token within which a request counts as served well.")
       .Range(0ms, 1h);
+  t.Add("max_queued", &r.max_queued,
+        "Requests of class batch and best-effort that wait for room that interactive ones leave; "
+        "more get 429 with Retry-After. 0: all of them do.")
+      .Flag("--max-queued")
+      .Range(0, 1 << 16);
+  t.Add("batch_patience", &r.batch_patience,
+        "A request of class batch that has not ended after so long goes as an interactive one, a "
+        "few at a time, so that none starves.")
+      .Range(1ms, 24h);
+  t.Add("best_effort_patience", &r.best_effort_patience, "The same for class best-effort.")
+      .Range(1ms, 24h);
   t.Add("tokenizer_threads", &r.tokenizer_threads, "Threads that tokenize prompts.").Range(1, 256);
   t.Add("policy", &r.policy,
         "Where requests run: cost (least predicted TTFT and TPOT), least-loaded, round-robin, "

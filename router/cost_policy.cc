@@ -55,11 +55,13 @@ void KeepLeast(std::vector<int>* workers, const Value& value) {
   for (size_t i = 0; i < kept; ++i) workers->push_back(valued[i].second);
 }
 
-// A step of D with this request among the others.
-double StepWithMs(const RequestSummary& request, const WorkerView& decode) {
-  const int32_t rows = std::min(decode.rows + 1, std::max(1, decode.max_rows));
+// A step of D with this request among the others, or among those that do not yield to it.
+double StepWithMs(const RequestSummary& request, const WorkerView& decode, bool displaces) {
+  const int32_t others = decode.rows - (displaces ? decode.yielding_rows : 0);
+  const int64_t context = decode.context_tokens - (displaces ? decode.yielding_context : 0);
+  const int32_t rows = std::min(others + 1, std::max(1, decode.max_rows));
   return decode.cost.StepMs({0, 0, static_cast<double>(rows),
-                             static_cast<double>(decode.context_tokens + request.tokens)});
+                             static_cast<double>(std::max(int64_t{0}, context) + request.tokens)});
 }
 
 double PromptMs(const WorkerView& worker, const PromptWork& work) {
@@ -101,6 +103,7 @@ class CostPolicy final : public RoutingPolicy {
     double score_ms = 0;
     bool meets = false;         // the request's objective
     bool spares_others = true;  // the running streams keep theirs
+    bool displaces = false;     // with the rows gone that yield
   };
   struct Candidate {
     int decode;
@@ -111,6 +114,7 @@ class CostPolicy final : public RoutingPolicy {
   static void KeepBest(std::vector<Candidate>* candidates);
   static double FirstDecodeMs(const WorkerView& decode, double ready_ms, double step_ms);
   static Cost Begin(const RequestSummary& request, const WorkerView& decode);
+  static void SetStep(const RequestSummary& request, const WorkerView& decode, Cost* cost);
   static void End(const RequestSummary& request, const WorkerView& decode,
                   const WorkerView::Learnt& offset, double ttft_ms, Cost* cost);
   double AdmissionMs(const RequestSummary& request, const WorkerView& decode, double tpot_ms) const;
@@ -133,8 +137,9 @@ double CostPolicy::AdmissionMs(const RequestSummary& request, const WorkerView& 
                                double tpot_ms) const {
   const double lifetime_ms = request.expected_new_tokens * tpot_ms;
   double wait_ms = 0;
-  if (decode.rows >= decode.max_rows) {
-    wait_ms = lifetime_ms * (decode.rows - decode.max_rows + 1) / std::max(1, decode.max_rows);
+  const int32_t rows = decode.rows - decode.yielding_rows;
+  if (rows >= decode.max_rows) {
+    wait_ms = lifetime_ms * (rows - decode.max_rows + 1) / std::max(1, decode.max_rows);
   }
   const int32_t cached_blocks = decode.cached_tokens / std::max(1, request.block_tokens);
   const int32_t wanted = request.tokens / std::max(1, request.block_tokens) + 1 - cached_blocks;
@@ -161,14 +166,22 @@ double CostPolicy::ExposedTransferMs(const RequestSummary& request, const Worker
   return options_.handoff_ms + std::max(last_layer_ms, total_ms - compute_ms);
 }
 
+void CostPolicy::SetStep(const RequestSummary& request, const WorkerView& decode, Cost* cost) {
+  cost->step_ms = StepWithMs(request, decode, cost->displaces);
+  cost->tpot_ms = cost->step_ms * decode.tpot_factor.value;
+  // A row more is a longer step for all of them.
+  cost->tpot_high_ms = cost->step_ms * (decode.tpot_factor.value +
+                                        kMargin * std::min(decode.tpot_factor.spread, kMostSpread));
+  cost->spares_others = !decode.known || request.others.MetBy(0, cost->tpot_high_ms);
+}
+
 CostPolicy::Cost CostPolicy::Begin(const RequestSummary& request, const WorkerView& decode) {
   Cost cost;
-  cost.step_ms = StepWithMs(request, decode);
-  cost.tpot_ms = cost.step_ms * decode.tpot_factor.value;
-  // A row more is a longer step for all of them.
-  cost.tpot_high_ms = cost.step_ms * (decode.tpot_factor.value +
-                                      kMargin * std::min(decode.tpot_factor.spread, kMostSpread));
-  cost.spares_others = !decode.known || request.others.MetBy(0, cost.tpot_high_ms);
+  SetStep(request, decode, &cost);
+  const bool kept = cost.spares_others && request.objective.MetBy(0, cost.tpot_high_ms);
+  if (!decode.known || kept || decode.yielding_rows <= 0) return cost;
+  cost.displaces = true;
+  SetStep(request, decode, &cost);
   return cost;
 }
 
@@ -320,6 +333,8 @@ Result<Placement> CostPolicy::Pick(const RequestSummary& request,
   placement.ttft_offset_ms = chosen.cost.ttft_offset_ms;
   placement.step_ms = chosen.cost.step_ms;
   placement.meets = chosen.cost.meets;
+  placement.spares_others = chosen.cost.spares_others;
+  placement.displaces = chosen.cost.displaces;
   placement.reason = ReasonOf(request, workers[chosen.decode], chosen.prefill >= 0, any_prefill);
   if (placement.prefill >= 0) placement.fallbacks = Fallbacks(request, workers, placement);
   return placement;

@@ -39,6 +39,10 @@ struct WorkerView {
   int32_t cached_tokens = 0;  // leading tokens of this request whose KV it holds; a multiple of 16
   double busy_ms = 0;         // until the long step that it is in ends, as it says
   double backlog_ms = 0;      // until the prompts that it has are computed, as predicted
+  // Of rows and context_tokens: what gives way to this request. It is not in queued_prefill and
+  // backlog_ms, and its blocks count as free.
+  int32_t yielding_rows = 0;
+  int64_t yielding_context = 0;
   double transfer_bytes_per_s = 0;  // measured on its last transfers; 0: unknown
   // Decode workers: by how much predictions were wrong lately (router/correction.h).
   struct Learnt {
@@ -111,6 +115,8 @@ struct Placement {
   double ttft_offset_ms = 0;  // of ttft_ms: the correction of its worker
   double step_ms = 0;         // tpot_ms without its worker's factor
   bool meets = true;          // the request's objective, as far as was predicted
+  bool spares_others = true;  // the running streams keep theirs, likewise
+  bool displaces = false;     // only once what yields on its decode worker has left
   std::string_view reason;    // one of Reasons()
 };
 inline constexpr size_t kMaxFallbacks = 2;

@@ -31,7 +31,7 @@ Router::Impl::Impl(const RouterOptions& opts, const v1::Fingerprint& expected_fi
       metrics(m, expected_fingerprint.model_name(), policy->Reasons()),
       random(seed) {
   AISP_CHECK(opts.max_inflight > 0);
-  AISP_CHECK(opts.max_attempts > 0);
+  AISP_CHECK(opts.max_attempts > 0 && opts.max_queued >= 0);
   metrics.SetSlo(opts.slo_ttft, opts.slo_tpot);
 }
 
@@ -52,61 +52,78 @@ Status Router::Impl::CheckRequest(const RouterRequest& spec) const {
   return {};
 }
 
-Result<RequestId> Router::Impl::Submit(RouterRequest spec, RequestObserver* observer,
-                                       Duration* retry_after) {
-  *retry_after = Duration{};
-  const auto refuse = [&](Error error, Duration hint, const Counter& reason) {
-    *retry_after = hint;
-    metrics.CountRequest(RequestStatus::kRefused);
-    reason.Add();
-    return tl::unexpected<Error>(std::move(error));
-  };
-  if (Status ok = CheckRequest(spec); !ok) return refuse(ok.error(), {}, metrics.rejected_prompt);
-  ++totals.requests;
-  totals.prompt_tokens += spec.tokens.size();
-  if (requests.size() >= static_cast<size_t>(options.max_inflight)) {
-    return refuse({Code::kResourceExhausted,
-                   fmt::format("{} requests are in flight, the limit is {}; retry later",
-                               requests.size(), options.max_inflight)},
-                  options.no_worker_retry_after, metrics.rejected_inflight);
-  }
-  if (Status ready = Ready(); !ready)
-    return refuse(ready.error(), options.no_worker_retry_after, metrics.rejected_no_worker);
-
-  FairShare::Account* const account = shares.Enter(spec.tenant);
-  if (Status share = CheckShare(*account); !share) {
-    shares.Leave(account);
-    return refuse(share.error(), options.no_worker_retry_after, metrics.rejected_share);
-  }
+Router::Impl::Request& Router::Impl::Open(RouterRequest spec, RequestObserver* observer,
+                                          FairShare& accounts, FairShare::Account* account) {
   const Instant now = clock->Now();
   const RequestId id(next_request++);
   Request& request = requests[id.value];
   request.id = id;
   request.spec = std::move(spec);
   request.observer = observer;
+  request.accounts = &accounts;
   request.account = account;
   request.prompt_tokens = static_cast<uint32_t>(request.spec.tokens.size());
   request.submitted = now;
+  request.ages = now + PatienceOf(request.spec.tenant.service_class);
   const Duration timeout =
       request.spec.timeout > Duration{} ? request.spec.timeout : options.default_timeout;
   request.deadline = now + timeout;
   if (request.spec.sampling.seed() == 0) request.spec.sampling.set_seed(random.Next() | 1);
   request_timers.Set(id.value, request.deadline + options.deadline_grace);
   metrics.active.Set(static_cast<double>(requests.size()));
-  if (Status placed = Place(request); !placed) {
+  return request;
+}
+
+Result<RequestId> Router::Impl::Submit(RouterRequest spec, RequestObserver* observer,
+                                       Duration* retry_after) {
+  *retry_after = Duration{};
+  const ServiceClass service_class = spec.tenant.service_class;
+  const bool yields = Yields(service_class);
+  const auto refuse = [&](Error error, Duration hint, const Counter& reason) {
+    *retry_after = hint;
+    metrics.CountRequest(RequestStatus::kRefused, service_class);
+    reason.Add();
+    return tl::unexpected<Error>(std::move(error));
+  };
+  if (Status ok = CheckRequest(spec); !ok) return refuse(ok.error(), {}, metrics.rejected_prompt);
+  ++totals.requests;
+  totals.prompt_tokens += spec.tokens.size();
+  if (Status room = CheckInFlight(yields); !room) {
+    return refuse(room.error(), options.no_worker_retry_after,
+                  yields ? metrics.rejected_queue : metrics.rejected_inflight);
+  }
+  if (Status ready = Ready(); !ready)
+    return refuse(ready.error(), options.no_worker_retry_after, metrics.rejected_no_worker);
+
+  FairShare& accounts = yields ? queue_shares : shares;
+  FairShare::Account* const account = accounts.Enter(spec.tenant);
+  const Status share = yields ? CheckShare(*account, queued.size(), options.max_queued)
+                              : CheckShare(*account, InFlight(), options.max_inflight);
+  if (!share) {
+    accounts.Leave(account);
+    return refuse(share.error(), options.no_worker_retry_after, metrics.rejected_share);
+  }
+  const auto tokens = static_cast<double>(spec.tokens.size());
+  Request& request = Open(std::move(spec), observer, accounts, account);
+  const RequestId id = request.id;
+  if (yields) {
+    Enqueue(request);
+    // Behind others it waits for its turn.
+    if (queued.size() == 1) ReleaseQueued(clock->Now());
+  } else if (Status placed = Place(request); !placed) {
     const bool link_refused = !request.last_error.message.empty();
+    const Duration hint = std::max(request.retry_after, options.no_worker_retry_after);
     request_timers.Erase(id.value);
     shares.Leave(account);
     requests.erase(id.value);
     metrics.active.Set(static_cast<double>(requests.size()));
     const bool busy = placed.error().code != Code::kUnavailable;
-    return refuse(placed.error(), options.no_worker_retry_after,
+    return refuse(placed.error(), hint,
                   link_refused ? metrics.rejected_link
                   : busy       ? metrics.rejected_objective
                                : metrics.rejected_no_worker);
   }
-  metrics.prompt_tokens.Add(
-      static_cast<double>(requests.count(id.value) ? requests.at(id.value).prompt_tokens : 0));
+  if (requests.count(id.value) > 0) metrics.prompt_tokens.Add(tokens);
   return id;
 }
 
@@ -114,7 +131,7 @@ void Router::Impl::Cancel(RequestId id) {
   Request* request = Find(id);
   if (request == nullptr) return;
   TellCancelled(*request);
-  metrics.CountRequest(RequestStatus::kCancelled);
+  metrics.CountRequest(RequestStatus::kCancelled, request->spec.tenant.service_class);
   metrics.cancelled.Add();
   Remove(*request);
 }
@@ -150,6 +167,7 @@ void Router::Impl::OnTimer(Instant now) {
   while (request_timers.PopDue(now, &key)) OnRequestTimer(RequestId(key), now);
   while (link_timers.PopDue(now, &key)) OnLinkTimer(LinkId(key), now);
   while (role_timers.PopDue(now, &key)) OnRoleTimer(key);
+  if (now >= next_release) ReleaseQueued(now);
 }
 
 void Router::Impl::OnRequestTimer(RequestId id, Instant now) {
@@ -171,6 +189,10 @@ void Router::Impl::OnRequestTimer(RequestId id, Instant now) {
     request_timers.Set(id.value, request->deadline + options.deadline_grace);
     return;
   }
+  if (queued.count(id) > 0) {
+    request_timers.Set(id.value, request->deadline);
+    return;
+  }
   if (now >= request->give_up) {
     Finish(*request, v1::FINISH_ERROR,
            {Code::kUnavailable,
@@ -181,9 +203,7 @@ void Router::Impl::OnRequestTimer(RequestId id, Instant now) {
   }
   pending.erase(id);
   if (Judge(id, now)) return;
-  if (Status ok = Place(*request); !ok) {
-    MakePending(*request, now + options.retry_backoff);
-  }
+  PlaceOrWait(*request, now + options.retry_backoff);
 }
 
 void Router::Impl::OnLinkTimer(LinkId link_id, Instant now) {
@@ -250,8 +270,8 @@ void Router::OnMessage(LinkId link, v1::WorkerMessage message) {
 void Router::OnLinkDown(LinkId link, const Error& why) { impl_->OnLinkDown(link, why); }
 
 Instant Router::NextTimer() const {
-  return std::min(
-      {impl_->request_timers.Next(), impl_->link_timers.Next(), impl_->role_timers.Next()});
+  return std::min({impl_->request_timers.Next(), impl_->link_timers.Next(),
+                   impl_->role_timers.Next(), impl_->next_release});
 }
 void Router::OnTimer(Instant now) { impl_->OnTimer(now); }
 

@@ -5,11 +5,12 @@
 // Thread: one (the I/O thread of the router process, or the simulation). Clock and random source
 // injected.
 //
-// Life of a request: Submit -> admission (bounded queue; a full one refuses with RESOURCE_EXHAUSTED
-// and a retry hint) -> placement {P, D} or {D} by predicted TTFT/TPOT (router/policy.h) -> tokens
-// from D -> OnFinish, exactly once, by the deadline. A decode worker that dies is replaced:
-// {prompt, emitted ids, seed} go to another one and the observer sees no token lost or doubled. No
-// worker: UNAVAILABLE with a retry hint at once.
+// Life of a request: Submit -> admission (a bound on what is in flight; beyond it
+// RESOURCE_EXHAUSTED and a retry hint; what is of class batch or best-effort waits in a bounded
+// queue until workers have room that interactive requests leave) -> placement {P, D} or {D} by
+// predicted TTFT/TPOT (router/policy.h) -> tokens from D -> OnFinish, exactly once, by the
+// deadline. A decode worker that dies is replaced: {prompt, emitted ids, seed} go to another one
+// and the observer sees no token lost or doubled. No worker: UNAVAILABLE with a retry hint at once.
 #pragma once
 
 #include <cstdint>
@@ -53,6 +54,11 @@ struct RouterOptions {
   // Nothing is refused for it.
   Duration slo_ttft = std::chrono::milliseconds(500);
   Duration slo_tpot = std::chrono::milliseconds(50);
+  // Requests of class batch and best-effort that wait for room; more are refused.
+  int32_t max_queued = 1024;
+  // So long after it came, a request of such a class goes as an interactive one.
+  Duration batch_patience = std::chrono::seconds(60);
+  Duration best_effort_patience = std::chrono::seconds(180);
   size_t max_prefix_units_per_worker = size_t{1} << 20;
   PolicyOptions policy;
 };
@@ -73,14 +79,15 @@ struct RouterRequest {
   // (OnPromptLogprobs).
   int32_t prompt_logprobs = -1;
   std::vector<TokenId> stop_token_ids;
-  Duration timeout{};  // zero: the default
-  TenantShare tenant;
+  Duration timeout{};       // zero: the default
+  TenantShare tenant;       // and the class of service; the router sets its patience
   int32_t priority = 0;     // greater goes first, of one tenant's
   std::string cache_scope;  // tenant and salt combined
   std::string adapter;      // digest of a LoRA adapter; "": none
   PrefillPreference prefill =
       PrefillPreference::kAuto;  // the policy's reason is then `forced-remote` / `forced-local`
   // The client's own. Where no placement is predicted to meet it, the request is refused at once.
+  // Of class interactive alone.
   Objective objective;
 };
 
@@ -99,7 +106,7 @@ struct RouteDecision {
 class RequestObserver {
  public:
   virtual ~RequestObserver() = default;
-  // First from inside Submit, again after a takeover.
+  // First from inside Submit, of what waits in the queue later; again after a takeover.
   virtual void OnRouted(const RouteDecision& route) = 0;
   // New tokens in order, none lost or repeated, also across a takeover. `event.timing` is set with
   // the first one; its queue_ns then also counts the router's own share since Submit. The end comes

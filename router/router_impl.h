@@ -1,15 +1,16 @@
 // The router's state and its parts: router.cc (requests in, timers), router_links.cc (workers come
 // and go), router_placement.cc (where requests go), router_requests.cc (tokens, takeover, finish),
-// router_poison.cc (requests that end workers), router_tenants.cc (shares of tenants),
-// router_names.cc (who holds a worker's name), router_roles.cc (who takes another role). Private to
-// router/.
+// router_classes.cc (requests that wait for room, and give way), router_poison.cc (requests that
+// end workers), router_tenants.cc (shares of tenants), router_names.cc (who holds a worker's name),
+// router_roles.cc (who takes another role). Private to router/.
 //
 // Invariants:
 //  - by_wire_ holds exactly the requests that are placed; each stands in its worker's `attempts`
 //  under the same wire id.
 //  - every attempt has a wire id of its own, so that a late token of an earlier attempt finds
 //  nobody.
-//  - a request is either placed or in pending_; it has one timer.
+//  - a request is either placed, in pending or in queued; it has one timer.
+//  - only what yields is in queued, and its account is one of queue_shares exactly then.
 //  - observers may call Submit and Cancel from a callback: no reference to a request is used after
 //  calling one.
 #pragma once
@@ -36,6 +37,10 @@ struct Router::Impl {
     std::vector<TokenId> answer;  // what was emitted
     RequestObserver* observer = nullptr;
     FairShare::Account* account = nullptr;  // of its tenant
+    FairShare* accounts = nullptr;          // whose account that is
+    Instant ages = kNever;                  // until then it gives way to interactive requests
+    Instant queued_since;                   // while it waits in the queue
+    Duration retry_after{};                 // of a refusal: the predicted wait
     uint32_t prompt_tokens = 0;
     uint32_t emitted = 0;
     uint32_t prompt_scored = 1;             // prompt positions before it need no logprob any more
@@ -84,6 +89,8 @@ struct Router::Impl {
   // router.cc
   Result<RequestId> Submit(RouterRequest spec, RequestObserver* observer, Duration* retry_after);
   Status CheckRequest(const RouterRequest& spec) const;
+  Request& Open(RouterRequest spec, RequestObserver* observer, FairShare& accounts,
+                FairShare::Account* account);
   void Cancel(RequestId id);
   void Complete(RequestId id);
   void OnTimer(Instant now);
@@ -158,25 +165,51 @@ struct Router::Impl {
   bool AnotherOnTrial(const Request& request) const;
   void RefusePoison(RequestId id);
 
-  // router_tenants.cc
-  // RESOURCE_EXHAUSTED when the tenant's last request is one more than its share.
-  Status CheckShare(const FairShare::Account& tenant) const;
-  std::vector<RequestId> PendingInTurn();
-
-  // router_placement.cc
   // Where a request could go now, with what the policy was shown.
   struct Choice {
     std::vector<WorkerState*> states;
     std::vector<WorkerView> views;
     Placement placement;
   };
+
+  // router_tenants.cc
+  // RESOURCE_EXHAUSTED when the tenant's last request is one more than its share of `limit` places,
+  // of which so many are taken.
+  static Status CheckShare(const FairShare::Account& tenant, size_t taken, int32_t limit);
+  // Of pending or queued ones.
+  std::vector<RequestId> InTurn(const std::set<RequestId>& waiting);
+
+  // router_classes.cc: requests that wait for room, and give way
+  // RESOURCE_EXHAUSTED when no more may be in flight, or wait in the queue.
+  Status CheckInFlight(bool yields) const;
+  // It has not waited long enough to go as an interactive one.
+  bool YieldsAt(const Request& request, Instant now) const;
+  Duration PatienceOf(ServiceClass service_class) const;
+  // RESOURCE_EXHAUSTED when interactive requests need the room.
+  Status CheckRoom(const Request& request, const Choice& choice) const;
+  void Enqueue(Request& request);
+  // It waits no more: it was placed or has ended.
+  void LeaveQueue(Request& request);
+  // Places what there is room for.
+  void ReleaseQueued(Instant now);
+  bool MayRelease(const Request& request, Instant now) const;
+  // Takes requests back that yield, the last ones first, until the running streams' steps are as
+  // short as is asked for; they wait in the queue with what they have.
+  void TakeBack(const std::string& worker_id, const Objective& asked);
+  void Requeue(Request& request);
+  static void MoveAccount(Request& request, FairShare& to);
+  size_t InFlight() const { return requests.size() - queued.size(); }
+
+  // router_placement.cc
+  RequestSummary Summarize(const Request& request, bool yields);
   Result<Choice> Choose(Request& request);
   // Places the request and tells its worker. UNAVAILABLE when no worker can take it now,
   // RESOURCE_EXHAUSTED when their links are full, OUT_OF_RANGE when it is larger than a link takes.
   Status Place(Request& request);
   // From a draining worker to another one; false when there is none.
   bool Move(Request& request);
-  std::vector<WorkerView> ViewsFor(const Request& request, std::vector<WorkerState*>* states);
+  std::vector<WorkerView> ViewsFor(const Request& request, bool yields,
+                                   std::vector<WorkerState*>* states);
   // An error says why the worker's link did not take it; nothing has happened then.
   Status Dispatch(Request& request, const Choice& choice);
   Status Offer(Request& request, WorkerState& worker, v1::GenerateRequest generate);
@@ -196,6 +229,9 @@ struct Router::Impl {
   void TakeOver(Request& request, const Error& why);
   // Its worker gave it back untouched.
   void OnHandedBack(Request& request, const Error& why);
+  // Places it, or it waits: for a worker, or for room.
+  void PlaceOrWait(Request& request, Instant not_before);
+  void Wait(Request& request, Instant not_before);
   void MakePending(Request& request, Instant not_before);
   void PlacePending();
   // Takes the request off its worker's books.
@@ -228,9 +264,13 @@ struct Router::Impl {
   std::unordered_map<uint64_t, Request> requests;
   std::unordered_map<uint64_t, RequestId> by_wire;
   std::set<RequestId> pending;
-  FairShare shares;          // of the tenants of `requests`
-  TimerHeap request_timers;  // by RequestId
-  TimerHeap link_timers;     // by LinkId: silence, or no registration
+  std::set<RequestId> queued;     // what yields and waits for room
+  std::set<RequestId> aged;       // of what is placed: what has waited too long to yield
+  Instant next_release = kNever;  // the queue is looked at
+  FairShare shares;               // of the tenants of `requests` that are not queued
+  FairShare queue_shares;         // of those that are
+  TimerHeap request_timers;       // by RequestId
+  TimerHeap link_timers;          // by LinkId: silence, or no registration
   // Who waits for a worker's answer to SetRole, by nonce; each has a timer.
   struct RoleWait {
     std::string worker;

@@ -304,6 +304,7 @@ void Router::Impl::Forget(const std::string& worker_id, const Counter& cause, co
     r.wire_id = 0;
     r.prompt_id = 0;
     by_wire.erase(request);
+    aged.erase(r.id);
   }
   const bool died = (&cause == &metrics.forgotten_link || &cause == &metrics.forgotten_silent) &&
                     !it->second.draining;
@@ -329,8 +330,8 @@ void Router::Impl::Forget(const std::string& worker_id, const Counter& cause, co
   UpdateWorkerGauges();
   // Observers hear of it only when the books are closed.
   for (RequestId id : moved) {
-    if (Request* request = Find(id);
-        request != nullptr && request->wire_id == 0 && pending.count(id) == 0) {
+    if (Request* request = Find(id); request != nullptr && request->wire_id == 0 &&
+                                     pending.count(id) == 0 && queued.count(id) == 0) {
       TakeOver(*request, why);
     }
   }

@@ -28,6 +28,7 @@ RouterMetrics::RouterMetrics(Metrics* m, const std::string& model,
                                     With(labels_, "reason", std::string(reason)));
   }
   AddRequestMetrics(m);
+  AddClassMetrics(m);
   AddWorkerMetrics(m);
   AddLatencyMetrics(m);
 }
@@ -51,6 +52,7 @@ void RouterMetrics::AddRequestMetrics(Metrics* m) {
   rejected_objective = rejected("objective");
   rejected_link = rejected("link");
   rejected_share = rejected("tenant_share");
+  rejected_queue = rejected("max_queued");
 
   active = m->AddGauge("aisp_active_requests", "Requests submitted and not finished", labels_);
   pending = m->AddGauge("aisp_pending_takeovers",
@@ -67,6 +69,29 @@ void RouterMetrics::AddRequestMetrics(Metrics* m) {
                             "Requests moved off a lost or refusing decode worker", labels_);
   cancelled = m->AddCounter("aisp_cancelled_requests_total", "Requests cancelled before their end",
                             labels_);
+}
+
+void RouterMetrics::AddClassMetrics(Metrics* m) {
+  for (size_t c = 0; c < classes_.size(); ++c) {
+    PerClass& of = classes_[c];
+    const MetricLabels labels = With(labels_, "class", std::string(kServiceClassNames[c]));
+    for (size_t i = 0; i < kStatusNames.size(); ++i) {
+      of.requests[i] =
+          m->AddCounter("aisp_class_requests_total", "Requests by class and by how they ended",
+                        With(labels, "status", kStatusNames[i]));
+    }
+    of.ttft_s = m->AddHistogram("aisp_class_time_to_first_token_seconds",
+                                "Submit to first token, time in the queue included, by class",
+                                RequestBuckets(), labels);
+    if (!Yields(static_cast<ServiceClass>(c))) continue;
+    of.queued = m->AddGauge("aisp_class_queued_requests",
+                            "Requests that wait for room that interactive ones leave", labels);
+    of.queue_s = m->AddHistogram("aisp_class_queue_seconds",
+                                 "How long a request waited for such room, each time",
+                                 RequestBuckets(), labels);
+    of.taken_back = m->AddCounter("aisp_class_taken_back_total",
+                                  "Requests taken off their worker for an interactive one", labels);
+  }
 }
 
 void RouterMetrics::AddWorkerMetrics(Metrics* m) {
@@ -168,10 +193,12 @@ void RouterMetrics::SetSlo(Duration ttft, Duration tpot) {
                            With(labels_, "slo", "both"));
 }
 
-void RouterMetrics::CountServed(Duration ttft, std::optional<Duration> tpot) {
+void RouterMetrics::CountServed(Duration ttft, std::optional<Duration> tpot,
+                                ServiceClass service_class) {
   if (tpot) tpot_s_.Observe(ToSeconds(*tpot));
-  const bool first = ttft <= slo_ttft_;
-  const bool rest = !tpot || *tpot <= slo_tpot_;
+  const bool any = Yields(service_class);
+  const bool first = any || ttft <= slo_ttft_;
+  const bool rest = any || !tpot || *tpot <= slo_tpot_;
   if (first) in_slo_ttft_.Add();
   if (rest) in_slo_tpot_.Add();
   if (first && rest) in_slo_both_.Add();
@@ -182,7 +209,10 @@ void RouterMetrics::CountPrefix(int64_t prompt_tokens_looked_up, int64_t cached_
   cached_tokens_.Add(static_cast<double>(cached_tokens));
 }
 
-void RouterMetrics::ObserveFirstToken(Duration whole, const v1::Timing& parts) {
+void RouterMetrics::ObserveFirstToken(Duration whole, const v1::Timing& parts,
+                                      ServiceClass service_class) {
+  Of(service_class).ttft_s.Observe(ToSeconds(whole));
+  if (Yields(service_class)) return;
   ttft_s_.Observe(ToSeconds(whole));
   // The worker's clock may run otherwise than ours: no part is longer than what is left.
   int64_t left = whole.count();

@@ -11,6 +11,7 @@
 
 #include "common/clock.h"
 #include "common/metrics.h"
+#include "common/service_class.h"
 #include "worker.pb.h"
 
 namespace aisp {
@@ -24,7 +25,19 @@ class RouterMetrics {
   RouterMetrics(Metrics* metrics, const std::string& model,
                 std::span<const std::string_view> route_reasons);
 
-  void CountRequest(RequestStatus status) { requests_[static_cast<size_t>(status)].Add(); }
+  void CountRequest(RequestStatus status, ServiceClass service_class) {
+    requests_[static_cast<size_t>(status)].Add();
+    Of(service_class).requests[static_cast<size_t>(status)].Add();
+  }
+  // Of class batch or best-effort: more or fewer that wait, and how long one did.
+  void AddQueued(ServiceClass service_class, int more) {
+    PerClass& of = Of(service_class);
+    of.queued.Set(static_cast<double>(of.waiting += more));
+  }
+  void ObserveQueued(ServiceClass service_class, Duration waited) {
+    Of(service_class).queue_s.Observe(ToSeconds(waited));
+  }
+  void CountTakenBack(ServiceClass service_class) { Of(service_class).taken_back.Add(); }
   // One of the policy's reasons.
   void CountRoute(std::string_view reason) {
     if (const auto it = routes_.find(reason); it != routes_.end()) it->second.Add();
@@ -32,12 +45,13 @@ class RouterMetrics {
   // Cached tokens among the prompt tokens of one placement.
   void CountPrefix(int64_t prompt_tokens, int64_t cached_tokens);
   // The time from Submit to the first token, whole and cut into what the decode worker said of it
-  // and the rest, which the messages between took. The parts add up to the whole.
-  void ObserveFirstToken(Duration whole, const v1::Timing& parts);
+  // and the rest, which the messages between took. The parts add up to the whole. Of interactive
+  // requests; of the others only how long they waited for it.
+  void ObserveFirstToken(Duration whole, const v1::Timing& parts, ServiceClass service_class);
   // How fast a request counts as served well, told once; and how one that ended normally kept to
-  // it. One with a single token has no TPOT.
+  // it. One with a single token has no TPOT, one that is not interactive no limit.
   void SetSlo(Duration ttft, Duration tpot);
-  void CountServed(Duration ttft, std::optional<Duration> tpot);
+  void CountServed(Duration ttft, std::optional<Duration> tpot, ServiceClass service_class);
   // Per worker; `worker` labels are removed when it is forgotten, so there are as many as there are
   // workers.
   void SetBlind(const std::string& worker, bool blind);
@@ -62,18 +76,30 @@ class RouterMetrics {
   Counter forgotten_link, forgotten_silent, forgotten_replaced, forgotten_fault, forgotten_drained;
   // Refusals by Submit, by reason.
   Counter rejected_prompt, rejected_inflight, rejected_no_worker, rejected_objective, rejected_link,
-      rejected_share;
+      rejected_share, rejected_queue;
   Counter prefix_gaps, prefix_snapshots_asked, prefix_units_dropped;
   Histogram itl_s, e2e_s, ttft_error_s, ttft_error_ratio, tpot_error_ratio;
 
  private:
+  struct PerClass {
+    std::array<Counter, 5> requests;
+    Histogram ttft_s;
+    // Of those that yield:
+    Gauge queued;
+    int64_t waiting = 0;
+    Histogram queue_s;
+    Counter taken_back;
+  };
+  PerClass& Of(ServiceClass service_class) { return classes_[static_cast<size_t>(service_class)]; }
   void AddRequestMetrics(Metrics* m);
+  void AddClassMetrics(Metrics* m);
   void AddWorkerMetrics(Metrics* m);
   void AddLatencyMetrics(Metrics* m);
 
   Metrics* const metrics_;
   const MetricLabels labels_;
   std::array<Counter, 5> requests_;
+  std::array<PerClass, kServiceClassNames.size()> classes_;
   std::map<std::string_view, Counter> routes_;
   Counter looked_up_tokens_, cached_tokens_;
   Histogram ttft_s_, tpot_s_;

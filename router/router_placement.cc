@@ -12,6 +12,10 @@
 namespace aisp {
 namespace {
 
+// What yields fills so much of the TPOT that running streams shall keep: the rest is for
+// interactive requests that come next.
+constexpr double kFilled = 0.8;
+
 // What the client asks for, and of what it does not name, the router's own.
 Objective ObjectiveOf(const Objective& asked, const Objective& usual) {
   return {asked.ttft_ms > 0 ? asked.ttft_ms : usual.ttft_ms,
@@ -25,9 +29,16 @@ Error BeyondObjective(const Objective& asked, const Placement& best) {
   if (asked.tpot_ms > 0)
     parts.push_back(fmt::format("TPOT {:.1f} ms against {:.1f}", best.tpot_ms, asked.tpot_ms));
   return {Code::kResourceExhausted,
-          fmt::format("no worker is predicted to keep what the request asks for: {}; ask for less "
-                      "or retry later",
+          fmt::format("no worker is predicted to keep what the request asks for: {}; ask for less, "
+                      "retry later or send it as class batch, which waits",
                       fmt::join(parts, ", "))};
+}
+
+// Until what waits before it is likely to be done.
+Duration PredictedWait(const Objective& asked, const Placement& best) {
+  constexpr Duration kLongest = std::chrono::minutes(1);
+  if (asked.ttft_ms <= 0) return {};
+  return std::clamp(FromMs(best.ttft_ms - asked.ttft_ms), Duration{}, kLongest);
 }
 
 }  // namespace
@@ -38,14 +49,14 @@ std::vector<TokenId> Router::Impl::Request::Sequence() const {
   return all;
 }
 
-std::vector<WorkerView> Router::Impl::ViewsFor(const Request& request,
+std::vector<WorkerView> Router::Impl::ViewsFor(const Request& request, bool yields,
                                                std::vector<WorkerState*>* states) {
   std::vector<WorkerView> views;
   views.reserve(workers.size());
   const auto most_cached = static_cast<int32_t>((request.length() - 1) / kHashUnitTokens);
   directory.Match(request.unit_hashes, &units_held);
   for (auto& [id, worker] : workers) {
-    WorkerView view = worker.View(clock->Now(), pool_steps);
+    WorkerView view = worker.View(clock->Now(), pool_steps, yields);
     const auto slot = worker.prefix.slot();
     const int32_t units = slot ? units_held[*slot] : worker.prefix.MatchUnits(request.unit_hashes);
     view.cached_tokens = std::min(units, most_cached) * kHashUnitTokens;
@@ -60,12 +71,8 @@ std::vector<WorkerView> Router::Impl::ViewsFor(const Request& request,
   return views;
 }
 
-Result<Router::Impl::Choice> Router::Impl::Choose(Request& request) {
-  const v1::Fingerprint& pool = PoolFingerprint();
-  const v1::KvLayoutDesc& kv = pool.kv_layout();
-  request.unit_hashes = UnitHashes(
-      PrefixRoot(PrefixDigest(pool), kv.dtype(), request.spec.adapter, request.spec.cache_scope),
-      request.Sequence());
+RequestSummary Router::Impl::Summarize(const Request& request, bool yields) {
+  const v1::KvLayoutDesc& kv = PoolFingerprint().kv_layout();
   RequestSummary summary;
   summary.tokens = static_cast<int32_t>(request.length());
   summary.expected_new_tokens =
@@ -77,17 +84,30 @@ Result<Router::Impl::Choice> Router::Impl::Choose(Request& request) {
   summary.preference = request.spec.prefill;
   summary.others = {ToMs(options.slo_ttft), ToMs(options.slo_tpot)};
   summary.objective = ObjectiveOf(request.spec.objective, summary.others);
+  if (yields) {
+    summary.others.tpot_ms *= kFilled;
+    summary.objective = {0, summary.others.tpot_ms};
+  }
   summary.ordinal = next_placement++;
   summary.tie_break = random.Next();
+  return summary;
+}
 
+Result<Router::Impl::Choice> Router::Impl::Choose(Request& request) {
+  const v1::Fingerprint& pool = PoolFingerprint();
+  request.unit_hashes = UnitHashes(PrefixRoot(PrefixDigest(pool), pool.kv_layout().dtype(),
+                                              request.spec.adapter, request.spec.cache_scope),
+                                   request.Sequence());
+  const bool yields = YieldsAt(request, clock->Now());
+  const RequestSummary summary = Summarize(request, yields);
   Choice choice;
-  choice.views = ViewsFor(request, &choice.states);
+  choice.views = ViewsFor(request, yields, &choice.states);
   Result<Placement> placement = policy->Pick(summary, choice.views);
   if (!placement && !request.failed_on.empty() && clock->Now() >= request.not_before) {
     // Nobody else is there: a worker that failed this request once may take it after a pause.
     request.failed_on.clear();
     choice.states.clear();
-    choice.views = ViewsFor(request, &choice.states);
+    choice.views = ViewsFor(request, yields, &choice.states);
     placement = policy->Pick(summary, choice.views);
   }
   if (!placement) return tl::unexpected(placement.error());
@@ -100,19 +120,30 @@ Status Router::Impl::Place(Request& request) {
   if (request.on_trial && AnotherOnTrial(request)) {
     return Unavailable("other requests are tried first, one at a time");
   }
+  const bool yields = YieldsAt(request, clock->Now());
+  const Objective asked = request.spec.objective;
   Status sent;
   for (size_t tried = 0; tried < workers.size(); ++tried) {
     Result<Choice> choice = Choose(request);
     if (!choice) return tl::unexpected(sent ? choice.error() : sent.error());
-    if (request.placements == 0 && request.spec.objective.any() && !choice->placement.meets)
-      return tl::unexpected(BeyondObjective(request.spec.objective, choice->placement));
+    const Placement& placement = choice->placement;
+    if (request.placements == 0 && asked.any() && !placement.meets) {
+      request.retry_after = PredictedWait(asked, placement);
+      return tl::unexpected(BeyondObjective(asked, placement));
+    }
+    if (yields) AISP_RETURN_IF_ERROR(CheckRoom(request, *choice));
+    WorkerState& decode = *choice->states[static_cast<size_t>(placement.decode)];
+    const std::string worker = decode.info.worker_id();
     sent = Dispatch(request, *choice);
-    if (sent) return sent;
+    if (sent) {
+      // Its observer may have ended the request, and a full link its worker.
+      if (placement.displaces) TakeBack(worker, asked);
+      return sent;
+    }
     request.last_error = sent.error();
     if (sent.error().code != Code::kResourceExhausted) return sent;
     // Another worker's link may have room.
-    const v1::Register& full = choice->states[choice->placement.decode]->info;
-    request.failed_on.insert({full.worker_id(), full.incarnation()});
+    request.failed_on.insert({worker, decode.info.incarnation()});
   }
   return sent ? Status(Unavailable("no decode worker is registered")) : sent;
 }
@@ -134,7 +165,7 @@ bool Router::Impl::Move(Request& request) {
     const Instant now = clock->Now();
     request.last_error = sent.error();
     request.give_up = now + options.takeover_wait;
-    MakePending(request, now + options.retry_backoff);
+    Wait(request, now + options.retry_backoff);
   }
   return true;
 }
@@ -156,7 +187,13 @@ v1::GenerateRequest Router::Impl::MakeGenerate(const Request& request) const {
       std::chrono::duration_cast<std::chrono::milliseconds>(request.deadline - request.dispatched);
   out.set_timeout_ms(std::max<int64_t>(1, left.count()));
   out.set_priority(spec.priority);
-  TenantToWire(spec.tenant, out.mutable_tenant());
+  TenantShare tenant = spec.tenant;
+  if (YieldsAt(request, request.dispatched)) {
+    tenant.patience = request.ages - request.dispatched;
+  } else {
+    tenant.service_class = ServiceClass::kInteractive;
+  }
+  TenantToWire(tenant, out.mutable_tenant());
   out.set_pooling(spec.pooling);
   if (spec.prompt_logprobs >= 0) {
     out.set_prompt_logprobs(static_cast<uint32_t>(spec.prompt_logprobs));
@@ -231,7 +268,10 @@ Status Router::Impl::Dispatch(Request& request, const Choice& choice) {
   request.drafts_before = request.drafts;
   ++request.placements;
   by_wire[request.wire_id] = request.id;
+  LeaveQueue(request);
   FairShare::Charge(request.account, static_cast<int64_t>(request.length()));
+  const bool yields = YieldsAt(request, now);
+  if (!yields && Yields(request.spec.tenant.service_class)) aged.insert(request.id);
   decode.attempts.insert(request.wire_id);
   request_timers.Set(request.id.value, request.deadline + options.deadline_grace);
 
@@ -251,11 +291,12 @@ Status Router::Impl::Dispatch(Request& request, const Choice& choice) {
     route.cached_tokens_prefill = static_cast<uint32_t>(on_prefill.cached_tokens);
     cached = std::max<int64_t>(cached, on_prefill.cached_tokens);
     states[placement.prefill]->Charge(
-        now, PromptWork::Of(on_prefill.cached_tokens, tokens - 1 - on_prefill.cached_tokens), 0, 0);
-    decode.Charge(now, {}, tokens, 1);
+        now, PromptWork::Of(on_prefill.cached_tokens, tokens - 1 - on_prefill.cached_tokens), 0, 0,
+        yields);
+    decode.Charge(now, {}, tokens, 1, yields);
   } else {
     decode.Charge(now, PromptWork::Of(on_decode.cached_tokens, tokens - on_decode.cached_tokens),
-                  tokens, 1);
+                  tokens, 1, yields);
   }
   request.placed = placement;
   metrics.CountRoute(placement.reason);

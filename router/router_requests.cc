@@ -101,9 +101,9 @@ void Router::Impl::DeliverEmbedding(Request& request, const v1::TokenEvent& even
   if (request.spec.pooling == v1::POOL_NONE) return;
   v1::TokenEvent out = event;
   out.set_request_id(request.id.value);
-  const auto queued = std::clamp<int64_t>(event.timing().queue_ns(), 0,
+  const auto waited = std::clamp<int64_t>(event.timing().queue_ns(), 0,
                                           (clock->Now() - request.dispatched).count());
-  out.mutable_timing()->set_queue_ns(queued + (request.dispatched - request.submitted).count());
+  out.mutable_timing()->set_queue_ns(waited + (request.dispatched - request.submitted).count());
   request.observer->OnEmbedding(out);
 }
 
@@ -123,10 +123,11 @@ void Router::Impl::Deliver(Request& request, const v1::TokenEvent& event, int sk
   if (request.first_token == kNever) {
     request.first_token = now;
     *out.mutable_timing() = event.timing();
-    const auto queued =
+    const auto waited =
         std::clamp<int64_t>(event.timing().queue_ns(), 0, (now - request.dispatched).count());
-    out.mutable_timing()->set_queue_ns(queued + (request.dispatched - request.submitted).count());
-    metrics.ObserveFirstToken(now - request.submitted, out.timing());
+    out.mutable_timing()->set_queue_ns(waited + (request.dispatched - request.submitted).count());
+    metrics.ObserveFirstToken(now - request.submitted, out.timing(),
+                              request.spec.tenant.service_class);
     LearnFromFirstToken(request, event.timing());
   } else {
     metrics.itl_s.Observe(ToSeconds(now - request.last_token));
@@ -203,11 +204,12 @@ void Router::Impl::OnHandedBack(Request& request, const Error& why) {
   const Instant now = clock->Now();
   request.last_error = why;
   request.give_up = now + options.takeover_wait;
-  if (Status placed = Place(request); !placed) MakePending(request, now + options.retry_backoff);
+  PlaceOrWait(request, now + options.retry_backoff);
 }
 
 void Router::Impl::Detach(Request& request) {
   if (request.wire_id == 0) return;
+  aged.erase(request.id);
   if (WorkerState* worker = WorkerNamed(request.worker); worker != nullptr) {
     worker->attempts.erase(request.wire_id);
     worker->not_started.erase(request.wire_id);
@@ -262,7 +264,19 @@ void Router::Impl::TakeOver(Request& request, const Error& why) {
   const int doublings = std::clamp(request.placements - request.moves - 1, 0, 10);
   request.not_before = now + options.retry_backoff * (int64_t{1} << doublings);
   if (request.verdict != kNever) request.not_before = request.verdict;
-  if (Status placed = Place(request); !placed) MakePending(request, request.not_before);
+  PlaceOrWait(request, request.not_before);
+}
+
+void Router::Impl::PlaceOrWait(Request& request, Instant not_before) {
+  if (Status placed = Place(request); !placed) Wait(request, not_before);
+}
+
+// What yields waits for room as long as it must, whoever is held back for another reason.
+void Router::Impl::Wait(Request& request, Instant not_before) {
+  const bool held = request.verdict != kNever || request.on_trial;
+  if (held || !YieldsAt(request, clock->Now())) return MakePending(request, not_before);
+  request.not_before = not_before;
+  Enqueue(request);
 }
 
 void Router::Impl::MakePending(Request& request, Instant not_before) {
@@ -273,10 +287,10 @@ void Router::Impl::MakePending(Request& request, Instant not_before) {
 }
 
 void Router::Impl::PlacePending() {
-  for (RequestId id : PendingInTurn()) {
+  for (RequestId id : InTurn(pending)) {
     if (pending.erase(id) == 0) continue;
     Request& request = requests.at(id.value);
-    if (Status placed = Place(request); !placed) MakePending(request, request.not_before);
+    PlaceOrWait(request, request.not_before);
   }
   metrics.pending.Set(static_cast<double>(pending.size()));
 }
@@ -287,7 +301,7 @@ void Router::Impl::CountSuccess(const Request& request, v1::FinishReason reason)
                                {"tokens", request.emitted},
                                {"finish", reason == v1::FINISH_STOP ? "stop" : "length"},
                                {"ms", ToMs(clock->Now() - request.submitted)}});
-  metrics.CountRequest(RequestStatus::kOk);
+  metrics.CountRequest(RequestStatus::kOk, request.spec.tenant.service_class);
   ++totals.finished;
   totals.new_tokens += request.emitted;
   (reason == v1::FINISH_STOP ? metrics.finished_stop : metrics.finished_length).Add();
@@ -295,7 +309,8 @@ void Router::Impl::CountSuccess(const Request& request, v1::FinishReason reason)
     std::optional<Duration> tpot;
     if (request.emitted > 1)
       tpot = (request.last_token - request.first_token) / (request.emitted - 1);
-    metrics.CountServed(request.first_token - request.submitted, tpot);
+    metrics.CountServed(request.first_token - request.submitted, tpot,
+                        request.spec.tenant.service_class);
     if (tpot) LearnFromEnd(request, *tpot);
   }
   mean_new_tokens += 0.05 * (request.emitted - mean_new_tokens);
@@ -305,8 +320,9 @@ void Router::Impl::Remove(Request& request) {
   const RequestId id = request.id;
   Detach(request);
   pending.erase(id);
+  LeaveQueue(request);
   request_timers.Erase(id.value);
-  shares.Leave(request.account);
+  request.accounts->Leave(request.account);
   requests.erase(id.value);
   metrics.active.Set(static_cast<double>(requests.size()));
   metrics.pending.Set(static_cast<double>(pending.size()));
@@ -323,7 +339,8 @@ void Router::Impl::Finish(Request& request, v1::FinishReason reason, Error error
                               {"tokens", request.emitted},
                               {"error", error.message}});
     const bool late = error.code == Code::kDeadlineExceeded;
-    metrics.CountRequest(late ? RequestStatus::kDeadline : RequestStatus::kError);
+    metrics.CountRequest(late ? RequestStatus::kDeadline : RequestStatus::kError,
+                         request.spec.tenant.service_class);
   }
   metrics.e2e_s.Observe(ToSeconds(clock->Now() - request.submitted));
   Remove(request);

@@ -16,22 +16,21 @@ constexpr double kShareOfRest = 4;
 
 }  // namespace
 
-Status Router::Impl::CheckShare(const FairShare::Account& tenant) const {
+Status Router::Impl::CheckShare(const FairShare::Account& tenant, size_t taken, int32_t limit) {
   if (tenant.name.empty()) return {};  // everybody without a key
-  const auto rest =
-      static_cast<double>(options.max_inflight) - static_cast<double>(requests.size());
+  const auto rest = static_cast<double>(limit) - static_cast<double>(taken);
   const double most = kShareOfRest * tenant.weight * rest;
   if (static_cast<double>(tenant.work) <= most) return {};
   return ResourceExhausted(
       fmt::format("this tenant has {} requests in flight and {:.0f} of {} places are left, which "
                   "are kept for others; retry later",
-                  tenant.work - 1, rest, options.max_inflight));
+                  tenant.work - 1, rest, limit));
 }
 
 // By virtual start: where a tenant stands once what it has before in line was placed.
-std::vector<RequestId> Router::Impl::PendingInTurn() {
+std::vector<RequestId> Router::Impl::InTurn(const std::set<RequestId>& waiting) {
   std::map<FairShare::Account*, std::vector<const Request*>> lanes;
-  for (const RequestId id : pending) {
+  for (const RequestId id : waiting) {
     const Request& request = requests.at(id.value);
     lanes[request.account].push_back(&request);
   }
@@ -40,11 +39,12 @@ std::vector<RequestId> Router::Impl::PendingInTurn() {
   for (auto& [account, lane] : lanes) {
     std::stable_sort(lane.begin(), lane.end(), [](const Request* a, const Request* b) {
       const RouterRequest &x = a->spec, &y = b->spec;
-      return std::tuple(x.tenant.rank, x.priority) > std::tuple(y.tenant.rank, y.priority);
+      return std::tuple(x.tenant.Standing(), x.priority) >
+             std::tuple(y.tenant.Standing(), y.priority);
     });
     double start = account->service;
     for (size_t i = 0; i < lane.size(); ++i) {
-      turns.emplace_back(-int64_t{lane[i]->spec.tenant.rank}, start, account->name, i, lane[i]->id);
+      turns.emplace_back(-lane[i]->spec.tenant.Standing(), start, account->name, i, lane[i]->id);
       start += static_cast<double>(lane[i]->length()) / account->weight;
     }
   }

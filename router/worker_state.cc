@@ -33,6 +33,11 @@ v1::Telemetry Bounded(v1::Telemetry t) {
   t.set_awaiting_kv(std::min(t.awaiting_kv(), kMostSequences));
   t.set_queued_prefill_tokens(std::min(t.queued_prefill_tokens(), kMostTokens));
   t.set_queued_prefill_context(std::min(t.queued_prefill_context(), kMostPositions));
+  t.set_yielding_rows(std::min(t.yielding_rows(), kMostSequences));
+  t.set_yielding_blocks(std::min<uint32_t>(t.yielding_blocks(), INT32_MAX));
+  t.set_yielding_prefill_tokens(std::min(t.yielding_prefill_tokens(), t.queued_prefill_tokens()));
+  t.set_yielding_prefill_context(
+      std::min(t.yielding_prefill_context(), t.queued_prefill_context()));
   t.set_prefill_age_ns(std::min(t.prefill_age_ns(), kLongestNs));
   t.set_total_blocks(std::min<uint32_t>(t.total_blocks(), INT32_MAX));
   t.set_free_blocks(std::min(t.free_blocks(), t.total_blocks()));
@@ -97,21 +102,26 @@ double WorkerState::BusyMs(Instant now) const {
 }
 
 void WorkerState::Charge(Instant now, const PromptWork& prefill, int64_t context_tokens,
-                         int32_t rows) {
-  unreported_.push_back({now, prefill, context_tokens, rows});
+                         int32_t rows, bool yields) {
+  unreported_.push_back({now, prefill, context_tokens, rows, yields});
   unreported_prefill_ += prefill;
   unreported_context_ += context_tokens;
   unreported_rows_ += rows;
 }
 
-double WorkerState::BacklogMs(Instant now, const WorkerView& view) const {
+double WorkerState::BacklogMs(Instant now, const WorkerView& view, bool all) const {
   const StepShape beside = view.RunningBeside();
   const auto ms = [&](const PromptWork& work) {
     return view.cost.PromptMs(work, view.chunk_tokens, beside);
   };
-  double backlog = std::max(0.0, ms({static_cast<int64_t>(telemetry.queued_prefill_tokens()),
-                                     static_cast<int64_t>(telemetry.queued_prefill_context())}) -
-                                     static_cast<double>(telemetry.prefill_age_ns()) * 1e-6);
+  PromptWork reported_work{static_cast<int64_t>(telemetry.queued_prefill_tokens()),
+                           static_cast<int64_t>(telemetry.queued_prefill_context())};
+  if (!all) {
+    reported_work -= PromptWork{static_cast<int64_t>(telemetry.yielding_prefill_tokens()),
+                                static_cast<int64_t>(telemetry.yielding_prefill_context())};
+  }
+  double backlog =
+      std::max(0.0, ms(reported_work) - static_cast<double>(telemetry.prefill_age_ns()) * 1e-6);
   Instant at = reported == kNever ? now : reported;
   const auto advance = [&](Instant to) {
     if (to > at) backlog = std::max(0.0, backlog - ToMs(to - at));
@@ -119,13 +129,33 @@ double WorkerState::BacklogMs(Instant now, const WorkerView& view) const {
   };
   for (const Unreported& sent : unreported_) {
     advance(sent.sent);
-    backlog += ms(sent.prefill);
+    if (all || !sent.yields) backlog += ms(sent.prefill);
   }
   advance(now);
   return backlog;
 }
 
-WorkerView WorkerState::View(Instant now, const StepTimeModel& pool) const {
+void WorkerState::SetYielding(WorkerView* view) const {
+  PromptWork prefill{static_cast<int64_t>(telemetry.yielding_prefill_tokens()),
+                     static_cast<int64_t>(telemetry.yielding_prefill_context())};
+  const auto block_tokens =
+      static_cast<int64_t>(std::max(1u, info.fingerprint().kv_layout().block_tokens()));
+  view->yielding_rows = static_cast<int32_t>(telemetry.yielding_rows());
+  view->yielding_context = int64_t{telemetry.yielding_blocks()} * block_tokens;
+  for (const Unreported& sent : unreported_) {
+    if (!sent.yields) continue;
+    prefill += sent.prefill;
+    view->yielding_rows += sent.rows;
+    view->yielding_context += sent.context_tokens;
+  }
+  view->yielding_rows = std::min(view->yielding_rows, view->rows);
+  view->yielding_context = std::min(view->yielding_context, view->context_tokens);
+  view->queued_prefill -= prefill;
+  view->free_blocks = static_cast<int32_t>(std::min<int64_t>(
+      view->total_blocks, view->free_blocks + view->yielding_context / block_tokens));
+}
+
+WorkerView WorkerState::View(Instant now, const StepTimeModel& pool, bool yields) const {
   WorkerView view;
   view.worker_id = info.worker_id();
   view.host_id = info.host_id();
@@ -153,7 +183,8 @@ WorkerView WorkerState::View(Instant now, const StepTimeModel& pool) const {
   view.free_blocks = std::max(0, static_cast<int32_t>(telemetry.free_blocks()) -
                                      static_cast<int32_t>(unreported_context_ / block_tokens));
   view.busy_ms = BusyMs(now);
-  view.backlog_ms = BacklogMs(now, view);
+  view.backlog_ms = BacklogMs(now, view, /*all=*/yields);
+  if (!yields) SetYielding(&view);
   view.transfer_bytes_per_s = telemetry.transfer_bytes_per_s();
   view.local_ttft = {correction.local_ttft_ms.Value(now), correction.local_ttft_ms.Spread(now)};
   view.remote_ttft = {correction.remote_ttft_ms.Value(now), correction.remote_ttft_ms.Spread(now)};

@@ -41,11 +41,12 @@ class WorkerState {
   bool Report(const v1::Telemetry& report, Instant now, StepTimeModel* pool);
   // It is inside a step too long to report anything else.
   void Beat(const v1::Heartbeat& heartbeat, Instant now);
-  // Work sent to this worker that its telemetry cannot show yet.
-  void Charge(Instant now, const PromptWork& prefill, int64_t context_tokens, int32_t rows);
+  // Work sent to this worker that its telemetry cannot show yet; `yields`: to interactive requests.
+  void Charge(Instant now, const PromptWork& prefill, int64_t context_tokens, int32_t rows,
+              bool yields = false);
   // Without `cached_tokens` and `available`, which depend on the request. `pool` is learnt from all
-  // workers' steps.
-  WorkerView View(Instant now, const StepTimeModel& pool) const;
+  // workers' steps. For a request that `yields` itself, or one to which others do.
+  WorkerView View(Instant now, const StepTimeModel& pool, bool yields = false) const;
   WorkerStatus Describe(const StepTimeModel& pool) const;
 
   const LinkId link;
@@ -74,13 +75,16 @@ class WorkerState {
   double BusyMs(Instant now) const;
   // How long the prompts that it has take from `now`: those of its last report, less what it has
   // computed since, and those that were sent to it later.
-  double BacklogMs(Instant now, const WorkerView& view) const;
+  double BacklogMs(Instant now, const WorkerView& view, bool all) const;
+  // Leaves out of `view` what gives way.
+  void SetYielding(WorkerView* view) const;
 
   struct Unreported {
     Instant sent;
     PromptWork prefill;
     int64_t context_tokens;
     int32_t rows;
+    bool yields;
   };
   std::deque<Unreported> unreported_;
   PromptWork unreported_prefill_;

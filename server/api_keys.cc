@@ -90,10 +90,15 @@ Status ParseOption(std::string_view option, const std::string& where, ApiKey* ke
     if (value != "own" && value != "all")
       return InvalidArgument(where + ": priority wants own (its requests among themselves) or all");
     key->limits.ranks = value == "all";
+  } else if (name == "class") {
+    const auto service_class = ServiceClassNamed(value);
+    if (!service_class)
+      return InvalidArgument(where + ": class wants interactive, batch or best-effort");
+    key->limits.service_class = *service_class;
   } else {
     return InvalidArgument(where +
                            ": behind the key only expires=, requests=, tokens=, inflight=, "
-                           "weight= and priority= may stand, with spaces between them");
+                           "weight=, priority= and class= may stand, with spaces between them");
   }
   return {};
 }

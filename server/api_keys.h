@@ -2,7 +2,7 @@
 // no error repeats what stands in a line. Pure functions: any thread.
 //
 //   [NAME:]KEY             [expires=2027-01-31] [requests=60/m] [tokens=100000/d] [inflight=4]
-//                          [weight=2] [priority=all]
+//                          [weight=2] [priority=all] [class=batch]
 //   [NAME:]sha256:DIGEST   the same, without the key itself in the file
 #pragma once
 
@@ -14,6 +14,7 @@
 
 #include "common/clock.h"
 #include "common/result.h"
+#include "common/service_class.h"
 
 namespace aisp {
 
@@ -36,6 +37,7 @@ struct TenantLimits {
   int64_t weight = 1;    // of its share, against other tenants'
   // Its requests' priority also goes before and behind other tenants', not only its own.
   bool ranks = false;
+  ServiceClass service_class = ServiceClass::kInteractive;  // of requests that name none
   friend bool operator==(const TenantLimits&, const TenantLimits&) = default;
 };
 

@@ -13,7 +13,7 @@ namespace {
 constexpr const char* kMethods = "GET, HEAD, POST, DELETE";
 constexpr const char* kRequestHeaders =
     "authorization, content-type, x-api-key, anthropic-version, x-request-id, x-request-timeout, "
-    "x-aisp-prefill, x-slo-ttft-ms, x-slo-tpot-ms, idempotency-key, traceparent";
+    "x-aisp-prefill, x-aisp-class, x-slo-ttft-ms, x-slo-tpot-ms, idempotency-key, traceparent";
 constexpr const char* kAnswerHeaders = "x-request-id, x-aisp-route, retry-after";
 constexpr const char* kPreflightAgeS = "600";
 

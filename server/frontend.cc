@@ -279,6 +279,8 @@ void Frontend::StartJob(const std::shared_ptr<HttpExchange>& exchange, const Cal
   if (!timeout) return Respond(*exchange, caller, tl::unexpected(timeout.error()));
   auto objective = ObjectiveOf(request.Header("x-slo-ttft-ms"), request.Header("x-slo-tpot-ms"));
   if (!objective) return Respond(*exchange, caller, tl::unexpected(objective.error()));
+  auto service_class = ParseClassHeader(request.Header("x-aisp-class"));
+  if (!service_class) return Respond(*exchange, caller, tl::unexpected(service_class.error()));
   auto key = ParseIdempotencyKey(request.Header("idempotency-key"));
   if (!key) return Respond(*exchange, caller, tl::unexpected(key.error()));
   GenerationJob::Request job{
@@ -286,6 +288,7 @@ void Frontend::StartJob(const std::shared_ptr<HttpExchange>& exchange, const Cal
       *timeout,
       PrefillPreferenceOf(request.Header("x-aisp-prefill")),
       *objective,
+      *service_class,
       std::move(*key),
       request.body.size(),
       {std::string(request.Header("traceparent")), std::string(request.Header("tracestate"))},

@@ -105,6 +105,7 @@ void GenerationJob::OnPrepared(ApiResult<PreparedRequest> prepared) {
   }
   prepared_ = std::move(*prepared);
   trace_.Prepared(MakeUsage(), prepared_.choices());
+  if (const auto ok = CheckClass(); !ok) return Reject(Rejection::kBadRequest, ok.error());
   const auto room =
       context_->tenants->Widen(request_.caller.tenant, &slot_, static_cast<int64_t>(MostAtOnce()));
   if (!room) return Reject(Rejection::kKeyLimit, room.error().error, room.error().retry_after);
@@ -118,6 +119,29 @@ Duration GenerationJob::TimeLeft() const {
   }
   if (limit <= Duration{}) limit = context_->default_timeout;
   return std::max(Duration{}, request_.caller.received + limit - context_->clock->Now());
+}
+
+// Clients: lower priority first; inside: greater first.
+int32_t GenerationJob::Priority() const {
+  return -std::max(prepared_.options.priority, -INT32_MAX);
+}
+
+TenantShare GenerationJob::ShareOfTenant() const {
+  const auto asked =
+      request_.service_class ? request_.service_class : prepared_.options.service_class;
+  return context_->tenants->ShareOf(request_.caller.tenant, Priority(), asked);
+}
+
+ApiResult<void> GenerationJob::CheckClass() const {
+  const ServiceClass service_class = ShareOfTenant().service_class;
+  if (!request_.objective.any() || !Yields(service_class)) return {};
+  return tl::unexpected(ApiError(
+      Code::kInvalidArgument,
+      fmt::format("x-slo-ttft-ms and x-slo-tpot-ms are kept for requests of class interactive, and "
+                  "this one is of class {}, which waits for room; leave them out or ask for "
+                  "x-aisp-class: interactive",
+                  ServiceClassName(service_class)),
+      "x-aisp-class"));
 }
 
 RouterRequest GenerationJob::MakeRequest(uint32_t choice) const {
@@ -142,8 +166,8 @@ RouterRequest GenerationJob::MakeRequest(uint32_t choice) const {
     r.stop_token_ids.insert(r.stop_token_ids.end(), context_->model->eos.begin(),
                             context_->model->eos.end());
   }
-  r.priority = -std::max(o.priority, -INT32_MAX);  // clients: lower first; inside: greater first
-  r.tenant = context_->tenants->ShareOf(request_.caller.tenant, r.priority);
+  r.priority = Priority();
+  r.tenant = ShareOfTenant();
   r.cache_scope = CacheScope(request_.caller.tenant, o.cache_salt);
   r.adapter = prepared_.adapter;
   r.pooling = prepared_.pooling;

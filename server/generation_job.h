@@ -12,6 +12,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -62,8 +63,9 @@ class GenerationJob final : public std::enable_shared_from_this<GenerationJob>,
     Duration timeout{};
     PrefillPreference prefill = PrefillPreference::kAuto;
     Objective objective;
-    std::string idempotency_key;  // "": none
-    size_t bytes = 0;             // of the request as it came
+    std::optional<ServiceClass> service_class;  // counts before the request's own
+    std::string idempotency_key;                // "": none
+    size_t bytes = 0;                           // of the request as it came
     TraceHeaders trace;
     // Runs on a pool thread.
     std::function<ApiResult<PreparedRequest>()> prepare;
@@ -96,6 +98,10 @@ class GenerationJob final : public std::enable_shared_from_this<GenerationJob>,
   // What is left until the deadline; zero when it has passed.
   Duration TimeLeft() const;
   RouterRequest MakeRequest(uint32_t choice) const;
+  int32_t Priority() const;
+  TenantShare ShareOfTenant() const;
+  // A promise of times is for interactive requests alone.
+  ApiResult<void> CheckClass() const;
   void Fail(const ApiError& error, Duration retry_after);
   // As Fail, before the router saw it.
   void Reject(Rejection reason, const ApiError& error, Duration retry_after = {});

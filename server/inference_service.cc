@@ -230,6 +230,9 @@ void InferenceService::Start(const std::shared_ptr<Call>& call, Prepare prepare,
   auto objective = ObjectiveOf(info.Metadata("x-slo-ttft-ms"), info.Metadata("x-slo-tpot-ms"));
   if (!objective) return Finish(*call, *caller, objective.error());
   job.objective = *objective;
+  auto service_class = ParseClassHeader(info.Metadata("x-aisp-class"));
+  if (!service_class) return Finish(*call, *caller, service_class.error());
+  job.service_class = *service_class;
   auto key = ParseIdempotencyKey(info.Metadata("idempotency-key"));
   if (!key) return Finish(*call, *caller, key.error());
   job.idempotency_key = std::move(*key);

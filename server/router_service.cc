@@ -57,6 +57,9 @@ RouterOptions RouterOptionsOf(const Config& config, bool alone) {
   o.telemetry_interval = config.router.telemetry_interval;
   o.slo_ttft = config.router.slo_ttft;
   o.slo_tpot = config.router.slo_tpot;
+  o.max_queued = static_cast<int32_t>(config.router.max_queued);
+  o.batch_patience = config.router.batch_patience;
+  o.best_effort_patience = config.router.best_effort_patience;
   o.max_attempts = static_cast<int>(config.router.max_attempts);
   o.policy.name = config.router.policy;
   return o;

@@ -213,11 +213,14 @@ tl::expected<void, Tenants::Refusal> Tenants::Widen(const std::string& tenant, S
   return {};
 }
 
-TenantShare Tenants::ShareOf(const std::string& tenant, int32_t priority) const {
+TenantShare Tenants::ShareOf(const std::string& tenant, int32_t priority,
+                             std::optional<ServiceClass> asked) const {
   TenantShare share;
   share.name = tenant;
+  share.service_class = asked.value_or(ServiceClass::kInteractive);
   const auto it = states_.find(tenant);
   if (tenant.empty() || it == states_.end()) return share;
+  if (!asked) share.service_class = it->second.limits.service_class;
   share.weight = static_cast<uint32_t>(it->second.limits.weight);
   if (it->second.limits.ranks) share.rank = priority;
   return share;

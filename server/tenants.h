@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -62,7 +63,9 @@ class Tenants {
     Duration retry_after{};
   };
   // What it gets beside other tenants; a request of it has this priority (greater goes first).
-  TenantShare ShareOf(const std::string& tenant, int32_t priority) const;
+  // `asked`: its class; nullopt: that of its key.
+  TenantShare ShareOf(const std::string& tenant, int32_t priority,
+                      std::optional<ServiceClass> asked = std::nullopt) const;
   // A request begins, with one choice as far as is known.
   tl::expected<Slot, Refusal> Enter(const std::string& tenant, Instant now);
   // The request has so many choices. INVALID_ARGUMENT when the tenant may never have so many.

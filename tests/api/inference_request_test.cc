@@ -29,6 +29,16 @@ ApiError Refused(const v1::InferenceRequest& request) {
   return parsed ? ApiError() : parsed.error();
 }
 
+TEST(ParseInference, AClassOfServiceIsNamedAsOverHttp) {
+  v1::InferenceRequest request;
+  request.set_prompt("once");
+  EXPECT_EQ(Completion(request).service_class, std::nullopt);
+  request.set_service_class("batch");
+  EXPECT_EQ(Completion(request).service_class, ServiceClass::kBatch);
+  request.set_service_class("slow");
+  EXPECT_EQ(Refused(request).param, "service_class");
+}
+
 TEST(ParseInference, ReadsEveryField) {
   v1::InferenceRequest r;
   r.set_model("m");
@@ -87,7 +97,7 @@ TEST(ParseInference, ReadsEveryField) {
 
 // A field that is added to the message but not to this test, or not read, is noticed here.
 TEST(ParseInference, ReadsAllFieldsThatTheMessageHas) {
-  EXPECT_EQ(v1::InferenceRequest::descriptor()->field_count(), 35);
+  EXPECT_EQ(v1::InferenceRequest::descriptor()->field_count(), 36);
 }
 
 TEST(ParseInference, ReadsWhatIsAskedOfThePrompt) {

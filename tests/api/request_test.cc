@@ -441,6 +441,15 @@ TEST(ParseTargetHeader, IsMillisecondsWithinADay) {
   }
 }
 
+TEST(ParseClassHeader, IsOneOfThree) {
+  EXPECT_EQ(*ParseClassHeader(""), std::nullopt);
+  EXPECT_EQ(*ParseClassHeader("interactive"), ServiceClass::kInteractive);
+  EXPECT_EQ(*ParseClassHeader("best-effort"), ServiceClass::kBestEffort);
+  const auto refused = ParseClassHeader("Batch");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().param, "x-aisp-class");
+}
+
 TEST(ParseTimeoutHeader, IsSecondsWithinTheLimit) {
   EXPECT_EQ(*ParseTimeoutHeader("", Limits()), Duration());
   EXPECT_EQ(*ParseTimeoutHeader("1.5", Limits()), std::chrono::milliseconds(1500));

@@ -40,10 +40,10 @@ TEST(RouterMetrics, PartsOfTheTimeToTheFirstTokenAddUpToIt) {
   timing.set_prefill_ns(Duration(kMs(20)).count());
   timing.set_transfer_ns(Duration(kMs(5)).count());
   timing.set_first_decode_ns(Duration(kMs(4)).count());
-  router.ObserveFirstToken(kMs(50), timing);
+  router.ObserveFirstToken(kMs(50), timing, ServiceClass::kInteractive);
   // A worker whose clock runs fast: what it claims is cut to what passed here.
   timing.set_prefill_ns(Duration(kMs(500)).count());
-  router.ObserveFirstToken(kMs(100), timing);
+  router.ObserveFirstToken(kMs(100), timing, ServiceClass::kInteractive);
   auto values = Values(metrics);
   double parts = 0;
   for (const char* part : {"queue", "prefill", "transfer", "first_decode", "link"}) {

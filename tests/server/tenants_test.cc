@@ -211,6 +211,17 @@ TEST(Tenants, MoreChoicesThanATenantMayEverHaveAreNoMatterOfTime) {
   EXPECT_TRUE(With({})->Widen("", &*slot, 1000)) << "everybody without a key has no such bound";
 }
 
+TEST(Tenants, AKeysClassIsThatOfRequestsThatNameNone) {
+  const auto tenants = With({"fox:sk-1 class=batch", "owl:sk-2"});
+  EXPECT_EQ(tenants->ShareOf("fox", 0).service_class, ServiceClass::kBatch);
+  EXPECT_EQ(tenants->ShareOf("fox", 0, ServiceClass::kInteractive).service_class,
+            ServiceClass::kInteractive);
+  EXPECT_EQ(tenants->ShareOf("owl", 0).service_class, ServiceClass::kInteractive);
+  EXPECT_EQ(tenants->ShareOf("", 0, ServiceClass::kBestEffort).service_class,
+            ServiceClass::kBestEffort);
+  EXPECT_THAT(LoadError({"fox:sk-1 class=fast"}), HasSubstr("class wants"));
+}
+
 TEST(Tenants, PriorityIsATenantsOwnUnlessItsKeySaysOtherwise) {
   const auto tenants =
       With({"fox:sk-1 weight=3", "owl:sk-2 priority=all", "hen:sk-3 priority=own"});

@@ -250,6 +250,12 @@ RouterRequest SimCluster::MakeRequest(bool storm) {
                       world_.Chance(0.1) ? 1 : 0};
     coverage_.Count("request of a tenant");
   }
+  // Some wait for room and give way; this draws nothing of its own.
+  if (request.tokens.size() % 4 == 0) {
+    request.tenant.service_class =
+        request.tokens.size() % 8 == 0 ? ServiceClass::kBestEffort : ServiceClass::kBatch;
+    coverage_.Count("request that yields");
+  }
   request.timeout = storm    ? world_.Ms(1, 400)
                     : s.calm ? std::chrono::seconds(300)
                              : world_.Ms(8000, 40000);

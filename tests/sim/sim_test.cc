@@ -65,6 +65,7 @@ TEST_F(Simulation, FiveHundredSeedsKeepEveryPromiseAndCoverTheFaults) {
                            "request refused by a full router link",
                            "request refused by a full kv link",
                            "request of a tenant",
+                           "request that yields",
                            "embedding",
                            "prompt logprobs",
                            "takeover in mid-prompt",
