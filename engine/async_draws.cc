@@ -13,7 +13,6 @@ namespace {
 DrawRow DrawRowOf(const SampleRow& row) {
   const SamplingParams& p = *row.params;
   DrawRow out;
-  out.logit_index = row.logit_index;
   out.slot = row.slot;
   out.position = row.position;
   out.choice = p.choice;
@@ -36,13 +35,14 @@ bool Filters(const SampleRow& row) {
 
 }  // namespace
 
-AsyncExecutor::Drawing AsyncExecutor::DrawingFor(const StepInput& input, int32_t bucket) const {
+AsyncExecutor::Drawing AsyncExecutor::DrawingFor(const StepInput& input,
+                                                 const GraphSize& size) const {
   Drawing drawing;
   drawing.rows = static_cast<int32_t>(input.samples.size());
-  if (drawing.rows > 0) drawing.rows = std::max(drawing.rows, bucket);
+  if (drawing.rows > 0) drawing.rows = std::max(drawing.rows, size.rows);
   drawing.filters = std::any_of(input.samples.begin(), input.samples.end(), Filters);
   // The place that the last step does not read, if there are graphs for both.
-  if (bucket > 0 && graphs_.at(bucket)[1].plain != nullptr) drawing.place = 1 - place_;
+  if (size.rows > 0 && graphs_.at(size)[1].plain != nullptr) drawing.place = 1 - place_;
   return drawing;
 }
 
@@ -128,6 +128,7 @@ Status AsyncExecutor::UploadDraws(Flight& flight, const Drawing& drawing, Stream
     const SampleRow& sample = samples[i];
     AISP_CHECK(sample.slot >= 0 && sample.slot < options_.base.max_slots);
     draws[i] = DrawRowOf(sample);
+    draws[i].logit_index = LogitRowOf(flight, i);
     draws[i].drawn_at = static_cast<int32_t>(DrawnAt(flight, i));
     PlaceMask(sample, flight, &draws[i], &masks);
     if (!EditsLogits(sample)) continue;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "common/check.h"
@@ -113,7 +114,7 @@ Status AsyncExecutor::AllocateFlights() {
 Status AsyncExecutor::WarmUp() {
   const ModelExecutorOptions& base = options_.base;
   const int32_t largest = std::min(base.max_slots, base.model.max_batch_tokens);
-  AISP_RETURN_IF_ERROR(Compute(model_->Padded(largest, 0), {.rows = largest}, nullptr));
+  AISP_RETURN_IF_ERROR(Compute(model_->Padded(largest, 1, 0), {.rows = largest}, nullptr));
   AISP_RETURN_IF_ERROR(device_.Synchronize(*stream_));
   const int32_t most = std::min({base.model.max_batch_tokens, model_->max_context(),
                                  (layout_.num_blocks - 1) * layout_.block_tokens});
@@ -168,10 +169,13 @@ Status AsyncExecutor::Compute(const DeviceBatch& batch, const Drawing& drawing, 
   return recorded;
 }
 
-Result<std::unique_ptr<Graph>> AsyncExecutor::Capture(int32_t rows, const Drawing& drawing) {
-  const DeviceBatch batch = model_->Padded(rows, drawing.place);
+Result<std::unique_ptr<Graph>> AsyncExecutor::Capture(const GraphSize& size, const Drawing& drawing,
+                                                      StepGraphs* graphs) {
+  const DeviceBatch batch = model_->Padded(size.rows, size.longest, drawing.place);
   const StepDraws draws = DrawsOf(drawing);
-  AISP_RETURN_IF_ERROR(model_->Prepare(BucketOf(batch, draws.part, draws.params)));
+  AISP_ASSIGN_OR_RETURN(const PreparedStep* const step,
+                        model_->Prepare(BucketOf(batch, draws.part, draws.params)));
+  graphs->slow = step->slow_launches();
   AISP_RETURN_IF_ERROR(device_.BeginCapture(*stream_));
   const Status computed = Compute(batch, drawing, nullptr);
   Result<std::unique_ptr<Graph>> graph = device_.EndCapture(*stream_);
@@ -188,15 +192,18 @@ Status AsyncExecutor::CaptureGraphs() {
   for (const int32_t rows : GraphSizes(largest)) {
     const int32_t places = rows <= kMostRowsOfTwoPlaces ? 2 : 1;
     for (int32_t place = 0; place < places; ++place) {
-      StepGraphs& graphs = graphs_[rows][static_cast<size_t>(place)];
-      AISP_ASSIGN_OR_RETURN(graphs.filtering, Capture(rows, {rows, true, place}));
-      AISP_ASSIGN_OR_RETURN(graphs.plain, Capture(rows, {rows, false, place}));
-      const StepDraws draws = DrawsOf({rows, false, place});
-      AISP_ASSIGN_OR_RETURN(
-          const PreparedStep* const step,
-          model_->Prepare(BucketOf(model_->Padded(rows, place), draws.part, draws.params)));
-      graphs.slow = step->slow_launches();
+      const GraphSize size{1, rows};
+      StepGraphs& graphs = graphs_[size][static_cast<size_t>(place)];
+      AISP_ASSIGN_OR_RETURN(graphs.filtering, Capture(size, {rows, true, place}, &graphs));
+      AISP_ASSIGN_OR_RETURN(graphs.plain, Capture(size, {rows, false, place}, &graphs));
       count += 2;
+    }
+  }
+  const int32_t most_draws = std::min(max_draws(), options_.base.model.max_batch_tokens);
+  for (const int32_t longest : {4, 8, 16}) {
+    if (options_.base.max_draft_rows == 0) break;
+    for (const int32_t rows : GraphSizes(most_draws)) {
+      if (rows > 1) graphs_[{longest, rows}];
     }
   }
   AISP_RETURN_IF_ERROR(device_.Synchronize(*stream_));
@@ -204,36 +211,59 @@ Status AsyncExecutor::CaptureGraphs() {
   LogInfo(
       "decode graphs captured",
       {{"graphs", count},
-       {"largest_batch", graphs_.rbegin()->first},
+       {"largest_batch", largest},
        {"ms", ToMs(clock.Now() - start)},
        {"memory", HumanBytes(before.free_bytes - std::min(before.free_bytes, after.free_bytes))}});
   return {};
 }
 
-Result<Graph*> AsyncExecutor::GraphFor(int32_t bucket, const Drawing& drawing, bool cut) {
-  StepGraphs& graphs = graphs_.at(bucket)[static_cast<size_t>(drawing.place)];
-  if (!cut) return (drawing.filters ? graphs.filtering : graphs.plain).get();
-  if (graphs.forward == nullptr) {
-    AISP_ASSIGN_OR_RETURN(graphs.forward,
-                          Capture(bucket, {.rows = 0, .filters = false, .place = drawing.place}));
+Result<Graph*> AsyncExecutor::GraphFor(const GraphSize& size, const Drawing& drawing, bool cut) {
+  StepGraphs& graphs = graphs_.at(size)[static_cast<size_t>(drawing.place)];
+  std::unique_ptr<Graph>& graph = cut               ? graphs.forward
+                                  : drawing.filters ? graphs.filtering
+                                                    : graphs.plain;
+  if (graph == nullptr) {
+    const Drawing captured = cut ? Drawing{.rows = 0, .filters = false, .place = drawing.place}
+                                 : Drawing{size.rows, drawing.filters, drawing.place};
+    AISP_ASSIGN_OR_RETURN(graph, Capture(size, captured, &graphs));
   }
-  return graphs.forward.get();
+  return graph.get();
 }
 
-// The size of the graph that runs this step; 0: none does.
-int32_t AsyncExecutor::BucketFor(const StepInput& input) const {
+// The size of the graph that runs this step; of no rows: none does.
+AsyncExecutor::GraphSize AsyncExecutor::SizeFor(const StepInput& input) const {
   const size_t rows = input.batch.tokens.size();
-  if (graphs_.empty() || input.samples.size() != rows || input.batch.sequences.size() != rows ||
-      input.batch.logit_rows.size() != rows || input.batch.slot_of_row.size() != rows ||
+  if (graphs_.empty() || input.samples.empty() || input.batch.slot_of_row.size() != rows ||
       !input.slices.empty())
-    return 0;
-  const auto graph = graphs_.lower_bound(static_cast<int32_t>(rows));
-  return graph == graphs_.end() ? 0 : graph->first;
+    return {};
+  int32_t longest = 1;
+  for (const SequenceRows& s : input.batch.sequences) longest = std::max(longest, s.num_rows);
+  const bool each_draws = input.samples.size() == rows && input.batch.logit_rows.size() == rows;
+  if (longest > kMostVerifyRows || (longest == 1 && !each_draws)) return {};
+  if (longest > 1) longest = VerifyRows(longest);
+  const auto graph = graphs_.lower_bound({longest, static_cast<int32_t>(rows)});
+  return graph == graphs_.end() || graph->first.longest != longest ? GraphSize{} : graph->first;
+}
+
+void AsyncExecutor::WantAllLogits(Flight& flight) {
+  ForwardBatch& batch = flight.input.batch;
+  const size_t rows = batch.tokens.size();
+  if (batch.logit_rows.size() == rows) return;
+  flight.asked_rows.assign(batch.logit_rows.begin(), batch.logit_rows.end());
+  flight.all_rows.resize(rows);
+  std::iota(flight.all_rows.begin(), flight.all_rows.end(), 0);
+  batch.logit_rows = flight.all_rows;
+}
+
+// Of the logits that the step computes, those that the sample is drawn from.
+int32_t AsyncExecutor::LogitRowOf(const Flight& flight, size_t sample) {
+  const int32_t index = flight.input.samples[sample].logit_index;
+  return flight.asked_rows.empty() ? index : flight.asked_rows[static_cast<size_t>(index)];
 }
 
 size_t AsyncExecutor::GraphOperations(int32_t rows) const {
-  const auto graph = graphs_.lower_bound(rows);
-  return graph == graphs_.end() ? 0 : graph->second[0].plain->size();
+  const auto graph = graphs_.lower_bound({1, rows});
+  return graph == graphs_.end() || graph->first.longest > 1 ? 0 : graph->second[0].plain->size();
 }
 
 // The logits of rows whose likeliest tokens are wanted, to the host.
@@ -252,7 +282,7 @@ Status AsyncExecutor::FetchResults(Flight& flight) {
   auto* to = static_cast<std::byte*>(flight.logits.data());
   for (size_t i = 0; i < samples.size(); ++i) {
     if (!ReadsLogits(flight, i)) continue;
-    const float* const row = logits.as<float>() + samples[i].logit_index * logits.cols();
+    const float* const row = logits.as<float>() + LogitRowOf(flight, i) * logits.cols();
     AISP_RETURN_IF_ERROR(device_.Copy(to, row, row_bytes, *stream_));
     to += row_bytes;
   }
@@ -284,17 +314,19 @@ Result<Ticket> AsyncExecutor::Launch(const StepInput& input) {
   Flight& flight = flights_[launched_ % kDepth];
   flight.input = input;
   flight.layers_reported = 0;
+  flight.asked_rows.clear();
   flight.follows = launched_ > collected_;
-  const int32_t bucket = BucketFor(input);
-  const Drawing drawing = DrawingFor(input, bucket);
-  AISP_ASSIGN_OR_RETURN(const DeviceBatch batch, Upload(flight, drawing, bucket));
+  const GraphSize size = SizeFor(input);
+  if (size.rows > 0) WantAllLogits(flight);
+  const Drawing drawing = DrawingFor(input, size);
+  AISP_ASSIGN_OR_RETURN(const DeviceBatch batch, Upload(flight, drawing, size.rows));
   Clocking& clocking = clocking_[launched_ % clocking_.size()];
   AISP_RETURN_IF_ERROR(device_.Record(*clocking.begin, *stream_));
   const bool cut = input.before_draw && drawing.rows > 0;
-  if (bucket > 0) {
-    AISP_ASSIGN_OR_RETURN(Graph* const graph, GraphFor(bucket, drawing, cut));
+  if (size.rows > 0) {
+    AISP_ASSIGN_OR_RETURN(Graph* const graph, GraphFor(size, drawing, cut));
     AISP_RETURN_IF_ERROR(device_.LaunchGraph(*graph, *stream_));
-    const StepGraphs& graphs = graphs_.at(bucket)[static_cast<size_t>(drawing.place)];
+    const StepGraphs& graphs = graphs_.at(size)[static_cast<size_t>(drawing.place)];
     for (const size_t slow : graphs.slow) ops_->slow_paths().Count(slow);
   } else {
     const bool reports = input.sink != nullptr && !input.slices.empty();

@@ -6,10 +6,11 @@
 // on the device that the step before does not read, while that one runs. Steps in which every
 // sequence has one row and draws (decoding) are captured graphs, one for each size in a list of
 // batch sizes and for rows that filter (top_k, top_p, min_p) or do not; a smaller batch is padded
-// with rows that do nothing. Other steps are launched operation by operation, and so are the draws
-// of a decode step whose masks come late: its forward pass has a graph of its own. Layers of
-// prefill-only sequences are reported to the LayerSink in Collect, each as soon as its event is
-// done.
+// with rows that do nothing. So are steps that verify proposed tokens, for sequences of at most 4,
+// 8 or 16 rows, each when it is first wanted. Other steps are launched operation by operation, and
+// so are the draws of a decode step whose masks come late: its forward pass has a graph of its own.
+// Layers of prefill-only sequences are reported to the LayerSink in Collect, each as soon as its
+// event is done.
 //
 // Tokens are drawn on the device by the rules of engine/sampler.h; only the list of likeliest
 // tokens and the log-probabilities under a mask are made on the host, from logits that are copied
@@ -86,6 +87,10 @@ class AsyncExecutor final : public ServingExecutor {
     bool fetches = false;            // there are such rows
     std::unique_ptr<Event> fetched;  // then: they are there
     std::vector<std::unique_ptr<Event>> layers;
+    // A graph of rows that verify has the logits of all of them: the rows that were asked for, in
+    // whose places samples name theirs. Empty: as the samples say.
+    std::vector<int32_t> asked_rows;
+    std::vector<int32_t> all_rows;
     std::vector<Status> refused;  // by sample: why it was not drawn at all
     size_t layers_reported = 0;   // to the step's sink
     bool follows = false;         // another step was in flight when this one was launched
@@ -98,11 +103,18 @@ class AsyncExecutor final : public ServingExecutor {
     int32_t place = 0;    // of draw_rows_ and of the batch
   };
 
-  // A decode step, drawing for rows of which some filter or for others.
+  // What a graph was captured for.
+  struct GraphSize {
+    int32_t longest = 1;  // most rows of a sequence: 1, or VerifyRows
+    int32_t rows = 0;     // 0: no graph
+    auto operator<=>(const GraphSize&) const = default;
+  };
+
+  // Steps of one size, drawing for rows of which some filter or for others.
   struct StepGraphs {
-    std::unique_ptr<Graph> filtering, plain;
-    std::unique_ptr<Graph> forward;  // without draws; captured when it is first wanted
-    std::vector<size_t> slow;        // PreparedStep::slow_launches
+    std::unique_ptr<Graph> filtering, plain;  // of verifying: captured when first wanted
+    std::unique_ptr<Graph> forward;           // without draws; captured when first wanted
+    std::vector<size_t> slow;                 // PreparedStep::slow_launches
   };
 
   // When the device began and ended a step. One more than steps in flight, so that the step before
@@ -117,15 +129,17 @@ class AsyncExecutor final : public ServingExecutor {
   Status WarmUp();
   Status CaptureGraphs();
   Status Compute(const DeviceBatch& batch, const Drawing& drawing, Flight* flight);
-  // A decode step of `rows` rows.
-  Result<std::unique_ptr<Graph>> Capture(int32_t rows, const Drawing& drawing);
-  Result<Graph*> GraphFor(int32_t bucket, const Drawing& drawing, bool cut);
-  Drawing DrawingFor(const StepInput& input, int32_t bucket) const;
+  Result<std::unique_ptr<Graph>> Capture(const GraphSize& size, const Drawing& drawing,
+                                         StepGraphs* graphs);
+  Result<Graph*> GraphFor(const GraphSize& size, const Drawing& drawing, bool cut);
+  Drawing DrawingFor(const StepInput& input, const GraphSize& size) const;
   Result<DeviceBatch> Upload(Flight& flight, const Drawing& drawing, int32_t bucket);
   Status UploadDraws(Flight& flight, const Drawing& drawing, Stream& stream);
   bool AppendEdits(const SampleRow& row, std::span<TokenEdit> room, size_t* used);
   Status FetchResults(Flight& flight);
-  int32_t BucketFor(const StepInput& input) const;
+  GraphSize SizeFor(const StepInput& input) const;
+  static void WantAllLogits(Flight& flight);
+  static int32_t LogitRowOf(const Flight& flight, size_t sample);
   Status ReportLayers(Flight& flight);
   SampledToken TokenOf(Flight& flight, size_t sample, size_t* logit_rows_read);
   // Whether the host reads the logits of a sample. When its draws are uploaded or later.
@@ -154,8 +168,8 @@ class AsyncExecutor final : public ServingExecutor {
   Buffer drawn_;       // page-locked, written by the device: DrawnToken [kDepth, max_draws]
   std::unique_ptr<Stream> stream_, upload_stream_;
   std::unique_ptr<Event> uploaded_;
-  std::optional<Sampler> sampler_;                       // logprobs
-  std::map<int32_t, std::array<StepGraphs, 2>> graphs_;  // by batch size and place
+  std::optional<Sampler> sampler_;                         // logprobs
+  std::map<GraphSize, std::array<StepGraphs, 2>> graphs_;  // by size and place
   std::array<Flight, kDepth> flights_;
   std::array<Clocking, kDepth + 1> clocking_;
   uint64_t launched_ = 0;

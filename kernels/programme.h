@@ -215,9 +215,15 @@ class ProgrammeBuilder {
 
 enum class StepMode : uint8_t {
   kDecode,   // every sequence has one row at most
+  kVerify,   // every sequence has a few rows (kMostVerifyRows), and all logits are wanted
   kPrefill,  // every sequence has several
   kMixed,
 };
+
+// Rows of a sequence that verify proposed tokens as decoding does: reading its KV once.
+inline constexpr int32_t kMostVerifyRows = 16;
+// The size of a bucket for sequences of so many rows: 4, 8 or 16.
+constexpr int32_t VerifyRows(int32_t longest) { return longest <= 4 ? 4 : longest <= 8 ? 8 : 16; }
 
 // What part of a programme is run: whole, or cut between forward and draw.
 enum class StepPart : uint8_t { kWhole, kForward, kDraw };

@@ -7,6 +7,7 @@
 // logit rows alone, so a captured step finds later arrays where its own were (Padded).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -38,18 +39,21 @@ class BatchUpload {
   static Result<BatchUpload> Create(Device& device, const BatchLimits& limits);
 
   // INVALID_ARGUMENT: what the limits do not allow, a token out of the vocabulary, spans that do
-  // not fit each other. With `pad_to` > 0 every sequence has one row and that row's logits are
-  // wanted; rows are added that do nothing. `place`: which of the two; what read it last is done
-  // when `stream` gets there.
+  // not fit each other. With `pad_to` > 0 the logits of every row are wanted; rows and sequences
+  // are added that do nothing. `place`: which of the two; what read it last is done when `stream`
+  // gets there.
   Result<DeviceBatch> Upload(const ForwardBatch& batch, int32_t vocabulary, int32_t block_tokens,
                              int32_t pad_to, int32_t place, Device& device, Stream& stream);
-  // Where Upload puts a batch that it pads to `rows`, for a capture.
-  DeviceBatch Padded(int32_t rows, int32_t place) const;
+  // Where Upload puts a batch that it pads to `rows`, of sequences of at most `longest` rows, for a
+  // capture.
+  DeviceBatch Padded(int32_t rows, int32_t longest, int32_t place) const;
   const BatchLimits& limits() const { return limits_; }
   size_t bytes() const { return places_[0].bytes() + places_[1].bytes(); }
 
  private:
   Status Check(const ForwardBatch& batch, int32_t vocabulary, int32_t block_tokens) const;
+  // Of a batch that is padded to so many rows.
+  int32_t PaddedSequences(int32_t rows) const { return std::min(rows, limits_.max_sequences); }
 
   BatchLimits limits_;
   std::array<Buffer, 2> staging_, places_;

@@ -75,8 +75,8 @@ class LoadedModel final : public Model {
   const Programme& programme() const override { return programme_; }
   Result<DeviceBatch> Upload(const ForwardBatch& batch, int32_t block_tokens, int32_t pad_to,
                              int32_t place, Stream& stream) override;
-  DeviceBatch Padded(int32_t rows, int32_t place) const override {
-    return upload_.Padded(rows, place);
+  DeviceBatch Padded(int32_t rows, int32_t longest, int32_t place) const override {
+    return upload_.Padded(rows, longest, place);
   }
   Status Enqueue(const DeviceBatch& batch, const StepDraws& draws,
                  const std::function<void(int32_t layer)>& on_layer, Stream& stream) override;

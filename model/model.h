@@ -78,7 +78,7 @@ class Model {
   // sequences or positions than the options allow.
   virtual Result<DeviceBatch> Upload(const ForwardBatch& batch, int32_t block_tokens,
                                      int32_t pad_to, int32_t place, Stream& stream) = 0;
-  virtual DeviceBatch Padded(int32_t rows, int32_t place) const = 0;
+  virtual DeviceBatch Padded(int32_t rows, int32_t longest, int32_t place) const = 0;
   // `on_layer`: the layer's KV is enqueued (on the CPU: is in the pool). May be empty.
   virtual Status Enqueue(const DeviceBatch& batch, const StepDraws& draws,
                          const std::function<void(int32_t layer)>& on_layer, Stream& stream) = 0;

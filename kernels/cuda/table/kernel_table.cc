@@ -328,6 +328,7 @@ Bucket CanonicalBucket(const Bucket& bucket) {
   // One sequence is a matter of its own, the others are the launchers'.
   b.sequences = bucket.mode == StepMode::kDecode && bucket.sequences == 1 ? 1 : 2;
   b.rows_per_sequence = bucket.mode == StepMode::kDecode ? 1 : 2;
+  if (bucket.mode == StepMode::kVerify) b.rows_per_sequence = VerifyRows(bucket.rows_per_sequence);
   b.draws = bucket.draws > 0 ? 1 : 0;
   b.draw_filters = b.draw_masks = false;  // one launcher for all
   return b;

@@ -1,5 +1,7 @@
 // Constrained sequences and proposed tokens on the GPU, as an engine runs them: with two steps in
 // flight, masks that are made while a forward pass runs, and plain sequences beside them.
+#include <cmath>
+#include <cstdio>
 #include <map>
 
 #include "engine/async_executor.h"
@@ -65,13 +67,14 @@ class RecordedProposer final : public Proposer {
 };
 
 std::vector<Told> RunAll(Executor& executor, std::vector<SequenceRequest> requests,
-                         std::shared_ptr<Speculator> speculator = nullptr) {
+                         std::shared_ptr<Speculator> speculator = nullptr,
+                         int32_t max_sequences = 8) {
   const SteadyClock clock;
   EngineOptions options;
   options.speculator = std::move(speculator);
   options.limits.max_draft_rows = executor.max_draws() - executor.max_slots();
   options.limits.max_prefill_chunk = 64;
-  options.limits.max_sequences = 8;
+  options.limits.max_sequences = max_sequences;
   Engine engine(options, &executor, &clock, nullptr);
   std::map<SequenceId, size_t> ids;
   std::vector<Told> told(requests.size());
@@ -150,6 +153,84 @@ TEST(GpuEngine, ConstraintsAndProposedTokensGiveWhatTheCpuDraws) {
       proposals += speculator->stats().proposals;
     }
     EXPECT_GT(proposals, 100u);
+  }
+}
+
+// Greedy; the likeliest two with each token.
+std::vector<SequenceRequest> GreedyRequests(uint64_t seed, int32_t vocabulary) {
+  std::vector<SequenceRequest> out = Requests(seed, vocabulary);
+  for (SequenceRequest& r : out) {
+    r.guide = nullptr;
+    r.sampling = {};
+    r.sampling.temperature = 0;
+    r.sampling.seed = seed * 100 + static_cast<uint64_t>(&r - out.data());
+    r.sampling.num_logprobs = 2;
+    r.max_new_tokens = 40;
+  }
+  return out;
+}
+
+// How far apart two greedy runs of the same requests are.
+struct Distance {
+  float logprob = 0;  // the most, of tokens in front of the first that differs
+  float gap = 0;      // the most between the likeliest two where the runs part
+  size_t parted = 0;  // sequences
+  size_t tokens = 0;  // in front of that
+};
+
+void AddDistance(const std::vector<Told>& a, const std::vector<Told>& b, Distance* d) {
+  for (size_t i = 0; i < a.size(); ++i) {
+    const size_t both = std::min(a[i].tokens.size(), b[i].tokens.size());
+    size_t at = 0;
+    for (; at < both && a[i].tokens[at] == b[i].tokens[at]; ++at, ++d->tokens)
+      d->logprob =
+          std::max(d->logprob, std::abs(a[i].logprobs[at].logprob - b[i].logprobs[at].logprob));
+    if (at == both) continue;
+    ++d->parted;
+    const auto& top = a[i].logprobs[at].top;
+    AISP_CHECK(top.size() >= 2);
+    d->gap = std::max(d->gap, top[0].second - top[1].second);
+  }
+}
+
+// Rows that are verified go through other kernels than a row alone, and so does a batch of another
+// size: the one changes no more than the other.
+TEST(GpuEngine, ProposedTokensInBf16ChangeNoMoreThanAnotherBatchDoes) {
+  const std::string directory = StoryDirectory("story-7m");
+  if (directory.empty()) GTEST_SKIP() << "no models/story-7m here";
+  AISP_OPEN_GPU(gpu);
+  ModelExecutorOptions base;
+  base.model.compute_dtype = DType::kBF16;
+  base.max_slots = 8;
+  base.max_draft_rows = 48;
+  base.num_blocks = 64;
+  for (const DType kv : {DType::kBF16, DType::kF8E4M3}) {
+    base.kv_dtype = kv;
+    auto made = AsyncExecutor::Create(directory, {.base = base}, *gpu.device, *gpu.ops);
+    ASSERT_TRUE(made.has_value()) << made.error().message;
+    const int32_t vocabulary = (*made)->vocabulary();
+    Distance verified, batched;
+    for (const int32_t length : {3, 7, 15}) {
+      const auto seed = static_cast<uint64_t>(length);
+      const std::vector<Told> plain = RunAll(**made, GreedyRequests(seed, vocabulary));
+      AddDistance(plain, RunAll(**made, GreedyRequests(seed, vocabulary), nullptr, 1), &batched);
+      RecordedProposer::Book answers;
+      const auto requests = GreedyRequests(seed, vocabulary);
+      for (size_t i = 0; i < requests.size(); ++i)
+        answers[requests[i].sampling.seed] = plain[i].tokens;
+      const SteadyClock clock;
+      const auto speculator = std::make_shared<Speculator>(
+          SpeculatorOptions{.num_tokens = length, .adaptive = false},
+          std::make_unique<RecordedProposer>(std::move(answers)), &clock);
+      AddDistance(plain, RunAll(**made, GreedyRequests(seed, vocabulary), speculator), &verified);
+    }
+    std::printf(
+        "kv %s: verified %.4f, gap %.4f, parted %zu, %zu tokens; batched %.4f, %.4f, %zu, %zu\n",
+        std::string(DTypeName(kv)).c_str(), verified.logprob, verified.gap, verified.parted,
+        verified.tokens, batched.logprob, batched.gap, batched.parted, batched.tokens);
+    EXPECT_LE(verified.logprob, 2 * batched.logprob);
+    EXPECT_LE(verified.gap, 2 * std::max(batched.gap, batched.logprob));
+    EXPECT_LE(verified.parted, 2 * batched.parted);
   }
 }
 

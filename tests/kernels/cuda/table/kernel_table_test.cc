@@ -52,6 +52,29 @@ TEST_P(KernelTableTest, PromptsLaunchWhatTheyLaunchedBefore) {
   }
 }
 
+// Beside attention, whose rows of a sequence share its keys, they are those of decoding.
+TEST_P(KernelTableTest, VerifyingRowsHaveTheLinearLayersOfAsManyDecodingOnes) {
+  const auto linear = [&](const Bucket& bucket) {
+    std::vector<std::string_view> names;
+    for (const PlannedLaunch& launch : model_->Resolved(bucket)) {
+      const NodeKind kind = model_->programme().node(launch.nodes[0]).kind;
+      if (kind == NodeKind::kLinear) names.push_back(launch.row->name);
+      EXPECT_NE(launch.row->id, KernelId::kFusedDecode);
+    }
+    return names;
+  };
+  for (const int32_t sequences : {1, 4, 8}) {
+    const Bucket verify = VerifyBucket(sequences, 8);
+    const size_t verifying = linear(verify).size();
+    size_t decoding = 0;
+    for (const PlannedLaunch& launch : model_->Resolved(DecodeBucket(8 * sequences)))
+      decoding += model_->programme().node(launch.nodes[0]).kind == NodeKind::kLinear ? 1 : 0;
+    EXPECT_EQ(verifying, decoding) << sequences;
+  }
+  EXPECT_EQ(CanonicalBucket(VerifyBucket(2, 3)), CanonicalBucket(VerifyBucket(3, 2)));
+  EXPECT_NE(CanonicalBucket(VerifyBucket(1, 6)), CanonicalBucket(VerifyBucket(2, 3)));
+}
+
 TEST_P(KernelTableTest, EveryNodeIsComputedOnceInItsOrder) {
   for (const Bucket& bucket : {DecodeBucket(1), DecodeBucket(32), PrefillBucket(300)}) {
     NodeId next = 0;

@@ -64,6 +64,15 @@ inline Bucket DecodeBucket(int32_t rows) {
   return bucket;
 }
 
+// Sequences of `each` rows that verify proposed tokens.
+inline Bucket VerifyBucket(int32_t sequences, int32_t each) {
+  Bucket bucket = DecodeBucket(sequences * each);
+  bucket.sequences = sequences;
+  bucket.rows_per_sequence = each;
+  bucket.mode = StepMode::kVerify;
+  return bucket;
+}
+
 inline Bucket PrefillBucket(int32_t rows) {
   Bucket bucket;
   bucket.sequences = bucket.logit_rows = bucket.draws = 1;
