@@ -116,9 +116,9 @@ void BindEngineSettings(Config::Engine& e, SettingTable& t) {
       .Flag("--prefix-cache");
   t.Add("speculative_config", &e.speculative_config,
         "Speculative decoding, in vLLM's keys: {\"method\": \"suffix\", "
-        "\"num_speculative_tokens\": 8}; off: none. Methods: ngram, suffix, and on the CPU "
-        "draft_model and eagle3, whose \"model\" is a folder or the name of one beside the served "
-        "model.")
+        "\"num_speculative_tokens\": 8}; off: none. Methods: ngram, suffix, draft_model "
+        "and, on the CPU, eagle3; the \"model\" of these two is a folder or the name of one beside "
+        "the served model.")
       .Flag("--speculative-config")
       .Json();
 }

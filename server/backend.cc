@@ -124,14 +124,20 @@ Result<Backend> MakeBackend(const Config& config, const ServedModel& served) {
   }
   AISP_RETURN_IF_ERROR(CheckMemory(config, served, *backend.device));
   ModelExecutorOptions options = ExecutorOptionsOf(config, served);
-  AISP_ASSIGN_OR_RETURN(options.model.random_weights, RandomWeightsSeed(config));
-  options.model.weight_format = WeightFormatOf(config);
+  AISP_ASSIGN_OR_RETURN(backend.random_weights, RandomWeightsSeed(config));
+  backend.weight_format = WeightFormatOf(config);
+  options.model.random_weights = backend.random_weights;
+  options.model.weight_format = backend.weight_format;
   options.model.adapters = served.adapters;
   options.model.on_progress = WeightsProgress(config);
+  DraftMemory draft;
+  if (backend.device->info().asynchronous) {
+    AISP_ASSIGN_OR_RETURN(draft, DraftMemoryOf(config, served));
+  }
   KvPoolPlan pool{served.kv_layout.num_blocks, "as configured"};
   options.choose_blocks = [&](const MemoryInfo& memory) -> Result<int32_t> {
-    AISP_ASSIGN_OR_RETURN(pool,
-                          PlanKvPool(config, served, memory, backend.device->info().asynchronous));
+    AISP_ASSIGN_OR_RETURN(
+        pool, PlanKvPool(config, served, memory, backend.device->info().asynchronous, draft));
     return pool.blocks;
   };
   if (backend.device->info().asynchronous) {

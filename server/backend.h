@@ -25,6 +25,9 @@ struct Backend {
   std::unique_ptr<Device> device;
   std::unique_ptr<Ops> ops;
   std::unique_ptr<ServingExecutor> executor;
+  // As the model was loaded; a draft model is loaded so too.
+  std::optional<uint64_t> random_weights;
+  std::optional<WeightFormat> weight_format;
 };
 
 // Opens what model.device names; `auto` takes a GPU if one answers and says in the log why not

@@ -17,12 +17,19 @@ namespace {
 constexpr TokenId kDrawn = 11;  // what every draw is biased to
 constexpr TokenId kWrong = 12;
 
+// Names the tokens itself. With an inner proposer, that one does its work for as many, and what it
+// names is thrown away: its time is real.
 class ImposedProposer final : public Proposer {
  public:
-  explicit ImposedProposer(std::vector<double> acceptance) : acceptance_(std::move(acceptance)) {}
+  ImposedProposer(std::vector<double> acceptance, std::unique_ptr<Proposer> inner)
+      : acceptance_(std::move(acceptance)), inner_(std::move(inner)) {}
   std::string_view name() const override { return "imposed"; }
+  bool costly() const override { return inner_ != nullptr && inner_->costly(); }
+  Duration catch_up() const override { return inner_ != nullptr ? inner_->catch_up() : Duration{}; }
   Status Propose(std::span<const DraftContext> contexts, std::span<TokenDraft> drafts) override {
+    if (inner_ != nullptr) AISP_RETURN_IF_ERROR(inner_->Propose(contexts, drafts));
     for (size_t i = 0; i < contexts.size(); ++i) {
+      drafts[i].Clear();
       for (int32_t at = 0; at < contexts[i].limit; ++at) {
         const double p = acceptance_[std::min(static_cast<size_t>(at), acceptance_.size() - 1)];
         drafts[i].Add(random_.Uniform() < p ? kDrawn : kWrong, static_cast<float>(p));
@@ -30,10 +37,13 @@ class ImposedProposer final : public Proposer {
     }
     return {};
   }
-  void Ended(const DraftContext&) override {}
+  void Ended(const DraftContext& context) override {
+    if (inner_ != nullptr) inner_->Ended(context);
+  }
 
  private:
   const std::vector<double> acceptance_;
+  const std::unique_ptr<Proposer> inner_;
   SplitMix64 random_{1};
 };
 
@@ -170,8 +180,12 @@ Result<std::vector<SpeculationBenchRow>> BenchSpeculation(const SpeculationBench
   const SteadyClock clock;
   const auto imposed = [&](int32_t length, bool adaptive) -> Result<std::shared_ptr<Speculator>> {
     const SpeculatorOptions with{.num_tokens = length, .adaptive = adaptive};
-    return std::make_shared<Speculator>(with, std::make_unique<ImposedProposer>(options.acceptance),
-                                        &clock);
+    std::unique_ptr<Proposer> inner;
+    if (options.make_proposer) {
+      AISP_ASSIGN_OR_RETURN(inner, options.make_proposer());
+    }
+    return std::make_shared<Speculator>(
+        with, std::make_unique<ImposedProposer>(options.acceptance, std::move(inner)), &clock);
   };
   std::vector<SpeculationBenchRow> rows;
   for (const int32_t batch : options.batches) {

@@ -3,7 +3,7 @@
 //
 // Either a real proposer speaks, over prompts that are given, or acceptance is imposed: a bias on
 // one token makes every draw known, and a proposer names that token with the wanted probability at
-// each position. The bias changes logits in both runs.
+// each position. The bias changes logits in both runs. A real proposer can work beside it.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +25,8 @@ struct SpeculationBenchOptions {
   std::vector<int32_t> lengths = {4};  // proposed tokens of a sequence and step, at most
   // By position, each given that those before it stood; the last one counts for all behind it.
   std::vector<double> acceptance = {0.8, 0.77, 0.75, 0.72, 0.7};
+  // Where acceptance is imposed: a proposer that does its work beside, so that its time counts.
+  std::function<Result<std::unique_ptr<Proposer>>()> make_proposer;
   // Not empty: acceptance is not imposed. Each run begins with a fresh Speculator, and sequence i
   // of it with prompt i, from the front again behind the last.
   std::vector<std::vector<TokenId>> prompts;

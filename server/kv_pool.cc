@@ -37,7 +37,8 @@ KvPoolPlan CpuPlan(const Config& config, const ServedModel& served, const Memory
   return plan;
 }
 
-KvPoolPlan GpuPlan(const Config& config, const ServedModel& served, const MemoryInfo& memory) {
+KvPoolPlan GpuPlan(const Config& config, const ServedModel& served, const MemoryInfo& memory,
+                   const DraftMemory& draft) {
   const KvLayout& kv = served.kv_layout;
   const int64_t sharers = PoolSharers(config);
   const double share = config.engine.gpu_memory_utilization;
@@ -49,8 +50,9 @@ KvPoolPlan GpuPlan(const Config& config, const ServedModel& served, const Memory
     const auto own = static_cast<double>(WeightBytesOnGpu(config, served.spec)) + kGpuExtra;
     bytes = std::min(bytes, share * total / static_cast<double>(sharers) - own);
   }
-  const int64_t blocks =
-      static_cast<int64_t>(std::max(0.0, bytes)) / static_cast<int64_t>(kv.BlockBytes());
+  bytes -= static_cast<double>(draft.fixed_bytes);
+  const auto block_bytes = static_cast<int64_t>(kv.BlockBytes() + draft.block_bytes);
+  const int64_t blocks = static_cast<int64_t>(std::max(0.0, bytes)) / block_bytes;
   KvPoolPlan plan;
   plan.blocks = static_cast<int32_t>(std::min(blocks, int64_t{INT32_MAX} / kv.block_tokens));
   plan.why = fmt::format("what the model leaves of {} x {}{}", share,
@@ -97,10 +99,10 @@ Result<int32_t> ConfiguredKvBlocks(const Config& config, const KvLayout& layout,
 }
 
 Result<KvPoolPlan> PlanKvPool(const Config& config, const ServedModel& served,
-                              const MemoryInfo& memory, bool gpu) {
+                              const MemoryInfo& memory, bool gpu, const DraftMemory& draft) {
   const KvLayout& kv = served.kv_layout;
   if (kv.num_blocks > 0) return KvPoolPlan{kv.num_blocks, "as configured"};
-  KvPoolPlan plan = gpu ? GpuPlan(config, served, memory) : CpuPlan(config, served, memory);
+  KvPoolPlan plan = gpu ? GpuPlan(config, served, memory, draft) : CpuPlan(config, served, memory);
   const int64_t least = LeastKvBlocks(config, kv, served.max_model_len);
   if (plan.blocks >= least) return plan;
   return ResourceExhausted(fmt::format(

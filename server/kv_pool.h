@@ -14,6 +14,12 @@
 
 namespace aisp {
 
+// What a draft model keeps of the card beside the served one.
+struct DraftMemory {
+  uint64_t fixed_bytes = 0;  // weights, logits, graphs
+  uint64_t block_bytes = 0;  // for each block of the served model's pool
+};
+
 struct KvPoolPlan {
   int32_t blocks = 0;
   std::string why;  // "a quarter of 23.1 GiB free"
@@ -22,10 +28,10 @@ struct KvPoolPlan {
 // Workers that share this process's memory or card, those of a split process counted.
 int64_t PoolSharers(const Config& config);
 
-// `memory` is the device's with the weights in it. RESOURCE_EXHAUSTED: what is left holds no useful
-// pool; the error has the numbers and the settings that help.
+// `memory` is the device's with the weights in it; `draft` counts on a GPU. RESOURCE_EXHAUSTED:
+// what is left holds no useful pool; the error has the numbers and the settings that help.
 Result<KvPoolPlan> PlanKvPool(const Config& config, const ServedModel& served,
-                              const MemoryInfo& memory, bool gpu);
+                              const MemoryInfo& memory, bool gpu, const DraftMemory& draft = {});
 
 // Blocks that the settings name outright, 0 when they leave it open. INVALID_ARGUMENT: too few to
 // serve anything.

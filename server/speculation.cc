@@ -8,12 +8,15 @@
 
 #include "common/log.h"
 #include "common/strings.h"
+#include "engine/async_executor.h"
 #include "engine/draft_model.h"
 #include "engine/eagle.h"
 #include "engine/model_draft_head.h"
 #include "server/device_defaults.h"
+#include "server/memory_plan.h"
 #include "speculation/ngram_proposer.h"
 #include "speculation/suffix_proposer.h"
+#include "text/plain_tokenizer.h"
 
 namespace aisp {
 
@@ -60,10 +63,15 @@ std::string DraftModelFolder(const std::string& named, const ServedModel& served
   std::error_code error;
   if (fs::is_directory(named, error) || named.find('/') != std::string::npos) return named;
   const fs::path beside = fs::path(served.path).parent_path() / named;
-  return fs::is_directory(beside, error) ? beside.string() : named;
+  if (fs::is_directory(beside, error)) return beside.string();
+  const std::string shape = beside.string() + ".json";
+  return fs::exists(shape, error) ? shape : named;
 }
 
 namespace {
+
+// Rows of a step that one sequence's tokens behind the last draft may have, beside one each.
+constexpr int32_t kTailRows = 64;
 
 // As many tokens as all slots can hold, and no more than the target's pool has.
 int32_t DraftBlocks(const ServedModel& served, const Backend& backend) {
@@ -72,28 +80,59 @@ int32_t DraftBlocks(const ServedModel& served, const Backend& backend) {
   return static_cast<int32_t>(std::min<int64_t>(kv.num_blocks, most));
 }
 
+Result<ModelExecutorOptions> DraftOptions(const ModelSpec& spec, const DraftModelOptions& draft,
+                                          const ServedModel& served, const Backend& backend) {
+  const bool gpu = backend.device->info().asynchronous;
+  ModelExecutorOptions options;
+  options.model.compute_dtype = backend.executor->model().compute_dtype();
+  options.model.random_weights = backend.random_weights;
+  options.model.weight_format = backend.weight_format;
+  options.model.max_context = std::min(served.max_model_len, spec.max_position);
+  options.max_slots = backend.executor->max_slots();
+  options.max_scored_rows = 0;
+  options.model.max_batch_tokens =
+      std::max(draft.catch_up_tokens, DraftModelProposer::kTailRows * options.max_slots);
+  // What the device's kernels are made for is the target's.
+  const int32_t most = backend.executor->max_batch_tokens();
+  if (gpu && options.model.max_batch_tokens > most) {
+    return InvalidArgument(fmt::format(
+        "speculative_config: a draft model takes up to {} rows a step for {} sequences, and "
+        "engine.max_batch_tokens is {}; raise it (--max-batch-tokens) or lower --max-num-seqs",
+        options.model.max_batch_tokens, options.max_slots, most));
+  }
+  options.block_tokens = backend.executor->kv_layout().block_tokens;
+  options.num_blocks = DraftBlocks(served, backend);
+  if (gpu) {
+    options.kv_dtype = backend.executor->kv_layout().dtype;
+    options.max_draft_rows = kTailRows;
+  }
+  return options;
+}
+
 Result<std::unique_ptr<Proposer>> LoadDraftModel(const std::string& named,
                                                  const ServedModel& served, const Backend& backend,
                                                  const Clock* clock) {
   const std::string folder = DraftModelFolder(named, served);
   AISP_ASSIGN_OR_RETURN(const ModelSpec spec, LoadModelSpec(folder));
   auto tokenizer = Tokenizer::Load(folder);
+  const bool shape = !tokenizer && tokenizer.error().code == Code::kNotFound;
+  if (shape && backend.random_weights) tokenizer = MakePlainTokenizer(spec.vocabulary);
   const bool none = !tokenizer && tokenizer.error().code == Code::kNotFound;
   if (!tokenizer && !none) return tl::unexpected(tokenizer.error());
   AISP_RETURN_IF_ERROR(
       CheckDraftModel(folder, spec.vocabulary, none ? "" : (*tokenizer)->Fingerprint(), served));
   const DraftModelOptions draft;
-  ModelExecutorOptions options;
-  options.model.compute_dtype = backend.executor->model().compute_dtype();
-  options.model.max_context = std::min(served.max_model_len, spec.max_position);
-  options.max_slots = backend.executor->max_slots();
-  options.max_scored_rows = 0;
-  options.model.max_batch_tokens =
-      std::max(draft.catch_up_tokens, DraftModelProposer::kTailRows * options.max_slots);
-  options.block_tokens = backend.executor->kv_layout().block_tokens;
-  options.num_blocks = DraftBlocks(served, backend);
-  AISP_ASSIGN_OR_RETURN(auto executor,
-                        ModelExecutor::Create(folder, options, *backend.device, *backend.ops));
+  AISP_ASSIGN_OR_RETURN(const ModelExecutorOptions options,
+                        DraftOptions(spec, draft, served, backend));
+  std::unique_ptr<Executor> executor;
+  if (backend.device->info().asynchronous) {
+    AISP_ASSIGN_OR_RETURN(executor,
+                          AsyncExecutor::Create(folder, {.base = options, .use_graphs = true},
+                                                *backend.device, *backend.ops));
+  } else {
+    AISP_ASSIGN_OR_RETURN(executor,
+                          ModelExecutor::Create(folder, options, *backend.device, *backend.ops));
+  }
   const KvLayout& kv = executor->kv_layout();
   LogInfo("draft model loaded",
           {{"model", folder}, {"kv_blocks", kv.num_blocks}, {"kv", HumanBytes(kv.PoolBytes())}});
@@ -102,6 +141,12 @@ Result<std::unique_ptr<Proposer>> LoadDraftModel(const std::string& named,
 
 Result<std::unique_ptr<Proposer>> LoadEagle(const std::string& named, const ServedModel& served,
                                             const Backend& backend) {
+  if (backend.device->info().asynchronous) {
+    return Unimplemented(fmt::format(
+        "speculative_config: eagle3 runs on the CPU so far, and this worker computes on {}; use "
+        "draft_model, suffix or ngram",
+        backend.device->info().name));
+  }
   const std::string folder = DraftModelFolder(named, served);
   const Model& model = backend.executor->model();
   AISP_ASSIGN_OR_RETURN(const EagleSpec spec, LoadEagleSpec(folder, model.spec()));
@@ -121,15 +166,6 @@ Result<std::unique_ptr<Proposer>> LoadEagle(const std::string& named, const Serv
   return std::make_unique<EagleProposer>(EagleOptions{}, std::move(head));
 }
 
-// Neither has graphs, nor a place in a GPU's memory plan.
-Status CheckDevice(SpeculationConfig::Method method, const Backend& backend) {
-  if (!backend.device->info().asynchronous) return {};
-  return Unimplemented(fmt::format(
-      "speculative_config: {} runs on the CPU so far, and this worker computes on {}; use suffix "
-      "or ngram",
-      MethodName(method), backend.device->info().name));
-}
-
 }  // namespace
 
 Result<std::vector<int32_t>> FeatureLayersOf(const SpeculationConfig& chosen,
@@ -140,36 +176,52 @@ Result<std::vector<int32_t>> FeatureLayersOf(const SpeculationConfig& chosen,
   return std::move(spec.feature_layers);
 }
 
+Result<DraftMemory> DraftMemoryOf(const Config& config, const ServedModel& served) {
+  constexpr uint64_t kGraphsAndBuffers = uint64_t{512} << 20;
+  AISP_ASSIGN_OR_RETURN(const SpeculationConfig chosen, SpeculationConfigOf(config));
+  if (chosen.method != SpeculationConfig::Method::kDraftModel) return DraftMemory{};
+  AISP_ASSIGN_OR_RETURN(const ModelSpec spec,
+                        LoadModelSpec(DraftModelFolder(chosen.model, served)));
+  const auto rows = static_cast<uint64_t>(EngineSettingsOf(config).max_sequences + kTailRows);
+  const KvShape kv = spec.kv();
+  KvLayout block = served.kv_layout;
+  block.num_layers = kv.num_layers;
+  block.num_kv_heads = kv.num_kv_heads;
+  block.head_dim = kv.head_dim;
+  const uint64_t logits = rows * static_cast<uint64_t>(spec.vocabulary) * sizeof(float);
+  return DraftMemory{WeightBytesOnGpu(config, spec) + logits + kGraphsAndBuffers,
+                     block.BlockBytes()};
+}
+
 Result<std::shared_ptr<Speculator>> MakeSpeculator(const Config& config, const ServedModel& served,
                                                    const Backend& backend, const Clock* clock) {
   AISP_ASSIGN_OR_RETURN(const SpeculationConfig chosen, SpeculationConfigOf(config));
   return MakeSpeculator(chosen, served, backend, clock);
 }
 
+Result<std::unique_ptr<Proposer>> MakeProposer(const SpeculationConfig& chosen,
+                                               const ServedModel& served, const Backend& backend,
+                                               const Clock* clock) {
+  switch (chosen.method) {
+    case SpeculationConfig::Method::kNgram:
+      return std::make_unique<NgramProposer>(chosen.ngram);
+    case SpeculationConfig::Method::kSuffix:
+      return std::make_unique<SuffixProposer>(chosen.suffix);
+    case SpeculationConfig::Method::kDraftModel:
+      return LoadDraftModel(chosen.model, served, backend, clock);
+    case SpeculationConfig::Method::kEagle3:
+      return LoadEagle(chosen.model, served, backend);
+    case SpeculationConfig::Method::kOff:
+      break;
+  }
+  return nullptr;
+}
+
 Result<std::shared_ptr<Speculator>> MakeSpeculator(const SpeculationConfig& chosen,
                                                    const ServedModel& served,
                                                    const Backend& backend, const Clock* clock) {
-  std::unique_ptr<Proposer> proposer;
-  switch (chosen.method) {
-    case SpeculationConfig::Method::kNgram:
-      proposer = std::make_unique<NgramProposer>(chosen.ngram);
-      break;
-    case SpeculationConfig::Method::kSuffix:
-      proposer = std::make_unique<SuffixProposer>(chosen.suffix);
-      break;
-    case SpeculationConfig::Method::kDraftModel: {
-      AISP_RETURN_IF_ERROR(CheckDevice(chosen.method, backend));
-      AISP_ASSIGN_OR_RETURN(proposer, LoadDraftModel(chosen.model, served, backend, clock));
-      break;
-    }
-    case SpeculationConfig::Method::kEagle3: {
-      AISP_RETURN_IF_ERROR(CheckDevice(chosen.method, backend));
-      AISP_ASSIGN_OR_RETURN(proposer, LoadEagle(chosen.model, served, backend));
-      break;
-    }
-    case SpeculationConfig::Method::kOff:
-      return std::shared_ptr<Speculator>();
-  }
+  AISP_ASSIGN_OR_RETURN(auto proposer, MakeProposer(chosen, served, backend, clock));
+  if (proposer == nullptr) return std::shared_ptr<Speculator>();
   LogInfo("speculation", {{"method", MethodName(chosen.method)}, {"tokens", chosen.num_tokens}});
   return std::make_shared<Speculator>(
       SpeculatorOptions{.num_tokens = chosen.num_tokens, .adaptive = chosen.adaptive},

@@ -8,6 +8,7 @@
 #include "common/clock.h"
 #include "config/config.h"
 #include "server/backend.h"
+#include "server/kv_pool.h"
 #include "server/served_model.h"
 #include "speculation/config.h"
 #include "speculation/speculator.h"
@@ -33,12 +34,20 @@ Result<std::vector<int32_t>> FeatureLayersOf(const SpeculationConfig& chosen,
                                              const ServedModel& served);
 
 // The folder of a draft model or head: one that is there, or the name of one beside the served
-// model.
+// model; where that is a shape, of a shape.
 std::string DraftModelFolder(const std::string& named, const ServedModel& served);
 
+// What the configured draft model needs of a GPU; nothing where none is configured. Errors as
+// MakeSpeculator.
+Result<DraftMemory> DraftMemoryOf(const Config& config, const ServedModel& served);
+
 // Null where speculation is off. A draft model or head is loaded on the backend's device, which
-// outlives the Speculator; UNIMPLEMENTED on a GPU. A head reads the embeddings of the backend's
-// model, which then outlives the Speculator too.
+// outlives the proposer, and runs there between the target's steps; a head on a GPU is
+// UNIMPLEMENTED. A head reads the embeddings of the backend's model, which then outlives it too.
+Result<std::unique_ptr<Proposer>> MakeProposer(const SpeculationConfig& chosen,
+                                               const ServedModel& served, const Backend& backend,
+                                               const Clock* clock);
+// The same, with who decides how much of it is verified.
 Result<std::shared_ptr<Speculator>> MakeSpeculator(const SpeculationConfig& chosen,
                                                    const ServedModel& served,
                                                    const Backend& backend, const Clock* clock);

@@ -75,6 +75,21 @@ TEST(KvPool, APoolThatIsToldOutrightIsTakenOrRefusedByName) {
   EXPECT_THAT(LoadServedModel(config).error().message, HasSubstr("engine.kv_memory (--kv-memory)"));
 }
 
+TEST(KvPool, ADraftModelOnAGpuHasItsPartOfTheCard) {
+  const Config config = Llama();
+  const auto served = LoadServedModel(config);
+  ASSERT_TRUE(served) << served.error().message;
+  const MemoryInfo memory{100 * kGiBytes, 90 * kGiBytes};
+  const auto blocks = [&](const DraftMemory& draft) {
+    const auto plan = PlanKvPool(config, **served, memory, true, draft);
+    EXPECT_TRUE(plan) << plan.error().message;
+    return plan.value_or(KvPoolPlan{}).blocks;
+  };
+  const int32_t alone = blocks({});
+  EXPECT_EQ(blocks({.fixed_bytes = 10 * kGiBytes, .block_bytes = 0}), alone - 10 * 128);
+  EXPECT_EQ(blocks({.fixed_bytes = 0, .block_bytes = 8 * (kGiBytes >> 10)}), alone / 2);
+}
+
 TEST(KvPool, NoRoomIsAnErrorWithTheNumbersAndTheSettingsThatHelp) {
   const Config config = Llama();
   const auto served = LoadServedModel(config);

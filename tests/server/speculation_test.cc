@@ -67,6 +67,25 @@ TEST(MakeSpeculator, RefusesAHeadOfAnotherModelWithBothValues) {
               AllOf(HasSubstr("hidden_size"), HasSubstr("128"), HasSubstr("256")));
 }
 
+TEST(MakeSpeculator, TellsWhatADraftModelTakesOfAGpu) {
+  Config config;
+  config.model.path = AISP_SOURCE_DIR "/config/models/llama-3.1-8b.json";
+  config.model.weights = "random:1";
+  config.engine.block_tokens = 64;
+  config.engine.speculative_config = R"({"method": "draft_model", "model": "llama-3.2-1b"})";
+  const auto served = LoadServedModel(config);
+  ASSERT_TRUE(served) << served.error().message;
+  const auto draft = DraftMemoryOf(config, **served);
+  ASSERT_TRUE(draft) << draft.error().message;
+  EXPECT_EQ(draft->block_bytes * 4,
+            (*served)->kv_layout.BlockBytes());  // 16 layers of 64, not 32 of 128
+  EXPECT_GT(draft->fixed_bytes, uint64_t{2'400'000'000});
+  config.engine.speculative_config = R"({"method": "suffix"})";
+  const auto none = DraftMemoryOf(config, **served);
+  ASSERT_TRUE(none) << none.error().message;
+  EXPECT_EQ(none->fixed_bytes + none->block_bytes, 0u);
+}
+
 TEST(MakeSpeculator, NamesADraftThatIsNotThere) {
   const auto made = Start(StoryConfig(R"({"method": "draft_model", "model": "no-such-model"})"));
   ASSERT_FALSE(made);
