@@ -152,7 +152,7 @@ void Worker::GiveBack(Sequence& sequence) {
 
 // The prompt's whole blocks, once their KV is here.
 void Worker::PublishPrompt(Sequence& sequence) {
-  const size_t whole = PromptBlocks(sequence.prompt);
+  const size_t whole = PromptBlocks(std::min(sequence.prompt, sequence.computed));
   for (; sequence.shared < whole; ++sequence.shared) {
     const auto units = UnitsOfBlock(sequence.units, sequence.shared);
     if (cache_.Publish(units)) stored_.insert(stored_.end(), units.begin(), units.end());

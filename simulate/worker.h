@@ -128,6 +128,9 @@ class Worker {
   void Plan();
   void PlanDecode();
   void PlanPrompts();
+  int32_t Share(int32_t left, int32_t budget, bool others) const;
+  void AddChunk(uint64_t wire_id, Worker* decode, int32_t computed, int32_t tokens);
+  bool Follows(const Sequence& sequence) const;
   void PlanJobs();
   void BeginStep();
   void EndRows();

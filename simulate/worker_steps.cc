@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "common/check.h"
+#include "common/prefix_hash.h"
 #include "simulate/worker.h"
 
 namespace aisp::simulate {
@@ -90,29 +91,85 @@ bool Worker::Admit(Sequence& sequence) {
   return true;
 }
 
+// What of `left` tokens this step computes at first: of a prompt that does not end in it, with
+// others behind it, half of what is left of the budget.
+int32_t Worker::Share(int32_t left, int32_t budget, bool others) const {
+  const int32_t whole = std::min(profile_.chunk_tokens, budget);
+  if (left <= whole || !others) return std::min(left, whole);
+  return std::min(whole, std::max(budget / 2, block_));
+}
+
+void Worker::AddChunk(uint64_t wire_id, Worker* decode, int32_t computed, int32_t tokens) {
+  const auto chunk = std::find_if(step_.chunks.begin(), step_.chunks.end(), [&](const Chunk& c) {
+    return c.wire_id == wire_id && c.decode == decode;
+  });
+  const int32_t before = chunk == step_.chunks.end() ? 0 : chunk->tokens;
+  if (chunk == step_.chunks.end()) {
+    step_.chunks.push_back({wire_id, decode, tokens});
+  } else {
+    chunk->tokens += tokens;
+  }
+  step_.shape.prefill_tokens += tokens;
+  step_.shape.prefill_context +=
+      static_cast<double>(PromptWork::Of(computed + before, tokens).context);
+}
+
+// Another one computes the first block that this one would.
+bool Worker::Follows(const Sequence& sequence) const {
+  const size_t next = cache_.Match(BlockNames(sequence.units, PromptBlocks(sequence.prompt)));
+  const size_t last_unit = (next + 1) * static_cast<size_t>(block_ / kHashUnitTokens);
+  return std::any_of(running_.begin(), running_.end(), [&](uint64_t wire_id) {
+    const Sequence& leader = *sequences_.at(wire_id);
+    return leader.length() - leader.computed > 1 && leader.shared <= next &&
+           last_unit <= std::min(leader.units.size(), sequence.units.size()) &&
+           leader.units[last_unit - 1] == sequence.units[last_unit - 1];
+  });
+}
+
 void Worker::PlanPrompts() {
   int32_t budget = profile_.max_batch_tokens - static_cast<int32_t>(step_.rows.size());
-  const auto compute = [&](const Sequence& sequence) {
-    const int32_t left = sequence.length() - sequence.computed;
-    const int32_t tokens = std::min({left, profile_.chunk_tokens, budget});
-    if (tokens <= 0) return;
-    budget -= tokens;
-    step_.chunks.push_back({sequence.wire_id, this, tokens});
-    step_.shape.prefill_tokens += tokens;
-    step_.shape.prefill_context +=
-        static_cast<double>(PromptWork::Of(sequence.computed, tokens).context);
-  };
+  std::vector<uint64_t> planned;
   for (uint64_t wire_id : running_) {
     const Sequence& sequence = *Find(wire_id);
-    if (sequence.length() - sequence.computed > 1) compute(sequence);
+    if (sequence.length() - sequence.computed > 1) planned.push_back(wire_id);
   }
-  while (budget > 0 && !waiting_.empty() &&
-         static_cast<int32_t>(running_.size()) < profile_.max_running) {
-    Sequence& sequence = *Find(waiting_.front());
-    if (!Admit(sequence)) return;
-    waiting_.pop_front();
+  const size_t ahead = planned.size();
+  for (size_t i = 0; i < ahead && budget > 0; ++i) {
+    const Sequence& sequence = *Find(planned[i]);
+    const bool others = i + 1 < ahead || !waiting_.empty();
+    const int32_t tokens = Share(sequence.length() - sequence.computed, budget, others);
+    AddChunk(sequence.wire_id, this, sequence.computed, tokens);
+    budget -= tokens;
+  }
+  int patience = kLookAhead;
+  for (auto it = waiting_.begin(); it != waiting_.end() && budget > 0 && patience > 0 &&
+                                   static_cast<int32_t>(running_.size()) < profile_.max_running;) {
+    Sequence& sequence = *Find(*it);
+    if (Follows(sequence)) {
+      --patience;
+      ++it;
+      continue;
+    }
+    if (!Admit(sequence)) break;
+    it = waiting_.erase(it);
     running_.push_back(sequence.wire_id);
-    compute(sequence);
+    planned.push_back(sequence.wire_id);
+    const int32_t tokens =
+        Share(sequence.length() - sequence.computed, budget, it != waiting_.end());
+    AddChunk(sequence.wire_id, this, sequence.computed, tokens);
+    budget -= tokens;
+  }
+  // What nobody behind them took.
+  for (size_t i = 0; i < planned.size() && budget > 0; ++i) {
+    const Sequence& sequence = *Find(planned[i]);
+    const auto chunk = std::find_if(step_.chunks.begin(), step_.chunks.end(),
+                                    [&](const Chunk& c) { return c.wire_id == sequence.wire_id; });
+    if (chunk == step_.chunks.end()) continue;
+    const int32_t more = std::min({sequence.length() - sequence.computed - chunk->tokens,
+                                   profile_.chunk_tokens - chunk->tokens, budget});
+    if (more <= 0) continue;
+    AddChunk(sequence.wire_id, this, sequence.computed, more);
+    budget -= more;
   }
 }
 
@@ -126,13 +183,21 @@ void Worker::PlanJobs() {
     Job& job = jobs_[i];
     if (!job.started && ++looked > kLookAhead) break;
     if (!job.started && !StartJob(job)) continue;
-    const int32_t tokens = std::min({job.tokens - job.computed, profile_.chunk_tokens, budget});
+    const int32_t tokens = Share(job.tokens - job.computed, budget, i + 1 < jobs_.size());
     if (tokens <= 0) continue;
+    AddChunk(job.wire_id, job.decode, job.computed, tokens);
     budget -= tokens;
-    step_.chunks.push_back({job.wire_id, job.decode, tokens});
-    step_.shape.prefill_tokens += tokens;
-    step_.shape.prefill_context +=
-        static_cast<double>(PromptWork::Of(job.computed, tokens).context);
+  }
+  for (size_t i = 0; i < step_.chunks.size() && budget > 0; ++i) {
+    const Chunk& chunk = step_.chunks[i];
+    const Job& job = *std::find_if(jobs_.begin(), jobs_.end(), [&](const Job& j) {
+      return j.wire_id == chunk.wire_id && j.decode == chunk.decode;
+    });
+    const int32_t more = std::min(
+        {job.tokens - job.computed - chunk.tokens, profile_.chunk_tokens - chunk.tokens, budget});
+    if (more <= 0) continue;
+    AddChunk(job.wire_id, job.decode, job.computed, more);
+    budget -= more;
   }
   // A prompt that is cached as a whole has nothing to compute.
   for (size_t i = 0; i < jobs_.size();) {
@@ -160,8 +225,8 @@ void Worker::EndChunks() {
     if (sequence == nullptr) continue;
     sequence->computed += chunk.tokens;
     computed_prompt_tokens_ += chunk.tokens;
-    if (sequence->computed < sequence->length()) continue;
     PublishPrompt(*sequence);
+    if (sequence->computed < sequence->length()) continue;
     Emit(*sequence);
   }
 }

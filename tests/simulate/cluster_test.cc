@@ -103,6 +103,30 @@ TEST(Cluster, PromptsGoWhereTheirPrefixIs) {
   }
 }
 
+TEST(Cluster, AColdBurstComputesEachPrefixAboutOnce) {
+  // Thirty prefixes, each asked for four times within the time that it takes to compute it.
+  std::vector<WorkItem> items;
+  std::vector<double> at_s;
+  for (int i = 0; i < 120; ++i) {
+    items.push_back(Item(1000 + static_cast<uint64_t>(i % 30), 6400, 2));
+    items.back().parts.push_back({static_cast<uint64_t>(i), 16});
+    items.back().input_tokens += 16;
+    at_s.push_back(i * 0.002);
+  }
+  for (const std::string_view policy : {"cost", "prefix"}) {
+    const Outcome o = Play(With(0, 6, policy), items, at_s);
+    EXPECT_LT(o.computed_prompt_tokens, 1.2 * 30 * 6400) << policy;
+  }
+}
+
+TEST(Cluster, ShortPromptsPassLongOnes) {
+  // A step of 128 tokens: half for the first prompt, a quarter for the second, the rest for the
+  // third, which ends in its first step.
+  const std::vector<WorkItem> items = {Item(1, 6400, 2), Item(2, 6400, 2), Item(3, 24, 2)};
+  const Outcome o = Play(With(0, 1), items, {0, 0.001, 0.002});
+  EXPECT_LT(o.requests[2].ttft_ms, 0.1 * o.requests[0].ttft_ms);
+}
+
 TEST(Cluster, EveryRequestEndsAlsoWhenThePoolIsShort) {
   ClusterOptions options = With(1, 2);
   options.fleets[0].profile.blocks = 24;  // three requests at a time, before they grow
