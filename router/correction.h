@@ -1,7 +1,6 @@
 // Correction: what predictions for one decode worker were wrong by lately, and what to add so that
 // they are right on average. The parts of a request's way that no term stands for (the step that is
-// under way when it arrives, messages between processes) show here, and so does what prompts that
-// are computed beside decodes do to the time per token.
+// under way when it arrives, messages between processes) show here.
 //
 // Plain values. The router's thread.
 #pragma once
@@ -59,10 +58,45 @@ class RunningMean {
   Instant last_;
 };
 
+// How often something happens, lately.
+class EventRate {
+ public:
+  void Add(Instant now) {
+    rate_ = PerSecond(now) + 1 / kSpanS;
+    last_ = now;
+  }
+  double PerSecond(Instant now) const {
+    return rate_ <= 0 ? 0 : rate_ * std::exp(-ToSeconds(now - last_) / kSpanS);
+  }
+
+ private:
+  static constexpr double kSpanS = 4;
+  double rate_ = 0;
+  Instant last_;
+};
+
+// Of the TTFT: what is added to the request's own part, and a factor of the time that it waits for
+// others. They are learnt apart, or a burst's error would be taken off prompts that find an idle
+// worker.
+struct TtftCorrection {
+  RunningMean offset_ms{0};
+  RunningMean wait_factor{1};
+
+  // `own_ms` and `wait_ms` were predicted without any correction.
+  void Learn(double own_ms, double wait_ms, double measured_ms, Instant now) {
+    constexpr double kMostFactor = 4.0;
+    if (wait_ms <= 0.5 * own_ms) {
+      offset_ms.Add(measured_ms - own_ms - wait_ms * wait_factor.Value(now), now);
+    } else {
+      const double waited_ms = measured_ms - own_ms - offset_ms.Value(now);
+      wait_factor.Add(std::clamp(waited_ms / wait_ms, 0.0, kMostFactor), now);
+    }
+  }
+};
+
 struct Correction {
-  RunningMean local_ttft_ms{0};   // added to the TTFT of a prompt that it computes itself
-  RunningMean remote_ttft_ms{0};  // and of one that a prefill worker computes for it
-  RunningMean tpot_factor{1};     // times the TPOT of a step of nothing but decodes
+  TtftCorrection local;   // of prompts that it computes itself
+  TtftCorrection remote;  // of those that a prefill worker computes for it
 };
 
 }  // namespace aisp

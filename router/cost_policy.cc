@@ -5,11 +5,15 @@
 //          local:  queue on D + uncached prefill on D (the last chunk draws the first token)
 //   TPOT = one step of D with this request's row and context among the others
 //
-// both corrected by what the last predictions for D were wrong by. Placements that meet the
-// request's objective and keep the running streams' come first; among them, and where there are
-// none, it takes the least of  TTFT + expected_new_tokens * TPOT + disturbance,  where disturbance
-// is the delay that a local prefill puts on the streams that already decode on D. There is no fixed
-// threshold: local or remote follows from the costs fitted to each worker.
+// both corrected by what the last predictions were wrong by. Placements that meet the request's
+// objective and keep the running streams' come first; among them, and where there are none, it
+// takes the least of
+//
+//   TTFT + expected_new_tokens * TPOT + disturbance + cost of computing
+//
+// where disturbance is the delay that a local prefill puts on the streams that already decode on D,
+// and the last term what it costs the requests that come meanwhile. There is no fixed threshold:
+// local or remote follows from the costs fitted to each worker.
 #include <algorithm>
 #include <cmath>
 
@@ -96,7 +100,8 @@ class CostPolicy final : public RoutingPolicy {
  private:
   struct Cost {
     double ttft_ms = 0;
-    double ttft_offset_ms = 0;
+    double ttft_own_ms = 0;   // of it without corrections
+    double ttft_wait_ms = 0;  // likewise
     double step_ms = 0;
     double tpot_ms = 0;
     double tpot_high_ms = 0;  // what it rarely exceeds
@@ -115,8 +120,9 @@ class CostPolicy final : public RoutingPolicy {
   static double FirstDecodeMs(const WorkerView& decode, double ready_ms, double step_ms);
   static Cost Begin(const RequestSummary& request, const WorkerView& decode);
   static void SetStep(const RequestSummary& request, const WorkerView& decode, Cost* cost);
-  static void End(const RequestSummary& request, const WorkerView& decode,
-                  const WorkerView::Learnt& offset, double ttft_ms, Cost* cost);
+  static double ComputeCostMs(const RequestSummary& request, double compute_ms);
+  static double QueueMs(const WorkerView& worker, const PromptWork& work, double compute_ms);
+  static void End(const RequestSummary& request, const WorkerView::LearntTtft& learnt, Cost* cost);
   double AdmissionMs(const RequestSummary& request, const WorkerView& decode, double tpot_ms) const;
   double ExposedTransferMs(const RequestSummary& request, const WorkerView& decode,
                            const WorkerView& prefill, double compute_ms) const;
@@ -141,7 +147,7 @@ double CostPolicy::AdmissionMs(const RequestSummary& request, const WorkerView& 
   if (rows >= decode.max_rows) {
     wait_ms = lifetime_ms * (rows - decode.max_rows + 1) / std::max(1, decode.max_rows);
   }
-  const int32_t cached_blocks = decode.cached_tokens / std::max(1, request.block_tokens);
+  const int32_t cached_blocks = KnownTokens(decode) / std::max(1, request.block_tokens);
   const int32_t wanted = request.tokens / std::max(1, request.block_tokens) + 1 - cached_blocks;
   const int32_t missing = wanted - decode.free_blocks;
   if (missing > 0 && decode.total_blocks > 0) {
@@ -168,11 +174,12 @@ double CostPolicy::ExposedTransferMs(const RequestSummary& request, const Worker
 
 void CostPolicy::SetStep(const RequestSummary& request, const WorkerView& decode, Cost* cost) {
   cost->step_ms = StepWithMs(request, decode, cost->displaces);
-  cost->tpot_ms = cost->step_ms * decode.tpot_factor.value;
+  // However short answers were: a step takes its time.
+  cost->tpot_ms = cost->step_ms + std::max(decode.tpot_extra.value, -0.5 * cost->step_ms);
   // A row more is a longer step for all of them.
-  cost->tpot_high_ms = cost->step_ms * (decode.tpot_factor.value +
-                                        kMargin * std::min(decode.tpot_factor.spread, kMostSpread));
-  cost->spares_others = !decode.known || request.others.MetBy(0, cost->tpot_high_ms);
+  cost->tpot_high_ms =
+      cost->tpot_ms + kMargin * std::min(decode.tpot_extra.spread, kMostSpread * cost->tpot_ms);
+  cost->spares_others = request.others.MetBy(0, cost->tpot_high_ms);
 }
 
 CostPolicy::Cost CostPolicy::Begin(const RequestSummary& request, const WorkerView& decode) {
@@ -185,39 +192,60 @@ CostPolicy::Cost CostPolicy::Begin(const RequestSummary& request, const WorkerVi
   return cost;
 }
 
-void CostPolicy::End(const RequestSummary& request, const WorkerView& decode,
-                     const WorkerView::Learnt& offset, double ttft_ms, Cost* cost) {
+void CostPolicy::End(const RequestSummary& request, const WorkerView::LearntTtft& learnt,
+                     Cost* cost) {
   // However wrong earlier predictions were: what has to be computed takes its time.
-  cost->ttft_offset_ms = std::max(offset.value, -0.9 * ttft_ms);
-  cost->ttft_ms = ttft_ms + cost->ttft_offset_ms;
+  cost->ttft_ms = cost->ttft_own_ms + std::max(learnt.offset.value, -0.5 * cost->ttft_own_ms) +
+                  cost->ttft_wait_ms * learnt.wait_factor.value;
   cost->score_ms += cost->ttft_ms + request.expected_new_tokens * cost->tpot_ms;
   // What waits behind much is off by a part of it.
+  const double spread_ms = learnt.offset.spread + learnt.wait_factor.spread * cost->ttft_wait_ms;
   const double high_ms =
       cost->ttft_ms +
-      std::max(kMargin * std::min(offset.spread, kMostSpread * request.objective.ttft_ms),
+      std::max(kMargin * std::min(spread_ms, kMostSpread * request.objective.ttft_ms),
                kMostSpread * cost->ttft_ms);
-  cost->meets = !decode.known || request.objective.MetBy(high_ms, cost->tpot_high_ms);
+  cost->meets = request.objective.MetBy(high_ms, cost->tpot_high_ms);
+}
+
+// What computing a prompt costs the requests that come meanwhile: each waits for half of it on
+// average.
+double CostPolicy::ComputeCostMs(const RequestSummary& request, double compute_ms) {
+  return 0.5 * request.arrivals_per_s * 1e-3 * compute_ms * compute_ms;
+}
+
+// Until `worker` is through with this prompt, without the `compute_ms` of the prompt itself. Of n
+// prompts ahead that are longer than a step the first takes half of the step, the next half of the
+// rest and so on: a short one does not wait for all of them.
+double CostPolicy::QueueMs(const WorkerView& worker, const PromptWork& work, double compute_ms) {
+  if (worker.queued_prompts <= 0) return worker.busy_ms + worker.backlog_ms;
+  const double share = std::exp2(-std::min(worker.queued_prompts, 16));
+  const int32_t chunk = std::max(1, worker.chunk_tokens);
+  const double steps =
+      std::ceil(static_cast<double>(std::max<int64_t>(1, work.tokens)) / (chunk * share));
+  const double shared_ms = steps * PromptMs(worker, PromptWork::Of(0, chunk));
+  return worker.busy_ms + std::min(worker.backlog_ms, std::max(0.0, shared_ms - compute_ms));
 }
 
 CostPolicy::Cost CostPolicy::Local(const RequestSummary& request, const WorkerView& decode) const {
   Cost cost = Begin(request, decode);
-  const double queue_ms = decode.busy_ms + decode.backlog_ms;
   const PromptWork work = WorkFor(request, decode, 1);
   const double compute_ms = PromptMs(decode, work);
+  cost.score_ms = ComputeCostMs(request, compute_ms);
   const StepShape running = decode.RunningBeside();
   if (running.decode_rows > 0) {
     // The steps that its chunks are in would have been steps of decodes alone.
     const double steps =
         std::ceil(static_cast<double>(work.tokens) / std::max(1, decode.chunk_tokens));
     const double delay_ms = std::max(0.0, compute_ms - steps * decode.cost.StepMs(running));
-    cost.score_ms = options_.disturbance_weight * delay_ms * running.decode_rows;
+    cost.score_ms += options_.disturbance_weight * delay_ms * running.decode_rows;
     // Spread over as many tokens as a stream has, on average.
     const double others_ms = cost.tpot_ms + delay_ms / std::max(1.0, request.expected_new_tokens);
-    cost.spares_others =
-        cost.spares_others && (!decode.known || request.others.MetBy(0, others_ms));
+    cost.spares_others = cost.spares_others && request.others.MetBy(0, others_ms);
   }
-  End(request, decode, decode.local_ttft,
-      AdmissionMs(request, decode, cost.tpot_ms) + queue_ms + compute_ms, &cost);
+  cost.ttft_own_ms = compute_ms;
+  cost.ttft_wait_ms =
+      AdmissionMs(request, decode, cost.tpot_ms) + QueueMs(decode, work, compute_ms);
+  End(request, decode.local_ttft, &cost);
   return cost;
 }
 
@@ -235,15 +263,16 @@ double CostPolicy::FirstDecodeMs(const WorkerView& decode, double ready_ms, doub
 CostPolicy::Cost CostPolicy::Remote(const RequestSummary& request, const WorkerView& decode,
                                     const WorkerView& prefill) const {
   Cost cost = Begin(request, decode);
-  const double queue_ms = prefill.busy_ms + prefill.backlog_ms;
-  const double compute_ms = PromptMs(prefill, WorkFor(request, prefill, 0));
+  const PromptWork work = WorkFor(request, prefill, 0);
+  const double compute_ms = PromptMs(prefill, work);
   const double transfer_ms = ExposedTransferMs(request, decode, prefill, compute_ms);
   // Waiting on D and prefilling on P overlap: P asks for D's blocks when it is about to run.
-  const double before_ms =
-      std::max(decode.busy_ms + AdmissionMs(request, decode, cost.tpot_ms), queue_ms);
-  const double ready_ms = before_ms + compute_ms + transfer_ms;
-  End(request, decode, decode.remote_ttft, ready_ms + FirstDecodeMs(decode, ready_ms, cost.step_ms),
-      &cost);
+  cost.ttft_wait_ms = std::max(decode.busy_ms + AdmissionMs(request, decode, cost.tpot_ms),
+                               QueueMs(prefill, work, compute_ms));
+  cost.score_ms = ComputeCostMs(request, compute_ms);
+  cost.ttft_own_ms = compute_ms + transfer_ms;
+  cost.ttft_own_ms += FirstDecodeMs(decode, cost.ttft_wait_ms + cost.ttft_own_ms, cost.step_ms);
+  End(request, decode.remote_ttft, &cost);
   return cost;
 }
 
@@ -330,10 +359,13 @@ Result<Placement> CostPolicy::Pick(const RequestSummary& request,
   placement.prefill = chosen.prefill;
   placement.ttft_ms = chosen.cost.ttft_ms;
   placement.tpot_ms = chosen.cost.tpot_ms;
-  placement.ttft_offset_ms = chosen.cost.ttft_offset_ms;
+  placement.ttft_own_ms = chosen.cost.ttft_own_ms;
+  placement.ttft_wait_ms = chosen.cost.ttft_wait_ms;
   placement.step_ms = chosen.cost.step_ms;
-  placement.meets = chosen.cost.meets;
-  placement.spares_others = chosen.cost.spares_others;
+  // A prediction of a worker that has hardly run is not held against the request.
+  const bool known = workers[static_cast<size_t>(chosen.decode)].known;
+  placement.meets = !known || chosen.cost.meets;
+  placement.spares_others = !known || chosen.cost.spares_others;
   placement.displaces = chosen.cost.displaces;
   placement.reason = ReasonOf(request, workers[chosen.decode], chosen.prefill >= 0, any_prefill);
   if (placement.prefill >= 0) placement.fallbacks = Fallbacks(request, workers, placement);

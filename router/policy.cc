@@ -22,12 +22,16 @@ Result<std::unique_ptr<RoutingPolicy>> MakeRoutingPolicy(const PolicyOptions& op
                                      fmt::join(kRoutingPolicies, ", ")));
 }
 
+int32_t KnownTokens(const WorkerView& worker) {
+  return std::max(worker.cached_tokens, worker.promised_tokens);
+}
+
 int32_t UncachedTokens(const RequestSummary& request, const WorkerView& worker) {
-  return std::max(0, request.tokens - 1 - worker.cached_tokens);
+  return std::max(0, request.tokens - 1 - KnownTokens(worker));
 }
 
 std::string_view LittleLeftReason(const WorkerView& decode) {
-  return decode.cached_tokens > 0 ? route_reason::kLocalCached : route_reason::kLocalShort;
+  return KnownTokens(decode) > 0 ? route_reason::kLocalCached : route_reason::kLocalShort;
 }
 
 OrderPolicy::OrderPolicy(std::string_view name)

@@ -37,8 +37,10 @@ struct WorkerView {
   int32_t free_blocks = 0;     // free or evictable
   int32_t total_blocks = 0;
   int32_t cached_tokens = 0;  // leading tokens of this request whose KV it holds; a multiple of 16
-  double busy_ms = 0;         // until the long step that it is in ends, as it says
-  double backlog_ms = 0;      // until the prompts that it has are computed, as predicted
+  int32_t promised_tokens = 0;  // likewise, once it has computed the prompts that it was sent
+  int32_t queued_prompts = 0;   // of this router that wait for their first token there
+  double busy_ms = 0;           // until the long step that it is in ends, as it says
+  double backlog_ms = 0;        // until the prompts that it has are computed, as predicted
   // Of rows and context_tokens: what gives way to this request. It is not in queued_prefill and
   // backlog_ms, and its blocks count as free.
   int32_t yielding_rows = 0;
@@ -49,9 +51,13 @@ struct WorkerView {
     double value = 0;
     double spread = 0;  // mean distance from it
   };
-  Learnt local_ttft;   // ms to add
-  Learnt remote_ttft;  // likewise, of prompts that a prefill worker computes
-  Learnt tpot_factor = {1, 0};
+  struct LearntTtft {
+    Learnt offset;                // ms to add
+    Learnt wait_factor = {1, 0};  // times the wait for others
+  };
+  LearntTtft local_ttft;
+  LearntTtft remote_ttft;  // of prompts that a prefill worker computes
+  Learnt tpot_extra;       // ms to add to a step of nothing but decodes; of all workers
   // It has run enough steps for a prediction to be held against it.
   bool known = false;
 
@@ -81,6 +87,7 @@ enum class PrefillPreference : uint8_t { kAuto, kRemote, kLocal };
 struct RequestSummary {
   int32_t tokens = 0;  // to be prefilled: the prompt, and what was emitted before a takeover
   double expected_new_tokens = 64;
+  double arrivals_per_s = 0;  // of prompts, at a worker, on average
   double kv_bytes_per_token = 0;
   int32_t num_layers = 1;
   int32_t block_tokens = 16;
@@ -112,8 +119,9 @@ struct Placement {
   std::vector<int> fallbacks;  // other prefill workers, best first, at most kMaxFallbacks
   double ttft_ms = 0;          // predicted; 0 by policies that predict nothing
   double tpot_ms = 0;
-  double ttft_offset_ms = 0;  // of ttft_ms: the correction of its worker
-  double step_ms = 0;         // tpot_ms without its worker's factor
+  double ttft_own_ms = 0;     // of ttft_ms without corrections: what the request itself takes
+  double ttft_wait_ms = 0;    // and what it waits for others
+  double step_ms = 0;         // tpot_ms without its correction
   bool meets = true;          // the request's objective, as far as was predicted
   bool spares_others = true;  // the running streams keep theirs, likewise
   bool displaces = false;     // only once what yields on its decode worker has left
@@ -134,6 +142,8 @@ class RoutingPolicy {
 // INVALID_ARGUMENT names the known ones.
 Result<std::unique_ptr<RoutingPolicy>> MakeRoutingPolicy(const PolicyOptions& options);
 
+// Leading tokens that `worker` will not compute for this request, because it has or will have them.
+int32_t KnownTokens(const WorkerView& worker);
 // Tokens of the request that `worker` would compute. The last one is always computed, by the step
 // that draws the first new token.
 int32_t UncachedTokens(const RequestSummary& request, const WorkerView& worker);

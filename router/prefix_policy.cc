@@ -16,7 +16,7 @@ class PrefixPolicy final : public OrderPolicy {
             ? static_cast<double>(worker.queued_prefill.tokens) /
                   (1.0 + static_cast<double>(worker.queued_prefill.tokens))
             : static_cast<double>(worker.rows) / (1.0 + static_cast<double>(worker.rows));
-    return load - static_cast<double>(worker.cached_tokens);
+    return load - static_cast<double>(KnownTokens(worker));
   }
 };
 

@@ -297,7 +297,7 @@ Status Router::DrainWorker(const std::string& worker_id, bool move, bool stop) {
 std::vector<WorkerStatus> Router::Workers() const {
   std::vector<WorkerStatus> out;
   for (const auto& [id, worker] : impl_->workers) {
-    out.push_back(worker.Describe(impl_->pool_steps));
+    out.push_back(worker.Describe(impl_->pool));
     if (const auto link = impl_->links.find(worker.link); link != impl_->links.end())
       out.back().address = link->second.peer_address;
   }

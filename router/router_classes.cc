@@ -166,10 +166,10 @@ void Router::Impl::TakeBack(const std::string& worker_id, const Objective& asked
            requests.at(b.value).spec.tenant.service_class;
   });
   for (const RequestId id : yielding) {
-    const WorkerView view = worker->View(now, pool_steps, /*yields=*/true);
+    const WorkerView view = worker->View(now, pool, /*yields=*/true);
     const double rows = std::min(view.rows, view.max_rows);
     const double step_ms = view.cost.StepMs({0, 0, rows, static_cast<double>(view.context_tokens)});
-    if (limit_ms <= 0 || step_ms * view.tpot_factor.value <= limit_ms) return;
+    if (limit_ms <= 0 || step_ms + std::max(0.0, view.tpot_extra.value) <= limit_ms) return;
     Request& request = requests.at(id.value);
     worker->Charge(now, {}, -static_cast<int64_t>(request.length()), -1, /*yields=*/true);
     Requeue(request);

@@ -65,6 +65,8 @@ struct Router::Impl {
     Error last_error;
     // Placed: on which worker under which id. Else wire_id is 0.
     std::string worker;
+    // Whose cache will hold its prompt, until its first token: (worker id, incarnation).
+    std::optional<std::pair<std::string, uint64_t>> computed_by;
     uint64_t wire_id = 0;
     uint64_t prompt_id = 0;  // of the prompt that its worker's link shares; 0: it shares none
     // Pending: not again on a worker of failed_on before `not_before`, nowhere at all after
@@ -236,6 +238,9 @@ struct Router::Impl {
   void PlacePending();
   // Takes the request off its worker's books.
   void Detach(Request& request);
+  // From its placement to its first token: `worker` computes its prompt.
+  void Promise(Request& request, WorkerState& worker);
+  void EndPromise(Request& request);
   void TellCancelled(const Request& request);
   void Finish(Request& request, v1::FinishReason reason, Error error, Duration retry_after);
   // Off all books; `request` is gone after it.
@@ -253,11 +258,14 @@ struct Router::Impl {
   RouterMetrics metrics;
   SplitMix64 random;
   uint64_t next_placement = 0;
-  StepTimeModel pool_steps;     // of all workers: for those that have hardly run such a step
+  PoolModel pool;
+  EventRate arrivals;           // of requests that were placed
   double mean_new_tokens = 64;  // of finished requests, exponentially forgetting
 
-  PrefixDirectory directory;        // of all workers' prefixes
-  std::vector<int32_t> units_held;  // its last answer
+  PrefixDirectory directory;              // of all workers' prefixes
+  PrefixDirectory promised;               // and of those that they will have
+  std::vector<int32_t> units_held;        // its last answer
+  std::vector<int32_t> strides_promised;  // likewise
   std::map<LinkId, Link> links;
   std::map<std::string, WorkerState>
       workers;  // in the order of their names, so that a run can be replayed

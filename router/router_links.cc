@@ -162,7 +162,7 @@ void Router::Impl::Accept(LinkId link_id, v1::Register&& registration) {
                                 {"incarnation", registration.incarnation()},
                                 {"host", registration.host_id()}});
   workers.try_emplace(id, link_id, std::move(registration), options.max_prefix_units_per_worker,
-                      &directory, now);
+                      &directory, &promised, now);
   link_timers.Set(link_id.value, now + options.silence_limit);
   UpdateWorkerGauges();
   v1::RouterMessage reply;
@@ -177,7 +177,7 @@ void Router::Impl::Accept(LinkId link_id, v1::Register&& registration) {
 
 void Router::Impl::OnTelemetry(WorkerState& worker, const v1::Telemetry& telemetry) {
   const bool was_ready = worker.Ready();
-  if (!worker.Report(telemetry, clock->Now(), &pool_steps)) return;
+  if (!worker.Report(telemetry, clock->Now(), &pool)) return;
   if (worker.prefix.blind()) AskSnapshot(worker);
   if (const Instant now = clock->Now(); now >= next_load_gauges) {
     next_load_gauges = now + kLoadGaugeInterval;

@@ -55,11 +55,17 @@ std::vector<WorkerView> Router::Impl::ViewsFor(const Request& request, bool yiel
   views.reserve(workers.size());
   const auto most_cached = static_cast<int32_t>((request.length() - 1) / kHashUnitTokens);
   directory.Match(request.unit_hashes, &units_held);
+  promised.Match(PrefixPromises::Strides(request.unit_hashes), &strides_promised);
   for (auto& [id, worker] : workers) {
-    WorkerView view = worker.View(clock->Now(), pool_steps, yields);
+    WorkerView view = worker.View(clock->Now(), pool, yields);
     const auto slot = worker.prefix.slot();
     const int32_t units = slot ? units_held[*slot] : worker.prefix.MatchUnits(request.unit_hashes);
     view.cached_tokens = std::min(units, most_cached) * kHashUnitTokens;
+    if (const auto place = worker.promises.slot(); place) {
+      const int32_t units_promised =
+          strides_promised[*place] * static_cast<int32_t>(PrefixPromises::kStride);
+      view.promised_tokens = std::min(units_promised, most_cached) * kHashUnitTokens;
+    }
     if (!view.prefill && request.failed_on.count({id, worker.info.incarnation()}) != 0)
       view.available = false;
     if (!view.prefill && request.length() >= std::max(1u, worker.info.max_sequence_tokens())) {
@@ -88,16 +94,19 @@ RequestSummary Router::Impl::Summarize(const Request& request, bool yields) {
     summary.others.tpot_ms *= kFilled;
     summary.objective = {0, summary.others.tpot_ms};
   }
+  summary.arrivals_per_s =
+      arrivals.PerSecond(clock->Now()) / static_cast<double>(std::max<size_t>(1, workers.size()));
   summary.ordinal = next_placement++;
   summary.tie_break = random.Next();
   return summary;
 }
 
 Result<Router::Impl::Choice> Router::Impl::Choose(Request& request) {
-  const v1::Fingerprint& pool = PoolFingerprint();
-  request.unit_hashes = UnitHashes(PrefixRoot(PrefixDigest(pool), pool.kv_layout().dtype(),
-                                              request.spec.adapter, request.spec.cache_scope),
-                                   request.Sequence());
+  const v1::Fingerprint& fingerprint = PoolFingerprint();
+  request.unit_hashes =
+      UnitHashes(PrefixRoot(PrefixDigest(fingerprint), fingerprint.kv_layout().dtype(),
+                            request.spec.adapter, request.spec.cache_scope),
+                 request.Sequence());
   const bool yields = YieldsAt(request, clock->Now());
   const RequestSummary summary = Summarize(request, yields);
   Choice choice;
@@ -284,24 +293,24 @@ Status Router::Impl::Dispatch(Request& request, const Choice& choice) {
   route.predicted_tpot_ms = placement.tpot_ms;
   route.cached_tokens_decode = static_cast<uint32_t>(on_decode.cached_tokens);
   int64_t cached = on_decode.cached_tokens;
+  const int32_t known = KnownTokens(placement.prefill >= 0 ? views[placement.prefill] : on_decode);
 
   if (placement.prefill >= 0) {
     const WorkerView& on_prefill = views[placement.prefill];
     route.prefill_worker = on_prefill.worker_id;
     route.cached_tokens_prefill = static_cast<uint32_t>(on_prefill.cached_tokens);
     cached = std::max<int64_t>(cached, on_prefill.cached_tokens);
-    states[placement.prefill]->Charge(
-        now, PromptWork::Of(on_prefill.cached_tokens, tokens - 1 - on_prefill.cached_tokens), 0, 0,
-        yields);
+    states[placement.prefill]->Charge(now, PromptWork::Of(known, tokens - 1 - known), 0, 0, yields);
     decode.Charge(now, {}, tokens, 1, yields);
   } else {
-    decode.Charge(now, PromptWork::Of(on_decode.cached_tokens, tokens - on_decode.cached_tokens),
-                  tokens, 1, yields);
+    decode.Charge(now, PromptWork::Of(known, tokens - known), tokens, 1, yields);
   }
+  Promise(request, *states[placement.prefill >= 0 ? placement.prefill : placement.decode]);
   request.placed = placement;
   metrics.CountRoute(placement.reason);
   metrics.CountPrefix(tokens, cached);
   if (request.placements == 1) {
+    arrivals.Add(now);
     totals.placed_tokens += static_cast<uint64_t>(tokens);
     totals.uncached_tokens += static_cast<uint64_t>(std::max<int64_t>(0, tokens - cached));
   }
@@ -314,6 +323,22 @@ Status Router::Impl::Dispatch(Request& request, const Choice& choice) {
                              {"tokens", tokens}});
   observer->OnRouted(route);
   return {};
+}
+
+void Router::Impl::Promise(Request& request, WorkerState& worker) {
+  request.computed_by = {worker.info.worker_id(), worker.info.incarnation()};
+  ++worker.queued_prompts;
+  worker.promises.Add(request.unit_hashes);
+}
+
+void Router::Impl::EndPromise(Request& request) {
+  if (!request.computed_by) return;
+  WorkerState* worker = WorkerNamed(request.computed_by->first);
+  if (worker != nullptr && worker->info.incarnation() == request.computed_by->second) {
+    --worker->queued_prompts;
+    worker->promises.Remove(request.unit_hashes);
+  }
+  request.computed_by.reset();
 }
 
 }  // namespace aisp

@@ -120,6 +120,7 @@ void Router::Impl::Deliver(Request& request, const v1::TokenEvent& event, int sk
   if (event.logprobs_size() == event.tokens_size()) {
     for (int i = skip; i < event.logprobs_size(); ++i) *out.add_logprobs() = event.logprobs(i);
   }
+  EndPromise(request);
   if (request.first_token == kNever) {
     request.first_token = now;
     *out.mutable_timing() = event.timing();
@@ -154,23 +155,21 @@ void Router::Impl::LearnFromFirstToken(const Request& request, const v1::Timing&
   const double error_ms = std::abs(measured_ms - placed.ttft_ms);
   metrics.ttft_error_s.Observe(error_ms * 1e-3);
   if (measured_ms > 0) metrics.ttft_error_ratio.Observe(error_ms / measured_ms);
-  RunningMean& offset =
-      placed.prefill < 0 ? worker->correction.local_ttft_ms : worker->correction.remote_ttft_ms;
-  offset.Add(measured_ms - (placed.ttft_ms - placed.ttft_offset_ms), clock->Now());
+  TtftCorrection& correction =
+      placed.prefill < 0 ? worker->correction.local : worker->correction.remote;
+  correction.Learn(placed.ttft_own_ms, placed.ttft_wait_ms, measured_ms, clock->Now());
 }
 
 // Of answers that are long enough to have a time per token.
 void Router::Impl::LearnFromEnd(const Request& request, Duration tpot) {
   constexpr uint32_t kEnough = 8;
   const Placement& placed = request.placed;
-  WorkerState* worker = WorkerNamed(request.worker);
-  if (request.placements != 1 || request.emitted < kEnough || worker == nullptr ||
-      placed.step_ms <= 0 || tpot <= Duration{})
+  if (request.placements != 1 || request.emitted < kEnough || placed.step_ms <= 0 ||
+      tpot <= Duration{})
     return;
   const double measured_ms = ToMs(tpot);
   metrics.tpot_error_ratio.Observe(std::abs(measured_ms - placed.tpot_ms) / measured_ms);
-  worker->correction.tpot_factor.Add(std::clamp(measured_ms / placed.step_ms, 0.1, 10.0),
-                                     clock->Now());
+  pool.tpot_extra_ms.Add(measured_ms - placed.step_ms, clock->Now());
 }
 
 void Router::Impl::OnAttemptEnded(Request& request, const v1::TokenEvent& event) {
@@ -209,6 +208,7 @@ void Router::Impl::OnHandedBack(Request& request, const Error& why) {
 
 void Router::Impl::Detach(Request& request) {
   if (request.wire_id == 0) return;
+  EndPromise(request);
   aged.erase(request.id);
   if (WorkerState* worker = WorkerNamed(request.worker); worker != nullptr) {
     worker->attempts.erase(request.wire_id);

@@ -46,6 +46,10 @@ v1::Telemetry Bounded(v1::Telemetry t) {
   return t;
 }
 
+WorkerView::Learnt At(const RunningMean& mean, Instant now) {
+  return {mean.Value(now), mean.Spread(now)};
+}
+
 bool Plausible(const v1::StepSample& s) {
   return s.prefill_tokens() <= kMostTokensOfAStep && s.decode_rows() <= kMostSequences &&
          s.prefill_context() <= kMostPositions && s.decode_context() <= kMostPositions &&
@@ -59,7 +63,7 @@ double KvBytesPerToken(const v1::KvLayoutDesc& layout) {
          DtypeBytes(layout.dtype());
 }
 
-bool WorkerState::Report(const v1::Telemetry& report, Instant now, StepTimeModel* pool) {
+bool WorkerState::Report(const v1::Telemetry& report, Instant now, PoolModel* pool) {
   if (report.incarnation() != info.incarnation()) return false;
   if (report.sequence() < telemetry.sequence()) return false;
   for (const v1::StepSample& s : report.steps()) {
@@ -68,7 +72,7 @@ bool WorkerState::Report(const v1::Telemetry& report, Instant now, StepTimeModel
         static_cast<double>(s.prefill_tokens()), static_cast<double>(s.prefill_context()),
         static_cast<double>(s.decode_rows()), static_cast<double>(s.decode_context())};
     model.Observe(shape, s.duration_ns());
-    pool->Observe(shape, s.duration_ns());
+    pool->steps.Observe(shape, s.duration_ns());
   }
   step_begin = kNever;
   reported = now;
@@ -155,13 +159,13 @@ void WorkerState::SetYielding(WorkerView* view) const {
       view->total_blocks, view->free_blocks + view->yielding_context / block_tokens));
 }
 
-WorkerView WorkerState::View(Instant now, const StepTimeModel& pool, bool yields) const {
+WorkerView WorkerState::View(Instant now, const PoolModel& pool, bool yields) const {
   WorkerView view;
   view.worker_id = info.worker_id();
   view.host_id = info.host_id();
   view.prefill = prefill();
   view.available = Ready();
-  view.cost = model.CostWith(pool);
+  view.cost = model.CostWith(pool.steps);
   // An older worker does not say; then the view's default stands.
   if (const uint32_t chunk =
           std::min({info.max_prefill_chunk(), info.max_batch_tokens(), kMostTokensOfAStep});
@@ -186,14 +190,15 @@ WorkerView WorkerState::View(Instant now, const StepTimeModel& pool, bool yields
   view.backlog_ms = BacklogMs(now, view, /*all=*/yields);
   if (!yields) SetYielding(&view);
   view.transfer_bytes_per_s = telemetry.transfer_bytes_per_s();
-  view.local_ttft = {correction.local_ttft_ms.Value(now), correction.local_ttft_ms.Spread(now)};
-  view.remote_ttft = {correction.remote_ttft_ms.Value(now), correction.remote_ttft_ms.Spread(now)};
-  view.tpot_factor = {correction.tpot_factor.Value(now), correction.tpot_factor.Spread(now)};
+  view.local_ttft = {At(correction.local.offset_ms, now), At(correction.local.wait_factor, now)};
+  view.remote_ttft = {At(correction.remote.offset_ms, now), At(correction.remote.wait_factor, now)};
+  view.tpot_extra = At(pool.tpot_extra_ms, now);
+  view.queued_prompts = queued_prompts;
   view.known = model.samples() >= kKnown;
   return view;
 }
 
-WorkerStatus WorkerState::Describe(const StepTimeModel& pool) const {
+WorkerStatus WorkerState::Describe(const PoolModel& pool) const {
   WorkerStatus status;
   status.id = info.worker_id();
   status.incarnation = info.incarnation();
@@ -216,7 +221,7 @@ WorkerStatus WorkerState::Describe(const StepTimeModel& pool) const {
   status.steps = telemetry.steps_total();
   status.preemptions = telemetry.preemptions_total();
   status.transfer_bytes_per_s = telemetry.transfer_bytes_per_s();
-  status.cost = model.CostWith(pool);
+  status.cost = model.CostWith(pool.steps);
   status.fitted_steps = model.samples();
   status.chunk_tokens = info.max_prefill_chunk();
   status.max_batch_tokens = info.max_batch_tokens();

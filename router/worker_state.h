@@ -13,6 +13,7 @@
 #include "proto/shared_prompts.h"
 #include "router/correction.h"
 #include "router/policy.h"
+#include "router/prefix_promises.h"
 #include "router/prefix_view.h"
 #include "router/router.h"
 #include "router/step_time_model.h"
@@ -22,13 +23,23 @@ namespace aisp {
 // Of one token in all layers, keys and values.
 double KvBytesPerToken(const v1::KvLayoutDesc& layout);
 
+// What is learnt from all workers together.
+struct PoolModel {
+  StepTimeModel steps;  // for workers that have hardly run such a step
+  // By how much TPOT is above a step of nothing but decodes: what prompts that are computed beside
+  // them add. One for all workers, since the next prompts go where the router sends them: a worker
+  // that has just had many need not have as many again.
+  RunningMean tpot_extra_ms{0};
+};
+
 class WorkerState {
  public:
   WorkerState(LinkId on_link, v1::Register registration, size_t max_prefix_units,
-              PrefixDirectory* directory, Instant now)
+              PrefixDirectory* directory, PrefixDirectory* promised, Instant now)
       : link(on_link),
         info(std::move(registration)),
         prefix(info.incarnation(), max_prefix_units, directory),
+        promises(promised),
         last_heard(now) {}
 
   bool prefill() const { return info.role() == v1::ROLE_PREFILL; }
@@ -38,7 +49,7 @@ class WorkerState {
 
   // Ignores another incarnation's report and one that is older than the last. Returns whether it
   // was taken; then `pool` has its steps too.
-  bool Report(const v1::Telemetry& report, Instant now, StepTimeModel* pool);
+  bool Report(const v1::Telemetry& report, Instant now, PoolModel* pool);
   // It is inside a step too long to report anything else.
   void Beat(const v1::Heartbeat& heartbeat, Instant now);
   // Work sent to this worker that its telemetry cannot show yet; `yields`: to interactive requests.
@@ -46,8 +57,8 @@ class WorkerState {
               bool yields = false);
   // Without `cached_tokens` and `available`, which depend on the request. `pool` is learnt from all
   // workers' steps. For a request that `yields` itself, or one to which others do.
-  WorkerView View(Instant now, const StepTimeModel& pool, bool yields = false) const;
-  WorkerStatus Describe(const StepTimeModel& pool) const;
+  WorkerView View(Instant now, const PoolModel& pool, bool yields = false) const;
+  WorkerStatus Describe(const PoolModel& pool) const;
 
   const LinkId link;
   const v1::Register info;
@@ -55,6 +66,8 @@ class WorkerState {
   StepTimeModel model;
   Correction correction;  // decode workers
   PrefixView prefix;
+  PrefixPromises promises;
+  int32_t queued_prompts = 0;  // of this router, that it computes
   bool draining = false;
   v1::Role becoming = v1::ROLE_UNSPECIFIED;  // it drains for that, by this router's word
   bool move_all = false;                     // it wants its streams placed elsewhere

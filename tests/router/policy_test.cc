@@ -358,14 +358,62 @@ TEST(CostPolicy, WhatPredictionsWereWrongByIsAddedToThem) {
   const double before_ms = Pick("cost", request, workers)->ttft_ms;
   const double tpot_ms = Pick("cost", request, workers)->tpot_ms;
   request.preference = PrefillPreference::kLocal;
-  workers[0].local_ttft.value = 7;
-  workers[0].tpot_factor.value = 1.5;
+  workers[0].local_ttft.offset.value = 7;
+  workers[0].tpot_extra.value = 3;
   const auto placement = Pick("cost", request, workers);
   EXPECT_NEAR(placement->ttft_ms, before_ms + 7, 1e-9);
-  EXPECT_NEAR(placement->ttft_offset_ms, 7, 1e-9);
-  EXPECT_NEAR(placement->tpot_ms, 1.5 * tpot_ms, 1e-9);
-  workers[0].local_ttft.value = -1e9;
-  EXPECT_GT(Pick("cost", request, workers)->ttft_ms, 0);
+  EXPECT_NEAR(placement->ttft_own_ms, before_ms, 1e-9);
+  EXPECT_NEAR(placement->tpot_ms, tpot_ms + 3, 1e-9);
+  workers[0].local_ttft.offset.value = -1e9;
+  EXPECT_NEAR(Pick("cost", request, workers)->ttft_ms, 0.5 * before_ms, 1e-9)
+      << "what has to be computed takes its time";
+}
+
+TEST(CostPolicy, TheWaitForOthersIsCorrectedByAFactor) {
+  WorkerView workers[] = {Decode("d")};
+  const RequestSummary request = Request(1000);
+  const double alone_ms = Pick("cost", request, workers)->ttft_ms;
+  workers[0].backlog_ms = 100;
+  EXPECT_NEAR(Pick("cost", request, workers)->ttft_ms, alone_ms + 100, 1e-9);
+  workers[0].local_ttft.wait_factor.value = 0.4;
+  const auto placement = Pick("cost", request, workers);
+  EXPECT_NEAR(placement->ttft_ms, alone_ms + 40, 1e-9);
+  EXPECT_NEAR(placement->ttft_wait_ms, 100, 1e-9);
+}
+
+TEST(CostPolicy, AShortPromptDoesNotWaitForAllTheLongOnesAhead) {
+  WorkerView workers[] = {Decode("d")};
+  workers[0].backlog_ms = 1000;
+  workers[0].queued_prompts = 2;
+  // A quarter of each step of 512 tokens is for the third prompt: 128 of them take one step.
+  const double step_ms = workers[0].cost.PromptMs(PromptWork::Of(0, 512), 512, {});
+  EXPECT_LT(Pick("cost", Request(120), workers)->ttft_ms, 1.01 * step_ms);
+  EXPECT_GT(Pick("cost", Request(5000), workers)->ttft_ms, 1000);
+}
+
+TEST(CostPolicy, ARequestFollowsThePromptThatWillLeaveItsPrefix) {
+  WorkerView workers[] = {Decode("d0"), Decode("d1")};
+  workers[0].promised_tokens = 4096;
+  workers[0].backlog_ms = 150;
+  workers[0].queued_prompts = 1;
+  EXPECT_EQ(Pick("cost", Request(4200), workers)->decode, 0);
+  EXPECT_EQ(Pick("prefix", Request(4200), workers)->decode, 0);
+  workers[0].backlog_ms = 2000;
+  workers[0].queued_prompts = 8;
+  EXPECT_EQ(Pick("cost", Request(4200), workers)->decode, 1) << "not at any price";
+}
+
+TEST(CostPolicy, WhatComputingCostsTheRequestsThatComeMeanwhileCounts) {
+  // Computing the prompt anew beside fewer rows is a little faster for the request itself.
+  WorkerView workers[] = {Decode("d0"), Decode("d1")};
+  workers[0].cached_tokens = 4096;
+  workers[0].rows = 12;
+  workers[0].context_tokens = 12 * 4096;
+  RequestSummary request = Request(4200);
+  request.expected_new_tokens = 400;
+  ASSERT_EQ(Pick("cost", request, workers)->decode, 1);
+  request.arrivals_per_s = 20;
+  EXPECT_EQ(Pick("cost", request, workers)->decode, 0);
 }
 
 TEST(CostPolicy, AWishForAPrefillWorkerThatIsNotThereFallsBackToLocal) {

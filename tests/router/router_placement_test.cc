@@ -43,6 +43,34 @@ TEST(Router, PrefixEventsDrawARequestToTheWorkerThatHoldsIt) {
   EXPECT_EQ(other.routes[0].cached_tokens_decode, 0u) << "a scope shares with nobody else";
 }
 
+TEST(Router, ARequestFollowsAPromptThatIsStillComputed) {
+  RouterHarness h;
+  h.AddDecode("d0");
+  h.AddDecode("d1");
+  RecordingObserver first, second;
+  ASSERT_TRUE(h.Submit(h.Request(2000), &first));
+  ASSERT_TRUE(h.Submit(h.Request(2048), &second));
+  EXPECT_EQ(second.routes[0].decode_worker, first.routes[0].decode_worker);
+  EXPECT_EQ(second.routes[0].cached_tokens_decode, 0u) << "promised, not cached";
+}
+
+TEST(Router, APromptThatIsGivenUpPromisesNothing) {
+  RouterHarness h;
+  const LinkId d = h.AddDecode("d");
+  RecordingObserver seen[3];
+  const auto first = h.Submit(h.Request(2000), &seen[0]);
+  const auto second = h.Submit(h.Request(2000), &seen[1]);
+  ASSERT_TRUE(first && second);
+  const double alone_ms = seen[0].routes[0].predicted_ttft_ms;
+  EXPECT_LT(seen[1].routes[0].predicted_ttft_ms, 1.5 * alone_ms) << "not twice the prompt";
+  h.router.Cancel(*first);
+  h.router.Cancel(*second);
+  h.Advance(seconds(1));
+  h.Report(d, h.ReadyTelemetry());
+  ASSERT_TRUE(h.Submit(h.Request(2000), &seen[2]));
+  EXPECT_NEAR(seen[2].routes[0].predicted_ttft_ms, alone_ms, 0.01 * alone_ms);
+}
+
 TEST(Router, BlindnessToAPrefixCacheIsVisibleAndASnapshotIsAskedFor) {
   RouterHarness h;
   const LinkId d = h.AddDecode("d");
