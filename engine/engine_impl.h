@@ -231,12 +231,13 @@ struct Engine::Impl {
     uint64_t table = 0;      // SequenceTable::version
     uint64_t collected = 0;  // steps, those that failed too
     uint64_t tier_waits = 0;
+    bool tiers_busy = false;
     int32_t available = 0, leased = 0;
     bool operator==(const Standstill&) const = default;
   };
   Standstill Now() const {
-    return {table.version(), collected, tier_waits_ended, blocks.Available(),
-            blocks.LeasedBlocks()};
+    return {table.version(),        collected,          tier_waits_ended,
+            tiers && tiers->Busy(), blocks.Available(), blocks.LeasedBlocks()};
   }
   std::optional<Standstill> blocked;
   uint64_t collected = 0;

@@ -246,6 +246,32 @@ TEST(EngineTiers, NobodyWaitsForATierBeyondItsTime) {
   t.harness.ExpectIdle();
 }
 
+// What it adds to its own copy hangs below blocks that came from the tier meanwhile, and those
+// cannot be given up: it has to start over, once nothing under way in the tiers could free a block.
+TEST(EngineTiers, ACopyThatComesBesideItsOwnStarvesNobody) {
+  TieredEngine t(Small(), 64);
+  const auto prompt = SomeTokens(100, 1);
+  t.Ask(prompt);
+  t.Run();
+  t.PushOut(2);
+  const SequenceId again = t.Ask(prompt, 100);
+  Engine& engine = t.harness.engine;
+  const Instant until = engine.NextDeadline();
+  t.harness.clock.Set(until);
+  engine.Expire(until);
+  ASSERT_TRUE(engine.Launch().has_value());
+  t.io.FinishAll();
+  engine.PollTiers();
+  t.harness.Take(engine.Collect());
+  t.RunAlone();
+  ASSERT_FALSE(t.harness.outcomes[again].ended) << "it holds its copy, and the other one's blocks";
+  ASSERT_FALSE(t.io.jobs().empty());
+  t.Run();
+  EXPECT_EQ(engine.Preemptions(), 1u);
+  t.harness.ExpectOracle(again);
+  t.harness.ExpectIdle();
+}
+
 TEST(EngineTiers, WhoWantsTheSamePrefixWaitsForTheSamePromotion) {
   TieredEngine t(Small(), 64);
   const auto prompt = SomeTokens(100, 1);
