@@ -53,8 +53,10 @@ struct Router::Impl {
     Instant dispatched;
     Instant first_token = kNever;
     Instant last_token = kNever;
-    Placement placed;                          // the last one
-    std::vector<std::string> prefill_workers;  // of it: the one asked first, then fallbacks
+    Placement placed;  // the last one
+    // Of all its placements without a token: their ends are perhaps told later than that of the
+    // decode worker. Bounded by max_attempts.
+    std::vector<std::string> prefill_workers;
     int placements = 0;
     int moves = 0;  // of the placements: those that followed no failure but a drain
     // Workers that ended while they had this request and had brought no token of it.
@@ -164,6 +166,7 @@ struct Router::Impl {
   bool WaitsForToken(const Request& request) const;
   // A request that waits for a token was sent to that prefill worker, or may be as a fallback.
   bool MayPrefillOn(const std::string& worker) const;
+  bool Suspect(const Request& request) const;
   bool AnotherOnTrial(const Request& request) const;
   void RefusePoison(RequestId id);
 

@@ -87,7 +87,7 @@ RequestSummary Router::Impl::Summarize(const Request& request, bool yields) {
   summary.num_layers = static_cast<int32_t>(kv.num_layers());
   summary.block_tokens = static_cast<int32_t>(kv.block_tokens());
   summary.takeover = request.placements > 0;
-  summary.preference = request.spec.prefill;
+  summary.preference = Suspect(request) ? PrefillPreference::kLocal : request.spec.prefill;
   summary.others = {ToMs(options.slo_ttft), ToMs(options.slo_tpot)};
   summary.objective = ObjectiveOf(request.spec.objective, summary.others);
   if (yields) {
@@ -255,7 +255,6 @@ Status Router::Impl::Dispatch(Request& request, const Choice& choice) {
   request.dispatched = now;
   request.wire_id = next_wire;
   v1::GenerateRequest generate = MakeGenerate(request);
-  request.prefill_workers.clear();
   const auto describe = [&](int index, v1::PrefillTarget* target) {
     const v1::Register& info = states[index]->info;
     request.prefill_workers.push_back(info.worker_id());

@@ -1,8 +1,9 @@
 // Requests that end workers. One that makes its worker crash would, replayed, end one after the
 // other.
 //
-// Blamed is who was on a worker when it ended and had got no token from it. Who is blamed twice,
-// and nobody else with it, is refused. Where several are blamed twice they go on one at a time, so
+// Blamed is who was on a worker when it ended and had got no token from it; it computes its prompt
+// on the next one alone, so that it takes no prefill workers with it. Who is blamed twice, and
+// nobody else with it, is refused. Where several are, all who are blamed go on one at a time, so
 // that the next end finds the one. While workers also end with nobody to blame (machines fail,
 // somebody kills them) two ends prove nothing, and a request keeps all its attempts.
 #include <algorithm>
@@ -40,6 +41,10 @@ bool Router::Impl::AnotherOnTrial(const Request& request) const {
   });
 }
 
+bool Router::Impl::Suspect(const Request& request) const {
+  return !request.blamed.empty() && !InStorm(clock->Now());
+}
+
 bool Router::Impl::InStorm(Instant now) const {
   return unexplained_end.ns != INT64_MIN && now - unexplained_end < kStorm;
 }
@@ -56,14 +61,16 @@ void Router::Impl::Blame(const v1::Register& worker, const std::vector<RequestId
     if (request.blamed.size() >= kEndsOfPoison) again.push_back(id);
   }
   if (!anybody) unexplained_end = now;
-  if (InStorm(now)) return;
-  for (const RequestId id : again) {
-    Request& request = requests.at(id.value);
-    if (again.size() == 1) {
-      request.verdict = now + options.poison_verdict;
-    } else {
-      request.on_trial = true;
-    }
+  if (InStorm(now) || again.empty()) return;
+  if (again.size() == 1) {
+    requests.at(again.front().value).verdict = now + options.poison_verdict;
+    return;
+  }
+  for (auto& [id, request] : requests) {
+    const bool waits = request.wire_id == 0 && WaitsForToken(request);
+    if (!waits || request.blamed.empty()) continue;
+    request.on_trial = true;
+    request.give_up = request.deadline;
   }
 }
 

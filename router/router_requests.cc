@@ -136,6 +136,7 @@ void Router::Impl::Deliver(Request& request, const v1::TokenEvent& event, int sk
   request.last_token = now;
   // A worker computed it and lives.
   request.blamed.clear();
+  request.prefill_workers.clear();
   request.on_trial = false;
   request.answer.insert(request.answer.end(), out.tokens().begin(), out.tokens().end());
   request.emitted += static_cast<uint32_t>(out.tokens_size());

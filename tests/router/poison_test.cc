@@ -114,6 +114,60 @@ TEST(Poison, AnIdlePrefillWorkerThatEndsHasNobodyToBlameEither) {
   EXPECT_EQ(honest.finishes, 0);
 }
 
+TEST(Poison, WhoseWorkerEndedTakesNoPrefillWorkerAlong) {
+  for (const bool storm : {false, true}) {
+    RouterHarness h(Patient());
+    const LinkId first = h.AddDecode("a");
+    h.AddPrefill("p");
+    RouterRequest request = h.Request(2000);
+    request.prefill = PrefillPreference::kRemote;
+    RecordingObserver seen;
+    ASSERT_TRUE(h.Submit(request, &seen));
+    ASSERT_TRUE(h.Generates(first)[0].has_prefill());
+    const LinkId second = h.AddDecode("b");
+    if (storm) h.router.OnLinkDown(h.AddDecode("idle"), kLost);  // somebody kills workers
+    h.router.OnLinkDown(first, kLost);
+    ASSERT_EQ(h.Generates(second).size(), 1u);
+    EXPECT_EQ(h.Generates(second)[0].has_prefill(), storm);
+  }
+}
+
+TEST(Poison, APrefillWorkersEndThatIsToldLateIsNoSignOfAStorm) {
+  RouterHarness h(Patient());
+  const LinkId first = h.AddDecode("a");
+  const LinkId prefill = h.AddPrefill("p");
+  RouterRequest request = h.Request(2000);
+  request.prefill = PrefillPreference::kRemote;
+  RecordingObserver poison;
+  ASSERT_TRUE(h.Submit(request, &poison));
+  ASSERT_TRUE(h.Generates(first)[0].has_prefill());
+  const LinkId second = h.AddDecode("b");
+  h.router.OnLinkDown(first, kLost);
+  ASSERT_EQ(h.Generates(second).size(), 1u);
+  h.router.OnLinkDown(prefill, kLost);
+  const LinkId third = h.AddDecode("c");
+  h.router.OnLinkDown(second, kLost);
+  h.Advance(milliseconds(1100));
+  EXPECT_TRUE(h.Generates(third).empty());
+  EXPECT_EQ(poison.finishes, 1);
+}
+
+TEST(Poison, WhoWasThereOnceGoesOnAfterThoseWhoWereThereTwice) {
+  RouterHarness h(Patient());
+  const LinkId first = h.AddDecode("a");
+  RecordingObserver poison, innocent, late;
+  ASSERT_TRUE(h.Submit(h.Request(10), &poison));
+  ASSERT_TRUE(h.Submit(h.Request(11), &innocent));
+  const LinkId second = h.AddDecode("b");
+  h.router.OnLinkDown(first, kLost);
+  ASSERT_TRUE(h.Submit(h.Request(12), &late));
+  ASSERT_EQ(h.Generates(second).size(), 3u);
+  const LinkId third = h.AddDecode("c");
+  h.router.OnLinkDown(second, kLost);
+  h.Advance(milliseconds(300));
+  EXPECT_EQ(h.Generates(third).size(), 1u) << "one suspect at a time";
+}
+
 TEST(Poison, OfSeveralThatWereThereTwiceOnlyTheCulpritIsRefused) {
   RouterHarness h(Patient());
   const LinkId first = h.AddDecode("a");
