@@ -2,6 +2,7 @@
 // against what it brings, token by token, and that it ends exactly once and in time.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -13,10 +14,25 @@
 
 namespace aisp {
 
+// What a surface and its client do with a request beside waiting for its end.
+struct SimHabits {
+  // The answer's text holds a stop string that ends with this token; 0: none.
+  size_t stop_string_after = 0;
+  // The client reads so many tokens a second and is cut off when more than `most_unread` wait for
+  // it; 0: it reads at once.
+  double reads_per_s = 0;
+  size_t most_unread = 0;
+  // Its first step fails, or ends the process.
+  enum class Poison { kNone, kStep, kProcess } poison = Poison::kNone;
+};
+
 class SimClient final : public RequestObserver {
  public:
+  // `end`: ends the request at its router, as completed or as cancelled.
+  using EndRequest = std::function<void(RequestId id, bool completed)>;
   SimClient(SimWorld* world, SimCoverage* coverage, std::string name,
-            const ProvenanceOptions& model, RouterRequest request, Duration grace);
+            const ProvenanceOptions& model, RouterRequest request, const SimHabits& habits,
+            Duration grace, EndRequest end);
 
   void OnRouted(const RouteDecision& route) override;
   void OnTokens(const v1::TokenEvent& event) override;
@@ -38,6 +54,7 @@ class SimClient final : public RequestObserver {
   const std::string& outcome() const { return outcome_; }
   RequestId id() const { return id_; }
   const RouterRequest& request() const { return request_; }
+  bool poisonous() const { return habits_.poison != SimHabits::Poison::kNone; }
 
   // The run fails unless this one succeeds.
   bool must_succeed = false;
@@ -46,6 +63,12 @@ class SimClient final : public RequestObserver {
   enum class State { kNew, kWaiting, kDone, kGone };
 
   void Fail(const std::string& what);
+  void CheckTiming(const v1::Timing& timing);
+  void TakeToken(const v1::TokenEvent& event, int at);
+  // A stop string was found, or too much waits for a slow reader: from inside OnTokens, as a
+  // surface does it.
+  void ReadOn();
+  void CheckError(const Error& error);
   // What a request brought beside tokens when it ended well.
   void CheckOutputs();
 
@@ -53,7 +76,9 @@ class SimClient final : public RequestObserver {
   SimCoverage* const coverage_;
   const std::string name_;
   const RouterRequest request_;
+  const SimHabits habits_;
   const Duration grace_;
+  const EndRequest end_;
   ExpectedEnd expected_;
   std::vector<float> expected_embedding_, expected_logprobs_;
   std::vector<float> embedding_, logprobs_;
@@ -62,6 +87,7 @@ class SimClient final : public RequestObserver {
   std::string outcome_;
   RequestId id_;
   Instant submitted_;
+  Instant first_token_ = kNever;
   std::vector<TokenId> received_;
   int routes_ = 0;
   int finishes_ = 0;

@@ -16,17 +16,20 @@ std::string Brief(const google::protobuf::Message& message) {
   return text;
 }
 
-SimFabricOptions FabricOptions(const SimSettings& s) {
+SimFabricOptions FabricOptions(const SimSettings& s, bool fallback) {
   ProvenanceOptions model;
   model.num_layers = s.num_layers;
   model.block_tokens = s.block_tokens;
   SimFabricOptions options;
-  options.owner_copies = s.owner_copies;
-  options.fetches = s.fetches;
+  options.owner_copies = s.owner_copies || fallback;
+  options.fetches = s.fetches && !fallback;
+  options.rank = fallback ? 0 : 1;
   options.bytes_per_ms = static_cast<double>(ProvenanceExecutor::LayoutOf(model).BlockBytes()) /
                          s.transfer_ms_per_block;
   return options;
 }
+
+constexpr double kLaneStaysDown = 0.3;
 
 bool IsChatter(const v1::WorkerMessage& m) { return m.has_telemetry() || m.has_kv_events(); }
 
@@ -61,7 +64,8 @@ SimCluster::SimCluster(uint64_t seed, bool trace)
       death_(this),
       router_net_(&world_, settings_.link_delays),
       kv_net_(&world_, settings_.link_delays),
-      fabric_(&world_, FabricOptions(settings_)) {
+      fabric_(&world_, FabricOptions(settings_, /*fallback=*/false)),
+      fallback_(&world_, FabricOptions(settings_, /*fallback=*/true)) {
   world_.clock.Set(Instant{1'000'000'000});
   ProvenanceOptions& model = shared_.model;
   model.num_layers = settings_.num_layers;
@@ -88,8 +92,10 @@ SimCluster::SimCluster(uint64_t seed, bool trace)
   shared_.router_net = &router_net_;
   shared_.kv_net = &kv_net_;
   shared_.fabric = &fabric_;
+  if (settings_.falls_back) shared_.fallback = &fallback_;
   shared_.death = &death_;
   shared_.on_stop = [this](SimWorker* worker) { OnStopWanted(worker); };
+  shared_.on_crash = [this](SimWorker* worker) { OnCrash(worker); };
   // Prompts as long as these would always be prefilled locally on a worker that is fast by prior;
   // the simulation wants both.
   router_options_.policy.cost.disturbance_weight = 4;
@@ -97,12 +103,13 @@ SimCluster::SimCluster(uint64_t seed, bool trace)
   for (int i = 0; i < settings_.routers; ++i)
     shared_.router_addresses.push_back(fmt::format("router{}", i));
   shared_.faults_over = &faults_over_;
-  SetLinkRoom(settings_.link_room);
+  SetLinkRoom(settings_.link_room, settings_.link_bytes);
   WireNetworks();
 }
 
-void SimCluster::SetLinkRoom(int messages) {
+void SimCluster::SetLinkRoom(int messages, size_t bytes) {
   router_net_.max_offered = kv_net_.max_offered = messages;
+  router_net_.max_offered_bytes = kv_net_.max_offered_bytes = bytes;
 }
 
 SimCluster::~SimCluster() {
@@ -113,8 +120,15 @@ SimCluster::~SimCluster() {
 }
 
 void SimCluster::WireNetworks() {
-  router_net_.on_refused = [this] { coverage_.Count("request refused by a full router link"); };
-  kv_net_.on_refused = [this] { coverage_.Count("request refused by a full kv link"); };
+  const auto count_refusal = [this](const std::string& link) {
+    return [this, link](Code code) {
+      const bool never = code == Code::kOutOfRange;
+      coverage_.Count((never ? "request that no " : "request refused by a full ") + link +
+                      (never ? " takes" : ""));
+    };
+  };
+  router_net_.on_refused = count_refusal("router link");
+  kv_net_.on_refused = count_refusal("kv link");
   const auto log = [this](const SimProcess& from, const SimProcess& to,
                           const google::protobuf::Message& m) {
     world_.Trace(from.name, fmt::format("-> {}: {}", to.name, Brief(m)));
@@ -206,131 +220,14 @@ void SimCluster::StartWorker(int index) {
   AISP_CHECK(slot.worker == nullptr);
   ++slot.starts;
   slot.incarnation = DrawIncarnation([this] { return world_.random.Next(); });
-  slot.worker = std::make_unique<SimWorker>(shared_, slot.name, slot.prefill, slot.incarnation,
-                                            slot.last_exit);
+  if (settings_.disk_slots > 0 && slot.disk == nullptr) slot.disk = std::make_shared<FakeDisk>();
+  slot.worker = std::make_unique<SimWorker>(shared_, SimIdentity{.name = slot.name,
+                                                                 .prefill = slot.prefill,
+                                                                 .incarnation = slot.incarnation,
+                                                                 .last_exit = slot.last_exit,
+                                                                 .disk = slot.disk});
   world_.Trace(slot.worker->process().name, "starts");
   slot.worker->Start();
-}
-
-RouterRequest SimCluster::MakeRequest(bool storm) {
-  const SimSettings& s = settings_;
-  RouterRequest request;
-  const auto& family = families_[world_.random.Below(families_.size())];
-  const auto longest = static_cast<int64_t>(s.max_context * 7 / 10);
-  const auto length =
-      static_cast<size_t>(world_.Chance(0.2) ? world_.Between(1, 20) : world_.Between(1, longest));
-  const size_t shared =
-      world_.Chance(0.2) ? length : static_cast<size_t>(world_.random.Below(length + 1));
-  std::vector<TokenId> prompt(family.begin(), family.begin() + static_cast<std::ptrdiff_t>(shared));
-  while (prompt.size() < length) prompt.push_back(static_cast<TokenId>(world_.random.Below(1000)));
-  request.tokens = std::move(prompt);
-  request.max_new_tokens =
-      static_cast<uint32_t>(world_.Chance(0.1) ? world_.Between(1, 400) : world_.Between(1, 40));
-  request.sampling.set_temperature(world_.Chance(0.3) ? 0.0f : 1.0f);
-  request.sampling.set_seed(world_.random.Next() | 1);
-  if (world_.Chance(0.1)) request.sampling.set_frequency_penalty(0.5f);
-  request.sampling.set_num_logprobs(-1);
-  const int64_t stops = world_.Chance(0.5) ? world_.Between(1, 40) : 0;
-  for (int64_t i = 0; i < stops; ++i)
-    request.stop_token_ids.push_back(static_cast<TokenId>(world_.random.Below(1000)));
-  if (world_.Chance(0.2)) request.min_new_tokens = static_cast<uint32_t>(world_.Between(1, 10));
-  request.min_new_tokens = std::min(request.min_new_tokens, request.max_new_tokens);
-  if (world_.Chance(0.1)) {
-    request.pooling = static_cast<v1::Pooling>(world_.Between(1, 3));
-    request.max_new_tokens = request.min_new_tokens = 0;
-  } else if (world_.Chance(0.1)) {
-    request.prompt_logprobs = 0;
-    if (world_.Chance(0.3)) request.max_new_tokens = request.min_new_tokens = 0;
-  }
-  request.priority = static_cast<int32_t>(world_.Chance(0.2) ? world_.Between(-1, 2) : 0);
-  request.cache_scope = world_.Chance(0.2) ? "tenant" : "";
-  if (s.tenants) {
-    const int64_t tenant = world_.Between(0, 3);
-    request.tenant = {fmt::format("tenant{}", tenant), static_cast<uint32_t>(1 + tenant),
-                      world_.Chance(0.1) ? 1 : 0};
-    coverage_.Count("request of a tenant");
-  }
-  // Some wait for room and give way; this draws nothing of its own.
-  if (request.tokens.size() % 4 == 0) {
-    request.tenant.service_class =
-        request.tokens.size() % 8 == 0 ? ServiceClass::kBestEffort : ServiceClass::kBatch;
-    coverage_.Count("request that yields");
-  }
-  request.timeout = storm    ? world_.Ms(1, 400)
-                    : s.calm ? std::chrono::seconds(300)
-                             : world_.Ms(8000, 40000);
-  return request;
-}
-
-void SimCluster::Submit(RouterRequest request, bool must_succeed, Duration cancel_after) {
-  const std::string name = fmt::format("request{}", clients_.size());
-  request.trace_id = name;
-  const std::shared_ptr<RouterProcess> its = RouterFor(world_.random.Below(routers_.size()));
-  const size_t number = clients_.size();
-  clients_.emplace_back(
-      std::make_unique<SimClient>(&world_, &coverage_, name, shared_.model, request, ClientGrace()),
-      its);
-  SimClient* client = clients_.back().first.get();
-  client->must_succeed = must_succeed;
-  RouterProcess& r = *its;
-  if (r.router == nullptr) {
-    client->Leave("its router is down");
-    return;
-  }
-  world_.Trace(name,
-               fmt::format("{} tokens, at most {} new, timeout {:.0f} ms", request.tokens.size(),
-                           request.max_new_tokens, ToMs(request.timeout)));
-  r.process->Deliver([client, router = r.router.get(), request = std::move(request)] {
-    if (client->gone()) return;
-    Duration retry_after{};
-    client->Submitted(router->Submit(request, client, &retry_after));
-  });
-  if (cancel_after <= Duration{}) return;
-  world_.After(cancel_after, [this, number] {
-    auto& [c, router] = clients_[number];
-    RouterProcess& his = *router;
-    if (!c->waiting() || !his.process->running()) return;
-    coverage_.Count("client cancelled");
-    world_.Trace("client", "cancels request" + std::to_string(number));
-    c->Leave("cancelled");
-    his.process->Deliver([router_ptr = his.router.get(), id = c->id()] { router_ptr->Cancel(id); });
-  });
-}
-
-void SimCluster::ScheduleLoad() {
-  const SimSettings& s = settings_;
-  for (int i = 0; i < s.prompt_families; ++i) {
-    std::vector<TokenId>& family = families_.emplace_back();
-    for (int32_t t = 0; t < s.max_context; ++t)
-      family.push_back(static_cast<TokenId>(world_.random.Below(1000)));
-  }
-  // Workers get a moment to register first.
-  const Duration start = std::chrono::milliseconds(600);
-  for (int i = 0; i < s.requests; ++i) {
-    const Duration at =
-        start + Duration(static_cast<int64_t>(world_.random.Uniform() *
-                                              static_cast<double>(s.arrival_span.count())));
-    world_.After(at, [this] {
-      const bool storm = world_.Chance(settings_.short_deadline_chance);
-      const Duration cancel =
-          world_.Chance(settings_.cancel_chance) ? world_.Ms(0, 600) : Duration{};
-      RouterRequest request = MakeRequest(storm);
-      const auto choices = static_cast<uint32_t>(world_.Chance(0.15) ? world_.Between(2, 4) : 1);
-      request.shares_tokens = choices > 1;
-      for (; request.choice < choices; ++request.choice) Submit(request, settings_.calm, cancel);
-    });
-  }
-}
-
-// After everything was put right again, the cluster must serve as if nothing had happened.
-void SimCluster::ScheduleProbes() {
-  for (int i = 0; i < 6; ++i) {
-    world_.After(std::chrono::milliseconds(100 * i), [this] {
-      RouterRequest request = MakeRequest(false);
-      request.timeout = std::chrono::seconds(120);
-      Submit(std::move(request), /*must_succeed=*/true, {});
-    });
-  }
 }
 
 Duration SimCluster::ClientGrace() const {
@@ -344,7 +241,9 @@ Duration SimCluster::ClientGrace() const {
 
 bool SimCluster::Run() {
   world_.Trace("settings", settings_.ToString());
-  fabric_.set_connect_fail_chance(settings_.connect_fail_chance);
+  // Of lanes that fall some are not to be had again: those below them are taken.
+  fabric_.set_connect_fail_chance(
+      std::max(settings_.connect_fail_chance, settings_.falls_back ? kLaneStaysDown : 0.0));
   routers_.resize(static_cast<size_t>(settings_.routers));
   for (int i = 0; i < settings_.routers; ++i) StartRouter(i);
   for (int i = 0; i < settings_.prefill_workers; ++i)
@@ -380,8 +279,10 @@ bool SimCluster::Run() {
   }
   if (!world_.failed()) CheckQuiet();
   coverage_.Count("events", world_.events());
+  coverage_.Count("lane below the first one taken", fallback_.connections());
   coverage_.Count("piece landed after its grant was revoked", fabric_.late_pieces());
-  coverage_.Count("piece fenced by the pool's owner", fabric_.fenced_pieces());
+  coverage_.Count("piece fenced by the pool's owner",
+                  fabric_.fenced_pieces() + fallback_.fenced_pieces());
   return !world_.failed();
 }
 

@@ -50,6 +50,7 @@ class SimCluster {
     uint64_t starts = 0;                // so far
     std::unique_ptr<SimWorker> worker;  // null while down
     std::optional<v1::LastExit> last_exit = std::nullopt;
+    std::shared_ptr<FakeDisk> disk = nullptr;  // of its processes, one after the other
   };
   // The simulation knows whom it killed.
   class Death final : public PeerDeath {
@@ -76,11 +77,30 @@ class SimCluster {
   // no worker yet.
   std::shared_ptr<RouterProcess> RouterFor(size_t index);
   void StartWorker(int index);
-  void Submit(RouterRequest request, bool must_succeed, Duration cancel_after);
-  RouterRequest MakeRequest(bool with_deadline_storm);
-  void ScheduleLoad();
-  void ScheduleProbes();
   Duration ClientGrace() const;
+
+  // load.cc
+  struct Visit {
+    bool must_succeed = false;
+    Duration cancel_after{};
+    SimHabits habits;
+  };
+  void Submit(RouterRequest request, const Visit& visit);
+  // As when its client leaves; false: it does not wait any more.
+  bool CancelRequest(size_t number);
+  std::vector<TokenId> MakePrompt();
+  RouterRequest MakeRequest(bool storm);
+  void AddSampling(RouterRequest* request);
+  void AddOutputs(RouterRequest* request);
+  void AddTenant(RouterRequest* request);
+  SimHabits MakeHabits();
+  void ScheduleLoad();
+  void Arrive();
+  // Of one token alone: whoever computes it fails, or ends.
+  void AskForBadStep() { AskForPoison(SimHabits::Poison::kStep); }
+  void AskForEnd() { AskForPoison(SimHabits::Poison::kProcess); }
+  void AskForPoison(SimHabits::Poison poison);
+  void ScheduleProbes();
 
   // faults.cc
   void ScheduleFaults();
@@ -92,7 +112,7 @@ class SimCluster {
   void BreakLink();
   void HalfOpenLink();
   void StallLink();
-  void SetLinkRoom(int messages);
+  void SetLinkRoom(int messages, size_t bytes);
   void DrainWorker();
   void AwaitDrained(int index, uint64_t incarnation);
   void RollingUpdate(size_t index);
@@ -114,7 +134,10 @@ class SimCluster {
   void EndZombie(const SimWorker* zombie, const std::string& why);
   // The worker's process wants to end: it was told that another one has its name.
   void OnStopWanted(SimWorker* worker);
+  // A request ended the worker's process.
+  void OnCrash(SimWorker* worker);
   void PauseRouter();
+  static void Resume(RouterProcess& router);
   void Heal();
 
   // role_changes.cc
@@ -130,6 +153,7 @@ class SimCluster {
 
   // cluster_checks.cc
   void CheckQuiet();
+  void CheckPoisonAlone();
   void CheckNotBlind(const RouterProcess& router);
   void CheckNames(const RouterProcess& router);
   void CheckClients(bool at_end);
@@ -141,6 +165,7 @@ class SimCluster {
   RouterLinksNet router_net_;
   KvLinksNet kv_net_;
   SimFabric fabric_;
+  SimFabric fallback_;  // used where settings_.falls_back
   SimShared shared_;
   RouterOptions router_options_;
   std::vector<std::vector<TokenId>> families_;

@@ -4,6 +4,7 @@
 //  - no process gets a name back from its successor (cluster.cc);
 //  - every request ends exactly once, by its deadline and the router's grace;
 //  - in a calm run, and for requests made after all faults were put right, every request succeeds;
+//  - a request that ends workers ends few of them, and only it is refused for that;
 //  - after that, nobody writes over a lane that fell;
 //  - no worker lays a role down with work in it, or drains for nobody (worker.cc);
 //  - after that, every worker has the role that it was started with, and routers place work on it;
@@ -57,9 +58,24 @@ void SimCluster::CheckNames(const RouterProcess& router) {
   }
 }
 
+// Where nothing but one request ends workers, it ends few, and nobody else is refused for it. (Of
+// several routers each knows its own requests only: an innocent one may be all that it sees.)
+void SimCluster::CheckPoisonAlone() {
+  if (!settings_.poison_alone) return;
+  const uint64_t ended = coverage_.Get("worker ended by a request");
+  coverage_.Peak("workers ended by one request", ended);
+  // The prefill workers of its first placement, and a decode worker for each of three.
+  if (ended > static_cast<uint64_t>(settings_.prefill_workers) + 3)
+    world_.Fail(fmt::format("one request ended {} workers", ended));
+  if (settings_.routers == 1 && coverage_.Get("request taken for poison") > 0)
+    world_.Fail("a request was refused for another one that ends workers");
+}
+
 void SimCluster::CheckQuiet() {
+  CheckPoisonAlone();
   CheckClients(/*at_end=*/true);
-  if (fabric_.AnyFallen()) world_.Fail("a lane that fell was not replaced");
+  if (fabric_.AnyFallen() || fallback_.AnyFallen())
+    world_.Fail("a lane that fell was not replaced");
   if (retiring_routers_ > 0) world_.Fail("a drained router did not end");
   for (const auto& running : routers_) {
     const RouterProcess& r = *running;

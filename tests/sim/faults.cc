@@ -37,6 +37,8 @@ void SimCluster::ScheduleFaults() {
   Schedule(settings_.half_opens, &SimCluster::HalfOpenLink);
   Schedule(settings_.lane_falls, &SimCluster::FallLane);
   Schedule(settings_.spoils, &SimCluster::SpoilWrite);
+  Schedule(settings_.bad_steps, &SimCluster::AskForBadStep);
+  Schedule(settings_.poison_alone ? 1 : settings_.poisons, &SimCluster::AskForEnd);
   ScheduleRoleChanges();
 }
 
@@ -93,7 +95,9 @@ void SimCluster::PauseWorker() {
   if (worker.prefill() && worker.InTransfer() && time > settings_.lease) {
     coverage_.Count("prefill worker stopped during transfer beyond the lease");
   }
-  worker.Pause();
+  const bool suspended = world_.Chance(settings_.suspend_chance);
+  if (suspended) coverage_.Count("worker suspended");
+  worker.Pause(suspended);
   const uint64_t incarnation = worker.incarnation();
   world_.After(time, [this, index, incarnation] {
     WorkerSlot& slot = workers_[static_cast<size_t>(index)];
@@ -110,7 +114,8 @@ void SimCluster::BreakLink() {
 }
 
 void SimCluster::FallLane() {
-  if (fabric_.FallOneLane()) coverage_.Count("lane fell");
+  SimFabric& fabric = settings_.falls_back && world_.Chance(0.5) ? fallback_ : fabric_;
+  if (fabric.FallOneLane()) coverage_.Count("lane fell");
 }
 
 void SimCluster::SpoilWrite() {
@@ -278,6 +283,7 @@ void SimCluster::MakeZombie() {
   if (slot.worker->InTransfer()) coverage_.Count("zombie in transfer");
   slot.worker->Pause();
   slot.last_exit.reset();
+  slot.disk.reset();  // is still the old one's
   SimWorker* zombie = zombies_.emplace_back(std::move(slot.worker)).get();
   StartWorker(index);
   const auto is_it = [zombie](const auto& z) { return z.get() == zombie; };
@@ -294,12 +300,15 @@ void SimCluster::DuplicateName() {
   const WorkerSlot& slot = workers_[index];
   if (slot.worker == nullptr || !slot.worker->process().running()) return;
   coverage_.Count("duplicate name");
-  SimWorker* twin = zombies_
-                        .emplace_back(std::make_unique<SimWorker>(
-                            shared_, slot.name, slot.prefill,
-                            DrawIncarnation([this] { return world_.random.Next(); }), std::nullopt,
-                            slot.name + ":twin"))
-                        .get();
+  SimWorker* twin =
+      zombies_
+          .emplace_back(std::make_unique<SimWorker>(
+              shared_,
+              SimIdentity{.name = slot.name,
+                          .prefill = slot.prefill,
+                          .incarnation = DrawIncarnation([this] { return world_.random.Next(); }),
+                          .kv_address = slot.name + ":twin"}))
+          .get();
   world_.Trace(twin->process().name, "starts under a name that is taken");
   twin->Start();
   world_.After(world_.Ms(300, 3000), [this, twin] { EndZombie(twin, "killed at last"); });
@@ -325,27 +334,48 @@ void SimCluster::OnStopWanted(SimWorker* worker) {
   EndZombie(worker, "was ousted, exits");
 }
 
+void SimCluster::OnCrash(SimWorker* worker) {
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    if (workers_[i].worker.get() == worker)
+      return KillWorker(static_cast<int>(i), "is gone by a request", 11);
+  }
+  EndZombie(worker, "is gone by a request");
+}
+
 void SimCluster::PauseRouter() {
-  RouterProcess& r = *routers_[world_.random.Below(routers_.size())];
+  const size_t index = world_.random.Below(routers_.size());
+  RouterProcess& r = *routers_[index];
   if (r.router == nullptr || !r.process->running()) return;
   const Duration time = FromMs(world_.Uniform(5, ToMs(kLongestRouterPause)));
   world_.Trace(r.process->name, fmt::format("stopped for {:.0f} ms", ToMs(time)));
   coverage_.Count("router stopped");
+  if (world_.Chance(settings_.suspend_chance)) {
+    coverage_.Count("router suspended");
+    r.clock->Stop();
+  }
   r.process->Pause();
-  world_.After(time, [this, process = r.process] {
-    world_.Trace(process->name, "goes on");
-    process->Resume();
+  world_.After(time, [this, paused = routers_[index]] {
+    world_.Trace(paused->process->name, "goes on");
+    Resume(*paused);
   });
+}
+
+void SimCluster::Resume(RouterProcess& router) {
+  router.clock->Go();
+  router.process->Resume();
 }
 
 void SimCluster::Heal() {
   world_.Trace("cluster", "all faults are put right");
   faults_over_ = true;
   fabric_.set_connect_fail_chance(0);
-  SetLinkRoom(SimSettings().link_room);
+  SetLinkRoom(SimSettings().link_room, SimSettings().link_bytes);
   for (size_t i = 0; i < routers_.size(); ++i) {
-    routers_[i]->process->Resume();
+    Resume(*routers_[i]);
     if (routers_[i]->router == nullptr) StartRouter(static_cast<int>(i));
+  }
+  for (size_t i = 0; i < clients_.size(); ++i) {
+    if (clients_[i].first->poisonous()) CancelRequest(i);
   }
   for (size_t i = 0; i < workers_.size(); ++i) {
     if (workers_[i].worker == nullptr) {

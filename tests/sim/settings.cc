@@ -24,13 +24,8 @@ SimSettings SimSettings::Draw(SimWorld& world) {
   s.max_batch_tokens = static_cast<int32_t>(16 * world.Between(1, 8));
   s.max_sequences = static_cast<int32_t>(world.Between(3, 12));
   s.executor_depth = world.Chance(0.4) ? 2 : 1;
-  s.owner_copies = world.Chance(0.6);
-  s.fetches = s.owner_copies && world.Chance(0.5);
-  s.link_delays.base_ms = world.Uniform(0.02, 1.0);
-  s.link_delays.jitter_ms = world.Uniform(0.0, 2.0);
-  s.link_delays.spike_chance = world.Chance(0.5) ? 0.01 : 0;
-  s.link_delays.spike_ms = world.Uniform(5, 200);
-  s.transfer_ms_per_block = world.Chance(0.3) ? world.Uniform(5, 40) : world.Uniform(0.02, 1.0);
+  s.DrawLanes(world);
+  s.DrawTiers(world);
   s.step_base_ms = world.Uniform(0.5, 8);
   s.step_token_ms = world.Uniform(0.01, 0.4);
   s.lease = world.Ms(100, 1500);
@@ -49,7 +44,35 @@ SimSettings SimSettings::Draw(SimWorld& world) {
     s.role_changes = world.Chance(0.7) ? world.Uniform(1, 8) : 0;
   s.verify = world.Chance(0.4);
   s.skewed_clocks = world.Chance(0.5);
-  if (s.calm) return s;
+  s.stop_string_chance = world.Chance(0.5) ? world.Uniform(0.05, 0.3) : 0;
+  s.slow_reader_chance = world.Chance(0.4) ? world.Uniform(0.05, 0.3) : 0;
+  if (!s.calm) s.DrawFaults(world);
+  return s;
+}
+
+void SimSettings::DrawLanes(SimWorld& world) {
+  owner_copies = world.Chance(0.6);
+  fetches = owner_copies && world.Chance(0.5);
+  falls_back = (fetches || !owner_copies) && world.Chance(0.5);
+  link_delays.base_ms = world.Uniform(0.02, 1.0);
+  link_delays.jitter_ms = world.Uniform(0.0, 2.0);
+  link_delays.spike_chance = world.Chance(0.5) ? 0.01 : 0;
+  link_delays.spike_ms = world.Uniform(5, 200);
+  transfer_ms_per_block = world.Chance(0.3) ? world.Uniform(5, 40) : world.Uniform(0.02, 1.0);
+}
+
+void SimSettings::DrawTiers(SimWorld& world) {
+  if (world.Chance(0.6)) return;
+  host_slots = static_cast<int32_t>(world.Chance(0.7) ? world.Between(4, 100) : 0);
+  disk_slots = static_cast<int32_t>(world.Chance(0.6) ? world.Between(4, 200) : 0);
+  tier_room = static_cast<int>(world.Chance(0.7) ? 100 : world.Between(2, 16));
+  tier_ms = world.Chance(0.3) ? world.Uniform(5, 50) : world.Uniform(0.1, 2);
+}
+
+void SimSettings::DrawFaults(SimWorld& world) {
+  SimSettings& s = *this;
+  s.poison_alone = world.Chance(0.06);
+  if (s.poison_alone) return;
   s.short_deadline_chance = world.Chance(0.3) ? world.Uniform(0.1, 0.7) : 0.02;
   s.cancel_chance = world.Chance(0.5) ? world.Uniform(0.05, 0.4) : 0.02;
   const auto some = [&](double chance, double most) {
@@ -77,7 +100,11 @@ SimSettings SimSettings::Draw(SimWorld& world) {
   s.role_changes = some(0.5, 8);
   s.lane_falls = some(0.3, 4);
   s.spoils = s.verify ? some(0.7, 6) : 0;
-  return s;
+  s.suspend_chance = world.Chance(0.4) ? world.Uniform(0.2, 1) : 0;
+  if (world.Chance(0.2)) s.link_bytes = static_cast<size_t>(world.Between(200, 3000));
+  s.bad_steps = some(0.2, 3);
+  s.poisons = some(0.2, 1.5);
+  s.tier_fault_chance = world.Chance(0.5) ? world.Uniform(0.01, 0.3) : 0;
 }
 
 SimClock SimSettings::MakeClock(SimWorld& world) const {
@@ -98,7 +125,8 @@ std::string SimSettings::ToString() const {
       "router_pauses={:.1f} connect_fails={:.2f} duplicates={:.1f} half_opens={:.1f} room={} "
       "row_failures={:.4f} "
       "long_steps={:.4f} tenants={} blocking={} role_changes={:.1f} verify={} spoils={:.1f} "
-      "skewed={} lane_falls={:.1f}",
+      "skewed={} lane_falls={:.1f} falls_back={} tiers={}+{} suspends={:.2f} link_bytes={} "
+      "bad_steps={:.1f} poisons={:.1f} poison_alone={} stop_strings={:.2f} slow_readers={:.2f}",
       routers, prefill_workers, decode_workers, block_tokens, num_layers, prefill_blocks,
       decode_blocks, max_context, max_batch_tokens, max_sequences, executor_depth,
       fetches        ? "ucx-like"
@@ -108,7 +136,9 @@ std::string SimSettings::ToString() const {
       calm, rolling_update, crashes, pauses, link_breaks, link_stalls, drains, router_crashes,
       transfer_faults, device_failures, zombies, router_pauses, connect_fail_chance, duplicates,
       half_opens, link_room, row_failure_chance, long_step_chance, tenants, blocking_steps,
-      role_changes, verify, spoils, skewed_clocks, lane_falls);
+      role_changes, verify, spoils, skewed_clocks, lane_falls, falls_back, host_slots, disk_slots,
+      suspend_chance, link_bytes == SIZE_MAX ? 0 : link_bytes, bad_steps, poisons, poison_alone,
+      stop_string_chance, slow_reader_chance);
 }
 
 }  // namespace aisp

@@ -28,8 +28,15 @@ struct SimSettings {
   // its own.
   bool Speculates() const { return executor_depth == 1 && requests % 2 == 0; }
   bool blocking_steps = false;  // a role hears nothing while it computes, as on the CPU
-  bool owner_copies = false;   // tcp-like transport: the pool's owner fences at once; else shm-like
-  bool fetches = false;        // with it: ucx-like, the owner fences when its fetches have ended
+  bool owner_copies = false;  // tcp-like transport: the pool's owner fences at once; else shm-like
+  bool fetches = false;       // with it: ucx-like, the owner fences when its fetches have ended
+  bool falls_back = false;    // a tcp-like lane beside it, for when the first one fails
+  // Tiers below each pool; 0: none.
+  int32_t host_slots = 0;
+  int32_t disk_slots = 0;
+  int32_t tier_room = 100;  // copies under way
+  double tier_ms = 1;       // at most, of most copies
+  double tier_fault_chance = 0;
   bool skewed_clocks = false;  // each process has a time of its own
   SimClock MakeClock(SimWorld& world) const;
   // Blocks that arrive are checked, and lanes spoil some. Without it a wrong one would be read.
@@ -44,6 +51,8 @@ struct SimSettings {
   Duration arrival_span{};  // requests and faults happen in it
   double short_deadline_chance = 0;
   double cancel_chance = 0;
+  double stop_string_chance = 0;
+  double slow_reader_chance = 0;
   int prompt_families = 4;  // prompts share prefixes within a family
 
   // Expected number over the span; zero everywhere in a calm run.
@@ -51,6 +60,7 @@ struct SimSettings {
   bool rolling_update = false;  // of every worker in turn, in a calm run: nobody may notice
   double crashes = 0;
   double pauses = 0;
+  double suspend_chance = 0;  // of a pause: the clock stands still with the process
   double link_breaks = 0;
   double link_stalls = 0;
   double drains = 0;
@@ -66,7 +76,11 @@ struct SimSettings {
   double router_pauses = 0;
   double half_opens = 0;          // links that carry nothing, unnoticed
   int link_room = 1024;           // messages on their way, for what is offered
+  size_t link_bytes = SIZE_MAX;   // and their bytes
   double row_failure_chance = 0;  // of a drawn token
+  double bad_steps = 0;           // requests whose every step fails
+  double poisons = 0;             // requests that end whoever computes them
+  bool poison_alone = false;      // one of them, and nothing else ends a worker
   double long_step_chance = 0;    // of a step
   bool tenants = false;           // requests are of several, with weights and ranks
   double duplicates = 0;          // processes under the name of one that lives
@@ -76,6 +90,11 @@ struct SimSettings {
 
   static SimSettings Draw(SimWorld& world);
   std::string ToString() const;
+
+ private:
+  void DrawLanes(SimWorld& world);
+  void DrawTiers(SimWorld& world);
+  void DrawFaults(SimWorld& world);
 };
 
 }  // namespace aisp

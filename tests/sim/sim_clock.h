@@ -1,9 +1,11 @@
 // SimClock: a process's own clock in simulated time. It began elsewhere than those of others and
-// goes a little faster or slower, as clocks of different machines do. Time stamps that crossed a
-// process boundary would show at once; what crosses must be a duration.
+// goes a little faster or slower, as clocks of different machines do, and it stands still while its
+// machine is suspended. Time stamps that crossed a process boundary would show at once; what
+// crosses must be a duration.
 #pragma once
 
 #include <cmath>
+#include <optional>
 
 #include "common/clock.h"
 
@@ -16,7 +18,12 @@ class SimClock final : public Clock {
   SimClock(const Clock* world, Duration offset, double drift)
       : world_(world), offset_(offset), rate_(1 + drift) {}
 
-  Instant Now() const override { return Local(world_->Now()); }
+  Instant Now() const override { return stopped_ ? *stopped_ : Local(world_->Now()); }
+  void Stop() { stopped_ = Now(); }
+  void Go() {
+    if (stopped_) offset_ += *stopped_ - Local(world_->Now());
+    stopped_.reset();
+  }
   // The first moment of the world at which this clock shows `local` or more.
   Instant ToWorld(Instant local) const {
     if (local == kNever) return kNever;
@@ -32,8 +39,9 @@ class SimClock final : public Clock {
   }
 
   const Clock* const world_;
-  const Duration offset_;
+  Duration offset_;
   const double rate_;
+  std::optional<Instant> stopped_;  // what it shows
 };
 
 }  // namespace aisp

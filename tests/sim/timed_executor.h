@@ -14,6 +14,11 @@
 
 namespace aisp {
 
+// Prompts of one of these tokens alone: a step with such rows fails, or ends its process.
+inline constexpr TokenId kSimStepPoisonToken = 996;
+inline constexpr TokenId kSimProcessPoisonToken = 997;
+inline constexpr const char* kSimStepPoison = "this step cannot be computed";
+
 class TimedExecutor final : public Executor {
  public:
   TimedExecutor(SimWorld* world, Executor* executor, double base_ms, double token_ms)
@@ -31,6 +36,14 @@ class TimedExecutor final : public Executor {
   int32_t feature_size() const override { return executor_->feature_size(); }
 
   Result<Ticket> Launch(const StepInput& input) override {
+    if (HasRunOf(kSimStepPoisonToken, input)) {
+      ++happened["step that cannot be computed"];
+      return InvalidArgument(kSimStepPoison);
+    }
+    if (HasRunOf(kSimProcessPoisonToken, input)) {
+      ends_process();
+      return Internal("nobody hears this");
+    }
     Result<Ticket> ticket = executor_->Launch(input);
     if (!ticket) return ticket;
     const double ms = base_ms_ + token_ms_ * static_cast<double>(input.batch.tokens.size());
@@ -56,6 +69,7 @@ class TimedExecutor final : public Executor {
 
   // While `faults` says so: that the draw of one row fails, and that a step takes seconds.
   std::function<bool()> faults = [] { return false; };
+  std::function<void()> ends_process = [] {};
   double row_failure_chance = 0;
   double long_step_chance = 0;
   std::map<std::string, uint64_t> happened;
@@ -67,6 +81,14 @@ class TimedExecutor final : public Executor {
   Instant done_at() const { return done_at_.empty() ? kNever : done_at_.front(); }
 
  private:
+  // Four in a row of one sequence do not come up by chance.
+  static bool HasRunOf(TokenId token, const StepInput& input) {
+    return std::ranges::any_of(input.batch.sequences, [&](const SequenceRows& s) {
+      const auto rows = input.batch.tokens.subspan(static_cast<size_t>(s.row_begin),
+                                                   static_cast<size_t>(s.num_rows));
+      return std::search_n(rows.begin(), rows.end(), 4, token) != rows.end();
+    });
+  }
   bool Happens(double chance, const std::string& what) {
     if (chance <= 0 || !faults() || !world_->Chance(chance)) return false;
     ++happened[what];

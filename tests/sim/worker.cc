@@ -13,68 +13,99 @@ namespace {
 constexpr int kMaxTurns = 100000;
 constexpr int32_t kDraftRows = 16;
 
-EngineOptions MakeEngineOptions(const SimSettings& s, bool prefill) {
+}  // namespace
+
+SimWorker::SimWorker(const SimShared& shared, const SimIdentity& identity)
+    : shared_(shared),
+      name_(identity.name),
+      incarnation_(identity.incarnation),
+      process_(std::make_shared<SimProcess>(
+          fmt::format("{}#{:08x}", name_, identity.incarnation >> 32), [this] { Pump(); })),
+      clock_(shared.settings->MakeClock(*shared.world)) {
+  const SimSettings& s = *shared.settings;
+  if (s.skewed_clocks) shared.coverage->Count("process with a time of its own");
+  BuildExecutor(identity);
+  BuildTransports();
+  WorkerOptions options;
+  options.worker_id = name_;
+  options.incarnation = incarnation_;
+  options.last_exit = identity.last_exit;
+  options.host_id = "host";
+  options.router_addresses = shared.router_addresses;
+  options.drain_timeout = s.drain_timeout;
+  options.fingerprint = shared.fingerprint;
+  options.fingerprint.mutable_kv_layout()->set_num_blocks(
+      static_cast<uint32_t>(model_options_.num_blocks));
+  options.kv_address = (identity.kv_address.empty() ? name_ : identity.kv_address) + ":kv";
+  options.roles = {v1::ROLE_PREFILL, v1::ROLE_DECODE, v1::ROLE_PARKED};
+  BuildRoles(identity, options);
+}
+
+void SimWorker::BuildExecutor(const SimIdentity& identity) {
+  const SimSettings& s = *shared_.settings;
+  ProvenanceOptions model = shared_.model;
+  model.num_blocks = identity.prefill ? s.prefill_blocks : s.decode_blocks;
+  if (s.Speculates()) model.max_draws = model.max_slots + kDraftRows;
+  model_options_ = model;
+  const KvLayout layout = ProvenanceExecutor::LayoutOf(model);
+  pool_.resize(layout.PoolBytes(), std::byte{0xee});
+  model_ = std::make_unique<ProvenanceExecutor>(model, pool_);
+  executor_ =
+      std::make_unique<TimedExecutor>(shared_.world, model_.get(), s.step_base_ms, s.step_token_ms);
+  const auto faults = [this] { return !*shared_.faults_over; };
+  executor_->faults = faults;
+  executor_->ends_process = [this] { Crash(); };
+  executor_->row_failure_chance = s.row_failure_chance;
+  executor_->long_step_chance = s.long_step_chance;
+  if (s.host_slots + s.disk_slots == 0) return;
+  tiers_ = std::make_unique<SimTiers>(shared_.world, s, layout, pool_.data(), identity.disk);
+  tiers_->process = process_;
+  tiers_->faults = faults;
+  tiers_->on_done = [this] { role().OnTransport(); };
+  tiers_->on_failed = [this] { shared_.coverage->Count("copy to or from a tier failed"); };
+}
+
+void SimWorker::BuildTransports() {
+  transport_ = shared_.fabric->MakeTransport(process_->name);
+  if (shared_.fallback != nullptr) fallback_ = shared_.fallback->MakeTransport(process_->name);
+  for (KvTransport* transport : Transports()) {
+    AISP_CHECK(transport->Register({pool_.data(), pool_.size(), -1}));
+    // The wake comes from a transport's own thread: later, and only while this process lives.
+    transport->SetWaker([this, alive = std::weak_ptr<bool>(alive_)] {
+      shared_.world->After(Duration{}, [this, alive] {
+        if (alive.lock() != nullptr) process_->Deliver([this] { role().OnTransport(); });
+      });
+    });
+  }
+}
+
+std::vector<KvTransport*> SimWorker::Transports() const {
+  if (fallback_ == nullptr) return {transport_.get()};
+  return {transport_.get(), fallback_.get()};
+}
+
+EngineOptions SimWorker::MakeEngineOptions(const SimIdentity& identity) {
+  const SimSettings& s = *shared_.settings;
   EngineOptions options;
   options.limits.max_batch_tokens = s.max_batch_tokens;
   options.limits.max_prefill_chunk = s.max_batch_tokens;
   options.limits.max_sequences = s.max_sequences;
   options.limits.watermark_blocks = 1;
   options.limits.max_draft_rows = s.Speculates() ? kDraftRows : 0;
-  options.max_sequences_total = prefill ? 64 : 128;
+  options.max_sequences_total = identity.prefill ? 64 : 128;
   options.weights_digest = "weights";
+  if (tiers_ != nullptr) options.tiers = tiers_->Options();
+  if (!s.Speculates()) return options;
+  // A quarter of all runs chooses what pays, another verifies whatever is proposed.
+  options.speculator = std::make_shared<Speculator>(
+      SpeculatorOptions{.num_tokens = 5, .adaptive = s.requests % 4 == 0},
+      std::make_unique<SimProposer>(shared_.world, model_options_, shared_.coverage), &clock_);
   return options;
-}
-
-}  // namespace
-
-SimWorker::SimWorker(const SimShared& shared, const std::string& name, bool prefill,
-                     uint64_t incarnation, const std::optional<v1::LastExit>& last_exit,
-                     const std::string& kv_address)
-    : shared_(shared),
-      name_(name),
-      incarnation_(incarnation),
-      process_(std::make_shared<SimProcess>(fmt::format("{}#{:08x}", name, incarnation >> 32),
-                                            [this] { Pump(); })),
-      clock_(shared.settings->MakeClock(*shared.world)) {
-  const SimSettings& s = *shared.settings;
-  if (s.skewed_clocks) shared.coverage->Count("process with a time of its own");
-  ProvenanceOptions model = shared.model;
-  model.num_blocks = prefill ? s.prefill_blocks : s.decode_blocks;
-  if (s.Speculates()) model.max_draws = model.max_slots + kDraftRows;
-  model_options_ = model;
-  pool_.resize(ProvenanceExecutor::LayoutOf(model).PoolBytes(), std::byte{0xee});
-  model_ = std::make_unique<ProvenanceExecutor>(model, pool_);
-  executor_ =
-      std::make_unique<TimedExecutor>(shared.world, model_.get(), s.step_base_ms, s.step_token_ms);
-  executor_->faults = [this] { return !*shared_.faults_over; };
-  executor_->row_failure_chance = s.row_failure_chance;
-  executor_->long_step_chance = s.long_step_chance;
-  transport_ = shared.fabric->MakeTransport(process_->name);
-  AISP_CHECK(transport_->Register({pool_.data(), pool_.size(), -1}));
-
-  WorkerOptions options;
-  options.worker_id = name;
-  options.incarnation = incarnation;
-  options.last_exit = last_exit;
-  options.host_id = "host";
-  options.router_addresses = shared.router_addresses;
-  options.drain_timeout = s.drain_timeout;
-  options.fingerprint = shared.fingerprint;
-  options.fingerprint.mutable_kv_layout()->set_num_blocks(static_cast<uint32_t>(model.num_blocks));
-  options.kv_address = kv_address.empty() ? name + ":kv" : kv_address;
-  options.roles = {v1::ROLE_PREFILL, v1::ROLE_DECODE, v1::ROLE_PARKED};
-  BuildRoles(prefill, options);
-  // The wake comes from a transport's own thread: later, and only while this process lives.
-  transport_->SetWaker([this, alive = std::weak_ptr<bool>(alive_)] {
-    shared_.world->After(Duration{}, [this, alive] {
-      if (alive.lock() != nullptr) process_->Deliver([this] { role().OnTransport(); });
-    });
-  });
 }
 
 SimWorker::~SimWorker() { process_->Kill(); }
 
-void SimWorker::BuildRoles(bool prefill, const WorkerOptions& options) {
+void SimWorker::BuildRoles(const SimIdentity& identity, const WorkerOptions& options) {
   const SimSettings& s = *shared_.settings;
   const Clock* clock = &clock_;
   switch_ = std::make_unique<RoleSwitch>(
@@ -102,34 +133,21 @@ void SimWorker::BuildRoles(bool prefill, const WorkerOptions& options) {
   d.prefill_silence_limit = s.lease * 4;
   decode_ = std::make_unique<DecodeRole>(d);
   parked_ = std::make_unique<ParkedRole>(options);
-  EngineOptions engine = MakeEngineOptions(s, prefill);
-  if (s.Speculates()) {
-    // A quarter of all runs chooses what pays, another verifies whatever is proposed.
-    engine.speculator = std::make_shared<Speculator>(
-        SpeculatorOptions{.num_tokens = 5, .adaptive = s.requests % 4 == 0},
-        std::make_unique<SimProposer>(shared_.world, model_options_, shared_.coverage), clock);
-  }
-  engine_ = std::make_unique<Engine>(engine, executor_.get(), clock, prefill_->layer_sink());
+  engine_ = std::make_unique<Engine>(MakeEngineOptions(identity), executor_.get(), clock,
+                                     prefill_->layer_sink());
   kv_listener_ = std::make_unique<KvLinksNet::Listener>(shared_.kv_net);
-  connector_ = std::make_unique<RankedConnector>(std::vector<KvTransport*>{transport_.get()},
-                                                 std::chrono::seconds(1));
+  connector_ = std::make_unique<RankedConnector>(Transports(), std::chrono::seconds(1));
   prefill_->Wire({engine_.get(), clock, switch_->DialerOf(v1::ROLE_PREFILL), kv_listener_.get(),
                   connector_.get(), nullptr, "", s.verify ? pool_.data() : nullptr});
   shared_.kv_net->Listen(options.kv_address, process_, prefill_->reader_links());
   kv_dialer_ =
       std::make_unique<KvLinksNet::Dialer>(shared_.kv_net, process_, decode_->peer_links());
-  decode_->Wire({engine_.get(),
-                 clock,
-                 switch_->DialerOf(v1::ROLE_DECODE),
-                 kv_dialer_.get(),
-                 {transport_.get()},
-                 shared_.death,
-                 nullptr,
-                 s.verify ? pool_.data() : nullptr});
+  decode_->Wire({engine_.get(), clock, switch_->DialerOf(v1::ROLE_DECODE), kv_dialer_.get(),
+                 Transports(), shared_.death, nullptr, s.verify ? pool_.data() : nullptr});
   parked_->Wire(engine_.get(), clock, switch_->DialerOf(v1::ROLE_PARKED));
-  if (prefill) switch_->Add(v1::ROLE_PREFILL, prefill_.get());
+  if (identity.prefill) switch_->Add(v1::ROLE_PREFILL, prefill_.get());
   switch_->Add(v1::ROLE_DECODE, decode_.get());
-  if (!prefill) switch_->Add(v1::ROLE_PREFILL, prefill_.get());
+  if (!identity.prefill) switch_->Add(v1::ROLE_PREFILL, prefill_.get());
   switch_->Add(v1::ROLE_PARKED, parked_.get());
 }
 
@@ -140,18 +158,23 @@ void SimWorker::Start() {
 void SimWorker::Kill(double notice_ms) {
   process_->Kill();
   shared_.fabric->Kill(process_->name);
+  if (fallback_ != nullptr) shared_.fallback->Kill(process_->name);
   shared_.router_net->OnDeath(process_.get(), notice_ms);
   shared_.kv_net->OnDeath(process_.get(), notice_ms);
 }
 
-void SimWorker::Pause() {
+void SimWorker::Pause(bool suspended) {
+  if (suspended) clock_.Stop();
   process_->Pause();
   shared_.fabric->Pause(process_->name);
+  if (fallback_ != nullptr) shared_.fallback->Pause(process_->name);
 }
 
 void SimWorker::Resume() {
   if (!process_->paused()) return;
+  clock_.Go();
   shared_.fabric->Resume(process_->name);
+  if (fallback_ != nullptr) shared_.fallback->Resume(process_->name);
   process_->Resume();
 }
 
@@ -163,6 +186,15 @@ void SimWorker::BeginDrain() {
 
 void SimWorker::FailDevice() {
   model_->fail_next_launch = Error{Code::kInternal, "the device fell off the bus"};
+}
+
+void SimWorker::Crash() {
+  shared_.coverage->Count("worker ended by a request");
+  shared_.world->Trace(process_->name, "is ended by a request");
+  Kill(50);
+  shared_.world->After(Duration{}, [this, alive = std::weak_ptr<bool>(alive_)] {
+    if (alive.lock() != nullptr) shared_.on_crash(this);
+  });
 }
 
 bool SimWorker::InTransfer() const {
@@ -244,6 +276,19 @@ void SimWorker::Observe() {
   for (auto& [what, n] : executor_->happened) {
     if (n > 0) c.Count(what, std::exchange(n, 0));
   }
+  CountTiers();
+}
+
+void SimWorker::CountTiers() {
+  const KvTiers* tiers = engine_->tiers();
+  if (tiers == nullptr) return;
+  const auto count = [this, tiers](TierPlace place, const char* what, uint64_t* seen) {
+    const uint64_t loaded = tiers->Stats(place).loaded;
+    if (loaded > *seen) shared_.coverage->Count(what, loaded - *seen);
+    *seen = loaded;
+  };
+  count(TierPlace::kHost, "block back from host memory", &from_host_seen_);
+  count(TierPlace::kDisk, "block back from a disk", &from_disk_seen_);
 }
 
 // No role is laid down with work in it.

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "prefill/prefill_role.h"
 #include "tests/sim/coverage.h"
 #include "tests/sim/settings.h"
+#include "tests/sim/sim_tiers.h"
 #include "tests/sim/timed_executor.h"
 #include "tests/support/provenance_executor.h"
 #include "tests/support/sim_fabric.h"
@@ -38,27 +40,39 @@ struct SimShared {
   RouterLinksNet* router_net = nullptr;
   KvLinksNet* kv_net = nullptr;
   SimFabric* fabric = nullptr;
+  SimFabric* fallback = nullptr;  // a slower lane beside it; null: none
   PeerDeath* death = nullptr;
   std::vector<std::string> router_addresses;
   const bool* faults_over = nullptr;  // from then on all goes well
   // A process wants to end (WorkerRole::StopWanted); once for each.
   std::function<void(SimWorker*)> on_stop;
+  // A request ended this process; once for each.
+  std::function<void(SimWorker*)> on_crash;
   v1::Fingerprint fingerprint;
   ProvenanceOptions model;
 };
 
+// Of one process.
+struct SimIdentity {
+  std::string name;
+  bool prefill = false;
+  uint64_t incarnation = 0;
+  // How the process before it ended, where its supervisor knows.
+  std::optional<v1::LastExit> last_exit = std::nullopt;
+  std::string kv_address = "";               // "": as the name
+  std::shared_ptr<FakeDisk> disk = nullptr;  // outlives the process; null: no tier on a disk
+};
+
 class SimWorker {
  public:
-  // `last_exit`: how the process before it ended, where its supervisor knows. `kv_address`: where a
-  // prefill worker listens; "": at its name.
-  SimWorker(const SimShared& shared, const std::string& name, bool prefill, uint64_t incarnation,
-            const std::optional<v1::LastExit>& last_exit, const std::string& kv_address = "");
+  SimWorker(const SimShared& shared, const SimIdentity& identity);
   ~SimWorker();
 
   void Start();
   // SIGKILL: links break, the pool and what was being written are gone.
   void Kill(double notice_ms);
-  void Pause();
+  // `suspended`: with its machine, whose clock stands still.
+  void Pause(bool suspended = false);
   void Resume();
   void BeginDrain();
   // The device fails at its next step.
@@ -82,24 +96,33 @@ class SimWorker {
  private:
   void Pump();
   bool PumpOnce();
+  // A request ends this process in the middle of a launch.
+  void Crash();
   // As an executor that computes inside Launch.
   void BlockUntilStepDone();
   void ScheduleWake();
   void Observe();
   void CheckLaidDown(v1::Role now);
   void CheckNotStranded();
-  void BuildRoles(bool prefill, const WorkerOptions& options);
+  void BuildExecutor(const SimIdentity& identity);
+  void BuildTransports();
+  void BuildRoles(const SimIdentity& identity, const WorkerOptions& options);
+  EngineOptions MakeEngineOptions(const SimIdentity& identity);
+  std::vector<KvTransport*> Transports() const;
+  void CountTiers();
 
   const SimShared shared_;
   const std::string name_;
   const uint64_t incarnation_;
   std::shared_ptr<SimProcess> process_;
-  const SimClock clock_;
+  SimClock clock_;
   std::vector<std::byte> pool_;
   ProvenanceOptions model_options_;
   std::unique_ptr<ProvenanceExecutor> model_;
   std::unique_ptr<TimedExecutor> executor_;
+  std::unique_ptr<SimTiers> tiers_;
   std::unique_ptr<KvTransport> transport_;
+  std::unique_ptr<KvTransport> fallback_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<RankedConnector> connector_;
   std::unique_ptr<RouterLinksNet::Dialer> router_dialer_;
@@ -113,6 +136,8 @@ class SimWorker {
   uint64_t preemptions_seen_ = 0;
   uint64_t drafted_rows_seen_ = 0;
   uint64_t called_off_seen_ = 0;
+  uint64_t from_host_seen_ = 0;
+  uint64_t from_disk_seen_ = 0;
   bool stop_told_ = false;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

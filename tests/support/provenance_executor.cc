@@ -132,10 +132,11 @@ ExpectedEnd Draw(const ProvenanceOptions& options, const SequenceRequest& reques
     if (generated < request.min_new_tokens) banned = stops;
     std::span<const uint32_t> mask;
     if (request.guide) mask = request.guide->Allowed();
-    const TokenId token =
+    const SampledToken drawn =
         Draw(options, model.state(), static_cast<uint32_t>(tokens.size()), request.sampling,
-             all.first(prompt), all.subspan(prompt), banned, mask)
-            .token;
+             all.first(prompt), all.subspan(prompt), banned, mask);
+    const TokenId token = drawn.token;
+    if (drawn.logprob) end.logprobs.push_back(drawn.logprob->logprob);
     tokens.push_back(token);
     end.tokens.push_back(token);
     if (std::find(stops.begin(), stops.end(), token) != stops.end()) {

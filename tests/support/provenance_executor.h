@@ -46,6 +46,7 @@ struct ProvenanceOptions {
 
 struct ExpectedEnd {
   std::vector<TokenId> tokens;  // those drawn, in order
+  std::vector<float> logprobs;  // of each, where they are asked for
   FinishReason finish = FinishReason::kNone;
 };
 

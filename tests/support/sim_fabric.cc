@@ -19,7 +19,7 @@ class SimFabric::Transport final : public KvTransport {
     capabilities_.crosses_process = true;
     capabilities_.crosses_host = fabric->options_.owner_copies;
     capabilities_.owner_copies = fabric->options_.owner_copies;
-    capabilities_.rank = 1;
+    capabilities_.rank = fabric->options_.rank;
   }
   ~Transport() override {
     auto it = fabric_->transports_.find(process_);
@@ -52,6 +52,7 @@ class SimFabric::Transport final : public KvTransport {
     lane->writer = process_;
     lane->owner = owner;
     fabric_->lanes_.push_back(lane);
+    ++fabric_->connections_;
     const KvPeerId id(next_peer_++);
     peers_[id] = lane;
     return id;

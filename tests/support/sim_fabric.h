@@ -31,6 +31,7 @@ namespace aisp {
 struct SimFabricOptions {
   bool owner_copies = false;
   bool fetches = false;  // with owner_copies
+  int rank = 1;
   double bytes_per_ms = 1000;
   size_t max_queued_writes = 16;
 };
@@ -60,6 +61,8 @@ class SimFabric {
   // Pieces that landed although their epoch had been revoked before (with owner_copies: fetches).
   uint64_t late_pieces() const { return late_pieces_; }
   uint64_t fenced_pieces() const { return fenced_pieces_; }
+  // Pools that writers connected to.
+  uint64_t connections() const { return connections_; }
 
  private:
   class Transport;
@@ -107,6 +110,7 @@ class SimFabric {
   double connect_fail_chance_ = 0;
   uint64_t late_pieces_ = 0;
   uint64_t fenced_pieces_ = 0;
+  uint64_t connections_ = 0;
 };
 
 }  // namespace aisp

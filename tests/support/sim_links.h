@@ -8,6 +8,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -51,7 +52,7 @@ class SimLinks {
     }
     void Send(LinkId link, Up message) override { links_->SendUp(link, std::move(message)); }
     Status Offer(LinkId link, Up message) override {
-      AISP_RETURN_IF_ERROR(links_->RoomFor(link, &Connection::listener));
+      AISP_RETURN_IF_ERROR(links_->RoomFor(link, &Connection::listener, message));
       Send(link, std::move(message));
       return {};
     }
@@ -67,7 +68,7 @@ class SimLinks {
     explicit Listener(SimLinks* links) : links_(links) {}
     void Send(LinkId link, Down message) override { links_->SendDown(link, std::move(message)); }
     Status Offer(LinkId link, Down message) override {
-      AISP_RETURN_IF_ERROR(links_->RoomFor(link, &Connection::dialer));
+      AISP_RETURN_IF_ERROR(links_->RoomFor(link, &Connection::dialer, message));
       Send(link, std::move(message));
       return {};
     }
@@ -111,9 +112,11 @@ class SimLinks {
       DownAfter(c, which, world_->Ms(500, 6000));
     return true;
   }
-  // Messages on their way to one end beyond which what is offered is refused.
+  // Messages on their way to one end, and their bytes, beyond which what is offered is refused.
+  // What alone has more bytes never fits.
   int max_offered = kMaxUnderWay / 2;
-  std::function<void()> on_refused;
+  size_t max_offered_bytes = kNoBound;
+  std::function<void(Code)> on_refused;
   // The process is gone; its peers hear of it after up to `notice_ms`.
   void OnDeath(const SimProcess* process, double notice_ms) {
     std::erase_if(listeners_, [&](const auto& l) { return l.second.process.get() == process; });
@@ -122,13 +125,16 @@ class SimLinks {
 
  private:
   static constexpr int kMaxUnderWay = 2048;
+  static constexpr size_t kNoBound = SIZE_MAX;
 
   struct End {
     ProcessPtr process;
     LinkId id;
     bool open = false;  // callbacks may still come
     Instant last_arrival;
-    int under_way = 0;  // messages towards this end
+    // Towards this end; bytes are counted while there is a bound.
+    int under_way = 0;
+    size_t bytes_under_way = 0;
   };
   struct Connection {
     End dialer;
@@ -197,9 +203,11 @@ class SimLinks {
     const ConnectionPtr c = Find(id);
     if (c == nullptr || !c->dialer.open || c->broken || c->listener.process == nullptr) return;
     if (on_up) on_up(*c->dialer.process, *c->listener.process, message);
-    if (!Count(c, &Connection::listener)) return;
-    ToEnd(c, &Connection::listener, [c, message = std::move(message)]() mutable {
+    const size_t bytes = BytesOf(message);
+    if (!Count(c, &Connection::listener, bytes)) return;
+    ToEnd(c, &Connection::listener, [c, bytes, message = std::move(message)]() mutable {
       --c->listener.under_way;
+      c->listener.bytes_under_way -= bytes;
       if (c->listener.open) c->listener_handler->OnMessage(c->listener.id, std::move(message));
     });
   }
@@ -207,20 +215,38 @@ class SimLinks {
     const ConnectionPtr c = Find(id);
     if (c == nullptr || !c->listener.open || c->broken) return;
     if (on_down) on_down(*c->listener.process, *c->dialer.process, message);
-    if (!Count(c, &Connection::dialer)) return;
-    ToEnd(c, &Connection::dialer, [c, message = std::move(message)]() mutable {
+    const size_t bytes = BytesOf(message);
+    if (!Count(c, &Connection::dialer, bytes)) return;
+    ToEnd(c, &Connection::dialer, [c, bytes, message = std::move(message)]() mutable {
       --c->dialer.under_way;
+      c->dialer.bytes_under_way -= bytes;
       if (c->dialer.open) c->dialer_handler->OnMessage(c->dialer.id, std::move(message));
     });
   }
-  Status RoomFor(LinkId id, End Connection::*towards) {
-    const ConnectionPtr c = Find(id);
-    if (c == nullptr || ((*c).*towards).under_way < max_offered) return {};
-    if (on_refused) on_refused();
-    return ResourceExhausted("the peer does not read");
+  template <typename Message>
+  size_t BytesOf(const Message& message) const {
+    return max_offered_bytes == kNoBound ? 0 : message.ByteSizeLong();
   }
-  bool Count(const ConnectionPtr& c, End Connection::*towards) {
-    if (((*c).*towards).under_way++ < kMaxUnderWay) return true;
+  template <typename Message>
+  Status RoomFor(LinkId id, End Connection::*towards, const Message& message) {
+    const ConnectionPtr c = Find(id);
+    if (c == nullptr) return {};
+    const End& end = (*c).*towards;
+    const size_t bytes = BytesOf(message);
+    if (bytes > max_offered_bytes) return Refuse(Code::kOutOfRange, "the message is too large");
+    if (end.under_way < max_offered &&
+        bytes <= max_offered_bytes - std::min(max_offered_bytes, end.bytes_under_way))
+      return {};
+    return Refuse(Code::kResourceExhausted, "the peer does not read");
+  }
+  Status Refuse(Code code, const char* why) {
+    if (on_refused) on_refused(code);
+    return Fail(code, why);
+  }
+  bool Count(const ConnectionPtr& c, End Connection::*towards, size_t bytes) {
+    End& end = (*c).*towards;
+    end.bytes_under_way += bytes;
+    if (end.under_way++ < kMaxUnderWay) return true;
     Break(c, 1);
     return false;
   }
