@@ -18,6 +18,17 @@ def read(path):
         return file.read()
 
 
+# Settings that bound something.
+BOUNDS = r"[.](max|min)_|_limit$|timeout|_patience$|_per_key$|\.(host_memory|disk_bytes|buffer|lease)$"
+UNITS = {"ms": 0.001, "s": 1, "min": 60, "m": 60, "h": 3600, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "": 1}
+
+
+def quantities(text):
+    """All numbers in it, in seconds or bytes where they have a unit."""
+    return {float(number.replace(",", "")) * UNITS[unit]
+            for number, unit in re.findall(r"\b(\d[\d,]*) ?(ms|s|min|m|h|KiB|MiB|GiB|)(?![A-Za-z])", text)}
+
+
 def documents():
     found = glob.glob("*.md", root_dir=ROOT) + [path for folder in ("docs", "deploy", "models") for path in
                                                 glob.glob(f"{folder}/**/*.md", root_dir=ROOT, recursive=True)]
@@ -54,6 +65,22 @@ class Docs(unittest.TestCase):
         settings = set(re.findall(r"^\| `([a-z0-9_.]+)`", self.documents["docs/config.md"], re.M))
         self.assertGreater(len(settings), 80)
         self.assertGreater(self.check(rf"`((?:{SECTIONS})\.[a-z_0-9]+)`", lambda path, name: name in settings or name.endswith((".proto", ".h"))), 100)
+
+    def test_limits_table_has_every_bound_with_its_default(self):
+        rows = re.findall(r"^\|.*\|$", self.documents["docs/security.md"].split("\n## Limits")[1], re.M)
+        bounds = 0
+        for name, default in re.findall(r"^\| `([a-z0-9_.]+)` \|[^|]*\| `([^`]*)` \|", self.documents["docs/config.md"], re.M):
+            if not re.search(BOUNDS, name):
+                continue
+            bounds += 1
+            with self.subTest(name):
+                named = [row for row in rows if f"`{name}`" in row]
+                self.assertTrue(named, f"docs/security.md has no line for {name} in its limits")
+                wanted = quantities(default)
+                # 0 and "": what holds then is said in words.
+                if wanted and wanted != {0}:
+                    self.assertTrue(any(wanted <= quantities(row) for row in named), f"the default of {name} is {default}: {named}")
+        self.assertGreater(bounds, 30)
 
     def test_make_targets_are_in_the_makefile(self):
         targets = set(re.findall(r"^([a-z0-9-]+):", read("Makefile"), re.M))
