@@ -8,6 +8,24 @@
 #include "engine/engine_impl.h"
 
 namespace aisp {
+namespace {
+
+// The draw found no room beside others of its step (what penalties and biases name is bounded), and
+// no later step counts on it.
+bool WaitsForRoom(const Sequence& s, const SampledToken& sampled) {
+  return !sampled.status && sampled.status.error().code == Code::kResourceExhausted &&
+         s.rows_in_flight == 0;
+}
+
+// Its row runs again in the next step.
+void DrawAgain(Sequence& s) {
+  --s.computed;
+  s.scheduled = s.computed;
+  s.draft.clear();
+  s.mask_draws = 0;
+}
+
+}  // namespace
 
 CollectOutput Engine::Impl::Collect() {
   CollectOutput out;
@@ -89,7 +107,11 @@ void Engine::Impl::Absorb(const StepRecord& step, const StepRecord::Entry& entry
   const auto scored = static_cast<size_t>(entry.scored);
   if (scored > 0 && !AbsorbScores(s, {brought.scores, scored}, out)) return;
   if (entry.hidden > 0) AbsorbHidden(s, brought.hidden, entry.hidden);
-  if (entry.draws > 0) return AbsorbDraws(s, entry, brought.sampled, now, out);
+  if (entry.draws > 0) {
+    // One alone in its step has all the room that there is.
+    if (step.entries.size() > 1 && WaitsForRoom(s, brought.sampled[0])) return DrawAgain(s);
+    return AbsorbDraws(s, entry, brought.sampled, now, out);
+  }
   PublishWholeBlocks(s);
   if (s.times.prefill_done == kNever && s.computed >= s.size() - 1) s.times.prefill_done = now;
   if (s.samples() && !s.draws() && s.computed == s.target()) return FinishOutputs(s, now, out);
@@ -114,6 +136,7 @@ void Engine::Impl::AbsorbDraws(Sequence& s, const StepRecord::Entry& entry, Samp
   while (accepted < entry.drafts && right(accepted)) ++accepted;
   NoteVerified(s, draft, entry.drafts, accepted, right(accepted), out);
   for (int32_t i = 0; i <= accepted; ++i) {
+    if (i > 0 && WaitsForRoom(s, sampled[i])) return DrawAgain(s);
     if (!AbsorbToken(s, sampled[i], now, out)) return;
     if (i < accepted) ++s.computed;
   }

@@ -79,6 +79,25 @@ TEST_P(EngineDraft, TheTokensAreThoseWithoutProposals) {
   }
 }
 
+TEST_P(EngineDraft, ADrawBehindAProposalThatFindsNoRoomIsDrawnLater) {
+  EngineHarness h(M(), WithDrafts());
+  uint64_t step = 0;
+  int drawn = 0;
+  h.executor.row_fault = [&](const SampleRow&) -> Status {
+    if (h.executor.steps() != step) drawn = 0;
+    step = h.executor.steps();
+    return drawn++ < 3 ? Status() : ResourceExhausted("no room");
+  };
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    SequenceRequest request = MakeRequest(SomeTokens(20, seed), 40, seed);
+    request.sampling.frequency_penalty = 0.5f;
+    h.Add(request);
+  }
+  Run(h, true);
+  h.ExpectAllOracle();
+  h.ExpectIdle();
+}
+
 TEST_P(EngineDraft, APrefixOfAcceptedTokensIsCachedAndOfRejectedOnesIsNot) {
   EngineHarness h(M(), WithDrafts());
   const SequenceRequest request = MakeRequest(SomeTokens(20, 9), 45);

@@ -157,5 +157,38 @@ TEST_P(EngineFaults, ADeviceThatFailsForGoodEndsEverybodyAsRetryable) {
   }
 }
 
+TEST_P(EngineFaults, ADrawWithoutRoomBesideOthersIsDrawnInALaterStep) {
+  EngineHarness h(M());
+  constexpr int kRoom = 2;  // draws of a step
+  uint64_t step = 0;
+  int drawn = 0, refused = 0;
+  h.executor.row_fault = [&](const SampleRow&) -> Status {
+    if (h.executor.steps() != step) drawn = 0;
+    step = h.executor.steps();
+    if (drawn++ < kRoom) return {};
+    ++refused;
+    return ResourceExhausted("penalties and biases name too many tokens");
+  };
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    SequenceRequest request = MakeRequest(SomeTokens(33, seed), 12, seed);
+    request.sampling.frequency_penalty = 0.5f;
+    h.Add(request);
+  }
+  h.Run();
+  EXPECT_GT(refused, 5);
+  h.ExpectAllOracle();
+  h.ExpectIdle();
+}
+
+TEST_P(EngineFaults, ADrawWithoutRoomAloneInItsStepIsAnError) {
+  EngineHarness h(M());
+  h.executor.row_fault = [](const SampleRow&) { return Status(ResourceExhausted("no room")); };
+  const SequenceId id = h.Add(MakeRequest(SomeTokens(33, 1), 12));
+  h.Run();
+  EXPECT_EQ(h.outcomes[id].finish, FinishReason::kError);
+  EXPECT_EQ(h.outcomes[id].error.code, Code::kResourceExhausted);
+  h.ExpectIdle();
+}
+
 }  // namespace
 }  // namespace aisp
