@@ -102,6 +102,8 @@ class CudaOps final : public Ops {
                          static_cast<size_t>(source.top_k * experts.intermediate) *
                          DTypeBytes(experts.type);
     if (expert_scratch_.bytes() < bytes) {
+      // Graphs of an earlier model may go on with theirs.
+      if (expert_scratch_ && named_ > 0) outgrown_.push_back(std::move(expert_scratch_));
       expert_scratch_ = {};
       AISP_ASSIGN_OR_RETURN(expert_scratch_, device_.Allocate(bytes, MemoryKind::kDevice));
     }
@@ -279,6 +281,7 @@ class CudaOps final : public Ops {
   std::vector<std::unique_ptr<TokenDrawer>> all_drawers_;
   std::map<int32_t, TokenDrawer*> drawers_;  // by vocabulary
   Buffer expert_scratch_;                    // shared by all layers: they run one after the other
+  std::vector<Buffer> outgrown_;
   DeviceFacts facts_;
   const TuningProfile no_profile_;
   StepParts parts_;   // what steps see of all that

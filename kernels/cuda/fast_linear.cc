@@ -80,6 +80,8 @@ Result<std::unique_ptr<FastLinear>> FastLinear::Create(const LinearOptions& opti
 Status FastLinear::GrowWorkspace(size_t bytes) {
   if (bytes <= workspace_.bytes()) return {};
   AISP_RETURN_IF_ERROR(device_.Synchronize(stream_));
+  // Graphs that were captured for an earlier model go on with theirs.
+  if (stepped_ && workspace_) outgrown_.push_back(std::move(workspace_));
   workspace_ = {};
   AISP_ASSIGN_OR_RETURN(workspace_, device_.Allocate(bytes, MemoryKind::kDevice));
   AISP_RETURN_IF_ERROR(
@@ -169,6 +171,7 @@ Result<std::unique_ptr<FastWeight>> FastLinear::Pack(const LinearSource& source)
 
 Status FastLinear::FinishPacking() {
   pending_ = false;
+  stepped_ = true;
   AISP_RETURN_IF_ERROR(device_.Synchronize(stream_));
   landing_ = {};
   return {};

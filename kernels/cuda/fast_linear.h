@@ -60,8 +60,10 @@ class FastLinear {
   std::set<std::tuple<int64_t, int64_t, Store, WeightFormat>> tuned_;  // shapes
   std::unique_ptr<LinearKernels> kernels_;
   Buffer workspace_;
-  Buffer landing_;  // while weights are loaded
+  std::vector<Buffer> outgrown_;  // by weights that were packed behind the first step
+  Buffer landing_;                // while weights are loaded
   bool pending_ = false;
+  bool stepped_ = false;  // a step may have been prepared
 };
 
 }  // namespace aisp::cuda
