@@ -117,7 +117,7 @@ void BindEngineSettings(Config::Engine& e, SettingTable& t) {
   t.Add("speculative_config", &e.speculative_config,
         "Speculative decoding, in vLLM's keys: {\"method\": \"suffix\", "
         "\"num_speculative_tokens\": 8}; off: none. Methods: ngram, suffix, draft_model "
-        "and, on the CPU, eagle3; the \"model\" of these two is a folder or the name of one beside "
+        "and eagle3; the \"model\" of these two is a folder or the name of one beside "
         "the served model.")
       .Flag("--speculative-config")
       .Json();

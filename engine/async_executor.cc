@@ -10,21 +10,12 @@
 #include "common/check.h"
 #include "common/log.h"
 #include "common/strings.h"
+#include "engine/graph_sizes.h"
 #include "engine/warm_up.h"
 #include "model/prepared_steps.h"
 
 namespace aisp {
 namespace {
-
-// Batch sizes that get a graph: fine where a row more costs most, in relation.
-std::vector<int32_t> GraphSizes(int32_t max_rows) {
-  std::vector<int32_t> sizes = {1, 2, 4, 8, 16, 24, 32, 48, 64};
-  for (int32_t n = 96; n <= 256; n += 32) sizes.push_back(n);
-  for (int32_t n = 320; n <= 1024; n += 64) sizes.push_back(n);
-  std::erase_if(sizes, [&](int32_t n) { return n > max_rows; });
-  if (sizes.empty() || (sizes.back() < max_rows && max_rows <= 1024)) sizes.push_back(max_rows);
-  return sizes;
-}
 
 // Larger batches have graphs for the first place only: what lies between two of their steps is not
 // worth as many again.
@@ -70,7 +61,7 @@ Status AsyncExecutor::Start(const std::string& model_directory, Ops& ops) {
   AISP_ASSIGN_OR_RETURN(upload_stream_, device_.CreateStream());
   AISP_ASSIGN_OR_RETURN(uploaded_, device_.CreateEvent());
   sampler_.emplace(spec.vocabulary);
-  edit_of_token_.assign(static_cast<size_t>(spec.vocabulary), -1);
+  edits_.emplace(spec.vocabulary);
   AISP_RETURN_IF_ERROR(AllocateFlights());
   AISP_RETURN_IF_ERROR(
       model_->Bind(KvViews(layout_, pool_.data()), static_cast<int32_t*>(slot_tokens_.data())));
@@ -96,6 +87,9 @@ Status AsyncExecutor::AllocateFlights() {
   for (Flight& f : flights_) {
     AISP_ASSIGN_OR_RETURN(f.draw_staging, device_.Allocate(rows + edits, MemoryKind::kHost));
     AISP_ASSIGN_OR_RETURN(f.mask_staging, device_.Allocate(masks, MemoryKind::kHost));
+    if (feature_size() > 0) {
+      AISP_ASSIGN_OR_RETURN(f.features, device(model_->features().bytes()));
+    }
     AISP_ASSIGN_OR_RETURN(f.fetched, device_.CreateEvent());
     for (int32_t layer = 0; layer < layout_.num_layers; ++layer) {
       AISP_ASSIGN_OR_RETURN(auto event, device_.CreateEvent());
@@ -180,6 +174,7 @@ Result<std::unique_ptr<Graph>> AsyncExecutor::Capture(const GraphSize& size, con
   const Status computed = Compute(batch, drawing, nullptr);
   Result<std::unique_ptr<Graph>> graph = device_.EndCapture(*stream_);
   AISP_RETURN_IF_ERROR(computed);
+  ++captured_;
   return graph;
 }
 
@@ -289,6 +284,25 @@ Status AsyncExecutor::FetchResults(Flight& flight) {
   return device_.Record(*flight.fetched, *stream_);
 }
 
+// The features that are wanted, one behind the other: the next step leaves its own where they are
+// now.
+Status AsyncExecutor::KeepFeatures(Flight& flight) {
+  const TensorView features = model_->features();
+  const std::span<const int32_t> rows = flight.input.feature_rows;
+  if (rows.empty()) return {};
+  AISP_CHECK(feature_size() > 0);
+  const size_t bytes = static_cast<size_t>(features.cols()) * DTypeBytes(features.dtype);
+  ranges_.clear();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (i > 0 && rows[i] == rows[i - 1] + 1) {
+      ranges_.back().bytes += bytes;
+    } else {
+      ranges_.push_back({static_cast<size_t>(rows[i]) * bytes, i * bytes, bytes});
+    }
+  }
+  return device_.CopyRanges(flight.features.data(), features.data, ranges_, *stream_);
+}
+
 // Brings what the host has for a step to the device: beside the step in flight, unless that one
 // reads the same place.
 Result<DeviceBatch> AsyncExecutor::Upload(Flight& flight, const Drawing& drawing, int32_t bucket) {
@@ -315,6 +329,7 @@ Result<Ticket> AsyncExecutor::Launch(const StepInput& input) {
   flight.input = input;
   flight.layers_reported = 0;
   flight.asked_rows.clear();
+  flight.captured = false;
   flight.follows = launched_ > collected_;
   const GraphSize size = SizeFor(input);
   if (size.rows > 0) WantAllLogits(flight);
@@ -324,7 +339,9 @@ Result<Ticket> AsyncExecutor::Launch(const StepInput& input) {
   AISP_RETURN_IF_ERROR(device_.Record(*clocking.begin, *stream_));
   const bool cut = input.before_draw && drawing.rows > 0;
   if (size.rows > 0) {
+    const uint64_t captured = captured_;
     AISP_ASSIGN_OR_RETURN(Graph* const graph, GraphFor(size, drawing, cut));
+    flight.captured = captured_ > captured;
     AISP_RETURN_IF_ERROR(device_.LaunchGraph(*graph, *stream_));
     const StepGraphs& graphs = graphs_.at(size)[static_cast<size_t>(drawing.place)];
     for (const size_t slow : graphs.slow) ops_->slow_paths().Count(slow);
@@ -333,6 +350,7 @@ Result<Ticket> AsyncExecutor::Launch(const StepInput& input) {
     AISP_RETURN_IF_ERROR(Compute(batch, cut ? Drawing{} : drawing, reports ? &flight : nullptr));
   }
   if (cut) AISP_RETURN_IF_ERROR(DrawAfterCut(flight, batch, drawing));
+  AISP_RETURN_IF_ERROR(KeepFeatures(flight));
   AISP_RETURN_IF_ERROR(device_.Record(*clocking.end, *stream_));
   AISP_RETURN_IF_ERROR(FetchResults(flight));
   return Ticket{++launched_};
@@ -416,6 +434,7 @@ Result<StepResult> AsyncExecutor::Collect(Ticket ticket) {
   times_.busy_ms += busy_ms;
   StepResult result;
   result.device_time = FromMs(busy_ms);
+  result.captured = flight.captured;
   if (flight.follows) {
     const Clocking& before = clocking_[(collected_ - 1) % clocking_.size()];
     AISP_ASSIGN_OR_RETURN(const double idle_ms, device_.ElapsedMs(*before.end, *clocking.begin));
@@ -425,6 +444,11 @@ Result<StepResult> AsyncExecutor::Collect(Ticket ticket) {
   size_t logit_rows_read = 0;
   for (size_t i = 0; i < flight.input.samples.size(); ++i)
     result.tokens.push_back(TokenOf(flight, i, &logit_rows_read));
+  if (const size_t rows = flight.input.feature_rows.size(); rows > 0) {
+    const TensorView features = model_->features();
+    const size_t bytes = static_cast<size_t>(features.cols()) * DTypeBytes(features.dtype);
+    result.device_features = {static_cast<const std::byte*>(flight.features.data()), rows * bytes};
+  }
   ++collected_;
   return result;
 }

@@ -26,6 +26,7 @@
 #include <optional>
 #include <vector>
 
+#include "engine/draw_rows.h"
 #include "engine/model_executor.h"
 #include "engine/sampler.h"
 
@@ -62,6 +63,9 @@ class AsyncExecutor final : public ServingExecutor {
   }
   bool applies_masks() const override { return true; }
   int32_t vocabulary() const override { return model_->spec().vocabulary; }
+  int32_t feature_size() const override {
+    return static_cast<int32_t>(model_->features().shape[1]);
+  }
   Result<Ticket> Launch(const StepInput& input) override;
   bool Done(Ticket ticket) override;
   Result<StepResult> Collect(Ticket ticket) override;
@@ -70,6 +74,7 @@ class AsyncExecutor final : public ServingExecutor {
   const Model& model() const override { return *model_; }
   // Of the last step: f32 [max_logit_rows, vocabulary], in device memory.
   TensorView logits() const override { return model_->logits(); }
+  Stream* stream() const override { return stream_.get(); }
   DeviceTimes times() const { return times_; }
   // Operations of the graph that runs a decode step of `rows` rows that do not filter; 0 without
   // one.
@@ -84,6 +89,7 @@ class AsyncExecutor final : public ServingExecutor {
     Buffer draw_staging;             // page-locked: DrawRow [max_draws], then edits
     Buffer mask_staging;             // page-locked: masks of those rows that have one
     Buffer logits;                   // page-locked: rows whose logprobs are wanted
+    Buffer features;                 // rows whose features are wanted
     bool fetches = false;            // there are such rows
     std::unique_ptr<Event> fetched;  // then: they are there
     std::vector<std::unique_ptr<Event>> layers;
@@ -93,6 +99,7 @@ class AsyncExecutor final : public ServingExecutor {
     std::vector<int32_t> all_rows;
     std::vector<Status> refused;  // by sample: why it was not drawn at all
     size_t layers_reported = 0;   // to the step's sink
+    bool captured = false;        // a graph was made for it
     bool follows = false;         // another step was in flight when this one was launched
   };
 
@@ -135,8 +142,8 @@ class AsyncExecutor final : public ServingExecutor {
   Drawing DrawingFor(const StepInput& input, const GraphSize& size) const;
   Result<DeviceBatch> Upload(Flight& flight, const Drawing& drawing, int32_t bucket);
   Status UploadDraws(Flight& flight, const Drawing& drawing, Stream& stream);
-  bool AppendEdits(const SampleRow& row, std::span<TokenEdit> room, size_t* used);
   Status FetchResults(Flight& flight);
+  Status KeepFeatures(Flight& flight);
   GraphSize SizeFor(const StepInput& input) const;
   static void WantAllLogits(Flight& flight);
   static int32_t LogitRowOf(const Flight& flight, size_t sample);
@@ -174,8 +181,10 @@ class AsyncExecutor final : public ServingExecutor {
   std::array<Clocking, kDepth + 1> clocking_;
   uint64_t launched_ = 0;
   uint64_t collected_ = 0;
+  uint64_t captured_ = 0;  // graphs
   DeviceTimes times_;
-  std::vector<int32_t> edit_of_token_;  // -1 between calls
+  std::optional<EditWriter> edits_;
+  std::vector<CopyRange> ranges_;
 };
 
 }  // namespace aisp

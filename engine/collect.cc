@@ -48,23 +48,26 @@ CollectOutput Engine::Impl::Collect() {
                  result->scores.size() == step.scored.size());
       const auto hidden = static_cast<size_t>(executor->hidden_size());
       AISP_CHECK(result->hidden.size() == step.hidden_rows.size() * hidden);
-      const auto feature_size = static_cast<size_t>(executor->feature_size());
-      AISP_CHECK(result->features.size() == step.feature_rows.size() * feature_size);
+      const std::span<const std::byte> features = result->feature_bytes();
+      const size_t feature_bytes = features.size() / std::max<size_t>(1, step.feature_rows.size());
+      AISP_CHECK(features.size() == step.feature_rows.size() * feature_bytes &&
+                 features.empty() == step.feature_rows.empty());
       out.tokens.reserve(out.tokens.size() + step.samples.size());
       Brought brought{result->tokens.data(), result->scores.data(), result->hidden.data(),
-                      result->features.data()};
+                      features.data()};
       computed_rows.clear();
       for (const StepRecord::Entry& entry : step.entries) {
         const SequenceId id = entry.sequence->id;
         Absorb(step, entry, brought, now, &out);
-        if (entry.features > 0) NoteFeatures(id, entry, brought.features);
+        const size_t own = static_cast<size_t>(entry.features) * feature_bytes;
+        if (own > 0) NoteFeatures(id, entry, {brought.features, own});
         brought.sampled += entry.draws;
         brought.scores += entry.scored;
         brought.hidden += static_cast<size_t>(entry.hidden) * hidden;
-        brought.features += static_cast<size_t>(entry.features) * feature_size;
+        brought.features += own;
       }
       if (!computed_rows.empty()) options.speculator->Computed(computed_rows);
-      if (options.speculator != nullptr && step.timing.prefill_tokens == 0) {
+      if (options.speculator != nullptr && step.timing.prefill_tokens == 0 && !result->captured) {
         options.speculator->StepTook(step.timing.decode_rows, step.timing.decode_context,
                                      step.timing.device);
       }

@@ -24,9 +24,10 @@ void Drafting::Begin() {
     generated.assign(context->tokens.begin() + context->prompt_tokens, context->tokens.end());
 }
 
-SampleRow Drafting::Draw(int32_t logit_index, int32_t slot) const {
+SampleRow Drafting::Draw(int32_t logit_index, int32_t slot, int32_t ahead) const {
   const auto prompt = static_cast<size_t>(context->prompt_tokens);
-  const auto drawn = static_cast<int32_t>(context->tokens.size() - prompt + draft->tokens.size());
+  const auto drawn =
+      static_cast<int32_t>(context->tokens.size() - prompt + draft->tokens.size()) + ahead;
   SampleRow row;
   row.logit_index = logit_index;
   row.slot = slot;
@@ -40,6 +41,11 @@ SampleRow Drafting::Draw(int32_t logit_index, int32_t slot) const {
     if (context->request->guide != nullptr) row.mask = context->request->guide->Allowed();
   }
   return row;
+}
+
+bool Drafting::DrawsAhead() const {
+  const bool guided = context->request != nullptr && context->request->guide != nullptr;
+  return !guided && !ReadsGenerated(*sampling);
 }
 
 void Drafting::Take(const SampledToken& sampled, float min_probability) {

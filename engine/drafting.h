@@ -28,8 +28,10 @@ struct Drafting {
   std::vector<TokenId> generated;
 
   void Begin();
-  // The draw of its next token from logits `logit_index`. Valid until it changes.
-  SampleRow Draw(int32_t logit_index, int32_t slot) const;
+  // The draw of its next token but `ahead` from logits `logit_index`. Valid until it changes.
+  SampleRow Draw(int32_t logit_index, int32_t slot, int32_t ahead = 0) const;
+  // Whether its draws are known while those in front of them are not.
+  bool DrawsAhead() const;
   // Ends it in front of a stop token and of what a constraint ends with, for the target verifies
   // neither, and where all of it became less likely than `min_probability`.
   void Take(const SampledToken& sampled, float min_probability);

@@ -156,15 +156,16 @@ bool Engine::Impl::GivesFeatures(const Sequence& s) const {
 }
 
 void Engine::Impl::NoteFeatures(SequenceId id, const StepRecord::Entry& entry,
-                                const float* features) {
+                                std::span<const std::byte> features) {
   const Sequence* const s = table.Find(id);
   if (s == nullptr) return;
   const int32_t begin = entry.end - entry.features;
   // Behind the last one a token has to be known: not yet where another step draws it.
   const int32_t stand = std::min(s->computed, s->size() - 1) - begin;
   if (stand <= 0) return;
-  const auto size = static_cast<size_t>(executor->feature_size());
-  computed_rows.push_back({ContextOf(*s), begin, {features, static_cast<size_t>(stand) * size}});
+  const size_t size = features.size() / static_cast<size_t>(entry.features);
+  computed_rows.push_back(
+      {ContextOf(*s), begin, features.first(static_cast<size_t>(stand) * size)});
 }
 
 void Engine::Impl::TellEnded(const Sequence& s) {

@@ -8,21 +8,69 @@
 namespace aisp {
 
 EagleProposer::EagleProposer(const EagleOptions& options, std::unique_ptr<DraftHead> head)
-    : options_(options), head_(std::move(head)) {
-  AISP_CHECK(head_->feature_size() > 0);
-  AISP_CHECK(head_->max_rows() >= kWaiting * head_->max_sequences());
+    : options_(options),
+      head_(std::move(head)),
+      most_waiting_(std::min(kWaiting, head_->max_rows() / head_->max_sequences())) {
+  AISP_CHECK(head_->feature_size() > 0 && most_waiting_ >= 2);
+  AISP_CHECK(head_->num_feature_places() >= most_waiting_ * head_->max_sequences());
   for (int32_t i = head_->kv_layout().num_blocks; i > 0; --i) free_.emplace_back(i - 1);
-}
-
-int32_t EagleProposer::Waiting(const State& state) const {
-  return static_cast<int32_t>(state.waiting.size()) / head_->feature_size();
+  for (int32_t i = head_->num_feature_places(); i > 0; --i) {
+    free_places_.push_back(head_->feature_places() +
+                           static_cast<size_t>(i - 1) * head_->feature_bytes());
+  }
 }
 
 void EagleProposer::Forget(SequenceId id) {
   const auto it = states_.find(id);
   if (it == states_.end()) return;
   free_.insert(free_.end(), it->second.blocks.begin(), it->second.blocks.end());
+  DropWaiting(it->second, Waiting(it->second));
   states_.erase(it);
+}
+
+// What reads a place that is freed is in front of whatever writes it next.
+void EagleProposer::DropWaiting(State& state, int32_t count) {
+  std::byte* const places = head_->feature_places();
+  const size_t bytes = static_cast<size_t>(head_->num_feature_places()) * head_->feature_bytes();
+  for (int32_t i = 0; i < count; ++i) {
+    const auto offset = reinterpret_cast<uintptr_t>(state.waiting[static_cast<size_t>(i)]) -
+                        reinterpret_cast<uintptr_t>(places);
+    if (offset < bytes) free_places_.push_back(places + offset);
+  }
+  state.waiting.erase(state.waiting.begin(), state.waiting.begin() + count);
+}
+
+// Of a sequence that this call is not about, the run that goes on may begin behind what waits.
+std::byte* EagleProposer::TakePlace() {
+  while (free_places_.empty()) {
+    State* oldest = nullptr;
+    for (auto& [id, state] : states_) {
+      if (state.noted == told_ || state.waiting.empty()) continue;
+      if (oldest == nullptr || state.noted < oldest->noted) oldest = &state;
+    }
+    AISP_CHECK(oldest != nullptr);
+    GiveUpBlocks(*oldest);
+    const int32_t lost = Waiting(*oldest);
+    DropWaiting(*oldest, lost);
+    oldest->first += lost;
+  }
+  std::byte* const place = free_places_.back();
+  free_places_.pop_back();
+  return place;
+}
+
+Status EagleProposer::KeepWaiting(std::span<const ComputedRows> rows) {
+  copies_.clear();
+  for (const ComputedRows& each : rows) {
+    const auto begin = reinterpret_cast<uintptr_t>(each.features.data());
+    for (const std::byte*& row : states_.at(each.context.sequence).waiting) {
+      if (reinterpret_cast<uintptr_t>(row) - begin >= each.features.size()) continue;
+      std::byte* const place = TakePlace();
+      copies_.push_back({row, place});
+      row = place;
+    }
+  }
+  return copies_.empty() ? Status{} : head_->KeepFeatures(copies_);
 }
 
 // The run goes on with what waits, as if nothing had been known before.
@@ -61,8 +109,9 @@ bool EagleProposer::Reserve(State& state, int32_t rows) {
 EagleProposer::State& EagleProposer::Note(const ComputedRows& rows) {
   const auto [it, added] = states_.try_emplace(rows.context.sequence);
   State& state = it->second;
-  const auto size = static_cast<size_t>(head_->feature_size());
+  const size_t size = head_->feature_bytes();
   const auto count = static_cast<int32_t>(rows.features.size() / size);
+  state.noted = told_;
   if (added) {
     state.sampling = *rows.context.sampling;
     state.sampling.num_logprobs = -1;  // the head says them anyway
@@ -70,27 +119,29 @@ EagleProposer::State& EagleProposer::Note(const ComputedRows& rows) {
   }
   if (rows.begin > End(state)) {
     GiveUpBlocks(state);
-    state.waiting.clear();
+    DropWaiting(state, Waiting(state));
     state.first = rows.begin;
   }
   const int32_t known = End(state) - rows.begin;
   if (known >= count) return state;
-  const std::span<const float> fresh = rows.features.subspan(static_cast<size_t>(known) * size);
   if (std::exchange(state.begun, false)) {
-    state.waiting.clear();
+    DropWaiting(state, Waiting(state));
     ++state.computed;
   }
-  state.waiting.insert(state.waiting.end(), fresh.begin(), fresh.end());
+  for (int32_t i = known; i < count; ++i)
+    state.waiting.push_back(rows.features.data() + static_cast<size_t>(i) * size);
   return state;
 }
 
 Status EagleProposer::Computed(std::span<const ComputedRows> rows) {
   std::vector<std::pair<State*, std::span<const TokenId>>> late;
+  ++told_;
   for (const ComputedRows& each : rows) {
     State& state = Note(each);
-    if (Waiting(state) > kWaiting) late.emplace_back(&state, each.context.tokens);
+    if (Waiting(state) > most_waiting_) late.emplace_back(&state, each.context.tokens);
   }
   Status taken = TakeUp(std::move(late));
+  if (taken) taken = KeepWaiting(rows);
   if (!taken) {
     for (const ComputedRows& each : rows) Forget(each.context.sequence);
   }
@@ -98,7 +149,6 @@ Status EagleProposer::Computed(std::span<const ComputedRows> rows) {
 }
 
 Status EagleProposer::TakeUp(std::vector<std::pair<State*, std::span<const TokenId>>> late) {
-  const auto size = static_cast<ptrdiff_t>(head_->feature_size());
   while (!late.empty()) {
     int32_t left = head_->max_rows();
     std::vector<std::pair<State*, int32_t>> taken;
@@ -110,7 +160,7 @@ Status EagleProposer::TakeUp(std::vector<std::pair<State*, std::span<const Token
       const bool fits = state->computed + wanted < head_->max_context();
       if (!fits || !Reserve(*state, state->computed + wanted)) {
         GiveUpBlocks(*state);
-        state->waiting.erase(state->waiting.begin(), state->waiting.begin() + wanted * size);
+        DropWaiting(*state, wanted);
         state->first += wanted;
         continue;
       }
@@ -119,9 +169,9 @@ Status EagleProposer::TakeUp(std::vector<std::pair<State*, std::span<const Token
       taken.emplace_back(state, rows);
       left -= rows;
     }
-    if (!taken.empty()) AISP_RETURN_IF_ERROR(Run());
+    if (!taken.empty()) AISP_RETURN_IF_ERROR(Launch());
     for (const auto& [state, rows] : taken) {
-      state->waiting.erase(state->waiting.begin(), state->waiting.begin() + rows * size);
+      DropWaiting(*state, rows);
       state->computed += rows;
     }
     std::erase_if(late, [this](const auto& each) { return Waiting(*each.first) <= 1; });
@@ -132,13 +182,12 @@ Status EagleProposer::TakeUp(std::vector<std::pair<State*, std::span<const Token
 void EagleProposer::AppendWaiting(const State& state, std::span<const TokenId> tokens,
                                   int32_t count) {
   const auto behind = static_cast<size_t>(state.first + state.computed) + 1;
-  AppendSequence(state, state.computed, tokens.subspan(behind, static_cast<size_t>(count)));
-  features_.insert(features_.end(), state.waiting.begin(),
-                   state.waiting.begin() + ptrdiff_t{count} * head_->feature_size());
+  AppendSequence(state, state.computed, tokens.subspan(behind, static_cast<size_t>(count)), 0);
+  features_.insert(features_.end(), state.waiting.begin(), state.waiting.begin() + count);
 }
 
 void EagleProposer::AppendSequence(const State& state, int32_t begin,
-                                   std::span<const TokenId> tokens) {
+                                   std::span<const TokenId> tokens, int32_t slot) {
   SequenceRows rows;
   rows.row_begin = static_cast<int32_t>(tokens_.size());
   rows.num_rows = static_cast<int32_t>(tokens.size());
@@ -146,6 +195,7 @@ void EagleProposer::AppendSequence(const State& state, int32_t begin,
   rows.table_begin = static_cast<int32_t>(tables_.size());
   sequences_.push_back(rows);
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+  slots_.insert(slots_.end(), tokens.size(), slot);
   for (int32_t i = begin; i < rows.context_len; ++i) positions_.push_back(i);
   const int32_t blocks = head_->kv_layout().BlocksFor(rows.context_len);
   AISP_CHECK(blocks <= static_cast<int32_t>(state.blocks.size()));
@@ -153,18 +203,19 @@ void EagleProposer::AppendSequence(const State& state, int32_t begin,
     tables_.push_back(state.blocks[static_cast<size_t>(i)].value);
 }
 
-Result<std::vector<SampledToken>> EagleProposer::Run() {
+Status EagleProposer::Launch() {
   HeadStep step;
-  step.batch = ForwardBatch{tokens_, positions_, {}, sequences_, tables_, logit_rows_};
+  step.batch = ForwardBatch{tokens_, positions_, slots_, sequences_, tables_, logit_rows_};
   step.features = features_;
   step.goes_on = goes_on_;
   step.samples = samples_;
-  auto drawn = head_->Run(step);
-  tokens_.clear(), positions_.clear(), tables_.clear(), logit_rows_.clear(), goes_on_.clear();
+  Status launched = head_->Launch(step);
+  tokens_.clear(), positions_.clear(), slots_.clear(), tables_.clear(), logit_rows_.clear();
+  goes_on_.clear();
   sequences_.clear();
   features_.clear();
   samples_.clear();
-  return drawn;
+  return launched;
 }
 
 // Those of which it has the features of every position but the last one's, which draws.
@@ -176,7 +227,7 @@ void EagleProposer::Begin(std::span<const DraftContext> contexts, std::span<Toke
     if (it == states_.end()) continue;
     State& state = it->second;
     const int32_t known = End(state), rows = known - state.first;
-    if (known != static_cast<int32_t>(context.tokens.size()) - 1) continue;
+    if (known != static_cast<int32_t>(context.tokens.size()) - 1 || state.waiting.empty()) continue;
     const int32_t limit = std::min(context.limit, head_->max_context() - rows + 1);
     if (limit <= 0 || !Reserve(state, rows + limit - 1)) continue;
     Running& d = drafting_.emplace_back();
@@ -185,49 +236,79 @@ void EagleProposer::Begin(std::span<const DraftContext> contexts, std::span<Toke
     d.draft = &drafts[i];
     d.limit = limit;
     d.state = &state;
+    d.slot = static_cast<int32_t>(drafting_.size()) - 1;
     d.Drafting::Begin();
   }
 }
 
 void EagleProposer::AppendNext(const Running& d) {
   const State& state = *d.state;
-  const auto drafted = static_cast<int32_t>(d.draft->tokens.size());
-  AppendSequence(state, state.computed + Waiting(state) + drafted - 1,
-                 std::span<const TokenId>(d.draft->tokens).last(1));
+  const std::vector<TokenId>& drafted = d.draft->tokens;
+  const bool known = static_cast<int32_t>(drafted.size()) == d.launched;
+  const TokenId last = known ? drafted.back() : kTokenOnDevice;
+  AppendSequence(state, state.computed + Waiting(state) + d.launched - 1, {&last, 1}, d.slot);
   goes_on_.push_back(d.output);
 }
 
-Status EagleProposer::DraftAll() {
+// A step for everybody whose draft is not known to have ended. The first one's features, but for
+// the last position's, have done their work with it.
+Status EagleProposer::LaunchDraws(bool first) {
   std::vector<Running*> going;
-  for (bool first = true;; first = false) {
-    going.clear();
-    for (Running& d : drafting_) {
-      if (d.done) continue;
-      if (first) {
-        AppendWaiting(*d.state, d.context->tokens, Waiting(*d.state));
-      } else {
-        AppendNext(d);
-      }
-      d.output = static_cast<int32_t>(logit_rows_.size());
-      samples_.push_back(d.Draw(d.output, 0));
-      logit_rows_.push_back(static_cast<int32_t>(tokens_.size()) - 1);
-      going.push_back(&d);
+  for (Running& d : drafting_) {
+    if (d.done || d.launched == d.limit) continue;
+    if (first) {
+      AppendWaiting(*d.state, d.context->tokens, Waiting(*d.state));
+    } else {
+      AppendNext(d);
     }
-    if (going.empty()) return {};
-    AISP_ASSIGN_OR_RETURN(const std::vector<SampledToken> drawn, Run());
-    AISP_CHECK(drawn.size() == going.size());
-    for (size_t i = 0; i < going.size(); ++i) going[i]->Take(drawn[i], options_.min_probability);
-    if (!first) continue;
-    // All but the last position's features have done their work.
-    for (Running* d : going) {
-      State& state = *d->state;
-      const int32_t done = Waiting(state) - 1;
-      state.waiting.erase(state.waiting.begin(),
-                          state.waiting.begin() + ptrdiff_t{done} * head_->feature_size());
-      state.computed += done;
-      state.begun = true;
-    }
+    d.output = static_cast<int32_t>(logit_rows_.size());
+    const auto collected = static_cast<int32_t>(d.draft->tokens.size());
+    samples_.push_back(d.Draw(d.output, d.slot, d.launched - collected));
+    logit_rows_.push_back(static_cast<int32_t>(tokens_.size()) - 1);
+    ++d.launched;
+    going.push_back(&d);
   }
+  if (going.empty()) return {};
+  AISP_RETURN_IF_ERROR(Launch());
+  flights_.push_back(std::move(going));
+  if (!first) return {};
+  for (Running* d : flights_.back()) {
+    State& state = *d->state;
+    const int32_t done = Waiting(state) - 1;
+    DropWaiting(state, done);
+    state.computed += done;
+    state.begun = true;
+  }
+  return {};
+}
+
+Status EagleProposer::CollectDraws() {
+  const std::vector<Running*> going = std::move(flights_.front());
+  flights_.pop_front();
+  AISP_ASSIGN_OR_RETURN(const std::vector<SampledToken> drawn, head_->Collect());
+  AISP_CHECK(drawn.size() == going.size());
+  for (size_t i = 0; i < going.size(); ++i) {
+    if (!going[i]->done) going[i]->Take(drawn[i], options_.min_probability);
+  }
+  return {};
+}
+
+Status EagleProposer::DraftAll() {
+  const bool ahead =
+      head_->max_depth() > 1 && std::all_of(drafting_.begin(), drafting_.end(),
+                                            [](const Running& d) { return d.DrawsAhead(); });
+  const size_t depth = ahead ? static_cast<size_t>(head_->max_depth()) : 1;
+  flights_.clear();
+  AISP_RETURN_IF_ERROR(LaunchDraws(true));
+  while (!flights_.empty()) {
+    for (size_t before = 0; flights_.size() < depth && before != flights_.size();) {
+      before = flights_.size();
+      AISP_RETURN_IF_ERROR(LaunchDraws(false));
+    }
+    AISP_RETURN_IF_ERROR(CollectDraws());
+    if (flights_.empty()) AISP_RETURN_IF_ERROR(LaunchDraws(false));
+  }
+  return {};
 }
 
 Status EagleProposer::Propose(std::span<const DraftContext> contexts,

@@ -134,7 +134,7 @@ struct Engine::Impl {
     SampledToken* sampled;
     RowScore* scores;
     const float* hidden;
-    const float* features;
+    const std::byte* features;
   };
   void Absorb(const StepRecord& step, const StepRecord::Entry& entry, const Brought& brought,
               Instant now, CollectOutput* out);
@@ -199,9 +199,10 @@ struct Engine::Impl {
                     bool next, CollectOutput* out);
   // Whether the speculator wants the features of its rows.
   bool GivesFeatures(const Sequence& s) const;
-  // Of the rows that an entry had, those that stand; `features` is where theirs begin. The sequence
+  // Of the rows that an entry had, those that stand; `features`: of all of them. The sequence
   // may have ended.
-  void NoteFeatures(SequenceId id, const StepRecord::Entry& entry, const float* features);
+  void NoteFeatures(SequenceId id, const StepRecord::Entry& entry,
+                    std::span<const std::byte> features);
   void TellEnded(const Sequence& s);
 
   // --- invariants.cc ---

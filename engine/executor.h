@@ -77,7 +77,15 @@ struct StepResult {
   std::vector<RowScore> scores;      // one per ScoredRow
   // f32 [hidden_rows, hidden_size], after the model's final norm.
   std::vector<float> hidden;
-  std::vector<float> features;  // f32 [feature_rows, feature_size]
+  // [feature_rows, feature_size]: f32, or where a device keeps them to itself, in its memory and
+  // its own format, until max_depth() more steps have been launched.
+  std::vector<float> features;
+  std::span<const std::byte> device_features;
+  std::span<const std::byte> feature_bytes() const {
+    return device_features.empty() ? std::as_bytes(std::span(features)) : device_features;
+  }
+  // A graph was made for the step: how long it took says nothing of others.
+  bool captured = false;
   // By the device's own clock: from the step's begin to its end, and the device's idle time before
   // it where the step before was in flight at its launch. 0: not measured.
   Duration device_time{};

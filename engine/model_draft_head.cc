@@ -1,7 +1,10 @@
 #include "engine/model_draft_head.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <utility>
 
 #include "common/check.h"
@@ -9,9 +12,6 @@
 
 namespace aisp {
 namespace {
-
-// Finite, for the sampler takes anything else as a fault of the model.
-constexpr float kNoLogit = -1e9f;
 
 // Of a logit among those that the head has, which are few beside the target's vocabulary.
 float LogprobOf(float logit, std::span<const float> own) {
@@ -21,53 +21,72 @@ float LogprobOf(float logit, std::span<const float> own) {
   return logit - most - std::log(sum);
 }
 
+std::span<const float> RowOf(const TensorView& rows, int32_t index) {
+  return {rows.as<const float>() + index * rows.cols(), static_cast<size_t>(rows.cols())};
+}
+
 }  // namespace
 
-ModelDraftHead::ModelDraftHead(std::unique_ptr<EagleHead> head)
+int32_t FeaturePlacesOf(const DraftHeadOptions& options) {
+  constexpr int32_t kOfSequence = 9;
+  return options.feature_places > 0 ? options.feature_places
+                                    : kOfSequence * options.head.max_sequences;
+}
+
+ModelDraftHead::ModelDraftHead(std::unique_ptr<EagleHead> head, int32_t feature_places)
     : head_(std::move(head)),
       sampler_(head_->spec().layer.vocabulary),
-      logits_(static_cast<size_t>(head_->spec().layer.vocabulary), kNoLogit) {}
+      places_(static_cast<size_t>(feature_places) * head_->feature_bytes()) {}
 
 Result<std::unique_ptr<ModelDraftHead>> ModelDraftHead::Create(const std::string& directory,
                                                                const EagleSpec& spec,
                                                                const TensorView& embedding,
                                                                const DraftHeadOptions& options,
                                                                Device& device, Ops& ops) {
+  if (device.info().asynchronous) {
+    return Unimplemented(fmt::format("this head computes inside Run; a {} device needs another one",
+                                     device.info().kind));
+  }
   AISP_ASSIGN_OR_RETURN(auto head,
                         EagleHead::Load(directory, spec, embedding, options.head, device, ops));
-  std::unique_ptr<ModelDraftHead> made(new ModelDraftHead(std::move(head)));
+  std::unique_ptr<ModelDraftHead> made(
+      new ModelDraftHead(std::move(head), FeaturePlacesOf(options)));
   AISP_ASSIGN_OR_RETURN(
       made->layout_, MakeKvLayout(spec.layer.kv(), options.block_tokens, options.head.compute_dtype,
                                   options.num_blocks, 0));
   AISP_ASSIGN_OR_RETURN(made->pool_,
                         device.Allocate(made->layout_.PoolBytes(), MemoryKind::kDevice));
+  AISP_ASSIGN_OR_RETURN(made->stream_, device.CreateStream());
+  AISP_RETURN_IF_ERROR(made->head_->Bind(KvViews(made->layout_, made->pool_.data()).front()));
   return made;
 }
 
-Result<std::vector<SampledToken>> ModelDraftHead::Run(const HeadStep& step) {
+Status ModelDraftHead::KeepFeatures(std::span<const FeatureCopy> rows) {
+  for (const FeatureCopy& row : rows) std::memcpy(row.to, row.from, feature_bytes());
+  return {};
+}
+
+Status ModelDraftHead::Launch(const HeadStep& step) {
   AISP_CHECK(step.samples.size() == step.batch.logit_rows.size());
-  const PagedKvView kv = KvViews(layout_, pool_.data()).front();
-  if (step.features.empty()) {
-    AISP_RETURN_IF_ERROR(head_->StepOn(step.batch, step.goes_on, kv));
-  } else {
-    AISP_RETURN_IF_ERROR(head_->Step(step.batch, step.features, kv));
-  }
-  const std::span<const TokenId> targets = head_->target_tokens();
-  std::vector<SampledToken> drawn;
+  const bool begins = !step.features.empty();
+  AISP_RETURN_IF_ERROR(begins ? head_->TakeFeatures(step.features, *stream_)
+                              : head_->GoOnFrom(step.goes_on, *stream_));
+  AISP_ASSIGN_OR_RETURN(const DeviceBatch batch, head_->Upload(step.batch, 0, 0, *stream_));
+  AISP_RETURN_IF_ERROR(head_->Enqueue(begins ? EagleHead::Part::kBegin : EagleHead::Part::kGoOn,
+                                      batch, {}, *stream_));
+  drawn_.clear();
   for (const SampleRow& row : step.samples) {
-    const std::span<const float> own(
-        head_->logits().as<float>() + static_cast<size_t>(row.logit_index) * targets.size(),
-        targets.size());
-    for (size_t i = 0; i < targets.size(); ++i) logits_[static_cast<size_t>(targets[i])] = own[i];
-    SampledToken& token = drawn.emplace_back(sampler_.Sample(logits_, row));
+    const std::span<const float> own = RowOf(head_->logits(), row.logit_index),
+                                 all = RowOf(head_->target_logits(), row.logit_index);
+    SampledToken& token = drawn_.emplace_back(sampler_.Sample(all, row));
     if (!token.status || token.token < 0) continue;
     if (row.mask.empty()) {
-      token.logprob = TokenLogprob{LogprobOf(logits_[static_cast<size_t>(token.token)], own), {}};
+      token.logprob = TokenLogprob{LogprobOf(all[static_cast<size_t>(token.token)], own), {}};
     } else {
-      token.logprob = sampler_.LogprobsUnder(row.mask, logits_, token.token, 0);
+      token.logprob = sampler_.LogprobsUnder(row.mask, all, token.token, 0);
     }
   }
-  return drawn;
+  return {};
 }
 
 }  // namespace aisp

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/draft_head.h"
@@ -18,7 +19,13 @@ struct DraftHeadOptions {
   EagleHeadOptions head;
   int32_t block_tokens = 16;
   int32_t num_blocks = 0;
+  DType kv_dtype = DType::kF32;  // on a GPU; else it is the compute dtype
+  bool use_graphs = true;        // on a GPU
+  // Rows of features that may wait; 0: nine for each sequence of a step.
+  int32_t feature_places = 0;
 };
+
+int32_t FeaturePlacesOf(const DraftHeadOptions& options);
 
 class ModelDraftHead final : public DraftHead {
  public:
@@ -31,19 +38,29 @@ class ModelDraftHead final : public DraftHead {
 
   const KvLayout& kv_layout() const override { return layout_; }
   int32_t feature_size() const override { return head_->feature_size(); }
+  size_t feature_bytes() const override { return head_->feature_bytes(); }
+  std::byte* feature_places() override { return places_.data(); }
+  int32_t num_feature_places() const override {
+    return static_cast<int32_t>(places_.size() / feature_bytes());
+  }
+  Status KeepFeatures(std::span<const FeatureCopy> rows) override;
   int32_t max_context() const override { return head_->options().max_context; }
   int32_t max_rows() const override { return head_->options().max_rows; }
   int32_t max_sequences() const override { return head_->options().max_sequences; }
-  Result<std::vector<SampledToken>> Run(const HeadStep& step) override;
+  int max_depth() const override { return 1; }
+  Status Launch(const HeadStep& step) override;
+  Result<std::vector<SampledToken>> Collect() override { return std::exchange(drawn_, {}); }
 
  private:
-  explicit ModelDraftHead(std::unique_ptr<EagleHead> head);
+  ModelDraftHead(std::unique_ptr<EagleHead> head, int32_t feature_places);
 
   const std::unique_ptr<EagleHead> head_;
   KvLayout layout_;
   Buffer pool_;
+  std::unique_ptr<Stream> stream_;
   Sampler sampler_;
-  std::vector<float> logits_;  // [the target's vocabulary] of one row
+  std::vector<std::byte> places_;
+  std::vector<SampledToken> drawn_;  // by the step in flight
 };
 
 }  // namespace aisp

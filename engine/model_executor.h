@@ -52,6 +52,9 @@ class ServingExecutor : public Executor {
   virtual const Model& model() const = 0;
   // Of the last step: f32 [max_logit_rows, vocabulary], in device memory.
   virtual TensorView logits() const = 0;
+  // On which its steps are enqueued, for who has something to compute between them; null on a
+  // device that computes in Launch.
+  virtual Stream* stream() const = 0;
 };
 
 class ModelExecutor final : public ServingExecutor {
@@ -81,6 +84,7 @@ class ModelExecutor final : public ServingExecutor {
   const Buffer& kv_pool() const override { return pool_; }
   const Model& model() const override { return *model_; }
   TensorView logits() const override { return model_->logits(); }
+  Stream* stream() const override { return nullptr; }
 
  private:
   ModelExecutor(const ModelExecutorOptions& options, Device& device)

@@ -250,6 +250,20 @@ struct ExpertMlpParams {
   int32_t rows = 0;
 };
 
+// ---- copies of rows ----
+
+// Keeps what the residual stream holds. `from` is f32, `to` f32 or bf16, strided perhaps.
+struct TapParams {
+  TensorView from, to;
+};
+
+// Element i of a row to column columns[i] of the same row: to[row][columns[i]] = from[row][i]. Both
+// f32; the other columns stay as they are.
+struct SpreadParams {
+  TensorView from, to;
+  const int32_t* columns = nullptr;  // [from.cols], device memory
+};
+
 // ---- drawing tokens ----
 
 // What a row's logits are edited by, in this order: repetition penalty if `repeated`, presence and

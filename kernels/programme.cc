@@ -10,9 +10,9 @@ namespace aisp {
 
 std::string_view NodeKindName(NodeKind kind) {
   constexpr std::array<std::string_view, kNodeKinds> kNames = {
-      "embed",         "gather rows", "norm",     "linear",         "rope + append",
-      "latent append", "attend",      "silu mul", "select experts", "experts",
-      "all-reduce",    "tap",         "draw"};
+      "embed",  "gather rows", "norm",           "linear",  "rope + append", "latent append",
+      "attend", "silu mul",    "select experts", "experts", "all-reduce",    "tap",
+      "spread", "draw"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -135,6 +135,14 @@ void ProgrammeBuilder::GivenResidual(const TensorView& hidden) {
   programme_.values_[static_cast<size_t>(residual_)].kept = true;
 }
 
+void ProgrammeBuilder::BeginResidual(ValueId x, const LinearParams& params, std::string_view name) {
+  residual_ = Make(Add(NodeKind::kLinear, name, params, {x}), params.y, true);
+}
+
+ValueId ProgrammeBuilder::EmbedBeside(const EmbeddingParams& params) {
+  return Make(Add(NodeKind::kEmbed, "embed", params, {}), params.hidden);
+}
+
 ValueId ProgrammeBuilder::Norm(ValueId x, const RmsNormParams& params, std::string_view name) {
   return Make(Add(NodeKind::kNorm, name, params, {x}), params.y);
 }
@@ -143,7 +151,13 @@ ValueId ProgrammeBuilder::Linear(ValueId x, const LinearParams& params, std::str
   return Make(Add(NodeKind::kLinear, name, params, {x}), params.y);
 }
 
+ValueId ProgrammeBuilder::LinearOfTwo(ValueId left, ValueId right, const LinearParams& params,
+                                      std::string_view name) {
+  return Make(Add(NodeKind::kLinear, name, params, {left, right}), params.y);
+}
+
 void ProgrammeBuilder::LinearAdd(ValueId x, const LinearParams& params, std::string_view name) {
+  EmitTaps();
   residual_ = Make(Add(NodeKind::kLinear, name, params, {x, residual_}), params.y, true);
 }
 
@@ -169,22 +183,36 @@ ValueId ProgrammeBuilder::SelectExperts(ValueId logits, const SelectExpertsParam
 }
 
 void ProgrammeBuilder::Experts(ValueId x, ValueId chosen, const ExpertMlpParams& params) {
+  EmitTaps();
   residual_ =
       Make(Add(NodeKind::kExperts, "experts", params, {x, chosen, residual_}), params.y, true);
 }
 
 void ProgrammeBuilder::AllReduce(Collective* collective) {
+  EmitTaps();
   AllReduceParams params;
   params.x = programme_.values_[static_cast<size_t>(residual_)].memory;
   params.collective = collective;
   residual_ = Make(Add(NodeKind::kAllReduce, "all-reduce", params, {residual_}), params.x, true);
 }
 
-void ProgrammeBuilder::Tap(const TapParams& params) {
-  Add(NodeKind::kTap, "tap", params, {residual_});
+void ProgrammeBuilder::Tap(const TapParams& params) { taps_.push_back(params); }
+
+void ProgrammeBuilder::EmitTaps() {
+  for (const TapParams& tap : taps_) Add(NodeKind::kTap, "tap", tap, {residual_});
+  taps_.clear();
+}
+
+void ProgrammeBuilder::TapRows(ValueId rows, const TapParams& params) {
+  Add(NodeKind::kTap, "tap", params, {rows});
+}
+
+ValueId ProgrammeBuilder::Spread(ValueId x, const SpreadParams& params) {
+  return Make(Add(NodeKind::kSpread, "spread", params, {x}), params.to);
 }
 
 ValueId ProgrammeBuilder::GatherRows() {
+  EmitTaps();
   const NodeId node = Add(NodeKind::kGatherRows, "gather rows", GatherRowsParams{}, {residual_});
   rows_ = RowSet::kLogits;
   return Make(node, programme_.values_[static_cast<size_t>(residual_)].memory, true);
@@ -211,6 +239,7 @@ uint8_t ProgrammeBuilder::FormsOf(const StepValue& value) const {
 }
 
 Programme ProgrammeBuilder::Finish() {
+  EmitTaps();
   for (ValueId id = 0; id < static_cast<ValueId>(programme_.values_.size()); ++id) {
     StepValue& value = programme_.values_[static_cast<size_t>(id)];
     value.forms = FormsOf(value);

@@ -42,6 +42,7 @@ enum class NodeKind : uint8_t {
   kExperts,
   kAllReduce,
   kTap,
+  kSpread,
   kDraw,
 };
 inline constexpr size_t kNodeKinds = static_cast<size_t>(NodeKind::kDraw) + 1;
@@ -65,11 +66,6 @@ struct AllReduceParams {
 
 struct GatherRowsParams {};
 
-// Keeps what the residual stream holds here. Both f32; rows of `to` may be strided.
-struct TapParams {
-  TensorView from, to;
-};
-
 // Masks, edits and draws; the rows come with the step.
 struct DrawNodeParams {
   TensorView logits;  // f32 [rows, vocabulary]
@@ -79,7 +75,7 @@ struct DrawNodeParams {
 using NodeParams =
     std::variant<EmbeddingParams, GatherRowsParams, RmsNormParams, LinearParams, RopeAppendParams,
                  LatentAppendParams, AttentionParams, SiluMulParams, SelectExpertsParams,
-                 ExpertMlpParams, AllReduceParams, TapParams, DrawNodeParams>;
+                 ExpertMlpParams, AllReduceParams, TapParams, SpreadParams, DrawNodeParams>;
 
 // The forms in which an output may come to its reader; any number of them.
 enum HandOver : uint8_t {
@@ -176,9 +172,16 @@ class ProgrammeBuilder {
   // and a residual stream that is there already.
   ValueId Given(const TensorView& memory, RowSet rows = RowSet::kStep);
   void GivenResidual(const TensorView& hidden);
+  // Begins the residual stream with what a layer makes of `x`.
+  void BeginResidual(ValueId x, const LinearParams& params, std::string_view name);
+  // Embedded rows beside the residual stream.
+  ValueId EmbedBeside(const EmbeddingParams& params);
 
   ValueId Norm(ValueId x, const RmsNormParams& params, std::string_view name = "norm");
   ValueId Linear(ValueId x, const LinearParams& params, std::string_view name);
+  // Of rows that two values make up side by side.
+  ValueId LinearOfTwo(ValueId left, ValueId right, const LinearParams& params,
+                      std::string_view name);
   // With Epilogue::kAccumulate: adds to the residual stream.
   void LinearAdd(ValueId x, const LinearParams& params, std::string_view name);
   // Appends to the layer's pool; the value is what attention reads its queries from.
@@ -191,10 +194,14 @@ class ProgrammeBuilder {
   void Experts(ValueId x, ValueId chosen, const ExpertMlpParams& params);
   // Of the residual stream.
   void AllReduce(Collective* collective);
-  // Copies the residual stream as it is here.
+  // Copies the residual stream as it is here. The copy is made where the stream is written next, so
+  // that it stands between no layers that can share a launch.
   void Tap(const TapParams& params);
+  // Copies the rows of such a value: GatherRows.
+  void TapRows(ValueId rows, const TapParams& params);
   // From here on values have the rows whose logits are wanted.
   ValueId GatherRows();
+  ValueId Spread(ValueId x, const SpreadParams& params);
   void Draw(ValueId logits);
 
   Programme Finish();
@@ -204,8 +211,10 @@ class ProgrammeBuilder {
              std::initializer_list<ValueId> inputs);
   ValueId Make(NodeId node, const TensorView& memory, bool kept = false);
   uint8_t FormsOf(const StepValue& value) const;
+  void EmitTaps();
 
   Programme programme_;
+  std::vector<TapParams> taps_;  // of the residual stream as it is
   int32_t layer_ = -1;
   ValueId residual_ = -1;
   RowSet rows_ = RowSet::kStep;

@@ -124,7 +124,8 @@ Status BatchUpload::Check(const ForwardBatch& b, int32_t vocabulary, int32_t blo
   return {};
 }
 
-DeviceBatch BatchUpload::Padded(int32_t rows, int32_t longest, int32_t place) const {
+DeviceBatch BatchUpload::Padded(int32_t rows, int32_t longest, int32_t place,
+                                bool all_logits) const {
   Cutter cutter(nullptr, places_[static_cast<size_t>(place)].data());
   const auto n = static_cast<size_t>(rows);
   DeviceBatch out;
@@ -134,6 +135,10 @@ DeviceBatch BatchUpload::Padded(int32_t rows, int32_t longest, int32_t place) co
   cutter.Take<int32_t>(n, &out.tokens);
   cutter.Take<int32_t>(n, &out.ragged.positions);
   cutter.Take<int32_t>(n, &out.slot_of_row);
+  if (!all_logits) {
+    out.num_logit_rows = out.ragged.num_sequences;
+    cutter.Take<int32_t>(static_cast<size_t>(out.num_logit_rows), &out.logit_rows);
+  }
   cutter.Take<RowSpan>(static_cast<size_t>(out.ragged.num_sequences), &out.ragged.sequences);
   cutter.Take<int32_t>(n, &out.ragged.kv_slots);
   cutter.Take<int32_t>(0, &out.ragged.block_tables);
@@ -144,14 +149,15 @@ Result<DeviceBatch> BatchUpload::Upload(const ForwardBatch& b, int32_t vocabular
                                         int32_t block_tokens, int32_t pad_to, int32_t place,
                                         Device& device, Stream& stream) {
   AISP_RETURN_IF_ERROR(Check(b, vocabulary, block_tokens));
-  AISP_CHECK(pad_to == 0 || (static_cast<size_t>(pad_to) >= b.tokens.size() &&
-                             b.logit_rows.size() == b.tokens.size()));
+  AISP_CHECK(pad_to == 0 || static_cast<size_t>(pad_to) >= b.tokens.size());
   const size_t rows = std::max(b.tokens.size(), static_cast<size_t>(pad_to));
   const size_t sequence_count =
       std::max(b.sequences.size(), static_cast<size_t>(PaddedSequences(pad_to)));
   // Ascending and as many as there are rows: all of them.
   const bool all = b.logit_rows.size() == b.tokens.size();
-  const size_t logit_rows = all ? rows : b.logit_rows.size();
+  const size_t logit_rows = all ? rows : pad_to > 0 ? sequence_count : b.logit_rows.size();
+  AISP_CHECK(logit_rows >= b.logit_rows.size() &&
+             logit_rows <= static_cast<size_t>(limits_.max_logit_rows));
   turn_ ^= 1;
   const Buffer& target = places_[static_cast<size_t>(place)];
   Cutter cutter(staging_[turn_].data(), target.data());

@@ -39,14 +39,14 @@ class BatchUpload {
   static Result<BatchUpload> Create(Device& device, const BatchLimits& limits);
 
   // INVALID_ARGUMENT: what the limits do not allow, a token out of the vocabulary, spans that do
-  // not fit each other. With `pad_to` > 0 the logits of every row are wanted; rows and sequences
-  // are added that do nothing. `place`: which of the two; what read it last is done when `stream`
-  // gets there.
+  // not fit each other. With `pad_to` > 0 rows and sequences are added that do nothing; unless the
+  // logits of every row are wanted, there are as many logit rows as sequences then. `place`: which
+  // of the two; what read it last is done when `stream` gets there.
   Result<DeviceBatch> Upload(const ForwardBatch& batch, int32_t vocabulary, int32_t block_tokens,
                              int32_t pad_to, int32_t place, Device& device, Stream& stream);
   // Where Upload puts a batch that it pads to `rows`, of sequences of at most `longest` rows, for a
   // capture.
-  DeviceBatch Padded(int32_t rows, int32_t longest, int32_t place) const;
+  DeviceBatch Padded(int32_t rows, int32_t longest, int32_t place, bool all_logits = true) const;
   const BatchLimits& limits() const { return limits_; }
   size_t bytes() const { return places_[0].bytes() + places_[1].bytes(); }
 

@@ -41,15 +41,10 @@ TensorView Columns(const TensorView& whole, int64_t begin, int64_t count) {
 }
 
 // To bf16 as everywhere: to the nearest, ties to even.
-void StoreFeatures(std::span<const float> from, const TensorView& to) {
-  if (to.dtype == DType::kF32) {
-    std::memcpy(to.data, from.data(), from.size_bytes());
-    return;
-  }
-  auto* out = to.as<uint16_t>();
+void RoundToBf16(std::span<const float> from, uint16_t* to) {
   for (size_t i = 0; i < from.size(); ++i) {
     const auto bits = std::bit_cast<uint32_t>(from[i]);
-    out[i] = static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+    to[i] = static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
   }
 }
 
@@ -60,15 +55,29 @@ Result<std::unique_ptr<EagleHead>> EagleHead::Load(const std::string& directory,
                                                    const TensorView& embedding,
                                                    const EagleHeadOptions& options, Device& device,
                                                    Ops& ops) {
-  if (device.info().asynchronous)
-    return Unimplemented(fmt::format("an EAGLE-3 head on a {} device", device.info().kind));
   AISP_CHECK(embedding.rows() == spec.layer.vocabulary && embedding.cols() == spec.layer.hidden);
   std::unique_ptr<EagleHead> head(new EagleHead(spec, options, device, ops));
   head->embedding_ = embedding;
-  AISP_ASSIGN_OR_RETURN(head->stream_, device.CreateStream());
-  AISP_RETURN_IF_ERROR(head->LoadWeights(directory));
-  AISP_RETURN_IF_ERROR(head->Allocate());
+  head->feature_dtype_ = device.info().asynchronous ? options.compute_dtype : DType::kF32;
+  head->activation_ = ops.ActivationDType(options.compute_dtype);
+  head->fused_ = ops.Fuses(Epilogue::kGatedSilu, options.compute_dtype);
+  AISP_ASSIGN_OR_RETURN(const auto stream, device.CreateStream());
+  AISP_RETURN_IF_ERROR(head->LoadWeights(directory, *stream));
+  AISP_RETURN_IF_ERROR(head->Allocate(*stream));
+  head->EmitProgrammes();
   return head;
+}
+
+size_t EagleHead::bytes() const {
+  return weight_bytes_ + rope_memory_.bytes() + memory_.bytes() + columns_.bytes() +
+         upload_.bytes();
+}
+
+// Of random weights: tokens from all over the target's vocabulary.
+void EagleHead::MakeTokenMap() {
+  const int64_t count = spec_.draft_vocabulary, vocabulary = spec_.layer.vocabulary;
+  for (int64_t i = 0; i < count; ++i)
+    target_tokens_.push_back(static_cast<TokenId>(i * vocabulary / count));
 }
 
 // d2t says for each token of the head how far its id in the target's vocabulary is from its own.
@@ -98,12 +107,23 @@ Status EagleHead::ReadTokenMap(const Checkpoint& checkpoint) {
   return {};
 }
 
-Status EagleHead::LoadWeights(const std::string& directory) {
-  AISP_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::Open(directory));
-  AISP_RETURN_IF_ERROR(ReadTokenMap(*checkpoint));
+Status EagleHead::LoadWeights(const std::string& directory, Stream& stream) {
+  std::unique_ptr<Checkpoint> checkpoint;
+  if (options_.random_weights) {
+    MakeTokenMap();
+  } else {
+    AISP_ASSIGN_OR_RETURN(checkpoint, Checkpoint::Open(directory));
+    AISP_RETURN_IF_ERROR(ReadTokenMap(*checkpoint));
+  }
   WeightReader reader(checkpoint.get(), spec_.layer.quant);
-  LoadContext c{device_,           ops_,        *stream_, reader, unused_, options_.compute_dtype,
+  if (options_.random_weights) {
+    reader.MakeRandom(*options_.random_weights, device_.info().asynchronous ? nullptr : &ops_,
+                      &stream);
+  }
+  LoadContext c{device_,           ops_,        stream, reader, unused_, options_.compute_dtype,
                 options_.max_rows, TensorView{}};
+  c.weight_format = options_.weight_format;
+  c.weight_bytes = &weight_bytes_;
   const AttentionSpec& a = spec_.layer.layers.front().attention;
   const int64_t hidden = spec_.layer.hidden, inner = spec_.layer.layers.front().mlp.intermediate;
   const int64_t q = int64_t{a.num_heads} * a.head_dim, kv = int64_t{a.num_kv_heads} * a.head_dim;
@@ -116,15 +136,21 @@ Status EagleHead::LoadWeights(const std::string& directory) {
   AISP_ASSIGN_OR_RETURN(fc_, LoadLinear(c, "fc", hidden, feature_size(), Epilogue::kStore));
   const StackedPart parts[] = {
       {self + ".q_proj", q}, {self + ".k_proj", kv}, {self + ".v_proj", kv}};
-  AISP_ASSIGN_OR_RETURN(qkv_,
-                        LoadStacked(c, {.parts = parts, .in = 2 * hidden, .bias = a.qkv_bias}));
+  AISP_ASSIGN_OR_RETURN(
+      qkv_,
+      LoadStacked(
+          c, {.parts = parts, .in = 2 * hidden, .bias = a.qkv_bias, .output_dtype = activation_}));
   const StackedPart output[] = {{self + ".o_proj", hidden}};
   AISP_ASSIGN_OR_RETURN(
       output_,
       LoadStacked(
           c, {.parts = output, .in = q, .epilogue = Epilogue::kAccumulate, .bias = a.output_bias}));
   const StackedPart gate_up[] = {{mlp + ".gate_proj", inner}, {mlp + ".up_proj", inner}};
-  AISP_ASSIGN_OR_RETURN(gate_up_, LoadStacked(c, {.parts = gate_up, .in = hidden}));
+  AISP_ASSIGN_OR_RETURN(
+      gate_up_, LoadStacked(c, {.parts = gate_up,
+                                .in = hidden,
+                                .epilogue = fused_ ? Epilogue::kGatedSilu : Epilogue::kStore,
+                                .output_dtype = fused_ ? options_.compute_dtype : DType::kF32}));
   AISP_ASSIGN_OR_RETURN(down_,
                         LoadLinear(c, mlp + ".down_proj", hidden, inner, Epilogue::kAccumulate));
   AISP_ASSIGN_OR_RETURN(head_,
@@ -132,7 +158,7 @@ Status EagleHead::LoadWeights(const std::string& directory) {
   return {};
 }
 
-Status EagleHead::Allocate() {
+Status EagleHead::Allocate(Stream& stream) {
   const ModelSpec& layer = spec_.layer;
   const AttentionSpec& a = layer.layers.front().attention;
   const DType dtype = options_.compute_dtype;
@@ -145,112 +171,203 @@ Status EagleHead::Allocate() {
     embedded_ = c.Take(DType::kF32, rows, layer.hidden);
     hidden_ = c.Take(DType::kF32, rows, layer.hidden);
     both_ = c.Take(dtype, rows, 2 * layer.hidden);
-    wide_ = c.Take(DType::kF32, rows, std::max(qkv_->out_features(), 2 * inner));
+    wide_ =
+        c.Take(DType::kF32, rows, std::max(qkv_->out_features(), fused_ ? int64_t{0} : 2 * inner));
     mixed_ = c.Take(dtype, rows, std::max(q, inner));
     normed_ = c.Take(dtype, rows, layer.hidden);
     kept_ = c.Take(DType::kF32, drawn, layer.hidden);
     head_input_ = c.Take(dtype, drawn, layer.hidden);
     logits_ = c.Take(DType::kF32, drawn, spec_.draft_vocabulary);
+    target_logits_ = spreads() ? c.Take(DType::kF32, drawn, layer.vocabulary) : logits_;
     return c.used();
   };
-  const size_t bytes = cut(Cutter(nullptr));
-  AISP_ASSIGN_OR_RETURN(memory_, device_.Allocate(bytes, MemoryKind::kDevice));
-  std::memset(memory_.data(), 0, bytes);
+  AISP_ASSIGN_OR_RETURN(memory_, device_.Allocate(cut(Cutter(nullptr)), MemoryKind::kDevice));
   cut(Cutter(static_cast<std::byte*>(memory_.data())));
-  const std::vector<float> table = RopeTable(layer.rope, a.head_dim, options_.max_context);
-  AISP_ASSIGN_OR_RETURN(rope_memory_,
-                        device_.Allocate(table.size() * sizeof(float), MemoryKind::kDevice));
-  std::memcpy(rope_memory_.data(), table.data(), table.size() * sizeof(float));
-  rope_ = TensorView::Dense(rope_memory_.data(), DType::kF32, {options_.max_context, a.head_dim});
+  AISP_RETURN_IF_ERROR(FillTables(stream));
   AISP_ASSIGN_OR_RETURN(
       upload_, BatchUpload::Create(device_, {options_.max_rows, options_.max_sequences,
                                              options_.max_sequences, options_.max_context}));
   return {};
 }
 
-Result<DeviceBatch> EagleHead::Upload(const ForwardBatch& batch, const PagedKvView& kv) {
-  return upload_.Upload(batch, spec_.layer.vocabulary, kv.block_tokens, 0, 0, device_, *stream_);
-}
-
-Status EagleHead::Step(const ForwardBatch& batch, std::span<const float> features,
-                       const PagedKvView& kv) {
-  AISP_CHECK(features.size() == batch.tokens.size() * static_cast<size_t>(feature_size()));
-  AISP_ASSIGN_OR_RETURN(const DeviceBatch uploaded, Upload(batch, kv));
-  StoreFeatures(features, features_);
+Status EagleHead::FillTables(Stream& stream) {
+  const int32_t dim = spec_.layer.layers.front().attention.head_dim;
+  const std::vector<float> table = RopeTable(spec_.layer.rope, dim, options_.max_context);
+  AISP_ASSIGN_OR_RETURN(rope_memory_,
+                        device_.Allocate(table.size() * sizeof(float), MemoryKind::kDevice));
   AISP_RETURN_IF_ERROR(
-      ops_.Linear({fc_.get(), features_, hidden_, uploaded.ragged.rows}, *stream_));
-  return Layer(uploaded, kv);
-}
-
-Status EagleHead::StepOn(const ForwardBatch& batch, std::span<const int32_t> outputs,
-                         const PagedKvView& kv) {
-  AISP_CHECK(outputs.size() == batch.tokens.size());
-  AISP_ASSIGN_OR_RETURN(const DeviceBatch uploaded, Upload(batch, kv));
-  const auto size = static_cast<size_t>(spec_.layer.hidden);
-  for (size_t row = 0; row < outputs.size(); ++row) {
-    std::memcpy(hidden_.as<float>() + row * size,
-                kept_.as<float>() + static_cast<size_t>(outputs[row]) * size, size * sizeof(float));
+      device_.Copy(rope_memory_.data(), table.data(), table.size() * sizeof(float), stream));
+  rope_ = TensorView::Dense(rope_memory_.data(), DType::kF32, {options_.max_context, dim});
+  const size_t columns = target_tokens_.size() * sizeof(TokenId);
+  AISP_ASSIGN_OR_RETURN(columns_, device_.Allocate(columns, MemoryKind::kDevice));
+  AISP_RETURN_IF_ERROR(device_.Copy(columns_.data(), target_tokens_.data(), columns, stream));
+  const std::vector<float> none(static_cast<size_t>(spec_.layer.vocabulary), kNoLogit);
+  for (int64_t row = 0; spreads() && row < target_logits_.rows(); ++row) {
+    AISP_RETURN_IF_ERROR(device_.Copy(target_logits_.Rows(row, 1).data, none.data(),
+                                      none.size() * sizeof(float), stream));
   }
-  return Layer(uploaded, kv);
+  return device_.Synchronize(stream);
 }
 
-Status EagleHead::Layer(const DeviceBatch& batch, const PagedKvView& kv) {
-  AISP_RETURN_IF_ERROR(Attend(batch, kv));
-  AISP_RETURN_IF_ERROR(Mlp(batch.ragged.rows));
-  return Output(batch);
+void EagleHead::EmitProgrammes() {
+  ProgrammeBuilder begin;
+  begin.SetLayer(0);
+  begin.BeginResidual(begin.Given(features_), {fc_.get(), features_, hidden_}, "fc");
+  EmitLayer(begin, hidden_);
+  EmitOutput(begin, hidden_, /*keeps=*/true);
+  programmes_[static_cast<size_t>(Part::kBegin)] = begin.Finish();
+  ProgrammeBuilder go_on;
+  go_on.SetLayer(0);
+  go_on.GivenResidual(kept_);
+  EmitLayer(go_on, kept_);
+  EmitOutput(go_on, kept_, /*keeps=*/false);
+  programmes_[static_cast<size_t>(Part::kGoOn)] = go_on.Finish();
 }
 
-Status EagleHead::Attend(const DeviceBatch& batch, const PagedKvView& kv) {
+void EagleHead::EmitLayer(ProgrammeBuilder& b, const TensorView& residual) const {
   const AttentionSpec& a = spec_.layer.layers.front().attention;
-  const int32_t rows = batch.ragged.rows;
-  const int64_t size = spec_.layer.hidden;
+  const int64_t size = spec_.layer.hidden, q = int64_t{a.num_heads} * a.head_dim;
   const float epsilon = spec_.layer.norm_epsilon;
   EmbeddingParams embedding;
   embedding.table = embedding_;
-  embedding.tokens = batch.tokens;
-  embedding.rows = rows;
   embedding.hidden = embedded_;
-  AISP_RETURN_IF_ERROR(ops_.Embedding(embedding, *stream_));
-  AISP_RETURN_IF_ERROR(ops_.RmsNorm(
-      {embedded_, nullptr, input_norm_.view, Columns(both_, 0, size), rows, epsilon}, *stream_));
-  AISP_RETURN_IF_ERROR(ops_.RmsNorm(
-      {hidden_, nullptr, hidden_norm_.view, Columns(both_, size, size), rows, epsilon}, *stream_));
-  const int64_t q = int64_t{a.num_heads} * a.head_dim;
-  TensorView qkv = TensorView::Dense(wide_.data, DType::kF32, {wide_.rows(), qkv_->out_features()});
+  const ValueId embedded = b.EmbedBeside(embedding);
+  const ValueId left =
+      b.Norm(embedded, {embedded_, nullptr, input_norm_.view, Columns(both_, 0, size), 0, epsilon});
+  const ValueId right = b.Norm(
+      b.residual(), {residual, nullptr, hidden_norm_.view, Columns(both_, size, size), 0, epsilon});
+  const TensorView qkv =
+      TensorView::Dense(wide_.data, activation_, {wide_.rows(), qkv_->out_features()});
   const TensorView mixed = TensorView::Dense(mixed_.data, mixed_.dtype, {mixed_.rows(), q});
-  AISP_RETURN_IF_ERROR(ops_.Linear({qkv_.get(), both_, qkv, rows}, *stream_));
-  AISP_RETURN_IF_ERROR(
-      ops_.RopeAppend({qkv, rope_, {}, {}, epsilon, a.num_heads, batch.ragged, kv}, *stream_));
-  AISP_RETURN_IF_ERROR(ops_.PagedAttention(
-      {qkv, a.head_dim, a.head_dim, a.num_heads, a.scale, a.window, batch.ragged, kv, mixed},
-      *stream_));
-  return ops_.Linear({output_.get(), mixed, hidden_, rows}, *stream_);
+  const ValueId projected = b.LinearOfTwo(left, right, {qkv_.get(), both_, qkv}, "qkv");
+  const ValueId rotated =
+      b.RopeAppend(projected, {qkv, rope_, {}, {}, epsilon, a.num_heads, {}, {}});
+  const ValueId attended = b.Attend(
+      rotated, {qkv, a.head_dim, a.head_dim, a.num_heads, a.scale, a.window, {}, {}, mixed});
+  b.LinearAdd(attended, {output_.get(), mixed, residual}, "o");
+  EmitMlp(b, residual);
 }
 
-Status EagleHead::Mlp(int32_t rows) {
+void EagleHead::EmitMlp(ProgrammeBuilder& b, const TensorView& residual) const {
   const int64_t inner = spec_.layer.layers.front().mlp.intermediate;
-  const TensorView gate_up = TensorView::Dense(wide_.data, DType::kF32, {wide_.rows(), 2 * inner});
   const TensorView mixed = TensorView::Dense(mixed_.data, mixed_.dtype, {mixed_.rows(), inner});
-  AISP_RETURN_IF_ERROR(ops_.RmsNorm(
-      {hidden_, nullptr, post_norm_.view, normed_, rows, spec_.layer.norm_epsilon}, *stream_));
-  AISP_RETURN_IF_ERROR(ops_.Linear({gate_up_.get(), normed_, gate_up, rows}, *stream_));
-  AISP_RETURN_IF_ERROR(ops_.SiluMul({gate_up, mixed, rows}, *stream_));
-  return ops_.Linear({down_.get(), mixed, hidden_, rows}, *stream_);
+  ValueId x = b.Norm(b.residual(),
+                     {residual, nullptr, post_norm_.view, normed_, 0, spec_.layer.norm_epsilon});
+  if (fused_) {
+    x = b.Linear(x, {gate_up_.get(), normed_, mixed}, "gate_up");
+  } else {
+    const TensorView gate_up =
+        TensorView::Dense(wide_.data, DType::kF32, {wide_.rows(), 2 * inner});
+    x = b.SiluMul(b.Linear(x, {gate_up_.get(), normed_, gate_up}, "gate_up"), {gate_up, mixed});
+  }
+  b.LinearAdd(x, {down_.get(), mixed, residual}, "down");
 }
 
-// What is drawn from is kept: the rows of the next step go on with it.
-Status EagleHead::Output(const DeviceBatch& batch) {
-  const auto size = static_cast<size_t>(spec_.layer.hidden);
-  for (int32_t i = 0; i < batch.num_logit_rows; ++i) {
-    const int32_t row = batch.logit_rows != nullptr ? batch.logit_rows[i] : i;
-    std::memcpy(kept_.as<float>() + static_cast<size_t>(i) * size,
-                hidden_.as<float>() + static_cast<size_t>(row) * size, size * sizeof(float));
+// `keeps`: rows that are drawn from go to where a step goes on; there they lie already.
+void EagleHead::EmitOutput(ProgrammeBuilder& b, const TensorView& residual, bool keeps) const {
+  b.SetLayer(-1);
+  const ValueId rows = b.GatherRows();
+  const ValueId x =
+      b.Norm(rows, {residual, nullptr, final_norm_.view, head_input_, 0, spec_.layer.norm_epsilon});
+  ValueId logits = b.Linear(x, {head_.get(), head_input_, logits_}, "logits");
+  if (keeps) b.TapRows(rows, {residual, kept_});
+  if (spreads()) {
+    logits =
+        b.Spread(logits, {logits_, target_logits_, static_cast<const int32_t*>(columns_.data())});
   }
-  if (batch.num_logit_rows == 0) return {};
-  AISP_RETURN_IF_ERROR(ops_.RmsNorm({kept_, nullptr, final_norm_.view, head_input_,
-                                     batch.num_logit_rows, spec_.layer.norm_epsilon},
-                                    *stream_));
-  return ops_.Linear({head_.get(), head_input_, logits_, batch.num_logit_rows}, *stream_);
+  b.Draw(logits);
+}
+
+Status EagleHead::Bind(const PagedKvView& kv, int32_t* slot_tokens) {
+  block_tokens_ = kv.block_tokens;
+  slot_tokens_ = slot_tokens;
+  for (size_t part = 0; part < programmes_.size(); ++part) {
+    AISP_RETURN_IF_ERROR(programmes_[part].BindKv({&kv, 1}));
+    prepared_[part].emplace(ops_, programmes_[part]);
+    Bucket smallest;
+    smallest.sequences = smallest.rows = smallest.rows_per_sequence = smallest.logit_rows = 1;
+    smallest.all_logits = true;
+    AISP_RETURN_IF_ERROR(prepared_[part]->For(smallest));
+  }
+  return {};
+}
+
+Status EagleHead::TakeFeatures(std::span<const std::byte* const> rows, Stream& stream) {
+  AISP_CHECK(static_cast<int64_t>(rows.size()) <= features_.rows());
+  const size_t bytes = feature_bytes();
+  if (feature_dtype_ != features_.dtype) {  // on the CPU alone
+    const auto size = static_cast<size_t>(feature_size());
+    for (size_t i = 0; i < rows.size(); ++i)
+      RoundToBf16({reinterpret_cast<const float*>(rows[i]), size},
+                  features_.as<uint16_t>() + i * size);
+    return {};
+  }
+  // Rows that follow each other are one range. The first row stands for all of the memory.
+  const std::byte* const base = *std::min_element(rows.begin(), rows.end());
+  ranges_.clear();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const auto from = static_cast<size_t>(rows[i] - base);
+    if (!ranges_.empty() && ranges_.back().source_offset + ranges_.back().bytes == from) {
+      ranges_.back().bytes += bytes;
+    } else {
+      ranges_.push_back({from, i * bytes, bytes});
+    }
+  }
+  return device_.CopyRanges(features_.data, base, ranges_, stream);
+}
+
+// Rows stay where they are while no sequence leaves.
+Status EagleHead::GoOnFrom(std::span<const int32_t> outputs, Stream& stream) {
+  const size_t bytes = static_cast<size_t>(spec_.layer.hidden) * sizeof(float);
+  ranges_.clear();
+  bool moves = false;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    AISP_CHECK(outputs[i] >= static_cast<int32_t>(i) && outputs[i] < kept_.rows());
+    moves |= outputs[i] != static_cast<int32_t>(i);
+    ranges_.push_back({static_cast<size_t>(outputs[i]) * bytes, i * bytes, bytes});
+  }
+  if (!moves) return {};
+  // By way of memory that steps which go on do not use: a row may be read where another is written.
+  AISP_RETURN_IF_ERROR(device_.CopyRanges(hidden_.data, kept_.data, ranges_, stream));
+  return device_.Copy(kept_.data, hidden_.data, outputs.size() * bytes, stream);
+}
+
+Result<DeviceBatch> EagleHead::Upload(const ForwardBatch& batch, int32_t pad_to, int32_t place,
+                                      Stream& stream) {
+  return upload_.Upload(batch, spec_.layer.vocabulary, block_tokens_, pad_to, place, device_,
+                        stream);
+}
+
+// Few rows of each sequence are computed as those that verify, whatever logits are wanted.
+Bucket EagleHead::BucketFor(const DeviceBatch& batch, const StepDraws& draws) const {
+  Bucket bucket = BucketOf(batch, draws.part, draws.params);
+  const int32_t longest = batch.ragged.longest_rows;
+  if (longest > 1 && longest <= kMostVerifyRows) {
+    bucket.mode = StepMode::kVerify;
+    bucket.rows_per_sequence = VerifyRows(longest);
+  }
+  return bucket;
+}
+
+Result<PreparedStep*> EagleHead::Prepare(Part part, const DeviceBatch& batch,
+                                         const StepDraws& draws) {
+  auto& prepared = prepared_[static_cast<size_t>(part)];
+  AISP_CHECK_MSG(prepared, "a step before Bind");
+  return prepared->For(BucketFor(batch, draws));
+}
+
+Status EagleHead::Enqueue(Part part, const DeviceBatch& batch, const StepDraws& draws,
+                          Stream& stream) {
+  AISP_ASSIGN_OR_RETURN(PreparedStep* const step, Prepare(part, batch, draws));
+  StepInputs inputs;
+  inputs.batch = batch.ragged;
+  inputs.tokens = batch.tokens;
+  inputs.slot_of_row = slot_tokens_ != nullptr ? batch.slot_of_row : nullptr;
+  inputs.slot_tokens = slot_tokens_;
+  inputs.logit_rows = batch.logit_rows;
+  inputs.num_logit_rows = batch.num_logit_rows;
+  inputs.draw = draws.params;
+  return step->Run(inputs, {}, stream);
 }
 
 }  // namespace aisp

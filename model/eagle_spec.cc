@@ -85,7 +85,9 @@ Result<EagleSpec> ParseEagleSpec(std::string_view config_json, const ModelSpec& 
 }
 
 Result<EagleSpec> LoadEagleSpec(const std::string& directory, const ModelSpec& target) {
-  AISP_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(directory + "/config.json"));
+  const bool is_file = directory.ends_with(".json");
+  AISP_ASSIGN_OR_RETURN(const std::string text,
+                        ReadTextFile(is_file ? directory : directory + "/config.json"));
   auto spec = ParseEagleSpec(text, target);
   if (!spec) return tl::unexpected(spec.error().WithContext(directory));
   return spec;

@@ -20,9 +20,9 @@ struct EagleSpec {
   std::vector<int32_t> feature_layers;  // of the target; see ModelOptions::feature_layers
 };
 
-// From `directory`/config.json; `target` says which layers are read where that does not: the third,
-// the middle one and the last but two. INVALID_ARGUMENT names the key, or the value in which the
-// head does not fit the target, and the target's.
+// From `directory`/config.json, or the file of a shape (*.json). Where that does not say which
+// layers are read, they are `target`'s third, the middle one and the last but two. INVALID_ARGUMENT
+// names the key, or the value in which the head does not fit the target, and the target's.
 Result<EagleSpec> LoadEagleSpec(const std::string& directory, const ModelSpec& target);
 Result<EagleSpec> ParseEagleSpec(std::string_view config_json, const ModelSpec& target);
 

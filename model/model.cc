@@ -147,8 +147,6 @@ Status LoadedModel::CheckOptions() const {
     return InvalidArgument(
         fmt::format("features in front of layer {}; this model has {} layers", layer, layers));
   }
-  if (!options_.feature_layers.empty() && device_.info().asynchronous)
-    return Unimplemented(fmt::format("features of layers on a {} device", device_.info().kind));
   if (options_.max_batch_tokens < 1 || options_.max_logit_rows < 1 || options_.max_sequences < 1) {
     return InvalidArgument(
         "max_batch_tokens, max_logit_rows and max_sequences have to be positive");
@@ -310,10 +308,12 @@ Status LoadedModel::AllocateFeatures() {
   const auto size = static_cast<int64_t>(options_.feature_layers.size()) * spec_.hidden;
   if (size == 0) return {};
   const int64_t rows = ops_.RowCapacity(options_.max_batch_tokens);
+  // On a GPU they stay there, for who multiplies them in that dtype anyway.
+  const DType dtype = device_.info().asynchronous ? dtype_ : DType::kF32;
   AISP_ASSIGN_OR_RETURN(
       feature_memory_,
-      device_.Allocate(static_cast<size_t>(rows * size) * sizeof(float), MemoryKind::kDevice));
-  features_ = TensorView::Dense(feature_memory_.data(), DType::kF32, {rows, size});
+      device_.Allocate(static_cast<size_t>(rows * size) * DTypeBytes(dtype), MemoryKind::kDevice));
+  features_ = TensorView::Dense(feature_memory_.data(), dtype, {rows, size});
   return {};
 }
 
@@ -323,7 +323,9 @@ void LoadedModel::EmitTaps(ProgrammeBuilder& b, int32_t layer) const {
     TapParams tap;
     tap.from = workspace_.View(Slot::kHidden, DType::kF32, spec_.hidden);
     tap.to = features_;
-    tap.to.data = features_.as<float>() + i * static_cast<size_t>(spec_.hidden);
+    tap.to.shape[1] = spec_.hidden;
+    tap.to.data = static_cast<std::byte*>(features_.data) +
+                  i * static_cast<size_t>(spec_.hidden) * DTypeBytes(features_.dtype);
     b.Tap(tap);
   }
 }

@@ -42,7 +42,7 @@ struct ModelOptions {
   // Served beside the weights, by index; on the CPU. They outlive the model.
   std::vector<std::shared_ptr<const LoraAdapter>> adapters;
   // Of every step the residual stream in front of these layers is kept (the number of layers:
-  // behind the last); on the CPU.
+  // behind the last).
   std::vector<int32_t> feature_layers;
   // Hears, while Load reads, how many bytes of how many weights have been taken up.
   std::function<void(uint64_t done_bytes, uint64_t total_bytes)> on_progress;
@@ -92,8 +92,8 @@ class Model {
   virtual double StreamedBytes(int32_t rows) const = 0;
   // f32 [max_logit_rows, vocabulary]: row i is of batch.logit_rows[i] of the last step.
   virtual TensorView logits() const = 0;
-  // f32 [max_batch_tokens, feature_layers * hidden]: row i is of row i of the last step; no data
-  // without feature_layers.
+  // [max_batch_tokens, feature_layers * hidden], f32 or, where steps run beside the host, in the
+  // compute dtype: row i is of row i of the last step; no data without feature_layers.
   virtual TensorView features() const = 0;
   // [vocabulary, hidden], as the checkpoint has it; in device memory.
   virtual TensorView embedding() const = 0;

@@ -140,13 +140,13 @@ Result<Backend> MakeBackend(const Config& config, const ServedModel& served) {
         pool, PlanKvPool(config, served, memory, backend.device->info().asynchronous, draft));
     return pool.blocks;
   };
+  AISP_ASSIGN_OR_RETURN(const SpeculationConfig speculation, SpeculationConfigOf(config));
+  AISP_ASSIGN_OR_RETURN(options.model.feature_layers, FeatureLayersOf(speculation, served));
   if (backend.device->info().asynchronous) {
     AISP_ASSIGN_OR_RETURN(backend.executor,
                           AsyncExecutor::Create(served.path, {.base = options, .use_graphs = true},
                                                 *backend.device, *backend.ops));
   } else {
-    AISP_ASSIGN_OR_RETURN(const SpeculationConfig speculation, SpeculationConfigOf(config));
-    AISP_ASSIGN_OR_RETURN(options.model.feature_layers, FeatureLayersOf(speculation, served));
     AISP_ASSIGN_OR_RETURN(backend.executor, ModelExecutor::Create(served.path, options,
                                                                   *backend.device, *backend.ops));
   }

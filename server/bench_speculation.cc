@@ -25,6 +25,8 @@ class ImposedProposer final : public Proposer {
       : acceptance_(std::move(acceptance)), inner_(std::move(inner)) {}
   std::string_view name() const override { return "imposed"; }
   bool costly() const override { return inner_ != nullptr && inner_->costly(); }
+  int32_t feature_size() const override { return inner_ != nullptr ? inner_->feature_size() : 0; }
+  Status Computed(std::span<const ComputedRows> rows) override { return inner_->Computed(rows); }
   Duration catch_up() const override { return inner_ != nullptr ? inner_->catch_up() : Duration{}; }
   Status Propose(std::span<const DraftContext> contexts, std::span<TokenDraft> drafts) override {
     if (inner_ != nullptr) AISP_RETURN_IF_ERROR(inner_->Propose(contexts, drafts));
@@ -80,11 +82,12 @@ SequenceRequest RequestOf(const SpeculationBenchOptions& o, int32_t vocabulary, 
 
 struct Measured {
   int64_t tokens = 0, steps = 0, accepted = 0, drafted = 0, verified = 0;
-  double seconds = 0;
+  double seconds = 0, proposing = 0;
   std::vector<std::vector<TokenId>> answers;
 
   double per_s() const { return static_cast<double>(tokens) / seconds; }
   double step_ms() const { return seconds * 1e3 / static_cast<double>(steps); }
+  double propose_ms() const { return proposing * 1e3 / static_cast<double>(steps); }
   double tokens_per_step() const {
     return 1 + static_cast<double>(accepted) / static_cast<double>(std::max<int64_t>(1, verified));
   }
@@ -122,6 +125,7 @@ Status MeasureRound(const SpeculationBenchOptions& o, ServingExecutor& executor,
     if (begin != kNever) {
       m->tokens += static_cast<int64_t>(out.tokens.size());
       ++m->steps;
+      m->proposing += ToSeconds(out.timing.propose);
       for (const VerifiedDraft& draft : out.drafts) {
         m->accepted += draft.accepted;
         m->drafted += draft.drafted;
@@ -200,7 +204,7 @@ Result<std::vector<SpeculationBenchRow>> BenchSpeculation(const SpeculationBench
           AISP_RETURN_IF_ERROR(SameAnswers(plain, m));
         rows.push_back({batch, length, adaptive, plain.per_s(), m.per_s(),
                         m.per_s() / plain.per_s(), m.tokens_per_step(), m.acceptance(), m.step_ms(),
-                        plain.step_ms()});
+                        plain.step_ms(), m.propose_ms()});
       }
     }
   }
@@ -208,14 +212,16 @@ Result<std::vector<SpeculationBenchRow>> BenchSpeculation(const SpeculationBench
 }
 
 std::string ToTable(const std::vector<SpeculationBenchRow>& rows) {
-  std::string out = fmt::format("{:>6} {:>4} {:>7} {:>12} {:>12} {:>8} {:>12} {:>9} {:>9} {:>9}\n",
-                                "batch", "k", "length", "plain tok/s", "with tok/s", "speed-up",
-                                "tokens/step", "accepted", "plain ms", "step ms");
+  std::string out =
+      fmt::format("{:>6} {:>4} {:>7} {:>12} {:>12} {:>8} {:>12} {:>9} {:>9} {:>9} {:>9}\n", "batch",
+                  "k", "length", "plain tok/s", "with tok/s", "speed-up", "tokens/step", "accepted",
+                  "plain ms", "step ms", "draft ms");
   for (const SpeculationBenchRow& r : rows) {
     out += fmt::format(
-        "{:>6} {:>4} {:>7} {:>12.1f} {:>12.1f} {:>8.3f} {:>12.2f} {:>9.3f} {:>9.3f} {:>9.3f}\n",
+        "{:>6} {:>4} {:>7} {:>12.1f} {:>12.1f} {:>8.3f} {:>12.2f} {:>9.3f} {:>9.3f} {:>9.3f} "
+        "{:>9.3f}\n",
         r.batch, r.length, r.adaptive ? "chosen" : "all", r.plain_per_s, r.per_s, r.speedup,
-        r.tokens_per_step, r.acceptance, r.plain_step_ms, r.step_ms);
+        r.tokens_per_step, r.acceptance, r.plain_step_ms, r.step_ms, r.propose_ms);
   }
   return out;
 }
@@ -227,9 +233,9 @@ std::string ToJson(const std::vector<SpeculationBenchRow>& rows) {
         "{}{{\"batch\": {}, \"length\": {}, \"adaptive\": {}, \"plain_tokens_per_s\": {:.1f}, "
         "\"tokens_per_s\": {:.1f}, \"speedup\": {:.4f}, \"tokens_per_step\": {:.3f}, "
         "\"acceptance\": {:.4f}, "
-        "\"plain_step_ms\": {:.4f}, \"step_ms\": {:.4f}}}",
+        "\"plain_step_ms\": {:.4f}, \"step_ms\": {:.4f}, \"propose_ms\": {:.4f}}}",
         out.size() > 1 ? ", " : "", r.batch, r.length, r.adaptive, r.plain_per_s, r.per_s,
-        r.speedup, r.tokens_per_step, r.acceptance, r.plain_step_ms, r.step_ms);
+        r.speedup, r.tokens_per_step, r.acceptance, r.plain_step_ms, r.step_ms, r.propose_ms);
   }
   return out + "]";
 }

@@ -46,6 +46,7 @@ struct SpeculationBenchRow {
   double acceptance = 0;       // of the tokens that were verified, those that stood
   double step_ms = 0;          // mean
   double plain_step_ms = 0;
+  double propose_ms = 0;  // of step_ms, in the proposer
 };
 
 // Rows by batch, length, and whether lengths are chosen. INVALID_ARGUMENT: a probability out of

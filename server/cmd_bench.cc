@@ -374,7 +374,8 @@ Status RunSpeculation(CommandLine line) {
   };
   if (proposes) {
     options.make_proposer = [&]() -> Result<std::unique_ptr<Proposer>> {
-      AISP_ASSIGN_OR_RETURN(const SpeculationConfig chosen, SpeculationConfigOf(line.config));
+      AISP_ASSIGN_OR_RETURN(SpeculationConfig chosen, SpeculationConfigOf(line.config));
+      chosen.min_probability = 0;  // whatever it thinks of its tokens: others stand in their place
       return MakeProposer(chosen, *served, backend, &clock);
     };
   }

@@ -35,6 +35,7 @@ class PulseExecutor final : public ServingExecutor {
   const Buffer& kv_pool() const override { return real_->kv_pool(); }
   const Model& model() const override { return real_->model(); }
   TensorView logits() const override { return real_->logits(); }
+  Stream* stream() const override { return real_->stream(); }
   Result<Ticket> Launch(const StepInput& input) override {
     pulse_->StepBegins(static_cast<int64_t>(input.batch.tokens.size()), clock_->Now());
     auto ticket = real_->Launch(input);

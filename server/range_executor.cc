@@ -40,6 +40,7 @@ class RangeExecutor final : public ServingExecutor {
   const Buffer& kv_pool() const override { return inner_->kv_pool(); }
   const Model& model() const override { return inner_->model(); }
   TensorView logits() const override { return inner_->logits(); }
+  Stream* stream() const override { return inner_->stream(); }
 
   Result<Ticket> Launch(const StepInput& input) override {
     size_t decode_rows = 0;

@@ -8,6 +8,7 @@
 
 #include "common/log.h"
 #include "common/strings.h"
+#include "engine/async_draft_head.h"
 #include "engine/async_executor.h"
 #include "engine/draft_model.h"
 #include "engine/eagle.h"
@@ -70,6 +71,8 @@ std::string DraftModelFolder(const std::string& named, const ServedModel& served
 
 namespace {
 
+constexpr uint64_t kGraphsAndBuffers = uint64_t{512} << 20;
+
 // Rows of a step that one sequence's tokens behind the last draft may have, beside one each.
 constexpr int32_t kTailRows = 64;
 
@@ -109,10 +112,10 @@ Result<ModelExecutorOptions> DraftOptions(const ModelSpec& spec, const DraftMode
   return options;
 }
 
-Result<std::unique_ptr<Proposer>> LoadDraftModel(const std::string& named,
+Result<std::unique_ptr<Proposer>> LoadDraftModel(const SpeculationConfig& chosen,
                                                  const ServedModel& served, const Backend& backend,
                                                  const Clock* clock) {
-  const std::string folder = DraftModelFolder(named, served);
+  const std::string folder = DraftModelFolder(chosen.model, served);
   AISP_ASSIGN_OR_RETURN(const ModelSpec spec, LoadModelSpec(folder));
   auto tokenizer = Tokenizer::Load(folder);
   const bool shape = !tokenizer && tokenizer.error().code == Code::kNotFound;
@@ -121,7 +124,7 @@ Result<std::unique_ptr<Proposer>> LoadDraftModel(const std::string& named,
   if (!tokenizer && !none) return tl::unexpected(tokenizer.error());
   AISP_RETURN_IF_ERROR(
       CheckDraftModel(folder, spec.vocabulary, none ? "" : (*tokenizer)->Fingerprint(), served));
-  const DraftModelOptions draft;
+  const DraftModelOptions draft{.min_probability = chosen.min_probability};
   AISP_ASSIGN_OR_RETURN(const ModelExecutorOptions options,
                         DraftOptions(spec, draft, served, backend));
   std::unique_ptr<Executor> executor;
@@ -139,31 +142,100 @@ Result<std::unique_ptr<Proposer>> LoadDraftModel(const std::string& named,
   return std::make_unique<DraftModelProposer>(draft, std::move(executor), clock);
 }
 
-Result<std::unique_ptr<Proposer>> LoadEagle(const std::string& named, const ServedModel& served,
-                                            const Backend& backend) {
-  if (backend.device->info().asynchronous) {
-    return Unimplemented(fmt::format(
-        "speculative_config: eagle3 runs on the CPU so far, and this worker computes on {}; use "
-        "draft_model, suffix or ngram",
-        backend.device->info().name));
+// What a head's weights are kept in: as the target's, but on a GPU never more than a byte an
+// element where that may be chosen. It changes what is proposed and no token.
+std::optional<WeightFormat> HeadFormat(std::optional<WeightFormat> target, DType compute,
+                                       bool gpu) {
+  const bool free_choice = !target || *target == WeightFormat::kCompute;
+  return gpu && free_choice && compute == DType::kBF16 ? WeightFormat::kFp8 : target;
+}
+
+// Rows of a step of a head on a GPU: prompts are taken up in pieces.
+int32_t HeadRows(int64_t max_batch_tokens) {
+  constexpr int64_t kMost = 2048;
+  return static_cast<int32_t>(std::min(max_batch_tokens, kMost));
+}
+
+Result<DraftHeadOptions> HeadOptions(const EagleSpec& spec, const ServedModel& served,
+                                     const Backend& backend) {
+  const bool gpu = backend.device->info().asynchronous;
+  const ServingExecutor& target = *backend.executor;
+  DraftHeadOptions options;
+  options.head.compute_dtype = target.model().compute_dtype();
+  options.head.random_weights = backend.random_weights;
+  options.head.weight_format = HeadFormat(backend.weight_format, options.head.compute_dtype, gpu);
+  options.head.max_sequences = target.max_slots();
+  options.head.max_rows = gpu ? HeadRows(target.max_batch_tokens())
+                              : std::max(target.max_batch_tokens(),
+                                         EagleProposer::kWaiting * options.head.max_sequences);
+  // A draft begins with a row for each sequence and one that was verified, at least.
+  if (options.head.max_rows < 2 * options.head.max_sequences) {
+    return InvalidArgument(fmt::format(
+        "speculative_config: eagle3 takes up two rows a step for each of {} sequences, and a step "
+        "has {}; raise engine.max_batch_tokens (--max-batch-tokens) or lower --max-num-seqs",
+        options.head.max_sequences, options.head.max_rows));
   }
-  const std::string folder = DraftModelFolder(named, served);
+  options.head.max_context = std::min(served.max_model_len, spec.layer.max_position);
+  options.block_tokens = target.kv_layout().block_tokens;
+  options.kv_dtype = gpu ? target.kv_layout().dtype : options.head.compute_dtype;
+  options.num_blocks = DraftBlocks(served, backend);
+  return options;
+}
+
+Result<std::unique_ptr<Proposer>> LoadEagle(const SpeculationConfig& chosen,
+                                            const ServedModel& served, const Backend& backend) {
+  const std::string folder = DraftModelFolder(chosen.model, served);
   const Model& model = backend.executor->model();
   AISP_ASSIGN_OR_RETURN(const EagleSpec spec, LoadEagleSpec(folder, model.spec()));
-  DraftHeadOptions options;
-  options.head.compute_dtype = model.compute_dtype();
-  options.head.max_sequences = backend.executor->max_slots();
-  options.head.max_rows = std::max(backend.executor->max_batch_tokens(),
-                                   EagleProposer::kWaiting * options.head.max_sequences);
-  options.head.max_context = std::min(served.max_model_len, spec.layer.max_position);
-  options.block_tokens = backend.executor->kv_layout().block_tokens;
-  options.num_blocks = DraftBlocks(served, backend);
-  AISP_ASSIGN_OR_RETURN(auto head, ModelDraftHead::Create(folder, spec, model.embedding(), options,
-                                                          *backend.device, *backend.ops));
+  AISP_ASSIGN_OR_RETURN(const DraftHeadOptions options, HeadOptions(spec, served, backend));
+  std::unique_ptr<DraftHead> head;
+  if (backend.device->info().asynchronous) {
+    AISP_ASSIGN_OR_RETURN(
+        head, AsyncDraftHead::Create(folder, spec, model.embedding(), options,
+                                     *backend.executor->stream(), *backend.device, *backend.ops));
+  } else {
+    AISP_ASSIGN_OR_RETURN(head, ModelDraftHead::Create(folder, spec, model.embedding(), options,
+                                                       *backend.device, *backend.ops));
+  }
   const KvLayout& kv = head->kv_layout();
   LogInfo("draft head loaded",
           {{"model", folder}, {"kv_blocks", kv.num_blocks}, {"kv", HumanBytes(kv.PoolBytes())}});
-  return std::make_unique<EagleProposer>(EagleOptions{}, std::move(head));
+  return std::make_unique<EagleProposer>(EagleOptions{.min_probability = chosen.min_probability},
+                                         std::move(head));
+}
+
+// What an EAGLE-3 head keeps of a card: weights, the rows of a step, features of the target's steps
+// and of those that wait.
+Result<DraftMemory> HeadMemory(const Config& config, const SpeculationConfig& chosen,
+                               const ServedModel& served) {
+  AISP_ASSIGN_OR_RETURN(const EagleSpec head,
+                        LoadEagleSpec(DraftModelFolder(chosen.model, served), served.spec));
+  const Config::Engine engine = EngineSettingsOf(config);
+  const LayerSpec& layer = head.layer.layers.front();
+  const auto hidden = static_cast<uint64_t>(head.layer.hidden);
+  const auto features =
+      static_cast<uint64_t>(head.feature_layers.size()) * static_cast<uint64_t>(head.target_hidden);
+  const auto heads = static_cast<uint64_t>(layer.attention.num_heads) *
+                     static_cast<uint64_t>(layer.attention.head_dim);
+  const auto kv_heads = static_cast<uint64_t>(layer.attention.num_kv_heads) *
+                        static_cast<uint64_t>(layer.attention.head_dim);
+  const auto inner = static_cast<uint64_t>(layer.mlp.intermediate);
+  const uint64_t elements = hidden * (features + 2 * (heads + 2 * kv_heads) + heads + 3 * inner +
+                                      static_cast<uint64_t>(head.draft_vocabulary));
+  const auto sequences = static_cast<uint64_t>(engine.max_sequences);
+  const uint64_t rows = 3 * static_cast<uint64_t>(engine.max_batch_tokens) + 9 * sequences +
+                        static_cast<uint64_t>(HeadRows(engine.max_batch_tokens));
+  const uint64_t logits = sequences * sizeof(float) *
+                          (static_cast<uint64_t>(head.layer.vocabulary) * 2 +
+                           static_cast<uint64_t>(head.draft_vocabulary));
+  KvLayout block = served.kv_layout;
+  block.num_layers = 1;
+  block.num_kv_heads = layer.attention.num_kv_heads;
+  block.head_dim = layer.attention.head_dim;
+  const bool wide = config.model.dtype == "f32" || served.spec.dtype == DType::kF32;
+  const uint64_t bytes = wide ? sizeof(float) : sizeof(uint16_t);
+  return DraftMemory{elements * bytes + rows * features * bytes + logits + kGraphsAndBuffers,
+                     block.BlockBytes()};
 }
 
 }  // namespace
@@ -177,8 +249,9 @@ Result<std::vector<int32_t>> FeatureLayersOf(const SpeculationConfig& chosen,
 }
 
 Result<DraftMemory> DraftMemoryOf(const Config& config, const ServedModel& served) {
-  constexpr uint64_t kGraphsAndBuffers = uint64_t{512} << 20;
   AISP_ASSIGN_OR_RETURN(const SpeculationConfig chosen, SpeculationConfigOf(config));
+  if (chosen.method == SpeculationConfig::Method::kEagle3)
+    return HeadMemory(config, chosen, served);
   if (chosen.method != SpeculationConfig::Method::kDraftModel) return DraftMemory{};
   AISP_ASSIGN_OR_RETURN(const ModelSpec spec,
                         LoadModelSpec(DraftModelFolder(chosen.model, served)));
@@ -208,9 +281,9 @@ Result<std::unique_ptr<Proposer>> MakeProposer(const SpeculationConfig& chosen,
     case SpeculationConfig::Method::kSuffix:
       return std::make_unique<SuffixProposer>(chosen.suffix);
     case SpeculationConfig::Method::kDraftModel:
-      return LoadDraftModel(chosen.model, served, backend, clock);
+      return LoadDraftModel(chosen, served, backend, clock);
     case SpeculationConfig::Method::kEagle3:
-      return LoadEagle(chosen.model, served, backend);
+      return LoadEagle(chosen, served, backend);
     case SpeculationConfig::Method::kOff:
       break;
   }

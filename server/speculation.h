@@ -42,8 +42,8 @@ std::string DraftModelFolder(const std::string& named, const ServedModel& served
 Result<DraftMemory> DraftMemoryOf(const Config& config, const ServedModel& served);
 
 // Null where speculation is off. A draft model or head is loaded on the backend's device, which
-// outlives the proposer, and runs there between the target's steps; a head on a GPU is
-// UNIMPLEMENTED. A head reads the embeddings of the backend's model, which then outlives it too.
+// outlives the proposer, and runs there between the target's steps. A head reads the embeddings of
+// the backend's model, which then outlives it too.
 Result<std::unique_ptr<Proposer>> MakeProposer(const SpeculationConfig& chosen,
                                                const ServedModel& served, const Backend& backend,
                                                const Clock* clock);

@@ -21,6 +21,8 @@ struct SpeculationConfig {
   int32_t num_tokens = 8;  // longest draft
   bool adaptive = true;    // false: every draft is verified as long as it is
   std::string model;       // draft_model, eagle3: a checkpoint's folder
+  // Not of the text: a draft of theirs ends when all of it became less likely than this.
+  float min_probability = 0.1f;
   NgramOptions ngram;
   SuffixOptions suffix;
 };

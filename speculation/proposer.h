@@ -6,6 +6,7 @@
 // options. Engine thread only.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -50,8 +51,10 @@ struct TokenDraft {
 // whose tokens stand. The token behind the last of them is known.
 struct ComputedRows {
   DraftContext context;
-  int32_t begin = 0;                // the first of the positions
-  std::span<const float> features;  // [positions, feature_size]
+  int32_t begin = 0;  // the first of the positions
+  // [positions, feature_size], in the memory and the format of the target's device; valid until the
+  // call returns, and for whatever the call enqueues behind the target's steps.
+  std::span<const std::byte> features;
 };
 
 class Proposer {

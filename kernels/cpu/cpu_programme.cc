@@ -101,14 +101,29 @@ Status AllReduce(const Call& c) {
 Status Tap(const Call& c) {
   const auto& p = c.Params<TapParams>();
   const auto size = static_cast<size_t>(p.from.cols());
-  for (int64_t row = 0; row < c.rows(); ++row) {
+  // It has no output: its rows are those of what it reads.
+  const StepValue& read = c.programme.value(c.programme.node(c.first).inputs[0]);
+  const bool gathered = read.rows == RowSet::kLogits;
+  const int64_t rows = gathered ? c.in.num_logit_rows : c.in.batch.rows;
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t from = gathered && c.in.logit_rows != nullptr ? c.in.logit_rows[row] : row;
     std::memcpy(p.to.as<float>() + row * p.to.strides[0],
-                p.from.as<float>() + row * p.from.strides[0], size * sizeof(float));
+                p.from.as<float>() + from * p.from.strides[0], size * sizeof(float));
+  }
+  return {};
+}
+Status Spread(const Call& c) {
+  const auto& p = c.Params<SpreadParams>();
+  for (int64_t row = 0; row < c.rows(); ++row) {
+    const float* const from = p.from.as<float>() + row * p.from.strides[0];
+    float* const to = p.to.as<float>() + row * p.to.strides[0];
+    for (int64_t i = 0; i < p.from.cols(); ++i) to[p.columns[i]] = from[i];
   }
   return {};
 }
 
 bool Always(const Node&) { return true; }
+bool TapFits(const Node& n) { return n.As<TapParams>().to.dtype == DType::kF32; }
 bool LinearFits(const Node& n) {
   const LinearTraits t = n.As<LinearParams>().weight->traits();
   return t.format == WeightFormat::kCompute && t.epilogue != Epilogue::kGatedSilu &&
@@ -143,7 +158,8 @@ constexpr Row kTable[] = {
     {"select experts", NodeKind::kSelectExperts, {}, Always, SelectExperts},
     {"experts one by one", NodeKind::kExperts, {}, Always, Experts},
     {"all-reduce in host memory", NodeKind::kAllReduce, {}, ReduceFits, AllReduce},
-    {"copy of rows", NodeKind::kTap, {}, Always, Tap},
+    {"copy of rows", NodeKind::kTap, {}, TapFits, Tap},
+    {"spread", NodeKind::kSpread, {}, Always, Spread},
     {"the engine's sampler", NodeKind::kDraw, {}, Always, nullptr},
 };
 

@@ -187,6 +187,16 @@ Status Experts(const Call& c) {
   return RunExperts(p, c.parts.expert_scratch, c.stream);
 }
 
+Status Tap(const Call& c) {
+  // It has no output: its rows are those of what it reads.
+  const Node& node = c.programme.node(c.id());
+  const bool gathered = c.programme.value(node.inputs[0]).rows == RowSet::kLogits;
+  return LaunchTap(c.Params<TapParams>(), gathered ? c.in.logit_rows : nullptr,
+                   gathered ? c.in.num_logit_rows : c.in.batch.rows, c.stream);
+}
+
+Status Spread(const Call& c) { return LaunchSpread(c.Params<SpreadParams>(), c.rows(), c.stream); }
+
 Status Draw(const Call& c) {
   DrawParams p = c.in.draw;
   p.logits = c.Params<DrawNodeParams>().logits;
@@ -238,6 +248,10 @@ Launcher LauncherOf(KernelId id) {
       return SelectExperts;
     case KernelId::kExperts:
       return Experts;
+    case KernelId::kTap:
+      return Tap;
+    case KernelId::kSpread:
+      return Spread;
     case KernelId::kDraw:
       return Draw;
   }

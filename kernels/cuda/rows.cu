@@ -1,4 +1,4 @@
-// Embedding, RMS norm, SiLU, conversions: one block for a row.
+// Embedding, RMS norm, SiLU, copies of rows, conversions: one block for a row.
 #include "kernels/cuda/rows.h"
 
 #include <algorithm>
@@ -200,6 +200,43 @@ __global__ void SiluMulKernel(const float* x, T* y, int64_t dim) {
   }
 }
 
+template <typename T>
+__global__ void TapKernel(const float* from, int64_t from_stride, const int32_t* row_indices, T* to,
+                          int64_t to_stride, int dim4) {
+  BeginOverlapped();
+  const int64_t row = row_indices != nullptr ? row_indices[blockIdx.x] : blockIdx.x;
+#pragma unroll 4
+  for (int i = threadIdx.x; i < dim4; i += kThreads)
+    Store4(to + blockIdx.x * to_stride + i * 4, Load4(from + row * from_stride + i * 4));
+}
+
+template <typename T>
+__global__ void OddTapKernel(const float* from, int64_t from_stride, const int32_t* row_indices,
+                             T* to, int64_t to_stride, int dim) {
+  BeginOverlapped();
+  const int64_t row = row_indices != nullptr ? row_indices[blockIdx.x] : blockIdx.x;
+  for (int i = threadIdx.x; i < dim; i += kThreads)
+    to[blockIdx.x * to_stride + i] = FromFloat<T>(from[row * from_stride + i]);
+}
+
+template <typename T>
+Status Tap(const TapParams& p, const int32_t* row_indices, unsigned rows, cudaStream_t stream) {
+  const auto dim = static_cast<int>(p.from.cols());
+  const bool whole = dim % 4 == 0 && p.from.strides[0] % 4 == 0 && p.to.strides[0] % 4 == 0 &&
+                     reinterpret_cast<uintptr_t>(p.to.data) % 16 == 0;
+  return Check(LaunchOverlapped(whole ? TapKernel<T> : OddTapKernel<T>, rows, kThreads, 0, stream,
+                                p.from.as<const float>(), p.from.strides[0], row_indices,
+                                static_cast<T*>(p.to.data), p.to.strides[0], whole ? dim / 4 : dim),
+               "copy of rows");
+}
+
+__global__ void SpreadKernel(const float* from, int64_t from_stride, const int32_t* columns,
+                             float* to, int64_t to_stride, int count) {
+  BeginOverlapped();
+  for (int i = blockIdx.y * blockDim.x + threadIdx.x; i < count; i += gridDim.y * blockDim.x)
+    to[blockIdx.x * to_stride + columns[i]] = from[blockIdx.x * from_stride + i];
+}
+
 template <typename From, typename To>
 __global__ void ConvertKernel(const From* from, To* to, int64_t count) {
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
@@ -277,6 +314,25 @@ Status LaunchEmbedding(const EmbeddingParams& p, cudaStream_t stream) {
 Status LaunchRmsNorm(const RmsNormParams& p, cudaStream_t stream) {
   if (p.rows == 0) return {};
   return p.y.dtype == DType::kBF16 ? RmsNorm<__nv_bfloat16>(p, stream) : RmsNorm<float>(p, stream);
+}
+
+Status LaunchTap(const TapParams& p, const int32_t* row_indices, int32_t rows,
+                 cudaStream_t stream) {
+  if (rows == 0) return {};
+  const auto count = static_cast<unsigned>(rows);
+  return p.to.dtype == DType::kBF16 ? Tap<__nv_bfloat16>(p, row_indices, count, stream)
+                                    : Tap<float>(p, row_indices, count, stream);
+}
+
+Status LaunchSpread(const SpreadParams& p, int32_t rows, cudaStream_t stream) {
+  if (rows == 0) return {};
+  constexpr int64_t kEach = 4 * kThreads;
+  const auto count = static_cast<int>(p.from.cols());
+  const dim3 grid(static_cast<unsigned>(rows), static_cast<unsigned>((count + kEach - 1) / kEach));
+  return Check(
+      LaunchOverlapped(SpreadKernel, grid, kThreads, 0, stream, p.from.as<const float>(),
+                       p.from.strides[0], p.columns, p.to.as<float>(), p.to.strides[0], count),
+      "spread");
 }
 
 Status LaunchSiluMul(const SiluMulParams& p, cudaStream_t stream) {

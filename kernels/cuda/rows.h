@@ -14,6 +14,10 @@ namespace aisp::cuda {
 
 Status LaunchEmbedding(const EmbeddingParams& params, cudaStream_t stream);
 Status LaunchRmsNorm(const RmsNormParams& params, cudaStream_t stream);
+// Row i is of row row_indices[i], or i where there are none.
+Status LaunchTap(const TapParams& params, const int32_t* row_indices, int32_t rows,
+                 cudaStream_t stream);
+Status LaunchSpread(const SpreadParams& params, int32_t rows, cudaStream_t stream);
 Status LaunchSiluMul(const SiluMulParams& params, cudaStream_t stream);
 // For the head sizes and formats that attention/ has no kernel for.
 Status LaunchPlainRopeAppend(const RopeAppendParams& params, cudaStream_t stream);

@@ -220,7 +220,7 @@ struct Told {
     for (size_t i = static_cast<size_t>(from); i + 1 < states.size(); ++i) {
       for (const float f : FeaturesOf(states[i])) features.push_back(f);
     }
-    return {context, from, features};
+    return {context, from, std::as_bytes(std::span(features))};
   }
   std::vector<TokenId> Propose(EagleProposer& proposer) {
     context.tokens = request.tokens;

@@ -61,6 +61,8 @@ struct HeadRig {
     layout = *MakeKvLayout(shape, kBlockTokens, dtype, 8, 0);
     pool = *target.device->Allocate(layout.PoolBytes(), MemoryKind::kDevice);
     std::memset(pool.data(), 0xff, pool.bytes());  // NaN: nothing of it may be read
+    EXPECT_TRUE(head->Bind(KvViews(layout, pool.data()).front()));
+    stream = *target.device->CreateStream();
   }
 
   // Rows [begin, begin + count) of the sequence; `all`: logits of each, else of the last.
@@ -80,13 +82,19 @@ struct HeadRig {
         {&rows, 1},
         table,
         logit_rows};
-    const PagedKvView kv = KvViews(layout, pool.data()).front();
     const int32_t last = 0;
-    if (features.empty()) return head->StepOn(batch, {&last, 1}, kv);
-    const auto size = static_cast<size_t>(head->feature_size());
-    return head->Step(
-        batch,
-        features.subspan(static_cast<size_t>(begin) * size, static_cast<size_t>(count) * size), kv);
+    std::vector<const std::byte*> rows_of_features;
+    const size_t size = head->feature_bytes();
+    for (int32_t i = 0; !features.empty() && i < count; ++i) {
+      rows_of_features.push_back(std::as_bytes(features).data() +
+                                 static_cast<size_t>(begin + i) * size);
+    }
+    const bool begins = !features.empty();
+    AISP_RETURN_IF_ERROR(begins ? head->TakeFeatures(rows_of_features, *stream)
+                                : head->GoOnFrom({&last, 1}, *stream));
+    AISP_ASSIGN_OR_RETURN(const DeviceBatch uploaded, head->Upload(batch, 0, 0, *stream));
+    return head->Enqueue(begins ? EagleHead::Part::kBegin : EagleHead::Part::kGoOn, uploaded, {},
+                         *stream);
   }
   std::vector<float> Logits(int32_t rows) const {
     const TensorView logits = head->logits();
@@ -98,6 +106,7 @@ struct HeadRig {
   std::unique_ptr<EagleHead> head;
   KvLayout layout;
   Buffer pool;
+  std::unique_ptr<Stream> stream;
 };
 
 void ExpectNear(const std::vector<float>& have, std::span<const float> want, float tolerance) {

@@ -93,8 +93,9 @@ class EagleStory : public testing::Test {
     DraftContext context = all;
     context.tokens = all.tokens.first(size);
     const auto width = static_cast<size_t>(proposer.feature_size());
-    const ComputedRows rows{context, static_cast<int32_t>(from),
-                            features.subspan(from * width, (size - 1 - from) * width)};
+    const ComputedRows rows{
+        context, static_cast<int32_t>(from),
+        std::as_bytes(features.subspan(from * width, (size - 1 - from) * width))};
     EXPECT_TRUE(proposer.Computed({&rows, 1}).has_value());
   }
   TokenDraft Draft(EagleProposer& proposer, const DraftContext& all, size_t size) {

@@ -80,6 +80,11 @@ TEST(MakeSpeculator, TellsWhatADraftModelTakesOfAGpu) {
   EXPECT_EQ(draft->block_bytes * 4,
             (*served)->kv_layout.BlockBytes());  // 16 layers of 64, not 32 of 128
   EXPECT_GT(draft->fixed_bytes, uint64_t{2'400'000'000});
+  config.engine.speculative_config = R"({"method": "eagle3", "model": "llama-3.1-8b-eagle3"})";
+  const auto head = DraftMemoryOf(config, **served);
+  ASSERT_TRUE(head) << head.error().message;
+  EXPECT_EQ(head->block_bytes * 32, (*served)->kv_layout.BlockBytes());  // one layer of 32
+  EXPECT_GT(head->fixed_bytes, uint64_t{1'400'000'000});
   config.engine.speculative_config = R"({"method": "suffix"})";
   const auto none = DraftMemoryOf(config, **served);
   ASSERT_TRUE(none) << none.error().message;

@@ -33,6 +33,7 @@ class FailingExecutor final : public ServingExecutor {
   const Buffer& kv_pool() const override { return real_->kv_pool(); }
   const Model& model() const override { return real_->model(); }
   TensorView logits() const override { return real_->logits(); }
+  Stream* stream() const override { return real_->stream(); }
   Result<Ticket> Launch(const StepInput& input) override {
     if (!in_collect_ && fuse_-- <= 0) return Unavailable(kBroken);
     return real_->Launch(input);

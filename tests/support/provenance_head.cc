@@ -1,6 +1,7 @@
 #include "tests/support/provenance_head.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "common/check.h"
@@ -22,6 +23,16 @@ ProvenanceHead::ProvenanceHead(const ProvenanceOptions& target,
   layout_.num_blocks = options.num_blocks;
   pool_.assign(static_cast<size_t>(options.num_blocks) * static_cast<size_t>(options.block_tokens),
                {kWrong, -7});
+  // No more than have to wait.
+  constexpr int32_t kWaiting = 9;
+  const int32_t each = std::min(kWaiting, options.max_rows / options.max_sequences);
+  places_.assign(static_cast<size_t>(each * options.max_sequences) * feature_bytes(),
+                 std::byte{0x55});
+}
+
+Status ProvenanceHead::KeepFeatures(std::span<const FeatureCopy> rows) {
+  for (const FeatureCopy& row : rows) std::memcpy(row.to, row.from, feature_bytes());
+  return {};
 }
 
 ProvenanceHead::Slot& ProvenanceHead::At(const HeadStep& step, const SequenceRows& rows,
@@ -32,7 +43,7 @@ ProvenanceHead::Slot& ProvenanceHead::At(const HeadStep& step, const SequenceRow
   return pool_.at(static_cast<size_t>(slot));
 }
 
-Result<std::vector<SampledToken>> ProvenanceHead::Run(const HeadStep& step) {
+Status ProvenanceHead::Launch(const HeadStep& step) {
   const ForwardBatch& b = step.batch;
   const auto rows = static_cast<int32_t>(b.tokens.size());
   AISP_CHECK(rows > 0 && rows <= options_.max_rows);
@@ -43,7 +54,7 @@ Result<std::vector<SampledToken>> ProvenanceHead::Run(const HeadStep& step) {
   longest_step = std::max(longest_step, rows);
   size_t at = 0;
   drawn_.clear();
-  std::vector<SampledToken> out;
+  tokens_.clear();
   for (const SequenceRows& s : b.sequences) {
     AISP_CHECK(s.context_len <= options_.max_context);
     for (int32_t i = 0; i < s.num_rows; ++i) {
@@ -51,15 +62,16 @@ Result<std::vector<SampledToken>> ProvenanceHead::Run(const HeadStep& step) {
       AISP_CHECK(b.positions[row] == s.context_len - s.num_rows + i);
       const uint64_t state = step.features.empty()
                                  ? outputs_.at(static_cast<size_t>(step.goes_on[row]))
-                                 : StateOf(step.features.subspan(row * kProvenanceFeatures));
+                                 : StateOf({reinterpret_cast<const float*>(step.features[row]),
+                                            static_cast<size_t>(kProvenanceFeatures)});
       At(step, s, b.positions[row]) = {state, b.tokens[row]};
     }
     if (at == b.logit_rows.size() || b.logit_rows[at] >= s.row_begin + s.num_rows) continue;
     AISP_CHECK(b.logit_rows[at] == s.row_begin + s.num_rows - 1);
-    out.push_back(Draw(step, s, step.samples[at++]));
+    tokens_.push_back(Draw(step, s, step.samples[at++]));
   }
   outputs_ = drawn_;
-  return out;
+  return {};
 }
 
 // The tokens that the row stands behind: those of the request, then what the last rows have, which

@@ -4,6 +4,7 @@
 // stands behind, it draws what the target will, else another token. One thread.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "engine/draft_head.h"
@@ -25,10 +26,18 @@ class ProvenanceHead final : public DraftHead {
 
   const KvLayout& kv_layout() const override { return layout_; }
   int32_t feature_size() const override { return kProvenanceFeatures; }
+  size_t feature_bytes() const override { return kProvenanceFeatures * sizeof(float); }
+  std::byte* feature_places() override { return places_.data(); }
+  int32_t num_feature_places() const override {
+    return static_cast<int32_t>(places_.size() / feature_bytes());
+  }
+  Status KeepFeatures(std::span<const FeatureCopy> rows) override;
   int32_t max_context() const override { return options_.max_context; }
   int32_t max_rows() const override { return options_.max_rows; }
   int32_t max_sequences() const override { return options_.max_sequences; }
-  Result<std::vector<SampledToken>> Run(const HeadStep& step) override;
+  int max_depth() const override { return 1; }
+  Status Launch(const HeadStep& step) override;
+  Result<std::vector<SampledToken>> Collect() override { return std::exchange(tokens_, {}); }
 
   bool fail = false;  // every step
   uint64_t rows_computed = 0;
@@ -48,6 +57,8 @@ class ProvenanceHead final : public DraftHead {
   const ProvenanceHeadOptions options_;
   KvLayout layout_;
   std::vector<Slot> pool_;
+  std::vector<std::byte> places_;
+  std::vector<SampledToken> tokens_;       // of the step in flight
   std::vector<uint64_t> outputs_, drawn_;  // of the step before, and of this one
 };
 

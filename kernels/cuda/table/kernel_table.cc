@@ -205,6 +205,8 @@ constexpr KernelRow kTable[] = {
      One, ""},
     {KernelId::kExperts, "experts row by row", kExperts, kOfAny, 1, 0, false, kRows, kRows, One,
      ""},
+    {KernelId::kTap, "copy of rows", kTap, kOfAny, 0, 0, false, kRows, kRows, One, ""},
+    {KernelId::kSpread, "spread", kSpread, kOfAny, 0, 0, false, kRows, kRows, One, ""},
     {KernelId::kDraw, "draw", kDraw, kOfAny, 0, 0, false, kRows, kRows, One, ""},
 };
 

@@ -41,6 +41,8 @@ enum class KernelId : uint8_t {
   kSiluMul,
   kSelectExperts,
   kExperts,
+  kTap,
+  kSpread,
   kDraw,
 };
 

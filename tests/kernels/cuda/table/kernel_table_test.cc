@@ -146,6 +146,26 @@ TEST(KernelTable, OneSequenceHandsItsRowsOnAsWordsInEveryLayer) {
   EXPECT_EQ(leaves, 64);
 }
 
+// A copy of the residual stream stands in front of what writes it next, so that the layers of a
+// chain stay together: it is a launch more, and no other.
+TEST(KernelTable, CopiesOfTheResidualStreamCutNoChain) {
+  const auto plain = PlanModel("llama-3.1-8b", WeightFormat::kCompute, DType::kBF16, DType::kBF16);
+  const auto copies =
+      PlanModel("llama-3.1-8b", WeightFormat::kCompute, DType::kBF16, DType::kBF16, {2, 16, 29});
+  for (const Bucket& bucket : {DecodeBucket(1), DecodeBucket(8), VerifyBucket(4, 4)}) {
+    SCOPED_TRACE(bucket.rows);
+    const auto before = plain->Resolved(bucket), after = copies->Resolved(bucket);
+    EXPECT_EQ(after.size(), before.size() + 3);
+    int32_t taps = 0;
+    for (size_t i = 1; i < after.size(); ++i) {
+      if (after[i].row->id != KernelId::kTap) continue;
+      ++taps;
+      EXPECT_EQ(copies->programme().node(after[i - 1].covered().back()).kind, NodeKind::kAttend);
+    }
+    EXPECT_EQ(taps, 3);
+  }
+}
+
 TEST(KernelTable, AChainEndsAtAnAllReduce) {
   const auto model = PlanModel("llama-3.1-8b", WeightFormat::kFp8, DType::kBF16, DType::kBF16);
   // o and down of a layer, with a sum over devices behind each.

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "engine/model_executor.h"
 #include "kernels/cuda/table/kernel_table.h"
@@ -31,7 +32,8 @@ struct PlannedModel {
 
 inline std::unique_ptr<PlannedModel> PlanModel(const std::string& shape,
                                                std::optional<WeightFormat> format,
-                                               std::optional<DType> dtype, DType kv_dtype) {
+                                               std::optional<DType> dtype, DType kv_dtype,
+                                               std::vector<int32_t> feature_layers = {}) {
   auto planned = std::make_unique<PlannedModel>();
   planned->backend = MakePlanningBackend(planned->facts, {}, 1024);
   ModelOptions options;
@@ -41,6 +43,7 @@ inline std::unique_ptr<PlannedModel> PlanModel(const std::string& shape,
   options.max_context = 64;
   options.random_weights = 1;
   options.weight_format = format;
+  options.feature_layers = std::move(feature_layers);
   auto model = Model::Load(std::string(AISP_SOURCE_DIR) + "/config/models/" + shape + ".json",
                            options, *planned->backend.device, *planned->backend.ops);
   EXPECT_TRUE(model.has_value()) << model.error().message;
