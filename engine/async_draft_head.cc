@@ -84,8 +84,9 @@ Status AsyncDraftHead::WarmUp() {
       std::min({max_rows(), max_context(), (layout_.num_blocks - 1) * layout_.block_tokens});
   for (const int32_t rows : WarmUpSizes(most)) {
     const WarmUpStep step(rows, false, layout_.block_tokens);
-    for (const EagleHead::Part part : {EagleHead::Part::kBegin, EagleHead::Part::kGoOn}) {
-      if (part == EagleHead::Part::kGoOn && rows > max_sequences()) continue;
+    using enum EagleHead::Part;
+    for (const EagleHead::Part part : {kBegin, kGoOn, kTakeUp}) {
+      if (part == kGoOn && rows > max_sequences()) continue;
       AISP_ASSIGN_OR_RETURN(const DeviceBatch batch, head_->Upload(step.batch(), 0, 0, stream_));
       AISP_RETURN_IF_ERROR(head_->Enqueue(part, batch, DrawsOf(1, false, 0), stream_));
       // The next step's arrays take the place of this one's.
@@ -138,7 +139,7 @@ Result<Graph*> AsyncDraftHead::GraphFor(const GraphKey& key) {
 // The graph that runs this step; of no rows: none does.
 AsyncDraftHead::GraphKey AsyncDraftHead::KeyFor(const HeadStep& step) const {
   GraphKey key;
-  key.part = step.features.empty() ? EagleHead::Part::kGoOn : EagleHead::Part::kBegin;
+  key.part = PartOf(step);
   key.filters = std::any_of(step.samples.begin(), step.samples.end(), FiltersTokens);
   const size_t sequences = step.batch.sequences.size();
   if (sizes_.empty() || step.samples.size() != sequences) return key;

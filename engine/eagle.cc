@@ -170,6 +170,7 @@ Status EagleProposer::TakeUp(std::vector<std::pair<State*, std::span<const Token
       left -= rows;
     }
     if (!taken.empty()) AISP_RETURN_IF_ERROR(Launch());
+    took_up_ |= head_->max_depth() > 1;
     for (const auto& [state, rows] : taken) {
       DropWaiting(*state, rows);
       state->computed += rows;
@@ -315,6 +316,7 @@ Status EagleProposer::Propose(std::span<const DraftContext> contexts,
                               std::span<TokenDraft> drafts) {
   AISP_CHECK(static_cast<int32_t>(contexts.size()) <= head_->max_sequences());
   ++call_;
+  timed_ = !std::exchange(took_up_, false);
   for (const DraftContext& context : contexts) {
     const auto it = states_.find(context.sequence);
     if (it != states_.end()) it->second.call = call_;

@@ -44,6 +44,7 @@ class EagleProposer final : public Proposer {
 
   std::string_view name() const override { return "eagle3"; }
   bool costly() const override { return true; }
+  bool timed() const override { return timed_; }
   int32_t feature_size() const override { return head_->feature_size(); }
   // Errors are the head's. What the sequences have in the pool is forgotten then.
   Status Computed(std::span<const ComputedRows> rows) override;
@@ -107,6 +108,8 @@ class EagleProposer final : public Proposer {
   std::vector<std::byte*> free_places_;
   std::unordered_map<SequenceId, State> states_;
   uint64_t call_ = 1, told_ = 0;
+  bool took_up_ = false;  // since the last draft, beside the host
+  bool timed_ = true;
   std::vector<Running> drafting_;
   std::deque<std::vector<Running*>> flights_;  // whom the steps in flight draw for
 

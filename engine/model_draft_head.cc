@@ -27,6 +27,11 @@ std::span<const float> RowOf(const TensorView& rows, int32_t index) {
 
 }  // namespace
 
+EagleHead::Part PartOf(const HeadStep& step) {
+  if (step.features.empty()) return EagleHead::Part::kGoOn;
+  return step.samples.empty() ? EagleHead::Part::kTakeUp : EagleHead::Part::kBegin;
+}
+
 int32_t FeaturePlacesOf(const DraftHeadOptions& options) {
   constexpr int32_t kOfSequence = 9;
   return options.feature_places > 0 ? options.feature_places
@@ -72,8 +77,7 @@ Status ModelDraftHead::Launch(const HeadStep& step) {
   AISP_RETURN_IF_ERROR(begins ? head_->TakeFeatures(step.features, *stream_)
                               : head_->GoOnFrom(step.goes_on, *stream_));
   AISP_ASSIGN_OR_RETURN(const DeviceBatch batch, head_->Upload(step.batch, 0, 0, *stream_));
-  AISP_RETURN_IF_ERROR(head_->Enqueue(begins ? EagleHead::Part::kBegin : EagleHead::Part::kGoOn,
-                                      batch, {}, *stream_));
+  AISP_RETURN_IF_ERROR(head_->Enqueue(PartOf(step), batch, {}, *stream_));
   drawn_.clear();
   for (const SampleRow& row : step.samples) {
     const std::span<const float> own = RowOf(head_->logits(), row.logit_index),

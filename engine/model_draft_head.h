@@ -26,6 +26,7 @@ struct DraftHeadOptions {
 };
 
 int32_t FeaturePlacesOf(const DraftHeadOptions& options);
+EagleHead::Part PartOf(const HeadStep& step);
 
 class ModelDraftHead final : public DraftHead {
  public:

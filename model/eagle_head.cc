@@ -210,23 +210,33 @@ Status EagleHead::FillTables(Stream& stream) {
 }
 
 void EagleHead::EmitProgrammes() {
-  ProgrammeBuilder begin;
-  begin.SetLayer(0);
-  begin.BeginResidual(begin.Given(features_), {fc_.get(), features_, hidden_}, "fc");
+  const auto programme = [this](Part part) -> Programme& {
+    return programmes_[static_cast<size_t>(part)];
+  };
+  ProgrammeBuilder begin, go_on, take_up;
+  EmitFeatures(begin);
   EmitLayer(begin, hidden_);
   EmitOutput(begin, hidden_, /*keeps=*/true);
-  programmes_[static_cast<size_t>(Part::kBegin)] = begin.Finish();
-  ProgrammeBuilder go_on;
+  programme(Part::kBegin) = begin.Finish();
   go_on.SetLayer(0);
   go_on.GivenResidual(kept_);
   EmitLayer(go_on, kept_);
   EmitOutput(go_on, kept_, /*keeps=*/false);
-  programmes_[static_cast<size_t>(Part::kGoOn)] = go_on.Finish();
+  programme(Part::kGoOn) = go_on.Finish();
+  EmitFeatures(take_up);
+  EmitKeys(take_up, hidden_);
+  programme(Part::kTakeUp) = take_up.Finish();
 }
 
-void EagleHead::EmitLayer(ProgrammeBuilder& b, const TensorView& residual) const {
+void EagleHead::EmitFeatures(ProgrammeBuilder& b) const {
+  b.SetLayer(0);
+  b.BeginResidual(b.Given(features_), {fc_.get(), features_, hidden_}, "fc");
+}
+
+// Up to the pool; the value is what attention reads its queries from.
+ValueId EagleHead::EmitKeys(ProgrammeBuilder& b, const TensorView& residual) const {
   const AttentionSpec& a = spec_.layer.layers.front().attention;
-  const int64_t size = spec_.layer.hidden, q = int64_t{a.num_heads} * a.head_dim;
+  const int64_t size = spec_.layer.hidden;
   const float epsilon = spec_.layer.norm_epsilon;
   EmbeddingParams embedding;
   embedding.table = embedding_;
@@ -238,10 +248,17 @@ void EagleHead::EmitLayer(ProgrammeBuilder& b, const TensorView& residual) const
       b.residual(), {residual, nullptr, hidden_norm_.view, Columns(both_, size, size), 0, epsilon});
   const TensorView qkv =
       TensorView::Dense(wide_.data, activation_, {wide_.rows(), qkv_->out_features()});
-  const TensorView mixed = TensorView::Dense(mixed_.data, mixed_.dtype, {mixed_.rows(), q});
   const ValueId projected = b.LinearOfTwo(left, right, {qkv_.get(), both_, qkv}, "qkv");
-  const ValueId rotated =
-      b.RopeAppend(projected, {qkv, rope_, {}, {}, epsilon, a.num_heads, {}, {}});
+  return b.RopeAppend(projected, {qkv, rope_, {}, {}, epsilon, a.num_heads, {}, {}});
+}
+
+void EagleHead::EmitLayer(ProgrammeBuilder& b, const TensorView& residual) const {
+  const AttentionSpec& a = spec_.layer.layers.front().attention;
+  const int64_t q = int64_t{a.num_heads} * a.head_dim;
+  const ValueId rotated = EmitKeys(b, residual);
+  const TensorView qkv =
+      TensorView::Dense(wide_.data, activation_, {wide_.rows(), qkv_->out_features()});
+  const TensorView mixed = TensorView::Dense(mixed_.data, mixed_.dtype, {mixed_.rows(), q});
   const ValueId attended = b.Attend(
       rotated, {qkv, a.head_dim, a.head_dim, a.num_heads, a.scale, a.window, {}, {}, mixed});
   b.LinearAdd(attended, {output_.get(), mixed, residual}, "o");

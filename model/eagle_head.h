@@ -6,7 +6,7 @@
 // place that its position in the batch says, so a sequence may begin anywhere in a text (rotation
 // is relative).
 //
-// A step begins, with features, or goes on with outputs; each kind is a programme of its own. As in
+// A step begins, with features, or goes on with outputs; each Part is a programme of its own. As in
 // a Model: everything is allocated by Load, one step at a time, the logits stay valid until the
 // next one, and on the CPU rows do not depend on what else is in a step. Everything is enqueued on
 // the stream that is given. Device and operations outlive it, and so does the model whose
@@ -45,7 +45,8 @@ class EagleHead {
   // What a token that the head has no logit for has in target_logits(): finite, for a draw takes
   // anything else as a fault of the model.
   static constexpr float kNoLogit = -1e9f;
-  enum class Part : uint8_t { kBegin, kGoOn };
+  // kTakeUp: as kBegin, of rows of which nothing but their KV is wanted.
+  enum class Part : uint8_t { kBegin, kGoOn, kTakeUp };
 
   // `embedding`: the target's, [vocabulary, hidden]. Errors name the tensor, or the place in d2t
   // that is out of the target's vocabulary.
@@ -102,6 +103,8 @@ class EagleHead {
   Status Allocate(Stream& stream);
   Status FillTables(Stream& stream);
   void EmitProgrammes();
+  void EmitFeatures(ProgrammeBuilder& b) const;
+  ValueId EmitKeys(ProgrammeBuilder& b, const TensorView& residual) const;
   void EmitLayer(ProgrammeBuilder& b, const TensorView& residual) const;
   void EmitMlp(ProgrammeBuilder& b, const TensorView& residual) const;
   void EmitOutput(ProgrammeBuilder& b, const TensorView& residual, bool keeps) const;
@@ -130,8 +133,8 @@ class EagleHead {
   // and the residual stream of a step that goes on.
   TensorView kept_, head_input_, logits_, target_logits_;
   BatchUpload upload_;
-  std::array<Programme, 2> programmes_;                   // by Part
-  std::array<std::optional<PreparedSteps>, 2> prepared_;  // from Bind on
+  std::array<Programme, 3> programmes_;                   // by Part
+  std::array<std::optional<PreparedSteps>, 3> prepared_;  // from Bind on
   int32_t block_tokens_ = 0;
   int32_t* slot_tokens_ = nullptr;
   std::vector<CopyRange> ranges_;

@@ -27,6 +27,7 @@ class ImposedProposer final : public Proposer {
   bool costly() const override { return inner_ != nullptr && inner_->costly(); }
   int32_t feature_size() const override { return inner_ != nullptr ? inner_->feature_size() : 0; }
   Status Computed(std::span<const ComputedRows> rows) override { return inner_->Computed(rows); }
+  bool timed() const override { return inner_ == nullptr || inner_->timed(); }
   Duration catch_up() const override { return inner_ != nullptr ? inner_->catch_up() : Duration{}; }
   Status Propose(std::span<const DraftContext> contexts, std::span<TokenDraft> drafts) override {
     if (inner_ != nullptr) AISP_RETURN_IF_ERROR(inner_->Propose(contexts, drafts));

@@ -74,6 +74,9 @@ class Proposer {
   // Of the last Propose: time that went into taking up tokens which it had not seen, a prompt above
   // all, and not into proposing.
   virtual Duration catch_up() const { return {}; }
+  // False: the last Propose waited for such work, for it does not know how long, and its time says
+  // nothing of tokens.
+  virtual bool timed() const { return true; }
   // The sequence has ended with these tokens; nothing is asked for it any more.
   virtual void Ended(const DraftContext& context) = 0;
 };

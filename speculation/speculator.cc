@@ -87,7 +87,7 @@ void Speculator::Propose(std::span<SpeculativeSequence> sequences, const StepSha
     stats_.proposals += draft.tokens.empty() ? 0 : 1;
     longest = std::max(longest, static_cast<int32_t>(draft.tokens.size()));
   }
-  if (longest > 0) {
+  if (longest > 0 && proposer_->timed()) {
     const double each = std::max(0.0, ToSeconds(took - proposer_->catch_up())) / longest;
     token_seconds_ = token_seconds_ == 0 ? each : token_seconds_ + 0.1 * (each - token_seconds_);
   }

@@ -45,6 +45,9 @@ class Recorded {
   std::map<std::string, StoredTensor> tensors_;
 };
 
+// Whose logits.
+enum class Wanted : uint8_t { kNone, kLast, kAll };
+
 // The golden head over the embeddings of its target, with a pool and one sequence in it.
 struct HeadRig {
   explicit HeadRig(DType dtype) {
@@ -65,13 +68,14 @@ struct HeadRig {
     stream = *target.device->CreateStream();
   }
 
-  // Rows [begin, begin + count) of the sequence; `all`: logits of each, else of the last.
-  Status Run(int32_t begin, int32_t count, bool all, std::span<const TokenId> tokens,
+  // Rows [begin, begin + count) of the sequence.
+  Status Run(int32_t begin, int32_t count, Wanted wanted, std::span<const TokenId> tokens,
              std::span<const float> features) {
     std::vector<int32_t> positions, logit_rows;
     for (int32_t i = 0; i < count; ++i) {
       positions.push_back(begin + i);
-      if (all || i == count - 1) logit_rows.push_back(i);
+      if (wanted == Wanted::kAll || (wanted == Wanted::kLast && i == count - 1))
+        logit_rows.push_back(i);
     }
     const SequenceRows rows{0, count, begin + count, 0};
     const std::vector<int32_t> table = {5, 2, 7, 0};
@@ -93,8 +97,11 @@ struct HeadRig {
     AISP_RETURN_IF_ERROR(begins ? head->TakeFeatures(rows_of_features, *stream)
                                 : head->GoOnFrom({&last, 1}, *stream));
     AISP_ASSIGN_OR_RETURN(const DeviceBatch uploaded, head->Upload(batch, 0, 0, *stream));
-    return head->Enqueue(begins ? EagleHead::Part::kBegin : EagleHead::Part::kGoOn, uploaded, {},
-                         *stream);
+    using enum EagleHead::Part;
+    return head->Enqueue(!begins                   ? kGoOn
+                         : wanted == Wanted::kNone ? kTakeUp
+                                                   : kBegin,
+                         uploaded, {}, *stream);
   }
   std::vector<float> Logits(int32_t rows) const {
     const TensorView logits = head->logits();
@@ -124,19 +131,20 @@ void ExpectGolden(DType dtype, float tolerance) {
   HeadRig rig(dtype);
   constexpr int32_t kRows = 21;
   ASSERT_EQ(features.size(), static_cast<size_t>(kRows * rig.head->feature_size()));
-  ASSERT_TRUE(rig.Run(0, kRows, /*all=*/true, tokens, features));
+  ASSERT_TRUE(rig.Run(0, kRows, Wanted::kAll, tokens, features));
   const auto width = static_cast<size_t>(rig.head->logits().cols());
   const std::span<const float> want = logits;
   ExpectNear(rig.Logits(kRows), want.first(kRows * width), tolerance);
   // In pieces the last row is the same, bit for bit.
   const std::vector<float> whole = rig.Logits(kRows);
-  ASSERT_TRUE(rig.Run(0, 10, false, tokens, features));
-  ASSERT_TRUE(rig.Run(10, 3, false, tokens, features));
-  ASSERT_TRUE(rig.Run(13, 8, false, tokens, features));
+  std::memset(rig.pool.data(), 0xff, rig.pool.bytes());
+  ASSERT_TRUE(rig.Run(0, 10, Wanted::kNone, tokens, features));
+  ASSERT_TRUE(rig.Run(10, 3, Wanted::kLast, tokens, features));
+  ASSERT_TRUE(rig.Run(13, 8, Wanted::kLast, tokens, features));
   EXPECT_EQ(rig.Logits(1),
             std::vector<float>(whole.end() - static_cast<ptrdiff_t>(width), whole.end()));
   for (int32_t step = 1; step < 3; ++step) {
-    ASSERT_TRUE(rig.Run(kRows - 1 + step, 1, false, tokens, {}));
+    ASSERT_TRUE(rig.Run(kRows - 1 + step, 1, Wanted::kLast, tokens, {}));
     ExpectNear(rig.Logits(1), want.subspan(static_cast<size_t>(kRows - 1 + step) * width, width),
                tolerance);
   }

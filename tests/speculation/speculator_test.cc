@@ -12,7 +12,8 @@ class CostlyProposer final : public Proposer {
   explicit CostlyProposer(ManualClock* clock) : clock_(clock) {}
   std::string_view name() const override { return "costly"; }
   bool costly() const override { return true; }
-  Duration catch_up() const override { return catch_up_; }
+  Duration catch_up() const override { return tells_time ? catch_up_ : Duration{}; }
+  bool timed() const override { return tells_time || catch_up_ == Duration{}; }
   Status Propose(std::span<const DraftContext> contexts, std::span<TokenDraft> drafts) override {
     catch_up_ = calls++ == 0 ? first_time : Duration{};
     clock_->Advance(catch_up_);
@@ -27,6 +28,7 @@ class CostlyProposer final : public Proposer {
   void Ended(const DraftContext&) override {}
 
   Duration token_time{}, first_time{};
+  bool tells_time = true;
   int calls = 0;
   int32_t longest = 0;
 
@@ -95,6 +97,14 @@ TEST_F(SpeculatorTest, TakingUpAPromptIsNotThePriceOfAToken) {
   EXPECT_GT(Step(), 0);
   EXPECT_EQ(proposer_->calls, 2);
   EXPECT_EQ(proposer_->longest, 4);
+}
+
+TEST_F(SpeculatorTest, NorIsWaitingForOneThatNobodyTimed) {
+  proposer_->token_time = std::chrono::microseconds(20);
+  proposer_->first_time = std::chrono::milliseconds(50);
+  proposer_->tells_time = false;
+  for (int i = 0; i < 5; ++i) EXPECT_GT(Step(), 0);
+  EXPECT_EQ(proposer_->calls, 5);
 }
 
 }  // namespace
