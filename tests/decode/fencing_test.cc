@@ -114,6 +114,23 @@ TEST(Fencing, OutstandingGrantsOfOneWriterAreCapped) {
   for (uint64_t id = 1; id <= 6; ++id) rig.ExpectAnswer(id, MakePrompt(60, id), 2);
 }
 
+TEST(Fencing, TheQuarantineOfAllWritersTogetherIsHalfOfThePool) {
+  RigOptions options = ShortLeases();
+  options.prefill_workers = 5;
+  RoleRig rig(options);
+  rig.Attach();
+  for (auto& prefill : rig.prefills) prefill->transport->hold = true;
+  const auto prompt = MakePrompt(100, 1);
+  rig.router->Generate("d", rig.MakeRequest(1, prompt, 6));
+  rig.RunFor(std::chrono::seconds(1));
+  EXPECT_EQ(Quarantined(rig), 4 * 7) << "with those of a fifth it would be more than 32";
+  EXPECT_EQ(rig.decode->engine->blocks().LeasedBlocks(), 4 * 7) << "and it is granted none";
+  for (auto& prefill : rig.prefills) prefill->transport->hold = false;
+  rig.ExpectAnswer(1, prompt, 6);
+  rig.RunFor(std::chrono::milliseconds(100));
+  rig.ExpectAllBlocksBack();
+}
+
 TEST(Fencing, ADeadWriterWithProofGivesBlocksBack) {
   RoleRig rig({});
   rig.Attach();
