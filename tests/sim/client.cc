@@ -220,10 +220,11 @@ void SimClient::CheckError(const Error& error) {
   // Two workers that ended under one request before its first token: taken for a poisonous one.
   // One that began as a prefill worker may decode by now.
   uint64_t ended = 0;
-  for (const char* end : {"decode worker killed", "prefill worker killed", "prefill worker stopped",
-                          "decode worker killed during transfer", "decode worker stopped",
-                          "device failed", "router link broken", "router link half open", "zombie",
-                          "registered worker ousted", "worker ended by a request"})
+  for (const char* end :
+       {"decode worker killed", "prefill worker killed", "prefill worker stopped",
+        "decode worker killed during transfer", "decode worker stopped", "device failed",
+        "router link broken", "router link half open", "link stalled", "zombie",
+        "registered worker ousted", "worker ended by a request"})
     ended += coverage_->Get(end);
   if (error.code == Code::kInternal && ended >= 2 && says("workers ended")) {
     return coverage_->Count(habits_.poison == SimHabits::Poison::kProcess
