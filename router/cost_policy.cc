@@ -107,6 +107,7 @@ class CostPolicy final : public RoutingPolicy {
     double tpot_high_ms = 0;  // what it rarely exceeds
     double score_ms = 0;
     bool meets = false;         // the request's objective
+    bool keeps_asked = false;   // what of it the request asks for
     bool spares_others = true;  // the running streams keep theirs
     bool displaces = false;     // with the rows gone that yield
   };
@@ -205,6 +206,7 @@ void CostPolicy::End(const RequestSummary& request, const WorkerView::LearntTtft
       std::max(kMargin * std::min(spread_ms, kMostSpread * request.objective.ttft_ms),
                kMostSpread * cost->ttft_ms);
   cost->meets = request.objective.MetBy(high_ms, cost->tpot_high_ms);
+  cost->keeps_asked = request.asked.MetBy(high_ms, cost->tpot_high_ms);
 }
 
 // What computing a prompt costs the requests that come meanwhile: each waits for half of it on
@@ -283,12 +285,14 @@ void CostPolicy::PreferRemote(std::vector<Candidate>* candidates) {
     std::erase_if(*candidates, local);
 }
 
-// Those that meet the request's objective and spare the others, else that meet it, else all.
+// Those that meet the request's objective and spare the others, else that meet it, else that keep
+// what the request asks for itself, else all.
 void CostPolicy::KeepBest(std::vector<Candidate>* candidates) {
   const auto rank = [](const Candidate& c) {
-    return !c.cost.meets ? 2 : c.cost.spares_others ? 0 : 1;
+    if (!c.cost.meets) return c.cost.keeps_asked ? 2 : 3;
+    return c.cost.spares_others ? 0 : 1;
   };
-  int best = 2;
+  int best = 3;
   for (const Candidate& c : *candidates) best = std::min(best, rank(c));
   std::erase_if(*candidates, [&](const Candidate& c) { return rank(c) != best; });
 }
@@ -365,6 +369,7 @@ Result<Placement> CostPolicy::Pick(const RequestSummary& request,
   // A prediction of a worker that has hardly run is not held against the request.
   const bool known = workers[static_cast<size_t>(chosen.decode)].known;
   placement.meets = !known || chosen.cost.meets;
+  placement.keeps_asked = !known || chosen.cost.keeps_asked;
   placement.spares_others = !known || chosen.cost.spares_others;
   placement.displaces = chosen.cost.displaces;
   placement.reason = ReasonOf(request, workers[chosen.decode], chosen.prefill >= 0, any_prefill);

@@ -93,7 +93,8 @@ struct RequestSummary {
   int32_t block_tokens = 16;
   bool takeover = false;
   PrefillPreference preference = PrefillPreference::kAuto;
-  Objective objective;   // of this request
+  Objective objective;   // of this request: what it asks for, else what is usual
+  Objective asked;       // of it: what it asks for, and is refused without
   Objective others;      // of the streams that run already
   uint64_t ordinal = 0;  // of this router's placements, for policies that take turns
   uint64_t tie_break = 0;
@@ -123,6 +124,7 @@ struct Placement {
   double ttft_wait_ms = 0;    // and what it waits for others
   double step_ms = 0;         // tpot_ms without its correction
   bool meets = true;          // the request's objective, as far as was predicted
+  bool keeps_asked = true;    // what of it the request asks for
   bool spares_others = true;  // the running streams keep theirs, likewise
   bool displaces = false;     // only once what yields on its decode worker has left
   std::string_view reason;    // one of Reasons()

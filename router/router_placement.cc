@@ -89,7 +89,8 @@ RequestSummary Router::Impl::Summarize(const Request& request, bool yields) {
   summary.takeover = request.placements > 0;
   summary.preference = Suspect(request) ? PrefillPreference::kLocal : request.spec.prefill;
   summary.others = {ToMs(options.slo_ttft), ToMs(options.slo_tpot)};
-  summary.objective = ObjectiveOf(request.spec.objective, summary.others);
+  summary.asked = request.spec.objective;
+  summary.objective = ObjectiveOf(summary.asked, summary.others);
   if (yields) {
     summary.others.tpot_ms *= kFilled;
     summary.objective = {0, summary.others.tpot_ms};
@@ -136,7 +137,7 @@ Status Router::Impl::Place(Request& request) {
     Result<Choice> choice = Choose(request);
     if (!choice) return tl::unexpected(sent ? choice.error() : sent.error());
     const Placement& placement = choice->placement;
-    if (request.placements == 0 && asked.any() && !placement.meets) {
+    if (request.placements == 0 && asked.any() && !placement.keeps_asked) {
       request.retry_after = PredictedWait(asked, placement);
       return tl::unexpected(BeyondObjective(asked, placement));
     }

@@ -41,6 +41,20 @@ TEST(Objective, ARequestThatNobodyCanServeInTimeIsRefusedAtOnceWithBothTimes) {
   EXPECT_EQ(h.Generates(d).size(), 1u);
 }
 
+TEST(Objective, WhatIsNotAskedForRefusesNobody) {
+  RouterOptions options;
+  options.slo_ttft = std::chrono::milliseconds(50);
+  RouterHarness h(options);
+  const LinkId d = h.AddDecode("d");
+  h.Report(d, SlowSteps(h));
+  RecordingObserver observer;
+  RouterRequest request = h.Request(200);
+  request.objective.tpot_ms = 1000;
+  EXPECT_TRUE(h.Submit(request, &observer)) << "its TTFT is the router's wish, not the client's";
+  request.objective.ttft_ms = 50;
+  EXPECT_FALSE(h.Submit(request, &observer));
+}
+
 TEST(Objective, NothingIsRefusedOnAGuess) {
   RouterHarness h;
   h.AddDecode("d");
