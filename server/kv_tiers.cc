@@ -40,10 +40,38 @@ Result<std::unique_ptr<PosixBlockFile>> OpenFile(const std::string& folder, cons
       fmt::format("all {} files of kv.disk_path {} are in use", kMaxFiles, folder));
 }
 
+// Host memory that a file of its own alignment is read into.
+struct Aligned {
+  Buffer memory;
+  std::span<std::byte> bytes;
+};
+Result<Aligned> AllocateAligned(Device& device, size_t bytes) {
+  constexpr size_t kAlign = BlockFile::kAlignment;
+  AISP_ASSIGN_OR_RETURN(Buffer memory, device.Allocate(bytes + kAlign, MemoryKind::kHost));
+  const auto address = reinterpret_cast<uintptr_t>(memory.data());
+  const size_t skip = (kAlign - address % kAlign) % kAlign;
+  const std::span<std::byte> span{static_cast<std::byte*>(memory.data()) + skip, bytes};
+  return Aligned{std::move(memory), span};
+}
+
+// What reading a block takes, from the newest that are there; 0: nothing could be read.
+double MeasureRead(DiskStore& disk, std::span<const TierEntry> entries,
+                   std::span<std::byte> slot_buffer) {
+  constexpr size_t kMeasured = 4;
+  const SteadyClock clock;
+  const Instant begin = clock.Now();
+  size_t read = 0;
+  for (size_t i = 0; i < std::min(kMeasured, entries.size()); ++i) {
+    const TierEntry& entry = entries[entries.size() - 1 - i];
+    if (disk.Read(entry.slot, entry.key, slot_buffer)) ++read;
+  }
+  return read == 0 ? 0 : ToSeconds(clock.Now() - begin) / static_cast<double>(read);
+}
+
 Result<std::unique_ptr<DiskStore>> OpenDisk(const Config& config,
                                             const v1::Fingerprint& fingerprint,
                                             const std::string& role, const Backend& backend,
-                                            std::vector<TierEntry>* on_disk) {
+                                            TierOptions* tiers) {
   const KvLayout& kv = backend.executor->kv_layout();
   const size_t slot_bytes = DiskStore::SlotBytes(kv.BlockBytes());
   const auto slots =
@@ -69,16 +97,14 @@ Result<std::unique_ptr<DiskStore>> OpenDisk(const Config& config,
       std::move(*file), static_cast<int32_t>(slots));
   const SteadyClock clock;
   const Instant begin = clock.Now();
-  AISP_ASSIGN_OR_RETURN(const Buffer scratch,
-                        backend.device->Allocate(2 * DiskStore::kHeaderBytes, MemoryKind::kHost));
-  const auto address = reinterpret_cast<uintptr_t>(scratch.data());
-  const size_t skip =
-      (BlockFile::kAlignment - address % BlockFile::kAlignment) % BlockFile::kAlignment;
-  *on_disk = disk->Scan({static_cast<std::byte*>(scratch.data()) + skip, DiskStore::kHeaderBytes});
+  AISP_ASSIGN_OR_RETURN(const Aligned scratch, AllocateAligned(*backend.device, slot_bytes));
+  tiers->on_disk = disk->Scan(scratch.bytes.first(DiskStore::kHeaderBytes));
+  tiers->disk_load_seconds = MeasureRead(*disk, tiers->on_disk, scratch.bytes);
   LogInfo("KV disk tier", {{"file", path},
                            {"size", HumanBytes(slots * slot_bytes)},
                            {"blocks", slots},
-                           {"found", on_disk->size()},
+                           {"found", tiers->on_disk.size()},
+                           {"block_ms", 1e3 * tiers->disk_load_seconds},
                            {"direct", direct},
                            {"read_ms", ToMs(clock.Now() - begin)}});
   return disk;
@@ -109,7 +135,7 @@ Result<WorkerTiers> OpenTiers(const Config& config, const v1::Fingerprint& finge
   }
   if (!config.kv.disk_path.empty()) {
     AISP_ASSIGN_OR_RETURN(threads.disk,
-                          OpenDisk(config, fingerprint, role, backend, &tiers.options.on_disk));
+                          OpenDisk(config, fingerprint, role, backend, &tiers.options));
   }
   if (threads.host_slots == 0 && threads.disk == nullptr) return tiers;
   tiers.options.host_slots = threads.host_slots;

@@ -22,6 +22,11 @@ constexpr uint64_t kDeclinedBeforeProbe = 32;
 // Attention over so many positions costs about as much as the rest of a token.
 constexpr double kContextWorth = 8192;
 
+// Fetching has to save this part of the time that computing takes: rates vary.
+constexpr double kLeastGain = 0.1;
+// A request waits this many times as long as fetching should take, then it computes.
+constexpr double kPatience = 2;
+
 constexpr Duration kShortestWait = 2ms;
 constexpr Duration kLongestWait = 5s;
 constexpr Duration kUnmeasuredWait = 1s;
@@ -39,6 +44,7 @@ KvTiers::KvTiers(const TierOptions& options, BlockManager* blocks, const Clock* 
       host_(options.host_slots),
       disk_(options.disk_slots) {
   AISP_CHECK(options.io != nullptr);
+  disk_.load_seconds = options.disk_load_seconds;
   for (const TierEntry& entry : options.on_disk)
     disk_.index.Restore(entry.slot, entry.key, entry.parent, CostAt(entry.position));
 }
@@ -152,21 +158,36 @@ KvTiers::Sources KvTiers::Find(std::span<const Hash128> keys, size_t from, size_
   return sources;
 }
 
-size_t KvTiers::Worth(const Sources& sources, Duration* computing) const {
+double KvTiers::LoadSeconds(const Tier& tier) {
+  if (tier.load_seconds > 0 || tier.stats.stored == 0) return tier.load_seconds;
+  return tier.stats.store_seconds / static_cast<double>(tier.stats.stored);
+}
+
+size_t KvTiers::Worth(const Sources& sources, Duration* wait) const {
   const double block_seconds = seconds_per_token_ * blocks_->layout().block_tokens;
+  // Nothing is known of prompts before the first was computed: what is there is fetched.
+  if (block_seconds <= 0) {
+    *wait = kUnmeasuredWait;
+    return sources.size();
+  }
   double fetching =
-      kWakeSeconds + host_.loads * host_.load_seconds + disk_.loads * disk_.load_seconds;
+      kWakeSeconds + host_.loads * LoadSeconds(host_) + disk_.loads * LoadSeconds(disk_);
   double best = 0;
+  double patience = 0;
   size_t worth = 0;
   for (size_t i = 0; i < sources.size(); ++i) {
-    fetching += TierOf(sources[i].place).load_seconds;
-    const double saved = static_cast<double>(i + 1) * block_seconds - fetching;
-    // Nothing is known of prompts before the first was computed: what is there is fetched.
-    if (block_seconds > 0 && saved <= best) continue;
+    const double load = LoadSeconds(TierOf(sources[i].place));
+    // A tier of which nothing is known gets a probe.
+    if (load <= 0) break;
+    fetching += load;
+    const double computing = static_cast<double>(i + 1) * block_seconds;
+    const double saved = computing - fetching;
+    if (saved <= best || saved < kLeastGain * computing) continue;
     best = saved;
     worth = i + 1;
+    patience = std::min(computing, kPatience * fetching);
   }
-  *computing = Duration(static_cast<int64_t>(static_cast<double>(worth) * block_seconds * 1e9));
+  *wait = std::clamp(Duration(static_cast<int64_t>(patience * 1e9)), kShortestWait, kLongestWait);
   return worth;
 }
 
@@ -179,17 +200,17 @@ KvTiers::Waiting KvTiers::Promote(const Hash128& root, std::span<const TokenId> 
   if (matched >= wanted) return {};
   Sources sources = Find(keys, matched, wanted);
   if (sources.empty()) return {};
-  Duration computing{};
-  size_t worth = Worth(sources, &computing);
+  Duration wait{};
+  size_t worth = Worth(sources, &wait);
   const bool probe = worth == 0;
   if (probe) {
     ++promotion_stats_.declined;
-    if (++declined_in_row_ < kDeclinedBeforeProbe) return {};
+    const Tier& first = TierOf(sources.front().place);
+    const bool measured = LoadSeconds(first) > 0;
+    if (measured ? ++declined_in_row_ < kDeclinedBeforeProbe : first.loads > 0) return {};
     worth = 1;
   }
   declined_in_row_ = 0;
-  const Duration wait =
-      seconds_per_token_ > 0 ? std::clamp(computing, kShortestWait, kLongestWait) : kUnmeasuredWait;
   if (const auto same = loading_.find(keys[matched]); same != loading_.end())
     return probe ? Waiting{} : Waiting{same->second, clock_->Now() + wait};
 

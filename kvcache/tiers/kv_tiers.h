@@ -37,6 +37,7 @@ struct TierOptions {
   int32_t host_slots = 0;
   int32_t disk_slots = 0;
   std::vector<TierEntry> on_disk = {};  // oldest first
+  double disk_load_seconds = 0;         // of a block, measured at the start; 0: not measured
   int32_t max_stores = 256;             // jobs under way, of each kind
   // Part of the pool that promotions may hold, and stores as well.
   double pool_share = 0.25;
@@ -133,8 +134,10 @@ class KvTiers {
   bool StoreFrom(TierSpot from, TierPlace to, const Hash128& key, const Hash128& parent,
                  int32_t position);
   Sources Find(std::span<const Hash128> keys, size_t from, size_t to);
-  // How many of them to fetch, and the time that this saves.
-  size_t Worth(const Sources& sources, Duration* computing) const;
+  // What fetching a block takes: as loads were measured, else as stores were; 0: nothing is known.
+  static double LoadSeconds(const Tier& tier);
+  // How many of them to fetch, and for how long a request may wait for them.
+  size_t Worth(const Sources& sources, Duration* wait) const;
   std::optional<uint64_t> Start(const Hash128& root, std::span<const TokenId> tokens,
                                 std::span<const Hash128> keys, size_t matched,
                                 const Sources& sources);

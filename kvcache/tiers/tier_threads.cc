@@ -1,5 +1,7 @@
 #include "kvcache/tiers/tier_threads.h"
 
+#include <algorithm>
+#include <array>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -17,13 +19,20 @@ struct TierThreads::Shared {
   std::vector<TierDone> done;
 };
 
-// One thread and what waits for it: loads before stores, each in order.
+// One thread and what waits for it: loads before stores, each in order. A copy that a device goes
+// on with by itself is awaited behind the start of the next one, so that the device never idles.
 class TierThreads::Lane {
  public:
-  using Copy = std::function<Status(const TierJob&)>;
-  Lane(const std::string& name, size_t max_jobs, Copy copy, std::function<void(TierDone)> finish)
+  static constexpr int kPlaces = 2;
+  // Starts a job's copy; `place`: one of kPlaces, which no other job uses until it was awaited.
+  using Copy = std::function<Status(const TierJob&, int place)>;
+  // Null: a copy is done when it has been started.
+  using Await = std::function<Status(int place)>;
+  Lane(const std::string& name, size_t max_jobs, Copy copy, Await await,
+       std::function<void(TierDone)> finish)
       : max_jobs_(max_jobs),
         copy_(std::move(copy)),
+        await_(std::move(await)),
         finish_(std::move(finish)),
         thread_(name, [this] { Run(); }) {}
   ~Lane() {
@@ -46,10 +55,19 @@ class TierThreads::Lane {
   }
 
  private:
-  std::optional<TierJob> Next() {
+  struct Started {
+    uint64_t id;
+    Status status;
+    Instant begin;
+    int place;
+  };
+
+  // Absent at the end, and without `waits` also when there is nothing to do now.
+  std::optional<TierJob> Next(bool waits) {
     std::unique_lock lock(mutex_);
-    wake_.wait(lock, [this] { return stop_ || !loads_.empty() || !stores_.empty(); });
-    if (stop_) return std::nullopt;
+    const auto ready = [this] { return stop_ || !loads_.empty() || !stores_.empty(); };
+    if (waits) wake_.wait(lock, ready);
+    if (stop_ || !ready()) return std::nullopt;
     std::deque<TierJob>& queue = loads_.empty() ? stores_ : loads_;
     const TierJob job = queue.front();
     queue.pop_front();
@@ -57,22 +75,45 @@ class TierThreads::Lane {
   }
 
   void Run() {
-    const SteadyClock clock;
-    while (const std::optional<TierJob> job = Next()) {
-      const Instant begin = clock.Now();
-      Status status = copy_(*job);
-      finish_({job->id, std::move(status), clock.Now() - begin});
+    std::optional<Started> before;
+    int place = 0;
+    while (true) {
+      const std::optional<TierJob> job = Next(/*waits=*/!before);
+      if (!job && !before) return;
+      std::optional<Started> now;
+      if (job) {
+        place = (place + 1) % kPlaces;
+        const Instant begin = clock_.Now();
+        now = Started{job->id, copy_(*job, place), begin, place};
+      }
+      if (before) End(std::move(*before));
+      before = std::move(now);
+      if (before && (!await_ || !before->status)) {
+        End(std::move(*before));
+        before.reset();
+      }
     }
+  }
+
+  // The time since the one before ended is its own.
+  void End(Started job) {
+    if (await_ && job.status) job.status = await_(job.place);
+    const Instant now = clock_.Now();
+    finish_({job.id, std::move(job.status), now - std::max(job.begin, ended_)});
+    ended_ = now;
   }
 
   const size_t max_jobs_;
   const Copy copy_;
+  const Await await_;
   const std::function<void(TierDone)> finish_;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<TierJob> loads_;
   std::deque<TierJob> stores_;
   bool stop_ = false;
+  const SteadyClock clock_;
+  Instant ended_;
   Thread thread_;  // last: it uses all the others
 };
 
@@ -99,9 +140,20 @@ Status TierThreads::Begin() {
     const size_t bytes = options_.layout.BlockBytes() * static_cast<size_t>(options_.host_slots);
     AISP_ASSIGN_OR_RETURN(host_, device_.Allocate(bytes, MemoryKind::kHost));
     AISP_ASSIGN_OR_RETURN(std::shared_ptr<Stream> stream, device_.CreateStream());
+    std::array<std::shared_ptr<Event>, Lane::kPlaces> events;
+    for (auto& event : events) {
+      AISP_ASSIGN_OR_RETURN(event, device_.CreateEvent());
+    }
     host_lane_ = std::make_unique<Lane>(
         "kv-host", options_.max_jobs,
-        [this, stream](const TierJob& job) { return CopyHost(job, *stream); }, finish);
+        [this, stream, events](const TierJob& job, int place) -> Status {
+          AISP_RETURN_IF_ERROR(CopyHost(job, *stream));
+          return device_.Record(*events[static_cast<size_t>(place)], *stream);
+        },
+        [this, events](int place) {
+          return device_.Synchronize(*events[static_cast<size_t>(place)]);
+        },
+        finish);
   }
   if (options_.disk == nullptr) return {};
   constexpr size_t kAlign = BlockFile::kAlignment;
@@ -113,7 +165,8 @@ Status TierThreads::Begin() {
   AISP_ASSIGN_OR_RETURN(std::shared_ptr<Stream> stream, device_.CreateStream());
   disk_lane_ = std::make_unique<Lane>(
       "kv-disk", options_.max_jobs,
-      [this, stream](const TierJob& job) { return CopyDisk(job, *stream); }, finish);
+      [this, stream](const TierJob& job, int /*place*/) { return CopyDisk(job, *stream); },
+      /*await=*/nullptr, finish);
   return {};
 }
 
@@ -141,8 +194,7 @@ Status TierThreads::Gather(int32_t block, std::byte* bytes, Stream& stream) {
   for (int32_t layer = 0; layer < kv.num_layers; ++layer)
     ranges.push_back({kv.Offset(layer, BlockId(block)),
                       kv.LayerBlockBytes() * static_cast<size_t>(layer), kv.LayerBlockBytes()});
-  AISP_RETURN_IF_ERROR(device_.CopyRanges(bytes, options_.pool, ranges, stream));
-  return device_.Synchronize(stream);
+  return device_.CopyRanges(bytes, options_.pool, ranges, stream);
 }
 
 Status TierThreads::Scatter(const std::byte* bytes, int32_t block, Stream& stream) {
@@ -152,8 +204,7 @@ Status TierThreads::Scatter(const std::byte* bytes, int32_t block, Stream& strea
   for (int32_t layer = 0; layer < kv.num_layers; ++layer)
     ranges.push_back({kv.LayerBlockBytes() * static_cast<size_t>(layer),
                       kv.Offset(layer, BlockId(block)), kv.LayerBlockBytes()});
-  AISP_RETURN_IF_ERROR(device_.CopyRanges(options_.pool, bytes, ranges, stream));
-  return device_.Synchronize(stream);
+  return device_.CopyRanges(options_.pool, bytes, ranges, stream);
 }
 
 Status TierThreads::CopyHost(const TierJob& job, Stream& stream) {
@@ -166,12 +217,14 @@ Status TierThreads::CopyDisk(const TierJob& job, Stream& stream) {
   std::byte* payload = bounce_.data() + DiskStore::kHeaderBytes;
   if (job.to.place == TierPlace::kPool) {
     AISP_RETURN_IF_ERROR(options_.disk->Read(job.from.index, job.key, bounce_));
-    return Scatter(payload, job.to.index, stream);
+    AISP_RETURN_IF_ERROR(Scatter(payload, job.to.index, stream));
+    return device_.Synchronize(stream);
   }
   if (job.from.place == TierPlace::kHost) {
     std::memcpy(payload, HostSlot(job.from.index), options_.layout.BlockBytes());
   } else {
     AISP_RETURN_IF_ERROR(Gather(job.from.index, payload, stream));
+    AISP_RETURN_IF_ERROR(device_.Synchronize(stream));
   }
   return options_.disk->Write({job.to.index, job.key, job.parent, job.position}, bounce_);
 }

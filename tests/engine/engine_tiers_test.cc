@@ -16,9 +16,9 @@ using namespace std::chrono_literals;
 class TieredEngine {
  public:
   TieredEngine(const ProvenanceOptions& model, int32_t host_slots, FakeDisk* disk = nullptr,
-               int32_t disk_slots = 0, LayerSink* sink = nullptr)
+               int32_t disk_slots = 0, LayerSink* sink = nullptr, double disk_load_seconds = 0)
       : io(ProvenanceExecutor::LayoutOf(model), host_slots, disk),
-        harness(model, Options(host_slots, disk, disk_slots), sink) {
+        harness(model, Options(host_slots, disk, disk_slots, disk_load_seconds), sink) {
     io.Bind(harness.executor.pool_base());
   }
 
@@ -68,13 +68,15 @@ class TieredEngine {
   EngineHarness harness;
 
  private:
-  EngineOptions Options(int32_t host_slots, FakeDisk* disk, int32_t disk_slots) {
+  EngineOptions Options(int32_t host_slots, FakeDisk* disk, int32_t disk_slots,
+                        double disk_load_seconds) {
     EngineOptions options = Budget(128, 64);
     options.weights_digest = "weights";
     options.tiers.io = &io;
     options.tiers.host_slots = host_slots;
     options.tiers.disk_slots = disk_slots;
     options.tiers.pool_share = 0.5;
+    options.tiers.disk_load_seconds = disk_load_seconds;
     if (disk != nullptr) options.tiers.on_disk = disk->Entries();
     return options;
   }
@@ -333,6 +335,68 @@ TEST(EngineTiers, ATierSlowerThanComputingIsLeftAloneButMeasured) {
   EXPECT_EQ(late_hits, 0);
   EXPECT_GT(t.harness.engine.tiers()->promotions().declined, 40u);
   EXPECT_GE(t.harness.engine.tiers()->promotions().probes, 1u);
+  t.harness.ExpectAllOracle();
+  t.harness.ExpectIdle();
+}
+
+// A disk with `prompt`'s blocks, and an engine that knows what its own steps take: 1 ms for 128
+// tokens.
+struct AfterARestart {
+  explicit AfterARestart(const std::vector<TokenId>& prompt, double disk_load_seconds) {
+    {
+      TieredEngine before(Small(), 0, &disk, 32);
+      before.Ask(prompt);
+      before.Run();
+    }
+    t.emplace(Small(), 0, &disk, 32, nullptr, disk_load_seconds);
+    t->Ask(SomeTokens(128, 77), 1);
+    while (t->StepInTime(1ms)) {
+    }
+  }
+  FakeDisk disk;
+  std::optional<TieredEngine> t;
+};
+
+TEST(EngineTiers, NobodyWaitsForADiskOfWhichNothingIsKnown) {
+  const auto prompt = SomeTokens(100, 1);
+  AfterARestart world(prompt, 0);
+  TieredEngine& t = *world.t;
+  const SequenceId again = t.Ask(prompt, 1);
+  const SequenceId other = t.Ask(prompt, 1);
+  const auto loads = std::count_if(t.io.jobs().begin(), t.io.jobs().end(), [](const TierJob& job) {
+    return job.to.place == TierPlace::kPool;
+  });
+  EXPECT_EQ(loads, 1) << "one block, for the measurement";
+  while (t.StepInTime(1ms)) {
+  }
+  EXPECT_TRUE(t.harness.outcomes[again].ended);
+  EXPECT_TRUE(t.harness.outcomes[other].ended);
+  t.Run();
+  t.harness.ExpectAllOracle();
+  t.harness.ExpectIdle();
+}
+
+TEST(EngineTiers, AWaitIsAFewTimesWhatFetchingShouldTake) {
+  const auto prompt = SomeTokens(1600, 1);
+  FakeDisk disk;
+  const ProvenanceOptions model = SmallModel(1, 128);
+  {
+    TieredEngine before(model, 0, &disk, 128);
+    before.Ask(prompt);
+    before.Run();
+  }
+  TieredEngine t(model, 0, &disk, 128, nullptr, /*disk_load_seconds=*/20e-6);
+  t.Ask(SomeTokens(128, 77), 1);
+  while (t.StepInTime(1ms)) {
+  }
+  const SequenceId again = t.Ask(prompt, 1);
+  ASSERT_FALSE(t.io.jobs().empty());
+  const Duration wait = t.harness.engine.NextDeadline() - t.harness.clock.Now();
+  // 100 blocks in 2.2 ms; computing them takes 12.5.
+  EXPECT_GE(wait, 4ms);
+  EXPECT_LE(wait, 5ms);
+  t.Run();
+  EXPECT_GT(t.Cached(again), 0);
   t.harness.ExpectAllOracle();
   t.harness.ExpectIdle();
 }

@@ -107,6 +107,28 @@ TEST_F(TierThreadsTest, ABlockGoesDownAndComesBack) {
   EXPECT_EQ(Do({TierPlace::kDisk, 0}, {TierPlace::kPool, 9}).error().code, Code::kDataLoss);
 }
 
+TEST_F(TierThreadsTest, ManyCopiesAtOnceAllCome) {
+  Start(nullptr);
+  for (int32_t i = 0; i < 4; ++i) {
+    FillBlock(i, static_cast<uint64_t>(i));
+    ASSERT_TRUE(Do({TierPlace::kPool, i}, {TierPlace::kHost, i}));
+  }
+  std::vector<TierDone> done;
+  threads->TakeDone(&done);
+  const int before = ended;
+  for (int32_t i = 0; i < 4; ++i)
+    ASSERT_TRUE(
+        threads->Submit({++last, {TierPlace::kHost, i}, {TierPlace::kPool, 8 - i}, {}, {}, 16}));
+  std::unique_lock lock(mutex);
+  changed.wait(lock, [&] { return ended == before + 4; });
+  threads->TakeDone(&done);
+  ASSERT_EQ(done.size(), 4u);
+  for (int32_t i = 0; i < 4; ++i) {
+    EXPECT_TRUE(done[static_cast<size_t>(i)].status);
+    EXPECT_TRUE(Equal(i, 8 - i));
+  }
+}
+
 TEST_F(TierThreadsTest, FaultsOfTheDiskReachTheEngineAsErrors) {
   FaultyDisk disk;
   disk.bytes.resize(4 * DiskStore::SlotBytes(layout.BlockBytes()));
