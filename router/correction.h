@@ -58,20 +58,27 @@ class RunningMean {
   Instant last_;
 };
 
-// How often something happens, lately.
+// How often something happens, or how much of it, lately.
 class EventRate {
  public:
-  void Add(Instant now) {
-    rate_ = PerSecond(now) + 1 / kSpanS;
+  void Add(Instant now, double amount = 1) {
+    if (sum_ == 0) begin_ = now;
+    sum_ = Sum(now) + amount;
     last_ = now;
   }
+  // Before a whole span has passed, over what has.
   double PerSecond(Instant now) const {
-    return rate_ <= 0 ? 0 : rate_ * std::exp(-ToSeconds(now - last_) / kSpanS);
+    const double age_s = std::max(kLeastS, ToSeconds(now - begin_));
+    return Sum(now) / (kSpanS * (1 - std::exp(-age_s / kSpanS)));
   }
 
  private:
-  static constexpr double kSpanS = 4;
-  double rate_ = 0;
+  static constexpr double kSpanS = 0.5;  // a burst shows at once
+  static constexpr double kLeastS = 0.1;
+  double Sum(Instant now) const { return sum_ * std::exp(-ToSeconds(now - last_) / kSpanS); }
+
+  double sum_ = 0;
+  Instant begin_;
   Instant last_;
 };
 

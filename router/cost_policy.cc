@@ -39,6 +39,8 @@ constexpr std::string_view kReasons[] = {kRemotePrefill,
 constexpr double kMargin = 2.0;
 // An error counts at most as this part of the limit, or a bad hour would have everything refused.
 constexpr double kMostSpread = 0.1;
+// Of a TPOT: what nobody has been wrong about yet is not certain.
+constexpr double kLeastSpread = 0.025;
 
 // As many pairs of workers are predicted in full: kMostEach of either kind, where there are more.
 constexpr size_t kMostPairs = 16;
@@ -66,6 +68,16 @@ double StepWithMs(const RequestSummary& request, const WorkerView& decode, bool 
   const int32_t rows = std::min(others + 1, std::max(1, decode.max_rows));
   return decode.cost.StepMs({0, 0, static_cast<double>(rows),
                              static_cast<double>(std::max(int64_t{0}, context) + request.tokens)});
+}
+
+// The time for a token where steps take `step_ms` and those with prompts, which are longer and draw
+// one token as well, take a part of each second.
+double BesidePromptsMs(const RequestSummary& request, double step_ms) {
+  constexpr double kMostBusy = 950;
+  if (request.prompt_ms_per_s <= 0 || step_ms <= 0) return step_ms;
+  const double busy_ms = std::min(request.prompt_ms_per_s, kMostBusy);
+  const double prompt_steps = request.prompt_steps_per_s * busy_ms / request.prompt_ms_per_s;
+  return std::max(step_ms, 1e3 / (prompt_steps + (1e3 - busy_ms) / step_ms));
 }
 
 double PromptMs(const WorkerView& worker, const PromptWork& work) {
@@ -102,7 +114,8 @@ class CostPolicy final : public RoutingPolicy {
     double ttft_ms = 0;
     double ttft_own_ms = 0;   // of it without corrections
     double ttft_wait_ms = 0;  // likewise
-    double step_ms = 0;
+    double now_ms = 0;        // a step of decodes with this request
+    double step_ms = 0;       // the time for a token without correction
     double tpot_ms = 0;
     double tpot_high_ms = 0;  // what it rarely exceeds
     double score_ms = 0;
@@ -174,12 +187,14 @@ double CostPolicy::ExposedTransferMs(const RequestSummary& request, const Worker
 }
 
 void CostPolicy::SetStep(const RequestSummary& request, const WorkerView& decode, Cost* cost) {
-  cost->step_ms = StepWithMs(request, decode, cost->displaces);
+  cost->now_ms = StepWithMs(request, decode, cost->displaces);
+  cost->step_ms = BesidePromptsMs(request, cost->now_ms);
   // However short answers were: a step takes its time.
-  cost->tpot_ms = cost->step_ms + std::max(decode.tpot_extra.value, -0.5 * cost->step_ms);
+  cost->tpot_ms = cost->step_ms + std::max(decode.tpot_extra.value, -0.3 * cost->step_ms);
   // A row more is a longer step for all of them.
   cost->tpot_high_ms =
-      cost->tpot_ms + kMargin * std::min(decode.tpot_extra.spread, kMostSpread * cost->tpot_ms);
+      cost->tpot_ms + kMargin * std::clamp(decode.tpot_extra.spread, kLeastSpread * cost->tpot_ms,
+                                           kMostSpread * cost->tpot_ms);
   cost->spares_others = request.others.MetBy(0, cost->tpot_high_ms);
 }
 
@@ -273,7 +288,7 @@ CostPolicy::Cost CostPolicy::Remote(const RequestSummary& request, const WorkerV
                                QueueMs(prefill, work, compute_ms));
   cost.score_ms = ComputeCostMs(request, compute_ms);
   cost.ttft_own_ms = compute_ms + transfer_ms;
-  cost.ttft_own_ms += FirstDecodeMs(decode, cost.ttft_wait_ms + cost.ttft_own_ms, cost.step_ms);
+  cost.ttft_own_ms += FirstDecodeMs(decode, cost.ttft_wait_ms + cost.ttft_own_ms, cost.now_ms);
   End(request, decode.remote_ttft, &cost);
   return cost;
 }
@@ -368,6 +383,7 @@ Result<Placement> CostPolicy::Pick(const RequestSummary& request,
   placement.step_ms = chosen.cost.step_ms;
   // A prediction of a worker that has hardly run is not held against the request.
   const bool known = workers[static_cast<size_t>(chosen.decode)].known;
+  placement.known = known;
   placement.meets = !known || chosen.cost.meets;
   placement.keeps_asked = !known || chosen.cost.keeps_asked;
   placement.spares_others = !known || chosen.cost.spares_others;

@@ -58,7 +58,7 @@ struct WorkerView {
   LearntTtft local_ttft;
   LearntTtft remote_ttft;  // of prompts that a prefill worker computes
   Learnt tpot_extra;       // ms to add to a step of nothing but decodes; of all workers
-  // It has run enough steps for a prediction to be held against it.
+  // Workers have run enough steps for a prediction to be held against a request.
   bool known = false;
 
   // What its steps hold beside rows of prompts.
@@ -87,7 +87,11 @@ enum class PrefillPreference : uint8_t { kAuto, kRemote, kLocal };
 struct RequestSummary {
   int32_t tokens = 0;  // to be prefilled: the prompt, and what was emitted before a takeover
   double expected_new_tokens = 64;
-  double arrivals_per_s = 0;  // of prompts, at a worker, on average
+  // What comes to a worker on average: prompts to any, and to a decode worker the steps with
+  // prompts and their time.
+  double arrivals_per_s = 0;
+  double prompt_steps_per_s = 0;
+  double prompt_ms_per_s = 0;
   double kv_bytes_per_token = 0;
   int32_t num_layers = 1;
   int32_t block_tokens = 16;
@@ -123,6 +127,7 @@ struct Placement {
   double ttft_own_ms = 0;     // of ttft_ms without corrections: what the request itself takes
   double ttft_wait_ms = 0;    // and what it waits for others
   double step_ms = 0;         // tpot_ms without its correction
+  bool known = true;          // by workers that have run enough steps
   bool meets = true;          // the request's objective, as far as was predicted
   bool keeps_asked = true;    // what of it the request asks for
   bool spares_others = true;  // the running streams keep theirs, likewise

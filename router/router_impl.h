@@ -23,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "router/answer_lengths.h"
 #include "router/router.h"
 #include "router/router_metrics.h"
 #include "router/timer_heap.h"
@@ -207,6 +208,7 @@ struct Router::Impl {
 
   // router_placement.cc
   RequestSummary Summarize(const Request& request, bool yields);
+  void SetRates(RequestSummary* summary) const;
   Result<Choice> Choose(Request& request);
   // Places the request and tells its worker. UNAVAILABLE when no worker can take it now,
   // RESOURCE_EXHAUSTED when their links are full, OUT_OF_RANGE when it is larger than a link takes.
@@ -262,8 +264,9 @@ struct Router::Impl {
   SplitMix64 random;
   uint64_t next_placement = 0;
   PoolModel pool;
-  EventRate arrivals;           // of requests that were placed
-  double mean_new_tokens = 64;  // of finished requests, exponentially forgetting
+  // Of what was placed: requests, steps of decode workers with prompts, and their milliseconds.
+  EventRate arrivals, prompt_steps, prompt_ms;
+  AnswerLengths answer_lengths;
 
   PrefixDirectory directory;              // of all workers' prefixes
   PrefixDirectory promised;               // and of those that they will have

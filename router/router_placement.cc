@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "common/log.h"
 #include "common/prefix_hash.h"
@@ -77,12 +78,24 @@ std::vector<WorkerView> Router::Impl::ViewsFor(const Request& request, bool yiel
   return views;
 }
 
+// What gives way is judged by what runs now: what comes after it takes its place.
+void Router::Impl::SetRates(RequestSummary* summary) const {
+  const Instant now = clock->Now();
+  const auto decodes = std::count_if(workers.begin(), workers.end(),
+                                     [](const auto& worker) { return worker.second.decode(); });
+  const auto each = static_cast<double>(std::max<ptrdiff_t>(1, decodes));
+  summary->arrivals_per_s =
+      arrivals.PerSecond(now) / static_cast<double>(std::max<size_t>(1, workers.size()));
+  summary->prompt_steps_per_s = prompt_steps.PerSecond(now) / each;
+  summary->prompt_ms_per_s = prompt_ms.PerSecond(now) / each;
+}
+
 RequestSummary Router::Impl::Summarize(const Request& request, bool yields) {
   const v1::KvLayoutDesc& kv = PoolFingerprint().kv_layout();
   RequestSummary summary;
   summary.tokens = static_cast<int32_t>(request.length());
   summary.expected_new_tokens =
-      std::min(mean_new_tokens, static_cast<double>(request.spec.max_new_tokens - request.emitted));
+      std::max(1.0, answer_lengths.Expected(request.spec.max_new_tokens) - request.emitted);
   summary.kv_bytes_per_token = KvBytesPerToken(kv);
   summary.num_layers = static_cast<int32_t>(kv.num_layers());
   summary.block_tokens = static_cast<int32_t>(kv.block_tokens());
@@ -94,9 +107,9 @@ RequestSummary Router::Impl::Summarize(const Request& request, bool yields) {
   if (yields) {
     summary.others.tpot_ms *= kFilled;
     summary.objective = {0, summary.others.tpot_ms};
+  } else {
+    SetRates(&summary);
   }
-  summary.arrivals_per_s =
-      arrivals.PerSecond(clock->Now()) / static_cast<double>(std::max<size_t>(1, workers.size()));
   summary.ordinal = next_placement++;
   summary.tie_break = random.Next();
   return summary;
@@ -303,14 +316,19 @@ Status Router::Impl::Dispatch(Request& request, const Choice& choice) {
     states[placement.prefill]->Charge(now, PromptWork::Of(known, tokens - 1 - known), 0, 0, yields);
     decode.Charge(now, {}, tokens, 1, yields);
   } else {
-    decode.Charge(now, PromptWork::Of(known, tokens - known), tokens, 1, yields);
+    const PromptWork work = PromptWork::Of(known, tokens - known);
+    decode.Charge(now, work, tokens, 1, yields);
+    const double chunks = std::ceil(static_cast<double>(work.tokens) / on_decode.chunk_tokens);
+    prompt_steps.Add(now, chunks);
+    prompt_ms.Add(now,
+                  on_decode.cost.PromptMs(work, on_decode.chunk_tokens, on_decode.RunningBeside()));
   }
   Promise(request, *states[placement.prefill >= 0 ? placement.prefill : placement.decode]);
   request.placed = placement;
   metrics.CountRoute(placement.reason);
   metrics.CountPrefix(tokens, cached);
   if (request.placements == 1) {
-    arrivals.Add(now);
+    if (!yields) arrivals.Add(now);
     totals.placed_tokens += static_cast<uint64_t>(tokens);
     totals.uncached_tokens += static_cast<uint64_t>(std::max<int64_t>(0, tokens - cached));
   }

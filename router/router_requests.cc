@@ -165,8 +165,8 @@ void Router::Impl::LearnFromFirstToken(const Request& request, const v1::Timing&
 void Router::Impl::LearnFromEnd(const Request& request, Duration tpot) {
   constexpr uint32_t kEnough = 8;
   const Placement& placed = request.placed;
-  if (request.placements != 1 || request.emitted < kEnough || placed.step_ms <= 0 ||
-      tpot <= Duration{})
+  if (request.placements != 1 || request.emitted < kEnough || !placed.known ||
+      placed.step_ms <= 0 || tpot <= Duration{})
     return;
   const double measured_ms = ToMs(tpot);
   metrics.tpot_error_ratio.Observe(std::abs(measured_ms - placed.tpot_ms) / measured_ms);
@@ -314,7 +314,7 @@ void Router::Impl::CountSuccess(const Request& request, v1::FinishReason reason)
                         request.spec.tenant.service_class);
     if (tpot) LearnFromEnd(request, *tpot);
   }
-  mean_new_tokens += 0.05 * (request.emitted - mean_new_tokens);
+  answer_lengths.Add(request.spec.max_new_tokens, request.emitted);
 }
 
 void Router::Impl::Remove(Request& request) {

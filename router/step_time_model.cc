@@ -8,7 +8,7 @@ namespace {
 
 constexpr uint64_t kMaxDurationNs = 600'000'000'000;
 // So many samples say more than what other workers' do.
-constexpr uint64_t kEnough = 8;
+constexpr uint64_t kEnough = 64;
 
 }  // namespace
 

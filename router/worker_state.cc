@@ -10,7 +10,7 @@ namespace {
 // arrived.
 constexpr Duration kReportLag = std::chrono::milliseconds(5);
 
-// Steps that tell what a worker costs.
+// Steps that tell what workers cost.
 constexpr uint64_t kKnown = 32;
 
 double DtypeBytes(const std::string& dtype) {
@@ -194,7 +194,7 @@ WorkerView WorkerState::View(Instant now, const PoolModel& pool, bool yields) co
   view.remote_ttft = {At(correction.remote.offset_ms, now), At(correction.remote.wait_factor, now)};
   view.tpot_extra = At(pool.tpot_extra_ms, now);
   view.queued_prompts = queued_prompts;
-  view.known = model.samples() >= kKnown;
+  view.known = pool.steps.samples() >= kKnown;
   return view;
 }
 

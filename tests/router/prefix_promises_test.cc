@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "router/answer_lengths.h"
 #include "router/correction.h"
 
 namespace aisp {
@@ -63,6 +64,18 @@ TEST(TtftCorrection, AnErrorOfTheWaitIsNotTakenOffWhatWaitsForNobody) {
   }
   EXPECT_NEAR(correction.offset_ms.Value(now), 2, 0.5);
   EXPECT_NEAR(correction.wait_factor.Value(now), 0.3, 0.02);
+}
+
+TEST(AnswerLengths, AreLearntApartByWhatClientsAllow) {
+  AnswerLengths lengths;
+  EXPECT_EQ(lengths.Expected(16), 16) << "nothing is known";
+  for (int i = 0; i < 30; ++i) {
+    lengths.Add(20, 4);
+    lengths.Add(3000, 900);
+  }
+  EXPECT_NEAR(lengths.Expected(20), 4, 1e-9);
+  EXPECT_NEAR(lengths.Expected(4000), 900, 1e-9);
+  EXPECT_EQ(lengths.Expected(0), 0);
 }
 
 TEST(EventRate, FollowsWhatComesAndFades) {

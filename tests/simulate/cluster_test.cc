@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+
+#include "common/random.h"
 #include "simulate/report.h"
 
 namespace aisp::simulate {
@@ -191,6 +195,37 @@ TEST(Cluster, WhatCannotBeServedInTimeIsRefusedAtOnce) {
   // Nine seconds, of which all but the last have work.
   EXPECT_GT(good, 0.9 * 9 / 0.045 * 0.9);
   EXPECT_LT(late, 0.05 * static_cast<double>(good));
+}
+
+TEST(Cluster, ThreeTimesTheLoadKeepsTheGoodput) {
+  // Refusing at once what cannot be served in time leaves the time to the others: also in its first
+  // seconds, when four workers get a burst and streams slow each other down only later.
+  const Objective limits{300, 12};
+  ClusterOptions options = With(0, 4);
+  WorkerProfile& worker = options.fleets[0].profile;
+  worker.cost.decode = {2, 0.03, 3e-5};
+  worker.cost.prefill = {1.5, 0.012, 6e-7, 0.03, 3e-5};
+  worker.chunk_tokens = worker.max_batch_tokens = 2048;
+  worker.max_running = 256;
+  worker.step_jitter = 0.02;
+  options.router.slo_ttft = FromMs(limits.ttft_ms);
+  options.router.slo_tpot = FromMs(limits.tpot_ms);
+  options.objectives = true;
+  const auto good_per_s = [&](double rate) {
+    std::vector<WorkItem> items;
+    std::vector<double> at_s;
+    SplitMix64 random(5);
+    double at = 0;
+    for (uint64_t i = 0; i < 3000; ++i) {
+      items.push_back(Item(i, 1024, 128));
+      at += -std::log(1 - random.Uniform()) / rate;
+      at_s.push_back(at);
+    }
+    const Outcome o = Play(options, items, at_s, limits);
+    return Attainment(o, limits) * static_cast<double>(items.size()) / o.seconds;
+  };
+  const double peak = std::max(good_per_s(120), good_per_s(160));
+  EXPECT_GT(good_per_s(480), 0.9 * peak);
 }
 
 TEST(Cluster, AHopelessRunEndsEarly) {

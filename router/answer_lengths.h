@@ -1,0 +1,39 @@
+// AnswerLengths: how long answers are, learnt from those that ended, apart by what clients allow:
+// who allows 16 tokens wants a label, who allows 4,000 an essay. Plain values. One thread.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+
+namespace aisp {
+
+class AnswerLengths {
+ public:
+  // Tokens, at most `max_new`.
+  double Expected(uint32_t max_new) const {
+    const Mean& mean = of_[BucketOf(max_new)];
+    const double expected = mean.count > 0 ? mean.value : kUnknown;
+    return std::min(expected, static_cast<double>(max_new));
+  }
+  void Add(uint32_t max_new, uint32_t tokens) {
+    Mean& mean = of_[BucketOf(max_new)];
+    const double weight = std::max(kWeight, 1.0 / static_cast<double>(++mean.count));
+    mean.value += weight * (tokens - mean.value);
+  }
+
+ private:
+  static constexpr double kUnknown = 128;
+  static constexpr double kWeight = 0.05;
+  struct Mean {
+    double value = 0;
+    uint64_t count = 0;
+  };
+  // Twice as many tokens: the next one.
+  static size_t BucketOf(uint32_t max_new) { return static_cast<size_t>(std::bit_width(max_new)); }
+
+  std::array<Mean, 33> of_{};
+};
+
+}  // namespace aisp
