@@ -128,7 +128,7 @@ TEST_P(ClassesEngine, RandomLoadsOfAllClassesEndAsTheyWouldAlone) {
                     1 + static_cast<int32_t>(random.Below(30)), random.Next());
     request.tenant.service_class = static_cast<ServiceClass>(random.Below(3));
     request.tenant.patience = std::chrono::milliseconds(random.Below(200));
-    request.tenant.name = random.Below(2) == 0 ? "a" : "b";
+    request.tenant.name = std::string(1, random.Below(2) == 0 ? 'a' : 'b');
     h.Add(request);
     for (uint64_t steps = random.Below(12); steps > 0; --steps) h.Step();
   }
