@@ -175,7 +175,7 @@ Status EagleProposer::TakeUp(std::vector<std::pair<State*, std::span<const Token
       DropWaiting(*state, rows);
       state->computed += rows;
     }
-    std::erase_if(late, [this](const auto& each) { return Waiting(*each.first) <= 1; });
+    std::erase_if(late, [](const auto& each) { return Waiting(*each.first) <= 1; });
   }
   return {};
 }
