@@ -239,7 +239,13 @@ double CostPolicy::QueueMs(const WorkerView& worker, const PromptWork& work, dou
   const int32_t chunk = std::max(1, worker.chunk_tokens);
   const double steps =
       std::ceil(static_cast<double>(std::max<int64_t>(1, work.tokens)) / (chunk * share));
-  const double shared_ms = steps * PromptMs(worker, PromptWork::Of(0, chunk));
+  // Those steps read as far back as what is queued does: deep in a long prompt one takes many times
+  // what its tokens say.
+  const PromptWork& queued = worker.queued_prefill;
+  PromptWork step = PromptWork::Of(0, chunk);
+  if (queued.tokens > 0)
+    step.context = std::max(step.context, queued.context / queued.tokens * chunk);
+  const double shared_ms = steps * PromptMs(worker, step);
   return worker.busy_ms + std::min(worker.backlog_ms, std::max(0.0, shared_ms - compute_ms));
 }
 

@@ -389,6 +389,10 @@ TEST(CostPolicy, AShortPromptDoesNotWaitForAllTheLongOnesAhead) {
   const double step_ms = workers[0].cost.PromptMs(PromptWork::Of(0, 512), 512, {});
   EXPECT_LT(Pick("cost", Request(120), workers)->ttft_ms, 1.01 * step_ms);
   EXPECT_GT(Pick("cost", Request(5000), workers)->ttft_ms, 1000);
+  // Deep in a prompt of 100,000 tokens a step takes long, and the short prompt is in it.
+  workers[0].queued_prefill = PromptWork::Of(90'000, 10'000);
+  workers[0].cost.prefill.per_prefill_context_ms = 1e-5;
+  EXPECT_GT(Pick("cost", Request(120), workers)->ttft_ms, 450);
 }
 
 TEST(CostPolicy, ARequestFollowsThePromptThatWillLeaveItsPrefix) {
