@@ -215,8 +215,10 @@ KvTiers::Waiting KvTiers::Promote(const Hash128& root, std::span<const TokenId> 
     return probe ? Waiting{} : Waiting{same->second, clock_->Now() + wait};
 
   // What is matched is pinned too, and must not be given up for what follows it.
-  const int32_t room = std::min(PoolShare() - promoting_blocks_, blocks_->Available() - keep_free) -
-                       static_cast<int32_t>(matched);
+  // The share keeps promotions from holding the pool among them; one alone is like a prompt.
+  const int32_t share = promotions_.empty() ? INT32_MAX : PoolShare() - promoting_blocks_;
+  const int32_t room =
+      std::min(share, blocks_->Available() - keep_free) - static_cast<int32_t>(matched);
   if (room <= 0) return {};
   sources.resize(std::min(worth, static_cast<size_t>(room)));
   const auto id = Start(root, tokens, keys, matched, sources);

@@ -39,7 +39,7 @@ struct TierOptions {
   std::vector<TierEntry> on_disk = {};  // oldest first
   double disk_load_seconds = 0;         // of a block, measured at the start; 0: not measured
   int32_t max_stores = 256;             // jobs under way, of each kind
-  // Part of the pool that promotions may hold, and stores as well.
+  // Part of the pool that promotions may hold where there are several, and stores as well.
   double pool_share = 0.25;
 };
 

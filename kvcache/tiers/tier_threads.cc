@@ -139,19 +139,17 @@ Status TierThreads::Begin() {
   if (options_.host_slots > 0) {
     const size_t bytes = options_.layout.BlockBytes() * static_cast<size_t>(options_.host_slots);
     AISP_ASSIGN_OR_RETURN(host_, device_.Allocate(bytes, MemoryKind::kHost));
-    AISP_ASSIGN_OR_RETURN(std::shared_ptr<Stream> stream, device_.CreateStream());
-    std::array<std::shared_ptr<Event>, Lane::kPlaces> events;
-    for (auto& event : events) {
-      AISP_ASSIGN_OR_RETURN(event, device_.CreateEvent());
+    std::array<std::shared_ptr<Path>, Lane::kPlaces> paths;
+    for (auto& path : paths) {
+      AISP_ASSIGN_OR_RETURN(path, MakePath());
     }
     host_lane_ = std::make_unique<Lane>(
         "kv-host", options_.max_jobs,
-        [this, stream, events](const TierJob& job, int place) -> Status {
-          AISP_RETURN_IF_ERROR(CopyHost(job, *stream));
-          return device_.Record(*events[static_cast<size_t>(place)], *stream);
+        [this, paths](const TierJob& job, int place) {
+          return CopyHost(job, *paths[static_cast<size_t>(place)]);
         },
-        [this, events](int place) {
-          return device_.Synchronize(*events[static_cast<size_t>(place)]);
+        [this, paths](int place) {
+          return device_.Synchronize(*paths[static_cast<size_t>(place)]->stream);
         },
         finish);
   }
@@ -162,10 +160,10 @@ Status TierThreads::Begin() {
   const auto address = reinterpret_cast<uintptr_t>(bounce_memory_.data());
   const size_t skip = (kAlign - address % kAlign) % kAlign;
   bounce_ = {static_cast<std::byte*>(bounce_memory_.data()) + skip, slot};
-  AISP_ASSIGN_OR_RETURN(std::shared_ptr<Stream> stream, device_.CreateStream());
+  AISP_ASSIGN_OR_RETURN(std::shared_ptr<Path> path, MakePath());
   disk_lane_ = std::make_unique<Lane>(
       "kv-disk", options_.max_jobs,
-      [this, stream](const TierJob& job, int /*place*/) { return CopyDisk(job, *stream); },
+      [this, path](const TierJob& job, int /*place*/) { return CopyDisk(job, *path); },
       /*await=*/nullptr, finish);
   return {};
 }
@@ -187,44 +185,61 @@ std::byte* TierThreads::HostSlot(int32_t slot) const {
          options_.layout.BlockBytes() * static_cast<size_t>(slot);
 }
 
-Status TierThreads::Gather(int32_t block, std::byte* bytes, Stream& stream) {
+Result<std::shared_ptr<TierThreads::Path>> TierThreads::MakePath() {
+  auto path = std::make_shared<Path>();
+  AISP_ASSIGN_OR_RETURN(path->stream, device_.CreateStream());
+  if (device_.info().kind != "cpu") {
+    AISP_ASSIGN_OR_RETURN(path->whole,
+                          device_.Allocate(options_.layout.BlockBytes(), MemoryKind::kDevice));
+  }
+  return path;
+}
+
+Status TierThreads::Gather(int32_t block, std::byte* bytes, Path& path) {
   const KvLayout& kv = options_.layout;
   std::vector<CopyRange> ranges;
   ranges.reserve(static_cast<size_t>(kv.num_layers));
   for (int32_t layer = 0; layer < kv.num_layers; ++layer)
     ranges.push_back({kv.Offset(layer, BlockId(block)),
                       kv.LayerBlockBytes() * static_cast<size_t>(layer), kv.LayerBlockBytes()});
-  return device_.CopyRanges(bytes, options_.pool, ranges, stream);
+  if (path.whole.data() == nullptr)
+    return device_.CopyRanges(bytes, options_.pool, ranges, *path.stream);
+  AISP_RETURN_IF_ERROR(device_.CopyRanges(path.whole.data(), options_.pool, ranges, *path.stream));
+  return device_.Copy(bytes, path.whole.data(), kv.BlockBytes(), *path.stream);
 }
 
-Status TierThreads::Scatter(const std::byte* bytes, int32_t block, Stream& stream) {
+Status TierThreads::Scatter(const std::byte* bytes, int32_t block, Path& path) {
   const KvLayout& kv = options_.layout;
   std::vector<CopyRange> ranges;
   ranges.reserve(static_cast<size_t>(kv.num_layers));
   for (int32_t layer = 0; layer < kv.num_layers; ++layer)
     ranges.push_back({kv.LayerBlockBytes() * static_cast<size_t>(layer),
                       kv.Offset(layer, BlockId(block)), kv.LayerBlockBytes()});
-  return device_.CopyRanges(options_.pool, bytes, ranges, stream);
+  if (path.whole.data() != nullptr) {
+    AISP_RETURN_IF_ERROR(device_.Copy(path.whole.data(), bytes, kv.BlockBytes(), *path.stream));
+    bytes = static_cast<const std::byte*>(path.whole.data());
+  }
+  return device_.CopyRanges(options_.pool, bytes, ranges, *path.stream);
 }
 
-Status TierThreads::CopyHost(const TierJob& job, Stream& stream) {
+Status TierThreads::CopyHost(const TierJob& job, Path& path) {
   if (job.to.place == TierPlace::kPool)
-    return Scatter(HostSlot(job.from.index), job.to.index, stream);
-  return Gather(job.from.index, HostSlot(job.to.index), stream);
+    return Scatter(HostSlot(job.from.index), job.to.index, path);
+  return Gather(job.from.index, HostSlot(job.to.index), path);
 }
 
-Status TierThreads::CopyDisk(const TierJob& job, Stream& stream) {
+Status TierThreads::CopyDisk(const TierJob& job, Path& path) {
   std::byte* payload = bounce_.data() + DiskStore::kHeaderBytes;
   if (job.to.place == TierPlace::kPool) {
     AISP_RETURN_IF_ERROR(options_.disk->Read(job.from.index, job.key, bounce_));
-    AISP_RETURN_IF_ERROR(Scatter(payload, job.to.index, stream));
-    return device_.Synchronize(stream);
+    AISP_RETURN_IF_ERROR(Scatter(payload, job.to.index, path));
+    return device_.Synchronize(*path.stream);
   }
   if (job.from.place == TierPlace::kHost) {
     std::memcpy(payload, HostSlot(job.from.index), options_.layout.BlockBytes());
   } else {
-    AISP_RETURN_IF_ERROR(Gather(job.from.index, payload, stream));
-    AISP_RETURN_IF_ERROR(device_.Synchronize(stream));
+    AISP_RETURN_IF_ERROR(Gather(job.from.index, payload, path));
+    AISP_RETURN_IF_ERROR(device_.Synchronize(*path.stream));
   }
   return options_.disk->Write({job.to.index, job.key, job.parent, job.position}, bounce_);
 }
