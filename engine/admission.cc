@@ -28,10 +28,11 @@ Status Engine::Impl::Validate(const SequenceRequest& request) const {
         fmt::format("prompt_tokens is {} and must be within [1, {}]", request.prompt_tokens, size));
   }
   AISP_RETURN_IF_ERROR(ValidateOutputs(request));
-  if (!request.adapter.empty() && executor->FindAdapter(request.adapter) < 0) {
-    return NotFound(
-        fmt::format("this worker has no LoRA adapter with the digest {}; give all "
-                    "processes the same --lora",
+  if (!request.adapter.empty() && !HasAdapter(request.adapter)) {
+    // Another worker may have it.
+    return Unavailable(
+        fmt::format("this worker has no LoRA adapter with the digest {}; it was unloaded, or the "
+                    "worker could not load it",
                     request.adapter));
   }
   // A drawn token needs a position too, though its KV may never be computed.

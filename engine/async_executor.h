@@ -24,6 +24,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "engine/draw_rows.h"
@@ -63,6 +64,14 @@ class AsyncExecutor final : public ServingExecutor {
   }
   bool applies_masks() const override { return true; }
   int32_t vocabulary() const override { return model_->spec().vocabulary; }
+  int32_t adapter_slots() const override { return model_->adapter_slots(); }
+  int32_t FindAdapter(std::string_view digest) const override {
+    return model_->FindAdapter(digest);
+  }
+  std::string_view AdapterIn(int32_t slot) const override { return model_->AdapterIn(slot); }
+  Status SetAdapter(int32_t slot, PackedAdapter adapter) override {
+    return model_->SetPackedAdapter(slot, std::move(adapter));
+  }
   int32_t feature_size() const override {
     return static_cast<int32_t>(model_->features().shape[1]);
   }

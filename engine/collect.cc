@@ -80,6 +80,7 @@ CollectOutput Engine::Impl::Collect() {
     out.timing.overhead = step.overhead + (clock->Now() - now);
   }
   Expire(clock->Now());
+  FreeAdapters();
   std::move(pending_tokens.begin(), pending_tokens.end(), std::back_inserter(out.tokens));
   pending_tokens.clear();
   std::erase_if(out.prefills_done, [this](SequenceId id) { return table.Find(id) == nullptr; });

@@ -175,6 +175,16 @@ class Engine {
   // Null without any.
   const KvTiers* tiers() const;
 
+  // --- LoRA adapters ---
+  // How many there may be; 0: none are served.
+  int32_t AdapterPlaces() const;
+  // Sequences may name it from now on. RESOURCE_EXHAUSTED: every place is taken. Nothing is done
+  // for one that is there; one that leaves stays then.
+  Status LoadAdapter(PackedAdapter adapter);
+  // No new sequence with it; its place is free when the last one that has it is over.
+  void DropAdapter(std::string_view digest);
+  bool HasAdapter(std::string_view digest) const;
+
   // --- the loop ---
   // Something to compute that a Launch could start, and fewer than max_depth steps in flight.
   bool CanLaunch() const;

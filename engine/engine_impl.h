@@ -1,15 +1,18 @@
-// The inside of Engine, in nine parts: engine.cc (queries), admission.cc (how sequences come, wait
+// The inside of Engine, in ten parts: engine.cc (queries), admission.cc (how sequences come, wait
 // and end), launch.cc (plan, reserve, hand to the executor), collect.cc (what a finished step
 // means), outputs.cc (what rows bring beside draws), drafts.cc (what is proposed), remote.cc
-// (blocks that others fill or read), tiered.cc (blocks from lower tiers), invariants.cc (what
-// always holds). Engine thread only.
+// (blocks that others fill or read), tiered.cc (blocks from lower tiers), adapters.cc (LoRA
+// adapters come and go), invariants.cc (what always holds). Engine thread only.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/engine.h"
@@ -205,6 +208,13 @@ struct Engine::Impl {
                     std::span<const std::byte> features);
   void TellEnded(const Sequence& s);
 
+  // --- adapters.cc ---
+  Status LoadAdapter(PackedAdapter adapter);
+  void DropAdapter(std::string_view digest);
+  bool HasAdapter(std::string_view digest) const;
+  // Empties the places of those that leave and that no sequence has any more.
+  void FreeAdapters();
+
   // --- invariants.cc ---
   void CheckInvariants() const;
   void CheckSequence(const Sequence& s) const;
@@ -247,6 +257,9 @@ struct Engine::Impl {
   std::optional<KvTiers> tiers;
   Instant tier_deadline = kNever;  // no sequence stops waiting for a tier before
   uint64_t tier_waits_ended = 0;
+
+  // Digests of adapters that take no new sequence.
+  std::set<std::string, std::less<>> leaving_adapters;
 
   std::vector<TokenOutput> pending_tokens;
   std::vector<SequenceId> pending_prefills_done;

@@ -22,6 +22,7 @@
 #include "engine/request.h"
 #include "kernels/slow_paths.h"
 #include "kvcache/layout.h"
+#include "model/adapter_table.h"
 #include "model/forward.h"
 
 namespace aisp {
@@ -115,9 +116,16 @@ class Executor {
   virtual int32_t hidden_size() const { return 0; }
   // Elements of a row's features, the residual streams of chosen layers; 0: none are given out.
   virtual int32_t feature_size() const { return 0; }
-  // The index (ForwardBatch::adapter_of_row) of the LoRA adapter with this digest; -1: it has none
-  // such.
+  // Places for LoRA adapters (ForwardBatch::adapter_of_row); the place of the one with this digest,
+  // -1: it has none such.
+  virtual int32_t adapter_slots() const { return 0; }
   virtual int32_t FindAdapter(std::string_view /*digest*/) const { return -1; }
+  // The digest of the one in this place; "": none.
+  virtual std::string_view AdapterIn(int32_t /*slot*/) const { return ""; }
+  // Puts one into a place, or with an empty one empties it: Model::SetPackedAdapter.
+  virtual Status SetAdapter(int32_t /*slot*/, PackedAdapter /*adapter*/) {  // NOLINT: it is moved
+    return Unimplemented("this executor has no places for LoRA adapters");
+  }
   // FaultOfStep (common/fault.h) says by the code whose fault an error is. A step's: nothing of it
   // was or will be computed, the engine finds the sequence that does it and goes on. The device's:
   // the engine turns unready and fails its sequences as retryable.

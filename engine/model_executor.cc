@@ -103,13 +103,6 @@ Status ModelExecutor::Start(const std::string& model_directory, Ops& ops) {
   return model_->Bind(KvViews(layout_, pool_.data()), static_cast<int32_t*>(slot_tokens_.data()));
 }
 
-int32_t ModelExecutor::FindAdapter(std::string_view digest) const {
-  const auto& all = options_.model.adapters;
-  const auto found = std::find_if(all.begin(), all.end(),
-                                  [digest](const auto& each) { return each->digest() == digest; });
-  return found == all.end() ? -1 : static_cast<int32_t>(found - all.begin());
-}
-
 Status ModelExecutor::Forward(const StepInput& input) {
   for (int32_t block : input.batch.block_tables)
     AISP_CHECK(block >= 0 && block < layout_.num_blocks);

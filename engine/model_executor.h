@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "engine/executor.h"
@@ -77,7 +78,14 @@ class ModelExecutor final : public ServingExecutor {
     return static_cast<int32_t>(model_->features().shape[1]);
   }
   int32_t vocabulary() const override { return model_->spec().vocabulary; }
-  int32_t FindAdapter(std::string_view digest) const override;
+  int32_t adapter_slots() const override { return model_->adapter_slots(); }
+  int32_t FindAdapter(std::string_view digest) const override {
+    return model_->FindAdapter(digest);
+  }
+  std::string_view AdapterIn(int32_t slot) const override { return model_->AdapterIn(slot); }
+  Status SetAdapter(int32_t slot, PackedAdapter adapter) override {
+    return model_->SetPackedAdapter(slot, std::move(adapter));
+  }
   Result<Ticket> Launch(const StepInput& input) override;
   Result<StepResult> Collect(Ticket ticket) override;
 

@@ -97,6 +97,12 @@ class Ops {
   // for. At load, or between steps; never in a capture.
   virtual Result<std::unique_ptr<PreparedStep>> Prepare(const Programme& programme,
                                                         const Bucket& bucket) = 0;
+  // What the nodes' AdaptedLinear hold for `slot` has changed: brings it to the device. No step
+  // that uses the slot is in flight.
+  virtual Status PlaceAdapter(const Programme& /*programme*/, int32_t /*slot*/,
+                              Stream& /*stream*/) {
+    return {};
+  }
   // Buckets for which the table has the same answers map to one.
   virtual Bucket Canonical(const Bucket& bucket) const = 0;
   // Nodes that run in something slower than the kernel that is meant for their kind.

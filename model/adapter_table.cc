@@ -3,7 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <numeric>
+#include <utility>
 
+#include "common/check.h"
 #include "common/strings.h"
 #include "model/weights.h"
 
@@ -35,51 +39,76 @@ AdapterPart MakePart(const LoraAdapter& adapter, const LoraAdapter::Matrix& matr
 
 }  // namespace
 
-Status AdapterTable::Add(const PackedLinear* weight, std::span<const StackedPart> parts,
-                         int64_t in) {
-  AdaptedLinear adapted;
-  adapted.adapters.resize(adapters_.size());
-  bool any = false;
-  int64_t column = 0;
-  for (const StackedPart& part : parts) {
-    taken_.insert(part.name);
-    for (size_t i = 0; i < adapters_.size(); ++i) {
-      const LoraAdapter& adapter = *adapters_[i];
+void AdapterTable::Add(const PackedLinear* weight, std::span<const StackedPart> parts, int64_t in) {
+  if (slots_ == 0) return;
+  for (const StackedPart& part : parts) modules_.insert(part.name);
+  auto adapted = std::make_unique<AdaptedLinear>();
+  adapted->adapters.resize(slots_);
+  linears_.push_back({weight, in, {parts.begin(), parts.end()}, std::move(adapted)});
+}
+
+void AdapterTable::Bind(Programme* programme) {
+  std::map<const PackedLinear*, const AdaptedLinear*> bound;
+  for (const Linear& linear : linears_) bound.emplace(linear.weight, linear.adapted.get());
+  programme->BindAdapters([&bound](const PackedLinear* weight) -> const AdaptedLinear* {
+    const auto found = bound.find(weight);
+    return found == bound.end() ? nullptr : found->second;
+  });
+}
+
+Result<PackedAdapter> AdapterTable::Pack(const LoraAdapter& adapter) const {
+  for (const auto& [module, matrix] : adapter.matrices()) {
+    if (modules_.count(module) != 0) continue;
+    return Unimplemented(
+        fmt::format("the adapter '{}' changes {}, which adapters cannot change here; the linear "
+                    "layers of attention and of MLPs that are no experts are possible",
+                    adapter.name(), Excerpt(module)));
+  }
+  PackedAdapter packed;
+  packed.digest = adapter.digest();
+  packed.linears.resize(linears_.size());
+  for (size_t i = 0; i < linears_.size(); ++i) {
+    const Linear& linear = linears_[i];
+    int64_t column = 0;
+    for (const StackedPart& part : linear.parts) {
+      const int64_t first = std::exchange(column, column + part.out);
       const auto found = adapter.matrices().find(part.name);
       if (found == adapter.matrices().end()) continue;
       const LoraAdapter::Matrix& matrix = found->second;
-      if (matrix.down.cols() != in || matrix.up.rows() != part.out) {
+      if (matrix.down.cols() != linear.in || matrix.up.rows() != part.out) {
         return InvalidArgument(fmt::format(
             "the adapter '{}' changes {} from {} to {} elements, and the model's is from {} to {}; "
             "it was made for another model",
-            adapter.name(), part.name, matrix.down.cols(), matrix.up.rows(), in, part.out));
+            adapter.name(), part.name, matrix.down.cols(), matrix.up.rows(), linear.in, part.out));
       }
-      adapted.adapters[i].push_back(MakePart(adapter, matrix, column));
-      const AdapterPart& made = adapted.adapters[i].back();
-      bytes_ += (made.down.size() + made.up.size()) * sizeof(float);
-      any = true;
+      packed.linears[i].push_back(MakePart(adapter, matrix, first));
+      const AdapterPart& made = packed.linears[i].back();
+      packed.bytes += (made.down.size() + made.up.size()) * sizeof(float);
     }
-    column += part.out;
   }
-  if (any) linears_.emplace(weight, std::move(adapted));
-  return {};
+  return packed;
 }
 
-Status AdapterTable::Bind(Programme* programme) const {
-  for (const auto& adapter : adapters_) {
-    for (const auto& [module, matrix] : adapter->matrices()) {
-      if (taken_.count(module) != 0) continue;
-      return Unimplemented(
-          fmt::format("the adapter '{}' changes {}, which adapters cannot change here; the linear "
-                      "layers of attention and of MLPs that are no experts are possible",
-                      adapter->name(), Excerpt(module)));
-    }
-  }
-  programme->BindAdapters([this](const PackedLinear* weight) -> const AdaptedLinear* {
-    const auto found = linears_.find(weight);
-    return found == linears_.end() ? nullptr : &found->second;
-  });
-  return {};
+void AdapterTable::Set(int32_t slot, PackedAdapter adapter) {
+  const auto at = static_cast<size_t>(slot);
+  AISP_CHECK(slot >= 0 && at < slots_);
+  AISP_CHECK(adapter.linears.empty() || adapter.linears.size() == linears_.size());
+  adapter.linears.resize(linears_.size());
+  for (size_t i = 0; i < linears_.size(); ++i)
+    linears_[i].adapted->adapters[at] = std::move(adapter.linears[i]);
+  occupants_[at] = {std::move(adapter.digest), adapter.bytes};
+}
+
+int32_t AdapterTable::Find(std::string_view digest) const {
+  if (digest.empty()) return -1;
+  const auto found = std::find_if(occupants_.begin(), occupants_.end(),
+                                  [digest](const Occupant& o) { return o.digest == digest; });
+  return found == occupants_.end() ? -1 : static_cast<int32_t>(found - occupants_.begin());
+}
+
+size_t AdapterTable::bytes() const {
+  return std::accumulate(occupants_.begin(), occupants_.end(), size_t{0},
+                         [](size_t sum, const Occupant& o) { return sum + o.bytes; });
 }
 
 }  // namespace aisp

@@ -1,13 +1,17 @@
-// AdapterTable: which adapters change which packed matrix of a model, made while the model loads
-// and read by its programme. Built by one thread, then immutable; outlives the programme.
+// AdapterTable: the matrices of a model that low-rank adapters may change, and what the adapter in
+// each slot adds to each. A row of a step names a slot (StepInputs::adapter_of_row).
+//
+// The matrices are collected while the model loads; from Bind on they stay, and with them the
+// AdaptedLinear of each node. Pack then takes any thread; Set the thread that enqueues steps, while
+// no step uses the slot. Outlives the programme.
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/adapters.h"
@@ -22,24 +26,51 @@ struct StackedPart {
   int64_t out = 0;
 };
 
+// An adapter as kernels read it: of hundreds of megabytes, so it is moved.
+struct PackedAdapter {
+  std::string digest;                             // LoraAdapter's
+  std::vector<std::vector<AdapterPart>> linears;  // in the order of the table; empty: no adapter
+  size_t bytes = 0;
+};
+
 class AdapterTable {
  public:
-  explicit AdapterTable(std::vector<std::shared_ptr<const LoraAdapter>> adapters)
-      : adapters_(std::move(adapters)) {}
+  // Without slots nothing is collected or bound.
+  explicit AdapterTable(int32_t slots) : slots_(static_cast<size_t>(slots)) {}
 
-  // Takes what the adapters have for the parts of `weight`. INVALID_ARGUMENT names adapter, module
-  // and both shapes where they differ.
-  Status Add(const PackedLinear* weight, std::span<const StackedPart> parts, int64_t in);
-  // After all Adds: hands it to the programme's nodes. UNIMPLEMENTED names adapter and module where
-  // one changes what no node would apply: heads, embeddings, experts.
-  Status Bind(Programme* programme) const;
-  size_t bytes() const { return bytes_; }
+  int32_t slots() const { return static_cast<int32_t>(slots_); }
+  // A matrix that adapters may change, of these parts.
+  void Add(const PackedLinear* weight, std::span<const StackedPart> parts, int64_t in);
+  // After all Adds: gives the programme's nodes the place where they find what is in the slots.
+  void Bind(Programme* programme);
+
+  // INVALID_ARGUMENT names adapter, module and both shapes where they differ; UNIMPLEMENTED names
+  // adapter and module where it changes what no node would apply: heads, embeddings, experts.
+  Result<PackedAdapter> Pack(const LoraAdapter& adapter) const;
+  void Set(int32_t slot, PackedAdapter adapter);
+  // The slot of the adapter with this digest; -1: it is in none.
+  int32_t Find(std::string_view digest) const;
+  std::string_view DigestIn(int32_t slot) const {
+    return occupants_.at(static_cast<size_t>(slot)).digest;
+  }
+  size_t bytes() const;  // of what is in the slots
 
  private:
-  const std::vector<std::shared_ptr<const LoraAdapter>> adapters_;
-  std::map<const PackedLinear*, AdaptedLinear> linears_;  // addresses are stable
-  std::set<std::string> taken_;                           // modules
-  size_t bytes_ = 0;
+  struct Linear {
+    const PackedLinear* weight = nullptr;
+    int64_t in = 0;
+    std::vector<StackedPart> parts;
+    std::unique_ptr<AdaptedLinear> adapted;  // for its address
+  };
+
+  const size_t slots_;
+  std::vector<Linear> linears_;
+  std::set<std::string> modules_;
+  struct Occupant {
+    std::string digest;  // "": the slot is empty
+    size_t bytes = 0;
+  };
+  std::vector<Occupant> occupants_ = std::vector<Occupant>(slots_);  // by slot
 };
 
 }  // namespace aisp

@@ -24,6 +24,23 @@ Result<std::string> ReadTextFile(const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
+Result<std::vector<std::byte>> ReadBytes(const std::string& path) {
+  std::error_code error;
+  const uintmax_t size = std::filesystem::file_size(path, error);
+  if (error) return NotFound(fmt::format("{}: {}", path, error.message()));
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return NotFound(fmt::format("{}: {}", path, std::strerror(errno)));
+  std::vector<std::byte> bytes(size);
+  file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(size));
+  if (static_cast<uintmax_t>(file.gcount()) != size) {
+    return Unavailable(
+        fmt::format("{}: {} of its {} bytes could be read; it changes, or the disk "
+                    "fails",
+                    path, file.gcount(), size));
+  }
+  return bytes;
+}
+
 bool FileExists(const std::string& path) {
   std::error_code error;
   return std::filesystem::is_regular_file(path, error);

@@ -98,7 +98,7 @@ Result<std::shared_ptr<const LoraAdapter>> LoraAdapter::Load(const std::string& 
   const std::string config = folder + "/adapter_config.json";
   const std::string tensors = folder + "/adapter_model.safetensors";
   AISP_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(config));
-  AISP_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(tensors));
+  AISP_ASSIGN_OR_RETURN(std::vector<std::byte> file, ReadBytes(tensors));
   std::shared_ptr<LoraAdapter> adapter(new LoraAdapter(name, std::move(file)));
   AISP_ASSIGN_OR_RETURN(adapter->config_, ParseLoraConfig(text, config));
   if (adapter->config_.rank > max_rank) {
@@ -108,13 +108,14 @@ Result<std::shared_ptr<const LoraAdapter>> LoraAdapter::Load(const std::string& 
                     config, adapter->config_.rank, max_rank));
   }
   AISP_RETURN_IF_ERROR(adapter->TakeMatrices(tensors));
-  const std::string both = HashBytes(text).ToHex() + HashBytes(adapter->file_.bytes()).ToHex();
+  const std::string both =
+      HashBytes(text).ToHex() + HashBytes(std::span<const std::byte>(adapter->file_)).ToHex();
   adapter->digest_ = HashBytes(both).ToHex();
   return std::shared_ptr<const LoraAdapter>(std::move(adapter));
 }
 
 Status LoraAdapter::TakeMatrices(const std::string& path) {
-  AISP_ASSIGN_OR_RETURN(const auto stored, ParseSafetensors(file_.bytes(), path));
+  AISP_ASSIGN_OR_RETURN(const auto stored, ParseSafetensors(file_, path));
   for (const auto& [tensor, each] : stored) {
     const std::optional<TensorName> name = ReadName(tensor);
     if (!name) {

@@ -3,14 +3,17 @@
 // matrix that it changes. Files are untrusted: what is not understood is refused by name, since an
 // adapter that is applied in part answers wrongly without a word.
 //
-// Immutable after Load; any thread. Views lie in the mapped file.
+// Immutable after Load; any thread. Views lie in memory that it owns.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "common/result.h"
 #include "model/safetensors.h"
@@ -45,11 +48,12 @@ class LoraAdapter {
   const std::map<std::string, Matrix>& matrices() const { return matrices_; }
 
  private:
-  LoraAdapter(std::string name, MappedFile file) : name_(std::move(name)), file_(std::move(file)) {}
+  LoraAdapter(std::string name, std::vector<std::byte> file)
+      : name_(std::move(name)), file_(std::move(file)) {}
   Status TakeMatrices(const std::string& path);
 
   const std::string name_;
-  const MappedFile file_;
+  const std::vector<std::byte> file_;
   std::string digest_;
   LoraConfig config_;
   std::map<std::string, Matrix> matrices_;

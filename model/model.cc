@@ -60,7 +60,7 @@ class LoadedModel final : public Model {
         options_(options),
         device_(device),
         ops_(ops),
-        adapters_(options.adapters) {
+        adapters_(std::max(options.max_adapters, static_cast<int32_t>(options.adapters.size()))) {
     if (options_.max_context == 0) options_.max_context = spec_.max_position;
   }
 
@@ -73,6 +73,13 @@ class LoadedModel final : public Model {
   }
   Status Bind(std::span<const PagedKvView> layers, int32_t* slot_tokens) override;
   const Programme& programme() const override { return programme_; }
+  Result<PackedAdapter> PackAdapter(const LoraAdapter& adapter) const override {
+    return adapters_.Pack(adapter);
+  }
+  Status SetPackedAdapter(int32_t slot, PackedAdapter adapter) override;
+  int32_t adapter_slots() const override { return adapters_.slots(); }
+  int32_t FindAdapter(std::string_view digest) const override { return adapters_.Find(digest); }
+  std::string_view AdapterIn(int32_t slot) const override { return adapters_.DigestIn(slot); }
   Result<DeviceBatch> Upload(const ForwardBatch& batch, int32_t block_tokens, int32_t pad_to,
                              int32_t place, Stream& stream) override;
   DeviceBatch Padded(int32_t rows, int32_t longest, int32_t place) const override {
@@ -135,7 +142,7 @@ Status LoadedModel::CheckOptions() const {
     return InvalidArgument(fmt::format("a context of {} tokens; this model knows {} positions",
                                        options_.max_context, spec_.max_position));
   }
-  if (!options_.adapters.empty() && device_.info().asynchronous) {
+  if (adapters_.slots() > 0 && device_.info().asynchronous) {
     return Unimplemented(
         fmt::format("LoRA adapters are not supported on a {} device; serve them with --device cpu, "
                     "or leave --lora out",
@@ -194,7 +201,10 @@ Status LoadedModel::Load(const std::string& directory) {
   AISP_RETURN_IF_ERROR(AllocateOutput());
   AISP_RETURN_IF_ERROR(AllocateFeatures());
   EmitProgramme();
-  AISP_RETURN_IF_ERROR(adapters_.Bind(&programme_));
+  adapters_.Bind(&programme_);
+  for (size_t slot = 0; slot < options_.adapters.size(); ++slot)
+    AISP_RETURN_IF_ERROR(SetAdapter(static_cast<int32_t>(slot), options_.adapters[slot]));
+  options_.adapters.clear();
   AISP_ASSIGN_OR_RETURN(
       upload_, BatchUpload::Create(device_, {options_.max_batch_tokens, options_.max_sequences,
                                              options_.max_logit_rows, options_.max_context}));
@@ -203,7 +213,7 @@ Status LoadedModel::Load(const std::string& directory) {
                            {"compute_dtype", DTypeName(dtype_)},
                            {"kernels", ops_.Describe()},
                            {"weights_s", weights_s},
-                           {"adapters", static_cast<int64_t>(options_.adapters.size())},
+                           {"adapter_slots", static_cast<int64_t>(adapters_.slots())},
                            {"adapter_bytes", static_cast<int64_t>(adapters_.bytes())},
                            {"workspace_bytes", static_cast<int64_t>(workspace_bytes())}});
   return {};
@@ -370,6 +380,15 @@ Status LoadedModel::Bind(std::span<const PagedKvView> layers, int32_t* slot_toke
   return {};
 }
 
+Status LoadedModel::SetPackedAdapter(int32_t slot, PackedAdapter adapter) {
+  AISP_ASSIGN_OR_RETURN(const auto stream, device_.CreateStream());
+  adapters_.Set(slot, std::move(adapter));
+  Status placed = ops_.PlaceAdapter(programme_, slot, *stream);
+  if (placed) placed = device_.Synchronize(*stream);
+  if (!placed) adapters_.Set(slot, {});
+  return placed;
+}
+
 Status LoadedModel::Enqueue(const DeviceBatch& batch, const StepDraws& draws,
                             const std::function<void(int32_t layer)>& on_layer, Stream& stream) {
   AISP_CHECK_MSG(prepared_, "a step before Bind");
@@ -406,6 +425,14 @@ Status LoadedModel::HiddenStates(std::span<const int32_t> rows, std::span<float>
 }
 
 }  // namespace
+
+Status Model::SetAdapter(int32_t slot, std::shared_ptr<const LoraAdapter> adapter) {
+  PackedAdapter packed;
+  if (adapter != nullptr) {
+    AISP_ASSIGN_OR_RETURN(packed, PackAdapter(*adapter));
+  }
+  return SetPackedAdapter(slot, std::move(packed));
+}
 
 Result<std::unique_ptr<Model>> Model::Load(const std::string& directory,
                                            const ModelOptions& options, Device& device, Ops& ops) {

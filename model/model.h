@@ -13,10 +13,12 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/result.h"
 #include "kernels/ops.h"
+#include "model/adapter_table.h"
 #include "model/batch_upload.h"
 #include "model/forward.h"
 #include "model/lora_adapter.h"
@@ -39,8 +41,10 @@ struct ModelOptions {
   // How the layers' matrices are kept; nothing: as the checkpoint has them where the device can,
   // else in the compute dtype.
   std::optional<WeightFormat> weight_format;
-  // Served beside the weights, by index; on the CPU. They outlive the model.
+  // Served beside the weights: slots 0, 1, ... of max_adapters, or of as many as these if that is
+  // less. On the CPU.
   std::vector<std::shared_ptr<const LoraAdapter>> adapters;
+  int32_t max_adapters = 0;  // 0, and none given: steps cost nothing for them
   // Of every step the residual stream in front of these layers is kept (the number of layers:
   // behind the last).
   std::vector<int32_t> feature_layers;
@@ -72,6 +76,20 @@ class Model {
   // what the device has no kernel for.
   virtual Status Bind(std::span<const PagedKvView> layers, int32_t* slot_tokens) = 0;
   virtual const Programme& programme() const = 0;
+
+  // `adapter` as its kernels read it, which takes longest of loading one. Any thread; errors as of
+  // AdapterTable::Pack.
+  virtual Result<PackedAdapter> PackAdapter(const LoraAdapter& adapter) const = 0;
+  // What rows that name this slot (ForwardBatch::adapter_of_row) run with from the next step on; an
+  // empty one empties it. By the thread that enqueues steps, between steps, while no sequence uses
+  // the slot. After an error the slot is empty.
+  virtual Status SetPackedAdapter(int32_t slot, PackedAdapter adapter) = 0;
+  // Both; null empties the slot.
+  Status SetAdapter(int32_t slot, std::shared_ptr<const LoraAdapter> adapter);
+  virtual int32_t adapter_slots() const = 0;
+  // The slot of the adapter with this digest; -1: it is in none. By the same thread.
+  virtual int32_t FindAdapter(std::string_view digest) const = 0;
+  virtual std::string_view AdapterIn(int32_t slot) const = 0;
 
   // A step: its arrays to the device (see BatchUpload), then its launches, which a graph may
   // capture. Upload answers INVALID_ARGUMENT to a token out of the vocabulary, and to more rows,

@@ -81,8 +81,7 @@ Result<std::unique_ptr<PackedLinear>> LoadStacked(const LoadContext& c,
   auto packed = c.ops.PackLinear(source);
   c.weights.Release();
   if (!packed) return tl::unexpected(packed.error().WithContext(stacked.parts.front().name));
-  if (c.adapters != nullptr)
-    AISP_RETURN_IF_ERROR(c.adapters->Add(packed->get(), stacked.parts, stacked.in));
+  if (c.adapters != nullptr) c.adapters->Add(packed->get(), stacked.parts, stacked.in);
   if (c.weight_bytes != nullptr) *c.weight_bytes += (*packed)->bytes();
   return packed;
 }

@@ -69,6 +69,7 @@ Rig Rig::Open(const std::string& directory, const Options& options) {
   o.model.compute_dtype = options.compute_dtype;
   o.model.max_batch_tokens = options.max_batch_tokens;
   o.model.adapters = options.adapters;
+  o.model.max_adapters = options.max_adapters;
   o.max_slots = std::max(options.max_slots, 1);
   o.block_tokens = options.block_tokens;
   o.num_blocks = options.num_blocks;

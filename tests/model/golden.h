@@ -44,6 +44,7 @@ struct Rig {
     int32_t max_slots = 16;
     int threads = 1;
     std::vector<std::shared_ptr<const LoraAdapter>> adapters = {};
+    int32_t max_adapters = 0;
   };
   static Rig Open(const std::string& directory, const Options& options);
   // On another device; `made` holds what it needs.

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <functional>
+#include <utility>
 
 #include "engine/engine.h"
 #include "tests/model/golden.h"
@@ -101,6 +102,110 @@ INSTANTIATE_TEST_SUITE_P(Families, Lora,
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });
+
+// ---- slots ----
+
+class LoraSlots : public testing::Test {
+ protected:
+  void SetUp() override {
+    RandomAdapter(base_, kAll, 4, 1).Write(folder_.path() + "/one");
+    RandomAdapter(base_, {"q_proj", "down_proj"}, 16, 2).Write(folder_.path() + "/two");
+    one_ = Open("one", folder_.path() + "/one");
+    two_ = Open("two", folder_.path() + "/two");
+    prompt_ = LoadGolden("llama").back().prompt;
+    prompt_.resize(40);
+    Rig::Options options;
+    options.adapters = {one_, two_};
+    Rig rig = Rig::Open(base_, options);
+    for (const int32_t adapter : {-1, 0, 1}) expected_.push_back(Last(rig, adapter));
+  }
+  std::vector<float> Last(Rig& rig, int32_t adapter) {
+    auto sequence = rig.NewSequence(prompt_, 40);
+    sequence.adapter = adapter;
+    return rig.LastLogits(sequence, 16);
+  }
+  static void Put(Rig& rig, int32_t slot, const LoraAdapter* adapter) {
+    PackedAdapter packed;
+    if (adapter != nullptr) packed = *rig.executor->model().PackAdapter(*adapter);
+    const Status put = rig.executor->SetAdapter(slot, std::move(packed));
+    ASSERT_TRUE(put.has_value()) << put.error().message;
+  }
+
+  const std::string base_ = GoldenDirectory("llama");
+  const TempFolder folder_;
+  std::shared_ptr<const LoraAdapter> one_, two_;
+  std::vector<TokenId> prompt_;
+  std::vector<std::vector<float>> expected_;  // without one, with one, with two
+};
+
+TEST_F(LoraSlots, AreFilledReplacedAndEmptiedBetweenSteps) {
+  Rig::Options options;
+  options.max_adapters = 3;
+  Rig rig = Rig::Open(base_, options);
+  EXPECT_EQ(rig.executor->adapter_slots(), 3);
+  EXPECT_EQ(Last(rig, 2), expected_[0]);  // an empty slot
+  const AdaptedLinear* bound = nullptr;
+  for (const Node& node : rig.executor->model().programme().nodes()) {
+    if (node.kind == NodeKind::kLinear && node.name == "qkv")
+      bound = node.As<LinearParams>().adapters;
+  }
+  ASSERT_NE(bound, nullptr);
+
+  Put(rig, 2, one_.get());
+  EXPECT_EQ(rig.executor->FindAdapter(one_->digest()), 2);
+  EXPECT_EQ(rig.executor->FindAdapter(two_->digest()), -1);
+  EXPECT_EQ(Last(rig, 2), expected_[1]);
+  EXPECT_EQ(bound->adapters[2].size(), 3u);  // q, k and v
+
+  Put(rig, 2, two_.get());
+  EXPECT_EQ(rig.executor->FindAdapter(one_->digest()), -1);
+  EXPECT_EQ(Last(rig, 2), expected_[2]);
+  EXPECT_EQ(bound->adapters[2].size(), 1u);
+
+  Put(rig, 2, nullptr);
+  EXPECT_EQ(rig.executor->FindAdapter(two_->digest()), -1);
+  EXPECT_EQ(Last(rig, 2), expected_[0]);
+  EXPECT_TRUE(bound->adapters[2].empty());
+}
+
+TEST_F(LoraSlots, ABatchMixesAdaptersOfTheStartLaterOnesAndNone) {
+  Rig::Options options;
+  options.adapters = {two_};
+  options.max_adapters = 4;
+  Rig rig = Rig::Open(base_, options);
+  EXPECT_EQ(rig.executor->FindAdapter(two_->digest()), 0);
+  Put(rig, 3, one_.get());
+  std::vector<Rig::Sequence> sequences;
+  for (const int32_t adapter : {3, -1, 0, 1}) {
+    sequences.push_back(rig.NewSequence(prompt_, 40));
+    sequences.back().adapter = adapter;
+  }
+  std::vector<Rig::Rows> rows;
+  for (auto& sequence : sequences) rows.push_back({&sequence, 40});
+  const auto logits = rig.Step(rows);
+  EXPECT_EQ(logits[0], expected_[1]);
+  EXPECT_EQ(logits[1], expected_[0]);
+  EXPECT_EQ(logits[2], expected_[2]);
+  EXPECT_EQ(logits[3], expected_[0]);
+}
+
+TEST_F(LoraSlots, WithoutThemNothingIsBound) {
+  Rig rig = Rig::Open(base_, {});
+  EXPECT_EQ(rig.executor->adapter_slots(), 0);
+  for (const Node& node : rig.executor->model().programme().nodes()) {
+    if (node.kind != NodeKind::kLinear) continue;
+    EXPECT_EQ(node.As<LinearParams>().adapters, nullptr) << node.name;
+  }
+}
+
+TEST_F(LoraSlots, AnAdapterOfAnotherModelIsRefusedBeforeItIsSet) {
+  Rig::Options options;
+  options.max_adapters = 1;
+  Rig rig = Rig::Open(GoldenDirectory("llama-mha-hd128"), options);
+  const auto packed = rig.executor->model().PackAdapter(*one_);
+  ASSERT_FALSE(packed.has_value());
+  EXPECT_THAT(packed.error().message, HasSubstr("made for another model"));
+}
 
 TEST(LoraBf16, RowsStayCloseToTheF32Ones) {
   if (!CpuComputes(DType::kBF16)) GTEST_SKIP() << "this CPU has no bf16 products";
@@ -246,6 +351,16 @@ class Runner {
     }
     return answers;
   }
+  Engine& engine() { return engine_; }
+  Executor& executor() { return *rig_.executor; }
+  Status Load(const LoraAdapter& adapter) {
+    return engine_.LoadAdapter(*rig_.executor->model().PackAdapter(adapter));
+  }
+  // One step, whose tokens nobody wants.
+  void Step() {
+    EXPECT_TRUE(engine_.Launch().has_value());
+    engine_.Collect();
+  }
   Answer Ask(const std::vector<TokenId>& prompt, const std::string& adapter) {
     const auto id = Add(prompt, adapter);
     EXPECT_TRUE(id.has_value());
@@ -264,7 +379,70 @@ class Runner {
   Engine engine_;
 };
 
-TEST(LoraEngine, KvOfOneAdapterNeverServesAnother) {
+class LoraEngine : public LoraSlots {
+ protected:
+  Runner WithPlaces(int32_t places) {
+    Rig::Options options;
+    options.max_adapters = places;
+    return Runner(Rig::Open(base_, options));
+  }
+};
+
+TEST_F(LoraEngine, AnAdapterThatIsUnloadedServesWhoHasItAndNobodyElse) {
+  std::vector<TokenId> expected;
+  {
+    Runner undisturbed = WithPlaces(1);
+    ASSERT_TRUE(undisturbed.Load(*one_).has_value());
+    expected = undisturbed.Ask(prompt_, one_->digest()).tokens;
+    ASSERT_EQ(expected.size(), 12u);
+  }
+  Runner runner = WithPlaces(1);
+  ASSERT_TRUE(runner.Load(*one_).has_value());
+  ASSERT_TRUE(runner.Load(*one_).has_value());  // it is there
+  const auto running = runner.Add(prompt_, one_->digest());
+  ASSERT_TRUE(running.has_value());
+  ASSERT_TRUE(runner.engine().Launch().has_value());
+  runner.engine().DropAdapter(one_->digest());  // in a step
+  EXPECT_FALSE(runner.engine().HasAdapter(one_->digest()));
+  EXPECT_EQ(runner.Add(prompt_, one_->digest()).error().code, Code::kUnavailable);
+  const Status full = runner.Load(*two_);
+  ASSERT_FALSE(full.has_value());
+  EXPECT_EQ(full.error().code, Code::kResourceExhausted);
+  EXPECT_THAT(full.error().message, HasSubstr("all 1 places"));
+  EXPECT_EQ(runner.Run()[*running].tokens, expected);
+  EXPECT_EQ(runner.executor().AdapterIn(0), "");
+  ASSERT_TRUE(runner.Load(*two_).has_value());
+  EXPECT_EQ(runner.executor().AdapterIn(0), two_->digest());
+  EXPECT_NE(runner.Ask(prompt_, two_->digest()).tokens, expected);
+}
+
+TEST_F(LoraEngine, ACancelledSequenceKeepsItsPlaceUntilItsRowsAreCollected) {
+  Runner runner = WithPlaces(1);
+  ASSERT_TRUE(runner.Load(*one_).has_value());
+  const auto running = runner.Add(prompt_, one_->digest());
+  ASSERT_TRUE(running.has_value());
+  ASSERT_TRUE(runner.engine().Launch().has_value());
+  runner.engine().Cancel(*running);
+  runner.engine().DropAdapter(one_->digest());
+  EXPECT_EQ(runner.executor().AdapterIn(0), one_->digest());
+  runner.engine().Collect();
+  EXPECT_EQ(runner.executor().AdapterIn(0), "");
+}
+
+TEST_F(LoraEngine, OneThatLeavesStaysWhenItIsLoadedAgain) {
+  Runner runner = WithPlaces(2);
+  ASSERT_TRUE(runner.Load(*one_).has_value());
+  const auto running = runner.Add(prompt_, one_->digest());
+  runner.Step();
+  runner.engine().DropAdapter(one_->digest());
+  ASSERT_TRUE(runner.Load(*one_).has_value());
+  EXPECT_TRUE(runner.engine().HasAdapter(one_->digest()));
+  runner.Run();
+  EXPECT_EQ(runner.executor().AdapterIn(0), one_->digest());
+  EXPECT_EQ(runner.executor().AdapterIn(1), "");
+}
+
+TEST_F(LoraEngine, KvOfOneAdapterNeverServesAnother) {
   const std::string base = GoldenDirectory("llama");
   const TempFolder folder;
   RandomAdapter(base, kAll, 4, 1).Write(folder.path() + "/one");
@@ -299,7 +477,7 @@ TEST(LoraEngine, KvOfOneAdapterNeverServesAnother) {
   }
   const auto unknown = runner.Add(prompt, "0123");
   ASSERT_FALSE(unknown.has_value());
-  EXPECT_EQ(unknown.error().code, Code::kNotFound);
+  EXPECT_EQ(unknown.error().code, Code::kUnavailable);  // another worker may have it
   EXPECT_THAT(unknown.error().message, HasSubstr("0123"));
 }
 
