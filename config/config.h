@@ -38,6 +38,7 @@ struct Config {
     std::string fp8_activations = "auto";
     bool allow_mixed_precision = false;
     std::vector<std::string> lora_modules;  // NAME=FOLDER
+    bool runtime_lora = false;
     int64_t max_loras = 16;
     int64_t max_lora_rank = 128;
     std::string tuning_cache = "auto";

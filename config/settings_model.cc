@@ -73,11 +73,15 @@ void BindModelSettings(Config::Model& m, SettingTable& t) {
         "LoRA adapters in PEFT's layout that are served beside the model, each NAME=FOLDER; a "
         "request names one as its model. On the CPU. Equal on all processes.")
       .Flag("--lora");
-  t.Add("max_loras", &m.max_loras, "Adapters that may be served; more are refused at start.")
+  t.Add("runtime_lora", &m.runtime_lora,
+        "LoRA adapters may be loaded and unloaded while the server runs, on the admin port "
+        "(POST /v1/load_lora_adapter, /v1/unload_lora_adapter). Equal on all processes.")
+      .Flag("--runtime-lora");
+  t.Add("max_loras", &m.max_loras,
+        "LoRA adapters that may be served at one time; one more is refused.")
       .Flag("--max-loras")
       .Range(1, 1024);
-  t.Add("max_lora_rank", &m.max_lora_rank,
-        "Greatest rank of an adapter; one above is refused at start.")
+  t.Add("max_lora_rank", &m.max_lora_rank, "Greatest rank of a LoRA adapter; one above is refused.")
       .Flag("--max-lora-rank")
       .Range(1, 4096);
   t.Add("allow_mixed_precision", &m.allow_mixed_precision,

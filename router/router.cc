@@ -33,10 +33,14 @@ Router::Impl::Impl(const RouterOptions& opts, const v1::Fingerprint& expected_fi
   AISP_CHECK(opts.max_inflight > 0);
   AISP_CHECK(opts.max_attempts > 0 && opts.max_queued >= 0);
   metrics.SetSlo(opts.slo_ttft, opts.slo_tpot);
+  adapters = opts.adapters;
+  adapter_author = SplitMix64(seed).Next() | 1;
 }
 
 Status Router::Impl::CheckRequest(const RouterRequest& spec) const {
   if (spec.tokens.empty()) return InvalidArgument("the prompt has no token; give at least one");
+  // It was named when its text was read.
+  if (!spec.adapter.empty() && !ServesAdapter(spec.adapter)) return tl::unexpected(UnservedError());
   const size_t answer = spec.max_new_tokens > 0 ? 1 : 0;
   uint32_t longest = 0;
   for (const auto& [id, worker] : workers) {
@@ -167,6 +171,7 @@ void Router::Impl::OnTimer(Instant now) {
   while (request_timers.PopDue(now, &key)) OnRequestTimer(RequestId(key), now);
   while (link_timers.PopDue(now, &key)) OnLinkTimer(LinkId(key), now);
   while (role_timers.PopDue(now, &key)) OnRoleTimer(key);
+  OnLoadTimer(now);
   if (now >= next_release) ReleaseQueued(now);
 }
 
@@ -271,7 +276,8 @@ void Router::OnLinkDown(LinkId link, const Error& why) { impl_->OnLinkDown(link,
 
 Instant Router::NextTimer() const {
   return std::min({impl_->request_timers.Next(), impl_->link_timers.Next(),
-                   impl_->role_timers.Next(), impl_->next_release});
+                   impl_->role_timers.Next(), impl_->next_release,
+                   impl_->loading ? impl_->loading->until : kNever});
 }
 void Router::OnTimer(Instant now) { impl_->OnTimer(now); }
 

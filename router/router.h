@@ -61,6 +61,11 @@ struct RouterOptions {
   Duration best_effort_patience = std::chrono::seconds(180);
   size_t max_prefix_units_per_worker = size_t{1} << 20;
   PolicyOptions policy;
+  // LoRA adapters that the settings name, version 0; and how many there may be.
+  v1::AdapterSet adapters;
+  int32_t max_adapters = 0;
+  // Hears of every later set, from the router's thread.
+  std::function<void(const v1::AdapterSet&)> on_adapters;
 };
 
 struct RouterRequest {
@@ -126,6 +131,13 @@ struct RoleWish {
   uint64_t expected_epoch = 0;               // 0: any
   Duration move_after = std::chrono::seconds(2);
   Duration deadline = std::chrono::seconds(30);
+};
+
+// A LoRA adapter that shall be served.
+struct AdapterWish {
+  std::string name;
+  std::string path;      // of its folder, as the workers see it
+  bool replace = false;  // an adapter of this name, if there is one
 };
 
 // A registered worker as the operator sees it.
@@ -222,6 +234,15 @@ class Router : public LinkHandler<v1::WorkerMessage> {
   };
   using OnRole = std::function<void(Result<RoleState>)>;
   void SetWorkerRole(const std::string& worker_id, const RoleWish& wish, OnRole done);
+  // Has every worker load a LoRA adapter; `done` hears once, from the router's thread, when
+  // requests may name it, or why they may not: then no worker has it. ALREADY_EXISTS: the name is
+  // taken. INVALID_ARGUMENT: a worker could not load it, or there are max_adapters.
+  // FAILED_PRECONDITION: the workers' files differ. UNAVAILABLE: there is no worker.
+  // RESOURCE_EXHAUSTED: too many are being loaded.
+  using OnAdapter = std::function<void(const Result<v1::Adapter>&)>;
+  void LoadAdapter(AdapterWish wish, OnAdapter done);
+  // Requests may not name it any more; those that run end with it. NOT_FOUND.
+  Result<v1::Adapter> UnloadAdapter(const std::string& name);
   // In the order of their names.
   std::vector<WorkerStatus> Workers() const;
   const RouterTotals& Totals() const;

@@ -2,7 +2,8 @@
 // and go), router_placement.cc (where requests go), router_requests.cc (tokens, takeover, finish),
 // router_classes.cc (requests that wait for room, and give way), router_poison.cc (requests that
 // end workers), router_tenants.cc (shares of tenants), router_names.cc (who holds a worker's name),
-// router_roles.cc (who takes another role). Private to router/.
+// router_roles.cc (who takes another role), router_adapters.cc (LoRA adapters come and go). Private
+// to router/.
 //
 // Invariants:
 //  - by_wire_ holds exactly the requests that are placed; each stands in its worker's `attempts`
@@ -155,6 +156,38 @@ struct Router::Impl {
   void EndRoleWaits(const std::string& worker_id, const Error& why);
   Error NoSuchWorker(const std::string& worker_id) const;
 
+  // router_adapters.cc: LoRA adapters that come and go
+  void LoadAdapter(AdapterWish wish, OnAdapter done);
+  Result<v1::Adapter> UnloadAdapter(const std::string& name);
+  Status CheckAdapterWish(const AdapterWish& wish) const;
+  const v1::Adapter* AdapterNamed(const std::string& name) const;
+  bool ServesAdapter(const std::string& digest) const;
+  // A decode worker with this adapter; "": that is no question.
+  bool HasReadyWorker(const std::string& digest) const;
+  struct AdapterLoad {
+    AdapterWish wish;
+    OnAdapter done;
+    uint64_t nonce = 0;
+    Instant until = kNever;
+    std::set<std::string> waits;                 // workers that have not answered
+    std::map<std::string, std::string> digests;  // by worker
+    std::vector<std::string> failures;
+  };
+  void StartLoads();
+  void EndLoad();
+  Result<v1::Adapter> ResultOf(const AdapterLoad& load) const;
+  void OnAdapterAnswer(WorkerState& worker, const v1::AdapterAnswer& answer);
+  // What it has, as it registers; and later.
+  void OnAdapterReport(WorkerState& worker, const v1::AdapterReport& report);
+  void OnAdapterChange(WorkerState& worker, const v1::AdapterReport& report);
+  void OnAdapterWorkerGone(const std::string& worker_id);
+  void OnLoadTimer(Instant now);
+  v1::AdapterSet Without(const std::string& name) const;
+  void TellAdapters(const WorkerState& worker);
+  void Publish(v1::AdapterSet set);
+  void EndUnserved();
+  static Error UnservedError();
+
   // router_poison.cc: requests that end workers
   // A worker was lost and these were on it.
   void Blame(const v1::Register& worker, const std::vector<RequestId>& orphans);
@@ -295,6 +328,11 @@ struct Router::Impl {
   std::map<uint64_t, RoleWait> role_waits;
   TimerHeap role_timers;
   uint64_t next_role_nonce = 1;
+  v1::AdapterSet adapters;             // that requests may name
+  std::optional<AdapterLoad> loading;  // with its timer
+  std::deque<AdapterLoad> loads_waiting;
+  uint64_t next_adapter_nonce = 1;
+  uint64_t adapter_author = 0;
   Instant next_load_gauges;
   // Registrations under a name whose holder is being asked.
   struct Contender {

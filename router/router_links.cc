@@ -57,6 +57,10 @@ void Router::Impl::OnMessage(LinkId link, v1::WorkerMessage message) {
       return OnTokenBatch(link, message.tokens());
     case v1::WorkerMessage::kDraining:
       return OnDraining(*worker, message.draining());
+    case v1::WorkerMessage::kAdapterAnswer:
+      return OnAdapterAnswer(*worker, message.adapter_answer());
+    case v1::WorkerMessage::kAdapters:
+      return OnAdapterChange(*worker, message.adapters());
     case v1::WorkerMessage::kRoleAnswer:
       return OnRoleAnswer(link, message.role_answer());
     default:
@@ -161,18 +165,28 @@ void Router::Impl::Accept(LinkId link_id, v1::Register&& registration) {
                                 {"role", RoleName(registration.role())},
                                 {"incarnation", registration.incarnation()},
                                 {"host", registration.host_id()}});
-  workers.try_emplace(id, link_id, std::move(registration), options.max_prefix_units_per_worker,
-                      &directory, &promised, now);
+  WorkerState& worker =
+      workers
+          .try_emplace(id, link_id, std::move(registration), options.max_prefix_units_per_worker,
+                       &directory, &promised, now)
+          .first->second;
   link_timers.Set(link_id.value, now + options.silence_limit);
   UpdateWorkerGauges();
+  // An accepted worker sends a snapshot of its own accord; OnTelemetry asks when none came.
+  metrics.SetBlind(id, true);
+  if (worker.info.has_adapters()) {
+    OnAdapterReport(worker, worker.info.adapters());
+  } else {
+    for (const v1::Adapter& each : options.adapters.adapters())
+      worker.adapters.insert(each.digest());
+  }
   v1::RouterMessage reply;
+  *reply.mutable_registered()->mutable_adapters() = adapters;
   reply.mutable_registered()->set_telemetry_interval_ms(
       static_cast<uint32_t>(ToMs(options.telemetry_interval)));
   reply.mutable_registered()->set_silence_limit_ms(
       static_cast<uint32_t>(ToMs(options.silence_limit)));
   sender->Send(link_id, std::move(reply));
-  // An accepted worker sends a snapshot of its own accord; OnTelemetry asks when none came.
-  metrics.SetBlind(id, true);
 }
 
 void Router::Impl::OnTelemetry(WorkerState& worker, const v1::Telemetry& telemetry) {
@@ -315,6 +329,7 @@ void Router::Impl::Forget(const std::string& worker_id, const Counter& cause, co
   }
   workers.erase(it);
   EndRoleWaits(name, why);
+  OnAdapterWorkerGone(name);
   OnNameFree(name);
   if (auto l = links.find(link); l != links.end()) {
     if (close) {

@@ -67,6 +67,8 @@ std::vector<WorkerView> Router::Impl::ViewsFor(const Request& request, bool yiel
           strides_promised[*place] * static_cast<int32_t>(PrefixPromises::kStride);
       view.promised_tokens = std::min(units_promised, most_cached) * kHashUnitTokens;
     }
+    const std::string& adapter = request.spec.adapter;
+    if (!adapter.empty() && worker.adapters.count(adapter) == 0) view.available = false;
     if (!view.prefill && request.failed_on.count({id, worker.info.incarnation()}) != 0)
       view.available = false;
     if (!view.prefill && request.length() >= std::max(1u, worker.info.max_sequence_tokens())) {
@@ -132,6 +134,10 @@ Result<Router::Impl::Choice> Router::Impl::Choose(Request& request) {
     choice.states.clear();
     choice.views = ViewsFor(request, yields, &choice.states);
     placement = policy->Pick(summary, choice.views);
+  }
+  if (!placement && !HasReadyWorker(request.spec.adapter)) {
+    return Unavailable(
+        "no decode worker that is ready has the LoRA adapter of this request; retry later");
   }
   if (!placement) return tl::unexpected(placement.error());
   choice.placement = std::move(*placement);

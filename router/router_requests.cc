@@ -246,6 +246,8 @@ void Router::Impl::TakeOver(Request& request, const Error& why) {
     OnRequestTimer(request.id, now);
     return;
   }
+  if (!request.spec.adapter.empty() && !ServesAdapter(request.spec.adapter))
+    return Finish(request, v1::FINISH_ERROR, UnservedError(), {});
   if (request.placements - request.moves >= options.max_attempts) {
     Finish(request, v1::FINISH_ERROR,
            {Code::kUnavailable,

@@ -72,6 +72,8 @@ class WorkerState {
   v1::Role becoming = v1::ROLE_UNSPECIFIED;  // it drains for that, by this router's word
   bool move_all = false;                     // it wants its streams placed elsewhere
   std::set<uint64_t> not_started;            // or at least these, by wire id
+  std::set<std::string> adapters;            // digests of LoRA adapters that it has
+  std::set<std::string> adapters_lacked;     // that it could not load, as the log has it
   Instant last_heard;
   Instant snapshot_asked = Instant{INT64_MIN};
   uint64_t prefix_gaps_counted = 0;

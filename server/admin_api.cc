@@ -14,6 +14,7 @@
 #include "net/link_security.h"
 #include "proto/role.h"
 #include "server/frontend.h"
+#include "server/lora_admin.h"
 #include "server/overview_json.h"
 #include "server/trace_json.h"
 
@@ -194,8 +195,8 @@ Status AdminApi::Allowed(const HttpRequest& request) const {
 }
 
 bool AdminApi::WantsBody(const HttpRequest& head) const {
-  return head.method == "POST" && head.path.starts_with("/admin/workers/") &&
-         head.path.ends_with("/role") && Allowed(head);
+  const bool role = head.path.starts_with("/admin/workers/") && head.path.ends_with("/role");
+  return head.method == "POST" && (role || IsLoraAdminPath(head.path)) && Allowed(head);
 }
 
 bool AdminApi::Handle(const std::shared_ptr<HttpExchange>& exchange) {
@@ -203,12 +204,15 @@ bool AdminApi::Handle(const std::shared_ptr<HttpExchange>& exchange) {
   const auto workers = Below(request.path, "/admin/workers");
   const auto trace = Below(request.path, "/admin/trace");
   const bool overview = request.path == "/admin/overview";
-  if (!workers && !trace && !overview) return false;
+  const bool lora = IsLoraAdminPath(request.path);
+  if (!workers && !trace && !overview && !lora) return false;
   if (const Status allowed = Allowed(request); !allowed) {
     const int status = allowed.error().code == Code::kUnauthenticated ? 401 : 403;
     Refuse(*exchange, status, allowed.error().message);
   } else if (workers) {
     Workers(exchange, *workers);
+  } else if (lora) {
+    AnswerLoraAdmin(exchange, from_.router, from_.runtime_lora);
   } else if (request.method != "GET") {
     AnswerUnknown(*exchange, {"GET"});
   } else if (trace) {

@@ -11,6 +11,7 @@
 //                                             where wanted: it takes another role without a
 //                                             restart; 202: it has begun, 409: it is not as
 //                                             expected
+//   POST /v1/load_lora_adapter, /v1/unload_lora_adapter    see server/lora_admin.h
 //   GET  /admin/trace                         the last requests
 //   GET  /admin/trace/ID                      the life of one, by request id or trace id
 //
@@ -43,6 +44,7 @@ struct AdminSources {
   const LiveStats* stats = nullptr;
   const TraceRing* traces = nullptr;
   std::string model;
+  bool runtime_lora = false;  // adapters may be loaded and unloaded
 };
 
 class AdminApi {
@@ -51,7 +53,7 @@ class AdminApi {
   // without one.
   static Result<std::unique_ptr<AdminApi>> Create(const Config& config,
                                                   const AdminSources& sources);
-  // Whether a request is to be read with its body: the one kind that has any, of who may call.
+  // Whether a request is to be read with its body: the few kinds that have any, of who may call.
   bool WantsBody(const HttpRequest& head) const;
   // False when the path is not one of these.
   bool Handle(const std::shared_ptr<HttpExchange>& exchange);

@@ -115,6 +115,28 @@ Result<std::optional<uint64_t>> RandomWeightsSeed(const Config& config) {
   return static_cast<uint64_t>(seed);
 }
 
+namespace {
+
+// Read again: a router keeps their digests alone.
+Result<std::vector<std::shared_ptr<const LoraAdapter>>> AdaptersOfTheStart(
+    const Config& config, const ServedModel& served) {
+  std::vector<std::shared_ptr<const LoraAdapter>> out;
+  for (const v1::Adapter& each : served.adapters->start().adapters()) {
+    AISP_ASSIGN_OR_RETURN(auto adapter,
+                          LoraAdapter::Load(each.name(), each.path(),
+                                            static_cast<int32_t>(config.model.max_lora_rank)));
+    if (adapter->digest() != each.digest()) {
+      return FailedPrecondition(fmt::format(
+          "{}: the files of the LoRA adapter '{}' changed while they were read; start again",
+          each.path(), each.name()));
+    }
+    out.push_back(std::move(adapter));
+  }
+  return out;
+}
+
+}  // namespace
+
 Result<Backend> MakeBackend(const Config& config, const ServedModel& served) {
   Backend backend;
   {
@@ -128,7 +150,9 @@ Result<Backend> MakeBackend(const Config& config, const ServedModel& served) {
   backend.weight_format = WeightFormatOf(config);
   options.model.random_weights = backend.random_weights;
   options.model.weight_format = backend.weight_format;
-  options.model.adapters = served.adapters;
+  AISP_ASSIGN_OR_RETURN(options.model.adapters, AdaptersOfTheStart(config, served));
+  if (config.model.runtime_lora)
+    options.model.max_adapters = static_cast<int32_t>(config.model.max_loras);
   options.model.on_progress = WeightsProgress(config);
   DraftMemory draft;
   if (backend.device->info().asynchronous) {

@@ -11,6 +11,7 @@
 #include "server/commands.h"
 #include "server/embedding_answer.h"
 #include "server/embedding_service.h"
+#include "server/lora_admin.h"
 #include "server/messages_service.h"
 #include "server/responses_service.h"
 #include "server/text_service.h"
@@ -122,6 +123,14 @@ bool AnswerAdmin(HttpExchange& exchange, const std::function<Status()>& ready,
 int AnswerUnknown(HttpExchange& exchange, const std::vector<std::string>& allowed_methods) {
   const HttpRequest& request = exchange.request();
   HttpHeaders headers = Json();
+  if (IsLoraAdminPath(request.path) && allowed_methods.empty()) {
+    exchange.Respond(404, std::move(headers),
+                     ErrorBodyFor(request, 404,
+                                  fmt::format("'{}' is answered on the admin port alone "
+                                              "(router.admin_port)",
+                                              request.path)));
+    return 404;
+  }
   if (allowed_methods.empty()) {
     exchange.Respond(
         404, std::move(headers),
@@ -320,8 +329,8 @@ void Frontend::Detokenize(const std::shared_ptr<HttpExchange>& exchange, const C
 void Frontend::Models(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller) {
   const ServedModel& model = *context_->model;
   std::vector<ModelInfo> all{{model.name, context_->started_unix_s, model.max_model_len}};
-  for (const auto& adapter : model.adapters)
-    all.push_back({adapter->name(), context_->started_unix_s, model.max_model_len, model.name});
+  for (const std::string& adapter : model.adapters->Names())
+    all.push_back({adapter, context_->started_unix_s, model.max_model_len, model.name});
   const std::string& path = exchange->request().path;
   if (path == kModelsPath) return Respond(*exchange, caller, ModelList(all));
   const std::string name = path.substr(kModelsPath.size() + 1);

@@ -340,7 +340,7 @@ void InferenceService::ListModels(std::shared_ptr<ListModelsCall> call) {
     return model;
   };
   add(served.name);
-  for (const auto& adapter : served.adapters) add(adapter->name())->set_parent(served.name);
+  for (const std::string& adapter : served.adapters->Names()) add(adapter)->set_parent(served.name);
   Finish(*call, *caller, ApiError(Code::kOk, ""));
 }
 

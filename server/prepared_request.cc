@@ -101,10 +101,8 @@ ApiResult<void> CheckEnding(const ServedModel& model, const PreparedRequest& req
 
 ApiResult<PreparedRequest> Checked(const ServedModel& model, PreparedRequest request) {
   request.model_name = model.name;
-  if (const LoraAdapter* adapter = model.FindAdapter(request.options.model)) {
-    request.model_name = adapter->name();
-    request.adapter = adapter->digest();
-  }
+  request.adapter = model.adapters->DigestOf(request.options.model);
+  if (!request.adapter.empty()) request.model_name = request.options.model;
   for (const auto& prompt : request.prompts) {
     AISP_RETURN_IF_ERROR(
         CheckLength(request, static_cast<int64_t>(prompt.size()), model.max_model_len));

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 #include "common/clock.h"
 #include "common/threads.h"
@@ -29,7 +30,12 @@ class PulseExecutor final : public ServingExecutor {
   bool applies_masks() const override { return real_->applies_masks(); }
   int32_t vocabulary() const override { return real_->vocabulary(); }
   int32_t max_scored_rows() const override { return real_->max_scored_rows(); }
+  int32_t adapter_slots() const override { return real_->adapter_slots(); }
   int32_t FindAdapter(std::string_view digest) const override { return real_->FindAdapter(digest); }
+  std::string_view AdapterIn(int32_t slot) const override { return real_->AdapterIn(slot); }
+  Status SetAdapter(int32_t slot, PackedAdapter adapter) override {
+    return real_->SetAdapter(slot, std::move(adapter));
+  }
   int32_t hidden_size() const override { return real_->hidden_size(); }
   int32_t feature_size() const override { return real_->feature_size(); }
   const Buffer& kv_pool() const override { return real_->kv_pool(); }

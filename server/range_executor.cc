@@ -34,8 +34,13 @@ class RangeExecutor final : public ServingExecutor {
   int32_t max_scored_rows() const override { return inner_->max_scored_rows(); }
   int32_t hidden_size() const override { return inner_->hidden_size(); }
   int32_t feature_size() const override { return inner_->feature_size(); }
+  int32_t adapter_slots() const override { return inner_->adapter_slots(); }
   int32_t FindAdapter(std::string_view digest) const override {
     return inner_->FindAdapter(digest);
+  }
+  std::string_view AdapterIn(int32_t slot) const override { return inner_->AdapterIn(slot); }
+  Status SetAdapter(int32_t slot, PackedAdapter adapter) override {
+    return inner_->SetAdapter(slot, std::move(adapter));
   }
   const Buffer& kv_pool() const override { return inner_->kv_pool(); }
   const Model& model() const override { return inner_->model(); }

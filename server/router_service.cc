@@ -48,8 +48,11 @@ uint64_t DrawSeed() {
 }
 
 // `alone`: the workers are part of this process. One that has failed does not come back.
-RouterOptions RouterOptionsOf(const Config& config, bool alone) {
+RouterOptions RouterOptionsOf(const Config& config, const ServedModel& model, bool alone) {
   RouterOptions o;
+  o.adapters = model.adapters->start();
+  o.max_adapters = static_cast<int32_t>(config.model.max_loras);
+  o.on_adapters = [adapters = model.adapters](const v1::AdapterSet& set) { adapters->Set(set); };
   if (alone) o.takeover_wait = {};
   o.max_inflight = static_cast<int32_t>(config.router.max_inflight);
   o.default_timeout = config.router.default_timeout;
@@ -164,7 +167,7 @@ class RouterServiceImpl final : public RouterService {
       grpc_ = std::make_unique<GrpcServer>();
       sender_ = grpc_->ServeRouterControl(&links_, post, {.security = std::move(security)});
     }
-    router_ = std::make_unique<Router>(RouterOptionsOf(config, local != nullptr),
+    router_ = std::make_unique<Router>(RouterOptionsOf(config, *model, local != nullptr),
                                        model->fingerprint, clock, DrawSeed(), sender_, metrics);
     FillContext(model, metrics);
     frontend_ = std::make_unique<Frontend>(&context_, metrics);
@@ -222,6 +225,7 @@ class RouterServiceImpl final : public RouterService {
     sources.stats = &stats_;
     sources.traces = &traces_->ring();
     sources.model = context_.model->name;
+    sources.runtime_lora = config_.model.runtime_lora;
     AISP_ASSIGN_OR_RETURN(admin_, AdminApi::Create(config_, sources));
     AISP_ASSIGN_OR_RETURN(tenants_, Tenants::Load(config_));
     context_.tenants = tenants_.get();
@@ -340,7 +344,7 @@ class RouterServiceImpl final : public RouterService {
     context_.started_unix_s = UnixTimeS();
     const MetricLabels labels{{"role", "router"}, {"model", model->name}};
     context_.metrics = FrontendMetrics(metrics, labels);
-    const bool adapts = !model->adapters.empty();
+    const bool adapts = config_.model.runtime_lora || !config_.model.lora_modules.empty();
     loras_.emplace(metrics, labels, adapts ? static_cast<size_t>(config_.model.max_loras) : 0);
     context_.loras = &*loras_;
     context_.responses = std::make_shared<ResponseStore>(

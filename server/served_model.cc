@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
 #include <utility>
 
 #include "common/hash.h"
@@ -12,6 +13,7 @@
 #include "kernels/cuda/load.h"
 #include "model/files.h"
 #include "model/generation_config.h"
+#include "model/lora_adapter.h"
 #include "model/pooling_config.h"
 #include "model/safetensors.h"
 #include "server/device_defaults.h"
@@ -154,6 +156,8 @@ Status LoadAdapters(const Config& config, ServedModel* model) {
                     "allowed; raise --max-loras",
                     config.model.lora_modules.size(), most));
   }
+  v1::AdapterSet start;
+  std::set<std::string> names{model->name};
   for (const std::string& each : config.model.lora_modules) {
     const size_t at = each.find('=');
     const std::string name = each.substr(0, at);
@@ -162,23 +166,28 @@ Status LoadAdapters(const Config& config, ServedModel* model) {
           fmt::format("--lora wants NAME=FOLDER, as in --lora sql=/models/sql-lora, but has '{}'",
                       Excerpt(each)));
     }
-    if (name == model->name || model->FindAdapter(name) != nullptr) {
+    if (!names.insert(name).second) {
       return InvalidArgument(
           fmt::format("--lora: the name '{}' is taken already; give each adapter its own", name));
     }
-    AISP_ASSIGN_OR_RETURN(auto adapter,
-                          LoraAdapter::Load(name, each.substr(at + 1),
-                                            static_cast<int32_t>(config.model.max_lora_rank)));
-    model->adapters.push_back(std::move(adapter));
+    const std::string folder = each.substr(at + 1);
+    AISP_ASSIGN_OR_RETURN(
+        const auto adapter,
+        LoraAdapter::Load(name, folder, static_cast<int32_t>(config.model.max_lora_rank)));
+    v1::Adapter* entry = start.add_adapters();
+    entry->set_name(name);
+    entry->set_digest(adapter->digest());
+    entry->set_path(folder);
   }
+  model->adapters->Begin(std::move(start));
   return {};
 }
 
 // "name=digest" of each, in the order of their names.
 std::string AdaptersText(const ServedModel& model) {
   std::vector<std::string> texts;
-  for (const auto& adapter : model.adapters)
-    texts.push_back(fmt::format("{}={}", adapter->name(), adapter->digest()));
+  for (const v1::Adapter& adapter : model.adapters->start().adapters())
+    texts.push_back(fmt::format("{}={}", adapter.name(), adapter.digest()));
   std::sort(texts.begin(), texts.end());
   return Join(texts, ",");
 }
@@ -298,23 +307,14 @@ Result<std::unique_ptr<ServedModel>> LoadServedModel(const Config& config) {
 }
 
 ApiResult<void> ServedModel::CheckName(const std::string& requested) const {
-  if (requested.empty() || requested == name || FindAdapter(requested) != nullptr) return {};
+  if (requested.empty() || requested == name || !adapters->DigestOf(requested).empty()) return {};
   std::string served = fmt::format("'{}' is", name);
-  if (!adapters.empty()) {
-    std::vector<std::string> names;
-    for (const auto& adapter : adapters) names.push_back(fmt::format("'{}'", adapter->name()));
-    served = fmt::format("'{}' is, and its adapters {}", name, Join(names, ", "));
-  }
+  if (const std::vector<std::string> names = adapters->Names(); !names.empty())
+    served = fmt::format("'{}' is, and its adapters '{}'", name, Join(names, "', '"));
   return tl::unexpected(
       ApiError(Code::kNotFound,
                fmt::format("the model '{}' is not served here; {}", Excerpt(requested), served),
                "model", "model_not_found"));
-}
-
-const LoraAdapter* ServedModel::FindAdapter(const std::string& wanted) const {
-  const auto found = std::find_if(adapters.begin(), adapters.end(),
-                                  [&](const auto& each) { return each->name() == wanted; });
-  return found == adapters.end() ? nullptr : found->get();
 }
 
 ApiResult<std::vector<TokenId>> ServedModel::RenderChat(const ChatRequest& request,

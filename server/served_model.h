@@ -2,7 +2,7 @@
 // generation_config.json says, the context limit, and the fingerprint that routers and workers
 // compare. No weights.
 //
-// Immutable after Load; any thread.
+// Immutable after Load but for the names of adapters; any thread.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,9 @@
 #include "common.pb.h"
 #include "config/config.h"
 #include "kvcache/layout.h"
-#include "model/lora_adapter.h"
 #include "model/spec.h"
 #include "server/constraint_pool.h"
+#include "server/served_adapters.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 #include "worker.pb.h"
@@ -44,8 +44,8 @@ struct ServedModel {
   // Control tokens that these formats write: shown to who reads the answer, sorted.
   std::vector<TokenId> markers;
   std::vector<TokenId> eos;
-  // LoRA adapters that are served beside it, by their names.
-  std::vector<std::shared_ptr<const LoraAdapter>> adapters;
+  // LoRA adapters that are served beside it; the one thing here that changes later.
+  std::shared_ptr<ServedAdapters> adapters = std::make_shared<ServedAdapters>();
   // What embeddings are made of, and why there are none where it is POOL_NONE.
   v1::Pooling pooling = v1::POOL_NONE;
   std::string no_embeddings;
@@ -56,8 +56,6 @@ struct ServedModel {
   size_t max_answer_bytes = 64 << 20;  // of a text that is answered whole (http.max_answer)
   ApiLimits limits;                    // with the checkpoint's own sampling defaults
 
-  // Null: none has this name.
-  const LoraAdapter* FindAdapter(const std::string& name) const;
   // NOT_FOUND when a client names another model than this one ("" too) and its adapters.
   ApiResult<void> CheckName(const std::string& requested) const;
   // `add_special`: beside what the template brings.

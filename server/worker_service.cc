@@ -14,6 +14,7 @@
 #include "decode/decode_role.h"
 #include "prefill/prefill_role.h"
 #include "proto/role.h"
+#include "server/adapter_loader.h"
 #include "server/arithmetic.h"
 #include "server/backend.h"
 #include "server/commands.h"
@@ -41,10 +42,11 @@ uint64_t NewIncarnation() {
 }
 
 WorkerOptions WorkerOptionsOf(const WorkerHost& host, const std::string& id, Pulse* pulse,
-                              const v1::Fingerprint& fingerprint) {
+                              AdapterKeeper* adapters, const v1::Fingerprint& fingerprint) {
   const Config& config = *host.config;
   WorkerOptions o;
   o.worker_id = id;
+  o.adapters = adapters;
   o.incarnation = pulse->incarnation();
   o.pulse = pulse;
   o.pid = getpid();
@@ -194,7 +196,8 @@ class WorkerServiceImpl final : public WorkerService {
   Status BuildRoles(bool alone) {
     const Config& config = *host_.config;
     const bool decodes_first = role_name_ == "decode";
-    WorkerOptions worker = WorkerOptionsOf(host_, id_, &pulse_, fingerprint_);
+    MakeAdapters();
+    WorkerOptions worker = WorkerOptionsOf(host_, id_, &pulse_, adapters_.get(), fingerprint_);
     const Status listens = alone ? Status() : ListenForReaders();
     // Another process may have its port: it decodes all the same.
     if (!listens && !decodes_first) return listens;
@@ -225,12 +228,20 @@ class WorkerServiceImpl final : public WorkerService {
     options.tiers = std::move(tiers_.options);
     engine_ = std::make_unique<Engine>(options, backend_.executor.get(), host_.clock,
                                        prefills ? prefill_->layer_sink() : nullptr);
+    adapters_->Wire(engine_.get());
     if (!decodes_first) WirePrefill();
     WireDecode();
     if (decodes_first && prefills) WirePrefill();
     parked_->Wire(engine_.get(), host_.clock, switch_->DialerOf(v1::ROLE_PARKED));
     switch_->Add(v1::ROLE_PARKED, parked_.get());
     return {};
+  }
+
+  void MakeAdapters() {
+    adapter_files_ = std::make_unique<WorkPool>("adapters", 1, kMaxAdapterLoads);
+    adapters_ = std::make_unique<AdapterKeeper>(
+        host_.served->adapters->start(),
+        MakeAdapterLoader(*host_.config, &backend_.executor->model(), adapter_files_.get(), post_));
   }
 
   PrefillOptions PrefillOptionsOf(const WorkerOptions& worker) const {
@@ -352,7 +363,8 @@ class WorkerServiceImpl final : public WorkerService {
 
   static constexpr Duration kConnectTimeout = std::chrono::milliseconds(500);
   static constexpr int kConnectThreads = 4;
-  static constexpr size_t kMaxConnects = 256;  // that wait
+  static constexpr size_t kMaxConnects = 256;     // that wait
+  static constexpr size_t kMaxAdapterLoads = 64;  // that wait
 
   const WorkerHost host_;
   const std::string role_name_;
@@ -373,6 +385,8 @@ class WorkerServiceImpl final : public WorkerService {
   KvTransports transports_;
   WorkerTiers tiers_;
   std::unique_ptr<Engine> engine_;
+  std::unique_ptr<AdapterKeeper> adapters_;
+  std::unique_ptr<WorkPool> adapter_files_;
   std::unique_ptr<PeerConnector> connector_;
   std::unique_ptr<WorkPool> connects_;  // what it runs
   std::unique_ptr<ProcessDeath> death_;

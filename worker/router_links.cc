@@ -6,6 +6,7 @@
 
 #include "common/hash.h"
 #include "common/log.h"
+#include "worker/adapter_keeper.h"
 
 namespace aisp {
 namespace {
@@ -112,6 +113,8 @@ void RouterLinks::OnLinkUp(LinkId link, Instant now) {
   router->timer = now + kAttachLimit;
   v1::WorkerMessage message;
   *message.mutable_register_() = hello_;
+  if (options_.adapters != nullptr)
+    *message.mutable_register_()->mutable_adapters() = options_.adapters->Report();
   dialer_->Send(link, std::move(message));
 }
 

@@ -26,6 +26,8 @@
 
 namespace aisp {
 
+class AdapterKeeper;
+
 struct WorkerOptions {
   std::string worker_id;
   uint64_t incarnation = 0;  // new for every start
@@ -48,6 +50,9 @@ struct WorkerOptions {
   Duration drain_timeout = std::chrono::seconds(30);
   // Told to whom heartbeats go; may be null. Outlives the role.
   Pulse* pulse = nullptr;
+  // Which LoRA adapters the engine has; null: those of the fingerprint, for good. Outlives the
+  // role.
+  AdapterKeeper* adapters = nullptr;
   // A worker turns unready when it has work and no step ended for this long.
   Duration step_stall_limit = std::chrono::seconds(10);
 };

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "common/log.h"
+#include "worker/adapter_keeper.h"
 
 namespace aisp {
 namespace {
@@ -14,6 +15,10 @@ namespace {
 // Step samples kept between two telemetry messages; a router fits a line through them, the newest
 // are enough.
 constexpr size_t kMaxSamples = 64;
+
+// A worker that registers is not ready before it has loaded the LoRA adapters that are served, for
+// so long at most.
+constexpr Duration kAdapterLimit = std::chrono::seconds(120);
 
 v1::Register MakeRegister(const WorkerOptions& options, const WorkerShell::Profile& profile) {
   v1::Register hello;
@@ -85,6 +90,7 @@ WorkerShell::WorkerShell(const WorkerOptions& options, const Profile& profile, E
       routers_(options, MakeRegister(options, profile)),
       metrics_registry_(metrics) {
   routers_.SetDialer(routers);
+  if (options_.adapters != nullptr) options_.adapters->OnChange([this] { TellAdapters(); });
   last_progress_ = last_pool_motion_ = clock_->Now();
 }
 
@@ -117,8 +123,7 @@ void WorkerShell::TakeUp(uint64_t role_epoch) {
 bool WorkerShell::OnMessage(LinkId link, const v1::RouterMessage& message) {
   switch (message.body_case()) {
     case v1::RouterMessage::kRegistered:
-      routers_.OnRegistered(link, message.registered());
-      Attach(link);
+      OnRegistered(link, message.registered());
       return true;
     case v1::RouterMessage::kRefused:
       routers_.OnRefused(link, message.refused(), clock_->Now());
@@ -136,9 +141,59 @@ bool WorkerShell::OnMessage(LinkId link, const v1::RouterMessage& message) {
       // Its cache is told by the role that the process has now.
       if (Attached(link) && !standing_by_) SendSnapshot(link);
       return true;
+    case v1::RouterMessage::kLoadAdapter:
+      LoadAdapter(link, message.load_adapter());
+      return true;
+    case v1::RouterMessage::kAdapters:
+      if (Attached(link) && options_.adapters != nullptr)
+        options_.adapters->Take(message.adapters());
+      return true;
     default:
       return false;
   }
+}
+
+bool WorkerShell::OnLinkDown(LinkId link, const Error& why) {
+  if (options_.adapters != nullptr) options_.adapters->OnLinkDown(link);
+  return routers_.OnLinkDown(link, why, clock_->Now());
+}
+
+void WorkerShell::OnRegistered(LinkId link, const v1::Registered& accepted) {
+  routers_.OnRegistered(link, accepted);
+  if (options_.adapters != nullptr && accepted.has_adapters()) {
+    await_adapters_ = clock_->Now() + kAdapterLimit;
+    // The first word to a router is the snapshot.
+    telling_ = false;
+    options_.adapters->Take(accepted.adapters());
+    telling_ = true;
+  }
+  Attach(link);
+  TellAdapters();
+}
+
+void WorkerShell::TellAdapters() {
+  if (options_.adapters == nullptr || standing_by_ || !telling_) return;
+  if (routers_.AttachedLinks().empty()) return;
+  v1::WorkerMessage message;
+  *message.mutable_adapters() = options_.adapters->Report();
+  routers_.Broadcast(message);
+  // It may be ready now.
+  Report();
+}
+
+void WorkerShell::LoadAdapter(LinkId link, const v1::LoadAdapter& asked) {
+  if (!Attached(link)) return;
+  const auto answer = [this, link](v1::AdapterAnswer&& said) {
+    v1::WorkerMessage message;
+    *message.mutable_adapter_answer() = std::move(said);
+    Send(link, std::move(message));
+  };
+  if (options_.adapters != nullptr) return options_.adapters->Load(link, asked, answer);
+  v1::AdapterAnswer cannot;
+  cannot.set_nonce(asked.nonce());
+  cannot.mutable_error()->set_code(static_cast<int>(Code::kUnimplemented));
+  cannot.mutable_error()->set_message("this worker loads no LoRA adapters");
+  answer(std::move(cannot));
 }
 
 void WorkerShell::Attach(LinkId link) {
@@ -269,6 +324,8 @@ Status WorkerShell::Ready() const {
     return tl::unexpected(engine_->failed().error().WithContext("device failed"));
   AISP_RETURN_IF_ERROR(routers_.Ready());
   const Instant now = clock_->Now();
+  if (options_.adapters != nullptr && now < await_adapters_ && !options_.adapters->Settled())
+    return Unavailable("the LoRA adapters that are served are being loaded");
   const bool has_work = engine_->CanLaunch() || engine_->InFlight();
   if (has_work && now - last_progress_ > options_.step_stall_limit) {
     return Unavailable(

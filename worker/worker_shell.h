@@ -42,9 +42,7 @@ class WorkerShell {
 
   void OnLinkUp(LinkId link) { routers_.OnLinkUp(link, clock_->Now()); }
   // True when requests of that router must end.
-  bool OnLinkDown(LinkId link, const Error& why) {
-    return routers_.OnLinkDown(link, why, clock_->Now());
-  }
+  bool OnLinkDown(LinkId link, const Error& why);
   // True when the message was the shell's business (registration, snapshots).
   bool OnMessage(LinkId link, const v1::RouterMessage& message);
   bool Attached(LinkId link) const { return routers_.Attached(link); }
@@ -80,6 +78,9 @@ class WorkerShell {
  private:
   void Attach(LinkId link);
   void SendSnapshot(LinkId link);
+  void OnRegistered(LinkId link, const v1::Registered& accepted);
+  void TellAdapters();
+  void LoadAdapter(LinkId link, const v1::LoadAdapter& asked);
   void SendTelemetry(Instant now);
   v1::WorkerMessage MakeTelemetry(const Status& ready);
   void NoteProgress(Instant now);
@@ -91,8 +92,10 @@ class WorkerShell {
   RouterLinks routers_;
 
   bool standing_by_ = false;
+  bool telling_ = true;  // of adapters that change
   bool draining_ = false;
   bool drained_ = false;
+  Instant await_adapters_{INT64_MIN};  // it is not ready while it loads some, till then
   Instant next_telemetry_ = kNever;
   uint64_t telemetry_sequence_ = 0;
   uint64_t steps_total_ = 0;

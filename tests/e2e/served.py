@@ -39,7 +39,26 @@ class Served(Running):
 
     def __init__(self, binary, *flags):
         super().__init__(binary, "serve", "--role=all", *flags, until="ready")
-        self.http, self.grpc = self.said["http"][0], self.said["grpc"][0]
+        self.http, self.grpc, self.admin = (self.said[key][0] for key in ("http", "grpc", "admin"))
+
+
+class Router(Running):
+    """A router alone; `workers`: where workers attach."""
+
+    def __init__(self, binary, *flags):
+        super().__init__(binary, "serve", "--role=router", *flags, until="asked-by")
+        self.http, self.admin, self.workers = (self.said[key][0] for key in ("http", "admin", "workers"))
+
+
+class Worker(Running):
+    """A prefill or decode worker; registered with a router once constructed."""
+
+    def __init__(self, binary, role, name, routers, *flags):
+        super().__init__(binary, "serve", f"--role={role}", f"--worker-id={name}", f"--routers={routers}", *flags, until="ready")
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
 
 
 class House(Running):

@@ -40,12 +40,16 @@ void RouterStandIn::OnMessage(LinkId link, v1::WorkerMessage message) {
         links[message.register_().worker_id()] = link;
         workers_[link] = message.register_().worker_id();
         answer.mutable_registered();
+        if (adapters) *answer.mutable_registered()->mutable_adapters() = *adapters;
       }
       sender_->Send(link, std::move(answer));
       break;
     }
     case v1::WorkerMessage::kTelemetry:
       telemetry[workers_[link]] = message.telemetry();
+      break;
+    case v1::WorkerMessage::kAdapters:
+      adapter_reports[workers_[link]] = message.adapters();
       break;
     case v1::WorkerMessage::kKvEvents:
       kv_events[workers_[link]].push_back(message.kv_events());

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,10 +35,12 @@ class RouterStandIn final : public LinkHandler<v1::WorkerMessage> {
 
   explicit RouterStandIn(LinkSender<v1::RouterMessage>* sender) : sender_(sender) {}
 
-  std::string refuse_reason;            // set: registrations are refused with it
-  std::map<std::string, LinkId> links;  // by worker id, the attached ones
+  std::optional<v1::AdapterSet> adapters;  // told with the registration
+  std::string refuse_reason;               // set: registrations are refused with it
+  std::map<std::string, LinkId> links;     // by worker id, the attached ones
   std::map<std::string, v1::Register> registers;
   std::map<std::string, v1::Telemetry> telemetry;
+  std::map<std::string, v1::AdapterReport> adapter_reports;
   std::map<std::string, std::vector<v1::KvEventBatch>> kv_events;
   std::map<uint64_t, Answer> answers;
   std::vector<v1::TokenBatch> batches;

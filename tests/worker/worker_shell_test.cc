@@ -6,6 +6,7 @@
 
 #include "common/prefix_hash.h"
 #include "tests/worker/role_rig.h"
+#include "worker/adapter_keeper.h"
 
 namespace aisp {
 namespace {
@@ -29,6 +30,31 @@ TEST(WorkerShell, RegistersWithIdentityRoleAndFingerprint) {
   EXPECT_EQ(d.role(), v1::ROLE_DECODE);
   EXPECT_EQ(d.fingerprint().model_name(), "provenance");
   EXPECT_EQ(d.fingerprint().kv_layout().block_tokens(), 16u);
+}
+
+TEST(WorkerShell, ItIsReadyWhenItHasTriedToLoadTheAdaptersThatAreServed) {
+  AdapterKeeper::OnLoaded read;
+  AdapterKeeper keeper({}, [&](const std::string&, const std::string&,
+                               AdapterKeeper::OnLoaded done) { read = std::move(done); });
+  RigOptions options = NoPrefill();
+  options.decode.worker.adapters = &keeper;
+  RoleRig rig(options);
+  keeper.Wire(rig.decode->engine.get());
+  v1::AdapterSet served;
+  served.set_version(3);
+  served.add_adapters()->set_digest("1");
+  rig.router->adapters = served;
+  rig.Attach();
+  EXPECT_TRUE(rig.router->registers.at("d").has_adapters());
+  EXPECT_EQ(rig.router->registers.at("d").adapters().set().version(), 0u);
+  EXPECT_EQ(rig.router->adapter_reports.at("d").set().version(), 3u);
+  EXPECT_FALSE(rig.router->telemetry.at("d").ready());
+  EXPECT_NE(rig.router->telemetry.at("d").unready_reason().find("LoRA"), std::string::npos);
+  ASSERT_TRUE(read);
+  read(NotFound("no such file"));
+  rig.RunFor(std::chrono::milliseconds(1));
+  EXPECT_TRUE(rig.router->telemetry.at("d").ready());
+  EXPECT_EQ(rig.router->adapter_reports.at("d").troubles_size(), 1);
 }
 
 TEST(WorkerShell, TelemetryCarriesLoadAndStepSamples) {
