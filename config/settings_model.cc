@@ -71,7 +71,7 @@ void BindModelSettings(Config::Model& m, SettingTable& t) {
       .OneOf({"auto", "on", "off"});
   t.Add("lora_modules", &m.lora_modules,
         "LoRA adapters in PEFT's layout that are served beside the model, each NAME=FOLDER; a "
-        "request names one as its model. On the CPU. Equal on all processes.")
+        "request names one as its model. Equal on all processes.")
       .Flag("--lora");
   t.Add("runtime_lora", &m.runtime_lora,
         "LoRA adapters may be loaded and unloaded while the server runs, on the admin port "
@@ -81,7 +81,9 @@ void BindModelSettings(Config::Model& m, SettingTable& t) {
         "LoRA adapters that may be served at one time; one more is refused.")
       .Flag("--max-loras")
       .Range(1, 1024);
-  t.Add("max_lora_rank", &m.max_lora_rank, "Greatest rank of a LoRA adapter; one above is refused.")
+  t.Add("max_lora_rank", &m.max_lora_rank,
+        "Greatest rank of a LoRA adapter; one above is refused. On a GPU at most 128, and with "
+        "--runtime-lora its memory is reserved for all of max_loras.")
       .Flag("--max-lora-rank")
       .Range(1, 4096);
   t.Add("allow_mixed_precision", &m.allow_mixed_precision,

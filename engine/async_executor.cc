@@ -165,7 +165,7 @@ Status AsyncExecutor::Compute(const DeviceBatch& batch, const Drawing& drawing, 
 
 Result<std::unique_ptr<Graph>> AsyncExecutor::Capture(const GraphSize& size, const Drawing& drawing,
                                                       StepGraphs* graphs) {
-  const DeviceBatch batch = model_->Padded(size.rows, size.longest, drawing.place);
+  const DeviceBatch batch = model_->Padded(size.rows, size.longest, drawing.place, size.adapters);
   const StepDraws draws = DrawsOf(drawing);
   AISP_ASSIGN_OR_RETURN(const PreparedStep* const step,
                         model_->Prepare(BucketOf(batch, draws.part, draws.params)));
@@ -187,7 +187,7 @@ Status AsyncExecutor::CaptureGraphs() {
   for (const int32_t rows : GraphSizes(largest)) {
     const int32_t places = rows <= kMostRowsOfTwoPlaces ? 2 : 1;
     for (int32_t place = 0; place < places; ++place) {
-      const GraphSize size{1, rows};
+      const GraphSize size{false, 1, rows};
       StepGraphs& graphs = graphs_[size][static_cast<size_t>(place)];
       AISP_ASSIGN_OR_RETURN(graphs.filtering, Capture(size, {rows, true, place}, &graphs));
       AISP_ASSIGN_OR_RETURN(graphs.plain, Capture(size, {rows, false, place}, &graphs));
@@ -198,8 +198,13 @@ Status AsyncExecutor::CaptureGraphs() {
   for (const int32_t longest : {4, 8, 16}) {
     if (options_.base.max_draft_rows == 0) break;
     for (const int32_t rows : GraphSizes(most_draws)) {
-      if (rows > 1) graphs_[{longest, rows}];
+      if (rows > 1) graphs_[{false, longest, rows}];
     }
+  }
+  if (model_->adapter_slots() > 0) {
+    std::vector<GraphSize> sizes;
+    for (const auto& [size, graphs] : graphs_) sizes.push_back({true, size.longest, size.rows});
+    for (const GraphSize& size : sizes) graphs_[size];
   }
   AISP_RETURN_IF_ERROR(device_.Synchronize(*stream_));
   AISP_ASSIGN_OR_RETURN(const MemoryInfo after, device_.GetMemoryInfo());
@@ -236,8 +241,11 @@ AsyncExecutor::GraphSize AsyncExecutor::SizeFor(const StepInput& input) const {
   const bool each_draws = input.samples.size() == rows && input.batch.logit_rows.size() == rows;
   if (longest > kMostVerifyRows || (longest == 1 && !each_draws)) return {};
   if (longest > 1) longest = VerifyRows(longest);
-  const auto graph = graphs_.lower_bound({longest, static_cast<int32_t>(rows)});
-  return graph == graphs_.end() || graph->first.longest != longest ? GraphSize{} : graph->first;
+  const bool adapters = !input.batch.adapter_of_row.empty();
+  const auto graph = graphs_.lower_bound({adapters, longest, static_cast<int32_t>(rows)});
+  const bool fits = graph != graphs_.end() && graph->first.longest == longest &&
+                    graph->first.adapters == adapters;
+  return fits ? graph->first : GraphSize{};
 }
 
 void AsyncExecutor::WantAllLogits(Flight& flight) {
@@ -257,8 +265,10 @@ int32_t AsyncExecutor::LogitRowOf(const Flight& flight, size_t sample) {
 }
 
 size_t AsyncExecutor::GraphOperations(int32_t rows) const {
-  const auto graph = graphs_.lower_bound({1, rows});
-  return graph == graphs_.end() || graph->first.longest > 1 ? 0 : graph->second[0].plain->size();
+  const auto graph = graphs_.lower_bound({false, 1, rows});
+  return graph == graphs_.end() || graph->first.longest > 1 || graph->first.adapters
+             ? 0
+             : graph->second[0].plain->size();
 }
 
 // The logits of rows whose likeliest tokens are wanted, to the host.

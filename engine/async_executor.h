@@ -7,10 +7,10 @@
 // sequence has one row and draws (decoding) are captured graphs, one for each size in a list of
 // batch sizes and for rows that filter (top_k, top_p, min_p) or do not; a smaller batch is padded
 // with rows that do nothing. So are steps that verify proposed tokens, for sequences of at most 4,
-// 8 or 16 rows, each when it is first wanted. Other steps are launched operation by operation, and
-// so are the draws of a decode step whose masks come late: its forward pass has a graph of its own.
-// Layers of prefill-only sequences are reported to the LayerSink in Collect, each as soon as its
-// event is done.
+// 8 or 16 rows, and those of rows with adapters, each when it is first wanted. Other steps are
+// launched operation by operation, and so are the draws of a decode step whose masks come late: its
+// forward pass has a graph of its own. Layers of prefill-only sequences are reported to the
+// LayerSink in Collect, each as soon as its event is done.
 //
 // Tokens are drawn on the device by the rules of engine/sampler.h; only the list of likeliest
 // tokens and the log-probabilities under a mask are made on the host, from logits that are copied
@@ -121,16 +121,18 @@ class AsyncExecutor final : public ServingExecutor {
 
   // What a graph was captured for.
   struct GraphSize {
-    int32_t longest = 1;  // most rows of a sequence: 1, or VerifyRows
-    int32_t rows = 0;     // 0: no graph
+    bool adapters = false;  // of some rows
+    int32_t longest = 1;    // most rows of a sequence: 1, or VerifyRows
+    int32_t rows = 0;       // 0: no graph
     auto operator<=>(const GraphSize&) const = default;
   };
 
   // Steps of one size, drawing for rows of which some filter or for others.
   struct StepGraphs {
-    std::unique_ptr<Graph> filtering, plain;  // of verifying: captured when first wanted
-    std::unique_ptr<Graph> forward;           // without draws; captured when first wanted
-    std::vector<size_t> slow;                 // PreparedStep::slow_launches
+    // Of verifying, and of rows with adapters: captured when first wanted.
+    std::unique_ptr<Graph> filtering, plain;
+    std::unique_ptr<Graph> forward;  // without draws; captured when first wanted
+    std::vector<size_t> slow;        // PreparedStep::slow_launches
   };
 
   // When the device began and ended a step. One more than steps in flight, so that the step before

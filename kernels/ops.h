@@ -97,8 +97,15 @@ class Ops {
   // for. At load, or between steps; never in a capture.
   virtual Result<std::unique_ptr<PreparedStep>> Prepare(const Programme& programme,
                                                         const Bucket& bucket) = 0;
-  // What the nodes' AdaptedLinear hold for `slot` has changed: brings it to the device. No step
-  // that uses the slot is in flight.
+  // Makes room for as many low-rank adapters of ranks of up to `rank`. Once for a programme, before
+  // it is prepared for steps with adapters. UNIMPLEMENTED: a rank or layer without kernels here;
+  // RESOURCE_EXHAUSTED.
+  virtual Status ReserveAdapters(const Programme& /*programme*/, int32_t /*slots*/,
+                                 int32_t /*rank*/) {
+    return {};
+  }
+  // What the nodes' AdaptedLinear hold for `slot` has changed: brings it to the device, where it is
+  // when this returns. No step that uses the slot is in flight.
   virtual Status PlaceAdapter(const Programme& /*programme*/, int32_t /*slot*/,
                               Stream& /*stream*/) {
     return {};

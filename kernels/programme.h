@@ -249,6 +249,7 @@ struct Bucket {
   int32_t draws = 0;        // several of one sequence are possible
   bool draw_filters = false;
   bool draw_masks = false;
+  bool adapters = false;  // some row has one
 
   bool operator==(const Bucket&) const = default;
 };

@@ -44,6 +44,12 @@ void AdapterTable::Add(const PackedLinear* weight, std::span<const StackedPart> 
   for (const StackedPart& part : parts) modules_.insert(part.name);
   auto adapted = std::make_unique<AdaptedLinear>();
   adapted->adapters.resize(slots_);
+  adapted->in = in;
+  int64_t column = 0;
+  for (const StackedPart& part : parts) {
+    adapted->ranges.push_back({column, part.out});
+    column += part.out;
+  }
   linears_.push_back({weight, in, {parts.begin(), parts.end()}, std::move(adapted)});
 }
 
@@ -97,6 +103,10 @@ void AdapterTable::Set(int32_t slot, PackedAdapter adapter) {
   for (size_t i = 0; i < linears_.size(); ++i)
     linears_[i].adapted->adapters[at] = std::move(adapter.linears[i]);
   occupants_[at] = {std::move(adapter.digest), adapter.bytes};
+}
+
+void AdapterTable::DropFactors(int32_t slot) {
+  for (const Linear& linear : linears_) linear.adapted->adapters[static_cast<size_t>(slot)] = {};
 }
 
 int32_t AdapterTable::Find(std::string_view digest) const {

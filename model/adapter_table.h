@@ -48,6 +48,8 @@ class AdapterTable {
   // adapter and module where it changes what no node would apply: heads, embeddings, experts.
   Result<PackedAdapter> Pack(const LoraAdapter& adapter) const;
   void Set(int32_t slot, PackedAdapter adapter);
+  // They are on the device: the host's copies go.
+  void DropFactors(int32_t slot);
   // The slot of the adapter with this digest; -1: it is in none.
   int32_t Find(std::string_view digest) const;
   std::string_view DigestIn(int32_t slot) const {

@@ -124,8 +124,8 @@ Status BatchUpload::Check(const ForwardBatch& b, int32_t vocabulary, int32_t blo
   return {};
 }
 
-DeviceBatch BatchUpload::Padded(int32_t rows, int32_t longest, int32_t place,
-                                bool all_logits) const {
+DeviceBatch BatchUpload::Padded(int32_t rows, int32_t longest, int32_t place, bool all_logits,
+                                bool adapters) const {
   Cutter cutter(nullptr, places_[static_cast<size_t>(place)].data());
   const auto n = static_cast<size_t>(rows);
   DeviceBatch out;
@@ -141,6 +141,7 @@ DeviceBatch BatchUpload::Padded(int32_t rows, int32_t longest, int32_t place,
   }
   cutter.Take<RowSpan>(static_cast<size_t>(out.ragged.num_sequences), &out.ragged.sequences);
   cutter.Take<int32_t>(n, &out.ragged.kv_slots);
+  if (adapters) cutter.Take<int32_t>(n, &out.adapter_of_row);
   cutter.Take<int32_t>(0, &out.ragged.block_tables);
   return out;
 }

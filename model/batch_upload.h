@@ -46,7 +46,8 @@ class BatchUpload {
                              int32_t pad_to, int32_t place, Device& device, Stream& stream);
   // Where Upload puts a batch that it pads to `rows`, of sequences of at most `longest` rows, for a
   // capture.
-  DeviceBatch Padded(int32_t rows, int32_t longest, int32_t place, bool all_logits = true) const;
+  DeviceBatch Padded(int32_t rows, int32_t longest, int32_t place, bool all_logits = true,
+                     bool adapters = false) const;
   const BatchLimits& limits() const { return limits_; }
   size_t bytes() const { return places_[0].bytes() + places_[1].bytes(); }
 

@@ -82,8 +82,8 @@ class LoadedModel final : public Model {
   std::string_view AdapterIn(int32_t slot) const override { return adapters_.DigestIn(slot); }
   Result<DeviceBatch> Upload(const ForwardBatch& batch, int32_t block_tokens, int32_t pad_to,
                              int32_t place, Stream& stream) override;
-  DeviceBatch Padded(int32_t rows, int32_t longest, int32_t place) const override {
-    return upload_.Padded(rows, longest, place);
+  DeviceBatch Padded(int32_t rows, int32_t longest, int32_t place, bool adapters) const override {
+    return upload_.Padded(rows, longest, place, true, adapters);
   }
   Status Enqueue(const DeviceBatch& batch, const StepDraws& draws,
                  const std::function<void(int32_t layer)>& on_layer, Stream& stream) override;
@@ -113,6 +113,7 @@ class LoadedModel final : public Model {
   Result<TensorView> LoadRope(Stream& stream);
   Status AllocateOutput();
   Status AllocateFeatures();
+  Status LoadAdapters();
   void EmitTaps(ProgrammeBuilder& b, int32_t layer) const;
   void EmitProgramme();
 
@@ -141,12 +142,6 @@ Status LoadedModel::CheckOptions() const {
   if (options_.max_context < 1 || options_.max_context > spec_.max_position) {
     return InvalidArgument(fmt::format("a context of {} tokens; this model knows {} positions",
                                        options_.max_context, spec_.max_position));
-  }
-  if (adapters_.slots() > 0 && device_.info().asynchronous) {
-    return Unimplemented(
-        fmt::format("LoRA adapters are not supported on a {} device; serve them with --device cpu, "
-                    "or leave --lora out",
-                    device_.info().kind));
   }
   const auto layers = static_cast<int32_t>(spec_.layers.size());
   for (const int32_t layer : options_.feature_layers) {
@@ -201,10 +196,7 @@ Status LoadedModel::Load(const std::string& directory) {
   AISP_RETURN_IF_ERROR(AllocateOutput());
   AISP_RETURN_IF_ERROR(AllocateFeatures());
   EmitProgramme();
-  adapters_.Bind(&programme_);
-  for (size_t slot = 0; slot < options_.adapters.size(); ++slot)
-    AISP_RETURN_IF_ERROR(SetAdapter(static_cast<int32_t>(slot), options_.adapters[slot]));
-  options_.adapters.clear();
+  AISP_RETURN_IF_ERROR(LoadAdapters());
   AISP_ASSIGN_OR_RETURN(
       upload_, BatchUpload::Create(device_, {options_.max_batch_tokens, options_.max_sequences,
                                              options_.max_logit_rows, options_.max_context}));
@@ -380,12 +372,28 @@ Status LoadedModel::Bind(std::span<const PagedKvView> layers, int32_t* slot_toke
   return {};
 }
 
+// Room for all slots, and the adapters of the start.
+Status LoadedModel::LoadAdapters() {
+  if (adapters_.slots() == 0) return {};
+  adapters_.Bind(&programme_);
+  int32_t rank = options_.max_adapter_rank;
+  for (const auto& adapter : options_.adapters) rank = std::max(rank, adapter->config().rank);
+  AISP_RETURN_IF_ERROR(ops_.ReserveAdapters(programme_, adapters_.slots(), rank));
+  for (size_t slot = 0; slot < options_.adapters.size(); ++slot)
+    AISP_RETURN_IF_ERROR(SetAdapter(static_cast<int32_t>(slot), options_.adapters[slot]));
+  options_.adapters.clear();
+  return {};
+}
+
 Status LoadedModel::SetPackedAdapter(int32_t slot, PackedAdapter adapter) {
   AISP_ASSIGN_OR_RETURN(const auto stream, device_.CreateStream());
   adapters_.Set(slot, std::move(adapter));
   Status placed = ops_.PlaceAdapter(programme_, slot, *stream);
-  if (placed) placed = device_.Synchronize(*stream);
-  if (!placed) adapters_.Set(slot, {});
+  if (!placed) {
+    adapters_.Set(slot, {});
+  } else if (device_.info().asynchronous) {
+    adapters_.DropFactors(slot);
+  }
   return placed;
 }
 

@@ -42,9 +42,11 @@ struct ModelOptions {
   // else in the compute dtype.
   std::optional<WeightFormat> weight_format;
   // Served beside the weights: slots 0, 1, ... of max_adapters, or of as many as these if that is
-  // less. On the CPU.
+  // less.
   std::vector<std::shared_ptr<const LoraAdapter>> adapters;
   int32_t max_adapters = 0;  // 0, and none given: steps cost nothing for them
+  // Of those that come later. On a GPU memory is reserved for all slots.
+  int32_t max_adapter_rank = 0;
   // Of every step the residual stream in front of these layers is kept (the number of layers:
   // behind the last).
   std::vector<int32_t> feature_layers;
@@ -96,7 +98,8 @@ class Model {
   // sequences or positions than the options allow.
   virtual Result<DeviceBatch> Upload(const ForwardBatch& batch, int32_t block_tokens,
                                      int32_t pad_to, int32_t place, Stream& stream) = 0;
-  virtual DeviceBatch Padded(int32_t rows, int32_t longest, int32_t place) const = 0;
+  virtual DeviceBatch Padded(int32_t rows, int32_t longest, int32_t place,
+                             bool adapters = false) const = 0;
   // `on_layer`: the layer's KV is enqueued (on the CPU: is in the pool). May be empty.
   virtual Status Enqueue(const DeviceBatch& batch, const StepDraws& draws,
                          const std::function<void(int32_t layer)>& on_layer, Stream& stream) = 0;

@@ -21,6 +21,7 @@ Bucket BucketOf(const DeviceBatch& batch, StepPart part, const DrawParams& draw)
     bucket.mode = decodes ? StepMode::kMixed : StepMode::kPrefill;
   }
   bucket.part = part;
+  bucket.adapters = batch.adapter_of_row != nullptr;
   bucket.logit_rows = batch.num_logit_rows;
   bucket.all_logits = batch.logit_rows == nullptr;
   if (part != StepPart::kForward) {

@@ -151,8 +151,10 @@ Result<Backend> MakeBackend(const Config& config, const ServedModel& served) {
   options.model.random_weights = backend.random_weights;
   options.model.weight_format = backend.weight_format;
   AISP_ASSIGN_OR_RETURN(options.model.adapters, AdaptersOfTheStart(config, served));
-  if (config.model.runtime_lora)
+  if (config.model.runtime_lora) {
     options.model.max_adapters = static_cast<int32_t>(config.model.max_loras);
+    options.model.max_adapter_rank = static_cast<int32_t>(config.model.max_lora_rank);
+  }
   options.model.on_progress = WeightsProgress(config);
   DraftMemory draft;
   if (backend.device->info().asynchronous) {

@@ -29,6 +29,7 @@ SequenceRequest RequestOf(const EngineBenchOptions& o, int32_t vocabulary, uint6
   request.max_new_tokens = o.output_tokens;
   request.sampling.temperature = o.greedy ? 0.0f : 1.0f;
   request.sampling.seed = seed;
+  if (!o.adapters.empty()) request.adapter = o.adapters[seed % o.adapters.size()];
   return request;
 }
 
@@ -275,6 +276,7 @@ Result<PromptTimes> BenchPrompts(const PromptBenchOptions& options, ServingExecu
   for (int32_t i = 0; i < 2 * options.count; ++i) {
     SequenceRequest request =
         RandomPrompt(options.tokens, vocabulary, options.seed + static_cast<uint64_t>(i));
+    request.adapter = options.adapter;
     const bool rests = i < options.count;
     if (rests && i > 0) std::this_thread::sleep_for(options.rest);
     AISP_ASSIGN_OR_RETURN(const PromptTime time, TimePrompt(engine, std::move(request), executor));

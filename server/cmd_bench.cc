@@ -71,8 +71,8 @@ std::string Help() {
          "kv: what the KV lanes carry between two processes of this machine, beside memcpy and a "
          "bare socket.\n"
          "engine: time of prompts and of decode steps; with --weights random:SEED --model SHAPE, "
-         "of "
-         "any shape in config/models.\n\n" +
+         "of any shape in config/models; sequences of decode steps take the adapters of --lora in "
+         "turn, prompts the first.\n\n" +
          HelpForSettings(kPrefixes, kExtras);
 }
 
@@ -282,6 +282,8 @@ Status RunEngine(CommandLine line) {
   FitConfig(options, &line.config);
   AISP_ASSIGN_OR_RETURN(const auto served, LoadServedModel(line.config));
   options.serving = EngineOptionsOf(line.config, served->fingerprint);
+  for (const v1::Adapter& adapter : served->adapters->start().adapters())
+    options.adapters.push_back(adapter.digest());
   const SteadyClock clock;
   const Instant begin = clock.Now();
   if (line.HasExtra("read-tbps")) {
@@ -297,6 +299,7 @@ Status RunEngine(CommandLine line) {
   const double load_s = ToSeconds(clock.Now() - begin);
   PromptBenchOptions prompt_options;
   prompt_options.tokens = options.prompt_tokens;
+  if (!options.adapters.empty()) prompt_options.adapter = options.adapters.front();
   AISP_ASSIGN_OR_RETURN(prompt_options.count, NumberOf(line, "prompts", prompt_options.count));
   AISP_ASSIGN_OR_RETURN(const PromptTimes prompts, BenchPrompts(prompt_options, *backend.executor));
   AISP_ASSIGN_OR_RETURN(const auto results, BenchEngine(options, *backend.executor));

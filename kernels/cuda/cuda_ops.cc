@@ -7,6 +7,7 @@
 #include <map>
 
 #include "common/check.h"
+#include "kernels/cuda/adapter_store.h"
 #include "kernels/cuda/attention_set.h"
 #include "kernels/cuda/block_scaled.h"
 #include "kernels/cuda/cuda_device.h"
@@ -139,6 +140,25 @@ class CudaOps final : public Ops {
     return step;
   }
 
+  Status ReserveAdapters(const Programme& programme, int32_t slots, int32_t rank) override {
+    Use();
+    // An earlier programme lay where this one lies; it is gone.
+    std::erase_if(adapters_, [&](const auto& store) { return store->IsOf(programme); });
+    AISP_ASSIGN_OR_RETURN(
+        auto store,
+        AdapterStore::Reserve(programme, slots, rank,
+                              static_cast<int32_t>(PaddedRows(options_.max_rows)), device_));
+    adapters_.push_back(std::move(store));
+    return {};
+  }
+  Status PlaceAdapter(const Programme& programme, int32_t slot, Stream& stream) override {
+    Use();
+    for (const auto& store : adapters_) {
+      if (store->IsOf(programme)) return store->Place(programme, slot, stream);
+    }
+    return FailedPrecondition("an adapter before ReserveAdapters");
+  }
+
   Status Embedding(const EmbeddingParams& p, Stream& stream) override {
     return LaunchEmbedding(p, HandleOf(stream));
   }
@@ -249,6 +269,7 @@ class CudaOps final : public Ops {
     parts_.block_scaled = block_scaled_.get();
     parts_.drawers = &drawers_;
     parts_.expert_scratch = expert_scratch_.data();
+    parts_.adapters = &adapters_;
     parts_.slow_paths = &slow_paths_;
   }
 
@@ -282,6 +303,7 @@ class CudaOps final : public Ops {
   std::map<int32_t, TokenDrawer*> drawers_;  // by vocabulary
   Buffer expert_scratch_;                    // shared by all layers: they run one after the other
   std::vector<Buffer> outgrown_;
+  std::vector<std::unique_ptr<AdapterStore>> adapters_;  // one for each programme that has any
   DeviceFacts facts_;
   const TuningProfile no_profile_;
   StepParts parts_;   // what steps see of all that

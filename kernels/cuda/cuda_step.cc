@@ -19,6 +19,7 @@ struct BoundLaunch {
   AttentionSet::Instance* attention = nullptr;
   KvLayer kv;
   TokenDrawer* drawer = nullptr;
+  const AdapterStore* adapters = nullptr;
   PollTag poll;
   size_t slow = kNotSlow;  // of SlowPaths
 };
@@ -76,20 +77,83 @@ Status LinearChain(const Call& c) {
   return c.parts.linear->LaunchChain(c.launch.steps, form, c.stream);
 }
 
-template <LinearKernel kKernel>
-Status Linear(const Call& c) {
-  const auto& p = c.Params<LinearParams>();
-  const Match& match = c.launch.plan.match;
-  LinearCall call = FastLinear::CallOf(static_cast<const FastWeight&>(*p.weight), p, match.rows);
-  call.poll = c.launch.poll;
-  return c.parts.linear->Launch(call, {kKernel, match.instance, match.rounds, match.rows},
-                                c.stream);
+LinearKernel KernelOf(KernelId id) {
+  switch (id) {
+    case KernelId::kOneToken:
+      return LinearKernel::kOneToken;
+    case KernelId::kStream:
+      return LinearKernel::kStream;
+    case KernelId::kGemm:
+      return LinearKernel::kGemm;
+    case KernelId::kCublasLt:
+      return LinearKernel::kCublasLt;
+    case KernelId::kStreamPieces:
+      return LinearKernel::kStreamPieces;
+    default:
+      return LinearKernel::kPlain;
+  }
 }
 
-Status PlainLinear(const Call& c) {
+Status LinearAlone(const Call& c) {
   LinearParams p = c.Params<LinearParams>();
-  p.rows = c.rows();
-  return RunPlainLinear(p, c.stream);
+  const Match& match = c.launch.plan.match;
+  const LinearKernel kernel = KernelOf(c.launch.plan.row->id);
+  if (kernel == LinearKernel::kPlain) {
+    p.rows = c.rows();
+    return RunPlainLinear(p, c.stream);
+  }
+  LinearCall call = FastLinear::CallOf(static_cast<const FastWeight&>(*p.weight), p, match.rows);
+  call.poll = c.launch.poll;
+  return c.parts.linear->Launch(call, {kernel, match.instance, match.rounds, match.rows}, c.stream);
+}
+
+// What adapters add comes before SiLU: gate and up of some rows at a time.
+Status GatedWithAdapters(const Call& c) {
+  const auto& p = c.Params<LinearParams>();
+  const PlannedLaunch& plan = c.launch.plan;
+  const AdapterStore& store = *c.launch.adapters;
+  PackedWeight both = static_cast<const FastWeight&>(*p.weight).weight;
+  both.gated = false;
+  for (int32_t begin = 0; begin < c.rows(); begin += kMostGatedAdapterRows) {
+    const int32_t rows = std::min(c.rows() - begin, kMostGatedAdapterRows);
+    const int32_t* const adapter_of_row = c.in.adapter_of_row + begin;
+    LinearCall call;
+    call.weight = &both;
+    call.x = p.x.as<uint16_t>() + begin * both.k;
+    call.y = store.gated_rows();
+    call.store = Store::kBf16;
+    call.rows = std::min(static_cast<int32_t>(PaddedRows(rows)), plan.match.rows);
+    call.poll = c.launch.poll;
+    const auto columns = static_cast<int32_t>(both.n / 2);
+    const AdapterOutput out{p.y.as<uint16_t>() + int64_t{begin} * columns, DType::kBF16, columns,
+                            call.y};
+    AISP_RETURN_IF_ERROR(store.Down(*p.adapters, call.x, adapter_of_row, rows, c.stream));
+    AISP_RETURN_IF_ERROR(c.parts.linear->Launch(
+        call, {KernelOf(plan.row->id), plan.match.instance, plan.match.rounds, call.rows},
+        c.stream));
+    AISP_RETURN_IF_ERROR(store.Up(*p.adapters, adapter_of_row, rows, out, c.stream));
+  }
+  return {};
+}
+
+// What adapters add to the residual stream is there before the layer's own product, whose weights
+// are on their way meanwhile; to rows that are stored it comes behind.
+Status LinearWithAdapters(const Call& c) {
+  const auto& p = c.Params<LinearParams>();
+  const Epilogue epilogue = p.weight->traits().epilogue;
+  if (epilogue == Epilogue::kGatedSilu) return GatedWithAdapters(c);
+  const AdapterStore& store = *c.launch.adapters;
+  const AdapterOutput out{p.y.data, p.y.dtype, static_cast<int32_t>(p.y.cols()), nullptr};
+  const auto up = [&] {
+    return store.Up(*p.adapters, c.in.adapter_of_row, c.rows(), out, c.stream);
+  };
+  AISP_RETURN_IF_ERROR(store.Down(*p.adapters, p.x.data, c.in.adapter_of_row, c.rows(), c.stream));
+  if (epilogue == Epilogue::kAccumulate) {
+    AISP_RETURN_IF_ERROR(up());
+    return LinearAlone(c);
+  }
+  AISP_RETURN_IF_ERROR(LinearAlone(c));
+  return up();
 }
 
 Status BlockScaled(const Call& c) {
@@ -219,15 +283,11 @@ Launcher LauncherOf(KernelId id) {
     case KernelId::kChain:
       return LinearChain;
     case KernelId::kStream:
-      return Linear<LinearKernel::kStream>;
     case KernelId::kGemm:
-      return Linear<LinearKernel::kGemm>;
     case KernelId::kCublasLt:
-      return Linear<LinearKernel::kCublasLt>;
     case KernelId::kStreamPieces:
-      return Linear<LinearKernel::kStreamPieces>;
     case KernelId::kPlainLinear:
-      return PlainLinear;
+      return LinearAlone;
     case KernelId::kBlockScaled:
       return BlockScaled;
     case KernelId::kFusedDecode:
@@ -269,7 +329,11 @@ class CudaStep final : public PreparedStep {
       launch.plan = planned;
       launch.poll = {PollReportOf(*parts_.device), planned.nodes[0]};
       const KernelId id = planned.row->id;
-      if (id == KernelId::kOneToken || id == KernelId::kChain) BindChain(launch);
+      if (planned.match.adapts) {
+        AISP_RETURN_IF_ERROR(BindAdapters(launch));
+      } else if (id == KernelId::kOneToken || id == KernelId::kChain) {
+        BindChain(launch);
+      }
       if (id == KernelId::kFusedDecode || id == KernelId::kAttention)
         AISP_RETURN_IF_ERROR(BindAttention(launch, stream));
       if (id == KernelId::kDraw) {
@@ -290,7 +354,8 @@ class CudaStep final : public PreparedStep {
     // A launch goes to the thread's current device.
     cudaSetDevice(parts_.device->info().index);
     for (const BoundLaunch& launch : launches_) {
-      const Launcher launcher = LauncherOf(launch.plan.row->id);
+      const Launcher launcher =
+          launch.plan.match.adapts ? LinearWithAdapters : LauncherOf(launch.plan.row->id);
       AISP_RETURN_IF_ERROR(
           launcher({parts_, programme_, bucket_, launch, inputs, HandleOf(stream)}));
       if (launch.slow != kNotSlow) parts_.slow_paths->Count(launch.slow);
@@ -332,6 +397,16 @@ class CudaStep final : public PreparedStep {
       }
       norm = nullptr;
     }
+  }
+
+  Status BindAdapters(BoundLaunch& launch) const {
+    const auto* const adapted = programme_.node(launch.plan.nodes[0]).As<LinearParams>().adapters;
+    for (const auto& store : *parts_.adapters) {
+      if (store->Has(adapted)) launch.adapters = store.get();
+    }
+    if (launch.adapters != nullptr) return {};
+    return FailedPrecondition(programme_.Describe(launch.plan.nodes[0]) +
+                              ": steps with adapters before ReserveAdapters");
   }
 
   Status BindAttention(BoundLaunch& launch, cudaStream_t stream) const {

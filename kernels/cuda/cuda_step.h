@@ -6,7 +6,9 @@
 
 #include <map>
 #include <memory>
+#include <vector>
 
+#include "kernels/cuda/adapter_store.h"
 #include "kernels/cuda/attention_set.h"
 #include "kernels/cuda/block_scaled.h"
 #include "kernels/cuda/cuda_device.h"
@@ -26,6 +28,7 @@ struct StepParts {
   // By vocabulary: that for the most rows.
   const std::map<int32_t, TokenDrawer*>* drawers = nullptr;
   void* expert_scratch = nullptr;
+  const std::vector<std::unique_ptr<AdapterStore>>* adapters = nullptr;
   SlowPaths* slow_paths = nullptr;
   ChoiceFacts facts;
 };

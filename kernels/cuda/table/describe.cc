@@ -134,6 +134,7 @@ std::string KernelName(const PlannedLaunch& launch) {
     default:
       break;
   }
+  if (launch.match.adapts) name += ", adapters before and behind";
   if (launch.match.rounds) name = "round to e4m3, " + name;
   if (launch.plans) name = "plan, " + name;
   if (launch.awaits) name += ", takes words";

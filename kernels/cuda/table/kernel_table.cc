@@ -42,6 +42,13 @@ const LinearTraits TraitsOf(const Node& node) { return node.As<LinearParams>().w
 
 Match One(const Query&) { return {1}; }
 
+// Whether rows of the step may have adapters that change this layer. It has launches for itself
+// then: between its product and its reader stands what they add.
+bool Adapts(const Query& q, int32_t index = 0) {
+  const auto* linear = std::get_if<LinearParams>(&q.node(index).params);
+  return q.bucket.adapters && linear != nullptr && linear->adapters != nullptr;
+}
+
 // The norm of all embedded rows, for the one layer that reads it.
 Match EmbedNorm(const Query& q) {
   if (!q.has(1) || q.node(1).kind != NodeKind::kNorm) return {};
@@ -84,7 +91,8 @@ Run RunFrom(const Query& q) {
       if (!q.has(at)) break;
     }
     const Node& next = q.node(at);
-    if (next.kind != NodeKind::kLinear || q.programme.Producer(q.first + at) != source ||
+    if (next.kind != NodeKind::kLinear || Adapts(q, at) ||
+        q.programme.Producer(q.first + at) != source ||
         !q.programme.Hands(source, q.first + at, kInsideLaunch) || q.RowsOf(q.first + at) != rows)
       break;
     last = q.first + at++;
@@ -94,7 +102,23 @@ Run RunFrom(const Query& q) {
   return run;
 }
 
+template <LinearKernel kKernel>
+Match MatchLinear(const Query& q) {
+  LinearTraits w = TraitsOf(q.node());
+  int32_t rows = q.RowsOf(q.first);
+  const bool adapts = Adapts(q);
+  if (adapts && w.epilogue == Epilogue::kGatedSilu) {
+    w = Ungated(w);
+    rows = std::min(rows, kMostGatedAdapterRows);
+  }
+  const LinearChoice choice =
+      ChooseLinear(w, static_cast<int32_t>(PaddedRows(rows)), false, q.facts);
+  if (choice.kernel != kKernel) return {};
+  return {1, choice.instance, choice.rounds, choice.rows, adapts};
+}
+
 Match MatchOneToken(const Query& q) {
+  if (Adapts(q)) return MatchLinear<LinearKernel::kOneToken>(q);
   const int32_t rows = q.RowsOf(q.first);
   const Run run = RunFrom(q);
   size_t fitting = OneTokenChain(run.all(), rows);
@@ -108,19 +132,12 @@ Match MatchOneToken(const Query& q) {
 }
 
 Match MatchChain(const Query& q) {
+  if (Adapts(q)) return {};
   const int32_t rows = q.RowsOf(q.first);
   const Run run = RunFrom(q);
   const size_t fitting = StreamChain(run.all(), rows, q.facts.device->multiprocessors);
   if (fitting < 2 || RoundsRows(run.links[0].weight, rows, *q.facts.device)) return {};
   return {run.nodes[fitting - 1], FindChain(run.links[0].weight.format, rows), false, rows};
-}
-
-template <LinearKernel kKernel>
-Match MatchLinear(const Query& q) {
-  const auto rows = static_cast<int32_t>(PaddedRows(q.RowsOf(q.first)));
-  const LinearChoice choice = ChooseLinear(TraitsOf(q.node()), rows, false, q.facts);
-  if (choice.kernel != kKernel) return {};
-  return {1, choice.instance, choice.rounds, choice.rows};
 }
 
 Match MatchFused(const Query& q) {
@@ -214,6 +231,13 @@ constexpr KernelRow kTable[] = {
 
 std::span<const KernelRow> KernelTable() { return kTable; }
 
+LinearTraits Ungated(const LinearTraits& weight) {
+  LinearTraits w = weight;
+  w.epilogue = Epilogue::kStore;
+  w.output = DType::kBF16;
+  return w;
+}
+
 std::string_view AttentionRefusal(const AttentionParams& p, const DeviceFacts& device) {
   const int32_t dim = p.kv.head_dim;
   const auto rows = [](DType t) { return t == DType::kBF16 || t == DType::kF32; };
@@ -302,7 +326,7 @@ void HandOverWords(const Programme& programme, const Bucket& bucket, const Devic
     PlannedLaunch& attention = launches[i];
     PlannedLaunch& after = launches[i + 1];
     if (attention.row->id != KernelId::kFusedDecode || before.row->id != KernelId::kOneToken ||
-        after.row->id != KernelId::kOneToken)
+        after.row->id != KernelId::kOneToken || before.match.adapts || after.match.adapts)
       continue;
     const NodeId rope = attention.nodes[0], attend = attention.nodes[1];
     const NodeId qkv = before.covered().back(), out = after.nodes[0];

@@ -55,6 +55,7 @@ struct Match {
   int32_t instance = -1;
   bool rounds = false;  // rows are rounded to e4m3 first
   int32_t rows = 0;     // of linear layers: that are computed
+  bool adapts = false;  // with what adapters add
 };
 
 // What rows are asked about.
@@ -121,6 +122,12 @@ Result<std::vector<PlannedLaunch>> Resolve(const Programme& programme, const Buc
                                            const ChoiceFacts& facts);
 // Buckets of which the table says the same map to one.
 Bucket CanonicalBucket(const Bucket& bucket);
+
+// Rows of a gated layer with adapters that are computed before SiLU, at a time.
+inline constexpr int32_t kMostGatedAdapterRows = 2048;
+// A gated layer with adapters is stored as its rows are packed, gate and up both, in bf16: what
+// adapters add comes before SiLU.
+LinearTraits Ungated(const LinearTraits& weight);
 
 // What people read of a launch; `context`: keys of a sequence that attention is predicted for.
 LaunchInfo DescribeLaunch(const Programme& programme, const Bucket& bucket,

@@ -1,6 +1,7 @@
 // The table of kernels without a GPU: what a resolved programme launches, against what the backend
 // launched before it had a table, and the rules that hold for all of it.
 #include "kernels/cuda/table/kernel_table.h"
+#include "kernels/adapters.h"
 
 #include <gtest/gtest.h>
 
@@ -73,6 +74,48 @@ TEST_P(KernelTableTest, VerifyingRowsHaveTheLinearLayersOfAsManyDecodingOnes) {
   }
   EXPECT_EQ(CanonicalBucket(VerifyBucket(2, 3)), CanonicalBucket(VerifyBucket(3, 2)));
   EXPECT_NE(CanonicalBucket(VerifyBucket(1, 6)), CanonicalBucket(VerifyBucket(2, 3)));
+}
+
+// A layer that adapters may change is launched alone, and hands its rows over in memory; in steps
+// without adapters nothing changes.
+TEST_P(KernelTableTest, RowsWithAdaptersHaveLaunchesForEachLayerThatTheyChange) {
+  AdaptedLinear adapted;
+  adapted.adapters.resize(1);
+  const PackedLinear* down = nullptr;
+  for (const Node& node : model_->programme().nodes()) {
+    if (node.kind == NodeKind::kLinear && node.name == "down" && node.layer == 0)
+      down = node.As<LinearParams>().weight;
+  }
+  if (down == nullptr) GTEST_SKIP() << "no such layer";
+  Programme programme = model_->programme();
+  programme.BindAdapters(
+      [&](const PackedLinear* weight) { return weight == down ? &adapted : nullptr; });
+  const auto resolve = [&](const Bucket& bucket) {
+    auto launches = Resolve(programme, CanonicalBucket(bucket), model_->choice());
+    EXPECT_TRUE(launches.has_value());
+    return std::move(*launches);
+  };
+  for (Bucket bucket : {DecodeBucket(1), DecodeBucket(32), PrefillBucket(300)}) {
+    bucket.adapters = true;
+    int adapts = 0;
+    for (const PlannedLaunch& launch : resolve(bucket)) {
+      const bool holds =
+          std::any_of(launch.covered().begin(), launch.covered().end(), [&](NodeId id) {
+            const auto* linear = std::get_if<LinearParams>(&programme.node(id).params);
+            return linear != nullptr && linear->weight == down;
+          });
+      EXPECT_EQ(launch.match.adapts, holds);
+      if (!holds) continue;
+      ++adapts;
+      EXPECT_EQ(launch.num_nodes, 1);
+      EXPECT_FALSE(launch.awaits || launch.leaves);
+    }
+    EXPECT_EQ(adapts, 1);
+    const auto with = resolve(bucket).size();
+    bucket.adapters = false;
+    EXPECT_EQ(resolve(bucket).size(), model_->Resolved(bucket).size());
+    EXPECT_GE(with, model_->Resolved(bucket).size());
+  }
 }
 
 TEST_P(KernelTableTest, EveryNodeIsComputedOnceInItsOrder) {

@@ -1,0 +1,51 @@
+// Factors of low-rank adapters from f32 to the form in which the products read them.
+#include <algorithm>
+
+#include "kernels/cuda/adapter_tile.cuh"
+#include "kernels/cuda/cuda_error.h"
+
+namespace aisp::cuda {
+namespace {
+
+// Ranks are filled up with zeros to a multiple of 16, the K of a product.
+__device__ __forceinline__ int32_t PackedRank(int32_t rank) { return (rank + 15) / 16 * 16; }
+
+template <typename T>
+__global__ void PackDown(const float* from, int32_t rank, int32_t in, T* to) {
+  const int32_t r = static_cast<int32_t>(blockIdx.x);
+  for (int32_t k = threadIdx.x; k < in; k += blockDim.x)
+    to[int64_t{r} * in + k] = FromFloat<T>(r < rank ? from[int64_t{r} * in + k] : 0.0f);
+}
+
+template <typename T>
+__global__ void PackUp(const float* from, int32_t rank, int32_t out, int32_t room, T* to) {
+  const int32_t c = static_cast<int32_t>(blockIdx.x);
+  for (int32_t r = threadIdx.x; r < PackedRank(rank); r += blockDim.x)
+    to[int64_t{c} * room + r] = FromFloat<T>(r < rank ? from[int64_t{r} * out + c] : 0.0f);
+}
+
+template <typename T>
+void Pack(const AdapterLayer& l, int32_t range, int32_t rank, const float* down, const float* up,
+          void* slot, cudaStream_t stream) {
+  T* const factors = static_cast<T*>(slot);
+  const AdapterRange& to = l.ranges[range];
+  const auto ranks = static_cast<unsigned>((rank + 15) / 16 * 16);
+  PackDown<<<ranks, 256, 0, stream>>>(down, rank, l.in,
+                                      factors + int64_t{range} * l.rank_room * l.in);
+  PackUp<<<static_cast<unsigned>(to.out), 32, 0, stream>>>(up, rank, to.out, l.rank_room,
+                                                           factors + to.up);
+}
+
+}  // namespace
+
+Status LaunchPackAdapter(const AdapterLayer& l, int32_t range, int32_t rank, const float* down,
+                         const float* up, void* slot, cudaStream_t stream) {
+  if (l.type == DType::kF32) {
+    Pack<float>(l, range, rank, down, up, slot, stream);
+  } else {
+    Pack<Bf16>(l, range, rank, down, up, slot, stream);
+  }
+  return Check(cudaGetLastError(), "packing an adapter");
+}
+
+}  // namespace aisp::cuda

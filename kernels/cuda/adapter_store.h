@@ -1,0 +1,66 @@
+// AdapterStore: the low-rank adapters of a model's programmes in device memory, and their part of a
+// step.
+//
+// Reserve makes room for all slots once, at load, so that a step's kernels find an adapter where it
+// was when a graph was captured, and nothing is allocated when one comes. Layers are known by their
+// AdaptedLinear, which is part of the programme. One thread, that of the Ops.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "kernels/adapters.h"
+#include "kernels/cuda/adapter_kernels.h"
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/table/kernel_table.h"
+#include "kernels/ops.h"
+
+namespace aisp::cuda {
+
+class AdapterStore {
+ public:
+  // As Ops::ReserveAdapters; steps have at most `max_rows` rows, padded ones too.
+  static Result<std::unique_ptr<AdapterStore>> Reserve(const Programme& programme, int32_t slots,
+                                                       int32_t rank, int32_t max_rows,
+                                                       Device& device);
+  // What the programme's layers hold for the slot, to the device; returns when it is there.
+  Status Place(const Programme& programme, int32_t slot, Stream& stream);
+
+  bool Has(const AdaptedLinear* adapted) const { return layers_.contains(adapted); }
+  bool IsOf(const Programme& programme) const;
+  // Around the layer's own product, of the same x. `y` may be in pieces: rows of x, y and
+  // adapter_of_row are those of the piece.
+  Status Down(const AdaptedLinear& adapted, const void* x, const int32_t* adapter_of_row,
+              int32_t rows, cudaStream_t stream) const;
+  Status Up(const AdaptedLinear& adapted, const int32_t* adapter_of_row, int32_t rows,
+            const AdapterOutput& output, cudaStream_t stream) const;
+  // bf16 [kMostGatedAdapterRows, n] for a gated layer's product before SiLU.
+  void* gated_rows() const { return gated_.data(); }
+
+ private:
+  AdapterStore(Device& device, int32_t slots) : device_(device), slots_(slots) {}
+  Status AddLayer(const LinearParams& params, int32_t rank_room, std::string_view name);
+  Status PlaceLayer(const AdaptedLinear& adapted, int32_t slot, const Buffer& staging,
+                    Stream& stream);
+  AdapterRows RowsOf(const void* x, const int32_t* adapter_of_row, int32_t rows) const;
+
+  struct Layer {
+    AdapterLayer device;
+    size_t offset = 0;    // in factors_, bytes
+    size_t ranks_at = 0;  // in ranks_, elements
+  };
+
+  Device& device_;
+  const int32_t slots_;
+  std::map<const AdaptedLinear*, Layer> layers_;
+  std::vector<int32_t> ranks_;  // as they are on the device
+  size_t factor_bytes_ = 0;
+  size_t staging_bytes_ = 0;
+  int64_t most_columns_ = 0;  // of gated layers, gate and up
+  int64_t most_width_ = 0;    // of AdapterRows::v
+  Buffer factors_, device_ranks_, sums_, gated_;
+};
+
+}  // namespace aisp::cuda
