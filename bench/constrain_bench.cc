@@ -25,7 +25,7 @@ double CpuMicros() {
 }
 
 struct Times {
-  std::vector<double> compile_us, mask_us, advance_us;
+  std::vector<double> compile_us, mask_us, advance_us, forced_us;
   int schemas = 0, enforced = 0;
 };
 
@@ -53,8 +53,11 @@ void Measure(const Json& file, const Tokenizer& tokenizer,
       const double between = CpuMicros();
       const bool taken = matcher->Advance(id);
       times->mask_us.push_back(between - before);
-      times->advance_us.push_back(CpuMicros() - between);
+      const double after = CpuMicros();
+      times->advance_us.push_back(after - between);
       if (!taken) break;
+      matcher->Forced(256);
+      times->forced_us.push_back(CpuMicros() - after);
     }
   }
 }
@@ -93,10 +96,11 @@ int Run(const std::string& folder, const std::string& tokenizer_folder) {
     if (const auto file = ParseJson(text.str()); file) Measure(*file, **tokenizer, trie, &times);
   }
   fmt::print(
-      R"({{"bench":"constrain","vocabulary":{},"schemas":{},"enforced":{},"trie_ms":{:.0f},"compile_us":{},"mask_us":{},"advance_us":{}}})"
+      R"({{"bench":"constrain","vocabulary":{},"schemas":{},"enforced":{},"trie_ms":{:.0f},"compile_us":{},"mask_us":{},"advance_us":{},"forced_us":{}}})"
       "\n",
       trie->vocabulary(), times.schemas, times.enforced, trie_us / 1e3,
-      Percentiles(times.compile_us), Percentiles(times.mask_us), Percentiles(times.advance_us));
+      Percentiles(times.compile_us), Percentiles(times.mask_us), Percentiles(times.advance_us),
+      Percentiles(times.forced_us));
   return 0;
 }
 

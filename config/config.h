@@ -130,6 +130,7 @@ struct Config {
     int64_t watermark_blocks = 2;
     bool prefix_cache = true;
     std::string speculative_config = "off";
+    bool forced_runs = true;
   } engine;
 
   struct Kv {

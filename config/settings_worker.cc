@@ -121,6 +121,10 @@ void BindEngineSettings(Config::Engine& e, SettingTable& t) {
         "the served model.")
       .Flag("--speculative-config")
       .Json();
+  t.Add("forced_runs", &e.forced_runs,
+        "Propose the tokens that a constrained answer must go on with (names of a schema, literal "
+        "parts of a call), so that a step brings several of them. Changes no token.")
+      .Flag("--forced-runs");
 }
 
 void BindKvSettings(Config::Kv& k, SettingTable& t) {

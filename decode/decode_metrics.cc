@@ -1,5 +1,6 @@
 // The metrics that only a decode worker has.
 #include "decode/decode_role_impl.h"
+#include "speculation/speculator.h"
 
 namespace aisp {
 
@@ -22,7 +23,12 @@ void DecodeRole::Impl::AddMetrics(Metrics& m) {
                           "Blocks that came over a lane and were what had been written", labels);
   corrupt = m.AddCounter("aisp_kv_corrupt_transfers_total",
                          "Transfers of which a block was not what had been written", labels);
-  if (deps.engine->speculator() != nullptr) speculation = SpeculationMetrics(m, labels);
+  if (const Speculator* const s = deps.engine->speculator(); s != nullptr && s->has_proposer())
+    speculation = SpeculationMetrics(m, labels);
+  forced_proposed = m.AddCounter("aisp_forced_tokens_proposed_total",
+                                 "Tokens verified because a constraint left one text", labels);
+  forced_accepted = m.AddCounter("aisp_forced_tokens_total",
+                                 "Tokens of forced runs that were the ones drawn", labels);
   tokens_out = m.AddCounter("aisp_tokens_generated_total", "Tokens drawn for requests", labels);
   finished = m.AddCounter("aisp_decode_requests_finished_total",
                           "Requests that ended with a finish event", labels);

@@ -209,6 +209,10 @@ void DecodeRole::Impl::SetTiming(DecodeRequest& request, v1::TokenEvent* event) 
 void DecodeRole::Impl::Collect() {
   const CollectOutput out = deps.engine->Collect();
   speculation.Record(out, deps.engine->speculator());
+  for (const VerifiedDraft& draft : out.drafts) {
+    forced_proposed.Add(draft.forced);
+    forced_accepted.Add(draft.forced_accepted);
+  }
   std::map<LinkId, v1::WorkerMessage> messages;
   v1::TokenEvent* event = nullptr;  // the one being filled; outputs of one sequence stand together
   SequenceId event_of;

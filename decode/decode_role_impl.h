@@ -150,6 +150,7 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   Counter data_loss;
   Counter verified, corrupt;
   SpeculationMetrics speculation;
+  Counter forced_proposed, forced_accepted;
   Counter tokens_out;
   Counter finished;
   Histogram ttft_queue;

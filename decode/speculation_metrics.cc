@@ -49,6 +49,7 @@ void SpeculationMetrics::Record(const CollectOutput& out, const Speculator* spec
   if (!handles_ || speculator == nullptr) return;
   Handles& h = *handles_;
   for (const VerifiedDraft& draft : out.drafts) {
+    if (draft.drafted == 0) continue;
     h.drafts.Add();
     h.drafted.Add(draft.drafted);
     h.accepted.Add(draft.accepted);

@@ -10,6 +10,13 @@ namespace {
 // row.
 constexpr int32_t kPlainSteps = 16;
 
+// Tokens of a forced run in one step: with the row that is drawn anyway as many as the longest
+// captured graph has for a sequence.
+constexpr int32_t kMostForced = 15;
+
+// That a token of a forced run is drawn as it was proposed, before anything is known.
+constexpr float kForcedStands = 0.9f;
+
 DraftContext ContextOf(const Sequence& s) {
   DraftContext context;
   context.sequence = s.id;
@@ -28,11 +35,12 @@ void Engine::Impl::Propose(SequenceId id, std::span<const TokenId> tokens) {
   if (s == nullptr || s->state != SequenceState::kRunning || s->samples_in_flight > 0) return;
   SetDraft(*s, tokens);
   s->draft_rows = static_cast<int32_t>(s->draft.size());
+  s->draft_forced = 0;
 }
 
 // A draw behind a stop token or the end of a constraint would be for nothing, and one behind a
 // token that a constraint forbids has no meaning.
-void Engine::Impl::SetDraft(Sequence& s, std::span<const TokenId> tokens) {
+void Engine::Impl::SetDraft(Sequence& s, std::span<const TokenId> tokens) const {
   const auto& stops = s.request.stop_token_ids;
   size_t length = 0;
   for (; length < tokens.size(); ++length) {
@@ -64,18 +72,41 @@ int32_t Engine::Impl::DraftsOf(const Sequence& s) const {
 }
 
 bool Engine::Impl::MayDraft(const Sequence& s) const {
-  return s.samples() && s.samples_in_flight == 0 && s.request.max_draft_tokens != 0 &&
-         s.target() - s.scheduled == 1 && s.request.max_new_tokens - s.generated() > 1;
+  return s.samples() && s.samples_in_flight == 0 && s.target() - s.scheduled == 1 &&
+         s.request.max_new_tokens - s.generated() > 1;
+}
+
+bool Engine::Impl::AsksProposer(const Sequence& s) const {
+  return options.speculator->has_proposer() && s.request.max_draft_tokens != 0;
 }
 
 bool Engine::Impl::AwaitsTokens() const {
   if (options.speculator == nullptr || limits.max_draft_rows == 0 || flight.empty()) return false;
   if (plain_steps > 0 || suspects > 0) return false;
   const auto& running = table.running();
-  return std::any_of(running.begin(), running.end(), [](const Sequence* s) {
+  return std::any_of(running.begin(), running.end(), [this](const Sequence* s) {
     const int32_t left = s->request.max_new_tokens - s->generated() - s->samples_in_flight;
-    return s->samples_in_flight > 0 && s->request.max_draft_tokens != 0 && left > 1;
+    return s->samples_in_flight > 0 && (s->in_run || AsksProposer(*s)) && left > 1;
   });
+}
+
+bool Engine::Impl::AsksForRuns(const Sequence& s) const {
+  return s.request.guide != nullptr && options.speculator != nullptr &&
+         options.speculator->forced_runs() && limits.max_draft_rows > 0;
+}
+
+// The next token is under way already; the step behind it waits for it where more of a run follows.
+void Engine::Impl::NoteRun(Sequence& s) const {
+  s.in_run = AsksForRuns(s) && s.request.guide->Forced(2).size() > 1;
+}
+
+void Engine::Impl::ProposeRun(Sequence& s, SpeculativeSequence* out) const {
+  s.in_run = false;
+  if (!AsksForRuns(s)) return;
+  const int32_t limit = std::min(out->context.limit, kMostForced);
+  SetDraft(s, s.request.guide->Forced(static_cast<size_t>(std::max(0, limit))));
+  for (const TokenId token : s.draft) out->draft.Add(token, kForcedStands);
+  out->forced = static_cast<int32_t>(s.draft.size());
 }
 
 void Engine::Impl::ProposeAll() {
@@ -92,12 +123,17 @@ void Engine::Impl::ProposeAll() {
     if (left == 1) ++shape.sequences, shape.context_tokens += s->size();
     s->draft.clear();
     if (!MayDraft(*s)) continue;
-    DraftContext context = ContextOf(*s);
-    context.limit = std::min(s->request.max_new_tokens - s->generated() - 1,
-                             executor->max_context() - s->size() - 1);
+    SpeculativeSequence drafted;
+    drafted.context = ContextOf(*s);
+    int32_t& limit = drafted.context.limit;
+    limit = std::min(s->request.max_new_tokens - s->generated() - 1,
+                     executor->max_context() - s->size() - 1);
+    ProposeRun(*s, &drafted);
+    drafted.proposes = AsksProposer(*s);
+    if (!drafted.proposes && drafted.forced == 0) continue;
     if (s->request.max_draft_tokens > 0)
-      context.limit = std::min(context.limit, s->request.max_draft_tokens);
-    drafting.push_back({context, {}, 0});
+      limit = std::min(limit, drafted.forced + s->request.max_draft_tokens);
+    drafting.push_back(std::move(drafted));
   }
   if (drafting.empty()) return;
   plain_steps = kPlainSteps;
@@ -107,12 +143,14 @@ void Engine::Impl::ProposeAll() {
   for (SpeculativeSequence& d : drafting) {
     if (d.draft.tokens.empty()) continue;
     Sequence& s = *table.Find(d.context.sequence);
-    SetDraft(s, d.draft.tokens);
+    if (static_cast<int32_t>(d.draft.tokens.size()) > d.forced) SetDraft(s, d.draft.tokens);
     d.draft.tokens.resize(s.draft.size());
   }
   speculator->Choose(drafting, shape);
   for (const SpeculativeSequence& d : drafting) {
-    table.Find(d.context.sequence)->draft_rows = d.rows;
+    Sequence& s = *table.Find(d.context.sequence);
+    s.draft_rows = d.rows;
+    s.draft_forced = d.forced;
     if (d.rows > 0) plain_steps = 0;
   }
   propose_time += clock->Now() - begin;
@@ -141,10 +179,13 @@ void Engine::Impl::PrepareDraws(Sequence& s, int32_t drafts) {
 void Engine::Impl::NoteVerified(Sequence& s, std::span<const TokenId> draft, int32_t drafted,
                                 int32_t accepted, bool next, CollectOutput* out) {
   if (drafted > 0) {
-    ++s.drafts.steps;
-    s.drafts.drafted += drafted;
-    s.drafts.accepted += accepted;
-    out->drafts.push_back({s.id, drafted, accepted});
+    const int32_t forced = std::min(drafted, s.draft_forced);
+    VerifiedDraft verified{s.id, drafted - forced, accepted - std::min(accepted, forced), forced,
+                           std::min(accepted, forced)};
+    s.drafts.steps += verified.drafted > 0 ? 1 : 0;
+    s.drafts.drafted += verified.drafted;
+    s.drafts.accepted += verified.accepted;
+    out->drafts.push_back(verified);
   }
   if (options.speculator != nullptr && !draft.empty())
     options.speculator->Verified(s.id, drafted, accepted, next);

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "common/ids.h"
 
@@ -23,6 +24,10 @@ class DrawGuide {
   virtual void Rewind(size_t count) = 0;
   // The text is whole and nothing but its end may follow.
   virtual bool AtEnd() = 0;
+  // At most `limit` tokens that spell what comes next as far as only one text may. They are a
+  // proposal: other tokens may spell the same, and blanks may stand between. Not to be called
+  // between Take and Rewind.
+  virtual std::vector<TokenId> Forced(size_t /*limit*/) { return {}; }
 };
 
 }  // namespace aisp

@@ -55,8 +55,10 @@ struct EngineOptions {
 // One sequence's proposed tokens in one step.
 struct VerifiedDraft {
   SequenceId sequence;
-  int32_t drafted = 0;
+  int32_t drafted = 0;  // by a proposer
   int32_t accepted = 0;
+  int32_t forced = 0;  // in front of them, by a constraint that leaves no other text
+  int32_t forced_accepted = 0;
 };
 
 struct StepTiming {

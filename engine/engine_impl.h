@@ -188,9 +188,14 @@ struct Engine::Impl {
   // --- drafts.cc ---
   void Propose(SequenceId id, std::span<const TokenId> tokens);
   // Cut to what the model knows and the sequence could draw.
-  void SetDraft(Sequence& s, std::span<const TokenId> tokens);
+  void SetDraft(Sequence& s, std::span<const TokenId> tokens) const;
   bool MayDraft(const Sequence& s) const;
-  // Asks the speculator for every sequence that decodes.
+  bool AsksProposer(const Sequence& s) const;
+  // Whether what its constraint leaves one text for is proposed.
+  bool AsksForRuns(const Sequence& s) const;
+  void NoteRun(Sequence& s) const;
+  void ProposeRun(Sequence& s, SpeculativeSequence* out) const;
+  // Asks constraints and the speculator for every sequence that decodes.
   void ProposeAll();
   // Whether the next step may hold proposed tokens, so that the one in flight is collected first.
   bool AwaitsTokens() const;

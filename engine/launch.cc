@@ -437,8 +437,9 @@ void Engine::Impl::MakeLateMasks(StepRecord& step) {
     const bool known = sampled.token >= 0 && sampled.token < executor->vocabulary();
     if (!sampled.status || !known || stopped) continue;
     s.taken_early = s.request.guide->Take(sampled.token);
-    if (*s.taken_early && !s.request.guide->AtEnd())
-      step.samples[late.sample].mask = s.request.guide->Allowed();
+    if (!*s.taken_early || s.request.guide->AtEnd()) continue;
+    NoteRun(s);
+    step.samples[late.sample].mask = s.request.guide->Allowed();
   }
 }
 

@@ -60,7 +60,8 @@ struct SequenceRequest {
   int32_t priority = 0;  // greater runs first, of one tenant's
   Instant deadline = kNever;
   std::shared_ptr<DrawGuide> guide;  // null: unconstrained
-  int32_t max_draft_tokens = -1;     // proposed in a step; 0: none, -1: as many as pay
+  // Of a proposer, in a step; 0: none, -1: as many as pay. Forced runs (DrawGuide) are none of it.
+  int32_t max_draft_tokens = -1;
   // Not kNone: nothing is drawn, the sequence ends with kStop and an embedding.
   Pooling pooling = Pooling::kNone;
   // -1: none. Else the logprob of each prompt token but the first, with so many alternatives; those
@@ -77,7 +78,7 @@ struct TokenLogprob {
   int32_t rank = 0;  // 1: no token is likelier; 0: not known. Of the prompt's tokens
 };
 
-// What proposed tokens came to.
+// What a proposer's tokens came to.
 struct DraftCounts {
   int32_t steps = 0;     // that verified any
   int32_t drafted = 0;   // tokens that were verified

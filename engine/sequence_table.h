@@ -55,8 +55,10 @@ struct Sequence {
   // Proposed tokens behind the last known one (Engine::Propose), and how many of them rows in
   // flight verify; until those are collected nothing more of it is scheduled.
   std::vector<TokenId> draft;
-  int32_t draft_rows = 0;  // of them, how many the next step may verify
+  int32_t draft_rows = 0;    // of them, how many the next step may verify
+  int32_t draft_forced = 0;  // of them, the leading ones that its constraint named
   int32_t drafts_in_flight = 0;
+  bool in_run = false;  // behind the token that was drawn last a run of forced ones goes on
   // While drafts are in flight: generated and proposed tokens, for penalties, and the masks of all
   // draws, for constraints.
   std::vector<TokenId> lookahead;

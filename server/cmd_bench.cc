@@ -373,7 +373,7 @@ Status RunSpeculation(CommandLine line) {
     AISP_ASSIGN_OR_RETURN(SpeculationConfig chosen, SpeculationConfigOf(line.config));
     chosen.num_tokens = length;
     chosen.adaptive = adaptive;
-    return MakeSpeculator(chosen, *served, backend, &clock);
+    return MakeSpeculator(chosen, /*forced_runs=*/false, *served, backend, &clock);
   };
   if (proposes) {
     options.make_proposer = [&]() -> Result<std::unique_ptr<Proposer>> {

@@ -1,105 +1,15 @@
 #include "server/constraint_pool.h"
 
-#include <algorithm>
-
 #include "constrain/grammar_constraint.h"
 #include "constrain/json_constraint.h"
 #include "constrain/json_masks.h"
 #include "constrain/schema_compiler.h"
 #include "constrain/text_constraint.h"
 #include "server/answer_plan.h"
+#include "server/matcher_guide.h"
 
 namespace aisp {
 namespace {
-
-class MatcherGuide : public DrawGuide {
- public:
-  // `most`: tokens of the answer, of which the last are kept for its ending; 0: none are kept.
-  MatcherGuide(std::shared_ptr<Constraint> constraint, size_t vocabulary,
-               std::vector<TokenId> stops, size_t most)
-      : constraint_(std::move(constraint)),
-        matcher_(constraint_->NewMatcher()),
-        mask_(vocabulary),
-        stops_(std::move(stops)),
-        most_(most) {
-    NoteRoom();
-  }
-
-  std::span<const uint32_t> Allowed() override {
-    matcher_->Mask(&mask_);
-    for (const TokenId stop : stops_) {
-      if (stop < 0 || static_cast<size_t>(stop) >= mask_.size()) continue;
-      if (matcher_->IsWhole()) {
-        mask_.Set(static_cast<size_t>(stop));
-      } else {
-        mask_.Clear(static_cast<size_t>(stop));
-      }
-    }
-    if (most_ > 0 && taken_ >= free_until_[taken_ / kLookEvery]) KeepToEnding();
-    return mask_.words();
-  }
-  bool Take(TokenId token) override {
-    if (!matcher_->Advance(token)) return false;
-    ++taken_;
-    NoteRoom();
-    return true;
-  }
-  void Rewind(size_t count) override {
-    matcher_->Rewind(count);
-    taken_ -= std::min(taken_, count);
-  }
-  bool AtEnd() override {
-    if (!matcher_->IsWhole()) return false;
-    matcher_->Mask(&mask_);
-    return mask_.Count() == 0;
-  }
-
- private:
-  static constexpr size_t kLookEvery = 16;
-
-  // Tokens that are left beside an ending, and those that one more token may add to it; 0: the
-  // ending is all that there is room for, or none is known.
-  size_t Room(const std::optional<Matcher::Ending>& ending) const {
-    const size_t left = most_ - std::min(most_, taken_);
-    // One more for the token that stops.
-    const size_t need = ending ? ending->tokens.size() + 1 + ending->growth : left;
-    return left > need ? left - need : 0;
-  }
-
-  // Now and then, how long no ending has to be looked for. What comes of it depends on the tokens
-  // so far alone, so that proposed tokens and a takeover change no answer.
-  void NoteRoom() {
-    if (most_ == 0 || taken_ % kLookEvery != 0) return;
-    const auto ending = matcher_->FindEnding(kLongestEnding);
-    free_until_.resize(std::max(free_until_.size(), taken_ / kLookEvery + 1));
-    free_until_[taken_ / kLookEvery] = taken_ + (ending ? Room(ending) / (ending->growth + 1) : 0);
-  }
-
-  // Leaves nothing but the way to the end once there is room for little more.
-  void KeepToEnding() {
-    const auto ending = matcher_->FindEnding(kLongestEnding);
-    if (!ending || Room(ending) > 0) return;
-    std::vector<TokenId> only;
-    if (!ending->tokens.empty()) {
-      only.push_back(ending->tokens.front());
-    } else {
-      only = stops_;
-    }
-    std::erase_if(only,
-                  [this](TokenId id) { return id < 0 || !mask_.Has(static_cast<size_t>(id)); });
-    if (only.empty()) return;
-    std::fill(mask_.words().begin(), mask_.words().end(), 0u);
-    for (const TokenId id : only) mask_.Set(static_cast<size_t>(id));
-  }
-
-  std::shared_ptr<Constraint> constraint_;
-  std::unique_ptr<Matcher> matcher_;
-  TokenMask mask_;
-  std::vector<TokenId> stops_;
-  const size_t most_;
-  size_t taken_ = 0;
-  std::vector<size_t> free_until_;  // by taken_ / kLookEvery: tokens taken
-};
 
 std::string Told(const std::vector<Refusal>& refusals) {
   std::string out = "the JSON Schema cannot be enforced:";
@@ -116,6 +26,7 @@ ConstraintPool::ConstraintPool(const Tokenizer* tokenizer, int32_t vocabulary, c
     : tokenizer_(*tokenizer),
       vocabulary_(vocabulary),
       limits_(limits),
+      runs_(std::make_shared<RunBook>(tokenizer)),
       waiting_(limits.max_waiting) {}
 
 ConstraintPool::~ConstraintPool() {
@@ -220,29 +131,31 @@ Result<std::shared_ptr<Constraint>> ConstraintPool::Get(const v1::Constraint& co
 }
 
 std::shared_ptr<DrawGuide> ConstraintPool::MakeGuide(std::shared_ptr<Constraint> constraint,
-                                                     const std::vector<TokenId>& stops,
-                                                     size_t most) const {
+                                                     MatcherGuide::Rules rules) {
   return std::make_shared<MatcherGuide>(std::move(constraint), static_cast<size_t>(vocabulary_),
-                                        stops, most);
+                                        std::move(rules), runs_);
 }
 
 Result<std::shared_ptr<DrawGuide>> ConstraintPool::Guide(const v1::GenerateRequest& request,
                                                          OnGuide later) {
   const v1::Constraint& wanted = request.sampling().constraint();
-  std::vector<TokenId> stops(request.stop_token_ids().begin(), request.stop_token_ids().end());
-  const size_t most = wanted.force_finish() ? request.max_new_tokens() : 0;
+  MatcherGuide::Rules rules;
+  rules.stops.assign(request.stop_token_ids().begin(), request.stop_token_ids().end());
+  rules.most = wanted.force_finish() ? request.max_new_tokens() : 0;
+  rules.scope = request.cache_salt();
   const std::string text = wanted.SerializeAsString();
-  if (auto known = Find(HashBytes(text), text)) return MakeGuide(std::move(known), stops, most);
+  if (auto known = Find(HashBytes(text), text))
+    return MakeGuide(std::move(known), std::move(rules));
   std::call_once(thread_once_, [this] {
     thread_ = Thread("grammars", [this] {
       while (auto job = waiting_.Pop()) (*job)();
     });
   });
   const bool taken = waiting_.TryPush(
-      [this, wanted, most, stops = std::move(stops), later = std::move(later)]() mutable {
+      [this, wanted, rules = std::move(rules), later = std::move(later)]() mutable {
         auto compiled = Get(wanted);
         if (!compiled) return later(tl::unexpected(compiled.error()));
-        later(MakeGuide(std::move(*compiled), stops, most));
+        later(MakeGuide(std::move(*compiled), std::move(rules)));
       });
   if (!taken) {
     return ResourceExhausted(std::to_string(limits_.max_waiting) +

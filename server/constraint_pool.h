@@ -17,14 +17,13 @@
 #include "common/result.h"
 #include "common/threads.h"
 #include "constrain/constraint.h"
+#include "constrain/forced_run.h"
 #include "engine/draw_guide.h"
+#include "server/matcher_guide.h"
 #include "text/tokenizer.h"
 #include "worker.pb.h"
 
 namespace aisp {
-
-// Bytes of an ending that an answer may be held to (force_finish).
-inline constexpr size_t kLongestEnding = 16 << 10;
 
 class ConstraintPool {
  public:
@@ -62,7 +61,7 @@ class ConstraintPool {
 
   std::shared_ptr<Constraint> Find(const Hash128& key, const std::string& text);
   std::shared_ptr<DrawGuide> MakeGuide(std::shared_ptr<Constraint> constraint,
-                                       const std::vector<TokenId>& stops, size_t most) const;
+                                       MatcherGuide::Rules rules);
   void Trim();
 
   Result<std::shared_ptr<Constraint>> Compile(const v1::Constraint& constraint);
@@ -71,6 +70,7 @@ class ConstraintPool {
   const Tokenizer& tokenizer_;
   const int32_t vocabulary_;
   const Limits limits_;
+  const std::shared_ptr<RunBook> runs_;
   std::once_flag trie_once_;
   std::shared_ptr<const TokenTrie> trie_;
   mutable std::mutex mutex_;

@@ -22,10 +22,10 @@
 namespace aisp {
 
 int32_t MaxDraftRows(const Config::Engine& engine) {
-  constexpr int64_t kMost = 128;
-  if (engine.speculative_config == "off") return 0;
+  // Forced runs are of constrained sequences alone, which leave room for few at once.
+  const int64_t most = engine.speculative_config != "off" ? 128 : engine.forced_runs ? 64 : 0;
   return static_cast<int32_t>(
-      std::clamp<int64_t>(engine.max_batch_tokens - engine.max_sequences, 0, kMost));
+      std::clamp<int64_t>(engine.max_batch_tokens - engine.max_sequences, 0, most));
 }
 
 Result<SpeculationConfig> SpeculationConfigOf(const Config& config) {
@@ -269,7 +269,7 @@ Result<DraftMemory> DraftMemoryOf(const Config& config, const ServedModel& serve
 Result<std::shared_ptr<Speculator>> MakeSpeculator(const Config& config, const ServedModel& served,
                                                    const Backend& backend, const Clock* clock) {
   AISP_ASSIGN_OR_RETURN(const SpeculationConfig chosen, SpeculationConfigOf(config));
-  return MakeSpeculator(chosen, served, backend, clock);
+  return MakeSpeculator(chosen, config.engine.forced_runs, served, backend, clock);
 }
 
 Result<std::unique_ptr<Proposer>> MakeProposer(const SpeculationConfig& chosen,
@@ -291,14 +291,16 @@ Result<std::unique_ptr<Proposer>> MakeProposer(const SpeculationConfig& chosen,
 }
 
 Result<std::shared_ptr<Speculator>> MakeSpeculator(const SpeculationConfig& chosen,
-                                                   const ServedModel& served,
+                                                   bool forced_runs, const ServedModel& served,
                                                    const Backend& backend, const Clock* clock) {
   AISP_ASSIGN_OR_RETURN(auto proposer, MakeProposer(chosen, served, backend, clock));
-  if (proposer == nullptr) return std::shared_ptr<Speculator>();
-  LogInfo("speculation", {{"method", MethodName(chosen.method)}, {"tokens", chosen.num_tokens}});
-  return std::make_shared<Speculator>(
-      SpeculatorOptions{.num_tokens = chosen.num_tokens, .adaptive = chosen.adaptive},
-      std::move(proposer), clock);
+  if (proposer == nullptr && !forced_runs) return std::shared_ptr<Speculator>();
+  if (proposer != nullptr)
+    LogInfo("speculation", {{"method", MethodName(chosen.method)}, {"tokens", chosen.num_tokens}});
+  const SpeculatorOptions options{.num_tokens = chosen.num_tokens,
+                                  .adaptive = proposer == nullptr || chosen.adaptive,
+                                  .forced_runs = forced_runs};
+  return std::make_shared<Speculator>(options, std::move(proposer), clock);
 }
 
 }  // namespace aisp

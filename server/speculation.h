@@ -1,4 +1,5 @@
-// Who proposes tokens on a decode worker: engine.speculative_config made into a Speculator.
+// Who proposes tokens on a decode worker: engine.speculative_config and engine.forced_runs made
+// into a Speculator.
 #pragma once
 
 #include <memory>
@@ -47,9 +48,10 @@ Result<DraftMemory> DraftMemoryOf(const Config& config, const ServedModel& serve
 Result<std::unique_ptr<Proposer>> MakeProposer(const SpeculationConfig& chosen,
                                                const ServedModel& served, const Backend& backend,
                                                const Clock* clock);
-// The same, with who decides how much of it is verified.
+// The same, with who decides how much of it is verified; without a proposer for forced runs alone,
+// and null where there are none either.
 Result<std::shared_ptr<Speculator>> MakeSpeculator(const SpeculationConfig& chosen,
-                                                   const ServedModel& served,
+                                                   bool forced_runs, const ServedModel& served,
                                                    const Backend& backend, const Clock* clock);
 Result<std::shared_ptr<Speculator>> MakeSpeculator(const Config& config, const ServedModel& served,
                                                    const Backend& backend, const Clock* clock);

@@ -12,6 +12,10 @@ namespace {
 constexpr int32_t kProbeSteps = 64;
 constexpr int32_t kProbeRows = 4;
 
+// What became of forced runs is told apart for the last token, which stands where the text behind
+// the run is spelled apart from it.
+constexpr size_t kInside = 0, kLast = 1;
+
 }  // namespace
 
 Speculator::Speculator(const SpeculatorOptions& options, std::unique_ptr<Proposer> proposer,
@@ -47,19 +51,39 @@ void Speculator::Computed(std::span<const ComputedRows> rows) {
   SwitchOff(contexts_, &stats_.failed);
 }
 
-void Speculator::Propose(std::span<SpeculativeSequence> sequences, const StepShape& shape) {
-  const int32_t length = LengthFor(shape);
+void Speculator::ListAsked(std::span<const SpeculativeSequence> sequences, int32_t length) {
   contexts_.clear();
   asked_.clear();
   for (size_t i = 0; i < sequences.size(); ++i) {
-    sequences[i].draft.Clear();
-    sequences[i].rows = 0;
-    DraftContext context = sequences[i].context;
-    context.limit = std::min(context.limit, length);
+    const SpeculativeSequence& s = sequences[i];
+    // Tokens that cost time are not bought where the constraint names some for nothing.
+    if (!s.proposes || (s.forced > 0 && proposer_->costly())) continue;
+    DraftContext context = s.context;
+    context.limit = std::min(context.limit, s.forced + length);
     if (context.limit <= 0 || states_[context.sequence].off) continue;
     contexts_.push_back(context);
     asked_.push_back(i);
   }
+}
+
+bool Speculator::Join(TokenDraft* proposed, SpeculativeSequence* sequence) {
+  TokenDraft& draft = sequence->draft;
+  const auto forced = static_cast<ptrdiff_t>(draft.tokens.size());
+  if (std::ssize(proposed->tokens) <= forced ||
+      !std::equal(draft.tokens.begin(), draft.tokens.end(), proposed->tokens.begin()))
+    return false;
+  std::copy(draft.confidence.begin(), draft.confidence.end(), proposed->confidence.begin());
+  std::swap(draft, *proposed);
+  return true;
+}
+
+void Speculator::Propose(std::span<SpeculativeSequence> sequences, const StepShape& shape) {
+  for (SpeculativeSequence& s : sequences) {
+    s.rows = 0;
+    if (s.forced == 0) s.draft.Clear();
+  }
+  if (!has_proposer()) return;
+  ListAsked(sequences, LengthFor(shape));
   if (contexts_.empty()) return;
   if (drafts_.size() < contexts_.size()) drafts_.resize(contexts_.size());
   for (size_t i = 0; i < contexts_.size(); ++i) drafts_[i].Clear();
@@ -79,13 +103,12 @@ void Speculator::Propose(std::span<SpeculativeSequence> sequences, const StepSha
   }
   int32_t longest = 0;
   for (size_t i = 0; i < asked_.size(); ++i) {
-    TokenDraft& draft = sequences[asked_[i]].draft;
-    std::swap(draft, drafts_[i]);
+    TokenDraft& draft = drafts_[i];
     const auto limit = static_cast<size_t>(contexts_[i].limit);
     if (draft.tokens.size() > limit) draft.tokens.resize(limit);
     draft.confidence.resize(draft.tokens.size(), 0.5f);
-    stats_.proposals += draft.tokens.empty() ? 0 : 1;
     longest = std::max(longest, static_cast<int32_t>(draft.tokens.size()));
+    stats_.proposals += Join(&draft, &sequences[asked_[i]]) ? 1 : 0;
   }
   if (longest > 0 && proposer_->timed()) {
     const double each = std::max(0.0, ToSeconds(took - proposer_->catch_up())) / longest;
@@ -102,18 +125,27 @@ void Speculator::ChooseAll(std::span<SpeculativeSequence> sequences) {
   for (SpeculativeSequence& s : sequences) s.rows = static_cast<int32_t>(s.draft.tokens.size());
 }
 
+double Speculator::StandsAt(const State& state, int32_t at, float confidence) const {
+  const auto position = static_cast<size_t>(std::max(0, at - state.forced));
+  const float stands =
+      at < state.forced ? run_acceptance_.Probability(
+                              state.of_runs, at + 1 == state.forced ? kLast : kInside, confidence)
+                        : acceptance_.Probability(state.acceptance, position, confidence);
+  return static_cast<double>(stands);
+}
+
 void Speculator::Choose(std::span<SpeculativeSequence> sequences, const StepShape& shape) {
   candidates_.clear();
   for (size_t i = 0; i < sequences.size(); ++i) {
     const TokenDraft& draft = sequences[i].draft;
     State& state = states_[sequences[i].context.sequence];
-    state.confidence.assign(draft.confidence.begin(),
-                            draft.confidence.begin() + static_cast<ptrdiff_t>(draft.tokens.size()));
+    const auto tokens = std::ssize(draft.tokens);
+    state.confidence.assign(draft.confidence.begin(), draft.confidence.begin() + tokens);
+    state.forced = std::min(sequences[i].forced, static_cast<int32_t>(tokens));
     double together = 1;
-    for (size_t at = 0; at < draft.tokens.size(); ++at) {
-      together *=
-          static_cast<double>(acceptance_.Probability(state.acceptance, at, draft.confidence[at]));
-      candidates_.push_back({static_cast<int32_t>(i), static_cast<int32_t>(at), together});
+    for (int32_t at = 0; at < tokens; ++at) {
+      together *= StandsAt(state, at, state.confidence[static_cast<size_t>(at)]);
+      candidates_.push_back({static_cast<int32_t>(i), at, together});
     }
   }
   if (!options_.adaptive) return ChooseAll(sequences);
@@ -126,7 +158,8 @@ void Speculator::Choose(std::span<SpeculativeSequence> sequences, const StepShap
   int32_t chosen = ChooseDrafts(candidates_, shape, cost_);
   // A costly proposer that was not asked has no candidates: its idle steps count all the same, or
   // it would never be asked again.
-  const bool idle = chosen == 0 && (!candidates_.empty() || proposer_->costly());
+  const bool costly = has_proposer() && proposer_->costly();
+  const bool idle = chosen == 0 && (!candidates_.empty() || costly);
   if (idle && ++idle_steps_ > kProbeSteps)
     chosen = std::min({kProbeRows, static_cast<int32_t>(candidates_.size()), shape.max_drafts});
   if (chosen > 0) idle_steps_ = 0;
@@ -134,20 +167,26 @@ void Speculator::Choose(std::span<SpeculativeSequence> sequences, const StepShap
     ++sequences[static_cast<size_t>(candidates_[static_cast<size_t>(i)].sequence)].rows;
 }
 
+void Speculator::Learn(State* state, int32_t at, bool stood) {
+  const float confidence = state->confidence[static_cast<size_t>(at)];
+  if (at < state->forced) {
+    const size_t place = at + 1 == state->forced ? kLast : kInside;
+    return run_acceptance_.Learn(&state->of_runs, place, confidence, stood);
+  }
+  const auto position = static_cast<size_t>(at - state->forced);
+  acceptance_.Learn(&state->acceptance, position, confidence, stood);
+  const size_t slot = std::min(position, AcceptanceRecord::kPositions - 1);
+  everybody_.hits[slot] = 0.98f * everybody_.hits[slot] + (stood ? 1.0f : 0.0f);
+  everybody_.expected[slot] = 0.98f * everybody_.expected[slot] + 1.0f;
+}
+
 void Speculator::Verified(SequenceId sequence, int32_t drafted, int32_t accepted, bool next_stood) {
   const auto it = states_.find(sequence);
   if (it == states_.end()) return;
   State& state = it->second;
   const auto known = static_cast<int32_t>(state.confidence.size());
-  const auto learn = [&](int32_t at, bool stood) {
-    const auto position = static_cast<size_t>(at);
-    acceptance_.Learn(&state.acceptance, position, state.confidence[position], stood);
-    const size_t slot = std::min(position, AcceptanceRecord::kPositions - 1);
-    everybody_.hits[slot] = 0.98f * everybody_.hits[slot] + (stood ? 1.0f : 0.0f);
-    everybody_.expected[slot] = 0.98f * everybody_.expected[slot] + 1.0f;
-  };
-  for (int32_t i = 0; i < std::min(accepted, known); ++i) learn(i, true);
-  if (accepted < known) learn(accepted, accepted == drafted && next_stood);
+  for (int32_t i = 0; i < std::min(accepted, known); ++i) Learn(&state, i, true);
+  if (accepted < known) Learn(&state, accepted, accepted == drafted && next_stood);
   state.confidence.clear();
 }
 
@@ -157,7 +196,7 @@ void Speculator::StepTook(int32_t rows, int64_t context_tokens, Duration took) {
 
 void Speculator::Ended(const DraftContext& context) {
   states_.erase(context.sequence);
-  proposer_->Ended(context);
+  if (has_proposer()) proposer_->Ended(context);
 }
 
 }  // namespace aisp

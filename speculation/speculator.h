@@ -1,5 +1,6 @@
 // Speculator: what an engine asks before each step. It has a proposer name tokens, decides how many
-// of them the step verifies, and learns from what became of them and from how long steps take.
+// of them the step verifies, and learns from what became of them and from how long steps take. The
+// runs of tokens that constraints leave one text for come with the sequences and need no proposer.
 //
 // A proposer that fails, or is slow several times running, is not asked again for the sequences it
 // was asked for then; they go on without. Engine thread only; statistics too.
@@ -25,13 +26,16 @@ struct SpeculatorOptions {
   // A call of the proposer that takes longer is slow; so many in a row end it.
   Duration slow = std::chrono::milliseconds(100);
   int32_t slow_calls = 3;
+  bool forced_runs = true;  // the engine asks constraints for theirs (DrawGuide::Forced)
 };
 
 // A running sequence for the next step.
 struct SpeculativeSequence {
   DraftContext context;
   TokenDraft draft;
-  int32_t rows = 0;  // leading tokens of the draft to verify
+  int32_t rows = 0;      // leading tokens of the draft to verify
+  int32_t forced = 0;    // leading tokens of it that a constraint named; there before Propose
+  bool proposes = true;  // the proposer is asked
 };
 
 struct SpeculatorStats {
@@ -42,13 +46,17 @@ struct SpeculatorStats {
 
 class Speculator {
  public:
+  // `proposer` may be null: then only forced runs are verified.
   Speculator(const SpeculatorOptions& options, std::unique_ptr<Proposer> proposer,
              const Clock* clock);
 
+  bool forced_runs() const { return options_.forced_runs; }
+  bool has_proposer() const { return proposer_ != nullptr; }
   // Elements of the features that Computed wants; 0: it need not be called.
-  int32_t feature_size() const { return proposer_->feature_size(); }
+  int32_t feature_size() const { return has_proposer() ? proposer_->feature_size() : 0; }
   void Computed(std::span<const ComputedRows> rows);
-  // Fills the drafts. What an owner then cuts off them is not proposed.
+  // Fills the drafts; one that holds a forced run goes on where the proposer names all of the run
+  // and more. What an owner then cuts off them is not proposed.
   void Propose(std::span<SpeculativeSequence> sequences, const StepShape& shape);
   // Fills `rows`.
   void Choose(std::span<SpeculativeSequence> sequences, const StepShape& shape);
@@ -61,26 +69,34 @@ class Speculator {
 
   const SpeculatorStats& stats() const { return stats_; }
   const VerifyCost& cost() const { return cost_; }
-  std::string_view method() const { return proposer_->name(); }
+  std::string_view method() const { return has_proposer() ? proposer_->name() : "none"; }
   // Those that it remembers something of.
   size_t sequences() const { return states_.size(); }
 
  private:
   struct State {
-    AcceptanceRecord acceptance;
-    std::vector<float> confidence;  // of the draft that is being verified
+    AcceptanceRecord acceptance, of_runs;
+    // Of the draft that is being verified, and how many of its tokens are a forced run.
+    std::vector<float> confidence;
+    int32_t forced = 0;
     bool off = false;
   };
 
   void SwitchOff(std::span<const DraftContext> contexts, uint64_t* count);
   int32_t LengthFor(const StepShape& shape);
+  // Whom to ask: `contexts_` of the sequences `asked_`.
+  void ListAsked(std::span<const SpeculativeSequence> sequences, int32_t length);
+  // A proposed draft becomes the sequence's, or goes on where its forced run ends. False: neither.
+  static bool Join(TokenDraft* proposed, SpeculativeSequence* sequence);
+  double StandsAt(const State& state, int32_t at, float confidence) const;
+  void Learn(State* state, int32_t at, bool stood);
   void ChooseAll(std::span<SpeculativeSequence> sequences);
 
   const SpeculatorOptions options_;
   const std::unique_ptr<Proposer> proposer_;
   const Clock* const clock_;
   VerifyCost cost_;
-  Acceptance acceptance_;
+  Acceptance acceptance_, run_acceptance_;
   AcceptanceRecord everybody_;  // of all sequences together, for costly proposers
   double token_seconds_ = 0;    // of a costly proposer, for a token of all sequences
   int32_t slow_in_row_ = 0;

@@ -122,6 +122,8 @@ class EngineHarness {
     for (const VerifiedDraft& draft : out.drafts) {
       drafted += static_cast<uint64_t>(draft.drafted);
       accepted += static_cast<uint64_t>(draft.accepted);
+      forced += static_cast<uint64_t>(draft.forced);
+      forced_accepted += static_cast<uint64_t>(draft.forced_accepted);
     }
     for (SequenceId id : out.prefills_done) {
       EXPECT_FALSE(outcomes[id].prefill_done);
@@ -173,7 +175,8 @@ class EngineHarness {
   Engine& engine;
   std::map<SequenceId, Outcome> outcomes;
   StepTiming last_timing;
-  uint64_t drafted = 0, accepted = 0;  // proposed tokens that were verified, and that stood
+  uint64_t drafted = 0, accepted = 0;        // proposed tokens that were verified, and that stood
+  uint64_t forced = 0, forced_accepted = 0;  // the same of forced runs
 };
 
 }  // namespace aisp

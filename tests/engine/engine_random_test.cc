@@ -111,6 +111,7 @@ class Chaos : public LayerSink {
   uint64_t accepted() const { return never_wrong_ ? 0 : d_.accepted; }
   uint64_t accepted_of_model() const { return never_wrong_ && !head_ ? d_.accepted : 0; }
   uint64_t accepted_of_head() const { return head_ ? d_.accepted : 0; }
+  uint64_t accepted_of_runs() const { return d_.forced_accepted; }
 
  private:
   enum class Stage { kAsk, kPrefill, kDone };
@@ -161,12 +162,14 @@ class Chaos : public LayerSink {
     options.limits.max_draft_rows = static_cast<int32_t>(1 + random_.Below(20));
     const SpeculatorOptions speculation{.num_tokens = 4, .adaptive = Chance(2)};
     std::unique_ptr<Proposer> proposer;
-    switch (random_.Below(3)) {
+    switch (random_.Below(4)) {
       case 0:
         proposer = std::make_unique<ProvenanceProposer>(model_, random_.Next());
         break;
       case 1:
         proposer = RandomDraftModel();
+        break;
+      case 2:  // forced runs alone
         break;
       default:
         proposer = RandomHead();
@@ -362,6 +365,7 @@ class Chaos : public LayerSink {
 TEST(EngineRandom, EveryScheduleBringsTheOraclesTokensAndEveryBlockComesBack) {
   size_t ended = 0;
   uint64_t preemptions = 0, accepted = 0, accepted_of_model = 0, accepted_of_head = 0;
+  uint64_t accepted_of_runs = 0;
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Chaos chaos(seed);
@@ -372,6 +376,7 @@ TEST(EngineRandom, EveryScheduleBringsTheOraclesTokensAndEveryBlockComesBack) {
     accepted += chaos.accepted();
     accepted_of_model += chaos.accepted_of_model();
     accepted_of_head += chaos.accepted_of_head();
+    accepted_of_runs += chaos.accepted_of_runs();
     if (HasFailure()) FAIL() << "seed " << seed;
   }
   EXPECT_GT(ended, 3000u);
@@ -379,6 +384,7 @@ TEST(EngineRandom, EveryScheduleBringsTheOraclesTokensAndEveryBlockComesBack) {
   EXPECT_GT(accepted, 500u);
   EXPECT_GT(accepted_of_model, 500u);
   EXPECT_GT(accepted_of_head, 500u);
+  EXPECT_GT(accepted_of_runs, 500u);
 }
 
 }  // namespace

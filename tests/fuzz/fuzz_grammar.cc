@@ -1,5 +1,6 @@
 // Grammars: up to a line of dashes a grammar, the rest a text. What the matcher takes must be whole
-// or lead on, going back must come to the same state, and masks must agree with what is taken.
+// or lead on, going back must come to the same state, masks must agree with what is taken, and what
+// is forced is the only way on.
 #include "common/check.h"
 #include "constrain/grammar_constraint.h"
 #include "tests/fuzz/fuzz_target.h"
@@ -12,6 +13,19 @@ std::shared_ptr<const TokenTrie> Bytes() {
   for (int b = 0; b < 256; ++b) pieces.emplace_back(1, static_cast<char>(b));
   for (const char* more : {"ab", "aaa", "\"a", "  ", "a\" b", "))"}) pieces.emplace_back(more);
   return std::make_shared<const TokenTrie>(pieces);
+}
+
+void CheckForced(Matcher* matcher) {
+  const std::string run = matcher->Forced(32);
+  for (const char c : run) {
+    AISP_CHECK(!matcher->IsWhole());
+    for (int byte = 0; byte < 256; ++byte) {
+      const char other = static_cast<char>(byte);
+      AISP_CHECK(other == c || matcher->AdvanceBytes({&other, 1}) == 0);
+    }
+    AISP_CHECK(matcher->AdvanceBytes({&c, 1}) == 1);
+  }
+  matcher->Rewind(run.size());
 }
 
 }  // namespace
@@ -30,6 +44,7 @@ void FuzzOne(std::string_view input) {
   const auto matcher = (*constraint)->NewMatcher();
   TokenMask mask(kTrie->vocabulary()), again(kTrie->vocabulary());
   for (size_t i = 0; i <= text.size(); ++i) {
+    CheckForced(matcher.get());
     matcher->Mask(&mask);
     for (TokenId id = 256; id < static_cast<TokenId>(kTrie->vocabulary()); ++id) {
       const bool taken = matcher->Advance(id);

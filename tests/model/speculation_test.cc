@@ -20,8 +20,9 @@ namespace {
 
 constexpr int32_t kVocabulary = 64;
 
-// After token t only those may follow whose distance to it is in a set of half of them; a text of
-// `length` tokens is whole.
+// After token t only those may follow whose distance to it is in a set of half of them, and behind
+// every third token one alone; a text of `length` tokens is whole. As forced it names those that
+// stand alone and a guess behind them.
 class PatternGuide final : public DrawGuide {
  public:
   PatternGuide(TokenId first, size_t length, size_t words)
@@ -43,10 +44,21 @@ class PatternGuide final : public DrawGuide {
     taken_.resize(taken_.size() - count);
   }
   bool AtEnd() override { return taken_.size() > length_; }
+  std::vector<TokenId> Forced(size_t limit) override {
+    std::vector<TokenId> out;
+    for (TokenId last = taken_.back(); out.size() < limit; last = out.back()) {
+      out.push_back(Only(last));
+      if (last % 3 != 0) break;
+    }
+    return out;
+  }
 
  private:
+  static TokenId Only(TokenId last) { return (last * 5 + 9) % kVocabulary; }
   bool Follows(TokenId t) const {
-    return taken_.size() <= length_ && (t * 7 + taken_.back() * 3) % 4 < 2;
+    if (taken_.size() > length_) return false;
+    const TokenId last = taken_.back();
+    return last % 3 == 0 ? t == Only(last) : (t * 7 + last * 3) % 4 < 2;
   }
   std::vector<TokenId> taken_;
   size_t length_;
@@ -156,7 +168,7 @@ struct Drawn {
 
 struct Answers {
   std::vector<Drawn> answers;
-  int64_t steps = 0, drafted = 0, accepted = 0;
+  int64_t steps = 0, drafted = 0, accepted = 0, forced = 0, forced_accepted = 0;
   uint64_t preemptions = 0;
 };
 
@@ -215,7 +227,7 @@ class Speculation : public testing::Test {
     };
   }
 
-  Answers RunAll(const MakeProposer& make, bool adaptive) {
+  Answers RunAll(const MakeProposer& make, bool adaptive, bool forced_runs = false) {
     auto device = MakeTestDevice();
     auto ops = MakeTestOps();
     ModelExecutorOptions options;
@@ -233,12 +245,14 @@ class Speculation : public testing::Test {
     engine_options.limits.max_batch_tokens = 48;
     engine_options.limits.max_prefill_chunk = 20;
     engine_options.limits.max_draft_rows = 16;
-    if (make) {
+    if (make || forced_runs) {
       // A machine that is held up shall not end a proposer.
-      const SpeculatorOptions speculation{
-          .num_tokens = 6, .adaptive = adaptive, .slow = std::chrono::seconds(10)};
+      const SpeculatorOptions speculation{.num_tokens = 6,
+                                          .adaptive = adaptive,
+                                          .slow = std::chrono::seconds(10),
+                                          .forced_runs = forced_runs};
       engine_options.speculator = std::make_shared<Speculator>(
-          speculation, make(executor->get()->model(), *device, *ops), &clock);
+          speculation, make ? make(executor->get()->model(), *device, *ops) : nullptr, &clock);
     }
     Engine engine(engine_options, executor->get(), &clock, nullptr);
     Answers run;
@@ -257,7 +271,12 @@ class Speculation : public testing::Test {
       }
       EXPECT_TRUE(engine.Launch().has_value());
       ++run.steps;
-      for (const TokenOutput& o : engine.Collect().tokens) {
+      const CollectOutput out = engine.Collect();
+      for (const VerifiedDraft& draft : out.drafts) {
+        run.forced += draft.forced;
+        run.forced_accepted += draft.forced_accepted;
+      }
+      for (const TokenOutput& o : out.tokens) {
         Drawn& drawn = run.answers[index.at(o.sequence)];
         if (o.token >= 0) drawn.tokens.push_back(o.token);
         if (o.logprob) drawn.logprobs.push_back(o.logprob->logprob);
@@ -354,6 +373,26 @@ TEST_F(Speculation, ChangesNoTokenWhoeverProposes) {
       EXPECT_GT(run->accepted, 0);
       EXPECT_LT(run->accepted, run->drafted);
     }
+  }
+}
+
+TEST_F(Speculation, ForcedRunsChangeNoTokenAloneAndBesideAProposer) {
+  const Answers plain = RunAll(nullptr, false);
+  ASSERT_EQ(plain.forced, 0);
+  for (const bool adaptive : {false, true}) {
+    const Answers alone = RunAll(nullptr, adaptive, /*forced_runs=*/true);
+    ExpectEqual(plain, alone, "forced runs");
+    EXPECT_EQ(alone.drafted, 0);
+    const Answers ngram =
+        RunAll(Of<NgramProposer>(NgramOptions{.min = 1, .max = 4}), adaptive, true);
+    ExpectEqual(plain, ngram, "forced runs and ngram");
+    const Answers draft = RunAll(DraftModel("llama3-rope", 9, 16), adaptive, true);
+    ExpectEqual(plain, draft, "forced runs and a draft model");
+    for (const Answers* run : {&alone, &ngram, &draft}) {
+      EXPECT_GT(run->forced_accepted, 50);
+      EXPECT_GT(run->forced, run->forced_accepted);
+    }
+    EXPECT_GT(ngram.drafted, 50);
   }
 }
 

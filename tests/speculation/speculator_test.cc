@@ -107,5 +107,85 @@ TEST_F(SpeculatorTest, NorIsWaitingForOneThatNobodyTimed) {
   EXPECT_EQ(proposer_->calls, 5);
 }
 
+// A run of three tokens at every step, of which so many stand as `stand`.
+struct Runs {
+  ManualClock clock;
+  Speculator speculator{SpeculatorOptions{}, nullptr, &clock};
+
+  Runs() {
+    for (int i = 0; i < 4; ++i) speculator.StepTook(1, 3, std::chrono::microseconds(1000));
+  }
+
+  int32_t Step(int32_t stand) {
+    SpeculativeSequence s;
+    s.context.sequence = SequenceId(1);
+    s.context.limit = 8;
+    for (const TokenId token : {4, 5, 6}) s.draft.Add(token, 0.9f);
+    s.forced = 3;
+    const StepShape shape{.rows = 1, .sequences = 1, .context_tokens = 3, .max_drafts = 16};
+    speculator.Propose({&s, 1}, shape);
+    speculator.Choose({&s, 1}, shape);
+    // A row more costs a third of a step.
+    speculator.StepTook(1 + s.rows, 3, std::chrono::microseconds(1000 + 330 * s.rows));
+    const int32_t accepted = std::min(s.rows, stand);
+    speculator.Verified(SequenceId(1), s.rows, accepted, accepted < stand);
+    return s.rows;
+  }
+};
+
+TEST(ForcedRuns, AreVerifiedWithoutAProposer) {
+  Runs runs;
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(runs.Step(3), 3);
+  EXPECT_EQ(runs.speculator.stats().proposals, 0u);
+  EXPECT_FALSE(runs.speculator.has_proposer());
+}
+
+TEST(ForcedRuns, EndBeforeALastTokenThatIsDrawnOtherwiseEveryTime) {
+  Runs runs;
+  for (int i = 0; i < 60; ++i) runs.Step(2);
+  EXPECT_EQ(runs.Step(2), 2);
+}
+
+TEST(ForcedRuns, ThatNeverStandCostNoRowsAndAreTriedAgainWhenTheyWouldStand) {
+  Runs runs;
+  for (int i = 0; i < 60; ++i) runs.Step(0);
+  EXPECT_EQ(runs.Step(0), 0);
+  for (int i = 0; i < 200; ++i) runs.Step(3);
+  EXPECT_EQ(runs.Step(3), 3);
+}
+
+TEST(ForcedRuns, GoOnWithWhatAProposerThatNamesThemSaysBehindThem) {
+  class Named final : public Proposer {
+   public:
+    std::string_view name() const override { return "named"; }
+    Status Propose(std::span<const DraftContext>, std::span<TokenDraft> drafts) override {
+      for (const TokenId token : said) drafts[0].Add(token, 0.8f);
+      return {};
+    }
+    void Ended(const DraftContext&) override {}
+    std::vector<TokenId> said;
+  };
+  ManualClock clock;
+  auto owned = std::make_unique<Named>();
+  Named& proposer = *owned;
+  Speculator speculator({.num_tokens = 2}, std::move(owned), &clock);
+  const auto draft = [&](std::vector<TokenId> said) {
+    proposer.said = std::move(said);
+    SpeculativeSequence s;
+    s.context.sequence = SequenceId(1);
+    s.context.limit = 8;
+    for (const TokenId token : {4, 5}) s.draft.Add(token, 0.9f);
+    s.forced = 2;
+    speculator.Propose({&s, 1}, {});
+    EXPECT_EQ(s.draft.confidence[0], 0.9f);
+    EXPECT_EQ(s.draft.confidence.size(), s.draft.tokens.size());
+    return s.draft.tokens;
+  };
+  EXPECT_EQ(draft({4, 5, 6, 7, 8}), (std::vector<TokenId>{4, 5, 6, 7}));  // two of its own
+  EXPECT_EQ(draft({4, 9, 6}), (std::vector<TokenId>{4, 5}));
+  EXPECT_EQ(draft({4}), (std::vector<TokenId>{4, 5}));
+  EXPECT_EQ(draft({}), (std::vector<TokenId>{4, 5}));
+}
+
 }  // namespace
 }  // namespace aisp
