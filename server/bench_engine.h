@@ -24,7 +24,7 @@ struct EngineBenchOptions {
   double read_bytes_per_s = 0;
   double kernel_s = 0;
   bool greedy = true;
-  std::vector<std::string> adapters;  // digests that sequences take in turn
+  std::vector<std::string> adapters = {};  // digests that sequences take in turn
   // Of the closed loop: requests that each of the `batch` streams sends one after the other; 0: it
   // is not run.
   int32_t rounds = 0;
@@ -38,7 +38,7 @@ struct PromptBenchOptions {
   // alone finds them high.
   std::chrono::milliseconds rest{300};
   uint64_t seed = 1;
-  std::string adapter;  // its digest; "": none
+  std::string adapter = {};  // its digest; "": none
 };
 
 // Prompts of one length, one at a time, each of other random tokens: from handing one to the engine
