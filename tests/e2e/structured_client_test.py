@@ -16,7 +16,7 @@ import urllib.request
 
 import jsonschema
 
-from served import Served
+from served import Served, metric
 
 SERVER = None
 
@@ -148,6 +148,82 @@ class Structured(unittest.TestCase):
         self.assertIn("pattern at '/properties/a'", answer["error"]["message"])
         status, answer = post({"guided_regex": "("})
         self.assertEqual(status, 400)
+
+
+REPORT = {"type": "object", "additionalProperties": False, "required": ["temperature_in_celsius", "station_is_reliable", "observed_weather"],
+          "properties": {"temperature_in_celsius": {"type": "integer", "minimum": -40, "maximum": 50}, "station_is_reliable": {"type": "boolean"},
+                         "observed_weather": {"enum": ["mostly sunny with clouds", "heavy rain and thunder"]}}}
+TOOLS = [{"type": "function", "function": {"name": "record_observation", "strict": True, "parameters": REPORT}},
+         {"type": "function", "function": {"name": "record_nothing", "strict": True, "parameters": {"type": "object", "additionalProperties": False}}}]
+
+
+def random_request(draw):
+    """A constrained request of any kind, with whatever a draw may depend on."""
+    body = {"seed": draw.randint(1, 10**6), "max_tokens": draw.randint(20, 250), "temperature": draw.choice([0, 0.7, 1, 1.5])}
+    for name, value in (("top_k", 20), ("top_p", 0.9), ("min_p", 0.05), ("presence_penalty", 0.4), ("frequency_penalty", 0.3),
+                        ("repetition_penalty", 1.1), ("n", 2), ("stop", ["rain"]), ("speculation", "off"),
+                        ("logit_bias", {"17": 4, "40": -30})):
+        if draw.random() < 0.2:
+            body[name] = value
+    if draw.random() < 0.3:
+        body.update(logprobs=True, top_logprobs=2)
+    body.update(draw.choice([
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "s", "strict": True, "schema": REPORT}}},
+        {"structured_outputs": {"json": REPORT, "disable_any_whitespace": True}},
+        {"guided_json": random_schema(draw)},
+        {"guided_json": {"type": "array", "items": REPORT, "minItems": 2, "maxItems": 3}, "force_finish": True, "max_tokens": 250},
+        {"guided_regex": "(temperature|temporarily closed): [0-9]{1,3} degrees celsius"},
+        {"guided_choice": ["the weather is fine", "the weather is bad"]},
+        {"guided_grammar": 'root ::= "SELECT " [a-z]{1,3} " FROM measurements WHERE " [a-z]+ " IS NOT NULL"'},
+        {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False, "chat_template_kwargs": {"enable_thinking": False}},
+    ]))
+    return body
+
+
+def said(answer):
+    """All of it but what is made up for every answer."""
+    for choice in answer.get("choices", []):
+        for call in choice["message"].get("tool_calls") or []:
+            call["id"] = ""
+    return answer.get("choices", answer)
+
+
+class ForcedRuns(unittest.TestCase):
+    def test_no_answer_changes_with_a_proposer_and_without(self):
+        template = f"--chat-template={os.path.dirname(os.path.abspath(__file__))}/templates/hermes.jinja"
+        suffix = '--speculative-config={"method": "suffix", "num_speculative_tokens": 6}'
+        on, off, both = (Served(BINARY, template, *flags) for flags in ((), ("--forced-runs=false",), (suffix,)))
+        for server in (on, off, both):
+            self.addCleanup(server.stop)
+        draw = random.Random(11)
+        for _ in range(40):
+            body = random_request(draw)
+            status, plain = post(body, server=off)
+            self.assertEqual(status, 200, (body, plain))
+            for server in (on, both):
+                status, answer = post(body, server=server)
+                self.assertEqual((status, said(answer)), (200, said(plain)), body)
+        steps, plain_steps = (metric(server.http, "aisp_steps_total") for server in (on, off))
+        print(f"forced runs: {steps:.0f} steps instead of {plain_steps:.0f}", file=sys.stderr)
+        self.assertLess(steps, plain_steps)
+        self.assertEqual(metric(off.http, "aisp_forced_tokens_total"), 0)
+        # They are no proposer's: without one nothing is said of speculation, and beside one they are counted apart.
+        self.assertEqual(metric(on.http, "aisp_spec_decode_num_drafts_total"), 0)
+        self.assertGreater(metric(both.http, "aisp_forced_tokens_total"), 0)
+        self.assertGreater(metric(both.http, "aisp_spec_decode_num_draft_tokens_total"), 0)
+
+    def test_long_names_cost_few_steps(self):
+        body = {"structured_outputs": {"json": REPORT, "disable_any_whitespace": True}, "temperature": 0.7, "max_tokens": 250}
+        before = {name: metric(SERVER.http, name) for name in ("aisp_steps_total", "aisp_forced_tokens_total", "aisp_forced_tokens_proposed_total")}
+        tokens = 0
+        for seed in range(1, 13):
+            status, answer = post({**body, "seed": seed})
+            self.assertEqual((status, answer["choices"][0]["finish_reason"]), (200, "stop"))
+            tokens += answer["usage"]["completion_tokens"]
+        steps, forced, proposed = (metric(SERVER.http, name) - value for name, value in before.items())
+        print(f"long names: {steps:.0f} steps for {tokens} tokens, {forced:.0f} of {proposed:.0f} forced tokens stood", file=sys.stderr)
+        self.assertLess(steps, 0.7 * tokens)
+        self.assertGreater(forced, 0.4 * proposed)
 
 
 if __name__ == "__main__":
