@@ -3,26 +3,9 @@
 #include <algorithm>
 
 #include "proto/tenant.h"
+#include "worker/sampling_codec.h"
 
 namespace aisp {
-
-SamplingParams SamplingFromWire(const v1::SamplingParams& wire, uint32_t choice) {
-  SamplingParams params;
-  params.temperature = wire.temperature();
-  params.top_k = wire.top_k();
-  params.top_p = wire.top_p() > 0 ? wire.top_p() : 1.0f;  // unset
-  params.min_p = wire.min_p();
-  params.seed = wire.seed();
-  params.choice = choice;
-  params.presence_penalty = wire.presence_penalty();
-  params.frequency_penalty = wire.frequency_penalty();
-  params.repetition_penalty = wire.repetition_penalty() > 0 ? wire.repetition_penalty() : 1.0f;
-  for (const auto& [token, bias] : wire.logit_bias()) params.logit_bias.emplace_back(token, bias);
-  // A protobuf map has no order of its own.
-  std::sort(params.logit_bias.begin(), params.logit_bias.end());
-  params.num_logprobs = wire.num_logprobs();
-  return params;
-}
 
 namespace {
 
@@ -36,15 +19,6 @@ Pooling PoolingFromWire(v1::Pooling pooling) {
       return Pooling::kFirst;
     default:
       return Pooling::kNone;
-  }
-}
-
-void LogprobToWire(const TokenLogprob& logprob, v1::TokenLogprobs* wire) {
-  wire->set_logprob(logprob.logprob);
-  wire->set_rank(static_cast<uint32_t>(logprob.rank));
-  for (const auto& [token, value] : logprob.top) {
-    wire->add_top_ids(token);
-    wire->add_top_logprobs(value);
   }
 }
 

@@ -8,8 +8,6 @@
 
 namespace aisp {
 
-SamplingParams SamplingFromWire(const v1::SamplingParams& wire, uint32_t choice);
-
 // Without deadline and KV source, which are the role's decisions.
 // `shared`: the tokens that go before those of the message.
 SequenceRequest SequenceFromWire(const v1::GenerateRequest& wire, const SharedTokens& shared);

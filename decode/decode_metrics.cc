@@ -8,6 +8,9 @@ void DecodeRole::Impl::AddMetrics(Metrics& m) {
   const MetricLabels labels = WorkerLabels(v1::ROLE_DECODE, options.worker.worker_id);
   remote_filled = m.AddCounter("aisp_remote_prefills_total",
                                "Prompts whose KV a prefill worker delivered", labels);
+  first_drawn =
+      m.AddCounter("aisp_first_tokens_from_prefill_total",
+                   "First tokens that came with the KV, drawn by a prefill worker", labels);
   remote_failed = m.AddCounter("aisp_remote_prefill_failures_total",
                                "Attempts at a remote prefill that failed", labels);
   local_fallbacks =

@@ -37,9 +37,11 @@ struct DecodeRequest {
   // The remote prefill. Attempts: one per target, in order.
   std::vector<std::string> targets;  // addresses
   size_t next_target = 0;
-  v1::PrefillRequest prefill;  // what is asked, but for its tokens and the transfer id
-  SharedTokens prompt;         // of the tokens: what it has in common with other requests, else all
-  std::vector<TokenId> rest;   // what follows it
+  v1::PrefillRequest prefill;         // what is asked, but for its tokens and the transfer id
+  std::optional<v1::FirstDraw> draw;  // of the first token; absent: it is drawn here alone
+  bool draw_asked = false;            // of the attempt under way
+  SharedTokens prompt;        // of the tokens: what it has in common with other requests, else all
+  std::vector<TokenId> rest;  // what follows it
   bool shares_prompt = false;
   uint64_t prompt_id = 0;      // of the attempt under way, where the prompt is shared
   std::string address;         // of the attempt under way
@@ -56,6 +58,8 @@ struct DecodeRequest {
   // chosen.
   std::string fallback;
 
+  // A prefill worker brings KV up to here.
+  int32_t kv_end() const { return tokens() - (draw_asked ? 0 : 1); }
   int32_t tokens() const { return static_cast<int32_t>(prompt.size() + rest.size()); }
 };
 

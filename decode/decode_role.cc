@@ -9,7 +9,9 @@
 #include "common/log.h"
 #include "decode/codec.h"
 #include "decode/decode_role_impl.h"
+#include "decode/first_token.h"
 #include "decode/ttft.h"
+#include "worker/sampling_codec.h"
 
 namespace aisp {
 
@@ -112,6 +114,8 @@ void DecodeRole::Impl::Begin(LinkId link, const v1::GenerateRequest& wire, Insta
   }
   sequence.deadline = request.deadline;
   sequence.guide = std::move(guide);
+  if (!request.targets.empty() && MayBeDrawnElsewhere(sequence))
+    request.draw = FirstDrawToWire(sequence, wire.sampling());
   sequence.kv_source = request.targets.empty() ? KvSource::kLocal : KvSource::kRemote;
   Result<SequenceId> added = deps.engine->Add(std::move(sequence));
   if (!added) {
@@ -213,10 +217,17 @@ void DecodeRole::Impl::Collect() {
     forced_proposed.Add(draft.forced);
     forced_accepted.Add(draft.forced_accepted);
   }
+  Deliver(out.tokens);
+  shell->RecordStep(out.timing);
+  shell->PublishKvEvents();
+  NoteDrained();
+}
+
+void DecodeRole::Impl::Deliver(std::span<const TokenOutput> outputs) {
   std::map<LinkId, v1::WorkerMessage> messages;
   v1::TokenEvent* event = nullptr;  // the one being filled; outputs of one sequence stand together
   SequenceId event_of;
-  for (const TokenOutput& output : out.tokens) {
+  for (const TokenOutput& output : outputs) {
     const auto it = by_sequence.find(output.sequence);
     if (it == by_sequence.end()) continue;
     DecodeRequest& request = requests.at(it->second);
@@ -248,9 +259,6 @@ void DecodeRole::Impl::Collect() {
     Erase(request);
   }
   for (auto& [link, message] : messages) shell->Send(link, std::move(message));
-  shell->RecordStep(out.timing);
-  shell->PublishKvEvents();
-  NoteDrained();
 }
 
 // --- timers ---

@@ -45,6 +45,8 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   // Its requests that name it will be refused where it is too much to keep.
   void KeepPrompt(LinkId link, const v1::SharedPrompt& prompt);
   void Collect();
+  // Sends what became of sequences to their routers, and forgets those that ended.
+  void Deliver(std::span<const TokenOutput> outputs);
   void SetTiming(DecodeRequest& request, v1::TokenEvent* event);
   // The router wants it no more: everything of it ends, here and on the prefill worker.
   void Cancel(DecodeRequest& request);
@@ -91,6 +93,9 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   void OnDone(const std::string& address, const v1::PrefillDone& done);
   // DATA_LOSS: what lies in the pool is not what the writer sent.
   Status Verify(const DecodeRequest& request, const v1::PrefillDone& done);
+  // The token that came with the KV, if any. DATA_LOSS: it cannot be what was asked for.
+  Result<std::optional<SampledToken>> TakeDrawn(const DecodeRequest& request,
+                                                const v1::PrefillDone& done) const;
   void OnFailed(const std::string& address, const v1::PrefillFailed& failed);
   // The transfer of `address` that is under way under this id.
   DecodeRequest* FindTransfer(const std::string& address, uint64_t transfer_id);
@@ -143,6 +148,7 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   std::unordered_map<uint64_t, RequestKey> by_transfer;
 
   Counter remote_filled;
+  Counter first_drawn;
   Counter remote_failed;
   Counter local_fallbacks;
   Counter grants;

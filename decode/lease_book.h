@@ -41,6 +41,7 @@ struct Writer {
   std::string worker_id;
   uint64_t incarnation = 0;
   KvTransport* transport = nullptr;  // the one it writes over
+  bool draws = false;                // first tokens, where it is asked to
   std::shared_ptr<const ScopedWatch> watch;
 };
 

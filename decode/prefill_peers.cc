@@ -155,6 +155,7 @@ void PrefillPeers::OnAck(Entry entry, const v1::KvHelloAck& ack) {
   peer.writer.worker_id = ack.worker_id();
   peer.writer.incarnation = ack.incarnation();
   peer.writer.transport = *transport;
+  peer.writer.draws = ack.draws();
   peer.writer.watch = std::move(watch);
   if (ack.measured_bytes_per_s() > 0) measured_bytes_per_s_ = ack.measured_bytes_per_s();
   LogInfo("prefill worker connected",

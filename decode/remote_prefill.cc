@@ -5,7 +5,9 @@
 
 #include "common/log.h"
 #include "decode/decode_role_impl.h"
+#include "decode/first_token.h"
 #include "kvcache/block_check.h"
+#include "worker/sampling_codec.h"
 
 namespace aisp {
 
@@ -51,6 +53,8 @@ void DecodeRole::Impl::Ask(DecodeRequest& request) {
   by_transfer[request.transfer_id] = request.key;
   v1::PrefillRequest prefill = request.prefill;
   prefill.set_transfer_id(request.transfer_id);
+  request.draw_asked = request.draw && peers->Up(request.address)->draws;
+  if (request.draw_asked) *prefill.mutable_draw() = *request.draw;
   prefill.set_decode_match_tokens(static_cast<uint32_t>(deps.engine->LocalMatch(request.sequence)));
   // Rounded up: 0 would mean the prefill worker's default.
   prefill.set_timeout_ms(std::max<int64_t>(1, (request.deadline - now).count() / 1'000'000));
@@ -183,7 +187,7 @@ void DecodeRole::Impl::OnNeed(const std::string& address, uint64_t transfer_id) 
     RefuseGrant(*request);
     return;
   }
-  Result<RemoteGrant> grant = engine.GrantRemote(request->sequence);
+  Result<RemoteGrant> grant = engine.GrantRemote(request->sequence, request->draw_asked);
   if (!grant && grant.error().code == Code::kResourceExhausted) {
     RefuseGrant(*request);
     return;
@@ -206,7 +210,7 @@ void DecodeRole::Impl::OnNeed(const std::string& address, uint64_t transfer_id) 
 void DecodeRole::Impl::SendGrant(DecodeRequest& request, const RemoteGrant& grant,
                                  const Writer& writer) {
   const KvLayout& layout = deps.engine->blocks().layout();
-  const int32_t tokens = request.tokens() - 1 - grant.first_token;
+  const int32_t tokens = request.kv_end() - grant.first_token;
   const Duration lease = LeaseFor(request.tokens());
   request.phase = RequestPhase::kGranted;
   request.epoch = grant.epoch;
@@ -220,7 +224,7 @@ void DecodeRole::Impl::SendGrant(DecodeRequest& request, const RemoteGrant& gran
                .revoked_at = kNever});
   grants.Add();
 
-  // The block of the last token is ours alone when it begins with that token.
+  // Without a draw there the block of the last token is ours alone when it begins with that token.
   const auto written = static_cast<size_t>(layout.BlocksFor(tokens));
   std::vector<BlockCopy> allowed;
   for (int32_t layer = 0; layer < layout.num_layers; ++layer) {
@@ -246,8 +250,7 @@ Status DecodeRole::Impl::Verify(const DecodeRequest& request, const v1::PrefillD
   // A writer that sends none is one of before there were any, or has no pool that it can read.
   if (deps.host_pool == nullptr || done.block_checks().empty()) return {};
   const KvLayout& layout = deps.engine->blocks().layout();
-  const auto pushed =
-      static_cast<size_t>(layout.BlocksFor(request.tokens() - 1 - request.first_token));
+  const auto pushed = static_cast<size_t>(layout.BlocksFor(request.kv_end() - request.first_token));
   const auto first = static_cast<size_t>(request.first_token / layout.block_tokens);
   const std::span<const BlockId> blocks = deps.engine->BlocksOf(request.sequence);
   // Its deadline struck a moment ago: nobody reads them.
@@ -267,11 +270,21 @@ Status DecodeRole::Impl::Verify(const DecodeRequest& request, const v1::PrefillD
   return {};
 }
 
+Result<std::optional<SampledToken>> DecodeRole::Impl::TakeDrawn(const DecodeRequest& request,
+                                                                const v1::PrefillDone& done) const {
+  // Unasked, its KV would not be here.
+  if (!request.draw_asked || !done.has_drawn()) return std::nullopt;
+  const v1::SamplingParams& sampling = request.draw->sampling();
+  AISP_RETURN_IF_ERROR(
+      CheckDrawn(done.drawn(), sampling.num_logprobs(), deps.engine->vocabulary()));
+  return DrawnFromWire(done.drawn());
+}
+
 void DecodeRole::Impl::OnDone(const std::string& address, const v1::PrefillDone& done) {
   DecodeRequest* request = FindTransfer(address, done.transfer_id());
   if (request == nullptr || request->phase != RequestPhase::kGranted) return;
   const KvLayout& layout = deps.engine->blocks().layout();
-  const uint64_t expected = static_cast<uint64_t>(request->tokens() - 1 - request->first_token) *
+  const uint64_t expected = static_cast<uint64_t>(request->kv_end() - request->first_token) *
                             static_cast<uint64_t>(layout.num_layers);
   if (done.epoch() != request->epoch.value || done.token_layers() != expected) {
     data_loss.Add();
@@ -296,6 +309,12 @@ void DecodeRole::Impl::OnDone(const std::string& address, const v1::PrefillDone&
     FailRemote(*request, whole.error().message);
     return;
   }
+  Result<std::optional<SampledToken>> drawn = TakeDrawn(*request, done);
+  if (!drawn) {
+    data_loss.Add();
+    FailRemote(*request, drawn.error().message);
+    return;
+  }
   request->remote.filled = deps.clock->Now();
   request->remote.queue = Duration(done.queue_ns());
   request->remote.prefill = Duration(done.prefill_ns());
@@ -317,8 +336,13 @@ void DecodeRole::Impl::OnDone(const std::string& address, const v1::PrefillDone&
   request->phase = RequestPhase::kRunning;
   request->filled = true;
   remote_filled.Add();
-  deps.engine->RemoteFilled(request->sequence);
+  request->remote.drawn = drawn->has_value();
+  const auto first = deps.engine->RemoteFilled(request->sequence, std::move(*drawn));
   deps.engine->EndLease(epoch);  // also when the sequence's deadline struck a moment ago
+  if (!first) return;
+  first_drawn.Add();
+  Deliver({&*first, 1});
+  NoteDrained();
 }
 
 void DecodeRole::Impl::OnFailed(const std::string& address, const v1::PrefillFailed& failed) {

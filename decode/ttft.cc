@@ -47,7 +47,8 @@ v1::Timing LocalTiming(Instant received, const SequenceTimes& times) {
 v1::Timing RemoteTiming(Instant received, const SequenceTimes& times, const RemotePrefill& remote) {
   v1::Timing timing;
   int64_t left = Whole(received, times);
-  int64_t before_filled = Take(Since(received, remote.filled), &left);
+  const Instant filled = remote.drawn ? times.first_token : remote.filled;
+  int64_t before_filled = Take(Since(received, filled), &left);
   timing.set_queue_ns(Take(Since(received, remote.asked) + remote.queue.count(), &before_filled));
   timing.set_prefill_ns(Take(remote.prefill.count(), &before_filled));
   timing.set_transfer_ns(before_filled);

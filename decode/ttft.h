@@ -27,6 +27,7 @@ struct RemotePrefill {
   Instant filled = kNever;  // all KV acknowledged here
   Duration queue{};         // on the prefill worker, its clock
   Duration prefill{};       // likewise
+  bool drawn = false;       // the first token came with it
   uint32_t cached_tokens = 0;
   uint32_t blocks = 0;
   uint32_t preemptions = 0;

@@ -22,8 +22,8 @@ Status Engine::Impl::Validate(const SequenceRequest& request) const {
         fmt::format("token {} at position {} is not in the model's vocabulary of {} ids", *outside,
                     outside - request.tokens.begin(), executor->vocabulary()));
   }
-  const bool samples = request.kv_source != KvSource::kPrefillOnly;
-  if (samples && (request.prompt_tokens < 1 || request.prompt_tokens > size)) {
+  const bool whole = request.kv_source != KvSource::kPrefillOnly || request.draws_first;
+  if (whole && (request.prompt_tokens < 1 || request.prompt_tokens > size)) {
     return InvalidArgument(
         fmt::format("prompt_tokens is {} and must be within [1, {}]", request.prompt_tokens, size));
   }
@@ -43,7 +43,7 @@ Status Engine::Impl::Validate(const SequenceRequest& request) const {
         "the sequence has {} tokens and the model's context is {}{}; shorten the prompt", size,
         context, draws ? ", one kept for the answer" : ""));
   }
-  const int32_t needed = BlocksFor(static_cast<int32_t>(samples ? size : size - 1));
+  const int32_t needed = BlocksFor(static_cast<int32_t>(whole ? size : size - 1));
   const int32_t total = blocks.layout().num_blocks;
   if (needed > total) {
     return InvalidArgument(
@@ -180,7 +180,7 @@ void Engine::Impl::Expire(Instant now) {
                   fmt::format("the deadline passed {:.0f} ms after the sequence was added, with {} "
                               "of {} new tokens drawn",
                               ToMs(s->request.deadline - s->times.added),
-                              s->samples() ? s->generated() : 0, s->request.max_new_tokens)});
+                              s->has_reader() ? 0 : s->generated(), s->request.max_new_tokens)});
   }
 }
 
@@ -230,7 +230,7 @@ bool Engine::Impl::EndIfNeverFits(Sequence& s) {
 }
 
 void Engine::Impl::Preempt(Sequence& s) {
-  AISP_CHECK(s.rows_in_flight == 0 && s.samples());
+  AISP_CHECK(s.rows_in_flight == 0 && !s.has_reader());
   if (std::exchange(s.alone, false)) --suspects;
   DropBlocks(s);
   s.computed = 0;
@@ -273,7 +273,7 @@ void Engine::Impl::FailStep(const StepRecord& step, const Error& error) {
       continue;
     }
     const int32_t rows = step.sequences[i].num_rows;
-    const bool last = s.scheduled == entry.end && s.samples();
+    const bool last = s.scheduled == entry.end && !s.has_reader();
     const bool culprit = alone && error.code != Code::kResourceExhausted;
     if (alone || !last) {
       const Error told{

@@ -112,17 +112,42 @@ void Engine::Impl::Absorb(const StepRecord& step, const StepRecord::Entry& entry
   if (scored > 0 && !AbsorbScores(s, {brought.scores, scored}, out)) return;
   if (entry.hidden > 0) AbsorbHidden(s, brought.hidden, entry.hidden);
   if (entry.draws > 0) {
+    if (s.has_reader()) return HandToReader(s, brought.sampled, now, out);
     // One alone in its step has all the room that there is.
     if (step.entries.size() > 1 && WaitsForRoom(s, brought.sampled[0])) return DrawAgain(s);
     return AbsorbDraws(s, entry, brought.sampled, now, out);
   }
+  if (s.has_reader() && s.computed == s.target()) return HandToReader(s, nullptr, now, out);
   PublishWholeBlocks(s);
+  if (s.has_reader()) return;
   if (s.times.prefill_done == kNever && s.computed >= s.size() - 1) s.times.prefill_done = now;
-  if (s.samples() && !s.draws() && s.computed == s.target()) return FinishOutputs(s, now, out);
-  if (!s.samples() && s.computed == s.target()) {
-    table.SetState(s, SequenceState::kHolding);
-    out->prefills_done.push_back(s.id);
+  if (!s.draws() && s.computed == s.target()) FinishOutputs(s, now, out);
+}
+
+// `sampled`: null where nothing is drawn. A draw that found no room beside others is left to the
+// reader: the KV that it copies must not be computed a second time.
+void Engine::Impl::HandToReader(Sequence& s, SampledToken* sampled, Instant now,
+                                CollectOutput* out) {
+  if (sampled != nullptr && !sampled->status) {
+    Error& error = sampled->status.error();
+    const Fault fault = FaultOf(error.code);
+    if (error.code != Code::kResourceExhausted)
+      return EndWith(s, FinishReason::kError, std::move(error), fault);
+    sampled = nullptr;
   }
+  PublishWholeBlocks(s);
+  s.times.prefill_done = now;
+  if (sampled != nullptr) {
+    TokenOutput output;
+    output.sequence = s.id;
+    output.position = s.size();
+    output.token = sampled->token;
+    output.logprob = std::move(sampled->logprob);
+    s.times.first_token = now;
+    out->tokens.push_back(std::move(output));
+  }
+  table.SetState(s, SequenceState::kHolding);
+  out->prefills_done.push_back(s.id);
 }
 
 // A proposed token stands when the token that was drawn in its place is the same one; then the
@@ -141,14 +166,14 @@ void Engine::Impl::AbsorbDraws(Sequence& s, const StepRecord::Entry& entry, Samp
   NoteVerified(s, draft, entry.drafts, accepted, right(accepted), out);
   for (int32_t i = 0; i <= accepted; ++i) {
     if (i > 0 && WaitsForRoom(s, sampled[i])) return DrawAgain(s);
-    if (!AbsorbToken(s, sampled[i], now, out)) return;
+    if (!AbsorbToken(s, sampled[i], now, &out->tokens)) return;
     if (i < accepted) ++s.computed;
   }
   if (entry.drafts > 0) s.scheduled = s.computed;
 }
 
 bool Engine::Impl::AbsorbToken(Sequence& s, SampledToken& sampled, Instant now,
-                               CollectOutput* out) {
+                               std::vector<TokenOutput>* out) {
   TokenOutput output;
   output.sequence = s.id;
   output.position = s.size();
@@ -185,7 +210,7 @@ bool Engine::Impl::AbsorbToken(Sequence& s, SampledToken& sampled, Instant now,
     }
   }
   const bool ends = output.finish != FinishReason::kNone;
-  out->tokens.push_back(std::move(output));
+  out->push_back(std::move(output));
   if (ends) End(s);
   return !ends;
 }

@@ -72,7 +72,7 @@ int32_t Engine::Impl::DraftsOf(const Sequence& s) const {
 }
 
 bool Engine::Impl::MayDraft(const Sequence& s) const {
-  return s.samples() && s.samples_in_flight == 0 && s.target() - s.scheduled == 1 &&
+  return !s.has_reader() && s.samples_in_flight == 0 && s.target() - s.scheduled == 1 &&
          s.request.max_new_tokens - s.generated() > 1;
 }
 
@@ -86,7 +86,8 @@ bool Engine::Impl::AwaitsTokens() const {
   const auto& running = table.running();
   return std::any_of(running.begin(), running.end(), [this](const Sequence* s) {
     const int32_t left = s->request.max_new_tokens - s->generated() - s->samples_in_flight;
-    return s->samples_in_flight > 0 && (s->in_run || AsksProposer(*s)) && left > 1;
+    return !s->has_reader() && s->samples_in_flight > 0 && (s->in_run || AsksProposer(*s)) &&
+           left > 1;
   });
 }
 
@@ -192,8 +193,8 @@ void Engine::Impl::NoteVerified(Sequence& s, std::span<const TokenId> draft, int
 }
 
 bool Engine::Impl::GivesFeatures(const Sequence& s) const {
-  return options.speculator != nullptr && limits.max_draft_rows > 0 && s.samples() && s.draws() &&
-         s.request.max_draft_tokens != 0 && options.speculator->feature_size() > 0;
+  return options.speculator != nullptr && limits.max_draft_rows > 0 && !s.has_reader() &&
+         s.draws() && s.request.max_draft_tokens != 0 && options.speculator->feature_size() > 0;
 }
 
 void Engine::Impl::NoteFeatures(SequenceId id, const StepRecord::Entry& entry,
@@ -210,7 +211,7 @@ void Engine::Impl::NoteFeatures(SequenceId id, const StepRecord::Entry& entry,
 }
 
 void Engine::Impl::TellEnded(const Sequence& s) {
-  if (options.speculator != nullptr && s.samples()) options.speculator->Ended(ContextOf(s));
+  if (options.speculator != nullptr && !s.has_reader()) options.speculator->Ended(ContextOf(s));
 }
 
 }  // namespace aisp

@@ -89,8 +89,13 @@ std::vector<SequenceId> Engine::UpcomingGated(int32_t horizon_tokens) const {
 void Engine::OpenGate(SequenceId id) { impl_->OpenGate(id); }
 void Engine::Release(SequenceId id) { impl_->Release(id); }
 int32_t Engine::LocalMatch(SequenceId id) const { return impl_->LocalMatch(id); }
-Result<RemoteGrant> Engine::GrantRemote(SequenceId id) { return impl_->GrantRemote(id); }
-void Engine::RemoteFilled(SequenceId id) { impl_->RemoteFilled(id); }
+Result<RemoteGrant> Engine::GrantRemote(SequenceId id, bool with_token) {
+  return impl_->GrantRemote(id, with_token);
+}
+std::optional<TokenOutput> Engine::RemoteFilled(SequenceId id, std::optional<SampledToken> drawn) {
+  return impl_->RemoteFilled(id, std::move(drawn));
+}
+int32_t Engine::vocabulary() const { return impl_->executor->vocabulary(); }
 void Engine::RemoteFailed(SequenceId id, bool run_locally) { impl_->RemoteFailed(id, run_locally); }
 void Engine::EndLease(Epoch epoch) { impl_->EndLease(epoch); }
 bool Engine::CanLaunch() const { return impl_->CanLaunch(); }
@@ -155,7 +160,7 @@ YieldingWork Engine::Yielding() const {
   impl_->table.ForEachAlive([&](const Sequence& s) {
     if (!yields(s)) return;
     ++out.rows;
-    if (s.state == SequenceState::kRunning && s.samples())
+    if (s.state == SequenceState::kRunning && !s.has_reader())
       out.blocks += static_cast<int32_t>(s.blocks.size());
   });
   return out;

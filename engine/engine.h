@@ -21,6 +21,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -103,7 +104,7 @@ struct SequenceTimes {
 };
 
 struct CollectOutput {
-  std::vector<TokenOutput> tokens;  // in row order
+  std::vector<TokenOutput> tokens;  // in row order; what a prefill-only sequence drew too
   std::vector<SequenceId>
       prefills_done;  // prefill-only sequences whose KV is complete; they hold it until Release
   StepTiming timing;
@@ -114,8 +115,7 @@ struct CollectOutput {
 struct RemoteGrant {
   Epoch epoch;
   int32_t first_token = 0;  // multiple of block_tokens; KV before it was matched in the local cache
-  std::vector<BlockId>
-      blocks;  // for [first_token, tokens - 1], position tokens - 1 included (the first decode row)
+  std::vector<BlockId> blocks;  // for [first_token, tokens - 1], position tokens - 1 included
 };
 
 class Engine {
@@ -137,8 +137,9 @@ class Engine {
   // May run from now on. Matches the prefix and takes all blocks at once where they are free, so
   // that the matched part can be pushed before the first step (ComputedTokens tells how much); else
   // it queues with ComputedTokens 0 and matches when it starts. Either way the LayerSlices of the
-  // sequence cover [ComputedTokens after OpenGate, tokens - 1) without a gap and without overlap.
-  // When all of it is cached, prefills_done of the next Collect reports it. It is never preempted.
+  // sequence cover [ComputedTokens after OpenGate, tokens - 1) without a gap and without overlap;
+  // one that draws computes its last token whatever is cached, and they go up to tokens. When all
+  // that is wanted is cached, prefills_done of the next Collect reports it. It is never preempted.
   void OpenGate(SequenceId id);
   // Block table and number of leading tokens whose KV is in the pool (own prefix match included);
   // empty and 0 when it ended.
@@ -151,11 +152,14 @@ class Engine {
   // Tokens that a grant made now would not need to be sent (whole cached blocks).
   int32_t LocalMatch(SequenceId id) const;
   // Matches again and reserves; RESOURCE_EXHAUSTED when it would go below the watermark. The blocks
-  // carry the sequence's pins and a lease pin of the returned epoch.
-  Result<RemoteGrant> GrantRemote(SequenceId id);
-  // All KV arrived: the lease ends, whole blocks are published, the sequence runs its last token as
-  // a decode row.
-  void RemoteFilled(SequenceId id);
+  // carry the sequence's pins and a lease pin of the returned epoch. `with_token`: the writer shall
+  // bring the first token too; the block of that is reserved here, and is no part of the grant.
+  Result<RemoteGrant> GrantRemote(SequenceId id, bool with_token = false);
+  // All KV arrived: the lease ends, whole blocks are published. With `drawn`, which is a token of
+  // the vocabulary, KV of the last token has come too: the sequence goes on, or ends, as if a step
+  // had drawn it, and the output is returned. Else it runs its last token as a decode row.
+  std::optional<TokenOutput> RemoteFilled(SequenceId id,
+                                          std::optional<SampledToken> drawn = std::nullopt);
   // The writer failed or is given up: the sequence drops granted blocks (they stay quarantined
   // until EndLease) and becomes either a local one (`run_locally`) or awaits another grant.
   void RemoteFailed(SequenceId id, bool run_locally);
@@ -228,6 +232,8 @@ class Engine {
   uint64_t Preemptions() const;
   // Null without one.
   const Speculator* speculator() const;
+  // Token ids are below it.
+  int32_t vocabulary() const;
   // Of the executor; entries are never taken away, counts only grow.
   std::vector<SlowPathCount> SlowPaths() const;
   BlockManager& blocks();

@@ -148,8 +148,10 @@ struct Engine::Impl {
   void FinishOutputs(Sequence& s, Instant now, CollectOutput* out);
   void AbsorbDraws(Sequence& s, const StepRecord::Entry& entry, SampledToken* sampled, Instant now,
                    CollectOutput* out);
+  // A prefill-only sequence is done, and may have drawn.
+  void HandToReader(Sequence& s, SampledToken* sampled, Instant now, CollectOutput* out);
   // False: it ended.
-  bool AbsorbToken(Sequence& s, SampledToken& sampled, Instant now, CollectOutput* out);
+  bool AbsorbToken(Sequence& s, SampledToken& sampled, Instant now, std::vector<TokenOutput>* out);
   // False: the sequence's constraint does not allow the token.
   static bool TakeToken(Sequence& s, TokenId token);
   void PublishWholeBlocks(Sequence& s);
@@ -163,8 +165,8 @@ struct Engine::Impl {
   bool TakeBlocks(Sequence& s, int32_t tokens, int32_t match_limit, int32_t keep_free);
   void Release(SequenceId id);
   int32_t LocalMatch(SequenceId id) const;
-  Result<RemoteGrant> GrantRemote(SequenceId id);
-  void RemoteFilled(SequenceId id);
+  Result<RemoteGrant> GrantRemote(SequenceId id, bool with_token);
+  std::optional<TokenOutput> RemoteFilled(SequenceId id, std::optional<SampledToken> drawn);
   void RemoteFailed(SequenceId id, bool run_locally);
   void EndLease(Epoch epoch);
 

@@ -78,6 +78,7 @@ SequenceView Engine::Impl::ViewOf(const Sequence& s) {
   view.computed_tokens = s.scheduled;
   view.blocks_held = static_cast<int32_t>(s.blocks.size());
   view.samples = s.samples();
+  view.has_reader = s.has_reader();
   view.draft_tokens = DraftsOf(s);
   view.scores = s.scores();
   view.tenant = TenantOf(*s.account);
@@ -142,7 +143,7 @@ void Engine::Impl::AddWaitingViews() {
     // What would give way to the first of them.
     const ServiceClass first = table.waiting().front()->request.tenant.service_class;
     for (const Sequence* s : table.running()) {
-      if (!s->samples() || s->request.tenant.service_class <= first) continue;
+      if (s->has_reader() || s->request.tenant.service_class <= first) continue;
       ++slots;
       spare += static_cast<int32_t>(s->blocks.size());
     }
@@ -255,7 +256,7 @@ bool Engine::Impl::StartOverStuck() {
   if (held) return false;
   Sequence* last = nullptr;
   for (Sequence* s : table.running()) {
-    if (s->samples() && (last == nullptr || GoesBefore(*last, *s))) last = s;
+    if (!s->has_reader() && (last == nullptr || GoesBefore(*last, *s))) last = s;
   }
   if (last == nullptr) return false;
   Preempt(*last);
@@ -343,7 +344,7 @@ void Engine::Impl::AppendRows(Sequence& s, const PlannedSequence& planned, StepR
   for (int32_t i = 0; i < draws; ++i)
     AppendSample(s, s.target() + i, sequence.row_begin + rows - draws + i, i, step);
   if (draws > 0) s.last_sample = step.samples.size() - 1;
-  if (!s.samples() && sink != nullptr) {
+  if (s.has_reader() && sink != nullptr) {
     step.slices.push_back(LayerSlice{s.id, s.reported, end, s.blocks});
     s.reported = end;
   }
@@ -352,7 +353,7 @@ void Engine::Impl::AppendRows(Sequence& s, const PlannedSequence& planned, StepR
   entry.drafts = drafts;
   step.entries.push_back(entry);
   const int64_t context = PromptWork::Of(begin, rows).context;
-  if (samples && rows == 1 + drafts && s.generated() + s.samples_in_flight > 0) {
+  if (samples && !s.has_reader() && rows == 1 + drafts && s.generated() + s.samples_in_flight > 0) {
     step.timing.decode_rows += rows;
     step.timing.decode_context += context;
   } else {

@@ -70,7 +70,9 @@ void Engine::Impl::OpenGate(SequenceId id) {
   });
   const bool queue =
       s->target() > 0 && (overtakes || s->promotion != 0 || Follows(*s, s->match_hint));
-  const bool taken = !queue && TakeBlocks(*s, s->target(), s->target(), Watermark());
+  // One that draws has its last token to compute whatever is cached.
+  const int32_t limit = s->draws() ? s->target() - 1 : s->target();
+  const bool taken = !queue && TakeBlocks(*s, s->target(), limit, Watermark());
   s->reported = s->computed;
   s->times.cached_tokens = s->computed;
   if (taken && s->computed == s->target()) {
@@ -91,7 +93,7 @@ int32_t Engine::Impl::LocalMatch(SequenceId id) const {
   return s == nullptr ? 0 : blocks.MatchLength(s->root, s->request.tokens, s->size() - 1);
 }
 
-Result<RemoteGrant> Engine::Impl::GrantRemote(SequenceId id) {
+Result<RemoteGrant> Engine::Impl::GrantRemote(SequenceId id, bool with_token) {
   Sequence* s = table.Find(id);
   if (s == nullptr)
     return NotFound(fmt::format("sequence {} has ended; nothing to grant", id.value));
@@ -102,7 +104,12 @@ Result<RemoteGrant> Engine::Impl::GrantRemote(SequenceId id) {
   // The sequence itself awaits KV, so the watermark is waived only when it is the only one.
   const int32_t keep_free =
       table.running().empty() && table.awaiting() == 1 ? 0 : limits.watermark_blocks;
-  if (!TakeBlocks(*s, s->size(), s->size() - 1, keep_free)) {
+  // With its first token there it holds all blocks that its first row needs, as any sequence that
+  // waits for a row alone; where the pool could never hold them, it ends behind that token.
+  const int32_t own = BlocksFor(s->size());
+  const int32_t next =
+      std::min(BlocksFor(s->size() + (with_token ? 1 : 0)), blocks.layout().num_blocks) - own;
+  if (!TakeBlocks(*s, s->size(), s->size() - 1, keep_free + next)) {
     return ResourceExhausted(
         fmt::format("{} tokens need {} KV blocks; {} of {} are free or evictable and {} are kept "
                     "for running sequences; try again "
@@ -114,24 +121,33 @@ Result<RemoteGrant> Engine::Impl::GrantRemote(SequenceId id) {
   grant.epoch = Epoch(next_epoch++);
   grant.first_token = s->computed;
   grant.blocks.assign(s->blocks.begin() + s->published_blocks, s->blocks.end());
+  AISP_CHECK(Grow(*s, next));
   blocks.BeginLease(grant.epoch, grant.blocks);
   s->lease = grant.epoch;
   s->times.cached_tokens = grant.first_token;
   return grant;
 }
 
-void Engine::Impl::RemoteFilled(SequenceId id) {
+std::optional<TokenOutput> Engine::Impl::RemoteFilled(SequenceId id,
+                                                      std::optional<SampledToken> drawn) {
   Sequence* s = table.Find(id);
-  if (s == nullptr) return;
+  if (s == nullptr) return std::nullopt;
   AISP_CHECK_MSG(s->state == SequenceState::kAwaitingKv && s->lease,
                  "RemoteFilled without a grant");
   blocks.EndLease(*s->lease);
   s->lease.reset();
-  s->computed = s->size() - 1;
+  s->computed = drawn ? s->size() : s->size() - 1;
   s->scheduled = s->computed;
-  s->times.prefill_done = clock->Now();
-  PublishWholeBlocks(*s);
-  table.SetState(*s, SequenceState::kWaiting);
+  const Instant now = clock->Now();
+  s->times.prefill_done = now;
+  if (!drawn) {
+    PublishWholeBlocks(*s);
+    table.SetState(*s, SequenceState::kWaiting);
+    return std::nullopt;
+  }
+  std::vector<TokenOutput> out;
+  if (AbsorbToken(*s, *drawn, now, &out)) table.SetState(*s, SequenceState::kWaiting);
+  return std::move(out.front());
 }
 
 void Engine::Impl::RemoteFailed(SequenceId id, bool run_locally) {

@@ -37,10 +37,10 @@ struct SamplingParams {
 // How a sequence's prompt KV comes to be.
 enum class KvSource : uint8_t {
   kLocal,        // this engine computes it in chunks
-  kPrefillOnly,  // this engine computes KV of [match, tokens - 1) for a remote reader, never
-                 // samples; gated (see Engine)
-  kRemote,  // a remote writer fills granted blocks; the engine runs the last token as the first
-            // decode row
+  kPrefillOnly,  // this engine computes KV of [match, tokens - 1) for a remote reader; gated (see
+                 // Engine). With `draws_first` also the last token's, and draws the one behind it
+  kRemote,  // a remote writer fills granted blocks, and may bring the first token; else the engine
+            // runs the last token as the first decode row
 };
 
 // What becomes of the hidden states of a prompt's positions, after the model's final norm.
@@ -50,6 +50,7 @@ struct SequenceRequest {
   std::vector<TokenId> tokens;  // prompt, then tokens already emitted (takeover); never empty
   int32_t prompt_tokens = 0;    // how many of `tokens` are prompt
   KvSource kv_source = KvSource::kLocal;
+  bool draws_first = false;  // of kPrefillOnly; it has no guide
   SamplingParams sampling;
   int32_t max_new_tokens = 16;  // counted from prompt_tokens
   int32_t min_new_tokens = 0;   // stop tokens are masked before it

@@ -80,7 +80,7 @@ void StepPlanner::Sort(const EngineSnapshot& snapshot) {
     }
     // A sequence without anything left to compute is about to end: preempting it would waste all of
     // its work.
-    if (v.samples && v.blocks_held > 0 && Remaining(v) > 0) victims_.push_back(index);
+    if (!v.has_reader && v.blocks_held > 0 && Remaining(v) > 0) victims_.push_back(index);
   }
   free_slots_ = limits_.max_sequences - holding_slots;
   const auto by_precedence = [this](int32_t a, int32_t b) { return Precedes(a, b); };

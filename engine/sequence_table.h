@@ -30,8 +30,8 @@ enum class SequenceState : uint8_t {
 
 // Whether tokens are drawn for it at all.
 inline bool Draws(const SequenceRequest& request) {
-  return request.kv_source != KvSource::kPrefillOnly && request.pooling == Pooling::kNone &&
-         request.max_new_tokens > 0;
+  if (request.kv_source == KvSource::kPrefillOnly) return request.draws_first;
+  return request.pooling == Pooling::kNone && request.max_new_tokens > 0;
 }
 
 struct Sequence {
@@ -94,14 +94,21 @@ struct Sequence {
     const bool ages = Yields(tenant.service_class) && tenant.patience > Duration{};
     return ages ? times.added + tenant.patience : kNever;
   }
-  bool samples() const { return request.kv_source != KvSource::kPrefillOnly; }
+  // A remote reader copies from its blocks: it is never preempted, holds its KV until Release and
+  // goes on at the reader's.
+  bool has_reader() const { return request.kv_source == KvSource::kPrefillOnly; }
+  // Whether its last token is computed too.
+  bool samples() const { return !has_reader() || request.draws_first; }
   // Whether tokens are drawn at its end; else it ends with its last row.
   bool draws() const { return Draws(request); }
   bool scores() const { return request.prompt_logprobs >= 0 && scored < request.prompt_tokens; }
   // KV of positions before it may come from a cache: no other row's outputs are wanted.
   int32_t match_limit() const;
   // Tokens whose KV is wanted, those counted that steps in flight will draw.
-  int32_t target() const { return samples() ? size() + samples_in_flight : size() - 1; }
+  int32_t target() const {
+    if (has_reader()) return samples() ? size() : size() - 1;
+    return size() + samples_in_flight;
+  }
 };
 
 // One tenant's order: smaller class, greater rank, then greater priority, then who came first.

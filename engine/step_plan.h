@@ -36,14 +36,14 @@ struct SequenceView {
   SequencePhase phase = SequencePhase::kWaiting;
   bool gated = false;  // may not start yet (prefill-only, waiting for the reader's blocks)
   int32_t target_tokens =
-      0;  // tokens whose KV is wanted: all known ones (prefill-only: tokens - 1)
+      0;  // tokens whose KV is wanted: all known ones (prefill-only: maybe tokens - 1)
   int32_t computed_tokens = 0;  // KV done or in flight
   int32_t cached_tokens = 0;    // waiting only: length of the prefix match it would start with
   int32_t cached_free_blocks =
       0;  // waiting only: how many of the matched blocks count as available now
   int32_t blocks_held = 0;
-  bool samples = true;  // draws a token once computed == target; a sequence that does not is never
-                        // preempted, because a remote reader copies from its blocks
+  bool samples = true;      // draws a token once computed == target
+  bool has_reader = false;  // who copies from its blocks: it is never preempted
   // Proposed tokens behind the last known one, which rows of the same step may verify. Of decodes.
   int32_t draft_tokens = 0;
   bool scores = false;  // its next rows are scored, and a step has few of those

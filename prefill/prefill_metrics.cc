@@ -7,6 +7,8 @@ void PrefillRole::Impl::AddMetrics(Metrics& m) {
   const MetricLabels labels = WorkerLabels(v1::ROLE_PREFILL, options.worker.worker_id);
   transfers_done = m.AddCounter("aisp_prefill_transfers_done_total",
                                 "Prompts computed and delivered to a decode worker", labels);
+  first_tokens = m.AddCounter("aisp_prefill_first_tokens_total",
+                              "First tokens drawn for decode workers and delivered", labels);
   transfers_failed = m.AddCounter("aisp_prefill_transfers_failed_total",
                                   "Prompts that a decode worker was told have failed", labels);
   grants_refused =

@@ -7,6 +7,7 @@
 #include "proto/fingerprint.h"
 #include "proto/tenant.h"
 #include "worker/fingerprint.h"
+#include "worker/sampling_codec.h"
 
 namespace aisp {
 
@@ -141,6 +142,7 @@ void PrefillRole::Impl::OnPool(ReaderId id, bool same_host, const v1::KvLayoutDe
   ack->set_warning(reader.pool.warning);
   ack->set_pid(same_host ? options.pid : 0);
   ack->set_lane_token(reader.pool.token);
+  ack->set_draws(true);
   SendToReader(reader.id, std::move(message));
   if (!shell->draining() && !standing_by) return;
   v1::PrefillToDecode draining;
@@ -194,6 +196,7 @@ void PrefillRole::Impl::OnPrefill(Reader& reader, const v1::PrefillRequest& requ
   sequence.adapter = request.adapter();
   sequence.priority = request.priority();
   sequence.tenant = TenantFromWire(request.tenant());
+  if (request.has_draw()) ApplyFirstDraw(request.draw(), &sequence);
   Result<SequenceId> added =
       num_tokens < 2
           ? InvalidArgument(
@@ -210,6 +213,7 @@ void PrefillRole::Impl::OnPrefill(Reader& reader, const v1::PrefillRequest& requ
   transfer.trace_id = request.trace_id();
   transfer.sequence = *added;
   transfer.tokens = num_tokens;
+  transfer.end_token = request.has_draw() ? num_tokens : num_tokens - 1;
   transfer.received = now;
   const Duration timeout = std::chrono::milliseconds(request.timeout_ms());
   transfer.deadline = now + (timeout.count() > 0 ? timeout : options.default_timeout);
@@ -223,7 +227,7 @@ Status PrefillRole::Impl::CheckGrant(const Reader& reader, const Transfer& trans
                                      const v1::Grant& grant) const {
   const KvLayout& layout = reader.layout;
   const auto first = static_cast<int64_t>(grant.first_token());
-  const int64_t end = transfer.tokens - 1;
+  const int64_t end = transfer.end_token;
   if (first % layout.block_tokens != 0 || first > transfer.tokens) {
     return InvalidArgument(fmt::format(
         "granted from token {}, not a block boundary of {} tokens within the prompt of {}", first,
@@ -270,7 +274,7 @@ void PrefillRole::Impl::OnGrant(Reader& reader, const v1::Grant& grant) {
   target.layout = reader.layout;
   target.epoch = epoch;
   target.first_token = transfer->first_token;
-  target.end_token = std::max(transfer->tokens - 1, transfer->first_token);
+  target.end_token = std::max(transfer->end_token, transfer->first_token);
   for (const int32_t block : grant.blocks()) target.blocks.push_back(BlockId(block));
   target.lease_end = transfer->lease_end;
   transfer->push = pusher->Open(std::move(target));

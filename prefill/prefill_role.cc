@@ -9,6 +9,7 @@
 #include "common/log.h"
 #include "kvcache/block_check.h"
 #include "prefill/prefill_role_impl.h"
+#include "worker/sampling_codec.h"
 #include "worker/trace_spans.h"
 
 namespace aisp {
@@ -96,17 +97,17 @@ void PrefillRole::Impl::NoteOvertaken(const Transfer& granted) {
 }
 
 void PrefillRole::Impl::StartPushing(Transfer& transfer) {
-  if (transfer.first_token >= transfer.tokens - 1) {
+  if (transfer.first_token >= transfer.end_token) {
     // The reader found all of it in its own cache: nothing to compute, nothing to send.
     transfer.computed = true;
     transfer.computed_at = transfer.granted;
-    transfer.cached_tokens = transfer.tokens - 1;
+    transfer.cached_tokens = transfer.end_token;
     return;
   }
   deps.engine->OpenGate(transfer.sequence);
   transfer.cached_tokens = deps.engine->ComputedTokens(transfer.sequence);
   PushEverything(transfer);
-  if (transfer.cached_tokens >= transfer.tokens - 1) {
+  if (transfer.cached_tokens >= transfer.end_token) {
     transfer.computed = true;
     transfer.computed_at = transfer.granted;
   }
@@ -128,6 +129,16 @@ void PrefillRole::Impl::OnLayer(int32_t layer, std::span<const LayerSlice> slice
     if (transfer.phase != TransferPhase::kGranted) continue;
     pusher->Ready(transfer.push, layer, slice.token_end, slice.blocks);
   }
+}
+
+void PrefillRole::Impl::OnOutput(const TokenOutput& output) {
+  const auto it = by_sequence.find(output.sequence);
+  if (it == by_sequence.end()) return;
+  Transfer& transfer = transfers.at(it->second);
+  if (output.token >= 0) transfer.drawn = output;
+  if (output.finish == FinishReason::kNone) return;
+  transfer.sequence_alive = false;
+  FailTransfer(transfer, output.error, MayRetry(output.fault));
 }
 
 void PrefillRole::Impl::OnComputed(SequenceId sequence) {
@@ -179,7 +190,7 @@ void PrefillRole::Impl::AddBlockChecks(const Transfer& transfer, v1::PrefillDone
   const KvLayout& layout = deps.engine->blocks().layout();
   const std::span<const BlockId> local = deps.engine->BlocksOf(transfer.sequence);
   const int32_t end =
-      std::min(layout.BlocksFor(transfer.tokens - 1), static_cast<int32_t>(local.size()));
+      std::min(layout.BlocksFor(transfer.end_token), static_cast<int32_t>(local.size()));
   for (int32_t i = transfer.first_token / layout.block_tokens; i < end; ++i) {
     done->add_block_checks(BlockCheck(layout, deps.host_pool, local[static_cast<size_t>(i)]));
   }
@@ -203,6 +214,10 @@ void PrefillRole::Impl::FinishTransfer(Transfer& transfer) {
   done->set_bytes(totals.bytes);
   done->set_blocks(totals.blocks);
   AddBlockChecks(transfer, done);
+  if (transfer.drawn) {
+    DrawnToWire(*transfer.drawn, done->mutable_drawn());
+    first_tokens.Add();
+  }
   const SequenceTimes times = deps.engine->Times(transfer.sequence);
   done->set_preemptions(static_cast<uint32_t>(times.preemptions));
   AddChunks(transfer.received, times, options.worker.worker_id, done->mutable_spans());
@@ -443,13 +458,7 @@ bool PrefillRole::StepDone() { return impl_->deps.engine->StepDone(); }
 void PrefillRole::Collect() {
   Impl& impl = *impl_;
   const CollectOutput out = impl.deps.engine->Collect();
-  for (const TokenOutput& output : out.tokens) {
-    const auto it = impl.by_sequence.find(output.sequence);
-    if (output.finish == FinishReason::kNone || it == impl.by_sequence.end()) continue;
-    Transfer& transfer = impl.transfers.at(it->second);
-    transfer.sequence_alive = false;
-    impl.FailTransfer(transfer, output.error, MayRetry(output.fault));
-  }
+  for (const TokenOutput& output : out.tokens) impl.OnOutput(output);
   for (const SequenceId sequence : out.prefills_done) impl.OnComputed(sequence);
   impl.shell->RecordStep(out.timing);
   impl.AfterStep();

@@ -51,6 +51,8 @@ struct PrefillRole::Impl final : public LinkHandler<v1::DecodeToPrefill>, public
   void AskForBlocks();
   void NoteOvertaken(const Transfer& granted);
   void StartPushing(Transfer& transfer);
+  // What the engine says of a sequence beside its KV: that it failed, or its first token.
+  void OnOutput(const TokenOutput& output);
   void OnComputed(SequenceId sequence);
   void PushEverything(Transfer& transfer);
   // Reacts to completions and failures of pushes.
@@ -95,6 +97,7 @@ struct PrefillRole::Impl final : public LinkHandler<v1::DecodeToPrefill>, public
 
   Counter transfers_done;
   Counter transfers_failed;
+  Counter first_tokens;
   Counter grants_refused;
   Counter leases_expired;
 };

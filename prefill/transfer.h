@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "common/clock.h"
 #include "common/ids.h"
+#include "engine/request.h"
 #include "prefill/kv_pusher.h"
 #include "prefill/readers.h"
 
@@ -30,7 +32,9 @@ struct Transfer {
   TransferPhase phase = TransferPhase::kQueued;
   SequenceId sequence;
   bool sequence_alive = true;
-  int32_t tokens = 0;  // of the prompt; KV is wanted up to tokens - 1
+  int32_t tokens = 0;     // of the prompt
+  int32_t end_token = 0;  // KV is wanted up to here: `tokens` where one is drawn, else one less
+  std::optional<TokenOutput> drawn;  // behind them
   Instant received;
   Instant deadline = kNever;
 

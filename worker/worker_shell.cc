@@ -33,6 +33,7 @@ v1::Register MakeRegister(const WorkerOptions& options, const WorkerShell::Profi
   for (const std::string& name : profile.transports) hello.add_transports(name);
   hello.set_max_sequence_tokens(static_cast<uint32_t>(profile.max_sequence_tokens));
   hello.set_max_running(static_cast<uint32_t>(profile.max_running));
+  hello.set_first_tokens(true);
   hello.set_pid(options.pid);
   hello.set_admin_url(options.admin_url);
   hello.set_version(options.version);

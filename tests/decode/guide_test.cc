@@ -4,21 +4,11 @@
 
 #include <vector>
 
+#include "tests/decode/any_token_guide.h"
 #include "tests/worker/role_rig.h"
 
 namespace aisp {
 namespace {
-
-class AnyToken final : public DrawGuide {
- public:
-  std::span<const uint32_t> Allowed() override { return words_; }
-  bool Take(TokenId) override { return true; }
-  void Rewind(size_t) override {}
-  bool AtEnd() override { return false; }
-
- private:
-  const std::vector<uint32_t> words_ = std::vector<uint32_t>(32, ~0u);  // of 1,000 tokens
-};
 
 struct Compiler {
   std::vector<DecodeOptions::OnGuide> waiting;
@@ -53,7 +43,7 @@ TEST(Guide, OthersRunWhileOneWaitsForItsGuide) {
   rig.ExpectAnswer(2, MakePrompt(30, 2), 4);
   EXPECT_FALSE(rig.Finished(1));
   ASSERT_EQ(compiler.waiting.size(), 1u);
-  compiler.waiting[0](std::make_shared<AnyToken>());
+  compiler.waiting[0](std::make_shared<AnyTokenGuide>());
   rig.ExpectAnswer(1, MakePrompt(40, 1), 4);
   rig.ExpectAllBlocksBack();
 }
@@ -105,7 +95,7 @@ TEST(Guide, ADeadlineStrikesWhileItWaits) {
   rig.router->Generate("d", request);
   ASSERT_TRUE(rig.RunUntil([&] { return rig.Finished(1); }, 200));
   EXPECT_EQ(rig.router->answers[1].error.code(), static_cast<int>(Code::kDeadlineExceeded));
-  compiler.waiting[0](std::make_shared<AnyToken>());
+  compiler.waiting[0](std::make_shared<AnyTokenGuide>());
   rig.RunFor(std::chrono::milliseconds(2));
   EXPECT_EQ(rig.router->answers[1].finishes, 1);
 }
@@ -125,7 +115,7 @@ TEST(Guide, ALostRouterAndADrainEndTheWait) {
   rig.router_links.BreakOf(&rig.decode->inbox);
   rig.RunFor(std::chrono::milliseconds(2));
   EXPECT_TRUE(rig.decode->decode->Drained());
-  compiler.waiting[0](std::make_shared<AnyToken>());
+  compiler.waiting[0](std::make_shared<AnyTokenGuide>());
 }
 
 TEST(Guide, AGuideMayComeWhenItsWorkerIsGone) {
@@ -137,7 +127,7 @@ TEST(Guide, AGuideMayComeWhenItsWorkerIsGone) {
     rig.RunFor(std::chrono::milliseconds(2));
   }
   ASSERT_EQ(compiler.waiting.size(), 1u);
-  compiler.waiting[0](std::make_shared<AnyToken>());
+  compiler.waiting[0](std::make_shared<AnyTokenGuide>());
 }
 
 }  // namespace

@@ -44,7 +44,7 @@ TEST(Lifecycle, ACancelAtAnyMomentGivesEveryBlockBack) {
     }
     ASSERT_LT(turns, 200);
   }
-  EXPECT_GT(moments, 20);
+  EXPECT_GE(moments, 20);
 }
 
 TEST(Lifecycle, ADeadlineAtAnyMomentBringsExactlyOneFinish) {
@@ -116,8 +116,8 @@ TEST(Lifecycle, APrefillWorkerThatDiesAtAnyMomentIsReplacedByTheFallback) {
     finished = rig.Finished(1);
     rig.KillPrefill(0, true);
     rig.ExpectAnswer(1, prompt, 4);
-    // Never here: either worker could write all of it.
-    EXPECT_EQ(rig.decode->executor->rows_computed(), 4u);
+    // Never here: either worker could write all of it, and draw.
+    EXPECT_EQ(rig.decode->executor->rows_computed(), 3u);
     rig.RunFor(std::chrono::milliseconds(50));
     rig.ExpectAllBlocksBack();
     ASSERT_LT(turns, 200);
@@ -133,7 +133,7 @@ TEST(Lifecycle, AnUnreachablePrefillWorkerIsPassedOver) {
   rig.RunFor(std::chrono::milliseconds(5));
   rig.router->Generate("d", rig.MakeRequest(1, MakePrompt(100, 1), 4));
   rig.ExpectAnswer(1, MakePrompt(100, 1), 4);
-  EXPECT_EQ(rig.prefills[1]->executor->rows_computed(), 99u);
+  EXPECT_EQ(rig.prefills[1]->executor->rows_computed(), 100u);
   EXPECT_EQ(rig.router->answers[1].timings[0].kv_transport(), "manual");
 }
 
@@ -328,7 +328,7 @@ TEST(Lifecycle, ADrainingPrefillWorkerDeliversWhatItHasTaken) {
   EXPECT_FALSE(rig.prefills[0]->prefill->Drained()) << "KV in flight";
   rig.router->Generate("d", rig.MakeRequest(2, MakePrompt(90, 2), 5));
   rig.ExpectAnswer(2, MakePrompt(90, 2), 5);
-  EXPECT_EQ(rig.prefills[1]->executor->rows_computed(), 89u) << "the fallback took it";
+  EXPECT_EQ(rig.prefills[1]->executor->rows_computed(), 90u) << "the fallback took it";
   rig.prefills[0]->transport->hold = false;
   rig.ExpectAnswer(1, MakePrompt(100, 1), 5);
   EXPECT_EQ(rig.router->answers[1].timings[0].kv_transport(), "manual");

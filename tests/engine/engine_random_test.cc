@@ -112,6 +112,8 @@ class Chaos : public LayerSink {
   uint64_t accepted_of_model() const { return never_wrong_ && !head_ ? d_.accepted : 0; }
   uint64_t accepted_of_head() const { return head_ ? d_.accepted : 0; }
   uint64_t accepted_of_runs() const { return d_.forced_accepted; }
+  size_t first_tokens() const { return first_tokens_; }
+  size_t first_tokens_that_end() const { return first_tokens_that_end_; }
 
  private:
   enum class Stage { kAsk, kPrefill, kDone };
@@ -121,6 +123,7 @@ class Chaos : public LayerSink {
     SequenceRequest request;
     RemoteGrant grant;
     Stage stage = Stage::kAsk;
+    bool draws = false;
   };
   struct Covered {
     int32_t begin = 0;
@@ -241,6 +244,7 @@ class Chaos : public LayerSink {
     expected_.insert(t.on_d);
     request.kv_source = KvSource::kPrefillOnly;
     request.deadline = kNever;
+    t.draws = request.draws_first = request.guide == nullptr && !Chance(3);
     t.on_p = p_.Add(request);
     transfers_.push_back(std::move(t));
   }
@@ -302,10 +306,21 @@ class Chaos : public LayerSink {
         if (Chance(2)) return true;
         Copy(t);
         p_.engine.Release(t.on_p);
-        d_.engine.RemoteFilled(t.on_d);
+        Fill(t);
         return false;
     }
     return false;
+  }
+  void Fill(const Transfer& t) {
+    std::optional<SampledToken> drawn;
+    if (t.draws) drawn = SampledToken{p_.outcomes[t.on_p].drawn.at(0), {}, {}};
+    const std::optional<TokenOutput> first = d_.engine.RemoteFilled(t.on_d, std::move(drawn));
+    EXPECT_EQ(first.has_value(), t.draws);
+    d_.engine.CheckInvariants();
+    if (!first) return;
+    ++first_tokens_;
+    first_tokens_that_end_ += first->finish != FinishReason::kNone ? 1 : 0;
+    d_.Take({.tokens = {*first}, .prefills_done = {}, .timing = {}, .drafts = {}});
   }
   void Forget(SequenceId id) {
     expected_.erase(id);
@@ -318,7 +333,7 @@ class Chaos : public LayerSink {
     return false;
   }
   void Ask(Transfer& t) {
-    auto grant = d_.engine.GrantRemote(t.on_d);
+    auto grant = d_.engine.GrantRemote(t.on_d, t.draws);
     if (!grant) {
       EXPECT_EQ(grant.error().code, Code::kResourceExhausted);
       return;
@@ -330,7 +345,7 @@ class Chaos : public LayerSink {
     covered_[t.on_p] = {computed, computed};
   }
   void Copy(const Transfer& t) {
-    const auto wanted = static_cast<int32_t>(t.request.tokens.size()) - 1;
+    const auto wanted = static_cast<int32_t>(t.request.tokens.size()) - (t.draws ? 0 : 1);
     const KvLayout src = p_.executor.kv_layout();
     const KvLayout dst = d_.executor.kv_layout();
     EXPECT_EQ(p_.engine.ComputedTokens(t.on_p), wanted);
@@ -347,6 +362,7 @@ class Chaos : public LayerSink {
     }
   }
 
+  size_t first_tokens_ = 0, first_tokens_that_end_ = 0;
   SplitMix64 random_;
   bool never_wrong_ = false;  // whoever proposes
   bool head_ = false;
@@ -364,6 +380,7 @@ class Chaos : public LayerSink {
 
 TEST(EngineRandom, EveryScheduleBringsTheOraclesTokensAndEveryBlockComesBack) {
   size_t ended = 0;
+  size_t first_tokens = 0, first_tokens_that_end = 0;
   uint64_t preemptions = 0, accepted = 0, accepted_of_model = 0, accepted_of_head = 0;
   uint64_t accepted_of_runs = 0;
   for (uint64_t seed = 1; seed <= 200; ++seed) {
@@ -377,6 +394,8 @@ TEST(EngineRandom, EveryScheduleBringsTheOraclesTokensAndEveryBlockComesBack) {
     accepted_of_model += chaos.accepted_of_model();
     accepted_of_head += chaos.accepted_of_head();
     accepted_of_runs += chaos.accepted_of_runs();
+    first_tokens += chaos.first_tokens();
+    first_tokens_that_end += chaos.first_tokens_that_end();
     if (HasFailure()) FAIL() << "seed " << seed;
   }
   EXPECT_GT(ended, 3000u);
@@ -385,6 +404,8 @@ TEST(EngineRandom, EveryScheduleBringsTheOraclesTokensAndEveryBlockComesBack) {
   EXPECT_GT(accepted_of_model, 500u);
   EXPECT_GT(accepted_of_head, 500u);
   EXPECT_GT(accepted_of_runs, 500u);
+  EXPECT_GT(first_tokens, 500u);
+  EXPECT_GT(first_tokens_that_end, 10u);
 }
 
 }  // namespace

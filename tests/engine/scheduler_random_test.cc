@@ -47,7 +47,8 @@ std::vector<SequenceView> RandomViews(SplitMix64& random) {
         v = Decoding(arrival, tokens);
     }
     v.priority = static_cast<int32_t>(random.Below(3));
-    v.samples = v.phase == SequencePhase::kRunning ? random.Below(8) != 0 : true;
+    v.has_reader = v.phase == SequencePhase::kRunning && random.Below(8) == 0;
+    v.samples = !v.has_reader || random.Below(2) == 0;
     views.push_back(v);
   }
   return views;
@@ -71,7 +72,7 @@ void ExpectValid(const std::vector<SequenceView>& views, int32_t available,
   std::set<uint64_t> gone;
   for (SequenceId id : plan.preempt) {
     const SequenceView& v = by_id.at(id.value);
-    EXPECT_TRUE(v.samples);
+    EXPECT_FALSE(v.has_reader);
     EXPECT_GT(v.blocks_held, 0);
     EXPECT_TRUE(gone.insert(id.value).second);
     blocks += v.blocks_held;

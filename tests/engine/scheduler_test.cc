@@ -227,7 +227,7 @@ TEST(Scheduler, ASequenceAloneWithoutABlockWaits) {
 TEST(Scheduler, NobodyIsPreemptedWhenItWouldNotHelp) {
   SequenceView large = Prefilling(1, 160, 16);
   large.blocks_held = 1;
-  large.samples = false;
+  large.has_reader = true;
   SequenceView small = Decoding(2, 17);
   small.blocks_held = 0;
   EXPECT_THAT(Preempted(Plan({large, small}, 0)), IsEmpty());
@@ -235,7 +235,7 @@ TEST(Scheduler, NobodyIsPreemptedWhenItWouldNotHelp) {
 
 TEST(Scheduler, PrefillOnlySequencesAreNeverPreempted) {
   SequenceView reader = Prefilling(2, 100, 16);
-  reader.samples = false;
+  reader.has_reader = true;
   const StepPlan plan = Plan({Decoding(1, 17), reader}, 0);
   EXPECT_THAT(Preempted(plan), IsEmpty());
   EXPECT_THAT(Ids(plan), ElementsAre(2));

@@ -151,6 +151,48 @@ TEST_F(PrefillRoleTest, DeliversThePromptsKvAndSaysHowMuchItWas) {
   EXPECT_EQ(p().engine->blocks().Stats().pinned, 0);
 }
 
+TEST_F(PrefillRoleTest, ADrawIsHeededAndBringsTheLastTokensKvToo) {
+  Hello();
+  const auto prompt = MakePrompt(64, 1);
+  for (uint64_t transfer = 1; transfer <= 2; ++transfer) {
+    v1::DecodeToPrefill message;
+    message.mutable_prefill()->set_transfer_id(transfer);
+    *message.mutable_prefill()->mutable_tokens() = {prompt.begin(), prompt.end()};
+    v1::FirstDraw* draw = message.mutable_prefill()->mutable_draw();
+    draw->mutable_sampling()->set_temperature(1);
+    draw->mutable_sampling()->set_seed(9);
+    draw->mutable_sampling()->set_num_logprobs(-1);
+    draw->set_prompt_tokens(64);
+    Send(std::move(message));
+    Run();
+    Grant(transfer, transfer, 4);
+    Run();
+    ASSERT_TRUE(Last().has_done());
+    EXPECT_EQ(Last().done().token_layers(), 64u * 2);
+    EXPECT_EQ(Last().done().blocks(), 4u);
+    EXPECT_EQ(Last().done().drawn().token(),
+              ExpectedTokens(rig_.options.model, prompt, 1, 9).at(0));
+    EXPECT_TRUE(executor_->Holds(prompt, GrantedBlocks(4), 0, 64));
+  }
+  EXPECT_EQ(p().executor->rows_computed(), 64u + 16) << "of a cached prompt its last block alone";
+  EXPECT_EQ(p().engine->blocks().Stats().pinned, 0);
+}
+
+TEST_F(PrefillRoleTest, ADrawNeedsABlockForTheLastTokenToo) {
+  Hello();
+  v1::DecodeToPrefill message;
+  message.mutable_prefill()->set_transfer_id(1);
+  const auto prompt = MakePrompt(65, 1);
+  *message.mutable_prefill()->mutable_tokens() = {prompt.begin(), prompt.end()};
+  message.mutable_prefill()->mutable_draw()->set_prompt_tokens(65);
+  Send(std::move(message));
+  Run();
+  Grant(1, 1, 4);
+  Run();
+  EXPECT_EQ(reader_.Count(v1::PrefillToDecode::kFailed), 1);
+  EXPECT_EQ(reader_.Count(v1::PrefillToDecode::kFence), 1);
+}
+
 TEST_F(PrefillRoleTest, ACachedPrefixIsPushedWithoutComputingIt) {
   Hello();
   const auto prompt = MakePrompt(71, 1);

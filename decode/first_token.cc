@@ -1,0 +1,33 @@
+#include "decode/first_token.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace aisp {
+
+bool MayBeDrawnElsewhere(const SequenceRequest& request) {
+  const auto generated = static_cast<int32_t>(request.tokens.size()) - request.prompt_tokens;
+  const bool draws = request.pooling == Pooling::kNone && generated < request.max_new_tokens;
+  return draws && request.guide == nullptr;
+}
+
+Status CheckDrawn(const v1::DrawnToken& drawn, int32_t num_logprobs, int32_t vocabulary) {
+  const auto known = [vocabulary](int32_t token) { return token >= 0 && token < vocabulary; };
+  if (!known(drawn.token())) {
+    return DataLoss(fmt::format("data loss: the first token is {}, of a vocabulary of {}",
+                                drawn.token(), vocabulary));
+  }
+  const v1::TokenLogprobs& logprobs = drawn.logprobs();
+  const bool fits = drawn.has_logprobs() == (num_logprobs >= 0) &&
+                    logprobs.top_ids_size() == logprobs.top_logprobs_size() &&
+                    logprobs.top_ids_size() <= std::max(0, num_logprobs) &&
+                    std::all_of(logprobs.top_ids().begin(), logprobs.top_ids().end(), known);
+  if (fits) return {};
+  return DataLoss(
+      fmt::format("data loss: the first token came with {} likeliest tokens where {} were asked "
+                  "for",
+                  drawn.has_logprobs() ? logprobs.top_ids_size() : -1, num_logprobs));
+}
+
+}  // namespace aisp
