@@ -4,7 +4,8 @@
 //
 // A remote prefill: session to the prefill worker (dialled on first use, kept), PrefillRequest,
 // NeedBlocks -> Grant (blocks with an epoch and a lease) or GrantRefused, PrefillDone (epoch and
-// token x layer count checked) -> the last token runs as the first decode row. What goes wrong -
+// token x layer count checked) -> the first token has come too, or where the prefill worker could
+// not draw it the last token runs as the first decode row. What goes wrong -
 // the lease runs out, the worker fails, falls silent or is lost - ends that attempt: the next
 // fallback is tried, then the prompt runs here. Blocks of a given-up grant come back on the
 // writer's FenceAck, on a transport that fences on this side, or on proof of the writer's death;

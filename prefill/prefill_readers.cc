@@ -142,7 +142,7 @@ void PrefillRole::Impl::OnPool(ReaderId id, bool same_host, const v1::KvLayoutDe
   ack->set_warning(reader.pool.warning);
   ack->set_pid(same_host ? options.pid : 0);
   ack->set_lane_token(reader.pool.token);
-  ack->set_draws(true);
+  ack->set_draws(options.draws);
   SendToReader(reader.id, std::move(message));
   if (!shell->draining() && !standing_by) return;
   v1::PrefillToDecode draining;

@@ -51,6 +51,7 @@ struct PrefillOptions {
   Duration max_refusal_retry = std::chrono::seconds(1);
   Duration default_timeout = std::chrono::seconds(60);  // of a request that names none
   Duration hello_limit = std::chrono::seconds(5);       // a reader that does not greet is dropped
+  bool draws = true;                                    // first tokens, where readers ask
   int64_t pid = 0;  // of this process, told to readers on this host for their operators
 };
 

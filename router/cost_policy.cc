@@ -1,7 +1,8 @@
 // The cost policy predicts, for every decode worker D and every prefill worker P or none:
 //
 //   TTFT = wait for a row and blocks on D
-//        + remote: queue on P + uncached prefill on P + exposed transfer + first decode step on D
+//        + remote: queue on P + uncached prefill on P + exposed transfer
+//                  + first decode step on D, where P does not draw the first token
 //          local:  queue on D + uncached prefill on D (the last chunk draws the first token)
 //   TPOT = one step of D with this request's row and context among the others
 //
@@ -286,7 +287,8 @@ double CostPolicy::FirstDecodeMs(const WorkerView& decode, double ready_ms, doub
 CostPolicy::Cost CostPolicy::Remote(const RequestSummary& request, const WorkerView& decode,
                                     const WorkerView& prefill) const {
   Cost cost = Begin(request, decode);
-  const PromptWork work = WorkFor(request, prefill, 0);
+  const bool drawn = request.first_token_anywhere && decode.first_tokens && prefill.first_tokens;
+  const PromptWork work = WorkFor(request, prefill, drawn ? 1 : 0);
   const double compute_ms = PromptMs(prefill, work);
   const double transfer_ms = ExposedTransferMs(request, decode, prefill, compute_ms);
   // Waiting on D and prefilling on P overlap: P asks for D's blocks when it is about to run.
@@ -294,7 +296,8 @@ CostPolicy::Cost CostPolicy::Remote(const RequestSummary& request, const WorkerV
                                QueueMs(prefill, work, compute_ms));
   cost.score_ms = ComputeCostMs(request, compute_ms);
   cost.ttft_own_ms = compute_ms + transfer_ms;
-  cost.ttft_own_ms += FirstDecodeMs(decode, cost.ttft_wait_ms + cost.ttft_own_ms, cost.now_ms);
+  if (!drawn)
+    cost.ttft_own_ms += FirstDecodeMs(decode, cost.ttft_wait_ms + cost.ttft_own_ms, cost.now_ms);
   End(request, decode.remote_ttft, &cost);
   return cost;
 }

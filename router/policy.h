@@ -27,6 +27,8 @@ struct WorkerView {
   std::string_view host_id;
   bool prefill = false;    // else decode
   bool available = false;  // ready, not draining, not excluded for this request
+  bool first_tokens =
+      false;  // it draws them for decode workers, or takes them from prefill workers
   StepCost cost;
   int32_t chunk_tokens =
       512;  // prompt tokens of one sequence that it computes in a step, as it says
@@ -96,6 +98,7 @@ struct RequestSummary {
   int32_t num_layers = 1;
   int32_t block_tokens = 16;
   bool takeover = false;
+  bool first_token_anywhere = false;  // what its draw depends on is known to a prefill worker too
   PrefillPreference preference = PrefillPreference::kAuto;
   Objective objective;   // of this request: what it asks for, else what is usual
   Objective asked;       // of it: what it asks for, and is refused without

@@ -102,6 +102,9 @@ RequestSummary Router::Impl::Summarize(const Request& request, bool yields) {
   summary.num_layers = static_cast<int32_t>(kv.num_layers());
   summary.block_tokens = static_cast<int32_t>(kv.block_tokens());
   summary.takeover = request.placements > 0;
+  summary.first_token_anywhere = request.spec.max_new_tokens > 0 &&
+                                 request.spec.pooling == v1::POOL_NONE &&
+                                 request.spec.sampling.constraint().kind() == v1::Constraint::NONE;
   summary.preference = Suspect(request) ? PrefillPreference::kLocal : request.spec.prefill;
   summary.others = {ToMs(options.slo_ttft), ToMs(options.slo_tpot)};
   summary.asked = request.spec.objective;

@@ -59,6 +59,7 @@ v1::Register Worker::Registration(uint32_t max_tokens) const {
   r.set_max_running(static_cast<uint32_t>(profile_.max_running));
   r.set_max_batch_tokens(static_cast<uint32_t>(profile_.max_batch_tokens));
   r.set_max_prefill_chunk(static_cast<uint32_t>(profile_.chunk_tokens));
+  r.set_first_tokens(true);
   return r;
 }
 
@@ -174,8 +175,7 @@ void Worker::OnJob(Worker& decode, uint64_t wire_id) {
   job.decode = &decode;
   job.wire_id = wire_id;
   job.units = asked->units;
-  // The decode worker computes the last one and draws.
-  job.tokens = asked->length() - 1;
+  job.tokens = asked->length();
   jobs_.push_back(std::move(job));
   Plan();
 }
@@ -184,7 +184,8 @@ bool Worker::StartJob(Job& job) {
   if (job.decode->Find(job.wire_id) == nullptr) return false;
   const size_t whole = PromptBlocks(job.tokens);
   const std::vector<Hash128> names = BlockNames(job.units, whole);
-  const size_t held = cache_.Match(names);
+  // The last token is computed whatever is cached: one is drawn behind it.
+  const size_t held = cache_.Match({names.data(), PromptBlocks(job.tokens - 1)});
   const int64_t needed = job.tokens / block_ + 1 - static_cast<int64_t>(held);
   if (needed > cache_.available() || !job.decode->Grant(job.wire_id)) return false;
   cache_.Use({names.data(), held});
@@ -225,10 +226,18 @@ void Worker::OnKv(uint64_t wire_id) {
   Sequence* sequence = Find(wire_id);
   if (sequence == nullptr) return;
   AISP_CHECK(sequence->granted);
-  sequence->computed = sequence->length() - 1;
+  sequence->computed = sequence->length();
   PublishPrompt(*sequence);
   awaiting_.erase(wire_id);
-  kv_ready_.push_back(wire_id);
+  Emit(*sequence);
+  SendKvEvents();
+  SendTokens();
+  if (Find(wire_id) == nullptr) {
+    WakePrefills();  // that token was its last
+    MaybeRejoin();
+  } else {
+    kv_ready_.push_back(wire_id);
+  }
   Plan();
 }
 

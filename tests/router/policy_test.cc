@@ -338,6 +338,28 @@ TEST(CostPolicy, AnObjectiveThatNobodyMeetsIsSaidToBeMissedWhereThatIsKnown) {
   EXPECT_TRUE(Pick("cost", request, workers)->meets);
 }
 
+TEST(CostPolicy, WhereAPrefillWorkerDrawsTheFirstTokenNoStepOfTheDecodeWorkerIsWaitedFor) {
+  auto workers = std::vector<WorkerView>{Decode("d"), Prefill("p")};
+  RequestSummary request = Request(2000);
+  request.preference = PrefillPreference::kRemote;
+  request.kv_bytes_per_token = 0;
+  const double before_ms = Pick("cost", request, workers)->ttft_ms;
+  request.first_token_anywhere = true;
+  EXPECT_DOUBLE_EQ(Pick("cost", request, workers)->ttft_ms, before_ms) << "nobody said so";
+  workers[1].first_tokens = true;
+  EXPECT_DOUBLE_EQ(Pick("cost", request, workers)->ttft_ms, before_ms) << "it is not asked to";
+  workers[0].first_tokens = true;
+  const auto prompt_ms = [&](int32_t tokens) {
+    return workers[1].cost.PromptMs(PromptWork::Of(0, tokens), workers[1].chunk_tokens, {});
+  };
+  const double row_ms = prompt_ms(2000) - prompt_ms(1999);
+  const double step_ms = workers[0].cost.StepMs({0, 0, 1, 2000});
+  EXPECT_NEAR(Pick("cost", request, workers)->ttft_ms, before_ms - step_ms + row_ms, 1e-6);
+  request.first_token_anywhere = false;
+  EXPECT_DOUBLE_EQ(Pick("cost", request, workers)->ttft_ms, before_ms)
+      << "its draw depends on what is on the decode worker alone";
+}
+
 TEST(CostPolicy, ARemotePromptsFirstStepWaitsForPromptsThatItsDecodeWorkerStillComputes) {
   WorkerView workers[] = {Decode("d"), Prefill("p")};
   workers[0].rows = 4;

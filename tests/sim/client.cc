@@ -117,7 +117,12 @@ void SimClient::CheckTiming(const v1::Timing& t) {
     return Fail(fmt::format("the parts of the TTFT are {} ns, it was {} ns", sum,
                             (world_->Now() - submitted_).count()));
   }
-  if (t.kv_blocks_moved() > 0) coverage_->Count("first token after remote KV");
+  if (t.kv_blocks_moved() == 0) return;
+  coverage_->Count("first token after remote KV");
+  if (t.first_decode_ns() > 0) return coverage_->Count("first token drawn behind remote KV");
+  coverage_->Count("first token with remote KV");
+  if (routes_ > 1) coverage_->Count("first token with remote KV after a takeover");
+  if (expected_.tokens.size() == 1) coverage_->Count("first token with remote KV and the end");
 }
 
 void SimClient::TakeToken(const v1::TokenEvent& event, int at) {

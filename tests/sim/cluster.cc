@@ -167,6 +167,7 @@ void SimCluster::WireNetworks() {
                                 const v1::PrefillToDecode& m) {
     if (world_.tracing()) log(from, to, m);
     if (m.has_done()) coverage_.Count("prefill done");
+    if (m.has_done() && m.done().has_drawn()) coverage_.Count("first token drawn for a reader");
     if (m.has_failed()) coverage_.Count("prefill failed");
     if (m.has_fence()) coverage_.Count("fence acknowledged");
   };

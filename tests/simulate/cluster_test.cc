@@ -70,14 +70,14 @@ TEST(Cluster, LongPromptsAreCutIntoChunks) {
   EXPECT_NEAR(o.requests[0].ttft_ms, 2 + 1 + 3 * 5 + 110 + 1, 1e-3);
 }
 
-TEST(Cluster, ARemotePromptAlsoTakesItsTransferAndAFirstStep) {
+TEST(Cluster, ARemotePromptAlsoTakesItsTransferAndItsFirstTokenComesWithIt) {
   // Least-loaded always asks a prefill worker.
   const Outcome o = Play(With(1, 1, "least-loaded"), {Item(1, 101, 5)}, {0});
   const Served& r = o.requests[0];
-  // Frontend, message to D, message to P, a step of 100 tokens; 100 ms of transfer, of which the
-  // step hides 15, and the hand-off; the first step on D, message.
-  EXPECT_NEAR(r.ttft_ms, 2 + 1 + 1 + 100 + 3 + 10 + 1, 1e-2);
-  EXPECT_EQ(o.computed_prompt_tokens, 100);
+  // Frontend, message to D, message to P, a step of 101 tokens; 101 ms of transfer, of which the
+  // step hides its own time, and the hand-off; message.
+  EXPECT_NEAR(r.ttft_ms, 2 + 1 + 1 + 101 + 3 + 1, 1e-2);
+  EXPECT_EQ(o.computed_prompt_tokens, 101);
   EXPECT_EQ(o.reasons.at("least-loaded"), 1);
 }
 
