@@ -126,11 +126,12 @@ class Truth(unittest.TestCase):
 
     def test_bytes_of_a_lane_are_those_of_the_blocks_that_moved(self):
         block = live.total(CLUSTER.scrape("prefill"), "aisp_kv_block_bytes")
-        # 96 tokens: KV of 95 is sent, whole blocks and the part of the last one as a whole block.
-        added = self.difference("prefill", lambda: [complete(tokens(96, 500 + i), prefill="remote") for i in range(3)])
+        # 90 tokens: whole blocks, and the part of the last one as a whole block. The first token comes with them.
+        added = self.difference("prefill", lambda: [complete(tokens(90, 500 + i), prefill="remote") for i in range(3)])
         self.assertEqual(added("aisp_kv_transfer_bytes_total", lane="tcp"), 3 * 6 * block)
+        self.assertEqual(added("aisp_prefill_first_tokens_total"), 3)
         self.assertEqual(added("aisp_prefill_transfers_done_total"), 3)
-        self.assertEqual(added("aisp_prefill_tokens_total"), 3 * 95)
+        self.assertEqual(added("aisp_prefill_tokens_total"), 3 * 90)
         self.assertGreater(added("aisp_kv_transfer_busy_seconds_total"), 0)
 
     def test_time_is_either_busy_or_idle(self):

@@ -171,9 +171,10 @@ TEST(Observe, ATraceFollowsARequestThroughEveryProcess) {
   std::map<std::string, Json> spans;
   for (const Json& span : trace["spans"]) spans[span["name"]] = span;
   for (const char* name : {"request", "receive", "prepare", "admit", "route", "queue", "prefill",
-                           "chunk", "transfer", "first decode", "decode", "stream"}) {
+                           "chunk", "transfer", "decode", "stream"}) {
     EXPECT_EQ(spans.count(name), 1u) << name << " is missing in " << trace.dump(1);
   }
+  EXPECT_EQ(spans.count("first decode"), 0u) << "the first token came with the KV";
   EXPECT_EQ(spans["prefill"]["attributes"]["aisp.worker"], "prefill-0");
   EXPECT_EQ(spans["chunk"]["attributes"]["aisp.worker"], "prefill-0");
   EXPECT_EQ(spans["decode"]["attributes"]["aisp.worker"], "decode-0");

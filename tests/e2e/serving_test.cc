@@ -64,7 +64,8 @@ TEST_P(SplitTest, ASplitRequestSaysTheSameAsOneWorkerAlone) {
     EXPECT_EQ(split.usage["aisp"]["kv_transport"], p.transport);
     const int blocks = std::stoi(p.block_size);
     const int tokens = split.usage["prompt_tokens"];
-    EXPECT_EQ(split.usage["aisp"]["kv_blocks_moved"], (tokens - 1 + blocks - 1) / blocks);
+    EXPECT_EQ(split.usage["aisp"]["kv_blocks_moved"], (tokens + blocks - 1) / blocks);
+    EXPECT_EQ(split.usage["aisp"]["first_decode_ms"], 0) << "the first token came with the KV";
   }
 }
 

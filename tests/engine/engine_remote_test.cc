@@ -23,23 +23,26 @@ class Pair : public LayerSink {
     SequenceId on_d;
     SequenceId on_p;
     RemoteGrant grant;
+    bool draws = false;
     bool granted = false;
     int32_t pushed = 0;  // leading tokens in D's pool at all layers
   };
 
   // Starts a transfer; false when D refuses the grant.
-  Transfer Begin(const SequenceRequest& request) {
+  Transfer Begin(const SequenceRequest& request, bool draws = false) {
     Transfer t;
+    t.draws = draws;
     SequenceRequest remote = request;
     remote.kv_source = KvSource::kRemote;
     t.on_d = d.Add(remote);
     SequenceRequest prefill = request;
     prefill.kv_source = KvSource::kPrefillOnly;
+    prefill.draws_first = draws;
     t.on_p = p.Add(prefill);
     return t;
   }
   bool Grant(Transfer& t) {
-    auto grant = d.engine.GrantRemote(t.on_d);
+    auto grant = d.engine.GrantRemote(t.on_d, t.draws);
     if (!grant) return false;
     t.grant = *grant;
     t.granted = true;
@@ -66,9 +69,10 @@ class Pair : public LayerSink {
     for (auto it = active.begin(); it != active.end();) {
       Transfer& t = *it->second;
       if (p.outcomes[t.on_p].prefill_done) {
-        EXPECT_GE(t.pushed, static_cast<int32_t>(p.outcomes[t.on_p].request.tokens.size()) - 1);
+        EXPECT_GE(t.pushed, static_cast<int32_t>(p.outcomes[t.on_p].request.tokens.size()) -
+                                (t.draws ? 0 : 1));
         p.engine.Release(t.on_p);
-        d.engine.RemoteFilled(t.on_d);
+        Fill(t);
         it = active.erase(it);
       } else {
         ++it;
@@ -82,6 +86,14 @@ class Pair : public LayerSink {
   std::map<SequenceId, Transfer*> active;
 
  private:
+  void Fill(const Transfer& t) {
+    std::optional<SampledToken> drawn;
+    if (t.draws) drawn = SampledToken{p.outcomes[t.on_p].drawn.at(0), {}, {}};
+    const std::optional<TokenOutput> first = d.engine.RemoteFilled(t.on_d, std::move(drawn));
+    EXPECT_EQ(first.has_value(), t.draws);
+    d.engine.CheckInvariants();
+    if (first) d.Take({.tokens = {*first}, .prefills_done = {}, .timing = {}, .drafts = {}});
+  }
   void Push(Transfer& t, std::span<const BlockId> from, int32_t begin, int32_t end,
             int32_t first_layer, int32_t last_layer) {
     if (begin >= end) return;
@@ -132,6 +144,59 @@ TEST_P(EngineRemote, ARemotePrefillBringsTheTokensOfTheOracleAtEveryLength) {
     pair.d.ExpectIdle();
     pair.p.ExpectIdle();
   }
+}
+
+TEST_P(EngineRemote, AFirstTokenThatComesWithTheKvIsTheOraclesAtEveryLength) {
+  for (int32_t length = 1; length <= 50; ++length) {
+    SCOPED_TRACE(length);
+    Pair pair(M(), M(), Chunks(8));
+    auto t = pair.Begin(MakeRequest(SomeTokens(length, 1), 20), /*draws=*/true);
+    ASSERT_TRUE(pair.Grant(t));
+    EXPECT_EQ(static_cast<int32_t>(t.grant.blocks.size()), (length + 15) / 16);
+    while (!pair.active.empty()) pair.StepP();
+    EXPECT_EQ(pair.d.outcomes[t.on_d].drawn.size(), 1u) << "before any step";
+    EXPECT_NE(pair.d.engine.Times(t.on_d).first_token, kNever);
+    pair.d.Run();
+    pair.d.ExpectAllOracle();
+    EXPECT_EQ(pair.d.executor.rows_computed(), 19u);
+    pair.d.ExpectIdle();
+    pair.p.ExpectIdle();
+  }
+}
+
+TEST_P(EngineRemote, AFirstTokenThatEndsItsSequenceNeedsNoStep) {
+  for (const bool stops : {false, true}) {
+    Pair pair(M(), M(), Chunks(64));
+    SequenceRequest request = MakeRequest(SomeTokens(40, 1), stops ? 20 : 1);
+    if (stops) request.stop_token_ids = ExpectedTokens(M(), request.tokens, 1, 1);
+    auto t = pair.Begin(request, /*draws=*/true);
+    ASSERT_TRUE(pair.Grant(t));
+    while (!pair.active.empty()) pair.StepP();
+    pair.d.ExpectAllOracle();
+    EXPECT_EQ(pair.d.executor.steps(), 0u);
+    pair.d.ExpectIdle();
+  }
+}
+
+TEST_P(EngineRemote, ThoseThatWaitForARowAloneCannotWaitForEachOther) {
+  // Two prompts of two whole blocks each fill the pool, and either needs a third one for its row.
+  EngineOptions options = Chunks(64);
+  options.limits.watermark_blocks = 0;
+  Pair pair(M(), M(/*blocks=*/4), options);
+  auto first = pair.Begin(MakeRequest(SomeTokens(32, 1), 5, 1), /*draws=*/true);
+  auto second = pair.Begin(MakeRequest(SomeTokens(32, 2), 5, 2), /*draws=*/true);
+  ASSERT_TRUE(pair.Grant(first));
+  const bool both = pair.Grant(second);
+  while (!pair.active.empty()) pair.StepP();
+  pair.d.Run();
+  EXPECT_FALSE(both);
+  if (!both) {
+    ASSERT_TRUE(pair.Grant(second));
+    while (!pair.active.empty()) pair.StepP();
+    pair.d.Run();
+  }
+  pair.d.ExpectAllOracle();
+  pair.d.ExpectIdle();
 }
 
 TEST_P(EngineRemote, MatchesOfEveryLengthOnBothSidesBringTheSameTokens) {
