@@ -148,6 +148,12 @@ TEST(GpuEngine, ConstraintsAndProposedTokensGiveWhatTheCpuDraws) {
       const auto speculator = std::make_shared<Speculator>(
           SpeculatorOptions{.num_tokens = 5, .adaptive = seed % 2 == 0},
           std::make_unique<RecordedProposer>(std::move(answers)), &clock);
+      {
+        SCOPED_TRACE("with forced runs alone");
+        const auto runs =
+            std::make_shared<Speculator>(SpeculatorOptions{.adaptive = false}, nullptr, &clock);
+        ExpectSame(RunAll(**made, Requests(seed, vocabulary), runs), expected[seed - 1]);
+      }
       SCOPED_TRACE("with proposed tokens");
       ExpectSame(RunAll(**made, Requests(seed, vocabulary), speculator), expected[seed - 1]);
       proposals += speculator->stats().proposals;
