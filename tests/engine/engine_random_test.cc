@@ -10,6 +10,7 @@
 #include "speculation/speculator.h"
 #include "tests/engine/engine_harness.h"
 #include "tests/support/provenance_head.h"
+#include "tests/support/proving_medusa.h"
 
 namespace aisp {
 namespace {
@@ -161,12 +162,15 @@ class Chaos : public LayerSink {
     options.limits.max_draft_rows = static_cast<int32_t>(1 + random_.Below(20));
     const SpeculatorOptions speculation{.num_tokens = 4, .adaptive = Chance(2)};
     std::unique_ptr<Proposer> proposer;
-    switch (random_.Below(3)) {
+    switch (random_.Below(4)) {
       case 0:
         proposer = std::make_unique<ProvenanceProposer>(model_, random_.Next());
         break;
       case 1:
         proposer = RandomDraftModel();
+        break;
+      case 2:
+        proposer = std::make_unique<ProvingMedusa>(model_);
         break;
       default:
         proposer = RandomHead();
