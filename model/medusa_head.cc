@@ -29,16 +29,17 @@ Result<MedusaSpec> ParseMedusaSpec(std::string_view config_json, const ModelSpec
   spec.heads = r.Int("medusa_num_heads", 1, 64);
   spec.blocks = r.IntOr("medusa_num_layers", 1, 0, 16);
   // Heads as they were first published do not say these two; their tensors do.
-  const int32_t hidden = r.IntOr("hidden_size", target.hidden, 1, 1 << 24);
-  const int32_t vocabulary = r.IntOr("vocab_size", target.vocabulary, 1, 1 << 28);
+  spec.hidden = r.IntOr("hidden_size", target.hidden, 1, 1 << 24);
+  spec.vocabulary = r.IntOr("vocab_size", target.vocabulary, 1, 1 << 28);
   spec.draft_vocabulary = r.IntOr("truncated_vocab_size", target.vocabulary, 1, target.vocabulary);
   AISP_RETURN_IF_ERROR(r.status());
   const auto refuse = [](std::string_view what, int32_t have, int32_t want) {
     return InvalidArgument(
         fmt::format("config.json: {} is {}, and the target's is {}", what, have, want));
   };
-  if (hidden != target.hidden) return refuse("hidden_size", hidden, target.hidden);
-  if (vocabulary != target.vocabulary) return refuse("vocab_size", vocabulary, target.vocabulary);
+  if (spec.hidden != target.hidden) return refuse("hidden_size", spec.hidden, target.hidden);
+  if (spec.vocabulary != target.vocabulary)
+    return refuse("vocab_size", spec.vocabulary, target.vocabulary);
   return spec;
 }
 

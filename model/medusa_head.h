@@ -26,6 +26,8 @@ namespace aisp {
 struct MedusaSpec {
   int32_t heads = 0;
   int32_t blocks = 1;
+  int32_t hidden = 0;
+  int32_t vocabulary = 0;  // the target's
   int32_t draft_vocabulary = 0;
 };
 
@@ -51,7 +53,7 @@ class MedusaHeads final : public ParallelHeads {
 
   int32_t heads() const override { return spec_.heads; }
   int32_t feature_size() const override { return hidden(); }
-  int32_t vocabulary() const override { return target_.spec().vocabulary; }
+  int32_t vocabulary() const override { return spec_.vocabulary; }
   int32_t max_rows() const override { return options_.max_rows; }
   std::span<const TokenId> target_tokens() const override { return target_tokens_; }
   // Features are the residual stream behind the target's last layer.
@@ -68,7 +70,7 @@ class MedusaHeads final : public ParallelHeads {
   MedusaHeads(const MedusaSpec& spec, const Model& target, const MedusaOptions& options,
               Device& device, Ops& ops)
       : spec_(spec), target_(target), options_(options), device_(device), ops_(ops) {}
-  int32_t hidden() const { return target_.spec().hidden; }
+  int32_t hidden() const { return spec_.hidden; }
   Status LoadWeights(const std::string& directory);
   Status ReadTokenMap(const Checkpoint* checkpoint);
   Status Allocate();

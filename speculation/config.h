@@ -20,7 +20,7 @@ struct SpeculationConfig {
   Method method = Method::kOff;
   int32_t num_tokens = 8;  // longest draft
   bool says_num_tokens = false;
-  bool adaptive = true;    // false: every draft is verified as long as it is
+  bool adaptive = true;  // false: every draft is verified as long as it is
   // draft_model, eagle3, medusa: a checkpoint's folder; mtp: empty where it is the target's.
   std::string model;
   // Not of the text: a draft of theirs ends when all of it became less likely than this.
