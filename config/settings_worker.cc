@@ -116,9 +116,9 @@ void BindEngineSettings(Config::Engine& e, SettingTable& t) {
       .Flag("--prefix-cache");
   t.Add("speculative_config", &e.speculative_config,
         "Speculative decoding, in vLLM's keys: {\"method\": \"suffix\", "
-        "\"num_speculative_tokens\": 8}; off: none. Methods: ngram, suffix, draft_model "
-        "and eagle3; the \"model\" of these two is a folder or the name of one beside "
-        "the served model.")
+        "\"num_speculative_tokens\": 8}; off: none. Methods: ngram, suffix, draft_model, "
+        "eagle3, medusa and mtp; the \"model\" of the last four is a folder or the name of one "
+        "beside the served model, and mtp without one uses the served checkpoint's own layer.")
       .Flag("--speculative-config")
       .Json();
   t.Add("forced_runs", &e.forced_runs,

@@ -11,7 +11,27 @@ bool ReadsGenerated(const SamplingParams& p) {
          (p.repetition_penalty != 1 && p.repetition_penalty != 0);
 }
 
+// Of a logit among those that the head has, which are few beside the target's vocabulary.
+float LogprobOf(float logit, std::span<const float> own) {
+  const float most = *std::max_element(own.begin(), own.end());
+  float sum = 0;
+  for (const float each : own) sum += std::exp(each - most);
+  return logit - most - std::log(sum);
+}
+
 }  // namespace
+
+SampledToken DrawDrafted(Sampler& sampler, std::span<const float> own, std::span<const float> all,
+                         const SampleRow& row) {
+  SampledToken token = sampler.Sample(all, row);
+  if (!token.status || token.token < 0) return token;
+  if (row.mask.empty()) {
+    token.logprob = TokenLogprob{LogprobOf(all[static_cast<size_t>(token.token)], own), {}};
+  } else {
+    token.logprob = sampler.LogprobsUnder(row.mask, all, token.token, 0);
+  }
+  return token;
+}
 
 SamplingParams DraftSampling(const SamplingParams& target) {
   SamplingParams own = target;

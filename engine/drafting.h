@@ -8,6 +8,7 @@
 
 #include "engine/executor.h"
 #include "engine/request.h"
+#include "engine/sampler.h"
 #include "speculation/proposer.h"
 
 namespace aisp {
@@ -15,6 +16,11 @@ namespace aisp {
 // The parameters of a sequence's draws, whatever is asked of its logprobs: one is wanted, the
 // proposer's confidence.
 SamplingParams DraftSampling(const SamplingParams& target);
+
+// A draw from the logits that a head has, and of the token its logprob among them, or among those
+// that a mask leaves. `own`: what it has; `all`: the same over the target's vocabulary.
+SampledToken DrawDrafted(Sampler& sampler, std::span<const float> own, std::span<const float> all,
+                         const SampleRow& row);
 
 struct Drafting {
   const DraftContext* context = nullptr;

@@ -1,5 +1,6 @@
-// EagleProposer: an EAGLE-3 head (Li et al., arXiv:2503.01840) names what may follow. It reads what
-// the target knows: the features of each computed position, which come with every step (Computed).
+// EagleProposer: an EAGLE-3 head (Li et al., arXiv:2503.01840), or a checkpoint's next-token layer,
+// which differs in what features it reads, names what may follow. It reads what the target knows:
+// the features of each computed position, which come with every step (Computed).
 //
 // It draws as the target will (engine/drafting.h). The first row of a draft has the target's
 // features of the last position, the others go on with the head's own output; all sequences of a
@@ -31,6 +32,7 @@ namespace aisp {
 struct EagleOptions {
   // A draft ends behind the token with which all of it became less likely than this.
   float min_probability = 0.1f;
+  std::string_view method = "eagle3";
 };
 
 class EagleProposer final : public Proposer {
@@ -42,7 +44,7 @@ class EagleProposer final : public Proposer {
   // `head`: for as many sequences as are ever asked for at once, and two rows at least for each.
   EagleProposer(const EagleOptions& options, std::unique_ptr<DraftHead> head);
 
-  std::string_view name() const override { return "eagle3"; }
+  std::string_view name() const override { return options_.method; }
   bool costly() const override { return true; }
   bool timed() const override { return timed_; }
   int32_t feature_size() const override { return head_->feature_size(); }

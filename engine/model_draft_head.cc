@@ -2,24 +2,15 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <utility>
 
 #include "common/check.h"
+#include "engine/drafting.h"
 #include "engine/model_executor.h"
 
 namespace aisp {
 namespace {
-
-// Of a logit among those that the head has, which are few beside the target's vocabulary.
-float LogprobOf(float logit, std::span<const float> own) {
-  const float most = *std::max_element(own.begin(), own.end());
-  float sum = 0;
-  for (const float each : own) sum += std::exp(each - most);
-  return logit - most - std::log(sum);
-}
 
 std::span<const float> RowOf(const TensorView& rows, int32_t index) {
   return {rows.as<const float>() + index * rows.cols(), static_cast<size_t>(rows.cols())};
@@ -27,9 +18,9 @@ std::span<const float> RowOf(const TensorView& rows, int32_t index) {
 
 }  // namespace
 
-EagleHead::Part PartOf(const HeadStep& step) {
-  if (step.features.empty()) return EagleHead::Part::kGoOn;
-  return step.samples.empty() ? EagleHead::Part::kTakeUp : EagleHead::Part::kBegin;
+FeatureHead::Part PartOf(const HeadStep& step) {
+  if (step.features.empty()) return FeatureHead::Part::kGoOn;
+  return step.samples.empty() ? FeatureHead::Part::kTakeUp : FeatureHead::Part::kBegin;
 }
 
 int32_t FeaturePlacesOf(const DraftHeadOptions& options) {
@@ -38,9 +29,9 @@ int32_t FeaturePlacesOf(const DraftHeadOptions& options) {
                                     : kOfSequence * options.head.max_sequences;
 }
 
-ModelDraftHead::ModelDraftHead(std::unique_ptr<EagleHead> head, int32_t feature_places)
+ModelDraftHead::ModelDraftHead(std::unique_ptr<FeatureHead> head, int32_t feature_places)
     : head_(std::move(head)),
-      sampler_(head_->spec().layer.vocabulary),
+      sampler_(head_->shape().vocabulary),
       places_(static_cast<size_t>(feature_places) * head_->feature_bytes()) {}
 
 Result<std::unique_ptr<ModelDraftHead>> ModelDraftHead::Create(const std::string& directory,
@@ -54,11 +45,27 @@ Result<std::unique_ptr<ModelDraftHead>> ModelDraftHead::Create(const std::string
   }
   AISP_ASSIGN_OR_RETURN(auto head,
                         EagleHead::Load(directory, spec, embedding, options.head, device, ops));
+  return Over(std::move(head), options, device);
+}
+
+Result<std::unique_ptr<ModelDraftHead>> ModelDraftHead::Create(const std::string& directory,
+                                                               const MtpSpec& spec,
+                                                               const Model& target,
+                                                               const DraftHeadOptions& options,
+                                                               Device& device, Ops& ops) {
+  AISP_ASSIGN_OR_RETURN(auto head,
+                        MtpHead::Load(directory, spec, target, options.head, device, ops));
+  return Over(std::move(head), options, device);
+}
+
+Result<std::unique_ptr<ModelDraftHead>> ModelDraftHead::Over(std::unique_ptr<FeatureHead> head,
+                                                             const DraftHeadOptions& options,
+                                                             Device& device) {
   std::unique_ptr<ModelDraftHead> made(
       new ModelDraftHead(std::move(head), FeaturePlacesOf(options)));
-  AISP_ASSIGN_OR_RETURN(
-      made->layout_, MakeKvLayout(spec.layer.kv(), options.block_tokens, options.head.compute_dtype,
-                                  options.num_blocks, 0));
+  AISP_ASSIGN_OR_RETURN(made->layout_,
+                        MakeKvLayout(made->head_->shape().kv, options.block_tokens,
+                                     options.head.compute_dtype, options.num_blocks, 0));
   AISP_ASSIGN_OR_RETURN(made->pool_,
                         device.Allocate(made->layout_.PoolBytes(), MemoryKind::kDevice));
   AISP_ASSIGN_OR_RETURN(made->stream_, device.CreateStream());
@@ -82,13 +89,7 @@ Status ModelDraftHead::Launch(const HeadStep& step) {
   for (const SampleRow& row : step.samples) {
     const std::span<const float> own = RowOf(head_->logits(), row.logit_index),
                                  all = RowOf(head_->target_logits(), row.logit_index);
-    SampledToken& token = drawn_.emplace_back(sampler_.Sample(all, row));
-    if (!token.status || token.token < 0) continue;
-    if (row.mask.empty()) {
-      token.logprob = TokenLogprob{LogprobOf(all[static_cast<size_t>(token.token)], own), {}};
-    } else {
-      token.logprob = sampler_.LogprobsUnder(row.mask, all, token.token, 0);
-    }
+    drawn_.push_back(DrawDrafted(sampler_, own, all, row));
   }
   return {};
 }

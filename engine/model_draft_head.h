@@ -1,4 +1,5 @@
-// ModelDraftHead: an EAGLE-3 head with a KV pool of its own, and draws from its logits. Its draws
+// ModelDraftHead: a head (an EAGLE-3 head, a next-token layer) with a KV pool of its own, and draws
+// from its logits. Its draws
 // are over the target's vocabulary: a token that the head has no logit for is as unlikely as can
 // be, and drawn only where a constraint leaves none that it has. On the CPU. Engine thread only.
 #pragma once
@@ -12,11 +13,12 @@
 #include "engine/sampler.h"
 #include "kvcache/layout.h"
 #include "model/eagle_head.h"
+#include "model/mtp_head.h"
 
 namespace aisp {
 
 struct DraftHeadOptions {
-  EagleHeadOptions head;
+  FeatureHeadOptions head;
   int32_t block_tokens = 16;
   int32_t num_blocks = 0;
   DType kv_dtype = DType::kF32;  // on a GPU; else it is the compute dtype
@@ -26,7 +28,7 @@ struct DraftHeadOptions {
 };
 
 int32_t FeaturePlacesOf(const DraftHeadOptions& options);
-EagleHead::Part PartOf(const HeadStep& step);
+FeatureHead::Part PartOf(const HeadStep& step);
 
 class ModelDraftHead final : public DraftHead {
  public:
@@ -34,6 +36,11 @@ class ModelDraftHead final : public DraftHead {
   static Result<std::unique_ptr<ModelDraftHead>> Create(const std::string& directory,
                                                         const EagleSpec& spec,
                                                         const TensorView& embedding,
+                                                        const DraftHeadOptions& options,
+                                                        Device& device, Ops& ops);
+  // `target` outlives this.
+  static Result<std::unique_ptr<ModelDraftHead>> Create(const std::string& directory,
+                                                        const MtpSpec& spec, const Model& target,
                                                         const DraftHeadOptions& options,
                                                         Device& device, Ops& ops);
 
@@ -53,9 +60,12 @@ class ModelDraftHead final : public DraftHead {
   Result<std::vector<SampledToken>> Collect() override { return std::exchange(drawn_, {}); }
 
  private:
-  ModelDraftHead(std::unique_ptr<EagleHead> head, int32_t feature_places);
+  static Result<std::unique_ptr<ModelDraftHead>> Over(std::unique_ptr<FeatureHead> head,
+                                                      const DraftHeadOptions& options,
+                                                      Device& device);
+  ModelDraftHead(std::unique_ptr<FeatureHead> head, int32_t feature_places);
 
-  const std::unique_ptr<EagleHead> head_;
+  const std::unique_ptr<FeatureHead> head_;
   KvLayout layout_;
   Buffer pool_;
   std::unique_ptr<Stream> stream_;

@@ -139,6 +139,11 @@ void ProgrammeBuilder::BeginResidual(ValueId x, const LinearParams& params, std:
   residual_ = Make(Add(NodeKind::kLinear, name, params, {x}), params.y, true);
 }
 
+void ProgrammeBuilder::BeginResidualOfTwo(ValueId left, ValueId right, const LinearParams& params,
+                                          std::string_view name) {
+  residual_ = Make(Add(NodeKind::kLinear, name, params, {left, right}), params.y, true);
+}
+
 ValueId ProgrammeBuilder::EmbedBeside(const EmbeddingParams& params) {
   return Make(Add(NodeKind::kEmbed, "embed", params, {}), params.hidden);
 }

@@ -174,6 +174,9 @@ class ProgrammeBuilder {
   void GivenResidual(const TensorView& hidden);
   // Begins the residual stream with what a layer makes of `x`.
   void BeginResidual(ValueId x, const LinearParams& params, std::string_view name);
+  // Or of two values that make up its rows side by side.
+  void BeginResidualOfTwo(ValueId left, ValueId right, const LinearParams& params,
+                          std::string_view name);
   // Embedded rows beside the residual stream.
   ValueId EmbedBeside(const EmbeddingParams& params);
 

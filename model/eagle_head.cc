@@ -4,61 +4,35 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstring>
 
 #include "common/check.h"
 #include "model/rope.h"
+#include "model/tensor_cutter.h"
 
 namespace aisp {
 namespace {
 
 constexpr const char* kLayer = "midlayer";
 
-// Cuts tensors from one allocation; the first round, without memory, only counts.
-class Cutter {
- public:
-  explicit Cutter(std::byte* memory) : memory_(memory) {}
-  TensorView Take(DType dtype, int64_t rows, int64_t cols) {
-    std::byte* const at = memory_ != nullptr ? memory_ + used_ : nullptr;
-    used_ += Arena::Padded(static_cast<size_t>(rows * cols) * DTypeBytes(dtype));
-    return TensorView::Dense(at, dtype, {rows, cols});
-  }
-  size_t used() const { return used_; }
-
- private:
-  std::byte* const memory_;
-  size_t used_ = 0;
-};
-
-// Columns [begin, begin + count) of a dense tensor.
-TensorView Columns(const TensorView& whole, int64_t begin, int64_t count) {
-  TensorView part = whole;
-  part.shape[1] = count;
-  part.data =
-      static_cast<std::byte*>(whole.data) + static_cast<size_t>(begin) * DTypeBytes(whole.dtype);
-  return part;
-}
-
-// To bf16 as everywhere: to the nearest, ties to even.
-void RoundToBf16(std::span<const float> from, uint16_t* to) {
-  for (size_t i = 0; i < from.size(); ++i) {
-    const auto bits = std::bit_cast<uint32_t>(from[i]);
-    to[i] = static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-  }
-}
-
 }  // namespace
+
+EagleHead::EagleHead(const EagleSpec& spec, const FeatureHeadOptions& options, Device& device,
+                     Ops& ops)
+    : FeatureHead(
+          {spec.layer.vocabulary, spec.layer.hidden,
+           static_cast<int32_t>(spec.feature_layers.size()) * spec.target_hidden, spec.layer.kv()},
+          options, device, ops),
+      spec_(spec) {}
 
 Result<std::unique_ptr<EagleHead>> EagleHead::Load(const std::string& directory,
                                                    const EagleSpec& spec,
                                                    const TensorView& embedding,
-                                                   const EagleHeadOptions& options, Device& device,
-                                                   Ops& ops) {
+                                                   const FeatureHeadOptions& options,
+                                                   Device& device, Ops& ops) {
   AISP_CHECK(embedding.rows() == spec.layer.vocabulary && embedding.cols() == spec.layer.hidden);
   std::unique_ptr<EagleHead> head(new EagleHead(spec, options, device, ops));
   head->embedding_ = embedding;
-  head->feature_dtype_ = device.info().asynchronous ? options.compute_dtype : DType::kF32;
   head->activation_ = ops.ActivationDType(options.compute_dtype);
   head->fused_ = ops.Fuses(Epilogue::kGatedSilu, options.compute_dtype);
   AISP_ASSIGN_OR_RETURN(const auto stream, device.CreateStream());
@@ -69,8 +43,7 @@ Result<std::unique_ptr<EagleHead>> EagleHead::Load(const std::string& directory,
 }
 
 size_t EagleHead::bytes() const {
-  return weight_bytes_ + rope_memory_.bytes() + memory_.bytes() + columns_.bytes() +
-         upload_.bytes();
+  return weight_bytes_ + rope_memory_.bytes() + memory_.bytes() + columns_.bytes() + upload_bytes();
 }
 
 // Of random weights: tokens from all over the target's vocabulary.
@@ -166,7 +139,7 @@ Status EagleHead::Allocate(Stream& stream) {
   const int64_t drawn = ops_.RowCapacity(options_.max_sequences);
   const int64_t inner = layer.layers.front().mlp.intermediate;
   const int64_t q = int64_t{a.num_heads} * a.head_dim;
-  const auto cut = [&](Cutter c) {
+  const auto cut = [&](TensorCutter c) {
     features_ = c.Take(dtype, rows, feature_size());
     embedded_ = c.Take(DType::kF32, rows, layer.hidden);
     hidden_ = c.Take(DType::kF32, rows, layer.hidden);
@@ -181,13 +154,10 @@ Status EagleHead::Allocate(Stream& stream) {
     target_logits_ = spreads() ? c.Take(DType::kF32, drawn, layer.vocabulary) : logits_;
     return c.used();
   };
-  AISP_ASSIGN_OR_RETURN(memory_, device_.Allocate(cut(Cutter(nullptr)), MemoryKind::kDevice));
-  cut(Cutter(static_cast<std::byte*>(memory_.data())));
+  AISP_ASSIGN_OR_RETURN(memory_, device_.Allocate(cut(TensorCutter(nullptr)), MemoryKind::kDevice));
+  cut(TensorCutter(static_cast<std::byte*>(memory_.data())));
   AISP_RETURN_IF_ERROR(FillTables(stream));
-  AISP_ASSIGN_OR_RETURN(
-      upload_, BatchUpload::Create(device_, {options_.max_rows, options_.max_sequences,
-                                             options_.max_sequences, options_.max_context}));
-  return {};
+  return CreateUpload();
 }
 
 Status EagleHead::FillTables(Stream& stream) {
@@ -210,9 +180,6 @@ Status EagleHead::FillTables(Stream& stream) {
 }
 
 void EagleHead::EmitProgrammes() {
-  const auto programme = [this](Part part) -> Programme& {
-    return programmes_[static_cast<size_t>(part)];
-  };
   ProgrammeBuilder begin, go_on, take_up;
   EmitFeatures(begin);
   EmitLayer(begin, hidden_);
@@ -293,98 +260,6 @@ void EagleHead::EmitOutput(ProgrammeBuilder& b, const TensorView& residual, bool
         b.Spread(logits, {logits_, target_logits_, static_cast<const int32_t*>(columns_.data())});
   }
   b.Draw(logits);
-}
-
-Status EagleHead::Bind(const PagedKvView& kv, int32_t* slot_tokens) {
-  block_tokens_ = kv.block_tokens;
-  slot_tokens_ = slot_tokens;
-  for (size_t part = 0; part < programmes_.size(); ++part) {
-    AISP_RETURN_IF_ERROR(programmes_[part].BindKv({&kv, 1}));
-    prepared_[part].emplace(ops_, programmes_[part]);
-    Bucket smallest;
-    smallest.sequences = smallest.rows = smallest.rows_per_sequence = smallest.logit_rows = 1;
-    smallest.all_logits = true;
-    AISP_RETURN_IF_ERROR(prepared_[part]->For(smallest));
-  }
-  return {};
-}
-
-Status EagleHead::TakeFeatures(std::span<const std::byte* const> rows, Stream& stream) {
-  AISP_CHECK(static_cast<int64_t>(rows.size()) <= features_.rows());
-  const size_t bytes = feature_bytes();
-  if (feature_dtype_ != features_.dtype) {  // on the CPU alone
-    const auto size = static_cast<size_t>(feature_size());
-    for (size_t i = 0; i < rows.size(); ++i)
-      RoundToBf16({reinterpret_cast<const float*>(rows[i]), size},
-                  features_.as<uint16_t>() + i * size);
-    return {};
-  }
-  // Rows that follow each other are one range. The first row stands for all of the memory.
-  const std::byte* const base = *std::min_element(rows.begin(), rows.end());
-  ranges_.clear();
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const auto from = static_cast<size_t>(rows[i] - base);
-    if (!ranges_.empty() && ranges_.back().source_offset + ranges_.back().bytes == from) {
-      ranges_.back().bytes += bytes;
-    } else {
-      ranges_.push_back({from, i * bytes, bytes});
-    }
-  }
-  return device_.CopyRanges(features_.data, base, ranges_, stream);
-}
-
-// Rows stay where they are while no sequence leaves.
-Status EagleHead::GoOnFrom(std::span<const int32_t> outputs, Stream& stream) {
-  const size_t bytes = static_cast<size_t>(spec_.layer.hidden) * sizeof(float);
-  ranges_.clear();
-  bool moves = false;
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    AISP_CHECK(outputs[i] >= static_cast<int32_t>(i) && outputs[i] < kept_.rows());
-    moves |= outputs[i] != static_cast<int32_t>(i);
-    ranges_.push_back({static_cast<size_t>(outputs[i]) * bytes, i * bytes, bytes});
-  }
-  if (!moves) return {};
-  // By way of memory that steps which go on do not use: a row may be read where another is written.
-  AISP_RETURN_IF_ERROR(device_.CopyRanges(hidden_.data, kept_.data, ranges_, stream));
-  return device_.Copy(kept_.data, hidden_.data, outputs.size() * bytes, stream);
-}
-
-Result<DeviceBatch> EagleHead::Upload(const ForwardBatch& batch, int32_t pad_to, int32_t place,
-                                      Stream& stream) {
-  return upload_.Upload(batch, spec_.layer.vocabulary, block_tokens_, pad_to, place, device_,
-                        stream);
-}
-
-// Few rows of each sequence are computed as those that verify, whatever logits are wanted.
-Bucket EagleHead::BucketFor(const DeviceBatch& batch, const StepDraws& draws) const {
-  Bucket bucket = BucketOf(batch, draws.part, draws.params);
-  const int32_t longest = batch.ragged.longest_rows;
-  if (longest > 1 && longest <= kMostVerifyRows) {
-    bucket.mode = StepMode::kVerify;
-    bucket.rows_per_sequence = VerifyRows(longest);
-  }
-  return bucket;
-}
-
-Result<PreparedStep*> EagleHead::Prepare(Part part, const DeviceBatch& batch,
-                                         const StepDraws& draws) {
-  auto& prepared = prepared_[static_cast<size_t>(part)];
-  AISP_CHECK_MSG(prepared, "a step before Bind");
-  return prepared->For(BucketFor(batch, draws));
-}
-
-Status EagleHead::Enqueue(Part part, const DeviceBatch& batch, const StepDraws& draws,
-                          Stream& stream) {
-  AISP_ASSIGN_OR_RETURN(PreparedStep* const step, Prepare(part, batch, draws));
-  StepInputs inputs;
-  inputs.batch = batch.ragged;
-  inputs.tokens = batch.tokens;
-  inputs.slot_of_row = slot_tokens_ != nullptr ? batch.slot_of_row : nullptr;
-  inputs.slot_tokens = slot_tokens_;
-  inputs.logit_rows = batch.logit_rows;
-  inputs.num_logit_rows = batch.num_logit_rows;
-  inputs.draw = draws.params;
-  return step->Run(inputs, {}, stream);
 }
 
 }  // namespace aisp

@@ -101,6 +101,8 @@ class LoadedModel final : public Model {
   TensorView logits() const override { return logits_; }
   TensorView features() const override { return features_; }
   TensorView embedding() const override { return embedding_; }
+  TensorView final_norm() const override { return final_norm_.view; }
+  const PackedLinear& head() const override { return *head_; }
   Status HiddenStates(std::span<const int32_t> rows, std::span<float> out, Stream& stream) override;
 
  private:
@@ -256,26 +258,8 @@ Result<TensorView> LoadedModel::LoadRope(Stream& stream) {
 Status LoadedModel::LoadLayers(const LoadContext& context) {
   for (const LayerPlan& plan : CompileLayers(spec_)) {
     Layer layer;
-    switch (plan.attention.kind) {
-      case AttentionKind::kGrouped: {
-        AISP_ASSIGN_OR_RETURN(layer.attention, LoadGroupedAttention(plan, context));
-        break;
-      }
-      case AttentionKind::kLatent: {
-        AISP_ASSIGN_OR_RETURN(layer.attention, LoadLatentAttention(plan, context));
-        break;
-      }
-    }
-    switch (plan.mlp.kind) {
-      case MlpKind::kGated: {
-        AISP_ASSIGN_OR_RETURN(layer.mlp, LoadGatedMlp(plan, context));
-        break;
-      }
-      case MlpKind::kExperts: {
-        AISP_ASSIGN_OR_RETURN(layer.mlp, LoadExpertMlp(plan, context));
-        break;
-      }
-    }
+    AISP_ASSIGN_OR_RETURN(layer.attention, LoadAttention(plan, context));
+    AISP_ASSIGN_OR_RETURN(layer.mlp, LoadMlp(plan, context));
     layers_.push_back(std::move(layer));
   }
   return {};

@@ -118,6 +118,10 @@ class Model {
   virtual TensorView features() const = 0;
   // [vocabulary, hidden], as the checkpoint has it; in device memory.
   virtual TensorView embedding() const = 0;
+  // What the logits are made with, for heads that share it: the final norm, f32 [hidden], and the
+  // matrix over the vocabulary.
+  virtual TensorView final_norm() const = 0;
+  virtual const PackedLinear& head() const = 0;
   // Hidden states of `rows` of the last step after the final norm: `out` is f32 [rows, hidden] in
   // host memory. UNIMPLEMENTED where steps run beside the host. Not on the path of other steps.
   virtual Status HiddenStates(std::span<const int32_t> rows, std::span<float> out,

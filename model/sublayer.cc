@@ -6,6 +6,16 @@
 
 namespace aisp {
 
+Result<std::unique_ptr<Sublayer>> LoadAttention(const LayerPlan& plan, const LoadContext& context) {
+  return plan.attention.kind == AttentionKind::kLatent ? LoadLatentAttention(plan, context)
+                                                       : LoadGroupedAttention(plan, context);
+}
+
+Result<std::unique_ptr<Sublayer>> LoadMlp(const LayerPlan& plan, const LoadContext& context) {
+  return plan.mlp.kind == MlpKind::kExperts ? LoadExpertMlp(plan, context)
+                                            : LoadGatedMlp(plan, context);
+}
+
 Result<DeviceVector> LoadVector(const LoadContext& context, const std::string& name, int64_t n) {
   AISP_ASSIGN_OR_RETURN(const TensorView stored, context.weights.Vector(name, n));
   std::vector<float> values(static_cast<size_t>(n));

@@ -53,6 +53,10 @@ Result<std::unique_ptr<Sublayer>> LoadLatentAttention(const LayerPlan& plan,
 Result<std::unique_ptr<Sublayer>> LoadGatedMlp(const LayerPlan& plan, const LoadContext& context);
 Result<std::unique_ptr<Sublayer>> LoadExpertMlp(const LayerPlan& plan, const LoadContext& context);
 
+// The one of the plan's kind.
+Result<std::unique_ptr<Sublayer>> LoadAttention(const LayerPlan& plan, const LoadContext& context);
+Result<std::unique_ptr<Sublayer>> LoadMlp(const LayerPlan& plan, const LoadContext& context);
+
 // A vector of the checkpoint as f32 in device memory.
 struct DeviceVector {
   Buffer buffer;

@@ -12,7 +12,9 @@
 #include "engine/async_executor.h"
 #include "engine/draft_model.h"
 #include "engine/eagle.h"
+#include "engine/medusa.h"
 #include "engine/model_draft_head.h"
+#include "model/medusa_head.h"
 #include "server/device_defaults.h"
 #include "server/memory_plan.h"
 #include "speculation/ngram_proposer.h"
@@ -156,8 +158,8 @@ int32_t HeadRows(int64_t max_batch_tokens) {
   return static_cast<int32_t>(std::min(max_batch_tokens, kMost));
 }
 
-Result<DraftHeadOptions> HeadOptions(const EagleSpec& spec, const ServedModel& served,
-                                     const Backend& backend) {
+Result<DraftHeadOptions> HeadOptions(const SpeculationConfig& chosen, int32_t max_position,
+                                     const ServedModel& served, const Backend& backend) {
   const bool gpu = backend.device->info().asynchronous;
   const ServingExecutor& target = *backend.executor;
   DraftHeadOptions options;
@@ -171,15 +173,25 @@ Result<DraftHeadOptions> HeadOptions(const EagleSpec& spec, const ServedModel& s
   // A draft begins with a row for each sequence and one that was verified, at least.
   if (options.head.max_rows < 2 * options.head.max_sequences) {
     return InvalidArgument(fmt::format(
-        "speculative_config: eagle3 takes up two rows a step for each of {} sequences, and a step "
+        "speculative_config: {} takes up two rows a step for each of {} sequences, and a step "
         "has {}; raise engine.max_batch_tokens (--max-batch-tokens) or lower --max-num-seqs",
-        options.head.max_sequences, options.head.max_rows));
+        MethodName(chosen.method), options.head.max_sequences, options.head.max_rows));
   }
-  options.head.max_context = std::min(served.max_model_len, spec.layer.max_position);
+  options.head.max_context = std::min(served.max_model_len, max_position);
   options.block_tokens = target.kv_layout().block_tokens;
   options.kv_dtype = gpu ? target.kv_layout().dtype : options.head.compute_dtype;
   options.num_blocks = DraftBlocks(served, backend);
   return options;
+}
+
+std::unique_ptr<Proposer> ProposerOver(std::unique_ptr<DraftHead> head,
+                                       const SpeculationConfig& chosen, const std::string& folder) {
+  const KvLayout& kv = head->kv_layout();
+  LogInfo("draft head loaded",
+          {{"model", folder}, {"kv_blocks", kv.num_blocks}, {"kv", HumanBytes(kv.PoolBytes())}});
+  return std::make_unique<EagleProposer>(
+      EagleOptions{.min_probability = chosen.min_probability, .method = MethodName(chosen.method)},
+      std::move(head));
 }
 
 Result<std::unique_ptr<Proposer>> LoadEagle(const SpeculationConfig& chosen,
@@ -187,7 +199,8 @@ Result<std::unique_ptr<Proposer>> LoadEagle(const SpeculationConfig& chosen,
   const std::string folder = DraftModelFolder(chosen.model, served);
   const Model& model = backend.executor->model();
   AISP_ASSIGN_OR_RETURN(const EagleSpec spec, LoadEagleSpec(folder, model.spec()));
-  AISP_ASSIGN_OR_RETURN(const DraftHeadOptions options, HeadOptions(spec, served, backend));
+  AISP_ASSIGN_OR_RETURN(const DraftHeadOptions options,
+                        HeadOptions(chosen, spec.layer.max_position, served, backend));
   std::unique_ptr<DraftHead> head;
   if (backend.device->info().asynchronous) {
     AISP_ASSIGN_OR_RETURN(
@@ -197,11 +210,43 @@ Result<std::unique_ptr<Proposer>> LoadEagle(const SpeculationConfig& chosen,
     AISP_ASSIGN_OR_RETURN(head, ModelDraftHead::Create(folder, spec, model.embedding(), options,
                                                        *backend.device, *backend.ops));
   }
-  const KvLayout& kv = head->kv_layout();
-  LogInfo("draft head loaded",
-          {{"model", folder}, {"kv_blocks", kv.num_blocks}, {"kv", HumanBytes(kv.PoolBytes())}});
-  return std::make_unique<EagleProposer>(EagleOptions{.min_probability = chosen.min_probability},
-                                         std::move(head));
+  return ProposerOver(std::move(head), chosen, folder);
+}
+
+// The next-token layer of the served checkpoint, or of the folder that is named.
+std::string MtpFolder(const SpeculationConfig& chosen, const ServedModel& served) {
+  return chosen.model.empty() ? served.path : DraftModelFolder(chosen.model, served);
+}
+
+Result<std::unique_ptr<Proposer>> LoadMtp(const SpeculationConfig& chosen,
+                                          const ServedModel& served, const Backend& backend) {
+  const std::string folder = MtpFolder(chosen, served);
+  const Model& model = backend.executor->model();
+  AISP_ASSIGN_OR_RETURN(const MtpSpec spec, LoadMtpSpec(folder, model.spec()));
+  AISP_ASSIGN_OR_RETURN(const DraftHeadOptions options,
+                        HeadOptions(chosen, spec.model.max_position, served, backend));
+  AISP_ASSIGN_OR_RETURN(auto head, ModelDraftHead::Create(folder, spec, model, options,
+                                                          *backend.device, *backend.ops));
+  return ProposerOver(std::move(head), chosen, folder);
+}
+
+Result<std::unique_ptr<Proposer>> LoadMedusa(const SpeculationConfig& chosen,
+                                             const ServedModel& served, const Backend& backend) {
+  const std::string folder = DraftModelFolder(chosen.model, served);
+  const ServingExecutor& target = *backend.executor;
+  AISP_ASSIGN_OR_RETURN(const MedusaSpec spec, LoadMedusaSpec(folder, target.model().spec()));
+  if (chosen.says_num_tokens && chosen.num_tokens > spec.heads) {
+    return InvalidArgument(fmt::format(
+        "speculative_config: num_speculative_tokens is {} and '{}' has {} heads (medusa_num_heads) "
+        "for one token each; lower it, or leave it out",
+        chosen.num_tokens, folder, spec.heads));
+  }
+  AISP_ASSIGN_OR_RETURN(auto heads, MedusaHeads::Load(folder, spec, target.model(),
+                                                      {target.max_slots(), backend.random_weights},
+                                                      *backend.device, *backend.ops));
+  LogInfo("draft heads loaded", {{"model", folder}, {"heads", spec.heads}});
+  return std::make_unique<MedusaProposer>(
+      MedusaProposerOptions{.min_probability = chosen.min_probability}, std::move(heads));
 }
 
 // What an EAGLE-3 head keeps of a card: weights, the rows of a step, features of the target's steps
@@ -242,10 +287,22 @@ Result<DraftMemory> HeadMemory(const Config& config, const SpeculationConfig& ch
 
 Result<std::vector<int32_t>> FeatureLayersOf(const SpeculationConfig& chosen,
                                              const ServedModel& served) {
-  if (chosen.method != SpeculationConfig::Method::kEagle3) return std::vector<int32_t>();
-  AISP_ASSIGN_OR_RETURN(EagleSpec spec,
-                        LoadEagleSpec(DraftModelFolder(chosen.model, served), served.spec));
-  return std::move(spec.feature_layers);
+  const auto behind_all = static_cast<int32_t>(served.spec.layers.size());
+  if (chosen.method == SpeculationConfig::Method::kEagle3) {
+    AISP_ASSIGN_OR_RETURN(EagleSpec spec,
+                          LoadEagleSpec(DraftModelFolder(chosen.model, served), served.spec));
+    return std::move(spec.feature_layers);
+  }
+  // These two are asked so early for what they refuse.
+  if (chosen.method == SpeculationConfig::Method::kMedusa) {
+    AISP_RETURN_IF_ERROR(LoadMedusaSpec(DraftModelFolder(chosen.model, served), served.spec));
+    return std::vector<int32_t>{behind_all};
+  }
+  if (chosen.method == SpeculationConfig::Method::kMtp) {
+    AISP_RETURN_IF_ERROR(LoadMtpSpec(MtpFolder(chosen, served), served.spec));
+    return std::vector<int32_t>{behind_all};
+  }
+  return std::vector<int32_t>();
 }
 
 Result<DraftMemory> DraftMemoryOf(const Config& config, const ServedModel& served) {
@@ -284,6 +341,10 @@ Result<std::unique_ptr<Proposer>> MakeProposer(const SpeculationConfig& chosen,
       return LoadDraftModel(chosen, served, backend, clock);
     case SpeculationConfig::Method::kEagle3:
       return LoadEagle(chosen, served, backend);
+    case SpeculationConfig::Method::kMedusa:
+      return LoadMedusa(chosen, served, backend);
+    case SpeculationConfig::Method::kMtp:
+      return LoadMtp(chosen, served, backend);
     case SpeculationConfig::Method::kOff:
       break;
   }

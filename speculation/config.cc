@@ -37,20 +37,24 @@ Status ReadNumber(const Json& value, std::string_view key, double least, double 
 }
 
 Status ReadMethod(const Json& value, Method* out) {
-  for (const Method method :
-       {Method::kNgram, Method::kSuffix, Method::kDraftModel, Method::kEagle3}) {
+  for (const Method method : {Method::kNgram, Method::kSuffix, Method::kDraftModel, Method::kEagle3,
+                              Method::kMedusa, Method::kMtp}) {
     if (value.is_string() && value.get_ref<const std::string&>() == MethodName(method)) {
       *out = method;
       return {};
     }
   }
   return tl::unexpected(
-      Wrong("method", value, "\"ngram\", \"suffix\", \"draft_model\" and \"eagle3\" are possible"));
+      Wrong("method", value,
+            "\"ngram\", \"suffix\", \"draft_model\", \"eagle3\", \"medusa\" and \"mtp\" are "
+            "possible"));
 }
 
 bool NeedsModel(Method method) {
-  return method == Method::kDraftModel || method == Method::kEagle3;
+  return method == Method::kDraftModel || method == Method::kEagle3 || method == Method::kMedusa;
 }
+
+bool TakesModel(Method method) { return NeedsModel(method) || method == Method::kMtp; }
 
 // Keys of one method are refused with another.
 Status ReadKey(const std::string& key, const Json& value, SpeculationConfig* c) {
@@ -74,7 +78,7 @@ Status ReadKey(const std::string& key, const Json& value, SpeculationConfig* c) 
     return ReadNumber(value, key, 0.1, 100, &c->suffix.max_factor);
   if (key == "suffix_decoding_min_token_prob" && suffix)
     return ReadNumber(value, key, 0, 1, &c->suffix.min_probability);
-  if (key == "model" && NeedsModel(c->method)) {
+  if (key == "model" && TakesModel(c->method)) {
     if (!value.is_string() || value.get_ref<const std::string&>().empty())
       return tl::unexpected(Wrong(key, value, "the folder of a checkpoint is wanted"));
     c->model = value.get<std::string>();
@@ -98,6 +102,10 @@ std::string_view MethodName(Method method) {
       return "draft_model";
     case Method::kEagle3:
       return "eagle3";
+    case Method::kMedusa:
+      return "medusa";
+    case Method::kMtp:
+      return "mtp";
   }
   return "off";
 }
@@ -115,6 +123,7 @@ Result<SpeculationConfig> ParseSpeculationConfig(std::string_view text) {
   if (!json.contains("method")) return InvalidArgument(fmt::format("{} names no method", kWhat));
   AISP_RETURN_IF_ERROR(ReadMethod(json["method"], &config.method));
   for (const auto& [key, value] : json.items()) AISP_RETURN_IF_ERROR(ReadKey(key, value, &config));
+  config.says_num_tokens = json.contains("num_speculative_tokens");
   // One of the two stands for both, as in vLLM.
   const bool has_min = json.contains("prompt_lookup_min"),
              has_max = json.contains("prompt_lookup_max");

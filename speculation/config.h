@@ -12,15 +12,17 @@
 namespace aisp {
 
 struct SpeculationConfig {
-  enum class Method : uint8_t { kOff, kNgram, kSuffix, kDraftModel, kEagle3 };
+  enum class Method : uint8_t { kOff, kNgram, kSuffix, kDraftModel, kEagle3, kMedusa, kMtp };
 
   // Rows of one sequence that a step can verify, beside the one that it draws anyway.
   static constexpr int32_t kMostTokens = 32;
 
   Method method = Method::kOff;
   int32_t num_tokens = 8;  // longest draft
-  bool adaptive = true;    // false: every draft is verified as long as it is
-  std::string model;       // draft_model, eagle3: a checkpoint's folder
+  bool says_num_tokens = false;
+  bool adaptive = true;  // false: every draft is verified as long as it is
+  // draft_model, eagle3, medusa: a checkpoint's folder; mtp: empty where it is the target's.
+  std::string model;
   // Not of the text: a draft of theirs ends when all of it became less likely than this.
   float min_probability = 0.1f;
   NgramOptions ngram;

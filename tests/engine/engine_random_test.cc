@@ -10,6 +10,7 @@
 #include "speculation/speculator.h"
 #include "tests/engine/engine_harness.h"
 #include "tests/support/provenance_head.h"
+#include "tests/support/proving_medusa.h"
 
 namespace aisp {
 namespace {
@@ -165,14 +166,17 @@ class Chaos : public LayerSink {
     options.limits.max_draft_rows = static_cast<int32_t>(1 + random_.Below(20));
     const SpeculatorOptions speculation{.num_tokens = 4, .adaptive = Chance(2)};
     std::unique_ptr<Proposer> proposer;
-    switch (random_.Below(4)) {
+    switch (random_.Below(5)) {
       case 0:
         proposer = std::make_unique<ProvenanceProposer>(model_, random_.Next());
         break;
       case 1:
         proposer = RandomDraftModel();
         break;
-      case 2:  // forced runs alone
+      case 2:
+        proposer = std::make_unique<ProvingMedusa>(model_);
+        break;
+      case 3:  // forced runs alone
         break;
       default:
         proposer = RandomHead();

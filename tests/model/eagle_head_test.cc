@@ -4,12 +4,11 @@
 #include <gmock/gmock.h>
 
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 
 #include "model/files.h"
 #include "model/json_reader.h"
 #include "tests/model/golden.h"
+#include "tests/model/recorded.h"
 
 namespace aisp {
 namespace {
@@ -25,25 +24,6 @@ ModelSpec Target() {
   EXPECT_TRUE(spec.has_value());
   return *spec;
 }
-
-// What the training script recorded.
-class Recorded {
- public:
-  Recorded() : file_(*MappedFile::Open(GoldenDirectory("llama-eagle3") + "/expected.safetensors")) {
-    tensors_ = *ParseSafetensors(file_.bytes(), "expected");
-  }
-  template <typename T>
-  std::vector<T> Values(const std::string& name) const {
-    const std::span<const std::byte> data = tensors_.at(name).data;
-    std::vector<T> out(data.size() / sizeof(T));
-    std::memcpy(out.data(), data.data(), data.size());
-    return out;
-  }
-
- private:
-  const MappedFile file_;
-  std::map<std::string, StoredTensor> tensors_;
-};
 
 // Whose logits.
 enum class Wanted : uint8_t { kNone, kLast, kAll };
@@ -123,7 +103,7 @@ void ExpectNear(const std::vector<float>& have, std::span<const float> want, flo
 
 // All rows of the target's features, then three of the head's own, which go on behind the last one.
 void ExpectGolden(DType dtype, float tolerance) {
-  const Recorded recorded;
+  const Recorded recorded("llama-eagle3");
   const std::vector<int64_t> ids = recorded.Values<int64_t>("tokens");
   const std::vector<TokenId> tokens(ids.begin(), ids.end());
   const std::vector<float> features = recorded.Values<float>("features");
@@ -173,33 +153,9 @@ TEST(EagleSpec, ReadsThreeLayersWhereTheConfigNamesNone) {
 }
 
 // A copy of the golden head with one thing changed.
-class ChangedHead : public testing::Test {
+class ChangedHead : public ChangedFolder {
  protected:
-  void SetUp() override {
-    folder_ = testing::TempDir() + "/changed-head-" +
-              testing::UnitTest::GetInstance()->current_test_info()->name();
-    std::filesystem::remove_all(folder_);
-    std::filesystem::copy(GoldenDirectory("llama-eagle3"), folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
-  void SetConfig(const std::string& key, const Json& value) {
-    Json json = Json::parse(*ReadTextFile(folder_ + "/config.json"));
-    json[key] = value;
-    std::ofstream(folder_ + "/config.json") << json.dump();
-  }
-  // Where the tensor's bytes begin in the file.
-  size_t Place(const std::string& tensor) {
-    const auto file = MappedFile::Open(folder_ + "/model.safetensors");
-    const auto tensors = ParseSafetensors(file->bytes(), "changed");
-    return static_cast<size_t>(tensors->at(tensor).data.data() - file->bytes().data());
-  }
-  void Write(size_t at, std::string_view bytes) {
-    std::fstream file(folder_ + "/model.safetensors",
-                      std::ios::in | std::ios::out | std::ios::binary);
-    file.seekp(static_cast<std::streamoff>(at));
-    file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  }
+  ChangedHead() : ChangedFolder("llama-eagle3") {}
   std::string Refusal() {
     const auto spec = LoadEagleSpec(folder_, Target());
     if (!spec) return spec.error().message;
@@ -208,8 +164,6 @@ class ChangedHead : public testing::Test {
                                       *rig.device, *rig.ops);
     return head ? "" : head.error().message;
   }
-
-  std::string folder_;
 };
 
 TEST_F(ChangedHead, IsTakenAsItWas) { EXPECT_EQ(Refusal(), ""); }

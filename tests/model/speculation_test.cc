@@ -9,7 +9,9 @@
 #include "engine/draft_model.h"
 #include "engine/eagle.h"
 #include "engine/engine.h"
+#include "engine/medusa.h"
 #include "engine/model_draft_head.h"
+#include "model/medusa_head.h"
 #include "speculation/ngram_proposer.h"
 #include "speculation/speculator.h"
 #include "speculation/suffix_proposer.h"
@@ -227,7 +229,37 @@ class Speculation : public testing::Test {
     };
   }
 
-  Answers RunAll(const MakeProposer& make, bool adaptive, bool forced_runs = false) {
+  // A next-token layer and Medusa's heads of random weights, which read what the last layer leaves.
+  static constexpr int32_t kBehindAll[] = {2};
+  static MakeProposer NextTokenLayer() {
+    return [](const Model& model, Device& device, Ops& ops) {
+      const std::string folder = GoldenDirectory("llama-mtp");
+      const auto spec = LoadMtpSpec(folder, model.spec());
+      EXPECT_TRUE(spec.has_value()) << spec.error().message;
+      DraftHeadOptions options;
+      options.head.max_sequences = 6;
+      options.head.max_rows = 6 * EagleProposer::kWaiting;
+      options.head.max_context = 256;
+      options.num_blocks = 64;
+      auto head = ModelDraftHead::Create(folder, *spec, model, options, device, ops);
+      EXPECT_TRUE(head.has_value()) << head.error().message;
+      return std::make_unique<EagleProposer>(EagleOptions{.method = "mtp"}, std::move(*head));
+    };
+  }
+  static MakeProposer Medusa() {
+    return [](const Model& model, Device& device, Ops& ops) {
+      const std::string folder = GoldenDirectory("llama-medusa");
+      const auto spec = LoadMedusaSpec(folder, model.spec());
+      EXPECT_TRUE(spec.has_value()) << spec.error().message;
+      auto heads = MedusaHeads::Load(folder, *spec, model, {.max_rows = 6}, device, ops);
+      EXPECT_TRUE(heads.has_value()) << heads.error().message;
+      return std::make_unique<MedusaProposer>(MedusaProposerOptions{.min_probability = 0},
+                                              std::move(*heads));
+    };
+  }
+
+  Answers RunAll(const MakeProposer& make, bool adaptive, bool forced_runs = false,
+                 std::span<const int32_t> feature_layers = kHeadLayers) {
     auto device = MakeTestDevice();
     auto ops = MakeTestOps();
     ModelExecutorOptions options;
@@ -236,7 +268,7 @@ class Speculation : public testing::Test {
     options.max_slots = 6;
     options.max_draft_rows = 16;
     options.num_blocks = 13;  // so few that sequences are preempted
-    options.model.feature_layers.assign(std::begin(kHeadLayers), std::end(kHeadLayers));
+    options.model.feature_layers.assign(feature_layers.begin(), feature_layers.end());
     auto executor = ModelExecutor::Create(GoldenDirectory("llama"), options, *device, *ops);
     EXPECT_TRUE(executor.has_value());
     const SteadyClock clock;
@@ -363,12 +395,17 @@ TEST_F(Speculation, ChangesNoTokenWhoeverProposes) {
     ExpectEqual(plain, head, "a head");
     const Answers small_head = RunAll(Head(9, 48), adaptive);
     ExpectEqual(plain, small_head, "a head without room");
+    const Answers layer = RunAll(NextTokenLayer(), adaptive, false, kBehindAll);
+    ExpectEqual(plain, layer, "a next-token layer");
+    const Answers medusa = RunAll(Medusa(), adaptive, false, kBehindAll);
+    ExpectEqual(plain, medusa, "Medusa's heads");
     if (adaptive) continue;
     EXPECT_LT(oracle.steps, plain.steps * 3 / 4);
     EXPECT_GT(oracle.accepted, 1000);
     EXPECT_GT(twin.drafted, 1000);
     EXPECT_EQ(twin.accepted, twin.drafted);
-    for (const Answers* run : {&oracle, &ngram, &suffix, &wild, &other, &head, &small_head}) {
+    for (const Answers* run :
+         {&oracle, &ngram, &suffix, &wild, &other, &head, &small_head, &layer, &medusa}) {
       EXPECT_GT(run->drafted, 200);
       EXPECT_GT(run->accepted, 0);
       EXPECT_LT(run->accepted, run->drafted);

@@ -67,6 +67,44 @@ TEST(MakeSpeculator, RefusesAHeadOfAnotherModelWithBothValues) {
               AllOf(HasSubstr("hidden_size"), HasSubstr("128"), HasSubstr("256")));
 }
 
+TEST(MakeSpeculator, LoadsMedusaHeadsAndANextTokenLayer) {
+  const auto medusa = Start(StoryConfig(R"({"method": "medusa", "model": "story-7m-medusa"})"));
+  ASSERT_TRUE(medusa) << medusa.error().message;
+  EXPECT_EQ((*medusa)->method(), "medusa");
+  EXPECT_EQ((*medusa)->feature_size(), 256);
+  const auto mtp = Start(StoryConfig(R"({"method": "mtp", "model": "story-7m-mtp"})"));
+  ASSERT_TRUE(mtp) << mtp.error().message;
+  EXPECT_EQ((*mtp)->method(), "mtp");
+  EXPECT_EQ((*mtp)->feature_size(), 256);
+}
+
+TEST(MakeSpeculator, RefusesMoreTokensThanMedusaHasHeadsWithBothValues) {
+  const auto made = Start(StoryConfig(
+      R"({"method": "medusa", "model": "story-7m-medusa", "num_speculative_tokens": 5})"));
+  ASSERT_FALSE(made);
+  EXPECT_EQ(made.error().code, Code::kInvalidArgument);
+  EXPECT_THAT(made.error().message, AllOf(HasSubstr("is 5"), HasSubstr("4 heads")));
+}
+
+TEST(MakeSpeculator, RefusesHeadsAndLayersOfAnotherModelWithBothValues) {
+  for (const std::string method : {"medusa", "mtp"}) {
+    const auto made =
+        Start(StoryConfig(R"({"method": ")" + method + R"(", "model": ")" +
+                          AISP_SOURCE_DIR "/tests/data/goldens/llama-" + method + R"("})"));
+    ASSERT_FALSE(made);
+    EXPECT_EQ(made.error().code, Code::kInvalidArgument);
+    EXPECT_THAT(made.error().message,
+                AllOf(HasSubstr("hidden_size"), HasSubstr("128"), HasSubstr("256")));
+  }
+}
+
+TEST(MakeSpeculator, RefusesMtpOfACheckpointWithoutANextTokenLayer) {
+  const auto made = Start(StoryConfig(R"({"method": "mtp"})"));
+  ASSERT_FALSE(made);
+  EXPECT_THAT(made.error().message,
+              AllOf(HasSubstr("models/story-7m"), HasSubstr("num_nextn_predict_layers is 0")));
+}
+
 TEST(MakeSpeculator, TellsWhatADraftModelTakesOfAGpu) {
   Config config;
   config.model.path = AISP_SOURCE_DIR "/config/models/llama-3.1-8b.json";

@@ -26,6 +26,14 @@ TEST(SpeculationConfig, ReadsTheKeysOfVllm) {
   const auto draft = ParseSpeculationConfig(R"({"method": "draft_model", "model": "here"})");
   ASSERT_TRUE(draft.has_value());
   EXPECT_EQ(draft->model, "here");
+  const auto medusa = ParseSpeculationConfig(R"({"method": "medusa", "model": "heads"})");
+  ASSERT_TRUE(medusa.has_value());
+  EXPECT_EQ(medusa->model, "heads");
+  EXPECT_FALSE(medusa->says_num_tokens);
+  const auto mtp = ParseSpeculationConfig(R"({"method": "mtp", "num_speculative_tokens": 2})");
+  ASSERT_TRUE(mtp.has_value());
+  EXPECT_EQ(mtp->model, "");  // the served checkpoint's own layer
+  EXPECT_TRUE(mtp->says_num_tokens);
   EXPECT_EQ(ParseSpeculationConfig("off")->method, SpeculationConfig::Method::kOff);
 }
 
@@ -48,6 +56,7 @@ TEST(SpeculationConfig, RefusalsNameTheValueAndWhatIsAllowed) {
               testing::AllOf(HasSubstr("4"), HasSubstr("2")));
   EXPECT_THAT(Refusal(R"({"method": "draft_model"})"), HasSubstr("'model'"));
   EXPECT_THAT(Refusal(R"({"method": "eagle3"})"), HasSubstr("'model'"));
+  EXPECT_THAT(Refusal(R"({"method": "medusa"})"), HasSubstr("'model'"));
   EXPECT_THAT(Refusal(R"({"num_speculative_tokens": 3})"), HasSubstr("no method"));
   EXPECT_THAT(Refusal("suffix"), HasSubstr("JSON object"));
   EXPECT_THAT(Refusal(R"({"method": "suffix", "num_speculative_tokens": 1e99})"),

@@ -1,10 +1,13 @@
-// The head that was trained for story-7m: it drafts what PyTorch does, however the features come.
+// The heads that were trained for story-7m: they draft what PyTorch does, however the features
+// come.
 #include <gtest/gtest.h>
 
 #include "engine/eagle.h"
+#include "engine/medusa.h"
 #include "engine/model_draft_head.h"
 #include "model/files.h"
 #include "model/json_reader.h"
+#include "model/medusa_head.h"
 #include "tests/model/golden.h"
 
 namespace aisp {
@@ -16,20 +19,25 @@ struct Case {
   double margin = 0;
 };
 
-class EagleStory : public testing::Test {
+// By the name of the method.
+class HeadStory : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     target_ = StoryDirectory("story-7m");
-    folder_ = StoryDirectory("story-7m-eagle3");
+    folder_ = StoryDirectory("story-7m-" + GetParam());
     if (target_.empty() || folder_.empty()) GTEST_SKIP() << "the built-in models are not there";
-    const auto spec = LoadEagleSpec(folder_, *LoadModelSpec(target_));
-    ASSERT_TRUE(spec.has_value()) << spec.error().message;
-    spec_ = *spec;
+    const ModelSpec target = *LoadModelSpec(target_);
+    ModelExecutorOptions options;
+    if (GetParam() == "eagle3") {
+      const auto spec = LoadEagleSpec(folder_, target);
+      ASSERT_TRUE(spec.has_value()) << spec.error().message;
+      options.model.feature_layers = spec->feature_layers;
+    } else {
+      options.model.feature_layers = {static_cast<int32_t>(target.layers.size())};
+    }
     device_ = MakeTestDevice();
     ops_ = MakeTestOps();
-    ModelExecutorOptions options;
     options.model.compute_dtype = DType::kF32;
-    options.model.feature_layers = spec_.feature_layers;
     options.num_blocks = 32;
     auto executor = ModelExecutor::Create(target_, options, *device_, *ops_);
     ASSERT_TRUE(executor.has_value()) << executor.error().message;
@@ -77,18 +85,29 @@ class EagleStory : public testing::Test {
     return *executor_->Collect(*ticket);
   }
 
-  std::unique_ptr<EagleProposer> NewProposer() {
+  std::unique_ptr<Proposer> NewProposer() {
+    const Model& model = executor_->model();
+    if (GetParam() == "medusa") {
+      auto heads = MedusaHeads::Load(folder_, *LoadMedusaSpec(folder_, model.spec()), model, {},
+                                     *device_, *ops_);
+      EXPECT_TRUE(heads.has_value()) << heads.error().message;
+      return std::make_unique<MedusaProposer>(MedusaProposerOptions{.min_probability = 0},
+                                              std::move(*heads));
+    }
     DraftHeadOptions options;
     options.head.max_sequences = 2;
     options.num_blocks = 40;
-    auto head = ModelDraftHead::Create(folder_, spec_, executor_->model().embedding(), options,
-                                       *device_, *ops_);
+    auto head = GetParam() == "eagle3"
+                    ? ModelDraftHead::Create(folder_, *LoadEagleSpec(folder_, model.spec()),
+                                             model.embedding(), options, *device_, *ops_)
+                    : ModelDraftHead::Create(folder_, *LoadMtpSpec(folder_, model.spec()), model,
+                                             options, *device_, *ops_);
     EXPECT_TRUE(head.has_value()) << head.error().message;
     return std::make_unique<EagleProposer>(EagleOptions{.min_probability = 0}, std::move(*head));
   }
 
   // Tells it of positions [from, size - 1) of the first `size` tokens.
-  void Tell(EagleProposer& proposer, const DraftContext& all, size_t size, size_t from,
+  void Tell(Proposer& proposer, const DraftContext& all, size_t size, size_t from,
             std::span<const float> features) {
     DraftContext context = all;
     context.tokens = all.tokens.first(size);
@@ -98,7 +117,7 @@ class EagleStory : public testing::Test {
         std::as_bytes(features.subspan(from * width, (size - 1 - from) * width))};
     EXPECT_TRUE(proposer.Computed({&rows, 1}).has_value());
   }
-  TokenDraft Draft(EagleProposer& proposer, const DraftContext& all, size_t size) {
+  TokenDraft Draft(Proposer& proposer, const DraftContext& all, size_t size) {
     DraftContext context = all;
     context.tokens = all.tokens.first(size);
     TokenDraft draft;
@@ -116,7 +135,6 @@ class EagleStory : public testing::Test {
   }
 
   std::string target_, folder_;
-  EagleSpec spec_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Ops> ops_;
   std::unique_ptr<ModelExecutor> executor_;
@@ -124,7 +142,7 @@ class EagleStory : public testing::Test {
   SamplingParams greedy_;
 };
 
-TEST_F(EagleStory, DraftsAreThoseOfPyTorch) {
+TEST_P(HeadStory, DraftsAreThoseOfPyTorch) {
   int compared = 0;
   for (const Case& c : cases_) {
     if (c.margin < 1e-3) continue;
@@ -136,7 +154,7 @@ TEST_F(EagleStory, DraftsAreThoseOfPyTorch) {
   EXPECT_GT(compared, 8);
 }
 
-TEST_F(EagleStory, FeaturesDoNotDependOnHowAPromptIsCut) {
+TEST_P(HeadStory, FeaturesDoNotDependOnHowAPromptIsCut) {
   const std::vector<TokenId>& tokens = cases_.back().tokens;
   const std::vector<float> whole = Features(tokens);
   ASSERT_EQ(whole.size(), (tokens.size() - 1) * static_cast<size_t>(executor_->feature_size()));
@@ -145,7 +163,7 @@ TEST_F(EagleStory, FeaturesDoNotDependOnHowAPromptIsCut) {
 }
 
 // Bit for bit, the confidences too: a row of a draft that stayed behind would show in them.
-TEST_F(EagleStory, AStateKeptThroughDraftsIsThatOfAFreshOne) {
+TEST_P(HeadStory, AStateKeptThroughDraftsIsThatOfAFreshOne) {
   for (const Case& c : cases_) {
     const std::vector<float> features = Features(c.tokens);
     const DraftContext all = ContextOf(c);
@@ -164,6 +182,9 @@ TEST_F(EagleStory, AStateKeptThroughDraftsIsThatOfAFreshOne) {
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(OfStory7m, HeadStory, testing::Values("eagle3", "medusa", "mtp"),
+                         [](const auto& method) { return method.param; });
 
 }  // namespace
 }  // namespace aisp
