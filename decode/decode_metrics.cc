@@ -22,6 +22,7 @@ void DecodeRole::Impl::AddMetrics(Metrics& m) {
                           "Blocks that came over a lane and were what had been written", labels);
   corrupt = m.AddCounter("aisp_kv_corrupt_transfers_total",
                          "Transfers of which a block was not what had been written", labels);
+  puller->AddMetrics(m, labels);
   if (deps.engine->speculator() != nullptr) speculation = SpeculationMetrics(m, labels);
   tokens_out = m.AddCounter("aisp_tokens_generated_total", "Tokens drawn for requests", labels);
   finished = m.AddCounter("aisp_decode_requests_finished_total",

@@ -90,6 +90,15 @@ void Engine::OpenGate(SequenceId id) { impl_->OpenGate(id); }
 void Engine::Release(SequenceId id) { impl_->Release(id); }
 int32_t Engine::LocalMatch(SequenceId id) const { return impl_->LocalMatch(id); }
 Result<RemoteGrant> Engine::GrantRemote(SequenceId id) { return impl_->GrantRemote(id); }
+Result<RemoteGrant> Engine::GrantPrefix(const Hash128& root, std::span<const TokenId> tokens,
+                                        int32_t end_token) {
+  return impl_->GrantPrefix(root, tokens, end_token);
+}
+std::span<const BlockId> Engine::PrefixBlocks(Epoch epoch) const {
+  return impl_->PrefixBlocks(epoch);
+}
+void Engine::PrefixFilled(Epoch epoch) { impl_->PrefixFilled(epoch); }
+void Engine::DropPrefix(Epoch epoch) { impl_->DropPrefix(epoch); }
 void Engine::RemoteFilled(SequenceId id) { impl_->RemoteFilled(id); }
 void Engine::RemoteFailed(SequenceId id, bool run_locally) { impl_->RemoteFailed(id, run_locally); }
 void Engine::EndLease(Epoch epoch) { impl_->EndLease(epoch); }

@@ -32,6 +32,7 @@
 #include "engine/engine.h"
 #include "engine/layer_sink.h"
 #include "prefill/peer_connector.h"
+#include "prefill/prefix_holder.h"
 #include "proto/link.h"
 #include "worker/worker_role.h"
 
@@ -51,6 +52,7 @@ struct PrefillOptions {
   Duration max_refusal_retry = std::chrono::seconds(1);
   Duration default_timeout = std::chrono::seconds(60);  // of a request that names none
   Duration hello_limit = std::chrono::seconds(5);       // a reader that does not greet is dropped
+  PrefixHolder::Options holder;  // for readers that want what is cached here, in any role
   int64_t pid = 0;  // of this process, told to readers on this host for their operators
 };
 
@@ -61,9 +63,6 @@ struct PrefillDeps {
   LinkSender<v1::PrefillToDecode>* readers = nullptr;
   PeerConnector* connector = nullptr;
   Metrics* metrics = nullptr;  // may stay null
-  // Where decode workers dial, known once the server for reader_links() listens; "": as in the
-  // options.
-  std::string kv_address;
   // This worker's pool where the host can read it: checks are sent to readers that want them. Null:
   // none are.
   const std::byte* host_pool = nullptr;

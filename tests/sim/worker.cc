@@ -138,7 +138,7 @@ void SimWorker::BuildRoles(const SimIdentity& identity, const WorkerOptions& opt
   kv_listener_ = std::make_unique<KvLinksNet::Listener>(shared_.kv_net);
   connector_ = std::make_unique<RankedConnector>(Transports(), std::chrono::seconds(1));
   prefill_->Wire({engine_.get(), clock, switch_->DialerOf(v1::ROLE_PREFILL), kv_listener_.get(),
-                  connector_.get(), nullptr, "", s.verify ? pool_.data() : nullptr});
+                  connector_.get(), nullptr, s.verify ? pool_.data() : nullptr});
   shared_.kv_net->Listen(options.kv_address, process_, prefill_->reader_links());
   kv_dialer_ =
       std::make_unique<KvLinksNet::Dialer>(shared_.kv_net, process_, decode_->peer_links());
