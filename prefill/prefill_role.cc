@@ -439,9 +439,8 @@ bool PrefillRole::StopWanted() const {
 }
 Status PrefillRole::Ready() const { return impl_->shell->Ready(); }
 const Engine& PrefillRole::engine() const { return *impl_->deps.engine; }
-size_t PrefillRole::num_transfers() const {
-  return impl_->transfers.size() + impl_->holder->size();
-}
+size_t PrefillRole::num_transfers() const { return impl_->transfers.size(); }
+size_t PrefillRole::num_pushes() const { return impl_->holder->size(); }
 
 void PrefillRole::OnLinkUp(LinkId link, const std::string& /*peer_address*/) {
   impl_->shell->OnLinkUp(link);

@@ -108,6 +108,8 @@ class PrefillRole final : public WorkerRole {
 
   // Transfers that are not over yet, those that only wait for write completions included.
   size_t num_transfers() const;
+  // Likewise, of prefixes that are given away.
+  size_t num_pushes() const;
 
  private:
   struct Impl;

@@ -118,6 +118,8 @@ void SimClient::CheckTiming(const v1::Timing& t) {
                             (world_->Now() - submitted_).count()));
   }
   if (t.kv_blocks_moved() > 0) coverage_->Count("first token after remote KV");
+  if (t.has_pull())
+    coverage_->Count("prefix pull " + v1::PrefixPull::Result_Name(t.pull().result()));
 }
 
 void SimClient::TakeToken(const v1::TokenEvent& event, int at) {

@@ -47,6 +47,7 @@ SimSettings SimSettings::Draw(SimWorld& world) {
   s.stop_string_chance = world.Chance(0.5) ? world.Uniform(0.05, 0.3) : 0;
   s.slow_reader_chance = world.Chance(0.4) ? world.Uniform(0.05, 0.3) : 0;
   if (!s.calm) s.DrawFaults(world);
+  if (world.Chance(0.7)) s.pulls = world.Chance(0.7) ? PrefixPulls::kAlways : PrefixPulls::kAuto;
   return s;
 }
 
@@ -126,7 +127,8 @@ std::string SimSettings::ToString() const {
       "row_failures={:.4f} "
       "long_steps={:.4f} tenants={} blocking={} role_changes={:.1f} verify={} spoils={:.1f} "
       "skewed={} lane_falls={:.1f} falls_back={} tiers={}+{} suspends={:.2f} link_bytes={} "
-      "bad_steps={:.1f} poisons={:.1f} poison_alone={} stop_strings={:.2f} slow_readers={:.2f}",
+      "bad_steps={:.1f} poisons={:.1f} poison_alone={} stop_strings={:.2f} slow_readers={:.2f} "
+      "pulls={}",
       routers, prefill_workers, decode_workers, block_tokens, num_layers, prefill_blocks,
       decode_blocks, max_context, max_batch_tokens, max_sequences, executor_depth,
       fetches        ? "ucx-like"
@@ -138,7 +140,7 @@ std::string SimSettings::ToString() const {
       half_opens, link_room, row_failure_chance, long_step_chance, tenants, blocking_steps,
       role_changes, verify, spoils, skewed_clocks, lane_falls, falls_back, host_slots, disk_slots,
       suspend_chance, link_bytes == SIZE_MAX ? 0 : link_bytes, bad_steps, poisons, poison_alone,
-      stop_string_chance, slow_reader_chance);
+      stop_string_chance, slow_reader_chance, kPrefixPulls[static_cast<size_t>(pulls)]);
 }
 
 }  // namespace aisp

@@ -198,7 +198,7 @@ void SimWorker::Crash() {
 }
 
 bool SimWorker::InTransfer() const {
-  return prefill_->num_transfers() > 0 || decode_->num_leases() > 0;
+  return prefill_->num_transfers() + prefill_->num_pushes() + decode_->num_leases() > 0;
 }
 
 void SimWorker::Pump() {
@@ -326,6 +326,7 @@ void SimWorker::CheckQuiet() {
                      engine_->NumWaiting(), engine_->NumAwaitingKv()));
   }
   if (prefill_->num_transfers() != 0) fail(fmt::format("{} transfers", prefill_->num_transfers()));
+  if (prefill_->num_pushes() != 0) fail(fmt::format("{} pushes", prefill_->num_pushes()));
   if (decode_->num_requests() != 0) fail(fmt::format("{} requests", decode_->num_requests()));
   if (decode_->num_leases() != 0) fail(fmt::format("{} leases", decode_->num_leases()));
   if (Status ready = role().Ready(); !ready) fail("it is not ready: " + ready.error().message);
