@@ -244,6 +244,7 @@ void PrefixPuller::OnDone(uint64_t id, Pull& pull, const v1::PrefillDone& done) 
 void PrefixPuller::OnFailed(uint64_t id, const v1::PrefillFailed& failed) {
   const auto code = static_cast<Code>(failed.error().code());
   const PullResult result = code == Code::kNotFound            ? v1::PrefixPull::MISSED
+                            : code == Code::kDeadlineExceeded  ? v1::PrefixPull::LATE
                             : code == Code::kResourceExhausted ? v1::PrefixPull::REFUSED
                                                                : v1::PrefixPull::FAILED;
   Drop(id, result, failed.error().message());

@@ -1,6 +1,7 @@
 // Prefixes from another worker's cache: the tokens are those of one engine, nothing that the holder
 // has is computed again, and whatever happens on the way the request goes on and every block comes
 // back.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/worker/role_rig.h"
@@ -81,6 +82,272 @@ TEST_F(PrefixPull, AWorkerOfAnotherRoleGivesPrefixesAway) {
   rig_->router->Generate("d", Pulling(1, longer));
   rig_->ExpectAnswer(1, longer, 8);
   EXPECT_EQ(Pulled(1).result(), v1::PrefixPull::FILLED);
+  ExpectAllBack();
+}
+
+TEST_F(PrefixPull, RequestsWithTheSameBeginningShareOnePull) {
+  Start();
+  int asked = 0;
+  rig_->kv_links.on_up = [&](v1::DecodeToPrefill& message) {
+    asked += message.has_prefill() ? 1 : 0;
+    return true;
+  };
+  const auto longer = Longer(40);
+  for (uint64_t id = 1; id <= 4; ++id) rig_->router->Generate("d", Pulling(id, longer));
+  for (uint64_t id = 1; id <= 4; ++id) {
+    rig_->ExpectAnswer(id, longer, 8);
+    EXPECT_EQ(Pulled(id).result(), v1::PrefixPull::FILLED);
+  }
+  EXPECT_EQ(asked, 1);
+  ExpectAllBack();
+}
+
+TEST_F(PrefixPull, WhatTheHolderHasEvictedIsComputedAtOnce) {
+  Start();
+  rig_->prefills[0]->engine->blocks().ClearCache();
+  const auto longer = Longer(40);
+  rig_->router->Generate("d", Pulling(1, longer));
+  rig_->ExpectAnswer(1, longer, 8);
+  EXPECT_EQ(Pulled(1).result(), v1::PrefixPull::MISSED);
+  EXPECT_EQ(Pulled(1).tokens(), 0u);
+  EXPECT_THAT(rig_->router->answers.at(1).timings.at(0).fallback(), ::testing::HasSubstr("cached"));
+  ExpectAllBack();
+}
+
+TEST_F(PrefixPull, OfWhatTheHolderStillHasNothingIsComputed) {
+  Start();
+  // Other tokens from the fourth block on: its cache holds three blocks of this prompt.
+  std::vector<TokenId> other(prompt_.begin(), prompt_.begin() + 50);
+  const auto tail = MakePrompt(60, 99);
+  other.insert(other.end(), tail.begin(), tail.end());
+  rig_->router->Generate("d", Pulling(1, other));
+  rig_->ExpectAnswer(1, other, 8);
+  EXPECT_EQ(Pulled(1).tokens(), 48u);
+  ExpectAllBack();
+}
+
+// Pinned from the moment at which the holder says what it has.
+TEST_F(PrefixPull, WhatIsBeingWrittenIsNotEvicted) {
+  Start();
+  rig_->prefills[0]->transport->hold = true;
+  const auto longer = Longer(40);
+  rig_->router->Generate("d", Pulling(1, longer));
+  ASSERT_TRUE(rig_->RunUntil([&] { return rig_->prefills[0]->transport->queued() > 0; }));
+  // Sixty other blocks of its sixty-four.
+  Engine& holder = *rig_->prefills[0]->engine;
+  EXPECT_EQ(holder.blocks().Available(), 64 - 6);
+  auto all = holder.blocks().Reserve(58);
+  ASSERT_TRUE(all);
+  EXPECT_FALSE(holder.blocks().Reserve(1));
+  rig_->prefills[0]->transport->hold = false;
+  rig_->prefills[0]->transport->Land();
+  rig_->ExpectAnswer(1, longer, 8);
+  EXPECT_EQ(Pulled(1).result(), v1::PrefixPull::FILLED);
+  *all = Reservation();
+  ExpectAllBack();
+}
+
+TEST_F(PrefixPull, AHolderThatSaysNothingCostsTheTimeToBegin) {
+  Start();
+  rig_->prefills[0]->paused = true;
+  const auto longer = Longer(40);
+  rig_->router->Generate("d", Pulling(1, longer));
+  const Instant asked = rig_->clock.Now();
+  rig_->ExpectAnswer(1, longer, 8);
+  EXPECT_LT(rig_->clock.Now() - asked, milliseconds(300));
+  EXPECT_EQ(Pulled(1).result(), v1::PrefixPull::LATE);
+  rig_->prefills[0]->paused = false;
+  ExpectAllBack();
+}
+
+TEST_F(PrefixPull, AGrantThatIsNotFilledInTimeComesBackWithTheAcknowledgement) {
+  Start();
+  rig_->prefills[0]->transport->hold = true;
+  const auto longer = Longer(40);
+  rig_->router->Generate("d", Pulling(1, longer));
+  rig_->ExpectAnswer(1, longer, 8);
+  EXPECT_EQ(Pulled(1).result(), v1::PrefixPull::LATE);
+  rig_->RunFor(milliseconds(500));
+  EXPECT_EQ(rig_->decode->engine->blocks().Stats().quarantined, 6);
+  rig_->prefills[0]->transport->hold = false;
+  rig_->prefills[0]->transport->Land();
+  ExpectAllBack();
+}
+
+TEST_F(PrefixPull, AHolderThatDiesWhileItWritesGivesItsGrantBackByItsDeath) {
+  Start();
+  rig_->prefills[0]->transport->hold = true;
+  const auto longer = Longer(40);
+  rig_->router->Generate("d", Pulling(1, longer));
+  ASSERT_TRUE(rig_->RunUntil([&] { return rig_->prefills[0]->transport->queued() > 0; }));
+  rig_->KillPrefill(0, /*proof=*/true);
+  rig_->ExpectAnswer(1, longer, 8);
+  EXPECT_EQ(Pulled(1).result(), v1::PrefixPull::FAILED);
+  ExpectAllBack();
+}
+
+TEST_F(PrefixPull, ALaneThatFallsIsNoFaultOfTheRequest) {
+  Start();
+  rig_->prefills[0]->transport->fail_next_write = Unavailable("the lane fell");
+  const auto longer = Longer(40);
+  rig_->router->Generate("d", Pulling(1, longer));
+  rig_->ExpectAnswer(1, longer, 8);
+  EXPECT_EQ(Pulled(1).result(), v1::PrefixPull::FAILED);
+  ExpectAllBack();
+}
+
+TEST_F(PrefixPull, ABlockThatIsNotWhatWasWrittenIsNotRead) {
+  Start();
+  rig_->prefills[0]->transport->spoil = 1;
+  const auto longer = Longer(40);
+  rig_->router->Generate("d", Pulling(1, longer));
+  rig_->ExpectAnswer(1, longer, 8);
+  EXPECT_EQ(Pulled(1).result(), v1::PrefixPull::FAILED);
+  ExpectAllBack();
+}
+
+// A peer that lies about sizes: more than was asked for, odd ones, fewer than were granted.
+TEST_F(PrefixPull, AHolderThatLiesIsNotBelieved) {
+  const std::vector<std::function<void(v1::PrefillToDecode&)>> lies = {
+      [](v1::PrefillToDecode& m) {
+        if (m.has_need()) m.mutable_need()->set_held_tokens(1u << 31);
+      },
+      [](v1::PrefillToDecode& m) {
+        if (m.has_need()) m.mutable_need()->set_held_tokens(112);
+      },
+      [](v1::PrefillToDecode& m) {
+        if (m.has_need()) m.mutable_need()->set_held_tokens(17);
+      },
+      [](v1::PrefillToDecode& m) {
+        if (m.has_done()) m.mutable_done()->set_token_layers(1);
+      },
+      [](v1::PrefillToDecode& m) {
+        if (m.has_done()) m.mutable_done()->set_epoch(12345);
+      },
+      [](v1::PrefillToDecode& m) {
+        if (m.has_done()) m.mutable_done()->clear_token_layers();
+      },
+      [](v1::PrefillToDecode& m) {
+        if (m.has_done()) m.mutable_done()->mutable_block_checks()->RemoveLast();
+      }};
+  for (size_t i = 0; i < lies.size(); ++i) {
+    SCOPED_TRACE(i);
+    Start();
+    rig_->kv_links.on_down = [&](v1::PrefillToDecode& message) {
+      lies[i](message);
+      return true;
+    };
+    const auto longer = Longer(11);
+    rig_->router->Generate("d", Pulling(1, longer));
+    rig_->ExpectAnswer(1, longer, 8);
+    EXPECT_EQ(Pulled(1).result(), v1::PrefixPull::FAILED);
+    ExpectAllBack();
+  }
+}
+
+// And a reader that lies: the holder writes nothing for it.
+TEST_F(PrefixPull, AReaderThatGrantsWhatIsNotThereGetsNothing) {
+  Start();
+  rig_->kv_links.on_up = [&](v1::DecodeToPrefill& message) {
+    if (message.has_grant()) message.mutable_grant()->add_blocks(3);
+    return true;
+  };
+  const size_t written = rig_->prefills[0]->transport->writes_started();
+  const auto longer = Longer(40);
+  rig_->router->Generate("d", Pulling(1, longer));
+  rig_->ExpectAnswer(1, longer, 8);
+  EXPECT_EQ(Pulled(1).result(), v1::PrefixPull::FAILED);
+  EXPECT_EQ(rig_->prefills[0]->transport->writes_started(), written);
+  ExpectAllBack();
+}
+
+TEST_F(PrefixPull, CancelledAtAnyStepItLeavesNothingBehind) {
+  for (const bool owner_copies : {false, true}) {
+    for (int turns = 0; turns < 12; ++turns) {
+      SCOPED_TRACE(turns);
+      RigOptions options;
+      options.owner_copies = owner_copies;
+      Start(options);
+      rig_->router->Generate("d", Pulling(1, Longer(40)));
+      for (int i = 0; i < turns && !rig_->Finished(1); ++i) rig_->Turn();
+      rig_->router->Cancel("d", 1);
+      ExpectAllBack();
+    }
+  }
+}
+
+TEST_F(PrefixPull, OneOfTwoThatWaitIsCancelledAndTheOtherGetsThePrefix) {
+  Start();
+  rig_->prefills[0]->transport->hold = true;
+  const auto longer = Longer(40);
+  rig_->router->Generate("d", Pulling(1, longer));
+  rig_->router->Generate("d", Pulling(2, longer));
+  ASSERT_TRUE(rig_->RunUntil([&] { return rig_->prefills[0]->transport->queued() > 0; }));
+  rig_->router->Cancel("d", 1);
+  rig_->RunFor(milliseconds(2));
+  rig_->prefills[0]->transport->hold = false;
+  rig_->prefills[0]->transport->Land();
+  rig_->ExpectAnswer(2, longer, 8);
+  EXPECT_EQ(Pulled(2).result(), v1::PrefixPull::FILLED);
+  ExpectAllBack();
+}
+
+TEST_F(PrefixPull, ADeadlineThatStrikesOnTheWayEndsThePull) {
+  Start();
+  rig_->prefills[0]->transport->hold = true;
+  v1::GenerateRequest request = Pulling(1, Longer(40));
+  request.set_timeout_ms(20);
+  rig_->router->Generate("d", request);
+  ASSERT_TRUE(rig_->RunUntil([&] { return rig_->Finished(1); }));
+  EXPECT_EQ(rig_->router->answers.at(1).finish, v1::FINISH_ERROR);
+  rig_->prefills[0]->transport->hold = false;
+  rig_->prefills[0]->transport->Land();
+  ExpectAllBack();
+}
+
+TEST_F(PrefixPull, AHolderGivesAFewPrefixesAtATime) {
+  RigOptions options;
+  options.prefill.holder.max_pushes = 1;
+  Start(options);
+  rig_->prefills[0]->transport->hold = true;
+  const auto longer = Longer(40);
+  std::vector<TokenId> other(prompt_.begin(), prompt_.begin() + 60);
+  rig_->router->Generate("d", Pulling(1, longer));
+  ASSERT_TRUE(rig_->RunUntil([&] { return rig_->prefills[0]->transport->queued() > 0; }));
+  // Of another scope, so that it shares nothing: it is asked for all the same.
+  v1::GenerateRequest second = Pulling(2, Longer(20, 3));
+  second.set_cache_salt("another tenant");
+  rig_->router->Generate("d", second);
+  ASSERT_TRUE(rig_->RunUntil([&] { return rig_->Finished(2); }));
+  EXPECT_EQ(Pulled(2).result(), v1::PrefixPull::REFUSED);
+  rig_->prefills[0]->transport->hold = false;
+  rig_->prefills[0]->transport->Land();
+  rig_->ExpectAnswer(1, longer, 8);
+  ExpectAllBack();
+}
+
+TEST_F(PrefixPull, AnotherTenantsPrefixIsNotGivenAway) {
+  Start();
+  v1::GenerateRequest request = Pulling(1, Longer(40));
+  request.set_cache_salt("another tenant");
+  rig_->router->Generate("d", request);
+  ASSERT_TRUE(rig_->RunUntil([&] { return rig_->Finished(1); }));
+  EXPECT_EQ(Pulled(1).result(), v1::PrefixPull::MISSED);
+  ExpectAllBack();
+}
+
+// The rest of the prompt then comes from a prefill worker, which sends only what is still missing.
+TEST_F(PrefixPull, WhatFollowsThePrefixMayBePrefilledRemotely) {
+  Start();
+  const auto longer = Longer(60);
+  v1::GenerateRequest request = Pulling(1, longer);
+  request.mutable_prefill()->set_worker_id("p0");
+  request.mutable_prefill()->set_kv_address("p0");
+  rig_->router->Generate("d", request);
+  rig_->ExpectAnswer(1, longer, 8);
+  EXPECT_EQ(Pulled(1).tokens(), 96u);
+  EXPECT_EQ(Computed(), 8u);
+  EXPECT_EQ(rig_->router->answers.at(1).timings.at(0).kv_blocks_moved(), 4u);
   ExpectAllBack();
 }
 
