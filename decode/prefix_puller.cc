@@ -74,11 +74,10 @@ uint64_t PrefixPuller::Start(const v1::PrefixSource& source, const PullWish& wis
   const uint64_t id = deps_.listener->NextTransfer();
   Pull& stored = pulls_.emplace(id, std::move(pull)).first->second;
   if (deps_.peers->Up(address) == nullptr) return id;
-  if (Status asked = Ask(id, stored); !asked) {
-    pulls_.erase(id);
-    return none(v1::PrefixPull::REFUSED, asked.error().message);
-  }
-  return id;
+  const PullOutcome asked = Ask(id, stored);
+  if (asked.result == v1::PrefixPull::NONE) return id;
+  pulls_.erase(id);
+  return none(asked.result, asked.why);
 }
 
 uint64_t PrefixPuller::Join(const std::string& address, const PullWish& wish, size_t tokens) {
@@ -105,7 +104,24 @@ std::string PrefixPuller::Full(const std::string& address) const {
                      pulls_.size(), here, address);
 }
 
-Status PrefixPuller::Ask(uint64_t id, Pull& pull) {
+PullOutcome PrefixPuller::Ask(uint64_t id, Pull& pull) {
+  const auto not_asked = [](PullResult result, std::string why) {
+    PullOutcome outcome;
+    outcome.result = result;
+    outcome.why = std::move(why);
+    return outcome;
+  };
+  const auto tokens = static_cast<int32_t>(pull.tokens.size());
+  if (!deps_.listener->MayGrant(pull.address, deps_.engine->blocks().layout().BlocksFor(tokens))) {
+    return not_asked(v1::PrefixPull::REFUSED,
+                     "its holder has as many blocks of this worker as it may have");
+  }
+  const Result<RemoteGrant> grant = deps_.engine->GrantPrefix(pull.root, pull.tokens, tokens);
+  if (!grant) {
+    const bool cached = grant.error().code == Code::kFailedPrecondition;
+    return not_asked(cached ? v1::PrefixPull::CACHED : v1::PrefixPull::REFUSED,
+                     cached ? "" : grant.error().message);
+  }
   const Instant now = deps_.clock->Now();
   v1::DecodeToPrefill message;
   v1::PrefillRequest* request = message.mutable_prefill();
@@ -113,21 +129,30 @@ Status PrefixPuller::Ask(uint64_t id, Pull& pull) {
   request->set_transfer_id(id);
   request->set_cached_only(true);
   request->mutable_tokens()->Add(pull.tokens.begin(), pull.tokens.end());
-  request->set_decode_match_tokens(static_cast<uint32_t>(deps_.engine->blocks().MatchLength(
-      pull.root, pull.tokens, static_cast<int32_t>(pull.tokens.size()))));
+  request->set_decode_match_tokens(static_cast<uint32_t>(grant->first_token));
   request->set_timeout_ms(std::max<int64_t>(1, (pull.over_by - now).count() / 1'000'000));
+  if (Status sent = deps_.peers->Offer(pull.address, std::move(message)); !sent) {
+    deps_.engine->DropPrefix(grant->epoch);
+    deps_.engine->EndLease(grant->epoch);  // nobody was given it
+    return not_asked(v1::PrefixPull::REFUSED, sent.error().message);
+  }
   pull.phase = Phase::kAsked;
   pull.asked = now;
-  return deps_.peers->Offer(pull.address, std::move(message));
+  pull.epoch = grant->epoch;
+  pull.first_token = grant->first_token;
+  pull.end_token = tokens;
+  SendGrant(id, pull, *grant);
+  return {};
 }
 
 void PrefixPuller::OnSessionUp(const std::string& address) {
-  std::vector<std::pair<uint64_t, std::string>> failed;
+  std::vector<std::pair<uint64_t, PullOutcome>> over;
   for (auto& [id, pull] : pulls_) {
     if (pull.address != address || pull.phase != Phase::kDialling) continue;
-    if (Status asked = Ask(id, pull); !asked) failed.emplace_back(id, asked.error().message);
+    PullOutcome asked = Ask(id, pull);
+    if (asked.result != v1::PrefixPull::NONE) over.emplace_back(id, std::move(asked));
   }
-  for (const auto& [id, why] : failed) Drop(id, v1::PrefixPull::REFUSED, why);
+  for (const auto& [id, outcome] : over) End(id, outcome);
 }
 
 void PrefixPuller::OnSessionLost(const std::string& address, const Error& why) {
@@ -169,24 +194,14 @@ void PrefixPuller::OnNeed(uint64_t id, Pull& pull, int64_t held) {
                             "blocks of {}",
                             held, asked, layout.block_tokens));
   }
-  if (held == 0) return Drop(id, v1::PrefixPull::MISSED, "its holder has none of it");
+  if (held <= pull.first_token)
+    return Drop(id, v1::PrefixPull::MISSED, "its holder has no more of it than is here");
+  pull.phase = Phase::kBegun;
   pull.end_token = static_cast<int32_t>(held);
-  if (!deps_.listener->MayGrant(pull.address, pull.end_token / layout.block_tokens)) {
-    return Drop(id, v1::PrefixPull::REFUSED,
-                "its holder has as many blocks of this worker as it may have");
-  }
-  Result<RemoteGrant> grant = deps_.engine->GrantPrefix(pull.root, pull.tokens, pull.end_token);
-  if (grant) return Grant(id, pull, *grant);
-  const bool cached = grant.error().code == Code::kFailedPrecondition;
-  Drop(id, cached ? v1::PrefixPull::CACHED : v1::PrefixPull::REFUSED,
-       cached ? "" : grant.error().message);
 }
 
-void PrefixPuller::Grant(uint64_t id, Pull& pull, const RemoteGrant& grant) {
+void PrefixPuller::SendGrant(uint64_t id, const Pull& pull, const RemoteGrant& grant) {
   const Writer& writer = *deps_.peers->Up(pull.address);
-  pull.phase = Phase::kGranted;
-  pull.epoch = grant.epoch;
-  pull.first_token = grant.first_token;
   deps_.leases->Open({.epoch = grant.epoch,
                       .writer = writer,
                       .blocks = static_cast<int32_t>(grant.blocks.size()),
@@ -200,7 +215,7 @@ void PrefixPuller::Grant(uint64_t id, Pull& pull, const RemoteGrant& grant) {
   wire->set_epoch(grant.epoch.value);
   wire->set_first_token(static_cast<uint32_t>(grant.first_token));
   for (const BlockId block : grant.blocks) wire->add_blocks(block.value);
-  wire->set_lease_ms(std::max<int64_t>(1, (pull.over_by - deps_.clock->Now()).count() / 1'000'000));
+  wire->set_lease_ms(std::max<int64_t>(1, (pull.over_by - pull.asked).count() / 1'000'000));
   deps_.peers->Send(pull.address, std::move(message));
 }
 
@@ -220,12 +235,14 @@ Status PrefixPuller::CheckDone(const Pull& pull, const v1::PrefillDone& done) co
                                 pull.epoch.value));
   }
   if (deps_.host_pool == nullptr || done.block_checks().empty()) return {};
-  return CheckArrived(layout, deps_.host_pool, deps_.engine->PrefixBlocks(pull.epoch),
-                      done.block_checks());
+  const auto written =
+      static_cast<size_t>((pull.end_token - pull.first_token) / layout.block_tokens);
+  return CheckArrived(layout, deps_.host_pool,
+                      deps_.engine->PrefixBlocks(pull.epoch).first(written), done.block_checks());
 }
 
 void PrefixPuller::OnDone(uint64_t id, Pull& pull, const v1::PrefillDone& done) {
-  if (pull.phase != Phase::kGranted) return;
+  if (pull.phase == Phase::kDialling) return;
   if (Status whole = CheckDone(pull, done); !whole)
     return Drop(id, v1::PrefixPull::FAILED, whole.error().message);
   PullOutcome outcome;
@@ -237,7 +254,7 @@ void PrefixPuller::OnDone(uint64_t id, Pull& pull, const v1::PrefillDone& done) 
   outcome.transport = deps_.leases->Find(pull.epoch)->writer.transport->capabilities().name;
   outcome.moving = deps_.clock->Now() - pull.asked;
   deps_.leases->Close(pull.epoch);
-  deps_.engine->PrefixFilled(pull.epoch);
+  deps_.engine->PrefixFilled(pull.epoch, pull.end_token);
   End(id, std::move(outcome));
 }
 
@@ -268,8 +285,6 @@ void PrefixPuller::Drop(uint64_t id, PullResult result, const std::string& why) 
     v1::DecodeToPrefill message;
     message.mutable_cancel()->set_transfer_id(id);
     deps_.peers->Send(pull.address, std::move(message));
-  }
-  if (pull.phase == Phase::kGranted) {
     deps_.engine->DropPrefix(pull.epoch);
     deps_.listener->GiveUpLease(pull.epoch);
   }
@@ -310,14 +325,14 @@ Instant PrefixPuller::NextTimer() const {
   Instant next = kNever;
   for (const auto& [id, pull] : pulls_)
     next = std::min(
-        next, pull.phase == Phase::kGranted ? pull.over_by : std::min(pull.begin_by, pull.over_by));
+        next, pull.phase == Phase::kBegun ? pull.over_by : std::min(pull.begin_by, pull.over_by));
   return next;
 }
 
 void PrefixPuller::OnTimer(Instant now) {
   std::vector<std::pair<uint64_t, bool>> late;
   for (const auto& [id, pull] : pulls_) {
-    const bool begun = pull.phase == Phase::kGranted;
+    const bool begun = pull.phase == Phase::kBegun;
     if (now >= pull.over_by || (!begun && now >= pull.begin_by)) late.emplace_back(id, begun);
   }
   for (const auto& [id, begun] : late) {

@@ -1,11 +1,11 @@
 // PrefixPuller: fetches the beginning of a prompt from a worker that has it in its cache, for
 // requests that wait for that and go on without it, whatever becomes of it.
 //
-// It is a hand-off as any other (docs/kv-protocol.md), only that the writer computes nothing:
-// session, PrefillRequest with `cached_only`, NeedBlocks with what it holds, Grant of blocks for
-// what our cache lacks of that, PrefillDone. What came is checked (epoch, tokens x layers, blocks),
-// published and cached; who waited then finds it there. Requests with the same beginning share one
-// pull.
+// It is a hand-off as any other (docs/kv-protocol.md), only that the writer computes nothing and is
+// not waited for: session, PrefillRequest with `cached_only` and at once the Grant of blocks for
+// what our cache lacks of it; NeedBlocks says what the holder holds of that, PrefillDone that it is
+// written. What came is checked (epoch, tokens x layers, blocks), published and cached; who waited
+// then finds it there. Requests with the same beginning share one pull.
 //
 // Bounds: pulls at a time, of one holder and of all; a pull that has not begun, or is not over,
 // when the router said so is dropped. Its grant is given up as any grant is: the blocks come back
@@ -95,7 +95,8 @@ class PrefixPuller {
   size_t size() const { return pulls_.size(); }
 
  private:
-  enum class Phase : uint8_t { kDialling, kAsked, kGranted };
+  // kAsked: and granted. kBegun: the holder has said what it holds.
+  enum class Phase : uint8_t { kDialling, kAsked, kBegun };
   struct Pull {
     std::string address;
     std::string holder;
@@ -108,18 +109,19 @@ class PrefixPuller {
     Instant asked = kNever;
     Instant begin_by;
     Instant over_by;
-    Epoch epoch;  // kGranted
+    Epoch epoch;  // kAsked, kBegun
     int32_t first_token = 0;
-    int32_t end_token = 0;
+    int32_t end_token = 0;  // of what is granted, then of what the holder holds
   };
   using PullResult = v1::PrefixPull::Result;
 
   uint64_t Join(const std::string& address, const PullWish& wish, size_t tokens);
   // "": there is room for one more.
   std::string Full(const std::string& address) const;
-  Status Ask(uint64_t id, Pull& pull);
+  // NONE: it is under way. Else why not, and nobody has heard of it.
+  PullOutcome Ask(uint64_t id, Pull& pull);
   void OnNeed(uint64_t id, Pull& pull, int64_t held);
-  void Grant(uint64_t id, Pull& pull, const RemoteGrant& grant);
+  void SendGrant(uint64_t id, const Pull& pull, const RemoteGrant& grant);
   void OnDone(uint64_t id, Pull& pull, const v1::PrefillDone& done);
   // DATA_LOSS: what came is not what was granted.
   Status CheckDone(const Pull& pull, const v1::PrefillDone& done) const;

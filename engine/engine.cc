@@ -97,7 +97,7 @@ Result<RemoteGrant> Engine::GrantPrefix(const Hash128& root, std::span<const Tok
 std::span<const BlockId> Engine::PrefixBlocks(Epoch epoch) const {
   return impl_->PrefixBlocks(epoch);
 }
-void Engine::PrefixFilled(Epoch epoch) { impl_->PrefixFilled(epoch); }
+void Engine::PrefixFilled(Epoch epoch, int32_t end_token) { impl_->PrefixFilled(epoch, end_token); }
 void Engine::DropPrefix(Epoch epoch) { impl_->DropPrefix(epoch); }
 void Engine::RemoteFilled(SequenceId id) { impl_->RemoteFilled(id); }
 void Engine::RemoteFailed(SequenceId id, bool run_locally) { impl_->RemoteFailed(id, run_locally); }

@@ -168,8 +168,8 @@ class Engine {
                                   int32_t end_token);
   // The granted blocks, while the grant is not over.
   std::span<const BlockId> PrefixBlocks(Epoch epoch) const;
-  // All of it arrived: the lease ends, the blocks are published and cached.
-  void PrefixFilled(Epoch epoch);
+  // It arrived up to `end_token`, whole blocks: the lease ends, these are published and cached.
+  void PrefixFilled(Epoch epoch, int32_t end_token);
   // The grant is given up: the blocks stay quarantined until EndLease.
   void DropPrefix(Epoch epoch);
 

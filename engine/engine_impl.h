@@ -174,7 +174,7 @@ struct Engine::Impl {
   Result<RemoteGrant> GrantPrefix(const Hash128& root, std::span<const TokenId> tokens,
                                   int32_t end_token);
   std::span<const BlockId> PrefixBlocks(Epoch epoch) const;
-  void PrefixFilled(Epoch epoch);
+  void PrefixFilled(Epoch epoch, int32_t end_token);
   void DropPrefix(Epoch epoch);
 
   // --- tiered.cc ---

@@ -51,16 +51,20 @@ std::span<const BlockId> Engine::Impl::PrefixBlocks(Epoch epoch) const {
   return std::span(it->second.blocks).subspan(static_cast<size_t>(it->second.matched));
 }
 
-void Engine::Impl::PrefixFilled(Epoch epoch) {
+void Engine::Impl::PrefixFilled(Epoch epoch, int32_t end_token) {
   const auto it = pulled.find(epoch);
   AISP_CHECK_MSG(it != pulled.end(), "a prefix arrived that was not granted");
   const PulledPrefix& prefix = it->second;
+  AISP_CHECK(end_token % BlockTokens() == 0);
+  const auto tokens = std::span<const TokenId>(prefix.tokens).first(static_cast<size_t>(end_token));
+  const auto filled =
+      std::span<const BlockId>(prefix.blocks).first(static_cast<size_t>(end_token / BlockTokens()));
   blocks.EndLease(epoch);
-  blocks.Publish(prefix.root, prefix.tokens, prefix.blocks, prefix.matched);
+  blocks.Publish(prefix.root, tokens, filled, prefix.matched);
   if (tiers) {
     std::vector<Hash128> keys;
-    tiers->ExtendKeys(prefix.root, prefix.tokens, &keys);
-    tiers->Store(keys, prefix.blocks, prefix.matched);
+    tiers->ExtendKeys(prefix.root, tokens, &keys);
+    tiers->Store(keys, filled, prefix.matched);
   }
   DropPrefix(epoch);
 }

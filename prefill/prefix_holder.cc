@@ -97,8 +97,7 @@ Status PrefixHolder::CheckGrant(const Reader& reader, const Push& push,
                                 const v1::Grant& grant) const {
   const int64_t first = grant.first_token();
   const int64_t held = static_cast<int64_t>(push.blocks.size()) * BlockTokens();
-  const int64_t end = first + int64_t{grant.blocks_size()} * BlockTokens();
-  if (first % BlockTokens() != 0 || grant.blocks().empty() || end > held) {
+  if (first % BlockTokens() != 0 || grant.blocks().empty() || first >= held) {
     return InvalidArgument(
         fmt::format("granted {} blocks of {} tokens from token {} on, {} tokens are held",
                     grant.blocks_size(), BlockTokens(), first, held));
@@ -128,7 +127,9 @@ bool PrefixHolder::OnGrant(const Reader& reader, const v1::Grant& grant) {
   push->until = push->granted + Duration(std::chrono::milliseconds(grant.lease_ms()));
   push->epoch = Epoch(grant.epoch());
   push->first_token = static_cast<int32_t>(grant.first_token());
-  push->end_token = push->first_token + grant.blocks_size() * BlockTokens();
+  // The reader grants blocks for what it asked for; it has heard what of that is held.
+  push->end_token = std::min(push->first_token + grant.blocks_size() * BlockTokens(),
+                             static_cast<int32_t>(push->blocks.size()) * BlockTokens());
   PushTarget target;
   target.transport = reader.pool.transport;
   target.peer = reader.pool.peer;

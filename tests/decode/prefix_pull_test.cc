@@ -249,7 +249,7 @@ TEST_F(PrefixPull, AHolderThatLiesIsNotBelieved) {
 TEST_F(PrefixPull, AReaderThatGrantsWhatIsNotThereGetsNothing) {
   Start();
   rig_->kv_links.on_up = [&](v1::DecodeToPrefill& message) {
-    if (message.has_grant()) message.mutable_grant()->add_blocks(3);
+    if (message.has_grant()) message.mutable_grant()->set_blocks(2, 5000);
     return true;
   };
   const size_t written = rig_->prefills[0]->transport->writes_started();
