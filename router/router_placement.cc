@@ -113,11 +113,13 @@ RequestSummary Router::Impl::Summarize(const Request& request, bool yields) {
   } else {
     SetRates(&summary);
   }
-  // Rows that are wanted themselves are computed, whatever is cached.
+  // Rows that are wanted themselves are computed, whatever is cached. What may end workers waits
+  // for nobody: its end shall find it.
   const bool every_row = request.spec.prompt_logprobs >= 0 ||
                          request.spec.pooling == v1::POOL_MEAN ||
                          request.spec.pooling == v1::POOL_FIRST;
-  if (options.pulls != PrefixPulls::kOff && !every_row) summary.pulls = &pull_rates;
+  const bool computes = every_row || Suspect(request);
+  if (options.pulls != PrefixPulls::kOff && !computes) summary.pulls = &pull_rates;
   summary.pull_whenever = options.pulls == PrefixPulls::kAlways;
   summary.now = clock->Now();
   summary.ordinal = next_placement++;

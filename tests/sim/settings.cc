@@ -46,8 +46,10 @@ SimSettings SimSettings::Draw(SimWorld& world) {
   s.skewed_clocks = world.Chance(0.5);
   s.stop_string_chance = world.Chance(0.5) ? world.Uniform(0.05, 0.3) : 0;
   s.slow_reader_chance = world.Chance(0.4) ? world.Uniform(0.05, 0.3) : 0;
+  // Half of all runs pull whenever they can, a fifth where it pays.
+  const int pulls = s.requests % 10;
+  s.pulls = pulls < 5 ? PrefixPulls::kAlways : pulls < 7 ? PrefixPulls::kAuto : PrefixPulls::kOff;
   if (!s.calm) s.DrawFaults(world);
-  if (world.Chance(0.7)) s.pulls = world.Chance(0.7) ? PrefixPulls::kAlways : PrefixPulls::kAuto;
   return s;
 }
 
