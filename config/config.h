@@ -90,6 +90,7 @@ struct Config {
     int64_t max_attempts = 4;
     int64_t tokenizer_threads = 1;
     std::string policy = "cost";
+    std::string prefix_pulls = "auto";
     std::string admin = "loopback";
     std::string admin_address = "127.0.0.1";
     int64_t admin_port = -1;

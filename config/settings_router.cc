@@ -54,6 +54,12 @@ void BindRouterSettings(Config::Router& r, SettingTable& t) {
         "cached).")
       .Flag("--router-policy")
       .OneOf({std::begin(kRoutingPolicies), std::end(kRoutingPolicies)});
+  t.Add("prefix_pulls", &r.prefix_pulls,
+        "A decode worker fetches the beginning of a prompt from another worker that has it cached: "
+        "auto (where that is predicted to be faster than computing it), off, or always (whenever "
+        "one has it, for tests and measurements).")
+      .Flag("--prefix-pulls")
+      .OneOf({std::begin(kPrefixPulls), std::end(kPrefixPulls)});
   t.Add("admin", &r.admin,
         "Who may see and drain workers on the admin port: programs on this machine (its address "
         "must "

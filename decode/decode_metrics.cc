@@ -26,6 +26,7 @@ void DecodeRole::Impl::AddMetrics(Metrics& m) {
                           "Blocks that came over a lane and were what had been written", labels);
   corrupt = m.AddCounter("aisp_kv_corrupt_transfers_total",
                          "Transfers of which a block was not what had been written", labels);
+  puller->AddMetrics(m, labels);
   if (const Speculator* const s = deps.engine->speculator(); s != nullptr && s->has_proposer())
     speculation = SpeculationMetrics(m, labels);
   forced_proposed = m.AddCounter("aisp_forced_tokens_proposed_total",

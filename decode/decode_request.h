@@ -9,6 +9,7 @@
 #include "common/clock.h"
 #include "common/ids.h"
 #include "common/shared_tokens.h"
+#include "decode/prefix_puller.h"
 #include "decode/ttft.h"
 #include "proto/link.h"
 
@@ -18,6 +19,7 @@ using RequestKey = StrongId<struct RequestKeyTag, uint64_t>;
 
 enum class RequestPhase : uint8_t {
   kRunning,    // the engine has all it needs: local, or its KV has arrived
+  kPulling,    // waits for the beginning of its prompt from another worker's cache
   kDialling,   // waits for the session to its prefill worker
   kRequested,  // PrefillRequest is out
   kGranted,    // the prefill worker writes
@@ -33,6 +35,9 @@ struct DecodeRequest {
   Instant received;
   Instant deadline = kNever;
   bool first_token_sent = false;
+
+  uint64_t pull = 0;   // kPulling
+  PullOutcome pulled;  // once that is over
 
   // The remote prefill. Attempts: one per target, in order.
   std::vector<std::string> targets;  // addresses

@@ -112,13 +112,16 @@ void DecodeRole::Impl::Begin(LinkId link, const v1::GenerateRequest& wire, Insta
     request.prompt = request.shares_prompt ? shared : SharedTokens(sequence.tokens);
     if (request.shares_prompt) request.rest.assign(wire.tokens().begin(), wire.tokens().end());
   }
+  request.pull = StartPull(wire, sequence.tokens, &request.pulled);
   sequence.deadline = request.deadline;
   sequence.guide = std::move(guide);
   if (!request.targets.empty() && MayBeDrawnElsewhere(sequence))
     request.draw = FirstDrawToWire(sequence, wire.sampling());
-  sequence.kv_source = request.targets.empty() ? KvSource::kLocal : KvSource::kRemote;
+  sequence.kv_source =
+      request.targets.empty() && request.pull == 0 ? KvSource::kLocal : KvSource::kRemote;
   Result<SequenceId> added = deps.engine->Add(std::move(sequence));
   if (!added) {
+    puller->Leave(request.pull);
     Refuse(link, wire, added.error(), /*handed_back=*/false);
     return;
   }
@@ -133,13 +136,15 @@ void DecodeRole::Impl::Begin(LinkId link, const v1::GenerateRequest& wire, Insta
   by_router_id[{link, request.request_id}] = request.key;
   DecodeRequest& stored = requests.emplace(request.key, std::move(request)).first->second;
   // A sequence that was complete as it came needs no KV.
-  if (stored.targets.empty() || !deps.engine->Alive(stored.sequence)) return;
+  const bool local = stored.targets.empty() && stored.pull == 0;
+  if (local || !deps.engine->Alive(stored.sequence)) return;
   stored.prefill.set_trace_id(wire.trace_id());
   stored.prefill.set_cache_salt(wire.cache_salt());
   stored.prefill.set_adapter(wire.adapter());
   stored.prefill.set_priority(wire.priority());
   *stored.prefill.mutable_tenant() = wire.tenant();
-  StartRemote(stored);
+  if (stored.pull == 0) return StartRemote(stored);
+  stored.phase = RequestPhase::kPulling;
 }
 
 void DecodeRole::Impl::OnCancel(LinkId link, uint64_t request_id) {
@@ -156,6 +161,7 @@ void DecodeRole::Impl::Cancel(DecodeRequest& request) {
 }
 
 void DecodeRole::Impl::Erase(DecodeRequest& request) {
+  puller->Leave(std::exchange(request.pull, 0));
   by_sequence.erase(request.sequence);
   by_router_id.erase({request.router, request.request_id});
   requests.erase(RequestKey(request.key));
@@ -200,8 +206,10 @@ void DecodeRole::Impl::SetTiming(DecodeRequest& request, v1::TokenEvent* event) 
   v1::Timing timing = request.filled ? RemoteTiming(request.received, times, request.remote)
                                      : LocalTiming(request.received, times);
   timing.set_fallback(request.fallback);
+  if (request.pulled.result != v1::PrefixPull::NONE) AddPull(request.pulled, &timing);
   AppendSpans(request.received, times, request.filled ? &request.remote : nullptr, request.failed,
               options.worker.worker_id, &timing);
+  AppendPullSpan(request.received, request.pulled, &timing);
   ttft_queue.Observe(ToSeconds(Duration(timing.queue_ns())));
   ttft_prefill.Observe(ToSeconds(Duration(timing.prefill_ns())));
   ttft_transfer.Observe(ToSeconds(Duration(timing.transfer_ns())));
@@ -264,7 +272,8 @@ void DecodeRole::Impl::Deliver(std::span<const TokenOutput> outputs) {
 // --- timers ---
 
 Instant DecodeRole::Impl::NextTimer() const {
-  Instant next = std::min({shell->NextTimer(), peers->NextTimer(), next_fence_poll, move_at});
+  Instant next = std::min(
+      {shell->NextTimer(), peers->NextTimer(), puller->NextTimer(), next_fence_poll, move_at});
   // While a step runs its Collect looks at deadlines.
   if (!deps.engine->InFlight()) next = std::min(next, deps.engine->NextDeadline());
   for (const auto& [id, waits] : unguided) next = std::min(next, waits.deadline);
@@ -279,6 +288,7 @@ Instant DecodeRole::Impl::NextTimer() const {
 void DecodeRole::Impl::OnTimer(Instant now) {
   shell->OnTimer(now);
   peers->OnTimer(now);
+  puller->OnTimer(now);
   deps.engine->Expire(now);
   ExpireUnguided(now);
   std::vector<RequestKey> late;
@@ -363,6 +373,9 @@ void DecodeRole::Wire(const DecodeDeps& deps) {
   peers.reconnect_max = worker.reconnect_max;
   peers.transports = deps.transports;
   impl.peers.emplace(std::move(peers), deps.clock, deps.peers, deps.death, impl_.get());
+  impl.puller.emplace(impl.options.pulls,
+                      PrefixPuller::Deps{deps.engine, deps.clock, &*impl.peers, &impl.leases,
+                                         deps.host_pool, impl_.get()});
 }
 
 void DecodeRole::Start() { TakeUp(1); }

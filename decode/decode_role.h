@@ -12,6 +12,9 @@
 // never by time. A prompt whose uncached part is smaller than a block is not worth the trip and
 // runs here.
 //
+// A pull: where the router names a worker that holds the prompt's beginning, that is fetched first
+// (decode/prefix_puller.h); the request then goes on by whatever way it has.
+//
 // Every request ends with exactly one finish event, unless its router cancelled it or is gone.
 //
 // Thread: the worker's engine thread. Wiring (the role and the links need each other):
@@ -33,6 +36,7 @@
 
 #include "common/clock.h"
 #include "common/metrics.h"
+#include "decode/prefix_puller.h"
 #include "engine/engine.h"
 #include "kvcache/transport/kv_transport.h"
 #include "proto/link.h"
@@ -65,6 +69,7 @@ struct DecodeOptions {
   // acknowledgements are owed.
   Duration fence_poll_interval = std::chrono::milliseconds(20);
   Duration peer_attach_limit = std::chrono::seconds(2);
+  PrefixPuller::Options pulls;
   // Makes what a constrained request's draws are guided by; not set: such requests are refused.
   // Takes no time: what has to be compiled first is null now and comes `later`, on the engine
   // thread.

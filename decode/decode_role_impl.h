@@ -1,6 +1,7 @@
 // The inside of DecodeRole; included by decode/*.cc only. Split over decode_role.cc (routers and
-// the loop), remote_prefill.cc (what is asked of prefill workers and what they say), draining.cc
-// and fencing.cc (how granted blocks come back).
+// the loop), remote_prefill.cc (what is asked of prefill workers and what they say), pulling.cc
+// (what is asked of workers that hold a prefix), draining.cc and fencing.cc (how granted blocks
+// come back).
 #pragma once
 
 #include <map>
@@ -13,6 +14,7 @@
 #include "decode/decode_role.h"
 #include "decode/lease_book.h"
 #include "decode/prefill_peers.h"
+#include "decode/prefix_puller.h"
 #include "decode/speculation_metrics.h"
 #include "proto/shared_prompts.h"
 #include "worker/worker_shell.h"
@@ -20,7 +22,8 @@
 namespace aisp {
 
 struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
-                                public PrefillPeers::Listener {
+                                public PrefillPeers::Listener,
+                                public PrefixPuller::Listener {
   explicit Impl(const DecodeOptions& opts) : options(opts) {}
 
   // --- LinkHandler: prefill workers ---
@@ -110,8 +113,16 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   bool OverCap(const std::string& address, int32_t wanted_blocks) const;
   Duration LeaseFor(int32_t tokens) const;
 
+  // --- pulling.cc ---
+  // The id of a pull to wait for; 0: none, `*outcome` says why where one was asked for.
+  uint64_t StartPull(const v1::GenerateRequest& wire, std::span<const TokenId> tokens,
+                     PullOutcome* outcome);
+  void OnPulled(uint64_t pull, const PullOutcome& outcome) override;
+  bool MayGrant(const std::string& address, int32_t blocks) const override;
+  uint64_t NextTransfer() override { return ++last_transfer; }
+
   // --- fencing.cc ---
-  void GiveUpLease(Epoch epoch);
+  void GiveUpLease(Epoch epoch) override;
   void EndLease(Lease& lease);
   void OnFence(const std::string& address, Epoch epoch);
   void SendRevoke(const Lease& lease);
@@ -122,6 +133,7 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   std::optional<WorkerShell> shell;
   std::optional<PrefillPeers> peers;
   LeaseBook leases;
+  std::optional<PrefixPuller> puller;
   std::map<LinkId, SharedPromptsIn> prompts;            // by router
   std::map<std::string, SharedPromptsOut> prompts_out;  // by address of the prefill worker
   // When a prefill worker last said anything, and whether its silence since then has been logged.

@@ -8,7 +8,8 @@ namespace aisp {
 
 // Nothing was computed for it and nobody writes for it.
 bool DecodeRole::Impl::NotStarted(const DecodeRequest& request) const {
-  if (request.phase == RequestPhase::kDialling || request.phase == RequestPhase::kRequested)
+  if (request.phase == RequestPhase::kPulling || request.phase == RequestPhase::kDialling ||
+      request.phase == RequestPhase::kRequested)
     return true;
   return request.phase == RequestPhase::kRunning && !request.filled &&
          deps.engine->Times(request.sequence).first_scheduled == kNever;

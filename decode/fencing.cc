@@ -46,6 +46,10 @@ void DecodeRole::Impl::OnFence(const std::string& address, Epoch epoch) {
     return;
   }
   // Acknowledged though we had not revoked it: the writer gave up by itself.
+  if (!lease->revoked && puller->OnGivenBack(lease->transfer_id)) {
+    lease = leases.Find(epoch);
+    if (lease == nullptr) return;
+  }
   if (DecodeRequest* request =
           lease->revoked ? nullptr : FindTransfer(address, lease->transfer_id)) {
     FailRemote(*request, "the prefill worker gave the grant back");

@@ -31,6 +31,12 @@ PrefillPeers::Entry PrefillPeers::Find(LinkId link) {
 }
 
 Status PrefillPeers::Want(const std::string& address) {
+  if (Draining(address))
+    return Unavailable(fmt::format("prefill worker at {} is draining", address));
+  return Reach(address);
+}
+
+Status PrefillPeers::Reach(const std::string& address) {
   const Instant now = clock_->Now();
   auto it = peers_.find(address);
   if (it == peers_.end()) {
@@ -50,7 +56,6 @@ Status PrefillPeers::Want(const std::string& address) {
     it = peers_.emplace(address, std::move(fresh)).first;
   }
   Peer& peer = it->second;
-  if (peer.draining) return Unavailable(fmt::format("prefill worker at {} is draining", address));
   if (peer.state != State::kDown) return {};
   if (now < peer.timer) {
     return Unavailable(fmt::format("prefill worker at {} is left alone for {:.0f} ms: {}", address,

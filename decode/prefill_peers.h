@@ -48,6 +48,8 @@ class PrefillPeers {
   // OK: up, or under way (OnSessionUp or OnSessionLost follows). UNAVAILABLE: lost or refused a
   // moment ago, or it drains.
   Status Want(const std::string& address);
+  // Likewise, of one that may drain: it still gives away what it has cached.
+  Status Reach(const std::string& address);
   // The process at the other end, or null while the session is not up.
   const Writer* Up(const std::string& address) const;
   // False when the session is not up.

@@ -6,7 +6,7 @@
 #include "common/log.h"
 #include "decode/decode_role_impl.h"
 #include "decode/first_token.h"
-#include "kvcache/block_check.h"
+#include "decode/granted_blocks.h"
 #include "worker/sampling_codec.h"
 
 namespace aisp {
@@ -99,6 +99,7 @@ void DecodeRole::Impl::ReleasePrompt(DecodeRequest& request) {
 }
 
 void DecodeRole::Impl::OnSessionUp(const std::string& address) {
+  puller->OnSessionUp(address);
   for (auto& [key, request] : requests) {
     if (request.phase == RequestPhase::kDialling && request.address == address) Ask(request);
   }
@@ -116,6 +117,7 @@ void DecodeRole::Impl::OnSessionLost(const std::string& address, const Error& wh
   }
   for (const RequestKey key : keys)
     FailRemote(requests.at(key), "prefill worker lost: " + why.message);
+  puller->OnSessionLost(address, why);
   speakers.erase(address);
 }
 
@@ -125,6 +127,7 @@ void DecodeRole::Impl::OnMessage(LinkId link, v1::PrefillToDecode message) {
 
 void DecodeRole::Impl::OnPeer(const std::string& address, const v1::PrefillToDecode& message) {
   speakers[address] = {.last = deps.clock->Now(), .warned = false};
+  if (puller->OnPeer(address, message)) return shell->PublishKvEvents();
   switch (message.body_case()) {
     case v1::PrefillToDecode::kNeed:
       OnNeed(address, message.need().transfer_id());
@@ -226,15 +229,7 @@ void DecodeRole::Impl::SendGrant(DecodeRequest& request, const RemoteGrant& gran
 
   // Without a draw there the block of the last token is ours alone when it begins with that token.
   const auto written = static_cast<size_t>(layout.BlocksFor(tokens));
-  std::vector<BlockCopy> allowed;
-  for (int32_t layer = 0; layer < layout.num_layers; ++layer) {
-    for (size_t i = 0; i < written; ++i) {
-      const uint64_t offset = layout.Offset(layer, grant.blocks[i]);
-      allowed.push_back(
-          {.src_offset = offset, .dst_offset = offset, .bytes = layout.LayerBlockBytes()});
-    }
-  }
-  writer.transport->AllowEpoch(grant.epoch, allowed);
+  AllowWrites(layout, std::span(grant.blocks).first(written), grant.epoch, writer.transport);
 
   v1::DecodeToPrefill message;
   v1::Grant* wire = message.mutable_grant();
@@ -255,19 +250,10 @@ Status DecodeRole::Impl::Verify(const DecodeRequest& request, const v1::PrefillD
   const std::span<const BlockId> blocks = deps.engine->BlocksOf(request.sequence);
   // Its deadline struck a moment ago: nobody reads them.
   if (blocks.empty()) return {};
-  if (static_cast<size_t>(done.block_checks_size()) != pushed) {
-    return DataLoss(
-        fmt::format("data loss: {} checks came for {} blocks", done.block_checks_size(), pushed));
-  }
-  for (size_t i = 0; i < pushed; ++i) {
-    if (BlockCheck(layout, deps.host_pool, blocks[first + i]) ==
-        done.block_checks(static_cast<int>(i)))
-      continue;
-    corrupt.Add();
-    return DataLoss(fmt::format("data loss: block {} of {} is not what was written", i, pushed));
-  }
-  verified.Add(static_cast<double>(pushed));
-  return {};
+  Status arrived =
+      CheckArrived(layout, deps.host_pool, blocks.subspan(first, pushed), done.block_checks());
+  arrived ? verified.Add(static_cast<double>(pushed)) : corrupt.Add();
+  return arrived;
 }
 
 Result<std::optional<SampledToken>> DecodeRole::Impl::TakeDrawn(const DecodeRequest& request,

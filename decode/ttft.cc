@@ -61,6 +61,31 @@ v1::Timing RemoteTiming(Instant received, const SequenceTimes& times, const Remo
   return timing;
 }
 
+void AddPull(const PullOutcome& pulled, v1::Timing* timing) {
+  v1::PrefixPull* pull = timing->mutable_pull();
+  pull->set_result(pulled.result);
+  pull->set_holder(pulled.holder);
+  pull->set_tokens(static_cast<uint32_t>(pulled.tokens));
+  pull->set_bytes(pulled.bytes);
+  pull->set_duration_ns(pulled.moving.count());
+  pull->set_transport(pulled.transport);
+  if (!timing->prefill_worker().empty()) return;
+  const int64_t waited =
+      std::clamp<int64_t>(Since(pulled.began, pulled.ended), 0, timing->queue_ns());
+  timing->set_queue_ns(timing->queue_ns() - waited);
+  timing->set_transfer_ns(timing->transfer_ns() + waited);
+  if (timing->kv_transport().empty()) timing->set_kv_transport(pulled.transport);
+}
+
+void AppendPullSpan(Instant received, const PullOutcome& pulled, v1::Timing* timing) {
+  if (pulled.result == v1::PrefixPull::NONE) return;
+  v1::TraceSpan* span =
+      AddSpan("pull", received, pulled.began, pulled.ended, pulled.holder, timing->mutable_spans());
+  if (span == nullptr) return;
+  span->set_tokens(static_cast<uint32_t>(pulled.tokens));
+  span->set_note(pulled.why.empty() ? pulled.transport : pulled.why);
+}
+
 void AppendSpans(Instant received, const SequenceTimes& times, const RemotePrefill* remote,
                  const std::vector<FailedAttempt>& failed, const std::string& worker,
                  v1::Timing* timing) {
@@ -72,10 +97,16 @@ void AppendSpans(Instant received, const SequenceTimes& times, const RemotePrefi
   }
   const std::string& computed_by = remote != nullptr ? remote->worker : worker;
   int64_t at_ns = 0;
+  const auto transfer = [&] {
+    AddPart("transfer", timing->transfer_ns(), worker, &at_ns, out);
+    if (timing->transfer_ns() > 0) out->rbegin()->set_note(timing->kv_transport());
+  };
+  // A prefix that is pulled comes first, what a prefill worker computes afterwards.
+  const bool pulled = remote == nullptr;
+  if (pulled) transfer();
   AddPart("queue", timing->queue_ns(), worker, &at_ns, out);
   AddPart("prefill", timing->prefill_ns(), computed_by, &at_ns, out);
-  AddPart("transfer", timing->transfer_ns(), worker, &at_ns, out);
-  if (timing->transfer_ns() > 0) out->rbegin()->set_note(timing->kv_transport());
+  if (!pulled) transfer();
   AddPart("first decode", timing->first_decode_ns(), worker, &at_ns, out);
   if (remote == nullptr) return AddChunks(received, times, worker, out);
   for (v1::TraceSpan span : remote->its_spans) {

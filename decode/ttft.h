@@ -8,6 +8,7 @@
 
 #include "common.pb.h"
 #include "common/clock.h"
+#include "decode/prefix_puller.h"
 #include "engine/engine.h"
 #include "worker/trace_spans.h"
 
@@ -40,6 +41,12 @@ struct RemotePrefill {
 // negative.
 v1::Timing LocalTiming(Instant received, const SequenceTimes& times);
 v1::Timing RemoteTiming(Instant received, const SequenceTimes& times, const RemotePrefill& remote);
+
+// What came of a pull. The time that it took is transfer instead of queue, as far as the prompt
+// was then computed here.
+void AddPull(const PullOutcome& pulled, v1::Timing* timing);
+// Lies over the parts; its note says where the prefix came from, or why it did not.
+void AppendPullSpan(Instant received, const PullOutcome& pulled, v1::Timing* timing);
 
 // The parts of `timing` as spans, in order and without gaps; below "prefill" the chunks that were
 // computed, by `worker` itself or by the prefill worker; and the attempts that failed. Counted from

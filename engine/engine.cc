@@ -96,6 +96,15 @@ std::optional<TokenOutput> Engine::RemoteFilled(SequenceId id, std::optional<Sam
   return impl_->RemoteFilled(id, std::move(drawn));
 }
 int32_t Engine::vocabulary() const { return impl_->executor->vocabulary(); }
+Result<RemoteGrant> Engine::GrantPrefix(const Hash128& root, std::span<const TokenId> tokens,
+                                        int32_t end_token) {
+  return impl_->GrantPrefix(root, tokens, end_token);
+}
+std::span<const BlockId> Engine::PrefixBlocks(Epoch epoch) const {
+  return impl_->PrefixBlocks(epoch);
+}
+void Engine::PrefixFilled(Epoch epoch, int32_t end_token) { impl_->PrefixFilled(epoch, end_token); }
+void Engine::DropPrefix(Epoch epoch) { impl_->DropPrefix(epoch); }
 void Engine::RemoteFailed(SequenceId id, bool run_locally) { impl_->RemoteFailed(id, run_locally); }
 void Engine::EndLease(Epoch epoch) { impl_->EndLease(epoch); }
 bool Engine::CanLaunch() const { return impl_->CanLaunch(); }

@@ -166,6 +166,19 @@ class Engine {
   // The writer of `epoch` acknowledged or is proven dead.
   void EndLease(Epoch epoch);
 
+  // --- prefixes that another worker holds ---
+  // Blocks for what the cache lacks of tokens[0, end_token), whole blocks, under a lease of the
+  // returned epoch. FAILED_PRECONDITION: it lacks nothing. RESOURCE_EXHAUSTED when it would go
+  // below the watermark.
+  Result<RemoteGrant> GrantPrefix(const Hash128& root, std::span<const TokenId> tokens,
+                                  int32_t end_token);
+  // The granted blocks, while the grant is not over.
+  std::span<const BlockId> PrefixBlocks(Epoch epoch) const;
+  // It arrived up to `end_token`, whole blocks: the lease ends, these are published and cached.
+  void PrefixFilled(Epoch epoch, int32_t end_token);
+  // The grant is given up: the blocks stay quarantined until EndLease.
+  void DropPrefix(Epoch epoch);
+
   // --- proposed tokens ---
   // What is likely to follow the last token of a running sequence. The next step that runs it
   // verifies as many as limits.max_draft_rows allows, in rows of the same step: the sequence goes

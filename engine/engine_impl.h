@@ -1,13 +1,15 @@
-// The inside of Engine, in ten parts: engine.cc (queries), admission.cc (how sequences come, wait
+// The inside of Engine, in eleven parts: engine.cc (queries), admission.cc (how sequences come, wait
 // and end), launch.cc (plan, reserve, hand to the executor), collect.cc (what a finished step
 // means), outputs.cc (what rows bring beside draws), drafts.cc (what is proposed), remote.cc
-// (blocks that others fill or read), tiered.cc (blocks from lower tiers), adapters.cc (LoRA
-// adapters come and go), invariants.cc (what always holds). Engine thread only.
+// (blocks that others fill or read), pulled.cc (prefixes that others fill), tiered.cc (blocks from
+// lower tiers), adapters.cc (LoRA adapters come and go), invariants.cc (what always holds). Engine
+// thread only.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <span>
@@ -170,6 +172,13 @@ struct Engine::Impl {
   void RemoteFailed(SequenceId id, bool run_locally);
   void EndLease(Epoch epoch);
 
+  // --- pulled.cc ---
+  Result<RemoteGrant> GrantPrefix(const Hash128& root, std::span<const TokenId> tokens,
+                                  int32_t end_token);
+  std::span<const BlockId> PrefixBlocks(Epoch epoch) const;
+  void PrefixFilled(Epoch epoch, int32_t end_token);
+  void DropPrefix(Epoch epoch);
+
   // --- tiered.cc ---
   // Starts to fetch what lower tiers hold of its prompt; it waits for that, where it is worth it.
   void AskTiers(Sequence& s);
@@ -261,6 +270,14 @@ struct Engine::Impl {
   uint64_t collected = 0;
   Instant next_deadline = kNever;
   Instant next_aging = kNever;
+  // A prefix whose blocks were granted and are not filled yet.
+  struct PulledPrefix {
+    Hash128 root;
+    std::vector<TokenId> tokens;
+    std::vector<BlockId> blocks;  // all of it, pinned with kTier
+    int32_t matched = 0;          // of them: published here already
+  };
+  std::map<Epoch, PulledPrefix> pulled;
   std::optional<KvTiers> tiers;
   Instant tier_deadline = kNever;  // no sequence stops waiting for a tier before
   uint64_t tier_waits_ended = 0;

@@ -58,6 +58,12 @@ void Engine::Impl::CheckInvariants() const {
     }
     AISP_CHECK_MSG(draws == step->samples.size(), "a step draws for nobody");
   }
+  for (const auto& [epoch, prefix] : pulled) {
+    AISP_CHECK_MSG(
+        prefix.matched * BlockTokens() < static_cast<int32_t>(prefix.tokens.size()) &&
+            prefix.blocks.size() * static_cast<size_t>(BlockTokens()) == prefix.tokens.size(),
+        "a prefix is granted other blocks than it needs");
+  }
   int alone = 0;
   table.ForEach([&](const Sequence& s) {
     CheckSequence(s);

@@ -162,6 +162,7 @@ void PrefillRole::Impl::OnPrefill(Reader& reader, const v1::PrefillRequest& requ
                                  {"worker", reader.worker_id},
                                  {"tokens", request.tokens_size()},
                                  {"shared_prompt", request.prompt_id()}});
+  if (request.cached_only()) return holder->OnRequest(reader, request);
   if (shell->draining() || standing_by) {
     const char* why = standing_by ? "this worker does not prefill now; use another"
                                   : "this prefill worker is draining; use another";
@@ -249,6 +250,7 @@ Status PrefillRole::Impl::CheckGrant(const Reader& reader, const Transfer& trans
 }
 
 void PrefillRole::Impl::OnGrant(Reader& reader, const v1::Grant& grant) {
+  if (holder->OnGrant(reader, grant)) return;
   const Epoch epoch(grant.epoch());
   Transfer* transfer = FindTransfer(reader.id, grant.transfer_id());
   if (transfer == nullptr || transfer->phase != TransferPhase::kAsked) {
@@ -308,11 +310,13 @@ void PrefillRole::Impl::OnGrantRefused(Reader& reader, const v1::GrantRefused& r
 }
 
 void PrefillRole::Impl::OnCancel(Reader& reader, uint64_t transfer_id) {
+  if (holder->OnCancel(reader, transfer_id)) return;
   Transfer* transfer = FindTransfer(reader.id, transfer_id);
   if (transfer != nullptr && transfer->phase != TransferPhase::kFencing) Abandon(*transfer);
 }
 
 void PrefillRole::Impl::OnRevoke(Reader& reader, Epoch epoch) {
+  if (holder->OnRevoke(reader, epoch)) return;
   Transfer* transfer = FindEpoch(reader, epoch);
   if (transfer == nullptr) {
     SendFence(reader.id, epoch);
@@ -329,6 +333,7 @@ void PrefillRole::Impl::DropReader(Reader& reader) {
     if (transfer.reader == id && transfer.phase != TransferPhase::kFencing) keys.push_back(key);
   }
   for (const TransferKey key : keys) Abandon(transfers.at(key));
+  holder->DropReader(id);
   ReleaseIfIdle(id);
 }
 

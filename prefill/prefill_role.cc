@@ -158,6 +158,7 @@ void PrefillRole::Impl::OnComputed(SequenceId sequence) {
 
 void PrefillRole::Impl::Settle() {
   for (const PushId push : pusher->Progress(deps.connector->transports())) {
+    if (holder->OnPush(push)) continue;
     const auto it = by_push.find(push);
     if (it != by_push.end()) SettleTransfer(transfers.at(it->second));
   }
@@ -253,6 +254,7 @@ void PrefillRole::Impl::FailReader(ReaderId id, const Error& error) {
     if (transfer.reader == id && transfer.phase != TransferPhase::kFencing) keys.push_back(key);
   }
   for (const TransferKey key : keys) FailTransfer(transfers.at(key), error, true);
+  holder->DropReader(id, &error);
   ReleaseIfIdle(id);
 }
 
@@ -278,10 +280,14 @@ void PrefillRole::Impl::EraseTransfer(Transfer& transfer) {
   by_sequence.erase(transfer.sequence);
   by_wire_id.erase({reader_id, transfer.transfer_id});
   transfers.erase(TransferKey(transfer.key));
-  Reader* reader = readers.Find(reader_id);
+  OnTransferOver(reader_id);
+}
+
+void PrefillRole::Impl::OnTransferOver(ReaderId id) {
+  Reader* reader = readers.Find(id);
   AISP_CHECK(reader != nullptr);
   --reader->transfers;
-  if (!reader->up || reader->closing) ReleaseIfIdle(reader_id);
+  if (!reader->up || reader->closing) ReleaseIfIdle(id);
 }
 
 void PrefillRole::Impl::OnEngineFailed(const Error& error) {
@@ -290,49 +296,7 @@ void PrefillRole::Impl::OnEngineFailed(const Error& error) {
     if (transfer.phase != TransferPhase::kFencing) keys.push_back(key);
   }
   for (const TransferKey key : keys) FailTransfer(transfers.at(key), error, true);
-}
-
-void PrefillRole::Impl::TellReadersDraining(bool over) {
-  std::vector<ReaderId> greeted;
-  for (const auto& [id, reader] : readers.all()) {
-    if (reader.up && reader.greeted) greeted.push_back(id);
-  }
-  for (const ReaderId id : greeted) {
-    v1::PrefillToDecode message;
-    message.mutable_draining()->set_over(over);
-    SendToReader(id, std::move(message));
-  }
-}
-
-void PrefillRole::Impl::BeginDrain() {
-  if (!shell->BeginDrain()) return;
-  for (const LinkId link : shell->AttachedLinks()) {
-    v1::WorkerMessage message;
-    message.mutable_draining();
-    shell->Send(link, std::move(message));
-  }
-  TellReadersDraining(/*over=*/false);
-  std::vector<TransferKey> queued;
-  for (const auto& [key, transfer] : transfers) {
-    if (transfer.gated()) queued.push_back(key);
-  }
-  for (const TransferKey key : queued) {
-    FailTransfer(transfers.at(key),
-                 Error{Code::kUnavailable, "this prefill worker is draining; use another"}, true);
-  }
-  NoteDrained();
-}
-
-bool PrefillRole::Impl::Drained() const {
-  return shell->draining() && transfers.empty() && !deps.engine->InFlight();
-}
-
-void PrefillRole::Impl::NoteDrained() {
-  if (told_drained || !Drained()) return;
-  told_drained = true;
-  LogInfo("drained", {{"worker", options.worker.worker_id}});
-  shell->SetDrained(true);
-  shell->Report();
+  holder->OnEngineFailed(error);
 }
 
 void PrefillRole::Impl::AfterStep() {
@@ -344,7 +308,7 @@ void PrefillRole::Impl::AfterStep() {
 }
 
 Instant PrefillRole::Impl::NextTimer() const {
-  Instant next = std::min(shell->NextTimer(), pusher->NextTimer());
+  Instant next = std::min({shell->NextTimer(), pusher->NextTimer(), holder->NextTimer()});
   // While a step runs its Collect looks at deadlines.
   if (!deps.engine->InFlight()) next = std::min(next, deps.engine->NextDeadline());
   for (const auto& [id, reader] : readers.all()) {
@@ -362,6 +326,7 @@ Instant PrefillRole::Impl::NextTimer() const {
 void PrefillRole::Impl::OnTimer(Instant now) {
   shell->OnTimer(now);
   deps.engine->Expire(now);
+  holder->OnTimer(now);
   std::vector<TransferKey> late;
   for (auto& [key, transfer] : transfers) {
     if (transfer.phase == TransferPhase::kFencing) continue;
@@ -415,10 +380,12 @@ void PrefillRole::Wire(const PrefillDeps& deps) {
   }
   profile.max_sequence_tokens = impl.options.max_sequence_tokens;
   profile.max_running = impl.options.max_running;
-  WorkerOptions worker = impl.options.worker;
-  if (!deps.kv_address.empty()) worker.kv_address = deps.kv_address;
-  impl.shell.emplace(worker, profile, deps.engine, deps.clock, deps.routers, deps.metrics);
+  impl.shell.emplace(impl.options.worker, profile, deps.engine, deps.clock, deps.routers,
+                     deps.metrics);
   impl.pusher.emplace(&deps.engine->blocks(), deps.clock);
+  impl.holder.emplace(impl.options.holder,
+                      PrefixHolder::Deps{deps.engine, deps.clock, &*impl.pusher, &impl.readers,
+                                         deps.host_pool, &impl});
 }
 
 void PrefillRole::Start() { TakeUp(1); }
@@ -482,6 +449,7 @@ bool PrefillRole::StopWanted() const {
 Status PrefillRole::Ready() const { return impl_->shell->Ready(); }
 const Engine& PrefillRole::engine() const { return *impl_->deps.engine; }
 size_t PrefillRole::num_transfers() const { return impl_->transfers.size(); }
+size_t PrefillRole::num_pushes() const { return impl_->holder->size(); }
 
 void PrefillRole::OnLinkUp(LinkId link, const std::string& /*peer_address*/) {
   impl_->shell->OnLinkUp(link);

@@ -32,6 +32,7 @@
 #include "engine/engine.h"
 #include "engine/layer_sink.h"
 #include "prefill/peer_connector.h"
+#include "prefill/prefix_holder.h"
 #include "proto/link.h"
 #include "worker/worker_role.h"
 
@@ -52,6 +53,7 @@ struct PrefillOptions {
   Duration default_timeout = std::chrono::seconds(60);  // of a request that names none
   Duration hello_limit = std::chrono::seconds(5);       // a reader that does not greet is dropped
   bool draws = true;                                    // first tokens, where readers ask
+  PrefixHolder::Options holder;  // for readers that want what is cached here, in any role
   int64_t pid = 0;  // of this process, told to readers on this host for their operators
 };
 
@@ -62,9 +64,6 @@ struct PrefillDeps {
   LinkSender<v1::PrefillToDecode>* readers = nullptr;
   PeerConnector* connector = nullptr;
   Metrics* metrics = nullptr;  // may stay null
-  // Where decode workers dial, known once the server for reader_links() listens; "": as in the
-  // options.
-  std::string kv_address;
   // This worker's pool where the host can read it: checks are sent to readers that want them. Null:
   // none are.
   const std::byte* host_pool = nullptr;
@@ -110,6 +109,8 @@ class PrefillRole final : public WorkerRole {
 
   // Transfers that are not over yet, those that only wait for write completions included.
   size_t num_transfers() const;
+  // Likewise, of prefixes that are given away.
+  size_t num_pushes() const;
 
  private:
   struct Impl;

@@ -1,5 +1,5 @@
 // The inside of PrefillRole; included by prefill/*.cc only. Split over prefill_role.cc (the loop,
-// routers, compute) and prefill_readers.cc (what decode workers say).
+// routers, compute), prefill_readers.cc (what decode workers say) and draining.cc.
 #pragma once
 
 #include <map>
@@ -9,13 +9,16 @@
 
 #include "prefill/kv_pusher.h"
 #include "prefill/prefill_role.h"
+#include "prefill/prefix_holder.h"
 #include "prefill/readers.h"
 #include "prefill/transfer.h"
 #include "worker/worker_shell.h"
 
 namespace aisp {
 
-struct PrefillRole::Impl final : public LinkHandler<v1::DecodeToPrefill>, public LayerSink {
+struct PrefillRole::Impl final : public LinkHandler<v1::DecodeToPrefill>,
+                                 public LayerSink,
+                                 public PrefixHolder::Host {
   explicit Impl(const PrefillOptions& opts) : options(opts) {}
 
   // --- LinkHandler: decode workers (prefill_readers.cc) ---
@@ -44,9 +47,9 @@ struct PrefillRole::Impl final : public LinkHandler<v1::DecodeToPrefill>, public
   // --- transfers (prefill_role.cc) ---
   Transfer* FindTransfer(ReaderId reader, uint64_t transfer_id);
   Transfer* FindEpoch(const Reader& reader, Epoch epoch);
-  void SendToReader(ReaderId id, v1::PrefillToDecode message);
+  void SendToReader(ReaderId id, v1::PrefillToDecode message) override;
   void SendFailed(ReaderId reader, uint64_t transfer_id, const Error& error, bool retryable);
-  void SendFence(ReaderId reader, Epoch epoch);
+  void SendFence(ReaderId reader, Epoch epoch) override;
   // Asks for blocks for what runs soon.
   void AskForBlocks();
   void NoteOvertaken(const Transfer& granted);
@@ -64,10 +67,11 @@ struct PrefillRole::Impl final : public LinkHandler<v1::DecodeToPrefill>, public
   void FailTransfer(Transfer& transfer, const Error& error, bool retryable);
   // The reader's pool can no longer be written: all its transfers fail, then its link is closed so
   // that it greets anew.
-  void FailReader(ReaderId id, const Error& error);
+  void FailReader(ReaderId id, const Error& error) override;
   // Ends it without a word but FenceAck. The reference dies with the call.
   void Abandon(Transfer& transfer);
   void EraseTransfer(Transfer& transfer);
+  void OnTransferOver(ReaderId id) override;
   void OnEngineFailed(const Error& error);
   void BeginDrain();
   // That it drains, or (`over`) that it takes work again.
@@ -83,6 +87,7 @@ struct PrefillRole::Impl final : public LinkHandler<v1::DecodeToPrefill>, public
   std::optional<WorkerShell> shell;
   std::optional<KvPusher> pusher;
   Readers readers;
+  std::optional<PrefixHolder> holder;  // what decode workers ask for that is cached here
 
   std::map<TransferKey, Transfer> transfers;  // ordered by arrival
   uint64_t last_transfer = 0;

@@ -4,6 +4,7 @@
 //        + remote: queue on P + uncached prefill on P + exposed transfer
 //                  + first decode step on D, where P does not draw the first token
 //          local:  queue on D + uncached prefill on D (the last chunk draws the first token)
+//          pull:   what of the prompt another worker has cached to D, then local
 //   TPOT = one step of D with this request's row and context among the others
 //
 // both corrected by what the last predictions were wrong by. Placements that meet the request's
@@ -20,6 +21,7 @@
 
 #include "common/prefix_hash.h"
 #include "router/policy.h"
+#include "router/prefix_pulls.h"
 
 namespace aisp {
 namespace {
@@ -31,6 +33,7 @@ constexpr std::string_view kReasons[] = {kRemotePrefill,
                                          route_reason::kLocalCached,
                                          route_reason::kLocalShort,
                                          route_reason::kLocalNoPrefillWorker,
+                                         route_reason::kLocalPull,
                                          route_reason::kTakeover,
                                          route_reason::kForcedRemote,
                                          route_reason::kForcedLocal};
@@ -92,8 +95,9 @@ PromptWork WorkFor(const RequestSummary& request, const WorkerView& worker, int3
 }
 
 std::string_view ReasonOf(const RequestSummary& request, const WorkerView& decode, bool remote,
-                          bool any_prefill) {
+                          bool pulls, bool any_prefill) {
   if (request.takeover) return route_reason::kTakeover;
+  if (pulls) return route_reason::kLocalPull;
   if (remote) {
     return request.preference == PrefillPreference::kRemote ? route_reason::kForcedRemote
                                                             : kRemotePrefill;
@@ -129,6 +133,7 @@ class CostPolicy final : public RoutingPolicy {
     int decode;
     int prefill;  // -1: local
     Cost cost;
+    PullChoice pull = {};
   };
   static void PreferRemote(std::vector<Candidate>* candidates);
   static void KeepBest(std::vector<Candidate>* candidates);
@@ -141,7 +146,10 @@ class CostPolicy final : public RoutingPolicy {
   double AdmissionMs(const RequestSummary& request, const WorkerView& decode, double tpot_ms) const;
   double ExposedTransferMs(const RequestSummary& request, const WorkerView& decode,
                            const WorkerView& prefill, double compute_ms) const;
-  Cost Local(const RequestSummary& request, const WorkerView& decode) const;
+  // `pull_ms`: before it, until it has what is cached elsewhere.
+  Cost Local(const RequestSummary& request, const WorkerView& decode, double pull_ms = 0) const;
+  void AddPulls(const RequestSummary& request, std::span<const WorkerView> workers,
+                std::vector<Candidate>* candidates) const;
   Cost Remote(const RequestSummary& request, const WorkerView& decode,
               const WorkerView& prefill) const;
   std::vector<Candidate> RemoteCandidates(const RequestSummary& request,
@@ -250,7 +258,8 @@ double CostPolicy::QueueMs(const WorkerView& worker, const PromptWork& work, dou
   return worker.busy_ms + std::min(worker.backlog_ms, std::max(0.0, shared_ms - compute_ms));
 }
 
-CostPolicy::Cost CostPolicy::Local(const RequestSummary& request, const WorkerView& decode) const {
+CostPolicy::Cost CostPolicy::Local(const RequestSummary& request, const WorkerView& decode,
+                                   double pull_ms) const {
   Cost cost = Begin(request, decode);
   const PromptWork work = WorkFor(request, decode, 1);
   const double compute_ms = PromptMs(decode, work);
@@ -266,11 +275,33 @@ CostPolicy::Cost CostPolicy::Local(const RequestSummary& request, const WorkerVi
     const double others_ms = cost.tpot_ms + delay_ms / std::max(1.0, request.expected_new_tokens);
     cost.spares_others = cost.spares_others && request.others.MetBy(0, others_ms);
   }
-  cost.ttft_own_ms = compute_ms;
+  cost.ttft_own_ms = pull_ms + compute_ms;
   cost.ttft_wait_ms =
       AdmissionMs(request, decode, cost.tpot_ms) + QueueMs(decode, work, compute_ms);
   End(request, decode.local_ttft, &cost);
   return cost;
+}
+
+// Decode workers that would have it done soonest once they had what another one holds: a few.
+void CostPolicy::AddPulls(const RequestSummary& request, std::span<const WorkerView> workers,
+                          std::vector<Candidate>* candidates) const {
+  const std::vector<int> holders = PrefixHolders(request, workers);
+  if (holders.empty()) return;
+  std::vector<int> decodes;
+  for (const Candidate& local : *candidates) decodes.push_back(local.decode);
+  if (decodes.size() > kMostEach) {
+    KeepLeast(&decodes, [&](int d) {
+      return workers[static_cast<size_t>(d)].busy_ms + workers[static_cast<size_t>(d)].backlog_ms;
+    });
+  }
+  for (const int d : decodes) {
+    const PullChoice pull = BestPull(request, workers, holders, d);
+    if (pull.holder < 0) continue;
+    if (request.pull_whenever)
+      std::erase_if(*candidates, [d](const Candidate& local) { return local.decode == d; });
+    const WorkerView with = WithPrefix(workers[static_cast<size_t>(d)], pull.tokens);
+    candidates->push_back({d, -1, Local(request, with, pull.pull_ms), pull});
+  }
 }
 
 // From `ready_ms` from now, when its KV is there, to its first token: the rest of the step under
@@ -351,8 +382,10 @@ std::vector<CostPolicy::Candidate> CostPolicy::RemoteCandidates(
   for (const int d : decodes) {
     for (const int p : prefills) {
       candidates.push_back(
-          {d, p,
-           Remote(request, workers[static_cast<size_t>(d)], workers[static_cast<size_t>(p)])});
+          {d,
+           p,
+           Remote(request, workers[static_cast<size_t>(d)], workers[static_cast<size_t>(p)]),
+           {}});
     }
   }
   return candidates;
@@ -366,8 +399,9 @@ Result<Placement> CostPolicy::Pick(const RequestSummary& request,
     if (!workers[i].available) continue;
     any_prefill = any_prefill || workers[i].prefill;
     if (!workers[i].prefill)
-      candidates.push_back({static_cast<int>(i), -1, Local(request, workers[i])});
+      candidates.push_back({static_cast<int>(i), -1, Local(request, workers[i]), {}});
   }
+  AddPulls(request, workers, &candidates);
   if (request.preference != PrefillPreference::kLocal) {
     const std::vector<Candidate> remote = RemoteCandidates(request, workers);
     candidates.insert(candidates.end(), remote.begin(), remote.end());
@@ -385,6 +419,7 @@ Result<Placement> CostPolicy::Pick(const RequestSummary& request,
   Placement placement;
   placement.decode = chosen.decode;
   placement.prefill = chosen.prefill;
+  placement.pull = chosen.pull;
   placement.ttft_ms = chosen.cost.ttft_ms;
   placement.tpot_ms = chosen.cost.tpot_ms;
   placement.ttft_own_ms = chosen.cost.ttft_own_ms;
@@ -397,7 +432,8 @@ Result<Placement> CostPolicy::Pick(const RequestSummary& request,
   placement.keeps_asked = !known || chosen.cost.keeps_asked;
   placement.spares_others = !known || chosen.cost.spares_others;
   placement.displaces = chosen.cost.displaces;
-  placement.reason = ReasonOf(request, workers[chosen.decode], chosen.prefill >= 0, any_prefill);
+  placement.reason = ReasonOf(request, workers[chosen.decode], chosen.prefill >= 0,
+                              chosen.pull.holder >= 0, any_prefill);
   if (placement.prefill >= 0) placement.fallbacks = Fallbacks(request, workers, placement);
   return placement;
 }

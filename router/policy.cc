@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "common/prefix_hash.h"
+#include "router/prefix_pulls.h"
 
 namespace aisp {
 
@@ -39,6 +40,7 @@ OrderPolicy::OrderPolicy(std::string_view name)
                route_reason::kLocalCached,
                route_reason::kLocalShort,
                route_reason::kLocalNoPrefillWorker,
+               route_reason::kLocalPull,
                route_reason::kTakeover,
                route_reason::kForcedRemote,
                route_reason::kForcedLocal} {}
@@ -86,8 +88,11 @@ Result<Placement> OrderPolicy::Pick(const RequestSummary& request,
     p.fallbacks.assign(prefill.begin() + 1,
                        prefill.begin() + 1 + static_cast<std::ptrdiff_t>(others));
   }
+  AddPull(request, workers, &p);
   if (request.takeover) {
     p.reason = route_reason::kTakeover;
+  } else if (p.pull.holder >= 0) {
+    p.reason = route_reason::kLocalPull;
   } else if (!local) {
     p.reason = request.preference == PrefillPreference::kRemote ? route_reason::kForcedRemote
                                                                 : reasons_.front();

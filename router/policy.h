@@ -14,12 +14,15 @@
 #include <string_view>
 #include <vector>
 
+#include "common/clock.h"
 #include "common/prompt_work.h"
 #include "common/result.h"
 #include "router/policy_options.h"
 #include "router/step_time_model.h"
 
 namespace aisp {
+
+class PullRates;  // router/pull_rates.h
 
 // One worker as the policy sees it, for one request.
 struct WorkerView {
@@ -28,7 +31,8 @@ struct WorkerView {
   bool prefill = false;    // else decode
   bool available = false;  // ready, not draining, not excluded for this request
   bool first_tokens =
-      false;  // it draws them for decode workers, or takes them from prefill workers
+      false;           // it draws them for decode workers, or takes them from prefill workers
+  bool gives = false;  // others can get at what it has cached
   StepCost cost;
   int32_t chunk_tokens =
       512;  // prompt tokens of one sequence that it computes in a step, as it says
@@ -100,10 +104,14 @@ struct RequestSummary {
   bool takeover = false;
   bool first_token_anywhere = false;  // what its draw depends on is known to a prefill worker too
   PrefillPreference preference = PrefillPreference::kAuto;
-  Objective objective;   // of this request: what it asks for, else what is usual
-  Objective asked;       // of it: what it asks for, and is refused without
-  Objective others;      // of the streams that run already
-  uint64_t ordinal = 0;  // of this router's placements, for policies that take turns
+  Objective objective;  // of this request: what it asks for, else what is usual
+  Objective asked;      // of it: what it asks for, and is refused without
+  Objective others;     // of the streams that run already
+  // What prefixes take from worker to worker; null: none are pulled for this request.
+  const PullRates* pulls = nullptr;
+  Instant now;
+  bool pull_whenever = false;  // also where it is predicted to be no gain
+  uint64_t ordinal = 0;        // of this router's placements, for policies that take turns
   uint64_t tie_break = 0;
 };
 
@@ -114,6 +122,8 @@ inline constexpr std::string_view kLocalCached = "local-cached";
 // Nothing is cached, but the whole prompt is less than a hash unit.
 inline constexpr std::string_view kLocalShort = "local-short-prompt";
 inline constexpr std::string_view kLocalNoPrefillWorker = "local-no-prefill-worker";
+// The decode worker fetches the beginning from another worker's cache and computes the rest.
+inline constexpr std::string_view kLocalPull = "local-pull";
 // Replayed after its decode worker was lost.
 inline constexpr std::string_view kTakeover = "takeover";
 // The client asked for it.
@@ -121,9 +131,18 @@ inline constexpr std::string_view kForcedRemote = "forced-remote";
 inline constexpr std::string_view kForcedLocal = "forced-local";
 }  // namespace route_reason
 
+// The beginning of a prompt from another worker's cache.
+struct PullChoice {
+  int holder = -1;     // index into the views; -1: none is worth it
+  int32_t tokens = 0;  // leading ones that the decode worker then has
+  double pull_ms = 0;
+  double saved_ms = 0;  // of computing
+};
+
 struct Placement {
   int decode = -1;             // index into the views
   int prefill = -1;            // -1: the decode worker prefills itself
+  PullChoice pull;             // before the decode worker prefills the rest itself
   std::vector<int> fallbacks;  // other prefill workers, best first, at most kMaxFallbacks
   double ttft_ms = 0;          // predicted; 0 by policies that predict nothing
   double tpot_ms = 0;

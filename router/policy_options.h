@@ -24,6 +24,11 @@ inline constexpr std::string_view kRoutingPolicies[] = {
 #undef AISP_POLICY_NAME
 };
 
+// Whether a decode worker fetches the beginning of a prompt from another worker that has it cached:
+// never, where that is predicted to be faster than computing it, or whenever one has it.
+enum class PrefixPulls : uint8_t { kOff, kAuto, kAlways };
+inline constexpr std::string_view kPrefixPulls[] = {"off", "auto", "always"};
+
 struct CostPolicyOptions {
   double handoff_ms = 0.5;             // messages of one remote prefill that nothing hides
   double bytes_per_s_same_host = 5e9;  // until measured

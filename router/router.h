@@ -61,6 +61,7 @@ struct RouterOptions {
   Duration best_effort_patience = std::chrono::seconds(180);
   size_t max_prefix_units_per_worker = size_t{1} << 20;
   PolicyOptions policy;
+  PrefixPulls pulls = PrefixPulls::kOff;
   // LoRA adapters that the settings name, version 0; and how many there may be.
   v1::AdapterSet adapters;
   int32_t max_adapters = 0;
@@ -100,6 +101,8 @@ struct RouterRequest {
 struct RouteDecision {
   std::string decode_worker;
   std::string prefill_worker;  // "": D prefills itself
+  std::string pull_worker;     // from whose cache D gets the prompt's beginning first; "": none
+  uint32_t pull_tokens = 0;
   std::string reason;  // one of a small fixed set, also the label of the counter: see policy.h
   double predicted_ttft_ms = 0;
   double predicted_tpot_ms = 0;

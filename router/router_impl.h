@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "router/answer_lengths.h"
+#include "router/pull_rates.h"
 #include "router/router.h"
 #include "router/router_metrics.h"
 #include "router/timer_heap.h"
@@ -59,6 +60,7 @@ struct Router::Impl {
     // Of all its placements without a token: their ends are perhaps told later than that of the
     // decode worker. Bounded by max_attempts.
     std::vector<std::string> prefill_workers;
+    std::string pulls_from;  // the holder of its prefix, in the last placement; "": none
     int placements = 0;
     int moves = 0;  // of the placements: those that followed no failure but a drain
     // Workers that ended while they had this request and had brought no token of it.
@@ -250,6 +252,8 @@ struct Router::Impl {
   bool Move(Request& request);
   std::vector<WorkerView> ViewsFor(const Request& request, bool yields,
                                    std::vector<WorkerState*>* states);
+  // What the decode worker is told of a prefix that it shall pull.
+  void DescribePull(Request& request, const Choice& choice, v1::GenerateRequest* generate);
   // An error says why the worker's link did not take it; nothing has happened then.
   Status Dispatch(Request& request, const Choice& choice);
   Status Offer(Request& request, WorkerState& worker, v1::GenerateRequest generate);
@@ -284,6 +288,7 @@ struct Router::Impl {
   // Off all books; `request` is gone after it.
   void Remove(Request& request);
   void CountSuccess(const Request& request, v1::FinishReason reason);
+  void LearnFromPull(const Request& request, const v1::PrefixPull& pull);
   void LearnFromFirstToken(const Request& request, const v1::Timing& timing);
   void LearnFromEnd(const Request& request, Duration tpot);
   Request* Find(RequestId id);
@@ -301,6 +306,7 @@ struct Router::Impl {
   EventRate arrivals, prompt_steps, prompt_ms;
   AnswerLengths answer_lengths;
 
+  PullRates pull_rates;
   PrefixDirectory directory;              // of all workers' prefixes
   PrefixDirectory promised;               // and of those that they will have
   std::vector<int32_t> units_held;        // its last answer

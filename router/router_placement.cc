@@ -8,6 +8,7 @@
 #include "common/prefix_hash.h"
 #include "proto/fingerprint.h"
 #include "proto/tenant.h"
+#include "router/prefix_pulls.h"
 #include "router/router_impl.h"
 
 namespace aisp {
@@ -115,6 +116,15 @@ RequestSummary Router::Impl::Summarize(const Request& request, bool yields) {
   } else {
     SetRates(&summary);
   }
+  // Rows that are wanted themselves are computed, whatever is cached. What may end workers waits
+  // for nobody: its end shall find it.
+  const bool every_row = request.spec.prompt_logprobs >= 0 ||
+                         request.spec.pooling == v1::POOL_MEAN ||
+                         request.spec.pooling == v1::POOL_FIRST;
+  const bool computes = every_row || Suspect(request);
+  if (options.pulls != PrefixPulls::kOff && !computes) summary.pulls = &pull_rates;
+  summary.pull_whenever = options.pulls == PrefixPulls::kAlways;
+  summary.now = clock->Now();
   summary.ordinal = next_placement++;
   summary.tie_break = random.Next();
   return summary;
@@ -269,6 +279,27 @@ void Router::Impl::ReleasePrompt(WorkerState& worker, uint64_t prompt_id) {
   sender->Send(worker.link, std::move(message));
 }
 
+void Router::Impl::DescribePull(Request& request, const Choice& choice,
+                                v1::GenerateRequest* generate) {
+  const PullChoice& pull = choice.placement.pull;
+  request.pulls_from.clear();
+  if (pull.holder < 0) return;
+  const v1::Register& holder = choice.states[static_cast<size_t>(pull.holder)]->info;
+  request.pulls_from = holder.worker_id();
+  // It may be wrong about the pull, but not lose more than computing would have taken.
+  constexpr double kLeastMs = 10, kLeastLimitMs = 50, kWheneverMs = 2000;
+  double begin_ms = std::clamp(2 * pull.pull_ms, kLeastMs, std::max(kLeastMs, pull.saved_ms));
+  if (options.pulls == PrefixPulls::kAlways) begin_ms = kWheneverMs;
+  const double limit_ms = begin_ms + std::max(kLeastLimitMs, 4 * pull.pull_ms);
+  v1::PrefixSource* source = generate->mutable_pull();
+  source->mutable_holder()->set_worker_id(holder.worker_id());
+  source->mutable_holder()->set_incarnation(holder.incarnation());
+  source->mutable_holder()->set_kv_address(holder.kv_address());
+  source->set_tokens(static_cast<uint32_t>(pull.tokens));
+  source->set_begin_within_us(static_cast<int64_t>(begin_ms * 1e3));
+  source->set_limit_us(static_cast<int64_t>(limit_ms * 1e3));
+}
+
 Status Router::Impl::Dispatch(Request& request, const Choice& choice) {
   const Placement& placement = choice.placement;
   const std::vector<WorkerView>& views = choice.views;
@@ -289,6 +320,7 @@ Status Router::Impl::Dispatch(Request& request, const Choice& choice) {
     describe(placement.prefill, generate.mutable_prefill());
     for (int other : placement.fallbacks) describe(other, generate.add_prefill_fallbacks());
   }
+  DescribePull(request, choice, &generate);
   if (Status sent = Offer(request, decode, std::move(generate)); !sent) {
     request.wire_id = 0;
     return sent;
@@ -306,14 +338,17 @@ Status Router::Impl::Dispatch(Request& request, const Choice& choice) {
   decode.attempts.insert(request.wire_id);
   request_timers.Set(request.id.value, request.deadline + options.deadline_grace);
 
-  const WorkerView& on_decode = views[placement.decode];
+  const WorkerView on_decode = WithPrefix(views[placement.decode], placement.pull.tokens);
   const auto tokens = static_cast<int64_t>(request.length());
   RouteDecision route;
   route.decode_worker = request.worker;
   route.reason = placement.reason;
   route.predicted_ttft_ms = placement.ttft_ms;
   route.predicted_tpot_ms = placement.tpot_ms;
-  route.cached_tokens_decode = static_cast<uint32_t>(on_decode.cached_tokens);
+  route.cached_tokens_decode = static_cast<uint32_t>(views[placement.decode].cached_tokens);
+  route.pull_worker = request.pulls_from;
+  route.pull_tokens = static_cast<uint32_t>(placement.pull.tokens);
+  if (!request.pulls_from.empty()) pull_rates.Started(request.pulls_from, request.worker, now);
   int64_t cached = on_decode.cached_tokens;
   const int32_t known = KnownTokens(placement.prefill >= 0 ? views[placement.prefill] : on_decode);
 
@@ -346,6 +381,7 @@ Status Router::Impl::Dispatch(Request& request, const Choice& choice) {
                              {"choice", request.spec.choice},
                              {"decode", route.decode_worker},
                              {"prefill", route.prefill_worker},
+                             {"pull", route.pull_worker},
                              {"reason", route.reason},
                              {"tokens", tokens}});
   observer->OnRouted(route);

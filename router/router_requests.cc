@@ -129,6 +129,7 @@ void Router::Impl::Deliver(Request& request, const v1::TokenEvent& event, int sk
     out.mutable_timing()->set_queue_ns(waited + (request.dispatched - request.submitted).count());
     metrics.ObserveFirstToken(now - request.submitted, out.timing(),
                               request.spec.tenant.service_class);
+    LearnFromPull(request, event.timing().pull());
     LearnFromFirstToken(request, event.timing());
   } else {
     metrics.itl_s.Observe(ToSeconds(now - request.last_token));
@@ -143,6 +144,11 @@ void Router::Impl::Deliver(Request& request, const v1::TokenEvent& event, int sk
   FairShare::Charge(request.account, out.tokens_size());
   metrics.generation_tokens.Add(out.tokens_size());
   request.observer->OnTokens(out);
+}
+
+void Router::Impl::LearnFromPull(const Request& request, const v1::PrefixPull& pull) {
+  if (request.pulls_from.empty() || pull.result() == v1::PrefixPull::NONE) return;
+  pull_rates.Learn(request.pulls_from, request.worker, pull, clock->Now());
 }
 
 // Only from requests that went as they were placed: nothing was predicted for another way.

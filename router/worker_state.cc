@@ -166,6 +166,7 @@ WorkerView WorkerState::View(Instant now, const PoolModel& pool, bool yields) co
   view.prefill = prefill();
   view.available = Ready();
   view.first_tokens = info.first_tokens();
+  view.gives = !info.kv_address().empty();
   view.cost = model.CostWith(pool.steps);
   // An older worker does not say; then the view's default stands.
   if (const uint32_t chunk =

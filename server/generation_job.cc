@@ -22,11 +22,14 @@ ApiError BusyError() {
 }
 
 std::string RouteText(const RouteDecision& route) {
-  return fmt::format(
+  std::string text = fmt::format(
       "decode={} prefill={} reason={} predicted-ttft-ms={:.1f} predicted-tpot-ms={:.2f} "
       "cached-tokens={}",
       route.decode_worker, route.prefill_worker.empty() ? "local" : route.prefill_worker,
       route.reason, route.predicted_ttft_ms, route.predicted_tpot_ms, route.cached_tokens_decode);
+  if (!route.pull_worker.empty())
+    text += fmt::format(" pull={}:{}", route.pull_worker, route.pull_tokens);
+  return text;
 }
 
 // The same on every router, so that a request that is sent again under its key draws the same

@@ -17,6 +17,20 @@ int64_t RetrySeconds(Duration d) {
 double NsToMs(int64_t ns) { return static_cast<double>(ns) * 1e-6; }
 
 // The `aisp` object of usage: route, and TTFT with its parts in milliseconds.
+std::string PullJson(const v1::Timing& timing) {
+  static constexpr std::string_view kResults[] = {"none", "filled",  "missed", "cached",
+                                                  "late", "refused", "failed"};
+  const v1::PrefixPull& pull = timing.pull();
+  const auto result = static_cast<size_t>(pull.result());
+  if (result == 0 || result >= std::size(kResults)) return "";
+  std::string holder;
+  AppendJsonString(pull.holder(), &holder);
+  return fmt::format(
+      R"(,"pull":{{"result":"{}","holder":{},"tokens":{},"bytes":{},"ms":{:.3f},"transport":"{}"}})",
+      kResults[result], holder, pull.tokens(), pull.bytes(), NsToMs(pull.duration_ns()),
+      pull.transport());
+}
+
 std::string TimingJson(const AnswerUsage& usage) {
   if (!usage.timed) return "";
   const v1::Timing& t = usage.timing;
@@ -32,10 +46,10 @@ std::string TimingJson(const AnswerUsage& usage) {
   AppendJsonString(usage.fallback, &fallback);
   return fmt::format(
       R"({{"route":{},"route_taken":{},"fallback":{},"ttft_ms":{:.3f},"frontend_ms":{:.3f},"queue_ms":{:.3f},"prefill_ms":{:.3f},)"
-      R"("transfer_ms":{:.3f},"first_decode_ms":{:.3f},"kv_blocks_moved":{},"kv_transport":"{}","preemptions":{}{}}})",
+      R"("transfer_ms":{:.3f},"first_decode_ms":{:.3f},"kv_blocks_moved":{},"kv_transport":"{}","preemptions":{}{}{}}})",
       route, taken, fallback, usage.ttft_ms, usage.frontend_ms, NsToMs(t.queue_ns()),
       NsToMs(t.prefill_ns()), NsToMs(t.transfer_ns()), NsToMs(t.first_decode_ns()),
-      t.kv_blocks_moved(), t.kv_transport(), usage.preemptions, speculation);
+      t.kv_blocks_moved(), t.kv_transport(), usage.preemptions, speculation, PullJson(t));
 }
 
 Usage UsageOf(const AnswerUsage& usage) {

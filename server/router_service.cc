@@ -65,6 +65,9 @@ RouterOptions RouterOptionsOf(const Config& config, const ServedModel& model, bo
   o.best_effort_patience = config.router.best_effort_patience;
   o.max_attempts = static_cast<int>(config.router.max_attempts);
   o.policy.name = config.router.policy;
+  const auto pulls = std::find(std::begin(kPrefixPulls), std::end(kPrefixPulls),
+                               std::string_view(config.router.prefix_pulls));
+  o.pulls = static_cast<PrefixPulls>(pulls - std::begin(kPrefixPulls));
   return o;
 }
 

@@ -202,10 +202,13 @@ class WorkerServiceImpl final : public WorkerService {
     // Another process may have its port: it decodes all the same.
     if (!listens && !decodes_first) return listens;
     if (!listens) {
-      LogWarning("this worker can never prefill for others: it cannot listen for them",
-                 {{"worker", id_}, {"error", listens.error().message}});
+      LogWarning(
+          "this worker can never prefill for others nor give prefixes away: it cannot listen",
+          {{"worker", id_}, {"error", listens.error().message}});
     }
     const bool prefills = !alone && listens;
+    // In every role: what it has cached is of use to others.
+    if (prefills) worker.kv_address = host_.local != nullptr ? LocalKvAddress() : kv_address_;
     worker.roles = {v1::ROLE_DECODE, v1::ROLE_PARKED};
     if (prefills) worker.roles.insert(worker.roles.begin(), v1::ROLE_PREFILL);
 
@@ -301,8 +304,7 @@ class WorkerServiceImpl final : public WorkerService {
         });
     reader_links_.role = prefill_->reader_links();
     if (host_.local != nullptr) {
-      kv_address_ = LocalKvAddress();
-      readers_ = host_.local->ServeKvPeer(kv_address_, &reader_links_, post_);
+      readers_ = host_.local->ServeKvPeer(LocalKvAddress(), &reader_links_, post_);
       serves_locally_ = true;
     }
     PrefillDeps deps;
@@ -312,7 +314,6 @@ class WorkerServiceImpl final : public WorkerService {
     deps.readers = readers_;
     deps.connector = connector_.get();
     deps.metrics = host_.metrics;
-    deps.kv_address = kv_address_;
     deps.host_pool = verified_pool_;
     prefill_->Wire(deps);
     switch_->Add(v1::ROLE_PREFILL, prefill_.get());

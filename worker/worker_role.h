@@ -34,7 +34,7 @@ struct WorkerOptions {
   std::string host_id;
   std::vector<std::string> router_addresses;
   v1::Fingerprint fingerprint;
-  std::string kv_address;  // prefill: where decode workers dial
+  std::string kv_address;  // where decode workers dial; "": it listens for none
   // Told to routers: what one step takes, and how much of it one prompt.
   int32_t max_batch_tokens = 0;
   int32_t max_prefill_chunk = 0;

@@ -112,7 +112,18 @@ class Play {
                          1 + static_cast<uint32_t>(bytes_.Below(12)));
     if (bytes_.Flip()) request.clear_prefill();
     request.set_timeout_ms(static_cast<int64_t>(bytes_.Below(256)) * 20 + 1);
+    // Prefill workers hold what they have prefilled.
+    if (bytes_.Below(4) == 3) AddPull(&request);
     Generate(request);
+  }
+
+  void AddPull(v1::GenerateRequest* request) {
+    v1::PrefixSource& pull = *request->mutable_pull();
+    pull.mutable_holder()->set_worker_id("p0");
+    pull.mutable_holder()->set_kv_address(bytes_.Below(8) == 7 ? "nowhere" : "p0");
+    pull.set_tokens(bytes_.Flip() ? 4096 : bytes_.Number32());
+    pull.set_begin_within_us(bytes_.Flip() ? 50'000 : static_cast<int64_t>(bytes_.Number()));
+    pull.set_limit_us(bytes_.Flip() ? 200'000 : static_cast<int64_t>(bytes_.Number()));
   }
 
   // A request of which every field is what a hostile router likes.
@@ -147,6 +158,7 @@ class Play {
       target.set_incarnation(bytes_.Number());
     }
     if (bytes_.Flip()) *request.mutable_prefill() = rig_.MakeRequest(1, {1}, 1).prefill();
+    if (bytes_.Below(4) == 3) AddPull(&request);
     Generate(request);
   }
 
@@ -210,6 +222,7 @@ class Play {
     switch (kind) {
       case 0:
         message->mutable_need()->set_transfer_id(number());
+        message->mutable_need()->set_held_tokens(bytes_.Number32());
         return;
       case 1: {
         v1::PrefillDone& done = *message->mutable_done();

@@ -117,6 +117,8 @@ void SimClient::CheckTiming(const v1::Timing& t) {
     return Fail(fmt::format("the parts of the TTFT are {} ns, it was {} ns", sum,
                             (world_->Now() - submitted_).count()));
   }
+  if (t.has_pull())
+    coverage_->Count("prefix pull " + v1::PrefixPull::Result_Name(t.pull().result()));
   if (t.kv_blocks_moved() == 0) return;
   coverage_->Count("first token after remote KV");
   if (t.first_decode_ns() > 0) return coverage_->Count("first token drawn behind remote KV");

@@ -98,6 +98,7 @@ SimCluster::SimCluster(uint64_t seed, bool trace)
   shared_.on_crash = [this](SimWorker* worker) { OnCrash(worker); };
   // Prompts as long as these would always be prefilled locally on a worker that is fast by prior;
   // the simulation wants both.
+  router_options_.pulls = settings_.pulls;
   router_options_.policy.cost.disturbance_weight = 4;
   router_options_.policy.cost.handoff_ms = 0.1;
   for (int i = 0; i < settings_.routers; ++i)
@@ -162,6 +163,7 @@ void SimCluster::WireNetworks() {
     if (m.has_refused()) coverage_.Count("grant refused");
     if (m.has_revoke()) coverage_.Count("revoke");
     if (m.has_cancel()) coverage_.Count("prefill cancelled");
+    if (m.has_prefill() && m.prefill().cached_only()) coverage_.Count("prefix asked for");
   };
   kv_net_.on_down = [this, log](const SimProcess& from, const SimProcess& to,
                                 const v1::PrefillToDecode& m) {

@@ -47,6 +47,10 @@ SimSettings SimSettings::Draw(SimWorld& world) {
   s.stop_string_chance = world.Chance(0.5) ? world.Uniform(0.05, 0.3) : 0;
   s.slow_reader_chance = world.Chance(0.4) ? world.Uniform(0.05, 0.3) : 0;
   if (!s.calm) s.DrawFaults(world);
+  // Half of all runs pull whenever they can, a fifth where it pays; none of those that are about
+  // one request that ends workers.
+  const int pulls = s.poison_alone ? 9 : s.requests % 10;
+  s.pulls = pulls < 5 ? PrefixPulls::kAlways : pulls < 7 ? PrefixPulls::kAuto : PrefixPulls::kOff;
   return s;
 }
 
@@ -126,7 +130,8 @@ std::string SimSettings::ToString() const {
       "row_failures={:.4f} "
       "long_steps={:.4f} tenants={} blocking={} role_changes={:.1f} verify={} spoils={:.1f} "
       "skewed={} lane_falls={:.1f} falls_back={} tiers={}+{} suspends={:.2f} link_bytes={} "
-      "bad_steps={:.1f} poisons={:.1f} poison_alone={} stop_strings={:.2f} slow_readers={:.2f}",
+      "bad_steps={:.1f} poisons={:.1f} poison_alone={} stop_strings={:.2f} slow_readers={:.2f} "
+      "pulls={}",
       routers, prefill_workers, decode_workers, block_tokens, num_layers, prefill_blocks,
       decode_blocks, max_context, max_batch_tokens, max_sequences, executor_depth,
       fetches        ? "ucx-like"
@@ -138,7 +143,7 @@ std::string SimSettings::ToString() const {
       half_opens, link_room, row_failure_chance, long_step_chance, tenants, blocking_steps,
       role_changes, verify, spoils, skewed_clocks, lane_falls, falls_back, host_slots, disk_slots,
       suspend_chance, link_bytes == SIZE_MAX ? 0 : link_bytes, bad_steps, poisons, poison_alone,
-      stop_string_chance, slow_reader_chance);
+      stop_string_chance, slow_reader_chance, kPrefixPulls[static_cast<size_t>(pulls)]);
 }
 
 }  // namespace aisp

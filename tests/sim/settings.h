@@ -6,6 +6,7 @@
 #include <string>
 
 #include "common/clock.h"
+#include "router/policy_options.h"
 #include "tests/sim/sim_clock.h"
 #include "tests/support/sim_links.h"
 #include "tests/support/sim_world.h"
@@ -41,6 +42,7 @@ struct SimSettings {
   SimClock MakeClock(SimWorld& world) const;
   // Blocks that arrive are checked, and lanes spoil some. Without it a wrong one would be read.
   bool verify = false;
+  PrefixPulls pulls = PrefixPulls::kOff;
   SimLinkDelays link_delays;
   double transfer_ms_per_block = 0.2;
   double step_base_ms = 2;

@@ -109,6 +109,13 @@ TEST_F(Simulation, FiveHundredSeedsKeepEveryPromiseAndCoverTheFaults) {
                            "worker became prefill",
                            "worker became decode",
                            "worker became parked",
+                           "prefix asked for",
+                           "route local-pull",
+                           "prefix pull FILLED",
+                           "prefix pull MISSED",
+                           "prefix pull LATE",
+                           "prefix pull REFUSED",
+                           "prefix pull FAILED",
                            "piece landed after its grant was revoked",
                            "piece fenced by the pool's owner"}) {
     EXPECT_GT(report.coverage.Get(what), 0u)

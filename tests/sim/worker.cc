@@ -140,7 +140,7 @@ void SimWorker::BuildRoles(const SimIdentity& identity, const WorkerOptions& opt
   kv_listener_ = std::make_unique<KvLinksNet::Listener>(shared_.kv_net);
   connector_ = std::make_unique<RankedConnector>(Transports(), std::chrono::seconds(1));
   prefill_->Wire({engine_.get(), clock, switch_->DialerOf(v1::ROLE_PREFILL), kv_listener_.get(),
-                  connector_.get(), nullptr, "", s.verify ? pool_.data() : nullptr});
+                  connector_.get(), nullptr, s.verify ? pool_.data() : nullptr});
   shared_.kv_net->Listen(options.kv_address, process_, prefill_->reader_links());
   kv_dialer_ =
       std::make_unique<KvLinksNet::Dialer>(shared_.kv_net, process_, decode_->peer_links());
@@ -200,7 +200,7 @@ void SimWorker::Crash() {
 }
 
 bool SimWorker::InTransfer() const {
-  return prefill_->num_transfers() > 0 || decode_->num_leases() > 0;
+  return prefill_->num_transfers() + prefill_->num_pushes() + decode_->num_leases() > 0;
 }
 
 void SimWorker::Pump() {
@@ -328,6 +328,7 @@ void SimWorker::CheckQuiet() {
                      engine_->NumWaiting(), engine_->NumAwaitingKv()));
   }
   if (prefill_->num_transfers() != 0) fail(fmt::format("{} transfers", prefill_->num_transfers()));
+  if (prefill_->num_pushes() != 0) fail(fmt::format("{} pushes", prefill_->num_pushes()));
   if (decode_->num_requests() != 0) fail(fmt::format("{} requests", decode_->num_requests()));
   if (decode_->num_leases() != 0) fail(fmt::format("{} leases", decode_->num_leases()));
   if (Status ready = role().Ready(); !ready) fail("it is not ready: " + ready.error().message);

@@ -329,6 +329,7 @@ void RoleRig::ExpectAllBlocksBack() {
     if (p == nullptr) continue;
     check(*p);
     EXPECT_EQ(p->prefill->num_transfers(), 0u);
+    EXPECT_EQ(p->prefill->num_pushes(), 0u);
   }
   if (decode == nullptr) return;
   check(*decode);

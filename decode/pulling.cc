@@ -1,0 +1,46 @@
+// Beginnings of prompts that come from another worker's cache; see decode/prefix_puller.h.
+#include "common/log.h"
+#include "decode/decode_role_impl.h"
+
+namespace aisp {
+
+uint64_t DecodeRole::Impl::StartPull(const v1::GenerateRequest& wire,
+                                     std::span<const TokenId> tokens, PullOutcome* outcome) {
+  if (!wire.has_pull() || wire.pull().holder().kv_address().empty() || deps.transports.empty() ||
+      tokens.empty())
+    return 0;
+  PullWish wish{.root = deps.engine->RootOf(wire.cache_salt(), wire.adapter()),
+                .tokens = tokens,
+                .request = {}};
+  wish.request.set_trace_id(wire.trace_id());
+  wish.request.set_cache_salt(wire.cache_salt());
+  wish.request.set_adapter(wire.adapter());
+  *wish.request.mutable_tenant() = wire.tenant();
+  return puller->Start(wire.pull(), wish, outcome);
+}
+
+bool DecodeRole::Impl::MayGrant(const std::string& address, int32_t blocks) const {
+  return !leases.Silent(address, deps.clock->Now(), options.fence_grace) &&
+         !OverCap(address, blocks);
+}
+
+void DecodeRole::Impl::OnPulled(uint64_t pull, const PullOutcome& outcome) {
+  std::vector<RequestKey> waited;
+  for (const auto& [key, request] : requests) {
+    if (request.pull == pull) waited.push_back(key);
+  }
+  for (const RequestKey key : waited) {
+    DecodeRequest& request = requests.at(key);
+    request.pull = 0;
+    request.pulled = outcome;
+    if (!outcome.why.empty()) request.fallback = "the prefix was not pulled: " + outcome.why;
+    if (!request.targets.empty()) {
+      StartRemote(request);
+    } else {
+      request.phase = RequestPhase::kRunning;
+      deps.engine->RemoteFailed(request.sequence, /*run_locally=*/true);
+    }
+  }
+}
+
+}  // namespace aisp

@@ -1,0 +1,290 @@
+#include "prefill/prefix_holder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "common/log.h"
+#include "kvcache/block_check.h"
+
+namespace aisp {
+
+int32_t PrefixHolder::PinnedBlocks() const {
+  size_t blocks = 0;
+  for (const auto& [key, push] : pushes_) blocks += push.blocks.size();
+  return static_cast<int32_t>(blocks);
+}
+
+void PrefixHolder::Refuse(ReaderId reader, uint64_t transfer_id, const Error& error) {
+  v1::PrefillToDecode message;
+  v1::PrefillFailed* failed = message.mutable_failed();
+  failed->set_transfer_id(transfer_id);
+  failed->mutable_error()->set_code(static_cast<int>(error.code));
+  failed->mutable_error()->set_message(error.message);
+  failed->mutable_error()->set_retryable(true);
+  deps_.host->SendToReader(reader, std::move(message));
+}
+
+void PrefixHolder::OnRequest(Reader& reader, const v1::PrefillRequest& request) {
+  const uint64_t id = request.transfer_id();
+  Key same = 0;
+  if (FindOpen(reader.id, id, &same) != nullptr) {
+    LogError("a worker used a transfer id twice", {{"worker", reader.worker_id}, {"transfer", id}});
+    return;
+  }
+  if (const Status& failed = deps_.engine->failed(); !failed)
+    return Refuse(reader.id, id, failed.error());
+  if (reader.closing || size() >= static_cast<size_t>(options_.max_pushes)) {
+    return Refuse(
+        reader.id, id,
+        Error{Code::kResourceExhausted,
+              fmt::format("this worker gives away {} of {} prefixes at a time; compute it", size(),
+                          options_.max_pushes)});
+  }
+  BlockManager& blocks = deps_.engine->blocks();
+  const std::vector<TokenId> tokens(request.tokens().begin(), request.tokens().end());
+  std::vector<BlockId> held =
+      blocks.MatchAndPin(deps_.engine->RootOf(request.cache_salt(), request.adapter()), tokens,
+                         static_cast<int32_t>(tokens.size()));
+  const auto held_tokens = static_cast<int64_t>(held.size()) * BlockTokens();
+  const auto most =
+      static_cast<int32_t>(options_.max_pinned * static_cast<double>(blocks.layout().num_blocks));
+  const bool missing = held_tokens <= int64_t{request.decode_match_tokens()};
+  const int32_t pinned = PinnedBlocks() + static_cast<int32_t>(held.size());
+  if (missing || pinned > most) {
+    blocks.Unpin(held, PinKind::kSequence);
+    return Refuse(
+        reader.id, id,
+        missing
+            ? Error{Code::kNotFound,
+                    fmt::format("{} tokens of the prefix are cached here, its reader has {}",
+                                held_tokens, request.decode_match_tokens())}
+            : Error{Code::kResourceExhausted,
+                    fmt::format("giving it away would pin {} blocks, at most are {}; compute it",
+                                pinned, most)});
+  }
+  blocks.Pin(held, PinKind::kTier);
+  blocks.Unpin(held, PinKind::kSequence);
+  Push push;
+  push.reader = reader.id;
+  push.transfer_id = id;
+  push.trace_id = request.trace_id();
+  push.blocks = std::move(held);
+  push.received = deps_.clock->Now();
+  const Duration wanted = std::chrono::milliseconds(request.timeout_ms());
+  push.until = push.received +
+               (wanted.count() > 0 ? std::min(wanted, options_.grant_limit) : options_.grant_limit);
+  pushes_.emplace(++last_, std::move(push));
+  ++reader.transfers;
+  v1::PrefillToDecode message;
+  message.mutable_need()->set_transfer_id(id);
+  message.mutable_need()->set_held_tokens(static_cast<uint32_t>(held_tokens));
+  deps_.host->SendToReader(reader.id, std::move(message));
+}
+
+PrefixHolder::Push* PrefixHolder::FindOpen(ReaderId reader, uint64_t transfer_id, Key* key) {
+  for (auto& [k, push] : pushes_) {
+    if (push.reader != reader || push.transfer_id != transfer_id || push.phase == Phase::kFencing)
+      continue;
+    *key = k;
+    return &push;
+  }
+  return nullptr;
+}
+
+Status PrefixHolder::CheckGrant(const Reader& reader, const Push& push,
+                                const v1::Grant& grant) const {
+  const int64_t first = grant.first_token();
+  const int64_t held = static_cast<int64_t>(push.blocks.size()) * BlockTokens();
+  if (first % BlockTokens() != 0 || grant.blocks().empty() || first >= held) {
+    return InvalidArgument(
+        fmt::format("granted {} blocks of {} tokens from token {} on, {} tokens are held",
+                    grant.blocks_size(), BlockTokens(), first, held));
+  }
+  const int32_t pool = reader.layout.num_blocks;
+  const auto outside = std::find_if(grant.blocks().begin(), grant.blocks().end(),
+                                    [pool](int32_t block) { return block < 0 || block >= pool; });
+  if (outside == grant.blocks().end()) return {};
+  return InvalidArgument(fmt::format("granted block {}, the pool has {}", *outside, pool));
+}
+
+bool PrefixHolder::OnGrant(const Reader& reader, const v1::Grant& grant) {
+  Key key = 0;
+  Push* push = FindOpen(reader.id, grant.transfer_id(), &key);
+  if (push == nullptr) return false;
+  if (push->phase != Phase::kAsked) {
+    deps_.host->SendFence(reader.id, Epoch(grant.epoch()));  // granted twice: this one is not used
+    return true;
+  }
+  if (Status fits = CheckGrant(reader, *push, grant); !fits) {
+    deps_.host->SendFence(reader.id, Epoch(grant.epoch()));
+    Fail(key, fits.error());
+    return true;
+  }
+  push->phase = Phase::kGranted;
+  push->granted = deps_.clock->Now();
+  push->until = push->granted + Duration(std::chrono::milliseconds(grant.lease_ms()));
+  push->epoch = Epoch(grant.epoch());
+  push->first_token = static_cast<int32_t>(grant.first_token());
+  // The reader grants blocks for what it asked for; it has heard what of that is held.
+  push->end_token = std::min(push->first_token + grant.blocks_size() * BlockTokens(),
+                             static_cast<int32_t>(push->blocks.size()) * BlockTokens());
+  PushTarget target;
+  target.transport = reader.pool.transport;
+  target.peer = reader.pool.peer;
+  target.layout = reader.layout;
+  target.epoch = push->epoch;
+  target.first_token = push->first_token;
+  target.end_token = push->end_token;
+  for (const int32_t block : grant.blocks()) target.blocks.push_back(BlockId(block));
+  target.lease_end = push->until;
+  push->push = deps_.pusher->Open(std::move(target));
+  by_push_[push->push] = key;
+  for (int32_t layer = 0; layer < reader.layout.num_layers; ++layer)
+    deps_.pusher->Ready(push->push, layer, push->end_token, push->blocks);
+  Settle(key);
+  return true;
+}
+
+bool PrefixHolder::OnCancel(const Reader& reader, uint64_t transfer_id) {
+  Key key = 0;
+  if (FindOpen(reader.id, transfer_id, &key) == nullptr) return false;
+  Abandon(key);
+  return true;
+}
+
+bool PrefixHolder::OnRevoke(const Reader& reader, Epoch epoch) {
+  for (const auto& [key, push] : pushes_) {
+    if (push.phase == Phase::kAsked || push.epoch != epoch) continue;
+    const Reader* owner = deps_.readers->Find(push.reader);
+    if (owner == nullptr || !owner->Is(reader)) continue;
+    // One that is fencing is acknowledged with its last completion.
+    if (push.phase == Phase::kGranted) Abandon(Key(key));
+    return true;
+  }
+  return false;
+}
+
+bool PrefixHolder::OnPush(PushId push) {
+  const auto it = by_push_.find(push);
+  if (it == by_push_.end()) return false;
+  Settle(Key(it->second));
+  return true;
+}
+
+void PrefixHolder::Settle(Key key) {
+  const Push& push = pushes_.at(key);
+  if (push.phase == Phase::kFencing) {
+    if (!deps_.pusher->Idle(push.push)) return;
+    deps_.host->SendFence(push.reader, push.epoch);
+    Erase(key);
+    return;
+  }
+  if (const Status& failure = deps_.pusher->Failure(push.push); !failure) {
+    const Error error = failure.error();
+    if (error.code == Code::kUnavailable) {
+      deps_.host->FailReader(push.reader, error);
+    } else {
+      Fail(key, error);
+    }
+    return;
+  }
+  if (deps_.pusher->Complete(push.push)) Finish(key);
+}
+
+void PrefixHolder::Finish(Key key) {
+  const Push& push = pushes_.at(key);
+  const PushTotals& totals = deps_.pusher->Totals(push.push);
+  v1::PrefillToDecode message;
+  v1::PrefillDone* done = message.mutable_done();
+  done->set_transfer_id(push.transfer_id);
+  done->set_epoch(push.epoch.value);
+  done->set_token_layers(totals.token_layers);
+  done->set_prefill_cached_tokens(static_cast<uint32_t>(push.end_token));
+  done->set_queue_ns((push.granted - push.received).count());
+  done->set_transfer_tail_ns((deps_.clock->Now() - push.granted).count());
+  done->set_bytes(totals.bytes);
+  done->set_blocks(totals.blocks);
+  const Reader& reader = *deps_.readers->Find(push.reader);
+  if (deps_.host_pool != nullptr && reader.verify) {
+    const auto first = static_cast<size_t>(push.first_token / BlockTokens());
+    const auto end = static_cast<size_t>(push.end_token / BlockTokens());
+    for (size_t i = first; i < end; ++i) {
+      done->add_block_checks(
+          BlockCheck(deps_.engine->blocks().layout(), deps_.host_pool, push.blocks[i]));
+    }
+  }
+  deps_.host->SendToReader(push.reader, std::move(message));
+  LogDebug("a prefix was given away", {{"request", push.trace_id},
+                                       {"worker", reader.worker_id},
+                                       {"tokens", push.end_token - push.first_token}});
+  Erase(key);
+}
+
+void PrefixHolder::Fail(Key key, const Error& error) {
+  const Push& push = pushes_.at(key);
+  LogInfo("a prefix was not given away",
+          {{"request", push.trace_id}, {"transfer", push.transfer_id}, {"error", error.message}});
+  Refuse(push.reader, push.transfer_id, error);
+  Abandon(key);
+}
+
+void PrefixHolder::Abandon(Key key) {
+  Push& push = pushes_.at(key);
+  if (push.phase == Phase::kAsked) return Erase(key);
+  push.phase = Phase::kFencing;
+  deps_.pusher->Stop(push.push);
+  Settle(key);
+}
+
+void PrefixHolder::Erase(Key key) {
+  const auto it = pushes_.find(key);
+  const Push push = std::move(it->second);
+  pushes_.erase(it);
+  if (push.phase != Phase::kAsked) {
+    by_push_.erase(push.push);
+    deps_.pusher->Close(push.push);
+  }
+  deps_.engine->blocks().Unpin(push.blocks, PinKind::kTier);
+  deps_.host->OnTransferOver(push.reader);
+}
+
+void PrefixHolder::DropReader(ReaderId id, const Error* error) {
+  std::vector<Key> keys;
+  for (const auto& [key, push] : pushes_) {
+    if (push.reader == id && push.phase != Phase::kFencing) keys.push_back(key);
+  }
+  for (const Key key : keys) error != nullptr ? Fail(key, *error) : Abandon(key);
+}
+
+void PrefixHolder::OnEngineFailed(const Error& error) {
+  std::vector<Key> keys;
+  for (const auto& [key, push] : pushes_) {
+    if (push.phase != Phase::kFencing) keys.push_back(key);
+  }
+  for (const Key key : keys) Fail(key, error);
+}
+
+Instant PrefixHolder::NextTimer() const {
+  Instant next = kNever;
+  for (const auto& [key, push] : pushes_) {
+    if (push.phase != Phase::kFencing) next = std::min(next, push.until);
+  }
+  return next;
+}
+
+void PrefixHolder::OnTimer(Instant now) {
+  std::vector<Key> late;
+  for (const auto& [key, push] : pushes_) {
+    if (push.phase != Phase::kFencing && now >= push.until) late.push_back(key);
+  }
+  for (const Key key : late) {
+    Fail(key, Error{Code::kDeadlineExceeded,
+                    pushes_.at(key).phase == Phase::kAsked
+                        ? "no blocks were granted for the prefix in time"
+                        : "the lease ended before all of the prefix was written"});
+  }
+}
+
+}  // namespace aisp

@@ -1,0 +1,27 @@
+// Whether a decode worker had better fetch the beginning of a prompt from another worker's cache
+// than compute it: by what computing takes it and by what such a pull took that pair of workers.
+// Pure functions: any thread.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "router/policy.h"
+
+namespace aisp {
+
+// Workers that hold most of the prompt, a few; empty where pulls are off or nobody holds a block.
+std::vector<int> PrefixHolders(const RequestSummary& request, std::span<const WorkerView> workers);
+
+// The one of them from which `decode` would have it soonest.
+PullChoice BestPull(const RequestSummary& request, std::span<const WorkerView> workers,
+                    std::span<const int> holders, int decode);
+
+// The decode worker as it is once it has pulled.
+WorkerView WithPrefix(const WorkerView& decode, int32_t tokens);
+
+// For a placement whose decode worker computes the prompt itself: adds the pull that is worth it.
+void AddPull(const RequestSummary& request, std::span<const WorkerView> workers,
+             Placement* placement);
+
+}  // namespace aisp

@@ -1,0 +1,77 @@
+#include "router/pull_rates.h"
+
+#include <algorithm>
+
+namespace aisp {
+namespace {
+
+// At worst, of lanes within a host and between hosts.
+constexpr double kFixedMs = 4;
+constexpr double kSameHostMsPerMb = 1;    // 1 GB/s
+constexpr double kOtherHostMsPerMb = 10;  // 100 MB/s
+// What a trial may hope for, as a part of that.
+constexpr double kHope = 0.25;
+constexpr uint64_t kKnownSamples = 2;
+
+constexpr Duration kLeastBackoff = std::chrono::milliseconds(500);
+constexpr Duration kMostBackoff = std::chrono::seconds(60);
+
+// Beyond these a report from the network is none.
+constexpr double kMostMb = 1 << 20;
+constexpr double kMostMs = 60e3;
+
+}  // namespace
+
+PullRates::Pair::Pair() : fit({kFixedMs, kSameHostMsPerMb}, {1, 10}) {}
+
+std::optional<double> PullRates::PredictMs(const WorkerView& holder, const WorkerView& decode,
+                                           double bytes, Instant now) const {
+  const auto it = pairs_.find(Names{holder.worker_id, decode.worker_id});
+  const double mb = bytes * 1e-6;
+  if (it != pairs_.end() && now < it->second.not_before) return std::nullopt;
+  if (it != pairs_.end() && it->second.fit.samples() >= kKnownSamples)
+    return holder.busy_ms + it->second.fit.Predict({1, mb});
+  const bool same_host = !holder.host_id.empty() && holder.host_id == decode.host_id;
+  // The holder answers between two of its steps, twice.
+  const double steps_ms = holder.rows > 0 ? 2 * holder.cost.StepMs(holder.RunningBeside()) : 0;
+  const double worst_ms =
+      kFixedMs + steps_ms + mb * (same_host ? kSameHostMsPerMb : kOtherHostMsPerMb);
+  const bool trial = it == pairs_.end() || now >= it->second.next_trial;
+  return holder.busy_ms + (trial ? kHope * worst_ms : worst_ms);
+}
+
+PullRates::Pair& PullRates::Of(std::string_view holder, std::string_view decode, Instant now) {
+  const Names names{holder, decode};
+  if (pairs_.size() >= kMaxPairs && pairs_.find(names) == pairs_.end()) {
+    pairs_.erase(std::min_element(pairs_.begin(), pairs_.end(), [](const auto& a, const auto& b) {
+      return a.second.used < b.second.used;
+    }));
+  }
+  Pair& pair = pairs_[names];
+  pair.used = now;
+  return pair;
+}
+
+void PullRates::Started(std::string_view holder, std::string_view decode, Instant now) {
+  Of(holder, decode, now).next_trial = now + kTrialEvery;
+}
+
+void PullRates::Learn(std::string_view holder, std::string_view decode, const v1::PrefixPull& pull,
+                      Instant now) {
+  Pair& pair = Of(holder, decode, now);
+  if (pull.result() == v1::PrefixPull::FILLED) {
+    const double mb = static_cast<double>(pull.bytes()) * 1e-6;
+    const double ms = static_cast<double>(pull.duration_ns()) * 1e-6;
+    if (mb > kMostMb || ms < 0 || ms > kMostMs) return;
+    pair.fit.Observe({1, mb}, ms);
+    pair.backoff = Duration{};
+    return;
+  }
+  const bool slow =
+      pull.result() == v1::PrefixPull::LATE || pull.result() == v1::PrefixPull::FAILED;
+  if (!slow && pull.result() != v1::PrefixPull::REFUSED) return;
+  pair.backoff = std::clamp(pair.backoff * 2, kLeastBackoff, kMostBackoff);
+  pair.not_before = now + pair.backoff;
+}
+
+}  // namespace aisp

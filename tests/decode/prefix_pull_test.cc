@@ -1,0 +1,356 @@
+// Prefixes from another worker's cache: the tokens are those of one engine, nothing that the holder
+// has is computed again, and whatever happens on the way the request goes on and every block comes
+// back.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/worker/role_rig.h"
+
+namespace aisp {
+namespace {
+
+using std::chrono::milliseconds;
+
+// p0 holds the KV of `prompt`, up to whole blocks; d holds nothing, and prefills by itself.
+class PrefixPull : public ::testing::Test {
+ protected:
+  void Start(const RigOptions& options = {}) {
+    rig_ = std::make_unique<RoleRig>(options);
+    rig_->Attach();
+    rig_->router->Generate("d", rig_->MakeRequest(kFirst, prompt_, 1));
+    rig_->ExpectAnswer(kFirst, prompt_, 1);
+    rig_->decode->engine->blocks().ClearCache();
+    computed_before_ = rig_->decode->executor->rows_computed();
+    computed_by_holder_ = rig_->prefills[0]->executor->rows_computed();
+  }
+  // The next turn: the prompt and what came after it.
+  std::vector<TokenId> Longer(int more, uint64_t seed = 77) const {
+    std::vector<TokenId> tokens = prompt_;
+    const auto tail = MakePrompt(more, seed);
+    tokens.insert(tokens.end(), tail.begin(), tail.end());
+    return tokens;
+  }
+  v1::GenerateRequest Pulling(uint64_t id, const std::vector<TokenId>& prompt) const {
+    v1::GenerateRequest request = rig_->MakeRequest(id, prompt, 8);
+    request.clear_prefill();
+    request.clear_prefill_fallbacks();
+    v1::PrefixSource* pull = request.mutable_pull();
+    pull->mutable_holder()->set_worker_id("p0");
+    pull->mutable_holder()->set_kv_address("p0");
+    pull->set_tokens(static_cast<uint32_t>(prompt.size()));
+    pull->set_begin_within_us(200'000);
+    pull->set_limit_us(1'000'000);
+    return request;
+  }
+  v1::PrefixPull Pulled(uint64_t id) const {
+    return rig_->router->answers.at(id).timings.at(0).pull();
+  }
+  uint64_t Computed() const { return rig_->decode->executor->rows_computed() - computed_before_; }
+  void ExpectAllBack() {
+    rig_->RunFor(milliseconds(50));
+    rig_->ExpectAllBlocksBack();
+  }
+
+  static constexpr uint64_t kFirst = 1000;
+  std::vector<TokenId> prompt_ = MakePrompt(101, 5);
+  std::unique_ptr<RoleRig> rig_;
+  uint64_t computed_before_ = 0;
+  uint64_t computed_by_holder_ = 0;
+};
+
+TEST_F(PrefixPull, WhatAnotherWorkerHoldsIsNotComputedAgain) {
+  Start();
+  const auto longer = Longer(40);
+  rig_->router->Generate("d", Pulling(1, longer));
+  rig_->ExpectAnswer(1, longer, 8);
+  EXPECT_EQ(Pulled(1).result(), v1::PrefixPull::FILLED);
+  EXPECT_EQ(Pulled(1).tokens(), 96u);
+  EXPECT_EQ(Pulled(1).holder(), "p0");
+  EXPECT_EQ(rig_->router->answers.at(1).timings.at(0).cached_tokens(), 96u);
+  EXPECT_EQ(Computed(), 141u - 96u + 7u);
+  EXPECT_EQ(rig_->prefills[0]->executor->rows_computed(), computed_by_holder_);
+  ExpectAllBack();
+}
+
+TEST_F(PrefixPull, AWorkerOfAnotherRoleGivesPrefixesAway) {
+  Start();
+  rig_->prefills[0]->prefill->BeginDrain();
+  rig_->RunFor(milliseconds(5));
+  rig_->prefills[0]->prefill->StandBy();
+  rig_->RunFor(milliseconds(5));
+  const auto longer = Longer(40);
+  rig_->router->Generate("d", Pulling(1, longer));
+  rig_->ExpectAnswer(1, longer, 8);
+  EXPECT_EQ(Pulled(1).result(), v1::PrefixPull::FILLED);
+  ExpectAllBack();
+}
+
+TEST_F(PrefixPull, RequestsWithTheSameBeginningShareOnePull) {
+  Start();
+  int asked = 0;
+  rig_->kv_links.on_up = [&](v1::DecodeToPrefill& message) {
+    asked += message.has_prefill() ? 1 : 0;
+    return true;
+  };
+  const auto longer = Longer(40);
+  for (uint64_t id = 1; id <= 4; ++id) rig_->router->Generate("d", Pulling(id, longer));
+  for (uint64_t id = 1; id <= 4; ++id) {
+    rig_->ExpectAnswer(id, longer, 8);
+    EXPECT_EQ(Pulled(id).result(), v1::PrefixPull::FILLED);
+  }
+  EXPECT_EQ(asked, 1);
+  ExpectAllBack();
+}
+
+TEST_F(PrefixPull, WhatTheHolderHasEvictedIsComputedAtOnce) {
+  Start();
+  rig_->prefills[0]->engine->blocks().ClearCache();
+  const auto longer = Longer(40);
+  rig_->router->Generate("d", Pulling(1, longer));
+  rig_->ExpectAnswer(1, longer, 8);
+  EXPECT_EQ(Pulled(1).result(), v1::PrefixPull::MISSED);
+  EXPECT_EQ(Pulled(1).tokens(), 0u);
+  EXPECT_THAT(rig_->router->answers.at(1).timings.at(0).fallback(), ::testing::HasSubstr("cached"));
+  ExpectAllBack();
+}
+
+TEST_F(PrefixPull, OfWhatTheHolderStillHasNothingIsComputed) {
+  Start();
+  // Other tokens from the fourth block on: its cache holds three blocks of this prompt.
+  std::vector<TokenId> other(prompt_.begin(), prompt_.begin() + 50);
+  const auto tail = MakePrompt(60, 99);
+  other.insert(other.end(), tail.begin(), tail.end());
+  rig_->router->Generate("d", Pulling(1, other));
+  rig_->ExpectAnswer(1, other, 8);
+  EXPECT_EQ(Pulled(1).tokens(), 48u);
+  ExpectAllBack();
+}
+
+// Pinned from the moment at which the holder says what it has.
+TEST_F(PrefixPull, WhatIsBeingWrittenIsNotEvicted) {
+  Start();
+  rig_->prefills[0]->transport->hold = true;
+  const auto longer = Longer(40);
+  rig_->router->Generate("d", Pulling(1, longer));
+  ASSERT_TRUE(rig_->RunUntil([&] { return rig_->prefills[0]->transport->queued() > 0; }));
+  // Sixty other blocks of its sixty-four.
+  Engine& holder = *rig_->prefills[0]->engine;
+  EXPECT_EQ(holder.blocks().Available(), 64 - 6);
+  auto all = holder.blocks().Reserve(58);
+  ASSERT_TRUE(all);
+  EXPECT_FALSE(holder.blocks().Reserve(1));
+  rig_->prefills[0]->transport->hold = false;
+  rig_->prefills[0]->transport->Land();
+  rig_->ExpectAnswer(1, longer, 8);
+  EXPECT_EQ(Pulled(1).result(), v1::PrefixPull::FILLED);
+  *all = Reservation();
+  ExpectAllBack();
+}
+
+TEST_F(PrefixPull, AHolderThatSaysNothingCostsTheTimeToBegin) {
+  Start();
+  rig_->prefills[0]->paused = true;
+  const auto longer = Longer(40);
+  rig_->router->Generate("d", Pulling(1, longer));
+  const Instant asked = rig_->clock.Now();
+  rig_->ExpectAnswer(1, longer, 8);
+  EXPECT_LT(rig_->clock.Now() - asked, milliseconds(300));
+  EXPECT_EQ(Pulled(1).result(), v1::PrefixPull::LATE);
+  rig_->prefills[0]->paused = false;
+  ExpectAllBack();
+}
+
+TEST_F(PrefixPull, AGrantThatIsNotFilledInTimeComesBackWithTheAcknowledgement) {
+  Start();
+  rig_->prefills[0]->transport->hold = true;
+  const auto longer = Longer(40);
+  rig_->router->Generate("d", Pulling(1, longer));
+  rig_->ExpectAnswer(1, longer, 8);
+  EXPECT_EQ(Pulled(1).result(), v1::PrefixPull::LATE);
+  rig_->RunFor(milliseconds(500));
+  // All that was granted, although the holder has but six of the eight.
+  EXPECT_EQ(rig_->decode->engine->blocks().Stats().quarantined, 8);
+  rig_->prefills[0]->transport->hold = false;
+  rig_->prefills[0]->transport->Land();
+  ExpectAllBack();
+}
+
+TEST_F(PrefixPull, AHolderThatDiesWhileItWritesGivesItsGrantBackByItsDeath) {
+  Start();
+  rig_->prefills[0]->transport->hold = true;
+  const auto longer = Longer(40);
+  rig_->router->Generate("d", Pulling(1, longer));
+  ASSERT_TRUE(rig_->RunUntil([&] { return rig_->prefills[0]->transport->queued() > 0; }));
+  rig_->KillPrefill(0, /*proof=*/true);
+  rig_->ExpectAnswer(1, longer, 8);
+  EXPECT_EQ(Pulled(1).result(), v1::PrefixPull::FAILED);
+  ExpectAllBack();
+}
+
+TEST_F(PrefixPull, ALaneThatFallsIsNoFaultOfTheRequest) {
+  Start();
+  rig_->prefills[0]->transport->fail_next_write = Unavailable("the lane fell");
+  const auto longer = Longer(40);
+  rig_->router->Generate("d", Pulling(1, longer));
+  rig_->ExpectAnswer(1, longer, 8);
+  EXPECT_EQ(Pulled(1).result(), v1::PrefixPull::FAILED);
+  ExpectAllBack();
+}
+
+TEST_F(PrefixPull, ABlockThatIsNotWhatWasWrittenIsNotRead) {
+  Start();
+  rig_->prefills[0]->transport->spoil = 1;
+  const auto longer = Longer(40);
+  rig_->router->Generate("d", Pulling(1, longer));
+  rig_->ExpectAnswer(1, longer, 8);
+  EXPECT_EQ(Pulled(1).result(), v1::PrefixPull::FAILED);
+  ExpectAllBack();
+}
+
+// A peer that lies about sizes: more than was asked for, odd ones, fewer than were granted.
+TEST_F(PrefixPull, AHolderThatLiesIsNotBelieved) {
+  const std::vector<std::function<void(v1::PrefillToDecode&)>> lies = {
+      [](v1::PrefillToDecode& m) {
+        if (m.has_need()) m.mutable_need()->set_held_tokens(1u << 31);
+      },
+      [](v1::PrefillToDecode& m) {
+        if (m.has_need()) m.mutable_need()->set_held_tokens(112);
+      },
+      [](v1::PrefillToDecode& m) {
+        if (m.has_need()) m.mutable_need()->set_held_tokens(17);
+      },
+      [](v1::PrefillToDecode& m) {
+        if (m.has_done()) m.mutable_done()->set_token_layers(1);
+      },
+      [](v1::PrefillToDecode& m) {
+        if (m.has_done()) m.mutable_done()->set_epoch(12345);
+      },
+      [](v1::PrefillToDecode& m) {
+        if (m.has_done()) m.mutable_done()->clear_token_layers();
+      },
+      [](v1::PrefillToDecode& m) {
+        if (m.has_done()) m.mutable_done()->mutable_block_checks()->RemoveLast();
+      }};
+  for (size_t i = 0; i < lies.size(); ++i) {
+    SCOPED_TRACE(i);
+    Start();
+    rig_->kv_links.on_down = [&](v1::PrefillToDecode& message) {
+      lies[i](message);
+      return true;
+    };
+    const auto longer = Longer(11);
+    rig_->router->Generate("d", Pulling(1, longer));
+    rig_->ExpectAnswer(1, longer, 8);
+    EXPECT_EQ(Pulled(1).result(), v1::PrefixPull::FAILED);
+    ExpectAllBack();
+  }
+}
+
+// And a reader that lies: the holder writes nothing for it.
+TEST_F(PrefixPull, AReaderThatGrantsWhatIsNotThereGetsNothing) {
+  Start();
+  rig_->kv_links.on_up = [&](v1::DecodeToPrefill& message) {
+    if (message.has_grant()) message.mutable_grant()->set_blocks(2, 5000);
+    return true;
+  };
+  const size_t written = rig_->prefills[0]->transport->writes_started();
+  const auto longer = Longer(40);
+  rig_->router->Generate("d", Pulling(1, longer));
+  rig_->ExpectAnswer(1, longer, 8);
+  EXPECT_EQ(Pulled(1).result(), v1::PrefixPull::FAILED);
+  EXPECT_EQ(rig_->prefills[0]->transport->writes_started(), written);
+  ExpectAllBack();
+}
+
+TEST_F(PrefixPull, CancelledAtAnyStepItLeavesNothingBehind) {
+  for (const bool owner_copies : {false, true}) {
+    for (int turns = 0; turns < 12; ++turns) {
+      SCOPED_TRACE(turns);
+      RigOptions options;
+      options.owner_copies = owner_copies;
+      Start(options);
+      rig_->router->Generate("d", Pulling(1, Longer(40)));
+      for (int i = 0; i < turns && !rig_->Finished(1); ++i) rig_->Turn();
+      rig_->router->Cancel("d", 1);
+      ExpectAllBack();
+    }
+  }
+}
+
+TEST_F(PrefixPull, OneOfTwoThatWaitIsCancelledAndTheOtherGetsThePrefix) {
+  Start();
+  rig_->prefills[0]->transport->hold = true;
+  const auto longer = Longer(40);
+  rig_->router->Generate("d", Pulling(1, longer));
+  rig_->router->Generate("d", Pulling(2, longer));
+  ASSERT_TRUE(rig_->RunUntil([&] { return rig_->prefills[0]->transport->queued() > 0; }));
+  rig_->router->Cancel("d", 1);
+  rig_->RunFor(milliseconds(2));
+  rig_->prefills[0]->transport->hold = false;
+  rig_->prefills[0]->transport->Land();
+  rig_->ExpectAnswer(2, longer, 8);
+  EXPECT_EQ(Pulled(2).result(), v1::PrefixPull::FILLED);
+  ExpectAllBack();
+}
+
+TEST_F(PrefixPull, ADeadlineThatStrikesOnTheWayEndsThePull) {
+  Start();
+  rig_->prefills[0]->transport->hold = true;
+  v1::GenerateRequest request = Pulling(1, Longer(40));
+  request.set_timeout_ms(20);
+  rig_->router->Generate("d", request);
+  ASSERT_TRUE(rig_->RunUntil([&] { return rig_->Finished(1); }));
+  EXPECT_EQ(rig_->router->answers.at(1).finish, v1::FINISH_ERROR);
+  rig_->prefills[0]->transport->hold = false;
+  rig_->prefills[0]->transport->Land();
+  ExpectAllBack();
+}
+
+TEST_F(PrefixPull, AHolderGivesAFewPrefixesAtATime) {
+  RigOptions options;
+  options.prefill.holder.max_pushes = 1;
+  Start(options);
+  rig_->prefills[0]->transport->hold = true;
+  const auto longer = Longer(40);
+  std::vector<TokenId> other(prompt_.begin(), prompt_.begin() + 60);
+  rig_->router->Generate("d", Pulling(1, longer));
+  ASSERT_TRUE(rig_->RunUntil([&] { return rig_->prefills[0]->transport->queued() > 0; }));
+  // Of another scope, so that it shares nothing: it is asked for all the same.
+  v1::GenerateRequest second = Pulling(2, Longer(20, 3));
+  second.set_cache_salt("another tenant");
+  rig_->router->Generate("d", second);
+  ASSERT_TRUE(rig_->RunUntil([&] { return rig_->Finished(2); }));
+  EXPECT_EQ(Pulled(2).result(), v1::PrefixPull::REFUSED);
+  rig_->prefills[0]->transport->hold = false;
+  rig_->prefills[0]->transport->Land();
+  rig_->ExpectAnswer(1, longer, 8);
+  ExpectAllBack();
+}
+
+TEST_F(PrefixPull, AnotherTenantsPrefixIsNotGivenAway) {
+  Start();
+  v1::GenerateRequest request = Pulling(1, Longer(40));
+  request.set_cache_salt("another tenant");
+  rig_->router->Generate("d", request);
+  ASSERT_TRUE(rig_->RunUntil([&] { return rig_->Finished(1); }));
+  EXPECT_EQ(Pulled(1).result(), v1::PrefixPull::MISSED);
+  ExpectAllBack();
+}
+
+// The rest of the prompt then comes from a prefill worker, which sends only what is still missing.
+TEST_F(PrefixPull, WhatFollowsThePrefixMayBePrefilledRemotely) {
+  Start();
+  const auto longer = Longer(60);
+  v1::GenerateRequest request = Pulling(1, longer);
+  request.mutable_prefill()->set_worker_id("p0");
+  request.mutable_prefill()->set_kv_address("p0");
+  rig_->router->Generate("d", request);
+  rig_->ExpectAnswer(1, longer, 8);
+  EXPECT_EQ(Pulled(1).tokens(), 96u);
+  EXPECT_EQ(Computed(), 8u);
+  EXPECT_EQ(rig_->router->answers.at(1).timings.at(0).kv_blocks_moved(), 4u);
+  ExpectAllBack();
+}
+
+}  // namespace
+}  // namespace aisp

@@ -1,0 +1,192 @@
+// When a decode worker is told to fetch the beginning of a prompt from another worker's cache.
+#include "router/prefix_pulls.h"
+
+#include <gtest/gtest.h>
+
+#include "router/pull_rates.h"
+#include "tests/router/router_harness.h"
+
+namespace aisp {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+WorkerView Worker(std::string_view id, int32_t cached = 0) {
+  WorkerView w;
+  w.worker_id = id;
+  w.host_id = "host";
+  w.available = w.gives = true;
+  w.max_rows = 16;
+  w.free_blocks = w.total_blocks = 1000;
+  w.cached_tokens = cached;
+  return w;
+}
+
+v1::PrefixPull Took(double ms, double mb, v1::PrefixPull::Result result = v1::PrefixPull::FILLED) {
+  v1::PrefixPull pull;
+  pull.set_result(result);
+  pull.set_bytes(static_cast<uint64_t>(mb * 1e6));
+  pull.set_duration_ns(static_cast<int64_t>(ms * 1e6));
+  return pull;
+}
+
+class Pulls : public ::testing::Test {
+ protected:
+  RequestSummary Request(int32_t tokens) {
+    RequestSummary r;
+    r.tokens = tokens;
+    r.kv_bytes_per_token = 128 * 1024;
+    r.num_layers = 32;
+    r.pulls = &rates_;
+    r.now = now_;
+    return r;
+  }
+  void Learn(double ms_per_mb) {
+    for (int i = 1; i <= 20; ++i) rates_.Learn("d0", "d1", Took(1 + ms_per_mb * i, i), now_);
+  }
+  Result<Placement> Pick(const RequestSummary& request, std::span<const WorkerView> workers) {
+    return (*MakeRoutingPolicy({}))->Pick(request, workers);
+  }
+  PullRates rates_;
+  Instant now_{1'000'000'000};
+};
+
+TEST_F(Pulls, WhatABusyWorkerHoldsGoesToAnIdleOne) {
+  Learn(0.1);
+  WorkerView workers[] = {Worker("d0", 4000), Worker("d1")};
+  workers[0].busy_ms = 5000;
+  const auto placement = Pick(Request(4010), workers);
+  ASSERT_TRUE(placement);
+  EXPECT_EQ(placement->decode, 1);
+  // The holder is inside that step itself: it would not answer.
+  EXPECT_EQ(placement->pull.holder, -1);
+  workers[0].busy_ms = 0;
+  workers[0].rows = 64;
+  const auto pulled = Pick(Request(4010), workers);
+  EXPECT_EQ(pulled->decode, 1);
+  EXPECT_EQ(pulled->pull.holder, 0);
+  EXPECT_EQ(pulled->pull.tokens, 4000);
+  EXPECT_EQ(pulled->reason, "local-pull");
+}
+
+TEST_F(Pulls, AnIdleWorkerThatHoldsItIsAsGoodWithoutAPull) {
+  Learn(0.1);
+  const WorkerView workers[] = {Worker("d0", 4000), Worker("d1")};
+  const auto placement = Pick(Request(4010), workers);
+  EXPECT_EQ(placement->decode, 0);
+  EXPECT_EQ(placement->pull.holder, -1);
+}
+
+TEST_F(Pulls, ASlowLaneIsNoLane) {
+  Learn(1000);
+  WorkerView workers[] = {Worker("d0", 4000), Worker("d1")};
+  workers[0].rows = 64;
+  EXPECT_EQ(Pick(Request(4010), workers)->pull.holder, -1);
+}
+
+TEST_F(Pulls, OffIsOffAndWheneverIsAlways) {
+  Learn(1000);
+  WorkerView workers[] = {Worker("d0", 4000), Worker("d1")};
+  workers[0].available = false;
+  RequestSummary request = Request(4010);
+  request.pull_whenever = true;
+  EXPECT_EQ(Pick(request, workers)->pull.holder, 0);
+  request.pulls = nullptr;
+  EXPECT_EQ(Pick(request, workers)->pull.holder, -1);
+}
+
+TEST_F(Pulls, EveryPolicyPullsWhereItComputesLocally) {
+  Learn(0.1);
+  WorkerView workers[] = {Worker("d0", 4000), Worker("d1")};
+  workers[0].available = false;
+  for (const std::string_view name : kRoutingPolicies) {
+    PolicyOptions options;
+    options.name = name;
+    const auto placement = (*MakeRoutingPolicy(options))->Pick(Request(4010), workers);
+    ASSERT_TRUE(placement) << name;
+    EXPECT_EQ(placement->pull.holder, 0) << name;
+    EXPECT_EQ(placement->reason, "local-pull") << name;
+  }
+}
+
+TEST_F(Pulls, AWorkerWithoutAnAddressGivesNothing) {
+  Learn(0.1);
+  WorkerView workers[] = {Worker("d0", 4000), Worker("d1")};
+  workers[0].available = workers[0].gives = false;
+  EXPECT_EQ(Pick(Request(4010), workers)->pull.holder, -1);
+}
+
+TEST(PullRates, APairThatIsNotKnownIsTriedNowAndThenAndElseTakenForSlow) {
+  PullRates rates;
+  const WorkerView holder = Worker("d0"), decode = Worker("d1");
+  Instant now{1'000'000'000};
+  const double hoped = *rates.PredictMs(holder, decode, 1e8, now);
+  rates.Started("d0", "d1", now);
+  const double feared = *rates.PredictMs(holder, decode, 1e8, now);
+  EXPECT_GT(feared, 3 * hoped);
+  now = now + PullRates::kTrialEvery;
+  EXPECT_EQ(*rates.PredictMs(holder, decode, 1e8, now), hoped);
+}
+
+TEST(PullRates, WhatAPairTookIsWhatItTakes) {
+  PullRates rates;
+  const WorkerView holder = Worker("d0"), decode = Worker("d1");
+  const Instant now{1'000'000'000};
+  for (int i = 1; i <= 30; ++i) rates.Learn("d0", "d1", Took(2 + 0.5 * (i % 7), i % 7), now);
+  EXPECT_NEAR(*rates.PredictMs(holder, decode, 10e6, now), 7, 0.5);
+  // The other way round is another lane.
+  EXPECT_GT(*rates.PredictMs(decode, holder, 1e9, now), 100);
+}
+
+TEST(PullRates, APairThatWasLateIsLeftAloneTwiceAsLongEachTime) {
+  PullRates rates;
+  const WorkerView holder = Worker("d0"), decode = Worker("d1");
+  Instant now{1'000'000'000};
+  rates.Learn("d0", "d1", Took(0, 0, v1::PrefixPull::LATE), now);
+  EXPECT_FALSE(rates.PredictMs(holder, decode, 1e6, now));
+  now = now + milliseconds(501);
+  EXPECT_TRUE(rates.PredictMs(holder, decode, 1e6, now));
+  rates.Learn("d0", "d1", Took(0, 0, v1::PrefixPull::FAILED), now);
+  EXPECT_FALSE(rates.PredictMs(holder, decode, 1e6, now + milliseconds(900)));
+  EXPECT_TRUE(rates.PredictMs(holder, decode, 1e6, now + seconds(2)));
+  // What the directory had wrong says nothing of the lane.
+  rates.Learn("d0", "d1", Took(0, 0, v1::PrefixPull::MISSED), now + seconds(2));
+  EXPECT_TRUE(rates.PredictMs(holder, decode, 1e6, now + seconds(2)));
+}
+
+TEST(PullRates, PairsAreBounded) {
+  PullRates rates;
+  for (size_t i = 0; i < PullRates::kMaxPairs + 10; ++i)
+    rates.Started("h" + std::to_string(i), "d", Instant{static_cast<int64_t>(i)});
+  EXPECT_EQ(rates.pairs(), PullRates::kMaxPairs);
+}
+
+TEST(RouterPulls, ADrainingWorkersPrefixGoesToTheOneThatTakesItsRequests) {
+  RouterOptions options;
+  options.pulls = PrefixPulls::kAlways;
+  RouterHarness h(options);
+  v1::Register holder = h.Registration("d0", v1::ROLE_DECODE, 1);
+  holder.set_kv_address("d0:kv");
+  const LinkId d0 = h.Attach(holder);
+  h.Report(d0, h.ReadyTelemetry(1));
+  const LinkId d1 = h.AddDecode("d1");
+  h.Store(d0, h.Request(256).tokens, 16, /*snapshot=*/true);
+  v1::Telemetry draining = h.ReadyTelemetry(1);
+  draining.set_draining(true);
+  h.Report(d0, draining);
+  RecordingObserver seen;
+  ASSERT_TRUE(h.Submit(h.Request(256), &seen));
+  const v1::GenerateRequest sent = h.Generates(d1).at(0);
+  ASSERT_TRUE(sent.has_pull());
+  EXPECT_EQ(sent.pull().holder().kv_address(), "d0:kv");
+  EXPECT_EQ(sent.pull().holder().incarnation(), 1u);
+  EXPECT_EQ(sent.pull().tokens(), 240u);
+  EXPECT_GT(sent.pull().begin_within_us(), 0);
+  EXPECT_GT(sent.pull().limit_us(), sent.pull().begin_within_us());
+  EXPECT_EQ(seen.routes[0].pull_worker, "d0");
+  EXPECT_EQ(seen.routes[0].pull_tokens, 240u);
+}
+
+}  // namespace
+}  // namespace aisp
