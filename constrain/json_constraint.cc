@@ -80,6 +80,7 @@ class JsonMatcher : public Matcher {
 
   std::string Forced(size_t limit) override {
     const std::lock_guard lock(shared_->mutex);
+    const TimeBound bound(&shared_->grammar->languages);
     const Arena::Mark mark = arena_.mark();
     std::string out;
     JsonState at = state_;

@@ -102,6 +102,7 @@ class TextMatcher : public Matcher {
 
   std::string Forced(size_t limit) override {
     const std::lock_guard lock(shared_->mutex);
+    const TimeBound bound(&shared_->languages);
     std::string out;
     for (int32_t state = state_; out.size() < limit && !shared_->automaton->Accepts(state);) {
       int only = -1;
