@@ -1,5 +1,6 @@
 // The inside of PrefillRole; included by prefill/*.cc only. Split over prefill_role.cc (the loop,
-// routers, compute), prefill_readers.cc (what decode workers say) and draining.cc.
+// routers, compute), prefill_readers.cc (what decode workers say), prefill_done.cc (what they are
+// told in the end) and draining.cc.
 #pragma once
 
 #include <map>

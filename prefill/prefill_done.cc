@@ -1,0 +1,68 @@
+// What a decode worker is told when all that it was granted blocks for is written.
+#include <algorithm>
+
+#include "common/log.h"
+#include "kvcache/block_check.h"
+#include "prefill/prefill_role_impl.h"
+#include "worker/sampling_codec.h"
+#include "worker/trace_spans.h"
+
+namespace aisp {
+namespace {
+
+int64_t NonNegativeNs(Instant from, Instant to) {
+  return std::max<int64_t>(0, (to - from).count());
+}
+
+}  // namespace
+
+// Once all is written, not from layer to layer: there it made each step wait.
+void PrefillRole::Impl::AddBlockChecks(const Transfer& transfer, v1::PrefillDone* done) {
+  if (deps.host_pool == nullptr || !readers.Find(transfer.reader)->verify) return;
+  const KvLayout& layout = deps.engine->blocks().layout();
+  const std::span<const BlockId> local = deps.engine->BlocksOf(transfer.sequence);
+  const int32_t end =
+      std::min(layout.BlocksFor(transfer.end_token), static_cast<int32_t>(local.size()));
+  for (int32_t i = transfer.first_token / layout.block_tokens; i < end; ++i) {
+    done->add_block_checks(BlockCheck(layout, deps.host_pool, local[static_cast<size_t>(i)]));
+  }
+}
+
+void PrefillRole::Impl::FinishTransfer(Transfer& transfer) {
+  const PushTotals& totals = pusher->Totals(transfer.push);
+  const Instant started =
+      transfer.first_scheduled == kNever ? transfer.granted : transfer.first_scheduled;
+  const Instant last_write =
+      totals.last_completion == kNever ? transfer.computed_at : totals.last_completion;
+  v1::PrefillToDecode message;
+  v1::PrefillDone* done = message.mutable_done();
+  done->set_transfer_id(transfer.transfer_id);
+  done->set_epoch(transfer.epoch.value);
+  done->set_token_layers(totals.token_layers);
+  done->set_prefill_cached_tokens(static_cast<uint32_t>(transfer.cached_tokens));
+  done->set_queue_ns(NonNegativeNs(transfer.received, started));
+  done->set_prefill_ns(NonNegativeNs(started, transfer.computed_at));
+  done->set_transfer_tail_ns(NonNegativeNs(transfer.computed_at, last_write));
+  done->set_bytes(totals.bytes);
+  done->set_blocks(totals.blocks);
+  AddBlockChecks(transfer, done);
+  if (transfer.drawn) {
+    DrawnToWire(*transfer.drawn, done->mutable_drawn());
+    first_tokens.Add();
+  }
+  const SequenceTimes times = deps.engine->Times(transfer.sequence);
+  done->set_preemptions(static_cast<uint32_t>(times.preemptions));
+  AddChunks(transfer.received, times, options.worker.worker_id, done->mutable_spans());
+  SendToReader(transfer.reader, std::move(message));
+  LogInfo("prefill done", {{"request", transfer.trace_id},
+                           {"tokens", transfer.tokens},
+                           {"cached_tokens", transfer.cached_tokens},
+                           {"blocks", totals.blocks},
+                           {"queue_ms", ToMs(started - transfer.received)},
+                           {"prefill_ms", ToMs(transfer.computed_at - started)}});
+  transfers_done.Add();
+  if (transfer.sequence_alive) deps.engine->Release(transfer.sequence);
+  EraseTransfer(transfer);
+}
+
+}  // namespace aisp
