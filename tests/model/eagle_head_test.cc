@@ -8,6 +8,7 @@
 #include "model/files.h"
 #include "model/json_reader.h"
 #include "tests/model/golden.h"
+#include "tests/model/head_rig.h"
 #include "tests/model/recorded.h"
 
 namespace aisp {
@@ -17,88 +18,20 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr int32_t kBlockTokens = 16;
-
 ModelSpec Target() {
   auto spec = LoadModelSpec(GoldenDirectory("llama"));
   EXPECT_TRUE(spec.has_value());
   return *spec;
 }
 
-// Whose logits.
-enum class Wanted : uint8_t { kNone, kLast, kAll };
-
-// The golden head over the embeddings of its target, with a pool and one sequence in it.
-struct HeadRig {
-  explicit HeadRig(DType dtype) {
-    target = Rig::Open(GoldenDirectory("llama"), {.compute_dtype = dtype});
-    const Model& model = target.executor->model();
-    const auto spec = LoadEagleSpec(GoldenDirectory("llama-eagle3"), model.spec());
-    EXPECT_TRUE(spec.has_value()) << spec.error().message;
-    auto made = EagleHead::Load(GoldenDirectory("llama-eagle3"), *spec, model.embedding(),
-                                {.compute_dtype = dtype, .max_rows = 32, .max_sequences = 24},
-                                *target.device, *target.ops);
-    EXPECT_TRUE(made.has_value()) << made.error().message;
-    head = std::move(*made);
-    const KvShape shape = spec->layer.kv();
-    layout = *MakeKvLayout(shape, kBlockTokens, dtype, 8, 0);
-    pool = *target.device->Allocate(layout.PoolBytes(), MemoryKind::kDevice);
-    std::memset(pool.data(), 0xff, pool.bytes());  // NaN: nothing of it may be read
-    EXPECT_TRUE(head->Bind(KvViews(layout, pool.data()).front()));
-    stream = *target.device->CreateStream();
-  }
-
-  // Rows [begin, begin + count) of the sequence.
-  Status Run(int32_t begin, int32_t count, Wanted wanted, std::span<const TokenId> tokens,
-             std::span<const float> features) {
-    std::vector<int32_t> positions, logit_rows;
-    for (int32_t i = 0; i < count; ++i) {
-      positions.push_back(begin + i);
-      if (wanted == Wanted::kAll || (wanted == Wanted::kLast && i == count - 1))
-        logit_rows.push_back(i);
-    }
-    const SequenceRows rows{0, count, begin + count, 0};
-    const std::vector<int32_t> table = {5, 2, 7, 0};
-    const ForwardBatch batch{
-        tokens.subspan(static_cast<size_t>(begin) + 1, static_cast<size_t>(count)),
-        positions,
-        {},
-        {&rows, 1},
-        table,
-        logit_rows};
-    const int32_t last = 0;
-    std::vector<const std::byte*> rows_of_features;
-    const size_t size = head->feature_bytes();
-    for (int32_t i = 0; !features.empty() && i < count; ++i) {
-      rows_of_features.push_back(std::as_bytes(features).data() +
-                                 static_cast<size_t>(begin + i) * size);
-    }
-    const bool begins = !features.empty();
-    AISP_RETURN_IF_ERROR(begins ? head->TakeFeatures(rows_of_features, *stream)
-                                : head->GoOnFrom({&last, 1}, *stream));
-    AISP_ASSIGN_OR_RETURN(const DeviceBatch uploaded, head->Upload(batch, 0, 0, *stream));
-    using enum EagleHead::Part;
-    return head->Enqueue(!begins                   ? kGoOn
-                         : wanted == Wanted::kNone ? kTakeUp
-                                                   : kBegin,
-                         uploaded, {}, *stream);
-  }
-  std::vector<float> Logits(int32_t rows) const {
-    const TensorView logits = head->logits();
-    const float* const first = logits.as<float>();
-    return {first, first + rows * logits.cols()};
-  }
-
-  Rig target;
-  std::unique_ptr<EagleHead> head;
-  KvLayout layout;
-  Buffer pool;
-  std::unique_ptr<Stream> stream;
-};
-
-void ExpectNear(const std::vector<float>& have, std::span<const float> want, float tolerance) {
-  ASSERT_EQ(have.size(), want.size());
-  for (size_t i = 0; i < have.size(); ++i) ASSERT_NEAR(have[i], want[i], tolerance) << i;
+HeadRig GoldenHead(DType dtype) {
+  const std::string folder = GoldenDirectory("llama-eagle3");
+  return HeadRig(
+      GoldenDirectory("llama"), dtype, [&](const Model& target, Device& device, Ops& ops) {
+        return EagleHead::Load(folder, *LoadEagleSpec(folder, target.spec()), target.embedding(),
+                               {.compute_dtype = dtype, .max_rows = 32, .max_sequences = 24},
+                               device, ops);
+      });
 }
 
 // All rows of the target's features, then three of the head's own, which go on behind the last one.
@@ -108,7 +41,7 @@ void ExpectGolden(DType dtype, float tolerance) {
   const std::vector<TokenId> tokens(ids.begin(), ids.end());
   const std::vector<float> features = recorded.Values<float>("features");
   const std::vector<float> logits = recorded.Values<float>("logits");
-  HeadRig rig(dtype);
+  HeadRig rig = GoldenHead(dtype);
   constexpr int32_t kRows = 21;
   ASSERT_EQ(features.size(), static_cast<size_t>(kRows * rig.head->feature_size()));
   ASSERT_TRUE(rig.Run(0, kRows, Wanted::kAll, tokens, features));

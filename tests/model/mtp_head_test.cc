@@ -6,8 +6,8 @@
 
 #include <cstring>
 
-#include "engine/model_executor.h"
 #include "tests/model/golden.h"
+#include "tests/model/head_rig.h"
 #include "tests/model/recorded.h"
 
 namespace aisp {
@@ -16,81 +16,24 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Whose logits.
-enum class Wanted : uint8_t { kNone, kLast, kAll };
-
-// A layer over its target, with a pool and one sequence in it.
-struct LayerRig {
-  LayerRig(const std::string& golden, const std::string& folder, const MtpSpec& spec, DType dtype,
-           std::optional<uint64_t> random = std::nullopt) {
-    target = Rig::Open(GoldenDirectory(golden), {.compute_dtype = dtype});
-    auto made = MtpHead::Load(folder, spec, target.executor->model(),
-                              {.compute_dtype = dtype,
-                               .max_rows = 32,
-                               .max_sequences = 24,
-                               .max_context = 64,
-                               .random_weights = random},
-                              *target.device, *target.ops);
-    EXPECT_TRUE(made.has_value()) << made.error().message;
-    head = std::move(*made);
-    layout = *MakeKvLayout(head->shape().kv, 16, dtype, 8, 0);
-    pool = *target.device->Allocate(layout.PoolBytes(), MemoryKind::kDevice);
-    std::memset(pool.data(), 0xff, pool.bytes());  // NaN: nothing of it may be read
-    EXPECT_TRUE(head->Bind(KvViews(layout, pool.data()).front()));
-    stream = *target.device->CreateStream();
-  }
-
-  // Rows [begin, begin + count) of the sequence; without features it goes on from row 0 of the last
-  // step.
-  Status Run(int32_t begin, int32_t count, Wanted wanted, std::span<const TokenId> tokens,
-             std::span<const float> features) {
-    std::vector<int32_t> positions, logit_rows;
-    for (int32_t i = 0; i < count; ++i) {
-      positions.push_back(begin + i);
-      if (wanted == Wanted::kAll || (wanted == Wanted::kLast && i == count - 1))
-        logit_rows.push_back(i);
-    }
-    const SequenceRows rows{0, count, begin + count, 0};
-    const std::vector<int32_t> table = {5, 2, 7, 0};
-    const ForwardBatch batch{
-        tokens.subspan(static_cast<size_t>(begin) + 1, static_cast<size_t>(count)),
-        positions,
-        {},
-        {&rows, 1},
-        table,
-        logit_rows};
-    const int32_t last = 0;
-    std::vector<const std::byte*> places;
-    for (int32_t i = 0; !features.empty() && i < count; ++i) {
-      places.push_back(std::as_bytes(features).data() +
-                       static_cast<size_t>(begin + i) * head->feature_bytes());
-    }
-    const bool begins = !features.empty();
-    AISP_RETURN_IF_ERROR(begins ? head->TakeFeatures(places, *stream)
-                                : head->GoOnFrom({&last, 1}, *stream));
-    AISP_ASSIGN_OR_RETURN(const DeviceBatch uploaded, head->Upload(batch, 0, 0, *stream));
-    using enum FeatureHead::Part;
-    return head->Enqueue(!begins                   ? kGoOn
-                         : wanted == Wanted::kNone ? kTakeUp
-                                                   : kBegin,
-                         uploaded, {}, *stream);
-  }
-  std::vector<float> Logits(int32_t rows) const {
-    const TensorView logits = head->logits();
-    return {logits.as<float>(), logits.as<float>() + rows * logits.cols()};
-  }
-
-  Rig target;
-  std::unique_ptr<MtpHead> head;
-  KvLayout layout;
-  Buffer pool;
-  std::unique_ptr<Stream> stream;
-};
+HeadRig LayerRig(const std::string& golden, const std::string& folder, const MtpSpec& spec,
+                 DType dtype, std::optional<uint64_t> random = std::nullopt) {
+  return HeadRig(GoldenDirectory(golden), dtype,
+                 [&](const Model& target, Device& device, Ops& ops) {
+                   return MtpHead::Load(folder, spec, target,
+                                        {.compute_dtype = dtype,
+                                         .max_rows = 32,
+                                         .max_sequences = 24,
+                                         .max_context = 64,
+                                         .random_weights = random},
+                                        device, ops);
+                 });
+}
 
 constexpr int32_t kRows = 21;
 
 // In pieces, some of which want no logits, the last row is what it was, bit for bit.
-void ExpectTheSameInPieces(LayerRig& rig, std::span<const TokenId> tokens,
+void ExpectTheSameInPieces(HeadRig& rig, std::span<const TokenId> tokens,
                            std::span<const float> features) {
   const auto width = static_cast<ptrdiff_t>(rig.head->logits().cols());
   const std::vector<float> whole = rig.Logits(kRows);
@@ -99,11 +42,6 @@ void ExpectTheSameInPieces(LayerRig& rig, std::span<const TokenId> tokens,
   ASSERT_TRUE(rig.Run(10, 3, Wanted::kLast, tokens, features));
   ASSERT_TRUE(rig.Run(13, 8, Wanted::kLast, tokens, features));
   EXPECT_EQ(rig.Logits(1), std::vector<float>(whole.end() - width, whole.end()));
-}
-
-void ExpectNear(const std::vector<float>& have, std::span<const float> want, float tolerance) {
-  ASSERT_EQ(have.size(), want.size());
-  for (size_t i = 0; i < have.size(); ++i) ASSERT_NEAR(have[i], want[i], tolerance) << i;
 }
 
 // All rows of the target's features, then two of the layer's own, which go on behind the last one.
@@ -116,7 +54,7 @@ void ExpectGolden(DType dtype, float tolerance) {
   const auto spec =
       LoadMtpSpec(GoldenDirectory("llama-mtp"), *LoadModelSpec(GoldenDirectory("llama")));
   ASSERT_TRUE(spec.has_value()) << spec.error().message;
-  LayerRig rig("llama", GoldenDirectory("llama-mtp"), *spec, dtype);
+  HeadRig rig = LayerRig("llama", GoldenDirectory("llama-mtp"), *spec, dtype);
   ASSERT_TRUE(rig.Run(0, kRows, Wanted::kAll, tokens, features));
   const auto width = static_cast<size_t>(rig.head->logits().cols());
   const std::span<const float> want = logits;
@@ -147,7 +85,7 @@ TEST(MtpHead, IsALayerOfTheModelsKind) {
   EXPECT_EQ(spec->layer.prefix, fmt::format("model.layers.{}", target.layers.size()));
   EXPECT_EQ(spec->layer.attention.kind, AttentionKind::kLatent);
   EXPECT_EQ(spec->layer.mlp.kind, MlpKind::kExperts);
-  LayerRig rig("deepseek-v3", folder, *spec, DType::kF32, 3);
+  HeadRig rig = LayerRig("deepseek-v3", folder, *spec, DType::kF32, 3);
   std::vector<TokenId> tokens;
   for (int32_t i = 0; i < kRows + 3; ++i) tokens.push_back((i * 37 + 5) % target.vocabulary);
   std::vector<float> features;
