@@ -18,7 +18,8 @@ void BindWorkerSettings(Config::Worker& w, SettingTable& t) {
         "name has (a headless Service), looked up again every few seconds.")
       .Flag("--routers");
   t.Add("kv_listen", &w.kv_listen,
-        "Prefill: host:port where decode workers connect (gRPC); port 0: a free one.")
+        "Host:port where decode workers connect (gRPC), for prompts and for prefixes; port 0: a "
+        "free one.")
       .Flag("--kv-listen");
   t.Add("kv_advertise", &w.kv_advertise,
         "Prefill: host:port that decode workers should dial; empty: what kv_listen bound.")
