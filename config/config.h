@@ -131,7 +131,7 @@ struct Config {
     int64_t watermark_blocks = 2;
     bool prefix_cache = true;
     std::string speculative_config = "off";
-    bool forced_runs = true;
+    std::string forced_runs = "auto";
   } engine;
 
   struct Kv {

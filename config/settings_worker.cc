@@ -124,8 +124,10 @@ void BindEngineSettings(Config::Engine& e, SettingTable& t) {
       .Json();
   t.Add("forced_runs", &e.forced_runs,
         "Propose the tokens that a constrained answer must go on with (names of a schema, literal "
-        "parts of a call), so that a step brings several of them. Changes no token.")
-      .Flag("--forced-runs");
+        "parts of a call), so that a step brings several of them. auto: on a CPU; on a GPU a "
+        "near-tie between two tokens may then fall the other way.")
+      .Flag("--forced-runs")
+      .OneOf({"auto", "on", "off"});
 }
 
 void BindKvSettings(Config::Kv& k, SettingTable& t) {

@@ -1,5 +1,5 @@
-// The inside of Engine, in eleven parts: engine.cc (queries), admission.cc (how sequences come, wait
-// and end), launch.cc (plan, reserve, hand to the executor), collect.cc (what a finished step
+// The inside of Engine, in eleven parts: engine.cc (queries), admission.cc (how sequences come,
+// wait and end), launch.cc (plan, reserve, hand to the executor), collect.cc (what a finished step
 // means), outputs.cc (what rows bring beside draws), drafts.cc (what is proposed), remote.cc
 // (blocks that others fill or read), pulled.cc (prefixes that others fill), tiered.cc (blocks from
 // lower tiers), adapters.cc (LoRA adapters come and go), invariants.cc (what always holds). Engine

@@ -4,8 +4,9 @@
 //   free        no pin, content meaningless
 //   cached      no pin, content published in the prefix index; evictable, least recently used first
 //   pinned      >= 1 pin: held by a sequence, by a step in flight, by a reservation, by a copy to
-//               or from another tier or worker, or by a remote writer's lease; or no pin itself, but a
-//               published descendant in its chain has one and would become unreachable without it
+//               or from another tier or worker, or by a remote writer's lease; or no pin itself,
+//               but a published descendant in its chain has one and would become unreachable
+//               without it
 //   quarantined pinned only by a lease whose grant was given up before the writer acknowledged (see
 //   below)
 // Preempting and cancelling only drop pins. Blocks pinned by nobody that are published stay cached.

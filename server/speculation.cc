@@ -25,7 +25,9 @@ namespace aisp {
 
 int32_t MaxDraftRows(const Config::Engine& engine) {
   // Forced runs are of constrained sequences alone, which leave room for few at once.
-  const int64_t most = engine.speculative_config != "off" ? 128 : engine.forced_runs ? 64 : 0;
+  const int64_t most = engine.speculative_config != "off" ? 128
+                       : engine.forced_runs == "on"       ? 64
+                                                          : 0;
   return static_cast<int32_t>(
       std::clamp<int64_t>(engine.max_batch_tokens - engine.max_sequences, 0, most));
 }
@@ -326,7 +328,8 @@ Result<DraftMemory> DraftMemoryOf(const Config& config, const ServedModel& serve
 Result<std::shared_ptr<Speculator>> MakeSpeculator(const Config& config, const ServedModel& served,
                                                    const Backend& backend, const Clock* clock) {
   AISP_ASSIGN_OR_RETURN(const SpeculationConfig chosen, SpeculationConfigOf(config));
-  return MakeSpeculator(chosen, config.engine.forced_runs, served, backend, clock);
+  const bool forced_runs = EngineSettingsOf(config).forced_runs == "on";
+  return MakeSpeculator(chosen, forced_runs, served, backend, clock);
 }
 
 Result<std::unique_ptr<Proposer>> MakeProposer(const SpeculationConfig& chosen,

@@ -192,7 +192,7 @@ class ForcedRuns(unittest.TestCase):
     def test_no_answer_changes_with_a_proposer_and_without(self):
         template = f"--chat-template={os.path.dirname(os.path.abspath(__file__))}/templates/hermes.jinja"
         suffix = '--speculative-config={"method": "suffix", "num_speculative_tokens": 6}'
-        on, off, both = (Served(BINARY, template, *flags) for flags in ((), ("--forced-runs=false",), (suffix,)))
+        on, off, both = (Served(BINARY, template, *flags) for flags in ((), ("--forced-runs=off",), (suffix,)))
         for server in (on, off, both):
             self.addCleanup(server.stop)
         draw = random.Random(11)
