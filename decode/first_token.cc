@@ -7,7 +7,9 @@
 namespace aisp {
 
 bool MayBeDrawnElsewhere(const SequenceRequest& request) {
-  const auto generated = static_cast<int32_t>(request.tokens.size()) - request.prompt_tokens;
+  // The engine has not looked at the numbers yet.
+  const auto generated =
+      static_cast<int64_t>(request.tokens.size()) - int64_t{request.prompt_tokens};
   const bool draws = request.pooling == Pooling::kNone && generated < request.max_new_tokens;
   return draws && request.guide == nullptr;
 }
