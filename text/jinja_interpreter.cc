@@ -334,6 +334,9 @@ Result<Value> Interpreter::CallMacro(const Macro& macro, const Args& args) {
   }
   AISP_RETURN_IF_ERROR(
       Charge(parameters.size() * (parameters.size() + args.named.size()) / kNamesPerStep));
+  const Nesting nesting(&macros_);
+  if (macros_ > kMaxMacroDepth)
+    return Fail("macros nested deeper than " + std::to_string(kMaxMacroDepth));
   const std::shared_ptr<Scope> outer = scope_;
   AISP_RETURN_IF_ERROR(EnterScope(macro.scope));
   const std::shared_ptr<Scope> scope = scope_;

@@ -23,6 +23,9 @@ namespace aisp::jinja {
 inline constexpr uint32_t kMaxValueDepth = 100;  // lists in lists, maps in maps
 inline constexpr int kMaxEvalDepth =
     1200;  // tree nodes under evaluation at one time, macro calls included
+// Macros that call each other, at one time: each takes more stack than a node. Python's own limit
+// ends them at about as many.
+inline constexpr int kMaxMacroDepth = 200;
 inline constexpr int64_t kMaxRange = 100'000;   // jinja2.sandbox.MAX_RANGE
 inline constexpr size_t kBytesPerStep = 64;     // bytes made or read that count as one step
 inline constexpr size_t kMaxErrorBytes = 4096;  // of a message, which may quote what clients sent
@@ -192,6 +195,7 @@ class Interpreter {
   std::string* out_ = nullptr;
   uint64_t steps_ = 0;
   int depth_ = 0;
+  int macros_ = 0;  // that are called
   int line_ = 1;
 };
 
