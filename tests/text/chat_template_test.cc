@@ -159,6 +159,8 @@ TEST(ChatTemplate, NoValueGrowsOrWorksBeyondItsBound) {
       "{% set ns = namespace() %}{% for x in [1] recursive %}{% macro m() %}{{ loop([1]) }}"
       "{% endmacro %}{% set ns.f = m %}{% endfor %}{% for i in range(90000) %}{{ ns.f() }}"
       "{% endfor %}",
+      // Macros that call each other, by a statement that is one node.
+      "{% macro m() %}{% call m() %}{% endcall %}{% endmacro %}{{ m() }}",
       // A loop that keeps loops after its end.
       "{% set ns = namespace() %}{% for x in [1] %}{% set ns.f = loop.changed %}{% set ns.l = loop "
       "%}{% endfor %}{{ ns.f(ns.l) }}",
