@@ -108,7 +108,9 @@ Match MatchLinear(const Query& q) {
   int32_t rows = q.RowsOf(q.first);
   const bool adapts = Adapts(q);
   if (adapts && w.epilogue == Epilogue::kGatedSilu) {
-    w = Ungated(w);
+    // Stored as its rows are packed, gate and up both: what adapters add comes before SiLU.
+    w.epilogue = Epilogue::kStore;
+    w.output = DType::kBF16;
     rows = std::min(rows, kMostGatedAdapterRows);
   }
   const LinearChoice choice =
@@ -230,13 +232,6 @@ constexpr KernelRow kTable[] = {
 }  // namespace
 
 std::span<const KernelRow> KernelTable() { return kTable; }
-
-LinearTraits Ungated(const LinearTraits& weight) {
-  LinearTraits w = weight;
-  w.epilogue = Epilogue::kStore;
-  w.output = DType::kBF16;
-  return w;
-}
 
 std::string_view AttentionRefusal(const AttentionParams& p, const DeviceFacts& device) {
   const int32_t dim = p.kv.head_dim;

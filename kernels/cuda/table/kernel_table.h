@@ -125,9 +125,6 @@ Bucket CanonicalBucket(const Bucket& bucket);
 
 // Rows of a gated layer with adapters that are computed before SiLU, at a time.
 inline constexpr int32_t kMostGatedAdapterRows = 2048;
-// A gated layer with adapters is stored as its rows are packed, gate and up both, in bf16: what
-// adapters add comes before SiLU.
-LinearTraits Ungated(const LinearTraits& weight);
 
 // What people read of a launch; `context`: keys of a sequence that attention is predicted for.
 LaunchInfo DescribeLaunch(const Programme& programme, const Bucket& bucket,
