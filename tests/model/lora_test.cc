@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "tests/model/golden.h"
 #include "tests/model/lora_files.h"
+#include "tests/model/unequal_chunks.h"
 #include "tests/support/temp_files.h"
 
 namespace aisp {
@@ -70,21 +71,7 @@ TEST_P(Lora, RowsOfTwoAdaptersAndOfNoneInOneBatchAreThoseOfMergedWeights) {
     sequences.push_back(rig.NewSequence(prompt, 40));
     sequences.back().adapter = adapter;
   }
-  std::vector<std::vector<float>> mixed(sequences.size());
-  for (int32_t step = 0; step < 40; ++step) {
-    std::vector<Rig::Rows> rows;
-    std::vector<size_t> whose;
-    for (size_t i = 0; i < sequences.size(); ++i) {
-      const int32_t count =
-          std::min<int32_t>(3 + 5 * static_cast<int32_t>(i), 40 - sequences[i].computed);
-      if (count == 0) continue;
-      rows.push_back({&sequences[i], count});
-      whose.push_back(i);
-    }
-    if (rows.empty()) break;
-    const auto logits = rig.Step(rows);
-    for (size_t i = 0; i < whose.size(); ++i) mixed[whose[i]] = logits[i];
-  }
+  const std::vector<std::vector<float>> mixed = InUnequalChunks(rig, sequences, 40);
   EXPECT_EQ(mixed[0], expected[0]);  // bit for bit
   EXPECT_LT(Worst(mixed[1], expected[1]), kTolerance);
   EXPECT_LT(Worst(mixed[2], expected[2]), kTolerance);
