@@ -1,5 +1,5 @@
 // `aisp bench kv`: what the KV lanes of this machine carry between two processes, beside memcpy and
-// a bare socket. Pools in host memory.
+// a bare socket. Pools in host memory, or each in a GPU's.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,10 @@ namespace aisp {
 
 struct KvBenchOptions {
   std::vector<std::string> lanes = {"shm", "ucx", "tcp"};
-  // How to start the owner's process: this program and its arguments, to which the lane and the
-  // pool's size are added; it runs ServeKvBench.
+  // The writer's GPU and the owner's, maybe the same; empty: pools in host memory.
+  std::vector<int32_t> gpus;
+  // How to start the owner's process: this program and its arguments, to which the lane, the pool's
+  // size and its GPU (-1: host memory) are added; it runs ServeKvBench.
   std::vector<std::string> owner;
 };
 
@@ -23,7 +25,7 @@ struct KvBenchRow {
   int32_t blocks = 0;    // of one write, scattered over both pools
   double write_us = 0;   // one write alone, from Write to its completion: the median
   double gb_per_s = 0;   // several under way
-  double of_memcpy = 0;  // gb_per_s over memcpy's of the same shape
+  double of_memcpy = 0;  // gb_per_s over memcpy's of the same shape; 0 between GPUs
 };
 
 struct KvBench {
@@ -38,6 +40,6 @@ std::string ToJson(const KvBench& bench);
 
 // The owner's process: offers a pool of `bytes` over `lane`, prints its descriptor as a line on
 // stdout, and ends with its input.
-Status ServeKvBench(const std::string& lane, uint64_t bytes);
+Status ServeKvBench(const std::string& lane, uint64_t bytes, int32_t gpu);
 
 }  // namespace aisp
