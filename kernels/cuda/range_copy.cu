@@ -8,14 +8,14 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kAhead = 4;           // words in flight per thread
-constexpr size_t kMaxRanges = 160;  // arguments of a kernel have 4 KiB
+constexpr size_t kMaxRanges = 1024;  // arguments of a kernel have 32,764 bytes
 constexpr size_t kBytesPerCta = 64u << 10;
 constexpr size_t kMaxSlices = 64;
 
 struct RangeList {
   CopyRange ranges[kMaxRanges];
 };
-static_assert(sizeof(RangeList) <= 4000);
+static_assert(sizeof(RangeList) <= 32000);
 
 __device__ void CopyBytes(const uint8_t* from, uint8_t* to, size_t bytes, size_t thread,
                           size_t threads) {

@@ -1,5 +1,6 @@
 #include "kvcache/transport/copy_worker.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -65,51 +66,66 @@ void CopyWorker::Remove(KvPeerId peer, const Error& why) {
     for (Job& job : queue_) (job.peer == peer ? removed : kept).push_back(std::move(job));
     queue_ = std::move(kept);
     queued_.fetch_sub(static_cast<uint32_t>(removed.size()), std::memory_order_relaxed);
-    idle_.wait(lock, [&] { return copying_ != peer; });
+    idle_.wait(lock, [&] { return std::ranges::find(copying_, peer) == copying_.end(); });
   }
   for (const Job& job : removed) completions_->Complete({job.id, job.epoch, tl::unexpected(why)});
 }
 
 void CopyWorker::Run() {
-  Job job;
-  while (Next(&job)) {
-    if (job.cancelled) {
-      const std::string message =
-          "epoch " + std::to_string(job.epoch.value) + " was cancelled before this write began";
-      Finish(std::move(job), Fail(Code::kCancelled, message));
-      continue;
+  std::deque<Begun> under_way;
+  for (;;) {
+    Job job;
+    const bool room = under_way.empty() || under_way.size() < under_way.front().job.target->depth();
+    if (room && Next(under_way.empty(), &job)) {
+      Status status = Begin(job);
+      under_way.push_back({std::move(job), std::move(status)});
+      if (under_way.back().job.target->depth() > 1) continue;
     }
-    Status status = job.target->Copy(source_, job.copies, job.epoch);
-    Finish(std::move(job), std::move(status));
+    if (under_way.empty()) return;
+    Begun oldest = std::move(under_way.front());
+    under_way.pop_front();
+    if (oldest.status) oldest.status = oldest.job.target->Await();
+    Finish(std::move(oldest));
   }
 }
 
-bool CopyWorker::Next(Job* job) {
+Status CopyWorker::Begin(const Job& job) {
+  if (job.cancelled) {
+    return Fail(Code::kCancelled, "epoch " + std::to_string(job.epoch.value) +
+                                      " was cancelled before this write began");
+  }
+  return job.target->Copy(source_, job.copies, job.epoch);
+}
+
+bool CopyWorker::Next(bool waits, Job* job) {
   const auto end = std::chrono::steady_clock::now() + kSpin;
-  while (queued_.load(std::memory_order_acquire) == 0 && std::chrono::steady_clock::now() < end)
+  while (waits && queued_.load(std::memory_order_acquire) == 0 &&
+         std::chrono::steady_clock::now() < end)
     Pause();
   std::unique_lock lock(mutex_);
-  sleeping_ = true;
-  work_.wait(lock, [this] { return stop_ || !queue_.empty(); });
-  sleeping_ = false;
-  if (stop_) return false;
+  if (waits) {
+    sleeping_ = true;
+    work_.wait(lock, [this] { return stop_ || !queue_.empty(); });
+    sleeping_ = false;
+  }
+  if (stop_ || queue_.empty()) return false;
   *job = std::move(queue_.front());
   queue_.pop_front();
   queued_.fetch_sub(1, std::memory_order_relaxed);
-  if (!job->cancelled) copying_ = job->peer;
+  copying_.push_back(job->peer);
   return true;
 }
 
-void CopyWorker::Finish(Job job, Status status) {
+void CopyWorker::Finish(Begun begun) {
   // The completion comes first: who waits in Remove finds every completion of the peer in its
   // place.
-  completions_->Complete({job.id, job.epoch, std::move(status)});
-  job.target.reset();
-  job.copies.clear();
+  completions_->Complete({begun.job.id, begun.job.epoch, std::move(begun.status)});
+  begun.job.target.reset();
+  begun.job.copies.clear();
   {
     std::lock_guard lock(mutex_);
-    copying_ = {};
-    spare_.push_back(std::move(job.copies));
+    copying_.pop_front();
+    spare_.push_back(std::move(begun.job.copies));
   }
   idle_.notify_all();
 }

@@ -1,5 +1,6 @@
-// CopyWorker: the progress thread of transports that write by memcpy (inproc, shm). Copies queued
-// writes in order.
+// CopyWorker: the progress thread of transports that reach a peer's pool as memory (inproc, shm,
+// cuda_ipc). Copies queued writes in order; where a device copies, the next ones are begun while it
+// does, so that it need not wait for this thread between two of them.
 //
 // Push, Cancel and Remove: the engine thread. After work it spins briefly, because the next layer's
 // write follows soon and waking a sleeper costs more than copying a block; then it sleeps.
@@ -23,8 +24,12 @@ class CopyTarget {
  public:
   virtual ~CopyTarget() = default;
   virtual uint64_t bytes() const = 0;
-  // Called by the progress thread; an error: some of the bytes may have landed.
+  // By the progress thread. An error: some of the bytes may have landed, and no more will.
   virtual Status Copy(const std::byte* source, std::span<const BlockCopy> copies, Epoch epoch) = 0;
+  // How many copies may be under way: with more than one, Copy only begins one, and Await ends the
+  // oldest that Copy has begun without an error.
+  virtual size_t depth() const { return 1; }
+  virtual Status Await() { return {}; }
 };
 
 class CopyWorker {
@@ -46,14 +51,22 @@ class CopyWorker {
             const std::shared_ptr<CopyTarget>& target);
   // Queued writes of the epoch complete in their turn, with CANCELLED and without a byte.
   void Cancel(KvPeerId peer, Epoch epoch);
-  // Waits for the copy under way if it is the peer's; completes its other writes with `why`.
-  // Nothing of it lands afterwards.
+  // Waits for the peer's copies under way; completes its other writes with `why`. Nothing of it
+  // lands afterwards.
   void Remove(KvPeerId peer, const Error& why);
 
  private:
+  // A copy that was begun, or the error of one that could not be.
+  struct Begun {
+    Job job;
+    Status status;
+  };
+
   void Run();
-  bool Next(Job* job);
-  void Finish(Job job, Status status);
+  Status Begin(const Job& job);
+  // The next job; with `waits`, once there is one. False: there is none, or the worker ends.
+  bool Next(bool waits, Job* job);
+  void Finish(Begun begun);
 
   const std::byte* const source_;
   CompletionQueue* const completions_;
@@ -63,8 +76,8 @@ class CopyWorker {
   std::condition_variable idle_;
   std::deque<Job> queue_;
   std::vector<std::vector<BlockCopy>>
-      spare_;         // emptied lists, so that steady writing allocates nothing
-  KvPeerId copying_;  // value 0: nothing
+      spare_;                     // emptied lists, so that steady writing allocates nothing
+  std::deque<KvPeerId> copying_;  // of the copies under way, the oldest first
   bool sleeping_ = false;
   bool stop_ = false;
   Thread thread_;

@@ -49,13 +49,14 @@ Status CopyNow(Device& device, void* target, const void* source, size_t bytes) {
 class IpcPeer final : public MemoryTransport::Peer {
  public:
   IpcPeer(Device& device, UniqueFd socket, const Hash128& token, Buffer pool, Buffer scratch,
-          std::unique_ptr<Stream> stream)
+          std::unique_ptr<Stream> stream, std::vector<std::unique_ptr<Event>> events)
       : device_(device),
         socket_(std::move(socket)),
         token_(token.ToHex()),
         pool_(std::move(pool)),
         scratch_(std::move(scratch)),
-        stream_(std::move(stream)) {}
+        stream_(std::move(stream)),
+        events_(std::move(events)) {}
 
   uint64_t bytes() const override { return pool_.bytes(); }
 
@@ -66,8 +67,18 @@ class IpcPeer final : public MemoryTransport::Peer {
     for (const BlockCopy& copy : copies) {
       if (copy.bytes > 0) ranges_.push_back({copy.src_offset, copy.dst_offset, copy.bytes});
     }
-    AISP_RETURN_IF_ERROR(device_.CopyRanges(pool_.data(), source, ranges_, *stream_));
-    AISP_RETURN_IF_ERROR(device_.Synchronize(*stream_));
+    Status begun = device_.CopyRanges(pool_.data(), source, ranges_, *stream_);
+    if (begun) begun = device_.Record(*events_[begun_ % kDepth], *stream_);
+    if (begun) {
+      ++begun_;
+    } else {
+      (void)device_.Synchronize(*stream_);  // nothing lands behind the error
+    }
+    return begun;
+  }
+  size_t depth() const override { return kDepth; }
+  Status Await() override {
+    AISP_RETURN_IF_ERROR(device_.Synchronize(*events_[awaited_++ % kDepth]));
     // Bytes in the memory of an owner that is gone reach nobody.
     return Alive();
   }
@@ -96,6 +107,8 @@ class IpcPeer final : public MemoryTransport::Peer {
   }
 
   static constexpr size_t kCookieRoom = 4096;
+  // Writes that the device has at a time: one that it copies, and what it goes on with.
+  static constexpr size_t kDepth = 3;
 
  private:
   Device& device_;
@@ -104,7 +117,9 @@ class IpcPeer final : public MemoryTransport::Peer {
   const Buffer pool_;
   const Buffer scratch_;
   const std::unique_ptr<Stream> stream_;  // the progress thread's
-  std::vector<CopyRange> ranges_;         // its scratch memory
+  const std::vector<std::unique_ptr<Event>> events_;
+  size_t begun_ = 0, awaited_ = 0;
+  std::vector<CopyRange> ranges_;  // its scratch memory
 };
 
 }  // namespace
@@ -171,8 +186,13 @@ Result<std::shared_ptr<MemoryTransport::Peer>> CudaIpcTransport::Open(std::strin
   if (cookie != granted.cookie)
     return DataLoss("the mapped memory is not the owner's: its cookie differs");
   AISP_ASSIGN_OR_RETURN(auto stream, device.CreateStream());
+  std::vector<std::unique_ptr<Event>> events(IpcPeer::kDepth);
+  for (auto& event : events) {
+    AISP_ASSIGN_OR_RETURN(event, device.CreateEvent());
+  }
   return std::make_shared<IpcPeer>(device, std::move(granted.socket), received.reply.token,
-                                   std::move(pool), std::move(scratch), std::move(stream));
+                                   std::move(pool), std::move(scratch), std::move(stream),
+                                   std::move(events));
 }
 
 }  // namespace aisp
