@@ -12,6 +12,10 @@ namespace {
 // The region: counters, sums of squares of each step, parts.
 constexpr size_t kCounterBytes = 256;
 constexpr size_t kSquareBytes = size_t{512} << 10;  // of a step
+// Of adapters' sums, at least so many by a CTA: with fewer, more CTAs' parts have to be added
+// before the layer can end, with more the CTA's own share takes longer
+// (docs/notes/lora-on-gpus.md).
+constexpr int32_t kUnitsOfSums = 4;
 
 int32_t DivideUp(int64_t a, int64_t b) { return static_cast<int32_t>((a + b - 1) / b); }
 
@@ -199,6 +203,7 @@ Result<AdaptedStepParams> Chains::SumsOf(const StreamKernel& kernel, const Chain
   sums.own_units = layer.p.k_units;
   sums.adapter_columns = adapters.columns;
   sums.adapter_of_row = adapter_of_row;
+  sums.most_ctas = static_cast<uint32_t>(DivideUp(sums.p.units, kUnitsOfSums));
   return sums;
 }
 

@@ -184,7 +184,7 @@ __device__ __forceinline__ uint32_t FinishQuads(const ChainShared<C>& shared, fl
   const int group16 = threadIdx.x / 32;
   const int32_t group_row = tile * C::kRows + group16 * 16;
   uint32_t finished = 0;
-  QuadParts<C, std::is_same_v<Step, AdaptedStepParams> ? 16 : 6> parts;
+  QuadParts<C, std::is_same_v<Step, AdaptedStepParams> ? 8 : 6> parts;
   if (!complete && first < kQuads) parts.Ask(all_parts, ctas, first);
 #pragma unroll 1
   for (int32_t quad = first; quad < kQuads; quad += ctas.finishers) {
@@ -262,7 +262,7 @@ __device__ __forceinline__ void ConsumeChain(const ChainShared<C>& shared, const
   for (int s = 0; s < chain.count; ++s) {
     const auto& step = chain.steps[s];
     const StreamParams& p = step.p;
-    const ChainShare share(p.units);
+    const ChainShare share = ShareOf(chain.steps[s]);
     float* const parts = PartsOf(chain, s);
     uint32_t finished = 0;  // quads, by this warp
     for (int32_t unit = share.begin; unit < share.end;) {

@@ -34,7 +34,7 @@ __device__ __forceinline__ void BringWeights(const ChainShared<C>& shared, const
   int in_flight = 0;
   for (int s = 0; s < chain.count; ++s) {
     const StreamParams& p = chain.steps[s].p;
-    const ChainShare share(p.units);
+    const ChainShare share = ShareOf(chain.steps[s]);
     int32_t tile = share.begin / p.k_units;
     int32_t k = share.begin - tile * p.k_units;
     for (int32_t unit = share.begin; unit < share.end; ++unit) {
@@ -87,7 +87,7 @@ __device__ __forceinline__ void BringInputs(const ChainShared<C>& shared, const 
   for (int s = 0; s < chain.count; ++s) {
     const auto& step = chain.steps[s];
     const StreamParams& p = step.p;
-    const ChainShare share(p.units);
+    const ChainShare share = ShareOf(chain.steps[s]);
     const int from = InputStep(chain, s);
     if (from >= 0 && share.begin < share.end) {
       AwaitCounter(chain.counters + from, step.input_ready, p.poll);

@@ -43,6 +43,7 @@ struct AdaptedStepParams : ChainStepParams {
   int32_t input_step = -1;      // that stores this step's input; -1: it was there before
   int32_t adapter_columns = 0;  // of v, of one adapter; 0: not a step of such sums
   const int32_t* adapter_of_row = nullptr;  // [rows], with adapter_columns
+  uint32_t most_ctas = ~0u;                 // that share the step
 };
 
 template <class StepT, int kMostStepsV>

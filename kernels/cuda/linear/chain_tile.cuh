@@ -93,8 +93,8 @@ struct ChainShare {
   uint32_t ctas;
   int32_t begin;
   int32_t end;
-  __device__ __forceinline__ explicit ChainShare(int32_t all)
-      : units(static_cast<uint32_t>(all)), ctas(min(gridDim.x, units)) {
+  __device__ __forceinline__ explicit ChainShare(int32_t all, uint32_t most = ~0u)
+      : units(static_cast<uint32_t>(all)), ctas(min(min(gridDim.x, most), units)) {
     begin = blockIdx.x < ctas ? First(blockIdx.x) : all;
     end = blockIdx.x < ctas ? First(blockIdx.x + 1) : all;
   }
@@ -106,6 +106,15 @@ struct ChainShare {
     return static_cast<int32_t>(((static_cast<uint32_t>(unit) + 1) * ctas - 1) / units);
   }
 };
+
+template <class Step>
+__device__ __forceinline__ ChainShare ShareOf(const Step& step) {
+  if constexpr (std::is_same_v<Step, AdaptedStepParams>) {
+    return ChainShare(step.p.units, step.most_ctas);
+  } else {
+    return ChainShare(step.p.units);
+  }
+}
 
 // ---- words in global memory ----
 
