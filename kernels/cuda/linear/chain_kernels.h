@@ -34,7 +34,7 @@ struct ChainStepParams {
 struct ChainParams {
   ChainStepParams steps[kMaxChainSteps];
   int32_t count = 0;
-  // Between launches: all words of `parts` are kChainNoSum, all counters zero.
+  // Between launches: all slots of `parts` hold kChainNoSum, all counters are zero.
   float* parts = nullptr;        // [CTAs][2][kernel.rows * kernel.tokens]
   uint32_t* counters = nullptr;  // [kMaxChainSteps + 1]: of each step, then of CTAs that have ended
 };
