@@ -1,6 +1,6 @@
 // `aisp bench prefill`: a prompt as the engine computes it beside the sum of its parts, each timed
 // alone in the same run: the faster of our matrix products and cuBLASLt's, attention, the head
-// (kernels/cuda/bench_kernels.h). What the parts leave is norms, rotary positions, launches and the
+// (kernels/cuda/bench/kernels.h). What the parts leave is norms, rotary positions, launches and the
 // host.
 #pragma once
 
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "bench/engine.h"
-#include "kernels/cuda/bench_kernels.h"
+#include "kernels/cuda/bench/kernels.h"
 
 namespace aisp {
 

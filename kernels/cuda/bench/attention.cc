@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "kernels/cuda/attention/attention.h"
-#include "kernels/cuda/bench_rig.h"
+#include "kernels/cuda/bench/rig.h"
 
 namespace aisp::cuda {
 namespace {

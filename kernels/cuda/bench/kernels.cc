@@ -1,4 +1,4 @@
-#include "kernels/cuda/bench_kernels.h"
+#include "kernels/cuda/bench/kernels.h"
 
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -9,8 +9,8 @@
 #include <map>
 #include <utility>
 
-#include "kernels/cuda/bench_rig.h"
-#include "kernels/cuda/measure_kernels.h"
+#include "kernels/cuda/bench/measure.h"
+#include "kernels/cuda/bench/rig.h"
 
 namespace aisp::cuda {
 namespace {

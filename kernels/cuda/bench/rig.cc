@@ -1,4 +1,4 @@
-#include "kernels/cuda/bench_rig.h"
+#include "kernels/cuda/bench/rig.h"
 
 #include <algorithm>
 #include <chrono>

@@ -1,7 +1,7 @@
-// The library's side of bench_kernels.h.
+// The library's side of bench/kernels.h.
 #pragma once
 
-#include "kernels/cuda/bench_kernels.h"
+#include "kernels/cuda/bench/kernels.h"
 
 namespace aisp::cuda {
 

@@ -1,4 +1,4 @@
-// What the timings of bench_kernels.h share: a GPU with a stream, random memory, and the time of a
+// What the timings of bench/kernels.h share: a GPU with a stream, random memory, and the time of a
 // call in a graph.
 //
 // One thread. Memory stays alive as long as the Buffers; the rig outlives them.
@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/cuda/bench_kernels.h"
+#include "kernels/cuda/bench/kernels.h"
 #include "kernels/cuda/cuda_device.h"
 
 namespace aisp::cuda {
