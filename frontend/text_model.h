@@ -40,8 +40,8 @@ struct TextModel {
   // What embeddings are made of, and why there are none where it is POOL_NONE.
   v1::Pooling pooling = v1::POOL_NONE;
   std::string no_embeddings;
-  std::shared_ptr<ConstraintCompiler>
-      constraints;  // null: without a tokenizer nothing is constrained
+  // Null: without a tokenizer nothing is constrained.
+  std::shared_ptr<ConstraintCompiler> constraints;
   // More text than this cannot fit the context whatever it says, so it is not tokenized to find
   // out; 0: not known.
   size_t max_text_bytes = 0;
