@@ -13,10 +13,13 @@
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <optional>
 
 #include "common/clock.h"
 #include "common/random.h"
 #include "common/strings.h"
+#include "kernels/cuda/load.h"
+#include "kvcache/transport/cuda_ipc.h"
 #include "kvcache/transport/shm.h"
 #include "kvcache/transport/tcp.h"
 #include "kvcache/transport/tcp_socket.h"
@@ -28,6 +31,7 @@ namespace aisp {
 namespace {
 
 constexpr uint64_t kPoolBytes = uint64_t{512} << 20;
+constexpr uint64_t kGpuPoolBytes = uint64_t{2} << 30;
 constexpr Epoch kEpoch{1};
 constexpr Duration kPatience = std::chrono::seconds(10);
 constexpr Duration kPerShape = std::chrono::milliseconds(400);
@@ -43,22 +47,82 @@ struct Shape {
 // tokens.
 constexpr Shape kShapes[] = {{64 << 10, 1},   {64 << 10, 16},   {256 << 10, 1},
                              {256 << 10, 16}, {256 << 10, 512}, {1 << 20, 16}};
+// The last: 8,192 tokens.
+constexpr Shape kGpuShapes[] = {
+    {64 << 10, 16}, {256 << 10, 1}, {256 << 10, 16}, {256 << 10, 512}, {256 << 10, 4096}};
+
+std::span<const Shape> ShapesOf(const KvBenchOptions& options) {
+  if (options.gpus.empty()) return kShapes;
+  return kGpuShapes;
+}
+uint64_t PoolBytesOf(const KvBenchOptions& options) {
+  return options.gpus.empty() ? kPoolBytes : kGpuPoolBytes;
+}
+
+// A pool in host memory or in a GPU's.
+class BenchPool {
+ public:
+  static Result<BenchPool> Open(uint64_t bytes, int32_t gpu, std::span<const std::string> folders) {
+    BenchPool pool;
+    if (gpu < 0) {
+      AISP_ASSIGN_OR_RETURN(SharedPool host, SharedPool::Create(bytes));
+      pool.host_.emplace(std::move(host));
+      return pool;
+    }
+    CudaBackendOptions options;
+    options.index = gpu;
+    options.max_rows = 16;
+    options.max_sequences = 1;
+    AISP_ASSIGN_OR_RETURN(pool.gpu_, OpenCudaBackend(options, folders));
+    AISP_ASSIGN_OR_RETURN(pool.device_, pool.gpu_.device->Allocate(bytes, MemoryKind::kShareable));
+    return pool;
+  }
+
+  KvRegion region() const {
+    if (gpu_.device == nullptr) return host_->region();
+    return {static_cast<std::byte*>(device_.data()), device_.bytes(), -1, gpu_.device.get(),
+            &device_};
+  }
+  Status FillRandomly() const {
+    const KvRegion all = region();
+    std::vector<std::byte> noise(std::min<size_t>(all.bytes, size_t{64} << 20));
+    SplitMix64 random(1);
+    for (size_t i = 0; i + 8 <= noise.size(); i += 8) {
+      const uint64_t word = random.Next();
+      std::memcpy(&noise[i], &word, sizeof(word));
+    }
+    std::unique_ptr<Stream> stream;
+    if (all.device != nullptr) {
+      AISP_ASSIGN_OR_RETURN(stream, all.device->CreateStream());
+    }
+    for (size_t at = 0; at < all.bytes; at += noise.size()) {
+      const size_t bytes = std::min(noise.size(), all.bytes - at);
+      if (stream == nullptr) {
+        std::memcpy(all.base + at, noise.data(), bytes);
+        continue;
+      }
+      AISP_RETURN_IF_ERROR(all.device->Copy(all.base + at, noise.data(), bytes, *stream));
+      AISP_RETURN_IF_ERROR(all.device->Synchronize(*stream));
+    }
+    return {};
+  }
+
+ private:
+  std::optional<SharedPool> host_;
+  CudaBackend gpu_;
+  Buffer device_;
+};
 
 Result<std::unique_ptr<KvTransport>> MakeLane(const std::string& lane,
                                               std::span<const std::string> folders) {
   if (lane == "shm") return std::make_unique<ShmTransport>(ShmTransport::Options());
   if (lane == "tcp") return std::make_unique<TcpTransport>(TcpTransport::Options());
-  if (lane != "ucx")
-    return InvalidArgument(fmt::format("'{}' is no lane here; known: shm, ucx, tcp", lane));
-  return OpenUcxTransport(UcxOptions(), folders);
-}
-
-void FillRandomly(std::span<std::byte> bytes) {
-  SplitMix64 random(1);
-  for (size_t i = 0; i + 8 <= bytes.size(); i += 8) {
-    const uint64_t word = random.Next();
-    std::memcpy(bytes.data() + i, &word, sizeof(word));
+  if (lane == "cuda_ipc") return std::make_unique<CudaIpcTransport>(CudaIpcTransport::Options());
+  if (lane != "ucx") {
+    return InvalidArgument(
+        fmt::format("'{}' is no lane here; known: shm, ucx, tcp, cuda_ipc", lane));
   }
+  return OpenUcxTransport(UcxOptions(), folders);
 }
 
 // ---- The owner's process ----
@@ -88,11 +152,11 @@ Status ServeSocket(std::span<std::byte> pool) {
 
 }  // namespace
 
-Status ServeKvBench(const std::string& lane, uint64_t bytes,
+Status ServeKvBench(const std::string& lane, uint64_t bytes, int32_t gpu,
                     std::span<const std::string> library_folders) {
-  AISP_ASSIGN_OR_RETURN(const SharedPool pool, SharedPool::Create(bytes));
+  AISP_ASSIGN_OR_RETURN(const BenchPool pool, BenchPool::Open(bytes, gpu, library_folders));
   const KvRegion region = pool.region();
-  std::memset(region.base, 1, region.bytes);
+  if (gpu < 0) std::memset(region.base, 1, region.bytes);
   if (lane == kSocket) return ServeSocket({region.base, region.bytes});
   AISP_ASSIGN_OR_RETURN(const std::unique_ptr<KvTransport> owner, MakeLane(lane, library_folders));
   AISP_RETURN_IF_ERROR(owner->Register(region));
@@ -113,7 +177,8 @@ class OwnerProcess {
                                                      const std::string& lane) {
     std::vector<std::string> words = options.owner;
     words.push_back(lane);
-    words.push_back(std::to_string(kPoolBytes));
+    words.push_back(std::to_string(PoolBytesOf(options)));
+    words.push_back(std::to_string(options.gpus.empty() ? -1 : options.gpus.back()));
     std::vector<char*> args;
     args.reserve(words.size() + 1);
     for (std::string& word : words) args.push_back(word.data());
@@ -172,7 +237,8 @@ struct Pump {
 // Both pools in pieces of a block, in a random order, another for each round.
 class Scatter {
  public:
-  explicit Scatter(const Shape& shape) : shape_(shape), order_(kPoolBytes / shape.block_bytes) {
+  Scatter(const Shape& shape, uint64_t pool_bytes)
+      : shape_(shape), order_(pool_bytes / shape.block_bytes) {
     std::iota(order_.begin(), order_.end(), 0);
     SplitMix64 random(2);
     for (size_t i = order_.size() - 1; i > 0; --i)
@@ -228,7 +294,7 @@ Result<KvBenchRow> Measure(const std::string& lane, const Shape& shape, const Pu
   return row;
 }
 
-Status BenchLane(const KvBenchOptions& options, const std::string& lane, const SharedPool& pool,
+Status BenchLane(const KvBenchOptions& options, const std::string& lane, const BenchPool& pool,
                  std::vector<KvBenchRow>* rows) {
   AISP_ASSIGN_OR_RETURN(const std::unique_ptr<KvTransport> writer,
                         MakeLane(lane, options.library_folders));
@@ -238,8 +304,8 @@ Status BenchLane(const KvBenchOptions& options, const std::string& lane, const S
   AISP_ASSIGN_OR_RETURN(const Waker waker, Waker::Create());
   writer->SetWaker([&waker] { waker.Wake(); });
   AISP_ASSIGN_OR_RETURN(const KvPeerId peer, writer->Connect(descriptor, kPatience));
-  for (const Shape& shape : kShapes) {
-    const Scatter scatter(shape);
+  for (const Shape& shape : ShapesOf(options)) {
+    const Scatter scatter(shape, PoolBytesOf(options));
     Pump pump;
     pump.start = [&](size_t round) -> Status {
       AISP_RETURN_IF_ERROR(writer->Write(peer, scatter.Copies(round), kEpoch));
@@ -261,11 +327,11 @@ Status BenchLane(const KvBenchOptions& options, const std::string& lane, const S
   return {};
 }
 
-Status BenchMemcpy(const SharedPool& pool, std::vector<KvBenchRow>* rows) {
+Status BenchMemcpy(const BenchPool& pool, std::vector<KvBenchRow>* rows) {
   AISP_ASSIGN_OR_RETURN(const SharedPool target, SharedPool::Create(kPoolBytes));
   std::memset(target.region().base, 1, kPoolBytes);
   for (const Shape& shape : kShapes) {
-    const Scatter scatter(shape);
+    const Scatter scatter(shape, kPoolBytes);
     size_t done = 0;
     Pump pump;
     pump.start = [&](size_t round) -> Status {
@@ -283,7 +349,7 @@ Status BenchMemcpy(const SharedPool& pool, std::vector<KvBenchRow>* rows) {
   return {};
 }
 
-Status BenchSocket(const KvBenchOptions& options, const SharedPool& pool,
+Status BenchSocket(const KvBenchOptions& options, const BenchPool& pool,
                    std::vector<KvBenchRow>* rows) {
   AISP_ASSIGN_OR_RETURN(const auto owner, OwnerProcess::Start(options, kSocket));
   AISP_ASSIGN_OR_RETURN(const std::string port, owner->Descriptor());
@@ -314,15 +380,19 @@ Status BenchSocket(const KvBenchOptions& options, const SharedPool& pool,
 }  // namespace
 
 Result<KvBench> BenchKv(const KvBenchOptions& options) {
-  AISP_ASSIGN_OR_RETURN(const SharedPool pool, SharedPool::Create(kPoolBytes));
-  FillRandomly({pool.region().base, pool.region().bytes});
+  const bool host = options.gpus.empty();
+  AISP_ASSIGN_OR_RETURN(const BenchPool pool,
+                        BenchPool::Open(PoolBytesOf(options), host ? -1 : options.gpus.front(),
+                                        options.library_folders));
+  AISP_RETURN_IF_ERROR(pool.FillRandomly());
   KvBench bench;
-  AISP_RETURN_IF_ERROR(BenchMemcpy(pool, &bench.rows));
+  if (host) AISP_RETURN_IF_ERROR(BenchMemcpy(pool, &bench.rows));
   const std::vector<KvBenchRow> memcpy_rows = bench.rows;
   for (const std::string& lane : options.lanes) {
     if (const Status done = BenchLane(options, lane, pool, &bench.rows); !done)
       bench.left_out.push_back(lane + ": " + done.error().message);
   }
+  if (!host) return bench;
   AISP_RETURN_IF_ERROR(BenchSocket(options, pool, &bench.rows));
   for (KvBenchRow& row : bench.rows) {
     const auto same = std::ranges::find_if(memcpy_rows, [&](const KvBenchRow& r) {
@@ -337,8 +407,10 @@ std::string ToTable(const KvBench& bench) {
   std::string out = fmt::format("{:<8}{:>12}{:>8}{:>14}{:>10}{:>12}\n", "lane", "block KiB",
                                 "blocks", "one write us", "GB/s", "of memcpy");
   for (const KvBenchRow& row : bench.rows) {
-    out += fmt::format("{:<8}{:>12}{:>8}{:>14.1f}{:>10.2f}{:>11.0f}%\n", row.lane, row.block_kib,
-                       row.blocks, row.write_us, row.gb_per_s, row.of_memcpy * 100);
+    const std::string of_memcpy =
+        row.of_memcpy > 0 ? fmt::format("{:.0f}%", row.of_memcpy * 100) : "";
+    out += fmt::format("{:<8}{:>12}{:>8}{:>14.1f}{:>10.2f}{:>12}\n", row.lane, row.block_kib,
+                       row.blocks, row.write_us, row.gb_per_s, of_memcpy);
   }
   for (const std::string& why : bench.left_out) out += "left out: " + why + "\n";
   return out;

@@ -1,5 +1,5 @@
 // `aisp bench kv`: what the KV lanes of this machine carry between two processes, beside memcpy and
-// a bare socket. Pools in host memory.
+// a bare socket. Pools in host memory, or each in a GPU's.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,11 @@ namespace aisp {
 
 struct KvBenchOptions {
   std::vector<std::string> lanes = {"shm", "ucx", "tcp"};
-  std::vector<std::string> library_folders;  // where libaisp_ucx.so may be, in order
-  // How to start the owner's process: this program and its arguments, to which the lane and the
-  // pool's size are added; it runs ServeKvBench.
+  std::vector<std::string> library_folders;  // where libaisp_*.so may be, in order
+  // The writer's GPU and the owner's, maybe the same; empty: pools in host memory.
+  std::vector<int32_t> gpus;
+  // How to start the owner's process: this program and its arguments, to which the lane, the pool's
+  // size and its GPU (-1: host memory) are added; it runs ServeKvBench.
   std::vector<std::string> owner;
 };
 
@@ -25,7 +27,7 @@ struct KvBenchRow {
   int32_t blocks = 0;    // of one write, scattered over both pools
   double write_us = 0;   // one write alone, from Write to its completion: the median
   double gb_per_s = 0;   // several under way
-  double of_memcpy = 0;  // gb_per_s over memcpy's of the same shape
+  double of_memcpy = 0;  // gb_per_s over memcpy's of the same shape; 0 between GPUs
 };
 
 struct KvBench {
@@ -40,7 +42,7 @@ std::string ToJson(const KvBench& bench);
 
 // The owner's process: offers a pool of `bytes` over `lane`, prints its descriptor as a line on
 // stdout, and ends with its input.
-Status ServeKvBench(const std::string& lane, uint64_t bytes,
+Status ServeKvBench(const std::string& lane, uint64_t bytes, int32_t gpu,
                     std::span<const std::string> library_folders);
 
 }  // namespace aisp

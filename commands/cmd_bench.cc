@@ -30,7 +30,7 @@
 namespace aisp {
 namespace {
 
-constexpr std::array<ExtraFlag, 15> kExtras = {{
+constexpr std::array<ExtraFlag, 16> kExtras = {{
     {"--isl", "N",
      "Prompt tokens of each sequence (engine); 1024 without it. A list (prefill): 1024,8000."},
     {"--prompts", "N",
@@ -52,7 +52,10 @@ constexpr std::array<ExtraFlag, 15> kExtras = {{
     {"--acceptance", "LIST",
      "Probability that a proposed token stands, by position (spec); 0.8,0.77,0.75,0.72,0.7 without "
      "it."},
-    {"--lanes", "LIST", "KV lanes (kv); shm,ucx,tcp without it."},
+    {"--lanes", "LIST", "KV lanes (kv); shm,ucx,tcp without it, cuda_ipc with --gpus."},
+    {"--gpus", "W,O",
+     "Pools in the memory of these GPUs (kv): the writer's and the owner's, as 0,1; in host memory "
+     "without it."},
     {"--json", "", "JSON instead of a table (kernels, prefill, spec, kv)."},
     {"--read-tbps", "X", "TB/s that the GPU reads at most; measured without it."},
 }};
@@ -400,6 +403,15 @@ Status RunKv(const CommandLine& line) {
   KvBenchOptions options;
   options.library_folders = LibraryFolders();
   options.owner = {ExecutableFolder() + "/aisp", "bench", "kv-owner"};
+  if (line.HasExtra("gpus")) {
+    for (const std::string_view gpu : Split(line.Extra("gpus"), ',')) {
+      AISP_ASSIGN_OR_RETURN(const int64_t index, ParseIntInRange(gpu, 0, 63));
+      options.gpus.push_back(static_cast<int32_t>(index));
+    }
+    if (options.gpus.size() != 2)
+      return InvalidArgument("--gpus wants the writer's and the owner's, as 0,1");
+    options.lanes = {"cuda_ipc"};
+  }
   if (line.HasExtra("lanes")) {
     options.lanes.clear();
     for (const std::string_view lane : Split(line.Extra("lanes"), ','))
@@ -415,11 +427,13 @@ Status RunKv(const CommandLine& line) {
   return {};
 }
 
-// The other process of `kv`: lane and bytes of its pool.
+// The other process of `kv`: lane, bytes of its pool and its GPU, or -1.
 Status RunKvOwner(const CommandLine& line) {
   AISP_ASSIGN_OR_RETURN(const int64_t bytes,
                         ParseIntInRange(line.positional[2], 1, int64_t{1} << 40));
-  return ServeKvBench(line.positional[1], static_cast<uint64_t>(bytes), LibraryFolders());
+  AISP_ASSIGN_OR_RETURN(const int64_t gpu, ParseIntInRange(line.positional[3], -1, 63));
+  return ServeKvBench(line.positional[1], static_cast<uint64_t>(bytes), static_cast<int32_t>(gpu),
+                      LibraryFolders());
 }
 
 }  // namespace
@@ -428,7 +442,7 @@ int RunBench(const std::vector<std::string>& args) {
   auto line = ParseCommandLine(args, kExtras);
   if (!line) return ReportUsageError("bench", line.error().message);
   if (AnswerCommonFlags(*line, Help())) return 0;
-  const bool owner = line->positional.size() == 3 && line->positional[0] == "kv-owner";
+  const bool owner = line->positional.size() == 4 && line->positional[0] == "kv-owner";
   const std::string what = line->positional.size() == 1 ? line->positional[0] : "";
   LogSession log({.level = LogLevel::kWarning});
   Status done;

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "common/result.h"
+#include "kernels/cuda/linear/chain_adapters.h"
 #include "kernels/device/dtype.h"
 
 namespace aisp::cuda {
@@ -68,5 +69,10 @@ Status LaunchAdapterUp(const AdapterLayer& layer, const AdapterRows& rows,
 // the slot's factors.
 Status LaunchPackAdapter(const AdapterLayer& layer, int32_t range, int32_t rank, const float* down,
                          const float* up, void* slot, cudaStream_t stream);
+// The same for a launch of several layers (linear/chain.h), where all slots lie beside each other.
+// `gated`: rows of `up` are stored as those of a gated weight.
+Status LaunchPackChainAdapter(const AdapterLayer& layer, const ChainAdapters& to, int32_t slot,
+                              int32_t range, bool gated, int32_t rank, const float* down,
+                              const float* up, cudaStream_t stream);
 
 }  // namespace aisp::cuda

@@ -36,7 +36,36 @@ void Pack(const AdapterLayer& l, int32_t range, int32_t rank, const float* down,
                                                            factors + to.up);
 }
 
+// Rows of the adapter's range among those of all; zeros behind its rank.
+__global__ void PackChainDown(const float* from, int32_t rank, int32_t in, Bf16* to) {
+  const int32_t r = static_cast<int32_t>(blockIdx.x);
+  for (int32_t k = threadIdx.x; k < in; k += blockDim.x)
+    to[int64_t{r} * in + k] = __float2bfloat16(r < rank ? from[int64_t{r} * in + k] : 0.0f);
+}
+
+// Columns of the adapter's range among those of all. Gate and up go by eight rows in turn.
+__global__ void PackChainUp(const float* from, int32_t rank, int32_t room, int32_t out,
+                            int32_t column, int gated_half, int32_t width, Bf16* to) {
+  const int32_t c = static_cast<int32_t>(blockIdx.x);
+  const int32_t row = gated_half < 0 ? column + c : c / 8 * 16 + gated_half * 8 + c % 8;
+  for (int32_t r = threadIdx.x; r < room; r += blockDim.x)
+    to[int64_t{row} * width + r] = __float2bfloat16(r < rank ? from[int64_t{r} * out + c] : 0.0f);
+}
+
 }  // namespace
+
+Status LaunchPackChainAdapter(const AdapterLayer& l, const ChainAdapters& to, int32_t slot,
+                              int32_t range, bool gated, int32_t rank, const float* down,
+                              const float* up, cudaStream_t stream) {
+  const int32_t first = slot * to.columns + range * l.rank_room;
+  const AdapterRange& part = l.ranges[range];
+  Bf16* const downs = static_cast<Bf16*>(const_cast<void*>(to.down)) + int64_t{first} * l.in;
+  Bf16* const ups = static_cast<Bf16*>(const_cast<void*>(to.up)) + first;
+  PackChainDown<<<static_cast<unsigned>(l.rank_room), 256, 0, stream>>>(down, rank, l.in, downs);
+  PackChainUp<<<static_cast<unsigned>(part.out), 32, 0, stream>>>(
+      up, rank, l.rank_room, part.out, part.column, gated ? range : -1, to.width, ups);
+  return Check(cudaGetLastError(), "packing an adapter for several layers");
+}
 
 Status LaunchPackAdapter(const AdapterLayer& l, int32_t range, int32_t rank, const float* down,
                          const float* up, void* slot, cudaStream_t stream) {

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "common/check.h"
+#include "kernels/cuda/cuda_error.h"
 
 namespace aisp::cuda {
 namespace {
@@ -43,7 +44,34 @@ Result<std::unique_ptr<AdapterStore>> AdapterStore::Reserve(const Programme& pro
     layer.device.factors = static_cast<std::byte*>(store->factors_.data()) + layer.offset;
     layer.device.ranks = static_cast<const int32_t*>(store->device_ranks_.data()) + layer.ranks_at;
   }
+  AISP_RETURN_IF_ERROR(store->ReserveChains());
   return store;
+}
+
+// Zeros where no adapter is: a chain multiplies by all of them.
+Status AdapterStore::ReserveChains() {
+  if (most_chain_width_ == 0) return {};
+  AISP_ASSIGN_OR_RETURN(chain_factors_, device_.Allocate(chain_bytes_, MemoryKind::kDevice));
+  const size_t sum_bytes = size_t{kMostChainRows} * static_cast<size_t>(most_chain_width_) * 2;
+  AISP_ASSIGN_OR_RETURN(chain_sums_, device_.Allocate(sum_bytes, MemoryKind::kDevice));
+  const char* const what = "clearing room for adapters";
+  AISP_RETURN_IF_ERROR(Check(cudaMemset(chain_factors_.data(), 0, chain_bytes_), what));
+  AISP_RETURN_IF_ERROR(Check(cudaMemset(chain_sums_.data(), 0, sum_bytes), what));
+  AISP_RETURN_IF_ERROR(Check(cudaStreamSynchronize(cudaStreamLegacy), what));
+  for (auto& [adapted, layer] : layers_) {
+    if (layer.chain.width == 0) continue;
+    auto* const factors = static_cast<std::byte*>(chain_factors_.data()) + layer.chain_at;
+    layer.chain.down = factors;
+    layer.chain.up = factors + Aligned(static_cast<size_t>(layer.chain.width) *
+                                       static_cast<size_t>(layer.device.in) * 2);
+    layer.chain.v = chain_sums_.data();
+  }
+  return {};
+}
+
+const ChainAdapters* AdapterStore::ChainOf(const AdaptedLinear& adapted) const {
+  const ChainAdapters& chain = layers_.at(&adapted).chain;
+  return chain.width > 0 ? &chain : nullptr;
 }
 
 Status AdapterStore::AddLayer(const LinearParams& params, int32_t rank_room,
@@ -86,7 +114,17 @@ Status AdapterStore::AddLayer(const LinearParams& params, int32_t rank_room,
   factor_bytes_ += Aligned(static_cast<size_t>(slots_ * d.slot_stride) * DTypeBytes(d.type));
   ranks_.resize(ranks_.size() + static_cast<size_t>(slots_ * kMostAdapterRanges));
   most_width_ = std::max(most_width_, int64_t{d.num_ranges} * rank_room);
-  if (w.epilogue == Epilogue::kGatedSilu) most_columns_ = std::max(most_columns_, w.n);
+  layer.gated = w.epilogue == Epilogue::kGatedSilu;
+  if (layer.gated) most_columns_ = std::max(most_columns_, w.n);
+  const int32_t width = slots_ * d.num_ranges * rank_room;
+  if (half && w.format == WeightFormat::kCompute && width <= kMostChainAdapterWidth) {
+    layer.chain.width = width;
+    layer.chain.columns = d.num_ranges * rank_room;
+    layer.chain_at = chain_bytes_;
+    chain_bytes_ += Aligned(static_cast<size_t>(width * d.in) * 2);
+    chain_bytes_ += Aligned(static_cast<size_t>(width * w.n) * 2);
+    most_chain_width_ = std::max(most_chain_width_, width);
+  }
   layers_.emplace(&adapted, layer);
   return {};
 }
@@ -121,6 +159,14 @@ Status AdapterStore::PlaceLayer(const AdaptedLinear& adapted, int32_t slot, cons
   auto* const factors =
       static_cast<std::byte*>(factors_.data()) + layer.offset +
       static_cast<size_t>(slot * layer.device.slot_stride) * DTypeBytes(layer.device.type);
+  if (layer.chain.width > 0) {
+    const size_t bytes = static_cast<size_t>(layer.chain.columns) *
+                         static_cast<size_t>(layer.device.in) * sizeof(uint16_t);
+    auto* const downs = static_cast<std::byte*>(const_cast<void*>(layer.chain.down));
+    AISP_RETURN_IF_ERROR(Check(
+        cudaMemsetAsync(downs + static_cast<size_t>(slot) * bytes, 0, bytes, HandleOf(stream)),
+        "clearing an adapter's place"));
+  }
   for (const AdapterPart& part : adapted.adapters[static_cast<size_t>(slot)]) {
     const auto at = std::find_if(adapted.ranges.begin(), adapted.ranges.end(),
                                  [&](const AdaptedRange& r) { return r.column == part.column; });
@@ -134,6 +180,11 @@ Status AdapterStore::PlaceLayer(const AdaptedLinear& adapted, int32_t slot, cons
     const auto range = static_cast<int32_t>(at - adapted.ranges.begin());
     AISP_RETURN_IF_ERROR(
         LaunchPackAdapter(layer.device, range, part.rank, down, up, factors, HandleOf(stream)));
+    if (layer.chain.width > 0) {
+      AISP_RETURN_IF_ERROR(LaunchPackChainAdapter(layer.device, layer.chain, slot, range,
+                                                  layer.gated, part.rank, down, up,
+                                                  HandleOf(stream)));
+    }
     ranks[range] = part.rank;
   }
   return {};

@@ -36,12 +36,15 @@ class AdapterStore {
               int32_t rows, cudaStream_t stream) const;
   Status Up(const AdaptedLinear& adapted, const int32_t* adapter_of_row, int32_t rows,
             const AdapterOutput& output, cudaStream_t stream) const;
+  // Null: launches of several layers do not take this one's adapters.
+  const ChainAdapters* ChainOf(const AdaptedLinear& adapted) const;
   // bf16 [kMostGatedAdapterRows, n] for a gated layer's product before SiLU.
   void* gated_rows() const { return gated_.data(); }
 
  private:
   AdapterStore(Device& device, int32_t slots) : device_(device), slots_(slots) {}
   Status AddLayer(const LinearParams& params, int32_t rank_room, std::string_view name);
+  Status ReserveChains();
   Status PlaceLayer(const AdaptedLinear& adapted, int32_t slot, const Buffer& staging,
                     Stream& stream);
   AdapterRows RowsOf(const void* x, const int32_t* adapter_of_row, int32_t rows) const;
@@ -50,6 +53,10 @@ class AdapterStore {
     AdapterLayer device;
     size_t offset = 0;    // in factors_, bytes
     size_t ranks_at = 0;  // in ranks_, elements
+    bool gated = false;
+    // Without a width: not for launches of several layers.
+    ChainAdapters chain;
+    size_t chain_at = 0;  // in chain_factors_, bytes: down, then up
   };
 
   Device& device_;
@@ -60,7 +67,9 @@ class AdapterStore {
   size_t staging_bytes_ = 0;
   int64_t most_columns_ = 0;  // of gated layers, gate and up
   int64_t most_width_ = 0;    // of AdapterRows::v
-  Buffer factors_, device_ranks_, sums_, gated_;
+  size_t chain_bytes_ = 0;
+  int32_t most_chain_width_ = 0;
+  Buffer factors_, device_ranks_, sums_, gated_, chain_factors_, chain_sums_;
 };
 
 }  // namespace aisp::cuda

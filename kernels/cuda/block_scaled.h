@@ -28,7 +28,7 @@ class BlockScaledWeight final : public PackedLinear {
 
   LinearTraits traits() const override {
     LinearTraits t;
-    t.format = WeightFormat::kNvfp4;
+    t.format = aisp::WeightFormat::kNvfp4;
     t.input = DType::kBF16;
     t.output = output;
     t.epilogue = epilogue;

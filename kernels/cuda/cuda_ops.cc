@@ -263,6 +263,11 @@ class CudaOps final : public Ops {
       parts_.facts.profile = &no_profile_;
     }
     parts_.facts.device = &facts_;
+    parts_.facts.chain_adapts = [this](const AdaptedLinear& adapted) {
+      return std::any_of(adapters_.begin(), adapters_.end(), [&](const auto& store) {
+        return store->Has(&adapted) && store->ChainOf(adapted) != nullptr;
+      });
+    };
     parts_.device = &device_;
     parts_.attention = &attention_;
     parts_.linear = linear_ != nullptr ? &linear_->kernels() : nullptr;

@@ -52,140 +52,15 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/linear/chain_bring.cuh"
 #include "kernels/cuda/linear/chain_kernels.h"
 #include "kernels/cuda/linear/chain_tile.cuh"
-#include "kernels/cuda/linear/f16_input.cuh"
 #include "kernels/cuda/linear/multiply.cuh"
 #include "kernels/cuda/linear/ptx.cuh"
 #include "kernels/cuda/linear/stream_config.cuh"
-#include "kernels/cuda/linear/stream_loads.cuh"
 #include "kernels/cuda/linear/wgmma.cuh"
 
 namespace aisp::cuda {
-
-// ---- the three warps that bring things ----
-
-template <class C>
-__device__ __forceinline__ void BringWeights(const ChainShared<C>& shared,
-                                             const ChainParams& chain) {
-  const uint64_t once = EvictFirstPolicy();
-  StagePlace<C> place;
-  StagePlace<C> landed;  // the oldest stage that may still be in flight
-  int in_flight = 0;
-  for (int s = 0; s < chain.count; ++s) {
-    const StreamParams& p = chain.steps[s].p;
-    const ChainShare share(p.units);
-    int32_t tile = share.begin / p.k_units;
-    int32_t k = share.begin - tile * p.k_units;
-    for (int32_t unit = share.begin; unit < share.end; ++unit) {
-      // The ring is full and memory would stand still until the step's first products.
-      if (s > 0 && unit == share.begin + C::kStages) {
-        const int32_t ahead = min(unit + ChainShared<C>::kUnitsAhead, share.end);
-        for (int32_t i = unit; i < ahead; ++i) {
-          PrefetchWeightUnit<C>(i, p, &chain.steps[s].weight);
-        }
-      }
-      BarrierWait(shared.EmptyWeight(place.stage), place.parity ^ 1);
-      if (in_flight == ChainShared<C>::kInFlight) {
-        BarrierWait(shared.FullWeight(landed.stage), landed.parity);
-        landed.Advance();
-      } else {
-        ++in_flight;
-      }
-      BarrierExpect(shared.FullWeight(place.stage), C::kWeightBytes);
-      LoadWeights<C>(shared.Weight(place.stage), shared.FullWeight(place.stage), tile, k, p,
-                     &chain.steps[s].weight, once);
-      if (++k == p.k_units) {
-        k = 0;
-        ++tile;
-      }
-      place.Advance();
-    }
-  }
-}
-
-template <class C>
-__device__ __forceinline__ void BringInputs(const ChainShared<C>& shared,
-                                            const ChainParams& chain) {
-  const uint64_t again = EvictLastPolicy();
-  WaitForPreviousKernel();
-  InputPlace<C> place;
-  for (int s = 0; s < chain.count; ++s) {
-    const StreamParams& p = chain.steps[s].p;
-    const ChainShare share(p.units);
-    if (s > 0 && share.begin < share.end) {
-      AwaitCounter(chain.counters + s - 1, chain.steps[s].input_ready, chain.steps[s].p.poll);
-      GlobalFenceProxyAsync();
-    }
-    for (int32_t unit = share.begin; unit < share.end; ++unit) {
-      BarrierWait(shared.EmptyInput(place.stage), place.parity ^ 1);
-      BarrierExpect(shared.FullInput(place.stage), C::kInputBytes);
-      LoadInputUnit<C>(shared.Input(place.stage), shared.FullInput(place.stage), unit, p,
-                       &chain.steps[s].input, again);
-      place.Advance();
-    }
-  }
-}
-
-// Makes f16 of the first step's input, stage by stage, before the products; what follows is written
-// that way.
-template <class C>
-__device__ __forceinline__ void ConvertInputs(const ChainShared<C>& shared,
-                                              const ChainParams& chain, int thread) {
-  InputPlace<C> place;
-  const ChainShare share(chain.steps[0].p.units);
-  for (int32_t unit = share.begin; unit < share.end; ++unit) {
-    BarrierWait(shared.FullInput(place.stage), place.parity);
-    ConvertInput<C, ChainShared<C>::kConverters>(shared.Input(place.stage), thread);
-    FenceProxyAsync();
-    __syncwarp();
-    if (thread % 32 == 0) BarrierArrive(shared.Converted(place.stage));
-    place.Advance();
-  }
-}
-
-// All tokens at once, four a lane, so that one round trip to L2 brings everything. The sum's order
-// depends on nothing but K.
-template <class C>
-__device__ __forceinline__ void BringNorms(const ChainShared<C>& shared, const ChainParams& chain,
-                                           int lane) {
-  WaitForPreviousKernel();
-  int norms = 0;
-  for (int s = 0; s < chain.count; ++s) {
-    const ChainStepParams& step = chain.steps[s];
-    if (step.input_squares == nullptr) continue;
-    if (s > 0) {
-      if (lane == 0) AwaitCounter(chain.counters + s - 1, step.input_ready, step.p.poll);
-      __syncwarp();
-    }
-    const StreamParams& before = chain.steps[s - 1].p;
-    const int32_t tiles = before.units / before.k_units;
-    constexpr int kQuads = C::kTokens / 4;
-    float sums[4] = {};
-#pragma unroll 16
-    for (int32_t tile = lane / kQuads; tile < tiles; tile += 32 / kQuads) {
-      const float4 v = __ldcg(reinterpret_cast<const float4*>(step.input_squares) + tile * kQuads +
-                              lane % kQuads);
-      sums[0] += v.x;
-      sums[1] += v.y;
-      sums[2] += v.z;
-      sums[3] += v.w;
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-#pragma unroll
-      for (int offset = 16; offset >= kQuads; offset /= 2) {
-        sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], offset);
-      }
-      if (lane < kQuads) {
-        StoreShared(shared.Norm(norms, lane * 4 + i),
-                    rsqrtf(sums[i] / static_cast<float>(before.n) + step.epsilon));
-      }
-    }
-    BarrierArrive(shared.NormReady());  // of each lane
-    ++norms;
-  }
-}
 
 // ---- consumers ----
 
@@ -297,12 +172,11 @@ __device__ __forceinline__ void SumUnits(const ChainShared<C>& shared, const Str
 // Stores this CTA's quads of a tile: every finishers-th. `complete`: nobody's parts are to be
 // added. How many. A quad at a time: what is kept for all of them at once would not fit registers,
 // and there is no room for it in L1.
-template <class C>
-__device__ __forceinline__ uint32_t FinishQuads(const ChainShared<C>& shared,
-                                                const ChainParams& chain,
-                                                const ChainStepParams& step,
-                                                const TileRows<C>& rows, const TileCtas& ctas,
-                                                int32_t tile, bool complete, int norms, int& summed,
+template <class C, class Step>
+__device__ __forceinline__ uint32_t FinishQuads(const ChainShared<C>& shared, float* all_parts,
+                                                const Step& step, const TileRows<C>& rows,
+                                                const TileCtas& ctas, int32_t tile, bool complete,
+                                                int norms, int& summed,
                                                 const float (&sums)[C::kSums]) {
   constexpr int kQuads = C::kSums / 4;
   const int32_t first = static_cast<int32_t>(blockIdx.x) - ctas.first;
@@ -310,8 +184,8 @@ __device__ __forceinline__ uint32_t FinishQuads(const ChainShared<C>& shared,
   const int group16 = threadIdx.x / 32;
   const int32_t group_row = tile * C::kRows + group16 * 16;
   uint32_t finished = 0;
-  QuadParts<C> parts;
-  if (!complete && first < kQuads) parts.Ask(chain.parts, ctas, first);
+  QuadParts<C, std::is_same_v<Step, AdaptedStepParams> ? 16 : 6> parts;
+  if (!complete && first < kQuads) parts.Ask(all_parts, ctas, first);
 #pragma unroll 1
   for (int32_t quad = first; quad < kQuads; quad += ctas.finishers) {
     float own[4] = {sums[0], sums[1], sums[2], sums[3]};
@@ -324,8 +198,8 @@ __device__ __forceinline__ uint32_t FinishQuads(const ChainShared<C>& shared,
     rows.LoadOld(step.p, quad, lane, old);
     if (!complete) {
       const int32_t next = quad + ctas.finishers;
-      parts.AddTo(chain.parts, ctas, quad, step.p.poll, own);
-      if (next < kQuads) parts.Ask(chain.parts, ctas, next);
+      parts.AddTo(all_parts, ctas, quad, step.p.poll, own);
+      if (next < kQuads) parts.Ask(all_parts, ctas, next);
     }
     if (step.p.store == Store::kAccumulateF32 || step.p.store == Store::kF32) {
       rows.Store32(shared, step, norms, quad, lane, shared.Squares(summed, group16), old, own);
@@ -340,19 +214,18 @@ __device__ __forceinline__ uint32_t FinishQuads(const ChainShared<C>& shared,
 
 // Finishes a tile as far as this CTA does, and leaves the rest of its sums to those that do.
 // `last`: this CTA's last of the step. How many quads have been finished.
-template <class C>
-__device__ __forceinline__ uint32_t FinishTile(const ChainShared<C>& shared,
-                                               const ChainParams& chain,
-                                               const ChainStepParams& step, const TileRows<C>& rows,
+template <class C, class Step>
+__device__ __forceinline__ uint32_t FinishTile(const ChainShared<C>& shared, float* parts,
+                                               const Step& step, const TileRows<C>& rows,
                                                const TileCtas& ctas, int32_t tile, bool last,
                                                int norms, int& summed, float (&sums)[C::kSums]) {
   constexpr int kQuads = C::kSums / 4;
   const auto cta = static_cast<int32_t>(blockIdx.x);
   const bool alone = ctas.finishers == 1 && ctas.first == cta;
   if (alone) {
-    AddAllParts<C>(chain.parts, ctas, step.p.poll, sums);
+    AddAllParts<C>(parts, ctas, step.p.poll, sums);
   } else {
-    WritePart<C>(chain.parts, ctas, last ? cta - ctas.first : -1, sums);
+    WritePart<C>(parts, ctas, last ? cta - ctas.first : -1, sums);
     if (!last) return 0;
   }
   if (step.input_squares != nullptr) BarrierWait(shared.NormReady(), norms & 1);
@@ -364,12 +237,22 @@ __device__ __forceinline__ uint32_t FinishTile(const ChainShared<C>& shared,
     }
     return kQuads;
   }
-  return FinishQuads<C>(shared, chain, step, rows, ctas, tile, alone, norms, summed, sums);
+  return FinishQuads<C>(shared, parts, step, rows, ctas, tile, alone, norms, summed, sums);
 }
 
-template <class C>
-__device__ __forceinline__ void ConsumeChain(const ChainShared<C>& shared,
-                                             const ChainParams& chain) {
+// Where the CTAs of a step leave each other sums. A layer with adapters begins before the step of
+// their sums has ended, so two steps take turns.
+template <class Chain>
+__device__ __forceinline__ float* PartsOf(const Chain& chain, int s) {
+  if constexpr (Chain::kAdapted) {
+    return chain.parts + s % 2 * chain.parts_of_step;
+  } else {
+    return chain.parts;
+  }
+}
+
+template <class C, class Chain>
+__device__ __forceinline__ void ConsumeChain(const ChainShared<C>& shared, const Chain& chain) {
   const int lane = threadIdx.x % 32;
   ChainPlace<C> place;
   int norms = 0;
@@ -377,9 +260,10 @@ __device__ __forceinline__ void ConsumeChain(const ChainShared<C>& shared,
   float sums[C::kTiles][C::kSums];
   WaitForPreviousKernel();
   for (int s = 0; s < chain.count; ++s) {
-    const ChainStepParams& step = chain.steps[s];
+    const auto& step = chain.steps[s];
     const StreamParams& p = step.p;
     const ChainShare share(p.units);
+    float* const parts = PartsOf(chain, s);
     uint32_t finished = 0;  // quads, by this warp
     for (int32_t unit = share.begin; unit < share.end;) {
       const int32_t tile = unit / p.k_units;
@@ -394,7 +278,7 @@ __device__ __forceinline__ void ConsumeChain(const ChainShared<C>& shared,
       SumUnits<C>(shared, p, tile * C::kRows + static_cast<int32_t>(threadIdx.x) / 128 * 64,
                   k_begin, count, s == 0, place, sums);
       finished +=
-          FinishTile<C>(shared, chain, step, rows, ctas, tile, last, norms, summed, sums[0]);
+          FinishTile<C>(shared, parts, step, rows, ctas, tile, last, norms, summed, sums[0]);
     }
     // Once for all tiles of the step: the next one needs them all, and a release takes until all
     // that was written has arrived.
@@ -410,17 +294,18 @@ __device__ __forceinline__ void ConsumeChain(const ChainShared<C>& shared,
 }
 
 // The last CTA to end leaves the counters as it found them.
-__device__ __forceinline__ void EndChain(const ChainParams& chain) {
+template <class Chain>
+__device__ __forceinline__ void EndChain(const Chain& chain) {
   __syncthreads();
   if (threadIdx.x != 0) return;
-  uint32_t* const ended = chain.counters + kMaxChainSteps;
+  uint32_t* const ended = chain.counters + Chain::kMostSteps;
   if (AtomicIncrement(ended) != gridDim.x - 1) return;
-  for (int s = 0; s <= kMaxChainSteps; ++s) chain.counters[s] = 0;
+  for (int s = 0; s <= Chain::kMostSteps; ++s) chain.counters[s] = 0;
 }
 
-template <class C>
+template <class C, class Chain>
 __global__ void __launch_bounds__(ChainShared<C>::kThreads, 1)
-    ChainKernel(const __grid_constant__ ChainParams chain) {
+    ChainKernel(const __grid_constant__ Chain chain) {
   extern __shared__ uint8_t memory[];
   const ChainShared<C> shared{(SharedAddress(memory) + 1023) & ~1023u};
   if (threadIdx.x == 0) {
@@ -460,10 +345,10 @@ __global__ void __launch_bounds__(ChainShared<C>::kThreads, 1)
 }
 
 // What the host has to know of an instance.
-template <class C>
+template <class C, class Chain = ChainParams>
 StreamKernel DescribeChainKernel() {
   StreamKernel kernel;
-  kernel.function = reinterpret_cast<const void*>(&ChainKernel<C>);
+  kernel.function = reinterpret_cast<const void*>(&ChainKernel<C, Chain>);
   kernel.format = C::kFormat;
   kernel.tokens = C::kTokens;
   kernel.rows = C::kRows;

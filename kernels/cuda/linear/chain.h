@@ -10,6 +10,7 @@
 #include <span>
 
 #include "common/result.h"
+#include "kernels/cuda/linear/chain_kernels.h"
 #include "kernels/cuda/linear/linear.h"
 #include "kernels/cuda/linear/tensor_map.h"
 
@@ -23,10 +24,32 @@ class Chains {
   size_t region_bytes() const { return region_bytes_; }
   // 256-aligned; cleared here.
   Status SetRegion(void* memory, cudaStream_t stream);
-  // Of steps that StreamChain (table/linear_choice.h) takes.
-  Status Launch(std::span<const ChainStep> steps, cudaStream_t stream) const;
+  // Of steps that StreamChain (table/linear_choice.h) takes. `adapter_of_row`: [rows], for steps
+  // with adapters.
+  Status Launch(std::span<const ChainStep> steps, const int32_t* adapter_of_row,
+                cudaStream_t stream) const;
 
  private:
+  static Status Prepare(const StreamKernel& kernel);
+  int64_t PartFloats(const StreamKernel& kernel) const;
+  Result<ChainStepParams> LayerOf(const StreamKernel& kernel, const ChainStep& step) const;
+  // `params` of layer number `layer` reads what `before` stores.
+  void Follow(const StreamKernel& kernel, const ChainStep& step, size_t layer,
+              ChainStepParams& before, ChainStepParams& params) const;
+  Result<AdaptedStepParams> SumsOf(const StreamKernel& kernel, const ChainStep& step,
+                                   const ChainStepParams& layer,
+                                   const int32_t* adapter_of_row) const;
+  Status AddAdapters(const StreamKernel& kernel, const ChainStep& step, AdaptedStepParams& params,
+                     const AdaptedStepParams& sums) const;
+  Status LaunchPlain(const StreamKernel& kernel, std::span<const ChainStep> steps,
+                     cudaStream_t stream) const;
+  Status LaunchAdapted(const StreamKernel& kernel, std::span<const ChainStep> steps,
+                       const int32_t* adapter_of_row, cudaStream_t stream) const;
+  Status Run(const StreamKernel& kernel, void* params, cudaStream_t stream) const;
+  uint32_t* counters() const { return reinterpret_cast<uint32_t*>(region_); }
+  float* squares(size_t layer) const;
+  float* parts() const;
+
   TensorMaps maps_;
   int multiprocessors_ = 0;
   bool overlap_ = true;

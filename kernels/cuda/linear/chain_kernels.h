@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <span>
+#include <type_traits>
 
 #include "kernels/cuda/linear/linear.h"
 #include "kernels/cuda/linear/stream_kernels.h"
@@ -31,19 +32,40 @@ struct ChainStepParams {
       0;  // what the counter of the step before reaches when all of its output is written
 };
 
-struct ChainParams {
-  ChainStepParams steps[kMaxChainSteps];
+// A step of a chain with low-rank adapters. A layer that they change has two steps: its sums
+// v = x down^T, of all adapters beside each other, where each row keeps its own adapter's; then the
+// layer itself, whose K goes on behind x and the weight with v and up.
+struct AdaptedStepParams : ChainStepParams {
+  CUtensorMap up;               // [n, width], bf16
+  CUtensorMap v;                // [rows, width], bf16
+  int32_t own_units = 0;        // of p.k_units: the rest is of `up` and `v`
+  uint32_t v_ready = 0;         // what the counter of the step before reaches when v is there
+  int32_t input_step = -1;      // that stores this step's input; -1: it was there before
+  int32_t adapter_columns = 0;  // of v, of one adapter; 0: not a step of such sums
+  const int32_t* adapter_of_row = nullptr;  // [rows], with adapter_columns
+};
+
+template <class StepT, int kMostStepsV>
+struct ChainParamsOf {
+  using Step = StepT;
+  static constexpr int kMostSteps = kMostStepsV;
+  static constexpr bool kAdapted = std::is_same_v<StepT, AdaptedStepParams>;
+  StepT steps[kMostStepsV];
   int32_t count = 0;
   // Between launches: all slots of `parts` hold kChainNoSum, all counters are zero.
-  float* parts = nullptr;        // [CTAs][2][kernel.rows * kernel.tokens]
-  uint32_t* counters = nullptr;  // [kMaxChainSteps + 1]: of each step, then of CTAs that have ended
+  float* parts = nullptr;        // [CTAs][2][kernel.rows * kernel.tokens]; twice that with adapters
+  int64_t parts_of_step = 0;     // elements of one such array, with adapters
+  uint32_t* counters = nullptr;  // [kMostSteps + 1]: of each step, then of CTAs that have ended
 };
+using ChainParams = ChainParamsOf<ChainStepParams, kMaxChainSteps>;
+using AdaptedChainParams = ChainParamsOf<AdaptedStepParams, 2 * kMaxChainSteps>;
 
 // No sum has these bits: what arithmetic makes of a NaN is 0x7fffffff.
 constexpr uint32_t kChainNoSum = 0xffffffffu;
 
-// By ascending tokens. `function` takes a ChainParams.
+// By ascending tokens. `function` takes a ChainParams, those for adapters an AdaptedChainParams.
 std::span<const StreamKernel> Bf16ChainKernels();
+std::span<const StreamKernel> AdaptedBf16ChainKernels();
 std::span<const StreamKernel> Fp8ChainKernels();
 std::span<const StreamKernel> Fp8BlockChainKernels();
 std::span<const StreamKernel> Nvfp4ChainKernels();

@@ -6,6 +6,7 @@
 #include <cuda_bf16.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/linear/chain_kernels.h"
 #include "kernels/cuda/linear/f16_input.cuh"
@@ -207,9 +208,10 @@ __device__ __forceinline__ void TakePart(uint4* from, uint4 v, const PollTag& po
 
 // What the other CTAs of a tile have of a quad, asked for early and then added in the order of the
 // CTAs.
-template <class C>
+// The CTAs of a quad whose parts are on their way at once; a tile rarely has more than six, but
+// that of adapters' sums, which is one alone.
+template <class C, int kAtOnce>
 struct QuadParts {
-  static constexpr int kAtOnce = 6;  // a tile rarely has more
   uint4 seen[kAtOnce];
 
   __device__ __forceinline__ void Ask(float* parts, const TileCtas& ctas, int32_t quad) {
@@ -228,10 +230,35 @@ struct QuadParts {
       if (cta > ctas.last || cta == static_cast<int32_t>(blockIdx.x)) continue;
       TakePart(PartOf<C>(parts, cta, ctas.Slot(cta)) + quad * C::kConsumers, seen[i], poll, sums);
     }
-    for (int32_t cta = ctas.first + kAtOnce; cta <= ctas.last; ++cta) {
-      if (cta == static_cast<int32_t>(blockIdx.x)) continue;
-      uint4* const from = PartOf<C>(parts, cta, ctas.Slot(cta)) + quad * C::kConsumers;
-      TakePart(from, LoadRelaxed(from), poll, sums);
+    if constexpr (kAtOnce > 6) {
+      for (int32_t begin = ctas.first + kAtOnce; begin <= ctas.last; begin += kAtOnce) {
+        TakeMore(parts, ctas, begin, quad, poll, sums);
+      }
+    } else {
+      for (int32_t cta = ctas.first + kAtOnce; cta <= ctas.last; ++cta) {
+        if (cta == static_cast<int32_t>(blockIdx.x)) continue;
+        uint4* const from = PartOf<C>(parts, cta, ctas.Slot(cta)) + quad * C::kConsumers;
+        TakePart(from, LoadRelaxed(from), poll, sums);
+      }
+    }
+  }
+
+ private:
+  // The parts of the CTAs from `begin` on, as many as are asked for at once.
+  static __device__ __forceinline__ void TakeMore(float* parts, const TileCtas& ctas, int32_t begin,
+                                                  int32_t quad, const PollTag& poll,
+                                                  float (&sums)[4]) {
+    uint4 more[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int32_t cta = min(begin + i, ctas.last);
+      more[i] = LoadRelaxed(PartOf<C>(parts, cta, ctas.Slot(cta)) + quad * C::kConsumers);
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int32_t cta = begin + i;
+      if (cta > ctas.last || cta == static_cast<int32_t>(blockIdx.x)) continue;
+      TakePart(PartOf<C>(parts, cta, ctas.Slot(cta)) + quad * C::kConsumers, more[i], poll, sums);
     }
   }
 };
@@ -300,13 +327,15 @@ struct TileRows {
   // Scales, adds the bias and stores a quad as 16-bit values. `norms`: which norm of the chain is
   // in front of this step. Only stores are conditional: values in branches would be computed one
   // after the other.
-  __device__ __forceinline__ void Store16(const ChainShared<C>& shared, const ChainStepParams& step,
-                                          int norms, int32_t group_row, int32_t quad, int lane,
+  template <class Step>
+  __device__ __forceinline__ void Store16(const ChainShared<C>& shared, const Step& step, int norms,
+                                          int32_t group_row, int32_t quad, int lane,
                                           const float* sums) const {
     const StreamParams& p = step.p;
     const int32_t token = Token(quad, lane);
     float value[4];
     Scale(shared, step, norms, token, sums, value);
+    if constexpr (std::is_same_v<Step, AdaptedStepParams>) KeepOwnAdapter(step, token, value);
     __nv_bfloat16* const y = static_cast<__nv_bfloat16*>(p.y) + token * p.y_stride;
     const bool there[2] = {token < p.rows, token + 1 < p.rows};
     if (p.store == Store::kSiluMulBf16) {
@@ -361,6 +390,18 @@ struct TileRows {
   }
 
  private:
+  // Of the sums of all adapters: zeros but for the token's own.
+  __device__ __forceinline__ void KeepOwnAdapter(const AdaptedStepParams& step, int32_t token,
+                                                 float (&value)[4]) const {
+    if (step.adapter_columns == 0) return;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int32_t t = token + i % 2;
+      const int32_t adapter = t < step.p.rows ? __ldg(step.adapter_of_row + t) : -1;
+      if (row[i / 2] / step.adapter_columns != adapter) value[i] = 0.0f;
+    }
+  }
+
   // The first of the two that a lane has in a quad.
   static __device__ __forceinline__ int32_t Token(int32_t quad, int lane) {
     return quad * 8 + 2 * (lane % 4);

@@ -205,7 +205,8 @@ class LinearKernelsImpl : public LinearKernels {
 
   Status LaunchChain(std::span<const ChainStep> steps, const ChainForm& form,
                      cudaStream_t stream) override {
-    return form.one_token ? one_token_.Launch(steps, form, stream) : chains_.Launch(steps, stream);
+    return form.one_token ? one_token_.Launch(steps, form, stream)
+                          : chains_.Launch(steps, form.adapter_of_row, stream);
   }
 
   TokenWords words() const override { return one_token_.words(); }
@@ -362,7 +363,7 @@ std::optional<ChainForm> FormOf(std::span<const ChainStep> steps, const ChoiceFa
     if (step.call.rows != steps[0].call.rows) return {};
   }
   const int32_t rows = steps[0].call.rows;
-  if (OneTokenChain(links, rows) == links.size()) return ChainForm{true, false, false};
+  if (OneTokenChain(links, rows) == links.size()) return ChainForm{.one_token = true};
   if (steps.size() > 1 && StreamChain(links, rows, facts.device->multiprocessors) == links.size())
     return ChainForm{};
   return {};

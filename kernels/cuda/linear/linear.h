@@ -17,6 +17,7 @@
 #include <string>
 
 #include "common/result.h"
+#include "kernels/cuda/linear/chain_adapters.h"
 #include "kernels/cuda/poll.h"
 
 namespace aisp::cuda {
@@ -125,6 +126,7 @@ struct ChainStep {
   LinearCall call;
   const float* norm_weight = nullptr;  // [k], or null: no norm in front of this step
   float norm_epsilon = 1e-6f;
+  const ChainAdapters* adapters = nullptr;  // bf16 weights only; null: none change this layer
 };
 
 }  // namespace aisp::cuda

@@ -59,6 +59,8 @@ struct ChainForm {
   // publishes, and the one behind takes them.
   bool awaits = false;
   bool leaves = false;
+  // [rows]; -1: none. For steps with adapters.
+  const int32_t* adapter_of_row = nullptr;
 };
 
 // The launch that takes all of `steps`; nothing: there is none. For calls of no programme.

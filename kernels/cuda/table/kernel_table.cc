@@ -49,6 +49,13 @@ bool Adapts(const Query& q, int32_t index = 0) {
   return q.bucket.adapters && linear != nullptr && linear->adapters != nullptr;
 }
 
+// Whether it may have them inside a chain.
+bool ChainAdapts(const Query& q, int32_t index = 0) {
+  const auto* linear = std::get_if<LinearParams>(&q.node(index).params);
+  return q.facts.device->exclusive && q.facts.chain_adapts != nullptr &&
+         q.RowsOf(q.first + index) <= kMostChainRows && q.facts.chain_adapts(*linear->adapters);
+}
+
 // The norm of all embedded rows, for the one layer that reads it.
 Match EmbedNorm(const Query& q) {
   if (!q.has(1) || q.node(1).kind != NodeKind::kNorm) return {};
@@ -68,7 +75,7 @@ struct Run {
   std::span<const ChainLink> all() const { return {links.data(), count}; }
 };
 
-Run RunFrom(const Query& q) {
+Run RunFrom(const Query& q, bool adapters = false) {
   Run run;
   run.links[0] = {TraitsOf(q.node()), false};
   run.nodes[0] = 1;
@@ -91,7 +98,7 @@ Run RunFrom(const Query& q) {
       if (!q.has(at)) break;
     }
     const Node& next = q.node(at);
-    if (next.kind != NodeKind::kLinear || Adapts(q, at) ||
+    if (next.kind != NodeKind::kLinear || (Adapts(q, at) && !(adapters && ChainAdapts(q, at))) ||
         q.programme.Producer(q.first + at) != source ||
         !q.programme.Hands(source, q.first + at, kInsideLaunch) || q.RowsOf(q.first + at) != rows)
       break;
@@ -120,7 +127,7 @@ Match MatchLinear(const Query& q) {
 }
 
 Match MatchOneToken(const Query& q) {
-  if (Adapts(q)) return MatchLinear<LinearKernel::kOneToken>(q);
+  if (Adapts(q)) return ChainAdapts(q) ? Match{} : MatchLinear<LinearKernel::kOneToken>(q);
   const int32_t rows = q.RowsOf(q.first);
   const Run run = RunFrom(q);
   size_t fitting = OneTokenChain(run.all(), rows);
@@ -134,11 +141,13 @@ Match MatchOneToken(const Query& q) {
 }
 
 Match MatchChain(const Query& q) {
-  if (Adapts(q)) return {};
+  const bool adapts = Adapts(q);
+  if (adapts && !ChainAdapts(q)) return {};
   const int32_t rows = q.RowsOf(q.first);
-  const Run run = RunFrom(q);
+  const Run run = RunFrom(q, true);
   const size_t fitting = StreamChain(run.all(), rows, q.facts.device->multiprocessors);
-  if (fitting < 2 || RoundsRows(run.links[0].weight, rows, *q.facts.device)) return {};
+  if (fitting < (adapts ? 1 : 2) || RoundsRows(run.links[0].weight, rows, *q.facts.device))
+    return {};
   return {run.nodes[fitting - 1], FindChain(run.links[0].weight.format, rows), false, rows};
 }
 

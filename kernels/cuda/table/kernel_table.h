@@ -125,6 +125,10 @@ Bucket CanonicalBucket(const Bucket& bucket);
 
 // Rows of a gated layer with adapters that are computed before SiLU, at a time.
 inline constexpr int32_t kMostGatedAdapterRows = 2048;
+// Rows of a chain, and ranks of all adapters of a layer together that one takes: they are all
+// multiplied, whichever of them rows have.
+inline constexpr int32_t kMostChainRows = 64;
+inline constexpr int32_t kMostChainAdapterWidth = 256;
 
 // What people read of a launch; `context`: keys of a sequence that attention is predicted for.
 LaunchInfo DescribeLaunch(const Programme& programme, const Bucket& bucket,

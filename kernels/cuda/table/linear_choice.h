@@ -26,6 +26,8 @@ struct ChoiceFacts {
   const TuningProfile* profile = nullptr;
   // Whether cuBLASLt has an algorithm for such a product. Null: for widths that are multiples of 8.
   std::function<bool(const LinearTraits& weight, int32_t rows, bool fp8_rows)> lt_has;
+  // Whether a chain takes the layer with its adapters. Null: it does not.
+  std::function<bool(const AdaptedLinear& adapted)> chain_adapts;
 };
 
 enum class LinearKernel : uint8_t {

@@ -134,7 +134,7 @@ class PlanningOps final : public Ops {
 
   Result<std::unique_ptr<PreparedStep>> Prepare(const Programme& programme,
                                                 const Bucket& bucket) override {
-    const ChoiceFacts facts{&facts_, &profile_, {}};
+    const ChoiceFacts facts{&facts_, &profile_, {}, {}};
     AISP_ASSIGN_OR_RETURN(const auto launches, Resolve(programme, CanonicalBucket(bucket), facts));
     std::vector<LaunchInfo> out;
     for (const PlannedLaunch& launch : launches)

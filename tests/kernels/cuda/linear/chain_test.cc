@@ -3,12 +3,14 @@
 // every time; in a graph and behind a kernel that is still writing the input. Needs a Hopper GPU.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "kernels/cuda/linear/chain.h"
 #include "kernels/cuda/linear/linear_kernels.h"
 #include "tests/kernels/cuda/linear/half_layer.h"
 #include "tests/kernels/cuda/linear/matrices.h"
@@ -48,8 +50,9 @@ class ChainTest : public ::testing::Test {
 
   void Launch(Half& half, cudaStream_t stream) {
     const std::vector<ChainStep> steps = half.Steps();
-    const auto form = FormOf(steps, kernels_->facts());
+    auto form = FormOf(steps, kernels_->facts());
     ASSERT_TRUE(form);
+    if (half.adapter_of_row() != nullptr) *form = {.adapter_of_row = half.adapter_of_row()};
     const Status status = kernels_->LaunchChain(steps, *form, stream);
     ASSERT_TRUE(status) << status.error().ToString();
   }
@@ -99,6 +102,58 @@ TEST_F(ChainTest, OddShapesWithBias) {
 TEST_F(ChainTest, WideShapes) {
   for (const auto format : kFormats) {
     RunAndCheck(format, {1024, 2048, 4096, 1536, false}, {1, 8, 13, 32, 64});
+  }
+}
+
+// Sums that CTAs leave each other stay in the chains' part of the workspace.
+TEST_F(ChainTest, WritesNothingBehindItsRegion) {
+  for (const auto format : kFormats) {
+    for (const int32_t rows : {9, 32, 64}) {
+      SCOPED_TRACE("format " + std::to_string(static_cast<int>(format)) + ", rows " +
+                   std::to_string(rows));
+      Half half(*kernels_, random_, format, {1024, 2048, 4096, 1536, false}, rows);
+      half.Reset(nullptr);
+      auto chains = Chains::Create(kernels_->facts().device->multiprocessors, true);
+      ASSERT_TRUE(chains) << chains.error().ToString();
+      constexpr size_t kBehind = size_t{16} << 20;
+      DeviceVector<uint8_t> memory(chains->region_bytes() + kBehind);
+      ASSERT_EQ(cudaMemset(memory.get(), 0x5a, memory.size()), cudaSuccess);
+      ASSERT_TRUE(chains->SetRegion(memory.get(), nullptr));
+      ASSERT_TRUE(chains->Launch(half.Steps(), nullptr, nullptr));
+      const std::vector<uint8_t> bytes = memory.Get();
+      const auto touched =
+          std::count_if(bytes.end() - kBehind, bytes.end(), [](uint8_t b) { return b != 0x5a; });
+      ASSERT_EQ(touched, 0);
+      half.Check();
+    }
+  }
+}
+
+// Against sums of each row's own adapter in double precision: of one slot and of several, of so
+// many ranks that they fill no unit of K, one, and more.
+TEST_F(ChainTest, AdaptersOfEachRow) {
+  for (const auto& [slots, columns] : {std::pair(1, 16), {1, 48}, {4, 32}, {5, 48}, {2, 128}}) {
+    for (const int32_t rows : {1, 2, 8, 9, 31, 64}) {
+      for (const Shape& shape : {Shape{64, 64, 96, 128, false},
+                                 {1296, 528, 656, 333, true},
+                                 {1024, 2048, 4096, 1536, false}}) {
+        SCOPED_TRACE(std::to_string(slots) + " of " + std::to_string(columns) + " ranks, rows " +
+                     std::to_string(rows) + ", hidden " + std::to_string(shape.hidden));
+        Half half(*kernels_, random_, WeightFormat::kBf16, shape, rows);
+        half.AddAdapters(random_, slots, columns);
+        half.Reset(nullptr);
+        Launch(half, nullptr);
+        ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+        half.Check();
+        const auto bits = half.Bits();
+        for (int run = 0; run < 20; ++run) {
+          half.Reset(nullptr);
+          Launch(half, nullptr);
+          ASSERT_TRUE(bits == half.Bits()) << "two runs differ";
+        }
+        if (HasFailure()) return;
+      }
+    }
   }
 }
 

@@ -65,6 +65,30 @@ class Half {
     EXPECT_TRUE(kernels.SetWorkspace(workspace_->get(), workspace, nullptr));
   }
 
+  // Every layer gets `slots` adapters of `columns` ranks; each row has one of them or none.
+  void AddAdapters(std::mt19937& random, int32_t slots, int32_t columns) {
+    std::normal_distribution<float> normal;
+    for (int32_t r = 0; r < rows_; ++r)
+      adapter_of_row_.push_back(static_cast<int32_t>(random() % static_cast<uint32_t>(slots + 1)) -
+                                1);
+    device_adapter_of_row_ = std::make_unique<DeviceVector<int32_t>>(adapter_of_row_);
+    const int32_t width = slots * columns;
+    v_ = std::make_unique<DeviceVector<uint16_t>>(static_cast<size_t>(rows_ * width));
+    for (const PackedWeight& w : weights_) {
+      Adapters& a = adapters_.emplace_back();
+      a.down.resize(static_cast<size_t>(width * w.k));
+      a.up.resize(static_cast<size_t>(w.n * width));
+      for (uint16_t& d : a.down) d = ToBf16(normal(random) / std::sqrt(static_cast<float>(w.k)));
+      for (uint16_t& u : a.up) u = ToBf16(normal(random) / std::sqrt(static_cast<float>(columns)));
+      a.device_down = std::make_unique<DeviceVector<uint16_t>>(a.down);
+      a.device_up = std::make_unique<DeviceVector<uint16_t>>(a.up);
+      a.chain = {a.device_down->get(), a.device_up->get(), v_->get(), width, columns};
+    }
+  }
+  const int32_t* adapter_of_row() const {
+    return device_adapter_of_row_ != nullptr ? device_adapter_of_row_->get() : nullptr;
+  }
+
   std::vector<ChainStep> Steps() {
     std::vector<ChainStep> steps(4);
     const void* const inputs[] = {x_->get(), normed_[0]->get(), act_->get(), normed_[1]->get()};
@@ -79,6 +103,7 @@ class Half {
       steps[i].call.rows = rows_;
       if (i % 2 == 1) steps[i].norm_weight = device_gains_[i / 2]->get();
       steps[i].norm_epsilon = kEpsilon;
+      if (!adapters_.empty()) steps[i].adapters = &adapters_[i].chain;
     }
     return steps;
   }
@@ -128,7 +153,8 @@ class Half {
     const bool kept = KeepsInner();
     const std::vector<double> y = Normalised(Product(3, Normed(h, 1)), h, 3);
     if (kept) {
-      ExpectNear(h_->Get(), h, 2e-5, "residual stream");
+      // What adapters add has passed through bf16.
+      ExpectNear(h_->Get(), h, adapters_.empty() ? 2e-5 : 5e-3, "residual stream");
       ExpectNear(Values(*y_), y, 5e-3, "qkv");
     } else {
       ExpectNearAsWhole(h_->Get(), h, 3e-3, "residual stream");
@@ -202,8 +228,29 @@ class Half {
     DeviceVector<double> dy(static_cast<size_t>(rows_ * n));
     ReferenceProduct(dx.get(), dw.get(), dy.get(), rows_, n, k, nullptr);
     std::vector<double> y = dy.Get();
+    if (!adapters_.empty()) AddAdapted(weight, x, y);
     if (weight % 2 == 0) AddBias(weight, y);
     return y;
+  }
+  void AddAdapted(size_t weight, const std::vector<float>& x, std::vector<double>& y) const {
+    const Adapters& a = adapters_[weight];
+    const auto k = static_cast<size_t>(weights_[weight].k);
+    const auto n = static_cast<size_t>(weights_[weight].n);
+    const auto columns = static_cast<size_t>(a.chain.columns);
+    const auto width = static_cast<size_t>(a.chain.width);
+    for (size_t r = 0; r < static_cast<size_t>(rows_); ++r) {
+      if (adapter_of_row_[r] < 0) continue;
+      const size_t first = static_cast<size_t>(adapter_of_row_[r]) * columns;
+      for (size_t j = first; j < first + columns; ++j) {
+        double v = 0;
+        for (size_t i = 0; i < k; ++i) v += double{x[r * k + i]} * FromBf16(a.down[j * k + i]);
+        for (size_t i = 0; i < n; ++i) {
+          const size_t half = weights_[weight].gated ? i / (n / 2) : 0, c = i - half * (n / 2);
+          const size_t row = weights_[weight].gated ? c / 8 * 16 + half * 8 + c % 8 : i;
+          y[r * n + i] += v * FromBf16(a.up[row * width + j]);
+        }
+      }
+    }
   }
   void AddBias(size_t weight, std::vector<double>& y) {
     std::vector<float> bias;
@@ -284,6 +331,12 @@ class Half {
     }
   }
 
+  struct Adapters {
+    std::vector<uint16_t> down, up;
+    std::unique_ptr<DeviceVector<uint16_t>> device_down, device_up;
+    ChainAdapters chain;
+  };
+
   Shape shape_;
   int32_t rows_;
   bool f16_;  // what lies between steps
@@ -297,6 +350,10 @@ class Half {
   std::unique_ptr<DeviceVector<uint16_t>> x_, normed_[2], act_, y_;
   std::unique_ptr<DeviceVector<float>> h_;
   std::unique_ptr<DeviceVector<uint8_t>> workspace_;
+  std::vector<Adapters> adapters_;  // of each layer
+  std::vector<int32_t> adapter_of_row_;
+  std::unique_ptr<DeviceVector<int32_t>> device_adapter_of_row_;
+  std::unique_ptr<DeviceVector<uint16_t>> v_;
 };
 
 }  // namespace aisp::cuda::test

@@ -21,7 +21,7 @@ struct PlannedModel {
   std::unique_ptr<Model> model;
   Buffer pool;
 
-  ChoiceFacts choice() const { return {&facts, &profile, {}}; }
+  ChoiceFacts choice() const { return {&facts, &profile, {}, {}}; }
   const Programme& programme() const { return model->programme(); }
   std::vector<PlannedLaunch> Resolved(const Bucket& bucket) const {
     auto launches = Resolve(programme(), CanonicalBucket(bucket), choice());

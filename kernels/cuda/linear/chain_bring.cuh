@@ -1,0 +1,177 @@
+// The warps of a chain (chain.cuh) that bring weights, inputs and norms to the consumers.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cuda/linear/chain_kernels.h"
+#include "kernels/cuda/linear/chain_tile.cuh"
+#include "kernels/cuda/linear/f16_input.cuh"
+#include "kernels/cuda/linear/ptx.cuh"
+#include "kernels/cuda/linear/stream_config.cuh"
+#include "kernels/cuda/linear/stream_loads.cuh"
+
+namespace aisp::cuda {
+
+// Whether a unit is of what adapters add, and its number along K there.
+template <class Step>
+__device__ __forceinline__ bool IsAdded(const Step& step, int32_t* k) {
+  if constexpr (std::is_same_v<Step, AdaptedStepParams>) {
+    if (*k < step.own_units) return false;
+    *k -= step.own_units;
+    return true;
+  }
+  return false;
+}
+
+template <class C, class Chain>
+__device__ __forceinline__ void BringWeights(const ChainShared<C>& shared, const Chain& chain) {
+  const uint64_t once = EvictFirstPolicy();
+  StagePlace<C> place;
+  StagePlace<C> landed;  // the oldest stage that may still be in flight
+  int in_flight = 0;
+  for (int s = 0; s < chain.count; ++s) {
+    const StreamParams& p = chain.steps[s].p;
+    const ChainShare share(p.units);
+    int32_t tile = share.begin / p.k_units;
+    int32_t k = share.begin - tile * p.k_units;
+    for (int32_t unit = share.begin; unit < share.end; ++unit) {
+      // The ring is full and memory would stand still until the step's first products.
+      if (s > 0 && unit == share.begin + C::kStages) {
+        const int32_t ahead = min(unit + ChainShared<C>::kUnitsAhead, share.end);
+        for (int32_t i = unit; i < ahead; ++i) {
+          PrefetchWeightUnit<C>(i, p, &chain.steps[s].weight);
+        }
+      }
+      BarrierWait(shared.EmptyWeight(place.stage), place.parity ^ 1);
+      if (in_flight == ChainShared<C>::kInFlight) {
+        BarrierWait(shared.FullWeight(landed.stage), landed.parity);
+        landed.Advance();
+      } else {
+        ++in_flight;
+      }
+      BarrierExpect(shared.FullWeight(place.stage), C::kWeightBytes);
+      const CUtensorMap* map = &chain.steps[s].weight;
+      int32_t k_of_map = k;
+      if constexpr (Chain::kAdapted) {
+        if (IsAdded(chain.steps[s], &k_of_map)) map = &chain.steps[s].up;
+      }
+      LoadWeights<C>(shared.Weight(place.stage), shared.FullWeight(place.stage), tile, k_of_map, p,
+                     map, once);
+      if (++k == p.k_units) {
+        k = 0;
+        ++tile;
+      }
+      place.Advance();
+    }
+  }
+}
+
+// The step that stores this one's input; -1: it was there before the chain.
+template <class Chain>
+__device__ __forceinline__ int InputStep(const Chain& chain, int s) {
+  if constexpr (Chain::kAdapted) {
+    return chain.steps[s].input_step;
+  } else {
+    return s - 1;
+  }
+}
+
+template <class C, class Chain>
+__device__ __forceinline__ void BringInputs(const ChainShared<C>& shared, const Chain& chain) {
+  const uint64_t again = EvictLastPolicy();
+  WaitForPreviousKernel();
+  InputPlace<C> place;
+  for (int s = 0; s < chain.count; ++s) {
+    const auto& step = chain.steps[s];
+    const StreamParams& p = step.p;
+    const ChainShare share(p.units);
+    const int from = InputStep(chain, s);
+    if (from >= 0 && share.begin < share.end) {
+      AwaitCounter(chain.counters + from, step.input_ready, p.poll);
+      GlobalFenceProxyAsync();
+    }
+    bool v_is_there = false;
+    for (int32_t unit = share.begin; unit < share.end; ++unit) {
+      int32_t k = unit % p.k_units;
+      const CUtensorMap* map = &step.input;
+      if constexpr (Chain::kAdapted) {
+        if (IsAdded(step, &k)) {
+          map = &step.v;
+          if (!v_is_there) {
+            AwaitCounter(chain.counters + s - 1, step.v_ready, p.poll);
+            GlobalFenceProxyAsync();
+            v_is_there = true;
+          }
+        }
+      }
+      BarrierWait(shared.EmptyInput(place.stage), place.parity ^ 1);
+      BarrierExpect(shared.FullInput(place.stage), C::kInputBytes);
+      LoadInputs<C>(shared.Input(place.stage), shared.FullInput(place.stage), k, map, again);
+      place.Advance();
+    }
+  }
+}
+
+// Makes f16 of the first step's input, stage by stage, before the products; what follows is written
+// that way.
+template <class C, class Chain>
+__device__ __forceinline__ void ConvertInputs(const ChainShared<C>& shared, const Chain& chain,
+                                              int thread) {
+  InputPlace<C> place;
+  const ChainShare share(chain.steps[0].p.units);
+  for (int32_t unit = share.begin; unit < share.end; ++unit) {
+    BarrierWait(shared.FullInput(place.stage), place.parity);
+    ConvertInput<C, ChainShared<C>::kConverters>(shared.Input(place.stage), thread);
+    FenceProxyAsync();
+    __syncwarp();
+    if (thread % 32 == 0) BarrierArrive(shared.Converted(place.stage));
+    place.Advance();
+  }
+}
+
+// All tokens at once, four a lane, so that one round trip to L2 brings everything. The sum's order
+// depends on nothing but K.
+template <class C, class Chain>
+__device__ __forceinline__ void BringNorms(const ChainShared<C>& shared, const Chain& chain,
+                                           int lane) {
+  WaitForPreviousKernel();
+  int norms = 0;
+  for (int s = 0; s < chain.count; ++s) {
+    const ChainStepParams& step = chain.steps[s];
+    if (step.input_squares == nullptr) continue;
+    const int from = InputStep(chain, s);  // squares are of the chain
+    if (lane == 0) AwaitCounter(chain.counters + from, step.input_ready, step.p.poll);
+    __syncwarp();
+    const StreamParams& before = chain.steps[from].p;
+    const int32_t tiles = before.units / before.k_units;
+    constexpr int kQuads = C::kTokens / 4;
+    float sums[4] = {};
+#pragma unroll 16
+    for (int32_t tile = lane / kQuads; tile < tiles; tile += 32 / kQuads) {
+      const float4 v = __ldcg(reinterpret_cast<const float4*>(step.input_squares) + tile * kQuads +
+                              lane % kQuads);
+      sums[0] += v.x;
+      sums[1] += v.y;
+      sums[2] += v.z;
+      sums[3] += v.w;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+#pragma unroll
+      for (int offset = 16; offset >= kQuads; offset /= 2) {
+        sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], offset);
+      }
+      if (lane < kQuads) {
+        StoreShared(shared.Norm(norms, lane * 4 + i),
+                    rsqrtf(sums[i] / static_cast<float>(before.n) + step.epsilon));
+      }
+    }
+    BarrierArrive(shared.NormReady());  // of each lane
+    ++norms;
+  }
+}
+
+}  // namespace aisp::cuda
