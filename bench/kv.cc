@@ -178,7 +178,7 @@ class OwnerProcess {
     std::vector<std::string> words = options.owner;
     words.push_back(lane);
     words.push_back(std::to_string(PoolBytesOf(options)));
-    words.push_back(std::to_string(options.gpus.empty() ? -1 : options.gpus.back()));
+    words.push_back(options.gpus.empty() ? "host" : std::to_string(options.gpus.back()));
     std::vector<char*> args;
     args.reserve(words.size() + 1);
     for (std::string& word : words) args.push_back(word.data());

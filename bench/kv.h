@@ -17,7 +17,7 @@ struct KvBenchOptions {
   // The writer's GPU and the owner's, maybe the same; empty: pools in host memory.
   std::vector<int32_t> gpus;
   // How to start the owner's process: this program and its arguments, to which the lane, the pool's
-  // size and its GPU (-1: host memory) are added; it runs ServeKvBench.
+  // size and its GPU ("host": none) are added; it runs ServeKvBench.
   std::vector<std::string> owner;
 };
 

@@ -431,7 +431,10 @@ Status RunKv(const CommandLine& line) {
 Status RunKvOwner(const CommandLine& line) {
   AISP_ASSIGN_OR_RETURN(const int64_t bytes,
                         ParseIntInRange(line.positional[2], 1, int64_t{1} << 40));
-  AISP_ASSIGN_OR_RETURN(const int64_t gpu, ParseIntInRange(line.positional[3], -1, 63));
+  int64_t gpu = -1;
+  if (line.positional[3] != "host") {
+    AISP_ASSIGN_OR_RETURN(gpu, ParseIntInRange(line.positional[3], 0, 63));
+  }
   return ServeKvBench(line.positional[1], static_cast<uint64_t>(bytes), static_cast<int32_t>(gpu),
                       LibraryFolders());
 }
