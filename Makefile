@@ -17,7 +17,7 @@ NINJA = ninja -j$(JOBS) -C
 # Done, of all, after how many seconds: on a terminal one line that moves.
 export NINJA_STATUS = [%f/%t, %e s]$(space)
 
-.PHONY: help deps run build cuda gpu-build gpu-check gpu-sanitize test bench asan tsan sim-10000 mutants chaos planner-follows clients loadgen-speed fuzz bundle container-check docs format tidy check layers format-check ci clean
+.PHONY: help deps run build cuda gpu-build gpu-check gpu-sanitize test bench asan tsan sim-10000 mutants chaos planner-follows clients loadgen-speed fuzz bundle container-check docs format tidy check layers text format-check ci clean
 
 help:
 	@echo 'make run         build and start router, prefill and decode worker with the built-in model'
@@ -38,7 +38,7 @@ help:
 	@echo 'make docs        write the pages that are made from the program (docs/config.md, parts of deploy/)'
 	@echo 'make container-check  runs that tarball as its container image would, in a fresh Debian root'
 	@echo 'make format      format all sources          make tidy   lint all sources'
-	@echo 'make check       layering and formatting      make ci     what CI runs'
+	@echo 'make check       layers, sizes and formatting make ci     what CI runs'
 
 deps:
 	@tools/install_deps.sh
@@ -150,7 +150,10 @@ format-check:
 layers:
 	@tools/check_layers.py
 
-check: layers format-check
+text:
+	@tools/check_text.py
+
+check: layers text format-check
 
 tidy: build
 	@git ls-files '*.cc' | CLANG_TIDY=$(CLANG_TIDY) tools/tidy.sh $(BUILD) $(JOBS)

@@ -1,5 +1,5 @@
-// Conversation: a chat's messages from the turns of other shapes, which tell an assistant's
-// thinking, words and calls as separate items: they become one message, as chat templates want it.
+// Conversation: a chat's messages from the turns of other shapes, which have an assistant's
+// thinking, text and calls as separate items: they become one message, as chat templates want it.
 // Inside api/ only.
 #pragma once
 
@@ -24,7 +24,7 @@ class Conversation {
   void Call(const std::string& id, const std::string& name, Value arguments);
   void Result(const std::string& id, std::string_view text);
 
-  // Whether the last turn is the assistant's own words, which an answer may go on with.
+  // Whether the last turn is the assistant's own text, which an answer may continue.
   bool EndsWithAssistant() const;
   bool empty() const { return messages_.empty() && !open_; }
   Value::List Take();

@@ -1,5 +1,5 @@
 // The requests of aisp.v1.Inference as the plain data that the HTTP bodies become: the messages are
-// read by the same code, so ranges, defaults and words of errors are the same on both surfaces.
+// read by the same code, so ranges, defaults and texts of errors are the same on both surfaces.
 // Pure: any thread.
 #pragma once
 

@@ -37,6 +37,7 @@ void BindKeySettings(Config::Http& h, SettingTable& t) {
 
 }  // namespace
 
+// Long: a table, one statement for each setting.
 void BindHttpSettings(Config::Http& h, SettingTable& t) {
   t.Section("http",
             "The router process as clients see it: addresses, bounds and keys of HTTP and gRPC.");

@@ -4,6 +4,7 @@
 
 namespace aisp {
 
+// Long: a table, one statement for each setting.
 void BindModelSettings(Config::Model& m, SettingTable& t) {
   t.Section("model", "What is served, and in which numbers.");
   t.Add("path", &m.path,

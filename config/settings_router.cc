@@ -9,6 +9,7 @@ namespace aisp {
 
 using namespace std::chrono_literals;  // 100ms, 24h
 
+// Long: a table, one statement for each setting.
 void BindRouterSettings(Config::Router& r, SettingTable& t) {
   t.Section("router", "How requests are admitted and placed, and how workers are watched.");
   t.Add("listen", &r.listen, "host:port where workers attach (gRPC); port 0: a free one.")

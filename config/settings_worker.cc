@@ -67,6 +67,7 @@ void BindWorkerSettings(Config::Worker& w, SettingTable& t) {
       .Range(1s, 1h);
 }
 
+// Long: a table, one statement for each setting.
 void BindEngineSettings(Config::Engine& e, SettingTable& t) {
   t.Section("engine", "A worker's serving loop and its KV pool.");
   t.Add("block_tokens", &e.block_tokens,

@@ -9,11 +9,10 @@
 
 namespace aisp {
 
-// Descriptors by name. Reads LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES and removes them from the
-// environment, so that no child takes them for its own; empty when LISTEN_PID names another process
-// or is absent. Without names the first is "http", the second "workers", the third "grpc". Call
-// once, before any thread starts. INVALID_ARGUMENT: not numbers, an unknown name, or the same name
-// twice.
+// Descriptors by name, from LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES, which are removed from the
+// environment; empty when LISTEN_PID names another process or is absent. Without names: "http",
+// "workers", "grpc". Call once, before any thread starts. INVALID_ARGUMENT: not numbers, an unknown
+// name, or the same name twice.
 Result<std::map<std::string, int>> TakeActivationSockets();
 
 // The same from the values of the three variables; `pid`: of this process.

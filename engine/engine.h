@@ -134,12 +134,12 @@ class Engine {
   // Gated ones that would be scheduled within the next `horizon_tokens` of prefill work, in the
   // order in which they would run.
   std::vector<SequenceId> UpcomingGated(int32_t horizon_tokens) const;
-  // May run from now on. Matches the prefix and takes all blocks at once where they are free, so
-  // that the matched part can be pushed before the first step (ComputedTokens tells how much); else
-  // it queues with ComputedTokens 0 and matches when it starts. Either way the LayerSlices of the
-  // sequence cover [ComputedTokens after OpenGate, tokens - 1) without a gap and without overlap;
-  // one that draws computes its last token whatever is cached, and they go up to tokens. When all
-  // that is wanted is cached, prefills_done of the next Collect reports it. It is never preempted.
+  // LayerSlices of an opened sequence cover [ComputedTokens after OpenGate, tokens - 1) without gap
+  // or overlap; to tokens for one that draws, which computes its last token in any case.
+
+  // May run from now on; it is never preempted. Matches the prefix and takes all blocks at once
+  // where they are free, else it queues with ComputedTokens 0 and matches when it starts. When all
+  // that is wanted is cached, prefills_done of the next Collect reports it.
   void OpenGate(SequenceId id);
   // Block table and number of leading tokens whose KV is in the pool (own prefix match included);
   // empty and 0 when it ended.
@@ -180,11 +180,11 @@ class Engine {
   void DropPrefix(Epoch epoch);
 
   // --- proposed tokens ---
-  // What is likely to follow the last token of a running sequence. The next step that runs it
-  // verifies as many as limits.max_draft_rows allows, in rows of the same step: the sequence goes
-  // on with the tokens that it would have drawn one by one, only sooner. Forgotten where a token is
-  // still in flight. Cut off before a stop token and where a constraint forbids or ends. An owner
-  // with a Speculator in the options leaves this to it.
+
+  // What is likely to follow the last token of a running sequence. Its next step verifies as many
+  // as limits.max_draft_rows allows, in rows of the same step. Forgotten where a token is still in
+  // flight; cut off before a stop token and where a constraint forbids or ends. With a Speculator
+  // in the options, the owner does not call this.
   void Propose(SequenceId id, std::span<const TokenId> tokens);
 
   // --- tiers ---

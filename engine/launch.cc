@@ -128,13 +128,9 @@ bool Engine::Impl::Follows(const Sequence& s, int32_t cached) const {
 }
 
 // The head of the waiting queue, as far as this step could start it, and whoever holds blocks
-// there. Looking for a match costs time in proportion to the prompt, so it stops at the first
-// sequence that cannot start.
-//
-// A sequence whose prefix another one computes right now (choices of one request, a burst with one
-// system prompt) is left out until that prefix is published, instead of computing it a second time;
-// others may start meanwhile. The wait is bounded by the leader's prefill: a leader that ends or is
-// preempted leads nobody any more.
+// there; matching a prefix costs time, so it stops at the first sequence that cannot start. One
+// whose prefix another one computes right now waits until that is published, at most until the
+// other ends or is preempted.
 void Engine::Impl::AddWaitingViews() {
   int32_t slots = table.free_slots();
   int32_t tokens = limits.max_batch_tokens;
@@ -243,11 +239,10 @@ bool Engine::Impl::GoesBefore(const Sequence& a, const Sequence& b) {
   return own ? Precedes(a, b) : Precedes(*a.account, *b.account);
 }
 
-// All blocks can be taken although nobody but the running sequences uses them: one that came with a
-// copy of its own of a prefix that another had published (two grants for one prompt) publishes what
-// follows below the other's blocks, which then cannot be given up as long as it runs, and no
-// sequence that could be preempted holds them. It starts over, with the published blocks instead of
-// its copy, and fits. Only when nothing under way could free a block.
+// A sequence with its own copy of a prefix that another had published (two grants for one prompt)
+// publishes what follows below the other's blocks, which then cannot be freed while it runs. When
+// that takes the last blocks and nothing under way could free one, it starts over with the
+// published blocks instead of its copy.
 bool Engine::Impl::StartOverStuck() {
   if (!flight.empty() || blocks.LeasedBlocks() > 0) return false;
   if (tiers && tiers->Busy()) return false;

@@ -97,23 +97,23 @@ struct StepPlan {
   bool empty() const { return sequences.empty() && preempt.empty(); }
 };
 
-// Running decodes first (each one row), by precedence. What they leave of the token budget goes to
-// prefills: the next one is always of the tenant to which least was given, this step's rows
-// counted, and of a tenant the running ones go before those that wait. A prefill that cannot end in
-// this step gets half of what is left while others stand behind it, and what they do not need in
-// the end: a long prompt takes twice as long beside others at most, and they hardly longer than
-// without it. Gated sequences are passed over. Without enough blocks for a waiting sequence, those
-// behind it do not start either (except such as hold all their blocks), so nobody is overtaken for
-// ever; the watermark is waived when nothing runs. When a running sequence cannot get its next
-// block, the last ones by precedence are preempted, never one that is already in the plan, never
-// one that stands before it (so never the oldest); when even that would not give enough, it keeps
-// what it has and waits. Before all that, whoever waits for a place or for blocks gets those of
-// running sequences of a lesser class, the last ones first, where these are enough. A plan that
-// preempts starts no sequence that needs blocks. Pure and deterministic; the order of
-// snapshot.sequences does not matter.
-//
-// Rows that verify proposed tokens take what is left of tokens and blocks when all of that is
-// planned; nobody waits or is preempted for them.
+// The rules of a step.
+// Running decodes come first, one row each, by precedence. What they leave of the token
+// budget goes to prefills: next is always the tenant to which least was given, this step's rows
+// counted, and of a tenant the running sequences before those that wait.
+
+// A prefill that cannot end in this step gets half of what is left while others stand behind it,
+// and what they do not need in the end. Gated sequences are passed over. Without enough blocks for
+// a waiting sequence, those behind it do not start either, unless they hold all their blocks; the
+// watermark is waived when nothing runs.
+
+// A running sequence without its next block preempts the last ones by precedence, none that is in
+// the plan already and none before it; when that is not enough, it waits. Before all that, whoever
+// waits for a place or blocks gets those of running sequences of a lesser class. A plan that
+// preempts starts no sequence that needs blocks.
+
+// Rows that verify proposed tokens take what is left of tokens and blocks at the end. Pure and
+// deterministic; the order of snapshot.sequences does not matter.
 StepPlan PlanStep(const EngineSnapshot& snapshot, const ScheduleLimits& limits);
 
 // The same for a caller that plans in a loop: no allocation once the memory has grown to the number

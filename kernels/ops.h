@@ -49,8 +49,8 @@ struct LaunchInfo {
   std::string slow;  // why it is a slow path; empty: it is none
 };
 
-// A programme resolved for one bucket: a list of launches. Running walks the list. One step at a
-// time, on the thread of its Ops.
+// A programme resolved for one bucket: a list of launches. Running launches them in order. One step
+// at a time, on the thread of its Ops.
 class PreparedStep {
  public:
   virtual ~PreparedStep() = default;

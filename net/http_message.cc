@@ -36,13 +36,6 @@ void AppendDate(std::time_t now_s, std::string* out) {
 
 }  // namespace
 
-std::string_view HttpRequest::Header(std::string_view name) const {
-  for (const auto& [key, value] : headers) {
-    if (EqualsIgnoreCaseAscii(key, name)) return value;
-  }
-  return {};
-}
-
 std::string_view HttpReason(int status) {
   switch (status) {
     case 200:

@@ -17,8 +17,8 @@ using boost::system::error_code;
 
 namespace {
 
-// More connections than allowed are told so; more than this many of those are closed without a
-// word.
+// More connections than allowed are told so; more than this many of those are closed without an
+// answer.
 constexpr size_t kMaxRefusing = 64;
 constexpr Duration kAcceptRetry = std::chrono::milliseconds(100);
 

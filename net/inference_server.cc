@@ -17,13 +17,6 @@
 
 namespace aisp {
 
-std::string_view RpcInfo::Metadata(std::string_view name) const {
-  for (const auto& [key, value] : metadata) {
-    if (key == name) return value;
-  }
-  return "";
-}
-
 Error LiveRpcs::Admit(std::shared_ptr<LiveRpc> rpc, bool bounded, size_t limit) {
   const std::lock_guard lock(mutex_);
   auto& set = bounded ? bounded_ : watching_;
@@ -388,7 +381,7 @@ void SetBounds(const InferenceServerOptions& o, grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, Millis(o.read_timeout));
   builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, Millis(o.idle_timeout));
   builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, Millis(o.connection_age));
-  // A client that vanished without a word is noticed, and what is computed for it stops.
+  // A client that vanished without closing is noticed, and what is computed for it stops.
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepAliveMs);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepAliveMs);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);

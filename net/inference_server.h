@@ -18,84 +18,14 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 #include "common/clock.h"
 #include "common/result.h"
-#include "inference.pb.h"
 #include "net/io_loop.h"
 #include "net/tls_options.h"
+#include "proto/inference_call.h"
 
 namespace aisp {
-
-using RpcMetadata = std::vector<std::pair<std::string, std::string>>;
-
-struct RpcInfo {
-  std::string method;  // "/aisp.v1.Inference/Generate"
-  std::string peer;
-  std::string request_id;  // the client's x-request-id, or a new one; it goes back with the answer
-  Instant received;
-  Instant deadline = kNever;  // the client's; what lies beyond ten years is none
-  RpcMetadata metadata;       // names in lower case
-  // First value, "" when absent.
-  std::string_view Metadata(std::string_view name) const;
-};
-
-// One call and its answer. The handler keeps the shared_ptr as long as it has something to say.
-// Calls after the client is gone are ignored. A call that is dropped without Finish ends as
-// INTERNAL.
-class RpcCall {
- public:
-  virtual ~RpcCall() = default;
-  virtual const RpcInfo& info() const = 0;
-  // Initial metadata; before the first Write and Finish.
-  virtual void AddHeader(std::string_view name, std::string_view value) = 0;
-  // Ends the call when everything written is out; once.
-  virtual void Finish(const Error& status, const RpcMetadata& trailers) = 0;
-  enum class Gone { kClosed, kSlowReader, kShutdown };
-  // Called once, on the loop and never from inside another call, when the client went away, or its
-  // deadline passed, before Finish.
-  virtual void OnGone(std::function<void(Gone)> handler) = 0;
-};
-
-template <typename Request, typename Event>
-class StreamCall : public RpcCall {
- public:
-  virtual const Request& request() const = 0;
-  // Queues; never blocks, calls nobody back.
-  virtual void Write(Event event) = 0;
-};
-
-template <typename Request, typename Response>
-class UnaryCall : public RpcCall {
- public:
-  virtual const Request& request() const = 0;
-  // Before Finish with OK.
-  virtual Response* response() = 0;
-};
-
-using GenerateCall = StreamCall<v1::InferenceRequest, v1::InferenceEvent>;
-using EmbedCall = UnaryCall<v1::EmbedRequest, v1::EmbedResponse>;
-using ScoreCall = UnaryCall<v1::ScoreRequest, v1::ScoreResponse>;
-using RerankCall = UnaryCall<v1::RerankRequest, v1::RerankResponse>;
-using TokenizeCall = UnaryCall<v1::TokenizeRequest, v1::TokenizeResponse>;
-using DetokenizeCall = UnaryCall<v1::DetokenizeRequest, v1::DetokenizeResponse>;
-using ListModelsCall = UnaryCall<v1::ListModelsRequest, v1::ListModelsResponse>;
-
-class InferenceHandler {
- public:
-  virtual void Generate(std::shared_ptr<GenerateCall> call) = 0;
-  virtual void Embed(std::shared_ptr<EmbedCall> call) = 0;
-  virtual void Score(std::shared_ptr<ScoreCall> call) = 0;
-  virtual void Rerank(std::shared_ptr<RerankCall> call) = 0;
-  virtual void Tokenize(std::shared_ptr<TokenizeCall> call) = 0;
-  virtual void Detokenize(std::shared_ptr<DetokenizeCall> call) = 0;
-  virtual void ListModels(std::shared_ptr<ListModelsCall> call) = 0;
-
- protected:
-  ~InferenceHandler() = default;
-};
 
 struct InferenceServerOptions {
   std::string address = "127.0.0.1:0";  // host:port; port 0: a free one, see port()
@@ -139,10 +69,10 @@ class InferenceServer {
   size_t reading() const;
   // What Health says; NOT_SERVING until the first call. Cheap when nothing changes.
   void SetServing(bool serving);
-  // `done` runs on the loop when the last call has ended. With a handed-over socket no call fails:
-  // nothing is accepted any more, and calls are served until the last connection has ended: gRPC
-  // tells the client of each that is connection_age old to go elsewhere (GOAWAY), and closes it
-  // after its last call. With a socket of its own, which no successor has, new calls get
+
+  // `done` runs on the loop when the last call has ended. On a handed-over socket no call fails:
+  // nothing is accepted any more, and the client of each connection that is connection_age old is
+  // told to go elsewhere (GOAWAY). On a socket of its own, which has no successor, new calls get
   // UNAVAILABLE at once.
   void Drain(std::function<void()> done);
   // Ends what is left (UNAVAILABLE) and stops; the loop may have ended before. Idempotent.

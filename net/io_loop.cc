@@ -9,9 +9,11 @@
 
 namespace aisp {
 
-class IoLoop::Timer : public std::enable_shared_from_this<IoLoop::Timer> {
+namespace {
+
+class AsioTimer final : public EventLoop::Timer, public std::enable_shared_from_this<AsioTimer> {
  public:
-  Timer(std::shared_ptr<Impl> loop, std::function<void()> fn)
+  AsioTimer(std::shared_ptr<IoLoop::Impl> loop, std::function<void()> fn)
       : loop_(std::move(loop)), fn_(std::move(fn)), timer_(loop_->context) {}
 
   void Start(Instant when) {
@@ -26,10 +28,12 @@ class IoLoop::Timer : public std::enable_shared_from_this<IoLoop::Timer> {
   }
 
  private:
-  std::shared_ptr<Impl> loop_;
+  std::shared_ptr<IoLoop::Impl> loop_;
   std::function<void()> fn_;
   boost::asio::steady_timer timer_;
 };
+
+}  // namespace
 
 IoLoop::IoLoop() : impl_(std::make_shared<Impl>()) {}
 
@@ -77,8 +81,8 @@ void IoLoop::Impl::RunPosted() {
 
 void IoLoop::Post(std::function<void()> fn) { impl_->Post(std::move(fn)); }
 
-std::shared_ptr<IoLoop::Timer> IoLoop::RunAt(Instant when, std::function<void()> fn) {
-  auto timer = std::make_shared<Timer>(impl_, std::move(fn));
+std::shared_ptr<EventLoop::Timer> IoLoop::RunAt(Instant when, std::function<void()> fn) {
+  auto timer = std::make_shared<AsioTimer>(impl_, std::move(fn));
   if (when != kNever) timer->Start(when);
   return timer;
 }

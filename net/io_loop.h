@@ -7,13 +7,14 @@
 #include <memory>
 
 #include "common/clock.h"
+#include "common/event_loop.h"
 
 namespace aisp {
 
-class IoLoop {
+class IoLoop final : public EventLoop {
  public:
   IoLoop();
-  ~IoLoop();
+  ~IoLoop() override;
   IoLoop(const IoLoop&) = delete;
   IoLoop& operator=(const IoLoop&) = delete;
 
@@ -21,13 +22,9 @@ class IoLoop {
   void Run();
   // Any thread.
   void Stop();
-  // Any thread: runs `fn` on the loop, in order of posting; never inside the call. What was posted
-  // and has not run when the loop stops is dropped with the loop.
-  void Post(std::function<void()> fn);
-  // Loop thread: runs `fn` once at `when` (steady clock) unless the returned handle is destroyed
-  // before; at kNever: never.
-  class Timer;
-  std::shared_ptr<Timer> RunAt(Instant when, std::function<void()> fn);
+  // What was posted and has not run when the loop stops is dropped with the loop.
+  void Post(std::function<void()> fn) override;
+  std::shared_ptr<Timer> RunAt(Instant when, std::function<void()> fn) override;
   bool OnLoopThread() const;
 
   // For the HTTP server only: the asio io_context behind it.

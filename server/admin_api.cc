@@ -11,10 +11,10 @@
 #include "api/json_value.h"
 #include "common/log.h"
 #include "common/strings.h"
+#include "frontend/frontend.h"
+#include "frontend/lora_admin.h"
 #include "net/link_security.h"
 #include "proto/role.h"
-#include "server/frontend.h"
-#include "server/lora_admin.h"
 #include "server/overview_json.h"
 #include "server/trace_json.h"
 

@@ -11,7 +11,7 @@
 //                                             where wanted: it takes another role without a
 //                                             restart; 202: it has begun, 409: it is not as
 //                                             expected
-//   POST /v1/load_lora_adapter, /v1/unload_lora_adapter    see server/lora_admin.h
+//   POST /v1/load_lora_adapter, /v1/unload_lora_adapter    see frontend/lora_admin.h
 //   GET  /admin/trace                         the last requests
 //   GET  /admin/trace/ID                      the life of one, by request id or trace id
 //
@@ -28,10 +28,10 @@
 #include <utility>
 
 #include "config/config.h"
+#include "frontend/live_stats.h"
 #include "net/http_server.h"
 #include "net/io_loop.h"
 #include "router/router.h"
-#include "server/live_stats.h"
 #include "tracing/trace_ring.h"
 
 namespace aisp {

@@ -9,7 +9,7 @@
 #include "api/error.h"
 #include "common/log.h"
 #include "common/threads.h"
-#include "server/frontend.h"
+#include "frontend/frontend.h"
 
 namespace aisp {
 namespace {

@@ -5,7 +5,7 @@
 #include "constrain/json_masks.h"
 #include "constrain/schema_compiler.h"
 #include "constrain/text_constraint.h"
-#include "server/answer_plan.h"
+#include "frontend/answer_plan.h"
 #include "server/matcher_guide.h"
 
 namespace aisp {
@@ -96,7 +96,7 @@ std::shared_ptr<Constraint> ConstraintPool::Find(const Hash128& key, const std::
   return known->second->constraint;
 }
 
-// What is kept grows as it is walked, so its size is asked for anew each time.
+// What is kept grows as masks are computed, so its size is asked for anew each time.
 void ConstraintPool::Trim() {
   size_t count = 0, bytes = 0;
   for (auto it = kept_.begin(); it != kept_.end();) {

@@ -19,13 +19,14 @@
 #include "constrain/constraint.h"
 #include "constrain/forced_run.h"
 #include "engine/draw_guide.h"
+#include "frontend/constraint_compiler.h"
 #include "server/matcher_guide.h"
 #include "text/tokenizer.h"
 #include "worker.pb.h"
 
 namespace aisp {
 
-class ConstraintPool {
+class ConstraintPool final : public ConstraintCompiler {
  public:
   struct Limits {
     Duration compile_timeout = std::chrono::seconds(2);
@@ -37,14 +38,12 @@ class ConstraintPool {
   using OnGuide = std::function<void(Result<std::shared_ptr<DrawGuide>>)>;
 
   ConstraintPool(const Tokenizer* tokenizer, int32_t vocabulary, const Limits& limits);
-  // Finishes the compilation that runs; those that wait are dropped without a word.
-  ~ConstraintPool();
+  // Finishes the compilation that runs; those that wait are dropped, their `later` too.
+  ~ConstraintPool() override;
   ConstraintPool(const ConstraintPool&) = delete;
   ConstraintPool& operator=(const ConstraintPool&) = delete;
 
-  // INVALID_ARGUMENT names what is wrong or cannot be enforced, by keyword and JSON pointer; or the
-  // deadline that passed.
-  Result<std::shared_ptr<Constraint>> Get(const v1::Constraint& constraint);
+  Result<std::shared_ptr<Constraint>> Get(const v1::Constraint& constraint) override;
   // For a request's sequence; at the end of the text its stop tokens are allowed. Null when its
   // constraint has to be compiled first: then `later` is called, once. RESOURCE_EXHAUSTED when too
   // many wait for that.

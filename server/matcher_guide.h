@@ -11,11 +11,9 @@
 #include "constrain/constraint.h"
 #include "constrain/forced_run.h"
 #include "engine/draw_guide.h"
+#include "frontend/constraint_compiler.h"
 
 namespace aisp {
-
-// Bytes of an ending that an answer may be held to (force_finish).
-inline constexpr size_t kLongestEnding = 16 << 10;
 
 class MatcherGuide final : public DrawGuide {
  public:

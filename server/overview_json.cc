@@ -5,8 +5,8 @@
 #include <functional>
 
 #include "api/response.h"
+#include "common/version.h"
 #include "proto/role.h"
-#include "server/commands.h"
 
 namespace aisp {
 namespace {

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "frontend/live_stats.h"
 #include "router/router.h"
-#include "server/live_stats.h"
 
 namespace aisp {
 

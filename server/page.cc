@@ -3,7 +3,7 @@
 #include <array>
 #include <string_view>
 
-#include "server/frontend.h"
+#include "frontend/frontend.h"
 #include "server/page_files.h"
 
 namespace aisp {

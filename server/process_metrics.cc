@@ -9,7 +9,7 @@
 #include <iterator>
 
 #include "common/log.h"
-#include "server/commands.h"
+#include "common/version.h"
 
 namespace aisp {
 namespace {

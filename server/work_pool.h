@@ -10,10 +10,11 @@
 
 #include "common/bounded_queue.h"
 #include "common/threads.h"
+#include "frontend/work_queue.h"
 
 namespace aisp {
 
-class WorkPool {
+class WorkPool final : public WorkQueue {
  public:
   // More text than this is large.
   static constexpr size_t kLargeBytes = 64 << 10;
@@ -21,12 +22,11 @@ class WorkPool {
   // `threads` for small work, and one for large.
   WorkPool(const std::string& name, int threads, size_t max_queued);
   // Finishes what runs and throws away what is queued: there is nobody left to answer.
-  ~WorkPool();
+  ~WorkPool() override;
   WorkPool(const WorkPool&) = delete;
   WorkPool& operator=(const WorkPool&) = delete;
 
-  // False when the queue is full; the job was not taken. `bytes` of the text that it works on.
-  [[nodiscard]] bool TrySubmit(size_t bytes, std::function<void()> job);
+  [[nodiscard]] bool TrySubmit(size_t bytes, std::function<void()> job) override;
 
  private:
   using Queue = BoundedQueue<std::function<void()>>;

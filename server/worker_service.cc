@@ -11,13 +11,13 @@
 
 #include "common/log.h"
 #include "common/strings.h"
+#include "common/version.h"
 #include "decode/decode_role.h"
 #include "prefill/prefill_role.h"
 #include "proto/role.h"
 #include "server/adapter_loader.h"
 #include "server/arithmetic.h"
 #include "server/backend.h"
-#include "server/commands.h"
 #include "server/device_defaults.h"
 #include "server/gpu_metrics.h"
 #include "server/kv_tiers.h"
@@ -267,9 +267,9 @@ class WorkerServiceImpl final : public WorkerService {
     o.max_running = static_cast<int32_t>(EngineSettingsOf(config).max_sequences);
     o.default_timeout = config.router.default_timeout;
     o.lease_base = config.worker.lease;
-    if (host_.served->constraints != nullptr) {
-      o.guides = [pool = host_.served->constraints, post = post_](
-                     const v1::GenerateRequest& request, DecodeOptions::OnGuide later) {
+    if (host_.served->guides != nullptr) {
+      o.guides = [pool = host_.served->guides, post = post_](const v1::GenerateRequest& request,
+                                                             DecodeOptions::OnGuide later) {
         return pool->Guide(request, [post, later = std::move(later)](auto guide) {
           post([later, guide = std::move(guide)] { later(guide); });
         });

@@ -14,6 +14,7 @@ Result<Value> Interpreter::Eval(const Expr& e) {
   return EvalKind(e);
 }
 
+// Long: one case for each kind of expression.
 Result<Value> Interpreter::EvalKind(const Expr& e) {
   using Kind = Expr::Kind;
   switch (e.kind) {

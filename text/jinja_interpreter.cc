@@ -152,6 +152,7 @@ Result<Interpreter::Flow> Interpreter::Exec(const Block& block) {
   return Flow::kNormal;
 }
 
+// Long: one case for each kind of statement.
 Result<Interpreter::Flow> Interpreter::ExecOne(const Stmt& s) {
   line_ = s.line;
   AISP_RETURN_IF_ERROR(Charge(1));

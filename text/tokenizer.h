@@ -35,11 +35,11 @@ class Tokenizer {
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
-  // `add_special`: with what the model wants around every text (a BOS token, as a rule). The text
-  // that a chat template rendered has them already: pass false there. `parse_special`: control
-  // tokens that stand in the text as words become control tokens (false takes them as plain text;
-  // use it for text that must not steer the model). INVALID_ARGUMENT: not UTF-8 or longer than
-  // kMaxEncodeBytes. RESOURCE_EXHAUSTED: a pattern of the file ran out of bounds.
+  // INVALID_ARGUMENT: not UTF-8, or longer than kMaxEncodeBytes. RESOURCE_EXHAUSTED: a pattern of
+  // the file ran out of bounds. `add_special` adds what the model wants around every text, as BOS;
+  // false for what a chat template rendered. `parse_special`: control tokens that the text spells
+  // out become control tokens; false for text that must not steer the model.
+
   Result<std::vector<TokenId>> Encode(std::string_view text, bool add_special = true,
                                       bool parse_special = true) const;
 

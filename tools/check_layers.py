@@ -41,10 +41,12 @@ LAYERS = {
     "loadgen": ["net", "proto"],
     "planner": ["router"],
     "simulate": ["planner", "loadgen"],
-    "server": ["prefill", "decode", "router", "api", "answer", "constrain", "net", "tracing", "config", "hub", "simulate", "kernels/cpu", "kernels/cuda",
-               "kernels/collective"],
+    "frontend": ["router", "api", "answer", "constrain", "tracing", "config"],
+    "bench": ["engine", "kvcache/transport", "kernels/cuda"],
+    "server": ["frontend", "prefill", "decode", "net", "hub", "kernels/cpu", "kernels/cuda", "kernels/collective"],
+    "commands": ["server", "bench", "simulate"],
 }
-UNCHECKED = ("tests", "tools", "docs", "deploy", "cmake", "bench")
+UNCHECKED = ("tests", "tools", "docs", "deploy", "cmake", "bench/programs", "bench/cuda")
 SOURCE_SUFFIXES = (".h", ".cc", ".cu", ".cuh")
 # config/ composes the options that each library defines: these headers of any folder, and nothing else of it.
 OPTIONS_HEADER = re.compile(r"(^|/|_)options\.h$")
@@ -108,10 +110,10 @@ def find_files(root):
     """All checked files of the tree, relative to `root`."""
     for directory, names, files in os.walk(root):
         relative = os.path.relpath(directory, root).replace(os.sep, "/")
+        here = "" if relative == "." else relative + "/"
+        names[:] = sorted(n for n in names if here + n not in UNCHECKED)
         if relative == ".":
-            names[:] = sorted(n for n in names if n not in UNCHECKED and not n.startswith((".", "build")))
-        else:
-            names.sort()
+            names[:] = [n for n in names if not n.startswith((".", "build"))]
         for name in sorted(files):
             if relative != "." and (name.endswith(SOURCE_SUFFIXES) or name == "CMakeLists.txt"):
                 yield f"{relative}/{name}"

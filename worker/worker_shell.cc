@@ -163,7 +163,7 @@ void WorkerShell::OnRegistered(LinkId link, const v1::Registered& accepted) {
   routers_.OnRegistered(link, accepted);
   if (options_.adapters != nullptr && accepted.has_adapters()) {
     await_adapters_ = clock_->Now() + kAdapterLimit;
-    // The first word to a router is the snapshot.
+    // The first message to a router is the snapshot.
     telling_ = false;
     options_.adapters->Take(accepted.adapters());
     telling_ = true;

@@ -57,8 +57,8 @@ class WorkerShell {
   void PublishKvEvents();
   void SetTransferRate(double bytes_per_s) { transfer_bytes_per_s_ = bytes_per_s; }
 
-  // Makes Telemetry, and the first word to every router that attaches later, say so. What routers
-  // are told at once is the role's business. False when it drains already.
+  // Makes Telemetry, and the first message to every router that attaches later, say so; what
+  // routers are told at once is the role's business. False when it drains already.
   bool BeginDrain();
   bool draining() const { return draining_; }
   // False when it does not drain.

@@ -155,6 +155,7 @@ struct Timing {
   std::string description;
 };
 
+// Long: one load set up as the engine would, in order.
 Timing Measure(const Load& load, int repetitions, cudaStream_t stream, How how = How::kAttention,
                int32_t decode_ctas = 0) {
   AttentionConfig config;

@@ -1,9 +1,9 @@
 // What libaisp_cuda.so exports.
+#include "kernels/cuda/bench/measure.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/limits.h"
 #include "kernels/cuda/load.h"
-#include "kernels/cuda/measure_kernels.h"
 // A part of the toolkit that some distributions leave out.
 #if __has_include(<nvtx3/nvToolsExt.h>)
 #include <nvtx3/nvToolsExt.h>

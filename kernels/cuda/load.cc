@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "common/strings.h"
-#include "kernels/cuda/bench_kernels.h"
+#include "kernels/cuda/bench/kernels.h"
 
 namespace aisp {
 namespace {

@@ -1,7 +1,7 @@
-// What bounds a wait on the device. A kernel that polls for another CTA's or another kernel's words
-// counts; when they do not come it leaves here who waited and traps, so that the launch fails, the
-// device's next call gives an error that names node and kernel, and the engine ends its sequences
-// as retryable. Waiting is never without end, in any build.
+// What bounds a wait on the device. A kernel that polls what another CTA or another kernel
+// publishes counts; when they do not come it leaves here who waited and traps, so that the launch
+// fails, the device's next call gives an error that names node and kernel, and the engine ends its
+// sequences as retryable. Waiting is never without end, in any build.
 //
 // PollReport lies in page-locked memory that the device writes; CudaDevice owns and reads it. Pure
 // data; any thread.
@@ -16,8 +16,8 @@ enum class PollSite : uint32_t {
   kStreamParts,     // sums of a layer of few rows, of other CTAs
   kChainParts,      // the same within a chain
   kChainInput,      // the layer before in a chain
-  kTokenWords,      // a token's words, of the layer or of the attention before
-  kAttentionRows,   // q, k or v as words, of the layer before
+  kTokenWords,      // a token's row, of the layer or of the attention before
+  kAttentionRows,   // q, k or v, of the layer before
   kAttentionParts,  // attention of other CTAs
   kDrawSlices,      // slices of a row of logits
 };
@@ -30,7 +30,7 @@ struct PollReport {
 
 // Given to a kernel.
 struct PollTag {
-  PollReport* report = nullptr;  // null: it traps without a word
+  PollReport* report = nullptr;  // null: it traps without a report
   int32_t node = -1;
 };
 

@@ -3,10 +3,10 @@
 
 #include <gmock/gmock.h>
 
+#include "frontend/prepared_request.h"
+#include "frontend/text_service.h"
 #include "server/arithmetic.h"
 #include "server/backend.h"
-#include "server/prepared_request.h"
-#include "server/text_service.h"
 #include "tests/support/temp_files.h"
 
 namespace aisp {

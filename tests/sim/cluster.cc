@@ -65,7 +65,8 @@ SimCluster::SimCluster(uint64_t seed, bool trace)
       router_net_(&world_, settings_.link_delays),
       kv_net_(&world_, settings_.link_delays),
       fabric_(&world_, FabricOptions(settings_, /*fallback=*/false)),
-      fallback_(&world_, FabricOptions(settings_, /*fallback=*/true)) {
+      fallback_(&world_, FabricOptions(settings_, /*fallback=*/true)),
+      http_random_(seed ^ 0x687474702f312e31u) {
   world_.clock.Set(Instant{1'000'000'000});
   ProvenanceOptions& model = shared_.model;
   model.num_layers = settings_.num_layers;
@@ -114,10 +115,17 @@ void SimCluster::SetLinkRoom(int messages, size_t bytes) {
 }
 
 SimCluster::~SimCluster() {
+  // What they end is scheduled: while there is a world, which goes last.
+  for (const auto& router : routers_) EndFrontends(router);
+  for (const auto& [client, router] : http_clients_) EndFrontends(router);
   for (WorkerSlot& slot : workers_) {
     if (slot.worker != nullptr) slot.worker->Kill(0);
   }
   for (auto& zombie : zombies_) zombie->Kill(0);
+}
+
+void SimCluster::EndFrontends(const std::shared_ptr<RouterProcess>& router) {
+  for (auto r = router; r != nullptr; r = r->predecessor) r->frontend.reset();
 }
 
 void SimCluster::WireNetworks() {
@@ -196,6 +204,8 @@ void SimCluster::StartRouter(int index) {
   r.metrics = std::make_unique<Metrics>();
   r.router = std::make_unique<Router>(router_options_, shared_.fingerprint, &*r.clock,
                                       world_.random.Next(), r.sender.get(), r.metrics.get());
+  r.frontend = std::make_unique<SimFrontend>(&world_, shared_.model, r.process, &*r.clock,
+                                             r.router.get(), r.metrics.get());
   std::erase_if(accepted_, [&](const auto& a) { return a.first.first == r.process.get(); });
   router_net_.Listen(address, r.process, r.router.get());
   world_.Trace(address, "starts");
@@ -255,6 +265,7 @@ bool SimCluster::Run() {
     workers_.push_back({fmt::format("d{}", i), false, 0, 0, nullptr});
   for (size_t i = 0; i < workers_.size(); ++i) StartWorker(static_cast<int>(i));
   ScheduleLoad();
+  ScheduleHttp();
   ScheduleFaults();
   // Restarts, redials (at most a second apart) and forgotten workers (two seconds) settle before
   // the probes.
@@ -263,7 +274,10 @@ bool SimCluster::Run() {
   world_.At(healed, [this] { Heal(); });
   // Of a half-open link its ends hear after six seconds at most, and a drain may wait for that.
   const Duration settle = std::chrono::seconds(settings_.half_opens > 0 ? 14 : 6);
-  world_.At(healed + settle, [this] { ScheduleProbes(); });
+  world_.At(healed + settle, [this] {
+    ScheduleProbes();
+    ScheduleHttpProbes();
+  });
   const Instant probed = healed + settle + std::chrono::seconds(2);
   const Instant end = probed + std::chrono::seconds(400);
   Instant quiet_at = kNever;
@@ -275,7 +289,9 @@ bool SimCluster::Run() {
     if (world_.Now() < probed) continue;
     const bool waiting = std::any_of(clients_.begin(), clients_.end(),
                                      [](const auto& c) { return c.first->waiting(); });
-    if (waiting) continue;
+    const bool http_waits = std::any_of(http_clients_.begin(), http_clients_.end(),
+                                        [](const auto& c) { return c.first->waiting(); });
+    if (waiting || http_waits) continue;
     // The last acknowledgements and cancellations travel for a moment.
     if (quiet_at == kNever) quiet_at = world_.Now() + std::chrono::seconds(2);
     if (world_.Now() >= quiet_at) break;

@@ -14,6 +14,8 @@
 #include "router/router.h"
 #include "tests/sim/client.h"
 #include "tests/sim/coverage.h"
+#include "tests/sim/frontend.h"
+#include "tests/sim/http_client.h"
 #include "tests/sim/settings.h"
 #include "tests/sim/worker.h"
 
@@ -40,6 +42,12 @@ class SimCluster {
     std::unique_ptr<RouterLinksNet::Listener> sender;
     std::unique_ptr<Metrics> metrics;
     std::unique_ptr<Router> router;
+    std::unique_ptr<SimFrontend> frontend;  // over the router
+    // Its process has ended.
+    void Clear() {
+      frontend.reset();
+      router.reset();
+    }
     Instant wake_at = kNever;
     std::shared_ptr<RouterProcess> predecessor;  // while it drains
   };
@@ -101,6 +109,16 @@ class SimCluster {
   void AskForEnd() { AskForPoison(SimHabits::Poison::kProcess); }
   void AskForPoison(SimHabits::Poison poison);
   void ScheduleProbes();
+
+  // http_load.cc
+  void ScheduleHttp();
+  void ScheduleHttpProbes();
+  void SubmitHttp(const SimHttpRequest& request, bool must_succeed, Duration leave_after);
+  SimHttpRequest MakeHttpRequest();
+  static void EndFrontends(const std::shared_ptr<RouterProcess>& router);
+  // Clients of the process lose their connections; before it ends.
+  void LeaveHttp(const RouterProcess& router, const std::string& why);
+  void CheckHttp(bool at_end);
 
   // faults.cc
   void ScheduleFaults();
@@ -177,6 +195,10 @@ class SimCluster {
   std::vector<std::unique_ptr<SimWorker>> zombies_;  // alive, but replaced or a duplicate
   // (client, its router); clients outlive their requests.
   std::vector<std::pair<std::unique_ptr<SimClient>, std::shared_ptr<RouterProcess>>> clients_;
+  std::vector<std::pair<std::shared_ptr<SimHttpClient>, std::shared_ptr<RouterProcess>>>
+      http_clients_;
+  // Of its own, so that what clients do over HTTP changes no draw of the others.
+  SplitMix64 http_random_;
   bool faults_over_ = false;
 };
 

@@ -2,6 +2,8 @@
 //  - every token a client sees is the oracle's (client.cc), none lost or doubled, also across
 //  takeovers;
 //  - no process gets a name back from its successor (cluster.cc);
+//  - what clients read over HTTP is whole: tokens, text and finish reasons of every choice
+//  (http_client.cc), and no frontend holds anything for a request that has ended;
 //  - every request ends exactly once, by its deadline and the router's grace;
 //  - in a calm run, and for requests made after all faults were put right, every request succeeds;
 //  - a request that ends workers ends few of them, and only it is refused for that;
@@ -22,6 +24,7 @@
 namespace aisp {
 
 void SimCluster::CheckClients(bool at_end) {
+  CheckHttp(at_end);
   for (const auto& [client, router] : clients_) {
     client->CheckOverdue(world_.Now());
     if (at_end && client->waiting()) world_.Fail("a request has not ended");
@@ -82,6 +85,7 @@ void SimCluster::CheckQuiet() {
     if (!r.router->Idle()) world_.Fail(r.process->name + " is not idle");
     if (Status ready = r.router->Ready(); !ready)
       world_.Fail(r.process->name + ": " + ready.error().message);
+    r.frontend->CheckQuiet();
     CheckNotBlind(r);
     CheckNames(r);
   }

@@ -197,12 +197,13 @@ void SimCluster::CrashRouter() {
   if (r.router == nullptr) return;
   world_.Trace(r.process->name, "killed");
   coverage_.Count("router killed");
+  LeaveHttp(r, "its router died");
   r.process->Kill();
   router_net_.OnDeath(r.process.get(), 50);
   for (auto& [client, router] : clients_) {
     if (router.get() == &r && !client->done()) client->Leave("its router died");
   }
-  r.router.reset();
+  r.Clear();
   world_.After(world_.Ms(50, 1500), [this, index] {
     if (routers_[index]->router == nullptr) StartRouter(static_cast<int>(index));
   });
@@ -232,12 +233,13 @@ void SimCluster::AwaitRetired(size_t index, const std::shared_ptr<RouterProcess>
     RouterProcess& successor = *routers_[index];
     const bool taken_over = successor.predecessor != old || successor.router == nullptr ||
                             successor.router->Ready().has_value();
-    if (!taken_over || !old->router->Idle()) return AwaitRetired(index, old, then);
+    const bool idle = old->router->Idle() && old->frontend->Idle();
+    if (!taken_over || !idle) return AwaitRetired(index, old, then);
     world_.Trace(old->process->name, "has drained, exits");
     if (successor.predecessor == old) successor.predecessor = nullptr;
     old->process->Kill();
     router_net_.OnDeath(old->process.get(), 50);
-    old->router.reset();
+    old->Clear();
     --retiring_routers_;
     coverage_.Count("router drained");
     then();

@@ -52,6 +52,14 @@ class CheckLayers(unittest.TestCase):
     def test_the_engine_sees_no_transport(self):
         self.assert_offence({"engine/a.h": '#include "kvcache/transport/kv_transport.h"\n'}, "engine/a.h:1")
 
+    def test_the_frontend_does_no_io(self):
+        self.assert_offence({"frontend/a.h": '#include "net/io_loop.h"\n'}, "net does not stand below frontend")
+        self.assert_clean({"frontend/a.h": '#include "proto/http_exchange.h"\n'})
+
+    def test_programs_that_measure_may_use_everything_and_their_library_not(self):
+        self.assert_clean({"bench/programs/a.cc": '#include "tests/e2e/cluster.h"\n#include "server/process.h"\n'})
+        self.assert_offence({"bench/a.cc": '#include "server/process.h"\n'}, "server does not stand below bench")
+
     def test_an_upward_link_is_an_offence(self):
         self.assert_offence({"router/CMakeLists.txt": "aisp_library(router\n  DEPS text engine\n  LINK ext::fmt)\n"},
                             "router links engine")

@@ -79,8 +79,8 @@ struct AttentionCall {
   void* out = nullptr;         // [rows, heads, head_dim]; 16-byte aligned, as is each row
   int64_t out_row_stride = 0;  // elements
   const KvLayer* layer = nullptr;
-  // RunDecode of one sequence, bf16 out: q, k and v come as words, not in rope.qkv, and the row is
-  // left as words too.
+  // RunDecode of one sequence, bf16 out: q, k and v are polled in these slots, not read in rope.qkv
+  // then, and the row is published in them.
   TokenWords words;
   PollTag poll;
   // RunDecode: the launch before is this step's PlanDecode, so that this one may not begin before
@@ -145,16 +145,16 @@ class Attention {
   // nothing to find out (one sequence).
   virtual Result<bool> PlanDecode(const AttentionBatch& batch, const int32_t* positions,
                                   int32_t rows, void* workspace, cudaStream_t stream) const = 0;
+
+  // RunDecode reads spans, tables, rope.positions, rope.kv_slots and the pool's older rows before
+  // the kernels in front of it in the stream are done: no kernel of the same step may write them
+  // (a copy before the step's first kernel may). It does not read call.q, rope.q_out, rope.kv and
+  // rope's scales: q comes from rope.qkv, which it leaves as it is.
+
   // One launch for a step in which every sequence has at most one row: normalises and rotates q and
-  // k, appends k and v to the pool and attends over all keys, the new one included. After
-  // PlanDecode of the same batch, positions and rows on the same stream, for any number of layers,
-  // the first with call.after_plan set to what PlanDecode gave; the grid depends on
-  // batch.num_sequences alone. call.q is not read: q comes from rope.qkv, which is left as it is;
-  // rope.q_out, rope.kv and rope's scales are not looked at either. Spans, tables, rope.positions,
-  // rope.kv_slots and the pool's older rows are read before the kernels before this one in the
-  // stream are done: no kernel of the same step may write them (a copy before the step's first
-  // kernel may). UNIMPLEMENTED where there is no such kernel: head_dim 256, rows that are not
-  // bf16.
+  // k, appends k and v to the pool and attends over all keys. Wants PlanDecode of the same batch on
+  // the same stream, whose result the first layer's call.after_plan is; the grid depends on
+  // batch.num_sequences alone. UNIMPLEMENTED: head_dim 256, or rows that are not bf16.
   virtual Status RunDecode(const AttentionBatch& batch, const RopeAppendCall& rope,
                            const AttentionCall& call, void* workspace,
                            cudaStream_t stream) const = 0;

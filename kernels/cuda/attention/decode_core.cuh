@@ -1,5 +1,5 @@
-// Decode attention, the parts that producers and consumers share: the layout of a stage, the walk
-// over the work, the producers.
+// Decode attention, the parts that producers and consumers share: the layout of a stage, the loop
+// over the tiles, the producers.
 #pragma once
 
 #include "kernels/cuda/attention/kernel_args.cuh"
@@ -59,7 +59,7 @@ __device__ __forceinline__ void Trace(int what) {
 __device__ __forceinline__ void Trace(int) {}
 #endif
 
-// Where a CTA stands on a range of the line; every thread walks alike.
+// Where a CTA is in its range of tiles; all threads loop alike.
 struct Walker {
   int32_t tile, end;   // on the line
   int32_t seq, item;   // item of the sequence

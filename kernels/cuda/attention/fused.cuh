@@ -1,14 +1,14 @@
 // Decode attention in one launch: what the host class and the kernel agree on.
 //
-// The keys of a step are cut into tiles of 4 KiB of K and as much of V ("steps"); an item is one
-// {sequence, KV head}; the items' steps form one line, of which every CTA takes an equal share. An
-// item that ends in another CTA than it began in is left in parts in `partials`, and the CTA that
-// has its end adds them up in the order of the keys.
+// The keys are cut into tiles of 4 KiB of K and as much of V (a "step" in the code); an item is one
+// {sequence, KV head}; the tiles of all items, one after the other, are shared equally among the
+// CTAs (split-K). An item that ends in another CTA than it began in is published in parts in
+// `partials`, and the CTA that has its end adds them up in the order of the keys.
 //
-// Parts need neither flags nor fences: a place is empty while it holds kEmptyPart, the pattern of a
-// NaN that no arithmetic gives; whoever waits for a part reads it until no word is empty, and
-// empties it for the next launch. A CTA only waits for ones of a lower number, which have started
-// before it, and leaves its own part before it waits. (One sequence alone: see fused_one.cu.)
+// Parts need neither flags nor fences: a slot is empty while it holds kEmptyPart, the pattern of a
+// NaN that no arithmetic gives; the consumer polls a part until none of its slots is empty, and
+// resets it for the next launch. A CTA only waits for ones of a lower number, which have started
+// before it, and publishes its own part before it waits. (One sequence alone: see fused_one.cu.)
 #pragma once
 
 #include <cuda_runtime_api.h>

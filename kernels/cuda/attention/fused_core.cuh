@@ -29,7 +29,7 @@ struct QueryRows {
   __device__ __forceinline__ const __nv_bfloat16* At(int row) const {
     return elements + row * kStride;
   }
-  // By one warp; `await`: `from` are words.
+  // By one warp; `await`: `from` is polled.
   __device__ __forceinline__ void Fetch(const __nv_bfloat16* from, int32_t group, bool await,
                                         const PollTag& poll, int lane) {
     constexpr int kVectors = kDim / 8;                    // of a row
@@ -64,7 +64,7 @@ struct NewKey {
 };
 
 // kOne: a CTA has one item; its query rows are fetched by one warp for all (QueryRows), and with
-// `await` q, k and v are words (token_words.h) that may not be there yet.
+// `await` q, k and v are polled: they may not be published yet (token_words.h).
 template <int kDim, bool kFp8, int kRowTiles, bool kOne>
 struct Core {
   using S = Shape<kDim, kFp8, kRowTiles>;

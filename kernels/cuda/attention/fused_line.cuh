@@ -1,7 +1,7 @@
-// Decode attention in one launch, who works on what: the line of steps (fused.cuh), a CTA's walk
-// along its share of it, and the copies of keys and values that run ahead of the walk.
+// Decode attention in one launch, who works on what: the flattened sequence of tiles (fused.cuh),
+// the loop of a CTA over its share of it, and the copies of keys and values that run ahead of it.
 //
-// A share is walked from its end to its beginning: what other CTAs wait for, the beginning of an
+// A share is processed from its end to its beginning: what other CTAs wait for, the beginning of an
 // item that goes on in the next CTA, comes first, and what this CTA has to wait for, the end of one
 // that began before, last.
 #pragma once
@@ -14,10 +14,10 @@ namespace aisp::cuda::fused {
 inline constexpr int kWarps = 4;
 inline constexpr int kThreads = 32 * kWarps;
 inline constexpr int kUnits = 3;         // of a warp's ring
-inline constexpr int kUnitBytes = 4096;  // K or V of a step
+inline constexpr int kUnitBytes = 4096;  // K or V of a tile
 inline constexpr int kRingBytes = kWarps * kUnits * kUnitBytes;
-// What beginning another item costs a CTA, in steps: items are that much longer on the line, before
-// their first step.
+// What beginning another item costs a CTA, in tiles: items count as that much longer, before their
+// first tile.
 inline constexpr int kItemCost = 2;
 
 template <int kDim, bool kFp8, int kRowTiles>
@@ -236,7 +236,7 @@ struct Ahead {
   uint4 lane;  // place, next place, bounds of both; each lane's own
 };
 
-// Copies a warp's keys and values, step by step, ahead of its walk: K, V, K, V, every unit a group
+// Copies a warp's keys and values, tile by tile, ahead of its loop: K, V, K, V, every unit a group
 // of asynchronous copies.
 template <class S>
 class Feed {

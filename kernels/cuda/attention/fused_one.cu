@@ -1,15 +1,15 @@
 // Decode attention in one launch, of one sequence: what it takes is latency, so that the parts of
 // an item are added up by all CTAs that have some.
 //
-// Every KV head has the same number of CTAs, each a run of its keys. What a CTA has of its rows it
-// leaves in `partials`, as the kernel for many sequences does (fused.cu), and then adds up a slice:
-// some elements of one row, from all CTAs of the head. No CTA waits before it has left its parts,
+// Every KV head has the same number of CTAs, each a range of its keys. A CTA publishes its part of
+// the rows in `partials`, as the kernel for many sequences does (fused.cu), and then adds up a
+// slice, some elements of one row, from all CTAs of the head. No CTA waits before it has published,
 // and all are resident: there are no more than multiprocessors (times three).
 //
-// Between layers of one token (linear/one_token.cuh) q, k and v come as words and the row is left
-// as words (token_words.h). Then the wait for the kernel before is at the end: what it was for is
-// polled, and that kernel has not let this one start before the attention in front of it was
-// complete, so the partials are empty. What fused.cu's head says of pool, tables and positions
+// Between layers of one token (linear/one_token.cuh) q, k and v are polled and the row is published
+// (token_words.h). Then the wait for the kernel before is at the end: its outputs are polled, and
+// it has not let this one start before the attention in front of it was complete, so the partials
+// are empty. What fused.cu's head says of pool, tables and positions
 // holds here too.
 #include "kernels/cuda/attention/fused.cuh"
 #include "kernels/cuda/attention/fused_parts.cuh"
@@ -19,8 +19,8 @@ namespace aisp::cuda {
 namespace fused {
 namespace {
 
-// Slices of a row at most, for each of which a part's {maximum, sum} lies there: whoever reads a
-// place empties it.
+// Slices of a row at most, for each of which a part's {maximum, sum} is there: the consumer of a
+// slot resets it.
 constexpr int kMaxSlices = kFusedSlicesPerRow;
 
 template <int kDim>

@@ -42,7 +42,7 @@ __device__ __forceinline__ void LoadPart(bool there, const float2* from, float2&
       : "l"(from), "r"(static_cast<int>(there))
       : "memory");
 }
-// All ones if a word is empty.
+// All ones if a slot is empty.
 __device__ __forceinline__ uint32_t Emptiest(float2 v) {
   return max(__float_as_uint(v.x), __float_as_uint(v.y));
 }

@@ -1,10 +1,10 @@
 // Decode attention in one launch, what its CTAs begin with: computed once for a step
 // (fused_plan.cu) and read by every layer's launch (fused.cu). Lengths and tables are the same for
 // all layers, and to find a share's first keys in them takes three round trips to L2 one after the
-// other, 2 us in which memory stands still; a plan is read in one.
+// other, 2 us in which memory is idle; a plan is read in one.
 //
-// A CTA's plan: where its walk begins; for each warp how far its copies have looked ahead; for each
-// lane the places of its first two batches of steps (Feed).
+// A CTA's plan: where its loop begins; for each warp how far its copies have looked ahead; for each
+// lane the KV slots of its first two batches of tiles (Feed).
 #pragma once
 
 #include <cstring>

@@ -146,7 +146,7 @@ __device__ void PlanPrefill(const PlanShape& shape, const RowSpan* sequences, in
   __syncthreads();
   const int lane = threadIdx.x & 31;
   const int32_t tokens = kPrefillRows / shape.group * shape.prefill_cluster;
-  // Twice the same walk: count the tiles of every cost, then place them, the costly ones first.
+  // Twice the same loop: count the tiles of every cost, then place them, the costly ones first.
   for (int pass = 0; pass < 2; ++pass) {
     for (int s = static_cast<int>(threadIdx.x >> 5); s < num_sequences; s += kThreads / 32) {
       const RowSpan span = sequences[s];

@@ -13,9 +13,9 @@
 // with a norm in front;
 // - the consumers multiply. A tile that several CTAs share is finished by those for which it is the
 // last one of the step, each of
-//   them some of its tokens: eight at a time, in turn. All leave the sums that others finish over
-//   words that say "nothing here yet"; who finishes polls the sums themselves, adds them in the
-//   order of the CTAs and puts the words back.
+//   them some of its tokens: eight at a time, in turn. All publish the sums that others finish in
+//   slots that hold an empty marker; the finisher polls the sums themselves, adds them in the order
+//   of the CTAs and resets the slots to the marker.
 //
 // A norm in front has no pass of its own: whoever completes a tile of the residual stream writes h
 // * gain in bf16 (in f16 for FP8 weights), and the layer's outputs are multiplied by 1 / rms at its
@@ -26,7 +26,7 @@
 //
 // How much is in flight: the weight warp asks for 64 KiB at a time (48 where blocks of weights have
 // scales), not for the ring. That keeps memory busy; a whole ring of every CTA would be a queue of
-// 4 us in which sums, counters and inputs stand too, and in which about 25 multiprocessors are
+// 4 us in which sums, counters and inputs wait too, and in which about 25 multiprocessors are
 // served 20 % faster than the rest. So all are served alike, and equal shares are right.
 //
 // Two rings: while a step's sums are put together, memory goes on until the weights' stages are

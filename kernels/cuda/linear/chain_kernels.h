@@ -53,7 +53,7 @@ struct ChainParamsOf {
   static constexpr bool kAdapted = std::is_same_v<StepT, AdaptedStepParams>;
   StepT steps[kMostStepsV];
   int32_t count = 0;
-  // Between launches: all words of `parts` are kChainNoSum, all counters zero.
+  // Between launches: all slots of `parts` hold kChainNoSum, all counters are zero.
   float* parts = nullptr;        // [CTAs][2][kernel.rows * kernel.tokens]; twice that with adapters
   int64_t parts_of_step = 0;     // elements of one such array, with adapters
   uint32_t* counters = nullptr;  // [kMostSteps + 1]: of each step, then of CTAs that have ended

@@ -116,7 +116,7 @@ __device__ __forceinline__ ChainShare ShareOf(const Step& step) {
   }
 }
 
-// ---- words in global memory ----
+// ---- flags and published values in global memory ----
 
 __device__ __forceinline__ void AwaitCounter(const uint32_t* counter, uint32_t target,
                                              const PollTag& poll) {
@@ -151,12 +151,12 @@ __device__ __forceinline__ float2 LoadSharedPair(uint32_t address) {
 }
 
 // ---- sums of a tile that several CTAs share ----
+// (split-K: each CTA has multiplied a part of K)
 
-// The CTAs that share a tile: `first` to `last`. A thread's sums of a tile come in quads, of two
-// rows, 8 apart, and two tokens; quad number q is of the tokens 8 q to 8 q + 7. CTAs whose last
-// tile of the step it is finish it, each every finishers-th quad: they are the first of those that
-// share it. A CTA has one such tile at most, and one more at most that it leaves to others; it
-// leaves what others finish before it waits for anybody, so none waits for ever.
+// The CTAs that share a tile: `first` to `last`. A thread's sums come in quads (two rows, 8 apart,
+// times two tokens; quad q: tokens 8 q to 8 q + 7). The CTAs whose last tile it is are the first
+// ones; they finish it, each every finishers-th quad. A CTA publishes its sums of the one tile that
+// others finish before it waits for anybody, so none waits for ever.
 struct TileCtas {
   int32_t first;
   int32_t last;
@@ -201,7 +201,7 @@ __device__ __forceinline__ void WritePart(float* parts, const TileCtas& ctas, in
 __device__ __forceinline__ bool PartIsMissing(const uint4& v) {
   return v.x == kChainNoSum || v.y == kChainNoSum || v.z == kChainNoSum || v.w == kChainNoSum;
 }
-// Polls a part of which `v` was seen, adds it and puts the words back that say "nothing here yet".
+// Polls a partial sum, of which `v` was read first, adds it and resets its slots to the marker.
 __device__ __forceinline__ void TakePart(uint4* from, uint4 v, const PollTag& poll, float* sums) {
   PollLimit<PollSite::kChainParts> limit;
   while (PartIsMissing(v)) {

@@ -54,9 +54,9 @@ LinearTraits TraitsOf(const LinearCall& call);
 // How several layers run in one launch.
 struct ChainForm {
   bool one_token = false;  // one_token.cuh; else chain.cuh
-  // One token: x comes as words of the attention in front (token_words.h), and the last step's
-  // outputs are left as words for the attention behind. Only where the launch in front leaves them,
-  // and the one behind takes them.
+  // One token: x is polled as the attention in front publishes it (token_words.h), and the last
+  // layer's outputs are published for the attention behind. Only where the launch in front
+  // publishes, and the one behind takes them.
   bool awaits = false;
   bool leaves = false;
   // [rows]; -1: none. For steps with adapters.
@@ -95,7 +95,7 @@ class LinearKernels {
   // table/linear_choice.h) says that fits; one step is possible with `one_token`.
   virtual Status LaunchChain(std::span<const ChainStep> steps, const ChainForm& form,
                              cudaStream_t stream) = 0;
-  // Where launches of one token and the attention between them leave each other words.
+  // Where launches of one token and the attention between them publish their rows.
   virtual TokenWords words() const = 0;
   // "wgmma bf16 tile 128x64 x 6 stages, 132 CTAs", "cublasLt bf16 algorithm 3 of 8, 1.2 MiB".
   virtual std::string Describe(const LinearCall& call) const = 0;

@@ -7,24 +7,24 @@
 // data;
 // - eight warps multiply. Each has its own part of K: the same block of every stage. It fetches
 // that part of a
-//   step's input itself (one_token_input.cuh), goes through the CTA's tiles with it, and leaves its
+//   step's input itself (one_token_input.cuh), goes through the CTA's tiles with it, and stores its
 //   sums of a tile in shared memory;
 // - the finishing warp adds the warps' sums of a row, scales, adds bias or residual, and stores.
 //
-// Between CTAs there are no counters and no fences. What one step leaves for the next lies in words
-// that say "nothing" until they are written; who needs a word polls it. A residual stream is handed
-// on in f32 and read whole by everybody, so that each CTA makes norm and rounding itself: a norm
-// costs no further meeting. From a step's last product to the next one's first it is one store and
-// one load through L2.
+// Between CTAs there are no counters and no fences. One layer publishes its outputs in slots that
+// hold an empty marker until they are written; the consumer polls the slot itself. The residual is
+// passed on in f32 and read whole by every CTA, which computes norm and rounding itself: a norm
+// needs no further synchronization. From a layer's last product to the next one's first it is one
+// store and one load through L2.
 //
-// The first step's input may come as such words too, from attention in front, and the last step's
-// outputs may be left as words for attention behind: then no end of a launch is waited for. Words
-// are used once a launch. There are two sets: a launch takes the one whose turn it is and empties
-// the other (token_words.h).
+// The first layer's input may be published by attention in front, and the last layer's outputs may
+// be published for attention behind: then the end of no launch is waited for. A slot is used once
+// a launch. There are two sets: a launch uses the one whose turn it is and resets the other
+// (token_words.h).
 //
 // Deadlock: in a launch of several steps CTAs wait for each other, so all must be resident at once;
 // see chain.cuh, which has the same rule: one such launch at a time on a device. In one of a single
-// step no CTA waits for another; if it awaits words, it waits for attention, all of which has
+// layer no CTA waits for another; if it polls its input, it waits for attention, all of which has
 // started before it.
 #pragma once
 

@@ -2,7 +2,7 @@
 // the order of the fragments that it multiplies with.
 //
 // A warp has its own K: of every stage the same block. It fetches that part itself, from x or from
-// the words in which other CTAs leave their outputs, and waits for no one else: a word that does
+// the slots in which other CTAs publish their outputs, and waits for no one else: a slot that does
 // not say "nothing" is there.
 #pragma once
 
@@ -136,7 +136,7 @@ __device__ __forceinline__ void AwaitSome(const OneTokenStep& step, const void* 
 }
 
 // `take(to, vector, beside)` for all vectors of kElements elements of the warp's part, kBatch loads
-// in flight; `to` is where they go. With `await` `vector` has no empty word; it is zero beyond K.
+// in flight; `to` is where they go. With `await` `vector` has no empty slot; it is zero beyond K.
 // `beside(k, there)` is called before anything is waited for.
 template <class C, int kElements, int kBatch, class Beside, class Take>
 __device__ __forceinline__ void ForVectors(const OneTokenStep& step, const void* from,
@@ -195,7 +195,7 @@ __device__ __forceinline__ void ForVectors(const OneTokenStep& step, const void*
   }
 }
 
-// The first step's input: bf16, complete, or words with `await`.
+// The first layer's input: bf16, complete, or polled with `await`.
 template <class C>
 __device__ __forceinline__ void FetchToken(const OneTokenStep& step, const void* x, bool await,
                                            uint32_t input, int warp, int lane) {

@@ -45,8 +45,8 @@ struct OneTokenParams {
   // step that neither awaits nor leaves.
   uint32_t* sets = nullptr;
   uint32_t* launches = nullptr;  // [CTA], with `sets`
-  bool awaits = false;           // x comes as words
-  bool leaves = false;           // the last step's outputs are left as words beside y; Store::kBf16
+  bool awaits = false;           // x is polled in its slots
+  bool leaves = false;           // the last layer's outputs are published beside y; Store::kBf16
   int32_t count = 0;
   int32_t ring = 0;         // stages in shared memory
   int32_t input_bytes = 0;  // of the token in shared memory, for each consumer warp

@@ -24,7 +24,7 @@ struct StreamParams {
   const float* x_scales = nullptr;  // [rows] or null
   void* y = nullptr;
   int64_t y_stride = 0;
-  // [CTAs][kernel.rows * kernel.tokens], all words kChainNoSum between launches
+  // [CTAs][kernel.rows * kernel.tokens], all kChainNoSum between launches
   float* partials = nullptr;
   int64_t group_bytes = 0;  // NVFP4: of a group of 64 rows
   int32_t row_groups = 0;   // NVFP4: how many are stored

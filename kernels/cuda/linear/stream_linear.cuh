@@ -6,16 +6,16 @@
 // ("stream-K", arXiv:2301.03598). One warp brings weights, one the tokens; warpgroups of consumers
 // multiply, the weight being the tensor core's A operand so that tokens are its N. A tile that
 // several CTAs share belongs to the one that has its first unit: that is its last tile, so the
-// others' parts are mostly there by then. They write their sums over words that say "nothing here
-// yet"; the owner polls the sums themselves, adds them in the order of the CTAs, so that bits do
-// not depend on timing, and puts the words back.
+// others' partial sums are mostly there by then. They publish them in slots that hold an empty
+// marker; the owner polls the sums themselves, adds them in the order of the CTAs, so that bits do
+// not depend on timing, and resets the slots to the marker.
 //
 // Programmatic dependent launch: where two CTAs fit a multiprocessor (kResident), the kernel behind
 // the next one moves in as soon as this one ends. It fills its stages with weights, then has a few
 // more units brought to L2, when memory has nothing else to do. With eight tokens kernels know when
-// that is, for about 2 us: a CTA counts in a word of its number when it has asked for all of its
-// weights, and the one that waits beside it looks. That moves fetches in time and nothing else, so
-// that a word that comes late, or of another kernel, or never, does no harm.
+// that is, for about 2 us: a CTA raises a flag of its own when it has asked for all of its weights,
+// and the one that waits beside it reads that. It moves fetches in time and nothing else, so that a
+// flag that comes late, or of another kernel, or never, does no harm.
 //
 // Deadlock: an owner waits for the CTAs behind it that share its last tile, and for no others.
 // Alone on the device all are resident at once (the grid is at most one for each multiprocessor,
@@ -113,7 +113,7 @@ struct WeightProducer {
   __device__ __forceinline__ void FillStages() {
     for (int32_t left = min(end - unit, C::kStages); left > 0; --left) Load();
   }
-  // `told`: the word of this CTA when it began.
+  // `told`: the flag of this CTA when it began.
   __device__ __forceinline__ void Rest(uint32_t told) {
     // Every few units one more, into L2: later they come from there while memory serves the others.
     if (!C::kTells || (p.prefetch_units > 0 && unit < end && KernelBeforeAskedForAll(told))) {
@@ -130,7 +130,7 @@ struct WeightProducer {
   }
 
  private:
-  // False if it has ended without a word.
+  // False if it has ended without raising it.
   __device__ __forceinline__ bool KernelBeforeAskedForAll(uint32_t told) const {
     while (!BarrierTest(shared.Empty(place.stage), place.parity ^ 1)) {
       if (LoadWordRelaxed(p.asked_for_all + blockIdx.x) != told) return true;

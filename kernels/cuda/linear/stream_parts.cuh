@@ -1,6 +1,6 @@
 // Sums of a tile that several CTAs of a kernel of a single layer share: the one that has the tile's
-// first unit owns it, the others leave theirs over words that say "nothing here yet", and the owner
-// polls the sums themselves, adds them in the order of the CTAs and puts the words back.
+// first unit owns it, the others publish theirs in slots that hold an empty marker, and the owner
+// polls the sums themselves, adds them in the order of the CTAs and resets the slots.
 #pragma once
 
 #include <cstdint>

@@ -1,0 +1,431 @@
+#include "bench/kv.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <optional>
+
+#include "common/clock.h"
+#include "common/random.h"
+#include "common/strings.h"
+#include "kernels/cuda/load.h"
+#include "kvcache/transport/cuda_ipc.h"
+#include "kvcache/transport/shm.h"
+#include "kvcache/transport/tcp.h"
+#include "kvcache/transport/tcp_socket.h"
+#include "kvcache/transport/ucx_open.h"
+
+extern char** environ;
+
+namespace aisp {
+namespace {
+
+constexpr uint64_t kPoolBytes = uint64_t{512} << 20;
+constexpr uint64_t kGpuPoolBytes = uint64_t{2} << 30;
+constexpr Epoch kEpoch{1};
+constexpr Duration kPatience = std::chrono::seconds(10);
+constexpr Duration kPerShape = std::chrono::milliseconds(400);
+constexpr size_t kUnderWay = 8;
+constexpr const char* kSocket = "socket";
+constexpr const char* kMemcpy = "memcpy";
+
+struct Shape {
+  uint64_t block_bytes = 0;
+  size_t blocks = 0;
+};
+// 256 KiB: a layer of 64 tokens of Llama-3.1-8B; 16 of them a layer, 512 all layers of 1,024
+// tokens.
+constexpr Shape kShapes[] = {{64 << 10, 1},   {64 << 10, 16},   {256 << 10, 1},
+                             {256 << 10, 16}, {256 << 10, 512}, {1 << 20, 16}};
+// The last: 8,192 tokens.
+constexpr Shape kGpuShapes[] = {
+    {64 << 10, 16}, {256 << 10, 1}, {256 << 10, 16}, {256 << 10, 512}, {256 << 10, 4096}};
+
+std::span<const Shape> ShapesOf(const KvBenchOptions& options) {
+  if (options.gpus.empty()) return kShapes;
+  return kGpuShapes;
+}
+uint64_t PoolBytesOf(const KvBenchOptions& options) {
+  return options.gpus.empty() ? kPoolBytes : kGpuPoolBytes;
+}
+
+// A pool in host memory or in a GPU's.
+class BenchPool {
+ public:
+  static Result<BenchPool> Open(uint64_t bytes, int32_t gpu, std::span<const std::string> folders) {
+    BenchPool pool;
+    if (gpu < 0) {
+      AISP_ASSIGN_OR_RETURN(SharedPool host, SharedPool::Create(bytes));
+      pool.host_.emplace(std::move(host));
+      return pool;
+    }
+    CudaBackendOptions options;
+    options.index = gpu;
+    options.max_rows = 16;
+    options.max_sequences = 1;
+    AISP_ASSIGN_OR_RETURN(pool.gpu_, OpenCudaBackend(options, folders));
+    AISP_ASSIGN_OR_RETURN(pool.device_, pool.gpu_.device->Allocate(bytes, MemoryKind::kShareable));
+    return pool;
+  }
+
+  KvRegion region() const {
+    if (gpu_.device == nullptr) return host_->region();
+    return {static_cast<std::byte*>(device_.data()), device_.bytes(), -1, gpu_.device.get(),
+            &device_};
+  }
+  Status FillRandomly() const {
+    const KvRegion all = region();
+    std::vector<std::byte> noise(std::min<size_t>(all.bytes, size_t{64} << 20));
+    SplitMix64 random(1);
+    for (size_t i = 0; i + 8 <= noise.size(); i += 8) {
+      const uint64_t word = random.Next();
+      std::memcpy(&noise[i], &word, sizeof(word));
+    }
+    std::unique_ptr<Stream> stream;
+    if (all.device != nullptr) {
+      AISP_ASSIGN_OR_RETURN(stream, all.device->CreateStream());
+    }
+    for (size_t at = 0; at < all.bytes; at += noise.size()) {
+      const size_t bytes = std::min(noise.size(), all.bytes - at);
+      if (stream == nullptr) {
+        std::memcpy(all.base + at, noise.data(), bytes);
+        continue;
+      }
+      AISP_RETURN_IF_ERROR(all.device->Copy(all.base + at, noise.data(), bytes, *stream));
+      AISP_RETURN_IF_ERROR(all.device->Synchronize(*stream));
+    }
+    return {};
+  }
+
+ private:
+  std::optional<SharedPool> host_;
+  CudaBackend gpu_;
+  Buffer device_;
+};
+
+Result<std::unique_ptr<KvTransport>> MakeLane(const std::string& lane,
+                                              std::span<const std::string> folders) {
+  if (lane == "shm") return std::make_unique<ShmTransport>(ShmTransport::Options());
+  if (lane == "tcp") return std::make_unique<TcpTransport>(TcpTransport::Options());
+  if (lane == "cuda_ipc") return std::make_unique<CudaIpcTransport>(CudaIpcTransport::Options());
+  if (lane != "ucx") {
+    return InvalidArgument(
+        fmt::format("'{}' is no lane here; known: shm, ucx, tcp, cuda_ipc", lane));
+  }
+  return OpenUcxTransport(UcxOptions(), folders);
+}
+
+// ---- The owner's process ----
+
+void WaitForEndOfInput() {
+  char byte = 0;
+  while (read(STDIN_FILENO, &byte, 1) > 0) {
+  }
+}
+
+// Takes writes over one bare connection: a length, so many bytes, and a byte back.
+Status ServeSocket(std::span<std::byte> pool) {
+  AISP_ASSIGN_OR_RETURN(const UniqueFd listen, ListenTcp("127.0.0.1", 0));
+  AISP_ASSIGN_OR_RETURN(const uint16_t port, LocalPort(listen.get()));
+  fmt::print("{}\n", port);
+  std::fflush(stdout);
+  fcntl(listen.get(), F_SETFL, 0);
+  const UniqueFd peer(accept(listen.get(), nullptr, nullptr));
+  uint64_t bytes = 0;
+  while (recv(peer.get(), &bytes, sizeof(bytes), MSG_WAITALL) == sizeof(bytes) &&
+         bytes <= pool.size()) {
+    if (recv(peer.get(), pool.data(), bytes, MSG_WAITALL) != static_cast<ssize_t>(bytes)) break;
+    if (send(peer.get(), "a", 1, MSG_NOSIGNAL) != 1) break;
+  }
+  return {};
+}
+
+}  // namespace
+
+Status ServeKvBench(const std::string& lane, uint64_t bytes, int32_t gpu,
+                    std::span<const std::string> library_folders) {
+  AISP_ASSIGN_OR_RETURN(const BenchPool pool, BenchPool::Open(bytes, gpu, library_folders));
+  const KvRegion region = pool.region();
+  if (gpu < 0) std::memset(region.base, 1, region.bytes);
+  if (lane == kSocket) return ServeSocket({region.base, region.bytes});
+  AISP_ASSIGN_OR_RETURN(const std::unique_ptr<KvTransport> owner, MakeLane(lane, library_folders));
+  AISP_RETURN_IF_ERROR(owner->Register(region));
+  AISP_ASSIGN_OR_RETURN(const std::string descriptor, owner->Descriptor());
+  const BlockCopy all{0, 0, bytes};
+  owner->AllowEpoch(kEpoch, {&all, 1});
+  fmt::print("{}\n", descriptor);
+  std::fflush(stdout);
+  WaitForEndOfInput();
+  return {};
+}
+
+namespace {
+
+class OwnerProcess {
+ public:
+  static Result<std::unique_ptr<OwnerProcess>> Start(const KvBenchOptions& options,
+                                                     const std::string& lane) {
+    std::vector<std::string> words = options.owner;
+    words.push_back(lane);
+    words.push_back(std::to_string(PoolBytesOf(options)));
+    words.push_back(options.gpus.empty() ? "host" : std::to_string(options.gpus.back()));
+    std::vector<char*> args;
+    args.reserve(words.size() + 1);
+    for (std::string& word : words) args.push_back(word.data());
+    args.push_back(nullptr);
+    int down[2];
+    int up[2];
+    if (pipe2(down, O_CLOEXEC) != 0) return Unavailable("no pipe");
+    UniqueFd down_read(down[0]);
+    UniqueFd down_write(down[1]);
+    if (pipe2(up, O_CLOEXEC) != 0) return Unavailable("no pipe");
+    UniqueFd up_read(up[0]);
+    const UniqueFd up_write(up[1]);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, down_read.get(), STDIN_FILENO);
+    posix_spawn_file_actions_adddup2(&actions, up_write.get(), STDOUT_FILENO);
+    pid_t pid = -1;
+    const int error = posix_spawn(&pid, args[0], &actions, nullptr, args.data(), environ);
+    posix_spawn_file_actions_destroy(&actions);
+    if (error != 0) return Unavailable(fmt::format("{}: {}", args[0], std::strerror(error)));
+    return std::unique_ptr<OwnerProcess>(
+        new OwnerProcess(pid, std::move(down_write), std::move(up_read)));
+  }
+  ~OwnerProcess() {
+    input_.Reset();
+    waitpid(pid_, nullptr, 0);
+  }
+
+  // What it says of its pool; an error when it ended before.
+  Result<std::string> Descriptor() {
+    std::string line;
+    char byte = 0;
+    while (read(output_.get(), &byte, 1) == 1) {
+      if (byte == '\n') return line;
+      line += byte;
+    }
+    return Unavailable("the lane's owner did not start");
+  }
+
+ private:
+  OwnerProcess(pid_t pid, UniqueFd input, UniqueFd output)
+      : pid_(pid), input_(std::move(input)), output_(std::move(output)) {}
+  const pid_t pid_;
+  UniqueFd input_;
+  UniqueFd output_;
+};
+
+// ---- The writer ----
+
+// How many writes to start, and how many have ended since.
+struct Pump {
+  std::function<Status(size_t round)> start;
+  std::function<Result<size_t>()> ended;  // waits for one at least
+};
+
+// Both pools in pieces of a block, in a random order, another for each round.
+class Scatter {
+ public:
+  Scatter(const Shape& shape, uint64_t pool_bytes)
+      : shape_(shape), order_(pool_bytes / shape.block_bytes) {
+    std::iota(order_.begin(), order_.end(), 0);
+    SplitMix64 random(2);
+    for (size_t i = order_.size() - 1; i > 0; --i)
+      std::swap(order_[i], order_[random.Below(i + 1)]);
+  }
+  std::vector<BlockCopy> Copies(size_t round) const {
+    std::vector<BlockCopy> copies(shape_.blocks);
+    for (size_t i = 0; i < copies.size(); ++i) {
+      const size_t at = (round * shape_.blocks + i) % order_.size();
+      copies[i] = {order_[at] * shape_.block_bytes,
+                   order_[order_.size() - 1 - at] * shape_.block_bytes, shape_.block_bytes};
+    }
+    return copies;
+  }
+
+ private:
+  const Shape shape_;
+  std::vector<size_t> order_;
+};
+
+Result<KvBenchRow> Measure(const std::string& lane, const Shape& shape, const Pump& pump) {
+  const SteadyClock clock;
+  std::vector<double> alone;
+  size_t round = 0;
+  for (const Instant begin = clock.Now(); clock.Now() - begin < kPerShape || alone.size() < 5;) {
+    const Instant start = clock.Now();
+    AISP_RETURN_IF_ERROR(pump.start(round++));
+    AISP_RETURN_IF_ERROR(pump.ended());
+    alone.push_back(ToMs(clock.Now() - start) * 1e3);
+  }
+  std::ranges::nth_element(alone, alone.begin() + static_cast<ptrdiff_t>(alone.size() / 2));
+  size_t started = 0;
+  size_t ended = 0;
+  const Instant begin = clock.Now();
+  Instant now = begin;
+  while (now - begin < kPerShape) {
+    for (; started < ended + kUnderWay; ++started) AISP_RETURN_IF_ERROR(pump.start(round++));
+    AISP_ASSIGN_OR_RETURN(const size_t n, pump.ended());
+    ended += n;
+    now = clock.Now();
+  }
+  KvBenchRow row;
+  row.lane = lane;
+  row.block_kib = shape.block_bytes >> 10;
+  row.blocks = static_cast<int32_t>(shape.blocks);
+  row.write_us = alone[alone.size() / 2];
+  row.gb_per_s =
+      static_cast<double>(ended * shape.blocks * shape.block_bytes) / ToSeconds(now - begin) * 1e-9;
+  while (ended < started) {
+    AISP_ASSIGN_OR_RETURN(const size_t n, pump.ended());
+    ended += n;
+  }
+  return row;
+}
+
+Status BenchLane(const KvBenchOptions& options, const std::string& lane, const BenchPool& pool,
+                 std::vector<KvBenchRow>* rows) {
+  AISP_ASSIGN_OR_RETURN(const std::unique_ptr<KvTransport> writer,
+                        MakeLane(lane, options.library_folders));
+  AISP_ASSIGN_OR_RETURN(const auto owner, OwnerProcess::Start(options, lane));
+  AISP_ASSIGN_OR_RETURN(const std::string descriptor, owner->Descriptor());
+  AISP_RETURN_IF_ERROR(writer->Register(pool.region()));
+  AISP_ASSIGN_OR_RETURN(const Waker waker, Waker::Create());
+  writer->SetWaker([&waker] { waker.Wake(); });
+  AISP_ASSIGN_OR_RETURN(const KvPeerId peer, writer->Connect(descriptor, kPatience));
+  for (const Shape& shape : ShapesOf(options)) {
+    const Scatter scatter(shape, PoolBytesOf(options));
+    Pump pump;
+    pump.start = [&](size_t round) -> Status {
+      AISP_RETURN_IF_ERROR(writer->Write(peer, scatter.Copies(round), kEpoch));
+      return {};
+    };
+    pump.ended = [&]() -> Result<size_t> {
+      std::array<WriteCompletion, kUnderWay> done;
+      size_t n = 0;
+      while ((n = writer->Poll(done)) == 0) {
+        if (!waker.Wait(kPatience)) return Unavailable("a write did not complete");
+      }
+      for (size_t i = 0; i < n; ++i) AISP_RETURN_IF_ERROR(done[i].status);
+      return n;
+    };
+    AISP_ASSIGN_OR_RETURN(KvBenchRow row, Measure(lane, shape, pump));
+    rows->push_back(std::move(row));
+  }
+  writer->Disconnect(peer);
+  return {};
+}
+
+Status BenchMemcpy(const BenchPool& pool, std::vector<KvBenchRow>* rows) {
+  AISP_ASSIGN_OR_RETURN(const SharedPool target, SharedPool::Create(kPoolBytes));
+  std::memset(target.region().base, 1, kPoolBytes);
+  for (const Shape& shape : kShapes) {
+    const Scatter scatter(shape, kPoolBytes);
+    size_t done = 0;
+    Pump pump;
+    pump.start = [&](size_t round) -> Status {
+      for (const BlockCopy& copy : scatter.Copies(round)) {
+        std::memcpy(target.region().base + copy.dst_offset, pool.region().base + copy.src_offset,
+                    copy.bytes);
+      }
+      ++done;
+      return {};
+    };
+    pump.ended = [&]() -> Result<size_t> { return std::exchange(done, 0); };
+    AISP_ASSIGN_OR_RETURN(KvBenchRow row, Measure(kMemcpy, shape, pump));
+    rows->push_back(std::move(row));
+  }
+  return {};
+}
+
+Status BenchSocket(const KvBenchOptions& options, const BenchPool& pool,
+                   std::vector<KvBenchRow>* rows) {
+  AISP_ASSIGN_OR_RETURN(const auto owner, OwnerProcess::Start(options, kSocket));
+  AISP_ASSIGN_OR_RETURN(const std::string port, owner->Descriptor());
+  AISP_ASSIGN_OR_RETURN(const int64_t number, ParseIntInRange(port, 1, 65535));
+  AISP_ASSIGN_OR_RETURN(const UniqueFd socket,
+                        ConnectTcp("127.0.0.1", static_cast<uint16_t>(number), kPatience));
+  fcntl(socket.get(), F_SETFL, 0);
+  for (const Shape& shape : kShapes) {
+    const uint64_t bytes = shape.block_bytes * shape.blocks;
+    Pump pump;
+    pump.start = [&](size_t) -> Status {
+      const Instant deadline = SteadyClock().Now() + kPatience;
+      AISP_RETURN_IF_ERROR(SendAll(socket.get(), std::as_bytes(std::span(&bytes, 1)), deadline));
+      return SendAll(socket.get(), {pool.region().base, bytes}, deadline);
+    };
+    pump.ended = [&]() -> Result<size_t> {
+      std::array<char, kUnderWay> acks;
+      const ssize_t n = recv(socket.get(), acks.data(), acks.size(), 0);
+      if (n <= 0) return Unavailable("the bare socket's other end is gone");
+      return static_cast<size_t>(n);
+    };
+    AISP_ASSIGN_OR_RETURN(KvBenchRow row, Measure(kSocket, shape, pump));
+    rows->push_back(std::move(row));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<KvBench> BenchKv(const KvBenchOptions& options) {
+  const bool host = options.gpus.empty();
+  AISP_ASSIGN_OR_RETURN(const BenchPool pool,
+                        BenchPool::Open(PoolBytesOf(options), host ? -1 : options.gpus.front(),
+                                        options.library_folders));
+  AISP_RETURN_IF_ERROR(pool.FillRandomly());
+  KvBench bench;
+  if (host) AISP_RETURN_IF_ERROR(BenchMemcpy(pool, &bench.rows));
+  const std::vector<KvBenchRow> memcpy_rows = bench.rows;
+  for (const std::string& lane : options.lanes) {
+    if (const Status done = BenchLane(options, lane, pool, &bench.rows); !done)
+      bench.left_out.push_back(lane + ": " + done.error().message);
+  }
+  if (!host) return bench;
+  AISP_RETURN_IF_ERROR(BenchSocket(options, pool, &bench.rows));
+  for (KvBenchRow& row : bench.rows) {
+    const auto same = std::ranges::find_if(memcpy_rows, [&](const KvBenchRow& r) {
+      return r.block_kib == row.block_kib && r.blocks == row.blocks;
+    });
+    row.of_memcpy = row.gb_per_s / same->gb_per_s;
+  }
+  return bench;
+}
+
+std::string ToTable(const KvBench& bench) {
+  std::string out = fmt::format("{:<8}{:>12}{:>8}{:>14}{:>10}{:>12}\n", "lane", "block KiB",
+                                "blocks", "one write us", "GB/s", "of memcpy");
+  for (const KvBenchRow& row : bench.rows) {
+    const std::string of_memcpy =
+        row.of_memcpy > 0 ? fmt::format("{:.0f}%", row.of_memcpy * 100) : "";
+    out += fmt::format("{:<8}{:>12}{:>8}{:>14.1f}{:>10.2f}{:>12}\n", row.lane, row.block_kib,
+                       row.blocks, row.write_us, row.gb_per_s, of_memcpy);
+  }
+  for (const std::string& why : bench.left_out) out += "left out: " + why + "\n";
+  return out;
+}
+
+std::string ToJson(const KvBench& bench) {
+  std::vector<std::string> rows;
+  rows.reserve(bench.rows.size());
+  for (const KvBenchRow& row : bench.rows) {
+    rows.push_back(fmt::format(
+        "{{\"lane\": \"{}\", \"block_kib\": {}, \"blocks\": {}, \"write_us\": {:.2f}, "
+        "\"gb_per_s\": {:.3f}, \"of_memcpy\": {:.3f}}}",
+        row.lane, row.block_kib, row.blocks, row.write_us, row.gb_per_s, row.of_memcpy));
+  }
+  return "[" + Join(rows, ", ") + "]";
+}
+
+}  // namespace aisp

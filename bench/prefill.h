@@ -1,0 +1,36 @@
+// `aisp bench prefill`: a prompt as the engine computes it beside the sum of its parts, each timed
+// alone in the same run: the faster of our matrix products and cuBLASLt's, attention, the head
+// (kernels/cuda/bench/kernels.h). What the parts leave is norms, rotary positions, launches and the
+// host.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "bench/engine.h"
+#include "kernels/cuda/bench/kernels.h"
+
+namespace aisp {
+
+struct PrefillComparison {
+  PromptTimes whole;
+  PrefillParts parts;
+  // The parts' share of a prompt, in percent: each part was timed over as long as the prompt takes
+  // and after the same rest, since the power limit gives a card that was idle higher clocks for a
+  // while.
+  double percent() const { return 100 * parts.sum_ms() / whole.rested_ms; }
+};
+
+// As the kernels' bench names what many rows are multiplied in and attend to, with these
+// --quantization and --kv-dtype.
+std::vector<std::string> PrefillFormatsOf(const std::string& quantization,
+                                          const std::string& kv_dtype);
+
+// A table; it ends with a line break.
+std::string ToTable(const std::vector<PrefillComparison>& prompts,
+                    const GpuEnvironment& environment, const std::string& model);
+// One JSON object; it ends with a line break.
+std::string ToJson(const std::vector<PrefillComparison>& prompts, const GpuEnvironment& environment,
+                   const std::string& model);
+
+}  // namespace aisp

@@ -1,0 +1,82 @@
+#include "commands/admin_client.h"
+
+#include <fmt/format.h>
+
+#include <ctime>
+#include <fstream>
+
+#include "common/strings.h"
+
+namespace aisp {
+
+Result<AdminClient> AdminClient::Create(std::string_view url, const std::string& key_file) {
+  AdminClient client;
+  const std::string_view given = url;
+  constexpr std::string_view kHttp = "http://";
+  if (url.starts_with(kHttp)) url.remove_prefix(kHttp.size());
+  while (url.ends_with('/')) url.remove_suffix(1);
+  const size_t colon = url.rfind(':');
+  const auto port = colon == std::string_view::npos
+                        ? Result<int64_t>(80)
+                        : ParseIntInRange(url.substr(colon + 1), 1, UINT16_MAX);
+  if (!port || url.empty())
+    return InvalidArgument(fmt::format("--router '{}' is no URL such as http://host:8082", given));
+  client.host_ = std::string(url.substr(0, colon));
+  client.port_ = static_cast<uint16_t>(*port);
+  if (key_file.empty()) return client;
+  std::ifstream in(key_file);
+  std::string key;
+  if (!std::getline(in, key)) return NotFound(fmt::format("cannot read a key from '{}'", key_file));
+  client.headers_.emplace_back("authorization", fmt::format("Bearer {}", Trim(key)));
+  return client;
+}
+
+Result<AdminClient> AdminClient::FromFlags(const CommandLine& line) {
+  return Create(line.Extra("router", "http://127.0.0.1:8082"), line.Extra("key-file"));
+}
+
+Result<HttpClient> AdminClient::Connect() const {
+  Result<HttpClient> http = HttpClient::Connect(host_, port_, timeout_);
+  if (http) return http;
+  return Fail(
+      http.error().code,
+      fmt::format("no router answers at its admin port {} ({}); name the port with --router "
+                  "URL, the router's log has it",
+                  address(), http.error().message));
+}
+
+Result<AdminClient::Answer> AdminClient::Ask(std::string_view method, const std::string& target,
+                                             const std::string& body) const {
+  AISP_ASSIGN_OR_RETURN(HttpClient http, Connect());
+  AISP_ASSIGN_OR_RETURN(const HttpAnswer answer, http.Request(method, target, body, headers_));
+  Answer out;
+  out.status = answer.status;
+  out.body = nlohmann::json::parse(answer.body, nullptr, /*allow_exceptions=*/false);
+  if (!out.body.is_object())
+    return Fail(Code::kUnavailable,
+                fmt::format("{} answers {} without JSON; is it a router of aisp?", address(),
+                            answer.status));
+  if (out.body.contains("error") && out.body["error"].is_object())
+    out.message = out.body["error"].value("message", "");
+  return out;
+}
+
+Result<int64_t> AdminClient::Date() const {
+  AISP_ASSIGN_OR_RETURN(HttpClient http, Connect());
+  AISP_ASSIGN_OR_RETURN(const HttpAnswer answer, http.Request("GET", "/health"));
+  std::tm date{};
+  const std::string text(answer.Header("date"));
+  if (strptime(text.c_str(), "%a, %d %b %Y %H:%M:%S GMT", &date) == nullptr)
+    return Fail(Code::kUnavailable, fmt::format("{} says no date", address()));
+  return int64_t{timegm(&date)};
+}
+
+Result<nlohmann::json> AdminClient::Get(const std::string& target) const {
+  AISP_ASSIGN_OR_RETURN(Answer answer, Ask("GET", target));
+  if (answer.status < 300) return std::move(answer.body);
+  return Fail(answer.status == 404 ? Code::kNotFound : Code::kFailedPrecondition,
+              answer.message.empty() ? fmt::format("{} answers {}", address(), answer.status)
+                                     : answer.message);
+}
+
+}  // namespace aisp

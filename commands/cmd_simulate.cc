@@ -1,0 +1,336 @@
+// `aisp simulate`: the router over simulated workers, for planning and for comparing policies.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "commands/admin_client.h"
+#include "commands/commands.h"
+#include "common/log.h"
+#include "common/strings.h"
+#include "loadgen/arrivals.h"
+#include "loadgen/dataset.h"
+#include "loadgen/sweep.h"
+#include "server/process.h"
+#include "simulate/cluster.h"
+#include "simulate/report.h"
+
+namespace aisp {
+namespace {
+
+constexpr char kHelp[] =
+    R"(aisp simulate --workers SPEC (--trace FILE | --dataset-name NAME) [flags]
+
+Plays a load through the real router over workers in simulated time: what would so many workers do, and which
+routing policy serves more of it in time? No server and no GPU is needed.
+
+  --workers SPEC      PROFILE:2P2D: two prefill and two decode workers; PROFILE:4D: four that prefill their own
+                      prompts; groups are joined by '+'. PROFILE is a .json file or one that is shipped:
+                      h200-llama-3.1-8b-fp8
+  --policy LIST       cost, least-loaded, round-robin, power-of-two, prefix or all (default cost)
+  --trace FILE        a Mooncake trace (.jsonl) or an Azure or BurstGPT one (.csv), at its own times
+  --find-rate         the highest rate at which enough requests keep the --goodput limits, for each policy
+  --objectives        requests ask for the --goodput limits: what is not predicted to keep them is refused at once
+  --planner           workers change their roles as `aisp planner` would have them, decided once a second
+  --budget N          with --planner: at most so many workers prefill or decode at a time, the others are parked
+  --max-inflight N    requests that the router has at a time; more are refused (default 1000000)
+  --learn URL         writes a profile: what the router at this admin URL has learnt of its workers (--key-file FILE
+                      where it wants a key); nothing is simulated then
+  --json              one JSON object for each policy, with the points of the latencies' distributions
+
+The load is described by the flags of aisp-loadgen (see its --help): --dataset-name, --dataset-path, --num-prompts,
+--input-len, --output-len, --request-rate, --burstiness, --time-scale, --length-scale, --seed, --goodput and so on.
+Columns: good: requests within the limits, of all that came; P, D: how busy the workers were; cached: part of the
+prompts that no worker computed; us/place: wall-clock microseconds that the router took for one request.
+)";
+
+struct SimulateFlags {
+  std::string workers, learn, key_file;
+  std::string policies = "cost";
+  bool find_rate = false, objectives = false, planner = false, json = false, help = false;
+  int64_t budget = 0;
+  int64_t max_inflight = 1'000'000;
+  std::vector<std::string> load;  // the flags of aisp-loadgen
+};
+
+// "--flag value" or "--flag=value"; what is none of ours describes the load.
+Result<SimulateFlags> ParseFlags(const std::vector<std::string>& args) {
+  SimulateFlags flags;
+  for (size_t i = 0; i < args.size(); ++i) {
+    const size_t equals = args[i].find('=');
+    const std::string name = args[i].substr(0, equals);
+    const auto value = [&]() -> Result<std::string> {
+      if (equals != std::string::npos) return args[i].substr(equals + 1);
+      if (i + 1 == args.size()) return InvalidArgument(name + " needs a value");
+      return args[++i];
+    };
+    if (name == "--help" || name == "-h") {
+      flags.help = true;
+    } else if (name == "--find-rate") {
+      flags.find_rate = true;
+    } else if (name == "--objectives") {
+      flags.objectives = true;
+    } else if (name == "--planner") {
+      flags.planner = true;
+    } else if (name == "--budget") {
+      AISP_ASSIGN_OR_RETURN(const std::string text, value());
+      const auto number = ParseIntInRange(text, 1, 1'000'000);
+      if (!number) return InvalidArgument("--budget: " + number.error().message);
+      flags.budget = *number;
+    } else if (name == "--json") {
+      flags.json = true;
+    } else if (name == "--workers") {
+      AISP_ASSIGN_OR_RETURN(flags.workers, value());
+    } else if (name == "--learn") {
+      AISP_ASSIGN_OR_RETURN(flags.learn, value());
+    } else if (name == "--key-file") {
+      AISP_ASSIGN_OR_RETURN(flags.key_file, value());
+    } else if (name == "--policy") {
+      AISP_ASSIGN_OR_RETURN(flags.policies, value());
+    } else if (name == "--max-inflight") {
+      AISP_ASSIGN_OR_RETURN(const std::string text, value());
+      const auto number = ParseIntInRange(text, 1, 1'000'000'000);
+      if (!number) return InvalidArgument("--max-inflight: " + number.error().message);
+      flags.max_inflight = *number;
+    } else if (name == "--trace") {
+      AISP_ASSIGN_OR_RETURN(const std::string file, value());
+      flags.load.insert(flags.load.end(),
+                        {"--dataset-name", file.ends_with(".csv") ? "azure" : "mooncake",
+                         "--dataset-path", file});
+    } else {
+      flags.load.push_back(args[i]);
+    }
+  }
+  if (flags.budget > 0 && !flags.planner) return InvalidArgument("--budget needs --planner");
+  if (flags.workers.empty() && flags.learn.empty() && !flags.help)
+    return InvalidArgument("--workers is needed, as in --workers h200-llama-3.1-8b-fp8:2P2D");
+  return flags;
+}
+
+Result<std::vector<std::string_view>> ParsePolicies(std::string_view list) {
+  std::vector<std::string_view> names;
+  if (list == "all") {
+    names.assign(std::begin(kRoutingPolicies), std::end(kRoutingPolicies));
+    return names;
+  }
+  for (std::string_view name : Split(list, ',')) {
+    // Names of options live as long as the program.
+    const auto* known =
+        std::find(std::begin(kRoutingPolicies), std::end(kRoutingPolicies), Trim(name));
+    if (known == std::end(kRoutingPolicies)) {
+      return InvalidArgument(fmt::format("--policy: '{}' is no routing policy; known: {}, all",
+                                         Trim(name), fmt::join(kRoutingPolicies, ", ")));
+    }
+    names.push_back(*known);
+  }
+  return names;
+}
+
+std::string ShippedWorkers() {
+  for (const char* relative :
+       {"/../config/workers", "/../../config/workers", "/../share/aisp/workers"}) {
+    const std::string folder = ExecutableFolder() + relative;
+    if (std::filesystem::is_directory(folder)) return folder;
+  }
+  return ".";
+}
+
+// A load and what plays it.
+class Simulator {
+ public:
+  Simulator(simulate::ClusterOptions cluster, loadgen::Options load,
+            std::vector<loadgen::WorkItem> items)
+      : cluster_(std::move(cluster)), load_(std::move(load)), items_(std::move(items)) {
+    const loadgen::Goodput& g = load_.goodput;
+    limits_ = {g.ttft_ms.value_or(0), g.tpot_ms.value_or(0)};
+    cluster_.seed = load_.seed;
+    cluster_.router.slo_ttft = FromMs(limits_.ttft_ms > 0 ? limits_.ttft_ms : 500);
+    cluster_.router.slo_tpot = FromMs(limits_.tpot_ms > 0 ? limits_.tpot_ms : 50);
+    if (cluster_.planner)
+      cluster_.planner->limits = {ToMs(cluster_.router.slo_ttft), ToMs(cluster_.router.slo_tpot)};
+  }
+  const Objective& limits() const { return limits_; }
+
+  // At the rate that the load itself has.
+  Result<simulate::Row> AtOwnRate(std::string_view policy) {
+    return AtTimes(policy, OwnTimes(), /*hopeless=*/1);
+  }
+
+  // The best row whose attainment is enough; nullopt when none was.
+  Result<std::optional<simulate::Row>> Best(std::string_view policy) {
+    const std::vector<double> own = OwnTimes();
+    const double own_rate = RateOf(own);
+    loadgen::RateSearch search(own_rate, load_.sweep_precision);
+    std::optional<simulate::Row> best;
+    while (const auto rate = search.Next()) {
+      std::vector<double> times = own;
+      for (double& at : times) at *= own_rate / *rate;
+      AISP_ASSIGN_OR_RETURN(simulate::Row row, AtTimes(policy, times, 1 - load_.slo_attainment));
+      const bool kept = simulate::Attainment(row.outcome, limits_) >= load_.slo_attainment;
+      std::fprintf(stderr, "%.*s: %.2f/s %s\n", static_cast<int>(policy.size()), policy.data(),
+                   *rate, kept ? "kept" : "missed");
+      search.Tell(*rate, kept);
+      if (kept) best = std::move(row);
+    }
+    return best;
+  }
+
+ private:
+  static double RateOf(const std::vector<double>& times) {
+    const double span = times.empty() ? 0 : times.back() - times.front();
+    return span > 0 ? static_cast<double>(times.size()) / span : 1e6;
+  }
+
+  // A trace's own, unless a rate was asked for.
+  std::vector<double> OwnTimes() const {
+    if (!load_.request_rate && !items_.empty() && items_.front().at_s >= 0) {
+      std::vector<double> times;
+      times.reserve(items_.size());
+      for (const loadgen::WorkItem& item : items_) times.push_back(item.at_s);
+      return times;
+    }
+    loadgen::ArrivalPlan plan;
+    plan.rate = load_.request_rate.value_or(1);
+    plan.burstiness = load_.burstiness;
+    plan.ramp_up = load_.ramp_up;
+    plan.start_rps = load_.ramp_up_start_rps;
+    plan.end_rps = load_.ramp_up_end_rps;
+    return loadgen::ArrivalTimes(plan, items_.size(), load_.seed);
+  }
+
+  Result<simulate::Row> AtTimes(std::string_view policy, const std::vector<double>& times,
+                                double hopeless) {
+    cluster_.router.policy.name = policy;
+    AISP_ASSIGN_OR_RETURN(simulate::Outcome outcome,
+                          simulate::Run(cluster_, items_, times, limits_, hopeless));
+    return simulate::Row{std::string(policy), RateOf(times), std::move(outcome)};
+  }
+
+  simulate::ClusterOptions cluster_;
+  const loadgen::Options load_;
+  const std::vector<loadgen::WorkItem> items_;
+  Objective limits_;
+};
+
+Result<std::vector<simulate::Row>> Play(Simulator* simulator,
+                                        const std::vector<std::string_view>& policies,
+                                        bool find_rate) {
+  std::vector<simulate::Row> rows;
+  for (std::string_view policy : policies) {
+    if (!find_rate) {
+      AISP_ASSIGN_OR_RETURN(simulate::Row row, simulator->AtOwnRate(policy));
+      rows.push_back(std::move(row));
+      continue;
+    }
+    AISP_ASSIGN_OR_RETURN(std::optional<simulate::Row> best, simulator->Best(policy));
+    if (best) {
+      rows.push_back(std::move(*best));
+    } else {
+      std::fprintf(stderr, "%.*s: no rate keeps the limits\n", static_cast<int>(policy.size()),
+                   policy.data());
+    }
+  }
+  return rows;
+}
+
+using Json = nlohmann::json;
+
+// Of those of a role the worker from most of whose steps something was learnt; null: of none.
+const Json* MostLearnt(const Json& workers, std::string_view role) {
+  const Json* best = nullptr;
+  for (const Json& worker : workers) {
+    if (worker["role"] != role || !worker["cost"].is_object()) continue;
+    if (best == nullptr || worker["cost"]["steps"] > (*best)["cost"]["steps"]) best = &worker;
+  }
+  return best;
+}
+
+// Steps of decodes come from a decode worker; those of prompts from a prefill worker, which runs
+// nothing else, where there is one.
+Result<std::string> Learn(const std::string& url, const std::string& key_file) {
+  AISP_ASSIGN_OR_RETURN(const AdminClient client, AdminClient::Create(url, key_file));
+  AISP_ASSIGN_OR_RETURN(const Json answer, client.Get("/admin/workers"));
+  const Json* decode = MostLearnt(answer["workers"], "decode");
+  if (decode == nullptr)
+    return Unavailable(
+        "the router has seen no step of a decode worker yet; send some requests first");
+  const Json* prefill = MostLearnt(answer["workers"], "prefill");
+  const Json& cost = (*decode)["cost"];
+  Json prompt_step = cost["prompt_step_ms"];
+  if (prefill != nullptr) {
+    for (const char* key : {"base", "per_token", "per_position_read"})
+      prompt_step[key] = (*prefill)["cost"]["prompt_step_ms"][key];
+  }
+  Json json = Json::parse(simulate::ProfileToJson({}));
+  json["decode_step_ms"] = cost["decode_step_ms"];
+  json["prompt_step_ms"] = prompt_step;
+  for (const char* key : {"chunk_tokens", "max_batch_tokens", "max_running", "block_tokens",
+                          "num_layers", "kv_bytes_per_token"})
+    json[key] = (*decode)[key];
+  json["blocks"] = (*decode)["total_blocks"];
+  const Json* sender = prefill != nullptr ? prefill : decode;
+  if ((*sender)["transfer_bytes_per_s"] > 1e3)
+    json["transfer_bytes_per_s"] = (*sender)["transfer_bytes_per_s"];
+  json["about"] = fmt::format(
+      "learnt from {} steps of {}{}", cost["steps"].get<uint64_t>(),
+      (*decode)["id"].get<std::string>(),
+      prefill == nullptr ? ""
+                         : fmt::format(" and {} of {}", (*prefill)["cost"]["steps"].get<uint64_t>(),
+                                       (*prefill)["id"].get<std::string>()));
+  // What is out of range says that too little was seen.
+  AISP_RETURN_IF_ERROR(simulate::ParseProfile(json.dump(), "learnt"));
+  return json.dump(2) + "\n";
+}
+
+Result<Simulator> MakeSimulator(const SimulateFlags& flags) {
+  AISP_ASSIGN_OR_RETURN(loadgen::Options load, loadgen::ParseOptions(flags.load));
+  if (!load.seed_given) load.seed = std::random_device{}();
+  if (flags.find_rate && !load.goodput.any())
+    return InvalidArgument("--find-rate needs limits, as in --goodput ttft:500 tpot:50");
+  simulate::ClusterOptions cluster;
+  AISP_ASSIGN_OR_RETURN(cluster.fleets, simulate::ParseFleets(flags.workers, ShippedWorkers()));
+  cluster.objectives = flags.objectives;
+  if (flags.planner) cluster.planner.emplace().max_workers = static_cast<int>(flags.budget);
+  cluster.router.max_inflight = static_cast<int32_t>(flags.max_inflight);
+  std::vector<std::string> notes;
+  AISP_ASSIGN_OR_RETURN(std::vector<loadgen::WorkItem> items, loadgen::LoadDataset(load, &notes));
+  for (const std::string& note : notes) std::fprintf(stderr, "%s\n", note.c_str());
+  if (items.empty()) return InvalidArgument("the load has no request");
+  std::fprintf(stderr, "%zu requests, seed %llu\n", items.size(),
+               static_cast<unsigned long long>(load.seed));
+  return Simulator(std::move(cluster), std::move(load), std::move(items));
+}
+
+}  // namespace
+
+int RunSimulate(const std::vector<std::string>& args) {
+  const auto flags = ParseFlags(args);
+  if (!flags) return ReportUsageError("simulate", flags.error().message);
+  if (flags->help) {
+    std::fputs(kHelp, stdout);
+    return 0;
+  }
+  if (!flags->learn.empty()) {
+    const auto profile = Learn(flags->learn, flags->key_file);
+    if (!profile) return ReportFailure(profile.error().message);
+    std::fputs(profile->c_str(), stdout);
+    return 0;
+  }
+  const auto policies = ParsePolicies(flags->policies);
+  if (!policies) return ReportUsageError("simulate", policies.error().message);
+  auto simulator = MakeSimulator(*flags);
+  if (!simulator) return ReportUsageError("simulate", simulator.error().message);
+  // The router's own lines would be one or two for each request.
+  const LogSession quiet({.level = LogLevel::kError});
+  auto rows = Play(&*simulator, *policies, flags->find_rate);
+  if (!rows) return ReportFailure(rows.error().message);
+  const std::string text = flags->json ? simulate::ToJson(*rows, simulator->limits(), 100)
+                                       : simulate::Table(*rows, simulator->limits());
+  std::fputs(text.c_str(), stdout);
+  return 0;
+}
+
+}  // namespace aisp

@@ -1,0 +1,89 @@
+// `aisp up`: a whole cluster on one machine, as separate processes.
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdio>
+
+#include "commands/commands.h"
+#include "commands/demo.h"
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/version.h"
+#include "config/command_line.h"
+#include "server/invitation.h"
+#include "server/log_setup.h"
+#include "server/model_source.h"
+#include "server/process.h"
+#include "server/supervisor.h"
+
+namespace aisp {
+namespace {
+
+// Loading a model may take this long before we say that something is wrong.
+constexpr Duration kStartTimeout = std::chrono::minutes(10);
+
+constexpr std::array<ExtraFlag, 1> kExtras = {{
+    {"--announce-fd", "N", "Write key=value lines (http, router-pid) to this descriptor."},
+}};
+
+std::string Help() {
+  constexpr std::array<std::string_view, 8> kPrefixes = {"up.",     "model.",  "http.",  "router.",
+                                                         "worker.", "engine.", "trace.", "log."};
+  return "aisp up [--prefill N] [--decode N] [--demo] [--config FILE] [flags]\n\n"
+         "Starts one router, N prefill and N decode workers, restarts what dies, and stops all of "
+         "them on Ctrl-C or SIGTERM.\nSIGHUP replaces every process by a new one, one by one, "
+         "without a failed request.\n\n" +
+         HelpForSettings(kPrefixes, kExtras);
+}
+
+}  // namespace
+
+int RunUp(const std::vector<std::string>& args) {
+  auto line = ParseCommandLine(args, kExtras);
+  if (!line) return ReportUsageError("up", line.error().message);
+  if (AnswerCommonFlags(*line, Help())) return 0;
+  if (!line->positional.empty()) return ReportUnexpectedArgument("up", line->positional[0]);
+  const auto announce_fd = line->ExtraInt("announce-fd", -1, -1, 1 << 20);
+  if (!announce_fd) return ReportUsageError("up", announce_fd.error().message);
+  Config config = line->config;
+  // A story with log lines in it is no story: with --demo, only what is wrong is logged unless
+  // somebody asked for more.
+  if (config.up.demo && config.log.level == Config().log.level) config.log.level = "warning";
+
+  if (config.up.demo && config.http.tls.on())
+    return ReportUsageError("up", "--demo speaks plain HTTP; leave one of --demo and TLS out");
+  const LogSession log(LogOptionsOf(config, "supervisor", "up"));
+  const SteadyClock clock;
+  const Instant begin = clock.Now();
+  StopSignals signals(-1, /*reload=*/true);
+  // Once for all processes, which then serve the same commit.
+  const Status here = BringModelHere(&config, [&signals] { return !signals.WaitFor(0).empty(); });
+  if (!here) return here.error().code == Code::kCancelled ? 0 : ReportFailure(here.error().message);
+  Announcer announcer(static_cast<int>(*announce_fd));
+  Supervisor supervisor(config, &announcer);
+  if (const Status started = supervisor.Start(&signals, kStartTimeout); !started) {
+    supervisor.Stop(&signals);
+    return started.error().code == Code::kCancelled ? 0 : ReportFailure(started.error().message);
+  }
+  if (!supervisor.admin_address().empty()) announcer.Say("admin", supervisor.admin_address());
+  announcer.Say("http", supervisor.http_address());
+  if (!supervisor.grpc_address().empty()) announcer.Say("grpc", supervisor.grpc_address());
+  fmt::print("aisp {}: router, {} prefill and {} decode workers ready in {:.2f} s\n", Version(),
+             config.up.prefill_workers, config.up.decode_workers, ToSeconds(clock.Now() - begin));
+  int exit_code = 0;
+  if (config.up.demo) {
+    if (const Status told = TellStory(supervisor.http_address()); !told) {
+      ReportFailure("the story failed: " + told.error().message);
+      exit_code = 1;
+    }
+  }
+  fmt::print("{}", Invitation(config, supervisor.http_address(), supervisor.grpc_address(),
+                              supervisor.admin_address(), supervisor.asked_by()));
+  std::fflush(stdout);
+  const auto why = supervisor.Watch(&signals);
+  if (!why) exit_code = ReportFailure(why.error().message);
+  supervisor.Stop(&signals);
+  return exit_code;
+}
+
+}  // namespace aisp

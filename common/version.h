@@ -1,0 +1,11 @@
+// The program's version.
+#pragma once
+
+#include <string_view>
+
+namespace aisp {
+
+// As `aisp --version` prints it, for example "0.1.0".
+std::string_view Version();
+
+}  // namespace aisp

@@ -1,0 +1,197 @@
+#include "frontend/answer_plan.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace aisp {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json ToJson(const Value& value) {
+  if (value.IsBool()) return value.AsBool();
+  if (value.IsInt()) return value.AsInt();
+  if (value.IsFloat()) return value.AsFloat();
+  if (value.IsString()) return value.AsString();
+  if (value.IsList()) {
+    Json out = Json::array();
+    for (const Value& item : value.AsList()) out.push_back(ToJson(item));
+    return out;
+  }
+  if (!value.IsMap()) return nullptr;
+  Json out = Json::object();
+  for (const auto& [key, item] : value.AsMap()) out[key] = ToJson(item);
+  return out;
+}
+
+// The schema of a tool's arguments, which are an object whatever it says.
+Result<std::string> ArgumentsSchema(const ToolSpec& tool) {
+  Json schema = tool.parameters.IsMap() ? ToJson(tool.parameters) : Json::object();
+  const auto type = schema.find("type");
+  if (type == schema.end()) {
+    schema["type"] = "object";
+  } else if (*type != "object") {
+    return InvalidArgument("the parameters of the tool " + tool.name +
+                           " must have the type \"object\"");
+  }
+  return schema.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string Bytes(const v1::Constraint& constraint) {
+  // Protobuf's bytes are no JSON text.
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string out;
+  for (const char c : constraint.SerializeAsString()) {
+    out.push_back(kDigits[static_cast<uint8_t>(c) >> 4]);
+    out.push_back(kDigits[static_cast<uint8_t>(c) & 15]);
+  }
+  return out;
+}
+
+bool FromBytes(const std::string& hex, v1::Constraint* out) {
+  std::string bytes;
+  const auto digit = [](char c) { return c <= '9' ? c - '0' : c - 'a' + 10; };
+  for (size_t i = 0; i + 1 < hex.size(); i += 2)
+    bytes.push_back(static_cast<char>(digit(hex[i]) * 16 + digit(hex[i + 1])));
+  return out->ParseFromString(bytes);
+}
+
+Result<Json> ToolsOf(const PlanRequest& request) {
+  Json out = Json::array();
+  const ToolOptions& options = *request.tools;
+  for (const ToolSpec& tool : options.tools) {
+    if (options.choice == ToolChoice::kNamed && tool.name != options.named) continue;
+    AISP_ASSIGN_OR_RETURN(std::string schema, ArgumentsSchema(tool));
+    out.push_back({{"name", tool.name}, {"schema", std::move(schema)}, {"strict", tool.strict}});
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<v1::Constraint> WritePlan(const PlanRequest& request) {
+  const bool calls = request.calls != nullptr && request.tools != nullptr;
+  const bool body = request.body != nullptr && request.body->kind() != v1::Constraint::NONE;
+  const bool harmony = (calls && request.calls->body == CallFormat::Body::kHarmony) ||
+                       (request.think != nullptr && request.think->name == "openai");
+  v1::Constraint out;
+  Json plan = Json::object();
+  if (calls) {
+    const bool forced = request.tools->choice == ToolChoice::kRequired ||
+                        request.tools->choice == ToolChoice::kNamed;
+    const bool strict = std::any_of(request.tools->tools.begin(), request.tools->tools.end(),
+                                    [](const ToolSpec& each) { return each.strict; });
+    if (request.calls->before.empty()) {
+      if (forced || strict) {
+        return InvalidArgument("calls in the format " + std::string(request.calls->name) +
+                               " can be read but not enforced: use tool_choice \"auto\" without "
+                               "\"strict\"");
+      }
+    } else {
+      plan["format"] = request.calls->name;
+      plan["forced"] = forced;
+      plan["parallel"] = request.tools->parallel && request.tools->choice != ToolChoice::kNamed;
+      AISP_ASSIGN_OR_RETURN(plan["tools"], ToolsOf(request));
+    }
+  }
+  if (harmony && request.think_budget) {
+    return InvalidArgument("a budget of thinking is not supported in the channels of this model");
+  }
+  if (body) plan["body"] = Bytes(*request.body);
+  const bool free_harmony = harmony && !body && !(calls && plan.value("forced", false));
+  const bool thinks = request.think != nullptr && !free_harmony;
+  if (thinks && (!plan.empty() || request.think_budget)) {
+    plan["think"] = request.think->name;
+    plan["in_thinking"] = request.in_thinking;
+    if (request.think_budget) plan["budget"] = *request.think_budget;
+  }
+  if (plan.empty()) return out;
+  out.set_kind(v1::Constraint::CALLS);
+  out.set_force_finish(body && request.body->force_finish());
+  out.set_text(plan.dump(-1, ' ', false, Json::error_handler_t::replace));
+  return out;
+}
+
+namespace {
+
+Status ReadTools(const Json& json, const CallFormat& format, const CompilePart& compile,
+                 AnswerPlan* plan) {
+  plan->open = format.open;
+  plan->before = format.before;
+  plan->middle = format.middle;
+  plan->after = format.after;
+  plan->separator = format.separator;
+  plan->close = format.close;
+  plan->parallel = json.value("parallel", true) && format.parallel;
+  plan->free_markers = format.body == CallFormat::Body::kHarmony;
+  const bool forced = json.value("forced", false);
+  plan->then = forced ? AnswerPlan::Then::kCalls : AnswerPlan::Then::kFree;
+  if (!forced) {
+    plan->trigger_at_start = format.trigger.empty() && !plan->free_markers;
+    plan->trigger = format.trigger.empty() ? format.before : format.trigger;
+  }
+  for (const Json& tool : json.at("tools")) {
+    v1::Constraint schema;
+    schema.set_kind(v1::Constraint::JSON_SCHEMA);
+    schema.set_text(tool.at("schema").get<std::string>());
+    // A model that has not seen the format cannot lose itself in blanks.
+    schema.set_compact(true);
+    const std::string name = tool.at("name").get<std::string>();
+    if (!tool.value("strict", false)) schema.add_relaxed("*");
+    auto compiled = compile(schema);
+    if (!compiled && !tool.value("strict", false)) {
+      // As OpenAI without strict: an object, as well as the model knows how.
+      schema.set_text(R"({"type":"object"})");
+      compiled = compile(schema);
+    }
+    if (!compiled) return tl::unexpected(compiled.error().WithContext("the tool " + name));
+    plan->tools.push_back({name, std::move(*compiled)});
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<AnswerPlan> ReadPlan(const std::string& text, const Tokenizer& tokenizer,
+                            const CompilePart& compile) {
+  AnswerPlan plan;
+  const CallFormat* calls = nullptr;
+  const ThinkFormat* think = nullptr;
+  try {
+    const Json json = Json::parse(text);
+    if (json.contains("format")) {
+      calls = FindCallFormat(json.at("format").get<std::string>());
+      if (calls == nullptr) return InvalidArgument("a plan with an unknown format of calls");
+      AISP_RETURN_IF_ERROR(ReadTools(json, *calls, compile, &plan));
+    }
+    if (json.contains("think")) {
+      think = FindThinkFormat(json.at("think").get<std::string>());
+      if (think == nullptr) return InvalidArgument("a plan with an unknown format of thinking");
+      plan.think_open = think->open;
+      plan.think_close = think->close;
+      plan.after_thinking = think->after;
+      plan.think_is_open = json.value("in_thinking", false);
+      plan.think_budget = json.value("budget", int64_t{-1});
+    }
+    if (json.contains("body")) {
+      v1::Constraint body;
+      if (!FromBytes(json.at("body").get<std::string>(), &body) ||
+          body.kind() == v1::Constraint::CALLS) {
+        return InvalidArgument("a plan whose body is none");
+      }
+      AISP_ASSIGN_OR_RETURN(plan.body, compile(body));
+      plan.then = AnswerPlan::Then::kBody;
+    }
+  } catch (const nlohmann::json::exception& error) {
+    return InvalidArgument(std::string("not a plan: ") + error.what());
+  }
+  for (const std::string& marker : MarkersOf(calls, think)) {
+    const auto id = tokenizer.TokenToId(marker);
+    if (id && tokenizer.IsSpecial(*id)) plan.markers.emplace_back(*id, marker);
+  }
+  std::sort(plan.markers.begin(), plan.markers.end());
+  plan.markers.erase(std::unique(plan.markers.begin(), plan.markers.end()), plan.markers.end());
+  return plan;
+}
+
+}  // namespace aisp

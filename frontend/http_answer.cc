@@ -1,0 +1,306 @@
+#include "frontend/http_answer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "api/messages_encoder.h"
+
+namespace aisp {
+namespace {
+
+int64_t RetrySeconds(Duration d) {
+  return std::max<int64_t>(1, (d.count() + 999'999'999) / 1'000'000'000);
+}
+
+double NsToMs(int64_t ns) { return static_cast<double>(ns) * 1e-6; }
+
+// The `aisp` object of usage: route, and TTFT with its parts in milliseconds.
+std::string PullJson(const v1::Timing& timing) {
+  static constexpr std::string_view kResults[] = {"none", "filled",  "missed", "cached",
+                                                  "late", "refused", "failed"};
+  const v1::PrefixPull& pull = timing.pull();
+  const auto result = static_cast<size_t>(pull.result());
+  if (result == 0 || result >= std::size(kResults)) return "";
+  std::string holder;
+  AppendJsonString(pull.holder(), &holder);
+  return fmt::format(
+      R"(,"pull":{{"result":"{}","holder":{},"tokens":{},"bytes":{},"ms":{:.3f},"transport":"{}"}})",
+      kResults[result], holder, pull.tokens(), pull.bytes(), NsToMs(pull.duration_ns()),
+      pull.transport());
+}
+
+std::string TimingJson(const AnswerUsage& usage) {
+  if (!usage.timed) return "";
+  const v1::Timing& t = usage.timing;
+  std::string speculation;
+  if (usage.draft_steps > 0) {
+    speculation = fmt::format(
+        R"(,"speculation":{{"drafted":{},"accepted":{},"mean_acceptance_length":{:.3f}}})",
+        usage.drafted, usage.accepted, usage.mean_acceptance_length());
+  }
+  std::string route, taken, fallback;
+  AppendJsonString(usage.route, &route);
+  AppendJsonString(usage.route_taken, &taken);
+  AppendJsonString(usage.fallback, &fallback);
+  return fmt::format(
+      R"({{"route":{},"route_taken":{},"fallback":{},"ttft_ms":{:.3f},"frontend_ms":{:.3f},"queue_ms":{:.3f},"prefill_ms":{:.3f},)"
+      R"("transfer_ms":{:.3f},"first_decode_ms":{:.3f},"kv_blocks_moved":{},"kv_transport":"{}","preemptions":{}{}{}}})",
+      route, taken, fallback, usage.ttft_ms, usage.frontend_ms, NsToMs(t.queue_ns()),
+      NsToMs(t.prefill_ns()), NsToMs(t.transfer_ns()), NsToMs(t.first_decode_ns()),
+      t.kv_blocks_moved(), t.kv_transport(), usage.preemptions, speculation, PullJson(t));
+}
+
+Usage UsageOf(const AnswerUsage& usage) {
+  return {usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.reasoning_tokens,
+          TimingJson(usage)};
+}
+
+Usage UsageSoFar(const PreparedRequest& prepared, const ChoiceStream& choice) {
+  return {static_cast<uint32_t>(prepared.PromptOf(choice.index()).size()),
+          choice.completion_tokens(), choice.timing() ? choice.timing()->cached_tokens() : 0};
+}
+
+bool IsMessages(const HttpRequest& request) { return request.path.starts_with("/v1/messages"); }
+
+// Where Anthropic's clients look for the request's name.
+void NameRequest(const HttpRequest& request, HttpHeaders* headers) {
+  if (IsMessages(request)) headers->emplace_back("request-id", request.id);
+}
+
+}  // namespace
+
+std::string ErrorBodyFor(const HttpRequest& request, int status, std::string_view message) {
+  if (IsMessages(request)) return MessagesErrorBody(status, message, request.id);
+  return ErrorBody(status, message);
+}
+
+int RespondError(HttpExchange& exchange, const ApiError& error, Duration retry_after,
+                 HttpHeaders headers) {
+  const int status = HttpStatus(error.code);
+  headers.emplace_back("content-type", std::string(kJsonContentType));
+  if (status == 401) headers.emplace_back("www-authenticate", "Bearer");
+  if (status == 429 || status == 503)
+    headers.emplace_back("retry-after", std::to_string(RetrySeconds(retry_after)));
+  const HttpRequest& request = exchange.request();
+  NameRequest(request, &headers);
+  exchange.Respond(status, std::move(headers),
+                   IsMessages(request) ? MessagesErrorBody(error, request.id) : ErrorBody(error));
+  return status;
+}
+
+HttpTextAnswer::HttpTextAnswer(FrontendContext* context, std::shared_ptr<HttpExchange> exchange)
+    : context_(context), exchange_(std::move(exchange)) {}
+
+std::unique_ptr<AnswerEncoder> HttpTextAnswer::MakeEncoder() const {
+  if (prepared_->make_encoder) return prepared_->make_encoder();
+  const HttpRequest& request = exchange_->request();
+  const bool chat = prepared_->endpoint == Endpoint::kChat;
+  const StreamShape shape{.usage_field = prepared_->options.include_usage,
+                          .event_ids = request.Header("x-aisp-event-ids") == "true"};
+  return std::make_unique<ResponseEncoder>(
+      prepared_->endpoint, fmt::format("{}-{}", chat ? "chatcmpl" : "cmpl", request.id),
+      prepared_->model_name, UnixTimeS(), shape);
+}
+
+void HttpTextAnswer::OnPrepared(const PreparedRequest& prepared) {
+  prepared_ = &prepared;
+  encoder_ = MakeEncoder();
+  opened_.assign(prepared.choices(), false);
+  last_write_ = context_->clock->Now();
+  if (prepared.options.stream) ArmKeepAlive();
+}
+
+std::string HttpTextAnswer::EchoOf(uint32_t choice) const {
+  return prepared_->echoes.empty() ? "" : prepared_->echoes[choice / prepared_->options.n];
+}
+
+void HttpTextAnswer::Open(ChoiceStream& choice) {
+  if (opened_[choice.index()]) return;
+  opened_[choice.index()] = true;
+  encoder_->Open(choice.index(), UsageSoFar(*prepared_, choice), &out_);
+  if (const std::string echo = EchoOf(choice.index()); !echo.empty()) {
+    const std::span<const ChoiceLogprob> logprobs =
+        EchoesLogprobs() ? std::span<const ChoiceLogprob>(choice.prompt_logprobs())
+                         : std::span<const ChoiceLogprob>();
+    echo_code_points_ = EchoesLogprobs() ? choice.prompt_code_points() : 0;
+    encoder_->Text(choice.index(), 0, echo, logprobs, {}, &out_);
+  }
+}
+
+bool HttpTextAnswer::EchoesLogprobs() const {
+  return prepared_->prompt_logprobs >= 0 && !prepared_->echoes.empty() &&
+         prepared_->options.sampling.num_logprobs() >= 0;
+}
+
+const std::vector<ChoiceLogprob>& HttpTextAnswer::PromptLogprobs(
+    std::span<const std::unique_ptr<ChoiceStream>> choices, uint32_t choice) const {
+  const uint32_t n = prepared_->options.n;
+  return choices[choice / n * n]->prompt_logprobs();
+}
+
+void HttpTextAnswer::OnProgress(ChoiceStream& choice) {
+  if (taken_.empty()) taken_ = choice.RouteTaken();
+  if (!prepared_->options.stream) return;
+  BeginStream();
+  if (prepared_->options.continuous_usage)
+    encoder_->SetRunningUsage(UsageSoFar(*prepared_, choice));
+  Open(choice);
+  if (choice.HasNews() && choice.parses()) {
+    TellParts(choice);
+  } else if (choice.HasNews()) {
+    auto logprobs = choice.TakeLogprobs();
+    for (ChoiceLogprob& each : logprobs) each.text_offset += echo_code_points_;
+    const auto token_ids = choice.TakeTokenIds();
+    encoder_->Text(choice.index(), choice.completion_tokens(), choice.TakeText(), logprobs,
+                   token_ids, &out_);
+  }
+  if (choice.ended()) {
+    encoder_->Finish(choice.index(), choice.completion_tokens(),
+                     {choice.finish_reason(), choice.stop()}, &out_);
+  }
+  Flush();
+}
+
+std::string HttpTextAnswer::CallId(uint32_t choice, uint32_t call) const {
+  const std::string& seed = prepared_->call_seed;
+  return MakeCallId(seed.empty() ? exchange_->request().id : seed, choice, call,
+                    prepared_->parse.calls);
+}
+
+void HttpTextAnswer::TellParts(ChoiceStream& choice) {
+  auto logprobs = choice.TakeLogprobs();
+  auto token_ids = choice.TakeTokenIds();
+  const uint32_t index = choice.index();
+  const uint64_t position = choice.completion_tokens();
+  for (const AnswerPart& part : choice.TakeParts()) {
+    switch (part.kind) {
+      case AnswerPart::Kind::kContent:
+        encoder_->Text(index, position, part.text, logprobs, token_ids, &out_);
+        logprobs.clear();
+        token_ids.clear();
+        break;
+      case AnswerPart::Kind::kReasoning:
+        if (prepared_->include_reasoning) encoder_->Reasoning(index, position, part.text, &out_);
+        break;
+      case AnswerPart::Kind::kCall:
+        encoder_->Call(index, position, part.call, CallId(index, part.call), part.text, &out_);
+        break;
+      case AnswerPart::Kind::kArguments:
+        encoder_->CallArguments(index, position, part.call, part.text, &out_);
+        break;
+    }
+  }
+  // They are of all that the model wrote, whatever became of it.
+  if (!logprobs.empty() || !token_ids.empty())
+    encoder_->Text(index, position, "", logprobs, token_ids, &out_);
+}
+
+void HttpTextAnswer::OnDone(std::span<const std::unique_ptr<ChoiceStream>> choices,
+                            const AnswerUsage& usage) {
+  keepalive_.reset();
+  if (!prepared_->options.stream) return AnswerWhole(choices, UsageOf(usage));
+  encoder_->End(UsageOf(usage), &out_);
+  Flush();
+  exchange_->End();
+}
+
+void HttpTextAnswer::AnswerWhole(std::span<const std::unique_ptr<ChoiceStream>> choices,
+                                 const Usage& usage) {
+  std::vector<Choice> out;
+  for (const auto& choice : choices) {
+    Choice c;
+    c.index = choice->index();
+    c.text = EchoOf(choice->index()) + choice->TakeText();
+    c.finish_reason = choice->finish_reason();
+    c.stop = choice->stop();
+    c.has_logprobs = prepared_->options.sampling.num_logprobs() >= 0;
+    c.logprobs = choice->TakeLogprobs();
+    if (prepared_->prompt_logprobs >= 0) {
+      const auto& prompt = PromptLogprobs(choices, choice->index());
+      if (EchoesLogprobs()) {
+        const uint32_t n = prepared_->options.n;
+        const size_t before = choices[choice->index() / n * n]->prompt_code_points();
+        for (ChoiceLogprob& each : c.logprobs) each.text_offset += before;
+        c.logprobs.insert(c.logprobs.begin(), prompt.begin(), prompt.end());
+      } else {
+        c.prompt_logprobs = prompt;
+      }
+    }
+    c.token_ids = choice->TakeTokenIds();
+    for (AnswerPart& part : choice->TakeParts()) {
+      switch (part.kind) {
+        case AnswerPart::Kind::kContent:
+          c.text += part.text;
+          break;
+        case AnswerPart::Kind::kReasoning:
+          if (prepared_->include_reasoning) c.reasoning += part.text;
+          break;
+        case AnswerPart::Kind::kCall:
+          c.calls.push_back({CallId(c.index, part.call), std::move(part.text), ""});
+          break;
+        case AnswerPart::Kind::kArguments:
+          c.calls.back().arguments += part.text;
+          break;
+      }
+    }
+    out.push_back(std::move(c));
+  }
+  exchange_->Respond(200, Headers(kJsonContentType), encoder_->Whole(out, usage));
+}
+
+void HttpTextAnswer::OnFailed(const ApiError& error, Duration retry_after) {
+  keepalive_.reset();
+  if (!streaming_) {
+    HttpHeaders headers;
+    AddOwnHeaders(&headers);
+    RespondError(*exchange_, error, retry_after, std::move(headers));
+    return;
+  }
+  encoder_->Fail(error, &out_);
+  Flush();
+  exchange_->End();
+}
+
+void HttpTextAnswer::BeginStream() {
+  if (streaming_) return;
+  streaming_ = true;
+  HttpHeaders headers = Headers(kSseContentType);
+  headers.emplace_back("cache-control", "no-cache");
+  exchange_->BeginStream(200, std::move(headers));
+}
+
+void HttpTextAnswer::Flush() {
+  if (out_.empty()) return;
+  exchange_->Write(out_);
+  out_.clear();
+  last_write_ = context_->clock->Now();
+}
+
+void HttpTextAnswer::ArmKeepAlive() {
+  const Instant now = context_->clock->Now();
+  Instant next = last_write_ + context_->keepalive_comment;
+  if (next <= now) {
+    BeginStream();
+    out_ += kKeepAliveComment;
+    Flush();
+    next = now + context_->keepalive_comment;
+  }
+  keepalive_ = context_->loop->RunAt(next, [this] { ArmKeepAlive(); });
+}
+
+HttpHeaders HttpTextAnswer::Headers(std::string_view content_type) const {
+  HttpHeaders headers{{"content-type", std::string(content_type)}};
+  NameRequest(exchange_->request(), &headers);
+  AddOwnHeaders(&headers);
+  return headers;
+}
+
+void HttpTextAnswer::AddOwnHeaders(HttpHeaders* headers) const {
+  if (!traceparent_.empty()) headers->emplace_back("traceparent", traceparent_);
+  if (!route_.empty()) headers->emplace_back("x-aisp-route", route_);
+  if (!taken_.empty()) headers->emplace_back("x-aisp-route-taken", taken_);
+}
+
+}  // namespace aisp

@@ -1,0 +1,106 @@
+#include "frontend/response_store.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace aisp {
+namespace {
+
+// What a value takes, as if nothing of it were shared: conversations share most of what they hold,
+// so this bounds from above.
+size_t BytesOf(const Value& value) {
+  constexpr size_t kNode = 64;
+  size_t bytes = kNode;
+  if (value.IsString()) bytes += value.AsString().size();
+  if (value.IsList()) {
+    for (const Value& item : value.AsList()) bytes += BytesOf(item);
+  } else if (value.IsMap()) {
+    for (const auto& [key, item] : value.AsMap()) bytes += key.size() + BytesOf(item);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+bool ResponseStore::Put(const std::string& tenant, const std::string& id, StoredResponse response) {
+  size_t bytes = response.json.size();
+  for (const Value& item : response.conversation) bytes += BytesOf(item);
+  if (limits_.count == 0 || bytes > std::min(limits_.bytes, limits_.total_bytes)) return false;
+  auto kept = std::make_shared<const StoredResponse>(std::move(response));
+  const std::lock_guard lock(mutex_);
+  auto shelf = shelves_.try_emplace(tenant).first;
+  if (const auto known = shelf->second.by_id.find(id); known != shelf->second.by_id.end()) {
+    Drop(shelf, known->second);
+    shelf = shelves_.try_emplace(tenant).first;
+  }
+  Shelf& mine = shelf->second;
+  mine.entries.push_front({id, std::move(kept), bytes, ++uses_});
+  mine.by_id[id] = mine.entries.begin();
+  mine.bytes += bytes;
+  bytes_ += bytes;
+  ++count_;
+  // The new entry fits alone, so it is never what goes.
+  while (mine.entries.size() > limits_.count || mine.bytes > limits_.bytes) {
+    Drop(shelf, std::prev(mine.entries.end()));
+    meters_.forgotten.Add();
+  }
+  while (bytes_ > limits_.total_bytes) {
+    const auto stalest = Stalest();
+    Drop(stalest, std::prev(stalest->second.entries.end()));
+    meters_.forgotten.Add();
+  }
+  Tell();
+  return true;
+}
+
+std::shared_ptr<const StoredResponse> ResponseStore::Find(const std::string& tenant,
+                                                          const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  const auto shelf = shelves_.find(tenant);
+  if (shelf == shelves_.end()) return nullptr;
+  const auto entry = shelf->second.by_id.find(id);
+  if (entry == shelf->second.by_id.end()) return nullptr;
+  auto& entries = shelf->second.entries;
+  entries.splice(entries.begin(), entries, entry->second);
+  entries.front().used = ++uses_;
+  return entries.front().response;
+}
+
+bool ResponseStore::Erase(const std::string& tenant, const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  const auto shelf = shelves_.find(tenant);
+  if (shelf == shelves_.end()) return false;
+  const auto entry = shelf->second.by_id.find(id);
+  if (entry == shelf->second.by_id.end()) return false;
+  Drop(shelf, entry->second);
+  Tell();
+  return true;
+}
+
+void ResponseStore::Tell() {
+  meters_.count.Set(static_cast<double>(count_));
+  meters_.bytes.Set(static_cast<double>(bytes_));
+}
+
+size_t ResponseStore::bytes() const {
+  const std::lock_guard lock(mutex_);
+  return bytes_;
+}
+
+void ResponseStore::Drop(Shelves::iterator shelf, std::list<Entry>::iterator entry) {
+  Shelf& from = shelf->second;
+  from.bytes -= entry->bytes;
+  bytes_ -= entry->bytes;
+  --count_;
+  from.by_id.erase(entry->id);
+  from.entries.erase(entry);
+  if (from.entries.empty()) shelves_.erase(shelf);
+}
+
+ResponseStore::Shelves::iterator ResponseStore::Stalest() {
+  return std::min_element(shelves_.begin(), shelves_.end(), [](const auto& a, const auto& b) {
+    return a.second.entries.back().used < b.second.entries.back().used;
+  });
+}
+
+}  // namespace aisp

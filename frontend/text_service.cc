@@ -1,0 +1,41 @@
+#include "frontend/text_service.h"
+
+namespace aisp {
+
+ApiResult<Tokenized> Tokenize(const TextModel& model, const TokenizeRequest& request) {
+  AISP_RETURN_IF_ERROR(model.CheckName(request.model));
+  Tokenized out;
+  if (request.chat) {
+    AISP_ASSIGN_OR_RETURN(out.tokens, model.RenderChat(*request.chat, request.add_special_tokens));
+  } else {
+    AISP_ASSIGN_OR_RETURN(out.tokens,
+                          model.EncodePrompt(Prompt(request.prompt), request.add_special_tokens));
+  }
+  if (!request.return_token_strs) return out;
+  for (const TokenId token : out.tokens) {
+    out.pieces.emplace_back(model.tokenizer->IdToPiece(token));
+  }
+  return out;
+}
+
+ApiResult<std::string> Detokenize(const TextModel& model, const DetokenizeRequest& request) {
+  AISP_RETURN_IF_ERROR(model.CheckName(request.model));
+  if (!model.tokenizer) {
+    return tl::unexpected(ApiError(
+        Code::kFailedPrecondition,
+        "the model '" + model.name + "' has no tokenizer: its tokens have no text", "tokens"));
+  }
+  size_t bytes = 0;
+  for (const TokenId token : request.tokens) bytes += model.tokenizer->IdToPiece(token).size();
+  if (bytes > model.max_answer_bytes) {
+    return tl::unexpected(
+        ApiError(Code::kOutOfRange,
+                 "the text of these tokens takes up to " + std::to_string(bytes) +
+                     " bytes, more than the " + std::to_string(model.max_answer_bytes) +
+                     " that an answer may have (http.max_answer); send them in parts",
+                 "tokens"));
+  }
+  return model.tokenizer->Decode(request.tokens, /*skip_special=*/false);
+}
+
+}  // namespace aisp

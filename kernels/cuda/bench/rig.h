@@ -1,0 +1,76 @@
+// What the timings of bench/kernels.h share: a GPU with a stream, random memory, and the time of a
+// call in a graph.
+//
+// One thread. Memory stays alive as long as the Buffers; the rig outlives them.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "kernels/cuda/bench/kernels.h"
+#include "kernels/cuda/cuda_device.h"
+
+namespace aisp::cuda {
+
+// What is timed together: decoding's cases first, on a card whose clocks no product of many rows
+// has lowered yet.
+enum class BenchPart : uint8_t { kFewRows, kManyRows };
+inline constexpr int32_t kFewRows = 128;  // at most
+inline bool BelongsTo(BenchPart part, int32_t rows) {
+  return (rows <= kFewRows) == (part == BenchPart::kFewRows);
+}
+
+class BenchRig {
+ public:
+  static Result<std::unique_ptr<BenchRig>> Create(const KernelBenchOptions& options);
+
+  Device& device() { return *device_; }
+  CudaStream& stream() { return *stream_; }
+  const CudaLimits& limits() const { return limits_; }
+  const KernelBenchOptions& options() const { return options_; }
+
+  Result<Buffer> Allocate(size_t bytes) { return device_->Allocate(bytes, MemoryKind::kDevice); }
+  // Normal values; bf16, f32 or e4m3 (with a standard deviation of about 130).
+  Result<Buffer> Random(size_t elements, DType dtype, uint64_t seed);
+  Result<Buffer> Upload(const void* from, size_t bytes);
+  void Begin(BenchPart part) { part_ = part; }
+  // Microseconds of one of `calls` calls that a graph holds; call i gets i.
+  Result<double> CallUs(int calls, const std::function<Status(int)>& call);
+
+  bool Wants(std::string_view op) const {
+    return options_.only.empty() || op.find(options_.only) != std::string_view::npos;
+  }
+  bool WantsFormat(std::string_view format) const {
+    const auto& wanted = options_.formats;
+    return wanted.empty() || std::find(wanted.begin(), wanted.end(), format) != wanted.end();
+  }
+  // Fills in the floor from what the operation has to move and to compute at `peak` operations a
+  // second.
+  void Add(KernelTiming timing, double bytes, double flops, double peak);
+  std::vector<KernelTiming>& timings() { return timings_; }
+
+ private:
+  explicit BenchRig(const KernelBenchOptions& options) : options_(options) {}
+
+  const KernelBenchOptions options_;
+  BenchPart part_ = BenchPart::kFewRows;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<CudaStream> stream_;
+  CudaLimits limits_;
+  std::vector<KernelTiming> timings_;
+};
+
+// Linear layers, in every format. The first part appends to `prefills`, the second completes them.
+Status BenchLinear(BenchRig& rig, BenchPart part, std::vector<PrefillParts>* prefills);
+// Decode attention, or that of prompts; the latter fills in the attention of `prefills`.
+Status BenchAttention(BenchRig& rig, BenchPart part, std::vector<PrefillParts>* prefills);
+// Embedding, norms, rotary positions with the append to the pool, drawing.
+Status BenchRows(BenchRig& rig, BenchPart part);
+
+// Driver, clocks and power, as the driver and NVML tell them.
+GpuEnvironment ReadEnvironment(int32_t index);
+
+}  // namespace aisp::cuda
