@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <optional>
@@ -11,6 +12,7 @@
 #include "common/strings.h"
 #include "model/files.h"
 #include "model/json_reader.h"
+#include "model/weights.h"
 
 namespace aisp {
 namespace {
@@ -42,6 +44,17 @@ constexpr std::array kNotApplied = {
 // Ways to begin training that leave the base model's weights as they are.
 bool KeepsBase(const Json& init) {
   return init.is_boolean() || init == "gaussian" || init == "eva" || init == "orthogonal";
+}
+
+// As bf16 too, in which a GPU holds factors. There a row is multiplied by zero where another
+// adapter's factor stands, which only a finite one leaves zero.
+bool AllFinite(const TensorView& tensor, float scale) {
+  constexpr float kMost = 3.38e38f;
+  std::vector<float> values(static_cast<size_t>(tensor.rows() * tensor.cols()));
+  ReadFloats(tensor, values);
+  return std::all_of(values.begin(), values.end(), [&](float v) {
+    return std::abs(v) <= kMost && std::abs(v * scale) <= kMost;  // false for NaN
+  });
 }
 
 struct TensorName {
@@ -135,6 +148,11 @@ Status LoraAdapter::TakeMatrices(const std::string& path) {
                       "as its {} extent are expected",
                       path, Excerpt(tensor), each.dtype, fmt::join(each.shape, ", "), config_.rank,
                       name->up ? "second" : "first"));
+    }
+    if (!AllFinite(view, name->up ? config_.scale : 1.0f)) {
+      return InvalidArgument(
+          fmt::format("{}: tensor \"{}\" has values that are not finite, or none in bf16", path,
+                      Excerpt(tensor)));
     }
     Matrix& matrix = matrices_[name->module];
     (name->up ? matrix.up : matrix.down) = view;

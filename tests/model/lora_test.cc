@@ -251,6 +251,12 @@ TEST(LoraFiles, WhatIsNotAppliedIsRefusedByName) {
       {"another rank than configured", [](auto*, auto* c) { Replace(c, "\"r\":4", "\"r\":5"); },
        "configured rank of 5"},
       {"a half", [&](auto* a, auto*) { a->tensors.erase(q + ".lora_B.weight"); }, "no lora_B"},
+      {"a value that is none",
+       [&](auto* a, auto*) { a->tensors[q + ".lora_A.weight"].values[3] = std::nanf(""); },
+       "not finite"},
+      {"a value that bf16 does not hold",
+       [&](auto* a, auto*) { a->tensors[q + ".lora_B.weight"].values[0] = 3.39e38f; },
+       "not finite"},
       {"a tensor of another kind",
        [&](auto* a, auto*) {
          a->tensors[q + ".lora_magnitude_vector"] = {{1}, {1}};
