@@ -8,6 +8,7 @@
 #pragma once
 
 #include <array>
+#include <bitset>
 #include <memory>
 #include <optional>
 #include <string>
@@ -32,6 +33,11 @@ class Automaton {
   const Row& RowOf(int32_t state) {
     State& s = states_[static_cast<size_t>(state)];
     return s.row ? *s.row : FillRow(state);
+  }
+  // The bytes that lead on.
+  const std::bitset<256>& BytesOf(int32_t state) {
+    RowOf(state);
+    return states_[static_cast<size_t>(state)].bytes;
   }
   bool Accepts(int32_t state) const {
     const State& s = states_[static_cast<size_t>(state)];
@@ -89,6 +95,7 @@ class Automaton {
     bool resolved = true;
     uint32_t prefix = 0;  // bits read of the open sequence (not resolved)
     std::unique_ptr<Row> row;
+    std::bitset<256> bytes;  // with the row
   };
   struct Info {
     bool infinite = false;
