@@ -43,7 +43,7 @@ class Earley {
  public:
   // Of one set: more than any text of a sensible grammar comes to. A byte that leads to more may
   // not follow.
-  static constexpr size_t kMaxItems = 100'000;
+  static constexpr size_t kMaxItems = 20'000;
   // Items that came over a token's last byte: alternatives side by side at one place of a text.
   static constexpr size_t kMaxAlternatives = 1000;
 
