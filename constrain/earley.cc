@@ -40,7 +40,7 @@ void Earley::Complete(EarleySet* set, int32_t rule, const EarleySet* origin) {
   // A rule that only one item awaits, at its end, completes that one too: no chain of items is kept
   // for lists that are written by right recursion.
   for (size_t same = 0; same <= g_.of_rule.size();) {
-    if (origin == &outside_ || (rule == g_.root && origin == start_)) set->whole = true;
+    if (rule == g_.root && origin == start_) set->whole = true;
     const EarleyItem* only = nullptr;
     size_t awaiting = 0;
     for (const EarleyItem& item : origin->items) {
@@ -107,9 +107,10 @@ const EarleySet* Earley::Start() {
   return set;
 }
 
-const EarleySet* Earley::StartAt(int32_t production, int32_t dot) {
+const EarleySet* Earley::StartOf(int32_t rule) {
   EarleySet* set = New();
-  Advance(set, EarleyItem{production, dot - 1, 0, &outside_});
+  for (const int32_t p : g_.of_rule[static_cast<size_t>(rule)])
+    Advance(set, EarleyItem{p, -1, 0, &outside_});
   return Close(set) ? set : nullptr;
 }
 

@@ -34,9 +34,8 @@ inline uint64_t HashOf(const EarleyItem& item) {
 
 struct EarleySet {
   std::vector<EarleyItem> items;
-  std::bitset<256> first;       // bytes that may follow
-  bool whole = false;           // the text may end here
-  mutable int32_t number = -1;  // as who keeps it calls it
+  std::bitset<256> first;  // bytes that may follow
+  bool whole = false;      // the text may end here
 };
 
 class Earley {
@@ -50,9 +49,9 @@ class Earley {
   explicit Earley(Grammar* grammar) : g_(*grammar) {}
 
   const EarleySet* Start();
-  // The place behind the first `dot` symbols of a production, by itself: `whole` says of the sets
-  // that follow whether the production is complete, and what awaits it is not looked at.
-  const EarleySet* StartAt(int32_t production, int32_t dot);
+  // What `rule` may begin with, by itself: its productions began at Outside().
+  const EarleySet* StartOf(int32_t rule);
+  const EarleySet* Outside() const { return &outside_; }
   // Null when `byte` may not follow.
   const EarleySet* Step(const EarleySet& from, uint8_t byte);
   // `set`, or one that has its first kMaxAlternatives alternatives where it has more.
@@ -75,7 +74,7 @@ class Earley {
   std::vector<std::unique_ptr<EarleySet>> sets_;
   size_t used_ = 0;
   const EarleySet* start_ = nullptr;
-  const EarleySet outside_ = {};     // where productions of StartAt began
+  const EarleySet outside_ = {};
   std::vector<uint32_t> predicted_;  // by rule: the closure that predicted it last
   uint32_t closure_ = 0;
   // Of the set that is being made: its items, and the rules that ended there with where they began.

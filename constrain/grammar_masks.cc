@@ -1,14 +1,14 @@
 #include "constrain/grammar_masks.h"
 
 #include <algorithm>
-#include <bit>
+#include <span>
 
 namespace aisp {
 namespace {
 
 constexpr size_t kFewTokens = 400;
 constexpr size_t kMaxBytes = size_t{64} << 20;
-constexpr size_t kMaxNewStates = 20'000;  // of a part
+constexpr size_t kMaxDepth = 300;  // of rules inside each other in what is left of one token
 
 std::span<const uint32_t> NodesOf(std::string_view rest) {
   return {reinterpret_cast<const uint32_t*>(rest.data()), rest.size() / sizeof(uint32_t)};
@@ -24,79 +24,117 @@ void GrammarMasks::Tokens::AddTo(TokenMask* mask) const {
 GrammarMasks::GrammarMasks(Grammar* grammar, std::shared_ptr<const TokenTrie> trie)
     : g_(*grammar),
       trie_(std::move(trie)),
-      items_(grammar),
-      automaton_(grammar),
-      found_(trie_->vocabulary()),
-      states_(trie_->max_depth() + 2u) {
+      earley_(grammar),
+      rests_(1),
+      walk_(trie_->max_depth() + 2u) {
   int32_t place = 0;
   for (const Production& production : g_.productions) {
     first_place_.push_back(place);
     place += static_cast<int32_t>(production.symbols.size()) + 1;
   }
-  Trim();
+  begun_.resize(g_.of_rule.size(), nullptr);
 }
 
 void GrammarMasks::Trim() {
-  if (!rests_.empty() && bytes_ < kMaxBytes) return;
-  terminals_.clear();
-  places_.clear();
+  if (bytes_ < kMaxBytes) return;
+  states_.clear();
+  parts_.clear();
   rest_ids_.clear();
-  rests_.assign(1, {});  // kNoRest
+  rests_.resize(1);
+  earley_.Reset(0);
+  std::fill(begun_.begin(), begun_.end(), nullptr);
   bytes_ = 0;
+}
+
+GrammarMasks::Frame& GrammarMasks::Open() {
+  if (open_ == frames_.size()) frames_.push_back(std::make_unique<Frame>());
+  Frame& frame = *frames_[open_++];
+  frame.met.Clear();
+  frame.ended.clear();
+  frame.found.clear();
+  frame.outside.clear();
+  return frame;
 }
 
 void GrammarMasks::Compute(const EarleySet& set, TokenMask* mask) {
   std::fill(mask->words().begin(), mask->words().end(), 0);
   Trim();
-  met_.Clear();
-  completed_.clear();
+  new_parts_ = 0;
+  Frame& frame = Open();
   for (const EarleyItem& item : set.items) {
-    const GrammarSymbol* behind = items_.Behind(item);
+    const GrammarSymbol* behind = earley_.Behind(item);
     if (behind == nullptr || !behind->terminal) continue;
-    const Part& part = OfTerminal(behind->index, item.state);
-    part.tokens.AddTo(mask);
-    Follow(item, part.rest, mask);
+    const Part& part = OfState(behind->index, item.state);
+    frame.found.push_back(&part.tokens);
+    Follow(item, part.rest, &frame);
   }
-  while (!completed_.empty()) {
-    const Completed done = completed_.back();
-    completed_.pop_back();
-    for (const EarleyItem& item : done.origin->items) {
-      const GrammarSymbol* behind = items_.Behind(item);
-      if (behind != nullptr && !behind->terminal && behind->index == done.rule)
-        Follow(item, done.rest, mask);
+  FollowEnded(&frame);
+  std::sort(frame.found.begin(), frame.found.end());
+  frame.found.erase(std::unique(frame.found.begin(), frame.found.end()), frame.found.end());
+  for (const Tokens* tokens : frame.found) tokens->AddTo(mask);
+  --open_;
+}
+
+void GrammarMasks::Follow(const EarleyItem& item, RestId rest, Frame* frame) {
+  const auto production = static_cast<size_t>(item.production);
+  const auto& symbols = g_.productions[production].symbols;
+  for (int32_t dot = item.dot + 1; rest != kNoRest; ++dot) {
+    if (!frame->met.Insert({item.origin, first_place_[production] + dot, rest})) return;
+    if (static_cast<size_t>(dot) == symbols.size()) {
+      const int32_t rule = g_.productions[production].rule;
+      if (item.origin == earley_.Outside()) {
+        frame->outside.push_back(rest);
+      } else if (frame->met.Insert({item.origin, -1 - rule, rest})) {
+        frame->ended.push_back({rule, rest, item.origin});
+      }
+      return;
+    }
+    const Part& part = OfSymbol(symbols[static_cast<size_t>(dot)], rest, false);
+    frame->found.push_back(&part.tokens);
+    rest = part.rest;
+  }
+}
+
+void GrammarMasks::FollowEnded(Frame* frame) {
+  while (!frame->ended.empty()) {
+    const Ended ended = frame->ended.back();
+    frame->ended.pop_back();
+    for (const EarleyItem& item : ended.origin->items) {
+      const GrammarSymbol* behind = earley_.Behind(item);
+      if (behind != nullptr && !behind->terminal && behind->index == ended.rule)
+        Follow(item, ended.rest, frame);
     }
   }
 }
 
-void GrammarMasks::Follow(const EarleyItem& item, RestId rest, TokenMask* mask) {
-  const auto production = static_cast<size_t>(item.production);
-  const int32_t dot = item.dot + 1;
-  if (rest == kNoRest || !met_.Insert({item.origin, first_place_[production] + dot, rest})) return;
-  if (static_cast<size_t>(dot) < g_.productions[production].symbols.size()) {
-    const Part& part = OfPlace(item.production, dot, rest);
-    part.tokens.AddTo(mask);
-    rest = part.rest;
-  }
-  const int32_t rule = g_.productions[production].rule;
-  if (rest != kNoRest && met_.Insert({item.origin, -1 - rule, rest}))
-    completed_.push_back({rule, rest, item.origin});
-}
-
-// What the walk of a part has found.
-GrammarMasks::Tokens GrammarMasks::Collect() {
+GrammarMasks::Tokens GrammarMasks::Kept(std::vector<int32_t> tokens) {
   Tokens out;
-  const size_t count = found_.Count();
-  if (count > kFewTokens) {
-    out.many = std::make_unique<TokenMask>(found_);
-    bytes_ += found_.words().size_bytes();
+  if (tokens.size() <= kFewTokens) {
+    out.few = std::move(tokens);
+    out.few.shrink_to_fit();
+    bytes_ += out.few.size() * sizeof(int32_t);
     return out;
   }
-  out.few.reserve(count);
-  for (size_t w = 0; w < found_.words().size(); ++w) {
-    for (uint32_t bits = found_.words()[w]; bits != 0; bits &= bits - 1)
-      out.few.push_back(static_cast<int32_t>(w * 32) + std::countr_zero(bits));
+  out.many = std::make_unique<TokenMask>(trie_->vocabulary());
+  for (const int32_t token : tokens) out.many->Set(static_cast<size_t>(token));
+  bytes_ += out.many->words().size_bytes();
+  return out;
+}
+
+GrammarMasks::Tokens GrammarMasks::Joined(const std::vector<const Tokens*>& parts) {
+  std::vector<int32_t> few;
+  bool many = false;
+  for (const Tokens* part : parts) {
+    few.insert(few.end(), part->few.begin(), part->few.end());
+    many = many || part->many != nullptr;
   }
-  bytes_ += count * sizeof(int32_t) + 100;
+  std::sort(few.begin(), few.end());
+  few.erase(std::unique(few.begin(), few.end()), few.end());
+  if (!many) return Kept(std::move(few));
+  Tokens out;
+  out.many = std::make_unique<TokenMask>(trie_->vocabulary());
+  bytes_ += out.many->words().size_bytes();
+  for (const Tokens* part : parts) part->AddTo(out.many.get());
   return out;
 }
 
@@ -116,70 +154,107 @@ GrammarMasks::RestId GrammarMasks::RestOf(std::vector<uint32_t>* nodes) {
 
 // Tokens that stay in the terminal from `state` on. The rest begins where it has come to an end and
 // a byte follows that may stand behind it somewhere.
-const GrammarMasks::Part& GrammarMasks::OfTerminal(int32_t terminal, int32_t state) {
+const GrammarMasks::Part& GrammarMasks::OfState(int32_t terminal, int32_t state) {
   const uint64_t key = static_cast<uint64_t>(terminal) << 32 | static_cast<uint32_t>(state);
-  const auto [it, fresh] = terminals_.try_emplace(key);
+  const auto [it, fresh] = states_.try_emplace(key);
   if (!fresh) return it->second;
   const auto nodes = trie_->nodes();
   Automaton& automaton = *g_.terminals[static_cast<size_t>(terminal)];
   const std::bitset<256>& behind = g_.behind_terminal[static_cast<size_t>(terminal)];
-  std::fill(found_.words().begin(), found_.words().end(), 0);
   std::vector<uint32_t> rest;
-  states_[0] = state;
+  std::vector<int32_t> tokens;
+  walk_[0] = state;
   for (uint32_t i = 0; i < nodes.size();) {
     const TrieNode& node = nodes[i];
-    const int32_t from = states_[node.depth - 1u];
+    const int32_t from = walk_[node.depth - 1u];
     if (node.depth > 1 && behind.test(node.byte) && automaton.Accepts(from)) rest.push_back(i);
     const int32_t next = automaton.Step(from, node.byte);
     if (next == Automaton::kDead) {
       i = node.next;
       continue;
     }
-    states_[node.depth] = next;
-    trie_->SetTokens(node, &found_);
+    walk_[node.depth] = next;
+    trie_->AddTokens(node, &tokens);
     ++i;
   }
-  it->second.tokens = Collect();
-  it->second.rest = RestOf(&rest);
+  it->second = {Kept(std::move(tokens)), RestOf(&rest)};
   return it->second;
 }
 
-// Tokens of `rest` that end behind the first `dot` symbols of the production; the new rest begins
-// where the production has come to an end.
-const GrammarMasks::Part& GrammarMasks::OfPlace(int32_t production, int32_t dot, RestId rest) {
-  const int32_t place = first_place_[static_cast<size_t>(production)] + dot;
-  const uint64_t key = static_cast<uint64_t>(place) << 32 | static_cast<uint32_t>(rest);
-  const auto [it, fresh] = places_.try_emplace(key);
-  if (!fresh) return it->second;
-  automaton_.Trim();
-  automaton_.Allow(kMaxNewStates);
-  const int32_t start = automaton_.StartOf(production, dot);
-  if (start == ProductionAutomaton::kDead) return it->second;
+// A rule asks for others with what its first terminal leaves of the tokens, which is shorter: no
+// part asks for itself.
+const GrammarMasks::Part& GrammarMasks::OfSymbol(const GrammarSymbol& symbol, RestId rest,
+                                                 bool takes) {
+  static const Part kNone;
+  const auto which = static_cast<uint64_t>(symbol.index) * 3 + (!symbol.terminal ? 0u
+                                                                : takes          ? 2u
+                                                                                 : 1u);
+  const uint64_t key = which << 32 | static_cast<uint32_t>(rest);
+  if (const auto known = parts_.find(key); known != parts_.end()) return known->second;
+  if (new_parts_ >= kMaxNewParts || open_ > kMaxDepth) return kNone;
+  ++new_parts_;
+  bytes_ += 200;
+  Part part;
+  if (symbol.terminal) {
+    WalkTerminal(symbol.index, rest, takes, &part);
+  } else {
+    WalkRule(symbol.index, rest, &part);
+  }
+  return parts_.emplace(key, std::move(part)).first->second;
+}
+
+void GrammarMasks::WalkTerminal(int32_t terminal, RestId rest, bool takes, Part* out) {
   const auto nodes = trie_->nodes();
-  const auto rule = static_cast<size_t>(g_.productions[static_cast<size_t>(production)].rule);
-  const std::bitset<256>& behind = g_.behind_rule[rule];
-  std::fill(found_.words().begin(), found_.words().end(), 0);
+  Automaton& automaton = *g_.terminals[static_cast<size_t>(terminal)];
+  const std::bitset<256>& behind = g_.behind_terminal[static_cast<size_t>(terminal)];
   std::vector<uint32_t> next_rest;
+  std::vector<int32_t> tokens;
   for (const uint32_t begin : NodesOf(rests_[static_cast<size_t>(rest)])) {
-    const size_t base = nodes[begin].depth - 1u;
-    states_[base] = start;
+    walk_[nodes[begin].depth - 1u] = automaton.start();
     for (uint32_t i = begin; i < nodes[begin].next;) {
       const TrieNode& node = nodes[i];
-      const int32_t from = states_[node.depth - 1u];
-      if (behind.test(node.byte) && automaton_.Completes(from)) next_rest.push_back(i);
-      const int32_t next = automaton_.Step(from, node.byte);
-      if (next == ProductionAutomaton::kDead) {
+      const int32_t from = walk_[node.depth - 1u];
+      const bool ends = (i != begin || !takes) && automaton.Accepts(from);
+      if (ends && behind.test(node.byte)) next_rest.push_back(i);
+      const int32_t next = automaton.Step(from, node.byte);
+      if (next == Automaton::kDead) {
         i = node.next;
         continue;
       }
-      states_[node.depth] = next;
-      trie_->SetTokens(node, &found_);
+      walk_[node.depth] = next;
+      trie_->AddTokens(node, &tokens);
       ++i;
     }
   }
-  it->second.tokens = Collect();
-  it->second.rest = RestOf(&next_rest);
-  return it->second;
+  std::sort(tokens.begin(), tokens.end());
+  tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
+  *out = {Kept(std::move(tokens)), RestOf(&next_rest)};
+}
+
+void GrammarMasks::WalkRule(int32_t rule, RestId rest, Part* out) {
+  const EarleySet*& begun = begun_[static_cast<size_t>(rule)];
+  if (begun == nullptr) begun = earley_.StartOf(rule);
+  if (begun == nullptr) return;
+  Frame& frame = Open();
+  const bool empty = g_.nullable[static_cast<size_t>(rule)];
+  if (empty) frame.outside.push_back(rest);
+  for (const EarleyItem& item : begun->items) {
+    const GrammarSymbol* behind = earley_.Behind(item);
+    if (behind == nullptr || !behind->terminal) continue;
+    const Part& part = OfSymbol(*behind, rest, true);
+    frame.found.push_back(&part.tokens);
+    Follow(item, part.rest, &frame);
+  }
+  FollowEnded(&frame);
+  const std::bitset<256>& may_follow = g_.behind_rule[static_cast<size_t>(rule)];
+  std::vector<uint32_t> next_rest;
+  for (const RestId left : frame.outside) {
+    for (const uint32_t node : NodesOf(rests_[static_cast<size_t>(left)])) {
+      if (may_follow.test(trie_->nodes()[node].byte)) next_rest.push_back(node);
+    }
+  }
+  *out = {Joined(frame.found), RestOf(&next_rest)};
+  --open_;
 }
 
 }  // namespace aisp

@@ -5,34 +5,36 @@
 // it stays in the item's open terminal, which the state of that terminal's automaton decides; it
 // goes on in what follows in the same production; or it goes beyond the production's end, to what
 // awaited it. So a part knows which tokens end inside it, and the *rest*: the places in the token
-// trie where what is left of the others begins. Parts are kept by terminal and state, and by place
-// in a production and rest; they hold wherever in a text and in whatever request the place is met.
-// A new set, mostly a stack of other depth, costs looking them up.
+// trie where what is left of the others begins. Parts are kept by terminal and state, and by symbol
+// and rest; they hold wherever in a text and in whatever request the symbol is met. A new set,
+// mostly a stack of other depth, costs looking them up.
 //
-// Places whose tokens lead to very many sets of items lose some long tokens; what is allowed may
-// follow. Belongs to one grammar, which serialises its callers.
+// Belongs to one grammar, which serialises its callers.
 #pragma once
 
 #include <memory>
-#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "constrain/earley.h"
-#include "constrain/production_automaton.h"
+#include "constrain/stamped_set.h"
 #include "constrain/token_trie.h"
 
 namespace aisp {
 
 class GrammarMasks {
  public:
+  // Parts that one mask may add. A mask that needs more leaves out tokens that cross borders of
+  // terminals; one that stays in a terminal is always found.
+  static constexpr size_t kMaxNewParts = 20'000;
+
   GrammarMasks(Grammar* grammar, std::shared_ptr<const TokenTrie> trie);
 
   // Makes `mask` the tokens that may follow `set`.
   void Compute(const EarleySet& set, TokenMask* mask);
-  size_t bytes() const { return bytes_ + automaton_.bytes(); }
+  size_t bytes() const { return bytes_; }
 
  private:
   using RestId = int32_t;
@@ -48,8 +50,8 @@ class GrammarMasks {
     Tokens tokens;
     RestId rest = kNoRest;
   };
-  // A production that is complete in the middle of some tokens, and where it began.
-  struct Completed {
+  // A rule that ends in the middle of some tokens, and where it began.
+  struct Ended {
     int32_t rule = 0;
     RestId rest = kNoRest;
     const EarleySet* origin = nullptr;
@@ -65,30 +67,42 @@ class GrammarMasks {
       return MixHash(place, reinterpret_cast<uintptr_t>(met.origin));
     }
   };
+  // A mask, or a rule's part, under way: what was met, what is still to be followed up, what was
+  // found.
+  struct Frame {
+    StampedSet<Met> met;
+    std::vector<Ended> ended;
+    std::vector<const Tokens*> found;
+    std::vector<RestId> outside;
+  };
 
-  const Part& OfTerminal(int32_t terminal, int32_t state);
-  const Part& OfPlace(int32_t production, int32_t dot, RestId rest);
+  const Part& OfState(int32_t terminal, int32_t state);
+  // `takes`: at least one byte of the rest is the symbol's.
+  const Part& OfSymbol(const GrammarSymbol& symbol, RestId rest, bool takes);
+  void WalkTerminal(int32_t terminal, RestId rest, bool takes, Part* out);
+  void WalkRule(int32_t rule, RestId rest, Part* out);
+  Frame& Open();
   // What `rest` leads to behind the symbol that `item` awaits.
-  void Follow(const EarleyItem& item, RestId rest, TokenMask* mask);
-  Tokens Collect();
+  void Follow(const EarleyItem& item, RestId rest, Frame* frame);
+  void FollowEnded(Frame* frame);
+  Tokens Joined(const std::vector<const Tokens*>& parts);
+  Tokens Kept(std::vector<int32_t> tokens);
   RestId RestOf(std::vector<uint32_t>* nodes);
   void Trim();
 
   Grammar& g_;
   std::shared_ptr<const TokenTrie> trie_;
-  Earley items_;  // for its knowledge of items alone
-  ProductionAutomaton automaton_;
-  std::vector<int32_t> first_place_;  // by production
-  std::unordered_map<uint64_t, Part> terminals_, places_;
+  Earley earley_;
+  std::vector<const EarleySet*> begun_;  // by rule: its StartOf, or null
+  std::vector<int32_t> first_place_;     // by production
+  std::unordered_map<uint64_t, Part> states_, parts_;
   std::unordered_map<std::string, RestId> rest_ids_;
   std::vector<std::string_view> rests_;  // by id: nodes of the trie, ascending
   size_t bytes_ = 0;
-  // Of the mask under way.
-  std::vector<Completed> completed_;
-  StampedSet<Met> met_;
-  // Of the part under way.
-  TokenMask found_;
-  std::vector<int32_t> states_;  // by depth
+  std::vector<std::unique_ptr<Frame>> frames_;
+  size_t open_ = 0;            // frames in use
+  size_t new_parts_ = 0;       // of the mask under way
+  std::vector<int32_t> walk_;  // states by depth
 };
 
 }  // namespace aisp
