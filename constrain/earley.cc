@@ -32,11 +32,13 @@ void Earley::Advance(EarleySet* set, const EarleyItem& item) {
   const GrammarSymbol* behind = Behind(next);
   const bool terminal = behind != nullptr && behind->terminal;
   next.state = terminal ? g_.terminals[static_cast<size_t>(behind->index)]->start() : 0;
+  next.rule =
+      terminal ? EarleyItem::kTerminal : (behind == nullptr ? EarleyItem::kNone : behind->index);
   Add(set, next);
 }
 
 void Earley::Complete(EarleySet* set, int32_t rule, const EarleySet* origin) {
-  if (!ended_.Insert({rule, 0, 0, origin})) return;
+  if (!ended_.Insert({rule, 0, 0, 0, origin})) return;
   // A rule that only one item awaits, at its end, completes that one too: no chain of items is kept
   // for lists that are written by right recursion.
   for (size_t same = 0; same <= g_.of_rule.size();) {
@@ -44,8 +46,7 @@ void Earley::Complete(EarleySet* set, int32_t rule, const EarleySet* origin) {
     const EarleyItem* only = nullptr;
     size_t awaiting = 0;
     for (const EarleyItem& item : origin->items) {
-      const GrammarSymbol* behind = Behind(item);
-      if (behind == nullptr || behind->terminal || behind->index != rule) continue;
+      if (item.rule != rule) continue;
       ++awaiting;
       only = &item;
     }
@@ -58,15 +59,14 @@ void Earley::Complete(EarleySet* set, int32_t rule, const EarleySet* origin) {
     origin = only->origin;
   }
   for (const EarleyItem& item : origin->items) {
-    const GrammarSymbol* behind = Behind(item);
-    if (behind != nullptr && !behind->terminal && behind->index == rule) Advance(set, item);
+    if (item.rule == rule) Advance(set, item);
   }
 }
 
 void Earley::Predict(EarleySet* set, size_t rule) {
   if (predicted_[rule] == closure_) return;
   predicted_[rule] = closure_;
-  for (const int32_t p : g_.of_rule[rule]) Advance(set, EarleyItem{p, -1, 0, set});
+  for (const int32_t p : g_.of_rule[rule]) Advance(set, EarleyItem{p, -1, 0, 0, set});
 }
 
 // False when there are too many items.
@@ -100,7 +100,7 @@ const EarleySet* Earley::Start() {
   EarleySet* set = New();
   start_ = set;
   for (const int32_t p : g_.of_rule[static_cast<size_t>(g_.root)]) {
-    Advance(set, EarleyItem{p, -1, 0, set});
+    Advance(set, EarleyItem{p, -1, 0, 0, set});
   }
   Close(set);
   set->whole = g_.nullable[static_cast<size_t>(g_.root)];
@@ -110,7 +110,7 @@ const EarleySet* Earley::Start() {
 const EarleySet* Earley::StartOf(int32_t rule) {
   EarleySet* set = New();
   for (const int32_t p : g_.of_rule[static_cast<size_t>(rule)])
-    Advance(set, EarleyItem{p, -1, 0, &outside_});
+    Advance(set, EarleyItem{p, -1, 0, 0, &outside_});
   return Close(set) ? set : nullptr;
 }
 

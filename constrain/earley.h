@@ -18,9 +18,12 @@ namespace aisp {
 struct EarleySet;
 
 struct EarleyItem {
+  static constexpr int32_t kNone = -1,
+                           kTerminal = -2;  // of `rule`: the production's end, a terminal
   int32_t production = 0;
   int32_t dot = 0;
-  int32_t state = 0;  // of the terminal behind the dot
+  int32_t state = 0;     // of the terminal behind the dot
+  int32_t rule = kNone;  // behind the dot
   const EarleySet* origin = nullptr;
   friend bool operator==(const EarleyItem&, const EarleyItem&) = default;
 };

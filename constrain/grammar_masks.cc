@@ -25,7 +25,7 @@ GrammarMasks::GrammarMasks(Grammar* grammar, std::shared_ptr<const TokenTrie> tr
     : g_(*grammar),
       trie_(std::move(trie)),
       earley_(grammar),
-      rests_(1),
+      rests_(kWhole + 1),
       walk_(trie_->max_depth() + 2u) {
   int32_t place = 0;
   for (const Production& production : g_.productions) {
@@ -40,7 +40,7 @@ void GrammarMasks::Trim() {
   states_.clear();
   parts_.clear();
   rest_ids_.clear();
-  rests_.resize(1);
+  rests_.resize(kWhole + 1);
   earley_.Reset(0);
   std::fill(begun_.begin(), begun_.end(), nullptr);
   bytes_ = 0;
@@ -61,10 +61,15 @@ void GrammarMasks::Compute(const EarleySet& set, TokenMask* mask) {
   Trim();
   new_parts_ = 0;
   Frame& frame = Open();
+  // What was predicted here is a part of the rule that was predicted; but where a text begins, no
+  // item awaits the root.
+  const bool start = !set.items.empty() && set.items[0].origin == &set;
   for (const EarleyItem& item : set.items) {
-    const GrammarSymbol* behind = earley_.Behind(item);
-    if (behind == nullptr || !behind->terminal) continue;
-    const Part& part = OfState(behind->index, item.state);
+    if (item.rule == EarleyItem::kNone || (!start && item.origin == &set)) continue;
+    if (start && item.rule != EarleyItem::kTerminal) continue;
+    const GrammarSymbol& behind = *earley_.Behind(item);
+    const Part& part =
+        behind.terminal ? OfState(behind.index, item.state) : OfSymbol(behind, kWhole, true);
     frame.found.push_back(&part.tokens);
     Follow(item, part.rest, &frame);
   }
@@ -100,9 +105,7 @@ void GrammarMasks::FollowEnded(Frame* frame) {
     const Ended ended = frame->ended.back();
     frame->ended.pop_back();
     for (const EarleyItem& item : ended.origin->items) {
-      const GrammarSymbol* behind = earley_.Behind(item);
-      if (behind != nullptr && !behind->terminal && behind->index == ended.rule)
-        Follow(item, ended.rest, frame);
+      if (item.rule == ended.rule) Follow(item, ended.rest, frame);
     }
   }
 }
@@ -237,11 +240,12 @@ void GrammarMasks::WalkRule(int32_t rule, RestId rest, Part* out) {
   if (begun == nullptr) return;
   Frame& frame = Open();
   const bool empty = g_.nullable[static_cast<size_t>(rule)];
-  if (empty) frame.outside.push_back(rest);
+  if (empty && rest != kWhole) frame.outside.push_back(rest);
   for (const EarleyItem& item : begun->items) {
-    const GrammarSymbol* behind = earley_.Behind(item);
-    if (behind == nullptr || !behind->terminal) continue;
-    const Part& part = OfSymbol(*behind, rest, true);
+    if (item.rule != EarleyItem::kTerminal) continue;
+    const GrammarSymbol& behind = *earley_.Behind(item);
+    const Part& part =
+        rest == kWhole ? OfState(behind.index, item.state) : OfSymbol(behind, rest, true);
     frame.found.push_back(&part.tokens);
     Follow(item, part.rest, &frame);
   }

@@ -38,7 +38,8 @@ class GrammarMasks {
 
  private:
   using RestId = int32_t;
-  static constexpr RestId kNoRest = 0;
+  // kWhole: nothing of the tokens was used.
+  static constexpr RestId kNoRest = 0, kWhole = 1;
 
   // A list while it is short, else a mask.
   struct Tokens {
