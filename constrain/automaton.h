@@ -39,6 +39,8 @@ class Automaton {
     RowOf(state);
     return states_[static_cast<size_t>(state)].bytes;
   }
+  // `state` and those that it leads to, the nearest first, at most `limit`.
+  std::vector<int32_t> StatesFrom(int32_t state, size_t limit);
   bool Accepts(int32_t state) const {
     const State& s = states_[static_cast<size_t>(state)];
     return s.need == 0 && terms_[static_cast<size_t>(s.term)].accepts;

@@ -30,6 +30,18 @@ std::array<uint8_t, 256> BytesByTaste() {
 
 }  // namespace
 
+std::vector<int32_t> Automaton::StatesFrom(int32_t state, size_t limit) {
+  std::vector<int32_t> out;
+  if (state != kDead) out.push_back(state);
+  for (size_t i = 0; i < out.size(); ++i) {
+    for (const int32_t next : RowOf(out[i])) {
+      if (next == kDead || out.size() >= limit) continue;
+      if (std::find(out.begin(), out.end(), next) == out.end()) out.push_back(next);
+    }
+  }
+  return out;
+}
+
 bool Automaton::Explore() {
   for (size_t t = 0; t < terms_.size(); ++t) {
     if (terms_.size() > kMaxAnalysed || languages_.Exhausted()) return false;

@@ -114,6 +114,9 @@ Result<std::shared_ptr<Constraint>> MakeGrammarConstraint(std::string_view gramm
   AISP_ASSIGN_OR_RETURN(shared->grammar, CompileGrammar(grammar, timeout));
   shared->trie = std::move(trie);
   shared->masks = std::make_unique<GrammarMasks>(shared->grammar.get(), shared->trie);
+  constexpr std::chrono::milliseconds kMostOfPreparing{250};
+  shared->masks->Prepare(std::chrono::steady_clock::now() +
+                         std::min(kMostOfPreparing, timeout / 4));
   return std::make_shared<GrammarConstraint>(std::move(shared));
 }
 

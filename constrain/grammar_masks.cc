@@ -80,6 +80,32 @@ void GrammarMasks::Compute(const EarleySet& set, TokenMask* mask) {
   --open_;
 }
 
+void GrammarMasks::Prepare(std::chrono::steady_clock::time_point deadline) {
+  constexpr size_t kMaxStates = 64;  // of a terminal
+  const auto late = [deadline] { return std::chrono::steady_clock::now() >= deadline; };
+  new_parts_ = 0;
+  for (size_t rule = 0; rule < g_.of_rule.size() && !late(); ++rule) {
+    if (!g_.of_rule[rule].empty()) OfSymbol({false, static_cast<int32_t>(rule)}, kWhole, true);
+  }
+  std::vector<std::vector<int32_t>> states(g_.terminals.size());
+  for (size_t t = 0; t < states.size() && !late(); ++t)
+    states[t] = g_.terminals[t]->StatesFrom(g_.terminals[t]->start(), kMaxStates);
+  for (const auto& productions : g_.of_rule) {
+    for (const int32_t p : productions) {
+      const auto& symbols = g_.productions[static_cast<size_t>(p)].symbols;
+      for (size_t dot = 0; dot < symbols.size(); ++dot) {
+        if (!symbols[dot].terminal) continue;
+        for (const int32_t state : states[static_cast<size_t>(symbols[dot].index)]) {
+          if (late()) return;
+          RestId rest = OfState(symbols[dot].index, state).rest;
+          for (size_t next = dot + 1; next < symbols.size() && rest != kNoRest; ++next)
+            rest = OfSymbol(symbols[next], rest, false).rest;
+        }
+      }
+    }
+  }
+}
+
 void GrammarMasks::Follow(const EarleyItem& item, RestId rest, Frame* frame) {
   const auto production = static_cast<size_t>(item.production);
   const auto& symbols = g_.productions[production].symbols;

@@ -12,6 +12,7 @@
 // Belongs to one grammar, which serialises its callers.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -32,6 +33,9 @@ class GrammarMasks {
 
   GrammarMasks(Grammar* grammar, std::shared_ptr<const TokenTrie> trie);
 
+  // Makes parts that a text is likely to ask for, until `deadline`: what whoever compiles a grammar
+  // pays need not be paid between two steps of an engine.
+  void Prepare(std::chrono::steady_clock::time_point deadline);
   // Makes `mask` the tokens that may follow `set`.
   void Compute(const EarleySet& set, TokenMask* mask);
   size_t bytes() const { return bytes_; }
