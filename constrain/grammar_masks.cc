@@ -35,6 +35,12 @@ GrammarMasks::GrammarMasks(Grammar* grammar, std::shared_ptr<const TokenTrie> tr
   begun_.resize(g_.of_rule.size(), nullptr);
 }
 
+void GrammarMasks::Restart() {
+  work_ = 0;
+  cut_ = false;
+  cut_parts_.clear();
+}
+
 void GrammarMasks::Trim() {
   if (bytes_ < kMaxBytes) return;
   states_.clear();
@@ -59,7 +65,7 @@ GrammarMasks::Frame& GrammarMasks::Open() {
 void GrammarMasks::Compute(const EarleySet& set, TokenMask* mask) {
   std::fill(mask->words().begin(), mask->words().end(), 0);
   Trim();
-  new_parts_ = 0;
+  Restart();
   Frame& frame = Open();
   // What was predicted here is a part of the rule that was predicted; but where a text begins, no
   // item awaits the root.
@@ -83,8 +89,8 @@ void GrammarMasks::Compute(const EarleySet& set, TokenMask* mask) {
 void GrammarMasks::Prepare(std::chrono::steady_clock::time_point deadline) {
   constexpr size_t kMaxStates = 64;  // of a terminal
   const auto late = [deadline] { return std::chrono::steady_clock::now() >= deadline; };
-  new_parts_ = 0;
   for (size_t rule = 0; rule < g_.of_rule.size() && !late(); ++rule) {
+    Restart();
     if (!g_.of_rule[rule].empty()) OfSymbol({false, static_cast<int32_t>(rule)}, kWhole, true);
   }
   std::vector<std::vector<int32_t>> states(g_.terminals.size());
@@ -97,6 +103,7 @@ void GrammarMasks::Prepare(std::chrono::steady_clock::time_point deadline) {
         if (!symbols[dot].terminal) continue;
         for (const int32_t state : states[static_cast<size_t>(symbols[dot].index)]) {
           if (late()) return;
+          Restart();
           RestId rest = OfState(symbols[dot].index, state).rest;
           for (size_t next = dot + 1; next < symbols.size() && rest != kNoRest; ++next)
             rest = OfSymbol(symbols[next], rest, false).rest;
@@ -110,6 +117,7 @@ void GrammarMasks::Follow(const EarleyItem& item, RestId rest, Frame* frame) {
   const auto production = static_cast<size_t>(item.production);
   const auto& symbols = g_.productions[production].symbols;
   for (int32_t dot = item.dot + 1; rest != kNoRest; ++dot) {
+    ++work_;
     if (!frame->met.Insert({item.origin, first_place_[production] + dot, rest})) return;
     if (static_cast<size_t>(dot) == symbols.size()) {
       const int32_t rule = g_.productions[production].rule;
@@ -130,6 +138,7 @@ void GrammarMasks::FollowEnded(Frame* frame) {
   while (!frame->ended.empty()) {
     const Ended ended = frame->ended.back();
     frame->ended.pop_back();
+    work_ += ended.origin->items.size() / 16;  // most are passed over
     for (const EarleyItem& item : ended.origin->items) {
       if (item.rule == ended.rule) Follow(item, ended.rest, frame);
     }
@@ -220,8 +229,10 @@ const GrammarMasks::Part& GrammarMasks::OfSymbol(const GrammarSymbol& symbol, Re
                                                                                  : 1u);
   const uint64_t key = which << 32 | static_cast<uint32_t>(rest);
   if (const auto known = parts_.find(key); known != parts_.end()) return known->second;
-  if (new_parts_ >= kMaxNewParts || open_ > kMaxDepth) return kNone;
-  ++new_parts_;
+  if (work_ >= kMaxWork || open_ > kMaxDepth) {
+    cut_ = true;
+    return kNone;
+  }
   bytes_ += 200;
   Part part;
   if (symbol.terminal) {
@@ -229,6 +240,7 @@ const GrammarMasks::Part& GrammarMasks::OfSymbol(const GrammarSymbol& symbol, Re
   } else {
     WalkRule(symbol.index, rest, &part);
   }
+  if (cut_) return cut_parts_.emplace_back(std::move(part));
   return parts_.emplace(key, std::move(part)).first->second;
 }
 
@@ -253,8 +265,10 @@ void GrammarMasks::WalkTerminal(int32_t terminal, RestId rest, bool takes, Part*
       walk_[node.depth] = next;
       trie_->AddTokens(node, &tokens);
       ++i;
+      ++work_;
     }
   }
+  work_ += NodesOf(rests_[static_cast<size_t>(rest)]).size();
   std::sort(tokens.begin(), tokens.end());
   tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
   *out = {Kept(std::move(tokens)), RestOf(&next_rest)};
@@ -279,6 +293,7 @@ void GrammarMasks::WalkRule(int32_t rule, RestId rest, Part* out) {
   const std::bitset<256>& may_follow = g_.behind_rule[static_cast<size_t>(rule)];
   std::vector<uint32_t> next_rest;
   for (const RestId left : frame.outside) {
+    work_ += NodesOf(rests_[static_cast<size_t>(left)]).size();
     for (const uint32_t node : NodesOf(rests_[static_cast<size_t>(left)])) {
       if (may_follow.test(trie_->nodes()[node].byte)) next_rest.push_back(node);
     }

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <chrono>
+#include <deque>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -27,9 +28,9 @@ namespace aisp {
 
 class GrammarMasks {
  public:
-  // Parts that one mask may add. A mask that needs more leaves out tokens that cross borders of
-  // terminals; one that stays in a terminal is always found.
-  static constexpr size_t kMaxNewParts = 20'000;
+  // Places of the trie and items that one mask may look at, some tens of milliseconds. Beyond it
+  // tokens are left out that cross borders of terminals; those inside a terminal are always found.
+  static constexpr size_t kMaxWork = 4'000'000;
 
   GrammarMasks(Grammar* grammar, std::shared_ptr<const TokenTrie> trie);
 
@@ -93,6 +94,7 @@ class GrammarMasks {
   Tokens Joined(const std::vector<const Tokens*>& parts);
   Tokens Kept(std::vector<int32_t> tokens);
   RestId RestOf(std::vector<uint32_t>* nodes);
+  void Restart();
   void Trim();
 
   Grammar& g_;
@@ -105,8 +107,11 @@ class GrammarMasks {
   std::vector<std::string_view> rests_;  // by id: nodes of the trie, ascending
   size_t bytes_ = 0;
   std::vector<std::unique_ptr<Frame>> frames_;
-  size_t open_ = 0;            // frames in use
-  size_t new_parts_ = 0;       // of the mask under way
+  size_t open_ = 0;  // frames in use
+  // Of the mask under way. Parts that it had to cut short are not kept for others.
+  size_t work_ = 0;
+  bool cut_ = false;
+  std::deque<Part> cut_parts_;
   std::vector<int32_t> walk_;  // states by depth
 };
 
