@@ -10,7 +10,15 @@ namespace {
 
 constexpr size_t kMaxLiveSearch = 20'000;
 
+constexpr Automaton::Row DeadRow() {
+  Automaton::Row row{};
+  row.fill(Automaton::kDead);
+  return row;
+}
+
 }  // namespace
+
+const Automaton::Row Automaton::kNoWay = DeadRow();
 
 Automaton::Automaton(Languages* languages, TermId language) : languages_(*languages) {
   Partition(language);
@@ -257,7 +265,10 @@ void Automaton::FillInside(int32_t state, Row* row) {
 }
 
 int32_t Automaton::StepCodePoint(int32_t state, uint32_t c) {
-  const int32_t next = Next(states_[static_cast<size_t>(state)].term, ClassOf(c));
+  const int32_t term = states_[static_cast<size_t>(state)].term, cls = ClassOf(c);
+  const bool made = terms_[static_cast<size_t>(term)].next[static_cast<size_t>(cls)] != -2;
+  if (!made && !languages_.MayGrow()) return kDead;
+  const int32_t next = Next(term, cls);
   return next >= 0 && Live(next) ? Boundary(next) : kDead;
 }
 

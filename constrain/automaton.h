@@ -32,7 +32,7 @@ class Automaton {
   // The state's whole row, for loops over many tokens.
   const Row& RowOf(int32_t state) {
     State& s = states_[static_cast<size_t>(state)];
-    return s.row ? *s.row : FillRow(state);
+    return s.row ? *s.row : (languages_.MayGrow() ? FillRow(state) : kNoWay);
   }
   // The bytes that lead on.
   const std::bitset<256>& BytesOf(int32_t state) {
@@ -60,6 +60,11 @@ class Automaton {
   // Reads a whole text of valid UTF-8; kDead when it leaves the language's prefixes.
   int32_t Run(std::string_view text);
   bool Matches(std::string_view text);
+
+  // Whether a language's automaton is small enough to be used for texts of any length: what is
+  // larger, as `.*a.{20}` is, grows with every text that is read.
+  static constexpr size_t kMaxStates = 30'000;
+  static bool IsSmall(Languages* languages, TermId language);
 
   // What follows explores the whole automaton once; false when it has more than kMaxAnalysed
   // states.
@@ -104,6 +109,8 @@ class Automaton {
     uint64_t count = 0;
     int32_t longest = 0;
   };
+
+  static const Row kNoWay;
 
   void Partition(TermId language);
   int32_t ClassOf(uint32_t c) const;

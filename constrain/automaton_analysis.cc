@@ -42,6 +42,19 @@ std::vector<int32_t> Automaton::StatesFrom(int32_t state, size_t limit) {
   return out;
 }
 
+bool Automaton::IsSmall(Languages* languages, TermId language) {
+  constexpr uint64_t kMaxWork = 3'000'000;  // some hundred milliseconds
+  const uint64_t begin = languages->work();
+  Automaton a(languages, language);
+  for (size_t t = 0; t < a.terms_.size(); ++t) {
+    const bool much = a.terms_.size() > kMaxStates || languages->work() - begin > kMaxWork;
+    if (much || languages->Exhausted()) return false;
+    for (size_t c = 0; c < a.class_size_.size(); ++c)
+      a.Next(static_cast<int32_t>(t), static_cast<int32_t>(c));
+  }
+  return !languages->Exhausted();
+}
+
 bool Automaton::Explore() {
   for (size_t t = 0; t < terms_.size(); ++t) {
     if (terms_.size() > kMaxAnalysed || languages_.Exhausted()) return false;

@@ -5,6 +5,7 @@
 
 #include "constrain/earley.h"
 #include "constrain/grammar_masks.h"
+#include "constrain/growth_bound.h"
 
 namespace aisp {
 namespace {
@@ -59,6 +60,7 @@ class GrammarMatcher : public Matcher {
 
   void Mask(TokenMask* mask) override {
     const std::lock_guard lock(shared_->mutex);
+    const GrowthBound bound(&shared_->grammar->languages);
     shared_->masks->Compute(*at_, mask);
   }
 

@@ -216,7 +216,10 @@ const GrammarMasks::Part& GrammarMasks::OfState(int32_t terminal, int32_t state)
     ++i;
   }
   it->second = {Kept(std::move(tokens)), RestOf(&rest)};
-  return it->second;
+  if (g_.languages.MayGrow()) return it->second;
+  cut_parts_.push_back(std::move(it->second));
+  states_.erase(it);
+  return cut_parts_.back();
 }
 
 // A rule asks for others with what its first terminal leaves of the tokens, which is shorter: no
@@ -240,7 +243,7 @@ const GrammarMasks::Part& GrammarMasks::OfSymbol(const GrammarSymbol& symbol, Re
   } else {
     WalkRule(symbol.index, rest, &part);
   }
-  if (cut_) return cut_parts_.emplace_back(std::move(part));
+  if (cut_ || !g_.languages.MayGrow()) return cut_parts_.emplace_back(std::move(part));
   return parts_.emplace(key, std::move(part)).first->second;
 }
 
