@@ -61,10 +61,11 @@ class Automaton {
   int32_t Run(std::string_view text);
   bool Matches(std::string_view text);
 
-  // Whether a language's automaton is small enough to be used for texts of any length: what is
-  // larger, as `.*a.{20}` is, grows with every text that is read.
-  static constexpr size_t kMaxStates = 30'000;
-  static bool IsSmall(Languages* languages, TermId language);
+  // Whether at most kMaxWidth states are equally far from the beginning, as far as kMaxExplored of
+  // them tell: where they double with each code point, as those of `.*a.{20}` do, every text and
+  // every mask makes new ones.
+  static constexpr size_t kMaxWidth = 4000, kMaxExplored = 30'000;
+  static bool IsNarrow(Languages* languages, TermId language);
 
   // What follows explores the whole automaton once; false when it has more than kMaxAnalysed
   // states.

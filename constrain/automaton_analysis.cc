@@ -42,13 +42,15 @@ std::vector<int32_t> Automaton::StatesFrom(int32_t state, size_t limit) {
   return out;
 }
 
-bool Automaton::IsSmall(Languages* languages, TermId language) {
-  constexpr uint64_t kMaxWork = 3'000'000;  // some hundred milliseconds
+bool Automaton::IsNarrow(Languages* languages, TermId language) {
+  constexpr uint64_t kMaxWork = 1'500'000;  // some hundred milliseconds
   const uint64_t begin = languages->work();
   Automaton a(languages, language);
+  size_t level_end = a.terms_.size();  // those before it are as far from the beginning as `t`
   for (size_t t = 0; t < a.terms_.size(); ++t) {
-    const bool much = a.terms_.size() > kMaxStates || languages->work() - begin > kMaxWork;
-    if (much || languages->Exhausted()) return false;
+    if (t == level_end) level_end = a.terms_.size();
+    if (languages->Exhausted() || a.terms_.size() - level_end > kMaxWidth) return false;
+    if (a.terms_.size() > kMaxExplored || languages->work() - begin > kMaxWork) return true;
     for (size_t c = 0; c < a.class_size_.size(); ++c)
       a.Next(static_cast<int32_t>(t), static_cast<int32_t>(c));
   }

@@ -74,7 +74,7 @@ class Compiler {
         terminals_.try_emplace(language, static_cast<int32_t>(g_.terminals.size()));
     if (fresh) {
       g_.terminals.push_back(std::make_unique<Automaton>(&g_.languages, language));
-      if (error_.empty() && !Automaton::IsSmall(&g_.languages, language) &&
+      if (error_.empty() && !Automaton::IsNarrow(&g_.languages, language) &&
           !g_.languages.Exhausted())
         error_ = "a part without recursion needs more states than one may have";
     }

@@ -324,7 +324,7 @@ TermId SchemaTranslator::Pattern(const SchemaPlace& place, const char* keyword,
     Refuse(place.pointer, keyword, term.error().message);
     return Languages::kAnyText;
   }
-  if (!Automaton::IsSmall(&l_, *term)) {
+  if (!Automaton::IsNarrow(&l_, *term)) {
     Refuse(place.pointer, keyword, "the pattern needs more states than one may have");
     return patterns_[pattern] = Languages::kAnyText;
   }

@@ -159,7 +159,7 @@ Result<std::shared_ptr<Constraint>> MakePatternConstraint(std::string_view patte
   auto shared = std::make_shared<Shared>(std::move(trie));
   shared->languages.SetDeadline(std::chrono::steady_clock::now() + timeout);
   AISP_ASSIGN_OR_RETURN(const TermId language, CompileWholePattern(pattern, &shared->languages));
-  if (!Automaton::IsSmall(&shared->languages, language) && !shared->languages.TimedOut())
+  if (!Automaton::IsNarrow(&shared->languages, language) && !shared->languages.TimedOut())
     return ResourceExhausted("the pattern needs more states than one may have");
   return Finish(std::move(shared), language);
 }
