@@ -10,7 +10,15 @@ namespace {
 
 constexpr size_t kMaxLiveSearch = 20'000;
 
+constexpr Automaton::Row DeadRow() {
+  Automaton::Row row{};
+  row.fill(Automaton::kDead);
+  return row;
+}
+
 }  // namespace
+
+const Automaton::Row Automaton::kNoWay = DeadRow();
 
 Automaton::Automaton(Languages* languages, TermId language) : languages_(*languages) {
   Partition(language);
@@ -187,7 +195,7 @@ int32_t Automaton::Inside(int32_t term, uint8_t need, uint32_t prefix, uint8_t l
                        (static_cast<uint64_t>(prefix) << 16) | (static_cast<uint64_t>(lo) << 8) |
                        hi;
   const auto [it, fresh] = state_ids_.try_emplace(key, static_cast<int32_t>(states_.size()));
-  if (fresh) states_.push_back({target, need, lo, hi, resolved, prefix, nullptr});
+  if (fresh) states_.push_back({target, need, lo, hi, resolved, prefix, nullptr, {}});
   return it->second;
 }
 
@@ -202,6 +210,7 @@ const Automaton::Row& Automaton::FillRow(int32_t state) {
   }
   State& filled = states_[static_cast<size_t>(state)];
   filled.row = std::move(row);
+  for (size_t byte = 0; byte < 256; ++byte) filled.bytes[byte] = (*filled.row)[byte] != kDead;
   return *filled.row;
 }
 
@@ -243,7 +252,7 @@ void Automaton::FillInside(int32_t state, Row* row) {
                            0xBF;
       const auto [it, fresh] = state_ids_.try_emplace(key, static_cast<int32_t>(states_.size()));
       if (fresh) {
-        states_.push_back({term, static_cast<uint8_t>(need - 1), 0x80, 0xBF, true, 0, nullptr});
+        states_.push_back({term, static_cast<uint8_t>(need - 1), 0x80, 0xBF, true, 0, nullptr, {}});
       }
       (*row)[b] = it->second;
     } else if (need == 1) {
@@ -256,7 +265,10 @@ void Automaton::FillInside(int32_t state, Row* row) {
 }
 
 int32_t Automaton::StepCodePoint(int32_t state, uint32_t c) {
-  const int32_t next = Next(states_[static_cast<size_t>(state)].term, ClassOf(c));
+  const int32_t term = states_[static_cast<size_t>(state)].term, cls = ClassOf(c);
+  const bool made = terms_[static_cast<size_t>(term)].next[static_cast<size_t>(cls)] != -2;
+  if (!made && !languages_.MayGrow()) return kDead;
+  const int32_t next = Next(term, cls);
   return next >= 0 && Live(next) ? Boundary(next) : kDead;
 }
 

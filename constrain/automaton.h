@@ -8,6 +8,7 @@
 #pragma once
 
 #include <array>
+#include <bitset>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,8 +32,15 @@ class Automaton {
   // The state's whole row, for loops over many tokens.
   const Row& RowOf(int32_t state) {
     State& s = states_[static_cast<size_t>(state)];
-    return s.row ? *s.row : FillRow(state);
+    return s.row ? *s.row : (languages_.MayGrow() ? FillRow(state) : kNoWay);
   }
+  // The bytes that lead on.
+  const std::bitset<256>& BytesOf(int32_t state) {
+    RowOf(state);
+    return states_[static_cast<size_t>(state)].bytes;
+  }
+  // `state` and those that it leads to, the nearest first, at most `limit`.
+  std::vector<int32_t> StatesFrom(int32_t state, size_t limit);
   bool Accepts(int32_t state) const {
     const State& s = states_[static_cast<size_t>(state)];
     return s.need == 0 && terms_[static_cast<size_t>(s.term)].accepts;
@@ -52,6 +60,12 @@ class Automaton {
   // Reads a whole text of valid UTF-8; kDead when it leaves the language's prefixes.
   int32_t Run(std::string_view text);
   bool Matches(std::string_view text);
+
+  // Whether at most kMaxWidth states are equally far from the beginning, as far as kMaxExplored of
+  // them tell: where they double with each code point, as those of `.*a.{20}` do, every text and
+  // every mask makes new ones.
+  static constexpr size_t kMaxWidth = 4000, kMaxExplored = 30'000;
+  static bool IsNarrow(Languages* languages, TermId language);
 
   // What follows explores the whole automaton once; false when it has more than kMaxAnalysed
   // states.
@@ -89,12 +103,15 @@ class Automaton {
     bool resolved = true;
     uint32_t prefix = 0;  // bits read of the open sequence (not resolved)
     std::unique_ptr<Row> row;
+    std::bitset<256> bytes;  // with the row
   };
   struct Info {
     bool infinite = false;
     uint64_t count = 0;
     int32_t longest = 0;
   };
+
+  static const Row kNoWay;
 
   void Partition(TermId language);
   int32_t ClassOf(uint32_t c) const;

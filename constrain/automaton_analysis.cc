@@ -30,6 +30,33 @@ std::array<uint8_t, 256> BytesByTaste() {
 
 }  // namespace
 
+std::vector<int32_t> Automaton::StatesFrom(int32_t state, size_t limit) {
+  std::vector<int32_t> out;
+  if (state != kDead) out.push_back(state);
+  for (size_t i = 0; i < out.size(); ++i) {
+    for (const int32_t next : RowOf(out[i])) {
+      if (next == kDead || out.size() >= limit) continue;
+      if (std::find(out.begin(), out.end(), next) == out.end()) out.push_back(next);
+    }
+  }
+  return out;
+}
+
+bool Automaton::IsNarrow(Languages* languages, TermId language) {
+  constexpr uint64_t kMaxWork = 1'500'000;  // some hundred milliseconds
+  const uint64_t begin = languages->work();
+  Automaton a(languages, language);
+  size_t level_end = a.terms_.size();  // those before it are as far from the beginning as `t`
+  for (size_t t = 0; t < a.terms_.size(); ++t) {
+    if (t == level_end) level_end = a.terms_.size();
+    if (languages->Exhausted() || a.terms_.size() - level_end > kMaxWidth) return false;
+    if (a.terms_.size() > kMaxExplored || languages->work() - begin > kMaxWork) return true;
+    for (size_t c = 0; c < a.class_size_.size(); ++c)
+      a.Next(static_cast<int32_t>(t), static_cast<int32_t>(c));
+  }
+  return !languages->Exhausted();
+}
+
 bool Automaton::Explore() {
   for (size_t t = 0; t < terms_.size(); ++t) {
     if (terms_.size() > kMaxAnalysed || languages_.Exhausted()) return false;

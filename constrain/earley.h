@@ -6,88 +6,82 @@
 // Sets are a stack: going back is dropping the last ones. One thread at a time.
 #pragma once
 
-#include <algorithm>
 #include <bitset>
 #include <memory>
 #include <vector>
 
-#include "common/hash.h"
 #include "constrain/grammar.h"
-#include "constrain/token_trie.h"
+#include "constrain/stamped_set.h"
 
 namespace aisp {
 
 struct EarleySet;
 
 struct EarleyItem {
+  static constexpr int32_t kNone = -1,
+                           kTerminal = -2;  // of `rule`: the production's end, a terminal
   int32_t production = 0;
   int32_t dot = 0;
-  int32_t state = 0;  // of the terminal behind the dot
+  int32_t state = 0;     // of the terminal behind the dot
+  int32_t rule = kNone;  // behind the dot
   const EarleySet* origin = nullptr;
   friend bool operator==(const EarleyItem&, const EarleyItem&) = default;
 };
+
+inline uint64_t HashOf(const EarleyItem& item) {
+  const uint64_t place =
+      static_cast<uint64_t>(item.production) << 32 | static_cast<uint32_t>(item.dot);
+  return MixHash(MixHash(place, static_cast<uint32_t>(item.state)),
+                 reinterpret_cast<uintptr_t>(item.origin));
+}
 
 struct EarleySet {
   std::vector<EarleyItem> items;
   std::bitset<256> first;  // bytes that may follow
   bool whole = false;      // the text may end here
-  Hash128 id;              // once Identify was called: equal for sets that allow the same texts
 };
 
 class Earley {
  public:
-  // Alternatives side by side at one place of a text; a byte that leads to more may not follow.
-  static constexpr size_t kMaxItems = 1000;
+  // Of one set: more than any text of a sensible grammar comes to. A byte that leads to more may
+  // not follow.
+  static constexpr size_t kMaxItems = 20'000;
+  // Items that came over a token's last byte: alternatives side by side at one place of a text.
+  static constexpr size_t kMaxAlternatives = 1000;
 
   explicit Earley(Grammar* grammar) : g_(*grammar) {}
 
   const EarleySet* Start();
+  // What `rule` may begin with, by itself: its productions began at Outside().
+  const EarleySet* StartOf(int32_t rule);
+  const EarleySet* Outside() const { return &outside_; }
   // Null when `byte` may not follow.
   const EarleySet* Step(const EarleySet& from, uint8_t byte);
-  // Sets every token that may follow `from`.
-  void Mask(const EarleySet& from, const TokenTrie& trie, TokenMask* mask) {
-    Walk(from, trie, 0, static_cast<uint32_t>(trie.nodes().size()), mask);
-  }
-
-  // Gives every set its id: a hash of its items and of the ids of their origins.
-  void Identify();
+  // `set`, or one that has its first kMaxAlternatives alternatives where it has more.
+  const EarleySet* Narrowed(const EarleySet& set);
+  // The symbol that `item` awaits; null at its production's end.
+  const GrammarSymbol* Behind(const EarleyItem& item) const;
 
   size_t size() const { return used_; }
-  void Reset(size_t size) {
-    used_ = size;
-    identified_ = std::min(identified_, size);
-  }
+  void Reset(size_t size) { used_ = size; }
 
  private:
-  // The terminals that a walk of the trie goes on in: items in the same state of the same one walk
-  // together.
-  struct Open {
-    std::vector<EarleyItem> items;
-    std::vector<size_t> group;  // by item
-    std::vector<Automaton*> automata;
-    std::vector<int32_t> states;
-  };
-
   EarleySet* New();
-  const GrammarSymbol* Behind(const EarleyItem& item) const;
   void Add(EarleySet* set, const EarleyItem& item);
   void Advance(EarleySet* set, const EarleyItem& item);
   void Complete(EarleySet* set, int32_t rule, const EarleySet* origin);
+  void Predict(EarleySet* set, size_t rule);
   bool Close(EarleySet* set);
-  void Walk(const EarleySet& from, const TokenTrie& trie, uint32_t begin, uint32_t end,
-            TokenMask* mask);
-  Open OpenOf(const EarleySet& from) const;
-  // The set where the groups stand in `states` (kDead: left out).
-  const EarleySet* At(const Open& open, const int32_t* states);
-  // The bytes that may follow where the groups in `ended` have come to an end.
-  std::bitset<256> Behind(const Open& open, const std::vector<bool>& ended);
 
   Grammar& g_;
   std::vector<std::unique_ptr<EarleySet>> sets_;
-  size_t used_ = 0, identified_ = 0;  // the first `identified_` sets have an id
+  size_t used_ = 0;
   const EarleySet* start_ = nullptr;
+  const EarleySet outside_ = {};
   std::vector<uint32_t> predicted_;  // by rule: the closure that predicted it last
   uint32_t closure_ = 0;
+  // Of the set that is being made: its items, and the rules that ended there with where they began.
+  StampedSet<EarleyItem> added_, ended_;
 };
 
 }  // namespace aisp

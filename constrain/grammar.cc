@@ -72,7 +72,12 @@ class Compiler {
   GrammarSymbol Terminal(TermId language) {
     const auto [it, fresh] =
         terminals_.try_emplace(language, static_cast<int32_t>(g_.terminals.size()));
-    if (fresh) g_.terminals.push_back(std::make_unique<Automaton>(&g_.languages, language));
+    if (fresh) {
+      g_.terminals.push_back(std::make_unique<Automaton>(&g_.languages, language));
+      if (error_.empty() && !Automaton::IsNarrow(&g_.languages, language) &&
+          !g_.languages.Exhausted())
+        error_ = "a part without recursion needs more states than one may have";
+    }
     return {true, it->second};
   }
 
@@ -215,7 +220,64 @@ class Compiler {
       });
     }
     if (!finite[static_cast<size_t>(g_.root)]) return InvalidArgument("no text fits the grammar");
+    FindFollowers(FirstBytes());
     return {};
+  }
+
+  bool MayBeEmpty(const GrammarSymbol& s) const {
+    const auto i = static_cast<size_t>(s.index);
+    return s.terminal ? g_.terminals[i]->Accepts(g_.terminals[i]->start()) : g_.nullable[i];
+  }
+  // Calls `look` with every production that is left until it changes nothing more.
+  template <typename Look>
+  void UntilStable(const Look& look) const {
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (const auto& productions : g_.of_rule) {
+        for (const int32_t p : productions)
+          changed = look(g_.productions[static_cast<size_t>(p)]) || changed;
+      }
+    }
+  }
+  static bool Join(const std::bitset<256>& from, std::bitset<256>* to) {
+    const std::bitset<256> before = *to;
+    *to |= from;
+    return *to != before;
+  }
+
+  // By rule.
+  std::vector<std::bitset<256>> FirstBytes() const {
+    std::vector<std::bitset<256>> out(g_.of_rule.size());
+    UntilStable([&](const Production& production) {
+      bool changed = false;
+      for (const GrammarSymbol& s : production.symbols) {
+        changed = Join(FirstOf(s, out), &out[static_cast<size_t>(production.rule)]) || changed;
+        if (!MayBeEmpty(s)) break;
+      }
+      return changed;
+    });
+    return out;
+  }
+  const std::bitset<256>& FirstOf(const GrammarSymbol& s,
+                                  const std::vector<std::bitset<256>>& first) const {
+    const auto i = static_cast<size_t>(s.index);
+    return s.terminal ? g_.terminals[i]->BytesOf(g_.terminals[i]->start()) : first[i];
+  }
+
+  void FindFollowers(const std::vector<std::bitset<256>>& first) {
+    g_.behind_rule.resize(g_.of_rule.size());
+    g_.behind_terminal.resize(g_.terminals.size());
+    UntilStable([&](const Production& production) {
+      bool changed = false;
+      std::bitset<256> behind = g_.behind_rule[static_cast<size_t>(production.rule)];
+      for (size_t i = production.symbols.size(); i-- > 0;) {
+        const GrammarSymbol& s = production.symbols[i];
+        auto& own = s.terminal ? g_.behind_terminal : g_.behind_rule;
+        changed = Join(behind, &own[static_cast<size_t>(s.index)]) || changed;
+        behind = MayBeEmpty(s) ? behind | FirstOf(s, first) : FirstOf(s, first);
+      }
+      return changed;
+    });
   }
 
   GrammarText text_;

@@ -6,6 +6,7 @@
 // are serialised by whoever owns it.
 #pragma once
 
+#include <bitset>
 #include <chrono>
 #include <memory>
 #include <string_view>
@@ -32,6 +33,8 @@ struct Grammar {
   std::vector<Production> productions;
   std::vector<std::vector<int32_t>> of_rule;  // productions
   std::vector<bool> nullable;                 // by rule
+  // Bytes that come behind it somewhere in the texts of the grammar.
+  std::vector<std::bitset<256>> behind_rule, behind_terminal;
   int32_t root = 0;
 };
 

@@ -2,18 +2,17 @@
 
 #include <algorithm>
 #include <mutex>
-#include <unordered_map>
 
 #include "constrain/earley.h"
+#include "constrain/grammar_masks.h"
+#include "constrain/growth_bound.h"
 
 namespace aisp {
 namespace {
 
-constexpr size_t kMaxMasks = 256;
-
 struct Shared {
   std::unique_ptr<Grammar> grammar;
-  std::unordered_map<Hash128, TokenMask> masks;  // by set; bounded
+  std::unique_ptr<GrammarMasks> masks;
   std::shared_ptr<const TokenTrie> trie;
   std::mutex mutex;
 };
@@ -44,6 +43,7 @@ class GrammarMatcher : public Matcher {
       }
       at_ = next;
     }
+    at_ = earley_.Narrowed(*at_);
     history_.push_back(before);
     return bytes.size();
   }
@@ -60,16 +60,8 @@ class GrammarMatcher : public Matcher {
 
   void Mask(TokenMask* mask) override {
     const std::lock_guard lock(shared_->mutex);
-    earley_.Identify();
-    const auto known = shared_->masks.find(at_->id);
-    if (known != shared_->masks.end()) {
-      *mask = known->second;
-      return;
-    }
-    std::fill(mask->words().begin(), mask->words().end(), 0);
-    earley_.Mask(*at_, *shared_->trie, mask);
-    if (shared_->masks.size() >= kMaxMasks) shared_->masks.clear();
-    shared_->masks.emplace(at_->id, *mask);
+    const GrowthBound bound(&shared_->grammar->languages);
+    shared_->masks->Compute(*at_, mask);
   }
 
   std::string Forced(size_t limit) override {
@@ -107,8 +99,8 @@ class GrammarConstraint : public Constraint {
   }
   size_t bytes() const override {
     const std::lock_guard lock(shared_->mutex);
-    return shared_->masks.size() * shared_->trie->vocabulary() / 8 +
-           shared_->grammar->languages.size() * 200 + shared_->grammar->productions.size() * 100;
+    return shared_->masks->bytes() + shared_->grammar->languages.size() * 200 +
+           shared_->grammar->productions.size() * 100;
   }
 
  private:
@@ -123,6 +115,10 @@ Result<std::shared_ptr<Constraint>> MakeGrammarConstraint(std::string_view gramm
   auto shared = std::make_shared<Shared>();
   AISP_ASSIGN_OR_RETURN(shared->grammar, CompileGrammar(grammar, timeout));
   shared->trie = std::move(trie);
+  shared->masks = std::make_unique<GrammarMasks>(shared->grammar.get(), shared->trie);
+  constexpr std::chrono::milliseconds kMostOfPreparing{250};
+  shared->masks->Prepare(std::chrono::steady_clock::now() +
+                         std::min(kMostOfPreparing, timeout / 4));
   return std::make_shared<GrammarConstraint>(std::move(shared));
 }
 

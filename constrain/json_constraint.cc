@@ -2,9 +2,9 @@
 
 #include <mutex>
 
+#include "constrain/growth_bound.h"
 #include "constrain/json_endings.h"
 #include "constrain/json_masks.h"
-#include "constrain/time_bound.h"
 
 namespace aisp {
 namespace {
@@ -40,7 +40,6 @@ class JsonMatcher : public Matcher {
 
   size_t AdvanceBytes(std::string_view bytes) override {
     const std::lock_guard lock(shared_->mutex);
-    const TimeBound bound(&shared_->grammar->languages);
     const Before before{state_, arena_.mark()};
     for (size_t i = 0; i < bytes.size(); ++i) {
       const JsonState from = state_;
@@ -68,19 +67,19 @@ class JsonMatcher : public Matcher {
 
   void Mask(TokenMask* mask) override {
     const std::lock_guard lock(shared_->mutex);
-    const TimeBound bound(&shared_->grammar->languages);
+    const GrowthBound bound(&shared_->grammar->languages);
     shared_->masks.Compute(state_, &arena_, mask);
   }
 
   std::optional<Ending> FindEnding(size_t limit) override {
     const std::lock_guard lock(shared_->mutex);
-    const TimeBound bound(&shared_->grammar->languages);
+    const GrowthBound bound(&shared_->grammar->languages);
     return shared_->endings.Find(state_, limit);
   }
 
   std::string Forced(size_t limit) override {
     const std::lock_guard lock(shared_->mutex);
-    const TimeBound bound(&shared_->grammar->languages);
+    const GrowthBound bound(&shared_->grammar->languages);
     const Arena::Mark mark = arena_.mark();
     std::string out;
     JsonState at = state_;

@@ -337,6 +337,7 @@ const TextMask& JsonMasks::TextMaskOf(Automaton* automaton, int32_t state) {
     }
   }
   if (any) return trie_->KeepAnyText(std::move(out));
+  if (!machine_.grammar().languages.MayGrow()) return *(cut_text_ = std::move(out));
   return *text_masks_.emplace(key, std::move(out)).first->second;
 }
 

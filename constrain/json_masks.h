@@ -63,6 +63,7 @@ class JsonMasks {
   JsonMachine& machine_;
   std::shared_ptr<const TokenTrie> trie_;
   std::unordered_map<uint64_t, std::unique_ptr<TextMask>> text_masks_;
+  std::unique_ptr<TextMask> cut_text_;  // cut short by the bound of growth: not kept for others
   std::unordered_map<const Automaton*, uint32_t> automaton_ids_;
   std::vector<uint8_t> suffix_allowed_;
   Arena scratch_;

@@ -227,6 +227,7 @@ TermId Languages::DeriveBelow(TermId t, uint32_t c) {
     return kNothing;
   }
   ++depth_;
+  ++work_;
   const TermId out = DeriveTerm(t, c);
   --depth_;
   if (at >= derivation_of_.size()) {

@@ -65,6 +65,14 @@ class Languages {
   using TimePoint = std::chrono::steady_clock::time_point;
   void SetDeadline(TimePoint deadline) { deadline_ = deadline; }
   bool TimedOut() const { return timed_out_; }
+  // Terms that were derived so far: a measure of time that is the same on every machine.
+  uint64_t work() const { return work_; }
+  // Automata shall make no states once so much more work was done.
+  static constexpr uint64_t kAnyWork = UINT64_MAX;
+  void BoundGrowth(uint64_t more) {
+    most_work_ = more > kAnyWork - work_ ? kAnyWork : work_ + more;
+  }
+  bool MayGrow() const { return work_ < most_work_; }
   size_t size() const { return terms_.size(); }
 
  private:
@@ -91,6 +99,7 @@ class Languages {
   bool timed_out_ = false;
   TimePoint deadline_ = TimePoint::max();
   uint32_t asked_ = 0;  // calls of Late
+  uint64_t work_ = 0, most_work_ = kAnyWork;
   // Of the derivation under way: by term, and of which derivation an entry is.
   std::vector<TermId> derived_;
   std::vector<uint32_t> derivation_of_;

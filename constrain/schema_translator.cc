@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "constrain/automaton.h"
 #include "constrain/formats.h"
 #include "constrain/pattern.h"
 #include "text/utf8.h"
@@ -322,6 +323,10 @@ TermId SchemaTranslator::Pattern(const SchemaPlace& place, const char* keyword,
   if (!term) {
     Refuse(place.pointer, keyword, term.error().message);
     return Languages::kAnyText;
+  }
+  if (!Automaton::IsNarrow(&l_, *term)) {
+    Refuse(place.pointer, keyword, "the pattern needs more states than one may have");
+    return patterns_[pattern] = Languages::kAnyText;
   }
   return patterns_[pattern] = *term;
 }

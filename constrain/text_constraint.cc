@@ -5,8 +5,8 @@
 
 #include "common/strings.h"
 #include "constrain/automaton.h"
+#include "constrain/growth_bound.h"
 #include "constrain/pattern.h"
-#include "constrain/time_bound.h"
 #include "text/utf8.h"
 
 namespace aisp {
@@ -36,6 +36,7 @@ struct Shared {
       trie->SetTokens(node, &mask);
       ++i;
     }
+    if (!languages.MayGrow()) return cut = std::move(mask);
     return masks.emplace(state, std::move(mask)).first->second;
   }
 
@@ -43,6 +44,7 @@ struct Shared {
   Languages languages;
   std::unique_ptr<Automaton> automaton;
   std::unordered_map<int32_t, TokenMask> masks;
+  TokenMask cut;  // one that the bound of growth cut short: not kept for others
   std::mutex mutex;
 };
 
@@ -83,13 +85,13 @@ class TextMatcher : public Matcher {
 
   void Mask(TokenMask* mask) override {
     const std::lock_guard lock(shared_->mutex);
-    const TimeBound bound(&shared_->languages);
+    const GrowthBound bound(&shared_->languages);
     *mask = shared_->MaskOf(state_);
   }
 
   std::optional<Ending> FindEnding(size_t limit) override {
     const std::lock_guard lock(shared_->mutex);
-    const TimeBound bound(&shared_->languages);
+    const GrowthBound bound(&shared_->languages);
     const auto text = shared_->automaton->Shortest(state_, 0);
     Ending out;
     if (!text || text->size() > limit || !shared_->trie->SpellOut(*text, &out.tokens))
@@ -102,7 +104,7 @@ class TextMatcher : public Matcher {
 
   std::string Forced(size_t limit) override {
     const std::lock_guard lock(shared_->mutex);
-    const TimeBound bound(&shared_->languages);
+    const GrowthBound bound(&shared_->languages);
     std::string out;
     for (int32_t state = state_; out.size() < limit && !shared_->automaton->Accepts(state);) {
       int only = -1;
@@ -157,6 +159,8 @@ Result<std::shared_ptr<Constraint>> MakePatternConstraint(std::string_view patte
   auto shared = std::make_shared<Shared>(std::move(trie));
   shared->languages.SetDeadline(std::chrono::steady_clock::now() + timeout);
   AISP_ASSIGN_OR_RETURN(const TermId language, CompileWholePattern(pattern, &shared->languages));
+  if (!Automaton::IsNarrow(&shared->languages, language) && !shared->languages.TimedOut())
+    return ResourceExhausted("the pattern needs more states than one may have");
   return Finish(std::move(shared), language);
 }
 

@@ -158,6 +158,11 @@ void TokenTrie::SetTwins(int32_t token, TokenMask* mask) const {
   for (; it != twins_.end() && it->first == token; ++it) mask->Set(static_cast<size_t>(it->second));
 }
 
+void TokenTrie::AddTwins(int32_t token, std::vector<int32_t>* out) const {
+  auto it = std::lower_bound(twins_.begin(), twins_.end(), std::make_pair(token, INT32_MIN));
+  for (; it != twins_.end() && it->first == token; ++it) out->push_back(it->second);
+}
+
 bool TokenTrie::SpellOut(std::string_view text, std::vector<TokenId>* out) const {
   while (!text.empty()) {
     TokenId longest = -1;

@@ -96,6 +96,11 @@ class TokenTrie {
     mask->Set(static_cast<size_t>(node.token));
     if (node.twins) SetTwins(node.token, mask);
   }
+  void AddTokens(const TrieNode& node, std::vector<int32_t>* out) const {
+    if (node.token < 0) return;
+    out->push_back(node.token);
+    if (node.twins) AddTwins(node.token, out);
+  }
   // Takes out all tokens that end at or below `node`.
   void ClearBelow(int32_t node, TokenMask* mask) const;
   // For a node whose byte is a quote: every token below it and what it has behind that quote.
@@ -121,6 +126,7 @@ class TokenTrie {
   static void Build(const std::vector<std::pair<std::string_view, int32_t>>& sorted,
                     std::vector<TrieNode>* nodes, std::vector<std::pair<int32_t, int32_t>>* twins);
   void SetTwins(int32_t token, TokenMask* mask) const;
+  void AddTwins(int32_t token, std::vector<int32_t>* out) const;
   void IndexQuotes();
   void IndexTexts();
 

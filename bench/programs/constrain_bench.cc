@@ -1,15 +1,17 @@
 // aisp_bench_constrain FOLDER TOKENIZER_FOLDER: compile and mask times over a folder of schemas
-// with instances
-// ({schema, tests: [{valid, data}]}), on this thread alone, in its own CPU time: what else runs on
-// the machine does not count.
+// with instances ({schema, tests: [{valid, data}]}), and over grammars beside a text of theirs
+// (NAME.gbnf, NAME.txt), on this thread alone, in its own CPU time: what else runs on the machine
+// does not count.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <random>
 #include <sstream>
 
+#include "constrain/grammar_constraint.h"
 #include "constrain/json.h"
 #include "constrain/json_constraint.h"
 #include "constrain/json_masks.h"
@@ -74,6 +76,81 @@ std::string Percentiles(std::vector<double> values) {
       at(.9), at(.99), at(.999), values.back(), values.size());
 }
 
+std::string ReadAll(const std::filesystem::path& path) {
+  std::ifstream in(path);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+void PrintSchemas(const TokenTrie& trie, double trie_us, const Times& times) {
+  fmt::print(
+      R"({{"bench":"constrain","vocabulary":{},"schemas":{},"enforced":{},"trie_ms":{:.0f},"compile_us":{},"mask_us":{},"advance_us":{},"forced_us":{}}})"
+      "\n",
+      trie.vocabulary(), times.schemas, times.enforced, trie_us / 1e3,
+      Percentiles(times.compile_us), Percentiles(times.mask_us), Percentiles(times.advance_us),
+      Percentiles(times.forced_us));
+}
+
+// Draws tokens by chance from the masks: states that no sensible text has.
+void RandomWalk(Matcher* matcher, uint32_t seed, TokenMask* mask, std::vector<double>* mask_us) {
+  constexpr int kSteps = 100;
+  std::mt19937 random(seed);
+  for (int step = 0; step < kSteps; ++step) {
+    const double before = CpuMicros();
+    matcher->Mask(mask);
+    mask_us->push_back(CpuMicros() - before);
+    const size_t count = mask->Count();
+    if (count == 0) return;
+    size_t skip = random() % count, token = 0;
+    while (!mask->Has(token) || skip-- > 0) ++token;
+    if (!matcher->Advance(static_cast<TokenId>(token))) return;
+  }
+}
+
+// The grammar is compiled once; then the text token by token, then random walks, then the text by
+// another matcher: what earlier requests of a grammar left behind serves later ones.
+bool MeasureGrammar(const std::filesystem::path& path, const Tokenizer& tokenizer,
+                    const std::shared_ptr<const TokenTrie>& trie) {
+  const double start = CpuMicros();
+  const auto constraint = MakeGrammarConstraint(ReadAll(path), trie);
+  const double compile_us = CpuMicros() - start;
+  if (!constraint) {
+    fmt::print(stderr, "{}: {}\n", path.string(), constraint.error().message);
+    return false;
+  }
+  std::string text = ReadAll(std::filesystem::path(path).replace_extension(".txt"));
+  if (text.ends_with('\n')) text.pop_back();
+  const auto ids = tokenizer.Encode(text, false, false);
+  TokenMask mask(trie->vocabulary());
+  std::vector<double> text_us, again_us, random_us, advance_us;
+  auto walk_text = [&](std::vector<double>* mask_us) {
+    const auto matcher = (*constraint)->NewMatcher();
+    for (size_t i = 0; i < ids->size(); ++i) {
+      const double before = CpuMicros();
+      matcher->Mask(&mask);
+      const double between = CpuMicros();
+      mask_us->push_back(between - before);
+      if (!matcher->Advance((*ids)[i])) {
+        fmt::print(stderr, "{}: token {} of its text may not follow\n", path.string(), i);
+        return false;
+      }
+      advance_us.push_back(CpuMicros() - between);
+    }
+    return true;
+  };
+  if (!walk_text(&text_us)) return false;
+  for (uint32_t seed = 1; seed <= 20; ++seed)
+    RandomWalk((*constraint)->NewMatcher().get(), seed, &mask, &random_us);
+  if (!walk_text(&again_us)) return false;
+  fmt::print(
+      R"({{"bench":"grammar","grammar":"{}","vocabulary":{},"compile_us":{:.0f},"text_mask_us":{},"random_mask_us":{},"again_mask_us":{},"advance_us":{}}})"
+      "\n",
+      path.stem().string(), trie->vocabulary(), compile_us, Percentiles(text_us),
+      Percentiles(random_us), Percentiles(again_us), Percentiles(advance_us));
+  return true;
+}
+
 int Run(const std::string& folder, const std::string& tokenizer_folder) {
   const auto tokenizer = Tokenizer::Load(tokenizer_folder);
   if (!tokenizer) {
@@ -90,17 +167,11 @@ int Run(const std::string& folder, const std::string& tokenizer_folder) {
     paths.push_back(entry.path());
   std::sort(paths.begin(), paths.end());
   for (const auto& path : paths) {
-    std::ifstream in(path);
-    std::ostringstream text;
-    text << in.rdbuf();
-    if (const auto file = ParseJson(text.str()); file) Measure(*file, **tokenizer, trie, &times);
+    if (path.extension() == ".gbnf" && !MeasureGrammar(path, **tokenizer, trie)) return 1;
+    if (path.extension() != ".json") continue;
+    if (const auto file = ParseJson(ReadAll(path)); file) Measure(*file, **tokenizer, trie, &times);
   }
-  fmt::print(
-      R"({{"bench":"constrain","vocabulary":{},"schemas":{},"enforced":{},"trie_ms":{:.0f},"compile_us":{},"mask_us":{},"advance_us":{},"forced_us":{}}})"
-      "\n",
-      trie->vocabulary(), times.schemas, times.enforced, trie_us / 1e3,
-      Percentiles(times.compile_us), Percentiles(times.mask_us), Percentiles(times.advance_us),
-      Percentiles(times.forced_us));
+  if (times.schemas > 0) PrintSchemas(*trie, trie_us, times);
   return 0;
 }
 
@@ -109,7 +180,7 @@ int Run(const std::string& folder, const std::string& tokenizer_folder) {
 
 int main(int argc, char** argv) {
   if (argc != 3) {
-    fmt::print(stderr, "usage: aisp_bench_constrain FOLDER_OF_SCHEMAS TOKENIZER_FOLDER\n");
+    fmt::print(stderr, "usage: aisp_bench_constrain FOLDER TOKENIZER_FOLDER\n");
     return 2;
   }
   return aisp::Run(argv[1], argv[2]);

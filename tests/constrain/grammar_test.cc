@@ -104,6 +104,33 @@ TEST(Grammar, MasksSayWhatTheMatcherSays) {
   }
 }
 
+// Every split of a text in as many parts as one likes is another way to read it.
+TEST(Grammar, AmbiguityIsBounded) {
+  const std::string_view grammars[] = {
+      "root ::= root root | root root root | [a-z]+ | \"x\"? root \" \"?",
+      "root ::= p*\np ::= q+ q* | \"(\" root \")\"\nq ::= [a-z ]+ | q p?",
+  };
+  for (const std::string_view grammar : grammars) {
+    const auto constraint = Of(grammar);
+    ASSERT_NE(constraint, nullptr);
+    const auto matcher = constraint->NewMatcher();
+    TokenMask mask(256 + Pieces().size());
+    for (int i = 0; i < 60; ++i) {
+      matcher->Mask(&mask);
+      ASSERT_TRUE(mask.Has('a')) << grammar << " at " << i;
+      ASSERT_TRUE(matcher->Advance('a')) << grammar << " at " << i;
+    }
+    EXPECT_TRUE(matcher->IsWhole());
+  }
+}
+
+// Rules of which a place may begin by the thousand.
+TEST(Grammar, AsManyAlternativesAsOneLikes) {
+  std::string grammar = "root ::= \"{\" root \"}\"";
+  for (int i = 0; i < 3000; ++i) grammar += " | \"k" + std::to_string(i) + "(\" root? \")\"";
+  ExpectTexts(grammar, {"k0()", "k2999(k17({k1500()}))"}, {"k3000()", "k2999"});
+}
+
 TEST(Grammar, WhatIsForcedComesNext) {
   EXPECT_EQ(Of("root ::= \"name: \" [a-z]")->NewMatcher()->Forced(100), "name: ");
 }

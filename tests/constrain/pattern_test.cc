@@ -1,6 +1,6 @@
 #include "constrain/pattern.h"
 
-#include "constrain/automaton.h"
+#include "constrain/grammar_constraint.h"
 #include "constrain/text_constraint.h"
 #include "tests/constrain/schema_harness.h"
 
@@ -95,6 +95,57 @@ TEST(Pattern, AssertionsInRepetitionsTakeNoTimeWithoutEnd) {
     // Far more than the limit: a busy machine is no failure.
     EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20)) << pattern;
   }
+}
+
+// The classics: their deterministic automata double with each place that is counted.
+TEST(Pattern, AutomataWithoutBoundAreRefusedByName) {
+  for (const char* pattern : {".*a.{30}", "(a|b)*a(a|b){24}", "(.*x)?[a-z]*q[a-z]{26}",
+                              "(?:.*a.{18}|.*b.{18}|.*c.{18})", "(.{0,40}a.{0,40}b){6}"}) {
+    const auto made = MakePatternConstraint(pattern, Vocabulary());
+    ASSERT_FALSE(made.has_value()) << pattern;
+    EXPECT_EQ(made.error().code, Code::kResourceExhausted) << made.error().message;
+    const std::string schema = std::string(R"({"pattern": "^)") + pattern + R"($"})";
+    EXPECT_EQ(RefusalsOf(schema), std::vector<std::string>{"pattern at ''"}) << schema;
+    const auto grammar =
+        MakeGrammarConstraint(std::string("start: /") + pattern + "/", Vocabulary());
+    EXPECT_FALSE(grammar.has_value()) << pattern;
+  }
+}
+
+TEST(Pattern, LargeAutomataThatAreNoLargerThanTheirPatternsAreKept) {
+  for (const char* pattern : {".{0,20000}", "[a-z]{1,63}(\\.[a-z]{1,63}){0,120}", "(a|b)*a(a|b){8}",
+                              "([0-9a-f]{4}-){64}"}) {
+    EXPECT_TRUE(MakePatternConstraint(pattern, Vocabulary()).has_value()) << pattern;
+  }
+}
+
+// Two patterns that are small each; together their states multiply, and are made as they are met.
+TEST(Pattern, GrowthOfAMaskIsBounded) {
+  Languages languages;
+  const auto a = CompilePattern("^[ab]*a[ab]{9}$", &languages);
+  const auto b = CompilePattern("^[ab]*b[ab]{10}$", &languages);
+  Automaton both(&languages, languages.Intersect({*a, *b}));
+  std::string text;
+  int32_t state = both.start();
+  {
+    languages.BoundGrowth(2000);
+    const uint64_t before = languages.work();
+    size_t steps = 0;
+    for (uint32_t random = 1; languages.MayGrow() && steps < 100'000; ++steps) {
+      random = random * 1664525 + 1013904223;
+      const char c = (random >> 30) % 2 == 0 ? 'a' : 'b';
+      const int32_t next = both.Step(state, static_cast<uint8_t>(c));
+      if (next == Automaton::kDead) break;
+      state = next;
+      text += c;
+    }
+    // One state may be made when the bound is all but reached.
+    EXPECT_LT(languages.work() - before, 20'000u);
+    EXPECT_LT(steps, 100'000u);
+    languages.BoundGrowth(Languages::kAnyWork);
+  }
+  // What was no way on under the bound is one without it.
+  EXPECT_NE(both.Run(text + "ab"), Automaton::kDead);
 }
 
 }  // namespace
