@@ -245,13 +245,16 @@ Status DecodeRole::Impl::Verify(const DecodeRequest& request, const v1::PrefillD
   // A writer that sends none is one of before there were any, or has no pool that it can read.
   if (deps.host_pool == nullptr || done.block_checks().empty()) return {};
   const KvLayout& layout = deps.engine->blocks().layout();
-  const auto pushed = static_cast<size_t>(layout.BlocksFor(request.kv_end() - request.first_token));
+  const int32_t tokens = request.kv_end() - request.first_token;
+  const auto pushed = static_cast<size_t>(layout.BlocksFor(tokens));
   const auto first = static_cast<size_t>(request.first_token / layout.block_tokens);
   const std::span<const BlockId> blocks = deps.engine->BlocksOf(request.sequence);
   // Its deadline struck a moment ago: nobody reads them.
   if (blocks.empty()) return {};
-  Status arrived =
-      CheckArrived(layout, deps.host_pool, blocks.subspan(first, pushed), done.block_checks());
+  const bool converted = !leases.Find(request.epoch)->writer.conversion.empty();
+  Status arrived = CheckArrived(layout, deps.host_pool,
+                                {blocks.subspan(first, pushed), tokens, converted},
+                                done.block_checks());
   arrived ? verified.Add(static_cast<double>(pushed)) : corrupt.Add();
   return arrived;
 }
@@ -318,7 +321,8 @@ void DecodeRole::Impl::OnDone(const std::string& address, const v1::PrefillDone&
   LogDebug("KV arrived", {{"request", request->trace_id},
                           {"address", address},
                           {"blocks", done.blocks()},
-                          {"transport", request->remote.transport}});
+                          {"transport", request->remote.transport},
+                          {"converted", lease.writer.conversion}});
   request->phase = RequestPhase::kRunning;
   request->filled = true;
   remote_filled.Add();

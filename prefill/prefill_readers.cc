@@ -88,6 +88,8 @@ void PrefillRole::Impl::OnHello(Reader& reader, const v1::KvHello& hello) {
     RefuseReader(reader, fits.error().message);
     return;
   }
+  Result<KvConversion> conversion = PlanFor(hello.fingerprint().kv_layout());
+  if (!conversion) return RefuseReader(reader, conversion.error().message);
   // An earlier link of this process is stale. One of another process under the same name is not
   // ours to judge: of two the router ends one, and a dead one's link ends by itself.
   std::vector<ReaderId> stale;
@@ -110,27 +112,39 @@ void PrefillRole::Impl::OnHello(Reader& reader, const v1::KvHello& hello) {
   const uint64_t attempt =
       deps.connector->Connect({hello.offers().begin(), hello.offers().end()}, same_host,
                               [this, over, id = reader.id, same_host,
-                               layout = hello.fingerprint().kv_layout()](Result<PeerPool> pool) {
+                               conversion = *conversion](Result<PeerPool> pool) {
                                 *over = true;
-                                OnPool(id, same_host, layout, std::move(pool));
+                                OnPool(id, same_host, conversion, std::move(pool));
                               });
   if (!*over) reader.connecting = attempt;
 }
 
-void PrefillRole::Impl::OnPool(ReaderId id, bool same_host, const v1::KvLayoutDesc& layout,
+Result<KvConversion> PrefillRole::Impl::PlanFor(const v1::KvLayoutDesc& peer) const {
+  AISP_ASSIGN_OR_RETURN(const KvLayout layout, PeerLayout(peer));
+  return KvConversion::Plan(deps.engine->blocks().layout(), layout);
+}
+
+void PrefillRole::Impl::OnPool(ReaderId id, bool same_host, const KvConversion& conversion,
                                Result<PeerPool> pool) {
   Reader& reader = *readers.Find(id);  // one that goes cancels its attempt
   reader.connecting = 0;
   if (!pool) return RefuseReader(reader, pool.error().message);
+  if (conversion.converts()) {
+    if (Status room = pusher->staging().Open(conversion); !room) {
+      pool->transport->Disconnect(pool->peer);
+      return RefuseReader(reader, room.error().message);
+    }
+    reader.staged = true;
+  }
+  reader.conversion = conversion;
   reader.greeted = true;
   reader.hello_deadline = kNever;
   reader.pool = std::move(*pool);
-  reader.layout = PeerLayout(deps.engine->blocks().layout(), layout);
-
   const std::string& lane = reader.pool.transport->capabilities().name;
   LogInfo("decode worker connected", {{"worker", reader.worker_id},
                                       {"transport", lane},
-                                      {"gb_per_s", reader.pool.measured_bytes_per_s * 1e-9}});
+                                      {"gb_per_s", reader.pool.measured_bytes_per_s * 1e-9},
+                                      {"converted", conversion.ToString()}});
   if (!reader.pool.warning.empty())
     LogWarning("KV lane", {{"worker", reader.worker_id}, {"warning", reader.pool.warning}});
   v1::PrefillToDecode message;
@@ -143,6 +157,7 @@ void PrefillRole::Impl::OnPool(ReaderId id, bool same_host, const v1::KvLayoutDe
   ack->set_pid(same_host ? options.pid : 0);
   ack->set_lane_token(reader.pool.token);
   ack->set_draws(options.draws);
+  ack->set_conversion(conversion.ToString());
   SendToReader(reader.id, std::move(message));
   if (!shell->draining() && !standing_by) return;
   v1::PrefillToDecode draining;
@@ -226,7 +241,7 @@ void PrefillRole::Impl::OnPrefill(Reader& reader, const v1::PrefillRequest& requ
 
 Status PrefillRole::Impl::CheckGrant(const Reader& reader, const Transfer& transfer,
                                      const v1::Grant& grant) const {
-  const KvLayout& layout = reader.layout;
+  const KvLayout& layout = reader.layout();
   const auto first = static_cast<int64_t>(grant.first_token());
   const int64_t end = transfer.end_token;
   if (first % layout.block_tokens != 0 || first > transfer.tokens) {
@@ -273,7 +288,7 @@ void PrefillRole::Impl::OnGrant(Reader& reader, const v1::Grant& grant) {
   PushTarget target;
   target.transport = reader.pool.transport;
   target.peer = reader.pool.peer;
-  target.layout = reader.layout;
+  target.layout = reader.layout();
   target.epoch = epoch;
   target.first_token = transfer->first_token;
   target.end_token = std::max(transfer->end_token, transfer->first_token);
@@ -346,6 +361,7 @@ void PrefillRole::Impl::ReleaseIfIdle(ReaderId id) {
   }
   if (reader->up) return;
   if (reader->greeted) reader->pool.transport->Disconnect(reader->pool.peer);
+  if (reader->staged) pusher->staging().Close();
   readers.Erase(id);
 }
 

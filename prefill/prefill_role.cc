@@ -323,7 +323,7 @@ void PrefillRole::Wire(const PrefillDeps& deps) {
   profile.max_running = impl.options.max_running;
   impl.shell.emplace(impl.options.worker, profile, deps.engine, deps.clock, deps.routers,
                      deps.metrics);
-  impl.pusher.emplace(&deps.engine->blocks(), deps.clock);
+  impl.pusher.emplace(&deps.engine->blocks(), deps.clock, deps.conversion_pool);
   impl.holder.emplace(impl.options.holder,
                       PrefixHolder::Deps{deps.engine, deps.clock, &*impl.pusher, &impl.readers,
                                          deps.host_pool, &impl});
@@ -391,6 +391,7 @@ Status PrefillRole::Ready() const { return impl_->shell->Ready(); }
 const Engine& PrefillRole::engine() const { return *impl_->deps.engine; }
 size_t PrefillRole::num_transfers() const { return impl_->transfers.size(); }
 size_t PrefillRole::num_pushes() const { return impl_->holder->size(); }
+int32_t PrefillRole::staging_blocks() const { return impl_->pusher->staging().blocks(); }
 
 void PrefillRole::OnLinkUp(LinkId link, const std::string& /*peer_address*/) {
   impl_->shell->OnLinkUp(link);

@@ -67,6 +67,9 @@ struct PrefillDeps {
   // This worker's pool where the host can read it: checks are sent to readers that want them. Null:
   // none are.
   const std::byte* host_pool = nullptr;
+  // Its pool where the host can write it: KV is converted for readers with another dtype. Null:
+  // they are refused.
+  std::byte* conversion_pool = nullptr;
 };
 
 class PrefillRole final : public WorkerRole {
@@ -111,6 +114,8 @@ class PrefillRole final : public WorkerRole {
   size_t num_transfers() const;
   // Likewise, of prefixes that are given away.
   size_t num_pushes() const;
+  // Of this worker's pool, held for conversions while readers with another dtype are connected.
+  int32_t staging_blocks() const;
 
  private:
   struct Impl;

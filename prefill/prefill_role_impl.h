@@ -28,7 +28,7 @@ struct PrefillRole::Impl final : public LinkHandler<v1::DecodeToPrefill>,
   void OnLinkDown(LinkId link, const Error& why) override;
   void OnHello(Reader& reader, const v1::KvHello& hello);
   // Its pool was reached, or not.
-  void OnPool(ReaderId id, bool same_host, const v1::KvLayoutDesc& layout, Result<PeerPool> pool);
+  void OnPool(ReaderId id, bool same_host, const KvConversion& conversion, Result<PeerPool> pool);
   void RefuseReader(Reader& reader, const std::string& reason);
   void OnPrefill(Reader& reader, const v1::PrefillRequest& request);
   void OnGrant(Reader& reader, const v1::Grant& grant);
@@ -44,6 +44,8 @@ struct PrefillRole::Impl final : public LinkHandler<v1::DecodeToPrefill>,
   void OnLayer(int32_t layer, std::span<const LayerSlice> slices) override;
 
   void AddMetrics(Metrics& metrics);
+  // How KV of our pool becomes KV of a pool as it says it has. An error: it does not.
+  Result<KvConversion> PlanFor(const v1::KvLayoutDesc& peer) const;
 
   // --- transfers (prefill_role.cc) ---
   Transfer* FindTransfer(ReaderId reader, uint64_t transfer_id);

@@ -89,6 +89,8 @@ class PrefixHolder {
   };
 
   int32_t BlockTokens() const { return deps_.engine->blocks().layout().block_tokens; }
+  // Of what is held, in whole blocks of ours, what is whole blocks of the reader's, too.
+  int32_t HeldTokens(const Reader& reader, size_t blocks) const;
   int32_t PinnedBlocks() const;
   // One that is asked for or being written.
   Push* FindOpen(ReaderId reader, uint64_t transfer_id, Key* key);

@@ -170,8 +170,8 @@ double CostPolicy::AdmissionMs(const RequestSummary& request, const WorkerView& 
   if (rows >= decode.max_rows) {
     wait_ms = lifetime_ms * (rows - decode.max_rows + 1) / std::max(1, decode.max_rows);
   }
-  const int32_t cached_blocks = KnownTokens(decode) / std::max(1, request.block_tokens);
-  const int32_t wanted = request.tokens / std::max(1, request.block_tokens) + 1 - cached_blocks;
+  const int32_t cached_blocks = KnownTokens(decode) / std::max(1, decode.block_tokens);
+  const int32_t wanted = request.tokens / std::max(1, decode.block_tokens) + 1 - cached_blocks;
   const int32_t missing = wanted - decode.free_blocks;
   if (missing > 0 && decode.total_blocks > 0) {
     const int32_t in_use = std::max(1, decode.total_blocks - decode.free_blocks);
@@ -190,7 +190,7 @@ double CostPolicy::ExposedTransferMs(const RequestSummary& request, const Worker
     bytes_per_s = same_host ? options_.bytes_per_s_same_host : options_.bytes_per_s_other_host;
   }
   const double total_ms =
-      UncachedTokens(request, decode) * request.kv_bytes_per_token / bytes_per_s * 1e3;
+      UncachedTokens(request, decode) * decode.kv_bytes_per_token / bytes_per_s * 1e3;
   const double last_layer_ms = total_ms / std::max(1, request.num_layers);
   return options_.handoff_ms + std::max(last_layer_ms, total_ms - compute_ms);
 }

@@ -99,9 +99,7 @@ RequestSummary Router::Impl::Summarize(const Request& request, bool yields) {
   summary.tokens = static_cast<int32_t>(request.length());
   summary.expected_new_tokens =
       std::max(1.0, answer_lengths.Expected(request.spec.max_new_tokens) - request.emitted);
-  summary.kv_bytes_per_token = KvBytesPerToken(kv);
   summary.num_layers = static_cast<int32_t>(kv.num_layers());
-  summary.block_tokens = static_cast<int32_t>(kv.block_tokens());
   summary.takeover = request.placements > 0;
   summary.first_token_anywhere = request.spec.max_new_tokens > 0 &&
                                  request.spec.pooling == v1::POOL_NONE &&
@@ -131,10 +129,9 @@ RequestSummary Router::Impl::Summarize(const Request& request, bool yields) {
 }
 
 Result<Router::Impl::Choice> Router::Impl::Choose(Request& request) {
-  const v1::Fingerprint& fingerprint = PoolFingerprint();
   request.unit_hashes =
-      UnitHashes(PrefixRoot(PrefixDigest(fingerprint), fingerprint.kv_layout().dtype(),
-                            request.spec.adapter, request.spec.cache_scope),
+      UnitHashes(PrefixRoot(PrefixDigest(PoolFingerprint()), "", request.spec.adapter,
+                            request.spec.cache_scope),
                  request.Sequence());
   const bool yields = YieldsAt(request, clock->Now());
   const RequestSummary summary = Summarize(request, yields);

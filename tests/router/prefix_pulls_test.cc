@@ -20,6 +20,7 @@ WorkerView Worker(std::string_view id, int32_t cached = 0) {
   w.max_rows = 16;
   w.free_blocks = w.total_blocks = 1000;
   w.cached_tokens = cached;
+  w.kv_bytes_per_token = 128 * 1024;
   return w;
 }
 
@@ -36,7 +37,6 @@ class Pulls : public ::testing::Test {
   RequestSummary Request(int32_t tokens) {
     RequestSummary r;
     r.tokens = tokens;
-    r.kv_bytes_per_token = 128 * 1024;
     r.num_layers = 32;
     r.pulls = &rates_;
     r.now = now_;

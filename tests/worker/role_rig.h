@@ -102,6 +102,9 @@ struct RigOptions {
   ScheduleLimits limits;
   PrefillOptions prefill;
   DecodeOptions decode;
+  // What prefill workers have otherwise than the decode worker.
+  std::function<void(ProvenanceOptions&)> of_prefill;
+  bool mixed_precision = false;
   RankedConnector::Runner run_connects = RankedConnector::RunHere;
 };
 
@@ -178,6 +181,7 @@ class RoleRig {
  private:
   bool TurnOf(RigWorker& worker);
   ProvenanceOptions Model(int32_t blocks) const;
+  ProvenanceOptions PrefillModel() const;
   v1::Fingerprint FingerprintOf(const KvLayout& layout) const;
   void StartDecode();
 
