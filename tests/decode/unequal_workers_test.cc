@@ -32,6 +32,12 @@ class UnequalWorkers : public ::testing::Test {
   const v1::Timing& Timing(uint64_t id) const {
     return rig_->router->answers.at(id).timings.at(0);
   }
+  // What is less than one of its blocks a decode worker computes itself.
+  void ExpectMoved(uint64_t id, int tokens, int32_t block_tokens) const {
+    if (tokens <= block_tokens) return;
+    EXPECT_EQ(Timing(id).fallback(), "");
+    EXPECT_GT(Timing(id).kv_blocks_moved(), 0u);
+  }
   v1::GenerateRequest Pulling(uint64_t id, const std::vector<TokenId>& prompt) const {
     v1::GenerateRequest request = rig_->MakeRequest(id, prompt, 4);
     request.clear_prefill();
@@ -67,14 +73,14 @@ TEST_F(UnequalWorkers, BlocksOfEachSizeFillBlocksOfEach) {
         Start({from, DType::kF32}, {to, DType::kF32}, options);
         uint64_t id = 0;
         for (const int tokens : {2, 17, 128, 129, 200, 257}) {
-          const auto prompt = MakePrompt(tokens, 5);
+          const auto prompt = MakePrompt(tokens, static_cast<uint64_t>(tokens));
           rig_->router->Generate("d", rig_->MakeRequest(++id, prompt, 4));
           rig_->ExpectAnswer(id, prompt, 4);
+          ExpectMoved(id, tokens, to);
           auto longer = prompt;
           longer.insert(longer.end(), {1, 2, 3});
           rig_->router->Generate("d", rig_->MakeRequest(++id, longer, 4));
           rig_->ExpectAnswer(id, longer, 4);
-          EXPECT_EQ(Timing(id).fallback(), "");
         }
         EXPECT_EQ(Staging(), 0) << "rows are copied where they go";
         ExpectAllBack();
@@ -92,11 +98,10 @@ TEST_F(UnequalWorkers, EachFormatFillsEachInBlocksOfAnySize) {
         Start({ours, from}, {theirs, to});
         uint64_t id = 0;
         for (const int tokens : {17, 128, 300}) {
-          const auto prompt = MakePrompt(tokens, 6);
+          const auto prompt = MakePrompt(tokens, static_cast<uint64_t>(tokens));
           rig_->router->Generate("d", rig_->MakeRequest(++id, prompt, 4));
           rig_->ExpectAnswer(id, prompt, 4);
-          EXPECT_EQ(Timing(id).fallback(), "");
-          EXPECT_GT(Timing(id).kv_blocks_moved(), 0u);
+          ExpectMoved(id, tokens, theirs);
         }
         EXPECT_EQ(Staging() > 0, from != to);
         ExpectAllBack();
@@ -134,11 +139,14 @@ TEST_F(UnequalWorkers, ManyPromptsShareALittleStagingMemory) {
   options.decode_blocks = 64;
   Start({16, DType::kF8E4M3}, {64, DType::kF32}, options);
   p().transport->queue_limit = 3;
-  EXPECT_GT(Staging(), 0);
-  EXPECT_LE(Staging(), 12);
   for (uint64_t id = 1; id <= 8; ++id)
     rig_->router->Generate("d", rig_->MakeRequest(id, MakePrompt(100, id), 4));
-  for (uint64_t id = 1; id <= 8; ++id) rig_->ExpectAnswer(id, MakePrompt(100, id), 4);
+  for (uint64_t id = 1; id <= 8; ++id) {
+    rig_->ExpectAnswer(id, MakePrompt(100, id), 4);
+    ExpectMoved(id, 100, 64);
+  }
+  EXPECT_GT(Staging(), 0);
+  EXPECT_LE(Staging(), 12);
   ExpectAllBack();
 }
 
@@ -147,7 +155,7 @@ TEST_F(UnequalWorkers, APoolTooSmallForOneConvertedBlockRefusesTheReader) {
   options.prefill_blocks = 12;
   options.model.num_layers = 1;
   Start({16, DType::kF8E4M3}, {128, DType::kF32}, options);
-  const auto prompt = MakePrompt(100, 3);
+  const auto prompt = MakePrompt(150, 3);
   rig_->router->Generate("d", rig_->MakeRequest(1, prompt, 4));
   rig_->ExpectAnswer(1, prompt, 4);
   EXPECT_THAT(Timing(1).fallback(), ::testing::HasSubstr("KV is not converted from fp8_e4m3"));
