@@ -52,6 +52,8 @@ void DecodeRole::Impl::Ask(DecodeRequest& request) {
   request.remote.asked = now;
   by_transfer[request.transfer_id] = request.key;
   v1::PrefillRequest prefill = request.prefill;
+  // It was meant for the first one that is asked.
+  request.prefill.clear_pull();
   prefill.set_transfer_id(request.transfer_id);
   request.draw_asked = request.draw && peers->Up(request.address)->draws;
   if (request.draw_asked) *prefill.mutable_draw() = *request.draw;
@@ -310,6 +312,7 @@ void DecodeRole::Impl::OnDone(const std::string& address, const v1::PrefillDone&
   request->remote.cached_tokens = done.prefill_cached_tokens();
   request->remote.blocks = done.blocks();
   request->remote.preemptions = done.preemptions();
+  request->remote.pull = done.pull();
   request->remote.transport = lease.writer.transport->capabilities().name;
   request->remote.worker = lease.writer.worker_id;
   request->remote.its_spans.assign(done.spans().begin(), done.spans().end());

@@ -60,6 +60,11 @@ void PrefillRole::Impl::FinishTransfer(Transfer& transfer) {
     DrawnToWire(*transfer.drawn, done->mutable_drawn());
     first_tokens.Add();
   }
+  if (transfer.fetched.result() != v1::PrefixPull::NONE) {
+    *done->mutable_pull() = transfer.fetched;
+    AddSpan("pull", transfer.received, transfer.received, transfer.fetch_over,
+            transfer.fetched.holder(), done->mutable_spans());
+  }
   const SequenceTimes times = deps.engine->Times(transfer.sequence);
   done->set_preemptions(static_cast<uint32_t>(times.preemptions));
   AddChunks(transfer.received, times, options.worker.worker_id, done->mutable_spans());

@@ -193,6 +193,7 @@ void PrefillRole::Impl::OnPrefill(Reader& reader, const v1::PrefillRequest& requ
     return;
   }
   SequenceRequest sequence;
+  const bool fetches = request.has_pull() && deps.fetcher != nullptr;
   if (request.prompt_id() != 0) {
     const auto shared = reader.prompts.Find(request.prompt_id());
     if (!shared) {
@@ -213,6 +214,7 @@ void PrefillRole::Impl::OnPrefill(Reader& reader, const v1::PrefillRequest& requ
   sequence.priority = request.priority();
   sequence.tenant = TenantFromWire(request.tenant());
   if (request.has_draw()) ApplyFirstDraw(request.draw(), &sequence);
+  const std::vector<TokenId> tokens = fetches ? sequence.tokens : std::vector<TokenId>();
   Result<SequenceId> added =
       num_tokens < 2
           ? InvalidArgument(
@@ -237,6 +239,7 @@ void PrefillRole::Impl::OnPrefill(Reader& reader, const v1::PrefillRequest& requ
   by_wire_id[{reader.id, id}] = transfer.key;
   ++reader.transfers;
   transfers.emplace(transfer.key, transfer);
+  if (fetches) StartFetch(transfer.key, request, tokens);
 }
 
 Status PrefillRole::Impl::CheckGrant(const Reader& reader, const Transfer& transfer,

@@ -70,7 +70,7 @@ void PrefillRole::Impl::AskForBlocks() {
     Transfer& transfer = transfers.at(it->second);
     if (std::find(held_back.begin(), held_back.end(), transfer.reader) != held_back.end()) continue;
     if (transfer.overtaken >= options.max_overtakes) held_back.push_back(transfer.reader);
-    if (transfer.phase != TransferPhase::kQueued) continue;
+    if (transfer.phase != TransferPhase::kQueued || transfer.fetch != 0) continue;
     transfer.phase = TransferPhase::kAsked;
     v1::PrefillToDecode message;
     message.mutable_need()->set_transfer_id(transfer.transfer_id);
@@ -200,6 +200,7 @@ void PrefillRole::Impl::FailReader(ReaderId id, const Error& error) {
 }
 
 void PrefillRole::Impl::Abandon(Transfer& transfer) {
+  LeaveFetch(transfer);
   if (transfer.sequence_alive) deps.engine->Cancel(transfer.sequence);
   transfer.sequence_alive = false;
   by_sequence.erase(transfer.sequence);
@@ -327,6 +328,8 @@ void PrefillRole::Wire(const PrefillDeps& deps) {
   impl.holder.emplace(impl.options.holder,
                       PrefixHolder::Deps{deps.engine, deps.clock, &*impl.pusher, &impl.readers,
                                          deps.host_pool, &impl});
+  if (deps.metrics != nullptr)
+    impl.holder->AddMetrics(*deps.metrics, {{"worker", impl.options.worker.worker_id}});
 }
 
 void PrefillRole::Start() { TakeUp(1); }

@@ -34,6 +34,7 @@
 #include "prefill/peer_connector.h"
 #include "prefill/prefix_holder.h"
 #include "proto/link.h"
+#include "worker/prefix_fetcher.h"
 #include "worker/worker_role.h"
 
 namespace aisp {
@@ -63,6 +64,7 @@ struct PrefillDeps {
   LinkDialer<v1::WorkerMessage>* routers = nullptr;
   LinkSender<v1::PrefillToDecode>* readers = nullptr;
   PeerConnector* connector = nullptr;
+  PrefixFetcher* fetcher = nullptr;  // null: what decode workers say that others hold is computed
   Metrics* metrics = nullptr;  // may stay null
   // This worker's pool where the host can read it: checks are sent to readers that want them. Null:
   // none are.

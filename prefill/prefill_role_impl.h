@@ -1,6 +1,6 @@
 // The inside of PrefillRole; included by prefill/*.cc only. Split over prefill_role.cc (the loop,
 // routers, compute), prefill_readers.cc (what decode workers say), prefill_done.cc (what they are
-// told in the end) and draining.cc.
+// told in the end), fetching.cc (beginnings of prompts from other workers' caches) and draining.cc.
 #pragma once
 
 #include <map>
@@ -53,6 +53,10 @@ struct PrefillRole::Impl final : public LinkHandler<v1::DecodeToPrefill>,
   void SendToReader(ReaderId id, v1::PrefillToDecode message) override;
   void SendFailed(ReaderId reader, uint64_t transfer_id, const Error& error, bool retryable);
   void SendFence(ReaderId reader, Epoch epoch) override;
+  // Has the beginning of its prompt fetched, where its reader said who holds that.
+  void StartFetch(TransferKey key, const v1::PrefillRequest& request,
+                  std::span<const TokenId> tokens);
+  void LeaveFetch(Transfer& transfer);
   // Asks for blocks for what runs soon.
   void AskForBlocks();
   void NoteOvertaken(const Transfer& granted);

@@ -7,8 +7,25 @@
 
 #include "common/log.h"
 #include "kvcache/block_check.h"
+#include "worker/worker_metrics.h"
 
 namespace aisp {
+
+void PrefixHolder::AddMetrics(Metrics& m, const MetricLabels& labels) {
+  const auto result = [&](const char* name) {
+    return m.AddCounter("aisp_prefixes_given_total", "Prefixes that other workers asked this one for",
+                        WithLabel(labels, "result", name));
+  };
+  given_ = result("given");
+  missed_ = result("missed");
+  busy_ = result("refused");
+  late_ = result("late");
+  failed_ = result("failed");
+  unwanted_ = result("withdrawn");
+  tokens_ = m.AddCounter("aisp_prefix_given_tokens_total",
+                         "Prompt tokens whose KV was written to other workers from the cache", labels);
+  bytes_ = m.AddCounter("aisp_prefix_given_bytes_total", "Bytes of their KV", labels);
+}
 
 int32_t PrefixHolder::PinnedBlocks() const {
   size_t blocks = 0;
@@ -17,6 +34,11 @@ int32_t PrefixHolder::PinnedBlocks() const {
 }
 
 void PrefixHolder::Refuse(ReaderId reader, uint64_t transfer_id, const Error& error) {
+  const Counter& counter = error.code == Code::kNotFound            ? missed_
+                           : error.code == Code::kResourceExhausted ? busy_
+                           : error.code == Code::kDeadlineExceeded  ? late_
+                                                                    : failed_;
+  counter.Add();
   v1::PrefillToDecode message;
   v1::PrefillFailed* failed = message.mutable_failed();
   failed->set_transfer_id(transfer_id);
@@ -158,6 +180,7 @@ bool PrefixHolder::OnGrant(const Reader& reader, const v1::Grant& grant) {
 bool PrefixHolder::OnCancel(const Reader& reader, uint64_t transfer_id) {
   Key key = 0;
   if (FindOpen(reader.id, transfer_id, &key) == nullptr) return false;
+  unwanted_.Add();
   Abandon(key);
   return true;
 }
@@ -168,7 +191,10 @@ bool PrefixHolder::OnRevoke(const Reader& reader, Epoch epoch) {
     const Reader* owner = deps_.readers->Find(push.reader);
     if (owner == nullptr || !owner->Is(reader)) continue;
     // One that is fencing is acknowledged with its last completion.
-    if (push.phase == Phase::kGranted) Abandon(Key(key));
+    if (push.phase == Phase::kGranted) {
+      unwanted_.Add();
+      Abandon(Key(key));
+    }
     return true;
   }
   return false;
@@ -228,6 +254,9 @@ void PrefixHolder::Finish(Key key) {
     }
   }
   deps_.host->SendToReader(push.reader, std::move(message));
+  given_.Add();
+  tokens_.Add(push.end_token - push.first_token);
+  bytes_.Add(static_cast<double>(totals.bytes));
   LogDebug("a prefix was given away", {{"request", push.trace_id},
                                        {"worker", reader.worker_id},
                                        {"tokens", push.end_token - push.first_token}});
@@ -267,7 +296,10 @@ void PrefixHolder::DropReader(ReaderId id, const Error* error) {
   for (const auto& [key, push] : pushes_) {
     if (push.reader == id && push.phase != Phase::kFencing) keys.push_back(key);
   }
-  for (const Key key : keys) error != nullptr ? Fail(key, *error) : Abandon(key);
+  for (const Key key : keys) {
+    if (error == nullptr) unwanted_.Add();
+    error != nullptr ? Fail(key, *error) : Abandon(key);
+  }
 }
 
 void PrefixHolder::OnEngineFailed(const Error& error) {

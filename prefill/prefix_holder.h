@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "common/clock.h"
+#include "common/metrics.h"
 #include "engine/engine.h"
 #include "prefill/kv_pusher.h"
 #include "prefill/readers.h"
@@ -54,6 +55,7 @@ class PrefixHolder {
   };
   PrefixHolder(const Options& options, const Deps& deps) : options_(options), deps_(deps) {}
 
+  void AddMetrics(Metrics& metrics, const MetricLabels& labels);
   void OnRequest(Reader& reader, const v1::PrefillRequest& request);
   // Each false where it is about no push of this holder.
   bool OnGrant(const Reader& reader, const v1::Grant& grant);
@@ -95,6 +97,7 @@ class PrefixHolder {
   // One that is asked for or being written.
   Push* FindOpen(ReaderId reader, uint64_t transfer_id, Key* key);
   Status CheckGrant(const Reader& reader, const Push& push, const v1::Grant& grant) const;
+  // Tells the reader that it will not have it.
   void Refuse(ReaderId reader, uint64_t transfer_id, const Error& error);
   void Settle(Key key);
   void Finish(Key key);
@@ -108,6 +111,10 @@ class PrefixHolder {
   std::map<Key, Push> pushes_;
   std::map<PushId, Key> by_push_;
   Key last_ = 0;
+  // What became of them, by label.
+  Counter given_, missed_, busy_, late_, failed_, unwanted_;
+  Counter tokens_;
+  Counter bytes_;
 };
 
 }  // namespace aisp

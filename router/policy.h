@@ -142,7 +142,7 @@ struct PullChoice {
 struct Placement {
   int decode = -1;             // index into the views
   int prefill = -1;            // -1: the decode worker prefills itself
-  PullChoice pull;             // before the decode worker prefills the rest itself
+  PullChoice pull;             // before whoever prefills computes the rest
   std::vector<int> fallbacks;  // other prefill workers, best first, at most kMaxFallbacks
   double ttft_ms = 0;          // predicted; 0 by policies that predict nothing
   double tpot_ms = 0;

@@ -32,15 +32,15 @@ std::vector<int> PrefixHolders(const RequestSummary& request, std::span<const Wo
   return out;
 }
 
-WorkerView WithPrefix(const WorkerView& decode, int32_t tokens) {
-  WorkerView with = decode;
+WorkerView WithPrefix(const WorkerView& worker, int32_t tokens) {
+  WorkerView with = worker;
   with.cached_tokens = std::max(with.cached_tokens, tokens);
   return with;
 }
 
 PullChoice BestPull(const RequestSummary& request, std::span<const WorkerView> workers,
-                    std::span<const int> holders, int decode) {
-  const WorkerView& to = workers[static_cast<size_t>(decode)];
+                    std::span<const int> holders, int computes) {
+  const WorkerView& to = workers[static_cast<size_t>(computes)];
   const int32_t known = KnownTokens(to);
   PullChoice best;
   for (const int index : holders) {
@@ -49,7 +49,7 @@ PullChoice BestPull(const RequestSummary& request, std::span<const WorkerView> w
     // What arrives are whole blocks of the one that pulls, of whole ones that its holder has.
     const int32_t held = most / holder.block_tokens * holder.block_tokens;
     const int32_t tokens = held / to.block_tokens * to.block_tokens;
-    if (index == decode || tokens < known + to.block_tokens) continue;
+    if (index == computes || tokens < known + to.block_tokens) continue;
     const auto pull_ms = request.pulls->PredictMs(
         holder, to, (tokens - to.cached_tokens) * to.kv_bytes_per_token, request.now);
     if (!pull_ms) continue;
@@ -63,9 +63,9 @@ PullChoice BestPull(const RequestSummary& request, std::span<const WorkerView> w
 
 void AddPull(const RequestSummary& request, std::span<const WorkerView> workers,
              Placement* placement) {
-  if (placement->prefill >= 0) return;
   const std::vector<int> holders = PrefixHolders(request, workers);
-  placement->pull = BestPull(request, workers, holders, placement->decode);
+  const int computes = placement->prefill >= 0 ? placement->prefill : placement->decode;
+  placement->pull = BestPull(request, workers, holders, computes);
 }
 
 }  // namespace aisp

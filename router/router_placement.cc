@@ -283,6 +283,9 @@ void Router::Impl::DescribePull(Request& request, const Choice& choice,
   if (pull.holder < 0) return;
   const v1::Register& holder = choice.states[static_cast<size_t>(pull.holder)]->info;
   request.pulls_from = holder.worker_id();
+  const Placement& placement = choice.placement;
+  const int to = placement.prefill >= 0 ? placement.prefill : placement.decode;
+  request.pulls_to = choice.states[static_cast<size_t>(to)]->info.worker_id();
   // It may be wrong about the pull, but not lose more than computing would have taken.
   constexpr double kLeastMs = 10, kLeastLimitMs = 50, kWheneverMs = 2000;
   double begin_ms = std::clamp(2 * pull.pull_ms, kLeastMs, std::max(kLeastMs, pull.saved_ms));
@@ -335,7 +338,10 @@ Status Router::Impl::Dispatch(Request& request, const Choice& choice) {
   decode.attempts.insert(request.wire_id);
   request_timers.Set(request.id.value, request.deadline + options.deadline_grace);
 
-  const WorkerView on_decode = WithPrefix(views[placement.decode], placement.pull.tokens);
+  // Who pulls will have it.
+  const int32_t pulled = placement.pull.tokens;
+  const bool remote = placement.prefill >= 0;
+  const WorkerView on_decode = WithPrefix(views[placement.decode], remote ? 0 : pulled);
   const auto tokens = static_cast<int64_t>(request.length());
   RouteDecision route;
   route.decode_worker = request.worker;
@@ -345,9 +351,10 @@ Status Router::Impl::Dispatch(Request& request, const Choice& choice) {
   route.cached_tokens_decode = static_cast<uint32_t>(views[placement.decode].cached_tokens);
   route.pull_worker = request.pulls_from;
   route.pull_tokens = static_cast<uint32_t>(placement.pull.tokens);
-  if (!request.pulls_from.empty()) pull_rates.Started(request.pulls_from, request.worker, now);
+  if (!request.pulls_from.empty()) pull_rates.Started(request.pulls_from, request.pulls_to, now);
   int64_t cached = on_decode.cached_tokens;
-  const int32_t known = KnownTokens(placement.prefill >= 0 ? views[placement.prefill] : on_decode);
+  const int32_t known =
+      KnownTokens(remote ? WithPrefix(views[placement.prefill], pulled) : on_decode);
 
   if (placement.prefill >= 0) {
     const WorkerView& on_prefill = views[placement.prefill];

@@ -139,8 +139,16 @@ void SimWorker::BuildRoles(const SimIdentity& identity, const WorkerOptions& opt
                                      prefill_->layer_sink());
   kv_listener_ = std::make_unique<KvLinksNet::Listener>(shared_.kv_net);
   connector_ = std::make_unique<RankedConnector>(Transports(), std::chrono::seconds(1));
-  prefill_->Wire({engine_.get(), clock, switch_->DialerOf(v1::ROLE_PREFILL), kv_listener_.get(),
-                  connector_.get(), nullptr, s.verify ? pool_.data() : nullptr});
+  PrefillDeps deps;
+  deps.engine = engine_.get();
+  deps.clock = clock;
+  deps.routers = switch_->DialerOf(v1::ROLE_PREFILL);
+  deps.readers = kv_listener_.get();
+  deps.connector = connector_.get();
+  deps.fetcher = decode_->fetcher();
+  deps.host_pool = s.verify ? pool_.data() : nullptr;
+  deps.conversion_pool = pool_.data();
+  prefill_->Wire(deps);
   shared_.kv_net->Listen(options.kv_address, process_, prefill_->reader_links());
   kv_dialer_ =
       std::make_unique<KvLinksNet::Dialer>(shared_.kv_net, process_, decode_->peer_links());

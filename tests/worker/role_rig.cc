@@ -178,6 +178,20 @@ void RoleRig::StartPrefill(size_t i, uint64_t incarnation) {
   deps.metrics = &metrics;
   deps.host_pool = p->executor->pool_base();
   deps.conversion_pool = p->executor->pool_base();
+  DecodeOptions standby = options.decode;
+  standby.worker = prefill.worker;
+  p->standby = std::make_unique<DecodeRole>(standby);
+  p->peers =
+      std::make_unique<KvLinksInMemory::Dialer>(&kv_links, p->standby->peer_links(), &p->inbox);
+  p->standby->Wire({p->engine.get(),
+                    &clock,
+                    p->routers.get(),
+                    p->peers.get(),
+                    {p->transport.get()},
+                    &death,
+                    nullptr,
+                    p->executor->pool_base()});
+  deps.fetcher = p->standby->fetcher();
   p->prefill->Wire(deps);
   kv_links.Listen(p->name, p->prefill->reader_links(), &p->inbox);
   p->prefill->Start();
@@ -235,6 +249,8 @@ bool RoleRig::TurnOf(RigWorker& worker) {
   WorkerRole& role = worker.role();
   role.OnTransport();
   const Instant now = clock.Now();
+  if (auto* p = dynamic_cast<RigPrefill*>(&worker); p != nullptr && now >= p->standby->NextTimer())
+    p->standby->OnTimer(now);
   if (now >= role.NextTimer()) {
     role.OnTimer(now);
     EXPECT_GT(role.NextTimer(), now) << worker.name << " would spin on its timer";
@@ -338,6 +354,7 @@ void RoleRig::ExpectAllBlocksBack() {
     check(*p, p->prefill->staging_blocks());
     EXPECT_EQ(p->prefill->num_transfers(), 0u);
     EXPECT_EQ(p->prefill->num_pushes(), 0u);
+    EXPECT_EQ(p->standby->num_leases(), 0u);
   }
   if (decode == nullptr) return;
   check(*decode);

@@ -122,8 +122,13 @@ struct RigWorker {
 };
 struct RigPrefill final : RigWorker {
   std::unique_ptr<RankedConnector> connector;
+  std::unique_ptr<KvLinksInMemory::Dialer> peers;
+  std::unique_ptr<DecodeRole> standby;  // it fetches prefixes
   std::unique_ptr<PrefillRole> prefill;
-  ~RigPrefill() override { prefill.reset(); }
+  ~RigPrefill() override {
+    prefill.reset();
+    standby.reset();
+  }
   WorkerRole& role() override { return *prefill; }
 };
 struct RigDecode final : RigWorker {
