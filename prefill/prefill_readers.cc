@@ -268,8 +268,11 @@ Status PrefillRole::Impl::CheckGrant(const Reader& reader, const Transfer& trans
 }
 
 void PrefillRole::Impl::OnGrant(Reader& reader, const v1::Grant& grant) {
-  if (holder->OnGrant(reader, grant)) return;
   const Epoch epoch(grant.epoch());
+  // Said twice: what is written for it is not over, and is acknowledged when it is.
+  if (FindEpoch(reader, epoch) != nullptr || holder->Writes(reader, epoch)) return;
+  if (epoch.value <= reader.acknowledged) return SendFence(reader.id, epoch);
+  if (holder->OnGrant(reader, grant)) return;
   Transfer* transfer = FindTransfer(reader.id, grant.transfer_id());
   if (transfer == nullptr || transfer->phase != TransferPhase::kAsked) {
     SendFence(reader.id, epoch);  // nothing was written for it and nothing will be
@@ -337,6 +340,7 @@ void PrefillRole::Impl::OnRevoke(Reader& reader, Epoch epoch) {
   if (holder->OnRevoke(reader, epoch)) return;
   Transfer* transfer = FindEpoch(reader, epoch);
   if (transfer == nullptr) {
+    reader.acknowledged = std::max(reader.acknowledged, epoch.value);
     SendFence(reader.id, epoch);
   } else if (transfer->phase != TransferPhase::kFencing) {
     Abandon(*transfer);

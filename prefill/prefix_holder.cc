@@ -200,6 +200,15 @@ bool PrefixHolder::OnRevoke(const Reader& reader, Epoch epoch) {
   return false;
 }
 
+bool PrefixHolder::Writes(const Reader& reader, Epoch epoch) const {
+  return std::any_of(pushes_.begin(), pushes_.end(), [&](const auto& each) {
+    const Push& push = each.second;
+    const Reader* owner = deps_.readers->Find(push.reader);
+    return push.phase != Phase::kAsked && push.epoch == epoch && owner != nullptr &&
+           owner->Is(reader);
+  });
+}
+
 bool PrefixHolder::OnPush(PushId push) {
   const auto it = by_push_.find(push);
   if (it == by_push_.end()) return false;

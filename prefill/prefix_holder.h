@@ -62,6 +62,8 @@ class PrefixHolder {
   bool OnCancel(const Reader& reader, uint64_t transfer_id);
   bool OnRevoke(const Reader& reader, Epoch epoch);
   bool OnPush(PushId push);
+  // Something of this reader's epoch may still be written.
+  bool Writes(const Reader& reader, Epoch epoch) const;
 
   // All pushes to it end; `error`: it is told why. Writes that had started are awaited.
   void DropReader(ReaderId id, const Error* error = nullptr);
