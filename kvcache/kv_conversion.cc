@@ -10,6 +10,7 @@
 #include "common/check.h"
 #include "common/hash.h"
 #include "common/prefix_hash.h"
+#include "kernels/device/fp8.h"
 
 namespace aisp {
 namespace {
@@ -35,37 +36,7 @@ uint16_t ToBf16(float x) {
 
 float FromBf16(uint16_t x) { return std::bit_cast<float>(static_cast<uint32_t>(x) << 16); }
 
-uint8_t ToFp8(float x) {
-  const auto bits = std::bit_cast<uint32_t>(x);
-  const uint32_t sign = bits >> 24 & 0x80u;
-  const uint32_t size = bits & 0x7fffffffu;
-  if (size > 0x7f800000u) return static_cast<uint8_t>(sign | 0x7fu);  // NaN
-  if (size >= 0x43e00000u) return static_cast<uint8_t>(sign | 0x7eu);
-  if (size < 0x3c800000u) {
-    // Below 2^-6 its steps are of 2^-9, as are those of floats at 2^14: the addition rounds.
-    const float rounded = std::bit_cast<float>(size) + 16384.0f;
-    return static_cast<uint8_t>(sign | (std::bit_cast<uint32_t>(rounded) - 0x46800000u));
-  }
-  const uint32_t rounded = size + 0x7ffffu + (size >> 20 & 1u);
-  return static_cast<uint8_t>(sign | ((rounded >> 20) - (120u << 3)));
-}
-
-std::array<float, 256> Fp8Values() {
-  std::array<float, 256> values{};
-  for (uint32_t i = 0; i < 256; ++i) {
-    const uint32_t exponent = i >> 3 & 15u;
-    const auto mantissa = static_cast<float>(i & 7u);
-    float value = exponent == 0 ? mantissa * 0x1p-9f
-                                : std::bit_cast<float>((exponent + 120u) << 23) *
-                                      (1.0f + mantissa / 8.0f);
-    if ((i & 0x7fu) == 0x7fu) value = std::bit_cast<float>(0x7fc00000u);
-    values[i] = (i & 0x80u) != 0 ? -value : value;
-  }
-  return values;
-}
-
 void ToFloats(DType from, const std::byte* x, float* y, size_t n) {
-  static const std::array<float, 256> kFp8 = Fp8Values();
   if (from == DType::kF32) {
     std::memcpy(y, x, n * sizeof(float));
   } else if (from == DType::kBF16) {
@@ -75,7 +46,7 @@ void ToFloats(DType from, const std::byte* x, float* y, size_t n) {
       y[i] = FromBf16(value);
     }
   } else {
-    for (size_t i = 0; i < n; ++i) y[i] = kFp8[std::to_integer<size_t>(x[i])];
+    for (size_t i = 0; i < n; ++i) y[i] = kFp8Values[std::to_integer<size_t>(x[i])];
   }
 }
 
@@ -88,7 +59,7 @@ void FromFloats(const float* x, DType to, std::byte* y, size_t n) {
       std::memcpy(y + 2 * i, &value, sizeof(value));
     }
   } else {
-    for (size_t i = 0; i < n; ++i) y[i] = std::byte{ToFp8(x[i])};
+    for (size_t i = 0; i < n; ++i) y[i] = std::byte{FloatToFp8(x[i])};
   }
 }
 

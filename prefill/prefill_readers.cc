@@ -271,7 +271,8 @@ void PrefillRole::Impl::OnGrant(Reader& reader, const v1::Grant& grant) {
   const Epoch epoch(grant.epoch());
   // Said twice: what is written for it is not over, and is acknowledged when it is.
   if (FindEpoch(reader, epoch) != nullptr || holder->Writes(reader, epoch)) return;
-  if (epoch.value <= reader.acknowledged) return SendFence(reader.id, epoch);
+  if (epoch.value <= reader.last_epoch) return SendFence(reader.id, epoch);
+  reader.last_epoch = epoch.value;
   if (holder->OnGrant(reader, grant)) return;
   Transfer* transfer = FindTransfer(reader.id, grant.transfer_id());
   if (transfer == nullptr || transfer->phase != TransferPhase::kAsked) {
@@ -340,7 +341,7 @@ void PrefillRole::Impl::OnRevoke(Reader& reader, Epoch epoch) {
   if (holder->OnRevoke(reader, epoch)) return;
   Transfer* transfer = FindEpoch(reader, epoch);
   if (transfer == nullptr) {
-    reader.acknowledged = std::max(reader.acknowledged, epoch.value);
+    reader.last_epoch = std::max(reader.last_epoch, epoch.value);
     SendFence(reader.id, epoch);
   } else if (transfer->phase != TransferPhase::kFencing) {
     Abandon(*transfer);

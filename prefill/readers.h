@@ -34,9 +34,9 @@ struct Reader {
   SharedPromptsIn prompts;
   PeerPool pool;
   int32_t transfers = 0;
-  // The greatest epoch that was acknowledged without being known. Grants come in the order of their
-  // epochs, so one that is not greater has come late, and its blocks are no longer its.
-  uint64_t acknowledged = 0;
+  // The greatest epoch that was granted, or revoked without being known. Grants come in the order of
+  // their epochs: one that is not greater has come again or late, and its blocks may be another's.
+  uint64_t last_epoch = 0;
 
   const KvLayout& layout() const { return conversion.to(); }
   bool Is(const Reader& other) const {

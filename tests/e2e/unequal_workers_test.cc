@@ -77,21 +77,28 @@ TEST_F(UnequalWorkers, WithBlocksOfOtherSizesTextsAreThoseOfADecodeWorkerAlone) 
 
 TEST_F(UnequalWorkers, OtherNumbersAreConvertedWhereAllAllowIt) {
   const std::vector<std::string> mixed = {"--allow-mixed-precision"};
-  const std::vector<std::string> alone = Alone(mixed, {"--kv-dtype=bf16"});
-  Start(mixed);
-  const auto prefill = Worker("prefill", {"--kv-dtype=f32", "--engine.block_tokens=16"});
-  const auto decode = Worker("decode", {"--kv-dtype=bf16", "--engine.block_tokens=64"});
-  ASSERT_NE(prefill->Await("ready"), "");
-  ASSERT_NE(decode->Await("ready"), "");
-  const std::vector<std::string> texts = Texts("remote", prefill.get());
-  size_t equal = 0;
-  for (size_t i = 0; i < texts.size(); ++i) equal += texts[i] == alone[i] ? 1 : 0;
-  std::printf("%zu of %zu texts are those of bf16 alone\n", equal, texts.size());
-  // Rounded once instead of at every layer: close, not the same.
-  EXPECT_GT(equal, 0u);
-  EXPECT_GT(Metric(prefill->Await("admin"), "aisp_kv_converted_bytes_total"), 0);
-  EXPECT_GT(Metric(decode->Await("admin"), "aisp_kv_verified_blocks_total"), 0);
-  EXPECT_EQ(Metric(decode->Await("admin"), "aisp_kv_data_loss_total"), 0);
+  const std::pair<const char*, const char*> formats[] = {
+      {"f32", "bf16"}, {"f32", "fp8"}, {"bf16", "fp8"}, {"fp8", "f32"}};
+  for (const auto& [ours, theirs] : formats) {
+    SCOPED_TRACE(testing::Message() << ours << " to " << theirs);
+    const std::string format = std::string("--kv-dtype=") + theirs;
+    const std::vector<std::string> alone = Alone(mixed, {format});
+    Start(mixed);
+    const auto prefill =
+        Worker("prefill", {std::string("--kv-dtype=") + ours, "--engine.block_tokens=16"});
+    const auto decode = Worker("decode", {format, "--engine.block_tokens=64"});
+    ASSERT_NE(prefill->Await("ready"), "");
+    ASSERT_NE(decode->Await("ready"), "");
+    const std::vector<std::string> texts = Texts("remote", prefill.get());
+    // KV that is rounded once is close to KV of which every layer read rounded KV, not the same.
+    size_t equal = 0;
+    for (size_t i = 0; i < texts.size(); ++i) equal += texts[i] == alone[i] ? 1 : 0;
+    std::printf("%s to %s: %zu of %zu texts are those of %s alone\n", ours, theirs, equal,
+                texts.size(), theirs);
+    EXPECT_GT(Metric(prefill->Await("admin"), "aisp_kv_converted_bytes_total"), 0);
+    EXPECT_GT(Metric(decode->Await("admin"), "aisp_kv_verified_blocks_total"), 0);
+    EXPECT_EQ(Metric(decode->Await("admin"), "aisp_kv_data_loss_total"), 0);
+  }
 }
 
 TEST_F(UnequalWorkers, OtherNumbersThatNobodyAllowedDoNotRegister) {
