@@ -112,12 +112,7 @@ void DecodeRole::Impl::Begin(LinkId link, const v1::GenerateRequest& wire, Insta
     request.prompt = request.shares_prompt ? shared : SharedTokens(sequence.tokens);
     if (request.shares_prompt) request.rest.assign(wire.tokens().begin(), wire.tokens().end());
   }
-  // Where a prefill worker computes the prompt it is of use there.
-  if (request.targets.empty()) {
-    request.pull = StartPull(wire, sequence.tokens, &request.pulled);
-  } else if (wire.has_pull() && !wire.pull().holder().kv_address().empty()) {
-    *request.prefill.mutable_pull() = wire.pull();
-  }
+  PlacePull(wire, sequence.tokens, &request);
   sequence.deadline = request.deadline;
   sequence.guide = std::move(guide);
   if (!request.targets.empty() && MayBeDrawnElsewhere(sequence))

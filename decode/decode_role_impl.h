@@ -116,6 +116,9 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   Duration LeaseFor(int32_t tokens) const;
 
   // --- pulling.cc ---
+  // Begins the pull that the router names, or leaves it to the prefill worker.
+  void PlacePull(const v1::GenerateRequest& wire, std::span<const TokenId> tokens,
+                 DecodeRequest* request);
   // The id of a pull to wait for; 0: none, `*outcome` says why where one was asked for.
   uint64_t StartPull(const v1::GenerateRequest& wire, std::span<const TokenId> tokens,
                      PullOutcome* outcome);

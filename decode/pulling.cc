@@ -5,6 +5,16 @@
 
 namespace aisp {
 
+// Where a prefill worker computes the prompt its beginning is of use there.
+void DecodeRole::Impl::PlacePull(const v1::GenerateRequest& wire, std::span<const TokenId> tokens,
+                                 DecodeRequest* request) {
+  if (request->targets.empty()) {
+    request->pull = StartPull(wire, tokens, &request->pulled);
+  } else if (wire.has_pull() && !wire.pull().holder().kv_address().empty()) {
+    *request->prefill.mutable_pull() = wire.pull();
+  }
+}
+
 uint64_t DecodeRole::Impl::StartPull(const v1::GenerateRequest& wire,
                                      std::span<const TokenId> tokens, PullOutcome* outcome) {
   if (!wire.has_pull() || wire.pull().holder().kv_address().empty() || deps.transports.empty() ||

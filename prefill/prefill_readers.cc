@@ -165,6 +165,39 @@ void PrefillRole::Impl::OnPool(ReaderId id, bool same_host, const KvConversion& 
   SendToReader(reader.id, std::move(draining));
 }
 
+// Whether it takes another one; how many it has bounds them.
+Status PrefillRole::Impl::MayTake(const Reader& reader) const {
+  if (standing_by) return Unavailable("this worker does not prefill now; use another");
+  if (shell->draining()) return Unavailable("this prefill worker is draining; use another");
+  if (!reader.closing && transfers.size() < static_cast<size_t>(options.max_transfers)) return {};
+  return ResourceExhausted(fmt::format("this prefill worker has {} of {} transfers; use another",
+                                       transfers.size(), options.max_transfers));
+}
+
+Result<SequenceRequest> PrefillRole::Impl::MakeSequence(const Reader& reader,
+                                                        const v1::PrefillRequest& request) const {
+  SequenceRequest sequence;
+  if (request.prompt_id() != 0) {
+    const auto shared = reader.prompts.Find(request.prompt_id());
+    if (!shared)
+      return Unavailable(fmt::format("shared prompt {} is not known here", request.prompt_id()));
+    sequence.tokens = *shared;
+  }
+  sequence.tokens.insert(sequence.tokens.end(), request.tokens().begin(), request.tokens().end());
+  sequence.prompt_tokens = static_cast<int32_t>(sequence.tokens.size());
+  sequence.kv_source = KvSource::kPrefillOnly;
+  sequence.cache_scope = request.cache_salt();
+  sequence.adapter = request.adapter();
+  sequence.priority = request.priority();
+  sequence.tenant = TenantFromWire(request.tenant());
+  if (request.has_draw()) ApplyFirstDraw(request.draw(), &sequence);
+  if (sequence.prompt_tokens < 2) {
+    return InvalidArgument(
+        "a prompt of one token has no KV to prefill; run it on the decode worker");
+  }
+  return sequence;
+}
+
 void PrefillRole::Impl::OnPrefill(Reader& reader, const v1::PrefillRequest& request) {
   const Instant now = deps.clock->Now();
   const uint64_t id = request.transfer_id();
@@ -178,51 +211,15 @@ void PrefillRole::Impl::OnPrefill(Reader& reader, const v1::PrefillRequest& requ
                                  {"tokens", request.tokens_size()},
                                  {"shared_prompt", request.prompt_id()}});
   if (request.cached_only()) return holder->OnRequest(reader, request);
-  if (shell->draining() || standing_by) {
-    const char* why = standing_by ? "this worker does not prefill now; use another"
-                                  : "this prefill worker is draining; use another";
-    SendFailed(reader.id, id, Error{Code::kUnavailable, why}, true);
-    return;
-  }
-  if (reader.closing || transfers.size() >= static_cast<size_t>(options.max_transfers)) {
-    SendFailed(reader.id, id,
-               Error{Code::kResourceExhausted,
-                     fmt::format("this prefill worker has {} of {} transfers; use another",
-                                 transfers.size(), options.max_transfers)},
-               true);
-    return;
-  }
-  SequenceRequest sequence;
-  const bool fetches = request.has_pull() && deps.fetcher != nullptr;
-  if (request.prompt_id() != 0) {
-    const auto shared = reader.prompts.Find(request.prompt_id());
-    if (!shared) {
-      SendFailed(reader.id, id,
-                 Error{Code::kUnavailable,
-                       fmt::format("shared prompt {} is not known here", request.prompt_id())},
-                 true);
-      return;
-    }
-    sequence.tokens = *shared;
-  }
-  sequence.tokens.insert(sequence.tokens.end(), request.tokens().begin(), request.tokens().end());
-  const auto num_tokens = static_cast<int32_t>(sequence.tokens.size());
-  sequence.prompt_tokens = num_tokens;
-  sequence.kv_source = KvSource::kPrefillOnly;
-  sequence.cache_scope = request.cache_salt();
-  sequence.adapter = request.adapter();
-  sequence.priority = request.priority();
-  sequence.tenant = TenantFromWire(request.tenant());
-  if (request.has_draw()) ApplyFirstDraw(request.draw(), &sequence);
-  const std::vector<TokenId> tokens = fetches ? sequence.tokens : std::vector<TokenId>();
-  Result<SequenceId> added =
-      num_tokens < 2
-          ? InvalidArgument(
-                "a prompt of one token has no KV to prefill; run it on the decode worker")
-          : deps.engine->Add(std::move(sequence));
+  if (Status may = MayTake(reader); !may) return SendFailed(reader.id, id, may.error(), true);
+  Result<SequenceRequest> sequence = MakeSequence(reader, request);
+  std::vector<TokenId> tokens;
+  if (sequence && request.has_pull()) tokens = sequence->tokens;
+  const int32_t num_tokens = sequence ? sequence->prompt_tokens : 0;
+  Result<SequenceId> added = sequence ? deps.engine->Add(std::move(*sequence))
+                                      : tl::unexpected(sequence.error());
   if (!added) {
-    SendFailed(reader.id, id, added.error(), MayRetry(FaultOf(added.error().code)));
-    return;
+    return SendFailed(reader.id, id, added.error(), MayRetry(FaultOf(added.error().code)));
   }
   Transfer transfer;
   transfer.key = TransferKey(++last_transfer);
@@ -239,7 +236,7 @@ void PrefillRole::Impl::OnPrefill(Reader& reader, const v1::PrefillRequest& requ
   by_wire_id[{reader.id, id}] = transfer.key;
   ++reader.transfers;
   transfers.emplace(transfer.key, transfer);
-  if (fetches) StartFetch(transfer.key, request, tokens);
+  StartFetch(transfer.key, request, tokens);
 }
 
 Status PrefillRole::Impl::CheckGrant(const Reader& reader, const Transfer& transfer,

@@ -31,6 +31,9 @@ struct PrefillRole::Impl final : public LinkHandler<v1::DecodeToPrefill>,
   void OnPool(ReaderId id, bool same_host, const KvConversion& conversion, Result<PeerPool> pool);
   void RefuseReader(Reader& reader, const std::string& reason);
   void OnPrefill(Reader& reader, const v1::PrefillRequest& request);
+  Status MayTake(const Reader& reader) const;
+  Result<SequenceRequest> MakeSequence(const Reader& reader,
+                                       const v1::PrefillRequest& request) const;
   void OnGrant(Reader& reader, const v1::Grant& grant);
   void OnGrantRefused(Reader& reader, const v1::GrantRefused& refused);
   void OnCancel(Reader& reader, uint64_t transfer_id);
