@@ -33,10 +33,9 @@ Status CheckArrived(const KvLayout& layout, const std::byte* pool, const Arrived
   }
   for (size_t i = 0; i < blocks.size(); ++i) {
     const int32_t left = arrived.tokens - static_cast<int32_t>(i) * layout.block_tokens;
-    const uint64_t check =
-        arrived.converted
-            ? RowsCheck(layout, pool, blocks[i], std::clamp(left, 0, layout.block_tokens))
-            : BlockCheck(layout, pool, blocks[i]);
+    const uint64_t check = arrived.converted ? RowsCheck(layout, pool, blocks[i],
+                                                         std::clamp(left, 0, layout.block_tokens))
+                                             : BlockCheck(layout, pool, blocks[i]);
     if (check == checks[static_cast<int>(i)]) continue;
     return DataLoss(
         fmt::format("data loss: block {} of {} is not what was written", i, blocks.size()));

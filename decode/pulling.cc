@@ -1,7 +1,7 @@
 // Beginnings of prompts that come from another worker's cache; see decode/prefix_puller.h.
 #include "common/log.h"
-#include "decode/ttft.h"
 #include "decode/decode_role_impl.h"
+#include "decode/ttft.h"
 
 namespace aisp {
 
@@ -39,9 +39,8 @@ uint64_t DecodeRole::Impl::Fetch(const v1::PrefillRequest& of, std::span<const T
                                  PrefixFetcher::Done done) {
   if (of.pull().holder().kv_address().empty() || deps.transports.empty() || tokens.empty())
     return 0;
-  PullWish wish{.root = deps.engine->RootOf(of.cache_salt(), of.adapter()),
-                .tokens = tokens,
-                .request = {}};
+  PullWish wish{
+      .root = deps.engine->RootOf(of.cache_salt(), of.adapter()), .tokens = tokens, .request = {}};
   wish.request.set_trace_id(of.trace_id());
   wish.request.set_cache_salt(of.cache_salt());
   wish.request.set_adapter(of.adapter());

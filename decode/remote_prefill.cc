@@ -254,9 +254,9 @@ Status DecodeRole::Impl::Verify(const DecodeRequest& request, const v1::PrefillD
   // Its deadline struck a moment ago: nobody reads them.
   if (blocks.empty()) return {};
   const bool converted = !leases.Find(request.epoch)->writer.conversion.empty();
-  Status arrived = CheckArrived(layout, deps.host_pool,
-                                {blocks.subspan(first, pushed), tokens, converted},
-                                done.block_checks());
+  Status arrived =
+      CheckArrived(layout, deps.host_pool, {blocks.subspan(first, pushed), tokens, converted},
+                   done.block_checks());
   arrived ? verified.Add(static_cast<double>(pushed)) : corrupt.Add();
   return arrived;
 }

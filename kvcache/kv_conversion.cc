@@ -109,8 +109,8 @@ Result<KvConversion> KvConversion::Plan(const KvLayout& from, const KvLayout& to
     return tokens > 0 && tokens <= kMostBlockTokens && tokens % kHashUnitTokens == 0;
   };
   if (from.block_tokens != to.block_tokens && !(sized(from.block_tokens) && sized(to.block_tokens)))
-    return tl::unexpected(Differ("block_tokens", fmt::to_string(from.block_tokens),
-                                 fmt::to_string(to.block_tokens)));
+    return tl::unexpected(
+        Differ("block_tokens", fmt::to_string(from.block_tokens), fmt::to_string(to.block_tokens)));
   if (from.dtype != to.dtype && !(Convertible(from.dtype) && Convertible(to.dtype)))
     return tl::unexpected(Differ("dtype", DTypeName(from.dtype), DTypeName(to.dtype)));
   KvConversion plan;
@@ -139,7 +139,8 @@ void KvConversion::MakeBlock(const std::byte* pool, int32_t layer, std::span<con
     const int32_t next = (token / from_.block_tokens + 1) * from_.block_tokens;
     const auto rows = static_cast<size_t>(std::min(next, end) - token);
     const std::byte* block =
-        pool + from_.Offset(layer, source[static_cast<size_t>((token - source_first) / from_.block_tokens)]);
+        pool + from_.Offset(
+                   layer, source[static_cast<size_t>((token - source_first) / from_.block_tokens)]);
     const auto slot_in = static_cast<size_t>(token % from_.block_tokens);
     const auto slot_out = static_cast<size_t>(token - begin);
     for (size_t part = 0; part < parts; ++part) {

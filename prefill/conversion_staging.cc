@@ -47,8 +47,8 @@ Status ConversionStaging::Open(const KvConversion& conversion) {
   if (missing > 0) {
     // As much as there is, where that will do.
     const int32_t enough = std::max(0, least - blocks());
-    Result<Reservation> more = blocks_->Reserve(
-        std::max(enough, std::min(missing, blocks_->Available() / kLeastShare)));
+    Result<Reservation> more =
+        blocks_->Reserve(std::max(enough, std::min(missing, blocks_->Available() / kLeastShare)));
     if (!more) return tl::unexpected(more.error());
     for (const BlockId block : more->blocks()) {
       reserved_.push_back(block);

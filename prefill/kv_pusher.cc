@@ -113,11 +113,11 @@ bool KvPusher::Convert(PushId id, const Push& push, PendingWrite& write) {
     const int32_t end = std::min(write.end, begin + block_tokens);
     push.conversion.MakeBlock(staging_.pool(), write.layer, write.sources, begin, end, shift,
                               made_.data());
-    const BlockId to = target.blocks[static_cast<size_t>((begin - target.first_token) /
-                                                         block_tokens)];
-    staging_.Fill(std::span(write.slots).subspan(static_cast<size_t>(i * each),
-                                                 static_cast<size_t>(each)),
-                  made_, target.layout.Offset(write.layer, to), &write.copies);
+    const BlockId to =
+        target.blocks[static_cast<size_t>((begin - target.first_token) / block_tokens)];
+    staging_.Fill(
+        std::span(write.slots).subspan(static_cast<size_t>(i * each), static_cast<size_t>(each)),
+        made_, target.layout.Offset(write.layer, to), &write.copies);
     write.bytes += made_.size();
   }
   conversions_.bytes.Add(static_cast<double>(write.bytes));

@@ -109,13 +109,12 @@ void PrefillRole::Impl::OnHello(Reader& reader, const v1::KvHello& hello) {
   // Elsewhere: a pool that cannot be reached holds up nobody else's transfers. The outcome may come
   // before Connect returns.
   const auto over = std::make_shared<bool>(false);
-  const uint64_t attempt =
-      deps.connector->Connect({hello.offers().begin(), hello.offers().end()}, same_host,
-                              [this, over, id = reader.id, same_host,
-                               conversion = *conversion](Result<PeerPool> pool) {
-                                *over = true;
-                                OnPool(id, same_host, conversion, std::move(pool));
-                              });
+  const uint64_t attempt = deps.connector->Connect(
+      {hello.offers().begin(), hello.offers().end()}, same_host,
+      [this, over, id = reader.id, same_host, conversion = *conversion](Result<PeerPool> pool) {
+        *over = true;
+        OnPool(id, same_host, conversion, std::move(pool));
+      });
   if (!*over) reader.connecting = attempt;
 }
 
@@ -216,8 +215,8 @@ void PrefillRole::Impl::OnPrefill(Reader& reader, const v1::PrefillRequest& requ
   std::vector<TokenId> tokens;
   if (sequence && request.has_pull()) tokens = sequence->tokens;
   const int32_t num_tokens = sequence ? sequence->prompt_tokens : 0;
-  Result<SequenceId> added = sequence ? deps.engine->Add(std::move(*sequence))
-                                      : tl::unexpected(sequence.error());
+  Result<SequenceId> added =
+      sequence ? deps.engine->Add(std::move(*sequence)) : tl::unexpected(sequence.error());
   if (!added) {
     return SendFailed(reader.id, id, added.error(), MayRetry(FaultOf(added.error().code)));
   }

@@ -65,7 +65,7 @@ struct PrefillDeps {
   LinkSender<v1::PrefillToDecode>* readers = nullptr;
   PeerConnector* connector = nullptr;
   PrefixFetcher* fetcher = nullptr;  // null: what decode workers say that others hold is computed
-  Metrics* metrics = nullptr;  // may stay null
+  Metrics* metrics = nullptr;        // may stay null
   // This worker's pool where the host can read it: checks are sent to readers that want them. Null:
   // none are.
   const std::byte* host_pool = nullptr;

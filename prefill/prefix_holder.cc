@@ -13,7 +13,8 @@ namespace aisp {
 
 void PrefixHolder::AddMetrics(Metrics& m, const MetricLabels& labels) {
   const auto result = [&](const char* name) {
-    return m.AddCounter("aisp_prefixes_given_total", "Prefixes that other workers asked this one for",
+    return m.AddCounter("aisp_prefixes_given_total",
+                        "Prefixes that other workers asked this one for",
                         WithLabel(labels, "result", name));
   };
   given_ = result("given");
@@ -22,8 +23,9 @@ void PrefixHolder::AddMetrics(Metrics& m, const MetricLabels& labels) {
   late_ = result("late");
   failed_ = result("failed");
   unwanted_ = result("withdrawn");
-  tokens_ = m.AddCounter("aisp_prefix_given_tokens_total",
-                         "Prompt tokens whose KV was written to other workers from the cache", labels);
+  tokens_ =
+      m.AddCounter("aisp_prefix_given_tokens_total",
+                   "Prompt tokens whose KV was written to other workers from the cache", labels);
   bytes_ = m.AddCounter("aisp_prefix_given_bytes_total", "Bytes of their KV", labels);
 }
 
@@ -158,8 +160,8 @@ bool PrefixHolder::OnGrant(const Reader& reader, const v1::Grant& grant) {
   // The reader grants blocks for what it asked for; it has heard what of that is held.
   const int64_t granted_end =
       int64_t{push->first_token} + int64_t{grant.blocks_size()} * reader.layout().block_tokens;
-  push->end_token = static_cast<int32_t>(
-      std::min<int64_t>(granted_end, HeldTokens(reader, push->blocks.size())));
+  push->end_token =
+      static_cast<int32_t>(std::min<int64_t>(granted_end, HeldTokens(reader, push->blocks.size())));
   PushTarget target;
   target.transport = reader.pool.transport;
   target.peer = reader.pool.peer;
@@ -251,8 +253,8 @@ void PrefixHolder::Finish(Key key) {
   done->set_blocks(totals.blocks);
   const Reader& reader = *deps_.readers->Find(push.reader);
   if (deps_.host_pool != nullptr && reader.verify && !reader.conversion.whole()) {
-    for (const uint64_t check : reader.conversion.Checks(deps_.host_pool, push.blocks,
-                                                         push.first_token, push.end_token))
+    for (const uint64_t check :
+         reader.conversion.Checks(deps_.host_pool, push.blocks, push.first_token, push.end_token))
       done->add_block_checks(check);
   } else if (deps_.host_pool != nullptr && reader.verify) {
     const auto first = static_cast<size_t>(push.first_token / BlockTokens());

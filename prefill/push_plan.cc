@@ -47,11 +47,10 @@ std::vector<BlockCopy> PlanRowCopies(const KvLayout& src_layout, const KvLayout&
     const BlockId from = src[static_cast<size_t>(token / src_layout.block_tokens)];
     const BlockId to = dst[static_cast<size_t>(of_dst / dst_layout.block_tokens)];
     for (int32_t part = 0; part < parts; ++part) {
-      copies.push_back({.src_offset = at(src_layout, layer, from, part,
-                                         token % src_layout.block_tokens),
-                        .dst_offset = at(dst_layout, layer, to, part,
-                                         of_dst % dst_layout.block_tokens),
-                        .bytes = static_cast<uint64_t>(rows) * row});
+      copies.push_back(
+          {.src_offset = at(src_layout, layer, from, part, token % src_layout.block_tokens),
+           .dst_offset = at(dst_layout, layer, to, part, of_dst % dst_layout.block_tokens),
+           .bytes = static_cast<uint64_t>(rows) * row});
     }
     token += rows;
   }

@@ -30,12 +30,13 @@ struct Reader {
   uint64_t incarnation = 0;
   KvConversion conversion;  // from our pool to its
   bool staged = false;      // its KV goes through the pusher's staging memory
-  bool verify = false;  // wants checks of blocks
+  bool verify = false;      // wants checks of blocks
   SharedPromptsIn prompts;
   PeerPool pool;
   int32_t transfers = 0;
-  // The greatest epoch that was granted, or revoked without being known. Grants come in the order of
-  // their epochs: one that is not greater has come again or late, and its blocks may be another's.
+  // The greatest epoch that was granted, or revoked without being known. Grants come in the order
+  // of their epochs: one that is not greater has come again or late, and its blocks may be
+  // another's.
   uint64_t last_epoch = 0;
 
   const KvLayout& layout() const { return conversion.to(); }

@@ -50,8 +50,8 @@ Status CheckDtypes(const Sides& s, const v1::Fingerprint& own, const v1::Fingerp
   const std::string& a = own.kv_layout().dtype();
   const std::string& b = peer.kv_layout().dtype();
   const auto known = [](const std::string& dtype) {
-    return dtype.empty() || std::ranges::find(kConvertibleDtypes, dtype) !=
-                                std::ranges::end(kConvertibleDtypes);
+    return dtype.empty() ||
+           std::ranges::find(kConvertibleDtypes, dtype) != std::ranges::end(kConvertibleDtypes);
   };
   if (!own.mixed_precision()) {
     return s.SameIfSet("kv_layout.dtype", a, b,
@@ -60,8 +60,9 @@ Status CheckDtypes(const Sides& s, const v1::Fingerprint& own, const v1::Fingerp
   if (!known(a) || !known(b))
     return s.SameIfSet("kv_layout.dtype", a, b, "KV is converted between f32, bf16 and fp8");
   if (OnDevice(own) || OnDevice(peer))
-    return s.SameIfSet("kv_layout.dtype", a, b,
-                       "KV in a GPU's memory is not converted; start both with the same --kv-dtype");
+    return s.SameIfSet(
+        "kv_layout.dtype", a, b,
+        "KV in a GPU's memory is not converted; start both with the same --kv-dtype");
   return {};
 }
 

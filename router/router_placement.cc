@@ -129,10 +129,9 @@ RequestSummary Router::Impl::Summarize(const Request& request, bool yields) {
 }
 
 Result<Router::Impl::Choice> Router::Impl::Choose(Request& request) {
-  request.unit_hashes =
-      UnitHashes(PrefixRoot(PrefixDigest(PoolFingerprint()), "", request.spec.adapter,
-                            request.spec.cache_scope),
-                 request.Sequence());
+  request.unit_hashes = UnitHashes(PrefixRoot(PrefixDigest(PoolFingerprint()), "",
+                                              request.spec.adapter, request.spec.cache_scope),
+                                   request.Sequence());
   const bool yields = YieldsAt(request, clock->Now());
   const RequestSummary summary = Summarize(request, yields);
   Choice choice;

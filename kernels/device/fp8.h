@@ -28,9 +28,9 @@ constexpr float Fp8ToFloat(uint8_t x) {
   const uint32_t exponent = x >> 3 & 15u;
   const auto mantissa = static_cast<float>(x & 7u);
   if ((x & 0x7fu) == 0x7fu) return std::bit_cast<float>((x & 0x80u) << 24 | 0x7fc00000u);
-  const float size = exponent == 0 ? mantissa * 0x1p-9f
-                                   : std::bit_cast<float>((exponent + 120u) << 23) *
-                                         (1.0f + mantissa / 8.0f);
+  const float size = exponent == 0
+                         ? mantissa * 0x1p-9f
+                         : std::bit_cast<float>((exponent + 120u) << 23) * (1.0f + mantissa / 8.0f);
   return (x & 0x80u) != 0 ? -size : size;
 }
 

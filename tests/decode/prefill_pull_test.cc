@@ -43,9 +43,7 @@ class PrefillPull : public ::testing::Test {
     pull->set_limit_us(1'000'000);
     return request;
   }
-  const v1::Timing& Timing(uint64_t id) const {
-    return rig_->router->answers.at(id).timings.at(0);
-  }
+  const v1::Timing& Timing(uint64_t id) const { return rig_->router->answers.at(id).timings.at(0); }
   RigPrefill& p(size_t i) { return *rig_->prefills[i]; }
   uint64_t Computed() { return p(0).executor->rows_computed() - computed_before_; }
   void ExpectAllBack() {

@@ -29,9 +29,7 @@ class UnequalWorkers : public ::testing::Test {
     rig_ = std::make_unique<RoleRig>(options);
     rig_->Attach();
   }
-  const v1::Timing& Timing(uint64_t id) const {
-    return rig_->router->answers.at(id).timings.at(0);
-  }
+  const v1::Timing& Timing(uint64_t id) const { return rig_->router->answers.at(id).timings.at(0); }
   // What is less than one of its blocks a decode worker computes itself.
   void ExpectMoved(uint64_t id, int tokens, int32_t block_tokens) const {
     if (tokens <= block_tokens) return;
@@ -93,8 +91,8 @@ TEST_F(UnequalWorkers, EachFormatFillsEachInBlocksOfAnySize) {
   for (const DType from : kFormats) {
     for (const DType to : kFormats) {
       for (const auto& [ours, theirs] : {std::pair{16, 16}, {16, 128}, {64, 16}, {48, 32}}) {
-        SCOPED_TRACE(testing::Message() << DTypeName(from) << ' ' << ours << " to "
-                                        << DTypeName(to) << ' ' << theirs);
+        SCOPED_TRACE(testing::Message()
+                     << DTypeName(from) << ' ' << ours << " to " << DTypeName(to) << ' ' << theirs);
         Start({ours, from}, {theirs, to});
         uint64_t id = 0;
         for (const int tokens : {17, 128, 300}) {

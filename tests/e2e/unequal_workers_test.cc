@@ -39,8 +39,7 @@ class UnequalWorkers : public ::testing::Test {
   std::vector<std::string> Texts(const std::string& how, Process* prefill) const {
     std::vector<std::string> texts;
     for (int which = 0; which < 6; ++which) {
-      const Reply reply =
-          Complete(cluster_->http(), Prose(90 + 60 * which, which), 24, how);
+      const Reply reply = Complete(cluster_->http(), Prose(90 + 60 * which, which), 24, how);
       EXPECT_EQ(reply.error, "");
       if (prefill != nullptr) {
         EXPECT_EQ(reply.usage["aisp"].value("fallback", ""), "") << reply.usage.dump();
@@ -61,8 +60,7 @@ TEST_F(UnequalWorkers, WithBlocksOfOtherSizesTextsAreThoseOfADecodeWorkerAlone) 
     for (const char* lane : {"shm", "tcp"}) {
       SCOPED_TRACE(testing::Message() << ours << " to " << theirs << " over " << lane);
       Start({std::string("--transports=") + lane});
-      const auto prefill =
-          Worker("prefill", {"--engine.block_tokens=" + std::to_string(ours)});
+      const auto prefill = Worker("prefill", {"--engine.block_tokens=" + std::to_string(ours)});
       const auto decode = Worker("decode", {"--engine.block_tokens=" + std::to_string(theirs)});
       ASSERT_NE(prefill->Await("ready"), "");
       ASSERT_NE(decode->Await("ready"), "");
@@ -108,7 +106,8 @@ TEST_F(UnequalWorkers, OtherNumbersThatNobodyAllowedDoNotRegister) {
   const TempFile log("prefill.log");
   const auto prefill = Worker("prefill", {"--kv-dtype=f32"}, log.path());
   const auto said = [&log] { return log.Read(); };
-  EXPECT_TRUE(Eventually([&] { return said().find("--allow-mixed-precision") != std::string::npos; }));
+  EXPECT_TRUE(
+      Eventually([&] { return said().find("--allow-mixed-precision") != std::string::npos; }));
   EXPECT_THAT(said(), HasSubstr("kv bf16"));
   EXPECT_THAT(said(), HasSubstr("kv f32"));
   EXPECT_EQ(prefill->Await("ready", std::chrono::milliseconds(100)), "");

@@ -37,7 +37,8 @@ double ValueOf(DType dtype, const std::byte* at) {
   const double mantissa = bits & 7;
   const double sign = (bits & 128) != 0 ? -1 : 1;
   if ((bits & 127) == 127) return NAN;
-  return sign * (exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10));
+  return sign *
+         (exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10));
 }
 
 // To nearest, ties to even, in doubles: `digits` of mantissa, the hidden one included, and steps no
@@ -61,10 +62,12 @@ double Expected(double x, DType to) {
 
 std::vector<float> Samples() {
   SplitMix64 random(7);
-  std::vector<float> samples = {0.0f, -0.0f, 1.0f, 448.0f, 449.0f, 464.0f, 480.0f, -1e30f, 0x1p-9f,
-                                0x1p-10f, 0x1.8p-10f, 0x1.000002p-10f, 0x1p-6f, 0x1.fffffep-7f,
-                                0x1p-149f, 3.4e38f, INFINITY, -INFINITY, NAN,
-                                std::bit_cast<float>(0x7f800001u)};
+  std::vector<float> samples = {
+      0.0f,     -0.0f,          1.0f,       448.0f,
+      449.0f,   464.0f,         480.0f,     -1e30f,
+      0x1p-9f,  0x1p-10f,       0x1.8p-10f, 0x1.000002p-10f,
+      0x1p-6f,  0x1.fffffep-7f, 0x1p-149f,  3.4e38f,
+      INFINITY, -INFINITY,      NAN,        std::bit_cast<float>(0x7f800001u)};
   for (int i = 0; i < 20'000; ++i) {
     samples.push_back(std::bit_cast<float>(static_cast<uint32_t>(random.Next())));
     // Where KV is, ties among them.
@@ -182,8 +185,7 @@ TEST(KvConversion, EachNumberOfABlockIsThatOfItsTokenAndChecksSaySo) {
         }
       }
     }
-    const std::vector<uint64_t> checks =
-        plan->Checks(p.memory.data(), p.source, first, p.tokens);
+    const std::vector<uint64_t> checks = plan->Checks(p.memory.data(), p.source, first, p.tokens);
     ASSERT_EQ(checks.size(), static_cast<size_t>(block));
     for (int32_t i = 0; i < block; ++i) {
       const int32_t rows = std::min(p.to.block_tokens, p.tokens - first - i * p.to.block_tokens);

@@ -61,8 +61,12 @@ TEST(PushPlan, RowsGoWhereBlocksOfAnotherSizeHaveThem) {
   SplitMix64 random(9);
   for (int round = 0; round < 200; ++round) {
     SCOPED_TRACE(round);
-    KvLayout from{.num_layers = 2, .num_kv_heads = 2, .head_dim = 4, .block_tokens = 16,
-                  .dtype = DType::kBF16, .num_blocks = 30};
+    KvLayout from{.num_layers = 2,
+                  .num_kv_heads = 2,
+                  .head_dim = 4,
+                  .block_tokens = 16,
+                  .dtype = DType::kBF16,
+                  .num_blocks = 30};
     KvLayout to = from;
     from.block_tokens = static_cast<int32_t>(16 * (1 + random.Below(8)));
     to.block_tokens = static_cast<int32_t>(16 * (1 + random.Below(8)));
@@ -80,8 +84,7 @@ TEST(PushPlan, RowsGoWhereBlocksOfAnotherSizeHaveThem) {
         ASSERT_TRUE(origin.emplace(copy.dst_offset + i, copy.src_offset + i).second);
     }
     const auto offset = [](const KvLayout& layout, BlockId block, int32_t part, int32_t slot) {
-      return layout.Offset(1, block) +
-             static_cast<uint64_t>(part * layout.block_tokens + slot) * 8;
+      return layout.Offset(1, block) + static_cast<uint64_t>(part * layout.block_tokens + slot) * 8;
     };
     ASSERT_EQ(origin.size(), static_cast<size_t>(end - begin) * 4 * 8);
     for (int32_t t = begin; t < end; ++t) {

@@ -476,8 +476,7 @@ void ProvenanceExecutor::Store(int32_t layer, int32_t block, int32_t head, int32
     for (size_t i = 0; i < letters.size(); ++i)
       letters[i] = static_cast<float>(word >> (60 - 4 * i) & 15);
     return ConvertNumbers(DType::kF32, reinterpret_cast<const std::byte*>(letters.data()),
-                          layout_.dtype,
-                          pool_.data() + WordOffset(layer, block, head, part, slot),
+                          layout_.dtype, pool_.data() + WordOffset(layer, block, head, part, slot),
                           letters.size());
   }
   std::memcpy(pool_.data() + WordOffset(layer, block, head, part, slot), &word, sizeof(word));

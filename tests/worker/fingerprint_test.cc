@@ -118,8 +118,8 @@ TEST(Fingerprint, OtherDtypesAreConvertedWhereBothAllowMixedPrecisionAndTheHostH
   const auto refused = [](const v1::Fingerprint& a, const v1::Fingerprint& b, const char* why) {
     const Status status = Match(a, b);
     ASSERT_FALSE(status);
-    for (const std::string& part : {std::string("kv_layout.dtype differs: this worker has \"bf16\""),
-                                    std::string(why)})
+    for (const std::string& part :
+         {std::string("kv_layout.dtype differs: this worker has \"bf16\""), std::string(why)})
       EXPECT_NE(status.error().message.find(part), std::string::npos) << status.error().message;
   };
   refused(with("cpu f32", "bf16", false), with("cpu f32", "f32", false), "--allow-mixed-precision");
@@ -153,9 +153,9 @@ TEST(Fingerprint, APeersLayoutIsWhatItSays) {
 
 TEST(Fingerprint, ALayoutThatNoPoolHasIsNone) {
   const std::vector<std::function<void(v1::KvLayoutDesc&)>> lies = {
-      [](auto& d) { d.set_num_layers(0); },       [](auto& d) { d.set_num_kv_heads(1u << 31); },
+      [](auto& d) { d.set_num_layers(0); },        [](auto& d) { d.set_num_kv_heads(1u << 31); },
       [](auto& d) { d.set_head_dim(UINT32_MAX); }, [](auto& d) { d.set_block_tokens(0); },
-      [](auto& d) { d.set_dtype("f31"); },        [](auto& d) { d.set_num_blocks(UINT32_MAX); }};
+      [](auto& d) { d.set_dtype("f31"); },         [](auto& d) { d.set_num_blocks(UINT32_MAX); }};
   for (size_t i = 0; i < lies.size(); ++i) {
     v1::KvLayoutDesc desc = Sample().kv_layout();
     lies[i](desc);

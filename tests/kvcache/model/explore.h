@@ -1,5 +1,6 @@
 // The walk through every state of a model that is played from its events. A model has Event,
-// Possible(), Do(), Digest(), Quiesce(), violation() and ToString(Event), and is made of its config.
+// Possible(), Do(), Digest(), Quiesce(), violation() and ToString(Event), and is made of its
+// config.
 #pragma once
 
 #include <cstdint>

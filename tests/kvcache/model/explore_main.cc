@@ -29,12 +29,11 @@ int main() {
     const char* what;
     aisp::PullConfig config;
   };
-  const PullRun pulls[] = {
-      {"2 pullers, each twice", {.pulls = 2, .evictions = 2}},
-      {"2 pullers of 2 blocks", {.prefix_blocks = 2, .evictions = 2}},
-      {"2 pullers, the holder and one of them die, links break",
-       {.link_breaks = 1, .holder_ends = 1, .puller_ends = 1}},
-      {"3 pullers", {.pullers = 3, .computes = 0}}};
+  const PullRun pulls[] = {{"2 pullers, each twice", {.pulls = 2, .evictions = 2}},
+                           {"2 pullers of 2 blocks", {.prefix_blocks = 2, .evictions = 2}},
+                           {"2 pullers, the holder and one of them die, links break",
+                            {.link_breaks = 1, .holder_ends = 1, .puller_ends = 1}},
+                           {"3 pullers", {.pullers = 3, .computes = 0}}};
   for (PullRun run : pulls) {
     for (const bool owner_copies : {false, true}) {
       run.config.owner_copies = owner_copies;

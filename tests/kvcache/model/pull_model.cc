@@ -148,7 +148,8 @@ std::vector<PullModel::Event> PullModel::Possible() const {
 void PullModel::Ask(Puller& p) {
   ++p.pulls;
   p.pull = next_pull_++;
-  const std::vector<BlockId> had = p.blocks->MatchAndPin(kRoot, Prefix(), config_.prefix_blocks * 16);
+  const std::vector<BlockId> had =
+      p.blocks->MatchAndPin(kRoot, Prefix(), config_.prefix_blocks * 16);
   p.blocks->Unpin(had, PinKind::kSequence);
   // One whose cache has some of it asks for all of it again: more orders, the same rules.
   p.granted = p.blocks->Reserve(config_.prefix_blocks)->Take(PinKind::kSequence);
@@ -188,11 +189,10 @@ void PullModel::Drop(Puller& p) {
 void PullModel::OnDone(Puller& p, const Message& m) {
   if (m.epoch != p.epoch.value || m.blocks != p.held) return Drop(p);
   EndLease(p, p.epoch);
-  const auto whole = static_cast<size_t>(
-      config_.bug == PullBug::kHeldIgnored ? config_.prefix_blocks : p.held);
+  const auto whole =
+      static_cast<size_t>(config_.bug == PullBug::kHeldIgnored ? config_.prefix_blocks : p.held);
   if (config_.bug != PullBug::kPublishedEarly) {
-    p.blocks->Publish(kRoot, Prefix(whole),
-                      std::span(p.granted).first(whole), 0);
+    p.blocks->Publish(kRoot, Prefix(whole), std::span(p.granted).first(whole), 0);
   }
   p.blocks->Unpin(p.granted, PinKind::kSequence);
   p.granted.clear();
@@ -217,8 +217,7 @@ void PullModel::OnPuller(Puller& p, const Message& m) {
   p.held = m.blocks;
   if (config_.bug == PullBug::kPublishedEarly) {
     const auto whole = static_cast<size_t>(p.held);
-    p.blocks->Publish(kRoot, Prefix(whole),
-                      std::span(p.granted).first(whole), 0);
+    p.blocks->Publish(kRoot, Prefix(whole), std::span(p.granted).first(whole), 0);
   }
 }
 
@@ -434,8 +433,9 @@ std::string PullModel::Digest() const {
     for (const BlockId block : push.target) out << '>' << block.value;
   }
   for (const Puller& p : pullers_) {
-    out << '|' << static_cast<int>(p.phase) << p.link << ',' << p.pull << ',' << p.epoch.value << ','
-        << p.held << ',' << p.pulls << p.computes << ',' << p.process << ',' << p.next_epoch << ';';
+    out << '|' << static_cast<int>(p.phase) << p.link << ',' << p.pull << ',' << p.epoch.value
+        << ',' << p.held << ',' << p.pulls << p.computes << ',' << p.process << ',' << p.next_epoch
+        << ';';
     pool(*p.blocks, p.memory);
     for (const BlockId block : p.granted) out << 'g' << block.value;
     for (uint64_t epoch = 1; epoch < p.next_epoch; ++epoch) {

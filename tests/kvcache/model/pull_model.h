@@ -21,33 +21,33 @@ namespace aisp {
 // Mistakes that the explorer must find, one at a time.
 enum class PullBug : uint8_t {
   kNone,
-  kHolderUnpinned,     // the holder writes blocks that it does not hold
-  kUnpinnedTooEarly,   // and lets go of them when the last write has started, not when it landed
-  kPublishedEarly,     // a prefix counts as there when the holder says what it has
-  kHeldIgnored,        // all that was asked for is published, whatever the holder had
-  kEpochUnchecked,     // where the puller's side copies: of a grant that was given up, too
-  kEpochOfAnyReader,   // the holder takes an epoch for another puller's of the same number
-  kLateIsOver,         // the blocks of a pull that is late are reused at once
-  kMissKeepsGrant,     // the grant of a prefix that was evicted is never acknowledged
-  kAckBeforeWrite,     // the holder acknowledges while a write is under way
-  kLostLinkIsDeath,    // blocks are reused when the link to the holder is lost
+  kHolderUnpinned,    // the holder writes blocks that it does not hold
+  kUnpinnedTooEarly,  // and lets go of them when the last write has started, not when it landed
+  kPublishedEarly,    // a prefix counts as there when the holder says what it has
+  kHeldIgnored,       // all that was asked for is published, whatever the holder had
+  kEpochUnchecked,    // where the puller's side copies: of a grant that was given up, too
+  kEpochOfAnyReader,  // the holder takes an epoch for another puller's of the same number
+  kLateIsOver,        // the blocks of a pull that is late are reused at once
+  kMissKeepsGrant,    // the grant of a prefix that was evicted is never acknowledged
+  kAckBeforeWrite,    // the holder acknowledges while a write is under way
+  kLostLinkIsDeath,   // blocks are reused when the link to the holder is lost
 };
-inline constexpr PullBug kAllPullBugs[] = {
-    PullBug::kHolderUnpinned, PullBug::kUnpinnedTooEarly, PullBug::kPublishedEarly,
-    PullBug::kHeldIgnored,    PullBug::kEpochUnchecked,   PullBug::kEpochOfAnyReader,
-    PullBug::kLateIsOver,     PullBug::kMissKeepsGrant,   PullBug::kAckBeforeWrite,
-    PullBug::kLostLinkIsDeath};
+inline constexpr PullBug kAllPullBugs[] = {PullBug::kHolderUnpinned, PullBug::kUnpinnedTooEarly,
+                                           PullBug::kPublishedEarly, PullBug::kHeldIgnored,
+                                           PullBug::kEpochUnchecked, PullBug::kEpochOfAnyReader,
+                                           PullBug::kLateIsOver,     PullBug::kMissKeepsGrant,
+                                           PullBug::kAckBeforeWrite, PullBug::kLostLinkIsDeath};
 const char* BugName(PullBug bug);
 
 struct PullConfig {
   int pullers = 2;
   int prefix_blocks = 1;
-  int pulls = 1;         // of each puller
-  int evictions = 1;     // prompts that the holder computes, for which it gives blocks up
-  int computes = 1;      // prompts that a puller computes, likewise, each
-  int link_breaks = 0;   // in all
-  int holder_ends = 0;   // it is killed and started anew
-  int puller_ends = 0;   // the first puller is
+  int pulls = 1;        // of each puller
+  int evictions = 1;    // prompts that the holder computes, for which it gives blocks up
+  int computes = 1;     // prompts that a puller computes, likewise, each
+  int link_breaks = 0;  // in all
+  int holder_ends = 0;  // it is killed and started anew
+  int puller_ends = 0;  // the first puller is
   bool owner_copies = false;
   PullBug bug = PullBug::kNone;
 };
@@ -125,7 +125,7 @@ class PullModel {
     int landed = 0;
     bool writing = false;
     bool stopped = false;
-    bool told = false;  // of its end
+    bool told = false;   // of its end
     bool blind = false;  // of a miss that is not acknowledged
   };
 
