@@ -18,7 +18,7 @@ void BindModelSettings(Config::Model& m, SettingTable& t) {
   t.Add("dtype", &m.dtype, "Weights and matmuls; auto: as the checkpoint.")
       .Flag("--dtype")
       .OneOf({"auto", "f32", "bf16"});
-  t.Add("kv_dtype", &m.kv_dtype, "KV cache; auto: as the matmuls. fp8 (e4m3) needs a GPU.")
+  t.Add("kv_dtype", &m.kv_dtype, "KV cache; auto: as the matmuls. fp8 is e4m3.")
       .Flag("--kv-dtype")
       .OneOf({"auto", "f32", "bf16", "fp8"});
   t.Add("chat_template", &m.chat_template,
@@ -89,7 +89,8 @@ void BindModelSettings(Config::Model& m, SettingTable& t) {
       .Range(1, 4096);
   t.Add("allow_mixed_precision", &m.allow_mixed_precision,
         "Workers that compute in different formats may serve together, taking each other's KV for "
-        "their own; else a worker that differs is refused. Equal on all processes.")
+        "their own, converted where its dtype differs; else a worker that differs is refused. "
+        "Equal on all processes.")
       .Flag("--allow-mixed-precision");
 }
 

@@ -112,7 +112,7 @@ void DecodeRole::Impl::Begin(LinkId link, const v1::GenerateRequest& wire, Insta
     request.prompt = request.shares_prompt ? shared : SharedTokens(sequence.tokens);
     if (request.shares_prompt) request.rest.assign(wire.tokens().begin(), wire.tokens().end());
   }
-  request.pull = StartPull(wire, sequence.tokens, &request.pulled);
+  PlacePull(wire, sequence.tokens, &request);
   sequence.deadline = request.deadline;
   sequence.guide = std::move(guide);
   if (!request.targets.empty() && MayBeDrawnElsewhere(sequence))
@@ -206,7 +206,11 @@ void DecodeRole::Impl::SetTiming(DecodeRequest& request, v1::TokenEvent* event) 
   v1::Timing timing = request.filled ? RemoteTiming(request.received, times, request.remote)
                                      : LocalTiming(request.received, times);
   timing.set_fallback(request.fallback);
-  if (request.pulled.result != v1::PrefixPull::NONE) AddPull(request.pulled, &timing);
+  if (request.pulled.result != v1::PrefixPull::NONE) {
+    AddPull(request.pulled, &timing);
+  } else if (request.filled && request.remote.pull.result() != v1::PrefixPull::NONE) {
+    *timing.mutable_pull() = request.remote.pull;
+  }
   AppendSpans(request.received, times, request.filled ? &request.remote : nullptr, request.failed,
               options.worker.worker_id, &timing);
   AppendPullSpan(request.received, request.pulled, &timing);
@@ -347,6 +351,7 @@ DecodeRole::DecodeRole(const DecodeOptions& options) : impl_(std::make_unique<Im
 DecodeRole::~DecodeRole() = default;
 
 LinkHandler<v1::PrefillToDecode>* DecodeRole::peer_links() { return impl_.get(); }
+PrefixFetcher* DecodeRole::fetcher() { return impl_.get(); }
 
 void DecodeRole::Wire(const DecodeDeps& deps) {
   AISP_CHECK(deps.engine != nullptr && deps.clock != nullptr && deps.routers != nullptr &&

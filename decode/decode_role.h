@@ -41,6 +41,7 @@
 #include "kvcache/transport/kv_transport.h"
 #include "proto/link.h"
 #include "worker/peer_death.h"
+#include "worker/prefix_fetcher.h"
 #include "worker/worker_role.h"
 
 namespace aisp {
@@ -99,6 +100,8 @@ class DecodeRole final : public WorkerRole {
 
   // Links to prefill workers.
   LinkHandler<v1::PrefillToDecode>* peer_links();
+  // For the prefill role of the same process, whichever of the two it has now.
+  PrefixFetcher* fetcher();
   void Wire(const DecodeDeps& deps);
 
   void Start() override;

@@ -17,13 +17,15 @@
 #include "decode/prefix_puller.h"
 #include "decode/speculation_metrics.h"
 #include "proto/shared_prompts.h"
+#include "worker/prefix_fetcher.h"
 #include "worker/worker_shell.h"
 
 namespace aisp {
 
 struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
                                 public PrefillPeers::Listener,
-                                public PrefixPuller::Listener {
+                                public PrefixPuller::Listener,
+                                public PrefixFetcher {
   explicit Impl(const DecodeOptions& opts) : options(opts) {}
 
   // --- LinkHandler: prefill workers ---
@@ -114,12 +116,23 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   Duration LeaseFor(int32_t tokens) const;
 
   // --- pulling.cc ---
+  // Begins the pull that the router names, or leaves it to the prefill worker.
+  void PlacePull(const v1::GenerateRequest& wire, std::span<const TokenId> tokens,
+                 DecodeRequest* request);
   // The id of a pull to wait for; 0: none, `*outcome` says why where one was asked for.
   uint64_t StartPull(const v1::GenerateRequest& wire, std::span<const TokenId> tokens,
                      PullOutcome* outcome);
   void OnPulled(uint64_t pull, const PullOutcome& outcome) override;
   bool MayGrant(const std::string& address, int32_t blocks) const override;
   uint64_t NextTransfer() override { return ++last_transfer; }
+  // For the prefill role of this process.
+  uint64_t Fetch(const v1::PrefillRequest& of, std::span<const TokenId> tokens,
+                 PrefixFetcher::Done done) override;
+  void Leave(uint64_t fetch) override;
+  void TellFetched(uint64_t pull, const PullOutcome& outcome);
+  void AddFetchMetrics(Metrics& metrics, const MetricLabels& labels) override {
+    puller->AddMetrics(metrics, labels);
+  }
 
   // --- fencing.cc ---
   void GiveUpLease(Epoch epoch) override;
@@ -134,6 +147,12 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   std::optional<PrefillPeers> peers;
   LeaseBook leases;
   std::optional<PrefixPuller> puller;
+  struct Fetching {
+    uint64_t pull = 0;
+    PrefixFetcher::Done done;
+  };
+  std::map<uint64_t, Fetching> fetches;
+  uint64_t last_fetch = 0;
   std::map<LinkId, SharedPromptsIn> prompts;            // by router
   std::map<std::string, SharedPromptsOut> prompts_out;  // by address of the prefill worker
   // When a prefill worker last said anything, and whether its silence since then has been logged.

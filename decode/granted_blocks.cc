@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "kvcache/block_check.h"
+#include "kvcache/kv_conversion.h"
 
 namespace aisp {
 
@@ -22,14 +24,19 @@ void AllowWrites(const KvLayout& layout, std::span<const BlockId> blocks, Epoch 
   transport->AllowEpoch(epoch, allowed);
 }
 
-Status CheckArrived(const KvLayout& layout, const std::byte* pool, std::span<const BlockId> blocks,
+Status CheckArrived(const KvLayout& layout, const std::byte* pool, const Arrived& arrived,
                     const google::protobuf::RepeatedField<uint64_t>& checks) {
+  const std::span<const BlockId> blocks = arrived.blocks;
   if (static_cast<size_t>(checks.size()) != blocks.size()) {
     return DataLoss(
         fmt::format("data loss: {} checks came for {} blocks", checks.size(), blocks.size()));
   }
   for (size_t i = 0; i < blocks.size(); ++i) {
-    if (BlockCheck(layout, pool, blocks[i]) == checks[static_cast<int>(i)]) continue;
+    const int32_t left = arrived.tokens - static_cast<int32_t>(i) * layout.block_tokens;
+    const uint64_t check = arrived.converted ? RowsCheck(layout, pool, blocks[i],
+                                                         std::clamp(left, 0, layout.block_tokens))
+                                             : BlockCheck(layout, pool, blocks[i]);
+    if (check == checks[static_cast<int>(i)]) continue;
     return DataLoss(
         fmt::format("data loss: block {} of {} is not what was written", i, blocks.size()));
   }

@@ -18,8 +18,14 @@ namespace aisp {
 void AllowWrites(const KvLayout& layout, std::span<const BlockId> blocks, Epoch epoch,
                  KvTransport* transport);
 
+// What has arrived, by its writer's word: `tokens` in `blocks` of `pool`.
+struct Arrived {
+  std::span<const BlockId> blocks;
+  int32_t tokens = 0;
+  bool converted = false;  // on the way; then it is checked row by row
+};
 // DATA_LOSS: a block of `pool` is not what its writer sent, by the checks that it took.
-Status CheckArrived(const KvLayout& layout, const std::byte* pool, std::span<const BlockId> blocks,
+Status CheckArrived(const KvLayout& layout, const std::byte* pool, const Arrived& arrived,
                     const google::protobuf::RepeatedField<uint64_t>& checks);
 
 }  // namespace aisp

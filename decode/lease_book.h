@@ -42,6 +42,7 @@ struct Writer {
   uint64_t incarnation = 0;
   KvTransport* transport = nullptr;  // the one it writes over
   bool draws = false;                // first tokens, where it is asked to
+  std::string conversion;            // from its pool to ours; "": blocks come as they are
   std::shared_ptr<const ScopedWatch> watch;
 };
 

@@ -161,10 +161,13 @@ void PrefillPeers::OnAck(Entry entry, const v1::KvHelloAck& ack) {
   peer.writer.incarnation = ack.incarnation();
   peer.writer.transport = *transport;
   peer.writer.draws = ack.draws();
+  peer.writer.conversion = ack.conversion();
   peer.writer.watch = std::move(watch);
   if (ack.measured_bytes_per_s() > 0) measured_bytes_per_s_ = ack.measured_bytes_per_s();
-  LogInfo("prefill worker connected",
-          {{"worker", ack.worker_id()}, {"address", entry->first}, {"transport", ack.transport()}});
+  LogInfo("prefill worker connected", {{"worker", ack.worker_id()},
+                                       {"address", entry->first},
+                                       {"transport", ack.transport()},
+                                       {"converted", ack.conversion()}});
   if (!ack.warning().empty())
     LogWarning("KV lane", {{"worker", ack.worker_id()}, {"warning", ack.warning()}});
   listener_->OnSessionUp(std::string(entry->first));

@@ -235,10 +235,12 @@ Status PrefixPuller::CheckDone(const Pull& pull, const v1::PrefillDone& done) co
                                 pull.epoch.value));
   }
   if (deps_.host_pool == nullptr || done.block_checks().empty()) return {};
-  const auto written =
-      static_cast<size_t>((pull.end_token - pull.first_token) / layout.block_tokens);
+  const int32_t tokens = pull.end_token - pull.first_token;
+  const auto written = static_cast<size_t>(tokens / layout.block_tokens);
+  const bool converted = !deps_.leases->Find(pull.epoch)->writer.conversion.empty();
   return CheckArrived(layout, deps_.host_pool,
-                      deps_.engine->PrefixBlocks(pull.epoch).first(written), done.block_checks());
+                      {deps_.engine->PrefixBlocks(pull.epoch).first(written), tokens, converted},
+                      done.block_checks());
 }
 
 void PrefixPuller::OnDone(uint64_t id, Pull& pull, const v1::PrefillDone& done) {

@@ -52,6 +52,8 @@ void DecodeRole::Impl::Ask(DecodeRequest& request) {
   request.remote.asked = now;
   by_transfer[request.transfer_id] = request.key;
   v1::PrefillRequest prefill = request.prefill;
+  // It was meant for the first one that is asked.
+  request.prefill.clear_pull();
   prefill.set_transfer_id(request.transfer_id);
   request.draw_asked = request.draw && peers->Up(request.address)->draws;
   if (request.draw_asked) *prefill.mutable_draw() = *request.draw;
@@ -245,13 +247,16 @@ Status DecodeRole::Impl::Verify(const DecodeRequest& request, const v1::PrefillD
   // A writer that sends none is one of before there were any, or has no pool that it can read.
   if (deps.host_pool == nullptr || done.block_checks().empty()) return {};
   const KvLayout& layout = deps.engine->blocks().layout();
-  const auto pushed = static_cast<size_t>(layout.BlocksFor(request.kv_end() - request.first_token));
+  const int32_t tokens = request.kv_end() - request.first_token;
+  const auto pushed = static_cast<size_t>(layout.BlocksFor(tokens));
   const auto first = static_cast<size_t>(request.first_token / layout.block_tokens);
   const std::span<const BlockId> blocks = deps.engine->BlocksOf(request.sequence);
   // Its deadline struck a moment ago: nobody reads them.
   if (blocks.empty()) return {};
+  const bool converted = !leases.Find(request.epoch)->writer.conversion.empty();
   Status arrived =
-      CheckArrived(layout, deps.host_pool, blocks.subspan(first, pushed), done.block_checks());
+      CheckArrived(layout, deps.host_pool, {blocks.subspan(first, pushed), tokens, converted},
+                   done.block_checks());
   arrived ? verified.Add(static_cast<double>(pushed)) : corrupt.Add();
   return arrived;
 }
@@ -307,6 +312,7 @@ void DecodeRole::Impl::OnDone(const std::string& address, const v1::PrefillDone&
   request->remote.cached_tokens = done.prefill_cached_tokens();
   request->remote.blocks = done.blocks();
   request->remote.preemptions = done.preemptions();
+  request->remote.pull = done.pull();
   request->remote.transport = lease.writer.transport->capabilities().name;
   request->remote.worker = lease.writer.worker_id;
   request->remote.its_spans.assign(done.spans().begin(), done.spans().end());
@@ -318,7 +324,8 @@ void DecodeRole::Impl::OnDone(const std::string& address, const v1::PrefillDone&
   LogDebug("KV arrived", {{"request", request->trace_id},
                           {"address", address},
                           {"blocks", done.blocks()},
-                          {"transport", request->remote.transport}});
+                          {"transport", request->remote.transport},
+                          {"converted", lease.writer.conversion}});
   request->phase = RequestPhase::kRunning;
   request->filled = true;
   remote_filled.Add();

@@ -61,14 +61,19 @@ v1::Timing RemoteTiming(Instant received, const SequenceTimes& times, const Remo
   return timing;
 }
 
+v1::PrefixPull PullToWire(const PullOutcome& pulled) {
+  v1::PrefixPull pull;
+  pull.set_result(pulled.result);
+  pull.set_holder(pulled.holder);
+  pull.set_tokens(static_cast<uint32_t>(pulled.tokens));
+  pull.set_bytes(pulled.bytes);
+  pull.set_duration_ns(pulled.moving.count());
+  pull.set_transport(pulled.transport);
+  return pull;
+}
+
 void AddPull(const PullOutcome& pulled, v1::Timing* timing) {
-  v1::PrefixPull* pull = timing->mutable_pull();
-  pull->set_result(pulled.result);
-  pull->set_holder(pulled.holder);
-  pull->set_tokens(static_cast<uint32_t>(pulled.tokens));
-  pull->set_bytes(pulled.bytes);
-  pull->set_duration_ns(pulled.moving.count());
-  pull->set_transport(pulled.transport);
+  *timing->mutable_pull() = PullToWire(pulled);
   if (!timing->prefill_worker().empty()) return;
   const int64_t waited =
       std::clamp<int64_t>(Since(pulled.began, pulled.ended), 0, timing->queue_ns());

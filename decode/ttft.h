@@ -35,6 +35,7 @@ struct RemotePrefill {
   std::string transport;
   std::string worker;                    // who computed it
   std::vector<v1::TraceSpan> its_spans;  // counted from `asked`
+  v1::PrefixPull pull;                   // of a prefix, by the prefill worker
 };
 
 // queue + prefill + transfer + first_decode == times.first_token - received, exactly, none
@@ -42,6 +43,7 @@ struct RemotePrefill {
 v1::Timing LocalTiming(Instant received, const SequenceTimes& times);
 v1::Timing RemoteTiming(Instant received, const SequenceTimes& times, const RemotePrefill& remote);
 
+v1::PrefixPull PullToWire(const PullOutcome& pulled);
 // What came of a pull. The time that it took is transfer instead of queue, as far as the prompt
 // was then computed here.
 void AddPull(const PullOutcome& pulled, v1::Timing* timing);

@@ -56,8 +56,8 @@ int32_t Engine::Impl::Watermark() const {
 }
 
 Hash128 Engine::Impl::RootOf(const std::string& cache_scope, const std::string& adapter) const {
-  return PrefixRoot(options.weights_digest, DTypeName(executor->kv_layout().dtype), adapter,
-                    cache_scope);
+  // The digest says what KV is in, or that any format will do.
+  return PrefixRoot(options.weights_digest, "", adapter, cache_scope);
 }
 
 template <typename Counts>

@@ -82,8 +82,6 @@ Result<std::unique_ptr<ModelExecutor>> ModelExecutor::Create(const std::string& 
         "this executor computes inside Launch; a {} device needs another one", device.info().kind));
   }
   if (options.max_slots < 1) return InvalidArgument("max_slots has to be positive");
-  if (options.kv_dtype == DType::kF8E4M3)
-    return InvalidArgument("KV in fp8 needs a GPU; use f32 or bf16 (--kv-dtype)");
   std::unique_ptr<ModelExecutor> executor(new ModelExecutor(Complete(options), device));
   AISP_RETURN_IF_ERROR(executor->Start(model_directory, ops));
   return executor;

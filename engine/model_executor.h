@@ -31,7 +31,7 @@ struct ModelExecutorOptions {
   size_t kv_bytes = 0;
   // Or, when both are 0, as many as this says of the device's memory with the weights in it.
   std::function<Result<int32_t>(const MemoryInfo& memory)> choose_blocks;
-  std::optional<DType> kv_dtype;  // f32, bf16 or (on a GPU) fp8_e4m3; nothing: the compute dtype
+  std::optional<DType> kv_dtype;  // f32, bf16 or fp8_e4m3; nothing: the compute dtype
 };
 
 // The layout that these options give a model of this shape. INVALID_ARGUMENT: a block size or dtype

@@ -14,7 +14,8 @@ constexpr Duration kRetryInterval = std::chrono::milliseconds(1);
 
 }  // namespace
 
-KvPusher::KvPusher(BlockManager* blocks, const Clock* clock) : blocks_(blocks), clock_(clock) {}
+KvPusher::KvPusher(BlockManager* blocks, const Clock* clock, std::byte* pool)
+    : blocks_(blocks), clock_(clock), staging_(blocks, pool) {}
 
 KvPusher::Push& KvPusher::Get(PushId id) {
   const auto it = pushes_.find(id);
@@ -31,10 +32,11 @@ const KvPusher::Push& KvPusher::Get(PushId id) const {
 PushId KvPusher::Open(PushTarget target) {
   const PushId id(++last_id_);
   Push push;
-  const int32_t block_tokens = target.layout.block_tokens;
-  AISP_CHECK(target.first_token % block_tokens == 0);
-  push.next_block.assign(static_cast<size_t>(target.layout.num_layers),
-                         target.first_token / block_tokens);
+  AISP_CHECK(target.first_token % target.layout.block_tokens == 0);
+  Result<KvConversion> plan = KvConversion::Plan(blocks_->layout(), target.layout);
+  AISP_CHECK_MSG(plan.has_value(), "its reader was to be refused");
+  push.conversion = *plan;
+  push.next_token.assign(static_cast<size_t>(target.layout.num_layers), target.first_token);
   push.target = std::move(target);
   pushes_.emplace(id, std::move(push));
   return id;
@@ -45,27 +47,82 @@ void KvPusher::Ready(PushId id, int32_t layer, int32_t ready_tokens,
   Push& push = Get(id);
   if (push.stopped) return;
   const PushTarget& target = push.target;
-  const KvLayout& layout = blocks_->layout();
-  int32_t& next = push.next_block[static_cast<size_t>(layer)];
-  const int32_t end = PushableBlocks(layout, ready_tokens, target.end_token);
+  const int32_t block_tokens = target.layout.block_tokens;
+  int32_t& next = push.next_token[static_cast<size_t>(layer)];
+  const int32_t blocks = PushableBlocks(target.layout, ready_tokens, target.end_token);
+  const int32_t end = std::min(blocks * block_tokens, target.end_token);
   if (end <= next) return;
-  const int32_t first_block = target.first_token / layout.block_tokens;
-  const auto count = static_cast<size_t>(end - next);
-  const std::span<const BlockId> src = local.subspan(static_cast<size_t>(next), count);
-  const auto dst = std::span<const BlockId>(target.blocks)
-                       .subspan(static_cast<size_t>(next - first_block), count);
-
-  PendingWrite write;
-  write.copies = PlanLayerCopies(layout, target.layout, layer, src, dst);
-  write.sources.assign(src.begin(), src.end());
-  write.tokens = static_cast<uint64_t>(std::min(end * layout.block_tokens, target.end_token) -
-                                       next * layout.block_tokens);
-  write.bytes = count * layout.LayerBlockBytes();
-  blocks_->Pin(write.sources, PinKind::kStep);
-  if (layer == 0) push.totals.blocks += static_cast<uint32_t>(count);
-  next = end;
-  push.pending.push_back(std::move(write));
+  if (layer == 0) push.totals.blocks += static_cast<uint32_t>(target.layout.BlocksFor(end - next));
+  // What is converted at a time must fit the staging memory.
+  int32_t most = end - next;
+  if (push.conversion.converts())
+    most = staging_.slots() / staging_.SlotsFor(target.layout) * block_tokens;
+  AISP_CHECK_MSG(most > 0, "a reader whose KV is converted without staging memory");
+  while (next < end) {
+    const int32_t until = end - next > most ? next + most : end;
+    push.pending.push_back(MakeWrite(push, layer, next, until, local));
+    next = until;
+  }
   StartPending(id, push);
+}
+
+KvPusher::PendingWrite KvPusher::MakeWrite(const Push& push, int32_t layer, int32_t begin,
+                                           int32_t end, std::span<const BlockId> local) {
+  const PushTarget& target = push.target;
+  const KvLayout& own = blocks_->layout();
+  const auto part = [](std::span<const BlockId> all, int32_t tokens, int32_t from, int32_t to) {
+    const int32_t first = from / tokens;
+    return all.subspan(static_cast<size_t>(first),
+                       static_cast<size_t>((to + tokens - 1) / tokens - first));
+  };
+  const std::span<const BlockId> src = part(local, own.block_tokens, begin, end);
+  const std::span<const BlockId> dst = part(target.blocks, target.layout.block_tokens,
+                                            begin - target.first_token, end - target.first_token);
+  PendingWrite write;
+  write.sources.assign(src.begin(), src.end());
+  write.layer = layer;
+  write.begin = begin;
+  write.end = end;
+  if (push.conversion.whole()) {
+    write.copies = PlanLayerCopies(own, target.layout, layer, src, dst);
+  } else if (!push.conversion.converts()) {
+    write.copies = PlanRowCopies(own, target.layout, layer, begin, end, local, target.blocks,
+                                 target.first_token);
+  }
+  for (const BlockCopy& copy : write.copies) write.bytes += copy.bytes;
+  blocks_->Pin(write.sources, PinKind::kStep);
+  return write;
+}
+
+bool KvPusher::Convert(PushId id, const Push& push, PendingWrite& write) {
+  if (next_staged_ && *next_staged_ != id) return false;
+  const PushTarget& target = push.target;
+  const int32_t block_tokens = target.layout.block_tokens;
+  const int32_t each = staging_.SlotsFor(target.layout);
+  const int32_t count = target.layout.BlocksFor(write.end - write.begin);
+  write.slots = staging_.Take(count * each);
+  next_staged_ = write.slots.empty() ? std::optional(id) : std::nullopt;
+  if (write.slots.empty()) return false;
+  const Instant began = clock_->Now();
+  // MakeBlock counts blocks from the sequence's first on.
+  const int32_t skipped = write.begin / blocks_->layout().block_tokens;
+  const int32_t shift = skipped * blocks_->layout().block_tokens;
+  made_.resize(target.layout.LayerBlockBytes());
+  for (int32_t i = 0; i < count; ++i) {
+    const int32_t begin = write.begin + i * block_tokens;
+    const int32_t end = std::min(write.end, begin + block_tokens);
+    push.conversion.MakeBlock(staging_.pool(), write.layer, write.sources, begin, end, shift,
+                              made_.data());
+    const BlockId to =
+        target.blocks[static_cast<size_t>((begin - target.first_token) / block_tokens)];
+    staging_.Fill(
+        std::span(write.slots).subspan(static_cast<size_t>(i * each), static_cast<size_t>(each)),
+        made_, target.layout.Offset(write.layer, to), &write.copies);
+    write.bytes += made_.size();
+  }
+  conversions_.bytes.Add(static_cast<double>(write.bytes));
+  conversions_.seconds.Add(ToSeconds(clock_->Now() - began));
+  return true;
 }
 
 void KvPusher::StartPending(PushId id, Push& push) {
@@ -76,6 +133,10 @@ void KvPusher::StartPending(PushId id, Push& push) {
       return;
     }
     PendingWrite& write = push.pending.front();
+    if (write.copies.empty() && !Convert(id, push, write)) {
+      retry_at_ = std::min(retry_at_, now + kRetryInterval);
+      return;
+    }
     KvTransport* transport = push.target.transport;
     Result<WriteId> started = transport->Write(push.target.peer, write.copies, push.target.epoch);
     if (!started) {
@@ -95,19 +156,25 @@ void KvPusher::StartPending(PushId id, Push& push) {
 void KvPusher::Abort(PushId id, Push& push, Error why) {
   if (push.failure) push.failure = tl::unexpected(std::move(why));
   push.stopped = true;
-  DropPending(push);
+  DropPending(id, push);
   changed_.push_back(id);
 }
 
-void KvPusher::DropPending(Push& push) {
-  for (const PendingWrite& write : push.pending) blocks_->Unpin(write.sources, PinKind::kStep);
+void KvPusher::LetGo(const PendingWrite& write) {
+  blocks_->Unpin(write.sources, PinKind::kStep);
+  staging_.GiveBack(write.slots);
+}
+
+void KvPusher::DropPending(PushId id, Push& push) {
+  for (const PendingWrite& write : push.pending) LetGo(write);
   push.pending.clear();
+  if (next_staged_ == id) next_staged_.reset();
 }
 
 void KvPusher::Stop(PushId id) {
   Push& push = Get(id);
   push.stopped = true;
-  DropPending(push);
+  DropPending(id, push);
   if (push.outstanding > 0)
     push.target.transport->CancelWrites(push.target.peer, push.target.epoch);
 }
@@ -125,8 +192,8 @@ bool KvPusher::Idle(PushId id) const {
 bool KvPusher::Complete(PushId id) const {
   const Push& push = Get(id);
   if (!push.failure || push.stopped || !Idle(id)) return false;
-  const int32_t end = push.target.layout.BlocksFor(push.target.end_token);
-  return std::all_of(push.next_block.begin(), push.next_block.end(),
+  const int32_t end = push.target.end_token;
+  return std::all_of(push.next_token.begin(), push.next_token.end(),
                      [end](int32_t next) { return next >= end; });
 }
 
@@ -153,7 +220,7 @@ void KvPusher::OnCompletion(KvTransport* transport, const WriteCompletion& compl
   AISP_CHECK_MSG(it != writes.end(), "a transport completed a write that was never started");
   const Outstanding done = std::move(it->second);
   writes.erase(it);
-  blocks_->Unpin(done.write.sources, PinKind::kStep);
+  LetGo(done.write);
   Push& push = Get(done.push);
   --push.outstanding;
   changed_.push_back(done.push);
@@ -164,7 +231,7 @@ void KvPusher::OnCompletion(KvTransport* transport, const WriteCompletion& compl
     if (!push.stopped) Abort(done.push, push, completion.status.error());
     return;
   }
-  push.totals.token_layers += done.write.tokens;
+  push.totals.token_layers += static_cast<uint64_t>(done.write.end - done.write.begin);
   push.totals.bytes += done.write.bytes;
   push.totals.last_completion = now;
   const double seconds = std::max(ToSeconds(now - done.started), 1e-7);

@@ -7,6 +7,10 @@
 // to another); after Stop, and after the lease has expired on this clock, no write starts. A full
 // transport queue keeps writes waiting here, at most the grant itself.
 //
+// A reader whose blocks hold other numbers of tokens gets the rows of ours one by one. KV in other
+// numbers is converted into staging memory when it is about to be written (conversion_staging.h);
+// while that is full, writes wait as for a full queue, those that came first before the others.
+//
 // Owned by the engine thread. Ready() may be called from inside a step (LayerSink): it only touches
 // the transport and pins.
 #pragma once
@@ -14,6 +18,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -21,7 +26,9 @@
 #include "common/clock.h"
 #include "common/metrics.h"
 #include "kvcache/block_manager.h"
+#include "kvcache/kv_conversion.h"
 #include "kvcache/transport/kv_transport.h"
+#include "prefill/conversion_staging.h"
 
 namespace aisp {
 
@@ -33,7 +40,7 @@ struct PushTarget {
   KvPeerId peer;
   KvLayout layout;  // of the reader's pool
   Epoch epoch;
-  int32_t first_token = 0;      // multiple of block_tokens
+  int32_t first_token = 0;      // multiple of the reader's block_tokens
   int32_t end_token = 0;        // exclusive; may lie inside a block
   std::vector<BlockId> blocks;  // the reader's, from first_token on
   Instant lease_end = kNever;   // no write starts later
@@ -47,21 +54,34 @@ struct LaneMetrics {
   Histogram write_seconds;
 };
 
+// Of KV that is converted.
+struct ConversionMetrics {
+  Counter bytes;  // made for readers
+  Counter seconds;
+};
+
 struct PushTotals {
   uint64_t token_layers = 0;  // completed
   uint64_t bytes = 0;         // completed
-  uint32_t blocks = 0;
+  uint32_t blocks = 0;        // the reader's
   Instant last_completion = kNever;
 };
 
 class KvPusher {
  public:
-  KvPusher(BlockManager* blocks, const Clock* clock);
+  // `pool`: as ConversionStaging's.
+  KvPusher(BlockManager* blocks, const Clock* clock, std::byte* pool = nullptr);
 
   void SetMetrics(const KvTransport* lane, const LaneMetrics& metrics) {
     lanes_[lane].metrics = metrics;
   }
 
+  void SetMetrics(const ConversionMetrics& metrics) { conversions_ = metrics; }
+  // For readers whose KV is converted: open while pushes to them are.
+  ConversionStaging& staging() { return staging_; }
+  const ConversionStaging& staging() const { return staging_; }
+
+  // KvConversion::Plan must find a way from this pool to the target's layout.
   PushId Open(PushTarget target);
   // KV of tokens [0, ready_tokens) of `layer` lies in `local` (the sequence's block table): writes
   // what became whole.
@@ -91,15 +111,18 @@ class KvPusher {
 
  private:
   struct PendingWrite {
-    std::vector<BlockCopy> copies;
-    std::vector<BlockId> sources;  // pinned
-    uint64_t tokens = 0;
+    std::vector<BlockCopy> copies;  // empty: it is still to be converted
+    std::vector<BlockId> sources;   // pinned
     uint64_t bytes = 0;
+    int32_t layer = 0;
+    int32_t begin = 0;  // tokens [begin, end)
+    int32_t end = 0;
+    std::vector<uint64_t> slots;  // of the staging memory
   };
   struct Push {
     PushTarget target;
-    std::vector<int32_t>
-        next_block;  // per layer: first block (of the sequence) not handed to a write yet
+    KvConversion conversion;
+    std::vector<int32_t> next_token;  // per layer: what is not handed to a write yet
     std::deque<PendingWrite> pending;
     int32_t outstanding = 0;
     bool stopped = false;
@@ -120,9 +143,15 @@ class KvPusher {
   void Measure(const KvTransport* transport, const Outstanding& done, bool ok, Instant now);
   Push& Get(PushId id);
   const Push& Get(PushId id) const;
+  PendingWrite MakeWrite(const Push& push, int32_t layer, int32_t begin, int32_t end,
+                         std::span<const BlockId> local);
+  // False while the staging memory has no room.
+  bool Convert(PushId id, const Push& push, PendingWrite& write);
   void StartPending(PushId id, Push& push);
   void Abort(PushId id, Push& push, Error why);
-  void DropPending(Push& push);
+  void DropPending(PushId id, Push& push);
+  // What it held until it was over.
+  void LetGo(const PendingWrite& write);
   void OnCompletion(KvTransport* transport, const WriteCompletion& completion);
 
   BlockManager* const blocks_;
@@ -131,6 +160,10 @@ class KvPusher {
   std::map<PushId, Push> pushes_;  // ordered: the order of retries is the order of grants
   std::unordered_map<KvTransport*, std::unordered_map<WriteId, Outstanding>> outstanding_;
   std::unordered_map<const KvTransport*, Lane> lanes_;
+  ConversionStaging staging_;
+  ConversionMetrics conversions_;
+  std::optional<PushId> next_staged_;  // the first that waits for staging memory
+  std::vector<std::byte> made_;        // one layer of a block
   std::vector<PushId> changed_;
   Instant retry_at_ = kNever;
   double bytes_per_s_ = 0;

@@ -21,6 +21,16 @@ void PrefillRole::Impl::AddBlockChecks(const Transfer& transfer, v1::PrefillDone
   if (deps.host_pool == nullptr || !readers.Find(transfer.reader)->verify) return;
   const KvLayout& layout = deps.engine->blocks().layout();
   const std::span<const BlockId> local = deps.engine->BlocksOf(transfer.sequence);
+  const KvConversion& conversion = readers.Find(transfer.reader)->conversion;
+  if (!conversion.whole()) {
+    // A sequence that has ended has no blocks to take them from: then none are sent.
+    const bool there = static_cast<int32_t>(local.size()) >= layout.BlocksFor(transfer.end_token);
+    if (!there) return;
+    for (const uint64_t check :
+         conversion.Checks(deps.host_pool, local, transfer.first_token, transfer.end_token))
+      done->add_block_checks(check);
+    return;
+  }
   const int32_t end =
       std::min(layout.BlocksFor(transfer.end_token), static_cast<int32_t>(local.size()));
   for (int32_t i = transfer.first_token / layout.block_tokens; i < end; ++i) {
@@ -49,6 +59,11 @@ void PrefillRole::Impl::FinishTransfer(Transfer& transfer) {
   if (transfer.drawn) {
     DrawnToWire(*transfer.drawn, done->mutable_drawn());
     first_tokens.Add();
+  }
+  if (transfer.fetched.result() != v1::PrefixPull::NONE) {
+    *done->mutable_pull() = transfer.fetched;
+    AddSpan("pull", transfer.received, transfer.received, transfer.fetch_over,
+            transfer.fetched.holder(), done->mutable_spans());
   }
   const SequenceTimes times = deps.engine->Times(transfer.sequence);
   done->set_preemptions(static_cast<uint32_t>(times.preemptions));

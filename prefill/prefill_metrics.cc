@@ -16,6 +16,14 @@ void PrefillRole::Impl::AddMetrics(Metrics& m) {
                    "Times that a decode worker had no blocks to give, retries included", labels);
   leases_expired = m.AddCounter("aisp_prefill_leases_expired_total",
                                 "Grants that ended before all KV was written", labels);
+  ConversionMetrics conversions;
+  conversions.bytes =
+      m.AddCounter("aisp_kv_converted_bytes_total",
+                   "KV made in the format of a reader whose pool has another", labels);
+  conversions.seconds =
+      m.AddCounter("aisp_kv_conversion_seconds_total", "Time that converting it took", labels);
+  pusher->SetMetrics(conversions);
+  if (deps.fetcher != nullptr) deps.fetcher->AddFetchMetrics(m, labels);
   for (const KvTransport* transport : deps.connector->transports()) {
     const MetricLabels lane = WithLabel(labels, "lane", transport->capabilities().name);
     LaneMetrics out;

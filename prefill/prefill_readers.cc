@@ -88,6 +88,8 @@ void PrefillRole::Impl::OnHello(Reader& reader, const v1::KvHello& hello) {
     RefuseReader(reader, fits.error().message);
     return;
   }
+  Result<KvConversion> conversion = PlanFor(hello.fingerprint().kv_layout());
+  if (!conversion) return RefuseReader(reader, conversion.error().message);
   // An earlier link of this process is stale. One of another process under the same name is not
   // ours to judge: of two the router ends one, and a dead one's link ends by itself.
   std::vector<ReaderId> stale;
@@ -107,30 +109,41 @@ void PrefillRole::Impl::OnHello(Reader& reader, const v1::KvHello& hello) {
   // Elsewhere: a pool that cannot be reached holds up nobody else's transfers. The outcome may come
   // before Connect returns.
   const auto over = std::make_shared<bool>(false);
-  const uint64_t attempt =
-      deps.connector->Connect({hello.offers().begin(), hello.offers().end()}, same_host,
-                              [this, over, id = reader.id, same_host,
-                               layout = hello.fingerprint().kv_layout()](Result<PeerPool> pool) {
-                                *over = true;
-                                OnPool(id, same_host, layout, std::move(pool));
-                              });
+  const uint64_t attempt = deps.connector->Connect(
+      {hello.offers().begin(), hello.offers().end()}, same_host,
+      [this, over, id = reader.id, same_host, conversion = *conversion](Result<PeerPool> pool) {
+        *over = true;
+        OnPool(id, same_host, conversion, std::move(pool));
+      });
   if (!*over) reader.connecting = attempt;
 }
 
-void PrefillRole::Impl::OnPool(ReaderId id, bool same_host, const v1::KvLayoutDesc& layout,
+Result<KvConversion> PrefillRole::Impl::PlanFor(const v1::KvLayoutDesc& peer) const {
+  AISP_ASSIGN_OR_RETURN(const KvLayout layout, PeerLayout(peer));
+  return KvConversion::Plan(deps.engine->blocks().layout(), layout);
+}
+
+void PrefillRole::Impl::OnPool(ReaderId id, bool same_host, const KvConversion& conversion,
                                Result<PeerPool> pool) {
   Reader& reader = *readers.Find(id);  // one that goes cancels its attempt
   reader.connecting = 0;
   if (!pool) return RefuseReader(reader, pool.error().message);
+  if (conversion.converts()) {
+    if (Status room = pusher->staging().Open(conversion); !room) {
+      pool->transport->Disconnect(pool->peer);
+      return RefuseReader(reader, room.error().message);
+    }
+    reader.staged = true;
+  }
+  reader.conversion = conversion;
   reader.greeted = true;
   reader.hello_deadline = kNever;
   reader.pool = std::move(*pool);
-  reader.layout = PeerLayout(deps.engine->blocks().layout(), layout);
-
   const std::string& lane = reader.pool.transport->capabilities().name;
   LogInfo("decode worker connected", {{"worker", reader.worker_id},
                                       {"transport", lane},
-                                      {"gb_per_s", reader.pool.measured_bytes_per_s * 1e-9}});
+                                      {"gb_per_s", reader.pool.measured_bytes_per_s * 1e-9},
+                                      {"converted", conversion.ToString()}});
   if (!reader.pool.warning.empty())
     LogWarning("KV lane", {{"worker", reader.worker_id}, {"warning", reader.pool.warning}});
   v1::PrefillToDecode message;
@@ -143,11 +156,45 @@ void PrefillRole::Impl::OnPool(ReaderId id, bool same_host, const v1::KvLayoutDe
   ack->set_pid(same_host ? options.pid : 0);
   ack->set_lane_token(reader.pool.token);
   ack->set_draws(options.draws);
+  ack->set_conversion(conversion.ToString());
   SendToReader(reader.id, std::move(message));
   if (!shell->draining() && !standing_by) return;
   v1::PrefillToDecode draining;
   draining.mutable_draining();
   SendToReader(reader.id, std::move(draining));
+}
+
+// Whether it takes another one; how many it has bounds them.
+Status PrefillRole::Impl::MayTake(const Reader& reader) const {
+  if (standing_by) return Unavailable("this worker does not prefill now; use another");
+  if (shell->draining()) return Unavailable("this prefill worker is draining; use another");
+  if (!reader.closing && transfers.size() < static_cast<size_t>(options.max_transfers)) return {};
+  return ResourceExhausted(fmt::format("this prefill worker has {} of {} transfers; use another",
+                                       transfers.size(), options.max_transfers));
+}
+
+Result<SequenceRequest> PrefillRole::Impl::MakeSequence(const Reader& reader,
+                                                        const v1::PrefillRequest& request) const {
+  SequenceRequest sequence;
+  if (request.prompt_id() != 0) {
+    const auto shared = reader.prompts.Find(request.prompt_id());
+    if (!shared)
+      return Unavailable(fmt::format("shared prompt {} is not known here", request.prompt_id()));
+    sequence.tokens = *shared;
+  }
+  sequence.tokens.insert(sequence.tokens.end(), request.tokens().begin(), request.tokens().end());
+  sequence.prompt_tokens = static_cast<int32_t>(sequence.tokens.size());
+  sequence.kv_source = KvSource::kPrefillOnly;
+  sequence.cache_scope = request.cache_salt();
+  sequence.adapter = request.adapter();
+  sequence.priority = request.priority();
+  sequence.tenant = TenantFromWire(request.tenant());
+  if (request.has_draw()) ApplyFirstDraw(request.draw(), &sequence);
+  if (sequence.prompt_tokens < 2) {
+    return InvalidArgument(
+        "a prompt of one token has no KV to prefill; run it on the decode worker");
+  }
+  return sequence;
 }
 
 void PrefillRole::Impl::OnPrefill(Reader& reader, const v1::PrefillRequest& request) {
@@ -163,49 +210,15 @@ void PrefillRole::Impl::OnPrefill(Reader& reader, const v1::PrefillRequest& requ
                                  {"tokens", request.tokens_size()},
                                  {"shared_prompt", request.prompt_id()}});
   if (request.cached_only()) return holder->OnRequest(reader, request);
-  if (shell->draining() || standing_by) {
-    const char* why = standing_by ? "this worker does not prefill now; use another"
-                                  : "this prefill worker is draining; use another";
-    SendFailed(reader.id, id, Error{Code::kUnavailable, why}, true);
-    return;
-  }
-  if (reader.closing || transfers.size() >= static_cast<size_t>(options.max_transfers)) {
-    SendFailed(reader.id, id,
-               Error{Code::kResourceExhausted,
-                     fmt::format("this prefill worker has {} of {} transfers; use another",
-                                 transfers.size(), options.max_transfers)},
-               true);
-    return;
-  }
-  SequenceRequest sequence;
-  if (request.prompt_id() != 0) {
-    const auto shared = reader.prompts.Find(request.prompt_id());
-    if (!shared) {
-      SendFailed(reader.id, id,
-                 Error{Code::kUnavailable,
-                       fmt::format("shared prompt {} is not known here", request.prompt_id())},
-                 true);
-      return;
-    }
-    sequence.tokens = *shared;
-  }
-  sequence.tokens.insert(sequence.tokens.end(), request.tokens().begin(), request.tokens().end());
-  const auto num_tokens = static_cast<int32_t>(sequence.tokens.size());
-  sequence.prompt_tokens = num_tokens;
-  sequence.kv_source = KvSource::kPrefillOnly;
-  sequence.cache_scope = request.cache_salt();
-  sequence.adapter = request.adapter();
-  sequence.priority = request.priority();
-  sequence.tenant = TenantFromWire(request.tenant());
-  if (request.has_draw()) ApplyFirstDraw(request.draw(), &sequence);
+  if (Status may = MayTake(reader); !may) return SendFailed(reader.id, id, may.error(), true);
+  Result<SequenceRequest> sequence = MakeSequence(reader, request);
+  std::vector<TokenId> tokens;
+  if (sequence && request.has_pull()) tokens = sequence->tokens;
+  const int32_t num_tokens = sequence ? sequence->prompt_tokens : 0;
   Result<SequenceId> added =
-      num_tokens < 2
-          ? InvalidArgument(
-                "a prompt of one token has no KV to prefill; run it on the decode worker")
-          : deps.engine->Add(std::move(sequence));
+      sequence ? deps.engine->Add(std::move(*sequence)) : tl::unexpected(sequence.error());
   if (!added) {
-    SendFailed(reader.id, id, added.error(), MayRetry(FaultOf(added.error().code)));
-    return;
+    return SendFailed(reader.id, id, added.error(), MayRetry(FaultOf(added.error().code)));
   }
   Transfer transfer;
   transfer.key = TransferKey(++last_transfer);
@@ -222,11 +235,12 @@ void PrefillRole::Impl::OnPrefill(Reader& reader, const v1::PrefillRequest& requ
   by_wire_id[{reader.id, id}] = transfer.key;
   ++reader.transfers;
   transfers.emplace(transfer.key, transfer);
+  StartFetch(transfer.key, request, tokens);
 }
 
 Status PrefillRole::Impl::CheckGrant(const Reader& reader, const Transfer& transfer,
                                      const v1::Grant& grant) const {
-  const KvLayout& layout = reader.layout;
+  const KvLayout& layout = reader.layout();
   const auto first = static_cast<int64_t>(grant.first_token());
   const int64_t end = transfer.end_token;
   if (first % layout.block_tokens != 0 || first > transfer.tokens) {
@@ -250,8 +264,12 @@ Status PrefillRole::Impl::CheckGrant(const Reader& reader, const Transfer& trans
 }
 
 void PrefillRole::Impl::OnGrant(Reader& reader, const v1::Grant& grant) {
-  if (holder->OnGrant(reader, grant)) return;
   const Epoch epoch(grant.epoch());
+  // Said twice: what is written for it is not over, and is acknowledged when it is.
+  if (FindEpoch(reader, epoch) != nullptr || holder->Writes(reader, epoch)) return;
+  if (epoch.value <= reader.last_epoch) return SendFence(reader.id, epoch);
+  reader.last_epoch = epoch.value;
+  if (holder->OnGrant(reader, grant)) return;
   Transfer* transfer = FindTransfer(reader.id, grant.transfer_id());
   if (transfer == nullptr || transfer->phase != TransferPhase::kAsked) {
     SendFence(reader.id, epoch);  // nothing was written for it and nothing will be
@@ -273,7 +291,7 @@ void PrefillRole::Impl::OnGrant(Reader& reader, const v1::Grant& grant) {
   PushTarget target;
   target.transport = reader.pool.transport;
   target.peer = reader.pool.peer;
-  target.layout = reader.layout;
+  target.layout = reader.layout();
   target.epoch = epoch;
   target.first_token = transfer->first_token;
   target.end_token = std::max(transfer->end_token, transfer->first_token);
@@ -319,6 +337,7 @@ void PrefillRole::Impl::OnRevoke(Reader& reader, Epoch epoch) {
   if (holder->OnRevoke(reader, epoch)) return;
   Transfer* transfer = FindEpoch(reader, epoch);
   if (transfer == nullptr) {
+    reader.last_epoch = std::max(reader.last_epoch, epoch.value);
     SendFence(reader.id, epoch);
   } else if (transfer->phase != TransferPhase::kFencing) {
     Abandon(*transfer);
@@ -346,6 +365,7 @@ void PrefillRole::Impl::ReleaseIfIdle(ReaderId id) {
   }
   if (reader->up) return;
   if (reader->greeted) reader->pool.transport->Disconnect(reader->pool.peer);
+  if (reader->staged) pusher->staging().Close();
   readers.Erase(id);
 }
 

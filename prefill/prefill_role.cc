@@ -70,7 +70,7 @@ void PrefillRole::Impl::AskForBlocks() {
     Transfer& transfer = transfers.at(it->second);
     if (std::find(held_back.begin(), held_back.end(), transfer.reader) != held_back.end()) continue;
     if (transfer.overtaken >= options.max_overtakes) held_back.push_back(transfer.reader);
-    if (transfer.phase != TransferPhase::kQueued) continue;
+    if (transfer.phase != TransferPhase::kQueued || transfer.fetch != 0) continue;
     transfer.phase = TransferPhase::kAsked;
     v1::PrefillToDecode message;
     message.mutable_need()->set_transfer_id(transfer.transfer_id);
@@ -200,6 +200,7 @@ void PrefillRole::Impl::FailReader(ReaderId id, const Error& error) {
 }
 
 void PrefillRole::Impl::Abandon(Transfer& transfer) {
+  LeaveFetch(transfer);
   if (transfer.sequence_alive) deps.engine->Cancel(transfer.sequence);
   transfer.sequence_alive = false;
   by_sequence.erase(transfer.sequence);
@@ -323,10 +324,12 @@ void PrefillRole::Wire(const PrefillDeps& deps) {
   profile.max_running = impl.options.max_running;
   impl.shell.emplace(impl.options.worker, profile, deps.engine, deps.clock, deps.routers,
                      deps.metrics);
-  impl.pusher.emplace(&deps.engine->blocks(), deps.clock);
+  impl.pusher.emplace(&deps.engine->blocks(), deps.clock, deps.conversion_pool);
   impl.holder.emplace(impl.options.holder,
                       PrefixHolder::Deps{deps.engine, deps.clock, &*impl.pusher, &impl.readers,
                                          deps.host_pool, &impl});
+  if (deps.metrics != nullptr)
+    impl.holder->AddMetrics(*deps.metrics, {{"worker", impl.options.worker.worker_id}});
 }
 
 void PrefillRole::Start() { TakeUp(1); }
@@ -391,6 +394,7 @@ Status PrefillRole::Ready() const { return impl_->shell->Ready(); }
 const Engine& PrefillRole::engine() const { return *impl_->deps.engine; }
 size_t PrefillRole::num_transfers() const { return impl_->transfers.size(); }
 size_t PrefillRole::num_pushes() const { return impl_->holder->size(); }
+int32_t PrefillRole::staging_blocks() const { return impl_->pusher->staging().blocks(); }
 
 void PrefillRole::OnLinkUp(LinkId link, const std::string& /*peer_address*/) {
   impl_->shell->OnLinkUp(link);

@@ -34,6 +34,7 @@
 #include "prefill/peer_connector.h"
 #include "prefill/prefix_holder.h"
 #include "proto/link.h"
+#include "worker/prefix_fetcher.h"
 #include "worker/worker_role.h"
 
 namespace aisp {
@@ -63,10 +64,14 @@ struct PrefillDeps {
   LinkDialer<v1::WorkerMessage>* routers = nullptr;
   LinkSender<v1::PrefillToDecode>* readers = nullptr;
   PeerConnector* connector = nullptr;
-  Metrics* metrics = nullptr;  // may stay null
+  PrefixFetcher* fetcher = nullptr;  // null: what decode workers say that others hold is computed
+  Metrics* metrics = nullptr;        // may stay null
   // This worker's pool where the host can read it: checks are sent to readers that want them. Null:
   // none are.
   const std::byte* host_pool = nullptr;
+  // Its pool where the host can write it: KV is converted for readers with another dtype. Null:
+  // they are refused.
+  std::byte* conversion_pool = nullptr;
 };
 
 class PrefillRole final : public WorkerRole {
@@ -111,6 +116,8 @@ class PrefillRole final : public WorkerRole {
   size_t num_transfers() const;
   // Likewise, of prefixes that are given away.
   size_t num_pushes() const;
+  // Of this worker's pool, held for conversions while readers with another dtype are connected.
+  int32_t staging_blocks() const;
 
  private:
   struct Impl;

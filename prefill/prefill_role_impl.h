@@ -1,6 +1,6 @@
 // The inside of PrefillRole; included by prefill/*.cc only. Split over prefill_role.cc (the loop,
 // routers, compute), prefill_readers.cc (what decode workers say), prefill_done.cc (what they are
-// told in the end) and draining.cc.
+// told in the end), fetching.cc (beginnings of prompts from other workers' caches) and draining.cc.
 #pragma once
 
 #include <map>
@@ -28,9 +28,12 @@ struct PrefillRole::Impl final : public LinkHandler<v1::DecodeToPrefill>,
   void OnLinkDown(LinkId link, const Error& why) override;
   void OnHello(Reader& reader, const v1::KvHello& hello);
   // Its pool was reached, or not.
-  void OnPool(ReaderId id, bool same_host, const v1::KvLayoutDesc& layout, Result<PeerPool> pool);
+  void OnPool(ReaderId id, bool same_host, const KvConversion& conversion, Result<PeerPool> pool);
   void RefuseReader(Reader& reader, const std::string& reason);
   void OnPrefill(Reader& reader, const v1::PrefillRequest& request);
+  Status MayTake(const Reader& reader) const;
+  Result<SequenceRequest> MakeSequence(const Reader& reader,
+                                       const v1::PrefillRequest& request) const;
   void OnGrant(Reader& reader, const v1::Grant& grant);
   void OnGrantRefused(Reader& reader, const v1::GrantRefused& refused);
   void OnCancel(Reader& reader, uint64_t transfer_id);
@@ -44,6 +47,8 @@ struct PrefillRole::Impl final : public LinkHandler<v1::DecodeToPrefill>,
   void OnLayer(int32_t layer, std::span<const LayerSlice> slices) override;
 
   void AddMetrics(Metrics& metrics);
+  // How KV of our pool becomes KV of a pool as it says it has. An error: it does not.
+  Result<KvConversion> PlanFor(const v1::KvLayoutDesc& peer) const;
 
   // --- transfers (prefill_role.cc) ---
   Transfer* FindTransfer(ReaderId reader, uint64_t transfer_id);
@@ -51,6 +56,10 @@ struct PrefillRole::Impl final : public LinkHandler<v1::DecodeToPrefill>,
   void SendToReader(ReaderId id, v1::PrefillToDecode message) override;
   void SendFailed(ReaderId reader, uint64_t transfer_id, const Error& error, bool retryable);
   void SendFence(ReaderId reader, Epoch epoch) override;
+  // Has the beginning of its prompt fetched, where its reader said who holds that.
+  void StartFetch(TransferKey key, const v1::PrefillRequest& request,
+                  std::span<const TokenId> tokens);
+  void LeaveFetch(Transfer& transfer);
   // Asks for blocks for what runs soon.
   void AskForBlocks();
   void NoteOvertaken(const Transfer& granted);

@@ -7,8 +7,27 @@
 
 #include "common/log.h"
 #include "kvcache/block_check.h"
+#include "worker/worker_metrics.h"
 
 namespace aisp {
+
+void PrefixHolder::AddMetrics(Metrics& m, const MetricLabels& labels) {
+  const auto result = [&](const char* name) {
+    return m.AddCounter("aisp_prefixes_given_total",
+                        "Prefixes that other workers asked this one for",
+                        WithLabel(labels, "result", name));
+  };
+  given_ = result("given");
+  missed_ = result("missed");
+  busy_ = result("refused");
+  late_ = result("late");
+  failed_ = result("failed");
+  unwanted_ = result("withdrawn");
+  tokens_ =
+      m.AddCounter("aisp_prefix_given_tokens_total",
+                   "Prompt tokens whose KV was written to other workers from the cache", labels);
+  bytes_ = m.AddCounter("aisp_prefix_given_bytes_total", "Bytes of their KV", labels);
+}
 
 int32_t PrefixHolder::PinnedBlocks() const {
   size_t blocks = 0;
@@ -17,6 +36,11 @@ int32_t PrefixHolder::PinnedBlocks() const {
 }
 
 void PrefixHolder::Refuse(ReaderId reader, uint64_t transfer_id, const Error& error) {
+  const Counter& counter = error.code == Code::kNotFound            ? missed_
+                           : error.code == Code::kResourceExhausted ? busy_
+                           : error.code == Code::kDeadlineExceeded  ? late_
+                                                                    : failed_;
+  counter.Add();
   v1::PrefillToDecode message;
   v1::PrefillFailed* failed = message.mutable_failed();
   failed->set_transfer_id(transfer_id);
@@ -47,7 +71,7 @@ void PrefixHolder::OnRequest(Reader& reader, const v1::PrefillRequest& request) 
   std::vector<BlockId> held =
       blocks.MatchAndPin(deps_.engine->RootOf(request.cache_salt(), request.adapter()), tokens,
                          static_cast<int32_t>(tokens.size()));
-  const auto held_tokens = static_cast<int64_t>(held.size()) * BlockTokens();
+  const int64_t held_tokens = HeldTokens(reader, held.size());
   const auto most =
       static_cast<int32_t>(options_.max_pinned * static_cast<double>(blocks.layout().num_blocks));
   const bool missing = held_tokens <= int64_t{request.decode_match_tokens()};
@@ -83,6 +107,11 @@ void PrefixHolder::OnRequest(Reader& reader, const v1::PrefillRequest& request) 
   deps_.host->SendToReader(reader.id, std::move(message));
 }
 
+int32_t PrefixHolder::HeldTokens(const Reader& reader, size_t blocks) const {
+  const int32_t theirs = reader.layout().block_tokens;
+  return static_cast<int32_t>(blocks) * BlockTokens() / theirs * theirs;
+}
+
 PrefixHolder::Push* PrefixHolder::FindOpen(ReaderId reader, uint64_t transfer_id, Key* key) {
   for (auto& [k, push] : pushes_) {
     if (push.reader != reader || push.transfer_id != transfer_id || push.phase == Phase::kFencing)
@@ -96,13 +125,14 @@ PrefixHolder::Push* PrefixHolder::FindOpen(ReaderId reader, uint64_t transfer_id
 Status PrefixHolder::CheckGrant(const Reader& reader, const Push& push,
                                 const v1::Grant& grant) const {
   const int64_t first = grant.first_token();
-  const int64_t held = static_cast<int64_t>(push.blocks.size()) * BlockTokens();
-  if (first % BlockTokens() != 0 || grant.blocks().empty() || first >= held) {
+  const int64_t held = HeldTokens(reader, push.blocks.size());
+  const int32_t each = reader.layout().block_tokens;
+  if (first % each != 0 || grant.blocks().empty() || first >= held) {
     return InvalidArgument(
         fmt::format("granted {} blocks of {} tokens from token {} on, {} tokens are held",
-                    grant.blocks_size(), BlockTokens(), first, held));
+                    grant.blocks_size(), each, first, held));
   }
-  const int32_t pool = reader.layout.num_blocks;
+  const int32_t pool = reader.layout().num_blocks;
   const auto outside = std::find_if(grant.blocks().begin(), grant.blocks().end(),
                                     [pool](int32_t block) { return block < 0 || block >= pool; });
   if (outside == grant.blocks().end()) return {};
@@ -128,12 +158,14 @@ bool PrefixHolder::OnGrant(const Reader& reader, const v1::Grant& grant) {
   push->epoch = Epoch(grant.epoch());
   push->first_token = static_cast<int32_t>(grant.first_token());
   // The reader grants blocks for what it asked for; it has heard what of that is held.
-  push->end_token = std::min(push->first_token + grant.blocks_size() * BlockTokens(),
-                             static_cast<int32_t>(push->blocks.size()) * BlockTokens());
+  const int64_t granted_end =
+      int64_t{push->first_token} + int64_t{grant.blocks_size()} * reader.layout().block_tokens;
+  push->end_token =
+      static_cast<int32_t>(std::min<int64_t>(granted_end, HeldTokens(reader, push->blocks.size())));
   PushTarget target;
   target.transport = reader.pool.transport;
   target.peer = reader.pool.peer;
-  target.layout = reader.layout;
+  target.layout = reader.layout();
   target.epoch = push->epoch;
   target.first_token = push->first_token;
   target.end_token = push->end_token;
@@ -141,7 +173,7 @@ bool PrefixHolder::OnGrant(const Reader& reader, const v1::Grant& grant) {
   target.lease_end = push->until;
   push->push = deps_.pusher->Open(std::move(target));
   by_push_[push->push] = key;
-  for (int32_t layer = 0; layer < reader.layout.num_layers; ++layer)
+  for (int32_t layer = 0; layer < reader.layout().num_layers; ++layer)
     deps_.pusher->Ready(push->push, layer, push->end_token, push->blocks);
   Settle(key);
   return true;
@@ -150,6 +182,7 @@ bool PrefixHolder::OnGrant(const Reader& reader, const v1::Grant& grant) {
 bool PrefixHolder::OnCancel(const Reader& reader, uint64_t transfer_id) {
   Key key = 0;
   if (FindOpen(reader.id, transfer_id, &key) == nullptr) return false;
+  unwanted_.Add();
   Abandon(key);
   return true;
 }
@@ -160,10 +193,22 @@ bool PrefixHolder::OnRevoke(const Reader& reader, Epoch epoch) {
     const Reader* owner = deps_.readers->Find(push.reader);
     if (owner == nullptr || !owner->Is(reader)) continue;
     // One that is fencing is acknowledged with its last completion.
-    if (push.phase == Phase::kGranted) Abandon(Key(key));
+    if (push.phase == Phase::kGranted) {
+      unwanted_.Add();
+      Abandon(Key(key));
+    }
     return true;
   }
   return false;
+}
+
+bool PrefixHolder::Writes(const Reader& reader, Epoch epoch) const {
+  return std::any_of(pushes_.begin(), pushes_.end(), [&](const auto& each) {
+    const Push& push = each.second;
+    const Reader* owner = deps_.readers->Find(push.reader);
+    return push.phase != Phase::kAsked && push.epoch == epoch && owner != nullptr &&
+           owner->Is(reader);
+  });
 }
 
 bool PrefixHolder::OnPush(PushId push) {
@@ -207,7 +252,11 @@ void PrefixHolder::Finish(Key key) {
   done->set_bytes(totals.bytes);
   done->set_blocks(totals.blocks);
   const Reader& reader = *deps_.readers->Find(push.reader);
-  if (deps_.host_pool != nullptr && reader.verify) {
+  if (deps_.host_pool != nullptr && reader.verify && !reader.conversion.whole()) {
+    for (const uint64_t check :
+         reader.conversion.Checks(deps_.host_pool, push.blocks, push.first_token, push.end_token))
+      done->add_block_checks(check);
+  } else if (deps_.host_pool != nullptr && reader.verify) {
     const auto first = static_cast<size_t>(push.first_token / BlockTokens());
     const auto end = static_cast<size_t>(push.end_token / BlockTokens());
     for (size_t i = first; i < end; ++i) {
@@ -216,6 +265,9 @@ void PrefixHolder::Finish(Key key) {
     }
   }
   deps_.host->SendToReader(push.reader, std::move(message));
+  given_.Add();
+  tokens_.Add(push.end_token - push.first_token);
+  bytes_.Add(static_cast<double>(totals.bytes));
   LogDebug("a prefix was given away", {{"request", push.trace_id},
                                        {"worker", reader.worker_id},
                                        {"tokens", push.end_token - push.first_token}});
@@ -255,7 +307,10 @@ void PrefixHolder::DropReader(ReaderId id, const Error* error) {
   for (const auto& [key, push] : pushes_) {
     if (push.reader == id && push.phase != Phase::kFencing) keys.push_back(key);
   }
-  for (const Key key : keys) error != nullptr ? Fail(key, *error) : Abandon(key);
+  for (const Key key : keys) {
+    if (error == nullptr) unwanted_.Add();
+    error != nullptr ? Fail(key, *error) : Abandon(key);
+  }
 }
 
 void PrefixHolder::OnEngineFailed(const Error& error) {

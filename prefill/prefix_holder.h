@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "common/clock.h"
+#include "common/metrics.h"
 #include "engine/engine.h"
 #include "prefill/kv_pusher.h"
 #include "prefill/readers.h"
@@ -54,12 +55,15 @@ class PrefixHolder {
   };
   PrefixHolder(const Options& options, const Deps& deps) : options_(options), deps_(deps) {}
 
+  void AddMetrics(Metrics& metrics, const MetricLabels& labels);
   void OnRequest(Reader& reader, const v1::PrefillRequest& request);
   // Each false where it is about no push of this holder.
   bool OnGrant(const Reader& reader, const v1::Grant& grant);
   bool OnCancel(const Reader& reader, uint64_t transfer_id);
   bool OnRevoke(const Reader& reader, Epoch epoch);
   bool OnPush(PushId push);
+  // Something of this reader's epoch may still be written.
+  bool Writes(const Reader& reader, Epoch epoch) const;
 
   // All pushes to it end; `error`: it is told why. Writes that had started are awaited.
   void DropReader(ReaderId id, const Error* error = nullptr);
@@ -89,10 +93,13 @@ class PrefixHolder {
   };
 
   int32_t BlockTokens() const { return deps_.engine->blocks().layout().block_tokens; }
+  // Of what is held, in whole blocks of ours, what is whole blocks of the reader's, too.
+  int32_t HeldTokens(const Reader& reader, size_t blocks) const;
   int32_t PinnedBlocks() const;
   // One that is asked for or being written.
   Push* FindOpen(ReaderId reader, uint64_t transfer_id, Key* key);
   Status CheckGrant(const Reader& reader, const Push& push, const v1::Grant& grant) const;
+  // Tells the reader that it will not have it.
   void Refuse(ReaderId reader, uint64_t transfer_id, const Error& error);
   void Settle(Key key);
   void Finish(Key key);
@@ -106,6 +113,10 @@ class PrefixHolder {
   std::map<Key, Push> pushes_;
   std::map<PushId, Key> by_push_;
   Key last_ = 0;
+  // What became of them, by label.
+  Counter given_, missed_, busy_, late_, failed_, unwanted_;
+  Counter tokens_;
+  Counter bytes_;
 };
 
 }  // namespace aisp

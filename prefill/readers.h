@@ -8,7 +8,7 @@
 #include <string>
 
 #include "common/clock.h"
-#include "kvcache/layout.h"
+#include "kvcache/kv_conversion.h"
 #include "prefill/peer_connector.h"
 #include "proto/link.h"
 #include "proto/shared_prompts.h"
@@ -28,12 +28,18 @@ struct Reader {
   Instant hello_deadline = kNever;
   std::string worker_id;
   uint64_t incarnation = 0;
-  KvLayout layout;
-  bool verify = false;  // wants checks of blocks
+  KvConversion conversion;  // from our pool to its
+  bool staged = false;      // its KV goes through the pusher's staging memory
+  bool verify = false;      // wants checks of blocks
   SharedPromptsIn prompts;
   PeerPool pool;
   int32_t transfers = 0;
+  // The greatest epoch that was granted, or revoked without being known. Grants come in the order
+  // of their epochs: one that is not greater has come again or late, and its blocks may be
+  // another's.
+  uint64_t last_epoch = 0;
 
+  const KvLayout& layout() const { return conversion.to(); }
   bool Is(const Reader& other) const {
     return greeted && other.greeted && worker_id == other.worker_id &&
            incarnation == other.incarnation;

@@ -42,6 +42,10 @@ struct Transfer {
   int refusals = 0;
   int overtaken = 0;  // by later transfers of the same reader, since the first refusal
 
+  uint64_t fetch = 0;      // of its beginning from another worker's cache, while under way
+  v1::PrefixPull fetched;  // what became of it
+  Instant fetch_over = kNever;
+
   Epoch epoch;  // kGranted, kFencing
   int32_t first_token = 0;
   Instant granted;

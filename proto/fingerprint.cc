@@ -1,5 +1,8 @@
 #include "proto/fingerprint.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include <fmt/format.h>
 
 namespace aisp {
@@ -24,6 +27,45 @@ struct Sides {
 
 constexpr std::string_view kSameModel = "start both with the same model and version";
 constexpr std::string_view kSameKv = "start both with the same model, version and KV settings";
+constexpr std::string_view kConvertibleDtypes[] = {"f32", "bf16", "fp8_e4m3"};
+constexpr uint32_t kUnitTokens = 16;
+constexpr uint32_t kMostBlockTokens = 1024;
+
+// As server/arithmetic.h writes it.
+bool OnDevice(const v1::Fingerprint& f) {
+  return !f.arithmetic().empty() && !f.arithmetic().starts_with("cpu ");
+}
+
+// Blocks of other sizes: the same rows in other places.
+Status CheckBlocks(const Sides& s, const v1::KvLayoutDesc& a, const v1::KvLayoutDesc& b) {
+  const auto sized = [](uint32_t tokens) {
+    return tokens == 0 || (tokens % kUnitTokens == 0 && tokens <= kMostBlockTokens);
+  };
+  if (sized(a.block_tokens()) && sized(b.block_tokens())) return {};
+  return s.SameIfSet("kv_layout.block_tokens", a.block_tokens(), b.block_tokens(),
+                     "only blocks of a multiple of 16 tokens are converted");
+}
+
+Status CheckDtypes(const Sides& s, const v1::Fingerprint& own, const v1::Fingerprint& peer) {
+  const std::string& a = own.kv_layout().dtype();
+  const std::string& b = peer.kv_layout().dtype();
+  const auto known = [](const std::string& dtype) {
+    return dtype.empty() ||
+           std::ranges::find(kConvertibleDtypes, dtype) != std::ranges::end(kConvertibleDtypes);
+  };
+  if (!own.mixed_precision()) {
+    return s.SameIfSet("kv_layout.dtype", a, b,
+                       "start both with the same --kv-dtype, or all with --allow-mixed-precision");
+  }
+  if (!known(a) || !known(b))
+    return s.SameIfSet("kv_layout.dtype", a, b, "KV is converted between f32, bf16 and fp8");
+  if (OnDevice(own) || OnDevice(peer))
+    return s.SameIfSet(
+        "kv_layout.dtype", a, b,
+        "KV in a GPU's memory is not converted; start both with the same --kv-dtype");
+  return {};
+}
+
 constexpr std::string_view kSamePrecision =
     "start both with the same --dtype, --quantization and kind of device, or all with "
     "--allow-mixed-precision";
@@ -56,15 +98,17 @@ Status CheckFingerprints(const v1::Fingerprint& own, std::string_view own_name,
   AISP_RETURN_IF_ERROR(
       s.Same("kv_layout.num_kv_heads", a.num_kv_heads(), b.num_kv_heads(), kSameKv));
   AISP_RETURN_IF_ERROR(s.Same("kv_layout.head_dim", a.head_dim(), b.head_dim(), kSameKv));
-  AISP_RETURN_IF_ERROR(
-      s.SameIfSet("kv_layout.block_tokens", a.block_tokens(), b.block_tokens(), kSameKv));
-  return s.SameIfSet("kv_layout.dtype", a.dtype(), b.dtype(), kSameKv);
+  AISP_RETURN_IF_ERROR(CheckBlocks(s, a, b));
+  return CheckDtypes(s, own, peer);
 }
 
 std::string PrefixDigest(const v1::Fingerprint& fingerprint) {
   const std::string& weights = fingerprint.weights_digest();
   if (fingerprint.mixed_precision()) return weights + ";mixed precision";
-  return fingerprint.arithmetic().empty() ? weights : weights + ";" + fingerprint.arithmetic();
+  // Where no device has been opened the dtype alone is known.
+  return weights + ";" +
+         (fingerprint.arithmetic().empty() ? "kv " + fingerprint.kv_layout().dtype()
+                                           : fingerprint.arithmetic());
 }
 
 }  // namespace aisp

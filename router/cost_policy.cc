@@ -1,7 +1,8 @@
 // The cost policy predicts, for every decode worker D and every prefill worker P or none:
 //
 //   TTFT = wait for a row and blocks on D
-//        + remote: queue on P + uncached prefill on P + exposed transfer
+//        + remote: queue on P + what another worker (often D) has cached of it to P, where that is
+//                  predicted faster + uncached prefill on P + exposed transfer
 //                  + first decode step on D, where P does not draw the first token
 //          local:  queue on D + uncached prefill on D (the last chunk draws the first token)
 //          pull:   what of the prompt another worker has cached to D, then local
@@ -150,8 +151,9 @@ class CostPolicy final : public RoutingPolicy {
   Cost Local(const RequestSummary& request, const WorkerView& decode, double pull_ms = 0) const;
   void AddPulls(const RequestSummary& request, std::span<const WorkerView> workers,
                 std::vector<Candidate>* candidates) const;
-  Cost Remote(const RequestSummary& request, const WorkerView& decode,
-              const WorkerView& prefill) const;
+  // `pull_ms`: likewise, of the prefill worker.
+  Cost Remote(const RequestSummary& request, const WorkerView& decode, const WorkerView& prefill,
+              double pull_ms = 0) const;
   std::vector<Candidate> RemoteCandidates(const RequestSummary& request,
                                           std::span<const WorkerView> workers) const;
   std::vector<int> Fallbacks(const RequestSummary& request, std::span<const WorkerView> workers,
@@ -170,8 +172,8 @@ double CostPolicy::AdmissionMs(const RequestSummary& request, const WorkerView& 
   if (rows >= decode.max_rows) {
     wait_ms = lifetime_ms * (rows - decode.max_rows + 1) / std::max(1, decode.max_rows);
   }
-  const int32_t cached_blocks = KnownTokens(decode) / std::max(1, request.block_tokens);
-  const int32_t wanted = request.tokens / std::max(1, request.block_tokens) + 1 - cached_blocks;
+  const int32_t cached_blocks = KnownTokens(decode) / std::max(1, decode.block_tokens);
+  const int32_t wanted = request.tokens / std::max(1, decode.block_tokens) + 1 - cached_blocks;
   const int32_t missing = wanted - decode.free_blocks;
   if (missing > 0 && decode.total_blocks > 0) {
     const int32_t in_use = std::max(1, decode.total_blocks - decode.free_blocks);
@@ -190,7 +192,7 @@ double CostPolicy::ExposedTransferMs(const RequestSummary& request, const Worker
     bytes_per_s = same_host ? options_.bytes_per_s_same_host : options_.bytes_per_s_other_host;
   }
   const double total_ms =
-      UncachedTokens(request, decode) * request.kv_bytes_per_token / bytes_per_s * 1e3;
+      UncachedTokens(request, decode) * decode.kv_bytes_per_token / bytes_per_s * 1e3;
   const double last_layer_ms = total_ms / std::max(1, request.num_layers);
   return options_.handoff_ms + std::max(last_layer_ms, total_ms - compute_ms);
 }
@@ -316,7 +318,7 @@ double CostPolicy::FirstDecodeMs(const WorkerView& decode, double ready_ms, doub
 }
 
 CostPolicy::Cost CostPolicy::Remote(const RequestSummary& request, const WorkerView& decode,
-                                    const WorkerView& prefill) const {
+                                    const WorkerView& prefill, double pull_ms) const {
   Cost cost = Begin(request, decode);
   const bool drawn = request.first_token_anywhere && decode.first_tokens && prefill.first_tokens;
   const PromptWork work = WorkFor(request, prefill, drawn ? 1 : 0);
@@ -326,7 +328,7 @@ CostPolicy::Cost CostPolicy::Remote(const RequestSummary& request, const WorkerV
   cost.ttft_wait_ms = std::max(decode.busy_ms + AdmissionMs(request, decode, cost.tpot_ms),
                                QueueMs(prefill, work, compute_ms));
   cost.score_ms = ComputeCostMs(request, compute_ms);
-  cost.ttft_own_ms = compute_ms + transfer_ms;
+  cost.ttft_own_ms = pull_ms + compute_ms + transfer_ms;
   if (!drawn)
     cost.ttft_own_ms += FirstDecodeMs(decode, cost.ttft_wait_ms + cost.ttft_own_ms, cost.now_ms);
   End(request, decode.remote_ttft, &cost);
@@ -378,14 +380,18 @@ std::vector<CostPolicy::Candidate> CostPolicy::RemoteCandidates(
       return cost.score_ms + (cost.meets && cost.spares_others ? 0 : kMissed);
     });
   }
+  const std::vector<int> holders = PrefixHolders(request, workers);
   std::vector<Candidate> candidates;
-  for (const int d : decodes) {
-    for (const int p : prefills) {
-      candidates.push_back(
-          {d,
-           p,
-           Remote(request, workers[static_cast<size_t>(d)], workers[static_cast<size_t>(p)]),
-           {}});
+  for (const int p : prefills) {
+    const WorkerView& prefill = workers[static_cast<size_t>(p)];
+    const PullChoice pull = BestPull(request, workers, holders, p);
+    const WorkerView with = WithPrefix(prefill, pull.tokens);
+    for (const int d : decodes) {
+      const WorkerView& decode = workers[static_cast<size_t>(d)];
+      const bool pulls = pull.holder >= 0;
+      if (!pulls || !request.pull_whenever)
+        candidates.push_back({d, p, Remote(request, decode, prefill), {}});
+      if (pulls) candidates.push_back({d, p, Remote(request, decode, with, pull.pull_ms), pull});
     }
   }
   return candidates;
@@ -432,8 +438,9 @@ Result<Placement> CostPolicy::Pick(const RequestSummary& request,
   placement.keeps_asked = !known || chosen.cost.keeps_asked;
   placement.spares_others = !known || chosen.cost.spares_others;
   placement.displaces = chosen.cost.displaces;
-  placement.reason = ReasonOf(request, workers[chosen.decode], chosen.prefill >= 0,
-                              chosen.pull.holder >= 0, any_prefill);
+  const bool remote = chosen.prefill >= 0;
+  placement.reason = ReasonOf(request, workers[chosen.decode], remote,
+                              chosen.pull.holder >= 0 && !remote, any_prefill);
   if (placement.prefill >= 0) placement.fallbacks = Fallbacks(request, workers, placement);
   return placement;
 }

@@ -91,7 +91,7 @@ Result<Placement> OrderPolicy::Pick(const RequestSummary& request,
   AddPull(request, workers, &p);
   if (request.takeover) {
     p.reason = route_reason::kTakeover;
-  } else if (p.pull.holder >= 0) {
+  } else if (p.pull.holder >= 0 && p.prefill < 0) {
     p.reason = route_reason::kLocalPull;
   } else if (!local) {
     p.reason = request.preference == PrefillPreference::kRemote ? route_reason::kForcedRemote

@@ -42,6 +42,8 @@ struct WorkerView {
   int64_t context_tokens = 0;  // KV tokens that a decode step reads
   int32_t free_blocks = 0;     // free or evictable
   int32_t total_blocks = 0;
+  int32_t block_tokens = 16;
+  double kv_bytes_per_token = 0;  // in its pool
   int32_t cached_tokens = 0;  // leading tokens of this request whose KV it holds; a multiple of 16
   int32_t promised_tokens = 0;  // likewise, once it has computed the prompts that it was sent
   int32_t queued_prompts = 0;   // of this router that wait for their first token there
@@ -98,9 +100,7 @@ struct RequestSummary {
   double arrivals_per_s = 0;
   double prompt_steps_per_s = 0;
   double prompt_ms_per_s = 0;
-  double kv_bytes_per_token = 0;
   int32_t num_layers = 1;
-  int32_t block_tokens = 16;
   bool takeover = false;
   bool first_token_anywhere = false;  // what its draw depends on is known to a prefill worker too
   PrefillPreference preference = PrefillPreference::kAuto;
@@ -142,7 +142,7 @@ struct PullChoice {
 struct Placement {
   int decode = -1;             // index into the views
   int prefill = -1;            // -1: the decode worker prefills itself
-  PullChoice pull;             // before the decode worker prefills the rest itself
+  PullChoice pull;             // before whoever prefills computes the rest
   std::vector<int> fallbacks;  // other prefill workers, best first, at most kMaxFallbacks
   double ttft_ms = 0;          // predicted; 0 by policies that predict nothing
   double tpot_ms = 0;

@@ -1,4 +1,4 @@
-// Whether a decode worker had better fetch the beginning of a prompt from another worker's cache
+// Whether a worker had better fetch the beginning of a prompt from another worker's cache
 // than compute it: by what computing takes it and by what such a pull took that pair of workers.
 // Pure functions: any thread.
 #pragma once
@@ -13,14 +13,14 @@ namespace aisp {
 // Workers that hold most of the prompt, a few; empty where pulls are off or nobody holds a block.
 std::vector<int> PrefixHolders(const RequestSummary& request, std::span<const WorkerView> workers);
 
-// The one of them from which `decode` would have it soonest.
+// The one of them from which `computes`, the worker that computes the rest, would have it soonest.
 PullChoice BestPull(const RequestSummary& request, std::span<const WorkerView> workers,
-                    std::span<const int> holders, int decode);
+                    std::span<const int> holders, int computes);
 
-// The decode worker as it is once it has pulled.
-WorkerView WithPrefix(const WorkerView& decode, int32_t tokens);
+// The worker as it is once it has pulled.
+WorkerView WithPrefix(const WorkerView& worker, int32_t tokens);
 
-// For a placement whose decode worker computes the prompt itself: adds the pull that is worth it.
+// Adds the pull that is worth it to whoever computes the prompt.
 void AddPull(const RequestSummary& request, std::span<const WorkerView> workers,
              Placement* placement);
 

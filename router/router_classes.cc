@@ -58,7 +58,7 @@ Status Router::Impl::CheckRoom(const Request& request, const Choice& choice) con
   const WorkerView& decode = choice.views[static_cast<size_t>(placement.decode)];
   const WorkerView& computes =
       placement.prefill < 0 ? decode : choice.views[static_cast<size_t>(placement.prefill)];
-  const auto block_tokens = std::max<size_t>(1, PoolFingerprint().kv_layout().block_tokens());
+  const auto block_tokens = static_cast<size_t>(std::max(1, decode.block_tokens));
   const double left = decode.free_blocks - static_cast<double>(request.length() / block_tokens + 1);
   const double wait_ms = computes.busy_ms + computes.backlog_ms;
   const bool kept = placement.meets && placement.spares_others;

@@ -61,6 +61,7 @@ struct Router::Impl {
     // decode worker. Bounded by max_attempts.
     std::vector<std::string> prefill_workers;
     std::string pulls_from;  // the holder of its prefix, in the last placement; "": none
+    std::string pulls_to;    // the worker that computes the rest
     int placements = 0;
     int moves = 0;  // of the placements: those that followed no failure but a drain
     // Workers that ended while they had this request and had brought no token of it.

@@ -80,12 +80,11 @@ Status Router::Impl::Admit(const v1::Register& r) const {
         "a prefill worker needs a kv_address, where decode workers dial; set one");
   }
   AISP_RETURN_IF_ERROR(CheckFingerprints(expected, "the router", r.fingerprint(), "the worker"));
-  // The registered ones agree with each other: one of them speaks for all.
+  // Each may write to each, and what one can convert another cannot.
   for (const auto& [id, worker] : workers) {
     if (id == r.worker_id()) continue;
     AISP_RETURN_IF_ERROR(CheckFingerprints(worker.info.fingerprint(), "worker " + id,
                                            r.fingerprint(), "this worker"));
-    break;
   }
   return {};
 }

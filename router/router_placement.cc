@@ -99,9 +99,7 @@ RequestSummary Router::Impl::Summarize(const Request& request, bool yields) {
   summary.tokens = static_cast<int32_t>(request.length());
   summary.expected_new_tokens =
       std::max(1.0, answer_lengths.Expected(request.spec.max_new_tokens) - request.emitted);
-  summary.kv_bytes_per_token = KvBytesPerToken(kv);
   summary.num_layers = static_cast<int32_t>(kv.num_layers());
-  summary.block_tokens = static_cast<int32_t>(kv.block_tokens());
   summary.takeover = request.placements > 0;
   summary.first_token_anywhere = request.spec.max_new_tokens > 0 &&
                                  request.spec.pooling == v1::POOL_NONE &&
@@ -131,11 +129,9 @@ RequestSummary Router::Impl::Summarize(const Request& request, bool yields) {
 }
 
 Result<Router::Impl::Choice> Router::Impl::Choose(Request& request) {
-  const v1::Fingerprint& fingerprint = PoolFingerprint();
-  request.unit_hashes =
-      UnitHashes(PrefixRoot(PrefixDigest(fingerprint), fingerprint.kv_layout().dtype(),
-                            request.spec.adapter, request.spec.cache_scope),
-                 request.Sequence());
+  request.unit_hashes = UnitHashes(PrefixRoot(PrefixDigest(PoolFingerprint()), "",
+                                              request.spec.adapter, request.spec.cache_scope),
+                                   request.Sequence());
   const bool yields = YieldsAt(request, clock->Now());
   const RequestSummary summary = Summarize(request, yields);
   Choice choice;
@@ -286,6 +282,9 @@ void Router::Impl::DescribePull(Request& request, const Choice& choice,
   if (pull.holder < 0) return;
   const v1::Register& holder = choice.states[static_cast<size_t>(pull.holder)]->info;
   request.pulls_from = holder.worker_id();
+  const Placement& placement = choice.placement;
+  const int to = placement.prefill >= 0 ? placement.prefill : placement.decode;
+  request.pulls_to = choice.states[static_cast<size_t>(to)]->info.worker_id();
   // It may be wrong about the pull, but not lose more than computing would have taken.
   constexpr double kLeastMs = 10, kLeastLimitMs = 50, kWheneverMs = 2000;
   double begin_ms = std::clamp(2 * pull.pull_ms, kLeastMs, std::max(kLeastMs, pull.saved_ms));
@@ -338,7 +337,10 @@ Status Router::Impl::Dispatch(Request& request, const Choice& choice) {
   decode.attempts.insert(request.wire_id);
   request_timers.Set(request.id.value, request.deadline + options.deadline_grace);
 
-  const WorkerView on_decode = WithPrefix(views[placement.decode], placement.pull.tokens);
+  // Who pulls will have it.
+  const int32_t pulled = placement.pull.tokens;
+  const bool remote = placement.prefill >= 0;
+  const WorkerView on_decode = WithPrefix(views[placement.decode], remote ? 0 : pulled);
   const auto tokens = static_cast<int64_t>(request.length());
   RouteDecision route;
   route.decode_worker = request.worker;
@@ -348,9 +350,10 @@ Status Router::Impl::Dispatch(Request& request, const Choice& choice) {
   route.cached_tokens_decode = static_cast<uint32_t>(views[placement.decode].cached_tokens);
   route.pull_worker = request.pulls_from;
   route.pull_tokens = static_cast<uint32_t>(placement.pull.tokens);
-  if (!request.pulls_from.empty()) pull_rates.Started(request.pulls_from, request.worker, now);
+  if (!request.pulls_from.empty()) pull_rates.Started(request.pulls_from, request.pulls_to, now);
   int64_t cached = on_decode.cached_tokens;
-  const int32_t known = KnownTokens(placement.prefill >= 0 ? views[placement.prefill] : on_decode);
+  const int32_t known =
+      KnownTokens(remote ? WithPrefix(views[placement.prefill], pulled) : on_decode);
 
   if (placement.prefill >= 0) {
     const WorkerView& on_prefill = views[placement.prefill];

@@ -148,7 +148,9 @@ void Router::Impl::Deliver(Request& request, const v1::TokenEvent& event, int sk
 
 void Router::Impl::LearnFromPull(const Request& request, const v1::PrefixPull& pull) {
   if (request.pulls_from.empty() || pull.result() == v1::PrefixPull::NONE) return;
-  pull_rates.Learn(request.pulls_from, request.worker, pull, clock->Now());
+  // A prefill worker that was asked instead of the first one pulled nothing.
+  if (pull.holder() != request.pulls_from) return;
+  pull_rates.Learn(request.pulls_from, request.pulls_to, pull, clock->Now());
 }
 
 // Only from requests that went as they were placed: nothing was predicted for another way.

@@ -185,6 +185,8 @@ WorkerView WorkerState::View(Instant now, const PoolModel& pool, bool yields) co
   const int64_t used_blocks = static_cast<int64_t>(telemetry.total_blocks()) -
                               static_cast<int64_t>(telemetry.free_blocks());
   view.context_tokens = std::max(int64_t{0}, used_blocks) * block_tokens + unreported_context_;
+  view.block_tokens = static_cast<int32_t>(block_tokens);
+  view.kv_bytes_per_token = KvBytesPerToken(info.fingerprint().kv_layout());
   view.total_blocks = static_cast<int32_t>(telemetry.total_blocks());
   view.free_blocks = std::max(0, static_cast<int32_t>(telemetry.free_blocks()) -
                                      static_cast<int32_t>(unreported_context_ / block_tokens));

@@ -49,8 +49,12 @@ std::string ArithmeticOf(const Config& config, const ServedModel& served, const 
   // Steps of so many rows round the inputs of layers with FP8 weights.
   if (served.fp8_activation_rows > 0)
     activations += fmt::format(", fp8 from {} rows", served.fp8_activation_rows);
-  return fmt::format("{} {}; weights {}; activations {}; kv {}", backend.device->info().kind,
-                     DTypeName(compute), weights, activations, DTypeName(kv));
+  // A GPU's kernels split the context at block boundaries; on a CPU blocks change no bit.
+  const bool by_block = backend.device->info().asynchronous;
+  const std::string blocks =
+      by_block ? fmt::format(" in blocks of {}", backend.executor->kv_layout().block_tokens) : "";
+  return fmt::format("{} {}; weights {}; activations {}; kv {}{}", backend.device->info().kind,
+                     DTypeName(compute), weights, activations, DTypeName(kv), blocks);
 }
 
 v1::Fingerprint WorkerFingerprint(const Config& config, const ServedModel& served,

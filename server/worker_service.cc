@@ -315,6 +315,9 @@ class WorkerServiceImpl final : public WorkerService {
     deps.connector = connector_.get();
     deps.metrics = host_.metrics;
     deps.host_pool = verified_pool_;
+    deps.fetcher = decode_->fetcher();
+    if (!backend_.device->info().asynchronous)
+      deps.conversion_pool = static_cast<std::byte*>(backend_.executor->kv_pool().data());
     prefill_->Wire(deps);
     switch_->Add(v1::ROLE_PREFILL, prefill_.get());
   }

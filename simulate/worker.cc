@@ -92,8 +92,8 @@ void Worker::OnGenerate(const v1::GenerateRequest& generate) {
   sequence.prompt = generate.tokens_size();
   sequence.max_new = static_cast<int32_t>(generate.max_new_tokens()) -
                      (generate.tokens_size() - static_cast<int32_t>(generate.prompt_tokens()));
-  const Hash128 root = PrefixRoot(PrefixDigest(fingerprint_), fingerprint_.kv_layout().dtype(),
-                                  generate.adapter(), generate.cache_salt());
+  const Hash128 root =
+      PrefixRoot(PrefixDigest(fingerprint_), "", generate.adapter(), generate.cache_salt());
   sequence.units =
       UnitHashes(root, {generate.tokens().data(), static_cast<size_t>(sequence.prompt)});
   sequences_[sequence.wire_id] = std::move(owned);

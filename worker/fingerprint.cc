@@ -1,5 +1,7 @@
 #include "worker/fingerprint.h"
 
+#include <fmt/format.h>
+
 #include "kernels/device/dtype.h"
 
 namespace aisp {
@@ -14,8 +16,24 @@ v1::KvLayoutDesc DescribeLayout(const KvLayout& layout) {
   return desc;
 }
 
-KvLayout PeerLayout(const KvLayout& own, const v1::KvLayoutDesc& peer) {
-  KvLayout layout = own;
+Result<KvLayout> PeerLayout(const v1::KvLayoutDesc& peer) {
+  // Far beyond any model, and small enough to be multiplied.
+  constexpr uint32_t kMost = 1 << 16;
+  const std::optional<DType> dtype = ParseDType(peer.dtype());
+  const auto sane = [](uint32_t value) { return value > 0 && value <= kMost; };
+  if (!dtype || !sane(peer.num_layers()) || !sane(peer.num_kv_heads()) || !sane(peer.head_dim()) ||
+      !sane(peer.block_tokens()) || peer.num_blocks() > INT32_MAX) {
+    return InvalidArgument(fmt::format(
+        "its KV pool is of {} layers, {} heads of {}, {} blocks of {} tokens, in \"{}\"",
+        peer.num_layers(), peer.num_kv_heads(), peer.head_dim(), peer.num_blocks(),
+        peer.block_tokens(), peer.dtype()));
+  }
+  KvLayout layout;
+  layout.num_layers = static_cast<int32_t>(peer.num_layers());
+  layout.num_kv_heads = static_cast<int32_t>(peer.num_kv_heads());
+  layout.head_dim = static_cast<int32_t>(peer.head_dim());
+  layout.block_tokens = static_cast<int32_t>(peer.block_tokens());
+  layout.dtype = *dtype;
   layout.num_blocks = static_cast<int32_t>(peer.num_blocks());
   return layout;
 }

@@ -9,7 +9,7 @@ namespace aisp {
 
 v1::KvLayoutDesc DescribeLayout(const KvLayout& layout);
 
-// The layout of a peer's pool whose fingerprint matched: ours, with the peer's number of blocks.
-KvLayout PeerLayout(const KvLayout& own, const v1::KvLayoutDesc& peer);
+// The layout that a peer says its pool has. INVALID_ARGUMENT: no pool is like that.
+Result<KvLayout> PeerLayout(const v1::KvLayoutDesc& peer);
 
 }  // namespace aisp

@@ -2,6 +2,7 @@
 
 #include "common/check.h"
 #include "kernels/cpu/cpu_ops_impl.h"
+#include "kernels/device/fp8.h"
 
 namespace aisp {
 namespace {
@@ -61,6 +62,7 @@ Status CpuOps::PagedAttention(const AttentionParams& p, Stream&) {
     task.value_offset = p.kv.part_bytes();
     task.slot_dim = p.kv.head_dim;
     task.kv_bf16 = p.kv.dtype == DType::kBF16;
+    if (p.kv.dtype == DType::kF8E4M3) task.fp8_values = kFp8Values.data();
     task.block_tokens = p.kv.block_tokens;
     task.table = p.batch.block_tables + s.table_begin;
     task.out_bf16 = p.out.dtype == DType::kBF16;

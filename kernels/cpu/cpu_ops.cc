@@ -10,6 +10,7 @@
 #include "common/random.h"
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/cpu_ops_impl.h"
+#include "kernels/device/fp8.h"
 
 namespace aisp {
 
@@ -109,6 +110,8 @@ void StoreKv(const RowKernels& kernels, const PagedKvView& kv, int32_t kv_slot, 
                   slot * static_cast<size_t>(kv.head_dim) * DTypeBytes(kv.dtype);
   if (kv.dtype == DType::kBF16) {
     kernels.to_bf16(from, reinterpret_cast<uint16_t*>(to), n);
+  } else if (kv.dtype == DType::kF8E4M3) {
+    for (int64_t i = 0; i < n; ++i) to[i] = std::byte{FloatToFp8(from[i])};
   } else {
     std::memcpy(to, from, static_cast<size_t>(n) * sizeof(float));
   }

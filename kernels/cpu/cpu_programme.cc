@@ -131,8 +131,9 @@ bool LinearFits(const Node& n) {
 }
 bool AttendFits(const Node& n) {
   const auto& p = n.As<AttentionParams>();
-  return p.q.dtype == DType::kF32 && (p.kv.dtype == DType::kF32 || p.kv.dtype == DType::kBF16) &&
-         p.q_head_dim % 16 == 0 && p.v_head_dim % 16 == 0 &&
+  const bool kv =
+      p.kv.dtype == DType::kF32 || p.kv.dtype == DType::kBF16 || p.kv.dtype == DType::kF8E4M3;
+  return p.q.dtype == DType::kF32 && kv && p.q_head_dim % 16 == 0 && p.v_head_dim % 16 == 0 &&
          p.kv.block_tokens % kAttentionTile == 0;
 }
 bool ReduceFits(const Node& n) { return n.As<AllReduceParams>().collective != nullptr; }

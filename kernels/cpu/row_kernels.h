@@ -31,6 +31,8 @@ struct AttendTask {
   size_t value_offset = 0;  // from a block's keys to its values
   int32_t slot_dim = 0;     // elements from one slot to the next
   bool kv_bf16 = false;
+  const float* fp8_values =
+      nullptr;  // set: KV is fp8, of which these are the numbers by their bits
   int32_t block_tokens = 0;
   const int32_t* table = nullptr;
   void* out = nullptr;  // first row, first head

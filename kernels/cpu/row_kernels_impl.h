@@ -336,12 +336,18 @@ Tile<T> TileInPool(const AttendTask& task, int32_t position) {
           reinterpret_cast<const T*>(values) + slot * task.slot_dim, task.slot_dim};
 }
 
-// A bf16 tile as f32 in scratch memory, with the pool's own stride.
-Tile<float> ConvertTile(const AttendTask& task, const Tile<uint16_t>& from, float* scratch) {
+void Widen(const AttendTask&, const uint16_t* x, float* y, int64_t n) { FromBf16Row(x, y, n); }
+void Widen(const AttendTask& task, const uint8_t* x, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] = task.fp8_values[x[i]];
+}
+
+// A bf16 or fp8 tile as f32 in scratch memory, with the pool's own stride.
+template <typename T>
+Tile<float> ConvertTile(const AttendTask& task, const Tile<T>& from, float* scratch) {
   float* values = scratch + kTile * task.slot_dim;
   for (int j = 0; j < kTile; ++j) {
-    FromBf16Row(from.keys + j * from.stride, scratch + j * task.slot_dim, task.q_dim);
-    FromBf16Row(from.values + j * from.stride, values + j * task.slot_dim, task.v_dim);
+    Widen(task, from.keys + j * from.stride, scratch + j * task.slot_dim, task.q_dim);
+    Widen(task, from.values + j * from.stride, values + j * task.slot_dim, task.v_dim);
   }
   return {scratch, values, task.slot_dim};
 }
@@ -375,7 +381,11 @@ void AttendAll(const AttendTask& task, RowState* state, float* out, float* tile_
   const int32_t last = task.first_position + task.rows - 1;
   const int32_t first_tile = FirstVisible(task, task.first_position) / kTile * kTile;
   for (int32_t begin = first_tile; begin <= last; begin += kTile) {
-    if (!task.kv_bf16) {
+    if (task.fp8_values != nullptr) {
+      AttendRows<float, kDim>(task,
+                              ConvertTile(task, TileInPool<uint8_t>(task, begin), tile_memory),
+                              begin, state, out);
+    } else if (!task.kv_bf16) {
       AttendRows<float, kDim>(task, TileInPool<float>(task, begin), begin, state, out);
     } else if (direct) {
       AttendRows<uint16_t, kDim>(task, TileInPool<uint16_t>(task, begin), begin, state, out);

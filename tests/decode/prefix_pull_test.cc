@@ -337,19 +337,37 @@ TEST_F(PrefixPull, AnotherTenantsPrefixIsNotGivenAway) {
   ExpectAllBack();
 }
 
-// The rest of the prompt then comes from a prefill worker, which sends only what is still missing.
-TEST_F(PrefixPull, WhatFollowsThePrefixMayBePrefilledRemotely) {
+// Two pull it while it is evicted between the holder's words and its writes, and before them.
+TEST_F(PrefixPull, EvictedBetweenTwoPullsOneHasItAndTheOtherComputes) {
   Start();
-  const auto longer = Longer(60);
-  v1::GenerateRequest request = Pulling(1, longer);
-  request.mutable_prefill()->set_worker_id("p0");
-  request.mutable_prefill()->set_kv_address("p0");
-  rig_->router->Generate("d", request);
+  Engine& holder = *rig_->prefills[0]->engine;
+  rig_->prefills[0]->transport->hold = true;
+  const auto longer = Longer(40);
+  rig_->router->Generate("d", Pulling(1, longer));
+  ASSERT_TRUE(rig_->RunUntil([&] { return rig_->prefills[0]->transport->queued() > 0; }));
+  // All that nobody holds goes to something else; what is being written stays.
+  auto all = holder.blocks().Reserve(holder.blocks().Available());
+  ASSERT_TRUE(all);
+  v1::GenerateRequest second = Pulling(2, Longer(20, 3));
+  second.set_cache_salt("another tenant");
+  rig_->router->Generate("d", second);
+  ASSERT_TRUE(rig_->RunUntil([&] { return rig_->Finished(2); }));
+  EXPECT_EQ(Pulled(2).result(), v1::PrefixPull::MISSED);
+  rig_->prefills[0]->transport->hold = false;
+  rig_->prefills[0]->transport->Land();
   rig_->ExpectAnswer(1, longer, 8);
+  EXPECT_EQ(Pulled(1).result(), v1::PrefixPull::FILLED);
   EXPECT_EQ(Pulled(1).tokens(), 96u);
-  // It draws the first token, too.
-  EXPECT_EQ(Computed(), 7u);
-  EXPECT_EQ(rig_->router->answers.at(1).timings.at(0).kv_blocks_moved(), 5u);
+  // Now that they are let go of they can be evicted, and a third one is told so.
+  const std::vector<BlockId> had(all->blocks().begin(), all->blocks().end());
+  auto rest = holder.blocks().Reserve(holder.blocks().Available());
+  ASSERT_TRUE(rest);
+  rig_->decode->engine->blocks().ClearCache();
+  rig_->router->Generate("d", Pulling(3, longer));
+  rig_->ExpectAnswer(3, longer, 8);
+  EXPECT_EQ(Pulled(3).result(), v1::PrefixPull::MISSED);
+  *all = Reservation();
+  *rest = Reservation();
   ExpectAllBack();
 }
 

@@ -162,6 +162,44 @@ TEST_F(PrefillRoleTest, ARevokeIsAcknowledgedOnlyAfterTheLastWriteThatHadStarted
   EXPECT_EQ(p().engine->blocks().Stats().pinned, 0);
 }
 
+// The acknowledgement of a grant says that nothing of it is under way.
+TEST_F(PrefillRoleTest, AGrantThatIsSaidAgainIsNotAcknowledgedWhileItIsWritten) {
+  Hello();
+  p().transport->hold = true;
+  Ask(1, MakePrompt(71, 1));
+  Run();
+  Grant(1, 8, 5);
+  Run();
+  ASSERT_GT(p().transport->queued(), 0u);
+  Grant(1, 8, 5);
+  Run();
+  EXPECT_EQ(reader_.Count(v1::PrefillToDecode::kFence), 0);
+  Revoke(8);
+  Run();
+  Grant(1, 8, 5);
+  Run();
+  EXPECT_EQ(reader_.Count(v1::PrefillToDecode::kFence), 0);
+  p().transport->Land();
+  Run();
+  EXPECT_EQ(reader_.Count(v1::PrefillToDecode::kFence), 1);
+}
+
+TEST_F(PrefillRoleTest, AGrantThatComesBehindItsRevokeIsNotWritten) {
+  Hello();
+  Ask(1, MakePrompt(71, 1));
+  Run();
+  Revoke(8);
+  Run();
+  ASSERT_EQ(reader_.Count(v1::PrefillToDecode::kFence), 1);
+  Grant(1, 8, 5);
+  Run();
+  EXPECT_EQ(reader_.Count(v1::PrefillToDecode::kFence), 2);
+  EXPECT_EQ(p().transport->writes_started(), 0u);
+  Grant(1, 9, 5);
+  Run();
+  EXPECT_EQ(reader_.Count(v1::PrefillToDecode::kDone), 1);
+}
+
 TEST_F(PrefillRoleTest, AnEndedLeaseIsSaidAndAcknowledged) {
   Hello();
   p().transport->hold = true;

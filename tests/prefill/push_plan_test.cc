@@ -2,6 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <vector>
+
+#include "common/random.h"
+
 namespace aisp {
 namespace {
 
@@ -50,6 +55,48 @@ TEST(PushPlan, ThePartialBlockWaitsForTheEnd) {
   EXPECT_EQ(PushableBlocks(layout, 39, 40), 2);
   EXPECT_EQ(PushableBlocks(layout, 40, 40), 3);
   EXPECT_EQ(PushableBlocks(layout, 32, 32), 2);
+}
+
+TEST(PushPlan, RowsGoWhereBlocksOfAnotherSizeHaveThem) {
+  SplitMix64 random(9);
+  for (int round = 0; round < 200; ++round) {
+    SCOPED_TRACE(round);
+    KvLayout from{.num_layers = 2,
+                  .num_kv_heads = 2,
+                  .head_dim = 4,
+                  .block_tokens = 16,
+                  .dtype = DType::kBF16,
+                  .num_blocks = 30};
+    KvLayout to = from;
+    from.block_tokens = static_cast<int32_t>(16 * (1 + random.Below(8)));
+    to.block_tokens = static_cast<int32_t>(16 * (1 + random.Below(8)));
+    to.num_blocks = 25;
+    const auto first = to.block_tokens * static_cast<int32_t>(random.Below(3));
+    const auto begin = first + to.block_tokens * static_cast<int32_t>(random.Below(3));
+    const auto end = begin + 1 + static_cast<int32_t>(random.Below(100));
+    std::vector<BlockId> src, dst;
+    for (int32_t i = 0; i < from.BlocksFor(end); ++i) src.push_back(BlockId(29 - i));
+    for (int32_t i = 0; i < to.BlocksFor(end - first); ++i) dst.push_back(BlockId(24 - i));
+    // Each byte of the target once, from the same row, part and place.
+    std::map<uint64_t, uint64_t> origin;
+    for (const BlockCopy& copy : PlanRowCopies(from, to, 1, begin, end, src, dst, first)) {
+      for (uint64_t i = 0; i < copy.bytes; ++i)
+        ASSERT_TRUE(origin.emplace(copy.dst_offset + i, copy.src_offset + i).second);
+    }
+    const auto offset = [](const KvLayout& layout, BlockId block, int32_t part, int32_t slot) {
+      return layout.Offset(1, block) + static_cast<uint64_t>(part * layout.block_tokens + slot) * 8;
+    };
+    ASSERT_EQ(origin.size(), static_cast<size_t>(end - begin) * 4 * 8);
+    for (int32_t t = begin; t < end; ++t) {
+      for (int32_t part = 0; part < 4; ++part) {
+        const uint64_t in = offset(from, src[static_cast<size_t>(t / from.block_tokens)], part,
+                                   t % from.block_tokens);
+        const uint64_t out = offset(to, dst[static_cast<size_t>((t - first) / to.block_tokens)],
+                                    part, (t - first) % to.block_tokens);
+        for (uint64_t i = 0; i < 8; ++i) ASSERT_EQ(origin.at(out + i), in + i);
+      }
+    }
+  }
 }
 
 }  // namespace

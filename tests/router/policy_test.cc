@@ -17,6 +17,7 @@ WorkerView Decode(std::string_view id) {
   w.max_rows = 16;
   w.free_blocks = 1000;
   w.total_blocks = 1000;
+  w.kv_bytes_per_token = 128 * 1024;
   return w;
 }
 
@@ -29,7 +30,6 @@ WorkerView Prefill(std::string_view id) {
 RequestSummary Request(int32_t tokens) {
   RequestSummary r;
   r.tokens = tokens;
-  r.kv_bytes_per_token = 128 * 1024;
   r.num_layers = 32;
   return r;
 }
@@ -342,7 +342,7 @@ TEST(CostPolicy, WhereAPrefillWorkerDrawsTheFirstTokenNoStepOfTheDecodeWorkerIsW
   auto workers = std::vector<WorkerView>{Decode("d"), Prefill("p")};
   RequestSummary request = Request(2000);
   request.preference = PrefillPreference::kRemote;
-  request.kv_bytes_per_token = 0;
+  workers[0].kv_bytes_per_token = 0;
   const double before_ms = Pick("cost", request, workers)->ttft_ms;
   request.first_token_anywhere = true;
   EXPECT_DOUBLE_EQ(Pick("cost", request, workers)->ttft_ms, before_ms) << "nobody said so";

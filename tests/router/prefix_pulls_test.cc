@@ -20,6 +20,7 @@ WorkerView Worker(std::string_view id, int32_t cached = 0) {
   w.max_rows = 16;
   w.free_blocks = w.total_blocks = 1000;
   w.cached_tokens = cached;
+  w.kv_bytes_per_token = 128 * 1024;
   return w;
 }
 
@@ -36,7 +37,6 @@ class Pulls : public ::testing::Test {
   RequestSummary Request(int32_t tokens) {
     RequestSummary r;
     r.tokens = tokens;
-    r.kv_bytes_per_token = 128 * 1024;
     r.num_layers = 32;
     r.pulls = &rates_;
     r.now = now_;
@@ -160,6 +160,41 @@ TEST(PullRates, PairsAreBounded) {
   for (size_t i = 0; i < PullRates::kMaxPairs + 10; ++i)
     rates.Started("h" + std::to_string(i), "d", Instant{static_cast<int64_t>(i)});
   EXPECT_EQ(rates.pairs(), PullRates::kMaxPairs);
+}
+
+// The next turn of a conversation: its prefill worker has the turns before from the decode worker.
+TEST_F(Pulls, APrefillWorkerHasEarlierTurnsFromTheDecodeWorkerThatHoldsThem) {
+  for (int i = 1; i <= 20; ++i) rates_.Learn("d0", "p0", Took(1 + 0.1 * i, i), now_);
+  WorkerView workers[] = {Worker("d0", 4000), Worker("p0")};
+  workers[1].prefill = true;
+  workers[0].rows = 15;
+  RequestSummary request = Request(8000);
+  request.preference = PrefillPreference::kRemote;
+  const auto placement = Pick(request, workers);
+  ASSERT_TRUE(placement);
+  EXPECT_EQ(placement->decode, 0);
+  EXPECT_EQ(placement->prefill, 1);
+  EXPECT_EQ(placement->pull.holder, 0);
+  EXPECT_EQ(placement->pull.tokens, 4000);
+  EXPECT_NE(placement->reason, "local-pull");
+  // What it has itself it does not pull.
+  workers[1].cached_tokens = 4000;
+  EXPECT_EQ(Pick(request, workers)->pull.holder, -1);
+  request.pulls = nullptr;
+  workers[1].cached_tokens = 0;
+  EXPECT_EQ(Pick(request, workers)->pull.holder, -1);
+}
+
+// In blocks of both: what arrives fills whole ones of the puller's.
+TEST_F(Pulls, WorkersWithOtherBlockSizesPullWholeBlocksOfBoth) {
+  Learn(0.1);
+  WorkerView workers[] = {Worker("d0", 4000), Worker("d1")};
+  workers[0].rows = 64;
+  workers[0].block_tokens = 64;
+  workers[1].block_tokens = 128;
+  const auto pulled = Pick(Request(4010), workers);
+  EXPECT_EQ(pulled->pull.holder, 0);
+  EXPECT_EQ(pulled->pull.tokens, 3968);
 }
 
 TEST(RouterPulls, ADrainingWorkersPrefixGoesToTheOneThatTakesItsRequests) {

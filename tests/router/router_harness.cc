@@ -89,7 +89,7 @@ void RouterHarness::Store(LinkId link, const std::vector<TokenId>& tokens, uint6
   batch.set_snapshot(snapshot);
   v1::KvEvent& event = *batch.add_events();
   event.set_kind(v1::KvEvent::STORED);
-  for (const Hash128& hash : UnitHashes(PrefixRoot("w1", "f32", "", scope), tokens)) {
+  for (const Hash128& hash : UnitHashes(PrefixRoot("w1;kv f32", "", "", scope), tokens)) {
     std::string bytes(16, '\0');
     std::memcpy(bytes.data(), &hash.lo, 8);
     std::memcpy(bytes.data() + 8, &hash.hi, 8);

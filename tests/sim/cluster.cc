@@ -80,12 +80,14 @@ SimCluster::SimCluster(uint64_t seed, bool trace)
   f.set_protocol_version(1);
   f.set_model_name("provenance");
   f.set_weights_digest("weights");
+  model.spelled = settings_.decode_dtype;
+  f.set_mixed_precision(settings_.mixed());
   const KvLayout layout = ProvenanceExecutor::LayoutOf(model);
   f.mutable_kv_layout()->set_num_layers(static_cast<uint32_t>(layout.num_layers));
   f.mutable_kv_layout()->set_num_kv_heads(static_cast<uint32_t>(layout.num_kv_heads));
   f.mutable_kv_layout()->set_head_dim(static_cast<uint32_t>(layout.head_dim));
   f.mutable_kv_layout()->set_block_tokens(static_cast<uint32_t>(layout.block_tokens));
-  f.mutable_kv_layout()->set_dtype("f32");
+  if (!settings_.mixed()) f.mutable_kv_layout()->set_dtype("f32");
 
   shared_.world = &world_;
   shared_.settings = &settings_;

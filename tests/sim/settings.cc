@@ -47,11 +47,28 @@ SimSettings SimSettings::Draw(SimWorld& world) {
   s.stop_string_chance = world.Chance(0.5) ? world.Uniform(0.05, 0.3) : 0;
   s.slow_reader_chance = world.Chance(0.4) ? world.Uniform(0.05, 0.3) : 0;
   if (!s.calm) s.DrawFaults(world);
+  s.ChooseFormats();
   // Half of all runs pull whenever they can, a fifth where it pays; none of those that are about
   // one request that ends workers.
   const int pulls = s.poison_alone ? 9 : s.requests % 10;
   s.pulls = pulls < 5 ? PrefixPulls::kAlways : pulls < 7 ? PrefixPulls::kAuto : PrefixPulls::kOff;
   return s;
+}
+
+void SimSettings::ChooseFormats() {
+  constexpr DType kFormats[] = {DType::kF32, DType::kBF16, DType::kF8E4M3};
+  constexpr int32_t kSizes[] = {16, 32, 48, 64};
+  const auto kind = static_cast<size_t>(requests * 7 + max_context / 16);
+  prefill_block_tokens = block_tokens;
+  if (kind % 5 < 2) prefill_block_tokens = kSizes[kind / 5 % 4];
+  // Room for as many tokens, and below for the blocks through which converted ones go.
+  const int32_t tokens = prefill_blocks * block_tokens;
+  if (prefill_block_tokens != block_tokens)
+    prefill_blocks = (tokens + prefill_block_tokens - 1) / prefill_block_tokens + 1;
+  if (kind % 10 != 1) return;
+  decode_dtype = kFormats[kind / 10 % 3];
+  prefill_dtype = kFormats[(kind / 10 + 1 + kind / 30 % 2) % 3];
+  prefill_blocks += 8;
 }
 
 void SimSettings::DrawLanes(SimWorld& world) {
@@ -131,7 +148,7 @@ std::string SimSettings::ToString() const {
       "long_steps={:.4f} tenants={} blocking={} role_changes={:.1f} verify={} spoils={:.1f} "
       "skewed={} lane_falls={:.1f} falls_back={} tiers={}+{} suspends={:.2f} link_bytes={} "
       "bad_steps={:.1f} poisons={:.1f} poison_alone={} stop_strings={:.2f} slow_readers={:.2f} "
-      "pulls={}",
+      "pulls={} formats={}{}/{}{}",
       routers, prefill_workers, decode_workers, block_tokens, num_layers, prefill_blocks,
       decode_blocks, max_context, max_batch_tokens, max_sequences, executor_depth,
       fetches        ? "ucx-like"
@@ -143,7 +160,9 @@ std::string SimSettings::ToString() const {
       half_opens, link_room, row_failure_chance, long_step_chance, tenants, blocking_steps,
       role_changes, verify, spoils, skewed_clocks, lane_falls, falls_back, host_slots, disk_slots,
       suspend_chance, link_bytes == SIZE_MAX ? 0 : link_bytes, bad_steps, poisons, poison_alone,
-      stop_string_chance, slow_reader_chance, kPrefixPulls[static_cast<size_t>(pulls)]);
+      stop_string_chance, slow_reader_chance, kPrefixPulls[static_cast<size_t>(pulls)],
+      prefill_dtype ? DTypeName(*prefill_dtype) : "", prefill_block_tokens,
+      decode_dtype ? DTypeName(*decode_dtype) : "", block_tokens);
 }
 
 }  // namespace aisp

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "common/clock.h"
+#include "kernels/device/dtype.h"
 #include "router/policy_options.h"
 #include "tests/sim/sim_clock.h"
 #include "tests/support/sim_links.h"
@@ -18,6 +20,11 @@ struct SimSettings {
   int prefill_workers = 2;
   int decode_workers = 2;
   int32_t block_tokens = 16;
+  // Where prefill workers' pools have another format: KV is converted on its way.
+  int32_t prefill_block_tokens = 16;
+  std::optional<DType> decode_dtype;  // set: numbers that every format holds
+  std::optional<DType> prefill_dtype;
+  bool mixed() const { return decode_dtype != prefill_dtype; }
   int32_t num_layers = 2;
   int32_t prefill_blocks = 64;
   int32_t decode_blocks = 64;
@@ -94,6 +101,8 @@ struct SimSettings {
   std::string ToString() const;
 
  private:
+  // Draws nothing of its own, so that all else stays as it was.
+  void ChooseFormats();
   void DrawLanes(SimWorld& world);
   void DrawTiers(SimWorld& world);
   void DrawFaults(SimWorld& world);

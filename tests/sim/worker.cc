@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include "common/check.h"
+#include "proto/fingerprint.h"
 #include "proto/role.h"
 #include "speculation/speculator.h"
 #include "tests/sim/sim_proposer.h"
+#include "worker/fingerprint.h"
 
 namespace aisp {
 namespace {
@@ -34,8 +36,8 @@ SimWorker::SimWorker(const SimShared& shared, const SimIdentity& identity)
   options.router_addresses = shared.router_addresses;
   options.drain_timeout = s.drain_timeout;
   options.fingerprint = shared.fingerprint;
-  options.fingerprint.mutable_kv_layout()->set_num_blocks(
-      static_cast<uint32_t>(model_options_.num_blocks));
+  *options.fingerprint.mutable_kv_layout() =
+      DescribeLayout(ProvenanceExecutor::LayoutOf(model_options_));
   options.kv_address = (identity.kv_address.empty() ? name_ : identity.kv_address) + ":kv";
   options.roles = {v1::ROLE_PREFILL, v1::ROLE_DECODE, v1::ROLE_PARKED};
   BuildRoles(identity, options);
@@ -45,6 +47,8 @@ void SimWorker::BuildExecutor(const SimIdentity& identity) {
   const SimSettings& s = *shared_.settings;
   ProvenanceOptions model = shared_.model;
   model.num_blocks = identity.prefill ? s.prefill_blocks : s.decode_blocks;
+  model.block_tokens = identity.prefill ? s.prefill_block_tokens : s.block_tokens;
+  model.spelled = identity.prefill ? s.prefill_dtype : s.decode_dtype;
   if (s.Speculates()) model.max_draws = model.max_slots + kDraftRows;
   model_options_ = model;
   const KvLayout layout = ProvenanceExecutor::LayoutOf(model);
@@ -93,7 +97,7 @@ EngineOptions SimWorker::MakeEngineOptions(const SimIdentity& identity) {
   options.limits.watermark_blocks = 1;
   options.limits.max_draft_rows = s.Speculates() ? kDraftRows : 0;
   options.max_sequences_total = identity.prefill ? 64 : 128;
-  options.weights_digest = "weights";
+  options.weights_digest = PrefixDigest(shared_.fingerprint);
   if (tiers_ != nullptr) options.tiers = tiers_->Options();
   if (!s.Speculates()) return options;
   // A quarter of all runs chooses what pays, another verifies whatever is proposed.
@@ -139,8 +143,16 @@ void SimWorker::BuildRoles(const SimIdentity& identity, const WorkerOptions& opt
                                      prefill_->layer_sink());
   kv_listener_ = std::make_unique<KvLinksNet::Listener>(shared_.kv_net);
   connector_ = std::make_unique<RankedConnector>(Transports(), std::chrono::seconds(1));
-  prefill_->Wire({engine_.get(), clock, switch_->DialerOf(v1::ROLE_PREFILL), kv_listener_.get(),
-                  connector_.get(), nullptr, s.verify ? pool_.data() : nullptr});
+  PrefillDeps deps;
+  deps.engine = engine_.get();
+  deps.clock = clock;
+  deps.routers = switch_->DialerOf(v1::ROLE_PREFILL);
+  deps.readers = kv_listener_.get();
+  deps.connector = connector_.get();
+  deps.fetcher = decode_->fetcher();
+  deps.host_pool = s.verify ? pool_.data() : nullptr;
+  deps.conversion_pool = pool_.data();
+  prefill_->Wire(deps);
   shared_.kv_net->Listen(options.kv_address, process_, prefill_->reader_links());
   kv_dialer_ =
       std::make_unique<KvLinksNet::Dialer>(shared_.kv_net, process_, decode_->peer_links());
@@ -317,7 +329,9 @@ void SimWorker::CheckQuiet() {
   };
   engine_->blocks().CheckInvariants();
   const BlockStats s = engine_->blocks().Stats();
-  if (s.free + s.cached != s.total || s.pinned != 0 || s.quarantined != 0) {
+  const int32_t staging = prefill_->staging_blocks();
+  if (staging > 0) shared_.coverage->Count("worker that converts KV");
+  if (s.free + s.cached + staging != s.total || s.pinned != staging || s.quarantined != 0) {
     fail(fmt::format("{} blocks: {} free, {} cached, {} pinned, {} quarantined", s.total, s.free,
                      s.cached, s.pinned, s.quarantined));
   }

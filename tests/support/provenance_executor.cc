@@ -8,12 +8,14 @@
 #include <utility>
 
 #include "common/check.h"
+#include "kvcache/kv_conversion.h"
 
 namespace aisp {
 namespace {
 
 constexpr int32_t kParts = 2;    // K and V
 constexpr int32_t kHeadDim = 2;  // two f32: one 64-bit word for each part of a slot
+constexpr int32_t kSpelledDim = 16;
 
 // The finaliser of SplitMix64.
 uint64_t Mix(uint64_t x) {
@@ -243,9 +245,9 @@ KvLayout ProvenanceExecutor::LayoutOf(const ProvenanceOptions& options) {
   KvLayout layout;
   layout.num_layers = options.num_layers;
   layout.num_kv_heads = options.num_kv_heads;
-  layout.head_dim = kHeadDim;
+  layout.head_dim = options.spelled ? kSpelledDim : kHeadDim;
   layout.block_tokens = options.block_tokens;
-  layout.dtype = DType::kF32;
+  layout.dtype = options.spelled.value_or(DType::kF32);
   layout.num_blocks = options.num_blocks;
   return layout;
 }
@@ -447,16 +449,36 @@ bool ProvenanceExecutor::Holds(std::span<const TokenId> tokens, std::span<const 
 size_t ProvenanceExecutor::WordOffset(int32_t layer, int32_t block, int32_t head, int32_t part,
                                       int32_t slot) const {
   const auto index = static_cast<size_t>((head * kParts + part) * layout_.block_tokens + slot);
-  return layout_.Offset(layer, BlockId(block)) + index * sizeof(uint64_t);
+  const size_t row = static_cast<size_t>(layout_.head_dim) * DTypeBytes(layout_.dtype);
+  return layout_.Offset(layer, BlockId(block)) + index * row;
 }
 uint64_t ProvenanceExecutor::Load(int32_t layer, int32_t block, int32_t head, int32_t part,
                                   int32_t slot) const {
   uint64_t word = 0;
+  if (options_.spelled) {
+    std::array<float, kSpelledDim> letters;
+    ConvertNumbers(layout_.dtype, pool_.data() + WordOffset(layer, block, head, part, slot),
+                   DType::kF32, reinterpret_cast<std::byte*>(letters.data()), letters.size());
+    for (const float letter : letters) {
+      // No letter: memory that holds none of these words.
+      if (!(letter >= 0 && letter < 16 && letter == std::floor(letter))) return ~word;
+      word = word << 4 | static_cast<uint64_t>(letter);
+    }
+    return word;
+  }
   std::memcpy(&word, pool_.data() + WordOffset(layer, block, head, part, slot), sizeof(word));
   return word;
 }
 void ProvenanceExecutor::Store(int32_t layer, int32_t block, int32_t head, int32_t part,
                                int32_t slot, uint64_t word) {
+  if (options_.spelled) {
+    std::array<float, kSpelledDim> letters;
+    for (size_t i = 0; i < letters.size(); ++i)
+      letters[i] = static_cast<float>(word >> (60 - 4 * i) & 15);
+    return ConvertNumbers(DType::kF32, reinterpret_cast<const std::byte*>(letters.data()),
+                          layout_.dtype, pool_.data() + WordOffset(layer, block, head, part, slot),
+                          letters.size());
+  }
   std::memcpy(pool_.data() + WordOffset(layer, block, head, part, slot), &word, sizeof(word));
 }
 

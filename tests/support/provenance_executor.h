@@ -42,6 +42,9 @@ struct ProvenanceOptions {
   int32_t vocabulary = 1000;
   uint64_t weights = 1;  // another value is another model
   bool gives_features = false;
+  // Each word as sixteen numbers of four bits in this format, all of which every format of KV holds
+  // exactly: it survives conversions. Nothing: as it is, in the place of two f32.
+  std::optional<DType> spelled;
 };
 
 struct ExpectedEnd {

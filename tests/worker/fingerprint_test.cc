@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <string>
+#include <vector>
+
 #include "proto/fingerprint.h"
 
 namespace aisp {
@@ -54,7 +58,8 @@ TEST(Fingerprint, EveryFieldCountsAndTheMessageNamesItWithBothValues) {
   refused([](auto& f) { f.mutable_kv_layout()->set_num_layers(9); }, "num_layers");
   refused([](auto& f) { f.mutable_kv_layout()->set_num_kv_heads(9); }, "num_kv_heads");
   refused([](auto& f) { f.mutable_kv_layout()->set_head_dim(9); }, "head_dim");
-  refused([](auto& f) { f.mutable_kv_layout()->set_block_tokens(32); }, "block_tokens");
+  refused([](auto& f) { f.mutable_kv_layout()->set_block_tokens(40); },
+          "block_tokens differs: this worker has \"16\", its peer has \"40\"");
   refused([](auto& f) { f.mutable_kv_layout()->set_dtype("f32"); }, "dtype");
 }
 
@@ -86,7 +91,52 @@ TEST(Fingerprint, WhatARouterLeavesOpenIsNotCompared) {
   EXPECT_TRUE(Match(router, Sample()));
 }
 
-TEST(Fingerprint, ThePeersLayoutDiffersInItsBlockCountOnly) {
+TEST(Fingerprint, BlocksOfOtherSizesAreConverted) {
+  v1::Fingerprint peer = Sample();
+  for (const uint32_t tokens : {16u, 32u, 48u, 128u}) {
+    peer.mutable_kv_layout()->set_block_tokens(tokens);
+    EXPECT_TRUE(Match(Sample(), peer)) << tokens;
+    EXPECT_EQ(PrefixDigest(Sample()), PrefixDigest(peer));
+  }
+}
+
+TEST(Fingerprint, OtherDtypesAreConvertedWhereBothAllowMixedPrecisionAndTheHostHoldsThem) {
+  const auto with = [](const char* arithmetic, const char* dtype, bool mixed) {
+    v1::Fingerprint f = Sample();
+    f.set_arithmetic(arithmetic);
+    f.mutable_kv_layout()->set_dtype(dtype);
+    f.set_mixed_precision(mixed);
+    return f;
+  };
+  for (const char* from : {"f32", "bf16", "fp8_e4m3"}) {
+    for (const char* to : {"f32", "bf16", "fp8_e4m3"}) {
+      const v1::Fingerprint a = with("cpu f32", from, true), b = with("cpu f32", to, true);
+      EXPECT_TRUE(Match(a, b)) << from << " to " << to;
+      EXPECT_EQ(PrefixDigest(a), PrefixDigest(b));
+    }
+  }
+  const auto refused = [](const v1::Fingerprint& a, const v1::Fingerprint& b, const char* why) {
+    const Status status = Match(a, b);
+    ASSERT_FALSE(status);
+    for (const std::string& part :
+         {std::string("kv_layout.dtype differs: this worker has \"bf16\""), std::string(why)})
+      EXPECT_NE(status.error().message.find(part), std::string::npos) << status.error().message;
+  };
+  refused(with("cpu f32", "bf16", false), with("cpu f32", "f32", false), "--allow-mixed-precision");
+  refused(with("cpu f32", "bf16", true), with("cuda bf16", "fp8_e4m3", true), "GPU");
+  refused(with("cuda bf16", "bf16", true), with("cpu f32", "f32", true), "GPU");
+  refused(with("cpu f32", "bf16", true), with("cpu f32", "int4", true), "its peer has \"int4\"");
+}
+
+TEST(Fingerprint, WithoutAnArithmeticTheDtypeIsPartOfThePrefixesIdentity) {
+  v1::Fingerprint a = Sample(), b = Sample();
+  a.clear_arithmetic();
+  b.clear_arithmetic();
+  b.mutable_kv_layout()->set_dtype("f32");
+  EXPECT_NE(PrefixDigest(a), PrefixDigest(b));
+}
+
+TEST(Fingerprint, APeersLayoutIsWhatItSays) {
   KvLayout own{.num_layers = 2,
                .num_kv_heads = 4,
                .head_dim = 64,
@@ -95,9 +145,22 @@ TEST(Fingerprint, ThePeersLayoutDiffersInItsBlockCountOnly) {
                .num_blocks = 100};
   v1::KvLayoutDesc desc = DescribeLayout(own);
   desc.set_num_blocks(7);
-  const KvLayout peer = PeerLayout(own, desc);
-  EXPECT_EQ(peer.num_blocks, 7);
-  EXPECT_TRUE(peer.SameShape(own));
+  const Result<KvLayout> peer = PeerLayout(desc);
+  ASSERT_TRUE(peer);
+  EXPECT_EQ(peer->num_blocks, 7);
+  EXPECT_TRUE(peer->SameShape(own));
+}
+
+TEST(Fingerprint, ALayoutThatNoPoolHasIsNone) {
+  const std::vector<std::function<void(v1::KvLayoutDesc&)>> lies = {
+      [](auto& d) { d.set_num_layers(0); },        [](auto& d) { d.set_num_kv_heads(1u << 31); },
+      [](auto& d) { d.set_head_dim(UINT32_MAX); }, [](auto& d) { d.set_block_tokens(0); },
+      [](auto& d) { d.set_dtype("f31"); },         [](auto& d) { d.set_num_blocks(UINT32_MAX); }};
+  for (size_t i = 0; i < lies.size(); ++i) {
+    v1::KvLayoutDesc desc = Sample().kv_layout();
+    lies[i](desc);
+    EXPECT_FALSE(PeerLayout(desc)) << i;
+  }
 }
 
 }  // namespace

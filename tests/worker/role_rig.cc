@@ -109,12 +109,19 @@ ProvenanceOptions RoleRig::Model(int32_t blocks) const {
   return model;
 }
 
+ProvenanceOptions RoleRig::PrefillModel() const {
+  ProvenanceOptions model = Model(options.prefill_blocks);
+  if (options.of_prefill) options.of_prefill(model);
+  return model;
+}
+
 v1::Fingerprint RoleRig::FingerprintOf(const KvLayout& layout) const {
   v1::Fingerprint fingerprint;
   fingerprint.set_protocol_version(1);
   fingerprint.set_model_name("provenance");
   fingerprint.set_weights_digest("w1");
-  fingerprint.set_arithmetic("cuda bf16; weights nvfp4");
+  fingerprint.set_arithmetic(options.mixed_precision ? "cpu f32" : "cuda bf16; weights nvfp4");
+  fingerprint.set_mixed_precision(options.mixed_precision);
   *fingerprint.mutable_kv_layout() = DescribeLayout(layout);
   return fingerprint;
 }
@@ -146,7 +153,7 @@ WorkerOptions WorkerOptionsOf(const WorkerOptions& base, const std::string& name
 void RoleRig::StartPrefill(size_t i, uint64_t incarnation) {
   auto p = std::make_unique<RigPrefill>();
   p->name = "p" + std::to_string(i);
-  MakeDevice(*p, Model(options.prefill_blocks), &fabric_, options.owner_copies);
+  MakeDevice(*p, PrefillModel(), &fabric_, options.owner_copies);
   PrefillOptions prefill = options.prefill;
   prefill.pid = 1000 + static_cast<int64_t>(i);
   prefill.horizon_tokens = 2 * options.limits.max_batch_tokens;
@@ -170,6 +177,21 @@ void RoleRig::StartPrefill(size_t i, uint64_t incarnation) {
   deps.connector = p->connector.get();
   deps.metrics = &metrics;
   deps.host_pool = p->executor->pool_base();
+  deps.conversion_pool = p->executor->pool_base();
+  DecodeOptions standby = options.decode;
+  standby.worker = prefill.worker;
+  p->standby = std::make_unique<DecodeRole>(standby);
+  p->peers =
+      std::make_unique<KvLinksInMemory::Dialer>(&kv_links, p->standby->peer_links(), &p->inbox);
+  p->standby->Wire({p->engine.get(),
+                    &clock,
+                    p->routers.get(),
+                    p->peers.get(),
+                    {p->transport.get()},
+                    &death,
+                    nullptr,
+                    p->executor->pool_base()});
+  deps.fetcher = p->standby->fetcher();
   p->prefill->Wire(deps);
   kv_links.Listen(p->name, p->prefill->reader_links(), &p->inbox);
   p->prefill->Start();
@@ -227,6 +249,8 @@ bool RoleRig::TurnOf(RigWorker& worker) {
   WorkerRole& role = worker.role();
   role.OnTransport();
   const Instant now = clock.Now();
+  if (auto* p = dynamic_cast<RigPrefill*>(&worker); p != nullptr && now >= p->standby->NextTimer())
+    p->standby->OnTimer(now);
   if (now >= role.NextTimer()) {
     role.OnTimer(now);
     EXPECT_GT(role.NextTimer(), now) << worker.name << " would spin on its timer";
@@ -318,18 +342,19 @@ void RoleRig::ExpectAnswer(uint64_t id, const std::vector<TokenId>& prompt, uint
 }
 
 void RoleRig::ExpectAllBlocksBack() {
-  const auto check = [](const RigWorker& worker) {
+  const auto check = [](const RigWorker& worker, int32_t staging = 0) {
     const BlockStats stats = worker.engine->blocks().Stats();
-    EXPECT_EQ(stats.pinned, 0) << worker.name;
+    EXPECT_EQ(stats.pinned, staging) << worker.name;
     EXPECT_EQ(stats.quarantined, 0) << worker.name;
     EXPECT_EQ(worker.engine->blocks().LeasedBlocks(), 0) << worker.name;
-    EXPECT_EQ(worker.engine->blocks().Available(), stats.total) << worker.name;
+    EXPECT_EQ(worker.engine->blocks().Available(), stats.total - staging) << worker.name;
   };
   for (const auto& p : prefills) {
     if (p == nullptr) continue;
-    check(*p);
+    check(*p, p->prefill->staging_blocks());
     EXPECT_EQ(p->prefill->num_transfers(), 0u);
     EXPECT_EQ(p->prefill->num_pushes(), 0u);
+    EXPECT_EQ(p->standby->num_leases(), 0u);
   }
   if (decode == nullptr) return;
   check(*decode);

@@ -102,6 +102,9 @@ struct RigOptions {
   ScheduleLimits limits;
   PrefillOptions prefill;
   DecodeOptions decode;
+  // What prefill workers have otherwise than the decode worker.
+  std::function<void(ProvenanceOptions&)> of_prefill;
+  bool mixed_precision = false;
   RankedConnector::Runner run_connects = RankedConnector::RunHere;
 };
 
@@ -119,8 +122,13 @@ struct RigWorker {
 };
 struct RigPrefill final : RigWorker {
   std::unique_ptr<RankedConnector> connector;
+  std::unique_ptr<KvLinksInMemory::Dialer> peers;
+  std::unique_ptr<DecodeRole> standby;  // it fetches prefixes
   std::unique_ptr<PrefillRole> prefill;
-  ~RigPrefill() override { prefill.reset(); }
+  ~RigPrefill() override {
+    prefill.reset();
+    standby.reset();
+  }
   WorkerRole& role() override { return *prefill; }
 };
 struct RigDecode final : RigWorker {
@@ -178,6 +186,7 @@ class RoleRig {
  private:
   bool TurnOf(RigWorker& worker);
   ProvenanceOptions Model(int32_t blocks) const;
+  ProvenanceOptions PrefillModel() const;
   v1::Fingerprint FingerprintOf(const KvLayout& layout) const;
   void StartDecode();
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/cpu/row_kernels.h"
+#include "kernels/device/fp8.h"
 
 namespace aisp {
 namespace {
@@ -74,6 +75,8 @@ TEST_P(RowKernelsTest, Bf16RoundsToNearestEvenAndKeepsNan) {
 struct Attention {
   int32_t rows, group, q_dim, v_dim, slot_dim, block_tokens, context, window;
   bool kv_bf16;
+  bool kv_fp8 = false;
+  size_t bytes() const { return kv_fp8 ? 1 : kv_bf16 ? 2 : 4; }
 };
 
 // A pool with one KV head, filled for `context` positions; what lies beyond is NaN.
@@ -81,7 +84,7 @@ struct Pool {
   explicit Pool(const Attention& a)
       : blocks((a.context + a.block_tokens - 1) / a.block_tokens),
         elements(static_cast<size_t>(2 * a.block_tokens * a.slot_dim)),
-        bytes(static_cast<size_t>(blocks) * elements * (a.kv_bf16 ? 2 : 4)) {
+        bytes(static_cast<size_t>(blocks) * elements * a.bytes()) {
     const auto values = Normal(static_cast<size_t>(blocks) * elements, 7);
     for (int32_t i = 0; i < blocks; ++i) table.push_back(blocks - 1 - i);
     for (int32_t p = 0; p < blocks * a.block_tokens; ++p) {
@@ -98,7 +101,9 @@ struct Pool {
   void Put(const Attention& a, size_t at, float v) {
     uint32_t bits;
     std::memcpy(&bits, &v, 4);
-    if (a.kv_bf16) {
+    if (a.kv_fp8) {
+      bytes[at] = std::byte{FloatToFp8(v)};
+    } else if (a.kv_bf16) {
       const auto half = static_cast<uint16_t>(bits >> 16);
       std::memcpy(&bytes[at * 2], &half, 2);
     } else {
@@ -110,6 +115,7 @@ struct Pool {
         static_cast<size_t>(table[static_cast<size_t>(position / a.block_tokens)]) * elements +
         static_cast<size_t>((part * a.block_tokens + position % a.block_tokens) * a.slot_dim + d);
     uint32_t bits = 0;
+    if (a.kv_fp8) return static_cast<double>(Fp8ToFloat(std::to_integer<uint8_t>(bytes[at])));
     if (a.kv_bf16) {
       uint16_t half;
       std::memcpy(&half, &bytes[at * 2], 2);
@@ -143,10 +149,11 @@ std::vector<float> Attend(const RowKernels& kernels, const Attention& a, const P
   t.window = a.window;
   t.scale = 0.125f;
   t.keys = pool.bytes.data();
-  t.block_bytes = pool.elements * (a.kv_bf16 ? 2 : 4);
+  t.block_bytes = pool.elements * a.bytes();
   t.value_offset = t.block_bytes / 2;
   t.slot_dim = a.slot_dim;
   t.kv_bf16 = a.kv_bf16;
+  if (a.kv_fp8) t.fp8_values = kFp8Values.data();
   t.block_tokens = a.block_tokens;
   t.table = pool.table.data();
   t.out = out.data();
@@ -177,6 +184,7 @@ TEST_P(RowKernelsTest, AttentionIsThatOfPlainSoftmaxWithGarbageBeyondTheContext)
       {33, 1, 128, 128, 128, 128, 130, 0, false}, {5, 3, 80, 80, 80, 48, 100, 0, false},
       {17, 2, 32, 32, 32, 16, 90, 32, false},     {1, 2, 64, 64, 64, 16, 300, 64, true},
       {9, 1, 48, 32, 48, 16, 40, 0, false},       {64, 1, 48, 32, 64, 16, 64, 5, true},
+      {1, 2, 64, 64, 64, 16, 37, 0, false, true}, {20, 3, 80, 80, 80, 32, 50, 7, false, true},
   };
   for (const Attention& a : cases) {
     SCOPED_TRACE(testing::Message()
@@ -199,8 +207,8 @@ TEST_P(RowKernelsTest, AttentionIsThatOfPlainSoftmaxWithGarbageBeyondTheContext)
 }
 
 TEST_P(RowKernelsTest, ARowAttendsToTheSameBitsAloneAndInAChunk) {
-  for (bool bf16 : {false, true}) {
-    const Attention chunk = {40, 2, 64, 64, 64, 16, 120, 0, bf16};
+  for (const int format : {0, 1, 2}) {
+    const Attention chunk = {40, 2, 64, 64, 64, 16, 120, 0, format == 1, format == 2};
     const Pool pool(chunk);
     const auto q = Normal(static_cast<size_t>(chunk.rows * chunk.group * chunk.q_dim), 11);
     const auto together = Attend(*GetParam(), chunk, pool, q);

@@ -1,7 +1,6 @@
 // What must hold in every state of the model, and the walk through all of them.
 #include <algorithm>
 #include <sstream>
-#include <unordered_set>
 
 #include "common/check.h"
 #include "tests/kvcache/model/handoff_model.h"
@@ -93,44 +92,7 @@ void HandoffModel::Quiesce() {
 }
 
 Exploration Explore(const HandoffConfig& config, uint64_t max_states) {
-  using Path = std::vector<HandoffModel::Event>;
-  const auto play = [&](const Path& path) {
-    auto model = std::make_unique<HandoffModel>(config);
-    for (const auto& event : path) model->Do(event);
-    return model;
-  };
-  Exploration result;
-  const auto violated = [&](const HandoffModel& model, const Path& path) {
-    if (model.violation().empty()) return false;
-    result.violation = model.violation();
-    for (const auto& event : path) result.path.push_back(HandoffModel::ToString(event));
-    return true;
-  };
-  std::unordered_set<std::string> seen;
-  std::deque<Path> queue;
-  queue.push_back({});
-  seen.insert(play({})->Digest());
-  while (!queue.empty()) {
-    const Path path = std::move(queue.front());
-    queue.pop_front();
-    ++result.states;
-    result.depth = static_cast<int>(path.size());
-    const auto here = play(path);
-    for (const auto& event : here->Possible()) {
-      Path longer = path;
-      longer.push_back(event);
-      const auto next = play(longer);
-      ++result.transitions;
-      if (violated(*next, longer)) return result;
-      if (!seen.insert(next->Digest()).second) continue;
-      queue.push_back(longer);
-      next->Quiesce();
-      if (violated(*next, longer)) return result;
-      if (seen.size() >= max_states) return result;
-    }
-  }
-  result.complete = true;
-  return result;
+  return ExploreModel<HandoffModel>(config, max_states);
 }
 
 }  // namespace aisp

@@ -18,6 +18,7 @@
 
 #include "decode/lease_book.h"
 #include "kvcache/block_manager.h"
+#include "tests/kvcache/model/explore.h"
 
 namespace aisp {
 
@@ -184,15 +185,6 @@ class HandoffModel {
   std::optional<std::pair<int, uint64_t>> host_;  // request, content of its layers folded
   bool quiescing_ = false;
   std::string violation_;
-};
-
-struct Exploration {
-  uint64_t states = 0;
-  uint64_t transitions = 0;
-  int depth = 0;          // of the deepest state looked at
-  bool complete = false;  // every state that can be reached was looked at
-  std::string violation;  // the first, with the shortest path to it
-  std::vector<std::string> path;
 };
 
 // Breadth first, at most `max_states`; each state is also brought to rest (Quiesce).

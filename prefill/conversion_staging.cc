@@ -1,0 +1,96 @@
+#include "prefill/conversion_staging.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "common/check.h"
+
+namespace aisp {
+namespace {
+
+// Layers of blocks that are under way at a time, where the pool has room for so many.
+constexpr int32_t kWantedSlots = 128;
+constexpr int32_t kPoolShare = 8;   // at most this part of the pool is taken
+constexpr int32_t kLeastShare = 2;  // and where that is not enough for one block, this part
+
+}  // namespace
+
+int32_t ConversionStaging::SlotsFor(const KvLayout& to) const {
+  const size_t slot = blocks_->layout().LayerBlockBytes();
+  return static_cast<int32_t>((to.LayerBlockBytes() + slot - 1) / slot);
+}
+
+Status ConversionStaging::Open(const KvConversion& conversion) {
+  if (pool_ == nullptr) {
+    return FailedPrecondition(fmt::format(
+        "KV is not converted from {}: it is in the memory of a device; give both workers the same "
+        "--kv-dtype",
+        conversion.ToString()));
+  }
+  const KvLayout& own = blocks_->layout();
+  const int32_t each = SlotsFor(conversion.to());
+  const auto blocks_for = [&own](int32_t slots) {
+    return (slots + own.num_layers - 1) / own.num_layers;
+  };
+  const int32_t least = blocks_for(each);
+  const int32_t wanted = std::max(
+      least, std::min(blocks_for(std::max(2 * each, kWantedSlots)), own.num_blocks / kPoolShare));
+  if (least > own.num_blocks / kLeastShare) {
+    return FailedPrecondition(
+        fmt::format("KV is not converted from {}: it takes {} blocks of a pool of {}; give this "
+                    "worker more memory for KV",
+                    conversion.ToString(), least, own.num_blocks));
+  }
+  const int32_t missing = wanted - blocks();
+  if (missing > 0) {
+    // As much as there is, where that will do.
+    const int32_t enough = std::max(0, least - blocks());
+    Result<Reservation> more =
+        blocks_->Reserve(std::max(enough, std::min(missing, blocks_->Available() / kLeastShare)));
+    if (!more) return tl::unexpected(more.error());
+    for (const BlockId block : more->blocks()) {
+      reserved_.push_back(block);
+      for (int32_t layer = 0; layer < own.num_layers; ++layer)
+        free_.push_back(own.Offset(layer, block));
+    }
+    reservations_.push_back(std::move(*more));
+  }
+  ++readers_;
+  return {};
+}
+
+void ConversionStaging::Close() {
+  AISP_CHECK(readers_ > 0);
+  if (--readers_ > 0) return;
+  AISP_CHECK(static_cast<int32_t>(free_.size()) == slots());
+  free_.clear();
+  reserved_.clear();
+  reservations_.clear();
+}
+
+std::vector<uint64_t> ConversionStaging::Take(int32_t n) {
+  const auto count = static_cast<size_t>(n);
+  if (free_.size() < count) return {};
+  std::vector<uint64_t> taken(free_.end() - static_cast<ptrdiff_t>(count), free_.end());
+  free_.resize(free_.size() - count);
+  return taken;
+}
+
+void ConversionStaging::GiveBack(std::span<const uint64_t> slots) {
+  free_.insert(free_.end(), slots.begin(), slots.end());
+}
+
+void ConversionStaging::Fill(std::span<const uint64_t> slots, std::span<const std::byte> made,
+                             uint64_t dst_offset, std::vector<BlockCopy>* copies) {
+  const size_t slot = blocks_->layout().LayerBlockBytes();
+  for (size_t done = 0; done < made.size(); done += slot) {
+    const size_t bytes = std::min(slot, made.size() - done);
+    const uint64_t at = slots[done / slot];
+    std::memcpy(pool_ + at, made.data() + done, bytes);
+    copies->push_back({.src_offset = at, .dst_offset = dst_offset + done, .bytes = bytes});
+  }
+}
+
+}  // namespace aisp

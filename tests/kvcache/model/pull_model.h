@@ -1,0 +1,176 @@
+// PullModel: workers that pull one prefix from the worker that holds it, while that one evicts it,
+// small enough to try every order of events. docs/kv-protocol.md names the transitions.
+//
+// Real: the block managers of all workers (pins, leases, prefix index, eviction, quarantine) and
+// the lease books. Modelled: what PrefixPuller and PrefixHolder do with a message, the wire, the
+// writes, deaths and restarts. A state is the path of events that led to it. One thread.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "decode/lease_book.h"
+#include "kvcache/block_manager.h"
+#include "tests/kvcache/model/explore.h"
+
+namespace aisp {
+
+// Mistakes that the explorer must find, one at a time.
+enum class PullBug : uint8_t {
+  kNone,
+  kHolderUnpinned,    // the holder writes blocks that it does not hold
+  kUnpinnedTooEarly,  // and lets go of them when the last write has started, not when it landed
+  kPublishedEarly,    // a prefix counts as there when the holder says what it has
+  kHeldIgnored,       // all that was asked for is published, whatever the holder had
+  kEpochUnchecked,    // where the puller's side copies: of a grant that was given up, too
+  kEpochOfAnyReader,  // the holder takes an epoch for another puller's of the same number
+  kLateIsOver,        // the blocks of a pull that is late are reused at once
+  kMissKeepsGrant,    // the grant of a prefix that was evicted is never acknowledged
+  kAckBeforeWrite,    // the holder acknowledges while a write is under way
+  kLostLinkIsDeath,   // blocks are reused when the link to the holder is lost
+};
+inline constexpr PullBug kAllPullBugs[] = {PullBug::kHolderUnpinned, PullBug::kUnpinnedTooEarly,
+                                           PullBug::kPublishedEarly, PullBug::kHeldIgnored,
+                                           PullBug::kEpochUnchecked, PullBug::kEpochOfAnyReader,
+                                           PullBug::kLateIsOver,     PullBug::kMissKeepsGrant,
+                                           PullBug::kAckBeforeWrite, PullBug::kLostLinkIsDeath};
+const char* BugName(PullBug bug);
+
+struct PullConfig {
+  int pullers = 2;
+  int prefix_blocks = 1;
+  int pulls = 1;        // of each puller
+  int evictions = 1;    // prompts that the holder computes, for which it gives blocks up
+  int computes = 1;     // prompts that a puller computes, likewise, each
+  int link_breaks = 0;  // in all
+  int holder_ends = 0;  // it is killed and started anew
+  int puller_ends = 0;  // the first puller is
+  bool owner_copies = false;
+  PullBug bug = PullBug::kNone;
+};
+
+class PullModel {
+ public:
+  explicit PullModel(const PullConfig& config);
+
+  struct Event {
+    enum class Kind : uint8_t {
+      kPull,         // puller: asks for the prefix, with a grant
+      kLate,         // puller: its time is over, or nobody waits any more
+      kToHolder,     // puller: its oldest message arrives
+      kToPuller,     // puller: the holder's oldest message arrives
+      kWrite,        // push: the next block's write starts
+      kLand,         // push: and lands
+      kEvict,        // the holder computes another prompt, for which it gives blocks up
+      kCompute,      // puller: likewise
+      kBreak,        // puller: its link ends, both live
+      kConnect,      // puller: its link comes up again
+      kHolderDies,   // and is started anew with an empty pool
+      kDeathProven,  // puller: it learns that the holder's former process is dead
+      kPullerDies,   // puller: and is started anew with an empty pool
+    };
+    Kind kind;
+    int which = 0;
+  };
+  std::vector<Event> Possible() const;
+  void Do(const Event& event);
+
+  // The first violated invariant; "" while all hold.
+  const std::string& violation() const { return violation_; }
+  std::string Digest() const;
+  // From here without another fault: all blocks must have come back then.
+  void Quiesce();
+  static std::string ToString(const Event& event);
+
+ private:
+  static constexpr Hash128 kRoot = {1, 2};
+  static constexpr uint64_t kForeign = 7;  // what other prompts leave in a block
+  struct Message {
+    enum class Kind : uint8_t { kRequest, kGrant, kRevoke, kNeed, kDone, kMissed, kFence } kind;
+    uint64_t pull = 0;
+    uint64_t epoch = 0;
+    int blocks = 0;  // kNeed, kDone: held, written
+    std::vector<BlockId> granted = {};
+  };
+  enum class Phase : uint8_t { kIdle, kAsked, kBegun };
+  struct Puller {
+    std::unique_ptr<BlockManager> blocks;
+    LeaseBook leases;
+    std::vector<uint64_t> memory;  // of each block
+    uint64_t process = 0;
+    bool link = true;
+    std::deque<Message> to_holder;
+    std::deque<Message> to_puller;
+    Phase phase = Phase::kIdle;
+    uint64_t pull = 0;
+    Epoch epoch;
+    std::vector<BlockId> granted;
+    int held = 0;
+    int pulls = 0;
+    int computes = 0;
+    uint64_t next_epoch = 1;
+  };
+  // A pull as its holder sees it; no epoch: asked for, without a grant yet.
+  struct Push {
+    int puller = 0;
+    uint64_t process = 0;  // of the puller
+    uint64_t pull = 0;
+    uint64_t epoch = 0;
+    std::vector<BlockId> source;
+    bool pinned = true;
+    std::vector<BlockId> target;
+    int landed = 0;
+    bool writing = false;
+    bool stopped = false;
+    bool told = false;   // of its end
+    bool blind = false;  // of a miss that is not acknowledged
+  };
+
+  void Fail(const std::string& what) {
+    if (violation_.empty()) violation_ = what;
+  }
+  std::vector<TokenId> Prefix() const;
+  static std::vector<TokenId> Prefix(size_t blocks);
+  static uint64_t Word(size_t block) { return 100 + block; }
+  std::unique_ptr<BlockManager> MakePool() const;
+  void StartHolder();
+  void StartPuller(Puller& p);
+  // Blocks for another prompt, written and given back unpublished.
+  void Overwrite(BlockManager& blocks, std::vector<uint64_t>& memory);
+  void Ask(Puller& p);
+  void Drop(Puller& p);
+  void EndLease(Puller& p, Epoch epoch);
+  void LoseLink(int puller);
+  void OnHolder(int puller, const Message& m);
+  void OnRequest(int puller, const Message& m);
+  void OnPuller(Puller& p, const Message& m);
+  void OnDone(Puller& p, const Message& m);
+  void Land(Push& push);
+  // A push that is over goes, and its puller is told.
+  void Settle();
+  void Unpin(Push& push);
+  void CheckContent();
+
+  const PullConfig config_;
+  std::unique_ptr<BlockManager> holder_;
+  std::vector<uint64_t> memory_;
+  uint64_t holder_process_ = 0;
+  std::vector<Push> pushes_;
+  std::vector<Puller> pullers_;
+  uint64_t next_process_ = 1;
+  uint64_t next_pull_ = 1;
+  int evictions_ = 0;
+  int link_breaks_ = 0;
+  int holder_ends_ = 0;
+  int puller_ends_ = 0;
+  std::string violation_;
+};
+
+inline Exploration Explore(const PullConfig& config, uint64_t max_states) {
+  return ExploreModel<PullModel>(config, max_states);
+}
+
+}  // namespace aisp

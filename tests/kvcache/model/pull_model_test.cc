@@ -1,0 +1,68 @@
+#include "tests/kvcache/model/pull_model.h"
+
+#include <gtest/gtest.h>
+
+namespace aisp {
+namespace {
+
+std::string Shown(const Exploration& e) {
+  std::string text = e.violation;
+  for (const std::string& step : e.path) text += "\n  " + step;
+  return text;
+}
+
+void ExpectAllGood(const char* what, const PullConfig& config, uint64_t max_states) {
+  const Exploration e = Explore(config, max_states);
+  std::printf("%s: %lu states, %lu transitions, %d deep%s\n", what, e.states, e.transitions,
+              e.depth, e.complete ? ", complete" : "");
+  EXPECT_EQ(e.violation, "") << what << Shown(e);
+  EXPECT_TRUE(e.complete) << what;
+  EXPECT_GT(e.states, 100u) << what;
+}
+
+TEST(PullModel, TwoPullTheSamePrefixWhileItsOwnerEvictsIt) {
+  for (const bool owner_copies : {false, true}) {
+    PullConfig config;
+    config.owner_copies = owner_copies;
+    config.computes = 0;
+    ExpectAllGood("two pullers", config, 100'000);
+  }
+}
+
+TEST(PullModel, OnePullsTwoBlocksOfWhichOneMayBeGone) {
+  for (const bool owner_copies : {false, true}) {
+    PullConfig config;
+    config.pullers = 1;
+    config.prefix_blocks = 2;
+    config.pulls = 2;
+    config.evictions = 2;
+    config.owner_copies = owner_copies;
+    ExpectAllGood("two blocks", config, 100'000);
+  }
+}
+
+TEST(PullModel, DeathsAndLostLinks) {
+  PullConfig config;
+  config.pullers = 1;
+  config.pulls = 2;
+  config.link_breaks = 1;
+  config.holder_ends = 1;
+  config.puller_ends = 1;
+  ExpectAllGood("deaths", config, 200'000);
+}
+
+TEST(PullModel, FindsEverySeededBug) {
+  for (const PullBug bug : kAllPullBugs) {
+    PullConfig config;
+    config.bug = bug;
+    if (bug == PullBug::kHeldIgnored) config.prefix_blocks = 2;
+    if (bug == PullBug::kLostLinkIsDeath) config.link_breaks = 1;
+    config.owner_copies = bug == PullBug::kEpochUnchecked;
+    const Exploration e = Explore(config, 100'000);
+    std::printf("%s: %lu states, %s\n", BugName(bug), e.states, Shown(e).c_str());
+    EXPECT_NE(e.violation, "") << BugName(bug);
+  }
+}
+
+}  // namespace
+}  // namespace aisp
