@@ -95,8 +95,8 @@ chaos: deps $(BUILD)/build.ninja
 	@$(BUILD)/bin/aisp_chaos
 
 speculation: deps $(BUILD)/build.ninja
-	@$(NINJA) $(BUILD) --quiet aisp_speculation
-	@AISP_SPECULATION_REQUESTS=500 $(BUILD)/bin/aisp_speculation
+	@$(NINJA) $(BUILD) --quiet aisp_lossless
+	@AISP_SPECULATION_REQUESTS=500 $(BUILD)/bin/aisp_lossless
 
 clients: deps $(BUILD)/build.ninja
 	@$(NINJA) $(BUILD) --quiet aisp
