@@ -6,16 +6,16 @@
 namespace aisp {
 namespace {
 
-constexpr double kMostSeen =
-    20;  // samples that a mean stands for at most: older ones are forgotten
+constexpr double kMostSeen = 20;    // samples that a mean stands for: older ones are forgotten
 constexpr double kHalfLife = 2048;  // of what a knot says, in samples of others
 constexpr double kFaded = 0.3;      // samples; a knot that stands for fewer is as one never seen
 constexpr double kFewSamples = 3;   // among as many, one that is much shorter counts alone
 constexpr double kLevel = 0.03;     // weight of a sample in the level of all knots
+// The mean of what samples of knots that stand for so many were off by, and how much is too much.
 constexpr double kWellKnown = 10, kDrift = 0.1, kMuchDrift = 0.15;
 constexpr double kShortest = 0.6, kLongest = 1.4;  // of what was predicted: more is an outlier
-constexpr double kHope = 0.25;
-constexpr double kTrusted = 2.5;  // samples
+constexpr double kHope = 0.25;                     // of a step that was never seen
+constexpr double kTrusted = 2.5;                   // samples
 
 // What a row more costs of a step, and a row less saves, before two knots are known: both little
 // enough to be tried.
@@ -127,7 +127,8 @@ double VerifyCost::OfRows(int32_t rows, double context) const {
   if (seen < kFaded) return along > 0 ? along : 1.0 + kFirstSlope * (rows - 1);
   double own = SecondsAt(knots_[at], context);
   if (along <= 0) return own;
-  own += along - AlongOthers(knots_[at].rows, context, at);  // to these rows
+  // Of these rows; those of a knot differ little.
+  own = std::max(0.5 * own, own + along - AlongOthers(knots_[at].rows, context, at));
   return own + (along - own) / (1 + seen);
 }
 

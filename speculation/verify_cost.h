@@ -22,8 +22,8 @@ class VerifyCost {
   // The same, less what it may be too much by: the less was seen of such steps, the more. Who
   // chooses by this tries what might be best, and no longer than until it knows better.
   double Hopeful(int32_t rows, int64_t context_tokens) const;
-  // The most rows of which it knows no more than of so many. Steps of sizes that hardly differ are
-  // not told apart, and those of a size of its own are none of another.
+  // The most rows that share a knot with `rows`: sizes of steps that hardly differ are not told
+  // apart.
   static int32_t LastLike(int32_t rows) { return PlaceOf(rows).last; }
   int64_t samples() const { return samples_; }
 
