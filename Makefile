@@ -17,7 +17,7 @@ NINJA = ninja -j$(JOBS) -C
 # Done, of all, after how many seconds: on a terminal one line that moves.
 export NINJA_STATUS = [%f/%t, %e s]$(space)
 
-.PHONY: help deps run build cuda gpu-build gpu-check gpu-sanitize test bench asan tsan sim-10000 mutants chaos planner-follows clients loadgen-speed fuzz bundle container-check docs format tidy check layers text format-check ci clean
+.PHONY: help deps run build cuda gpu-build gpu-check gpu-sanitize test bench asan tsan sim-10000 mutants chaos speculation planner-follows clients loadgen-speed fuzz bundle container-check docs format tidy check layers text format-check ci clean
 
 help:
 	@echo 'make run         build and start router, prefill and decode worker with the built-in model'
@@ -28,6 +28,7 @@ help:
 	@echo 'make sim-10000   ten thousand seeds of the cluster simulation'
 	@echo 'make mutants     promises broken one at a time: the simulation must notice each'
 	@echo 'make chaos       thousands of requests while workers are killed and stopped, and beside hostile clients'
+	@echo 'make speculation 500 random requests with each way to propose tokens: the same answers as without'
 	@echo 'make clients     every client of docs/clients.md; GuideLLM brings 6 GB of packages'
 	@echo 'make loadgen-speed  what the load client itself can do, against its replay server'
 	@echo 'make planner-follows  the planner on a real cluster whose load changes; wants a quiet machine'
@@ -92,6 +93,10 @@ mutants: deps $(BUILD)/build.ninja
 chaos: deps $(BUILD)/build.ninja
 	@$(NINJA) $(BUILD) --quiet aisp_chaos
 	@$(BUILD)/bin/aisp_chaos
+
+speculation: deps $(BUILD)/build.ninja
+	@$(NINJA) $(BUILD) --quiet aisp_lossless
+	@AISP_SPECULATION_REQUESTS=500 $(BUILD)/bin/aisp_lossless
 
 clients: deps $(BUILD)/build.ninja
 	@$(NINJA) $(BUILD) --quiet aisp

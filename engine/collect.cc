@@ -69,11 +69,12 @@ CollectOutput Engine::Impl::Collect() {
       if (!computed_rows.empty()) options.speculator->Computed(computed_rows);
       if (options.speculator != nullptr && step.timing.prefill_tokens == 0 && !result->captured) {
         options.speculator->StepTook(step.timing.decode_rows, step.timing.decode_context,
-                                     step.timing.device);
+                                     CycleOf(step, now));
       }
       if (result->device_time > Duration{}) step.timing.device = result->device_time;
       NotePrefillRate(step.timing);
       last_collected = now;
+      runs_on = !table.running().empty();
     }
     out.timing = step.timing;
     out.timing.duration = now - step.launched;
@@ -85,6 +86,14 @@ CollectOutput Engine::Impl::Collect() {
   pending_tokens.clear();
   std::erase_if(out.prefills_done, [this](SequenceId id) { return table.Find(id) == nullptr; });
   return out;
+}
+
+// What a step costs beside its proposals: a step that waited for the tokens of the one before also
+// costs what the host did between them, which one that was launched ahead hides.
+Duration Engine::Impl::CycleOf(const StepRecord& step, Instant now) const {
+  const bool waited = step.launched > last_collected;
+  if (!waited || !runs_on) return now - std::max(step.launched, last_collected);
+  return std::max(now - step.launched, now - last_collected - step.timing.propose);
 }
 
 // Up to the first token everything that a sequence runs is its prompt.

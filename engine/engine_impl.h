@@ -133,6 +133,7 @@ struct Engine::Impl {
 
   // --- collect.cc ---
   CollectOutput Collect();
+  Duration CycleOf(const StepRecord& step, Instant now) const;
   static void NoteChunk(SequenceTimes& times, Instant launched, Instant done, int32_t tokens);
   // What a step brought, as it is handed to its sequences one after the other.
   struct Brought {
@@ -299,6 +300,7 @@ struct Engine::Impl {
   Duration propose_time{};                  // before the next step
   int32_t plain_steps = 0;                  // to launch before proposals are made again
   Instant last_collected{};                 // when the last step was
+  bool runs_on = false;  // since the last step was collected there were rows to compute
 };
 
 }  // namespace aisp

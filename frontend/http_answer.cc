@@ -37,8 +37,8 @@ std::string TimingJson(const AnswerUsage& usage) {
   std::string speculation;
   if (usage.draft_steps > 0) {
     speculation = fmt::format(
-        R"(,"speculation":{{"drafted":{},"accepted":{},"mean_acceptance_length":{:.3f}}})",
-        usage.drafted, usage.accepted, usage.mean_acceptance_length());
+        R"(,"speculation":{{"drafts":{},"drafted":{},"accepted":{},"mean_acceptance_length":{:.3f}}})",
+        usage.draft_steps, usage.drafted, usage.accepted, usage.mean_acceptance_length());
   }
   std::string route, taken, fallback;
   AppendJsonString(usage.route, &route);

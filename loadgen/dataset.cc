@@ -7,11 +7,13 @@
 #include <fstream>
 
 #include "common/random.h"
+#include "loadgen/text_datasets.h"
 
 namespace aisp::loadgen {
 namespace {
 
 constexpr int64_t kDefaultPrompts = 1000;
+constexpr int64_t kDefaultInput = 1024;
 constexpr int64_t kDefaultOutput = 128;
 
 // A seed for one use: what it is for, and which one.
@@ -40,8 +42,9 @@ std::vector<WorkItem> MakeRandom(const Options& o, int64_t count) {
     }
     if (o.prefix_len > 0 && item.turn == 0)
       item.parts.push_back({SeedOf(o.seed, kShared, 0), o.prefix_len});
-    item.parts.push_back({SeedOf(o.seed, kOwn, static_cast<uint64_t>(i)),
-                          DrawLength(&lengths, o.input_len, o.range_ratio)});
+    item.parts.push_back(
+        {SeedOf(o.seed, kOwn, static_cast<uint64_t>(i)),
+         DrawLength(&lengths, o.input_len.value_or(kDefaultInput), o.range_ratio)});
     item.input_tokens = item.parts.back().tokens + (item.turn == 0 ? o.prefix_len : 0);
     item.output_tokens = DrawLength(&lengths, o.output_len.value_or(kDefaultOutput), o.range_ratio);
     items.push_back(std::move(item));
@@ -130,6 +133,7 @@ Result<std::vector<WorkItem>> LoadDataset(const Options& o, std::vector<std::str
     return items;
   }
   if (o.dataset == "prefix_repetition") return MakePrefixRepetition(o, count);
+  if (IsTextDataset(o.dataset)) return MakeTexts(o.dataset, o, count);
   std::ifstream in(o.dataset_path);
   if (!in) return NotFound(fmt::format("--dataset-path {}: cannot be read", o.dataset_path));
   const bool trace = IsTrace(o.dataset);

@@ -1,6 +1,6 @@
-// Datasets: which prompts of which lengths, and when. Made up (random, prefix_repetition), prompts
-// from files (sharegpt, custom) or traces that give lengths and times (mooncake, azure, burstgpt).
-// Reads files; otherwise pure.
+// Datasets: which prompts of which lengths, and when. Made up (random, prefix_repetition, and
+// in words copy, code-edit, chat), prompts from files (sharegpt, custom) or traces that give
+// lengths and times (mooncake, azure, burstgpt). Reads files; otherwise pure.
 #pragma once
 
 #include <istream>

@@ -12,8 +12,9 @@ namespace aisp::loadgen {
 
 const std::vector<std::string>& DatasetNames() {
   static const std::vector<std::string> names = {
-      "random", "prefix_repetition", "sharegpt",       "custom", "spec_bench",
-      "trace",  "mooncake",          "mooncake_trace", "azure",  "burstgpt"};
+      "random",  "prefix_repetition", "copy",  "code-edit", "chat",           "sharegpt",
+      "custom",  "spec_bench",        "trace", "mooncake",  "mooncake_trace", "azure",
+      "burstgpt"};
   return names;
 }
 

@@ -30,7 +30,7 @@ struct FlagGroup {
 
 // What --dataset-name may be; the first kMadeUpDatasets need no file.
 const std::vector<std::string>& DatasetNames();
-inline constexpr int kMadeUpDatasets = 2;
+inline constexpr int kMadeUpDatasets = 5;
 
 // INVALID_ARGUMENT "'x' is not <accepted>" for what is no number or out of [min, max].
 Result<double> ParseNumber(const std::string& text, double min, double max,

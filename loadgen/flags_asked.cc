@@ -67,13 +67,13 @@ std::vector<FlagGroup> WhatFlags(Options* o) {
            {"--dataset-name",
             {"--dataset"},
             "NAME",
-            "random, prefix_repetition, sharegpt, custom, spec_bench, mooncake (= trace), azure, "
-            "burstgpt.",
+            "random, prefix_repetition, copy, code-edit, chat, sharegpt, custom, spec_bench, "
+            "mooncake (= trace), azure, burstgpt.",
             SetChoice(&o->dataset, DatasetNames())},
            {"--dataset-path",
             {},
             "FILE",
-            "The file of every dataset but the first two.",
+            "The file of every dataset but the first five.",
             SetText(&o->dataset_path)},
            {"--num-prompts",
             {},
@@ -83,7 +83,8 @@ std::vector<FlagGroup> WhatFlags(Options* o) {
            {"--input-len",
             {"--random-input-len"},
             "N",
-            "random: prompt tokens. Default 1024.",
+            "random: prompt tokens, default 1024; copy, code-edit: of the text to repeat, about, "
+            "default 300.",
             SetInteger(&o->input_len, 1)},
            {"--output-len",
             {"--random-output-len", "--sharegpt-output-len", "--custom-output-len",

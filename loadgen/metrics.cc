@@ -44,6 +44,21 @@ struct Samples {
   std::map<std::string, std::vector<double>> server;
 };
 
+// A server that does not say how many drafts there were says how long they stood on average.
+void AddSpeculation(const ServerValues& server, Summary::Speculation* out) {
+  const auto value = [&server](std::string_view name) {
+    const auto at = std::find_if(server.begin(), server.end(),
+                                 [name](const auto& each) { return each.first == name; });
+    return at == server.end() ? 0.0 : at->second;
+  };
+  const double accepted = value("speculation.accepted");
+  const double more = value("speculation.mean_acceptance_length") - 1;
+  const double drafts = value("speculation.drafts");
+  out->drafted += value("speculation.drafted");
+  out->accepted += accepted;
+  out->drafts += drafts > 0 ? drafts : more > 0 ? accepted / more : 0;
+}
+
 void AddCompleted(const RequestRecord& r, const MetricOptions& options, Samples* samples,
                   Summary* out) {
   out->total_input_tokens += r.input_tokens;
@@ -53,6 +68,7 @@ void AddCompleted(const RequestRecord& r, const MetricOptions& options, Samples*
   ++out->finishes[r.finish_reason];
   if (const std::string reason = RouteReason(r.route); !reason.empty()) ++out->routes[reason];
   for (const auto& [name, value] : r.server) samples->server[name].push_back(value);
+  AddSpeculation(r.server, &out->speculation);
   if (r.first_s < 0) return;
   for (const bool from_sent : {false, true}) {
     samples->ttft[from_sent].push_back(r.ttft_ms(from_sent));

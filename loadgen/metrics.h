@@ -80,7 +80,17 @@ struct Summary {
     Distribution values;
     double total = 0;
   };
-  std::map<std::string, ServerValue> server;     // of usage.aisp, by name
+  std::map<std::string, ServerValue> server;  // of usage.aisp, by name
+  // Of usage.aisp.speculation, completed requests together.
+  struct Speculation {
+    double drafted = 0, accepted = 0;
+    double drafts = 0;  // that were verified
+
+    // Tokens that a step with a draft brought.
+    double acceptance_length() const { return drafts > 0 ? 1 + accepted / drafts : 0; }
+    double acceptance() const { return drafted > 0 ? accepted / drafted : 0; }
+  };
+  Speculation speculation;
   std::map<std::string, int64_t> missed_limits;  // "ttft" ... -> completed requests beyond it
 
   struct Turn {

@@ -8,12 +8,13 @@
 
 #include "common/strings.h"
 #include "loadgen/flag_table.h"
+#include "loadgen/text_datasets.h"
 
 namespace aisp::loadgen {
 namespace {
 
 bool NeedsFile(const std::string& dataset) {
-  return dataset != "random" && dataset != "prefix_repetition";
+  return dataset != "random" && dataset != "prefix_repetition" && !IsTextDataset(dataset);
 }
 
 Status CheckManyRuns(const Options& o) {

@@ -45,8 +45,8 @@ struct Options {
   // What is asked.
   std::string dataset = "random";
   std::string dataset_path;
-  int64_t num_prompts = 0;  // 0: 1000, or as many as a trace has
-  int64_t input_len = 1024;
+  int64_t num_prompts = 0;           // 0: 1000, or as many as a trace has
+  std::optional<int64_t> input_len;  // random: 1024
   std::optional<int64_t> output_len;
   double range_ratio = 0;
   int64_t prefix_len = 0;

@@ -97,6 +97,15 @@ void StartRows(const Summary& s, bool from_sent, std::string* out) {
   Row("E2EL, median / P99 (ms):", fmt::format("{:.2f} / {:.2f}", e2el.median, e2el.p99), out);
 }
 
+void SpeculationRows(const Summary& s, std::string* out) {
+  if (s.speculation.drafted <= 0) return;
+  Title("Speculative decoding", '-', out);
+  Row("Acceptance rate (%):", 100 * s.speculation.acceptance(), out);
+  Row("Acceptance length:", s.speculation.acceptance_length(), out);
+  Row("Draft tokens:", static_cast<int64_t>(s.speculation.drafted), out);
+  Row("Accepted tokens:", static_cast<int64_t>(s.speculation.accepted), out);
+}
+
 // What the server says about itself; milliseconds as distributions, counts also as totals.
 void ServerRows(const Summary& s, std::string* out) {
   if (s.server.empty()) return;
@@ -179,6 +188,7 @@ std::string Table(const Options& o, const Summary& s, const Environment& e) {
   }
   StartRows(s, o.latency_from_sent, &out);
   TurnRows(s, &out);
+  SpeculationRows(s, &out);
   ServerRows(s, &out);
   FailureRows(s, &out);
   Title("This client", '-', &out);

@@ -137,6 +137,13 @@ std::string ResultJson(const Options& o, const Summary& s, const Environment& e,
                             {"median_ttft_ms", turn.ttft_ms.median},
                             {"p99_ttft_ms", turn.ttft_ms.p99}});
   }
+  if (s.speculation.drafted > 0) {
+    out["spec_decode_acceptance_rate"] = 100 * s.speculation.acceptance();
+    out["spec_decode_acceptance_length"] = s.speculation.acceptance_length();
+    out["spec_decode_num_drafts"] = s.speculation.drafts;
+    out["spec_decode_draft_tokens"] = s.speculation.drafted;
+    out["spec_decode_accepted_tokens"] = s.speculation.accepted;
+  }
   for (const auto& [name, value] : s.server) {
     Json& entry = out["server"][name];
     entry["count"] = value.values.count;

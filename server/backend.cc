@@ -156,18 +156,14 @@ Result<Backend> MakeBackend(const Config& config, const ServedModel& served) {
     options.model.max_adapter_rank = static_cast<int32_t>(config.model.max_lora_rank);
   }
   options.model.on_progress = WeightsProgress(config);
-  DraftMemory draft;
-  if (backend.device->info().asynchronous) {
-    AISP_ASSIGN_OR_RETURN(draft, DraftMemoryOf(config, served));
-  }
+  AISP_ASSIGN_OR_RETURN(DraftNeeds draft, DraftNeedsOf(config, served, backend.device->info()));
+  options.model.feature_layers = std::move(draft.feature_layers);
   KvPoolPlan pool{served.kv_layout.num_blocks, "as configured"};
   options.choose_blocks = [&](const MemoryInfo& memory) -> Result<int32_t> {
-    AISP_ASSIGN_OR_RETURN(
-        pool, PlanKvPool(config, served, memory, backend.device->info().asynchronous, draft));
+    AISP_ASSIGN_OR_RETURN(pool, PlanKvPool(config, served, memory,
+                                           backend.device->info().asynchronous, draft.memory));
     return pool.blocks;
   };
-  AISP_ASSIGN_OR_RETURN(const SpeculationConfig speculation, SpeculationConfigOf(config));
-  AISP_ASSIGN_OR_RETURN(options.model.feature_layers, FeatureLayersOf(speculation, served));
   if (backend.device->info().asynchronous) {
     AISP_ASSIGN_OR_RETURN(backend.executor,
                           AsyncExecutor::Create(served.path, {.base = options, .use_graphs = true},

@@ -287,6 +287,28 @@ Result<DraftMemory> HeadMemory(const Config& config, const SpeculationConfig& ch
 
 }  // namespace
 
+Status CheckMethodRuns(const SpeculationConfig& chosen, const DeviceInfo& device) {
+  const bool host_only = chosen.method == SpeculationConfig::Method::kMedusa ||
+                         chosen.method == SpeculationConfig::Method::kMtp;
+  if (!device.asynchronous || !host_only) return {};
+  return Unimplemented(fmt::format(
+      "speculative_config: method {} runs on the CPU, and the model is to run on a {} device; "
+      "ngram, suffix, draft_model and eagle3 run there",
+      MethodName(chosen.method), device.kind));
+}
+
+Result<DraftNeeds> DraftNeedsOf(const Config& config, const ServedModel& served,
+                                const DeviceInfo& device) {
+  AISP_ASSIGN_OR_RETURN(const SpeculationConfig chosen, SpeculationConfigOf(config));
+  AISP_RETURN_IF_ERROR(CheckMethodRuns(chosen, device));
+  DraftNeeds needs;
+  AISP_ASSIGN_OR_RETURN(needs.feature_layers, FeatureLayersOf(chosen, served));
+  if (device.asynchronous) {
+    AISP_ASSIGN_OR_RETURN(needs.memory, DraftMemoryOf(config, served));
+  }
+  return needs;
+}
+
 Result<std::vector<int32_t>> FeatureLayersOf(const SpeculationConfig& chosen,
                                              const ServedModel& served) {
   const auto behind_all = static_cast<int32_t>(served.spec.layers.size());

@@ -29,6 +29,9 @@ Result<SpeculationConfig> SpeculationConfigOf(const Config& config);
 Status CheckDraftModel(const std::string& draft, int32_t draft_vocabulary,
                        const std::string& draft_tokenizer, const ServedModel& served);
 
+// UNIMPLEMENTED names the method and those that run, where it has no kernels on this device.
+Status CheckMethodRuns(const SpeculationConfig& chosen, const DeviceInfo& device);
+
 // The residual streams that the chosen proposer reads (ModelOptions::feature_layers); none where it
 // reads none. Errors are those of the head's config.json, or its not fitting the served model.
 Result<std::vector<int32_t>> FeatureLayersOf(const SpeculationConfig& chosen,
@@ -41,6 +44,15 @@ std::string DraftModelFolder(const std::string& named, const ServedModel& served
 // What the configured draft model needs of a GPU; nothing where none is configured. Errors as
 // MakeSpeculator.
 Result<DraftMemory> DraftMemoryOf(const Config& config, const ServedModel& served);
+
+// What a target that is about to be loaded has to know of its drafts.
+struct DraftNeeds {
+  std::vector<int32_t> feature_layers;
+  DraftMemory memory;  // of a GPU
+};
+// Whatever can be refused of the configured method before weights are read is refused here.
+Result<DraftNeeds> DraftNeedsOf(const Config& config, const ServedModel& served,
+                                const DeviceInfo& device);
 
 // Null where speculation is off. A draft model or head is loaded on the backend's device, which
 // outlives the proposer, and runs there between the target's steps. A head reads the embeddings of

@@ -48,13 +48,15 @@ int32_t ChooseDrafts(std::span<const DraftCandidate> candidates, const StepShape
   const double context = static_cast<double>(shape.context_tokens) / std::max(1, shape.rows);
   const auto seconds = [&](int32_t drafts) {
     const int32_t rows = shape.rows + drafts;
-    return cost.Predict(rows, static_cast<int64_t>(context * rows));
+    return shape.spent_seconds + cost.Hopeful(rows, static_cast<int64_t>(context * rows));
   };
   double tokens = shape.sequences;
   double best = kMargin * tokens / seconds(0);
   int32_t chosen = 0;
   for (int32_t i = 0; i < limit; ++i) {
     tokens += candidates[static_cast<size_t>(i)].probability;
+    const int32_t rows = shape.rows + i + 1;
+    if (i + 1 < limit && VerifyCost::LastLike(rows) != rows) continue;
     const double rate = tokens / seconds(i + 1);
     if (rate > best) best = rate, chosen = i + 1;
   }
@@ -66,7 +68,7 @@ int32_t ChooseLength(const StepShape& shape, std::span<const double> stands, dou
   const double context = static_cast<double>(shape.context_tokens) / std::max(1, shape.rows);
   const auto seconds = [&](int32_t length) {
     const int32_t rows = shape.rows + length * shape.sequences;
-    return cost.Predict(rows, static_cast<int64_t>(context * rows)) + length * token_seconds;
+    return cost.Hopeful(rows, static_cast<int64_t>(context * rows)) + length * token_seconds;
   };
   double best = kMargin / seconds(0), tokens = 1, together = 1;
   int32_t chosen = 0;

@@ -44,7 +44,8 @@ struct StepShape {
   int32_t rows = 0;       // without drafts
   int32_t sequences = 0;  // that draw a token
   int64_t context_tokens = 0;
-  int32_t max_drafts = 0;  // rows that may be added
+  int32_t max_drafts = 0;    // rows that may be added
+  double spent_seconds = 0;  // on proposals, whatever is verified of them
 };
 
 // A token with a row is worth `probability` that it and all before it stand.

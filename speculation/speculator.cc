@@ -12,6 +12,11 @@ namespace {
 constexpr int32_t kProbeSteps = 64;
 constexpr int32_t kProbeRows = 4;
 
+// Of positions of drafts, all sequences together.
+constexpr double kFirstStands = 0.7;
+constexpr double kPrior = 4.0;  // drafts that a guess counts for
+constexpr float kForget = 0.995f;
+
 // What became of forced runs is told apart for the last token, which stands where the text behind
 // the run is spelled apart from it.
 constexpr size_t kInside = 0, kLast = 1;
@@ -25,10 +30,12 @@ Speculator::Speculator(const SpeculatorOptions& options, std::unique_ptr<Propose
 int32_t Speculator::LengthFor(const StepShape& shape) {
   if (!options_.adaptive || !proposer_->costly()) return options_.num_tokens;
   std::vector<double> stands;
+  double before = kFirstStands;
   for (int32_t i = 0; i < options_.num_tokens; ++i) {
     const size_t at = std::min<size_t>(static_cast<size_t>(i), AcceptanceRecord::kPositions - 1);
-    stands.push_back(
-        std::min(0.99, (everybody_.hits[at] + 2.0 * 0.7) / (everybody_.expected[at] + 2.0)));
+    // A position of which little is known stands as often as the one in front of it.
+    before = (everybody_.hits[at] + kPrior * before) / (everybody_.expected[at] + kPrior);
+    stands.push_back(std::min(0.99, before));
   }
   const int32_t length = ChooseLength(shape, stands, token_seconds_, cost_);
   return length == 0 && idle_steps_ >= kProbeSteps ? 1 : length;
@@ -82,6 +89,7 @@ void Speculator::Propose(std::span<SpeculativeSequence> sequences, const StepSha
     s.rows = 0;
     if (s.forced == 0) s.draft.Clear();
   }
+  spent_seconds_ = 0;
   if (!has_proposer()) return;
   ListAsked(sequences, LengthFor(shape));
   if (contexts_.empty()) return;
@@ -101,6 +109,7 @@ void Speculator::Propose(std::span<SpeculativeSequence> sequences, const StepSha
     slow_in_row_ = 0;
     return SwitchOff(contexts_, &stats_.slow);
   }
+  spent_seconds_ = std::max(0.0, ToSeconds(took - proposer_->catch_up()));
   int32_t longest = 0;
   for (size_t i = 0; i < asked_.size(); ++i) {
     TokenDraft& draft = drafts_[i];
@@ -111,7 +120,7 @@ void Speculator::Propose(std::span<SpeculativeSequence> sequences, const StepSha
     stats_.proposals += Join(&draft, &sequences[asked_[i]]) ? 1 : 0;
   }
   if (longest > 0 && proposer_->timed()) {
-    const double each = std::max(0.0, ToSeconds(took - proposer_->catch_up())) / longest;
+    const double each = spent_seconds_ / longest;
     token_seconds_ = token_seconds_ == 0 ? each : token_seconds_ + 0.1 * (each - token_seconds_);
   }
 }
@@ -134,7 +143,9 @@ double Speculator::StandsAt(const State& state, int32_t at, float confidence) co
   return static_cast<double>(stands);
 }
 
-void Speculator::Choose(std::span<SpeculativeSequence> sequences, const StepShape& shape) {
+void Speculator::Choose(std::span<SpeculativeSequence> sequences, const StepShape& step) {
+  StepShape shape = step;
+  shape.spent_seconds = spent_seconds_;
   candidates_.clear();
   for (size_t i = 0; i < sequences.size(); ++i) {
     const TokenDraft& draft = sequences[i].draft;
@@ -160,7 +171,7 @@ void Speculator::Choose(std::span<SpeculativeSequence> sequences, const StepShap
   // it would never be asked again.
   const bool costly = has_proposer() && proposer_->costly();
   const bool idle = chosen == 0 && (!candidates_.empty() || costly);
-  if (idle && ++idle_steps_ > kProbeSteps)
+  if (idle && ++idle_steps_ > kProbeSteps && costly)
     chosen = std::min({kProbeRows, static_cast<int32_t>(candidates_.size()), shape.max_drafts});
   if (chosen > 0) idle_steps_ = 0;
   for (int32_t i = 0; i < chosen; ++i)
@@ -176,8 +187,8 @@ void Speculator::Learn(State* state, int32_t at, bool stood) {
   const auto position = static_cast<size_t>(at - state->forced);
   acceptance_.Learn(&state->acceptance, position, confidence, stood);
   const size_t slot = std::min(position, AcceptanceRecord::kPositions - 1);
-  everybody_.hits[slot] = 0.98f * everybody_.hits[slot] + (stood ? 1.0f : 0.0f);
-  everybody_.expected[slot] = 0.98f * everybody_.expected[slot] + 1.0f;
+  everybody_.hits[slot] = kForget * everybody_.hits[slot] + (stood ? 1.0f : 0.0f);
+  everybody_.expected[slot] = kForget * everybody_.expected[slot] + 1.0f;
 }
 
 void Speculator::Verified(SequenceId sequence, int32_t drafted, int32_t accepted, bool next_stood) {

@@ -98,6 +98,7 @@ class Speculator {
   VerifyCost cost_;
   Acceptance acceptance_, run_acceptance_;
   AcceptanceRecord everybody_;  // of all sequences together, for costly proposers
+  double spent_seconds_ = 0;    // by the last Propose
   double token_seconds_ = 0;    // of a costly proposer, for a token of all sequences
   int32_t slow_in_row_ = 0;
   int32_t idle_steps_ = 0;  // since the last step with drafts

@@ -1,65 +1,151 @@
 #include "speculation/verify_cost.h"
 
+#include <algorithm>
+#include <cmath>
+
 namespace aisp {
 namespace {
 
-constexpr double kForget = 0.1;   // weight of a new sample, once a knot has seen a few
-constexpr double kOutlier = 2.0;  // a sample counts for so many times the mean at most
-constexpr int32_t kFewSamples = 4;
+constexpr double kMostSeen = 20;    // samples that a mean stands for: older ones are forgotten
+constexpr double kHalfLife = 2048;  // of what a knot says, in samples of others
+constexpr double kFaded = 0.3;      // samples; a knot that stands for fewer is as one never seen
+constexpr double kFewSamples = 3;   // among as many, one that is much shorter counts alone
+constexpr double kLevel = 0.03;     // weight of a sample in the level of all knots
+// The mean of what samples of knots that stand for so many were off by, and how much is too much.
+constexpr double kWellKnown = 10, kDrift = 0.1, kMuchDrift = 0.15;
+constexpr double kShortest = 0.6, kLongest = 1.4;  // of what was predicted: more is an outlier
+constexpr double kHope = 0.25;                     // of a step that was never seen
+constexpr double kTrusted = 2.5;                   // samples
+
+// What a row more costs of a step, and a row less saves, before two knots are known: both little
+// enough to be tried.
+constexpr double kFirstSlope = 0.05;
+constexpr double kLeastLeft = 0.3;
+
+constexpr double kForget = 0.02;        // in what is known of contexts
+constexpr double kLittleSpread = 0.01;  // contexts within a tenth of each other tell nothing
+
+// Tokens that a row reads.
+double OfRow(int64_t context_tokens, int32_t rows) {
+  return std::max(1.0, static_cast<double>(context_tokens) / std::max(1, rows));
+}
 
 }  // namespace
 
-void VerifyCost::Add(int32_t rows, int64_t context_tokens, Duration took) {
-  if (rows < 1 || took.count() <= 0) return;
-  const auto at = std::lower_bound(kKnots.begin(), kKnots.end(), rows);
-  Knot& knot = knots_[static_cast<size_t>(
-      std::min<ptrdiff_t>(at - kKnots.begin(), static_cast<ptrdiff_t>(kKnots.size()) - 1))];
-  double seconds = ToSeconds(took);
-  const auto context = static_cast<double>(context_tokens);
-  ++samples_;
-  if (knot.seen < kFewSamples) {
-    // The shortest of the first ones: a step that was held up says nothing about rows.
-    if (knot.seen == 0 || seconds < knot.seconds)
-      knot = {seconds, static_cast<double>(rows), context, knot.seen};
-    ++knot.seen;
-    return;
-  }
-  seconds = std::min(seconds, kOutlier * knot.seconds);
-  const double away = context - knot.context;
-  together_ += 0.02 * ((seconds - knot.seconds) * away - together_);
-  spread_ += 0.02 * (away * away - spread_);
-  knot.seconds += kForget * (seconds - knot.seconds);
-  knot.rows += kForget * (rows - knot.rows);
-  knot.context += kForget * away;
+double VerifyCost::Elasticity() const {
+  return std::clamp(together_ / (spread_ + kLittleSpread), 0.0, 1.0);
 }
 
-double VerifyCost::OfRows(double rows, double context) const {
-  const double slope = ContextSlope();
-  const Knot* below = nullptr;
-  const Knot* above = nullptr;
-  double least = 0, most = -1;  // no less than any shorter step, no more than any longer one
-  for (const Knot& knot : knots_) {
-    if (knot.seen == 0) continue;
-    const double seconds =
-        std::max(knot.seconds * 0.1, knot.seconds + slope * (context - knot.context));
-    if (knot.rows <= rows) {
-      below = &knot;
-      least = seconds;
-    } else {
-      if (above == nullptr) above = &knot;
-      most = most < 0 ? seconds : std::min(most, seconds);
-    }
+// One for each number of rows up to 16, then for every 4, from 64 on every 8, from 128 on every 16.
+VerifyCost::Place VerifyCost::PlaceOf(int32_t rows) {
+  constexpr std::array<int32_t, 6> kEnds{0, 16, 64, 128, 256, 256 + 32 * 12};
+  constexpr std::array<int32_t, 5> kWidths{1, 4, 8, 16, 32};
+  int32_t knot = 0;
+  for (size_t i = 0; i < kWidths.size(); ++i) {
+    const int32_t inside = std::min(rows, kEnds[i + 1]) - kEnds[i];
+    const int32_t steps = (inside + kWidths[i] - 1) / kWidths[i];
+    knot += steps;
+    if (rows <= kEnds[i + 1])
+      return {static_cast<size_t>(std::max(0, knot - 1)), kEnds[i] + steps * kWidths[i]};
   }
-  if (below == nullptr && above == nullptr) return 1.0 + kFirstSlope * (rows - 1);
-  if (below == nullptr) return most;
-  if (above == nullptr)
-    return least * (1.0 + kFirstSlope * (rows - below->rows) / std::max(1.0, below->rows));
-  const double part = (rows - below->rows) / (above->rows - below->rows);
-  return std::min(most, least + part * (most - least));
+  return {kKnots - 1, rows};
+}
+
+void VerifyCost::Fade() {
+  for (size_t k = 0; k < knots_.size(); ++k) {
+    const auto age = static_cast<double>(samples_ - knots_[k].last);
+    seen_[k] = knots_[k].seen == 0 ? 0 : knots_[k].seen * std::exp2(-age / kHalfLife);
+  }
+}
+
+double VerifyCost::SecondsAt(const Knot& knot, double context) const {
+  return knot.seconds * (1 + Elasticity() * (context / knot.context - 1));
+}
+
+void VerifyCost::Add(int32_t rows, int64_t context_tokens, Duration took) {
+  if (rows < 1 || took.count() <= 0) return;
+  ++samples_;
+  Fade();
+  const size_t at = PlaceOf(rows).knot;
+  Learn(&knots_[at], seen_[at], rows, OfRow(context_tokens, rows), ToSeconds(took) / level_);
+  seen_[at] = knots_[at].seen;
+}
+
+void VerifyCost::Learn(Knot* at, double seen, int32_t rows, double context, double seconds) {
+  Knot& knot = *at;
+  knot.last = samples_;
+  const bool held_up = seen < kFewSamples && seconds < kShortest * SecondsAt(knot, context);
+  if (seen < kFaded || held_up) {  // the first one, or the one before was held up
+    knot = {seconds, static_cast<double>(rows), context, 1, samples_};
+    return;
+  }
+  const double expected = SecondsAt(knot, context);
+  const double off = std::clamp(seconds / expected, kShortest, kLongest) - 1;
+  const double weight = 1 / (seen + 1);
+  const double away = context / knot.context - 1;
+  together_ += kForget * ((expected * (1 + off) / knot.seconds - 1) * away - together_);
+  spread_ += kForget * (away * away - spread_);
+  knot.seconds += weight * (expected * (1 + off) - knot.seconds);
+  knot.rows += weight * (rows - knot.rows);
+  knot.context += weight * (context - knot.context);
+  knot.seen = std::min(seen + 1, kMostSeen);
+  level_ *= 1 + kLevel * off;
+  if (seen < kWellKnown) return;
+  // Of sizes that are well known a few in a row that all took longer are the machine's doing.
+  drift_ += kDrift * (off - drift_);
+  if (std::abs(drift_) < kMuchDrift) return;
+  level_ *= 1 + drift_;
+  drift_ = 0;
+}
+
+double VerifyCost::AlongOthers(double rows, double context, size_t but) const {
+  Point first, last, below, above;  // of known knots: the two ends, and the neighbours
+  int known = 0;
+  for (size_t k = 0; k < knots_.size(); ++k) {
+    if (k == but || seen_[k] < kFaded) continue;
+    const Point point{knots_[k].rows, SecondsAt(knots_[k], context)};
+    if (known++ == 0) first = point;
+    last = point;
+    if (point.rows <= rows) below = point;
+    if (point.rows > rows && above.rows == 0) above = point;
+  }
+  if (known == 0) return 0;
+  if (below.rows > 0 && above.rows > 0) {
+    const double part = (rows - below.rows) / (above.rows - below.rows);
+    return below.seconds + part * (above.seconds - below.seconds);
+  }
+  const double span = last.rows - first.rows;
+  const Point& end = below.rows > 0 ? below : above;
+  double slope = span > 0 ? (last.seconds - first.seconds) / span : kFirstSlope * end.seconds;
+  if (span == 0 && rows < end.rows) slope = (1 - kLeastLeft) * end.seconds / end.rows;
+  return std::max(kLeastLeft * end.seconds, end.seconds + std::max(0.0, slope) * (rows - end.rows));
+}
+
+double VerifyCost::OfRows(int32_t rows, double context) const {
+  const size_t at = PlaceOf(rows).knot;
+  const double seen = seen_[at], along = AlongOthers(rows, context, at);
+  if (seen < kFaded) return along > 0 ? along : 1.0 + kFirstSlope * (rows - 1);
+  double own = SecondsAt(knots_[at], context);
+  if (along <= 0) return own;
+  // Of these rows; those of a knot differ little.
+  own = std::max(0.5 * own, own + along - AlongOthers(knots_[at].rows, context, at));
+  return own + (along - own) / (1 + seen);
 }
 
 double VerifyCost::Predict(int32_t rows, int64_t context_tokens) const {
-  return OfRows(static_cast<double>(rows), static_cast<double>(context_tokens));
+  return level_ * OfRows(rows, OfRow(context_tokens, rows));
+}
+
+double VerifyCost::Hopeful(int32_t rows, int64_t context_tokens) const {
+  const size_t at = PlaceOf(rows).knot;
+  const double seen = seen_[at];
+  double seconds = Predict(rows, context_tokens);
+  // It may have been held up: what the others say has to be disproved twice.
+  if (seen < kTrusted) {
+    const double along = level_ * AlongOthers(rows, OfRow(context_tokens, rows), at);
+    if (along > 0) seconds = std::min(seconds, along);
+  }
+  return seconds * (1 - kHope / (1 + seen));
 }
 
 }  // namespace aisp

@@ -1,11 +1,12 @@
-// VerifyCost: how long a decode step takes, fitted to those that were seen.
+// VerifyCost: how long a step of so many rows takes, learnt from those that were seen.
 //
-// Time over rows is a table of knots with lines between them, each a mean that forgets; on top of
-// it comes a slope over the tokens of context that rows read. A step of more rows is never thought
-// to be shorter than one of fewer. Plain values; one thread.
+// Time over rows is a table of knots; what they say fades while nobody looks, for a machine
+// changes. Between knots that are known and behind them lines go on, and one that was hardly seen
+// counts half as much as they. All knots share a level, so that a machine which became slower for
+// one is slower for all. So is what the tokens of context that a row reads add to it. Plain values;
+// one thread.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -18,22 +19,44 @@ class VerifyCost {
   void Add(int32_t rows, int64_t context_tokens, Duration took);
   // In seconds; 1 for a step of one row when nothing has been seen.
   double Predict(int32_t rows, int64_t context_tokens) const;
+  // The same, less what it may be too much by: the less was seen of such steps, the more. Who
+  // chooses by this tries what might be best, and no longer than until it knows better.
+  double Hopeful(int32_t rows, int64_t context_tokens) const;
+  // The most rows that share a knot with `rows`: sizes of steps that hardly differ are not told
+  // apart.
+  static int32_t LastLike(int32_t rows) { return PlaceOf(rows).last; }
   int64_t samples() const { return samples_; }
 
  private:
-  static constexpr std::array<int32_t, 20> kKnots{1,  2,  3,  4,  5,  6,  8,  10,  12,  16,
-                                                  20, 24, 32, 40, 48, 64, 96, 128, 192, 256};
-  // What a row more costs of a step, before anything is known.
-  static constexpr double kFirstSlope = 0.05;
+  static constexpr int kKnots = 56;
   struct Knot {
-    double seconds = 0, rows = 0, context = 0;
-    int32_t seen = 0;
+    double seconds = 0, rows = 0, context = 0;  // means; seconds at level 1
+    double seen = 0;                            // samples that the means stand for, at `last`
+    int64_t last = 0;
   };
-  double OfRows(double rows, double context) const;
-  double ContextSlope() const { return spread_ > 0 ? std::max(0.0, together_ / spread_) : 0; }
+  struct Point {
+    double rows = 0, seconds = 0;
+  };
+  struct Place {
+    size_t knot = 0;
+    int32_t last = 0;  // rows that go there
+  };
+  static Place PlaceOf(int32_t rows);
+  // What knots stand for now.
+  void Fade();
+  void Learn(Knot* at, double seen, int32_t rows, double context, double seconds);
+  double SecondsAt(const Knot& knot, double context) const;
+  // By what part of its time a step becomes longer when its rows read twice the context.
+  double Elasticity() const;
+  // From the knots but `but`; 0 where there is none.
+  double AlongOthers(double rows, double context, size_t but) const;
+  double OfRows(int32_t rows, double context) const;
 
-  std::array<Knot, kKnots.size()> knots_;
-  double together_ = 0, spread_ = 0;  // covariance of time and context within knots, variance
+  std::array<Knot, kKnots> knots_;
+  std::array<double, kKnots> seen_{};
+  double level_ = 1;
+  double drift_ = 0;                  // mean of what the last samples were longer than expected
+  double together_ = 0, spread_ = 0;  // covariance of time and context in a knot, and variance
   int64_t samples_ = 0;
 };
 

@@ -408,5 +408,55 @@ TEST(LoadDataset, TooFewPromptsAreSentAgainWithANote) {
   EXPECT_THAT(LoadDataset(options, &notes).error().message, HasSubstr("/nonexistent.jsonl"));
 }
 
+std::string WordsOf(const WorkItem& item) { return item.text + item.messages_json; }
+
+TEST(TextDatasets, FollowFromTheSeedAndNoTwoPromptsAreAlike) {
+  for (const std::string dataset : {"copy", "code-edit", "chat"}) {
+    for (const std::string endpoint : {"/v1/completions", "/v1/chat/completions"}) {
+      Options options;
+      options.dataset = dataset;
+      options.endpoint = endpoint;
+      options.num_prompts = 40;
+      options.seed = 7;
+      std::vector<std::string> notes;
+      const auto items = LoadDataset(options, &notes);
+      const auto again = LoadDataset(options, &notes);
+      options.seed = 8;
+      const auto other = LoadDataset(options, &notes);
+      ASSERT_TRUE(items && again && other);
+      ASSERT_EQ(items->size(), 40u);
+      std::set<std::string> prompts;
+      for (size_t i = 0; i < items->size(); ++i) {
+        const std::string words = WordsOf((*items)[i]);
+        EXPECT_EQ(words, WordsOf((*again)[i]));
+        EXPECT_NE(words, WordsOf((*other)[i]));
+        EXPECT_EQ((*items)[i].messages_json.empty(), endpoint == "/v1/completions");
+        prompts.insert(words);
+      }
+      EXPECT_GE(prompts.size(), dataset == "chat" ? 36u : 40u) << dataset;
+    }
+  }
+}
+
+TEST(TextDatasets, CopyAndCodeEditAskForATextOfTheLengthThatIsSaid) {
+  for (const std::string dataset : {"copy", "code-edit"}) {
+    Options options;
+    options.dataset = dataset;
+    options.endpoint = "/v1/chat/completions";
+    options.num_prompts = 5;
+    options.input_len = 500;
+    std::vector<std::string> notes;
+    const auto items = LoadDataset(options, &notes);
+    ASSERT_TRUE(items);
+    for (const WorkItem& item : *items) {
+      EXPECT_NEAR(static_cast<double>(item.output_tokens), 500, 80);
+      EXPECT_GT(item.input_tokens, item.output_tokens);
+      EXPECT_THAT(item.messages_json, HasSubstr("again"));
+    }
+    options.output_len = 30;
+    EXPECT_EQ(LoadDataset(options, &notes)->front().output_tokens, 30);
+  }
+}
+
 }  // namespace
 }  // namespace aisp::loadgen

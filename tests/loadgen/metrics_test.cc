@@ -169,6 +169,27 @@ TEST(Summarize, WhatTheServerSaysIsGatheredByName) {
   EXPECT_NEAR(s.server.at("spec.accepted").total, 30, 1e-9);
 }
 
+TEST(Summarize, AcceptanceIsThatOfAllDraftsTogether) {
+  auto a = Completed(0, 0, 0.1, {10}, 2), b = a, old = a, without = a;
+  a.server = {{"speculation.drafts", 10},
+              {"speculation.drafted", 40},
+              {"speculation.accepted", 30},
+              {"speculation.mean_acceptance_length", 4}};
+  b.server = {{"speculation.drafts", 2},
+              {"speculation.drafted", 8},
+              {"speculation.accepted", 0},
+              {"speculation.mean_acceptance_length", 1}};
+  const Summary s = Summarize({a, b, without}, Lasting(1));
+  EXPECT_NEAR(s.speculation.acceptance(), 30.0 / 48, 1e-9);
+  EXPECT_NEAR(s.speculation.acceptance_length(), 1 + 30.0 / 12, 1e-9);
+  // A server that does not count drafts.
+  old.server = {{"speculation.drafted", 40},
+                {"speculation.accepted", 30},
+                {"speculation.mean_acceptance_length", 4}};
+  EXPECT_NEAR(Summarize({old}, Lasting(1)).speculation.acceptance_length(), 4, 1e-9);
+  EXPECT_EQ(Summarize({without}, Lasting(1)).speculation.acceptance_length(), 0);
+}
+
 TEST(PeakOutputThroughput, IsNeverBelowTheAverage) {
   // 100 tokens at the start and 100 at the end of 1.5 s: each single second has 100, the run 133 a
   // second.

@@ -105,6 +105,34 @@ TEST(MakeSpeculator, RefusesMtpOfACheckpointWithoutANextTokenLayer) {
               AllOf(HasSubstr("models/story-7m"), HasSubstr("num_nextn_predict_layers is 0")));
 }
 
+// Before weights are read: this is what MakeBackend asks first, with the device that it opened.
+TEST(DraftNeeds, OfMethodsThatAGpuDoesNotHaveAreRefusedByName) {
+  DeviceInfo gpu;
+  gpu.kind = "cuda";
+  gpu.asynchronous = true;
+  for (const std::string method : {"medusa", "mtp"}) {
+    Config config =
+        StoryConfig(R"({"method": ")" + method + R"(", "model": "story-7m-)" + method + R"("})");
+    const auto served = LoadServedModel(config);
+    ASSERT_TRUE(served) << served.error().message;
+    const auto refused = DraftNeedsOf(config, **served, gpu);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, Code::kUnimplemented);
+    EXPECT_THAT(refused.error().message,
+                AllOf(HasSubstr("method " + method), HasSubstr("cuda"), HasSubstr("eagle3")));
+    const auto on_cpu = DraftNeedsOf(config, **served, DeviceInfo{});
+    ASSERT_TRUE(on_cpu) << on_cpu.error().message;
+    EXPECT_EQ(on_cpu->feature_layers.size(), 1u);
+  }
+  const Config eagle = StoryConfig(R"({"method": "eagle3", "model": "story-7m-eagle3"})");
+  const auto served = LoadServedModel(eagle);
+  ASSERT_TRUE(served) << served.error().message;
+  const auto needs = DraftNeedsOf(eagle, **served, gpu);
+  ASSERT_TRUE(needs) << needs.error().message;
+  EXPECT_EQ(needs->feature_layers.size(), 3u);
+  EXPECT_GT(needs->memory.fixed_bytes, 0u);
+}
+
 TEST(MakeSpeculator, TellsWhatADraftModelTakesOfAGpu) {
   Config config;
   config.model.path = AISP_SOURCE_DIR "/config/models/llama-3.1-8b.json";

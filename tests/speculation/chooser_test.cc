@@ -11,8 +11,8 @@ Duration Micros(double us) { return std::chrono::nanoseconds(static_cast<int64_t
 // Steps of base + each * rows microseconds.
 VerifyCost Fitted(double base, double each) {
   VerifyCost cost;
-  for (int round = 0; round < 10; ++round) {
-    for (const int32_t rows : {1, 2, 4, 8, 16, 32, 64, 128})
+  for (int round = 0; round < 20; ++round) {
+    for (int32_t rows = 1; rows <= 200; rows = VerifyCost::LastLike(rows + 1))
       cost.Add(rows, 100 * rows, Micros(base + each * rows));
   }
   return cost;
