@@ -63,7 +63,7 @@ bool Engine::Impl::CanLaunch() const {
 int32_t Engine::Impl::TenantOf(FairShare::Account& account) {
   if (account.index < 0) {
     account.index = static_cast<int32_t>(tenants.size());
-    tenants.push_back({account.service, account.weight});
+    tenants.push_back({account.service, account.weight, !account.name.empty()});
     listed.push_back(&account);
   }
   return account.index;
@@ -102,6 +102,7 @@ void Engine::Impl::AddRunningViews() {
   for (const Sequence* s : table.running()) {
     SequenceView view = ViewOf(*s);
     if (!Schedulable(*s)) view.target_tokens = view.computed_tokens;
+    places.Take(view.tenant, view.service_class);
     views.push_back(view);
   }
 }
@@ -159,6 +160,18 @@ void Engine::Impl::AddWaitingViews() {
     if (s->promotion != 0) continue;
     if (s->blocks.empty() && !may_start) continue;
     SequenceView view = ViewOf(*s);
+    const TenantView& tenant = tenants[static_cast<size_t>(view.tenant)];
+    const bool owed = std::any_of(tenants.begin(), tenants.end(), [&](const TenantView& other) {
+      return other.service > tenant.service;
+    });
+    const bool least = std::none_of(tenants.begin(), tenants.end(), [&](const TenantView& other) {
+      return other.service < tenant.service;
+    });
+    const bool bounded = tenant.leaves_places && view.rank <= 0 && !(owed && least);
+    if (bounded && !places.MayTake(view.tenant, tenant.weight, view.service_class)) {
+      holders -= s->blocks.empty() ? 0 : 1;
+      continue;
+    }
     if (s->blocks.empty()) {
       ViewMatch(*s, &view);
       if (Follows(*s, view.cached_tokens)) {
@@ -175,6 +188,7 @@ void Engine::Impl::AddWaitingViews() {
         view.target_tokens - (s->blocks.empty() ? view.cached_tokens : view.computed_tokens);
     tokens -= left > tokens ? std::max(tokens / 2, BlockTokens()) : left;
     --slots;
+    places.Take(view.tenant, view.service_class);
     starting.push_back(s);
     views.push_back(view);
   }
@@ -192,6 +206,7 @@ void Engine::Impl::BuildSnapshot() {
   for (Sequence* s : scratch) EndIfNeverFits(*s);
   views.clear();
   tenants.clear();
+  places.Reset(0, limits.max_sequences);
   AddRunningViews();
   if (suspects > 0) {
     IsolateSuspect();
