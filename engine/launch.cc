@@ -15,6 +15,13 @@ namespace {
 // the next step.
 constexpr int32_t kMaxFollowersPassed = 16;
 
+// Of several: it may need more places than others for its share of tokens.
+bool LeastServed(const TenantView& tenant, const std::vector<TenantView>& all) {
+  const auto less = [](const TenantView& a, const TenantView& b) { return a.service < b.service; };
+  const auto [least, most] = std::minmax_element(all.begin(), all.end(), less);
+  return tenant.service <= least->service && tenant.service < most->service;
+}
+
 }  // namespace
 
 void StepRecord::Clear() {
@@ -161,13 +168,7 @@ void Engine::Impl::AddWaitingViews() {
     if (s->blocks.empty() && !may_start) continue;
     SequenceView view = ViewOf(*s);
     const TenantView& tenant = tenants[static_cast<size_t>(view.tenant)];
-    const bool owed = std::any_of(tenants.begin(), tenants.end(), [&](const TenantView& other) {
-      return other.service > tenant.service;
-    });
-    const bool least = std::none_of(tenants.begin(), tenants.end(), [&](const TenantView& other) {
-      return other.service < tenant.service;
-    });
-    const bool bounded = tenant.leaves_places && view.rank <= 0 && !(owed && least);
+    const bool bounded = tenant.leaves_places && view.rank <= 0 && !LeastServed(tenant, tenants);
     if (bounded && !places.MayTake(view.tenant, tenant.weight, view.service_class)) {
       holders -= s->blocks.empty() ? 0 : 1;
       continue;
