@@ -15,6 +15,13 @@ namespace {
 // the next step.
 constexpr int32_t kMaxFollowersPassed = 16;
 
+// Of several: it may need more places than others for its share of tokens.
+bool LeastServed(const TenantView& tenant, const std::vector<TenantView>& all) {
+  const auto less = [](const TenantView& a, const TenantView& b) { return a.service < b.service; };
+  const auto [least, most] = std::minmax_element(all.begin(), all.end(), less);
+  return tenant.service <= least->service && tenant.service < most->service;
+}
+
 }  // namespace
 
 void StepRecord::Clear() {
@@ -63,7 +70,7 @@ bool Engine::Impl::CanLaunch() const {
 int32_t Engine::Impl::TenantOf(FairShare::Account& account) {
   if (account.index < 0) {
     account.index = static_cast<int32_t>(tenants.size());
-    tenants.push_back({account.service, account.weight});
+    tenants.push_back({account.service, account.weight, !account.name.empty()});
     listed.push_back(&account);
   }
   return account.index;
@@ -102,6 +109,7 @@ void Engine::Impl::AddRunningViews() {
   for (const Sequence* s : table.running()) {
     SequenceView view = ViewOf(*s);
     if (!Schedulable(*s)) view.target_tokens = view.computed_tokens;
+    places.Take(view.tenant, view.service_class);
     views.push_back(view);
   }
 }
@@ -155,6 +163,12 @@ void Engine::Impl::AddWaitingViews() {
     if (s->promotion != 0) continue;
     if (s->blocks.empty() && !may_start) continue;
     SequenceView view = ViewOf(*s);
+    const TenantView& tenant = tenants[static_cast<size_t>(view.tenant)];
+    const bool bounded = tenant.leaves_places && view.rank <= 0 && !LeastServed(tenant, tenants);
+    if (bounded && !places.MayTake(view.tenant, tenant.weight, view.service_class)) {
+      holders -= s->blocks.empty() ? 0 : 1;
+      continue;
+    }
     if (s->blocks.empty()) {
       ViewMatch(*s, &view);
       if (Follows(*s, view.cached_tokens)) {
@@ -171,6 +185,7 @@ void Engine::Impl::AddWaitingViews() {
         view.target_tokens - (s->blocks.empty() ? view.cached_tokens : view.computed_tokens);
     tokens -= left > tokens ? std::max(tokens / 2, BlockTokens()) : left;
     --slots;
+    places.Take(view.tenant, view.service_class);
     starting.push_back(s);
     views.push_back(view);
   }
@@ -188,6 +203,7 @@ void Engine::Impl::BuildSnapshot() {
   for (Sequence* s : scratch) EndIfNeverFits(*s);
   views.clear();
   tenants.clear();
+  places.Reset(0, limits.max_sequences);
   AddRunningViews();
   if (suspects > 0) {
     IsolateSuspect();

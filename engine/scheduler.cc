@@ -67,13 +67,13 @@ void StepPlanner::Sort(const EngineSnapshot& snapshot) {
   victims_.clear();
   verifying_.clear();
   fates_.assign(snapshot.sequences.size(), Fate::kOpen);
-  int32_t holding_slots = 0;
+  places_.Reset(tenants_.size(), limits_.max_sequences);
   for (size_t i = 0; i < views_.size(); ++i) {
     const SequenceView& v = views_[i];
     const auto index = static_cast<int32_t>(i);
     if (v.phase == SequencePhase::kAwaitingKv) continue;
     if (Runs(v)) {
-      ++holding_slots;
+      places_.Take(v.tenant, v.service_class);
       if (Remaining(v) > 0) (Remaining(v) == 1 ? decodes_ : prefills_).push_back(index);
     } else if (!v.gated) {
       prefills_.push_back(index);
@@ -82,7 +82,6 @@ void StepPlanner::Sort(const EngineSnapshot& snapshot) {
     // its work.
     if (!v.has_reader && v.blocks_held > 0 && Remaining(v) > 0) victims_.push_back(index);
   }
-  free_slots_ = limits_.max_sequences - holding_slots;
   const auto by_precedence = [this](int32_t a, int32_t b) { return Precedes(a, b); };
   std::sort(decodes_.begin(), decodes_.end(), by_precedence);
   std::sort(victims_.begin(), victims_.end(), by_precedence);
@@ -168,7 +167,7 @@ bool StepPlanner::Displace(ServiceClass waiting, int32_t blocks) {
   const auto may_go = [&](int32_t i) {
     return fates_[i] == Fate::kOpen && Runs(views_[i]) && views_[i].service_class > waiting;
   };
-  int32_t slots = free_slots_, reachable = available_;
+  int32_t slots = places_.free_places(), reachable = available_;
   for (int32_t i : victims_) {
     if (!may_go(i)) continue;
     ++slots;
@@ -176,10 +175,10 @@ bool StepPlanner::Displace(ServiceClass waiting, int32_t blocks) {
   }
   if (slots < 1 || reachable < blocks) return false;
   for (auto it = victims_.rbegin(); it != victims_.rend(); ++it) {
-    if (free_slots_ >= 1 && available_ >= blocks) break;
+    if (places_.free_places() >= 1 && available_ >= blocks) break;
     if (!may_go(*it)) continue;
     fates_[*it] = Fate::kPreempted;
-    ++free_slots_;
+    places_.GiveBack(views_[*it].tenant, views_[*it].service_class);
     available_ += views_[*it].blocks_held;
     plan_.preempt.push_back(views_[*it].id);
   }
@@ -191,19 +190,21 @@ bool StepPlanner::Displace(ServiceClass waiting, int32_t blocks) {
 void StepPlanner::MakeWay() {
   if (victims_.empty()) return;
   const ServiceClass least = views_[victims_.back()].service_class;
-  int32_t slots = 0, blocks = 0;
+  int32_t blocks = 0;
+  scratch_.clear();
   for (int32_t index : prefills_) {
     const SequenceView& v = views_[index];
     if (v.service_class >= least) break;
-    if (Runs(v)) continue;
+    if (Runs(v) || !MayStart(v)) continue;
     const int32_t wanted = BlocksWanted(v);
     if (!Displace(v.service_class, wanted)) break;
-    --free_slots_;
+    places_.Take(v.tenant, v.service_class);
     available_ -= wanted;
-    ++slots;
+    scratch_.push_back(index);
     blocks += wanted;
   }
-  free_slots_ += slots;
+  for (const int32_t index : scratch_)
+    places_.GiveBack(views_[index].tenant, views_[index].service_class);
   available_ += blocks;
 }
 
@@ -249,14 +250,16 @@ void StepPlanner::PlanPrefills() {
 }
 
 void StepPlanner::PlanWaiting(int32_t index, size_t behind) {
-  if (free_slots_ <= 0) return;
   const SequenceView& v = views_[index];
+  // Of several the one to which least was given may need more places for its share of tokens.
+  const bool owed = tenants_.size() > 1 && tenant_place_[v.tenant] == 0;
+  if (places_.free_places() <= 0 || (!owed && !MayStart(v))) return;
   blocked_ = blocked_ || !plan_.preempt.empty();
   if (v.blocks_held > 0) {
     const int32_t rows = Share(v, Remaining(v), behind);
     const int32_t new_blocks = std::max(0, BlocksFor(v.target_tokens) - v.blocks_held);
     if (rows <= 0 || new_blocks > available_) return;
-    --free_slots_;
+    places_.Take(v.tenant, v.service_class);
     AddRows(index, v.computed_tokens, rows, new_blocks, /*starts=*/true);
   } else if (!blocked_) {
     blocked_ = !StartWaiting(index, behind);
@@ -267,12 +270,12 @@ void StepPlanner::PlanWaiting(int32_t index, size_t behind) {
 bool StepPlanner::StartWaiting(int32_t index, size_t behind) {
   const SequenceView& v = views_[index];
   const int32_t new_blocks = BlocksFor(v.target_tokens) - BlocksFor(v.cached_tokens);
-  const bool alone = free_slots_ == limits_.max_sequences;
+  const bool alone = places_.free_places() == limits_.max_sequences;
   const int32_t spare = available_ - (alone ? 0 : limits_.watermark_blocks);
   if (new_blocks + v.cached_free_blocks > spare) return false;
   const int32_t rows = Share(v, v.target_tokens - v.cached_tokens, behind);
   if (rows <= 0) return true;
-  --free_slots_;
+  places_.Take(v.tenant, v.service_class);
   available_ -= v.cached_free_blocks;
   AddRows(index, v.cached_tokens, rows, new_blocks, /*starts=*/true);
   return true;

@@ -19,6 +19,7 @@
 #include "common/clock.h"
 #include "common/ids.h"
 #include "common/service_class.h"
+#include "engine/places.h"
 
 namespace aisp {
 
@@ -59,6 +60,7 @@ struct SequenceView {
 struct TenantView {
   double service = 0;
   double weight = 1;
+  bool leaves_places = false;  // to others: see PlaceShares; false: everybody without a key
 };
 
 struct EngineSnapshot {
@@ -100,7 +102,8 @@ struct StepPlan {
 // The rules of a step.
 // Running decodes come first, one row each, by precedence. What they leave of the token
 // budget goes to prefills: next is always the tenant to which least was given, this step's rows
-// counted, and of a tenant the running sequences before those that wait.
+// counted, and of a tenant the running sequences before those that wait, which leave places for
+// other tenants.
 
 // A prefill that cannot end in this step gets half of what is left while others stand behind it,
 // and what they do not need in the end. Gated sequences are passed over. Without enough blocks for
@@ -129,6 +132,11 @@ class StepPlanner {
   void Sort(const EngineSnapshot& snapshot);
   // Preempts for those that wait, of lesser classes.
   void MakeWay();
+  bool MayStart(const SequenceView& view) {
+    const TenantView& tenant = tenants_[static_cast<size_t>(view.tenant)];
+    if (!tenant.leaves_places || view.rank > 0) return true;
+    return places_.MayTake(view.tenant, tenant.weight, view.service_class);
+  }
   // Makes one place and so many blocks free; preempts nobody when that cannot be reached.
   bool Displace(ServiceClass waiting, int32_t blocks);
   // Free blocks that a waiting sequence would want.
@@ -160,7 +168,7 @@ class StepPlanner {
   int32_t available_ = 0;         // blocks not promised to anybody in this plan
   int32_t budget_ = 0;            // tokens
   int32_t scored_ = 0;            // rows that may still be scored
-  int32_t free_slots_ = 0;        // sequences that may still start
+  PlaceShares places_;            // sequences that may still start, and who holds the others
   bool blocked_ = false;          // nobody without blocks may start any more
   std::vector<int32_t> decodes_;  // indices into views_ by precedence
   // Who has more than a row to compute or may start. By rank, then a tenant's own order.

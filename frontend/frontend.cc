@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <utility>
 
 #include "common/strings.h"
@@ -360,19 +359,21 @@ void Frontend::OnPool(const std::shared_ptr<HttpExchange>& exchange, const Calle
     return Log(caller, RespondError(*exchange, error, retry_after), error.message);
   }
   auto slot = std::make_shared<Tenants::Slot>(std::move(*entered));
-  const auto gone = std::make_shared<std::atomic<bool>>(false);
-  exchange->OnDisconnect([gone](HttpExchange::Gone) { *gone = true; });
+  const auto turn =
+      std::make_shared<PoolTurn>(context_->clock, caller.received + context_->default_timeout);
+  exchange->OnDisconnect([turn](HttpExchange::Gone) { turn->Abandon(); });
   // The pool may outlive us by what it runs; the loop runs nothing for us then.
   EventLoop* const loop = context_->loop;
   const bool taken = context_->pool->TrySubmit(
       exchange->request().body.size(),
-      [this, loop, exchange, caller, slot, gone, work = std::move(work)]() mutable {
-        ApiResult<std::string> body = tl::unexpected(ApiError(Code::kCancelled, "the client left"));
-        if (!*gone) body = work();
+      [this, loop, exchange, caller, slot, turn, work = std::move(work)]() mutable {
+        const ApiResult<void> wanted = turn->Check();
+        ApiResult<std::string> body = wanted ? work() : tl::unexpected(wanted.error());
         loop->Post([this, exchange, caller, slot = std::move(slot), body = std::move(body)] {
           Respond(*exchange, caller, body);
         });
-      });
+      },
+      context_->tenants->ShareOf(caller.tenant, 0));
   if (taken) return;
   context_->metrics.Count(Rejection::kTokenizerQueue);
   Respond(*exchange, caller,

@@ -69,7 +69,10 @@ GenerationJob::GenerationJob(FrontendContext* context, Request request,
     : context_(context),
       request_(std::move(request)),
       sink_(std::move(sink)),
-      trace_(context->traces, context->clock, request_.caller, request_.trace) {}
+      trace_(context->traces, context->clock, request_.caller, request_.trace),
+      turn_(context->clock,
+            request_.caller.received +
+                (request_.timeout > Duration{} ? request_.timeout : context->default_timeout)) {}
 
 void GenerationJob::Begin() {
   context_->stats->Started();
@@ -78,25 +81,20 @@ void GenerationJob::Begin() {
   auto slot = context_->tenants->Enter(request_.caller.tenant, context_->clock->Now());
   if (!slot) return Reject(Rejection::kKeyLimit, slot.error().error, slot.error().retry_after);
   slot_ = std::move(*slot);
-  const bool taken =
-      context_->pool->TrySubmit(request_.bytes, [job = shared_from_this()]() mutable {
+  const bool taken = context_->pool->TrySubmit(
+      request_.bytes,
+      [job = shared_from_this()]() mutable {
         auto prepared = std::make_shared<ApiResult<PreparedRequest>>(job->PrepareInTime());
         // The job's last owner has to be the loop.
         EventLoop* const loop = job->context_->loop;
         loop->Post([job = std::move(job), prepared] { job->OnPrepared(std::move(*prepared)); });
-      });
+      },
+      context_->tenants->ShareOf(request_.caller.tenant, 0));
   if (!taken) Reject(Rejection::kTokenizerQueue, BusyError(), kBusyRetry);
 }
 
 ApiResult<PreparedRequest> GenerationJob::PrepareInTime() const {
-  if (over_) return tl::unexpected(ApiError(Code::kCancelled, "nobody waits for it"));
-  const Duration limit =
-      request_.timeout > Duration{} ? request_.timeout : context_->default_timeout;
-  if (context_->clock->Now() >= request_.caller.received + limit) {
-    return tl::unexpected(
-        ApiError(Code::kDeadlineExceeded,
-                 "the request's time was over before its prompt was tokenized; allow more time"));
-  }
+  AISP_RETURN_IF_ERROR(turn_.Check());
   return request_.prepare();
 }
 
@@ -331,7 +329,7 @@ void GenerationJob::Fail(const ApiError& error, Duration retry_after) {
 void GenerationJob::Close(Outcome outcome) {
   if (closed_) return;
   closed_ = true;
-  over_ = true;
+  turn_.Abandon();
   context_->answers_bytes -= std::exchange(held_, 0);
   for (auto& choice : choices_) {
     if (choice->request != RequestId{})

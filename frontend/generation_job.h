@@ -9,7 +9,6 @@
 // router may call it. The I/O thread, but for the parsing.
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -23,6 +22,7 @@
 #include "frontend/job_trace.h"
 #include "frontend/live_stats.h"
 #include "frontend/lora_requests.h"
+#include "frontend/pool_turn.h"
 #include "frontend/request_log.h"
 #include "frontend/response_store.h"
 #include "frontend/tenants.h"
@@ -84,8 +84,7 @@ class GenerationJob final : public std::enable_shared_from_this<GenerationJob>,
  private:
   GenerationJob(FrontendContext* context, Request request, std::unique_ptr<AnswerSink> sink);
   void Begin();
-  // On a pool thread: parses and tokenizes, unless nobody waits for it any more or its time is
-  // over.
+  // On a pool thread: parses and tokenizes, where that is still wanted.
   ApiResult<PreparedRequest> PrepareInTime() const;
   void OnPrepared(ApiResult<PreparedRequest> prepared);
   void SubmitAll();
@@ -122,7 +121,7 @@ class GenerationJob final : public std::enable_shared_from_this<GenerationJob>,
   size_t ended_ = 0;
   std::string route_;
   bool closed_ = false;
-  std::atomic<bool> over_{false};  // as closed_, for the pool's threads
+  PoolTurn turn_;
   Instant first_token_ = kNever;
   Instant last_token_ = kNever;
   size_t first_choice_ = 0;              // whose token came first

@@ -281,14 +281,22 @@ void InferenceService::OnPool(const std::shared_ptr<Call>& call, const Caller& c
   auto entered = context_->tenants->Enter(caller.tenant, context_->clock->Now());
   if (!entered) return Finish(*call, caller, entered.error().error);
   auto slot = std::make_shared<Tenants::Slot>(std::move(*entered));
+  const auto turn = std::make_shared<PoolTurn>(
+      context_->clock,
+      std::min(call->info().deadline, caller.received + context_->default_timeout));
+  call->OnGone([turn](RpcCall::Gone) { turn->Abandon(); });
   const bool taken = context_->pool->TrySubmit(
-      call->request().ByteSizeLong(), [this, loop, call, caller, slot, work, fill]() mutable {
-        loop->Post([this, call, caller, slot = std::move(slot), result = work(), fill] {
+      call->request().ByteSizeLong(),
+      [this, loop, call, caller, slot, turn, work, fill]() mutable {
+        const ApiResult<void> wanted = turn->Check();
+        auto result = wanted ? work() : tl::unexpected(wanted.error());
+        loop->Post([this, call, caller, slot = std::move(slot), result = std::move(result), fill] {
           if (!result) return Finish(*call, caller, result.error());
           fill(*result, call->response());
           Finish(*call, caller, ApiError(Code::kOk, ""));
         });
-      });
+      },
+      context_->tenants->ShareOf(caller.tenant, 0));
   if (taken) return;
   Finish(*call, caller,
          ApiError(Code::kResourceExhausted,

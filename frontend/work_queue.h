@@ -5,14 +5,17 @@
 #include <cstddef>
 #include <functional>
 
+#include "common/fair_share.h"
+
 namespace aisp {
 
 class WorkQueue {
  public:
   virtual ~WorkQueue() = default;
-  // `bytes`: of the text that the job works on. False: the queue is full, and the job was not
-  // taken.
-  [[nodiscard]] virtual bool TrySubmit(size_t bytes, std::function<void()> job) = 0;
+  // `bytes`: of the text that the job works on. False: the queue is full, or its tenant has its
+  // share of it; the job was not taken then. A tenant without a name has no share to keep to.
+  [[nodiscard]] virtual bool TrySubmit(size_t bytes, std::function<void()> job,
+                                       const TenantShare& tenant = {}) = 0;
 };
 
 }  // namespace aisp

@@ -11,10 +11,9 @@
 namespace aisp {
 
 // OK, or FAILED_PRECONDITION that names the first field that differs, both sides and both values.
-// Not compared: kv_layout.num_blocks; what a side leaves open (a router knows no arithmetic, block
-// size or KV dtype of its own); the arithmetic of two sides that both allow mixed precision. Two
-// sides may have blocks of other sizes where they can be converted (kvcache/kv_conversion.h), and
-// with mixed precision KV of other dtypes.
+// Not compared: num_blocks, what a side leaves open, and the arithmetic of two sides that both allow
+// mixed precision. Blocks may be of other sizes where they can be converted
+// (kvcache/kv_conversion.h), and with mixed precision KV of other dtypes.
 Status CheckFingerprints(const v1::Fingerprint& own, std::string_view own_name,
                          const v1::Fingerprint& peer, std::string_view peer_name);
 

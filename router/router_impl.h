@@ -34,6 +34,8 @@
 namespace aisp {
 
 struct Router::Impl {
+  using WorkerKey = std::pair<std::string, uint64_t>;  // (worker id, incarnation)
+
   struct Request {
     RequestId id;
     RouterRequest spec;
@@ -64,16 +66,16 @@ struct Router::Impl {
     std::string pulls_to;    // the worker that computes the rest
     int placements = 0;
     int moves = 0;  // of the placements: those that followed no failure but a drain
-    // Workers that ended while they had this request and had brought no token of it.
-    std::set<std::pair<std::string, uint64_t>> blamed;  // (worker id, incarnation)
+    // Workers that ended while they had this request and had brought no token of it; and whether no
+    // other one waited there.
+    std::map<WorkerKey, bool> blamed;
     Instant verdict = kNever;  // held back until it is clear whether they really ended
     bool on_trial = false;     // placed only while no other request on trial waits for a token
-    std::set<std::pair<std::string, uint64_t>> failed_on;  // (worker id, incarnation)
+    std::set<WorkerKey> failed_on;
     Error last_error;
     // Placed: on which worker under which id. Else wire_id is 0.
     std::string worker;
-    // Whose cache will hold its prompt, until its first token: (worker id, incarnation).
-    std::optional<std::pair<std::string, uint64_t>> computed_by;
+    std::optional<WorkerKey> computed_by;  // whose cache will hold its prompt, until its first token
     uint64_t wire_id = 0;
     uint64_t prompt_id = 0;  // of the prompt that its worker's link shares; 0: it shares none
     // Pending: not again on a worker of failed_on before `not_before`, nowhere at all after
@@ -84,6 +86,13 @@ struct Router::Impl {
     // The prompt and what was emitted.
     size_t length() const { return spec.tokens.size() + answer.size(); }
     std::vector<TokenId> Sequence() const;
+  };
+
+  // A decode worker that was lost, and who may have caused it: has got no token since.
+  struct WorkerEnd {
+    WorkerKey worker;
+    Instant at;
+    std::set<RequestId> suspects;
   };
 
   struct Link {
@@ -193,7 +202,15 @@ struct Router::Impl {
 
   // router_poison.cc: requests that end workers
   // A worker was lost and these were on it.
-  void Blame(const v1::Register& worker, const std::vector<RequestId>& orphans);
+  void Blame(const WorkerState& worker, const std::vector<RequestId>& orphans);
+  // Who may have caused its end: those, and who was taken from it lately; of these some are `gone`.
+  void Suspects(const WorkerState& worker, const std::vector<RequestId>& orphans,
+                std::set<RequestId>* present, size_t* gone) const;
+  bool Convicted(const Request& request) const;
+  // A worker computed it and lives.
+  void Clear(Request& request);
+  // It ends without having been cleared: its ends say nothing any more.
+  void ForgetSuspect(const Request& request);
   // It is back: the same process, of which only the connection was lost, or the successor of one
   // that ended in good order.
   void Unblame(const v1::Register& worker);
@@ -284,6 +301,7 @@ struct Router::Impl {
   // From its placement to its first token: `worker` computes its prompt.
   void Promise(Request& request, WorkerState& worker);
   void EndPromise(Request& request);
+  // Its worker is told to drop it, and may be computing it still.
   void TellCancelled(const Request& request);
   void Finish(Request& request, v1::FinishReason reason, Error error, Duration retry_after);
   // Off all books; `request` is gone after it.
@@ -358,6 +376,7 @@ struct Router::Impl {
   uint64_t next_request = 1;
   uint64_t next_wire = 1;
   bool draining = false;
+  std::deque<WorkerEnd> ends;  // of the last minute, oldest first, each with suspects
   // When a worker last ended that had nothing to blame: workers are being ended from outside.
   Instant unexplained_end = Instant{INT64_MIN};
 };

@@ -324,7 +324,7 @@ void Router::Impl::Forget(const std::string& worker_id, const Counter& cause, co
   if (died && it->second.prefill()) {
     if (!MayPrefillOn(name)) unexplained_end = clock->Now();
   } else if (died) {
-    Blame(it->second.info, moved);
+    Blame(it->second, moved);
   }
   workers.erase(it);
   EndRoleWaits(name, why);

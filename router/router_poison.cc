@@ -1,11 +1,13 @@
 // Requests that end workers. One that makes its worker crash would, replayed, end one after the
 // other.
 //
-// Blamed is who was on a worker when it ended and had got no token from it; it computes its prompt
-// on the next one alone, so that it takes no prefill workers with it. Who is blamed twice, and
-// nobody else with it, is refused. Where several are, all who are blamed go on one at a time, so
-// that the next end finds the one. While workers also end with nobody to blame (machines fail,
-// somebody kills them) two ends prove nothing, and a request keeps all its attempts.
+// Suspected of a worker's end is who was on it and has got no token since; it computes its prompt on
+// the next one alone, so that it takes no prefill workers with it. Who was the only one to wait on
+// two workers that ended is refused. Where others waited beside it, a third end is asked for, and
+// all who are suspected go on one at a time until then, so that it finds the one. A token clears
+// whoever gets it; an end that nobody is left to have caused is taken for a machine that failed or
+// somebody who kills workers, and while there are such, ends prove nothing and a request keeps all
+// its attempts.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -16,9 +18,12 @@
 namespace aisp {
 namespace {
 
-constexpr size_t kEndsOfPoison = 2;
+constexpr size_t kEndsAlone = 2;
+constexpr size_t kEndsBesideOthers = 3;
 // An end that nobody is to blame for counts for so long.
 constexpr Duration kStorm = std::chrono::seconds(60);
+// Ends in that time; older ones have lost what they said.
+constexpr size_t kMostEnds = 256;
 
 }  // namespace
 
@@ -49,21 +54,44 @@ bool Router::Impl::InStorm(Instant now) const {
   return unexplained_end.ns != INT64_MIN && now - unexplained_end < kStorm;
 }
 
-void Router::Impl::Blame(const v1::Register& worker, const std::vector<RequestId>& orphans) {
+void Router::Impl::Suspects(const WorkerState& worker, const std::vector<RequestId>& orphans,
+                            std::set<RequestId>* present, size_t* gone) const {
   const Instant now = clock->Now();
-  bool anybody = false;
-  std::vector<RequestId> again;
-  for (const RequestId id : orphans) {
-    Request& request = requests.at(id.value);
-    if (!WaitsForToken(request)) continue;
-    anybody = true;
-    request.blamed.insert({worker.worker_id(), worker.incarnation()});
-    if (request.blamed.size() >= kEndsOfPoison) again.push_back(id);
+  std::set<RequestId> all(orphans.begin(), orphans.end());
+  for (const auto& [id, since] : worker.left) {
+    if (now - since < 2 * options.silence_limit) all.insert(id);
   }
-  if (!anybody) unexplained_end = now;
-  if (InStorm(now) || again.empty()) return;
-  if (again.size() == 1) {
-    requests.at(again.front().value).verdict = now + options.poison_verdict;
+  for (const RequestId id : all) {
+    const auto request = requests.find(id.value);
+    if (request == requests.end()) {
+      ++*gone;
+    } else if (WaitsForToken(request->second)) {
+      present->insert(id);
+    }
+  }
+}
+
+void Router::Impl::Blame(const WorkerState& worker, const std::vector<RequestId>& orphans) {
+  const Instant now = clock->Now();
+  WorkerEnd end{{worker.info.worker_id(), worker.info.incarnation()}, now, {}};
+  size_t gone = 0;
+  Suspects(worker, orphans, &end.suspects, &gone);
+  if (end.suspects.empty()) unexplained_end = now;
+  while (!ends.empty() && (now - ends.front().at >= kStorm || ends.size() >= kMostEnds))
+    ends.pop_front();
+  bool again = false;
+  for (const RequestId id : end.suspects) {
+    Request& request = requests.at(id.value);
+    request.blamed[end.worker] = end.suspects.size() + gone == 1;
+    again = again || request.blamed.size() >= kEndsAlone;
+  }
+  const std::set<RequestId> suspects = end.suspects;
+  if (!end.suspects.empty()) ends.push_back(std::move(end));
+  if (!again || InStorm(now)) return;
+  for (const RequestId id : suspects) {
+    Request& request = requests.at(id.value);
+    if (request.wire_id != 0 || !Convicted(request)) continue;
+    request.verdict = now + options.poison_verdict;
     return;
   }
   for (auto& [id, request] : requests) {
@@ -74,22 +102,53 @@ void Router::Impl::Blame(const v1::Register& worker, const std::vector<RequestId
   }
 }
 
+// Nobody else may explain as many ends, nor one that it does not explain.
+bool Router::Impl::Convicted(const Request& request) const {
+  const auto alone = std::count_if(request.blamed.begin(), request.blamed.end(),
+                                   [](const auto& blamed) { return blamed.second; });
+  const bool others_too = std::any_of(ends.begin(), ends.end(), [&](const WorkerEnd& end) {
+    return end.suspects.count(request.id) == 0;
+  });
+  if (alone >= static_cast<ptrdiff_t>(kEndsAlone) && !others_too) return true;
+  if (request.blamed.size() < kEndsBesideOthers) return false;
+  return std::none_of(requests.begin(), requests.end(), [&](const auto& entry) {
+    return entry.second.id != request.id && entry.second.blamed.size() >= request.blamed.size();
+  });
+}
+
 void Router::Impl::Unblame(const v1::Register& worker) {
   const v1::LastExit& last = worker.last_exit();
   const bool ended_well = worker.has_last_exit() && last.signal() == 0 && last.exit_code() == 0;
-  for (auto& [id, request] : requests) {
-    std::erase_if(request.blamed, [&](const auto& blamed) {
-      return blamed.first == worker.worker_id() &&
-             (ended_well || blamed.second == worker.incarnation());
-    });
-  }
+  const auto is_back = [&](const WorkerKey& key) {
+    return key.first == worker.worker_id() && (ended_well || key.second == worker.incarnation());
+  };
+  for (auto& [id, request] : requests)
+    std::erase_if(request.blamed, [&](const auto& blamed) { return is_back(blamed.first); });
+  std::erase_if(ends, [&](const WorkerEnd& end) { return is_back(end.worker); });
+}
+
+void Router::Impl::Clear(Request& request) {
+  if (request.blamed.empty()) return;
+  request.blamed.clear();
+  std::erase_if(ends, [&](WorkerEnd& end) {
+    if (end.suspects.erase(request.id) == 0 || !end.suspects.empty()) return false;
+    unexplained_end = std::max(unexplained_end, end.at);
+    return true;
+  });
+}
+
+void Router::Impl::ForgetSuspect(const Request& request) {
+  if (request.blamed.empty()) return;
+  std::erase_if(ends, [&](WorkerEnd& end) {
+    return end.suspects.erase(request.id) > 0 && end.suspects.empty();
+  });
 }
 
 bool Router::Impl::Judge(RequestId id, Instant now) {
   Request* request = Find(id);
   if (request == nullptr || request->verdict == kNever || now < request->verdict) return false;
   request->verdict = kNever;
-  if (request->blamed.size() < kEndsOfPoison || InStorm(now)) return false;
+  if (InStorm(now) || !Convicted(*request)) return false;
   RefusePoison(id);
   return true;
 }

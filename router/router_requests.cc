@@ -135,8 +135,7 @@ void Router::Impl::Deliver(Request& request, const v1::TokenEvent& event, int sk
     metrics.itl_s.Observe(ToSeconds(now - request.last_token));
   }
   request.last_token = now;
-  // A worker computed it and lives.
-  request.blamed.clear();
+  Clear(request);
   request.prefill_workers.clear();
   request.on_trial = false;
   request.answer.insert(request.answer.end(), out.tokens().begin(), out.tokens().end());
@@ -233,6 +232,7 @@ void Router::Impl::TellCancelled(const Request& request) {
   if (request.wire_id == 0) return;
   WorkerState* worker = WorkerNamed(request.worker);
   AISP_CHECK(worker != nullptr);
+  if (WaitsForToken(request)) worker->TakenAway(request.id, clock->Now());
   v1::RouterMessage message;
   message.mutable_cancel()->set_request_id(request.wire_id);
   sender->Send(worker->link, std::move(message));
@@ -332,6 +332,7 @@ void Router::Impl::Remove(Request& request) {
   Detach(request);
   pending.erase(id);
   LeaveQueue(request);
+  ForgetSuspect(request);
   request_timers.Erase(id.value);
   request.accounts->Leave(request.account);
   requests.erase(id.value);
@@ -343,6 +344,7 @@ void Router::Impl::Finish(Request& request, v1::FinishReason reason, Error error
                           Duration retry_after) {
   RequestObserver* observer = request.observer;
   if (reason == v1::FINISH_STOP || reason == v1::FINISH_LENGTH) {
+    Clear(request);
     CountSuccess(request, reason);
   } else {
     LogInfo("request ended", {{"request", request.spec.trace_id},

@@ -13,6 +13,8 @@ constexpr Duration kReportLag = std::chrono::milliseconds(5);
 // Steps that tell what workers cost.
 constexpr uint64_t kKnown = 32;
 
+constexpr size_t kMostTakenAway = 64;
+
 double DtypeBytes(const std::string& dtype) {
   if (dtype == "f32") return 4;
   if (dtype == "bf16" || dtype == "f16") return 2;
@@ -99,6 +101,11 @@ void WorkerState::Beat(const v1::Heartbeat& heartbeat, Instant now) {
 }
 
 // Where nothing better is known a step takes as long again as it has taken.
+void WorkerState::TakenAway(RequestId request, Instant now) {
+  if (left.size() >= kMostTakenAway) left.pop_front();
+  left.emplace_back(request, now);
+}
+
 double WorkerState::BusyMs(Instant now) const {
   if (step_begin == kNever) return 0;
   const Duration age = now - step_begin;

@@ -1,14 +1,21 @@
 // WorkPool: a few threads for work that is too long for the I/O thread, such as tokenizing a
 // prompt. Work on a large text has a thread and a queue of its own, so that it delays no small one.
-// The queues are bounded: a full one is a refusal, never a wait. Submit from any thread; jobs run
-// on the pool's threads and post their result where it belongs.
+// What waits is taken in turn of its tenants, by the bytes of text worked on for each over its
+// weight, so that one that asks a lot delays itself. The queues are bounded, and a tenant leaves
+// places for others: a full one is a refusal, never a wait. Submit from any thread; jobs run on the
+// pool's threads and post their result where it belongs.
 #pragma once
 
+#include <condition_variable>
+#include <deque>
 #include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "common/bounded_queue.h"
+#include "common/fair_share.h"
 #include "common/threads.h"
 #include "frontend/work_queue.h"
 
@@ -26,10 +33,35 @@ class WorkPool final : public WorkQueue {
   WorkPool(const WorkPool&) = delete;
   WorkPool& operator=(const WorkPool&) = delete;
 
-  [[nodiscard]] bool TrySubmit(size_t bytes, std::function<void()> job) override;
+  [[nodiscard]] bool TrySubmit(size_t bytes, std::function<void()> job,
+                               const TenantShare& tenant = {}) override;
 
  private:
-  using Queue = BoundedQueue<std::function<void()>>;
+  class Queue {
+   public:
+    explicit Queue(size_t capacity) : capacity_(capacity) {}
+    bool TryPush(size_t bytes, std::function<void()>&& job, const TenantShare& tenant);
+    // Waits for a job; nothing when it was closed.
+    std::optional<std::function<void()>> Pop();
+    void CloseAndClear();
+
+   private:
+    struct Job {
+      size_t bytes = 0;
+      std::function<void()> run;
+    };
+    using Lanes = std::map<FairShare::Account*, std::deque<Job>>;
+    // The one to which least was given.
+    Lanes::iterator Next();
+
+    const size_t capacity_;
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    FairShare shares_;
+    Lanes lanes_;
+    size_t size_ = 0;
+    bool closed_ = false;
+  };
   void StartThread(const std::string& name, Queue* queue);
 
   Queue small_, large_;

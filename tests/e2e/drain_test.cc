@@ -140,6 +140,9 @@ TEST(Drain, TheAdminEndpointIsForThisMachineOrForWhoeverHasTheKey) {
   ASSERT_NE(http, "");
   EXPECT_EQ(status(http, {}), 401);
   EXPECT_EQ(status(http, {{"authorization", "Bearer open"}}), 401);
+  // What proxies write, clients can write too: it makes nobody a neighbour.
+  EXPECT_EQ(status(http, {{"forwarded", "for=127.0.0.1"}}), 401);
+  EXPECT_EQ(status(http, {{"x-forwarded-for", "127.0.0.1"}}), 401);
   EXPECT_EQ(status(http, {{"authorization", "Bearer open-sesame"}}), 200);
   EXPECT_EQ(RunAisp("drain --list --key-file=" + key.path() + " --router=http://" + http).code, 0);
   Process off({"serve", "--role=router", "--port=0", "--router-listen=127.0.0.1:0", "--no-grpc",

@@ -83,6 +83,56 @@ TEST(Scheduler, TheTenantToWhichLessWasGivenGoesFirst) {
   EXPECT_EQ(plan.num_tokens, 128);
 }
 
+// Sequences of tenant 0 that run, and one of each tenant that would like to.
+std::vector<SequenceView> ManyOfOneTenant(uint64_t running) {
+  std::vector<SequenceView> views;
+  for (uint64_t i = 1; i <= running; ++i) views.push_back(Decoding(i, 17));
+  views.push_back(Waiting(100, 10));
+  views.push_back(Waiting(200, 10));
+  views.back().tenant = 1;
+  return views;
+}
+
+TEST(Scheduler, ATenantLeavesPlacesForOthers) {
+  std::vector<TenantView> tenants = {{.service = 2, .leaves_places = true},
+                                     {.service = 1, .leaves_places = true}};
+  const auto starts = [&](const std::vector<SequenceView>& views) {
+    std::vector<uint64_t> ids;
+    const ScheduleLimits limits{.max_sequences = 10};
+    for (const PlannedSequence& each : PlanStep({views, 1000, kBlock, tenants}, limits).sequences) {
+      if (each.starts) ids.push_back(each.id.value);
+    }
+    return ids;
+  };
+  EXPECT_THAT(starts(ManyOfOneTenant(7)), ElementsAre(200, 100));
+  EXPECT_THAT(starts(ManyOfOneTenant(8)), ElementsAre(200));
+  std::vector<SequenceView> alone = ManyOfOneTenant(9);
+  alone.pop_back();
+  EXPECT_THAT(starts(alone), ElementsAre()) << "the last one is for others";
+  alone[9].rank = 1;
+  EXPECT_THAT(starts(alone), ElementsAre(100)) << "its key goes before all tenants";
+  alone[9].rank = 0;
+  tenants[0].weight = 10;
+  EXPECT_THAT(starts(alone), ElementsAre(100));
+  tenants[0] = {.service = 0, .leaves_places = true};
+  EXPECT_THAT(starts(alone), ElementsAre(100)) << "it was given less than the other one";
+  tenants[0] = {.service = 2, .leaves_places = false};
+  EXPECT_THAT(starts(alone), ElementsAre(100)) << "everybody without a key";
+}
+
+TEST(Scheduler, ATenantsOwnBatchIsNotInTheWayOfItsInteractiveRequests) {
+  std::vector<SequenceView> views = ManyOfOneTenant(9);
+  views.pop_back();
+  for (size_t i = 0; i < 9; ++i) {
+    views[i].service_class = ServiceClass::kBatch;
+    views[i].rank = -1;
+  }
+  const std::vector<TenantView> tenants = {{.service = 1, .leaves_places = true},
+                                           {.service = 2, .leaves_places = true}};
+  EXPECT_THAT(Ids(PlanStep({views, 1000, kBlock, tenants}, {.max_sequences = 10})),
+              ElementsAre(1, 2, 3, 4, 5, 6, 7, 8, 9, 100));
+}
+
 TEST(Scheduler, WhoPreemptsIsDecidedByTenantThenByPriority) {
   SequenceView attacker = Decoding(1, 17);
   attacker.priority = 100;

@@ -17,6 +17,14 @@ RouterOptions Patient() {
   return options;
 }
 
+// Prompts of eleven tokens get their answer.
+void ServeShort(RouterHarness& h, LinkId at) {
+  for (const v1::GenerateRequest& sent : h.Generates(at)) {
+    if (sent.prompt_tokens() == 11)
+      h.Tokens(at, sent.request_id(), 11, {1, 2, 3, 4}, v1::FINISH_LENGTH);
+  }
+}
+
 TEST(Poison, ARequestThatEndedTwoWorkersIsRefusedAndTheThirdLives) {
   RouterHarness h(Patient());
   const LinkId first = h.AddDecode("a");
@@ -33,6 +41,136 @@ TEST(Poison, ARequestThatEndedTwoWorkersIsRefusedAndTheThirdLives) {
   EXPECT_EQ(poison.error.code, Code::kInternal);
   EXPECT_THAT(poison.error.message, HasSubstr("2 workers ended"));
   EXPECT_TRUE(h.HasMetric("aisp_poison_requests_total", "1"));
+}
+
+// Each end is told only after the culprit's client has left, who then asks again.
+TEST(Poison, WhoIsLeftWhenTheCulpritsClientHasGoneIsNotTakenForIt) {
+  RouterHarness h(Patient());
+  LinkId at = h.AddDecode("w0");
+  RecordingObserver poison[2], innocent;
+  ASSERT_TRUE(h.Submit(h.Request(11), &innocent));
+  for (int i = 0; i < 2; ++i) {
+    const auto culprit = h.Submit(h.Request(10), &poison[i]);
+    ASSERT_TRUE(culprit);
+    h.router.Cancel(*culprit);
+    h.Advance(milliseconds(500));
+    const LinkId next = h.AddDecode("w" + std::to_string(i + 1));
+    h.router.OnLinkDown(at, kLost);
+    at = next;
+  }
+  for (int i = 0; i < 8; ++i) {
+    h.Advance(milliseconds(200));
+    h.Report(at, h.ReadyTelemetry());
+  }
+  EXPECT_EQ(innocent.finishes, 0) << innocent.error.message;
+  EXPECT_EQ(h.Generates(at).size(), 1u);
+}
+
+// A request that gives way to another one is taken from its worker while that computes it.
+TEST(Poison, WhoWasTakenFromAWorkerMayHaveEndedItStill) {
+  RouterHarness h(Patient());
+  const LinkId first = h.AddDecode("a");
+  RecordingObserver poison, innocent;
+  ASSERT_TRUE(h.Submit(h.Request(10), &poison));
+  const LinkId second = h.AddDecode("b");
+  v1::WorkerMessage moves;
+  moves.mutable_draining()->set_move(true);
+  h.router.OnMessage(first, moves);
+  ASSERT_EQ(h.Generates(second).size(), 1u) << "it moved";
+  moves.mutable_draining()->set_move(false);
+  moves.mutable_draining()->set_over(true);
+  h.router.OnMessage(first, moves);
+  // The first one ends under it all the same, and then the second one.
+  h.router.OnLinkDown(first, kLost);
+  h.AddDecode("c");
+  h.router.OnLinkDown(second, kLost);
+  h.Advance(milliseconds(1100));
+  EXPECT_EQ(poison.finishes, 1);
+  EXPECT_THAT(poison.error.message, HasSubstr("2 workers ended"));
+}
+
+// Somebody kills two workers, and a long request was on both; so were others.
+TEST(Poison, WhoWasNeverAloneIsNotRefusedAfterTwoEnds) {
+  RouterHarness h(Patient());
+  LinkId at = h.AddDecode("w0");
+  RecordingObserver lengthy, other[2];
+  ASSERT_TRUE(h.Submit(h.Request(10), &lengthy));
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(h.Submit(h.Request(11), &other[i]));
+    const LinkId next = h.AddDecode("w" + std::to_string(i + 1));
+    h.router.OnLinkDown(at, kLost);
+    at = next;
+    ServeShort(h, at);
+  }
+  for (int i = 0; i < 20; ++i) {
+    h.Advance(milliseconds(200));
+    h.Report(at, h.ReadyTelemetry());
+    for (const v1::GenerateRequest& sent : h.Generates(at)) {
+      h.Tokens(at, sent.request_id(), sent.prompt_tokens(), {1, 2, 3, 4}, v1::FINISH_LENGTH);
+    }
+  }
+  for (const RecordingObserver* each : {&lengthy, &other[0], &other[1]}) {
+    EXPECT_EQ(each->finishes, 1);
+    EXPECT_EQ(each->finish, v1::FINISH_LENGTH) << each->error.message;
+  }
+}
+
+TEST(Poison, BesideOthersTheThirdEndIsAskedFor) {
+  RouterHarness h(Patient());
+  LinkId at = h.AddDecode("w0");
+  RecordingObserver poison, other[2];
+  ASSERT_TRUE(h.Submit(h.Request(10), &poison));
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(h.Submit(h.Request(11), &other[i]));
+    const LinkId next = h.AddDecode("w" + std::to_string(i + 1));
+    h.router.OnLinkDown(at, kLost);
+    at = next;
+    ServeShort(h, at);
+  }
+  int ends = 2;
+  for (int i = 0; i < 60 && poison.finishes == 0; ++i) {
+    h.Advance(milliseconds(200));
+    h.Report(at, h.ReadyTelemetry());
+    if (h.Generates(at).empty()) continue;
+    const v1::GenerateRequest sent = h.Generates(at).back();
+    if (sent.prompt_tokens() != 10) {
+      h.Tokens(at, sent.request_id(), 11, {1, 2, 3, 4}, v1::FINISH_LENGTH);
+      continue;
+    }
+    const LinkId next = h.AddDecode("w" + std::to_string(++ends));
+    h.router.OnLinkDown(at, kLost);
+    at = next;
+  }
+  EXPECT_EQ(ends, 3);
+  EXPECT_EQ(poison.finishes, 1);
+  EXPECT_THAT(poison.error.message, HasSubstr("3 workers ended"));
+  for (const RecordingObserver& each : other) EXPECT_EQ(each.finish, v1::FINISH_LENGTH);
+}
+
+// Somebody kills a worker each few seconds; all who were there but one have got their tokens since.
+TEST(Poison, AnEndThatNobodyIsLeftToHaveCausedIsSomebodyElses) {
+  RouterHarness h(Patient());
+  const LinkId killed = h.AddDecode("k");
+  RecordingObserver short_one, lengthy;
+  ASSERT_TRUE(h.Submit(h.Request(11), &short_one));
+  LinkId at = h.AddDecode("w0");
+  h.router.OnLinkDown(killed, kLost);
+  h.Tokens(at, h.Generates(at).back().request_id(), 11, {1});
+  ASSERT_TRUE(h.Submit(h.Request(10), &lengthy));
+  for (int i = 0; i < 2; ++i) {
+    const LinkId next = h.AddDecode("w" + std::to_string(i + 1));
+    h.router.OnLinkDown(at, kLost);
+    h.Advance(milliseconds(200));
+    h.Report(next, h.ReadyTelemetry());
+    ASSERT_EQ(h.Generates(next).size(), 2u) << i;
+    for (const v1::GenerateRequest& sent : h.Generates(next)) {
+      if (sent.prompt_tokens() == 11)
+        h.Tokens(next, sent.request_id(), static_cast<uint32_t>(12 + i), {1});
+    }
+    at = next;
+  }
+  h.Advance(milliseconds(1500));
+  EXPECT_EQ(lengthy.finishes, 0) << lengthy.error.message;
 }
 
 TEST(Poison, AWorkerThatComesBackAsTheSameProcessWasNotEnded) {

@@ -1,8 +1,16 @@
 // A tokenizer that knows more tokens than its model: text that holds one is refused by name.
 #include "server/served_model.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
+#include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
+
+#include <nlohmann/json.hpp>
+
+#include "common/log.h"
 #include "frontend/prepared_request.h"
 #include "frontend/text_service.h"
 #include "server/arithmetic.h"
@@ -12,7 +20,9 @@
 namespace aisp {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(ServedModel, TextOfTokensIsRefusedBeforeItFillsTheMemory) {
   Config config;
@@ -136,6 +146,41 @@ TEST_F(TokensBeyond, IdsOfTheClientAreCheckedAsWell) {
   const auto prepared = Prepare(*model_, std::move(request));
   ASSERT_FALSE(prepared);
   EXPECT_THAT(prepared.error().message, HasSubstr(std::to_string(greatest_)));
+}
+
+// The built-in model, whose tokenizer knows two tokens more than there are embeddings.
+TEST(ServedModel, ATokenizerThatKnowsMoreThanItsModelIsLoggedWithTheirNumber) {
+  const TempFolder folder;
+  const std::filesystem::path from = AISP_SOURCE_DIR "/models/story-7m";
+  for (const auto& entry : std::filesystem::directory_iterator(from)) {
+    if (entry.path().filename() != "tokenizer.json")
+      std::filesystem::create_symlink(entry.path(), folder.path() / entry.path().filename());
+  }
+  std::ifstream in(from / "tokenizer.json");
+  auto tokenizer = nlohmann::json::parse(in);
+  auto added = tokenizer["added_tokens"][0];
+  for (const int id : {4096, 4097}) {
+    added["id"] = id;
+    added["content"] = "<|beyond" + std::to_string(id) + "|>";
+    tokenizer["added_tokens"].push_back(added);
+  }
+  folder.Write("tokenizer.json", tokenizer.dump());
+  const TempFile log("beyond.log", "");
+  const auto said = [&log](const std::string& path) {
+    const int fd = open(log.path().c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC);
+    {
+      const LogSession session({.fd = fd});
+      Config config;
+      config.model.path = path;
+      EXPECT_TRUE(LoadServedModel(config));
+    }
+    close(fd);
+    return log.Read();
+  };
+  EXPECT_THAT(said(folder.path()),
+              AllOf(HasSubstr("tokens beyond the model's vocabulary"), HasSubstr("tokens=2"),
+                    HasSubstr("vocabulary=4096"), HasSubstr("<|beyond4096|>")));
+  EXPECT_THAT(said(from), Not(HasSubstr("beyond")));
 }
 
 }  // namespace

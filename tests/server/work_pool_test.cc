@@ -59,5 +59,62 @@ TEST(WorkPool, AFullQueueRefuses) {
   let_go.set_value();
 }
 
+// A pool of one thread that is held until it is let go.
+class SharedPool : public ::testing::Test {
+ protected:
+  SharedPool() {
+    std::promise<void> begun;
+    EXPECT_TRUE(pool_.TrySubmit(1, [&begun, held = let_go_.get_future().share()] {
+      begun.set_value();
+      held.wait();
+    }));
+    begun.get_future().wait();
+  }
+  // Of `bytes` for a tenant; what runs is written down.
+  bool Submit(const std::string& tenant, size_t bytes, uint32_t weight = 1) {
+    const bool taken = pool_.TrySubmit(
+        bytes,
+        [this, tenant] {
+          order_ += tenant;
+          if (order_.size() == submitted_) done_.set_value();
+        },
+        TenantShare{tenant, weight});
+    submitted_ += taken ? 1 : 0;
+    return taken;
+  }
+  // Everything that waits, in the order in which it ran.
+  std::string Order() {
+    let_go_.set_value();
+    done_.get_future().wait();
+    return order_;
+  }
+
+  WorkPool pool_{"test", 1, 10};
+  std::promise<void> let_go_, done_;
+  size_t submitted_ = 0;
+  std::string order_;
+};
+
+TEST_F(SharedPool, WhoAsksALotDelaysItself) {
+  for (int i = 0; i < 6; ++i) ASSERT_TRUE(Submit("a", 1000));
+  ASSERT_TRUE(Submit("b", 1000));
+  ASSERT_TRUE(Submit("b", 1000));
+  EXPECT_EQ(Order(), "ababaaaa");
+}
+
+TEST_F(SharedPool, TurnsGoByBytesAndWeight) {
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(Submit("a", 10'000));
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(Submit("b", 10'000, 2));
+  EXPECT_EQ(Order(), "abbabba");
+}
+
+TEST_F(SharedPool, WhoFillsItLeavesPlacesForOthers) {
+  int taken = 0;
+  while (Submit("a", 100)) ++taken;
+  EXPECT_EQ(taken, 8) << "of ten";
+  EXPECT_TRUE(Submit("b", 100));
+  EXPECT_EQ(Order(), "abaaaaaaa");
+}
+
 }  // namespace
 }  // namespace aisp

@@ -94,7 +94,7 @@ class SimFrontend::Queue final : public WorkQueue {
   Queue(SimWorld* world, std::shared_ptr<SimProcess> process)
       : world_(world), process_(std::move(process)) {}
 
-  bool TrySubmit(size_t bytes, std::function<void()> job) override {
+  bool TrySubmit(size_t bytes, std::function<void()> job, const TenantShare&) override {
     world_->After(FromMs(0.05 + static_cast<double>(bytes) * 0.002),
                   [process = process_, job = std::move(job)] { process->Deliver(job); });
     return true;

@@ -165,6 +165,11 @@ void SimCluster::AskForPoison(SimHabits::Poison poison) {
       std::vector<TokenId>(length, step ? kSimStepPoisonToken : kSimProcessPoisonToken);
   Visit visit;
   visit.habits.poison = poison;
+  // Its client may be gone before anybody knows what it did.
+  if (!step && world_.Chance(0.3)) {
+    visit.cancel_after = world_.Ms(5, 600);
+    coverage_.Count("request that ends workers is given up");
+  }
   Submit(std::move(request), visit);
 }
 

@@ -48,9 +48,8 @@ SimSettings SimSettings::Draw(SimWorld& world) {
   s.slow_reader_chance = world.Chance(0.4) ? world.Uniform(0.05, 0.3) : 0;
   if (!s.calm) s.DrawFaults(world);
   s.ChooseFormats();
-  // Half of all runs pull whenever they can, a fifth where it pays; none of those that are about
-  // one request that ends workers.
-  const int pulls = s.poison_alone ? 9 : s.requests % 10;
+  // Half of all runs pull whenever they can, a fifth where it pays; this draws nothing of its own.
+  const int pulls = s.requests % 10;
   s.pulls = pulls < 5 ? PrefixPulls::kAlways : pulls < 7 ? PrefixPulls::kAuto : PrefixPulls::kOff;
   return s;
 }

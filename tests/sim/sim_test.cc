@@ -90,6 +90,7 @@ TEST_F(Simulation, FiveHundredSeedsKeepEveryPromiseAndCoverTheFaults) {
                            "request ended by its step",
                            "worker ended by a request",
                            "request that ends workers refused",
+                           "request that ends workers is given up",
                            "embedding",
                            "prompt logprobs",
                            "takeover in mid-prompt",

@@ -1,0 +1,31 @@
+// Names of workers that nobody gave one: they must be of one process alone, on any host.
+#include "server/process.h"
+
+#include <gmock/gmock.h>
+
+#include <set>
+
+namespace aisp {
+namespace {
+
+using ::testing::MatchesRegex;
+using ::testing::StartsWith;
+
+TEST(UniqueName, SaysTheRoleAndTheHostAndIsNobodyElses) {
+  // Containers that were started from one image have the same host id, role and process number.
+  std::set<std::string> names;
+  for (int i = 0; i < 2000; ++i) names.insert(UniqueName("decode", "0123456789abcdef"));
+  // Of 32 random digits: that two of 2,000 agree happens once in two thousand runs.
+  EXPECT_GE(names.size(), 1999u);
+  for (const std::string& name : names)
+    ASSERT_THAT(name, MatchesRegex("decode-01234567-[0-9a-f]{8}"));
+}
+
+TEST(UniqueName, AHostWithAShortNameOrNoneHasOneToo) {
+  EXPECT_THAT(UniqueName("prefill", "a"), StartsWith("prefill-a-"));
+  EXPECT_THAT(UniqueName("prefill", ""), StartsWith("prefill-"));
+  EXPECT_NE(UniqueName("prefill", ""), UniqueName("prefill", ""));
+}
+
+}  // namespace
+}  // namespace aisp
