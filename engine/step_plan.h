@@ -99,11 +99,9 @@ struct StepPlan {
   bool empty() const { return sequences.empty() && preempt.empty(); }
 };
 
-// The rules of a step.
-// Running decodes come first, one row each, by precedence. What they leave of the token
-// budget goes to prefills: next is always the tenant to which least was given, this step's rows
-// counted, and of a tenant the running sequences before those that wait, which leave places for
-// other tenants.
+// Running decodes come first, one row each, by precedence. What they leave of the token budget goes
+// to prefills: next is the tenant to which least was given, this step's rows counted, and of a
+// tenant the running sequences before those that wait, which leave places for other tenants.
 
 // A prefill that cannot end in this step gets half of what is left while others stand behind it,
 // and what they do not need in the end. Gated sequences are passed over. Without enough blocks for

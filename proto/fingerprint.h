@@ -11,8 +11,8 @@
 namespace aisp {
 
 // OK, or FAILED_PRECONDITION that names the first field that differs, both sides and both values.
-// Not compared: num_blocks, what a side leaves open, and the arithmetic of two sides that both allow
-// mixed precision. Blocks may be of other sizes where they can be converted
+// Not compared: num_blocks, what a side leaves open, and the arithmetic of two sides that both
+// allow mixed precision. Blocks may be of other sizes where they can be converted
 // (kvcache/kv_conversion.h), and with mixed precision KV of other dtypes.
 Status CheckFingerprints(const v1::Fingerprint& own, std::string_view own_name,
                          const v1::Fingerprint& peer, std::string_view peer_name);

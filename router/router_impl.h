@@ -75,7 +75,7 @@ struct Router::Impl {
     Error last_error;
     // Placed: on which worker under which id. Else wire_id is 0.
     std::string worker;
-    std::optional<WorkerKey> computed_by;  // whose cache will hold its prompt, until its first token
+    std::optional<WorkerKey> computed_by;  // whose cache will hold its prompt; until a token comes
     uint64_t wire_id = 0;
     uint64_t prompt_id = 0;  // of the prompt that its worker's link shares; 0: it shares none
     // Pending: not again on a worker of failed_on before `not_before`, nowhere at all after

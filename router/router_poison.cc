@@ -1,8 +1,8 @@
 // Requests that end workers. One that makes its worker crash would, replayed, end one after the
 // other.
 //
-// Suspected of a worker's end is who was on it and has got no token since; it computes its prompt on
-// the next one alone, so that it takes no prefill workers with it. Who was the only one to wait on
+// Suspected of a worker's end is who was on it and has got no token since; it computes its prompt
+// on the next one alone, so that it takes no prefill workers with it. Who was the only one to wait on
 // two workers that ended is refused. Where others waited beside it, a third end is asked for, and
 // all who are suspected go on one at a time until then, so that it finds the one. A token clears
 // whoever gets it; an end that nobody is left to have caused is taken for a machine that failed or

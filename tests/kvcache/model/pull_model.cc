@@ -326,6 +326,7 @@ void PullModel::LoseLink(int puller) {
   for (const Epoch epoch : p.leases.Revoked()) EndLease(p, epoch);
 }
 
+// Long: one case for each kind of event.
 void PullModel::Do(const Event& event) {
   const auto at = static_cast<size_t>(event.which);
   Puller* p = at < pullers_.size() ? &pullers_[at] : nullptr;
