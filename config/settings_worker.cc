@@ -71,7 +71,7 @@ void BindWorkerSettings(Config::Worker& w, SettingTable& t) {
 void BindEngineSettings(Config::Engine& e, SettingTable& t) {
   t.Section("engine", "A worker's serving loop and its KV pool.");
   t.Add("block_tokens", &e.block_tokens,
-        "Tokens in a KV block, equal on all workers; 0: 16 on a CPU, 64 on a GPU.")
+        "Tokens in a KV block; on GPUs equal on all workers; 0: 16 on a CPU, 64 on a GPU.")
       .Flag("--block-size")
       .OneOf({"0", "16", "32", "64", "128"});
   t.Add("kv_memory", &e.kv_memory,
