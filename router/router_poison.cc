@@ -2,12 +2,12 @@
 // other.
 //
 // Suspected of a worker's end is who was on it and has got no token since; it computes its prompt
-// on the next one alone, so that it takes no prefill workers with it. Who was the only one to wait
-// on two workers that ended is refused. Where others waited beside it, a third end is asked for, and
-// all who are suspected go on one at a time until then, so that it finds the one. A token clears
-// whoever gets it; an end that nobody is left to have caused is taken for a machine that failed or
-// somebody who kills workers, and while there are such, ends prove nothing and a request keeps all
-// its attempts.
+// on the next one alone, so that it takes no prefill workers with it. Who was the only one to
+// wait on two workers that ended is refused. Where others waited beside it, a third end is asked
+// for, and all who are suspected go on one at a time until then, so that it finds the one. A
+// token clears whoever gets it; an end that nobody is left to have caused is taken for a machine
+// that failed or somebody who kills workers, and while there are such, ends prove nothing and a
+// request keeps all its attempts.
 #include <algorithm>
 
 #include <fmt/format.h>
