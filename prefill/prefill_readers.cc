@@ -222,6 +222,7 @@ void PrefillRole::Impl::OnPrefill(Reader& reader, const v1::PrefillRequest& requ
   by_wire_id[{reader.id, id}] = transfer.key;
   ++reader.transfers;
   transfers.emplace(transfer.key, transfer);
+  shell->NoteLoad(/*request=*/false);
 }
 
 Status PrefillRole::Impl::CheckGrant(const Reader& reader, const Transfer& transfer,
