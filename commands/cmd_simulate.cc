@@ -33,6 +33,7 @@ routing policy serves more of it in time? No server and no GPU is needed.
   --policy LIST       cost, least-loaded, round-robin, power-of-two, prefix or all (default cost)
   --trace FILE        a Mooncake trace (.jsonl) or an Azure or BurstGPT one (.csv), at its own times
   --find-rate         the highest rate at which enough requests keep the --goodput limits, for each policy
+  --routers N         replicas of the router, asked in turn; they share nothing but the workers
   --objectives        requests ask for the --goodput limits: what is not predicted to keep them is refused at once
   --planner           workers change their roles as `aisp planner` would have them, decided once a second
   --budget N          with --planner: at most so many workers prefill or decode at a time, the others are parked
@@ -51,7 +52,7 @@ struct SimulateFlags {
   std::string workers, learn, key_file;
   std::string policies = "cost";
   bool find_rate = false, objectives = false, planner = false, json = false, help = false;
-  int64_t budget = 0;
+  int64_t budget = 0, routers = 1;
   int64_t max_inflight = 1'000'000;
   std::vector<std::string> load;  // the flags of aisp-loadgen
 };
@@ -80,6 +81,11 @@ Result<SimulateFlags> ParseFlags(const std::vector<std::string>& args) {
       const auto number = ParseIntInRange(text, 1, 1'000'000);
       if (!number) return InvalidArgument("--budget: " + number.error().message);
       flags.budget = *number;
+    } else if (name == "--routers") {
+      AISP_ASSIGN_OR_RETURN(const std::string text, value());
+      const auto number = ParseIntInRange(text, 1, 64);
+      if (!number) return InvalidArgument("--routers: " + number.error().message);
+      flags.routers = *number;
     } else if (name == "--json") {
       flags.json = true;
     } else if (name == "--workers") {
@@ -293,6 +299,7 @@ Result<Simulator> MakeSimulator(const SimulateFlags& flags) {
   simulate::ClusterOptions cluster;
   AISP_ASSIGN_OR_RETURN(cluster.fleets, simulate::ParseFleets(flags.workers, ShippedWorkers()));
   cluster.objectives = flags.objectives;
+  cluster.routers = static_cast<int>(flags.routers);
   if (flags.planner) cluster.planner.emplace().max_workers = static_cast<int>(flags.budget);
   cluster.router.max_inflight = static_cast<int32_t>(flags.max_inflight);
   std::vector<std::string> notes;

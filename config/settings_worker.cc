@@ -65,6 +65,19 @@ void BindWorkerSettings(Config::Worker& w, SettingTable& t) {
   t.Add("step_limit", &w.step_limit,
         "The longest that a step may take; a worker in a longer one falls silent and is given up.")
       .Range(1s, 1h);
+  t.Add("answer_window", &w.answer_window,
+        "Decode: how long the answer to a request with an idempotency-key is kept after it ended, "
+        "for clients that ask again; 0: it is not kept.")
+      .Flag("--answer-window")
+      .Range(0ms, 24h);
+  t.Add("answer_memory", &w.answer_memory,
+        "Decode: bytes of all answers that are kept; beyond it the oldest ones are dropped.")
+      .Flag("--answer-memory")
+      .Bytes()
+      .Range(1 << 16, int64_t{1} << 40);
+  t.Add("max_answers", &w.max_answers, "Decode: how many answers are kept at most.")
+      .Flag("--max-answers")
+      .Range(1, 1 << 16);
 }
 
 // Long: a table, one statement for each setting.

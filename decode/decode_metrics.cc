@@ -33,6 +33,21 @@ void DecodeRole::Impl::AddMetrics(Metrics& m) {
                                  "Tokens verified because a constraint left one text", labels);
   forced_accepted = m.AddCounter("aisp_forced_tokens_total",
                                  "Tokens of forced runs that were the ones drawn", labels);
+  const auto repeated = [&](const char* state) {
+    return m.AddCounter("aisp_answers_repeated_total",
+                        "Answers said again from what is kept under an idempotency-key, by how far "
+                        "they were",
+                        WithLabel(labels, "state", state));
+  };
+  repeated_ended = repeated("ended");
+  repeated_running = repeated("running");
+  repeated_resumed = repeated("resumed");
+  repeats_refused = m.AddCounter("aisp_answer_keys_refused_total",
+                                 "Requests under the idempotency-key of another request", labels);
+  answers_dropped = m.AddCounter("aisp_answers_dropped_total",
+                                 "Kept answers dropped before their time for want of room", labels);
+  answers_kept = m.AddGauge("aisp_answers_kept", "Answers kept under an idempotency-key", labels);
+  answer_bytes = m.AddGauge("aisp_answers_kept_bytes", "Bytes of those answers", labels);
   tokens_out = m.AddCounter("aisp_tokens_generated_total", "Tokens drawn for requests", labels);
   finished = m.AddCounter("aisp_decode_requests_finished_total",
                           "Requests that ended with a finish event", labels);

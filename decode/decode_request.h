@@ -4,18 +4,19 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/clock.h"
+#include "common/hash.h"
 #include "common/ids.h"
 #include "common/shared_tokens.h"
+#include "decode/kept_answers.h"
 #include "decode/prefix_puller.h"
 #include "decode/ttft.h"
 #include "proto/link.h"
 
 namespace aisp {
-
-using RequestKey = StrongId<struct RequestKeyTag, uint64_t>;
 
 enum class RequestPhase : uint8_t {
   kRunning,    // the engine has all it needs: local, or its KV has arrived
@@ -25,10 +26,14 @@ enum class RequestPhase : uint8_t {
   kGranted,    // the prefill worker writes
 };
 
+// A request of a router, by its link and the id that it has there.
+using RouterRequestId = std::pair<LinkId, uint64_t>;
+
 struct DecodeRequest {
   RequestKey key;
-  LinkId router;
-  uint64_t request_id = 0;
+  // Who hears what it says: one, and whoever asked again under its AnswerKey.
+  std::vector<RouterRequestId> readers;
+  std::optional<Hash128> kept;  // under which digest its answer is kept
   std::string trace_id;
   SequenceId sequence;
   RequestPhase phase = RequestPhase::kRunning;

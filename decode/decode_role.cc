@@ -63,12 +63,13 @@ std::vector<std::string> DecodeRole::Impl::TargetsOf(const v1::GenerateRequest& 
   return targets;
 }
 
-void DecodeRole::Impl::OnGenerate(LinkId link, const v1::GenerateRequest& wire) {
+void DecodeRole::Impl::OnGenerate(LinkId link, v1::GenerateRequest wire) {
   if (Find(link, wire.request_id()) != nullptr || unguided.contains({link, wire.request_id()})) {
     LogError("a router used a request id twice",
              {{"request_id", wire.request_id()}, {"request", wire.trace_id()}});
     return;
   }
+  if (SayAgain(link, &wire)) return;
   if (shell->draining()) {
     // It was sent before the router heard of the drain.
     Refuse(link, wire, Error{Code::kUnavailable, "this decode worker is draining; use another"},
@@ -94,8 +95,6 @@ void DecodeRole::Impl::Begin(LinkId link, const v1::GenerateRequest& wire, Insta
   }
   SequenceRequest sequence = SequenceFromWire(wire, shared);
   DecodeRequest request;
-  request.router = link;
-  request.request_id = wire.request_id();
   request.trace_id = wire.trace_id();
   request.received = received;
   const Duration timeout = std::chrono::milliseconds(wire.timeout_ms());
@@ -133,7 +132,9 @@ void DecodeRole::Impl::Begin(LinkId link, const v1::GenerateRequest& wire, Insta
   request.sequence = *added;
   request.key = RequestKey(++last_request);
   by_sequence[*added] = request.key;
-  by_router_id[{link, request.request_id}] = request.key;
+  AddReader(request, {link, wire.request_id()});
+  Keep(wire, &request);
+  shell->NoteLoad(/*request=*/true);
   DecodeRequest& stored = requests.emplace(request.key, std::move(request)).first->second;
   // A sequence that was complete as it came needs no KV.
   const bool local = stored.targets.empty() && stored.pull == 0;
@@ -149,7 +150,7 @@ void DecodeRole::Impl::Begin(LinkId link, const v1::GenerateRequest& wire, Insta
 
 void DecodeRole::Impl::OnCancel(LinkId link, uint64_t request_id) {
   unguided.erase({link, request_id});
-  if (DecodeRequest* request = Find(link, request_id)) Cancel(*request);
+  DropReader({link, request_id});
 }
 
 void DecodeRole::Impl::Cancel(DecodeRequest& request) {
@@ -163,7 +164,8 @@ void DecodeRole::Impl::Cancel(DecodeRequest& request) {
 void DecodeRole::Impl::Erase(DecodeRequest& request) {
   puller->Leave(std::exchange(request.pull, 0));
   by_sequence.erase(request.sequence);
-  by_router_id.erase({request.router, request.request_id});
+  for (const RouterRequestId& reader : request.readers) by_router_id.erase(reader);
+  if (request.kept) answers.Stop(*request.kept, request.key, deps.clock->Now());
   requests.erase(RequestKey(request.key));
 }
 
@@ -175,102 +177,11 @@ void DecodeRole::Impl::KeepPrompt(LinkId link, const v1::SharedPrompt& prompt) {
 void DecodeRole::Impl::DropRouter(LinkId link) {
   prompts.erase(link);
   std::erase_if(unguided, [link](const auto& each) { return each.first.first == link; });
-  std::vector<RequestKey> keys;
-  for (const auto& [key, request] : requests) {
-    if (request.router == link) keys.push_back(key);
+  std::vector<RouterRequestId> gone;
+  for (const auto& [id, key] : by_router_id) {
+    if (id.first == link) gone.push_back(id);
   }
-  for (const RequestKey key : keys) Cancel(requests.at(key));
-}
-
-// --- tokens ---
-
-namespace {
-
-std::string_view FinishName(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kStop:
-      return "stop";
-    case FinishReason::kLength:
-      return "length";
-    case FinishReason::kError:
-      return "error";
-    default:
-      return "none";
-  }
-}
-
-}  // namespace
-
-void DecodeRole::Impl::SetTiming(DecodeRequest& request, v1::TokenEvent* event) {
-  const SequenceTimes times = deps.engine->Times(request.sequence);
-  v1::Timing timing = request.filled ? RemoteTiming(request.received, times, request.remote)
-                                     : LocalTiming(request.received, times);
-  timing.set_fallback(request.fallback);
-  if (request.pulled.result != v1::PrefixPull::NONE) {
-    AddPull(request.pulled, &timing);
-  } else if (request.filled && request.remote.pull.result() != v1::PrefixPull::NONE) {
-    *timing.mutable_pull() = request.remote.pull;
-  }
-  AppendSpans(request.received, times, request.filled ? &request.remote : nullptr, request.failed,
-              options.worker.worker_id, &timing);
-  AppendPullSpan(request.received, request.pulled, &timing);
-  ttft_queue.Observe(ToSeconds(Duration(timing.queue_ns())));
-  ttft_prefill.Observe(ToSeconds(Duration(timing.prefill_ns())));
-  ttft_transfer.Observe(ToSeconds(Duration(timing.transfer_ns())));
-  ttft_first_decode.Observe(ToSeconds(Duration(timing.first_decode_ns())));
-  *event->mutable_timing() = std::move(timing);
-  request.first_token_sent = true;
-}
-
-void DecodeRole::Impl::Collect() {
-  const CollectOutput out = deps.engine->Collect();
-  speculation.Record(out, deps.engine->speculator());
-  for (const VerifiedDraft& draft : out.drafts) {
-    forced_proposed.Add(draft.forced);
-    forced_accepted.Add(draft.forced_accepted);
-  }
-  Deliver(out.tokens);
-  shell->RecordStep(out.timing);
-  shell->PublishKvEvents();
-  NoteDrained();
-}
-
-void DecodeRole::Impl::Deliver(std::span<const TokenOutput> outputs) {
-  std::map<LinkId, v1::WorkerMessage> messages;
-  v1::TokenEvent* event = nullptr;  // the one being filled; outputs of one sequence stand together
-  SequenceId event_of;
-  for (const TokenOutput& output : outputs) {
-    const auto it = by_sequence.find(output.sequence);
-    if (it == by_sequence.end()) continue;
-    DecodeRequest& request = requests.at(it->second);
-    if (event == nullptr || event_of != output.sequence) {
-      event = messages[request.router].mutable_tokens()->add_events();
-      event->set_request_id(request.request_id);
-      event_of = output.sequence;
-    }
-    AppendOutput(output, event);
-    if (output.token >= 0) {
-      tokens_out.Add();
-      event->set_preemptions(static_cast<uint32_t>(output.preemptions) +
-                             request.remote.preemptions);
-      if (output.drafts.steps > 0) DraftsToWire(output.drafts, event->mutable_drafts());
-    }
-    const bool answers = output.token >= 0 || !output.embedding.empty();
-    if (answers && !request.first_token_sent) SetTiming(request, event);
-    if (output.finish == FinishReason::kNone) continue;
-    finished.Add();
-    LogInfo("request done",
-            {{"request", request.trace_id},
-             {"tokens", output.position + 1},
-             {"finish", FinishName(output.finish)},
-             {"error", output.error.message},
-             {"fault", output.finish == FinishReason::kError ? FaultName(output.fault) : ""},
-             {"remote_kv", request.filled},
-             {"ms", ToMs(deps.clock->Now() - request.received)}});
-    EndAttempt(request);  // a deadline may strike while a prefill worker still writes
-    Erase(request);
-  }
-  for (auto& [link, message] : messages) shell->Send(link, std::move(message));
+  for (const RouterRequestId& reader : gone) DropReader(reader);
 }
 
 // --- timers ---
@@ -280,6 +191,7 @@ Instant DecodeRole::Impl::NextTimer() const {
       {shell->NextTimer(), peers->NextTimer(), puller->NextTimer(), next_fence_poll, move_at});
   // While a step runs its Collect looks at deadlines.
   if (!deps.engine->InFlight()) next = std::min(next, deps.engine->NextDeadline());
+  next = std::min(next, answers.NextExpiry());
   for (const auto& [id, waits] : unguided) next = std::min(next, waits.deadline);
   for (const auto& [transfer, key] : by_transfer) {
     const DecodeRequest& request = requests.at(key);
@@ -293,6 +205,8 @@ void DecodeRole::Impl::OnTimer(Instant now) {
   shell->OnTimer(now);
   peers->OnTimer(now);
   puller->OnTimer(now);
+  answers.Expire(now);
+  TellKept();
   deps.engine->Expire(now);
   ExpireUnguided(now);
   std::vector<RequestKey> late;
@@ -365,6 +279,7 @@ void DecodeRole::Wire(const DecodeDeps& deps) {
     profile.transports.push_back(transport->capabilities().name);
   profile.max_sequence_tokens = impl.options.max_sequence_tokens;
   profile.max_running = impl.options.max_running;
+  profile.queued_prompts = [&impl] { return impl.QueuedPrompts(); };
   impl.shell.emplace(worker, profile, deps.engine, deps.clock, deps.routers, deps.metrics);
   PrefillPeers::Options peers;
   peers.hello = MakeHello(impl.options, deps.transports);
@@ -392,7 +307,10 @@ void DecodeRole::TakeUp(uint64_t role_epoch) {
   impl_->move_at = kNever;
   impl_->shell->TakeUp(role_epoch);
 }
-void DecodeRole::StandBy() { impl_->shell->StandBy(); }
+void DecodeRole::StandBy() {
+  impl_->answers.Clear();
+  impl_->shell->StandBy();
+}
 void DecodeRole::CallOffDrain() {
   impl_->told_drained = false;
   impl_->move_at = kNever;
@@ -460,12 +378,13 @@ void DecodeRole::OnMessage(LinkId link, v1::RouterMessage message) {
   if (impl.shell->OnMessage(link, message)) {
     // A router that refuses us after all takes no more tokens.
     if (attached && !impl.shell->Attached(link)) impl.DropRouter(link);
+    if (!attached && impl.shell->Attached(link)) impl.TellAllKept(link);
     return impl.NoteDrained();
   }
   if (!attached) return;
   switch (message.body_case()) {
     case v1::RouterMessage::kGenerate:
-      impl.OnGenerate(link, message.generate());
+      impl.OnGenerate(link, std::move(*message.mutable_generate()));
       break;
     case v1::RouterMessage::kSharedPrompt:
       impl.KeepPrompt(link, message.shared_prompt());

@@ -16,6 +16,8 @@
 // (decode/prefix_puller.h); the request then goes on by whatever way it has.
 //
 // Every request ends with exactly one finish event, unless its router cancelled it or is gone.
+// What was said to one that has an AnswerKey is kept (decode/kept_answers.h): whoever asks under
+// the same key hears it from its start, and then what comes.
 //
 // Thread: the worker's engine thread. Wiring (the role and the links need each other):
 //   Engine engine(engine_options, &executor, &clock, /*sink=*/nullptr);
@@ -36,6 +38,7 @@
 
 #include "common/clock.h"
 #include "common/metrics.h"
+#include "decode/kept_answers.h"
 #include "decode/prefix_puller.h"
 #include "engine/engine.h"
 #include "kvcache/transport/kv_transport.h"
@@ -71,6 +74,7 @@ struct DecodeOptions {
   Duration fence_poll_interval = std::chrono::milliseconds(20);
   Duration peer_attach_limit = std::chrono::seconds(2);
   PrefixPuller::Options pulls;
+  KeptAnswers::Options answers;
   // Makes what a constrained request's draws are guided by; not set: such requests are refused.
   // Takes no time: what has to be compiled first is null now and comes `later`, on the engine
   // thread.

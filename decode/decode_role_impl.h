@@ -1,7 +1,7 @@
 // The inside of DecodeRole; included by decode/*.cc only. Split over decode_role.cc (routers and
-// the loop), remote_prefill.cc (what is asked of prefill workers and what they say), pulling.cc
-// (what is asked of workers that hold a prefix), draining.cc and fencing.cc (how granted blocks
-// come back).
+// the loop), tokens.cc (what sequences say), remote_prefill.cc (what is asked of prefill workers
+// and what they say), pulling.cc (what is asked of workers that hold a prefix), repeats.cc (answers
+// that are said again), draining.cc and fencing.cc (how granted blocks come back).
 #pragma once
 
 #include <map>
@@ -26,7 +26,7 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
                                 public PrefillPeers::Listener,
                                 public PrefixPuller::Listener,
                                 public PrefixFetcher {
-  explicit Impl(const DecodeOptions& opts) : options(opts) {}
+  explicit Impl(const DecodeOptions& opts) : options(opts), answers(opts.answers) {}
 
   // --- LinkHandler: prefill workers ---
   void OnLinkUp(LinkId link, const std::string& /*peer_address*/) override {
@@ -37,7 +37,7 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
 
   // --- decode_role.cc ---
   void AddMetrics(Metrics& metrics);
-  void OnGenerate(LinkId link, const v1::GenerateRequest& wire);
+  void OnGenerate(LinkId link, v1::GenerateRequest wire);
   // It has its guide, or needs none.
   void Begin(LinkId link, const v1::GenerateRequest& wire, Instant received,
              std::shared_ptr<DrawGuide> guide);
@@ -49,10 +49,6 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
                                      std::span<const TokenId> tokens) const;
   // Its requests that name it will be refused where it is too much to keep.
   void KeepPrompt(LinkId link, const v1::SharedPrompt& prompt);
-  void Collect();
-  // Sends what became of sequences to their routers, and forgets those that ended.
-  void Deliver(std::span<const TokenOutput> outputs);
-  void SetTiming(DecodeRequest& request, v1::TokenEvent* event);
   // The router wants it no more: everything of it ends, here and on the prefill worker.
   void Cancel(DecodeRequest& request);
   void Erase(DecodeRequest& request);
@@ -67,8 +63,31 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   Instant NextTimer() const;
   void OnTimer(Instant now);
 
+  // --- tokens.cc ---
+  void Collect();
+  // Sends what became of sequences to their routers, and forgets those that ended.
+  void Deliver(std::span<const TokenOutput> outputs);
+  // The same of one sequence, into messages by router.
+  using Messages = std::map<LinkId, v1::WorkerMessage>;
+  void DeliverOne(std::span<const TokenOutput> outputs, Messages* messages);
+  // Whose prompt is computed here and that has said nothing yet.
+  uint32_t QueuedPrompts() const;
+  void SetTiming(DecodeRequest& request, v1::TokenEvent* event);
+
+  // --- repeats.cc ---
+  // Says to whoever asks under the key of a kept answer what there is of it. True: that is all, or
+  // what follows will be said too. False: the rest is yet to be computed, and `wire` asks for it.
+  bool SayAgain(LinkId link, v1::GenerateRequest* wire);
+  // Keeps what will be said to `wire`, where it asks for that.
+  void Keep(const v1::GenerateRequest& wire, DecodeRequest* request);
+  void AddReader(DecodeRequest& request, const RouterRequestId& reader);
+  // That one hears no more; the last one takes the request with it.
+  void DropReader(const RouterRequestId& reader);
+  // What is kept now, to all routers; to one that has just accepted this worker, all of it.
+  void TellKept();
+  void TellAllKept(LinkId link);
+
   // --- unguided.cc ---
-  using RouterRequestId = std::pair<LinkId, uint64_t>;
   // A request that waits for its guide. The engine does not know it yet.
   struct Unguided {
     v1::GenerateRequest wire;
@@ -153,6 +172,7 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   };
   std::map<uint64_t, Fetching> fetches;
   uint64_t last_fetch = 0;
+  KeptAnswers answers;
   std::map<LinkId, SharedPromptsIn> prompts;            // by router
   std::map<std::string, SharedPromptsOut> prompts_out;  // by address of the prefill worker
   // When a prefill worker last said anything, and whether its silence since then has been logged.
@@ -188,6 +208,9 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   Counter verified, corrupt;
   SpeculationMetrics speculation;
   Counter forced_proposed, forced_accepted;
+  Counter repeated_ended, repeated_running, repeated_resumed, repeats_refused, answers_dropped;
+  Gauge answers_kept, answer_bytes;
+  uint64_t answers_dropped_told = 0;
   Counter tokens_out;
   Counter finished;
   Histogram ttft_queue;

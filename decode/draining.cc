@@ -20,9 +20,11 @@ void DecodeRole::Impl::TellDraining(bool move) {
   for (const LinkId link : shell->AttachedLinks())
     messages[link].mutable_draining()->set_move(move);
   for (const auto& [key, request] : requests) {
-    const auto it = messages.find(request.router);
-    if (it != messages.end() && NotStarted(request))
-      it->second.mutable_draining()->add_not_started(request.request_id);
+    if (!NotStarted(request)) continue;
+    for (const auto& [router, id] : request.readers) {
+      const auto it = messages.find(router);
+      if (it != messages.end()) it->second.mutable_draining()->add_not_started(id);
+    }
   }
   for (const auto& [id, waits] : unguided) {
     const auto it = messages.find(id.first);

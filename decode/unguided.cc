@@ -30,9 +30,11 @@ void DecodeRole::Impl::OnGuide(const RouterRequestId& id, uint64_t turn,
                                Result<std::shared_ptr<DrawGuide>> guide) {
   const auto it = unguided.find(id);
   if (it == unguided.end() || it->second.turn != turn) return;  // cancelled, late, or placed anew
-  const Unguided waited = std::move(it->second);
+  Unguided waited = std::move(it->second);
   unguided.erase(it);
   if (guide) {
+    // Another one under its key may have been faster.
+    if (SayAgain(id.first, &waited.wire)) return NoteDrained();
     Begin(id.first, waited.wire, waited.received, std::move(*guide));
   } else {
     Refuse(id.first, waited.wire, guide.error(), /*handed_back=*/false);

@@ -298,9 +298,12 @@ void Frontend::StartJob(const std::shared_ptr<HttpExchange>& exchange, const Cal
       *objective,
       *service_class,
       std::move(*key),
+      /*content=*/{},
       request.body.size(),
       {std::string(request.Header("traceparent")), std::string(request.Header("tracestate"))},
       std::move(prepare)};
+  if (!job.idempotency_key.empty())
+    job.content = HashBytes(fmt::format("{} {}", request.path, request.body));
   const auto started = GenerationJob::Start(context_, std::move(job), std::move(sink));
   exchange->OnDisconnect([weak = std::weak_ptr(started)](HttpExchange::Gone why) {
     if (const auto alive = weak.lock()) alive->Abandon(GoneText(why));

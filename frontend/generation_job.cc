@@ -155,6 +155,9 @@ RouterRequest GenerationJob::MakeRequest(uint32_t choice) const {
   if (r.sampling.seed() == 0 && !request_.idempotency_key.empty())
     r.sampling.set_seed(SeedOfKey(request_.caller.tenant, request_.idempotency_key));
   r.choice = choice % o.n;
+  r.answer_key = request_.idempotency_key;
+  r.answer_index = choice;
+  r.content = request_.content;
   const auto room =
       static_cast<uint32_t>(context_->model->max_model_len - static_cast<int64_t>(r.tokens.size()));
   r.max_new_tokens =

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "common/event_loop.h"
+#include "common/hash.h"
 #include "frontend/answer_ids.h"
 #include "frontend/answer_sink.h"
 #include "frontend/frontend_metrics.h"
@@ -65,6 +66,7 @@ class GenerationJob final : public std::enable_shared_from_this<GenerationJob>,
     Objective objective;
     std::optional<ServiceClass> service_class;  // counts before the request's own
     std::string idempotency_key;                // "": none
+    Hash128 content;                            // with a key: of what was asked, and where
     size_t bytes = 0;                           // of the request as it came
     TraceHeaders trace;
     // Runs on a pool thread.

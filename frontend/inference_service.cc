@@ -1,5 +1,7 @@
 #include "frontend/inference_service.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -236,6 +238,11 @@ void InferenceService::Start(const std::shared_ptr<Call>& call, Prepare prepare,
   auto key = ParseIdempotencyKey(info.Metadata("idempotency-key"));
   if (!key) return Finish(*call, *caller, key.error());
   job.idempotency_key = std::move(*key);
+  if (!job.idempotency_key.empty()) {
+    const auto& message = call->request();
+    job.content =
+        HashBytes(fmt::format("{} {}", message.GetTypeName(), message.SerializeAsString()));
+  }
   job.caller = std::move(*caller);
   job.bytes = call->request().ByteSizeLong();
   job.trace = {std::string(info.Metadata("traceparent")), std::string(info.Metadata("tracestate"))};

@@ -236,6 +236,7 @@ void PrefillRole::Impl::OnPrefill(Reader& reader, const v1::PrefillRequest& requ
   ++reader.transfers;
   transfers.emplace(transfer.key, transfer);
   StartFetch(transfer.key, request, tokens);
+  shell->NoteLoad(/*request=*/false);
 }
 
 Status PrefillRole::Impl::CheckGrant(const Reader& reader, const Transfer& transfer,

@@ -322,6 +322,7 @@ void PrefillRole::Wire(const PrefillDeps& deps) {
   }
   profile.max_sequence_tokens = impl.options.max_sequence_tokens;
   profile.max_running = impl.options.max_running;
+  profile.queued_prompts = [&impl] { return static_cast<uint32_t>(impl.transfers.size()); };
   impl.shell.emplace(impl.options.worker, profile, deps.engine, deps.clock, deps.routers,
                      deps.metrics);
   impl.pusher.emplace(&deps.engine->blocks(), deps.clock, deps.conversion_pool);

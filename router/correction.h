@@ -13,6 +13,12 @@
 
 namespace aisp {
 
+// What was learnt, and its mean distance from what came.
+struct Learnt {
+  double value = 0;
+  double spread = 0;
+};
+
 // A running mean that forgets, and that values far outside the usual spread move only a little.
 // Without new values it fades to where it started: what was learnt under load must not keep a
 // worker from the requests that would show that the load is gone.
@@ -22,6 +28,10 @@ class RunningMean {
   double Value(Instant now) const { return start_ + Kept(now) * (mean_ - start_); }
   // The mean distance from the mean.
   double Spread(Instant now) const { return Kept(now) * spread_; }
+  Learnt At(Instant now) const {
+    const double kept = Kept(now);
+    return {start_ + kept * (mean_ - start_), kept * spread_};
+  }
 
   void Add(double value, Instant now) {
     mean_ = Value(now);

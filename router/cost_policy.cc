@@ -400,6 +400,7 @@ std::vector<CostPolicy::Candidate> CostPolicy::RemoteCandidates(
 Result<Placement> CostPolicy::Pick(const RequestSummary& request,
                                    std::span<const WorkerView> workers) const {
   std::vector<Candidate> candidates;
+  candidates.reserve(workers.size() + kMostPairs + kMostEach);
   bool any_prefill = false;
   for (size_t i = 0; i < workers.size(); ++i) {
     if (!workers[i].available) continue;

@@ -17,6 +17,7 @@
 #include "common/clock.h"
 #include "common/prompt_work.h"
 #include "common/result.h"
+#include "router/correction.h"
 #include "router/policy_options.h"
 #include "router/step_time_model.h"
 
@@ -46,7 +47,7 @@ struct WorkerView {
   double kv_bytes_per_token = 0;  // in its pool
   int32_t cached_tokens = 0;  // leading tokens of this request whose KV it holds; a multiple of 16
   int32_t promised_tokens = 0;  // likewise, once it has computed the prompts that it was sent
-  int32_t queued_prompts = 0;   // of this router that wait for their first token there
+  int32_t queued_prompts = 0;   // that wait for their first token there
   double busy_ms = 0;           // until the long step that it is in ends, as it says
   double backlog_ms = 0;        // until the prompts that it has are computed, as predicted
   // Of rows and context_tokens: what gives way to this request. It is not in queued_prefill and
@@ -55,10 +56,6 @@ struct WorkerView {
   int64_t yielding_context = 0;
   double transfer_bytes_per_s = 0;  // measured on its last transfers; 0: unknown
   // Decode workers: by how much predictions were wrong lately (router/correction.h).
-  struct Learnt {
-    double value = 0;
-    double spread = 0;  // mean distance from it
-  };
   struct LearntTtft {
     Learnt offset;                // ms to add
     Learnt wait_factor = {1, 0};  // times the wait for others
@@ -124,6 +121,8 @@ inline constexpr std::string_view kLocalShort = "local-short-prompt";
 inline constexpr std::string_view kLocalNoPrefillWorker = "local-no-prefill-worker";
 // The decode worker fetches the beginning from another worker's cache and computes the rest.
 inline constexpr std::string_view kLocalPull = "local-pull";
+// It goes to the worker that keeps its answer: no policy's reason, but the router's own.
+inline constexpr std::string_view kRepeat = "repeat";
 // Replayed after its decode worker was lost.
 inline constexpr std::string_view kTakeover = "takeover";
 // The client asked for it.

@@ -1,18 +1,8 @@
 #include "router/prefix_view.h"
 
-#include <cstring>
+#include "proto/hash_wire.h"
 
 namespace aisp {
-namespace {
-
-bool ParseHash(const std::string& bytes, Hash128* out) {
-  if (bytes.size() != 16) return false;
-  std::memcpy(&out->lo, bytes.data(), 8);
-  std::memcpy(&out->hi, bytes.data() + 8, 8);
-  return true;
-}
-
-}  // namespace
 
 PrefixView::PrefixView(uint64_t incarnation, size_t max_units, PrefixDirectory* directory)
     : incarnation_(incarnation),
@@ -72,9 +62,10 @@ bool PrefixView::ApplyEvent(const v1::KvEvent& event) {
     Clear();
     return true;
   }
-  Hash128 hash;
   for (const std::string& bytes : event.unit_hashes()) {
-    if (!ParseHash(bytes, &hash)) return false;
+    const std::optional<Hash128> parsed = HashFromWire(bytes);
+    if (!parsed) return false;
+    const Hash128& hash = *parsed;
     if (event.kind() == v1::KvEvent::REMOVED) {
       if (units_.erase(hash) > 0 && slot_) directory_->Remove(hash, *slot_);
     } else if (units_.size() < max_units_) {

@@ -43,8 +43,8 @@ Status Router::Impl::CheckRequest(const RouterRequest& spec) const {
   if (!spec.adapter.empty() && !ServesAdapter(spec.adapter)) return tl::unexpected(UnservedError());
   const size_t answer = spec.max_new_tokens > 0 ? 1 : 0;
   uint32_t longest = 0;
-  for (const auto& [id, worker] : workers) {
-    if (worker.decode()) longest = std::max(longest, worker.info.max_sequence_tokens());
+  for (const WorkerState* worker : roster) {
+    if (worker->decode()) longest = std::max(longest, worker->info.max_sequence_tokens());
   }
   if (longest > 0 && spec.tokens.size() + answer > longest) {
     return InvalidArgument(

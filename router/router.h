@@ -22,6 +22,7 @@
 
 #include "common/clock.h"
 #include "common/fair_share.h"
+#include "common/hash.h"
 #include "common/metrics.h"
 #include "common/random.h"
 #include "common/shared_tokens.h"
@@ -95,6 +96,12 @@ struct RouterRequest {
   // The client's own. Where no placement is predicted to meet it, the request is refused at once.
   // Of class interactive alone.
   Objective objective;
+  // Not "": the client may send it again under this key, to whichever router; the decode worker
+  // keeps what it says. `answer_index` is this answer's among those of the client's request, of
+  // which `content` is the hash: with another one under the same key it ends with ALREADY_EXISTS.
+  std::string answer_key;
+  uint32_t answer_index = 0;
+  Hash128 content;
 };
 
 // Where a request was placed and why; shown to clients as x-aisp-route.

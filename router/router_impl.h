@@ -2,7 +2,8 @@
 // and go), router_placement.cc (where requests go), router_requests.cc (tokens, takeover, finish),
 // router_classes.cc (requests that wait for room, and give way), router_poison.cc (requests that
 // end workers), router_tenants.cc (shares of tenants), router_names.cc (who holds a worker's name),
-// router_roles.cc (who takes another role), router_adapters.cc (LoRA adapters come and go). Private
+// router_roles.cc (who takes another role), router_adapters.cc (LoRA adapters come and go),
+// router_repeats.cc (who keeps an answer that is asked for again). Private
 // to router/.
 //
 // Invariants:
@@ -69,6 +70,7 @@ struct Router::Impl {
     // Workers that ended while they had this request and had brought no token of it; and whether no
     // other one waited there.
     std::map<WorkerKey, bool> blamed;
+    bool asked_holder = false;  // of its answer, under its key
     Instant verdict = kNever;  // held back until it is clear whether they really ended
     bool on_trial = false;     // placed only while no other request on trial waits for a token
     std::set<WorkerKey> failed_on;
@@ -140,6 +142,8 @@ struct Router::Impl {
   void Forget(const std::string& worker_id, const Counter& cause, const Error& why, bool close);
   WorkerState* WorkerOf(LinkId link);
   WorkerState* WorkerNamed(const std::string& worker_id);
+  // After workers came or went.
+  void MakeRoster();
   void UpdateWorkerGauges();
   void UpdateLoadGauges();
 
@@ -167,6 +171,13 @@ struct Router::Impl {
   // Whoever waits for an answer of that worker hears that there is none.
   void EndRoleWaits(const std::string& worker_id, const Error& why);
   Error NoSuchWorker(const std::string& worker_id) const;
+
+  // Where a request could go now, with what the policy was shown.
+  struct Choice {
+    std::vector<WorkerState*> states;
+    std::vector<WorkerView> views;
+    Placement placement;
+  };
 
   // router_adapters.cc: LoRA adapters that come and go
   void LoadAdapter(AdapterWish wish, OnAdapter done);
@@ -200,6 +211,21 @@ struct Router::Impl {
   void EndUnserved();
   static Error UnservedError();
 
+  // router_repeats.cc: answers that are kept
+  void OnKeptAnswers(WorkerState& worker, const v1::KeptAnswers& told);
+  // Nothing that it keeps can be asked for any more.
+  void ForgetKept(WorkerState& worker);
+  void AddHolder(WorkerState& worker, const Hash128& name);
+  void DropHolder(WorkerState& worker, const Hash128& name);
+  // The request is placed no more.
+  void ForgetKeyed(const Request& request);
+  static Hash128 AnswerName(const RouterRequest& spec);
+  // The worker that keeps what this request asks for, or computes it for another one of this
+  // router; null: nobody is known to. A request is told once.
+  WorkerState* Holder(Request& request);
+  // The same as a placement.
+  Choice AtHolder(const Request& request, WorkerState& holder);
+
   // router_poison.cc: requests that end workers
   // A worker was lost and these were on it.
   void Blame(const WorkerState& worker, const std::vector<RequestId>& orphans);
@@ -223,13 +249,6 @@ struct Router::Impl {
   bool Suspect(const Request& request) const;
   bool AnotherOnTrial(const Request& request) const;
   void RefusePoison(RequestId id);
-
-  // Where a request could go now, with what the policy was shown.
-  struct Choice {
-    std::vector<WorkerState*> states;
-    std::vector<WorkerView> views;
-    Placement placement;
-  };
 
   // router_tenants.cc
   // RESOURCE_EXHAUSTED when the tenant's last request is one more than its share of `limit` places,
@@ -333,8 +352,13 @@ struct Router::Impl {
   std::map<LinkId, Link> links;
   std::map<std::string, WorkerState>
       workers;  // in the order of their names, so that a run can be replayed
+  std::vector<WorkerState*> roster;  // the same, for the loop of every placement
   std::unordered_map<uint64_t, Request> requests;
   std::unordered_map<uint64_t, RequestId> by_wire;
+  // Who keeps an answer, by its name, the last to say so at the end; and which request of this
+  // router that is placed asks for it.
+  std::unordered_map<Hash128, std::vector<std::string>> holders;
+  std::unordered_map<Hash128, RequestId> keyed;
   std::set<RequestId> pending;
   std::set<RequestId> queued;     // what yields and waits for room
   std::set<RequestId> aged;       // of what is placed: what has waited too long to yield

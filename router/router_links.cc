@@ -61,6 +61,8 @@ void Router::Impl::OnMessage(LinkId link, v1::WorkerMessage message) {
       return OnAdapterAnswer(*worker, message.adapter_answer());
     case v1::WorkerMessage::kAdapters:
       return OnAdapterChange(*worker, message.adapters());
+    case v1::WorkerMessage::kKeptAnswers:
+      return OnKeptAnswers(*worker, message.kept_answers());
     case v1::WorkerMessage::kRoleAnswer:
       return OnRoleAnswer(link, message.role_answer());
     default:
@@ -169,6 +171,7 @@ void Router::Impl::Accept(LinkId link_id, v1::Register&& registration) {
           .try_emplace(id, link_id, std::move(registration), options.max_prefix_units_per_worker,
                        &directory, &promised, now)
           .first->second;
+  MakeRoster();
   link_timers.Set(link_id.value, now + options.silence_limit);
   UpdateWorkerGauges();
   // An accepted worker sends a snapshot of its own accord; OnTelemetry asks when none came.
@@ -318,7 +321,9 @@ void Router::Impl::Forget(const std::string& worker_id, const Counter& cause, co
     r.prompt_id = 0;
     by_wire.erase(request);
     aged.erase(r.id);
+    ForgetKeyed(r);
   }
+  ForgetKept(it->second);
   const bool died = (&cause == &metrics.forgotten_link || &cause == &metrics.forgotten_silent) &&
                     !it->second.draining;
   if (died && it->second.prefill()) {
@@ -327,6 +332,7 @@ void Router::Impl::Forget(const std::string& worker_id, const Counter& cause, co
     Blame(it->second, moved);
   }
   workers.erase(it);
+  MakeRoster();
   EndRoleWaits(name, why);
   OnAdapterWorkerGone(name);
   OnNameFree(name);
@@ -349,6 +355,11 @@ void Router::Impl::Forget(const std::string& worker_id, const Counter& cause, co
       TakeOver(*request, why);
     }
   }
+}
+
+void Router::Impl::MakeRoster() {
+  roster.clear();
+  for (auto& [id, worker] : workers) roster.push_back(&worker);
 }
 
 void Router::Impl::UpdateWorkerGauges() {

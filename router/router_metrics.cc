@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "router/policy.h"
+
 namespace aisp {
 namespace {
 
@@ -23,10 +25,12 @@ RouterMetrics::RouterMetrics(Metrics* m, const std::string& model,
                              std::span<const std::string_view> route_reasons)
     : metrics_(m), labels_({{"role", "router"}, {"model", model}}) {
   if (m == nullptr) return;
-  for (const std::string_view reason : route_reasons) {
+  const auto add_reason = [&](std::string_view reason) {
     routes_[reason] = m->AddCounter("aisp_route_decisions_total", "Placements by reason",
                                     With(labels_, "reason", std::string(reason)));
-  }
+  };
+  for (const std::string_view reason : route_reasons) add_reason(reason);
+  add_reason(route_reason::kRepeat);
   AddRequestMetrics(m);
   AddClassMetrics(m);
   AddWorkerMetrics(m);
@@ -61,6 +65,8 @@ void RouterMetrics::AddRequestMetrics(Metrics* m) {
       m->AddCounter("aisp_prompt_tokens_total", "Prompt tokens of accepted requests", labels_);
   generation_tokens =
       m->AddCounter("aisp_generation_tokens_total", "Tokens given to clients", labels_);
+  kept_answers = m->AddGauge("aisp_router_kept_answers",
+                             "Answers under an idempotency-key that decode workers keep", labels_);
   moves = m->AddCounter("aisp_request_moves_total",
                         "Requests placed on another decode worker because theirs drains", labels_);
   poison = m->AddCounter("aisp_poison_requests_total",

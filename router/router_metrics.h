@@ -69,7 +69,7 @@ class RouterMetrics {
   };
   void SetLoad(const Load& load, uint32_t block_tokens);
 
-  Gauge active, pending, prefill_workers, decode_workers, parked_workers, draining;
+  Gauge active, pending, prefill_workers, decode_workers, parked_workers, draining, kept_answers;
   Counter finished_stop, finished_length;
   Counter prompt_tokens, generation_tokens;
   Counter takeovers, poison, moves, cancelled, registrations_refused;

@@ -7,6 +7,7 @@
 #include "common/log.h"
 #include "common/prefix_hash.h"
 #include "proto/fingerprint.h"
+#include "proto/hash_wire.h"
 #include "proto/tenant.h"
 #include "router/prefix_pulls.h"
 #include "router/router_impl.h"
@@ -17,6 +18,9 @@ namespace {
 // What yields fills so much of the TPOT that running streams shall keep: the rest is for
 // interactive requests that come next.
 constexpr double kFilled = 0.8;
+
+// What this router places counts for so many at most: of one that has hardly begun it says little.
+constexpr double kMostRouters = 16;
 
 // What the client asks for, and of what it does not name, the router's own.
 Objective ObjectiveOf(const Objective& asked, const Objective& usual) {
@@ -54,12 +58,14 @@ std::vector<TokenId> Router::Impl::Request::Sequence() const {
 std::vector<WorkerView> Router::Impl::ViewsFor(const Request& request, bool yields,
                                                std::vector<WorkerState*>* states) {
   std::vector<WorkerView> views;
-  views.reserve(workers.size());
+  views.reserve(roster.size());
   const auto most_cached = static_cast<int32_t>((request.length() - 1) / kHashUnitTokens);
   directory.Match(request.unit_hashes, &units_held);
   promised.Match(PrefixPromises::Strides(request.unit_hashes), &strides_promised);
-  for (auto& [id, worker] : workers) {
-    WorkerView view = worker.View(clock->Now(), pool, yields);
+  const Instant now = clock->Now();
+  for (WorkerState* const each : roster) {
+    WorkerState& worker = *each;
+    WorkerView& view = views.emplace_back(worker.View(now, pool, yields));
     const auto slot = worker.prefix.slot();
     const int32_t units = slot ? units_held[*slot] : worker.prefix.MatchUnits(request.unit_hashes);
     view.cached_tokens = std::min(units, most_cached) * kHashUnitTokens;
@@ -70,12 +76,12 @@ std::vector<WorkerView> Router::Impl::ViewsFor(const Request& request, bool yiel
     }
     const std::string& adapter = request.spec.adapter;
     if (!adapter.empty() && worker.adapters.count(adapter) == 0) view.available = false;
-    if (!view.prefill && request.failed_on.count({id, worker.info.incarnation()}) != 0)
+    if (!view.prefill && !request.failed_on.empty() &&
+        request.failed_on.count({worker.info.worker_id(), worker.info.incarnation()}) != 0)
       view.available = false;
     if (!view.prefill && request.length() >= std::max(1u, worker.info.max_sequence_tokens())) {
       view.available = false;
     }
-    views.push_back(view);
     states->push_back(&worker);
   }
   return views;
@@ -84,13 +90,16 @@ std::vector<WorkerView> Router::Impl::ViewsFor(const Request& request, bool yiel
 // What gives way is judged by what runs now: what comes after it takes its place.
 void Router::Impl::SetRates(RequestSummary* summary) const {
   const Instant now = clock->Now();
-  const auto decodes = std::count_if(workers.begin(), workers.end(),
-                                     [](const auto& worker) { return worker.second.decode(); });
+  const auto decodes = std::count_if(roster.begin(), roster.end(),
+                                     [](const WorkerState* worker) { return worker->decode(); });
   const auto each = static_cast<double>(std::max<ptrdiff_t>(1, decodes));
+  const double own = arrivals.PerSecond(now), others = pool.others.PerSecond(now);
   summary->arrivals_per_s =
-      arrivals.PerSecond(now) / static_cast<double>(std::max<size_t>(1, workers.size()));
-  summary->prompt_steps_per_s = prompt_steps.PerSecond(now) / each;
-  summary->prompt_ms_per_s = prompt_ms.PerSecond(now) / each;
+      (own + others) / static_cast<double>(std::max<size_t>(1, workers.size()));
+  // Other routers are taken to place what this one does.
+  const double all = own > 0 ? std::min((own + others) / own, kMostRouters) : 1;
+  summary->prompt_steps_per_s = all * prompt_steps.PerSecond(now) / each;
+  summary->prompt_ms_per_s = all * prompt_ms.PerSecond(now) / each;
 }
 
 RequestSummary Router::Impl::Summarize(const Request& request, bool yields) {
@@ -160,6 +169,9 @@ Status Router::Impl::Place(Request& request) {
   }
   const bool yields = YieldsAt(request, clock->Now());
   const Objective asked = request.spec.objective;
+  if (WorkerState* const holder = Holder(request); holder != nullptr) {
+    if (Dispatch(request, AtHolder(request, *holder))) return {};
+  }
   Status sent;
   for (size_t tried = 0; tried < workers.size(); ++tried) {
     Result<Choice> choice = Choose(request);
@@ -239,6 +251,12 @@ v1::GenerateRequest Router::Impl::MakeGenerate(const Request& request) const {
   }
   out.set_cache_salt(spec.cache_scope);
   out.set_adapter(spec.adapter);
+  if (!spec.answer_key.empty()) {
+    v1::AnswerKey* key = out.mutable_answer_key();
+    key->set_key(spec.answer_key);
+    key->set_index(spec.answer_index);
+    key->set_body(HashToWire(spec.content));
+  }
   return out;
 }
 
@@ -335,6 +353,7 @@ Status Router::Impl::Dispatch(Request& request, const Choice& choice) {
   const bool yields = YieldsAt(request, now);
   if (!yields && Yields(request.spec.tenant.service_class)) aged.insert(request.id);
   decode.attempts.insert(request.wire_id);
+  ++decode.requests_sent;
   request_timers.Set(request.id.value, request.deadline + options.deadline_grace);
 
   // Who pulls will have it.
@@ -372,9 +391,11 @@ Status Router::Impl::Dispatch(Request& request, const Choice& choice) {
   }
   Promise(request, *states[placement.prefill >= 0 ? placement.prefill : placement.decode]);
   request.placed = placement;
+  if (!request.spec.answer_key.empty()) keyed.try_emplace(AnswerName(request.spec), request.id);
   metrics.CountRoute(placement.reason);
-  metrics.CountPrefix(tokens, cached);
-  if (request.placements == 1) {
+  const bool repeats = placement.reason == route_reason::kRepeat;
+  if (!repeats) metrics.CountPrefix(tokens, cached);
+  if (request.placements == 1 && !repeats) {
     if (!yields) arrivals.Add(now);
     totals.placed_tokens += static_cast<uint64_t>(tokens);
     totals.uncached_tokens += static_cast<uint64_t>(std::max<int64_t>(0, tokens - cached));

@@ -226,6 +226,7 @@ void Router::Impl::Detach(Request& request) {
   request.prompt_id = 0;
   by_wire.erase(request.wire_id);
   request.wire_id = 0;
+  ForgetKeyed(request);
 }
 
 void Router::Impl::TellCancelled(const Request& request) {

@@ -52,6 +52,10 @@ void StepTimeModel::Observe(const StepShape& shape, uint64_t duration_ns) {
   }
 }
 
+bool StepTimeModel::Settled(bool only_prefills) const {
+  return prefill_.samples() >= kEnough && (only_prefills || decode_.samples() >= kEnough);
+}
+
 StepCost StepTimeModel::Cost() const { return CostWith(*this); }
 
 StepCost StepTimeModel::CostWith(const StepTimeModel& others) const {

@@ -55,6 +55,8 @@ class StepTimeModel {
   StepCost Cost() const;
   // Of a kind of steps that it has hardly seen, what `others` knows.
   StepCost CostWith(const StepTimeModel& others) const;
+  // CostWith takes nothing from others, or nothing that counts for a worker that only prefills.
+  bool Settled(bool only_prefills) const;
   uint64_t samples() const { return decode_.samples() + prefill_.samples(); }
 
  private:

@@ -10,6 +10,9 @@ namespace {
 // arrived.
 constexpr Duration kReportLag = std::chrono::milliseconds(5);
 
+// Fewer requests a second of other routers are none.
+constexpr double kAlonePerS = 0.01;
+
 // Steps that tell what workers cost.
 constexpr uint64_t kKnown = 32;
 
@@ -27,6 +30,7 @@ constexpr uint32_t kMostSequences = 1u << 20;
 constexpr uint32_t kMostTokensOfAStep = 1u << 24;
 constexpr uint64_t kMostTokens = uint64_t{1} << 40;
 constexpr uint64_t kMostPositions = uint64_t{1} << 50;
+constexpr uint64_t kMostRequests = uint64_t{1} << 60;
 constexpr uint64_t kLongestNs = uint64_t{3600} * 1'000'000'000;
 
 v1::Telemetry Bounded(v1::Telemetry t) {
@@ -48,10 +52,6 @@ v1::Telemetry Bounded(v1::Telemetry t) {
   return t;
 }
 
-WorkerView::Learnt At(const RunningMean& mean, Instant now) {
-  return {mean.Value(now), mean.Spread(now)};
-}
-
 bool Plausible(const v1::StepSample& s) {
   return s.prefill_tokens() <= kMostTokensOfAStep && s.decode_rows() <= kMostSequences &&
          s.prefill_context() <= kMostPositions && s.decode_context() <= kMostPositions &&
@@ -65,6 +65,23 @@ double KvBytesPerToken(const v1::KvLayoutDesc& layout) {
          DtypeBytes(layout.dtype());
 }
 
+void WorkerState::CountOthers(const v1::Telemetry& report, Instant now, PoolModel* pool) {
+  // Requests of this router that are under way are not counted by the worker yet: the sum of the
+  // others seems to fall then, and is back with the next report.
+  const auto others = static_cast<int64_t>(std::min(report.requests_total(), kMostRequests)) -
+                      static_cast<int64_t>(requests_sent);
+  if (others_seen_ && others > *others_seen_) {
+    const auto came =
+        static_cast<double>(std::min<int64_t>(others - *others_seen_, kMostSequences));
+    pool->others.Add(now, came);
+  }
+  others_seen_ = std::max(others, others_seen_.value_or(others));
+  // Alone, the router knows better than a report that is under way.
+  const bool alone = pool->others.PerSecond(now) < kAlonePerS;
+  const auto queued = static_cast<int32_t>(std::min(report.queued_prompts(), kMostSequences));
+  others_prompts = alone ? 0 : std::max(0, queued - queued_prompts);
+}
+
 bool WorkerState::Report(const v1::Telemetry& report, Instant now, PoolModel* pool) {
   if (report.incarnation() != info.incarnation()) return false;
   if (report.sequence() < telemetry.sequence()) return false;
@@ -76,6 +93,8 @@ bool WorkerState::Report(const v1::Telemetry& report, Instant now, PoolModel* po
     model.Observe(shape, s.duration_ns());
     pool->steps.Observe(shape, s.duration_ns());
   }
+  bases_ = {};
+  CountOthers(report, now, pool);
   step_begin = kNever;
   reported = now;
   telemetry = Bounded(report);
@@ -114,13 +133,15 @@ double WorkerState::BusyMs(Instant now) const {
 
 void WorkerState::Charge(Instant now, const PromptWork& prefill, int64_t context_tokens,
                          int32_t rows, bool yields) {
+  bases_ = {};
   unreported_.push_back({now, prefill, context_tokens, rows, yields});
   unreported_prefill_ += prefill;
   unreported_context_ += context_tokens;
   unreported_rows_ += rows;
 }
 
-double WorkerState::BacklogMs(Instant now, const WorkerView& view, bool all) const {
+void WorkerState::SetBacklog(Instant now, bool all, Basis* basis) const {
+  const WorkerView& view = basis->view;
   const StepShape beside = view.RunningBeside();
   const auto ms = [&](const PromptWork& work) {
     return view.cost.PromptMs(work, view.chunk_tokens, beside);
@@ -131,19 +152,14 @@ double WorkerState::BacklogMs(Instant now, const WorkerView& view, bool all) con
     reported_work -= PromptWork{static_cast<int64_t>(telemetry.yielding_prefill_tokens()),
                                 static_cast<int64_t>(telemetry.yielding_prefill_context())};
   }
-  double backlog =
+  basis->backlog_ms =
       std::max(0.0, ms(reported_work) - static_cast<double>(telemetry.prefill_age_ns()) * 1e-6);
-  Instant at = reported == kNever ? now : reported;
-  const auto advance = [&](Instant to) {
-    if (to > at) backlog = std::max(0.0, backlog - ToMs(to - at));
-    at = std::max(at, to);
-  };
+  basis->at = reported == kNever ? now : reported;
   for (const Unreported& sent : unreported_) {
-    advance(sent.sent);
-    if (all || !sent.yields) backlog += ms(sent.prefill);
+    basis->backlog_ms = basis->BacklogAt(sent.sent);
+    basis->at = std::max(basis->at, sent.sent);
+    if (all || !sent.yields) basis->backlog_ms += ms(sent.prefill);
   }
-  advance(now);
-  return backlog;
 }
 
 void WorkerState::SetYielding(WorkerView* view) const {
@@ -166,12 +182,12 @@ void WorkerState::SetYielding(WorkerView* view) const {
       view->total_blocks, view->free_blocks + view->yielding_context / block_tokens));
 }
 
-WorkerView WorkerState::View(Instant now, const PoolModel& pool, bool yields) const {
-  WorkerView view;
+WorkerState::Basis WorkerState::MakeBasis(Instant now, const PoolModel& pool, bool yields) const {
+  Basis basis;
+  WorkerView& view = basis.view;
   view.worker_id = info.worker_id();
   view.host_id = info.host_id();
   view.prefill = prefill();
-  view.available = Ready();
   view.first_tokens = info.first_tokens();
   view.gives = !info.kv_address().empty();
   view.cost = model.CostWith(pool.steps);
@@ -197,14 +213,24 @@ WorkerView WorkerState::View(Instant now, const PoolModel& pool, bool yields) co
   view.total_blocks = static_cast<int32_t>(telemetry.total_blocks());
   view.free_blocks = std::max(0, static_cast<int32_t>(telemetry.free_blocks()) -
                                      static_cast<int32_t>(unreported_context_ / block_tokens));
-  view.busy_ms = BusyMs(now);
-  view.backlog_ms = BacklogMs(now, view, /*all=*/yields);
-  if (!yields) SetYielding(&view);
   view.transfer_bytes_per_s = telemetry.transfer_bytes_per_s();
-  view.local_ttft = {At(correction.local.offset_ms, now), At(correction.local.wait_factor, now)};
-  view.remote_ttft = {At(correction.remote.offset_ms, now), At(correction.remote.wait_factor, now)};
-  view.tpot_extra = At(pool.tpot_extra_ms, now);
-  view.queued_prompts = queued_prompts;
+  SetBacklog(now, /*all=*/yields, &basis);
+  if (!yields) SetYielding(&view);
+  return basis;
+}
+
+WorkerView WorkerState::View(Instant now, const PoolModel& pool, bool yields) const {
+  std::optional<Basis>& basis = bases_[yields ? 1 : 0];
+  if (!basis || reported == kNever || !model.Settled(prefill()))
+    basis = MakeBasis(now, pool, yields);
+  WorkerView view = basis->view;
+  view.available = Ready();
+  view.busy_ms = BusyMs(now);
+  view.backlog_ms = basis->BacklogAt(now);
+  view.local_ttft = {correction.local.offset_ms.At(now), correction.local.wait_factor.At(now)};
+  view.remote_ttft = {correction.remote.offset_ms.At(now), correction.remote.wait_factor.At(now)};
+  view.tpot_extra = pool.tpot_extra_ms.At(now);
+  view.queued_prompts = queued_prompts + others_prompts;
   view.known = pool.steps.samples() >= kKnown;
   return view;
 }

@@ -3,12 +3,17 @@
 // Plain state of the router; its thread.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <set>
 #include <string>
+#include <unordered_set>
 
 #include "common/clock.h"
+#include "common/hash.h"
 #include "proto/link.h"
 #include "proto/shared_prompts.h"
 #include "router/correction.h"
@@ -30,6 +35,8 @@ struct PoolModel {
   // them add. One for all workers, since the next prompts go where the router sends them: a worker
   // that has just had many need not have as many again.
   RunningMean tpot_extra_ms{0};
+  // Requests that other routers placed, as workers count them.
+  EventRate others;
 };
 
 class WorkerState {
@@ -68,6 +75,8 @@ class WorkerState {
   PrefixView prefix;
   PrefixPromises promises;
   int32_t queued_prompts = 0;  // of this router, that it computes
+  int32_t others_prompts = 0;  // of other routers, at its last report
+  uint64_t requests_sent = 0;  // by this router
   bool draining = false;
   v1::Role becoming = v1::ROLE_UNSPECIFIED;  // it drains for that, by this router's word
   bool move_all = false;                     // it wants its streams placed elsewhere
@@ -78,6 +87,7 @@ class WorkerState {
   Instant snapshot_asked = Instant{INT64_MIN};
   uint64_t prefix_gaps_counted = 0;
   uint64_t prefix_dropped_counted = 0;
+  std::unordered_set<Hash128> kept;  // answers, by name
   std::set<uint64_t> attempts;  // wire ids of this router's requests, oldest first
   // Requests that were taken from it before it had brought a token of them, and when: it may have
   // computed them still. The last ones.
@@ -91,10 +101,24 @@ class WorkerState {
   Duration step_expected{};
 
  private:
+  // What a report says of other routers.
+  void CountOthers(const v1::Telemetry& report, Instant now, PoolModel* pool);
   double BusyMs(Instant now) const;
-  // How long the prompts that it has take from `now`: those of its last report, less what it has
-  // computed since, and those that were sent to it later.
-  double BacklogMs(Instant now, const WorkerView& view, bool all) const;
+  // What of its view changes with a report or with what is sent to it alone, and the backlog at a
+  // moment, from which it shrinks.
+  struct Basis {
+    WorkerView view;
+    double backlog_ms = 0;
+    Instant at;
+
+    double BacklogAt(Instant now) const {
+      return now > at ? std::max(0.0, backlog_ms - ToMs(now - at)) : backlog_ms;
+    }
+  };
+  Basis MakeBasis(Instant now, const PoolModel& pool, bool yields) const;
+  // How long the prompts that it has take: those of its last report, less what it has computed
+  // since, and those that were sent to it later.
+  void SetBacklog(Instant now, bool all, Basis* basis) const;
   // Leaves out of `view` what gives way.
   void SetYielding(WorkerView* view) const;
 
@@ -105,6 +129,11 @@ class WorkerState {
     int32_t rows;
     bool yields;
   };
+  // Requests of other routers before the last report; nothing before the first.
+  std::optional<int64_t> others_seen_;
+  // By whether the request yields; made anew when something came, and as long as its own steps say
+  // too little, for what all workers' say changes any time.
+  mutable std::array<std::optional<Basis>, 2> bases_;
   std::deque<Unreported> unreported_;
   PromptWork unreported_prefill_;
   int64_t unreported_context_ = 0;

@@ -267,6 +267,8 @@ class WorkerServiceImpl final : public WorkerService {
     o.max_running = static_cast<int32_t>(EngineSettingsOf(config).max_sequences);
     o.default_timeout = config.router.default_timeout;
     o.lease_base = config.worker.lease;
+    o.answers = {config.worker.answer_window, static_cast<size_t>(config.worker.answer_memory),
+                 static_cast<size_t>(config.worker.max_answers)};
     if (host_.served->guides != nullptr) {
       o.guides = [pool = host_.served->guides, post = post_](const v1::GenerateRequest& request,
                                                              DecodeOptions::OnGuide later) {

@@ -9,6 +9,7 @@
 
 #include "common/check.h"
 #include "common/metrics.h"
+#include "simulate/replicas.h"
 #include "simulate/worker.h"
 
 namespace aisp::simulate {
@@ -53,6 +54,7 @@ class Simulation final : public World, private LinkSender<v1::RouterMessage> {
   }
   void Rejoin(Worker& worker) override;
   Worker* Named(const std::string& id) override { return by_name_.at(id); }
+  bool SeveralRouters() const override { return routers_.size() > 1; }
 
  private:
   struct Event {
@@ -113,8 +115,15 @@ class Simulation final : public World, private LinkSender<v1::RouterMessage> {
   template <typename Message>
   static uint64_t Park(std::vector<Message>* parked, std::vector<uint64_t>* free, Message message);
   void AddWorkers(const ClusterOptions& options);
+  // Of the worker to router 0; those to the others follow.
   LinkId NewLink(Worker* worker);
+  Replica RouterOf(LinkId link) const {
+    return {(link.value - 1) % routers_.size(), routers_.size()};
+  }
+  // The router whose timer is the next one.
+  Router& NextRouter() const;
   void Register(Worker& worker);
+  RouterTotals Totals() const;
   void Plan();
   void Handle(const Event& event);
   void ScheduleArrival(size_t index);
@@ -129,14 +138,14 @@ class Simulation final : public World, private LinkSender<v1::RouterMessage> {
   const Objective limits_;
   const double hopeless_;
   ManualClock clock_;
-  Metrics metrics_;
+  std::vector<std::unique_ptr<Metrics>> metrics_;  // of each router
   v1::Fingerprint fingerprint_;
   loadgen::PromptMaker prompts_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::map<std::string, Worker*> by_name_;
   std::vector<Worker*> by_link_;
   std::unique_ptr<planner::Planner> planner_;
-  Router router_;
+  std::vector<std::unique_ptr<Router>> routers_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   uint64_t next_order_ = 0;
   std::vector<v1::RouterMessage> to_workers_;
@@ -178,7 +187,6 @@ Simulation::Simulation(const ClusterOptions& options, const std::vector<loadgen:
       limits_(limits),
       hopeless_(hopeless),
       fingerprint_(FingerprintOf(options.fleets.front().profile)),
-      router_(WithTimeout(options.router), fingerprint_, &clock_, options.seed, this, &metrics_),
       frontend_(FromMs(options.fleets.front().profile.frontend_ms)),
       message_(FromMs(options.fleets.front().profile.message_ms)) {
   clock_.Set(kStart);
@@ -186,6 +194,13 @@ Simulation::Simulation(const ClusterOptions& options, const std::vector<loadgen:
   clients_.resize(items.size());
   outcome_.requests.resize(items.size());
   outcome_.decisions_us.reserve(items.size());
+  LinkSender<v1::RouterMessage>* const sender = this;
+  for (int r = 0; r < options.routers; ++r) {
+    metrics_.push_back(std::make_unique<Metrics>());
+    routers_.push_back(std::make_unique<Router>(WithTimeout(options.router), fingerprint_, &clock_,
+                                                options.seed + static_cast<uint64_t>(r), sender,
+                                                metrics_.back().get()));
+  }
   AddWorkers(options);
   if (!options.planner) return;
   planner_ = std::make_unique<planner::Planner>(*options.planner);
@@ -193,8 +208,17 @@ Simulation::Simulation(const ClusterOptions& options, const std::vector<loadgen:
 }
 
 LinkId Simulation::NewLink(Worker* worker) {
-  by_link_.push_back(worker);
-  return LinkId(by_link_.size());
+  const LinkId first(by_link_.size() + 1);
+  by_link_.insert(by_link_.end(), routers_.size(), worker);
+  for (size_t r = 0; r < routers_.size(); ++r)
+    routers_[r]->OnLinkUp(LinkId(first.value + r), worker->id());
+  return first;
+}
+
+Router& Simulation::NextRouter() const {
+  return **std::min_element(routers_.begin(), routers_.end(), [](const auto& a, const auto& b) {
+    return a->NextTimer() < b->NextTimer();
+  });
 }
 
 void Simulation::Register(Worker& worker) {
@@ -208,13 +232,27 @@ void Simulation::Register(Worker& worker) {
 
 void Simulation::Rejoin(Worker& worker) {
   worker.set_link(NewLink(&worker));
-  router_.OnLinkUp(worker.link(), worker.id());
   Register(worker);
+}
+
+// What was asked of all routers: a planner adds up what they say.
+RouterTotals Simulation::Totals() const {
+  RouterTotals all;
+  for (const auto& router : routers_) {
+    const RouterTotals& one = router->Totals();
+    all.requests += one.requests;
+    all.prompt_tokens += one.prompt_tokens;
+    all.placed_tokens += one.placed_tokens;
+    all.uncached_tokens += one.uncached_tokens;
+    all.finished += one.finished;
+    all.new_tokens += one.new_tokens;
+  }
+  return all;
 }
 
 void Simulation::Plan() {
   Schedule(Now() + kPlanInterval, {Event::kPlan});
-  const planner::Plan plan = planner_->Decide(Now(), {router_.Workers(), router_.Totals()});
+  const planner::Plan plan = planner_->Decide(Now(), {routers_.front()->Workers(), Totals()});
   Outcome::Roles roles;
   roles.at_s = ToSeconds(Now() - kStart);
   for (const auto& worker : workers_) {
@@ -228,14 +266,15 @@ void Simulation::Plan() {
   }
   outcome_.roles.push_back(roles);
   for (const planner::Change& change : plan.changes) {
-    router_.SetWorkerRole(change.worker, change.wish,
-                          [this, id = change.worker](const Result<Router::RoleState>& begun) {
-                            if (begun) {
-                              ++outcome_.role_changes;
-                            } else {
-                              planner_->Refused(Now(), id);
-                            }
-                          });
+    routers_.front()->SetWorkerRole(
+        change.worker, change.wish,
+        [this, id = change.worker](const Result<Router::RoleState>& begun) {
+          if (begun) {
+            ++outcome_.role_changes;
+          } else {
+            planner_->Refused(Now(), id);
+          }
+        });
   }
 }
 
@@ -249,10 +288,10 @@ void Simulation::AddWorkers(const ClusterOptions& options) {
     by_name_[id] = &worker;
     const auto most = static_cast<uint32_t>(std::min<int64_t>(profile.blocks * profile.block_tokens,
                                                               std::numeric_limits<int32_t>::max()));
-    router_.OnLinkUp(worker.link(), id);
     v1::WorkerMessage message;
     *message.mutable_register_() = worker.Registration(most);
-    router_.OnMessage(worker.link(), message);
+    for (size_t r = 0; r < routers_.size(); ++r)
+      routers_[r]->OnMessage(LinkId(worker.link().value + r), message);
     worker.OnTelemetryTimer();
     // Not all at the same moment.
     const Duration offset(
@@ -281,13 +320,20 @@ uint64_t Simulation::Park(std::vector<Message>* parked, std::vector<uint64_t>* f
 
 void Simulation::Send(LinkId link, v1::RouterMessage message) {
   Worker* worker = by_link_.at(link.value - 1);
+  NameForWorker(RouterOf(link), &message);
   const uint64_t place = Park(&to_workers_, &free_to_workers_, std::move(message));
   Schedule(Now() + message_, {Event::kToWorker, worker, nullptr, place});
 }
 
 void Simulation::SendToRouter(Worker& from, v1::WorkerMessage message) {
-  const uint64_t place = Park(&to_router_, &free_to_router_, std::move(message));
-  Schedule(Now() + message_, {Event::kToRouter, &from, nullptr, place, from.link()});
+  for (uint64_t r = 0; r < routers_.size(); ++r) {
+    v1::WorkerMessage heard =
+        routers_.size() == 1 ? std::move(message) : HeardBy({r, routers_.size()}, message);
+    if (heard.body_case() == v1::WorkerMessage::BODY_NOT_SET) continue;
+    const uint64_t place = Park(&to_router_, &free_to_router_, std::move(heard));
+    Schedule(Now() + message_,
+             {Event::kToRouter, &from, nullptr, place, LinkId(from.link().value + r)});
+  }
 }
 
 void Simulation::Handle(const Event& event) {
@@ -308,7 +354,7 @@ void Simulation::Handle(const Event& event) {
     case Event::kToRouter: {
       v1::WorkerMessage message = std::move(to_router_[event.value]);
       free_to_router_.push_back(event.value);
-      return router_.OnMessage(event.link, std::move(message));
+      return routers_[RouterOf(event.link).index]->OnMessage(event.link, std::move(message));
     }
     case Event::kJobRefused:
       return event.worker->OnJobRefused(event.value);
@@ -345,7 +391,8 @@ void Simulation::Arrive(size_t index) {
   clients_[index] = std::move(client);
   Duration hint{};
   const double begin = WallMicros();
-  const auto id = router_.Submit(std::move(request), clients_[index].get(), &hint);
+  Router& router = *routers_[index % routers_.size()];
+  const auto id = router.Submit(std::move(request), clients_[index].get(), &hint);
   outcome_.decisions_us.push_back(static_cast<float>(WallMicros() - begin));
   if (id) return;
   served.end = Served::End::kRefused;
@@ -379,10 +426,11 @@ Outcome Simulation::Play() {
   while (ended_ < items_.size() && !Hopeless()) {
     AISP_CHECK(!events_.empty());
     const Event event = events_.top();
-    const Instant timer = router_.NextTimer();
+    Router& next = NextRouter();
+    const Instant timer = next.NextTimer();
     if (timer <= Instant{event.at_ns}) {
       clock_.Set(std::max(Now(), timer));
-      router_.OnTimer(Now());
+      next.OnTimer(Now());
       continue;
     }
     events_.pop();

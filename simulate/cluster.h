@@ -19,6 +19,8 @@ namespace aisp::simulate {
 struct ClusterOptions {
   std::vector<Fleet> fleets;
   RouterOptions router;
+  // Replicas that share nothing but the workers; clients go to each in turn.
+  int routers = 1;
   // Each request asks for what the router counts as served well, so that one that nobody is
   // predicted to serve in time is refused at once.
   bool objectives = false;

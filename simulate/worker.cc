@@ -17,6 +17,7 @@ namespace {
 constexpr uint64_t kIncarnation = 1;
 // As many steps as a real worker's telemetry names.
 constexpr size_t kMaxSamples = 64;
+constexpr Duration kLoadInterval = std::chrono::milliseconds(10);
 
 void AddUnits(const std::vector<Hash128>& units, v1::KvEvent::Kind kind, v1::KvEventBatch* batch) {
   if (units.empty()) return;
@@ -85,6 +86,7 @@ void Worker::OnGenerate(const v1::GenerateRequest& generate) {
   // It was sent before the router heard of the drain.
   if (role_ != v1::ROLE_DECODE || becoming_ != v1::ROLE_UNSPECIFIED)
     return HandBack(generate.request_id());
+  ++requests_;
   auto owned = std::make_unique<Sequence>();
   Sequence& sequence = *owned;
   sequence.wire_id = generate.request_id();
@@ -102,10 +104,11 @@ void Worker::OnGenerate(const v1::GenerateRequest& generate) {
     awaiting_.insert(sequence.wire_id);
     world_->JobArrivesAt(*sequence.prefill, *this, sequence.wire_id,
                          world_->Now() + FromMs(profile_.message_ms));
-    return;
+    return NoteLoad();
   }
   waiting_.push_back(sequence.wire_id);
   Plan();
+  NoteLoad();
 }
 
 void Worker::OnCancel(uint64_t wire_id) {
@@ -178,6 +181,7 @@ void Worker::OnJob(Worker& decode, uint64_t wire_id) {
   job.tokens = asked->length();
   jobs_.push_back(std::move(job));
   Plan();
+  NoteLoad();
 }
 
 bool Worker::StartJob(Job& job) {
@@ -300,8 +304,21 @@ void Worker::OnTelemetryTimer() {
   }
 }
 
+void Worker::NoteLoad() {
+  if (!world_->SeveralRouters() || world_->Now() - telemetry_sent_ < kLoadInterval) return;
+  OnTelemetryTimer();
+}
+
+size_t Worker::QueuedPrompts() {
+  const auto begun = std::count_if(running_.begin(), running_.end(), [this](uint64_t wire_id) {
+    return Find(wire_id)->emitted == 0;
+  });
+  return waiting_.size() + static_cast<size_t>(begun);
+}
+
 void Worker::SendTelemetry() {
   telemetry_due_ = false;
+  telemetry_sent_ = world_->Now();
   v1::WorkerMessage message;
   v1::Telemetry& t = *message.mutable_telemetry();
   t.set_incarnation(kIncarnation);
@@ -328,6 +345,8 @@ void Worker::SendTelemetry() {
   t.set_free_blocks(static_cast<uint32_t>(cache_.available()));
   t.set_total_blocks(static_cast<uint32_t>(cache_.total()));
   if (prefill()) t.set_transfer_bytes_per_s(profile_.transfer_bytes_per_s);
+  t.set_queued_prompts(static_cast<uint32_t>(prefill() ? jobs_.size() : QueuedPrompts()));
+  t.set_requests_total(requests_);
   t.set_steps_total(steps_);
   t.set_preemptions_total(preemptions_);
   for (v1::StepSample& sample : samples_) *t.add_steps() = std::move(sample);

@@ -56,6 +56,8 @@ class World {
   // Registers anew, on a link of its own, which becomes the worker's.
   virtual void Rejoin(Worker& worker) = 0;
   virtual Worker* Named(const std::string& id) = 0;
+  // Others place requests too, which only the worker knows of.
+  virtual bool SeveralRouters() const = 0;
 };
 
 class Worker {
@@ -154,6 +156,10 @@ class Worker {
   void SendTokens();
   void SendKvEvents();
   void SendTelemetry();
+  // Whose prompts it computes itself.
+  size_t QueuedPrompts();
+  // Work came: as WorkerShell::NoteLoad.
+  void NoteLoad();
   Sequence* Find(uint64_t wire_id);
   size_t PromptBlocks(int32_t tokens) const { return static_cast<size_t>(tokens / block_); }
   std::vector<Hash128> BlockNames(const std::vector<Hash128>& units, size_t count) const;
@@ -188,8 +194,10 @@ class Worker {
   std::vector<v1::StepSample> samples_;
   uint64_t telemetry_sequence_ = 0;
   bool telemetry_due_ = false;
+  Instant telemetry_sent_{INT64_MIN / 2};
   Duration busy_{};
   uint64_t steps_ = 0;
+  uint64_t requests_ = 0;
   uint64_t preemptions_ = 0;
   int64_t computed_prompt_tokens_ = 0;
 };

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "common/log.h"
+#include "proto/hash_wire.h"
 #include "worker/adapter_keeper.h"
 
 namespace aisp {
@@ -15,6 +16,9 @@ namespace {
 // Step samples kept between two telemetry messages; a router fits a line through them, the newest
 // are enough.
 constexpr size_t kMaxSamples = 64;
+
+// Between two reports of new load.
+constexpr Duration kLoadInterval = std::chrono::milliseconds(10);
 
 // A worker that registers is not ready before it has loaded the LoRA adapters that are served, for
 // so long at most.
@@ -41,15 +45,6 @@ v1::Register MakeRegister(const WorkerOptions& options, const WorkerShell::Profi
   hello.set_role_epoch(1);
   for (const v1::Role role : options.roles) hello.add_roles(role);
   return hello;
-}
-
-std::string HashToWire(const Hash128& hash) {
-  std::string bytes(16, '\0');
-  for (size_t i = 0; i < 8; ++i) {
-    bytes[i] = static_cast<char>(hash.lo >> (8 * i));
-    bytes[8 + i] = static_cast<char>(hash.hi >> (8 * i));
-  }
-  return bytes;
 }
 
 v1::KvEvent::Kind KindToWire(KvCacheEvent::Kind kind) {
@@ -86,6 +81,7 @@ WorkerShell::WorkerShell(const WorkerOptions& options, const Profile& profile, E
                          Metrics* metrics)
     : options_(options),
       role_(profile.role),
+      queued_prompts_(profile.queued_prompts),
       engine_(engine),
       clock_(clock),
       routers_(options, MakeRegister(options, profile)),
@@ -253,6 +249,7 @@ void WorkerShell::NoteProgress(Instant now) {
 
 void WorkerShell::SendTelemetry(Instant now) {
   if (standing_by_) return;
+  last_telemetry_ = now;
   next_telemetry_ = now + routers_.TelemetryInterval();
   if (options_.pulse != nullptr) {
     options_.pulse->SetLinks(routers_.AttachedLinks(), routers_.TelemetryInterval());
@@ -297,9 +294,18 @@ v1::WorkerMessage WorkerShell::MakeTelemetry(const Status& ready) {
   t->set_draining(draining_);
   t->set_drained(drained_);
   if (!ready) t->set_unready_reason(ready.error().message);
+  if (queued_prompts_) t->set_queued_prompts(queued_prompts_());
+  t->set_requests_total(requests_total_);
   t->set_steps_total(steps_total_);
   t->set_preemptions_total(engine_->Preemptions());
   return message;
+}
+
+void WorkerShell::NoteLoad(bool request) {
+  requests_total_ += request ? 1 : 0;
+  if (routers_.AttachedLinks().size() < 2) return;
+  next_telemetry_ =
+      std::min(next_telemetry_, std::max(clock_->Now(), last_telemetry_ + kLoadInterval));
 }
 
 bool WorkerShell::BeginDrain() {

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,6 +31,8 @@ class WorkerShell {
     std::vector<std::string> transports;
     int32_t max_sequence_tokens = 0;
     int32_t max_running = 0;
+    // Prompts that it computes or will; may be empty.
+    std::function<uint32_t()> queued_prompts;
   };
   // `metrics` may be null.
   WorkerShell(const WorkerOptions& options, const Profile& profile, Engine* engine,
@@ -71,6 +74,10 @@ class WorkerShell {
   std::vector<LinkId> AttachedLinks() const { return routers_.AttachedLinks(); }
   // Telemetry now, not at the next interval.
   void Report() { SendTelemetry(clock_->Now()); }
+  // Work came from one of several routers: the others are told soon, so that they do not all send
+  // the next requests to a worker that was idle at its last report. `request`: it is one of a
+  // router, not the part of one.
+  void NoteLoad(bool request);
 
   Status Ready() const;
   const Status& Ousted() const { return routers_.Ousted(); }
@@ -87,6 +94,7 @@ class WorkerShell {
 
   const WorkerOptions options_;
   const v1::Role role_;
+  const std::function<uint32_t()> queued_prompts_;
   Engine* const engine_;
   const Clock* const clock_;
   RouterLinks routers_;
@@ -97,8 +105,10 @@ class WorkerShell {
   bool drained_ = false;
   Instant await_adapters_{INT64_MIN};  // it is not ready while it loads some, till then
   Instant next_telemetry_ = kNever;
+  Instant last_telemetry_{INT64_MIN / 2};
   uint64_t telemetry_sequence_ = 0;
   uint64_t steps_total_ = 0;
+  uint64_t requests_total_ = 0;
   std::deque<StepTiming> samples_;  // since the last telemetry, the newest kMaxSamples
   double transfer_bytes_per_s_ = 0;
 

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <sstream>
 #include <thread>
 
 #include "common/strings.h"
@@ -128,6 +129,90 @@ TEST(Replicas, OneThatIsKilledCostsNoAnswerThatIsAskedForAgainUnderItsKey) {
   }
   RecordProperty("asked_again", asked_again.load());
   RecordProperty("compared_beginnings", compared);
+}
+
+// How many answers decode workers have said again, by how far they were.
+double SaidAgain(const Replicas& replicas, const std::string& state) {
+  double all = 0;
+  for (const auto& worker : replicas.workers) {
+    const auto metrics = Connect(worker->Await("admin")).Request("GET", "/metrics");
+    std::istringstream lines(metrics ? metrics->body : "");
+    for (std::string line; std::getline(lines, line);) {
+      if (line.starts_with("aisp_answers_repeated_total") &&
+          line.find("state=\"" + state + "\"") != std::string::npos)
+        all += std::strtod(line.c_str() + line.rfind(' '), nullptr);
+    }
+  }
+  return all;
+}
+
+bool Known(const Replicas& replicas, int router, int answers) {
+  return Eventually([&] {
+    return Metric(replicas.http[static_cast<size_t>(router)], "aisp_router_kept_answers") ==
+           answers;
+  });
+}
+
+TEST(Replicas, AnAnswerIsKeptForWhoeverAsksUnderItsKey) {
+  Replicas replicas;
+  ASSERT_TRUE(replicas.Start());
+  const auto ask = [&](int router, const Json& body) {
+    return Connect(replicas.http[static_cast<size_t>(router)])
+        .Request("POST", "/v1/completions", body.dump(), {{"idempotency-key", "k"}});
+  };
+  const Json body{{"prompt", Prose(30, 1)}, {"max_tokens", 40},  {"temperature", 1.0}, {"n", 2},
+                  {"logprobs", 1},          {"ignore_eos", true}};
+  const auto first = ask(0, body);
+  ASSERT_TRUE(first);
+  ASSERT_EQ(first->status, 200) << first->body;
+  const Json choices = Json::parse(first->body)["choices"];
+  for (const int router : {1, 2, 0}) {
+    ASSERT_TRUE(Known(replicas, router, 2));
+    const auto again = ask(router, body);
+    ASSERT_TRUE(again);
+    EXPECT_EQ(Json::parse(again->body)["choices"], choices) << "text and logprobs";
+  }
+  EXPECT_EQ(SaidAgain(replicas, "ended"), 6);
+  Json other = body;
+  other["max_tokens"] = 41;
+  const auto refused = ask(2, other);
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->status, 409) << refused->body;
+  EXPECT_NE(refused->body.find("idempotency-key"), std::string::npos);
+}
+
+// The stream breaks in its middle; the other router is asked while the worker may still compute it.
+TEST(Replicas, AStreamThatBreaksGoesOnElsewhere) {
+  Replicas replicas;
+  ASSERT_TRUE(replicas.Start());
+  const std::string body = Json{
+      {"prompt", Prose(30, 1)},
+      {"max_tokens", 400},
+      {"temperature", 1.0},
+      {"ignore_eos", true},
+      {"stream", true}}.dump();
+  HttpClient client = Connect(replicas.http[0]);
+  ASSERT_TRUE(client.Open("POST", "/v1/completions", body, {{"idempotency-key", "k"}}));
+  std::string heard;
+  for (int event = 0; event < 20; ++event) {
+    const auto next = client.NextEvent();
+    ASSERT_TRUE(next && *next);
+    const Json json = Json::parse((*next)->data);
+    for (const Json& choice : json["choices"]) heard += choice["text"].get<std::string>();
+  }
+  // Somebody else listens too: asked for at once, it comes from its start.
+  ASSERT_TRUE(Known(replicas, 1, 1) && Known(replicas, 2, 1));
+  Heard beside;
+  std::thread listener([&] { beside = Ask(replicas.http[2], body, "k"); });
+  EXPECT_TRUE(Eventually([&] { return SaidAgain(replicas, "running") == 1; }));
+  replicas.routers[0]->Signal(SIGKILL);
+  const Heard again = Ask(replicas.http[1], body, "k");
+  listener.join();
+  EXPECT_TRUE(again.whole && beside.whole);
+  EXPECT_FALSE(heard.empty());
+  EXPECT_TRUE(again.text.starts_with(heard));
+  EXPECT_EQ(again.text, beside.text);
+  EXPECT_EQ(SaidAgain(replicas, "resumed"), 0) << "it had a reader all the time";
 }
 
 }  // namespace

@@ -228,6 +228,37 @@ TEST(Cluster, ThreeTimesTheLoadKeepsTheGoodput) {
   EXPECT_GT(good_per_s(480), 0.9 * peak);
 }
 
+// Each of them sees what it placed itself at once, and the rest by what the workers say.
+TEST(Cluster, ThreeRoutersPlaceAboutAsWellAsOne) {
+  ClusterOptions options;
+  auto fleets = ParseFleets("h200-llama-3.1-8b-fp8:8D", AISP_SOURCE_DIR "/config/workers");
+  ASSERT_TRUE(fleets) << fleets.error().message;
+  options.fleets = *fleets;
+  const Objective limits{100, 12};
+  options.router.slo_ttft = FromMs(limits.ttft_ms);
+  options.router.slo_tpot = FromMs(limits.tpot_ms);
+  std::vector<WorkItem> items;
+  std::vector<double> at_s;
+  SplitMix64 random(5);
+  double at = 0;
+  for (uint64_t i = 0; i < 1500; ++i) {
+    items.push_back(Item(i + 1, 1024, 256));
+    at_s.push_back(at);
+    at -= std::log(1 - random.Uniform()) / 200;
+  }
+  const auto attained = [&](int routers) {
+    options.routers = routers;
+    const Outcome o = Play(options, items, at_s, limits);
+    EXPECT_TRUE(std::all_of(o.requests.begin(), o.requests.end(), [](const Served& served) {
+      return served.end == Served::End::kDone && served.output_tokens == 256;
+    }));
+    return Attainment(o, limits);
+  };
+  const double one = attained(1);
+  EXPECT_GT(one, 0.99);
+  EXPECT_GT(attained(3), 0.97 * one);
+}
+
 TEST(Cluster, AHopelessRunEndsEarly) {
   std::vector<WorkItem> items;
   std::vector<double> at_s;

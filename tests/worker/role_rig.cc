@@ -57,6 +57,9 @@ void RouterStandIn::OnMessage(LinkId link, v1::WorkerMessage message) {
     case v1::WorkerMessage::kTokens:
       OnTokens(message.tokens());
       break;
+    case v1::WorkerMessage::kKeptAnswers:
+      kept_answers.push_back(message.kept_answers());
+      break;
     case v1::WorkerMessage::kDraining:
       drainings.push_back(message.draining());
       break;

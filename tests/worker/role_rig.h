@@ -45,6 +45,7 @@ class RouterStandIn final : public LinkHandler<v1::WorkerMessage> {
   std::map<uint64_t, Answer> answers;
   std::vector<v1::TokenBatch> batches;
   std::vector<v1::Draining> drainings;
+  std::vector<v1::KeptAnswers> kept_answers;
   int registrations = 0;
 
   void Generate(const std::string& worker, const v1::GenerateRequest& request);
