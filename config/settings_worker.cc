@@ -6,6 +6,7 @@ namespace aisp {
 
 using namespace std::chrono_literals;  // 100ms, 24h
 
+// Long: a table, one statement for each setting.
 void BindWorkerSettings(Config::Worker& w, SettingTable& t) {
   t.Section("worker", "A prefill or decode worker as its peers see it.");
   t.Add("id", &w.id,

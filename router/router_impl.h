@@ -71,8 +71,8 @@ struct Router::Impl {
     // other one waited there.
     std::map<WorkerKey, bool> blamed;
     bool asked_holder = false;  // of its answer, under its key
-    Instant verdict = kNever;  // held back until it is clear whether they really ended
-    bool on_trial = false;     // placed only while no other request on trial waits for a token
+    Instant verdict = kNever;   // held back until it is clear whether they really ended
+    bool on_trial = false;      // placed only while no other request on trial waits for a token
     std::set<WorkerKey> failed_on;
     Error last_error;
     // Placed: on which worker under which id. Else wire_id is 0.
@@ -351,7 +351,7 @@ struct Router::Impl {
   std::vector<int32_t> strides_promised;  // likewise
   std::map<LinkId, Link> links;
   std::map<std::string, WorkerState>
-      workers;  // in the order of their names, so that a run can be replayed
+      workers;                       // in the order of their names, so that a run can be replayed
   std::vector<WorkerState*> roster;  // the same, for the loop of every placement
   std::unordered_map<uint64_t, Request> requests;
   std::unordered_map<uint64_t, RequestId> by_wire;
