@@ -22,48 +22,63 @@ int32_t ConversionStaging::SlotsFor(const KvLayout& to) const {
   return static_cast<int32_t>((to.LayerBlockBytes() + slot - 1) / slot);
 }
 
-Status ConversionStaging::Open(const KvConversion& conversion) {
+int32_t ConversionStaging::LeastBlocks(const KvConversion& conversion) const {
+  const int32_t layers = blocks_->layout().num_layers;
+  return (SlotsFor(conversion.to()) + layers - 1) / layers;
+}
+
+Status ConversionStaging::Check(const KvConversion& conversion) const {
   if (pool_ == nullptr) {
     return FailedPrecondition(fmt::format(
         "KV is not converted from {}: it is in the memory of a device; give both workers the same "
         "--kv-dtype",
         conversion.ToString()));
   }
+  const int32_t least = LeastBlocks(conversion);
+  if (least <= blocks_->layout().num_blocks / kLeastShare) return {};
+  return FailedPrecondition(
+      fmt::format("KV is not converted from {}: it takes {} blocks of a pool of {}; give this "
+                  "worker more memory for KV",
+                  conversion.ToString(), least, blocks_->layout().num_blocks));
+}
+
+Status ConversionStaging::Open(const KvConversion& conversion, int32_t prompt_blocks) {
+  AISP_RETURN_IF_ERROR(Check(conversion));
   const KvLayout& own = blocks_->layout();
-  const int32_t each = SlotsFor(conversion.to());
-  const auto blocks_for = [&own](int32_t slots) {
-    return (slots + own.num_layers - 1) / own.num_layers;
-  };
-  const int32_t least = blocks_for(each);
-  const int32_t wanted = std::max(
-      least, std::min(blocks_for(std::max(2 * each, kWantedSlots)), own.num_blocks / kPoolShare));
-  if (least > own.num_blocks / kLeastShare) {
-    return FailedPrecondition(
-        fmt::format("KV is not converted from {}: it takes {} blocks of a pool of {}; give this "
-                    "worker more memory for KV",
-                    conversion.ToString(), least, own.num_blocks));
+  const int32_t least = LeastBlocks(conversion);
+  const int32_t most = own.num_blocks - prompt_blocks;
+  if (std::max(least, blocks()) > most) {
+    return ResourceExhausted(
+        fmt::format("KV is not converted from {}: beside a prompt of {} blocks, a pool of {} has "
+                    "no room for that",
+                    conversion.ToString(), prompt_blocks, own.num_blocks));
   }
+  const int32_t liked =
+      (std::max(2 * SlotsFor(conversion.to()), kWantedSlots) + own.num_layers - 1) / own.num_layers;
+  const int32_t wanted =
+      std::min(most, std::max(least, std::min(liked, own.num_blocks / kPoolShare)));
   const int32_t missing = wanted - blocks();
   if (missing > 0) {
     // As much as there is, where that will do.
     const int32_t enough = std::max(0, least - blocks());
-    Result<Reservation> more =
-        blocks_->Reserve(std::max(enough, std::min(missing, blocks_->Available() / kLeastShare)));
-    if (!more) return tl::unexpected(more.error());
-    for (const BlockId block : more->blocks()) {
+    AISP_ASSIGN_OR_RETURN(
+        Reservation more,
+        blocks_->Reserve(std::max(enough, std::min(missing, blocks_->Available() / kLeastShare))));
+    for (const BlockId block : more.blocks()) {
       reserved_.push_back(block);
       for (int32_t layer = 0; layer < own.num_layers; ++layer)
         free_.push_back(own.Offset(layer, block));
     }
-    reservations_.push_back(std::move(*more));
+    reservations_.push_back(std::move(more));
   }
-  ++readers_;
+  ++pushes_;
+  most_blocks_ = std::max(most_blocks_, blocks());
   return {};
 }
 
 void ConversionStaging::Close() {
-  AISP_CHECK(readers_ > 0);
-  if (--readers_ > 0) return;
+  AISP_CHECK(pushes_ > 0);
+  if (--pushes_ > 0) return;
   AISP_CHECK(static_cast<int32_t>(free_.size()) == slots());
   free_.clear();
   reserved_.clear();

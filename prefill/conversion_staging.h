@@ -1,10 +1,10 @@
 // ConversionStaging: memory in which KV of another number format is made before it is written to a
 // reader's pool.
 //
-// Transports write from the pool, so it is blocks of the pool: taken when the first reader with
-// another format connects and given back with the last one, never while something waits for them.
-// So what is granted to it can never keep a prompt from ending. Each layer of such a block is one
-// slot. Owned by the engine thread.
+// Transports write from the pool, so it is blocks of the pool: taken when the first push that
+// converts opens, before its prompt has blocks, and given back with the last one. So a push never
+// waits for blocks that prompts hold, and a sequence may have the whole pool when nothing is
+// converted. Each layer of such a block is one slot. Owned by the engine thread.
 #pragma once
 
 #include <cstddef>
@@ -24,14 +24,17 @@ class ConversionStaging {
   // `pool`: the pool in host memory; null where the host cannot write it.
   ConversionStaging(BlockManager* blocks, std::byte* pool) : blocks_(blocks), pool_(pool) {}
 
-  // One reader more whose KV is to be converted. FAILED_PRECONDITION: the host cannot reach this
-  // pool, or it is too small; RESOURCE_EXHAUSTED: it is full, another time.
-  Status Open(const KvConversion& conversion);
-  // One reader less. Nothing of it is in use any more.
+  // FAILED_PRECONDITION: the host cannot reach this pool, or it is too small.
+  Status Check(const KvConversion& conversion) const;
+  // One push more whose KV is converted, of a prompt of so many blocks. Errors as Check;
+  // RESOURCE_EXHAUSTED: the pool is full, or has no room for the prompt beside this.
+  Status Open(const KvConversion& conversion, int32_t prompt_blocks);
+  // One push less. Nothing of it is in use any more.
   void Close();
 
   const std::byte* pool() const { return pool_; }
   int32_t blocks() const { return static_cast<int32_t>(reserved_.size()); }
+  int32_t most_blocks() const { return most_blocks_; }  // so far
   int32_t slots() const { return blocks() * blocks_->layout().num_layers; }
   // That one layer of one of the reader's blocks takes.
   int32_t SlotsFor(const KvLayout& to) const;
@@ -45,9 +48,13 @@ class ConversionStaging {
             std::vector<BlockCopy>* copies);
 
  private:
+  // Without which nothing can be converted.
+  int32_t LeastBlocks(const KvConversion& conversion) const;
+
   BlockManager* const blocks_;
   std::byte* const pool_;
-  int readers_ = 0;
+  int pushes_ = 0;
+  int32_t most_blocks_ = 0;
   std::vector<Reservation> reservations_;
   std::vector<BlockId> reserved_;
   std::vector<uint64_t> free_;

@@ -38,7 +38,16 @@ PushId KvPusher::Open(PushTarget target) {
   push.conversion = *plan;
   push.next_token.assign(static_cast<size_t>(target.layout.num_layers), target.first_token);
   push.target = std::move(target);
-  pushes_.emplace(id, std::move(push));
+  Push& opened = pushes_.emplace(id, std::move(push)).first->second;
+  if (opened.conversion.converts()) {
+    const Status room =
+        staging_.Open(opened.conversion, blocks_->layout().BlocksFor(opened.target.end_token));
+    opened.staged = room.has_value();
+    if (!room) {
+      Abort(id, opened, room.error());
+      retry_at_ = clock_->Now();
+    }
+  }
   return id;
 }
 
@@ -181,7 +190,9 @@ void KvPusher::Stop(PushId id) {
 
 void KvPusher::Close(PushId id) {
   AISP_CHECK(Idle(id));
+  const bool staged = Get(id).staged;
   pushes_.erase(id);
+  if (staged) staging_.Close();
 }
 
 bool KvPusher::Idle(PushId id) const {

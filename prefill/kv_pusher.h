@@ -125,6 +125,7 @@ class KvPusher {
     std::vector<int32_t> next_token;  // per layer: what is not handed to a write yet
     std::deque<PendingWrite> pending;
     int32_t outstanding = 0;
+    bool staged = false;  // it counts in staging_
     bool stopped = false;
     Status failure;
     PushTotals totals;

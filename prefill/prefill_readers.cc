@@ -129,11 +129,10 @@ void PrefillRole::Impl::OnPool(ReaderId id, bool same_host, const KvConversion& 
   reader.connecting = 0;
   if (!pool) return RefuseReader(reader, pool.error().message);
   if (conversion.converts()) {
-    if (Status room = pusher->staging().Open(conversion); !room) {
+    if (Status may = pusher->staging().Check(conversion); !may) {
       pool->transport->Disconnect(pool->peer);
-      return RefuseReader(reader, room.error().message);
+      return RefuseReader(reader, may.error().message);
     }
-    reader.staged = true;
   }
   reader.conversion = conversion;
   reader.greeted = true;
@@ -366,7 +365,6 @@ void PrefillRole::Impl::ReleaseIfIdle(ReaderId id) {
   }
   if (reader->up) return;
   if (reader->greeted) reader->pool.transport->Disconnect(reader->pool.peer);
-  if (reader->staged) pusher->staging().Close();
   readers.Erase(id);
 }
 

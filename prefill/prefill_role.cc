@@ -396,6 +396,7 @@ const Engine& PrefillRole::engine() const { return *impl_->deps.engine; }
 size_t PrefillRole::num_transfers() const { return impl_->transfers.size(); }
 size_t PrefillRole::num_pushes() const { return impl_->holder->size(); }
 int32_t PrefillRole::staging_blocks() const { return impl_->pusher->staging().blocks(); }
+int32_t PrefillRole::most_staging_blocks() const { return impl_->pusher->staging().most_blocks(); }
 
 void PrefillRole::OnLinkUp(LinkId link, const std::string& /*peer_address*/) {
   impl_->shell->OnLinkUp(link);

@@ -116,8 +116,10 @@ class PrefillRole final : public WorkerRole {
   size_t num_transfers() const;
   // Likewise, of prefixes that are given away.
   size_t num_pushes() const;
-  // Of this worker's pool, held for conversions while readers with another dtype are connected.
+  // Of this worker's pool, held while KV is converted for readers with another dtype; and the most
+  // that ever were.
   int32_t staging_blocks() const;
+  int32_t most_staging_blocks() const;
 
  private:
   struct Impl;

@@ -29,7 +29,6 @@ struct Reader {
   std::string worker_id;
   uint64_t incarnation = 0;
   KvConversion conversion;  // from our pool to its
-  bool staged = false;      // its KV goes through the pusher's staging memory
   bool verify = false;      // wants checks of blocks
   SharedPromptsIn prompts;
   PeerPool pool;

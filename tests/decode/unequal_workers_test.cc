@@ -50,6 +50,7 @@ class UnequalWorkers : public ::testing::Test {
   }
   RigPrefill& p() { return *rig_->prefills[0]; }
   int32_t Staging() { return p().prefill->staging_blocks(); }
+  int32_t MostStaging() { return p().prefill->most_staging_blocks(); }
   void ExpectAllBack() {
     rig_->RunFor(milliseconds(50));
     rig_->ExpectAllBlocksBack();
@@ -80,7 +81,7 @@ TEST_F(UnequalWorkers, BlocksOfEachSizeFillBlocksOfEach) {
           rig_->router->Generate("d", rig_->MakeRequest(++id, longer, 4));
           rig_->ExpectAnswer(id, longer, 4);
         }
-        EXPECT_EQ(Staging(), 0) << "rows are copied where they go";
+        EXPECT_EQ(MostStaging(), 0) << "rows are copied where they go";
         ExpectAllBack();
       }
     }
@@ -101,7 +102,7 @@ TEST_F(UnequalWorkers, EachFormatFillsEachInBlocksOfAnySize) {
           rig_->ExpectAnswer(id, prompt, 4);
           ExpectMoved(id, tokens, theirs);
         }
-        EXPECT_EQ(Staging() > 0, from != to);
+        EXPECT_EQ(MostStaging() > 0, from != to);
         ExpectAllBack();
       }
     }
@@ -143,8 +144,8 @@ TEST_F(UnequalWorkers, ManyPromptsShareALittleStagingMemory) {
     rig_->ExpectAnswer(id, MakePrompt(100, id), 4);
     ExpectMoved(id, 100, 64);
   }
-  EXPECT_GT(Staging(), 0);
-  EXPECT_LE(Staging(), 12);
+  EXPECT_GT(MostStaging(), 0);
+  EXPECT_LE(MostStaging(), 12);
   ExpectAllBack();
 }
 
@@ -204,16 +205,30 @@ TEST_F(UnequalWorkers, CancelledAtAnyStepItLeavesNothingBehind) {
   }
 }
 
-TEST_F(UnequalWorkers, StagingMemoryGoesBackWithTheLastReader) {
+TEST_F(UnequalWorkers, StagingMemoryGoesBackWithTheLastPush) {
   Start({16, DType::kF32}, {64, DType::kBF16});
   const auto prompt = MakePrompt(100, 3);
   rig_->router->Generate("d", rig_->MakeRequest(1, prompt, 4));
   rig_->ExpectAnswer(1, prompt, 4);
-  EXPECT_GT(Staging(), 0);
+  rig_->RunFor(milliseconds(20));
+  EXPECT_GT(MostStaging(), 0);
+  EXPECT_EQ(Staging(), 0);
   rig_->KillDecode();
   rig_->RunFor(milliseconds(20));
-  EXPECT_EQ(Staging(), 0);
   rig_->ExpectAllBlocksBack();
+}
+
+// It would wait for blocks that the staging memory holds, and this for the prompt to end.
+TEST_F(UnequalWorkers, APromptThatFillsThePoolIsComputedWhereItsKvBelongs) {
+  RigOptions options;
+  options.prefill_blocks = 24;
+  options.decode_blocks = 64;
+  Start({16, DType::kF32}, {16, DType::kBF16}, options);
+  const auto prompt = MakePrompt(16 * 24 - 1, 3);
+  rig_->router->Generate("d", rig_->MakeRequest(1, prompt, 4));
+  rig_->ExpectAnswer(1, prompt, 4);
+  EXPECT_THAT(Timing(1).fallback(), ::testing::HasSubstr("no room"));
+  ExpectAllBack();
 }
 
 // It dies with converted layers under way: its grant comes back, and the rest is computed.

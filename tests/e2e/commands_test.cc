@@ -261,13 +261,13 @@ TEST(Commands, AWorkerWhoseFingerprintDiffersIsRefusedWithBothValues) {
   ASSERT_TRUE(cluster.AwaitReady());
   const std::string workers = cluster.router->Await("workers");
   const TempFile log("refused.log");
-  Process odd({"serve", "--role=decode", "--worker-id=odd", "--block-size=32",
+  Process odd({"serve", "--role=decode", "--worker-id=odd", "--kv-dtype=fp8",
                "--routers=" + workers, "--log-level=warning"},
               log.path());
   ASSERT_TRUE(Eventually([&] {
     const std::string text = log.Read();
-    return text.find("16") != std::string::npos && text.find("32") != std::string::npos &&
-           text.find("block_tokens") != std::string::npos;
+    return text.find("fp8") != std::string::npos && text.find("bf16") != std::string::npos &&
+           text.find("kv") != std::string::npos;
   }));
   EXPECT_EQ(Connect(odd.Await("admin")).Request("GET", "/ready")->status, 503);
 }

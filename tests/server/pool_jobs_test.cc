@@ -5,11 +5,12 @@
 #include <atomic>
 #include <future>
 
-#include "server/frontend.h"
+#include "frontend/frontend.h"
+#include "net/http_client.h"
+#include "server/served_model.h"
+#include "server/work_pool.h"
 #include "tests/net/loop_thread.h"
 #include "tests/router/router_harness.h"
-
-#include "net/http_client.h"
 
 namespace aisp {
 namespace {

@@ -107,7 +107,7 @@ class TokensBeyond : public ::testing::Test {
     greatest_ = *std::max_element(ids->begin(), ids->end());
     piece_ = std::string(model_->tokenizer->IdToPiece(greatest_));
     // As a checkpoint whose embedding ends just below it.
-    model_->spec.vocabulary = greatest_;
+    model_->vocabulary = greatest_;
   }
 
   std::unique_ptr<ServedModel> model_;
@@ -127,7 +127,7 @@ TEST_F(TokensBeyond, APromptWithOneIsRefusedAndTheTokenNamed) {
 }
 
 TEST_F(TokensBeyond, AChatWithOneIsRefusedToo) {
-  model_->spec.vocabulary = 1;
+  model_->vocabulary = 1;
   ChatRequest request;
   Value::Map message;
   message.Set("role", Value(std::string("user")));

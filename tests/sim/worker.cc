@@ -330,7 +330,7 @@ void SimWorker::CheckQuiet() {
   engine_->blocks().CheckInvariants();
   const BlockStats s = engine_->blocks().Stats();
   const int32_t staging = prefill_->staging_blocks();
-  if (staging > 0) shared_.coverage->Count("worker that converts KV");
+  if (prefill_->most_staging_blocks() > 0) shared_.coverage->Count("worker that converts KV");
   if (s.free + s.cached + staging != s.total || s.pinned != staging || s.quarantined != 0) {
     fail(fmt::format("{} blocks: {} free, {} cached, {} pinned, {} quarantined", s.total, s.free,
                      s.cached, s.pinned, s.quarantined));
