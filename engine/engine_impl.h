@@ -292,7 +292,7 @@ struct Engine::Impl {
   StepPlanner planner;
   std::vector<SequenceView> views;
   std::vector<TenantView> tenants;
-  PlaceShares places;  // of the snapshot
+  PlaceShares places;                       // of the snapshot
   std::vector<FairShare::Account*> listed;  // in the order of `tenants`
   std::vector<const Sequence*> starting;    // while views are built: who may start in this step
   std::vector<Sequence*> scratch;

@@ -88,12 +88,12 @@ class WorkerState {
   uint64_t prefix_gaps_counted = 0;
   uint64_t prefix_dropped_counted = 0;
   std::unordered_set<Hash128> kept;  // answers, by name
-  std::set<uint64_t> attempts;  // wire ids of this router's requests, oldest first
+  std::set<uint64_t> attempts;       // wire ids of this router's requests, oldest first
   // Requests that were taken from it before it had brought a token of them, and when: it may have
   // computed them still. The last ones.
   std::deque<std::pair<RequestId, Instant>> left;
   void TakenAway(RequestId request, Instant now);
-  SharedPromptsOut prompts;     // that its link has in common
+  SharedPromptsOut prompts;  // that its link has in common
 
   Instant reported = kNever;  // its last telemetry came
   // The long step that it is in, by its last heartbeat; kNever: none.

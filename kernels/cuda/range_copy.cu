@@ -7,7 +7,7 @@ namespace aisp::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kAhead = 4;           // words in flight per thread
+constexpr int kAhead = 4;            // words in flight per thread
 constexpr size_t kMaxRanges = 1024;  // arguments of a kernel have 32,764 bytes
 constexpr size_t kBytesPerCta = 64u << 10;
 constexpr size_t kMaxSlices = 64;
