@@ -20,7 +20,8 @@ class SlowTarget final : public CopyTarget {
   uint64_t bytes() const override { return 1 << 20; }
   size_t depth() const override { return depth_; }
   Status Copy(const std::byte*, std::span<const BlockCopy> copies, Epoch) override {
-    std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return open_; });
     if (copies[0].bytes == kRefused) return Unavailable("refused");
     ++begun_;
     changed_.notify_all();
@@ -37,8 +38,11 @@ class SlowTarget final : public CopyTarget {
     allowed_ += more;
     changed_.notify_all();
   }
+  // All that shall be there has been pushed: from now on copies begin.
   void AwaitBegun(size_t count) {
     std::unique_lock lock(mutex_);
+    open_ = true;
+    changed_.notify_all();
     changed_.wait(lock, [&] { return begun_ >= count; });
   }
   size_t begun() {
@@ -51,6 +55,7 @@ class SlowTarget final : public CopyTarget {
   const size_t depth_;
   std::mutex mutex_;
   std::condition_variable changed_;
+  bool open_ = false;
   size_t begun_ = 0, ended_ = 0, allowed_ = 0;
 };
 
@@ -139,7 +144,7 @@ TEST_F(CopyWorkerTest, CancelledWritesBeginNothing) {
 }
 
 TEST_F(CopyWorkerTest, APeerThatLeavesWaitsForAllOfItsCopiesUnderWay) {
-  for (int i = 0; i < 4; ++i) Push(1);
+  for (int i = 0; i < 3; ++i) Push(1);
   target_->AwaitBegun(3);
   auto removed = std::async(std::launch::async, [this] {
     worker_.Remove(KvPeerId(1), Error{Code::kUnavailable, "left"});
@@ -149,10 +154,7 @@ TEST_F(CopyWorkerTest, APeerThatLeavesWaitsForAllOfItsCopiesUnderWay) {
   EXPECT_EQ(removed.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
   target_->Allow(1);
   removed.get();
-  const auto last = Take(2);
-  EXPECT_TRUE(last[0].status);
-  EXPECT_EQ(last[1].id, pushed_[3]);
-  EXPECT_FALSE(last[1].status);
+  EXPECT_TRUE(Take(1)[0].status);
 }
 
 }  // namespace

@@ -303,8 +303,9 @@ class Half {
   void ExpectNear(const std::vector<float>& y, const std::vector<double>& expected, double limit,
                   const char* what) const {
     ASSERT_EQ(y.size(), expected.size()) << what;
-    // An adapter's sum that bf16 rounds the other way moves what it adds by 2^-8 of itself.
-    if (!adapters_.empty()) limit *= 3;
+    // An adapter's sum that bf16 rounds the other way moves what it adds by 2^-8 of itself, which
+    // may be many times what is left near zero.
+    if (!adapters_.empty()) return ExpectNearAsWhole(y, expected, 5e-3, what);
     double squares = 0.0;
     for (const double v : expected) squares += v * v;
     const double rms = std::sqrt(squares / static_cast<double>(expected.size()));
