@@ -42,7 +42,7 @@ class VerifyCost {
     int32_t last = 0;  // rows that go there
   };
   static Place PlaceOf(int32_t rows);
-  // What knots stand for now.
+  // Lets what was learnt long ago count for less.
   void Fade();
   void Learn(Knot* at, double seen, int32_t rows, double context, double seconds);
   double SecondsAt(const Knot& knot, double context) const;

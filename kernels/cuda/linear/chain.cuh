@@ -40,6 +40,10 @@
 // the chain is ordered behind that, so buffers of a step may be written again two steps on, and
 // parts one step on.
 //
+// Adapters (AdaptedStepParams): a layer that low-rank adapters change has a step for v = x down^T,
+// then one for itself, whose last units of K are of v and up. Only these wait for v, so the layer
+// begins before the step of v has ended, and two steps take turns with the parts.
+//
 // Deadlock: CTAs wait for each other, so all must be resident at once. The grid is at most one CTA
 // for each multiprocessor and one fits beside whatever small kernel sits there. Kernels before this
 // one end without it, and kernels behind it start only once every CTA of this one runs. But two

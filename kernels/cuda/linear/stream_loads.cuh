@@ -73,16 +73,4 @@ __device__ __forceinline__ void LoadInputs(uint32_t to, uint32_t barrier, int32_
   }
 }
 
-template <class C>
-__device__ __forceinline__ void LoadInputUnit(uint32_t to, uint32_t barrier, int32_t unit,
-                                              const StreamParams& p, const CUtensorMap* map,
-                                              uint64_t policy) {
-  const int32_t k_unit = unit % p.k_units;
-#pragma unroll
-  for (int b = 0; b < C::kStageK / C::kInputBoxK; ++b) {
-    TensorLoad(to + b * C::kTokens * 128, map, k_unit * C::kStageK + b * C::kInputBoxK, 0, barrier,
-               policy);
-  }
-}
-
 }  // namespace aisp::cuda

@@ -2,7 +2,7 @@
 // in which they are asked. The first row that takes a node, or a run of nodes that begins with it,
 // computes it. There is no other place where a kernel is chosen.
 //
-// A new kernel is a row here, its launcher in cuda_step.cc and a file of its own.
+// A new kernel is a row here, its launcher in cuda_step.cc or step_linear.cc and a file of its own.
 //
 // Pure functions and data without any CUDA header: a programme can be resolved where no GPU is.
 #pragma once
