@@ -316,16 +316,16 @@ void DecodeRole::Impl::OnDone(const std::string& address, const v1::PrefillDone&
   request->remote.transport = lease.writer.transport->capabilities().name;
   request->remote.worker = lease.writer.worker_id;
   request->remote.its_spans.assign(done.spans().begin(), done.spans().end());
-  const Epoch epoch = request->epoch;
-  leases.Close(epoch);
-  by_transfer.erase(request->transfer_id);
-  request->transfer_id = 0;
-  ReleasePrompt(*request);
   LogDebug("KV arrived", {{"request", request->trace_id},
                           {"address", address},
                           {"blocks", done.blocks()},
                           {"transport", request->remote.transport},
                           {"converted", lease.writer.conversion}});
+  const Epoch epoch = request->epoch;
+  leases.Close(epoch);  // `lease` is gone from here on
+  by_transfer.erase(request->transfer_id);
+  request->transfer_id = 0;
+  ReleasePrompt(*request);
   request->phase = RequestPhase::kRunning;
   request->filled = true;
   remote_filled.Add();
