@@ -157,14 +157,15 @@ void Tenants::Refill(State& state, Instant now) {
 tl::expected<Tenants::Slot, Tenants::Refusal> Tenants::Enter(const std::string& tenant,
                                                              Instant now) {
   State& s = states_[tenant];
-  if (tenant.empty()) return Slot(&s.inflight);
+  if (tenant.empty()) return Slot(s.inflight);
   Refill(s, now);
   const auto refuse = [](std::string message, Duration wait) {
     return tl::unexpected(Refusal{ApiError(Code::kResourceExhausted, std::move(message)), wait});
   };
-  if (s.limits.inflight > 0 && s.inflight >= s.limits.inflight) {
+  if (const int64_t inflight = *s.inflight;
+      s.limits.inflight > 0 && inflight >= s.limits.inflight) {
     return refuse(fmt::format("this API key has {} choices in flight, the limit is {}; retry later",
-                              s.inflight, s.limits.inflight),
+                              inflight, s.limits.inflight),
                   std::chrono::seconds(1));
   }
   if (s.limits.tokens && s.tokens_used >= s.limits.tokens->count) {
@@ -183,7 +184,7 @@ tl::expected<Tenants::Slot, Tenants::Refusal> Tenants::Enter(const std::string& 
                   left);
   }
   if (s.limits.requests) s.requests_left -= 1;
-  return Slot(&s.inflight);
+  return Slot(s.inflight);
 }
 
 tl::expected<void, Tenants::Refusal> Tenants::Widen(const std::string& tenant, Slot* slot,
@@ -201,12 +202,12 @@ tl::expected<void, Tenants::Refusal> Tenants::Widen(const std::string& tenant, S
                              choices, limit)),
         {}});
   }
-  if (limit > 0 && s.inflight + more > limit) {
+  if (const int64_t inflight = *s.inflight; limit > 0 && inflight + more > limit) {
     return tl::unexpected(Refusal{
         ApiError(Code::kResourceExhausted,
                  fmt::format("this API key has {} choices in flight beside the {} of this request, "
                              "the limit is {}; retry later",
-                             s.inflight - slot->places_, choices, limit)),
+                             inflight - slot->places_, choices, limit)),
         std::chrono::seconds(1)});
   }
   slot->Take(more);

@@ -6,6 +6,7 @@
 // belongs to the I/O thread, which alone may call Enter and Charge.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -33,12 +34,13 @@ class Tenants {
   ApiResult<std::string> Authenticate(std::string_view authorization, int64_t unix_s) const;
 
   // A request's places among those of its tenant in flight, one for each of its choices; gives them
-  // back when destroyed. Tenants outlive their slots.
+  // back when destroyed, on whatever thread. It may outlive the Tenants: what waits for a thread
+  // that stops goes last.
   class Slot {
    public:
     Slot() = default;
     Slot(Slot&& other) noexcept
-        : count_(std::exchange(other.count_, nullptr)), places_(std::exchange(other.places_, 0)) {}
+        : count_(std::move(other.count_)), places_(std::exchange(other.places_, 0)) {}
     Slot& operator=(Slot&& other) noexcept {
       std::swap(count_, other.count_);
       std::swap(places_, other.places_);
@@ -50,12 +52,13 @@ class Tenants {
 
    private:
     friend class Tenants;
-    explicit Slot(int64_t* count) : count_(count) { Take(1); }
+    using Count = std::shared_ptr<std::atomic<int64_t>>;
+    explicit Slot(Count count) : count_(std::move(count)) { Take(1); }
     void Take(int64_t places) {
       *count_ += places;
       places_ += places;
     }
-    int64_t* count_ = nullptr;
+    Count count_;
     int64_t places_ = 0;
   };
   struct Refusal {
@@ -77,7 +80,7 @@ class Tenants {
  private:
   struct State {
     TenantLimits limits;
-    int64_t inflight = 0;
+    Slot::Count inflight = std::make_shared<std::atomic<int64_t>>(0);
     double requests_left = 0;  // refilled all the time, at most limits.requests->count
     Instant refilled = Instant{0};
     int64_t tokens_used = 0;  // since window_begin

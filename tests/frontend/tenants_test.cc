@@ -101,6 +101,14 @@ TEST(Tenants, EachHasItsOwnBoundAndGetsItsPlacesBack) {
   EXPECT_FALSE(tenants->Enter("a", kNow));
 }
 
+TEST(Tenants, APlaceMayBeGivenBackWhenTheTenantsAreGone) {
+  auto tenants = With({"fox:sk-1"}, 1);
+  auto slot = tenants->Enter("fox", kNow);
+  ASSERT_TRUE(slot);
+  tenants.reset();
+  Tenants::Slot last(std::move(*slot));  // gives it back at its end
+}
+
 TEST(Tenants, AKeyMayStandInTheFileAsItsDigestOnly) {
   std::string digest = "sha256:";
   for (const unsigned char byte : DigestOfKey("sk-1")) {
