@@ -104,7 +104,7 @@ clients: deps $(BUILD)/build.ninja
 	@AISP_INSTALL_LIMIT_S=900 python3 tests/e2e/python_test.py guidellm_client_test.py $(abspath $(BUILD))/bin/aisp \
 	  $(abspath $(BUILD))/tests/venv-guidellm requirements-guidellm.txt
 
-# The CUDA backend alone, lib/libaisp_cuda.so; needs nvcc, and no GPU.
+# The CUDA backend alone, lib/libaisp_cuda.so, and what `aisp bench kernels` measures with; needs nvcc, and no GPU.
 cuda: deps
 	@test -e build-cuda/build.ninja || cmake --preset cuda
 	@$(NINJA) build-cuda cuda
@@ -123,7 +123,7 @@ gpu-sanitize: gpu-build
 bundle: deps
 ifeq ($(CUDA),1)
 	@test -e build-cuda/build.ninja || cmake --preset cuda
-	@$(NINJA) build-cuda --quiet
+	@$(NINJA) build-cuda --quiet all cuda
 	@tools/bundle.sh build-cuda build/aisp-bundle-cuda.tar.gz --tests
 else
 	@test -e $(BUILD)/build.ninja || cmake --preset cpu -B $(BUILD)
