@@ -71,7 +71,7 @@ Result<Gemm> Gemm::Create() {
   return gemm;
 }
 
-bool Gemm::Takes(const LinearCall& call) const {
+bool Gemm::Supports(const LinearCall& call) const {
   const int64_t stride_bytes = StrideOf(call) * (IsF32(call.store) ? 4 : 2);
   const bool fp8 =
       call.weight->format == WeightFormat::kFp8 || call.weight->format == WeightFormat::kFp8Block;

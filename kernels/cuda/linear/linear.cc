@@ -30,8 +30,8 @@ namespace {
 // do: this part of its share, at most so many bytes. NVFP4 is bound by instructions and gains
 // nothing.
 constexpr int64_t kPrefetchPart = 20;
-// Of those that are told when that is (stream_linear.cuh).
-constexpr int64_t kPrefetchPartTold = 6;
+// Of those to which the kernel before announces when that is (stream_linear.cuh).
+constexpr int64_t kPrefetchPartAnnounced = 6;
 constexpr int64_t kMostPrefetched = 48 << 10;
 
 // Shared memory that is more than half of a multiprocessor's: a head's CTA has one for itself
@@ -80,7 +80,7 @@ size_t OutputBytes(Store store) {
 
 // `share`: bytes of weights of a CTA.
 void SpreadPrefetch(const StreamKernel& kernel, int64_t share, StreamParams* p) {
-  const int64_t part = kernel.tells ? kPrefetchPartTold : kPrefetchPart;
+  const int64_t part = kernel.announces ? kPrefetchPartAnnounced : kPrefetchPart;
   const int64_t wanted = std::min(share / part, kMostPrefetched);
   const int64_t units = (wanted + kernel.stage_bytes / 2) / kernel.stage_bytes;
   const int64_t behind_stages = share / kernel.stage_bytes - kernel.stages;
@@ -176,7 +176,7 @@ class LinearKernelsImpl : public LinearKernels {
     const bool rounds = !fp8_rows && RoundsRows(w, call.rows, device_);
     const bool own =
         call.rows <= OwnRows(w.format, fp8_rows || rounds) && !MayPreferLt(w.format, call.rows);
-    if (own || !ManyRowsTake(w, fp8_rows)) return {};
+    if (own || !SupportsManyRows(w, fp8_rows)) return {};
     return many_rows_->Prepare(call, stream);
   }
 
@@ -209,7 +209,7 @@ class LinearKernelsImpl : public LinearKernels {
                           : chains_.Launch(steps, form.adapter_of_row, stream);
   }
 
-  TokenWords words() const override { return one_token_.words(); }
+  TokenSlots token_slots() const override { return one_token_.token_slots(); }
 
   std::string Describe(const LinearCall& call) const override {
     const LinearChoice choice = ChooseLinear(TraitsOf(call), std::max(1, call.rows),

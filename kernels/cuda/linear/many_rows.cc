@@ -175,15 +175,15 @@ Status ManyRows::Prepare(const LinearCall& call, cudaStream_t stream) {
   const bool given_fp8 = call.input == InputFormat::kFp8;
   const bool rounds = !given_fp8 && options_.fp8_activation_rows > 0 &&
                       call.rows >= options_.fp8_activation_rows && IsFp8(call.weight->format) &&
-                      call.weight->n < kHeadRows && ManyRowsTake(w, true);
+                      call.weight->n < kHeadRows && SupportsManyRows(w, true);
   const bool fp8_rows = given_fp8 || rounds;
   const LinearCall quantised = rounds ? Quantised(call) : call;
   const std::string key = KeyOf(quantised);
   const auto* known = profile_.Of(key);
   if (known != nullptr && known->contains(call.rows)) return {};
-  if (!LtTakes(w, fp8_rows) || !LtHas(w, call.rows, fp8_rows)) return {};
+  if (!LtSupports(w, fp8_rows) || !LtHas(w, call.rows, fp8_rows)) return {};
   // Nothing to choose from but our instances, which the estimate tells apart.
-  if (!GemmTakes(w, fp8_rows)) return LaunchLt(quantised, stream, LtUse::kTune);
+  if (!GemmSupports(w, fp8_rows)) return LaunchLt(quantised, stream, LtUse::kTune);
   if (NeedsExpansion(quantised)) return {};
   if (rounds) AISP_RETURN_IF_ERROR(Launch(call, kLt, true, stream));  // quantises
   AISP_RETURN_IF_ERROR(LaunchLt(quantised, stream, LtUse::kTune));

@@ -11,9 +11,9 @@
 namespace aisp::cuda {
 namespace {
 
-// The region: launches counted by each CTA, then the two sets of words.
+// The region: launches counted by each CTA, then the two sets of slots.
 constexpr size_t kLaunchesBytes = 4096;
-constexpr size_t kSetsBytes = size_t{2} * kTokenSetWords * sizeof(uint32_t);
+constexpr size_t kSetsBytes = size_t{2} * kTokenSetSlots * sizeof(uint32_t);
 // Shared memory of a CTA, at most (linear_choice.cc).
 constexpr int kMostShared = 174 << 10;
 
@@ -122,7 +122,7 @@ Status OneToken::SetRegion(void* memory, cudaStream_t stream) {
   region_ = static_cast<char*>(memory);
   AISP_RETURN_IF_ERROR(
       FromCuda(cudaMemsetAsync(launches(), 0, kLaunchesBytes, stream), "clearing the workspace"));
-  static_assert(kTokenNothing == 0xffffffffu);
+  static_assert(kTokenEmpty == 0xffffffffu);
   return FromCuda(cudaMemsetAsync(sets(), 0xff, kSetsBytes, stream), "clearing the workspace");
 }
 
@@ -131,16 +131,16 @@ Status OneToken::Launch(std::span<const ChainStep> steps, const ChainForm& form,
   const std::vector<ChainLink> links = LinksOf(steps);
   const OneTokenKernel kernel = OneTokenKernelOf(steps[0].call.weight->format);
   OneTokenParams p;
-  int64_t words = kTokenStepsAt;
+  int64_t at = kTokenStepsAt;
   for (size_t i = 0; i < steps.size(); ++i) {
     AISP_ASSIGN_OR_RETURN(p.steps[i], StepOf(maps_, steps[i], kernel));
-    p.steps[i].words = i > 0 ? static_cast<int32_t>(words) : kTokenInputAt;
-    if (i > 0) words += OneTokenWords(links[i]);
+    p.steps[i].input_at = i > 0 ? static_cast<int32_t>(at) : kTokenInputAt;
+    if (i > 0) at += OneTokenSlots(links[i]);
   }
   p.x = static_cast<const __nv_bfloat16*>(steps[0].call.x);
-  p.awaits = form.awaits;
-  p.leaves = form.leaves;
-  if (steps.size() > 1 || p.awaits || p.leaves) {
+  p.consumes = form.consumes;
+  p.publishes = form.publishes;
+  if (steps.size() > 1 || p.consumes || p.publishes) {
     p.sets = sets();
     p.launches = launches();
   }
