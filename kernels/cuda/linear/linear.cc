@@ -12,6 +12,7 @@
 
 #include "kernels/cuda/linear/chain.h"
 #include "kernels/cuda/linear/chain_kernels.h"
+#include "kernels/cuda/linear/host_launch.h"
 #include "kernels/cuda/linear/many_rows.h"
 #include "kernels/cuda/linear/nvfp4_layout.h"
 #include "kernels/cuda/linear/one_token.h"
@@ -308,19 +309,14 @@ class LinearKernelsImpl : public LinearKernels {
       SpreadPrefetch(*kernel, static_cast<int64_t>(w.streamed_bytes()) / multiprocessors_, &p);
     }
 
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(static_cast<unsigned>(std::min(multiprocessors_, p.units)));
-    config.blockDim = dim3(static_cast<unsigned>(kernel->threads));
-    config.dynamicSmemBytes = static_cast<size_t>(
-        w.n >= kHeadRows ? std::max(kernel->shared_bytes, kMoreThanHalf) : kernel->shared_bytes);
-    config.stream = stream;
-    cudaLaunchAttribute overlap = {};
-    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    overlap.val.programmaticStreamSerializationAllowed = 1;
-    config.attrs = &overlap;
-    config.numAttrs = options_.overlap ? 1 : 0;
+    const int shared_bytes =
+        w.n >= kHeadRows ? std::max(kernel->shared_bytes, kMoreThanHalf) : kernel->shared_bytes;
     void* arguments[] = {&weight, &x, &p};
-    return FromCuda(cudaLaunchKernelExC(&config, kernel->function, arguments), "launching");
+    return FromCuda(LaunchShaped(kernel->function,
+                                 {std::min(multiprocessors_, p.units), kernel->threads,
+                                  static_cast<size_t>(shared_bytes), options_.overlap},
+                                 arguments, stream),
+                    "launching");
   }
 
   LinearOptions options_;

@@ -1,9 +1,9 @@
 #include "kernels/cuda/linear/many_rows.h"
 
 #include <algorithm>
-#include <array>
 #include <fstream>
 
+#include "kernels/cuda/linear/host_launch.h"
 #include "kernels/cuda/linear/pack_kernels.h"
 #include "kernels/cuda/linear/quantize.h"
 
@@ -15,7 +15,6 @@ namespace {
 constexpr size_t kLtBytes = size_t{32} << 20;
 constexpr size_t kExpandBytes = size_t{96} << 20;
 constexpr int32_t kGatedRows = 2048;  // of a product whose gate and up are stored before SiLU
-constexpr int kTimedRuns = 5;
 constexpr const char* kCacheMark = "choice";
 
 constexpr size_t Align(size_t bytes) { return (bytes + 255) / 256 * 256; }
@@ -147,27 +146,7 @@ Status ManyRows::LaunchBy(int kernel, const LinearCall& call, cudaStream_t strea
 }
 
 Result<float> ManyRows::TimeBy(int choice, const LinearCall& call, cudaStream_t stream) {
-  std::array<cudaEvent_t, 2> events = {};
-  float best_ms = -1.0f;
-  const auto run = [&]() -> Status {
-    for (auto& event : events) AISP_RETURN_IF_ERROR(Check(cudaEventCreate(&event), "event"));
-    for (int i = 0; i <= kTimedRuns; ++i) {
-      AISP_RETURN_IF_ERROR(Check(cudaEventRecord(events[0], stream), "recording"));
-      AISP_RETURN_IF_ERROR(LaunchBy(choice, call, stream));
-      AISP_RETURN_IF_ERROR(Check(cudaEventRecord(events[1], stream), "recording"));
-      AISP_RETURN_IF_ERROR(Check(cudaEventSynchronize(events[1]), "running"));
-      float ms = 0.0f;
-      AISP_RETURN_IF_ERROR(Check(cudaEventElapsedTime(&ms, events[0], events[1]), "reading"));
-      if (i > 0 && (best_ms < 0.0f || ms < best_ms)) best_ms = ms;
-    }
-    return {};
-  };
-  Status status = run();
-  for (cudaEvent_t event : events) {
-    if (event != nullptr) cudaEventDestroy(event);
-  }
-  AISP_RETURN_IF_ERROR(std::move(status));
-  return best_ms * 1000.0f;
+  return BestTimeUs(stream, [&] { return LaunchBy(choice, call, stream); });
 }
 
 Status ManyRows::Prepare(const LinearCall& call, cudaStream_t stream) {

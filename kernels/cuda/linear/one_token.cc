@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cuda/linear/host_launch.h"
 #include "kernels/cuda/linear/nvfp4_layout.h"
 #include "kernels/cuda/linear/one_token_kernels.h"
 
@@ -147,20 +148,14 @@ Status OneToken::Launch(std::span<const ChainStep> steps, const ChainForm& form,
   p.count = static_cast<int32_t>(steps.size());
   p.ring = OneTokenRing(links);
   p.input_bytes = OneTokenInputBytes(links);
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(multiprocessors_));
-  config.blockDim = dim3(static_cast<unsigned>(kernel.threads));
   const int shared_bytes =
       kernel.fixed_bytes + p.ring * kernel.stage_bytes + p.input_bytes * kernel.warps;
-  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
-  config.stream = stream;
-  cudaLaunchAttribute early = {};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &early;
-  config.numAttrs = overlap_ ? 1 : 0;
   void* arguments[] = {&p};
-  return FromCuda(cudaLaunchKernelExC(&config, kernel.function, arguments), "launching");
+  return FromCuda(
+      LaunchShaped(kernel.function,
+                   {multiprocessors_, kernel.threads, static_cast<size_t>(shared_bytes), overlap_},
+                   arguments, stream),
+      "launching");
 }
 
 }  // namespace aisp::cuda
