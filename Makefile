@@ -22,6 +22,7 @@ export NINJA_STATUS = [%f/%t, %e s]$(space)
 help:
 	@echo 'make run         build and start router, prefill and decode worker with the built-in model'
 	@echo 'make test        build everything and run all tests'
+	@echo 'make cuda        build the server for GPUs, in build-cuda/; wants nvcc, and no GPU'
 	@echo 'make bench       build and run the benchmarks'
 	@echo 'make asan        all tests under AddressSanitizer and UndefinedBehaviorSanitizer'
 	@echo 'make tsan        the tests without gRPC under ThreadSanitizer'
@@ -104,10 +105,11 @@ clients: deps $(BUILD)/build.ninja
 	@AISP_INSTALL_LIMIT_S=900 python3 tests/e2e/python_test.py guidellm_client_test.py $(abspath $(BUILD))/bin/aisp \
 	  $(abspath $(BUILD))/tests/venv-guidellm requirements-guidellm.txt
 
-# The CUDA backend alone, lib/libaisp_cuda.so; needs nvcc, and no GPU.
+# build-cuda/bin/aisp with the CUDA backend beside it (lib/libaisp_cuda.so), and what `aisp bench kernels` measures with; needs nvcc,
+# and no GPU.
 cuda: deps
 	@test -e build-cuda/build.ninja || cmake --preset cuda
-	@$(NINJA) build-cuda cuda
+	@$(NINJA) build-cuda cuda aisp
 
 gpu-build: deps
 	@test -e build-cuda/build.ninja || cmake --preset cuda
@@ -123,7 +125,7 @@ gpu-sanitize: gpu-build
 bundle: deps
 ifeq ($(CUDA),1)
 	@test -e build-cuda/build.ninja || cmake --preset cuda
-	@$(NINJA) build-cuda --quiet
+	@$(NINJA) build-cuda --quiet all cuda
 	@tools/bundle.sh build-cuda build/aisp-bundle-cuda.tar.gz --tests
 else
 	@test -e $(BUILD)/build.ninja || cmake --preset cpu -B $(BUILD)

@@ -1,11 +1,11 @@
 // `aisp bench kernels`: the operations of a model's shape on a GPU, each beside what the memory or
-// the tensor cores allow and beside cuBLASLt (kernels/cuda/bench/kernels.h), as a table or as JSON.
+// the tensor cores allow and beside cuBLASLt (bench/kernel_timings.h), as a table or as JSON.
 #pragma once
 
 #include <span>
 #include <string>
 
-#include "kernels/cuda/bench/kernels.h"
+#include "bench/kernel_timings.h"
 #include "model/spec.h"
 
 namespace aisp {

@@ -175,13 +175,13 @@ class OwnerProcess {
  public:
   static Result<std::unique_ptr<OwnerProcess>> Start(const KvBenchOptions& options,
                                                      const std::string& lane) {
-    std::vector<std::string> words = options.owner;
-    words.push_back(lane);
-    words.push_back(std::to_string(PoolBytesOf(options)));
-    words.push_back(options.gpus.empty() ? "host" : std::to_string(options.gpus.back()));
+    std::vector<std::string> arguments = options.owner;
+    arguments.push_back(lane);
+    arguments.push_back(std::to_string(PoolBytesOf(options)));
+    arguments.push_back(options.gpus.empty() ? "host" : std::to_string(options.gpus.back()));
     std::vector<char*> args;
-    args.reserve(words.size() + 1);
-    for (std::string& word : words) args.push_back(word.data());
+    args.reserve(arguments.size() + 1);
+    for (std::string& argument : arguments) args.push_back(argument.data());
     args.push_back(nullptr);
     int down[2];
     int up[2];

@@ -227,25 +227,27 @@ void FitConfig(const EngineBenchOptions& o, Config* config) {
 }
 
 // Prompts of one length by an engine of its own, so that the first is the first after a start, then
-// their parts.
+// their parts where what times them was built.
 Result<PrefillComparison> ComparePrefill(CommandLine line, const PromptBenchOptions& prompts,
-                                         KernelBenchOptions kernels, GpuEnvironment* environment) {
+                                         KernelBenchOptions kernels, std::string* device) {
   EngineBenchOptions fitted;
   fitted.prompt_tokens = prompts.tokens;
   fitted.output_tokens = 1;
   FitConfig(fitted, &line.config);
   AISP_ASSIGN_OR_RETURN(const auto served, LoadServedModel(line.config));
   AISP_ASSIGN_OR_RETURN(const Backend backend, MakeBackend(line.config, *served));
+  *device = backend.device->info().name;
   PrefillComparison result;
   AISP_ASSIGN_OR_RETURN(result.whole, BenchPrompts(prompts, *backend.executor));
   kernels.prefills = {prompts.tokens};
   kernels.rest_ms = static_cast<int32_t>(prompts.rest.count());
   kernels.span_ms = result.whole.rested_ms;
-  AISP_ASSIGN_OR_RETURN(const KernelBench parts, BenchCudaKernels(kernels, LibraryFolders()));
-  if (parts.prefills.empty())
+  const Result<KernelBench> parts = BenchCudaKernels(kernels, LibraryFolders());
+  if (!parts && parts.error().code == Code::kNotFound) return result;
+  AISP_RETURN_IF_ERROR(parts);
+  if (parts->prefills.empty())
     return Internal(fmt::format("no parts of a prompt of {} tokens were timed", prompts.tokens));
-  result.parts = parts.prefills.front();
-  *environment = parts.environment;
+  result.parts = parts->prefills.front();
   return result;
 }
 
@@ -266,14 +268,13 @@ Status RunPrefill(CommandLine line) {
   kernels.rows = {1};
   kernels.formats = PrefillFormatsOf(line.config.model.quantization, line.config.model.kv_dtype);
   std::vector<PrefillComparison> results;
-  GpuEnvironment environment;
+  std::string device;
   for (const int32_t tokens : sizes) {
     prompts.tokens = tokens;
-    AISP_ASSIGN_OR_RETURN(results.emplace_back(),
-                          ComparePrefill(line, prompts, kernels, &environment));
+    AISP_ASSIGN_OR_RETURN(results.emplace_back(), ComparePrefill(line, prompts, kernels, &device));
   }
-  fmt::print("{}", line.HasExtra("json") ? ToJson(results, environment, line.config.model.path)
-                                         : ToTable(results, environment, line.config.model.path));
+  fmt::print("{}", line.HasExtra("json") ? ToJson(results, device, line.config.model.path)
+                                         : ToTable(results, device, line.config.model.path));
   return {};
 }
 

@@ -58,7 +58,7 @@ std::string Line(const Json& w) {
   return line;
 }
 
-void Say(const std::string& line) {
+void PrintLine(const std::string& line) {
   std::printf("%s\n", line.c_str());
   std::fflush(stdout);
 }
@@ -85,12 +85,12 @@ Status AwaitDrained(const AdminClient& client, const std::string& id, Instant de
     }
     answered = clock.Now();
     if (answer->status == 404) {
-      Say(fmt::format("{}: gone", id));
+      PrintLine(fmt::format("{}: gone", id));
       return {};
     }
     AISP_RETURN_IF_ERROR(ExpectOk(*answer));
     const std::string line = Line(answer->body);
-    if (line != said) Say(line);
+    if (line != said) PrintLine(line);
     said = line;
     if (answer->body.value("state", "") == "drained") return {};
   }
@@ -101,7 +101,7 @@ Status List(const AdminClient& client, std::vector<std::string>* ids) {
   AISP_RETURN_IF_ERROR(ExpectOk(answer));
   for (const Json& worker : answer.body.value("workers", Json::array())) {
     if (ids == nullptr) {
-      Say(Line(worker));
+      PrintLine(Line(worker));
     } else {
       ids->push_back(worker.value("id", ""));
     }

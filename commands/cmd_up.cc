@@ -72,7 +72,7 @@ int RunUp(const std::vector<std::string>& args) {
              config.up.prefill_workers, config.up.decode_workers, ToSeconds(clock.Now() - begin));
   int exit_code = 0;
   if (config.up.demo) {
-    if (const Status told = TellStory(supervisor.http_address()); !told) {
+    if (const Status told = StreamStory(supervisor.http_address()); !told) {
       ReportFailure("the story failed: " + told.error().message);
       exit_code = 1;
     }

@@ -71,7 +71,7 @@ void PrintFigures(const Story& story) {
 
 }  // namespace
 
-Status TellStory(const std::string& http_address) {
+Status StreamStory(const std::string& http_address) {
   const size_t colon = http_address.rfind(':');
   AISP_ASSIGN_OR_RETURN(const int64_t port,
                         ParseIntInRange(http_address.substr(colon + 1), 1, 65535));

@@ -9,6 +9,6 @@
 namespace aisp {
 
 // Prints to stdout while the story arrives. `http_address`: host:port of the router.
-Status TellStory(const std::string& http_address);
+Status StreamStory(const std::string& http_address);
 
 }  // namespace aisp

@@ -209,7 +209,7 @@ std::vector<Finding> CheckGpus(const Result<DriverFacts>& driver,
     out.push_back({Level::kOk, "CUDA backend", *backend, ""});
   } else {
     out.push_back({Level::kProblem, "CUDA backend", backend.error().message,
-                   "build it with `make cuda`, or use a bundle that has lib/libaisp_cuda.so"});
+                   "`make cuda` builds build-cuda/bin/aisp with it; a bundle has it in lib/"});
   }
   for (size_t i = 0; i < driver->gpus.size(); ++i) {
     const GpuFacts& gpu = driver->gpus[i];

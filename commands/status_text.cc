@@ -70,7 +70,7 @@ size_t DepthOf(const Json& spans, const Json& span) {
 }
 
 // Children follow their parent, in the order of time.
-void Walk(const Json& spans, int parent, std::vector<size_t>* order) {
+void DepthFirst(const Json& spans, int parent, std::vector<size_t>* order) {
   std::vector<size_t> children;
   for (size_t i = 0; i < spans.size(); ++i) {
     if (spans[i].value("parent", -1) == parent) children.push_back(i);
@@ -80,7 +80,7 @@ void Walk(const Json& spans, int parent, std::vector<size_t>* order) {
   });
   for (const size_t child : children) {
     order->push_back(child);
-    Walk(spans, static_cast<int>(child), order);
+    DepthFirst(spans, static_cast<int>(child), order);
   }
 }
 
@@ -146,7 +146,7 @@ std::string TraceText(const Json& trace, size_t columns) {
   const double whole = std::max(1e-6, spans[0].value("ms", 0.0));
   constexpr size_t kBar = 24, kName = 18;
   std::vector<size_t> order;
-  Walk(spans, -1, &order);
+  DepthFirst(spans, -1, &order);
   for (const size_t i : order) {
     const Json& span = spans[i];
     const double start = span.value("start_ms", 0.0);

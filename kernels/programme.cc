@@ -232,7 +232,7 @@ uint8_t ProgrammeBuilder::FormsOf(const StepValue& value) const {
   uint8_t forms = kAsRows;
   // Whoever else reads it would find anything in memory.
   if (value.kept || value.readers.size() == 1) forms |= kInsideLaunch;
-  if (!value.kept && value.readers.size() == 1) forms |= kAsWords;
+  if (!value.kept && value.readers.size() == 1) forms |= kPublished;
   const bool fp8 = std::all_of(value.readers.begin(), value.readers.end(), [&](NodeId id) {
     const auto* linear = std::get_if<LinearParams>(&programme_.node(id).params);
     if (linear == nullptr) return false;

@@ -81,8 +81,9 @@ using NodeParams =
 enum HandOver : uint8_t {
   kAsRows = 1,  // rows in memory, complete before the reader begins
   kInsideLaunch =
-      2,           // within one launch; memory holds anything afterwards unless the value is kept
-  kAsWords = 4,    // between two launches: published value by value, and polled (token_words.h)
+      2,  // within one launch; memory holds anything afterwards unless the value is kept
+  kPublished =
+      4,  // between two launches: published in slots, which the reader polls (token_slots.h)
   kAsFp8Rows = 8,  // rows of e4m3 with a scale each, for readers whose weights are e4m3
 };
 

@@ -4,6 +4,7 @@
 
 namespace aisp::loadgen {
 
+// Long: a table of flags, one entry after the other.
 std::vector<FlagGroup> WhatFlags(Options* o) {
   return {
       {"The server",

@@ -4,6 +4,7 @@
 
 namespace aisp::loadgen {
 
+// Long: a table of flags, one entry after the other.
 std::vector<FlagGroup> WhenFlags(Options* o) {
   return {
       {"When it is asked",
@@ -95,6 +96,7 @@ std::vector<FlagGroup> WhenFlags(Options* o) {
   };
 }
 
+// Long: a table of flags, one entry after the other.
 std::vector<FlagGroup> RunFlags(Options* o) {
   return {
       {"Many runs",
@@ -202,6 +204,7 @@ std::vector<FlagGroup> RunFlags(Options* o) {
   };
 }
 
+// Long: a table of flags, one entry after the other.
 std::vector<FlagGroup> ToldFlags(Options* o) {
   return {
       {"What is told",

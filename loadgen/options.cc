@@ -93,6 +93,36 @@ Status CheckTls(const Options& o) {
   return {};
 }
 
+Status CheckBackend(const Options& o) {
+  const bool chat_endpoint = o.endpoint.ends_with("/chat/completions");
+  if (o.kind() == BackendKind::kGrpc) {
+    if (o.grpc_address.empty()) {
+      return InvalidArgument("--backend aisp-grpc with --base-url needs --grpc-address HOST:PORT");
+    }
+    if (!o.endpoint.empty() || !o.extra_body.empty() || o.prompt_format == "text") {
+      return InvalidArgument(
+          "--endpoint, --extra-body and --prompt-format text are of no use with --backend "
+          "aisp-grpc");
+    }
+  } else if (!o.grpc_address.empty()) {
+    return InvalidArgument("--grpc-address goes with --backend aisp-grpc");
+  }
+  if (o.backend == "openai-chat" && !o.endpoint.empty() && !chat_endpoint) {
+    return InvalidArgument(fmt::format(
+        "--backend openai-chat needs an --endpoint that ends in /chat/completions, not '{}'",
+        o.endpoint));
+  }
+  if ((o.backend == "openai" || o.backend == "vllm") && chat_endpoint) {
+    return InvalidArgument(
+        fmt::format("--backend {} asks for completions, --endpoint {} for chats; use openai-chat",
+                    o.backend, o.endpoint));
+  }
+  if (o.kind() == BackendKind::kChat && o.prompt_format == "ids") {
+    return InvalidArgument("--prompt-format ids: a chat has no token ids, use /v1/completions");
+  }
+  return {};
+}
+
 Status CheckTogether(const Options& o) {
   if (NeedsFile(o.dataset) && o.dataset_path.empty()) {
     return InvalidArgument(fmt::format("--dataset-name {} needs --dataset-path FILE", o.dataset));
@@ -127,32 +157,7 @@ Status CheckTogether(const Options& o) {
   if (o.fixed_schedule && (o.request_rate || !o.ramp_up.empty())) {
     return InvalidArgument("--fixed-schedule is the trace's; leave --request-rate and ramps out");
   }
-  const bool chat_endpoint = o.endpoint.ends_with("/chat/completions");
-  if (o.kind() == BackendKind::kGrpc) {
-    if (o.grpc_address.empty()) {
-      return InvalidArgument("--backend aisp-grpc with --base-url needs --grpc-address HOST:PORT");
-    }
-    if (!o.endpoint.empty() || !o.extra_body.empty() || o.prompt_format == "text") {
-      return InvalidArgument(
-          "--endpoint, --extra-body and --prompt-format text are of no use with --backend "
-          "aisp-grpc");
-    }
-  } else if (!o.grpc_address.empty()) {
-    return InvalidArgument("--grpc-address goes with --backend aisp-grpc");
-  }
-  if (o.backend == "openai-chat" && !o.endpoint.empty() && !chat_endpoint) {
-    return InvalidArgument(fmt::format(
-        "--backend openai-chat needs an --endpoint that ends in /chat/completions, not '{}'",
-        o.endpoint));
-  }
-  if ((o.backend == "openai" || o.backend == "vllm") && chat_endpoint) {
-    return InvalidArgument(
-        fmt::format("--backend {} asks for completions, --endpoint {} for chats; use openai-chat",
-                    o.backend, o.endpoint));
-  }
-  if (o.kind() == BackendKind::kChat && o.prompt_format == "ids") {
-    return InvalidArgument("--prompt-format ids: a chat has no token ids, use /v1/completions");
-  }
+  AISP_RETURN_IF_ERROR(CheckBackend(o));
   if (!o.endpoint.empty() && o.endpoint[0] != '/') {
     return InvalidArgument(
         fmt::format("--endpoint '{}' is no path; write /v1/completions", o.endpoint));

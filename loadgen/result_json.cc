@@ -98,6 +98,7 @@ void AddSettings(const Options& o, const Environment& e, Json* out) {
 
 }  // namespace
 
+// Long: a table of the fields of the result, in the order in which they are written.
 std::string ResultJson(const Options& o, const Summary& s, const Environment& e,
                        const std::vector<RequestRecord>& records) {
   Json out;

@@ -3,7 +3,7 @@
 # documents, and the licences of all of it. Unpacked on
 # another x86-64 Linux with glibc 2.36 or newer it runs as it is; CUDA libraries, where there are any, are found at run time.
 #   tools/bundle.sh BUILD OUT.tar.gz            the programs
-#   tools/bundle.sh BUILD OUT.tar.gz --tests    also the GPU tests with what they read, in tests/
+#   tools/bundle.sh BUILD OUT.tar.gz --tests    also the GPU tests with what they read, in tests/, and the timings of kernels
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -31,6 +31,7 @@ git ls-files -z models ':!models/story-7m-medusa' | xargs -0 cp --parents -t "$r
 git ls-files -z LICENSE '*.md' ':!tests' docs deploy proto/inference.proto | xargs -0 cp --parents -t "$root"
 if [ -n "$tests" ]; then
   mkdir -p "$root/tests" "$root/tools"
+  cp "$build/lib/libaisp_cuda_bench.so" "$root/lib/"
   cp tools/gpu_check.sh tools/gpu_sanitize.sh tools/gpu_serve.sh "$root/tools/"
   find "$build/tests" -maxdepth 1 \( -name '*cuda*_test' -o -name kvcache_transport_test \) -type f -exec cp -t "$root/tests" {} +
   git ls-files -z tests/data | xargs -0 cp --parents -t "$root"

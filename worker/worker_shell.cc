@@ -87,7 +87,7 @@ WorkerShell::WorkerShell(const WorkerOptions& options, const Profile& profile, E
       routers_(options, MakeRegister(options, profile)),
       metrics_registry_(metrics) {
   routers_.SetDialer(routers);
-  if (options_.adapters != nullptr) options_.adapters->OnChange([this] { TellAdapters(); });
+  if (options_.adapters != nullptr) options_.adapters->OnChange([this] { ReportAdapters(); });
   last_progress_ = last_pool_motion_ = clock_->Now();
 }
 
@@ -165,10 +165,10 @@ void WorkerShell::OnRegistered(LinkId link, const v1::Registered& accepted) {
     telling_ = true;
   }
   Attach(link);
-  TellAdapters();
+  ReportAdapters();
 }
 
-void WorkerShell::TellAdapters() {
+void WorkerShell::ReportAdapters() {
   if (options_.adapters == nullptr || standing_by_ || !telling_) return;
   if (routers_.AttachedLinks().empty()) return;
   v1::WorkerMessage message;

@@ -86,7 +86,7 @@ class WorkerShell {
   void Attach(LinkId link);
   void SendSnapshot(LinkId link);
   void OnRegistered(LinkId link, const v1::Registered& accepted);
-  void TellAdapters();
+  void ReportAdapters();
   void LoadAdapter(LinkId link, const v1::LoadAdapter& asked);
   void SendTelemetry(Instant now);
   v1::WorkerMessage MakeTelemetry(const Status& ready);

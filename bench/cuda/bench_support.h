@@ -1,5 +1,5 @@
-// What the benches of the linear layers share: ending on errors, device memory, timing by CUDA
-// graphs. Host code; one thread.
+// What the benches of the linear layers share: ending on errors, arguments, device memory, timing
+// by CUDA graphs. Host code; one thread.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -29,6 +30,33 @@ T Require(Result<T> result) {
     std::exit(1);
   }
   if constexpr (!std::is_void_v<T>) return std::move(*result);
+}
+
+// The value of the last argument NAME=VALUE; `fallback` without one.
+inline std::string Argument(int argc, char** argv, const std::string& name,
+                            const std::string& fallback) {
+  std::string value = fallback;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument.rfind(name + "=", 0) == 0) value = argument.substr(name.size() + 1);
+  }
+  return value;
+}
+
+// rows=1,8,32, each of them 1 to `most`.
+inline std::vector<int> RowsArgument(int argc, char** argv, const std::string& fallback, int most) {
+  const std::string list = Argument(argc, argv, "rows", fallback);
+  std::vector<int> rows;
+  for (const char* at = list.c_str(); *at != '\0';) {
+    char* end = nullptr;
+    rows.push_back(static_cast<int>(std::strtol(at, &end, 10)));
+    if (rows.back() < 1 || rows.back() > most || (*end != '\0' && *end != ',')) {
+      std::fprintf(stderr, "rows are 1 to %d, separated by commas\n", most);
+      std::exit(1);
+    }
+    at = *end == ',' ? end + 1 : end;
+  }
+  return rows;
 }
 
 // Device memory for `count` elements; the process's end frees it, if nobody does before.

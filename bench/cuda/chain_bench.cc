@@ -96,11 +96,11 @@ class ChainBench {
           heads, (static_cast<int32_t>(model_.qkv / 128) - heads) / 2, context_, rows, layers_,
           stream_);
     }
-    const auto before = [&](int layer, bool words) {
+    const auto before = [&](int layer, bool by_slots) {
       if (gap_ > 0) Require(WaitOnDevice(gap_, 132, stream_), "gap");
       if (!attention) return;
-      attention->Run(layer, buffers_[4], buffers_[0], words ? kernels_->words() : TokenWords{},
-                     stream_);
+      attention->Run(layer, buffers_[4], buffers_[0],
+                     by_slots ? kernels_->token_slots() : TokenSlots{}, stream_);
     };
     const double chain = Time(layers_, stream_, kRuns, [&](int layer) {
       const auto steps = Steps(layer, rows);
@@ -109,11 +109,11 @@ class ChainBench {
         std::fprintf(stderr, "no chain\n");
         std::exit(1);
       }
-      // One token's rows are handed on as words from the second layer on.
-      const bool words = attention != nullptr && form->one_token && gap_ == 0;
-      before(layer, words && layer > 0);
-      form->awaits = words && layer > 0;
-      form->leaves = words && layer + 1 < layers_;
+      // One token's rows are published in slots from the second layer on.
+      const bool by_slots = attention != nullptr && form->one_token && gap_ == 0;
+      before(layer, by_slots && layer > 0);
+      form->consumes = by_slots && layer > 0;
+      form->publishes = by_slots && layer + 1 < layers_;
       Require(kernels_->LaunchChain(steps, *form, stream_));
     });
     const double single = Time(layers_, stream_, kRuns, [&](int layer) {
@@ -201,31 +201,17 @@ int main(int argc, char** argv) {
   using aisp::cuda::Format;
   using aisp::cuda::Model;
   using aisp::cuda::WeightFormat;
-  std::string wanted = "all";
-  std::string wanted_model = "8b";
-  std::vector<int> rows = {1, 8, 32};
-  int layers = 32;
-  int gap = 0;
-  int attention = 0;
-  for (int i = 1; i < argc; ++i) {
-    const std::string argument = argv[i];
-    if (argument.rfind("format=", 0) == 0) wanted = argument.substr(7);
-    if (argument.rfind("model=", 0) == 0) wanted_model = argument.substr(6);
-    if (argument.rfind("layers=", 0) == 0) layers = std::atoi(argv[i] + 7);
-    if (argument.rfind("gap=", 0) == 0) gap = std::atoi(argv[i] + 4);
-    if (argument.rfind("attention=", 0) == 0) attention = std::atoi(argv[i] + 10);
-    if (argument.rfind("rows=", 0) == 0) {
-      rows.clear();
-      const char* at = argv[i] + 5;
-      while (*at != '\0') {
-        char* end = nullptr;
-        rows.push_back(static_cast<int>(std::strtol(at, &end, 10)));
-        at = *end == ',' ? end + 1 : end;
-      }
-    }
-  }
-  if (layers < 1 || std::any_of(rows.begin(), rows.end(), [](int r) { return r < 1 || r > 64; })) {
-    std::fprintf(stderr, "rows are 1 to 64, layers at least 1\n");
+  const auto argument = [&](const char* name, const char* fallback) {
+    return aisp::cuda::Argument(argc, argv, name, fallback);
+  };
+  const std::string wanted = argument("format", "all");
+  const std::string wanted_model = argument("model", "8b");
+  const std::vector<int> rows = aisp::cuda::RowsArgument(argc, argv, "1,8,32", 64);
+  const int layers = std::atoi(argument("layers", "32").c_str());
+  const int gap = std::atoi(argument("gap", "0").c_str());
+  const int attention = std::atoi(argument("attention", "0").c_str());
+  if (layers < 1) {
+    std::fprintf(stderr, "layers are at least 1\n");
     return 1;
   }
   const Format formats[] = {{"bf16", WeightFormat::kBf16},

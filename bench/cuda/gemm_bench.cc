@@ -273,25 +273,9 @@ int main(int argc, char** argv) {
   using aisp::cuda::Shape;
   using aisp::cuda::Store;
   using aisp::cuda::WeightFormat;
-  std::string wanted = "all";
-  std::vector<int> rows = {256, 512, 1024, 2048, 4096, 8192};
-  for (int i = 1; i < argc; ++i) {
-    const std::string argument = argv[i];
-    if (argument.rfind("format=", 0) == 0) wanted = argument.substr(7);
-    if (argument.rfind("rows=", 0) == 0) {
-      rows.clear();
-      const char* at = argv[i] + 5;
-      while (*at != '\0') {
-        char* end = nullptr;
-        rows.push_back(static_cast<int>(std::strtol(at, &end, 10)));
-        at = *end == ',' ? end + 1 : end;
-        if (rows.back() < 1 || rows.back() > 8192) {
-          std::fprintf(stderr, "rows are 1 to 8192\n");
-          return 1;
-        }
-      }
-    }
-  }
+  const std::string wanted = aisp::cuda::Argument(argc, argv, "format", "all");
+  const std::vector<int> rows =
+      aisp::cuda::RowsArgument(argc, argv, "256,512,1024,2048,4096,8192", 8192);
   const Format formats[] = {
       {"bf16", WeightFormat::kBf16, false},          {"fp8x8", WeightFormat::kFp8, true},
       {"fp8blockx8", WeightFormat::kFp8Block, true}, {"fp8", WeightFormat::kFp8, false},

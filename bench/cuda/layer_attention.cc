@@ -56,7 +56,7 @@ LayerAttention::LayerAttention(int32_t heads, int32_t kv_heads, int32_t context,
   Require(cudaStreamSynchronize(stream), "keys and values");
 }
 
-void LayerAttention::Run(int layer, void* qkv, void* out, const TokenWords& words,
+void LayerAttention::Run(int layer, void* qkv, void* out, const TokenSlots& slots,
                          cudaStream_t stream) const {
   RopeAppendCall rope;
   rope.qkv = qkv;
@@ -73,7 +73,7 @@ void LayerAttention::Run(int layer, void* qkv, void* out, const TokenWords& word
   const KvLayer kv =
       Require(attention_->MakeLayer(pool_ + layer_bytes_ * static_cast<size_t>(layer), blocks_));
   call.layer = &kv;
-  call.words = words;
+  call.token_slots = slots;
   if (layer == 0) {
     call.after_plan = Require(
         attention_->PlanDecode({spans_, tables_, rows_}, positions_, rows_, workspace_, stream));

@@ -1,5 +1,5 @@
 // Decode attention in front of a layer's chain, as the engine runs it: random keys and values of
-// `rows` sequences for each layer, one launch a layer, and, for one sequence, words between it and
+// `rows` sequences for each layer, one launch a layer, and, for one sequence, slots between it and
 // the layers. Host code; one thread.
 #pragma once
 
@@ -19,9 +19,9 @@ class LayerAttention {
   LayerAttention(int32_t heads, int32_t kv_heads, int32_t context, int32_t rows, int layers,
                  cudaStream_t stream);
 
-  // From qkv [rows, (heads + 2 kv_heads) * 128] to out [rows, heads * 128], both bf16; with `words`
+  // From qkv [rows, (heads + 2 kv_heads) * 128] to out [rows, heads * 128], both bf16; with `slots`
   // as AttentionCall.
-  void Run(int layer, void* qkv, void* out, const TokenWords& words, cudaStream_t stream) const;
+  void Run(int layer, void* qkv, void* out, const TokenSlots& slots, cudaStream_t stream) const;
 
  private:
   AttentionConfig config_;

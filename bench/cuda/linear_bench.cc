@@ -178,27 +178,9 @@ int main(int argc, char** argv) {
   using aisp::cuda::InputFormat;
   using aisp::cuda::Shape;
   using aisp::cuda::WeightFormat;
-  std::string wanted = "all";
-  std::vector<int> rows = {1, 8, 16, 32, 64, 128};
-  bool lm_head = true;
-  for (int i = 1; i < argc; ++i) {
-    const std::string argument = argv[i];
-    if (argument.rfind("format=", 0) == 0) wanted = argument.substr(7);
-    if (argument.rfind("lm_head=", 0) == 0) lm_head = argument.substr(8) == "1";
-    if (argument.rfind("rows=", 0) == 0) {
-      rows.clear();
-      const char* at = argv[i] + 5;
-      while (*at != '\0') {
-        char* end = nullptr;
-        rows.push_back(static_cast<int>(std::strtol(at, &end, 10)));
-        at = *end == ',' ? end + 1 : end;
-        if (rows.back() < 1 || rows.back() > 128) {
-          std::fprintf(stderr, "rows are 1 to 128\n");
-          return 1;
-        }
-      }
-    }
-  }
+  const std::string wanted = aisp::cuda::Argument(argc, argv, "format", "all");
+  const std::vector<int> rows = aisp::cuda::RowsArgument(argc, argv, "1,8,16,32,64,128", 128);
+  const bool lm_head = aisp::cuda::Argument(argc, argv, "lm_head", "1") == "1";
   const Format formats[] = {{"bf16", WeightFormat::kBf16, InputFormat::kBf16},
                             {"fp8", WeightFormat::kFp8, InputFormat::kBf16},
                             {"fp8x8", WeightFormat::kFp8, InputFormat::kFp8},

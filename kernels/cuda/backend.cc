@@ -1,5 +1,4 @@
 // What libaisp_cuda.so exports.
-#include "kernels/cuda/bench/measure.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/limits.h"
@@ -43,9 +42,4 @@ AISP_EXPORT bool aisp_cuda_ranges(aisp::ProfilerRanges* ranges) {
 
 AISP_EXPORT void aisp_cuda_limits(int32_t index, aisp::Result<aisp::CudaLimits>* limits) {
   *limits = aisp::cuda::MeasureLimits(index);
-}
-
-AISP_EXPORT void aisp_cuda_bench_kernels(const aisp::KernelBenchOptions* options,
-                                         aisp::Result<aisp::KernelBench>* bench) {
-  *bench = aisp::cuda::MeasureKernels(*options);
 }

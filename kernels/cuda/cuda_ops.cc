@@ -17,6 +17,7 @@
 #include "kernels/cuda/fast_linear.h"
 #include "kernels/cuda/random_fill.h"
 #include "kernels/cuda/rows.h"
+#include "kernels/cuda/table/dtypes.h"
 #include "kernels/cuda/weights.h"
 
 namespace aisp::cuda {
@@ -63,19 +64,16 @@ class CudaOps final : public Ops {
     return fmt::format("{}; {}", device_.info().name, attention_.Describe());
   }
 
-  // bf16 is what the tensor cores and the memory want. A small f32 checkpoint stays f32: it costs
-  // nothing there, and its tokens are those of the CPU.
   DType PreferredComputeDType(DType checkpoint, int64_t elements) const override {
-    constexpr int64_t kLargeElements = int64_t{64} << 20;
-    return checkpoint != DType::kF32 || elements > kLargeElements ? DType::kBF16 : DType::kF32;
+    return PreferredDType(checkpoint, elements);
   }
   int64_t RowCapacity(int64_t rows) const override { return PaddedRows(rows); }
   DType ActivationDType(DType compute) const override { return compute; }
   bool Fuses(Epilogue epilogue, DType compute) const override {
-    return epilogue != Epilogue::kGatedSilu || compute == DType::kBF16;
+    return FusesEpilogue(epilogue, compute);
   }
   bool Supports(aisp::WeightFormat format, DType compute) const override {
-    return format == aisp::WeightFormat::kCompute || compute == DType::kBF16;
+    return SupportsFormat(format, compute);
   }
 
   Result<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& source) override {

@@ -61,7 +61,7 @@ Status FusedDecode(const Call& c) {
   call.out_row_stride = p.out.strides[0];
   call.layer = &c.launch.kv;
   call.poll = c.launch.poll;
-  if (c.launch.plan.awaits) call.words = c.parts.linear->words();
+  if (c.launch.plan.consumes_slots) call.token_slots = c.parts.linear->token_slots();
   if (c.launch.plan.plans) {
     AISP_ASSIGN_OR_RETURN(call.after_plan, attention.PlanDecode(batch, rope.positions, rope.rows,
                                                                 workspace, c.stream));

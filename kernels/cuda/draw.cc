@@ -4,7 +4,7 @@
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/cuda_error.h"
 #include "kernels/cuda/draw_kernels.h"
-#include "kernels/cuda/token_words.h"
+#include "kernels/cuda/token_slots.h"
 
 namespace aisp::cuda {
 namespace {
@@ -61,7 +61,7 @@ Result<std::unique_ptr<TokenDrawer>> MakeCudaTokenDrawer(int32_t max_rows, int32
   Scratch s;
   AISP_ASSIGN_OR_RETURN(s.edited, make(static_cast<size_t>(vocabulary) * sizeof(float)));
   AISP_ASSIGN_OR_RETURN(s.slices, make(kDrawSlices * sizeof(DrawSlice)));
-  static_assert(kTokenNothing == 0xffffffffu);
+  static_assert(kTokenEmpty == 0xffffffffu);
   AISP_RETURN_IF_ERROR(
       Check(cudaMemset(s.slices.data(), 0xff, s.slices.bytes()), "emptying slices of logits"));
   AISP_RETURN_IF_ERROR(Check(cudaStreamSynchronize(nullptr), "emptying slices of logits"));

@@ -5,7 +5,7 @@
 #include "kernels/cuda/draw_order.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/poll.cuh"
-#include "kernels/cuda/words.cuh"
+#include "kernels/cuda/relaxed.cuh"
 
 namespace aisp::cuda {
 namespace {
@@ -146,7 +146,7 @@ __device__ __forceinline__ DrawRowResult MergeSlices(const DrawSlice* slices, co
       to[0] = LoadRelaxed(from);
       to[1] = LoadRelaxed(from + 1);
       limit.Count(poll);
-    } while (await && (HasNothing(to[0]) || HasNothing(to[1])));
+    } while (await && (HasEmptySlot(to[0]) || HasEmptySlot(to[1])));
   }
   __syncwarp();
   DrawRowResult out{mine.max_score, mine.best, mine.max_token, mine.best_token, true, 0};
@@ -173,7 +173,7 @@ __device__ __forceinline__ void EmptySlices(DrawSlice* slices) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (lane < 2 * kDrawSlices) {
     StoreRelaxed(reinterpret_cast<uint4*>(slices) + lane,
-                 make_uint4(kTokenNothing, kTokenNothing, kTokenNothing, kTokenNothing));
+                 make_uint4(kTokenEmpty, kTokenEmpty, kTokenEmpty, kTokenEmpty));
   }
 }
 

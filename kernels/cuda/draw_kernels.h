@@ -6,8 +6,8 @@
 // among all tokens).
 //
 // Where no row filters and rows are few, scan is the only one: the block with a row's last slice
-// waits for the others' and puts them together. A slice's results are words that hold kTokenNothing
-// until they are written (token_words.h), so that this is one store and one load through L2;
+// waits for the others' and puts them together. A slice's results are slots that hold kTokenEmpty
+// until they are written (token_slots.h), so that this is one store and one load through L2;
 // whoever puts a row together empties them again.
 #pragma once
 
@@ -59,7 +59,7 @@ struct DrawCall {
   int32_t* slot_tokens = nullptr;
   DrawnToken* drawn = nullptr;
   float* edited = nullptr;                  // [num_rows, vocabulary]
-  DrawSlice* slices = nullptr;              // [num_rows, kDrawSlices]; kTokenNothing between calls
+  DrawSlice* slices = nullptr;              // [num_rows, kDrawSlices]; kTokenEmpty between calls
   uint32_t* bin_counts = nullptr;           // [num_rows, kDrawSlices, kDrawBins]
   unsigned long long* bin_units = nullptr;  // the same
   DrawList* lists = nullptr;                // [num_rows]

@@ -158,6 +158,7 @@ __device__ __forceinline__ uint32_t FlagFours(float (&v)[kFours][4], float tempe
 }
 
 // Lists the slice's tokens in the bins that matter, behind those of the slices before it.
+// Long: cut in pieces, even with all of them inlined, it gets other registers.
 template <bool kWide>
 __global__ void __launch_bounds__(kScanThreads) ListKernel(const __grid_constant__ DrawCall c) {
   constexpr int kWarps = kScanThreads / 32;

@@ -189,6 +189,13 @@ __device__ inline unsigned long long BlockUnits(unsigned long long v) {
   return total;
 }
 
+// A token's score with its Gumbel noise.
+__device__ __forceinline__ float WithNoise(const DrawRow& row, float score, int32_t token) {
+  const auto id = static_cast<uint32_t>(token);
+  const uint4 words = Philox(row.seed, {id / 4, row.position, row.choice, 0});
+  return __fadd_rn(score, GumbelOf(WordOf(words, token % 4)));
+}
+
 // top_k, top_p and min_p each keep a beginning of the descending order; the draw is among what is
 // left.
 __device__ inline int32_t DrawFiltered(const Filtered& f, const DrawRow& row,
@@ -241,9 +248,7 @@ __device__ inline int32_t DrawFiltered(const Filtered& f, const DrawRow& row,
     if (key < cut_key || (key == cut_key && i > bound)) continue;
     const float weight = expf(score - f.max);
     if (weight == 0.0f || weight < row.min_p) continue;
-    const auto id = static_cast<uint32_t>(token);
-    const uint4 words = Philox(row.seed, {id / 4, row.position, row.choice, 0});
-    const float sum = __fadd_rn(score, GumbelOf(WordOf(words, token % 4)));
+    const float sum = WithNoise(row, score, token);
     if (Better(sum, token, best, best_token)) {
       best = sum;
       best_token = token;
@@ -320,9 +325,7 @@ __device__ inline int32_t DrawFew(const Filtered& f, const DrawRow& row,
   float best = -INFINITY;
   int32_t best_token = INT_MAX;
   if (stays && weight != 0.0f && weight >= row.min_p) {
-    const auto id = static_cast<uint32_t>(candidate.token);
-    const uint4 words = Philox(row.seed, {id / 4, row.position, row.choice, 0});
-    best = __fadd_rn(score, GumbelOf(WordOf(words, candidate.token % 4)));
+    best = WithNoise(row, score, candidate.token);
     best_token = candidate.token;
   }
   BlockBest(best, best_token, scores, tokens);

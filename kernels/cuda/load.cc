@@ -6,7 +6,6 @@
 #include <filesystem>
 
 #include "common/strings.h"
-#include "kernels/cuda/bench/kernels.h"
 
 namespace aisp {
 namespace {
@@ -19,47 +18,46 @@ std::string LastError() {
   return text != nullptr ? text : "unknown error";
 }
 
-Result<void*> OpenLibrary(std::span<const std::string> folders) {
+Result<void*> OpenLibrary(const std::string& library, std::span<const std::string> folders) {
   if (dlopen(kDriver, RTLD_NOW | RTLD_LOCAL) == nullptr) {
     return NotFound(
         fmt::format("there is no NVIDIA driver here ({}); use --device cpu", LastError()));
   }
   for (const std::string& folder : folders) {
-    const std::string path = folder + "/" + kLibrary;
+    const std::string path = folder + "/" + library;
     std::error_code ignored;
     if (!std::filesystem::exists(path, ignored)) continue;
     if (void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL); handle != nullptr)
       return handle;
     return NotFound(
-        fmt::format("the CUDA backend does not load: {}; the CUDA libraries have to be "
-                    "in the loader's path",
-                    LastError()));
+        fmt::format("{} does not load: {}; the CUDA libraries have to be in the loader's path",
+                    library, LastError()));
   }
   return NotFound(
-      fmt::format("{} is not there (looked in {}); build with AISP_CUDA=ON", kLibrary,
+      fmt::format("{} is not there (looked in {}); build with AISP_CUDA=ON", library,
                   Join(std::vector<std::string>(folders.begin(), folders.end()), ", ")));
+}
+
+Result<void*> FindFunction(const char* symbol, std::span<const std::string> folders) {
+  return FindCudaFunction(kLibrary, symbol, folders);
 }
 
 }  // namespace
 
-namespace {
-
-// A function of the backend, once the library turned out to be of this build.
-Result<void*> FindFunction(const char* symbol, std::span<const std::string> folders) {
-  AISP_ASSIGN_OR_RETURN(void* library, OpenLibrary(folders));
+Result<void*> FindCudaFunction(const std::string& name, const char* symbol,
+                               std::span<const std::string> folders) {
+  AISP_ASSIGN_OR_RETURN(void* library, OpenLibrary(name, folders));
   const auto abi = reinterpret_cast<CudaBackendAbiFn>(dlsym(library, kCudaBackendAbiSymbol));
   void* function = dlsym(library, symbol);
   if (abi == nullptr || function == nullptr || abi() != kCudaBackendAbi) {
     return FailedPrecondition(fmt::format(
-        "{} belongs to another build of this program; install both from one build", kLibrary));
+        "{} belongs to another build of this program; install both from one build", name));
   }
   return function;
 }
 
-}  // namespace
-
 bool CudaBackendPresent(std::span<const std::string> folders) {
-  return OpenLibrary(folders).has_value();
+  return OpenLibrary(kLibrary, folders).has_value();
 }
 
 Result<CudaBackend> OpenCudaBackend(const CudaBackendOptions& options,
@@ -82,14 +80,6 @@ Result<CudaLimits> MeasureCudaLimits(int32_t index, std::span<const std::string>
   Result<CudaLimits> limits = Internal("the CUDA backend did not answer");
   reinterpret_cast<CudaLimitsFn>(function)(index, &limits);
   return limits;
-}
-
-Result<KernelBench> BenchCudaKernels(const KernelBenchOptions& options,
-                                     std::span<const std::string> folders) {
-  AISP_ASSIGN_OR_RETURN(void* function, FindFunction(kCudaBenchKernelsSymbol, folders));
-  Result<KernelBench> bench = Internal("the CUDA backend did not answer");
-  reinterpret_cast<CudaBenchKernelsFn>(function)(&options, &bench);
-  return bench;
 }
 
 }  // namespace aisp

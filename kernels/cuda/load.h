@@ -71,6 +71,11 @@ struct ProfilerRanges {
 // NOT_FOUND: no driver, no libaisp_cuda.so, or one that was built without NVTX.
 Result<ProfilerRanges> FindProfilerRanges(std::span<const std::string> folders);
 
+// A function that `library`, a file in one of `folders`, exports, once the library turned out to be
+// of this build. Errors as OpenCudaBackend's.
+Result<void*> FindCudaFunction(const std::string& library, const char* symbol,
+                               std::span<const std::string> folders);
+
 // What libaisp_cuda.so exports. Both sides are of one build: `abi` is compared first.
 inline constexpr int32_t kCudaBackendAbi = 4;
 inline constexpr const char* kCudaBackendAbiSymbol = "aisp_cuda_abi";

@@ -166,6 +166,63 @@ Status Experts(const ExpertsCall& c, cudaStream_t stream) {
 
 constexpr int kMaxExperts = 1024;
 
+// The greatest of values[0, count), the lower index of equal ones; NaN counts as the least. By a
+// warp.
+__device__ __forceinline__ int IndexOfBest(const float* values, int count, int lane) {
+  float best = -INFINITY;
+  int index = count;
+  for (int i = lane; i < count; i += 32) {
+    if (values[i] > best || index == count) {
+      best = values[i];
+      index = i;
+    }
+  }
+#pragma unroll
+  for (int o = 16; o > 0; o /= 2) {
+    const float other = __shfl_xor_sync(~0u, best, o);
+    const int other_index = __shfl_xor_sync(~0u, index, o);
+    if (other_index < count &&
+        (index == count || other > best || (other == best && other_index < index))) {
+      best = other;
+      index = other_index;
+    }
+  }
+  return index;
+}
+
+// A group counts as its two best experts together; those of all but the best groups become minus
+// infinity. By a warp.
+__device__ __forceinline__ void KeepTopGroups(float* choice, float* groups, int n, int num_groups,
+                                              int top_groups, int lane) {
+  const int size = n / num_groups;
+  for (int g = lane; g < num_groups; g += 32) {
+    float first = -INFINITY, second = -INFINITY;
+    for (int i = g * size; i < (g + 1) * size; ++i) {
+      if (choice[i] > first) {
+        second = first;
+        first = choice[i];
+      } else if (choice[i] > second) {
+        second = choice[i];
+      }
+    }
+    groups[g] = size > 1 ? first + second : first;
+  }
+  __syncwarp();
+  uint64_t kept_low = 0, kept_high = 0;  // up to 128 groups
+  for (int k = 0; k < top_groups; ++k) {
+    const int g = IndexOfBest(groups, num_groups, lane);
+    (g < 64 ? kept_low : kept_high) |= uint64_t{1} << (g % 64);
+    __syncwarp();
+    if (lane == 0) groups[g] = -INFINITY;
+    __syncwarp();
+  }
+  for (int i = lane; i < n; i += 32) {
+    const int g = i / size;
+    if (((g < 64 ? kept_low : kept_high) >> (g % 64) & 1) == 0) choice[i] = -INFINITY;
+  }
+  __syncwarp();
+}
+
 // A warp for each row.
 __global__ void __launch_bounds__(32)
     SelectExpertsKernel(const float* logits, const float* bias, int n, ExpertScore kind, int top_k,
@@ -189,61 +246,11 @@ __global__ void __launch_bounds__(32)
     choice[i] = scores[i] + (bias != nullptr ? bias[i] : 0.0f);
   }
   __syncwarp();
-  // The greatest of values[0, count), the lower index of equal ones; NaN counts as the least.
-  const auto best_of = [&](const float* values, int count) {
-    float best = -INFINITY;
-    int index = count;
-    for (int i = lane; i < count; i += 32) {
-      if (values[i] > best || index == count) {
-        best = values[i];
-        index = i;
-      }
-    }
-#pragma unroll
-    for (int o = 16; o > 0; o /= 2) {
-      const float other = __shfl_xor_sync(~0u, best, o);
-      const int other_index = __shfl_xor_sync(~0u, index, o);
-      if (other_index < count &&
-          (index == count || other > best || (other == best && other_index < index))) {
-        best = other;
-        index = other_index;
-      }
-    }
-    return index;
-  };
-  if (num_groups > 1) {
-    const int size = n / num_groups;
-    for (int g = lane; g < num_groups; g += 32) {
-      float first = -INFINITY, second = -INFINITY;
-      for (int i = g * size; i < (g + 1) * size; ++i) {
-        if (choice[i] > first) {
-          second = first;
-          first = choice[i];
-        } else if (choice[i] > second) {
-          second = choice[i];
-        }
-      }
-      groups[g] = size > 1 ? first + second : first;
-    }
-    __syncwarp();
-    uint64_t kept_low = 0, kept_high = 0;  // up to 128 groups
-    for (int k = 0; k < top_groups; ++k) {
-      const int g = best_of(groups, num_groups);
-      (g < 64 ? kept_low : kept_high) |= uint64_t{1} << (g % 64);
-      __syncwarp();
-      if (lane == 0) groups[g] = -INFINITY;
-      __syncwarp();
-    }
-    for (int i = lane; i < n; i += 32) {
-      const int g = i / size;
-      if (((g < 64 ? kept_low : kept_high) >> (g % 64) & 1) == 0) choice[i] = -INFINITY;
-    }
-    __syncwarp();
-  }
+  if (num_groups > 1) KeepTopGroups(choice, groups, n, num_groups, top_groups, lane);
   int mine = n;  // lane k holds the k-th choice
   float total = 0;
   for (int k = 0; k < top_k; ++k) {
-    const int e = best_of(choice, n);
+    const int e = IndexOfBest(choice, n, lane);
     if (lane == k) mine = e;
     total += scores[e];
     __syncwarp();

@@ -16,7 +16,7 @@ enum class PollSite : uint32_t {
   kStreamParts,     // sums of a layer of few rows, of other CTAs
   kChainParts,      // the same within a chain
   kChainInput,      // the layer before in a chain
-  kTokenWords,      // a token's row, of the layer or of the attention before
+  kTokenSlots,      // a token's row, of the layer or of the attention before
   kAttentionRows,   // q, k or v, of the layer before
   kAttentionParts,  // attention of other CTAs
   kDrawSlices,      // slices of a row of logits
@@ -46,10 +46,10 @@ constexpr const char* PollSiteName(uint32_t site) {
       return "linear layers in one launch waited for sums of other CTAs";
     case PollSite::kChainInput:
       return "linear layers in one launch waited for the layer before";
-    case PollSite::kTokenWords:
-      return "linear layers of one token waited for their input's words";
+    case PollSite::kTokenSlots:
+      return "linear layers of one token waited for their input";
     case PollSite::kAttentionRows:
-      return "decode attention waited for words of q, k and v";
+      return "decode attention waited for q, k and v";
     case PollSite::kAttentionParts:
       return "decode attention waited for parts of other CTAs";
     case PollSite::kDrawSlices:

@@ -147,8 +147,9 @@ __device__ int SequenceOf(const RowSpan* sequences, int count, int row) {
   return low;
 }
 
-// Each warp takes every eighth key with a softmax of its own (Milakov and Gimelshein,
+// Each warp has every eighth key with a softmax of its own (Milakov and Gimelshein,
 // arXiv:1805.02867); the block merges them.
+// Long: cut in two it gets another schedule.
 template <typename Q, typename Kv, typename Out>
 __global__ void __launch_bounds__(kWarps * 32) PlainAttentionKernel(AttentionArgs<Q, Out> a) {
   __shared__ float part_out[kWarps][kMaxHeadDim];

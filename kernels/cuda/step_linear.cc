@@ -60,8 +60,8 @@ Status GatedWithAdapters(const Call& c) {
 
 Status LinearChain(const Call& c) {
   const PlannedLaunch& plan = c.launch.plan;
-  const ChainForm form{plan.row->id == KernelId::kOneToken, plan.awaits, plan.leaves,
-                       c.in.adapter_of_row};
+  const ChainForm form{plan.row->id == KernelId::kOneToken, plan.consumes_slots,
+                       plan.publishes_slots, c.in.adapter_of_row};
   return c.parts.linear->LaunchChain(c.launch.steps, form, c.stream);
 }
 

@@ -10,6 +10,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 PrefillComparison Example() {
   PrefillComparison c;
@@ -19,11 +20,12 @@ PrefillComparison Example() {
              .rested_ms = 20.75,
              .back_to_back_ms = 22.5,
              .device_ms = 20.5};
-  c.parts.tokens = 1024;
-  c.parts.format = "bf16";
-  c.parts.linear_ms = 18.75;
-  c.parts.attention_ms = 1;
-  c.parts.head_ms = 0.25;
+  PrefillParts& parts = c.parts.emplace();
+  parts.tokens = 1024;
+  parts.format = "bf16";
+  parts.linear_ms = 18.75;
+  parts.attention_ms = 1;
+  parts.head_ms = 0.25;
   return c;
 }
 
@@ -32,10 +34,7 @@ TEST(BenchPrefill, ThePartsAreHeldAgainstPromptsThatHadARestAsWell) {
 }
 
 TEST(BenchPrefill, JsonHasTheWholeItsPartsAndTheirRatio) {
-  GpuEnvironment environment;
-  environment.device = "a GPU";
-  const auto json =
-      nlohmann::json::parse(ToJson({Example(), Example()}, environment, "llama-3.1-8b"));
+  const auto json = nlohmann::json::parse(ToJson({Example(), Example()}, "a GPU", "llama-3.1-8b"));
   EXPECT_EQ(json["bench"], "prefill");
   EXPECT_EQ(json["model"], "llama-3.1-8b");
   EXPECT_EQ(json["device"], "a GPU");
@@ -51,11 +50,22 @@ TEST(BenchPrefill, JsonHasTheWholeItsPartsAndTheirRatio) {
 }
 
 TEST(BenchPrefill, TheTableHasALineForEachPrompt) {
-  const std::string table = ToTable({Example()}, {}, "llama-3.1-8b");
+  const std::string table = ToTable({Example()}, "a GPU", "llama-3.1-8b");
   EXPECT_THAT(table, HasSubstr("llama-3.1-8b"));
   EXPECT_THAT(table, HasSubstr("21.500"));
   EXPECT_THAT(table, HasSubstr("96.4 %"));
   EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), 3);
+}
+
+TEST(BenchPrefill, PartsThatWereNotTimedAreLeftOut) {
+  PrefillComparison whole = Example();
+  whole.parts.reset();
+  const auto json = nlohmann::json::parse(ToJson({whole}, "a GPU", "llama-3.1-8b"));
+  EXPECT_EQ(json["prompts"][0].size(), 1u);
+  EXPECT_EQ(json["prompts"][0]["whole"]["rested_ms"], 20.75);
+  const std::string table = ToTable({whole}, "a GPU", "llama-3.1-8b");
+  EXPECT_THAT(table, HasSubstr("20.750"));
+  EXPECT_THAT(table, Not(HasSubstr("%")));
 }
 
 TEST(BenchPrefill, ManyRowsOfFp8WeightsAreMultipliedByFp8Activations) {

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 
 #include <atomic>
+#include <functional>
+#include <map>
 #include <random>
 #include <thread>
 
@@ -118,6 +120,31 @@ TEST(Chaos, EveryRequestHasOneEndAndNoBlockIsLostWhileWorkersAreKilledAtRandom) 
   EXPECT_EQ(Metric(cluster.http(), "aisp_active_requests"), 0);
 }
 
+// Reads a stream of choices to its end: text, log probabilities and finish reason of each.
+// `after_event` hears how many events have come.
+void ReadChoices(HttpClient& client, std::map<int, Json>* choices,
+                 const std::function<void(int)>& after_event) {
+  int events = 0;
+  for (;;) {
+    const auto event = client.NextEvent();
+    ASSERT_TRUE(event) << event.error().message;
+    if (!*event) break;
+    if ((*event)->data == "[DONE]") continue;
+    const Json body = Json::parse((*event)->data);
+    ASSERT_FALSE(body.contains("error")) << body;
+    for (const Json& choice : body["choices"]) {
+      Json& out = choices->try_emplace(choice["index"], Json::object()).first->second;
+      out["text"] = out.value("text", "") + choice["text"].get<std::string>();
+      if (choice.contains("logprobs") && choice["logprobs"].is_object()) {
+        for (const Json& value : choice["logprobs"]["token_logprobs"])
+          out["logprobs"].push_back(value);
+      }
+      if (choice["finish_reason"].is_string()) out["finish_reason"] = choice["finish_reason"];
+    }
+    after_event(++events);
+  }
+}
+
 // What a takeover must carry over besides the tokens: penalties that count emitted tokens apart
 // from the prompt, the choices' own noise, a stop string of which one half came before and one
 // after, and log probabilities.
@@ -154,25 +181,9 @@ TEST(Chaos, ATakeoverOfThreeChoicesWithPenaltiesStopStringsAndLogprobsChangesNot
   ASSERT_TRUE(head);
   const bool first = std::string(head->Header("x-aisp-route")).find("decode=decode-0") == 0;
   std::map<int, Json> choices;
-  int events = 0;
-  for (;;) {
-    const auto event = client.NextEvent();
-    ASSERT_TRUE(event) << event.error().message;
-    if (!*event) break;
-    if ((*event)->data == "[DONE]") continue;
-    const Json body = Json::parse((*event)->data);
-    ASSERT_FALSE(body.contains("error")) << body;
-    for (const Json& choice : body["choices"]) {
-      Json& out = choices.try_emplace(choice["index"], Json::object()).first->second;
-      out["text"] = out.value("text", "") + choice["text"].get<std::string>();
-      if (choice.contains("logprobs") && choice["logprobs"].is_object()) {
-        for (const Json& value : choice["logprobs"]["token_logprobs"])
-          out["logprobs"].push_back(value);
-      }
-      if (choice["finish_reason"].is_string()) out["finish_reason"] = choice["finish_reason"];
-    }
-    if (++events == 60) cluster.decode[first ? 0 : 1]->Signal(SIGKILL);
-  }
+  ReadChoices(client, &choices, [&](int events) {
+    if (events == 60) cluster.decode[first ? 0 : 1]->Signal(SIGKILL);
+  });
   EXPECT_GE(Metric(cluster.http(), "aisp_takeovers_total"), 1);
   ASSERT_EQ(choices.size(), 3u);
   for (const auto& [index, choice] : choices) {

@@ -58,7 +58,7 @@ TEST(Commands, TheMapOfAStepNeedsNoGpu) {
   EXPECT_THAT(map.output, HasSubstr("chain 32 tokens"));
   EXPECT_THAT(map.output, HasSubstr("69 launches"));
   const Ran one = RunAisp("info --programme --model llama-3.1-8b --quantization nvfp4 --batch 1");
-  EXPECT_THAT(one.output, HasSubstr("one token, takes words, leaves words"));
+  EXPECT_THAT(one.output, HasSubstr("one token, consumes slots, publishes slots"));
   const Ran prompt = RunAisp("info --programme --model llama-3.1-8b --rows 1024");
   EXPECT_THAT(prompt.output, HasSubstr("gemm 256x"));
 }

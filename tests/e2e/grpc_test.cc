@@ -124,24 +124,15 @@ TEST(Grpc, ARecordedStoryIsToldLetterByLetterWithUsageAndPositions) {
   }
 }
 
-TEST(Grpc, EveryKindOfInputAndEveryOptionDoesWhatItDoesOverHttp) {
-  Cluster cluster({.prefill = 0});
-  ASSERT_TRUE(cluster.AwaitReady());
-  const auto stub = StubOf(cluster.router->Await("grpc"));
-  const std::string prompt = "Once upon a time there was a fox";
-  const Outcome plain = Generate(*stub, Greedy(prompt, 24));
-  ASSERT_TRUE(plain.status.ok()) << plain.status.error_message();
-  EXPECT_FALSE(plain.request_id.empty());
-  const Reply http = Complete(cluster.http(), prompt, 24, "");
-  EXPECT_EQ(plain.text.at(0), http.text);
-
-  // As token ids, which Tokenize gives; Detokenize gives the text back.
+// As token ids, which Tokenize gives; Detokenize gives the text back. `plain`: the outcome by text.
+void ExpectTheSameByTokenIds(v1::Inference::Stub& stub, const std::string& prompt,
+                             const Outcome& plain) {
   grpc::ClientContext tokenize;
   v1::TokenizeRequest text;
   text.set_prompt(prompt);
   text.set_return_token_strs(true);
   v1::TokenizeResponse tokens;
-  ASSERT_TRUE(stub->Tokenize(&tokenize, text, &tokens).ok());
+  ASSERT_TRUE(stub.Tokenize(&tokenize, text, &tokens).ok());
   EXPECT_EQ(tokens.count(), static_cast<uint32_t>(tokens.tokens_size()));
   EXPECT_EQ(tokens.token_strs_size(), tokens.tokens_size());
   EXPECT_EQ(tokens.max_model_len(), 2048u);
@@ -149,7 +140,7 @@ TEST(Grpc, EveryKindOfInputAndEveryOptionDoesWhatItDoesOverHttp) {
   *by_ids.mutable_prompt_token_ids()->mutable_ids() = tokens.tokens();
   by_ids.set_return_token_ids(true);
   by_ids.set_logprobs(2);
-  const Outcome ids = Generate(*stub, by_ids);
+  const Outcome ids = Generate(stub, by_ids);
   EXPECT_EQ(ids.text.at(0), plain.text.at(0));
   EXPECT_EQ(ids.token_ids.size(), 24u);
   ASSERT_EQ(ids.logprobs.size(), 24u);
@@ -161,9 +152,22 @@ TEST(Grpc, EveryKindOfInputAndEveryOptionDoesWhatItDoesOverHttp) {
   v1::DetokenizeRequest back;
   *back.mutable_tokens() = {ids.token_ids.begin(), ids.token_ids.end()};
   v1::DetokenizeResponse said;
-  ASSERT_TRUE(stub->Detokenize(&detokenize, back, &said).ok());
+  ASSERT_TRUE(stub.Detokenize(&detokenize, back, &said).ok());
   EXPECT_THAT(said.prompt(), HasSubstr(plain.text.at(0).substr(2, 20)));
+}
 
+TEST(Grpc, EveryKindOfInputAndEveryOptionDoesWhatItDoesOverHttp) {
+  Cluster cluster({.prefill = 0});
+  ASSERT_TRUE(cluster.AwaitReady());
+  const auto stub = StubOf(cluster.router->Await("grpc"));
+  const std::string prompt = "Once upon a time there was a fox";
+  const Outcome plain = Generate(*stub, Greedy(prompt, 24));
+  ASSERT_TRUE(plain.status.ok()) << plain.status.error_message();
+  EXPECT_FALSE(plain.request_id.empty());
+  const Reply http = Complete(cluster.http(), prompt, 24, "");
+  EXPECT_EQ(plain.text.at(0), http.text);
+
+  ExpectTheSameByTokenIds(*stub, prompt, plain);
   v1::InferenceRequest several = Greedy(prompt, 8);
   several.set_n(3);
   several.set_temperature(1);

@@ -29,6 +29,7 @@ std::string With(const std::string& field) {
   return "{\"prompt\":\"once\",\"max_tokens\":2," + field + "}";
 }
 
+// Long: a table of wrong requests, with the answer to each.
 std::vector<Wrong> WrongRequests() {
   std::vector<Wrong> all;
   const auto field = [&](const std::string& name, const std::vector<std::string>& values,
@@ -248,6 +249,28 @@ TEST(Conformance, ARequestThatIsSentAgainUnderItsKeyGetsTheSameAnswerFromAnyRout
   EXPECT_EQ(bad.body["error"]["param"], "idempotency-key");
 }
 
+// One request at a time for each tenant.
+void ExpectOneAtATime(const std::string& http) {
+  HttpClient busy = Connect(http);
+  const Json endless = {
+      {"prompt", "Once"}, {"max_tokens", 1900}, {"ignore_eos", true}, {"stream", true}};
+  ASSERT_EQ(busy.Open("POST", kCompletions, endless.dump(), {{"authorization", "Bearer sk-fox-1"}})
+                ->status,
+            200);
+  ASSERT_TRUE(busy.NextEvent());
+  const Answer refused = Api(http, "sk-fox-2").Send("POST", kCompletions, With("\"n\":1"));
+  EXPECT_EQ(refused.status, 429);
+  EXPECT_EQ(refused.body["error"]["code"], "rate_limit_exceeded");
+  bool hinted = false;
+  for (const auto& [name, value] : refused.headers) hinted |= name == "retry-after" && value == "1";
+  EXPECT_TRUE(hinted);
+  EXPECT_EQ(Api(http, "sk-unnamed").Send("POST", kCompletions, With("\"n\":1")).status, 200);
+  busy.Close();
+  EXPECT_TRUE(Eventually([&] {
+    return Api(http, "sk-fox-2").Send("POST", kCompletions, With("\"n\":1")).status == 200;
+  }));
+}
+
 TEST(Conformance, KeysSeparateTenantsAndNeverShow) {
   const TempFile log("keys.log");
   const TempFile keys("keys", "fox:sk-fox-1\nfox:sk-fox-2\nsk-unnamed\n");
@@ -280,25 +303,7 @@ TEST(Conformance, KeysSeparateTenantsAndNeverShow) {
   EXPECT_EQ(Api(http, "sk-unnamed").Complete(prompt).cached(), 0);
   EXPECT_GT(Api(http, "sk-unnamed").Complete(prompt).cached(), 100);
 
-  // One request at a time for each tenant.
-  HttpClient busy = Connect(http);
-  const Json endless = {
-      {"prompt", "Once"}, {"max_tokens", 1900}, {"ignore_eos", true}, {"stream", true}};
-  ASSERT_EQ(busy.Open("POST", kCompletions, endless.dump(), {{"authorization", "Bearer sk-fox-1"}})
-                ->status,
-            200);
-  ASSERT_TRUE(busy.NextEvent());
-  const Answer refused = Api(http, "sk-fox-2").Send("POST", kCompletions, With("\"n\":1"));
-  EXPECT_EQ(refused.status, 429);
-  EXPECT_EQ(refused.body["error"]["code"], "rate_limit_exceeded");
-  bool hinted = false;
-  for (const auto& [name, value] : refused.headers) hinted |= name == "retry-after" && value == "1";
-  EXPECT_TRUE(hinted);
-  EXPECT_EQ(Api(http, "sk-unnamed").Send("POST", kCompletions, With("\"n\":1")).status, 200);
-  busy.Close();
-  EXPECT_TRUE(Eventually([&] {
-    return Api(http, "sk-fox-2").Send("POST", kCompletions, With("\"n\":1")).status == 200;
-  }));
+  ExpectOneAtATime(http);
 
   Api(http, "sk-fox-1").Send("POST", kCompletions, With("\"n\":1"), {{"x-request-id", "find-me"}});
   server.Signal(SIGTERM);

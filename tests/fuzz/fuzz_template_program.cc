@@ -103,6 +103,29 @@ class ProgramMaker {
         "changed", "cycle",   "index0", "length"};
     return bytes_.Pick(kMethods);
   }
+  std::string Binary(int depth) {
+    static constexpr const char* kOps[] = {" + ",  " - ",   " * ",  " / ",      " // ",
+                                           " % ",  " ** ",  " ~ ",  " == ",     " < ",
+                                           " in ", " and ", " or ", " not in ", " >= "};
+    const std::string left = Expression(depth + 1);
+    const std::string op = bytes_.Pick(kOps);
+    return "(" + left + op + Expression(depth + 1) + ")";
+  }
+  std::string Test(int depth) {
+    static constexpr const char* kTests[] = {"defined",  "none",     "string", "mapping",
+                                             "iterable", "odd",      "upper",  "sameas",
+                                             "in",       "callable", "number", "eq"};
+    const std::string value = Expression(depth + 1);
+    const std::string test = bytes_.Pick(kTests);
+    return "((" + value + ") is " + test + "(" + Expression(depth + 1) + "))";
+  }
+  std::string GlobalCall(int depth) {
+    static constexpr const char* kGlobals[] = {
+        "range",        "namespace", "dict", "joiner", "raise_exception",
+        "strftime_now", "loop",      "f",    "g",      "caller"};
+    const std::string name = bytes_.Pick(kGlobals);
+    return name + Arguments(depth);
+  }
   std::string Expression(int depth) {
     if (depth >= kMaxDepth) return bytes_.Flip() ? Name() : Literal();
     const auto next = [&] { return Expression(depth + 1); };
@@ -113,13 +136,8 @@ class ProgramMaker {
       case 2:
       case 3:
         return Name();
-      case 4: {
-        static constexpr const char* kOps[] = {" + ",  " - ",   " * ",  " / ",      " // ",
-                                               " % ",  " ** ",  " ~ ",  " == ",     " < ",
-                                               " in ", " and ", " or ", " not in ", " >= "};
-        const std::string left = next();
-        return "(" + left + bytes_.Pick(kOps) + next() + ")";
-      }
+      case 4:
+        return Binary(depth);
       case 5:
         return "(" + next() + ")." + Name();
       case 6:
@@ -143,14 +161,8 @@ class ProgramMaker {
         const std::string value = next();
         return "(" + value + ") | " + Filter(depth);
       }
-      case 13: {
-        static constexpr const char* kTests[] = {"defined",  "none",     "string", "mapping",
-                                                 "iterable", "odd",      "upper",  "sameas",
-                                                 "in",       "callable", "number", "eq"};
-        const std::string value = next();
-        const std::string test = bytes_.Pick(kTests);
-        return "((" + value + ") is " + test + "(" + next() + "))";
-      }
+      case 13:
+        return Test(depth);
       case 14: {
         const std::string a = next();
         return "[" + a + ", " + next() + "]";
@@ -163,13 +175,8 @@ class ProgramMaker {
         const std::string yes = next(), when = next();
         return "(" + yes + " if " + when + " else " + next() + ")";
       }
-      case 17: {
-        static constexpr const char* kGlobals[] = {
-            "range",        "namespace", "dict", "joiner", "raise_exception",
-            "strftime_now", "loop",      "f",    "g",      "caller"};
-        const std::string name = bytes_.Pick(kGlobals);
-        return name + Arguments(depth);
-      }
+      case 17:
+        return GlobalCall(depth);
       case 18:
         return "-" + next();
       default:

@@ -237,9 +237,9 @@ class HopperAttention final : public Attention {
     args.q_norm = rope.q_norm;
     args.k_norm = rope.k_norm;
     args.out = call.out;
-    AISP_CHECK(call.words.sets == nullptr ||
+    AISP_CHECK(call.token_slots.sets == nullptr ||
                (batch.num_sequences == 1 && config_.out == DType::kBF16));
-    args.words = call.words;
+    args.token_slots = call.token_slots;
     args.pool = static_cast<uint8_t*>(call.layer->base);
     args.partials = reinterpret_cast<float*>(static_cast<uint8_t*>(workspace) + fused_partials_at_);
     args.device_scales = call.device_scales;

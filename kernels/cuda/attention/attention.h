@@ -29,7 +29,7 @@
 
 #include "common/result.h"
 #include "kernels/cuda/poll.h"
-#include "kernels/cuda/token_words.h"
+#include "kernels/cuda/token_slots.h"
 #include "kernels/device/dtype.h"
 #include "kernels/params.h"
 
@@ -81,7 +81,7 @@ struct AttentionCall {
   const KvLayer* layer = nullptr;
   // RunDecode of one sequence, bf16 out: q, k and v are polled in these slots, not read in rope.qkv
   // then, and the row is published in them.
-  TokenWords words;
+  TokenSlots token_slots;
   PollTag poll;
   // RunDecode: the launch before is this step's PlanDecode, so that this one may not begin before
   // that is complete.

@@ -67,6 +67,7 @@ __global__ void __launch_bounds__((Traits<kDim, kFp8, kRowTiles>::kThreads), 1)
 
 // Adds the parts of the items that were cut up, in their order: one CTA an item and row group, one
 // warp a pair of columns.
+// Long: cut in two, even with its parts inlined, it gets other registers.
 template <int kDim, bool kFp8, int kRowTiles>
 __global__ void __launch_bounds__(kDim * 2) CombineKernel(const __grid_constant__ KernelArgs a) {
   using T = Traits<kDim, kFp8, kRowTiles>;

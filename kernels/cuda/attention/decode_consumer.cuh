@@ -25,7 +25,7 @@ struct Consumer {
   uint32_t q[T::kQInShared ? 1 : kRowTiles][T::kQInShared ? 1 : kSteps][4];
   int32_t position[2 * kRowTiles];  // of each row
 
-  __device__ __forceinline__ bool RowOf(const Walker& w, int index, int32_t& token,
+  __device__ __forceinline__ bool RowOf(const ItemCursor& w, int index, int32_t& token,
                                         int32_t& head) const {
     return FindRow(a, w.span, w.item, chunk_rows, row_group * kRowTiles * 16, index, lane, token,
                    head);
@@ -33,7 +33,7 @@ struct Consumer {
 
   // A row that is not there is a copy of one that is: rows do not mix, and its result is not
   // written.
-  __device__ __forceinline__ void LoadQ(const Walker& w) {
+  __device__ __forceinline__ void LoadQ(const ItemCursor& w) {
     const int c = lane % 4;
 #pragma unroll
     for (int i = 0; i < kRowTiles; ++i) {
@@ -245,7 +245,7 @@ struct Consumer {
     __syncwarp();
   }
 
-  __device__ __forceinline__ void Tile(const Walker& w, int32_t tile, uint32_t stage) {
+  __device__ __forceinline__ void Tile(const ItemCursor& w, int32_t tile, uint32_t stage) {
     const int32_t key0 = tile * kTileKeys;
     const int32_t first_position = w.span.context_len - w.span.num_rows;
     float s[kRowTiles][4][4];
@@ -329,7 +329,7 @@ struct Consumer {
   }
 
   // An item that is all this range's: adds the warps' results up and writes the rows.
-  __device__ __forceinline__ void Finish(const Walker& w) const {
+  __device__ __forceinline__ void Finish(const ItemCursor& w) const {
     for (int i = 0; i < kRowTiles; ++i) {
       AddUp(i, [&](int pair, const float(&sums)[8], float4 total) {
 #pragma unroll
@@ -345,7 +345,7 @@ struct Consumer {
 
   // Leaves this range's part of an item to the combining kernel. A range has two places: for the
   // item that begins in it and goes on, and for the one that began before.
-  __device__ __forceinline__ void Share(const Walker& w, int32_t range) const {
+  __device__ __forceinline__ void Share(const ItemCursor& w, int32_t range) const {
     const int64_t index = static_cast<int64_t>(range) * 2 + (w.item_begin >= w.range_begin ? 1 : 0);
     float4* to = a.partials + (index * a.row_groups + row_group) * (T::kStateBytes / 16) + lane;
     for (int i = 0; i < kRowTiles; ++i) {
@@ -363,7 +363,8 @@ struct Consumer {
     const uint32_t empty = ptx::SharedAddress(control->empty);
     int32_t before = 0;  // tiles of the CTA before this item
     for (Ranges ranges(control, a); !ranges.Done(); ranges.Next()) {
-      for (Walker w = StartWalk(a, ranges.current()); w.tile < w.end; NextItem(w, a, chunk_rows)) {
+      for (ItemCursor w = CursorAt(a, ranges.current()); w.tile < w.end;
+           NextItem(w, a, chunk_rows)) {
         state.Clear();
         LoadQ(w);
         if constexpr (T::kQInShared) __syncwarp();

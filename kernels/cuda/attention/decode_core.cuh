@@ -60,19 +60,19 @@ __device__ __forceinline__ void Trace(int) {}
 #endif
 
 // Where a CTA is in its range of tiles; all threads loop alike.
-struct Walker {
-  int32_t tile, end;   // on the line
+struct ItemCursor {
+  int32_t tile, end;   // among all
   int32_t seq, item;   // item of the sequence
-  int32_t item_begin;  // of the item, on the line
+  int32_t item_begin;  // of the item, among all
   int32_t range_begin;
   RowSpan span;
   TileRange range;
   int32_t items;  // of the sequence
 };
 
-__device__ __forceinline__ Walker StartWalk(const KernelArgs& a, int32_t range) {
+__device__ __forceinline__ ItemCursor CursorAt(const KernelArgs& a, int32_t range) {
   const DecodeStart start = a.plan->decode_start[range];
-  Walker w;
+  ItemCursor w;
   w.seq = start.seq;
   w.item = start.item;
   w.tile = start.tile;
@@ -85,7 +85,7 @@ __device__ __forceinline__ Walker StartWalk(const KernelArgs& a, int32_t range) 
   return w;
 }
 
-__device__ __forceinline__ void NextItem(Walker& w, const KernelArgs& a, int32_t chunk_rows) {
+__device__ __forceinline__ void NextItem(ItemCursor& w, const KernelArgs& a, int32_t chunk_rows) {
   w.tile = w.item_begin + w.range.count;
   w.item_begin = w.tile;
   ++w.item;
@@ -106,7 +106,7 @@ class Ranges {
  public:
   __device__ Ranges(Control* control, const KernelArgs& a)
       : control_(control),
-        total_(a.plan->line.ranges),
+        total_(a.plan->layout.ranges),
         current_(static_cast<int32_t>(blockIdx.x)) {}
   __device__ bool Done() const { return current_ >= total_; }
   __device__ int32_t current() const { return current_; }
@@ -161,7 +161,7 @@ __device__ __forceinline__ void Produce(const KernelArgs& a, const CUtensorMap* 
   for (Ranges ranges(control, a); !ranges.Done(); ranges.Next()) {
     int32_t drawn = 0;
     if (warp == 0 && lane == 0) drawn = ranges.Draw(a);
-    for (Walker w = StartWalk(a, ranges.current()); w.tile < w.end; NextItem(w, a, chunk_rows)) {
+    for (ItemCursor w = CursorAt(a, ranges.current()); w.tile < w.end; NextItem(w, a, chunk_rows)) {
       const int32_t first = w.range.first + (w.tile - w.item_begin);
       const int32_t count = min(w.item_begin + w.range.count, w.end) - w.tile;
       const int32_t head = w.item % a.num_kv_heads;

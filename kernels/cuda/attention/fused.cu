@@ -29,7 +29,7 @@ namespace aisp::cuda {
 namespace fused {
 namespace {
 
-// An item that goes on in another CTA is left in parts; the CTA that has its end adds them up.
+// An item that goes on in another CTA is published in parts; the CTA that has its end adds them up.
 template <int kDim>
 struct PartsInOrder {
   static constexpr int kLanesPerRow = kDim / 4;
@@ -38,11 +38,11 @@ struct PartsInOrder {
   int32_t share;
 
   template <bool kFp8>
-  __device__ __forceinline__ void Take(const Segment& at, int group_row, int chunk, Piece piece) {
+  __device__ __forceinline__ void Store(const Segment& at, int group_row, int chunk, Piece piece) {
     if (at.hi < at.count) {
-      const int64_t place = static_cast<int64_t>(blockIdx.x) * a.group + group_row;
-      StorePart(reinterpret_cast<float4*>(a.partials + place * kDim) + chunk, piece.o);
-      if (chunk == 0) StorePart(Norms() + place, make_float2(piece.m, piece.l));
+      const int64_t part_row = static_cast<int64_t>(blockIdx.x) * a.group + group_row;
+      StorePart(reinterpret_cast<float4*>(a.partials + part_row * kDim) + chunk, piece.o);
+      if (chunk == 0) StorePart(Norms() + part_row, make_float2(piece.m, piece.l));
       return;
     }
     if (at.lo > 0) AddParts(at, group_row, chunk, piece);
@@ -53,8 +53,8 @@ struct PartsInOrder {
     return reinterpret_cast<float2*>(a.partials + static_cast<int64_t>(gridDim.x) * a.group * kDim);
   }
 
-  // The parts of the item that CTAs before this one have left, in their order, and empties their
-  // places. Each lane of a row looks after one part's norm.
+  // The parts of the item that CTAs before this one have published, in their order; empties their
+  // slots. Each lane of a row looks after one part's norm.
   __device__ __forceinline__ void AddParts(const Segment& at, int group_row, int chunk,
                                            Piece& piece) const {
     constexpr int kAtOnce = 4;  // an item rarely has more
@@ -64,10 +64,10 @@ struct PartsInOrder {
         kLanesPerRow == 32 ? ~0u : 0xffffu << (threadIdx.x % 32 / kLanesPerRow * kLanesPerRow);
     Piece sum;
 #pragma unroll 1
-    for (int32_t base = at.place / share; base < end; base += kAtOnce) {
-      const int64_t place = static_cast<int64_t>(base) * a.group + group_row;
-      float2* const norm_at = Norms() + place + chunk * a.group;
-      float4* const values = reinterpret_cast<float4*>(a.partials + place * kDim) + chunk;
+    for (int32_t base = at.flat_begin / share; base < end; base += kAtOnce) {
+      const int64_t part_row = static_cast<int64_t>(base) * a.group + group_row;
+      float2* const norm_at = Norms() + part_row + chunk * a.group;
+      float4* const values = reinterpret_cast<float4*>(a.partials + part_row * kDim) + chunk;
       const int32_t stride = a.group * (kDim / 4);
       const bool has_norm = chunk < kAtOnce && base + chunk < end;
       float2 norm = make_float2(-INFINITY, 0.0f);
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(kThreads, kRowTiles == 1 ? 3 : 2)
   using S = Shape<kDim, kFp8, kRowTiles>;
   extern __shared__ __align__(1024) uint8_t ring[];
   __shared__ MergeScratch merge;
-  __shared__ __align__(16) uint8_t walks[kWarps][sizeof(Walk<S::kStepKeys>)];
+  __shared__ __align__(16) uint8_t iterators[kWarps][sizeof(SegmentIterator<S::kKeysPerTile>)];
   ptx::LetSuccessorStart();
   const CtaPlan& plan = static_cast<const CtaPlan*>(a.plan)[blockIdx.x];
   const PlannedCta cta = LoadPlanned(&plan.cta);
@@ -125,14 +125,14 @@ __global__ void __launch_bounds__(kThreads, kRowTiles == 1 ? 3 : 2)
     ptx::WaitForPredecessor();
     return;
   }
-  const auto walk = LoadWalk<S::kStepKeys>(cta.walk);
-  auto* feed_walk = reinterpret_cast<Walk<S::kStepKeys>*>(walks[threadIdx.x / 32]);
-  *feed_walk = LoadWalk<S::kStepKeys>(warp.walk);  // all lanes the same
+  const auto segments = LoadSegments<S::kKeysPerTile>(cta.segments);
+  auto* copied = reinterpret_cast<SegmentIterator<S::kKeysPerTile>*>(iterators[threadIdx.x / 32]);
+  *copied = LoadSegments<S::kKeysPerTile>(warp.segments);  // all lanes the same
   __syncwarp();
-  Feed<S> feed(a, *feed_walk, {warp.top, warp.left, warp.next_left, lane});
+  KvCopies<S> copies(a, *copied, {warp.top, warp.left, warp.next_left, lane});
   PartsInOrder<kDim> parts{a, cta.share};
   Worker<kDim, kFp8, kRowTiles, false, PartsInOrder<kDim>> worker{a, ring, merge, parts};
-  worker.Work(walk, feed);
+  worker.Work(segments, copies);
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
@@ -187,7 +187,7 @@ cudaError_t LaunchFused(int32_t head_dim, bool fp8, int32_t ctas, bool overlap,
   const void* const kernel =
       one ? OneSequenceKernelOf(head_dim, fp8, args.group)
           : reinterpret_cast<const void*>(fused::Find(head_dim, fp8, args.group));
-  if (kernel == nullptr || (args.words.sets != nullptr && !one)) return cudaErrorInvalidValue;
+  if (kernel == nullptr || (args.token_slots.sets != nullptr && !one)) return cudaErrorInvalidValue;
   if (one) ctas -= ctas % args.num_kv_heads;
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;

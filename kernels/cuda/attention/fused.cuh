@@ -1,6 +1,6 @@
 // Decode attention in one launch: what the host class and the kernel agree on.
 //
-// The keys are cut into tiles of 4 KiB of K and as much of V (a "step" in the code); an item is one
+// The keys are cut into tiles of 4 KiB of K and as much of V; an item is one
 // {sequence, KV head}; the tiles of all items, one after the other, are shared equally among the
 // CTAs (split-K). An item that ends in another CTA than it began in is published in parts in
 // `partials`, and the CTA that has its end adds them up in the order of the keys.
@@ -16,7 +16,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/poll.h"
-#include "kernels/cuda/token_words.h"
+#include "kernels/cuda/token_slots.h"
 #include "kernels/params.h"
 
 namespace aisp::cuda {
@@ -35,7 +35,7 @@ struct FusedArgs {
   const float* q_norm = nullptr;
   const float* k_norm = nullptr;
   void* out = nullptr;
-  TokenWords words;  // of the only sequence; qkv is not read then
+  TokenSlots token_slots;  // of the only sequence; qkv is not read then
   uint8_t* pool = nullptr;
   float* partials = nullptr;  // [cta][query row of the KV head][head_dim], then float2 [cta][row]
                               // {maximum, sum}; all empty between launches

@@ -1,4 +1,4 @@
-// Decode attention in one launch, what a warp computes: its query rows, the products of a step, the
+// Decode attention in one launch, what a warp computes: its query rows, the products of a tile, the
 // running softmax.
 //
 // Everything is transposed against prefill: keys are the rows of the first product (S^T = K Q^T)
@@ -7,8 +7,8 @@
 // keys r and r + 8 of a tile for the query rows 2c and 2c + 1.
 #pragma once
 
-#include "kernels/cuda/attention/fused_line.cuh"
 #include "kernels/cuda/attention/fused_parts.cuh"
+#include "kernels/cuda/attention/fused_share.cuh"
 #include "kernels/cuda/attention/rope_head.cuh"
 
 namespace aisp::cuda::fused {
@@ -44,7 +44,7 @@ struct QueryRows {
         v[i] = make_uint4(0, 0, 0, 0);
         const int at = i * 32 + lane;
         if (at < group * kVectors) v[i] = LoadRelaxed(from + 8 * at);
-        missing |= HasNothing(v[i]);
+        missing |= HasEmptySlot(v[i]);
       }
       missing = await && __any_sync(~0u, missing);
       limit.Count(poll);
@@ -64,11 +64,11 @@ struct NewKey {
 };
 
 // kOne: a CTA has one item; its query rows are fetched by one warp for all (QueryRows), and with
-// `await` q, k and v are polled: they may not be published yet (token_words.h).
+// `await` q, k and v are polled: they may not be published yet (token_slots.h).
 template <int kDim, bool kFp8, int kRowTiles, bool kOne>
 struct Core {
   using S = Shape<kDim, kFp8, kRowTiles>;
-  static constexpr int kKeyTiles = S::kStepKeys / 16;
+  static constexpr int kKeyTiles = S::kKeysPerTile / 16;
   static constexpr int kHalfSteps = kDim / 32;  // 16-wide steps of half a head
   static constexpr float kSlack = 8.0f;         // log2 by which a score may exceed `m`
 
@@ -248,7 +248,7 @@ struct Core {
     }
   }
 
-  // Keys outside [low, end) get no weight. `key0`: the step's first.
+  // Keys outside [low, end) get no weight. `key0`: the tile's first.
   __device__ __forceinline__ void Mask(int32_t key0, int32_t low, int32_t end,
                                        float (&s)[kKeyTiles][kRowTiles][4]) const {
 #pragma unroll
@@ -379,8 +379,8 @@ struct Core {
         missing = false;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          if (Head<kDim>::Mine()) pairs[i] = LoadWordRelaxed(from + half[i]);
-          missing |= pairs[i] == kTokenNothing;
+          if (Head<kDim>::Mine()) pairs[i] = LoadRelaxed32(from + half[i]);
+          missing |= pairs[i] == kTokenEmpty;
         }
         limit.Count(a.poll);
       } while (await && __any_sync(~0u, missing));

@@ -7,7 +7,7 @@
 // and all are resident: there are no more than multiprocessors (times three).
 //
 // Between layers of one token (linear/one_token.cuh) q, k and v are polled and the row is published
-// (token_words.h). Then the wait for the kernel before is at the end: its outputs are polled, and
+// (token_slots.h). Then the wait for the kernel before is at the end: its outputs are polled, and
 // it has not let this one start before the attention in front of it was complete, so the partials
 // are empty. What fused.cu's head says of pool, tables and positions
 // holds here too.
@@ -28,7 +28,7 @@ struct PartsInSlices {
   static constexpr int kChunks = kDim / 4;  // of a row, four elements each
 
   const FusedArgs& a;
-  uint32_t* left;
+  uint32_t* published;
   int32_t parts;   // CTAs of a head that have keys
   int32_t stride;  // CTAs of a head
   int32_t slices;  // of a row: a power of two
@@ -44,9 +44,9 @@ struct PartsInSlices {
   }
 
   template <bool kFp8>
-  __device__ __forceinline__ void Take(const Segment& at, int row, int chunk, const Piece& piece) {
+  __device__ __forceinline__ void Store(const Segment& at, int row, int chunk, const Piece& piece) {
     if (parts == 1) {
-      StoreRow<kDim, kFp8>(a, at, row, chunk, piece, left);
+      StoreRow<kDim, kFp8>(a, at, row, chunk, piece, published);
       return;
     }
     const auto cta = static_cast<int32_t>(blockIdx.x);
@@ -101,7 +101,7 @@ struct PartsInSlices {
         sum.l += more.l * factor;
         sum.Add(more.o, factor);
       }
-      StoreRow<kDim, kFp8>(a, at, row, chunk, sum, left);
+      StoreRow<kDim, kFp8>(a, at, row, chunk, sum, published);
     }
     __syncthreads();
   }
@@ -143,25 +143,25 @@ struct PartsInSlices {
 };
 
 // A row of padding is waited for as well.
-__device__ __forceinline__ void LeaveZeros(int32_t elements, uint32_t* left) {
+__device__ __forceinline__ void PublishZeros(int32_t elements, uint32_t* published) {
   for (auto i = static_cast<int32_t>(blockIdx.x * kThreads + threadIdx.x); i < elements / 4;
        i += static_cast<int32_t>(gridDim.x) * kThreads) {
-    StoreRelaxed(left + 2 * i, make_uint2(0, 0));
+    StoreRelaxed(published + 2 * i, make_uint2(0, 0));
   }
 }
 
-// Of the CTA's head, a run of steps.
-template <int kStepKeys>
+// Of the CTA's head, a run of tiles.
+template <int kKeysPerTile>
 __device__ __forceinline__ Segment ShareOf(const FusedArgs& a, int32_t stride, int32_t* parts) {
   Segment at;
-  const int2 steps = StepsOf<kStepKeys>(a, 0, at.span);
-  const int32_t share = max(kWarps, (steps.y + stride - 1) / stride);
-  *parts = (steps.y + share - 1) / share;
+  const int2 tiles = TilesOf<kKeysPerTile>(a, 0, at.span);
+  const int32_t share = max(kWarps, (tiles.y + stride - 1) / stride);
+  *parts = (tiles.y + share - 1) / share;
   at.seq = 0;
   at.head = static_cast<int32_t>(blockIdx.x) / stride;
-  at.first = steps.x;
-  at.count = steps.y;
-  at.place = 0;
+  at.first = tiles.x;
+  at.count = tiles.y;
+  at.flat_begin = 0;
   at.lo = static_cast<int32_t>(blockIdx.x) % stride * share;
   at.hi = min(at.lo + share, at.count);
   return at;
@@ -183,36 +183,36 @@ __global__ void __maxnreg__(kRowTiles == 1 ? 152 : 232)
   extern __shared__ __align__(1024) uint8_t ring[];
   __shared__ MergeScratch merge;
   __shared__ __align__(16) QueryRows<kDim, kRowTiles> rows;
-  __shared__ __align__(16) uint8_t walks[kWarps][sizeof(Walk<S::kStepKeys>)];
+  __shared__ __align__(16) uint8_t iterators[kWarps][sizeof(SegmentIterator<S::kKeysPerTile>)];
   ptx::LetSuccessorStart();
   const auto* qkv = static_cast<const __nv_bfloat16*>(a.qkv);
-  uint32_t* left = nullptr;
-  if (a.words.sets != nullptr) {
+  uint32_t* published = nullptr;
+  if (a.token_slots.sets != nullptr) {
     // The next launch of layers is counted when this one is complete.
-    const uint32_t launches = *static_cast<const volatile uint32_t*>(a.words.launches);
-    left = a.words.sets + launches % 2 * kTokenSetWords + kTokenInputAt;
+    const uint32_t launches = *static_cast<const volatile uint32_t*>(a.token_slots.launches);
+    published = a.token_slots.sets + launches % 2 * kTokenSetSlots + kTokenInputAt;
     qkv = reinterpret_cast<const __nv_bfloat16*>(
-        a.words.sets + (launches + 1) % 2 * kTokenSetWords + kTokenOutputAt);
+        a.token_slots.sets + (launches + 1) % 2 * kTokenSetSlots + kTokenOutputAt);
   }
-  const bool handed = left != nullptr;
+  const bool handed = published != nullptr;
   const int32_t stride = static_cast<int32_t>(gridDim.x) / a.num_kv_heads;
   int32_t parts;
-  const Segment at = ShareOf<S::kStepKeys>(a, stride, &parts);
+  const Segment at = ShareOf<S::kKeysPerTile>(a, stride, &parts);
   if (at.lo < at.hi) {
-    const Walk<S::kStepKeys> walk(at);
-    auto* feed_walk = reinterpret_cast<Walk<S::kStepKeys>*>(walks[threadIdx.x / 32]);
-    *feed_walk = walk;  // all lanes the same
+    const SegmentIterator<S::kKeysPerTile> segments(at);
+    auto* copied = reinterpret_cast<SegmentIterator<S::kKeysPerTile>*>(iterators[threadIdx.x / 32]);
+    *copied = segments;  // all lanes the same
     __syncwarp();
-    Feed<S> feed(a, *feed_walk);
-    Parts in_slices{a, left, parts, stride, SlicesOf(parts, a.group)};
+    KvCopies<S> copies(a, *copied);
+    Parts in_slices{a, published, parts, stride, SlicesOf(parts, a.group)};
     Worker<kDim, kFp8, kRowTiles, true, Parts> worker{a,   ring,   merge, in_slices,
                                                       qkv, handed, &rows};
-    worker.Work(walk, feed);
+    worker.Work(segments, copies);
     asm volatile("cp.async.wait_all;" ::: "memory");
     __syncthreads();
     in_slices.template AddUp<kFp8>(at, ring);
   } else if (handed && at.count == 0) {
-    LeaveZeros(a.num_heads * kDim, left);
+    PublishZeros(a.num_heads * kDim, published);
   }
   ptx::WaitForPredecessor();
 }

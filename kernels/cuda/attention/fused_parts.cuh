@@ -1,4 +1,4 @@
-// Decode attention in one launch: the places in which CTAs leave parts of an item for each other
+// Decode attention in one launch: the slots in which CTAs publish parts of an item for each other
 // (fused.cuh).
 #pragma once
 
@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/poll.cuh"
-#include "kernels/cuda/words.cuh"
+#include "kernels/cuda/relaxed.cuh"
 
 namespace aisp::cuda::fused {
 

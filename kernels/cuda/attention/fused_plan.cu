@@ -1,5 +1,5 @@
-// Decode attention's plan of a step: each CTA finds its share of the line and looks its first keys
-// up, as the launches of all layers would, and leaves what it has found (fused_plan.cuh).
+// Decode attention's plan of a step: each CTA finds its share of the tiles and looks its first keys
+// up, as the launches of all layers would, and stores what it has found (fused_plan.cuh).
 #include "kernels/cuda/attention/fused_plan.cuh"
 
 namespace aisp::cuda {
@@ -10,34 +10,34 @@ namespace {
 template <int kDim, bool kFp8>
 __global__ void __launch_bounds__(kThreads) FusedPlanKernel(const __grid_constant__ FusedArgs a) {
   using S = Shape<kDim, kFp8, 1>;
-  __shared__ LineScratch scratch;
-  __shared__ __align__(16) uint8_t walks[kWarps][sizeof(Walk<S::kStepKeys>)];
-  const Line line = ScanLine<S::kStepKeys>(a, scratch);
+  __shared__ FlatScratch scratch;
+  __shared__ __align__(16) uint8_t iterators[kWarps][sizeof(SegmentIterator<S::kKeysPerTile>)];
+  const FlatTiles flat = FlattenTiles<S::kKeysPerTile>(a, scratch);
   CtaPlan& plan = static_cast<CtaPlan*>(a.plan)[blockIdx.x];
   const int thread = static_cast<int>(threadIdx.x);
-  const int32_t begin = static_cast<int32_t>(blockIdx.x) * line.share;
-  const int32_t end = min(begin + line.share, line.total);
+  const int32_t begin = static_cast<int32_t>(blockIdx.x) * flat.share;
+  const int32_t end = min(begin + flat.share, flat.total);
   if (thread == 0) {
-    plan.cta.share = line.share;
-    plan.cta.total = line.total;
+    plan.cta.share = flat.share;
+    plan.cta.total = flat.total;
   }
   if (begin >= end) return;
-  const Walk<S::kStepKeys> walk(a, line, scratch, begin, end);
-  auto* feed_walk = reinterpret_cast<Walk<S::kStepKeys>*>(walks[thread / 32]);
-  *feed_walk = walk;  // all lanes the same
+  const SegmentIterator<S::kKeysPerTile> segments(a, flat, scratch, begin, end);
+  auto* copied = reinterpret_cast<SegmentIterator<S::kKeysPerTile>*>(iterators[thread / 32]);
+  *copied = segments;  // all lanes the same
   __syncwarp();
-  Feed<S> feed(a, *feed_walk);
-  feed.Switch();
-  const Ahead ahead = feed.State();
+  KvCopies<S> copies(a, *copied);
+  copies.Switch();
+  const Ahead ahead = copies.State();
   plan.lanes[thread] = ahead.lane;
   if (thread % 32 == 0) {
     PlannedWarp& warp = plan.warps[thread / 32];
     warp.top = ahead.top;
     warp.left = ahead.left;
     warp.next_left = ahead.next_left;
-    StoreWalk(*feed_walk, warp.walk);
+    StoreSegments(*copied, warp.segments);
   }
-  if (thread == 0) StoreWalk(walk, plan.cta.walk);
+  if (thread == 0) StoreSegments(segments, plan.cta.segments);
 }
 
 using Kernel = void (*)(FusedArgs);

@@ -4,23 +4,23 @@
 // other, 2 us in which memory is idle; a plan is read in one.
 //
 // A CTA's plan: where its loop begins; for each warp how far its copies have looked ahead; for each
-// lane the KV slots of its first two batches of tiles (Feed).
+// lane the KV slots of its first two batches of tiles (KvCopies).
 #pragma once
 
 #include <cstring>
 
-#include "kernels/cuda/attention/fused_line.cuh"
+#include "kernels/cuda/attention/fused_share.cuh"
 
 namespace aisp::cuda::fused {
 
 struct PlannedCta {
-  uint4 walk[3];
+  uint4 segments[3];
   int32_t share;
   int32_t total;
   int32_t unused[2];
 };
 struct PlannedWarp {
-  uint4 walk[3];
+  uint4 segments[3];
   int32_t top;
   int32_t left;
   int32_t next_left;
@@ -33,16 +33,17 @@ struct alignas(16) CtaPlan {
 };
 static_assert(sizeof(PlannedCta) == 64 && sizeof(PlannedWarp) == 64);
 
-template <int kStepKeys>
-__device__ __forceinline__ void StoreWalk(const Walk<kStepKeys>& walk, uint4 (&to)[3]) {
-  static_assert(sizeof(walk) == sizeof(to));
-  memcpy(to, &walk, sizeof(to));
+template <int kKeysPerTile>
+__device__ __forceinline__ void StoreSegments(const SegmentIterator<kKeysPerTile>& segments,
+                                              uint4 (&to)[3]) {
+  static_assert(sizeof(segments) == sizeof(to));
+  memcpy(to, &segments, sizeof(to));
 }
-template <int kStepKeys>
-__device__ __forceinline__ Walk<kStepKeys> LoadWalk(const uint4 (&from)[3]) {
-  Walk<kStepKeys> walk{Segment{}};
-  memcpy(&walk, from, sizeof(from));
-  return walk;
+template <int kKeysPerTile>
+__device__ __forceinline__ SegmentIterator<kKeysPerTile> LoadSegments(const uint4 (&from)[3]) {
+  SegmentIterator<kKeysPerTile> segments{Segment{}};
+  memcpy(&segments, from, sizeof(from));
+  return segments;
 }
 
 // In one round trip, by every thread; not through L1, where an earlier step's plan may be.

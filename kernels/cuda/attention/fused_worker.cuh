@@ -1,4 +1,4 @@
-// Decode attention in one launch, what the warps of a CTA do: each goes through its steps of an
+// Decode attention in one launch, what the warps of a CTA do: each goes through its tiles of an
 // item, then they add up what they have.
 #pragma once
 
@@ -36,11 +36,11 @@ struct Piece {
   }
 };
 
-// Four elements of an item's row, all keys added up: to `out`, and where `left` is not null as
-// words beside it.
+// Four elements of an item's row, all keys added up: to `out`, and where it is not null
+// to `published`.
 template <int kDim, bool kFp8>
 __device__ __forceinline__ void StoreRow(const FusedArgs& a, const Segment& at, int group_row,
-                                         int chunk, const Piece& piece, uint32_t* left) {
+                                         int chunk, const Piece& piece, uint32_t* published) {
   const float inverse = __fdividef(kFp8 ? VScale(a) : 1.0f, piece.l);
   const int64_t to = at.span.row_begin * a.out_row_stride +
                      static_cast<int64_t>(at.head * a.group + group_row) * kDim + 4 * chunk;
@@ -51,12 +51,12 @@ __device__ __forceinline__ void StoreRow(const FusedArgs& a, const Segment& at, 
     return;
   }
   const uint2 packed = make_uint2(ptx::Pack2<false>(v.x, v.y), ptx::Pack2<false>(v.z, v.w));
-  if (left != nullptr) StoreRelaxed(left + to / 2, packed);
+  if (published != nullptr) StoreRelaxed(published + to / 2, packed);
   *reinterpret_cast<uint2*>(static_cast<__nv_bfloat16*>(a.out) + to) = packed;
 }
 
 // What the warps of a CTA do together. Kernel: what becomes of an item's rows, or of parts of them:
-//   void Take<kFp8>(const Segment&, int group_row, int chunk, const Piece&): four elements, kDim /
+//   void Store<kFp8>(const Segment&, int group_row, int chunk, const Piece&): four elements, kDim /
 //   4 threads for a row.
 template <int kDim, bool kFp8, int kRowTiles, bool kOne, class Kernel>
 struct Worker {
@@ -79,7 +79,9 @@ struct Worker {
     return row * kDim + (dim ^ ((row >> 1 & 3) << 3));
   }
 
-  __device__ __forceinline__ void Work(Walk<S::kStepKeys> walk, Feed<S>& feed) {
+  // Long: cut in two, even with its parts inlined, it gets other registers and another schedule.
+  __device__ __forceinline__ void Work(SegmentIterator<S::kKeysPerTile> segments,
+                                       KvCopies<S>& copies) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int warp = static_cast<int>(threadIdx.x) / 32;
     uint8_t* mine = ring + warp * kUnits * kUnitBytes;
@@ -91,11 +93,11 @@ struct Worker {
     do {
 #pragma unroll 1
       for (; owed > 0; --owed) {
-        feed.Copy(slots + slot * kUnitBytes);
+        copies.Copy(slots + slot * kUnitBytes);
         next_slot();
       }
-      const Segment& at = walk.at;
-      const int32_t top = walk.Top();
+      const Segment& at = segments.at;
+      const int32_t top = segments.Top();
       const bool owns_last = top == at.count - 1;
       const auto angles = core.LoadAngles(at);
       if (!(kOne && await)) ptx::WaitForPredecessor();  // the first time
@@ -105,7 +107,7 @@ struct Worker {
       bool values = false;
 #pragma unroll 1
       for (int32_t j = top; j >= at.lo;) {
-        const int32_t key0 = (at.first + j) * S::kStepKeys;
+        const int32_t key0 = (at.first + j) * S::kKeysPerTile;
         uint32_t x[8][4];
         asm volatile("cp.async.wait_group %0;" ::"n"(kUnits - 1) : "memory");
         __syncwarp();
@@ -122,9 +124,9 @@ struct Worker {
         }
         __syncwarp();
         if (values && j - kWarps < at.lo) {
-          owed = 1;  // the last values' place is the result's
+          owed = 1;  // the result is written where the last values were
         } else {
-          feed.Copy(slots + slot * kUnitBytes);
+          copies.Copy(slots + slot * kUnitBytes);
           next_slot();
         }
         if (values) {
@@ -133,17 +135,17 @@ struct Worker {
         } else {
           float s[C::kKeyTiles][kRowTiles][4];
           core.Scores(x, s);
-          if (key0 < low || key0 + S::kStepKeys > at.span.context_len)
+          if (key0 < low || key0 + S::kKeysPerTile > at.span.context_len)
             core.Mask(key0, low, at.span.context_len, s);
           core.Softmax(s, p);
         }
         values = !values;
       }
       Finish(core, at, reinterpret_cast<float*>(mine + slot * kUnitBytes), owed > 0);
-    } while (walk.Next(a));
+    } while (segments.Next(a));
   }
 
-  // An item's query rows and, by the warp that has its last step, its new key.
+  // An item's query rows and, by the warp that has its last tile, its new key.
   __device__ __forceinline__ NewKey Prepare(C& core, const Segment& at,
                                             const typename C::Angles& angles, bool owns_last) {
     const float k_scale = a.device_scales != nullptr ? a.device_scales[0] : a.k_scale;
@@ -227,14 +229,14 @@ struct Worker {
     }
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) {
-      if (norms[w].x == -INFINITY) continue;  // had no step
+      if (norms[w].x == -INFINITY) continue;  // had no tile
       const float factor = ptx::Exp2(norms[w].x - piece.m);
       piece.l += norms[w].y * factor;
       piece.Add(*reinterpret_cast<const float4*>(ring + merge.at[w] +
                                                  sizeof(float) * ResultAt(row, 4 * chunk)),
                 factor);
     }
-    kernel.template Take<kFp8>(at, group_row, chunk, piece);
+    kernel.template Store<kFp8>(at, group_row, chunk, piece);
   }
 };
 

@@ -38,7 +38,7 @@ __device__ int32_t ItemsOf(const PlanShape& shape, const RowSpan& span) {
          ((span.num_rows * shape.group + shape.chunk_rows - 1) / shape.chunk_rows);
 }
 
-// The item that tile `tile` of the line is in.
+// The item that tile `tile` is in.
 __device__ DecodeStart Locate(const PlanShape& shape, const RowSpan* sequences,
                               int32_t num_sequences, const int32_t* prefix, int32_t tile) {
   int low = 0;  // the last sequence whose tiles begin at or before `tile`, and has any
@@ -60,6 +60,28 @@ __device__ DecodeStart Locate(const PlanShape& shape, const RowSpan* sequences,
   start.items = ItemsOf(shape, start.span);
   start.item_begin = prefix[low] + start.item * count;
   return start;
+}
+
+// Where a range begins, and the item that it cuts at its end; `cut_items`: so far.
+__device__ __forceinline__ void PlanRange(const PlanShape& shape, const RowSpan* sequences,
+                                          int32_t num_sequences, const RangeLayout& layout,
+                                          int range, PlanHeader* header, int32_t* shared_prefix,
+                                          int32_t* cut_items) {
+  const int32_t begin = layout.Begin(range);
+  const int32_t end = layout.Begin(range + 1);
+  DecodeStart start = Locate(shape, sequences, num_sequences, shared_prefix, begin);
+  start.tiles = end - begin;
+  header->decode_start[range] = start;
+  const DecodeStart last = Locate(shape, sequences, num_sequences, shared_prefix, end - 1);
+  const int32_t item_end = last.item_begin + DecodeTiles(last.span, shape.window).count;
+  if (last.item_begin >= begin && item_end > end) {
+    CutItem cut;
+    cut.span = last.span;
+    cut.item = last.item;
+    cut.first = range;
+    cut.last = layout.RangeOf(item_end - 1);
+    header->cut[atomicAdd(cut_items, 1)] = cut;
+  }
 }
 
 __device__ void PlanDecode(const PlanShape& shape, const RowSpan* sequences, int32_t num_sequences,
@@ -99,34 +121,20 @@ __device__ void PlanDecode(const PlanShape& shape, const RowSpan* sequences, int
   const int32_t wanted = max(items, (total + shape.min_tiles - 1) / shape.min_tiles);
   const int32_t ctas = max(1, min(min(shape.ctas, wanted), total));
   const int32_t each = total / ctas;
-  LineShape line;
+  RangeLayout layout;
   // Short ranges balance, but every cut through an item costs a partial result: not where a few
   // long items would be many parts.
   const int32_t cuts = items < 3 * ctas / 8 ? 1 : items < 7 * ctas / 8 ? 2 : 3;
-  line.Cut(total, ctas, min(min(shape.max_stretches, cuts), each < 96 ? 1 : each < 384 ? 2 : 3));
-  if (total == 0) line.ranges = 0;
+  layout.Cut(total, ctas, min(min(shape.max_stretches, cuts), each < 96 ? 1 : each < 384 ? 2 : 3));
+  if (total == 0) layout.ranges = 0;
   if (threadIdx.x == 0) warp_sums[0] = 0;  // cut items so far
   __syncthreads();
-  for (int range = static_cast<int>(threadIdx.x); range < line.ranges; range += kThreads) {
-    const int32_t begin = line.Begin(range);
-    const int32_t end = line.Begin(range + 1);
-    DecodeStart start = Locate(shape, sequences, num_sequences, shared_prefix, begin);
-    start.tiles = end - begin;
-    header->decode_start[range] = start;
-    const DecodeStart last = Locate(shape, sequences, num_sequences, shared_prefix, end - 1);
-    const int32_t item_end = last.item_begin + DecodeTiles(last.span, shape.window).count;
-    if (last.item_begin >= begin && item_end > end) {
-      CutItem cut;
-      cut.span = last.span;
-      cut.item = last.item;
-      cut.first = range;
-      cut.last = line.RangeOf(item_end - 1);
-      header->cut[atomicAdd(&warp_sums[0], 1)] = cut;
-    }
+  for (int range = static_cast<int>(threadIdx.x); range < layout.ranges; range += kThreads) {
+    PlanRange(shape, sequences, num_sequences, layout, range, header, shared_prefix, warp_sums);
   }
   __syncthreads();
   if (threadIdx.x == 0) {
-    header->line = line;
+    header->layout = layout;
     header->cut_items = warp_sums[0];
   }
 }

@@ -2,12 +2,12 @@
 // every layer.
 //
 // Decode: the keys of a step are cut into tiles of 32; an item is one {sequence, kv head, chunk of
-// query rows}; the items' tiles form one line, which is cut into ranges: first a long one for every
-// CTA, then ever shorter ones that CTAs draw when they are done, since multiprocessors differ in
-// how fast they reach the memory. An item that spans ranges is left in parts, which a second kernel
-// adds up in their order: who worked on what does not change a bit of the result. Prefill: a list
-// of {sequence, query tile (or pair of them)}, heaviest first, each for all kv heads; CTAs (or
-// clusters of two) take from it in turns.
+// query rows}; the tiles of all items, one after the other, are cut into ranges: first a long one
+// for every CTA, then ever shorter ones that CTAs draw when they are done, since multiprocessors
+// differ in how fast they reach the memory. An item that spans ranges is left in parts, which a
+// second kernel adds up in their order: who worked on what does not change a bit of the result.
+// Prefill: a list of {sequence, query tile (or pair of them)}, heaviest first, each for all kv
+// heads; CTAs (or clusters of two) take from it in turns.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -25,15 +25,15 @@ inline constexpr int kPrefillKeys = 128;
 inline constexpr int kMaxCtas = 256;
 inline constexpr int kMaxRanges = 7 * kMaxCtas;
 
-// Where a CTA's part of the line begins, with what it would else have to look up.
+// Where a CTA's part of the tiles begins, with what it would else have to look up.
 struct alignas(16) DecodeStart {
   int32_t seq = 0;
   int32_t item = 0;        // of the sequence
-  int32_t tile = 0;        // on the line
+  int32_t tile = 0;        // among all
   int32_t tiles = 0;       // of the CTA
   RowSpan span;            // of the sequence
   int32_t items = 0;       // of the sequence
-  int32_t item_begin = 0;  // of the item, on the line
+  int32_t item_begin = 0;  // of the item, among all
   int32_t unused[2] = {};
 };
 
@@ -46,20 +46,20 @@ struct alignas(16) CutItem {
   int32_t unused = 0;
 };
 
-// How the line is cut: up to three stretches, each into ranges of equal length.
-struct LineShape {
+// How the tiles are cut: up to three stretches, each into ranges of equal length.
+struct RangeLayout {
   int32_t tiles = 0;
   int32_t ranges = 0;
   int32_t tile_begin[4] = {};  // of each stretch, and the end
   int32_t range_begin[4] = {};
 
-  __host__ __device__ void Cut(int32_t line_tiles, int32_t ctas, int32_t stretches) {
-    tiles = line_tiles;
-    const int64_t t = line_tiles;
+  __host__ __device__ void Cut(int32_t all_tiles, int32_t ctas, int32_t stretches) {
+    tiles = all_tiles;
+    const int64_t t = all_tiles;
     const int32_t ends[3] = {static_cast<int32_t>(stretches == 1   ? t
                                                   : stretches == 2 ? t * 4 / 5
                                                                    : t * 3 / 4),
-                             static_cast<int32_t>(stretches == 3 ? t * 9 / 10 : t), line_tiles};
+                             static_cast<int32_t>(stretches == 3 ? t * 9 / 10 : t), all_tiles};
     for (int i = 0; i < 3; ++i) {
       tile_begin[i + 1] = ends[i];
       range_begin[i + 1] = range_begin[i] + (i < stretches ? ctas << i : 0);
@@ -85,7 +85,7 @@ struct LineShape {
 
 // Device memory, at the head of the workspace.
 struct PlanHeader {
-  LineShape line;
+  RangeLayout layout;
   int32_t decode_next = 0;    // ranges drawn so far, of this launch
   int32_t prefill_items = 0;  // {sequence, query tile} pairs
   int32_t cut_items = 0;

@@ -10,6 +10,26 @@ namespace aisp::cuda {
 namespace prefill {
 namespace {
 
+// By one thread.
+template <class T, bool kFp8>
+__device__ __forceinline__ void InitBarriers(Control* control) {
+  const uint32_t releases = kConsumerWarps * (kFp8 ? 1 : ptx::ClusterSize());
+  for (int s = 0; s < T::kStages; ++s) {
+    ptx::BarrierInit(ptx::SharedAddress(&control->k_full[s]), kFp8 ? 128 : 1);
+    ptx::BarrierInit(ptx::SharedAddress(&control->v_full[s]), kFp8 ? 128 : 1);
+    ptx::BarrierInit(ptx::SharedAddress(&control->k_empty[s]), releases);
+    ptx::BarrierInit(ptx::SharedAddress(&control->v_empty[s]), releases);
+  }
+  for (int s = 0; s < kRawStages; ++s) {
+    ptx::BarrierInit(ptx::SharedAddress(&control->raw_full[s]), 1);
+    ptx::BarrierInit(ptx::SharedAddress(&control->raw_empty[s]), 4 * ptx::ClusterSize());
+  }
+  for (int b = 0; b < T::kQBuffers; ++b) {
+    ptx::BarrierInit(ptx::SharedAddress(&control->q_full[b]), 32 * kQueryWarps);
+  }
+  ptx::BarrierInitFence();
+}
+
 template <int kDim, bool kFp8>
 __global__ void __launch_bounds__((Traits<kDim, kFp8>::kThreads), 1)
     PrefillKernel(const __grid_constant__ CUtensorMap map,
@@ -23,21 +43,7 @@ __global__ void __launch_bounds__((Traits<kDim, kFp8>::kThreads), 1)
   const uint32_t raw_ring = v_ring + T::kStages * T::kTileBytes;
   if (threadIdx.x == 0) {
     ptx::PrefetchMap(&map);
-    const uint32_t releases = kConsumerWarps * (kFp8 ? 1 : ptx::ClusterSize());
-    for (int s = 0; s < T::kStages; ++s) {
-      ptx::BarrierInit(ptx::SharedAddress(&control->k_full[s]), kFp8 ? 128 : 1);
-      ptx::BarrierInit(ptx::SharedAddress(&control->v_full[s]), kFp8 ? 128 : 1);
-      ptx::BarrierInit(ptx::SharedAddress(&control->k_empty[s]), releases);
-      ptx::BarrierInit(ptx::SharedAddress(&control->v_empty[s]), releases);
-    }
-    for (int s = 0; s < kRawStages; ++s) {
-      ptx::BarrierInit(ptx::SharedAddress(&control->raw_full[s]), 1);
-      ptx::BarrierInit(ptx::SharedAddress(&control->raw_empty[s]), 4 * ptx::ClusterSize());
-    }
-    for (int b = 0; b < T::kQBuffers; ++b) {
-      ptx::BarrierInit(ptx::SharedAddress(&control->q_full[b]), 32 * kQueryWarps);
-    }
-    ptx::BarrierInitFence();
+    InitBarriers<T, kFp8>(control);
   }
   ptx::ClusterSync();
   ptx::WaitForPredecessor();

@@ -38,8 +38,8 @@ struct Consumer {
       mask_upto;  // tiles at or above, and at or below, have keys that a row does not see
   int32_t valid;  // keys of the tile that are in the context, if the tile is an item's first
   int32_t slot;   // in control->work
-  Place<T::kStages> k, v;
-  Place<T::kQBuffers> q;
+  StageCursor<T::kStages> k, v;
+  StageCursor<T::kQBuffers> q;
   uint32_t queries[T::kQInRegisters ? T::kDim / 16 : 1][4];
 
   // The item's queries as the products take them: saves the tensor cores from reading them again
@@ -313,12 +313,8 @@ struct Consumer {
     }
   }
 
-  __device__ __forceinline__ void Run() {
-    slot = 0;
-    if (group_index == 1) PassTurn();  // the first turn is warpgroup 0's
-    if (!NextItem()) return;
-    float s[kScores];
-    uint32_t p[kScores / 8][4];
+  // Of the first tile of all, with no values beside it.
+  __device__ __forceinline__ void FirstScores(float (&s)[kScores]) {
     ptx::BarrierWait(ptx::SharedAddress(&control->k_full[k.stage]), k.phase);
     TakeTurn();
     IssueScores(s);
@@ -328,6 +324,15 @@ struct Consumer {
     Release(&control->k_empty[k.stage]);
     k.Advance();
     Mask(s);
+  }
+
+  __device__ __forceinline__ void Run() {
+    slot = 0;
+    if (group_index == 1) PassTurn();  // the first turn is warpgroup 0's
+    if (!NextItem()) return;
+    float s[kScores];
+    uint32_t p[kScores / 8][4];
+    FirstScores(s);
     SoftmaxAnew(s, p, /*first=*/true);
     bool add = false;  // the values to o, and not start it
     int32_t values_valid = valid;

@@ -110,9 +110,9 @@ __device__ __forceinline__ Work LoadWork(const KernelArgs& a, int32_t index) {
   return w;
 }
 
-// A ring's place.
+// A stage of a ring, and the phase of its barriers.
 template <int kStages>
-struct Place {
+struct StageCursor {
   int32_t stage = 0;
   uint32_t phase = 0;
   __device__ __forceinline__ void Advance() {
@@ -242,16 +242,16 @@ __device__ __forceinline__ void ProduceQueries(const KernelArgs& a, Control* con
                                                uint32_t q_area) {
   const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32 - kConsumerWarps - 1;
   const uint32_t divisor = DivisorOf(a.group);
-  Place<T::kQBuffers> place;
+  StageCursor<T::kQBuffers> cursor;
   int32_t items = 0;
   int32_t slot = 0;
   for (Rounds rounds(a);; rounds.Next()) {
     Work w = {};
     w.high_tile = -1;
     if (!rounds.Done()) w = LoadWork<T>(a, rounds.current());
-    if (++items > T::kQBuffers) ptx::NamedSync(kQueryBarrier + place.stage, kQueryBarrierThreads);
+    if (++items > T::kQBuffers) ptx::NamedSync(kQueryBarrier + cursor.stage, kQueryBarrierThreads);
     if (warp == 0 && threadIdx.x % 32 == 0) control->work[slot] = w;
-    const uint32_t target = q_area + place.stage * T::kQBytes;
+    const uint32_t target = q_area + cursor.stage * T::kQBytes;
     if (w.high_tile >= 0) LoadTileOfQueries<T>(a, w, warp, divisor, target);
     asm volatile("cp.async.wait_all;" ::: "memory");
     if constexpr (T::kHalf) {
@@ -259,9 +259,9 @@ __device__ __forceinline__ void ProduceQueries(const KernelArgs& a, Control* con
     }
     ptx::FenceProxyAsync();
     // Every lane for itself: racecheck does not see that a lane's arrival speaks for its warp.
-    ptx::BarrierArrive(ptx::SharedAddress(&control->q_full[place.stage]));
+    ptx::BarrierArrive(ptx::SharedAddress(&control->q_full[cursor.stage]));
     if (w.high_tile < 0) return;
-    place.Advance();
+    cursor.Advance();
     slot ^= 1;
   }
 }
@@ -272,8 +272,8 @@ template <class T>
 __device__ __forceinline__ void Produce(const KernelArgs& a, const CUtensorMap* map,
                                         Control* control, uint32_t k_ring, uint32_t v_ring,
                                         uint32_t raw_ring) {
-  Place<T::kStages> k, v;
-  Place<kRawStages> raw;
+  StageCursor<T::kStages> k, v;
+  StageCursor<kRawStages> raw;
   const auto load = [&](const Work& w, const Box& box, int part) {
     if constexpr (T::kFp8) {
       LoadTile<T>(a, map, w, box, part, raw_ring + raw.stage * T::kCopyBytes,
@@ -358,21 +358,21 @@ __device__ __forceinline__ void WidenTile(int32_t valid, uint32_t source, uint32
 template <class T>
 __device__ __forceinline__ void Widen(const KernelArgs& a, Control* control, uint32_t k_ring,
                                       uint32_t v_ring, uint32_t raw_ring) {
-  Place<T::kStages> k, v;
-  Place<kRawStages> raw;
+  StageCursor<T::kStages> k, v;
+  StageCursor<kRawStages> raw;
   const auto widen = [&](const Work& w, int32_t tile, uint32_t ring, uint64_t* full,
-                         uint64_t* empty, Place<T::kStages>& place) {
+                         uint64_t* empty, StageCursor<T::kStages>& cursor) {
     ptx::BarrierWait(ptx::SharedAddress(&control->raw_full[raw.stage]), raw.phase);
-    ptx::BarrierWait(ptx::SharedAddress(&empty[place.stage]), place.phase ^ 1);
+    ptx::BarrierWait(ptx::SharedAddress(&empty[cursor.stage]), cursor.phase ^ 1);
     WidenTile<T>(w.span.context_len - tile * T::kKeys, raw_ring + raw.stage * T::kCopyBytes,
-                 ring + place.stage * T::kTileBytes);
+                 ring + cursor.stage * T::kTileBytes);
     ptx::FenceProxyAsync();
-    ptx::BarrierArrive(ptx::SharedAddress(&full[place.stage]));
+    ptx::BarrierArrive(ptx::SharedAddress(&full[cursor.stage]));
     __syncwarp();
     if (threadIdx.x % 32 < ptx::ClusterSize()) {
       ptx::BarrierArriveAt(ptx::SharedAddress(&control->raw_empty[raw.stage]), threadIdx.x % 32);
     }
-    place.Advance();
+    cursor.Advance();
     raw.Advance();
   };
   for (Rounds rounds(a); !rounds.Done(); rounds.Next()) {

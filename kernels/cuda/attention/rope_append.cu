@@ -138,6 +138,13 @@ __device__ __forceinline__ float PoolScale(const RopeArgs& a, int32_t part) {
                                             : a.v_scale);
 }
 
+template <int kDim, typename To>
+__device__ __forceinline__ void StoreHalves(void* to, int64_t at, const Part<kDim>& x,
+                                            float scale) {
+  Store8<To>(to, at, x.low, scale);
+  Store8<To>(to, at + kDim / 2, x.high, scale);
+}
+
 template <int kDim, typename Row, typename Kv, bool kNorm>
 __global__ void __launch_bounds__(kThreads, kNorm || sizeof(Row) == 4 ? 5 : 7)
     RopeAppendKernel(const __grid_constant__ RopeArgs a) {
@@ -188,13 +195,10 @@ __global__ void __launch_bounds__(kThreads, kNorm || sizeof(Row) == 4 ? 5 : 7)
       }
       if (part < 0) {
         const int64_t at = row * a.q_out_row_stride + static_cast<int64_t>(head) * kDim + element;
-        Store8<Row>(a.q_out, at, x.low, 1.0f);
-        Store8<Row>(a.q_out, at + kDim / 2, x.high, 1.0f);
+        StoreHalves<kDim, Row>(a.q_out, at, x, 1.0f);
       } else {
         const int64_t at = PoolAt(a, slot, kv_head, part, kDim) + element;
-        const float scale = PoolScale<Kv>(a, part);
-        Store8<Kv>(a.pool, at, x.low, scale);
-        Store8<Kv>(a.pool, at + kDim / 2, x.high, scale);
+        StoreHalves<kDim, Kv>(a.pool, at, x, PoolScale<Kv>(a, part));
       }
     }
   }

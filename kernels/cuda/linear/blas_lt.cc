@@ -13,11 +13,12 @@
 #include <sstream>
 #include <vector>
 
+#include "kernels/cuda/linear/host_launch.h"
+
 namespace aisp::cuda {
 namespace {
 
 constexpr int kCandidates = 16;
-constexpr int kTimedRuns = 5;
 constexpr const char* kHeuristic = "heuristic";
 constexpr const char* kNeighbour = "as-for-the-nearest-rows";
 constexpr double kNear = 2.0;  // ratio of numbers of rows that may share an algorithm
@@ -25,10 +26,6 @@ constexpr double kNear = 2.0;  // ratio of numbers of rows that may share an alg
 Status Check(cublasStatus_t status, const char* what) {
   if (status == CUBLAS_STATUS_SUCCESS) return {};
   return Internal(std::string("cuBLASLt: ") + what + ": " + cublasLtGetStatusString(status));
-}
-Status Check(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return {};
-  return Internal(std::string("timing cuBLASLt: ") + what + ": " + cudaGetErrorString(error));
 }
 
 template <typename T, cublasStatus_t (*kDestroy)(T)>
@@ -230,27 +227,8 @@ class BlasLtImpl : public BlasLt {
 
   Result<float> Time(const LtProduct& p, const Plan& plan, const cublasLtMatmulAlgo_t& algorithm,
                      void* workspace, size_t workspace_bytes, cudaStream_t stream) {
-    std::array<cudaEvent_t, 2> events = {};
-    float best_ms = -1.0f;
-    const auto run = [&]() -> Status {
-      for (auto& event : events) AISP_RETURN_IF_ERROR(Check(cudaEventCreate(&event), "event"));
-      for (int i = 0; i <= kTimedRuns; ++i) {
-        AISP_RETURN_IF_ERROR(Check(cudaEventRecord(events[0], stream), "recording"));
-        AISP_RETURN_IF_ERROR(Multiply(p, plan, algorithm, workspace, workspace_bytes, stream));
-        AISP_RETURN_IF_ERROR(Check(cudaEventRecord(events[1], stream), "recording"));
-        AISP_RETURN_IF_ERROR(Check(cudaEventSynchronize(events[1]), "running"));
-        float ms = 0.0f;
-        AISP_RETURN_IF_ERROR(Check(cudaEventElapsedTime(&ms, events[0], events[1]), "reading"));
-        if (i > 0 && (best_ms < 0.0f || ms < best_ms)) best_ms = ms;
-      }
-      return {};
-    };
-    Status status = run();
-    for (cudaEvent_t event : events) {
-      if (event != nullptr) cudaEventDestroy(event);
-    }
-    AISP_RETURN_IF_ERROR(std::move(status));
-    return best_ms * 1000.0f;
+    return BestTimeUs(
+        stream, [&] { return Multiply(p, plan, algorithm, workspace, workspace_bytes, stream); });
   }
 
   // A line: version of the library, key, note, algorithm in hexadecimal. Lines of other versions

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "kernels/cuda/linear/chain_kernels.h"
+#include "kernels/cuda/linear/host_launch.h"
 #include "kernels/cuda/linear/nvfp4_layout.h"
 
 namespace aisp::cuda {
@@ -250,18 +251,12 @@ Status Chains::LaunchAdapted(const StreamKernel& kernel, std::span<const ChainSt
 }
 
 Status Chains::Run(const StreamKernel& kernel, void* params, cudaStream_t stream) const {
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(multiprocessors_));
-  config.blockDim = dim3(static_cast<unsigned>(kernel.threads));
-  config.dynamicSmemBytes = static_cast<size_t>(kernel.shared_bytes);
-  config.stream = stream;
-  cudaLaunchAttribute early = {};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &early;
-  config.numAttrs = overlap_ ? 1 : 0;
   void* arguments[] = {params};
-  return FromCuda(cudaLaunchKernelExC(&config, kernel.function, arguments), "launching");
+  return FromCuda(LaunchShaped(kernel.function,
+                               {multiprocessors_, kernel.threads,
+                                static_cast<size_t>(kernel.shared_bytes), overlap_},
+                               arguments, stream),
+                  "launching");
 }
 
 }  // namespace aisp::cuda

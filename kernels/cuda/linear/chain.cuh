@@ -74,29 +74,29 @@ namespace aisp::cuda {
 template <class C>
 __device__ __forceinline__ void MultiplyUnits(const ChainShared<C>& shared, const StreamParams& p,
                                               int32_t row0, int32_t k_begin, int32_t count,
-                                              bool first, ChainPlace<C>& place,
+                                              bool first, ChainCursor<C>& cursor,
                                               float (&sums)[C::kTiles][C::kSums]) {
   const int group = threadIdx.x / 128;
   const int warp = threadIdx.x / 32 % 4;
   const int lane = threadIdx.x % 32;
-  ChainPlace<C> previous;
+  ChainCursor<C> previous;
   for (int32_t k = k_begin; k < k_begin + count; ++k) {
-    const uint32_t weight = shared.Weight(place.weight.stage);
-    const uint32_t input = shared.Input(place.input().stage);
-    shared.AwaitUnit(place, first);
+    const uint32_t weight = shared.Weight(cursor.weight.stage);
+    const uint32_t input = shared.Input(cursor.input().stage);
+    shared.AwaitUnit(cursor, first);
     if constexpr (C::kPromote) {
       float stage_sums[C::kTiles][C::kSums];
       MultiplyWidened<C, C::kF16>(weight, input, group, warp, lane, stage_sums, [] {});
       WgmmaWait<0>();
-      shared.Release(place, lane);
+      shared.Release(cursor, lane);
       AddStage<C>(p, row0 + warp * 16, k, stage_sums, sums);
     } else {
       MultiplyShared<C>(weight, input, group, sums);
       WgmmaWait<1>();
       if (k > k_begin) shared.Release(previous, lane);
-      previous = place;
+      previous = cursor;
     }
-    place.Advance();
+    cursor.Advance();
   }
   if constexpr (!C::kPromote) {
     WgmmaWait<0>();
@@ -109,7 +109,7 @@ __device__ __forceinline__ void MultiplyUnits(const ChainShared<C>& shared, cons
 // first of its weights are fetched.
 template <class C>
 __device__ __forceinline__ void WidenAndMultiplyUnits(const ChainShared<C>& shared, int32_t count,
-                                                      bool first, ChainPlace<C>& place,
+                                                      bool first, ChainCursor<C>& cursor,
                                                       float (&sums)[C::kTiles][C::kSums]) {
   using Product = Wgmma<C::kTokens>;
   using Raw = std::conditional_t<C::kNvfp4, RawNvfp4, RawFp8>;
@@ -121,15 +121,15 @@ __device__ __forceinline__ void WidenAndMultiplyUnits(const ChainShared<C>& shar
   Raw raw[2];
   uint32_t a[2][4][4];
   const auto begin_unit = [&] {
-    shared.AwaitUnit(place, first);
-    LoadRaw<C>(shared.Weight(place.weight.stage), group, 0, warp, lane, raw[0]);
+    shared.AwaitUnit(cursor, first);
+    LoadRaw<C>(shared.Weight(cursor.weight.stage), group, 0, warp, lane, raw[0]);
   };
   begin_unit();
-  ChainPlace<C> previous;
+  ChainCursor<C> previous;
   previous.weight.stage = -1;
   for (int32_t left = count; left > 0; --left) {
-    const uint32_t weight = shared.Weight(place.weight.stage);
-    const uint64_t tokens = SwizzledDescriptor(Uniform(shared.Input(place.input().stage)), 0);
+    const uint32_t weight = shared.Weight(cursor.weight.stage);
+    const uint64_t tokens = SwizzledDescriptor(Uniform(shared.Input(cursor.input().stage)), 0);
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
       if (c + 1 < kChunks) LoadRaw<C>(weight, group, c + 1, warp, lane, raw[(c + 1) % 2]);
@@ -148,8 +148,8 @@ __device__ __forceinline__ void WidenAndMultiplyUnits(const ChainShared<C>& shar
       }
       WgmmaCommit();
     }
-    previous = place;
-    place.Advance();
+    previous = cursor;
+    cursor.Advance();
     if (left > 1) begin_unit();
   }
   WgmmaWait<0>();
@@ -160,13 +160,14 @@ __device__ __forceinline__ void WidenAndMultiplyUnits(const ChainShared<C>& shar
 template <class C>
 __device__ __forceinline__ void SumUnits(const ChainShared<C>& shared, const StreamParams& p,
                                          int32_t row0, int32_t k_begin, int32_t count, bool first,
-                                         ChainPlace<C>& place, float (&sums)[C::kTiles][C::kSums]) {
+                                         ChainCursor<C>& cursor,
+                                         float (&sums)[C::kTiles][C::kSums]) {
 #pragma unroll
   for (int j = 0; j < C::kSums; ++j) sums[0][j] = 0.0f;
   if constexpr (C::kPromote || C::kFormat == StreamFormat::kBf16) {
-    MultiplyUnits<C>(shared, p, row0, k_begin, count, first, place, sums);
+    MultiplyUnits<C>(shared, p, row0, k_begin, count, first, cursor, sums);
   } else {
-    WidenAndMultiplyUnits<C>(shared, count, first, place, sums);
+    WidenAndMultiplyUnits<C>(shared, count, first, cursor, sums);
   }
   // Keeps what reads the sums behind the wait, which names no register.
 #pragma unroll
@@ -258,7 +259,7 @@ __device__ __forceinline__ float* PartsOf(const Chain& chain, int s) {
 template <class C, class Chain>
 __device__ __forceinline__ void ConsumeChain(const ChainShared<C>& shared, const Chain& chain) {
   const int lane = threadIdx.x % 32;
-  ChainPlace<C> place;
+  ChainCursor<C> cursor;
   int norms = 0;
   int summed = 0;  // tiles, or parts of them, with sums of squares
   float sums[C::kTiles][C::kSums];
@@ -280,7 +281,7 @@ __device__ __forceinline__ void ConsumeChain(const ChainShared<C>& shared, const
       rows.Load(step, tile * C::kRows + static_cast<int32_t>(threadIdx.x) / 32 * 16 + lane / 4,
                 last || count == p.k_units, s + 1 == chain.count);
       SumUnits<C>(shared, p, tile * C::kRows + static_cast<int32_t>(threadIdx.x) / 128 * 64,
-                  k_begin, count, s == 0, place, sums);
+                  k_begin, count, s == 0, cursor, sums);
       finished +=
           FinishTile<C>(shared, parts, step, rows, ctas, tile, last, norms, summed, sums[0]);
     }

@@ -29,8 +29,8 @@ __device__ __forceinline__ bool IsAdded(const Step& step, int32_t* k) {
 template <class C, class Chain>
 __device__ __forceinline__ void BringWeights(const ChainShared<C>& shared, const Chain& chain) {
   const uint64_t once = EvictFirstPolicy();
-  StagePlace<C> place;
-  StagePlace<C> landed;  // the oldest stage that may still be in flight
+  WeightCursor<C> cursor;
+  WeightCursor<C> landed;  // the oldest stage that may still be in flight
   int in_flight = 0;
   for (int s = 0; s < chain.count; ++s) {
     const StreamParams& p = chain.steps[s].p;
@@ -45,26 +45,26 @@ __device__ __forceinline__ void BringWeights(const ChainShared<C>& shared, const
           PrefetchWeightUnit<C>(i, p, &chain.steps[s].weight);
         }
       }
-      BarrierWait(shared.EmptyWeight(place.stage), place.parity ^ 1);
+      BarrierWait(shared.EmptyWeight(cursor.stage), cursor.parity ^ 1);
       if (in_flight == ChainShared<C>::kInFlight) {
         BarrierWait(shared.FullWeight(landed.stage), landed.parity);
         landed.Advance();
       } else {
         ++in_flight;
       }
-      BarrierExpect(shared.FullWeight(place.stage), C::kWeightBytes);
+      BarrierExpect(shared.FullWeight(cursor.stage), C::kWeightBytes);
       const CUtensorMap* map = &chain.steps[s].weight;
       int32_t k_of_map = k;
       if constexpr (Chain::kAdapted) {
         if (IsAdded(chain.steps[s], &k_of_map)) map = &chain.steps[s].up;
       }
-      LoadWeights<C>(shared.Weight(place.stage), shared.FullWeight(place.stage), tile, k_of_map, p,
-                     map, once);
+      LoadWeights<C>(shared.Weight(cursor.stage), shared.FullWeight(cursor.stage), tile, k_of_map,
+                     p, map, once);
       if (++k == p.k_units) {
         k = 0;
         ++tile;
       }
-      place.Advance();
+      cursor.Advance();
     }
   }
 }
@@ -83,7 +83,7 @@ template <class C, class Chain>
 __device__ __forceinline__ void BringInputs(const ChainShared<C>& shared, const Chain& chain) {
   const uint64_t again = EvictLastPolicy();
   WaitForPreviousKernel();
-  InputPlace<C> place;
+  InputCursor<C> cursor;
   for (int s = 0; s < chain.count; ++s) {
     const auto& step = chain.steps[s];
     const StreamParams& p = step.p;
@@ -107,10 +107,10 @@ __device__ __forceinline__ void BringInputs(const ChainShared<C>& shared, const 
           }
         }
       }
-      BarrierWait(shared.EmptyInput(place.stage), place.parity ^ 1);
-      BarrierExpect(shared.FullInput(place.stage), C::kInputBytes);
-      LoadInputs<C>(shared.Input(place.stage), shared.FullInput(place.stage), k, map, again);
-      place.Advance();
+      BarrierWait(shared.EmptyInput(cursor.stage), cursor.parity ^ 1);
+      BarrierExpect(shared.FullInput(cursor.stage), C::kInputBytes);
+      LoadInputs<C>(shared.Input(cursor.stage), shared.FullInput(cursor.stage), k, map, again);
+      cursor.Advance();
     }
   }
 }
@@ -120,15 +120,15 @@ __device__ __forceinline__ void BringInputs(const ChainShared<C>& shared, const 
 template <class C, class Chain>
 __device__ __forceinline__ void ConvertInputs(const ChainShared<C>& shared, const Chain& chain,
                                               int thread) {
-  InputPlace<C> place;
+  InputCursor<C> cursor;
   const ChainShare share(chain.steps[0].p.units);
   for (int32_t unit = share.begin; unit < share.end; ++unit) {
-    BarrierWait(shared.FullInput(place.stage), place.parity);
-    ConvertInput<C, ChainShared<C>::kConverters>(shared.Input(place.stage), thread);
+    BarrierWait(shared.FullInput(cursor.stage), cursor.parity);
+    ConvertInput<C, ChainShared<C>::kConverters>(shared.Input(cursor.stage), thread);
     FenceProxyAsync();
     __syncwarp();
-    if (thread % 32 == 0) BarrierArrive(shared.Converted(place.stage));
-    place.Advance();
+    if (thread % 32 == 0) BarrierArrive(shared.Converted(cursor.stage));
+    cursor.Advance();
   }
 }
 

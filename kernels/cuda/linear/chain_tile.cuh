@@ -23,7 +23,7 @@ struct ChainShared {
   static constexpr int kThreads = C::kConsumers + 96 + kConverters / 2;
   static constexpr int kInputStages = C::kInputStages;
   // With as many stages both rings go round together: a stage has both, and is given back once.
-  static constexpr bool kOneRing = ChainPlace<C>::kOneRing;
+  static constexpr bool kOneRing = ChainCursor<C>::kOneRing;
   static constexpr int kEmptyBarriers = C::kStages + (kOneRing ? 0 : kInputStages);
   static constexpr int kBarriers =
       C::kStages + kInputStages + kEmptyBarriers + (C::kF16 ? kInputStages : 0) + 1;
@@ -61,16 +61,16 @@ struct ChainShared {
   }
   // Until both operands of a unit are there, asked for at once. `first`: of the first step, whose
   // input has to become f16.
-  __device__ __forceinline__ void AwaitUnit(const ChainPlace<C>& place, bool first) const {
-    const int input = place.input().stage;
-    BarrierWaitBoth(FullWeight(place.weight.stage), place.weight.parity,
-                    C::kF16 && first ? Converted(input) : FullInput(input), place.input().parity);
+  __device__ __forceinline__ void AwaitUnit(const ChainCursor<C>& cursor, bool first) const {
+    const int input = cursor.input().stage;
+    BarrierWaitBoth(FullWeight(cursor.weight.stage), cursor.weight.parity,
+                    C::kF16 && first ? Converted(input) : FullInput(input), cursor.input().parity);
   }
   // Gives a unit's stages back, by all lanes of each consumer warp.
-  __device__ __forceinline__ void Release(const ChainPlace<C>& place, int lane) const {
+  __device__ __forceinline__ void Release(const ChainCursor<C>& cursor, int lane) const {
     if (!C::kNvfp4 && lane != 0) return;
-    BarrierArrive(EmptyWeight(place.weight.stage));
-    if constexpr (!kOneRing) BarrierArrive(EmptyInput(place.input().stage));
+    BarrierArrive(EmptyWeight(cursor.weight.stage));
+    if constexpr (!kOneRing) BarrierArrive(EmptyInput(cursor.input().stage));
   }
   __device__ uint32_t NormReady() const { return EmptyWeight(kEmptyBarriers); }
   // The first step's input has become f16.
@@ -437,7 +437,7 @@ struct TileRows {
 };
 
 // Adds up what the warps have left of a tile for eight tokens from number `first` on. All of them
-// call; shared memory has two places for the sums, so that one barrier is enough.
+// call; shared memory has the sums twice, so that one barrier is enough.
 template <class C>
 __device__ __forceinline__ void StoreSquares(const ChainShared<C>& shared,
                                              const ChainStepParams& step, int32_t tile,

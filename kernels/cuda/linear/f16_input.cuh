@@ -17,7 +17,7 @@ namespace aisp::cuda {
 template <class C>
 __device__ __forceinline__ void StoreInner(__nv_bfloat16* row, int32_t i, float v) {
   if constexpr (C::kF16) {
-    reinterpret_cast<__half*>(row)[F16Place(i)] = __float2half_rn(v * (1.0f / kF16Divisor));
+    reinterpret_cast<__half*>(row)[F16Offset(i)] = __float2half_rn(v * (1.0f / kF16Divisor));
   } else {
     row[i] = __float2bfloat16(v);
   }

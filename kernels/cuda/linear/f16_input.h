@@ -18,7 +18,7 @@ inline constexpr float kF16Divisor = 16.0f;
 
 // Where element i of a row lies: the tensor core multiplies it with the weight that the conversion
 // leaves there.
-__host__ __device__ constexpr int32_t F16Place(int32_t i) {
+__host__ __device__ constexpr int32_t F16Offset(int32_t i) {
   return i / 16 * 16 + i % 8 / 2 * 2 + i % 2 * 8 + (i % 16 < 8 ? 1 : 0);
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cuda/linear/host_launch.h"
 #include "kernels/cuda/linear/linear_kernels.h"
 #include "kernels/cuda/linear/nvfp4_layout.h"
 
@@ -71,7 +72,7 @@ Result<Gemm> Gemm::Create() {
   return gemm;
 }
 
-bool Gemm::Takes(const LinearCall& call) const {
+bool Gemm::Supports(const LinearCall& call) const {
   const int64_t stride_bytes = StrideOf(call) * (IsF32(call.store) ? 4 : 2);
   const bool fp8 =
       call.weight->format == WeightFormat::kFp8 || call.weight->format == WeightFormat::kFp8Block;
@@ -173,19 +174,13 @@ Status Gemm::Launch(const LinearCall& call, int kernel, bool overlap, cudaStream
   p.group_tokens = std::max(1, kGroupTokens / instance.tokens);
   p.store = call.store;
 
-  cudaLaunchConfig_t config = {};
   const int clusters = std::min(clusters_, p.token_tiles * p.row_pairs);
-  config.gridDim = dim3(static_cast<unsigned>(clusters * kGemmCluster));
-  config.blockDim = dim3(kGemmThreads);
-  config.dynamicSmemBytes = static_cast<size_t>(instance.shared_bytes);
-  config.stream = stream;
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute;
-  config.numAttrs = overlap ? 1 : 0;
   void* arguments[] = {&weight, &x, &y, &p};
-  return FromCuda(cudaLaunchKernelExC(&config, instance.function, arguments), "launching");
+  return FromCuda(LaunchShaped(instance.function,
+                               {clusters * kGemmCluster, kGemmThreads,
+                                static_cast<size_t>(instance.shared_bytes), overlap},
+                               arguments, stream),
+                  "launching");
 }
 
 std::string Gemm::Describe(int kernel) const {

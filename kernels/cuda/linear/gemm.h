@@ -28,12 +28,12 @@ class Gemm {
 
   // Whether there is an instance for such a call. FP8 weights need FP8 inputs, other weights bf16
   // ones; rows of y start at multiples of 16 bytes.
-  bool Takes(const LinearCall& call) const;
+  bool Supports(const LinearCall& call) const;
   // The instance (an index into GemmKernels()) that is expected to be the fastest.
   int Choose(const LinearCall& call) const;
   // The instances for such a call.
   std::vector<int> Instances(const LinearCall& call) const;
-  // What Takes accepts, by an instance of the weight's format.
+  // What Supports accepts, by an instance of the weight's format.
   Status Launch(const LinearCall& call, int kernel, bool overlap, cudaStream_t stream) const;
   // Microseconds, roughly: what Choose goes by.
   double Estimate(const LinearCall& call, int kernel) const;

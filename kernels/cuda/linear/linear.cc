@@ -12,6 +12,7 @@
 
 #include "kernels/cuda/linear/chain.h"
 #include "kernels/cuda/linear/chain_kernels.h"
+#include "kernels/cuda/linear/host_launch.h"
 #include "kernels/cuda/linear/many_rows.h"
 #include "kernels/cuda/linear/nvfp4_layout.h"
 #include "kernels/cuda/linear/one_token.h"
@@ -30,8 +31,8 @@ namespace {
 // do: this part of its share, at most so many bytes. NVFP4 is bound by instructions and gains
 // nothing.
 constexpr int64_t kPrefetchPart = 20;
-// Of those that are told when that is (stream_linear.cuh).
-constexpr int64_t kPrefetchPartTold = 6;
+// Of those to which the kernel before announces when that is (stream_linear.cuh).
+constexpr int64_t kPrefetchPartAnnounced = 6;
 constexpr int64_t kMostPrefetched = 48 << 10;
 
 // Shared memory that is more than half of a multiprocessor's: a head's CTA has one for itself
@@ -80,7 +81,7 @@ size_t OutputBytes(Store store) {
 
 // `share`: bytes of weights of a CTA.
 void SpreadPrefetch(const StreamKernel& kernel, int64_t share, StreamParams* p) {
-  const int64_t part = kernel.tells ? kPrefetchPartTold : kPrefetchPart;
+  const int64_t part = kernel.announces ? kPrefetchPartAnnounced : kPrefetchPart;
   const int64_t wanted = std::min(share / part, kMostPrefetched);
   const int64_t units = (wanted + kernel.stage_bytes / 2) / kernel.stage_bytes;
   const int64_t behind_stages = share / kernel.stage_bytes - kernel.stages;
@@ -176,7 +177,7 @@ class LinearKernelsImpl : public LinearKernels {
     const bool rounds = !fp8_rows && RoundsRows(w, call.rows, device_);
     const bool own =
         call.rows <= OwnRows(w.format, fp8_rows || rounds) && !MayPreferLt(w.format, call.rows);
-    if (own || !ManyRowsTake(w, fp8_rows)) return {};
+    if (own || !SupportsManyRows(w, fp8_rows)) return {};
     return many_rows_->Prepare(call, stream);
   }
 
@@ -209,7 +210,7 @@ class LinearKernelsImpl : public LinearKernels {
                           : chains_.Launch(steps, form.adapter_of_row, stream);
   }
 
-  TokenWords words() const override { return one_token_.words(); }
+  TokenSlots token_slots() const override { return one_token_.token_slots(); }
 
   std::string Describe(const LinearCall& call) const override {
     const LinearChoice choice = ChooseLinear(TraitsOf(call), std::max(1, call.rows),
@@ -308,19 +309,14 @@ class LinearKernelsImpl : public LinearKernels {
       SpreadPrefetch(*kernel, static_cast<int64_t>(w.streamed_bytes()) / multiprocessors_, &p);
     }
 
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(static_cast<unsigned>(std::min(multiprocessors_, p.units)));
-    config.blockDim = dim3(static_cast<unsigned>(kernel->threads));
-    config.dynamicSmemBytes = static_cast<size_t>(
-        w.n >= kHeadRows ? std::max(kernel->shared_bytes, kMoreThanHalf) : kernel->shared_bytes);
-    config.stream = stream;
-    cudaLaunchAttribute overlap = {};
-    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    overlap.val.programmaticStreamSerializationAllowed = 1;
-    config.attrs = &overlap;
-    config.numAttrs = options_.overlap ? 1 : 0;
+    const int shared_bytes =
+        w.n >= kHeadRows ? std::max(kernel->shared_bytes, kMoreThanHalf) : kernel->shared_bytes;
     void* arguments[] = {&weight, &x, &p};
-    return FromCuda(cudaLaunchKernelExC(&config, kernel->function, arguments), "launching");
+    return FromCuda(LaunchShaped(kernel->function,
+                                 {std::min(multiprocessors_, p.units), kernel->threads,
+                                  static_cast<size_t>(shared_bytes), options_.overlap},
+                                 arguments, stream),
+                    "launching");
   }
 
   LinearOptions options_;

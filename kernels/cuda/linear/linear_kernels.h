@@ -29,7 +29,7 @@
 #include "common/result.h"
 #include "kernels/cuda/linear/linear.h"
 #include "kernels/cuda/table/linear_choice.h"
-#include "kernels/cuda/token_words.h"
+#include "kernels/cuda/token_slots.h"
 
 namespace aisp::cuda {
 
@@ -54,11 +54,11 @@ LinearTraits TraitsOf(const LinearCall& call);
 // How several layers run in one launch.
 struct ChainForm {
   bool one_token = false;  // one_token.cuh; else chain.cuh
-  // One token: x is polled as the attention in front publishes it (token_words.h), and the last
+  // One token: x is polled as the attention in front publishes it (token_slots.h), and the last
   // layer's outputs are published for the attention behind. Only where the launch in front
-  // publishes, and the one behind takes them.
-  bool awaits = false;
-  bool leaves = false;
+  // publishes, and the one behind consumes them.
+  bool consumes = false;
+  bool publishes = false;
   // [rows]; -1: none. For steps with adapters.
   const int32_t* adapter_of_row = nullptr;
 };
@@ -96,7 +96,7 @@ class LinearKernels {
   virtual Status LaunchChain(std::span<const ChainStep> steps, const ChainForm& form,
                              cudaStream_t stream) = 0;
   // Where launches of one token and the attention between them publish their rows.
-  virtual TokenWords words() const = 0;
+  virtual TokenSlots token_slots() const = 0;
   // "wgmma bf16 tile 128x64 x 6 stages, 132 CTAs", "cublasLt bf16 algorithm 3 of 8, 1.2 MiB".
   virtual std::string Describe(const LinearCall& call) const = 0;
 };

@@ -1,9 +1,9 @@
 #include "kernels/cuda/linear/many_rows.h"
 
 #include <algorithm>
-#include <array>
 #include <fstream>
 
+#include "kernels/cuda/linear/host_launch.h"
 #include "kernels/cuda/linear/pack_kernels.h"
 #include "kernels/cuda/linear/quantize.h"
 
@@ -15,7 +15,6 @@ namespace {
 constexpr size_t kLtBytes = size_t{32} << 20;
 constexpr size_t kExpandBytes = size_t{96} << 20;
 constexpr int32_t kGatedRows = 2048;  // of a product whose gate and up are stored before SiLU
-constexpr int kTimedRuns = 5;
 constexpr const char* kCacheMark = "choice";
 
 constexpr size_t Align(size_t bytes) { return (bytes + 255) / 256 * 256; }
@@ -147,27 +146,7 @@ Status ManyRows::LaunchBy(int kernel, const LinearCall& call, cudaStream_t strea
 }
 
 Result<float> ManyRows::TimeBy(int choice, const LinearCall& call, cudaStream_t stream) {
-  std::array<cudaEvent_t, 2> events = {};
-  float best_ms = -1.0f;
-  const auto run = [&]() -> Status {
-    for (auto& event : events) AISP_RETURN_IF_ERROR(Check(cudaEventCreate(&event), "event"));
-    for (int i = 0; i <= kTimedRuns; ++i) {
-      AISP_RETURN_IF_ERROR(Check(cudaEventRecord(events[0], stream), "recording"));
-      AISP_RETURN_IF_ERROR(LaunchBy(choice, call, stream));
-      AISP_RETURN_IF_ERROR(Check(cudaEventRecord(events[1], stream), "recording"));
-      AISP_RETURN_IF_ERROR(Check(cudaEventSynchronize(events[1]), "running"));
-      float ms = 0.0f;
-      AISP_RETURN_IF_ERROR(Check(cudaEventElapsedTime(&ms, events[0], events[1]), "reading"));
-      if (i > 0 && (best_ms < 0.0f || ms < best_ms)) best_ms = ms;
-    }
-    return {};
-  };
-  Status status = run();
-  for (cudaEvent_t event : events) {
-    if (event != nullptr) cudaEventDestroy(event);
-  }
-  AISP_RETURN_IF_ERROR(std::move(status));
-  return best_ms * 1000.0f;
+  return BestTimeUs(stream, [&] { return LaunchBy(choice, call, stream); });
 }
 
 Status ManyRows::Prepare(const LinearCall& call, cudaStream_t stream) {
@@ -175,15 +154,15 @@ Status ManyRows::Prepare(const LinearCall& call, cudaStream_t stream) {
   const bool given_fp8 = call.input == InputFormat::kFp8;
   const bool rounds = !given_fp8 && options_.fp8_activation_rows > 0 &&
                       call.rows >= options_.fp8_activation_rows && IsFp8(call.weight->format) &&
-                      call.weight->n < kHeadRows && ManyRowsTake(w, true);
+                      call.weight->n < kHeadRows && SupportsManyRows(w, true);
   const bool fp8_rows = given_fp8 || rounds;
   const LinearCall quantised = rounds ? Quantised(call) : call;
   const std::string key = KeyOf(quantised);
   const auto* known = profile_.Of(key);
   if (known != nullptr && known->contains(call.rows)) return {};
-  if (!LtTakes(w, fp8_rows) || !LtHas(w, call.rows, fp8_rows)) return {};
+  if (!LtSupports(w, fp8_rows) || !LtHas(w, call.rows, fp8_rows)) return {};
   // Nothing to choose from but our instances, which the estimate tells apart.
-  if (!GemmTakes(w, fp8_rows)) return LaunchLt(quantised, stream, LtUse::kTune);
+  if (!GemmSupports(w, fp8_rows)) return LaunchLt(quantised, stream, LtUse::kTune);
   if (NeedsExpansion(quantised)) return {};
   if (rounds) AISP_RETURN_IF_ERROR(Launch(call, kLt, true, stream));  // quantises
   AISP_RETURN_IF_ERROR(LaunchLt(quantised, stream, LtUse::kTune));

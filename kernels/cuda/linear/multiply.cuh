@@ -81,7 +81,7 @@ __device__ __forceinline__ void LoadRaw(uint32_t weights, int tile, int chunk, i
   raw.scales = LoadShared8(at + kNvfp4DataBytes + (warp * 8 + lane / 4) * 8);
 }
 
-// To the A fragments of four steps of 16, in f16 with the elements' order of F16Place.
+// To the A fragments of four steps of 16, in f16 with the elements' order of F16Offset.
 template <bool kF16>
 __device__ __forceinline__ void Widen(const RawFp8& raw, uint32_t (&a)[4][4]) {
 #pragma unroll

@@ -5,15 +5,16 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cuda/linear/host_launch.h"
 #include "kernels/cuda/linear/nvfp4_layout.h"
 #include "kernels/cuda/linear/one_token_kernels.h"
 
 namespace aisp::cuda {
 namespace {
 
-// The region: launches counted by each CTA, then the two sets of words.
+// The region: launches counted by each CTA, then the two sets of slots.
 constexpr size_t kLaunchesBytes = 4096;
-constexpr size_t kSetsBytes = size_t{2} * kTokenSetWords * sizeof(uint32_t);
+constexpr size_t kSetsBytes = size_t{2} * kTokenSetSlots * sizeof(uint32_t);
 // Shared memory of a CTA, at most (linear_choice.cc).
 constexpr int kMostShared = 174 << 10;
 
@@ -122,7 +123,7 @@ Status OneToken::SetRegion(void* memory, cudaStream_t stream) {
   region_ = static_cast<char*>(memory);
   AISP_RETURN_IF_ERROR(
       FromCuda(cudaMemsetAsync(launches(), 0, kLaunchesBytes, stream), "clearing the workspace"));
-  static_assert(kTokenNothing == 0xffffffffu);
+  static_assert(kTokenEmpty == 0xffffffffu);
   return FromCuda(cudaMemsetAsync(sets(), 0xff, kSetsBytes, stream), "clearing the workspace");
 }
 
@@ -131,36 +132,30 @@ Status OneToken::Launch(std::span<const ChainStep> steps, const ChainForm& form,
   const std::vector<ChainLink> links = LinksOf(steps);
   const OneTokenKernel kernel = OneTokenKernelOf(steps[0].call.weight->format);
   OneTokenParams p;
-  int64_t words = kTokenStepsAt;
+  int64_t at = kTokenStepsAt;
   for (size_t i = 0; i < steps.size(); ++i) {
     AISP_ASSIGN_OR_RETURN(p.steps[i], StepOf(maps_, steps[i], kernel));
-    p.steps[i].words = i > 0 ? static_cast<int32_t>(words) : kTokenInputAt;
-    if (i > 0) words += OneTokenWords(links[i]);
+    p.steps[i].input_at = i > 0 ? static_cast<int32_t>(at) : kTokenInputAt;
+    if (i > 0) at += OneTokenSlots(links[i]);
   }
   p.x = static_cast<const __nv_bfloat16*>(steps[0].call.x);
-  p.awaits = form.awaits;
-  p.leaves = form.leaves;
-  if (steps.size() > 1 || p.awaits || p.leaves) {
+  p.consumes = form.consumes;
+  p.publishes = form.publishes;
+  if (steps.size() > 1 || p.consumes || p.publishes) {
     p.sets = sets();
     p.launches = launches();
   }
   p.count = static_cast<int32_t>(steps.size());
   p.ring = OneTokenRing(links);
   p.input_bytes = OneTokenInputBytes(links);
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(multiprocessors_));
-  config.blockDim = dim3(static_cast<unsigned>(kernel.threads));
   const int shared_bytes =
       kernel.fixed_bytes + p.ring * kernel.stage_bytes + p.input_bytes * kernel.warps;
-  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
-  config.stream = stream;
-  cudaLaunchAttribute early = {};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &early;
-  config.numAttrs = overlap_ ? 1 : 0;
   void* arguments[] = {&p};
-  return FromCuda(cudaLaunchKernelExC(&config, kernel.function, arguments), "launching");
+  return FromCuda(
+      LaunchShaped(kernel.function,
+                   {multiprocessors_, kernel.threads, static_cast<size_t>(shared_bytes), overlap_},
+                   arguments, stream),
+      "launching");
 }
 
 }  // namespace aisp::cuda

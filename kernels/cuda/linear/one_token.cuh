@@ -20,7 +20,7 @@
 // The first layer's input may be published by attention in front, and the last layer's outputs may
 // be published for attention behind: then the end of no launch is waited for. A slot is used once
 // a launch. There are two sets: a launch uses the one whose turn it is and resets the other
-// (token_words.h).
+// (token_slots.h).
 //
 // Deadlock: in a launch of several steps CTAs wait for each other, so all must be resident at once;
 // see chain.cuh, which has the same rule: one such launch at a time on a device. In one of a single
@@ -41,7 +41,7 @@
 
 namespace aisp::cuda {
 
-// How many launches with words there were before this one. In front of the barrier behind which
+// How many launches with slots there were before this one. In front of the barrier behind which
 // LetAttentionStart may count.
 __device__ __forceinline__ uint32_t TokenLaunches(const OneTokenParams& p) {
   if (p.sets == nullptr) return 0;
@@ -78,8 +78,8 @@ template <class C>
 __device__ __forceinline__ void BringTokenWeights(const OneTokenShared<C>& shared,
                                                   const OneTokenParams& p) {
   const uint64_t once = EvictFirstPolicy();
-  TokenPlace place;
-  TokenPlace landed;  // the oldest stage that may still be in flight
+  TokenCursor cursor;
+  TokenCursor landed;  // the oldest stage that may still be in flight
   int in_flight = 0;
   for (int s = 0; s < p.count; ++s) {
     const OneTokenStep& step = p.steps[s];
@@ -88,14 +88,14 @@ __device__ __forceinline__ void BringTokenWeights(const OneTokenShared<C>& share
     for (int32_t tile = share.begin; tile < share.end; ++tile) {
       for (int32_t k = 0; k < step.stages; ++k) {
         const int limit = --early >= 0 && s > 0 ? C::kInFlightEarly : C::kInFlight;
-        BarrierWait(shared.Empty(place.at), place.parity ^ 1);
+        BarrierWait(shared.Empty(cursor.at), cursor.parity ^ 1);
         for (; in_flight >= limit; --in_flight) {
           BarrierWait(shared.Full(landed.at), landed.parity);
           landed.Advance(p.ring);
         }
-        BringTokenStage<C>(shared, place.at, step, tile, k, once);
+        BringTokenStage<C>(shared, cursor.at, step, tile, k, once);
         ++in_flight;
-        place.Advance(p.ring);
+        cursor.Advance(p.ring);
       }
     }
   }
@@ -105,7 +105,7 @@ __device__ __forceinline__ void BringTokenWeights(const OneTokenShared<C>& share
 
 // A tile's sums of a warp, to shared memory.
 template <class C>
-__device__ __forceinline__ void LeaveSums(const OneTokenShared<C>& shared, const TokenPlace& slot,
+__device__ __forceinline__ void LeaveSums(const OneTokenShared<C>& shared, const TokenCursor& slot,
                                           int warp, int lane, const TokenSums& sums) {
   // Of rows g and g + 8.
   float top = sums.v[0][0];
@@ -145,24 +145,25 @@ __device__ __forceinline__ float2 LoadTokenBlockScales(const OneTokenStep& step,
 template <class C, class Leave>
 __device__ __forceinline__ void MultiplyTile(const OneTokenShared<C>& shared,
                                              const OneTokenStep& step, int32_t tile, int ring,
-                                             uint32_t input, int warp, int lane, TokenPlace& place,
-                                             const Leave& leave, TokenSums& sums) {
+                                             uint32_t input, int warp, int lane,
+                                             TokenCursor& cursor, const Leave& leave,
+                                             TokenSums& sums) {
   if constexpr (!C::kNvfp4) leave();
   float2 scale = make_float2(1.0f, 1.0f);
   if constexpr (C::kBlockScales) scale = LoadTokenBlockScales<C>(step, tile, warp);
   for (int32_t k = 0; k < step.stages; ++k) {
-    const uint32_t block = shared.Block(place.at, warp);
+    const uint32_t block = shared.Block(cursor.at, warp);
     const uint32_t token = input + k * (C::kBlockK * 2);
     const auto release = [&] {
       __syncwarp();
-      if (lane == 0) BarrierArrive(shared.Empty(place.at));
+      if (lane == 0) BarrierArrive(shared.Empty(cursor.at));
     };
-    BarrierWait(shared.Full(place.at), place.parity);
+    BarrierWait(shared.Full(cursor.at), cursor.parity);
     if constexpr (C::kNvfp4) {
       const auto loaded = [&] {
         if (k == 0) leave();
       };
-      MultiplyBlockNvfp4<C::kBlockK / 128>(block, shared.BlockScales(place.at, warp), token, lane,
+      MultiplyBlockNvfp4<C::kBlockK / 128>(block, shared.BlockScales(cursor.at, warp), token, lane,
                                            loaded, release, sums);
     } else if constexpr (C::kBlockScales) {
       TokenSums part;
@@ -174,7 +175,7 @@ __device__ __forceinline__ void MultiplyTile(const OneTokenShared<C>& shared,
     } else {
       MultiplyBlockBf16(block, token, lane, release, sums);
     }
-    place.Advance(ring);
+    cursor.Advance(ring);
   }
 }
 
@@ -183,11 +184,11 @@ __device__ __forceinline__ void MultiplyToken(const OneTokenShared<C>& shared,
                                               const OneTokenParams& p, uint32_t launches, int warp,
                                               int lane) {
   const uint32_t input = shared.input + warp * p.input_bytes;
-  TokenPlace place;
-  TokenPlace slot;
+  TokenCursor cursor;
+  TokenCursor slot;
   int norms = 0;
-  const uint32_t* const set = p.sets + launches % 2 * kTokenSetWords;
-  if (!p.awaits) WaitForPreviousKernel();
+  const uint32_t* const set = p.sets + launches % 2 * kTokenSetSlots;
+  if (!p.consumes) WaitForPreviousKernel();
   for (int s = 0; s < p.count; ++s) {
     const OneTokenStep& step = p.steps[s];
     const TokenShare share(step.tiles);
@@ -196,8 +197,8 @@ __device__ __forceinline__ void MultiplyToken(const OneTokenShared<C>& shared,
       continue;
     }
     if (s == 0) {
-      FetchToken<C>(step, p.awaits ? static_cast<const void*>(set + step.words) : p.x, p.awaits,
-                    input, warp, lane);
+      FetchToken<C>(step, p.consumes ? static_cast<const void*>(set + step.input_at) : p.x,
+                    p.consumes, input, warp, lane);
     } else if (step.gain == nullptr) {
       FetchPairs<C>(step, set, input, warp, lane);
     } else {
@@ -213,7 +214,7 @@ __device__ __forceinline__ void MultiplyToken(const OneTokenShared<C>& shared,
       const auto leave_before = [&] {
         if (tile > share.begin) leave();
       };
-      MultiplyTile<C>(shared, step, tile, p.ring, input, warp, lane, place, leave_before, sums);
+      MultiplyTile<C>(shared, step, tile, p.ring, input, warp, lane, cursor, leave_before, sums);
       before = sums;
     }
     leave();
@@ -255,7 +256,7 @@ __device__ __forceinline__ uint32_t PackToken(float low, float high) {
   return RoundPair<C>(low * kInputFactor<C>, high * kInputFactor<C>);
 }
 
-// `next`: where the words of 16 bits begin that the next step reads, or, of the last step,
+// `next`: where the slots begin that the next step reads, or, of the last step,
 // attention behind; else null. y is stored by the last step only.
 template <class C>
 __device__ __forceinline__ void StoreToken16(void* y, uint32_t* next, bool last, int32_t i,
@@ -316,15 +317,15 @@ __device__ __forceinline__ void PrefetchTokenRows(const OneTokenParams& p, int l
 }
 
 // Before the last step: lets the next kernel start, which may be attention that polls the last
-// step's words. Until then the kernel before is complete, this launch is counted, the other set is
+// step's slots. Until then the kernel before is complete, this launch is counted, the other set is
 // empty, and all that is stored here but the last step's outputs can be seen everywhere.
 __device__ __forceinline__ void LetAttentionStart(const OneTokenParams& p, uint32_t launches,
                                                   int lane) {
   WaitForPreviousKernel();
-  auto* const other = reinterpret_cast<uint4*>(p.sets + (launches + 1) % 2 * kTokenSetWords);
-  for (int i = static_cast<int>(blockIdx.x) * 32 + lane; i < kTokenSetWords / 4;
+  auto* const other = reinterpret_cast<uint4*>(p.sets + (launches + 1) % 2 * kTokenSetSlots);
+  for (int i = static_cast<int>(blockIdx.x) * 32 + lane; i < kTokenSetSlots / 4;
        i += static_cast<int>(gridDim.x) * 32) {
-    other[i] = make_uint4(kTokenNothing, kTokenNothing, kTokenNothing, kTokenNothing);
+    other[i] = make_uint4(kTokenEmpty, kTokenEmpty, kTokenEmpty, kTokenEmpty);
   }
   if (lane == 0) p.launches[blockIdx.x] = launches + 1;
   __threadfence();
@@ -358,18 +359,18 @@ __device__ __forceinline__ float TakeSum(const OneTokenShared<C>& shared, int sl
 template <class C>
 __device__ __forceinline__ void FinishToken(const OneTokenShared<C>& shared,
                                             const OneTokenParams& p, uint32_t launches, int lane) {
-  TokenPlace slot;
+  TokenCursor slot;
   int norms = 0;
   PrefetchTokenRows<C>(p, lane);
-  if (!p.awaits) WaitForPreviousKernel();
-  uint32_t* const set = p.sets + launches % 2 * kTokenSetWords;
+  if (!p.consumes) WaitForPreviousKernel();
+  uint32_t* const set = p.sets + launches % 2 * kTokenSetSlots;
   for (int s = 0; s < p.count; ++s) {
     const OneTokenStep& step = p.steps[s];
     const TokenShare share(step.tiles);
     const bool last = s + 1 == p.count;
-    uint32_t* const next = !last      ? set + p.steps[s + 1].words
-                           : p.leaves ? set + kTokenOutputAt
-                                      : nullptr;
+    uint32_t* const next = !last         ? set + p.steps[s + 1].input_at
+                           : p.publishes ? set + kTokenOutputAt
+                                         : nullptr;
     if (last && p.sets != nullptr) LetAttentionStart(p, launches, lane);
     const int odd = norms % 2;
     if (step.gain != nullptr) ++norms;

@@ -13,7 +13,7 @@
 #include "common/result.h"
 #include "kernels/cuda/linear/linear_kernels.h"
 #include "kernels/cuda/linear/tensor_map.h"
-#include "kernels/cuda/token_words.h"
+#include "kernels/cuda/token_slots.h"
 
 namespace aisp::cuda {
 
@@ -28,7 +28,7 @@ class OneToken {
   // Of steps that OneTokenChain (table/linear_choice.h) takes; a single layer is a chain of one.
   Status Launch(std::span<const ChainStep> steps, const ChainForm& form, cudaStream_t stream);
   // Of the two sets; for attention between launches that leave and await them.
-  TokenWords words() const { return {sets(), launches()}; }
+  TokenSlots token_slots() const { return {sets(), launches()}; }
 
  private:
   uint32_t* launches() const;

@@ -26,7 +26,7 @@ struct OneTokenConfig {
   static constexpr int kStageBytes = kWarps * (kBlockBytes + kBlockScaleBytes);
   static constexpr int kThreads = kWarps * 32 + 64;
   // Stages asked for and not there yet, at most: as many as keep memory busy. More would be a queue
-  // in which the words that CTAs wait for stand too.
+  // in which the slots that CTAs wait for stand too.
   static constexpr int kInFlight = DivideUp(64 << 10, kStageBytes);
   // Of a step's first stages, which are asked for while other CTAs still want those of the step
   // before, and while outputs are on their way.
@@ -87,7 +87,7 @@ struct OneTokenShared {
 };
 
 // Where a warp is in a ring whose size the launch decides.
-struct TokenPlace {
+struct TokenCursor {
   int at = 0;
   uint32_t parity = 0;
   __device__ __forceinline__ void Advance(int size) {

@@ -38,14 +38,14 @@ __device__ __forceinline__ uint32_t InputAt(int element) {
 }
 
 // What the token is multiplied by before it is rounded: FP8 and NVFP4 weights are widened to less
-// or more than they are. Words that one step leaves for the next have it in them.
+// or more than they are. Slots that one step publishes for the next have it in them.
 template <class C>
 constexpr float kInputFactor = C::kNvfp4 ? 1152921504606846976.0f  // 2^60: see Nvfp4Piece
                                : C::kF16 ? 1.0f / kF16Divisor
                                          : 1.0f;
 
 // Two elements as 16 bits each; `to` as InputAt says. FP8 weights widen in an order of their own:
-// see F16Place.
+// see F16Offset.
 template <class C>
 __device__ __forceinline__ void PutWord(uint32_t to, int half, uint32_t word) {
   if constexpr (C::kF16) {
@@ -130,8 +130,8 @@ __device__ __forceinline__ void AwaitSome(const OneTokenStep& step, const void* 
   const auto k =
       static_cast<int32_t>(i / C::kBlockK * C::kStageK + warp * C::kBlockK + i % C::kBlockK);
   const void* const at = static_cast<const char*>(from) + static_cast<int64_t>(k) * element_bytes;
-  PollLimit<PollSite::kTokenWords> limit;
-  while (k < step.k && HasNothing(LoadRelaxed(at))) limit.Count(step.poll);
+  PollLimit<PollSite::kTokenSlots> limit;
+  while (k < step.k && HasEmptySlot(LoadRelaxed(at))) limit.Count(step.poll);
   __syncwarp();
 }
 
@@ -169,13 +169,13 @@ __device__ __forceinline__ void ForVectors(const OneTokenStep& step, const void*
     }
     if (await) {
       // All that is missing is asked for at once, or each would cost a round trip of its own.
-      PollLimit<PollSite::kTokenWords> limit;
+      PollLimit<PollSite::kTokenSlots> limit;
       bool missing = true;
       while (missing) {
         missing = false;
 #pragma unroll
         for (int b = 0; b < kBatch; ++b) {
-          if (HasNothing(v[b])) {
+          if (HasEmptySlot(v[b])) {
             v[b] = LoadRelaxed(at + Vectors::FurtherK(b) * element_bytes);
             missing = true;
           }
@@ -214,7 +214,7 @@ template <class C>
 __device__ __forceinline__ void FetchPairs(const OneTokenStep& step, const uint32_t* set,
                                            uint32_t input, int warp, int lane) {
   ForVectors<C, 8, C::kPairBatch>(
-      step, set + step.words, 2, true, input, warp, lane, [](int32_t, bool) { return 0; },
+      step, set + step.input_at, 2, true, input, warp, lane, [](int32_t, bool) { return 0; },
       [&](uint32_t to, const uint4& v, int) {
         const uint32_t words[4] = {v.x, v.y, v.z, v.w};
         PutWords<C>(to, lane * 8, words);
@@ -230,7 +230,7 @@ __device__ __forceinline__ void FetchResidual(const OneTokenStep& step, const ui
                                               int lane) {
   float sum = 0.0f;
   ForVectors<C, 4, C::kResidualBatch>(
-      step, set + step.words, 4, true, input, warp, lane,
+      step, set + step.input_at, 4, true, input, warp, lane,
       [&](int32_t k, bool there) {
         float4 gain = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         if (there) gain = __ldg(reinterpret_cast<const float4*>(step.gain + k));

@@ -11,7 +11,7 @@
 
 #include "kernels/cuda/linear/linear.h"
 #include "kernels/cuda/linear/stream_kernels.h"
-#include "kernels/cuda/token_words.h"
+#include "kernels/cuda/token_slots.h"
 
 namespace aisp::cuda {
 
@@ -31,9 +31,9 @@ struct OneTokenStep {
   int32_t tiles = 0;   // of kTokenRows rows
   int32_t stages = 0;  // along K
   int32_t scale_columns = 0;
-  // Where in a set the input's words lie: k words of f32 with a norm in front, else k / 2 pairs of
+  // Where in a set the input's slots begin: k of f32 with a norm in front, else k / 2 pairs of
   // 16 bits, of bf16 for the first step.
-  int32_t words = 0;
+  int32_t input_at = 0;
   Store store = Store::kBf16;
   PollTag poll;
 };
@@ -41,12 +41,12 @@ struct OneTokenStep {
 struct OneTokenParams {
   OneTokenStep steps[kMaxChainSteps];
   const __nv_bfloat16* x = nullptr;  // [k of the first step]
-  // Two sets of kTokenSetWords words (token_words.h); null for a launch that uses none: a single
-  // step that neither awaits nor leaves.
+  // Two sets of kTokenSetSlots (token_slots.h); null for a launch that uses none: a single
+  // step that neither consumes nor publishes.
   uint32_t* sets = nullptr;
   uint32_t* launches = nullptr;  // [CTA], with `sets`
-  bool awaits = false;           // x is polled in its slots
-  bool leaves = false;           // the last layer's outputs are published beside y; Store::kBf16
+  bool consumes = false;         // x is polled in its slots
+  bool publishes = false;        // the last layer's outputs are published beside y; Store::kBf16
   int32_t count = 0;
   int32_t ring = 0;         // stages in shared memory
   int32_t input_bytes = 0;  // of the token in shared memory, for each consumer warp

@@ -161,70 +161,92 @@ const T* Offset(const T* p, int64_t elements) {
   return p == nullptr ? nullptr : p + elements;
 }
 
-// Rows [begin, begin + rows) of a part; begin is a multiple of 128.
-Status PackRows(const WeightSource& source, const WeightPart& part, int64_t begin, int64_t rows,
-                const RowMap& map, const PackedWeight& packed, cudaStream_t stream) {
-  Staging staging(stream);
-  const size_t row_bytes = RowBytes(source.type, source.k);
-  const auto count = static_cast<size_t>(rows);
-  SourceRows from{source.type, nullptr, rows, source.k};
-  AISP_ASSIGN_OR_RETURN(from.data, staging.Get(static_cast<const char*>(part.data) +
-                                                   static_cast<size_t>(begin) * row_bytes,
-                                               count * row_bytes));
-  void* const to = const_cast<void*>(packed.data);
-  float* const scales = const_cast<float*>(packed.scales);
-  switch (packed.format) {
-    case WeightFormat::kBf16:
-      PackBf16(from, map, to, stream);
-      break;
-    case WeightFormat::kFp8:
-      if (IsQuantised(source.type)) {
-        AISP_ASSIGN_OR_RETURN(const void* row_scales,
-                              staging.Get(Offset(part.scales, begin), count * sizeof(float)));
-        CopyFp8(from, static_cast<const float*>(row_scales), part.scale, map, to, scales, stream);
-      } else {
-        PackFp8(from, map, to, scales, stream);
-      }
-      break;
-    case WeightFormat::kFp8Block:
-      if (IsQuantised(source.type)) {
-        const int64_t columns = DivideUp(source.k, kBlock);
-        AISP_ASSIGN_OR_RETURN(
-            const void* block_scales,
-            staging.Get(Offset(part.scales, begin / kBlock * columns),
-                        static_cast<size_t>(DivideUp(rows, kBlock) * columns) * sizeof(float)));
-        if (block_scales == nullptr) {
-          return InvalidArgument("a block-scaled FP8 weight comes without its scales");
-        }
-        CopyFp8Block(from, static_cast<const float*>(block_scales), map, to, scales, stream);
-      } else {
-        PackFp8Block(from, map, to, scales, stream);
-      }
-      break;
-    case WeightFormat::kNvfp4:
-      if (IsQuantised(source.type)) {
-        const size_t blocks = static_cast<size_t>(source.k) / 16;
-        AISP_ASSIGN_OR_RETURN(
-            const void* block_scales,
-            staging.Get(Offset(static_cast<const char*>(part.block_scales), begin * source.k / 16),
-                        count * blocks));
-        if (block_scales == nullptr) {
-          return InvalidArgument("an NVFP4 weight comes without its block scales");
-        }
-        CopyNvfp4(from.data, block_scales, part.scale, rows, source.k, map, to,
-                  Nvfp4GroupBytes(source.k), scales, stream);
-      } else {
-        PackNvfp4(from, map, to, Nvfp4GroupBytes(source.k), scales, stream);
-      }
-      break;
+// Packs rows [begin, begin + rows) of a part to where `map` says; begin is a multiple of 128.
+struct RowPack {
+  const WeightSource& source;
+  const WeightPart& part;
+  int64_t begin;
+  int64_t rows;
+  const RowMap& map;
+  void* to;
+  float* scales;
+  Staging& staging;
+  cudaStream_t stream;
+
+  Status Fp8(const SourceRows& from) {
+    if (!IsQuantised(source.type)) {
+      PackFp8(from, map, to, scales, stream);
+      return {};
+    }
+    AISP_ASSIGN_OR_RETURN(
+        const void* row_scales,
+        staging.Get(Offset(part.scales, begin), static_cast<size_t>(rows) * sizeof(float)));
+    CopyFp8(from, static_cast<const float*>(row_scales), part.scale, map, to, scales, stream);
+    return {};
   }
-  if (part.bias != nullptr) {
-    AISP_ASSIGN_OR_RETURN(const void* bias,
-                          staging.Get(Offset(part.bias, begin), count * sizeof(float)));
-    CopyBias(static_cast<const float*>(bias), rows, map, const_cast<float*>(packed.bias), stream);
+
+  Status Fp8Block(const SourceRows& from) {
+    if (!IsQuantised(source.type)) {
+      PackFp8Block(from, map, to, scales, stream);
+      return {};
+    }
+    const int64_t columns = DivideUp(source.k, kBlock);
+    AISP_ASSIGN_OR_RETURN(
+        const void* block_scales,
+        staging.Get(Offset(part.scales, begin / kBlock * columns),
+                    static_cast<size_t>(DivideUp(rows, kBlock) * columns) * sizeof(float)));
+    if (block_scales == nullptr)
+      return InvalidArgument("a block-scaled FP8 weight comes without its scales");
+    CopyFp8Block(from, static_cast<const float*>(block_scales), map, to, scales, stream);
+    return {};
   }
-  return staging.Finish();
-}
+
+  Status Nvfp4(const SourceRows& from) {
+    const int64_t group_bytes = Nvfp4GroupBytes(source.k);
+    if (!IsQuantised(source.type)) {
+      PackNvfp4(from, map, to, group_bytes, scales, stream);
+      return {};
+    }
+    AISP_ASSIGN_OR_RETURN(
+        const void* block_scales,
+        staging.Get(Offset(static_cast<const char*>(part.block_scales), begin * source.k / 16),
+                    static_cast<size_t>(rows) * (static_cast<size_t>(source.k) / 16)));
+    if (block_scales == nullptr)
+      return InvalidArgument("an NVFP4 weight comes without its block scales");
+    CopyNvfp4(from.data, block_scales, part.scale, rows, source.k, map, to, group_bytes, scales,
+              stream);
+    return {};
+  }
+
+  Status Run(WeightFormat format, float* bias_to) {
+    const size_t row_bytes = RowBytes(source.type, source.k);
+    const auto count = static_cast<size_t>(rows);
+    SourceRows from{source.type, nullptr, rows, source.k};
+    AISP_ASSIGN_OR_RETURN(from.data, staging.Get(static_cast<const char*>(part.data) +
+                                                     static_cast<size_t>(begin) * row_bytes,
+                                                 count * row_bytes));
+    switch (format) {
+      case WeightFormat::kBf16:
+        PackBf16(from, map, to, stream);
+        break;
+      case WeightFormat::kFp8:
+        AISP_RETURN_IF_ERROR(Fp8(from));
+        break;
+      case WeightFormat::kFp8Block:
+        AISP_RETURN_IF_ERROR(Fp8Block(from));
+        break;
+      case WeightFormat::kNvfp4:
+        AISP_RETURN_IF_ERROR(Nvfp4(from));
+        break;
+    }
+    if (part.bias != nullptr) {
+      AISP_ASSIGN_OR_RETURN(const void* bias,
+                            staging.Get(Offset(part.bias, begin), count * sizeof(float)));
+      CopyBias(static_cast<const float*>(bias), rows, map, bias_to, stream);
+    }
+    return staging.Finish();
+  }
+};
 
 }  // namespace
 
@@ -281,8 +303,17 @@ Result<PackedWeight> PackWeight(const WeightSource& source, void* memory, size_t
       map.gated = source.gated;
       map.part = static_cast<int>(i);
       map.offset = source.gated ? begin : offset + begin;
-      AISP_RETURN_IF_ERROR(
-          PackRows(source, part, begin, std::min(step, part.rows - begin), map, packed, stream));
+      Staging staging(stream);
+      RowPack pack{source,
+                   part,
+                   begin,
+                   std::min(step, part.rows - begin),
+                   map,
+                   const_cast<void*>(packed.data),
+                   const_cast<float*>(packed.scales),
+                   staging,
+                   stream};
+      AISP_RETURN_IF_ERROR(pack.Run(packed.format, const_cast<float*>(packed.bias)));
     }
     offset += part.rows;
   }

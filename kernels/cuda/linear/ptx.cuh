@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/ptx.cuh"
-#include "kernels/cuda/words.cuh"
+#include "kernels/cuda/relaxed.cuh"
 
 namespace aisp::cuda {
 

@@ -48,10 +48,11 @@ struct StreamConfig {
   static constexpr bool kPromote = kInput8 || kBlockScales;
   // FP8 by warp: a stage's operands are taken into registers before they are multiplied.
   static constexpr bool kFp8Fragments = kByWarp && kF16 && kTokens == 8;
-  // Kernels that tell the next one when they have asked for all of their weights, and prefetch when
-  // they are told (stream_linear.cuh). With more tokens it costs more than it brings.
-  static constexpr bool kTells = kResident > 1 && kTokens == 8 &&
-                                 (kFormat == StreamFormat::kBf16 || kF16);
+  // Kernels that announce to the next one when they have asked for all of their weights, and
+  // prefetch when the one before has (stream_linear.cuh). With more tokens it costs more than it
+  // brings.
+  static constexpr bool kAnnounces = kResident > 1 && kTokens == 8 &&
+                                     (kFormat == StreamFormat::kBf16 || kF16);
   static constexpr int kRows = kGroups * kTiles * 64;
   static constexpr int kRowThreads = kGroups * 128;
   static constexpr int kConsumers = kRowThreads * kSplits;
@@ -76,7 +77,7 @@ struct StreamConfig {
 
 // Where a warp is in a ring of so many stages.
 template <int kStages>
-struct RingPlace {
+struct RingCursor {
   int stage = 0;
   uint32_t parity = 0;
   template <int kBy = 1>
@@ -89,16 +90,16 @@ struct RingPlace {
   }
 };
 template <class C>
-using StagePlace = RingPlace<C::kStages>;
+using WeightCursor = RingCursor<C::kStages>;
 template <class C>
-using InputPlace = RingPlace<C::kInputStages>;
+using InputCursor = RingCursor<C::kInputStages>;
 // Where a consumer is in both rings of a chain. Rings of equal length go round together.
 template <class C>
-struct ChainPlace {
+struct ChainCursor {
   static constexpr bool kOneRing = C::kStages == C::kInputStages;
-  StagePlace<C> weight;
-  InputPlace<C> own_input;
-  __device__ __forceinline__ const InputPlace<C>& input() const {
+  WeightCursor<C> weight;
+  InputCursor<C> own_input;
+  __device__ __forceinline__ const InputCursor<C>& input() const {
     if constexpr (kOneRing) {
       return weight;
     } else {

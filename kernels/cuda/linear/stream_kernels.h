@@ -49,7 +49,7 @@ struct StreamKernel {
   int rows = 0;     // of the weight, of a unit of work
   int stage_k = 0;  // of K, of a unit of work
   int stages = 0;
-  bool tells = false;  // counts in asked_for_all
+  bool announces = false;  // counts in asked_for_all
   int stage_bytes = 0;
   int weight_box_k =
       0;  // boxes of the tensor maps: [rows][weight_box_k] (0: no map), [tokens][input_box_k]

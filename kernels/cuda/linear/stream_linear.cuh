@@ -71,11 +71,11 @@ struct StreamShared {
 // ---- the warps that bring things ----
 
 // Where a CTA's next unit lies.
-struct UnitPlace {
+struct UnitCursor {
   int32_t tile;
   int32_t k;
   int32_t k_units;
-  __device__ __forceinline__ UnitPlace(int32_t unit, int32_t units_along_k)
+  __device__ __forceinline__ UnitCursor(int32_t unit, int32_t units_along_k)
       : tile(unit / units_along_k), k(unit - tile * units_along_k), k_units(units_along_k) {}
   __device__ __forceinline__ void Advance() {
     if (++k == k_units) {
@@ -93,8 +93,8 @@ struct WeightProducer {
   const CUtensorMap* map;
   int32_t unit;
   int32_t end;
-  UnitPlace at;
-  StagePlace<C> place;
+  UnitCursor at;
+  WeightCursor<C> cursor;
   uint64_t once = EvictFirstPolicy();
 
   __device__ __forceinline__ WeightProducer(const StreamShared<C>& in, const StreamParams& params,
@@ -102,38 +102,39 @@ struct WeightProducer {
       : shared(in), p(params), map(weight), unit(first), end(last), at(first, params.k_units) {}
 
   __device__ __forceinline__ void Load() {
-    BarrierExpect(shared.FullWeight(place.stage), C::kWeightBytes);
-    LoadWeights<C>(shared.Weight(place.stage), shared.FullWeight(place.stage), at.tile, at.k, p,
+    BarrierExpect(shared.FullWeight(cursor.stage), C::kWeightBytes);
+    LoadWeights<C>(shared.Weight(cursor.stage), shared.FullWeight(cursor.stage), at.tile, at.k, p,
                    map, once);
     at.Advance();
-    place.Advance();
+    cursor.Advance();
     ++unit;
   }
   // All stages are free.
   __device__ __forceinline__ void FillStages() {
     for (int32_t left = min(end - unit, C::kStages); left > 0; --left) Load();
   }
-  // `told`: the flag of this CTA when it began.
-  __device__ __forceinline__ void Rest(uint32_t told) {
+  // `flag_before`: the flag of this CTA when it began.
+  __device__ __forceinline__ void Rest(uint32_t flag_before) {
     // Every few units one more, into L2: later they come from there while memory serves the others.
-    if (!C::kTells || (p.prefetch_units > 0 && unit < end && KernelBeforeAskedForAll(told))) {
+    if (!C::kAnnounces ||
+        (p.prefetch_units > 0 && unit < end && KernelBeforeAskedForAll(flag_before))) {
       for (int32_t i = 0, early = unit + p.prefetch_stride / 2; i < p.prefetch_units && early < end;
            ++i, early += p.prefetch_stride) {
         PrefetchWeightUnit<C>(early, p, map);
       }
     }
     while (unit < end) {
-      BarrierWait(shared.Empty(place.stage), place.parity ^ 1);
+      BarrierWait(shared.Empty(cursor.stage), cursor.parity ^ 1);
       Load();
     }
-    if constexpr (C::kTells) AddRelaxed(p.asked_for_all + blockIdx.x, 1);
+    if constexpr (C::kAnnounces) AddRelaxed(p.asked_for_all + blockIdx.x, 1);
   }
 
  private:
   // False if it has ended without raising it.
-  __device__ __forceinline__ bool KernelBeforeAskedForAll(uint32_t told) const {
-    while (!BarrierTest(shared.Empty(place.stage), place.parity ^ 1)) {
-      if (LoadWordRelaxed(p.asked_for_all + blockIdx.x) != told) return true;
+  __device__ __forceinline__ bool KernelBeforeAskedForAll(uint32_t flag_before) const {
+    while (!BarrierTest(shared.Empty(cursor.stage), cursor.parity ^ 1)) {
+      if (LoadRelaxed32(p.asked_for_all + blockIdx.x) != flag_before) return true;
     }
     return false;
   }
@@ -145,28 +146,28 @@ __device__ __forceinline__ void ProduceInputs(const StreamShared<C>& shared, int
                                               const CUtensorMap* input) {
   const uint64_t again = EvictLastPolicy();
   WaitForPreviousKernel();
-  StagePlace<C> place;
-  UnitPlace at(begin, p.k_units);
+  WeightCursor<C> cursor;
+  UnitCursor at(begin, p.k_units);
   for (int32_t left = end - begin; left > 0; --left) {
-    BarrierWait(shared.Empty(place.stage), place.parity ^ 1);
-    BarrierExpect(shared.FullInput(place.stage), C::kInputBytes);
-    LoadInputs<C>(shared.Input(place.stage), shared.FullInput(place.stage), at.k, input, again);
+    BarrierWait(shared.Empty(cursor.stage), cursor.parity ^ 1);
+    BarrierExpect(shared.FullInput(cursor.stage), C::kInputBytes);
+    LoadInputs<C>(shared.Input(cursor.stage), shared.FullInput(cursor.stage), at.k, input, again);
     at.Advance();
-    place.Advance();
+    cursor.Advance();
   }
 }
 
 template <class C>
 __device__ __forceinline__ void ConvertStream(const StreamShared<C>& shared, int32_t begin,
                                               int32_t end, int thread) {
-  StagePlace<C> place;
+  WeightCursor<C> cursor;
   for (int32_t unit = begin; unit < end; ++unit) {
-    BarrierWait(shared.FullInput(place.stage), place.parity);
-    ConvertInput<C, StreamShared<C>::kConverters>(shared.Input(place.stage), thread);
+    BarrierWait(shared.FullInput(cursor.stage), cursor.parity);
+    ConvertInput<C, StreamShared<C>::kConverters>(shared.Input(cursor.stage), thread);
     FenceProxyAsync();
     __syncwarp();
-    if (thread % 32 == 0) BarrierArrive(shared.Ready(place.stage));
-    place.Advance();
+    if (thread % 32 == 0) BarrierArrive(shared.Ready(cursor.stage));
+    cursor.Advance();
   }
 }
 
@@ -175,7 +176,7 @@ __device__ __forceinline__ void ConvertStream(const StreamShared<C>& shared, int
 // Widened FP8 with eight tokens, each warp for itself.
 template <class C>
 __device__ __forceinline__ void MultiplyFp8Fragments(const StreamShared<C>& shared, int32_t k,
-                                                     int32_t k_end, StagePlace<C>& place,
+                                                     int32_t k_end, WeightCursor<C>& cursor,
                                                      float (&sums)[C::kSums]) {
   const int group = threadIdx.x % C::kRowThreads / 128;
   const int warp = threadIdx.x / 32 % 4;
@@ -184,18 +185,37 @@ __device__ __forceinline__ void MultiplyFp8Fragments(const StreamShared<C>& shar
 #pragma unroll 1
   for (; k < k_end; k += C::kSplits) {
     Fp8Fragments<C> parts;
-    BarrierWait(shared.FullWeight(place.stage), place.parity);
-    parts.TakeWeights(shared.Weight(place.stage), group, warp, lane);
-    BarrierWait(shared.Ready(place.stage), place.parity);
-    parts.TakeTokens(shared.Input(place.stage), lane);
+    BarrierWait(shared.FullWeight(cursor.stage), cursor.parity);
+    parts.TakeWeights(shared.Weight(cursor.stage), group, warp, lane);
+    BarrierWait(shared.Ready(cursor.stage), cursor.parity);
+    parts.TakeTokens(shared.Input(cursor.stage), lane);
     __syncwarp();
-    if (lane == 0) BarrierArrive(shared.Empty(place.stage));
+    if (lane == 0) BarrierArrive(shared.Empty(cursor.stage));
     parts.Multiply(sets);
-    place.template Advance<C::kSplits>();
+    cursor.template Advance<C::kSplits>();
   }
 #pragma unroll
   for (int j = 0; j < C::kSums; ++j)
     sums[j] = (sets[0][j] + sets[1][j]) + (sets[2][j] + sets[3][j]);
+}
+
+template <class C>
+__device__ __forceinline__ void SetToZero(float (&sums)[C::kTiles][C::kSums]) {
+#pragma unroll
+  for (int i = 0; i < C::kTiles; ++i) {
+#pragma unroll
+    for (int j = 0; j < C::kSums; ++j) sums[i][j] = 0.0f;
+  }
+}
+
+// Keeps what reads the sums behind a wait in front of this, which names no register.
+template <class C>
+__device__ __forceinline__ void PinSums(float (&sums)[C::kTiles][C::kSums]) {
+#pragma unroll
+  for (int i = 0; i < C::kTiles; ++i) {
+#pragma unroll
+    for (int j = 0; j < C::kSums; ++j) asm volatile("" : "+f"(sums[i][j]));
+  }
 }
 
 // Multiplies this warpgroup's units of [k_begin, k_end) of a tile: every kSplits-th from number
@@ -203,18 +223,14 @@ __device__ __forceinline__ void MultiplyFp8Fragments(const StreamShared<C>& shar
 template <class C>
 __device__ __forceinline__ void MultiplyStream(const StreamShared<C>& shared, const StreamParams& p,
                                                int32_t row0, int32_t k_begin, int32_t k_end,
-                                               int32_t turn, StagePlace<C>& place,
+                                               int32_t turn, WeightCursor<C>& cursor,
                                                float (&sums)[C::kTiles][C::kSums]) {
   const int group = threadIdx.x % C::kRowThreads / 128;
   const int warp = threadIdx.x / 32 % 4;
   const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int i = 0; i < C::kTiles; ++i) {
-#pragma unroll
-    for (int j = 0; j < C::kSums; ++j) sums[i][j] = 0.0f;
-  }
+  SetToZero<C>(sums);
   if constexpr (C::kFp8Fragments) {
-    MultiplyFp8Fragments(shared, k_begin + turn, k_end, place, sums[0]);
+    MultiplyFp8Fragments(shared, k_begin + turn, k_end, cursor, sums[0]);
     return;
   }
   const auto release = [&](int s) {
@@ -226,11 +242,11 @@ __device__ __forceinline__ void MultiplyStream(const StreamShared<C>& shared, co
   };
 #pragma unroll 1
   for (int32_t k = k_begin + turn; k < k_end; k += C::kSplits) {
-    const int stage = place.stage;
+    const int stage = cursor.stage;
     const uint32_t weight = shared.Weight(stage);
     const uint32_t input = shared.Input(stage);
-    BarrierWait(shared.FullWeight(stage), place.parity);
-    BarrierWait(shared.Ready(stage), place.parity);
+    BarrierWait(shared.FullWeight(stage), cursor.parity);
+    BarrierWait(shared.Ready(stage), cursor.parity);
     if constexpr (C::kByWarp) {
       MultiplyByWarp<C, C::kConvert>(weight, input, group, warp, lane, sums[0]);
       __syncwarp();
@@ -255,18 +271,13 @@ __device__ __forceinline__ void MultiplyStream(const StreamShared<C>& shared, co
       }
       previous = stage;
     }
-    place.template Advance<C::kSplits>();
+    cursor.template Advance<C::kSplits>();
   }
   if constexpr (!C::kPromote && !C::kByWarp) {
     WgmmaWait<0>();
     release_previous();
   }
-  // Keeps what reads the sums behind the wait, which names no register.
-#pragma unroll
-  for (int i = 0; i < C::kTiles; ++i) {
-#pragma unroll
-    for (int j = 0; j < C::kSums; ++j) asm volatile("" : "+f"(sums[i][j]));
-  }
+  PinSums<C>(sums);
 }
 
 // Into L2: they are needed when a tile is finished, with nothing else to do.
@@ -287,10 +298,10 @@ __device__ __forceinline__ void Consume(const StreamShared<C>& shared, int32_t b
   const int group = threadIdx.x % C::kRowThreads / 128;
   const int warp = threadIdx.x / 32 % 4;
   const int lane = threadIdx.x % 32;
-  StagePlace<C> place;
-  place.stage = threadIdx.x / C::kRowThreads;
-  int32_t turn = place.stage;  // units of the CTA until this warpgroup's next
-  int32_t tiles = 0;           // that the CTA has had a part in
+  WeightCursor<C> cursor;
+  cursor.stage = threadIdx.x / C::kRowThreads;
+  int32_t turn = cursor.stage;  // units of the CTA until this warpgroup's next
+  int32_t tiles = 0;            // that the CTA has had a part in
   float sums[C::kTiles][C::kSums];
   PrefetchScales<C>(p, begin, end);
   WaitForPreviousKernel();
@@ -307,7 +318,7 @@ __device__ __forceinline__ void Consume(const StreamShared<C>& shared, int32_t b
       }
     };
     if constexpr (StreamTile<C>::kEarly) load(k_begin == 0 && SplitJoin<C>::GoesOn(tiles));
-    MultiplyStream<C>(shared, p, row0, k_begin, k_begin + count, turn, place, sums);
+    MultiplyStream<C>(shared, p, row0, k_begin, k_begin + count, turn, cursor, sums);
     turn = ((turn - count) % C::kSplits + C::kSplits) % C::kSplits;
     unit += count;
     if (!shared.Join().Add(tiles++, sums)) continue;
@@ -351,13 +362,13 @@ __global__ void __launch_bounds__(StreamShared<C>::kThreads, C::kResident)
   const int32_t end = FirstUnit(blockIdx.x + 1, gridDim.x, p.units);
   const int role = static_cast<int>(threadIdx.x) - C::kConsumers;
   WeightProducer<C> weights(shared, p, &weight, begin, end);
-  uint32_t told = 0;
+  uint32_t flag_before = 0;
   if (role == 0) {
     // The first weights are asked for before anybody else begins: until then memory may have
     // nothing to do.
     InitBarriers(shared);
     weights.FillStages();
-    if constexpr (C::kTells) told = LoadWordRelaxed(p.asked_for_all + blockIdx.x);
+    if constexpr (C::kAnnounces) flag_before = LoadRelaxed32(p.asked_for_all + blockIdx.x);
   }
   if (role == 32) PrefetchMap(&input);
   __syncthreads();
@@ -365,7 +376,7 @@ __global__ void __launch_bounds__(StreamShared<C>::kThreads, C::kResident)
   if (role < 0) {
     Consume(shared, begin, end, p);
   } else if (role < 32) {
-    if (role == 0) weights.Rest(told);
+    if (role == 0) weights.Rest(flag_before);
   } else if (role < 64) {
     if (role == 32) ProduceInputs(shared, begin, end, p, &input);
   } else if constexpr (C::kConvert) {
@@ -383,7 +394,7 @@ StreamKernel DescribeStreamKernel() {
   kernel.rows = C::kRows;
   kernel.stage_k = C::kStageK;
   kernel.stages = C::kStages;
-  kernel.tells = C::kTells;
+  kernel.announces = C::kAnnounces;
   kernel.stage_bytes = C::kStageBytes;
   kernel.weight_box_k = C::kNvfp4 ? 0 : C::kWeightBoxK;
   kernel.input_box_k = C::kInputBoxK;

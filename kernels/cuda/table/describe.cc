@@ -137,8 +137,8 @@ std::string KernelName(const PlannedLaunch& launch) {
   if (launch.match.adapts) name += ", adapters before and behind";
   if (launch.match.rounds) name = "round to e4m3, " + name;
   if (launch.plans) name = "plan, " + name;
-  if (launch.awaits) name += ", takes words";
-  if (launch.leaves) name += ", leaves words";
+  if (launch.consumes_slots) name += ", consumes slots";
+  if (launch.publishes_slots) name += ", publishes slots";
   return name;
 }
 

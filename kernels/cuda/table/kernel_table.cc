@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "common/check.h"
-#include "kernels/cuda/token_words.h"
+#include "kernels/cuda/token_slots.h"
 
 namespace aisp::cuda {
 namespace {
@@ -184,20 +184,20 @@ Match MatchPlainF32Attention(const Query& q) {
 
 constexpr uint16_t kFastFormats = kOfBf16 | kOfFp8 | kOfFp8Block | kOfNvfp4;
 constexpr uint8_t kRows = kAsRows;
-constexpr uint8_t kRowsOrWords = kAsRows | kAsWords;
+constexpr uint8_t kRowsOrPublished = kAsRows | kPublished;
 
 using enum NodeKind;
 
 constexpr KernelRow kTable[] = {
-    // id, name, first node, formats, rows, exclusive, takes, leaves, match, slow
+    // id, name, first node, formats, rows, exclusive, consumes, publishes, match, slow
     {KernelId::kEmbeddingNorm, "embedding + norm", kEmbed, kOfAny, 1, 0, false, kRows, kRows,
      EmbedNorm, ""},
     {KernelId::kEmbedding, "embedding", kEmbed, kOfAny, 1, 0, false, kRows, kRows, One, ""},
     {KernelId::kGatherNorm, "rms norm of gathered rows", kGatherRows, kOfAny, 1, 0, false, kRows,
      kRows, Gather, ""},
     {KernelId::kNorm, "rms norm", kNorm, kOfAny, 1, 0, false, kRows, kRows, One, ""},
-    {KernelId::kOneToken, "one token", kLinear, kFastFormats, 1, 1, false, kRowsOrWords,
-     kRowsOrWords, MatchOneToken, ""},
+    {KernelId::kOneToken, "one token", kLinear, kFastFormats, 1, 1, false, kRowsOrPublished,
+     kRowsOrPublished, MatchOneToken, ""},
     {KernelId::kChain, "chain", kLinear, kFastFormats, 1, 64, true, kRows, kRows, MatchChain, ""},
     {KernelId::kStream, "stream", kLinear, kFastFormats, 1, 128, false, kRows, kRows,
      MatchLinear<LinearKernel::kStream>, ""},
@@ -215,7 +215,7 @@ constexpr KernelRow kTable[] = {
     {KernelId::kBlockScaled, "cublasLt block-scaled", kLinear, kOfNvfp4, 1, 0, false, kRows, kRows,
      MatchLinear<LinearKernel::kBlockScaled>, ""},
     {KernelId::kFusedDecode, "decode attention", kRopeAppend, kOfBf16 | kOfFp8, 1, 0, false,
-     kRowsOrWords, kRowsOrWords, MatchFused, ""},
+     kRowsOrPublished, kRowsOrPublished, MatchFused, ""},
     {KernelId::kRopeAppend, "rope + append", kRopeAppend, kOfAny, 1, 0, false, kRows, kRows,
      MatchRope, ""},
     {KernelId::kPlainRopeAppend, "plain rope + append", kRopeAppend, kOfAny, 1, 0, false, kRows,
@@ -319,10 +319,10 @@ void MarkPlans(const Programme& programme, const Bucket& bucket, const DeviceFac
   }
 }
 
-// Edges between decode attention of one sequence and the layers around it are words where the
-// launches are neighbours, both can, and the values have no other reader.
-void HandOverWords(const Programme& programme, const Bucket& bucket, const DeviceFacts& device,
-                   std::vector<PlannedLaunch>& launches) {
+// Edges between decode attention of one sequence and the layers around it are published slot by
+// slot where the launches are neighbours, both can, and the values have no other reader.
+void PublishBetweenLaunches(const Programme& programme, const Bucket& bucket,
+                            const DeviceFacts& device, std::vector<PlannedLaunch>& launches) {
   constexpr int32_t kMostKvHeads = 64;  // each has CTAs of its own on any card of this kind
   if (!device.exclusive) return;
   for (size_t i = 1; i + 1 < launches.size(); ++i) {
@@ -337,15 +337,16 @@ void HandOverWords(const Programme& programme, const Bucket& bucket, const Devic
     const auto& p = programme.node(attend).As<AttentionParams>();
     const LinearTraits qkv_weight = TraitsOf(programme.node(qkv));
     const auto fits = [](int64_t features) {
-      return features % 8 == 0 && features / 2 <= kTokenEdgeWords;
+      return features % 8 == 0 && features / 2 <= kTokenEdgeSlots;
     };
     if (!IsOneSequenceDecode(bucket, p, device) || p.kv.num_kv_heads > kMostKvHeads ||
         p.out.dtype != DType::kBF16 || StoreOf(qkv_weight) != StoreForm::kBf16 ||
         !fits(qkv_weight.out_features()) || !fits(p.out.cols()) ||
-        !programme.Hands(qkv, rope, kAsWords) || !programme.Hands(attend, out, kAsWords) ||
+        !programme.Hands(qkv, rope, kPublished) || !programme.Hands(attend, out, kPublished) ||
         TraitsOf(programme.node(out)).k != p.out.cols())
       continue;
-    before.leaves = attention.awaits = attention.leaves = after.awaits = true;
+    before.publishes_slots = attention.consumes_slots = attention.publishes_slots =
+        after.consumes_slots = true;
   }
 }
 
@@ -397,7 +398,7 @@ Result<std::vector<PlannedLaunch>> Resolve(const Programme& programme, const Buc
     id += launch.match.nodes;
   }
   MarkPlans(programme, bucket, *facts.device, launches);
-  HandOverWords(programme, bucket, *facts.device, launches);
+  PublishBetweenLaunches(programme, bucket, *facts.device, launches);
   return launches;
 }
 

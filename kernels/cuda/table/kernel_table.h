@@ -94,8 +94,8 @@ struct KernelRow {
   int32_t least_rows;  // of the step's or the logits', whichever the node has
   int32_t most_rows;   // 0: any number
   bool exclusive;      // needs the device for itself
-  uint8_t takes;       // forms in which it may have its input (HandOver)
-  uint8_t leaves;      // forms in which it may leave its output
+  uint8_t consumes;    // forms in which it may have its input (HandOver)
+  uint8_t publishes;   // forms in which its output may come
   Match (*match)(const Query& query);
   std::string_view slow;  // why it is a slow path; empty: it is none
 };
@@ -108,9 +108,9 @@ struct PlannedLaunch {
   std::array<NodeId, kMostNodes> nodes{};
   int32_t num_nodes = 0;
   Match match;
-  // Words instead of rows (token_words.h): the input comes so, the output is left so.
-  bool awaits = false;
-  bool leaves = false;
+  // Slots instead of rows in memory (token_slots.h): of the input, of the output.
+  bool consumes_slots = false;
+  bool publishes_slots = false;
   bool plans = false;            // attention: the step's first of its shape, which plans for all
   int32_t completes_layer = -1;  // KV of this layer is enqueued once this is
 
@@ -141,7 +141,7 @@ std::string_view AttentionRefusal(const AttentionParams& params, const DeviceFac
 // Rotation, append and attention of one row a sequence in one launch.
 bool HasFusedDecode(const RopeAppendParams& rope, const AttentionParams& params,
                     const DeviceFacts& device);
-// The launch of one sequence alone, whose rows may come and go as words.
+// The launch of one sequence alone, whose rows may be handed over in slots.
 bool IsOneSequenceDecode(const Bucket& bucket, const AttentionParams& params,
                          const DeviceFacts& device);
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "kernels/cuda/token_words.h"
+#include "kernels/cuda/token_slots.h"
 
 namespace aisp::cuda {
 namespace {
@@ -78,17 +78,17 @@ LinearChoice ChooseFast(const LinearTraits& w, int32_t rows, bool fp8_rows,
   }
   choice.rounds = rounds;
   // Few rows that are rounded have been measured nowhere: our own kernel takes any number.
-  const bool few = rounds && choice.rows <= OwnRows(w.format, true) && GemmTakes(w, true);
+  const bool few = rounds && choice.rows <= OwnRows(w.format, true) && GemmSupports(w, true);
   const int many = few ? ExpectedGemm(w, choice.rows, true, facts.device->multiprocessors)
                        : ChooseManyRows(w, choice.rows, fp8_rows || rounds, facts);
-  if (ManyRowsTake(w, fp8_rows || rounds) && many != kLt) {
+  if (SupportsManyRows(w, fp8_rows || rounds) && many != kLt) {
     choice.kernel = LinearKernel::kGemm;
     choice.instance = many;
     return choice;
   }
   const bool lt =
       facts.lt_has ? facts.lt_has(w, choice.rows, fp8_rows || rounds) : w.out_features() % 8 == 0;
-  if (ManyRowsTake(w, fp8_rows || rounds) && lt) {
+  if (SupportsManyRows(w, fp8_rows || rounds) && lt) {
     choice.kernel = LinearKernel::kCublasLt;
     return choice;
   }
@@ -136,7 +136,7 @@ int FindChain(aisp::WeightFormat format, int32_t rows) {
 
 bool RoundsRows(const LinearTraits& w, int32_t rows, const DeviceFacts& device) {
   return device.fp8_activation_rows > 0 && rows >= device.fp8_activation_rows && IsFast(w) &&
-         IsFp8(w.format) && w.n < kHeadWidth && ManyRowsTake(w, true);
+         IsFp8(w.format) && w.n < kHeadWidth && SupportsManyRows(w, true);
 }
 
 LinearChoice ChooseLinear(const LinearTraits& w, int32_t rows, bool fp8_rows,
@@ -154,16 +154,16 @@ bool NeedsExpansion(aisp::WeightFormat format, bool fp8_rows) {
          !(format == aisp::WeightFormat::kFp8 && fp8_rows);
 }
 
-bool LtTakes(const LinearTraits& w, bool fp8_rows) {
+bool LtSupports(const LinearTraits& w, bool fp8_rows) {
   return !fp8_rows || (w.format == aisp::WeightFormat::kFp8 && w.n % 16 == 0);
 }
 
-bool GemmTakes(const LinearTraits& w, bool fp8_rows) {
+bool GemmSupports(const LinearTraits& w, bool fp8_rows) {
   return (IsFp8(w.format) || !fp8_rows) && w.out_features() * (IsF32(w) ? 4 : 2) % 16 == 0;
 }
 
-bool ManyRowsTake(const LinearTraits& w, bool fp8_rows) {
-  return LtTakes(w, fp8_rows) || GemmTakes(w, fp8_rows);
+bool SupportsManyRows(const LinearTraits& w, bool fp8_rows) {
+  return LtSupports(w, fp8_rows) || GemmSupports(w, fp8_rows);
 }
 
 std::vector<int> GemmInstancesOf(aisp::WeightFormat format, bool fp8_rows) {
@@ -195,11 +195,11 @@ int ExpectedGemm(const LinearTraits& w, int32_t rows, bool fp8_rows, int multipr
 }
 
 int ChooseManyRows(const LinearTraits& w, int32_t rows, bool fp8_rows, const ChoiceFacts& facts) {
-  if (!GemmTakes(w, fp8_rows)) return kLt;
+  if (!GemmSupports(w, fp8_rows)) return kLt;
   const auto expected = [&] {
     return ExpectedGemm(w, rows, fp8_rows, facts.device->multiprocessors);
   };
-  if (!LtTakes(w, fp8_rows) || NeedsExpansion(w.format, fp8_rows)) return expected();
+  if (!LtSupports(w, fp8_rows) || NeedsExpansion(w.format, fp8_rows)) return expected();
   const std::map<int32_t, int>* known = facts.profile->Of(TuningProfile::KeyOf(w, fp8_rows));
   if (known != nullptr && !known->empty()) {
     const auto exact = known->find(rows);
@@ -223,7 +223,7 @@ int ChooseManyRows(const LinearTraits& w, int32_t rows, bool fp8_rows, const Cho
   return rows >= (gated ? kOwnGatedGemmRows : kOwnGemmRows) ? expected() : kLt;
 }
 
-int64_t OneTokenWords(const ChainLink& link) {
+int64_t OneTokenSlots(const ChainLink& link) {
   return link.normed ? link.weight.k : link.weight.k / 2;
 }
 
@@ -248,14 +248,14 @@ size_t OneTokenChain(std::span<const ChainLink> links, int32_t rows) {
   const aisp::WeightFormat format = links[0].weight.format;
   const OneTokenInstance kernel = OneTokenInstanceOf(format);
   const int unit_k = std::min(kernel.block_k, 128);
-  int64_t words = 0;
+  int64_t slots = 0;
   size_t fitting = 0;
   for (size_t i = 0; i < std::min(links.size(), kMostChainLinks); ++i) {
     const LinearTraits& w = links[i].weight;
     if (!IsFast(w) || w.format != format || w.k % unit_k != 0 || w.n >= INT32_MAX / 2) break;
     if (i > 0 && !Follows(links[i - 1].weight, links[i])) break;
-    if (i > 0) words += OneTokenWords(links[i]);
-    if (words > kTokenStepWords) break;
+    if (i > 0) slots += OneTokenSlots(links[i]);
+    if (slots > kTokenStepSlots) break;
     // A wider layer may leave too little room for stages that a narrower chain had.
     if (OneTokenRing(links.first(i + 1)) >= kLeastRing) fitting = i + 1;
   }

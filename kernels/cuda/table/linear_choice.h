@@ -72,9 +72,9 @@ constexpr int kLt = -1;
 // Of GemmInstances(), or kLt.
 int ChooseManyRows(const LinearTraits& weight, int32_t rows, bool fp8_rows,
                    const ChoiceFacts& facts);
-bool LtTakes(const LinearTraits& weight, bool fp8_rows);
-bool GemmTakes(const LinearTraits& weight, bool fp8_rows);
-bool ManyRowsTake(const LinearTraits& weight, bool fp8_rows);
+bool LtSupports(const LinearTraits& weight, bool fp8_rows);
+bool GemmSupports(const LinearTraits& weight, bool fp8_rows);
+bool SupportsManyRows(const LinearTraits& weight, bool fp8_rows);
 // cuBLASLt needs the weight widened to bf16 first.
 bool NeedsExpansion(aisp::WeightFormat format, bool fp8_rows);
 std::vector<int> GemmInstancesOf(aisp::WeightFormat format, bool fp8_rows);
@@ -96,7 +96,7 @@ size_t StreamChain(std::span<const ChainLink> links, int32_t rows, int multiproc
 // Stages of weights beside the token in shared memory, and the token's bytes there for each warp.
 int OneTokenRing(std::span<const ChainLink> links);
 int OneTokenInputBytes(std::span<const ChainLink> links);
-// Words in which a layer's input waits.
-int64_t OneTokenWords(const ChainLink& link);
+// Slots of a layer's input.
+int64_t OneTokenSlots(const ChainLink& link);
 
 }  // namespace aisp::cuda

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/cuda/table/dtypes.h"
 #include "kernels/cuda/table/kernel_table.h"
 
 namespace aisp::cuda {
@@ -106,16 +107,15 @@ class PlanningOps final : public Ops {
 
   std::string Describe() const override { return facts_.name + ", planned"; }
   DType PreferredComputeDType(DType checkpoint, int64_t elements) const override {
-    constexpr int64_t kLargeElements = int64_t{64} << 20;
-    return checkpoint != DType::kF32 || elements > kLargeElements ? DType::kBF16 : DType::kF32;
+    return PreferredDType(checkpoint, elements);
   }
   int64_t RowCapacity(int64_t rows) const override { return PaddedRows(rows); }
   DType ActivationDType(DType compute) const override { return compute; }
   bool Fuses(Epilogue epilogue, DType compute) const override {
-    return epilogue != Epilogue::kGatedSilu || compute == DType::kBF16;
+    return FusesEpilogue(epilogue, compute);
   }
   bool Supports(WeightFormat format, DType compute) const override {
-    return format == WeightFormat::kCompute || compute == DType::kBF16;
+    return SupportsFormat(format, compute);
   }
   Result<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& source) override {
     AISP_ASSIGN_OR_RETURN(const LinearTraits traits, PackedTraits(source, facts_));

@@ -80,9 +80,9 @@ TEST_F(ProgrammeTest, AValueWithOneReaderMayStayInALaunchAndAResidualAlwaysMay) 
   b.Linear(again, {store.get(), normed.view, inner.view}, "four");
   const Programme p = b.Finish();
   EXPECT_TRUE(p.Hands(0, 1, kInsideLaunch));
-  EXPECT_TRUE(p.Hands(1, 2, kAsWords));
+  EXPECT_TRUE(p.Hands(1, 2, kPublished));
   EXPECT_TRUE(p.Hands(2, 3, kInsideLaunch)) << "the residual stream stays in memory";
-  EXPECT_FALSE(p.Hands(2, 3, kAsWords));
+  EXPECT_FALSE(p.Hands(2, 3, kPublished));
   EXPECT_FALSE(p.Hands(3, 4, kInsideLaunch)) << "two read it";
   EXPECT_TRUE(p.Hands(3, 5, kAsRows));
   EXPECT_FALSE(p.Hands(0, 2, kAsRows)) << "no edge";
@@ -92,67 +92,82 @@ TEST_F(ProgrammeTest, AValueWithOneReaderMayStayInALaunchAndAResidualAlwaysMay) 
   EXPECT_EQ(p.edges().size(), 7u);
 }
 
-// A layer of few heads of 32, and one of one head of 64.
-TEST_F(ProgrammeTest, LayersMayHavePoolsOfShapesOfTheirOwn) {
-  struct Shape {
-    int32_t heads, kv_heads, dim;
-  };
-  constexpr Shape kShapes[] = {{4, 2, 32}, {2, 1, 64}};
-  constexpr int32_t kRows = 5, kBlock = 16;
+// A prompt of five tokens in the second block of a pool.
+struct PromptBatch {
+  static constexpr int32_t kRows = 5, kBlock = 16;
+  PromptBatch() {
+    batch.rows = kRows;
+    batch.num_sequences = 1;
+    batch.longest_rows = kRows;
+    batch.host_sequences = spans;
+    batch.sequences = spans.data();
+    batch.positions = positions.data();
+    batch.kv_slots = slots.data();
+    batch.block_tables = tables.data();
+  }
+  PromptBatch(const PromptBatch&) = delete;
+
   const std::vector<int32_t> positions = {0, 1, 2, 3, 4}, slots = {16, 17, 18, 19, 20},
                              tables = {1};
   const std::vector<RowSpan> spans = {{0, kRows, kRows, 0}};
   RaggedBatch batch;
-  batch.rows = kRows;
-  batch.num_sequences = 1;
-  batch.longest_rows = kRows;
-  batch.host_sequences = spans;
-  batch.sequences = spans.data();
-  batch.positions = positions.data();
-  batch.kv_slots = slots.data();
-  batch.block_tables = tables.data();
+};
 
-  std::vector<std::unique_ptr<Tensor>> memory;
-  const auto make = [&](int64_t rows, int64_t cols, uint64_t seed) {
-    memory.push_back(std::make_unique<Tensor>(rows, cols, seed));
-    return memory.back()->view;
-  };
+// The nodes of a layer's attention, with random rows and an empty pool of two blocks.
+struct LayerAttention {
+  LayerAttention(int32_t heads, int32_t kv_heads, int32_t dim, uint64_t seed)
+      : cos_sin(16, dim, 40 + seed),
+        qkv(PromptBatch::kRows, int64_t{heads + 2 * kv_heads} * dim, seed),
+        out(PromptBatch::kRows, int64_t{heads} * dim),
+        kv{nullptr, DType::kF32, kv_heads, dim, PromptBatch::kBlock, 2},
+        pool(2, static_cast<int64_t>(kv.block_bytes() / 4)) {
+    kv.layer = pool.view.data;
+    rope.qkv = qkv.view;
+    rope.cos_sin = cos_sin.view;
+    rope.num_heads = heads;
+    attention = {qkv.view, dim, dim, heads, 0.3f, 0, {}, {}, out.view};
+  }
+  LayerAttention(const LayerAttention&) = delete;
+
+  Tensor cos_sin, qkv, out;
+  PagedKvView kv;
+  Tensor pool;
+  RopeAppendParams rope;
+  AttentionParams attention;
+};
+
+// A layer of few heads of 32, and one of one head of 64.
+TEST_F(ProgrammeTest, LayersMayHavePoolsOfShapesOfTheirOwn) {
+  constexpr int32_t kShapes[][3] = {{4, 2, 32}, {2, 1, 64}};
+  const PromptBatch prompt;
+  const RaggedBatch& batch = prompt.batch;
+  std::vector<std::unique_ptr<LayerAttention>> made;
   std::vector<TensorView> outs, expected;
   std::vector<PagedKvView> pools;
   ProgrammeBuilder b;
   for (int32_t layer = 0; layer < 2; ++layer) {
-    const Shape& s = kShapes[layer];
-    const int64_t width = int64_t{s.heads + 2 * s.kv_heads} * s.dim;
-    const auto seed = static_cast<uint64_t>(layer + 1);
-    const TensorView cos_sin = make(16, s.dim, 40 + seed);
-    PagedKvView kv{nullptr, DType::kF32, s.kv_heads, s.dim, kBlock, 2};
-    const auto attend = [&](bool by_programme) {
-      const TensorView qkv = make(kRows, width, seed), out = make(kRows, s.heads * s.dim, 0);
-      kv.layer = make(2, static_cast<int64_t>(kv.block_bytes() / 4), 0).data;
-      RopeAppendParams rope;
-      rope.qkv = qkv;
-      rope.cos_sin = cos_sin;
-      rope.num_heads = s.heads;
-      AttentionParams p{qkv, s.dim, s.dim, s.heads, 0.3f, 0, {}, {}, out};
-      if (by_programme) {
-        b.SetLayer(layer);
-        b.Attend(b.RopeAppend(b.Given(qkv), rope), p);
-        outs.push_back(out);
-        pools.push_back(kv);
-        return;
-      }
-      rope.batch = p.batch = batch;
-      rope.kv = p.kv = kv;
-      ASSERT_TRUE(ops_->RopeAppend(rope, *stream_).has_value());
-      ASSERT_TRUE(ops_->PagedAttention(p, *stream_).has_value());
-      expected.push_back(out);
+    const auto& [heads, kv_heads, dim] = kShapes[layer];
+    const auto make = [&]() -> LayerAttention& {
+      made.push_back(
+          std::make_unique<LayerAttention>(heads, kv_heads, dim, static_cast<uint64_t>(layer + 1)));
+      return *made.back();
     };
-    attend(true);
-    attend(false);
+    const LayerAttention& node = make();
+    b.SetLayer(layer);
+    b.Attend(b.RopeAppend(b.Given(node.qkv.view), node.rope), node.attention);
+    outs.push_back(node.out.view);
+    pools.push_back(node.kv);
+
+    LayerAttention& call = make();
+    call.rope.batch = call.attention.batch = batch;
+    call.rope.kv = call.attention.kv = call.kv;
+    ASSERT_TRUE(ops_->RopeAppend(call.rope, *stream_).has_value());
+    ASSERT_TRUE(ops_->PagedAttention(call.attention, *stream_).has_value());
+    expected.push_back(call.out.view);
   }
   Programme programme = b.Finish();
   ASSERT_TRUE(programme.BindKv(pools).has_value());
-  Bucket bucket = BucketOf(kRows);
+  Bucket bucket = BucketOf(PromptBatch::kRows);
   bucket.mode = StepMode::kPrefill;
   StepInputs inputs;
   inputs.batch = batch;

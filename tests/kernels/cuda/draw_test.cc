@@ -57,33 +57,7 @@ class DrawRig {
   TwinTensor& logits() { return *logits_; }
 
   std::vector<DrawnToken> Draw(const std::vector<Case>& cases, uint32_t position) {
-    std::vector<DrawRow> rows;
-    std::vector<TokenEdit> edits;
-    std::vector<uint32_t> masks;
-    const size_t mask_words = static_cast<size_t>(vocabulary_ + 31) / 32;
-    for (const Case& c : cases) {
-      DrawRow r;
-      if (!c.mask.empty()) r.mask = static_cast<int32_t>(masks.size() / mask_words);
-      masks.insert(masks.end(), c.mask.begin(), c.mask.end());
-      r.logit_index = r.slot = static_cast<int32_t>(rows.size());
-      r.position = position;
-      r.choice = c.params.choice;
-      r.seed = c.params.seed;
-      r.temperature = c.params.temperature;
-      r.top_p = c.params.top_p;
-      r.min_p = c.params.min_p;
-      r.top_k = c.params.top_k;
-      r.presence_penalty = c.params.presence_penalty;
-      r.frequency_penalty = c.params.frequency_penalty;
-      r.repetition_penalty = c.params.repetition_penalty;
-      r.num_logprobs = c.params.num_logprobs;
-      const auto own = EditsOf(c, vocabulary_);
-      r.edit_begin = static_cast<int32_t>(edits.size());
-      r.edit_count = static_cast<int32_t>(own.size());
-      edits.insert(edits.end(), own.begin(), own.end());
-      r.drawn_at = static_cast<int32_t>(rows.size());
-      rows.push_back(r);
-    }
+    const auto [rows, edits, masks] = InputsOf(cases, position);
     auto* base = static_cast<std::byte*>(memory_.data());
     constexpr size_t kEdits = 1 << 20, kDrawn = 48 << 20, kSlots = 50 << 20, kMasks = 52 << 20;
     Device& device = *gpu_.device;
@@ -94,7 +68,7 @@ class DrawRig {
     AISP_CHECK(device.Copy(base + kMasks, masks.data(), masks.size() * 4, *stream_).has_value());
     DrawParams p;
     p.masks = reinterpret_cast<const uint32_t*>(base + kMasks);
-    p.mask_words = static_cast<int32_t>(mask_words);
+    p.mask_words = static_cast<int32_t>(MaskWords());
     p.rows = reinterpret_cast<const DrawRow*>(base);
     p.edits = reinterpret_cast<const TokenEdit*>(base + kEdits);
     p.num_rows = static_cast<int32_t>(rows.size());
@@ -142,6 +116,41 @@ class DrawRig {
   }
 
  private:
+  struct Inputs {
+    std::vector<DrawRow> rows;
+    std::vector<TokenEdit> edits;
+    std::vector<uint32_t> masks;
+  };
+  size_t MaskWords() const { return static_cast<size_t>(vocabulary_ + 31) / 32; }
+  // A row for each case, and what all of them point to.
+  Inputs InputsOf(const std::vector<Case>& cases, uint32_t position) const {
+    Inputs in;
+    for (const Case& c : cases) {
+      DrawRow r;
+      if (!c.mask.empty()) r.mask = static_cast<int32_t>(in.masks.size() / MaskWords());
+      in.masks.insert(in.masks.end(), c.mask.begin(), c.mask.end());
+      r.logit_index = r.slot = static_cast<int32_t>(in.rows.size());
+      r.position = position;
+      r.choice = c.params.choice;
+      r.seed = c.params.seed;
+      r.temperature = c.params.temperature;
+      r.top_p = c.params.top_p;
+      r.min_p = c.params.min_p;
+      r.top_k = c.params.top_k;
+      r.presence_penalty = c.params.presence_penalty;
+      r.frequency_penalty = c.params.frequency_penalty;
+      r.repetition_penalty = c.params.repetition_penalty;
+      r.num_logprobs = c.params.num_logprobs;
+      const auto own = EditsOf(c, vocabulary_);
+      r.edit_begin = static_cast<int32_t>(in.edits.size());
+      r.edit_count = static_cast<int32_t>(own.size());
+      in.edits.insert(in.edits.end(), own.begin(), own.end());
+      r.drawn_at = static_cast<int32_t>(in.rows.size());
+      in.rows.push_back(r);
+    }
+    return in;
+  }
+
   CudaBackend& gpu_;
   std::unique_ptr<Stream> stream_;
   const int32_t vocabulary_;

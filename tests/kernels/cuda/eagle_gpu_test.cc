@@ -197,7 +197,7 @@ TEST(GpuEagle, HasTheLogitsOfTheCpuInBf16) {
   ExpectParity(gpu, DType::kBF16, DType::kBF16, 3e-2);
 }
 
-struct Told {
+struct Answer {
   std::vector<TokenId> tokens;
   FinishReason finish = FinishReason::kNone;
 };
@@ -228,8 +228,8 @@ struct Counts {
   uint64_t drafted = 0, accepted = 0;
 };
 
-std::vector<Told> RunAll(Executor& executor, std::vector<SequenceRequest> requests,
-                         std::shared_ptr<Speculator> speculator, Counts* counts) {
+std::vector<Answer> RunAll(Executor& executor, std::vector<SequenceRequest> requests,
+                           std::shared_ptr<Speculator> speculator, Counts* counts) {
   const SteadyClock clock;
   EngineOptions options;
   options.speculator = std::move(speculator);
@@ -238,7 +238,7 @@ std::vector<Told> RunAll(Executor& executor, std::vector<SequenceRequest> reques
   options.limits.max_sequences = 6;
   Engine engine(options, &executor, &clock, nullptr);
   std::map<SequenceId, size_t> ids;
-  std::vector<Told> told(requests.size());
+  std::vector<Answer> answers(requests.size());
   for (size_t i = 0; i < requests.size(); ++i) {
     const auto id = engine.Add(std::move(requests[i]));
     AISP_CHECK_MSG(id.has_value(), id.error().message);
@@ -251,7 +251,7 @@ std::vector<Told> RunAll(Executor& executor, std::vector<SequenceRequest> reques
     }
     const CollectOutput out = engine.Collect();
     for (const TokenOutput& output : out.tokens) {
-      Told& t = told[ids.at(output.sequence)];
+      Answer& t = answers[ids.at(output.sequence)];
       if (output.token >= 0) t.tokens.push_back(output.token);
       EXPECT_NE(output.finish, FinishReason::kError) << output.error.message;
       t.finish = output.finish;
@@ -262,7 +262,7 @@ std::vector<Told> RunAll(Executor& executor, std::vector<SequenceRequest> reques
     }
     engine.CheckInvariants();
   }
-  return told;
+  return answers;
 }
 
 // Prompts of random tokens in small pools, so that sequences are preempted; lengths that are
@@ -289,7 +289,7 @@ TEST(GpuEagle, AnswersAreThoseWithoutIt) {
     Counts counts;
     for (uint64_t seed = 1; seed <= 6; ++seed) {
       SCOPED_TRACE(testing::Message() << "seed " << seed << (graphs ? " graphs" : ""));
-      const std::vector<Told> plain =
+      const std::vector<Answer> plain =
           RunAll(executor, Requests(seed, executor.vocabulary()), nullptr, &counts);
       DraftHeadOptions options;
       options.head.compute_dtype = DType::kF32;
@@ -307,7 +307,7 @@ TEST(GpuEagle, AnswersAreThoseWithoutIt) {
                             .adaptive = seed % 2 == 0,
                             .slow = std::chrono::seconds(10)},
           std::make_unique<EagleProposer>(EagleOptions{}, std::move(*head)), &clock);
-      const std::vector<Told> with =
+      const std::vector<Answer> with =
           RunAll(executor, Requests(seed, executor.vocabulary()), speculator, &counts);
       for (size_t i = 0; i < plain.size(); ++i) {
         EXPECT_EQ(with[i].tokens, plain[i].tokens) << i;

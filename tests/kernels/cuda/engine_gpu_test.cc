@@ -14,7 +14,7 @@
 namespace aisp {
 namespace {
 
-struct Told {
+struct Answer {
   std::vector<TokenId> tokens;
   std::vector<TokenLogprob> logprobs;
   FinishReason finish = FinishReason::kNone;
@@ -66,9 +66,9 @@ class RecordedProposer final : public Proposer {
   SplitMix64 random_{3};
 };
 
-std::vector<Told> RunAll(Executor& executor, std::vector<SequenceRequest> requests,
-                         std::shared_ptr<Speculator> speculator = nullptr,
-                         int32_t max_sequences = 8) {
+std::vector<Answer> RunAll(Executor& executor, std::vector<SequenceRequest> requests,
+                           std::shared_ptr<Speculator> speculator = nullptr,
+                           int32_t max_sequences = 8) {
   const SteadyClock clock;
   EngineOptions options;
   options.speculator = std::move(speculator);
@@ -77,7 +77,7 @@ std::vector<Told> RunAll(Executor& executor, std::vector<SequenceRequest> reques
   options.limits.max_sequences = max_sequences;
   Engine engine(options, &executor, &clock, nullptr);
   std::map<SequenceId, size_t> ids;
-  std::vector<Told> told(requests.size());
+  std::vector<Answer> answers(requests.size());
   for (size_t i = 0; i < requests.size(); ++i) {
     const auto id = engine.Add(std::move(requests[i]));
     AISP_CHECK_MSG(id.has_value(), id.error().message);
@@ -89,7 +89,7 @@ std::vector<Told> RunAll(Executor& executor, std::vector<SequenceRequest> reques
       AISP_CHECK_MSG(launched.has_value(), launched.error().message);
     }
     for (TokenOutput& output : engine.Collect().tokens) {
-      Told& t = told[ids.at(output.sequence)];
+      Answer& t = answers[ids.at(output.sequence)];
       if (output.token >= 0) t.tokens.push_back(output.token);
       if (output.logprob) t.logprobs.push_back(std::move(*output.logprob));
       EXPECT_NE(output.finish, FinishReason::kError) << output.error.message;
@@ -97,10 +97,10 @@ std::vector<Told> RunAll(Executor& executor, std::vector<SequenceRequest> reques
     }
     engine.CheckInvariants();
   }
-  return told;
+  return answers;
 }
 
-void ExpectSame(const std::vector<Told>& got, const std::vector<Told>& want) {
+void ExpectSame(const std::vector<Answer>& got, const std::vector<Answer>& want) {
   for (size_t i = 0; i < want.size(); ++i) {
     SCOPED_TRACE(testing::Message() << "sequence " << i);
     EXPECT_EQ(got[i].tokens, want[i].tokens);
@@ -127,7 +127,7 @@ TEST(GpuEngine, ConstraintsAndProposedTokensGiveWhatTheCpuDraws) {
   ASSERT_TRUE(cpu.has_value()) << cpu.error().message;
   const int32_t vocabulary = (*cpu)->vocabulary();
   constexpr uint64_t kSeeds = 6;
-  std::vector<std::vector<Told>> expected;
+  std::vector<std::vector<Answer>> expected;
   for (uint64_t seed = 1; seed <= kSeeds; ++seed)
     expected.push_back(RunAll(**cpu, Requests(seed, vocabulary)));
   for (const bool graphs : {true, false}) {
@@ -184,7 +184,7 @@ struct Distance {
   size_t tokens = 0;  // in front of that
 };
 
-void AddDistance(const std::vector<Told>& a, const std::vector<Told>& b, Distance* d) {
+void AddDistance(const std::vector<Answer>& a, const std::vector<Answer>& b, Distance* d) {
   for (size_t i = 0; i < a.size(); ++i) {
     const size_t both = std::min(a[i].tokens.size(), b[i].tokens.size());
     size_t at = 0;
@@ -218,7 +218,7 @@ TEST(GpuEngine, ProposedTokensInBf16ChangeNoMoreThanAnotherBatchDoes) {
     Distance verified, batched;
     for (const int32_t length : {3, 7, 15}) {
       const auto seed = static_cast<uint64_t>(length);
-      const std::vector<Told> plain = RunAll(**made, GreedyRequests(seed, vocabulary));
+      const std::vector<Answer> plain = RunAll(**made, GreedyRequests(seed, vocabulary));
       AddDistance(plain, RunAll(**made, GreedyRequests(seed, vocabulary), nullptr, 1), &batched);
       RecordedProposer::Book answers;
       const auto requests = GreedyRequests(seed, vocabulary);

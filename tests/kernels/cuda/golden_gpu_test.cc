@@ -3,6 +3,8 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <numeric>
+#include <span>
 
 #include "engine/async_executor.h"
 #include "model/files.h"
@@ -113,9 +115,99 @@ INSTANTIATE_TEST_SUITE_P(Families, GpuGolden,
                            return name;
                          });
 
+// Greedy tokens of some of the golden prompts, through an executor.
+class GreedyBatch {
+ public:
+  static constexpr int32_t kBlocks = 12;  // of a prompt
+  static constexpr size_t kDecodeSteps = 23;
+
+  // `got` has a list of tokens for each case.
+  GreedyBatch(AsyncExecutor& executor, std::span<const GoldenCase> cases,
+              std::span<std::vector<TokenId>> got)
+      : executor_(executor), cases_(cases), got_(got), lengths_(cases.size()), tables_(got.size()) {
+    greedy_.temperature = 0;
+  }
+
+  // A prompt in a step of its own.
+  void Prefill(size_t i) {
+    const auto sequence = static_cast<int32_t>(i);
+    for (int32_t b = 0; b < kBlocks; ++b) tables_[i].push_back(sequence * kBlocks + b);
+    const std::vector<TokenId>& prompt = cases_[i].prompt;
+    const auto count = static_cast<int32_t>(prompt.size());
+    ASSERT_LE(count + 24, kBlocks * 16);
+    std::vector<int32_t> positions(prompt.size()), slots(prompt.size(), sequence);
+    std::iota(positions.begin(), positions.end(), 0);
+    const SequenceRows rows[] = {{0, count, count, 0}};
+    const int32_t logit_rows[] = {count - 1};
+    SampleRow sample;
+    sample.slot = sequence;
+    sample.position = static_cast<uint32_t>(count);
+    sample.params = &greedy_;
+    StepInput input;
+    input.batch = {prompt, positions, slots, rows, tables_[i], logit_rows};
+    input.samples = {&sample, 1};
+    auto ticket = executor_.Launch(input);
+    ASSERT_TRUE(ticket.has_value()) << ticket.error().message;
+    auto result = executor_.Collect(*ticket);
+    ASSERT_TRUE(result.has_value()) << result.error().message;
+    got_[i].push_back(result->tokens[0].token);
+    lengths_[i] = count;
+  }
+
+  // All together, with two steps in flight and tokens that stay on the device.
+  void Decode() {
+    std::vector<Step> steps(kDecodeSteps);
+    Launch(steps[0]);
+    for (size_t k = 0; k < steps.size(); ++k) {
+      if (k + 1 < steps.size()) Launch(steps[k + 1]);
+      auto result = executor_.Collect(steps[k].ticket);
+      ASSERT_TRUE(result.has_value()) << result.error().message;
+      for (size_t i = 0; i < got_.size(); ++i) got_[i].push_back(result->tokens[i].token);
+    }
+  }
+
+ private:
+  struct Step {
+    std::vector<TokenId> tokens;
+    std::vector<int32_t> positions, slots, table, logit_rows;
+    std::vector<SequenceRows> rows;
+    std::vector<SampleRow> samples;
+    Ticket ticket;
+  };
+
+  void Launch(Step& s) {
+    for (size_t i = 0; i < got_.size(); ++i) {
+      const auto sequence = static_cast<int32_t>(i);
+      s.tokens.push_back(kTokenOnDevice);
+      s.positions.push_back(lengths_[i]);
+      s.slots.push_back(sequence);
+      s.rows.push_back({sequence, 1, lengths_[i] + 1, static_cast<int32_t>(s.table.size())});
+      s.table.insert(s.table.end(), tables_[i].begin(), tables_[i].end());
+      s.logit_rows.push_back(sequence);
+      SampleRow sample;
+      sample.logit_index = sample.slot = sequence;
+      sample.position = static_cast<uint32_t>(++lengths_[i]);
+      sample.params = &greedy_;
+      s.samples.push_back(sample);
+    }
+    StepInput input;
+    input.batch = {s.tokens, s.positions, s.slots, s.rows, s.table, s.logit_rows};
+    input.samples = s.samples;
+    auto ticket = executor_.Launch(input);
+    AISP_CHECK_MSG(ticket.has_value(), ticket.error().message);
+    s.ticket = *ticket;
+  }
+
+  AsyncExecutor& executor_;
+  const std::span<const GoldenCase> cases_;
+  const std::span<std::vector<TokenId>> got_;
+  SamplingParams greedy_;
+  std::vector<int32_t> lengths_;
+  std::vector<std::vector<int32_t>> tables_;
+};
+
 // A step through a graph or operation by operation, alone or beside others: the drawn tokens are
 // the same.
-
 TEST(GpuExecutor, BatchedGreedyTokensAreThoseOfEachAloneAndOfPlainLaunches) {
   std::vector<std::vector<TokenId>> alone;
   const auto cases = LoadGolden("llama");
@@ -129,77 +221,14 @@ TEST(GpuExecutor, BatchedGreedyTokensAreThoseOfEachAloneAndOfPlainLaunches) {
       options.use_graphs = graphs;
       auto made = AsyncExecutor::Create(GoldenDirectory("llama"), options, *gpu.device, *gpu.ops);
       ASSERT_TRUE(made.has_value()) << made.error().message;
-      AsyncExecutor& executor = **made;
-      SamplingParams greedy;
-      greedy.temperature = 0;
       std::vector<std::vector<TokenId>> got(cases.size());
       for (size_t first = 0; first < cases.size(); first += batch) {
-        // Prefill each, then decode all together with two steps in flight and tokens that stay on
-        // the device.
         const size_t n = std::min(batch, cases.size() - first);
-        std::vector<int32_t> lengths(n);
-        std::vector<std::vector<int32_t>> tables(n);
-        for (size_t i = 0; i < n; ++i) {
-          for (int32_t b = 0; b < 12; ++b) tables[i].push_back(static_cast<int32_t>(i) * 12 + b);
-          const std::vector<TokenId>& prompt = cases[first + i].prompt;
-          ASSERT_LE(prompt.size() + 24, 12u * 16);
-          std::vector<int32_t> positions(prompt.size()),
-              slots(prompt.size(), static_cast<int32_t>(i));
-          for (size_t p = 0; p < prompt.size(); ++p) positions[p] = static_cast<int32_t>(p);
-          const int32_t count = static_cast<int32_t>(prompt.size());
-          const SequenceRows rows[] = {{0, count, count, 0}};
-          const int32_t logit_rows[] = {count - 1};
-          SampleRow sample;
-          sample.slot = static_cast<int32_t>(i);
-          sample.position = static_cast<uint32_t>(count);
-          sample.params = &greedy;
-          StepInput input;
-          input.batch = {prompt, positions, slots, rows, tables[i], logit_rows};
-          input.samples = {&sample, 1};
-          auto ticket = executor.Launch(input);
-          ASSERT_TRUE(ticket.has_value()) << ticket.error().message;
-          auto result = executor.Collect(*ticket);
-          ASSERT_TRUE(result.has_value()) << result.error().message;
-          got[first + i].push_back(result->tokens[0].token);
-          lengths[i] = count;
-        }
-        struct Step {
-          std::vector<TokenId> tokens;
-          std::vector<int32_t> positions, slots, table, logit_rows;
-          std::vector<SequenceRows> rows;
-          std::vector<SampleRow> samples;
-          Ticket ticket;
-        };
-        std::vector<Step> steps(23);
-        const auto launch = [&](Step& s) {
-          for (size_t i = 0; i < n; ++i) {
-            s.tokens.push_back(kTokenOnDevice);
-            s.positions.push_back(lengths[i]);
-            s.slots.push_back(static_cast<int32_t>(i));
-            s.rows.push_back(
-                {static_cast<int32_t>(i), 1, lengths[i] + 1, static_cast<int32_t>(s.table.size())});
-            s.table.insert(s.table.end(), tables[i].begin(), tables[i].end());
-            s.logit_rows.push_back(static_cast<int32_t>(i));
-            SampleRow sample;
-            sample.logit_index = sample.slot = static_cast<int32_t>(i);
-            sample.position = static_cast<uint32_t>(++lengths[i]);
-            sample.params = &greedy;
-            s.samples.push_back(sample);
-          }
-          StepInput input;
-          input.batch = {s.tokens, s.positions, s.slots, s.rows, s.table, s.logit_rows};
-          input.samples = s.samples;
-          auto ticket = executor.Launch(input);
-          AISP_CHECK_MSG(ticket.has_value(), ticket.error().message);
-          s.ticket = *ticket;
-        };
-        launch(steps[0]);
-        for (size_t k = 0; k < steps.size(); ++k) {
-          if (k + 1 < steps.size()) launch(steps[k + 1]);
-          auto result = executor.Collect(steps[k].ticket);
-          ASSERT_TRUE(result.has_value()) << result.error().message;
-          for (size_t i = 0; i < n; ++i) got[first + i].push_back(result->tokens[i].token);
-        }
+        GreedyBatch together(**made, std::span(cases).subspan(first, n),
+                             std::span(got).subspan(first, n));
+        for (size_t i = 0; i < n; ++i) together.Prefill(i);
+        together.Decode();
+        if (HasFatalFailure()) return;
       }
       for (size_t i = 0; i < cases.size(); ++i) {
         if (cases[i].min_top2_margin > 1e-3) {

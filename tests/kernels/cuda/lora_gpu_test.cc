@@ -88,34 +88,118 @@ class GpuAdapters : public GpuOps {
     return delta;
   }
 
-  void Run(const LayerCase& c) {
+  // A layer with its weights on both sides.
+  struct Layer {
     std::vector<TwinTensor> weights;
     std::vector<TensorView> parts;
-    int64_t n = 0;
+    std::unique_ptr<PackedLinear> packed;
+    DType output = DType::kF32;
+    int64_t stacked = 0;  // outputs before SiLU
+  };
+
+  Result<Layer> Pack(const LayerCase& c) {
+    Layer layer;
     for (const int64_t out : c.outs) {
-      weights.push_back(Make(c.dtype, {out, c.in}));
-      weights.back().Randomise(random_, 1 / std::sqrt(static_cast<float>(c.in)));
-      n += out;
+      layer.weights.push_back(Make(c.dtype, {out, c.in}));
+      layer.weights.back().Randomise(random_, 1 / std::sqrt(static_cast<float>(c.in)));
+      layer.stacked += out;
     }
-    for (const TwinTensor& weight : weights) parts.push_back(weight.host);
+    for (const TwinTensor& weight : layer.weights) layer.parts.push_back(weight.host);
+    layer.output = c.epilogue == Epilogue::kAccumulate ? DType::kF32 : c.dtype;
     LinearSource source;
-    source.parts = parts;
+    source.parts = layer.parts;
     source.compute_dtype = c.dtype;
     source.epilogue = c.epilogue;
-    source.output_dtype = c.epilogue == Epilogue::kAccumulate ? DType::kF32 : c.dtype;
+    source.output_dtype = layer.output;
     source.format = c.format;
-    auto packed = gpu_.ops->PackLinear(source);
-    ASSERT_TRUE(packed.has_value()) << packed.error().message;
-    const AdaptedLinear adapted = Adapted(c);
-    const int64_t columns = (*packed)->out_features();
+    AISP_ASSIGN_OR_RETURN(layer.packed, gpu_.ops->PackLinear(source));
+    return layer;
+  }
+
+  // The layer on the GPU; null `adapter_of_row`: without adapters.
+  void RunLayer(const LayerCase& c, const Layer& layer, const AdaptedLinear& adapted, int32_t rows,
+                const TensorView& x, const TensorView& to, const int32_t* adapter_of_row) {
+    ProgrammeBuilder b;
+    const LinearParams params{layer.packed.get(), x, to};
+    if (c.epilogue == Epilogue::kAccumulate) {
+      b.GivenResidual(to);
+      b.LinearAdd(b.Given(x), params, "adapted");
+    } else {
+      b.Linear(b.Given(x), params, "adapted");
+    }
+    Programme programme = b.Finish();
+    if (adapter_of_row != nullptr) {
+      programme.BindAdapters([&](const PackedLinear*) { return &adapted; });
+      Done(gpu_.ops->ReserveAdapters(programme, kSlots, c.most_rank));
+      for (int32_t slot = 0; slot < kSlots; ++slot)
+        Done(gpu_.ops->PlaceAdapter(programme, slot, *stream_));
+    }
+    Bucket bucket;
+    bucket.sequences = bucket.rows = rows;
+    bucket.rows_per_sequence = 1;
+    bucket.adapters = adapter_of_row != nullptr;
+    StepInputs inputs;
+    inputs.batch.rows = inputs.batch.num_sequences = rows;
+    inputs.adapter_of_row = adapter_of_row;
+    RunOnGpu(programme, bucket, inputs);
+  }
+
+  // What output `i` of a gated layer has to be, with what the adapter adds to gate and up.
+  static double GatedOutput(const LayerCase& c, const Layer& layer, const TensorView& x,
+                            int64_t row, int64_t i, double gate, double up) {
+    for (int64_t k = 0; k < c.in; ++k) {
+      const double v = TwinTensor::Get(x, row * c.in + k);
+      gate += v * TwinTensor::Get(layer.parts[0], i * c.in + k);
+      up += v * TwinTensor::Get(layer.parts[1], i * c.in + k);
+    }
+    return gate / (1 + std::exp(-gate)) * up;
+  }
+
+  // Holds outputs with adapters against sums in double precision and against those without.
+  static void Compare(const LayerCase& c, const Layer& layer, const AdaptedLinear& adapted,
+                      const std::vector<int32_t>& slots, const TensorView& x, const TensorView& got,
+                      const TensorView& without) {
+    const auto rows = static_cast<int32_t>(slots.size());
+    const int64_t columns = layer.packed->out_features();
     const bool gated = c.epilogue == Epilogue::kGatedSilu;
+    double difference = 0, norm = 0, changed = 0;
+    for (int32_t row = 0; row < rows; ++row) {
+      const int32_t slot = slots[static_cast<size_t>(row)];
+      const auto delta = Delta(adapted, slot, x, row, layer.stacked);
+      for (int64_t i = 0; i < columns; ++i) {
+        const double before = TwinTensor::Get(without, row * columns + i);
+        const double own = delta[static_cast<size_t>(i)];
+        const double want =
+            gated ? GatedOutput(c, layer, x, row, i, own, delta[static_cast<size_t>(columns + i)])
+                  : before + own;
+        const double is = TwinTensor::Get(got, row * columns + i);
+        ASSERT_FALSE(std::isnan(is)) << row << ", " << i;
+        // A chain adds in another order.
+        if (slot < 0 && !gated && c.most_rank == 128) {
+          ASSERT_EQ(is, before);
+        }
+        difference += (is - want) * (is - want);
+        changed += (is - before) * (is - before);
+        norm += want * want;
+      }
+    }
+    EXPECT_LT(std::sqrt(difference / norm), c.dtype == DType::kF32 ? kF32 : kBf16);
+    if (rows != 1 || slots[0] >= 0) {
+      EXPECT_GT(std::sqrt(changed / norm), 0.1);
+    }
+  }
+
+  void Run(const LayerCase& c) {
+    auto layer = Pack(c);
+    ASSERT_TRUE(layer.has_value()) << layer.error().message;
+    const AdaptedLinear adapted = Adapted(c);
+    const int64_t columns = layer->packed->out_features();
     for (const int32_t rows : {1, 2, 9, 32, 70, 300}) {
       SCOPED_TRACE(rows);
       const int64_t capacity = gpu_.ops->RowCapacity(rows);
       TwinTensor x = Make(c.dtype, {capacity, c.in});
-      TwinTensor y = Make(source.output_dtype, {capacity, columns});
-      TwinTensor plain = Make(source.output_dtype, {capacity, columns});
-      TwinTensor both = Make(c.dtype, {capacity, n});
+      TwinTensor y = Make(layer->output, {capacity, columns});
+      TwinTensor plain = Make(layer->output, {capacity, columns});
       x.Randomise(random_), y.Randomise(random_);
       std::memcpy(plain.host.data, y.host.data, y.host.bytes());
       plain.Upload();
@@ -125,68 +209,14 @@ class GpuAdapters : public GpuOps {
       auto on_gpu = gpu_.device->Allocate(slots.size() * 4, MemoryKind::kDevice);
       ASSERT_TRUE(on_gpu.has_value());
       Done(gpu_.device->Copy(on_gpu->data(), slots.data(), slots.size() * 4, *stream_));
-      const auto run = [&](const TensorView& to, const int32_t* adapter_of_row) {
-        ProgrammeBuilder b;
-        const LinearParams params{packed->get(), x.gpu, to};
-        if (c.epilogue == Epilogue::kAccumulate) {
-          b.GivenResidual(to);
-          b.LinearAdd(b.Given(x.gpu), params, "adapted");
-        } else {
-          b.Linear(b.Given(x.gpu), params, "adapted");
-        }
-        Programme programme = b.Finish();
-        if (adapter_of_row != nullptr) {
-          programme.BindAdapters([&](const PackedLinear*) { return &adapted; });
-          Done(gpu_.ops->ReserveAdapters(programme, kSlots, c.most_rank));
-          for (int32_t slot = 0; slot < kSlots; ++slot)
-            Done(gpu_.ops->PlaceAdapter(programme, slot, *stream_));
-        }
-        Bucket bucket;
-        bucket.sequences = bucket.rows = rows;
-        bucket.rows_per_sequence = 1;
-        bucket.adapters = adapter_of_row != nullptr;
-        StepInputs inputs;
-        inputs.batch.rows = inputs.batch.num_sequences = rows;
-        inputs.adapter_of_row = adapter_of_row;
-        RunOnGpu(programme, bucket, inputs);
-      };
-      run(plain.gpu, nullptr);
-      run(y.gpu, static_cast<const int32_t*>(on_gpu->data()));
+      RunLayer(c, *layer, adapted, rows, x.gpu, plain.gpu, nullptr);
+      RunLayer(c, *layer, adapted, rows, x.gpu, y.gpu, static_cast<const int32_t*>(on_gpu->data()));
       const auto got_bytes = y.Download(), plain_bytes = plain.Download();
       TensorView got = y.host, without = plain.host;
       got.data = const_cast<std::byte*>(got_bytes.data());
       without.data = const_cast<std::byte*>(plain_bytes.data());
-      double difference = 0, norm = 0, changed = 0;
-      for (int32_t row = 0; row < rows; ++row) {
-        const auto delta = Delta(adapted, slots[static_cast<size_t>(row)], x.host, row, n);
-        for (int64_t i = 0; i < columns; ++i) {
-          const double before = TwinTensor::Get(without, row * columns + i);
-          double want = before + (gated ? 0 : delta[static_cast<size_t>(i)]);
-          if (gated) {
-            double gate = delta[static_cast<size_t>(i)],
-                   up = delta[static_cast<size_t>(columns + i)];
-            for (int64_t k = 0; k < c.in; ++k) {
-              const double v = TwinTensor::Get(x.host, row * c.in + k);
-              gate += v * TwinTensor::Get(parts[0], i * c.in + k);
-              up += v * TwinTensor::Get(parts[1], i * c.in + k);
-            }
-            want = gate / (1 + std::exp(-gate)) * up;
-          }
-          const double is = TwinTensor::Get(got, row * columns + i);
-          ASSERT_FALSE(std::isnan(is)) << row << ", " << i;
-          // A chain adds in another order.
-          if (slots[static_cast<size_t>(row)] < 0 && !gated && c.most_rank == 128) {
-            ASSERT_EQ(is, before);
-          }
-          difference += (is - want) * (is - want);
-          changed += (is - before) * (is - before);
-          norm += want * want;
-        }
-      }
-      EXPECT_LT(std::sqrt(difference / norm), c.dtype == DType::kF32 ? kF32 : kBf16);
-      if (rows != 1 || slots[0] >= 0) {
-        EXPECT_GT(std::sqrt(changed / norm), 0.1);
-      }
+      Compare(c, *layer, adapted, slots, x.host, got, without);
+      if (HasFatalFailure()) return;
     }
   }
 };

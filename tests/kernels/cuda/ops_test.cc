@@ -1,4 +1,6 @@
 // Every operation on the GPU against the same one on the CPU, on fresh random inputs of odd shapes.
+#include <functional>
+
 #include "tests/kernels/cuda/gpu_ops.h"
 
 namespace aisp {
@@ -147,8 +149,116 @@ struct PagedShape {
   std::vector<std::pair<int32_t, int32_t>> sequences;  // rows, context
 };
 
+// A batch of a paged pool's rows on both sides: whole contexts, or the last rows of each sequence.
+struct PagedBatch {
+  PagedBatch(const std::function<TwinTensor(int64_t)>& make, const PagedShape& s, bool whole,
+             int32_t n, int32_t blocks)
+      : rows(n),
+        positions(make(n)),
+        slots(make(n)),
+        tables(make(blocks)),
+        spans(make(static_cast<int64_t>(s.sequences.size()) * 4)) {
+    int32_t row = 0, table = 0;
+    for (const auto& [own_rows, context] : s.sequences) {
+      const int32_t count = whole ? context : own_rows;
+      host_spans.push_back({row, count, context, table});
+      for (int32_t i = 0; i < count; ++i, ++row) {
+        const int32_t p = context - count + i;
+        positions.host.as<int32_t>()[row] = p;
+        slots.host.as<int32_t>()[row] =
+            (blocks - (table + p / s.block_tokens)) * s.block_tokens + p % s.block_tokens;
+      }
+      for (int32_t b = 0; b < (context + s.block_tokens - 1) / s.block_tokens; ++b, ++table)
+        tables.host.as<int32_t>()[table] = blocks - table;
+    }
+    std::memcpy(spans.host.data, host_spans.data(), host_spans.size() * sizeof(RowSpan));
+    positions.Upload(), slots.Upload(), tables.Upload(), spans.Upload();
+  }
+  RaggedBatch On(bool gpu) const {
+    const auto side = [&](const TwinTensor& t) { return gpu ? t.gpu : t.host; };
+    RaggedBatch b;
+    b.rows = rows;
+    b.num_sequences = static_cast<int32_t>(host_spans.size());
+    for (const RowSpan& span : host_spans) b.longest_rows = std::max(b.longest_rows, span.num_rows);
+    b.host_sequences = host_spans;
+    b.sequences = reinterpret_cast<const RowSpan*>(side(spans).data);
+    b.positions = side(positions).as<int32_t>();
+    b.kv_slots = side(slots).as<int32_t>();
+    b.block_tables = side(tables).as<int32_t>();
+    return b;
+  }
+
+  int32_t rows;
+  TwinTensor positions, slots, tables, spans;
+  std::vector<RowSpan> host_spans;
+};
+
+class GpuPagedPool : public GpuOps {
+ protected:
+  void Run(const PagedShape& s, DType compute, DType kv) {
+    int32_t total = 0, rows = 0, blocks = 0;
+    for (const auto& [n, context] : s.sequences) {
+      total += context, rows += n;
+      blocks += (context + s.block_tokens - 1) / s.block_tokens;
+    }
+    TwinTensor pool = Make(kv, {blocks + 1, s.kv_heads, 2, int64_t{s.block_tokens} * s.dim});
+    const PagedKvView kv_host{pool.host.data, kv, s.kv_heads, s.dim, s.block_tokens, blocks + 1};
+    const auto make = [&](int64_t n) { return Make(DType::kI32, {n}); };
+    const PagedBatch whole(make, s, true, total, blocks);
+    Append(s, compute, whole, pool, kv_host);
+    if (HasFatalFailure()) return;
+    // From here on both attend over the same pool.
+    pool.Upload();
+    const PagedBatch last(make, s, false, rows, blocks);
+    Attend(s, compute, last, pool, kv_host);
+  }
+
+ private:
+  void Append(const PagedShape& s, DType compute, const PagedBatch& batch, TwinTensor& pool,
+              const PagedKvView& kv_host) {
+    TwinTensor cos_sin = Make(DType::kF32, {512, s.dim}), norm = Make(DType::kF32, {s.dim});
+    cos_sin.Randomise(random_), norm.Randomise(random_);
+    const int64_t width = (s.heads + 2 * s.kv_heads) * s.dim;
+    std::vector<float> wide;
+    TwinTensor qkv = Make(compute, {batch.rows, width});
+    qkv.Randomise(random_);
+    RopeAppendParams p{qkv.Widened(&wide), cos_sin.host, norm.host, norm.host, 1e-6f, s.heads,
+                       batch.On(false),    kv_host};
+    ASSERT_TRUE(cpu_->RopeAppend(p, *host_stream_).has_value());
+    p.qkv = qkv.gpu, p.cos_sin = cos_sin.gpu, p.q_norm = p.k_norm = norm.gpu;
+    p.batch = batch.On(true), p.kv.layer = pool.gpu.data;
+    Done(gpu_.ops->RopeAppend(p, *stream_));
+    EXPECT_LT(pool.Error(), kv_host.dtype == DType::kF32 ? kF32 : kBf16);
+  }
+  void Attend(const PagedShape& s, DType compute, const PagedBatch& batch, const TwinTensor& pool,
+              const PagedKvView& kv_host) {
+    const int64_t width = (s.heads + 2 * s.kv_heads) * s.dim;
+    std::vector<float> wide;
+    TwinTensor qkv = Make(compute, {batch.rows, width});
+    qkv.Randomise(random_);
+    TwinTensor out = Make(compute, {batch.rows, int64_t{s.heads} * s.dim});
+    out.Poison();
+    std::vector<float> out_wide(static_cast<size_t>(out.host.elements()));
+    AttentionParams p{
+        qkv.Widened(&wide),
+        s.dim,
+        s.dim,
+        s.heads,
+        0.1f,
+        s.window,
+        batch.On(false),
+        kv_host,
+        TensorView::Dense(out_wide.data(), DType::kF32, {batch.rows, int64_t{s.heads} * s.dim})};
+    ASSERT_TRUE(cpu_->PagedAttention(p, *host_stream_).has_value());
+    for (size_t i = 0; i < out_wide.size(); ++i) out.Set(static_cast<int64_t>(i), out_wide[i]);
+    p.q = qkv.gpu, p.batch = batch.On(true), p.kv.layer = pool.gpu.data, p.out = out.gpu;
+    Done(gpu_.ops->PagedAttention(p, *stream_));
+    EXPECT_LT(out.Error(), compute == DType::kF32 ? kF32 : kBf16);
+  }
+};
+
 // Appends whole contexts in one step, then attends with the last rows of each sequence.
-TEST_F(GpuOps, RopeAppendAndAttentionOverThePagedPool) {
+TEST_F(GpuPagedPool, RopeAppendAndAttention) {
   const std::vector<PagedShape> shapes = {
       {4, 2, 32, 16, 0, {{1, 1}, {1, 40}, {5, 17}}},
       {4, 4, 80, 32, 0, {{33, 33}, {1, 7}}},
@@ -156,94 +266,11 @@ TEST_F(GpuOps, RopeAppendAndAttentionOverThePagedPool) {
       {8, 1, 64, 64, 24, {{70, 140}, {1, 99}, {2, 50}}},
       {32, 8, 128, 16, 0, {{200, 500}, {1, 333}}},
   };
-  struct Types {
-    DType compute, kv;
-  };
   for (const PagedShape& s : shapes) {
-    for (const Types t : {Types{DType::kF32, DType::kF32}, Types{DType::kBF16, DType::kBF16}}) {
+    for (const DType type : {DType::kF32, DType::kBF16}) {
       SCOPED_TRACE(testing::Message()
-                   << "heads " << s.heads << " dim " << s.dim << " " << DTypeName(t.compute));
-      int32_t total = 0, rows = 0, blocks = 0;
-      for (const auto& [n, context] : s.sequences) {
-        total += context, rows += n;
-        blocks += (context + s.block_tokens - 1) / s.block_tokens;
-      }
-      TwinTensor pool = Make(t.kv, {blocks + 1, s.kv_heads, 2, int64_t{s.block_tokens} * s.dim});
-      PagedKvView kv_host{pool.host.data, t.kv, s.kv_heads, s.dim, s.block_tokens, blocks + 1};
-      PagedKvView kv_gpu = kv_host;
-      kv_gpu.layer = pool.gpu.data;
-      TwinTensor cos_sin = Make(DType::kF32, {512, s.dim});
-      cos_sin.Randomise(random_);
-      TwinTensor norm = Make(DType::kF32, {s.dim});
-      norm.Randomise(random_);
-      // The batch that appends everything, then the one that attends.
-      for (const bool append : {true, false}) {
-        const int32_t n = append ? total : rows;
-        TwinTensor positions = Make(DType::kI32, {n}), slots = Make(DType::kI32, {n}),
-                   tables = Make(DType::kI32, {blocks}),
-                   spans = Make(DType::kI32, {static_cast<int64_t>(s.sequences.size()) * 4});
-        int32_t row = 0, table = 0;
-        std::vector<RowSpan> host_spans;
-        for (const auto& [own_rows, context] : s.sequences) {
-          const int32_t count = append ? context : own_rows;
-          host_spans.push_back({row, count, context, table});
-          for (int32_t i = 0; i < count; ++i, ++row) {
-            const int32_t p = context - count + i;
-            positions.host.as<int32_t>()[row] = p;
-            slots.host.as<int32_t>()[row] =
-                (blocks - (table + p / s.block_tokens)) * s.block_tokens + p % s.block_tokens;
-          }
-          for (int32_t b = 0; b < (context + s.block_tokens - 1) / s.block_tokens; ++b, ++table)
-            tables.host.as<int32_t>()[table] = blocks - table;
-        }
-        std::memcpy(spans.host.data, host_spans.data(), host_spans.size() * sizeof(RowSpan));
-        positions.Upload(), slots.Upload(), tables.Upload(), spans.Upload();
-        const auto batch = [&](auto side) {
-          RaggedBatch b;
-          b.rows = n;
-          b.num_sequences = static_cast<int32_t>(host_spans.size());
-          for (const RowSpan& span : host_spans)
-            b.longest_rows = std::max(b.longest_rows, span.num_rows);
-          b.host_sequences = host_spans;
-          b.sequences = reinterpret_cast<const RowSpan*>(side(spans).data);
-          b.positions = side(positions).template as<int32_t>();
-          b.kv_slots = side(slots).template as<int32_t>();
-          b.block_tables = side(tables).template as<int32_t>();
-          return b;
-        };
-        const RaggedBatch on_host = batch([](TwinTensor& x) { return x.host; });
-        const RaggedBatch on_gpu = batch([](TwinTensor& x) { return x.gpu; });
-        const int64_t width = (s.heads + 2 * s.kv_heads) * s.dim;
-        TwinTensor qkv = Make(t.compute, {n, width});
-        qkv.Randomise(random_);
-        std::vector<float> wide(static_cast<size_t>(qkv.host.elements()));
-        for (size_t i = 0; i < wide.size(); ++i)
-          wide[i] = TwinTensor::Get(qkv.host, static_cast<int64_t>(i));
-        const TensorView qkv32 = TensorView::Dense(wide.data(), DType::kF32, {n, width});
-        if (append) {
-          RopeAppendParams p{qkv32, cos_sin.host, norm.host, norm.host,
-                             1e-6f, s.heads,      on_host,   kv_host};
-          ASSERT_TRUE(cpu_->RopeAppend(p, *host_stream_).has_value());
-          p.qkv = qkv.gpu, p.cos_sin = cos_sin.gpu, p.q_norm = p.k_norm = norm.gpu;
-          p.batch = on_gpu, p.kv = kv_gpu;
-          Done(gpu_.ops->RopeAppend(p, *stream_));
-          EXPECT_LT(pool.Error(), t.kv == DType::kF32 ? kF32 : kBf16);
-          // From here on both attend over the same pool.
-          pool.Upload();
-          continue;
-        }
-        TwinTensor out = Make(t.compute, {n, int64_t{s.heads} * s.dim});
-        out.Poison();
-        std::vector<float> out_wide(static_cast<size_t>(out.host.elements()));
-        const TensorView out32 =
-            TensorView::Dense(out_wide.data(), DType::kF32, {n, int64_t{s.heads} * s.dim});
-        AttentionParams p{qkv32, s.dim, s.dim, s.heads, 0.1f, s.window, on_host, kv_host, out32};
-        ASSERT_TRUE(cpu_->PagedAttention(p, *host_stream_).has_value());
-        for (size_t i = 0; i < out_wide.size(); ++i) out.Set(static_cast<int64_t>(i), out_wide[i]);
-        p.q = qkv.gpu, p.batch = on_gpu, p.kv = kv_gpu, p.out = out.gpu;
-        Done(gpu_.ops->PagedAttention(p, *stream_));
-        EXPECT_LT(out.Error(), t.compute == DType::kF32 ? kF32 : kBf16);
-      }
+                   << "heads " << s.heads << " dim " << s.dim << " " << DTypeName(type));
+      Run(s, type, type);
     }
   }
 }

@@ -178,75 +178,85 @@ TEST_F(GpuPagedParity, AttentionOverPoolsOfEveryFormat) {
   }
 }
 
-TEST_F(GpuPagedParity, RopeAndAttentionTogetherAreOneAfterTheOther) {
+class GpuPagedTogether : public GpuPagedParity {
+ protected:
+  static constexpr int32_t kHeads = 8, kKvHeads = 2, kDim = 128, kBlock = 64;
+
+  // A programme of both nodes on the GPU, of a batch with one pool.
+  void RunTogether(const RopeAppendParams& rope, const AttentionParams& attention,
+                   int32_t sequences, int32_t rows) {
+    ProgrammeBuilder b;
+    b.SetLayer(0);
+    RopeAppendParams rope_node = rope;
+    AttentionParams attend_node = attention;
+    rope_node.batch = attend_node.batch = {};
+    b.Attend(b.RopeAppend(b.Given(rope.qkv), rope_node), attend_node);
+    Programme programme = b.Finish();
+    ASSERT_TRUE(programme.BindKv(std::span(&attention.kv, 1)).has_value());
+    Bucket bucket;
+    bucket.sequences = sequences;
+    bucket.rows = rows;
+    bucket.rows_per_sequence = attention.batch.longest_rows;
+    bucket.mode = attention.batch.longest_rows <= 1 ? StepMode::kDecode : StepMode::kMixed;
+    StepInputs inputs;
+    inputs.batch = attention.batch;
+    RunOnGpu(programme, bucket, inputs);
+  }
+
+  void Run(const std::vector<Sequence>& sequences, DType kv, bool norms) {
+    const PagedRig rig(gpu_, *stream_, sequences, kBlock, 0);
+    const int32_t rows = rig.total_rows;
+    const int64_t qkv_width = int64_t{kHeads + 2 * kKvHeads} * kDim;
+    const int64_t width = int64_t{kHeads} * kDim;
+    TwinTensor pool = Make(kv, {int64_t{rig.num_blocks} * kKvHeads * 2 * kBlock * kDim});
+    TwinTensor qkv = Make(DType::kBF16, {rows, qkv_width}), out = Make(DType::kBF16, {rows, width});
+    TwinTensor cos_sin = Make(DType::kF32, {2048, kDim}), norm = Make(DType::kF32, {kDim});
+    pool.Randomise(random_), qkv.Randomise(random_), norm.Randomise(random_);
+    std::uniform_real_distribution<float> angle(0, 6.28f);
+    for (int64_t i = 0; i < 2048; ++i) {
+      for (int64_t j = 0; j < kDim / 2; ++j) {
+        const float a = angle(random_);
+        cos_sin.Set(i * kDim + j, std::cos(a));
+        cos_sin.Set(i * kDim + kDim / 2 + j, std::sin(a));
+      }
+    }
+    cos_sin.Upload(), out.Poison();
+    std::vector<float> wide_pool, wide_qkv, wide_out(static_cast<size_t>(rows * width));
+    RopeAppendParams rope;
+    rope.qkv = qkv.Widened(&wide_qkv), rope.cos_sin = cos_sin.host;
+    if (norms) rope.q_norm = rope.k_norm = norm.host;
+    rope.num_heads = kHeads, rope.batch = rig.Batch(false, rows);
+    rope.kv = rig.Pool(pool.Widened(&wide_pool).data, DType::kF32, kKvHeads, kDim);
+    ASSERT_TRUE(cpu_->RopeAppend(rope, *host_stream_).has_value());
+    // Attention sees the pool as it is stored.
+    for (float& v : wide_pool) v = kv == DType::kBF16 ? FromBf16(ToBf16(v)) : FromE4M3(ToE4M3(v));
+    AttentionParams p;
+    p.q = rope.qkv, p.q_head_dim = p.v_head_dim = kDim, p.num_heads = kHeads;
+    p.scale = 0.088f, p.batch = rope.batch, p.kv = rope.kv;
+    p.out = TensorView::Dense(wide_out.data(), DType::kF32, {rows, width});
+    ASSERT_TRUE(cpu_->PagedAttention(p, *host_stream_).has_value());
+    for (int64_t i = 0; i < rows * width; ++i) out.Set(i, wide_out[static_cast<size_t>(i)]);
+    rope.qkv = qkv.gpu, rope.cos_sin = cos_sin.gpu;
+    if (norms) rope.q_norm = rope.k_norm = norm.gpu;
+    rope.batch = p.batch = rig.Batch(true, rows);
+    rope.kv = p.kv = rig.Pool(pool.gpu.data, kv, kKvHeads, kDim);
+    p.q = qkv.gpu, p.q.shape[1] = width, p.out = out.gpu;
+    RunTogether(rope, p, static_cast<int32_t>(sequences.size()), rows);
+    EXPECT_LT(out.Error(), kBf16);
+    for (int64_t i = 0; i < pool.host.elements(); ++i)
+      pool.Set(i, wide_pool[static_cast<size_t>(i)]);
+    EXPECT_LT(pool.Error(), kv == DType::kBF16 ? kBf16 : kQuantised);
+  }
+};
+
+TEST_F(GpuPagedTogether, RopeAndAttentionAreOneAfterTheOther) {
   for (const std::vector<Sequence>& sequences : {std::vector<Sequence>{{1, 1}, {1, 40}, {1, 300}},
                                                  {{1, 2000}},
                                                  {{5, 17}, {1, 40}, {80, 80}}}) {
     for (const DType kv : {DType::kBF16, DType::kF8E4M3}) {
       for (const bool norms : {false, true}) {
-        constexpr int32_t kHeads = 8, kKvHeads = 2, kDim = 128, kBlock = 64;
         SCOPED_TRACE(testing::Message() << sequences.size() << DTypeName(kv) << norms);
-        const PagedRig rig(gpu_, *stream_, sequences, kBlock, 0);
-        const int32_t rows = rig.total_rows;
-        const int64_t qkv_width = int64_t{kHeads + 2 * kKvHeads} * kDim;
-        const int64_t width = int64_t{kHeads} * kDim;
-        TwinTensor pool = Make(kv, {int64_t{rig.num_blocks} * kKvHeads * 2 * kBlock * kDim});
-        TwinTensor qkv = Make(DType::kBF16, {rows, qkv_width}),
-                   out = Make(DType::kBF16, {rows, width});
-        TwinTensor cos_sin = Make(DType::kF32, {2048, kDim}), norm = Make(DType::kF32, {kDim});
-        pool.Randomise(random_), qkv.Randomise(random_), norm.Randomise(random_);
-        std::uniform_real_distribution<float> angle(0, 6.28f);
-        for (int64_t i = 0; i < 2048; ++i) {
-          for (int64_t j = 0; j < kDim / 2; ++j) {
-            const float a = angle(random_);
-            cos_sin.Set(i * kDim + j, std::cos(a));
-            cos_sin.Set(i * kDim + kDim / 2 + j, std::sin(a));
-          }
-        }
-        cos_sin.Upload(), out.Poison();
-        std::vector<float> wide_pool, wide_qkv, wide_out(static_cast<size_t>(rows * width));
-        RopeAppendParams rope;
-        rope.qkv = qkv.Widened(&wide_qkv), rope.cos_sin = cos_sin.host;
-        if (norms) rope.q_norm = rope.k_norm = norm.host;
-        rope.num_heads = kHeads, rope.batch = rig.Batch(false, rows);
-        rope.kv = rig.Pool(pool.Widened(&wide_pool).data, DType::kF32, kKvHeads, kDim);
-        ASSERT_TRUE(cpu_->RopeAppend(rope, *host_stream_).has_value());
-        // Attention sees the pool as it is stored.
-        for (size_t i = 0; i < wide_pool.size(); ++i) {
-          wide_pool[i] =
-              kv == DType::kBF16 ? FromBf16(ToBf16(wide_pool[i])) : FromE4M3(ToE4M3(wide_pool[i]));
-        }
-        AttentionParams p;
-        p.q = rope.qkv, p.q_head_dim = p.v_head_dim = kDim, p.num_heads = kHeads;
-        p.scale = 0.088f, p.batch = rope.batch, p.kv = rope.kv;
-        p.out = TensorView::Dense(wide_out.data(), DType::kF32, {rows, width});
-        ASSERT_TRUE(cpu_->PagedAttention(p, *host_stream_).has_value());
-        for (int64_t i = 0; i < rows * width; ++i) out.Set(i, wide_out[static_cast<size_t>(i)]);
-        rope.qkv = qkv.gpu, rope.cos_sin = cos_sin.gpu;
-        if (norms) rope.q_norm = rope.k_norm = norm.gpu;
-        rope.batch = p.batch = rig.Batch(true, rows);
-        rope.kv = p.kv = rig.Pool(pool.gpu.data, kv, kKvHeads, kDim);
-        p.q = qkv.gpu, p.q.shape[1] = width, p.out = out.gpu;
-        ProgrammeBuilder b;
-        b.SetLayer(0);
-        RopeAppendParams rope_node = rope;
-        AttentionParams attend_node = p;
-        rope_node.batch = attend_node.batch = {};
-        b.Attend(b.RopeAppend(b.Given(qkv.gpu), rope_node), attend_node);
-        Programme programme = b.Finish();
-        ASSERT_TRUE(programme.BindKv(std::span(&p.kv, 1)).has_value());
-        Bucket bucket;
-        bucket.sequences = static_cast<int32_t>(sequences.size());
-        bucket.rows = rows;
-        bucket.rows_per_sequence = p.batch.longest_rows;
-        bucket.mode = p.batch.longest_rows <= 1 ? StepMode::kDecode : StepMode::kMixed;
-        StepInputs inputs;
-        inputs.batch = p.batch;
-        RunOnGpu(programme, bucket, inputs);
-        EXPECT_LT(out.Error(), kBf16);
-        for (int64_t i = 0; i < pool.host.elements(); ++i)
-          pool.Set(i, wide_pool[static_cast<size_t>(i)]);
-        EXPECT_LT(pool.Error(), kv == DType::kBF16 ? kBf16 : kQuantised);
+        Run(sequences, kv, norms);
       }
     }
   }

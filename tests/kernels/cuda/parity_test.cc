@@ -68,66 +68,85 @@ StoredWeight RandomStored(WeightFormat format, bool one_scale, int64_t n, int64_
   return w;
 }
 
-TEST_F(GpuParity, QuantisedLinearIsTheProductOfItsQuantisedOperands) {
+class GpuQuantisedLinear : public GpuParity {
+ protected:
   struct Shape {
     int64_t n1, n2, k;
   };
+  // Blocks of scales must not straddle parts; gate and up are of equal height.
+  static std::vector<Shape> ShapesOf(WeightFormat format, Epilogue epilogue) {
+    if (epilogue == Epilogue::kGatedSilu) return {{128, 128, 144}, {384, 384, 1040}};
+    if (format == WeightFormat::kFp8Block) return {{128, 72, 144}, {256, 520, 1040}};
+    return {{33, 64, 64}, {131, 72, 144}, {600, 57, 1040}};
+  }
+
+  // Two stacked parts; on the CPU in f32, gated ones before SiLU.
+  struct Layer {
+    std::unique_ptr<PackedLinear> gpu, cpu;
+    DType output = DType::kF32;
+    bool gated = false;
+  };
+  Result<Layer> Pack(WeightFormat format, Epilogue epilogue, const Shape& s) {
+    const StoredWeight a = RandomStored(format, false, s.n1, s.k, random_);
+    const StoredWeight b = RandomStored(format, true, s.n2, s.k, random_);
+    const TensorView parts[] = {a.view, b.view}, values[] = {a.values_view, b.values_view};
+    const PartScales scales[] = {a.part, b.part};
+    TwinTensor bias = Make(DType::kF32, {s.n1});
+    bias.Randomise(random_);
+    const TensorView biases[] = {bias.host, TensorView{}};
+    Layer layer;
+    layer.gated = epilogue == Epilogue::kGatedSilu;
+    LinearSource source{parts, biases, DType::kBF16, epilogue, DType::kF32};
+    if (layer.gated) source.biases = {}, source.output_dtype = DType::kBF16;
+    const LinearSource plain{values, source.biases, DType::kF32,
+                             layer.gated ? Epilogue::kStore : epilogue};
+    source.format = format, source.scales = scales;
+    layer.output = source.output_dtype;
+    AISP_ASSIGN_OR_RETURN(layer.gpu, gpu_.ops->PackLinear(source));
+    AISP_ASSIGN_OR_RETURN(layer.cpu, cpu_->PackLinear(plain));
+    return layer;
+  }
+
+  // |gpu - cpu| / |cpu| of a product of random rows.
+  double Error(const Layer& layer, const Shape& s, Epilogue epilogue, int32_t rows) {
+    const int64_t capacity = std::max(cpu_->RowCapacity(rows), gpu_.ops->RowCapacity(rows));
+    const int64_t width = layer.gated ? s.n1 : s.n1 + s.n2;
+    TwinTensor x = Make(DType::kBF16, {capacity, s.k});
+    TwinTensor y = Make(layer.output, {capacity, width});
+    x.Randomise(random_);
+    if (epilogue == Epilogue::kAccumulate) {
+      y.Randomise(random_);
+    } else {
+      y.Poison();
+    }
+    std::vector<float> wide;
+    const TensorView x32 = x.Widened(&wide);
+    if (layer.gated) {
+      std::vector<float> both(static_cast<size_t>(capacity * 2 * width));
+      const TensorView both32 = TensorView::Dense(both.data(), DType::kF32, {capacity, 2 * width});
+      Done(cpu_->Linear({layer.cpu.get(), x32, both32, rows}, *host_stream_));
+      Done(cpu_->SiluMul({both32, y.host, rows}, *host_stream_));
+    } else {
+      Done(cpu_->Linear({layer.cpu.get(), x32, y.host, rows}, *host_stream_));
+    }
+    Done(gpu_.ops->Linear({layer.gpu.get(), x.gpu, y.gpu, rows}, *stream_));
+    return y.Error(rows * width);
+  }
+};
+
+TEST_F(GpuQuantisedLinear, IsTheProductOfItsQuantisedOperands) {
   for (const WeightFormat format :
        {WeightFormat::kFp8, WeightFormat::kFp8Block, WeightFormat::kNvfp4}) {
     for (const Epilogue epilogue :
          {Epilogue::kStore, Epilogue::kAccumulate, Epilogue::kGatedSilu}) {
-      const bool gated = epilogue == Epilogue::kGatedSilu;
-      // Blocks of scales must not straddle parts; gate and up are of equal height.
-      const std::vector<Shape> shapes =
-          gated ? std::vector<Shape>{{128, 128, 144}, {384, 384, 1040}}
-          : format == WeightFormat::kFp8Block
-              ? std::vector<Shape>{{128, 72, 144}, {256, 520, 1040}}
-              : std::vector<Shape>{{33, 64, 64}, {131, 72, 144}, {600, 57, 1040}};
-      for (const Shape& s : shapes) {
-        const StoredWeight a = RandomStored(format, false, s.n1, s.k, random_);
-        const StoredWeight b = RandomStored(format, true, s.n2, s.k, random_);
-        const TensorView parts[] = {a.view, b.view}, values[] = {a.values_view, b.values_view};
-        const PartScales scales[] = {a.part, b.part};
-        TwinTensor bias = Make(DType::kF32, {s.n1});
-        bias.Randomise(random_);
-        const TensorView biases[] = {bias.host, TensorView{}};
-        LinearSource source{parts, biases, DType::kBF16, epilogue, DType::kF32};
-        if (gated) source.biases = {}, source.output_dtype = DType::kBF16;
-        LinearSource plain{values, source.biases, DType::kF32, gated ? Epilogue::kStore : epilogue};
-        source.format = format, source.scales = scales;
-        auto on_gpu = gpu_.ops->PackLinear(source);
-        ASSERT_TRUE(on_gpu.has_value()) << on_gpu.error().message;
-        auto on_cpu = cpu_->PackLinear(plain);
-        ASSERT_TRUE(on_cpu.has_value());
+      for (const Shape& s : ShapesOf(format, epilogue)) {
+        const auto layer = Pack(format, epilogue, s);
+        ASSERT_TRUE(layer.has_value()) << layer.error().message;
         for (const int32_t rows : {1, 3, 17, 33, 64, 65, 130, 300}) {
           SCOPED_TRACE(testing::Message()
                        << "format " << int(format) << " epilogue " << int(epilogue) << " " << s.n1
                        << "+" << s.n2 << "x" << s.k << " rows " << rows);
-          const int64_t capacity = std::max(cpu_->RowCapacity(rows), gpu_.ops->RowCapacity(rows));
-          const int64_t width = gated ? s.n1 : s.n1 + s.n2;
-          TwinTensor x = Make(DType::kBF16, {capacity, s.k});
-          TwinTensor y = Make(source.output_dtype, {capacity, width});
-          x.Randomise(random_);
-          if (epilogue == Epilogue::kAccumulate) {
-            y.Randomise(random_);
-          } else {
-            y.Poison();
-          }
-          std::vector<float> wide;
-          const TensorView x32 = x.Widened(&wide);
-          if (gated) {
-            std::vector<float> both(static_cast<size_t>(capacity * 2 * width));
-            const TensorView both32 =
-                TensorView::Dense(both.data(), DType::kF32, {capacity, 2 * width});
-            ASSERT_TRUE(
-                cpu_->Linear({on_cpu->get(), x32, both32, rows}, *host_stream_).has_value());
-            ASSERT_TRUE(cpu_->SiluMul({both32, y.host, rows}, *host_stream_).has_value());
-          } else {
-            ASSERT_TRUE(
-                cpu_->Linear({on_cpu->get(), x32, y.host, rows}, *host_stream_).has_value());
-          }
-          Done(gpu_.ops->Linear({on_gpu->get(), x.gpu, y.gpu, rows}, *stream_));
-          EXPECT_LT(y.Error(rows * width),
+          EXPECT_LT(Error(*layer, s, epilogue, rows),
                     format == WeightFormat::kFp8Block ? kQuantisedBlocks : kQuantised);
         }
       }
@@ -136,85 +155,108 @@ TEST_F(GpuParity, QuantisedLinearIsTheProductOfItsQuantisedOperands) {
 }
 
 // o, then norm and gate+up, then down, then norm and qkv, as a layer runs them together.
-TEST_F(GpuParity, LayersInARunAreOneAfterTheOther) {
-  constexpr int64_t kHidden = 264, kMixed = 192, kInner = 520, kQkv = 296;
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    if (!gpu_.ops->Fuses(Epilogue::kGatedSilu, dtype)) continue;
-    TwinTensor o = Make(DType::kF32, {kHidden, kMixed}),
-               gate = Make(DType::kF32, {kInner, kHidden}),
-               up = Make(DType::kF32, {kInner, kHidden}),
-               down = Make(DType::kF32, {kHidden, kInner}),
-               qkv = Make(DType::kF32, {kQkv, kHidden});
-    for (TwinTensor* w : {&o, &gate, &up, &down, &qkv}) {
-      w->Randomise(random_, 0.06f);
-      for (int64_t i = 0; i < w->host.elements(); ++i)
-        w->Set(i, FromBf16(ToBf16(TwinTensor::Get(w->host, i))));
+class GpuLinearRun : public GpuParity {
+ protected:
+  static constexpr int64_t kHidden = 264, kMixed = 192, kInner = 520, kQkv = 296;
+
+  using Packed = std::unique_ptr<PackedLinear>;
+  struct Layers {
+    Packed o, gate, down, qkv;
+  };
+  struct Weights {
+    TwinTensor o, gate, up, down, qkv, norm;
+  };
+  Weights RandomWeights() {
+    Weights w{Make(DType::kF32, {kHidden, kMixed}), Make(DType::kF32, {kInner, kHidden}),
+              Make(DType::kF32, {kInner, kHidden}), Make(DType::kF32, {kHidden, kInner}),
+              Make(DType::kF32, {kQkv, kHidden}),   Make(DType::kF32, {kHidden})};
+    for (TwinTensor* each : {&w.o, &w.gate, &w.up, &w.down, &w.qkv}) {
+      each->Randomise(random_, 0.06f);
+      for (int64_t i = 0; i < each->host.elements(); ++i)
+        each->Set(i, FromBf16(ToBf16(TwinTensor::Get(each->host, i))));
     }
-    TwinTensor norm = Make(DType::kF32, {kHidden});
-    norm.Randomise(random_);
-    const auto pack = [&](Ops& ops, std::vector<TensorView> parts, DType compute, Epilogue epilogue,
-                          DType output) {
-      auto packed = ops.PackLinear({parts, {}, compute, epilogue, output});
+    w.norm.Randomise(random_);
+    return w;
+  }
+  // `gated`: gate and up with SiLU in one; else it stands alone.
+  static Layers Pack(Ops& ops, const Weights& w, DType dtype, Epilogue gated) {
+    const auto pack = [&](std::vector<TensorView> parts, Epilogue epilogue, DType output) {
+      auto packed = ops.PackLinear({parts, {}, dtype, epilogue, output});
       AISP_CHECK_MSG(packed.has_value(), packed.error().message);
       return std::move(*packed);
     };
-    const auto gpu_o = pack(*gpu_.ops, {o.host}, dtype, Epilogue::kAccumulate, DType::kF32),
-               gpu_gate = pack(*gpu_.ops, {gate.host, up.host}, dtype, Epilogue::kGatedSilu, dtype),
-               gpu_down = pack(*gpu_.ops, {down.host}, dtype, Epilogue::kAccumulate, DType::kF32),
-               gpu_qkv = pack(*gpu_.ops, {qkv.host}, dtype, Epilogue::kStore, dtype);
-    const auto cpu_o = pack(*cpu_, {o.host}, DType::kF32, Epilogue::kAccumulate, DType::kF32),
-               cpu_gate =
-                   pack(*cpu_, {gate.host, up.host}, DType::kF32, Epilogue::kStore, DType::kF32),
-               cpu_down = pack(*cpu_, {down.host}, DType::kF32, Epilogue::kAccumulate, DType::kF32),
-               cpu_qkv = pack(*cpu_, {qkv.host}, DType::kF32, Epilogue::kStore, DType::kF32);
+    return {pack({w.o.host}, Epilogue::kAccumulate, DType::kF32),
+            pack({w.gate.host, w.up.host}, gated, dtype),
+            pack({w.down.host}, Epilogue::kAccumulate, DType::kF32),
+            pack({w.qkv.host}, Epilogue::kStore, dtype)};
+  }
+
+  // x, the residual, what lies between, and q, k and v.
+  struct Rows {
+    TwinTensor x, hidden, normed, inner, normed2, y;
+  };
+  void RunOnGpuTogether(const Layers& l, const TwinTensor& norm, const Rows& r, int32_t rows) {
+    // Norms of the rows beyond `rows` are of anything.
+    ProgrammeBuilder b;
+    b.GivenResidual(r.hidden.gpu);
+    b.LinearAdd(b.Given(r.x.gpu), {l.o.get(), r.x.gpu, r.hidden.gpu}, "o");
+    const RmsNormParams norm1{r.hidden.gpu, nullptr, norm.gpu, r.normed.gpu, 0, 1e-5f};
+    const ValueId n_mlp = b.Norm(b.residual(), norm1);
+    const ValueId activated = b.Linear(n_mlp, {l.gate.get(), r.normed.gpu, r.inner.gpu}, "gate_up");
+    b.LinearAdd(activated, {l.down.get(), r.inner.gpu, r.hidden.gpu}, "down");
+    const RmsNormParams norm2{r.hidden.gpu, nullptr, norm.gpu, r.normed2.gpu, 0, 1e-5f};
+    b.Linear(b.Norm(b.residual(), norm2), {l.qkv.get(), r.normed2.gpu, r.y.gpu}, "qkv");
+    const Programme programme = b.Finish();
+    Bucket bucket;
+    bucket.sequences = bucket.rows = rows;
+    bucket.rows_per_sequence = 1;
+    StepInputs inputs;
+    inputs.batch.rows = inputs.batch.num_sequences = rows;
+    RunOnGpu(programme, bucket, inputs);
+  }
+  // One after the other in f32; q, k and v.
+  std::vector<float> RunOnCpu(const Layers& l, const TwinTensor& norm, const Rows& r, int32_t rows,
+                              int64_t capacity) {
+    const auto size = [&](int64_t cols) { return static_cast<size_t>(capacity * cols); };
+    std::vector<float> wide, n1(size(kHidden)), n2(n1.size()), both(size(2 * kInner)),
+        act(size(kInner)), out(size(kQkv));
+    const auto view = [&](std::vector<float>& v, int64_t cols) {
+      return TensorView::Dense(v.data(), DType::kF32, {capacity, cols});
+    };
+    const TensorView& hidden = r.hidden.host;
+    Stream& s = *host_stream_;
+    Done(cpu_->Linear({l.o.get(), r.x.Widened(&wide), hidden, rows}, s));
+    Done(cpu_->RmsNorm({hidden, nullptr, norm.host, view(n1, kHidden), rows, 1e-5f}, s));
+    Done(cpu_->Linear({l.gate.get(), view(n1, kHidden), view(both, 2 * kInner), rows}, s));
+    Done(cpu_->SiluMul({view(both, 2 * kInner), view(act, kInner), rows}, s));
+    Done(cpu_->Linear({l.down.get(), view(act, kInner), hidden, rows}, s));
+    Done(cpu_->RmsNorm({hidden, nullptr, norm.host, view(n2, kHidden), rows, 1e-5f}, s));
+    Done(cpu_->Linear({l.qkv.get(), view(n2, kHidden), view(out, kQkv), rows}, s));
+    return out;
+  }
+};
+
+TEST_F(GpuLinearRun, IsOneLayerAfterTheOther) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    if (!gpu_.ops->Fuses(Epilogue::kGatedSilu, dtype)) continue;
+    const Weights w = RandomWeights();
+    const Layers on_gpu = Pack(*gpu_.ops, w, dtype, Epilogue::kGatedSilu);
+    const Layers on_cpu = Pack(*cpu_, w, DType::kF32, Epilogue::kStore);
     for (const int32_t rows : {1, 2, 5, 8, 16, 40}) {
       SCOPED_TRACE(rows);
       const int64_t capacity = std::max(cpu_->RowCapacity(rows), gpu_.ops->RowCapacity(rows));
-      TwinTensor x = Make(dtype, {capacity, kMixed}),
-                 hidden = Make(DType::kF32, {capacity, kHidden}),
-                 normed = Make(dtype, {capacity, kHidden}), inner = Make(dtype, {capacity, kInner}),
-                 normed2 = Make(dtype, {capacity, kHidden}), y = Make(dtype, {capacity, kQkv});
-      x.Randomise(random_), hidden.Randomise(random_), y.Poison();
-      normed.Poison(), inner.Poison(), normed2.Poison();
-      // Norms of the rows beyond `rows` are of anything.
-      ProgrammeBuilder b;
-      b.GivenResidual(hidden.gpu);
-      b.LinearAdd(b.Given(x.gpu), {gpu_o.get(), x.gpu, hidden.gpu}, "o");
-      const RmsNormParams norm1{hidden.gpu, nullptr, norm.gpu, normed.gpu, 0, 1e-5f};
-      const ValueId n_mlp = b.Norm(b.residual(), norm1);
-      const ValueId activated = b.Linear(n_mlp, {gpu_gate.get(), normed.gpu, inner.gpu}, "gate_up");
-      b.LinearAdd(activated, {gpu_down.get(), inner.gpu, hidden.gpu}, "down");
-      const RmsNormParams norm2{hidden.gpu, nullptr, norm.gpu, normed2.gpu, 0, 1e-5f};
-      b.Linear(b.Norm(b.residual(), norm2), {gpu_qkv.get(), normed2.gpu, y.gpu}, "qkv");
-      const Programme programme = b.Finish();
-      Bucket bucket;
-      bucket.sequences = bucket.rows = rows;
-      bucket.rows_per_sequence = 1;
-      StepInputs inputs;
-      inputs.batch.rows = inputs.batch.num_sequences = rows;
-      RunOnGpu(programme, bucket, inputs);
-
-      std::vector<float> wide, n1(static_cast<size_t>(capacity * kHidden)), n2(n1.size()),
-          both(static_cast<size_t>(capacity * 2 * kInner)),
-          act(static_cast<size_t>(capacity * kInner)), out(static_cast<size_t>(capacity * kQkv));
-      const auto view = [&](std::vector<float>& v, int64_t cols) {
-        return TensorView::Dense(v.data(), DType::kF32, {capacity, cols});
-      };
-      const auto must = [](const Status& status) { ASSERT_TRUE(status.has_value()); };
-      must(cpu_->Linear({cpu_o.get(), x.Widened(&wide), hidden.host, rows}, *host_stream_));
-      must(cpu_->RmsNorm({hidden.host, nullptr, norm.host, view(n1, kHidden), rows, 1e-5f},
-                         *host_stream_));
-      must(cpu_->Linear({cpu_gate.get(), view(n1, kHidden), view(both, 2 * kInner), rows},
-                        *host_stream_));
-      must(cpu_->SiluMul({view(both, 2 * kInner), view(act, kInner), rows}, *host_stream_));
-      must(cpu_->Linear({cpu_down.get(), view(act, kInner), hidden.host, rows}, *host_stream_));
-      must(cpu_->RmsNorm({hidden.host, nullptr, norm.host, view(n2, kHidden), rows, 1e-5f},
-                         *host_stream_));
-      must(cpu_->Linear({cpu_qkv.get(), view(n2, kHidden), view(out, kQkv), rows}, *host_stream_));
-      for (int64_t i = 0; i < rows * kQkv; ++i) y.Set(i, out[static_cast<size_t>(i)]);
+      Rows r{Make(dtype, {capacity, kMixed}),  Make(DType::kF32, {capacity, kHidden}),
+             Make(dtype, {capacity, kHidden}), Make(dtype, {capacity, kInner}),
+             Make(dtype, {capacity, kHidden}), Make(dtype, {capacity, kQkv})};
+      r.x.Randomise(random_), r.hidden.Randomise(random_), r.y.Poison();
+      r.normed.Poison(), r.inner.Poison(), r.normed2.Poison();
+      RunOnGpuTogether(on_gpu, w.norm, r, rows);
+      const std::vector<float> out = RunOnCpu(on_cpu, w.norm, r, rows, capacity);
+      if (HasFatalFailure()) return;
+      for (int64_t i = 0; i < rows * kQkv; ++i) r.y.Set(i, out[static_cast<size_t>(i)]);
       const double limit = dtype == DType::kF32 ? kF32 : kBf16;
-      EXPECT_LT(y.Error(rows * kQkv), limit);
-      EXPECT_LT(hidden.Error(rows * kHidden), limit);
+      EXPECT_LT(r.y.Error(rows * kQkv), limit);
+      EXPECT_LT(r.hidden.Error(rows * kHidden), limit);
     }
   }
 }

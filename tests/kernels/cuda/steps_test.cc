@@ -28,7 +28,7 @@ struct Format {
 // What a failure prints, and a list of tests.
 void PrintTo(const Format& format, std::ostream* out) { *out << format.name; }
 
-struct Told {
+struct TestSequence {
   std::vector<TokenId> tokens;  // the prompt, then what was drawn
   SamplingParams params;
   std::vector<float> logits;  // after all of `tokens` but the last
@@ -36,41 +36,43 @@ struct Told {
 
 // Prompts from the recorded stories: one of kLongPrompt tokens, one short, the second drawn at
 // random.
-std::vector<Told> Prompts(const std::string& directory) {
+std::vector<TestSequence> Prompts(const std::string& directory) {
   const auto text = ReadTextFile(directory + "/expected.json");
   AISP_CHECK_MSG(text.has_value(), "no expected.json in " + directory);
   const nlohmann::json expected = nlohmann::json::parse(*text);
-  std::vector<Told> told(2);
-  for (size_t i = 0; i < told.size(); ++i) {
+  std::vector<TestSequence> sequences(2);
+  for (size_t i = 0; i < sequences.size(); ++i) {
     const auto& c = expected["cases"][i];
-    told[i].tokens = c["prompt_ids"].get<std::vector<TokenId>>();
+    sequences[i].tokens = c["prompt_ids"].get<std::vector<TokenId>>();
     const auto story = c["greedy_ids"].get<std::vector<TokenId>>();
-    if (i == 0) told[i].tokens.insert(told[i].tokens.end(), story.begin(), story.end());
+    if (i == 0) sequences[i].tokens.insert(sequences[i].tokens.end(), story.begin(), story.end());
   }
-  told[0].tokens.resize(kLongPrompt);
-  told[0].params.temperature = 0;
-  told[1].params.temperature = 0.9f;
-  told[1].params.top_p = 0.9f;
-  told[1].params.top_k = 40;
-  told[1].params.repetition_penalty = 1.1f;
-  told[1].params.seed = 7;
-  return told;
+  sequences[0].tokens.resize(kLongPrompt);
+  sequences[0].params.temperature = 0;
+  sequences[1].params.temperature = 0.9f;
+  sequences[1].params.top_p = 0.9f;
+  sequences[1].params.top_k = 40;
+  sequences[1].params.repetition_penalty = 1.1f;
+  sequences[1].params.seed = 7;
+  return sequences;
 }
 
 // One step over the rows of every sequence that are not computed yet; what it draws is appended.
-void Step(AsyncExecutor& executor, std::vector<Told>& told, std::vector<int32_t>& computed) {
+void Step(AsyncExecutor& executor, std::vector<TestSequence>& sequences,
+          std::vector<int32_t>& computed) {
   std::vector<TokenId> tokens;
   std::vector<int32_t> positions, slots, table, logit_rows;
   std::vector<SequenceRows> rows;
   std::vector<SampleRow> samples;
-  for (size_t i = 0; i < told.size(); ++i) {
-    const auto length = static_cast<int32_t>(told[i].tokens.size());
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    const auto length = static_cast<int32_t>(sequences[i].tokens.size());
     const int32_t slot = static_cast<int32_t>(i);
     rows.push_back({static_cast<int32_t>(tokens.size()), length - computed[i], length,
                     static_cast<int32_t>(table.size())});
     for (int32_t p = computed[i]; p < length; ++p) {
       // What the step before drew is still on the device.
-      tokens.push_back(computed[i] > 0 ? kTokenOnDevice : told[i].tokens[static_cast<size_t>(p)]);
+      tokens.push_back(computed[i] > 0 ? kTokenOnDevice
+                                       : sequences[i].tokens[static_cast<size_t>(p)]);
       positions.push_back(p);
       slots.push_back(slot);
     }
@@ -79,8 +81,8 @@ void Step(AsyncExecutor& executor, std::vector<Told>& told, std::vector<int32_t>
     SampleRow sample;
     sample.logit_index = sample.slot = slot;
     sample.position = static_cast<uint32_t>(length);
-    sample.params = &told[i].params;
-    sample.prompt = told[i].tokens;
+    sample.params = &sequences[i].params;
+    sample.prompt = sequences[i].tokens;
     samples.push_back(sample);
     computed[i] = length;
   }
@@ -91,22 +93,24 @@ void Step(AsyncExecutor& executor, std::vector<Told>& told, std::vector<int32_t>
   ASSERT_TRUE(ticket.has_value()) << ticket.error().message;
   const auto result = executor.Collect(*ticket);
   ASSERT_TRUE(result.has_value()) << result.error().message;
-  for (size_t i = 0; i < told.size(); ++i) {
+  for (size_t i = 0; i < sequences.size(); ++i) {
     ASSERT_TRUE(result->tokens[i].status.has_value()) << result->tokens[i].status.error().message;
-    told[i].tokens.push_back(result->tokens[i].token);
+    sequences[i].tokens.push_back(result->tokens[i].token);
   }
 }
 
-void ReadLogits(Device& device, const AsyncExecutor& executor, std::vector<Told>& told) {
+void ReadLogits(Device& device, const AsyncExecutor& executor,
+                std::vector<TestSequence>& sequences) {
   const TensorView logits = executor.logits();
   auto stream = device.CreateStream();
   ASSERT_TRUE(stream.has_value());
-  for (size_t i = 0; i < told.size(); ++i) {
-    told[i].logits.resize(static_cast<size_t>(logits.cols()));
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    sequences[i].logits.resize(static_cast<size_t>(logits.cols()));
     const float* from = logits.as<float>() + static_cast<int64_t>(i) * logits.cols();
-    ASSERT_TRUE(
-        device.Copy(told[i].logits.data(), from, told[i].logits.size() * sizeof(float), **stream)
-            .has_value());
+    ASSERT_TRUE(device
+                    .Copy(sequences[i].logits.data(), from,
+                          sequences[i].logits.size() * sizeof(float), **stream)
+                    .has_value());
   }
   ASSERT_TRUE(device.Synchronize(**stream).has_value());
 }
@@ -120,7 +124,7 @@ class GpuSteps : public testing::TestWithParam<Format> {
 
   // The choices among matrix kernels are kept for the next run in the same TEST_TMPDIR: timing them
   // under a sanitizer takes minutes.
-  void Run(bool graphs, size_t sequences, std::vector<Told>* told) {
+  void Run(bool graphs, size_t count, std::vector<TestSequence>* sequences) {
     auto opened = OpenTestGpu(testing::TempDir() + "/aisp_steps_tuning");
     if (!opened && opened.error().code == Code::kNotFound) GTEST_SKIP() << opened.error().message;
     ASSERT_TRUE(opened.has_value()) << opened.error().message;
@@ -136,34 +140,34 @@ class GpuSteps : public testing::TestWithParam<Format> {
     auto made = AsyncExecutor::Create(directory_, options, *opened->device, *opened->ops);
     ASSERT_TRUE(made.has_value()) << made.error().message;
     AsyncExecutor& executor = **made;
-    *told = Prompts(directory_);
-    told->resize(sequences);
-    std::vector<int32_t> computed(told->size(), 0);
+    *sequences = Prompts(directory_);
+    sequences->resize(count);
+    std::vector<int32_t> computed(sequences->size(), 0);
     for (int i = 0; i <= kDecodeSteps; ++i)
-      ASSERT_NO_FATAL_FAILURE(Step(executor, *told, computed));
-    ReadLogits(*opened->device, executor, *told);
+      ASSERT_NO_FATAL_FAILURE(Step(executor, *sequences, computed));
+    ReadLogits(*opened->device, executor, *sequences);
     // Two launches a layer, and what stands before and behind the layers.
     const auto layers = static_cast<size_t>(executor.kv_layout().num_layers);
     if (graphs) {
-      EXPECT_LE(executor.GraphOperations(static_cast<int32_t>(sequences)), 2 * layers + 12);
+      EXPECT_LE(executor.GraphOperations(static_cast<int32_t>(count)), 2 * layers + 12);
     }
   }
 
-  void ExpectTheCpus(const std::vector<Told>& told) const {
+  void ExpectTheCpus(const std::vector<TestSequence>& sequences) const {
     Rig cpu = Rig::Open(directory_, {});
-    for (size_t i = 0; i < told.size(); ++i) {
-      std::vector<TokenId> seen = told[i].tokens;
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      std::vector<TokenId> seen = sequences[i].tokens;
       seen.pop_back();
       const auto length = static_cast<int32_t>(seen.size());
       auto sequence = cpu.NewSequence(std::move(seen), length);
       const std::vector<float> want = cpu.LastLogits(sequence, 256);
       double error = 0, norm = 0;
       for (size_t t = 0; t < want.size(); ++t) {
-        error += std::pow(told[i].logits[t] - want[t], 2);
+        error += std::pow(sequences[i].logits[t] - want[t], 2);
         norm += std::pow(want[t], 2);
       }
       error = std::sqrt(error / norm);
-      printf("%s, sequence %zu of %zu: %.4f\n", GetParam().name, i, told.size(), error);
+      printf("%s, sequence %zu of %zu: %.4f\n", GetParam().name, i, sequences.size(), error);
       EXPECT_LT(error, GetParam().limit);  // false for NaN
     }
   }
@@ -174,14 +178,14 @@ class GpuSteps : public testing::TestWithParam<Format> {
 // Two tests, so that the tool that is slow enough for it has a whole prompt and whole steps of
 // decoding without graphs.
 TEST_P(GpuSteps, LogitsAreTheCpus) {
-  std::vector<Told> plain;
+  std::vector<TestSequence> plain;
   ASSERT_NO_FATAL_FAILURE(Run(false, 2, &plain));
   if (IsSkipped()) return;
   ExpectTheCpus(plain);
 }
 
 TEST_P(GpuSteps, GraphsGiveTheBitsOfPlainLaunches) {
-  std::vector<Told> plain, captured;
+  std::vector<TestSequence> plain, captured;
   ASSERT_NO_FATAL_FAILURE(Run(false, 2, &plain));
   if (IsSkipped()) return;
   ASSERT_NO_FATAL_FAILURE(Run(true, 2, &captured));
@@ -193,7 +197,7 @@ TEST_P(GpuSteps, GraphsGiveTheBitsOfPlainLaunches) {
 
 // One sequence alone has kernels of its own, which hand its rows to each other while they run.
 TEST_P(GpuSteps, OneSequenceAlone) {
-  std::vector<Told> plain, captured;
+  std::vector<TestSequence> plain, captured;
   ASSERT_NO_FATAL_FAILURE(Run(false, 1, &plain));
   if (IsSkipped()) return;
   ExpectTheCpus(plain);

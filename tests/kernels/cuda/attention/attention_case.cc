@@ -87,17 +87,71 @@ struct HostStep {
   int64_t rows = 0, blocks = 0, q_stride = 0;
 };
 
+struct RandomNormal {
+  std::mt19937_64 random;
+  std::normal_distribution<float> normal;
+  float Next() { return normal(random); }
+};
+
+// Random keys and values of one sequence, into the blocks that its table names.
+void FillPool(const AttentionCase& c, const RowSpan& span, RandomNormal& random, HostStep& h) {
+  const int64_t part = static_cast<int64_t>(c.block_tokens) * c.head_dim;
+  for (int32_t t = 0; t < span.context_len; ++t) {
+    const int64_t block = h.tables[Index(span.table_begin + t / c.block_tokens)];
+    for (int32_t head = 0; head < c.kv_heads; ++head) {
+      for (int which = 0; which < 2; ++which) {
+        std::vector<float>& to = which == 0 ? h.k : h.v;
+        const int64_t at = ((block * c.kv_heads + head) * 2 + which) * part +
+                           static_cast<int64_t>(t % c.block_tokens) * c.head_dim;
+        for (int32_t d = 0; d < c.head_dim; ++d) {
+          const float x = random.Next();
+          if (c.kv == DType::kBF16) {
+            const uint16_t bits = Bf16FromFloat(x);
+            std::memcpy(&h.pool[static_cast<size_t>((at + d) * 2)], &bits, 2);
+            to.push_back(FloatFromBf16(bits));
+          } else {
+            const float scale = which == 0 ? kKScale : kVScale;
+            const uint8_t bits = E4M3FromFloat(x / scale);
+            h.pool[static_cast<size_t>(at + d)] = bits;
+            to.push_back(FloatFromE4M3(bits) * scale);
+          }
+        }
+      }
+    }
+  }
+}
+
+// Random queries, in rows as of a fused qkv buffer: k and v of the row behind q.
+void FillQueries(const AttentionCase& c, RandomNormal& random, HostStep& h) {
+  h.q_stride = static_cast<int64_t>(c.heads + 2 * c.kv_heads) * c.head_dim;
+  const int64_t element = static_cast<int64_t>(DTypeBytes(c.q));
+  h.q_bytes.resize(static_cast<size_t>(h.rows * h.q_stride * element), 0xff);
+  for (int64_t row = 0; row < h.rows; ++row) {
+    for (int64_t i = 0; i < static_cast<int64_t>(c.heads) * c.head_dim; ++i) {
+      const float x = c.q_scale * random.Next();
+      const uint16_t bits = Bf16FromFloat(x);
+      const size_t at = static_cast<size_t>((row * h.q_stride + i) * element);
+      if (c.q == DType::kBF16) {
+        std::memcpy(&h.q_bytes[at], &bits, 2);
+        h.q.push_back(FloatFromBf16(bits));
+      } else {
+        std::memcpy(&h.q_bytes[at], &x, 4);
+        h.q.push_back(x);
+      }
+    }
+  }
+}
+
 HostStep MakeStep(const AttentionCase& c) {
   HostStep h;
-  std::mt19937_64 random(c.seed);
-  std::normal_distribution<float> normal;
+  RandomNormal random{std::mt19937_64(c.seed), {}};
   int64_t used = 0;
   for (const SequenceCase& s : c.sequences)
     used += (s.context + c.block_tokens - 1) / c.block_tokens;
   h.blocks = used + 3;
   std::vector<int32_t> ids(static_cast<size_t>(h.blocks));
   std::iota(ids.begin(), ids.end(), 0);
-  std::shuffle(ids.begin(), ids.end(), random);
+  std::shuffle(ids.begin(), ids.end(), random.random);
 
   const int64_t element = static_cast<int64_t>(DTypeBytes(c.kv));
   const int64_t part = static_cast<int64_t>(c.block_tokens) * c.head_dim;
@@ -118,49 +172,10 @@ HostStep MakeStep(const AttentionCase& c) {
     }
     h.kv_begin.push_back(kv_at);
     h.spans.push_back(span);
-    for (int32_t t = 0; t < s.context; ++t) {
-      const int64_t block = h.tables[Index(span.table_begin + t / c.block_tokens)];
-      for (int32_t head = 0; head < c.kv_heads; ++head) {
-        for (int which = 0; which < 2; ++which) {
-          std::vector<float>& to = which == 0 ? h.k : h.v;
-          const int64_t at = ((block * c.kv_heads + head) * 2 + which) * part +
-                             static_cast<int64_t>(t % c.block_tokens) * c.head_dim;
-          for (int32_t d = 0; d < c.head_dim; ++d) {
-            const float x = normal(random);
-            if (c.kv == DType::kBF16) {
-              const uint16_t bits = Bf16FromFloat(x);
-              std::memcpy(&h.pool[static_cast<size_t>((at + d) * 2)], &bits, 2);
-              to.push_back(FloatFromBf16(bits));
-            } else {
-              const float scale = which == 0 ? kKScale : kVScale;
-              const uint8_t bits = E4M3FromFloat(x / scale);
-              h.pool[static_cast<size_t>(at + d)] = bits;
-              to.push_back(FloatFromE4M3(bits) * scale);
-            }
-          }
-        }
-      }
-    }
+    FillPool(c, span, random, h);
     kv_at += static_cast<int64_t>(s.context) * c.kv_heads * c.head_dim;
   }
-  // Rows as in a fused qkv buffer: k and v of the row behind q.
-  h.q_stride = static_cast<int64_t>(c.heads + 2 * c.kv_heads) * c.head_dim;
-  const int64_t q_element = static_cast<int64_t>(DTypeBytes(c.q));
-  h.q_bytes.resize(static_cast<size_t>(h.rows * h.q_stride * q_element), 0xff);
-  for (int64_t row = 0; row < h.rows; ++row) {
-    for (int64_t i = 0; i < static_cast<int64_t>(c.heads) * c.head_dim; ++i) {
-      const float x = c.q_scale * normal(random);
-      const uint16_t bits = Bf16FromFloat(x);
-      const size_t at = static_cast<size_t>((row * h.q_stride + i) * q_element);
-      if (c.q == DType::kBF16) {
-        std::memcpy(&h.q_bytes[at], &bits, 2);
-        h.q.push_back(FloatFromBf16(bits));
-      } else {
-        std::memcpy(&h.q_bytes[at], &x, 4);
-        h.q.push_back(x);
-      }
-    }
-  }
+  FillQueries(c, random, h);
   return h;
 }
 
@@ -250,10 +265,7 @@ void Compare(const AttentionCase& c, const std::vector<double>& reference,
   result.relative = std::sqrt(error / norm);
 }
 
-}  // namespace
-
-CaseResult RunCase(const AttentionCase& c) {
-  CaseResult result;
+AttentionConfig ConfigOf(const AttentionCase& c) {
   AttentionConfig config;
   config.num_heads = c.heads;
   config.num_kv_heads = c.kv_heads;
@@ -266,6 +278,36 @@ CaseResult RunCase(const AttentionCase& c) {
   config.window = c.window;
   config.max_sequences = static_cast<int32_t>(c.sequences.size()) + 2;
   config.max_decode_tokens = c.decode_tokens;
+  return config;
+}
+
+// Three runs of a step, the second with the plan of the first: the first one's output, and whether
+// the others gave the same.
+Status RunThrice(const Attention& attention, const AttentionBatch& batch, StepKind kind,
+                 const AttentionCall& call, std::vector<uint8_t>* first, bool* repeatable) {
+  const DeviceBytes workspace(attention.workspace_bytes());
+  std::vector<uint8_t> again(first->size());
+  *repeatable = true;
+  AISP_RETURN_IF_ERROR(attention.ZeroWorkspace(workspace.as<void>(), nullptr));
+  for (int run = 0; run < 3; ++run) {
+    cudaMemsetAsync(call.out, 0xff, again.size(), nullptr);
+    if (run != 1)
+      AISP_RETURN_IF_ERROR(attention.PlanStep(batch, kind, workspace.as<void>(), nullptr));
+    AISP_RETURN_IF_ERROR(attention.Run(batch, kind, call, workspace.as<void>(), nullptr));
+    const cudaError_t code =
+        cudaMemcpy(again.data(), call.out, again.size(), cudaMemcpyDeviceToHost);
+    if (code != cudaSuccess) return Internal(cudaGetErrorString(code));
+    if (run == 0) *first = again;
+    *repeatable = *repeatable && *first == again;
+  }
+  return {};
+}
+
+}  // namespace
+
+CaseResult RunCase(const AttentionCase& c) {
+  CaseResult result;
+  AttentionConfig config = ConfigOf(c);
   HostStep h = MakeStep(c);
   config.max_rows = static_cast<int32_t>(h.rows);
   auto attention = Attention::Create(config);
@@ -283,7 +325,6 @@ CaseResult RunCase(const AttentionCase& c) {
   const DeviceBytes q(h.q_bytes.data(), h.q_bytes.size());
   const size_t out_bytes = h.q.size() * DTypeBytes(c.out);
   const DeviceBytes out(out_bytes);
-  const DeviceBytes workspace((*attention)->workspace_bytes());
 
   auto layer = (*attention)->MakeLayer(pool.as<void>(), h.blocks);
   if (!layer) {
@@ -303,23 +344,8 @@ CaseResult RunCase(const AttentionCase& c) {
   call.k_scale = kKScale;
   call.v_scale = kVScale;
 
-  std::vector<uint8_t> first, again(out_bytes);
-  result.repeatable = true;
-  Status status = (*attention)->ZeroWorkspace(workspace.as<void>(), nullptr);
-  for (int run = 0; run < 3 && status; ++run) {
-    cudaMemsetAsync(out.as<void>(), 0xff, out_bytes, nullptr);
-    if (run != 1) status = (*attention)->PlanStep(batch, c.kind, workspace.as<void>(), nullptr);
-    if (status) status = (*attention)->Run(batch, c.kind, call, workspace.as<void>(), nullptr);
-    if (!status) break;
-    const cudaError_t code =
-        cudaMemcpy(again.data(), out.as<void>(), out_bytes, cudaMemcpyDeviceToHost);
-    if (code != cudaSuccess) {
-      result.error = cudaGetErrorString(code);
-      return result;
-    }
-    if (run == 0) first = again;
-    result.repeatable = result.repeatable && first == again;
-  }
+  std::vector<uint8_t> first(out_bytes);
+  const Status status = RunThrice(**attention, batch, c.kind, call, &first, &result.repeatable);
   if (!status) {
     result.error = status.error().ToString();
     return result;

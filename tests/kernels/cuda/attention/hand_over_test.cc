@@ -1,5 +1,5 @@
 // Attention of one sequence between layers of one token: rows that go from kernel to kernel as
-// words give the bits of rows that lie in memory when the kernel before has ended.
+// slots give the bits of rows that lie in memory when the kernel before has ended.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -81,7 +81,7 @@ class HandOver : public testing::Test {
     blocks_ = blocks;
   }
 
-  void Attend(Half& half, int layer, const TokenWords& words) {
+  void Attend(Half& half, int layer, const TokenSlots& slots) {
     RopeAppendCall rope;
     rope.qkv = half.y_data();
     rope.qkv_type = DType::kBF16;
@@ -98,7 +98,7 @@ class HandOver : public testing::Test {
     call.out = half.x();
     call.out_row_stride = kHeads * kDim;
     call.layer = &*kv;
-    call.words = words;
+    call.token_slots = slots;
     const Status done = attention_->RunDecode({spans_->get(), table_->get(), 1}, rope, call,
                                               workspace_->get(), stream_);
     ASSERT_TRUE(done) << done.error().ToString();
@@ -111,17 +111,17 @@ class HandOver : public testing::Test {
     return call;
   }
 
-  // One step, whose layers and attention hand each other words or rows. The last chain's q, k and v
+  // One step, whose layers and attention hand each other slots or rows. The last chain's q, k and v
   // are nobody's.
-  void Step(Half& half, bool words) {
+  void Step(Half& half, bool by_slots) {
     const std::vector<ChainStep> steps = half.Steps();
     ChainStep first;
     first.call = First(half);
-    EXPECT_TRUE(kernels_->LaunchChain(std::span(&first, 1), {true, false, words}, stream_));
+    EXPECT_TRUE(kernels_->LaunchChain(std::span(&first, 1), {true, false, by_slots}, stream_));
     for (int layer = 0; layer < kLayers; ++layer) {
-      Attend(half, layer, words ? kernels_->words() : TokenWords{});
-      const bool leaves = words && layer + 1 < kLayers;
-      EXPECT_TRUE(kernels_->LaunchChain(steps, {true, words, leaves}, stream_));
+      Attend(half, layer, by_slots ? kernels_->token_slots() : TokenSlots{});
+      const bool publishes = by_slots && layer + 1 < kLayers;
+      EXPECT_TRUE(kernels_->LaunchChain(steps, {true, by_slots, publishes}, stream_));
     }
   }
 
@@ -154,7 +154,7 @@ class HandOver : public testing::Test {
   int32_t blocks_ = 0;
 };
 
-TEST_F(HandOver, WordsGiveTheBitsOfRows) {
+TEST_F(HandOver, SlotsGiveTheBitsOfRows) {
   for (const auto format :
        {WeightFormat::kBf16, WeightFormat::kFp8, WeightFormat::kFp8Block, WeightFormat::kNvfp4}) {
     Half half(*kernels_, random_, format, {kHeads * kDim, kHidden, 2944, kQkv, false}, 1);
@@ -187,17 +187,17 @@ TEST_F(HandOver, WordsGiveTheBitsOfRows) {
   }
 }
 
-// Steps with and without words follow each other as they come.
-TEST_F(HandOver, StepsWithWordsAndStepsWithRowsLeaveNothingBehind) {
+// Steps with and without slots follow each other as they come.
+TEST_F(HandOver, StepsWithSlotsAndStepsWithRowsLeaveNothingBehind) {
   Half half(*kernels_, random_, WeightFormat::kFp8, {kHeads * kDim, kHidden, 2944, kQkv, false}, 1);
   Prepare(300);
   Restart(half);
   Step(half, false);
   const std::vector<uint16_t> expected = Outcome(half);
-  for (const bool words : {true, false, true, true, false, false, true}) {
+  for (const bool by_slots : {true, false, true, true, false, false, true}) {
     Restart(half);
-    Step(half, words);
-    ASSERT_TRUE(Outcome(half) == expected) << words;
+    Step(half, by_slots);
+    ASSERT_TRUE(Outcome(half) == expected) << by_slots;
   }
 }
 

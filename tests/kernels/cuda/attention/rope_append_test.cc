@@ -26,6 +26,7 @@ struct RopeCase {
 constexpr float kKScale = 0.25f;
 constexpr float kVScale = 0.5f;
 constexpr int32_t kPositions = 300;
+constexpr int32_t kBlocks = 9;
 
 std::vector<uint8_t> Encode(const std::vector<float>& values, DType type) {
   std::vector<uint8_t> bytes(values.size() * DTypeBytes(type));
@@ -82,99 +83,77 @@ void ExpectNear(double is, double should, DType type, const char* what) {
       << what;
 }
 
-void Check(const RopeCase& c) {
-  if (!HaveGpu()) GTEST_SKIP() << "no GPU";
-  const int64_t stride = static_cast<int64_t>(c.heads + 2 * c.kv_heads) * c.dim;
-  const auto dim = static_cast<size_t>(c.dim);
-  const std::vector<uint8_t> qkv_bytes =
-      Encode(Random(static_cast<size_t>(c.rows * stride), 1), c.type);
-  const std::vector<float> qkv = Decode(qkv_bytes, c.type);
-  const std::vector<float> q_norm = Random(dim, 2), k_norm = Random(dim, 3);
-  std::vector<float> cos_sin(static_cast<size_t>(kPositions) * dim);
+// [kPositions][dim]: cosines, then sines.
+std::vector<float> Angles(int32_t dim) {
+  std::vector<float> cos_sin(Index(int64_t{kPositions} * dim));
   for (int32_t p = 0; p < kPositions; ++p) {
-    for (int32_t d = 0; d < c.dim / 2; ++d) {
+    for (int32_t d = 0; d < dim / 2; ++d) {
       const float angle = static_cast<float>(p) * std::pow(10000.0f, -2.0f * static_cast<float>(d) /
-                                                                         static_cast<float>(c.dim));
-      cos_sin[Index(static_cast<int64_t>(p) * c.dim + d)] = std::cos(angle);
-      cos_sin[Index(static_cast<int64_t>(p) * c.dim + d + c.dim / 2)] = std::sin(angle);
+                                                                         static_cast<float>(dim));
+      cos_sin[Index(static_cast<int64_t>(p) * dim + d)] = std::cos(angle);
+      cos_sin[Index(static_cast<int64_t>(p) * dim + d + dim / 2)] = std::sin(angle);
     }
   }
-  const int32_t blocks = 9;
-  std::vector<int32_t> slots(static_cast<size_t>(blocks * c.block_tokens));
-  std::iota(slots.begin(), slots.end(), 0);
-  std::shuffle(slots.begin(), slots.end(), std::mt19937(4));
-  std::vector<int32_t> positions;
-  for (int32_t r = 0; r < c.rows; ++r) positions.push_back(r == 5 ? -1 : (r * 37) % kPositions);
+  return cos_sin;
+}
 
-  const size_t pool_elements =
-      Index(static_cast<int64_t>(blocks) * c.kv_heads * 2 * c.block_tokens * c.dim);
-  const size_t out_elements = Index(static_cast<int64_t>(c.rows) * c.heads * c.dim);
-  const DeviceBytes d_qkv(qkv_bytes.data(), qkv_bytes.size()),
-      d_angles(cos_sin.data(), cos_sin.size() * 4);
-  const DeviceBytes d_qn(q_norm.data(), dim * 4), d_kn(k_norm.data(), dim * 4);
-  const DeviceBytes d_slots(slots.data(), slots.size() * 4),
-      d_positions(positions.data(), positions.size() * 4);
-  const DeviceBytes d_out(out_elements * DTypeBytes(c.type)),
-      d_pool(pool_elements * DTypeBytes(c.kv));
-  cudaMemset(d_out.as<void>(), 0xff, out_elements * DTypeBytes(c.type));
-  cudaMemset(d_pool.as<void>(), 0xff, pool_elements * DTypeBytes(c.kv));
+struct HostRows {
+  explicit HostRows(const RopeCase& c)
+      : stride(static_cast<int64_t>(c.heads + 2 * c.kv_heads) * c.dim),
+        qkv_bytes(Encode(Random(static_cast<size_t>(c.rows * stride), 1), c.type)),
+        qkv(Decode(qkv_bytes, c.type)),
+        q_norm(Random(Index(c.dim), 2)),
+        k_norm(Random(Index(c.dim), 3)),
+        cos_sin(Angles(c.dim)),
+        slots(static_cast<size_t>(kBlocks * c.block_tokens)) {
+    std::iota(slots.begin(), slots.end(), 0);
+    std::shuffle(slots.begin(), slots.end(), std::mt19937(4));
+    // One row is padding.
+    for (int32_t r = 0; r < c.rows; ++r) positions.push_back(r == 5 ? -1 : (r * 37) % kPositions);
+  }
+  const float* AnglesOf(int32_t row, size_t dim) const {
+    return &cos_sin[static_cast<size_t>(std::max(0, positions[Index(row)])) * dim];
+  }
 
-  RopeAppendCall call;
-  call.qkv = d_qkv.as<void>();
-  call.qkv_type = c.type;
-  call.qkv_row_stride = stride;
-  call.q_out = d_out.as<void>();
-  call.q_out_row_stride = static_cast<int64_t>(c.heads) * c.dim;
-  call.cos_sin = d_angles.as<float>();
-  call.q_norm = c.norm ? d_qn.as<float>() : nullptr;
-  call.k_norm = c.norm ? d_kn.as<float>() : nullptr;
-  call.rows = c.rows;
-  call.num_heads = c.heads;
-  call.positions = d_positions.as<int32_t>();
-  call.kv_slots = d_slots.as<int32_t>();
-  call.kv.layer = d_pool.as<void>();
-  call.kv.dtype = c.kv;
-  call.kv.num_kv_heads = c.kv_heads;
-  call.kv.head_dim = c.dim;
-  call.kv.block_tokens = c.block_tokens;
-  call.k_scale = kKScale;
-  call.v_scale = kVScale;
-  ASSERT_TRUE(RopeAppend(call, nullptr));
-  std::vector<uint8_t> out_bytes(out_elements * DTypeBytes(c.type)),
-      pool_bytes(pool_elements * DTypeBytes(c.kv));
-  ASSERT_EQ(
-      cudaMemcpy(out_bytes.data(), d_out.as<void>(), out_bytes.size(), cudaMemcpyDeviceToHost),
-      cudaSuccess);
-  ASSERT_EQ(
-      cudaMemcpy(pool_bytes.data(), d_pool.as<void>(), pool_bytes.size(), cudaMemcpyDeviceToHost),
-      cudaSuccess);
-  const std::vector<float> out = Decode(out_bytes, c.type), pool = Decode(pool_bytes, c.kv);
+  int64_t stride;
+  std::vector<uint8_t> qkv_bytes;
+  std::vector<float> qkv;  // as the kernel sees them
+  std::vector<float> q_norm, k_norm, cos_sin;
+  std::vector<int32_t> slots, positions;
+};
 
-  size_t written = 0;
+void CheckQueries(const RopeCase& c, const HostRows& host, const std::vector<float>& out) {
+  const auto dim = static_cast<size_t>(c.dim);
   for (int32_t r = 0; r < c.rows; ++r) {
-    const bool padding = positions[static_cast<size_t>(r)] < 0;
-    const float* angles =
-        &cos_sin[static_cast<size_t>(std::max(0, positions[static_cast<size_t>(r)])) * dim];
-    const float* row = &qkv[static_cast<size_t>(r * stride)];
+    const float* row = &host.qkv[static_cast<size_t>(r * host.stride)];
     for (int32_t h = 0; h < c.heads; ++h) {
-      const std::vector<double> head =
-          RotatedHead(row + h * c.dim, c.norm ? q_norm.data() : nullptr, angles, c.dim);
+      const std::vector<double> head = RotatedHead(
+          row + h * c.dim, c.norm ? host.q_norm.data() : nullptr, host.AnglesOf(r, dim), c.dim);
       for (size_t d = 0; d < dim; ++d) {
         const float is = out[static_cast<size_t>(r * c.heads + h) * dim + d];
-        if (padding) {
+        if (host.positions[Index(r)] < 0) {
           ASSERT_TRUE(std::isnan(is));
         } else {
           ExpectNear(is, head[d], c.type, "q");
         }
       }
     }
-    if (padding) continue;
-    const int32_t slot = slots[static_cast<size_t>(r)];
+  }
+}
+
+// Keys and values of each row are in its slot, and nothing else was written.
+void CheckPool(const RopeCase& c, const HostRows& host, const std::vector<float>& pool) {
+  const auto dim = static_cast<size_t>(c.dim);
+  size_t written = 0;
+  for (int32_t r = 0; r < c.rows; ++r) {
+    if (host.positions[Index(r)] < 0) continue;
+    const float* row = &host.qkv[static_cast<size_t>(r * host.stride)];
+    const int32_t slot = host.slots[Index(r)];
     for (int32_t h = 0; h < c.kv_heads; ++h) {
       const float* k = row + (c.heads + h) * c.dim;
       const float* v = row + (c.heads + c.kv_heads + h) * c.dim;
       const std::vector<double> head =
-          RotatedHead(k, c.norm ? k_norm.data() : nullptr, angles, c.dim);
+          RotatedHead(k, c.norm ? host.k_norm.data() : nullptr, host.AnglesOf(r, dim), c.dim);
       for (int part = 0; part < 2; ++part) {
         const size_t at =
             static_cast<size_t>((((slot / c.block_tokens) * c.kv_heads + h) * 2 + part) *
@@ -193,6 +172,56 @@ void Check(const RopeCase& c) {
   const auto untouched = static_cast<size_t>(
       std::count_if(pool.begin(), pool.end(), [](float x) { return std::isnan(x); }));
   EXPECT_EQ(untouched + written, pool.size());
+}
+
+// `elements` values of a device's memory.
+std::vector<float> Download(const DeviceBytes& from, size_t elements, DType type) {
+  std::vector<uint8_t> bytes(elements * DTypeBytes(type));
+  EXPECT_EQ(cudaMemcpy(bytes.data(), from.as<void>(), bytes.size(), cudaMemcpyDeviceToHost),
+            cudaSuccess);
+  return Decode(bytes, type);
+}
+
+void Check(const RopeCase& c) {
+  if (!HaveGpu()) GTEST_SKIP() << "no GPU";
+  const HostRows host(c);
+  const size_t pool_elements =
+      Index(static_cast<int64_t>(kBlocks) * c.kv_heads * 2 * c.block_tokens * c.dim);
+  const size_t out_elements = Index(static_cast<int64_t>(c.rows) * c.heads * c.dim);
+  const DeviceBytes d_qkv(host.qkv_bytes.data(), host.qkv_bytes.size()),
+      d_angles(host.cos_sin.data(), host.cos_sin.size() * 4);
+  const DeviceBytes d_qn(host.q_norm.data(), host.q_norm.size() * 4),
+      d_kn(host.k_norm.data(), host.k_norm.size() * 4);
+  const DeviceBytes d_slots(host.slots.data(), host.slots.size() * 4),
+      d_positions(host.positions.data(), host.positions.size() * 4);
+  const DeviceBytes d_out(out_elements * DTypeBytes(c.type)),
+      d_pool(pool_elements * DTypeBytes(c.kv));
+  cudaMemset(d_out.as<void>(), 0xff, out_elements * DTypeBytes(c.type));
+  cudaMemset(d_pool.as<void>(), 0xff, pool_elements * DTypeBytes(c.kv));
+
+  RopeAppendCall call;
+  call.qkv = d_qkv.as<void>();
+  call.qkv_type = c.type;
+  call.qkv_row_stride = host.stride;
+  call.q_out = d_out.as<void>();
+  call.q_out_row_stride = static_cast<int64_t>(c.heads) * c.dim;
+  call.cos_sin = d_angles.as<float>();
+  call.q_norm = c.norm ? d_qn.as<float>() : nullptr;
+  call.k_norm = c.norm ? d_kn.as<float>() : nullptr;
+  call.rows = c.rows;
+  call.num_heads = c.heads;
+  call.positions = d_positions.as<int32_t>();
+  call.kv_slots = d_slots.as<int32_t>();
+  call.kv.layer = d_pool.as<void>();
+  call.kv.dtype = c.kv;
+  call.kv.num_kv_heads = c.kv_heads;
+  call.kv.head_dim = c.dim;
+  call.kv.block_tokens = c.block_tokens;
+  call.k_scale = kKScale;
+  call.v_scale = kVScale;
+  ASSERT_TRUE(RopeAppend(call, nullptr));
+  CheckQueries(c, host, Download(d_out, out_elements, c.type));
+  CheckPool(c, host, Download(d_pool, pool_elements, c.kv));
 }
 
 TEST(CudaRopeAppend, EveryFormatAndHeadDim) {

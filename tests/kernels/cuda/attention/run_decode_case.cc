@@ -113,6 +113,40 @@ struct Errors {
   double all = 0, worst = 0;
 };
 
+// Attention of one head of sequence `s`, which is no padding, over the keys in `pool`.
+std::vector<double> AttendedHead(const DecodeShape& c, const DecodeStep& h, size_t s, int32_t head,
+                                 const std::vector<uint8_t>& pool) {
+  const size_t dim = Index(c.dim);
+  const int64_t row = static_cast<int64_t>(s) * (c.heads + 2 * c.kv_heads) * c.dim;
+  const std::vector<double> q = RotatedHead(c, h, row + head * c.dim, h.q_norm, h.positions[s]);
+  const int32_t context = h.spans[s].context_len;
+  const int32_t low = c.window > 0 ? std::max(0, context - c.window) : 0;
+  const int32_t kv_head = head / (c.heads / c.kv_heads);
+  const auto slot = [&](int32_t key) {
+    return h.tables[Index(h.spans[s].table_begin + key / c.block_tokens)] * c.block_tokens +
+           key % c.block_tokens;
+  };
+  std::vector<double> weights, sum(dim);
+  double top = -1e300, total = 0;
+  for (int32_t key = low; key < context; ++key) {
+    const int64_t at = PoolAt(c, slot(key), kv_head, 0);
+    double dot = 0;
+    for (size_t d = 0; d < dim; ++d)
+      dot += q[d] * Load(pool, at + static_cast<int64_t>(d), c.kv, kKScale);
+    weights.push_back(dot / std::sqrt(static_cast<double>(c.dim)));
+    top = std::max(top, weights.back());
+  }
+  for (int32_t key = low; key < context; ++key) {
+    const double weight = std::exp(weights[Index(key - low)] - top);
+    total += weight;
+    const int64_t at = PoolAt(c, slot(key), kv_head, 1);
+    for (size_t d = 0; d < dim; ++d)
+      sum[d] += weight * Load(pool, at + static_cast<int64_t>(d), c.kv, kVScale);
+  }
+  for (double& x : sum) x /= total;
+  return sum;
+}
+
 Errors CheckOutput(const DecodeShape& c, const DecodeStep& h, const std::vector<uint8_t>& pool,
                    const std::vector<uint8_t>& out) {
   const size_t dim = Index(c.dim);
@@ -120,41 +154,12 @@ Errors CheckOutput(const DecodeShape& c, const DecodeStep& h, const std::vector<
   std::atomic<size_t> next{0};
   std::vector<std::thread> threads;
   const auto work = [&] {
-    std::vector<double> weights, sum(dim);
     for (size_t job = next++; job < error.size(); job = next++) {
       const size_t s = job / Index(c.heads);
-      const auto head = static_cast<int32_t>(job % Index(c.heads));
-      const int64_t row = static_cast<int64_t>(s) * (c.heads + 2 * c.kv_heads) * c.dim;
-      std::fill(sum.begin(), sum.end(), 0.0);
-      if (h.positions[s] >= 0) {
-        const std::vector<double> q =
-            RotatedHead(c, h, row + head * c.dim, h.q_norm, h.positions[s]);
-        const int32_t context = h.spans[s].context_len;
-        const int32_t low = c.window > 0 ? std::max(0, context - c.window) : 0;
-        const int32_t kv_head = head / (c.heads / c.kv_heads);
-        const auto slot = [&](int32_t key) {
-          return h.tables[Index(h.spans[s].table_begin + key / c.block_tokens)] * c.block_tokens +
-                 key % c.block_tokens;
-        };
-        weights.clear();
-        double top = -1e300, total = 0;
-        for (int32_t key = low; key < context; ++key) {
-          const int64_t at = PoolAt(c, slot(key), kv_head, 0);
-          double dot = 0;
-          for (size_t d = 0; d < dim; ++d)
-            dot += q[d] * Load(pool, at + static_cast<int64_t>(d), c.kv, kKScale);
-          weights.push_back(dot / std::sqrt(static_cast<double>(c.dim)));
-          top = std::max(top, weights.back());
-        }
-        for (int32_t key = low; key < context; ++key) {
-          const double weight = std::exp(weights[Index(key - low)] - top);
-          total += weight;
-          const int64_t at = PoolAt(c, slot(key), kv_head, 1);
-          for (size_t d = 0; d < dim; ++d)
-            sum[d] += weight * Load(pool, at + static_cast<int64_t>(d), c.kv, kVScale);
-        }
-        for (double& x : sum) x /= total;
-      }
+      const bool padding = h.positions[s] < 0;
+      std::vector<double> should;
+      if (!padding)
+        should = AttendedHead(c, h, s, static_cast<int32_t>(job % Index(c.heads)), pool);
       for (size_t d = 0; d < dim; ++d) {
         float is;
         const auto at = static_cast<int64_t>(job * dim + d);
@@ -163,14 +168,14 @@ Errors CheckOutput(const DecodeShape& c, const DecodeStep& h, const std::vector<
         } else {
           std::memcpy(&is, &out[Index(4 * at)], 4);
         }
-        if (h.positions[s] < 0) {  // padding: still what it was
+        if (padding) {  // still what it was
           error[job] += std::isnan(is) ? 0.0 : 1e30;
           norm[job] = 1e-30;
           continue;
         }
-        const double difference = std::isfinite(is) ? is - sum[d] : 1e30;
+        const double difference = std::isfinite(is) ? is - should[d] : 1e30;
         error[job] += difference * difference;
-        norm[job] += sum[d] * sum[d];
+        norm[job] += should[d] * should[d];
       }
     }
   };

@@ -148,7 +148,7 @@ class GemmTest : public ::testing::Test {
       }
       DeviceVector<uint8_t> y(poison);
       call.y = y.get();
-      EXPECT_TRUE(gemm_.Takes(call));
+      EXPECT_TRUE(gemm_.Supports(call));
       const Status status = gemm_.Launch(call, kernel, true, nullptr);
       EXPECT_TRUE(status) << status.error().ToString();
       run = y.Get();
@@ -293,9 +293,9 @@ TEST_F(GemmTest, MisalignedRowsAreLeftToOthers) {
   MakeInput(InputFormat::kBf16, 100);
   LinearCall call = Call(Store::kBf16, InputFormat::kBf16, 100);
   call.y_stride = 333;
-  EXPECT_FALSE(gemm_.Takes(call));
+  EXPECT_FALSE(gemm_.Supports(call));
   call.y_stride = 336;
-  EXPECT_TRUE(gemm_.Takes(call));
+  EXPECT_TRUE(gemm_.Supports(call));
 }
 
 }  // namespace

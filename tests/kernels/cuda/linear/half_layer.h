@@ -211,7 +211,7 @@ class Half {
     std::vector<float> values(bits.size());
     for (size_t i = 0; i < bits.size(); ++i) {
       const size_t column = i % static_cast<size_t>(width);
-      const auto place = static_cast<size_t>(F16Place(static_cast<int32_t>(column)));
+      const auto place = static_cast<size_t>(F16Offset(static_cast<int32_t>(column)));
       values[i] = FromF16(bits[i - column + place]) * kF16Divisor;
     }
     return values;

@@ -7,7 +7,7 @@
 #include <set>
 #include <string_view>
 
-#include "kernels/cuda/token_words.h"
+#include "kernels/cuda/token_slots.h"
 
 namespace aisp::cuda {
 namespace {
@@ -210,19 +210,19 @@ class Before {
   bool OneFits(const std::vector<Step>& steps, int32_t rows) const {
     const auto format = steps[0].w.format;
     const OneTokenInstance kernel = OneTokenInstanceOf(format);
-    int64_t words = 0, input = 0;
+    int64_t slots = 0, input = 0;
     for (size_t i = 0; i < steps.size(); ++i) {
       const Step& s = steps[i];
       if (!Fast(s.w) || s.w.format != format || rows != 1 ||
           s.w.k % std::min(kernel.block_k, 128) != 0)
         return false;
       if (i > 0 && !Follows(steps[i - 1], s)) return false;
-      if (i > 0) words += s.norm >= 0 ? s.w.k : s.w.k / 2;
+      if (i > 0) slots += s.norm >= 0 ? s.w.k : s.w.k / 2;
       input = std::max(input, DivideUp(s.w.k, kernel.stage_k()) * kernel.block_k * 2);
     }
     const bool wide = steps.size() > 1 || steps[0].w.n >= 65536;
     const int64_t left = ((wide ? 174 : 112) << 10) - kernel.fixed_bytes - input * kernel.warps;
-    return words <= kTokenStepWords && std::min<int64_t>(24, left / kernel.stage_bytes) >= 4;
+    return slots <= kTokenStepSlots && std::min<int64_t>(24, left / kernel.stage_bytes) >= 4;
   }
 
   // Whether `next` reads what `step` writes, by their addresses.
@@ -248,19 +248,19 @@ class Before {
     return true;
   }
 
-  // One token, and what of it was left as words.
+  // One token, and what of it was published in slots.
   void LaunchOne(const std::vector<Step>& steps) {
     const Step& first = steps.front();
     const Step& last = steps.back();
-    const bool awaits =
+    const bool consumes =
         awaited_ != nullptr && first.params->x.data == awaited_ && first.w.k == awaited_features_;
-    const bool leaves = last.w.epilogue == Epilogue::kStore && last.w.output == DType::kBF16 &&
-                        last.w.out_features() / 2 <= kTokenEdgeWords &&
-                        wanted_.contains(last.params->y.data);
+    const bool publishes = last.w.epilogue == Epilogue::kStore && last.w.output == DType::kBF16 &&
+                           last.w.out_features() / 2 <= kTokenEdgeSlots &&
+                           wanted_.contains(last.params->y.data);
     awaited_features_ = -1;
-    Say("one token", NodesOf(steps), awaits, leaves);
-    left_ = leaves ? last.params->y.data : nullptr;
-    if (awaits) awaited_ = nullptr;
+    Say("one token", NodesOf(steps), consumes, publishes);
+    left_ = publishes ? last.params->y.data : nullptr;
+    if (consumes) awaited_ = nullptr;
   }
 
   void RotateAndAttend(NodeId id) {
@@ -270,9 +270,9 @@ class Before {
                          (p.kv.head_dim == 64 || p.kv.head_dim == 128 || p.kv.head_dim == 256);
     const bool fused = kernels && p.kv.head_dim != 256 && rope.qkv.dtype == DType::kBF16;
     if (bucket_.mode == StepMode::kDecode && fused) {
-      const bool words = Offer(rope, p);
+      const bool slots = Offer(rope, p);
       const bool plan = bucket_.sequences != 1 && plans_.insert(p.window).second;
-      Say(plan ? "plan, decode attention" : "decode attention", {id, id + 1}, words, words);
+      Say(plan ? "plan, decode attention" : "decode attention", {id, id + 1}, slots, slots);
       return;
     }
     const int32_t dim = p.kv.head_dim;
@@ -282,13 +282,13 @@ class Before {
     Say(plan ? "plan, attention" : "attention", {id + 1});
   }
 
-  // Words by the addresses that attention had asked for.
+  // Slots by the addresses that attention had asked for.
   bool Offer(const RopeAppendParams& rope, const AttentionParams& p) {
     if (bucket_.sequences != 1 || bucket_.rows != 1 || p.out.dtype != DType::kBF16 ||
         rope.qkv.dtype != DType::kBF16 || p.kv.num_kv_heads > 64 || !model_.facts.exclusive)
       return false;
     const auto fits = [](int64_t features) {
-      return features % 8 == 0 && features / 2 <= kTokenEdgeWords;
+      return features % 8 == 0 && features / 2 <= kTokenEdgeSlots;
     };
     if (!fits(rope.qkv.cols()) || !fits(p.out.cols())) return false;
     if (awaited_ != nullptr) {
@@ -334,10 +334,10 @@ class Before {
     return nodes;
   }
 
-  void Say(const std::string& kernel, const std::vector<NodeId>& nodes, bool awaits = false,
-           bool leaves = false) {
+  void Say(const std::string& kernel, const std::vector<NodeId>& nodes, bool consumes = false,
+           bool publishes = false) {
     out_.push_back(fmt::format("{} [{}]{}{}", kernel, fmt::join(nodes, " "),
-                               awaits ? " awaits" : "", leaves ? " leaves" : ""));
+                               consumes ? " consumes" : "", publishes ? " publishes" : ""));
   }
 
   const PlannedModel& model_;
@@ -370,8 +370,8 @@ std::vector<std::string> LaunchedNow(const PlannedModel& model, const Bucket& bu
       return bucket.all_logits && model.programme().node(id).kind == NodeKind::kGatherRows;
     });
     out.push_back(fmt::format("{}{} [{}]{}{}", launch.plans ? "plan, " : "", launch.row->name,
-                              fmt::join(nodes, " "), launch.awaits ? " awaits" : "",
-                              launch.leaves ? " leaves" : ""));
+                              fmt::join(nodes, " "), launch.consumes_slots ? " consumes" : "",
+                              launch.publishes_slots ? " publishes" : ""));
   }
   return out;
 }

@@ -108,7 +108,7 @@ TEST_P(KernelTableTest, RowsWithAdaptersHaveLaunchesForEachLayerThatTheyChange) 
       if (!holds) continue;
       ++adapts;
       EXPECT_EQ(launch.num_nodes, 1);
-      EXPECT_FALSE(launch.awaits || launch.leaves);
+      EXPECT_FALSE(launch.consumes_slots || launch.publishes_slots);
     }
     EXPECT_EQ(adapts, 1);
     const auto with = resolve(bucket).size();
@@ -137,7 +137,7 @@ TEST_P(KernelTableTest, WorkersThatShareTheDeviceNeverWaitForEachOther) {
   for (const int32_t rows : {1, 8, 64}) {
     for (const PlannedLaunch& launch : model_->Resolved(DecodeBucket(rows))) {
       EXPECT_FALSE(launch.row->exclusive) << launch.row->name;
-      EXPECT_FALSE(launch.awaits || launch.leaves);
+      EXPECT_FALSE(launch.consumes_slots || launch.publishes_slots);
       if (launch.row->id == KernelId::kOneToken) {
         EXPECT_EQ(launch.num_nodes, 1);
       }
@@ -173,20 +173,20 @@ INSTANTIATE_TEST_SUITE_P(Models, KernelTableTest,
                                                           &kWeights[3], &kWeights[4])),
                          Name);
 
-TEST(KernelTable, OneSequenceHandsItsRowsOnAsWordsInEveryLayer) {
+TEST(KernelTable, OneSequencePublishesItsRowsInSlotsInEveryLayer) {
   const auto model = PlanModel("llama-3.1-8b", WeightFormat::kFp8, DType::kBF16, DType::kF8E4M3);
-  int32_t attention = 0, awaits = 0, leaves = 0;
+  int32_t attention = 0, consumes = 0, publishes = 0;
   for (const PlannedLaunch& launch : model->Resolved(DecodeBucket(1))) {
     if (launch.row->id == KernelId::kFusedDecode) {
       ++attention;
-      EXPECT_TRUE(launch.awaits && launch.leaves);
+      EXPECT_TRUE(launch.consumes_slots && launch.publishes_slots);
     }
-    awaits += launch.awaits ? 1 : 0;
-    leaves += launch.leaves ? 1 : 0;
+    consumes += launch.consumes_slots ? 1 : 0;
+    publishes += launch.publishes_slots ? 1 : 0;
   }
   EXPECT_EQ(attention, 32);
-  EXPECT_EQ(awaits, 64);
-  EXPECT_EQ(leaves, 64);
+  EXPECT_EQ(consumes, 64);
+  EXPECT_EQ(publishes, 64);
 }
 
 // A copy of the residual stream stands in front of what writes it next, so that the layers of a

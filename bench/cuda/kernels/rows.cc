@@ -8,7 +8,7 @@
 #include <numeric>
 #include <utility>
 
-#include "kernels/cuda/bench/rig.h"
+#include "bench/cuda/kernels/rig.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/draw.h"
 

@@ -1,4 +1,4 @@
-#include "kernels/cuda/bench/rig.h"
+#include "bench/cuda/kernels/rig.h"
 
 #include <algorithm>
 #include <chrono>

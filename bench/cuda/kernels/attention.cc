@@ -9,8 +9,8 @@
 #include <random>
 #include <utility>
 
+#include "bench/cuda/kernels/rig.h"
 #include "kernels/cuda/attention/attention.h"
-#include "kernels/cuda/bench/rig.h"
 
 namespace aisp::cuda {
 namespace {

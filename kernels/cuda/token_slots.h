@@ -2,7 +2,7 @@
 // each other's end (linear/one_token.cuh has the layers, attention/fused_one.cu the attention).
 //
 // A row is published in 32-bit words: pairs of bf16, each stored in one access, in slots that hold
-// the empty marker kTokenNothing until then; the consumer polls the slot itself. There are two sets
+// the empty marker kTokenEmpty until then; the consumer polls the slot itself. There are two sets
 // of slots, and launches of layers use them in turn: each counts itself in `launches` (an entry for
 // each CTA) and resets the other set to the marker before it lets its successor start. So when
 // attention starts after n launches of layers, the last one's outputs come in set (n - 1) % 2, and
@@ -21,20 +21,21 @@
 namespace aisp::cuda {
 
 // No output has these bits: what arithmetic and conversions make of a NaN is 0x7fffffff or 0x7fff.
-constexpr uint32_t kTokenNothing = 0xffffffffu;
+constexpr uint32_t kTokenEmpty = 0xffffffffu;
 
-// A set: attention's row, the last layer's outputs, what the layers of one launch publish.
-constexpr int kTokenEdgeWords = 8 << 10;  // of the first two each
-constexpr int kTokenStepWords = 32 << 10;
+// A set: attention's row, the last layer's outputs, what the layers of one launch publish for each
+// other.
+constexpr int kTokenEdgeSlots = 8 << 10;  // of the first two each
+constexpr int kTokenStepSlots = 32 << 10;
 constexpr int kTokenInputAt = 0;
-constexpr int kTokenOutputAt = kTokenEdgeWords;
-constexpr int kTokenStepsAt = 2 * kTokenEdgeWords;
-constexpr int kTokenSetWords = 2 * kTokenEdgeWords + kTokenStepWords;
+constexpr int kTokenOutputAt = kTokenEdgeSlots;
+constexpr int kTokenStepsAt = 2 * kTokenEdgeSlots;
+constexpr int kTokenSetSlots = 2 * kTokenEdgeSlots + kTokenStepSlots;
 
 // For attention that polls q, k and v in these slots and publishes its row in them. Null:
 // neither.
-struct TokenWords {
-  uint32_t* sets = nullptr;            // [2][kTokenSetWords]
+struct TokenSlots {
+  uint32_t* sets = nullptr;            // [2][kTokenSetSlots]
   const uint32_t* launches = nullptr;  // entry 0
 };
 

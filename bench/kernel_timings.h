@@ -1,6 +1,7 @@
 // What each operation of a model's shape takes on a GPU, alone, beside the least it could take and
 // beside the vendor's library where that has the operation. Plain data and one call into
-// libaisp_cuda.so: no CUDA header here, the program does not link CUDA.
+// libaisp_cuda_bench.so (bench/cuda/kernels), which is built with the CUDA backend and not shipped
+// with it: no CUDA header here, the program does not link CUDA.
 //
 // Method: random data; calls in a CUDA graph, the median of several replays; weights and KV rotate
 // through several times the L2 cache. What has few rows is timed before anything that has many,
@@ -84,10 +85,12 @@ struct KernelBench {
   std::vector<PrefillParts> prefills;
 };
 
-// Errors as OpenCudaBackend's. Takes some 10 GiB of the GPU and half a minute.
+// Errors as OpenCudaBackend's, NOT_FOUND also without libaisp_cuda_bench.so. Takes some 10 GiB of
+// the GPU and half a minute.
 Result<KernelBench> BenchCudaKernels(const KernelBenchOptions& options,
                                      std::span<const std::string> folders);
 
+// What libaisp_cuda_bench.so exports beside what libaisp_cuda.so does.
 inline constexpr const char* kCudaBenchKernelsSymbol = "aisp_cuda_bench_kernels";
 using CudaBenchKernelsFn = void (*)(const KernelBenchOptions* options, Result<KernelBench>* bench);
 

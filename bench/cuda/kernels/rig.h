@@ -1,5 +1,5 @@
-// What the timings of bench/kernels.h share: a GPU with a stream, random memory, and the time of a
-// call in a graph.
+// What the timings of bench/kernel_timings.h share: a GPU with a stream, random memory, and the
+// time of a call in a graph.
 //
 // One thread. Memory stays alive as long as the Buffers; the rig outlives them.
 #pragma once
@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/cuda/bench/kernels.h"
+#include "bench/kernel_timings.h"
 #include "kernels/cuda/cuda_device.h"
 
 namespace aisp::cuda {

@@ -24,9 +24,9 @@ template <int kDim, bool kFp8, int kRowTiles>
 struct Shape {
   static constexpr int kElement = kFp8 ? 1 : 2;
   static constexpr int kRowBytes = kDim * kElement;  // 256, 128 or 64
-  static constexpr int kStepKeys = kUnitBytes / kRowBytes;
-  static constexpr int kGroups = kStepKeys / 16;  // runs of slots that surely lie in one block
-  static constexpr int kBatch = 32 / kGroups;     // steps whose places a warp looks up at once
+  static constexpr int kKeysPerTile = kUnitBytes / kRowBytes;
+  static constexpr int kGroups = kKeysPerTile / 16;  // runs of slots that surely lie in one block
+  static constexpr int kBatch = 32 / kGroups;        // tiles whose slots a warp looks up at once
 
   // What a row's chunk number is combined with, so that eight rows' equal chunks lie in different
   // banks.
@@ -38,76 +38,78 @@ struct Shape {
   }
 };
 
-// An item, and which of its steps are this CTA's.
+// An item, and which of its tiles are this CTA's.
 struct Segment {
   RowSpan span;
   int32_t seq;
   int32_t head;
-  int32_t first;   // step of the sequence that the item begins with
-  int32_t count;   // steps of the item
-  int32_t place;   // of its first step on the line
-  int32_t lo, hi;  // of its steps, this CTA's; hi <= 0: its share ends before the item's first step
+  int32_t first;       // tile of the sequence that the item begins with
+  int32_t count;       // tiles of the item
+  int32_t flat_begin;  // where its first tile is among the flattened ones
+  int32_t lo, hi;      // of its tiles, this CTA's; hi <= 0: its share ends before the item's first
 };
 
-struct Line {
+// The tiles of all items one after the other, and how CTAs share them.
+struct FlatTiles {
   int32_t total;
   int32_t share;  // of a CTA
   int32_t per;    // sequences of a thread, in the scan
   bool padded;    // items are padded to whole shares, so that no CTA works on two
   __device__ __forceinline__ int32_t cost() const { return padded ? 0 : kItemCost; }
-  // Of an item of so many steps.
-  __device__ __forceinline__ int32_t Length(int32_t steps) const {
-    return padded ? (steps + share - 1) / share * share : steps == 0 ? 0 : steps + kItemCost;
+  // Of an item of so many tiles.
+  __device__ __forceinline__ int32_t Length(int32_t tiles) const {
+    return padded ? (tiles + share - 1) / share * share : tiles == 0 ? 0 : tiles + kItemCost;
   }
 };
 
-struct LineScratch {
+struct FlatScratch {
   int32_t prefix[kThreads];
   int32_t sums[kWarps];
   int32_t parts[kWarps][4];
   int32_t warp_totals[kWarps];
 };
 
-// The steps of a sequence: {first, count}; {0, 0} for padding.
-template <int kStepKeys>
-__device__ __forceinline__ int2 StepsOf(const FusedArgs& a, int32_t seq, RowSpan& span) {
+// The tiles of a sequence: {first, count}; {0, 0} for padding.
+template <int kKeysPerTile>
+__device__ __forceinline__ int2 TilesOf(const FusedArgs& a, int32_t seq, RowSpan& span) {
   if (seq >= a.num_sequences) return make_int2(0, 0);
-  const int4 words = __ldg(reinterpret_cast<const int4*>(a.sequences) + seq);
+  const int4 fields = __ldg(reinterpret_cast<const int4*>(a.sequences) + seq);
   // Nearly always the row's number is the sequence's: then both loads are under way at once.
   int32_t position = __ldg(a.positions + min(seq, a.rows - 1));
-  span = {words.x, words.y, words.z, words.w};
+  span = {fields.x, fields.y, fields.z, fields.w};
   if (span.num_rows <= 0) return make_int2(0, 0);
   if (span.row_begin != seq) position = __ldg(a.positions + span.row_begin);
   if (position < 0) return make_int2(0, 0);
   const int32_t low = a.window > 0 ? max(0, span.context_len - a.window) : 0;
-  const int32_t first = low / kStepKeys;
-  return make_int2(first, (span.context_len + kStepKeys - 1) / kStepKeys - first);
+  const int32_t first = low / kKeysPerTile;
+  return make_int2(first, (span.context_len + kKeysPerTile - 1) / kKeysPerTile - first);
 }
 
 // By the whole CTA.
-template <int kStepKeys>
-__device__ __forceinline__ Line ScanLine(const FusedArgs& a, LineScratch& s) {
+// Long: cut in two, even with its parts inlined, it gets other registers.
+template <int kKeysPerTile>
+__device__ __forceinline__ FlatTiles FlattenTiles(const FusedArgs& a, FlatScratch& s) {
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
   const int warp = thread / 32;
   const int32_t ctas = static_cast<int32_t>(gridDim.x);
-  Line line;
-  line.per = (a.num_sequences + kThreads - 1) / kThreads;
-  line.padded = false;
+  FlatTiles flat;
+  flat.per = (a.num_sequences + kThreads - 1) / kThreads;
+  flat.padded = false;
   int32_t mine = 0;
   int32_t length = 0;
 #pragma unroll 1
-  for (int i = 0; i < line.per; ++i) {
+  for (int i = 0; i < flat.per; ++i) {
     RowSpan span;
-    mine = StepsOf<kStepKeys>(a, thread * line.per + i, span).y;
-    length += line.Length(mine);
+    mine = TilesOf<kKeysPerTile>(a, thread * flat.per + i, span).y;
+    length += flat.Length(mine);
   }
   const int32_t sum = __reduce_add_sync(~0u, length);
   if (lane == 0) s.sums[warp] = sum;
   __syncthreads();
   const int32_t all = s.sums[0] + s.sums[1] + s.sums[2] + s.sums[3];
-  line.share = max(kWarps, (all * a.num_kv_heads + ctas - 1) / ctas);
-  if (line.per == 1) {
+  flat.share = max(kWarps, (all * a.num_kv_heads + ctas - 1) / ctas);
+  if (flat.per == 1) {
     // About as much for everybody, if then no CTA has parts of two items; their cost is the same
     // for all then, and left out.
     const int32_t items = __syncthreads_count(mine > 0);
@@ -127,9 +129,9 @@ __device__ __forceinline__ Line ScanLine(const FusedArgs& a, LineScratch& s) {
       if (parts * a.num_kv_heads <= ctas) fits = least + k + (k == 3 ? 1 : 0);
     }
     if (fits > 0) {
-      line.padded = true;
-      line.share = fits;
-      length = line.Length(mine);
+      flat.padded = true;
+      flat.share = fits;
+      length = flat.Length(mine);
     }
   }
   length *= a.num_kv_heads;
@@ -142,28 +144,29 @@ __device__ __forceinline__ Line ScanLine(const FusedArgs& a, LineScratch& s) {
   if (lane == 31) s.warp_totals[warp] = inclusive;
   __syncthreads();
   int32_t before = 0;
-  line.total = 0;
+  flat.total = 0;
 #pragma unroll
   for (int w = 0; w < kWarps; ++w) {
     if (w < warp) before += s.warp_totals[w];
-    line.total += s.warp_totals[w];
+    flat.total += s.warp_totals[w];
   }
   s.prefix[thread] = before + inclusive - length;
   __syncthreads();
-  return line;
+  return flat;
 }
 
-template <int kStepKeys>
-class Walk {
+template <int kKeysPerTile>
+class SegmentIterator {
  public:
   Segment at;
 
   // Of a CTA that has nothing but `only`.
-  __device__ __forceinline__ explicit Walk(const Segment& only) : at(only), begin_(INT32_MAX) {}
+  __device__ __forceinline__ explicit SegmentIterator(const Segment& only)
+      : at(only), begin_(INT32_MAX) {}
 
-  // At the end of the share [begin, end) of the line, which is not empty. Collective of a warp.
-  __device__ __forceinline__ Walk(const FusedArgs& a, const Line& line, const LineScratch& s,
-                                  int32_t begin, int32_t end)
+  // At the end of the share [begin, end) of the tiles, which is not empty. Collective of a warp.
+  __device__ __forceinline__ SegmentIterator(const FusedArgs& a, const FlatTiles& flat,
+                                             const FlatScratch& s, int32_t begin, int32_t end)
       : begin_(begin) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int32_t last = end - 1;
@@ -172,12 +175,12 @@ class Walk {
     for (int i = 0; i < kThreads / 32; ++i) count += s.prefix[lane + 32 * i] <= last ? 1 : 0;
     const int32_t chunk = __reduce_add_sync(~0u, count) - 1;
     int32_t seq_begin = s.prefix[chunk];
-    at.seq = chunk * line.per;
-    if (line.per > 1) {
+    at.seq = chunk * flat.per;
+    if (flat.per > 1) {
       RowSpan span;
       const int32_t mine =
-          lane < line.per
-              ? a.num_kv_heads * line.Length(StepsOf<kStepKeys>(a, at.seq + lane, span).y)
+          lane < flat.per
+              ? a.num_kv_heads * flat.Length(TilesOf<kKeysPerTile>(a, at.seq + lane, span).y)
               : 0;
       int32_t before = mine;
 #pragma unroll
@@ -191,39 +194,39 @@ class Walk {
       at.seq += which;
       seq_begin += __shfl_sync(~0u, before, which);
     }
-    const int2 steps = StepsOf<kStepKeys>(a, at.seq, at.span);
-    at.first = steps.x;
-    at.count = steps.y;
-    const int32_t length = line.Length(steps.y);
+    const int2 tiles = TilesOf<kKeysPerTile>(a, at.seq, at.span);
+    at.first = tiles.x;
+    at.count = tiles.y;
+    const int32_t length = flat.Length(tiles.y);
     at.head = (last - seq_begin) / length;
-    at.place = seq_begin + at.head * length + line.cost();
-    at.hi = min(end - at.place, at.count);
-    at.lo = max(begin - at.place, 0);
+    at.flat_begin = seq_begin + at.head * length + flat.cost();
+    at.hi = min(end - at.flat_begin, at.count);
+    at.lo = max(begin - at.flat_begin, 0);
   }
 
   // To the item before; false: it is not this CTA's.
   __device__ __forceinline__ bool Next(const FusedArgs& a) {
-    if (at.place - kItemCost <= begin_) return false;  // as on a padded line always
+    if (at.flat_begin - kItemCost <= begin_) return false;  // as with padding always
     if (--at.head < 0) {
       at.head = a.num_kv_heads - 1;
-      int2 steps;
+      int2 tiles;
       do {
-        steps = StepsOf<kStepKeys>(a, --at.seq, at.span);
-      } while (steps.y == 0);
-      at.first = steps.x;
-      at.count = steps.y;
+        tiles = TilesOf<kKeysPerTile>(a, --at.seq, at.span);
+      } while (tiles.y == 0);
+      at.first = tiles.x;
+      at.count = tiles.y;
     }
-    at.place -= at.count + kItemCost;
+    at.flat_begin -= at.count + kItemCost;
     at.hi = at.count;
-    at.lo = max(begin_ - at.place, 0);
+    at.lo = max(begin_ - at.flat_begin, 0);
     return true;
   }
 
-  // A warp takes every fourth step of the line; this is its last one of the segment, below `lo` if
-  // it has none.
+  // A warp computes every fourth tile; this is its last one of the segment, below `lo` if it has
+  // none.
   __device__ __forceinline__ int32_t Top() const {
     const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32;
-    return at.hi - 1 - ((at.place + at.hi - 1 - warp) & (kWarps - 1));
+    return at.hi - 1 - ((at.flat_begin + at.hi - 1 - warp) & (kWarps - 1));
   }
 
  private:
@@ -233,39 +236,42 @@ class Walk {
 // How far a warp's copies have looked ahead.
 struct Ahead {
   int32_t top, left, next_left;
-  uint4 lane;  // place, next place, bounds of both; each lane's own
+  uint4 lane;  // offset, next offset, bounds of both; each lane's own
 };
 
 // Copies a warp's keys and values, tile by tile, ahead of its loop: K, V, K, V, every unit a group
 // of asynchronous copies.
 template <class S>
-class Feed {
+class KvCopies {
  public:
-  // `walk`: the warp's, in shared memory.
-  __device__ __forceinline__ Feed(const FusedArgs& a, Walk<S::kStepKeys>& walk)
-      : a_(a), walk_(walk), top_(walk.Top()) {
+  // `segments`: the warp's, in shared memory.
+  __device__ __forceinline__ KvCopies(const FusedArgs& a,
+                                      SegmentIterator<S::kKeysPerTile>& segments)
+      : a_(a), segments_(segments), top_(segments.Top()) {
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy_));
     const uint32_t lane = threadIdx.x % 32;
     constexpr uint32_t kChunks = S::kRowBytes / 16;
     lane_target_ = S::ChunkOffset(lane / kChunks, lane % kChunks);
   }
 
-  // As the one was whose State() this is; `walk` as that one's.
-  __device__ __forceinline__ Feed(const FusedArgs& a, Walk<S::kStepKeys>& walk, const Ahead& ahead)
-      : Feed(a, walk) {
+  // As the one was whose State() this is; `segments` as that one's.
+  __device__ __forceinline__ KvCopies(const FusedArgs& a,
+                                      SegmentIterator<S::kKeysPerTile>& segments,
+                                      const Ahead& ahead)
+      : KvCopies(a, segments) {
     top_ = ahead.top;
     left_ = ahead.left;
     next_left_ = ahead.next_left;
-    place_ = ahead.lane.x;
-    next_place_ = ahead.lane.y;
+    offset_ = ahead.lane.x;
+    next_offset_ = ahead.lane.y;
     bounds_ = ahead.lane.z & 0xffff;
     next_bounds_ = ahead.lane.z >> 16;
   }
   // After a first Switch().
   __device__ __forceinline__ Ahead State() const {
-    const uint32_t next_place = PlaceOf(next_place_, next_block_);
+    const uint32_t next_offset = OffsetOf(next_offset_, next_block_);
     return {top_, left_, next_left_,
-            make_uint4(place_, next_place, bounds_ | next_bounds_ << 16, 0)};
+            make_uint4(offset_, next_offset, bounds_ | next_bounds_ << 16, 0)};
   }
 
   // The next unit to `slot` (shared address); nothing if there is none. Either way one group more.
@@ -285,7 +291,7 @@ class Feed {
   // To the next batch, and looks up the one after it; at the very first both.
   __device__ __forceinline__ void Switch() {
     do {
-      place_ = PlaceOf(next_place_, next_block_);
+      offset_ = OffsetOf(next_offset_, next_block_);
       bounds_ = next_bounds_;
       left_ = next_left_;
       used_ = 0;
@@ -294,7 +300,7 @@ class Feed {
   }
 
  private:
-  __device__ __forceinline__ uint32_t PlaceOf(uint32_t in_block, int32_t block) const {
+  __device__ __forceinline__ uint32_t OffsetOf(uint32_t in_block, int32_t block) const {
     return in_block + static_cast<uint32_t>(block) *
                           static_cast<uint32_t>(a_.num_kv_heads * 2 * a_.block_tokens) *
                           (S::kRowBytes / 16);
@@ -308,9 +314,9 @@ class Feed {
 #pragma unroll
     for (int g = 0; g < S::kGroups; ++g) {
       const int from_lane = used_ * S::kGroups + g;
-      const uint32_t place = __shfl_sync(~0u, place_, from_lane) + (values_ ? part : 0);
+      const uint32_t offset = __shfl_sync(~0u, offset_, from_lane) + (values_ ? part : 0);
       const uint32_t bounds = __shfl_sync(~0u, bounds_, from_lane);
-      const uint8_t* from = a_.pool + static_cast<uint64_t>(place) * 16 + lane * 16;
+      const uint8_t* from = a_.pool + static_cast<uint64_t>(offset) * 16 + lane * 16;
       const uint32_t low = bounds & 0xff;
       const uint32_t high = bounds >> 8;
 #pragma unroll
@@ -329,36 +335,36 @@ class Feed {
     }
   }
 
-  // Where the next steps lie, a lane for each run of 16 slots; the loads come back while the batch
+  // Where the next tiles lie, a lane for each run of 16 slots; the loads come back while the batch
   // before is copied.
   __device__ __forceinline__ void LookUp() {
     next_left_ = 0;
-    Walk<S::kStepKeys> walk = walk_;
-    if (top_ < walk.at.lo) {
+    SegmentIterator<S::kKeysPerTile> segments = segments_;
+    if (top_ < segments.at.lo) {
       do {
-        if (!walk.Next(a_)) {
+        if (!segments.Next(a_)) {
           top_ = INT32_MIN;  // below every segment
           return;
         }
-        top_ = walk.Top();
-      } while (top_ < walk.at.lo);
+        top_ = segments.Top();
+      } while (top_ < segments.at.lo);
       __syncwarp();
-      walk_ = walk;  // all lanes the same
+      segments_ = segments;  // all lanes the same
       __syncwarp();
     }
-    const Segment& at = walk.at;
+    const Segment& at = segments.at;
     next_left_ = min(S::kBatch, (top_ - at.lo) / kWarps + 1);
     const int32_t lane = static_cast<int32_t>(threadIdx.x) % 32;
-    const int32_t step = at.first + max(top_ - kWarps * (lane / S::kGroups), at.lo);
-    const int32_t run = step * S::kGroups + lane % S::kGroups;
+    const int32_t tile = at.first + max(top_ - kWarps * (lane / S::kGroups), at.lo);
+    const int32_t run = tile * S::kGroups + lane % S::kGroups;
     const int32_t low = a_.window > 0 ? max(0, at.span.context_len - a_.window) : 0;
     const int32_t old = at.span.context_len - 1;  // keys of earlier steps
     const int32_t there = min(run, old / 16);
     const auto block = static_cast<int32_t>(
         (static_cast<uint64_t>(static_cast<uint32_t>(there)) * a_.runs_inverse) >> 31);
     next_block_ = __ldg(a_.block_tables + at.span.table_begin + block);
-    next_place_ = static_cast<uint32_t>(((2 * at.head - block) * a_.block_tokens + there * 16) *
-                                        (S::kRowBytes / 16));
+    next_offset_ = static_cast<uint32_t>(((2 * at.head - block) * a_.block_tokens + there * 16) *
+                                         (S::kRowBytes / 16));
     const int32_t begin = min(max(low - run * 16, 0), 16);
     const int32_t end = min(max(old - run * 16, 0), 16);
     next_bounds_ = static_cast<uint32_t>(begin | end << 8);
@@ -366,13 +372,13 @@ class Feed {
   }
 
   const FusedArgs& a_;
-  Walk<S::kStepKeys>& walk_;
+  SegmentIterator<S::kKeysPerTile>& segments_;
   int32_t top_;
   uint64_t policy_ = 0;
   uint32_t lane_target_ = 0;
   int32_t next_block_ = 0, next_left_ = 0;
-  uint32_t next_place_ = 0, next_bounds_ = 0;  // places: in 16 bytes from the pool's begin
-  uint32_t place_ = 0, bounds_ = 0;
+  uint32_t next_offset_ = 0, next_bounds_ = 0;  // offsets: in 16 bytes from the pool's begin
+  uint32_t offset_ = 0, bounds_ = 0;
   int32_t left_ = 0, used_ = 0;
   bool values_ = false;
 };

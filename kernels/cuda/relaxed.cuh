@@ -1,12 +1,12 @@
-// Words that other multiprocessors read or write at the same time: each is whole, nothing is
-// ordered.
+// Relaxed loads and stores of what other multiprocessors read or write at the same time: each word
+// is whole, nothing is ordered.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
 
-#include "kernels/cuda/token_words.h"
+#include "kernels/cuda/token_slots.h"
 
 namespace aisp::cuda {
 
@@ -30,15 +30,14 @@ __device__ __forceinline__ uint4 LoadRelaxed(const void* from) {
                : "memory");
   return v;
 }
-__device__ __forceinline__ uint32_t LoadWordRelaxed(const void* from) {
+__device__ __forceinline__ uint32_t LoadRelaxed32(const void* from) {
   uint32_t v;
   asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(from) : "memory");
   return v;
 }
-// Whether one of them has not been written yet (token_words.h).
-__device__ __forceinline__ bool HasNothing(const uint4& v) {
-  return v.x == kTokenNothing || v.y == kTokenNothing || v.z == kTokenNothing ||
-         v.w == kTokenNothing;
+// Whether one of them has not been written yet (token_slots.h).
+__device__ __forceinline__ bool HasEmptySlot(const uint4& v) {
+  return v.x == kTokenEmpty || v.y == kTokenEmpty || v.z == kTokenEmpty || v.w == kTokenEmpty;
 }
 
 }  // namespace aisp::cuda

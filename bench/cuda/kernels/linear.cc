@@ -6,7 +6,7 @@
 #include <map>
 #include <utility>
 
-#include "kernels/cuda/bench/rig.h"
+#include "bench/cuda/kernels/rig.h"
 #include "kernels/cuda/linear/blas_lt.h"
 #include "kernels/cuda/linear/linear_kernels.h"
 #include "kernels/cuda/linear/quantize.h"

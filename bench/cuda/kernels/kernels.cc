@@ -1,4 +1,5 @@
-#include "kernels/cuda/bench/kernels.h"
+// What libaisp_cuda_bench.so exports: all timings of a shape, and the environment they come from.
+#include "bench/kernel_timings.h"
 
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -9,8 +10,7 @@
 #include <map>
 #include <utility>
 
-#include "kernels/cuda/bench/measure.h"
-#include "kernels/cuda/bench/rig.h"
+#include "bench/cuda/kernels/rig.h"
 
 namespace aisp::cuda {
 namespace {
@@ -90,6 +90,8 @@ GpuEnvironment ReadEnvironment(int32_t index) {
   return environment;
 }
 
+namespace {
+
 Result<KernelBench> MeasureKernels(const KernelBenchOptions& options) {
   AISP_RETURN_IF_ERROR(CheckShape(options));
   KernelBench bench;
@@ -111,4 +113,10 @@ Result<KernelBench> MeasureKernels(const KernelBenchOptions& options) {
   return bench;
 }
 
+}  // namespace
 }  // namespace aisp::cuda
+
+extern "C" __attribute__((visibility("default"))) void aisp_cuda_bench_kernels(
+    const aisp::KernelBenchOptions* options, aisp::Result<aisp::KernelBench>* bench) {
+  *bench = aisp::cuda::MeasureKernels(*options);
+}
