@@ -54,6 +54,9 @@ struct NumberSpec {
   bool PlainCanBegin(std::string_view text) const;
   bool ExponentCanBegin(std::string_view text, size_t e) const;
   bool MantissaCanBegin(std::string_view text) const;
+  // A member in `interval` that is written in kMaxDecimalDigits digits, the last one of this power
+  // of ten.
+  bool MeetsWritten(Interval interval, int last) const;
   std::optional<Decimal> Granularity() const;
 };
 

@@ -283,8 +283,8 @@ int32_t SchemaTypes::MergeObjects(const Conjunction& all) {
         break;
     }
   }
-  if (held.size() > kMaxRules || (!held.empty() && shape.max != kNoLimit)) {
-    Refuse("not", "that some member must exist, beside a limit of members or more than 4 times");
+  if (held.size() > kMaxRules) {
+    Refuse("not", "that some member must exist, more than 4 times");
     return index;
   }
   std::vector<const Atom*> obligations;

@@ -39,6 +39,65 @@ TEST(JsonSchema, RefusesAtTheFirstByteThatCannotBeCompleted) {
   EXPECT_TRUE(matcher->IsWhole());
 }
 
+// A name of a finite language that is too great to be written out name by name.
+TEST(JsonSchema, SomeMemberMayHaveOneOfManyNames) {
+  const char* schema = R"({"type":"object","oneOf":[{"propertyNames":{"pattern":"^..+$"}},{}]})";
+  EXPECT_TRUE(Allows(schema, R"({"b":1})"));
+  EXPECT_TRUE(Allows(schema, R"({"bb":1,"b":2})"));
+  EXPECT_FALSE(Allows(schema, R"({})"));
+  EXPECT_FALSE(Allows(schema, R"({"bb":1})"));
+  const char* condition =
+      R"({"type":"object","if":{"patternProperties":{"^.{0,2}$":{"type":"array"}}},
+      "then":{"required":["long"]}})";
+  EXPECT_TRUE(Allows(condition, R"({"a":13})"));
+  EXPECT_TRUE(Allows(condition, R"({"a":[],"long":1})"));
+  EXPECT_FALSE(Allows(condition, R"({"a":[]})"));
+}
+
+// 40 names, of which one at least has to hold a number: the last must when no other did.
+TEST(JsonSchema, TheLastOfFewNamesFulfilsWhatIsOpen) {
+  const auto constraint = Compile(R"({"type":"object","patternProperties":{"^[a-t][01]$":{}},
+      "additionalProperties":false,"not":{"patternProperties":{"^[a-t][01]$":{"type":"string"}}}})");
+  ASSERT_NE(constraint, nullptr);
+  const auto matcher = constraint->NewMatcher();
+  std::string text = "{";
+  for (int i = 0; i < 39; ++i) {
+    text +=
+        std::string("\"") + static_cast<char>('a' + i / 2) + (i % 2 == 0 ? '0' : '1') + "\":\"\",";
+  }
+  text += "\"t1\":";
+  EXPECT_EQ(matcher->AdvanceBytes(text), text.size());
+  EXPECT_EQ(matcher->AdvanceBytes("\""), 0u);
+  EXPECT_EQ(matcher->AdvanceBytes("1}"), 2u);
+  EXPECT_TRUE(matcher->IsWhole());
+}
+
+TEST(JsonSchema, SomeMemberMustExistWithinALimitOfMembers) {
+  const auto constraint = Compile(R"({"type":"object","maxProperties":2,"required":["a"],
+      "not":{"additionalProperties":{"type":"string"}}})");
+  ASSERT_NE(constraint, nullptr);
+  EXPECT_TRUE(Allows(constraint.get(), R"({"a":1})"));
+  EXPECT_TRUE(Allows(constraint.get(), R"({"b":"x","a":1})"));
+  EXPECT_TRUE(Allows(constraint.get(), R"({"b":1,"a":"x"})"));
+  EXPECT_FALSE(Allows(constraint.get(), R"({"a":"x"})"));
+  const auto matcher = constraint->NewMatcher();
+  ASSERT_EQ(matcher->AdvanceBytes(R"({"a":"x","b":)"), 13u);
+  EXPECT_EQ(matcher->AdvanceBytes("\""), 0u);  // the last one must be no string
+  EXPECT_EQ(matcher->AdvanceBytes("1"), 1u);
+  EXPECT_EQ(matcher->AdvanceBytes(","), 0u);
+  EXPECT_EQ(matcher->AdvanceBytes("}"), 1u);
+}
+
+// Numbers have at most 37 digits, so the last of them must make it no multiple.
+TEST(JsonSchema, NumbersThatAreNoMultiplesEndWithinTheirDigits) {
+  const auto constraint = Compile(R"({"type":"number","not":{"multipleOf":0.01}})");
+  ASSERT_NE(constraint, nullptr);
+  const auto matcher = constraint->NewMatcher();
+  EXPECT_EQ(matcher->AdvanceBytes("810415965629491537477398523895522924.4"), 34u);
+  EXPECT_EQ(matcher->AdvanceBytes("8104159656294915374773985238955229.123"), 38u);
+  EXPECT_TRUE(matcher->IsWhole());
+}
+
 TEST(JsonSchema, ExactlyOneIsNeitherNoneNorBoth) {
   const char* schema =
       R"({"oneOf":[{"type":"number","multipleOf":5},{"type":"number","multipleOf":3}]})";

@@ -33,7 +33,8 @@ class SchemaMaker:
         self.draft = self.r.choice(["2020-12"] * 5 + ["draft-07"] * 2 + ["2019-09", "draft-04"])
         self.names = self.r.sample(NAMES, 4)
         self.defs = self.r.sample(["d0", "d1", "d/2", "d~3"], self.r.randrange(3))
-        self.anchored = self.draft in ("2020-12", "2019-09") and self.r.random() < .5
+        self.anchored = self.draft[0] == "2" and self.r.random() < .3
+        self.by_id = self.r.random() < .3
 
     def make(self):
         root = self.schema(3)
@@ -48,12 +49,18 @@ class SchemaMaker:
             bodies = {}
             for name in self.defs:
                 body = self.schema(2)
-                if isinstance(body, dict) and self.anchored and "$ref" not in body:
-                    body = {"$anchor": "an" + name[1:].replace("/", "").replace("~", ""), **body}
-                bodies[name] = body
+                bodies[name] = {**self.names_of(name), **(body if isinstance(body, dict) and "$ref" not in body else {"allOf": [body]})}
             out["$defs" if self.draft[0] == "2" else "definitions"] = bodies
-            self.anchors = [b["$anchor"] for b in bodies.values() if isinstance(b, dict) and "$anchor" in b]
+            if self.by_id:
+                out["$id" if self.draft != "draft-04" else "id"] = "http://here.test/folder/root.json"
         return json.loads(json.dumps(out))
+
+    # What a definition may be called besides its place.
+    def names_of(self, name):
+        plain = name.replace("/", "").replace("~", "")
+        if self.by_id:
+            return {"$id" if self.draft != "draft-04" else "id": f"../other/{plain}.json"}
+        return {"$anchor": f"an{plain}"} if self.anchored else {}
 
     def chance(self, p):
         return self.r.random() < p
@@ -83,6 +90,14 @@ class SchemaMaker:
 
     def ref(self):
         name = self.r.choice(self.defs)
+        plain = name.replace("/", "").replace("~", "")
+        if self.by_id and self.chance(.5):
+            return {"$ref": self.r.choice(["/", "http://here.test/"]) + f"other/{plain}.json"}
+        if self.by_id:
+            return {"$ref": "http://here.test/folder/root.json#/" + ("$defs" if self.draft[0] == "2" else "definitions") + "/" +
+                            name.replace("~", "~0").replace("/", "~1")}
+        if self.anchored and self.chance(.5):
+            return {"$ref": f"#an{plain}"}
         if self.draft[0] == "2":
             return {"$ref": "#/$defs/" + name.replace("~", "~0").replace("/", "~1"), **(self.string() if self.chance(.2) else {})}
         return {"$ref": "#/definitions/" + name.replace("~", "~0").replace("/", "~1")}
@@ -97,7 +112,7 @@ class SchemaMaker:
         if self.chance(.4):
             out["min" + of] = low
         if self.chance(.4):
-            out["max" + of] = low + self.r.randrange(most)
+            out["max" + of] = low + self.r.randrange(most) if self.chance(.9) else self.r.choice([63, 255, 1000, 5000])
         return out
 
     def string(self):
@@ -172,7 +187,8 @@ class SchemaMaker:
                 out["minContains"] = self.r.randrange(3)
             if self.draft[0] == "2" and self.chance(.3):
                 out["maxContains"] = self.r.randrange(1, 4)
-        if self.draft[0] == "2" and self.chance(.15):
+        # The library misjudges unevaluated* of 2019-09.
+        if new and self.chance(.15):
             out["unevaluatedItems"] = self.schema(0) if self.chance(.4) else False
             if self.chance(.5):
                 out.update(self.join(depth - 1, {"array"}))
@@ -198,7 +214,7 @@ class SchemaMaker:
                 out["dependencies"] = {self.name(): [self.name()] if self.chance(.5) else self.schema(depth - 1)}
         if self.draft[0] == "2" and self.chance(.12):
             out["dependentSchemas"] = {self.name(): self.schema(depth - 1)}
-        if self.draft[0] == "2" and self.chance(.2):
+        if self.draft == "2020-12" and self.chance(.2):
             out["unevaluatedProperties"] = self.schema(0) if self.chance(.4) else False
             if self.chance(.6):
                 out.update(self.r.choice([lambda: self.join(depth - 1, {"object"}), lambda: self.condition(depth - 1)])())
@@ -290,14 +306,17 @@ class InstanceMaker:
         return value
 
     def follow(self, ref):
-        if ref.startswith("#/"):
+        if "#/" in ref:
+            ref = ref[ref.index("#"):]
             at = self.root
             for token in ref[2:].split("/"):
                 at = at[token.replace("~1", "/").replace("~0", "~")]
             return at
-        for body in self.root.get("$defs", {}).values():
-            if isinstance(body, dict) and body.get("$anchor") == ref[1:]:
-                return body
+        for body in {**self.root.get("$defs", {}), **self.root.get("definitions", {})}.values():
+            if isinstance(body, dict):
+                own = body.get("$id", body.get("id", "..?"))
+                if body.get("$anchor") == ref[1:] or (isinstance(own, str) and ref.endswith(own[2:])):
+                    return body
         return {}
 
     def of_type(self, schema, depth):
