@@ -185,6 +185,8 @@ void GrammarMasks::FollowEnded(Frame* frame) {
 GrammarMasks::Tokens GrammarMasks::Kept(std::vector<int32_t> tokens) {
   Tokens out;
   if (tokens.size() <= kFewTokens) {
+    std::sort(tokens.begin(), tokens.end());
+    tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
     out.few = std::move(tokens);
     out.few.shrink_to_fit();
     bytes_ += out.few.size() * sizeof(int32_t);
@@ -203,8 +205,6 @@ GrammarMasks::Tokens GrammarMasks::Joined(const std::vector<const Tokens*>& part
     few.insert(few.end(), part->few.begin(), part->few.end());
     many = many || part->many != nullptr;
   }
-  std::sort(few.begin(), few.end());
-  few.erase(std::unique(few.begin(), few.end()), few.end());
   if (!many) return Kept(std::move(few));
   Tokens out;
   out.many = std::make_unique<TokenMask>(trie_->vocabulary());
@@ -215,7 +215,7 @@ GrammarMasks::Tokens GrammarMasks::Joined(const std::vector<const Tokens*>& part
 
 GrammarMasks::RestId GrammarMasks::RestOf(std::vector<uint32_t>* nodes) {
   if (nodes->empty()) return kNoRest;
-  std::sort(nodes->begin(), nodes->end());
+  if (!std::is_sorted(nodes->begin(), nodes->end())) std::sort(nodes->begin(), nodes->end());
   nodes->erase(std::unique(nodes->begin(), nodes->end()), nodes->end());
   std::string key(reinterpret_cast<const char*>(nodes->data()), nodes->size() * sizeof(uint32_t));
   const auto [it, fresh] =
@@ -309,8 +309,6 @@ void GrammarMasks::WalkTerminal(int32_t terminal, RestId rest, bool takes, Part*
     }
   }
   work_ += NodesOf(rests_[static_cast<size_t>(rest)]).size();
-  std::sort(tokens.begin(), tokens.end());
-  tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
   *out = {Kept(std::move(tokens)), RestOf(&next_rest)};
 }
 

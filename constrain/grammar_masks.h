@@ -101,6 +101,7 @@ class GrammarMasks {
   void Follow(const EarleyItem& item, RestId rest, Frame* frame);
   void FollowEnded(Frame* frame);
   Tokens Joined(const std::vector<const Tokens*>& parts);
+  // The list in any order, with repetitions.
   Tokens Kept(std::vector<int32_t> tokens);
   RestId RestOf(std::vector<uint32_t>* nodes);
   void Restart();

@@ -32,12 +32,14 @@ class SchemaMaker:
         self.r = random.Random(seed)
         self.draft = self.r.choice(["2020-12"] * 5 + ["draft-07"] * 2 + ["2019-09", "draft-04"])
         self.names = self.r.sample(NAMES, 4)
+        self.dense = self.r.choice([.15, .15, .5])  # how often a schema has a join of others beside it
+        self.only = self.r.choice([None] * 6 + ["numeric", "string", "array", "object"])
         self.defs = self.r.sample(["d0", "d1", "d/2", "d~3"], self.r.randrange(3))
         self.anchored = self.draft[0] == "2" and self.r.random() < .3
         self.by_id = self.r.random() < .3
 
     def make(self):
-        root = self.schema(3)
+        root = self.schema(self.r.choice([2, 3, 3, 4]))
         if not isinstance(root, dict):
             root = {"allOf": [root]}
         head = {"2020-12": "https://json-schema.org/draft/2020-12/schema", "2019-09": "https://json-schema.org/draft/2019-09/schema",
@@ -69,22 +71,29 @@ class SchemaMaker:
         return self.r.choice(self.names)
 
     def number(self):
+        if self.only == "numeric" and self.chance(.4):
+            return self.r.choice([self.r.randrange(-10**6, 10**6), round(self.r.uniform(-50, 50), self.r.randrange(6)), 1e-7, 1e16, -1e17,
+                                  5e-324, 1e300, 123456.789, 9007199254740993])
         return self.r.choice(NUMBERS)
 
     def boolean(self):
         return {"not": {}} if self.draft == "draft-04" else self.chance(.5)
 
     def schema(self, depth):
+        if self.only in ("numeric", "string") and (depth <= 0 or self.chance(.3)):
+            return self.numeric() if self.only == "numeric" else self.string()
         if depth <= 0:
             return self.r.choice([self.string, self.numeric, self.plain, self.values, self.boolean, self.plain])()
         kind = self.r.choice(["string", "numeric", "array", "array", "object", "object", "object", "mixed", "join", "join", "plain",
                               "values", "ref", "condition"])
+        if self.only and self.chance(.7):
+            kind = "join" if self.only in ("numeric", "string") or self.chance(.3) else self.only
         if kind == "ref" and not self.defs:
             kind = "join"
         out = {"string": self.string, "numeric": self.numeric, "plain": self.plain, "values": self.values,
                "array": lambda: self.array(depth), "object": lambda: self.object(depth), "join": lambda: self.join(depth),
                "ref": self.ref, "condition": lambda: self.condition(depth), "mixed": lambda: self.mixed(depth)}[kind]()
-        if isinstance(out, dict) and "$ref" not in out and self.chance(.15):
+        if isinstance(out, dict) and "$ref" not in out and self.chance(self.dense):
             out = {**self.join(depth - 1), **out}
         return out
 
