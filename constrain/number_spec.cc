@@ -82,8 +82,8 @@ void NumberSpec::LimitValues(const std::vector<Decimal>& allowed) {
 }
 
 bool NumberSpec::IsUnbounded() const {
-  return !not_integer && !low && !high && multiples.empty() && not_multiples.empty() && !values &&
-         excluded.empty();
+  return !not_integer && !pointed && !low && !high && multiples.empty() && not_multiples.empty() &&
+         !values && excluded.empty();
 }
 
 bool NumberSpec::Contains(const Decimal& value) const {
@@ -127,6 +127,7 @@ std::optional<Decimal> NumberSpec::Granularity() const {
 
 // Whether a member lies in `interval`.
 bool NumberSpec::Meets(const Interval& interval) const {
+  if (plain_integer && pointed) return false;
   NumberSpec cut = *this;
   if (interval.low) cut.LimitLow(*interval.low, interval.low_excluded);
   if (interval.high) cut.LimitHigh(*interval.high, interval.high_excluded);
@@ -152,11 +153,14 @@ bool NumberSpec::Meets(const Interval& interval) const {
   const Decimal from = cut.low ? *cut.low : cut.high ? *cut.high : Decimal{};
   const int scale = std::min(from.exponent, step->exponent);
   const auto start = ScaleTo(from, scale), stride = ScaleTo(*step, scale);
-  if (!start || !stride) {
-    // Far apart: the interval is wider than many steps, or the step is wider than the interval.
-    return from.exponent > step->exponent && !(cut.low && cut.high && *cut.high < *cut.low);
+  __int128 k = 0;
+  if (start && stride) {
+    k = upwards ? -FloorDiv(-*start, *stride) : FloorDiv(*start, *stride);
+  } else if ((from.Sign() < 0 ? from.Negated() : from) < *step) {
+    k = upwards ? from.Sign() > 0 : -(from.Sign() < 0);  // an end that is tiny beside a step
+  } else {
+    return true;  // the interval is wider than many steps
   }
-  __int128 k = upwards ? -FloorDiv(-*start, *stride) : FloorDiv(*start, *stride);
   const auto tries = kMaxTries + static_cast<int>(cut.excluded.size());
   for (int i = 0; i < tries; ++i, k += upwards ? 1 : -1) {
     const Decimal candidate = Decimal::Make(k * step->mantissa, step->exponent);
@@ -168,10 +172,13 @@ bool NumberSpec::Meets(const Interval& interval) const {
 }
 
 bool NumberSpec::MeetsWritten(Interval interval, int last) const {
-  // Where multiples are asked for, a member's digits end there; and a piece of the line without
-  // holes has a member of few digits.
-  const bool holes = not_integer || !not_multiples.empty() || !excluded.empty();
-  if (holes && !integer && multiples.empty() && !values) interval.multiple = Decimal::Make(1, last);
+  // A piece of the line without holes has a member of few digits, unless it is a tiny one.
+  constexpr int kDeep = -16;
+  const auto deep = [](const Decimal& d) { return d.exponent < kDeep; };
+  const bool digits_matter = not_integer || !not_multiples.empty() || !excluded.empty() || values ||
+                             (low && deep(*low)) || (high && deep(*high)) ||
+                             std::any_of(multiples.begin(), multiples.end(), deep);
+  if (digits_matter && !integer) interval.multiple = Decimal::Make(1, last);
   return Meets(interval);
 }
 
@@ -250,7 +257,7 @@ bool NumberSpec::CanBegin(std::string_view text) const {
 bool NumberSpec::PlainCanBegin(std::string_view text) const {
   const bool negative = !text.empty() && text[0] == '-';
   std::string_view digits = text.substr(negative ? 1 : 0);
-  int last = -kMaxDecimalDigits;
+  int last = -kMaxDecimalDigits;  // the last place that may be written
   auto meets = [&](const Decimal& low_end, const std::optional<Decimal>& high_end, bool closed) {
     Interval interval{low_end, high_end, false, !closed, {}};
     if (negative) {
@@ -274,7 +281,7 @@ bool NumberSpec::PlainCanBegin(std::string_view text) const {
     const auto scaled = ScaleTo(*value, scale);
     const auto unit = ScaleTo(Decimal::Make(1, -places), scale);
     if (!scaled || !unit) return false;
-    last = -places - (kMaxDecimalDigits - DigitsOf(digits));
+    last = std::max(last, -places - (kMaxDecimalDigits - DigitsOf(digits)));
     return meets(*value, Decimal::Make(*scaled + *unit, scale), false);
   }
   if (digits == "0") return meets(Decimal{}, Decimal::FromInt(1), false);
@@ -358,7 +365,8 @@ bool NumberSpec::ExponentCanBegin(std::string_view text, size_t e) const {
 }
 
 bool NumberSpec::Accepts(std::string_view text) const {
-  if (plain_integer && text.find_first_of(".eE") != std::string_view::npos) return false;
+  const bool plain = text.find_first_of(".eE") == std::string_view::npos;
+  if (plain ? pointed : plain_integer) return false;
   const bool unbounded = IsUnbounded();
   if (unbounded && !integer) return true;
   const size_t e = text.find_first_of("eE");

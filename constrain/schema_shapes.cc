@@ -19,6 +19,7 @@ NumberSpec SchemaTypes::MergeNumbers(const Conjunction& all) const {
     out.integer = out.integer || n.integer;
     out.plain_integer = out.plain_integer || n.plain_integer;
     out.not_integer = out.not_integer || n.not_integer;
+    out.pointed = out.pointed || n.pointed;
     if (n.low) out.LimitLow(*n.low, n.low_excluded);
     if (n.high) out.LimitHigh(*n.high, n.high_excluded);
     if (n.values) out.LimitValues(*n.values);
@@ -53,6 +54,9 @@ std::optional<StringShape> SchemaTypes::MergeStrings(const Conjunction& all, boo
   }
   if (!shape.automaton->CanFinish(shape.automaton->start(), shape.min, shape.max))
     return std::nullopt;
+  // Limits that the language keeps by itself would only make masks dearer.
+  if (shape.max != kNoLimit && shape.automaton->AllAtMost(shape.max)) shape.max = kNoLimit;
+  if (shape.min > 0 && shape.automaton->AllAtLeast(shape.min)) shape.min = 0;
   return shape;
 }
 

@@ -98,6 +98,51 @@ TEST(JsonSchema, NumbersThatAreNoMultiplesEndWithinTheirDigits) {
   EXPECT_TRUE(matcher->IsWhole());
 }
 
+TEST(JsonSchema, WholeNumbersMayBeginBehindATinyBound) {
+  const char* schema = R"({"type":"integer","minimum":5e-324,"maximum":100})";
+  EXPECT_TRUE(Allows(schema, "1"));
+  EXPECT_TRUE(Allows(schema, "100"));
+  EXPECT_FALSE(Allows(schema, "0"));
+  EXPECT_TRUE(Allows(R"({"type":"integer","maximum":-1e-300})", "-1"));
+  EXPECT_FALSE(Allows(R"({"type":"integer","maximum":-1e-300})", "0"));
+}
+
+TEST(JsonSchema, OnePatternHasOtherLimitsOfLengthElsewhere) {
+  const char* schema = R"({"type":"object","properties":{
+      "a":{"type":"string","pattern":"^[a-z]+$","minLength":10,"maxLength":20},
+      "b":{"type":"string","pattern":"^[a-z]+$","maxLength":4},
+      "c":{"type":"string","pattern":"^[a-z]+$","minLength":2}}})";
+  EXPECT_TRUE(Allows(schema, R"({"a":"abcdefghijkl","b":"abc","c":"abcdefgh"})"));
+  EXPECT_FALSE(Allows(schema, R"({"a":"abc"})"));
+  EXPECT_FALSE(Allows(schema, R"({"b":"abcdefghijkl"})"));
+  EXPECT_FALSE(Allows(schema, R"({"c":"a"})"));
+}
+
+// What is too small to be written plain is no reason to begin so.
+TEST(JsonSchema, TinyNumbersAreWrittenWithAnExponent) {
+  const auto one = Compile(R"({"enum":[1e-300,0.25]})");
+  ASSERT_NE(one, nullptr);
+  EXPECT_TRUE(Allows(one.get(), "1e-300"));
+  EXPECT_TRUE(Allows(one.get(), "0.25"));
+  EXPECT_EQ(one->NewMatcher()->AdvanceBytes("0.0"), 2u);
+  const auto piece = Compile(R"({"type":"number","exclusiveMinimum":0,"maximum":1e-40})");
+  ASSERT_NE(piece, nullptr);
+  EXPECT_TRUE(Allows(piece.get(), "1e-41"));
+  EXPECT_EQ(piece->NewMatcher()->AdvanceBytes("0."), 0u);
+}
+
+// 1.0 is no integer there.
+TEST(JsonSchema, NumbersWithAPointAreNoIntegersOfDraft4) {
+  const char* schema = R"({"$schema":"http://json-schema.org/draft-04/schema#",
+      "oneOf":[{"type":"integer"},{"type":"number","maximum":9}]})";
+  EXPECT_TRUE(Allows(schema, "1.0"));
+  EXPECT_FALSE(Allows(schema, "1"));
+  EXPECT_TRUE(Allows(schema, "12"));
+  EXPECT_FALSE(Allows(schema, "12.0"));
+  EXPECT_TRUE(Allows(schema, "0.5"));
+  EXPECT_FALSE(Allows(R"({"oneOf":[{"type":"integer"},{"type":"number"}]})", "1.0"));
+}
+
 TEST(JsonSchema, ExactlyOneIsNeitherNoneNorBoth) {
   const char* schema =
       R"({"oneOf":[{"type":"number","multipleOf":5},{"type":"number","multipleOf":3}]})";
