@@ -85,10 +85,10 @@ class Automaton {
   std::vector<std::string> Texts(size_t limit);
   // Makes CanFinish answer for maxima up to `max_length`; false when that table would be too great.
   bool PrepareLengths(int32_t max_length);
-  // After PrepareLengths: wherever a text of the language stands, it can be completed with every
-  // number of further code points from this one up to the longest that was prepared; absent when
-  // that is not so for the lengths that matter.
-  std::optional<int32_t> Slack() const { return slack_; }
+  // After PrepareLengths: wherever a text of the language stands, it can be completed with so many
+  // further code points or fewer; or, when some are still `wanted`, with every number of them from
+  // this one up to the longest that was prepared. Absent when there is no such number.
+  std::optional<int32_t> Slack(bool wanted) const { return wanted ? slack_ : nearest_; }
   // After Analyse: every beginning has completions without end.
   bool NeverEnds() const { return never_ends_; }
   // After PrepareLengths, of a language of few states: no text has less, or more, code points.
@@ -159,7 +159,7 @@ class Automaton {
   std::unordered_map<uint64_t, std::optional<std::string>> shortest_;  // by state and min_more
   bool analysed_ = false, analysable_ = false;
   bool never_ends_ = false;
-  std::optional<int32_t> slack_;
+  std::optional<int32_t> slack_, nearest_;
   std::vector<std::vector<bool>>
       by_length_;  // [length][term]: a text of exactly so many more code points
 };

@@ -216,7 +216,7 @@ bool Automaton::PrepareLengths(int32_t max_length) {
 }
 
 void Automaton::FindSlack() {
-  size_t slack = 0;
+  size_t slack = 0, nearest = 0;
   never_ends_ = true;
   for (size_t t = 0; t < terms_.size(); ++t) {
     if (terms_[t].live <= 0) continue;
@@ -224,9 +224,13 @@ void Automaton::FindSlack() {
     size_t length = by_length_.size();
     while (length > slack && by_length_[length - 1][t]) --length;
     slack = std::max(slack, length);
+    length = 0;
+    while (length < by_length_.size() && !by_length_[length][t]) ++length;
+    nearest = std::max(nearest, length);
   }
-  slack_.reset();
-  if (slack <= by_length_.size() / 2) slack_ = static_cast<int32_t>(slack);
+  const size_t most = by_length_.size() / 2;
+  slack_ = slack <= most ? std::optional(static_cast<int32_t>(slack)) : std::nullopt;
+  nearest_ = nearest <= most ? std::optional(static_cast<int32_t>(nearest)) : std::nullopt;
 }
 
 bool Automaton::AllAtLeast(int32_t min) const {

@@ -223,7 +223,7 @@ void JsonMasks::Correct(const JsonState& state, std::string_view rest, Arena* ar
 bool JsonMasks::FindSlack(const Automaton& automaton, Limits* limits) {
   constexpr int32_t kFewPoints = 8;  // with less room, few tokens are left to be asked
   if (limits->max_more == kNoLimit) return automaton.NeverEnds();
-  const auto slack = automaton.Slack();
+  const auto slack = automaton.Slack(limits->min_more > 0);
   if (!slack || limits->max_more - *slack < kFewPoints) return false;
   limits->slack = *slack;
   return true;

@@ -48,9 +48,12 @@ std::optional<StringShape> SchemaTypes::MergeStrings(const Conjunction& all, boo
   if (shape.automaton->start() == Automaton::kDead) return std::nullopt;
   if (!exact || (shape.min == 0 && shape.max == kNoLimit)) return shape;
   if (!shape.automaton->PrepareLengths(shape.max)) {
-    Refuse(shape.max != kNoLimit ? "maxLength" : "minLength",
-           "the limit of length beside a pattern of so many states");
-    return std::nullopt;
+    // Too many states for a table of lengths: the limits become a part of the language, whose
+    // states are made as they are met.
+    parts.push_back(
+        g_.languages.Length(shape.min, shape.max == kNoLimit ? Languages::kUnbounded : shape.max));
+    shape = {g_.AutomatonOf(g_.languages.Intersect(parts)), 0, kNoLimit};
+    return shape.automaton->start() == Automaton::kDead ? std::nullopt : std::optional(shape);
   }
   if (!shape.automaton->CanFinish(shape.automaton->start(), shape.min, shape.max))
     return std::nullopt;

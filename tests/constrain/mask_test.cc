@@ -20,6 +20,7 @@ TEST(Mask, SaysWhatTheMatcherSaysInEveryState) {
       R"({"type":"string","pattern":"^(ab|aa)*$","minLength":3,"maxLength":11})",
       R"({"type":"string","pattern":"^[a-c]+(-[a-c]+)*$","minLength":4,"maxLength":24})",
       R"({"type":"string","pattern":"^[^b]*a$","maxLength":20})",
+      R"({"type":"string","pattern":"^([a-b]{1,3}|[a-z]*c)$","maxLength":20})",
       R"({"type":"string","pattern":"^[a-z\u00e9]+$","minLength":3})",
       R"({"type":"array","items":{"type":"string","pattern":"^[ab\u00e9]+$","maxLength":14},"uniqueItems":true})",
       R"({"type":["number","null"],"minimum":0.5,"maximum":130})",

@@ -118,6 +118,15 @@ TEST(JsonSchema, OnePatternHasOtherLimitsOfLengthElsewhere) {
   EXPECT_FALSE(Allows(schema, R"({"c":"a"})"));
 }
 
+TEST(JsonSchema, AFormatOfManyStatesHasLimitsOfLength) {
+  const char* schema = R"({"type":"string","format":"date-time","minLength":21,"maxLength":25})";
+  EXPECT_TRUE(Allows(schema, R"("2024-02-29T12:00:00.5Z")"));
+  EXPECT_TRUE(Allows(schema, R"("2024-02-29T12:00:00+01:00")"));
+  EXPECT_FALSE(Allows(schema, R"("2024-02-29T12:00:00Z")"));
+  EXPECT_FALSE(Allows(schema, R"("2024-02-29T12:00:00.25+01:00")"));
+  EXPECT_FALSE(Allows(schema, R"("2023-02-29T12:00:00.5Z")"));
+}
+
 // What is too small to be written plain is no reason to begin so.
 TEST(JsonSchema, TinyNumbersAreWrittenWithAnExponent) {
   const auto one = Compile(R"({"enum":[1e-300,0.25]})");
