@@ -85,6 +85,15 @@ class Automaton {
   std::vector<std::string> Texts(size_t limit);
   // Makes CanFinish answer for maxima up to `max_length`; false when that table would be too great.
   bool PrepareLengths(int32_t max_length);
+  // After PrepareLengths: wherever a text of the language stands, it can be completed with so many
+  // further code points or fewer; or, when some are still `wanted`, with every number of them from
+  // this one up to the longest that was prepared. Absent when there is no such number.
+  std::optional<int32_t> Slack(bool wanted) const { return wanted ? slack_ : nearest_; }
+  // After Analyse: every beginning has completions without end.
+  bool NeverEnds() const { return never_ends_; }
+  // After PrepareLengths, of a language of few states: no text has less, or more, code points.
+  bool AllAtLeast(int32_t min) const;
+  bool AllAtMost(int32_t max) const;
   // From `state`, some text of the language has between min_more and max_more (-1: no limit)
   // further code points; an open UTF-8 sequence is one that was counted already.
   bool CanFinish(int32_t state, int32_t min_more, int32_t max_more);
@@ -133,6 +142,7 @@ class Automaton {
   static std::pair<uint32_t, uint32_t> RangeOf(uint32_t prefix, uint8_t need, uint8_t lo,
                                                uint8_t hi);
   bool Explore();
+  void FindSlack();
 
   Languages& languages_;
   int32_t start_ = kDead;
@@ -148,6 +158,8 @@ class Automaton {
   std::vector<Info> infos_;                                            // by term, after Analyse
   std::unordered_map<uint64_t, std::optional<std::string>> shortest_;  // by state and min_more
   bool analysed_ = false, analysable_ = false;
+  bool never_ends_ = false;
+  std::optional<int32_t> slack_, nearest_;
   std::vector<std::vector<bool>>
       by_length_;  // [length][term]: a text of exactly so many more code points
 };

@@ -196,6 +196,8 @@ bool Automaton::PrepareLengths(int32_t max_length) {
   if (!Analyse()) return false;
   const size_t n = terms_.size();
   if (max_length < 0) max_length = 0;
+  // Another place of the schema may want the same language with other limits.
+  if (static_cast<size_t>(max_length) < by_length_.size()) return true;
   if (static_cast<size_t>(max_length + 1) * n > kMaxLengthTable) return false;
   by_length_.assign(static_cast<size_t>(max_length) + 1, std::vector<bool>(n, false));
   for (size_t t = 0; t < n; ++t) by_length_[0][t] = terms_[t].accepts;
@@ -209,7 +211,52 @@ bool Automaton::PrepareLengths(int32_t max_length) {
       }
     }
   }
+  FindSlack();
   return true;
+}
+
+void Automaton::FindSlack() {
+  size_t slack = 0, nearest = 0;
+  never_ends_ = true;
+  for (size_t t = 0; t < terms_.size(); ++t) {
+    if (terms_[t].live <= 0) continue;
+    never_ends_ = never_ends_ && infos_[t].infinite;
+    size_t length = by_length_.size();
+    while (length > slack && by_length_[length - 1][t]) --length;
+    slack = std::max(slack, length);
+    length = 0;
+    while (length < by_length_.size() && !by_length_[length][t]) ++length;
+    nearest = std::max(nearest, length);
+  }
+  const size_t most = by_length_.size() / 2;
+  slack_ = slack <= most ? std::optional(static_cast<int32_t>(slack)) : std::nullopt;
+  nearest_ = nearest <= most ? std::optional(static_cast<int32_t>(nearest)) : std::nullopt;
+}
+
+bool Automaton::AllAtLeast(int32_t min) const {
+  constexpr size_t kMaxSteps = 1'000'000;
+  const size_t n = terms_.size();
+  if (start_ == kDead || static_cast<size_t>(min) * n > kMaxSteps) return false;
+  std::vector<bool> at(n, false), after;
+  at[static_cast<size_t>(states_[static_cast<size_t>(start_)].term)] = true;
+  for (int32_t length = 0; length < min; ++length) {
+    after.assign(n, false);
+    for (size_t t = 0; t < n; ++t) {
+      if (!at[t]) continue;
+      if (terms_[t].accepts) return false;
+      for (const int32_t next : terms_[t].next) {
+        if (next >= 0) after[static_cast<size_t>(next)] = true;
+      }
+    }
+    at.swap(after);
+  }
+  return true;
+}
+
+bool Automaton::AllAtMost(int32_t max) const {
+  if (start_ == kDead || infos_.empty()) return false;
+  const Info& info = infos_[static_cast<size_t>(states_[static_cast<size_t>(start_)].term)];
+  return !info.infinite && info.longest <= max;
 }
 
 bool Automaton::CanFinish(int32_t state, int32_t min_more, int32_t max_more) {

@@ -1,6 +1,7 @@
 #include "constrain/grammar_masks.h"
 
 #include <algorithm>
+#include <set>
 #include <span>
 
 namespace aisp {
@@ -86,13 +87,28 @@ void GrammarMasks::Compute(const EarleySet& set, TokenMask* mask) {
   --open_;
 }
 
-void GrammarMasks::Prepare(std::chrono::steady_clock::time_point deadline) {
-  constexpr size_t kMaxStates = 64;  // of a terminal
-  const auto late = [deadline] { return std::chrono::steady_clock::now() >= deadline; };
+void GrammarMasks::Prepare(const std::function<bool()>& late) {
   for (size_t rule = 0; rule < g_.of_rule.size() && !late(); ++rule) {
     Restart();
     if (!g_.of_rule[rule].empty()) OfSymbol({false, static_cast<int32_t>(rule)}, kWhole, true);
   }
+  std::vector<Left> left;
+  PrepareStates(late, &left);
+  PrepareBehindRules(late, &left);
+}
+
+// What the symbols from `dot` on leave of `rest`.
+GrammarMasks::RestId GrammarMasks::ThroughRest(int32_t production, size_t dot, RestId rest) {
+  const auto& symbols = g_.productions[static_cast<size_t>(production)].symbols;
+  Restart();
+  for (; dot < symbols.size() && rest != kNoRest; ++dot)
+    rest = OfSymbol(symbols[dot], rest, false).rest;
+  return rest;
+}
+
+// The terminals' states, and what follows them in the same production.
+void GrammarMasks::PrepareStates(const std::function<bool()>& late, std::vector<Left>* left) {
+  constexpr size_t kMaxStates = 64;  // of a terminal
   std::vector<std::vector<int32_t>> states(g_.terminals.size());
   for (size_t t = 0; t < states.size() && !late(); ++t)
     states[t] = g_.terminals[t]->StatesFrom(g_.terminals[t]->start(), kMaxStates);
@@ -104,11 +120,32 @@ void GrammarMasks::Prepare(std::chrono::steady_clock::time_point deadline) {
         for (const int32_t state : states[static_cast<size_t>(symbols[dot].index)]) {
           if (late()) return;
           Restart();
-          RestId rest = OfState(symbols[dot].index, state).rest;
-          for (size_t next = dot + 1; next < symbols.size() && rest != kNoRest; ++next)
-            rest = OfSymbol(symbols[next], rest, false).rest;
+          const RestId rest = ThroughRest(p, dot + 1, OfState(symbols[dot].index, state).rest);
+          if (rest != kNoRest) left->push_back({g_.productions[static_cast<size_t>(p)].rule, rest});
         }
       }
+    }
+  }
+}
+
+// What follows a rule where it stands, with what it may leave, up through the rules.
+void GrammarMasks::PrepareBehindRules(const std::function<bool()>& late, std::vector<Left>* left) {
+  std::vector<std::vector<std::pair<int32_t, size_t>>> places(g_.of_rule.size());
+  for (size_t p = 0; p < g_.productions.size(); ++p) {
+    const auto& symbols = g_.productions[p].symbols;
+    for (size_t dot = 0; dot < symbols.size(); ++dot) {
+      if (symbols[dot].terminal) continue;
+      places[static_cast<size_t>(symbols[dot].index)].emplace_back(static_cast<int32_t>(p), dot);
+    }
+  }
+  std::set<std::pair<int32_t, RestId>> met;
+  for (size_t i = 0; i < left->size(); ++i) {
+    const Left at = (*left)[i];
+    if (!met.emplace(at.rule, at.rest).second) continue;
+    for (const auto& [p, dot] : places[static_cast<size_t>(at.rule)]) {
+      if (late()) return;
+      const RestId rest = ThroughRest(p, dot + 1, at.rest);
+      if (rest != kNoRest) left->push_back({g_.productions[static_cast<size_t>(p)].rule, rest});
     }
   }
 }
@@ -148,6 +185,8 @@ void GrammarMasks::FollowEnded(Frame* frame) {
 GrammarMasks::Tokens GrammarMasks::Kept(std::vector<int32_t> tokens) {
   Tokens out;
   if (tokens.size() <= kFewTokens) {
+    std::sort(tokens.begin(), tokens.end());
+    tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
     out.few = std::move(tokens);
     out.few.shrink_to_fit();
     bytes_ += out.few.size() * sizeof(int32_t);
@@ -166,8 +205,6 @@ GrammarMasks::Tokens GrammarMasks::Joined(const std::vector<const Tokens*>& part
     few.insert(few.end(), part->few.begin(), part->few.end());
     many = many || part->many != nullptr;
   }
-  std::sort(few.begin(), few.end());
-  few.erase(std::unique(few.begin(), few.end()), few.end());
   if (!many) return Kept(std::move(few));
   Tokens out;
   out.many = std::make_unique<TokenMask>(trie_->vocabulary());
@@ -178,7 +215,7 @@ GrammarMasks::Tokens GrammarMasks::Joined(const std::vector<const Tokens*>& part
 
 GrammarMasks::RestId GrammarMasks::RestOf(std::vector<uint32_t>* nodes) {
   if (nodes->empty()) return kNoRest;
-  std::sort(nodes->begin(), nodes->end());
+  if (!std::is_sorted(nodes->begin(), nodes->end())) std::sort(nodes->begin(), nodes->end());
   nodes->erase(std::unique(nodes->begin(), nodes->end()), nodes->end());
   std::string key(reinterpret_cast<const char*>(nodes->data()), nodes->size() * sizeof(uint32_t));
   const auto [it, fresh] =
@@ -272,8 +309,6 @@ void GrammarMasks::WalkTerminal(int32_t terminal, RestId rest, bool takes, Part*
     }
   }
   work_ += NodesOf(rests_[static_cast<size_t>(rest)]).size();
-  std::sort(tokens.begin(), tokens.end());
-  tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
   *out = {Kept(std::move(tokens)), RestOf(&next_rest)};
 }
 

@@ -12,8 +12,8 @@
 // Belongs to one grammar, which serialises its callers.
 #pragma once
 
-#include <chrono>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -34,9 +34,9 @@ class GrammarMasks {
 
   GrammarMasks(Grammar* grammar, std::shared_ptr<const TokenTrie> trie);
 
-  // Makes parts that a text is likely to ask for, until `deadline`: what whoever compiles a grammar
-  // pays need not be paid between two steps of an engine.
-  void Prepare(std::chrono::steady_clock::time_point deadline);
+  // Makes parts that a text is likely to ask for, until `late` says so: what whoever compiles a
+  // grammar pays need not be paid between two steps of an engine.
+  void Prepare(const std::function<bool()>& late);
   // Makes `mask` the tokens that may follow `set`.
   void Compute(const EarleySet& set, TokenMask* mask);
   size_t bytes() const { return bytes_; }
@@ -82,6 +82,15 @@ class GrammarMasks {
     std::vector<RestId> outside;
   };
 
+  // What a rule leaves of tokens that go beyond its end.
+  struct Left {
+    int32_t rule;
+    RestId rest;
+  };
+
+  void PrepareStates(const std::function<bool()>& late, std::vector<Left>* left);
+  void PrepareBehindRules(const std::function<bool()>& late, std::vector<Left>* left);
+  RestId ThroughRest(int32_t production, size_t dot, RestId rest);
   const Part& OfState(int32_t terminal, int32_t state);
   // `takes`: at least one byte of the rest is the symbol's.
   const Part& OfSymbol(const GrammarSymbol& symbol, RestId rest, bool takes);
@@ -92,6 +101,7 @@ class GrammarMasks {
   void Follow(const EarleyItem& item, RestId rest, Frame* frame);
   void FollowEnded(Frame* frame);
   Tokens Joined(const std::vector<const Tokens*>& parts);
+  // The list in any order, with repetitions.
   Tokens Kept(std::vector<int32_t> tokens);
   RestId RestOf(std::vector<uint32_t>* nodes);
   void Restart();

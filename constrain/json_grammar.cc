@@ -5,6 +5,29 @@
 
 namespace aisp {
 
+void Coverage::Add(const std::vector<ValueWay>& ways, uint64_t members, bool extra) {
+  for (uint64_t i = 0; i < std::min<uint64_t>(members, kMaxRules); ++i) {
+    auto next = least_;
+    for (size_t done = 0; done < least_.size(); ++done) {
+      if (least_[done] == kNever) continue;
+      for (const ValueWay& way : ways) {
+        int32_t& least = next[done | way.done];
+        least = std::min(least, least_[done] + extra);
+      }
+    }
+    if (next == least_) return;
+    least_ = next;
+  }
+}
+
+int32_t Coverage::LeastFor(uint8_t open) const {
+  int32_t least = kNever;
+  for (size_t done = 0; done < least_.size(); ++done) {
+    if ((open & ~done) == 0) least = std::min(least, least_[done]);
+  }
+  return least;
+}
+
 Automaton* JsonGrammar::AutomatonOf(TermId language) {
   auto& slot = automata[language];
   if (!slot) slot = std::make_unique<Automaton>(&languages, language);
@@ -17,29 +40,39 @@ bool JsonGrammar::Inhabited(const std::vector<ValueWay>& ways) const {
   });
 }
 
+std::vector<ValueWay> JsonGrammar::InhabitedWays(const std::vector<ValueWay>& ways) const {
+  std::vector<ValueWay> out;
+  std::copy_if(ways.begin(), ways.end(), std::back_inserter(out), [this](const ValueWay& way) {
+    return types[static_cast<size_t>(way.type)].inhabited;
+  });
+  return out;
+}
+
 bool JsonGrammar::Inhabited(const ObjectShape& shape) const {
   uint64_t available = 0;
   bool without_end = false;
+  Coverage fulfilled;
   for (const NameSlot& name : shape.names) {
     const bool possible = Inhabited(name.ways);
     if (name.required && !possible) return false;
     available += possible;
+    if (shape.obligations != 0) fulfilled.Add(InhabitedWays(name.ways), 1, !name.required);
   }
-  uint8_t fulfillable = 0;
   for (const NameClass& c : shape.classes) {
     if (!Inhabited(c.ways)) continue;
+    uint64_t members = kMaxRules;
     if (c.infinite) {
       without_end = true;
-      for (const ValueWay& way : c.ways) {
-        if (types[static_cast<size_t>(way.type)].inhabited) fulfillable |= way.done;
-      }
     } else {
-      available += c.automaton->Count(c.automaton->start());
-      for (const NameSlot& name : shape.names) available -= c.automaton->Matches(name.text);
+      members = c.automaton->Count(c.automaton->start());
+      for (const NameSlot& name : shape.names) members -= c.automaton->Matches(name.text);
+      available += members;
     }
+    if (shape.obligations != 0) fulfilled.Add(InhabitedWays(c.ways), members, true);
   }
-  if ((shape.obligations & ~fulfillable) != 0) return false;
-  if (shape.max != kNoLimit && std::max(shape.min, shape.required) > shape.max) return false;
+  const int32_t more = fulfilled.LeastFor(shape.obligations);
+  if (more == Coverage::kNever) return false;
+  if (shape.max != kNoLimit && std::max(shape.min, shape.required + more) > shape.max) return false;
   return without_end || available >= static_cast<uint64_t>(shape.min);
 }
 
@@ -141,6 +174,9 @@ void JsonGrammar::Drop(ObjectShape* shape) {
   for (NameSlot& name : shape->names) std::erase_if(name.ways, gone);
   for (NameClass& c : shape->classes) std::erase_if(c.ways, gone);
   std::erase_if(shape->classes, [](const NameClass& c) { return c.ways.empty(); });
+  for (const NameClass& c : shape->classes) {
+    for (const ValueWay& way : c.ways) shape->endless |= c.infinite ? way.done : 0;
+  }
 }
 
 void JsonGrammar::Drop(ArrayShape* shape) {

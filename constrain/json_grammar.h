@@ -7,6 +7,7 @@
 // of one grammar are serialised by whoever owns it.
 #pragma once
 
+#include <array>
 #include <deque>
 #include <map>
 #include <memory>
@@ -53,7 +54,28 @@ struct ObjectShape {
   int32_t min = 0, max = kNoLimit;  // members
   int32_t required = 0;
   uint8_t obligations = 0;  // bits: some member has to fulfil each
+  uint8_t endless = 0;      // those of them that names without end can fulfil
   bool inhabited = false;
+};
+
+inline constexpr size_t kMaxRules = 4;  // of an array, and obligations of an object
+
+// How many further members fulfil a set of obligations together, each by one of its ways.
+class Coverage {
+ public:
+  static constexpr int32_t kNever = INT32_MAX;
+
+  Coverage() {
+    least_.fill(kNever);
+    least_[0] = 0;
+  }
+  // So many members may have these ways; `extra`: of those that need not come.
+  void Add(const std::vector<ValueWay>& ways, uint64_t members, bool extra);
+  // The least number of extra members; kNever when they cannot.
+  int32_t LeastFor(uint8_t open) const;
+
+ private:
+  std::array<int32_t, 1u << kMaxRules> least_;  // by obligations fulfilled
 };
 
 struct ContainsRule {
@@ -73,7 +95,6 @@ struct ArrayShape {
   }
 };
 
-inline constexpr size_t kMaxRules = 4;
 using RuleCounts = std::array<uint16_t, kMaxRules>;
 
 struct JsonTypeShapes {
@@ -104,6 +125,7 @@ struct JsonGrammar {
 
  private:
   bool Inhabited(const std::vector<ValueWay>& ways) const;
+  std::vector<ValueWay> InhabitedWays(const std::vector<ValueWay>& ways) const;
   bool Inhabited(const ObjectShape& shape) const;
   bool Inhabited(const ArrayShape& shape) const;
   std::optional<uint64_t> CountValues(const JsonTypeShapes& type, uint64_t limit) const;

@@ -313,6 +313,7 @@ bool JsonMachine::StartName(const Level& level, Arena* arena, JsonState* to) {
       const NameSlot& name = shape.names[n];
       if (name.ways.empty() || (alt.seen[n / 64] >> (n % 64) & 1) != 0) continue;
       if (!RoomFor(shape, alt, level.count, name.required)) continue;
+      if (!AnyWayFits(level, alt, name.ways, {static_cast<int32_t>(n), nullptr})) continue;
       allowed[n / 64] |= uint64_t{1} << (n % 64);
       any = true;
     }
@@ -323,6 +324,7 @@ bool JsonMachine::StartName(const Level& level, Arena* arena, JsonState* to) {
     if (any) alts.push_back(own);
     if (!RoomFor(shape, alt, level.count, false)) continue;
     for (const NameClass& c : shape.classes) {
+      if (!AnyWayFits(level, alt, c.ways, {-1, &c})) continue;
       ScalarAlt other = own;
       other.name_class = &c;
       other.automaton = c.automaton;

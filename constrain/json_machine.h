@@ -187,6 +187,15 @@ class JsonMachine {
   };
   bool HasRoom(const Level& level, const Scalar& scalar, const ScalarAlt& alt,
                const TextChain* text, const PointRange* open = nullptr);
+  // A member that is chosen: the shape's own name, or one of a class.
+  struct Chosen {
+    int32_t name;  // -1: of the class
+    const NameClass* of_class;
+  };
+  // Whether members that were not written can fulfil what is open behind it, in what room there is.
+  bool CanFulfil(const Level& level, const ContainerAlt& alt, uint8_t open, const Chosen& chosen);
+  bool AnyWayFits(const Level& level, const ContainerAlt& alt, const std::vector<ValueWay>& ways,
+                  const Chosen& chosen);
   void AddNameSlots(const Level& level, const ScalarAlt& alt, const std::vector<ValueWay>& ways,
                     int32_t name, std::vector<Slot>* slots);
   bool ToColon(const Level& level, const TextChain* name, const std::vector<Slot>& slots,

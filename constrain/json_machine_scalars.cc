@@ -30,6 +30,12 @@ int HexDigit(uint8_t byte) {
                                         : -1;
 }
 
+bool IsOwnName(const ObjectShape& shape, std::string_view text) {
+  const auto at = std::partition_point(shape.names.begin(), shape.names.end(),
+                                       [&](const NameSlot& name) { return name.text < text; });
+  return at != shape.names.end() && at->text == text;
+}
+
 const TextChain* Append(const TextChain* text, uint8_t byte, Arena* arena) {
   return arena->Copy(
       TextChain{text, text == nullptr ? 1 : text->length + 1, static_cast<char>(byte)});
@@ -330,12 +336,53 @@ bool JsonMachine::EndText(const JsonState& from, Arena* arena, JsonState* to) {
          Complete(level, slots, from.scalar->text, from.scalar->keeps_text ? '"' : '\0', arena, to);
 }
 
+bool JsonMachine::CanFulfil(const Level& level, const ContainerAlt& alt, uint8_t open,
+                            const Chosen& chosen) {
+  const ObjectShape& shape = Object(alt);
+  if (open == 0 || (shape.max == kNoLimit && (open & ~shape.endless) == 0)) return true;
+  Coverage left;
+  for (size_t n = 0; n < shape.names.size(); ++n) {
+    const bool seen = (alt.seen[n / 64] >> (n % 64) & 1) != 0;
+    if (seen || static_cast<int32_t>(n) == chosen.name) continue;
+    left.Add(shape.names[n].ways, 1, !shape.names[n].required);
+  }
+  for (const NameClass& c : shape.classes) {
+    uint64_t members = kMaxRules;
+    if (!c.infinite) {
+      members = c.automaton->Count(c.automaton->start()) - (&c == chosen.of_class ? 1 : 0);
+      for (const NameSlot& n : shape.names) members -= c.automaton->Matches(n.text);
+      for (const SeenText* s = level.seen; s != nullptr; s = s->before) {
+        const std::string_view text(s->text, s->length);
+        members -= !IsOwnName(shape, text) && c.automaton->Matches(text);
+      }
+    }
+    left.Add(c.ways, members, true);
+  }
+  const int32_t more = left.LeastFor(open);
+  if (more == Coverage::kNever) return false;
+  const bool required = chosen.name >= 0 && shape.names[static_cast<size_t>(chosen.name)].required;
+  return shape.max == kNoLimit ||
+         static_cast<int64_t>(level.count) + 1 + alt.missing - required + more <= shape.max;
+}
+
+bool JsonMachine::AnyWayFits(const Level& level, const ContainerAlt& alt,
+                             const std::vector<ValueWay>& ways, const Chosen& chosen) {
+  const uint8_t obligations = Object(alt).obligations;
+  return obligations == 0 || std::any_of(ways.begin(), ways.end(), [&](const ValueWay& way) {
+           const auto open = static_cast<uint8_t>(obligations & ~(alt.done | way.done));
+           return (way.done & alt.done) == 0 && CanFulfil(level, alt, open, chosen);
+         });
+}
+
 void JsonMachine::AddNameSlots(const Level& level, const ScalarAlt& alt,
                                const std::vector<ValueWay>& ways, int32_t name,
                                std::vector<Slot>* slots) {
-  const uint8_t done = level.alts[alt.alt].done;
+  const ContainerAlt& container = level.alts[alt.alt];
+  const uint8_t done = container.done, obligations = Object(container).obligations;
   for (const ValueWay& way : ways) {
     if ((way.done & done) != 0 || slots->size() >= kMaxSlots) continue;
+    const auto open = static_cast<uint8_t>(obligations & ~(done | way.done));
+    if (!CanFulfil(level, container, open, {name, alt.name_class})) continue;
     slots->push_back({way.type, alt.alt, way.done, name});
   }
 }
@@ -365,10 +412,7 @@ bool JsonMachine::EndName(const JsonState& from, Arena* arena, JsonState* to) {
     const ScalarAlt& alt = from.scalar->alts[i];
     const ObjectShape& shape = Object(level.alts[alt.alt]);
     if (alt.name_class != nullptr) {
-      const bool known =
-          std::binary_search(shape.names.begin(), shape.names.end(), NameSlot{text, false, {}},
-                             [](const NameSlot& a, const NameSlot& b) { return a.text < b.text; });
-      if (!known && alt.automaton->Accepts(alt.state))
+      if (!IsOwnName(shape, text) && alt.automaton->Accepts(alt.state))
         AddNameSlots(level, alt, alt.name_class->ways, -1, &slots);
     } else if (shape.names[static_cast<size_t>(alt.lo)].text.size() == text.size() &&
                (alt.allowed[alt.lo / 64] >> (alt.lo % 64) & 1) != 0) {

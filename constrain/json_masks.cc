@@ -1,6 +1,7 @@
 #include "constrain/json_masks.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace aisp {
 namespace {
@@ -92,7 +93,7 @@ void JsonMasks::TextTokens(const JsonState& state, Arena* arena, TokenMask* mask
     }
     const bool limited = limits.min_more > 0 || limits.max_more != kNoLimit;
     const bool free = alt.automaton->IsAnyText(alt.state);
-    if (limited && !free) {
+    if (limited && !free && !FindSlack(*alt.automaton, &limits)) {
       LimitedTokens(state, alt, limits, arena, mask);
     } else {
       FreeTokens(state, alt, limits, arena, mask);
@@ -218,20 +219,50 @@ void JsonMasks::Correct(const JsonState& state, std::string_view rest, Arena* ar
   arena->Reset(mark);
 }
 
-// Any further text, or a language without limits of length.
+// Whether the limits of length matter only to the longest tokens and to where the text ends.
+bool JsonMasks::FindSlack(const Automaton& automaton, Limits* limits) {
+  constexpr int32_t kFewPoints = 8;  // with less room, few tokens are left to be asked
+  if (limits->max_more == kNoLimit) return automaton.NeverEnds();
+  const auto slack = automaton.Slack(limits->min_more > 0);
+  if (!slack || limits->max_more - *slack < kFewPoints) return false;
+  limits->slack = *slack;
+  return true;
+}
+
+// Tokens of more than `sure` code points, up to the limit: whether the rest has room is asked of
+// each.
+void JsonMasks::TokensNearLimit(const JsonState& state, const TextMask& text, const Limits& limits,
+                                int32_t sure, Arena* arena, TokenMask* mask) {
+  TokenMask near = text.inside, below = text.inside;
+  trie_->KeepShort(limits.max_more, &near);
+  trie_->KeepShort(sure, &below);
+  for (size_t w = 0; w < near.words().size(); ++w) {
+    for (auto bits = near.words()[w] & ~below.words()[w]; bits != 0; bits &= bits - 1) {
+      const size_t token = w * (8 * sizeof(bits)) + static_cast<size_t>(std::countr_zero(bits));
+      const Arena::Mark mark = arena->mark();
+      JsonState after;
+      if (Take(state, trie_->piece(static_cast<int32_t>(token)), arena, &after)) mask->Set(token);
+      arena->Reset(mark);
+    }
+  }
+}
+
+// Any further text, or a language whose limits of length are far.
 void JsonMasks::FreeTokens(const JsonState& state, const ScalarAlt& alt, const Limits& limits,
                            Arena* arena, TokenMask* mask) {
   const TextMask& text = TextMaskOf(alt.automaton, alt.state);
-  const bool near_end = limits.max_more != kNoLimit && limits.max_more < 255;
+  const int32_t sure = limits.max_more - limits.slack;  // so many code points leave room to end
+  const bool near_end = limits.max_more != kNoLimit && sure < 255;
   if (!near_end) {
     mask->Join(text.inside);
   } else {
     TokenMask inside = text.inside;
-    trie_->KeepShort(limits.max_more, &inside);
+    trie_->KeepShort(sure, &inside);
     mask->Join(inside);
+    if (limits.slack > 0) TokensNearLimit(state, text, limits, sure, arena, mask);
     for (const int32_t token : text.escapes) {
       JsonState after;
-      if (trie_->CodePoints(token) <= limits.max_more) continue;
+      if (trie_->CodePoints(token) <= sure) continue;
       const Arena::Mark mark = arena->mark();
       if (Take(state, trie_->piece(token), arena, &after)) mask->Set(static_cast<size_t>(token));
       arena->Reset(mark);

@@ -32,12 +32,16 @@ class JsonMasks {
   // One string alternative under limits of length.
   struct Limits {
     int32_t min_more = 0, max_more = kNoLimit;  // code points
+    int32_t slack = 0;                          // with so many left, every text can be completed
   };
 
   void Walk(const JsonState& state, uint32_t begin, uint32_t end, Arena* arena, TokenMask* mask);
   void TextTokens(const JsonState& state, Arena* arena, TokenMask* mask);
+  static bool FindSlack(const Automaton& automaton, Limits* limits);
   void FreeTokens(const JsonState& state, const ScalarAlt& alt, const Limits& limits, Arena* arena,
                   TokenMask* mask);
+  void TokensNearLimit(const JsonState& state, const TextMask& text, const Limits& limits,
+                       int32_t sure, Arena* arena, TokenMask* mask);
   void LimitedTokens(const JsonState& state, const ScalarAlt& alt, const Limits& limits,
                      Arena* arena, TokenMask* mask);
   // Names of `shape` in [lo, hi), which agree up to `depth`: walks them and the trie together from

@@ -29,6 +29,14 @@ bool FitsDouble(const Decimal& value) {
   return Compare(value.Sign() < 0 ? value.Negated() : value, kGreatestDouble) <= 0;
 }
 
+// Digits from the first that is not 0, a point aside.
+int DigitsOf(std::string_view digits) {
+  const size_t first = digits.find_first_not_of("0.");
+  if (first == std::string_view::npos) return 0;
+  const std::string_view rest = digits.substr(first);
+  return static_cast<int>(rest.size()) - (rest.find('.') != std::string_view::npos);
+}
+
 bool OnlyZeros(std::string_view digits) {
   return digits.find_first_not_of('0') == std::string_view::npos;
 }
@@ -40,6 +48,7 @@ bool OnlyZeros(std::string_view digits) {
 struct NumberSpec::Interval {
   std::optional<Decimal> low, high;
   bool low_excluded = false, high_excluded = false;
+  std::optional<Decimal> multiple;
 };
 
 void NumberSpec::LimitLow(const Decimal& bound, bool excluded_bound) {
@@ -73,8 +82,8 @@ void NumberSpec::LimitValues(const std::vector<Decimal>& allowed) {
 }
 
 bool NumberSpec::IsUnbounded() const {
-  return !not_integer && !low && !high && multiples.empty() && not_multiples.empty() && !values &&
-         excluded.empty();
+  return !not_integer && !pointed && !low && !high && multiples.empty() && not_multiples.empty() &&
+         !values && excluded.empty();
 }
 
 bool NumberSpec::Contains(const Decimal& value) const {
@@ -118,9 +127,11 @@ std::optional<Decimal> NumberSpec::Granularity() const {
 
 // Whether a member lies in `interval`.
 bool NumberSpec::Meets(const Interval& interval) const {
+  if (plain_integer && pointed) return false;
   NumberSpec cut = *this;
   if (interval.low) cut.LimitLow(*interval.low, interval.low_excluded);
   if (interval.high) cut.LimitHigh(*interval.high, interval.high_excluded);
+  if (interval.multiple) cut.multiples.push_back(*interval.multiple);
   if (cut.values) {
     return std::any_of(cut.values->begin(), cut.values->end(),
                        [&](const Decimal& v) { return cut.Contains(v); });
@@ -142,11 +153,14 @@ bool NumberSpec::Meets(const Interval& interval) const {
   const Decimal from = cut.low ? *cut.low : cut.high ? *cut.high : Decimal{};
   const int scale = std::min(from.exponent, step->exponent);
   const auto start = ScaleTo(from, scale), stride = ScaleTo(*step, scale);
-  if (!start || !stride) {
-    // Far apart: the interval is wider than many steps, or the step is wider than the interval.
-    return from.exponent > step->exponent && !(cut.low && cut.high && *cut.high < *cut.low);
+  __int128 k = 0;
+  if (start && stride) {
+    k = upwards ? -FloorDiv(-*start, *stride) : FloorDiv(*start, *stride);
+  } else if ((from.Sign() < 0 ? from.Negated() : from) < *step) {
+    k = upwards ? from.Sign() > 0 : -(from.Sign() < 0);  // an end that is tiny beside a step
+  } else {
+    return true;  // the interval is wider than many steps
   }
-  __int128 k = upwards ? -FloorDiv(-*start, *stride) : FloorDiv(*start, *stride);
   const auto tries = kMaxTries + static_cast<int>(cut.excluded.size());
   for (int i = 0; i < tries; ++i, k += upwards ? 1 : -1) {
     const Decimal candidate = Decimal::Make(k * step->mantissa, step->exponent);
@@ -155,6 +169,17 @@ bool NumberSpec::Meets(const Interval& interval) const {
     if (!upwards && cut.low && candidate < *cut.low) return false;
   }
   return false;
+}
+
+bool NumberSpec::MeetsWritten(Interval interval, int last) const {
+  // A piece of the line without holes has a member of few digits, unless it is a tiny one.
+  constexpr int kDeep = -16;
+  const auto deep = [](const Decimal& d) { return d.exponent < kDeep; };
+  const bool digits_matter = not_integer || !not_multiples.empty() || !excluded.empty() || values ||
+                             (low && deep(*low)) || (high && deep(*high)) ||
+                             std::any_of(multiples.begin(), multiples.end(), deep);
+  if (digits_matter && !integer) interval.multiple = Decimal::Make(1, last);
+  return Meets(interval);
 }
 
 bool NumberSpec::NotEmpty() const { return Meets({}); }
@@ -232,8 +257,9 @@ bool NumberSpec::CanBegin(std::string_view text) const {
 bool NumberSpec::PlainCanBegin(std::string_view text) const {
   const bool negative = !text.empty() && text[0] == '-';
   std::string_view digits = text.substr(negative ? 1 : 0);
+  int last = -kMaxDecimalDigits;  // the last place that may be written
   auto meets = [&](const Decimal& low_end, const std::optional<Decimal>& high_end, bool closed) {
-    Interval interval{low_end, high_end, false, !closed};
+    Interval interval{low_end, high_end, false, !closed, {}};
     if (negative) {
       interval.low.reset();
       if (high_end) interval.low = high_end->Negated();
@@ -241,7 +267,7 @@ bool NumberSpec::PlainCanBegin(std::string_view text) const {
       interval.low_excluded = !closed;
       interval.high_excluded = false;
     }
-    return Meets(interval);
+    return MeetsWritten(interval, last);
   };
   if (digits.empty()) return text.empty() ? Meets({}) : meets(Decimal{}, std::nullopt, true);
   const size_t point = digits.find('.');
@@ -255,6 +281,7 @@ bool NumberSpec::PlainCanBegin(std::string_view text) const {
     const auto scaled = ScaleTo(*value, scale);
     const auto unit = ScaleTo(Decimal::Make(1, -places), scale);
     if (!scaled || !unit) return false;
+    last = std::max(last, -places - (kMaxDecimalDigits - DigitsOf(digits)));
     return meets(*value, Decimal::Make(*scaled + *unit, scale), false);
   }
   if (digits == "0") return meets(Decimal{}, Decimal::FromInt(1), false);
@@ -263,6 +290,7 @@ bool NumberSpec::PlainCanBegin(std::string_view text) const {
   if (!whole) return false;
   for (int k = 0; k + static_cast<int>(digits.size()) < kMaxDecimalDigits; ++k) {
     const Decimal from = Decimal::Make(*whole, k), to = Decimal::Make(*whole + 1, k);
+    last = static_cast<int>(digits.size()) + k - kMaxDecimalDigits;
     if (meets(from, to, false)) return true;
     // Beyond the far bound nothing comes any more.
     if (!negative && high && *high < from) return false;
@@ -293,8 +321,9 @@ bool NumberSpec::MantissaCanBegin(std::string_view text) const {
     if (!FitsDouble(near)) return false;
     const bool open = !integer && FitsDouble(far);
     if (!FitsDouble(far)) far = kGreatestDouble;
-    if (negative) return Meets({far.Negated(), near.Negated(), open, false});
-    return Meets({near, far, false, open});
+    const int last = x + 1 - kMaxDecimalDigits;
+    if (negative) return MeetsWritten({far.Negated(), near.Negated(), open, false, {}}, last);
+    return MeetsWritten({near, far, false, open, {}}, last);
   };
   for (int x = kLeastGreatExponent; x <= kLastExponent; ++x) {
     if (meets(x)) return true;
@@ -336,7 +365,8 @@ bool NumberSpec::ExponentCanBegin(std::string_view text, size_t e) const {
 }
 
 bool NumberSpec::Accepts(std::string_view text) const {
-  if (plain_integer && text.find_first_of(".eE") != std::string_view::npos) return false;
+  const bool plain = text.find_first_of(".eE") == std::string_view::npos;
+  if (plain ? pointed : plain_integer) return false;
   const bool unbounded = IsUnbounded();
   if (unbounded && !integer) return true;
   const size_t e = text.find_first_of("eE");

@@ -19,6 +19,7 @@ struct NumberSpec {
   bool integer = false;        // whole numbers; 1.0 is one
   bool plain_integer = false;  // and written without a point (draft 4)
   bool not_integer = false;
+  bool pointed = false;  // written with a point or an exponent: what plain_integer leaves out
   std::optional<Decimal> low, high;
   bool low_excluded = false, high_excluded = false;
   std::vector<Decimal> multiples;              // positive
@@ -54,6 +55,9 @@ struct NumberSpec {
   bool PlainCanBegin(std::string_view text) const;
   bool ExponentCanBegin(std::string_view text, size_t e) const;
   bool MantissaCanBegin(std::string_view text) const;
+  // A member in `interval` that is written in kMaxDecimalDigits digits, the last one of this power
+  // of ten.
+  bool MeetsWritten(Interval interval, int last) const;
   std::optional<Decimal> Granularity() const;
 };
 

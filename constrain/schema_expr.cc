@@ -24,7 +24,7 @@ void Put(std::string* key, const std::vector<Decimal>& values) {
 void Put(std::string* key, const NumberSpec& n) {
   Put(key, n.integer + 2 * n.plain_integer + 4 * n.not_integer + 8 * n.low_excluded +
                16 * n.high_excluded + 32 * n.low.has_value() + 64 * n.high.has_value() +
-               128 * n.values.has_value());
+               128 * n.values.has_value() + 256 * n.pointed);
   if (n.low) Put(key, *n.low);
   if (n.high) Put(key, *n.high);
   if (n.values) Put(key, *n.values);
@@ -214,6 +214,8 @@ ExprId Exprs::OppositeOfNumber(const NumberSpec& n) {
     ways.push_back(MakeAtom(std::move(atom)));
   };
   if (n.integer) way([](NumberSpec* s) { s->not_integer = true; });
+  if (n.plain_integer) way([](NumberSpec* s) { s->pointed = true; });
+  if (n.pointed) way([](NumberSpec* s) { s->integer = s->plain_integer = true; });
   if (n.not_integer) way([](NumberSpec* s) { s->integer = true; });
   if (n.low) way([&](NumberSpec* s) { s->LimitHigh(*n.low, !n.low_excluded); });
   if (n.high) way([&](NumberSpec* s) { s->LimitLow(*n.high, !n.high_excluded); });

@@ -19,6 +19,7 @@ NumberSpec SchemaTypes::MergeNumbers(const Conjunction& all) const {
     out.integer = out.integer || n.integer;
     out.plain_integer = out.plain_integer || n.plain_integer;
     out.not_integer = out.not_integer || n.not_integer;
+    out.pointed = out.pointed || n.pointed;
     if (n.low) out.LimitLow(*n.low, n.low_excluded);
     if (n.high) out.LimitHigh(*n.high, n.high_excluded);
     if (n.values) out.LimitValues(*n.values);
@@ -47,12 +48,18 @@ std::optional<StringShape> SchemaTypes::MergeStrings(const Conjunction& all, boo
   if (shape.automaton->start() == Automaton::kDead) return std::nullopt;
   if (!exact || (shape.min == 0 && shape.max == kNoLimit)) return shape;
   if (!shape.automaton->PrepareLengths(shape.max)) {
-    Refuse(shape.max != kNoLimit ? "maxLength" : "minLength",
-           "the limit of length beside a pattern of so many states");
-    return std::nullopt;
+    // Too many states for a table of lengths: the limits become a part of the language, whose
+    // states are made as they are met.
+    parts.push_back(
+        g_.languages.Length(shape.min, shape.max == kNoLimit ? Languages::kUnbounded : shape.max));
+    shape = {g_.AutomatonOf(g_.languages.Intersect(parts)), 0, kNoLimit};
+    return shape.automaton->start() == Automaton::kDead ? std::nullopt : std::optional(shape);
   }
   if (!shape.automaton->CanFinish(shape.automaton->start(), shape.min, shape.max))
     return std::nullopt;
+  // Limits that the language keeps by itself would only make masks dearer.
+  if (shape.max != kNoLimit && shape.automaton->AllAtMost(shape.max)) shape.max = kNoLimit;
+  if (shape.min > 0 && shape.automaton->AllAtLeast(shape.min)) shape.min = 0;
   return shape;
 }
 
@@ -283,8 +290,8 @@ int32_t SchemaTypes::MergeObjects(const Conjunction& all) {
         break;
     }
   }
-  if (held.size() > kMaxRules || (!held.empty() && shape.max != kNoLimit)) {
-    Refuse("not", "that some member must exist, beside a limit of members or more than 4 times");
+  if (held.size() > kMaxRules) {
+    Refuse("not", "that some member must exist, more than 4 times");
     return index;
   }
   std::vector<const Atom*> obligations;

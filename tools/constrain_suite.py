@@ -86,7 +86,7 @@ class Tally:
         self.tests = self.right = self.accepted = self.refused = self.disagreed = 0
         self.reasons = collections.Counter()
         self.by_keyword = collections.defaultdict(lambda: [0, 0])
-        self.wrong, self.mask_us, self.compile_us = [], [], []
+        self.wrong, self.mask_us, self.compile_us, self.compile_cpu = [], [], [], []
 
     def add(self, case, verdict):
         name, schema, tests, _ = case
@@ -96,6 +96,7 @@ class Tally:
             self.by_keyword[keyword][0] += 1
             self.by_keyword[keyword][1] += enforced
         self.compile_us.append(verdict["compile_us"])
+        self.compile_cpu.append((verdict["compile_cpu_us"], name))
         if not enforced:
             for refusal in verdict["refused"] or [{"keyword": "", "reason": verdict.get("error", "")}]:
                 self.reasons[f"{refusal['keyword']}: {refusal['reason']}"[:110]] += 1
@@ -129,6 +130,10 @@ class Tally:
               f"max {max(self.compile_us, default=0):.0f}; mask us p50 {percentile(self.mask_us, .5):.1f} "
               f"p99 {percentile(self.mask_us, .99):.1f} max {max(self.mask_us, default=0):.0f} "
               f"({len(self.mask_us)} masks)")
+        cpu = [us for us, _ in self.compile_cpu]
+        print(f"compile CPU us p50 {percentile(cpu, .5):.0f} p99 {percentile(cpu, .99):.0f} max {max(cpu, default=0):.0f}")
+        for us, name in sorted(self.compile_cpu, reverse=True)[:arguments.slowest]:
+            print(f"slow {us:8.0f} us  {name}")
         for line in self.wrong[:arguments.show]:
             print("WRONG", line)
         if arguments.keywords:
@@ -147,6 +152,7 @@ def main():
     parser.add_argument("--model", help="folder of the tokenizer; without it every byte is a token")
     parser.add_argument("--min-enforced", type=float, default=0.0, help="percent of schemas")
     parser.add_argument("--show", type=int, default=40, help="lines of errors and of refusals")
+    parser.add_argument("--slowest", type=int, default=0, help="lines of the schemas that compiled longest, by CPU time")
     parser.add_argument("--no-keywords", dest="keywords", action="store_false")
     arguments = parser.parse_args()
     tally = Tally()

@@ -39,6 +39,119 @@ TEST(JsonSchema, RefusesAtTheFirstByteThatCannotBeCompleted) {
   EXPECT_TRUE(matcher->IsWhole());
 }
 
+// A name of a finite language that is too great to be written out name by name.
+TEST(JsonSchema, SomeMemberMayHaveOneOfManyNames) {
+  const char* schema = R"({"type":"object","oneOf":[{"propertyNames":{"pattern":"^..+$"}},{}]})";
+  EXPECT_TRUE(Allows(schema, R"({"b":1})"));
+  EXPECT_TRUE(Allows(schema, R"({"bb":1,"b":2})"));
+  EXPECT_FALSE(Allows(schema, R"({})"));
+  EXPECT_FALSE(Allows(schema, R"({"bb":1})"));
+  const char* condition =
+      R"({"type":"object","if":{"patternProperties":{"^.{0,2}$":{"type":"array"}}},
+      "then":{"required":["long"]}})";
+  EXPECT_TRUE(Allows(condition, R"({"a":13})"));
+  EXPECT_TRUE(Allows(condition, R"({"a":[],"long":1})"));
+  EXPECT_FALSE(Allows(condition, R"({"a":[]})"));
+}
+
+// 40 names, of which one at least has to hold a number: the last must when no other did.
+TEST(JsonSchema, TheLastOfFewNamesFulfilsWhatIsOpen) {
+  const auto constraint = Compile(R"({"type":"object","patternProperties":{"^[a-t][01]$":{}},
+      "additionalProperties":false,"not":{"patternProperties":{"^[a-t][01]$":{"type":"string"}}}})");
+  ASSERT_NE(constraint, nullptr);
+  const auto matcher = constraint->NewMatcher();
+  std::string text = "{";
+  for (int i = 0; i < 39; ++i) {
+    text +=
+        std::string("\"") + static_cast<char>('a' + i / 2) + (i % 2 == 0 ? '0' : '1') + "\":\"\",";
+  }
+  text += "\"t1\":";
+  EXPECT_EQ(matcher->AdvanceBytes(text), text.size());
+  EXPECT_EQ(matcher->AdvanceBytes("\""), 0u);
+  EXPECT_EQ(matcher->AdvanceBytes("1}"), 2u);
+  EXPECT_TRUE(matcher->IsWhole());
+}
+
+TEST(JsonSchema, SomeMemberMustExistWithinALimitOfMembers) {
+  const auto constraint = Compile(R"({"type":"object","maxProperties":2,"required":["a"],
+      "not":{"additionalProperties":{"type":"string"}}})");
+  ASSERT_NE(constraint, nullptr);
+  EXPECT_TRUE(Allows(constraint.get(), R"({"a":1})"));
+  EXPECT_TRUE(Allows(constraint.get(), R"({"b":"x","a":1})"));
+  EXPECT_TRUE(Allows(constraint.get(), R"({"b":1,"a":"x"})"));
+  EXPECT_FALSE(Allows(constraint.get(), R"({"a":"x"})"));
+  const auto matcher = constraint->NewMatcher();
+  ASSERT_EQ(matcher->AdvanceBytes(R"({"a":"x","b":)"), 13u);
+  EXPECT_EQ(matcher->AdvanceBytes("\""), 0u);  // the last one must be no string
+  EXPECT_EQ(matcher->AdvanceBytes("1"), 1u);
+  EXPECT_EQ(matcher->AdvanceBytes(","), 0u);
+  EXPECT_EQ(matcher->AdvanceBytes("}"), 1u);
+}
+
+// Numbers have at most 37 digits, so the last of them must make it no multiple.
+TEST(JsonSchema, NumbersThatAreNoMultiplesEndWithinTheirDigits) {
+  const auto constraint = Compile(R"({"type":"number","not":{"multipleOf":0.01}})");
+  ASSERT_NE(constraint, nullptr);
+  const auto matcher = constraint->NewMatcher();
+  EXPECT_EQ(matcher->AdvanceBytes("810415965629491537477398523895522924.4"), 34u);
+  EXPECT_EQ(matcher->AdvanceBytes("8104159656294915374773985238955229.123"), 38u);
+  EXPECT_TRUE(matcher->IsWhole());
+}
+
+TEST(JsonSchema, WholeNumbersMayBeginBehindATinyBound) {
+  const char* schema = R"({"type":"integer","minimum":5e-324,"maximum":100})";
+  EXPECT_TRUE(Allows(schema, "1"));
+  EXPECT_TRUE(Allows(schema, "100"));
+  EXPECT_FALSE(Allows(schema, "0"));
+  EXPECT_TRUE(Allows(R"({"type":"integer","maximum":-1e-300})", "-1"));
+  EXPECT_FALSE(Allows(R"({"type":"integer","maximum":-1e-300})", "0"));
+}
+
+TEST(JsonSchema, OnePatternHasOtherLimitsOfLengthElsewhere) {
+  const char* schema = R"({"type":"object","properties":{
+      "a":{"type":"string","pattern":"^[a-z]+$","minLength":10,"maxLength":20},
+      "b":{"type":"string","pattern":"^[a-z]+$","maxLength":4},
+      "c":{"type":"string","pattern":"^[a-z]+$","minLength":2}}})";
+  EXPECT_TRUE(Allows(schema, R"({"a":"abcdefghijkl","b":"abc","c":"abcdefgh"})"));
+  EXPECT_FALSE(Allows(schema, R"({"a":"abc"})"));
+  EXPECT_FALSE(Allows(schema, R"({"b":"abcdefghijkl"})"));
+  EXPECT_FALSE(Allows(schema, R"({"c":"a"})"));
+}
+
+TEST(JsonSchema, AFormatOfManyStatesHasLimitsOfLength) {
+  const char* schema = R"({"type":"string","format":"date-time","minLength":21,"maxLength":25})";
+  EXPECT_TRUE(Allows(schema, R"("2024-02-29T12:00:00.5Z")"));
+  EXPECT_TRUE(Allows(schema, R"("2024-02-29T12:00:00+01:00")"));
+  EXPECT_FALSE(Allows(schema, R"("2024-02-29T12:00:00Z")"));
+  EXPECT_FALSE(Allows(schema, R"("2024-02-29T12:00:00.25+01:00")"));
+  EXPECT_FALSE(Allows(schema, R"("2023-02-29T12:00:00.5Z")"));
+}
+
+// What is too small to be written plain is no reason to begin so.
+TEST(JsonSchema, TinyNumbersAreWrittenWithAnExponent) {
+  const auto one = Compile(R"({"enum":[1e-300,0.25]})");
+  ASSERT_NE(one, nullptr);
+  EXPECT_TRUE(Allows(one.get(), "1e-300"));
+  EXPECT_TRUE(Allows(one.get(), "0.25"));
+  EXPECT_EQ(one->NewMatcher()->AdvanceBytes("0.0"), 2u);
+  const auto piece = Compile(R"({"type":"number","exclusiveMinimum":0,"maximum":1e-40})");
+  ASSERT_NE(piece, nullptr);
+  EXPECT_TRUE(Allows(piece.get(), "1e-41"));
+  EXPECT_EQ(piece->NewMatcher()->AdvanceBytes("0."), 0u);
+}
+
+// 1.0 is no integer there.
+TEST(JsonSchema, NumbersWithAPointAreNoIntegersOfDraft4) {
+  const char* schema = R"({"$schema":"http://json-schema.org/draft-04/schema#",
+      "oneOf":[{"type":"integer"},{"type":"number","maximum":9}]})";
+  EXPECT_TRUE(Allows(schema, "1.0"));
+  EXPECT_FALSE(Allows(schema, "1"));
+  EXPECT_TRUE(Allows(schema, "12"));
+  EXPECT_FALSE(Allows(schema, "12.0"));
+  EXPECT_TRUE(Allows(schema, "0.5"));
+  EXPECT_FALSE(Allows(R"({"oneOf":[{"type":"integer"},{"type":"number"}]})", "1.0"));
+}
+
 TEST(JsonSchema, ExactlyOneIsNeitherNoneNorBoth) {
   const char* schema =
       R"({"oneOf":[{"type":"number","multipleOf":5},{"type":"number","multipleOf":3}]})";
