@@ -1,6 +1,7 @@
 #include "bench/speculation.h"
 
 #include <fmt/format.h>
+#include <time.h>
 
 #include <algorithm>
 #include <map>
@@ -81,12 +82,19 @@ SequenceRequest RequestOf(const SpeculationBenchOptions& o, int32_t vocabulary, 
   return request;
 }
 
+double CpuSeconds() {
+  timespec spent{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &spent);
+  return static_cast<double>(spent.tv_sec) + 1e-9 * static_cast<double>(spent.tv_nsec);
+}
+
 struct Measured {
   int64_t tokens = 0, steps = 0, accepted = 0, drafted = 0, verified = 0;
-  double seconds = 0, proposing = 0;
+  double seconds = 0, cpu_seconds = 0, proposing = 0;
   std::vector<std::vector<TokenId>> answers;
 
   double per_s() const { return static_cast<double>(tokens) / seconds; }
+  double per_cpu_s() const { return static_cast<double>(tokens) / std::max(1e-9, cpu_seconds); }
   double step_ms() const { return seconds * 1e3 / static_cast<double>(steps); }
   double propose_ms() const { return proposing * 1e3 / static_cast<double>(steps); }
   double tokens_per_step() const {
@@ -111,6 +119,7 @@ Status MeasureRound(const SpeculationBenchOptions& o, ServingExecutor& executor,
   }
   std::map<SequenceId, std::vector<TokenId>> started;
   Instant begin = kNever, end{};
+  double cpu_begin = 0, cpu_end = 0;
   const int64_t steps_before = m->steps;
   bool ended = false;
   while (!ended) {
@@ -123,6 +132,7 @@ Status MeasureRound(const SpeculationBenchOptions& o, ServingExecutor& executor,
       if (token.token >= 0) started[token.sequence].push_back(token.token);
     }
     end = clock.Now();
+    cpu_end = CpuSeconds();
     if (begin != kNever) {
       m->tokens += static_cast<int64_t>(out.tokens.size());
       ++m->steps;
@@ -134,6 +144,7 @@ Status MeasureRound(const SpeculationBenchOptions& o, ServingExecutor& executor,
       }
     } else if (static_cast<int32_t>(started.size()) == batch && out.timing.prefill_tokens == 0) {
       begin = end;
+      cpu_begin = cpu_end;
     }
   }
   // What is in flight belongs to this engine, and the executor to the next one too.
@@ -142,18 +153,9 @@ Status MeasureRound(const SpeculationBenchOptions& o, ServingExecutor& executor,
   if (m->steps - steps_before < 4)
     return InvalidArgument("too few decode steps to measure; give a greater --osl");
   m->seconds += ToSeconds(end - begin);
+  m->cpu_seconds += cpu_end - cpu_begin;
   for (const SequenceId id : ids) m->answers.push_back(std::move(started[id]));
   return {};
-}
-
-Result<Measured> Measure(const SpeculationBenchOptions& o, ServingExecutor& executor, int32_t batch,
-                         const std::shared_ptr<Speculator>& speculator) {
-  Measured m;
-  for (int32_t round = 0; round < (o.prompts.empty() ? 1 : o.rounds); ++round) {
-    AISP_RETURN_IF_ERROR(MeasureRound(o, executor, batch, speculator,
-                                      static_cast<size_t>(round) * static_cast<size_t>(batch), &m));
-  }
-  return m;
 }
 
 // Sequences are at different places when the first one ends; as far as both go they are equal.
@@ -171,6 +173,34 @@ Status SameAnswers(const Measured& plain, const Measured& with) {
                     i, differs.first - a.begin(), *differs.second, *differs.first));
   }
   return {};
+}
+
+// Runs without proposed tokens and with them, in turns. `plain` may be there already.
+Status MeasurePairs(const SpeculationBenchOptions& o, ServingExecutor& executor, int32_t batch,
+                    const std::shared_ptr<Speculator>& speculator, Measured* plain,
+                    Measured* with) {
+  const bool compare = plain->steps == 0;
+  for (int32_t round = 0; round < o.rounds; ++round) {
+    const size_t first = static_cast<size_t>(round) * static_cast<size_t>(batch);
+    if (compare) AISP_RETURN_IF_ERROR(MeasureRound(o, executor, batch, nullptr, first, plain));
+    AISP_RETURN_IF_ERROR(MeasureRound(o, executor, batch, speculator, first, with));
+  }
+  const bool exact = !o.prompts.empty() && executor.max_depth() == 1;
+  return exact ? SameAnswers(*plain, *with) : Status{};
+}
+
+SpeculationBenchRow RowOf(const Measured& plain, const Measured& m) {
+  SpeculationBenchRow row;
+  row.plain_per_s = plain.per_s();
+  row.per_s = m.per_s();
+  row.speedup = m.per_s() / plain.per_s();
+  row.cpu_speedup = m.per_cpu_s() / plain.per_cpu_s();
+  row.tokens_per_step = m.tokens_per_step();
+  row.acceptance = m.acceptance();
+  row.step_ms = m.step_ms();
+  row.plain_step_ms = plain.step_ms();
+  row.propose_ms = m.propose_ms();
+  return row;
 }
 
 }  // namespace
@@ -194,18 +224,20 @@ Result<std::vector<SpeculationBenchRow>> BenchSpeculation(const SpeculationBench
   };
   std::vector<SpeculationBenchRow> rows;
   for (const int32_t batch : options.batches) {
-    AISP_ASSIGN_OR_RETURN(const Measured plain, Measure(options, executor, batch, nullptr));
+    Measured plain;
     for (const int32_t length : options.lengths) {
       for (const bool adaptive : {false, true}) {
-        AISP_ASSIGN_OR_RETURN(
-            const std::shared_ptr<Speculator> speculator,
-            options.prompts.empty() ? imposed(length, adaptive) : options.make(length, adaptive));
-        AISP_ASSIGN_OR_RETURN(const Measured m, Measure(options, executor, batch, speculator));
-        if (!options.prompts.empty() && executor.max_depth() == 1)
-          AISP_RETURN_IF_ERROR(SameAnswers(plain, m));
-        rows.push_back({batch, length, adaptive, plain.per_s(), m.per_s(),
-                        m.per_s() / plain.per_s(), m.tokens_per_step(), m.acceptance(), m.step_ms(),
-                        plain.step_ms(), m.propose_ms()});
+        AISP_ASSIGN_OR_RETURN(const auto speculator, options.prompts.empty()
+                                                         ? imposed(length, adaptive)
+                                                         : options.make(length, adaptive));
+        // One run without proposed tokens serves all; of several, each has its own beside it.
+        if (options.rounds > 1) plain = {};
+        Measured with;
+        AISP_RETURN_IF_ERROR(MeasurePairs(options, executor, batch, speculator, &plain, &with));
+        SpeculationBenchRow& row = rows.emplace_back(RowOf(plain, with));
+        row.batch = batch;
+        row.length = length;
+        row.adaptive = adaptive;
       }
     }
   }
@@ -214,15 +246,15 @@ Result<std::vector<SpeculationBenchRow>> BenchSpeculation(const SpeculationBench
 
 std::string ToTable(const std::vector<SpeculationBenchRow>& rows) {
   std::string out =
-      fmt::format("{:>6} {:>4} {:>7} {:>12} {:>12} {:>8} {:>12} {:>9} {:>9} {:>9} {:>9}\n", "batch",
-                  "k", "length", "plain tok/s", "with tok/s", "speed-up", "tokens/step", "accepted",
-                  "plain ms", "step ms", "draft ms");
+      fmt::format("{:>6} {:>4} {:>7} {:>12} {:>12} {:>8} {:>8} {:>12} {:>9} {:>9} {:>9} {:>9}\n",
+                  "batch", "k", "length", "plain tok/s", "with tok/s", "speed-up", "by CPU",
+                  "tokens/step", "accepted", "plain ms", "step ms", "draft ms");
   for (const SpeculationBenchRow& r : rows) {
     out += fmt::format(
-        "{:>6} {:>4} {:>7} {:>12.1f} {:>12.1f} {:>8.3f} {:>12.2f} {:>9.3f} {:>9.3f} {:>9.3f} "
-        "{:>9.3f}\n",
+        "{:>6} {:>4} {:>7} {:>12.1f} {:>12.1f} {:>8.3f} {:>8.3f} {:>12.2f} {:>9.3f} {:>9.3f} "
+        "{:>9.3f} {:>9.3f}\n",
         r.batch, r.length, r.adaptive ? "chosen" : "all", r.plain_per_s, r.per_s, r.speedup,
-        r.tokens_per_step, r.acceptance, r.plain_step_ms, r.step_ms, r.propose_ms);
+        r.cpu_speedup, r.tokens_per_step, r.acceptance, r.plain_step_ms, r.step_ms, r.propose_ms);
   }
   return out;
 }
@@ -232,11 +264,13 @@ std::string ToJson(const std::vector<SpeculationBenchRow>& rows) {
   for (const SpeculationBenchRow& r : rows) {
     out += fmt::format(
         "{}{{\"batch\": {}, \"length\": {}, \"adaptive\": {}, \"plain_tokens_per_s\": {:.1f}, "
-        "\"tokens_per_s\": {:.1f}, \"speedup\": {:.4f}, \"tokens_per_step\": {:.3f}, "
+        "\"tokens_per_s\": {:.1f}, \"speedup\": {:.4f}, \"cpu_speedup\": {:.4f}, "
+        "\"tokens_per_step\": {:.3f}, "
         "\"acceptance\": {:.4f}, "
         "\"plain_step_ms\": {:.4f}, \"step_ms\": {:.4f}, \"propose_ms\": {:.4f}}}",
         out.size() > 1 ? ", " : "", r.batch, r.length, r.adaptive, r.plain_per_s, r.per_s,
-        r.speedup, r.tokens_per_step, r.acceptance, r.plain_step_ms, r.step_ms, r.propose_ms);
+        r.speedup, r.cpu_speedup, r.tokens_per_step, r.acceptance, r.plain_step_ms, r.step_ms,
+        r.propose_ms);
   }
   return out + "]";
 }

@@ -28,11 +28,13 @@ struct SpeculationBenchOptions {
   // Where acceptance is imposed: a proposer that does its work beside, so that its time counts.
   std::function<Result<std::unique_ptr<Proposer>>()> make_proposer;
   // Not empty: acceptance is not imposed. Each run begins with a fresh Speculator, and sequence i
-  // of it with prompt i, from the front again behind the last.
+  // of it has prompt i, from the front again behind the last.
   std::vector<std::vector<TokenId>> prompts;
   std::function<Result<std::shared_ptr<Speculator>>(int32_t length, bool adaptive)> make;
   float temperature = 0;  // of real prompts
-  int32_t rounds = 1;     // of each run with them, every one with the prompts that follow
+  // Of each run; every one with the prompts that follow. Runs without proposed tokens take turns
+  // with those that have them, so that other work of the machine hits both.
+  int32_t rounds = 1;
 };
 
 struct SpeculationBenchRow {
@@ -42,6 +44,9 @@ struct SpeculationBenchRow {
   double plain_per_s = 0;  // output tokens per second without proposed tokens
   double per_s = 0;        // and with them
   double speedup = 0;
+  // The same by time of the process's threads on the CPU, which other processes do not take; says
+  // nothing where a GPU computes, or where threads wait for each other.
+  double cpu_speedup = 0;
   double tokens_per_step = 0;  // of a sequence, where any of its tokens were verified
   double acceptance = 0;       // of the tokens that were verified, those that stood
   double step_ms = 0;          // mean

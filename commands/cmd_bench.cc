@@ -39,7 +39,8 @@ constexpr std::array<ExtraFlag, 16> kExtras = {{
     {"--batch", "LIST", "Batch sizes (engine), as 1,8,32; 1 without it."},
     {"--rounds", "N",
      "Also a closed loop (engine): the batch's requests at a time, N from each, with the "
-     "server's settings. So many batches of --text, one after the other (spec)."},
+     "server's settings. Runs with proposed tokens and without take turns so often (spec); each "
+     "time the texts of --text that follow."},
     {"--text", "FILE",
      "What is scored (quality). Prompts (spec), for the proposer of --speculative-config."},
     {"--temperature", "X", "Of answers to --text (spec); 0 without it."},
@@ -334,7 +335,6 @@ Status ReadPrompts(const CommandLine& line, const ServedModel& served,
   }
   AISP_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(line.Extra("text")));
   AISP_ASSIGN_OR_RETURN(options->prompts, TokensOf(text, *served.tokenizer));
-  AISP_ASSIGN_OR_RETURN(options->rounds, NumberOf(line, "rounds", 1));
   AISP_ASSIGN_OR_RETURN(const double temperature, line.ExtraNumber("temperature", 0, 0, 2));
   options->temperature = static_cast<float>(temperature);
   for (const std::vector<TokenId>& prompt : options->prompts) {
@@ -372,6 +372,7 @@ Status RunSpeculation(CommandLine line) {
     method = "{\"method\": \"ngram\", \"num_speculative_tokens\": 4}";
   AISP_ASSIGN_OR_RETURN(const auto served, LoadServedModel(line.config));
   AISP_RETURN_IF_ERROR(ReadPrompts(line, *served, &options));
+  AISP_ASSIGN_OR_RETURN(options.rounds, NumberOf(line, "rounds", 1));
   AISP_ASSIGN_OR_RETURN(const Backend backend, MakeBackend(line.config, *served));
   const SteadyClock clock;
   options.make = [&](int32_t length, bool adaptive) -> Result<std::shared_ptr<Speculator>> {

@@ -4,6 +4,21 @@
 
 namespace aisp {
 
+void DecodeRole::Impl::AddSpeculationMetrics(Metrics& m, const MetricLabels& labels) {
+  const Speculator* const speculator = deps.engine->speculator();
+  if (speculator == nullptr || !speculator->has_proposer()) return;
+  speculation = SpeculationMetrics(m, labels);
+  if (speculator->feature_size() == 0) return;
+  const auto features = [&](const char* outcome) {
+    return m.AddCounter("aisp_spec_decode_prompt_features_total",
+                        "Remote prompts whose features a proposer wanted, by what became of that",
+                        WithLabel(labels, "outcome", outcome));
+  };
+  features_came = features("came");
+  features_absent = features("absent");
+  features_refused = features("refused");
+}
+
 void DecodeRole::Impl::AddMetrics(Metrics& m) {
   const MetricLabels labels = WorkerLabels(v1::ROLE_DECODE, options.worker.worker_id);
   remote_filled = m.AddCounter("aisp_remote_prefills_total",
@@ -27,8 +42,7 @@ void DecodeRole::Impl::AddMetrics(Metrics& m) {
   corrupt = m.AddCounter("aisp_kv_corrupt_transfers_total",
                          "Transfers of which a block was not what had been written", labels);
   puller->AddMetrics(m, labels);
-  if (const Speculator* const s = deps.engine->speculator(); s != nullptr && s->has_proposer())
-    speculation = SpeculationMetrics(m, labels);
+  AddSpeculationMetrics(m, labels);
   forced_proposed = m.AddCounter("aisp_forced_tokens_proposed_total",
                                  "Tokens verified because a constraint left one text", labels);
   forced_accepted = m.AddCounter("aisp_forced_tokens_total",

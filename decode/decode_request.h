@@ -50,6 +50,7 @@ struct DecodeRequest {
   v1::PrefillRequest prefill;         // what is asked, but for its tokens and the transfer id
   std::optional<v1::FirstDraw> draw;  // of the first token; absent: it is drawn here alone
   bool draw_asked = false;            // of the attempt under way
+  int32_t features_asked = 0;         // of so many positions, of the attempt under way
   SharedTokens prompt;        // of the tokens: what it has in common with other requests, else all
   std::vector<TokenId> rest;  // what follows it
   bool shares_prompt = false;

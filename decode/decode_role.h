@@ -73,6 +73,9 @@ struct DecodeOptions {
   // acknowledgements are owed.
   Duration fence_poll_interval = std::chrono::milliseconds(20);
   Duration peer_attach_limit = std::chrono::seconds(2);
+  // What features the engine's executor gives (ModelOptions::feature_layers): the same are asked of
+  // prefill workers.
+  std::vector<int32_t> feature_layers;
   PrefixPuller::Options pulls;
   KeptAnswers::Options answers;
   // Makes what a constrained request's draws are guided by; not set: such requests are refused.

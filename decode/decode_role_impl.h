@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <unordered_map>
+#include <vector>
 
 #include "decode/decode_request.h"
 #include "decode/decode_role.h"
@@ -37,6 +38,7 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
 
   // --- decode_role.cc ---
   void AddMetrics(Metrics& metrics);
+  void AddSpeculationMetrics(Metrics& metrics, const MetricLabels& labels);
   void OnGenerate(LinkId link, v1::GenerateRequest wire);
   // It has its guide, or needs none.
   void Begin(LinkId link, const v1::GenerateRequest& wire, Instant received,
@@ -120,6 +122,8 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   // The token that came with the KV, if any. DATA_LOSS: it cannot be what was asked for.
   Result<std::optional<SampledToken>> TakeDrawn(const DecodeRequest& request,
                                                 const v1::PrefillDone& done) const;
+  // What came beside the KV for the sequence's proposer; empty where nothing did that is of use.
+  std::vector<float> TakeFeatures(const DecodeRequest& request, const v1::PrefillDone& done);
   void OnFailed(const std::string& address, const v1::PrefillFailed& failed);
   // The transfer of `address` that is under way under this id.
   DecodeRequest* FindTransfer(const std::string& address, uint64_t transfer_id);
@@ -207,6 +211,7 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   Counter data_loss;
   Counter verified, corrupt;
   SpeculationMetrics speculation;
+  Counter features_came, features_absent, features_refused;
   Counter forced_proposed, forced_accepted;
   Counter repeated_ended, repeated_running, repeated_resumed, repeats_refused, answers_dropped;
   Gauge answers_kept, answer_bytes;

@@ -7,6 +7,7 @@
 #include "decode/decode_role_impl.h"
 #include "decode/first_token.h"
 #include "decode/granted_blocks.h"
+#include "worker/feature_codec.h"
 #include "worker/sampling_codec.h"
 
 namespace aisp {
@@ -57,6 +58,11 @@ void DecodeRole::Impl::Ask(DecodeRequest& request) {
   prefill.set_transfer_id(request.transfer_id);
   request.draw_asked = request.draw && peers->Up(request.address)->draws;
   if (request.draw_asked) *prefill.mutable_draw() = *request.draw;
+  request.features_asked = deps.engine->FeatureWindow(request.sequence);
+  if (request.features_asked > 0) {
+    *prefill.mutable_features() = FeaturesWantedOf(request.features_asked, options.feature_layers,
+                                                   deps.engine->FeatureSize());
+  }
   prefill.set_decode_match_tokens(static_cast<uint32_t>(deps.engine->LocalMatch(request.sequence)));
   // Rounded up: 0 would mean the prefill worker's default.
   prefill.set_timeout_ms(std::max<int64_t>(1, (request.deadline - now).count() / 1'000'000));
@@ -271,6 +277,20 @@ Result<std::optional<SampledToken>> DecodeRole::Impl::TakeDrawn(const DecodeRequ
   return DrawnFromWire(done.drawn());
 }
 
+std::vector<float> DecodeRole::Impl::TakeFeatures(const DecodeRequest& request,
+                                                  const v1::PrefillDone& done) {
+  if (request.features_asked == 0) return {};
+  if (!done.has_features()) return features_absent.Add(), std::vector<float>();
+  Result<std::vector<float>> rows = FeaturesFromWire(done.features(), deps.engine->FeatureSize(),
+                                                     request.kv_end(), request.features_asked);
+  if (rows) return features_came.Add(), std::move(*rows);
+  features_refused.Add();
+  LogWarning("a prefill worker sent features that are not used", {{"request", request.trace_id},
+                                                                  {"address", request.address},
+                                                                  {"error", rows.error().message}});
+  return {};
+}
+
 void DecodeRole::Impl::OnDone(const std::string& address, const v1::PrefillDone& done) {
   DecodeRequest* request = FindTransfer(address, done.transfer_id());
   if (request == nullptr || request->phase != RequestPhase::kGranted) return;
@@ -316,6 +336,7 @@ void DecodeRole::Impl::OnDone(const std::string& address, const v1::PrefillDone&
   request->remote.transport = lease.writer.transport->capabilities().name;
   request->remote.worker = lease.writer.worker_id;
   request->remote.its_spans.assign(done.spans().begin(), done.spans().end());
+  const std::vector<float> features = TakeFeatures(*request, done);
   LogDebug("KV arrived", {{"request", request->trace_id},
                           {"address", address},
                           {"blocks", done.blocks()},
@@ -330,7 +351,9 @@ void DecodeRole::Impl::OnDone(const std::string& address, const v1::PrefillDone&
   request->filled = true;
   remote_filled.Add();
   request->remote.drawn = drawn->has_value();
-  const auto first = deps.engine->RemoteFilled(request->sequence, std::move(*drawn));
+  const auto first =
+      deps.engine->RemoteFilled(request->sequence, std::move(*drawn),
+                                {static_cast<int32_t>(done.features().begin()), features});
   deps.engine->EndLease(epoch);  // also when the sequence's deadline struck a moment ago
   if (!first) return;
   first_drawn.Add();

@@ -72,6 +72,7 @@ class AsyncExecutor final : public ServingExecutor {
   Status SetAdapter(int32_t slot, PackedAdapter adapter) override {
     return model_->SetPackedAdapter(slot, std::move(adapter));
   }
+  bool features_on_host() const override { return false; }
   int32_t feature_size() const override {
     return static_cast<int32_t>(model_->features().shape[1]);
   }

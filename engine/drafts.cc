@@ -1,6 +1,7 @@
 // What is proposed to follow a sequence, and what the draws behind it need.
 #include <algorithm>
 
+#include "common/check.h"
 #include "engine/engine_impl.h"
 
 namespace aisp {
@@ -197,11 +198,67 @@ bool Engine::Impl::GivesFeatures(const Sequence& s) const {
          s.draws() && s.request.max_draft_tokens != 0 && options.speculator->feature_size() > 0;
 }
 
+int32_t Engine::Impl::FeatureSize() const {
+  return executor->features_on_host() ? executor->feature_size() : 0;
+}
+
+int32_t Engine::Impl::FeatureRows(const Sequence& s, int32_t begin, int32_t end) const {
+  if (GivesFeatures(s)) return end - begin;
+  if (!s.has_reader() || s.request.feature_window == 0 || FeatureSize() == 0) return 0;
+  return std::clamp(end - (s.target() - s.request.feature_window), 0, end - begin);
+}
+
+int32_t Engine::Impl::FeatureWindow(SequenceId id) const {
+  const Sequence* const s = table.Find(id);
+  if (s == nullptr || !GivesFeatures(*s) || FeatureSize() == 0) return 0;
+  return options.speculator->feature_window();
+}
+
+// Rows of a step that failed come again; behind a gap nothing of before is of use.
+void Engine::Impl::KeepForReader(Sequence& s, int32_t begin,
+                                 std::span<const std::byte> features) const {
+  const auto size = static_cast<size_t>(FeatureSize());
+  const auto end = s.features_from + static_cast<int32_t>(s.features.size() / size);
+  if (begin < s.features_from || begin > end) {
+    s.features.clear();
+    s.features_from = begin;
+  }
+  s.features.resize(static_cast<size_t>(begin - s.features_from) * size);
+  const auto* const rows = reinterpret_cast<const float*>(features.data());
+  s.features.insert(s.features.end(), rows, rows + features.size() / sizeof(float));
+}
+
+PromptFeatures Engine::Impl::FeaturesOf(SequenceId id) const {
+  const Sequence* const s = table.Find(id);
+  if (s == nullptr || s->features.empty() || s->state != SequenceState::kHolding) return {};
+  const auto size = static_cast<size_t>(FeatureSize());
+  const auto rows = static_cast<int32_t>(s->features.size() / size);
+  if (s->features_from + rows != s->target()) return {};
+  return {s->features_from, s->features};
+}
+
+// The head takes up what came; that is a proposer's time, and none of a step's. The last token's
+// row runs here where no token came behind it.
+void Engine::Impl::TakeFeatures(const Sequence& s, const PromptFeatures& features) {
+  if (features.rows.empty() || !GivesFeatures(s) || FeatureSize() == 0) return;
+  const auto size = static_cast<size_t>(FeatureSize());
+  AISP_CHECK(features.begin >= 0 && features.rows.size() % size == 0);
+  const auto known = static_cast<size_t>(std::max(0, s.computed - features.begin));
+  const size_t rows = std::min(features.rows.size() / size, known);
+  if (rows == 0) return;
+  const Instant begin = clock->Now();
+  const ComputedRows computed{ContextOf(s), features.begin,
+                              std::as_bytes(features.rows.first(rows * size))};
+  options.speculator->Computed({&computed, 1});
+  propose_time += clock->Now() - begin;
+}
+
 void Engine::Impl::NoteFeatures(SequenceId id, const StepRecord::Entry& entry,
                                 std::span<const std::byte> features) {
-  const Sequence* const s = table.Find(id);
+  Sequence* const s = table.Find(id);
   if (s == nullptr) return;
   const int32_t begin = entry.end - entry.features;
+  if (s->has_reader()) return KeepForReader(*s, begin, features);
   // Behind the last one a token has to be known: not yet where another step draws it.
   const int32_t stand = std::min(s->computed, s->size() - 1) - begin;
   if (stand <= 0) return;

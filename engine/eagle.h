@@ -33,6 +33,7 @@ struct EagleOptions {
   // A draft ends behind the token with which all of it became less likely than this.
   float min_probability = 0.1f;
   std::string_view method = "eagle3";
+  int32_t feature_window = 0;  // of prompts that other workers compute
 };
 
 class EagleProposer final : public Proposer {
@@ -48,6 +49,7 @@ class EagleProposer final : public Proposer {
   bool costly() const override { return true; }
   bool timed() const override { return timed_; }
   int32_t feature_size() const override { return head_->feature_size(); }
+  int32_t feature_window() const override { return options_.feature_window; }
   // Errors are the head's. What the sequences have in the pool is forgotten then.
   Status Computed(std::span<const ComputedRows> rows) override;
   Status Propose(std::span<const DraftContext> contexts, std::span<TokenDraft> drafts) override;

@@ -92,9 +92,13 @@ int32_t Engine::LocalMatch(SequenceId id) const { return impl_->LocalMatch(id); 
 Result<RemoteGrant> Engine::GrantRemote(SequenceId id, bool with_token) {
   return impl_->GrantRemote(id, with_token);
 }
-std::optional<TokenOutput> Engine::RemoteFilled(SequenceId id, std::optional<SampledToken> drawn) {
-  return impl_->RemoteFilled(id, std::move(drawn));
+std::optional<TokenOutput> Engine::RemoteFilled(SequenceId id, std::optional<SampledToken> drawn,
+                                                const PromptFeatures& features) {
+  return impl_->RemoteFilled(id, std::move(drawn), features);
 }
+int32_t Engine::FeatureSize() const { return impl_->FeatureSize(); }
+int32_t Engine::FeatureWindow(SequenceId id) const { return impl_->FeatureWindow(id); }
+PromptFeatures Engine::FeaturesOf(SequenceId id) const { return impl_->FeaturesOf(id); }
 int32_t Engine::vocabulary() const { return impl_->executor->vocabulary(); }
 Result<RemoteGrant> Engine::GrantPrefix(const Hash128& root, std::span<const TokenId> tokens,
                                         int32_t end_token) {

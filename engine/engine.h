@@ -118,6 +118,12 @@ struct RemoteGrant {
   std::vector<BlockId> blocks;  // for [first_token, tokens - 1], position tokens - 1 included
 };
 
+// Features (engine/executor.h) of a prompt's last positions, which may travel with its KV.
+struct PromptFeatures {
+  int32_t begin = 0;            // the first of the positions
+  std::span<const float> rows;  // [positions, feature_size]; empty: none are known
+};
+
 class Engine {
  public:
   Engine(const EngineOptions& options, Executor* executor, const Clock* clock, LayerSink* sink);
@@ -145,6 +151,12 @@ class Engine {
   // empty and 0 when it ended.
   std::span<const BlockId> BlocksOf(SequenceId id) const;
   int32_t ComputedTokens(SequenceId id) const;
+  // Elements of the features that are kept for readers (SequenceRequest::feature_window); 0: none
+  // are, whatever is asked for.
+  int32_t FeatureSize() const;
+  // Those that were kept, once all of its KV is computed; none where a cache had the last position.
+  // Valid until the next call that is not const.
+  PromptFeatures FeaturesOf(SequenceId id) const;
   // The reader has everything: the sequence ends, its blocks stay cached.
   void Release(SequenceId id);
 
@@ -155,11 +167,16 @@ class Engine {
   // carry the sequence's pins and a lease pin of the returned epoch. `with_token`: the writer shall
   // bring the first token too; the block of that is reserved here, and is no part of the grant.
   Result<RemoteGrant> GrantRemote(SequenceId id, bool with_token = false);
-  // All KV arrived: the lease ends, whole blocks are published. With `drawn`, which is a token of
-  // the vocabulary, KV of the last token has come too: the sequence goes on, or ends, as if a step
-  // had drawn it, and the output is returned. Else it runs its last token as a decode row.
+
+  // All KV arrived: the lease ends, whole blocks are published. With `drawn`, a token of the
+  // vocabulary, KV of the last token came too: the sequence goes on as if a step had drawn it, and
+  // the output is returned; else it runs its last token as a decode row. Its proposer begins with
+  // `features`, which are of positions up to the last whose KV has come.
   std::optional<TokenOutput> RemoteFilled(SequenceId id,
-                                          std::optional<SampledToken> drawn = std::nullopt);
+                                          std::optional<SampledToken> drawn = std::nullopt,
+                                          const PromptFeatures& features = {});
+  // Of how many of a remote sequence's last positions its proposer has use for features; 0: none.
+  int32_t FeatureWindow(SequenceId id) const;
   // The writer failed or is given up: the sequence drops granted blocks (they stay quarantined
   // until EndLease) and becomes either a local one (`run_locally`) or awaits another grant.
   void RemoteFailed(SequenceId id, bool run_locally);

@@ -34,7 +34,7 @@ struct StepRecord {
     int32_t drafts = 0;    // of its last rows: those that verify a proposed token
     int32_t scored = 0;    // rows that are scored
     int32_t hidden = 0;    // rows whose hidden states are wanted
-    int32_t features = 0;  // rows whose features are wanted: all, or none
+    int32_t features = 0;  // of its last rows: those whose features are wanted
   };
   // A draw whose mask depends on the token that the step before still draws: the mask is made
   // between this step's forward pass and its draws.
@@ -169,7 +169,8 @@ struct Engine::Impl {
   void Release(SequenceId id);
   int32_t LocalMatch(SequenceId id) const;
   Result<RemoteGrant> GrantRemote(SequenceId id, bool with_token);
-  std::optional<TokenOutput> RemoteFilled(SequenceId id, std::optional<SampledToken> drawn);
+  std::optional<TokenOutput> RemoteFilled(SequenceId id, std::optional<SampledToken> drawn,
+                                          const PromptFeatures& features);
   void RemoteFailed(SequenceId id, bool run_locally);
   void EndLease(Epoch epoch);
 
@@ -219,6 +220,14 @@ struct Engine::Impl {
                     bool next, CollectOutput* out);
   // Whether the speculator wants the features of its rows.
   bool GivesFeatures(const Sequence& s) const;
+  // Of the rows of positions [begin, end), how many of the last have their features wanted, by the
+  // speculator or by a reader.
+  int32_t FeatureRows(const Sequence& s, int32_t begin, int32_t end) const;
+  int32_t FeatureSize() const;
+  int32_t FeatureWindow(SequenceId id) const;
+  PromptFeatures FeaturesOf(SequenceId id) const;
+  void KeepForReader(Sequence& s, int32_t begin, std::span<const std::byte> features) const;
+  void TakeFeatures(const Sequence& s, const PromptFeatures& features);
   // Of the rows that an entry had, those that stand; `features`: of all of them. The sequence
   // may have ended.
   void NoteFeatures(SequenceId id, const StepRecord::Entry& entry,

@@ -116,6 +116,8 @@ class Executor {
   virtual int32_t hidden_size() const { return 0; }
   // Elements of a row's features, the residual streams of chosen layers; 0: none are given out.
   virtual int32_t feature_size() const { return 0; }
+  // They come in StepResult::features and are of no device's own: they may go to another process.
+  virtual bool features_on_host() const { return feature_size() > 0; }
   // Places for LoRA adapters (ForwardBatch::adapter_of_row); the place of the one with this digest,
   // -1: it has none such.
   virtual int32_t adapter_slots() const { return 0; }

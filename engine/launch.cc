@@ -346,10 +346,9 @@ void Engine::Impl::AppendRows(Sequence& s, const PlannedSequence& planned, StepR
 
   StepRecord::Entry entry{.sequence = &s, .end = end};
   AppendOutputs(s, sequence, step, &entry);
-  if (GivesFeatures(s)) {
-    for (int32_t i = 0; i < rows; ++i) step.feature_rows.push_back(sequence.row_begin + i);
-    entry.features = rows;
-  }
+  entry.features = FeatureRows(s, begin, end);
+  for (int32_t i = rows - entry.features; i < rows; ++i)
+    step.feature_rows.push_back(sequence.row_begin + i);
   const int32_t draws = samples && s.draws() ? 1 + drafts : 0;
   if (drafts > 0) PrepareDraws(s, drafts);
   for (int32_t i = 0; i < draws; ++i)

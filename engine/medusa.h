@@ -23,6 +23,7 @@ namespace aisp {
 struct MedusaProposerOptions {
   // A draft ends behind the token with which all of it became less likely than this.
   float min_probability = 0.1f;
+  bool wants_prompts_end = true;  // of prompts that other workers compute
 };
 
 class MedusaProposer final : public Proposer {
@@ -33,6 +34,7 @@ class MedusaProposer final : public Proposer {
   std::string_view name() const override { return "medusa"; }
   bool costly() const override { return true; }
   int32_t feature_size() const override { return heads_->feature_size(); }
+  int32_t feature_window() const override { return options_.wants_prompts_end ? 1 : 0; }
   Status Computed(std::span<const ComputedRows> rows) override;
   // Errors are the heads'.
   Status Propose(std::span<const DraftContext> contexts, std::span<TokenDraft> drafts) override;

@@ -129,7 +129,8 @@ Result<RemoteGrant> Engine::Impl::GrantRemote(SequenceId id, bool with_token) {
 }
 
 std::optional<TokenOutput> Engine::Impl::RemoteFilled(SequenceId id,
-                                                      std::optional<SampledToken> drawn) {
+                                                      std::optional<SampledToken> drawn,
+                                                      const PromptFeatures& features) {
   Sequence* s = table.Find(id);
   if (s == nullptr) return std::nullopt;
   AISP_CHECK_MSG(s->state == SequenceState::kAwaitingKv && s->lease,
@@ -143,10 +144,14 @@ std::optional<TokenOutput> Engine::Impl::RemoteFilled(SequenceId id,
   if (!drawn) {
     PublishWholeBlocks(*s);
     table.SetState(*s, SequenceState::kWaiting);
+    TakeFeatures(*s, features);
     return std::nullopt;
   }
   std::vector<TokenOutput> out;
-  if (AbsorbToken(*s, *drawn, now, &out)) table.SetState(*s, SequenceState::kWaiting);
+  if (AbsorbToken(*s, *drawn, now, &out)) {
+    table.SetState(*s, SequenceState::kWaiting);
+    TakeFeatures(*s, features);
+  }
   return std::move(out.front());
 }
 

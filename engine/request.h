@@ -51,6 +51,9 @@ struct SequenceRequest {
   int32_t prompt_tokens = 0;    // how many of `tokens` are prompt
   KvSource kv_source = KvSource::kLocal;
   bool draws_first = false;  // of kPrefillOnly; it has no guide
+  // Of kPrefillOnly: so many of the last positions whose KV is wanted have their features kept for
+  // the reader, as far as they are computed here.
+  int32_t feature_window = 0;
   SamplingParams sampling;
   int32_t max_new_tokens = 16;  // counted from prompt_tokens
   int32_t min_new_tokens = 0;   // stop tokens are masked before it

@@ -75,6 +75,10 @@ struct Sequence {
   // hidden states that were pooled.
   int32_t scored = 1;
   std::vector<double> pooled;
+  // Of the last positions of a prefill-only one, in order and without gap, as its rows were
+  // computed; the first of those positions.
+  std::vector<float> features;
+  int32_t features_from = 0;
   bool publishes = true;  // its whole blocks, for others to match
   std::optional<Epoch> lease;
   // Names of its whole blocks in the lower tiers, where there are any; and while blocks of it are

@@ -4,6 +4,7 @@
 #include "common/log.h"
 #include "kvcache/block_check.h"
 #include "prefill/prefill_role_impl.h"
+#include "worker/feature_codec.h"
 #include "worker/sampling_codec.h"
 #include "worker/trace_spans.h"
 
@@ -38,6 +39,18 @@ void PrefillRole::Impl::AddBlockChecks(const Transfer& transfer, v1::PrefillDone
   }
 }
 
+// Features are of use but never needed: what the link has no room for is left out.
+void PrefillRole::Impl::SendDone(ReaderId id, v1::PrefillToDecode message) {
+  const Reader* reader = readers.Find(id);
+  if (reader == nullptr || !reader->up) return;
+  if (const size_t bytes = message.done().features().rows().size(); bytes > 0) {
+    if (deps.readers->Offer(reader->link, message))
+      return feature_bytes.Add(static_cast<double>(bytes));
+    message.mutable_done()->clear_features();
+  }
+  deps.readers->Send(reader->link, std::move(message));
+}
+
 void PrefillRole::Impl::FinishTransfer(Transfer& transfer) {
   const PushTotals& totals = pusher->Totals(transfer.push);
   const Instant started =
@@ -60,6 +73,9 @@ void PrefillRole::Impl::FinishTransfer(Transfer& transfer) {
     DrawnToWire(*transfer.drawn, done->mutable_drawn());
     first_tokens.Add();
   }
+  if (const PromptFeatures features = deps.engine->FeaturesOf(transfer.sequence);
+      !features.rows.empty())
+    FeaturesToWire(features, done->mutable_features());
   if (transfer.fetched.result() != v1::PrefixPull::NONE) {
     *done->mutable_pull() = transfer.fetched;
     AddSpan("pull", transfer.received, transfer.received, transfer.fetch_over,
@@ -68,7 +84,7 @@ void PrefillRole::Impl::FinishTransfer(Transfer& transfer) {
   const SequenceTimes times = deps.engine->Times(transfer.sequence);
   done->set_preemptions(static_cast<uint32_t>(times.preemptions));
   AddChunks(transfer.received, times, options.worker.worker_id, done->mutable_spans());
-  SendToReader(transfer.reader, std::move(message));
+  SendDone(transfer.reader, std::move(message));
   LogInfo("prefill done", {{"request", transfer.trace_id},
                            {"tokens", transfer.tokens},
                            {"cached_tokens", transfer.cached_tokens},

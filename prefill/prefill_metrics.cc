@@ -9,6 +9,9 @@ void PrefillRole::Impl::AddMetrics(Metrics& m) {
                                 "Prompts computed and delivered to a decode worker", labels);
   first_tokens = m.AddCounter("aisp_prefill_first_tokens_total",
                               "First tokens drawn for decode workers and delivered", labels);
+  feature_bytes =
+      m.AddCounter("aisp_prefill_feature_bytes_total",
+                   "Features of prompts that went with their KV, for what proposes tokens", labels);
   transfers_failed = m.AddCounter("aisp_prefill_transfers_failed_total",
                                   "Prompts that a decode worker was told have failed", labels);
   grants_refused =

@@ -6,6 +6,7 @@
 #include "prefill/prefill_role_impl.h"
 #include "proto/fingerprint.h"
 #include "proto/tenant.h"
+#include "worker/feature_codec.h"
 #include "worker/fingerprint.h"
 #include "worker/sampling_codec.h"
 
@@ -189,7 +190,12 @@ Result<SequenceRequest> PrefillRole::Impl::MakeSequence(const Reader& reader,
   sequence.priority = request.priority();
   sequence.tenant = TenantFromWire(request.tenant());
   if (request.has_draw()) ApplyFirstDraw(request.draw(), &sequence);
-  if (sequence.prompt_tokens < 2) {
+  if (request.has_features()) {
+    sequence.feature_window =
+        FeatureWindowFor(request.features(), options.feature_layers, deps.engine->FeatureSize(),
+                         options.max_feature_bytes);
+  }
+  if (sequence.tokens.size() < 2) {
     return InvalidArgument(
         "a prompt of one token has no KV to prefill; run it on the decode worker");
   }
@@ -213,7 +219,8 @@ void PrefillRole::Impl::OnPrefill(Reader& reader, const v1::PrefillRequest& requ
   Result<SequenceRequest> sequence = MakeSequence(reader, request);
   std::vector<TokenId> tokens;
   if (sequence && request.has_pull()) tokens = sequence->tokens;
-  const int32_t num_tokens = sequence ? sequence->prompt_tokens : 0;
+  // Of a takeover what was emitted is not prompt, and its KV is wanted all the same.
+  const int32_t num_tokens = sequence ? static_cast<int32_t>(sequence->tokens.size()) : 0;
   Result<SequenceId> added =
       sequence ? deps.engine->Add(std::move(*sequence)) : tl::unexpected(sequence.error());
   if (!added) {

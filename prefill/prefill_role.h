@@ -26,6 +26,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "common/clock.h"
 #include "common/metrics.h"
@@ -54,6 +55,10 @@ struct PrefillOptions {
   Duration default_timeout = std::chrono::seconds(60);  // of a request that names none
   Duration hello_limit = std::chrono::seconds(5);       // a reader that does not greet is dropped
   bool draws = true;                                    // first tokens, where readers ask
+  // What features the engine's executor gives (ModelOptions::feature_layers): for readers that want
+  // the same. So many bytes at most go with a prompt.
+  std::vector<int32_t> feature_layers;
+  size_t max_feature_bytes = 4 << 20;
   PrefixHolder::Options holder;  // for readers that want what is cached here, in any role
   int64_t pid = 0;  // of this process, told to readers on this host for their operators
 };

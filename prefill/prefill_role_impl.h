@@ -72,6 +72,7 @@ struct PrefillRole::Impl final : public LinkHandler<v1::DecodeToPrefill>,
   void Settle();
   void SettleTransfer(Transfer& transfer);
   void FinishTransfer(Transfer& transfer);
+  void SendDone(ReaderId id, v1::PrefillToDecode message);
   void AddBlockChecks(const Transfer& transfer, v1::PrefillDone* done);
   // Tells the reader, then as Abandon.
   void FailTransfer(Transfer& transfer, const Error& error, bool retryable);
@@ -113,6 +114,7 @@ struct PrefillRole::Impl final : public LinkHandler<v1::DecodeToPrefill>,
   Counter transfers_done;
   Counter transfers_failed;
   Counter first_tokens;
+  Counter feature_bytes;
   Counter grants_refused;
   Counter leases_expired;
 };

@@ -157,6 +157,7 @@ Result<Backend> MakeBackend(const Config& config, const ServedModel& served) {
   }
   options.model.on_progress = WeightsProgress(config);
   AISP_ASSIGN_OR_RETURN(DraftNeeds draft, DraftNeedsOf(config, served, backend.device->info()));
+  backend.feature_layers = draft.feature_layers;
   options.model.feature_layers = std::move(draft.feature_layers);
   KvPoolPlan pool{served.kv_layout.num_blocks, "as configured"};
   options.choose_blocks = [&](const MemoryInfo& memory) -> Result<int32_t> {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "config/config.h"
 #include "engine/engine.h"
@@ -28,6 +29,8 @@ struct Backend {
   // As the model was loaded; a draft model is loaded so too.
   std::optional<uint64_t> random_weights;
   std::optional<WeightFormat> weight_format;
+  // What features its steps give out (ModelOptions::feature_layers).
+  std::vector<int32_t> feature_layers;
 };
 
 // Opens what model.device names; `auto` takes a GPU if one answers and says in the log why not

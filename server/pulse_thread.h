@@ -38,6 +38,7 @@ class PulseExecutor final : public ServingExecutor {
   }
   int32_t hidden_size() const override { return real_->hidden_size(); }
   int32_t feature_size() const override { return real_->feature_size(); }
+  bool features_on_host() const override { return real_->features_on_host(); }
   const Buffer& kv_pool() const override { return real_->kv_pool(); }
   const Model& model() const override { return real_->model(); }
   TensorView logits() const override { return real_->logits(); }

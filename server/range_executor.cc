@@ -34,6 +34,7 @@ class RangeExecutor final : public ServingExecutor {
   int32_t max_scored_rows() const override { return inner_->max_scored_rows(); }
   int32_t hidden_size() const override { return inner_->hidden_size(); }
   int32_t feature_size() const override { return inner_->feature_size(); }
+  bool features_on_host() const override { return inner_->features_on_host(); }
   int32_t adapter_slots() const override { return inner_->adapter_slots(); }
   int32_t FindAdapter(std::string_view digest) const override {
     return inner_->FindAdapter(digest);

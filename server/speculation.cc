@@ -191,9 +191,10 @@ std::unique_ptr<Proposer> ProposerOver(std::unique_ptr<DraftHead> head,
   const KvLayout& kv = head->kv_layout();
   LogInfo("draft head loaded",
           {{"model", folder}, {"kv_blocks", kv.num_blocks}, {"kv", HumanBytes(kv.PoolBytes())}});
-  return std::make_unique<EagleProposer>(
-      EagleOptions{.min_probability = chosen.min_probability, .method = MethodName(chosen.method)},
-      std::move(head));
+  return std::make_unique<EagleProposer>(EagleOptions{.min_probability = chosen.min_probability,
+                                                      .method = MethodName(chosen.method),
+                                                      .feature_window = chosen.prompt_features},
+                                         std::move(head));
 }
 
 Result<std::unique_ptr<Proposer>> LoadEagle(const SpeculationConfig& chosen,
@@ -248,7 +249,9 @@ Result<std::unique_ptr<Proposer>> LoadMedusa(const SpeculationConfig& chosen,
                                                       *backend.device, *backend.ops));
   LogInfo("draft heads loaded", {{"model", folder}, {"heads", spec.heads}});
   return std::make_unique<MedusaProposer>(
-      MedusaProposerOptions{.min_probability = chosen.min_probability}, std::move(heads));
+      MedusaProposerOptions{.min_probability = chosen.min_probability,
+                            .wants_prompts_end = chosen.prompt_features > 0},
+      std::move(heads));
 }
 
 // What an EAGLE-3 head keeps of a card: weights, the rows of a step, features of the target's steps

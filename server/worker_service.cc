@@ -253,6 +253,7 @@ class WorkerServiceImpl final : public WorkerService {
     o.worker = worker;
     o.horizon_tokens = 2 * static_cast<int32_t>(engine.max_batch_tokens);
     o.max_transfers = static_cast<int32_t>(host_.config->engine.max_waiting);
+    o.feature_layers = backend_.feature_layers;
     o.max_sequence_tokens = host_.served->max_model_len;
     o.max_running = static_cast<int32_t>(engine.max_sequences);
     o.pid = getpid();
@@ -267,6 +268,7 @@ class WorkerServiceImpl final : public WorkerService {
     o.max_running = static_cast<int32_t>(EngineSettingsOf(config).max_sequences);
     o.default_timeout = config.router.default_timeout;
     o.lease_base = config.worker.lease;
+    o.feature_layers = backend_.feature_layers;
     o.answers = {config.worker.answer_window, static_cast<size_t>(config.worker.answer_memory),
                  static_cast<size_t>(config.worker.max_answers)};
     if (host_.served->guides != nullptr) {

@@ -56,6 +56,10 @@ bool NeedsModel(Method method) {
 
 bool TakesModel(Method method) { return NeedsModel(method) || method == Method::kMtp; }
 
+bool ReadsFeatures(Method method) {
+  return method == Method::kEagle3 || method == Method::kMedusa || method == Method::kMtp;
+}
+
 // Keys of one method are refused with another.
 Status ReadKey(const std::string& key, const Json& value, SpeculationConfig* c) {
   const bool ngram = c->method == Method::kNgram, suffix = c->method == Method::kSuffix;
@@ -84,6 +88,8 @@ Status ReadKey(const std::string& key, const Json& value, SpeculationConfig* c) 
     c->model = value.get<std::string>();
     return {};
   }
+  if (key == "prompt_features" && ReadsFeatures(c->method))
+    return ReadInt(value, key, 0, SpeculationConfig::kMostPromptFeatures, &c->prompt_features);
   return InvalidArgument(
       fmt::format("{}: method {} has no key '{}'", kWhat, MethodName(c->method), key));
 }

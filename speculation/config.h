@@ -16,6 +16,7 @@ struct SpeculationConfig {
 
   // Rows of one sequence that a step can verify, beside the one that it draws anyway.
   static constexpr int32_t kMostTokens = 32;
+  static constexpr int32_t kPromptFeatures = 64, kMostPromptFeatures = 4096;
 
   Method method = Method::kOff;
   int32_t num_tokens = 8;  // longest draft
@@ -23,6 +24,9 @@ struct SpeculationConfig {
   bool adaptive = true;  // false: every draft is verified as long as it is
   // draft_model, eagle3, medusa: a checkpoint's folder; mtp: empty where it is the target's.
   std::string model;
+  // eagle3, mtp, medusa: features of so many of a prompt's last positions are asked of the prefill
+  // worker that computes it; 0: none.
+  int32_t prompt_features = kPromptFeatures;
   // Not of the text: a draft of theirs ends when all of it became less likely than this.
   float min_probability = 0.1f;
   NgramOptions ngram;

@@ -67,6 +67,8 @@ class Proposer {
   virtual Status Propose(std::span<const DraftContext> contexts, std::span<TokenDraft> drafts) = 0;
   // Elements of the features that it wants of every position that is computed; 0: none.
   virtual int32_t feature_size() const { return 0; }
+  // Where another worker computes a prompt: of how many of its last positions features are of use.
+  virtual int32_t feature_window() const { return 0; }
   // Comes behind every step, where it wants features. Positions may come again, and some never
   // come: their KV was found in a cache, or came from another worker. An error is that of all
   // sequences.

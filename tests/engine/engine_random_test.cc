@@ -113,6 +113,7 @@ class Chaos : public LayerSink {
   uint64_t accepted_of_model() const { return never_wrong_ && !head_ ? d_.accepted : 0; }
   uint64_t accepted_of_head() const { return head_ ? d_.accepted : 0; }
   uint64_t accepted_of_runs() const { return d_.forced_accepted; }
+  size_t sent_features() const { return sent_features_; }
   size_t first_tokens() const { return first_tokens_; }
   size_t first_tokens_that_end() const { return first_tokens_that_end_; }
 
@@ -248,6 +249,7 @@ class Chaos : public LayerSink {
     expected_.insert(t.on_d);
     request.kv_source = KvSource::kPrefillOnly;
     request.deadline = kNever;
+    if (!Chance(4)) request.feature_window = static_cast<int32_t>(random_.Below(80));
     t.draws = request.draws_first = request.guide == nullptr && !Chance(3);
     t.on_p = p_.Add(request);
     transfers_.push_back(std::move(t));
@@ -309,16 +311,23 @@ class Chaos : public LayerSink {
         if (!wanted) return Drop(t, true);
         if (Chance(2)) return true;
         Copy(t);
-        p_.engine.Release(t.on_p);
         Fill(t);
         return false;
     }
     return false;
   }
+  // Features come, in part or whole, or not.
   void Fill(const Transfer& t) {
     std::optional<SampledToken> drawn;
     if (t.draws) drawn = SampledToken{p_.outcomes[t.on_p].drawn.at(0), {}, {}};
-    const std::optional<TokenOutput> first = d_.engine.RemoteFilled(t.on_d, std::move(drawn));
+    PromptFeatures features = p_.engine.FeaturesOf(t.on_p);
+    const std::vector<float> rows(features.rows.begin(), features.rows.end());
+    features.rows = rows;
+    p_.engine.Release(t.on_p);
+    if (Chance(4)) features = {};
+    sent_features_ += features.rows.size() / kProvenanceFeatures;
+    const std::optional<TokenOutput> first =
+        d_.engine.RemoteFilled(t.on_d, std::move(drawn), features);
     EXPECT_EQ(first.has_value(), t.draws);
     d_.engine.CheckInvariants();
     if (!first) return;
@@ -366,7 +375,7 @@ class Chaos : public LayerSink {
     }
   }
 
-  size_t first_tokens_ = 0, first_tokens_that_end_ = 0;
+  size_t sent_features_ = 0, first_tokens_ = 0, first_tokens_that_end_ = 0;
   SplitMix64 random_;
   bool never_wrong_ = false;  // whoever proposes
   bool head_ = false;
@@ -384,7 +393,7 @@ class Chaos : public LayerSink {
 
 TEST(EngineRandom, EveryScheduleBringsTheOraclesTokensAndEveryBlockComesBack) {
   size_t ended = 0;
-  size_t first_tokens = 0, first_tokens_that_end = 0;
+  size_t first_tokens = 0, first_tokens_that_end = 0, sent_features = 0;
   uint64_t preemptions = 0, accepted = 0, accepted_of_model = 0, accepted_of_head = 0;
   uint64_t accepted_of_runs = 0;
   for (uint64_t seed = 1; seed <= 200; ++seed) {
@@ -399,6 +408,7 @@ TEST(EngineRandom, EveryScheduleBringsTheOraclesTokensAndEveryBlockComesBack) {
     accepted_of_head += chaos.accepted_of_head();
     accepted_of_runs += chaos.accepted_of_runs();
     first_tokens += chaos.first_tokens();
+    sent_features += chaos.sent_features();
     first_tokens_that_end += chaos.first_tokens_that_end();
     if (HasFailure()) FAIL() << "seed " << seed;
   }
@@ -409,6 +419,7 @@ TEST(EngineRandom, EveryScheduleBringsTheOraclesTokensAndEveryBlockComesBack) {
   EXPECT_GT(accepted_of_head, 500u);
   EXPECT_GT(accepted_of_runs, 500u);
   EXPECT_GT(first_tokens, 500u);
+  EXPECT_GT(sent_features, 5000u);
   EXPECT_GT(first_tokens_that_end, 10u);
 }
 

@@ -34,6 +34,10 @@ TEST(SpeculationConfig, ReadsTheKeysOfVllm) {
   ASSERT_TRUE(mtp.has_value());
   EXPECT_EQ(mtp->model, "");  // the served checkpoint's own layer
   EXPECT_TRUE(mtp->says_num_tokens);
+  EXPECT_EQ(mtp->prompt_features, SpeculationConfig::kPromptFeatures);
+  const auto none = ParseSpeculationConfig(R"({"method": "mtp", "prompt_features": 0})");
+  ASSERT_TRUE(none.has_value());
+  EXPECT_EQ(none->prompt_features, 0);
   EXPECT_EQ(ParseSpeculationConfig("off")->method, SpeculationConfig::Method::kOff);
 }
 
@@ -54,6 +58,10 @@ TEST(SpeculationConfig, RefusalsNameTheValueAndWhatIsAllowed) {
               HasSubstr("no key 'prompt_lookup_min'"));
   EXPECT_THAT(Refusal(R"({"method": "ngram", "prompt_lookup_min": 4, "prompt_lookup_max": 2})"),
               testing::AllOf(HasSubstr("4"), HasSubstr("2")));
+  EXPECT_THAT(Refusal(R"({"method": "suffix", "prompt_features": 9})"),
+              HasSubstr("no key 'prompt_features'"));
+  EXPECT_THAT(Refusal(R"({"method": "mtp", "prompt_features": 5000})"),
+              testing::AllOf(HasSubstr("5000"), HasSubstr("0 to 4096")));
   EXPECT_THAT(Refusal(R"({"method": "draft_model"})"), HasSubstr("'model'"));
   EXPECT_THAT(Refusal(R"({"method": "eagle3"})"), HasSubstr("'model'"));
   EXPECT_THAT(Refusal(R"({"method": "medusa"})"), HasSubstr("'model'"));

@@ -34,6 +34,7 @@ class MemoryLinks {
   // Seen when sent; false loses the message, and a message may be changed on its way.
   std::function<bool(Up&)> on_up;
   std::function<bool(Down&)> on_down;
+  bool takes_no_offers = false;  // of Down
 
   void Listen(const std::string& address, LinkHandler<Up>* handler, Inbox* inbox) {
     listeners_[address] = {handler, inbox};
@@ -59,6 +60,11 @@ class MemoryLinks {
    public:
     explicit Sender(MemoryLinks* links) : links_(links) {}
     void Send(LinkId link, Down message) override { links_->SendDown(link, std::move(message)); }
+    Status Offer(LinkId link, Down message) override {
+      if (links_->takes_no_offers) return ResourceExhausted("the link has no room");
+      Send(link, std::move(message));
+      return {};
+    }
     void Close(LinkId link) override { links_->Close(link, false); }
 
    private:

@@ -208,6 +208,7 @@ void RoleRig::StartDecode() {
   EngineOptions engine;
   engine.limits = options.limits;
   engine.weights_digest = "w1";
+  engine.speculator = options.speculator;
   d->engine = std::make_unique<Engine>(engine, d->executor.get(), &clock, nullptr);
   DecodeOptions decode_options = options.decode;
   decode_options.worker =

@@ -15,6 +15,7 @@
 #include "engine/engine.h"
 #include "prefill/peer_connector.h"
 #include "prefill/prefill_role.h"
+#include "speculation/speculator.h"
 #include "tests/support/provenance_executor.h"
 #include "tests/worker/manual_transport.h"
 #include "tests/worker/memory_links.h"
@@ -107,6 +108,8 @@ struct RigOptions {
   std::function<void(ProvenanceOptions&)> of_prefill;
   bool mixed_precision = false;
   RankedConnector::Runner run_connects = RankedConnector::RunHere;
+  // Of the decode worker's engine.
+  std::shared_ptr<Speculator> speculator;
 };
 
 // What both kinds of worker have.

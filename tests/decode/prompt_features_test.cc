@@ -1,0 +1,216 @@
+// What proposes tokens here reads the end of a prompt that a prefill worker has computed: its
+// features come with the KV, under the same epoch, or are known to be absent.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <limits>
+
+#include "engine/eagle.h"
+#include "speculation/speculator.h"
+#include "tests/support/provenance_head.h"
+#include "tests/worker/role_rig.h"
+
+namespace aisp {
+namespace {
+
+constexpr int32_t kWindow = 40;
+constexpr size_t kRowBytes = kProvenanceFeatures * sizeof(float);
+
+// A decode worker with a head that is never wrong unless it is given what is not the sequence's.
+struct Rig {
+  explicit Rig(RigOptions options = {}) : rig(Options(std::move(options))) {
+    rig.kv_links.on_up = [this](v1::DecodeToPrefill& m) {
+      asked += m.has_prefill() && m.prefill().has_features() ? 1 : 0;
+      return true;
+    };
+    rig.kv_links.on_down = [this](v1::PrefillToDecode& m) {
+      if (m.has_done()) {
+        if (m.done().has_features()) ++sent, rows += m.done().features().rows().size() / kRowBytes;
+        if (change) change(m.mutable_done());
+      }
+      return true;
+    };
+    rig.Attach();
+  }
+
+  RigOptions Options(RigOptions o) {
+    o.model.gives_features = true;
+    o.model.max_draws = 40;
+    o.limits.max_draft_rows = 32;
+    o.limits.max_sequences = 4;
+    if (o.decode.feature_layers.empty()) o.decode.feature_layers = {1, 2};
+    if (o.prefill.feature_layers.empty()) o.prefill.feature_layers = {1, 2};
+    auto made = std::make_unique<ProvenanceHead>(o.model, ProvenanceHeadOptions{});
+    head = made.get();
+    o.speculator = std::make_shared<Speculator>(
+        SpeculatorOptions{.num_tokens = 4, .adaptive = false},
+        std::make_unique<EagleProposer>(
+            EagleOptions{.min_probability = 0, .feature_window = kWindow}, std::move(made)),
+        &clock);
+    return o;
+  }
+
+  // Asks, and expects the answer of one engine alone; returns how the drafts fared.
+  v1::DraftCounts Answer(uint64_t id, const std::vector<TokenId>& prompt, int32_t tokens) {
+    rig.router->Generate("d", rig.MakeRequest(id, prompt, tokens));
+    rig.ExpectAnswer(id, prompt, tokens);
+    v1::DraftCounts last;
+    for (const v1::TokenEvent& event : rig.router->answers.at(id).events) {
+      if (event.has_drafts()) last = event.drafts();
+    }
+    EXPECT_EQ(last.accepted(), last.drafted()) << "an exact head was given something else";
+    return last;
+  }
+
+  ManualClock clock;
+  ProvenanceHead* head = nullptr;
+  RoleRig rig;
+  int asked = 0, sent = 0;
+  size_t rows = 0;
+  std::function<void(v1::PrefillDone*)> change;
+};
+
+// The first step behind the prompt verifies nothing: a sequence is proposed for once it runs. So a
+// first draft sees the window and that step's row.
+TEST(PromptFeatures, TheFirstDraftReadsTheLastWindowOfThePrompt) {
+  Rig r;
+  const v1::DraftCounts drafts = r.Answer(1, MakePrompt(100, 1), 21);
+  EXPECT_EQ(r.sent, 1);
+  EXPECT_EQ(r.rows, static_cast<size_t>(kWindow));
+  EXPECT_EQ(r.head->shortest_context, kWindow + 1);
+  // The first token came with the KV; steps bring 1, 5, 5, 5 and 4.
+  EXPECT_EQ(drafts.accepted(), 15u);
+  EXPECT_EQ(r.rig.decode->executor->steps(), 5u);
+}
+
+TEST(PromptFeatures, OfAPromptInChunksOnlyTheWindowIsKept) {
+  RigOptions options;
+  options.limits.max_batch_tokens = options.limits.max_prefill_chunk = 17;
+  Rig r(options);
+  for (int32_t length = 20; length < 80; length += 3) {
+    const size_t before = r.rows;
+    r.head->shortest_context = -1;
+    r.Answer(static_cast<uint64_t>(length), MakePrompt(length, static_cast<uint64_t>(length)), 12);
+    const int32_t window = std::min(length, kWindow);
+    EXPECT_EQ(r.rows - before, static_cast<size_t>(window)) << length;
+    EXPECT_EQ(r.head->shortest_context, window + 1) << length;
+  }
+}
+
+TEST(PromptFeatures, WhatThePrefillWorkerHadCachedIsAbsent) {
+  Rig r;
+  r.Answer(1, MakePrompt(100, 1), 6);
+  std::vector<TokenId> longer = MakePrompt(100, 1);
+  for (TokenId t = 1; t <= 5; ++t) longer.push_back(t);
+  r.rig.decode->engine->blocks().ClearCache();
+  r.rows = 0;
+  r.head->shortest_context = -1;
+  r.Answer(2, longer, 12);
+  EXPECT_EQ(r.rows, 105u - 96u);
+  EXPECT_EQ(r.head->shortest_context, 9 + 1);
+}
+
+TEST(PromptFeatures, AWorkerOfBeforeSendsNoneAndTheHeadBeginsBehindThePrompt) {
+  Rig r;
+  r.change = [](v1::PrefillDone* done) { done->clear_features(); };
+  const v1::DraftCounts drafts = r.Answer(1, MakePrompt(100, 1), 21);
+  EXPECT_EQ(r.head->shortest_context, 1);
+  EXPECT_GT(drafts.accepted(), 0u);
+}
+
+TEST(PromptFeatures, OtherLayersAreNotSent) {
+  RigOptions options;
+  options.prefill.feature_layers = {1, 3};
+  Rig r(options);
+  r.Answer(1, MakePrompt(100, 1), 21);
+  EXPECT_EQ(r.asked, 1);
+  EXPECT_EQ(r.sent, 0);
+  EXPECT_EQ(r.head->shortest_context, 1);
+}
+
+TEST(PromptFeatures, APrefillWorkerBoundsWhatItSends) {
+  RigOptions options;
+  options.prefill.max_feature_bytes = 7 * kRowBytes + 3;
+  Rig r(options);
+  r.Answer(1, MakePrompt(100, 1), 21);
+  EXPECT_EQ(r.rows, 7u);
+  EXPECT_EQ(r.head->shortest_context, 7 + 1);
+}
+
+TEST(PromptFeatures, WithoutAFirstTokenTheLastRowIsComputedHere) {
+  Rig r;
+  r.change = [](v1::PrefillDone* done) { done->clear_drawn(); };
+  r.Answer(1, MakePrompt(100, 1), 21);
+  EXPECT_EQ(r.rows, static_cast<size_t>(kWindow));
+  EXPECT_EQ(r.head->shortest_context, kWindow);
+  EXPECT_EQ(r.rig.decode->executor->rows_computed(), 1u + 4 * 5);
+}
+
+TEST(PromptFeatures, ALinkWithoutRoomCarriesTheKvsEndAlone) {
+  Rig r;
+  r.rig.kv_links.takes_no_offers = true;
+  r.Answer(1, MakePrompt(100, 1), 21);
+  EXPECT_EQ(r.asked, 1);
+  EXPECT_EQ(r.sent, 0);
+  EXPECT_EQ(r.head->shortest_context, 1);
+}
+
+TEST(PromptFeatures, WhatWasNotAskedForIsNotUsed) {
+  using Features = v1::PromptFeatures;
+  const std::vector<std::function<void(Features*)>> wrong = {
+      [](Features* f) { f->mutable_rows()->pop_back(); },
+      [](Features* f) { f->set_begin(f->begin() - 1); },
+      [](Features* f) { f->set_begin(f->begin() + 1); },
+      [](Features* f) { f->set_begin(std::numeric_limits<uint32_t>::max()); },
+      [](Features* f) { f->clear_rows(); },
+      [](Features* f) {
+        f->set_rows(std::string(100 * kRowBytes, '\0'));
+        f->set_begin(0);
+      },
+      [](Features* f) {
+        const float nan = std::numeric_limits<float>::quiet_NaN();
+        std::memcpy(f->mutable_rows()->data(), &nan, sizeof nan);
+      },
+  };
+  Rig r;
+  uint64_t id = 0;
+  for (const auto& spoil : wrong) {
+    r.change = [&](v1::PrefillDone* done) { spoil(done->mutable_features()); };
+    r.head->shortest_context = -1;
+    ++id;
+    r.Answer(id, MakePrompt(100, id), 12);
+    EXPECT_EQ(r.head->shortest_context, 1) << id;
+  }
+}
+
+TEST(PromptFeatures, WhoWantsNoDraftsAsksForNone) {
+  Rig r;
+  v1::GenerateRequest request = r.rig.MakeRequest(1, MakePrompt(100, 1), 12);
+  request.mutable_sampling()->set_max_draft_tokens(0);
+  r.rig.router->Generate("d", request);
+  r.rig.ExpectAnswer(1, MakePrompt(100, 1), 12);
+  EXPECT_EQ(r.asked, 0);
+  EXPECT_EQ(r.sent, 0);
+}
+
+// Of a takeover the tokens that were drawn elsewhere are part of what the prefill worker computes.
+TEST(PromptFeatures, OfATakeoverTheWindowEndsWithWhatWasEmitted) {
+  Rig r;
+  const std::vector<TokenId> prompt = MakePrompt(60, 1);
+  v1::GenerateRequest request = r.rig.MakeRequest(1, prompt, 30);
+  const std::vector<TokenId> emitted =
+      ExpectedTokens(r.rig.options.model, prompt, 10, request.sampling().seed());
+  for (const TokenId token : emitted) request.add_tokens(token);
+  r.rig.router->Generate("d", request);
+  ASSERT_TRUE(r.rig.RunUntil([&] { return r.rig.Finished(1); }));
+  EXPECT_EQ(r.sent, 1);
+  EXPECT_EQ(r.head->shortest_context, kWindow + 1);
+  EXPECT_EQ(r.rig.prefills[0]->executor->rows_computed(), 70u);
+  const auto& events = r.rig.router->answers.at(1).events;
+  EXPECT_EQ(events.back().drafts().accepted(), events.back().drafts().drafted());
+  EXPECT_EQ(r.rig.router->answers.at(1).tokens.size(), 20u);
+}
+
+}  // namespace
+}  // namespace aisp
