@@ -60,6 +60,10 @@ void DecodeRole::Impl::AddMetrics(Metrics& m) {
   ttft_prefill = part("prefill");
   ttft_transfer = part("transfer");
   ttft_first_decode = part("first_decode");
+  kv_transfer = m.AddHistogram("aisp_kv_transfer_seconds",
+                               "KV of a prompt on its way from a prefill worker, from the first "
+                               "write to the last, whether computing hid it or not",
+                               LatencyBuckets(), labels);
 }
 
 }  // namespace aisp

@@ -156,6 +156,10 @@ MUTANTS = [
      "  blocks.BeginLease(grant.epoch, grant.blocks);\n",
      "  blocks.BeginLease(grant.epoch, grant.blocks);\n"
      "  blocks.Publish(root, prefix.tokens, prefix.blocks, prefix.matched);\n"),
+    ("asked-back-while-promoted", "a grant that is asked back while its prefix comes up from a tier is not written",
+     "prefill/prefix_holder.cc",
+     "    if (!Granted(push) || push.epoch != epoch) continue;\n    const Reader* owner = deps_.readers->Find(push.reader);\n    if (owner == nullptr",
+     "    if (push.phase == Phase::kPromoting || push.epoch != epoch) continue;\n    const Reader* owner = deps_.readers->Find(push.reader);\n    if (owner == nullptr"),
     ("poison-goes-round", "a request that ends workers is refused after two of them",
      "router/router_poison.cc",
      "  if (InStorm(now) || !Convicted(*request)) return false;\n",
