@@ -61,8 +61,7 @@ void DecodeRole::Impl::AddMetrics(Metrics& m) {
   ttft_transfer = part("transfer");
   ttft_first_decode = part("first_decode");
   kv_transfer = m.AddHistogram("aisp_kv_transfer_seconds",
-                               "KV of a prompt on its way from a prefill worker, from the first "
-                               "write to the last, whether computing hid it or not",
+                               "From the first write of a prompt's KV to the last, hidden or not",
                                LatencyBuckets(), labels);
 }
 

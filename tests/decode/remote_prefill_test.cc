@@ -306,8 +306,9 @@ TEST(RemotePrefill, WhatComputingHidesOfTheTransferIsTold) {
   EXPECT_NEAR(timing.transfer_total_ns(), (landed - first_write).count(), turns);
   EXPECT_GT(timing.transfer_total_ns(), timing.transfer_ns());
   rig.RunFor(std::chrono::milliseconds(20));
-  EXPECT_NE(rig.metrics.Render().find("aisp_kv_transfer_seconds_count{worker=\"d\"} 1"),
-            std::string::npos);
+  EXPECT_NE(
+      rig.metrics.Render().find("aisp_kv_transfer_seconds_count{role=\"decode\",worker=\"d\"} 1"),
+      std::string::npos);
 }
 
 TEST(RemotePrefill, MetricsSayWhatBothSidesDid) {
