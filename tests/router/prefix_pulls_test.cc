@@ -290,7 +290,7 @@ TEST(RouterPulls, WhatLiesInATierAloneIsPulled) {
   ASSERT_TRUE(h.Submit(h.Request(256), &seen));
   EXPECT_EQ(h.Generates(d1).at(0).pull().tokens(), 240u);
   EXPECT_TRUE(
-      h.HasMetric("aisp_router_pull_decisions_total{model=\"story\",decision=\"chosen\"", "1"));
+      h.HasMetric("aisp_router_pull_decisions_total{decision=\"chosen\",model=\"story\"", "1"));
 }
 
 }  // namespace
