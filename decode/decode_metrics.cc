@@ -74,6 +74,9 @@ void DecodeRole::Impl::AddMetrics(Metrics& m) {
   ttft_prefill = part("prefill");
   ttft_transfer = part("transfer");
   ttft_first_decode = part("first_decode");
+  kv_transfer = m.AddHistogram("aisp_kv_transfer_seconds",
+                               "From the first write of a prompt's KV to the last, hidden or not",
+                               LatencyBuckets(), labels);
 }
 
 }  // namespace aisp

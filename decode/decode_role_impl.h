@@ -222,6 +222,7 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   Histogram ttft_prefill;
   Histogram ttft_transfer;
   Histogram ttft_first_decode;
+  Histogram kv_transfer;
 };
 
 }  // namespace aisp

@@ -255,6 +255,7 @@ void PrefixPuller::OnDone(uint64_t id, Pull& pull, const v1::PrefillDone& done) 
       deps_.engine->blocks().layout().BlockBytes();
   outcome.transport = deps_.leases->Find(pull.epoch)->writer.transport->capabilities().name;
   outcome.moving = deps_.clock->Now() - pull.asked;
+  outcome.promoting = std::clamp(Duration(done.promotion_ns()), Duration{}, outcome.moving);
   deps_.leases->Close(pull.epoch);
   deps_.engine->PrefixFilled(pull.epoch, pull.end_token);
   End(id, std::move(outcome));

@@ -38,7 +38,8 @@ struct PullOutcome {
   std::string transport;
   Instant began = kNever;
   Instant ended = kNever;
-  Duration moving{};  // from asking the holder to having it all
+  Duration moving{};     // from asking the holder to having it all
+  Duration promoting{};  // of that, until it was in the holder's pool
 };
 
 // What shall be pulled, for one request.

@@ -329,6 +329,7 @@ void DecodeRole::Impl::OnDone(const std::string& address, const v1::PrefillDone&
   request->remote.filled = deps.clock->Now();
   request->remote.queue = Duration(done.queue_ns());
   request->remote.prefill = Duration(done.prefill_ns());
+  request->remote.moving = Duration(done.transfer_ns());
   request->remote.cached_tokens = done.prefill_cached_tokens();
   request->remote.blocks = done.blocks();
   request->remote.preemptions = done.preemptions();

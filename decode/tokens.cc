@@ -50,6 +50,7 @@ void DecodeRole::Impl::SetTiming(DecodeRequest& request, v1::TokenEvent* event) 
   ttft_queue.Observe(ToSeconds(Duration(timing.queue_ns())));
   ttft_prefill.Observe(ToSeconds(Duration(timing.prefill_ns())));
   ttft_transfer.Observe(ToSeconds(Duration(timing.transfer_ns())));
+  if (request.filled) kv_transfer.Observe(ToSeconds(Duration(timing.transfer_total_ns())));
   ttft_first_decode.Observe(ToSeconds(Duration(timing.first_decode_ns())));
   *event->mutable_timing() = std::move(timing);
   request.first_token_sent = true;

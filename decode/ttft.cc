@@ -52,6 +52,9 @@ v1::Timing RemoteTiming(Instant received, const SequenceTimes& times, const Remo
   timing.set_queue_ns(Take(Since(received, remote.asked) + remote.queue.count(), &before_filled));
   timing.set_prefill_ns(Take(remote.prefill.count(), &before_filled));
   timing.set_transfer_ns(before_filled);
+  const int64_t since_asked = std::max<int64_t>(0, Since(remote.asked, filled));
+  timing.set_transfer_total_ns(
+      std::max(before_filled, std::clamp<int64_t>(remote.moving.count(), 0, since_asked)));
   timing.set_first_decode_ns(left);
   timing.set_cached_tokens(remote.cached_tokens);
   timing.set_kv_blocks_moved(remote.blocks);
@@ -68,6 +71,7 @@ v1::PrefixPull PullToWire(const PullOutcome& pulled) {
   pull.set_tokens(static_cast<uint32_t>(pulled.tokens));
   pull.set_bytes(pulled.bytes);
   pull.set_duration_ns(pulled.moving.count());
+  pull.set_promotion_ns(pulled.promoting.count());
   pull.set_transport(pulled.transport);
   return pull;
 }

@@ -28,6 +28,7 @@ struct RemotePrefill {
   Instant filled = kNever;  // all KV acknowledged here
   Duration queue{};         // on the prefill worker, its clock
   Duration prefill{};       // likewise
+  Duration moving{};        // likewise: from the first write to the last, hidden or not
   bool drawn = false;       // the first token came with it
   uint32_t cached_tokens = 0;
   uint32_t blocks = 0;

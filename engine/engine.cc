@@ -121,6 +121,14 @@ Instant Engine::NextDeadline() const {
   return std::min(impl_->next_deadline, impl_->tier_deadline);
 }
 void Engine::PollTiers() { impl_->PollTiers(); }
+KvTiers::Waiting Engine::PromotePrefix(const Hash128& root, std::span<const TokenId> tokens) {
+  return impl_->PromotePrefix(root, tokens);
+}
+std::vector<KvCacheEvent> Engine::TakeTierEvents(TierPlace tier, uint64_t* first_sequence) {
+  *first_sequence = 0;
+  if (!impl_->tiers) return {};
+  return impl_->tiers->TakeEvents(tier, first_sequence);
+}
 const KvTiers* Engine::tiers() const { return impl_->tiers ? &*impl_->tiers : nullptr; }
 const Status& Engine::failed() const { return impl_->failed; }
 BlockManager& Engine::blocks() { return impl_->blocks; }

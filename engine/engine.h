@@ -51,6 +51,9 @@ struct EngineOptions {
   std::shared_ptr<Speculator> speculator;
   // Where prefix blocks go and come from beside the pool; without TierOptions::io nowhere.
   TierOptions tiers;
+  // StepInput::between_layers. May call whatever of the engine may be called while a step is in
+  // flight, but neither Launch nor Collect.
+  std::function<void()> between_layers;
 };
 
 // One sequence's proposed tokens in one step.
@@ -210,6 +213,11 @@ class Engine {
   void PollTiers();
   // Null without any.
   const KvTiers* tiers() const;
+  // For another worker: begins to bring what lower tiers hold of these tokens, in whole blocks,
+  // into the cache. No promotion: nothing is there that is faster than computing, or there is no
+  // room.
+  KvTiers::Waiting PromotePrefix(const Hash128& root, std::span<const TokenId> tokens);
+  std::vector<KvCacheEvent> TakeTierEvents(TierPlace tier, uint64_t* first_sequence);
 
   // --- LoRA adapters ---
   // How many there may be; 0: none are served.

@@ -184,6 +184,7 @@ struct Engine::Impl {
   // --- tiered.cc ---
   // Starts to fetch what lower tiers hold of its prompt; it waits for that, where it is worth it.
   void AskTiers(Sequence& s);
+  KvTiers::Waiting PromotePrefix(const Hash128& root, std::span<const TokenId> tokens);
   void OfferToTiers(Sequence& s, int32_t first, int32_t whole);
   void PollTiers();
   void ExpireTierWaits(Instant now);

@@ -60,6 +60,9 @@ struct StepInput {
   // been drawn (on a GPU it computes meanwhile); masks may be written until it returns. It may
   // collect the steps before. Optional.
   std::function<void()> before_draw;
+  // Where the device computes inside Launch: called after each layer, so that the owner can do what
+  // cannot wait for the end of the step. As if it came between Launch and Collect. Optional.
+  std::function<void()> between_layers;
 };
 
 struct SampledToken {

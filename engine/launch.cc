@@ -421,6 +421,7 @@ bool Engine::Impl::Execute(StepRecord& step, Instant begin) {
   input.feature_rows = step.feature_rows;
   input.slices = step.slices;
   input.sink = step.slices.empty() ? nullptr : sink;
+  input.between_layers = options.between_layers;
   if (!step.late_masks.empty()) input.before_draw = [this, &step] { MakeLateMasks(step); };
   step.launched = clock->Now();
   step.overhead = step.launched - begin;

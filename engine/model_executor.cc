@@ -105,8 +105,12 @@ Status ModelExecutor::Forward(const StepInput& input) {
   for (int32_t block : input.batch.block_tables)
     AISP_CHECK(block >= 0 && block < layout_.num_blocks);
   std::function<void(int32_t)> on_layer;
-  if (input.sink != nullptr && !input.slices.empty()) {
-    on_layer = [&input](int32_t layer) { input.sink->OnLayer(layer, input.slices); };
+  const bool pushes = input.sink != nullptr && !input.slices.empty();
+  if (pushes || input.between_layers) {
+    on_layer = [&input, pushes](int32_t layer) {
+      if (pushes) input.sink->OnLayer(layer, input.slices);
+      if (input.between_layers) input.between_layers();
+    };
   }
   AISP_ASSIGN_OR_RETURN(const DeviceBatch batch,
                         model_->Upload(input.batch, layout_.block_tokens, 0, 0, *stream_));

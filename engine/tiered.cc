@@ -26,6 +26,13 @@ void Engine::Impl::AskTiers(Sequence& s) {
   tier_deadline = std::min(tier_deadline, waiting.until);
 }
 
+KvTiers::Waiting Engine::Impl::PromotePrefix(const Hash128& root, std::span<const TokenId> tokens) {
+  if (!tiers || !failed) return {};
+  std::vector<Hash128> keys;
+  tiers->ExtendKeys(root, tokens, &keys);
+  return tiers->Promote(root, tokens, static_cast<int32_t>(tokens.size()), keys, Watermark());
+}
+
 void Engine::Impl::OfferToTiers(Sequence& s, int32_t first, int32_t whole) {
   if (!tiers) return;
   tiers->ExtendKeys(s.root, s.request.tokens, &s.tier_keys);

@@ -257,6 +257,13 @@ int32_t BlockManager::LeasedBlocks() const { return impl_->pool.lease_pins(); }
 
 // ---- What others see ----
 
+std::vector<Hash128> BlockManager::UnitsOf(BlockId block) const {
+  std::vector<Hash128> units;
+  const int32_t published = impl_->index.Canonical(block.value);
+  if (published != PrefixIndex::kNone) impl_->index.HashesOf(published, &units);
+  return units;
+}
+
 std::vector<KvCacheEvent> BlockManager::TakeEvents(uint64_t* first_sequence) {
   return impl_->events.Take(first_sequence);
 }

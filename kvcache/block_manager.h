@@ -132,6 +132,9 @@ class BlockManager {
   // stay with their pins and their content, but are no longer found.
   void ClearCache();
 
+  // The unit hashes of a published block, or of the published one that stands for it; empty: none
+  // does.
+  std::vector<Hash128> UnitsOf(BlockId block) const;
   // Events since the last call, oldest first, and the sequence number of the first of them (counts
   // from 0).
   std::vector<KvCacheEvent> TakeEvents(uint64_t* first_sequence);

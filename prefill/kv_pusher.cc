@@ -158,6 +158,7 @@ void KvPusher::StartPending(PushId id, Push& push) {
     }
     outstanding_[transport].emplace(*started, Outstanding{id, std::move(write), now});
     ++push.outstanding;
+    push.totals.first_start = std::min(push.totals.first_start, now);
     push.pending.pop_front();
   }
 }

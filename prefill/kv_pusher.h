@@ -64,6 +64,7 @@ struct PushTotals {
   uint64_t token_layers = 0;  // completed
   uint64_t bytes = 0;         // completed
   uint32_t blocks = 0;        // the reader's
+  Instant first_start = kNever;
   Instant last_completion = kNever;
 };
 

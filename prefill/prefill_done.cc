@@ -65,6 +65,8 @@ void PrefillRole::Impl::FinishTransfer(Transfer& transfer) {
   done->set_prefill_cached_tokens(static_cast<uint32_t>(transfer.cached_tokens));
   done->set_queue_ns(NonNegativeNs(transfer.received, started));
   done->set_prefill_ns(NonNegativeNs(started, transfer.computed_at));
+  if (totals.first_start != kNever)
+    done->set_transfer_ns(NonNegativeNs(totals.first_start, last_write));
   done->set_transfer_tail_ns(NonNegativeNs(transfer.computed_at, last_write));
   done->set_bytes(totals.bytes);
   done->set_blocks(totals.blocks);

@@ -378,6 +378,7 @@ void PrefillRole::Collect() {
 
 void PrefillRole::OnTransport() {
   impl_->deps.engine->PollTiers();
+  impl_->holder->OnTiers();
   impl_->Settle();
   impl_->AskForBlocks();
   impl_->NoteDrained();
@@ -395,6 +396,7 @@ Status PrefillRole::Ready() const { return impl_->shell->Ready(); }
 const Engine& PrefillRole::engine() const { return *impl_->deps.engine; }
 size_t PrefillRole::num_transfers() const { return impl_->transfers.size(); }
 size_t PrefillRole::num_pushes() const { return impl_->holder->size(); }
+uint64_t PrefillRole::prefixes_promoted() const { return impl_->holder->promoted(); }
 int32_t PrefillRole::staging_blocks() const { return impl_->pusher->staging().blocks(); }
 int32_t PrefillRole::most_staging_blocks() const { return impl_->pusher->staging().most_blocks(); }
 

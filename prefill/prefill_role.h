@@ -121,6 +121,7 @@ class PrefillRole final : public WorkerRole {
   size_t num_transfers() const;
   // Likewise, of prefixes that are given away.
   size_t num_pushes() const;
+  uint64_t prefixes_promoted() const;  // brought up from tiers for others, so far
   // Of this worker's pool, held while KV is converted for readers with another dtype; and the most
   // that ever were.
   int32_t staging_blocks() const;

@@ -23,6 +23,8 @@ void PrefixHolder::AddMetrics(Metrics& m, const MetricLabels& labels) {
   late_ = result("late");
   failed_ = result("failed");
   unwanted_ = result("withdrawn");
+  promoted_ = m.AddCounter("aisp_prefixes_promoted_total",
+                           "Prefixes that were brought from a tier for another worker", labels);
   tokens_ =
       m.AddCounter("aisp_prefix_given_tokens_total",
                    "Prompt tokens whose KV was written to other workers from the cache", labels);
@@ -66,45 +68,61 @@ void PrefixHolder::OnRequest(Reader& reader, const v1::PrefillRequest& request) 
               fmt::format("this worker gives away {} of {} prefixes at a time; compute it", size(),
                           options_.max_pushes)});
   }
-  BlockManager& blocks = deps_.engine->blocks();
-  const std::vector<TokenId> tokens(request.tokens().begin(), request.tokens().end());
-  std::vector<BlockId> held =
-      blocks.MatchAndPin(deps_.engine->RootOf(request.cache_salt(), request.adapter()), tokens,
-                         static_cast<int32_t>(tokens.size()));
-  const int64_t held_tokens = HeldTokens(reader, held.size());
-  const auto most =
-      static_cast<int32_t>(options_.max_pinned * static_cast<double>(blocks.layout().num_blocks));
-  const bool missing = held_tokens <= int64_t{request.decode_match_tokens()};
-  const int32_t pinned = PinnedBlocks() + static_cast<int32_t>(held.size());
-  if (missing || pinned > most) {
-    blocks.Unpin(held, PinKind::kSequence);
-    return Refuse(
-        reader.id, id,
-        missing
-            ? Error{Code::kNotFound,
-                    fmt::format("{} tokens of the prefix are cached here, its reader has {}",
-                                held_tokens, request.decode_match_tokens())}
-            : Error{Code::kResourceExhausted,
-                    fmt::format("giving it away would pin {} blocks, at most are {}; compute it",
-                                pinned, most)});
-  }
-  blocks.Pin(held, PinKind::kTier);
-  blocks.Unpin(held, PinKind::kSequence);
   Push push;
   push.reader = reader.id;
   push.transfer_id = id;
   push.trace_id = request.trace_id();
-  push.blocks = std::move(held);
+  push.root = deps_.engine->RootOf(request.cache_salt(), request.adapter());
+  push.tokens.assign(request.tokens().begin(), request.tokens().end());
+  push.reader_has = request.decode_match_tokens();
   push.received = deps_.clock->Now();
   const Duration wanted = std::chrono::milliseconds(request.timeout_ms());
   push.until = push.received +
                (wanted.count() > 0 ? std::min(wanted, options_.grant_limit) : options_.grant_limit);
-  pushes_.emplace(++last_, std::move(push));
+  const KvTiers::Waiting waiting = deps_.engine->PromotePrefix(push.root, push.tokens);
+  push.promotion = waiting.promotion;
+  push.promoted_by = waiting.until;
+  const Key key = ++last_;
+  pushes_.emplace(key, std::move(push));
   ++reader.transfers;
+  if (waiting.promotion == 0) return Offer(key);
+  ++promotions_;
+  promoted_.Add();
+}
+
+void PrefixHolder::Offer(Key key) {
+  Push& push = pushes_.at(key);
+  const Reader& reader = *deps_.readers->Find(push.reader);
+  BlockManager& blocks = deps_.engine->blocks();
+  const int32_t pinned_before = PinnedBlocks();
+  std::vector<BlockId> held =
+      blocks.MatchAndPin(push.root, push.tokens, static_cast<int32_t>(push.tokens.size()));
+  blocks.Pin(held, PinKind::kTier);
+  blocks.Unpin(held, PinKind::kSequence);
+  push.blocks = std::move(held);
+  push.phase = Phase::kAsked;
+  push.offered = deps_.clock->Now();
+  const int64_t held_tokens = HeldTokens(reader, push.blocks.size());
+  const auto most =
+      static_cast<int32_t>(options_.max_pinned * static_cast<double>(blocks.layout().num_blocks));
+  const bool missing = held_tokens <= push.reader_has;
+  const int32_t pinned = pinned_before + static_cast<int32_t>(push.blocks.size());
+  if (missing || pinned > most) {
+    Refuse(push.reader, push.transfer_id,
+           missing
+               ? Error{Code::kNotFound,
+                       fmt::format("{} tokens of the prefix are cached here, its reader has {}",
+                                   held_tokens, push.reader_has)}
+               : Error{Code::kResourceExhausted,
+                       fmt::format("giving it away would pin {} blocks, at most are {}; compute it",
+                                   pinned, most)});
+    return Abandon(key);
+  }
   v1::PrefillToDecode message;
-  message.mutable_need()->set_transfer_id(id);
+  message.mutable_need()->set_transfer_id(push.transfer_id);
   message.mutable_need()->set_held_tokens(static_cast<uint32_t>(held_tokens));
-  deps_.host->SendToReader(reader.id, std::move(message));
+  deps_.host->SendToReader(push.reader, std::move(message));
+  if (Granted(push)) Begin(key);
 }
 
 int32_t PrefixHolder::HeldTokens(const Reader& reader, size_t blocks) const {
@@ -122,10 +140,10 @@ PrefixHolder::Push* PrefixHolder::FindOpen(ReaderId reader, uint64_t transfer_id
   return nullptr;
 }
 
-Status PrefixHolder::CheckGrant(const Reader& reader, const Push& push,
+Status PrefixHolder::CheckGrant(const Reader& reader, size_t held_blocks,
                                 const v1::Grant& grant) const {
   const int64_t first = grant.first_token();
-  const int64_t held = HeldTokens(reader, push.blocks.size());
+  const int64_t held = HeldTokens(reader, held_blocks);
   const int32_t each = reader.layout().block_tokens;
   if (first % each != 0 || grant.blocks().empty() || first >= held) {
     return InvalidArgument(
@@ -143,40 +161,66 @@ bool PrefixHolder::OnGrant(const Reader& reader, const v1::Grant& grant) {
   Key key = 0;
   Push* push = FindOpen(reader.id, grant.transfer_id(), &key);
   if (push == nullptr) return false;
-  if (push->phase != Phase::kAsked) {
+  if (Granted(*push)) {
     deps_.host->SendFence(reader.id, Epoch(grant.epoch()));  // granted twice: this one is not used
     return true;
   }
-  if (Status fits = CheckGrant(reader, *push, grant); !fits) {
+  const bool promoting = push->phase == Phase::kPromoting;
+  const size_t blocks =
+      promoting ? push->tokens.size() / static_cast<size_t>(BlockTokens()) : push->blocks.size();
+  if (Status fits = CheckGrant(reader, blocks, grant); !fits) {
     deps_.host->SendFence(reader.id, Epoch(grant.epoch()));
     Fail(key, fits.error());
     return true;
   }
-  push->phase = Phase::kGranted;
-  push->granted = deps_.clock->Now();
-  push->until = push->granted + Duration(std::chrono::milliseconds(grant.lease_ms()));
+  push->until = deps_.clock->Now() + Duration(std::chrono::milliseconds(grant.lease_ms()));
   push->epoch = Epoch(grant.epoch());
-  push->first_token = static_cast<int32_t>(grant.first_token());
+  push->grant = grant;
+  if (!promoting) Begin(key);
+  return true;
+}
+
+// Writes what is held into what was granted.
+void PrefixHolder::Begin(Key key) {
+  Push& push = pushes_.at(key);
+  const Reader& reader = *deps_.readers->Find(push.reader);
+  // What was promised may have been less than what the grant was checked against.
+  if (Status fits = CheckGrant(reader, push.blocks.size(), push.grant); !fits)
+    return Fail(key, fits.error());
+  push.phase = Phase::kGranted;
+  push.granted = deps_.clock->Now();
+  push.first_token = static_cast<int32_t>(push.grant.first_token());
   // The reader grants blocks for what it asked for; it has heard what of that is held.
   const int64_t granted_end =
-      int64_t{push->first_token} + int64_t{grant.blocks_size()} * reader.layout().block_tokens;
-  push->end_token =
-      static_cast<int32_t>(std::min<int64_t>(granted_end, HeldTokens(reader, push->blocks.size())));
+      int64_t{push.first_token} + int64_t{push.grant.blocks_size()} * reader.layout().block_tokens;
+  push.end_token =
+      static_cast<int32_t>(std::min<int64_t>(granted_end, HeldTokens(reader, push.blocks.size())));
   PushTarget target;
   target.transport = reader.pool.transport;
   target.peer = reader.pool.peer;
   target.layout = reader.layout();
-  target.epoch = push->epoch;
-  target.first_token = push->first_token;
-  target.end_token = push->end_token;
-  for (const int32_t block : grant.blocks()) target.blocks.push_back(BlockId(block));
-  target.lease_end = push->until;
-  push->push = deps_.pusher->Open(std::move(target));
-  by_push_[push->push] = key;
+  target.epoch = push.epoch;
+  target.first_token = push.first_token;
+  target.end_token = push.end_token;
+  for (const int32_t block : push.grant.blocks()) target.blocks.push_back(BlockId(block));
+  target.lease_end = push.until;
+  push.push = deps_.pusher->Open(std::move(target));
+  by_push_[push.push] = key;
   for (int32_t layer = 0; layer < reader.layout().num_layers; ++layer)
-    deps_.pusher->Ready(push->push, layer, push->end_token, push->blocks);
+    deps_.pusher->Ready(push.push, layer, push.end_token, push.blocks);
   Settle(key);
-  return true;
+}
+
+void PrefixHolder::OnTiers() {
+  if (deps_.engine->tiers() == nullptr) return;
+  std::vector<Key> over;
+  for (const auto& [key, push] : pushes_) {
+    if (push.phase == Phase::kPromoting && !deps_.engine->tiers()->UnderWay(push.promotion))
+      over.push_back(key);
+  }
+  for (const Key key : over) {
+    if (pushes_.contains(key)) Offer(key);
+  }
 }
 
 bool PrefixHolder::OnCancel(const Reader& reader, uint64_t transfer_id) {
@@ -189,11 +233,11 @@ bool PrefixHolder::OnCancel(const Reader& reader, uint64_t transfer_id) {
 
 bool PrefixHolder::OnRevoke(const Reader& reader, Epoch epoch) {
   for (const auto& [key, push] : pushes_) {
-    if (push.phase == Phase::kAsked || push.epoch != epoch) continue;
+    if (!Granted(push) || push.epoch != epoch) continue;
     const Reader* owner = deps_.readers->Find(push.reader);
     if (owner == nullptr || !owner->Is(reader)) continue;
     // One that is fencing is acknowledged with its last completion.
-    if (push.phase == Phase::kGranted) {
+    if (push.phase != Phase::kFencing) {
       unwanted_.Add();
       Abandon(Key(key));
     }
@@ -206,8 +250,7 @@ bool PrefixHolder::Writes(const Reader& reader, Epoch epoch) const {
   return std::any_of(pushes_.begin(), pushes_.end(), [&](const auto& each) {
     const Push& push = each.second;
     const Reader* owner = deps_.readers->Find(push.reader);
-    return push.phase != Phase::kAsked && push.epoch == epoch && owner != nullptr &&
-           owner->Is(reader);
+    return Granted(push) && push.epoch == epoch && owner != nullptr && owner->Is(reader);
   });
 }
 
@@ -248,6 +291,8 @@ void PrefixHolder::Finish(Key key) {
   done->set_token_layers(totals.token_layers);
   done->set_prefill_cached_tokens(static_cast<uint32_t>(push.end_token));
   done->set_queue_ns((push.granted - push.received).count());
+  if (push.promotion != 0) done->set_promotion_ns((push.offered - push.received).count());
+  done->set_transfer_ns((deps_.clock->Now() - push.granted).count());
   done->set_transfer_tail_ns((deps_.clock->Now() - push.granted).count());
   done->set_bytes(totals.bytes);
   done->set_blocks(totals.blocks);
@@ -284,7 +329,10 @@ void PrefixHolder::Fail(Key key, const Error& error) {
 
 void PrefixHolder::Abandon(Key key) {
   Push& push = pushes_.at(key);
-  if (push.phase == Phase::kAsked) return Erase(key);
+  if (push.phase == Phase::kPromoting || push.phase == Phase::kAsked) {
+    if (Granted(push)) deps_.host->SendFence(push.reader, push.epoch);
+    return Erase(key);
+  }
   push.phase = Phase::kFencing;
   deps_.pusher->Stop(push.push);
   Settle(key);
@@ -294,7 +342,7 @@ void PrefixHolder::Erase(Key key) {
   const auto it = pushes_.find(key);
   const Push push = std::move(it->second);
   pushes_.erase(it);
-  if (push.phase != Phase::kAsked) {
+  if (by_push_.contains(push.push)) {
     by_push_.erase(push.push);
     deps_.pusher->Close(push.push);
   }
@@ -324,21 +372,31 @@ void PrefixHolder::OnEngineFailed(const Error& error) {
 Instant PrefixHolder::NextTimer() const {
   Instant next = kNever;
   for (const auto& [key, push] : pushes_) {
-    if (push.phase != Phase::kFencing) next = std::min(next, push.until);
+    if (push.phase == Phase::kFencing) continue;
+    next = std::min(next, push.until);
+    if (push.phase == Phase::kPromoting) next = std::min(next, push.promoted_by);
   }
   return next;
 }
 
 void PrefixHolder::OnTimer(Instant now) {
-  std::vector<Key> late;
+  std::vector<Key> late, slow;
   for (const auto& [key, push] : pushes_) {
-    if (push.phase != Phase::kFencing && now >= push.until) late.push_back(key);
+    if (push.phase == Phase::kFencing) continue;
+    if (now >= push.until) {
+      late.push_back(key);
+    } else if (push.phase == Phase::kPromoting && now >= push.promoted_by) {
+      slow.push_back(key);
+    }
   }
   for (const Key key : late) {
-    Fail(key, Error{Code::kDeadlineExceeded,
-                    pushes_.at(key).phase == Phase::kAsked
-                        ? "no blocks were granted for the prefix in time"
-                        : "the lease ended before all of the prefix was written"});
+    Fail(key,
+         Error{Code::kDeadlineExceeded, Granted(pushes_.at(key))
+                                            ? "the lease ended before all of the prefix was written"
+                                            : "no blocks were granted for the prefix in time"});
+  }
+  for (const Key key : slow) {
+    if (pushes_.contains(key)) Offer(key);
   }
 }
 

@@ -1,6 +1,8 @@
 // PrefixHolder: gives other workers the prefixes that this one has in its cache, whatever its role
 // is. Nothing is computed for it: the blocks are matched by their tokens, pinned while they are
-// asked for and written, and stay where they are.
+// asked for and written, and stay where they are. What lies in a tier below the pool is brought
+// into the cache first, for a bounded time and without holding up anything else; then what is there
+// is given.
 //
 // A push: a request with `cached_only`, NeedBlocks with what is held, Grant, the writes,
 // PrefillDone. The rules are those of any grant (docs/kv-protocol.md): nothing is written after
@@ -62,6 +64,9 @@ class PrefixHolder {
   bool OnCancel(const Reader& reader, uint64_t transfer_id);
   bool OnRevoke(const Reader& reader, Epoch epoch);
   bool OnPush(PushId push);
+  uint64_t promoted() const { return promotions_; }
+  // Promotions may have ended. Called before anything else can take what they brought.
+  void OnTiers();
   // Something of this reader's epoch may still be written.
   bool Writes(const Reader& reader, Epoch epoch) const;
 
@@ -76,29 +81,41 @@ class PrefixHolder {
 
  private:
   using Key = uint64_t;  // counts up
-  enum class Phase : uint8_t { kAsked, kGranted, kFencing };
+  // kPromoting: nothing of it is pinned here yet, and nothing was said; its grant may have come.
+  enum class Phase : uint8_t { kPromoting, kAsked, kGranted, kFencing };
   struct Push {
     ReaderId reader;
     uint64_t transfer_id = 0;  // the reader's name for it
     std::string trace_id;
-    Phase phase = Phase::kAsked;
+    Phase phase = Phase::kPromoting;
+    Hash128 root;
+    std::vector<TokenId> tokens;
+    int64_t reader_has = 0;
+    uint64_t promotion = 0;
+    Instant promoted_by;          // kPromoting: then what is there is given
     std::vector<BlockId> blocks;  // of the prefix, pinned with kTier
     Instant received;
-    Instant until;  // kAsked: the grant comes before; kGranted: the lease's end
-    Epoch epoch;    // kGranted, kFencing
+    Instant offered;
+    Instant until;  // until kGranted: the grant comes before; then: the lease's end
+    v1::Grant grant;
+    Epoch epoch;  // once granted
     int32_t first_token = 0;
     int32_t end_token = 0;
     Instant granted;
-    PushId push;
+    PushId push;  // kGranted, kFencing
   };
 
+  static bool Granted(const Push& push) { return push.epoch != Epoch(); }
   int32_t BlockTokens() const { return deps_.engine->blocks().layout().block_tokens; }
   // Of what is held, in whole blocks of ours, what is whole blocks of the reader's, too.
   int32_t HeldTokens(const Reader& reader, size_t blocks) const;
   int32_t PinnedBlocks() const;
   // One that is asked for or being written.
   Push* FindOpen(ReaderId reader, uint64_t transfer_id, Key* key);
-  Status CheckGrant(const Reader& reader, const Push& push, const v1::Grant& grant) const;
+  Status CheckGrant(const Reader& reader, size_t held_blocks, const v1::Grant& grant) const;
+  // Says what is held, pinned from now on, or that nothing is; and writes where it was granted.
+  void Offer(Key key);
+  void Begin(Key key);
   // Tells the reader that it will not have it.
   void Refuse(ReaderId reader, uint64_t transfer_id, const Error& error);
   void Settle(Key key);
@@ -113,8 +130,10 @@ class PrefixHolder {
   std::map<Key, Push> pushes_;
   std::map<PushId, Key> by_push_;
   Key last_ = 0;
+  uint64_t promotions_ = 0;  // begun for others
   // What became of them, by label.
   Counter given_, missed_, busy_, late_, failed_, unwanted_;
+  Counter promoted_;
   Counter tokens_;
   Counter bytes_;
 };

@@ -298,6 +298,9 @@ void CostPolicy::AddPulls(const RequestSummary& request, std::span<const WorkerV
   }
   for (const int d : decodes) {
     const PullChoice pull = BestPull(request, workers, holders, d);
+    for (Candidate& local : *candidates) {
+      if (local.decode == d) local.pull.verdict = std::min(pull.verdict, PullVerdict::kOutbid);
+    }
     if (pull.holder < 0) continue;
     if (request.pull_whenever)
       std::erase_if(*candidates, [d](const Candidate& local) { return local.decode == d; });
@@ -405,8 +408,10 @@ Result<Placement> CostPolicy::Pick(const RequestSummary& request,
   for (size_t i = 0; i < workers.size(); ++i) {
     if (!workers[i].available) continue;
     any_prefill = any_prefill || workers[i].prefill;
-    if (!workers[i].prefill)
-      candidates.push_back({static_cast<int>(i), -1, Local(request, workers[i]), {}});
+    if (workers[i].prefill) continue;
+    const HeldPrefix own = OwnPrefix(request, workers[i]);
+    const WorkerView with = WithPrefix(workers[i], own.tokens);
+    candidates.push_back({static_cast<int>(i), -1, Local(request, with, own.promote_ms), {}});
   }
   AddPulls(request, workers, &candidates);
   if (request.preference != PrefillPreference::kLocal) {

@@ -47,9 +47,15 @@ struct WorkerView {
   double kv_bytes_per_token = 0;  // in its pool
   int32_t cached_tokens = 0;  // leading tokens of this request whose KV it holds; a multiple of 16
   int32_t promised_tokens = 0;  // likewise, once it has computed the prompts that it was sent
-  int32_t queued_prompts = 0;   // that wait for their first token there
-  double busy_ms = 0;           // until the long step that it is in ends, as it says
-  double backlog_ms = 0;        // until the prompts that it has are computed, as predicted
+  // Likewise, of its tiers in host memory and on a disk, and what bringing a block of one into its
+  // pool takes; 0: not known.
+  int32_t host_tokens = 0;
+  int32_t disk_tokens = 0;
+  double host_block_ms = 0;
+  double disk_block_ms = 0;
+  int32_t queued_prompts = 0;  // that wait for their first token there
+  double busy_ms = 0;          // until the long step that it is in ends, as it says
+  double backlog_ms = 0;       // until the prompts that it has are computed, as predicted
   // Of rows and context_tokens: what gives way to this request. It is not in queued_prefill and
   // backlog_ms, and its blocks count as free.
   int32_t yielding_rows = 0;
@@ -130,12 +136,24 @@ inline constexpr std::string_view kForcedRemote = "forced-remote";
 inline constexpr std::string_view kForcedLocal = "forced-local";
 }  // namespace route_reason
 
+// What was made of the beginnings of a prompt that other workers have.
+enum class PullVerdict : uint8_t {
+  kNothing,    // nobody has more of it than who computes it
+  kLeftAlone,  // who has it was late, failed or refused a moment ago
+  kSlower,     // than computing
+  kOutbid,     // faster, but another placement is better still
+  kChosen,
+};
+inline constexpr std::string_view kPullVerdicts[] = {"nothing-held", "left-alone", "slower",
+                                                     "outbid", "chosen"};
+
 // The beginning of a prompt from another worker's cache.
 struct PullChoice {
   int holder = -1;     // index into the views; -1: none is worth it
   int32_t tokens = 0;  // leading ones that the decode worker then has
   double pull_ms = 0;
   double saved_ms = 0;  // of computing
+  PullVerdict verdict = PullVerdict::kNothing;
 };
 
 struct Placement {

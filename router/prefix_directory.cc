@@ -57,6 +57,7 @@ void PrefixDirectory::Remove(const Hash128& unit, uint16_t slot) {
 
 void PrefixDirectory::Match(std::span<const Hash128> units, std::vector<int32_t>* held) const {
   held->assign(slots_, 0);
+  if (holders_.empty()) return;
   const size_t words = (slots_ + size_t{63}) / 64;
   // Workers that hold the units before `low`, and not all those before `high`.
   struct Group {

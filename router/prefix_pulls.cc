@@ -1,6 +1,7 @@
 #include "router/prefix_pulls.h"
 
 #include <algorithm>
+#include <array>
 
 #include "common/prefix_hash.h"
 #include "router/pull_rates.h"
@@ -10,6 +11,21 @@ namespace {
 
 constexpr size_t kMostHolders = 4;
 
+// Promoting has to save this part of what computing takes, as workers have it.
+constexpr double kLeastGain = 0.1;
+
+// From the pool down: what it has with each tier.
+std::array<HeldPrefix, 3> HeldBy(const WorkerView& worker) {
+  const auto below = [&worker](const HeldPrefix& above, int32_t tokens, double block_ms) {
+    if (tokens <= above.tokens || block_ms <= 0) return above;
+    const int32_t blocks = (tokens - above.tokens) / worker.block_tokens;
+    return HeldPrefix{tokens, above.promote_ms + blocks * block_ms};
+  };
+  const HeldPrefix pool{worker.cached_tokens, 0};
+  const HeldPrefix host = below(pool, worker.host_tokens, worker.host_block_ms);
+  return {pool, host, below(host, worker.disk_tokens, worker.disk_block_ms)};
+}
+
 double PromptMs(const RequestSummary& request, const WorkerView& decode, int32_t known) {
   const int32_t left = std::max(0, request.tokens - 1 - known);
   return decode.cost.PromptMs(PromptWork::Of(request.tokens - 1 - left, left + 1),
@@ -18,12 +34,32 @@ double PromptMs(const RequestSummary& request, const WorkerView& decode, int32_t
 
 }  // namespace
 
+HeldPrefix OwnPrefix(const RequestSummary& request, const WorkerView& worker) {
+  const int32_t known = KnownTokens(worker);
+  HeldPrefix best{known, 0};
+  if (worker.host_tokens <= known && worker.disk_tokens <= known) return best;
+  const double computed_ms = PromptMs(request, worker, known);
+  double best_ms = computed_ms;
+  for (const HeldPrefix& held : HeldBy(worker)) {
+    const int32_t most = std::min(held.tokens, request.tokens - 1);
+    const int32_t tokens = most / worker.block_tokens * worker.block_tokens;
+    if (tokens < known + worker.block_tokens) continue;
+    const double left_ms = PromptMs(request, worker, tokens);
+    const double ms = held.promote_ms + left_ms;
+    if (ms >= best_ms || ms > computed_ms - kLeastGain * (computed_ms - left_ms)) continue;
+    best_ms = ms;
+    best = {tokens, held.promote_ms};
+  }
+  return best;
+}
+
 std::vector<int> PrefixHolders(const RequestSummary& request, std::span<const WorkerView> workers) {
   std::vector<std::pair<int32_t, int>> held;
   if (request.pulls == nullptr) return {};
   for (size_t i = 0; i < workers.size(); ++i) {
-    if (workers[i].gives && workers[i].cached_tokens >= kHashUnitTokens)
-      held.emplace_back(-workers[i].cached_tokens, static_cast<int>(i));
+    const int32_t tokens = HeldBy(workers[i]).back().tokens;
+    if (workers[i].gives && tokens >= kHashUnitTokens)
+      held.emplace_back(-tokens, static_cast<int>(i));
   }
   const size_t kept = std::min(kMostHolders, held.size());
   std::partial_sort(held.begin(), held.begin() + static_cast<std::ptrdiff_t>(kept), held.end());
@@ -41,22 +77,33 @@ WorkerView WithPrefix(const WorkerView& worker, int32_t tokens) {
 PullChoice BestPull(const RequestSummary& request, std::span<const WorkerView> workers,
                     std::span<const int> holders, int computes) {
   const WorkerView& to = workers[static_cast<size_t>(computes)];
-  const int32_t known = KnownTokens(to);
+  const HeldPrefix own = OwnPrefix(request, to);
+  const double alone_ms = own.promote_ms + PromptMs(request, to, own.tokens);
   PullChoice best;
   for (const int index : holders) {
     const WorkerView& holder = workers[static_cast<size_t>(index)];
-    const int32_t most = std::min(holder.cached_tokens, request.tokens - 1);
-    // What arrives are whole blocks of the one that pulls, of whole ones that its holder has.
-    const int32_t held = most / holder.block_tokens * holder.block_tokens;
-    const int32_t tokens = held / to.block_tokens * to.block_tokens;
-    if (index == computes || tokens < known + to.block_tokens) continue;
-    const auto pull_ms = request.pulls->PredictMs(
-        holder, to, (tokens - to.cached_tokens) * to.kv_bytes_per_token, request.now);
-    if (!pull_ms) continue;
-    const double saved_ms = PromptMs(request, to, known) - PromptMs(request, to, tokens);
-    if (!request.pull_whenever && saved_ms <= *pull_ms) continue;
-    if (best.holder >= 0 && saved_ms - *pull_ms <= best.saved_ms - best.pull_ms) continue;
-    best = {index, tokens, *pull_ms, saved_ms};
+    if (index == computes) continue;
+    for (const HeldPrefix& has : HeldBy(holder)) {
+      const int32_t most = std::min(has.tokens, request.tokens - 1);
+      // What arrives are whole blocks of the one that pulls, of whole ones that its holder has.
+      const int32_t held = most / holder.block_tokens * holder.block_tokens;
+      const int32_t tokens = held / to.block_tokens * to.block_tokens;
+      if (tokens < own.tokens + to.block_tokens) continue;
+      const auto moved_ms = request.pulls->PredictMs(
+          holder, to, (tokens - to.cached_tokens) * to.kv_bytes_per_token, request.now);
+      if (!moved_ms) {
+        best.verdict = std::max(best.verdict, PullVerdict::kLeftAlone);
+        continue;
+      }
+      const double pull_ms = has.promote_ms + *moved_ms;
+      const double saved_ms = alone_ms - PromptMs(request, to, tokens);
+      if (!request.pull_whenever && saved_ms <= pull_ms) {
+        best.verdict = std::max(best.verdict, PullVerdict::kSlower);
+        continue;
+      }
+      if (best.holder >= 0 && saved_ms - pull_ms <= best.saved_ms - best.pull_ms) continue;
+      best = {index, tokens, pull_ms, saved_ms, PullVerdict::kChosen};
+    }
   }
   return best;
 }

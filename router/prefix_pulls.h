@@ -10,6 +10,15 @@
 
 namespace aisp {
 
+// Leading tokens that a worker has once it has brought them into its pool from its tiers.
+struct HeldPrefix {
+  int32_t tokens = 0;
+  double promote_ms = 0;  // 0: they are in its pool
+};
+
+// What it does best with its own tiers for this prompt before it computes the rest.
+HeldPrefix OwnPrefix(const RequestSummary& request, const WorkerView& worker);
+
 // Workers that hold most of the prompt, a few; empty where pulls are off or nobody holds a block.
 std::vector<int> PrefixHolders(const RequestSummary& request, std::span<const WorkerView> workers);
 

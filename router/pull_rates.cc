@@ -30,14 +30,12 @@ std::optional<double> PullRates::PredictMs(const WorkerView& holder, const Worke
   const double mb = bytes * 1e-6;
   if (it != pairs_.end() && now < it->second.not_before) return std::nullopt;
   if (it != pairs_.end() && it->second.fit.samples() >= kKnownSamples)
-    return holder.busy_ms + it->second.fit.Predict({1, mb});
+    return it->second.fit.Predict({1, mb});
   const bool same_host = !holder.host_id.empty() && holder.host_id == decode.host_id;
-  // The holder answers between two of its steps, twice.
-  const double steps_ms = holder.rows > 0 ? 2 * holder.cost.StepMs(holder.RunningBeside()) : 0;
-  const double worst_ms =
-      kFixedMs + steps_ms + mb * (same_host ? kSameHostMsPerMb : kOtherHostMsPerMb);
+  // Holders answer in the middle of their steps: what they compute is not waited for.
+  const double worst_ms = kFixedMs + mb * (same_host ? kSameHostMsPerMb : kOtherHostMsPerMb);
   const bool trial = it == pairs_.end() || now >= it->second.next_trial;
-  return holder.busy_ms + (trial ? kHope * worst_ms : worst_ms);
+  return trial ? kHope * worst_ms : worst_ms;
 }
 
 PullRates::Pair& PullRates::Of(std::string_view holder, std::string_view decode, Instant now) {
@@ -61,7 +59,10 @@ void PullRates::Learn(std::string_view holder, std::string_view decode, const v1
   Pair& pair = Of(holder, decode, now);
   if (pull.result() == v1::PrefixPull::FILLED) {
     const double mb = static_cast<double>(pull.bytes()) * 1e-6;
-    const double ms = static_cast<double>(pull.duration_ns()) * 1e-6;
+    // Promoting is the holder's own pace, and predicted apart.
+    const auto promoted =
+        std::clamp<int64_t>(pull.promotion_ns(), 0, std::max<int64_t>(0, pull.duration_ns()));
+    const double ms = static_cast<double>(pull.duration_ns() - promoted) * 1e-6;
     if (mb > kMostMb || ms < 0 || ms > kMostMs) return;
     pair.fit.Observe({1, mb}, ms);
     pair.backoff = Duration{};

@@ -132,6 +132,7 @@ struct Router::Impl {
   const v1::Fingerprint& PoolFingerprint() const;
   void OnTelemetry(WorkerState& worker, const v1::Telemetry& telemetry);
   void OnKvEvents(WorkerState& worker, const v1::KvEventBatch& batch);
+  void OnTierEvents(WorkerState& worker, const v1::KvEventBatch& batch);
   void AskSnapshot(WorkerState& worker);
   void BeginDrain();
   void OnDraining(WorkerState& worker, const v1::Draining& draining);
@@ -345,9 +346,13 @@ struct Router::Impl {
   AnswerLengths answer_lengths;
 
   PullRates pull_rates;
-  PrefixDirectory directory;              // of all workers' prefixes
-  PrefixDirectory promised;               // and of those that they will have
-  std::vector<int32_t> units_held;        // its last answer
+  PrefixDirectory directory;       // of all workers' prefixes
+  PrefixDirectory host_directory;  // and of what their tiers hold
+  PrefixDirectory disk_directory;
+  PrefixDirectory promised;            // and of those that they will have
+  std::vector<int32_t> units_held;     // its last answer
+  std::vector<int32_t> units_in_host;  // likewise
+  std::vector<int32_t> units_on_disk;
   std::vector<int32_t> strides_promised;  // likewise
   std::map<LinkId, Link> links;
   std::map<std::string, WorkerState>

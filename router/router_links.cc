@@ -53,6 +53,8 @@ void Router::Impl::OnMessage(LinkId link, v1::WorkerMessage message) {
       return worker->Beat(message.heartbeat(), worker->last_heard);
     case v1::WorkerMessage::kKvEvents:
       return OnKvEvents(*worker, message.kv_events());
+    case v1::WorkerMessage::kTierEvents:
+      return OnTierEvents(*worker, message.tier_events());
     case v1::WorkerMessage::kTokens:
       return OnTokenBatch(link, message.tokens());
     case v1::WorkerMessage::kDraining:
@@ -169,7 +171,7 @@ void Router::Impl::Accept(LinkId link_id, v1::Register&& registration) {
   WorkerState& worker =
       workers
           .try_emplace(id, link_id, std::move(registration), options.max_prefix_units_per_worker,
-                       &directory, &promised, now)
+                       &directory, &promised, now, &host_directory, &disk_directory)
           .first->second;
   MakeRoster();
   link_timers.Set(link_id.value, now + options.silence_limit);
@@ -218,6 +220,13 @@ void Router::Impl::OnKvEvents(WorkerState& worker, const v1::KvEventBatch& batch
   worker.prefix_dropped_counted = view.dropped_units();
   if (view.blind() != was_blind) metrics.SetBlind(worker.info.worker_id(), view.blind());
   if (applied == PrefixView::Applied::kNeedsSnapshot) AskSnapshot(worker);
+}
+
+void Router::Impl::OnTierEvents(WorkerState& worker, const v1::KvEventBatch& batch) {
+  const bool host = batch.tier() == v1::KV_TIER_HOST;
+  if (!host && batch.tier() != v1::KV_TIER_DISK) return;  // of a tier that is not known here
+  PrefixView& view = host ? worker.host_prefix : worker.disk_prefix;
+  if (view.Apply(batch) == PrefixView::Applied::kNeedsSnapshot) AskSnapshot(worker);
 }
 
 void Router::Impl::AskSnapshot(WorkerState& worker) {

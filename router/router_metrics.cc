@@ -31,6 +31,11 @@ RouterMetrics::RouterMetrics(Metrics* m, const std::string& model,
   };
   for (const std::string_view reason : route_reasons) add_reason(reason);
   add_reason(route_reason::kRepeat);
+  for (size_t i = 0; i < pulls_.size(); ++i) {
+    pulls_[i] = m->AddCounter("aisp_router_pull_decisions_total",
+                              "Placements by what was made of what other workers have cached",
+                              With(labels_, "decision", std::string(kPullVerdicts[i])));
+  }
   AddRequestMetrics(m);
   AddClassMetrics(m);
   AddWorkerMetrics(m);

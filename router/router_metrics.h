@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <span>
@@ -12,6 +13,7 @@
 #include "common/clock.h"
 #include "common/metrics.h"
 #include "common/service_class.h"
+#include "router/policy.h"
 #include "worker.pb.h"
 
 namespace aisp {
@@ -42,6 +44,7 @@ class RouterMetrics {
   void CountRoute(std::string_view reason) {
     if (const auto it = routes_.find(reason); it != routes_.end()) it->second.Add();
   }
+  void CountPull(PullVerdict verdict) { pulls_[static_cast<size_t>(verdict)].Add(); }
   // Cached tokens among the prompt tokens of one placement.
   void CountPrefix(int64_t prompt_tokens, int64_t cached_tokens);
   // The time from Submit to the first token, whole and cut into what the decode worker said of it
@@ -101,6 +104,7 @@ class RouterMetrics {
   std::array<Counter, 5> requests_;
   std::array<PerClass, kServiceClassNames.size()> classes_;
   std::map<std::string_view, Counter> routes_;
+  std::array<Counter, std::size(kPullVerdicts)> pulls_;
   Counter looked_up_tokens_, cached_tokens_;
   Histogram ttft_s_, tpot_s_;
   Duration slo_ttft_{}, slo_tpot_{};

@@ -62,6 +62,14 @@ std::vector<WorkerView> Router::Impl::ViewsFor(const Request& request, bool yiel
   const auto most_cached = static_cast<int32_t>((request.length() - 1) / kHashUnitTokens);
   directory.Match(request.unit_hashes, &units_held);
   promised.Match(PrefixPromises::Strides(request.unit_hashes), &strides_promised);
+  host_directory.Match(request.unit_hashes, &units_in_host);
+  disk_directory.Match(request.unit_hashes, &units_on_disk);
+  const auto tokens_of = [&](const PrefixView& prefix, const std::vector<int32_t>& held) {
+    if (prefix.units() == 0) return 0;
+    const auto place = prefix.slot();
+    const int32_t units = place ? held[*place] : prefix.MatchUnits(request.unit_hashes);
+    return std::min(units, most_cached) * kHashUnitTokens;
+  };
   const Instant now = clock->Now();
   for (WorkerState* const each : roster) {
     WorkerState& worker = *each;
@@ -69,6 +77,8 @@ std::vector<WorkerView> Router::Impl::ViewsFor(const Request& request, bool yiel
     const auto slot = worker.prefix.slot();
     const int32_t units = slot ? units_held[*slot] : worker.prefix.MatchUnits(request.unit_hashes);
     view.cached_tokens = std::min(units, most_cached) * kHashUnitTokens;
+    view.host_tokens = tokens_of(worker.host_prefix, units_in_host);
+    view.disk_tokens = tokens_of(worker.disk_prefix, units_on_disk);
     if (const auto place = worker.promises.slot(); place) {
       const int32_t units_promised =
           strides_promised[*place] * static_cast<int32_t>(PrefixPromises::kStride);
@@ -393,6 +403,7 @@ Status Router::Impl::Dispatch(Request& request, const Choice& choice) {
   request.placed = placement;
   if (!request.spec.answer_key.empty()) keyed.try_emplace(AnswerName(request.spec), request.id);
   metrics.CountRoute(placement.reason);
+  if (options.pulls != PrefixPulls::kOff) metrics.CountPull(placement.pull.verdict);
   const bool repeats = placement.reason == route_reason::kRepeat;
   if (!repeats) metrics.CountPrefix(tokens, cached);
   if (request.placements == 1 && !repeats) {

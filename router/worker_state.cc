@@ -47,6 +47,8 @@ v1::Telemetry Bounded(v1::Telemetry t) {
   t.set_prefill_age_ns(std::min(t.prefill_age_ns(), kLongestNs));
   t.set_total_blocks(std::min<uint32_t>(t.total_blocks(), INT32_MAX));
   t.set_free_blocks(std::min(t.free_blocks(), t.total_blocks()));
+  t.set_host_block_ns(std::min(t.host_block_ns(), kLongestNs));
+  t.set_disk_block_ns(std::min(t.disk_block_ns(), kLongestNs));
   const double speed = t.transfer_bytes_per_s();
   t.set_transfer_bytes_per_s(std::isfinite(speed) && speed > 0 ? speed : 0);
   return t;
@@ -214,6 +216,8 @@ WorkerState::Basis WorkerState::MakeBasis(Instant now, const PoolModel& pool, bo
   view.free_blocks = std::max(0, static_cast<int32_t>(telemetry.free_blocks()) -
                                      static_cast<int32_t>(unreported_context_ / block_tokens));
   view.transfer_bytes_per_s = telemetry.transfer_bytes_per_s();
+  view.host_block_ms = static_cast<double>(telemetry.host_block_ns()) * 1e-6;
+  view.disk_block_ms = static_cast<double>(telemetry.disk_block_ns()) * 1e-6;
   SetBacklog(now, /*all=*/yields, &basis);
   if (!yields) SetYielding(&view);
   return basis;

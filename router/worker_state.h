@@ -42,10 +42,13 @@ struct PoolModel {
 class WorkerState {
  public:
   WorkerState(LinkId on_link, v1::Register registration, size_t max_prefix_units,
-              PrefixDirectory* directory, PrefixDirectory* promised, Instant now)
+              PrefixDirectory* directory, PrefixDirectory* promised, Instant now,
+              PrefixDirectory* host = nullptr, PrefixDirectory* disk = nullptr)
       : link(on_link),
         info(std::move(registration)),
         prefix(info.incarnation(), max_prefix_units, directory),
+        host_prefix(info.incarnation(), max_prefix_units, host),
+        disk_prefix(info.incarnation(), max_prefix_units, disk),
         promises(promised),
         last_heard(now) {}
 
@@ -71,8 +74,10 @@ class WorkerState {
   const v1::Register info;
   v1::Telemetry telemetry;
   StepTimeModel model;
-  Correction correction;  // decode workers
-  PrefixView prefix;
+  Correction correction;   // decode workers
+  PrefixView prefix;       // in its pool
+  PrefixView host_prefix;  // in its tiers
+  PrefixView disk_prefix;
   PrefixPromises promises;
   int32_t queued_prompts = 0;  // of this router, that it computes
   int32_t others_prompts = 0;  // of other routers, at its last report

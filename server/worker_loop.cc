@@ -2,6 +2,8 @@
 
 #include <pthread.h>
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace aisp {
@@ -19,18 +21,40 @@ void WorkerLoop::Start(WorkerRole* role) {
   });
 }
 
-void WorkerLoop::Post(std::function<void()> fn) {
+void WorkerLoop::Post(std::function<void()> fn) { Add({std::move(fn), false}); }
+
+void WorkerLoop::PostInStep(std::function<void()> fn) { Add({std::move(fn), true}); }
+
+void WorkerLoop::Add(Posted posted) {
   {
     std::lock_guard lock(mutex_);
-    posted_.push_back(std::move(fn));
+    if (posted.in_step) in_step_ = true;
+    posted_.push_back(std::move(posted));
   }
   wake_.notify_one();
+}
+
+void WorkerLoop::RunInStep() {
+  if (!in_step_.load(std::memory_order_relaxed)) return;
+  std::vector<Posted> now;
+  bool transport = false;
+  {
+    std::lock_guard lock(mutex_);
+    in_step_ = false;
+    transport = std::exchange(transport_ready_, false);
+    const auto first = std::stable_partition(posted_.begin(), posted_.end(),
+                                             [](const Posted& posted) { return !posted.in_step; });
+    now.assign(std::make_move_iterator(first), std::make_move_iterator(posted_.end()));
+    posted_.erase(first, posted_.end());
+  }
+  for (const Posted& posted : now) posted.fn();
+  if (transport) role_->OnTransport();
 }
 
 void WorkerLoop::WakeTransport() {
   {
     std::lock_guard lock(mutex_);
-    transport_ready_ = true;
+    transport_ready_ = in_step_ = true;
   }
   wake_.notify_one();
 }
@@ -60,9 +84,10 @@ bool WorkerLoop::RunPosted() {
     std::lock_guard lock(mutex_);
     std::swap(posted_, running_);
     transport = std::exchange(transport_ready_, false);
+    in_step_ = false;
     stop = stop_;
   }
-  for (auto& fn : running_) fn();
+  for (const Posted& posted : running_) posted.fn();
   running_.clear();
   if (transport) role_->OnTransport();
   return !stop;

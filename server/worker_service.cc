@@ -118,6 +118,7 @@ class WorkerServiceImpl final : public WorkerService {
     AISP_ASSIGN_OR_RETURN(tiers_, OpenTiers(config, fingerprint_, role_name_, backend_,
                                             [this] { loop_.WakeTransport(); }));
     post_ = [this](std::function<void()> fn) { loop_.Post(std::move(fn)); };
+    post_in_step_ = [this](std::function<void()> fn) { loop_.PostInStep(std::move(fn)); };
     return BuildRoles(alone);
   }
 
@@ -229,6 +230,8 @@ class WorkerServiceImpl final : public WorkerService {
     AISP_ASSIGN_OR_RETURN(options.speculator,
                           MakeSpeculator(config, *host_.served, backend_, host_.clock));
     options.tiers = std::move(tiers_.options);
+    if (!backend_.device->info().asynchronous)
+      options.between_layers = [this] { loop_.RunInStep(); };
     engine_ = std::make_unique<Engine>(options, backend_.executor.get(), host_.clock,
                                        prefills ? prefill_->layer_sink() : nullptr);
     adapters_->Wire(engine_.get());
@@ -287,7 +290,7 @@ class WorkerServiceImpl final : public WorkerService {
     if (host_.local != nullptr) return {};
     const Config::Worker& worker = host_.config->worker;
     grpc_ = std::make_unique<GrpcServer>();
-    readers_ = grpc_->ServeKvPeer(&reader_links_, post_, links_);
+    readers_ = grpc_->ServeKvPeer(&reader_links_, post_in_step_, links_);
     if (Status started = grpc_->Start(worker.kv_listen); !started) {
       grpc_.reset();
       return started;
@@ -308,7 +311,7 @@ class WorkerServiceImpl final : public WorkerService {
         });
     reader_links_.role = prefill_->reader_links();
     if (host_.local != nullptr) {
-      readers_ = host_.local->ServeKvPeer(LocalKvAddress(), &reader_links_, post_);
+      readers_ = host_.local->ServeKvPeer(LocalKvAddress(), &reader_links_, post_in_step_);
       serves_locally_ = true;
     }
     PrefillDeps deps;
@@ -328,8 +331,9 @@ class WorkerServiceImpl final : public WorkerService {
 
   void WireDecode() {
     death_ = std::make_unique<ProcessDeath>(transports_.watchers);
-    peers_ = host_.local != nullptr ? host_.local->MakeKvPeerDialer(decode_->peer_links(), post_)
-                                    : MakeKvPeerDialer(decode_->peer_links(), post_, links_);
+    peers_ = host_.local != nullptr
+                 ? host_.local->MakeKvPeerDialer(decode_->peer_links(), post_in_step_)
+                 : MakeKvPeerDialer(decode_->peer_links(), post_in_step_, links_);
     DecodeDeps deps;
     deps.engine = engine_.get();
     deps.clock = host_.clock;
@@ -383,6 +387,7 @@ class WorkerServiceImpl final : public WorkerService {
   // links, transports, watchers.
   WorkerLoop loop_;
   Poster post_;
+  Poster post_in_step_;  // of what other workers wait for
 
   // Destroyed from the last to the first: the role before all that it was wired to.
   GrpcLinkOptions links_;

@@ -59,10 +59,20 @@ v1::KvEvent::Kind KindToWire(KvCacheEvent::Kind kind) {
   return v1::KvEvent::CLEARED;
 }
 
+struct TierOnWire {
+  TierPlace place;
+  v1::KvTier wire;
+};
+constexpr TierOnWire kTiers[] = {{TierPlace::kHost, v1::KV_TIER_HOST},
+                                 {TierPlace::kDisk, v1::KV_TIER_DISK}};
+
 v1::WorkerMessage MakeKvEvents(uint64_t incarnation, uint64_t first_sequence, bool snapshot,
-                               const std::vector<KvCacheEvent>& events) {
+                               const std::vector<KvCacheEvent>& events,
+                               v1::KvTier tier = v1::KV_TIER_POOL) {
   v1::WorkerMessage message;
-  v1::KvEventBatch* batch = message.mutable_kv_events();
+  v1::KvEventBatch* batch =
+      tier == v1::KV_TIER_POOL ? message.mutable_kv_events() : message.mutable_tier_events();
+  batch->set_tier(tier);
   batch->set_incarnation(incarnation);
   batch->set_first_sequence(first_sequence);
   batch->set_snapshot(snapshot);
@@ -211,14 +221,26 @@ void WorkerShell::SendSnapshot(LinkId link) {
   uint64_t next_sequence = 0;
   const std::vector<KvCacheEvent> events = engine_->blocks().SnapshotEvents(&next_sequence);
   Send(link, MakeKvEvents(options_.incarnation, next_sequence, true, events));
+  const KvTiers* const tiers = engine_->tiers();
+  if (tiers == nullptr) return;
+  for (const auto& [place, wire] : kTiers) {
+    const std::vector<KvCacheEvent> held = tiers->SnapshotEvents(place, &next_sequence);
+    if (tiers->Stats(place).slots > 0)
+      Send(link, MakeKvEvents(options_.incarnation, next_sequence, true, held, wire));
+  }
 }
 
 void WorkerShell::PublishKvEvents() {
   if (standing_by_) return;
   uint64_t first_sequence = 0;
   const std::vector<KvCacheEvent> events = engine_->blocks().TakeEvents(&first_sequence);
-  if (events.empty()) return;
-  routers_.Broadcast(MakeKvEvents(options_.incarnation, first_sequence, false, events));
+  if (!events.empty())
+    routers_.Broadcast(MakeKvEvents(options_.incarnation, first_sequence, false, events));
+  for (const auto& [place, wire] : kTiers) {
+    const std::vector<KvCacheEvent> moved = engine_->TakeTierEvents(place, &first_sequence);
+    if (!moved.empty())
+      routers_.Broadcast(MakeKvEvents(options_.incarnation, first_sequence, false, moved, wire));
+  }
 }
 
 Instant WorkerShell::NextTimer() const { return std::min(next_telemetry_, routers_.NextTimer()); }
@@ -290,6 +312,10 @@ v1::WorkerMessage WorkerShell::MakeTelemetry(const Status& ready) {
     sample->set_duration_ns(static_cast<uint64_t>(step.device.count()));
   }
   t->set_transfer_bytes_per_s(transfer_bytes_per_s_);
+  if (const KvTiers* const tiers = engine_->tiers(); tiers != nullptr) {
+    t->set_host_block_ns(static_cast<uint64_t>(1e9 * tiers->BlockSeconds(TierPlace::kHost)));
+    t->set_disk_block_ns(static_cast<uint64_t>(1e9 * tiers->BlockSeconds(TierPlace::kDisk)));
+  }
   t->set_ready(ready.has_value());
   t->set_draining(draining_);
   t->set_drained(drained_);

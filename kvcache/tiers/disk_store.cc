@@ -13,7 +13,7 @@ namespace aisp {
 namespace {
 
 constexpr std::array<char, 8> kMagic = {'a', 'i', 's', 'p', 'k', 'v', '\n', '\0'};
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 
 }  // namespace
 
@@ -27,10 +27,11 @@ struct DiskStore::Header {
   uint64_t payload_bytes = 0;
   uint64_t sequence = 0;
   Hash128 payload_hash;
+  BlockUnits units;
   Hash128 hash;  // of what stands before it
 
   Hash128 OwnHash() const {
-    static_assert(sizeof(Header) == 96 + 16 && offsetof(Header, hash) == 96);
+    static_assert(sizeof(Header) == 224 + 16 && offsetof(Header, hash) == 224);
     return HashBytes(std::as_bytes(std::span(this, 1)).first(offsetof(Header, hash)));
   }
 };
@@ -71,7 +72,8 @@ std::vector<TierEntry> DiskStore::Scan(std::span<std::byte> scratch) {
     Header h;
     std::memcpy(&h, scratch.data(), sizeof(h));
     if (!Good(h)) continue;
-    found.push_back({{slot, h.key, h.parent, static_cast<int32_t>(h.position)}, h.sequence});
+    found.push_back(
+        {{slot, h.key, h.parent, static_cast<int32_t>(h.position), h.units}, h.sequence});
   }
   std::sort(found.begin(), found.end(),
             [](const Found& a, const Found& b) { return a.sequence < b.sequence; });
@@ -96,6 +98,7 @@ Status DiskStore::Write(const TierEntry& entry, std::span<std::byte> slot_buffer
   h.parent = entry.parent;
   h.payload_bytes = shape_.payload_bytes;
   h.sequence = next_sequence_++;
+  h.units = entry.units;
   h.payload_hash = HashBytes(slot_buffer.subspan(kHeaderBytes, shape_.payload_bytes));
   h.hash = h.OwnHash();
   std::ranges::fill(slot_buffer.first(kHeaderBytes), std::byte{0});

@@ -3,8 +3,8 @@
 // found out when it is read, and nothing has to be written in an order.
 //
 // Header (little-endian, offsets in bytes): magic 8, version u32, position u32, fingerprint 16,
-// key 16, parent 16, payload bytes u64, sequence u64, hash of the payload 16, hash of all of
-// this 16.
+// key 16, parent 16, payload bytes u64, sequence u64, hash of the payload 16, units 8 x 16, hash of
+// all of this 16.
 //
 // Knows no policy: which slot holds what is TierIndex's matter. One thread at a time.
 #pragma once

@@ -41,12 +41,18 @@ KvTiers::KvTiers(const TierOptions& options, BlockManager* blocks, const Clock* 
     : options_(options),
       blocks_(blocks),
       clock_(clock),
-      host_(options.host_slots),
-      disk_(options.disk_slots) {
+      host_(options.host_slots, blocks->layout().block_tokens),
+      disk_(options.disk_slots, blocks->layout().block_tokens) {
   AISP_CHECK(options.io != nullptr);
   disk_.load_seconds = options.disk_load_seconds;
-  for (const TierEntry& entry : options.on_disk)
-    disk_.index.Restore(entry.slot, entry.key, entry.parent, CostAt(entry.position));
+  for (const TierEntry& entry : options.on_disk) {
+    if (!disk_.index.Restore(entry.slot, entry.key, entry.parent, CostAt(entry.position))) continue;
+    disk_.contents.Take(entry.slot, entry.units);
+    disk_.contents.Filled(entry.slot);
+  }
+  // Whoever listens begins with a snapshot.
+  uint64_t first = 0;
+  disk_.contents.TakeEvents(&first);
 }
 
 int32_t KvTiers::PoolShare() const {
@@ -70,28 +76,46 @@ void KvTiers::Store(std::span<const Hash128> keys, std::span<const BlockId> bloc
   for (; i < keys.size(); ++i) {
     if (index.Knows(keys[i])) continue;
     const auto position = static_cast<int32_t>(i) * blocks_->layout().block_tokens;
-    if (StoreFrom({TierPlace::kPool, blocks[i].value}, top, keys[i],
-                  i == 0 ? Hash128{} : keys[i - 1], position))
-      continue;
+    TierJob what;
+    what.key = keys[i];
+    what.parent = i == 0 ? Hash128{} : keys[i - 1];
+    what.position = position;
+    what.units = UnitsOf(blocks[i]);
+    if (StoreFrom({TierPlace::kPool, blocks[i].value}, top, what)) continue;
     // Those behind it could not be found without it.
     TierOf(top).stats.dropped_writes += keys.size() - i - 1;
     return;
   }
 }
 
-bool KvTiers::StoreFrom(TierSpot from, TierPlace to, const Hash128& key, const Hash128& parent,
-                        int32_t position) {
+BlockUnits KvTiers::UnitsOf(BlockId block) const {
+  BlockUnits units{};
+  std::ranges::copy(blocks_->UnitsOf(block), units.begin());
+  return units;
+}
+
+void KvTiers::Drop(Tier& tier, int32_t slot) {
+  tier.index.Drop(slot);
+  tier.contents.Drop(slot);
+}
+
+bool KvTiers::StoreFrom(TierSpot from, TierPlace to, TierJob what) {
   Tier& tier = TierOf(to);
   const bool pool = from.place == TierPlace::kPool;
   const bool room = tier.stores < options_.max_stores && (!pool || pool_stores_ < PoolShare());
-  const int32_t slot = room ? tier.index.Take(key, parent, CostAt(position)) : TierIndex::kNone;
+  const int32_t slot =
+      room ? tier.index.Take(what.key, what.parent, CostAt(what.position)) : TierIndex::kNone;
   if (slot == TierIndex::kNone) {
     ++tier.stats.dropped_writes;
     return false;
   }
-  const TierJob job{next_id_++, from, {to, slot}, key, parent, position};
+  tier.contents.Take(slot, what.units);
+  TierJob job = what;
+  job.id = next_id_++;
+  job.from = from;
+  job.to = {to, slot};
   if (!options_.io->Submit(job)) {
-    tier.index.Drop(slot);
+    Drop(tier, slot);
     ++tier.stats.dropped_writes;
     return false;
   }
@@ -124,13 +148,14 @@ bool KvTiers::OnStored(const Job& job, const TierDone& done) {
   }
   if (!done.status) {
     CountFailure(tier, done.status.error(), "a KV block was not copied into its tier");
-    tier.index.Drop(to.index);
+    Drop(tier, to.index);
     return pool;
   }
   ++tier.stats.stored;
   tier.index.Filled(to.index);
+  tier.contents.Filled(to.index);
   if (to.place == TierPlace::kHost && Enabled(disk_) && !disk_.index.Knows(job.job.key))
-    StoreFrom(to, TierPlace::kDisk, job.job.key, job.job.parent, job.job.position);
+    StoreFrom(to, TierPlace::kDisk, job.job);
   return pool;
 }
 
@@ -272,7 +297,8 @@ bool KvTiers::SubmitLoad(uint64_t id, Promotion& promotion, size_t block, TierSp
                     {TierPlace::kPool, promotion.blocks[at].value},
                     promotion.keys[at],
                     at == 0 ? Hash128{} : promotion.keys[at - 1],
-                    static_cast<int32_t>(at) * blocks_->layout().block_tokens};
+                    static_cast<int32_t>(at) * blocks_->layout().block_tokens,
+                    {}};
   if (!options_.io->Submit(job)) return false;
   tier.index.Hold(from.index);
   ++tier.loads;
@@ -298,7 +324,7 @@ bool KvTiers::OnLoaded(const Job& job, const TierDone& done) {
     // Another reader may still hold it; the last one drops it.
     if (done.status.error().code == Code::kDataLoss && !tier.index.Held(from.index) &&
         tier.index.Find(job.job.key) == from.index)
-      tier.index.Drop(from.index);
+      Drop(tier, from.index);
   }
   const auto it = promotions_.find(job.promotion);
   AISP_CHECK(it != promotions_.end());
@@ -357,6 +383,14 @@ void KvTiers::CountFailure(Tier& tier, const Error& error, const char* what) {
     LogWarning(what, {{"tier", &tier == &host_ ? "host" : "disk"},
                       {"error", error.message},
                       {"failures", failures_}});
+}
+
+std::vector<KvCacheEvent> KvTiers::TakeEvents(TierPlace tier, uint64_t* first_sequence) {
+  return TierOf(tier).contents.TakeEvents(first_sequence);
+}
+
+std::vector<KvCacheEvent> KvTiers::SnapshotEvents(TierPlace tier, uint64_t* next_sequence) const {
+  return TierOf(tier).contents.SnapshotEvents(next_sequence);
 }
 
 TierStats KvTiers::Stats(TierPlace place) const {

@@ -26,6 +26,7 @@
 #include "common/clock.h"
 #include "common/ids.h"
 #include "kvcache/block_manager.h"
+#include "kvcache/tiers/tier_contents.h"
 #include "kvcache/tiers/tier_index.h"
 #include "kvcache/tiers/tier_io.h"
 #include "kvcache/tiers/tier_key.h"
@@ -95,14 +96,22 @@ class KvTiers {
   // What computing prompts costs: a step computed so many of their tokens in this time.
   void NotePrefill(int32_t tokens, Duration took);
 
+  // What a tier holds, for routers; as BlockManager's. Events are in order and few: told when a
+  // copy has ended, and when a block makes room.
+  std::vector<KvCacheEvent> TakeEvents(TierPlace tier, uint64_t* first_sequence);
+  std::vector<KvCacheEvent> SnapshotEvents(TierPlace tier, uint64_t* next_sequence) const;
+  // What fetching a block takes, by loads or else stores of this tier; 0: nothing is known.
+  double BlockSeconds(TierPlace tier) const { return LoadSeconds(TierOf(tier)); }
+
   TierStats Stats(TierPlace tier) const;
   const PromotionStats& promotions() const { return promotion_stats_; }
   void CheckInvariants() const;
 
  private:
   struct Tier {
-    explicit Tier(int32_t slots) : index(slots) {}
+    Tier(int32_t slots, int32_t block_tokens) : index(slots), contents(slots, block_tokens) {}
     TierIndex index;
+    TierContents contents;
     TierStats stats;
     int32_t stores = 0;  // under way
     int32_t loads = 0;
@@ -131,8 +140,10 @@ class KvTiers {
   int32_t PoolShare() const;
   double CostAt(int32_t position) const;
 
-  bool StoreFrom(TierSpot from, TierPlace to, const Hash128& key, const Hash128& parent,
-                 int32_t position);
+  // `what`: key, parent, position and units.
+  bool StoreFrom(TierSpot from, TierPlace to, TierJob what);
+  BlockUnits UnitsOf(BlockId block) const;
+  void Drop(Tier& tier, int32_t slot);
   Sources Find(std::span<const Hash128> keys, size_t from, size_t to);
   // What fetching a block takes: as loads were measured, else as stores were; 0: nothing is known.
   static double LoadSeconds(const Tier& tier);

@@ -4,14 +4,21 @@
 // has another.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
 #include "common/clock.h"
 #include "common/hash.h"
+#include "common/prefix_hash.h"
 #include "common/result.h"
+#include "kvcache/prefix_index.h"
 
 namespace aisp {
+
+// The hashes of a block's units of 16 tokens, by which routers know it; zero behind its last one,
+// and all of them where they are not known.
+using BlockUnits = std::array<Hash128, PrefixIndex::kMaxBlockTokens / kHashUnitTokens>;
 
 enum class TierPlace : uint8_t { kPool, kHost, kDisk };
 
@@ -28,6 +35,7 @@ struct TierJob {
   Hash128 key;
   Hash128 parent;
   int32_t position = 0;  // of its first token
+  BlockUnits units{};
 };
 
 struct TierDone {
@@ -44,6 +52,7 @@ struct TierEntry {
   Hash128 key;
   Hash128 parent;
   int32_t position = 0;
+  BlockUnits units{};
 };
 
 class TierIo {

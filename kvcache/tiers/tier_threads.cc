@@ -241,7 +241,8 @@ Status TierThreads::CopyDisk(const TierJob& job, Path& path) {
     AISP_RETURN_IF_ERROR(Gather(job.from.index, payload, path));
     AISP_RETURN_IF_ERROR(device_.Synchronize(*path.stream));
   }
-  return options_.disk->Write({job.to.index, job.key, job.parent, job.position}, bounce_);
+  return options_.disk->Write({job.to.index, job.key, job.parent, job.position, job.units},
+                              bounce_);
 }
 
 }  // namespace aisp

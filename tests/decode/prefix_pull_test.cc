@@ -268,6 +268,7 @@ TEST_F(PrefixPull, CancelledAtAnyStepItLeavesNothingBehind) {
       SCOPED_TRACE(turns);
       RigOptions options;
       options.owner_copies = owner_copies;
+      options.in_step = turns % 3 == 1;
       Start(options);
       rig_->router->Generate("d", Pulling(1, Longer(40)));
       for (int i = 0; i < turns && !rig_->Finished(1); ++i) rig_->Turn();
@@ -334,6 +335,55 @@ TEST_F(PrefixPull, AnotherTenantsPrefixIsNotGivenAway) {
   rig_->router->Generate("d", request);
   ASSERT_TRUE(rig_->RunUntil([&] { return rig_->Finished(1); }));
   EXPECT_EQ(Pulled(1).result(), v1::PrefixPull::MISSED);
+  ExpectAllBack();
+}
+
+// A holder that computes, one layer after the other, on the thread that hears of pulls: the pull is
+// over before the step is in which it was asked for.
+TEST_F(PrefixPull, NobodyWaitsForTheEndOfAStep) {
+  for (const bool in_step : {false, true}) {
+    RigOptions options;
+    options.in_step = in_step;
+    options.limits.max_batch_tokens = 32;
+    options.limits.max_prefill_chunk = 32;
+    Start(options);
+    const uint64_t steps = rig_->prefills[0]->executor->steps();
+    const auto other = MakePrompt(300, 9);
+    rig_->router->Generate("d", rig_->MakeRequest(2, other, 4));
+    ASSERT_TRUE(rig_->RunUntil([&] { return rig_->prefills[0]->executor->steps() > steps; }));
+    const auto longer = Longer(40);
+    rig_->router->Generate("d", Pulling(1, longer));
+    rig_->Turn();
+    const Engine& reader = *rig_->decode->engine;
+    EXPECT_EQ(reader.blocks().MatchLength(reader.RootOf("", ""), longer, 96), in_step ? 96 : 0);
+    rig_->ExpectAnswer(1, longer, 8);
+    rig_->ExpectAnswer(2, other, 4);
+    EXPECT_EQ(Pulled(1).result(), v1::PrefixPull::FILLED);
+    ExpectAllBack();
+  }
+}
+
+// Every wait costs: two messages there, one back, no timer.
+TEST_F(PrefixPull, ThreeMessagesAndNoTimer) {
+  Start();
+  int up = 0, down = 0;
+  rig_->kv_links.on_up = [&](v1::DecodeToPrefill&) { return ++up > 0; };
+  rig_->kv_links.on_down = [&](v1::PrefillToDecode& message) {
+    down += message.has_need() ? 0 : 1;  // nobody waits for that one
+    return true;
+  };
+  const auto longer = Longer(40);
+  const Instant asked = rig_->clock.Now();
+  rig_->router->Generate("d", Pulling(1, longer));
+  const Engine& reader = *rig_->decode->engine;
+  while (reader.blocks().MatchLength(reader.RootOf("", ""), longer, 96) < 96) {
+    ASSERT_LE(rig_->clock.Now() - asked, 2 * rig_->tick);
+    rig_->Turn();
+    rig_->clock.Advance(rig_->tick);
+  }
+  EXPECT_EQ(up, 2);
+  EXPECT_EQ(down, 1);
+  rig_->ExpectAnswer(1, longer, 8);
   ExpectAllBack();
 }
 

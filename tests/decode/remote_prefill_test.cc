@@ -281,6 +281,36 @@ TEST(RemotePrefill, TimingPartsAddUpToTheFirstToken) {
   EXPECT_EQ(timing.kv_blocks_moved(), 7u);
 }
 
+// Four chunks of a prompt, the first of which stays on its way while the others are computed: what
+// is hidden and what is exposed of the transfer are told apart.
+TEST(RemotePrefill, WhatComputingHidesOfTheTransferIsTold) {
+  RigOptions options;
+  options.limits.max_batch_tokens = 32;
+  options.limits.max_prefill_chunk = 32;
+  RoleRig rig(options);
+  rig.Attach();
+  RigPrefill& p = *rig.prefills[0];
+  p.transport->hold = true;
+  rig.router->Generate("d", rig.MakeRequest(1, MakePrompt(128, 1), 3));
+  ASSERT_TRUE(rig.RunUntil([&] { return p.transport->queued() > 0; }));
+  const Instant first_write = rig.clock.Now();
+  ASSERT_TRUE(rig.RunUntil([&] { return !p.engine->InFlight() && !p.engine->CanLaunch(); }));
+  const Instant computed = rig.clock.Now();
+  rig.RunFor(std::chrono::milliseconds(4));
+  p.transport->hold = false;
+  const Instant landed = rig.clock.Now();
+  ASSERT_TRUE(rig.RunUntil([&] { return !rig.router->answers[1].timings.empty(); }));
+  const v1::Timing timing = rig.router->answers[1].timings.at(0);
+  const int64_t turns = 3 * Duration(rig.tick).count();
+  EXPECT_NEAR(timing.transfer_ns(), (landed - computed).count(), turns);
+  EXPECT_NEAR(timing.transfer_total_ns(), (landed - first_write).count(), turns);
+  EXPECT_GT(timing.transfer_total_ns(), timing.transfer_ns());
+  rig.RunFor(std::chrono::milliseconds(20));
+  EXPECT_NE(
+      rig.metrics.Render().find("aisp_kv_transfer_seconds_count{role=\"decode\",worker=\"d\"} 1"),
+      std::string::npos);
+}
+
 TEST(RemotePrefill, MetricsSayWhatBothSidesDid) {
   RoleRig rig({});
   rig.Attach();

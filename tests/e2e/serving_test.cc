@@ -128,6 +128,8 @@ TEST(Serving, ThePartsOfTtftAddUpToWhatTheClientSaw) {
   }
   EXPECT_NEAR(sum, aisp["ttft_ms"].get<double>(), 0.01);
   EXPECT_GT(sum, 0);
+  EXPECT_GT(aisp["transfer_total_ms"].get<double>(), 0);
+  EXPECT_GE(aisp["transfer_total_ms"].get<double>(), aisp["transfer_ms"].get<double>() - 0.001);
 }
 
 // One process: with one worker that does everything, and with all three roles.

@@ -85,7 +85,13 @@ class Play {
       case 7:
         return Say([this](v1::WorkerMessage* m) { FillTelemetry(m->mutable_telemetry()); });
       case 8:
-        return Say([this](v1::WorkerMessage* m) { FillKvEvents(m->mutable_kv_events()); });
+        return Say([this](v1::WorkerMessage* m) {
+          const auto tier = static_cast<v1::KvTier>(bytes_.Below(4));
+          v1::KvEventBatch* const batch =
+              tier == v1::KV_TIER_POOL ? m->mutable_kv_events() : m->mutable_tier_events();
+          batch->set_tier(tier);
+          FillKvEvents(batch);
+        });
       case 9:
         return Say([this](v1::WorkerMessage* m) {
           m->mutable_draining()->set_move(bytes_.Flip());

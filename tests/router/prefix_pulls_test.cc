@@ -59,8 +59,8 @@ TEST_F(Pulls, WhatABusyWorkerHoldsGoesToAnIdleOne) {
   const auto placement = Pick(Request(4010), workers);
   ASSERT_TRUE(placement);
   EXPECT_EQ(placement->decode, 1);
-  // The holder is inside that step itself: it would not answer.
-  EXPECT_EQ(placement->pull.holder, -1);
+  // The holder is inside that step itself, and answers between two of its layers.
+  EXPECT_EQ(placement->pull.holder, 0);
   workers[0].busy_ms = 0;
   workers[0].rows = 64;
   const auto pulled = Pick(Request(4010), workers);
@@ -108,6 +108,55 @@ TEST_F(Pulls, EveryPolicyPullsWhereItComputesLocally) {
     EXPECT_EQ(placement->pull.holder, 0) << name;
     EXPECT_EQ(placement->reason, "local-pull") << name;
   }
+}
+
+TEST_F(Pulls, WhatAHolderHasInATierCountsWithTheTimeToBringItUp) {
+  Learn(0.1);
+  WorkerView workers[] = {Worker("d0", 1008), Worker("d1")};
+  workers[0].available = false;
+  workers[0].host_tokens = 2000;
+  workers[0].host_block_ms = 0.001;
+  workers[0].disk_tokens = 4000;
+  workers[0].disk_block_ms = 1e6;
+  auto placement = Pick(Request(4010), workers);
+  ASSERT_TRUE(placement);
+  EXPECT_EQ(placement->pull.tokens, 2000);
+  const double host_ms = placement->pull.pull_ms;
+  workers[0].disk_block_ms = 0.001;
+  placement = Pick(Request(4010), workers);
+  EXPECT_EQ(placement->pull.tokens, 4000);
+  EXPECT_GT(placement->pull.pull_ms, host_ms);
+  // Where bringing it up takes longer than computing, what lies in the pool is pulled alone.
+  workers[0].host_block_ms = workers[0].disk_block_ms = 1e6;
+  EXPECT_EQ(Pick(Request(4010), workers)->pull.tokens, 1008);
+  // Nobody has measured it.
+  workers[0].host_block_ms = workers[0].disk_block_ms = 0;
+  EXPECT_EQ(Pick(Request(4010), workers)->pull.tokens, 1008);
+}
+
+TEST_F(Pulls, AWorkersOwnTierIsBetterThanAPull) {
+  Learn(0.1);
+  WorkerView workers[] = {Worker("d0"), Worker("d1")};
+  workers[1].host_tokens = 4000;
+  workers[1].host_block_ms = 0.001;
+  auto placement = Pick(Request(4010), workers);
+  ASSERT_TRUE(placement);
+  EXPECT_EQ(placement->decode, 1);
+  EXPECT_EQ(placement->pull.holder, -1);
+  workers[1].host_block_ms = 1e6;
+  EXPECT_DOUBLE_EQ(OwnPrefix(Request(4010), workers[1]).promote_ms, 0);
+  EXPECT_EQ(OwnPrefix(Request(4010), workers[1]).tokens, 0);
+}
+
+TEST_F(Pulls, WhatWasMadeOfThemIsTold) {
+  Learn(1000);
+  WorkerView workers[] = {Worker("d0", 4000), Worker("d1")};
+  workers[0].available = false;
+  EXPECT_EQ(Pick(Request(4010), workers)->pull.verdict, PullVerdict::kSlower);
+  rates_.Learn("d0", "d1", Took(0, 0, v1::PrefixPull::FAILED), now_);
+  EXPECT_EQ(Pick(Request(4010), workers)->pull.verdict, PullVerdict::kLeftAlone);
+  workers[0].cached_tokens = 0;
+  EXPECT_EQ(Pick(Request(4010), workers)->pull.verdict, PullVerdict::kNothing);
 }
 
 TEST_F(Pulls, AWorkerWithoutAnAddressGivesNothing) {
@@ -221,6 +270,27 @@ TEST(RouterPulls, ADrainingWorkersPrefixGoesToTheOneThatTakesItsRequests) {
   EXPECT_GT(sent.pull().limit_us(), sent.pull().begin_within_us());
   EXPECT_EQ(seen.routes[0].pull_worker, "d0");
   EXPECT_EQ(seen.routes[0].pull_tokens, 240u);
+}
+
+// From what a worker tells of its tier to the pull that another one is sent.
+TEST(RouterPulls, WhatLiesInATierAloneIsPulled) {
+  RouterOptions options;
+  options.pulls = PrefixPulls::kAlways;
+  RouterHarness h(options);
+  v1::Register holder = h.Registration("d0", v1::ROLE_DECODE, 1);
+  holder.set_kv_address("d0:kv");
+  const LinkId d0 = h.Attach(holder);
+  const LinkId d1 = h.AddDecode("d1");
+  h.Store(d0, h.Request(256).tokens, 0, /*snapshot=*/true, "", v1::KV_TIER_DISK);
+  v1::Telemetry draining = h.ReadyTelemetry(1);
+  draining.set_draining(true);
+  draining.set_disk_block_ns(1000);
+  h.Report(d0, draining);
+  RecordingObserver seen;
+  ASSERT_TRUE(h.Submit(h.Request(256), &seen));
+  EXPECT_EQ(h.Generates(d1).at(0).pull().tokens(), 240u);
+  EXPECT_TRUE(
+      h.HasMetric("aisp_router_pull_decisions_total{decision=\"chosen\",model=\"story\"", "1"));
 }
 
 }  // namespace

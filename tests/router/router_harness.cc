@@ -81,9 +81,11 @@ LinkId RouterHarness::AddPrefill(const std::string& id, uint64_t incarnation) {
 }
 
 void RouterHarness::Store(LinkId link, const std::vector<TokenId>& tokens, uint64_t first_sequence,
-                          bool snapshot, const std::string& scope) {
+                          bool snapshot, const std::string& scope, v1::KvTier tier) {
   v1::WorkerMessage message;
-  v1::KvEventBatch& batch = *message.mutable_kv_events();
+  const bool pool = tier == v1::KV_TIER_POOL;
+  v1::KvEventBatch& batch = pool ? *message.mutable_kv_events() : *message.mutable_tier_events();
+  batch.set_tier(tier);
   batch.set_incarnation(1);
   batch.set_first_sequence(first_sequence);
   batch.set_snapshot(snapshot);

@@ -75,7 +75,7 @@ class RouterHarness {
   void Report(LinkId link, const v1::Telemetry& telemetry);
   // KV events of the whole units of `tokens`.
   void Store(LinkId link, const std::vector<TokenId>& tokens, uint64_t first_sequence,
-             bool snapshot, const std::string& scope = "");
+             bool snapshot, const std::string& scope = "", v1::KvTier tier = v1::KV_TIER_POOL);
 
   RouterRequest Request(int prompt_tokens, uint32_t max_new_tokens = 4) const;
   Result<RequestId> Submit(RouterRequest request, RecordingObserver* observer);

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <vector>
 
@@ -19,6 +20,7 @@ class FakeRole final : public WorkerRole {
   void SetRouters(const std::vector<std::string>& /*addresses*/) override {}
   bool CanLaunch() const override { return launched_ - collected_ < 2 && requests_ > 0; }
   void Launch() override {
+    if (in_launch) in_launch();
     const std::lock_guard lock(mutex_);
     steps_.push_back(requests_);
     ++launched_;
@@ -30,7 +32,7 @@ class FakeRole final : public WorkerRole {
     AISP_CHECK(StepDone());
     ++collected_;
   }
-  void OnTransport() override {}
+  void OnTransport() override { ++transports; }
   Instant NextTimer() const override { return kNever; }
   void OnTimer(Instant /*now*/) override {}
   void BeginDrain() override {}
@@ -46,6 +48,9 @@ class FakeRole final : public WorkerRole {
   void OnLinkUp(LinkId /*link*/, const std::string& /*peer*/) override {}
   void OnMessage(LinkId /*link*/, v1::RouterMessage /*message*/) override {}
   void OnLinkDown(LinkId /*link*/, const Error& /*why*/) override {}
+
+  std::function<void()> in_launch;  // a step that computes inside it
+  std::atomic<int> transports{0};
 
   // On the loop's thread.
   void Arrive() {
@@ -106,6 +111,35 @@ TEST(WorkerLoop, StoppingDoesNotWaitForAStepThatNeverEnds) {
   loop.Post([&] { role.Arrive(); });
   ASSERT_TRUE(role.AwaitSteps(2));
   loop.Stop();
+}
+
+// A step that computes on the loop's own thread lets in what another worker waits for, in its
+// order, and nothing else.
+TEST(WorkerLoop, BetweenTwoLayersOnlyWhatMayRunThereRuns) {
+  const SteadyClock clock;
+  FakeRole role;
+  WorkerLoop loop("test", &clock, nullptr);
+  std::vector<int> order;  // the loop's thread; read when it has stopped
+  int launches = 0;
+  role.in_launch = [&] {
+    if (++launches > 1) return;
+    loop.RunInStep();  // nothing is there
+    loop.Post([&] { order.push_back(4); });
+    loop.PostInStep([&] { order.push_back(1); });
+    loop.WakeTransport();
+    loop.PostInStep([&] { order.push_back(2); });
+    loop.RunInStep();
+    order.push_back(3);
+    EXPECT_EQ(role.transports, 1);
+    loop.RunInStep();
+  };
+  loop.Start(&role);
+  loop.Post([&] { role.Arrive(); });
+  ASSERT_TRUE(role.AwaitSteps(2));
+  loop.Post([&] { order.push_back(5); });
+  loop.Stop();
+  EXPECT_EQ(order, (std::vector<int>{1, 2, 3, 4, 5}));
+  EXPECT_EQ(role.transports, 1);
 }
 
 }  // namespace

@@ -31,7 +31,9 @@ SimFabricOptions FabricOptions(const SimSettings& s, bool fallback) {
 
 constexpr double kLaneStaysDown = 0.3;
 
-bool IsChatter(const v1::WorkerMessage& m) { return m.has_telemetry() || m.has_kv_events(); }
+bool IsChatter(const v1::WorkerMessage& m) {
+  return m.has_telemetry() || m.has_kv_events() || m.has_tier_events();
+}
 
 }  // namespace
 

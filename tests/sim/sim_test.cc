@@ -121,6 +121,7 @@ TEST_F(Simulation, FiveHundredSeedsKeepEveryPromiseAndCoverTheFaults) {
                            "prefix asked for",
                            "route local-pull",
                            "prefix pull FILLED",
+                           "prefix brought from a tier for another",
                            "prefix pull MISSED",
                            "prefix pull LATE",
                            "prefix pull REFUSED",

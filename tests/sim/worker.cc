@@ -301,6 +301,10 @@ void SimWorker::CountTiers() {
     if (loaded > *seen) shared_.coverage->Count(what, loaded - *seen);
     *seen = loaded;
   };
+  const uint64_t promoted = prefill_->prefixes_promoted();
+  if (promoted > promoted_seen_)
+    shared_.coverage->Count("prefix brought from a tier for another", promoted - promoted_seen_);
+  promoted_seen_ = promoted;
   count(TierPlace::kHost, "block back from host memory", &from_host_seen_);
   count(TierPlace::kDisk, "block back from a disk", &from_disk_seen_);
 }

@@ -137,6 +137,7 @@ class SimWorker {
   uint64_t drafted_rows_seen_ = 0;
   uint64_t called_off_seen_ = 0;
   uint64_t from_host_seen_ = 0;
+  uint64_t promoted_seen_ = 0;
   uint64_t from_disk_seen_ = 0;
   bool stop_told_ = false;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

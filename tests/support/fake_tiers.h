@@ -110,7 +110,8 @@ class FakeTiers final : public TierIo {
   void Put(TierSpot to, const std::vector<std::byte>& bytes, const TierJob* job = nullptr) {
     if (to.place == TierPlace::kDisk) {
       AISP_CHECK(job != nullptr);
-      disk_->slots[to.index] = {{to.index, job->key, job->parent, job->position}, bytes};
+      disk_->slots[to.index] = {{to.index, job->key, job->parent, job->position, job->units},
+                                bytes};
       return;
     }
     Pieces(to, [&](std::byte* piece, size_t at, size_t n) {

@@ -396,6 +396,7 @@ StepResult ProvenanceExecutor::Execute(const Pending& pending) {
       }
     }
     if (input.sink != nullptr && !input.slices.empty()) input.sink->OnLayer(layer, input.slices);
+    if (input.between_layers) input.between_layers();
   }
   StepResult result;
   for (size_t i = 0; i < input.samples.size(); ++i) {

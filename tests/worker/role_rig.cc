@@ -54,6 +54,9 @@ void RouterStandIn::OnMessage(LinkId link, v1::WorkerMessage message) {
     case v1::WorkerMessage::kKvEvents:
       kv_events[workers_[link]].push_back(message.kv_events());
       break;
+    case v1::WorkerMessage::kTierEvents:
+      tier_events[workers_[link]].push_back(message.tier_events());
+      break;
     case v1::WorkerMessage::kTokens:
       OnTokens(message.tokens());
       break;
@@ -167,6 +170,14 @@ void RoleRig::StartPrefill(size_t i, uint64_t incarnation) {
   EngineOptions engine;
   engine.limits = options.limits;
   engine.weights_digest = "w1";
+  engine.between_layers = InStep(p.get());
+  if (options.host_slots + options.disk_slots > 0) {
+    p->tiers = std::make_unique<FakeTiers>(p->executor->kv_layout(), options.host_slots, &p->disk);
+    p->tiers->Bind(p->executor->pool_base());
+    engine.tiers.io = p->tiers.get();
+    engine.tiers.host_slots = options.host_slots;
+    engine.tiers.disk_slots = options.disk_slots;
+  }
   p->engine = std::make_unique<Engine>(engine, p->executor.get(), &clock, p->prefill->layer_sink());
   p->routers =
       std::make_unique<RouterLinksInMemory::Dialer>(&router_links, p->prefill.get(), &p->inbox);
@@ -209,6 +220,7 @@ void RoleRig::StartDecode() {
   engine.limits = options.limits;
   engine.weights_digest = "w1";
   engine.speculator = options.speculator;
+  engine.between_layers = InStep(d.get());
   d->engine = std::make_unique<Engine>(engine, d->executor.get(), &clock, nullptr);
   DecodeOptions decode_options = options.decode;
   decode_options.worker =
@@ -245,12 +257,30 @@ void RoleRig::KillDecode() {
   decode.reset();
 }
 
+// The other workers move on meanwhile.
+std::function<void()> RoleRig::InStep(RigWorker* worker) {
+  if (!options.in_step) return nullptr;
+  return [this, worker] {
+    if (worker->paused || std::exchange(in_step_, true)) return;
+    for (const auto& p : prefills) {
+      if (p != nullptr && p.get() != worker) TurnOf(*p);
+    }
+    if (decode != nullptr && decode.get() != worker) TurnOf(*decode);
+    while (worker->inbox.DeliverOne()) {
+    }
+    if (worker->tiers != nullptr && !worker->hold_tiers) worker->tiers->FinishAll();
+    worker->role().OnTransport();
+    in_step_ = false;
+  };
+}
+
 bool RoleRig::TurnOf(RigWorker& worker) {
   if (worker.paused) return false;
   bool busy = worker.inbox.DeliverOne();
   while (worker.inbox.DeliverOne()) {
   }
   WorkerRole& role = worker.role();
+  if (worker.tiers != nullptr && !worker.hold_tiers) worker.tiers->FinishAll();
   role.OnTransport();
   const Instant now = clock.Now();
   if (auto* p = dynamic_cast<RigPrefill*>(&worker); p != nullptr && now >= p->standby->NextTimer())

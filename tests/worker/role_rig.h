@@ -16,6 +16,7 @@
 #include "prefill/peer_connector.h"
 #include "prefill/prefill_role.h"
 #include "speculation/speculator.h"
+#include "tests/support/fake_tiers.h"
 #include "tests/support/provenance_executor.h"
 #include "tests/worker/manual_transport.h"
 #include "tests/worker/memory_links.h"
@@ -43,6 +44,7 @@ class RouterStandIn final : public LinkHandler<v1::WorkerMessage> {
   std::map<std::string, v1::Telemetry> telemetry;
   std::map<std::string, v1::AdapterReport> adapter_reports;
   std::map<std::string, std::vector<v1::KvEventBatch>> kv_events;
+  std::map<std::string, std::vector<v1::KvEventBatch>> tier_events;
   std::map<uint64_t, Answer> answers;
   std::vector<v1::TokenBatch> batches;
   std::vector<v1::Draining> drainings;
@@ -107,6 +109,11 @@ struct RigOptions {
   // What prefill workers have otherwise than the decode worker.
   std::function<void(ProvenanceOptions&)> of_prefill;
   bool mixed_precision = false;
+  // Tiers of the prefill workers; copies end with the next turn unless RigWorker::hold_tiers.
+  int32_t host_slots = 0;
+  int32_t disk_slots = 0;
+  // What arrives while a step computes is delivered between two of its layers.
+  bool in_step = false;
   RankedConnector::Runner run_connects = RankedConnector::RunHere;
   // Of the decode worker's engine.
   std::shared_ptr<Speculator> speculator;
@@ -119,6 +126,9 @@ struct RigWorker {
   Inbox inbox;
   std::unique_ptr<ProvenanceExecutor> executor;
   std::unique_ptr<ManualTransport> transport;
+  FakeDisk disk;
+  std::unique_ptr<FakeTiers> tiers;
+  bool hold_tiers = false;
   std::unique_ptr<Engine> engine;
   std::unique_ptr<RouterLinksInMemory::Dialer> routers;
   virtual ~RigWorker() = default;
@@ -189,11 +199,13 @@ class RoleRig {
 
  private:
   bool TurnOf(RigWorker& worker);
+  std::function<void()> InStep(RigWorker* worker);
   ProvenanceOptions Model(int32_t blocks) const;
   ProvenanceOptions PrefillModel() const;
   v1::Fingerprint FingerprintOf(const KvLayout& layout) const;
   void StartDecode();
 
+  bool in_step_ = false;  // some worker is in the middle of a step
   ManualFabric fabric_;
   KvLinksInMemory::Sender kv_sender_{&kv_links};
   RouterLinksInMemory::Sender router_sender_{&router_links};

@@ -1,7 +1,7 @@
 #include "tests/kvcache/model/pull_model.h"
 
 #include <algorithm>
-#include <sstream>
+#include <utility>
 
 #include "common/check.h"
 
@@ -26,7 +26,10 @@ constexpr EventName kNames[] = {{Kind::kPull, "pull"},
                                 {Kind::kConnect, "link comes up"},
                                 {Kind::kHolderDies, "holder dies"},
                                 {Kind::kDeathProven, "death proven"},
-                                {Kind::kPullerDies, "puller dies"}};
+                                {Kind::kPullerDies, "puller dies"},
+                                {Kind::kLoad, "a block comes up"},
+                                {Kind::kLoadFails, "a block does not come up"},
+                                {Kind::kImpatient, "holder waits no longer for"}};
 
 }  // namespace
 
@@ -54,6 +57,12 @@ const char* BugName(PullBug bug) {
       return "acknowledged while a write is under way";
     case PullBug::kLostLinkIsDeath:
       return "a lost link is taken for a death";
+    case PullBug::kPublishedBeforeLoad:
+      return "published before it came up from its tier";
+    case PullBug::kPromotedMissKeeps:
+      return "a miss after a promotion keeps its grant";
+    case PullBug::kRevokedWhilePromoted:
+      return "a grant that was given back while promoting is used";
   }
   return "";
 }
@@ -90,6 +99,7 @@ void PullModel::StartHolder() {
   memory_.assign(static_cast<size_t>(config_.prefix_blocks), 0);
   holder_process_ = next_process_++;
   pushes_.clear();
+  promotion_.reset();
 }
 
 void PullModel::StartPuller(Puller& p) {
@@ -134,9 +144,12 @@ std::vector<PullModel::Event> PullModel::Possible() const {
     const Push& push = pushes_[i];
     const auto wanted = static_cast<int>(std::min(push.source.size(), push.target.size()));
     if (push.writing) add(Kind::kLand, static_cast<int>(i));
+    if (push.promoting && !push.stopped) add(Kind::kImpatient, static_cast<int>(i));
     if (push.epoch != 0 && !push.writing && !push.stopped && push.landed < wanted)
       add(Kind::kWrite, static_cast<int>(i));
   }
+  if (promotion_) add(Kind::kLoad);
+  if (promotion_ && tier_faults_ < config_.tier_faults) add(Kind::kLoadFails);
   if (evictions_ < config_.evictions && holder_->Available() > 0) add(Kind::kEvict);
   if (holder_ends_ < config_.holder_ends) add(Kind::kHolderDies);
   if (puller_ends_ < config_.puller_ends) add(Kind::kPullerDies, 0);
@@ -229,16 +242,60 @@ void PullModel::OnRequest(int puller, const Message& m) {
   push.puller = puller;
   push.process = p.process;
   push.pull = m.pull;
-  push.source = holder_->MatchAndPin(kRoot, Prefix(), config_.prefix_blocks * 16);
-  if (push.source.empty()) {
-    p.to_puller.push_back({Message::Kind::kMissed, m.pull});
-    push.blind = config_.bug == PullBug::kMissKeepsGrant;
-    if (!push.blind) return;
-  } else {
-    p.to_puller.push_back({Message::Kind::kNeed, m.pull, 0, static_cast<int>(push.source.size())});
-  }
-  if (config_.bug == PullBug::kHolderUnpinned) Unpin(push);
+  push.promoting = Promote();
   pushes_.push_back(std::move(push));
+  if (!pushes_.back().promoting) Offer(pushes_.back());
+}
+
+void PullModel::Offer(Push& push) {
+  Puller& p = pullers_[static_cast<size_t>(push.puller)];
+  const bool promoted = std::exchange(push.promoting, false);
+  push.source = holder_->MatchAndPin(kRoot, Prefix(), config_.prefix_blocks * 16);
+  if (!push.source.empty()) {
+    p.to_puller.push_back(
+        {Message::Kind::kNeed, push.pull, 0, static_cast<int>(push.source.size())});
+    if (config_.bug == PullBug::kHolderUnpinned) Unpin(push);
+    return;
+  }
+  p.to_puller.push_back({Message::Kind::kMissed, push.pull});
+  push.blind = config_.bug == (promoted ? PullBug::kPromotedMissKeeps : PullBug::kMissKeepsGrant);
+  push.stopped = !push.blind;
+}
+
+// Whether what the pool lacks of the prefix comes up from the tier, now or already.
+bool PullModel::Promote() {
+  if (!config_.tier || promotion_) return promotion_.has_value();
+  Promotion p;
+  p.blocks = holder_->MatchAndPin(kRoot, Prefix(), config_.prefix_blocks * 16);
+  p.matched = p.blocks.size();
+  const auto missing = config_.prefix_blocks - static_cast<int32_t>(p.matched);
+  auto fresh = missing > 0 ? holder_->Reserve(missing) : Result<Reservation>(Reservation());
+  if (missing == 0 || !fresh) {
+    holder_->Unpin(p.blocks, PinKind::kSequence);
+    return false;
+  }
+  for (const BlockId block : fresh->Take(PinKind::kSequence)) {
+    memory_[static_cast<size_t>(block.value)] = kUnloaded;
+    p.blocks.push_back(block);
+  }
+  if (config_.bug == PullBug::kPublishedBeforeLoad)
+    holder_->Publish(kRoot, Prefix(), p.blocks, static_cast<int32_t>(p.matched));
+  promotion_ = std::move(p);
+  return true;
+}
+
+// What has come is published, and given before anything else can take it.
+void PullModel::EndPromotion() {
+  const size_t good = promotion_->matched + promotion_->loaded;
+  if (promotion_->loaded > 0)
+    holder_->Publish(kRoot, Prefix(good), std::span(promotion_->blocks).first(good),
+                     static_cast<int32_t>(promotion_->matched));
+  holder_->Unpin(promotion_->blocks, PinKind::kSequence);
+  promotion_.reset();
+  for (Push& push : pushes_) {
+    if (push.promoting && !push.stopped) Offer(push);
+  }
+  Settle();
 }
 
 void PullModel::OnHolder(int puller, const Message& m) {
@@ -254,6 +311,7 @@ void PullModel::OnHolder(int puller, const Message& m) {
       return;
     }
     if (m.kind == Message::Kind::kRevoke && (its || any) && push.epoch == m.epoch) {
+      if (push.promoting && config_.bug == PullBug::kRevokedWhilePromoted) break;
       push.stopped = true;
       return Settle();
     }
@@ -285,7 +343,7 @@ void PullModel::Settle() {
   for (size_t i = 0; i < pushes_.size();) {
     Push& push = pushes_[i];
     const auto wanted = static_cast<int>(std::min(push.source.size(), push.target.size()));
-    const bool whole = push.epoch != 0 && !push.blind && push.landed == wanted;
+    const bool whole = push.epoch != 0 && !push.blind && !push.promoting && push.landed == wanted;
     const bool early = push.stopped && config_.bug == PullBug::kAckBeforeWrite;
     const bool over = !push.writing && (push.stopped || whole);
     Puller& p = pullers_[static_cast<size_t>(push.puller)];
@@ -396,77 +454,23 @@ void PullModel::Do(const Event& event) {
       StartPuller(*p);
       p->link = false;
       break;
+    case Kind::kLoad: {
+      Promotion& up = *promotion_;
+      memory_[static_cast<size_t>(up.blocks[up.matched + up.loaded].value)] =
+          Word(up.matched + up.loaded);
+      if (up.matched + ++up.loaded == up.blocks.size()) EndPromotion();
+      break;
+    }
+    case Kind::kLoadFails:
+      ++tier_faults_;
+      EndPromotion();
+      break;
+    case Kind::kImpatient:
+      Offer(pushes_[at]);
+      Settle();
+      break;
   }
   CheckContent();
-}
-
-// ---- What must hold ----
-
-void PullModel::CheckContent() {
-  const auto check = [&](BlockManager& blocks, const std::vector<uint64_t>& memory,
-                         const char* whose) {
-    blocks.CheckInvariants();
-    const auto found = blocks.MatchAndPin(kRoot, Prefix(), config_.prefix_blocks * 16);
-    blocks.Unpin(found, PinKind::kSequence);
-    for (size_t i = 0; i < found.size(); ++i) {
-      if (memory[static_cast<size_t>(found[i].value)] != Word(i))
-        Fail(std::string(whose) + " finds KV under the prefix that is not the prefix's");
-    }
-  };
-  check(*holder_, memory_, "the holder");
-  for (Puller& p : pullers_) check(*p.blocks, p.memory, "a puller");
-}
-
-std::string PullModel::Digest() const {
-  std::ostringstream out;
-  const auto pool = [&](const BlockManager& blocks, const std::vector<uint64_t>& memory) {
-    const BlockStats stats = blocks.Stats();
-    out << stats.free << ',' << stats.cached << ',' << stats.quarantined << ','
-        << blocks.MatchLength(kRoot, Prefix(), config_.prefix_blocks * 16);
-    for (const uint64_t word : memory) out << '/' << word;
-  };
-  out << evictions_ << link_breaks_ << holder_ends_ << puller_ends_;
-  pool(*holder_, memory_);
-  for (const Push& push : pushes_) {
-    out << 'P' << push.puller << ',' << push.process << ',' << push.pull << ',' << push.epoch << ','
-        << push.landed << push.writing << push.stopped << push.told << push.pinned << push.blind;
-    for (const BlockId block : push.source) out << ' ' << block.value;
-    for (const BlockId block : push.target) out << '>' << block.value;
-  }
-  for (const Puller& p : pullers_) {
-    out << '|' << static_cast<int>(p.phase) << p.link << ',' << p.pull << ',' << p.epoch.value
-        << ',' << p.held << ',' << p.pulls << p.computes << ',' << p.process << ',' << p.next_epoch
-        << ';';
-    pool(*p.blocks, p.memory);
-    for (const BlockId block : p.granted) out << 'g' << block.value;
-    for (uint64_t epoch = 1; epoch < p.next_epoch; ++epoch) {
-      const Lease* lease = const_cast<LeaseBook&>(p.leases).Find(Epoch(epoch));
-      if (lease != nullptr) out << 'L' << epoch << lease->revoked << lease->writer.incarnation;
-    }
-    for (const auto* queue : {&p.to_holder, &p.to_puller}) {
-      out << 'Q';
-      for (const Message& m : *queue)
-        out << static_cast<int>(m.kind) << m.pull << ',' << m.epoch << ',' << m.blocks << ' ';
-    }
-  }
-  return out.str();
-}
-
-void PullModel::Quiesce() {
-  for (int turn = 0; turn < 300 && violation_.empty(); ++turn) {
-    const std::vector<Event> events = Possible();
-    const auto next = std::ranges::find_if(events, [](const Event& e) {
-      return e.kind == Kind::kLate || e.kind == Kind::kToHolder || e.kind == Kind::kToPuller ||
-             e.kind == Kind::kLand || e.kind == Kind::kConnect || e.kind == Kind::kDeathProven;
-    });
-    if (next == events.end()) break;
-    Do(*next);
-  }
-  if (holder_->Stats().pinned > 0 || !pushes_.empty()) Fail("the holder's blocks do not come back");
-  for (const Puller& p : pullers_) {
-    if (p.blocks->Stats().pinned > 0 || p.leases.size() > 0)
-      Fail("a puller's blocks do not come back");
-  }
 }
 
 }  // namespace aisp

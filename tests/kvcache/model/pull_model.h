@@ -2,13 +2,15 @@
 // small enough to try every order of events. docs/kv-protocol.md names the transitions.
 //
 // Real: the block managers of all workers (pins, leases, prefix index, eviction, quarantine) and
-// the lease books. Modelled: what PrefixPuller and PrefixHolder do with a message, the wire, the
-// writes, deaths and restarts. A state is the path of events that led to it. One thread.
+// the lease books. Modelled: what PrefixPuller and PrefixHolder do with a message, a disk tier of
+// the holder and what is brought up from it, the wire, the writes, deaths and restarts. A state is
+// the path of events that led to it. One thread.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,12 +33,17 @@ enum class PullBug : uint8_t {
   kMissKeepsGrant,    // the grant of a prefix that was evicted is never acknowledged
   kAckBeforeWrite,    // the holder acknowledges while a write is under way
   kLostLinkIsDeath,   // blocks are reused when the link to the holder is lost
+  // With a tier:
+  kPublishedBeforeLoad,  // what is brought up counts as there at once
+  kPromotedMissKeeps,    // a promotion that brought nothing leaves the grant unacknowledged
+  kRevokedWhilePromoted  // a grant that is asked back meanwhile is acknowledged, and used
 };
-inline constexpr PullBug kAllPullBugs[] = {PullBug::kHolderUnpinned, PullBug::kUnpinnedTooEarly,
-                                           PullBug::kPublishedEarly, PullBug::kHeldIgnored,
-                                           PullBug::kEpochUnchecked, PullBug::kEpochOfAnyReader,
-                                           PullBug::kLateIsOver,     PullBug::kMissKeepsGrant,
-                                           PullBug::kAckBeforeWrite, PullBug::kLostLinkIsDeath};
+inline constexpr PullBug kAllPullBugs[] = {
+    PullBug::kHolderUnpinned,      PullBug::kUnpinnedTooEarly,    PullBug::kPublishedEarly,
+    PullBug::kHeldIgnored,         PullBug::kEpochUnchecked,      PullBug::kEpochOfAnyReader,
+    PullBug::kLateIsOver,          PullBug::kMissKeepsGrant,      PullBug::kAckBeforeWrite,
+    PullBug::kLostLinkIsDeath,     PullBug::kPublishedBeforeLoad, PullBug::kPromotedMissKeeps,
+    PullBug::kRevokedWhilePromoted};
 const char* BugName(PullBug bug);
 
 struct PullConfig {
@@ -48,6 +55,8 @@ struct PullConfig {
   int link_breaks = 0;  // in all
   int holder_ends = 0;  // it is killed and started anew
   int puller_ends = 0;  // the first puller is
+  bool tier = false;    // the holder has the prefix on a disk too, which outlives it
+  int tier_faults = 0;  // reads of it that fail
   bool owner_copies = false;
   PullBug bug = PullBug::kNone;
 };
@@ -71,6 +80,9 @@ class PullModel {
       kHolderDies,   // and is started anew with an empty pool
       kDeathProven,  // puller: it learns that the holder's former process is dead
       kPullerDies,   // puller: and is started anew with an empty pool
+      kLoad,         // the next block has come up from the holder's tier
+      kLoadFails,    // or not, nor those behind it
+      kImpatient,    // push: what is there is given, while the rest comes up
     };
     Kind kind;
     int which = 0;
@@ -88,6 +100,7 @@ class PullModel {
  private:
   static constexpr Hash128 kRoot = {1, 2};
   static constexpr uint64_t kForeign = 7;  // what other prompts leave in a block
+  static constexpr uint64_t kUnloaded = 8;
   struct Message {
     enum class Kind : uint8_t { kRequest, kGrant, kRevoke, kNeed, kDone, kMissed, kFence } kind;
     uint64_t pull = 0;
@@ -125,8 +138,16 @@ class PullModel {
     int landed = 0;
     bool writing = false;
     bool stopped = false;
+    bool promoting = false;
     bool told = false;   // of its end
     bool blind = false;  // of a miss that is not acknowledged
+  };
+
+  // From the holder's tier; all pinned until it ends.
+  struct Promotion {
+    std::vector<BlockId> blocks;
+    size_t matched = 0;
+    size_t loaded = 0;
   };
 
   void Fail(const std::string& what) {
@@ -146,6 +167,9 @@ class PullModel {
   void LoseLink(int puller);
   void OnHolder(int puller, const Message& m);
   void OnRequest(int puller, const Message& m);
+  bool Promote();
+  void EndPromotion();
+  void Offer(Push& push);
   void OnPuller(Puller& p, const Message& m);
   void OnDone(Puller& p, const Message& m);
   void Land(Push& push);
@@ -159,6 +183,8 @@ class PullModel {
   std::vector<uint64_t> memory_;
   uint64_t holder_process_ = 0;
   std::vector<Push> pushes_;
+  std::optional<Promotion> promotion_;
+  int tier_faults_ = 0;
   std::vector<Puller> pullers_;
   uint64_t next_process_ = 1;
   uint64_t next_pull_ = 1;

@@ -51,6 +51,35 @@ TEST(PullModel, DeathsAndLostLinks) {
   ExpectAllGood("deaths", config, 200'000);
 }
 
+TEST(PullModel, WhatComesUpFromATier) {
+  for (const bool owner_copies : {false, true}) {
+    PullConfig config;
+    config.tier = true;
+    config.tier_faults = 1;
+    config.evictions = 1;
+    config.computes = 0;
+    config.owner_copies = owner_copies;
+    ExpectAllGood("two pullers and a tier", config, 400'000);
+    config.pullers = 1;
+    config.prefix_blocks = 2;
+    config.pulls = 2;
+    config.evictions = 2;
+    ExpectAllGood("two blocks and a tier", config, 400'000);
+  }
+}
+
+TEST(PullModel, DeathsWhileSomethingComesUp) {
+  PullConfig config;
+  config.pullers = 1;
+  config.pulls = 2;
+  config.tier = true;
+  config.tier_faults = 1;
+  config.link_breaks = 1;
+  config.holder_ends = 1;
+  config.puller_ends = 1;
+  ExpectAllGood("deaths and a tier", config, 400'000);
+}
+
 TEST(PullModel, FindsEverySeededBug) {
   for (const PullBug bug : kAllPullBugs) {
     PullConfig config;
@@ -58,6 +87,8 @@ TEST(PullModel, FindsEverySeededBug) {
     if (bug == PullBug::kHeldIgnored) config.prefix_blocks = 2;
     if (bug == PullBug::kLostLinkIsDeath) config.link_breaks = 1;
     config.owner_copies = bug == PullBug::kEpochUnchecked;
+    config.tier = bug >= PullBug::kPublishedBeforeLoad;
+    config.tier_faults = config.tier ? 1 : 0;
     const Exploration e = Explore(config, 100'000);
     std::printf("%s: %lu states, %s\n", BugName(bug), e.states, Shown(e).c_str());
     EXPECT_NE(e.violation, "") << BugName(bug);

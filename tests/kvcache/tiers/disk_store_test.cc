@@ -74,6 +74,22 @@ TEST_F(DiskStoreTest, WhatIsWrittenIsReadAgainAfterARestart) {
   EXPECT_EQ(Read(after, 0, 10).error().code, Code::kDataLoss) << "never written";
 }
 
+TEST_F(DiskStoreTest, TheUnitsOfABlockOutliveARestartAndAreHashedWithIt) {
+  DiskStore before = Open();
+  TierEntry entry{2, Key(7), Key(0), 32};
+  entry.units[0] = {1, 2};
+  entry.units[7] = {3, 4};
+  std::vector<std::byte> buffer = Block(7);
+  ASSERT_TRUE(before.Write(entry, buffer));
+  DiskStore after = Open();
+  const auto found = Scan(after);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].units, entry.units);
+  disk.bytes[2 * after.slot_bytes() + 100] ^= std::byte{1};  // among the units
+  DiskStore spoilt = Open();
+  EXPECT_TRUE(Scan(spoilt).empty());
+}
+
 TEST_F(DiskStoreTest, OfTwoWithOneKeyTheNewerCounts) {
   DiskStore store = Open();
   ASSERT_TRUE(Write(store, 0, 5));
