@@ -94,7 +94,8 @@ void DrawClasses(const SimulateFlags& flags, uint64_t seed, std::vector<loadgen:
   }
 }
 
-// "--flag value" or "--flag=value"; what is none of ours describes the load.
+// Long: one branch for each flag. "--flag value" or "--flag=value"; what is none of ours describes
+// the load.
 Result<SimulateFlags> ParseFlags(const std::vector<std::string>& args) {
   SimulateFlags flags;
   for (size_t i = 0; i < args.size(); ++i) {

@@ -64,9 +64,11 @@ inline double MissRisk(double ms, double limit_ms, double spread_ms) {
   return 1 / (1 + std::pow(limit_ms / ms, kSteepness / part));
 }
 
-// What a request is worth: as much as one costs that just keeps its limits. A limit that there is
-// not counts as what was predicted.
+// What a request is worth in risks: as much as one costs that just keeps its limits. A limit that
+// there is not counts as what was predicted. Nothing where it names its limits itself: it is
+// refused with a margin before them, and to accept it near them is no gamble.
 inline double WorthMs(const RequestSummary& request, double ttft_ms, double tpot_ms) {
+  if (request.asked.any()) return 0;
   const Objective& o = request.objective;
   return (o.ttft_ms > 0 ? o.ttft_ms : ttft_ms) +
          request.expected_new_tokens * (o.tpot_ms > 0 ? o.tpot_ms : tpot_ms);
