@@ -10,6 +10,7 @@
 #include "commands/admin_client.h"
 #include "commands/commands.h"
 #include "common/log.h"
+#include "common/random.h"
 #include "common/strings.h"
 #include "loadgen/arrivals.h"
 #include "loadgen/dataset.h"
@@ -35,6 +36,8 @@ routing policy serves more of it in time? No server and no GPU is needed.
   --find-rate         the highest rate at which enough requests keep the --goodput limits, for each policy
   --routers N         replicas of the router, asked in turn; they share nothing but the workers
   --objectives        requests ask for the --goodput limits: what is not predicted to keep them is refused at once
+  --prefill WHERE     auto (default), remote or local: where prompts are computed, for comparisons
+  --class-share LIST  of the requests whose trace names no class: batch=0.3,best-effort=0.1; the rest is interactive
   --planner           workers change their roles as `aisp planner` would have them, decided once a second
   --budget N          with --planner: at most so many workers prefill or decode at a time, the others are parked
   --max-inflight N    requests that the router has at a time; more are refused (default 1000000)
@@ -45,19 +48,54 @@ routing policy serves more of it in time? No server and no GPU is needed.
 The load is described by the flags of aisp-loadgen (see its --help): --dataset-name, --dataset-path, --num-prompts,
 --input-len, --output-len, --request-rate, --burstiness, --time-scale, --length-scale, --seed, --goodput and so on.
 Columns: good: requests within the limits, of all that came; P, D: how busy the workers were; cached: part of the
-prompts that no worker computed; us/place: wall-clock microseconds that the router took for one request.
+prompts that no worker computed; us/place and p99: CPU time that the router took for one request.
 )";
 
 struct SimulateFlags {
   std::string workers, learn, key_file;
   std::string policies = "cost";
   bool find_rate = false, objectives = false, planner = false, json = false, help = false;
+  PrefillPreference prefill = PrefillPreference::kAuto;
+  double batch = 0, best_effort = 0;  // parts of all requests
   int64_t budget = 0, routers = 1;
   int64_t max_inflight = 1'000'000;
   std::vector<std::string> load;  // the flags of aisp-loadgen
 };
 
-// "--flag value" or "--flag=value"; what is none of ours describes the load.
+Result<PrefillPreference> ParsePrefill(std::string_view where) {
+  if (where == "auto") return PrefillPreference::kAuto;
+  if (where == "remote") return PrefillPreference::kRemote;
+  if (where == "local") return PrefillPreference::kLocal;
+  return InvalidArgument(fmt::format("--prefill: '{}' is none of auto, remote, local", where));
+}
+
+Status ParseClassShare(std::string_view list, SimulateFlags* flags) {
+  for (const std::string_view each : Split(list, ',')) {
+    const size_t equals = std::min(each.find('='), each.size());
+    const auto part = ParseDouble(each.substr(std::min(equals + 1, each.size())));
+    const auto named = ServiceClassNamed(Trim(each.substr(0, equals)));
+    if (!part || !named || *part < 0 || *part > 1 || !Yields(*named)) {
+      return InvalidArgument(fmt::format(
+          "--class-share: '{}' is no class with its part, as in batch=0.3,best-effort=0.1", each));
+    }
+    (*named == ServiceClass::kBatch ? flags->batch : flags->best_effort) = *part;
+  }
+  if (flags->batch + flags->best_effort <= 1) return {};
+  return InvalidArgument("--class-share: the parts are more than the whole");
+}
+
+// Draws the classes of what is interactive so far.
+void DrawClasses(const SimulateFlags& flags, uint64_t seed, std::vector<loadgen::WorkItem>* items) {
+  SplitMix64 random(seed ^ 0xC1A55);
+  for (loadgen::WorkItem& item : *items) {
+    const double drawn = random.Uniform();
+    if (Yields(item.service_class) || drawn >= flags.batch + flags.best_effort) continue;
+    item.service_class = drawn < flags.batch ? ServiceClass::kBatch : ServiceClass::kBestEffort;
+  }
+}
+
+// Long: one branch for each flag. "--flag value" or "--flag=value"; what is none of ours describes
+// the load.
 Result<SimulateFlags> ParseFlags(const std::vector<std::string>& args) {
   SimulateFlags flags;
   for (size_t i = 0; i < args.size(); ++i) {
@@ -86,6 +124,12 @@ Result<SimulateFlags> ParseFlags(const std::vector<std::string>& args) {
       const auto number = ParseIntInRange(text, 1, 64);
       if (!number) return InvalidArgument("--routers: " + number.error().message);
       flags.routers = *number;
+    } else if (name == "--prefill") {
+      AISP_ASSIGN_OR_RETURN(const std::string text, value());
+      AISP_ASSIGN_OR_RETURN(flags.prefill, ParsePrefill(text));
+    } else if (name == "--class-share") {
+      AISP_ASSIGN_OR_RETURN(const std::string text, value());
+      AISP_RETURN_IF_ERROR(ParseClassShare(text, &flags));
     } else if (name == "--json") {
       flags.json = true;
     } else if (name == "--workers") {
@@ -299,13 +343,16 @@ Result<Simulator> MakeSimulator(const SimulateFlags& flags) {
   simulate::ClusterOptions cluster;
   AISP_ASSIGN_OR_RETURN(cluster.fleets, simulate::ParseFleets(flags.workers, ShippedWorkers()));
   cluster.objectives = flags.objectives;
+  cluster.prefill = flags.prefill;
   cluster.routers = static_cast<int>(flags.routers);
   if (flags.planner) cluster.planner.emplace().max_workers = static_cast<int>(flags.budget);
   cluster.router.max_inflight = static_cast<int32_t>(flags.max_inflight);
+  cluster.router.max_queued = static_cast<int32_t>(flags.max_inflight);
   std::vector<std::string> notes;
   AISP_ASSIGN_OR_RETURN(std::vector<loadgen::WorkItem> items, loadgen::LoadDataset(load, &notes));
   for (const std::string& note : notes) std::fprintf(stderr, "%s\n", note.c_str());
   if (items.empty()) return InvalidArgument("the load has no request");
+  DrawClasses(flags, load.seed, &items);
   std::fprintf(stderr, "%zu requests, seed %llu\n", items.size(),
                static_cast<unsigned long long>(load.seed));
   return Simulator(std::move(cluster), std::move(load), std::move(items));

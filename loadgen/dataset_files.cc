@@ -74,6 +74,23 @@ uint64_t TailSeed(uint64_t seed, uint64_t index) {
 
 }  // namespace
 
+namespace {
+
+// "": interactive.
+Result<ServiceClass> ClassOf(std::string_view name) {
+  if (name.empty()) return ServiceClass::kInteractive;
+  if (const auto known = ServiceClassNamed(name)) return *known;
+  return InvalidArgument(fmt::format("'{}' is no class; known: {}", Excerpt(name),
+                                     fmt::join(kServiceClassNames, ", ")));
+}
+
+std::string StringOr(const Json& json, const char* key) {
+  const auto it = json.find(key);
+  return it != json.end() && it->is_string() ? it->get<std::string>() : std::string();
+}
+
+}  // namespace
+
 Result<std::vector<WorkItem>> ReadMooncake(std::istream& in, const Options& o) {
   std::vector<WorkItem> items;
   const int64_t block = Scale(kMooncakeBlock, o.length_scale);
@@ -85,6 +102,7 @@ Result<std::vector<WorkItem>> ReadMooncake(std::istream& in, const Options& o) {
     item.at_s = static_cast<double>(ms) * 1e-3 * o.time_scale;
     item.input_tokens = Scale(input, o.length_scale);
     item.output_tokens = OutputOr(o, Scale(output, o.length_scale));
+    AISP_ASSIGN_OR_RETURN(item.service_class, ClassOf(StringOr(json, "class")));
     int64_t left = item.input_tokens;
     for (const Json& id : json.value("hash_ids", Json::array())) {
       if (!id.is_number_integer())
@@ -137,6 +155,7 @@ Result<std::vector<WorkItem>> ReadCsvTrace(std::istream& in, const Options& o) {
   AISP_ASSIGN_OR_RETURN(const size_t time, column({"timestamp"}));
   AISP_ASSIGN_OR_RETURN(const size_t input, column({"contexttokens", "request tokens"}));
   AISP_ASSIGN_OR_RETURN(const size_t output, column({"generatedtokens", "response tokens"}));
+  const auto classes = columns.find("class");
   std::vector<WorkItem> items;
   for (size_t number = 2; std::getline(in, line); ++number) {
     if (Trim(line).empty()) continue;
@@ -153,6 +172,11 @@ Result<std::vector<WorkItem>> ReadCsvTrace(std::istream& in, const Options& o) {
     // BurstGPT records failed requests with no answer.
     if (*in_tokens == 0 || *out_tokens == 0) continue;
     WorkItem item;
+    if (classes != columns.end() && classes->second < fields.size()) {
+      const auto named = ClassOf(ToLowerAscii(Trim(fields[classes->second])));
+      if (!named) return tl::unexpected(At(number, named.error().message));
+      item.service_class = *named;
+    }
     item.at_s = *at * o.time_scale;
     item.input_tokens = Scale(*in_tokens, o.length_scale);
     item.output_tokens = OutputOr(o, Scale(*out_tokens, o.length_scale));

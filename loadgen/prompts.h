@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/ids.h"
+#include "common/service_class.h"
 
 namespace aisp::loadgen {
 
@@ -33,6 +34,8 @@ struct WorkItem {
   int64_t input_tokens = -1;  // -1: not known before the server says so
   int64_t output_tokens = 0;
   double at_s = -1;  // of a trace: seconds from its start; -1: none
+  // Of a trace that says so, else what the user asked for; only `aisp simulate` uses it.
+  ServiceClass service_class = ServiceClass::kInteractive;
 
   // Turns of one conversation stand in a row. A turn's own words are those above, what was said
   // before is `history`, which the driver fills in; its input_tokens are those of both, as far as

@@ -54,11 +54,13 @@ class RunningMean {
   static constexpr uint64_t kTrustAll = 4;
   static constexpr double kHoldMs = 2000;  // unchanged for so long
   static constexpr double kHalfMs = 2000;  // then half of it is left after each
+  static constexpr double kGoneMs = 40 * kHalfMs;
 
   double Kept(Instant now) const {
     if (count_ == 0) return 1;
     const double idle_ms = ToMs(now - last_) - kHoldMs;
-    return idle_ms <= 0 ? 1 : std::exp2(-idle_ms / kHalfMs);
+    if (idle_ms <= 0) return 1;
+    return idle_ms > kGoneMs ? 0 : std::exp2(-idle_ms / kHalfMs);
   }
 
   double start_;

@@ -12,17 +12,20 @@
 // objective and keep the running streams' come first; among them, and where there are none, it
 // takes the least of
 //
-//   TTFT + expected_new_tokens * TPOT + disturbance + cost of computing
+//   TTFT + expected_new_tokens * TPOT + disturbance + cost of computing + risk
 //
 // where disturbance is the delay that a local prefill puts on the streams that already decode on D,
-// and the last term what it costs the requests that come meanwhile. There is no fixed threshold:
-// local or remote follows from the costs fitted to each worker.
+// the next term what it costs the requests that come meanwhile, and the last one how likely the
+// request and those streams are to miss their limits, times what a request is worth. There is no
+// fixed threshold: local or remote follows from the costs fitted to each worker.
 #include <algorithm>
 #include <cmath>
 
 #include "common/prefix_hash.h"
 #include "router/policy.h"
+#include "router/prediction.h"
 #include "router/prefix_pulls.h"
+#include "router/shortlist.h"
 
 namespace aisp {
 namespace {
@@ -46,54 +49,6 @@ constexpr double kMargin = 2.0;
 constexpr double kMostSpread = 0.1;
 // Of a TPOT: what nobody has been wrong about yet is not certain.
 constexpr double kLeastSpread = 0.025;
-
-// As many pairs of workers are predicted in full: kMostEach of either kind, where there are more.
-constexpr size_t kMostPairs = 16;
-constexpr size_t kMostEach = 4;
-// Puts what misses a target behind all that does not.
-constexpr double kMissed = 1e12;
-
-// The kMostEach least of `workers` by `value`, in order.
-template <typename Value>
-void KeepLeast(std::vector<int>* workers, const Value& value) {
-  std::vector<std::pair<double, int>> valued;
-  valued.reserve(workers->size());
-  for (const int worker : *workers) valued.emplace_back(value(worker), worker);
-  const size_t kept = std::min(kMostEach, valued.size());
-  std::partial_sort(valued.begin(), valued.begin() + static_cast<std::ptrdiff_t>(kept),
-                    valued.end());
-  workers->clear();
-  for (size_t i = 0; i < kept; ++i) workers->push_back(valued[i].second);
-}
-
-// A step of D with this request among the others, or among those that do not yield to it.
-double StepWithMs(const RequestSummary& request, const WorkerView& decode, bool displaces) {
-  const int32_t others = decode.rows - (displaces ? decode.yielding_rows : 0);
-  const int64_t context = decode.context_tokens - (displaces ? decode.yielding_context : 0);
-  const int32_t rows = std::min(others + 1, std::max(1, decode.max_rows));
-  return decode.cost.StepMs({0, 0, static_cast<double>(rows),
-                             static_cast<double>(std::max(int64_t{0}, context) + request.tokens)});
-}
-
-// The time for a token where steps take `step_ms` and those with prompts, which are longer and draw
-// one token as well, take a part of each second.
-double BesidePromptsMs(const RequestSummary& request, double step_ms) {
-  constexpr double kMostBusy = 950;
-  if (request.prompt_ms_per_s <= 0 || step_ms <= 0) return step_ms;
-  const double busy_ms = std::min(request.prompt_ms_per_s, kMostBusy);
-  const double prompt_steps = request.prompt_steps_per_s * busy_ms / request.prompt_ms_per_s;
-  return std::max(step_ms, 1e3 / (prompt_steps + (1e3 - busy_ms) / step_ms));
-}
-
-double PromptMs(const WorkerView& worker, const PromptWork& work) {
-  return worker.cost.PromptMs(work, worker.chunk_tokens, worker.RunningBeside());
-}
-
-// Tokens that `worker` would compute and have read.
-PromptWork WorkFor(const RequestSummary& request, const WorkerView& worker, int32_t more) {
-  const int32_t tokens = UncachedTokens(request, worker);
-  return PromptWork::Of(request.tokens - tokens - 1, tokens + more);
-}
 
 std::string_view ReasonOf(const RequestSummary& request, const WorkerView& decode, bool remote,
                           bool pulls, bool any_prefill) {
@@ -141,7 +96,6 @@ class CostPolicy final : public RoutingPolicy {
   static double FirstDecodeMs(const WorkerView& decode, double ready_ms, double step_ms);
   static Cost Begin(const RequestSummary& request, const WorkerView& decode);
   static void SetStep(const RequestSummary& request, const WorkerView& decode, Cost* cost);
-  static double ComputeCostMs(const RequestSummary& request, double compute_ms);
   static double QueueMs(const WorkerView& worker, const PromptWork& work, double compute_ms);
   static void End(const RequestSummary& request, const WorkerView::LearntTtft& learnt, Cost* cost);
   double AdmissionMs(const RequestSummary& request, const WorkerView& decode, double tpot_ms) const;
@@ -150,14 +104,14 @@ class CostPolicy final : public RoutingPolicy {
   // `pull_ms`: before it, until it has what is cached elsewhere.
   Cost Local(const RequestSummary& request, const WorkerView& decode, double pull_ms = 0) const;
   void AddPulls(const RequestSummary& request, std::span<const WorkerView> workers,
-                std::vector<Candidate>* candidates) const;
+                const Shortlist& list, std::vector<Candidate>* candidates) const;
   // `pull_ms`: likewise, of the prefill worker.
   Cost Remote(const RequestSummary& request, const WorkerView& decode, const WorkerView& prefill,
               double pull_ms = 0) const;
-  std::vector<Candidate> RemoteCandidates(const RequestSummary& request,
-                                          std::span<const WorkerView> workers) const;
+  void AddRemotes(const RequestSummary& request, std::span<const WorkerView> workers,
+                  const Shortlist& list, std::vector<Candidate>* candidates) const;
   std::vector<int> Fallbacks(const RequestSummary& request, std::span<const WorkerView> workers,
-                             const Placement& chosen) const;
+                             const Shortlist& list, const Placement& chosen) const;
 
   const CostPolicyOptions options_;
 };
@@ -227,18 +181,14 @@ void CostPolicy::End(const RequestSummary& request, const WorkerView::LearntTtft
   cost->score_ms += cost->ttft_ms + request.expected_new_tokens * cost->tpot_ms;
   // What waits behind much is off by a part of it.
   const double spread_ms = learnt.offset.spread + learnt.wait_factor.spread * cost->ttft_wait_ms;
+  const double risk = MissRisk(cost->ttft_ms, request.objective.ttft_ms, spread_ms);
+  cost->score_ms += risk * WorthMs(request, cost->ttft_ms, cost->tpot_ms);
   const double high_ms =
       cost->ttft_ms +
       std::max(kMargin * std::min(spread_ms, kMostSpread * request.objective.ttft_ms),
                kMostSpread * cost->ttft_ms);
   cost->meets = request.objective.MetBy(high_ms, cost->tpot_high_ms);
   cost->keeps_asked = request.asked.MetBy(high_ms, cost->tpot_high_ms);
-}
-
-// What computing a prompt costs the requests that come meanwhile: each waits for half of it on
-// average.
-double CostPolicy::ComputeCostMs(const RequestSummary& request, double compute_ms) {
-  return 0.5 * request.arrivals_per_s * 1e-3 * compute_ms * compute_ms;
 }
 
 // Until `worker` is through with this prompt, without the `compute_ms` of the prompt itself. Of n
@@ -266,16 +216,17 @@ CostPolicy::Cost CostPolicy::Local(const RequestSummary& request, const WorkerVi
   const PromptWork work = WorkFor(request, decode, 1);
   const double compute_ms = PromptMs(decode, work);
   cost.score_ms = ComputeCostMs(request, compute_ms);
-  const StepShape running = decode.RunningBeside();
-  if (running.decode_rows > 0) {
-    // The steps that its chunks are in would have been steps of decodes alone.
-    const double steps =
-        std::ceil(static_cast<double>(work.tokens) / std::max(1, decode.chunk_tokens));
-    const double delay_ms = std::max(0.0, compute_ms - steps * decode.cost.StepMs(running));
-    cost.score_ms += options_.disturbance_weight * delay_ms * running.decode_rows;
+  const double rows = decode.RunningBeside().decode_rows;
+  if (rows > 0) {
+    const double delay_ms = DelayMs(decode, work, compute_ms);
+    cost.score_ms += options_.disturbance_weight * delay_ms * rows;
     // Spread over as many tokens as a stream has, on average.
     const double others_ms = cost.tpot_ms + delay_ms / std::max(1.0, request.expected_new_tokens);
     cost.spares_others = cost.spares_others && request.others.MetBy(0, others_ms);
+    const double limit_ms = request.others.tpot_ms, spread_ms = decode.tpot_extra.spread;
+    const double more_risk =
+        MissRisk(others_ms, limit_ms, spread_ms) - MissRisk(cost.tpot_ms, limit_ms, spread_ms);
+    cost.score_ms += rows * more_risk * WorthMs(request, 0, cost.tpot_ms);
   }
   cost.ttft_own_ms = pull_ms + compute_ms;
   cost.ttft_wait_ms =
@@ -286,18 +237,9 @@ CostPolicy::Cost CostPolicy::Local(const RequestSummary& request, const WorkerVi
 
 // Decode workers that would have it done soonest once they had what another one holds: a few.
 void CostPolicy::AddPulls(const RequestSummary& request, std::span<const WorkerView> workers,
-                          std::vector<Candidate>* candidates) const {
-  const std::vector<int> holders = PrefixHolders(request, workers);
-  if (holders.empty()) return;
-  std::vector<int> decodes;
-  for (const Candidate& local : *candidates) decodes.push_back(local.decode);
-  if (decodes.size() > kMostEach) {
-    KeepLeast(&decodes, [&](int d) {
-      return workers[static_cast<size_t>(d)].busy_ms + workers[static_cast<size_t>(d)].backlog_ms;
-    });
-  }
-  for (const int d : decodes) {
-    const PullChoice pull = BestPull(request, workers, holders, d);
+                          const Shortlist& list, std::vector<Candidate>* candidates) const {
+  for (const int d : list.pullers) {
+    const PullChoice pull = BestPull(request, workers, list.holders, d);
     for (Candidate& local : *candidates) {
       if (local.decode == d) local.pull.verdict = std::min(pull.verdict, PullVerdict::kOutbid);
     }
@@ -357,67 +299,39 @@ void CostPolicy::KeepBest(std::vector<Candidate>* candidates) {
   std::erase_if(*candidates, [&](const Candidate& c) { return rank(c) != best; });
 }
 
-// Pairs of a decode worker D and a prefill worker P that are predicted in full. Where there are
-// more, those of the P that would have computed the prompt first and of the D that are best with
-// the first of these.
-std::vector<CostPolicy::Candidate> CostPolicy::RemoteCandidates(
-    const RequestSummary& request, std::span<const WorkerView> workers) const {
-  std::vector<int> decodes, prefills;
-  for (size_t i = 0; i < workers.size(); ++i) {
-    if (!workers[i].available) continue;
-    if (workers[i].prefill) {
-      prefills.push_back(static_cast<int>(i));
-    } else if (UncachedTokens(request, workers[i]) >= kHashUnitTokens) {
-      decodes.push_back(static_cast<int>(i));
-    }
-  }
-  if (decodes.empty() || prefills.empty()) return {};
-  if (decodes.size() * prefills.size() > kMostPairs) {
-    KeepLeast(&prefills, [&](int p) {
-      const WorkerView& worker = workers[static_cast<size_t>(p)];
-      return worker.busy_ms + worker.backlog_ms + PromptMs(worker, WorkFor(request, worker, 0));
-    });
-    const WorkerView& first = workers[static_cast<size_t>(prefills.front())];
-    KeepLeast(&decodes, [&](int d) {
-      const Cost cost = Remote(request, workers[static_cast<size_t>(d)], first);
-      return cost.score_ms + (cost.meets && cost.spares_others ? 0 : kMissed);
-    });
-  }
-  const std::vector<int> holders = PrefixHolders(request, workers);
-  std::vector<Candidate> candidates;
-  for (const int p : prefills) {
+// Pairs of a decode worker D and a prefill worker P.
+void CostPolicy::AddRemotes(const RequestSummary& request, std::span<const WorkerView> workers,
+                            const Shortlist& list, std::vector<Candidate>* candidates) const {
+  if (list.decodes.empty()) return;
+  for (const int p : list.prefills) {
     const WorkerView& prefill = workers[static_cast<size_t>(p)];
-    const PullChoice pull = BestPull(request, workers, holders, p);
+    const PullChoice pull = BestPull(request, workers, list.holders, p);
+    const bool pulls = pull.holder >= 0;
     const WorkerView with = WithPrefix(prefill, pull.tokens);
-    for (const int d : decodes) {
+    for (const int d : list.decodes) {
       const WorkerView& decode = workers[static_cast<size_t>(d)];
-      const bool pulls = pull.holder >= 0;
       if (!pulls || !request.pull_whenever)
-        candidates.push_back({d, p, Remote(request, decode, prefill), {}});
-      if (pulls) candidates.push_back({d, p, Remote(request, decode, with, pull.pull_ms), pull});
+        candidates->push_back({d, p, Remote(request, decode, prefill), {}});
+      if (pulls) candidates->push_back({d, p, Remote(request, decode, with, pull.pull_ms), pull});
     }
   }
-  return candidates;
 }
 
 Result<Placement> CostPolicy::Pick(const RequestSummary& request,
                                    std::span<const WorkerView> workers) const {
+  const Shortlist list = MakeShortlist(request, workers, options_);
   std::vector<Candidate> candidates;
-  candidates.reserve(workers.size() + kMostPairs + kMostEach);
-  bool any_prefill = false;
-  for (size_t i = 0; i < workers.size(); ++i) {
-    if (!workers[i].available) continue;
-    any_prefill = any_prefill || workers[i].prefill;
-    if (workers[i].prefill) continue;
-    const HeldPrefix own = OwnPrefix(request, workers[i]);
-    const WorkerView with = WithPrefix(workers[i], own.tokens);
-    candidates.push_back({static_cast<int>(i), -1, Local(request, with, own.promote_ms), {}});
+  candidates.reserve(Shortlist::kLocals + Shortlist::kEach + 2 * Shortlist::kPairs);
+  for (const int d : list.locals) {
+    const WorkerView& worker = workers[static_cast<size_t>(d)];
+    const HeldPrefix own = OwnPrefix(request, worker);
+    const Cost cost = own.promote_ms > 0
+                          ? Local(request, WithPrefix(worker, own.tokens), own.promote_ms)
+                          : Local(request, worker);
+    candidates.push_back({d, -1, cost, {}});
   }
-  AddPulls(request, workers, &candidates);
-  if (request.preference != PrefillPreference::kLocal) {
-    const std::vector<Candidate> remote = RemoteCandidates(request, workers);
-    candidates.insert(candidates.end(), remote.begin(), remote.end());
-  }
+  AddPulls(request, workers, list, &candidates);
+  AddRemotes(request, workers, list, &candidates);
   if (candidates.empty()) return Unavailable("no decode worker is ready; retry later");
   if (request.preference == PrefillPreference::kRemote) PreferRemote(&candidates);
   KeepBest(&candidates);
@@ -446,20 +360,19 @@ Result<Placement> CostPolicy::Pick(const RequestSummary& request,
   placement.displaces = chosen.cost.displaces;
   const bool remote = chosen.prefill >= 0;
   placement.reason = ReasonOf(request, workers[chosen.decode], remote,
-                              chosen.pull.holder >= 0 && !remote, any_prefill);
-  if (placement.prefill >= 0) placement.fallbacks = Fallbacks(request, workers, placement);
+                              chosen.pull.holder >= 0 && !remote, list.any_prefill);
+  if (placement.prefill >= 0) placement.fallbacks = Fallbacks(request, workers, list, placement);
   return placement;
 }
 
 std::vector<int> CostPolicy::Fallbacks(const RequestSummary& request,
-                                       std::span<const WorkerView> workers,
+                                       std::span<const WorkerView> workers, const Shortlist& list,
                                        const Placement& chosen) const {
+  const WorkerView& decode = workers[static_cast<size_t>(chosen.decode)];
   std::vector<std::pair<double, int>> others;
-  for (size_t p = 0; p < workers.size(); ++p) {
-    if (!workers[p].prefill || !workers[p].available || static_cast<int>(p) == chosen.prefill)
-      continue;
-    others.emplace_back(Remote(request, workers[chosen.decode], workers[p]).score_ms,
-                        static_cast<int>(p));
+  for (const int p : list.prefills) {
+    if (p == chosen.prefill) continue;
+    others.emplace_back(Remote(request, decode, workers[static_cast<size_t>(p)]).score_ms, p);
   }
   const size_t kept = std::min(kMaxFallbacks, others.size());
   std::partial_sort(others.begin(), others.begin() + static_cast<std::ptrdiff_t>(kept),

@@ -288,8 +288,8 @@ struct Router::Impl {
   Status Place(Request& request);
   // From a draining worker to another one; false when there is none.
   bool Move(Request& request);
-  std::vector<WorkerView> ViewsFor(const Request& request, bool yields,
-                                   std::vector<WorkerState*>* states);
+  // Sets all of it but the placement.
+  void SetViews(const Request& request, bool yields, Choice* choice);
   // What the decode worker is told of a prefix that it shall pull.
   void DescribePull(Request& request, const Choice& choice, v1::GenerateRequest* generate);
   // An error says why the worker's link did not take it; nothing has happened then.
@@ -358,6 +358,8 @@ struct Router::Impl {
   std::map<std::string, WorkerState>
       workers;                       // in the order of their names, so that a run can be replayed
   std::vector<WorkerState*> roster;  // the same, for the loop of every placement
+  ptrdiff_t decode_workers = 0;      // of them
+  Choice spare;                      // whose memory the next placement uses
   std::unordered_map<uint64_t, Request> requests;
   std::unordered_map<uint64_t, RequestId> by_wire;
   // Who keeps an answer, by its name, the last to say so at the end; and which request of this

@@ -369,6 +369,8 @@ void Router::Impl::Forget(const std::string& worker_id, const Counter& cause, co
 void Router::Impl::MakeRoster() {
   roster.clear();
   for (auto& [id, worker] : workers) roster.push_back(&worker);
+  decode_workers = std::count_if(roster.begin(), roster.end(),
+                                 [](const WorkerState* worker) { return worker->decode(); });
 }
 
 void Router::Impl::UpdateWorkerGauges() {

@@ -55,10 +55,9 @@ std::vector<TokenId> Router::Impl::Request::Sequence() const {
   return all;
 }
 
-std::vector<WorkerView> Router::Impl::ViewsFor(const Request& request, bool yields,
-                                               std::vector<WorkerState*>* states) {
-  std::vector<WorkerView> views;
-  views.reserve(roster.size());
+void Router::Impl::SetViews(const Request& request, bool yields, Choice* choice) {
+  choice->states = roster;
+  choice->views.resize(roster.size());
   const auto most_cached = static_cast<int32_t>((request.length() - 1) / kHashUnitTokens);
   directory.Match(request.unit_hashes, &units_held);
   promised.Match(PrefixPromises::Strides(request.unit_hashes), &strides_promised);
@@ -71,9 +70,10 @@ std::vector<WorkerView> Router::Impl::ViewsFor(const Request& request, bool yiel
     return std::min(units, most_cached) * kHashUnitTokens;
   };
   const Instant now = clock->Now();
-  for (WorkerState* const each : roster) {
-    WorkerState& worker = *each;
-    WorkerView& view = views.emplace_back(worker.View(now, pool, yields));
+  for (size_t i = 0; i < roster.size(); ++i) {
+    const WorkerState& worker = *roster[i];
+    WorkerView& view = choice->views[i];
+    worker.SetView(now, pool, yields, &view);
     const auto slot = worker.prefix.slot();
     const int32_t units = slot ? units_held[*slot] : worker.prefix.MatchUnits(request.unit_hashes);
     view.cached_tokens = std::min(units, most_cached) * kHashUnitTokens;
@@ -92,17 +92,13 @@ std::vector<WorkerView> Router::Impl::ViewsFor(const Request& request, bool yiel
     if (!view.prefill && request.length() >= std::max(1u, worker.info.max_sequence_tokens())) {
       view.available = false;
     }
-    states->push_back(&worker);
   }
-  return views;
 }
 
 // What gives way is judged by what runs now: what comes after it takes its place.
 void Router::Impl::SetRates(RequestSummary* summary) const {
   const Instant now = clock->Now();
-  const auto decodes = std::count_if(roster.begin(), roster.end(),
-                                     [](const WorkerState* worker) { return worker->decode(); });
-  const auto each = static_cast<double>(std::max<ptrdiff_t>(1, decodes));
+  const auto each = static_cast<double>(std::max<ptrdiff_t>(1, decode_workers));
   const double own = arrivals.PerSecond(now), others = pool.others.PerSecond(now);
   summary->arrivals_per_s =
       (own + others) / static_cast<double>(std::max<size_t>(1, workers.size()));
@@ -153,14 +149,13 @@ Result<Router::Impl::Choice> Router::Impl::Choose(Request& request) {
                                    request.Sequence());
   const bool yields = YieldsAt(request, clock->Now());
   const RequestSummary summary = Summarize(request, yields);
-  Choice choice;
-  choice.views = ViewsFor(request, yields, &choice.states);
+  Choice choice = std::move(spare);
+  SetViews(request, yields, &choice);
   Result<Placement> placement = policy->Pick(summary, choice.views);
   if (!placement && !request.failed_on.empty() && clock->Now() >= request.not_before) {
     // Nobody else is there: a worker that failed this request once may take it after a pause.
     request.failed_on.clear();
-    choice.states.clear();
-    choice.views = ViewsFor(request, yields, &choice.states);
+    SetViews(request, yields, &choice);
     placement = policy->Pick(summary, choice.views);
   }
   if (!placement && !HasReadyWorker(request.spec.adapter)) {
@@ -194,10 +189,12 @@ Status Router::Impl::Place(Request& request) {
     if (yields) AISP_RETURN_IF_ERROR(CheckRoom(request, *choice));
     WorkerState& decode = *choice->states[static_cast<size_t>(placement.decode)];
     const std::string worker = decode.info.worker_id();
+    const bool displaces = placement.displaces;
     sent = Dispatch(request, *choice);
+    spare = std::move(*choice);
     if (sent) {
       // Its observer may have ended the request, and a full link its worker.
-      if (placement.displaces) TakeBack(worker, asked);
+      if (displaces) TakeBack(worker, asked);
       return sent;
     }
     request.last_error = sent.error();

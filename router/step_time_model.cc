@@ -12,16 +12,6 @@ constexpr uint64_t kEnough = 64;
 
 }  // namespace
 
-double StepCost::StepMs(const StepShape& shape) const {
-  if (shape.prefill_tokens <= 0) {
-    return decode.base_ms + decode.per_row_ms * shape.decode_rows +
-           decode.per_context_ms * shape.decode_context;
-  }
-  return prefill.base_ms + prefill.per_token_ms * shape.prefill_tokens +
-         prefill.per_prefill_context_ms * shape.prefill_context +
-         prefill.per_row_ms * shape.decode_rows + prefill.per_context_ms * shape.decode_context;
-}
-
 double StepCost::PromptMs(const PromptWork& work, int32_t chunk, const StepShape& beside) const {
   if (work.tokens <= 0) return 0;
   const auto tokens = static_cast<double>(work.tokens);

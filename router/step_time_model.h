@@ -39,7 +39,15 @@ struct StepCost {
     double per_context_ms = 1e-5;
   } prefill;
 
-  double StepMs(const StepShape& shape) const;
+  double StepMs(const StepShape& shape) const {
+    if (shape.prefill_tokens <= 0) {
+      return decode.base_ms + decode.per_row_ms * shape.decode_rows +
+             decode.per_context_ms * shape.decode_context;
+    }
+    return prefill.base_ms + prefill.per_token_ms * shape.prefill_tokens +
+           prefill.per_prefill_context_ms * shape.prefill_context +
+           prefill.per_row_ms * shape.decode_rows + prefill.per_context_ms * shape.decode_context;
+  }
   // All steps of that work in chunks of at most `chunk` tokens, each beside the decodes of
   // `beside`.
   double PromptMs(const PromptWork& work, int32_t chunk, const StepShape& beside) const;

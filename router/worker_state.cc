@@ -193,6 +193,8 @@ WorkerState::Basis WorkerState::MakeBasis(Instant now, const PoolModel& pool, bo
   view.first_tokens = info.first_tokens();
   view.gives = !info.kv_address().empty();
   view.cost = model.CostWith(pool.steps);
+  basis.settled = model.Settled(prefill());
+  basis.pool_samples = pool.steps.samples();
   // An older worker does not say; then the view's default stands.
   if (const uint32_t chunk =
           std::min({info.max_prefill_chunk(), info.max_batch_tokens(), kMostTokensOfAStep});
@@ -223,20 +225,25 @@ WorkerState::Basis WorkerState::MakeBasis(Instant now, const PoolModel& pool, bo
   return basis;
 }
 
-WorkerView WorkerState::View(Instant now, const PoolModel& pool, bool yields) const {
+bool WorkerState::Stale(const Basis& basis, const PoolModel& pool) const {
+  if (reported == kNever) return true;
+  // An eighth more steps move the fit of all workers by little.
+  const uint64_t more = pool.steps.samples() - basis.pool_samples;
+  return !basis.settled && more > basis.pool_samples / 8;
+}
+
+void WorkerState::SetView(Instant now, const PoolModel& pool, bool yields, WorkerView* view) const {
   std::optional<Basis>& basis = bases_[yields ? 1 : 0];
-  if (!basis || reported == kNever || !model.Settled(prefill()))
-    basis = MakeBasis(now, pool, yields);
-  WorkerView view = basis->view;
-  view.available = Ready();
-  view.busy_ms = BusyMs(now);
-  view.backlog_ms = basis->BacklogAt(now);
-  view.local_ttft = {correction.local.offset_ms.At(now), correction.local.wait_factor.At(now)};
-  view.remote_ttft = {correction.remote.offset_ms.At(now), correction.remote.wait_factor.At(now)};
-  view.tpot_extra = pool.tpot_extra_ms.At(now);
-  view.queued_prompts = queued_prompts + others_prompts;
-  view.known = pool.steps.samples() >= kKnown;
-  return view;
+  if (!basis || Stale(*basis, pool)) basis = MakeBasis(now, pool, yields);
+  *view = basis->view;
+  view->available = Ready();
+  view->busy_ms = BusyMs(now);
+  view->backlog_ms = basis->BacklogAt(now);
+  view->local_ttft = {correction.local.offset_ms.At(now), correction.local.wait_factor.At(now)};
+  view->remote_ttft = {correction.remote.offset_ms.At(now), correction.remote.wait_factor.At(now)};
+  view->tpot_extra = pool.tpot_extra_ms.At(now);
+  view->queued_prompts = queued_prompts + others_prompts;
+  view->known = pool.steps.samples() >= kKnown;
 }
 
 WorkerStatus WorkerState::Describe(const PoolModel& pool) const {

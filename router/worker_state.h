@@ -67,7 +67,12 @@ class WorkerState {
               bool yields = false);
   // Without `cached_tokens` and `available`, which depend on the request. `pool` is learnt from all
   // workers' steps. For a request that `yields` itself, or one to which others do.
-  WorkerView View(Instant now, const PoolModel& pool, bool yields = false) const;
+  WorkerView View(Instant now, const PoolModel& pool, bool yields = false) const {
+    WorkerView view;
+    SetView(now, pool, yields, &view);
+    return view;
+  }
+  void SetView(Instant now, const PoolModel& pool, bool yields, WorkerView* view) const;
   WorkerStatus Describe(const PoolModel& pool) const;
 
   const LinkId link;
@@ -115,6 +120,8 @@ class WorkerState {
     WorkerView view;
     double backlog_ms = 0;
     Instant at;
+    bool settled = false;       // it takes nothing from all workers' steps
+    uint64_t pool_samples = 0;  // of these, when it was made
 
     double BacklogAt(Instant now) const {
       return now > at ? std::max(0.0, backlog_ms - ToMs(now - at)) : backlog_ms;
@@ -136,8 +143,9 @@ class WorkerState {
   };
   // Requests of other routers before the last report; nothing before the first.
   std::optional<int64_t> others_seen_;
+  bool Stale(const Basis& basis, const PoolModel& pool) const;
   // By whether the request yields; made anew when something came, and as long as its own steps say
-  // too little, for what all workers' say changes any time.
+  // too little, once all workers' say more.
   mutable std::array<std::optional<Basis>, 2> bases_;
   std::deque<Unreported> unreported_;
   PromptWork unreported_prefill_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <limits>
 #include <queue>
 
@@ -27,6 +28,13 @@ double WallMicros() {
   return std::chrono::duration<double, std::micro>(
              std::chrono::steady_clock::now().time_since_epoch())
       .count();
+}
+
+// Of this thread: what a placement costs, whatever else the machine does meanwhile.
+double CpuMicros() {
+  timespec t{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) * 1e6 + static_cast<double>(t.tv_nsec) * 1e-3;
 }
 
 class Simulation final : public World, private LinkSender<v1::RouterMessage> {
@@ -384,16 +392,19 @@ void Simulation::Arrive(size_t index) {
   RouterRequest request;
   request.tokens = prompts_.Ids(item.parts);
   request.max_new_tokens = static_cast<uint32_t>(std::max<int64_t>(1, item.output_tokens));
-  if (options_.objectives) request.objective = limits_;
+  request.tenant.service_class = item.service_class;
+  if (options_.objectives && !Yields(item.service_class)) request.objective = limits_;
+  request.prefill = options_.prefill;
   Served& served = outcome_.requests[index];
+  served.service_class = item.service_class;
   served.input_tokens = static_cast<int64_t>(request.tokens.size());
   outcome_.prompt_tokens += served.input_tokens;
   clients_[index] = std::move(client);
   Duration hint{};
-  const double begin = WallMicros();
+  const double begin = CpuMicros();
   Router& router = *routers_[index % routers_.size()];
   const auto id = router.Submit(std::move(request), clients_[index].get(), &hint);
-  outcome_.decisions_us.push_back(static_cast<float>(WallMicros() - begin));
+  outcome_.decisions_us.push_back(static_cast<float>(CpuMicros() - begin));
   if (id) return;
   served.end = Served::End::kRefused;
   clients_[index].reset();

@@ -1,5 +1,5 @@
 // Cluster: the real router over simulated workers, in simulated time. One thread; a run is a
-// function of its inputs and the seed, but for the wall-clock times of decisions.
+// function of its inputs and the seed, but for the CPU times of decisions.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +24,8 @@ struct ClusterOptions {
   // Each request asks for what the router counts as served well, so that one that nobody is
   // predicted to serve in time is refused at once.
   bool objectives = false;
+  // Where prompts are computed, for comparisons.
+  PrefillPreference prefill = PrefillPreference::kAuto;
   // Plans once a second, as `aisp planner` does over running workers.
   std::optional<planner::PlannerOptions> planner;
   uint64_t seed = 1;
@@ -39,11 +41,13 @@ struct Served {
   double e2e_ms = 0;
   double predicted_ttft_ms = 0;  // by the router; 0: its policy predicts nothing
   double predicted_tpot_ms = 0;
+  ServiceClass service_class = ServiceClass::kInteractive;
   int64_t input_tokens = 0;
   int64_t output_tokens = 0;
 
+  // What yields has no limits.
   bool Within(const Objective& limits) const {
-    return end == End::kDone && limits.MetBy(ttft_ms, tpot_ms);
+    return end == End::kDone && (Yields(service_class) || limits.MetBy(ttft_ms, tpot_ms));
   }
 };
 
@@ -57,7 +61,7 @@ struct Outcome {
   int64_t prompt_tokens = 0;
   int64_t computed_prompt_tokens = 0;
   int64_t preemptions = 0;
-  // Wall-clock time that the router needed to take and place each request, sorted.
+  // CPU time that the router needed to take and place each request, sorted.
   std::vector<float> decisions_us;
   // With a planner: what the workers were, each second.
   struct Roles {

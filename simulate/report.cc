@@ -14,11 +14,14 @@ namespace {
 using Json = nlohmann::ordered_json;
 using loadgen::Percentile;
 
-// Ascending, of completed requests.
+// Limits are for what does not yield.
+bool HasLimits(const Served& request) { return !Yields(request.service_class); }
+
+// Ascending, of completed requests that have limits.
 std::vector<double> Values(const Outcome& outcome, double Served::*field, bool of_many_tokens) {
   std::vector<double> values;
   for (const Served& request : outcome.requests) {
-    if (request.end != Served::End::kDone) continue;
+    if (request.end != Served::End::kDone || !HasLimits(request)) continue;
     if (of_many_tokens && request.output_tokens < 2) continue;
     values.push_back(request.*field);
   }
@@ -32,8 +35,9 @@ int64_t Count(const Outcome& outcome, Served::End end) {
 }
 
 int64_t GoodOnes(const Outcome& outcome, const Objective& limits) {
-  return std::count_if(outcome.requests.begin(), outcome.requests.end(),
-                       [&](const Served& request) { return request.Within(limits); });
+  return std::count_if(
+      outcome.requests.begin(), outcome.requests.end(),
+      [&](const Served& request) { return HasLimits(request) && request.Within(limits); });
 }
 
 double OutputTokens(const Outcome& outcome) {
@@ -68,7 +72,7 @@ std::vector<double> Errors(const Outcome& outcome, double Served::*measured,
                            double Served::*predicted) {
   std::vector<double> errors;
   for (const Served& request : outcome.requests) {
-    if (request.end != Served::End::kDone) continue;
+    if (request.end != Served::End::kDone || !HasLimits(request)) continue;
     if (request.*predicted <= 0 || request.*measured <= 0) continue;
     errors.push_back(std::abs(request.*predicted - request.*measured) / (request.*measured));
   }
@@ -84,6 +88,44 @@ std::string ErrorsText(const Outcome& outcome) {
       "; predictions off by (median, p90): TTFT {:.1f}, {:.1f} %, TPOT {:.1f}, {:.1f} %",
       Percentile(ttft, 50) * 100, Percentile(ttft, 90) * 100, Percentile(tpot, 50) * 100,
       Percentile(tpot, 90) * 100);
+}
+
+// What came of the requests of one class that yields.
+struct ClassFigures {
+  int64_t all = 0, done = 0;
+  double tokens = 0;
+  std::vector<double> e2e_ms;  // ascending
+};
+
+ClassFigures FiguresOf(const Outcome& outcome, ServiceClass service_class) {
+  ClassFigures f;
+  for (const Served& request : outcome.requests) {
+    if (request.service_class != service_class) continue;
+    ++f.all;
+    if (request.end != Served::End::kDone) continue;
+    ++f.done;
+    f.tokens += static_cast<double>(request.output_tokens);
+    f.e2e_ms.push_back(request.e2e_ms);
+  }
+  std::sort(f.e2e_ms.begin(), f.e2e_ms.end());
+  return f;
+}
+
+constexpr ServiceClass kYielding[] = {ServiceClass::kBatch, ServiceClass::kBestEffort};
+
+std::string ClassesText(const Outcome& outcome) {
+  std::string out;
+  for (const ServiceClass service_class : kYielding) {
+    const ClassFigures f = FiguresOf(outcome, service_class);
+    if (f.all == 0) continue;
+    out += fmt::format(
+        "  {}: {} of {} done, {:.0f} tokens/s, whole answers after (median, p99) {:.1f}, {:.1f} "
+        "s\n",
+        ServiceClassName(service_class), f.done, f.all,
+        outcome.seconds > 0 ? f.tokens / outcome.seconds : 0, Percentile(f.e2e_ms, 50) * 1e-3,
+        Percentile(f.e2e_ms, 99) * 1e-3);
+  }
+  return out;
 }
 
 std::string ReasonsText(const Outcome& outcome) {
@@ -125,16 +167,17 @@ Json Distribution(const std::vector<double>& sorted, int points) {
 }  // namespace
 
 double Attainment(const Outcome& outcome, const Objective& limits) {
-  if (outcome.requests.empty()) return 0;
-  return static_cast<double>(GoodOnes(outcome, limits)) /
-         static_cast<double>(outcome.requests.size());
+  const auto all = std::count_if(outcome.requests.begin(), outcome.requests.end(), HasLimits);
+  if (all == 0) return 0;
+  return static_cast<double>(GoodOnes(outcome, limits)) / static_cast<double>(all);
 }
 
 std::string Table(const std::vector<Row>& rows, const Objective& limits) {
   std::string out = fmt::format(
-      "{:<14} {:>8} {:>8} {:>6} {:>9} {:>9} {:>9} {:>7} {:>7} {:>7} {:>5} {:>5} {:>8} {:>8}\n",
+      "{:<14} {:>8} {:>8} {:>6} {:>9} {:>9} {:>9} {:>7} {:>7} {:>7} {:>5} {:>5} {:>8} {:>8} "
+      "{:>5}\n",
       "policy", "rate/s", "good/s", "good", "TTFT p50", "p90", "p99", "TPOT", "p90", "cached", "P",
-      "D", "refused", "us/place");
+      "D", "refused", "us/place", "p99");
   for (const Row& row : rows) {
     const Outcome& o = row.outcome;
     const std::vector<double> ttft = Values(o, &Served::ttft_ms, false);
@@ -142,16 +185,17 @@ std::string Table(const std::vector<Row>& rows, const Objective& limits) {
     const double per_s = o.seconds > 0 ? 1 / o.seconds : 0;
     out += fmt::format(
         "{:<14} {:>8.2f} {:>8.2f} {:>5.1f}% {:>9.1f} {:>9.1f} {:>9.1f} {:>7.2f} {:>7.2f} {:>6.1f}% "
-        "{:>4.0f}% {:>4.0f}% {:>8} {:>8.1f}\n",
+        "{:>4.0f}% {:>4.0f}% {:>8} {:>8.1f} {:>5.0f}\n",
         row.policy, row.rate, static_cast<double>(GoodOnes(o, limits)) * per_s,
         Attainment(o, limits) * 100, Percentile(ttft, 50), Percentile(ttft, 90),
         Percentile(ttft, 99), Percentile(tpot, 50), Percentile(tpot, 90), CachedPart(o) * 100,
-        o.prefill_busy * 100, o.decode_busy * 100, Count(o, Served::End::kRefused),
-        MeanDecision(o));
+        o.prefill_busy * 100, o.decode_busy * 100, Count(o, Served::End::kRefused), MeanDecision(o),
+        Decision(o, 99));
     if (const int64_t failed = Count(o, Served::End::kFailed); failed > 0)
       out += fmt::format("  {} of {} have no answer{}\n", failed, o.requests.size(),
                          o.given_up ? ": the run was ended early" : "");
     out += "  " + ReasonsText(o) + ErrorsText(o) + "\n";
+    out += ClassesText(o);
     if (!o.roles.empty()) out += "  " + RolesText(o) + "\n";
   }
   return out;
@@ -184,6 +228,15 @@ std::string ToJson(const std::vector<Row>& rows, const Objective& limits, int po
     json["cached_part"] = CachedPart(o);
     json["preemptions"] = o.preemptions;
     json["reasons"] = o.reasons;
+    for (const ServiceClass service_class : kYielding) {
+      const ClassFigures f = FiguresOf(o, service_class);
+      if (f.all == 0) continue;
+      json["classes"][std::string(ServiceClassName(service_class))] = {
+          {"requests", f.all},
+          {"completed", f.done},
+          {"output_throughput", o.seconds > 0 ? f.tokens / o.seconds : 0},
+          {"e2el_ms", Distribution(f.e2e_ms, /*points=*/0)}};
+    }
     json["ttft_error"] =
         Distribution(Errors(o, &Served::ttft_ms, &Served::predicted_ttft_ms), /*points=*/0);
     json["tpot_error"] =

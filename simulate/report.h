@@ -14,7 +14,8 @@ struct Row {
   Outcome outcome;
 };
 
-// Share of requests that were served within `limits`; refused and failed ones were not.
+// Share of requests that were served within `limits`; refused and failed ones were not. Of class
+// interactive: the others have none.
 double Attainment(const Outcome& outcome, const Objective& limits);
 
 // Percentiles of TTFT and TPOT are of completed requests.

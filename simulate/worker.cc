@@ -10,6 +10,7 @@
 #include "common/check.h"
 #include "common/prefix_hash.h"
 #include "proto/fingerprint.h"
+#include "proto/tenant.h"
 
 namespace aisp::simulate {
 namespace {
@@ -98,6 +99,11 @@ void Worker::OnGenerate(const v1::GenerateRequest& generate) {
       PrefixRoot(PrefixDigest(fingerprint_), "", generate.adapter(), generate.cache_salt());
   sequence.units =
       UnitHashes(root, {generate.tokens().data(), static_cast<size_t>(sequence.prompt)});
+  const TenantShare tenant = TenantFromWire(generate.tenant());
+  if (aisp::Yields(tenant.service_class)) {
+    sequence.yields_until = tenant.patience > Duration{} ? world_->Now() + tenant.patience : kNever;
+    any_yields_ = true;
+  }
   sequences_[sequence.wire_id] = std::move(owned);
   if (generate.has_prefill()) {
     sequence.prefill = world_->Named(generate.prefill().worker_id());
@@ -106,7 +112,7 @@ void Worker::OnGenerate(const v1::GenerateRequest& generate) {
                          world_->Now() + FromMs(profile_.message_ms));
     return NoteLoad();
   }
-  waiting_.push_back(sequence.wire_id);
+  Enqueue(sequence);
   Plan();
   NoteLoad();
 }
@@ -346,12 +352,30 @@ void Worker::SendTelemetry() {
   t.set_total_blocks(static_cast<uint32_t>(cache_.total()));
   if (prefill()) t.set_transfer_bytes_per_s(profile_.transfer_bytes_per_s);
   t.set_queued_prompts(static_cast<uint32_t>(prefill() ? jobs_.size() : QueuedPrompts()));
+  if (any_yields_) SetYielding(&t);
   t.set_requests_total(requests_);
   t.set_steps_total(steps_);
   t.set_preemptions_total(preemptions_);
   for (v1::StepSample& sample : samples_) *t.add_steps() = std::move(sample);
   samples_.clear();
   world_->SendToRouter(*this, std::move(message));
+}
+
+void Worker::SetYielding(v1::Telemetry* telemetry) const {
+  uint32_t rows = 0;
+  int64_t blocks = 0;
+  PromptWork prefill;
+  for (const auto& [wire_id, s] : sequences_) {
+    if (!Yields(*s)) continue;
+    ++rows;
+    blocks += static_cast<int64_t>(s->shared) + s->private_blocks;
+    const int32_t left = s->length() - s->computed;
+    if (s->prefill == nullptr && left > 1) prefill += PromptWork::Of(s->computed, left);
+  }
+  telemetry->set_yielding_rows(rows);
+  telemetry->set_yielding_blocks(static_cast<uint32_t>(blocks));
+  telemetry->set_yielding_prefill_tokens(static_cast<uint64_t>(prefill.tokens));
+  telemetry->set_yielding_prefill_context(static_cast<uint64_t>(prefill.context));
 }
 
 // A draw of about the normal distribution (Irwin and Hall: twelve uniform ones), never far off.

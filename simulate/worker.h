@@ -33,8 +33,9 @@ struct Sequence {
   int32_t computed = 0;  // tokens whose KV is on the decode worker
   size_t shared = 0;     // leading blocks in use in its cache
   int64_t private_blocks = 0;
-  int32_t told = 0;      // of `emitted`: tokens that the router has
-  bool granted = false;  // its blocks wait for a prefill worker's KV
+  int32_t told = 0;                 // of `emitted`: tokens that the router has
+  Instant yields_until{INT64_MIN};  // to interactive ones
+  bool granted = false;             // its blocks wait for a prefill worker's KV
 
   int32_t length() const { return prompt + emitted; }
 };
@@ -138,6 +139,14 @@ class Worker {
   void EndRows();
   void EndChunks();
   void EndJobs();
+  bool Yields(const Sequence& sequence) const { return world_->Now() < sequence.yields_until; }
+  // Behind those that go before it.
+  void Enqueue(const Sequence& sequence, bool first_of_its_kind = false);
+  // Rows that yield leave for an interactive prompt that waits.
+  void GiveWay();
+  // Of `running_` from `begin` on the last one that yields, else the last one.
+  uint64_t Victim(size_t begin) const;
+  int64_t BlocksFor(const Sequence& sequence, size_t* held) const;
   bool Admit(Sequence& sequence);
   bool Grow(Sequence& sequence, size_t place);
   void Preempt(uint64_t wire_id);
@@ -156,6 +165,7 @@ class Worker {
   void SendTokens();
   void SendKvEvents();
   void SendTelemetry();
+  void SetYielding(v1::Telemetry* telemetry) const;
   // Whose prompts it computes itself.
   size_t QueuedPrompts();
   // Work came: as WorkerShell::NoteLoad.
@@ -198,6 +208,7 @@ class Worker {
   Duration busy_{};
   uint64_t steps_ = 0;
   uint64_t requests_ = 0;
+  bool any_yields_ = false;  // ever
   uint64_t preemptions_ = 0;
   int64_t computed_prompt_tokens_ = 0;
 };

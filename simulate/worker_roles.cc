@@ -102,7 +102,7 @@ void Worker::OnJobRefused(uint64_t wire_id) {
   GiveBack(*sequence);
   sequence->granted = false;
   sequence->prefill = nullptr;
-  waiting_.push_back(wire_id);
+  Enqueue(*sequence);
   Plan();
 }
 

@@ -19,6 +19,7 @@ void Worker::Plan() {
   if (prefill()) {
     PlanJobs();
   } else {
+    if (any_yields_) GiveWay();
     PlanDecode();
     PlanPrompts();
   }
@@ -59,7 +60,7 @@ bool Worker::Grow(Sequence& sequence, size_t place) {
   const int64_t missing = std::max<int64_t>(0, (sequence.length() + block_ - 1) / block_ - held);
   while (!cache_.Take(missing)) {
     if (running_.size() <= place + 1) return false;
-    Preempt(running_.back());
+    Preempt(Victim(place + 1));
   }
   sequence.private_blocks += missing;
   return true;
@@ -70,19 +71,52 @@ void Worker::Preempt(uint64_t wire_id) {
   Sequence& sequence = *Find(wire_id);
   GiveBack(sequence);
   std::erase(running_, wire_id);
-  waiting_.push_front(wire_id);
+  Enqueue(sequence, /*first_of_its_kind=*/true);
+}
+
+void Worker::Enqueue(const Sequence& sequence, bool first_of_its_kind) {
+  const bool yields = Yields(sequence);
+  const auto at = std::find_if(waiting_.begin(), waiting_.end(), [&](uint64_t wire_id) {
+    const bool other = Yields(*sequences_.at(wire_id));
+    return first_of_its_kind ? other || !yields : other && !yields;
+  });
+  waiting_.insert(at, sequence.wire_id);
+}
+
+uint64_t Worker::Victim(size_t begin) const {
+  for (size_t i = running_.size(); any_yields_ && i > begin; --i) {
+    if (Yields(*sequences_.at(running_[i - 1]))) return running_[i - 1];
+  }
+  return running_.back();
+}
+
+void Worker::GiveWay() {
+  if (waiting_.empty() || Yields(*Find(waiting_.front()))) return;
+  const Sequence& first = *Find(waiting_.front());
+  size_t held = 0;
+  while (!running_.empty() && (static_cast<int32_t>(running_.size()) >= profile_.max_running ||
+                               BlocksFor(first, &held) > cache_.available())) {
+    const uint64_t victim = Victim(0);
+    if (!Yields(*Find(victim))) return;
+    Preempt(victim);
+  }
+}
+
+int64_t Worker::BlocksFor(const Sequence& sequence, size_t* held) const {
+  *held = cache_.Match(
+      BlockNames(sequence.units, PromptBlocks(std::min(sequence.prompt, sequence.length() - 1))));
+  return sequence.length() / block_ + 1 - static_cast<int64_t>(*held);
 }
 
 // The blocks of its prompt, those of its prefix that are here shared with others.
 bool Worker::Admit(Sequence& sequence) {
-  const std::vector<Hash128> names =
-      BlockNames(sequence.units, PromptBlocks(std::min(sequence.prompt, sequence.length() - 1)));
-  const size_t held = cache_.Match(names);
-  const int64_t needed = sequence.length() / block_ + 1 - static_cast<int64_t>(held);
+  size_t held = 0;
+  const int64_t needed = BlocksFor(sequence, &held);
   if (needed > cache_.available()) return false;
-  cache_.Use({names.data(), held});
+  const std::vector<Hash128> names = BlockNames(sequence.units, held);
+  cache_.Use(names);
   if (!cache_.Take(needed)) {
-    cache_.Release({names.data(), held});
+    cache_.Release(names);
     return false;
   }
   sequence.shared = held;
@@ -134,30 +168,39 @@ void Worker::PlanPrompts() {
     if (sequence.length() - sequence.computed > 1) planned.push_back(wire_id);
   }
   const size_t ahead = planned.size();
-  for (size_t i = 0; i < ahead && budget > 0; ++i) {
-    const Sequence& sequence = *Find(planned[i]);
-    const bool others = i + 1 < ahead || !waiting_.empty();
+  const auto add = [&](const Sequence& sequence, bool others) {
     const int32_t tokens = Share(sequence.length() - sequence.computed, budget, others);
     AddChunk(sequence.wire_id, this, sequence.computed, tokens);
     budget -= tokens;
-  }
-  int patience = kLookAhead;
-  for (auto it = waiting_.begin(); it != waiting_.end() && budget > 0 && patience > 0 &&
-                                   static_cast<int32_t>(running_.size()) < profile_.max_running;) {
-    Sequence& sequence = *Find(*it);
-    if (Follows(sequence)) {
-      --patience;
-      ++it;
-      continue;
+  };
+  const auto plan_running = [&](bool yielding) {
+    for (size_t i = 0; i < ahead && budget > 0; ++i) {
+      const Sequence& sequence = *Find(planned[i]);
+      if (Yields(sequence) == yielding) add(sequence, i + 1 < ahead || !waiting_.empty());
     }
-    if (!Admit(sequence)) break;
-    it = waiting_.erase(it);
-    running_.push_back(sequence.wire_id);
-    planned.push_back(sequence.wire_id);
-    const int32_t tokens =
-        Share(sequence.length() - sequence.computed, budget, it != waiting_.end());
-    AddChunk(sequence.wire_id, this, sequence.computed, tokens);
-    budget -= tokens;
+  };
+  int patience = kLookAhead;
+  const auto plan_waiting = [&](bool yielding) {
+    for (auto it = waiting_.begin();
+         it != waiting_.end() && budget > 0 && patience > 0 &&
+         static_cast<int32_t>(running_.size()) < profile_.max_running;) {
+      Sequence& sequence = *Find(*it);
+      if (Yields(sequence) != yielding || Follows(sequence)) {
+        if (Yields(sequence) == yielding) --patience;
+        ++it;
+        continue;
+      }
+      if (!Admit(sequence)) break;
+      it = waiting_.erase(it);
+      running_.push_back(sequence.wire_id);
+      planned.push_back(sequence.wire_id);
+      add(sequence, it != waiting_.end());
+    }
+  };
+  for (const bool yielding : {false, true}) {
+    if (yielding && !any_yields_) break;
+    plan_running(yielding);
+    plan_waiting(yielding);
   }
   // What nobody behind them took.
   for (size_t i = 0; i < planned.size() && budget > 0; ++i) {

@@ -147,6 +147,24 @@ TEST(Mooncake, TimesAndLengthsScaleAndSharingStays) {
   EXPECT_EQ(CommonPrefix(Maker().Ids((*items)[0].parts), Maker().Ids((*items)[1].parts)), 128u);
 }
 
+TEST(Traces, NameTheClassOfARequest) {
+  std::istringstream lines(
+      R"({"timestamp": 0, "input_length": 8, "output_length": 1, "class": "batch"}
+{"timestamp": 1, "input_length": 8, "output_length": 1})");
+  const auto mooncake = ReadMooncake(lines, ForTrace("mooncake"));
+  ASSERT_TRUE(mooncake) << mooncake.error().message;
+  EXPECT_EQ((*mooncake)[0].service_class, ServiceClass::kBatch);
+  EXPECT_EQ((*mooncake)[1].service_class, ServiceClass::kInteractive);
+  std::istringstream csv(
+      "TIMESTAMP,ContextTokens,GeneratedTokens,Class\n0,5,5,best-effort\n1,5,5,\n");
+  const auto azure = ReadCsvTrace(csv, ForTrace("azure"));
+  ASSERT_TRUE(azure) << azure.error().message;
+  EXPECT_EQ((*azure)[0].service_class, ServiceClass::kBestEffort);
+  EXPECT_EQ((*azure)[1].service_class, ServiceClass::kInteractive);
+  std::istringstream wrong("TIMESTAMP,ContextTokens,GeneratedTokens,Class\n0,5,5,urgent\n");
+  EXPECT_THAT(ReadCsvTrace(wrong, ForTrace("azure")).error().message, HasSubstr("urgent"));
+}
+
 TEST(Mooncake, ABrokenLineIsNamed) {
   std::istringstream missing("{\"timestamp\": 0, \"input_length\": 5}\n");
   const auto read = ReadMooncake(missing, ForTrace("mooncake"));

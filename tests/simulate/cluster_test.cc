@@ -279,5 +279,40 @@ TEST(Cluster, APromptThatNoPoolHoldsIsAnErrorThatNamesBoth) {
   EXPECT_THAT(outcome.error().message, ::testing::HasSubstr("262144"));
 }
 
+// Interactive requests as if alone, and batch ones in what they leave, all of them in the end.
+TEST(Cluster, BatchFillsValleysAndIsNotStarved) {
+  ClusterOptions options = With(0, 2);
+  const Objective limits{300, 60};
+  options.router.slo_ttft = FromMs(limits.ttft_ms);
+  options.router.slo_tpot = FromMs(limits.tpot_ms);
+  options.router.max_queued = 1000;
+  std::vector<WorkItem> items, alone;
+  std::vector<double> at_s, alone_at_s;
+  SplitMix64 random(5);
+  for (int i = 0; i < 300; ++i) {
+    const double t = i * 0.1;
+    items.push_back(Item(random.Next(), 300, 20));
+    at_s.push_back(t);
+    alone.push_back(items.back());
+    alone_at_s.push_back(t);
+    // All batch work comes in the first second.
+    if (i >= 10) continue;
+    for (int k = 0; k < 12; ++k) {
+      items.push_back(Item(random.Next(), 1500, 60));
+      items.back().service_class = k % 4 == 0 ? ServiceClass::kBestEffort : ServiceClass::kBatch;
+      at_s.push_back(t);
+    }
+  }
+  const Outcome both = Play(options, items, at_s, limits);
+  const Outcome one = Play(options, alone, alone_at_s, limits);
+  EXPECT_GE(Attainment(both, limits), Attainment(one, limits) - 0.05);
+  for (const Served& r : both.requests) EXPECT_EQ(r.end, Served::End::kDone);
+  // Without classes nearly everybody in the first seconds is late.
+  for (WorkItem& item : items) item.service_class = ServiceClass::kInteractive;
+  const Outcome mixed = Play(options, items, at_s, limits);
+  EXPECT_LT(Attainment(mixed, limits), Attainment(both, limits) - 0.1);
+  EXPECT_THAT(Table({{"cost", 1, both}}, limits), testing::HasSubstr("batch: 90 of 90 done"));
+}
+
 }  // namespace
 }  // namespace aisp::simulate

@@ -1,0 +1,77 @@
+// What the cost policy and its shortlist predict of one worker alone. Pure.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "router/policy.h"
+
+namespace aisp {
+
+// A step of D with this request among the others, or among those that do not yield to it.
+inline double StepWithMs(const RequestSummary& request, const WorkerView& decode, bool displaces) {
+  const int32_t others = decode.rows - (displaces ? decode.yielding_rows : 0);
+  const int64_t context = decode.context_tokens - (displaces ? decode.yielding_context : 0);
+  const int32_t rows = std::min(others + 1, std::max(1, decode.max_rows));
+  return decode.cost.StepMs({0, 0, static_cast<double>(rows),
+                             static_cast<double>(std::max(int64_t{0}, context) + request.tokens)});
+}
+
+// The time for a token where steps take `step_ms` and those with prompts, which are longer and draw
+// one token as well, take a part of each second.
+inline double BesidePromptsMs(const RequestSummary& request, double step_ms) {
+  constexpr double kMostBusy = 950;
+  if (request.prompt_ms_per_s <= 0 || step_ms <= 0) return step_ms;
+  const double busy_ms = std::min(request.prompt_ms_per_s, kMostBusy);
+  const double prompt_steps = request.prompt_steps_per_s * busy_ms / request.prompt_ms_per_s;
+  return std::max(step_ms, 1e3 / (prompt_steps + (1e3 - busy_ms) / step_ms));
+}
+
+inline double PromptMs(const WorkerView& worker, const PromptWork& work) {
+  return worker.cost.PromptMs(work, worker.chunk_tokens, worker.RunningBeside());
+}
+
+// Tokens that `worker` would compute and have read.
+inline PromptWork WorkFor(const RequestSummary& request, const WorkerView& worker, int32_t more) {
+  const int32_t tokens = UncachedTokens(request, worker);
+  return PromptWork::Of(request.tokens - tokens - 1, tokens + more);
+}
+
+// What computing a prompt costs the requests that come meanwhile: each waits for half of it on
+// average.
+inline double ComputeCostMs(const RequestSummary& request, double compute_ms) {
+  return 0.5 * request.arrivals_per_s * 1e-3 * compute_ms * compute_ms;
+}
+
+// What computing `work` there puts on the streams that decode: the steps that its chunks are in
+// would have been steps of decodes alone.
+inline double DelayMs(const WorkerView& decode, const PromptWork& work, double compute_ms) {
+  const StepShape running = decode.RunningBeside();
+  if (running.decode_rows <= 0) return 0;
+  const double steps =
+      std::ceil(static_cast<double>(work.tokens) / std::max(1, decode.chunk_tokens));
+  return std::max(0.0, compute_ms - steps * decode.cost.StepMs(running));
+}
+
+// How likely what was predicted as `ms` is to miss `limit_ms` (0: none), where predictions are off
+// by `spread_ms` on average: a half at the limit itself, by a curve whose tails are those of waits.
+inline double MissRisk(double ms, double limit_ms, double spread_ms) {
+  constexpr double kLeast = 0.12,
+                   kMost = 0.3;       // what is taken for the spread, as a part of the limit
+  constexpr double kSteepness = 1.4;  // over the spread
+  if (limit_ms <= 0 || ms <= 0) return 0;
+  const double part = std::clamp(spread_ms / limit_ms, kLeast, kMost);
+  return 1 / (1 + std::pow(limit_ms / ms, kSteepness / part));
+}
+
+// What a request is worth in risks: as much as one costs that just keeps its limits. A limit that
+// there is not counts as what was predicted. Nothing where it names its limits itself: it is
+// refused with a margin before them, and to accept it near them is no gamble.
+inline double WorthMs(const RequestSummary& request, double ttft_ms, double tpot_ms) {
+  if (request.asked.any()) return 0;
+  const Objective& o = request.objective;
+  return (o.ttft_ms > 0 ? o.ttft_ms : ttft_ms) +
+         request.expected_new_tokens * (o.tpot_ms > 0 ? o.tpot_ms : tpot_ms);
+}
+
+}  // namespace aisp
