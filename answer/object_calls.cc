@@ -160,6 +160,7 @@ class ObjectCalls final : public CallReader {
       // Some write the arguments as a text that holds JSON.
       std::string inner;
       if (value_.starts_with('"') && UnquoteJson(value_, &inner)) value_ = inner;
+      if (value_.empty() || value_ == "null") value_ = "{}";
       arguments_.append(value_, given_);
       has_arguments_ = true;
     }

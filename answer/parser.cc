@@ -43,8 +43,7 @@ class MarkedParser final : public AnswerParser {
     if (stage_ == Stage::kThinking) return Tell(Kind::kReasoning, Taken(), 0, out);
     if (stage_ == Stage::kCalls) {
       // What is no call after all was text.
-      const CallReader::State state = reader_->Finish(&buffer_, out);
-      if (state == CallReader::State::kNoCall) blanks_.clear();
+      reader_->Finish(&buffer_, out);
     }
     const std::string rest = Taken();
     if (said_ || rest.find_first_not_of(kBlanks) != std::string::npos || calls_ == 0)

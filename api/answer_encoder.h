@@ -45,6 +45,8 @@ struct ChoiceLogprob {
   TokenId token = 0;
   bool known = true;  // false: the first token of a prompt, which nothing goes before
   uint32_t rank = 0;  // 1: no token is likelier; 0: not known. Of prompts
+  // Of which text of the answer, from 1: calls stand between them; 0: of thinking or of a call.
+  uint32_t text_part = 1;
 };
 
 struct ToolCall {
@@ -59,6 +61,13 @@ struct ChoiceEnd {
 
 // One choice of a whole answer.
 struct Choice {
+  // So much of text or reasoning, or a call; in the order in which the model wrote them.
+  struct Piece {
+    enum class Kind : uint8_t { kText, kReasoning, kCall };
+    Kind kind = Kind::kText;
+    size_t bytes = 0;
+    uint32_t text_part = 0;  // of the last of its text, as ChoiceLogprob::text_part
+  };
   uint32_t index = 0;
   std::string text;
   std::string_view finish_reason;  // as ChoiceEnd::reason
@@ -67,7 +76,8 @@ struct Choice {
   std::vector<TokenId> token_ids = {};  // empty: not wanted
   std::string reasoning = {};           // empty: none
   std::vector<ToolCall> calls = {};
-  std::string_view stop = {};  // as ChoiceEnd::stop
+  std::vector<Piece> order = {};  // empty: all of the reasoning, of the text, and the calls
+  std::string_view stop = {};     // as ChoiceEnd::stop
   // Of every token of the prompt, the first one without; empty: not wanted.
   std::vector<ChoiceLogprob> prompt_logprobs = {};
 };
@@ -100,5 +110,35 @@ class AnswerEncoder {
   virtual void SetRunningUsage(const Usage& /*usage*/) {}
   virtual void Fail(const ApiError& error, std::string* out) = 0;
 };
+
+// Hands on what a whole choice says, in its order: text(a text, its logprobs), reasoning(a text)
+// and call(a ToolCall).
+template <typename Text, typename Reasoning, typename Call>
+void ForPieces(const Choice& choice, Text text, Reasoning reasoning, Call call) {
+  using Kind = Choice::Piece::Kind;
+  if (choice.order.empty()) {
+    reasoning(std::string_view(choice.reasoning));
+    text(std::string_view(choice.text), std::span<const ChoiceLogprob>(choice.logprobs));
+    for (const ToolCall& each : choice.calls) call(each);
+    return;
+  }
+  std::string_view said = choice.text, thought = choice.reasoning;
+  std::span<const ChoiceLogprob> logprobs = choice.logprobs;
+  size_t next_call = 0;
+  for (const Choice::Piece& piece : choice.order) {
+    if (piece.kind == Kind::kCall) {
+      call(choice.calls[next_call++]);
+    } else if (piece.kind == Kind::kReasoning) {
+      reasoning(thought.substr(0, piece.bytes));
+      thought.remove_prefix(piece.bytes);
+    } else {
+      size_t count = 0;
+      while (count < logprobs.size() && logprobs[count].text_part <= piece.text_part) ++count;
+      text(said.substr(0, piece.bytes), logprobs.first(count));
+      said.remove_prefix(piece.bytes);
+      logprobs = logprobs.subspan(count);
+    }
+  }
+}
 
 }  // namespace aisp

@@ -132,10 +132,12 @@ ApiResult<ChatRequest> ParseChat(const Value::Map& body, const ApiLimits& limits
   ReadConversation(&fields, limits, &out);
   ReadGenerationOptions(&fields, limits, &out);
   ReadLogprobs(&fields, limits, &out);
+  fields.Bool("add_special_tokens", &out.add_special_tokens);
   ReadTools(&fields, &out);
   ReadThinking(&fields, &out);
   RefuseUnsupported(&fields, Endpoint::kChat);
   if (!fields.ok()) return fields.error();
+  out.ignored = fields.Unread();
   return out;
 }
 

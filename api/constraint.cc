@@ -74,8 +74,11 @@ class Reader {
           "response_format.json_schema.schema is missing: it holds the JSON Schema");
     }
     Schema("response_format", *schema);
-    const Value* strict = outer->AsMap().Find("strict");
-    if (strict != nullptr && strict->IsBool() && !strict->AsBool()) out_.add_relaxed("*");
+    bool strict = true;
+    Fields inner(&outer->AsMap(), "response_format.json_schema.");
+    inner.Bool("strict", &strict);
+    if (!inner.ok()) return fields_.SetError(inner.error().value());
+    if (!strict) out_.add_relaxed("*");
   }
 
   void StructuredOutputs(const Value::Map& map) {

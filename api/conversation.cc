@@ -138,6 +138,13 @@ void RefuseChatNames(Fields* fields, const std::vector<FieldName>& names) {
   }
 }
 
+void KeepUnread(const Fields& fields, std::vector<std::string>* names) {
+  const std::vector<std::string> unread = fields.Unread();
+  std::erase_if(*names, [&unread](const std::string& name) {
+    return std::find(unread.begin(), unread.end(), name) == unread.end();
+  });
+}
+
 ApiError InClientsWords(ApiError error, const std::vector<FieldName>& names) {
   for (const FieldName& name : names) {
     if (!error.param.starts_with(name.chat)) continue;

@@ -57,5 +57,7 @@ struct FieldName {
 ApiError InClientsWords(ApiError error, const std::vector<FieldName>& names);
 // Refuses the chat's names, so that no field is dropped in silence.
 void RefuseChatNames(Fields* fields, const std::vector<FieldName>& names);
+// Of the names that a chat did not read, those that the client's own shape has not read either.
+void KeepUnread(const Fields& fields, std::vector<std::string>* names);
 
 }  // namespace aisp

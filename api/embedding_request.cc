@@ -99,6 +99,7 @@ ApiResult<EmbeddingRequest> ParseEmbedding(const Value::Map& body, const ApiLimi
   if (fields.Find("dimensions") != nullptr)
     fields.IntInto("dimensions", 1, INT32_MAX, &out.dimensions.emplace());
   if (!fields.ok()) return fields.error();
+  out.ignored = fields.Unread();
   return out;
 }
 
@@ -120,6 +121,7 @@ ApiResult<ScoreRequest> ParseScore(const Value::Map& body, const ApiLimits& limi
                                 std::to_string(out.second.size()));
   }
   if (!fields.ok()) return fields.error();
+  out.ignored = fields.Unread();
   return out;
 }
 
@@ -142,6 +144,7 @@ ApiResult<RerankRequest> ParseRerank(const Value::Map& body, const ApiLimits& li
   fields.IntInto("top_n", 0, INT32_MAX, &out.top_n);
   fields.Bool("return_documents", &out.return_documents);
   if (!fields.ok()) return fields.error();
+  out.ignored = fields.Unread();
   return out;
 }
 

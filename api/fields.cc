@@ -1,5 +1,7 @@
 #include "api/fields.h"
 
+#include <algorithm>
+
 #include "api/json_value.h"
 
 namespace aisp {
@@ -19,7 +21,18 @@ std::string AtMost(size_t count, std::string_view what) {
 const Value* Fields::Find(std::string_view name) const {
   if (error_) return nullptr;
   const Value* value = map_->Find(name);
-  return value == nullptr || value->IsNone() ? nullptr : value;
+  if (value == nullptr || value->IsNone()) return nullptr;
+  read_.push_back(value);
+  return value;
+}
+
+std::vector<std::string> Fields::Unread() const {
+  std::vector<std::string> out;
+  for (const auto& [name, value] : *map_) {
+    const bool read = std::find(read_.begin(), read_.end(), &value) != read_.end();
+    if (!read && !value.IsNone()) out.push_back(name);
+  }
+  return out;
 }
 
 void Fields::Refuse(std::string_view name, std::string message) {

@@ -44,6 +44,8 @@ class Fields {
   // A string or a list of them, none empty.
   void Strings(std::string_view name, size_t max_count, size_t max_bytes,
                std::vector<std::string>* out);
+  // The names of what was given and that nobody has asked for.
+  std::vector<std::string> Unread() const;
   const Value::Map* Object(std::string_view name);
   const Value::List* List(std::string_view name, size_t max_count);
 
@@ -60,6 +62,7 @@ class Fields {
  private:
   const Value::Map* map_;
   const std::string prefix_;
+  mutable std::vector<const Value*> read_;
   std::optional<ApiError> error_;
 };
 

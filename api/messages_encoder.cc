@@ -1,5 +1,7 @@
 #include "api/messages_encoder.h"
 
+#include <array>
+#include <ctime>
 #include <utility>
 
 #include "api/json_text.h"
@@ -18,6 +20,8 @@ std::string_view ErrorTypeOf(int http_status) {
       return "permission_error";
     case 404:
       return "not_found_error";
+    case 413:
+      return "request_too_large";
     case 429:
       return "rate_limit_error";
     case 503:
@@ -99,6 +103,39 @@ std::string MessagesErrorBody(int http_status, std::string_view message,
   AppendJsonString(message, &out);
   out += "},\"request_id\":";
   AppendJsonString(request_id, &out);
+  out.push_back('}');
+  return out;
+}
+
+std::string MessagesModel(const ModelInfo& model) {
+  const auto created = static_cast<std::time_t>(model.created_s);
+  std::tm utc{};
+  gmtime_r(&created, &utc);
+  std::array<char, 32> time{};
+  const size_t size = std::strftime(time.data(), time.size(), "%Y-%m-%dT%H:%M:%SZ", &utc);
+  std::string out = "{\"type\":\"model\",\"id\":";
+  AppendJsonString(model.id, &out);
+  out += ",\"display_name\":";
+  AppendJsonString(model.id, &out);
+  out += ",\"created_at\":";
+  AppendJsonString(std::string_view(time.data(), size), &out);
+  out += ",\"max_input_tokens\":";
+  AppendNumber(model.max_model_len, &out);
+  out.push_back('}');
+  return out;
+}
+
+std::string MessagesModelList(std::span<const ModelInfo> models) {
+  std::string out = "{\"data\":";
+  AppendList(models, &out, [&out](const ModelInfo& model) { out += MessagesModel(model); });
+  out += ",\"has_more\":false,\"first_id\":";
+  if (models.empty()) {
+    out += "null,\"last_id\":null}";
+    return out;
+  }
+  AppendJsonString(models.front().id, &out);
+  out += ",\"last_id\":";
+  AppendJsonString(models.back().id, &out);
   out.push_back('}');
   return out;
 }
@@ -202,11 +239,17 @@ std::string MessagesEncoder::Whole(std::span<const Choice> choices, const Usage&
     if (out.back() != '[') out.push_back(',');
     out += block;
   };
-  if (!choice.reasoning.empty()) add(ThinkingBlock(choice.reasoning));
-  const bool silent = choice.reasoning.empty() && choice.calls.empty();
-  if (!choice.text.empty() || silent) add(TextBlock(choice.text));
-  for (const ToolCall& call : choice.calls)
-    add(CallBlock(call.id, call.name, InputOf(call.arguments)));
+  ForPieces(
+      choice,
+      [&](std::string_view text, std::span<const ChoiceLogprob> /*logprobs*/) {
+        if (!text.empty()) add(TextBlock(text));
+      },
+      [&](std::string_view text) {
+        if (!text.empty()) add(ThinkingBlock(text));
+      },
+      [&](const ToolCall& call) { add(CallBlock(call.id, call.name, InputOf(call.arguments))); });
+  // Clients look for a block even where the model said nothing.
+  if (out.back() == '[') add(TextBlock(""));
   out += "],";
   out += EndOf({choice.finish_reason, choice.stop});
   out += ",\"usage\":";

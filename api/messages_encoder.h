@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "api/answer_encoder.h"
+#include "api/response.h"
 
 namespace aisp {
 
@@ -17,6 +18,9 @@ namespace aisp {
 std::string MessagesErrorBody(const ApiError& error, std::string_view request_id);
 std::string MessagesErrorBody(int http_status, std::string_view message,
                               std::string_view request_id);
+// GET /v1/models and GET /v1/models/{id} for who asks with `anthropic-version`.
+std::string MessagesModelList(std::span<const ModelInfo> models);
+std::string MessagesModel(const ModelInfo& model);
 // {"input_tokens":n}.
 std::string TokenCountBody(size_t tokens);
 

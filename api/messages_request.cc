@@ -330,6 +330,7 @@ ApiResult<ChatRequest> ParseMessages(std::string_view body, const ApiLimits& lim
   if (!fields.ok()) return fields.error();
   auto parsed = ParseChat(chat, limits);
   if (!parsed) return tl::unexpected(InMessagesWords(std::move(parsed).error()));
+  KeepUnread(fields, &parsed->ignored);
   return parsed;
 }
 

@@ -159,6 +159,7 @@ void ReadGenerationOptions(Fields* fields, const ApiLimits& limits, GenerationOp
   fields->Bool("ignore_eos", &out->ignore_eos);
   fields->Bool("skip_special_tokens", &out->skip_special_tokens);
   fields->Bool("return_token_ids", &out->return_token_ids);
+  fields->Bool("return_tokens_as_token_ids", &out->tokens_as_ids);
   uint32_t best_of = out->n;
   fields->IntInto("best_of", 1, kMaxTokens, &best_of);
   if (best_of != out->n) {

@@ -66,6 +66,11 @@ void ReadSuffix(Fields* fields, CompletionRequest* out) {
   std::string suffix;
   fields->String("suffix", kAnyLength, &suffix);
   if (suffix.empty()) return;
+  if (!out->add_special_tokens) {
+    return fields->Refuse("suffix",
+                          "suffix together with \"add_special_tokens\": false is not supported; "
+                          "leave one out");
+  }
   if (out->echo) {
     return fields->Refuse("suffix", "suffix together with echo is not supported; leave one out");
   }
@@ -113,6 +118,7 @@ ApiResult<CompletionRequest> ParseCompletion(const Value::Map& body, const ApiLi
   CompletionRequest out;
   ReadPrompts(&fields, "prompt", limits.max_prompts, limits.vocab_size, &out.prompts);
   ReadGenerationOptions(&fields, limits, &out, /*least_tokens=*/0);
+  fields.Bool("add_special_tokens", &out.add_special_tokens);
   fields.Bool("echo", &out.echo);
   RefuseUnsupported(&fields, Endpoint::kCompletions);
   int32_t logprobs = -1;
@@ -125,6 +131,7 @@ ApiResult<CompletionRequest> ParseCompletion(const Value::Map& body, const ApiLi
                            ", but is " + std::to_string(out.prompts.size() * out.n));
   }
   if (!fields.ok()) return fields.error();
+  out.ignored = fields.Unread();
   return out;
 }
 

@@ -5,8 +5,8 @@
 // value and the limit; null means absent; unknown fields are ignored, except those that change the
 // meaning of the answer and that we cannot honour (best_of,
 // audio, ...; api/unsupported.cc): those are refused by name unless they have the value that they
-// have by default. Of a repeated key the last counts. NaN and Infinity, nesting beyond
-// `max_json_depth` and ill-formed UTF-8 are refused.
+// have by default. What is ignored is named in GenerationOptions::ignored. Of a repeated key the
+// last counts. NaN and Infinity, nesting beyond `max_json_depth` and ill-formed UTF-8 are refused.
 #pragma once
 
 #include <cstdint>
@@ -73,6 +73,7 @@ struct GenerationOptions {
   std::vector<TokenId> stop_token_ids;
   bool ignore_eos = false;
   bool skip_special_tokens = true;
+  bool tokens_as_ids = false;     // return_tokens_as_token_ids: in logprobs, "token_id:7"
   bool return_token_ids = false;  // choices carry `token_ids`; of use without a tokenizer
   int32_t prompt_logprobs = -1;   // alternatives of each token of the prompt; -1: not wanted
 
@@ -81,6 +82,8 @@ struct GenerationOptions {
   int32_t priority = 0;                       // lower runs earlier, as in vLLM
   Duration timeout{};                         // `timeout`, seconds; zero: the server's default
   std::optional<ServiceClass> service_class;  // none: the header's, the key's, else interactive
+
+  std::vector<std::string> ignored;  // fields of the body that nobody here knows
 };
 
 // What a client's seed of 0 becomes, since 0 means "draw one" inside.
@@ -90,6 +93,7 @@ using Prompt = std::variant<std::string, std::vector<TokenId>>;
 
 struct CompletionRequest : GenerationOptions {
   std::vector<Prompt> prompts;        // at least one; choice index = prompt index * n + i
+  bool add_special_tokens = true;     // what the tokenizer puts around every text
   bool echo = false;                  // the text of the prompt comes before the generated text
   std::optional<std::string> suffix;  // what follows the text that is wanted
 };
@@ -103,6 +107,7 @@ struct ChatRequest : GenerationOptions {
   Value template_variables;  // chat_template_kwargs: a map, or null
   bool add_generation_prompt = true;
   bool continue_final_message = false;
+  bool add_special_tokens = false;  // beside what the template brings
   ToolOptions tool_options;
   ThinkingOptions thinking;
 };

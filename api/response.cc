@@ -1,5 +1,6 @@
 #include "api/response.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace aisp {
@@ -47,6 +48,24 @@ void AppendChatToken(std::string_view bytes, float logprob, std::string* out) {
 void AppendChatLogprobs(std::span<const ChoiceLogprob> tokens, std::string* out) {
   out->append("{\"content\":");
   AppendTokenLogprobs(tokens, out);
+  out->append(",\"refusal\":null}");
+}
+
+// By text: the likeliest tokens, and the one that was taken. Of tokens of the same text the
+// likeliest counts.
+void AppendTopTexts(const ChoiceLogprob& token, std::string* out) {
+  std::vector<std::string> names;
+  const auto add = [&](std::string_view bytes, float logprob) {
+    std::string name;
+    AppendJsonString(bytes, &name);
+    if (std::find(names.begin(), names.end(), name) != names.end()) return;
+    out->append(names.empty() ? "" : ",").append(name).push_back(':');
+    AppendLogprob(logprob, out);
+    names.push_back(std::move(name));
+  };
+  out->push_back('{');
+  for (const TopLogprob& top : token.top) add(top.bytes, top.logprob);
+  add(token.bytes, token.logprob);
   out->push_back('}');
 }
 
@@ -61,15 +80,7 @@ void AppendCompletionLogprobs(std::span<const ChoiceLogprob> tokens, std::string
   out->append(",\"top_logprobs\":");
   AppendList(tokens, out, [out](const ChoiceLogprob& t) {
     if (!t.known) return void(out->append("null"));
-    out->push_back('{');
-    bool first = true;
-    for (const TopLogprob& top : t.top) {
-      if (!std::exchange(first, false)) out->push_back(',');
-      AppendJsonString(top.bytes, out);
-      out->push_back(':');
-      AppendLogprob(top.logprob, out);
-    }
-    out->push_back('}');
+    AppendTopTexts(t, out);
   });
   out->append(",\"text_offset\":");
   AppendList(tokens, out, [out](const ChoiceLogprob& t) { AppendNumber(t.text_offset, out); });
@@ -193,6 +204,7 @@ std::string ResponseEncoder::Whole(std::span<const Choice> choices, const Usage&
     } else {
       AppendJsonString(choice.text, &out);
     }
+    if (chat) out += ",\"refusal\":null";
     if (chat) AppendReasoningAndCalls(choice, &out);
     out += chat ? "},\"logprobs\":" : ",\"logprobs\":";
     if (choice.has_logprobs) {

@@ -180,21 +180,29 @@ void ResponsesEncoder::CloseItem(std::string_view status, std::string* out) {
 void ResponsesEncoder::Text(uint32_t /*choice*/, uint64_t /*position*/, std::string_view text,
                             std::span<const ChoiceLogprob> logprobs,
                             std::span<const TokenId> /*token_ids*/, std::string* out) {
-  // Logprobs without text are those of calls and of thinking, which have no place here.
-  if (text.empty()) return;
-  Item& item = Current(Item::Kind::kMessage, out);
-  item.text += text;
-  std::string values;
-  AppendTokenLogprobs(logprobs, &values);
-  if (!logprobs.empty()) {
-    if (!item.logprobs.empty()) item.logprobs.push_back(',');
-    item.logprobs.append(values, 1, values.size() - 2);
+  // Those of calls and of thinking have no place here.
+  for (const ChoiceLogprob& each : logprobs) {
+    if (each.text_part == 0) continue;
+    std::string value;
+    AppendTokenLogprobs({&each, 1}, &value);
+    if (!waiting_.empty()) waiting_.push_back(',');
+    waiting_.append(value, 1, value.size() - 2);
   }
+  if (text.empty()) return;
+  Current(Item::Kind::kMessage, out);
+  TextDelta(text, out);
+}
+
+void ResponsesEncoder::TextDelta(std::string_view text, std::string* out) {
+  Item& item = items_.back();
+  item.text += text;
   Begin("response.output_text.delta", out);
   Place(/*part=*/true, out);
   AppendMember("delta", text, out);
-  out->append(",\"logprobs\":").append(values);
+  out->append(",\"logprobs\":[").append(waiting_).push_back(']');
   EndEvent(out);
+  if (!item.logprobs.empty() && !waiting_.empty()) item.logprobs.push_back(',');
+  item.logprobs.append(std::exchange(waiting_, {}));
 }
 
 void ResponsesEncoder::Reasoning(uint32_t /*choice*/, uint64_t /*position*/, std::string_view text,
@@ -230,6 +238,8 @@ void ResponsesEncoder::Finish(uint32_t /*choice*/, uint64_t /*position*/, const 
                               std::string* out) {
   // Clients look for a message even where the model said nothing.
   if (items_.empty()) Current(Item::Kind::kMessage, out);
+  // Tokens behind the text, as the one that ended it.
+  if (!waiting_.empty() && items_.back().kind == Item::Kind::kMessage) TextDelta("", out);
   status_ = end.reason == "length" ? "incomplete" : "completed";
   CloseItem(status_, out);
 }
@@ -271,12 +281,16 @@ std::string ResponsesEncoder::Whole(std::span<const Choice> choices, const Usage
   // The same steps as a stream's; its events are dropped.
   std::string events;
   for (const Choice& choice : choices) {
-    Reasoning(0, 0, choice.reasoning, &events);
-    Text(0, 0, choice.text, choice.logprobs, {}, &events);
-    for (const ToolCall& call : choice.calls) {
-      Call(0, 0, 0, call.id, call.name, &events);
-      CallArguments(0, 0, 0, call.arguments, &events);
-    }
+    ForPieces(
+        choice,
+        [&](std::string_view text, std::span<const ChoiceLogprob> logprobs) {
+          Text(0, 0, text, logprobs, {}, &events);
+        },
+        [&](std::string_view text) { Reasoning(0, 0, text, &events); },
+        [&](const ToolCall& call) {
+          Call(0, 0, 0, call.id, call.name, &events);
+          CallArguments(0, 0, 0, call.arguments, &events);
+        });
     Finish(0, 0, {choice.finish_reason, choice.stop}, &events);
   }
   End(usage, &events);

@@ -62,6 +62,8 @@ class ResponsesEncoder final : public AnswerEncoder {
   Item& Current(Item::Kind kind, std::string* out);
   Item& Add(Item item, std::string* out);
   void CloseItem(std::string_view status, std::string* out);
+  // A delta of the open message, with the logprobs that waited for it.
+  void TextDelta(std::string_view text, std::string* out);
   // Opens the event `type`; what the caller adds begins with a comma.
   void Begin(std::string_view type, std::string* out);
   static void EndEvent(std::string* out) { out->append("}\n\n"); }
@@ -76,6 +78,7 @@ class ResponsesEncoder final : public AnswerEncoder {
 
   const ResponsesHead head_;
   std::vector<Item> items_;
+  std::string waiting_;  // logprobs of tokens whose text is not out yet: JSON without the brackets
   std::string_view status_ = "in_progress";
   ApiError error_;
   uint64_t next_event_ = 0;

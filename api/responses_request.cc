@@ -372,6 +372,7 @@ ApiResult<ResponsesRequest> ParseResponses(std::string_view body, const ApiLimit
   auto parsed = ParseChat(chat, limits);
   if (!parsed) return tl::unexpected(InResponsesWords(std::move(parsed).error()));
   out.chat = std::move(*parsed);
+  KeepUnread(fields, &out.chat.ignored);
   out.echo = EchoOf(fields, out);
   return out;
 }

@@ -26,11 +26,17 @@ bool IsDefault(std::string_view name, const Value& value) {
   const double number = value.IsInt()     ? static_cast<double>(value.AsInt())
                         : value.IsFloat() ? value.AsFloat()
                                           : -1;
-  return name == "length_penalty" && number == 1;
+  return (name == "length_penalty" && number == 1) || (name == "top_logprobs" && number == 0);
 }
 
 constexpr std::array kRefused = {
     "guided_decoding_backend",
+    "guided_whitespace_pattern",
+    "prompt_embeds",
+    "regex",
+    "ebnf",
+    "json_schema",
+    "grammar",
     "functions",
     "function_call",
     "audio",
@@ -56,18 +62,23 @@ constexpr std::array kRefused = {
 
 constexpr std::array kRefusedForChats = {
     "suffix",
+    "echo",
+    "prompt",
 };
 
 constexpr std::array kRefusedForCompletions = {
-    "tools",
-    "tool_choice",
-    "reasoning_effort",
-    "thinking_token_budget",
+    "messages", "top_logprobs", "tools", "tool_choice", "reasoning_effort", "thinking_token_budget",
+};
+
+// Taken, and without effect: prefixes are cached anyway, and nothing here is kept or watched.
+constexpr std::array kWithoutEffect = {
+    "metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "request_id",
 };
 
 }  // namespace
 
 void RefuseUnsupported(Fields* fields, Endpoint endpoint) {
+  for (const std::string_view name : kWithoutEffect) fields->Find(name);
   for (const std::string_view name : kRefused) {
     const Value* value = fields->Find(name);
     if (value == nullptr || IsDefault(name, *value)) continue;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace aisp {
@@ -45,8 +46,14 @@ void ChoiceStream::Parse(bool ended) {
   options_.parser->Push(std::exchange(text_, {}), &parts_);
   if (ended) options_.parser->Finish(&parts_);
   if (from > 0 && parts_[from - 1].text.size() > last_bytes) --from;
+  const bool grew = from < parts_.size();
+  bool text_grew = false;
   for (; from < parts_.size(); ++from) {
     const AnswerPart::Kind kind = parts_[from].kind;
+    const bool is_text = kind == AnswerPart::Kind::kContent;
+    if (is_text && !in_text_) ++text_part_;
+    in_text_ = is_text;
+    text_grew = text_grew || is_text;
     called_ = called_ || kind == AnswerPart::Kind::kCall;
     if (kind != AnswerPart::Kind::kReasoning) {
       thought_over_ = true;
@@ -54,7 +61,23 @@ void ChoiceStream::Parse(bool ended) {
       reasoning_tokens_ = completion_tokens_;
     }
   }
+  PlaceLogprobs(grew, text_grew, ended);
   if (finish_reason_ == "stop" && called_) finish_reason_ = "tool_calls";
+}
+
+// A token is of what its text became: of the text that its step made grow, else of the next one.
+void ChoiceStream::PlaceLogprobs(bool grew, bool text_grew, bool ended) {
+  if (!grew && !ended) return;
+  const uint32_t part = text_grew || (!grew && in_text_) ? text_part_ : 0;
+  for (; placed_ < logprobs_.size(); ++placed_) logprobs_[placed_].text_part = part;
+}
+
+std::vector<ChoiceLogprob> ChoiceStream::TakeLogprobs() {
+  const auto end = logprobs_.begin() + static_cast<ptrdiff_t>(std::exchange(placed_, 0));
+  std::vector<ChoiceLogprob> out(std::make_move_iterator(logprobs_.begin()),
+                                 std::make_move_iterator(end));
+  logprobs_.erase(logprobs_.begin(), end);
+  return out;
 }
 
 void ChoiceStream::OnRouted(const RouteDecision& route) {
@@ -81,6 +104,7 @@ void ChoiceStream::OnTokens(const v1::TokenEvent& event) {
     said_bytes_ += options_.keep_token_ids ? sizeof(TokenId) : 0;
     if (detokenizer_ && !Hidden(event.tokens(i)))
       stopped = AddText(detokenizer_->Push(event.tokens(i)));
+    if (!logprobs_.empty() && !stopped) Parse(/*ended=*/false);
   }
   if (stopped) finish_reason_ = "stop";
   Parse(stopped);
@@ -146,9 +170,9 @@ void ChoiceStream::OnFinish(v1::FinishReason reason, const Error& error, Duratio
   listener_->OnChoiceAdvanced(*this);
 }
 
-// Without a tokenizer a token is shown by its number, as vLLM writes it.
+// Without a tokenizer, or where that is wanted, a token is shown by its number, as vLLM writes it.
 std::string ChoiceStream::PieceOf(TokenId token) const {
-  if (tokenizer_ == nullptr) return "token_id:" + std::to_string(token);
+  if (tokenizer_ == nullptr || options_.tokens_as_ids) return "token_id:" + std::to_string(token);
   return std::string(tokenizer_->IdToPiece(token));
 }
 
@@ -171,6 +195,7 @@ void ChoiceStream::AddLogprob(TokenId token, const v1::TokenLogprobs& values) {
   out.text_offset = text_code_points_;
   said_bytes_ += sizeof(out) + out.top.size() * sizeof(out.top[0]);
   logprobs_.push_back(std::move(out));
+  if (!parses()) placed_ = logprobs_.size();
 }
 
 bool ChoiceStream::AddText(std::string_view text) {

@@ -33,7 +33,8 @@ class ChoiceStream final : public RequestObserver {
     bool skip_special_tokens = true;
     int32_t num_logprobs = -1;
     bool keep_token_ids = false;
-    uint32_t min_tokens = 0;  // the text of so many tokens ends no stream
+    bool tokens_as_ids = false;  // in logprobs
+    uint32_t min_tokens = 0;     // the text of so many tokens ends no stream
     // Null: the text is content as it comes. With a parser the control tokens of `shown` (sorted)
     // are a part of the text whatever skip_special_tokens says.
     std::unique_ptr<AnswerParser> parser = nullptr;
@@ -85,7 +86,8 @@ class ChoiceStream final : public RequestObserver {
 
   // Text and logprobs that were not taken yet.
   std::string TakeText() { return std::exchange(text_, {}); }
-  std::vector<ChoiceLogprob> TakeLogprobs() { return std::exchange(logprobs_, {}); }
+  // With a parser: of those tokens of which it is known what they are of.
+  std::vector<ChoiceLogprob> TakeLogprobs();
   std::vector<TokenId> TakeTokenIds() { return std::exchange(token_ids_, {}); }
   // Of every token of the prompt, the first one without a value; text offsets are in the prompt.
   const std::vector<ChoiceLogprob>& prompt_logprobs() const { return prompt_logprobs_; }
@@ -98,7 +100,7 @@ class ChoiceStream final : public RequestObserver {
   std::vector<AnswerPart> TakeParts() { return std::exchange(parts_, {}); }
   bool parses() const { return options_.parser != nullptr; }
   bool HasNews() const {
-    return !text_.empty() || !parts_.empty() || !logprobs_.empty() || !token_ids_.empty();
+    return !text_.empty() || !parts_.empty() || placed_ > 0 || !token_ids_.empty();
   }
 
   RequestId request;
@@ -112,6 +114,8 @@ class ChoiceStream final : public RequestObserver {
   // The prompt's next token, with its place in the prompt's text.
   void AddPromptToken(ChoiceLogprob logprob);
   void Parse(bool ended);
+  // The text of its part is known: whose the logprobs are that wait for it.
+  void PlaceLogprobs(bool grew, bool text_grew, bool ended);
   // Appends what the stop matcher lets through; true when a stop string was found.
   bool AddText(std::string_view text);
 
@@ -126,6 +130,9 @@ class ChoiceStream final : public RequestObserver {
   bool thought_over_ = false;
   uint32_t reasoning_tokens_ = 0;
   std::vector<ChoiceLogprob> logprobs_;
+  size_t placed_ = 0;       // of these may be taken
+  uint32_t text_part_ = 0;  // of the text that was read last
+  bool in_text_ = false;
   std::vector<ChoiceLogprob> prompt_logprobs_;
   std::optional<Detokenizer> prompt_text_;
   size_t prompt_code_points_ = 0;

@@ -34,6 +34,7 @@ HttpHeaders EmbeddingAnswer::Headers() const {
   HttpHeaders headers;
   if (!traceparent_.empty()) headers.emplace_back("traceparent", traceparent_);
   if (!route_.empty()) headers.emplace_back("x-aisp-route", route_);
+  AddIgnored(prepared_, &headers);
   return headers;
 }
 

@@ -6,6 +6,7 @@
 #include <array>
 #include <utility>
 
+#include "api/messages_encoder.h"
 #include "common/strings.h"
 #include "common/version.h"
 #include "frontend/embedding_answer.h"
@@ -64,13 +65,18 @@ struct Frontend::Route {
 
 const Frontend::Route* Frontend::Find(std::string_view path) {
   using enum Route::Scope;
-  static constexpr std::array<Route, 13> kRoutes = {{
+  static constexpr std::array<Route, 17> kRoutes = {{
       {"/v1/chat/completions", kPath, {{{"POST", &Frontend::Chat}}}},
       {"/v1/completions", kPath, {{{"POST", &Frontend::Completions}}}},
       {"/v1/embeddings", kPath, {{{"POST", &Frontend::Embeddings}}}},
       {"/v1/score", kPath, {{{"POST", &Frontend::Score}}}},
       {"/v1/rerank", kPath, {{{"POST", &Frontend::Rerank}}}},
+      // Where clients of vLLM, Jina and Cohere look for the same.
+      {"/score", kPath, {{{"POST", &Frontend::Score}}}},
+      {"/rerank", kPath, {{{"POST", &Frontend::Rerank}}}},
+      {"/v2/rerank", kPath, {{{"POST", &Frontend::Rerank}}}},
       {kResponsesPath, kPath, {{{"POST", &Frontend::CreateResponse}}}},
+      {"/v1/responses/input_tokens", kPath, {{{"POST", &Frontend::CountResponseTokens}}}},
       {kResponsesPath,
        kChildren,
        {{{"GET", &Frontend::GetResponse}, {"DELETE", &Frontend::DeleteResponse}}}},
@@ -245,7 +251,14 @@ void Frontend::GetResponse(const std::shared_ptr<HttpExchange>& exchange, const 
                                            "leave it out",
                                            "stream")));
   }
-  const std::string id = exchange->request().path.substr(kResponsesPath.size() + 1);
+  std::string id = exchange->request().path.substr(kResponsesPath.size() + 1);
+  constexpr std::string_view kItems = "/input_items";
+  if (id.ends_with(kItems)) {
+    id.resize(id.size() - kItems.size());
+    return Respond(
+        *exchange, caller,
+        InputItemsBody(*context_->responses, caller.tenant, id, exchange->request().query));
+  }
   Respond(*exchange, caller, StoredResponseBody(*context_->responses, caller.tenant, id));
 }
 
@@ -265,6 +278,14 @@ void Frontend::CountMessageTokens(const std::shared_ptr<HttpExchange>& exchange,
   OnPool(exchange, caller, [exchange, model = context_->model] {
     return CountTokens(*model, exchange->request().body);
   });
+}
+
+void Frontend::CountResponseTokens(const std::shared_ptr<HttpExchange>& exchange,
+                                   const Caller& caller) {
+  OnPool(exchange, caller,
+         [exchange, model = context_->model, store = context_->responses, tenant = caller.tenant] {
+           return CountInputTokens(*model, *store, tenant, exchange->request().body);
+         });
 }
 
 void Frontend::Generate(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller,
@@ -334,7 +355,9 @@ void Frontend::Models(const std::shared_ptr<HttpExchange>& exchange, const Calle
   for (const std::string& adapter : model.adapters->Names())
     all.push_back({adapter, context_->started_unix_s, model.max_model_len, model.name});
   const std::string& path = exchange->request().path;
-  if (path == kModelsPath) return Respond(*exchange, caller, ModelList(all));
+  const bool messages = !exchange->request().Header("anthropic-version").empty();
+  if (path == kModelsPath)
+    return Respond(*exchange, caller, messages ? MessagesModelList(all) : ModelList(all));
   const std::string name = path.substr(kModelsPath.size() + 1);
   if (auto known = model.CheckName(name); !known) {
     return Respond(*exchange, caller, tl::unexpected(known.error()));
@@ -346,7 +369,7 @@ void Frontend::Models(const std::shared_ptr<HttpExchange>& exchange, const Calle
   }
   const auto found =
       std::find_if(all.begin(), all.end(), [&](const ModelInfo& each) { return each.id == name; });
-  Respond(*exchange, caller, ModelObject(*found));
+  Respond(*exchange, caller, messages ? MessagesModel(*found) : ModelObject(*found));
 }
 
 void Frontend::Version(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller) {

@@ -56,6 +56,7 @@ class Frontend {
   void DeleteResponse(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller);
   void CreateMessage(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller);
   void CountMessageTokens(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller);
+  void CountResponseTokens(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller);
   void Tokenize(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller);
   void Detokenize(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller);
   void Models(const std::shared_ptr<HttpExchange>& exchange, const Caller& caller);

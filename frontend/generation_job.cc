@@ -215,6 +215,7 @@ void GenerationJob::SubmitOne(uint32_t index) {
                             .skip_special_tokens = o.skip_special_tokens,
                             .num_logprobs = o.sampling.num_logprobs(),
                             .keep_token_ids = o.return_token_ids,
+                            .tokens_as_ids = o.tokens_as_ids,
                             .min_tokens = o.min_tokens,
                             .parser = prepared_.Parses() && context_->model->tokenizer
                                           ? MakeAnswerParser(prepared_.parse)

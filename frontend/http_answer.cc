@@ -62,7 +62,28 @@ Usage UsageSoFar(const PreparedRequest& prepared, const ChoiceStream& choice) {
           choice.completion_tokens(), choice.timing() ? choice.timing()->cached_tokens() : 0};
 }
 
-bool IsMessages(const HttpRequest& request) { return request.path.starts_with("/v1/messages"); }
+// So many logprobs stand before those of the text behind the next one.
+size_t OfNextText(const std::vector<ChoiceLogprob>& logprobs) {
+  uint32_t part = 0;
+  for (size_t i = 0; i < logprobs.size(); ++i) {
+    if (part != 0 && logprobs[i].text_part > part) return i;
+    part = std::max(part, logprobs[i].text_part);
+  }
+  return logprobs.size();
+}
+
+void AddPiece(Choice::Piece::Kind kind, size_t bytes, uint32_t text_part,
+              std::vector<Choice::Piece>* order) {
+  if (order->empty() || order->back().kind != kind) order->push_back({kind});
+  order->back().bytes += bytes;
+  order->back().text_part = text_part;
+}
+
+bool IsMessages(std::string_view path) {
+  constexpr std::string_view kPath = "/v1/messages";
+  return path == kPath || (path.starts_with(kPath) && path[kPath.size()] == '/');
+}
+bool IsMessages(const HttpRequest& request) { return IsMessages(request.path); }
 
 // Where Anthropic's clients look for the request's name.
 void NameRequest(const HttpRequest& request, HttpHeaders* headers) {
@@ -72,8 +93,28 @@ void NameRequest(const HttpRequest& request, HttpHeaders* headers) {
 }  // namespace
 
 std::string ErrorBodyFor(const HttpRequest& request, int status, std::string_view message) {
-  if (IsMessages(request)) return MessagesErrorBody(status, message, request.id);
+  return ErrorBodyFor(request.path, request.id, status, message);
+}
+
+std::string ErrorBodyFor(std::string_view path, std::string_view request_id, int status,
+                         std::string_view message) {
+  if (IsMessages(path)) return MessagesErrorBody(status, message, request_id);
   return ErrorBody(status, message);
+}
+
+void AddIgnored(const PreparedRequest* prepared, HttpHeaders* headers) {
+  constexpr size_t kNames = 16;
+  constexpr size_t kNameBytes = 64;
+  if (prepared == nullptr || prepared->options.ignored.empty()) return;
+  const std::vector<std::string>& names = prepared->options.ignored;
+  std::string out;
+  for (size_t i = 0; i < std::min(names.size(), kNames); ++i) {
+    if (i > 0) out += ", ";
+    for (const char c : names[i].substr(0, kNameBytes))
+      out.push_back(c > ' ' && c < 127 && c != ',' ? c : '?');
+  }
+  if (names.size() > kNames) out += ", ...";
+  headers->emplace_back("x-aisp-ignored", std::move(out));
 }
 
 int RespondError(HttpExchange& exchange, const ApiError& error, Duration retry_after,
@@ -124,7 +165,6 @@ void HttpTextAnswer::Open(ChoiceStream& choice) {
     const std::span<const ChoiceLogprob> logprobs =
         EchoesLogprobs() ? std::span<const ChoiceLogprob>(choice.prompt_logprobs())
                          : std::span<const ChoiceLogprob>();
-    echo_code_points_ = EchoesLogprobs() ? choice.prompt_code_points() : 0;
     encoder_->Text(choice.index(), 0, echo, logprobs, {}, &out_);
   }
 }
@@ -151,7 +191,9 @@ void HttpTextAnswer::OnProgress(ChoiceStream& choice) {
     TellParts(choice);
   } else if (choice.HasNews()) {
     auto logprobs = choice.TakeLogprobs();
-    for (ChoiceLogprob& each : logprobs) each.text_offset += echo_code_points_;
+    // In a stream every choice has brought its own prompt's.
+    const size_t before = EchoesLogprobs() ? choice.prompt_code_points() : 0;
+    for (ChoiceLogprob& each : logprobs) each.text_offset += before;
     const auto token_ids = choice.TakeTokenIds();
     encoder_->Text(choice.index(), choice.completion_tokens(), choice.TakeText(), logprobs,
                    token_ids, &out_);
@@ -176,11 +218,13 @@ void HttpTextAnswer::TellParts(ChoiceStream& choice) {
   const uint64_t position = choice.completion_tokens();
   for (const AnswerPart& part : choice.TakeParts()) {
     switch (part.kind) {
-      case AnswerPart::Kind::kContent:
-        encoder_->Text(index, position, part.text, logprobs, token_ids, &out_);
-        logprobs.clear();
+      case AnswerPart::Kind::kContent: {
+        const size_t count = OfNextText(logprobs);
+        encoder_->Text(index, position, part.text, {logprobs.data(), count}, token_ids, &out_);
+        logprobs.erase(logprobs.begin(), logprobs.begin() + static_cast<ptrdiff_t>(count));
         token_ids.clear();
         break;
+      }
       case AnswerPart::Kind::kReasoning:
         if (prepared_->include_reasoning) encoder_->Reasoning(index, position, part.text, &out_);
         break;
@@ -229,15 +273,20 @@ void HttpTextAnswer::AnswerWhole(std::span<const std::unique_ptr<ChoiceStream>> 
       }
     }
     c.token_ids = choice->TakeTokenIds();
+    uint32_t texts = 0;
     for (AnswerPart& part : choice->TakeParts()) {
       switch (part.kind) {
         case AnswerPart::Kind::kContent:
           c.text += part.text;
+          AddPiece(Choice::Piece::Kind::kText, part.text.size(), ++texts, &c.order);
           break;
         case AnswerPart::Kind::kReasoning:
-          if (prepared_->include_reasoning) c.reasoning += part.text;
+          if (!prepared_->include_reasoning) break;
+          c.reasoning += part.text;
+          AddPiece(Choice::Piece::Kind::kReasoning, part.text.size(), texts, &c.order);
           break;
         case AnswerPart::Kind::kCall:
+          c.order.push_back({Choice::Piece::Kind::kCall});
           c.calls.push_back({CallId(c.index, part.call), std::move(part.text), ""});
           break;
         case AnswerPart::Kind::kArguments:
@@ -301,6 +350,7 @@ void HttpTextAnswer::AddOwnHeaders(HttpHeaders* headers) const {
   if (!traceparent_.empty()) headers->emplace_back("traceparent", traceparent_);
   if (!route_.empty()) headers->emplace_back("x-aisp-route", route_);
   if (!taken_.empty()) headers->emplace_back("x-aisp-route-taken", taken_);
+  AddIgnored(prepared_, headers);
 }
 
 }  // namespace aisp

@@ -14,6 +14,11 @@ namespace aisp {
 
 // The JSON of an error in the shape that a path's clients read: /v1/messages has its own.
 std::string ErrorBodyFor(const HttpRequest& request, int status, std::string_view message);
+std::string ErrorBodyFor(std::string_view path, std::string_view request_id, int status,
+                         std::string_view message);
+
+// The header x-aisp-ignored: which fields of the body nobody here knows. None: not there.
+void AddIgnored(const PreparedRequest* prepared, HttpHeaders* headers);
 
 // Answers `error` in that shape, with Retry-After where trying again makes sense. Returns the
 // status.
@@ -52,7 +57,6 @@ class HttpTextAnswer final : public AnswerSink {
       std::span<const std::unique_ptr<ChoiceStream>> choices, uint32_t choice) const;
   // With echo and logprobs: code points of the echo, which go before each token's place.
   bool EchoesLogprobs() const;
-  size_t echo_code_points_ = 0;  // of a stream
 
   FrontendContext* const context_;
   const std::shared_ptr<HttpExchange> exchange_;

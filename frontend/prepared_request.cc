@@ -170,7 +170,7 @@ ApiResult<PreparedRequest> Prepare(const TextModel& model, CompletionRequest req
       if (out.prompts.empty())
         request.stop_token_ids.insert(request.stop_token_ids.end(), ends.begin(), ends.end());
     } else {
-      AISP_ASSIGN_OR_RETURN(tokens, model.EncodePrompt(prompt));
+      AISP_ASSIGN_OR_RETURN(tokens, model.EncodePrompt(prompt, request.add_special_tokens));
     }
     if (request.echo) out.echoes.push_back(model.TextOf(prompt));
     out.prompts.push_back(std::move(tokens));
@@ -261,7 +261,8 @@ ApiResult<PreparedRequest> Prepare(const TextModel& model, ChatRequest request) 
                                                TextBytes(request.template_variables),
                                            "messages"));
   AISP_RETURN_IF_ERROR(CheckAnswer(model, request));
-  AISP_ASSIGN_OR_RETURN(std::vector<TokenId> tokens, model.RenderChat(request));
+  AISP_ASSIGN_OR_RETURN(std::vector<TokenId> tokens,
+                        model.RenderChat(request, request.add_special_tokens));
   out.prompts.push_back(std::move(tokens));
   out.options = std::move(static_cast<GenerationOptions&>(request));
   out.prompt_logprobs = out.options.prompt_logprobs;

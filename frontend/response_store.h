@@ -21,6 +21,7 @@ namespace aisp {
 struct StoredResponse {
   std::string json;          // the response object
   Value::List conversation;  // as items of an input, its own output last
+  size_t inputs = 0;         // of these, those that it was made from
 };
 
 class ResponseStore {

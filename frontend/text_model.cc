@@ -68,7 +68,7 @@ ApiResult<std::vector<TokenId>> TextModel::RenderChat(const ChatRequest& request
   }
   if (!tokenizer) return tl::unexpected(NoTokenizer(name, "messages"));
   Value::Map context;
-  context.Set("messages", request.messages);
+  context.Set("messages", ShapeMessages(request.messages, template_traits));
   context.Set("add_generation_prompt", Value(request.add_generation_prompt));
   context.Set("bos_token", Value(tokenizer->BosToken()));
   context.Set("eos_token", Value(tokenizer->EosToken()));

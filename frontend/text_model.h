@@ -16,6 +16,7 @@
 #include "frontend/constraint_compiler.h"
 #include "frontend/served_adapters.h"
 #include "text/chat_template.h"
+#include "text/template_traits.h"
 #include "text/tokenizer.h"
 #include "worker.pb.h"
 
@@ -29,6 +30,7 @@ struct TextModel {
   std::unique_ptr<Tokenizer> tokenizer;  // null: the checkpoint has none; prompts are token ids
                                          // then. A shape has a plain one
   std::unique_ptr<ChatTemplate> chat_template;  // null: the checkpoint has none
+  TemplateTraits template_traits;               // in which form it takes conversations
   // How it writes calls and thinking; null: not at all, or in no way that is known here.
   const CallFormat* call_format = nullptr;
   const ThinkFormat* think_format = nullptr;

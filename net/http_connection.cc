@@ -228,7 +228,9 @@ void HttpConnection::Reject(int status, std::string_view message) {
   const auto& error_body = state_->options.error_body;
   HttpHeaders headers{{"Content-Type", error_body ? "application/json" : "text/plain"}};
   if (status == 503) headers.emplace_back("Retry-After", "1");
-  Respond(status, headers, error_body ? error_body(status, message) : std::string(message) + "\n");
+  Respond(
+      status, headers,
+      error_body ? error_body({path_, request_id_}, status, message) : std::string(message) + "\n");
 }
 
 void HttpConnection::Respond(int status, const HttpHeaders& headers, const std::string& body) {

@@ -134,6 +134,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   // The answer in progress.
   std::string request_id_;
+  std::string path_;  // of the request that is being read, once its head is
   ServerExchange* exchange_ = nullptr;
   bool keep_alive_ = true;
   bool closing_ = false;  // the client was told that this answer is the last

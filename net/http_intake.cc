@@ -69,6 +69,7 @@ struct HttpConnection::Intake {
 asio::awaitable<bool> HttpConnection::ReadRequest() {
   complete_ = sent_ = chunked_ = last_chunk_due_ = head_request_ = closing_ = false;
   request_id_.clear();
+  path_.clear();
   body_ = {};
   SetPhase(Phase::kIdle);
   read_deadline_ = state_->clock.Now() + IdleTimeout();
@@ -135,6 +136,8 @@ asio::awaitable<bool> HttpConnection::ReadHead(Intake* intake) {
   if (ec && ec != http::error::need_buffer) {
     // The fields were read before the length that is refused.
     NameRequest(ToString(parser.get()["x-request-id"]));
+    std::string query;
+    if (!SplitTarget(ToString(parser.get().target()), &path_, &query)) path_.clear();
     RejectIntake(ec);
     co_return false;
   }
@@ -162,6 +165,7 @@ bool HttpConnection::AcceptHead(Intake* intake) {
   }
   request.peer = peer_.name;
   request.id = request_id_;
+  path_ = request.path;
   return true;
 }
 

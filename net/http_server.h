@@ -64,8 +64,12 @@ struct HttpServerOptions {
   // refused before the handler sees it, too. Without it requests have no name.
   std::function<std::string(std::string_view given)> request_id;
   // Body (JSON) of the answers that the server gives itself: 400, 408, 413, 431, 500, 503. Without
-  // it they are plain text.
-  std::function<std::string(int status, std::string_view message)> error_body;
+  // it they are plain text. `refused`: what is known of the request by then, "" the rest.
+  struct Refused {
+    std::string_view path, request_id;
+  };
+  std::function<std::string(const Refused& refused, int status, std::string_view message)>
+      error_body;
 };
 
 // The loop must outlive the server. Exchanges may outlive both; they are then not alive().

@@ -21,7 +21,9 @@ HttpServerOptions OptionsOf(const Config& config) {
   // Probes and scrapes only.
   o.max_connections = 64;
   o.max_body_bytes = 4096;
-  o.error_body = [](int status, std::string_view message) { return ErrorBody(status, message); };
+  o.error_body = [](const HttpServerOptions::Refused&, int status, std::string_view message) {
+    return ErrorBody(status, message);
+  };
   return o;
 }
 

@@ -13,8 +13,15 @@ namespace {
 constexpr const char* kMethods = "GET, HEAD, POST, DELETE";
 constexpr const char* kRequestHeaders =
     "authorization, content-type, x-api-key, anthropic-version, x-request-id, x-request-timeout, "
-    "x-aisp-prefill, x-aisp-class, x-slo-ttft-ms, x-slo-tpot-ms, idempotency-key, traceparent";
-constexpr const char* kAnswerHeaders = "x-request-id, x-aisp-route, retry-after";
+    "x-aisp-prefill, x-aisp-class, x-aisp-event-ids, x-slo-ttft-ms, x-slo-tpot-ms, "
+    "idempotency-key, traceparent, "
+    // What OpenAI's and Anthropic's own clients add to every request from a page.
+    "anthropic-beta, anthropic-dangerous-direct-browser-access, openai-organization, "
+    "openai-project, x-stainless-arch, x-stainless-helper, x-stainless-helper-method, "
+    "x-stainless-lang, x-stainless-os, x-stainless-package-version, x-stainless-retry-count, "
+    "x-stainless-runtime, x-stainless-runtime-version, x-stainless-timeout";
+constexpr const char* kAnswerHeaders =
+    "x-request-id, request-id, x-aisp-route, x-aisp-ignored, retry-after";
 constexpr const char* kPreflightAgeS = "600";
 
 // Adds headers to whatever is answered.

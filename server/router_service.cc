@@ -14,6 +14,7 @@
 #include "common/threads.h"
 #include "common/version.h"
 #include "frontend/frontend.h"
+#include "frontend/http_answer.h"
 #include "frontend/inference_service.h"
 #include "frontend/lora_requests.h"
 #include "net/grpc_links.h"
@@ -105,7 +106,10 @@ HttpServerOptions HttpOptionsOf(const Config& config, int listen_fd) {
   o.request_id = [ids = std::make_shared<RequestIds>(DrawSeed())](std::string_view given) {
     return ids->For(given);
   };
-  o.error_body = [](int status, std::string_view message) { return ErrorBody(status, message); };
+  o.error_body = [](const HttpServerOptions::Refused& refused, int status,
+                    std::string_view message) {
+    return ErrorBodyFor(refused.path, refused.request_id, status, message);
+  };
   return o;
 }
 

@@ -96,6 +96,7 @@ Status LoadTemplate(const Config& config, ServedModel* model) {
     if (!loaded) return tl::unexpected(std::move(loaded).error());
   }
   model->chat_template = std::make_unique<ChatTemplate>(std::move(*loaded));
+  model->template_traits = ProbeTemplate(*model->chat_template);
   return {};
 }
 

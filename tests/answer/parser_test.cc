@@ -42,6 +42,14 @@ std::string Parsed(const AnswerParserOptions& options, const std::string& text, 
 std::string Parsed(const AnswerParserOptions& options, const std::string& text) {
   const std::string whole = Parsed(options, text, text.size() + 1);
   for (const size_t piece : {1, 2, 3, 7}) EXPECT_EQ(Parsed(options, text, piece), whole) << piece;
+  for (size_t cut = 1; cut < text.size(); ++cut) {
+    const auto parser = MakeAnswerParser(options);
+    std::vector<AnswerPart> parts;
+    parser->Push(text.substr(0, cut), &parts);
+    parser->Push(text.substr(cut), &parts);
+    parser->Finish(&parts);
+    EXPECT_EQ(Shown(parts), whole) << "cut at " << cut;
+  }
   return whole;
 }
 
@@ -171,6 +179,112 @@ TEST(AnswerParser, ThinkingComesBeforeTheRest) {
   EXPECT_EQ(Parsed(o, "still</think>said"), "c:said|r:still");
   EXPECT_EQ(Parsed(o, "never ends"), "c:|r:never ends");
   EXPECT_EQ(Parsed({}, " as it is "), "c: as it is |r:");
+}
+
+// One call as each format writes it, with these arguments.
+std::string Written(const std::string& format, const std::string& arguments) {
+  if (format == "hermes")
+    return "<tool_call>\n{\"name\": \"f\", \"arguments\": " + arguments + "}\n</tool_call>";
+  if (format == "llama3_json") return R"({"name": "f", "parameters": )" + arguments + "}";
+  if (format == "mistral")
+    return R"([TOOL_CALLS][{"name": "f", "arguments": )" + arguments + R"(, "id": "abcdef123"}])";
+  if (format == "deepseek_v3") {
+    return "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n" +
+           arguments + "\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>";
+  }
+  if (format == "phi4_mini_json")
+    return R"(<|tool_call|>[{"name": "f", "arguments": )" + arguments + "}]<|/tool_call|>";
+  return "<|channel|>commentary to=functions.f <|constrain|>json<|message|>" + arguments +
+         "<|call|>";
+}
+
+constexpr const char* kJsonFormats[] = {"hermes",      "llama3_json",    "mistral",
+                                        "deepseek_v3", "phi4_mini_json", "openai"};
+
+TEST(AnswerParser, ArgumentsComeThroughAsTheyAreInEveryFormat) {
+  const std::vector<std::string> kArguments = {
+      "{}",
+      R"({"a": "say \"hi\" and '}]' and \\"})",
+      R"({"a": "</tool_call> ``` <|call [/TOOL", "b": [[], {}, [{"c": {}}]]})",
+      R"({"ключ": "日本語 🦊 é", "e": "\u00e9\ud83e\udd8a"})",
+      R"({"name": "g", "arguments": {"name": "h"}, "parameters": null})",
+      "{\"a\":\n  -1.5e-7,\n\t\"b\": true, \"c\": null}",
+  };
+  for (const char* format : kJsonFormats) {
+    for (const std::string& arguments : kArguments) {
+      EXPECT_EQ(Parsed(Calls(format), Written(format, arguments)), "c:|r:|f " + arguments)
+          << format;
+    }
+  }
+}
+
+TEST(AnswerParser, ACallWithoutArgumentsHasAnEmptyObject) {
+  for (const char* format : {"hermes", "mistral", "llama3_json"}) {
+    for (const char* none : {"null", "\"\"", "\"{}\""})
+      EXPECT_EQ(Parsed(Calls(format), Written(format, none)), "c:|r:|f {}") << format << none;
+  }
+  EXPECT_EQ(Parsed(Calls("hermes"), "<tool_call>{\"name\": \"f\"}</tool_call>"), "c:|r:|f {}");
+}
+
+TEST(AnswerParser, TextStandsBeforeAndBehindCalls) {
+  for (const char* format : {"hermes", "mistral", "deepseek_v3", "phi4_mini_json"}) {
+    const std::string call = Written(format, R"({"a": 1})");
+    EXPECT_EQ(Parsed(Calls(format), "Let me see. " + call), "c:Let me see. |r:|f {\"a\": 1}")
+        << format;
+    EXPECT_EQ(Parsed(Calls(format), call + " Done."), "c:Done.|r:|f {\"a\": 1}") << format;
+  }
+  EXPECT_EQ(Parsed(Calls("openai"),
+                   "<|channel|>commentary<|message|>Let me see.<|end|>"
+                   "<|start|>assistant" +
+                       Written("openai", R"({"a": 1})")),
+            "c:Let me see.|r:|f {\"a\": 1}");
+}
+
+TEST(AnswerParser, TwoCallsKeepTheirOrder) {
+  const std::string both = "c:|r:|f {\"a\": 1}|g {}";
+  EXPECT_EQ(Parsed(Calls("hermes"),
+                   "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>\n"
+                   "<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>"),
+            both);
+  EXPECT_EQ(Parsed(Calls("llama3_json"), R"({"name": "f", "parameters": {"a": 1}}; )"
+                                         R"({"name": "g", "parameters": {}})"),
+            both);
+  EXPECT_EQ(Parsed(Calls("mistral"), R"([TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}}, )"
+                                     R"({"name": "g", "arguments": {}}])"),
+            both);
+  EXPECT_EQ(
+      Parsed(Calls("deepseek_v3"),
+             "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n"
+             "{\"a\": 1}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>g"
+             "\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"),
+      both);
+  EXPECT_EQ(Parsed(Calls("openai"), Written("openai", R"({"a": 1})") +
+                                        "<|start|>assistant to=functions.g<|channel|>commentary "
+                                        "json<|message|>{}<|call|>"),
+            both);
+}
+
+TEST(AnswerParser, ThinkingStandsBeforeCalls) {
+  for (const char* format : {"hermes", "mistral", "deepseek_v3", "llama3_json"}) {
+    AnswerParserOptions options = Calls(format);
+    options.think = FindThinkFormat("think");
+    const std::string call = Written(format, R"({"a": 1})");
+    EXPECT_EQ(Parsed(options, "<think>\nIs <tool_call> { fitting?</think>\n\n" + call),
+              "c:|r:Is <tool_call> { fitting?|f {\"a\": 1}")
+        << format;
+    options.in_thinking = true;
+    EXPECT_EQ(Parsed(options, "Hm.</think>" + call), "c:|r:Hm.|f {\"a\": 1}") << format;
+  }
+  EXPECT_EQ(Parsed(Calls("openai"), "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant" +
+                                        Written("openai", "{}")),
+            "c:|r:Hm.|f {}");
+}
+
+TEST(AnswerParser, NothingIsLostOfWhatIsNoCall) {
+  for (const char* text :
+       {"\n\n<tool_call>", "a <tool_call> b", "<tool_call>{\"x\": 1}</tool_call>",
+        "<tool_call>{\"name\"", " <tool_cal"})
+    EXPECT_EQ(Parsed(Calls("hermes"), text), "c:" + std::string(text) + "|r:") << text;
 }
 
 }  // namespace

@@ -186,5 +186,29 @@ TEST(MessagesEncoder, ErrorsAreInItsOwnShape) {
   EXPECT_EQ(Events(out).at(0)["error"]["type"], "timeout_error");
 }
 
+TEST(MessagesModels, AreListedInAnthropicsShape) {
+  const std::vector<ModelInfo> models = {{"m", 86400, 2048, ""}, {"a", 86400, 2048, "m"}};
+  const Json list = Json::parse(MessagesModelList(models));
+  EXPECT_EQ(list["data"][0], Json::parse(R"({"type": "model", "id": "m", "display_name": "m",
+            "created_at": "1970-01-02T00:00:00Z", "max_input_tokens": 2048})"));
+  EXPECT_EQ(list["first_id"], "m");
+  EXPECT_EQ(list["last_id"], "a");
+  EXPECT_EQ(list["has_more"], false);
+}
+
+TEST(MessagesEncoder, BlocksStandInTheirOrder) {
+  using Kind = Choice::Piece::Kind;
+  Choice choice;
+  choice.text = "Well.Done.";
+  choice.calls = {{"c1", "f", "{\"x\":1}"}};
+  choice.order = {{Kind::kText, 5, 1}, {Kind::kCall}, {Kind::kText, 5, 2}};
+  choice.finish_reason = "tool_calls";
+  const Json whole = Json::parse(MessagesEncoder("msg_1", "m", "r").Whole({&choice, 1}, {}));
+  ASSERT_EQ(whole["content"].size(), 3u);
+  EXPECT_EQ(whole["content"][0]["text"], "Well.");
+  EXPECT_EQ(whole["content"][1]["input"], Json({{"x", 1}}));
+  EXPECT_EQ(whole["content"][2]["text"], "Done.");
+}
+
 }  // namespace
 }  // namespace aisp

@@ -231,7 +231,23 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"\"guided_grammar\":1", "guided_grammar", "a grammar"},
         Refused{"\"functions\":[{}]", "functions", "not supported"},
         Refused{"\"best_of\":3", "best_of", "equal to n"},
+        Refused{"\"messages\":[{}]", "messages", "use /v1/chat/completions"},
+        Refused{"\"prompt_embeds\":\"AAAA\"", "prompt_embeds", "not supported"},
+        Refused{"\"guided_whitespace_pattern\":\" *\"", "guided_whitespace_pattern", "supported"},
         Refused{"\"use_beam_search\":true", "use_beam_search", "not supported"}));
+
+TEST(ParseCompletion, NamesTheFieldsThatItDoesNotKnow) {
+  const auto r = ParseCompletion(
+      R"({"prompt":"a","typical_p":1,"metadata":{"a":"b"},"nothing":null,"seed":3,"stop":[]})",
+      Limits());
+  ASSERT_TRUE(r);
+  EXPECT_EQ(r->ignored, std::vector<std::string>{"typical_p"});
+  EXPECT_TRUE(r->add_special_tokens);
+  EXPECT_FALSE(ParseCompletion(R"({"prompt":"a","add_special_tokens":false})", Limits())
+                   ->add_special_tokens);
+  EXPECT_TRUE(ParsedChat(Chat("\"add_special_tokens\":true")).add_special_tokens);
+  EXPECT_TRUE(ParsedChat(Chat("\"return_tokens_as_token_ids\":true")).tokens_as_ids);
+}
 
 TEST(ParseCompletion, RefusesWhatOnlyCompletionsHave) {
   const auto param = [](const std::string& body) {

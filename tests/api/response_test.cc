@@ -111,9 +111,11 @@ TEST(ResponseEncoder, WholeAnswersCarryChoicesAndUsage) {
                                        {1, "two", "length", false, {}}};
   EXPECT_EQ(chat.Whole(choices, usage),
             "{\"id\":\"chatcmpl-1\",\"object\":\"chat.completion\",\"created\":5,\"model\":\"m\","
-            "\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"one\"},"
+            "\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"one\","
+            "\"refusal\":null},"
             "\"logprobs\":null,\"finish_reason\":\"stop\"},{\"index\":1,\"message\":{\"role\":"
-            "\"assistant\",\"content\":\"two\"},\"logprobs\":null,\"finish_reason\":\"length\"}],"
+            "\"assistant\",\"content\":\"two\",\"refusal\":null},\"logprobs\":null,\"finish_"
+            "reason\":\"length\"}],"
             "\"usage\":{\"prompt_tokens\":4,\"completion_tokens\":2,\"total_tokens\":6,"
             "\"prompt_tokens_details\":{\"cached_tokens\":0},\"aisp\":{\"route\":\"local\"}}}");
   usage.extension.clear();
@@ -140,7 +142,8 @@ TEST(ResponseEncoder, ChatLogprobsHaveTokensBytesAndAlternatives) {
       HasSubstr("\"logprobs\":{\"content\":[{\"token\":\"Hi\",\"logprob\":-0.5,\"bytes\":[72,"
                 "105],\"top_logprobs\":[{\"token\":\"Hi\",\"logprob\":-0.5,\"bytes\":[72,105]},"
                 "{\"token\":\"\xEF\xBF\xBD\",\"logprob\":-1.25,\"bytes\":[195]}]},{\"token\":"
-                "\"\xEF\xBF\xBD\",\"logprob\":-9999,\"bytes\":[169],\"top_logprobs\":[]}]}"));
+                "\"\xEF\xBF\xBD\",\"logprob\":-9999,\"bytes\":[169],\"top_logprobs\":[]}],"
+                "\"refusal\":null}"));
   EXPECT_FALSE(EventJson(out).is_discarded());
 }
 
@@ -152,7 +155,8 @@ TEST(ResponseEncoder, CompletionLogprobsAreParallelLists) {
   EXPECT_EQ(logprobs["tokens"], Json({"Hi", "\xEF\xBF\xBD"}));
   EXPECT_EQ(logprobs["token_logprobs"], Json({-0.5, -9999}));
   EXPECT_EQ(logprobs["top_logprobs"][0]["Hi"], -0.5);
-  EXPECT_EQ(logprobs["top_logprobs"][1], Json::object());
+  // The token that was taken is there, also where it is none of the likeliest.
+  EXPECT_EQ(logprobs["top_logprobs"][1], (Json{{"\xEF\xBF\xBD", -9999}}));
   EXPECT_EQ(logprobs["text_offset"], Json({0, 2}));
 }
 

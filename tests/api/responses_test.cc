@@ -176,6 +176,50 @@ TEST(ResponsesEncoder, ThinkingWordsAndCallsAreItemsInTheirOrder) {
   EXPECT_TRUE(Parse(R"({"previous_response_id": "resp_1", "input": "x"})", output));
 }
 
+// Logprobs without text yet wait for it; those of thinking and of calls have no place.
+TEST(ResponsesEncoder, LogprobsStandBesideTheTextThatTheyAreOf) {
+  const auto token = [](const char* bytes, uint32_t part) {
+    ChoiceLogprob out;
+    out.bytes = bytes;
+    out.text_part = part;
+    return out;
+  };
+  const auto tokens = [](const Json& item) {
+    std::string out;
+    for (const Json& each : item["content"][0]["logprobs"]) out += each["token"];
+    return out;
+  };
+  ResponsesEncoder stream({.id = "resp_ab", .model = "m", .echo = ""});
+  const std::vector<ChoiceLogprob> all = {token("t", 0), token("a", 1), token("b", 1),
+                                          token("c", 0), token("d", 2), token("e", 2)};
+  std::string out;
+  stream.Open(0, {}, &out);
+  stream.Reasoning(0, 1, "hm", &out);
+  stream.Text(0, 2, "", std::span(all).first(2), {}, &out);
+  stream.Text(0, 3, "ab", std::span(all).subspan(2, 1), {}, &out);
+  stream.Call(0, 4, 0, "call_1", "f", &out);
+  stream.Text(0, 5, "d", std::span(all).subspan(3, 2), {}, &out);
+  stream.Text(0, 6, "", std::span(all).last(1), {}, &out);
+  stream.Finish(0, 6, {"tool_calls"}, &out);
+  stream.End({}, &out);
+  const Json streamed = Events(out).back()["response"]["output"];
+  ASSERT_EQ(streamed.size(), 4u);
+  EXPECT_EQ(tokens(streamed[1]), "ab");
+  EXPECT_EQ(tokens(streamed[3]), "de");
+
+  using Kind = Choice::Piece::Kind;
+  Choice choice;
+  choice.text = "abd";
+  choice.reasoning = "hm";
+  choice.calls = {{"call_1", "f", ""}};
+  choice.logprobs = all;
+  choice.order = {
+      {Kind::kReasoning, 2, 0}, {Kind::kText, 2, 1}, {Kind::kCall}, {Kind::kText, 1, 2}};
+  choice.finish_reason = "tool_calls";
+  ResponsesEncoder whole({.id = "resp_ab", .model = "m", .echo = ""});
+  EXPECT_EQ(Json::parse(whole.Whole({&choice, 1}, {}))["output"], streamed);
+}
+
 TEST(ResponsesEncoder, AFaultEndsWithAFailedResponseAndIsNotKept) {
   bool kept = false;
   ResponsesEncoder encoder(

@@ -70,6 +70,13 @@ class Messages(unittest.TestCase):
                              messages=[{"role": "user", "content": [{"type": "text", "text": "Tell me of a duck."}]}])
         self.assertEqual(blocks.content[0].text, answer.content[0].text)
 
+    def test_models(self):
+        listed = self.client.models.list()
+        self.assertEqual([(model.id, model.type, model.display_name) for model in listed], [(MODEL, "model", MODEL)])
+        self.assertEqual(self.client.models.retrieve(MODEL).created_at, listed.data[0].created_at)
+        with self.assertRaises(anthropic.NotFoundError):
+            self.client.models.retrieve("gpt-9")
+
     def test_why_it_ended(self):
         stopped = self.create(stop_sequences=[".", "never"], max_tokens=200)
         self.assertEqual((stopped.stop_reason, stopped.stop_sequence), ("stop_sequence", "."))

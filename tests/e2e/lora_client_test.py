@@ -15,14 +15,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import unittest
 import urllib.error
 import urllib.request
 
 import openai
 
-from served import House, Router, Served, Worker
+from served import LOG, House, Router, Served, Worker
 
 BINARY = None
 BASE = "story-7m"
@@ -154,10 +153,7 @@ class OneProcess(Answers, unittest.TestCase):
         self.assertEqual(loras(self.server.http), ("one,two", ""))
         for stream in streams:
             stream.close()
-        deadline = time.monotonic() + 20
-        while loras(self.server.http) != ("", ""):
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.05)
+        self.assertTrue(LOG.await_(lambda: loras(self.server.http) == ("", ""), answers=True))
 
 
 class SplitWorkers(Answers, unittest.TestCase):
@@ -239,11 +235,8 @@ class Asking:
                                                          extra_headers=headers, **options)
         return answer.choices[0].text
 
-    def eventually(self, done):
-        deadline = time.monotonic() + 30
-        while not done():
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.05)
+    def eventually(self, done, answers=False):
+        self.assertTrue(LOG.await_(done, answers))
 
 
 def expected_texts():
@@ -349,7 +342,7 @@ class LoadedWhileItRuns(Asking, unittest.TestCase):
         try:
             for i in range(40):
                 path = (ONE, TWO)[i % 2]
-                self.eventually(lambda p=path: load(admin, "swapped", p, load_inplace=True)[0] == 200)
+                self.eventually(lambda p=path: load(admin, "swapped", p, load_inplace=True)[0] == 200, answers=True)
                 if i % 4 == 3:
                     self.assertEqual(unload(admin, "swapped")[0], 200)
         finally:

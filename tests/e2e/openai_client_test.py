@@ -8,12 +8,11 @@ import asyncio
 import os
 import sys
 import tempfile
-import time
 import unittest
 
 import openai
 
-from served import Served, metric
+from served import LOG, Served, metric
 
 SERVER = None
 KEY = "sk-test-of-the-client"
@@ -121,7 +120,7 @@ class OpenAiClient(unittest.TestCase):
                                            extra_body={"ignore_eos": True, "timeout": 0.2})
         self.assertEqual(late.exception.status_code, 504)
         self.chat(max_tokens=1)
-        self.assertTrue(eventually(lambda: metric(SERVER.http, "aisp_frontend_active_requests") == 0))
+        self.assertTrue(LOG.await_(lambda: metric(SERVER.http, "aisp_frontend_active_requests") == 0, answers=True))
 
     def test_thirty_two_streams_at_once(self):
         async def one(shared, seed):
@@ -140,15 +139,6 @@ class OpenAiClient(unittest.TestCase):
         self.assertTrue(all(texts))
         alone = self.chat(seed=7, temperature=0.8, max_tokens=40).choices[0].message.content
         self.assertEqual(texts[6], alone)
-
-
-def eventually(done, seconds=20):
-    deadline = time.monotonic() + seconds
-    while not done():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 if __name__ == "__main__":

@@ -113,6 +113,13 @@ std::vector<Wrong> WrongRequests() {
   chat("{" + hi + R"(,"tools":[{"type":"function"}]})", "tools", "tools[0] must be");
   chat("{" + hi + R"(,"tool_choice":"required"})", "tool_choice", "there are no tools");
   chat("{" + hi + R"(,"modalities":["audio"]})", "modalities", "not supported");
+  chat("{" + hi + R"(,"echo":true})", "echo", "use /v1/completions");
+  chat("{" + hi + R"(,"prompt":"once"})", "prompt", "use /v1/completions");
+  chat("{" + hi + R"(,"regex":"a+"})", "regex", "not supported");
+  chat("{" + hi + R"(,"return_tokens_as_token_ids":1})", "return_tokens_as_token_ids", "true or");
+  chat("{" + hi +
+           R"(,"response_format":{"type":"json_schema","json_schema":{"strict":1,"schema":{}}}})",
+       "response_format.json_schema.strict", "true or false");
 
   const auto text = [&](const std::string& body, const std::string& message) {
     all.push_back({kCompletions, body, 400, "", "", message});
@@ -158,6 +165,26 @@ TEST(Conformance, EveryWrongRequestIsToldWhatIsWrongAndWhatIsAllowed) {
         R"("length_penalty":1.0)"}) {
     EXPECT_EQ(api.Send("POST", kCompletions, With(harmless)).status, 200) << harmless;
   }
+  // What nobody here knows is ignored, and the answer says so.
+  const auto ignored = [](const Answer& answer) -> std::string {
+    for (const auto& [name, value] : answer.headers) {
+      if (name == "x-aisp-ignored") return value;
+    }
+    return "";
+  };
+  const std::string strange = R"("typical_p":0.5,"metadata":{"a":"b"},"x\n,y":1,"tools":[])";
+  EXPECT_EQ(ignored(api.Send("POST", kCompletions, With(strange))), "typical_p, x??y");
+  EXPECT_EQ(ignored(api.Send("POST", kCompletions, With("\"stream\":false"))), "");
+  const std::string hi = R"({"messages":[{"role":"user","content":"hi"}],"max_tokens":2,)";
+  EXPECT_EQ(ignored(api.Send("POST", kChat, hi + R"("mirostat":2,"stream":true})")), "mirostat");
+  EXPECT_EQ(ignored(api.Send("POST", "/v1/messages", hi + R"("inference_geo":"us","system":"x"})")),
+            "inference_geo");
+  EXPECT_EQ(ignored(api.Send("POST", "/v1/responses",
+                             R"({"input":"hi","max_output_tokens":2,"tfs_z":1,"truncation":)"
+                             R"("disabled","background":false,"safety_identifier":"u"})")),
+            "tfs_z");
+  EXPECT_EQ(ignored(api.Send("POST", "/v1/embeddings", R"({"input":"hi","color":"red"})")),
+            "color");
 }
 
 TEST(Conformance, WhatIsTooLongIsRefusedSoonWithBothNumbers) {
@@ -182,10 +209,32 @@ TEST(Conformance, WhatIsTooLongIsRefusedSoonWithBothNumbers) {
       "big-1\r\n\r\nxxxx"));
   EXPECT_THAT(*big.ReceiveRaw(), AllOf(StartsWith("HTTP/1.1 413"), HasSubstr("x-request-id: big-1"),
                                        HasSubstr("16777216 bytes")));
+  // In the shape that the path's clients read.
+  HttpClient message = Connect(cluster.http());
+  ASSERT_TRUE(message.SendRaw(
+      "POST /v1/messages HTTP/1.1\r\nHost: h\r\nContent-Length: 104857600\r\n\r\nxxxx"));
+  EXPECT_THAT(*message.ReceiveRaw(),
+              AllOf(StartsWith("HTTP/1.1 413"), HasSubstr("\"type\":\"request_too_large\""),
+                    HasSubstr("\"request_id\":\"")));
   HttpClient wide = Connect(cluster.http());
   ASSERT_TRUE(wide.SendRaw("GET /health HTTP/1.1\r\nHost: h\r\nX: " + std::string(100000, 'a') +
                            "\r\n\r\n"));
   EXPECT_THAT(*wide.ReceiveRaw(), AllOf(StartsWith("HTTP/1.1 431"), HasSubstr("x-request-id: ")));
+}
+
+// A router refuses by predictions only once the workers' reports have told it of enough steps.
+void AwaitPredictions(const Cluster& cluster, const Api& api) {
+  constexpr int kSteps = 32;
+  const std::string admin = cluster.router->Await("admin");
+  const bool known = Eventually([&] {
+    EXPECT_EQ(api.Send("POST", kCompletions, With(R"("max_tokens":64,"ignore_eos":true)")).status,
+              200);
+    const auto answer = Connect(admin).Request("GET", "/admin/workers");
+    if (!answer) return false;
+    const Json cost = Json::parse(answer->body, nullptr, false)["workers"][0]["cost"];
+    return cost.is_object() && cost["steps"] >= kSteps;
+  });
+  ASSERT_TRUE(known);
 }
 
 TEST(Conformance, PathsAndMethodsAndTimeouts) {
@@ -213,8 +262,9 @@ TEST(Conformance, PathsAndMethodsAndTimeouts) {
   EXPECT_EQ(late.status, 504);
   EXPECT_EQ(late.body["error"]["code"], "deadline_exceeded");
   EXPECT_EQ(api.Send("POST", kCompletions, long_one, {{"x-request-timeout", "soon"}}).status, 400);
+  AwaitPredictions(cluster, api);
   const Answer nobody = api.Send("POST", kCompletions, long_one, {{"x-slo-ttft-ms", "0.001"}});
-  EXPECT_EQ(nobody.status, 429) << "by now the router knows what steps cost";
+  EXPECT_EQ(nobody.status, 429);
   EXPECT_EQ(api.Send("POST", kCompletions, long_one, {{"x-slo-tpot-ms", "-3"}}).status, 400);
   EXPECT_EQ(
       api.Send("POST", kCompletions, With(R"("max_tokens":1900,"ignore_eos":true,"timeout":0.15)"))

@@ -166,6 +166,27 @@ class Responses(unittest.TestCase):
         streamed = list(self.create(stream=True))[-1].response
         self.assertEqual(self.client.responses.retrieve(streamed.id).output_text, streamed.output_text)
 
+    def test_what_a_response_was_made_from_is_listed(self):
+        first = self.create()
+        second = self.create(previous_response_id=first.id, input=[{"role": "user", "content": [{"type": "input_text", "text": "And?"}]}])
+        listed = list(self.client.responses.input_items.list(second.id, order="asc", limit=2))
+        self.assertEqual([(item.role, item.content[0].text) for item in listed],
+                         [("user", "Tell me of a duck."), ("assistant", first.output_text), ("user", "And?")])
+        self.assertEqual([item.id for item in self.client.responses.input_items.list(second.id)], [item.id for item in reversed(listed)])
+        for wrong in ({"limit": 101}, {"after": "nothing"}):
+            with self.assertRaises(openai.BadRequestError) as refused:
+                self.client.responses.input_items.list(second.id, **wrong)
+            self.assertEqual(refused.exception.param, *wrong)
+        with self.assertRaises(openai.NotFoundError):
+            client("bob").responses.input_items.list(second.id)
+
+    def test_tokens_are_counted_as_they_are_used(self):
+        counted = self.client.responses.input_tokens.count(model=MODEL, input="Tell me of a duck.", extra_body=NO_THOUGHT)
+        first = self.create()
+        self.assertEqual(counted.input_tokens, first.usage.input_tokens)
+        more = {"previous_response_id": first.id, "input": "And?", "extra_body": NO_THOUGHT}
+        self.assertEqual(self.client.responses.input_tokens.count(model=MODEL, **more).input_tokens, self.create(**more).usage.input_tokens)
+
     def test_no_more_are_kept_than_the_operator_said(self):
         ids = [self.create(max_output_tokens=1).id for _ in range(9)]
         with self.assertRaises(openai.NotFoundError):

@@ -2,7 +2,52 @@
 
 import os
 import subprocess
+import sys
+import threading
+import time
 import urllib.request
+
+
+class Log:
+    """What the processes under test log, as events: whatever they do that others see stands there in a line. Warnings go on to
+    our stderr."""
+
+    def __init__(self):
+        self.changed = threading.Condition()
+        self.lines = self.answered = 0
+
+    def follow(self, stream):
+        threading.Thread(target=self._read, args=(stream,), daemon=True).start()
+
+    def _read(self, stream):
+        with stream:
+            for line in stream:
+                if line.split(" ")[1:2] not in (["I"], ["D"]):
+                    sys.stderr.write(line)
+                with self.changed:
+                    # Asking brings such lines too, so only who waits for them is woken by them.
+                    if "request answered" in line:
+                        self.answered += 1
+                    else:
+                        self.lines += 1
+                    self.changed.notify_all()
+
+    def await_(self, done, answers=False, seconds=30):
+        """True once done(); asked at first and after every line, of answers only with `answers`. False after `seconds`."""
+        deadline = time.monotonic() + seconds
+        while True:
+            with self.changed:
+                seen = (self.lines, self.answered if answers else 0)
+            if done():
+                return True
+            with self.changed:
+                news = self.changed.wait_for(lambda s=seen: (self.lines, self.answered if answers else 0) != s,
+                                             deadline - time.monotonic())
+            if not news:
+                return False
+
+
+LOG = Log()
 
 
 class Running:
@@ -12,8 +57,10 @@ class Running:
         read, write = os.pipe()
         os.set_inheritable(write, True)
         self.process = subprocess.Popen(
-            [binary, *arguments, "--port=0", "--log-level=warning", f"--announce-fd={write}"], pass_fds=[write])
+            [binary, *arguments, "--port=0", "--log-level=info", f"--announce-fd={write}"], pass_fds=[write],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
         os.close(write)
+        LOG.follow(self.process.stdout)
         said = {}
         with os.fdopen(read) as lines:
             for line in lines:

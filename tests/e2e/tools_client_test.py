@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import unittest
+import urllib.request
 from typing import Literal
 
 import jsonschema
@@ -17,7 +18,7 @@ import pydantic
 
 from served import Served
 
-SERVER = None
+SERVER = BINARY = HERE = None
 MODEL = "story-7m"
 ASK = [{"role": "user", "content": "What is the weather in Oslo?"}]
 WEATHER = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 12}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
@@ -165,9 +166,42 @@ class Tools(unittest.TestCase):
             self.assertIn(word, refused.exception.message)
 
 
+class SecondTurn(unittest.TestCase):
+    """A template that takes arguments as text alone, writes no calls beside content, and knows no developers."""
+
+    def setUp(self):
+        self.server = Served(BINARY, f"--chat-template={HERE}/templates/text_calls.jinja", "--tool-call-parser=hermes")
+        self.addCleanup(self.server.stop)
+
+    def post(self, path, **body):
+        request = urllib.request.Request(f"http://{self.server.http}/{path}", json.dumps(body).encode(), {"content-type": "application/json"})
+        with urllib.request.urlopen(request) as answer:
+            return json.loads(answer.read())
+
+    def test_the_model_hears_of_its_own_calls(self):
+        client = openai.OpenAI(base_url=f"http://{self.server.http}/v1", api_key="none", max_retries=0)
+        self.addCleanup(client.close)
+        messages = [{"role": "developer", "content": "Be kind."}, *ASK]
+        said = client.chat.completions.create(model=MODEL, messages=messages, tools=TOOLS, tool_choice="required", seed=3, max_tokens=200,
+                                              parallel_tool_calls=False).choices[0].message
+        for content in (None, "", "Let me see."):
+            call = said.tool_calls[0]
+            turn = [*messages, {**said.model_dump(exclude_none=True), "content": content},
+                    {"role": "tool", "tool_call_id": call.id, "content": "Rain."}]
+            client.chat.completions.create(model=MODEL, messages=turn, tools=TOOLS, max_tokens=4)
+            prompt = self.post("detokenize", tokens=self.post("tokenize", messages=turn, tools=TOOLS)["tokens"])["prompt"]
+            written = prompt[prompt.index("<tool_call>") + len("<tool_call>"):prompt.index("</tool_call>")]
+            name, arguments = written.split(" ", 1)
+            self.assertEqual((name, json.loads(arguments)), (call.function.name, json.loads(call.function.arguments)))
+            self.assertIn("system: Be kind.", prompt)
+            self.assertIn("tool: Rain.", prompt)
+            self.assertEqual("assistant: Let me see." in prompt, content == "Let me see.")
+
+
 if __name__ == "__main__":
     HERE = os.path.dirname(os.path.abspath(__file__))
-    SERVER = Served(sys.argv.pop(1), f"--chat-template={HERE}/templates/hermes.jinja")
+    BINARY = sys.argv.pop(1)
+    SERVER = Served(BINARY, f"--chat-template={HERE}/templates/hermes.jinja")
     try:
         unittest.main()
     finally:

@@ -24,9 +24,10 @@ class HttpServerTest : public ::testing::Test {
   // Without a handler: the server echoes method, path, query and body.
   void StartServer(HttpServer::Handler handler = {}) {
     if (!handler) handler = [](const Exchange& exchange) { Echo(exchange); };
-    options_.error_body = [](int status, std::string_view message) {
+    options_.error_body = [](const HttpServerOptions::Refused& refused, int status,
+                             std::string_view message) {
       return "{\"status\":" + std::to_string(status) + ",\"message\":\"" + std::string(message) +
-             "\"}";
+             "\",\"path\":\"" + std::string(refused.path) + "\"}";
     };
     loop_.On([&] {
       server_ = std::make_unique<HttpServer>(&loop_.loop(), options_, std::move(handler));

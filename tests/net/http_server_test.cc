@@ -191,9 +191,10 @@ TEST_F(HttpServerTest, RefusesABodyOverTheLimit) {
   ASSERT_TRUE(declared) << declared.error().ToString();
   EXPECT_EQ(declared->status, 413);
   EXPECT_THAT(declared->body, HasSubstr("larger than 1000 bytes"));
+  EXPECT_THAT(declared->body, HasSubstr("\"path\":\"/\""));
   std::string chunks = "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
   for (int i = 0; i < 20; ++i) chunks += "40\r\n" + std::string(64, 'y') + "\r\n";
-  EXPECT_THAT(Raw(chunks), StartsWith("HTTP/1.1 413 "));
+  EXPECT_THAT(Raw(chunks), AllOf(StartsWith("HTTP/1.1 413 "), HasSubstr("\"path\":\"/\"")));
 }
 
 TEST_F(HttpServerTest, RefusesBodiesOverTheLimitOfAllTogether) {

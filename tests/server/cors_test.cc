@@ -65,7 +65,10 @@ TEST(Cors, APreflightIsAnsweredAtOnce) {
   const Cors cors = *Cors::Create({"https://a.org"});
   const auto exchange = Ask(cors, "OPTIONS", "/v1/chat/completions", "https://a.org");
   EXPECT_EQ(exchange->status, 204);
-  EXPECT_THAT(exchange->answer["access-control-allow-headers"], HasSubstr("authorization"));
+  // What OpenAI's and Anthropic's clients in pages send.
+  for (const char* name : {"authorization", "x-api-key", "anthropic-version", "x-stainless-lang",
+                           "x-stainless-retry-count", "x-stainless-timeout", "x-aisp-event-ids"})
+    EXPECT_THAT(exchange->answer["access-control-allow-headers"], HasSubstr(name));
   EXPECT_EQ(exchange->answer[kAllow], "https://a.org");
 }
 
