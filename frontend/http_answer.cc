@@ -48,8 +48,9 @@ std::string TimingJson(const AnswerUsage& usage) {
       R"({{"route":{},"route_taken":{},"fallback":{},"ttft_ms":{:.3f},"frontend_ms":{:.3f},"queue_ms":{:.3f},"prefill_ms":{:.3f},)"
       R"("transfer_ms":{:.3f},"transfer_total_ms":{:.3f},"first_decode_ms":{:.3f},"kv_blocks_moved":{},"kv_transport":"{}","preemptions":{}{}{}}})",
       route, taken, fallback, usage.ttft_ms, usage.frontend_ms, NsToMs(t.queue_ns()),
-      NsToMs(t.prefill_ns()), NsToMs(t.transfer_ns()), NsToMs(t.transfer_total_ns()), NsToMs(t.first_decode_ns()),
-      t.kv_blocks_moved(), t.kv_transport(), usage.preemptions, speculation, PullJson(t));
+      NsToMs(t.prefill_ns()), NsToMs(t.transfer_ns()), NsToMs(t.transfer_total_ns()),
+      NsToMs(t.first_decode_ns()), t.kv_blocks_moved(), t.kv_transport(), usage.preemptions,
+      speculation, PullJson(t));
 }
 
 Usage UsageOf(const AnswerUsage& usage) {
