@@ -231,10 +231,16 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"\"guided_grammar\":1", "guided_grammar", "a grammar"},
         Refused{"\"functions\":[{}]", "functions", "not supported"},
         Refused{"\"best_of\":3", "best_of", "equal to n"},
-        Refused{"\"messages\":[{}]", "messages", "use /v1/chat/completions"},
         Refused{"\"prompt_embeds\":\"AAAA\"", "prompt_embeds", "not supported"},
         Refused{"\"guided_whitespace_pattern\":\" *\"", "guided_whitespace_pattern", "supported"},
         Refused{"\"use_beam_search\":true", "use_beam_search", "not supported"}));
+
+TEST(ParseCompletion, SaysWhereMessagesAreTaken) {
+  const auto r = ParseCompletion(R"({"prompt":"a","messages":[{}]})", Limits());
+  ASSERT_FALSE(r);
+  EXPECT_EQ(r.error().param, "messages");
+  EXPECT_THAT(r.error().message, HasSubstr("use /v1/chat/completions"));
+}
 
 TEST(ParseCompletion, NamesTheFieldsThatItDoesNotKnow) {
   const auto r = ParseCompletion(
