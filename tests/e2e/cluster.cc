@@ -150,11 +150,12 @@ Cluster::Cluster(const ClusterOptions& options) : options_(options) {
     decode.push_back(StartWorker("decode", "decode-" + std::to_string(i)));
 }
 
-std::unique_ptr<Process> Cluster::StartWorker(const std::string& role, const std::string& id) {
-  return std::make_unique<Process>(Join(Join({"serve", "--role=" + role, "--worker-id=" + id,
-                                              "--routers=" + workers_, "--log-level=warning"},
-                                             options_.flags),
-                                        options_.worker_flags));
+std::unique_ptr<Process> Cluster::StartWorker(const std::string& role, const std::string& id,
+                                              const std::vector<std::string>& flags) {
+  std::vector<std::string> own = Join({"serve", "--role=" + role, "--worker-id=" + id,
+                                       "--routers=" + workers_, "--log-level=warning"},
+                                      options_.flags);
+  return std::make_unique<Process>(Join(Join(own, options_.worker_flags), flags));
 }
 
 bool Cluster::AwaitReady() {

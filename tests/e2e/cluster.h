@@ -68,7 +68,8 @@ class Cluster {
 
   // True when every worker is registered.
   bool AwaitReady();
-  std::unique_ptr<Process> StartWorker(const std::string& role, const std::string& id);
+  std::unique_ptr<Process> StartWorker(const std::string& role, const std::string& id,
+                                       const std::vector<std::string>& flags = {});
 
   const std::string& http() const { return http_; }
 

@@ -188,9 +188,12 @@ class Proposers : public testing::TestWithParam<const char*> {
 
 TEST_P(Proposers, ChangeNothingInOneProcessThatPreempts) {
   OneProcess server({Flag(), kTinyPool});
-  ExpectSame(AskAll(server.http, RandomBodies(Requests()), false), "one process");
+  // Which requests meet is chance, and with it whether one of them has to give way.
+  const auto preemptions = [&] { return Metric(server.http, "aisp_num_preemptions_total"); };
+  for (int turn = 0; turn < 5 && (turn == 0 || preemptions() == 0); ++turn)
+    ExpectSame(AskAll(server.http, RandomBodies(Requests()), false), "one process");
   EXPECT_GT(Metric(server.http, "aisp_prefix_cache_hits_total"), 0);
-  EXPECT_GT(Metric(server.http, "aisp_num_preemptions_total"), 0);
+  EXPECT_GT(preemptions(), 0);
   EXPECT_EQ(Metric(server.http, "aisp_spec_decode_disabled_total"), 0);
 }
 
