@@ -31,7 +31,8 @@ class WorkerLoop {
   // Posting works before Start; the functions run once the thread does.
   void Start(WorkerRole* role);
   void Post(std::function<void()> fn);
-  // Likewise, and it may run inside a step: see RunInStep.
+  // Likewise, and it may run inside a step: see RunInStep. There it overtakes what Post was given;
+  // among themselves they stay in order.
   void PostInStep(std::function<void()> fn);
   // Called by the step that is being computed: does what may be done there, and takes completions
   // of transports and tiers.
