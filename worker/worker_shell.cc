@@ -224,9 +224,9 @@ void WorkerShell::SendSnapshot(LinkId link) {
   const KvTiers* const tiers = engine_->tiers();
   if (tiers == nullptr) return;
   for (const auto& [place, wire] : kTiers) {
+    if (tiers->Stats(place).slots == 0) continue;
     const std::vector<KvCacheEvent> held = tiers->SnapshotEvents(place, &next_sequence);
-    if (tiers->Stats(place).slots > 0)
-      Send(link, MakeKvEvents(options_.incarnation, next_sequence, true, held, wire));
+    Send(link, MakeKvEvents(options_.incarnation, next_sequence, true, held, wire));
   }
 }
 
