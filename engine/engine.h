@@ -217,6 +217,7 @@ class Engine {
   // into the cache. No promotion: nothing is there that is faster than computing, or there is no
   // room.
   KvTiers::Waiting PromotePrefix(const Hash128& root, std::span<const TokenId> tokens);
+  // What a tier took and lost since the last call, as BlockManager::TakeEvents; none without tiers.
   std::vector<KvCacheEvent> TakeTierEvents(TierPlace tier, uint64_t* first_sequence);
 
   // --- LoRA adapters ---
