@@ -23,7 +23,7 @@ constexpr int32_t kMostRowsOfTwoPlaces = 32;
 
 ModelExecutorOptions Complete(ModelExecutorOptions o) {
   o.model.max_sequences = o.max_slots;
-  o.model.max_logit_rows = o.max_slots + o.max_draft_rows;
+  o.model.max_logit_rows = o.max_slots + o.max_draft_rows + o.max_scored_rows;
   return o;
 }
 
@@ -234,7 +234,7 @@ Result<Graph*> AsyncExecutor::GraphFor(const GraphSize& size, const Drawing& dra
 AsyncExecutor::GraphSize AsyncExecutor::SizeFor(const StepInput& input) const {
   const size_t rows = input.batch.tokens.size();
   if (graphs_.empty() || input.samples.empty() || input.batch.slot_of_row.size() != rows ||
-      !input.slices.empty())
+      !input.slices.empty() || !input.scored.empty() || !input.hidden_rows.empty())
     return {};
   int32_t longest = 1;
   for (const SequenceRows& s : input.batch.sequences) longest = std::max(longest, s.num_rows);
@@ -269,48 +269,6 @@ size_t AsyncExecutor::GraphOperations(int32_t rows) const {
   return graph == graphs_.end() || graph->first.longest > 1 || graph->first.adapters
              ? 0
              : graph->second[0].plain->size();
-}
-
-// The logits of rows whose likeliest tokens are wanted, to the host.
-Status AsyncExecutor::FetchResults(Flight& flight) {
-  const std::span<const SampleRow> samples = flight.input.samples;
-  size_t rows = 0;
-  for (size_t i = 0; i < samples.size(); ++i) rows += ReadsLogits(flight, i) ? 1 : 0;
-  flight.fetches = rows > 0;
-  if (rows == 0) return {};
-  const TensorView logits = model_->logits();
-  const auto row_bytes = static_cast<size_t>(logits.cols()) * sizeof(float);
-  if (flight.logits.bytes() < rows * row_bytes) {
-    flight.logits = {};
-    AISP_ASSIGN_OR_RETURN(flight.logits, device_.Allocate(rows * row_bytes, MemoryKind::kHost));
-  }
-  auto* to = static_cast<std::byte*>(flight.logits.data());
-  for (size_t i = 0; i < samples.size(); ++i) {
-    if (!ReadsLogits(flight, i)) continue;
-    const float* const row = logits.as<float>() + LogitRowOf(flight, i) * logits.cols();
-    AISP_RETURN_IF_ERROR(device_.Copy(to, row, row_bytes, *stream_));
-    to += row_bytes;
-  }
-  return device_.Record(*flight.fetched, *stream_);
-}
-
-// The features that are wanted, one behind the other: the next step leaves its own where they are
-// now.
-Status AsyncExecutor::KeepFeatures(Flight& flight) {
-  const TensorView features = model_->features();
-  const std::span<const int32_t> rows = flight.input.feature_rows;
-  if (rows.empty()) return {};
-  AISP_CHECK(feature_size() > 0);
-  const size_t bytes = static_cast<size_t>(features.cols()) * DTypeBytes(features.dtype);
-  ranges_.clear();
-  for (size_t i = 0; i < rows.size(); ++i) {
-    if (i > 0 && rows[i] == rows[i - 1] + 1) {
-      ranges_.back().bytes += bytes;
-    } else {
-      ranges_.push_back({static_cast<size_t>(rows[i]) * bytes, i * bytes, bytes});
-    }
-  }
-  return device_.CopyRanges(flight.features.data(), features.data, ranges_, *stream_);
 }
 
 // Brings what the host has for a step to the device: beside the step in flight, unless that one
@@ -403,35 +361,6 @@ bool AsyncExecutor::Done(Ticket ticket) {
   return device_.Query(flight.fetches ? *flight.fetched : *clocking.end).value_or(true);
 }
 
-SampledToken AsyncExecutor::TokenOf(Flight& flight, size_t sample, size_t* logit_rows_read) {
-  const SampleRow& row = flight.input.samples[sample];
-  const DrawnToken& drawn = static_cast<const DrawnToken*>(drawn_.data())[DrawnAt(flight, sample)];
-  SampledToken out;
-  const float* logits = nullptr;
-  if (ReadsLogits(flight, sample)) {
-    logits = static_cast<const float*>(flight.logits.data()) +
-             static_cast<int64_t>((*logit_rows_read)++) * model_->spec().vocabulary;
-  }
-  if (!flight.refused[sample]) {
-    out.status = flight.refused[sample];
-  } else if (drawn.status == DrawStatus::kNotFinite) {
-    out.status = tl::unexpected(NotFiniteError(row.position));
-  } else if (drawn.status == DrawStatus::kNothingLeft) {
-    out.status = tl::unexpected(NothingLeftError());
-  } else {
-    AISP_CHECK(drawn.token >= 0 && drawn.token < model_->spec().vocabulary);
-    out.token = drawn.token;
-    if (logits != nullptr) {
-      const std::span<const float> all(logits, static_cast<size_t>(model_->spec().vocabulary));
-      out.logprob =
-          sampler_->LogprobsUnder(MaskOf(flight, sample), all, out.token, row.params->num_logprobs);
-    } else if (row.params->num_logprobs == 0) {
-      out.logprob = TokenLogprob{.logprob = drawn.logprob, .top = {}};
-    }
-  }
-  return out;
-}
-
 Result<StepResult> AsyncExecutor::Collect(Ticket ticket) {
   AISP_CHECK_MSG(ticket.value == collected_ + 1 && collected_ < launched_,
                  "steps are collected in the order in which they were launched");
@@ -451,14 +380,7 @@ Result<StepResult> AsyncExecutor::Collect(Ticket ticket) {
     times_.idle_ms += idle_ms;
     result.device_time += FromMs(idle_ms);
   }
-  size_t logit_rows_read = 0;
-  for (size_t i = 0; i < flight.input.samples.size(); ++i)
-    result.tokens.push_back(TokenOf(flight, i, &logit_rows_read));
-  if (const size_t rows = flight.input.feature_rows.size(); rows > 0) {
-    const TensorView features = model_->features();
-    const size_t bytes = static_cast<size_t>(features.cols()) * DTypeBytes(features.dtype);
-    result.device_features = {static_cast<const std::byte*>(flight.features.data()), rows * bytes};
-  }
+  ReadOutputs(flight, &result);
   ++collected_;
   return result;
 }

@@ -13,10 +13,9 @@
 // LayerSink in Collect, each as soon as its event is done.
 //
 // Tokens are drawn on the device by the rules of engine/sampler.h; only the list of likeliest
-// tokens and the log-probabilities under a mask are made on the host, from logits that are copied
-// for those rows alone. An error
-// of the device ends the executor: the engine turns unready. One engine thread; kv_pool(),
-// kv_layout() from any thread.
+// tokens, the log-probabilities under a mask and the scores of known tokens are made on the host,
+// from logits that are copied for those rows alone. An error of the device ends the executor: the
+// engine turns unready. One engine thread; kv_pool(), kv_layout() from any thread.
 #pragma once
 
 #include <array>
@@ -72,6 +71,8 @@ class AsyncExecutor final : public ServingExecutor {
   Status SetAdapter(int32_t slot, PackedAdapter adapter) override {
     return model_->SetPackedAdapter(slot, std::move(adapter));
   }
+  int32_t max_scored_rows() const override { return options_.base.max_scored_rows; }
+  int32_t hidden_size() const override { return model_->spec().hidden; }
   bool features_on_host() const override { return false; }
   int32_t feature_size() const override {
     return static_cast<int32_t>(model_->features().shape[1]);
@@ -96,11 +97,12 @@ class AsyncExecutor final : public ServingExecutor {
   // What a step in flight needs until it is collected.
   struct Flight {
     StepInput input;
-    Buffer draw_staging;             // page-locked: DrawRow [max_draws], then edits
-    Buffer mask_staging;             // page-locked: masks of those rows that have one
-    Buffer logits;                   // page-locked: rows whose logprobs are wanted
-    Buffer features;                 // rows whose features are wanted
-    bool fetches = false;            // there are such rows
+    Buffer draw_staging;         // page-locked: DrawRow [max_draws], then edits
+    Buffer mask_staging;         // page-locked: masks of those rows that have one
+    Buffer logits;               // page-locked: rows whose logprobs are wanted, then scored ones
+    Buffer hidden_rows, hidden;  // page-locked: rows whose hidden states are wanted, and those
+    Buffer features;             // rows whose features are wanted
+    bool fetches = false;        // there are rows of logits or hidden states
     std::unique_ptr<Event> fetched;  // then: they are there
     std::vector<std::unique_ptr<Event>> layers;
     // A graph of rows that verify has the logits of all of them: the rows that were asked for, in
@@ -155,12 +157,19 @@ class AsyncExecutor final : public ServingExecutor {
   Result<DeviceBatch> Upload(Flight& flight, const Drawing& drawing, int32_t bucket);
   Status UploadDraws(Flight& flight, const Drawing& drawing, Stream& stream);
   Status FetchResults(Flight& flight);
+  Status FetchLogits(Flight& flight);
+  Status FetchHidden(Flight& flight);
+  // Makes page-locked memory of at least so many bytes of `buffer`, whose content may be lost.
+  Status Grow(Buffer& buffer, size_t bytes) const;
   Status KeepFeatures(Flight& flight);
   GraphSize SizeFor(const StepInput& input) const;
   static void WantAllLogits(Flight& flight);
   static int32_t LogitRowOf(const Flight& flight, size_t sample);
   Status ReportLayers(Flight& flight);
+  // The next row of logits that was fetched for the host.
+  std::span<const float> NextLogits(const Flight& flight, size_t* logit_rows_read) const;
   SampledToken TokenOf(Flight& flight, size_t sample, size_t* logit_rows_read);
+  void ReadOutputs(Flight& flight, StepResult* result);
   // Whether the host reads the logits of a sample. When its draws are uploaded or later.
   bool ReadsLogits(const Flight& flight, size_t sample) const;
   // The mask that a sample was drawn with; empty: none.
@@ -187,7 +196,7 @@ class AsyncExecutor final : public ServingExecutor {
   Buffer drawn_;       // page-locked, written by the device: DrawnToken [kDepth, max_draws]
   std::unique_ptr<Stream> stream_, upload_stream_;
   std::unique_ptr<Event> uploaded_;
-  std::optional<Sampler> sampler_;                         // logprobs
+  std::optional<Sampler> sampler_;                         // logprobs and scores
   std::map<GraphSize, std::array<StepGraphs, 2>> graphs_;  // by size and place
   std::array<Flight, kDepth> flights_;
   std::array<Clocking, kDepth + 1> clocking_;

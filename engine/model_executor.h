@@ -25,7 +25,7 @@ struct ModelExecutorOptions {
       model;  // max_logit_rows and max_sequences follow max_slots, which they must not be below
   int32_t max_slots = 64;
   int32_t max_draft_rows = 0;    // rows of a step that verify proposed tokens, and draw too
-  int32_t max_scored_rows = 64;  // rows of a step that score known tokens; on the CPU
+  int32_t max_scored_rows = 64;  // rows of a step that score known tokens
   int32_t block_tokens = 16;     // 16 to 128, a multiple of 16
   int32_t num_blocks = 0;        // or, when 0, as many as kv_bytes holds
   size_t kv_bytes = 0;

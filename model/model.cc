@@ -401,8 +401,6 @@ Status LoadedModel::Enqueue(const DeviceBatch& batch, const StepDraws& draws,
 // The residual stream of a step stays where it is until the next one.
 Status LoadedModel::HiddenStates(std::span<const int32_t> rows, std::span<float> out,
                                  Stream& stream) {
-  if (device_.info().asynchronous)
-    return Unimplemented(fmt::format("hidden states on a {} device", device_.info().kind));
   const auto count = static_cast<int64_t>(rows.size());
   AISP_CHECK(out.size() == rows.size() * static_cast<size_t>(spec_.hidden));
   if (count == 0) return {};

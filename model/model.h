@@ -122,8 +122,9 @@ class Model {
   // matrix over the vocabulary.
   virtual TensorView final_norm() const = 0;
   virtual const PackedLinear& head() const = 0;
-  // Hidden states of `rows` of the last step after the final norm: `out` is f32 [rows, hidden] in
-  // host memory. UNIMPLEMENTED where steps run beside the host. Not on the path of other steps.
+  // Enqueues: hidden states of `rows` of the last step after the final norm, f32 [rows, hidden], to
+  // `out`. Both in host memory; where steps run beside the host, page-locked, and left alone until
+  // the stream has come that far. Not on the path of other steps.
   virtual Status HiddenStates(std::span<const int32_t> rows, std::span<float> out,
                               Stream& stream) = 0;
 };
