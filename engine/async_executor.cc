@@ -60,7 +60,6 @@ Status AsyncExecutor::Start(const std::string& model_directory, Ops& ops) {
   AISP_ASSIGN_OR_RETURN(stream_, device_.CreateStream());
   AISP_ASSIGN_OR_RETURN(upload_stream_, device_.CreateStream());
   AISP_ASSIGN_OR_RETURN(uploaded_, device_.CreateEvent());
-  sampler_.emplace(spec.vocabulary);
   edits_.emplace(spec.vocabulary);
   AISP_RETURN_IF_ERROR(AllocateFlights());
   AISP_RETURN_IF_ERROR(

@@ -196,7 +196,6 @@ class AsyncExecutor final : public ServingExecutor {
   Buffer drawn_;       // page-locked, written by the device: DrawnToken [kDepth, max_draws]
   std::unique_ptr<Stream> stream_, upload_stream_;
   std::unique_ptr<Event> uploaded_;
-  std::optional<Sampler> sampler_;                         // logprobs and scores
   std::map<GraphSize, std::array<StepGraphs, 2>> graphs_;  // by size and place
   std::array<Flight, kDepth> flights_;
   std::array<Clocking, kDepth + 1> clocking_;

@@ -103,7 +103,7 @@ SampledToken AsyncExecutor::TokenOf(Flight& flight, size_t sample, size_t* logit
     AISP_CHECK(drawn.token >= 0 && drawn.token < model_->spec().vocabulary);
     out.token = drawn.token;
     if (!logits.empty()) {
-      out.logprob = sampler_->LogprobsUnder(MaskOf(flight, sample), logits, out.token,
+      out.logprob = Sampler::LogprobsUnder(MaskOf(flight, sample), logits, out.token,
                                             row.params->num_logprobs);
     } else if (row.params->num_logprobs == 0) {
       out.logprob = TokenLogprob{.logprob = drawn.logprob, .top = {}};
@@ -117,7 +117,7 @@ void AsyncExecutor::ReadOutputs(Flight& flight, StepResult* result) {
   for (size_t i = 0; i < flight.input.samples.size(); ++i)
     result->tokens.push_back(TokenOf(flight, i, &logit_rows_read));
   for (const ScoredRow& row : flight.input.scored)
-    result->scores.push_back(sampler_->Score(NextLogits(flight, &logit_rows_read), row));
+    result->scores.push_back(Sampler::Score(NextLogits(flight, &logit_rows_read), row));
   const auto* const hidden = static_cast<const float*>(flight.hidden.data());
   const size_t elements = flight.input.hidden_rows.size() * static_cast<size_t>(hidden_size());
   result->hidden.assign(hidden, hidden + elements);

@@ -142,7 +142,7 @@ void ModelExecutor::ScoreRows(const StepInput& input) {
                static_cast<size_t>(row.logit_index) < input.batch.logit_rows.size());
     const std::span<const float> values(
         logits.as<float>() + static_cast<size_t>(row.logit_index) * vocabulary, vocabulary);
-    result_.scores.push_back(sampler_->Score(values, row));
+    result_.scores.push_back(Sampler::Score(values, row));
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include "common/check.h"
 #include "common/random.h"
+#include "engine/logits_row.h"
 
 namespace aisp {
 namespace {
@@ -16,22 +17,6 @@ namespace {
 constexpr float kBanned = -std::numeric_limits<float>::infinity();
 // u = (word >> 9 + 0.5) * 2^-23 is never nearer to 1 than this (common/random.h).
 constexpr float kSmallestGap = 0x1.0p-24f;
-
-// Exponent bits all set: NaN or infinite. Integers, because that loop vectorises.
-bool AllFinite(std::span<const float> values) {
-  uint32_t bad = 0;
-  for (const float v : values) {
-    uint32_t bits;
-    __builtin_memcpy(&bits, &v, sizeof(bits));
-    bad |= static_cast<uint32_t>((bits & 0x7f800000u) == 0x7f800000u);
-  }
-  return bad == 0;
-}
-
-// The first of the greatest.
-TokenId ArgMax(std::span<const float> values) {
-  return static_cast<TokenId>(std::max_element(values.begin(), values.end()) - values.begin());
-}
 
 bool Filters(const SamplingParams& p, int32_t vocabulary) {
   return (p.top_k > 0 && p.top_k < vocabulary) || p.top_p < 1.0f || p.min_p > 0.0f;
@@ -196,22 +181,14 @@ TokenId Sampler::Draw(const SamplingParams& p, uint32_t position, float max) con
 }
 
 TokenLogprob Sampler::Logprobs(std::span<const float> logits, TokenId token, int32_t count) {
-  const float max = logits[static_cast<size_t>(ArgMax(logits))];
-  double sum = 0;
-  for (float l : logits) sum += std::exp(l - max);
-  const double log_sum = static_cast<double>(max) + std::log(sum);
+  const double log_sum = LogSumExp(logits);
   const auto logprob = [&](TokenId t) {
     return static_cast<float>(static_cast<double>(logits[static_cast<size_t>(t)]) - log_sum);
   };
   TokenLogprob out;
   out.logprob = logprob(token);
-  const size_t n = std::min(static_cast<size_t>(std::max(count, 0)), logits.size());
-  if (n == 0) return out;
-  std::copy(logits.begin(), logits.end(), scores_.begin());
-  candidates_.resize(logits.size());
-  std::iota(candidates_.begin(), candidates_.end(), 0);
-  SortCandidates(n);
-  for (size_t i = 0; i < n; ++i) out.top.emplace_back(candidates_[i], logprob(candidates_[i]));
+  for (const TokenId t : Greatest(logits, static_cast<size_t>(std::max(count, 0))))
+    out.top.emplace_back(t, logprob(t));
   return out;
 }
 
@@ -219,8 +196,7 @@ RowScore Sampler::Score(std::span<const float> logits, const ScoredRow& row) {
   if (!AllFinite(logits)) return {{}, tl::unexpected(NotFiniteError(row.position))};
   RowScore out{Logprobs(logits, row.token, row.num_top), {}};
   const float own = logits[static_cast<size_t>(row.token)];
-  out.logprob.rank = 1 + static_cast<int32_t>(std::count_if(logits.begin(), logits.end(),
-                                                            [own](float l) { return l > own; }));
+  out.logprob.rank = 1 + CountGreater(logits, own);
   return out;
 }
 

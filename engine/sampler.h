@@ -31,12 +31,12 @@ class Sampler {
   // INVALID_ARGUMENT when bans and biases leave nothing.
   SampledToken Sample(std::span<const float> logits, const SampleRow& row);
   // Of `token` and of the `count` likeliest tokens, by the model's own distribution.
-  TokenLogprob Logprobs(std::span<const float> logits, TokenId token, int32_t count);
+  static TokenLogprob Logprobs(std::span<const float> logits, TokenId token, int32_t count);
   // The same over the tokens that `mask` allows; empty: over all.
-  TokenLogprob LogprobsUnder(std::span<const uint32_t> mask, std::span<const float> logits,
-                             TokenId token, int32_t count);
+  static TokenLogprob LogprobsUnder(std::span<const uint32_t> mask, std::span<const float> logits,
+                                    TokenId token, int32_t count);
   // Of the token of a row that is not drawn; INTERNAL when a logit is NaN or infinite.
-  RowScore Score(std::span<const float> logits, const ScoredRow& row);
+  static RowScore Score(std::span<const float> logits, const ScoredRow& row);
 
  private:
   void EditLogits(const SampleRow& row);
