@@ -102,9 +102,12 @@ SampledToken AsyncExecutor::TokenOf(Flight& flight, size_t sample, size_t* logit
   } else {
     AISP_CHECK(drawn.token >= 0 && drawn.token < model_->spec().vocabulary);
     out.token = drawn.token;
-    if (!logits.empty()) {
-      out.logprob = Sampler::LogprobsUnder(MaskOf(flight, sample), logits, out.token,
-                                            row.params->num_logprobs);
+    if (const auto mask = MaskOf(flight, sample); !logits.empty() && mask.empty()) {
+      const auto own = static_cast<double>(logits[static_cast<size_t>(out.token)]);
+      out.logprob = Sampler::Logprobs(logits, own - static_cast<double>(drawn.logprob), out.token,
+                                      row.params->num_logprobs);
+    } else if (!logits.empty()) {
+      out.logprob = Sampler::LogprobsUnder(mask, logits, out.token, row.params->num_logprobs);
     } else if (row.params->num_logprobs == 0) {
       out.logprob = TokenLogprob{.logprob = drawn.logprob, .top = {}};
     }

@@ -181,7 +181,11 @@ TokenId Sampler::Draw(const SamplingParams& p, uint32_t position, float max) con
 }
 
 TokenLogprob Sampler::Logprobs(std::span<const float> logits, TokenId token, int32_t count) {
-  const double log_sum = LogSumExp(logits);
+  return Logprobs(logits, LogSumExp(logits), token, count);
+}
+
+TokenLogprob Sampler::Logprobs(std::span<const float> logits, double log_sum, TokenId token,
+                               int32_t count) {
   const auto logprob = [&](TokenId t) {
     return static_cast<float>(static_cast<double>(logits[static_cast<size_t>(t)]) - log_sum);
   };

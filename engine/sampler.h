@@ -32,6 +32,9 @@ class Sampler {
   SampledToken Sample(std::span<const float> logits, const SampleRow& row);
   // Of `token` and of the `count` likeliest tokens, by the model's own distribution.
   static TokenLogprob Logprobs(std::span<const float> logits, TokenId token, int32_t count);
+  // The same where log(sum(exp(logits))) is known.
+  static TokenLogprob Logprobs(std::span<const float> logits, double log_sum, TokenId token,
+                               int32_t count);
   // The same over the tokens that `mask` allows; empty: over all.
   static TokenLogprob LogprobsUnder(std::span<const uint32_t> mask, std::span<const float> logits,
                                     TokenId token, int32_t count);

@@ -167,14 +167,18 @@ Status Gemm::Launch(const LinearCall& call, int kernel, bool overlap, cudaStream
   p.row_groups = DivideUp(w.n, kNvfp4GroupRows);
   p.n = static_cast<int32_t>(w.n);
   p.rows = call.rows;
-  p.k_units = StagesOf(w, instance);
+  p.splits =
+      turns_ == nullptr ? 1 : GemmSplits(TraitsOf(call), call.rows, kernel, multiprocessors_);
+  p.turns = turns_;
+  p.poll = call.poll;
+  p.k_units = StagesOf(w, instance) / p.splits;
   p.scale_columns = DivideUp(w.k, 128);
   p.token_tiles = DivideUp(call.rows, instance.tokens);
   p.row_pairs = DivideUp(w.n, kGemmCluster * kGemmRows);
   p.group_tokens = std::max(1, kGroupTokens / instance.tokens);
   p.store = call.store;
 
-  const int clusters = std::min(clusters_, p.token_tiles * p.row_pairs);
+  const int clusters = std::min(clusters_, p.token_tiles * p.row_pairs * p.splits);
   void* arguments[] = {&weight, &x, &y, &p};
   return FromCuda(LaunchShaped(instance.function,
                                {clusters * kGemmCluster, kGemmThreads,

@@ -33,6 +33,8 @@ class Gemm {
   int Choose(const LinearCall& call) const;
   // The instances for such a call.
   std::vector<int> Instances(const LinearCall& call) const;
+  // GemmTurns() words of device memory that are 0; null: no product is split along K.
+  void SetTurns(uint32_t* turns) { turns_ = turns; }
   // What Supports accepts, by an instance of the weight's format.
   Status Launch(const LinearCall& call, int kernel, bool overlap, cudaStream_t stream) const;
   // Microseconds, roughly: what Choose goes by.
@@ -48,6 +50,7 @@ class Gemm {
   PFN_cuTensorMapEncodeTiled_v12000 encode_ = nullptr;
   int multiprocessors_ = 0;
   int clusters_ = 0;  // that run at a time
+  uint32_t* turns_ = nullptr;
 };
 
 }  // namespace aisp::cuda

@@ -10,6 +10,7 @@
 #include <span>
 
 #include "kernels/cuda/linear/linear.h"
+#include "kernels/cuda/poll.h"
 
 namespace aisp::cuda {
 
@@ -32,14 +33,23 @@ struct GemmParams {
   int32_t row_groups = 0;           // NVFP4: how many are stored
   int32_t n = 0;                    // weight rows
   int32_t rows = 0;                 // tokens
-  int32_t k_units = 0;              // stages along K
+  int32_t k_units = 0;              // stages along K, of a part
   int32_t scale_columns = 0;
   int32_t token_tiles = 0;
   int32_t row_pairs = 0;     // of weight tiles
   int32_t group_tokens = 0;  // token tiles that run through all weight rows together, so that they
                              // share the weight in L2
   Store store = Store::kBf16;
+  // Parts of K, each of which is added to y by a CTA of its own, in their order. FP8 with
+  // Store::kAccumulateF32 only.
+  int32_t splits = 1;
+  // [tiles, CTAs of a cluster, warpgroups]: the part whose turn it is. 0 between launches.
+  uint32_t* turns = nullptr;
+  PollTag poll;
 };
+
+// Of GemmParams::turns: tiles are split where there are fewer than half of the clusters that run.
+constexpr int GemmTurns(int multiprocessors) { return multiprocessors / 2 * kGemmCluster; }
 
 struct GemmKernel {
   const void* function = nullptr;  // (CUtensorMap weight, CUtensorMap x, CUtensorMap y, GemmParams)

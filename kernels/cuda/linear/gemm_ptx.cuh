@@ -59,6 +59,10 @@ template <int kPending>
 __device__ __forceinline__ void BulkStoreWaitRead() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
+// Until all of them have been written, and this thread sees it.
+__device__ __forceinline__ void BulkStoreWait() {
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
 // Four 8 x 8 matrices of 16 bits, each transposed; lane i gives the address of row i % 8 of matrix
 // i / 8.
 __device__ __forceinline__ void StoreMatrix4Transposed(uint32_t address, uint32_t a, uint32_t b,

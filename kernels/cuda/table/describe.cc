@@ -95,7 +95,9 @@ std::string GridOf(const Programme& programme, const Bucket& bucket, const Devic
       const GemmInstance& g = GemmInstances()[static_cast<size_t>(launch.match.instance)];
       const int64_t tiles = DivideUp(launch.match.rows, g.tokens) *
                             DivideUp(linear->weight->traits().n, kGemmPairRows);
-      return std::to_string(std::min(ctas / 2, tiles) * 2);
+      const int splits = GemmSplits(linear->weight->traits(), launch.match.rows,
+                                    launch.match.instance, static_cast<int>(ctas));
+      return std::to_string(std::min(ctas / 2, tiles * splits) * 2);
     }
     case KernelId::kFusedDecode: {
       const auto& p = programme.node(launch.nodes[1]).As<AttentionParams>();

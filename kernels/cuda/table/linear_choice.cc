@@ -18,6 +18,7 @@ constexpr double kNear = 1.42;  // ratio of numbers of rows
 // Of the estimate: the clock under this load, and what a launch costs beside its stages.
 constexpr double kCyclesPerUs = 1550.0;
 constexpr double kLaunchUs = 4.0;
+constexpr double kTurnUs = 1.7;  // of a part of K behind another one
 
 constexpr size_t kMostChainLinks = 6;
 constexpr size_t kSquareBytes = size_t{512} << 10;  // chain.cc: of a layer
@@ -176,15 +177,36 @@ std::vector<int> GemmInstancesOf(aisp::WeightFormat format, bool fp8_rows) {
   return found;
 }
 
+int GemmSplits(const LinearTraits& w, int32_t rows, int instance, int multiprocessors) {
+  const GemmInstance& g = GemmInstances()[static_cast<size_t>(instance)];
+  if (g.format != aisp::WeightFormat::kFp8 || !g.fp8_rows ||
+      StoreOf(w) != StoreForm::kAccumulateF32)
+    return 1;
+  const int64_t tiles = DivideUp(rows, g.tokens) * DivideUp(w.n, kGemmPairRows);
+  const int64_t steps = DivideUp(w.k, g.step_k);
+  const auto gain = [&](int splits) {
+    const auto spared = static_cast<double>(steps * (g.step_k / g.stage_k)) * (1 - 1.0 / splits);
+    return spared * StageCycles(g) / kCyclesPerUs - (splits - 1) * kTurnUs;
+  };
+  int best = 1;
+  for (const int splits : {2, 4}) {
+    if (tiles * splits > multiprocessors / 2 || steps % splits != 0) break;
+    if (gain(splits) > gain(best)) best = splits;
+  }
+  return best;
+}
+
 double GemmEstimate(const LinearTraits& w, int32_t rows, int instance, int multiprocessors) {
   const GemmInstance& g = GemmInstances()[static_cast<size_t>(instance)];
   const int64_t clusters = multiprocessors / 2;
+  const int splits = GemmSplits(w, rows, instance, multiprocessors);
   const int64_t tiles = DivideUp(rows, g.tokens) * DivideUp(w.n, kGemmPairRows);
-  const int64_t rounds = (tiles + clusters - 1) / clusters;
-  const double stages = static_cast<double>(DivideUp(w.k, g.step_k) * (g.step_k / g.stage_k));
+  const int64_t rounds = DivideUp(tiles * splits, clusters);
+  const int64_t stages = DivideUp(w.k, g.step_k) / splits * (g.step_k / g.stage_k);
   const double epilogue = (IsF32(w) ? 22.0 : 11.0) * g.tokens;
-  return static_cast<double>(rounds) * (stages * StageCycles(g) + epilogue) / kCyclesPerUs +
-         kLaunchUs;
+  return static_cast<double>(rounds) * (static_cast<double>(stages) * StageCycles(g) + epilogue) /
+             kCyclesPerUs +
+         (splits - 1) * kTurnUs + kLaunchUs;
 }
 
 int ExpectedGemm(const LinearTraits& w, int32_t rows, bool fp8_rows, int multiprocessors) {

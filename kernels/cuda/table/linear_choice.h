@@ -79,6 +79,8 @@ bool SupportsManyRows(const LinearTraits& weight, bool fp8_rows);
 bool NeedsExpansion(aisp::WeightFormat format, bool fp8_rows);
 std::vector<int> GemmInstancesOf(aisp::WeightFormat format, bool fp8_rows);
 int ExpectedGemm(const LinearTraits& weight, int32_t rows, bool fp8_rows, int multiprocessors);
+// Parts of K that CTAs of their own multiply, where tiles alone would leave most of them idle.
+int GemmSplits(const LinearTraits& weight, int32_t rows, int instance, int multiprocessors);
 // Microseconds, roughly.
 double GemmEstimate(const LinearTraits& weight, int32_t rows, int instance, int multiprocessors);
 
