@@ -20,7 +20,6 @@ enum class PollSite : uint32_t {
   kAttentionRows,   // q, k or v, of the layer before
   kAttentionParts,  // attention of other CTAs
   kDrawSlices,      // slices of a row of logits
-  kGemmTurns,       // its turn to add to a tile of many rows
 };
 
 struct PollReport {
@@ -55,8 +54,6 @@ constexpr const char* PollSiteName(uint32_t site) {
       return "decode attention waited for parts of other CTAs";
     case PollSite::kDrawSlices:
       return "drawing waited for slices of a row";
-    case PollSite::kGemmTurns:
-      return "a linear layer of many rows waited for sums of other CTAs";
     case PollSite::kNone:
       break;
   }

@@ -33,6 +33,30 @@ int32_t StagesOf(const PackedWeight& w, const GemmKernel& kernel) {
   return DivideUp(w.k, kernel.step_k) * (kernel.step_k / kernel.stage_k);
 }
 
+size_t SplitIndex(int splits) {
+  return static_cast<size_t>(std::find(std::begin(kGemmSplits), std::end(kGemmSplits), splits) -
+                             std::begin(kGemmSplits));
+}
+
+// Clusters of a split kernel that run at a time: a cluster stays within a part of the device.
+Result<int> ActiveClusters(const GemmKernel& kernel, size_t split, int multiprocessors) {
+  const auto ctas = static_cast<unsigned>(kGemmCluster * kGemmSplits[split]);
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(multiprocessors) / ctas * ctas);
+  config.blockDim = dim3(kGemmThreads);
+  config.dynamicSmemBytes = static_cast<size_t>(kernel.shared_bytes);
+  cudaLaunchAttribute cluster;
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {ctas, 1, 1};
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  int clusters = 0;
+  AISP_RETURN_IF_ERROR(
+      FromCuda(cudaOccupancyMaxActiveClusters(&clusters, kernel.split[split], &config),
+               "counting clusters"));
+  return clusters;
+}
+
 }  // namespace
 
 std::span<const GemmKernel> GemmKernels() {
@@ -64,10 +88,16 @@ Result<Gemm> Gemm::Create() {
   gemm.multiprocessors_ = multiprocessors;
   gemm.clusters_ = multiprocessors / kGemmCluster;
   for (const GemmKernel& kernel : GemmKernels()) {
-    AISP_RETURN_IF_ERROR(
-        FromCuda(cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      kernel.shared_bytes),
-                 "asking for shared memory"));
+    for (const void* const function : {kernel.function, kernel.split[0], kernel.split[1]}) {
+      if (function == nullptr) continue;
+      AISP_RETURN_IF_ERROR(
+          FromCuda(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                        kernel.shared_bytes),
+                   "asking for shared memory"));
+    }
+    for (size_t i = 0; i < gemm.split_clusters_.size() && kernel.split[i] != nullptr; ++i) {
+      AISP_ASSIGN_OR_RETURN(gemm.split_clusters_[i], ActiveClusters(kernel, i, multiprocessors));
+    }
   }
   return gemm;
 }
@@ -78,6 +108,15 @@ bool Gemm::Supports(const LinearCall& call) const {
       call.weight->format == WeightFormat::kFp8 || call.weight->format == WeightFormat::kFp8Block;
   return (fp8 || call.input == InputFormat::kBf16) && stride_bytes % 16 == 0 &&
          reinterpret_cast<uintptr_t>(call.y) % 16 == 0;
+}
+
+int Gemm::Splits(const LinearCall& call, int kernel) const {
+  const GemmKernel& instance = GemmKernels()[static_cast<size_t>(kernel)];
+  int splits = GemmSplits(TraitsOf(call), call.rows, kernel, multiprocessors_);
+  const int tiles =
+      DivideUp(call.rows, instance.tokens) * DivideUp(call.weight->n, kGemmCluster * kGemmRows);
+  while (splits > 1 && tiles > split_clusters_[SplitIndex(splits)]) splits /= 2;
+  return splits;
 }
 
 double Gemm::Estimate(const LinearCall& call, int kernel) const {
@@ -167,21 +206,20 @@ Status Gemm::Launch(const LinearCall& call, int kernel, bool overlap, cudaStream
   p.row_groups = DivideUp(w.n, kNvfp4GroupRows);
   p.n = static_cast<int32_t>(w.n);
   p.rows = call.rows;
-  p.splits =
-      turns_ == nullptr ? 1 : GemmSplits(TraitsOf(call), call.rows, kernel, multiprocessors_);
-  p.turns = turns_;
-  p.poll = call.poll;
-  p.k_units = StagesOf(w, instance) / p.splits;
+  const int splits = Splits(call, kernel);
+  p.k_units = StagesOf(w, instance) / splits;
   p.scale_columns = DivideUp(w.k, 128);
   p.token_tiles = DivideUp(call.rows, instance.tokens);
   p.row_pairs = DivideUp(w.n, kGemmCluster * kGemmRows);
   p.group_tokens = std::max(1, kGroupTokens / instance.tokens);
   p.store = call.store;
 
-  const int clusters = std::min(clusters_, p.token_tiles * p.row_pairs * p.splits);
+  const int tiles = p.token_tiles * p.row_pairs;
+  const int pairs = splits > 1 ? tiles * splits : std::min(clusters_, tiles);
+  const void* const function = splits > 1 ? instance.split[SplitIndex(splits)] : instance.function;
   void* arguments[] = {&weight, &x, &y, &p};
-  return FromCuda(LaunchShaped(instance.function,
-                               {clusters * kGemmCluster, kGemmThreads,
+  return FromCuda(LaunchShaped(function,
+                               {pairs * kGemmCluster, kGemmThreads,
                                 static_cast<size_t>(instance.shared_bytes), overlap},
                                arguments, stream),
                   "launching");

@@ -12,7 +12,7 @@
 // Epilogue: sums are scaled, biased, gated (rows g and g + 8 of a fragment are gate and up),
 // transposed into shared memory by stmatrix and stored by the copy engine, which also clips at the
 // matrix's edges and adds to f32 rows in L2 (one addition per element: the same bits every time).
-// Where there are too few tiles for all multiprocessors, CTAs take parts of K and add in turns.
+// Where tiles are too few for all multiprocessors, gemm_split.cuh takes K in parts.
 //
 // FP8: Hopper adds FP8 products in fewer bits than f32, so sums of 256 of K (128 where blocks have
 // scales) are added to f32 by ordinary instructions, while the other warpgroup has the tensor
@@ -67,10 +67,10 @@ __device__ __forceinline__ void PrefetchOutput(const CUtensorMap* output, const 
 
 template <class C>
 __device__ __forceinline__ void ProduceTiles(const GemmShared<C>& shared, int32_t rank,
-                                             int32_t first_item, int32_t item_step,
+                                             int32_t first_tile, int32_t tile_step,
                                              const GemmParams& p, const CUtensorMap* weight,
                                              const CUtensorMap* input, const CUtensorMap* output) {
-  const int32_t items = WorkItems<C>(p);
+  const int32_t tiles = p.token_tiles * p.row_pairs;
   const uint32_t half = static_cast<uint32_t>(rank) * (C::kInputBytes / 2);
   const int32_t half_token = rank * (C::kTokens / 2);
   // All token tiles read a weight tile at about the same time; the activations are read again for
@@ -79,25 +79,24 @@ __device__ __forceinline__ void ProduceTiles(const GemmShared<C>& shared, int32_
   StageCursor<C::kStages> at;
   // Weights of the first stages do not depend on the kernel before this one.
   const int32_t ahead = min(p.k_units, C::kStages);
-  if (first_item < items) {
-    const GemmTile tile = WorkAt<C>(p, first_item, rank);
+  if (first_tile < tiles) {
+    const GemmTile tile = TileAt<C>(p, first_tile, rank);
     for (int32_t k = 0; k < ahead; ++k) {
       BarrierExpect(shared.Full(k), C::kLoadedBytes);
-      LoadWeightStage(shared, k, tile.row, tile.part * p.k_units + k, p, weight, weight_policy);
+      LoadWeightStage(shared, k, tile.row, k, p, weight, weight_policy);
     }
   }
   WaitForPreviousKernel();
   bool first = true;
-  for (int32_t item = first_item; item < items; item += item_step, first = false) {
-    const GemmTile tile = WorkAt<C>(p, item, rank);
-    const int32_t first_k = tile.part * p.k_units;
+  for (int32_t index = first_tile; index < tiles; index += tile_step, first = false) {
+    const GemmTile tile = TileAt<C>(p, index, rank);
     for (int32_t k = 0; k < p.k_units; ++k) {
       if (!first || k >= ahead) {
         BarrierWait(shared.Empty(at.stage), at.parity ^ 1);
         BarrierExpect(shared.Full(at.stage), C::kLoadedBytes);
-        LoadWeightStage(shared, at.stage, tile.row, first_k + k, p, weight, weight_policy);
+        LoadWeightStage(shared, at.stage, tile.row, k, p, weight, weight_policy);
       }
-      TensorLoadMulticast(shared.Input(at.stage) + half, input, (first_k + k) * C::kStageK,
+      TensorLoadMulticast(shared.Input(at.stage) + half, input, k * C::kStageK,
                           tile.token + half_token, shared.Full(at.stage), 3);
       if (p.store == Store::kAccumulateF32) PrefetchOutput<C>(output, tile, k - p.k_units);
       at.Next();
@@ -109,19 +108,19 @@ __device__ __forceinline__ void ProduceTiles(const GemmShared<C>& shared, int32_
 
 template <class C>
 __device__ __forceinline__ void ConsumeTiles(const GemmShared<C>& shared, int32_t rank,
-                                             int32_t first_item, int32_t item_step,
+                                             int32_t first_tile, int32_t tile_step,
                                              const GemmParams& p, const CUtensorMap* output) {
   const int group = threadIdx.x / 128;
   const int warp = threadIdx.x / 32 % 4;
   const int lane = threadIdx.x % 32;
-  const int32_t items = WorkItems<C>(p);
+  const int32_t tiles = p.token_tiles * p.row_pairs;
   StageCursor<C::kStages> at;
   float sums[C::kSums];
   WaitForPreviousKernel();
-  for (int32_t item = first_item; item < items; item += item_step) {
-    const GemmTile tile = WorkAt<C>(p, item, rank);
+  for (int32_t index = first_tile; index < tiles; index += tile_step) {
+    const GemmTile tile = TileAt<C>(p, index, rank);
     const int32_t row = tile.row + group * 64 + warp * 16;
-    const RowScales rows = LoadRowScales<C>(p, row + lane / 4, tile.part);
+    const RowScales rows = LoadRowScales<C>(p, row + lane / 4);
     if constexpr (C::kFp8) {
       MultiplyFp8(shared, p, group, lane, row, at, sums);
     } else if constexpr (C::kNvfp4 || C::kWide8) {

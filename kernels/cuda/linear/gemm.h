@@ -8,6 +8,7 @@
 #include <cudaTypedefs.h>
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -33,13 +34,13 @@ class Gemm {
   int Choose(const LinearCall& call) const;
   // The instances for such a call.
   std::vector<int> Instances(const LinearCall& call) const;
-  // GemmTurns() words of device memory that are 0; null: no product is split along K.
-  void SetTurns(uint32_t* turns) { turns_ = turns; }
   // What Supports accepts, by an instance of the weight's format.
   Status Launch(const LinearCall& call, int kernel, bool overlap, cudaStream_t stream) const;
   // Microseconds, roughly: what Choose goes by.
   double Estimate(const LinearCall& call, int kernel) const;
   std::string Describe(int kernel) const;
+  // Parts of K that Launch takes: GemmSplits() where so many clusters run at a time.
+  int Splits(const LinearCall& call, int kernel) const;
 
  private:
   Result<CUtensorMap> Map(const void* data, CUtensorMapDataType type, int64_t columns, int64_t rows,
@@ -49,8 +50,8 @@ class Gemm {
 
   PFN_cuTensorMapEncodeTiled_v12000 encode_ = nullptr;
   int multiprocessors_ = 0;
-  int clusters_ = 0;  // that run at a time
-  uint32_t* turns_ = nullptr;
+  int clusters_ = 0;                     // that run at a time
+  std::array<int, 2> split_clusters_{};  // of kGemmSplits parts
 };
 
 }  // namespace aisp::cuda

@@ -19,7 +19,6 @@ struct GemmConfig {
   static constexpr int kBuffers = kBuffersV;  // of a warpgroup's output
   static constexpr bool kFp8 = kFormat == GemmFormat::kFp8 || kFormat == GemmFormat::kFp8Block;
   static constexpr bool kBlockScales = kFormat == GemmFormat::kFp8Block;
-  static constexpr bool kMaySplit = kFormat == GemmFormat::kFp8;  // GemmParams::splits
   static constexpr bool kNvfp4 = kFormat == GemmFormat::kNvfp4;
   // FP8 weights that are widened in registers.
   static constexpr bool kWideBlock = kFormat == GemmFormat::kFp8BlockBf16;
@@ -50,7 +49,8 @@ struct GemmConfig {
 // Shared memory of a CTA by address; the same in both CTAs of a cluster.
 template <class C>
 struct GemmShared {
-  uint32_t base;  // 1024-aligned
+  uint32_t base;      // 1024-aligned
+  uint32_t pair = 0;  // first of the two CTAs of the cluster that share tokens
   __device__ uint32_t Input(int stage) const { return base + stage * C::kStageBytes; }
   __device__ uint32_t Weight(int stage) const { return Input(stage) + C::kInputBytes; }
   __device__ uint32_t Output(int group) const {
@@ -76,8 +76,6 @@ struct StageCursor {
 struct GemmTile {
   int32_t token = 0;  // the first
   int32_t row = 0;    // the CTA's first
-  int32_t number = 0;
-  int32_t part = 0;  // of K
 };
 
 template <class C>
@@ -87,23 +85,7 @@ __device__ __forceinline__ GemmTile TileAt(const GemmParams& p, int32_t index, i
   const int32_t first = group * p.group_tokens;
   const int32_t width = min(p.group_tokens, p.token_tiles - first);
   const int32_t rest = index - group * in_group;
-  return {(first + rest % width) * C::kTokens, (rest / width * kGemmCluster + rank) * kGemmRows,
-          index};
-}
-
-template <class C>
-__device__ __forceinline__ int32_t WorkItems(const GemmParams& p) {
-  return p.token_tiles * p.row_pairs * (C::kMaySplit ? p.splits : 1);
-}
-
-// First parts come first: a CTA waits only for what was taken up before its own.
-template <class C>
-__device__ __forceinline__ GemmTile WorkAt(const GemmParams& p, int32_t item, int32_t rank) {
-  if constexpr (!C::kMaySplit) return TileAt<C>(p, item, rank);
-  const int32_t tiles = p.token_tiles * p.row_pairs;
-  GemmTile tile = TileAt<C>(p, item % tiles, rank);
-  tile.part = item / tiles;
-  return tile;
+  return {(first + rest % width) * C::kTokens, (rest / width * kGemmCluster + rank) * kGemmRows};
 }
 
 __device__ __forceinline__ uint32_t PackBf16Pair(float low, float high) {

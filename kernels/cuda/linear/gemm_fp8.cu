@@ -1,11 +1,12 @@
 // Kernels for many rows: FP8 weights and activations.
 #include "kernels/cuda/linear/gemm.cuh"
+#include "kernels/cuda/linear/gemm_split.cuh"
 
 namespace aisp::cuda {
 
 std::span<const GemmKernel> Fp8GemmKernels() {
   static const GemmKernel kernels[] = {
-      DescribeGemmKernel<GemmConfig<GemmFormat::kFp8, 128, 6, 2>>(),
+      DescribeSplitGemmKernel<GemmConfig<GemmFormat::kFp8, 128, 6, 2>>(),
       DescribeGemmKernel<GemmConfig<GemmFormat::kFp8, 192, 5, 1>>(),
       DescribeGemmKernel<GemmConfig<GemmFormat::kFp8, 256, 4, 2>>(),
       DescribeGemmKernel<GemmConfig<GemmFormat::kFp8Block, 128, 6, 2>>(),

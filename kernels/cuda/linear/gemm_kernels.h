@@ -10,7 +10,6 @@
 #include <span>
 
 #include "kernels/cuda/linear/linear.h"
-#include "kernels/cuda/poll.h"
 
 namespace aisp::cuda {
 
@@ -33,26 +32,21 @@ struct GemmParams {
   int32_t row_groups = 0;           // NVFP4: how many are stored
   int32_t n = 0;                    // weight rows
   int32_t rows = 0;                 // tokens
-  int32_t k_units = 0;              // stages along K, of a part
+  int32_t k_units = 0;              // stages along K, of a part (gemm_split.cuh)
   int32_t scale_columns = 0;
   int32_t token_tiles = 0;
   int32_t row_pairs = 0;     // of weight tiles
   int32_t group_tokens = 0;  // token tiles that run through all weight rows together, so that they
                              // share the weight in L2
   Store store = Store::kBf16;
-  // Parts of K, each of which is added to y by a CTA of its own, in their order. FP8 with
-  // Store::kAccumulateF32 only.
-  int32_t splits = 1;
-  // [tiles, CTAs of a cluster, warpgroups]: the part whose turn it is. 0 between launches.
-  uint32_t* turns = nullptr;
-  PollTag poll;
 };
 
-// Of GemmParams::turns: tiles are split where there are fewer than half of the clusters that run.
-constexpr int GemmTurns(int multiprocessors) { return multiprocessors / 2 * kGemmCluster; }
+// Parts of K that a split tile may have.
+constexpr int kGemmSplits[] = {2, 4};
 
 struct GemmKernel {
   const void* function = nullptr;  // (CUtensorMap weight, CUtensorMap x, CUtensorMap y, GemmParams)
+  const void* split[2] = {};       // the same for tiles of kGemmSplits parts, if there are any
   GemmFormat format = GemmFormat::kBf16;
   int tokens = 0;   // of a tile
   int stage_k = 0;  // of K, of a stage

@@ -24,7 +24,7 @@ __device__ __forceinline__ void ReleaseStage(const GemmShared<C>& shared, int st
     BarrierArrive(shared.Empty(stage));
     if (lane == 0) BarrierArriveAt(shared.Empty(stage), blockIdx.x % kGemmCluster ^ 1);
   } else {
-    if (lane < kGemmCluster) BarrierArriveAt(shared.Empty(stage), lane);
+    if (lane < kGemmCluster) BarrierArriveAt(shared.Empty(stage), shared.pair + lane);
   }
 }
 

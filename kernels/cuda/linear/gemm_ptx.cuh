@@ -21,6 +21,18 @@ __device__ __forceinline__ void ClusterSync() {
 }
 using ptx::BarrierArriveAt;
 
+// `address` of this CTA's shared memory in that of another one of the cluster.
+__device__ __forceinline__ uint32_t AddressIn(uint32_t address, uint32_t cta) {
+  uint32_t remote;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(cta));
+  return remote;
+}
+__device__ __forceinline__ void StoreRemote16(uint32_t address, const float* v) {
+  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(v[0]),
+               "f"(v[1]), "f"(v[2]), "f"(v[3])
+               : "memory");
+}
+
 // ---- loads; the box of `map` whose first element is (column, row) ----
 
 // Into the same place of all CTAs in `mask`; counts at the barrier of each.
@@ -58,10 +70,6 @@ __device__ __forceinline__ void BulkStoreCommit() {
 template <int kPending>
 __device__ __forceinline__ void BulkStoreWaitRead() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
-}
-// Until all of them have been written, and this thread sees it.
-__device__ __forceinline__ void BulkStoreWait() {
-  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 // Four 8 x 8 matrices of 16 bits, each transposed; lane i gives the address of row i % 8 of matrix
 // i / 8.

@@ -9,7 +9,6 @@
 #include "kernels/cuda/linear/gemm_config.cuh"
 #include "kernels/cuda/linear/gemm_ptx.cuh"
 #include "kernels/cuda/linear/ptx.cuh"
-#include "kernels/cuda/poll.cuh"
 
 namespace aisp::cuda {
 
@@ -30,13 +29,13 @@ struct RowScales {
 };
 
 template <class C>
-__device__ __forceinline__ RowScales LoadRowScales(const GemmParams& p, int32_t top, int32_t part) {
+__device__ __forceinline__ RowScales LoadRowScales(const GemmParams& p, int32_t top) {
   RowScales r;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int32_t row = min(top + 8 * i, p.n - 1);
     if constexpr (C::kRowScales) r.scale[i] = __ldg(p.scales + row);
-    if (p.bias != nullptr && part == 0) r.bias[i] = __ldg(p.bias + row);
+    if (p.bias != nullptr) r.bias[i] = __ldg(p.bias + row);
   }
   return r;
 }
@@ -103,34 +102,6 @@ __device__ __forceinline__ void WriteChunk(const GemmParams& p, const RowScales&
   }
 }
 
-// ---- parts of K: one thread of a warpgroup ----
-
-__device__ __forceinline__ uint32_t* TurnOf(const GemmParams& p, const GemmTile& tile, int group) {
-  return p.turns + (tile.number * kGemmCluster + blockIdx.x % kGemmCluster) * 2 + group;
-}
-
-// Until the parts before have been added.
-__device__ __forceinline__ void WaitForTurn(const GemmParams& p, const GemmTile& tile, int group) {
-  const uint32_t* const turn = TurnOf(p, tile, group);
-  PollLimit<PollSite::kGemmTurns> limit;
-  uint32_t seen;
-  do {
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(turn) : "memory");
-    if (seen != static_cast<uint32_t>(tile.part)) limit.Count(p.poll);
-  } while (seen != static_cast<uint32_t>(tile.part));
-  // The copy engine adds behind what was seen here.
-  asm volatile("fence.proxy.async.global;" ::: "memory");
-}
-
-// The part has been added; the last one leaves 0 for the next launch.
-__device__ __forceinline__ void EndTurn(const GemmParams& p, const GemmTile& tile, int group) {
-  BulkStoreWait();
-  asm volatile("fence.proxy.async.global;" ::: "memory");
-  const uint32_t next = tile.part + 1 == p.splits ? 0 : static_cast<uint32_t>(tile.part) + 1;
-  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(TurnOf(p, tile, group)), "r"(next)
-               : "memory");
-}
-
 template <class C, Store kStore>
 __device__ __forceinline__ void StoreTile(const GemmShared<C>& shared, const GemmParams& p,
                                           const CUtensorMap* output, const RowScales& rows,
@@ -139,7 +110,6 @@ __device__ __forceinline__ void StoreTile(const GemmShared<C>& shared, const Gem
   constexpr int kChunk = GemmStoreTokens(kStore);
   const int thread = threadIdx.x % 128;
   const int32_t row = tile.row + group * 64;
-  const bool in_turns = C::kMaySplit && kStore == Store::kF32 && p.splits > 1;
 #pragma unroll
   for (int c = 0; c < C::kTokens / kChunk; ++c) {
     const int32_t token = tile.token + c * kChunk;
@@ -153,7 +123,6 @@ __device__ __forceinline__ void StoreTile(const GemmShared<C>& shared, const Gem
     if (thread == 0) {
       if constexpr (kStore == Store::kF32) {
         const bool add = p.store == Store::kAccumulateF32;
-        if (in_turns && c == 0) WaitForTurn(p, tile, group);
 #pragma unroll
         for (int b = 0; b < 2; ++b) {
           const uint32_t box = buffer + b * (kChunk * 128);
@@ -169,7 +138,6 @@ __device__ __forceinline__ void StoreTile(const GemmShared<C>& shared, const Gem
       BulkStoreCommit();
     }
   }
-  if (in_turns && thread == 0) EndTurn(p, tile, group);
 }
 
 }  // namespace aisp::cuda

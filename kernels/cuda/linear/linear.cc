@@ -160,17 +160,14 @@ class LinearKernelsImpl : public LinearKernels {
     }
     workspace_ = static_cast<char*>(memory);
     workspace_bytes_ = bytes;
-    many_rows_->SetWorkspace(workspace_ + SharedPartAt(), bytes - SharedPartAt(),
-                             reinterpret_cast<uint32_t*>(workspace_ + TurnsAt()));
+    many_rows_->SetWorkspace(workspace_ + SharedPartAt(), bytes - SharedPartAt());
     AISP_RETURN_IF_ERROR(chains_.SetRegion(workspace_, stream));
     AISP_RETURN_IF_ERROR(one_token_.SetRegion(workspace_ + OneTokenAt(), stream));
     static_assert(kChainNoSum == 0xffffffffu);
     // The words behind the parts only count.
-    AISP_RETURN_IF_ERROR(
-        FromCuda(cudaMemsetAsync(workspace_ + PartsAt(), 0xff, TurnsAt() - PartsAt(), stream),
-                 "clearing the workspace"));
-    return FromCuda(cudaMemsetAsync(workspace_ + TurnsAt(), 0, SharedPartAt() - TurnsAt(), stream),
-                    "clearing the workspace");
+    return FromCuda(
+        cudaMemsetAsync(workspace_ + PartsAt(), 0xff, SharedPartAt() - PartsAt(), stream),
+        "clearing the workspace");
   }
 
   Status Prepare(const LinearCall& call, cudaStream_t stream) override {
@@ -229,11 +226,7 @@ class LinearKernelsImpl : public LinearKernels {
 
  private:
   // Where the part of the workspace begins that kernels and cuBLASLt share.
-  size_t SharedPartAt() const { return TurnsAt() + Align(turn_bytes()); }
-  size_t TurnsAt() const { return WordsAt() + Align(word_bytes()); }
-  size_t turn_bytes() const {
-    return static_cast<size_t>(GemmTurns(multiprocessors_)) * sizeof(uint32_t);
-  }
+  size_t SharedPartAt() const { return WordsAt() + Align(word_bytes()); }
   size_t WordsAt() const { return PartsAt() + Align(part_bytes_); }
   size_t word_bytes() const { return static_cast<size_t>(multiprocessors_) * sizeof(uint32_t); }
   size_t PartsAt() const { return OneTokenAt() + Align(one_token_.region_bytes()); }

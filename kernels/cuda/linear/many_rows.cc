@@ -87,8 +87,7 @@ size_t ManyRows::WorkspaceBytes(const PackedWeight& weight) const {
   return kLtBytes + std::max(ExpandBytes(weight), QuantisedBytes(weight)) + GatedBytes(weight);
 }
 
-void ManyRows::SetWorkspace(void* memory, size_t bytes, uint32_t* turns) {
-  gemm_.SetTurns(turns);
+void ManyRows::SetWorkspace(void* memory, size_t bytes) {
   workspace_ = static_cast<char*>(memory);
   workspace_bytes_ = bytes;
 }

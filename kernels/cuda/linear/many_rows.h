@@ -30,8 +30,7 @@ class ManyRows {
 
   // Of a workspace for calls on `weight` of at most options.max_rows rows.
   size_t WorkspaceBytes(const PackedWeight& weight) const;
-  // `turns`: Gemm::SetTurns.
-  void SetWorkspace(void* memory, size_t bytes, uint32_t* turns);
+  void SetWorkspace(void* memory, size_t bytes);
 
   // By `kernel` of GemmInstances(), or kLt; `rounds`: on its bf16 rows rounded to e4m3.
   Status Launch(const LinearCall& call, int kernel, bool rounds, cudaStream_t stream);

@@ -18,7 +18,9 @@ constexpr double kNear = 1.42;  // ratio of numbers of rows
 // Of the estimate: the clock under this load, and what a launch costs beside its stages.
 constexpr double kCyclesPerUs = 1550.0;
 constexpr double kLaunchUs = 4.0;
-constexpr double kTurnUs = 1.7;  // of a part of K behind another one
+constexpr double kExchangeUs = 3.0;  // of the sums of parts of K
+constexpr int64_t kLeastSplitStages = 8;
+constexpr int32_t kSplitTokens = 128;  // of tiles that are split
 
 constexpr size_t kMostChainLinks = 6;
 constexpr size_t kSquareBytes = size_t{512} << 10;  // chain.cc: of a layer
@@ -179,19 +181,16 @@ std::vector<int> GemmInstancesOf(aisp::WeightFormat format, bool fp8_rows) {
 
 int GemmSplits(const LinearTraits& w, int32_t rows, int instance, int multiprocessors) {
   const GemmInstance& g = GemmInstances()[static_cast<size_t>(instance)];
-  if (g.format != aisp::WeightFormat::kFp8 || !g.fp8_rows ||
+  if (g.format != aisp::WeightFormat::kFp8 || !g.fp8_rows || g.tokens != kSplitTokens ||
       StoreOf(w) != StoreForm::kAccumulateF32)
     return 1;
   const int64_t tiles = DivideUp(rows, g.tokens) * DivideUp(w.n, kGemmPairRows);
   const int64_t steps = DivideUp(w.k, g.step_k);
-  const auto gain = [&](int splits) {
-    const auto spared = static_cast<double>(steps * (g.step_k / g.stage_k)) * (1 - 1.0 / splits);
-    return spared * StageCycles(g) / kCyclesPerUs - (splits - 1) * kTurnUs;
-  };
   int best = 1;
   for (const int splits : {2, 4}) {
-    if (tiles * splits > multiprocessors / 2 || steps % splits != 0) break;
-    if (gain(splits) > gain(best)) best = splits;
+    // Short parts would gain less than their exchange takes.
+    const bool pays = steps / splits * (g.step_k / g.stage_k) >= kLeastSplitStages;
+    if (pays && steps % splits == 0 && tiles * splits <= multiprocessors / 2) best = splits;
   }
   return best;
 }
@@ -206,7 +205,7 @@ double GemmEstimate(const LinearTraits& w, int32_t rows, int instance, int multi
   const double epilogue = (IsF32(w) ? 22.0 : 11.0) * g.tokens;
   return static_cast<double>(rounds) * (static_cast<double>(stages) * StageCycles(g) + epilogue) /
              kCyclesPerUs +
-         (splits - 1) * kTurnUs + kLaunchUs;
+         (splits > 1 ? kExchangeUs : 0) + kLaunchUs;
 }
 
 int ExpectedGemm(const LinearTraits& w, int32_t rows, bool fp8_rows, int multiprocessors) {
