@@ -28,6 +28,10 @@ Status Embed(const Call& c) {
 Status Norm(const Call& c) {
   RmsNormParams p = c.Params<RmsNormParams>();
   p.rows = c.rows();
+  if (c.launch.plan.publishes_fp8) {
+    const auto to = c.parts.linear->rounded_rows();
+    return LaunchRoundedNorm(p, to.rows, to.scales, c.stream);
+  }
   return LaunchRmsNorm(p, c.stream);
 }
 

@@ -80,4 +80,19 @@ __device__ __forceinline__ float BlockSum(float v, float* scratch) {
   return WarpSum(lane < warps ? scratch[lane] : 0.0f);
 }
 
+__device__ __forceinline__ float WarpMost(float v) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) v = fmaxf(v, __shfl_xor_sync(~0u, v, offset));
+  return v;
+}
+// The greatest of all threads' values, as BlockSum.
+__device__ __forceinline__ float BlockMost(float v, float* scratch) {
+  v = WarpMost(v);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (lane == 0) scratch[warp] = v;
+  __syncthreads();
+  const int warps = (blockDim.x + 31) / 32;
+  return WarpMost(lane < warps ? scratch[lane] : scratch[0]);
+}
+
 }  // namespace aisp::cuda

@@ -1,12 +1,15 @@
 // Embedding, RMS norm, SiLU, copies of rows, conversions: one block for a row.
 #include "kernels/cuda/rows.h"
 
+#include <cuda_fp8.h>
+
 #include <algorithm>
 #include <type_traits>
 
 #include "common/check.h"
 #include "kernels/cuda/cuda_error.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/linear/quantize.h"
 
 namespace aisp::cuda {
 namespace {
@@ -119,6 +122,67 @@ __global__ void __launch_bounds__(kNormMostThreads)
     kept[j] = i < dim4 ? x4[i] : float4{};
   }
   StoreNormed(kept, gain, y + blockIdx.x * y_stride, dim4, inverse_dim, epsilon);
+}
+
+__device__ __forceinline__ float Rounded(float v) {
+  return __bfloat162float(__float2bfloat16_rn(v));
+}
+constexpr float kFp8Max = 448.0f;
+__device__ __forceinline__ uint32_t ToFp8(float v) {
+  return __nv_cvt_float_to_fp8(v, __NV_SATFINITE, __NV_E4M3);
+}
+__device__ __forceinline__ uint32_t ToFp8(float4 v, float scale) {
+  return ToFp8(v.x * scale) | ToFp8(v.y * scale) << 8 | ToFp8(v.z * scale) << 16 |
+         ToFp8(v.w * scale) << 24;
+}
+
+// Packed rows have the elements of 16 permuted (Fp8Position): those of a thread's four and of the
+// thread's two further on alternate, so that each stores half of both.
+__device__ __forceinline__ void StorePermuted(uint8_t* row, int i, uint32_t own, uint32_t other) {
+  static_assert(Fp8Position(0) == 1 && Fp8Position(1) == 3 && Fp8Position(2) == 5 &&
+                Fp8Position(4) == 9 && Fp8Position(8) == 0 && Fp8Position(10) == 4);
+  const int quad = i % 4;
+  const uint32_t word = __byte_perm(own, other, quad < 2 ? 0x1504 : 0x7362);
+  *reinterpret_cast<uint32_t*>(row + i / 4 * 16 + quad % 2 * 8 + quad / 2 * 4) = word;
+}
+
+__global__ void __launch_bounds__(kNormMostThreads)
+    RoundedNormKernel(const float* x, int64_t x_stride, const float* weight, uint8_t* y,
+                      float* scales, int dim4, float inverse_dim, float epsilon) {
+  __shared__ float sums[32], largest[32];
+  float4 gain[kNormVectors], kept[kNormVectors];
+  LoadGain(weight, dim4, gain);
+  BeginOverlapped();
+  const auto* x4 = reinterpret_cast<const float4*>(x + blockIdx.x * x_stride);
+  float sum = 0;
+#pragma unroll
+  for (int j = 0; j < kNormVectors; ++j) {
+    const int i = j * blockDim.x + threadIdx.x;
+    kept[j] = i < dim4 ? x4[i] : float4{};
+  }
+#pragma unroll
+  for (const float4& v : kept) sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+  const float norm = rsqrtf(BlockSum(sum, sums) * inverse_dim + epsilon);
+  float most = 0;
+#pragma unroll
+  for (int j = 0; j < kNormVectors; ++j) {
+    const float4 v = Times(kept[j], norm, gain[j]);
+    kept[j] = {Rounded(v.x), Rounded(v.y), Rounded(v.z), Rounded(v.w)};
+    most = fmaxf(most, fmaxf(fmaxf(fabsf(kept[j].x), fabsf(kept[j].y)),
+                             fmaxf(fabsf(kept[j].z), fabsf(kept[j].w))));
+  }
+  most = BlockMost(most, largest);
+  const float scale = most > 0.0f ? most / kFp8Max : 1.0f;
+  const float inverse = 1.0f / scale;
+  if (threadIdx.x == 0) scales[blockIdx.x] = scale;
+  uint8_t* const row = y + int64_t{blockIdx.x} * dim4 * 4;
+#pragma unroll
+  for (int j = 0; j < kNormVectors; ++j) {
+    const int i = j * blockDim.x + threadIdx.x;
+    const uint32_t own = ToFp8(kept[j], inverse);
+    const uint32_t other = __shfl_xor_sync(0xffffffffu, own, 2);
+    if (i < dim4) StorePermuted(row, i, own, other);
+  }
 }
 
 template <typename T, typename Y>
@@ -314,6 +378,17 @@ Status LaunchEmbedding(const EmbeddingParams& p, cudaStream_t stream) {
 Status LaunchRmsNorm(const RmsNormParams& p, cudaStream_t stream) {
   if (p.rows == 0) return {};
   return p.y.dtype == DType::kBF16 ? RmsNorm<__nv_bfloat16>(p, stream) : RmsNorm<float>(p, stream);
+}
+
+Status LaunchRoundedNorm(const RmsNormParams& p, void* y, float* scales, cudaStream_t stream) {
+  if (p.rows == 0) return {};
+  const auto dim4 = static_cast<int>(p.weight.shape[0] / 4);
+  AISP_CHECK(dim4 % 4 == 0 && dim4 <= kNormVectors * kNormMostThreads && p.row_indices == nullptr);
+  return Check(LaunchOverlapped(RoundedNormKernel, static_cast<unsigned>(p.rows), NormThreads(dim4),
+                                0, stream, p.x.as<const float>(), p.x.strides[0],
+                                p.weight.as<const float>(), static_cast<uint8_t*>(y), scales, dim4,
+                                0.25f / static_cast<float>(dim4), p.epsilon),
+               "RMS norm to e4m3");
 }
 
 Status LaunchTap(const TapParams& p, const int32_t* row_indices, int32_t rows,

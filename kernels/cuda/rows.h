@@ -14,6 +14,10 @@ namespace aisp::cuda {
 
 Status LaunchEmbedding(const EmbeddingParams& params, cudaStream_t stream);
 Status LaunchRmsNorm(const RmsNormParams& params, cudaStream_t stream);
+// The same to e4m3 rows as QuantizeRows (linear/quantize.h) makes them of bf16 ones, with the same
+// bits, at once; params.y is not written. For widths of which RoundsInNorm (table/kernel_table.h)
+// says so.
+Status LaunchRoundedNorm(const RmsNormParams& params, void* y, float* scales, cudaStream_t stream);
 // Row i is of row row_indices[i], or i where there are none.
 Status LaunchTap(const TapParams& params, const int32_t* row_indices, int32_t rows,
                  cudaStream_t stream);

@@ -75,6 +75,12 @@ Status LinearAlone(const Call& c) {
   }
   LinearCall call = FastLinear::CallOf(static_cast<const FastWeight&>(*p.weight), p, match.rows);
   call.poll = c.launch.poll;
+  if (c.launch.plan.consumes_fp8) {
+    const auto from = c.parts.linear->rounded_rows();
+    call.input = InputFormat::kFp8;
+    call.x = from.rows;
+    call.x_scales = from.scales;
+  }
   return c.parts.linear->Launch(call, {kernel, match.instance, match.rounds, match.rows}, c.stream);
 }
 

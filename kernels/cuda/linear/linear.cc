@@ -210,6 +210,11 @@ class LinearKernelsImpl : public LinearKernels {
                           : chains_.Launch(steps, form.adapter_of_row, stream);
   }
 
+  RoundedRows rounded_rows() const override {
+    const LinearCall call = many_rows_->Quantised({});
+    return {const_cast<void*>(call.x), const_cast<float*>(call.x_scales)};
+  }
+
   TokenSlots token_slots() const override { return one_token_.token_slots(); }
 
   std::string Describe(const LinearCall& call) const override {

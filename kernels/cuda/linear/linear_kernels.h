@@ -95,6 +95,13 @@ class LinearKernels {
   // table/linear_choice.h) says that fits; one step is possible with `one_token`.
   virtual Status LaunchChain(std::span<const ChainStep> steps, const ChainForm& form,
                              cudaStream_t stream) = 0;
+  // Where a layer's e4m3 rows and their scales may be left for the next launch, of rounds = false
+  // and InputFormat::kFp8. Any other launch may overwrite them.
+  struct RoundedRows {
+    void* rows = nullptr;
+    float* scales = nullptr;
+  };
+  virtual RoundedRows rounded_rows() const = 0;
   // Where launches of one token and the attention between them publish their rows.
   virtual TokenSlots token_slots() const = 0;
   // "wgmma bf16 tile 128x64 x 6 stages, 132 CTAs", "cublasLt bf16 algorithm 3 of 8, 1.2 MiB".

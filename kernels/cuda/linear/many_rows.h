@@ -34,6 +34,8 @@ class ManyRows {
 
   // By `kernel` of GemmInstances(), or kLt; `rounds`: on its bf16 rows rounded to e4m3.
   Status Launch(const LinearCall& call, int kernel, bool rounds, cudaStream_t stream);
+  // The call on FP8 rows, which are to lie in the workspace.
+  LinearCall Quantised(const LinearCall& call) const;
   // Measures what could serve the call unless the cache knows the winner. Synchronises; y is
   // overwritten.
   Status Prepare(const LinearCall& call, cudaStream_t stream);
@@ -50,8 +52,6 @@ class ManyRows {
   ManyRows(const LinearOptions& options, int multiprocessors) : options_(options) {
     device_.multiprocessors = multiprocessors;
   }
-  // The call on FP8 rows, which are to lie in the workspace.
-  LinearCall Quantised(const LinearCall& call) const;
   Status LaunchBy(int choice, const LinearCall& call, cudaStream_t stream);
   Result<float> TimeBy(int choice, const LinearCall& call, cudaStream_t stream);
   LtProduct LtCall(const LinearCall& call, int32_t begin, int32_t rows) const;

@@ -137,6 +137,8 @@ std::string KernelName(const PlannedLaunch& launch) {
       break;
   }
   if (launch.match.adapts) name += ", adapters before and behind";
+  if (launch.publishes_fp8) name += " to e4m3";
+  if (launch.consumes_fp8) name += ", e4m3 rows";
   if (launch.match.rounds) name = "round to e4m3, " + name;
   if (launch.plans) name = "plan, " + name;
   if (launch.consumes_slots) name += ", consumes slots";

@@ -350,7 +350,25 @@ void PublishBetweenLaunches(const Programme& programme, const Bucket& bucket,
   }
 }
 
+// A norm whose one reader rounds its rows to e4m3 leaves them so.
+void RoundInNorms(const Programme& programme, std::vector<PlannedLaunch>& launches) {
+  for (size_t i = 1; i < launches.size(); ++i) {
+    PlannedLaunch& norm = launches[i - 1];
+    PlannedLaunch& linear = launches[i];
+    const NodeId from = norm.nodes[0], to = linear.nodes[0];
+    if (norm.row->id != KernelId::kNorm || !linear.match.rounds || linear.match.adapts ||
+        programme.Producer(to) != from || programme.OnlyReader(from) != to ||
+        !programme.Hands(from, to, kAsFp8Rows) || !RoundsInNorm(TraitsOf(programme.node(to)).k))
+      continue;
+    norm.publishes_fp8 = linear.consumes_fp8 = true;
+    linear.match.rounds = false;
+  }
+}
+
 }  // namespace
+
+// rows.cu: a block holds the row.
+bool RoundsInNorm(int64_t width) { return width % 16 == 0 && width <= 16384; }
 
 Bucket CanonicalBucket(const Bucket& bucket) {
   Bucket b = bucket;
@@ -399,6 +417,7 @@ Result<std::vector<PlannedLaunch>> Resolve(const Programme& programme, const Buc
   }
   MarkPlans(programme, bucket, *facts.device, launches);
   PublishBetweenLaunches(programme, bucket, *facts.device, launches);
+  RoundInNorms(programme, launches);
   return launches;
 }
 

@@ -111,6 +111,9 @@ struct PlannedLaunch {
   // Slots instead of rows in memory (token_slots.h): of the input, of the output.
   bool consumes_slots = false;
   bool publishes_slots = false;
+  // e4m3 rows in the workspace of linear layers instead of rows of its own.
+  bool consumes_fp8 = false;
+  bool publishes_fp8 = false;
   bool plans = false;            // attention: the step's first of its shape, which plans for all
   int32_t completes_layer = -1;  // KV of this layer is enqueued once this is
 
@@ -122,6 +125,9 @@ Result<std::vector<PlannedLaunch>> Resolve(const Programme& programme, const Buc
                                            const ChoiceFacts& facts);
 // Buckets of which the table says the same map to one.
 Bucket CanonicalBucket(const Bucket& bucket);
+
+// Whether a norm of such rows may leave them as e4m3 for the layer that rounds them.
+bool RoundsInNorm(int64_t width);
 
 // Rows of a gated layer with adapters that are computed before SiLU, at a time.
 inline constexpr int32_t kMostGatedAdapterRows = 2048;
