@@ -14,6 +14,10 @@ endif()
 # Line numbers in backtraces, without the four-fold object size of -g2. Assertions of the standard library stay off;
 # our own invariants are AISP_CHECK and are always on.
 set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1 -DNDEBUG")
+if(AISP_ASAN OR AISP_TSAN)
+  # Instrumented code takes a third less time to compile so; what sanitizers find is the same.
+  set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g1 -DNDEBUG")
+endif()
 
 find_program(AISP_CCACHE ccache)
 if(AISP_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
