@@ -15,7 +15,6 @@ namespace {
 constexpr size_t kLtBytes = size_t{32} << 20;
 constexpr size_t kExpandBytes = size_t{96} << 20;
 constexpr int32_t kGatedRows = 2048;  // of a product whose gate and up are stored before SiLU
-constexpr const char* kCacheMark = "choice";
 
 constexpr size_t Align(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
@@ -270,13 +269,13 @@ Status ManyRows::MultiplyLt(const PackedWeight& w, const LtProduct& product, boo
   return {};
 }
 
-// ---- the cache: lines of cuBLASLt's (blas_lt.cc) and "choice KEY ROWS TOKENS" ----
+// ---- the cache: lines of cuBLASLt's (blas_lt.cc) and "choice.2 KEY ROWS TOKENS" ----
 
 void ManyRows::SaveChoice(const std::string& key, int32_t rows, int tokens) const {
   if (options_.tuning_cache.empty()) return;
   // A cache that cannot be written costs the tuning at the next start, nothing else.
   std::ofstream(options_.tuning_cache, std::ios::app)
-      << kCacheMark << ' ' << key << ' ' << rows << ' ' << tokens << '\n';
+      << TuningProfile::kMark << ' ' << key << ' ' << rows << ' ' << tokens << '\n';
 }
 
 }  // namespace aisp::cuda

@@ -21,7 +21,7 @@ void TuningProfile::Read(std::istream& lines) {
     std::string mark, key;
     int32_t rows = 0;
     int tokens = 0;
-    if (in >> mark >> key >> rows >> tokens && mark == "choice") Add(key, rows, tokens);
+    if (in >> mark >> key >> rows >> tokens && mark == kMark) Add(key, rows, tokens);
   }
 }
 

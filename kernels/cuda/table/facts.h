@@ -40,12 +40,15 @@ struct DeviceFacts {
 // Times of kernels that were measured, by product: what ManyRows::Prepare leaves in its cache.
 class TuningProfile {
  public:
+  // Of its lines. The number goes up with kernels that may change what is fastest.
+  static constexpr const char* kMark = "choice.2";
+
   // Tokens of a tile of our own kernel that was fastest, kLtTokens: cuBLASLt was.
   static constexpr int kLtTokens = 0;
   // What a choice may depend on beside the rows; `fp8_rows`: the activations are e4m3.
   static std::string KeyOf(const LinearTraits& weight, bool fp8_rows);
 
-  // Lines "choice KEY ROWS TOKENS"; others are left out.
+  // Lines "choice.2 KEY ROWS TOKENS"; others are left out.
   void Read(std::istream& lines);
   void Add(const std::string& key, int32_t rows, int tokens) { measured_[key][rows] = tokens; }
   // By rows; null: nothing was measured.
