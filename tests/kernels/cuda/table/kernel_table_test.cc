@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <sstream>
 
 #include "tests/kernels/cuda/table/dispatch_before.h"
@@ -261,6 +262,49 @@ TEST(KernelTable, AMeasuredChoiceIsTaken) {
   model->profile.Read(measured);
   EXPECT_EQ(kernel_of_qkv(128).first, KernelId::kGemm);
   EXPECT_EQ(GemmInstances()[static_cast<size_t>(kernel_of_qkv(128).second)].tokens, 192);
+}
+
+TEST(KernelTable, NormsRoundForTheLayerThatReadsThem) {
+  const auto model = PlanModel("llama-3.1-8b", WeightFormat::kFp8, DType::kBF16, DType::kF8E4M3);
+  model->facts.fp8_activation_rows = 65;
+  const auto launches_of = [&](int32_t rows) {
+    int norms = 0, rounded = 0, rounds = 0;
+    const std::vector<PlannedLaunch> launches = model->Resolved(DecodeBucket(rows));
+    for (size_t i = 0; i < launches.size(); ++i) {
+      norms += launches[i].row->id == KernelId::kNorm ? 1 : 0;
+      rounds += launches[i].match.rounds ? 1 : 0;
+      if (!launches[i].publishes_fp8) continue;
+      ++rounded;
+      EXPECT_TRUE(launches.at(i + 1).consumes_fp8 && !launches.at(i + 1).match.rounds);
+    }
+    return std::array{norms, rounded, rounds};
+  };
+  // The first layer's first is the embedding's, and the last of all is the head's, which rounds
+  // nothing.
+  EXPECT_EQ(launches_of(128), (std::array{64, 63, 65}));
+  EXPECT_EQ(launches_of(64)[1], 0);
+}
+
+TEST(KernelTable, FewTilesOfAnAddedProductAreSplit) {
+  LinearTraits down;
+  down.format = aisp::WeightFormat::kFp8;
+  down.epilogue = Epilogue::kAccumulate;
+  down.output = DType::kF32;
+  down.n = 4096;
+  down.k = 14336;
+  const auto splits = [&](int32_t rows) {
+    std::vector<int> out;
+    for (const int instance : GemmInstancesOf(down.format, true)) {
+      if (GemmInstances()[static_cast<size_t>(instance)].tokens == 128)
+        out.push_back(GemmSplits(down, rows, instance, 132));
+    }
+    return out;
+  };
+  EXPECT_EQ(splits(128), std::vector{4});
+  EXPECT_EQ(splits(256), std::vector{2});
+  EXPECT_EQ(splits(1024), std::vector{1});
+  down.epilogue = Epilogue::kStore;  // sums in f32 of a layer that is stored are never parts
+  EXPECT_EQ(splits(128), std::vector{1});
 }
 
 TEST(KernelTable, WhatNoKernelTakesIsRefusedByName) {
