@@ -55,6 +55,11 @@ class Reader {
     const Value* type = format.Find("type");
     const std::string word = type != nullptr && type->IsString() ? type->AsString() : "";
     if (word == "text") return;
+    const Value* beside = format.Find("schema");
+    if (word == "json_object" && beside != nullptr && !beside->IsNone()) {
+      // As servers before json_schema took one.
+      return Schema("response_format", *beside);
+    }
     if (word == "json_object") {
       Begin("response_format", v1::Constraint::JSON_OBJECT);
       return;
