@@ -461,13 +461,15 @@ TEST(ParseChat, SomeOfTheToolsMayBeAllowed) {
 }
 
 TEST(ParseChat, AnObjectMayHaveASchemaBesideItsType) {
-  const auto parsed = ParseChat(
-      Chat(
-          R"("response_format":{"type":"json_object","schema":{"type":"object","maxProperties":2}})"),
-      Limits());
-  ASSERT_TRUE(parsed) << parsed.error().message;
-  EXPECT_EQ(parsed->sampling.constraint().kind(), v1::Constraint::JSON_SCHEMA);
-  EXPECT_THAT(parsed->sampling.constraint().text(), testing::HasSubstr("maxProperties"));
+  for (const char* name : {"schema", "response_schema"}) {
+    const auto parsed =
+        ParseChat(Chat(R"("response_format":{"type":"json_object",")" + std::string(name) +
+                       R"(":{"type":"object","maxProperties":2}})"),
+                  Limits());
+    ASSERT_TRUE(parsed) << parsed.error().message;
+    EXPECT_EQ(parsed->sampling.constraint().kind(), v1::Constraint::JSON_SCHEMA);
+    EXPECT_THAT(parsed->sampling.constraint().text(), testing::HasSubstr("maxProperties"));
+  }
 }
 
 TEST(ParseChat, ToolsThatCannotBeHadAreRefusedByName) {
