@@ -85,8 +85,8 @@ void ReadChoice(Fields* fields, ToolOptions* out) {
   const Value* choice = fields->Find("tool_choice");
   if (choice == nullptr) return;
   constexpr std::string_view kWords =
-      "\"none\", \"auto\", \"required\", {\"type\": \"function\", \"function\": {\"name\": ...}} "
-      "or "
+      "\"none\", \"auto\", \"required\", "
+      "{\"type\": \"function\", \"function\": {\"name\": ...}} or "
       "{\"type\": \"allowed_tools\", \"allowed_tools\": {\"mode\": ..., \"tools\": [...]}}";
   if (choice->IsMap()) {
     const Value* allowed = choice->AsMap().Find("allowed_tools");

@@ -20,10 +20,9 @@ void BindRouterSettings(Config::Router& r, SettingTable& t) {
   t.Add("default_timeout", &r.default_timeout, "Deadline of a request that names none.")
       .Flag("--default-timeout")
       .Range(1ms, 24h);
-  t.Add(
-       "grammar_compile_timeout", &r.grammar_compile_timeout,
-       "CPU time for compiling what an answer must follow (a JSON Schema), by the clock 8 times as "
-       "much; beyond it the request is refused.")
+  t.Add("grammar_compile_timeout", &r.grammar_compile_timeout,
+        "CPU time for compiling what an answer must follow, by the clock 8 times as much; beyond "
+        "it the request is refused.")
       .Flag("--grammar-compile-timeout")
       .Range(1ms, 1min);
   t.Add("silence_limit", &r.silence_limit, "A worker silent for so long is forgotten.")
