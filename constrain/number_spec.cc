@@ -1,6 +1,7 @@
 #include "constrain/number_spec.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace aisp {
 namespace {
@@ -98,7 +99,11 @@ void NumberSpec::Exclude(const std::vector<Decimal>& numbers) {
 }
 
 void NumberSpec::KeepMembers() {
-  if (values) std::erase_if(*values, [this](const Decimal& v) { return !Contains(v); });
+  if (!values) return;
+  std::vector<Decimal> kept;
+  std::copy_if(values->begin(), values->end(), std::back_inserter(kept),
+               [this](const Decimal& v) { return Contains(v); });
+  values = std::move(kept);
 }
 
 bool NumberSpec::IsUnbounded() const {
