@@ -26,6 +26,7 @@ class CallReader {
 
 std::unique_ptr<CallReader> MakeObjectCalls(const CallFormat& format, uint32_t* calls);
 std::unique_ptr<CallReader> MakeNamedCalls(const CallFormat& format, uint32_t* calls);
+std::unique_ptr<CallReader> MakeMarkedCalls(const CallFormat& format, uint32_t* calls);
 std::unique_ptr<CallReader> MakePythonicCalls(uint32_t* calls);
 std::unique_ptr<CallReader> MakeXmlCalls(uint32_t* calls,
                                          std::shared_ptr<const Value::Map> parameters);

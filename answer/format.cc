@@ -33,6 +33,13 @@ constexpr std::array kCallFormats = {
                .close = "]",
                .id_digits = 9,
                .short_id = true},
+    CallFormat{.name = "mistral_args",
+               .body = Body::kMarked,
+               .trigger = "[TOOL_CALLS]",
+               .before = "[TOOL_CALLS]",
+               .middle = "[ARGS]",
+               .id_digits = 9,
+               .short_id = true},
     CallFormat{.name = "deepseek_v3",
                .body = Body::kNamed,
                .trigger = "<｜tool▁calls▁begin｜>",
@@ -109,13 +116,14 @@ const ThinkFormat* FindThinkFormat(std::string_view name) {
   return nullptr;
 }
 
-const CallFormat* DetectCallFormat(std::string_view t) {
+const CallFormat* DetectCallFormat(std::string_view t, bool args_token) {
   if (!Has(t, "tools") && !Has(t, "tool_calls")) return nullptr;
   if (IsHarmony(t)) return FindCallFormat("openai");
   if (Has(t, "<tool_call>") && Has(t, "<function=")) return FindCallFormat("qwen3_coder");
   if (Has(t, "<tool_call>")) return FindCallFormat("hermes");
   if (Has(t, "<|tool_call|>")) return FindCallFormat("phi4_mini_json");
-  if (Has(t, "[TOOL_CALLS]")) return FindCallFormat("mistral");
+  if (Has(t, "[TOOL_CALLS]"))
+    return FindCallFormat(args_token || Has(t, "[ARGS]") ? "mistral_args" : "mistral");
   if (Has(t, "<｜tool▁calls▁begin｜>")) return FindCallFormat("deepseek_v3");
   if (Has(t, "func_name1(params_name1=")) return FindCallFormat("pythonic");
   const bool llama = Has(t, "\"parameters\": ") &&
@@ -129,8 +137,25 @@ const ThinkFormat* DetectThinkFormat(std::string_view t) {
   return Has(t, "[THINK]") ? FindThinkFormat("mistral") : nullptr;
 }
 
+std::string OpeningOf(const CallFormat& format, std::string_view tool) {
+  std::string out(format.open);
+  for (const std::string_view part : {format.before, tool, format.middle}) out += part;
+  return out;
+}
+
+std::string_view BodyOpening(const CallFormat* calls, const ThinkFormat* think) {
+  const bool channels = (calls != nullptr && calls->body == Body::kHarmony) ||
+                        (think != nullptr && think->name == "openai");
+  return channels ? "<|channel|>final<|message|>" : "";
+}
+
 bool EndsInThinking(std::string_view prompt, const ThinkFormat& format) {
   return Trim(prompt).ends_with(format.open);
+}
+
+bool EndsBehindThinking(std::string_view prompt, const ThinkFormat& format) {
+  // The end of a message with channels is no such place.
+  return format.name != "openai" && Trim(prompt).ends_with(format.close);
 }
 
 std::vector<std::string> MarkersOf(const CallFormat* calls, const ThinkFormat* think) {
@@ -149,9 +174,10 @@ std::vector<std::string> MarkersOf(const CallFormat* calls, const ThinkFormat* t
     if (calls->name == "llama3_json") out.emplace_back("<|python_tag|>");
   }
   if (think != nullptr) {
-    AddMarkers(think->open, &out);
-    AddMarkers(think->close, &out);
+    for (const std::string_view text : {think->open, think->close, think->after})
+      AddMarkers(text, &out);
   }
+  if (!BodyOpening(calls, think).empty()) AddMarkers(BodyOpening(calls, think), &out);
   return out;
 }
 

@@ -18,6 +18,7 @@ struct CallFormat {
     kPythonic,  // [name(a=1, b="x"), other()]
     kXml,       // <function=NAME><parameter=KEY>VALUE</parameter></function>
     kHarmony,   // messages with channels
+    kMarked,    // marker NAME marker {...}
   };
   std::string_view name;
   Body body = Body::kObject;
@@ -39,21 +40,31 @@ struct ThinkFormat {
   std::string_view after;  // what most models write between thinking and a call
 };
 
-// Known formats: hermes, llama3_json, mistral, deepseek_v3, phi4_mini_json, pythonic, qwen3_coder,
-// openai.
+// Known formats: hermes, llama3_json, mistral, mistral_args, deepseek_v3, phi4_mini_json, pythonic,
+// qwen3_coder, openai.
 std::span<const CallFormat> CallFormats();
 // Null when there is no such name.
 const CallFormat* FindCallFormat(std::string_view name);
 // What a chat template teaches its model; null: no calls, or in a way that is not known here.
-const CallFormat* DetectCallFormat(std::string_view chat_template);
+// `args_token`: the tokenizer has [ARGS] as a control token, which Mistral's have since models
+// write it, also where a template is older.
+const CallFormat* DetectCallFormat(std::string_view chat_template, bool args_token = false);
 
 // think (<think>), mistral ([THINK]), openai (channels).
 std::span<const ThinkFormat> ThinkFormats();
 const ThinkFormat* FindThinkFormat(std::string_view name);
 const ThinkFormat* DetectThinkFormat(std::string_view chat_template);
 
+// What a call of the tool begins with, up to its arguments, as the first of an answer.
+std::string OpeningOf(const CallFormat& format, std::string_view tool);
+
+// What stands before an answer that is neither thinking nor a call: a header, or nothing.
+std::string_view BodyOpening(const CallFormat* calls, const ThinkFormat* think);
+
 // A prompt that ends inside of thinking: the answer goes on there.
 bool EndsInThinking(std::string_view prompt, const ThinkFormat& format);
+// One that ends behind it, as templates write where thinking is turned off: none follows.
+bool EndsBehindThinking(std::string_view prompt, const ThinkFormat& format);
 
 // The control tokens that either format may write, for who has to spell them out.
 std::vector<std::string> MarkersOf(const CallFormat* calls, const ThinkFormat* think);

@@ -46,12 +46,19 @@ class MarkedParser final : public AnswerParser {
       reader_->Finish(&buffer_, out);
     }
     const std::string rest = Taken();
+    if (calls_ > 0 && IsBegunCall(Trim(rest))) return;
     if (said_ || rest.find_first_not_of(kBlanks) != std::string::npos || calls_ == 0)
       Tell(Kind::kContent, blanks_ + rest, 0, out);
   }
 
  private:
   enum class Stage : uint8_t { kStart, kThinking, kContent, kCalls };
+
+  // Another call of a constrained answer, cut off before its arguments.
+  bool IsBegunCall(std::string_view text) const {
+    const std::string_view before = o_.calls->before;
+    return !before.empty() && (before.starts_with(text) || text.starts_with(before));
+  }
 
   std::string Taken() { return std::exchange(buffer_, {}); }
 
@@ -126,6 +133,7 @@ class MarkedParser final : public AnswerParser {
       Say(Taken(), out);
       return false;
     }
+    if (o_.calls_or_content) return Decide(out);
     const std::string_view trigger = o_.calls->trigger;
     if (trigger.empty()) return AtStart(out);
     const size_t at = buffer_.find(trigger);
@@ -137,6 +145,31 @@ class MarkedParser final : public AnswerParser {
     const size_t sure = buffer_.size() - PartialEnd(buffer_, trigger);
     Say(std::string_view(buffer_).substr(0, sure), out);
     buffer_.erase(0, sure);
+    return false;
+  }
+
+  // Calls begin where the answer does, and all the way up to the first arguments; what only looks
+  // like them, or comes later, is content.
+  bool Decide(std::vector<AnswerPart>* out) {
+    bool open = !decided_;
+    if (open) {
+      std::string_view text = buffer_;
+      const std::string_view blanks = after_thinking_ ? o_.think->after : "";
+      if (text.size() < blanks.size() && blanks.starts_with(text)) return false;
+      if (text.starts_with(blanks)) text.remove_prefix(blanks.size());
+      open = false;
+      for (const auto& [name, schema] : *o_.parameters) {
+        const std::string opening = OpeningOf(*o_.calls, name);
+        if (text.starts_with(opening)) {
+          decided_ = true;
+          return Open();
+        }
+        open = open || opening.starts_with(text);
+      }
+    }
+    if (open) return false;
+    decided_ = true;
+    Say(Taken(), out);
     return false;
   }
 
@@ -164,6 +197,9 @@ class MarkedParser final : public AnswerParser {
     switch (o_.calls->body) {
       case CallFormat::Body::kNamed:
         reader_ = MakeNamedCalls(*o_.calls, &calls_);
+        break;
+      case CallFormat::Body::kMarked:
+        reader_ = MakeMarkedCalls(*o_.calls, &calls_);
         break;
       case CallFormat::Body::kPythonic:
         reader_ = MakePythonicCalls(&calls_);
@@ -195,7 +231,7 @@ class MarkedParser final : public AnswerParser {
   const AnswerParserOptions o_;
   Stage stage_;
   std::string buffer_, blanks_;
-  bool reasoned_ = false, said_ = false, after_thinking_ = false;
+  bool reasoned_ = false, said_ = false, after_thinking_ = false, decided_ = false;
   uint32_t calls_ = 0;
   std::unique_ptr<CallReader> reader_;
 };

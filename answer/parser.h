@@ -30,6 +30,8 @@ struct AnswerParserOptions {
   bool in_thinking = false;            // the prompt ended inside of it
   // The JSON Schemas of the tools' parameters by name, where a format writes values without types.
   std::shared_ptr<const Value::Map> parameters;
+  // The answer is calls of these tools, spelled as a constraint has them, or content to its end.
+  bool calls_or_content = false;
 };
 
 class AnswerParser {

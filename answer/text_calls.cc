@@ -94,6 +94,78 @@ class NamedCalls final : public CallReader {
   JsonExtent extent_;
 };
 
+// Mistral's: [TOOL_CALLS]NAME[ARGS]{...}, one after another; some versions have [CALL_ID] and an id
+// behind the name. Older ones have a list of objects behind the marker, which is read as well.
+class MarkedCalls final : public CallReader {
+ public:
+  MarkedCalls(const CallFormat& format, uint32_t* calls) : format_(format), calls_(*calls) {}
+
+  State Read(std::string* buffer, std::vector<AnswerPart>* out) override {
+    State state = State::kMore;
+    while (list_ == nullptr) {
+      if (!(in_arguments_ ? Arguments(buffer, out) : Header(buffer, out, &state))) return state;
+    }
+    return list_->Read(buffer, out);
+  }
+
+  State Finish(std::string* buffer, std::vector<AnswerPart>* out) override {
+    const State state = Read(buffer, out);
+    if (state != State::kMore) return state;
+    if (list_ != nullptr) return list_->Finish(buffer, out);
+    if (!any_) return State::kNoCall;
+    buffer->clear();  // the beginning of another call
+    return State::kOver;
+  }
+
+ private:
+  static constexpr std::string_view kBegin = "[TOOL_CALLS]", kId = "[CALL_ID]", kArgs = "[ARGS]";
+
+  // Both: false when there is nothing more to do now.
+  bool Header(std::string* buffer, std::vector<AnswerPart>* out, State* state) {
+    const size_t begin = std::min(buffer->size(), buffer->find_first_not_of(kBlanks));
+    const std::string_view text = std::string_view(*buffer).substr(begin);
+    if (!text.starts_with(kBegin)) return kBegin.starts_with(text) ? false : Over(state);
+    const size_t args = text.find(kArgs);
+    const std::string_view header = Trim(text.substr(kBegin.size(), args - kBegin.size()));
+    if (!any_ && (header.starts_with('[') || header.starts_with('{'))) {
+      list_ = MakeObjectCalls(format_, &calls_);
+      return true;
+    }
+    if (header.size() > 2 * kMaxName || header.find_first_of("{\n") != std::string_view::npos)
+      return Over(state);
+    if (args == std::string_view::npos) return false;
+    const size_t brace = text.find_first_not_of(kBlanks, args + kArgs.size());
+    if (brace == std::string_view::npos) return false;
+    const std::string name(Trim(header.substr(0, header.find(kId))));
+    if (name.empty() || text[brace] != '{') return Over(state);
+    out->push_back({AnswerPart::Kind::kCall, name, calls_++});
+    buffer->erase(0, begin + brace);
+    any_ = in_arguments_ = true;
+    extent_ = {};
+    return true;
+  }
+
+  bool Arguments(std::string* buffer, std::vector<AnswerPart>* out) {
+    size_t size = 0;
+    while (size < buffer->size() && in_arguments_) in_arguments_ = !extent_.Push((*buffer)[size++]);
+    if (size > 0)
+      out->push_back({AnswerPart::Kind::kArguments, buffer->substr(0, size), calls_ - 1});
+    buffer->erase(0, size);
+    return !in_arguments_;
+  }
+
+  bool Over(State* state) const {
+    *state = any_ ? State::kOver : State::kNoCall;
+    return false;
+  }
+
+  const CallFormat& format_;
+  uint32_t& calls_;
+  bool any_ = false, in_arguments_ = false;
+  JsonExtent extent_;
+  std::unique_ptr<CallReader> list_;
+};
+
 class XmlCalls final : public CallReader {
  public:
   XmlCalls(uint32_t* calls, std::shared_ptr<const Value::Map> parameters)
@@ -327,6 +399,10 @@ class PythonicCalls final : public CallReader {
 std::unique_ptr<CallReader> MakeNamedCalls(const CallFormat& format, uint32_t* calls) {
   return std::make_unique<NamedCalls>(format, calls);
 }
+std::unique_ptr<CallReader> MakeMarkedCalls(const CallFormat& format, uint32_t* calls) {
+  return std::make_unique<MarkedCalls>(format, calls);
+}
+
 std::unique_ptr<CallReader> MakePythonicCalls(uint32_t* calls) {
   return std::make_unique<PythonicCalls>(calls);
 }

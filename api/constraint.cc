@@ -55,6 +55,11 @@ class Reader {
     const Value* type = format.Find("type");
     const std::string word = type != nullptr && type->IsString() ? type->AsString() : "";
     if (word == "text") return;
+    for (const char* name : {"schema", "response_schema"}) {
+      // As servers and clients from before json_schema have it.
+      const Value* beside = word == "json_object" ? format.Find(name) : nullptr;
+      if (beside != nullptr && !beside->IsNone()) return Schema("response_format", *beside);
+    }
     if (word == "json_object") {
       Begin("response_format", v1::Constraint::JSON_OBJECT);
       return;

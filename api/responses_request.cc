@@ -152,6 +152,23 @@ void ReadItems(Fields* fields, const ApiLimits& limits, size_t known, ResponsesR
   chat->Set("messages", Value(conversation.Take()));
 }
 
+// The flat form of this API as a chat's.
+Value AllowedTools(const Value::Map& flat) {
+  Value::Map out;
+  if (const Value* mode = flat.Find("mode")) out.Set("mode", *mode);
+  if (const Value* tools = flat.Find("tools"); tools != nullptr && tools->IsList()) {
+    Value::List named;
+    for (const Value& tool : tools->AsList()) {
+      const Value* name = tool.IsMap() ? tool.AsMap().Find("name") : nullptr;
+      named.push_back(name == nullptr
+                          ? tool
+                          : Value(Value::Map{{"function", Value(Value::Map{{"name", *name}})}}));
+    }
+    out.Set("tools", Value(std::move(named)));
+  }
+  return Value(Value::Map{{"type", "allowed_tools"}, {"allowed_tools", Value(std::move(out))}});
+}
+
 void ReadResponsesTools(Fields* fields, Value::Map* chat) {
   const Value::List* tools = fields->List("tools", kMaxTools);
   Value::List functions;
@@ -173,6 +190,8 @@ void ReadResponsesTools(Fields* fields, Value::Map* chat) {
   const Value* choice = fields->Find("tool_choice");
   if (choice == nullptr || !choice->IsMap()) return;
   const Value* type = choice->AsMap().Find("type");
+  if (type != nullptr && type->IsString() && type->AsString() == "allowed_tools")
+    return chat->Set("tool_choice", AllowedTools(choice->AsMap()));
   const Value* name = choice->AsMap().Find("name");
   if (type == nullptr || !type->IsString() || type->AsString() != "function" || name == nullptr) {
     return fields->Wrong("tool_choice", type == nullptr ? *choice : *type,

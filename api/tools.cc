@@ -44,12 +44,54 @@ bool ReadTool(Fields* fields, const std::string& at, const Value& value, ToolSpe
   return each.ok();
 }
 
+// The name in {"type": "function", "function": {"name": ...}}.
+const Value* NameIn(const Value& choice) {
+  const Value* function = choice.IsMap() ? choice.AsMap().Find("function") : nullptr;
+  const Value* name =
+      function != nullptr && function->IsMap() ? function->AsMap().Find("name") : nullptr;
+  return name != nullptr && name->IsString() ? name : nullptr;
+}
+
+// {"mode": "auto" or "required", "tools": [...]}: only these may be called.
+void ReadAllowed(Fields* fields, const Value::Map& allowed, ToolOptions* out) {
+  Fields each(&allowed, "tool_choice.allowed_tools.");
+  std::string mode = "auto";
+  each.String("mode", 64, &mode);
+  if (each.ok() && mode != "auto" && mode != "required")
+    each.Wrong("mode", Value(mode), "\"auto\" or \"required\"");
+  std::vector<ToolSpec> kept;
+  const Value::List* list = each.List("tools", kMaxTools);
+  for (size_t i = 0; each.ok() && list != nullptr && i < list->size(); ++i) {
+    const Value* name = NameIn((*list)[i]);
+    const auto tool = std::find_if(
+        out->tools.begin(), out->tools.end(),
+        [name](const ToolSpec& spec) { return name != nullptr && spec.name == name->AsString(); });
+    if (tool == out->tools.end()) {
+      each.Wrong("tools", (*list)[i],
+                 "a list of {\"type\": \"function\", \"function\": {\"name\": ...}} of the tools");
+    } else if (std::none_of(kept.begin(), kept.end(),
+                            [&tool](const ToolSpec& spec) { return spec.name == tool->name; })) {
+      kept.push_back(*tool);
+    }
+  }
+  if (each.ok() && kept.empty()) each.Refuse("tools", "tool_choice.allowed_tools has no tools");
+  if (!each.ok()) return fields->SetError(each.error().value());
+  out->choice = mode == "required" ? ToolChoice::kRequired : ToolChoice::kAuto;
+  out->some = kept.size() < out->tools.size();
+  out->tools = std::move(kept);
+}
+
 void ReadChoice(Fields* fields, ToolOptions* out) {
   const Value* choice = fields->Find("tool_choice");
   if (choice == nullptr) return;
   constexpr std::string_view kWords =
-      "\"none\", \"auto\", \"required\" or {\"type\": "
-      "\"function\", \"function\": {\"name\": ...}}";
+      "\"none\", \"auto\", \"required\", "
+      "{\"type\": \"function\", \"function\": {\"name\": ...}} or "
+      "{\"type\": \"allowed_tools\", \"allowed_tools\": {\"mode\": ..., \"tools\": [...]}}";
+  if (choice->IsMap()) {
+    const Value* allowed = choice->AsMap().Find("allowed_tools");
+    if (allowed != nullptr && allowed->IsMap()) return ReadAllowed(fields, allowed->AsMap(), out);
+  }
   if (choice->IsString()) {
     const std::string& word = choice->AsString();
     if (word == "none") {
@@ -60,10 +102,8 @@ void ReadChoice(Fields* fields, ToolOptions* out) {
       fields->Wrong("tool_choice", *choice, kWords);
     }
   } else {
-    const Value* function = choice->IsMap() ? choice->AsMap().Find("function") : nullptr;
-    const Value* name =
-        function != nullptr && function->IsMap() ? function->AsMap().Find("name") : nullptr;
-    if (name == nullptr || !name->IsString()) return fields->Wrong("tool_choice", *choice, kWords);
+    const Value* name = NameIn(*choice);
+    if (name == nullptr) return fields->Wrong("tool_choice", *choice, kWords);
     out->choice = ToolChoice::kNamed;
     out->named = name->AsString();
   }
@@ -100,10 +140,10 @@ void ReadTools(Fields* fields, ChatRequest* out) {
   // A model that shall not call had better not hear of tools.
   if (tools.choice == ToolChoice::kNone) out->tools = Value();
   if (!fields->ok() || !tools.CallsPossible()) return;
-  if (out->sampling.constraint().kind() != v1::Constraint::NONE) {
-    return fields->Refuse("tools",
-                          "tools and a constraint on the answer cannot be had together; send "
-                          "\"tool_choice\": \"none\" with the constraint");
+  if (out->sampling.constraint().force_finish()) {
+    return fields->Refuse("force_finish",
+                          "force_finish cannot be promised beside tools, whose calls may be of any "
+                          "length; send \"tool_choice\": \"none\" with it");
   }
   if (out->min_tokens > 0) {
     fields->Refuse("min_tokens", "min_tokens cannot be promised beside tools");

@@ -22,6 +22,7 @@ struct ToolOptions {
   std::vector<ToolSpec> tools;  // empty: there are none
   ToolChoice choice = ToolChoice::kAuto;
   std::string named;  // kNamed: which of them
+  bool some = false;  // `tools` are those that may be called, and the model hears of others too
   bool parallel = true;
 
   bool CallsPossible() const { return !tools.empty() && choice != ToolChoice::kNone; }

@@ -28,8 +28,8 @@ void BindModelSettings(Config::Model& m, SettingTable& t) {
         "How this model writes tool calls; auto: as its chat template says; none: tools are "
         "refused.")
       .Flag("--tool-call-parser")
-      .OneOf({"auto", "none", "hermes", "llama3_json", "mistral", "deepseek_v3", "phi4_mini_json",
-              "pythonic", "qwen3_coder", "openai"});
+      .OneOf({"auto", "none", "hermes", "llama3_json", "mistral", "mistral_args", "deepseek_v3",
+              "phi4_mini_json", "pythonic", "qwen3_coder", "openai"});
   t.Add("reasoning_parser", &m.reasoning_parser,
         "How this model writes its thinking; auto: as its chat template says; none: all it writes "
         "is content.")

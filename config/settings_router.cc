@@ -21,8 +21,8 @@ void BindRouterSettings(Config::Router& r, SettingTable& t) {
       .Flag("--default-timeout")
       .Range(1ms, 24h);
   t.Add("grammar_compile_timeout", &r.grammar_compile_timeout,
-        "Time for compiling what an answer must follow (a JSON Schema); beyond it the request is "
-        "refused.")
+        "CPU time for compiling what an answer must follow, by the clock 8 times as much; beyond "
+        "it the request is refused.")
       .Flag("--grammar-compile-timeout")
       .Range(1ms, 1min);
   t.Add("silence_limit", &r.silence_limit, "A worker silent for so long is forgotten.")

@@ -295,12 +295,12 @@ class Compiler {
 Result<std::unique_ptr<Grammar>> CompileGrammar(std::string_view text,
                                                 std::chrono::milliseconds timeout) {
   auto out = std::make_unique<Grammar>();
-  out->languages.SetDeadline(std::chrono::steady_clock::now() + timeout);
+  out->languages.SetDeadline(Deadline(timeout));
   AISP_ASSIGN_OR_RETURN(GrammarText read, ReadGrammar(text, &out->languages));
   if (auto done = Compiler(std::move(read), out.get()).Compile(); !done)
     return tl::unexpected(done.error());
   if (out->languages.TimedOut()) return TooSlow();
-  out->languages.SetDeadline(Languages::TimePoint::max());
+  out->languages.SetDeadline({});
   return out;
 }
 

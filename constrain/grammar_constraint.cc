@@ -1,7 +1,6 @@
 #include "constrain/grammar_constraint.h"
 
 #include <algorithm>
-#include <ctime>
 #include <mutex>
 
 #include "constrain/earley.h"
@@ -10,12 +9,6 @@
 
 namespace aisp {
 namespace {
-
-std::chrono::nanoseconds ThreadCpuTime() {
-  timespec now = {};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
-}
 
 struct Shared {
   std::unique_ptr<Grammar> grammar;
@@ -123,12 +116,9 @@ Result<std::shared_ptr<Constraint>> MakeGrammarConstraint(std::string_view gramm
   AISP_ASSIGN_OR_RETURN(shared->grammar, CompileGrammar(grammar, timeout));
   shared->trie = std::move(trie);
   shared->masks = std::make_unique<GrammarMasks>(shared->grammar.get(), shared->trie);
-  // As much on a busy machine as on another, as far as the time limit allows.
   constexpr std::chrono::milliseconds kMostOfPreparing{250};
-  const auto end = std::chrono::steady_clock::now() + timeout / 4;
-  const auto cpu_end = ThreadCpuTime() + kMostOfPreparing;
-  shared->masks->Prepare(
-      [&] { return ThreadCpuTime() >= cpu_end || std::chrono::steady_clock::now() >= end; });
+  const Deadline end(std::min(kMostOfPreparing, timeout / 4));
+  shared->masks->Prepare([&end] { return end.Passed(); });
   return std::make_shared<GrammarConstraint>(std::move(shared));
 }
 

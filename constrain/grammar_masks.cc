@@ -1,7 +1,6 @@
 #include "constrain/grammar_masks.h"
 
 #include <algorithm>
-#include <set>
 #include <span>
 
 namespace aisp {
@@ -16,6 +15,24 @@ std::span<const uint32_t> NodesOf(std::string_view rest) {
 }
 
 }  // namespace
+
+const GrammarMasks::Part& GrammarMasks::PartTable::Add(uint64_t key, Part part) {
+  parts_.push_back(std::move(part));
+  if (2 * parts_.size() > entries_.size()) {
+    std::vector<Entry> before(2 * entries_.size());
+    before.swap(entries_);
+    for (const Entry& entry : before) {
+      if (entry.part != nullptr) entries_[Slot(entry.key)] = entry;
+    }
+  }
+  entries_[Slot(key)] = {key, &parts_.back()};
+  return parts_.back();
+}
+
+void GrammarMasks::PartTable::Clear() {
+  entries_.assign(kLeast, {});
+  parts_.clear();
+}
 
 void GrammarMasks::Tokens::AddTo(TokenMask* mask) const {
   for (const int32_t token : few) mask->Set(static_cast<size_t>(token));
@@ -44,8 +61,8 @@ void GrammarMasks::Restart() {
 
 void GrammarMasks::Trim() {
   if (bytes_ < kMaxBytes) return;
-  states_.clear();
-  parts_.clear();
+  states_.Clear();
+  parts_.Clear();
   rest_ids_.clear();
   rests_.resize(kWhole + 1);
   earley_.Reset(0);
@@ -92,7 +109,7 @@ void GrammarMasks::Prepare(const std::function<bool()>& late) {
     Restart();
     if (!g_.of_rule[rule].empty()) OfSymbol({false, static_cast<int32_t>(rule)}, kWhole, true);
   }
-  std::vector<Left> left;
+  LeftList left;
   PrepareStates(late, &left);
   PrepareBehindRules(late, &left);
 }
@@ -107,7 +124,7 @@ GrammarMasks::RestId GrammarMasks::ThroughRest(int32_t production, size_t dot, R
 }
 
 // The terminals' states, and what follows them in the same production.
-void GrammarMasks::PrepareStates(const std::function<bool()>& late, std::vector<Left>* left) {
+void GrammarMasks::PrepareStates(const std::function<bool()>& late, LeftList* left) {
   constexpr size_t kMaxStates = 64;  // of a terminal
   std::vector<std::vector<int32_t>> states(g_.terminals.size());
   for (size_t t = 0; t < states.size() && !late(); ++t)
@@ -121,7 +138,7 @@ void GrammarMasks::PrepareStates(const std::function<bool()>& late, std::vector<
           if (late()) return;
           Restart();
           const RestId rest = ThroughRest(p, dot + 1, OfState(symbols[dot].index, state).rest);
-          if (rest != kNoRest) left->push_back({g_.productions[static_cast<size_t>(p)].rule, rest});
+          left->Add({g_.productions[static_cast<size_t>(p)].rule, rest});
         }
       }
     }
@@ -129,7 +146,7 @@ void GrammarMasks::PrepareStates(const std::function<bool()>& late, std::vector<
 }
 
 // What follows a rule where it stands, with what it may leave, up through the rules.
-void GrammarMasks::PrepareBehindRules(const std::function<bool()>& late, std::vector<Left>* left) {
+void GrammarMasks::PrepareBehindRules(const std::function<bool()>& late, LeftList* left) {
   std::vector<std::vector<std::pair<int32_t, size_t>>> places(g_.of_rule.size());
   for (size_t p = 0; p < g_.productions.size(); ++p) {
     const auto& symbols = g_.productions[p].symbols;
@@ -138,14 +155,12 @@ void GrammarMasks::PrepareBehindRules(const std::function<bool()>& late, std::ve
       places[static_cast<size_t>(symbols[dot].index)].emplace_back(static_cast<int32_t>(p), dot);
     }
   }
-  std::set<std::pair<int32_t, RestId>> met;
-  for (size_t i = 0; i < left->size(); ++i) {
-    const Left at = (*left)[i];
-    if (!met.emplace(at.rule, at.rest).second) continue;
+  for (size_t i = 0; i < left->list.size(); ++i) {
+    const Left at = left->list[i];
     for (const auto& [p, dot] : places[static_cast<size_t>(at.rule)]) {
       if (late()) return;
       const RestId rest = ThroughRest(p, dot + 1, at.rest);
-      if (rest != kNoRest) left->push_back({g_.productions[static_cast<size_t>(p)].rule, rest});
+      left->Add({g_.productions[static_cast<size_t>(p)].rule, rest});
     }
   }
 }
@@ -231,8 +246,7 @@ GrammarMasks::RestId GrammarMasks::RestOf(std::vector<uint32_t>* nodes) {
 // a byte follows that may stand behind it somewhere.
 const GrammarMasks::Part& GrammarMasks::OfState(int32_t terminal, int32_t state) {
   const uint64_t key = static_cast<uint64_t>(terminal) << 32 | static_cast<uint32_t>(state);
-  const auto [it, fresh] = states_.try_emplace(key);
-  if (!fresh) return it->second;
+  if (const Part* known = states_.Find(key)) return *known;
   const auto nodes = trie_->nodes();
   Automaton& automaton = *g_.terminals[static_cast<size_t>(terminal)];
   const std::bitset<256>& behind = g_.behind_terminal[static_cast<size_t>(terminal)];
@@ -252,11 +266,9 @@ const GrammarMasks::Part& GrammarMasks::OfState(int32_t terminal, int32_t state)
     trie_->AddTokens(node, &tokens);
     ++i;
   }
-  it->second = {Kept(std::move(tokens)), RestOf(&rest)};
-  if (g_.languages.MayGrow()) return it->second;
-  cut_parts_.push_back(std::move(it->second));
-  states_.erase(it);
-  return cut_parts_.back();
+  Part part = {Kept(std::move(tokens)), RestOf(&rest)};
+  if (!g_.languages.MayGrow()) return cut_parts_.emplace_back(std::move(part));
+  return states_.Add(key, std::move(part));
 }
 
 // A rule asks for others with what its first terminal leaves of the tokens, which is shorter: no
@@ -268,7 +280,7 @@ const GrammarMasks::Part& GrammarMasks::OfSymbol(const GrammarSymbol& symbol, Re
                                                                 : takes          ? 2u
                                                                                  : 1u);
   const uint64_t key = which << 32 | static_cast<uint32_t>(rest);
-  if (const auto known = parts_.find(key); known != parts_.end()) return known->second;
+  if (const Part* known = parts_.Find(key)) return *known;
   if (work_ >= kMaxWork || open_ > kMaxDepth) {
     cut_ = true;
     return kNone;
@@ -281,7 +293,7 @@ const GrammarMasks::Part& GrammarMasks::OfSymbol(const GrammarSymbol& symbol, Re
     WalkRule(symbol.index, rest, &part);
   }
   if (cut_ || !g_.languages.MayGrow()) return cut_parts_.emplace_back(std::move(part));
-  return parts_.emplace(key, std::move(part)).first->second;
+  return parts_.Add(key, std::move(part));
 }
 
 void GrammarMasks::WalkTerminal(int32_t terminal, RestId rest, bool takes, Part* out) {

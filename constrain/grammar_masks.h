@@ -56,6 +56,30 @@ class GrammarMasks {
     Tokens tokens;
     RestId rest = kNoRest;
   };
+  // Parts by key, in an open table: a mask looks up hundreds of them, a compilation a million.
+  class PartTable {
+   public:
+    PartTable() : entries_(kLeast) {}
+    const Part* Find(uint64_t key) const { return entries_[Slot(key)].part; }
+    // The key is not there yet. The part stays where it is.
+    const Part& Add(uint64_t key, Part part);
+    void Clear();
+
+   private:
+    static constexpr size_t kLeast = 1024;
+    struct Entry {
+      uint64_t key = 0;
+      const Part* part = nullptr;
+    };
+    size_t Slot(uint64_t key) const {
+      size_t at = MixHash(key, 0) & (entries_.size() - 1);
+      while (entries_[at].part != nullptr && entries_[at].key != key)
+        at = (at + 1) & (entries_.size() - 1);
+      return at;
+    }
+    std::vector<Entry> entries_;  // a power of two
+    std::deque<Part> parts_;
+  };
   // A rule that ends in the middle of some tokens, and where it began.
   struct Ended {
     int32_t rule = 0;
@@ -84,12 +108,24 @@ class GrammarMasks {
 
   // What a rule leaves of tokens that go beyond its end.
   struct Left {
-    int32_t rule;
-    RestId rest;
+    int32_t rule = 0;
+    RestId rest = kNoRest;
+    friend bool operator==(const Left&, const Left&) = default;
+    friend uint64_t HashOf(const Left& left) {
+      return MixHash(static_cast<uint64_t>(left.rule) << 32 | static_cast<uint32_t>(left.rest), 0);
+    }
+  };
+  // Each once, in the order in which they were found.
+  struct LeftList {
+    std::vector<Left> list;
+    StampedSet<Left> met;
+    void Add(const Left& left) {
+      if (left.rest != kNoRest && met.Insert(left)) list.push_back(left);
+    }
   };
 
-  void PrepareStates(const std::function<bool()>& late, std::vector<Left>* left);
-  void PrepareBehindRules(const std::function<bool()>& late, std::vector<Left>* left);
+  void PrepareStates(const std::function<bool()>& late, LeftList* left);
+  void PrepareBehindRules(const std::function<bool()>& late, LeftList* left);
   RestId ThroughRest(int32_t production, size_t dot, RestId rest);
   const Part& OfState(int32_t terminal, int32_t state);
   // `takes`: at least one byte of the rest is the symbol's.
@@ -112,7 +148,7 @@ class GrammarMasks {
   Earley earley_;
   std::vector<const EarleySet*> begun_;  // by rule: its StartOf, or null
   std::vector<int32_t> first_place_;     // by production
-  std::unordered_map<uint64_t, Part> states_, parts_;
+  PartTable states_, parts_;
   std::unordered_map<std::string, RestId> rest_ids_;
   std::vector<std::string_view> rests_;  // by id: nodes of the trie, ascending
   size_t bytes_ = 0;

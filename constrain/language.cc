@@ -28,9 +28,8 @@ Languages::Languages(size_t max_terms) : max_terms_(max_terms) {
 
 bool Languages::Late() {
   constexpr uint32_t kBetweenLooks = 256;
-  if (timed_out_ || deadline_ == TimePoint::max() || ++asked_ % kBetweenLooks != 0)
-    return timed_out_;
-  if (std::chrono::steady_clock::now() > deadline_) timed_out_ = exhausted_ = true;
+  if (timed_out_ || !deadline_.set() || ++asked_ % kBetweenLooks != 0) return timed_out_;
+  if (deadline_.Passed()) timed_out_ = exhausted_ = true;
   return timed_out_;
 }
 

@@ -8,13 +8,13 @@
 // it every constructor gives kNothing and Exhausted() says so, and so it is beyond a deadline.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <map>
 #include <string_view>
 #include <vector>
 
 #include "constrain/char_set.h"
+#include "constrain/deadline.h"
 
 namespace aisp {
 
@@ -61,9 +61,8 @@ class Languages {
   void CollectSets(TermId t, std::vector<CharSet>* out) const;
 
   bool Exhausted() const { return exhausted_; }
-  // From now on terms are made until then; time_point::max(): as long as one likes.
-  using TimePoint = std::chrono::steady_clock::time_point;
-  void SetDeadline(TimePoint deadline) { deadline_ = deadline; }
+  // From now on terms are made until then.
+  void SetDeadline(const Deadline& deadline) { deadline_ = deadline; }
   bool TimedOut() const { return timed_out_; }
   // Terms that were derived so far: a measure of time that is the same on every machine.
   uint64_t work() const { return work_; }
@@ -97,7 +96,7 @@ class Languages {
   size_t max_terms_;
   bool exhausted_ = false;
   bool timed_out_ = false;
-  TimePoint deadline_ = TimePoint::max();
+  Deadline deadline_;
   uint32_t asked_ = 0;  // calls of Late
   uint64_t work_ = 0, most_work_ = kAnyWork;
   // Of the derivation under way: by term, and of which derivation an entry is.

@@ -1,6 +1,7 @@
 #include "constrain/number_spec.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace aisp {
 namespace {
@@ -10,6 +11,7 @@ constexpr int kLeastGreatExponent = 16, kGreatestSmallExponent = -5, kLastExpone
 constexpr Decimal kGreatestDouble{17976931348623157, 292};
 constexpr size_t kMaxDoubleDigits = 308;
 constexpr int kMaxTries = 200;
+constexpr size_t kExponentDigits = 3;
 
 __int128 FloorDiv(__int128 a, __int128 b) {
   const __int128 q = a / b;
@@ -35,6 +37,11 @@ int DigitsOf(std::string_view digits) {
   if (first == std::string_view::npos) return 0;
   const std::string_view rest = digits.substr(first);
   return static_cast<int>(rest.size()) - (rest.find('.') != std::string_view::npos);
+}
+
+void SortNumbers(std::vector<Decimal>* numbers) {
+  std::sort(numbers->begin(), numbers->end());
+  numbers->erase(std::unique(numbers->begin(), numbers->end()), numbers->end());
 }
 
 bool OnlyZeros(std::string_view digits) {
@@ -71,14 +78,32 @@ void NumberSpec::LimitHigh(const Decimal& bound, bool excluded_bound) {
   }
 }
 
-void NumberSpec::LimitValues(const std::vector<Decimal>& allowed) {
+void NumberSpec::LimitValues(std::vector<Decimal> allowed) {
+  SortNumbers(&allowed);
   if (!values) {
-    values = allowed;
-    return;
+    values = std::move(allowed);
+  } else {
+    std::erase_if(*values, [&](const Decimal& v) {
+      return !std::binary_search(allowed.begin(), allowed.end(), v);
+    });
   }
-  std::erase_if(*values, [&](const Decimal& v) {
-    return std::find(allowed.begin(), allowed.end(), v) == allowed.end();
-  });
+  if (values->empty()) return;
+  // So that what looks for a beginning's members knows where they end.
+  LimitLow(values->front(), false);
+  LimitHigh(values->back(), false);
+}
+
+void NumberSpec::Exclude(const std::vector<Decimal>& numbers) {
+  excluded.insert(excluded.end(), numbers.begin(), numbers.end());
+  SortNumbers(&excluded);
+}
+
+void NumberSpec::KeepMembers() {
+  if (!values) return;
+  std::vector<Decimal> kept;
+  std::copy_if(values->begin(), values->end(), std::back_inserter(kept),
+               [this](const Decimal& v) { return Contains(v); });
+  values = std::move(kept);
 }
 
 bool NumberSpec::IsUnbounded() const {
@@ -102,8 +127,8 @@ bool NumberSpec::Contains(const Decimal& value) const {
   for (const Decimal& m : not_multiples) {
     if (IsMultiple(value, m).value_or(true)) return false;
   }
-  if (values && std::find(values->begin(), values->end(), value) == values->end()) return false;
-  return std::find(excluded.begin(), excluded.end(), value) == excluded.end();
+  if (values && !std::binary_search(values->begin(), values->end(), value)) return false;
+  return !std::binary_search(excluded.begin(), excluded.end(), value);
 }
 
 // The least common multiple of all that a member is a multiple of; absent without any, 0 when it is
@@ -128,18 +153,28 @@ std::optional<Decimal> NumberSpec::Granularity() const {
 // Whether a member lies in `interval`.
 bool NumberSpec::Meets(const Interval& interval) const {
   if (plain_integer && pointed) return false;
-  NumberSpec cut = *this;
+  // The bounds alone: lists of numbers are long, and asked where they are.
+  NumberSpec cut;
+  cut.integer = integer;
+  if (low) cut.LimitLow(*low, low_excluded);
+  if (high) cut.LimitHigh(*high, high_excluded);
   if (interval.low) cut.LimitLow(*interval.low, interval.low_excluded);
   if (interval.high) cut.LimitHigh(*interval.high, interval.high_excluded);
+  cut.multiples = multiples;
   if (interval.multiple) cut.multiples.push_back(*interval.multiple);
-  if (cut.values) {
-    return std::any_of(cut.values->begin(), cut.values->end(),
-                       [&](const Decimal& v) { return cut.Contains(v); });
+  const auto holds = [&](const Decimal& v) { return cut.Contains(v) && Contains(v); };
+  if (values) {
+    auto at =
+        cut.low ? std::lower_bound(values->begin(), values->end(), *cut.low) : values->begin();
+    for (; at != values->end() && !(cut.high && *cut.high < *at); ++at) {
+      if (holds(*at)) return true;
+    }
+    return false;
   }
   if (cut.low && cut.high) {
     const int c = Compare(*cut.low, *cut.high);
     if (c > 0 || (c == 0 && (cut.low_excluded || cut.high_excluded))) return false;
-    if (c == 0) return cut.Contains(*cut.low);
+    if (c == 0) return holds(*cut.low);
   }
   const auto step = cut.Granularity();
   if (!step) return true;  // a piece of the line: what is excluded is only points of it
@@ -161,10 +196,10 @@ bool NumberSpec::Meets(const Interval& interval) const {
   } else {
     return true;  // the interval is wider than many steps
   }
-  const auto tries = kMaxTries + static_cast<int>(cut.excluded.size());
+  const auto tries = kMaxTries + static_cast<int>(excluded.size());
   for (int i = 0; i < tries; ++i, k += upwards ? 1 : -1) {
     const Decimal candidate = Decimal::Make(k * step->mantissa, step->exponent);
-    if (cut.Contains(candidate)) return true;
+    if (holds(candidate)) return true;
     if (upwards && cut.high && *cut.high < candidate) return false;
     if (!upwards && cut.low && candidate < *cut.low) return false;
   }
@@ -232,8 +267,12 @@ NumberSyntax NextSyntax(NumberSyntax state, char c) {
       if (c == '+' || c == '-') return S::kSign;
       [[fallthrough]];
     case S::kSign:
-    case S::kExponent:
       return digit ? S::kExponent : S::kInvalid;
+    case S::kExponent:
+      return digit ? S::kExponent2 : S::kInvalid;
+    case S::kExponent2:
+      return digit ? S::kExponent3 : S::kInvalid;
+    case S::kExponent3:
     case S::kInvalid:
       break;
   }
@@ -349,17 +388,20 @@ bool NumberSpec::ExponentCanBegin(std::string_view text, size_t e) const {
   const bool minus = !rest.empty() && rest[0] == '-';
   if (!rest.empty() && (rest[0] == '-' || rest[0] == '+')) rest.remove_prefix(1);
   const bool sign_open = text.size() == e + 1;
-  while (rest.size() > 1 && rest[0] == '0') rest.remove_prefix(1);
-  if (rest == "0") rest.remove_prefix(1);
+  size_t zeros = 0;
+  for (; !rest.empty() && rest[0] == '0'; rest.remove_prefix(1)) ++zeros;
+  const auto spells = [&](int exponent) {
+    const std::string digits_of_it = std::to_string(exponent);
+    return digits_of_it.starts_with(rest) && zeros + digits_of_it.size() <= kExponentDigits;
+  };
   for (int x = kGreatestSmallExponent; x >= -kLastExponent && (minus || sign_open); --x) {
-    if (std::to_string(-x).starts_with(rest) &&
-        Contains(Decimal::Make(base->mantissa, base->exponent + x))) {
+    if (spells(-x) && Contains(Decimal::Make(base->mantissa, base->exponent + x))) {
       return true;
     }
   }
   for (int x = kLeastGreatExponent; x <= kLastExponent && !minus; ++x) {
     const Decimal value = Decimal::Make(base->mantissa, base->exponent + x);
-    if (std::to_string(x).starts_with(rest) && Contains(value) && FitsDouble(value)) return true;
+    if (spells(x) && Contains(value) && FitsDouble(value)) return true;
   }
   return false;
 }

@@ -4,7 +4,8 @@
 //
 // How a member may be written: plain ("-12.50"), or with one digit other than 0 before the point
 // and an exponent of at least 16 or at most -5, as most JSON writers print great and small numbers;
-// a set without any bound takes every JSON spelling. Plain data and pure functions: any thread.
+// a set without any bound takes every JSON spelling with an exponent of three digits at most. Plain
+// data and pure functions: any thread.
 #pragma once
 
 #include <optional>
@@ -24,13 +25,16 @@ struct NumberSpec {
   bool low_excluded = false, high_excluded = false;
   std::vector<Decimal> multiples;              // positive
   std::vector<Decimal> not_multiples;          // positive
-  std::optional<std::vector<Decimal>> values;  // one of these
-  std::vector<Decimal> excluded;               // none of these
+  std::optional<std::vector<Decimal>> values;  // one of these; sorted, for what follows
+  std::vector<Decimal> excluded;               // none of these; sorted, for what follows
 
   // The conjunction, in place.
   void LimitLow(const Decimal& bound, bool excluded_bound);
   void LimitHigh(const Decimal& bound, bool excluded_bound);
-  void LimitValues(const std::vector<Decimal>& allowed);
+  void LimitValues(std::vector<Decimal> allowed);
+  void Exclude(const std::vector<Decimal>& numbers);
+  // Drops values that the rest refuses.
+  void KeepMembers();
 
   bool IsUnbounded() const;  // every number, or every integer
   bool Contains(const Decimal& value) const;
@@ -71,13 +75,17 @@ enum class NumberSyntax : uint8_t {
   kFraction,
   kE,
   kSign,
-  kExponent,
+  kExponent,  // one digit, two, three
+  kExponent2,
+  kExponent3,
   kInvalid
 };
+// An exponent has three digits at most: no double has more, and a text ends some time.
 NumberSyntax NextSyntax(NumberSyntax state, char c);
 inline bool IsWhole(NumberSyntax s) {
   return s == NumberSyntax::kZero || s == NumberSyntax::kInteger || s == NumberSyntax::kFraction ||
-         s == NumberSyntax::kExponent;
+         s == NumberSyntax::kExponent || s == NumberSyntax::kExponent2 ||
+         s == NumberSyntax::kExponent3;
 }
 
 }  // namespace aisp

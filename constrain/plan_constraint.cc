@@ -7,7 +7,7 @@
 namespace aisp {
 namespace {
 
-enum class Phase : uint8_t { kBeforeBody, kThinking, kFree, kLiteral, kArguments, kBody, kEnd };
+enum class Phase : uint8_t { kThinking, kFree, kLiteral, kArguments, kBody, kEnd };
 
 // A matcher and how many calls of AdvanceBytes it has taken.
 struct Part {
@@ -24,7 +24,7 @@ struct Place {
   size_t matched = 0;                    // of a marker: kThinking, kFree
   size_t opening = 0;                    // of think_open: kFree
   int64_t thought = 0;                   // tokens
-  std::shared_ptr<Part> part;            // kArguments, kBody
+  std::shared_ptr<Part> part;            // kArguments, kBody; kLiteral: a body beside it
   size_t calls = 0;                      // of the part, here
 };
 
@@ -33,8 +33,8 @@ class PlanMatcher final : public Matcher {
   explicit PlanMatcher(std::shared_ptr<const PlanTables> shared) : s_(std::move(shared)) {
     if (s_->plan.think_is_open && !s_->plan.think_close.empty()) {
       at_.phase = Phase::kThinking;
-    } else if (s_->plan.then == AnswerPlan::Then::kBody && s_->MayThink()) {
-      at_.phase = Phase::kBeforeBody;
+    } else if (s_->plan.then == AnswerPlan::Then::kBody) {
+      EnterBody(s_->begin, &at_);
     } else if (s_->plan.then == AnswerPlan::Then::kCalls) {
       Enter(s_->begin, &at_);
     } else {
@@ -45,36 +45,20 @@ class PlanMatcher final : public Matcher {
 
   bool Advance(TokenId token) override {
     for (const auto& [id, text] : s_->plan.markers) {
-      if (id == token) return AdvanceBytes(text) == text.size();
+      if (id == token) return Take(text, /*control=*/true) == text.size();
     }
     if (token < 0 || static_cast<size_t>(token) >= s_->trie->vocabulary()) return false;
     const std::string& piece = s_->trie->piece(token);
     return !piece.empty() && AdvanceBytes(piece) == piece.size();
   }
 
-  size_t AdvanceBytes(std::string_view bytes) override {
-    Place next = at_;
-    const bool thinks = next.phase == Phase::kThinking;
-    size_t done = 0;
-    while (done < bytes.size()) {
-      const size_t taken = Step(&next, bytes.substr(done));
-      if (taken == 0) {
-        Restore();
-        return done;
-      }
-      done += taken;
-    }
-    if (thinks && next.phase == Phase::kThinking) ++next.thought;
-    history_.push_back(std::move(at_));
-    at_ = std::move(next);
-    return bytes.size();
-  }
+  size_t AdvanceBytes(std::string_view bytes) override { return Take(bytes, /*control=*/false); }
 
   void Rewind(size_t count) override {
     for (; count > 0 && !history_.empty(); --count) {
       at_ = std::move(history_.back());
       history_.pop_back();
-      Restore();
+      Restore(at_);
     }
   }
 
@@ -88,12 +72,12 @@ class PlanMatcher final : public Matcher {
       case Phase::kBody:
         return at_.part->matcher->IsWhole();
       case Phase::kLiteral:
+        if (at_.part != nullptr && at_.part->matcher->IsWhole()) return true;
         return std::any_of(at_.list->begin() + static_cast<ptrdiff_t>(at_.low),
                            at_.list->begin() + static_cast<ptrdiff_t>(at_.high),
                            [this](const Literal& each) {
                              return each.to == Literal::kEnd && each.text.size() == at_.offset;
                            });
-      case Phase::kBeforeBody:
       case Phase::kArguments:
         break;
     }
@@ -103,8 +87,6 @@ class PlanMatcher final : public Matcher {
   void Mask(TokenMask* mask) override {
     std::fill(mask->words().begin(), mask->words().end(), 0u);
     switch (at_.phase) {
-      case Phase::kBeforeBody:
-        return BeforeBodyMask(mask);
       case Phase::kThinking:
         if (Exhausted(at_)) return LiteralMask(ForcedClose(at_), mask);
         return FreeMask(mask);
@@ -124,13 +106,13 @@ class PlanMatcher final : public Matcher {
   }
 
   std::optional<Ending> FindEnding(size_t limit) override {
-    const bool body = s_->plan.then == AnswerPlan::Then::kBody;
     switch (at_.phase) {
       case Phase::kBody:
         return at_.part->matcher->FindEnding(limit);
       case Phase::kThinking:
-      case Phase::kBeforeBody:
-        return body ? EndingOfBody(limit) : std::nullopt;
+        return EndingOfBody(s_->plan.think_close.substr(at_.matched) + s_->BodyOpening(), limit);
+      case Phase::kLiteral:
+        return EndingOfLiteral(limit);
       case Phase::kEnd:
         return Ending{};
       default:
@@ -143,7 +125,7 @@ class PlanMatcher final : public Matcher {
       return at_.part->matcher->Forced(limit);
     }
     const Place place = Exhausted(at_) ? ForcedClose(at_) : at_;
-    if (place.phase != Phase::kLiteral || IsWhole()) return "";
+    if (place.phase != Phase::kLiteral || place.part != nullptr || IsWhole()) return "";
     const std::string& low = (*place.list)[place.low].text;
     const std::string& high = (*place.list)[place.high - 1].text;
     size_t end = place.offset;
@@ -152,21 +134,45 @@ class PlanMatcher final : public Matcher {
   }
 
  private:
-  // Thinking is closed, and what follows it is as short as can be.
-  std::optional<Ending> EndingOfBody(size_t limit) const {
-    auto out = s_->plan.body->NewMatcher()->FindEnding(limit);
-    if (!out || at_.phase != Phase::kThinking) return out;
-    std::string_view close = std::string_view(s_->plan.think_close).substr(at_.matched);
-    std::vector<TokenId> tokens;
-    for (const auto& [id, text] : s_->plan.markers) {
-      if (at_.matched > 0 || !close.starts_with(text)) continue;
-      tokens.push_back(id);
-      close.remove_prefix(text.size());
-      break;
+  // A control token is no text of a body.
+  size_t Take(std::string_view bytes, bool control) {
+    if (control && at_.phase == Phase::kBody) return 0;
+    Place next = at_;
+    if (control && next.phase == Phase::kLiteral) next.part = nullptr;
+    const bool thinks = next.phase == Phase::kThinking;
+    size_t done = 0;
+    while (done < bytes.size()) {
+      const size_t taken = Step(&next, bytes.substr(done));
+      if (taken == 0) {
+        Restore(at_);
+        return done;
+      }
+      done += taken;
     }
-    if (!s_->trie->SpellOut(close, &tokens)) return std::nullopt;
+    if (thinks && next.phase == Phase::kThinking) ++next.thought;
+    history_.push_back(std::move(at_));
+    at_ = std::move(next);
+    return bytes.size();
+  }
+
+  // What leads to the body, and the shortest one.
+  std::optional<Ending> EndingOfBody(std::string_view before, size_t limit) const {
+    if (s_->plan.then != AnswerPlan::Then::kBody) return std::nullopt;
+    auto out = s_->plan.body->NewMatcher()->FindEnding(limit);
+    std::vector<TokenId> tokens;
+    if (!out || !s_->SpellOut(before, &tokens)) return std::nullopt;
     out->tokens.insert(out->tokens.begin(), tokens.begin(), tokens.end());
     return out;
+  }
+
+  std::optional<Ending> EndingOfLiteral(size_t limit) const {
+    if (at_.part != nullptr) return at_.part->matcher->FindEnding(limit);
+    for (size_t i = at_.low; i < at_.high; ++i) {
+      const Literal& each = (*at_.list)[i];
+      if (each.to == Literal::kBody)
+        return EndingOfBody(std::string_view(each.text).substr(at_.offset), limit);
+    }
+    return std::nullopt;
   }
 
   bool Exhausted(const Place& place) const {
@@ -194,11 +200,16 @@ class PlanMatcher final : public Matcher {
       case AnswerPlan::Then::kCalls:
         return Enter(s_->first, place);
       case AnswerPlan::Then::kBody:
-        place->phase = Phase::kBody;
-        place->part = NewPart(*s_->plan.body);
-        place->calls = 0;
-        return;
+        return EnterBody(s_->first, place);
     }
+  }
+
+  // A body, beside the texts that lead elsewhere.
+  void EnterBody(const Literals& list, Place* place) const {
+    Enter(list, place);
+    if (!s_->plan.body_open.empty()) return;
+    place->part = NewPart(*s_->plan.body);
+    if (list.empty()) place->phase = Phase::kBody;
   }
 
   static std::shared_ptr<Part> NewPart(Constraint& constraint) {
@@ -216,10 +227,10 @@ class PlanMatcher final : public Matcher {
   }
 
   // A part may have gone further than where the sequence is.
-  void Restore() const {
-    if (at_.part == nullptr) return;
-    at_.part->matcher->Rewind(at_.part->calls - at_.calls);
-    at_.part->calls = at_.calls;
+  static void Restore(const Place& place) {
+    if (place.part == nullptr) return;
+    place.part->matcher->Rewind(place.part->calls - place.calls);
+    place.part->calls = place.calls;
   }
 
   static bool Feed(Place* place, std::string_view bytes) {
@@ -232,13 +243,6 @@ class PlanMatcher final : public Matcher {
   size_t Step(Place* place, std::string_view bytes) {
     if (Exhausted(*place)) *place = ForcedClose(*place);
     switch (place->phase) {
-      case Phase::kBeforeBody:
-        if (bytes[0] == s_->plan.think_open[0]) {
-          Enter(s_->think_open, place);
-        } else {
-          AfterThinking(place);
-        }
-        return Step(place, bytes);
       case Phase::kThinking:
         place->matched = s_->thought.Next(place->matched, bytes[0]);
         if (place->matched == s_->plan.think_close.size()) AfterThinking(place);
@@ -283,29 +287,40 @@ class PlanMatcher final : public Matcher {
   bool StepLiteral(Place* place, char byte) {
     const Literals& list = *place->list;
     const size_t at = place->offset;
+    if (place->part != nullptr && !Feed(place, {&byte, 1})) place->part = nullptr;
     const auto fits = [&](const Literal& each) {
       return each.text.size() > at && each.text[at] == byte;
     };
     while (place->low < place->high && !fits(list[place->low])) ++place->low;
     while (place->low < place->high && !fits(list[place->high - 1])) --place->high;
-    if (place->low == place->high) return false;
+    if (place->low == place->high) {
+      place->phase = Phase::kBody;
+      return place->part != nullptr;
+    }
     ++place->offset;
     // A literal that is complete stands first of those that go on.
     const Literal& done = list[place->low];
-    if (done.text.size() != place->offset) return true;
-    if (done.to == Literal::kThinking) {
+    if (done.text.size() == place->offset) Arrive(done.to, place);
+    return true;
+  }
+
+  // At the end of a literal.
+  void Arrive(int32_t to, Place* place) const {
+    if (to == Literal::kAfterThinking) return AfterThinking(place);
+    place->part = nullptr;
+    if (to == Literal::kThinking) {
       place->phase = Phase::kThinking;
       place->matched = 0;
-    } else if (done.to == Literal::kAfterThinking) {
-      AfterThinking(place);
-    } else if (done.to >= 0) {
+    } else if (to == Literal::kBody) {
+      place->phase = Phase::kBody;
+      place->part = NewPart(*s_->plan.body);
+    } else if (to >= 0) {
       place->phase = Phase::kArguments;
-      place->part = NewPart(*s_->plan.tools[static_cast<size_t>(done.to)].arguments);
-      place->calls = 0;
+      place->part = NewPart(*s_->plan.tools[static_cast<size_t>(to)].arguments);
     } else if (place->low + 1 == place->high) {
       place->phase = Phase::kEnd;
     }
-    return true;
+    place->calls = 0;
   }
 
   // Up to the next brace, since an object may end there.
@@ -364,34 +379,24 @@ class PlanMatcher final : public Matcher {
     }
   }
 
-  // Thinking and the body begin with different bytes; where they do not, thinking goes before.
-  void BeforeBodyMask(TokenMask* mask) {
-    Place body = at_;
-    AfterThinking(&body);
-    body.part->matcher->Mask(mask);
-    for (size_t id = 0; id < mask->size(); ++id) {
-      if (!mask->Has(id)) continue;
-      if (s_->trie->piece(static_cast<TokenId>(id))[0] == s_->plan.think_open[0]) mask->Clear(id);
-    }
-    Place open = at_;
-    Enter(s_->think_open, &open);
-    LiteralMask(open, mask);
-  }
-
   void LiteralMask(const Place& place, TokenMask* mask) {
+    if (place.part != nullptr) place.part->matcher->Mask(mask);
     for (size_t i = place.low; i < place.high; ++i) {
       const Literal& literal = (*place.list)[i];
       const std::string_view rest = std::string_view(literal.text).substr(place.offset);
-      if (rest.empty() || MarkerMask(rest, mask)) continue;
+      if (rest.empty()) continue;
+      const bool marked = MarkerMask(rest, mask);
+      if (marked && place.part == nullptr) continue;
       int32_t node = -1;
       size_t depth = 0;
       while (depth < rest.size()) {
         node = s_->trie->Child(node, static_cast<uint8_t>(rest[depth]));
         if (node < 0) break;
         ++depth;
-        s_->trie->SetTokens(s_->trie->nodes()[static_cast<size_t>(node)], mask);
+        if (!marked) s_->trie->SetTokens(s_->trie->nodes()[static_cast<size_t>(node)], mask);
       }
-      if (node >= 0 && depth == rest.size() && literal.to != Literal::kEnd) Beyond(node, mask);
+      if (node >= 0 && depth == rest.size() && literal.to != Literal::kEnd)
+        Beyond(place, rest, node, mask);
     }
   }
 
@@ -405,17 +410,28 @@ class PlanMatcher final : public Matcher {
     return false;
   }
 
-  // Tokens that go on where the literal ends.
-  void Beyond(int32_t node, TokenMask* mask) {
-    constexpr size_t kMost = 2048;
+  // Tokens that go on where the literal ends (`node`): what it leads to decides, whatever a body
+  // beside it would allow.
+  void Beyond(const Place& from, std::string_view rest, int32_t node, TokenMask* mask) {
     const auto nodes = s_->trie->nodes();
-    const size_t begin = static_cast<size_t>(node) + 1;
-    const size_t end = std::min<size_t>(nodes[static_cast<size_t>(node)].next, begin + kMost);
-    for (size_t i = begin; i < end; ++i) {
-      if (nodes[i].token < 0 || !Advance(nodes[i].token)) continue;
-      Rewind(1);
-      s_->trie->SetTokens(nodes[i], mask);
+    const TrieNode& end = nodes[static_cast<size_t>(node)];
+    std::vector<Place> path = {from};
+    for (const char byte : rest) Step(&path.front(), {&byte, 1});
+    s_->trie->ClearBelow(node, mask);
+    s_->trie->SetTokens(end, mask);
+    for (size_t i = static_cast<size_t>(node) + 1; i < end.next;) {
+      const char byte = static_cast<char>(nodes[i].byte);
+      path.resize(static_cast<size_t>(nodes[i].depth - end.depth));
+      Restore(path.back());
+      Place next = path.back();
+      if (Step(&next, {&byte, 1}) == 0) {
+        i = nodes[i].next;
+        continue;
+      }
+      path.push_back(std::move(next));
+      s_->trie->SetTokens(nodes[i++], mask);
     }
+    Restore(from);
   }
 
   std::shared_ptr<const PlanTables> s_;
@@ -443,7 +459,8 @@ class PlanConstraint final : public Constraint {
 
 Result<std::shared_ptr<Constraint>> MakePlanConstraint(AnswerPlan plan,
                                                        std::shared_ptr<const TokenTrie> trie) {
-  const bool calls = plan.then == AnswerPlan::Then::kCalls || !plan.trigger.empty();
+  const bool calls = plan.then == AnswerPlan::Then::kCalls || !plan.trigger.empty() ||
+                     (plan.then == AnswerPlan::Then::kBody && !plan.tools.empty());
   if (calls && plan.tools.empty()) return InvalidArgument("calls without a tool to call");
   if (calls && (plan.before + plan.middle).empty())
     return InvalidArgument("calls without a text that tells them");

@@ -5,9 +5,14 @@
 //   thinking? -> free text -> trigger -> call (separator call)* close -> end     tool_choice auto
 //   thinking? -> call (separator call)* close -> end                  required, or a named tool
 //   thinking? -> body -> end                                         response_format and the like
+//   thinking? -> body, or call (separator call)* close -> end        both, tool_choice auto
+//
+// A body and the texts that lead elsewhere are followed side by side from where they begin. Such a
+// text that is complete (up to a call's arguments) decides, also where the body could go on alike:
+// so whoever reads the answer can tell them apart.
 //
 // Markers that are control tokens count as the text that they are spelled with; where one fits, it
-// is the only way on.
+// is the only way on but for a body.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +39,8 @@ struct AnswerPlan {
   int64_t think_budget = -1;   // tokens until think_close is forced; -1: no limit
 
   Then then = Then::kFree;
-  std::shared_ptr<Constraint> body;  // kBody
+  std::shared_ptr<Constraint> body;  // kBody; with `tools` an answer may also be calls
+  std::string body_open;             // what stands before the body
   // A call: `before` NAME `middle` ARGUMENTS `after`; the first follows `open`, the last is
   // followed by `close`. `trigger` begins open + before and is what opens a call in free text.
   std::vector<Tool> tools;

@@ -18,8 +18,7 @@ void PlanTables::BuildLiterals() {
   for (size_t i = 0; i < plan.tools.size(); ++i) {
     const auto to = static_cast<int32_t>(i);
     const std::string call = plan.before + plan.tools[i].name + plan.middle;
-    first.push_back({plan.open + call, to});
-    if (!plan.after_thinking.empty()) first.push_back({plan.after_thinking + plan.open + call, to});
+    begin.push_back({plan.open + call, to});
     if (!plan.trigger.empty()) {
       triggered.push_back({(plan.open + call).substr(plan.trigger.size()), to});
     }
@@ -29,10 +28,14 @@ void PlanTables::BuildLiterals() {
   if (!plan.think_close.empty()) {
     think_close.push_back({plan.think_close, Literal::kAfterThinking});
   }
-  begin = first;
+  if (plan.then == AnswerPlan::Then::kBody && !plan.body_open.empty())
+    begin.push_back({plan.body_open, Literal::kBody});
+  first = begin;
+  if (!plan.after_thinking.empty()) {
+    for (const Literal& each : begin) first.push_back({plan.after_thinking + each.text, each.to});
+  }
   if (MayThink()) {
-    think_open.push_back({plan.think_open, Literal::kThinking});
-    begin.push_back(think_open.front());
+    begin.push_back({plan.think_open, Literal::kThinking});
   }
   for (Literals* list : {&begin, &first, &triggered, &next}) sort(list);
   trigger = Marker(plan.trigger);
@@ -43,9 +46,27 @@ void PlanTables::BuildLiterals() {
 bool PlanTables::MayFollowArguments(std::string_view rest) const {
   if (rest.find_first_not_of(" \t\r\n") == std::string_view::npos) return true;
   return std::any_of(next.begin(), next.end(), [rest](const Literal& each) {
+    if (each.text.empty()) return false;
     const size_t common = std::min(rest.size(), each.text.size());
     return rest.substr(0, common) == std::string_view(each.text).substr(0, common);
   });
+}
+
+bool PlanTables::SpellOut(std::string_view text, std::vector<TokenId>* out) const {
+  size_t plain = 0;
+  for (size_t at = 0; at < text.size();) {
+    const auto marker = std::find_if(
+        plan.markers.begin(), plan.markers.end(),
+        [rest = text.substr(at)](const auto& each) { return rest.starts_with(each.second); });
+    if (marker == plan.markers.end()) {
+      ++at;
+      continue;
+    }
+    if (!trie->SpellOut(text.substr(plain, at - plain), out)) return false;
+    out->push_back(marker->first);
+    plain = at += marker->second.size();
+  }
+  return trie->SpellOut(text.substr(plain), out);
 }
 
 void PlanTables::IndexTokens() {

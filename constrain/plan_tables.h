@@ -18,7 +18,7 @@ namespace aisp {
 struct Literal {
   std::string text;
   int32_t to = 0;  // a tool, or one of these
-  static constexpr int32_t kEnd = -1, kAfterThinking = -2, kThinking = -3;
+  static constexpr int32_t kEnd = -1, kAfterThinking = -2, kThinking = -3, kBody = -4;
 };
 using Literals = std::vector<Literal>;
 
@@ -26,7 +26,7 @@ struct PlanTables {
   AnswerPlan plan;
   std::shared_ptr<const TokenTrie> trie;
   // What the answer may begin with, what follows thinking, a trigger, and a call.
-  Literals begin, first, triggered, next, think_open, think_close;
+  Literals begin, first, triggered, next, think_close;
   Marker trigger, opened, thought;
   TokenMask any;
   // Tokens in which an object of arguments ends before the token does.
@@ -44,6 +44,12 @@ struct PlanTables {
   bool MayThink() const {
     return !plan.think_close.empty() && !plan.think_open.empty() && !plan.think_is_open;
   }
+  // What stands between thinking and a body.
+  std::string BodyOpening() const {
+    return plan.body_open.empty() ? "" : plan.after_thinking + plan.body_open;
+  }
+  // The text in tokens, control tokens where it has their spelling; false: some byte has no token.
+  bool SpellOut(std::string_view text, std::vector<TokenId>* out) const;
 
  private:
   void BuildLiterals();

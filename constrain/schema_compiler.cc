@@ -10,7 +10,7 @@ Result<CompiledSchema> CompileSchema(std::string_view schema, const SchemaOption
   CompiledSchema out;
   out.grammar = std::make_unique<JsonGrammar>();
   Languages& languages = out.grammar->languages;
-  languages.SetDeadline(std::chrono::steady_clock::now() + limits.timeout);
+  languages.SetDeadline(Deadline(limits.timeout));
   Exprs exprs;
   SchemaTranslator translator(document.get(), &exprs, &out.grammar->languages, options);
   const ExprId root = translator.Root();
@@ -30,7 +30,7 @@ Result<CompiledSchema> CompileSchema(std::string_view schema, const SchemaOption
                                     std::to_string(limits.timeout.count()) +
                                     " ms (--grammar-compile-timeout); simplify its patterns"});
   }
-  languages.SetDeadline(Languages::TimePoint::max());
+  languages.SetDeadline({});
   out.refusals = translator.refusals();
   if (!out.refusals.empty()) out.grammar = nullptr;
   return out;

@@ -26,8 +26,9 @@ NumberSpec SchemaTypes::MergeNumbers(const Conjunction& all) const {
     out.multiples.insert(out.multiples.end(), n.multiples.begin(), n.multiples.end());
     out.not_multiples.insert(out.not_multiples.end(), n.not_multiples.begin(),
                              n.not_multiples.end());
-    out.excluded.insert(out.excluded.end(), n.excluded.begin(), n.excluded.end());
+    out.Exclude(n.excluded);
   }
+  out.KeepMembers();
   return out;
 }
 

@@ -22,7 +22,7 @@ SchemaTypes::SchemaTypes(JsonGrammar* grammar, Exprs* exprs, SchemaTranslator* t
       e_(*exprs),
       translator_(*translator),
       limits_(limits),
-      deadline_(std::chrono::steady_clock::now() + limits.timeout) {}
+      deadline_(limits.timeout) {}
 
 void SchemaTypes::Refuse(const std::string& keyword, const std::string& reason) {
   failed_ = true;
@@ -34,7 +34,7 @@ void SchemaTypes::Refuse(const std::string& keyword, const std::string& reason) 
 
 bool SchemaTypes::InTime() {
   if (!status_) return false;
-  if (std::chrono::steady_clock::now() > deadline_) {
+  if (deadline_.Passed()) {
     status_ = Fail(Code::kDeadlineExceeded, "the schema did not compile within " +
                                                 std::to_string(limits_.timeout.count()) +
                                                 " ms (--grammar-compile-timeout)");

@@ -76,7 +76,7 @@ class SchemaTypes {
   Exprs& e_;
   SchemaTranslator& translator_;
   CompileLimits limits_;
-  std::chrono::steady_clock::time_point deadline_;
+  Deadline deadline_;
   Status status_;
   bool failed_ = false;
   std::unordered_map<ExprId, TypeId> type_ids_;

@@ -146,7 +146,7 @@ Result<std::shared_ptr<Constraint>> Finish(std::shared_ptr<Shared> shared, TermI
         "the constraint takes longer to compile than --grammar-compile-timeout allows; simplify "
         "it");
   }
-  shared->languages.SetDeadline(Languages::TimePoint::max());
+  shared->languages.SetDeadline({});
   if (shared->automaton->start() == Automaton::kDead) return InvalidArgument("no text matches");
   return std::make_shared<TextConstraint>(std::move(shared));
 }
@@ -157,7 +157,7 @@ Result<std::shared_ptr<Constraint>> MakePatternConstraint(std::string_view patte
                                                           std::shared_ptr<const TokenTrie> trie,
                                                           std::chrono::milliseconds timeout) {
   auto shared = std::make_shared<Shared>(std::move(trie));
-  shared->languages.SetDeadline(std::chrono::steady_clock::now() + timeout);
+  shared->languages.SetDeadline(Deadline(timeout));
   AISP_ASSIGN_OR_RETURN(const TermId language, CompileWholePattern(pattern, &shared->languages));
   if (!Automaton::IsNarrow(&shared->languages, language) && !shared->languages.TimedOut())
     return ResourceExhausted("the pattern needs more states than one may have");

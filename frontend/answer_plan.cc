@@ -71,21 +71,23 @@ Result<Json> ToolsOf(const PlanRequest& request) {
 
 Result<v1::Constraint> WritePlan(const PlanRequest& request) {
   const bool calls = request.calls != nullptr && request.tools != nullptr;
-  const bool body = request.body != nullptr && request.body->kind() != v1::Constraint::NONE;
+  const bool forced = calls && (request.tools->choice == ToolChoice::kRequired ||
+                                request.tools->choice == ToolChoice::kNamed);
+  // Calls that must come are all of the answer.
+  const bool body =
+      !forced && request.body != nullptr && request.body->kind() != v1::Constraint::NONE;
   const bool harmony = (calls && request.calls->body == CallFormat::Body::kHarmony) ||
                        (request.think != nullptr && request.think->name == "openai");
   v1::Constraint out;
   Json plan = Json::object();
   if (calls) {
-    const bool forced = request.tools->choice == ToolChoice::kRequired ||
-                        request.tools->choice == ToolChoice::kNamed;
     const bool strict = std::any_of(request.tools->tools.begin(), request.tools->tools.end(),
                                     [](const ToolSpec& each) { return each.strict; });
     if (request.calls->before.empty()) {
-      if (forced || strict) {
+      if (forced || strict || body || request.tools->some) {
         return InvalidArgument("calls in the format " + std::string(request.calls->name) +
                                " can be read but not enforced: use tool_choice \"auto\" without "
-                               "\"strict\"");
+                               "\"strict\", a constraint on the answer and allowed_tools");
       }
     } else {
       plan["format"] = request.calls->name;
@@ -98,7 +100,7 @@ Result<v1::Constraint> WritePlan(const PlanRequest& request) {
     return InvalidArgument("a budget of thinking is not supported in the channels of this model");
   }
   if (body) plan["body"] = Bytes(*request.body);
-  const bool free_harmony = harmony && !body && !(calls && plan.value("forced", false));
+  const bool free_harmony = harmony && !body && !forced;
   const bool thinks = request.think != nullptr && !free_harmony;
   if (thinks && (!plan.empty() || request.think_budget)) {
     plan["think"] = request.think->name;
@@ -181,6 +183,8 @@ Result<AnswerPlan> ReadPlan(const std::string& text, const Tokenizer& tokenizer,
       }
       AISP_ASSIGN_OR_RETURN(plan.body, compile(body));
       plan.then = AnswerPlan::Then::kBody;
+      plan.body_open = BodyOpening(calls, think);
+      plan.trigger.clear();
     }
   } catch (const nlohmann::json::exception& error) {
     return InvalidArgument(std::string("not a plan: ") + error.what());

@@ -184,12 +184,11 @@ ApiResult<PreparedRequest> Prepare(const TextModel& model, CompletionRequest req
 
 namespace {
 
-bool PromptEndsInThinking(const TextModel& model, const std::vector<TokenId>& tokens) {
+// Where a prompt's thinking is seen.
+std::string EndOf(const TextModel& model, std::span<const TokenId> prompt) {
   constexpr size_t kTail = 16;
-  const std::span<const TokenId> all(tokens);
-  const std::string end =
-      model.tokenizer->Decode(all.last(std::min(all.size(), kTail)), /*skip_special=*/false);
-  return EndsInThinking(end, *model.think_format);
+  return model.tokenizer->Decode(prompt.last(std::min(prompt.size(), kTail)),
+                                 /*skip_special=*/false);
 }
 
 ApiResult<void> CheckAnswer(const TextModel& model, const ChatRequest& request) {
@@ -227,8 +226,10 @@ ApiResult<void> PlanAnswer(const TextModel& model, const ChatRequest& request,
   out->include_reasoning = request.thinking.include;
   out->parse.calls = calls ? model.call_format : nullptr;
   out->parse.think = model.think_format;
+  const std::string end =
+      model.think_format == nullptr ? "" : EndOf(model, out->prompts.front().get());
   out->parse.in_thinking =
-      model.think_format != nullptr && PromptEndsInThinking(model, out->prompts.front());
+      model.think_format != nullptr && EndsInThinking(end, *model.think_format);
   auto parameters = std::make_shared<Value::Map>();
   for (const ToolSpec& tool : request.tool_options.tools)
     parameters->Set(tool.name, tool.parameters);
@@ -236,11 +237,23 @@ ApiResult<void> PlanAnswer(const TextModel& model, const ChatRequest& request,
   PlanRequest plan;
   plan.tools = &request.tool_options;
   plan.calls = out->parse.calls;
-  plan.think = out->parse.think;
+  const bool thought =
+      model.think_format != nullptr && EndsBehindThinking(end, *model.think_format);
+  plan.think = thought ? nullptr : model.think_format;
   plan.in_thinking = out->parse.in_thinking;
   plan.think_budget = request.thinking.budget;
   plan.body = &out->options.sampling.constraint();
   if (plan.think == nullptr && plan.calls == nullptr) return {};
+  const bool body = plan.body->kind() != v1::Constraint::NONE;
+  out->parse.calls_or_content = calls && body && request.tool_options.choice == ToolChoice::kAuto;
+  if (calls && body && model.constraints != nullptr) {
+    // By itself first, so that a refusal names the field that it is about.
+    const auto compiled = model.constraints->Get(*plan.body);
+    if (!compiled) {
+      return tl::unexpected(ApiError(Code::kInvalidArgument, compiled.error().message,
+                                     out->options.constraint_field));
+    }
+  }
   const auto constraint = WritePlan(plan);
   if (!constraint) {
     return tl::unexpected(ApiError(Code::kInvalidArgument, constraint.error().message,

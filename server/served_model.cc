@@ -106,7 +106,10 @@ void ChooseFormats(const Config& config, ServedModel* model) {
       model->chat_template ? std::string_view(model->chat_template->source()) : "";
   const std::string& calls = config.model.tool_call_parser;
   const std::string& think = config.model.reasoning_parser;
-  model->call_format = calls == "auto" ? DetectCallFormat(source) : FindCallFormat(calls);
+  const auto args = model->tokenizer ? model->tokenizer->TokenToId("[ARGS]") : std::nullopt;
+  const bool args_token = args && model->tokenizer->IsSpecial(*args);
+  model->call_format =
+      calls == "auto" ? DetectCallFormat(source, args_token) : FindCallFormat(calls);
   model->think_format = think == "auto" ? DetectThinkFormat(source) : FindThinkFormat(think);
   if (!model->tokenizer) return;
   for (const std::string& marker : MarkersOf(model->call_format, model->think_format)) {

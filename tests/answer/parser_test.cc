@@ -86,6 +86,19 @@ TEST(AnswerParser, WhatIsNoCallIsContent) {
   }
 }
 
+TEST(AnswerParser, ACallThatIsCutOffBeforeItsArgumentsIsNoContent) {
+  const std::string call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
+  for (const char* begun : {"\n<tool", "\n<tool_call>\n{\"name\"", "\n<tool_call>\n{\"name\": \"g"})
+    EXPECT_EQ(Parsed(Calls("hermes"), call + begun), "c:|r:|f {}") << begun;
+  EXPECT_EQ(Parsed(Calls("hermes"), call + " < 5"), "c:< 5|r:|f {}");
+  for (const char* begun : {", ", ", {\"na", ", {\"name\": \"g"}) {
+    EXPECT_EQ(Parsed(Calls("mistral"),
+                     R"([TOOL_CALLS][{"name": "f", "arguments": {}})" + std::string(begun)),
+              "c:|r:|f {}")
+        << begun;
+  }
+}
+
 TEST(AnswerParser, LlamaWritesBareObjects) {
   const auto o = Calls("llama3_json");
   EXPECT_EQ(Parsed(o, "{\"name\": \"f\", \"parameters\": {\"a\": 1}}"), "c:|r:|f {\"a\": 1}");
@@ -95,6 +108,33 @@ TEST(AnswerParser, LlamaWritesBareObjects) {
             "c:|r:|f {}|g {}");
   EXPECT_EQ(Parsed(o, "{\"answer\": 4}"), "c:{\"answer\": 4}|r:");
   EXPECT_EQ(Parsed(o, "It is {4}."), "c:It is {4}.|r:");
+}
+
+TEST(AnswerParser, AConstrainedAnswerIsCallsOrContent) {
+  auto o = Calls("llama3_json");
+  o.calls_or_content = true;
+  Value::Map tools;
+  tools.Set("get", Value());
+  tools.Set("get_all", Value());
+  o.parameters = std::make_shared<const Value::Map>(tools);
+  EXPECT_EQ(Parsed(o, R"({"name": "get", "parameters": {"a": 1}})"), R"(c:|r:|get {"a": 1})");
+  EXPECT_EQ(
+      Parsed(o, R"({"name": "get_all", "parameters": {}}; {"name": "get", "parameters": {}})"),
+      "c:|r:|get_all {}|get {}");
+  for (const char* text :
+       {R"({"name": "Ann", "parameters": {}})", R"({"name":"get", "parameters": 7})",
+        R"({"name": "get", "age": 3})", R"({"name": "ge)", "{", "", "4",
+        R"( {"name": "get", "parameters": {}})"}) {
+    EXPECT_EQ(Parsed(o, text), std::string("c:") + text + "|r:");
+  }
+  o.calls = FindCallFormat("hermes");
+  o.think = FindThinkFormat("think");
+  const std::string call = "<tool_call>\n{\"name\": \"get\", \"arguments\": {}}\n</tool_call>";
+  EXPECT_EQ(Parsed(o, call), "c:|r:|get {}");
+  EXPECT_EQ(Parsed(o, "<think>a</think>\n\n" + call), "c:|r:a|get {}");
+  // What stands inside of content is content.
+  EXPECT_EQ(Parsed(o, "[\"" + call + "\"]"), "c:[\"" + call + "\"]|r:");
+  EXPECT_EQ(Parsed(o, "<think>a</think>\n{}" + call), "c:{}" + call + "|r:a");
 }
 
 TEST(AnswerParser, BlanksBehindArgumentsAreNoneOfThem) {
@@ -116,6 +156,27 @@ TEST(AnswerParser, MistralWritesAList) {
                    "\"arguments\": {}, \"id\": \"123456789\"}]"),
             "c:|r:|f {\"a\": 1}|g {}");
   EXPECT_EQ(Parsed(o, "[1] is a list"), "c:[1] is a list|r:");
+}
+
+TEST(AnswerParser, MistralWritesNamesAndArgumentsLater) {
+  const auto o = Calls("mistral_args");
+  EXPECT_EQ(Parsed(o, "[TOOL_CALLS]f[ARGS]{\"a\": \"[ARGS]}\"}"), "c:|r:|f {\"a\": \"[ARGS]}\"}");
+  EXPECT_EQ(Parsed(o, "Yes. [TOOL_CALLS]f[ARGS]{\"a\": 1}[TOOL_CALLS]g[ARGS]{}"),
+            "c:Yes. |r:|f {\"a\": 1}|g {}");
+  EXPECT_EQ(Parsed(o, "[TOOL_CALLS]f[CALL_ID]abcdef123[ARGS] {}\n[TOOL_CALLS]g[ARGS]{\"b\": {}}"),
+            "c:|r:|f {}|g {\"b\": {}}");
+  EXPECT_EQ(Parsed(o, "[TOOL_CALLS]f[ARGS]{} Done."), "c:Done.|r:|f {}");
+  // Cut off by the limit of tokens.
+  EXPECT_EQ(Parsed(o, "[TOOL_CALLS]f[ARGS]{\"a\": 1}[TOOL_CALLS]g"), "c:|r:|f {\"a\": 1}");
+  EXPECT_EQ(Parsed(o, "[TOOL_CALLS]f[ARGS]{\"a\": "), "c:|r:|f {\"a\": ");
+  // The list of older models.
+  EXPECT_EQ(Parsed(o, R"([TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}}])"),
+            "c:|r:|f {\"a\": 1}");
+  for (const char* text :
+       {"[TOOL_CALLS]", "[TOOL_CALLS]f", "[TOOL_CALLS]f[ARGS]", "[TOOL_CALLS]f[ARGS]x",
+        "[TOOL_CALLS][ARGS]{}", "[TOOL_CALLS] are made\nso", "[TOOL_CALLS][1]"}) {
+    EXPECT_EQ(Parsed(o, text), std::string("c:") + text + "|r:");
+  }
 }
 
 TEST(AnswerParser, DeepSeekWritesTheNameFirst) {
@@ -188,6 +249,7 @@ std::string Written(const std::string& format, const std::string& arguments) {
   if (format == "llama3_json") return R"({"name": "f", "parameters": )" + arguments + "}";
   if (format == "mistral")
     return R"([TOOL_CALLS][{"name": "f", "arguments": )" + arguments + R"(, "id": "abcdef123"}])";
+  if (format == "mistral_args") return "[TOOL_CALLS]f[ARGS]" + arguments;
   if (format == "deepseek_v3") {
     return "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n" +
            arguments + "\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>";
@@ -198,7 +260,7 @@ std::string Written(const std::string& format, const std::string& arguments) {
          "<|call|>";
 }
 
-constexpr const char* kJsonFormats[] = {"hermes",      "llama3_json",    "mistral",
+constexpr const char* kJsonFormats[] = {"hermes",      "llama3_json",    "mistral", "mistral_args",
                                         "deepseek_v3", "phi4_mini_json", "openai"};
 
 TEST(AnswerParser, ArgumentsComeThroughAsTheyAreInEveryFormat) {
@@ -227,7 +289,8 @@ TEST(AnswerParser, ACallWithoutArgumentsHasAnEmptyObject) {
 }
 
 TEST(AnswerParser, TextStandsBeforeAndBehindCalls) {
-  for (const char* format : {"hermes", "mistral", "deepseek_v3", "phi4_mini_json"}) {
+  for (const char* format :
+       {"hermes", "mistral", "mistral_args", "deepseek_v3", "phi4_mini_json"}) {
     const std::string call = Written(format, R"({"a": 1})");
     EXPECT_EQ(Parsed(Calls(format), "Let me see. " + call), "c:Let me see. |r:|f {\"a\": 1}")
         << format;
@@ -265,7 +328,7 @@ TEST(AnswerParser, TwoCallsKeepTheirOrder) {
 }
 
 TEST(AnswerParser, ThinkingStandsBeforeCalls) {
-  for (const char* format : {"hermes", "mistral", "deepseek_v3", "llama3_json"}) {
+  for (const char* format : {"hermes", "mistral", "mistral_args", "deepseek_v3", "llama3_json"}) {
     AnswerParserOptions options = Calls(format);
     options.think = FindThinkFormat("think");
     const std::string call = Written(format, R"({"a": 1})");

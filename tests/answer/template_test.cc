@@ -71,6 +71,16 @@ std::string Said(const std::string& prompt, std::string all) {
   return all;
 }
 
+TEST(CallFormats, MistralsAreToldApartByTemplateAndTokenizer) {
+  const std::string old = "{{ '[TOOL_CALLS][' }}{{ message.tool_calls }}";
+  const std::string late =
+      "{{ '[TOOL_CALLS]' + call.function.name + '[ARGS]' + arguments }}{{ tools }}";
+  EXPECT_EQ(DetectCallFormat(old)->name, "mistral");
+  EXPECT_EQ(DetectCallFormat(old, /*args_token=*/true)->name, "mistral_args");
+  EXPECT_EQ(DetectCallFormat(late)->name, "mistral_args");
+  EXPECT_EQ(DetectCallFormat("{{ tools }}", true), nullptr);
+}
+
 TEST(CallFormats, TemplatesAndParsersAgree) {
   const fs::path folder = fs::path(AISP_SHARED_DIR) / "templates";
   if (!fs::is_directory(folder)) GTEST_SKIP() << folder << " is not here";

@@ -435,6 +435,43 @@ TEST(ParseChat, ToolsAndTheirChoiceAreRead) {
   EXPECT_FALSE(r.thinking.include);
 }
 
+TEST(ParseChat, SomeOfTheToolsMayBeAllowed) {
+  const std::string tools =
+      R"("tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"g"}}],)";
+  const auto parse = [&](const std::string& allowed) {
+    return ParseChat(
+        Chat(tools + R"("tool_choice":{"type":"allowed_tools","allowed_tools":)" + allowed + "}"),
+        Limits());
+  };
+  const auto one =
+      parse(R"({"mode":"required","tools":[{"type":"function","function":{"name":"g"}}]})");
+  ASSERT_TRUE(one) << one.error().message;
+  EXPECT_EQ(one->tool_options.choice, ToolChoice::kRequired);
+  ASSERT_EQ(one->tool_options.tools.size(), 1u);
+  EXPECT_EQ(one->tool_options.tools[0].name, "g");
+  EXPECT_TRUE(one->tool_options.some);
+  EXPECT_EQ(one->tools.AsList().size(), 2u);
+  for (const char* bad :
+       {R"({"mode":"any","tools":[{"function":{"name":"g"}}]})", R"({"tools":[]})", "{}",
+        R"({"tools":[{"function":{"name":"h"}}]})", R"({"tools":["g"]})"}) {
+    const auto refused = parse(bad);
+    ASSERT_FALSE(refused) << bad;
+    EXPECT_TRUE(refused.error().param.starts_with("tool_choice")) << refused.error().param;
+  }
+}
+
+TEST(ParseChat, AnObjectMayHaveASchemaBesideItsType) {
+  for (const char* name : {"schema", "response_schema"}) {
+    const auto parsed =
+        ParseChat(Chat(R"("response_format":{"type":"json_object",")" + std::string(name) +
+                       R"(":{"type":"object","maxProperties":2}})"),
+                  Limits());
+    ASSERT_TRUE(parsed) << parsed.error().message;
+    EXPECT_EQ(parsed->sampling.constraint().kind(), v1::Constraint::JSON_SCHEMA);
+    EXPECT_THAT(parsed->sampling.constraint().text(), testing::HasSubstr("maxProperties"));
+  }
+}
+
 TEST(ParseChat, ToolsThatCannotBeHadAreRefusedByName) {
   const std::string tools = kTools;
   const auto refused = [](const std::string& fields) {
@@ -446,7 +483,9 @@ TEST(ParseChat, ToolsThatCannotBeHadAreRefusedByName) {
   EXPECT_THAT(refused(R"("tools":[{"type":"web_search"}])"), testing::HasSubstr("tools[0]"));
   EXPECT_THAT(refused(R"("tools":[{"type":"function","function":{"name":"a b"}}])"),
               testing::HasSubstr("64 letters"));
-  EXPECT_THAT(refused(tools + R"(,"guided_regex":"a")"), testing::HasSubstr("constraint"));
+  EXPECT_THAT(refused(tools + R"(,"guided_regex":"a","force_finish":true)"),
+              testing::HasSubstr("beside tools"));
+  EXPECT_EQ(refused(tools + R"(,"guided_regex":"a")"), "");
   EXPECT_THAT(refused(R"("reasoning_effort":"huge")"), testing::HasSubstr("one of none"));
   EXPECT_THAT(refused(R"("tools":[{"type":"function","function":{"name":"f"}},)"
                       R"({"type":"function","function":{"name":"f"}}])"),

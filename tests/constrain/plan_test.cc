@@ -44,6 +44,35 @@ constexpr char kCall[] =
     "<tool_call>\n{\"name\": \"get\", \"arguments\": {\"n\": 5}}\n</tool_call>";
 constexpr char kOther[] = "<tool_call>\n{\"name\": \"get_all\", \"arguments\": {}}\n</tool_call>";
 
+// At every place of a random walk the mask is what Advance takes, and going back goes back.
+void Walk(const std::shared_ptr<Constraint>& c, uint32_t seed) {
+  const auto trie = Vocabulary(kPieces);
+  std::mt19937 draw(seed);
+  const auto matcher = c->NewMatcher();
+  TokenMask mask(trie->vocabulary()), again(trie->vocabulary());
+  std::string text;
+  for (int step = 0; step < 150; ++step) {
+    matcher->Mask(&mask);
+    std::vector<TokenId> allowed;
+    for (size_t id = 0; id < trie->vocabulary(); ++id) {
+      const auto token = static_cast<TokenId>(id);
+      const bool taken = matcher->Advance(token);
+      if (taken) matcher->Rewind(1);
+      ASSERT_EQ(taken, mask.Has(id)) << text << " + " << trie->piece(token);
+      if (taken) allowed.push_back(token);
+    }
+    matcher->Mask(&again);
+    ASSERT_TRUE(std::equal(mask.words().begin(), mask.words().end(), again.words().begin()));
+    if (allowed.empty()) {
+      ASSERT_TRUE(matcher->IsWhole()) << text;
+      return;
+    }
+    const TokenId token = allowed[draw() % allowed.size()];
+    ASSERT_TRUE(matcher->Advance(token));
+    text += trie->piece(token);
+  }
+}
+
 TEST(PlanConstraint, ForcedCallsAreWholeCalls) {
   const auto c = Made(Hermes(AnswerPlan::Then::kCalls));
   EXPECT_TRUE(Allows(c.get(), kCall));
@@ -107,6 +136,142 @@ TEST(PlanConstraint, ABodyFollowsThinking) {
   EXPECT_FALSE(Allows(c.get(), "maybe"));
 }
 
+// A body or calls, as with response_format and tools: `body` beside the calls of `plan`.
+AnswerPlan Beside(AnswerPlan plan, std::shared_ptr<Constraint> body) {
+  plan.then = AnswerPlan::Then::kBody;
+  plan.body = std::move(body);
+  return plan;
+}
+
+// As Llama writes calls: they begin as any JSON object may.
+AnswerPlan Bare() {
+  AnswerPlan plan = Hermes(AnswerPlan::Then::kCalls);
+  plan.before = "{\"name\": \"";
+  plan.middle = "\", \"parameters\": ";
+  plan.after = "}";
+  plan.separator = "; ";
+  return plan;
+}
+
+constexpr char kNamed[] =
+    R"({"type":"object","properties":{"name":{"type":"string"},"age":{"type":"integer"},)"
+    R"("parameters":{}},"required":["name"],"additionalProperties":false})";
+
+TEST(PlanConstraint, ABodyMayStandBesideCalls) {
+  const auto c =
+      Made(Beside(Hermes(AnswerPlan::Then::kCalls), Compile(R"({"type":"array"})", kPieces)));
+  EXPECT_TRUE(Allows(c.get(), "[1, 2]"));
+  EXPECT_TRUE(Allows(c.get(), " []"));
+  EXPECT_TRUE(Allows(c.get(), kCall));
+  EXPECT_TRUE(Allows(c.get(), std::string(kCall) + "\n" + kOther));
+  for (const std::string& bad :
+       {std::string(), std::string("{}"), std::string("text"), std::string("[1]") + kCall,
+        std::string(kCall) + "[1]", std::string("[1] <tool_call>")}) {
+    EXPECT_FALSE(Allows(c.get(), bad)) << bad;
+  }
+}
+
+TEST(PlanConstraint, ACallThatBeginsAsTheBodyDoesIsOneWhenItsOpeningIsComplete) {
+  const auto c = Made(Beside(Bare(), Compile(kNamed, kPieces)));
+  EXPECT_TRUE(Allows(c.get(), R"({"name": "Ann", "age": 5})"));
+  EXPECT_TRUE(Allows(c.get(), R"({"age": 5, "name": "get"})"));
+  EXPECT_TRUE(Allows(c.get(), R"({"name": "get", "age": 5})"));
+  EXPECT_TRUE(Allows(c.get(), R"({"name": "get_al", "parameters": 7})"));
+  EXPECT_TRUE(Allows(c.get(), R"({"name": "get", "parameters": {"n": 5}})"));
+  EXPECT_TRUE(
+      Allows(c.get(),
+             R"({"name": "get", "parameters": {"n": 5}}; {"name": "get_all", "parameters": {}})"));
+  // The body would take it, the tool does not.
+  EXPECT_FALSE(Allows(c.get(), R"({"name": "get", "parameters": 7})"));
+  EXPECT_FALSE(Allows(c.get(), R"({"name": "get", "parameters": {}})"));
+  // Spelled otherwise it is no call.
+  EXPECT_TRUE(Allows(c.get(), R"({"name":"get", "parameters": 7})"));
+}
+
+TEST(PlanConstraint, CallsMayEndWithTheirArguments) {
+  AnswerPlan plan = Hermes(AnswerPlan::Then::kCalls);
+  plan.before = "[CALLS]";
+  plan.middle = "[ARGS]";
+  plan.after = plan.separator = "";
+  const auto c = Made(plan);
+  EXPECT_TRUE(Allows(c.get(), R"([CALLS]get[ARGS]{"n": 5})"));
+  EXPECT_TRUE(Allows(c.get(), R"([CALLS]get[ARGS]{"n": 5}[CALLS]get_all[ARGS]{})"));
+  EXPECT_FALSE(Allows(c.get(), R"([CALLS]get[ARGS]{"n": 5}[CALLS])"));
+  EXPECT_FALSE(Allows(c.get(), R"([CALLS]get[ARGS]{"n": 5} )"));
+  EXPECT_FALSE(Allows(c.get(), R"([CALLS]get[ARGS]{})"));
+  for (uint32_t seed = 1; seed <= 4; ++seed) Walk(c, seed);
+}
+
+TEST(PlanConstraint, ThinkingABodyAndCallsAreAlternatives) {
+  AnswerPlan plan = Beside(Hermes(AnswerPlan::Then::kCalls), Compile(kNamed, kPieces));
+  plan.think_open = "<think>";
+  plan.think_close = "</think>";
+  plan.after_thinking = "\n\n";
+  const auto c = Made(plan);
+  const std::string body = R"({"name": "Ann"})";
+  for (const std::string& before : {std::string(), std::string("<think>{} <tool_call></think>")}) {
+    EXPECT_TRUE(Allows(c.get(), before + body));
+    EXPECT_TRUE(Allows(c.get(), before + kCall));
+    EXPECT_FALSE(Allows(c.get(), before));
+    EXPECT_FALSE(Allows(c.get(), before + "text"));
+  }
+  EXPECT_TRUE(Allows(c.get(), std::string("<think></think>\n\n") + kCall));
+  EXPECT_TRUE(Allows(c.get(), "<think></think>\n\n" + body));
+  // A body may also begin as thinking does.
+  plan.body = *MakeChoiceConstraint({"<b>", "<think"}, Vocabulary(kPieces));
+  const auto tag = Made(plan);
+  EXPECT_TRUE(Allows(tag.get(), "<b>"));
+  EXPECT_TRUE(Allows(tag.get(), "<think"));
+  EXPECT_TRUE(Allows(tag.get(), "<think>a</think><b>"));
+  EXPECT_FALSE(Allows(tag.get(), "<think>"));
+}
+
+TEST(PlanConstraint, ABodyMayStandBehindAHeader) {
+  AnswerPlan plan;
+  plan.then = AnswerPlan::Then::kBody;
+  plan.body = *MakeChoiceConstraint({"yes"}, Vocabulary(kPieces));
+  plan.body_open = "<|final|>";
+  plan.think_open = "<|analysis|>";
+  plan.think_close = "<|end|>";
+  plan.after_thinking = "<|start|>";
+  const auto special = static_cast<TokenId>(Vocabulary(kPieces)->vocabulary() - 1);
+  plan.markers = {{special, "<|start|>"}};
+  const auto c = Made(plan);
+  EXPECT_TRUE(Allows(c.get(), "<|final|>yes"));
+  EXPECT_TRUE(Allows(c.get(), "<|analysis|>hm<|end|><|start|><|final|>yes"));
+  for (const char* bad : {"yes", "<|analysis|>hm<|end|>yes", "<|start|><|final|>yes"})
+    EXPECT_FALSE(Allows(c.get(), bad)) << bad;
+  // The shortest way to the end from each place.
+  for (const char* from : {"", "<|final", "<|final|>y", "<|analysis|>hm", "<|analysis|>hm<|e"}) {
+    const auto matcher = c->NewMatcher();
+    ASSERT_EQ(matcher->AdvanceBytes(from), std::string_view(from).size());
+    const auto ending = matcher->FindEnding(100);
+    ASSERT_TRUE(ending) << from;
+    for (const TokenId token : ending->tokens) ASSERT_TRUE(matcher->Advance(token)) << from;
+    EXPECT_TRUE(matcher->IsWhole()) << from;
+  }
+}
+
+TEST(PlanConstraint, ControlTokensAreNoTextOfABody) {
+  AnswerPlan plan = Beside(Hermes(AnswerPlan::Then::kCalls),
+                           *MakePatternConstraint("[^x]*", Vocabulary(kPieces)));
+  const auto trie = Vocabulary(kPieces);
+  plan.open = "[TOOL_CALLS]";
+  const auto special = static_cast<TokenId>(trie->vocabulary() - 1);
+  plan.markers = {{special, "[TOOL_CALLS]"}};
+  const auto c = Made(std::move(plan));
+  const auto matcher = c->NewMatcher();
+  TokenMask mask(trie->vocabulary());
+  matcher->Mask(&mask);
+  EXPECT_TRUE(mask.Has(static_cast<size_t>(special)));
+  EXPECT_TRUE(matcher->Advance(special));
+  EXPECT_EQ(matcher->AdvanceBytes("hello"), 0u);
+  matcher->Rewind(1);
+  EXPECT_EQ(matcher->AdvanceBytes("hello"), 5u);
+  EXPECT_FALSE(matcher->Advance(special));
+  EXPECT_TRUE(matcher->IsWhole());
+}
+
 TEST(PlanConstraint, ControlTokensAreTheirText) {
   AnswerPlan plan = Hermes(AnswerPlan::Then::kCalls);
   const auto trie = Vocabulary(kPieces);
@@ -123,35 +288,6 @@ TEST(PlanConstraint, ControlTokensAreTheirText) {
   EXPECT_EQ(matcher->AdvanceBytes(kCall), sizeof(kCall) - 1);
 }
 
-// At every place of a random walk the mask is what Advance takes, and going back goes back.
-void Walk(const std::shared_ptr<Constraint>& c, uint32_t seed) {
-  const auto trie = Vocabulary(kPieces);
-  std::mt19937 draw(seed);
-  const auto matcher = c->NewMatcher();
-  TokenMask mask(trie->vocabulary()), again(trie->vocabulary());
-  std::string text;
-  for (int step = 0; step < 150; ++step) {
-    matcher->Mask(&mask);
-    std::vector<TokenId> allowed;
-    for (size_t id = 0; id < trie->vocabulary(); ++id) {
-      const auto token = static_cast<TokenId>(id);
-      const bool taken = matcher->Advance(token);
-      if (taken) matcher->Rewind(1);
-      ASSERT_EQ(taken, mask.Has(id)) << text << " + " << trie->piece(token);
-      if (taken) allowed.push_back(token);
-    }
-    matcher->Mask(&again);
-    ASSERT_TRUE(std::equal(mask.words().begin(), mask.words().end(), again.words().begin()));
-    if (allowed.empty()) {
-      ASSERT_TRUE(matcher->IsWhole()) << text;
-      return;
-    }
-    const TokenId token = allowed[draw() % allowed.size()];
-    ASSERT_TRUE(matcher->Advance(token));
-    text += trie->piece(token);
-  }
-}
-
 TEST(PlanConstraint, MasksAndStepsAgree) {
   const auto calls = Made(Hermes(AnswerPlan::Then::kCalls));
   const auto free = Made(Hermes(AnswerPlan::Then::kFree));
@@ -159,11 +295,13 @@ TEST(PlanConstraint, MasksAndStepsAgree) {
   thinking.think_open = "<think>";
   thinking.think_close = "</think>";
   thinking.think_budget = 5;
-  const auto thinks = Made(std::move(thinking));
+  const auto thinks = Made(thinking);
+  const auto named = Compile(kNamed, kPieces);
+  const auto beside = Made(Beside(Bare(), named));
+  const auto all =
+      Made(Beside(std::move(thinking), *MakePatternConstraint("[^x]*|<t.*", Vocabulary(kPieces))));
   for (uint32_t seed = 1; seed <= 6; ++seed) {
-    Walk(calls, seed);
-    Walk(free, seed);
-    Walk(thinks, seed);
+    for (const auto& plan : {calls, free, thinks, beside, all}) Walk(plan, seed);
     if (HasFatalFailure()) return;
   }
 }

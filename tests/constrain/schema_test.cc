@@ -285,5 +285,22 @@ TEST(JsonSchema, AGapHasRoomForOneEmptyLineAndIndentation) {
   EXPECT_FALSE(Allows(R"({"type":"array"})", "[\n" + std::string(129, ' ') + "1]"));
 }
 
+TEST(Schema, ExponentsHaveAnEnd) {
+  for (const char* schema : {R"({"type":"number"})", R"({"type":"number","minimum":-1e300})"}) {
+    const auto c = Compile(schema);
+    for (const char* text : {"1e300", "1.5e+20", "2.5E-08", "1e-308", "1e022"})
+      EXPECT_TRUE(Allows(c.get(), text)) << schema << text;
+    for (const char* text : {"1e0022", "1e-3080", "1e+0016"})
+      EXPECT_FALSE(Allows(c.get(), text)) << schema << text;
+    // What was begun can be ended.
+    const auto matcher = c->NewMatcher();
+    EXPECT_EQ(matcher->AdvanceBytes("2e02"), 4u) << schema;
+    EXPECT_EQ(matcher->AdvanceBytes("2"), 1u) << schema;
+    EXPECT_TRUE(matcher->IsWhole()) << schema;
+  }
+  EXPECT_EQ(Compile(R"({"type":"number","minimum":-1e300})")->NewMatcher()->AdvanceBytes("2e001"),
+            3u);
+}
+
 }  // namespace
 }  // namespace aisp

@@ -41,14 +41,14 @@ def draw_mix(draw):
 def draw_chat(draw):
     """A mix, and what chats alone have: constraints, tools, thinking."""
     mix = draw_mix(draw)
-    kind = draw.choice(["text", "text", "tools", "tools", "json"])
+    kind = draw.choice(["text", "text", "tools", "tools", "json", "either"])
     mix["thinks"] = draw.random() < 0.5
-    if kind == "json":
+    if kind in ("json", "either"):
         mix["schema"] = SCHEMA
         mix["max_tokens"] += 60
-    if kind == "tools":
+    if kind in ("tools", "either"):
         mix["tools"] = draw.sample(sorted(TOOLS), draw.randint(1, 2))
-        mix["choice"] = draw.choice(["auto", "required", "named"])
+        mix["choice"] = draw.choice(["auto", "required", "named"] + ["none"] * (kind == "either"))
         mix["parallel"] = draw.random() < 0.5
         mix["max_tokens"] += 60
     mix["messages"] = [{"role": "user", "content": draw.choice(["Tell me about a fox.", "Hello!", "What is the weather in Oslo?"])}]
@@ -296,8 +296,10 @@ class StreamedAndWhole(unittest.TestCase):
             body["output_config"] = {"format": {"type": "json_schema", "schema": mix["schema"]}}
         if "tools" in mix:
             body["tools"] = [{"name": name, "description": "It does.", "input_schema": TOOLS[name]} for name in mix["tools"]]
-            kind = {"auto": "auto", "required": "any", "named": "tool"}[mix["choice"]]
-            body["tool_choice"] = {"type": kind, "disable_parallel_tool_use": not mix["parallel"]}
+            kind = {"auto": "auto", "required": "any", "named": "tool", "none": "none"}[mix["choice"]]
+            body["tool_choice"] = {"type": kind}
+            if kind != "none":
+                body["tool_choice"]["disable_parallel_tool_use"] = not mix["parallel"]
             if kind == "tool":
                 body["tool_choice"]["name"] = mix["tools"][0]
         whole, stream = self.ask("/v1/messages", body, {})

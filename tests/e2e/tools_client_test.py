@@ -150,6 +150,46 @@ class Tools(unittest.TestCase):
         self.check(choice.message.tool_calls)
         self.assertGreater(len(choice.message.reasoning_content), 1)
 
+    def test_an_answer_by_schema_or_calls(self):
+        """response_format beside tools: either, each valid; what the first token is decides, so the test leans on it."""
+        form = {"type": "json_schema", "json_schema": {"name": "colour", "strict": True, "schema": COLOUR}}
+        request = urllib.request.Request(f"http://{SERVER.http}/tokenize", json.dumps(
+            {"prompt": "<", "add_special_tokens": False}).encode(), {"content-type": "application/json"})
+        with urllib.request.urlopen(request) as answer:
+            opens_call = str(json.loads(answer.read())["tokens"][0])
+        for thinks in (False, True):
+            extra = {"thinking_token_budget": 6} if thinks else NO_THOUGHT
+            for choice, bias, calls in (("auto", 100, True), ("auto", -100, False), ("required", -100, True), ("none", 100, False),
+                                        ({"type": "function", "function": {"name": "set_colour"}}, -100, True)):
+                if thinks and bias == 100:
+                    continue  # thinking would not get beyond it
+                with self.subTest(choice=choice, bias=bias, thinks=thinks):
+                    options = {"tools": TOOLS, "tool_choice": choice, "response_format": form, "extra_body": extra, "temperature": 1,
+                               "parallel_tool_calls": False, "logit_bias": {opens_call: bias}}
+                    whole = self.chat(**options).choices[0]
+                    self.assertEqual(whole.finish_reason, "tool_calls" if calls else "stop")
+                    if calls:
+                        self.assertIsNone(whole.message.content)
+                        self.check(whole.message.tool_calls)
+                    else:
+                        self.assertIsNone(whole.message.tool_calls)
+                        jsonschema.validate(json.loads(whole.message.content), COLOUR)
+                    chunks = [c.choices[0].delta for c in self.chat(stream=True, **options)]
+                    self.assertEqual("".join(d.content or "" for d in chunks), whole.message.content or "")
+                    arguments = "".join(c.function.arguments or "" for d in chunks for c in d.tool_calls or [])
+                    self.assertEqual(arguments, "".join(c.function.arguments for c in whole.message.tool_calls or []))
+
+    def test_an_answer_by_schema_or_calls_is_refused_by_its_own_field(self):
+        pattern = {"type": "object", "properties": {"a": {"type": "string", "pattern": "(x)\\1"}}}
+        form = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": pattern}}
+        for choice in ("auto", "required"):
+            with self.assertRaises(openai.BadRequestError) as refused:
+                self.chat(tools=TOOLS, tool_choice=choice, response_format=form)
+            self.assertEqual(refused.exception.param, "response_format")
+        with self.assertRaises(openai.BadRequestError) as refused:
+            self.chat(tools=TOOLS, response_format={"type": "json_object"}, extra_body={"force_finish": True})
+        self.assertEqual(refused.exception.param, "force_finish")
+
     def test_effort_reaches_the_template(self):
         self.assertFalse(hasattr(self.chat(extra_body={}, reasoning_effort="none", max_tokens=8).choices[0].message,
                                  "reasoning_content"))
@@ -196,6 +236,41 @@ class SecondTurn(unittest.TestCase):
             self.assertIn("system: Be kind.", prompt)
             self.assertIn("tool: Rain.", prompt)
             self.assertEqual("assistant: Let me see." in prompt, content == "Let me see.")
+
+    def test_mistrals_later_calls_are_written_read_and_shown_again(self):
+        server = Served(BINARY, f"--chat-template={HERE}/templates/mistral_args.jinja")
+        self.addCleanup(server.stop)
+        client = openai.OpenAI(base_url=f"http://{server.http}/v1", api_key="none", max_retries=0)
+        self.addCleanup(client.close)
+        with urllib.request.urlopen(urllib.request.Request(
+                f"http://{server.http}/tokenize", json.dumps({"prompt": "[", "add_special_tokens": False}).encode(),
+                {"content-type": "application/json"})) as answer:
+            bracket = str(json.loads(answer.read())["tokens"][0])
+        several = 0
+        for seed in range(1, 7):
+            # A model that likes the bracket goes on with another call.
+            options = {"model": MODEL, "messages": ASK, "tools": TOOLS, "tool_choice": "required", "seed": seed, "max_tokens": 300,
+                       "temperature": 1.3, "logit_bias": {bracket: 12 * (seed % 2)}}
+            choice = client.chat.completions.create(**options).choices[0]
+            calls = choice.message.tool_calls if choice.finish_reason == "tool_calls" else choice.message.tool_calls[:-1]
+            for call in calls:
+                self.assertRegex(call.id, "^[a-zA-Z0-9]{9}$")
+                jsonschema.validate(json.loads(call.function.arguments), SCHEMAS[call.function.name])
+            several += len(calls) > 1
+            deltas = [d for chunk in client.chat.completions.create(stream=True, **options) for d in chunk.choices[0].delta.tool_calls or []]
+            self.assertEqual("".join(d.function.arguments or "" for d in deltas),
+                             "".join(call.function.arguments for call in choice.message.tool_calls))
+        self.assertGreater(several, 0, "no answer had several calls in a row")
+        turn = [*ASK, choice.message.model_dump(exclude_none=True)]
+        with urllib.request.urlopen(urllib.request.Request(
+                f"http://{server.http}/tokenize", json.dumps({"messages": turn, "tools": TOOLS}).encode(),
+                {"content-type": "application/json"})) as answer:
+            tokens = json.loads(answer.read())["tokens"]
+        with urllib.request.urlopen(urllib.request.Request(
+                f"http://{server.http}/detokenize", json.dumps({"tokens": tokens}).encode(), {"content-type": "application/json"})) as answer:
+            prompt = json.loads(answer.read())["prompt"]
+        for call in choice.message.tool_calls:
+            self.assertIn(f"[TOOL_CALLS]{call.function.name}[ARGS]", prompt)
 
 
 if __name__ == "__main__":
