@@ -133,7 +133,8 @@ void WaitForEndOfInput() {
   }
 }
 
-// Takes writes over one bare connection: a length, so many bytes, and a byte back.
+// Takes writes over one bare connection: a length, so many bytes, and a byte back. They go through
+// all of the pool, as those of a lane do: what stays in a cache would be faster.
 Status ServeSocket(std::span<std::byte> pool) {
   AISP_ASSIGN_OR_RETURN(const UniqueFd listen, ListenTcp("127.0.0.1", 0));
   AISP_ASSIGN_OR_RETURN(const uint16_t port, LocalPort(listen.get()));
@@ -142,9 +143,13 @@ Status ServeSocket(std::span<std::byte> pool) {
   fcntl(listen.get(), F_SETFL, 0);
   const UniqueFd peer(accept(listen.get(), nullptr, nullptr));
   uint64_t bytes = 0;
+  uint64_t at = 0;
   while (recv(peer.get(), &bytes, sizeof(bytes), MSG_WAITALL) == sizeof(bytes) &&
          bytes <= pool.size()) {
-    if (recv(peer.get(), pool.data(), bytes, MSG_WAITALL) != static_cast<ssize_t>(bytes)) break;
+    if (at + bytes > pool.size()) at = 0;
+    const ssize_t got = recv(peer.get(), pool.data() + at, bytes, MSG_WAITALL);
+    if (got != static_cast<ssize_t>(bytes)) break;
+    at += bytes;
     if (send(peer.get(), "a", 1, MSG_NOSIGNAL) != 1) break;
   }
   return {};
@@ -294,8 +299,53 @@ Result<KvBenchRow> Measure(const std::string& lane, const Shape& shape, const Pu
   return row;
 }
 
+// One connection without anything of ours.
+class BareSocket {
+ public:
+  static Result<std::unique_ptr<BareSocket>> Open(const KvBenchOptions& options,
+                                                  const BenchPool& pool) {
+    AISP_ASSIGN_OR_RETURN(auto owner, OwnerProcess::Start(options, kSocket));
+    AISP_ASSIGN_OR_RETURN(const std::string port, owner->Descriptor());
+    AISP_ASSIGN_OR_RETURN(const int64_t number, ParseIntInRange(port, 1, 65535));
+    AISP_ASSIGN_OR_RETURN(UniqueFd socket,
+                          ConnectTcp("127.0.0.1", static_cast<uint16_t>(number), kPatience));
+    fcntl(socket.get(), F_SETFL, 0);
+    return std::unique_ptr<BareSocket>(
+        new BareSocket(std::move(owner), std::move(socket), pool.region()));
+  }
+  Result<KvBenchRow> Row(const Shape& shape) {
+    const uint64_t bytes = shape.block_bytes * shape.blocks;
+    Pump pump;
+    pump.start = [&](size_t) -> Status {
+      const Instant deadline = SteadyClock().Now() + kPatience;
+      if (at_ + bytes > source_.bytes) at_ = 0;
+      AISP_RETURN_IF_ERROR(SendAll(socket_.get(), std::as_bytes(std::span(&bytes, 1)), deadline));
+      const std::span<const std::byte> sent(source_.base + at_, bytes);
+      at_ += bytes;
+      return SendAll(socket_.get(), sent, deadline);
+    };
+    pump.ended = [&]() -> Result<size_t> {
+      std::array<char, kUnderWay> acks;
+      const ssize_t n = recv(socket_.get(), acks.data(), acks.size(), 0);
+      if (n <= 0) return Unavailable("the bare socket's other end is gone");
+      return static_cast<size_t>(n);
+    };
+    return Measure(kSocket, shape, pump);
+  }
+
+ private:
+  BareSocket(std::unique_ptr<OwnerProcess> owner, UniqueFd socket, const KvRegion& source)
+      : owner_(std::move(owner)), socket_(std::move(socket)), source_(source) {}
+
+  const std::unique_ptr<OwnerProcess> owner_;
+  const UniqueFd socket_;
+  const KvRegion source_;
+  uint64_t at_ = 0;
+};
+
+// `beside`: whose rows are measured in turns with the lane's, so that a busy machine hurts both.
 Status BenchLane(const KvBenchOptions& options, const std::string& lane, const BenchPool& pool,
-                 std::vector<KvBenchRow>* rows) {
+                 BareSocket* beside, std::vector<KvBenchRow>* rows) {
   AISP_ASSIGN_OR_RETURN(const std::unique_ptr<KvTransport> writer,
                         MakeLane(lane, options.library_folders));
   AISP_ASSIGN_OR_RETURN(const auto owner, OwnerProcess::Start(options, lane));
@@ -320,7 +370,13 @@ Status BenchLane(const KvBenchOptions& options, const std::string& lane, const B
       for (size_t i = 0; i < n; ++i) AISP_RETURN_IF_ERROR(done[i].status);
       return n;
     };
+    std::optional<KvBenchRow> bare;
+    if (beside != nullptr) {
+      AISP_ASSIGN_OR_RETURN(bare, beside->Row(shape));
+    }
     AISP_ASSIGN_OR_RETURN(KvBenchRow row, Measure(lane, shape, pump));
+    if (bare) row.of_socket = row.gb_per_s / bare->gb_per_s;
+    if (bare) rows->push_back(std::move(*bare));
     rows->push_back(std::move(row));
   }
   writer->Disconnect(peer);
@@ -349,34 +405,6 @@ Status BenchMemcpy(const BenchPool& pool, std::vector<KvBenchRow>* rows) {
   return {};
 }
 
-Status BenchSocket(const KvBenchOptions& options, const BenchPool& pool,
-                   std::vector<KvBenchRow>* rows) {
-  AISP_ASSIGN_OR_RETURN(const auto owner, OwnerProcess::Start(options, kSocket));
-  AISP_ASSIGN_OR_RETURN(const std::string port, owner->Descriptor());
-  AISP_ASSIGN_OR_RETURN(const int64_t number, ParseIntInRange(port, 1, 65535));
-  AISP_ASSIGN_OR_RETURN(const UniqueFd socket,
-                        ConnectTcp("127.0.0.1", static_cast<uint16_t>(number), kPatience));
-  fcntl(socket.get(), F_SETFL, 0);
-  for (const Shape& shape : kShapes) {
-    const uint64_t bytes = shape.block_bytes * shape.blocks;
-    Pump pump;
-    pump.start = [&](size_t) -> Status {
-      const Instant deadline = SteadyClock().Now() + kPatience;
-      AISP_RETURN_IF_ERROR(SendAll(socket.get(), std::as_bytes(std::span(&bytes, 1)), deadline));
-      return SendAll(socket.get(), {pool.region().base, bytes}, deadline);
-    };
-    pump.ended = [&]() -> Result<size_t> {
-      std::array<char, kUnderWay> acks;
-      const ssize_t n = recv(socket.get(), acks.data(), acks.size(), 0);
-      if (n <= 0) return Unavailable("the bare socket's other end is gone");
-      return static_cast<size_t>(n);
-    };
-    AISP_ASSIGN_OR_RETURN(KvBenchRow row, Measure(kSocket, shape, pump));
-    rows->push_back(std::move(row));
-  }
-  return {};
-}
-
 }  // namespace
 
 Result<KvBench> BenchKv(const KvBenchOptions& options) {
@@ -388,12 +416,16 @@ Result<KvBench> BenchKv(const KvBenchOptions& options) {
   KvBench bench;
   if (host) AISP_RETURN_IF_ERROR(BenchMemcpy(pool, &bench.rows));
   const std::vector<KvBenchRow> memcpy_rows = bench.rows;
+  std::unique_ptr<BareSocket> bare;
+  if (host) {
+    AISP_ASSIGN_OR_RETURN(bare, BareSocket::Open(options, pool));
+  }
   for (const std::string& lane : options.lanes) {
-    if (const Status done = BenchLane(options, lane, pool, &bench.rows); !done)
+    BareSocket* const beside = lane == "tcp" ? bare.get() : nullptr;
+    if (const Status done = BenchLane(options, lane, pool, beside, &bench.rows); !done)
       bench.left_out.push_back(lane + ": " + done.error().message);
   }
   if (!host) return bench;
-  AISP_RETURN_IF_ERROR(BenchSocket(options, pool, &bench.rows));
   for (KvBenchRow& row : bench.rows) {
     const auto same = std::ranges::find_if(memcpy_rows, [&](const KvBenchRow& r) {
       return r.block_kib == row.block_kib && r.blocks == row.blocks;
@@ -404,13 +436,13 @@ Result<KvBench> BenchKv(const KvBenchOptions& options) {
 }
 
 std::string ToTable(const KvBench& bench) {
-  std::string out = fmt::format("{:<8}{:>12}{:>8}{:>14}{:>10}{:>12}\n", "lane", "block KiB",
-                                "blocks", "one write us", "GB/s", "of memcpy");
+  std::string out = fmt::format("{:<8}{:>12}{:>8}{:>14}{:>10}{:>12}{:>12}\n", "lane", "block KiB",
+                                "blocks", "one write us", "GB/s", "of memcpy", "of socket");
+  const auto part = [](double of) { return of > 0 ? fmt::format("{:.0f}%", of * 100) : ""; };
   for (const KvBenchRow& row : bench.rows) {
-    const std::string of_memcpy =
-        row.of_memcpy > 0 ? fmt::format("{:.0f}%", row.of_memcpy * 100) : "";
-    out += fmt::format("{:<8}{:>12}{:>8}{:>14.1f}{:>10.2f}{:>12}\n", row.lane, row.block_kib,
-                       row.blocks, row.write_us, row.gb_per_s, of_memcpy);
+    out += fmt::format("{:<8}{:>12}{:>8}{:>14.1f}{:>10.2f}{:>12}{:>12}\n", row.lane, row.block_kib,
+                       row.blocks, row.write_us, row.gb_per_s, part(row.of_memcpy),
+                       part(row.of_socket));
   }
   for (const std::string& why : bench.left_out) out += "left out: " + why + "\n";
   return out;
@@ -420,10 +452,11 @@ std::string ToJson(const KvBench& bench) {
   std::vector<std::string> rows;
   rows.reserve(bench.rows.size());
   for (const KvBenchRow& row : bench.rows) {
-    rows.push_back(fmt::format(
-        "{{\"lane\": \"{}\", \"block_kib\": {}, \"blocks\": {}, \"write_us\": {:.2f}, "
-        "\"gb_per_s\": {:.3f}, \"of_memcpy\": {:.3f}}}",
-        row.lane, row.block_kib, row.blocks, row.write_us, row.gb_per_s, row.of_memcpy));
+    rows.push_back(
+        fmt::format("{{\"lane\": \"{}\", \"block_kib\": {}, \"blocks\": {}, \"write_us\": {:.2f}, "
+                    "\"gb_per_s\": {:.3f}, \"of_memcpy\": {:.3f}, \"of_socket\": {:.3f}}}",
+                    row.lane, row.block_kib, row.blocks, row.write_us, row.gb_per_s, row.of_memcpy,
+                    row.of_socket));
   }
   return "[" + Join(rows, ", ") + "]";
 }

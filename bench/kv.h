@@ -28,6 +28,7 @@ struct KvBenchRow {
   double write_us = 0;   // one write alone, from Write to its completion: the median
   double gb_per_s = 0;   // several under way
   double of_memcpy = 0;  // gb_per_s over memcpy's of the same shape; 0 between GPUs
+  double of_socket = 0;  // likewise over that of a bare connection, measured just before; tcp alone
 };
 
 struct KvBench {

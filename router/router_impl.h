@@ -268,8 +268,9 @@ struct Router::Impl {
   // At the time of its verdict: true when it was refused, else it may be placed again.
   bool Judge(RequestId id, Instant now);
   bool WaitsForToken(const Request& request) const;
-  // A request that waits for a token was sent to that prefill worker, or may be as a fallback.
-  bool MayPrefillOn(const WorkerKey& worker) const;
+  // A request that waits for a token (`but` this one) was sent to that prefill worker, or may be as
+  // a fallback.
+  bool MayPrefillOn(const WorkerKey& worker, const Request* but = nullptr) const;
   bool Suspect(const Request& request) const;
   bool AnotherOnTrial(const Request& request) const;
   void RefusePoison(RequestId id);

@@ -34,10 +34,10 @@ bool Router::Impl::WaitsForToken(const Request& request) const {
   return request.first_token == kNever || request.last_token < request.dispatched;
 }
 
-bool Router::Impl::MayPrefillOn(const WorkerKey& worker) const {
+bool Router::Impl::MayPrefillOn(const WorkerKey& worker, const Request* but) const {
   return std::any_of(requests.begin(), requests.end(), [&](const auto& entry) {
     const Request& r = entry.second;
-    return WaitsForToken(r) && r.prefill_workers.count(worker) > 0;
+    return &r != but && WaitsForToken(r) && r.prefill_workers.count(worker) > 0;
   });
 }
 
@@ -232,12 +232,14 @@ void Router::Impl::Unblame(const v1::Register& worker) {
   std::erase_if(ends, [&](const WorkerEnd& end) { return is_back(end.worker); });
 }
 
+// Of a prefill worker's end others may yet be told.
 void Router::Impl::Clear(Request& request) {
-  if (request.blamed.empty()) return;
+  if (request.blamed.empty() && (request.prefill_workers.empty() || ends.empty())) return;
   request.blamed.clear();
   std::erase_if(ends, [&](WorkerEnd& end) {
-    if (end.suspects.erase(request.id) == 0 || !end.suspects.empty()) return false;
-    unexplained_end = std::max(unexplained_end, end.at);
+    const bool suspected = end.suspects.erase(request.id) > 0;
+    if (!end.suspects.empty() || MayPrefillOn(end.worker)) return false;
+    if (suspected || end.others == 0) unexplained_end = std::max(unexplained_end, end.at);
     return true;
   });
 }
@@ -245,7 +247,10 @@ void Router::Impl::Clear(Request& request) {
 void Router::Impl::ForgetSuspect(const Request& request) {
   if (request.blamed.empty()) return;
   std::erase_if(ends, [&](WorkerEnd& end) {
-    return end.suspects.erase(request.id) > 0 && end.suspects.empty();
+    if (end.suspects.erase(request.id) == 0 || !end.suspects.empty()) return false;
+    if (!MayPrefillOn(end.worker, &request)) return true;
+    ++end.others;
+    return false;
   });
 }
 

@@ -154,6 +154,48 @@ TEST(PoisonPrefill, OfTwoOnTheSamePrefillWorkersOnlyTheCulpritIsRefused) {
   EXPECT_EQ(innocent.finish, v1::FINISH_LENGTH) << innocent.error.message;
 }
 
+// Another decode worker is quicker to say who was there, and to compute that one itself.
+TEST(PoisonPrefill, WhoWasThereTooAndHasItsTokenLeavesTheCulpritToBeTold) {
+  RouterHarness h(Patient());
+  const LinkId decode = h.AddDecode("d");
+  const LinkId p[] = {h.AddPrefill("p0"), h.AddPrefill("p1")};
+  RecordingObserver poison, innocent;
+  RouterRequest other = Remote(h);
+  other.tokens = h.Request(2100).tokens;
+  ASSERT_TRUE(h.Submit(Remote(h), &poison));
+  ASSERT_TRUE(h.Submit(other, &innocent));
+  const auto sent = h.Generates(decode);
+  h.router.OnLinkDown(p[0], kLost);
+  SayLost(h, decode, sent[1].request_id(), {"p0"});
+  h.Tokens(decode, sent[1].request_id(), 2100, {1, 2, 3, 4}, v1::FINISH_LENGTH);
+  SayLost(h, decode, sent[0].request_id(), {"p0"});
+  h.router.OnLinkDown(p[1], kLost);
+  SayLost(h, decode, sent[0].request_id(), {"p1"}, /*back=*/true);
+  h.Advance(milliseconds(1100));
+  EXPECT_EQ(h.Generates(decode).size(), 2u) << "nobody computes it again";
+  EXPECT_THAT(poison.error.message, HasSubstr("2 workers ended"));
+  EXPECT_EQ(innocent.finish, v1::FINISH_LENGTH);
+}
+
+// All who may have been on it have got their tokens: somebody kills workers.
+TEST(PoisonPrefill, AnEndThatNobodyIsLeftToHaveCausedIsSomebodyElses) {
+  RouterHarness h(Patient());
+  const LinkId decode = h.AddDecode("d");
+  const LinkId p[] = {h.AddPrefill("p0"), h.AddPrefill("p1"), h.AddPrefill("p2")};
+  RecordingObserver early, unlucky;
+  ASSERT_TRUE(h.Submit(Remote(h), &early));
+  h.router.OnLinkDown(p[2], kLost);
+  h.Tokens(decode, h.Generates(decode).at(0).request_id(), 2000, {1, 2, 3, 4}, v1::FINISH_LENGTH);
+  ASSERT_TRUE(h.Submit(Remote(h), &unlucky));
+  const uint64_t id = h.Generates(decode).at(1).request_id();
+  for (int i = 0; i < 2; ++i) {
+    SayLost(h, decode, id, {"p" + std::to_string(i)}, /*back=*/i == 1);
+    h.router.OnLinkDown(p[i], kLost);
+  }
+  EXPECT_EQ(h.Generates(decode).size(), 3u) << "at once";
+  EXPECT_EQ(unlucky.finishes, 0);
+}
+
 // Somebody kills prefill workers while a long prompt waits on one after the other, beside others.
 TEST(PoisonPrefill, WhoIsNeverAloneOnPrefillWorkersIsNotRefusedAfterTwoEnds) {
   RouterHarness h(Patient());
