@@ -5,6 +5,7 @@
 #include <spawn.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -212,6 +213,7 @@ class OwnerProcess {
     waitpid(pid_, nullptr, 0);
   }
 
+  pid_t pid() const { return pid_; }
   // What it says of its pool; an error when it ended before.
   Result<std::string> Descriptor() {
     std::string line;
@@ -237,7 +239,21 @@ class OwnerProcess {
 struct Pump {
   std::function<Status(size_t round)> start;
   std::function<Result<size_t>()> ended;  // waits for one at least
+  pid_t owner = 0;                        // the other process, if there is one
 };
+
+// That this process and that one have had: what a busy machine cannot blur.
+double CpuUs(pid_t other) {
+  double sum = 0;
+  clockid_t clock = CLOCK_PROCESS_CPUTIME_ID;
+  for (int i = 0; i < (other == 0 ? 1 : 2); ++i) {
+    timespec time{};
+    if (i == 1 && clock_getcpuclockid(other, &clock) != 0) break;
+    if (clock_gettime(clock, &time) != 0) break;
+    sum += static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_nsec) * 1e-3;
+  }
+  return sum;
+}
 
 // Both pools in pieces of a block, in a random order, another for each round.
 class Scatter {
@@ -277,6 +293,7 @@ Result<KvBenchRow> Measure(const std::string& lane, const Shape& shape, const Pu
   std::ranges::nth_element(alone, alone.begin() + static_cast<ptrdiff_t>(alone.size() / 2));
   size_t started = 0;
   size_t ended = 0;
+  const double cpu = CpuUs(pump.owner);
   const Instant begin = clock.Now();
   Instant now = begin;
   while (now - begin < kPerShape) {
@@ -296,6 +313,8 @@ Result<KvBenchRow> Measure(const std::string& lane, const Shape& shape, const Pu
     AISP_ASSIGN_OR_RETURN(const size_t n, pump.ended());
     ended += n;
   }
+  row.cpu_us_per_mib = (CpuUs(pump.owner) - cpu) /
+                       (static_cast<double>(ended * shape.blocks * shape.block_bytes) / (1 << 20));
   return row;
 }
 
@@ -316,6 +335,7 @@ class BareSocket {
   Result<KvBenchRow> Row(const Shape& shape) {
     const uint64_t bytes = shape.block_bytes * shape.blocks;
     Pump pump;
+    pump.owner = owner_->pid();
     pump.start = [&](size_t) -> Status {
       const Instant deadline = SteadyClock().Now() + kPatience;
       if (at_ + bytes > source_.bytes) at_ = 0;
@@ -357,6 +377,7 @@ Status BenchLane(const KvBenchOptions& options, const std::string& lane, const B
   for (const Shape& shape : ShapesOf(options)) {
     const Scatter scatter(shape, PoolBytesOf(options));
     Pump pump;
+    pump.owner = owner->pid();
     pump.start = [&](size_t round) -> Status {
       AISP_RETURN_IF_ERROR(writer->Write(peer, scatter.Copies(round), kEpoch));
       return {};
@@ -440,9 +461,9 @@ std::string ToTable(const KvBench& bench) {
                                 "blocks", "one write us", "GB/s", "of memcpy", "of socket");
   const auto part = [](double of) { return of > 0 ? fmt::format("{:.0f}%", of * 100) : ""; };
   for (const KvBenchRow& row : bench.rows) {
-    out += fmt::format("{:<8}{:>12}{:>8}{:>14.1f}{:>10.2f}{:>12}{:>12}\n", row.lane, row.block_kib,
-                       row.blocks, row.write_us, row.gb_per_s, part(row.of_memcpy),
-                       part(row.of_socket));
+    out += fmt::format("{:<8}{:>12}{:>8}{:>14.1f}{:>10.2f}{:>12.0f}{:>12}{:>12}\n", row.lane,
+                       row.block_kib, row.blocks, row.write_us, row.gb_per_s, row.cpu_us_per_mib,
+                       part(row.of_memcpy), part(row.of_socket));
   }
   for (const std::string& why : bench.left_out) out += "left out: " + why + "\n";
   return out;
