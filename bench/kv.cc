@@ -5,6 +5,7 @@
 #include <spawn.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -133,7 +134,8 @@ void WaitForEndOfInput() {
   }
 }
 
-// Takes writes over one bare connection: a length, so many bytes, and a byte back.
+// Takes writes over one bare connection: a length, so many bytes, and a byte back. They go through
+// all of the pool, as those of a lane do: what stays in a cache would be faster.
 Status ServeSocket(std::span<std::byte> pool) {
   AISP_ASSIGN_OR_RETURN(const UniqueFd listen, ListenTcp("127.0.0.1", 0));
   AISP_ASSIGN_OR_RETURN(const uint16_t port, LocalPort(listen.get()));
@@ -142,9 +144,13 @@ Status ServeSocket(std::span<std::byte> pool) {
   fcntl(listen.get(), F_SETFL, 0);
   const UniqueFd peer(accept(listen.get(), nullptr, nullptr));
   uint64_t bytes = 0;
+  uint64_t at = 0;
   while (recv(peer.get(), &bytes, sizeof(bytes), MSG_WAITALL) == sizeof(bytes) &&
          bytes <= pool.size()) {
-    if (recv(peer.get(), pool.data(), bytes, MSG_WAITALL) != static_cast<ssize_t>(bytes)) break;
+    if (at + bytes > pool.size()) at = 0;
+    const ssize_t got = recv(peer.get(), pool.data() + at, bytes, MSG_WAITALL);
+    if (got != static_cast<ssize_t>(bytes)) break;
+    at += bytes;
     if (send(peer.get(), "a", 1, MSG_NOSIGNAL) != 1) break;
   }
   return {};
@@ -207,6 +213,7 @@ class OwnerProcess {
     waitpid(pid_, nullptr, 0);
   }
 
+  pid_t pid() const { return pid_; }
   // What it says of its pool; an error when it ended before.
   Result<std::string> Descriptor() {
     std::string line;
@@ -232,7 +239,21 @@ class OwnerProcess {
 struct Pump {
   std::function<Status(size_t round)> start;
   std::function<Result<size_t>()> ended;  // waits for one at least
+  pid_t owner = 0;                        // the other process, if there is one
 };
+
+// That this process and that one have had: what a busy machine cannot blur.
+double CpuUs(pid_t other) {
+  double sum = 0;
+  clockid_t clock = CLOCK_PROCESS_CPUTIME_ID;
+  for (int i = 0; i < (other == 0 ? 1 : 2); ++i) {
+    timespec time{};
+    if (i == 1 && clock_getcpuclockid(other, &clock) != 0) break;
+    if (clock_gettime(clock, &time) != 0) break;
+    sum += static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_nsec) * 1e-3;
+  }
+  return sum;
+}
 
 // Both pools in pieces of a block, in a random order, another for each round.
 class Scatter {
@@ -272,6 +293,7 @@ Result<KvBenchRow> Measure(const std::string& lane, const Shape& shape, const Pu
   std::ranges::nth_element(alone, alone.begin() + static_cast<ptrdiff_t>(alone.size() / 2));
   size_t started = 0;
   size_t ended = 0;
+  const double cpu = CpuUs(pump.owner);
   const Instant begin = clock.Now();
   Instant now = begin;
   while (now - begin < kPerShape) {
@@ -291,11 +313,59 @@ Result<KvBenchRow> Measure(const std::string& lane, const Shape& shape, const Pu
     AISP_ASSIGN_OR_RETURN(const size_t n, pump.ended());
     ended += n;
   }
+  row.cpu_us_per_mib = (CpuUs(pump.owner) - cpu) /
+                       (static_cast<double>(ended * shape.blocks * shape.block_bytes) / (1 << 20));
   return row;
 }
 
+// One connection without anything of ours.
+class BareSocket {
+ public:
+  static Result<std::unique_ptr<BareSocket>> Open(const KvBenchOptions& options,
+                                                  const BenchPool& pool) {
+    AISP_ASSIGN_OR_RETURN(auto owner, OwnerProcess::Start(options, kSocket));
+    AISP_ASSIGN_OR_RETURN(const std::string port, owner->Descriptor());
+    AISP_ASSIGN_OR_RETURN(const int64_t number, ParseIntInRange(port, 1, 65535));
+    AISP_ASSIGN_OR_RETURN(UniqueFd socket,
+                          ConnectTcp("127.0.0.1", static_cast<uint16_t>(number), kPatience));
+    fcntl(socket.get(), F_SETFL, 0);
+    return std::unique_ptr<BareSocket>(
+        new BareSocket(std::move(owner), std::move(socket), pool.region()));
+  }
+  Result<KvBenchRow> Row(const Shape& shape) {
+    const uint64_t bytes = shape.block_bytes * shape.blocks;
+    Pump pump;
+    pump.owner = owner_->pid();
+    pump.start = [&](size_t) -> Status {
+      const Instant deadline = SteadyClock().Now() + kPatience;
+      if (at_ + bytes > source_.bytes) at_ = 0;
+      AISP_RETURN_IF_ERROR(SendAll(socket_.get(), std::as_bytes(std::span(&bytes, 1)), deadline));
+      const std::span<const std::byte> sent(source_.base + at_, bytes);
+      at_ += bytes;
+      return SendAll(socket_.get(), sent, deadline);
+    };
+    pump.ended = [&]() -> Result<size_t> {
+      std::array<char, kUnderWay> acks;
+      const ssize_t n = recv(socket_.get(), acks.data(), acks.size(), 0);
+      if (n <= 0) return Unavailable("the bare socket's other end is gone");
+      return static_cast<size_t>(n);
+    };
+    return Measure(kSocket, shape, pump);
+  }
+
+ private:
+  BareSocket(std::unique_ptr<OwnerProcess> owner, UniqueFd socket, const KvRegion& source)
+      : owner_(std::move(owner)), socket_(std::move(socket)), source_(source) {}
+
+  const std::unique_ptr<OwnerProcess> owner_;
+  const UniqueFd socket_;
+  const KvRegion source_;
+  uint64_t at_ = 0;
+};
+
+// `beside`: whose rows are measured in turns with the lane's, so that a busy machine hurts both.
 Status BenchLane(const KvBenchOptions& options, const std::string& lane, const BenchPool& pool,
-                 std::vector<KvBenchRow>* rows) {
+                 BareSocket* beside, std::vector<KvBenchRow>* rows) {
   AISP_ASSIGN_OR_RETURN(const std::unique_ptr<KvTransport> writer,
                         MakeLane(lane, options.library_folders));
   AISP_ASSIGN_OR_RETURN(const auto owner, OwnerProcess::Start(options, lane));
@@ -307,6 +377,7 @@ Status BenchLane(const KvBenchOptions& options, const std::string& lane, const B
   for (const Shape& shape : ShapesOf(options)) {
     const Scatter scatter(shape, PoolBytesOf(options));
     Pump pump;
+    pump.owner = owner->pid();
     pump.start = [&](size_t round) -> Status {
       AISP_RETURN_IF_ERROR(writer->Write(peer, scatter.Copies(round), kEpoch));
       return {};
@@ -320,7 +391,13 @@ Status BenchLane(const KvBenchOptions& options, const std::string& lane, const B
       for (size_t i = 0; i < n; ++i) AISP_RETURN_IF_ERROR(done[i].status);
       return n;
     };
+    std::optional<KvBenchRow> bare;
+    if (beside != nullptr) {
+      AISP_ASSIGN_OR_RETURN(bare, beside->Row(shape));
+    }
     AISP_ASSIGN_OR_RETURN(KvBenchRow row, Measure(lane, shape, pump));
+    if (bare) row.of_socket = row.gb_per_s / bare->gb_per_s;
+    if (bare) rows->push_back(std::move(*bare));
     rows->push_back(std::move(row));
   }
   writer->Disconnect(peer);
@@ -349,34 +426,6 @@ Status BenchMemcpy(const BenchPool& pool, std::vector<KvBenchRow>* rows) {
   return {};
 }
 
-Status BenchSocket(const KvBenchOptions& options, const BenchPool& pool,
-                   std::vector<KvBenchRow>* rows) {
-  AISP_ASSIGN_OR_RETURN(const auto owner, OwnerProcess::Start(options, kSocket));
-  AISP_ASSIGN_OR_RETURN(const std::string port, owner->Descriptor());
-  AISP_ASSIGN_OR_RETURN(const int64_t number, ParseIntInRange(port, 1, 65535));
-  AISP_ASSIGN_OR_RETURN(const UniqueFd socket,
-                        ConnectTcp("127.0.0.1", static_cast<uint16_t>(number), kPatience));
-  fcntl(socket.get(), F_SETFL, 0);
-  for (const Shape& shape : kShapes) {
-    const uint64_t bytes = shape.block_bytes * shape.blocks;
-    Pump pump;
-    pump.start = [&](size_t) -> Status {
-      const Instant deadline = SteadyClock().Now() + kPatience;
-      AISP_RETURN_IF_ERROR(SendAll(socket.get(), std::as_bytes(std::span(&bytes, 1)), deadline));
-      return SendAll(socket.get(), {pool.region().base, bytes}, deadline);
-    };
-    pump.ended = [&]() -> Result<size_t> {
-      std::array<char, kUnderWay> acks;
-      const ssize_t n = recv(socket.get(), acks.data(), acks.size(), 0);
-      if (n <= 0) return Unavailable("the bare socket's other end is gone");
-      return static_cast<size_t>(n);
-    };
-    AISP_ASSIGN_OR_RETURN(KvBenchRow row, Measure(kSocket, shape, pump));
-    rows->push_back(std::move(row));
-  }
-  return {};
-}
-
 }  // namespace
 
 Result<KvBench> BenchKv(const KvBenchOptions& options) {
@@ -388,12 +437,16 @@ Result<KvBench> BenchKv(const KvBenchOptions& options) {
   KvBench bench;
   if (host) AISP_RETURN_IF_ERROR(BenchMemcpy(pool, &bench.rows));
   const std::vector<KvBenchRow> memcpy_rows = bench.rows;
+  std::unique_ptr<BareSocket> bare;
+  if (host) {
+    AISP_ASSIGN_OR_RETURN(bare, BareSocket::Open(options, pool));
+  }
   for (const std::string& lane : options.lanes) {
-    if (const Status done = BenchLane(options, lane, pool, &bench.rows); !done)
+    BareSocket* const beside = lane == "tcp" ? bare.get() : nullptr;
+    if (const Status done = BenchLane(options, lane, pool, beside, &bench.rows); !done)
       bench.left_out.push_back(lane + ": " + done.error().message);
   }
   if (!host) return bench;
-  AISP_RETURN_IF_ERROR(BenchSocket(options, pool, &bench.rows));
   for (KvBenchRow& row : bench.rows) {
     const auto same = std::ranges::find_if(memcpy_rows, [&](const KvBenchRow& r) {
       return r.block_kib == row.block_kib && r.blocks == row.blocks;
@@ -404,13 +457,13 @@ Result<KvBench> BenchKv(const KvBenchOptions& options) {
 }
 
 std::string ToTable(const KvBench& bench) {
-  std::string out = fmt::format("{:<8}{:>12}{:>8}{:>14}{:>10}{:>12}\n", "lane", "block KiB",
-                                "blocks", "one write us", "GB/s", "of memcpy");
+  std::string out = fmt::format("{:<8}{:>12}{:>8}{:>14}{:>10}{:>12}{:>12}\n", "lane", "block KiB",
+                                "blocks", "one write us", "GB/s", "of memcpy", "of socket");
+  const auto part = [](double of) { return of > 0 ? fmt::format("{:.0f}%", of * 100) : ""; };
   for (const KvBenchRow& row : bench.rows) {
-    const std::string of_memcpy =
-        row.of_memcpy > 0 ? fmt::format("{:.0f}%", row.of_memcpy * 100) : "";
-    out += fmt::format("{:<8}{:>12}{:>8}{:>14.1f}{:>10.2f}{:>12}\n", row.lane, row.block_kib,
-                       row.blocks, row.write_us, row.gb_per_s, of_memcpy);
+    out += fmt::format("{:<8}{:>12}{:>8}{:>14.1f}{:>10.2f}{:>12.0f}{:>12}{:>12}\n", row.lane,
+                       row.block_kib, row.blocks, row.write_us, row.gb_per_s, row.cpu_us_per_mib,
+                       part(row.of_memcpy), part(row.of_socket));
   }
   for (const std::string& why : bench.left_out) out += "left out: " + why + "\n";
   return out;
@@ -420,10 +473,11 @@ std::string ToJson(const KvBench& bench) {
   std::vector<std::string> rows;
   rows.reserve(bench.rows.size());
   for (const KvBenchRow& row : bench.rows) {
-    rows.push_back(fmt::format(
-        "{{\"lane\": \"{}\", \"block_kib\": {}, \"blocks\": {}, \"write_us\": {:.2f}, "
-        "\"gb_per_s\": {:.3f}, \"of_memcpy\": {:.3f}}}",
-        row.lane, row.block_kib, row.blocks, row.write_us, row.gb_per_s, row.of_memcpy));
+    rows.push_back(
+        fmt::format("{{\"lane\": \"{}\", \"block_kib\": {}, \"blocks\": {}, \"write_us\": {:.2f}, "
+                    "\"gb_per_s\": {:.3f}, \"of_memcpy\": {:.3f}, \"of_socket\": {:.3f}}}",
+                    row.lane, row.block_kib, row.blocks, row.write_us, row.gb_per_s, row.of_memcpy,
+                    row.of_socket));
   }
   return "[" + Join(rows, ", ") + "]";
 }

@@ -24,10 +24,12 @@ struct KvBenchOptions {
 struct KvBenchRow {
   std::string lane;  // with "memcpy" and "socket" beside them
   uint64_t block_kib = 0;
-  int32_t blocks = 0;    // of one write, scattered over both pools
-  double write_us = 0;   // one write alone, from Write to its completion: the median
-  double gb_per_s = 0;   // several under way
-  double of_memcpy = 0;  // gb_per_s over memcpy's of the same shape; 0 between GPUs
+  int32_t blocks = 0;         // of one write, scattered over both pools
+  double write_us = 0;        // one write alone, from Write to its completion: the median
+  double gb_per_s = 0;        // several under way
+  double of_memcpy = 0;       // gb_per_s over memcpy's of the same shape; 0 between GPUs
+  double cpu_us_per_mib = 0;  // of both processes, with several under way
+  double of_socket = 0;  // likewise over that of a bare connection, measured just before; tcp alone
 };
 
 struct KvBench {

@@ -56,6 +56,9 @@ struct DecodeRequest {
   bool shares_prompt = false;
   uint64_t prompt_id = 0;      // of the attempt under way, where the prompt is shared
   std::string address;         // of the attempt under way
+  // The processes that were asked so far; and those that were lost since, before the first token.
+  std::vector<v1::PrefillTarget> asked;
+  std::vector<v1::PrefillTarget> lost;
   Instant began;               // of the attempt under way
   uint64_t transfer_id = 0;    // of the attempt under way, 0 before it was asked
   Instant silent_at = kNever;  // kRequested: the prefill worker counts as silent then

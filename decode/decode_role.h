@@ -7,7 +7,8 @@
 // token x layer count checked) -> the first token has come too, or where the prefill worker could
 // not draw it the last token runs as the first decode row. What goes wrong -
 // the lease runs out, the worker fails, falls silent or is lost - ends that attempt: the next
-// fallback is tried, then the prompt runs here. Blocks of a given-up grant come back on the
+// fallback is tried, then the prompt runs here. Of prefill workers that are lost the router hears,
+// and after two it gets the request back. Blocks of a given-up grant come back on the
 // writer's FenceAck, on a transport that fences on this side, or on proof of the writer's death;
 // never by time. A prompt whose uncached part is smaller than a block is not worth the trip and
 // runs here.

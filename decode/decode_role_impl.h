@@ -1,7 +1,8 @@
 // The inside of DecodeRole; included by decode/*.cc only. Split over decode_role.cc (routers and
 // the loop), tokens.cc (what sequences say), remote_prefill.cc (what is asked of prefill workers
-// and what they say), pulling.cc (what is asked of workers that hold a prefix), repeats.cc (answers
-// that are said again), draining.cc and fencing.cc (how granted blocks come back).
+// and what they say), lost_prefill.cc (those that were lost), pulling.cc (what is asked of workers
+// that hold a prefix), repeats.cc (answers that are said again), draining.cc and fencing.cc (how
+// granted blocks come back).
 #pragma once
 
 #include <map>
@@ -103,7 +104,6 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
 
   // --- remote_prefill.cc ---
   void OnSessionUp(const std::string& address) override;
-  void OnSessionLost(const std::string& address, const Error& why) override;
   void OnPeer(const std::string& address, const v1::PrefillToDecode& message) override;
   // Asks the next target that can be reached, else runs the prompt here.
   void StartRemote(DecodeRequest& request);
@@ -137,6 +137,14 @@ struct DecodeRole::Impl final : public LinkHandler<v1::PrefillToDecode>,
   void FailUnasked(DecodeRequest& request);
   bool OverCap(const std::string& address, int32_t wanted_blocks) const;
   Duration LeaseFor(int32_t tokens) const;
+
+  // --- lost_prefill.cc ---
+  void OnSessionLost(const std::string& address, const Error& why) override;
+  void NoteAsked(DecodeRequest& request) const;
+  // The request's routers hear of the last process that was lost after it had been asked.
+  void TellLost(const DecodeRequest& request);
+  // It may be what ends prefill workers: its router judges it before anybody computes it again.
+  void HandBack(DecodeRequest& request);
 
   // --- pulling.cc ---
   // Begins the pull that the router names, or leaves it to the prefill worker.

@@ -70,7 +70,9 @@ void DecodeRole::Impl::Ask(DecodeRequest& request) {
     // Nobody there has heard of it.
     by_transfer.erase(std::exchange(request.transfer_id, 0));
     FailRemote(request, sent.error().message, /*expected=*/true);
+    return;
   }
+  NoteAsked(request);
 }
 
 Status DecodeRole::Impl::SendPrefill(DecodeRequest& request, v1::PrefillRequest prefill) {
@@ -115,18 +117,6 @@ void DecodeRole::Impl::OnSessionUp(const std::string& address) {
     const Lease& lease = *leases.Find(epoch);
     if (lease.writer.address == address) SendRevoke(lease);
   }
-}
-
-void DecodeRole::Impl::OnSessionLost(const std::string& address, const Error& why) {
-  prompts_out.erase(address);
-  std::vector<RequestKey> keys;
-  for (const auto& [key, request] : requests) {
-    if (request.phase != RequestPhase::kRunning && request.address == address) keys.push_back(key);
-  }
-  for (const RequestKey key : keys)
-    FailRemote(requests.at(key), "prefill worker lost: " + why.message);
-  puller->OnSessionLost(address, why);
-  speakers.erase(address);
 }
 
 void DecodeRole::Impl::OnMessage(LinkId link, v1::PrefillToDecode message) {

@@ -62,7 +62,9 @@ struct Router::Impl {
     Placement placed;  // the last one
     // Of all its placements without a token: their ends are perhaps told later than that of the
     // decode worker. Bounded by max_attempts.
-    std::vector<std::string> prefill_workers;
+    std::set<WorkerKey> prefill_workers;
+    // Of these: lost after they had been asked, by the word of a decode worker.
+    std::set<WorkerKey> prefill_lost;
     std::string pulls_from;  // the holder of its prefix, in the last placement; "": none
     std::string pulls_to;    // the worker that computes the rest
     int placements = 0;
@@ -90,11 +92,13 @@ struct Router::Impl {
     std::vector<TokenId> Sequence() const;
   };
 
-  // A decode worker that was lost, and who may have caused it: has got no token since.
+  // A worker that was lost, and who may have caused it: has got no token since. Those of a prefill
+  // worker are told one by one, by decode workers; until then it has none.
   struct WorkerEnd {
     WorkerKey worker;
     Instant at;
     std::set<RequestId> suspects;
+    size_t others = 0;  // that may have caused it too, and are gone
   };
 
   struct Link {
@@ -233,6 +237,25 @@ struct Router::Impl {
   // Who may have caused its end: those, and who was taken from it lately; of these some are `gone`.
   void Suspects(const WorkerState& worker, const std::vector<RequestId>& orphans,
                 std::set<RequestId>* present, size_t* gone) const;
+  // A prefill worker was lost; who was on it is told by decode workers, before or after this.
+  void BlamePrefill(const WorkerState& worker);
+  // The word of a decode worker that these were lost while the request waited for them.
+  void OnPrefillLost(Request& request, const v1::TokenEvent& event);
+  void AddSuspect(WorkerEnd& end, Request& request);
+  // What of `left` may have been on the worker, and is not there any more.
+  size_t Gone(const WorkerState& worker, Instant now) const;
+  void AddEnd(WorkerEnd end);
+  // Holds back whom these ends convict, else tries all suspects one at a time.
+  void Weigh(const std::set<RequestId>& suspects);
+  // It ends without a token, and nobody will say any more whether it was on prefill workers that
+  // end, or have just ended.
+  void LeavePrefillWorkers(const Request& request);
+  // Prefill workers were lost with it: until it is clear whether they have ended.
+  void HoldBack(Request& request);
+  // The choices of one request do the same to workers, and are one suspect.
+  static bool Alike(const Request& a, const Request& b);
+  size_t Different(const std::set<RequestId>& suspects) const;
+  bool Explains(const Request& request, const WorkerEnd& end) const;
   bool Convicted(const Request& request) const;
   // A worker computed it and lives.
   void Clear(Request& request);
@@ -245,8 +268,9 @@ struct Router::Impl {
   // At the time of its verdict: true when it was refused, else it may be placed again.
   bool Judge(RequestId id, Instant now);
   bool WaitsForToken(const Request& request) const;
-  // A request that waits for a token was sent to that prefill worker, or may be as a fallback.
-  bool MayPrefillOn(const std::string& worker) const;
+  // A request that waits for a token (`but` this one) was sent to that prefill worker, or may be as
+  // a fallback.
+  bool MayPrefillOn(const WorkerKey& worker, const Request* but = nullptr) const;
   bool Suspect(const Request& request) const;
   bool AnotherOnTrial(const Request& request) const;
   void RefusePoison(RequestId id);

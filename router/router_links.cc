@@ -336,7 +336,7 @@ void Router::Impl::Forget(const std::string& worker_id, const Counter& cause, co
   const bool died = (&cause == &metrics.forgotten_link || &cause == &metrics.forgotten_silent) &&
                     !it->second.draining;
   if (died && it->second.prefill()) {
-    if (!MayPrefillOn(name)) unexplained_end = clock->Now();
+    BlamePrefill(it->second);
   } else if (died) {
     Blame(it->second, moved);
   }

@@ -335,7 +335,7 @@ Status Router::Impl::Dispatch(Request& request, const Choice& choice) {
   v1::GenerateRequest generate = MakeGenerate(request);
   const auto describe = [&](int index, v1::PrefillTarget* target) {
     const v1::Register& info = states[index]->info;
-    request.prefill_workers.push_back(info.worker_id());
+    request.prefill_workers.emplace(info.worker_id(), info.incarnation());
     target->set_worker_id(info.worker_id());
     target->set_incarnation(info.incarnation());
     target->set_kv_address(info.kv_address());

@@ -1,13 +1,16 @@
 // Requests that end workers. One that makes its worker crash would, replayed, end one after the
 // other.
 //
-// Suspected of a worker's end is who was on it and has got no token since; it computes its prompt
-// on the next one alone, so that it takes no prefill workers with it. Who was the only one to
-// wait on two workers that ended is refused. Where others waited beside it, a third end is asked
-// for, and all who are suspected go on one at a time until then, so that it finds the one. A
-// token clears whoever gets it; an end that nobody is left to have caused is taken for a machine
-// that failed or somebody who kills workers, and while there are such, ends prove nothing and a
-// request keeps all its attempts.
+// Suspected of a worker's end is who was on it and has got no token since; after a decode worker's
+// it computes its prompt on the next one alone, so that it takes no prefill workers with it. Who
+// was the only one to wait on two workers that ended is refused. Where others waited beside it, a
+// third end is asked for, and all who are suspected go on one at a time until then, so that it
+// finds the one. A token clears whoever gets it; an end that nobody is left to have caused is taken
+// for a machine that failed or somebody who kills workers, and while there are such, ends prove
+// nothing and a request keeps all its attempts.
+//
+// Who was on a prefill worker is told by the decode workers that asked it. After two of them they
+// hand the request back, so that no third one is asked before it is judged.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -31,11 +34,10 @@ bool Router::Impl::WaitsForToken(const Request& request) const {
   return request.first_token == kNever || request.last_token < request.dispatched;
 }
 
-bool Router::Impl::MayPrefillOn(const std::string& worker) const {
+bool Router::Impl::MayPrefillOn(const WorkerKey& worker, const Request* but) const {
   return std::any_of(requests.begin(), requests.end(), [&](const auto& entry) {
     const Request& r = entry.second;
-    return WaitsForToken(r) && std::find(r.prefill_workers.begin(), r.prefill_workers.end(),
-                                         worker) != r.prefill_workers.end();
+    return &r != but && WaitsForToken(r) && r.prefill_workers.count(worker) > 0;
   });
 }
 
@@ -63,37 +65,136 @@ void Router::Impl::Suspects(const WorkerState& worker, const std::vector<Request
   }
   for (const RequestId id : all) {
     const auto request = requests.find(id.value);
-    if (request == requests.end()) {
-      ++*gone;
-    } else if (WaitsForToken(request->second)) {
-      present->insert(id);
-    }
+    if (request != requests.end() && WaitsForToken(request->second)) present->insert(id);
   }
+  *gone = Gone(worker, now);
+}
+
+size_t Router::Impl::Gone(const WorkerState& worker, Instant now) const {
+  std::set<RequestId> gone;
+  for (const auto& [id, since] : worker.left) {
+    const bool lately = now - since < 2 * options.silence_limit;
+    if (lately && requests.count(id.value) == 0) gone.insert(id);
+  }
+  return gone.size();
+}
+
+void Router::Impl::AddEnd(WorkerEnd end) {
+  while (!ends.empty() && (end.at - ends.front().at >= kStorm || ends.size() >= kMostEnds))
+    ends.pop_front();
+  ends.push_back(std::move(end));
 }
 
 void Router::Impl::Blame(const WorkerState& worker, const std::vector<RequestId>& orphans) {
   const Instant now = clock->Now();
   WorkerEnd end{{worker.info.worker_id(), worker.info.incarnation()}, now, {}};
-  size_t gone = 0;
-  Suspects(worker, orphans, &end.suspects, &gone);
-  if (end.suspects.empty()) unexplained_end = now;
-  while (!ends.empty() && (now - ends.front().at >= kStorm || ends.size() >= kMostEnds))
-    ends.pop_front();
-  bool again = false;
-  for (const RequestId id : end.suspects) {
-    Request& request = requests.at(id.value);
-    request.blamed[end.worker] = end.suspects.size() + gone == 1;
-    again = again || request.blamed.size() >= kEndsAlone;
+  Suspects(worker, orphans, &end.suspects, &end.others);
+  if (end.suspects.empty()) {
+    unexplained_end = now;
+    return;
   }
   const std::set<RequestId> suspects = end.suspects;
-  if (!end.suspects.empty()) ends.push_back(std::move(end));
+  for (const RequestId id : suspects)
+    requests.at(id.value).blamed[end.worker] = Different(suspects) + end.others == 1;
+  AddEnd(std::move(end));
+  Weigh(suspects);
+}
+
+void Router::Impl::BlamePrefill(const WorkerState& worker) {
+  const Instant now = clock->Now();
+  WorkerEnd end{{worker.info.worker_id(), worker.info.incarnation()}, now, {}};
+  if (!MayPrefillOn(end.worker)) {
+    unexplained_end = now;
+    return;
+  }
+  end.others = Gone(worker, now);
+  for (auto& [id, request] : requests) {
+    if (request.prefill_lost.count(end.worker) > 0) AddSuspect(end, request);
+  }
+  AddEnd(std::move(end));
+}
+
+void Router::Impl::AddSuspect(WorkerEnd& end, Request& request) {
+  end.suspects.insert(request.id);
+  const bool alone = Different(end.suspects) + end.others == 1;
+  for (const RequestId id : end.suspects) requests.at(id.value).blamed[end.worker] = alone;
+}
+
+void Router::Impl::OnPrefillLost(Request& request, const v1::TokenEvent& event) {
+  if (!WaitsForToken(request)) return;
+  for (const v1::PrefillTarget& lost : event.lost_prefill()) {
+    const WorkerKey worker{lost.worker_id(), lost.incarnation()};
+    if (request.prefill_workers.count(worker) == 0) continue;
+    if (!request.prefill_lost.insert(worker).second) continue;
+    for (WorkerEnd& end : ends) {
+      if (end.worker == worker) AddSuspect(end, request);
+    }
+  }
+}
+
+void Router::Impl::LeavePrefillWorkers(const Request& request) {
+  if (!WaitsForToken(request)) return;
+  const Instant now = clock->Now();
+  for (const WorkerKey& key : request.prefill_workers) {
+    WorkerState* const worker = WorkerNamed(key.first);
+    if (worker != nullptr && worker->info.incarnation() == key.second)
+      worker->TakenAway(request.id, now);
+  }
+  for (WorkerEnd& end : ends) {
+    const bool unheard = now - end.at < 2 * options.silence_limit &&
+                         request.prefill_workers.count(end.worker) > 0 &&
+                         end.suspects.count(request.id) == 0;
+    if (!unheard) continue;
+    ++end.others;
+    for (const RequestId id : end.suspects) requests.at(id.value).blamed[end.worker] = false;
+  }
+}
+
+void Router::Impl::HoldBack(Request& request) {
+  const Instant now = clock->Now();
+  if (request.prefill_lost.size() >= kEndsAlone && !InStorm(now))
+    request.verdict = now + options.poison_verdict;
+}
+
+bool Router::Impl::Alike(const Request& a, const Request& b) {
+  return a.spec.shares_tokens && b.spec.shares_tokens &&
+         a.spec.tokens.identity() == b.spec.tokens.identity();
+}
+
+size_t Router::Impl::Different(const std::set<RequestId>& suspects) const {
+  std::set<const void*> prompts;
+  size_t single = 0;
+  for (const RequestId id : suspects) {
+    const RouterRequest& spec = requests.at(id.value).spec;
+    if (spec.shares_tokens) {
+      prompts.insert(spec.tokens.identity());
+    } else {
+      ++single;
+    }
+  }
+  return single + prompts.size();
+}
+
+bool Router::Impl::Explains(const Request& request, const WorkerEnd& end) const {
+  return std::any_of(end.suspects.begin(), end.suspects.end(), [&](RequestId id) {
+    return id == request.id || Alike(requests.at(id.value), request);
+  });
+}
+
+void Router::Impl::Weigh(const std::set<RequestId>& suspects) {
+  const Instant now = clock->Now();
+  const bool again = std::any_of(suspects.begin(), suspects.end(), [this](RequestId id) {
+    return requests.at(id.value).blamed.size() >= kEndsAlone;
+  });
   if (!again || InStorm(now)) return;
+  bool found = false;
   for (const RequestId id : suspects) {
     Request& request = requests.at(id.value);
     if (request.wire_id != 0 || !Convicted(request)) continue;
     request.verdict = now + options.poison_verdict;
-    return;
+    found = true;
   }
+  if (found) return;
   for (auto& [id, request] : requests) {
     const bool waits = request.wire_id == 0 && WaitsForToken(request);
     if (!waits || request.blamed.empty()) continue;
@@ -107,12 +208,14 @@ bool Router::Impl::Convicted(const Request& request) const {
   const auto alone = std::count_if(request.blamed.begin(), request.blamed.end(),
                                    [](const auto& blamed) { return blamed.second; });
   const bool others_too = std::any_of(ends.begin(), ends.end(), [&](const WorkerEnd& end) {
-    return end.suspects.count(request.id) == 0;
+    return !end.suspects.empty() && !Explains(request, end);
   });
   if (alone >= static_cast<ptrdiff_t>(kEndsAlone) && !others_too) return true;
   if (request.blamed.size() < kEndsBesideOthers) return false;
   return std::none_of(requests.begin(), requests.end(), [&](const auto& entry) {
-    return entry.second.id != request.id && entry.second.blamed.size() >= request.blamed.size();
+    const Request& other = entry.second;
+    return other.id != request.id && !Alike(other, request) &&
+           other.blamed.size() >= request.blamed.size();
   });
 }
 
@@ -122,17 +225,21 @@ void Router::Impl::Unblame(const v1::Register& worker) {
   const auto is_back = [&](const WorkerKey& key) {
     return key.first == worker.worker_id() && (ended_well || key.second == worker.incarnation());
   };
-  for (auto& [id, request] : requests)
+  for (auto& [id, request] : requests) {
     std::erase_if(request.blamed, [&](const auto& blamed) { return is_back(blamed.first); });
+    std::erase_if(request.prefill_lost, is_back);
+  }
   std::erase_if(ends, [&](const WorkerEnd& end) { return is_back(end.worker); });
 }
 
+// Of a prefill worker's end others may yet be told.
 void Router::Impl::Clear(Request& request) {
-  if (request.blamed.empty()) return;
+  if (request.blamed.empty() && (request.prefill_workers.empty() || ends.empty())) return;
   request.blamed.clear();
   std::erase_if(ends, [&](WorkerEnd& end) {
-    if (end.suspects.erase(request.id) == 0 || !end.suspects.empty()) return false;
-    unexplained_end = std::max(unexplained_end, end.at);
+    const bool suspected = end.suspects.erase(request.id) > 0;
+    if (!end.suspects.empty() || MayPrefillOn(end.worker)) return false;
+    if (suspected || end.others == 0) unexplained_end = std::max(unexplained_end, end.at);
     return true;
   });
 }
@@ -140,7 +247,10 @@ void Router::Impl::Clear(Request& request) {
 void Router::Impl::ForgetSuspect(const Request& request) {
   if (request.blamed.empty()) return;
   std::erase_if(ends, [&](WorkerEnd& end) {
-    return end.suspects.erase(request.id) > 0 && end.suspects.empty();
+    if (end.suspects.erase(request.id) == 0 || !end.suspects.empty()) return false;
+    if (!MayPrefillOn(end.worker, &request)) return true;
+    ++end.others;
+    return false;
   });
 }
 
@@ -148,7 +258,11 @@ bool Router::Impl::Judge(RequestId id, Instant now) {
   Request* request = Find(id);
   if (request == nullptr || request->verdict == kNever || now < request->verdict) return false;
   request->verdict = kNever;
-  if (InStorm(now) || !Convicted(*request)) return false;
+  if (InStorm(now)) return false;
+  if (!Convicted(*request)) {
+    Weigh({id});
+    return false;
+  }
   RefusePoison(id);
   return true;
 }

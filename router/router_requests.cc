@@ -59,6 +59,7 @@ bool Router::Impl::OnTokenEvent(uint64_t wire_id, const v1::TokenEvent& event) {
     if (asking == nullptr || asking->wire_id != wire_id) return true;
   }
   Request& request = requests.at(id.value);
+  OnPrefillLost(request, event);
   const auto next = static_cast<uint32_t>(request.length());
   int skip = 0;
   if (event.tokens_size() > 0) {
@@ -137,6 +138,7 @@ void Router::Impl::Deliver(Request& request, const v1::TokenEvent& event, int sk
   request.last_token = now;
   Clear(request);
   request.prefill_workers.clear();
+  request.prefill_lost.clear();
   request.on_trial = false;
   request.answer.insert(request.answer.end(), out.tokens().begin(), out.tokens().end());
   request.emitted += static_cast<uint32_t>(out.tokens_size());
@@ -195,10 +197,12 @@ void Router::Impl::OnAttemptEnded(Request& request, const v1::TokenEvent& event)
     Finish(request, v1::FINISH_ERROR, std::move(error), {});
     return;
   }
-  if (WorkerState* worker = WorkerNamed(request.worker); worker != nullptr) {
+  WorkerState* const worker = WorkerNamed(request.worker);
+  const bool to_be_judged = event.lost_prefill_size() > 0;
+  if (worker != nullptr && !to_be_judged)
     request.failed_on.insert({request.worker, worker->info.incarnation()});
-  }
   Detach(request);
+  if (to_be_judged) HoldBack(request);
   TakeOver(request, error);
 }
 
@@ -333,6 +337,7 @@ void Router::Impl::Remove(Request& request) {
   Detach(request);
   pending.erase(id);
   LeaveQueue(request);
+  LeavePrefillWorkers(request);
   ForgetSuspect(request);
   request_timers.Erase(id.value);
   request.accounts->Leave(request.account);

@@ -306,7 +306,7 @@ class WorkerServiceImpl final : public WorkerService {
         [this](std::function<void()> work, std::function<void()> then) {
           return connects_->TrySubmit(0, [this, work = std::move(work), then = std::move(then)] {
             work();
-            post_(then);
+            post_in_step_(then);
           });
         });
     reader_links_.role = prefill_->reader_links();

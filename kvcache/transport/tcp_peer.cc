@@ -48,7 +48,7 @@ void TcpWriter::Peer::Moved() {
 }
 
 void TcpWriter::Peer::Enqueue(WriteJob job) {
-  entries_.push_back({std::move(job), State::kQueued});
+  entries_.emplace_back().job = std::move(job);
   if (const Status alive = Alive(); !alive) {
     CompleteFront(alive);
     return;
@@ -59,8 +59,7 @@ void TcpWriter::Peer::Enqueue(WriteJob job) {
 void TcpWriter::Peer::Cancel(Epoch epoch) {
   for (size_t i = next_; i < entries_.size(); ++i) {
     Entry& entry = entries_[i];
-    const bool begun = i == next_ && message_bytes_ > 0;
-    if (!begun && entry.job.epoch == epoch) entry.state = State::kCancelled;
+    if (!entry.begun && entry.job.epoch == epoch) entry.state = State::kCancelled;
   }
   CompleteCancelled();
 }
@@ -110,22 +109,41 @@ void TcpWriter::Peer::CompleteCancelled() {
 
 // ---- Sending ----
 
-Status TcpWriter::Peer::BeginMessage(const WriteJob& job) {
-  TcpWriteHeader header{.id = job.id.value,
-                        .epoch = job.epoch.value,
-                        .copies = static_cast<uint32_t>(job.copies.size())};
-  head_.resize(sizeof(header) + job.copies.size() * sizeof(TcpCopy));
+void TcpWriter::Peer::TakePart(Entry& entry) {
+  const std::vector<BlockCopy>& copies = entry.job.copies;
+  entry.begun = true;
+  part_.clear();
+  // What comes through a stage is brought there at once, and is one message.
+  uint64_t room = stage_.active() ? UINT64_MAX : kTcpPartBytes;
+  while (entry.copy < copies.size() && room > 0) {
+    const BlockCopy& copy = copies[entry.copy];
+    const uint64_t bytes = std::min(copy.bytes - entry.in_copy, room);
+    part_.push_back({copy.src_offset + entry.in_copy, copy.dst_offset + entry.in_copy, bytes});
+    room -= bytes;
+    entry.in_copy += bytes;
+    if (entry.in_copy < copy.bytes) break;
+    ++entry.copy;
+    entry.in_copy = 0;
+  }
+}
+
+Status TcpWriter::Peer::BeginMessage(Entry& entry) {
+  TakePart(entry);
+  TcpWriteHeader header{.id = entry.job.id.value,
+                        .epoch = entry.job.epoch.value,
+                        .copies = static_cast<uint32_t>(part_.size())};
+  head_.resize(sizeof(header) + part_.size() * sizeof(TcpCopy));
   auto* list = head_.data() + sizeof(header);
   if (stage_.active()) {
     stage_.Clear();
-    for (const BlockCopy& copy : job.copies) stage_.Add(copy.src_offset, copy.bytes);
+    for (const BlockCopy& copy : part_) stage_.Add(copy.src_offset, copy.bytes);
     AISP_RETURN_IF_ERROR(stage_.Reserve());
     AISP_RETURN_IF_ERROR(stage_.FromPool());
   }
-  const bool checksum = writer_->options_.checksum && !job.copies.empty();
+  const bool checksum = writer_->options_.checksum && !part_.empty();
   if (checksum) header.flags |= kTcpChecksummed;
   if (checksum && stage_.active()) header.checksum = stage_.Checksum();
-  for (const BlockCopy& copy : job.copies) {
+  for (const BlockCopy& copy : part_) {
     const TcpCopy wire{copy.dst_offset, copy.bytes};
     std::memcpy(list, &wire, sizeof(wire));
     list += sizeof(wire);
@@ -141,7 +159,7 @@ Status TcpWriter::Peer::BeginMessage(const WriteJob& job) {
   return {};
 }
 
-size_t TcpWriter::Peer::MessageParts(const WriteJob& job, std::array<iovec, 64>& iov) const {
+size_t TcpWriter::Peer::MessageParts(std::array<iovec, 64>& iov) const {
   size_t count = 0;
   uint64_t skip = sent_bytes_;
   const auto add = [&](const std::byte* base, uint64_t bytes) {
@@ -154,11 +172,11 @@ size_t TcpWriter::Peer::MessageParts(const WriteJob& job, std::array<iovec, 64>&
   };
   add(head_.data(), head_.size());
   if (stage_.active()) {
-    if (!job.copies.empty()) add(stage_.data(), stage_.bytes());
+    if (!part_.empty()) add(stage_.data(), stage_.bytes());
     return count;
   }
-  for (size_t i = 0; i < job.copies.size() && count < iov.size(); ++i) {
-    add(writer_->source_.base + job.copies[i].src_offset, job.copies[i].bytes);
+  for (size_t i = 0; i < part_.size() && count < iov.size(); ++i) {
+    add(writer_->source_.base + part_[i].src_offset, part_[i].bytes);
   }
   return count;
 }
@@ -166,15 +184,20 @@ size_t TcpWriter::Peer::MessageParts(const WriteJob& job, std::array<iovec, 64>&
 Status TcpWriter::Peer::SendQueued() {
   while (next_ < entries_.size()) {
     Entry& entry = entries_[next_];
-    if (entry.state == State::kCancelled) {
-      ++next_;  // completes when what was sent before it has
+    // A cancelled one completes when what was sent before it has; of one that failed no more is
+    // sent.
+    if (message_bytes_ == 0 &&
+        (entry.state == State::kCancelled || AllTaken(entry) || !entry.verdict)) {
+      if (entry.state == State::kQueued) entry.state = State::kSent;
+      ++next_;
+      CompleteAcknowledged();
       continue;
     }
-    if (message_bytes_ == 0) AISP_RETURN_IF_ERROR(BeginMessage(entry.job));
+    if (message_bytes_ == 0) AISP_RETURN_IF_ERROR(BeginMessage(entry));
     std::array<iovec, 64> iov;
     msghdr message{};
     message.msg_iov = iov.data();
-    message.msg_iovlen = MessageParts(entry.job, iov);
+    message.msg_iovlen = MessageParts(iov);
     const ssize_t n = sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) {
@@ -185,9 +208,8 @@ Status TcpWriter::Peer::SendQueued() {
     sent_bytes_ += static_cast<uint64_t>(n);
     Moved();
     if (sent_bytes_ < message_bytes_) continue;
-    entry.state = State::kSent;
+    ++entry.unacknowledged;
     message_bytes_ = 0;
-    ++next_;
   }
   CompleteCancelled();
   WantWrite(false);
@@ -213,14 +235,25 @@ Status TcpWriter::Peer::ReadAcks() {
 
 Status TcpWriter::Peer::OnAck(const TcpAck& ack) {
   CompleteCancelled();
-  if (ack.magic != kTcpAckMagic || entries_.empty() || entries_.front().state != State::kSent ||
+  if (ack.magic != kTcpAckMagic || entries_.empty() || entries_.front().unacknowledged == 0 ||
       entries_.front().job.id.value != ack.id) {
     return tl::unexpected(Broken("it acknowledged a write that was not sent"));
   }
-  CompleteFront(OwnersVerdict(static_cast<Code>(ack.code), entries_.front().job.epoch));
-  CompleteCancelled();
+  Entry& entry = entries_.front();
+  --entry.unacknowledged;
+  if (entry.verdict) entry.verdict = OwnersVerdict(static_cast<Code>(ack.code), entry.job.epoch);
+  CompleteAcknowledged();
   Moved();
   return {};
+}
+
+void TcpWriter::Peer::CompleteAcknowledged() {
+  CompleteCancelled();
+  if (entries_.empty()) return;
+  const Entry& front = entries_.front();
+  if (front.state != State::kSent || front.unacknowledged > 0) return;
+  CompleteFront(front.verdict);
+  CompleteCancelled();
 }
 
 }  // namespace aisp

@@ -35,14 +35,27 @@ class TcpWriter::Peer {
   struct Entry {
     WriteJob job;
     State state = State::kQueued;
+    // What has been made into messages: copies before this one, and so much of it.
+    size_t copy = 0;
+    uint64_t in_copy = 0;
+    bool begun = false;
+    int unacknowledged = 0;  // messages that are wholly sent
+    Status verdict;          // of those that were acknowledged
   };
 
   // An empty status, or why the connection is over.
   Status SendQueued();
   Status ReadAcks();
   Status OnAck(const TcpAck& ack);
-  Status BeginMessage(const WriteJob& job);
-  size_t MessageParts(const WriteJob& job, std::array<iovec, 64>& iov) const;
+  Status BeginMessage(Entry& entry);
+  // What the next message of the write takes of it.
+  void TakePart(Entry& entry);
+  static bool AllTaken(const Entry& entry) {
+    return entry.begun && entry.copy == entry.job.copies.size();
+  }
+  // The front's messages are all sent and acknowledged, or one has failed and no more are sent.
+  void CompleteAcknowledged();
+  size_t MessageParts(std::array<iovec, 64>& iov) const;
   void CompleteFront(Status status);
   void CompleteCancelled();
   void Moved();
@@ -53,7 +66,8 @@ class TcpWriter::Peer {
   UniqueFd socket_;
   std::deque<Entry> entries_;    // in order of Write; sent ones, then queued and cancelled ones
   size_t next_ = 0;              // the first entry that is not wholly sent
-  std::vector<std::byte> head_;  // header and copy list of entries_[next_] once it began
+  std::vector<BlockCopy> part_;  // of entries_[next_], once its message began
+  std::vector<std::byte> head_;  // header and copy list of that
   DeviceStage stage_;            // and its payload, from a GPU
   uint64_t message_bytes_ = 0;   // of the whole message, 0 when none began
   uint64_t sent_bytes_ = 0;      // of it

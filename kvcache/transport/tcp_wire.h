@@ -3,7 +3,7 @@
 //
 //   writer: TcpHello,                 then for each write: TcpWriteHeader, TcpCopy[copies], payload
 //   (the copies' bytes in order) owner:  TcpHelloReply,            then for each write: TcpAck, in
-//   the order of the writes
+//   the order of the writes. To an owner each part of a write is a write.
 #pragma once
 
 #include <bit>
@@ -23,6 +23,9 @@ inline constexpr uint32_t kTcpAckMagic = 0x41564b41;       // "AKVA"
 // A header that claims more is garbage; the writer refuses to make one.
 inline constexpr uint32_t kTcpMaxCopies = 65536;
 inline constexpr uint64_t kTcpMaxPayload = uint64_t{1} << 34;
+// A longer write from host memory goes as several messages of its id: each is hashed, sent,
+// received and checked while it lies in a cache, and the two sides work at the same time.
+inline constexpr uint64_t kTcpPartBytes = uint64_t{512} << 10;
 
 struct TcpHello {
   uint64_t magic = kTcpMagic;

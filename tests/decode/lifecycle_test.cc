@@ -364,5 +364,61 @@ TEST(Lifecycle, ARequestThatCannotBeServedIsRefusedWithTheNumbers) {
   EXPECT_NE(rig.router->answers[1].error.message().find("64"), std::string::npos);
 }
 
+std::vector<std::string> ToldLost(const RouterStandIn::Answer& answer) {
+  std::vector<std::string> told;
+  for (const v1::TokenEvent& event : answer.events) {
+    for (const v1::PrefillTarget& lost : event.lost_prefill())
+      told.push_back(lost.worker_id() + "/" + std::to_string(lost.incarnation()));
+  }
+  return told;
+}
+
+TEST(Lifecycle, AfterTwoPrefillWorkersThatEndedTheRouterJudgesBeforeAThirdIsAsked) {
+  RigOptions options;
+  options.prefill_workers = 3;
+  RoleRig rig(options);
+  rig.Attach();
+  for (const auto& p : rig.prefills) p->transport->hold = true;
+  rig.router->Generate("d", rig.MakeRequest(1, MakePrompt(120, 1), 4));
+  for (size_t i = 0; i < 2; ++i) {
+    ASSERT_TRUE(rig.RunUntil([&] { return rig.prefills[i]->prefill->num_transfers() > 0; })) << i;
+    EXPECT_FALSE(rig.Finished(1));
+    rig.KillPrefill(i, /*proof=*/true);
+  }
+  ASSERT_TRUE(rig.RunUntil([&] { return rig.Finished(1); }));
+  rig.RunFor(std::chrono::milliseconds(50));
+  EXPECT_EQ(rig.prefills[2]->executor->rows_computed(), 0u);
+  const RouterStandIn::Answer& answer = rig.router->answers.at(1);
+  EXPECT_EQ(answer.finish, v1::FINISH_ERROR);
+  EXPECT_TRUE(answer.error.retryable());
+  EXPECT_EQ(ToldLost(answer), (std::vector<std::string>{"p0/1", "p0/1", "p1/1"}));
+  EXPECT_EQ(answer.events.back().lost_prefill_size(), 2) << "the end says why";
+  rig.ExpectAllBlocksBack();
+}
+
+// The first one was too slow for it, and ends when the second one computes it.
+TEST(Lifecycle, APrefillWorkerThatEndsAfterItWasGivenUpIsToldToo) {
+  RigOptions options;
+  options.prefill_workers = 2;
+  options.decode.prefill_silence_limit = std::chrono::milliseconds(40);
+  RoleRig rig(options);
+  rig.Attach();
+  rig.router->Generate("d", rig.MakeRequest(9, MakePrompt(120, 9), 4));
+  rig.ExpectAnswer(9, MakePrompt(120, 9), 4);
+  rig.prefills[0]->paused = true;
+  rig.prefills[1]->transport->hold = true;
+  rig.router->Generate("d", rig.MakeRequest(1, MakePrompt(120, 1), 4));
+  ASSERT_TRUE(rig.RunUntil([&] { return rig.prefills[1]->prefill->num_transfers() > 0; }));
+  rig.KillPrefill(0, /*proof=*/true);
+  rig.RunFor(std::chrono::milliseconds(5));
+  EXPECT_EQ(ToldLost(rig.router->answers[1]), std::vector<std::string>{"p0/1"});
+  EXPECT_FALSE(rig.Finished(1));
+  rig.prefills[1]->transport->hold = false;
+  rig.ExpectAnswer(1, MakePrompt(120, 1), 4);
+  rig.KillPrefill(1, /*proof=*/true);
+  rig.RunFor(std::chrono::milliseconds(5));
+  EXPECT_EQ(ToldLost(rig.router->answers[1]).size(), 1u) << "its token came";
+}
+
 }  // namespace
 }  // namespace aisp

@@ -24,15 +24,9 @@ class ReplayedMessages : public ::testing::TestWithParam<bool> {
     rig_->ExpectAnswer(1, prompt_, 4);
   }
   v1::GenerateRequest Pulling(uint64_t id, const std::vector<TokenId>& prompt) const {
-    v1::GenerateRequest request = rig_->MakeRequest(id, prompt, 4);
-    request.clear_prefill();
-    request.clear_prefill_fallbacks();
-    v1::PrefixSource* pull = request.mutable_pull();
-    pull->mutable_holder()->set_worker_id("p0");
-    pull->mutable_holder()->set_kv_address("p0");
-    pull->set_tokens(static_cast<uint32_t>(prompt.size()));
-    pull->set_begin_within_us(100'000);
-    pull->set_limit_us(200'000);
+    v1::GenerateRequest request = rig_->MakePull(id, prompt, 4);
+    request.mutable_pull()->set_begin_within_us(100'000);
+    request.mutable_pull()->set_limit_us(200'000);
     return request;
   }
   void Listen(double keep, SplitMix64* random) {

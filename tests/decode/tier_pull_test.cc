@@ -35,22 +35,10 @@ class TierPull : public ::testing::Test {
   }
   RigPrefill& holder() { return *rig_->prefills[0]; }
   std::vector<TokenId> Longer(int more, uint64_t seed = 77) const {
-    std::vector<TokenId> tokens = prompt_;
-    const auto tail = MakePrompt(more, seed);
-    tokens.insert(tokens.end(), tail.begin(), tail.end());
-    return tokens;
+    return MakeLonger(prompt_, more, seed);
   }
   v1::GenerateRequest Pulling(uint64_t id, const std::vector<TokenId>& prompt) const {
-    v1::GenerateRequest request = rig_->MakeRequest(id, prompt, 8);
-    request.clear_prefill();
-    request.clear_prefill_fallbacks();
-    v1::PrefixSource* pull = request.mutable_pull();
-    pull->mutable_holder()->set_worker_id("p0");
-    pull->mutable_holder()->set_kv_address("p0");
-    pull->set_tokens(static_cast<uint32_t>(prompt.size()));
-    pull->set_begin_within_us(200'000);
-    pull->set_limit_us(1'000'000);
-    return request;
+    return rig_->MakePull(id, prompt, 8);
   }
   // Until p0 has begun to bring it up; copies stand still from here on.
   void StartPromoting(uint64_t id, const std::vector<TokenId>& prompt) {

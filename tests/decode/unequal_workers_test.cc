@@ -37,16 +37,7 @@ class UnequalWorkers : public ::testing::Test {
     EXPECT_GT(Timing(id).kv_blocks_moved(), 0u);
   }
   v1::GenerateRequest Pulling(uint64_t id, const std::vector<TokenId>& prompt) const {
-    v1::GenerateRequest request = rig_->MakeRequest(id, prompt, 4);
-    request.clear_prefill();
-    request.clear_prefill_fallbacks();
-    v1::PrefixSource* pull = request.mutable_pull();
-    pull->mutable_holder()->set_worker_id("p0");
-    pull->mutable_holder()->set_kv_address("p0");
-    pull->set_tokens(static_cast<uint32_t>(prompt.size()));
-    pull->set_begin_within_us(200'000);
-    pull->set_limit_us(1'000'000);
-    return request;
+    return rig_->MakePull(id, prompt, 4);
   }
   RigPrefill& p() { return *rig_->prefills[0]; }
   int32_t Staging() { return p().prefill->staging_blocks(); }

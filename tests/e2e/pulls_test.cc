@@ -112,5 +112,28 @@ TEST_F(Pulls, AHolderThatDiesUnderAPullCostsNoRequestItsText) {
   EXPECT_TRUE(Eventually([&] { return AllBlocksBack(); }));
 }
 
+// The holder is in one step that takes all of a long prompt. Whoever asks it for a prefix, and is
+// not even connected to it yet, has that before the step ends.
+TEST(PullsBesideLongSteps, AWorkerThatWasNotConnectedNeedNotWaitForTheStep) {
+  Cluster cluster({.prefill = 0,
+                   .decode = 2,
+                   .router_flags = {"--prefix-pulls=always", "--router-policy=round-robin"},
+                   .worker_flags = {"--max-prefill-chunk=2048", "--max-batch-tokens=2048"}});
+  ASSERT_TRUE(cluster.AwaitReady());
+  const std::string prompt = Prose(400, 1);
+  const Reply first = Complete(cluster.http(), prompt, 1, "");
+  ASSERT_EQ(first.error, "");
+  ASSERT_EQ(Complete(cluster.http(), "the other one's turn", 1, "").error, "");
+  auto lengthy = std::async(std::launch::async,
+                            [&] { return Complete(cluster.http(), Prose(1500, 2), 1, ""); });
+  ASSERT_TRUE(Eventually([&] { return Metric(cluster.http(), "aisp_active_requests") > 0; }));
+  const Reply again = Complete(cluster.http(), prompt, 1, "");
+  EXPECT_EQ(lengthy.wait_for(std::chrono::seconds(0)), std::future_status::timeout)
+      << "the step has ended first";
+  EXPECT_EQ(again.text, first.text);
+  EXPECT_EQ(again.usage["aisp"]["pull"]["result"], "filled");
+  EXPECT_EQ(lengthy.get().error, "");
+}
+
 }  // namespace
 }  // namespace aisp::e2e

@@ -4,9 +4,11 @@
 #include <cstring>
 #include <memory>
 #include <set>
+#include <span>
 #include <vector>
 
 #include "common/check.h"
+#include "common/hash.h"
 #include "kvcache/tiers/disk_store.h"
 #include "kvcache/tiers/tier_index.h"
 #include "tests/fuzz/fuzz_target.h"
@@ -17,6 +19,16 @@ namespace {
 constexpr size_t kPayload = 64;
 constexpr int32_t kSlots = 3;
 constexpr int32_t kPositions = 4096;
+
+// Of a header, as DiskStore describes it.
+constexpr size_t kHeader = 240;
+constexpr size_t kPayloadHashAt = 80, kHashAt = 224;
+struct Field {
+  size_t begin, end;
+};
+// A bit of a slot's first byte each: what is put right, so that hashes do not keep everything out.
+constexpr Field kRight[] = {{0, 12}, {16, 32}, {64, 72}};
+constexpr unsigned kPayloadHashRight = 8, kHashRight = 16;
 
 class InputFile final : public BlockFile {
  public:
@@ -37,21 +49,56 @@ class InputFile final : public BlockFile {
   std::vector<char> bytes_;
 };
 
+const DiskStore::Shape kShape{{1, 2}, kPayload, kPositions};
+
+// The header of an honest block.
+std::vector<std::byte> HonestHeader() {
+  DiskStore store(kShape, std::make_unique<InputFile>(""), 1);
+  std::vector<std::byte> slot(store.slot_bytes());
+  AISP_CHECK(store.Write({0, {5, 6}, {}, 0}, slot));
+  slot.resize(kHeader);
+  return slot;
+}
+
+void PutHash(std::span<std::byte> target, std::span<const std::byte> of) {
+  const Hash128 hash = HashBytes(of);
+  std::memcpy(target.data(), &hash, sizeof(hash));
+}
+
+// `part`: a byte, the header, the payload; what is missing is zero.
+void FillSlot(std::string_view part, std::span<std::byte> slot) {
+  static const std::vector<std::byte>& honest = *new std::vector<std::byte>(HonestHeader());
+  const unsigned right = part.empty() ? 0 : static_cast<unsigned char>(part[0]);
+  const auto take = [&](size_t from, std::span<std::byte> into) {
+    if (from < part.size())
+      std::memcpy(into.data(), part.data() + from, std::min(into.size(), part.size() - from));
+  };
+  const std::span<std::byte> header = slot.first(kHeader);
+  const std::span<std::byte> payload = slot.subspan(DiskStore::kHeaderBytes, kPayload);
+  take(1, header);
+  take(1 + kHeader, payload);
+  for (size_t i = 0; i < std::size(kRight); ++i) {
+    const auto [begin, end] = kRight[i];
+    if ((right >> i & 1) != 0)
+      std::memcpy(header.data() + begin, honest.data() + begin, end - begin);
+  }
+  if ((right & kPayloadHashRight) != 0) PutHash(header.subspan(kPayloadHashAt), payload);
+  if ((right & kHashRight) != 0) PutHash(header.subspan(kHashAt), header.first(kHashAt));
+}
+
 }  // namespace
 
 void FuzzOne(std::string_view input) {
   // An input is the used part of each slot, one after the other: the padding is left out.
-  constexpr size_t kUsed = 112 + kPayload;
-  std::vector<char> file(DiskStore::SlotBytes(kPayload) * kSlots);
+  constexpr size_t kUsed = 1 + kHeader + kPayload;
+  std::vector<std::byte> file(DiskStore::SlotBytes(kPayload) * kSlots);
   for (size_t slot = 0; slot * kUsed < input.size() && slot < kSlots; ++slot) {
-    const std::string_view part = input.substr(slot * kUsed, kUsed);
-    char* at = file.data() + slot * DiskStore::SlotBytes(kPayload);
-    std::memcpy(at, part.data(), std::min<size_t>(part.size(), 112));
-    if (part.size() > 112)
-      std::memcpy(at + DiskStore::kHeaderBytes, part.data() + 112, part.size() - 112);
+    FillSlot(input.substr(slot * kUsed, kUsed),
+             std::span(file).subspan(slot * DiskStore::SlotBytes(kPayload),
+                                     DiskStore::SlotBytes(kPayload)));
   }
-  DiskStore store({{1, 2}, kPayload, kPositions},
-                  std::make_unique<InputFile>(std::string_view(file.data(), file.size())), kSlots);
+  const std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
+  DiskStore store(kShape, std::make_unique<InputFile>(text), kSlots);
   std::vector<std::byte> buffer(store.slot_bytes());
   const std::vector<TierEntry> found = store.Scan(std::span(buffer).first(DiskStore::kHeaderBytes));
   std::set<Hash128> keys;
@@ -65,7 +112,8 @@ void FuzzOne(std::string_view input) {
   }
   for (int32_t slot = 0; slot < kSlots; ++slot) {
     const auto at = std::ranges::find(found, slot, &TierEntry::slot);
-    const Hash128 key = at == found.end() ? Hash128{7, 7} : at->key;
+    Hash128 key = at == found.end() ? Hash128{7, 7} : at->key;
+    while (at == found.end() && keys.contains(key)) ++key.lo;
     const Status read = store.Read(slot, key, buffer);
     AISP_CHECK(read || read.error().code == Code::kDataLoss);
     // A slot that the scan left out may hold the key that another one has, but not one of its own.

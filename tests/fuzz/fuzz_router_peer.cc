@@ -205,6 +205,13 @@ class Play {
     }
   }
 
+  // Prefill workers that it was sent to, or that it was not.
+  void SayLost(const v1::GenerateRequest& request, v1::TokenEvent* event) {
+    *event->mutable_lost_prefill() = request.prefill_fallbacks();
+    if (bytes_.Flip() && request.has_prefill()) *event->add_lost_prefill() = request.prefill();
+    if (bytes_.Below(4) == 3) event->add_lost_prefill()->set_worker_id(bytes_.Pick(kNames));
+  }
+
   // Mostly for a request that the link really has, at about the right place.
   void SayTokens() {
     if (links_.empty()) return;
@@ -218,6 +225,7 @@ class Play {
             asked[bytes_.Below(std::min<size_t>(asked.size(), 256))];
         event.set_request_id(request.request_id());
         event.set_first_position(request.prompt_tokens() + static_cast<uint32_t>(bytes_.Below(6)));
+        if (bytes_.Below(8) == 7) SayLost(request, &event);
       } else {
         event.set_request_id(bytes_.Number());
         event.set_first_position(bytes_.Number32());

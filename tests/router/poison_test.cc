@@ -343,5 +343,25 @@ TEST(Poison, OfSeveralThatWereThereTwiceOnlyTheCulpritIsRefused) {
   EXPECT_EQ(innocent.finish, v1::FINISH_LENGTH) << innocent.error.message;
 }
 
+// Choices of one request are the same prompt, and on the worker together.
+TEST(Poison, TheChoicesOfOneRequestAreOneSuspect) {
+  RouterHarness h(Patient());
+  const LinkId first = h.AddDecode("a");
+  RecordingObserver choices[3];
+  RouterRequest request = h.Request(10);
+  request.shares_tokens = true;
+  for (; request.choice < 3; ++request.choice)
+    ASSERT_TRUE(h.Submit(request, &choices[request.choice]));
+  const LinkId second = h.AddDecode("b");
+  h.router.OnLinkDown(first, kLost);
+  ASSERT_EQ(h.Generates(second).size(), 3u);
+  const LinkId third = h.AddDecode("c");
+  h.router.OnLinkDown(second, kLost);
+  h.Advance(milliseconds(1100));
+  EXPECT_TRUE(h.Generates(third).empty());
+  for (const RecordingObserver& each : choices)
+    EXPECT_THAT(each.error.message, HasSubstr("2 workers ended"));
+}
+
 }  // namespace
 }  // namespace aisp

@@ -67,9 +67,10 @@ void SimCluster::CheckPoisonAlone() {
   if (!settings_.poison_alone) return;
   const uint64_t ended = coverage_.Get("worker ended by a request");
   coverage_.Peak("workers ended by one request", ended);
-  // The prefill workers of its first placement, and a decode worker for each of three.
-  if (ended > static_cast<uint64_t>(settings_.prefill_workers) + 3)
-    world_.Fail(fmt::format("one request ended {} workers", ended));
+  // Two where it was alone, of whatever role, else three.
+  if (ended > 3) world_.Fail(fmt::format("one request ended {} workers", ended));
+  const uint64_t prefills = coverage_.Get("prefill worker ended by a request");
+  if (prefills > 2) world_.Fail(fmt::format("one request ended {} prefill workers", prefills));
   if (settings_.routers == 1 && coverage_.Get("request taken for poison") > 0)
     world_.Fail("a request was refused for another one that ends workers");
 }

@@ -163,6 +163,8 @@ void SimCluster::AskForPoison(SimHabits::Poison poison) {
   const auto length = static_cast<size_t>(world_.Between(20, settings_.max_context / 2));
   request.tokens =
       std::vector<TokenId>(length, step ? kSimStepPoisonToken : kSimProcessPoisonToken);
+  if (settings_.poison_alone && settings_.requests % 2 == 1)
+    request.prefill = PrefillPreference::kRemote;
   Visit visit;
   visit.habits.poison = poison;
   // Its client may be gone before anybody knows what it did.

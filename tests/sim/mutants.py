@@ -3,7 +3,7 @@
 
 A mutant is a product source with a few lines exchanged: it is compiled with the flags of the build, linked in front of the
 libraries and run; nothing of the tree or of the build changes. A mutant that no seed catches is a hole in the simulation: exits 1.
-A text that is not found any more is an error too: say the mutant in the words of the source as it is.
+A text that is not found once is an error too: say the mutant in the words of the source as it is.
 
 Usage: mutants.py --build DIR [--seeds N] [--jobs N] [--sample N] [--list] [NAME ...]
   --sample N: N of them, others each day, for CI.
@@ -129,8 +129,8 @@ MUTANTS = [
      "  request_timers.Set(request.id.value, request.deadline + options.deadline_grace * 1000);\n"),
     ("blind-for-good", "a router knows what every worker's prefix cache holds",
      "worker/worker_shell.cc",
-     "SendSnapshot(link);\n",
-     "static_cast<void>(link);\n"),
+     "void WorkerShell::SendSnapshot(LinkId link) {\n",
+     "void WorkerShell::SendSnapshot(LinkId link) {\n  if (link.value != 0) return;\n"),
     ("router-leaves-silently", "workers find the successor of a router that drains",
      "router/router_links.cc",
      "  for (const auto& [id, worker] : workers) sender->Send(worker.link, message);\n",
@@ -162,12 +162,16 @@ MUTANTS = [
      "    if (push.phase == Phase::kPromoting || push.epoch != epoch) continue;\n    const Reader* owner = deps_.readers->Find(push.reader);\n    if (owner == nullptr"),
     ("poison-goes-round", "a request that ends workers is refused after two of them",
      "router/router_poison.cc",
-     "  if (InStorm(now) || !Convicted(*request)) return false;\n",
+     "  RefusePoison(id);\n  return true;\n",
      "  return false;\n"),
+    ("poison-takes-all-prefills", "a request that ends prefill workers is judged after two of them",
+     "decode/lost_prefill.cc",
+     "    if (request.lost.size() >= kMostLost) {\n",
+     "    if (false) {\n"),
     ("who-is-left-did-it", "nobody is refused for what another request did",
      "router/router_poison.cc",
-     "    request.blamed[end.worker] = end.suspects.size() + gone == 1;\n",
-     "    request.blamed[end.worker] = true;\n"),
+     "Different(suspects) + end.others == 1;\n",
+     "true;\n"),
     ("zombies-displace", "a resumed process never displaces its successor",
      "router/router_names.cc",
      "  return std::find(ousted.begin(), ousted.end(), r.incarnation()) != ousted.end();\n",
@@ -200,8 +204,8 @@ class Build:
         path = os.path.join(self.root, source)
         with open(path, encoding="utf-8") as f:
             original = f.read()
-        if text not in original:
-            fail(f"{source} does not say any more: {text.strip()}")
+        if original.count(text) != 1:
+            fail(f"{source} says this {original.count(text)} times, not once: {text.strip()}")
         mutant = os.path.join(scratch, "mutant.cc")
         with open(mutant, "w", encoding="utf-8") as f:
             f.write(original.replace(text, instead))

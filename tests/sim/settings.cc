@@ -92,6 +92,8 @@ void SimSettings::DrawTiers(SimWorld& world) {
 void SimSettings::DrawFaults(SimWorld& world) {
   SimSettings& s = *this;
   s.poison_alone = world.Chance(0.06);
+  // In half of these it goes to prefill workers, of which there are more than it may end.
+  if (s.poison_alone && s.requests % 2 == 1) s.prefill_workers = 3;
   if (s.poison_alone) return;
   s.short_deadline_chance = world.Chance(0.3) ? world.Uniform(0.1, 0.7) : 0.02;
   s.cancel_chance = world.Chance(0.5) ? world.Uniform(0.05, 0.4) : 0.02;

@@ -204,6 +204,7 @@ void SimWorker::FailDevice() {
 
 void SimWorker::Crash() {
   shared_.coverage->Count("worker ended by a request");
+  if (prefill()) shared_.coverage->Count("prefill worker ended by a request");
   shared_.world->Trace(process_->name, "is ended by a request");
   Kill(50);
   shared_.world->After(Duration{}, [this, alive = std::weak_ptr<bool>(alive_)] {

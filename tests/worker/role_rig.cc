@@ -14,6 +14,13 @@ std::vector<TokenId> MakePrompt(int n, uint64_t seed) {
   return prompt;
 }
 
+std::vector<TokenId> MakeLonger(const std::vector<TokenId>& prompt, int more, uint64_t seed) {
+  std::vector<TokenId> tokens = prompt;
+  const std::vector<TokenId> tail = MakePrompt(more, seed);
+  tokens.insert(tokens.end(), tail.begin(), tail.end());
+  return tokens;
+}
+
 // --- router ---
 
 void RouterStandIn::Generate(const std::string& worker, const v1::GenerateRequest& request) {
@@ -357,6 +364,20 @@ v1::GenerateRequest RoleRig::MakeRequest(uint64_t id, const std::vector<TokenId>
     target->set_worker_id("p" + std::to_string(i));
     target->set_kv_address("p" + std::to_string(i));
   }
+  return request;
+}
+
+v1::GenerateRequest RoleRig::MakePull(uint64_t id, const std::vector<TokenId>& prompt,
+                                      uint32_t new_tokens, size_t holder, bool by_prefill) const {
+  v1::GenerateRequest request = MakeRequest(id, prompt, new_tokens);
+  if (!by_prefill) request.clear_prefill();
+  request.clear_prefill_fallbacks();
+  v1::PrefixSource* pull = request.mutable_pull();
+  pull->mutable_holder()->set_worker_id("p" + std::to_string(holder));
+  pull->mutable_holder()->set_kv_address("p" + std::to_string(holder));
+  pull->set_tokens(static_cast<uint32_t>(prompt.size()));
+  pull->set_begin_within_us(200'000);
+  pull->set_limit_us(1'000'000);
   return request;
 }
 

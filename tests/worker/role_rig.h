@@ -185,6 +185,10 @@ class RoleRig {
   // A greedy request without stop tokens; prefilled remotely when there is a prefill worker.
   v1::GenerateRequest MakeRequest(uint64_t id, const std::vector<TokenId>& prompt,
                                   uint32_t new_tokens) const;
+  // Likewise, whose beginning is pulled from that prefill worker and computed on by the decode
+  // worker itself, or (`by_prefill`) by the first prefill worker.
+  v1::GenerateRequest MakePull(uint64_t id, const std::vector<TokenId>& prompt, uint32_t new_tokens,
+                               size_t holder = 0, bool by_prefill = false) const;
   bool Finished(uint64_t id) const;
   // Runs to the end and expects the right tokens.
   void ExpectAnswer(uint64_t id, const std::vector<TokenId>& prompt, uint32_t new_tokens);
@@ -213,5 +217,7 @@ class RoleRig {
 
 // `n` tokens that depend on `seed`.
 std::vector<TokenId> MakePrompt(int n, uint64_t seed);
+// The next turn of a conversation: `prompt` and what came after it.
+std::vector<TokenId> MakeLonger(const std::vector<TokenId>& prompt, int more, uint64_t seed = 77);
 
 }  // namespace aisp

@@ -1,4 +1,4 @@
-// What must hold in every state of a PullModel, and what tells two states apart.
+// What must hold in every state of a PullModel, what tells two states apart, and names.
 #include <algorithm>
 #include <sstream>
 
@@ -9,21 +9,90 @@ namespace {
 
 using Kind = PullModel::Event::Kind;
 
+struct EventName {
+  Kind kind;
+  const char* name;
+};
+constexpr EventName kNames[] = {{Kind::kPull, "pull"},
+                                {Kind::kLate, "late"},
+                                {Kind::kToHolder, "message to the holder of"},
+                                {Kind::kToPuller, "message to puller"},
+                                {Kind::kWrite, "write starts"},
+                                {Kind::kLand, "write lands"},
+                                {Kind::kEvict, "holder computes"},
+                                {Kind::kCompute, "puller computes"},
+                                {Kind::kBreak, "link breaks"},
+                                {Kind::kConnect, "link comes up"},
+                                {Kind::kHolderDies, "holder dies"},
+                                {Kind::kDeathProven, "death proven"},
+                                {Kind::kPullerDies, "puller dies"},
+                                {Kind::kLoad, "a block comes up"},
+                                {Kind::kLoadFails, "a block does not come up"},
+                                {Kind::kImpatient, "holder waits no longer for"}};
+
 }  // namespace
 
+const char* BugName(PullBug bug) {
+  switch (bug) {
+    case PullBug::kNone:
+      return "none";
+    case PullBug::kHolderUnpinned:
+      return "the holder holds nothing";
+    case PullBug::kUnpinnedTooEarly:
+      return "let go when the last write has started";
+    case PullBug::kPublishedEarly:
+      return "published before it came";
+    case PullBug::kHeldIgnored:
+      return "published beyond what was held";
+    case PullBug::kEpochUnchecked:
+      return "copies of any epoch";
+    case PullBug::kEpochOfAnyReader:
+      return "epochs of all pullers in one";
+    case PullBug::kLateIsOver:
+      return "reused when late";
+    case PullBug::kMissKeepsGrant:
+      return "a miss keeps its grant";
+    case PullBug::kAckBeforeWrite:
+      return "acknowledged while a write is under way";
+    case PullBug::kLostLinkIsDeath:
+      return "a lost link is taken for a death";
+    case PullBug::kPublishedBeforeLoad:
+      return "published before it came up from its tier";
+    case PullBug::kPromotedMissKeeps:
+      return "a miss after a promotion keeps its grant";
+    case PullBug::kRevokedWhilePromoted:
+      return "a grant that was given back while promoting is used";
+    case PullBug::kPartOfABlock:
+      return "a part of a block counts as whole";
+    case PullBug::kStagingReused:
+      return "converted into memory that is in use";
+  }
+  return "";
+}
+
+std::string PullModel::ToString(const Event& event) {
+  for (const EventName& each : kNames) {
+    if (each.kind == event.kind) return each.name + (" " + std::to_string(event.which));
+  }
+  return "?";
+}
+
 void PullModel::CheckContent() {
-  const auto check = [&](BlockManager& blocks, const std::vector<uint64_t>& memory,
+  const auto check = [&](BlockManager& blocks, std::vector<uint64_t>& memory, int units,
                          const char* whose) {
     blocks.CheckInvariants();
-    const auto found = blocks.MatchAndPin(kRoot, Prefix(), config_.prefix_blocks * 16);
+    const auto found = Match(blocks);
     blocks.Unpin(found, PinKind::kSequence);
-    for (size_t i = 0; i < found.size(); ++i) {
-      if (memory[static_cast<size_t>(found[i].value)] != Word(i))
-        Fail(std::string(whose) + " finds KV under the prefix that is not the prefix's");
+    int unit = 0;
+    for (const BlockId block : found) {
+      for (const uint64_t word : Words(memory, block, units)) {
+        if (word != Word(unit++))
+          Fail(std::string(whose) + " finds KV under the prefix that is not the prefix's");
+      }
     }
   };
-  check(*holder_, memory_, "the holder");
-  for (Puller& p : pullers_) check(*p.blocks, p.memory, "a puller");
+  check(*holder_, memory_, config_.holder_units, "the holder");
+  for (Puller& p : pullers_) check(*p.blocks, p.memory, config_.puller_units, "a puller");
 }
 
 std::string PullModel::Digest() const {
@@ -31,7 +100,7 @@ std::string PullModel::Digest() const {
   const auto pool = [&](const BlockManager& blocks, const std::vector<uint64_t>& memory) {
     const BlockStats stats = blocks.Stats();
     out << stats.free << ',' << stats.cached << ',' << stats.quarantined << ','
-        << blocks.MatchLength(kRoot, Prefix(), config_.prefix_blocks * 16);
+        << blocks.MatchLength(kRoot, Prefix(), Units() * 16);
     for (const uint64_t word : memory) out << '/' << word;
   };
   out << evictions_ << link_breaks_ << holder_ends_ << puller_ends_ << tier_faults_;
@@ -40,6 +109,8 @@ std::string PullModel::Digest() const {
     for (const BlockId block : promotion_->blocks) out << ' ' << block.value;
   }
   pool(*holder_, memory_);
+  out << 'S' << staging_taken_;
+  for (const uint64_t word : staging_) out << '/' << word;
   for (const Push& push : pushes_) {
     out << 'P' << push.puller << ',' << push.process << ',' << push.pull << ',' << push.epoch << ','
         << push.landed << push.writing << push.stopped << push.told << push.pinned << push.blind
@@ -77,7 +148,8 @@ void PullModel::Quiesce() {
     if (next == events.end()) break;
     Do(*next);
   }
-  if (holder_->Stats().pinned > 0 || !pushes_.empty()) Fail("the holder's blocks do not come back");
+  if (holder_->Stats().pinned > 0 || !pushes_.empty() || staging_taken_)
+    Fail("the holder's blocks do not come back");
   for (const Puller& p : pullers_) {
     if (p.blocks->Stats().pinned > 0 || p.leases.size() > 0)
       Fail("a puller's blocks do not come back");

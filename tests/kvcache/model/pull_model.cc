@@ -10,96 +10,44 @@ namespace {
 
 using Kind = PullModel::Event::Kind;
 
-struct EventName {
-  Kind kind;
-  const char* name;
-};
-constexpr EventName kNames[] = {{Kind::kPull, "pull"},
-                                {Kind::kLate, "late"},
-                                {Kind::kToHolder, "message to the holder of"},
-                                {Kind::kToPuller, "message to puller"},
-                                {Kind::kWrite, "write starts"},
-                                {Kind::kLand, "write lands"},
-                                {Kind::kEvict, "holder computes"},
-                                {Kind::kCompute, "puller computes"},
-                                {Kind::kBreak, "link breaks"},
-                                {Kind::kConnect, "link comes up"},
-                                {Kind::kHolderDies, "holder dies"},
-                                {Kind::kDeathProven, "death proven"},
-                                {Kind::kPullerDies, "puller dies"},
-                                {Kind::kLoad, "a block comes up"},
-                                {Kind::kLoadFails, "a block does not come up"},
-                                {Kind::kImpatient, "holder waits no longer for"}};
-
 }  // namespace
-
-const char* BugName(PullBug bug) {
-  switch (bug) {
-    case PullBug::kNone:
-      return "none";
-    case PullBug::kHolderUnpinned:
-      return "the holder holds nothing";
-    case PullBug::kUnpinnedTooEarly:
-      return "let go when the last write has started";
-    case PullBug::kPublishedEarly:
-      return "published before it came";
-    case PullBug::kHeldIgnored:
-      return "published beyond what was held";
-    case PullBug::kEpochUnchecked:
-      return "copies of any epoch";
-    case PullBug::kEpochOfAnyReader:
-      return "epochs of all pullers in one";
-    case PullBug::kLateIsOver:
-      return "reused when late";
-    case PullBug::kMissKeepsGrant:
-      return "a miss keeps its grant";
-    case PullBug::kAckBeforeWrite:
-      return "acknowledged while a write is under way";
-    case PullBug::kLostLinkIsDeath:
-      return "a lost link is taken for a death";
-    case PullBug::kPublishedBeforeLoad:
-      return "published before it came up from its tier";
-    case PullBug::kPromotedMissKeeps:
-      return "a miss after a promotion keeps its grant";
-    case PullBug::kRevokedWhilePromoted:
-      return "a grant that was given back while promoting is used";
-  }
-  return "";
-}
-
-std::string PullModel::ToString(const Event& event) {
-  for (const EventName& each : kNames) {
-    if (each.kind == event.kind) return each.name + (" " + std::to_string(event.which));
-  }
-  return "?";
-}
 
 PullModel::PullModel(const PullConfig& config)
     : config_(config), pullers_(static_cast<size_t>(config.pullers)) {
   StartHolder();
-  const auto blocks = holder_->Reserve(config.prefix_blocks)->Take(PinKind::kSequence);
-  for (size_t i = 0; i < blocks.size(); ++i)
-    memory_[static_cast<size_t>(blocks[i].value)] = Word(i);
+  const auto blocks = holder_->Reserve(HolderBlocks())->Take(PinKind::kSequence);
+  for (int unit = 0; unit < Units(); ++unit) {
+    const BlockId block = blocks[static_cast<size_t>(unit / config_.holder_units)];
+    Words(memory_, block, config_.holder_units)[static_cast<size_t>(unit % config_.holder_units)] =
+        Word(unit);
+  }
   holder_->Publish(kRoot, Prefix(), blocks, 0);
   holder_->Unpin(blocks, PinKind::kSequence);
   for (Puller& p : pullers_) StartPuller(p);
 }
 
-std::unique_ptr<BlockManager> PullModel::MakePool() const {
+int PullModel::Units() const {
+  return config_.prefix_blocks * std::max(config_.holder_units, config_.puller_units);
+}
+
+std::unique_ptr<BlockManager> PullModel::MakePool(int units) const {
   BlockManager::Options options;
   options.layout.num_layers = 1;
   options.layout.num_kv_heads = 1;
   options.layout.head_dim = 1;
-  options.layout.num_blocks = config_.prefix_blocks;
+  options.layout.block_tokens = 16 * units;
+  options.layout.num_blocks = Units() / units;
   return std::make_unique<BlockManager>(options);
 }
 
 void PullModel::StartHolder() {
-  holder_ = MakePool();
-  memory_.assign(static_cast<size_t>(config_.prefix_blocks), 0);
+  holder_ = MakePool(config_.holder_units);
+  memory_.assign(static_cast<size_t>(Units()), 0);
   holder_process_ = next_process_++;
   pushes_.clear();
   promotion_.reset();
+  staging_.clear();
+  staging_taken_ = false;
 }
 
 void PullModel::StartPuller(Puller& p) {
@@ -107,16 +55,41 @@ void PullModel::StartPuller(Puller& p) {
   p = {};
   p.pulls = pulls;
   p.computes = computes;
-  p.blocks = MakePool();
-  p.memory.assign(static_cast<size_t>(config_.prefix_blocks), 0);
+  p.blocks = MakePool(config_.puller_units);
+  p.memory.assign(static_cast<size_t>(Units()), 0);
   p.process = next_process_++;
 }
 
-std::vector<TokenId> PullModel::Prefix() const {
-  return Prefix(static_cast<size_t>(config_.prefix_blocks));
+std::vector<TokenId> PullModel::Prefix(int units) {
+  return std::vector<TokenId>(static_cast<size_t>(units) * 16, 1);
 }
-std::vector<TokenId> PullModel::Prefix(size_t blocks) {
-  return std::vector<TokenId>(blocks * 16, 1);
+
+std::vector<BlockId> PullModel::Match(BlockManager& blocks) const {
+  return blocks.MatchAndPin(kRoot, Prefix(), Units() * 16);
+}
+
+int PullModel::Held(const Push& push) const {
+  const int units = static_cast<int>(push.source.size()) * config_.holder_units;
+  const bool up = config_.bug == PullBug::kPartOfABlock;
+  return (units + (up ? config_.puller_units - 1 : 0)) / config_.puller_units;
+}
+
+int PullModel::Wanted(const Push& push) const {
+  return std::min(Held(push), static_cast<int>(push.target.size()));
+}
+
+std::vector<uint64_t> PullModel::Read(const Push& push) const {
+  std::vector<uint64_t> words;
+  const int first = push.landed * config_.puller_units;
+  for (int unit = first; unit < first + config_.puller_units; ++unit) {
+    const auto block = static_cast<size_t>(unit / config_.holder_units);
+    const int at = unit % config_.holder_units;
+    const bool there = block < push.source.size();
+    words.push_back(
+        there ? memory_[static_cast<size_t>(push.source[block].value * config_.holder_units + at)]
+              : kForeign);
+  }
+  return words;
 }
 
 // ---- What may happen ----
@@ -127,7 +100,7 @@ std::vector<PullModel::Event> PullModel::Possible() const {
   for (int i = 0; i < config_.pullers; ++i) {
     const Puller& p = pullers_[static_cast<size_t>(i)];
     if (p.link && p.phase == Phase::kIdle && p.pulls < config_.pulls &&
-        p.blocks->Available() == config_.prefix_blocks)
+        p.blocks->Available() == PullerBlocks())
       add(Kind::kPull, i);
     if (p.phase != Phase::kIdle) add(Kind::kLate, i);
     if (p.link && !p.to_holder.empty()) add(Kind::kToHolder, i);
@@ -142,10 +115,10 @@ std::vector<PullModel::Event> PullModel::Possible() const {
   }
   for (size_t i = 0; i < pushes_.size(); ++i) {
     const Push& push = pushes_[i];
-    const auto wanted = static_cast<int>(std::min(push.source.size(), push.target.size()));
     if (push.writing) add(Kind::kLand, static_cast<int>(i));
     if (push.promoting && !push.stopped) add(Kind::kImpatient, static_cast<int>(i));
-    if (push.epoch != 0 && !push.writing && !push.stopped && push.landed < wanted)
+    if (push.epoch != 0 && !push.writing && !push.stopped && push.landed < Wanted(push) &&
+        !staging_taken_)
       add(Kind::kWrite, static_cast<int>(i));
   }
   if (promotion_) add(Kind::kLoad);
@@ -161,22 +134,21 @@ std::vector<PullModel::Event> PullModel::Possible() const {
 void PullModel::Ask(Puller& p) {
   ++p.pulls;
   p.pull = next_pull_++;
-  const std::vector<BlockId> had =
-      p.blocks->MatchAndPin(kRoot, Prefix(), config_.prefix_blocks * 16);
+  const std::vector<BlockId> had = Match(*p.blocks);
   p.blocks->Unpin(had, PinKind::kSequence);
   // One whose cache has some of it asks for all of it again: more orders, the same rules.
-  p.granted = p.blocks->Reserve(config_.prefix_blocks)->Take(PinKind::kSequence);
+  p.granted = p.blocks->Reserve(PullerBlocks())->Take(PinKind::kSequence);
   p.epoch = Epoch(p.next_epoch++);
   p.blocks->BeginLease(p.epoch, p.granted);
   Lease lease;
   lease.epoch = p.epoch;
   lease.writer.address = "h";
   lease.writer.incarnation = holder_process_;
-  lease.blocks = config_.prefix_blocks;
+  lease.blocks = PullerBlocks();
   lease.transfer_id = p.pull;
   p.leases.Open(lease);
   p.phase = Phase::kAsked;
-  p.held = config_.prefix_blocks;
+  p.held = PullerBlocks();
   p.to_holder.push_back({Message::Kind::kRequest, p.pull});
   p.to_holder.push_back({Message::Kind::kGrant, p.pull, p.epoch.value, 0, p.granted});
 }
@@ -199,14 +171,16 @@ void PullModel::Drop(Puller& p) {
   if (config_.owner_copies || config_.bug == PullBug::kLateIsOver) EndLease(p, p.epoch);
 }
 
+void PullModel::Publish(Puller& p, int blocks) {
+  p.blocks->Publish(kRoot, Prefix(blocks * config_.puller_units),
+                    std::span(p.granted).first(static_cast<size_t>(blocks)), 0);
+}
+
 void PullModel::OnDone(Puller& p, const Message& m) {
   if (m.epoch != p.epoch.value || m.blocks != p.held) return Drop(p);
   EndLease(p, p.epoch);
-  const auto whole =
-      static_cast<size_t>(config_.bug == PullBug::kHeldIgnored ? config_.prefix_blocks : p.held);
-  if (config_.bug != PullBug::kPublishedEarly) {
-    p.blocks->Publish(kRoot, Prefix(whole), std::span(p.granted).first(whole), 0);
-  }
+  const int whole = config_.bug == PullBug::kHeldIgnored ? PullerBlocks() : p.held;
+  if (config_.bug != PullBug::kPublishedEarly) Publish(p, whole);
   p.blocks->Unpin(p.granted, PinKind::kSequence);
   p.granted.clear();
   p.phase = Phase::kIdle;
@@ -228,10 +202,7 @@ void PullModel::OnPuller(Puller& p, const Message& m) {
   if (m.kind == Message::Kind::kDone) return OnDone(p, m);
   p.phase = Phase::kBegun;
   p.held = m.blocks;
-  if (config_.bug == PullBug::kPublishedEarly) {
-    const auto whole = static_cast<size_t>(p.held);
-    p.blocks->Publish(kRoot, Prefix(whole), std::span(p.granted).first(whole), 0);
-  }
+  if (config_.bug == PullBug::kPublishedEarly) Publish(p, p.held);
 }
 
 // ---- The worker that holds it (prefill/prefix_holder.cc) ----
@@ -250,13 +221,13 @@ void PullModel::OnRequest(int puller, const Message& m) {
 void PullModel::Offer(Push& push) {
   Puller& p = pullers_[static_cast<size_t>(push.puller)];
   const bool promoted = std::exchange(push.promoting, false);
-  push.source = holder_->MatchAndPin(kRoot, Prefix(), config_.prefix_blocks * 16);
-  if (!push.source.empty()) {
-    p.to_puller.push_back(
-        {Message::Kind::kNeed, push.pull, 0, static_cast<int>(push.source.size())});
+  push.source = Match(*holder_);
+  if (Held(push) > 0) {
+    p.to_puller.push_back({Message::Kind::kNeed, push.pull, 0, Held(push)});
     if (config_.bug == PullBug::kHolderUnpinned) Unpin(push);
     return;
   }
+  Unpin(push);
   p.to_puller.push_back({Message::Kind::kMissed, push.pull});
   push.blind = config_.bug == (promoted ? PullBug::kPromotedMissKeeps : PullBug::kMissKeepsGrant);
   push.stopped = !push.blind;
@@ -266,16 +237,16 @@ void PullModel::Offer(Push& push) {
 bool PullModel::Promote() {
   if (!config_.tier || promotion_) return promotion_.has_value();
   Promotion p;
-  p.blocks = holder_->MatchAndPin(kRoot, Prefix(), config_.prefix_blocks * 16);
+  p.blocks = Match(*holder_);
   p.matched = p.blocks.size();
-  const auto missing = config_.prefix_blocks - static_cast<int32_t>(p.matched);
+  const auto missing = HolderBlocks() - static_cast<int32_t>(p.matched);
   auto fresh = missing > 0 ? holder_->Reserve(missing) : Result<Reservation>(Reservation());
   if (missing == 0 || !fresh) {
     holder_->Unpin(p.blocks, PinKind::kSequence);
     return false;
   }
   for (const BlockId block : fresh->Take(PinKind::kSequence)) {
-    memory_[static_cast<size_t>(block.value)] = kUnloaded;
+    std::ranges::fill(Words(memory_, block, config_.holder_units), kUnloaded);
     p.blocks.push_back(block);
   }
   if (config_.bug == PullBug::kPublishedBeforeLoad)
@@ -288,7 +259,8 @@ bool PullModel::Promote() {
 void PullModel::EndPromotion() {
   const size_t good = promotion_->matched + promotion_->loaded;
   if (promotion_->loaded > 0)
-    holder_->Publish(kRoot, Prefix(good), std::span(promotion_->blocks).first(good),
+    holder_->Publish(kRoot, Prefix(static_cast<int>(good) * config_.holder_units),
+                     std::span(promotion_->blocks).first(good),
                      static_cast<int32_t>(promotion_->matched));
   holder_->Unpin(promotion_->blocks, PinKind::kSequence);
   promotion_.reset();
@@ -325,8 +297,20 @@ void PullModel::Unpin(Push& push) {
   push.pinned = false;
 }
 
+// What is converted is made as the write starts, else the write reads the pool until it lands.
+void PullModel::Start(Push& push) {
+  push.writing = true;
+  if (config_.converts) {
+    staging_ = Read(push);
+    staging_taken_ = config_.bug != PullBug::kStagingReused;
+  }
+  if (config_.bug == PullBug::kUnpinnedTooEarly && push.landed + 1 == Wanted(push)) Unpin(push);
+}
+
 void PullModel::Land(Push& push) {
   push.writing = false;
+  const std::vector<uint64_t> words = config_.converts ? staging_ : Read(push);
+  staging_taken_ = false;
   const auto at = static_cast<size_t>(push.landed++);
   Puller& p = pullers_[static_cast<size_t>(push.puller)];
   if (push.process != p.process) return;  // the memory of a process that is gone
@@ -335,15 +319,14 @@ void PullModel::Land(Push& push) {
   // The gate of a side that copies.
   if (config_.owner_copies && !open && config_.bug != PullBug::kEpochUnchecked) return;
   if (!open) Fail("a write landed in a block that was not granted to its writer any more");
-  p.memory[static_cast<size_t>(push.target[at].value)] =
-      memory_[static_cast<size_t>(push.source[at].value)];
+  std::ranges::copy(words, Words(p.memory, push.target[at], config_.puller_units).begin());
 }
 
 void PullModel::Settle() {
   for (size_t i = 0; i < pushes_.size();) {
     Push& push = pushes_[i];
-    const auto wanted = static_cast<int>(std::min(push.source.size(), push.target.size()));
-    const bool whole = push.epoch != 0 && !push.blind && !push.promoting && push.landed == wanted;
+    const bool whole =
+        push.epoch != 0 && !push.blind && !push.promoting && push.landed == Wanted(push);
     const bool early = push.stopped && config_.bug == PullBug::kAckBeforeWrite;
     const bool over = !push.writing && (push.stopped || whole);
     Puller& p = pullers_[static_cast<size_t>(push.puller)];
@@ -364,9 +347,9 @@ void PullModel::Settle() {
 
 // ---- Events ----
 
-void PullModel::Overwrite(BlockManager& blocks, std::vector<uint64_t>& memory) {
+void PullModel::Overwrite(BlockManager& blocks, std::vector<uint64_t>& memory, int units) {
   const auto taken = blocks.Reserve(1)->Take(PinKind::kSequence);
-  memory[static_cast<size_t>(taken[0].value)] = kForeign;
+  std::ranges::fill(Words(memory, taken[0], units), kForeign);
   blocks.Unpin(taken, PinKind::kSequence);
 }
 
@@ -409,10 +392,7 @@ void PullModel::Do(const Event& event) {
       break;
     }
     case Kind::kWrite:
-      pushes_[at].writing = true;
-      if (config_.bug == PullBug::kUnpinnedTooEarly &&
-          pushes_[at].landed + 1 == static_cast<int>(pushes_[at].source.size()))
-        Unpin(pushes_[at]);
+      Start(pushes_[at]);
       break;
     case Kind::kLand:
       Land(pushes_[at]);
@@ -420,11 +400,11 @@ void PullModel::Do(const Event& event) {
       break;
     case Kind::kEvict:
       ++evictions_;
-      Overwrite(*holder_, memory_);
+      Overwrite(*holder_, memory_, config_.holder_units);
       break;
     case Kind::kCompute:
       ++p->computes;
-      Overwrite(*p->blocks, p->memory);
+      Overwrite(*p->blocks, p->memory, config_.puller_units);
       break;
     case Kind::kBreak:
       ++link_breaks_;
@@ -456,8 +436,10 @@ void PullModel::Do(const Event& event) {
       break;
     case Kind::kLoad: {
       Promotion& up = *promotion_;
-      memory_[static_cast<size_t>(up.blocks[up.matched + up.loaded].value)] =
-          Word(up.matched + up.loaded);
+      const size_t next = up.matched + up.loaded;
+      const std::span<uint64_t> words = Words(memory_, up.blocks[next], config_.holder_units);
+      for (size_t unit = 0; unit < words.size(); ++unit)
+        words[unit] = Word(static_cast<int>(next * words.size() + unit));
       if (up.matched + ++up.loaded == up.blocks.size()) EndPromotion();
       break;
     }

@@ -11,6 +11,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -34,29 +35,36 @@ enum class PullBug : uint8_t {
   kAckBeforeWrite,    // the holder acknowledges while a write is under way
   kLostLinkIsDeath,   // blocks are reused when the link to the holder is lost
   // With a tier:
-  kPublishedBeforeLoad,  // what is brought up counts as there at once
-  kPromotedMissKeeps,    // a promotion that brought nothing leaves the grant unacknowledged
-  kRevokedWhilePromoted  // a grant that is asked back meanwhile is acknowledged, and used
+  kPublishedBeforeLoad,   // what is brought up counts as there at once
+  kPromotedMissKeeps,     // a promotion that brought nothing leaves the grant unacknowledged
+  kRevokedWhilePromoted,  // a grant that is asked back meanwhile is acknowledged, and used
+  // With pools of other formats:
+  kPartOfABlock,  // the holder's blocks fill a part of the puller's, which counts as whole
+  kStagingReused  // what is converted lies in memory that the next write may have at once
 };
 inline constexpr PullBug kAllPullBugs[] = {
-    PullBug::kHolderUnpinned,      PullBug::kUnpinnedTooEarly,    PullBug::kPublishedEarly,
-    PullBug::kHeldIgnored,         PullBug::kEpochUnchecked,      PullBug::kEpochOfAnyReader,
-    PullBug::kLateIsOver,          PullBug::kMissKeepsGrant,      PullBug::kAckBeforeWrite,
-    PullBug::kLostLinkIsDeath,     PullBug::kPublishedBeforeLoad, PullBug::kPromotedMissKeeps,
-    PullBug::kRevokedWhilePromoted};
+    PullBug::kHolderUnpinned,       PullBug::kUnpinnedTooEarly,    PullBug::kPublishedEarly,
+    PullBug::kHeldIgnored,          PullBug::kEpochUnchecked,      PullBug::kEpochOfAnyReader,
+    PullBug::kLateIsOver,           PullBug::kMissKeepsGrant,      PullBug::kAckBeforeWrite,
+    PullBug::kLostLinkIsDeath,      PullBug::kPublishedBeforeLoad, PullBug::kPromotedMissKeeps,
+    PullBug::kRevokedWhilePromoted, PullBug::kPartOfABlock,        PullBug::kStagingReused};
 const char* BugName(PullBug bug);
 
 struct PullConfig {
   int pullers = 2;
-  int prefix_blocks = 1;
-  int pulls = 1;        // of each puller
-  int evictions = 1;    // prompts that the holder computes, for which it gives blocks up
-  int computes = 1;     // prompts that a puller computes, likewise, each
-  int link_breaks = 0;  // in all
-  int holder_ends = 0;  // it is killed and started anew
-  int puller_ends = 0;  // the first puller is
-  bool tier = false;    // the holder has the prefix on a disk too, which outlives it
-  int tier_faults = 0;  // reads of it that fail
+  int prefix_blocks = 1;  // of the side that has the larger ones
+  // Sizes of blocks, in units of 16 tokens; one is a multiple of the other.
+  int holder_units = 1;
+  int puller_units = 1;
+  bool converts = false;  // numbers too: what is written is made first, in memory for one block
+  int pulls = 1;          // of each puller
+  int evictions = 1;      // prompts that the holder computes, for which it gives blocks up
+  int computes = 1;       // prompts that a puller computes, likewise, each
+  int link_breaks = 0;    // in all
+  int holder_ends = 0;    // it is killed and started anew
+  int puller_ends = 0;    // the first puller is
+  bool tier = false;      // the holder has the prefix on a disk too, which outlives it
+  int tier_faults = 0;    // reads of it that fail
   bool owner_copies = false;
   PullBug bug = PullBug::kNone;
 };
@@ -112,7 +120,7 @@ class PullModel {
   struct Puller {
     std::unique_ptr<BlockManager> blocks;
     LeaseBook leases;
-    std::vector<uint64_t> memory;  // of each block
+    std::vector<uint64_t> memory;  // of each unit of each block
     uint64_t process = 0;
     bool link = true;
     std::deque<Message> to_holder;
@@ -153,14 +161,30 @@ class PullModel {
   void Fail(const std::string& what) {
     if (violation_.empty()) violation_ = what;
   }
-  std::vector<TokenId> Prefix() const;
-  static std::vector<TokenId> Prefix(size_t blocks);
-  static uint64_t Word(size_t block) { return 100 + block; }
-  std::unique_ptr<BlockManager> MakePool() const;
+  // Of the whole prefix.
+  int Units() const;
+  int HolderBlocks() const { return Units() / config_.holder_units; }
+  int PullerBlocks() const { return Units() / config_.puller_units; }
+  std::vector<TokenId> Prefix() const { return Prefix(Units()); }
+  static std::vector<TokenId> Prefix(int units);
+  std::vector<BlockId> Match(BlockManager& blocks) const;
+  static uint64_t Word(int unit) { return 100 + static_cast<uint64_t>(unit); }
+  std::unique_ptr<BlockManager> MakePool(int units) const;
+  // Of the puller's blocks, how many those that the holder has fill.
+  int Held(const Push& push) const;
+  int Wanted(const Push& push) const;
+  // What the holder's blocks have for the next of the puller's.
+  std::vector<uint64_t> Read(const Push& push) const;
+  // The words of one block.
+  static std::span<uint64_t> Words(std::vector<uint64_t>& memory, BlockId block, int units) {
+    return std::span(memory).subspan(static_cast<size_t>(block.value * units),
+                                     static_cast<size_t>(units));
+  }
   void StartHolder();
   void StartPuller(Puller& p);
   // Blocks for another prompt, written and given back unpublished.
-  void Overwrite(BlockManager& blocks, std::vector<uint64_t>& memory);
+  static void Overwrite(BlockManager& blocks, std::vector<uint64_t>& memory, int units);
+  void Start(Push& push);
   void Ask(Puller& p);
   void Drop(Puller& p);
   void EndLease(Puller& p, Epoch epoch);
@@ -171,6 +195,7 @@ class PullModel {
   void EndPromotion();
   void Offer(Push& push);
   void OnPuller(Puller& p, const Message& m);
+  void Publish(Puller& p, int blocks);
   void OnDone(Puller& p, const Message& m);
   void Land(Push& push);
   // A push that is over goes, and its puller is told.
@@ -184,6 +209,8 @@ class PullModel {
   uint64_t holder_process_ = 0;
   std::vector<Push> pushes_;
   std::optional<Promotion> promotion_;
+  std::vector<uint64_t> staging_;  // what was made for the write under way
+  bool staging_taken_ = false;
   int tier_faults_ = 0;
   std::vector<Puller> pullers_;
   uint64_t next_process_ = 1;

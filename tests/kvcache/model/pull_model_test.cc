@@ -80,6 +80,40 @@ TEST(PullModel, DeathsWhileSomethingComesUp) {
   ExpectAllGood("deaths and a tier", config, 400'000);
 }
 
+// Two of the one side's blocks are one of the other's; numbers of another format go through memory
+// that all pushes share.
+TEST(PullModel, PoolsOfOtherFormats) {
+  for (const int holder_units : {1, 2}) {
+    for (const bool converts : {false, true}) {
+      PullConfig config;
+      config.holder_units = holder_units;
+      config.puller_units = 3 - holder_units;
+      config.converts = converts;
+      config.computes = 0;
+      ExpectAllGood("two pullers with other blocks", config, 200'000);
+      config.pullers = 1;
+      config.pulls = 2;
+      config.tier = true;
+      config.tier_faults = 1;
+      config.evictions = 2;
+      config.owner_copies = true;
+      ExpectAllGood("other blocks and a tier", config, 200'000);
+    }
+  }
+}
+
+TEST(PullModel, DeathsWhileSomethingIsConverted) {
+  PullConfig config;
+  config.pullers = 1;
+  config.puller_units = 2;
+  config.converts = true;
+  config.pulls = 2;
+  config.link_breaks = 1;
+  config.holder_ends = 1;
+  config.puller_ends = 1;
+  ExpectAllGood("deaths and conversions", config, 400'000);
+}
+
 TEST(PullModel, FindsEverySeededBug) {
   for (const PullBug bug : kAllPullBugs) {
     PullConfig config;
@@ -87,7 +121,12 @@ TEST(PullModel, FindsEverySeededBug) {
     if (bug == PullBug::kHeldIgnored) config.prefix_blocks = 2;
     if (bug == PullBug::kLostLinkIsDeath) config.link_breaks = 1;
     config.owner_copies = bug == PullBug::kEpochUnchecked;
-    config.tier = bug >= PullBug::kPublishedBeforeLoad;
+    config.tier = bug >= PullBug::kPublishedBeforeLoad && bug < PullBug::kPartOfABlock;
+    if (bug == PullBug::kPartOfABlock) config.puller_units = 2;
+    if (bug == PullBug::kStagingReused) {
+      config.converts = true;
+      config.prefix_blocks = 2;
+    }
     config.tier_faults = config.tier ? 1 : 0;
     const Exploration e = Explore(config, 100'000);
     std::printf("%s: %lu states, %s\n", BugName(bug), e.states, Shown(e).c_str());

@@ -269,6 +269,50 @@ TEST_F(TcpWriterFaults, WrongAcknowledgementsEndTheConnection) {
   EXPECT_EQ(Write(*peer, 8).error().code, Code::kUnavailable);
 }
 
+TEST_F(TcpWriterFaults, ALargeWriteGoesInPartsAndFailsWithOneOfThem) {
+  for (const bool damaged : {false, true}) {
+    const Result<KvPeerId> peer = Connect(&Welcome);
+    ASSERT_TRUE(peer.has_value());
+    constexpr uint64_t kBytes = kTcpPartBytes + 4096;
+    const Result<WriteId> large = Write(*peer, kBytes);
+    ASSERT_TRUE(large.has_value());
+    ASSERT_TRUE(Write(*peer, 8).has_value());
+    uint64_t of_large = 0;
+    int messages = 0;
+    for (bool last = false; !last; ++messages) {
+      TcpWriteHeader header;
+      ASSERT_TRUE(ReceiveAll(accepted_.get(), Room(header), Later()));
+      ASSERT_EQ(header.copies, 1u);
+      ASSERT_LE(header.payload_bytes, kTcpPartBytes);
+      TcpCopy copy;
+      ASSERT_TRUE(ReceiveAll(accepted_.get(), Room(copy), Later()));
+      std::vector<std::byte> payload(header.payload_bytes);
+      ASSERT_TRUE(ReceiveAll(accepted_.get(), payload, Later()));
+      EXPECT_EQ(header.checksum, FoldChecksum(0, payload));
+      last = header.id != large->value;
+      if (!last) {
+        EXPECT_EQ(copy.offset, of_large) << "one behind the other";
+        of_large += copy.bytes;
+      }
+      const bool bad = damaged && messages == 0;
+      const TcpAck ack{.code = bad ? static_cast<uint32_t>(Code::kDataLoss) : 0, .id = header.id};
+      ASSERT_TRUE(SendAll(accepted_.get(), Bytes(ack), Later()));
+    }
+    if (!damaged) {
+      EXPECT_EQ(of_large, kBytes);
+      EXPECT_EQ(messages, 3);
+    }
+    const auto done = writer_.Await(2);
+    EXPECT_EQ(done.at(0).id, *large);
+    EXPECT_EQ(done.at(0).status.has_value(), !damaged);
+    if (damaged) {
+      EXPECT_EQ(done.at(0).status.error().code, Code::kDataLoss);
+    }
+    EXPECT_TRUE(done.at(1).status.has_value());
+    writer_.transport().Disconnect(*peer);
+  }
+}
+
 TEST_F(TcpWriterFaults, NobodyListening) {
   listen_.Reset();
   const Result<KvPeerId> peer = writer_.transport().Connect(descriptor_, kPatience);
