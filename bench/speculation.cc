@@ -27,6 +27,7 @@ class ImposedProposer final : public Proposer {
   std::string_view name() const override { return "imposed"; }
   bool costly() const override { return inner_ != nullptr && inner_->costly(); }
   int32_t feature_size() const override { return inner_ != nullptr ? inner_->feature_size() : 0; }
+  int32_t feature_window() const override { return inner_ ? inner_->feature_window() : 0; }
   Status Computed(std::span<const ComputedRows> rows) override { return inner_->Computed(rows); }
   bool timed() const override { return inner_ == nullptr || inner_->timed(); }
   Duration catch_up() const override { return inner_ != nullptr ? inner_->catch_up() : Duration{}; }

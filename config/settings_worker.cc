@@ -135,8 +135,8 @@ void BindEngineSettings(Config::Engine& e, SettingTable& t) {
         "\"num_speculative_tokens\": 8}; off: none. Methods: ngram, suffix, draft_model, "
         "eagle3, medusa and mtp; the \"model\" of the last four is a folder or the name of one "
         "beside the served model, and mtp without one uses the served checkpoint's own layer. "
-        "\"prompt_features\": of how many of a prompt's last positions a prefill worker sends what "
-        "eagle3, medusa and mtp read; 64 without it.")
+        "\"prompt_features\": how many of a prompt's last positions eagle3, medusa and mtp see, "
+        "whoever computes it; 64 without it.")
       .Flag("--speculative-config")
       .Json();
   t.Add("forced_runs", &e.forced_runs,

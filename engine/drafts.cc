@@ -3,6 +3,7 @@
 
 #include "common/check.h"
 #include "engine/engine_impl.h"
+#include "engine/fair_order.h"
 
 namespace aisp {
 namespace {
@@ -111,18 +112,28 @@ void Engine::Impl::ProposeRun(Sequence& s, SpeculativeSequence* out) const {
   out->forced = static_cast<int32_t>(s.draft.size());
 }
 
-void Engine::Impl::ProposeAll() {
-  Speculator* const speculator = options.speculator.get();
-  if (speculator == nullptr || limits.max_draft_rows == 0 || !flight.empty() || suspects > 0)
-    return;
-  plain_steps = 0;
-  const Instant begin = clock->Now();
-  StepShape shape;
+// Those that draw in the next step: who runs, and who starts there with all of its KV but its last
+// row's, because another worker computed it.
+void Engine::Impl::ListDecodes() {
+  decodes.assign(table.running().begin(), table.running().end());
+  const auto& waiting = table.waiting();
+  const auto holds = [](const Sequence* s) { return !s->blocks.empty(); };
+  if (std::none_of(waiting.begin(), waiting.end(), holds)) return;
+  FairOrder order(table.shares(), waiting);
+  for (int32_t slots = table.free_slots(); slots > 0; --slots) {
+    const Sequence* const s = order.Next();
+    if (s == nullptr) return;
+    if (holds(s)) decodes.push_back(table.Find(s->id));
+  }
+}
+
+void Engine::Impl::ListDrafting(StepShape* shape) {
   drafting.clear();
-  for (Sequence* s : table.running()) {
+  ListDecodes();
+  for (Sequence* s : decodes) {
     const int32_t left = s->target() - s->scheduled;
-    shape.rows += std::max(0, left);
-    if (left == 1) ++shape.sequences, shape.context_tokens += s->size();
+    shape->rows += std::max(0, left);
+    if (left == 1) ++shape->sequences, shape->context_tokens += s->size();
     s->draft.clear();
     if (!MayDraft(*s)) continue;
     SpeculativeSequence drafted;
@@ -131,16 +142,27 @@ void Engine::Impl::ProposeAll() {
     limit = std::min(s->request.max_new_tokens - s->generated() - 1,
                      executor->max_context() - s->size() - 1);
     ProposeRun(*s, &drafted);
-    drafted.proposes = AsksProposer(*s);
+    // The row behind which nothing was drawn yet is a prompt's, wherever the others were computed.
+    drafted.proposes = AsksProposer(*s) && s->generated() > 0;
     if (!drafted.proposes && drafted.forced == 0) continue;
     if (s->request.max_draft_tokens > 0)
       limit = std::min(limit, drafted.forced + s->request.max_draft_tokens);
     drafting.push_back(std::move(drafted));
   }
+  shape->rows = std::min(shape->rows, limits.max_batch_tokens);
+  shape->max_drafts = std::min(limits.max_draft_rows, limits.max_batch_tokens - shape->rows);
+}
+
+void Engine::Impl::ProposeAll() {
+  Speculator* const speculator = options.speculator.get();
+  if (speculator == nullptr || limits.max_draft_rows == 0 || !flight.empty() || suspects > 0)
+    return;
+  plain_steps = 0;
+  const Instant begin = clock->Now();
+  StepShape shape;
+  ListDrafting(&shape);
   if (drafting.empty()) return;
   plain_steps = kPlainSteps;
-  shape.rows = std::min(shape.rows, limits.max_batch_tokens);
-  shape.max_drafts = std::min(limits.max_draft_rows, limits.max_batch_tokens - shape.rows);
   speculator->Propose(drafting, shape);
   for (SpeculativeSequence& d : drafting) {
     if (d.draft.tokens.empty()) continue;
@@ -203,7 +225,7 @@ int32_t Engine::Impl::FeatureSize() const {
 }
 
 int32_t Engine::Impl::FeatureRows(const Sequence& s, int32_t begin, int32_t end) const {
-  if (GivesFeatures(s)) return end - begin;
+  if (GivesFeatures(s)) return std::clamp(end - s.window_begin, 0, end - begin);
   if (!s.has_reader() || s.request.feature_window == 0 || FeatureSize() == 0) return 0;
   return std::clamp(end - (s.target() - s.request.feature_window), 0, end - begin);
 }
@@ -211,7 +233,7 @@ int32_t Engine::Impl::FeatureRows(const Sequence& s, int32_t begin, int32_t end)
 int32_t Engine::Impl::FeatureWindow(SequenceId id) const {
   const Sequence* const s = table.Find(id);
   if (s == nullptr || !GivesFeatures(*s) || FeatureSize() == 0) return 0;
-  return options.speculator->feature_window();
+  return std::max(0, s->size() - s->window_begin);
 }
 
 // Rows of a step that failed come again; behind a gap nothing of before is of use.
@@ -238,17 +260,21 @@ PromptFeatures Engine::Impl::FeaturesOf(SequenceId id) const {
 }
 
 // The head takes up what came; that is a proposer's time, and none of a step's. The last token's
-// row runs here where no token came behind it.
+// row runs here where no token came behind it, and brings its own: then one more came in front than
+// the proposer would see of a prompt that is computed here.
 void Engine::Impl::TakeFeatures(const Sequence& s, const PromptFeatures& features) {
   if (features.rows.empty() || !GivesFeatures(s) || FeatureSize() == 0) return;
   const auto size = static_cast<size_t>(FeatureSize());
   AISP_CHECK(features.begin >= 0 && features.rows.size() % size == 0);
-  const auto known = static_cast<size_t>(std::max(0, s.computed - features.begin));
-  const size_t rows = std::min(features.rows.size() / size, known);
-  if (rows == 0) return;
+  const auto came = static_cast<int32_t>(features.rows.size() / size);
+  const int32_t first = std::max(features.begin, s.window_begin);
+  const int32_t rows = std::min(features.begin + came, s.computed) - first;
+  if (rows <= 0) return;
   const Instant begin = clock->Now();
-  const ComputedRows computed{ContextOf(s), features.begin,
-                              std::as_bytes(features.rows.first(rows * size))};
+  const auto skipped = static_cast<size_t>(first - features.begin);
+  const ComputedRows computed{
+      ContextOf(s), first,
+      std::as_bytes(features.rows.subspan(skipped * size, static_cast<size_t>(rows) * size))};
   options.speculator->Computed({&computed, 1});
   propose_time += clock->Now() - begin;
 }

@@ -33,7 +33,7 @@ struct EagleOptions {
   // A draft ends behind the token with which all of it became less likely than this.
   float min_probability = 0.1f;
   std::string_view method = "eagle3";
-  int32_t feature_window = 0;  // of prompts that other workers compute
+  int32_t feature_window = Proposer::kWholePrompt;
 };
 
 class EagleProposer final : public Proposer {

@@ -211,6 +211,9 @@ struct Engine::Impl {
   void ProposeRun(Sequence& s, SpeculativeSequence* out) const;
   // Asks constraints and the speculator for every sequence that decodes.
   void ProposeAll();
+  void ListDecodes();
+  // Fills `drafting`, and what the step is without drafts.
+  void ListDrafting(StepShape* shape);
   // Whether the next step may hold proposed tokens, so that the one in flight is collected first.
   bool AwaitsTokens() const;
   int32_t DraftsOf(const Sequence& s) const;
@@ -306,6 +309,7 @@ struct Engine::Impl {
   std::vector<FairShare::Account*> listed;  // in the order of `tenants`
   std::vector<const Sequence*> starting;    // while views are built: who may start in this step
   std::vector<Sequence*> scratch;
+  std::vector<Sequence*> decodes;  // while drafts are made
   std::vector<SpeculativeSequence> drafting;
   std::vector<ComputedRows> computed_rows;  // while a step is collected
   Duration propose_time{};                  // before the next step

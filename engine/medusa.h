@@ -23,7 +23,7 @@ namespace aisp {
 struct MedusaProposerOptions {
   // A draft ends behind the token with which all of it became less likely than this.
   float min_probability = 0.1f;
-  bool wants_prompts_end = true;  // of prompts that other workers compute
+  bool wants_prompts_end = true;  // else it begins with the first drawn token
 };
 
 class MedusaProposer final : public Proposer {

@@ -111,6 +111,12 @@ void StepPlanner::PlanRunning(int32_t index, int32_t most_rows) {
     if (!MakeRoom(index, new_blocks)) return;
   }
   AddRows(index, v.computed_tokens, rows, new_blocks, /*starts=*/false);
+  NoteVerifying(index);
+}
+
+// Of the sequence that was planned last.
+void StepPlanner::NoteVerifying(int32_t index) {
+  const SequenceView& v = views_[index];
   if (v.draft_tokens > 0 && Remaining(v) == 1)
     verifying_.emplace_back(index, plan_.sequences.size() - 1);
 }
@@ -261,6 +267,7 @@ void StepPlanner::PlanWaiting(int32_t index, size_t behind) {
     if (rows <= 0 || new_blocks > available_) return;
     places_.Take(v.tenant, v.service_class);
     AddRows(index, v.computed_tokens, rows, new_blocks, /*starts=*/true);
+    NoteVerifying(index);
   } else if (!blocked_) {
     blocked_ = !StartWaiting(index, behind);
   }

@@ -79,6 +79,8 @@ struct Sequence {
   // computed; the first of those positions.
   std::vector<float> features;
   int32_t features_from = 0;
+  // Of another one: the first position whose features its proposer has use for.
+  int32_t window_begin = 0;
   bool publishes = true;  // its whole blocks, for others to match
   std::optional<Epoch> lease;
   // Names of its whole blocks in the lower tiers, where there are any; and while blocks of it are

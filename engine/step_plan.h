@@ -154,6 +154,7 @@ class StepPlanner {
   void PlanWaiting(int32_t index, size_t behind);
   // What was left over, to prefills that were cut.
   void ExtendPrefills(size_t first);
+  void NoteVerifying(int32_t index);
   void PlanDrafts();
   bool StartWaiting(int32_t index, size_t behind);
   bool MakeRoom(int32_t index, int32_t blocks);

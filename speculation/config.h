@@ -24,8 +24,7 @@ struct SpeculationConfig {
   bool adaptive = true;  // false: every draft is verified as long as it is
   // draft_model, eagle3, medusa: a checkpoint's folder; mtp: empty where it is the target's.
   std::string model;
-  // eagle3, mtp, medusa: features of so many of a prompt's last positions are asked of the prefill
-  // worker that computes it; 0: none.
+  // eagle3, mtp, medusa: they see so many of a prompt's last positions, whoever computes it.
   int32_t prompt_features = kPromptFeatures;
   // Not of the text: a draft of theirs ends when all of it became less likely than this.
   float min_probability = 0.1f;

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -67,11 +68,12 @@ class Proposer {
   virtual Status Propose(std::span<const DraftContext> contexts, std::span<TokenDraft> drafts) = 0;
   // Elements of the features that it wants of every position that is computed; 0: none.
   virtual int32_t feature_size() const { return 0; }
-  // Where another worker computes a prompt: of how many of its last positions features are of use.
-  virtual int32_t feature_window() const { return 0; }
+  // Of how many of a prompt's last positions features are of use, whoever computes them.
+  static constexpr int32_t kWholePrompt = std::numeric_limits<int32_t>::max();
+  virtual int32_t feature_window() const { return kWholePrompt; }
   // Comes behind every step, where it wants features. Positions may come again, and some never
-  // come: their KV was found in a cache, or came from another worker. An error is that of all
-  // sequences.
+  // come: they lie in front of the window, their KV was found in a cache, or came from another
+  // worker. An error is that of all sequences.
   virtual Status Computed(std::span<const ComputedRows> /*rows*/) { return {}; }
   // Of the last Propose: time that went into taking up tokens which it had not seen, a prompt above
   // all, and not into proposing.

@@ -54,7 +54,7 @@ class Speculator {
   bool has_proposer() const { return proposer_ != nullptr; }
   // Elements of the features that Computed wants; 0: it need not be called.
   int32_t feature_size() const { return has_proposer() ? proposer_->feature_size() : 0; }
-  // Of a prompt that another worker computes.
+  // Of a prompt.
   int32_t feature_window() const { return has_proposer() ? proposer_->feature_window() : 0; }
   void Computed(std::span<const ComputedRows> rows);
   // Fills the drafts; one that holds a forced run goes on where the proposer names all of the run

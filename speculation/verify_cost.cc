@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace aisp {
 namespace {
@@ -16,6 +17,15 @@ constexpr double kWellKnown = 10, kDrift = 0.1, kMuchDrift = 0.15;
 constexpr double kShortest = 0.6, kLongest = 1.4;  // of what was predicted: more is an outlier
 constexpr double kHope = 0.25;                     // of a step that was never seen
 constexpr double kTrusted = 2.5;                   // samples
+
+// By the noise of samples, a variance relative to what was predicted: that from which a mean is of
+// more of them, and a knot is less sure of itself than its neighbours are of it; what part of a
+// deviation may be hoped for, and is no drift.
+constexpr double kNoisy = 0.02, kMuchNoise = 0.04;
+constexpr double kMostMore = 10;  // times kMostSeen
+constexpr double kHopeOfNoise = 0.15, kDriftOfNoise = 0.5, kMostHope = 0.6;
+constexpr double kLeastOff = 0.3, kMostOff = 1.7;  // of what was predicted: more says no more
+constexpr double kForgetNoise = 0.02;
 
 // What a row more costs of a step, and a row less saves, before two knots are known: both little
 // enough to be tried.
@@ -74,13 +84,16 @@ void VerifyCost::Add(int32_t rows, int64_t context_tokens, Duration took) {
 void VerifyCost::Learn(Knot* at, double seen, int32_t rows, double context, double seconds) {
   Knot& knot = *at;
   knot.last = samples_;
-  const bool held_up = seen < kFewSamples && seconds < kShortest * SecondsAt(knot, context);
+  // Where all samples are noisy a short one is as much of an accident as a long one.
+  const bool held_up =
+      seen < kFewSamples && noise_ < kMuchNoise && seconds < kShortest * SecondsAt(knot, context);
   if (seen < kFaded || held_up) {  // the first one, or the one before was held up
     knot = {seconds, static_cast<double>(rows), context, 1, samples_};
     return;
   }
   const double expected = SecondsAt(knot, context);
   const double off = std::clamp(seconds / expected, kShortest, kLongest) - 1;
+  NoteNoise(seconds / expected);
   const double weight = 1 / (seen + 1);
   const double away = context / knot.context - 1;
   together_ += kForget * ((expected * (1 + off) / knot.seconds - 1) * away - together_);
@@ -88,14 +101,22 @@ void VerifyCost::Learn(Knot* at, double seen, int32_t rows, double context, doub
   knot.seconds += weight * (expected * (1 + off) - knot.seconds);
   knot.rows += weight * (rows - knot.rows);
   knot.context += weight * (context - knot.context);
-  knot.seen = std::min(seen + 1, kMostSeen);
+  knot.seen = std::min(seen + 1, kMostSeen * std::clamp(noise_ / kNoisy, 1.0, kMostMore));
   level_ *= 1 + kLevel * off;
   if (seen < kWellKnown) return;
   // Of sizes that are well known a few in a row that all took longer are the machine's doing.
   drift_ += kDrift * (off - drift_);
-  if (std::abs(drift_) < kMuchDrift) return;
+  if (std::abs(drift_) < std::max(kMuchDrift, kDriftOfNoise * std::sqrt(noise_))) return;
   level_ *= 1 + drift_;
   drift_ = 0;
+}
+
+// From one sample to the next, so that a machine which becomes slower for all does not count.
+void VerifyCost::NoteNoise(double of_expected) {
+  const double off = std::clamp(of_expected, kLeastOff, kMostOff);
+  const double step = off - std::exchange(last_off_, off);
+  const double part = std::max(kForgetNoise, 1.0 / (11 + static_cast<double>(samples_)));
+  noise_ += part * (step * step / 2 - noise_);
 }
 
 double VerifyCost::AlongOthers(double rows, double context, size_t but) const {
@@ -129,7 +150,8 @@ double VerifyCost::OfRows(int32_t rows, double context) const {
   if (along <= 0) return own;
   // Of these rows; those of a knot differ little.
   own = std::max(0.5 * own, own + along - AlongOthers(knots_[at].rows, context, at));
-  return own + (along - own) / (1 + seen);
+  const double weight = std::max(1.0, noise_ / kNoisy);
+  return own + (along - own) * weight / (weight + seen);
 }
 
 double VerifyCost::Predict(int32_t rows, int64_t context_tokens) const {
@@ -145,7 +167,8 @@ double VerifyCost::Hopeful(int32_t rows, int64_t context_tokens) const {
     const double along = level_ * AlongOthers(rows, OfRow(context_tokens, rows), at);
     if (along > 0) seconds = std::min(seconds, along);
   }
-  return seconds * (1 - kHope / (1 + seen));
+  const double hope = std::max(kHope / (1 + seen), kHopeOfNoise * std::sqrt(noise_ / (1 + seen)));
+  return seconds * (1 - std::min(kMostHope, hope));
 }
 
 }  // namespace aisp

@@ -2,9 +2,10 @@
 //
 // Time over rows is a table of knots; what they say fades while nobody looks, for a machine
 // changes. Between knots that are known and behind them lines go on, and one that was hardly seen
-// counts half as much as they. All knots share a level, so that a machine which became slower for
-// one is slower for all. So is what the tokens of context that a row reads add to it. Plain values;
-// one thread.
+// counts half as much as they. The noisier the samples, the more of them a knot wants before it is
+// believed against its neighbours. All knots share a level, so that a machine which became slower
+// for one is slower for all. So is what the tokens of context that a row reads add to it. Plain
+// values; one thread.
 #pragma once
 
 #include <array>
@@ -44,6 +45,7 @@ class VerifyCost {
   static Place PlaceOf(int32_t rows);
   // Lets what was learnt long ago count for less.
   void Fade();
+  void NoteNoise(double of_expected);
   void Learn(Knot* at, double seen, int32_t rows, double context, double seconds);
   double SecondsAt(const Knot& knot, double context) const;
   // By what part of its time a step becomes longer when its rows read twice the context.
@@ -55,6 +57,8 @@ class VerifyCost {
   std::array<Knot, kKnots> knots_;
   std::array<double, kKnots> seen_{};
   double level_ = 1;
+  double noise_ = 0.0025;             // variance of samples, relative to what was expected
+  double last_off_ = 1;               // the last sample, of what was expected
   double drift_ = 0;                  // mean of what the last samples were longer than expected
   double together_ = 0, spread_ = 0;  // covariance of time and context in a knot, and variance
   int64_t samples_ = 0;

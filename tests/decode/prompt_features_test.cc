@@ -52,8 +52,11 @@ struct Rig {
   }
 
   // Asks, and expects the answer of one engine alone; returns how the drafts fared.
-  v1::DraftCounts Answer(uint64_t id, const std::vector<TokenId>& prompt, int32_t tokens) {
-    rig.router->Generate("d", rig.MakeRequest(id, prompt, tokens));
+  v1::DraftCounts Answer(uint64_t id, const std::vector<TokenId>& prompt, int32_t tokens,
+                         bool remote = true) {
+    v1::GenerateRequest request = rig.MakeRequest(id, prompt, tokens);
+    if (!remote) request.clear_prefill();
+    rig.router->Generate("d", request);
     rig.ExpectAnswer(id, prompt, tokens);
     v1::DraftCounts last;
     for (const v1::TokenEvent& event : rig.router->answers.at(id).events) {
@@ -71,17 +74,38 @@ struct Rig {
   std::function<void(v1::PrefillDone*)> change;
 };
 
-// The first step behind the prompt verifies nothing: a sequence is proposed for once it runs. So a
-// first draft sees the window and that step's row.
+// The first step behind the prompt verifies a draft already.
 TEST(PromptFeatures, TheFirstDraftReadsTheLastWindowOfThePrompt) {
   Rig r;
   const v1::DraftCounts drafts = r.Answer(1, MakePrompt(100, 1), 21);
   EXPECT_EQ(r.sent, 1);
   EXPECT_EQ(r.rows, static_cast<size_t>(kWindow));
-  EXPECT_EQ(r.head->shortest_context, kWindow + 1);
-  // The first token came with the KV; steps bring 1, 5, 5, 5 and 4.
-  EXPECT_EQ(drafts.accepted(), 15u);
-  EXPECT_EQ(r.rig.decode->executor->steps(), 5u);
+  EXPECT_EQ(r.head->shortest_context, kWindow);
+  // The first token came with the KV; steps bring 5, 5, 5 and 5.
+  EXPECT_EQ(drafts.accepted(), 16u);
+  EXPECT_EQ(r.rig.decode->executor->steps(), 4u);
+}
+
+// For which positions it drafts, and how much it sees there; in one process the last step of some
+// prompts has a row alone.
+TEST(PromptFeatures, DraftsAreThoseOfOneProcess) {
+  RigOptions options;
+  options.limits.max_batch_tokens = options.limits.max_prefill_chunk = 32;
+  for (const int32_t length : {17, 33, 39, 40, 41, 64, 65, 100, 130}) {
+    SCOPED_TRACE(length);
+    const std::vector<TokenId> prompt = MakePrompt(length, 1);
+    Rig split(options), without_token(options), one(options);
+    without_token.change = [](v1::PrefillDone* done) { done->clear_drawn(); };
+    split.Answer(1, prompt, 40);
+    without_token.Answer(1, prompt, 40);
+    one.Answer(1, prompt, 40, /*remote=*/false);
+    EXPECT_EQ(split.sent + without_token.sent, 2);
+    EXPECT_EQ(one.asked, 0);
+    EXPECT_FALSE(one.head->draws.empty());
+    EXPECT_EQ(split.head->draws, one.head->draws);
+    EXPECT_EQ(without_token.head->draws, one.head->draws);
+    EXPECT_EQ(split.rig.decode->executor->steps(), 39u / 5 + 1);
+  }
 }
 
 TEST(PromptFeatures, OfAPromptInChunksOnlyTheWindowIsKept) {
@@ -94,7 +118,7 @@ TEST(PromptFeatures, OfAPromptInChunksOnlyTheWindowIsKept) {
     r.Answer(static_cast<uint64_t>(length), MakePrompt(length, static_cast<uint64_t>(length)), 12);
     const int32_t window = std::min(length, kWindow);
     EXPECT_EQ(r.rows - before, static_cast<size_t>(window)) << length;
-    EXPECT_EQ(r.head->shortest_context, window + 1) << length;
+    EXPECT_EQ(r.head->shortest_context, window) << length;
   }
 }
 
@@ -108,7 +132,7 @@ TEST(PromptFeatures, WhatThePrefillWorkerHadCachedIsAbsent) {
   r.head->shortest_context = -1;
   r.Answer(2, longer, 12);
   EXPECT_EQ(r.rows, 105u - 96u);
-  EXPECT_EQ(r.head->shortest_context, 9 + 1);
+  EXPECT_EQ(r.head->shortest_context, 9);
 }
 
 TEST(PromptFeatures, AWorkerOfBeforeSendsNoneAndTheHeadBeginsBehindThePrompt) {
@@ -135,7 +159,7 @@ TEST(PromptFeatures, APrefillWorkerBoundsWhatItSends) {
   Rig r(options);
   r.Answer(1, MakePrompt(100, 1), 21);
   EXPECT_EQ(r.rows, 7u);
-  EXPECT_EQ(r.head->shortest_context, 7 + 1);
+  EXPECT_EQ(r.head->shortest_context, 7);
 }
 
 TEST(PromptFeatures, WithoutAFirstTokenTheLastRowIsComputedHere) {
@@ -205,7 +229,7 @@ TEST(PromptFeatures, OfATakeoverTheWindowEndsWithWhatWasEmitted) {
   r.rig.router->Generate("d", request);
   ASSERT_TRUE(r.rig.RunUntil([&] { return r.rig.Finished(1); }));
   EXPECT_EQ(r.sent, 1);
-  EXPECT_EQ(r.head->shortest_context, kWindow + 1);
+  EXPECT_EQ(r.head->shortest_context, kWindow);
   EXPECT_EQ(r.rig.prefills[0]->executor->rows_computed(), 70u);
   const auto& events = r.rig.router->answers.at(1).events;
   EXPECT_EQ(events.back().drafts().accepted(), events.back().drafts().drafted());

@@ -355,6 +355,22 @@ TEST(Scheduler, ProposedTokensGoAsFarAsTheBlocksThatAreFree) {
   EXPECT_EQ(one_free.sequences[0].new_blocks, 1);
 }
 
+TEST(Scheduler, WhoNeedsARowAloneStartsWithItsProposedTokens) {
+  SequenceView filled = Decoding(1, 20), whole = Waiting(2, 20);
+  filled.phase = SequencePhase::kWaiting;
+  filled.draft_tokens = whole.draft_tokens = 4;
+  ScheduleLimits limits;
+  limits.max_draft_rows = 6;
+  const std::vector<SequenceView> views = {filled, whole};
+  const StepPlan plan = PlanStep({views, 8, 16}, limits);
+  ASSERT_THAT(Ids(plan), ElementsAre(1, 2));
+  EXPECT_TRUE(plan.sequences[0].starts);
+  EXPECT_EQ(plan.sequences[0].num_tokens, 5);
+  EXPECT_EQ(plan.sequences[0].draft_tokens, 4);
+  EXPECT_EQ(plan.sequences[1].num_tokens, 20);
+  EXPECT_EQ(plan.sequences[1].draft_tokens, 0);
+}
+
 // --- properties over random snapshots ---
 
 }  // namespace

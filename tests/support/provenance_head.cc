@@ -92,6 +92,7 @@ SampledToken ProvenanceHead::Draw(const HeadStep& step, const SequenceRows& s,
     const size_t position = static_cast<size_t>(first) + static_cast<size_t>(i);
     right = slot.token == tokens[position + 1] && slot.state == states[position];
   }
+  draws.emplace_back(row.position, s.context_len);
   longest_context = std::max(longest_context, s.context_len);
   shortest_context =
       shortest_context < 0 ? s.context_len : std::min(shortest_context, s.context_len);

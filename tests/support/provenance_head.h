@@ -44,6 +44,8 @@ class ProvenanceHead final : public DraftHead {
   int32_t longest_step = 0;       // in rows
   int32_t longest_context = 0;    // of a draw
   int32_t shortest_context = -1;  // of a draw
+  // Each draw: what position it was for, and how many rows it saw.
+  std::vector<std::pair<uint32_t, int32_t>> draws;
 
  private:
   struct Slot {
