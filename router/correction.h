@@ -116,6 +116,9 @@ struct TtftCorrection {
 struct Correction {
   TtftCorrection local;   // of prompts that it computes itself
   TtftCorrection remote;  // of those that a prefill worker computes for it
+  // Added where it fetches the beginning from another worker before it computes the rest. Apart, or
+  // what pulls take longer would be taken off, and put on, prompts that need none.
+  RunningMean fetch_ms{0};
 };
 
 }  // namespace aisp

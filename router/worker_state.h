@@ -37,6 +37,8 @@ struct PoolModel {
   RunningMean tpot_extra_ms{0};
   // Requests that other routers placed, as workers count them.
   EventRate others;
+  // What views were made of, numbered: see WorkerView::made_of.
+  mutable uint64_t bases = 0;
 };
 
 class WorkerState {
@@ -65,7 +67,8 @@ class WorkerState {
   // Work sent to this worker that its telemetry cannot show yet; `yields`: to interactive requests.
   void Charge(Instant now, const PromptWork& prefill, int64_t context_tokens, int32_t rows,
               bool yields = false);
-  // Without `cached_tokens` and `available`, which depend on the request. `pool` is learnt from all
+  // Without `cached_tokens` and `available`, which depend on the request; a view that was made of
+  // the same worker before, by the same pool, is brought up to date. `pool` is learnt from all
   // workers' steps. For a request that `yields` itself, or one to which others do.
   WorkerView View(Instant now, const PoolModel& pool, bool yields = false) const {
     WorkerView view;
@@ -113,7 +116,7 @@ class WorkerState {
  private:
   // What a report says of other routers.
   void CountOthers(const v1::Telemetry& report, Instant now, PoolModel* pool);
-  double BusyMs(Instant now) const;
+  double BusyMs(Instant now, const WorkerView& view) const;
   // What of its view changes with a report or with what is sent to it alone, and the backlog at a
   // moment, from which it shrinks.
   struct Basis {

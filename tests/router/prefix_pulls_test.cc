@@ -78,6 +78,56 @@ TEST_F(Pulls, AnIdleWorkerThatHoldsItIsAsGoodWithoutAPull) {
   EXPECT_EQ(placement->pull.holder, -1);
 }
 
+TEST_F(Pulls, APullThatGainsNextToNothingIsNotWorthItsHoldersTime) {
+  Learn(0.0001);
+  WorkerView workers[] = {Worker("d0", 4000), Worker("d1")};
+  // Their answers take so long that a few milliseconds of prompt are lost in them.
+  RequestSummary request = Request(4010);
+  request.expected_new_tokens = 1000;
+  workers[0].backlog_ms = 4;
+  for (request.tie_break = 0; request.tie_break < 16; ++request.tie_break) {
+    const auto placement = Pick(request, workers);
+    EXPECT_EQ(placement->decode, 0);
+    EXPECT_EQ(placement->pull.holder, -1);
+  }
+}
+
+TEST_F(Pulls, WhatIsQueuedIsComputedWhileItComes) {
+  Learn(0.1);
+  WorkerView workers[] = {Worker("d0", 4000), Worker("d1")};
+  workers[0].available = false;
+  const double idle_ms = Pick(Request(4010), workers)->ttft_ms;
+  workers[1].backlog_ms = 10;  // the pull takes five times as long
+  EXPECT_NEAR(Pick(Request(4010), workers)->ttft_ms, idle_ms, 0.1);
+}
+
+TEST_F(Pulls, WhatCameWaitsForTheStepThatItsPullerIsIn) {
+  Learn(0.1);
+  WorkerView workers[] = {Worker("d0", 4000), Worker("d1")};
+  workers[0].available = false;
+  const double idle_ms = Pick(Request(4010), workers)->ttft_ms;
+  workers[1].rows = 8;
+  RequestSummary request = Request(4010);
+  const double beside_decodes_ms = Pick(request, workers)->ttft_ms;
+  EXPECT_GT(beside_decodes_ms, idle_ms);
+  // Nine tenths of the time in steps of 100 ms.
+  request.prompt_steps_per_s = 9;
+  request.prompt_ms_per_s = 900;
+  EXPECT_NEAR(Pick(request, workers)->ttft_ms - beside_decodes_ms, 45, 3);
+}
+
+TEST_F(Pulls, WhatPullsTookLongerIsPutOnPullsAlone) {
+  Learn(0.1);
+  WorkerView workers[] = {Worker("d0", 4000), Worker("d1")};
+  workers[0].available = false;
+  const double pulled_ms = Pick(Request(4010), workers)->ttft_ms;
+  workers[1].fetch_extra.value = 30;
+  EXPECT_DOUBLE_EQ(Pick(Request(4010), workers)->ttft_ms, pulled_ms + 30);
+  workers[0].available = true;
+  workers[0].fetch_extra.value = 30;
+  EXPECT_EQ(Pick(Request(4010), workers)->pull.holder, -1);
+}
+
 TEST_F(Pulls, ASlowLaneIsNoLane) {
   Learn(1000);
   WorkerView workers[] = {Worker("d0", 4000), Worker("d1")};
