@@ -17,7 +17,9 @@ std::vector<Hash128> Chain(uint64_t chain, uint64_t n) {
 int32_t Strides(const PrefixDirectory& directory, const PrefixPromises& worker,
                 std::span<const Hash128> prompt) {
   std::vector<int32_t> held;
-  directory.Match(PrefixPromises::Strides(prompt), &held);
+  std::vector<Hash128> strides;
+  PrefixPromises::Strides(prompt, &strides);
+  directory.Match(strides, &held);
   return held[*worker.slot()];
 }
 
