@@ -346,7 +346,8 @@ struct Router::Impl {
   uint64_t next_placement = 0;
   PoolModel pool;
   // Of what was placed: requests, steps of decode workers with prompts, and their milliseconds.
-  EventRate arrivals, prompt_steps, prompt_ms;
+  EventRate arrivals;
+  SteadyRate prompt_steps, prompt_ms;
   AnswerLengths answer_lengths;
 
   PullRates pull_rates;

@@ -65,6 +65,8 @@ void Router::Impl::SetViews(const Request& request, bool yields, Choice* choice)
   promised.Match(strides_asked, &strides_promised);
   host_directory.Match(request.unit_hashes, &units_in_host);
   disk_directory.Match(request.unit_hashes, &units_on_disk);
+  const bool tiers = host_directory.units() > 0 || disk_directory.units() > 0 ||
+                     roster.size() > PrefixDirectory::kMaxSlots;
   const auto tokens_of = [&](const std::optional<uint16_t>& place, const PrefixView& prefix,
                              const std::vector<int32_t>& held) {
     const int32_t units = place ? held[*place] : prefix.MatchUnits(request.unit_hashes);
@@ -77,8 +79,8 @@ void Router::Impl::SetViews(const Request& request, bool yields, Choice* choice)
     worker.SetView(now, pool, yields, &view);
     const Places& place = places[i];
     view.cached_tokens = tokens_of(place.held, worker.prefix, units_held);
-    view.host_tokens = tokens_of(place.in_host, worker.host_prefix, units_in_host);
-    view.disk_tokens = tokens_of(place.on_disk, worker.disk_prefix, units_on_disk);
+    view.host_tokens = tiers ? tokens_of(place.in_host, worker.host_prefix, units_in_host) : 0;
+    view.disk_tokens = tiers ? tokens_of(place.on_disk, worker.disk_prefix, units_on_disk) : 0;
     const int32_t strides = place.promised ? strides_promised[*place.promised] : 0;
     view.promised_tokens =
         std::min(strides * static_cast<int32_t>(PrefixPromises::kStride), most_cached) *
@@ -173,6 +175,8 @@ Result<Router::Impl::Choice> Router::Impl::Choose(Request& request) {
   }
   if (!placement) return tl::unexpected(placement.error());
   choice.placement = std::move(*placement);
+  Placement& chosen = choice.placement;
+  chosen.tpot_ms += pool.step_ms.Apply(chosen.step_ms, clock->Now()) - chosen.step_ms;
   return choice;
 }
 

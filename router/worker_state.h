@@ -35,6 +35,7 @@ struct PoolModel {
   // them add. One for all workers, since the next prompts go where the router sends them: a worker
   // that has just had many need not have as many again.
   RunningMean tpot_extra_ms{0};
+  Calibration step_ms;  // of the same steps as predicted
   // Requests that other routers placed, as workers count them.
   EventRate others;
   // What views were made of, numbered: see WorkerView::made_of.
