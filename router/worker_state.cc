@@ -92,6 +92,7 @@ bool WorkerState::Report(const v1::Telemetry& report, Instant now, PoolModel* po
     const StepShape shape = {
         static_cast<double>(s.prefill_tokens()), static_cast<double>(s.prefill_context()),
         static_cast<double>(s.decode_rows()), static_cast<double>(s.decode_context())};
+    if (shape.decode_rows > 0) context_of_row_ = shape.decode_context / shape.decode_rows;
     model.Observe(shape, s.duration_ns());
     pool->steps.Observe(shape, s.duration_ns());
   }
@@ -223,7 +224,10 @@ WorkerState::Basis WorkerState::MakeBasis(Instant now, const PoolModel& pool, bo
       static_cast<int64_t>(std::max(1u, info.fingerprint().kv_layout().block_tokens()));
   const int64_t used_blocks = static_cast<int64_t>(telemetry.total_blocks()) -
                               static_cast<int64_t>(telemetry.free_blocks());
-  view.context_tokens = std::max(int64_t{0}, used_blocks) * block_tokens + unreported_context_;
+  const double reported_rows = view.rows - unreported_rows_;
+  view.context_tokens = unreported_context_ +
+                        (context_of_row_ > 0 ? static_cast<int64_t>(context_of_row_ * reported_rows)
+                                             : std::max(int64_t{0}, used_blocks) * block_tokens);
   view.block_tokens = static_cast<int32_t>(block_tokens);
   view.kv_bytes_per_token = KvBytesPerToken(info.fingerprint().kv_layout());
   view.total_blocks = static_cast<int32_t>(telemetry.total_blocks());

@@ -145,6 +145,9 @@ class WorkerState {
     int32_t rows;
     bool yields;
   };
+  // KV tokens that a row of its last decodes read; 0: it has told of none. Blocks that are in use
+  // do not say it: of a prefix that many rows share there is one copy, which each of them reads.
+  double context_of_row_ = 0;
   // Requests of other routers before the last report; nothing before the first.
   std::optional<int64_t> others_seen_;
   bool Stale(const Basis& basis, const PoolModel& pool) const;

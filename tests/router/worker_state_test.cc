@@ -67,6 +67,32 @@ TEST_F(AWorkerState, IsBusyForOneBatchAtMost) {
   EXPECT_NEAR(BusyMs(), 517 - 60, 30);
 }
 
+TEST_F(AWorkerState, ReadsAPrefixThatItsRowsShareOnceForEachOfThem) {
+  v1::Telemetry t;
+  t.set_incarnation(7);
+  t.set_sequence(++sequence_);
+  t.set_ready(true);
+  t.set_running(10);
+  t.set_total_blocks(10'000);
+  t.set_free_blocks(9'000);
+  EXPECT_TRUE(worker_->Report(t, now_, &pool_));
+  v1::StepSample& step = *t.add_steps();
+  step.set_decode_rows(10);
+  step.set_decode_context(80'000);
+  step.set_duration_ns(5'000'000);
+  t.set_sequence(++sequence_);
+  worker_->Report(t, now_, &pool_);
+  EXPECT_EQ(worker_->View(now_, pool_).context_tokens, 80'000);
+  worker_->Charge(now_, {}, 8'000, 1);
+  EXPECT_EQ(worker_->View(now_, pool_).context_tokens, 88'000);
+  t.clear_steps();
+  t.set_running(5);
+  t.set_sequence(++sequence_);
+  now_ = now_ + milliseconds(50);
+  worker_->Report(t, now_, &pool_);
+  EXPECT_EQ(worker_->View(now_, pool_).context_tokens, 40'000);
+}
+
 TEST_F(AWorkerState, PastWhatIsExpectedTakesAsLongAgain) {
   Report(/*queued=*/0, 0);
   Beat(milliseconds(400), milliseconds(2000));
