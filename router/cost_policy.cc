@@ -67,7 +67,8 @@ std::string_view ReasonOf(const RequestSummary& request, const WorkerView& decod
 // own tiers. What is queued there is computed meanwhile.
 struct Fetch {
   double ms = 0;
-  double extra_ms = 0;  // by which such requests took longer lately
+  double extra_ms = 0;   // by which such requests took longer lately
+  double holder_ms = 0;  // for which another worker and the way from there are busy
 };
 
 class CostPolicy final : public RoutingPolicy {
@@ -190,6 +191,7 @@ void CostPolicy::SetFetch(const Fetch& fetch, double step_ms, Cost* cost) {
   cost->ttft_own_ms += fetched_ms;
   cost->ttft_wait_ms = std::max(0.0, cost->ttft_wait_ms - fetched_ms);
   cost->ttft_fetch_ms = std::max(fetch.extra_ms, -0.5 * fetched_ms);
+  cost->score_ms += fetch.holder_ms;
 }
 
 void CostPolicy::End(const RequestSummary& request, const WorkerView::LearntTtft& learnt,
@@ -268,7 +270,7 @@ void CostPolicy::AddPulls(const RequestSummary& request, std::span<const WorkerV
     if (request.pull_whenever)
       std::erase_if(*candidates, [d](const Candidate& local) { return local.decode == d; });
     const WorkerView with = WithPrefix(workers[static_cast<size_t>(d)], pull.tokens);
-    const Fetch fetch{pull.pull_ms, with.fetch_extra.value};
+    const Fetch fetch{pull.pull_ms, with.fetch_extra.value, pull.pull_ms};
     candidates->push_back({d, -1, Local(request, with, fetch), pull});
   }
 }
@@ -322,16 +324,18 @@ void CostPolicy::KeepBest(std::vector<Candidate>* candidates) {
   std::erase_if(*candidates, [&](const Candidate& c) { return rank(c) != best; });
 }
 
-// The best and what is as good, of which one that needs no pull is better: a pull keeps its holder
-// busy too, and fills another worker's cache with what is there already.
+// The best and what is as good. A pull is taken where it is the best, not where it is as good: it
+// fills another worker's cache with what is there already.
 void CostPolicy::KeepTies(std::vector<Candidate>* candidates) const {
-  double best_ms = INFINITY;
-  for (const Candidate& c : *candidates) best_ms = std::min(best_ms, c.cost.score_ms);
+  const auto best = std::min_element(
+      candidates->begin(), candidates->end(),
+      [](const Candidate& a, const Candidate& b) { return a.cost.score_ms < b.cost.score_ms; });
+  const double best_ms = best->cost.score_ms;
+  const bool pulls = best->pull.holder >= 0;
   const double limit_ms = best_ms + options_.tie_fraction * std::abs(best_ms);
-  std::erase_if(*candidates, [&](const Candidate& c) { return c.cost.score_ms > limit_ms; });
-  const auto pulls = [](const Candidate& c) { return c.pull.holder >= 0; };
-  if (!std::all_of(candidates->begin(), candidates->end(), pulls))
-    std::erase_if(*candidates, pulls);
+  std::erase_if(*candidates, [&](const Candidate& c) {
+    return c.cost.score_ms > limit_ms || (!pulls && c.pull.holder >= 0);
+  });
 }
 
 // Pairs of a decode worker D and a prefill worker P.
@@ -347,7 +351,7 @@ void CostPolicy::AddRemotes(const RequestSummary& request, std::span<const Worke
       const WorkerView& decode = workers[static_cast<size_t>(d)];
       if (!pulls || !request.pull_whenever)
         candidates->push_back({d, p, Remote(request, decode, prefill), {}});
-      const Fetch fetch{pull.pull_ms, with.fetch_extra.value};
+      const Fetch fetch{pull.pull_ms, with.fetch_extra.value, pull.pull_ms};
       if (pulls) candidates->push_back({d, p, Remote(request, decode, with, fetch), pull});
     }
   }

@@ -84,12 +84,16 @@ TEST_F(Pulls, APullThatGainsNextToNothingIsNotWorthItsHoldersTime) {
   // Their answers take so long that a few milliseconds of prompt are lost in them.
   RequestSummary request = Request(4010);
   request.expected_new_tokens = 1000;
-  workers[0].backlog_ms = 4;
+  workers[0].backlog_ms = 1.5;
   for (request.tie_break = 0; request.tie_break < 16; ++request.tie_break) {
     const auto placement = Pick(request, workers);
     EXPECT_EQ(placement->decode, 0);
     EXPECT_EQ(placement->pull.holder, -1);
   }
+  workers[0].backlog_ms = 300;
+  request.tie_break = 0;
+  EXPECT_EQ(Pick(request, workers)->decode, 1);
+  EXPECT_EQ(Pick(request, workers)->pull.holder, 0);
 }
 
 TEST_F(Pulls, WhatIsQueuedIsComputedWhileItComes) {
