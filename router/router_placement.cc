@@ -395,7 +395,10 @@ Status Router::Impl::Dispatch(Request& request, const Choice& choice) {
   route.cached_tokens_decode = static_cast<uint32_t>(views[placement.decode].cached_tokens);
   route.pull_worker = request.pulls_from;
   route.pull_tokens = static_cast<uint32_t>(placement.pull.tokens);
-  if (!request.pulls_from.empty()) pull_rates.Started(request.pulls_from, request.pulls_to, now);
+  if (placement.pull.holder >= 0) {
+    const int puller = placement.prefill >= 0 ? placement.prefill : placement.decode;
+    pull_rates.Started(views[placement.pull.holder], views[puller], now);
+  }
   int64_t cached = on_decode.cached_tokens;
   const int32_t known =
       KnownTokens(remote ? WithPrefix(views[placement.prefill], pulled) : on_decode);

@@ -225,11 +225,28 @@ TEST(PullRates, APairThatIsNotKnownIsTriedNowAndThenAndElseTakenForSlow) {
   const WorkerView holder = Worker("d0"), decode = Worker("d1");
   Instant now{1'000'000'000};
   const double hoped = *rates.PredictMs(holder, decode, 1e8, now);
-  rates.Started("d0", "d1", now);
+  rates.Started(holder, decode, now);
   const double feared = *rates.PredictMs(holder, decode, 1e8, now);
   EXPECT_GT(feared, 3 * hoped);
   now = now + PullRates::kTrialEvery;
   EXPECT_EQ(*rates.PredictMs(holder, decode, 1e8, now), hoped);
+}
+
+TEST(PullRates, APairThatNeverPulledIsTakenForWhatOthersOfItsKindTook) {
+  PullRates rates;
+  const WorkerView d0 = Worker("d0"), d1 = Worker("d1"), d2 = Worker("d2");
+  WorkerView far = Worker("far");
+  far.host_id = "another";
+  const Instant now{1'000'000'000};
+  // A gigabyte between GPUs: less than computing it takes, so that it is tried at all.
+  EXPECT_LT(*rates.PredictMs(d0, d1, 1e9, now), 100);
+  rates.Started(d0, d1, now);
+  EXPECT_GT(*rates.PredictMs(d2, d1, 1e9, now), 500) << "one trial at a time";
+  for (int i = 1; i <= 20; ++i) rates.Learn("d0", "d1", Took(2 + 10 * i, 1000 * i), now);
+  EXPECT_NEAR(*rates.PredictMs(d0, d1, 1e9, now), 12, 2);
+  EXPECT_NEAR(*rates.PredictMs(d2, d1, 1e9, now), 18, 3);
+  rates.Started(far, d1, now);
+  EXPECT_GT(*rates.PredictMs(far, d1, 1e9, now), 500) << "of hosts apart that says nothing";
 }
 
 TEST(PullRates, WhatAPairTookIsWhatItTakes) {
@@ -238,7 +255,8 @@ TEST(PullRates, WhatAPairTookIsWhatItTakes) {
   const Instant now{1'000'000'000};
   for (int i = 1; i <= 30; ++i) rates.Learn("d0", "d1", Took(2 + 0.5 * (i % 7), i % 7), now);
   EXPECT_NEAR(*rates.PredictMs(holder, decode, 10e6, now), 7, 0.5);
-  // The other way round is another lane.
+  // The other way round is another lane, which is being tried.
+  rates.Started(decode, holder, now);
   EXPECT_GT(*rates.PredictMs(decode, holder, 1e9, now), 100);
 }
 
@@ -260,8 +278,10 @@ TEST(PullRates, APairThatWasLateIsLeftAloneTwiceAsLongEachTime) {
 
 TEST(PullRates, PairsAreBounded) {
   PullRates rates;
-  for (size_t i = 0; i < PullRates::kMaxPairs + 10; ++i)
-    rates.Started("h" + std::to_string(i), "d", Instant{static_cast<int64_t>(i)});
+  for (size_t i = 0; i < PullRates::kMaxPairs + 10; ++i) {
+    const std::string holder = "h" + std::to_string(i);
+    rates.Started(Worker(holder), Worker("d"), Instant{static_cast<int64_t>(i)});
+  }
   EXPECT_EQ(rates.pairs(), PullRates::kMaxPairs);
 }
 
